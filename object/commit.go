@@ -1,0 +1,105 @@
+package object
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// MaxCommitSize bounds a commit's or tag's content in bytes.
+const MaxCommitSize = 64 << 20
+
+// CommitInfo is what artifactfs needs of a commit.
+type CommitInfo struct {
+	Tree      ID
+	Parents   []ID
+	Committed time.Time // committer date
+}
+
+// ParseCommit reads a commit's headers: tree, parents, author, committer, in git's order.
+func ParseCommit(f Format, content []byte) (CommitInfo, error) {
+	var c CommitInfo
+	if len(content) > MaxCommitSize {
+		return c, fmt.Errorf("parse commit: %d bytes, limit is %d", len(content), MaxCommitSize)
+	}
+	for i, rest := 0, content; ; i++ {
+		line, tail, ok := bytes.Cut(rest, []byte("\n"))
+		if !ok || len(line) == 0 {
+			break
+		}
+		rest = tail
+		key, value, _ := strings.Cut(string(line), " ")
+		var err error
+		switch {
+		case i == 0 && key != "tree", i > 0 && key == "tree":
+			return c, fmt.Errorf("parse commit: header %d is %.20q", i, key)
+		case key == "tree":
+			c.Tree, err = parseIDOf(f, value)
+		case key == "parent" && c.Committed.IsZero():
+			var p ID
+			p, err = parseIDOf(f, value)
+			c.Parents = append(c.Parents, p)
+		case key == "committer" && c.Committed.IsZero():
+			c.Committed, err = parseDate(value)
+		}
+		if err != nil {
+			return c, fmt.Errorf("parse commit: %s: %w", key, err)
+		}
+	}
+	if c.Tree.IsZero() {
+		return c, fmt.Errorf("parse commit: no tree")
+	}
+	if c.Committed.IsZero() {
+		return c, fmt.Errorf("parse commit: no committer")
+	}
+	return c, nil
+}
+
+// ParseTagTarget reads what an annotated tag points to.
+func ParseTagTarget(f Format, content []byte) (ID, Type, error) {
+	head, rest, _ := strings.Cut(string(content[:min(len(content), 256)]), "\n")
+	kind, _, _ := strings.Cut(rest, "\n")
+	value, ok := strings.CutPrefix(head, "object ")
+	name, ok2 := strings.CutPrefix(kind, "type ")
+	if !ok || !ok2 {
+		return ID{}, 0, fmt.Errorf("parse tag: no object or type header")
+	}
+	id, err := parseIDOf(f, value)
+	if err != nil {
+		return ID{}, 0, fmt.Errorf("parse tag: object: %w", err)
+	}
+	for _, t := range []Type{Commit, Tree, Blob, Tag} {
+		if t.String() == name {
+			return id, t, nil
+		}
+	}
+	return ID{}, 0, fmt.Errorf("parse tag: unknown type %.20q", name)
+}
+
+func parseIDOf(f Format, s string) (ID, error) {
+	id, err := ParseID(s)
+	if err == nil && id.Format() != f {
+		return ID{}, fmt.Errorf("object id %s is not %s", s, f)
+	}
+	return id, err
+}
+
+// parseDate reads the seconds and zone behind "Name <mail> ". Old histories hold odd dates; like git, an
+// unreadable one counts as the epoch rather than making the commit unusable.
+func parseDate(ident string) (time.Time, error) {
+	i := strings.LastIndexByte(ident, '>')
+	if i < 0 {
+		return time.Time{}, fmt.Errorf("no mail address in %.80q", ident)
+	}
+	fields := strings.Fields(ident[i+1:])
+	if len(fields) == 0 {
+		return time.Unix(0, 0), nil
+	}
+	sec, err := strconv.ParseInt(fields[0], 10, 64)
+	if err != nil || sec < 0 || sec > 1<<40 {
+		return time.Unix(0, 0), nil
+	}
+	return time.Unix(sec, 0), nil
+}

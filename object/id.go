@@ -1,0 +1,204 @@
+// Package object holds the vocabulary of git objects: ids of both hash formats, types, modes, and strict
+// parsers for trees and commits. It is pure: bytes in, values or an error naming the offending part out.
+//
+// Everything here reads bytes that a remote sent. A parser therefore accepts exactly what git itself would
+// write and rejects the rest; the formats are those of git's Documentation/gitformat-*.txt.
+package object
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"strconv"
+
+	"github.com/pjbgf/sha1cd"
+)
+
+// Format is the hash function a repository names its objects by.
+type Format uint8
+
+const (
+	SHA1 Format = iota
+	SHA256
+)
+
+// ParseFormat reads the name used in `object-format=` capabilities and `extensions.objectFormat`.
+func ParseFormat(name string) (Format, error) {
+	switch name {
+	case "sha1":
+		return SHA1, nil
+	case "sha256":
+		return SHA256, nil
+	}
+	return 0, fmt.Errorf("parse object format %q: unknown", name)
+}
+
+func (f Format) String() string {
+	if f == SHA256 {
+		return "sha256"
+	}
+	return "sha1"
+}
+
+// Size is the length of an id in bytes: 20 or 32.
+func (f Format) Size() int {
+	if f == SHA256 {
+		return sha256.Size
+	}
+	return sha1cd.Size
+}
+
+// New returns the hash function. SHA-1 is the collision-detecting one, as in git itself.
+func (f Format) New() hash.Hash {
+	if f == SHA256 {
+		return sha256.New()
+	}
+	return sha1cd.New()
+}
+
+// ID names an object. The zero ID names nothing; IDs are comparable and may be map keys.
+type ID struct {
+	sum [32]byte
+	n   uint8
+}
+
+// ErrCollision says that bytes were made to collide under SHA-1; such an object is never accepted.
+var ErrCollision = errors.New("bytes carry a SHA-1 collision attack")
+
+// FromBytes takes the 20 or 32 raw bytes of an id.
+func FromBytes(b []byte) (ID, error) {
+	var id ID
+	if len(b) != SHA1.Size() && len(b) != SHA256.Size() {
+		return id, fmt.Errorf("read object id: %d bytes, want 20 or 32", len(b))
+	}
+	id.n = uint8(copy(id.sum[:], b))
+	return id, nil
+}
+
+// ParseID reads 40 or 64 lower-case hexadecimal digits, the only spelling git writes.
+func ParseID(s string) (ID, error) {
+	var id ID
+	if len(s) != 2*SHA1.Size() && len(s) != 2*SHA256.Size() {
+		return id, fmt.Errorf("parse object id %.80q: want 40 or 64 hexadecimal digits", s)
+	}
+	for i := 0; i < len(s); i++ {
+		if c := s[i]; !(c >= '0' && c <= '9' || c >= 'a' && c <= 'f') {
+			return id, fmt.Errorf("parse object id %.80q: want lower-case hexadecimal digits", s)
+		}
+	}
+	n, err := hex.Decode(id.sum[:], []byte(s))
+	if err != nil {
+		return ID{}, fmt.Errorf("parse object id %.80q: %w", s, err)
+	}
+	id.n = uint8(n)
+	return id, nil
+}
+
+// MustID is ParseID for constants.
+func MustID(s string) ID {
+	id, err := ParseID(s)
+	if err != nil {
+		panic(err)
+	}
+	return id
+}
+
+// String gives the hexadecimal form; the zero ID is "".
+func (id ID) String() string { return hex.EncodeToString(id.sum[:id.n]) }
+
+// Bytes gives the raw bytes; nil for the zero ID.
+func (id *ID) Bytes() []byte { return id.sum[:id.n] }
+
+// IsZero says whether the id names nothing.
+func (id ID) IsZero() bool { return id.n == 0 }
+
+// Format is the hash format the id is of.
+func (id ID) Format() Format {
+	if int(id.n) == SHA256.Size() {
+		return SHA256
+	}
+	return SHA1
+}
+
+// Compare orders ids by their bytes, as pack indexes do.
+func (id ID) Compare(other ID) int {
+	for i := 0; i < len(id.sum); i++ {
+		if d := int(id.sum[i]) - int(other.sum[i]); d != 0 {
+			return d
+		}
+	}
+	return int(id.n) - int(other.n)
+}
+
+// Type is an object's type with the number git packs give it.
+type Type uint8
+
+const (
+	Commit Type = 1
+	Tree   Type = 2
+	Blob   Type = 3
+	Tag    Type = 4
+)
+
+func (t Type) String() string {
+	switch t {
+	case Commit:
+		return "commit"
+	case Tree:
+		return "tree"
+	case Blob:
+		return "blob"
+	case Tag:
+		return "tag"
+	}
+	return "type " + strconv.Itoa(int(t))
+}
+
+// Hasher computes the id of one object whose content is written to it piece by piece.
+type Hasher struct {
+	hash   hash.Hash
+	format Format
+}
+
+// NewHasher starts the id of an object of size bytes.
+func NewHasher(f Format, t Type, size int64) *Hasher {
+	h := &Hasher{f.New(), f}
+	h.Reset(t, size)
+	return h
+}
+
+// Reset starts another object.
+func (h *Hasher) Reset(t Type, size int64) {
+	h.hash.Reset()
+	var b [40]byte
+	head := append(b[:0], t.String()...)
+	head = append(head, ' ')
+	head = strconv.AppendInt(head, size, 10)
+	h.hash.Write(append(head, 0))
+}
+
+func (h *Hasher) Write(p []byte) (int, error) { return h.hash.Write(p) }
+
+// Sum gives the id of what was written, or ErrCollision.
+func (h *Hasher) Sum() (ID, error) {
+	var id ID
+	if c, ok := h.hash.(sha1cd.CollisionResistantHash); ok {
+		var buf [32]byte
+		sum, collision := c.CollisionResistantSum(buf[:0])
+		if collision {
+			return id, ErrCollision
+		}
+		return FromBytes(sum)
+	}
+	var buf [32]byte
+	return FromBytes(h.hash.Sum(buf[:0]))
+}
+
+// Hash computes the id of a whole object.
+func Hash(f Format, t Type, content []byte) (ID, error) {
+	h := NewHasher(f, t, int64(len(content)))
+	h.Write(content)
+	return h.Sum()
+}

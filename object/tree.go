@@ -1,0 +1,190 @@
+package object
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+)
+
+// Mode is the mode of a tree entry; git knows these five and no others.
+type Mode uint32
+
+const (
+	ModeDir     Mode = 0o040000
+	ModeFile    Mode = 0o100644
+	ModeExec    Mode = 0o100755
+	ModeSymlink Mode = 0o120000
+	ModeGitlink Mode = 0o160000
+)
+
+// IsBlob says whether the entry's id names a blob: a file or a symlink.
+func (m Mode) IsBlob() bool { return m == ModeFile || m == ModeExec || m == ModeSymlink }
+
+// MaxNameLen is the longest entry name a Linux file system can show, in bytes.
+const MaxNameLen = 255
+
+// MaxTreeSize bounds a tree's content in bytes: far above any real directory (1 MiB holds about 25,000
+// entries), far below what would hurt the host.
+const MaxTreeSize = 256 << 20
+
+// TreeEntry is one entry of a directory.
+type TreeEntry struct {
+	Name string
+	Mode Mode
+	ID   ID
+}
+
+// ParseTree reads a tree's content. It refuses what could harm whoever checks it out: names that are empty,
+// ".", "..", ".git" or one of its disguises on other file systems, names with '/' or NUL or longer than
+// MaxNameLen, modes git does not know, zero ids, and entries that are duplicate or out of order.
+func ParseTree(f Format, content []byte) ([]TreeEntry, error) {
+	if len(content) > MaxTreeSize {
+		return nil, fmt.Errorf("parse tree: %d bytes, limit is %d", len(content), MaxTreeSize)
+	}
+	n := f.Size()
+	entries := make([]TreeEntry, 0, len(content)/(n+16)+1)
+	for rest := content; len(rest) > 0; {
+		mode, nameAt, err := parseMode(rest)
+		if err != nil {
+			return nil, fmt.Errorf("parse tree entry %d: %w", len(entries), err)
+		}
+		end := bytes.IndexByte(rest[nameAt:], 0)
+		if end < 0 || len(rest) < nameAt+end+1+n {
+			return nil, fmt.Errorf("parse tree entry %d: cut short", len(entries))
+		}
+		name := string(rest[nameAt : nameAt+end])
+		if err := checkName(name); err != nil {
+			return nil, fmt.Errorf("parse tree entry %d: %w", len(entries), err)
+		}
+		rest = rest[nameAt+end+1:]
+		id, _ := FromBytes(rest[:n])
+		if isZero(rest[:n]) {
+			return nil, fmt.Errorf("parse tree entry %q: null object id", name)
+		}
+		rest = rest[n:]
+		e := TreeEntry{name, mode, id}
+		if len(entries) > 0 {
+			if c := compareEntries(entries[len(entries)-1], e); c >= 0 {
+				return nil, fmt.Errorf("parse tree entry %q: out of order or duplicate", name)
+			}
+		}
+		if repeats(entries, e) {
+			return nil, fmt.Errorf("parse tree entry %q: duplicate", name)
+		}
+		entries = append(entries, e)
+	}
+	return entries, nil
+}
+
+// parseMode reads the octal mode and the space behind it; nameAt is where the name starts.
+func parseMode(b []byte) (mode Mode, nameAt int, err error) {
+	i := 0
+	for ; i < len(b) && b[i] != ' '; i++ {
+		if b[i] < '0' || b[i] > '7' || i >= 6 {
+			return 0, 0, fmt.Errorf("bad mode %.8q", b)
+		}
+		mode = mode<<3 | Mode(b[i]-'0')
+	}
+	if i == 0 || i == len(b) {
+		return 0, 0, fmt.Errorf("bad mode %.8q", b)
+	}
+	const typeMask, regular, userExec = 0o170000, 0o100000, 0o100
+	switch {
+	case mode == ModeDir, mode == ModeSymlink, mode == ModeGitlink:
+	case mode&typeMask != regular || mode&^(typeMask|0o777) != 0:
+		return 0, 0, fmt.Errorf("unknown mode %o", uint32(mode))
+	case mode&userExec != 0: // old histories hold other permissions; checkout keeps the user's execute bit alone
+		mode = ModeExec
+	default:
+		mode = ModeFile
+	}
+	return mode, i + 1, nil
+}
+
+func isZero(b []byte) bool {
+	for _, c := range b {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// compareEntries is git's order: by bytes, a directory as if its name ended in '/'.
+func compareEntries(a, b TreeEntry) int {
+	n := min(len(a.Name), len(b.Name))
+	if c := strings.Compare(a.Name[:n], b.Name[:n]); c != 0 {
+		return c
+	}
+	ca, cb := byteAt(a, n), byteAt(b, n)
+	return int(ca) - int(cb)
+}
+
+func byteAt(e TreeEntry, i int) byte {
+	if i < len(e.Name) {
+		return e.Name[i]
+	}
+	if e.Mode == ModeDir {
+		return '/'
+	}
+	return 0
+}
+
+// repeats finds a file and a directory of one name, which git's order allows to stand apart ("a", "a.b", "a/").
+// All that can stand between them starts with the directory's name, so the search back is short.
+func repeats(before []TreeEntry, e TreeEntry) bool {
+	if e.Mode != ModeDir {
+		return false
+	}
+	for i := len(before) - 1; i >= 0 && strings.HasPrefix(before[i].Name, e.Name); i-- {
+		if before[i].Name == e.Name {
+			return true
+		}
+	}
+	return false
+}
+
+func checkName(name string) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("empty name")
+	case name == "." || name == "..":
+		return fmt.Errorf("forbidden name %q", name)
+	case len(name) > MaxNameLen:
+		return fmt.Errorf("name of %d bytes %.40q..., limit is %d", len(name), name, MaxNameLen)
+	case strings.IndexByte(name, '/') >= 0:
+		return fmt.Errorf("name %q contains '/'", name)
+	case IsDotGit(name):
+		return fmt.Errorf("forbidden name %q", name)
+	}
+	return nil
+}
+
+// hfsIgnored are the code points that HFS+ drops when it compares names (Apple TN1150), so that ".g\u200cit" is ".git" there.
+func hfsIgnored(r rune) bool {
+	return r >= 0x200c && r <= 0x200f || r >= 0x202a && r <= 0x202e || r >= 0x206a && r <= 0x206f || r == 0xfeff
+}
+
+// IsDotGit says whether some file system takes name for ".git": any case, code points that HFS+ ignores,
+// and NTFS's trailing dots and spaces, streams (".git:x", ".git::$INDEX_ALLOCATION") and short name "git~1".
+// The whole family is refused everywhere, because a tree that carries one is an attack wherever it is met.
+func IsDotGit(name string) bool {
+	if len(name) < 4 {
+		return false
+	}
+	ntfs := name
+	if i := strings.IndexAny(ntfs, `:\`); i >= 0 {
+		ntfs = ntfs[:i]
+	}
+	ntfs = strings.TrimRight(ntfs, ". ")
+	if strings.EqualFold(ntfs, ".git") || strings.EqualFold(ntfs, "git~1") {
+		return true
+	}
+	hfs := strings.Map(func(r rune) rune {
+		if hfsIgnored(r) {
+			return -1
+		}
+		return r
+	}, name)
+	return strings.EqualFold(hfs, ".git")
+}
