@@ -1,0 +1,45 @@
+// Package control is the conversation between the command line and the process that serves mounts: typed
+// requests over a unix socket, progress while one is worked on, and one result or one error at its end.
+//
+// Promises:
+//   - A connection carries one request, then zero or more progress messages, then exactly one result or error.
+//   - Who goes away takes the request along: closing the writing half of the connection, or dying, cancels the
+//     context its handler runs under. A mount that succeeds after its asker left is unmounted again.
+//   - Only the same user or root can talk to a server: socket 0600 in a directory 0700, and the peer's uid is asked
+//     of the kernel by both sides before a byte is read.
+//   - One server per socket path, ever: a lock file beside it says whose it is, so that neither two servers started
+//     at once nor somebody clearing away dead sockets can take a living one's place.
+//   - A secret crosses the socket and goes nowhere else: MountRequest.Token is never printed, marshalled or logged.
+//
+// A server refuses fields it does not know, since they ask for something it would not do; a client ignores them,
+// since replies only ever gain fields.
+package control
+
+import (
+	"context"
+	"errors"
+)
+
+// Protocol is the version of the messages. A server answers no other, and its refusal is readable in all.
+const Protocol = 1
+
+// Handler does what is asked. Its methods are called concurrently; they return soon after ctx ends. An error that
+// is, or wraps, an *Error reaches the asker as it is, any other as ExitFailed with its text.
+type Handler interface {
+	// Mount returns when what MountRequest.Wait names is there. progress may be called from one goroutine at a time.
+	Mount(ctx context.Context, r MountRequest, progress func(Progress)) (MountReply, error)
+	Unmount(ctx context.Context, r UnmountRequest) (UnmountReply, error)
+	// Status tells of all mounts this process serves.
+	Status(ctx context.Context) (Status, error)
+	// Prefetch raises what the request names, and with Wait returns when it is hydrated.
+	Prefetch(ctx context.Context, r PrefetchRequest, progress func(Progress)) (PrefetchReply, error)
+	// Shutdown unmounts everything; once it has succeeded the server ends.
+	Shutdown(ctx context.Context) error
+}
+
+var (
+	// ErrNoServer says that nobody serves the socket, or that who did went away before answering.
+	ErrNoServer = errors.New("no daemon answers")
+	// ErrInUse says that another process serves the socket.
+	ErrInUse = errors.New("another daemon serves this socket")
+)

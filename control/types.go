@@ -1,0 +1,247 @@
+package control
+
+import (
+	"fmt"
+	"path/filepath"
+	"time"
+)
+
+// History says what becomes of the commits behind the mounted one.
+type History string
+
+const (
+	HistoryBackground History = "background" // mount first, complete it behind the mount
+	HistoryFull       History = "full"       // mount when it is complete
+	HistoryNone       History = "none"       // stay shallow
+)
+
+// Prefetch says how much is hydrated without being asked for.
+type Prefetch string
+
+const (
+	PrefetchAuto Prefetch = "auto" // by likely need, within the byte budget
+	PrefetchAll  Prefetch = "all"  // everything, by likely need
+	PrefetchNone Prefetch = "none" // only what is read
+)
+
+// Wait says when a mount counts as done.
+type Wait string
+
+const (
+	WaitTree Wait = "tree" // the root directory is readable
+	WaitGit  Wait = "git"  // and the git directory is ready
+	WaitAll  Wait = "all"  // and what prefetch names is hydrated
+)
+
+// MountRequest asks for a working tree at a directory.
+type MountRequest struct {
+	Remote string `json:"remote"` // any git URL or absolute path; may carry a secret, so it is never printed or logged
+	Dir    string `json:"dir"`    // absolute; created if missing
+	Ref    string `json:"ref"`    // branch, tag, full ref name or commit id; "" is the remote's HEAD
+
+	ReadOnly       bool     `json:"read_only"`
+	History        History  `json:"history"`
+	Prefetch       Prefetch `json:"prefetch"`
+	PrefetchBudget int64    `json:"prefetch_budget"` // bytes that PrefetchAuto may bring; 0: the daemon's default
+	Wait           Wait     `json:"wait"`
+
+	AllowOther bool   `json:"allow_other"` // other users may enter the mount
+	UID        uint32 `json:"uid"`         // owner shown for every path
+	GID        uint32 `json:"gid"`
+
+	CacheSize int64         `json:"cache_size"` // quota in bytes of the hydrated contents on disk; 0: the daemon's default
+	TokenFile string        `json:"token_file"` // absolute; read again when the remote refuses what it held
+	Timeout   time.Duration `json:"timeout_ns"` // longest wait for the remote, of this mount and of a read later; 0: the daemon's default
+
+	Token Secret `json:"-"` // crosses the socket beside the request, see wireMount
+}
+
+// Secret is a string that shows itself to nobody who prints, marshals or logs it.
+type Secret string
+
+func (Secret) String() string               { return "(hidden)" }
+func (Secret) GoString() string             { return "(hidden)" }
+func (Secret) MarshalText() ([]byte, error) { return []byte("(hidden)"), nil }
+
+// MountReply is what `mount --json` prints.
+type MountReply struct {
+	ID      string  `json:"id"`
+	Dir     string  `json:"dir"`
+	Remote  string  `json:"remote"`  // without secrets
+	Ref     string  `json:"ref"`     // short name of what is mounted; "" for a commit that was named by its id
+	Commit  string  `json:"commit"`  // hexadecimal id; "" for an empty repository
+	Session string  `json:"session"` // "" when the mount has none
+	Files   int64   `json:"files"`   // files and links in the tree; -1 while it still streams in
+	Timings Timings `json:"timings_ms"`
+}
+
+// Timings are milliseconds since the request arrived.
+type Timings struct {
+	Connect int64 `json:"connect"` // the remote answered
+	Tree    int64 `json:"tree"`    // the root directory was readable
+	Mounted int64 `json:"mounted"` // the kernel had the mount
+	Total   int64 `json:"total"`   // what Wait names was there
+}
+
+// UnmountRequest asks to end the mount at Dir.
+type UnmountRequest struct {
+	Dir string `json:"dir"` // absolute
+}
+
+// UnmountReply is what `unmount --json` prints for each directory.
+type UnmountReply struct {
+	ID  string `json:"id"`
+	Dir string `json:"dir"`
+}
+
+// PrefetchRequest asks to hydrate what matches before anything that nobody asked for.
+type PrefetchRequest struct {
+	Dir   string   `json:"dir"`   // absolute mount directory
+	Paths []string `json:"paths"` // pathspecs relative to Dir: a path, a directory, or a pattern of path.Match; none: everything
+	Wait  bool     `json:"wait"`
+}
+
+// PrefetchReply is what `prefetch --json` prints.
+type PrefetchReply struct {
+	Matched  int64 `json:"matched"`  // blobs
+	Hydrated int64 `json:"hydrated"` // blobs of them on this host now
+	Bytes    int64 `json:"bytes"`    // content bytes of the hydrated ones
+}
+
+// Progress is one step of work under way.
+type Progress struct {
+	Phase   string `json:"phase"`             // a word or two: "connect", "trees", "hydrate"
+	Done    int64  `json:"done"`              // in Unit
+	Total   int64  `json:"total"`             // in Unit; 0: not known
+	Unit    string `json:"unit,omitempty"`    // "bytes", or a plural noun such as "objects"
+	Message string `json:"message,omitempty"` // something worth a line of its own, such as a fallback taken
+}
+
+// State is the state of a mount.
+type State string
+
+const (
+	StatePreparing State = "preparing" // not yet readable
+	StateMounted   State = "mounted"   // all well
+	StateDegraded  State = "degraded"  // readable, but the remote fails; MountStatus.Error says how
+	StateFailed    State = "failed"    // no longer served
+	StateUnmounted State = "unmounted"
+)
+
+// HistoryState says how much history is on this host.
+type HistoryState string
+
+const (
+	HistoryShallow   HistoryState = "shallow"
+	HistoryDeepening HistoryState = "deepening"
+	HistoryComplete  HistoryState = "complete"
+)
+
+// Status is what `status --json` prints.
+type Status struct {
+	Mounts []MountStatus `json:"mounts"`
+}
+
+// MountStatus is one mount as it is at this moment.
+type MountStatus struct {
+	ID       string       `json:"id"`
+	Dir      string       `json:"dir"`
+	Remote   string       `json:"remote"` // without secrets
+	Ref      string       `json:"ref"`
+	Commit   string       `json:"commit"`
+	State    State        `json:"state"`
+	Error    string       `json:"error,omitempty"` // why the state is degraded or failed; without secrets
+	ReadOnly bool         `json:"read_only"`
+	Since    time.Time    `json:"since"` // when it was mounted
+	PID      int          `json:"pid"`   // of the process that serves it
+	GitReady bool         `json:"git_ready"`
+	History  HistoryState `json:"history"`
+
+	Tree    TreeStatus    `json:"tree"`
+	Blobs   BlobStatus    `json:"blobs"`
+	Network NetworkStatus `json:"network"`
+	Queue   QueueStatus   `json:"queue"`
+	Overlay OverlayStatus `json:"overlay"`
+	Session SessionStatus `json:"session"`
+}
+
+// TreeStatus tells of the base tree.
+type TreeStatus struct {
+	Files    int64 `json:"files"`    // files and links; so far, while Complete is false
+	Complete bool  `json:"complete"` // every directory is on this host
+}
+
+// BlobStatus tells of the contents the tree names.
+type BlobStatus struct {
+	Total    int64 `json:"total"`    // distinct blobs
+	Hydrated int64 `json:"hydrated"` // of them on this host
+	Bytes    int64 `json:"bytes"`    // content bytes of the hydrated ones
+}
+
+// NetworkStatus counts since the mount began.
+type NetworkStatus struct {
+	Requests   int64 `json:"requests"`    // sent to the remote
+	RoundTrips int64 `json:"round_trips"` // requests and connections opened
+	Blobs      int64 `json:"blobs"`       // received
+	Bytes      int64 `json:"bytes"`       // received, as they came over the wire
+}
+
+// QueueStatus counts blobs wanted and not here yet.
+type QueueStatus struct {
+	Foreground int64 `json:"foreground"` // a process waits for them
+	Background int64 `json:"background"`
+}
+
+// OverlayStatus tells of what differs from the base tree.
+type OverlayStatus struct {
+	Changed int64 `json:"changed"` // paths
+	Bytes   int64 `json:"bytes"`
+}
+
+// SessionStatus tells of the durable identity of the work; all zero for a mount without one.
+type SessionStatus struct {
+	Name     string     `json:"name"`
+	Remote   string     `json:"remote"`
+	Mode     string     `json:"mode"`
+	Pending  int64      `json:"pending"`   // refs not yet on the session remote
+	LastSync *time.Time `json:"last_sync"` // null: never
+}
+
+// validate refuses what no daemon could do, on the asker's side and again on the server's.
+func (r MountRequest) validate() error {
+	switch {
+	case r.Remote == "":
+		return badRequest("no remote given")
+	case !filepath.IsAbs(r.Dir):
+		return badRequest("directory %q is not absolute", r.Dir)
+	case r.History != HistoryBackground && r.History != HistoryFull && r.History != HistoryNone:
+		return badRequest("unknown history %q", r.History)
+	case r.Prefetch != PrefetchAuto && r.Prefetch != PrefetchAll && r.Prefetch != PrefetchNone:
+		return badRequest("unknown prefetch %q", r.Prefetch)
+	case r.Wait != WaitTree && r.Wait != WaitGit && r.Wait != WaitAll:
+		return badRequest("unknown wait %q", r.Wait)
+	case r.PrefetchBudget < 0 || r.CacheSize < 0 || r.Timeout < 0:
+		return badRequest("a size or time is negative")
+	case r.TokenFile != "" && !filepath.IsAbs(r.TokenFile):
+		return badRequest("token file %q is not absolute", r.TokenFile)
+	}
+	return nil
+}
+
+func (r UnmountRequest) validate() error {
+	if !filepath.IsAbs(r.Dir) {
+		return badRequest("directory %q is not absolute", r.Dir)
+	}
+	return nil
+}
+
+func (r PrefetchRequest) validate() error {
+	if !filepath.IsAbs(r.Dir) {
+		return badRequest("directory %q is not absolute", r.Dir)
+	}
+	return nil
+}
+
+func badRequest(format string, args ...any) *Error {
+	return &Error{Code: ExitUsage, Verb: "read", Object: "request", Cause: fmt.Sprintf(format, args...)}
+}
