@@ -1,4 +1,14 @@
-// Package prioritize says what is likely to be read next: classes of urgency, and a queue ordered by them.
+// Package prioritize says what is likely to be read next: classes of urgency guessed from paths, and a queue
+// ordered by them. It is pure: it knows no clock, no disk and no network, and it locks nothing.
+//
+// What it promises: the same path always has the same class, whatever bytes it is made of, and a queue gives
+// out what is queued exactly once, in one order: by class; within a class by nearness to the root and kind of
+// file; then by age.
+//
+// The order of the classes follows what a build, an editor or an agent does in a fresh checkout: it looks for
+// manifests, tools' settings and instructions first, then reads the README and what else stands in the root
+// directory, then program text from the root downwards; tests and documentation later; pictures and archives
+// practically never.
 package prioritize
 
 import "strconv"
@@ -9,21 +19,45 @@ type Class uint8
 const (
 	Waiting   Class = iota // a process is blocked until it comes
 	Sibling                // next to what somebody waits for
-	Readahead              // a user's prefetch, or what a crawling reader will come to
-	Manifest               // manifests, lock files, build, CI and agent configuration
-	Readme                 // README and its kin
-	Root                   // other text files of the root directory
-	Source                 // program text
-	Test                   // tests and their fixtures
+	Readahead              // asked for by a prefetch, or on the way of a crawling reader
+	Manifest               // manifests, lock files; settings of build, CI, editors and agents
+	Readme                 // README and its translations
+	Root                   // the root directory's other text files
+	Source                 // program text and what is compiled in with it
+	Test                   // tests and their data
 	Doc                    // documentation and examples
-	Other                  // unknown kinds, data, vendored and generated files
-	Media                  // images, archives, binaries
+	Other                  // data, unknown kinds, generated and vendored files
+	Media                  // images, fonts, sound, archives, binaries: large and seldom read
 
 	Last = Media // the least urgent class
+
+	classes = int(Last) + 1
 )
 
-func (c Class) String() string { return "class " + strconv.Itoa(int(c)) }
-
-// Classify guesses from a path alone how soon its content will be read. Depth is how many directories lie
-// between the root of the tree and the file: 0 for the root's own files.
-func Classify(path string, depth int) Class { return Other }
+func (c Class) String() string {
+	switch c {
+	case Waiting:
+		return "waiting"
+	case Sibling:
+		return "sibling"
+	case Readahead:
+		return "readahead"
+	case Manifest:
+		return "manifest"
+	case Readme:
+		return "readme"
+	case Root:
+		return "root"
+	case Source:
+		return "source"
+	case Test:
+		return "test"
+	case Doc:
+		return "doc"
+	case Other:
+		return "other"
+	case Media:
+		return "media"
+	}
+	return "class " + strconv.Itoa(int(c))
+}

@@ -1,0 +1,110 @@
+package prioritize
+
+import "strings"
+
+// Classify guesses from a path alone how soon its content will be read. Depth is how many directories lie
+// between the root of the tree and the file: 0 for the root's own files. The answer is Manifest or less
+// urgent: the classes above it are of what somebody does, not of what a file is.
+func Classify(path string, depth int) Class {
+	c, _ := classify(path, depth)
+	return c
+}
+
+// rank orders the wants of one class: near the root first and, among files equally near, those with the
+// later trait last. Classes of what somebody does have no rank: there the order of asking counts.
+func rank(c Class, path string) uint8 {
+	if c < Manifest {
+		return 0
+	}
+	depth := min(strings.Count(path, "/"), 127)
+	r := uint8(2 * depth)
+	if _, t := classify(path, depth); t&later != 0 {
+		r++
+	}
+	return r
+}
+
+func classify(path string, depth int) (Class, traits) {
+	dir, name := "", path
+	if i := strings.LastIndexByte(path, '/'); i >= 0 {
+		dir, name = path[:i], path[i+1:]
+	}
+	place := placeTraits(strings.ToLower(dir))
+	name = strings.ToLower(name)
+	is := nameTraits(name)
+	switch {
+	case is&media != 0 && is&manifest == 0:
+		return Media, is
+	case place&fixture != 0:
+		return Test, is
+	case place&vendored != 0 && strings.HasSuffix(path, "vendor/modules.txt"):
+		return Manifest, is // go reads it before it looks at any vendored package
+	case place&vendored != 0 || is&vendored != 0 && is&manifest == 0:
+		return Other, is
+	case strings.HasPrefix(name, "readme") && is&source == 0:
+		return Readme, is
+	case is&manifest != 0, place&settings != 0 && place&doc == 0:
+		return Manifest, is
+	case place&test != 0, is&(test|fixture) != 0:
+		return Test, is
+	case place&doc != 0:
+		return Doc, is
+	case depth == 0:
+		if is&doc != 0 {
+			is |= later
+		}
+		return Root, is
+	case is&source != 0:
+		return Source, is
+	case is&doc != 0:
+		return Doc, is
+	case place&scripts != 0 && strings.IndexByte(name, '.') < 0:
+		return Source, is | later
+	}
+	return Other, is
+}
+
+// placeTraits joins what the directories above a file tell; dir is in lower case.
+func placeTraits(dir string) traits {
+	var t traits
+	if dir == "t" || strings.HasPrefix(dir, "t/") {
+		t = test // perl's and git's own tests
+	}
+	for dir != "" {
+		var part string
+		part, dir, _ = strings.Cut(dir, "/")
+		t |= directories[part]
+	}
+	return t
+}
+
+// nameTraits is what a file's name tells; name is in lower case. A whole name counts more than how it starts
+// or ends, and that more than its extension.
+func nameTraits(name string) traits {
+	if t, ok := fileNames[name]; ok {
+		return t
+	}
+	for _, a := range fileStarts {
+		if strings.HasPrefix(name, a.text) {
+			return a.is
+		}
+	}
+	for _, a := range fileEnds {
+		if strings.HasSuffix(name, a.text) {
+			return a.is
+		}
+	}
+	stem, ext := name, ""
+	if i := strings.LastIndexByte(name, '.'); i > 0 {
+		stem, ext = name[:i], name[i+1:]
+	}
+	if i := strings.LastIndexByte(stem, '.'); i > 0 {
+		if t := innerParts[stem[i+1:]]; t != 0 {
+			return t | extensions[ext]
+		}
+	}
+	if t, ok := fileNames[stem]; ok && t&doc != 0 {
+		return t // CHANGELOG.md and LICENSE.txt are what they are without the extension
+	}
+	return extensions[ext]
+}
