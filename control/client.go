@@ -1,0 +1,133 @@
+package control
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"syscall"
+	"time"
+)
+
+// undoPatience is how long an asker that gives up waits to hear that its work was undone.
+const undoPatience = 10 * time.Second
+
+// Client asks the server of one socket. It holds no connection; its methods may be called concurrently.
+//
+// Errors: an *Error from the handler; ErrNoServer when nobody answers; ctx's own error when ctx ended first, and
+// then what was asked for has been undone unless the server does not react.
+type Client struct {
+	socket string
+}
+
+// NewClient does not connect yet.
+func NewClient(socket string) *Client { return &Client{socket} }
+
+// Mount asks for a mount; progress is called from this goroutine.
+func (c *Client) Mount(ctx context.Context, r MountRequest, progress func(Progress)) (MountReply, error) {
+	return call[MountReply](ctx, c, opMount, r, progress)
+}
+
+// Unmount asks to end a mount.
+func (c *Client) Unmount(ctx context.Context, r UnmountRequest) (UnmountReply, error) {
+	return call[UnmountReply](ctx, c, opUnmount, r, nil)
+}
+
+// Status asks for all mounts of the server.
+func (c *Client) Status(ctx context.Context) (Status, error) {
+	return call[Status](ctx, c, opStatus, empty{}, nil)
+}
+
+// Prefetch asks to hydrate; progress is called from this goroutine.
+func (c *Client) Prefetch(ctx context.Context, r PrefetchRequest, progress func(Progress)) (PrefetchReply, error) {
+	return call[PrefetchReply](ctx, c, opPrefetch, r, progress)
+}
+
+// Shutdown asks the server to unmount everything and to end.
+func (c *Client) Shutdown(ctx context.Context) error {
+	_, err := call[empty](ctx, c, opShutdown, empty{}, nil)
+	return err
+}
+
+func call[R any](ctx context.Context, c *Client, o op, args any, progress func(Progress)) (R, error) {
+	var reply R
+	line, err := encodeRequest(o, args)
+	if err != nil {
+		return reply, err
+	}
+	conn, err := dial(ctx, c.socket)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return reply, err
+	}
+	defer conn.Close()
+	// Giving up means to close the writing half and to wait for the server's word, so that whoever pressed Ctrl-C
+	// gets the prompt back when everything is as before.
+	defer context.AfterFunc(ctx, func() {
+		conn.SetReadDeadline(time.Now().Add(undoPatience))
+		conn.CloseWrite()
+	})()
+	raw, err := exchange(conn, line, progress)
+	if err != nil {
+		if ctx.Err() != nil {
+			return reply, ctx.Err()
+		}
+		var e *Error
+		if errors.As(err, &e) {
+			return reply, e
+		}
+		return reply, fmt.Errorf("ask %s: %w", c.socket, err)
+	}
+	if err := json.Unmarshal(raw, &reply); err != nil {
+		return reply, fmt.Errorf("read answer to %s: %w", o, err)
+	}
+	return reply, nil
+}
+
+// exchange sends the request and reads up to the result.
+func exchange(conn *net.UnixConn, line []byte, progress func(Progress)) (json.RawMessage, error) {
+	conn.SetWriteDeadline(time.Now().Add(requestTime))
+	// A server that refuses without reading breaks the pipe, but its reason may lie there to be read.
+	_, writeErr := conn.Write(line)
+	if writeErr != nil && !errors.Is(writeErr, syscall.EPIPE) {
+		return nil, fmt.Errorf("send request: %w", writeErr)
+	}
+	r := bufio.NewReader(conn)
+	for {
+		line, err := readLine(r, maxMessage)
+		switch {
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET):
+			return nil, ErrNoServer
+		case err != nil:
+			return nil, fmt.Errorf("read answer: %w", err)
+		}
+		m, err := decodeMessage(line)
+		switch {
+		case err != nil:
+			return nil, err
+		case m.Version != Protocol:
+			return nil, otherVersion(conn, m.Version)
+		case m.Error != nil:
+			return nil, m.Error
+		case m.Result != nil:
+			return m.Result, nil
+		case progress != nil:
+			progress(*m.Progress)
+		}
+	}
+}
+
+func otherVersion(conn *net.UnixConn, version int) *Error {
+	e := &Error{Code: ExitFailed, Verb: "talk to", Object: "daemon",
+		Cause: fmt.Sprintf("it speaks protocol %d, this command speaks %d", version, Protocol),
+		Hint:  "use the artifactfs that started it, or stop it"}
+	if peer, err := peerOf(conn); err == nil && peer.Pid > 0 {
+		e.Hint += fmt.Sprintf(": `kill %d` unmounts all it serves first", peer.Pid)
+	}
+	return e
+}

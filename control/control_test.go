@@ -1,0 +1,339 @@
+package control
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+)
+
+// fake is a Handler whose Mount is given by the test; it remembers what is mounted.
+type fake struct {
+	mount    func(ctx context.Context, r MountRequest, progress func(Progress)) (MountReply, error)
+	prefetch func(ctx context.Context, r PrefetchRequest, progress func(Progress)) (PrefetchReply, error)
+
+	mu       sync.Mutex
+	mounted  map[string]MountRequest
+	unmounts chan string
+}
+
+func newFake() *fake {
+	return &fake{mounted: make(map[string]MountRequest), unmounts: make(chan string, 10)}
+}
+
+func (f *fake) Mount(ctx context.Context, r MountRequest, progress func(Progress)) (MountReply, error) {
+	if f.mount != nil {
+		return f.mount(ctx, r, progress)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mounted[r.Dir] = r
+	return MountReply{ID: "m1", Dir: r.Dir, Remote: "loopback", Ref: r.Ref}, nil
+}
+
+func (f *fake) Unmount(ctx context.Context, r UnmountRequest) (UnmountReply, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.unmounts <- r.Dir
+	if _, ok := f.mounted[r.Dir]; !ok {
+		return UnmountReply{}, fmt.Errorf("wrapped: %w", &Error{Code: ExitNotMounted, Verb: "unmount", Object: r.Dir, Cause: "nothing is mounted there", Hint: "artifactfs list"})
+	}
+	delete(f.mounted, r.Dir)
+	return UnmountReply{ID: "m1", Dir: r.Dir}, nil
+}
+
+func (f *fake) Status(ctx context.Context) (Status, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := Status{Mounts: []MountStatus{}}
+	for dir, r := range f.mounted {
+		s.Mounts = append(s.Mounts, MountStatus{ID: "m1", Dir: dir, Ref: r.Ref, State: StateMounted})
+	}
+	return s, nil
+}
+
+func (f *fake) Prefetch(ctx context.Context, r PrefetchRequest, progress func(Progress)) (PrefetchReply, error) {
+	return f.prefetch(ctx, r, progress)
+}
+
+func (f *fake) Shutdown(ctx context.Context) error { return nil }
+
+// serve runs a server until the test ends; ended is closed when Serve has returned.
+func serve(t *testing.T, socket string, h Handler) (s *Server, ended chan struct{}) {
+	t.Helper()
+	s, err := Listen(socket, h, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended = make(chan struct{})
+	go func() { s.Serve(ctx); close(ended) }()
+	t.Cleanup(func() { cancel(); await(t, ended) })
+	return s, ended
+}
+
+func await[T any](t *testing.T, c <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(20 * time.Second):
+		t.Fatal("nothing happened for 20 s")
+	}
+	return v
+}
+
+func mountRequest(dir string) MountRequest {
+	return MountRequest{Remote: "/srv/r.git", Dir: dir, History: HistoryNone, Prefetch: PrefetchNone, Wait: WaitTree}
+}
+
+func TestEveryFieldCrossesTheSocket(t *testing.T) {
+	f := newFake()
+	socket := filepath.Join(t.TempDir(), "run", "daemon.sock")
+	serve(t, socket, f)
+	c := NewClient(socket)
+	want := MountRequest{
+		Remote: "https://127.0.0.1/r", Dir: "/m/ä", Ref: "v1", ReadOnly: true, History: HistoryFull, Prefetch: PrefetchAll,
+		PrefetchBudget: 1 << 40, Wait: WaitGit, AllowOther: true, UID: 1<<32 - 1, GID: 7, CacheSize: 2, TokenFile: "/t",
+		Timeout: time.Minute, Token: "hunter2",
+	}
+	for i, v := 0, reflect.ValueOf(want); i < v.NumField(); i++ {
+		if v.Field(i).IsZero() {
+			t.Fatalf("field %s is not tested", v.Type().Field(i).Name)
+		}
+	}
+	if _, err := c.Mount(t.Context(), want, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.mounted["/m/ä"]; got != want {
+		t.Errorf("the handler got %+v", got)
+	}
+	s, err := c.Status(t.Context())
+	if err != nil || len(s.Mounts) != 1 || s.Mounts[0].Ref != "v1" {
+		t.Errorf("status %+v, %v", s, err)
+	}
+	if r, err := c.Unmount(t.Context(), UnmountRequest{"/m/ä"}); err != nil || r.Dir != "/m/ä" {
+		t.Errorf("unmount %+v, %v", r, err)
+	}
+}
+
+func TestErrorCrossesTheSocketWhole(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "d.sock")
+	f := newFake()
+	f.prefetch = func(context.Context, PrefetchRequest, func(Progress)) (PrefetchReply, error) { panic("at the disco") }
+	serve(t, socket, f)
+	c := NewClient(socket)
+	_, err := c.Unmount(t.Context(), UnmountRequest{"/nowhere"})
+	var e *Error
+	if !errors.As(err, &e) || *e != (Error{ExitNotMounted, "unmount", "/nowhere", "nothing is mounted there", "artifactfs list"}) {
+		t.Errorf("got %#v", err)
+	}
+	_, err = c.Prefetch(t.Context(), PrefetchRequest{Dir: "/m"}, nil)
+	if !errors.As(err, &e) || e.Code != ExitFailed || strings.Contains(e.Cause, "disco") {
+		t.Errorf("after a panic: %#v", err)
+	}
+	if _, err := c.Status(t.Context()); err != nil {
+		t.Errorf("the server died of a panic: %v", err)
+	}
+}
+
+func TestProgressComesInOrderAndNeverHoldsUp(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "d.sock")
+	f := newFake()
+	f.mount = func(ctx context.Context, r MountRequest, progress func(Progress)) (MountReply, error) {
+		progress(Progress{Phase: "connect", Message: "no filter here"})
+		for i := range int64(100_000) {
+			progress(Progress{Phase: "trees", Done: i, Unit: "objects"})
+		}
+		progress(Progress{Phase: "mount", Done: 1, Total: 1})
+		return MountReply{Dir: r.Dir}, nil
+	}
+	serve(t, socket, f)
+	var got []Progress
+	_, err := NewClient(socket).Mount(t.Context(), mountRequest("/m"), func(p Progress) { got = append(got, p) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got) < 3 || got[0].Message != "no filter here" || got[len(got)-1].Phase != "mount" || got[len(got)-2].Done != 99_999 {
+		t.Errorf("progress %+v", got)
+	}
+	for i := 2; i < len(got)-1; i++ {
+		if got[i].Done <= got[i-1].Done {
+			t.Errorf("progress goes back: %+v", got)
+		}
+	}
+}
+
+func TestAskerThatLeavesCancels(t *testing.T) {
+	for _, how := range []string{"interrupt", "death"} {
+		t.Run(how, func(t *testing.T) {
+			socket := filepath.Join(t.TempDir(), "d.sock")
+			f := newFake()
+			arrived, undone := make(chan struct{}), make(chan error, 1)
+			f.mount = func(ctx context.Context, r MountRequest, progress func(Progress)) (MountReply, error) {
+				close(arrived)
+				<-ctx.Done()
+				undone <- ctx.Err()
+				return MountReply{}, ctx.Err()
+			}
+			serve(t, socket, f)
+			if how == "death" {
+				conn := rawRequest(t, socket, mountLine(t))
+				await(t, arrived)
+				conn.Close()
+				await(t, undone)
+				return
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			answer := make(chan error, 1)
+			go func() {
+				_, err := NewClient(socket).Mount(ctx, mountRequest("/m"), nil)
+				answer <- err
+			}()
+			await(t, arrived)
+			cancel()
+			if err := await(t, answer); !errors.Is(err, context.Canceled) {
+				t.Errorf("the asker got %v", err)
+			}
+			if len(undone) != 1 {
+				t.Error("the asker went before its work was undone")
+			}
+		})
+	}
+}
+
+func TestMountNobodyHeardOfIsUndone(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "d.sock")
+	f := newFake()
+	arrived := make(chan struct{})
+	f.mount = func(ctx context.Context, r MountRequest, progress func(Progress)) (MountReply, error) {
+		f.mounted[r.Dir] = r
+		close(arrived)
+		<-ctx.Done() // too late to stop
+		return MountReply{Dir: r.Dir}, nil
+	}
+	serve(t, socket, f)
+	conn := rawRequest(t, socket, mountLine(t))
+	await(t, arrived)
+	conn.CloseWrite()
+	if dir := await(t, f.unmounts); dir != "/m" {
+		t.Errorf("unmounted %q", dir)
+	}
+	line, err := readLine(bufio.NewReader(conn), maxMessage)
+	if m, _ := decodeMessage(line); err != nil || m.Error == nil || m.Error.Cause != "interrupted" {
+		t.Errorf("answer %s, %v", line, err)
+	}
+}
+
+func mountLine(t *testing.T) []byte {
+	t.Helper()
+	line, err := encodeRequest(opMount, mountRequest("/m"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return line
+}
+
+func rawRequest(t *testing.T, socket string, line []byte) *net.UnixConn {
+	t.Helper()
+	conn, err := dial(t.Context(), socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if _, err := conn.Write(line); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+func TestServerRefusesBadRequests(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "d.sock")
+	serve(t, socket, newFake())
+	for line, want := range map[string]string{
+		`hello`:                "not a JSON object",
+		`{"version":2}`:        "protocol 2, this daemon speaks 1",
+		`{"version":1,"op":1}`: `field "op" has the wrong type`,
+		`{"version":1,"op":"status","args":{},"x":1}`:                           `unknown field "x"`,
+		`{"version":1,"op":"status","args":{"all":true}}`:                       `unknown field "all"`,
+		`{"version":1,"op":"explode","args":{}}`:                                `unknown operation "explode"`,
+		`{"version":1,"op":"unmount","args":{"dir":"here"}}`:                    `not absolute`,
+		`{"version":1,"op":"mount","args":{"remote":"r","dir":"/m"}}`:           `unknown history ""`,
+		`{"version":1,"op":"unmount","args":{"dir":"/a` + "\xff" + `"}}`:        "not UTF-8",
+		`{"version":1,"op":"unmount","args":` + strings.Repeat(" ", maxRequest): "line of more than",
+		`{"version":1,"op":"status","args":{}}` + "\n" + `{}`:                   "bytes behind the end",
+	} {
+		conn, err := dial(t.Context(), socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.Write([]byte(line + "\n"))
+		answer, err := readLine(bufio.NewReader(conn), maxMessage)
+		conn.Close()
+		m, decodeErr := decodeMessage(answer)
+		if err != nil || decodeErr != nil || m.Error == nil || !strings.Contains(m.Error.Error(), want) {
+			t.Errorf("%.60s: got %s (%v), want %q", line, answer, err, want)
+		}
+	}
+}
+
+func TestOtherVersionIsNamedWithThePid(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "d.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		if conn, err := l.Accept(); err == nil {
+			fmt.Fprintln(conn, `{"version":9,"news":[]}`)
+			conn.Close()
+		}
+	}()
+	_, err = NewClient(socket).Status(t.Context())
+	var e *Error
+	if !errors.As(err, &e) || !strings.Contains(e.Cause, "protocol 9, this command speaks 1") || !strings.Contains(e.Hint, fmt.Sprint(os.Getpid())) {
+		t.Errorf("got %#v", err)
+	}
+}
+
+func TestTokenShowsItselfToNobody(t *testing.T) {
+	r := mountRequest("/m")
+	r.Token = "hunter2"
+	dump, err := json.Marshal(map[string]any{"r": r, "t": r.Token})
+	if err != nil {
+		t.Fatal(err)
+	}
+	core, logs := observer.New(zap.DebugLevel)
+	zap.New(core).Info("x", zap.Any("r", r), zap.Any("t", r.Token), zap.Stringer("s", r.Token))
+	all := fmt.Sprintf("%s %v %+v %#v %s %q %v", dump, r, r, r, r.Token, r.Token, logs.All()[0].ContextMap())
+	if strings.Contains(all, "hunter2") {
+		t.Errorf("the token is to be seen: %s", all)
+	}
+	// A request that is refused must not quote it either.
+	_, _, err = decodeRequest([]byte(`{"version":1,"op":"mount","args":{"token":["hunter2"]}}`))
+	if err == nil || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("refusal: %v", err)
+	}
+}
+
+func TestErrorIsOneLine(t *testing.T) {
+	e := &Error{Verb: "mount", Object: "/m", Cause: "remote said:\n\x1b[31mred\u009b\n"}
+	if got := e.Error(); got != "mount /m: remote said:  [31mred" {
+		t.Errorf("got %q", got)
+	}
+	if got := (&Error{Cause: "alone"}).Error(); got != "alone" {
+		t.Errorf("got %q", got)
+	}
+}

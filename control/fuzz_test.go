@@ -1,0 +1,74 @@
+package control
+
+import (
+	"encoding/json"
+	"reflect"
+	"testing"
+)
+
+func FuzzRequest(f *testing.F) {
+	r := mountRequest("/m")
+	r.Token = "t"
+	for o, args := range map[op]any{
+		opMount: r, opUnmount: UnmountRequest{"/m"}, opStatus: empty{}, opShutdown: empty{},
+		opPrefetch: PrefetchRequest{Dir: "/m", Paths: []string{"a", "b/*"}, Wait: true},
+	} {
+		line, err := encodeRequest(o, args)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(line[:len(line)-1])
+	}
+	f.Add([]byte(`{"version":2,"op":{}}`))
+	f.Add([]byte(`{"version":1,"op":"unmount","args":{"dir":"/a","dir":"b"}}`))
+	f.Add([]byte(`{"version":1,"op":"status","args":null}`))
+	f.Fuzz(func(t *testing.T, line []byte) {
+		o, args, err := decodeRequest(line)
+		if err != nil {
+			if AsError(err).Code != ExitUsage {
+				t.Errorf("refused with %#v", err)
+			}
+			return
+		}
+		// What was accepted means the same when it is said again.
+		again, err := encodeRequest(o, args)
+		if err != nil {
+			t.Skip("grew over the limit by quoting")
+		}
+		o2, args2, err := decodeRequest(again[:len(again)-1])
+		if err != nil || o2 != o || !reflect.DeepEqual(args, args2) {
+			t.Errorf("%s\nread as %v %+v, then as %v %+v (%v)", line, o, args, o2, args2, err)
+		}
+	})
+}
+
+func FuzzMessage(f *testing.F) {
+	for _, m := range []message{
+		{Version: 1, Progress: &Progress{Phase: "trees", Done: 1, Total: 2, Unit: "objects"}},
+		{Version: 1, Result: json.RawMessage(`{"mounts":[{"since":"2024-01-02T03:04:05Z"}]}`)},
+		{Version: 1, Error: &Error{Code: 3, Verb: "mount", Object: "/m", Cause: "refused", Hint: "h"}},
+		{Version: 2},
+	} {
+		line, err := json.Marshal(m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(line)
+	}
+	f.Fuzz(func(t *testing.T, line []byte) {
+		m, err := decodeMessage(line)
+		if err != nil || m.Version != Protocol {
+			return
+		}
+		if (m.Progress == nil) == (m.Result == nil && m.Error == nil) {
+			t.Errorf("%s: accepted with %+v", line, m)
+		}
+		if m.Error != nil {
+			for _, r := range m.Error.Error() {
+				if r < ' ' {
+					t.Errorf("%q is not one line", m.Error.Error())
+				}
+			}
+		}
+	})
+}

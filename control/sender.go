@@ -1,0 +1,102 @@
+package control
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+)
+
+const (
+	progressPause  = 40 * time.Millisecond // between progress messages: as fast as a person can read a line change
+	maxUnsentSteps = 64
+)
+
+// sender writes the messages of one answer. Progress never holds up the work it tells of: while the asker is slow
+// to read, a newer step of a phase replaces the older one.
+type sender struct {
+	conn *net.UnixConn
+	done sync.WaitGroup
+	quit chan struct{}
+	wake chan struct{} // capacity 1
+
+	mu     sync.Mutex
+	unsent []Progress // at most one of a phase, and those with messages
+}
+
+func (s *sender) start() {
+	s.quit, s.wake = make(chan struct{}), make(chan struct{}, 1)
+	s.done.Go(func() {
+		for {
+			select {
+			case <-s.wake:
+			case <-s.quit:
+				s.flush()
+				return
+			}
+			s.flush()
+			select {
+			case <-time.After(progressPause):
+			case <-s.quit:
+			}
+		}
+	})
+}
+
+// stop sends what is left and returns when nothing of it runs any more.
+func (s *sender) stop() {
+	close(s.quit)
+	s.done.Wait()
+}
+
+func (s *sender) progress(p Progress) {
+	s.mu.Lock()
+	last := len(s.unsent) - 1
+	switch {
+	case last >= 0 && s.unsent[last].Phase == p.Phase && s.unsent[last].Message == "":
+		s.unsent[last] = p
+	case last+1 < maxUnsentSteps:
+		s.unsent = append(s.unsent, p)
+	default:
+		s.unsent[last] = p
+	}
+	s.mu.Unlock()
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (s *sender) flush() {
+	s.mu.Lock()
+	steps := s.unsent
+	s.unsent = nil
+	s.mu.Unlock()
+	for i := range steps {
+		if s.send(message{Progress: &steps[i]}) != nil {
+			return // who leaves is noticed by the reader of the connection
+		}
+	}
+}
+
+func (s *sender) result(v any) error {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode result: %w", err)
+	}
+	return s.send(message{Result: raw})
+}
+
+func (s *sender) send(m message) error {
+	m.Version = Protocol
+	line, err := json.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("encode message: %w", err)
+	}
+	s.conn.SetWriteDeadline(time.Now().Add(requestTime))
+	if _, err := s.conn.Write(append(line, '\n')); err != nil {
+		return fmt.Errorf("send message: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,248 @@
+package control
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+const (
+	requestTime = 10 * time.Second // for a request line to arrive once connected, and for a message to be taken
+	undoTime    = 30 * time.Second // for the unmount of a mount whose asker left
+	acceptPause = 50 * time.Millisecond
+)
+
+// Server answers on one socket.
+type Server struct {
+	handler  Handler
+	log      *zap.Logger
+	socket   string
+	listener *net.UnixListener
+	lock     *fileLock
+	conns    sync.WaitGroup
+
+	mu      sync.Mutex
+	closed  bool
+	working int                        // requests in a handler
+	waiting map[*net.UnixConn]struct{} // connections that have sent no request yet
+}
+
+// Listen takes the socket: ErrInUse if another server has it. Connections wait until Serve is called.
+func Listen(socket string, h Handler, log *zap.Logger) (*Server, error) {
+	l, lock, err := listen(socket)
+	if err != nil {
+		return nil, err
+	}
+	return &Server{
+		handler: h, log: log, socket: socket, listener: l, lock: lock,
+		waiting: make(map[*net.UnixConn]struct{}),
+	}, nil
+}
+
+// Serve answers until ctx ends (which cancels what is being worked on), a Shutdown has succeeded, or Close or
+// CloseIdle is called; it returns when the last request has been answered and the socket's path is free.
+func (s *Server) Serve(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(ctx, s.Close)()
+	for {
+		conn, err := s.listener.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
+			break
+		}
+		if err != nil { // out of descriptors: they come back when requests end
+			s.log.Error("accept control connection", zap.Error(err))
+			select {
+			case <-time.After(acceptPause):
+			case <-ctx.Done():
+			}
+			continue
+		}
+		s.conns.Go(func() {
+			defer conn.Close()
+			if s.serve(ctx, conn) {
+				s.Close()
+				cancel()
+			}
+		})
+	}
+	s.conns.Wait()
+	s.lock.release()
+}
+
+// Close stops accepting. Requests that have arrived are still answered.
+func (s *Server) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closeLocked()
+}
+
+// CloseIdle closes the server if no request is being worked on and idle agrees; it tells whether it did. A request
+// arriving meanwhile either counts as worked on, or its asker sees ErrNoServer: none is lost in between. idle is
+// called with requests held back and must not wait for one.
+func (s *Server) CloseIdle(idle func() bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return true
+	}
+	if s.working > 0 || !idle() {
+		return false
+	}
+	s.closeLocked()
+	return true
+}
+
+func (s *Server) closeLocked() {
+	if s.closed {
+		return
+	}
+	s.closed = true
+	os.Remove(s.socket) // before the listener: who finds no socket starts another daemon at once
+	s.listener.Close()
+	for conn := range s.waiting {
+		conn.Close()
+	}
+}
+
+// serve answers one connection; it tells whether the server shall end.
+func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
+	if !s.admit(conn) {
+		return false
+	}
+	out := &sender{conn: conn}
+	reader := bufio.NewReader(conn)
+	conn.SetReadDeadline(time.Now().Add(requestTime))
+	o, args, err := s.readRequest(conn, reader)
+	if !s.begin(conn) {
+		return false
+	}
+	defer s.finish()
+	if errors.Is(err, io.EOF) { // somebody looked whether we are alive
+		return false
+	}
+	if err != nil {
+		out.send(message{Error: AsError(err)})
+		return false
+	}
+	conn.SetReadDeadline(time.Time{})
+
+	ctx, cancel := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() { // the asker has nothing more to say: whatever comes means that it leaves
+		reader.ReadByte()
+		cancel()
+	})
+	out.start()
+	start := time.Now()
+	result, err := s.work(ctx, o, args, out.progress)
+	out.stop()
+
+	if err == nil {
+		if err = ctx.Err(); err == nil || o != opMount {
+			err = out.result(result)
+		}
+		if err != nil && o == opMount {
+			s.undo(ctx, args.(MountRequest).Dir)
+			out.send(message{Error: AsError(err)})
+		}
+	} else {
+		out.send(message{Error: AsError(err)})
+	}
+	s.log.Debug("answered", zap.String("op", string(o)), zap.Duration("took", time.Since(start)), zap.Error(err))
+	conn.SetReadDeadline(time.Now()) // ends the watch
+	watch.Wait()
+	cancel()
+	return o == opShutdown && err == nil
+}
+
+// admit keeps count of the connection until its request has come.
+func (s *Server) admit(conn *net.UnixConn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.waiting[conn] = struct{}{}
+	return true
+}
+
+func (s *Server) begin(conn *net.UnixConn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.waiting, conn)
+	if s.closed {
+		return false
+	}
+	s.working++
+	return true
+}
+
+func (s *Server) finish() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.working--
+}
+
+func (s *Server) readRequest(conn *net.UnixConn, r *bufio.Reader) (op, any, error) {
+	peer, err := peerOf(conn)
+	if err != nil {
+		return "", nil, err
+	}
+	if peer.Uid != 0 && int(peer.Uid) != os.Geteuid() {
+		s.log.Warn("control connection refused", zap.Uint32("uid", peer.Uid), zap.Int32("pid", peer.Pid))
+		return "", nil, &Error{Code: ExitFailed, Verb: "talk to", Object: "daemon",
+			Cause: fmt.Sprintf("it belongs to user %d and serves nobody else", os.Geteuid())}
+	}
+	line, err := readLine(r, maxRequest)
+	if errors.Is(err, io.EOF) {
+		return "", nil, err
+	} else if err != nil {
+		return "", nil, badRequest("%v", err)
+	}
+	o, args, err := decodeRequest(line)
+	if err == nil && r.Buffered() > 0 {
+		err = badRequest("bytes behind the end")
+	}
+	return o, args, err
+}
+
+// work calls the handler. A handler that panics must not take the mounts of others with it.
+func (s *Server) work(ctx context.Context, o op, args any, progress func(Progress)) (result any, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.log.Error("handler panicked", zap.String("op", string(o)), zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+			err = &Error{Code: ExitFailed, Verb: string(o), Cause: "the daemon failed inside; its log says where"}
+		}
+	}()
+	switch o {
+	case opMount:
+		return s.handler.Mount(ctx, args.(MountRequest), progress)
+	case opUnmount:
+		return s.handler.Unmount(ctx, args.(UnmountRequest))
+	case opStatus:
+		return s.handler.Status(ctx)
+	case opPrefetch:
+		return s.handler.Prefetch(ctx, args.(PrefetchRequest), progress)
+	case opShutdown:
+		return empty{}, s.handler.Shutdown(ctx)
+	}
+	return nil, badRequest("unknown operation %.40q", o)
+}
+
+// undo unmounts what nobody heard of.
+func (s *Server) undo(ctx context.Context, dir string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	defer cancel()
+	_, err := s.handler.Unmount(ctx, UnmountRequest{Dir: dir})
+	s.log.Info("unmounted again, the asker left", zap.String("dir", dir), zap.Error(err))
+}

@@ -1,0 +1,247 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// probeTime is how long a socket may take to accept a connection before it counts as alive but busy.
+const probeTime = 2 * time.Second
+
+// StateDir gives the absolute state directory: dir if it is not empty, else $ARTIFACTFS_STATE, else
+// /var/lib/artifactfs for root and $XDG_STATE_HOME/artifactfs (~/.local/state/artifactfs) for others.
+func StateDir(dir string) (string, error) {
+	if dir == "" {
+		dir = os.Getenv("ARTIFACTFS_STATE")
+	}
+	if dir == "" && os.Geteuid() == 0 {
+		dir = "/var/lib/artifactfs"
+	}
+	// The XDG base directory specification has relative paths ignored.
+	if x := os.Getenv("XDG_STATE_HOME"); dir == "" && filepath.IsAbs(x) {
+		dir = filepath.Join(x, "artifactfs")
+	}
+	if dir == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return "", fmt.Errorf("find state directory: %w", err)
+		}
+		dir = filepath.Join(home, ".local", "state", "artifactfs")
+	}
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", fmt.Errorf("find state directory: %w", err)
+	}
+	return abs, nil
+}
+
+// DaemonSocket is where the shared background daemon of a state directory listens.
+func DaemonSocket(state string) string { return filepath.Join(state, "run", "daemon.sock") }
+
+// MountSocket is where process pid, serving its own mount in the foreground, listens.
+func MountSocket(state string, pid int) string {
+	return filepath.Join(state, "run", "mount-"+strconv.Itoa(pid)+".sock")
+}
+
+// Sockets lists the sockets of a state directory that somebody serves, the shared daemon's first. Sockets of dead
+// processes are removed.
+func Sockets(ctx context.Context, state string) ([]string, error) {
+	names, err := filepath.Glob(filepath.Join(quoteGlob(filepath.Join(state, "run")), "*.sock"))
+	if err != nil {
+		return nil, fmt.Errorf("list sockets: %w", err)
+	}
+	var live []string
+	for _, socket := range names { // sorted, and "daemon" is less than "mount-"
+		if base := filepath.Base(socket); base != "daemon.sock" && !strings.HasPrefix(base, "mount-") {
+			continue
+		}
+		probe, cancel := context.WithTimeout(ctx, probeTime)
+		conn, err := dial(probe, socket)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return nil, fmt.Errorf("list sockets: %w", ctx.Err())
+		case err == nil:
+			conn.Close()
+			live = append(live, socket)
+		case errors.Is(err, ErrNoServer):
+			removeDead(socket)
+		default: // it may be alive: whoever asks it learns what is wrong
+			live = append(live, socket)
+		}
+	}
+	return live, nil
+}
+
+// removeDead removes a socket that refused a connection, unless somebody is just about to serve it.
+func removeDead(socket string) {
+	l, err := takeLock(socket)
+	if err != nil {
+		return
+	}
+	os.Remove(socket)
+	l.release()
+}
+
+func quoteGlob(path string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
+}
+
+// dial connects to a socket and refuses to speak to another user's process; root's is trusted, and root trusts all.
+func dial(ctx context.Context, socket string) (*net.UnixConn, error) {
+	name, done, err := shortName(socket)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("connect to %s: %w", socket, ErrNoServer)
+	} else if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", socket, err)
+	}
+	defer done()
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unix", name)
+	switch {
+	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOTDIR):
+		return nil, fmt.Errorf("connect to %s: %w", socket, ErrNoServer)
+	case err != nil:
+		var op *net.OpError
+		if errors.As(err, &op) { // its text would repeat the path, perhaps a made-up one
+			err = op.Err
+		}
+		return nil, fmt.Errorf("connect to %s: %w", socket, err)
+	}
+	conn := c.(*net.UnixConn)
+	peer, err := peerOf(conn)
+	if err == nil && peer.Uid != 0 && os.Geteuid() != 0 && int(peer.Uid) != os.Geteuid() {
+		err = fmt.Errorf("served by user %d: %w", peer.Uid, os.ErrPermission)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("connect to %s: %w", socket, err)
+	}
+	return conn, nil
+}
+
+// peerOf asks the kernel who called connect(2), or listen(2), at the other end.
+func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("ask for peer: %w", err)
+	}
+	var cred *unix.Ucred
+	var credErr error
+	err = raw.Control(func(fd uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err = errors.Join(err, credErr); err != nil {
+		return nil, fmt.Errorf("ask for peer: %w", err)
+	}
+	return cred, nil
+}
+
+// shortName spells a socket's path so that it fits the 108 bytes of sockaddr_un; done ends the spelling's validity.
+func shortName(socket string) (name string, done func(), err error) {
+	if len(socket) <= 100 {
+		return socket, func() {}, nil
+	}
+	fd, err := unix.Open(filepath.Dir(socket), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", nil, err
+	}
+	return fmt.Sprintf("/proc/self/fd/%d/%s", fd, filepath.Base(socket)), func() { unix.Close(fd) }, nil
+}
+
+// listen makes the socket appear at its path already listening and 0600: bound under another name, then renamed.
+// So whoever is refused at the path knows that it is dead.
+func listen(socket string) (*net.UnixListener, *fileLock, error) {
+	dir := filepath.Dir(socket)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, nil, fmt.Errorf("listen on %s: %w", socket, err)
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return nil, nil, fmt.Errorf("listen on %s: %w", socket, err)
+	}
+	if info.Mode()&0o022 != 0 && info.Mode()&os.ModeSticky == 0 {
+		return nil, nil, fmt.Errorf("listen on %s: others may write to the directory: %w", socket, os.ErrPermission)
+	}
+	lock, err := takeLock(socket)
+	if err != nil {
+		return nil, nil, fmt.Errorf("listen on %s: %w", socket, err)
+	}
+	l, err := bindAndRename(socket)
+	if err != nil {
+		lock.release()
+		return nil, nil, fmt.Errorf("listen on %s: %w", socket, err)
+	}
+	return l, lock, nil
+}
+
+func bindAndRename(socket string) (*net.UnixListener, error) {
+	newborn := socket + ".new"
+	os.Remove(newborn) // of a process that died here; the lock is ours
+	name, done, err := shortName(newborn)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	err = os.Chmod(newborn, 0o600)
+	if err == nil {
+		err = os.Rename(newborn, socket)
+	}
+	if err != nil {
+		l.Close()
+		os.Remove(newborn)
+		return nil, err
+	}
+	return l, nil
+}
+
+// fileLock is the right to a socket's path, given up by the kernel when its holder dies.
+type fileLock struct {
+	f *os.File
+}
+
+// takeLock never waits: ErrInUse if another process, or another server of this one, has it.
+func takeLock(socket string) (*fileLock, error) {
+	path := socket + ".lock"
+	for {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err != nil {
+			f.Close()
+			if errors.Is(err, unix.EWOULDBLOCK) {
+				err = ErrInUse
+			}
+			return nil, err
+		}
+		// The holder before us may have removed the file between our open and our flock.
+		mine, err1 := f.Stat()
+		there, err2 := os.Lstat(path)
+		if err1 == nil && err2 == nil && os.SameFile(mine, there) {
+			return &fileLock{f}, nil
+		}
+		f.Close()
+	}
+}
+
+func (l *fileLock) release() {
+	os.Remove(l.f.Name())
+	l.f.Close()
+}
