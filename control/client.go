@@ -23,8 +23,14 @@ type Client struct {
 	socket string
 }
 
-// NewClient does not connect yet.
-func NewClient(socket string) *Client { return &Client{socket} }
+// Dial looks whether somebody serves the socket: ErrNoServer if not.
+func Dial(ctx context.Context, socket string) (*Client, error) {
+	conn, err := dial(ctx, socket)
+	if err != nil {
+		return nil, err
+	}
+	return &Client{socket}, conn.Close()
+}
 
 // Mount asks for a mount; progress is called from this goroutine.
 func (c *Client) Mount(ctx context.Context, r MountRequest, progress func(Progress)) (MountReply, error) {

@@ -102,7 +102,7 @@ func TestEveryFieldCrossesTheSocket(t *testing.T) {
 	f := newFake()
 	socket := filepath.Join(t.TempDir(), "run", "daemon.sock")
 	serve(t, socket, f)
-	c := NewClient(socket)
+	c := (&Client{socket})
 	want := MountRequest{
 		Remote: "https://127.0.0.1/r", Dir: "/m/ä", Ref: "v1", ReadOnly: true, History: HistoryFull, Prefetch: PrefetchAll,
 		PrefetchBudget: 1 << 40, Wait: WaitGit, AllowOther: true, UID: 1<<32 - 1, GID: 7, CacheSize: 2, TokenFile: "/t",
@@ -133,7 +133,7 @@ func TestErrorCrossesTheSocketWhole(t *testing.T) {
 	f := newFake()
 	f.prefetch = func(context.Context, PrefetchRequest, func(Progress)) (PrefetchReply, error) { panic("at the disco") }
 	serve(t, socket, f)
-	c := NewClient(socket)
+	c := (&Client{socket})
 	_, err := c.Unmount(t.Context(), UnmountRequest{"/nowhere"})
 	var e *Error
 	if !errors.As(err, &e) || *e != (Error{ExitNotMounted, "unmount", "/nowhere", "nothing is mounted there", "artifactfs list"}) {
@@ -161,7 +161,7 @@ func TestProgressComesInOrderAndNeverHoldsUp(t *testing.T) {
 	}
 	serve(t, socket, f)
 	var got []Progress
-	_, err := NewClient(socket).Mount(t.Context(), mountRequest("/m"), func(p Progress) { got = append(got, p) })
+	_, err := (&Client{socket}).Mount(t.Context(), mountRequest("/m"), func(p Progress) { got = append(got, p) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +198,7 @@ func TestAskerThatLeavesCancels(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			answer := make(chan error, 1)
 			go func() {
-				_, err := NewClient(socket).Mount(ctx, mountRequest("/m"), nil)
+				_, err := (&Client{socket}).Mount(ctx, mountRequest("/m"), nil)
 				answer <- err
 			}()
 			await(t, arrived)
@@ -301,7 +301,7 @@ func TestOtherVersionIsNamedWithThePid(t *testing.T) {
 			conn.Close()
 		}
 	}()
-	_, err = NewClient(socket).Status(t.Context())
+	_, err = (&Client{socket}).Status(t.Context())
 	var e *Error
 	if !errors.As(err, &e) || !strings.Contains(e.Cause, "protocol 9, this command speaks 1") || !strings.Contains(e.Hint, fmt.Sprint(os.Getpid())) {
 		t.Errorf("got %#v", err)

@@ -65,7 +65,7 @@ func TestOneServerPerSocket(t *testing.T) {
 	}
 	ended := make(chan struct{})
 	go func() { won[0].Serve(t.Context()); close(ended) }()
-	if _, err := NewClient(socket).Status(t.Context()); err != nil {
+	if _, err := (&Client{socket}).Status(t.Context()); err != nil {
 		t.Error(err)
 	}
 	won[0].Close()
@@ -73,7 +73,7 @@ func TestOneServerPerSocket(t *testing.T) {
 	if left, _ := os.ReadDir(filepath.Dir(socket)); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
 	}
-	if _, err := NewClient(socket).Status(t.Context()); !errors.Is(err, ErrNoServer) {
+	if _, err := (&Client{socket}).Status(t.Context()); !errors.Is(err, ErrNoServer) {
 		t.Errorf("after the end: %v", err)
 	}
 }
@@ -104,10 +104,10 @@ func TestSocketsListsTheLivingAndRemovesTheDead(t *testing.T) {
 func TestLongPathsWork(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), strings.Repeat("long/", 40), "d.sock")
 	serve(t, socket, newFake())
-	if _, err := NewClient(socket).Status(t.Context()); err != nil {
+	if _, err := (&Client{socket}).Status(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if _, err := NewClient(socket + "x").Status(t.Context()); !errors.Is(err, ErrNoServer) {
+	if _, err := (&Client{socket + "x"}).Status(t.Context()); !errors.Is(err, ErrNoServer) {
 		t.Error(err)
 	}
 }
@@ -135,7 +135,7 @@ func TestStateDir(t *testing.T) {
 func TestShutdownEndsServe(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "d.sock")
 	_, ended := serve(t, socket, newFake())
-	if err := NewClient(socket).Shutdown(t.Context()); err != nil {
+	if err := (&Client{socket}).Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	await(t, ended)
@@ -153,7 +153,7 @@ func TestCloseAnswersWhatHasArrived(t *testing.T) {
 	s, ended := serve(t, socket, f)
 	answer := make(chan string, 1)
 	go func() {
-		r, err := NewClient(socket).Mount(t.Context(), mountRequest("/m"), nil)
+		r, err := (&Client{socket}).Mount(t.Context(), mountRequest("/m"), nil)
 		answer <- fmt.Sprint(r.ID, err)
 	}()
 	await(t, arrived)
@@ -161,7 +161,7 @@ func TestCloseAnswersWhatHasArrived(t *testing.T) {
 		t.Error("closed as idle with a request being worked on")
 	}
 	s.Close()
-	if _, err := NewClient(socket).Status(t.Context()); !errors.Is(err, ErrNoServer) {
+	if _, err := (&Client{socket}).Status(t.Context()); !errors.Is(err, ErrNoServer) {
 		t.Errorf("a closed server took a request: %v", err)
 	}
 	close(goOn)
@@ -183,7 +183,7 @@ func TestCloseIdleLosesNoRequest(t *testing.T) {
 	var mu sync.Mutex
 	for i := range 50 {
 		wg.Go(func() {
-			_, err := NewClient(socket).Mount(t.Context(), mountRequest(fmt.Sprint("/m", i)), nil)
+			_, err := (&Client{socket}).Mount(t.Context(), mountRequest(fmt.Sprint("/m", i)), nil)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
