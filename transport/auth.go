@@ -1,0 +1,253 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+)
+
+// loginSource is where a login comes from.
+type loginSource uint8
+
+const (
+	fromURL loginSource = iota
+	fromToken
+	fromHelper
+)
+
+// login is one way to authenticate. It holds a secret: nothing prints it.
+type login struct {
+	header string // value of Authorization
+	source loginSource
+	secret string
+	bearer bool
+	answer []byte // of git credential fill, for approve and reject
+}
+
+// authenticator finds logins for one origin, in this order: the URL's own password, the token, git credential.
+// The first two are only for the host that the user named (own).
+type authenticator struct {
+	remote *Remote
+	url    *url.URL // without user
+	user   string
+	secret string
+	pass   bool // the URL has a password
+	own    bool
+	turn   chan struct{} // token: one at a time asks helpers
+
+	mu       sync.Mutex
+	current  *login
+	approved bool
+}
+
+func newAuthenticator(r *Remote, ep *endpoint, at *url.URL, own bool) *authenticator {
+	a := &authenticator{remote: r, url: at, user: ep.user, secret: ep.secret, pass: ep.hasPass, own: own, turn: make(chan struct{}, 1)}
+	if !own {
+		a.user, a.secret, a.pass = "", "", false
+	}
+	return a
+}
+
+// first is what to send without being asked: a known secret saves a round trip, but not in clear text.
+func (a *authenticator) first() (*login, error) {
+	a.mu.Lock()
+	current := a.current
+	a.mu.Unlock()
+	if current != nil || !a.own || a.url.Scheme != "https" {
+		return current, nil
+	}
+	l, err := a.given(false)
+	if err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.current == nil {
+		a.current = l
+	}
+	return a.current, nil
+}
+
+// given is the login from URL or token, nil if there is neither.
+func (a *authenticator) given(bearer bool) (*login, error) {
+	if !a.own {
+		return nil, nil
+	}
+	if a.pass {
+		return &login{header: basic(a.user, a.secret), source: fromURL, secret: a.secret}, nil
+	}
+	return a.token(bearer)
+}
+
+// token reads Options.Token or TokenFile, the latter each time: short-lived tokens are replaced there.
+func (a *authenticator) token(bearer bool) (*login, error) {
+	token := a.remote.opts.Token
+	if token == "" && a.remote.opts.TokenFile != "" {
+		b, err := os.ReadFile(a.remote.opts.TokenFile)
+		if err != nil {
+			return nil, fmt.Errorf("read token file: %w", err)
+		}
+		token = string(bytes.TrimSpace(b))
+	}
+	if token == "" || strings.ContainsAny(token, "\r\n\x00") {
+		return nil, nil
+	}
+	l := &login{source: fromToken, secret: token, bearer: bearer}
+	if l.header = "Bearer " + token; !bearer {
+		user := a.user
+		if user == "" {
+			user = "x-access-token" // forges look at the token only
+		}
+		l.header = basic(user, token)
+	}
+	return l, nil
+}
+
+func basic(user, password string) string {
+	return "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password))
+}
+
+// next answers a 401 to an exchange that was tried with a login, nil for none. It returns ErrAuth when nothing is
+// left to try.
+func (a *authenticator) next(ctx context.Context, tried *login, challenges []string) (*login, error) {
+	select {
+	case a.turn <- struct{}{}:
+		defer func() { <-a.turn }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	a.mu.Lock()
+	current := a.current
+	a.mu.Unlock()
+	if current != nil && current != tried { // another exchange was refused before and has found it
+		return current, nil
+	}
+	bearer := offers(challenges, "bearer") && !offers(challenges, "basic")
+	var l *login
+	var err error
+	switch {
+	case tried == nil:
+		if l, err = a.given(bearer); err == nil && l == nil {
+			l, err = a.fill(ctx, challenges)
+		}
+	case tried.source == fromHelper:
+		a.tell(ctx, "reject", tried)
+		if l, err = a.fill(ctx, challenges); err == nil && l.secret == tried.secret {
+			err = fmt.Errorf("%w: the credentials git has for %s were refused", ErrAuth, a.url.Host)
+		}
+	default:
+		if l, err = a.token(bearer); err == nil && (l == nil || l.secret == tried.secret && l.bearer == tried.bearer) {
+			err = fmt.Errorf("%w: the given token or password was refused by %s", ErrAuth, a.url.Host)
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.approved = false
+	if err != nil {
+		a.current = nil
+		return nil, err
+	}
+	a.current = l
+	return l, nil
+}
+
+// accepted tells git credential, in the background, that a login from it works, so that helpers may keep it.
+func (a *authenticator) accepted(l *login) {
+	if l == nil || l.source != fromHelper {
+		return
+	}
+	a.mu.Lock()
+	news := a.current == l && !a.approved
+	a.approved = a.approved || news
+	a.mu.Unlock()
+	if !news || a.remote.begin() != nil {
+		return
+	}
+	go func() {
+		defer a.remote.tasks.Done()
+		ctx, cancel := context.WithTimeout(context.Background(), defaultConnect)
+		defer cancel()
+		a.tell(ctx, "approve", l)
+	}()
+}
+
+// fill asks git credential. It prompts only if a person may be there to answer.
+func (a *authenticator) fill(ctx context.Context, challenges []string) (*login, error) {
+	var in bytes.Buffer
+	fmt.Fprintf(&in, "capability[]=authtype\nprotocol=%s\nhost=%s\npath=%s\n", a.url.Scheme, a.url.Host, strings.TrimPrefix(a.url.Path, "/"))
+	if a.user != "" {
+		fmt.Fprintf(&in, "username=%s\n", a.user)
+	}
+	for _, c := range challenges {
+		if !strings.ContainsAny(c, "\r\n\x00") {
+			fmt.Fprintf(&in, "wwwauth[]=%s\n", c)
+		}
+	}
+	cmd := gitCommand(ctx, "credential", "fill")
+	if _, err := unix.IoctlGetTermios(0, unix.TCGETS); err != nil {
+		cmd.Env = append(cmd.Env, "GIT_TERMINAL_PROMPT=0")
+	}
+	cmd.Stdin = &in
+	out, err := cmd.Output()
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if err != nil { // what a helper wrote about it is not repeated: it may hold anything
+		return nil, fmt.Errorf("%w: %s wants credentials and git has none for it", ErrAuth, a.url.Host)
+	}
+	l := parseCredential(out)
+	if l == nil {
+		return nil, fmt.Errorf("%w: git's credentials for %s are incomplete", ErrAuth, a.url.Host)
+	}
+	return l, nil
+}
+
+// parseCredential reads "key=value" lines as git-credential writes them; nil without a secret.
+func parseCredential(out []byte) *login {
+	v := map[string]string{}
+	for line := range bytes.Lines(out) {
+		key, value, _ := strings.Cut(strings.TrimSuffix(string(line), "\n"), "=")
+		v[key] = value
+	}
+	if strings.Contains(v["authtype"]+v["credential"], "\r") {
+		return nil
+	}
+	if v["authtype"] != "" && v["credential"] != "" {
+		return &login{header: v["authtype"] + " " + v["credential"], source: fromHelper, secret: v["credential"], answer: out}
+	}
+	if v["password"] == "" {
+		return nil
+	}
+	return &login{header: basic(v["username"], v["password"]), source: fromHelper, secret: v["password"], answer: out}
+}
+
+// tell reports to git credential what became of a login. A helper that fails at it costs nothing but a later question.
+func (a *authenticator) tell(ctx context.Context, verb string, l *login) {
+	cmd := gitCommand(ctx, "credential", verb)
+	cmd.Env = append(cmd.Env, "GIT_TERMINAL_PROMPT=0")
+	cmd.Stdin = bytes.NewReader(l.answer)
+	if err := cmd.Run(); err != nil {
+		a.remote.log.Debug("git credential", zap.String("verb", verb), zap.Error(err))
+	}
+}
+
+// offers says whether a challenge of this scheme is among WWW-Authenticate values, of which one may list several.
+func offers(challenges []string, scheme string) bool {
+	for _, c := range challenges {
+		for part := range strings.SplitSeq(c, ",") {
+			word, _, _ := strings.Cut(strings.TrimSpace(part), " ")
+			if strings.EqualFold(word, scheme) {
+				return true
+			}
+		}
+	}
+	return false
+}

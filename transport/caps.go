@@ -1,0 +1,108 @@
+package transport
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+const (
+	maxCapabilities = 1000
+	agent           = "artifactfs/1"
+)
+
+// parseCapabilities reads what a server says first. Over HTTP a "# service" header and a flush may stand before
+// it. What is not protocol version 2 is ErrNoV2: version 0 starts with a ref or, if there is none, a flush.
+func parseCapabilities(p *pktReader) (Capabilities, error) {
+	var c Capabilities
+	kind, line, err := p.line()
+	if err == nil && kind == packetData && bytes.Equal(line, []byte("# service=git-upload-pack")) {
+		if kind, _, err = p.line(); err == nil && kind != packetFlush {
+			return c, fmt.Errorf("%w: %v behind the service header", errProtocol, kind)
+		}
+		kind, line, err = p.line()
+	}
+	if err != nil {
+		return c, err
+	}
+	if kind != packetData || !bytes.Equal(line, []byte("version 2")) {
+		return c, ErrNoV2
+	}
+	var refs, fetch bool
+	for n := 0; ; n++ {
+		kind, line, err := p.line()
+		if err != nil {
+			return c, cut(err)
+		}
+		if kind == packetFlush {
+			break
+		}
+		if kind != packetData || n >= maxCapabilities {
+			return c, fmt.Errorf("%w: %v as capability %d", errProtocol, kind, n)
+		}
+		key, value, _ := strings.Cut(string(line), "=")
+		if !isCapability(key, value) {
+			return c, fmt.Errorf("%w: capability %.80q", errProtocol, line)
+		}
+		switch key {
+		case "agent":
+			c.Agent = value
+		case "ls-refs":
+			refs = true
+			c.unborn = hasWord(value, "unborn")
+		case "fetch":
+			fetch = true
+			c.Shallow, c.Filter, c.RefInWant = hasWord(value, "shallow"), hasWord(value, "filter"), hasWord(value, "ref-in-want")
+		case "object-info":
+			c.ObjectInfo = true
+		case "object-format":
+			if c.Format, err = object.ParseFormat(value); err != nil {
+				return c, fmt.Errorf("%w: %w", errProtocol, err)
+			}
+		}
+	}
+	if !refs || !fetch {
+		return c, fmt.Errorf("%w: server offers no ls-refs or no fetch", errProtocol)
+	}
+	return c, nil
+}
+
+// isCapability is the grammar of gitprotocol-v2: letters, digits, '-' and '_' for the key, no control
+// characters in the value.
+func isCapability(key, value string) bool {
+	if key == "" {
+		return false
+	}
+	for i := 0; i < len(key); i++ {
+		c := key[i]
+		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_') {
+			return false
+		}
+	}
+	for i := 0; i < len(value); i++ {
+		if value[i] < ' ' || value[i] == 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+func hasWord(s, word string) bool {
+	for f := range strings.FieldsSeq(s) {
+		if f == word {
+			return true
+		}
+	}
+	return false
+}
+
+// command begins a request: the command, what the client is, and the hash function both must mean.
+func command(caps Capabilities, name string, room int) []byte {
+	b := appendLine(make([]byte, 0, 256+room), "command="+name)
+	if caps.Agent != "" {
+		b = appendLine(b, "agent="+agent)
+	}
+	return appendDelim(appendLine(b, "object-format="+caps.Format.String()))
+}

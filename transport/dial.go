@@ -1,0 +1,178 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+)
+
+// repoEnv are git's variables that choose a repository (git rev-parse --local-env-vars, those that are not
+// configuration); none of them is meant for the remote's repository.
+var repoEnv = []string{
+	"GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_OBJECT_DIRECTORY", "GIT_DIR", "GIT_WORK_TREE", "GIT_IMPLICIT_WORK_TREE",
+	"GIT_GRAFT_FILE", "GIT_INDEX_FILE", "GIT_NO_REPLACE_OBJECTS", "GIT_REPLACE_REF_BASE", "GIT_PREFIX",
+	"GIT_SHALLOW_FILE", "GIT_COMMON_DIR", "GIT_NAMESPACE", "GIT_CEILING_DIRECTORIES",
+}
+
+// configEnv are those that are configuration given on a command line.
+var configEnv = []string{"GIT_CONFIG", "GIT_CONFIG_PARAMETERS", "GIT_CONFIG_COUNT"}
+
+func without(env []string, names ...[]string) []string {
+	kept := make([]string, 0, len(env)+8)
+next:
+	for _, e := range env {
+		name, _, _ := strings.Cut(e, "=")
+		for _, list := range names {
+			for _, n := range list {
+				if n == name {
+					continue next
+				}
+			}
+		}
+		kept = append(kept, e)
+	}
+	return kept
+}
+
+// dialLocal runs upload-pack on a repository of this machine. It is our own process and serves us alone, so it
+// may do what a server's administrator has to allow to strangers: filters, sizes, and a repository of another user
+// (git's safe.directory guards against repositories one stumbles into; this one was named).
+func (r *Remote) dialLocal(path string) dial {
+	verdict := func(_ context.Context, p *process, err error) error { return localVerdict(path, p, err) }
+	program := r.opts.UploadPack
+	if program == "" {
+		program = "git upload-pack"
+	}
+	return func(context.Context) (duplex, error) {
+		cmd := exec.Command("sh", "-c", program+` "$1"`, "sh", path)
+		cmd.Env = append(without(os.Environ(), repoEnv, configEnv),
+			"GIT_PROTOCOL=version=2", "GIT_CONFIG_COUNT=3",
+			"GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*",
+			"GIT_CONFIG_KEY_1=uploadpack.allowFilter", "GIT_CONFIG_VALUE_1=true",
+			"GIT_CONFIG_KEY_2=transfer.advertiseObjectInfo", "GIT_CONFIG_VALUE_2=true")
+		return r.startProcess(cmd, verdict)
+	}
+}
+
+func localVerdict(path string, p *process, err error) error {
+	_, statErr := os.Stat(path)
+	switch {
+	case errors.Is(err, ErrNoV2), errors.Is(err, errProtocol):
+		return err
+	case errors.Is(statErr, fs.ErrPermission):
+		return fmt.Errorf("%w%s", ErrForbidden, p.said())
+	case statErr != nil || p.cmd.ProcessState.ExitCode() == 128: // git's "not a git repository" and the like
+		return fmt.Errorf("%w%s", ErrNotFound, p.said())
+	}
+	return fmt.Errorf("%w: upload-pack ended with %v%s", ErrUnreachable, p.cmd.ProcessState, p.said())
+}
+
+// dialSSH runs upload-pack on another host. The quoting is for the login shell there.
+func (r *Remote) dialSSH(ep *endpoint, ssh sshProgram) dial {
+	host := ep.host
+	if ep.user != "" {
+		host = ep.user + "@" + host
+	}
+	program := r.opts.UploadPack
+	if program == "" {
+		program = "git-upload-pack"
+	}
+	argv := ssh.argv(append(ssh.options(ep.port, r.opts.Connect), host, program+" '"+strings.ReplaceAll(ep.path, "'", `'\''`)+"'"))
+	verdict := func(ctx context.Context, p *process, err error) error {
+		var said remoteError
+		switch {
+		case errors.Is(err, ErrNoV2), errors.Is(err, errProtocol):
+			return err
+		case errors.As(err, &said):
+			return fmt.Errorf("%w: %w", ErrNotFound, err)
+		case p.cmd.ProcessState.ExitCode() != 255: // the remote shell's status: no such command, or no such repository
+			return fmt.Errorf("%w%s", ErrNotFound, p.said())
+		case ssh.reaches(ctx, ep.port, host, r.opts.Connect):
+			return fmt.Errorf("%w%s", ErrAuth, p.said())
+		}
+		return transient{error: fmt.Errorf("%w%s", ErrUnreachable, p.said())}
+	}
+	return func(context.Context) (duplex, error) {
+		cmd := exec.Command(argv[0], argv[1:]...)
+		cmd.Env = append(without(os.Environ(), repoEnv, configEnv), "GIT_PROTOCOL=version=2")
+		return r.startProcess(cmd, verdict)
+	}
+}
+
+// dialGit connects to a git daemon.
+func (r *Remote) dialGit(ep *endpoint) dial {
+	port := ep.port
+	if port == "" {
+		port = "9418"
+	}
+	host := ep.host
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	if ep.port != "" {
+		host += ":" + ep.port
+	}
+	request := fmt.Sprintf("git-upload-pack %s\x00host=%s\x00\x00version=2\x00", ep.path, host)
+	return func(ctx context.Context) (duplex, error) {
+		if len(request)+4 > maxPacket {
+			return nil, errors.New("path is too long")
+		}
+		d := net.Dialer{Timeout: r.opts.Connect}
+		c, err := d.DialContext(ctx, "tcp", net.JoinHostPort(ep.host, port))
+		if err != nil {
+			return nil, unreachable(err)
+		}
+		s := &socket{Conn: c, stats: &r.stats}
+		if _, err := fmt.Fprintf(s, "%04x%s", len(request)+4, request); err != nil {
+			c.Close()
+			return nil, fault(err)
+		}
+		return s, nil
+	}
+}
+
+// socket is a duplex over TCP.
+type socket struct {
+	net.Conn
+	stats *counters
+}
+
+func (s *socket) Read(b []byte) (int, error) {
+	n, err := s.Conn.Read(b)
+	s.stats.in.Add(int64(n))
+	return n, err
+}
+
+func (s *socket) Write(b []byte) (int, error) {
+	n, err := s.Conn.Write(b)
+	s.stats.out.Add(int64(n))
+	return n, err
+}
+
+func (s *socket) abort() { s.Close() }
+
+// explain: a git daemon has one answer to a repository it does not have or does not serve, and then hangs up.
+func (s *socket) explain(_ context.Context, err error) error {
+	var said remoteError
+	if errors.As(err, &said) {
+		return fmt.Errorf("%w: %w", ErrNotFound, err)
+	}
+	return lost(err)
+}
+
+// unreachable sorts a failed dial: a name that does not exist will not exist in a second either.
+func unreachable(err error) error {
+	var dns *net.DNSError
+	if errors.As(err, &dns) && dns.IsNotFound {
+		return fmt.Errorf("%w: %w", ErrUnreachable, err)
+	}
+	if errors.Is(err, context.Canceled) {
+		return err
+	}
+	return fault(err)
+}

@@ -1,0 +1,98 @@
+package transport
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// What is known about a failure. Errors of this package wrap at most one of these; the text names the remote
+// and the cause and never holds a secret.
+var (
+	ErrUnreachable = errors.New("remote unreachable")            // name, route, connection, TLS, 5xx, cut in mid-answer
+	ErrAuth        = errors.New("authentication failed")         // no credentials, or they were refused
+	ErrForbidden   = errors.New("access forbidden")              // authenticated or not, it is not allowed
+	ErrNotFound    = errors.New("no such repository")            // or one that the server hides
+	ErrNoV2        = errors.New("no git protocol version 2")     // protocol 0 or 1, or a dumb HTTP server
+	ErrStalled     = errors.New("remote stalled")                // no byte for Options.Stall
+	errClosed      = errors.New("remote is closed")              // after Remote.Close
+	errAborted     = errors.New("closed before its end")         // FetchResponse.Pack, by its reader
+	errProtocol    = errors.New("server broke the git protocol") // bytes no git server sends
+)
+
+// NotOurRef says that the server has no object of this id, or does not serve it. One such want fails the whole
+// request; leave it out and ask again.
+type NotOurRef struct{ ID object.ID }
+
+func (e NotOurRef) Error() string { return "server does not have object " + e.ID.String() }
+
+// RateLimited says that the server asked to be left alone for a while. After is zero if it did not say how long.
+type RateLimited struct{ After time.Duration }
+
+func (e RateLimited) Error() string {
+	if e.After == 0 {
+		return "server limits the rate of requests"
+	}
+	return fmt.Sprintf("server limits the rate of requests, asks to wait %s", e.After)
+}
+
+// transient marks a fault that another attempt may not meet. after is how long the server asks to wait.
+type transient struct {
+	error
+	after time.Duration
+}
+
+func (t transient) Unwrap() error { return t.error }
+
+// fault makes an I/O error one of ErrUnreachable that is worth another attempt.
+func fault(err error) error {
+	var t transient
+	if err == nil || errors.As(err, &t) {
+		return err
+	}
+	return transient{error: fmt.Errorf("%w: %w", ErrUnreachable, err)}
+}
+
+func isFault(err error) bool { return errors.Is(err, ErrStalled) || errors.Is(err, ErrUnreachable) }
+
+// remoteError is what the server itself said went wrong.
+type remoteError struct{ text string }
+
+func (e remoteError) Error() string { return "server says: " + e.text }
+
+// parseRemoteError reads the text of an ERR packet or of side band 3. The protocol has no error codes; the one
+// text that must be understood is upload-pack's "not our ref <id>".
+func parseRemoteError(text []byte) error {
+	if _, rest, ok := bytes.Cut(text, []byte("not our ref ")); ok {
+		if end := bytes.IndexAny(rest, " \r\n"); end >= 0 {
+			rest = rest[:end]
+		}
+		if id, err := object.ParseID(string(rest)); err == nil {
+			return NotOurRef{id}
+		}
+	}
+	return remoteError{plain(text)}
+}
+
+// plain makes foreign text fit for one line of an error or log.
+func plain(text []byte) string {
+	text = bytes.TrimSpace(text)
+	const limit = 300
+	if len(text) > limit {
+		text = append(text[:limit:limit], "..."...)
+	}
+	return strings.Map(func(c rune) rune {
+		if c == '\n' || c == '\t' {
+			return ' '
+		}
+		if !unicode.IsPrint(c) {
+			return '?'
+		}
+		return c
+	}, string(text))
+}

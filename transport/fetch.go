@@ -1,0 +1,209 @@
+package transport
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+const maxShallow = 1 << 20
+
+// fetchMessage asks for a pack without negotiation: no haves, done at once. No thin-pack, because a pack must
+// stand alone where the caller has nothing; no progress texts, which nobody reads.
+func fetchMessage(caps Capabilities, req FetchRequest) ([]byte, error) {
+	switch {
+	case len(req.Wants) == 0:
+		return nil, errors.New("nothing wanted")
+	case req.Filter != "" && !caps.Filter:
+		return nil, errors.New("server does not offer filters") // it would send everything
+	case req.Depth < 0, req.Depth > 0 && !caps.Shallow:
+		return nil, fmt.Errorf("server does not offer depth %d", req.Depth)
+	case len(req.Filter) > 1000 || strings.ContainsAny(req.Filter, "\n\x00"):
+		return nil, fmt.Errorf("filter %.80q is not one", req.Filter)
+	}
+	b := command(caps, "fetch", len(req.Wants)*(2*caps.Format.Size()+10))
+	b = appendLine(b, "no-progress")
+	b = appendLine(b, "ofs-delta")
+	if req.Filter != "" {
+		b = appendLine(b, "filter "+req.Filter)
+	}
+	if req.Depth > 0 {
+		b = appendLine(b, "deepen "+strconv.Itoa(req.Depth))
+	}
+	for _, id := range req.Wants {
+		if id.IsZero() || id.Format() != caps.Format {
+			return nil, fmt.Errorf("object id %q is not of the server's format %v", id, caps.Format)
+		}
+		b = appendLine(b, "want "+id.String())
+	}
+	return appendFlush(appendLine(b, "done")), nil
+}
+
+// parseFetch reads the sections of an answer up to the packfile section's content.
+func parseFetch(p *pktReader, f object.Format) (shallow []object.ID, err error) {
+	for {
+		kind, line, err := p.line()
+		if err != nil {
+			return nil, cut(err)
+		}
+		if kind != packetData {
+			return nil, fmt.Errorf("%w: %v in place of a pack", errProtocol, kind)
+		}
+		switch string(line) {
+		case "packfile":
+			return shallow, nil
+		case "shallow-info":
+			if shallow, err = parseShallow(p, f); err != nil {
+				return nil, err
+			}
+		default: // acknowledgments, wanted-refs, packfile-uris: nothing that was asked for
+			return nil, fmt.Errorf("%w: unexpected section %.80q", errProtocol, line)
+		}
+	}
+}
+
+// parseShallow reads "shallow <id>" lines up to the delimiter.
+func parseShallow(p *pktReader, f object.Format) ([]object.ID, error) {
+	var ids []object.ID
+	for n := 0; ; n++ {
+		kind, line, err := p.line()
+		if err != nil {
+			return nil, cut(err)
+		}
+		if kind == packetDelim {
+			return ids, nil
+		}
+		name, ok := strings.CutPrefix(string(line), "shallow ")
+		if kind != packetData || !ok || n >= maxShallow {
+			return nil, fmt.Errorf("%w: shallow line %d: %v %.80q", errProtocol, n, kind, line)
+		}
+		id, err := parseID(f, name)
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
+	}
+}
+
+// startPack reads an answer up to the first byte of its pack, so that whatever goes wrong before may be tried again.
+func (r *Remote) startPack(a *answer, f object.Format) (*FetchResponse, error) {
+	shallow, err := parseFetch(a.pktReader, f)
+	if err != nil {
+		return nil, err
+	}
+	p := &pack{a: a, remote: r}
+	for p.left == 0 {
+		if err := p.step(); err != nil {
+			return nil, cut(err) // no pack is as short as nothing
+		}
+	}
+	return &FetchResponse{Shallow: shallow, Pack: p}, nil
+}
+
+// Bands of side-band-64k (gitprotocol-pack): the first byte of each packet.
+const (
+	bandData     = 1
+	bandProgress = 2
+	bandError    = 3
+)
+
+// pack is the content of band 1. Read is for one goroutine; Close may come from another.
+type pack struct {
+	a      *answer
+	remote *Remote
+	left   int   // bytes of the current packet not yet handed out
+	err    error // what ended it
+}
+
+// step reads the next packet's header, or a whole packet that is not for the caller. io.EOF is the regular end.
+func (p *pack) step() error {
+	kind, n, err := p.a.header()
+	if err != nil {
+		return cut(err)
+	}
+	if kind == packetFlush {
+		return io.EOF
+	}
+	if kind != packetData || n == 0 {
+		return fmt.Errorf("%w: %v of %d bytes in a pack", errProtocol, kind, n)
+	}
+	if err := p.a.fill(1); err != nil {
+		return cut(err)
+	}
+	band := p.a.buf[p.a.start]
+	p.a.start++
+	n--
+	switch band {
+	case bandData:
+		p.left = n
+		return nil
+	case bandProgress, bandError:
+		if err := p.a.fill(n); err != nil {
+			return cut(err)
+		}
+		text := p.a.buf[p.a.start : p.a.start+n]
+		p.a.start += n
+		if band == bandError {
+			return parseRemoteError(text)
+		}
+		return nil
+	}
+	return fmt.Errorf("%w: side band %d", errProtocol, band)
+}
+
+// Read copies from as many packets as are already here, so that small packets cost no call each. It waits only
+// while it has nothing to give.
+func (p *pack) Read(b []byte) (int, error) {
+	n := 0
+	for n < len(b) && p.err == nil {
+		if p.left == 0 {
+			if n > 0 && !p.a.ready() {
+				break
+			}
+			if err := p.step(); err != nil {
+				p.end(err)
+			}
+			continue
+		}
+		if p.a.buffered() == 0 {
+			if n > 0 {
+				break
+			}
+			if err := p.a.fill(1); err != nil {
+				p.end(cut(err))
+				continue
+			}
+		}
+		m := copy(b[n:], p.a.buf[p.a.start:min(p.a.end, p.a.start+p.left)])
+		p.a.start += m
+		p.left -= m
+		n += m
+	}
+	if n > 0 || len(b) == 0 {
+		return n, nil
+	}
+	return 0, p.err
+}
+
+func (p *pack) end(err error) {
+	if err == io.EOF {
+		p.a.finish()
+		p.err = err
+		return
+	}
+	p.a.abort()
+	p.err = fmt.Errorf("read pack from %s: %w", p.remote.URL(), lost(err))
+	if isFault(err) || errors.Is(p.err, io.ErrUnexpectedEOF) {
+		p.remote.stats.fail(p.err)
+	}
+}
+
+// Close before the end drops the connection; a Read that waits returns.
+func (p *pack) Close() error {
+	p.a.abort()
+	return nil
+}

@@ -1,0 +1,197 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+)
+
+const (
+	maxIdleLanes = 8
+	idleLane     = 60 * time.Second // a kept upload-pack is a process on the server
+)
+
+// duplex is a connection to one upload-pack.
+type duplex interface {
+	io.Reader
+	io.Writer
+	// abort drops the connection; blocked reads and writes return. It may be called more than once.
+	abort()
+	// explain turns what went wrong before the first answer into what is known about the remote.
+	explain(ctx context.Context, err error) error
+}
+
+// dial opens a connection on which the server speaks first.
+type dial func(ctx context.Context) (duplex, error)
+
+// lane is a kept dialogue. It belongs to one exchange, or lies idle in its lanes.
+type lane struct {
+	conn   duplex
+	stream *watched
+	pkt    *pktReader
+	idle   *time.Timer
+}
+
+// lanes is the carrier for dialogues: ssh, git:// and local processes.
+type lanes struct {
+	remote *Remote
+	dial   dial
+
+	mu     sync.Mutex
+	idle   []*lane // last used last
+	closed bool
+}
+
+var _ carrier = (*lanes)(nil)
+
+// open dials and reads the capabilities that every dialogue begins with.
+func (s *lanes) open(ctx context.Context) (*lane, Capabilities, error) {
+	conn, err := s.dial(ctx)
+	if err != nil {
+		return nil, Capabilities{}, err
+	}
+	s.remote.stats.connections.Add(1)
+	w := s.remote.watches.add(ctx, s.remote.opts.Connect+s.remote.opts.Stall, conn.abort)
+	defer w.release()
+	l := &lane{conn: conn, stream: &watched{r: conn, w: w}}
+	l.pkt = newPktReader(l.stream)
+	caps, err := parseCapabilities(l.pkt)
+	if err != nil {
+		cause := w.ended()
+		conn.abort()
+		if cause == nil {
+			err = conn.explain(ctx, err)
+		}
+		return nil, caps, err
+	}
+	return l, caps, nil
+}
+
+func (s *lanes) discover(ctx context.Context) (Capabilities, error) {
+	l, caps, err := s.open(ctx)
+	if err == nil {
+		s.put(l)
+	}
+	return caps, err
+}
+
+func (s *lanes) exchange(ctx context.Context, message []byte) (*answer, error) {
+	if l := s.take(); l != nil {
+		a, err := s.send(ctx, l, message)
+		// A kept connection may have died unnoticed. If not one byte came back, the command was not served.
+		if err == nil || !errors.Is(err, errHungUp) {
+			return a, err
+		}
+	}
+	l, _, err := s.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.send(ctx, l, message)
+}
+
+// errHungUp says that a connection ended before the answer began.
+var errHungUp = errors.New("connection closed before the answer")
+
+func (s *lanes) send(ctx context.Context, l *lane, message []byte) (*answer, error) {
+	s.remote.stats.requests.Add(1)
+	w := s.remote.watches.add(ctx, s.remote.opts.Stall, l.conn.abort)
+	l.stream.w = w
+	w.arm()
+	_, err := l.conn.Write(message)
+	w.disarm()
+	if err == nil {
+		err = l.pkt.fill(4)
+	}
+	if err != nil {
+		cause := w.ended()
+		w.release()
+		l.conn.abort()
+		if cause != nil {
+			return nil, w.explain(cause)
+		}
+		if l.pkt.buffered() == 0 {
+			err = errors.Join(errHungUp, err)
+		}
+		return nil, fault(cut(err))
+	}
+	return &answer{
+		pktReader: l.pkt,
+		watch:     w,
+		keep: func() {
+			w.release()
+			s.put(l)
+		},
+		drop: func() {
+			w.end(errAborted)
+			w.release()
+			l.conn.abort()
+		},
+	}, nil
+}
+
+// take gives the lane used last: the likeliest to be alive still.
+func (s *lanes) take() *lane {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(s.idle)
+	if n == 0 {
+		return nil
+	}
+	l := s.idle[n-1]
+	s.idle = s.idle[:n-1]
+	l.idle.Stop()
+	return l
+}
+
+func (s *lanes) put(l *lane) {
+	// Bytes beyond the end of an answer belong to no exchange; they would be taken for the next answer.
+	keep := l.pkt.buffered() == 0 && l.pkt.err == nil
+	s.mu.Lock()
+	keep = keep && !s.closed && len(s.idle) < maxIdleLanes
+	if keep {
+		s.idle = append(s.idle, l)
+		l.idle = time.AfterFunc(idleLane, func() { s.expire(l) })
+	}
+	s.mu.Unlock()
+	if !keep {
+		s.hangUp(l)
+	}
+}
+
+func (s *lanes) expire(l *lane) {
+	s.mu.Lock()
+	found := false
+	for i, other := range s.idle {
+		if other == l {
+			s.idle = append(s.idle[:i], s.idle[i+1:]...)
+			found = true
+			break
+		}
+	}
+	s.mu.Unlock()
+	if found {
+		s.hangUp(l)
+	}
+}
+
+// hangUp ends a dialogue as the protocol wants it, with a flush in place of a command. The pipe or socket
+// buffer of an idle lane is empty, so the write does not block.
+func (s *lanes) hangUp(l *lane) {
+	l.conn.Write(appendFlush(nil))
+	l.conn.abort()
+}
+
+func (s *lanes) close() {
+	s.mu.Lock()
+	s.closed = true
+	idle := s.idle
+	s.idle = nil
+	s.mu.Unlock()
+	for _, l := range idle {
+		l.idle.Stop()
+		s.hangUp(l)
+	}
+}

@@ -1,0 +1,87 @@
+package transport
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+func infoMessage(caps Capabilities, ids []object.ID) ([]byte, error) {
+	if !caps.ObjectInfo {
+		return nil, errors.New("server does not offer object-info")
+	}
+	b := appendLine(command(caps, "object-info", len(ids)*(2*caps.Format.Size()+9)), "size")
+	for _, id := range ids {
+		if id.IsZero() || id.Format() != caps.Format {
+			return nil, fmt.Errorf("object id %q is not of the server's format %v", id, caps.Format)
+		}
+		b = appendLine(b, "oid "+id.String())
+	}
+	return appendFlush(b), nil
+}
+
+// parseInfo reads an answer to object-info: the word "size", then "<id> <size>" a line; the size of an object
+// that the server does not have is empty. git answers in the order asked; another order costs a map.
+func parseInfo(p *pktReader, f object.Format, ids []object.ID) ([]int64, error) {
+	kind, line, err := p.line()
+	if err != nil {
+		return nil, cut(err)
+	}
+	sizes := make([]int64, len(ids))
+	for i := range sizes {
+		sizes[i] = -1
+	}
+	if kind == packetFlush { // nothing is known
+		return sizes, nil
+	}
+	if kind != packetData || string(line) != "size" {
+		return nil, fmt.Errorf("%w: object-info starts with %v %.80q", errProtocol, kind, line)
+	}
+	var at map[object.ID]int
+	for n := 0; ; n++ {
+		kind, line, err := p.line()
+		if err != nil {
+			return nil, cut(err)
+		}
+		if kind == packetFlush {
+			return sizes, nil
+		}
+		if kind != packetData || n >= len(ids) {
+			return nil, fmt.Errorf("%w: %v as object-info line %d", errProtocol, kind, n)
+		}
+		id, size, err := parseInfoLine(f, string(line))
+		if err != nil {
+			return nil, err
+		}
+		i := n
+		if ids[n] != id {
+			if at == nil {
+				at = make(map[object.ID]int, len(ids))
+				for i, id := range ids {
+					at[id] = i
+				}
+			}
+			var ok bool
+			if i, ok = at[id]; !ok {
+				return nil, fmt.Errorf("%w: size of object %s, which was not asked for", errProtocol, id)
+			}
+		}
+		sizes[i] = size
+	}
+}
+
+func parseInfoLine(f object.Format, line string) (object.ID, int64, error) {
+	name, digits, _ := strings.Cut(line, " ")
+	id, err := parseID(f, name)
+	if err != nil || digits == "" {
+		return id, -1, err
+	}
+	size, err := strconv.ParseUint(digits, 10, 63)
+	if err != nil {
+		return id, -1, fmt.Errorf("%w: object-info line %.120q", errProtocol, line)
+	}
+	return id, int64(size), nil
+}

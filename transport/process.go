@@ -1,0 +1,131 @@
+package transport
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	pipeSize  = 1 << 20         // bytes the kernel holds of a pack while its reader is busy
+	exitGrace = 2 * time.Second // for a child whose pipes were closed, before it is killed
+)
+
+// process is a duplex over a child's standard input and output.
+type process struct {
+	in, out *os.File
+	stats   *counters
+	stderr  tail
+	cmd     *exec.Cmd
+	exited  chan struct{} // closed when the child is gone and waited for
+	once    sync.Once
+	verdict func(ctx context.Context, p *process, err error) error
+}
+
+// startProcess runs a command in "/": the daemon must have nothing open below its own mounts, and no
+// repository that happens to be the working directory may have a say.
+func (r *Remote) startProcess(cmd *exec.Cmd, verdict func(context.Context, *process, error) error) (duplex, error) {
+	childIn, in, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("make pipe: %w", err)
+	}
+	out, childOut, err := os.Pipe()
+	if err != nil {
+		childIn.Close()
+		in.Close()
+		return nil, fmt.Errorf("make pipe: %w", err)
+	}
+	if c, err := out.SyscallConn(); err == nil { // fewer wake-ups; an unprivileged user may have used up his share
+		c.Control(func(fd uintptr) { unix.FcntlInt(fd, unix.F_SETPIPE_SZ, pipeSize) })
+	}
+	p := &process{in: in, out: out, stats: &r.stats, cmd: cmd, exited: make(chan struct{}), verdict: verdict}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = childIn, childOut, &p.stderr
+	cmd.Dir = "/"
+	cmd.WaitDelay = exitGrace // a grandchild may hold stderr open
+	if err = r.begin(); err == nil {
+		if err = cmd.Start(); err != nil {
+			err = fmt.Errorf("start %s: %w", filepath.Base(cmd.Path), err)
+			r.tasks.Done()
+		}
+	}
+	childIn.Close()
+	childOut.Close()
+	if err != nil {
+		in.Close()
+		out.Close()
+		return nil, err
+	}
+	go func() {
+		defer r.tasks.Done()
+		cmd.Wait() // the exit status stays in cmd.ProcessState
+		close(p.exited)
+	}()
+	return p, nil
+}
+
+func (p *process) Read(b []byte) (int, error) {
+	n, err := p.out.Read(b)
+	p.stats.in.Add(int64(n))
+	return n, err
+}
+
+func (p *process) Write(b []byte) (int, error) {
+	n, err := p.in.Write(b)
+	p.stats.out.Add(int64(n))
+	return n, err
+}
+
+// abort closes the pipes, upon which git and ssh end by themselves; who does not is killed.
+func (p *process) abort() {
+	p.once.Do(func() {
+		p.in.Close()
+		p.out.Close()
+		time.AfterFunc(exitGrace, func() { p.cmd.Process.Kill() }) // no-op on a child that was waited for
+	})
+}
+
+func (p *process) explain(ctx context.Context, err error) error {
+	select {
+	case <-p.exited:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return p.verdict(ctx, p, err)
+}
+
+// said is the child's last words, with a colon before them.
+func (p *process) said() string {
+	if s := plain(p.stderr.bytes()); s != "" {
+		return ": " + s
+	}
+	return ""
+}
+
+// tail keeps the end of what a child writes to stderr.
+type tail struct {
+	mu  sync.Mutex
+	buf []byte
+}
+
+func (t *tail) Write(b []byte) (int, error) {
+	const most = 2 << 10
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf = append(t.buf, b...)
+	if extra := len(t.buf) - most; extra > 0 {
+		t.buf = append(t.buf[:0], t.buf[extra:]...)
+	}
+	return len(b), nil
+}
+
+func (t *tail) bytes() []byte {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return append([]byte(nil), t.buf...)
+}

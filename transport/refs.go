@@ -1,0 +1,137 @@
+package transport
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+const maxRefs = 4 << 20
+
+func refsMessage(caps Capabilities, prefixes []string) ([]byte, error) {
+	b := command(caps, "ls-refs", 64*len(prefixes))
+	b = appendLine(b, "peel")
+	b = appendLine(b, "symrefs")
+	if caps.unborn {
+		b = appendLine(b, "unborn")
+	}
+	for _, p := range prefixes {
+		if len(p) > 4096 || strings.ContainsAny(p, "\n\x00") {
+			return nil, fmt.Errorf("ref prefix %.80q is not one", p)
+		}
+		b = appendLine(b, "ref-prefix "+p)
+	}
+	return appendFlush(b), nil
+}
+
+// parseRefs reads an answer to ls-refs. A server may send more than the prefixes ask for (they are an
+// optimisation to it); the rest is left out, and so are names that git would not accept as a ref.
+func parseRefs(p *pktReader, f object.Format, prefixes []string) (Refs, error) {
+	var refs Refs
+	for n := 0; ; n++ {
+		kind, line, err := p.line()
+		if err != nil {
+			return refs, cut(err)
+		}
+		if kind == packetFlush {
+			return refs, nil
+		}
+		if kind != packetData || n >= maxRefs {
+			return refs, fmt.Errorf("%w: %v as ref %d", errProtocol, kind, n)
+		}
+		ref, err := parseRef(f, string(line))
+		if err != nil {
+			return refs, err
+		}
+		switch {
+		case !wanted(ref.Name, prefixes):
+		case ref.ID.IsZero():
+			if ref.Name == "HEAD" {
+				refs.Unborn = ref.Target
+			}
+		case isRefName(ref.Name):
+			refs.List = append(refs.List, ref)
+		}
+	}
+}
+
+func wanted(name string, prefixes []string) bool {
+	for _, p := range prefixes {
+		if strings.HasPrefix(name, p) {
+			return true
+		}
+	}
+	return len(prefixes) == 0
+}
+
+// parseRef reads "<id> <name>" with attributes behind it; "unborn" in place of an id leaves ID zero.
+func parseRef(f object.Format, line string) (Ref, error) {
+	var ref Ref
+	id, rest, ok := strings.Cut(line, " ")
+	name, attributes, more := strings.Cut(rest, " ")
+	if !ok || name == "" || more && attributes == "" {
+		return ref, fmt.Errorf("%w: ref line %.120q", errProtocol, line)
+	}
+	ref.Name = name
+	var err error
+	if id != "unborn" {
+		if ref.ID, err = parseID(f, id); err != nil {
+			return ref, err
+		}
+	}
+	for more {
+		var a string
+		a, attributes, more = strings.Cut(attributes, " ")
+		if target, ok := strings.CutPrefix(a, "symref-target:"); ok {
+			if !isRefName(target) {
+				return ref, fmt.Errorf("%w: target of ref %.120q", errProtocol, line)
+			}
+			ref.Target = target
+		} else if peeled, ok := strings.CutPrefix(a, "peeled:"); ok {
+			if ref.Peeled, err = parseID(f, peeled); err != nil {
+				return ref, err
+			}
+		}
+	}
+	if ref.ID.IsZero() && (ref.Target == "" || !ref.Peeled.IsZero()) {
+		return ref, fmt.Errorf("%w: ref line %.120q", errProtocol, line)
+	}
+	return ref, nil
+}
+
+// parseID reads an id of the repository's own format; the null id names nothing and is refused.
+func parseID(f object.Format, s string) (object.ID, error) {
+	id, err := object.ParseID(s)
+	if err == nil && id.Format() != f {
+		err = fmt.Errorf("object id %s in a %v repository", s, f)
+	}
+	if err == nil && strings.Trim(s, "0") == "" {
+		err = fmt.Errorf("null object id")
+	}
+	if err != nil {
+		return object.ID{}, fmt.Errorf("%w: %w", errProtocol, err)
+	}
+	return id, nil
+}
+
+// isRefName is git check-ref-format for names that a server may send: HEAD, or below refs/.
+func isRefName(s string) bool {
+	if s == "HEAD" {
+		return true
+	}
+	if !strings.HasPrefix(s, "refs/") || strings.HasSuffix(s, ".") || strings.Contains(s, "..") || strings.Contains(s, "@{") {
+		return false
+	}
+	for i := 0; i < len(s); i++ {
+		if c := s[i]; c <= ' ' || c == 0x7f || strings.IndexByte(`~^:?*[\`, c) >= 0 {
+			return false
+		}
+	}
+	for part := range strings.SplitSeq(s, "/") {
+		if part == "" || part[0] == '.' || strings.HasSuffix(part, ".lock") {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,331 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+const (
+	defaultStall   = 30 * time.Second
+	defaultConnect = 15 * time.Second
+	backoffFirst   = 100 * time.Millisecond
+	backoffMost    = 5 * time.Second
+	waitMost       = 2 * time.Minute // a Retry-After beyond this is the caller's to decide about
+)
+
+// carrier brings commands to a server and their answers back.
+type carrier interface {
+	// discover asks what the server can do.
+	discover(ctx context.Context) (Capabilities, error)
+	// exchange sends one command, a message of packets that ends in a flush. The answer has begun to arrive.
+	exchange(ctx context.Context, message []byte) (*answer, error)
+	// close drops what is kept. Exchanges in progress were ended before.
+	close()
+}
+
+// answer is what comes back: packets up to a flush. Exactly one of finish and abort ends it.
+type answer struct {
+	*pktReader
+	watch *watch
+	keep  func() // all was read: the connection may carry the next exchange
+	drop  func() // it must not
+	once  sync.Once
+}
+
+func (a *answer) finish() { a.once.Do(func() { a.keep() }) }
+func (a *answer) abort()  { a.once.Do(func() { a.drop() }) }
+
+// Remote is a git repository somewhere else. It is safe for concurrent use.
+//
+// Lock order: no lock is held while another is taken, and none across a network wait. turn is no lock but a
+// token: who holds it asks for capabilities, the others wait for it or for their own context.
+type Remote struct {
+	endpoint *endpoint
+	opts     Options
+	log      *zap.Logger
+	stats    counters
+	watches  watches
+	tasks    sync.WaitGroup // helpers and child processes; Close waits for them
+	turn     chan struct{}
+
+	mu      sync.Mutex
+	carrier carrier
+	caps    *Capabilities
+	closed  bool
+}
+
+func newRemote(ep *endpoint, o Options) *Remote {
+	if o.Stall <= 0 {
+		o.Stall = defaultStall
+	}
+	if o.Connect <= 0 {
+		o.Connect = defaultConnect
+	}
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	return &Remote{endpoint: ep, opts: o, log: o.Log, turn: make(chan struct{}, 1)}
+}
+
+// Stats counts what was done since Open.
+func (r *Remote) Stats() Stats { return r.stats.snapshot() }
+
+// Close ends exchanges in progress, drops kept connections and waits for child processes.
+func (r *Remote) Close() error {
+	r.mu.Lock()
+	c := r.carrier
+	r.closed = true
+	r.mu.Unlock()
+	r.watches.close()
+	if c != nil {
+		c.close()
+	}
+	r.tasks.Wait()
+	return nil
+}
+
+// begin counts in a task that Close will wait for; it must call tasks.Done.
+func (r *Remote) begin() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return errClosed
+	}
+	r.tasks.Add(1)
+	return nil
+}
+
+// newCarrier chooses how to reach the remote, after git's configuration had its say about the URL.
+func (r *Remote) newCarrier(ctx context.Context) (carrier, error) {
+	ep := r.endpoint
+	if ep.scheme == schemeLocal {
+		return &lanes{remote: r, dial: r.dialLocal(ep.path)}, nil
+	}
+	set, err := readSettings(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if raw, ok := set.insteadOf(ep.raw); ok {
+		if ep, err = parseURL(raw); err != nil {
+			return nil, err
+		}
+	}
+	switch ep.scheme {
+	case schemeHTTP:
+		return r.newWeb(ep, set)
+	case schemeSSH:
+		return &lanes{remote: r, dial: r.dialSSH(ep, set.ssh())}, nil
+	case schemeGit:
+		return &lanes{remote: r, dial: r.dialGit(ep)}, nil
+	case schemeLocal:
+		return &lanes{remote: r, dial: r.dialLocal(ep.path)}, nil
+	}
+	return nil, fmt.Errorf("unknown scheme %d", ep.scheme)
+}
+
+// known gives what discovery has found, nil before.
+func (r *Remote) known() (carrier, *Capabilities, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, nil, errClosed
+	}
+	return r.carrier, r.caps, nil
+}
+
+// connect makes sure that the server was asked for its capabilities once.
+func (r *Remote) connect(ctx context.Context) (carrier, Capabilities, error) {
+	c, caps, err := r.known()
+	if err != nil || caps != nil {
+		return c, deref(caps), err
+	}
+	select {
+	case r.turn <- struct{}{}:
+		defer func() { <-r.turn }()
+	case <-ctx.Done():
+		return nil, Capabilities{}, context.Cause(ctx)
+	}
+	c, caps, err = r.known()
+	if err != nil || caps != nil {
+		return c, deref(caps), err
+	}
+	if c == nil {
+		if c, err = r.newCarrier(ctx); err != nil {
+			return nil, Capabilities{}, err
+		}
+		r.mu.Lock()
+		closed := r.closed
+		r.carrier = c
+		r.mu.Unlock()
+		if closed { // Close has missed it
+			c.close()
+			return nil, Capabilities{}, errClosed
+		}
+	}
+	found, err := c.discover(ctx)
+	if err != nil {
+		return nil, Capabilities{}, err
+	}
+	r.mu.Lock()
+	r.caps = &found
+	r.mu.Unlock()
+	return c, found, nil
+}
+
+func deref(c *Capabilities) Capabilities {
+	if c == nil {
+		return Capabilities{}
+	}
+	return *c
+}
+
+func (r *Remote) capabilities(ctx context.Context) (Capabilities, error) {
+	var caps Capabilities
+	err := r.attempts(ctx, "connect to", func(_ carrier, c Capabilities) error {
+		caps = c
+		return nil
+	})
+	return caps, err
+}
+
+// attempts runs once until it succeeds, fails for good, or the attempts are used up.
+func (r *Remote) attempts(ctx context.Context, verb string, once func(carrier, Capabilities) error) error {
+	for n := 0; ; n++ {
+		c, caps, err := r.connect(ctx)
+		if err == nil {
+			err = once(c, caps)
+		}
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() == nil && !errors.Is(err, errClosed) {
+			r.stats.fail(err)
+			var t transient
+			if errors.As(err, &t) && n < r.opts.Retries {
+				if wait := backoff(n, t.after); fits(ctx, wait) {
+					r.log.Debug("retry", zap.String("verb", verb), zap.String("remote", r.URL()), zap.Duration("wait", wait), zap.Error(err))
+					if pause(ctx, wait) {
+						continue
+					}
+				}
+			}
+		}
+		if ctx.Err() != nil { // whatever else went wrong, this is why
+			err = context.Cause(ctx)
+		}
+		return fmt.Errorf("%s %s: %w", verb, r.URL(), err)
+	}
+}
+
+// backoff doubles from attempt to attempt, between half and all of it by chance so that many mounts do not
+// return at once. What the server asked for comes on top of no chance, but in full.
+func backoff(n int, asked time.Duration) time.Duration {
+	d := min(backoffFirst<<min(n, 10), backoffMost)
+	return asked + d/2 + rand.N(d/2)
+}
+
+// fits says whether waiting leaves the context time to try again.
+func fits(ctx context.Context, wait time.Duration) bool {
+	deadline, ok := ctx.Deadline()
+	return wait <= waitMost && (!ok || time.Until(deadline) > wait)
+}
+
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Refs lists the refs that begin with one of the prefixes; with no prefix, all of them.
+func (r *Remote) Refs(ctx context.Context, prefixes []string) (Refs, error) {
+	var refs Refs
+	err := r.attempts(ctx, "list refs of", func(c carrier, caps Capabilities) error {
+		message, err := refsMessage(caps, prefixes)
+		if err != nil {
+			return err
+		}
+		return ask(ctx, c, message, func(a *answer) (err error) {
+			refs, err = parseRefs(a.pktReader, caps.Format, prefixes)
+			return err
+		})
+	})
+	return refs, err
+}
+
+// ObjectInfo gives the sizes of objects in bytes, -1 for what the server does not know. The server must offer
+// it (Capabilities.ObjectInfo).
+func (r *Remote) ObjectInfo(ctx context.Context, ids []object.ID) ([]int64, error) {
+	var sizes []int64
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	err := r.attempts(ctx, "ask for object sizes of", func(c carrier, caps Capabilities) error {
+		message, err := infoMessage(caps, ids)
+		if err != nil {
+			return err
+		}
+		return ask(ctx, c, message, func(a *answer) (err error) {
+			sizes, err = parseInfo(a.pktReader, caps.Format, ids)
+			return err
+		})
+	})
+	return sizes, err
+}
+
+// ask is an exchange whose answer is read as a whole.
+func ask(ctx context.Context, c carrier, message []byte, read func(*answer) error) error {
+	a, err := c.exchange(ctx, message)
+	if err != nil {
+		return err
+	}
+	if err := read(a); err != nil {
+		a.abort()
+		return lost(err)
+	}
+	a.finish()
+	return nil
+}
+
+// lost makes the end of a stream in the middle of a message a transport fault.
+func lost(err error) error {
+	if err = cut(err); errors.Is(err, io.ErrUnexpectedEOF) {
+		return fault(err)
+	}
+	return err
+}
+
+// Fetch asks for objects and everything they reach, as far as Depth and Filter allow, without naming anything
+// the caller already has.
+func (r *Remote) Fetch(ctx context.Context, req FetchRequest) (*FetchResponse, error) {
+	var res *FetchResponse
+	err := r.attempts(ctx, "fetch from", func(c carrier, caps Capabilities) error {
+		message, err := fetchMessage(caps, req)
+		if err != nil {
+			return err
+		}
+		a, err := c.exchange(ctx, message)
+		if err != nil {
+			return err
+		}
+		if res, err = r.startPack(a, caps.Format); err != nil {
+			a.abort()
+			return lost(err)
+		}
+		return nil
+	})
+	return res, err
+}

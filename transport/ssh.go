@@ -1,0 +1,123 @@
+package transport
+
+import (
+	"context"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// sshProgram is how ssh is run. shell, if set, is a command for the shell; else path is run directly.
+type sshProgram struct {
+	shell, path string
+	variant     sshVariant
+}
+
+// sshVariant is whose options a program takes (ssh.variant in git-config).
+type sshVariant uint8
+
+const (
+	openSSH sshVariant = iota
+	simpleSSH
+	putty
+	tortoise
+)
+
+// ssh chooses the program in git's order.
+func (s settings) ssh() sshProgram {
+	var p sshProgram
+	switch {
+	case os.Getenv("GIT_SSH_COMMAND") != "":
+		p.shell = os.Getenv("GIT_SSH_COMMAND")
+	case s.last("core.sshcommand") != "":
+		p.shell = s.last("core.sshcommand")
+	case os.Getenv("GIT_SSH") != "":
+		p.path = os.Getenv("GIT_SSH")
+	default:
+		p.path = "ssh"
+	}
+	name := os.Getenv("GIT_SSH_VARIANT")
+	if name == "" {
+		name = s.last("ssh.variant")
+	}
+	if name == "" || name == "auto" {
+		first, _, _ := strings.Cut(p.shell+p.path, " ")
+		name = strings.TrimSuffix(strings.ToLower(filepath.Base(first)), ".exe")
+	}
+	switch name {
+	case "simple":
+		p.variant = simpleSSH
+	case "plink", "putty":
+		p.variant = putty
+	case "tortoiseplink":
+		p.variant = tortoise
+	}
+	return p
+}
+
+// options come before the host. Only OpenSSH can pass the protocol version on.
+func (p sshProgram) options(port string, connect time.Duration) []string {
+	var args []string
+	switch p.variant {
+	case openSSH:
+		args = []string{"-o", "SendEnv=GIT_PROTOCOL", "-o", "ConnectTimeout=" + seconds(connect)}
+		if port != "" {
+			args = append(args, "-p", port)
+		}
+	case putty, tortoise:
+		if p.variant == tortoise {
+			args = []string{"-batch"}
+		}
+		if port != "" {
+			args = append(args, "-P", port)
+		}
+	case simpleSSH: // takes none
+	}
+	return args
+}
+
+// argv is the program with its arguments.
+func (p sshProgram) argv(args []string) []string {
+	if p.shell != "" {
+		return append([]string{"sh", "-c", p.shell + ` "$@"`, p.shell}, args...)
+	}
+	return append([]string{p.path}, args...)
+}
+
+// reaches says whether the host that ssh would connect to accepts connections. False also if that cannot be told,
+// as behind a jump host.
+func (p sshProgram) reaches(ctx context.Context, port, host string, connect time.Duration) bool {
+	if p.variant != openSSH {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, connect)
+	defer cancel()
+	args := []string{"-G"}
+	if port != "" {
+		args = append(args, "-p", port)
+	}
+	argv := p.argv(append(args, host))
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Dir = "/"
+	out, err := cmd.Output()
+	if err != nil {
+		return false
+	}
+	found := map[string]string{}
+	for line := range strings.Lines(string(out)) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		found[key] = value
+	}
+	if found["proxycommand"] != "" || found["proxyjump"] != "" || found["hostname"] == "" {
+		return false
+	}
+	c, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(found["hostname"], found["port"]))
+	if err != nil {
+		return false
+	}
+	c.Close()
+	return true
+}

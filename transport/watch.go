@@ -1,0 +1,150 @@
+package transport
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// watch ends an exchange from outside: when its context ends, when a read or write waits for longer than
+// stall, or when the remote is closed. Ending means kill, which makes blocked reads and writes return.
+type watch struct {
+	stall time.Duration
+	kill  func()
+	timer *time.Timer
+	leave func() bool
+	owner *watches
+
+	mu    sync.Mutex
+	cause error // why it was ended; nil while it goes on
+	over  bool  // released: kill must not be called any more
+}
+
+// watches are the exchanges in progress.
+type watches struct {
+	mu     sync.Mutex
+	active map[*watch]struct{}
+	closed bool
+}
+
+func (s *watches) add(ctx context.Context, stall time.Duration, kill func()) *watch {
+	w := &watch{stall: stall, kill: kill, owner: s}
+	w.timer = time.AfterFunc(time.Hour, func() { w.end(fmt.Errorf("%w: no byte for %s", ErrStalled, stall)) })
+	w.timer.Stop()
+	s.mu.Lock()
+	closed := s.closed
+	if !closed {
+		if s.active == nil {
+			s.active = make(map[*watch]struct{})
+		}
+		s.active[w] = struct{}{}
+	}
+	s.mu.Unlock()
+	w.leave = context.AfterFunc(ctx, func() { w.end(context.Cause(ctx)) })
+	if closed {
+		w.end(errClosed)
+	}
+	return w
+}
+
+// close ends every exchange in progress and, at once, every later one.
+func (s *watches) close() {
+	s.mu.Lock()
+	s.closed = true
+	active := s.active
+	s.active = nil
+	s.mu.Unlock()
+	for w := range active {
+		w.end(errClosed)
+	}
+}
+
+func (w *watch) end(cause error) {
+	w.mu.Lock()
+	first := w.cause == nil && !w.over
+	if first {
+		w.cause = cause
+	}
+	w.mu.Unlock()
+	if first {
+		w.kill()
+	}
+}
+
+// arm starts the clock of a wait, disarm stops it: the time a caller takes between two reads is no stall.
+func (w *watch) arm()    { w.timer.Reset(w.stall) }
+func (w *watch) disarm() { w.timer.Stop() }
+
+// release says the exchange is over; it cannot be ended any more.
+func (w *watch) release() {
+	w.mu.Lock()
+	w.over = true
+	w.mu.Unlock()
+	w.timer.Stop()
+	w.leave()
+	w.owner.mu.Lock()
+	delete(w.owner.active, w)
+	w.owner.mu.Unlock()
+}
+
+func (w *watch) ended() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.cause
+}
+
+// explain gives the reason behind an I/O error: what ended the exchange, else err itself as a transport fault.
+func (w *watch) explain(err error) error {
+	if cause := w.ended(); cause != nil {
+		if isFault(cause) {
+			return transient{error: cause}
+		}
+		return cause
+	}
+	return err
+}
+
+// watched is a stream whose reads and writes are under a watch that changes from exchange to exchange.
+type watched struct {
+	r io.Reader
+	w *watch
+}
+
+func (s *watched) Read(p []byte) (int, error) {
+	s.w.arm()
+	n, err := s.r.Read(p)
+	s.w.disarm()
+	if err != nil && err != io.EOF {
+		err = s.w.explain(fault(err))
+	} else if err == io.EOF {
+		err = s.w.explain(err) // an aborted stream may look like one that ended
+	}
+	return n, err
+}
+
+// counters are the live side of Stats.
+type counters struct {
+	requests, connections, in, out atomic.Int64
+
+	mu      sync.Mutex
+	lastErr string
+	lastAt  time.Time
+}
+
+func (c *counters) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lastErr, c.lastAt = err.Error(), time.Now()
+}
+
+func (c *counters) snapshot() Stats {
+	s := Stats{Requests: c.requests.Load(), Connections: c.connections.Load(), BytesIn: c.in.Load(), BytesOut: c.out.Load()}
+	s.RoundTrips = s.Requests + s.Connections
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.LastError, s.LastErrorAt = c.lastErr, c.lastAt
+	return s
+}

@@ -1,0 +1,365 @@
+package transport
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	gzipOver     = 1 << 10                 // bytes of a request worth compressing
+	maxHops      = 20                      // redirects, as in git
+	maxLogins    = 4                       // refused logins in one exchange
+	drainGrace   = 250 * time.Millisecond  // for the end of a body whose message has ended
+	userAgent    = "git/2.40 (artifactfs)" // some forges serve only clients that begin with "git/"
+	servicePath  = "/info/refs"
+	commandPath  = "/git-upload-pack"
+	contentBase  = "application/x-git-upload-pack-"
+	maxRetryWait = 24 * time.Hour
+)
+
+// web is the carrier for smart HTTP. HTTP/1.1 on purpose: a connection for each exchange in progress shares the
+// line better between a waiting reader and bulk than the streams of one HTTP/2 connection do.
+type web struct {
+	remote    *Remote
+	endpoint  *endpoint
+	transport *http.Transport
+	set       webSettings
+
+	mu   sync.Mutex
+	base *url.URL // where discovery was led to; the URL as given before
+	auth *authenticator
+}
+
+var _ carrier = (*web)(nil)
+
+func (r *Remote) newWeb(ep *endpoint, set settings) (*web, error) {
+	ws, err := set.web(ep.base, ep.user)
+	if err != nil {
+		return nil, err
+	}
+	t, err := r.newTransport(ws)
+	if err != nil {
+		return nil, err
+	}
+	base := *ep.base
+	base.Path = strings.TrimRight(base.Path, "/")
+	base.RawPath = strings.TrimRight(base.RawPath, "/")
+	return &web{remote: r, endpoint: ep, transport: t, set: ws, base: &base, auth: newAuthenticator(r, ep, &base, true)}, nil
+}
+
+func (h *web) close() { h.transport.CloseIdleConnections() }
+
+func (h *web) at() (*url.URL, *authenticator) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.base, h.auth
+}
+
+// move makes another URL the base. Logins for the old one go along only if it is the same place.
+func (h *web) move(base *url.URL) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	old := h.base
+	h.base = base
+	if !samePlace(old, base) {
+		h.auth = newAuthenticator(h.remote, h.endpoint, base, samePlace(h.endpoint.base, base))
+	}
+}
+
+// samePlace says whether b may have the secrets meant for a: same host and port, or the same host's https.
+func samePlace(a, b *url.URL) bool {
+	if !strings.EqualFold(a.Hostname(), b.Hostname()) {
+		return false
+	}
+	if a.Scheme == b.Scheme {
+		return portOf(a) == portOf(b)
+	}
+	return b.Scheme == "https" && portOf(a) == "80" && portOf(b) == "443"
+}
+
+// below is the URL of a service of the repository. A query of the URL is kept, as git does.
+func below(base *url.URL, path, query string) *url.URL {
+	u := *base
+	u.Path += path
+	if u.RawPath != "" {
+		u.RawPath += path
+	}
+	if u.RawQuery != "" && query != "" {
+		query = u.RawQuery + "&" + query
+	} else if query == "" {
+		query = u.RawQuery
+	}
+	u.RawQuery = query
+	return &u
+}
+
+// moved is a redirect that the server answered with.
+type moved struct{ to *url.URL }
+
+func (m moved) Error() string { return "server redirects to " + m.to.Host }
+
+func (h *web) discover(ctx context.Context) (Capabilities, error) {
+	for hop := 0; ; hop++ {
+		base, _ := h.at()
+		a, err := h.send(ctx, call{method: http.MethodGet, url: below(base, servicePath, "service=git-upload-pack"), kind: "advertisement"})
+		var m moved
+		if errors.As(err, &m) {
+			if hop >= maxHops || !h.set.follow {
+				return Capabilities{}, err
+			}
+			next, err := rebase(m.to)
+			if err != nil {
+				return Capabilities{}, err
+			}
+			if base.Scheme == "https" && next.Scheme != "https" {
+				return Capabilities{}, fmt.Errorf("%w: %w without encryption", ErrUnreachable, m)
+			}
+			h.move(next)
+			continue
+		}
+		if err != nil {
+			return Capabilities{}, err
+		}
+		caps, err := parseCapabilities(a.pktReader)
+		if err != nil {
+			a.abort()
+			var said remoteError
+			if errors.As(err, &said) {
+				return caps, fmt.Errorf("%w: %w", ErrNotFound, err)
+			}
+			return caps, lost(err)
+		}
+		a.finish()
+		return caps, nil
+	}
+}
+
+// rebase finds the repository behind a redirected discovery.
+func rebase(to *url.URL) (*url.URL, error) {
+	u := *to
+	path, ok := strings.CutSuffix(u.Path, servicePath)
+	if !ok || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
+		return nil, fmt.Errorf("%w: server redirects to %s, which is no repository", ErrNotFound, u.Host)
+	}
+	u.Path, u.RawPath = path, strings.TrimSuffix(u.RawPath, servicePath)
+	u.User, u.Fragment, u.RawFragment = nil, "", ""
+	q := strings.TrimSuffix(u.RawQuery, "service=git-upload-pack")
+	u.RawQuery = strings.TrimSuffix(q, "&")
+	return &u, nil
+}
+
+func (h *web) exchange(ctx context.Context, message []byte) (*answer, error) {
+	c := call{method: http.MethodPost, kind: "result", body: message}
+	if len(message) > gzipOver {
+		var err error
+		if c.body, err = compress(message); err != nil {
+			return nil, err
+		}
+		c.gzip = true
+	}
+	base, _ := h.at()
+	c.url = below(base, commandPath, "")
+	a, err := h.send(ctx, c)
+	// A repository that was moved while it was in use is looked for where it was named at first.
+	var m moved
+	if errors.As(err, &m) && h.set.follow {
+		start := *h.endpoint.base
+		start.Path, start.RawPath = strings.TrimRight(start.Path, "/"), strings.TrimRight(start.RawPath, "/")
+		h.move(&start)
+		if _, err := h.discover(ctx); err != nil {
+			return nil, err
+		}
+		base, _ = h.at()
+		c.url = below(base, commandPath, "")
+		a, err = h.send(ctx, c)
+	}
+	return a, err
+}
+
+var gzipWriters = sync.Pool{New: func() any {
+	z, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed) // ids are hexadecimal: half their size at any level
+	return z
+}}
+
+func compress(message []byte) ([]byte, error) {
+	var b bytes.Buffer
+	z := gzipWriters.Get().(*gzip.Writer)
+	defer gzipWriters.Put(z)
+	z.Reset(&b)
+	_, err := z.Write(message)
+	if err2 := z.Close(); err == nil {
+		err = err2
+	}
+	return b.Bytes(), err
+}
+
+// call is one HTTP request, repeated as often as logins need it.
+type call struct {
+	method string
+	url    *url.URL
+	body   []byte
+	gzip   bool
+	kind   string // of the answer's content type
+}
+
+// send makes the request with the logins there are until one is accepted.
+func (h *web) send(ctx context.Context, c call) (*answer, error) {
+	_, auth := h.at()
+	l, err := auth.first()
+	if err != nil {
+		return nil, err
+	}
+	for tries := 0; ; tries++ {
+		a, res, err := h.once(ctx, c, l)
+		if err != nil {
+			return nil, err
+		}
+		if res.StatusCode == http.StatusUnauthorized {
+			challenges := res.Header.Values("WWW-Authenticate")
+			a.finish()
+			if tries >= maxLogins {
+				return nil, fmt.Errorf("%w: %s refuses every login", ErrAuth, c.url.Host)
+			}
+			if l, err = auth.next(ctx, l, challenges); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if err := h.judge(c, res); err != nil {
+			a.finish()
+			return nil, err
+		}
+		auth.accepted(l)
+		return a, nil
+	}
+}
+
+// judge tells what a status means for a git client.
+func (h *web) judge(c call, res *http.Response) error {
+	after := retryAfter(res.Header.Get("Retry-After"), time.Now())
+	said := fmt.Errorf("server answers %s", plain([]byte(res.Status)))
+	switch code := res.StatusCode; {
+	case code == http.StatusOK:
+		if res.Header.Get("Content-Type") == contentBase+c.kind {
+			return nil
+		}
+		if c.method == http.MethodGet {
+			return fmt.Errorf("%w: server answers %s", ErrNoV2, plain([]byte(res.Header.Get("Content-Type"))))
+		}
+		return fmt.Errorf("%w: content type %.80q", errProtocol, res.Header.Get("Content-Type"))
+	case code == 301 || code == 302 || code == 303 || code == 307 || code == 308:
+		if to, err := res.Request.URL.Parse(res.Header.Get("Location")); err == nil && to.Host != "" {
+			return moved{to}
+		}
+		return fmt.Errorf("%w: redirect to nowhere", errProtocol)
+	case code == http.StatusTooManyRequests, code == http.StatusForbidden && after > 0:
+		return transient{RateLimited{after}, after}
+	case code == http.StatusForbidden:
+		return ErrForbidden
+	case code == http.StatusNotFound, code == http.StatusGone:
+		return ErrNotFound
+	case code == http.StatusProxyAuthRequired:
+		return fmt.Errorf("%w at the proxy", ErrAuth)
+	case code >= 500, code == http.StatusRequestTimeout:
+		return transient{fmt.Errorf("%w: %w", ErrUnreachable, said), after}
+	default:
+		return said
+	}
+}
+
+// retryAfter reads seconds or a date (RFC 9110, 10.2.3); 0 if there is neither.
+func retryAfter(value string, now time.Time) time.Duration {
+	if n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 32); err == nil {
+		return min(max(0, time.Duration(n)*time.Second), maxRetryWait)
+	}
+	if t, err := http.ParseTime(value); err == nil {
+		return min(max(0, t.Sub(now)), maxRetryWait)
+	}
+	return 0
+}
+
+// once makes one request. The answer is not judged yet.
+func (h *web) once(ctx context.Context, c call, l *login) (*answer, *http.Response, error) {
+	callCtx, cancel := context.WithCancel(ctx)
+	w := h.remote.watches.add(ctx, h.remote.opts.Stall, cancel)
+	// Until there is a connection the limits of dialling hold, from then on a byte must move now and then.
+	trace := &httptrace.ClientTrace{
+		GotConn:      func(httptrace.GotConnInfo) { w.arm() },
+		WroteHeaders: func() { h.remote.stats.requests.Add(1) },
+		WroteRequest: func(httptrace.WroteRequestInfo) { w.arm() },
+	}
+	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(callCtx, trace), c.method, c.url.String(), bytes.NewReader(c.body))
+	if err != nil {
+		w.release()
+		cancel()
+		return nil, nil, errors.New("make request: malformed URL")
+	}
+	h.setHeaders(req, c, l)
+	res, err := h.transport.RoundTrip(req)
+	w.disarm()
+	if err != nil {
+		err = w.explain(unreachable(err))
+		w.release()
+		cancel()
+		return nil, nil, err
+	}
+	body := &watched{r: res.Body, w: w}
+	return &answer{
+		pktReader: newPktReader(body),
+		watch:     w,
+		keep: func() {
+			// Only a body read to its end lets the connection be used again. That end usually came with the message.
+			w.timer.Reset(min(drainGrace, w.stall))
+			io.CopyN(io.Discard, res.Body, drainMost)
+			res.Body.Close()
+			w.release()
+			cancel()
+		},
+		drop: func() {
+			w.end(errAborted)
+			res.Body.Close()
+			w.release()
+		},
+	}, res, nil
+}
+
+// drainMost is how much of an unwanted body, such as an error page, is read to keep its connection.
+const drainMost = 64 << 10
+
+func (h *web) setHeaders(req *http.Request, c call, l *login) {
+	req.Header.Set("User-Agent", userAgent)
+	req.Header.Set("Git-Protocol", "version=2")
+	req.Header.Set("Accept", contentBase+c.kind)
+	if samePlace(h.endpoint.base, c.url) {
+		for _, line := range h.set.headers {
+			if name, value, ok := strings.Cut(line, ":"); ok {
+				req.Header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
+			}
+		}
+	}
+	if l != nil {
+		req.Header.Set("Authorization", l.header)
+	}
+	if c.method == http.MethodGet {
+		req.Body, req.GetBody = nil, nil
+		return
+	}
+	req.Header.Set("Content-Type", "application/x-git-upload-pack-request")
+	if c.gzip {
+		req.Header.Set("Content-Encoding", "gzip")
+	}
+	// Reading commands change nothing. Saying so lets net/http repeat one on a new connection when the kept one
+	// turns out to be dead; an empty list sends no header.
+	req.Header["Idempotency-Key"] = []string{}
+}
