@@ -1,0 +1,187 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// statusTime is how long a daemon may take to tell its status: it waits for nothing, so it is quick or wedged.
+const statusTime = 10 * time.Second
+
+// served is a mount and whom to ask about it.
+type served struct {
+	control.MountStatus
+	client *control.Client
+	socket string
+}
+
+// sockets lists whom to ask: the one that was named, or all that live in the state directory.
+func (a *app) sockets(ctx context.Context) ([]string, error) {
+	if a.socket != "" {
+		return []string{a.socket}, nil
+	}
+	return control.Sockets(ctx, a.state)
+}
+
+// mounts asks every daemon at once. What the others said is there even when the error tells that one did not answer.
+func (a *app) mounts(ctx context.Context) ([]served, error) {
+	sockets, err := a.sockets(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, statusTime)
+	defer cancel()
+	answers, errs := make([][]served, len(sockets)), make([]error, len(sockets))
+	var wg sync.WaitGroup
+	for i, socket := range sockets {
+		wg.Go(func() { answers[i], errs[i] = ask(ctx, socket) })
+	}
+	wg.Wait()
+	var all []served
+	for i := range sockets {
+		all = append(all, answers[i]...)
+		if errors.Is(errs[i], control.ErrNoServer) && a.socket == "" {
+			errs[i] = nil // it ended since it was listed
+		}
+	}
+	sort.SliceStable(all, func(i, j int) bool { return all[i].Dir < all[j].Dir })
+	return all, errors.Join(errs...)
+}
+
+func ask(ctx context.Context, socket string) ([]served, error) {
+	client, err := control.Dial(ctx, socket)
+	if err != nil {
+		return nil, err
+	}
+	status, err := client.Status(ctx)
+	if err != nil {
+		var e *control.Error
+		if !errors.As(err, &e) {
+			err = fmt.Errorf("ask %s: %w", socket, err)
+		}
+		return nil, err
+	}
+	all := make([]served, len(status.Mounts))
+	for i, m := range status.Mounts {
+		all[i] = served{m, client, socket}
+	}
+	return all, nil
+}
+
+// find gives the mount at dir, or the nearest one above it. Not finding one is an error of exit code 4, unless some
+// daemon could not be asked.
+func find(all []served, asked error, verb, dir string) (served, error) {
+	for _, spelling := range spellings(dir) {
+		best := -1
+		for i, m := range all {
+			if inside(m.Dir, spelling) && (best < 0 || len(m.Dir) > len(all[best].Dir)) {
+				best = i
+			}
+		}
+		if best >= 0 {
+			return all[best], nil
+		}
+	}
+	if asked != nil {
+		return served{}, asked
+	}
+	return served{}, notMounted(verb, dir)
+}
+
+func notMounted(verb, dir string) *control.Error {
+	e := &control.Error{Code: control.ExitNotMounted, Verb: verb, Object: dir, Cause: "nothing of artifactfs is mounted there",
+		Hint: "artifactfs list shows what is"}
+	for _, spelling := range spellings(dir) {
+		if inMountTable(spelling) {
+			e.Cause = "a dead mount is there: the process that served it is gone"
+			e.Hint = "umount -l " + dir + " removes it (fusermount3 -uz for users)"
+		}
+	}
+	return e
+}
+
+// spellings gives the names a directory may be mounted by, absolute: as it is written, with its parent's symbolic
+// links resolved, and last with its own. The order matters: only the last looks into a mount, which may hang.
+func spellings(dir string) []string {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return []string{dir}
+	}
+	all := []string{abs}
+	if parent, err := filepath.EvalSymlinks(filepath.Dir(abs)); err == nil {
+		all = append(all, filepath.Join(parent, filepath.Base(abs)))
+	}
+	if info, err := os.Lstat(abs); err == nil && info.Mode()&os.ModeSymlink != 0 {
+		if real, err := filepath.EvalSymlinks(abs); err == nil {
+			all = append(all, real)
+		}
+	}
+	return all
+}
+
+// inside says whether path is dir or lies below it.
+func inside(dir, path string) bool {
+	rest, ok := strings.CutPrefix(path, dir)
+	return ok && (rest == "" || rest[0] == '/' || dir == "/")
+}
+
+// inMountTable says whether the kernel still has a mount of ours at dir. Format: proc_pid_mountinfo(5); field 5 is
+// the mount point with spaces and control characters in octal, the type follows the separator " - ".
+func inMountTable(dir string) bool {
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return false
+	}
+	quoted := strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`).Replace(dir)
+	for line := range bytes.Lines(table) {
+		fields := strings.Fields(string(line))
+		_, kind, _ := strings.Cut(string(line), " - ")
+		if len(fields) > 4 && fields[4] == quoted && strings.HasPrefix(kind, "fuse.artifactfs ") {
+			return true
+		}
+	}
+	return false
+}
+
+// completeMounts offers the mounted directories to the shell, those already named left out.
+func (a *app) completeMounts(most int) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		state, err := control.StateDir(a.state)
+		if err != nil || len(args) >= most {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		a.state = state
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		all, _ := a.mounts(ctx)
+		var dirs []cobra.Completion
+		for _, m := range all {
+			dirs = append(dirs, cobra.CompletionWithDesc(m.Dir, m.Remote))
+		}
+		return dirs, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// printJSON writes one object on one line.
+func printJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return fmt.Errorf("print result: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,198 @@
+// Command artifactfs mounts git repositories: the whole tree in about one network round trip, contents when they
+// are read.
+//
+// One file holds one command: its flags, its help, and what it asks of a daemon. The work is done in package daemon.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// tokenVariable holds a token for the remote. It is read once and forgotten, so that no child process inherits it.
+const tokenVariable = "ARTIFACTFS_TOKEN"
+
+func main() {
+	token := control.Secret(os.Getenv(tokenVariable))
+	os.Unsetenv(tokenVariable)
+	a := &app{stdout: os.Stdout, stderr: os.Stderr, token: token}
+	os.Exit(a.run(os.Args[1:]))
+}
+
+// app is one run of the command line: the global flags, and what the commands share.
+type app struct {
+	stdout, stderr *os.File
+	token          control.Secret
+
+	state, socket                string
+	json, verbose                bool
+	logFile, logLevel, logFormat string
+
+	began   bool // the arguments were fine and a command runs
+	serving bool // this process has mounts of its own: a second signal must not kill it
+}
+
+// run gives the exit code.
+func (a *app) run(args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), deadlySignals()...)
+	defer stop()
+	context.AfterFunc(ctx, func() {
+		if !a.serving {
+			stop() // whoever presses Ctrl-C twice does not want to wait
+		}
+	})
+	root := a.rootCommand()
+	root.SetArgs(args)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return control.ExitDone
+	}
+	if !a.began {
+		err = usage(cmd, err)
+	}
+	e := control.AsError(err)
+	printError(a.stderr, e)
+	return e.Code
+}
+
+// deadlySignals leaves out what our parent wants ignored, as nohup and non-interactive shells do.
+func deadlySignals() []os.Signal {
+	signals := []os.Signal{syscall.SIGTERM}
+	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGHUP} {
+		if !signal.Ignored(s) {
+			signals = append(signals, s)
+		}
+	}
+	return signals
+}
+
+func printError(w io.Writer, e *control.Error) {
+	fmt.Fprintf(w, "artifactfs: %s\n", e.Error())
+	if e.Hint != "" {
+		fmt.Fprintf(w, "hint: %s\n", (&control.Error{Cause: e.Hint}).Error())
+	}
+}
+
+// usage makes a failure of exit code 2 with the way to the command's help.
+func usage(cmd *cobra.Command, err error) error {
+	var e *control.Error
+	if errors.As(err, &e) {
+		return err
+	}
+	verb := cmd.Name()
+	if cmd == cmd.Root() {
+		verb = ""
+	}
+	return &control.Error{Code: control.ExitUsage, Verb: verb, Cause: err.Error(), Hint: cmd.CommandPath() + " --help"}
+}
+
+func (a *app) rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:                   "artifactfs COMMAND",
+		DisableFlagsInUseLine: true,
+		Short:                 "Mount git repositories: the tree at once, contents when they are read",
+		Long: `artifactfs mounts a git repository at a directory. The whole tree is there in about one network round trip,
+however big the repository is; contents come when they are read, and in the background in order of likely need.
+
+A background daemon serves the mounts. It starts with the first mount and ends when it has been idle for a while;
+mount --foreground does without it.
+
+Exit codes: 0 done; 1 failed; 2 wrong arguments; 3 remote unreachable, refused or not found; 4 no such mount.`,
+		Example: `  artifactfs mount https://github.com/git/git
+  ls git && artifactfs status git
+  artifactfs unmount git`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			e := &control.Error{Code: control.ExitUsage, Cause: fmt.Sprintf("unknown command %q", args[0]), Hint: "artifactfs --help"}
+			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+				e.Hint = "did you mean " + near[0] + "?"
+			}
+			return e
+		},
+		RunE:              func(cmd *cobra.Command, args []string) error { return cmd.Help() },
+		PersistentPreRunE: a.begin,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+		// Cobra's own distance; SuggestionsFor ignores everything at zero.
+		SuggestionsMinimumDistance: 2,
+	}
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	root.SetHelpCommand(&cobra.Command{Hidden: true})
+	root.SetUsageTemplate(usageTemplate)
+	f := root.PersistentFlags()
+	f.SortFlags = false
+	f.StringVar(&a.state, "state", "", "keep everything in `DIR` (default: $ARTIFACTFS_STATE, else /var/lib/artifactfs for\nroot, ~/.local/state/artifactfs for others)")
+	f.StringVar(&a.socket, "socket", "", "talk to the daemon at `PATH` (default: all of the state directory)")
+	f.BoolVar(&a.json, "json", false, "print the result as JSON")
+	f.BoolVarP(&a.verbose, "verbose", "v", false, "tell more on stderr, also where it is no terminal")
+	f.StringVar(&a.logFile, "log-file", "", "log to `FILE` (default: stderr; background daemon: STATE/log/daemon.log)")
+	f.Var(newChoice(&a.logLevel, "", "debug", "info", "warn", "error"), "log-level", "log from this `LEVEL` up: debug, info, warn or error (default: info for a daemon,\nelse warn)")
+	f.Var(newChoice(&a.logFormat, "console", "console", "json"), "log-format", "console or json")
+	root.AddCommand(a.mountCommand(), a.unmountCommand(), a.statusCommand(), a.listCommand(), a.prefetchCommand(),
+		a.daemonCommand(), a.versionCommand(), a.completionCommand())
+	for name, values := range map[string][]string{"log-level": {"debug", "info", "warn", "error"}, "log-format": {"console", "json"}} {
+		completeFlag(root, name, values...)
+	}
+	return root
+}
+
+const usageTemplate = `Usage:
+  {{.UseLine}}
+{{- if .HasExample}}
+
+Examples:
+{{.Example}}
+{{- end}}
+{{- if .HasAvailableSubCommands}}
+
+Commands:
+{{- range .Commands}}{{if .IsAvailableCommand}}
+  {{rpad .Name .NamePadding}} {{.Short}}
+{{- end}}{{end}}
+{{- end}}
+{{- if .HasAvailableLocalFlags}}
+
+Flags:
+{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}
+{{- end}}
+{{- if .HasAvailableInheritedFlags}}
+
+Flags of every command:
+{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}
+{{- end}}
+{{- if .HasAvailableSubCommands}}
+
+"{{.CommandPath}} COMMAND --help" tells more about a command.
+{{- end}}
+`
+
+// begin runs between the check of the arguments and the command.
+func (a *app) begin(cmd *cobra.Command, args []string) error {
+	state, err := control.StateDir(a.state)
+	if err != nil {
+		return err
+	}
+	a.state, a.began = state, true
+	return nil
+}
+
+// completeFlag offers the values of a flag to the shell.
+func completeFlag(cmd *cobra.Command, name string, values ...string) {
+	// It fails only for a flag that does not exist, and then every test of the command line does.
+	if err := cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err)
+	}
+}

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+type mountOptions struct {
+	request    control.MountRequest
+	foreground bool
+}
+
+func (a *app) mountCommand() *cobra.Command {
+	var o mountOptions
+	r := &o.request
+	var budget, cache size
+	cmd := &cobra.Command{
+		Use:   "mount REMOTE [DIR]",
+		Short: "Mount a repository at a directory",
+		Long: `Mount shows the tree of REMOTE at DIR and returns as soon as the root directory can be read. Everything works
+from there on; a read waits for just what it needs.
+
+REMOTE is anything git can clone: http, https, ssh, git and file URLs, host:path, a local path. DIR is made if it is
+missing, and must be empty; left out, it is the repository's name in the current directory.
+
+Credentials come from the URL, from $ARTIFACTFS_TOKEN or --token-file, or from git's credential helpers. They are kept
+in memory and nowhere else.
+
+What is hydrated stays in a cache on disk that all mounts share. Every mount is read-only for now.`,
+		Example: `  artifactfs mount https://github.com/git/git
+  artifactfs mount git@example.org:team/app.git /srv/app --ref v2.1
+  artifactfs mount ~/src/app /tmp/app --wait all --prefetch all
+  artifactfs mount https://example.org/app.git app --foreground --log-format json
+  artifactfs mount https://example.org/app.git --json | jq .timings_ms`,
+		Args: arguments(1, 2, "REMOTE [DIR]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r.PrefetchBudget, r.CacheSize, r.Token = int64(budget), int64(cache), a.token
+			if err := completeRequest(r, args); err != nil {
+				return err
+			}
+			return a.mount(cmd.Context(), o)
+		},
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			if len(args) > 1 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return nil, cobra.ShellCompDirectiveFilterDirs
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&r.Ref, "ref", "", "branch, tag, full ref `NAME` or commit id (default: the remote's HEAD)")
+	f.BoolVar(&r.ReadOnly, "read-only", false, "refuse writes; for now every mount does, with or without it")
+	f.Var(newChoice(&r.Wait, control.WaitTree, control.WaitTree, control.WaitGit, control.WaitAll), "wait", "`WHEN` to return: when the tree is readable, when git is ready too (git), or when\nwhat --prefetch names is hydrated, too (all)")
+	f.Var(newChoice(&r.History, control.HistoryBackground, control.HistoryBackground, control.HistoryFull, control.HistoryNone), "history", "`HOW` the commits behind the mounted one come: in the background, before the mount\ncounts as done (full), or not at all (none)")
+	f.Var(newChoice(&r.Prefetch, control.PrefetchAuto, control.PrefetchAuto, control.PrefetchAll, control.PrefetchNone), "prefetch", "`WHAT` to hydrate before it is read: by likely need up to the budget (auto), all or\nnone")
+	f.Var(&budget, "prefetch-budget", "most that --prefetch auto brings (default 256M)")
+	f.Var(&cache, "cache-size", "quota of hydrated contents on disk, for all mounts together (default 20G)")
+	f.DurationVar(&r.Timeout, "timeout", 0, "longest `WAIT` for the remote, now and in a later read (default 1m)")
+	f.StringVar(&r.TokenFile, "token-file", "", "read the token for the remote from `FILE`, again whenever it is refused")
+	f.Uint32Var(&r.UID, "uid", uint32(os.Getuid()), "`ID` of the owner of everything in the mount")
+	f.Uint32Var(&r.GID, "gid", uint32(os.Getgid()), "`ID` of the group of everything in the mount")
+	f.BoolVar(&r.AllowOther, "allow-other", false, "let other users in")
+	f.BoolVar(&o.foreground, "foreground", false, "serve the mount in this process until it is interrupted or unmounted")
+	completeFlag(cmd, "wait", "tree", "git", "all")
+	completeFlag(cmd, "history", "background", "full", "none")
+	completeFlag(cmd, "prefetch", "auto", "all", "none")
+	return cmd
+}
+
+// completeRequest fills in what the arguments say: a daemon has another working directory, so paths become absolute.
+func completeRequest(r *control.MountRequest, args []string) error {
+	fail := func(object, cause, hint string) error {
+		return &control.Error{Code: control.ExitUsage, Verb: "mount", Object: object, Cause: cause, Hint: hint}
+	}
+	r.Remote = args[0]
+	if r.Remote == "" {
+		return fail("", "REMOTE is empty", "artifactfs mount --help")
+	}
+	if r.Timeout < 0 {
+		return fail("", "--timeout is negative", "")
+	}
+	if isPath(r.Remote) {
+		abs, err := filepath.Abs(r.Remote)
+		if err != nil {
+			return fmt.Errorf("mount: %w", err)
+		}
+		r.Remote = abs
+	}
+	if r.TokenFile != "" {
+		abs, err := filepath.Abs(r.TokenFile)
+		if err != nil {
+			return fmt.Errorf("mount: %w", err)
+		}
+		r.TokenFile = abs
+	}
+	dir := repositoryName(r.Remote)
+	if len(args) > 1 {
+		dir = args[1]
+	}
+	if dir == "" {
+		return fail("", "no directory can be made of the remote's name", "name one: artifactfs mount REMOTE DIR")
+	}
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return fmt.Errorf("mount: %w", err)
+	}
+	// The mount table knows the directory by its real name, and so shall status.
+	if real, err := filepath.EvalSymlinks(abs); err == nil {
+		abs = real
+	} else if parent, err := filepath.EvalSymlinks(filepath.Dir(abs)); err == nil {
+		abs = filepath.Join(parent, filepath.Base(abs))
+	}
+	r.Dir = abs
+	return nil
+}
+
+// isPath tells local paths from URLs and host:path as git does (connect.c, url_is_local_not_ssh).
+func isPath(remote string) bool {
+	if strings.Contains(remote, "://") {
+		return false
+	}
+	colon, slash := strings.IndexByte(remote, ':'), strings.IndexByte(remote, '/')
+	return colon < 0 || slash >= 0 && slash < colon
+}
+
+// repositoryName is the name git clone would give the directory; "" if there is none.
+func repositoryName(remote string) string {
+	if _, rest, ok := strings.Cut(remote, "://"); ok {
+		_, remote, _ = strings.Cut(rest, "/") // the host is no name for a directory
+	} else if !isPath(remote) {
+		_, remote, _ = strings.Cut(remote, ":")
+	}
+	remote = strings.TrimRight(remote, "/")
+	remote = strings.TrimRight(strings.TrimSuffix(remote, "/.git"), "/")
+	name := strings.TrimSuffix(path.Base(remote), ".git")
+	if name == "." || name == ".." || name == "/" {
+		return ""
+	}
+	return name
+}
+
+func (a *app) mount(ctx context.Context, o mountOptions) error {
+	if o.foreground {
+		return a.serveMount(ctx, o.request)
+	}
+	start := time.Now()
+	p := a.newProgress()
+	reply, err := a.mountInBackground(ctx, o.request, p.show)
+	p.stop()
+	if err != nil {
+		return mountError(o.request.Dir, err)
+	}
+	return a.printMount(reply, time.Since(start))
+}
+
+func (a *app) mountInBackground(ctx context.Context, r control.MountRequest, show func(control.Progress)) (control.MountReply, error) {
+	for again := true; ; again = false {
+		client, err := a.ensureDaemon(ctx)
+		if err != nil {
+			return control.MountReply{}, err
+		}
+		reply, err := client.Mount(ctx, r, show)
+		if again && errors.Is(err, control.ErrNoServer) {
+			continue // it was idle and ended just now
+		}
+		return reply, err
+	}
+}
+
+func mountError(dir string, err error) error {
+	e := *control.AsError(err)
+	if e.Verb == "" {
+		e.Verb, e.Object = "mount", dir
+	}
+	return &e
+}
+
+func (a *app) printMount(m control.MountReply, took time.Duration) error {
+	if a.json {
+		return printJSON(a.stdout, m)
+	}
+	what := []string{refName(m.Ref, m.Commit)}
+	if m.Files >= 0 {
+		what = append(what, plural(m.Files, "file"))
+	}
+	_, err := fmt.Fprintf(a.stdout, "mounted %s at %s (%s, %s)\n", m.Remote, m.Dir, strings.Join(what, ", "), seconds(took))
+	return err
+}
+
+// refName is what people call the mounted commit.
+func refName(ref, commit string) string {
+	switch {
+	case ref != "":
+		return ref
+	case commit != "":
+		return commit[:min(12, len(commit))]
+	}
+	return "empty"
+}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+const (
+	quietStart = 150 * time.Millisecond // what is done by then needs no progress
+	redraw     = 100 * time.Millisecond
+	plainPause = time.Second
+)
+
+// progress shows work under way on stderr: one line that changes on a terminal, plain lines elsewhere if verbose.
+// Messages always get a line of their own.
+type progress struct {
+	out      *os.File
+	terminal bool
+	plain    bool
+	start    time.Time
+	quit     chan struct{}
+	done     sync.WaitGroup
+
+	mu      sync.Mutex
+	current control.Progress
+	drawn   bool      // there is something on the line
+	printed time.Time // of the last plain line
+	phase   string    // of the last plain line
+}
+
+func (a *app) newProgress() *progress {
+	_, err := unix.IoctlGetTermios(int(a.stderr.Fd()), unix.TCGETS)
+	p := &progress{out: a.stderr, terminal: err == nil && os.Getenv("TERM") != "dumb", start: time.Now(), quit: make(chan struct{})}
+	p.plain = a.verbose && !p.terminal
+	if p.terminal {
+		p.done.Go(p.tick)
+	}
+	return p
+}
+
+// tick redraws, so that the clock runs when nothing else does.
+func (p *progress) tick() {
+	next := time.After(quietStart)
+	for {
+		select {
+		case <-next:
+			p.mu.Lock()
+			p.drawLocked()
+			p.mu.Unlock()
+			next = time.After(redraw)
+		case <-p.quit:
+			return
+		}
+	}
+}
+
+// show takes a step; it is what a client calls back.
+func (p *progress) show(step control.Progress) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if step.Message != "" {
+		p.clearLocked()
+		fmt.Fprintf(p.out, "artifactfs: %s\n", (&control.Error{Cause: step.Message}).Error())
+	}
+	p.current = step
+	now := time.Now()
+	if p.plain && (step.Phase != p.phase || now.Sub(p.printed) >= plainPause) {
+		p.phase, p.printed = step.Phase, now
+		fmt.Fprintln(p.out, p.lineLocked())
+	}
+}
+
+// stop leaves the terminal clean.
+func (p *progress) stop() {
+	close(p.quit)
+	p.done.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.clearLocked()
+}
+
+func (p *progress) drawLocked() {
+	if p.current.Phase == "" {
+		return
+	}
+	line := p.lineLocked()
+	if size, err := unix.IoctlGetWinsize(int(p.out.Fd()), unix.TIOCGWINSZ); err == nil && size.Col > 1 && len(line) >= int(size.Col) {
+		line = line[:size.Col-1] // a line that wraps could not be taken back
+	}
+	p.drawn = true
+	fmt.Fprintf(p.out, "\r\x1b[K%s", line)
+}
+
+func (p *progress) clearLocked() {
+	if p.drawn {
+		fmt.Fprint(p.out, "\r\x1b[K")
+		p.drawn = false
+	}
+}
+
+func (p *progress) lineLocked() string {
+	return describe(p.current) + "  " + seconds(time.Since(p.start))
+}
+
+// describe writes a step: "trees  12,345 objects", "hydrate  3.0 MiB of 9.1 MiB (33 %)".
+func describe(s control.Progress) string {
+	number, unit := count, " "+s.Unit
+	if s.Unit == "bytes" {
+		number, unit = bytesOf, ""
+	}
+	phase := (&control.Error{Cause: s.Phase}).Error()
+	switch {
+	case s.Total > 0:
+		return fmt.Sprintf("%s  %s of %s%s (%d %%)", phase, number(s.Done), number(s.Total), unit, min(s.Done, s.Total)*100/s.Total)
+	case s.Done > 0:
+		return fmt.Sprintf("%s  %s%s", phase, number(s.Done), unit)
+	}
+	return phase
+}

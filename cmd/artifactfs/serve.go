@@ -1,0 +1,189 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+const (
+	launchedIdleExit = 5 * time.Minute // of a daemon that a mount started
+	closeTime        = 30 * time.Second
+)
+
+// host serves mounts in this process.
+type host interface {
+	control.Handler
+	// Idle is closed when no mount is there or being made; asked again it is a new channel if one has come since.
+	Idle() <-chan struct{}
+	// Close unmounts everything; what is busy is detached.
+	Close(ctx context.Context) error
+}
+
+func (a *app) daemonSocket() string {
+	if a.socket != "" {
+		return a.socket
+	}
+	return control.DaemonSocket(a.state)
+}
+
+// serveMount is mount --foreground: a daemon for one mount, until it is unmounted or the process is told to end.
+func (a *app) serveMount(ctx context.Context, r control.MountRequest) (err error) {
+	a.serving = true
+	forgetRepository()
+	log, closeLog, err := a.newLog(zapcore.WarnLevel)
+	if err != nil {
+		return err
+	}
+	defer closeLog()
+	h, err := a.newHost(log)
+	if err != nil {
+		return mountError(r.Dir, err)
+	}
+	defer func() { err = errors.Join(err, closeHost(h)) }()
+	socket := a.socket
+	if socket == "" {
+		socket = control.MountSocket(a.state, os.Getpid())
+	}
+	server, err := control.Listen(socket, h, log)
+	if err != nil {
+		return mountError(r.Dir, err)
+	}
+	defer serveUntilClosed(server)()
+
+	start := time.Now()
+	p := a.newProgress()
+	reply, err := h.Mount(ctx, r, p.show)
+	p.stop()
+	if err != nil {
+		return mountError(r.Dir, err)
+	}
+	if err := a.printMount(reply, time.Since(start)); err != nil {
+		return err
+	}
+	select {
+	case <-h.Idle():
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// serveUntilClosed answers in the background; the returned function closes the server and waits for its end.
+func serveUntilClosed(server *control.Server) (end func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		server.Serve(ctx)
+		close(ended)
+	}()
+	return func() {
+		server.Close() // whoever asked for the unmount that ends us still gets the answer
+		select {
+		case <-ended:
+		case <-time.After(closeTime):
+		}
+		cancel()
+		<-ended
+	}
+}
+
+// serveAll is the daemon command. With idle > 0 it ends after that long without a mount.
+func (a *app) serveAll(ctx context.Context, idle time.Duration) (err error) {
+	a.serving = true
+	forgetRepository()
+	log, closeLog, err := a.newLog(zapcore.InfoLevel)
+	if err != nil {
+		return err
+	}
+	defer closeLog()
+	h, err := a.newHost(log)
+	if err != nil {
+		return fmt.Errorf("start daemon: %w", err)
+	}
+	defer func() { err = errors.Join(err, closeHost(h)) }()
+	server, err := control.Listen(a.daemonSocket(), h, log)
+	if err != nil {
+		return fmt.Errorf("start daemon: %w", err)
+	}
+	log.Info("serving", zap.String("version", versionText()), zap.String("socket", a.daemonSocket()), zap.Int("pid", os.Getpid()))
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		if idle > 0 {
+			closeWhenIdle(ctx, server, h, idle)
+		}
+	}()
+	server.Serve(ctx)
+	cancel()
+	<-watched
+	log.Info("ending")
+	return nil
+}
+
+// closeWhenIdle closes the server when there was no mount for that long.
+func closeWhenIdle(ctx context.Context, server *control.Server, h host, idle time.Duration) {
+	isIdle := func() bool {
+		select {
+		case <-h.Idle():
+			return true
+		default:
+			return false
+		}
+	}
+	for {
+		select {
+		case <-h.Idle():
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-time.After(idle):
+		case <-ctx.Done():
+			return
+		}
+		if server.CloseIdle(isIdle) {
+			return
+		}
+	}
+}
+
+func closeHost(h host) error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	defer cancel()
+	return h.Close(ctx)
+}
+
+// forgetRepository drops what git tells its hooks and aliases about the caller's repository (the names are those of
+// `git rev-parse --local-env-vars`): a mount started there would have our own git processes work in it.
+func forgetRepository() {
+	for _, name := range []string{
+		"GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_CONFIG", "GIT_COMMON_DIR", "GIT_DIR", "GIT_GRAFT_FILE", "GIT_IMPLICIT_WORK_TREE",
+		"GIT_INDEX_FILE", "GIT_INTERNAL_SUPER_PREFIX", "GIT_NO_REPLACE_OBJECTS", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX",
+		"GIT_REPLACE_REF_BASE", "GIT_SHALLOW_FILE", "GIT_WORK_TREE",
+	} {
+		os.Unsetenv(name)
+	}
+}
+
+// launchArguments start a daemon that thinks of files and logs as this command does.
+func (a *app) launchArguments() (args []string, logFile string) {
+	args = []string{"daemon", "--state", a.state, "--socket", a.daemonSocket(), "--idle-exit", launchedIdleExit.String(), "--log-format", a.logFormat}
+	if a.logLevel != "" {
+		args = append(args, "--log-level", a.logLevel)
+	}
+	logFile = a.logFile
+	if logFile == "" {
+		logFile = filepath.Join(a.state, "log", "daemon.log")
+	}
+	return args, logFile
+}

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// choice is a flag that takes one of a few words.
+type choice[T ~string] struct {
+	value *T
+	words []T
+}
+
+func newChoice[T ~string](value *T, initial T, words ...T) *choice[T] {
+	*value = initial
+	return &choice[T]{value, words}
+}
+
+func (c *choice[T]) String() string {
+	if c.value == nil { // pflag asks a zero value what the default looks like
+		return ""
+	}
+	return string(*c.value)
+}
+
+func (c *choice[T]) Type() string { return "WORD" }
+
+func (c *choice[T]) Set(s string) error {
+	if !slices.Contains(c.words, T(s)) {
+		names := make([]string, len(c.words))
+		for i, w := range c.words {
+			names[i] = string(w)
+		}
+		return fmt.Errorf("must be one of %s", strings.Join(names, ", "))
+	}
+	*c.value = T(s)
+	return nil
+}
+
+// size is a flag that takes a number of bytes, as in 512M.
+type size int64
+
+func (s *size) String() string {
+	if *s == 0 {
+		return ""
+	}
+	return strconv.FormatInt(int64(*s), 10)
+}
+
+func (s *size) Type() string { return "SIZE" }
+
+func (s *size) Set(text string) error {
+	n, err := parseSize(text)
+	if err != nil {
+		return err
+	}
+	*s = size(n)
+	return nil
+}
+
+// parseSize reads bytes with an optional K, M, G or T (powers of 1024; "KiB" and "KB" mean the same).
+func parseSize(text string) (int64, error) {
+	number := strings.ToUpper(strings.TrimSpace(text))
+	number = strings.TrimSuffix(strings.TrimSuffix(number, "B"), "I")
+	shift := 0
+	if i := len(number) - 1; i > 0 {
+		if at := strings.IndexByte("KMGT", number[i]); at >= 0 {
+			number, shift = number[:i], 10*(at+1)
+		}
+	}
+	n, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
+	n = math.Floor(n * float64(int64(1)<<shift))
+	switch {
+	case err != nil || math.IsNaN(n) || strings.ContainsAny(number, "XPE_"): // 0x1p4 is no size
+		return 0, fmt.Errorf("not a size; examples are 512M and 20G")
+	case n < 1:
+		return 0, fmt.Errorf("must be at least one byte")
+	case n >= 1<<62:
+		return 0, fmt.Errorf("too large")
+	}
+	return int64(n), nil
+}
+
+// count writes a number with commas between thousands.
+func count(n int64) string {
+	digits := strconv.FormatInt(n, 10)
+	sign := ""
+	if n < 0 {
+		sign, digits = "-", digits[1:]
+	}
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return sign + digits
+}
+
+// plural writes a number with its noun.
+func plural(n int64, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return count(n) + " " + noun + "s"
+}
+
+// bytesOf writes a number of bytes with three digits.
+func bytesOf(n int64) string {
+	v, unit := float64(n), 0
+	for v >= 999.5 && unit < 4 {
+		v, unit = v/1024, unit+1
+	}
+	digits := 0
+	if unit > 0 && v < 99.95 {
+		digits = 1
+	}
+	return strconv.FormatFloat(v, 'f', digits, 64) + " " + []string{"B", "KiB", "MiB", "GiB", "TiB"}[unit]
+}
+
+// seconds writes a short time as people compare it.
+func seconds(d time.Duration) string {
+	if d < time.Minute {
+		return fmt.Sprintf("%.2f s", d.Seconds())
+	}
+	return age(d)
+}
+
+// age writes how long ago something was, with the two largest units.
+func age(d time.Duration) string {
+	d = d.Round(time.Second)
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", d/time.Second)
+	case d < time.Hour:
+		return fmt.Sprintf("%d min %d s", d/time.Minute, d%time.Minute/time.Second)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h %d min", d/time.Hour, d%time.Hour/time.Minute)
+	}
+	return fmt.Sprintf("%d days", d/(24*time.Hour))
+}

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// version is set by the Makefile from git describe.
+var version string
+
+func (a *app) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "version",
+		Short:   "Print the version",
+		Long:    `Version prints what this binary was built from, and the protocol it speaks with its daemon.`,
+		Example: `  artifactfs version --json`,
+		Args:    arguments(0, 0, "no arguments"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if a.json {
+				return printJSON(a.stdout, map[string]any{"version": versionText(), "go": runtime.Version(), "protocol": control.Protocol})
+			}
+			_, err := fmt.Fprintf(a.stdout, "artifactfs %s (%s %s/%s, protocol %d)\n", versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH, control.Protocol)
+			return err
+		},
+	}
+}
+
+// versionText falls back to what the go command records for those who build without make.
+func versionText() string {
+	if version != "" {
+		return version
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			return s.Value[:min(12, len(s.Value))]
+		}
+	}
+	return info.Main.Version
+}
