@@ -2,6 +2,7 @@ package transport
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -54,6 +55,9 @@ func fault(err error) error {
 	var t transient
 	if err == nil || errors.As(err, &t) {
 		return err
+	}
+	if errors.Is(err, context.DeadlineExceeded) { // net's own time-outs claim to be one; the caller's context did not end
+		return transient{error: fmt.Errorf("%w: %v", ErrUnreachable, err)}
 	}
 	return transient{error: fmt.Errorf("%w: %w", ErrUnreachable, err)}
 }

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -117,10 +118,12 @@ func (s *watched) Read(p []byte) (int, error) {
 	s.w.arm()
 	n, err := s.r.Read(p)
 	s.w.disarm()
-	if err != nil && err != io.EOF {
-		err = s.w.explain(fault(err))
-	} else if err == io.EOF {
+	switch {
+	case err == nil:
+	case err == io.EOF, errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		err = s.w.explain(err) // an aborted stream may look like one that ended
+	default:
+		err = s.w.explain(fault(err))
 	}
 	return n, err
 }
