@@ -1,0 +1,288 @@
+package worktree
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"sort"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// table hands out nodes. It is two files: records of 64 bytes, whose index is the node, and the bytes of names.
+// Record 0 is the header, record 1 the root. Both files are in the byte order of the host and are read only on it.
+//
+// A directory's children are added as one block: names, records, and last, by one atomic store into the
+// directory's own record, where the block is. A process killed before that store leaves bytes that nothing
+// refers to and that the successor overwrites; no node of an unpublished block was ever told to anybody.
+type table struct {
+	records, names *region
+
+	nodes, dirs atomic.Int64  // see Counts
+	next        atomic.Uint64 // the first free record
+
+	append   sync.Mutex // held to add a block: memory copies and growth of the files, never while asking a Source
+	nextName uint64     // guarded by append: the first free byte of names
+}
+
+// record is what is known of one node. All but state is fixed once the record is published.
+type record struct {
+	id     [32]byte
+	state  atomic.Uint64 // files and links: size in bytes plus one; directories: first child << 32 | children; 0: unknown
+	name   uint64        // offset in names << 8 | length
+	parent uint32
+	crc    uint32 // crc32c of the name and of the fields above but state, and kind and idLen
+	kind   kind
+	idLen  uint8
+	_      [6]byte
+}
+
+// header is record 0.
+type header struct {
+	magic   [8]byte
+	version uint32 // in host byte order: a table from a host of the other order is refused by it
+	size    uint32 // of a record
+	_       [48]byte
+}
+
+var tableHeader = header{magic: [8]byte{'A', 'F', 'S', 'n', 'o', 'd', 'e', 's'}, version: 1, size: recordSize}
+
+const (
+	recordSize = 64
+	maxNode    = 1<<32 - 1 // nodes are kept in 32 bits; a tree of four thousand million paths is out of reach
+	maxName    = object.MaxNameLen
+)
+
+// The layout is the file format.
+var (
+	_ [recordSize]byte = [unsafe.Sizeof(record{})]byte{}
+	_ [recordSize]byte = [unsafe.Sizeof(header{})]byte{}
+)
+
+type kind uint8
+
+const (
+	kindFile kind = iota + 1
+	kindExec
+	kindSymlink
+	kindDir
+	kindGitlink
+)
+
+func (k kind) isDir() bool { return k == kindDir || k == kindGitlink }
+
+func kindOf(m object.Mode) (kind, bool) {
+	switch m {
+	case object.ModeFile:
+		return kindFile, true
+	case object.ModeExec:
+		return kindExec, true
+	case object.ModeSymlink:
+		return kindSymlink, true
+	case object.ModeDir:
+		return kindDir, true
+	case object.ModeGitlink:
+		return kindGitlink, true
+	}
+	return 0, false
+}
+
+// block is where a directory's children are.
+type block struct {
+	first Node
+	count int
+}
+
+func (r *record) block() (block, bool) {
+	s := r.state.Load()
+	return block{Node(s >> 32), int(s & maxNode)}, s != 0
+}
+
+func (r *record) size() (int64, bool) {
+	s := r.state.Load()
+	return int64(s - 1), s != 0
+}
+
+func (r *record) setSize(n int64) { r.state.Store(uint64(n) + 1) }
+
+// objectID is the zero ID for the root of an empty working tree.
+func (r *record) objectID() object.ID {
+	id, _ := object.FromBytes(r.id[:r.idLen])
+	return id
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func (r *record) sum(name string) uint32 {
+	var b [32 + 8 + 4 + 2]byte
+	n := copy(b[:], r.id[:])
+	binary.NativeEndian.PutUint64(b[n:], r.name)
+	binary.NativeEndian.PutUint32(b[n+8:], r.parent)
+	b[n+12], b[n+13] = byte(r.kind), r.idLen
+	return crc32.Update(crc32.Update(0, castagnoli, b[:]), castagnoli, unsafe.Slice(unsafe.StringData(name), len(name)))
+}
+
+// openTable opens or starts the table of a base tree. A table that it did not write, or not for this tree, is
+// ErrTable.
+func openTable(path string, root object.ID) (*table, error) {
+	records, err := openRegion(path)
+	if err != nil {
+		return nil, err
+	}
+	// The lock keeps a second process from handing out the same nodes; the kernel drops it when we die.
+	if err := unix.Flock(int(records.file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock: %w", err), records.close())
+	}
+	names, err := openRegion(path + ".names")
+	if err != nil {
+		return nil, errors.Join(err, records.close())
+	}
+	t := &table{records: records, names: names}
+	if t.fresh() {
+		err = t.start(root)
+	} else {
+		err = t.check(root)
+	}
+	if err != nil {
+		return nil, errors.Join(err, t.close())
+	}
+	return t, nil
+}
+
+// fresh says whether start never got to its end.
+func (t *table) fresh() bool { return t.records.len() == 0 || t.header().magic == [8]byte{} }
+
+// start writes the root, then the header, and of that the magic last: a table is either started or fresh.
+func (t *table) start(root object.ID) error {
+	if err := t.records.grow(chunkSize); err != nil {
+		return err
+	}
+	if err := t.names.grow(chunkSize); err != nil {
+		return err
+	}
+	r := t.rec(Root)
+	*r = record{}
+	r.parent, r.kind, r.idLen = uint32(Root), kindDir, uint8(copy(r.id[:], root.Bytes()))
+	r.crc = r.sum("")
+	h := t.header()
+	h.version, h.size = tableHeader.version, tableHeader.size
+	h.magic = tableHeader.magic
+	t.nodes.Store(1)
+	t.next.Store(uint64(Root) + 1)
+	return nil
+}
+
+func (t *table) close() error { return errors.Join(t.records.close(), t.names.close()) }
+
+func (t *table) header() *header { return (*header)(unsafe.Pointer(t.rec(0))) }
+
+// rec gives a record that is known to lie in the file.
+func (t *table) rec(n Node) *record {
+	return (*record)(unsafe.Pointer(&t.records.at(uint64(n)*recordSize, recordSize)[0]))
+}
+
+// record gives the record of a node that was handed out.
+func (t *table) record(n Node) (*record, bool) {
+	if n < Root || uint64(n) >= t.next.Load() {
+		return nil, false
+	}
+	return t.rec(n), true
+}
+
+// name gives a record's name; it lies in the mapping and is valid inside the gate only.
+func (t *table) name(r *record) string {
+	n := r.name & maxName
+	if n == 0 {
+		return ""
+	}
+	return unsafe.String(&t.names.at(r.name>>8, n)[0], int(n))
+}
+
+// path gives the path of a published node, relative to the root.
+func (t *table) path(n Node) string {
+	size := 0
+	for at := n; at != Root; at = Node(t.rec(at).parent) {
+		size += int(t.rec(at).name&maxName) + 1
+	}
+	if size == 0 {
+		return ""
+	}
+	b := make([]byte, size-1)
+	end := len(b)
+	for at := n; at != Root; at = Node(t.rec(at).parent) {
+		name := t.name(t.rec(at))
+		end -= len(name)
+		copy(b[end:], name)
+		if end > 0 {
+			end--
+			b[end] = '/'
+		}
+	}
+	return string(b)
+}
+
+// search finds a name in a block.
+func (t *table) search(b block, name string) (Node, bool) {
+	i, ok := sort.Find(b.count, func(i int) int {
+		return strings.Compare(name, t.name(t.rec(b.first+Node(i))))
+	})
+	return b.first + Node(i), ok
+}
+
+// add publishes the children of a directory, which are in byte order of their names. If somebody else was first,
+// theirs stand.
+func (t *table) add(dir Node, entries []object.TreeEntry) (block, error) {
+	if err := checkEntries(entries); err != nil {
+		return block{}, err
+	}
+	t.append.Lock()
+	defer t.append.Unlock()
+	parent := t.rec(dir)
+	if b, ok := parent.block(); ok {
+		return b, nil
+	}
+	b := block{Node(t.next.Load()), len(entries)}
+	if uint64(b.first)+uint64(b.count) > maxNode {
+		return block{}, fmt.Errorf("add %d nodes to %d: table is full", b.count, b.first)
+	}
+	if err := t.records.grow((int64(b.first) + int64(b.count)) * recordSize); err != nil {
+		return block{}, err
+	}
+	for i, e := range entries {
+		at, err := t.addName(e.Name)
+		if err != nil {
+			return block{}, err
+		}
+		r := t.rec(b.first + Node(i))
+		*r = record{name: at<<8 | uint64(len(e.Name)), parent: uint32(dir)}
+		r.kind, _ = kindOf(e.Mode)
+		r.idLen = uint8(copy(r.id[:], e.ID.Bytes()))
+		r.crc = r.sum(e.Name)
+	}
+	t.next.Store(uint64(b.first) + uint64(b.count))
+	parent.state.Store(uint64(b.first)<<32 | uint64(b.count)) // from here on the block exists
+	t.nodes.Add(int64(b.count))
+	t.dirs.Add(1)
+	return b, nil
+}
+
+// addName appends a name and gives its offset. A name never straddles two chunks.
+func (t *table) addName(name string) (uint64, error) {
+	at := t.nextName
+	if at%chunkSize+uint64(len(name)) > chunkSize {
+		at += chunkSize - at%chunkSize
+	}
+	if err := t.names.grow(int64(at) + int64(len(name))); err != nil {
+		return 0, err
+	}
+	copy(t.names.at(at, uint64(len(name))), name)
+	t.nextName = at + uint64(len(name))
+	return at, nil
+}
