@@ -1,0 +1,165 @@
+// Package arch keeps the cut of the program: which package may know which, and that sources stay readable.
+package arch
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"go/format"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const (
+	module   = "github.com/artifactfs/artifactfs/"
+	root     = "../.."
+	maxLines = 500 // of a source file that is no test
+)
+
+// floors lists every package from the ground up. A package imports lower floors only, never its own.
+var floors = [][]string{
+	{"object", "internal/disk"},
+	{"prioritize", "transport", "odb", "cache", "overlay", "control", "internal/packedrefs", "internal/gittest"},
+	{"fetch", "internal/gittest/gitserve"},
+	{"worktree"},
+	{"gitdir", "session", "fuse"},
+	{"daemon"},
+	{"cmd/artifactfs"},
+	{"integration", "integration/bench", "internal/arch"},
+}
+
+// libraries says which packages may know a library; all others must not.
+var libraries = map[string][]string{
+	"github.com/hanwen/go-fuse/":      {"fuse", "daemon"},
+	"github.com/go-git/":              {"object", "odb", "transport", "gitdir", "session"},
+	"github.com/dgraph-io/ristretto/": {"cache"},
+	"github.com/spf13/":               {"cmd/artifactfs"},
+	"github.com/pjbgf/sha1cd":         {"object"},
+	"golang.org/x/tools/":             {},
+}
+
+// pkg is what `go list -json` tells of a package.
+type pkg struct {
+	ImportPath, Name, Doc string
+	Imports               []string
+	GoFiles, TestGoFiles  []string
+	Error                 *struct{ Err string }
+}
+
+func packages(t *testing.T) []pkg {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Name,Doc,Imports,GoFiles,TestGoFiles,Error", "./...")
+	cmd.Dir = root
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v\n%s", err, &stderr)
+	}
+	var all []pkg
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p pkg
+		err := d.Decode(&p)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.Error != nil {
+			t.Errorf("%s: %s", p.ImportPath, p.Error.Err)
+		}
+		p.ImportPath = strings.TrimPrefix(p.ImportPath, module)
+		all = append(all, p)
+	}
+	if len(all) < 5 {
+		t.Fatalf("go list found %d packages", len(all))
+	}
+	return all
+}
+
+func floorOf(name string) int {
+	return slices.IndexFunc(floors, func(f []string) bool { return slices.Contains(f, name) })
+}
+
+func TestImportsGoDownOnly(t *testing.T) {
+	for _, p := range packages(t) {
+		floor := floorOf(p.ImportPath)
+		if floor < 0 {
+			t.Errorf("package %s is on no floor: say in this test where it belongs", p.ImportPath)
+			continue
+		}
+		for _, i := range p.Imports {
+			if name, ours := strings.CutPrefix(i, module); ours && floorOf(name) >= floor {
+				t.Errorf("%s imports %s, which is not below it", p.ImportPath, name)
+			}
+			if p.ImportPath == "internal/gittest" && strings.Contains(i, ".") && i != module+"object" {
+				t.Errorf("internal/gittest imports %s: it judges the other packages and must not depend on them", i)
+			}
+		}
+	}
+}
+
+func TestLibrariesStayWhereTheyBelong(t *testing.T) {
+	for _, p := range packages(t) {
+		for _, i := range p.Imports {
+			for library, may := range libraries {
+				if strings.HasPrefix(i, library) && !slices.Contains(may, p.ImportPath) {
+					t.Errorf("%s imports %s, which only %s may", p.ImportPath, i, strings.Join(may, ", "))
+				}
+			}
+		}
+	}
+}
+
+func TestEveryPackageSaysWhatItIs(t *testing.T) {
+	for _, p := range packages(t) {
+		if len(p.GoFiles) > 0 && p.Doc == "" {
+			t.Errorf("%s has no package comment", p.ImportPath)
+		}
+		for _, word := range []string{"util", "common", "model", "helper"} {
+			if strings.HasPrefix(p.Name, word) {
+				t.Errorf("%s: %s is no noun of the field", p.ImportPath, p.Name)
+			}
+		}
+	}
+}
+
+func TestSourcesAreShortAndFormatted(t *testing.T) {
+	seen := 0
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if name := d.Name(); d.IsDir() && path != root && (name[0] == '.' || name == "testdata" || name == "bin") {
+			return fs.SkipDir
+		}
+		if d.IsDir() || filepath.Ext(path) != ".go" {
+			return nil
+		}
+		seen++
+		source, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if n := bytes.Count(source, []byte("\n")); n > maxLines && !strings.HasSuffix(path, "_test.go") {
+			t.Errorf("%s: %d lines, limit is %d", path, n, maxLines)
+		}
+		if formatted, err := format.Source(source); err != nil || !bytes.Equal(source, formatted) {
+			t.Errorf("%s: not as gofmt writes it (%v)", path, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if seen < 10 {
+		t.Errorf("only %d sources found", seen)
+	}
+}
