@@ -1,0 +1,60 @@
+# Everything a contributor runs. `make` alone lists it.
+
+GO       ?= go
+PREFIX   ?= /usr/local
+DESTDIR  ?=
+FUZZTIME ?= 10s
+# Packages tested at once. Tests of mounts measure time and wait for the kernel: one after the other, by default.
+TESTP    ?= 1
+TESTTIME ?= 15m
+# Go flags for `make test`, such as -run TestX or -race.
+TESTFLAGS ?=
+
+# safe.directory: a checkout may belong to another user than the one who builds it.
+VERSION := $(shell git -c safe.directory='*' describe --tags --always --dirty 2>/dev/null || echo unknown)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test lint bench fuzz install uninstall clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: ## install what is missing of git, fuse3 and openssh-server (needs root or sudo if anything is)
+	@scripts/setup.sh
+
+build: ## build bin/artifactfs
+	CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/artifactfs ./cmd/artifactfs
+
+demo: setup build ## mount this checkout's history over loopback, with timings (REMOTE=url: mount that)
+	@GO="$(GO)" REMOTE="$(REMOTE)" scripts/demo.sh
+
+test: setup ## go vet and all tests, real mounts included (TESTFLAGS="-run X -race")
+	$(GO) vet -buildvcs=false ./...
+	$(GO) test -buildvcs=false -p $(TESTP) -timeout $(TESTTIME) $(TESTFLAGS) ./...
+
+lint: ## gofmt, go vet, the import graph, and staticcheck where it is installed
+	@bad=$$(find . -name '*.go' -not -path './.*' | xargs gofmt -l); if [ -n "$$bad" ]; then echo "not as gofmt writes it:"; echo "$$bad"; exit 1; fi
+	$(GO) vet -buildvcs=false ./...
+	$(GO) test -buildvcs=false ./internal/arch
+	@if command -v staticcheck >/dev/null; then staticcheck ./...; else echo "staticcheck is not installed, left out"; fi
+
+bench: setup ## compare with git clone in its three forms (BENCH="flags")
+	$(GO) run -buildvcs=false ./integration/bench $(BENCH)
+
+fuzz: ## run each fuzz target for FUZZTIME (10s)
+	@scripts/fuzz.sh "$(FUZZTIME)"
+
+install: build ## install the command and its shell completions below PREFIX (/usr/local)
+	install -D -m 755 bin/artifactfs $(DESTDIR)$(PREFIX)/bin/artifactfs
+	bin/artifactfs completion bash | install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/share/bash-completion/completions/artifactfs
+	bin/artifactfs completion zsh | install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_artifactfs
+	bin/artifactfs completion fish | install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/artifactfs.fish
+
+uninstall: ## remove what install put there
+	rm -f $(DESTDIR)$(PREFIX)/bin/artifactfs \
+		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/artifactfs \
+		$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_artifactfs \
+		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/artifactfs.fish
+
+clean: ## remove what was built
+	rm -rf bin

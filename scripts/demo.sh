@@ -1,0 +1,150 @@
+#!/bin/sh
+# Mounts this checkout's history, served from loopback with 50 ms of round trip, or $REMOTE; shows what comes when;
+# takes everything down again. Exits with something else than 0 if anything is not as it should be.
+set -eu
+cd "$(dirname "$0")/.."
+afs=$PWD/bin/artifactfs
+tmp=$(mktemp -d "${TMPDIR:-/tmp}/artifactfs-demo.XXXXXX")
+mnt=$tmp/mnt
+server=
+export ARTIFACTFS_STATE="$tmp/state"
+unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE
+
+cleanup() {
+	status=$?
+	trap - EXIT INT TERM
+	"$afs" unmount --all >/dev/null 2>&1 || true
+	if grep -qF " $mnt fuse" /proc/self/mounts; then
+		echo "demo: $mnt did not unmount, detaching it" >&2
+		umount -l "$mnt" 2>/dev/null || fusermount3 -uz "$mnt" || true
+		[ $status -ne 0 ] || status=1
+	fi
+	if [ -n "$server" ]; then
+		kill "$server" 2>/dev/null || true
+		wait "$server" 2>/dev/null || true
+	fi
+	if [ $status -ne 0 ] && [ -s "$tmp/state/log/daemon.log" ]; then
+		echo "-- the daemon's last words:" >&2
+		tail -n 20 "$tmp/state/log/daemon.log" >&2
+	fi
+	rm -rf --one-file-system "$tmp"
+	exit $status
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+fail() {
+	echo "demo: $*" >&2
+	exit 1
+}
+now() { date +%s%N; }
+title() { printf '\n%s\n' "$*"; }
+# took START TEXT: a line with the milliseconds since START.
+took() {
+	ms=$((($(now) - $1) / 1000000))
+	shift
+	printf '  %6d ms  %s\n' "$ms" "$*"
+}
+# number NAME JSON: the first number of that name.
+number() { printf '%s\n' "$2" | sed -n "s/.*\"$1\":\\(-\\{0,1\\}[0-9][0-9]*\\).*/\\1/p" | head -n 1; }
+
+# serve makes a bare repository of this checkout, whatever state that is in, and serves it: sets url.
+serve() {
+	"${GO:-go}" build -buildvcs=false -o bin/gitserve ./internal/gittest/gitserve
+	bare=$tmp/srv/artifactfs.git
+	git init -q --bare "$bare"
+	# The checkout may belong to another user; that is no reason to mistrust it here.
+	export GIT_CONFIG_GLOBAL="$tmp/gitconfig"
+	git config --global safe.directory '*'
+	if git rev-parse -q --verify HEAD >/dev/null 2>&1; then
+		git -C "$bare" fetch -q --update-shallow "$PWD" +HEAD:refs/heads/main
+	else
+		echo "no git history here, so it is one commit of the files"
+		export GIT_AUTHOR_NAME=demo GIT_AUTHOR_EMAIL=demo@localhost GIT_COMMITTER_NAME=demo GIT_COMMITTER_EMAIL=demo@localhost
+		git --git-dir="$bare" --work-tree=. add -A
+		tree=$(git --git-dir="$bare" write-tree)
+		git --git-dir="$bare" update-ref refs/heads/main "$(git --git-dir="$bare" commit-tree -m demo "$tree")"
+	fi
+	git -C "$bare" symbolic-ref HEAD refs/heads/main
+	git -C "$bare" config uploadpack.allowFilter true
+	git -C "$bare" config uploadpack.allowAnySHA1InWant true
+	unset GIT_CONFIG_GLOBAL
+
+	bin/gitserve -root "$tmp/srv" -rtt 50ms >"$tmp/urls" 2>"$tmp/gitserve.log" &
+	server=$!
+	tries=0
+	until url=$(grep -m 1 -o 'http://[^ ]*' "$tmp/urls"); do
+		kill -0 "$server" 2>/dev/null || fail "the server ended: $(cat "$tmp/gitserve.log")"
+		tries=$((tries + 1))
+		[ $tries -lt 200 ] || fail "the server prints no URL"
+		sleep 0.05
+	done
+}
+
+if [ -n "${REMOTE:-}" ]; then
+	url=$REMOTE
+else
+	title "Serving this checkout's history with a round trip of 50 ms"
+	serve
+	echo "  $url"
+fi
+
+title "artifactfs mount $url DIR"
+start=$(now)
+reply=$("$afs" mount --json --prefetch all "$url" "$mnt")
+took "$start" "the command is back: the tree can be read"
+printf '             (connected after %s ms, root directory after %s ms, mounted after %s ms)\n' \
+	"$(number connect "$reply")" "$(number tree "$reply")" "$(number mounted "$reply")"
+
+title "What is there"
+start=$(now)
+names=$(ls "$mnt")
+took "$start" "ls: $(echo "$names" | wc -l) names in the root directory"
+start=$(now)
+files=$(find "$mnt" -path "$mnt/.git" -prune -o \( -type f -o -type l \) -print | wc -l)
+took "$start" "find: $files files in the whole tree"
+[ "$files" -gt 0 ] || fail "the tree is empty"
+status=$("$afs" status --json "$mnt")
+echo "             so far $(number hydrated "$status") of $(number total "$status") contents are here"
+
+title "Reading"
+# The last file in order of need is least likely to be here already.
+file=$(find "$mnt" -path "$mnt/.git" -prune -o -type f -size +0 -print | sort | tail -n 1)
+start=$(now)
+bytes=$(wc -c <"$file")
+took "$start" "first read of ${file#"$mnt"/}, $bytes bytes"
+start=$(now)
+cat "$file" >/dev/null
+took "$start" "second read"
+
+title "Hydration of the rest, in the background"
+start=$(now)
+while :; do
+	status=$("$afs" status --json "$mnt")
+	here=$(number hydrated "$status") total=$(number total "$status")
+	took "$start" "$here of $total contents, $(number requests "$status") requests so far"
+	[ "$here" -lt "$total" ] || break
+	[ $((($(now) - start) / 1000000000)) -lt "${DEMO_HYDRATE:-20}" ] || break
+	sleep 0.25
+done
+
+if [ -z "${REMOTE:-}" ]; then
+	title "Comparing every byte with a checkout"
+	mkdir "$tmp/plain"
+	GIT_INDEX_FILE="$tmp/index" git --git-dir="$bare" --work-tree="$tmp/plain" checkout -q -f main -- .
+	start=$(now)
+	diff -r --no-dereference --exclude=.git "$tmp/plain" "$mnt" || fail "the mount differs from a checkout"
+	took "$start" "equal"
+fi
+
+title "artifactfs status DIR"
+"$afs" status "$mnt" | sed 's/^/  /'
+
+title "artifactfs unmount --all"
+start=$(now)
+"$afs" unmount --all >/dev/null
+took "$start" "unmounted"
+! grep -qF " $mnt fuse" /proc/self/mounts || fail "still mounted"
+[ ! -e "$mnt" ] || fail "the directory that mount made is still there"
+echo

@@ -1,0 +1,51 @@
+#!/bin/sh
+# Installs what artifactfs and its tests need beside Go: git with its HTTP and git:// servers, fusermount3 for mounts
+# of users, an ssh server for tests. Says what it does, and does nothing where all is there.
+set -eu
+
+have() { PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null 2>&1; }
+missing=
+want() { missing="$missing $1"; }
+
+have git || want git
+if have git && ! [ -x "$(git --exec-path)/git-http-backend" ]; then want git; fi
+have fusermount3 || want fuse3
+have sshd || want openssh-server
+have ssh || want openssh-client
+[ -e /etc/ssl/certs/ca-certificates.crt ] || [ -e /etc/pki/tls/certs/ca-bundle.crt ] || [ -e /etc/ssl/cert.pem ] || want ca-certificates
+
+if ! have "${GO:-go}"; then
+	echo "setup: there is no go command; https://go.dev/dl has it" >&2
+	exit 1
+fi
+
+if [ -n "$missing" ]; then
+	sudo=
+	if [ "$(id -u)" -ne 0 ]; then sudo=sudo; fi
+	if ! have apt-get || { [ -n "$sudo" ] && ! have sudo; }; then
+		echo "setup: please install:$missing (this needs apt-get, and root or sudo, to do it for you)" >&2
+		exit 1
+	fi
+	echo "setup: installing$missing"
+	$sudo apt-get update -qq
+	# The ssh server is for tests, which start their own: installing it must not open a port of this machine.
+	policy=/usr/sbin/policy-rc.d
+	if ! [ -e $policy ]; then
+		trap '$sudo rm -f $policy' EXIT
+		trap 'exit 130' INT
+		trap 'exit 143' TERM
+		printf '#!/bin/sh\nexit 101\n' | $sudo tee $policy >/dev/null
+		$sudo chmod 755 $policy
+	fi
+	status=0
+	# shellcheck disable=SC2086 # words on purpose
+	$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null || status=$?
+	if [ $status -ne 0 ]; then
+		echo "setup: apt-get install$missing failed with status $status" >&2
+		exit 1
+	fi
+fi
+
+if ! [ -r /dev/fuse ] || ! [ -w /dev/fuse ]; then
+	echo "setup: /dev/fuse is missing or closed to you: nothing can be mounted (modprobe fuse; in a container: --device /dev/fuse --cap-add SYS_ADMIN)" >&2
+fi
