@@ -1,69 +1,398 @@
-// Package cache keeps what can be had again: verified contents on disk, sizes, and parsed trees in memory.
+// Package cache keeps what can be had again: verified contents on disk, sizes of contents, and parsed trees
+// and small contents in memory.
+//
+// # Blobs
+//
+// Blobs promises: what Get returns is what was Put under that id, byte for byte, or nothing; it stays readable
+// until it is released; the bytes on disk stay near the quota; anything in the directory may be deleted at any
+// moment by anybody. It does not promise to remember: there is no fsync, a crash may lose contents, and a
+// damaged one is forgotten. It never shows wrong bytes: every content has a checksum, verified when a process
+// first reads it.
+//
+// Contents up to 1 MiB are appended to segments, because a file each would cost 30-50 us and a block of disk;
+// larger ones are files of their own. Layout of the directory:
+//
+//	seg/<age>-<random>.seg   records, see record.go
+//	seg/<age>-<random>.idx   sidecar: where they start
+//	big/ab/<hex>             one content, its header behind it
+//	tmp/                     being written
+//
+// Several processes share a directory. A segment is appended to by one process at a time, which holds flock on
+// it; others notice that it grew, and new segments, when they miss something. Bytes that once were a whole
+// record are never written again, so a reader needs no lock; only a torn tail, which nobody can have taken for
+// a record, is cut. What is evicted is whole segments and big files, the longest unused first, never a segment
+// that somebody appends to. Time of use is the file's mtime, brought up to date once a minute.
+//
+// Lock order: append > look > mu. The first two are held across disk operations, but only by whoever stores,
+// evicts or looks for others' work; a Get that finds its content takes mu alone, for reading, and mu is never
+// held across a system call.
+//
+// # Sizes, Memory
+//
+// Sizes is an append-only table of records with checksums, shared in the same manner. Memory is ristretto.
 package cache
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Blobs keeps verified contents on disk within a quota. Several processes may share its directory.
-type Blobs struct{ quota int64 }
+// ErrClosed says that the cache was closed.
+var ErrClosed = errors.New("cache is closed")
+
+// housekeeping is how often a process that asks for nothing looks whether others evicted what it holds open:
+// the disk gets its space back only then.
+const housekeeping = 5 * time.Second
+
+// Blobs keeps verified contents on disk within a quota. Its methods may be called from any goroutine.
+type Blobs struct {
+	dir     string
+	started time.Time
+	unnamed bool // the file system has files without a name, which vanish by themselves
+
+	stop chan struct{}
+	wg   sync.WaitGroup
+
+	nextLook atomic.Int64 // since started, nanoseconds
+	damaged  atomic.Int64
+
+	append struct { // whoever stores a small content
+		sync.Mutex
+		active *segment // nil before the first Put
+		file   *os.File // of active, for writing; holds the lock
+		end    int64    // of the last record of active
+		limit  int64    // bytes at which active is full
+	}
+	look struct { // whoever evicts or looks for others' work
+		sync.Mutex
+		listed time.Time // mtime of seg/ when it was read, if that was settled
+		next   int       // where the next round of growth checks starts
+	}
+
+	mu       sync.RWMutex
+	closed   bool
+	quota    int64
+	evictAt  int64 // bytes above which a Put evicts
+	bytes    int64 // of all segments and big files known
+	segments []*segment
+	unused   []uint16 // free places in segments
+	byName   map[string]*segment
+	index    refs // slot<<16 | entry
+	big      map[object.ID]*bigFile
+}
 
 // Usage is what a cache holds.
 type Usage struct {
-	Blobs int   // contents that can be read
-	Bytes int64 // on disk, with framing
-	Quota int64 // bytes
+	Blobs   int   // contents that can be read
+	Bytes   int64 // on disk, framing and forgotten contents included
+	Quota   int64 // bytes
+	Damaged int64 // contents found damaged since opening, and forgotten
 }
 
-// Content is one blob's content. It stays readable until Release, even if it is evicted meanwhile.
-type Content struct {
-	file *os.File
-	off  int64
-	size int64
+// OpenBlobs opens or makes the cache in dir and evicts what exceeds quota bytes.
+func OpenBlobs(dir string, quota int64) (*Blobs, error) {
+	b := &Blobs{
+		dir: dir, started: time.Now(), stop: make(chan struct{}),
+		quota: quota, evictAt: quota, segments: []*segment{nil}, byName: map[string]*segment{}, big: map[object.ID]*bigFile{},
+	}
+	b.index.hash = func(ref uint32) uint64 { return hashSum(b.entry(ref).idBytes()) }
+	if err := b.makeDirs(); err != nil {
+		return nil, fmt.Errorf("open blob cache: %w", err)
+	}
+	b.unnamed = b.probeUnnamed()
+	b.clearTemp()
+	b.look.Lock()
+	err := b.listSegments()
+	if err == nil {
+		err = b.listBig()
+	}
+	b.look.Unlock()
+	if err != nil {
+		b.releaseAll()
+		return nil, fmt.Errorf("open blob cache: %w", err)
+	}
+	b.evictOver()
+	b.wg.Go(b.keepHouse)
+	return b, nil
 }
 
-// OpenBlobs opens or makes the cache in dir. Quota is in bytes.
-func OpenBlobs(dir string, quota int64) (*Blobs, error) { return nil, errors.New("open blobs") }
+func (b *Blobs) segDir() string { return filepath.Join(b.dir, "seg") }
+func (b *Blobs) tmpDir() string { return filepath.Join(b.dir, "tmp") }
 
-// Get finds a content.
-func (b *Blobs) Get(id object.ID) (*Content, bool) { return nil, false }
+func (b *Blobs) makeDirs() error {
+	for _, d := range []string{b.segDir(), b.tmpDir(), filepath.Join(b.dir, "big")} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
-// Size is the size of a content in bytes if it is here.
-func (b *Blobs) Size(id object.ID) (int64, bool) { return 0, false }
+func (b *Blobs) keepHouse() {
+	tick := time.NewTicker(housekeeping)
+	defer tick.Stop()
+	for {
+		select {
+		case <-b.stop:
+			return
+		case <-tick.C:
+			b.lookAround()
+		}
+	}
+}
 
-// Put keeps a content that the caller has verified.
-func (b *Blobs) Put(id object.ID, data []byte) error { return nil }
+// Close ends the use of the cache. Contents still held stay readable.
+func (b *Blobs) Close() error {
+	b.mu.Lock()
+	if b.closed {
+		b.mu.Unlock()
+		return nil
+	}
+	b.closed = true
+	b.mu.Unlock()
+	close(b.stop)
+	b.wg.Wait()
+	b.append.Lock()
+	b.retire()
+	b.append.Unlock()
+	b.look.Lock()
+	defer b.look.Unlock()
+	b.releaseAll()
+	return nil
+}
 
-// Spool makes a temporary file on the cache's file system for a content of about size bytes. It vanishes when
-// it is closed without PutFile.
-func (b *Blobs) Spool(size int64) (*os.File, error) { return nil, errors.New("spool") }
+func (b *Blobs) releaseAll() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	for _, s := range b.byName {
+		s.release()
+	}
+	b.byName, b.big = map[string]*segment{}, map[object.ID]*bigFile{}
+	b.index = refs{hash: b.index.hash}
+}
 
-// PutFile keeps the first size bytes of a file from Spool, verified by the caller. It closes f in any case.
-func (b *Blobs) PutFile(id object.ID, f *os.File, size int64) error { return f.Close() }
+// Get finds a content and verifies it if this process has not done so. A damaged one is forgotten: it is a miss.
+func (b *Blobs) Get(id object.ID) (*Content, bool) {
+	for range 2 { // the second time after what others stored was looked at
+		s, ref, e, ok := b.holdSmall(id)
+		if ok {
+			if c := b.openSmall(s, ref, e, id); c != nil {
+				return c, true
+			}
+			continue
+		}
+		if c := b.openBig(id); c != nil {
+			return c, true
+		}
+		if !b.lookAround() {
+			break
+		}
+	}
+	return nil, false
+}
 
-// Usage is cheap.
-func (b *Blobs) Usage() Usage { return Usage{} }
+// Size is the size of a content in bytes if it is known to be here. It does not ask the disk but for what
+// others appended lately.
+func (b *Blobs) Size(id object.ID) (int64, bool) {
+	if size, ok := b.knownSize(id); ok {
+		return size, true
+	}
+	if !b.lookAround() {
+		return 0, false
+	}
+	return b.knownSize(id)
+}
 
-// SetQuota changes the quota in bytes; it takes effect with the next Put or Collect.
-func (b *Blobs) SetQuota(quota int64) {}
+func (b *Blobs) knownSize(id object.ID) (int64, bool) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if _, e, ok := b.findLocked(id); ok {
+		return int64(e.meta & metaSize), true
+	}
+	if f := b.big[id]; f != nil {
+		return f.size, true
+	}
+	return 0, false
+}
 
-// Collect evicts until at most keep bytes are left and says how many bytes it freed.
-func (b *Blobs) Collect(keep int64) (freed int64, err error) { return 0, nil }
+// Usage is cheap enough to be asked for at any time.
+func (b *Blobs) Usage() Usage {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return Usage{Blobs: b.index.n + len(b.big), Bytes: b.bytes, Quota: b.quota, Damaged: b.damaged.Load()}
+}
 
-// Close ends the use of the cache; contents still held stay readable.
-func (b *Blobs) Close() error { return nil }
+// entry is the entry that a reference names; it needs mu.
+func (b *Blobs) entry(ref uint32) *entry { return &b.segments[ref>>16].entries[ref&0xffff] }
 
-// ReadAt reads from the content.
-func (c *Content) ReadAt(p []byte, off int64) (int, error) { return c.file.ReadAt(p, off+c.off) }
+// findLocked returns a copy of an id's entry; it needs mu for reading.
+func (b *Blobs) findLocked(id object.ID) (ref uint32, e entry, ok bool) {
+	at, ok := b.placeLocked(id)
+	if !ok {
+		return 0, e, false
+	}
+	ref = b.index.slots[at]
+	if s := b.segments[ref>>16]; s.dropped {
+		return 0, e, false
+	}
+	p := b.entry(ref)
+	e = entry{off: p.off, meta: atomic.LoadUint32(&p.meta)}
+	return ref, e, true
+}
 
-// Size is the content's size in bytes.
-func (c *Content) Size() int64 { return c.size }
+func (b *Blobs) placeLocked(id object.ID) (at int, ok bool) {
+	sum := id.Bytes()
+	return b.index.find(hashSum(sum), func(ref uint32) bool { return string(b.entry(ref).idBytes()) == string(sum) })
+}
 
-// File gives the descriptor and the offset at which the content starts, for splicing. Read no further than Size.
-func (c *Content) File() (fd uintptr, off int64) { return c.file.Fd(), c.off }
+// holdSmall finds a small content and keeps its segment from being closed.
+func (b *Blobs) holdSmall(id object.ID) (*segment, uint32, entry, bool) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	ref, e, ok := b.findLocked(id)
+	if !ok {
+		return nil, 0, e, false
+	}
+	s := b.segments[ref>>16]
+	s.hold()
+	return s, ref, e, true
+}
 
-// Release ends the use of the content.
-func (c *Content) Release() {}
+var checkBuffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
+
+// openSmall turns a hold on a segment into a Content; nil: the content is damaged or its segment gone.
+func (b *Blobs) openSmall(s *segment, ref uint32, e entry, id object.ID) *Content {
+	f, err := s.open(b.segDir())
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			b.drop(s) // evicted by another process, or deleted
+		}
+		s.release()
+		return nil
+	}
+	size := int64(e.meta & metaSize)
+	if e.meta&metaVerified == 0 {
+		buf := checkBuffers.Get().(*[64 << 10]byte)
+		good, err := checkRecord(f, int64(e.off), id, size, buf[:])
+		checkBuffers.Put(buf)
+		if err != nil || !good {
+			b.forget(s, ref, id)
+			s.release()
+			return nil
+		}
+		b.setMeta(s, ref, metaVerified)
+	}
+	touch(&s.used, &s.stamped, f)
+	return &Content{file: f, segment: s, off: int64(e.off) + headerSize, size: size}
+}
+
+// setMeta sets a flag of an entry, if the entry is still what it was.
+func (b *Blobs) setMeta(s *segment, ref uint32, flag uint32) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if b.segments[ref>>16] == s && !s.dropped {
+		atomic.OrUint32(&b.entry(ref).meta, flag)
+	}
+}
+
+// forget removes a damaged content from the index, so that it can be stored anew.
+func (b *Blobs) forget(s *segment, ref uint32, id object.ID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.segments[ref>>16] != s || s.dropped {
+		return
+	}
+	if at, ok := b.placeLocked(id); ok && b.index.slots[at] == ref {
+		b.index.remove(at)
+		atomic.OrUint32(&b.entry(ref).meta, metaGone)
+		b.damaged.Add(1)
+	}
+}
+
+// addLocked indexes entries of one segment, in the order of the file; it needs mu. Of two records of one id the one that
+// was verified stays, else the later.
+func (b *Blobs) addLocked(s *segment, entries []entry) {
+	if s.dropped || b.closed {
+		return
+	}
+	s.entries = slices.Grow(s.entries, min(len(entries), maxEntries-len(s.entries)))
+	for _, e := range entries {
+		if len(s.entries) == maxEntries {
+			return
+		}
+		ref := uint32(s.slot)<<16 | uint32(len(s.entries))
+		sum := e.idBytes()
+		h := hashSum(sum)
+		at, ok := b.index.find(h, func(ref uint32) bool { return string(b.entry(ref).idBytes()) == string(sum) })
+		if ok {
+			old := b.index.slots[at]
+			if atomic.LoadUint32(&b.entry(old).meta)&metaVerified != 0 && !b.segments[old>>16].dropped {
+				continue
+			}
+		}
+		s.entries = append(s.entries, e)
+		if ok {
+			b.index.slots[at] = ref
+		} else {
+			b.index.add(h, ref)
+		}
+	}
+}
+
+// enterLocked gives a segment a place in the index; it needs mu. False: there is none left.
+func (b *Blobs) enterLocked(s *segment) bool {
+	if n := len(b.unused); n > 0 {
+		s.slot, b.unused = b.unused[n-1], b.unused[:n-1]
+		b.segments[s.slot] = s
+	} else if len(b.segments) < maxSegments {
+		s.slot = uint16(len(b.segments))
+		b.segments = append(b.segments, s)
+	} else {
+		return false
+	}
+	b.byName[s.name] = s
+	return true
+}
+
+// drop takes a segment out of the index. Whoever holds a content of it can read on. It lets others in between,
+// since a full segment takes milliseconds.
+func (b *Blobs) drop(s *segment) {
+	b.mu.Lock()
+	if s.dropped || b.closed {
+		b.mu.Unlock()
+		return
+	}
+	s.dropped = true
+	b.bytes -= s.size
+	delete(b.byName, s.name)
+	for i := 0; i < len(s.entries); i++ {
+		if i%1024 == 1023 {
+			b.mu.Unlock()
+			b.mu.Lock()
+		}
+		ref := uint32(s.slot)<<16 | uint32(i)
+		if at, ok := b.index.find(hashSum(s.entries[i].idBytes()), func(r uint32) bool { return r == ref }); ok {
+			b.index.remove(at)
+		}
+	}
+	s.entries = nil
+	b.segments[s.slot] = nil
+	b.unused = append(b.unused, s.slot)
+	b.mu.Unlock()
+	s.release()
+}
+
+// isFull says whether an error means that the disk, or the user's share of it, is full.
+func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }

@@ -1,24 +1,114 @@
 package cache
 
-import "github.com/artifactfs/artifactfs/object"
+import (
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"unsafe"
 
-// Memory keeps parsed trees and small contents in memory, bounded in bytes.
-type Memory struct{ max int64 }
+	"github.com/dgraph-io/ristretto/v2"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// Memory keeps parsed trees and small contents in memory. It is bounded in bytes, refuses what was asked for
+// less often than what it would push out, and takes things in behind the caller's back: a Put may show a
+// moment later, or never.
+type Memory struct {
+	max int64
+
+	mu     sync.RWMutex // Close excludes the rest: ristretto panics when it is used while it closes
+	closed bool
+	cache  *ristretto.Cache[uint64, remembered]
+}
+
+// remembered is a tree or a content. Keys are only a part of the id, so it says whose it is.
+type remembered struct {
+	id      object.ID
+	entries []object.TreeEntry
+	content []byte
+}
+
+// meanItem is the size in bytes that the number of frequency counters is laid out for; ristretto wants ten
+// counters an item.
+const meanItem = 4 << 10
 
 // NewMemory returns an empty cache of about maxBytes.
-func NewMemory(maxBytes int64) (*Memory, error) { return &Memory{maxBytes}, nil }
+func NewMemory(maxBytes int64) (*Memory, error) {
+	c, err := ristretto.NewCache(&ristretto.Config[uint64, remembered]{
+		NumCounters: max(1000, 10*maxBytes/meanItem),
+		MaxCost:     maxBytes,
+		BufferItems: 64,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make memory cache of %d bytes: %w", maxBytes, err)
+	}
+	return &Memory{max: maxBytes, cache: c}, nil
+}
+
+func memoryKey(id object.ID) uint64 {
+	var b [8]byte
+	copy(b[:], id.Bytes())
+	return binary.LittleEndian.Uint64(b[:])
+}
+
+func (m *Memory) get(id object.ID) (remembered, bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.closed {
+		return remembered{}, false
+	}
+	r, ok := m.cache.Get(memoryKey(id))
+	return r, ok && r.id == id
+}
+
+// put keeps what no single item may crowd out: an eighth of the cache at most.
+func (m *Memory) put(r remembered, cost int64) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if !m.closed && cost <= m.max/8 {
+		m.cache.Set(memoryKey(r.id), r, cost)
+	}
+}
 
 // Tree finds a tree's entries, which the caller must not change.
-func (m *Memory) Tree(id object.ID) ([]object.TreeEntry, bool) { return nil, false }
+func (m *Memory) Tree(id object.ID) ([]object.TreeEntry, bool) {
+	r, ok := m.get(id)
+	return r.entries, ok && r.entries != nil
+}
 
 // PutTree keeps a tree's entries, which nobody may change any more.
-func (m *Memory) PutTree(id object.ID, entries []object.TreeEntry) {}
+func (m *Memory) PutTree(id object.ID, entries []object.TreeEntry) {
+	if entries == nil {
+		entries = []object.TreeEntry{}
+	}
+	cost := int64(cap(entries)) * int64(unsafe.Sizeof(object.TreeEntry{}))
+	for i := range entries {
+		cost += int64(len(entries[i].Name)+15) &^ 15 // what the allocator takes
+	}
+	m.put(remembered{id: id, entries: entries}, cost)
+}
 
 // Content finds a small content, which the caller must not change.
-func (m *Memory) Content(id object.ID) ([]byte, bool) { return nil, false }
+func (m *Memory) Content(id object.ID) ([]byte, bool) {
+	r, ok := m.get(id)
+	return r.content, ok && r.content != nil
+}
 
 // PutContent keeps a small content, which nobody may change any more.
-func (m *Memory) PutContent(id object.ID, data []byte) {}
+func (m *Memory) PutContent(id object.ID, data []byte) {
+	if data == nil {
+		data = []byte{}
+	}
+	m.put(remembered{id: id, content: data}, int64(cap(data)))
+}
 
-// Close frees the memory.
-func (m *Memory) Close() {}
+// Close frees the memory. Later calls find and keep nothing.
+func (m *Memory) Close() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.closed {
+		m.closed = true
+		m.cache.Close()
+	}
+}

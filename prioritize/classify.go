@@ -103,8 +103,8 @@ func nameTraits(name string) traits {
 			return t | extensions[ext]
 		}
 	}
-	if t, ok := fileNames[stem]; ok && t&doc != 0 {
-		return t // CHANGELOG.md and LICENSE.txt are what they are without the extension
+	if t := fileNames[stem]; t&doc != 0 && extensions[ext]&source == 0 {
+		return t // LICENSE.APACHE is a licence, but history.js is program text
 	}
 	return extensions[ext]
 }

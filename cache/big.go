@@ -1,0 +1,360 @@
+package cache
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// bigFile is a content in a file of its own.
+type bigFile struct {
+	size     int64
+	used     atomic.Int64 // time of last use, Unix nanoseconds
+	stamped  atomic.Int64 // the same as last written to the file
+	verified uint64       // inode whose content this process found whole; guarded by Blobs.mu
+}
+
+func (b *Blobs) bigPath(id object.ID) string {
+	hex := id.String()
+	return filepath.Join(b.dir, "big", hex[:2], hex)
+}
+
+// readBigHeader reads the header behind a content and checks it against the file's name and length.
+func readBigHeader(f *os.File, id object.ID) (header, unix.Stat_t, bool) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Size < headerSize || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return header{}, st, false
+	}
+	var buf [headerSize]byte
+	if _, err := f.ReadAt(buf[:], st.Size-headerSize); err != nil {
+		return header{}, st, false
+	}
+	h, ok := parseHeader(buf[:])
+	return h, st, ok && h.id == id && h.size == st.Size-headerSize
+}
+
+// openBig opens a content that has a file of its own, also one that another process stored; nil: there is none.
+// The first time it reads the content through to verify it.
+func (b *Blobs) openBig(id object.ID) *Content {
+	b.mu.RLock()
+	closed := b.closed
+	b.mu.RUnlock()
+	if closed || id.IsZero() {
+		return nil
+	}
+	f, err := os.Open(b.bigPath(id))
+	if err != nil {
+		b.forgetBig(id)
+		return nil
+	}
+	h, st, good := readBigHeader(f, id)
+	b.mu.RLock()
+	known := b.big[id]
+	verified := known != nil && known.verified == st.Ino
+	b.mu.RUnlock()
+	if good && !verified {
+		buf := checkBuffers.Get().(*[64 << 10]byte)
+		crc, err := checksum(f, 0, h.size, 0, buf[:])
+		checkBuffers.Put(buf)
+		good = err == nil && crc == h.crc
+	}
+	if !good {
+		f.Close()
+		os.Remove(b.bigPath(id))
+		b.forgetBig(id)
+		b.damaged.Add(1)
+		return nil
+	}
+	known = b.enterBig(id, h.size, time.Unix(st.Mtim.Unix()), st.Ino)
+	touch(&known.used, &known.stamped, f)
+	return &Content{file: f, size: h.size}
+}
+
+// enterBig notes that a file is there; a verified inode of 0 means that nobody has verified it.
+func (b *Blobs) enterBig(id object.ID, size int64, used time.Time, verified uint64) *bigFile {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f := b.big[id]
+	if f == nil {
+		f = &bigFile{size: size}
+		f.used.Store(used.UnixNano())
+		f.stamped.Store(used.UnixNano())
+		if b.closed {
+			return f
+		}
+		b.big[id] = f
+		b.bytes += size + headerSize
+	}
+	if verified != 0 {
+		f.verified = verified
+	}
+	return f
+}
+
+func (b *Blobs) forgetBig(id object.ID) (freed int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f := b.big[id]
+	if f == nil {
+		return 0
+	}
+	delete(b.big, id)
+	b.bytes -= f.size + headerSize
+	return f.size + headerSize
+}
+
+func (b *Blobs) evictBig(id object.ID) int64 {
+	if err := os.Remove(b.bigPath(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return 0
+	}
+	return b.forgetBig(id)
+}
+
+// listBig makes the index know the big files that are there; it needs look. Those cut or damaged in a crash go.
+func (b *Blobs) listBig() error {
+	root := filepath.Join(b.dir, "big")
+	dirs, err := os.ReadDir(root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, d := range dirs {
+		files, err := os.ReadDir(filepath.Join(root, d.Name()))
+		if err != nil {
+			continue // not ours
+		}
+		for _, file := range files {
+			id, err := object.ParseID(file.Name())
+			if err != nil || filepath.Join(root, d.Name(), file.Name()) != b.bigPath(id) {
+				continue
+			}
+			f, err := os.Open(b.bigPath(id))
+			if err != nil {
+				continue
+			}
+			if h, st, ok := readBigHeader(f, id); ok {
+				b.enterBig(id, h.size, time.Unix(st.Mtim.Unix()), 0)
+			} else {
+				os.Remove(f.Name())
+			}
+			f.Close()
+		}
+	}
+	return nil
+}
+
+// putBig stores a large content that lies in memory.
+func (b *Blobs) putBig(id object.ID, data []byte) error {
+	f, err := b.Spool(int64(len(data)))
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(data, 0)
+	if isFull(err) && b.makeRoom(int64(len(data))) {
+		_, err = f.WriteAt(data, 0)
+	}
+	if err != nil {
+		b.discard(f)
+		return err
+	}
+	return b.PutFile(id, f, int64(len(data)))
+}
+
+// Spool makes a temporary file, on the file system of the cache, for a content of about size bytes. Where the
+// file system can, it vanishes when it is closed without PutFile; elsewhere with the next OpenBlobs or Collect.
+// If the disk has too little room, others are evicted first; the error wraps unix.ENOSPC if that cannot do.
+func (b *Blobs) Spool(size int64) (*os.File, error) {
+	f, err := b.temp()
+	if errors.Is(err, fs.ErrNotExist) { // somebody deleted the directory
+		if err = b.makeDirs(); err == nil {
+			f, err = b.temp()
+		}
+	}
+	if err == nil {
+		if err = b.ensureFree(f, size+headerSize); err != nil {
+			b.discard(f)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("spool blob: %w", err)
+	}
+	return f, nil
+}
+
+// ensureFree evicts until the disk has size bytes free. Size may be a lie of the remote's, so nothing goes for
+// what could not fit anyway.
+func (b *Blobs) ensureFree(f *os.File, size int64) error {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
+		return fmt.Errorf("read free space: %w", err)
+	}
+	free := int64(st.Bavail) * st.Bsize
+	if st.Blocks == 0 || size <= free { // a file system without numbers
+		return nil
+	}
+	b.mu.RLock()
+	used := b.bytes
+	b.mu.RUnlock()
+	if size-free > used || !b.makeRoom(size-free) {
+		return fmt.Errorf("%d bytes wanted, %d free: %w", size, free, unix.ENOSPC)
+	}
+	return nil
+}
+
+func (b *Blobs) temp() (*os.File, error) {
+	if b.unnamed {
+		fd, err := unix.Open(b.tmpDir(), unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+		if err != nil {
+			return nil, fmt.Errorf("create temporary file: %w", err)
+		}
+		return os.NewFile(uintptr(fd), filepath.Join(b.tmpDir(), "unnamed")), nil
+	}
+	for {
+		f, err := os.CreateTemp(b.tmpDir(), "spool-*")
+		if err != nil {
+			return nil, err
+		}
+		if _, err := lock(f); err != nil {
+			b.discard(f)
+			return nil, err
+		}
+		if _, ok := linked(f); ok {
+			return f, nil
+		}
+		f.Close() // another process cleared it away before it was locked
+	}
+}
+
+// discard closes a temporary file and removes its temporary name.
+func (b *Blobs) discard(f *os.File) {
+	if !b.unnamed {
+		os.Remove(f.Name())
+	}
+	f.Close()
+}
+
+// probeUnnamed says whether the file system can make files without a name and give them one later.
+func (b *Blobs) probeUnnamed() bool {
+	b.unnamed = true
+	f, err := b.temp()
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	name := filepath.Join(b.tmpDir(), "probe-"+strconv.Itoa(os.Getpid()))
+	if err := link(f, name); err != nil {
+		return false
+	}
+	return os.Remove(name) == nil
+}
+
+func link(f *os.File, path string) error {
+	err := unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(int(f.Fd())), unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
+	if err != nil {
+		return fmt.Errorf("link %s: %w", filepath.Base(path), err)
+	}
+	return nil
+}
+
+// clearTemp removes temporary files whose process is gone: it held a lock on them.
+func (b *Blobs) clearTemp() {
+	names, err := os.ReadDir(b.tmpDir())
+	if err != nil {
+		return
+	}
+	for _, n := range names {
+		f, err := os.Open(filepath.Join(b.tmpDir(), n.Name()))
+		if err != nil {
+			continue
+		}
+		if locked, err := lock(f); err == nil && locked {
+			os.Remove(f.Name())
+		}
+		f.Close()
+	}
+}
+
+// PutFile keeps the first size bytes of a file from Spool, which the caller has verified. It closes f in any case.
+func (b *Blobs) PutFile(id object.ID, f *os.File, size int64) error {
+	defer b.discard(f)
+	if _, ok := b.knownSize(id); ok {
+		return nil
+	}
+	if err := b.adopt(id, f, size); err != nil {
+		return fmt.Errorf("put blob %s: %w", id, err)
+	}
+	b.evictOver()
+	return nil
+}
+
+// adopt appends the header to a spool file and gives it its name.
+func (b *Blobs) adopt(id object.ID, f *os.File, size int64) error {
+	b.mu.RLock()
+	closed := b.closed
+	b.mu.RUnlock()
+	switch {
+	case closed:
+		return ErrClosed
+	case id.IsZero():
+		return errNoID
+	}
+	if have, _ := linked(f); have < size {
+		return fmt.Errorf("file has %d bytes, want %d", have, size)
+	}
+	buf := checkBuffers.Get().(*[64 << 10]byte)
+	defer checkBuffers.Put(buf)
+	crc, err := checksum(f, 0, size, 0, buf[:])
+	if err != nil {
+		return err
+	}
+	head := header{id, size, crc}.encode()
+	if err := f.Truncate(size); err != nil {
+		return err
+	}
+	_, err = f.WriteAt(head, size)
+	if isFull(err) && b.makeRoom(headerSize) {
+		_, err = f.WriteAt(head, size)
+	}
+	if err != nil {
+		return err
+	}
+	if err := b.name(f, b.bigPath(id)); err != nil {
+		return err
+	}
+	b.enterBig(id, size, time.Now(), 0)
+	return nil
+}
+
+// name gives a temporary file its final name, in place of a file that has it.
+func (b *Blobs) name(f *os.File, path string) error {
+	for try := 0; ; try++ {
+		var err error
+		if b.unnamed {
+			err = link(f, path)
+		} else {
+			err = os.Rename(f.Name(), path)
+		}
+		switch {
+		case err == nil || try == 3:
+			return err
+		case errors.Is(err, fs.ErrNotExist):
+			err = os.MkdirAll(filepath.Dir(path), 0o700)
+		case errors.Is(err, fs.ErrExist):
+			err = os.Remove(path)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+}

@@ -1,0 +1,63 @@
+package cache
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"sync/atomic"
+)
+
+// Content is one blob's content. It stays readable until Release, even if it is evicted meanwhile.
+type Content struct {
+	file     *os.File
+	segment  *segment // nil: the file is this content's own
+	off      int64    // of the content in file
+	size     int64
+	released atomic.Bool
+}
+
+var _ io.ReaderAt = (*Content)(nil)
+
+// ReadAt reads from the content as io.ReaderAt asks for.
+func (c *Content) ReadAt(p []byte, off int64) (int, error) {
+	if off < 0 {
+		return 0, fmt.Errorf("read content: offset %d", off)
+	}
+	if off >= c.size {
+		return 0, io.EOF
+	}
+	short := int64(len(p)) > c.size-off
+	if short {
+		p = p[:c.size-off]
+	}
+	n, err := c.file.ReadAt(p, c.off+off)
+	switch {
+	case err == io.EOF: // the file was cut by somebody who is none of us
+		err = io.ErrUnexpectedEOF
+	case err == nil && short:
+		return n, io.EOF
+	}
+	if err != nil {
+		return n, fmt.Errorf("read content: %w", err)
+	}
+	return n, nil
+}
+
+// Size is the content's size in bytes.
+func (c *Content) Size() int64 { return c.size }
+
+// File gives a descriptor and where in it the content starts, for splicing until Release. Other things follow
+// the content there: read no further than Size.
+func (c *Content) File() (fd uintptr, off int64) { return c.file.Fd(), c.off }
+
+// Release ends the use of the content. Further calls do nothing.
+func (c *Content) Release() {
+	if !c.released.CompareAndSwap(false, true) {
+		return
+	}
+	if c.segment != nil {
+		c.segment.release()
+		return
+	}
+	c.file.Close()
+}

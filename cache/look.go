@@ -1,0 +1,189 @@
+package cache
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+const (
+	// lookEvery is how often misses look for what other processes stored.
+	lookEvery = time.Millisecond
+	// growthChecks is how many unfinished segments one look asks for their size.
+	growthChecks = 8
+	// settled is how old a directory's mtime must be to prove that nothing came after it: the clock of a file
+	// system ticks as slowly as every 10 ms.
+	settled = 100 * time.Millisecond
+)
+
+// lookAround indexes what other processes stored since the last time and drops what they evicted, unless that
+// was looked at within the last millisecond or is being looked at. It says whether anything was found.
+func (b *Blobs) lookAround() bool {
+	now, next := int64(time.Since(b.started)), b.nextLook.Load()
+	if now < next || !b.nextLook.CompareAndSwap(next, now+int64(lookEvery)) || !b.look.TryLock() {
+		return false
+	}
+	defer b.look.Unlock()
+	listed, err := b.listChanged()
+	if err != nil {
+		return false // a miss then; storing will tell what is wrong
+	}
+	return b.readGrowth() || listed
+}
+
+// listChanged lists the segments if the directory changed since it was last read; it needs look.
+func (b *Blobs) listChanged() (bool, error) {
+	info, err := os.Stat(b.segDir())
+	if err == nil && info.ModTime().Equal(b.look.listed) {
+		return false, nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	return true, b.listSegments()
+}
+
+// listSegments makes the index know the segments that are there, and no others; it needs look.
+func (b *Blobs) listSegments() error {
+	begun := time.Now()
+	names := map[string]bool{}
+	var changed time.Time
+	dir, err := os.Open(b.segDir())
+	if err == nil {
+		defer dir.Close()
+		info, err := dir.Stat()
+		if err != nil {
+			return err
+		}
+		changed = info.ModTime()
+		list, err := dir.Readdirnames(-1)
+		if err != nil {
+			return err
+		}
+		for _, name := range list {
+			names[name] = isSegmentName(name)
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	var gone []*segment
+	b.mu.RLock()
+	for name, s := range b.byName {
+		if !names[name] {
+			gone = append(gone, s)
+		}
+		delete(names, name)
+	}
+	b.mu.RUnlock()
+	for _, s := range gone {
+		b.drop(s)
+	}
+	for name, is := range names {
+		if is {
+			b.readSegment(name)
+		}
+	}
+	b.look.listed = time.Time{}
+	if begun.Sub(changed) > settled {
+		b.look.listed = changed
+	}
+	return nil
+}
+
+// readSegment enters a segment met for the first time; it needs look. One that cannot be read does not exist.
+func (b *Blobs) readSegment(name string) {
+	f, err := os.Open(filepath.Join(b.segDir(), name))
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return
+	}
+	s := newSegment(name, info.ModTime())
+	var covered int64
+	var entries []entry
+	if text, err := os.ReadFile(filepath.Join(b.segDir(), sidecarName(name))); err == nil {
+		covered, entries, _ = parseSidecar(text, info.Size())
+	}
+	b.mu.Lock()
+	ok := !b.closed && b.enterLocked(s)
+	if ok {
+		b.index.reserve(b.index.n + len(entries))
+		b.addLocked(s, entries)
+		s.scanned = covered
+	}
+	b.mu.Unlock()
+	if ok {
+		b.readRecords(s, f, info.Size())
+	}
+}
+
+// readRecords indexes the whole records of a segment between where the last reading ended and size, which the
+// caller learnt before; it needs look.
+func (b *Blobs) readRecords(s *segment, f *os.File, size int64) ending {
+	var found []entry
+	end, how, err := scanRecords(f, s.scanned, size, func(h header, off int64) bool {
+		found = append(found, makeEntry(h, off))
+		return len(found) < maxEntries
+	})
+	if err != nil {
+		how = broken
+	}
+	s.scanned = end
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.addLocked(s, found)
+	if !s.dropped {
+		b.bytes += size - s.size
+		s.size = size
+	}
+	return how
+}
+
+// readGrowth indexes what was appended to others' segments; it needs look. It checks a few of them in turn.
+func (b *Blobs) readGrowth() bool {
+	var check []*segment
+	b.mu.RLock()
+	for range min(len(b.segments), 64*growthChecks) {
+		b.look.next = (b.look.next + 1) % len(b.segments)
+		s := b.segments[b.look.next]
+		if s != nil && !s.own && !s.dropped && s.size < maxSegment {
+			s.hold()
+			if check = append(check, s); len(check) == growthChecks {
+				break
+			}
+		}
+	}
+	b.mu.RUnlock()
+	grown := false
+	for _, s := range check {
+		grown = b.readMore(s) || grown
+		s.release()
+	}
+	return grown
+}
+
+// readMore indexes what was appended to one of others' segments, and drops one that was evicted; it needs look.
+func (b *Blobs) readMore(s *segment) bool {
+	f, err := s.open(b.segDir())
+	if errors.Is(err, fs.ErrNotExist) {
+		b.drop(s)
+	}
+	if err != nil {
+		return false
+	}
+	size, ok := linked(f)
+	if !ok {
+		b.drop(s)
+	}
+	if !ok || size == s.size {
+		return false
+	}
+	before := s.scanned
+	b.readRecords(s, f, size)
+	return s.scanned > before
+}

@@ -1,0 +1,246 @@
+package cache
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"sync/atomic"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// A record is a header and a content. In a segment the header stands first; in a file of its own, which is
+// adopted as it is, it stands last.
+//
+//	bytes  0-3   "AFSb"
+//	       4     length of the id: 20 or 32
+//	       5-7   zero
+//	       8-15  size of the content in bytes
+//	      16-47  id, filled up with zeros
+//	      48-51  CRC-32C of the content
+//	      52-55  CRC-32C of bytes 0-51
+//
+// Integers are little-endian.
+const (
+	headerSize  = 56
+	headerMagic = "AFSb"
+
+	// maxSmall is the size in bytes of the largest content that goes into a segment.
+	maxSmall = 1 << 20
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// header is a record's header.
+type header struct {
+	id   object.ID
+	size int64
+	crc  uint32 // of the content
+}
+
+func (h header) encode() []byte {
+	b := make([]byte, headerSize)
+	copy(b, headerMagic)
+	b[4] = byte(len(h.id.Bytes()))
+	binary.LittleEndian.PutUint64(b[8:], uint64(h.size))
+	copy(b[16:48], h.id.Bytes())
+	binary.LittleEndian.PutUint32(b[48:], h.crc)
+	binary.LittleEndian.PutUint32(b[52:], crc32.Checksum(b[:52], castagnoli))
+	return b
+}
+
+// parseHeader reads a header; false: these bytes are none, or damaged.
+func parseHeader(b []byte) (header, bool) {
+	var h header
+	if len(b) < headerSize || string(b[:4]) != headerMagic || binary.LittleEndian.Uint32(b[52:]) != crc32.Checksum(b[:52], castagnoli) {
+		return h, false
+	}
+	n, size := int(b[4]), binary.LittleEndian.Uint64(b[8:])
+	if n != object.SHA1.Size() && n != object.SHA256.Size() || size > 1<<62 {
+		return h, false
+	}
+	h.id, _ = object.FromBytes(b[16 : 16+n])
+	h.size = int64(size)
+	h.crc = binary.LittleEndian.Uint32(b[48:])
+	return h, true
+}
+
+// entry is what memory keeps of a small content: 40 bytes.
+type entry struct {
+	sum  [32]byte // the id, filled up with zeros
+	off  uint32   // of the record in its segment
+	meta uint32   // size and flags; changed atomically
+}
+
+const (
+	metaSize     = 1<<21 - 1 // bits that hold the size
+	metaGone     = 1 << 29   // found damaged: never served again
+	metaSHA256   = 1 << 30   // the id is of 32 bytes
+	metaVerified = 1 << 31   // the content was read and found whole since the segment was opened
+)
+
+func makeEntry(h header, off int64) entry {
+	e := entry{off: uint32(off), meta: uint32(h.size)}
+	if copy(e.sum[:], h.id.Bytes()) == object.SHA256.Size() {
+		e.meta |= metaSHA256
+	}
+	return e
+}
+
+func (e *entry) idBytes() []byte {
+	if e.meta&metaSHA256 != 0 {
+		return e.sum[:]
+	}
+	return e.sum[:20]
+}
+
+func (e *entry) end() int64 { return int64(e.off) + headerSize + int64(e.meta&metaSize) }
+
+// ending says how a segment ends.
+type ending uint8
+
+const (
+	whole  ending = iota // with a whole record
+	torn                 // within a record: its writer died or is at it
+	broken               // with bytes that are no record
+)
+
+// scanRecords reads the headers of the records that lie whole within r's first size bytes, starting at from,
+// and hands each to emit, which returns false to stop. End is where the last whole record ends. It reads
+// about one block a record.
+//
+// The caller must have learnt size before: then no record that is still being written can look whole.
+func scanRecords(r io.ReaderAt, from, size int64, emit func(header, int64) bool) (end int64, how ending, err error) {
+	const window = 4096
+	buf := make([]byte, window)
+	var have []byte // bytes of r at off
+	for off := from; ; {
+		if off == size {
+			return off, whole, nil
+		}
+		if size-off < headerSize {
+			return off, torn, nil
+		}
+		if len(have) < headerSize {
+			n, err := r.ReadAt(buf[:min(window, size-off)], off)
+			if n < headerSize {
+				if err == io.EOF {
+					return off, torn, nil
+				}
+				return off, broken, fmt.Errorf("read record at %d: %w", off, err)
+			}
+			have = buf[:n]
+		}
+		h, ok := parseHeader(have)
+		if !ok || h.size > maxSmall {
+			return off, broken, nil
+		}
+		next := off + headerSize + h.size
+		if next > size {
+			return off, torn, nil
+		}
+		if !emit(h, off) {
+			return off, whole, nil
+		}
+		have = have[min(next-off, int64(len(have))):]
+		off = next
+	}
+}
+
+// checkRecord reads the record of id at off and says whether it is whole: the right id and size, and content
+// bytes that fit their checksum. An error means that it could not be read.
+func checkRecord(r io.ReaderAt, off int64, id object.ID, size int64, buf []byte) (bool, error) {
+	n := min(int64(len(buf)), headerSize+size)
+	if _, err := r.ReadAt(buf[:n], off); err != nil {
+		return false, fmt.Errorf("read record: %w", err)
+	}
+	h, ok := parseHeader(buf[:n])
+	if !ok || h.id != id || h.size != size {
+		return false, nil
+	}
+	crc := crc32.Checksum(buf[headerSize:n], castagnoli)
+	rest, err := checksum(r, off+n, headerSize+size-n, crc, buf)
+	return rest == h.crc, err
+}
+
+// checksum continues a CRC-32C over n bytes of r at off.
+func checksum(r io.ReaderAt, off, n int64, crc uint32, buf []byte) (uint32, error) {
+	for n > 0 {
+		part := buf[:min(int64(len(buf)), n)]
+		if _, err := r.ReadAt(part, off); err != nil {
+			return 0, fmt.Errorf("read content: %w", err)
+		}
+		crc = crc32.Update(crc, castagnoli, part)
+		off, n = off+int64(len(part)), n-int64(len(part))
+	}
+	return crc, nil
+}
+
+// A sidecar lists the records of a segment's first bytes, so that opening needs no scan:
+//
+//	bytes 0-7    "AFSidx1\n"
+//	      8-15   how many bytes of the segment it covers
+//	      16-19  count
+//	      then for each record: id filled up to 32 bytes, offset (4), size and flag as in entry.meta (4)
+//	      last 4 CRC-32C of all before
+//
+// It is a hint: what it says of a record is checked against the record before its content is served.
+const (
+	sidecarMagic = "AFSidx1\n"
+	sidecarHead  = 20
+	sidecarEntry = 40
+)
+
+// encodeSidecar writes a sidecar. Readers may set flags of the entries meanwhile.
+func encodeSidecar(covered int64, entries []entry) []byte {
+	var b bytes.Buffer
+	b.Grow(sidecarHead + sidecarEntry*len(entries) + 4)
+	b.WriteString(sidecarMagic)
+	var n [12]byte
+	binary.LittleEndian.PutUint64(n[:8], uint64(covered))
+	b.Write(n[:8])
+	b.Write(n[8:12]) // the count, known at the end
+	count := uint32(0)
+	for i := range entries {
+		e := &entries[i]
+		meta := atomic.LoadUint32(&e.meta)
+		if meta&metaGone != 0 {
+			continue
+		}
+		count++
+		b.Write(e.sum[:])
+		binary.LittleEndian.PutUint32(n[:4], e.off)
+		binary.LittleEndian.PutUint32(n[4:8], meta&(metaSize|metaSHA256))
+		b.Write(n[:8])
+	}
+	out := b.Bytes()
+	binary.LittleEndian.PutUint32(out[16:], count)
+	return binary.LittleEndian.AppendUint32(out, crc32.Checksum(out, castagnoli))
+}
+
+// parseSidecar reads a sidecar of a segment that is size bytes long; false: it is damaged or of another segment.
+func parseSidecar(b []byte, size int64) (covered int64, entries []entry, ok bool) {
+	if len(b) < sidecarHead+4 || string(b[:8]) != sidecarMagic {
+		return 0, nil, false
+	}
+	body, crc := b[:len(b)-4], binary.LittleEndian.Uint32(b[len(b)-4:])
+	cover, count := binary.LittleEndian.Uint64(b[8:]), int64(binary.LittleEndian.Uint32(b[16:]))
+	if crc32.Checksum(body, castagnoli) != crc || cover > uint64(size) || count > maxEntries || int64(len(body)) != sidecarHead+sidecarEntry*count {
+		return 0, nil, false
+	}
+	covered = int64(cover)
+	entries = make([]entry, count)
+	last := int64(0)
+	for i := range entries {
+		e, rec := &entries[i], body[sidecarHead+sidecarEntry*i:]
+		copy(e.sum[:], rec)
+		e.off, e.meta = binary.LittleEndian.Uint32(rec[32:]), binary.LittleEndian.Uint32(rec[36:])
+		if e.meta&^(metaSize|metaSHA256) != 0 || e.meta&metaSize > maxSmall || int64(e.off) < last || e.end() > covered {
+			return 0, nil, false
+		}
+		last = e.end()
+	}
+	return covered, entries, true
+}

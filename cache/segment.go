@@ -1,0 +1,137 @@
+package cache
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// maxSegment is where a segment is full, in bytes; its last record may reach beyond.
+	maxSegment = 64 << 20
+	// minSegment is what a segment may hold at least, however small the quota is.
+	minSegment = 1 << 20
+	// maxEntries and maxSegments bound what a reference of 32 bits can name.
+	maxEntries  = 1 << 16
+	maxSegments = 1 << 16
+
+	segmentSuffix = ".seg"
+	sidecarSuffix = ".idx"
+
+	// stampEvery is how often the time of last use is written to a file's mtime, where other processes and
+	// successors find it.
+	stampEvery = time.Minute
+)
+
+// segment is one file of records. Bytes of it that once were a whole record never change.
+type segment struct {
+	name string // without directory
+	slot uint16 // place in Blobs.segments
+
+	file    atomic.Pointer[os.File] // opened when first needed
+	holders atomic.Int32            // the index and every Content; the last to leave closes file
+	used    atomic.Int64            // time of last use, Unix nanoseconds
+	stamped atomic.Int64            // the same as last written to the file
+
+	// Guarded by Blobs.mu; flags of entries are also set under its read lock, atomically.
+	entries []entry
+	size    int64 // bytes known to be there
+	own     bool  // this process appends to it
+	dropped bool  // evicted or vanished; entries are on their way out
+
+	scanned int64 // end of the last record indexed; guarded by Blobs.look, and idle while own
+}
+
+func newSegment(name string, used time.Time) *segment {
+	s := &segment{name: name}
+	s.holders.Store(1)
+	s.used.Store(used.UnixNano())
+	s.stamped.Store(used.UnixNano())
+	return s
+}
+
+// newSegmentName makes names that sort by age.
+func newSegmentName() string {
+	return fmt.Sprintf("%016x-%08x%s", time.Now().UnixNano(), rand.Uint32(), segmentSuffix)
+}
+
+func isSegmentName(name string) bool {
+	return len(name) == 16+1+8+len(segmentSuffix) && strings.HasSuffix(name, segmentSuffix) && name[16] == '-'
+}
+
+func sidecarName(segment string) string {
+	return strings.TrimSuffix(segment, segmentSuffix) + sidecarSuffix
+}
+
+// open returns the segment's file for reading. The caller must be a holder.
+func (s *segment) open(dir string) (*os.File, error) {
+	if f := s.file.Load(); f != nil {
+		return f, nil
+	}
+	f, err := os.Open(filepath.Join(dir, s.name))
+	if err != nil {
+		return nil, err
+	}
+	if !s.file.CompareAndSwap(nil, f) {
+		f.Close() // another reader was faster
+	}
+	return s.file.Load(), nil
+}
+
+func (s *segment) hold() { s.holders.Add(1) }
+
+func (s *segment) release() {
+	if s.holders.Add(-1) > 0 {
+		return
+	}
+	if f := s.file.Load(); f != nil {
+		f.Close()
+	}
+}
+
+// touch notes a use. Now and then it tells the file, outside of all locks.
+func touch(used, stamped *atomic.Int64, f *os.File) {
+	now := time.Now()
+	used.Store(now.UnixNano())
+	last := stamped.Load()
+	if now.UnixNano()-last < int64(stampEvery) || !stamped.CompareAndSwap(last, now.UnixNano()) {
+		return
+	}
+	tv := []unix.Timeval{unix.NsecToTimeval(now.UnixNano()), unix.NsecToTimeval(now.UnixNano())}
+	// A stamp that cannot be written makes eviction choose worse, no more.
+	_ = unix.Futimes(int(f.Fd()), tv)
+}
+
+// lock takes the lock that says "I append to this file". It belongs to the open file, so the kernel frees it
+// when its process dies. False: somebody else has it.
+func lock(f *os.File) (bool, error) {
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			return true, nil
+		case errors.Is(err, unix.EWOULDBLOCK):
+			return false, nil
+		case !errors.Is(err, unix.EINTR):
+			return false, fmt.Errorf("lock %s: %w", filepath.Base(f.Name()), err)
+		}
+	}
+}
+
+func unlock(f *os.File) { _ = unix.Flock(int(f.Fd()), unix.LOCK_UN) }
+
+// linked says whether an open file still has a name, and how long it is.
+func linked(f *os.File) (size int64, ok bool) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return 0, false
+	}
+	return st.Size, st.Nlink > 0
+}

@@ -1,0 +1,263 @@
+package cache
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+var errNoID = errors.New("the id is null")
+
+// Put keeps a content that the caller has verified. When the disk is full it evicts and tries once more; the
+// error then wraps unix.ENOSPC or unix.EDQUOT, and nothing of the content is left.
+func (b *Blobs) Put(id object.ID, data []byte) error {
+	if _, ok := b.knownSize(id); ok {
+		return nil
+	}
+	var err error
+	switch {
+	case id.IsZero():
+		err = errNoID
+	case len(data) > maxSmall:
+		err = b.putBig(id, data)
+	default:
+		err = b.putSmall(id, data)
+	}
+	if err != nil {
+		return fmt.Errorf("put blob %s: %w", id, err)
+	}
+	b.evictOver()
+	return nil
+}
+
+func (b *Blobs) putSmall(id object.ID, data []byte) error {
+	b.append.Lock()
+	defer b.append.Unlock()
+	err := b.appendRecord(id, data)
+	if isFull(err) && b.makeRoomLocked(headerSize+int64(len(data))) {
+		err = b.appendRecord(id, data)
+	}
+	return err
+}
+
+// appendRecord needs append.
+func (b *Blobs) appendRecord(id object.ID, data []byte) error {
+	if _, ok := b.knownSize(id); ok {
+		return nil // another Put was faster
+	}
+	if err := b.openActive(); err != nil {
+		return err
+	}
+	h := header{id, int64(len(data)), crc32.Checksum(data, castagnoli)}
+	a := &b.append
+	if err := writeFull(a.file, a.end, h.encode(), data); err != nil {
+		if err := a.file.Truncate(a.end); err != nil {
+			b.retire() // what is half-written stays at its end for ever
+		}
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := headerSize + int64(len(data))
+	b.addLocked(a.active, []entry{makeEntry(h, a.end)})
+	a.end += n
+	if !a.active.dropped {
+		a.active.size += n
+		b.bytes += n
+	}
+	return nil
+}
+
+// writeFull writes head and data at off with one system call, if the kernel takes it all.
+func writeFull(f *os.File, off int64, head, data []byte) error {
+	for parts := [][]byte{head, data}; ; {
+		n, err := unix.Pwritev(int(f.Fd()), parts, off)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("append to %s: %w", filepath.Base(f.Name()), err)
+		}
+		off += int64(max(n, 0))
+		for len(parts) > 0 && n >= len(parts[0]) {
+			n -= len(parts[0])
+			parts = parts[1:]
+		}
+		if len(parts) == 0 {
+			return nil
+		}
+		parts[0] = parts[0][max(n, 0):]
+	}
+}
+
+// openActive makes sure that there is a segment of ours with room; it needs append.
+func (b *Blobs) openActive() error {
+	b.mu.RLock()
+	closed, quota, a := b.closed, b.quota, b.append.active
+	usable := a != nil && !a.dropped && len(a.entries) < maxEntries && b.append.end < b.append.limit
+	b.mu.RUnlock()
+	switch {
+	case closed:
+		return ErrClosed
+	case usable:
+		return nil
+	}
+	b.retire()
+	b.append.limit = min(max(quota/16, minSegment), maxSegment)
+	var st unix.Statfs_t
+	if err := unix.Statfs(b.dir, &st); err == nil { // on a nearly full disk eviction must have small pieces
+		b.append.limit = max(minSegment, min(b.append.limit, int64(st.Bavail)*st.Bsize/8))
+	}
+	if b.resume() {
+		return nil
+	}
+	err := b.create()
+	if errors.Is(err, fs.ErrNotExist) { // somebody deleted the directory
+		if err = b.makeDirs(); err == nil {
+			err = b.create()
+		}
+	}
+	return err
+}
+
+// create starts a segment; it needs append. Holding look while the file is new keeps a look-around from taking
+// it for one that vanished.
+func (b *Blobs) create() error {
+	b.look.Lock()
+	defer b.look.Unlock()
+	for {
+		name := newSegmentName()
+		f, err := os.OpenFile(filepath.Join(b.segDir(), name), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			return fmt.Errorf("create segment: %w", err)
+		}
+		locked, err := lock(f)
+		if err != nil {
+			os.Remove(f.Name())
+			f.Close()
+			return err
+		}
+		if _, ok := linked(f); !locked || !ok { // another process found it unlocked and evicted it
+			f.Close()
+			continue
+		}
+		s := newSegment(name, time.Now())
+		s.own = true
+		b.mu.Lock()
+		ok := b.enterLocked(s)
+		b.mu.Unlock()
+		if !ok {
+			os.Remove(f.Name())
+			f.Close()
+			return fmt.Errorf("create segment: there are %d already", maxSegments-1)
+		}
+		b.append.active, b.append.file, b.append.end = s, f, 0
+		return nil
+	}
+}
+
+// resume goes on with a segment that was left unfinished, so that short-lived processes do not leave behind one
+// small segment each; it needs append.
+func (b *Blobs) resume() bool {
+	b.look.Lock()
+	defer b.look.Unlock()
+	var candidates []*segment
+	b.mu.RLock()
+	for _, s := range b.byName {
+		if s.size < b.append.limit/4*3 && len(s.entries) < maxEntries/4*3 {
+			candidates = append(candidates, s)
+		}
+	}
+	b.mu.RUnlock()
+	slices.SortFunc(candidates, func(x, y *segment) int { return cmp.Compare(y.used.Load(), x.used.Load()) })
+	const tries = 8
+	for _, s := range candidates[:min(tries, len(candidates))] {
+		f, err := os.OpenFile(filepath.Join(b.segDir(), s.name), os.O_RDWR, 0)
+		if err != nil {
+			continue
+		}
+		if b.takeOver(s, f) {
+			return true
+		}
+		f.Close()
+	}
+	return false
+}
+
+// takeOver makes s the active segment if nobody has it and it ends where a record ends or is torn. What is torn
+// is cut: it never was whole, so nobody can have indexed it. Behind bytes that are no record nothing is written,
+// because others may know records there from before the damage. It needs append and look.
+func (b *Blobs) takeOver(s *segment, f *os.File) bool {
+	if locked, err := lock(f); err != nil || !locked {
+		return false
+	}
+	size, ok := linked(f)
+	if !ok {
+		return false
+	}
+	switch how := b.readRecords(s, f, size); {
+	case how == broken:
+		return false
+	case how == torn:
+		if err := f.Truncate(s.scanned); err != nil {
+			return false
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s.dropped || len(s.entries) == maxEntries {
+		return false
+	}
+	b.bytes += s.scanned - s.size
+	s.size, s.own = s.scanned, true
+	b.append.active, b.append.file, b.append.end = s, f, s.scanned
+	return true
+}
+
+// retire ends the appending to the active segment, if any, and lets others have it; it needs append.
+func (b *Blobs) retire() {
+	s, f := b.append.active, b.append.file
+	if s == nil {
+		return
+	}
+	b.append.active, b.append.file = nil, nil
+	b.mu.RLock()
+	entries, dropped := s.entries, s.dropped
+	b.mu.RUnlock()
+	if !dropped {
+		// Without its sidecar a segment is scanned by those who open it, so a failure is not worth an error.
+		_ = b.writeSidecar(s.name, encodeSidecar(b.append.end, entries))
+	}
+	b.look.Lock()
+	b.mu.Lock()
+	s.scanned, s.own = b.append.end, false
+	if !s.dropped {
+		s.entries = slices.Clip(slices.Clone(s.entries))
+	}
+	b.mu.Unlock()
+	b.look.Unlock()
+	f.Close() // gives the lock back
+}
+
+func (b *Blobs) writeSidecar(segment string, content []byte) error {
+	f, err := os.CreateTemp(b.tmpDir(), "idx-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), filepath.Join(b.segDir(), sidecarName(segment)))
+	}
+	if err != nil {
+		os.Remove(f.Name())
+	}
+	return err
+}
