@@ -1,0 +1,199 @@
+package fuse
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"runtime/debug"
+	"sync"
+	"syscall"
+	"time"
+
+	raw "github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/hanwen/go-fuse/v2/splice"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// forever is how long the kernel may keep what it was told; whatever changes is invalidated explicitly.
+const forever = 10 * 365 * 24 * time.Hour
+
+// fileSystem answers the kernel's requests. What it does not implement is ENOSYS, which for OPEN, OPENDIR, FLUSH,
+// ACCESS, LSEEK and the like means that the kernel does it alone from then on.
+type fileSystem struct {
+	readOnly
+	tree   *worktree.Tree
+	statFS string
+	log    *zap.Logger
+	ops    counters
+
+	spliceMax int // what fits into a pipe with its header, in bytes
+
+	server *raw.Server   // set by Init, before the first request
+	gone   chan struct{} // closed when the mount is gone: nobody is left who waits
+	leave  sync.Once
+}
+
+func newFileSystem(t *worktree.Tree, o Options) *fileSystem {
+	// A remote that is down makes a crawler fail thousands of times a second: a sample of each message is enough.
+	sampled := o.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
+		return zapcore.NewSamplerWithOptions(c, time.Second, 10, 1000)
+	}))
+	f := &fileSystem{tree: t, statFS: o.StatFS, log: sampled, spliceMax: splice.MaxPipeSize() - 2*os.Getpagesize(), gone: make(chan struct{})}
+	f.readOnly = readOnly{raw.NewDefaultRawFileSystem(), &f.ops}
+	return f
+}
+
+func (f *fileSystem) Init(s *raw.Server) { f.server = s }
+
+func (f *fileSystem) String() string { return "artifactfs" }
+
+// leaving ends the waiting of requests that nobody waits for any more.
+func (f *fileSystem) leaving() { f.leave.Do(func() { close(f.gone) }) }
+
+func (f *fileSystem) OnUnmount() { f.leaving() }
+
+func (f *fileSystem) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, out *raw.EntryOut) raw.Status {
+	f.ops.add(opLookup)
+	if len(name) > object.MaxNameLen {
+		return raw.Status(syscall.ENAMETOOLONG)
+	}
+	w := f.wait(cancel, h)
+	defer w.finish()
+	a, err := f.tree.Lookup(w, worktree.Node(h.NodeId), name)
+	if errors.Is(err, worktree.ErrNotExist) {
+		out.SetEntryTimeout(forever) // node id 0: the kernel keeps the absence as well
+		return raw.OK
+	}
+	if err != nil {
+		return f.fail(opLookup, h, err)
+	}
+	fillEntry(out, a)
+	return raw.OK
+}
+
+func (f *fileSystem) GetAttr(cancel <-chan struct{}, in *raw.GetAttrIn, out *raw.AttrOut) raw.Status {
+	f.ops.add(opGetAttr)
+	w := f.wait(cancel, &in.InHeader)
+	defer w.finish()
+	a, err := f.tree.Attr(w, worktree.Node(in.NodeId))
+	if err != nil {
+		return f.fail(opGetAttr, &in.InHeader, err)
+	}
+	out.SetTimeout(forever)
+	fillAttr(&out.Attr, a)
+	return raw.OK
+}
+
+func (f *fileSystem) Readlink(cancel <-chan struct{}, h *raw.InHeader) ([]byte, raw.Status) {
+	f.ops.add(opReadlink)
+	w := f.wait(cancel, h)
+	defer w.finish()
+	target, err := f.tree.Readlink(w, worktree.Node(h.NodeId))
+	return target, f.fail(opReadlink, h, err)
+}
+
+func (f *fileSystem) ReadDir(cancel <-chan struct{}, in *raw.ReadIn, out *raw.DirEntryList) raw.Status {
+	f.ops.add(opReadDir)
+	w := f.wait(cancel, &in.InHeader)
+	defer w.finish()
+	return f.fail(opReadDir, &in.InHeader, f.list(w, in, func(e raw.DirEntry) bool { return out.AddDirEntry(e) }))
+}
+
+// ReadDirPlus gives attributes with the names, which spares the kernel a LOOKUP each. It waits for no size: an
+// entry whose size is not known has node id 0, a name without attributes.
+func (f *fileSystem) ReadDirPlus(cancel <-chan struct{}, in *raw.ReadIn, out *raw.DirEntryList) raw.Status {
+	f.ops.add(opReadDirPlus)
+	w := f.wait(cancel, &in.InHeader)
+	defer w.finish()
+	return f.fail(opReadDirPlus, &in.InHeader, f.list(w, in, func(e raw.DirEntry) bool {
+		entry := out.AddDirLookupEntry(e)
+		if entry == nil {
+			return false
+		}
+		if e.Off > dots {
+			if a, ok := f.tree.KnownAttr(worktree.Node(e.Ino)); ok {
+				fillEntry(entry, a)
+			}
+		}
+		return true
+	}))
+}
+
+// dots is how many offsets "." and ".." take; the first entry of the tree is behind them.
+const dots = 2
+
+// list emits a directory's entries behind an offset.
+func (f *fileSystem) list(w *waiter, in *raw.ReadIn, emit func(raw.DirEntry) bool) error {
+	dir := worktree.Node(in.NodeId)
+	if in.Offset > math.MaxInt32 { // no directory is so long: somebody seeks at random
+		return nil
+	}
+	if in.Offset < 1 && !emit(raw.DirEntry{Name: ".", Ino: in.NodeId, Mode: syscall.S_IFDIR, Off: 1}) {
+		return nil
+	}
+	if in.Offset < dots {
+		parent, err := f.tree.Parent(dir)
+		if err != nil || !emit(raw.DirEntry{Name: "..", Ino: uint64(parent), Mode: syscall.S_IFDIR, Off: dots}) {
+			return err
+		}
+	}
+	return f.tree.ReadDir(w, dir, int(in.Offset)-dots, func(e worktree.Entry) bool {
+		return emit(raw.DirEntry{Name: e.Name, Ino: uint64(e.Node), Mode: e.Mode, Off: uint64(e.Next) + dots})
+	})
+}
+
+func (f *fileSystem) StatFs(_ <-chan struct{}, _ *raw.InHeader, out *raw.StatfsOut) raw.Status {
+	f.ops.add(opStatFs)
+	var st unix.Statfs_t
+	if f.statFS != "" {
+		if err := unix.Statfs(f.statFS, &st); err != nil {
+			f.log.Warn("read free space", zap.String("path", f.statFS), zap.Error(err))
+		}
+	}
+	st.Bsize = max(st.Bsize, 4096)
+	*out = raw.StatfsOut{
+		Blocks: st.Blocks, Bfree: st.Bfree, Bavail: st.Bavail, Bsize: uint32(st.Bsize), Frsize: uint32(st.Bsize),
+		Files: uint64(f.tree.Counts().Nodes) + st.Ffree, Ffree: st.Ffree, NameLen: object.MaxNameLen,
+	}
+	return raw.OK
+}
+
+// fail turns the outcome of an operation into a status and logs what the status does not tell.
+func (f *fileSystem) fail(op op, h *raw.InHeader, err error) raw.Status {
+	status, expected := statusOf(err)
+	if !expected {
+		path, _ := f.tree.Path(worktree.Node(h.NodeId))
+		f.log.Warn("request failed", zap.Stringer("op", op), zap.String("path", path), zap.Stringer("status", status), zap.Error(err))
+	}
+	return status
+}
+
+// panicked keeps one bad request from taking the mount down.
+func (f *fileSystem) panicked(cause any) raw.Status {
+	f.log.Error("request panicked", zap.Error(fmt.Errorf("%v", cause)), zap.ByteString("stack", debug.Stack()))
+	return raw.EIO
+}
+
+func fillEntry(out *raw.EntryOut, a worktree.Attr) {
+	out.NodeId = uint64(a.Node)
+	out.SetEntryTimeout(forever)
+	out.SetAttrTimeout(forever)
+	fillAttr(&out.Attr, a)
+}
+
+func fillAttr(out *raw.Attr, a worktree.Attr) {
+	sec, nsec := uint64(a.Time.Unix()), uint32(a.Time.Nanosecond())
+	*out = raw.Attr{
+		Ino: uint64(a.Node), Size: uint64(a.Size), Mode: a.Mode, Nlink: a.Nlink, Owner: raw.Owner{Uid: a.UID, Gid: a.GID},
+		Atime: sec, Mtime: sec, Ctime: sec, Atimensec: nsec, Mtimensec: nsec, Ctimensec: nsec,
+	}
+	if a.Mode&syscall.S_IFMT != syscall.S_IFDIR {
+		out.Blocks = (out.Size + 511) / 512 // fewer would make tar and cp look for holes
+	}
+}

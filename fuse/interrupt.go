@@ -1,0 +1,138 @@
+package fuse
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	raw "github.com/hanwen/go-fuse/v2/fuse"
+)
+
+// waiter is the context of one request. It is done when the process that made the request is told to stop, and
+// when the mount is gone.
+//
+// The kernel reports any signal as an interrupt, once (fs/fuse/dev.c, request_wait_answer), and whatever we
+// answer then, stat(2) or read(2) of that process fails with EINTR, which on other file systems they never do:
+// programs with timers (git's progress, profilers, Go's scheduler) take it for an I/O error. So an interrupt
+// counts only once a signal is pending that means to stop.
+type waiter struct {
+	cancel <-chan struct{}
+	gone   <-chan struct{}
+	pid    uint32
+
+	mu   sync.Mutex
+	done chan struct{} // made when somebody first waits
+	err  error
+
+	finished chan struct{}
+	watcher  sync.WaitGroup
+}
+
+// recheck is how often pending signals are looked at after an interrupt, which the kernel reports only once.
+const recheck = 50 * time.Millisecond
+
+func (f *fileSystem) wait(cancel <-chan struct{}, h *raw.InHeader) *waiter {
+	return &waiter{cancel: cancel, gone: f.gone, pid: h.Pid}
+}
+
+// finish ends the watching. It must be called before the request is answered, because go-fuse uses the cancel
+// channel again for the next one.
+func (w *waiter) finish() {
+	w.mu.Lock()
+	watched := w.done != nil
+	w.mu.Unlock()
+	if watched {
+		close(w.finished)
+		w.watcher.Wait()
+	}
+}
+
+func (w *waiter) Deadline() (time.Time, bool) { return time.Time{}, false }
+
+func (w *waiter) Value(any) any { return nil }
+
+func (w *waiter) Err() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err
+}
+
+// Done starts the watching: most requests are answered without anybody waiting.
+func (w *waiter) Done() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.done == nil {
+		w.done, w.finished = make(chan struct{}), make(chan struct{})
+		w.watcher.Go(w.watch)
+	}
+	return w.done
+}
+
+func (w *waiter) watch() {
+	select {
+	case <-w.finished:
+		return
+	case <-w.gone:
+	case <-w.cancel:
+		if !w.awaitStop() {
+			return
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.err = context.Canceled
+	close(w.done)
+}
+
+// awaitStop says true when the interrupted process is to stop, false when the request ends before.
+func (w *waiter) awaitStop() bool {
+	tick := time.NewTicker(recheck)
+	defer tick.Stop()
+	for !stopping(w.pid) {
+		select {
+		case <-w.finished:
+			return false
+		case <-w.gone:
+			return true
+		case <-tick.C:
+		}
+	}
+	return true
+}
+
+// stopSignals are those that end a process or ask it to end. A signal without a handler whose default is to
+// kill shows as SIGKILL by the time it is pending (kernel/signal.c, complete_signal).
+const stopSignals uint64 = 1<<(syscall.SIGHUP-1) | 1<<(syscall.SIGINT-1) | 1<<(syscall.SIGQUIT-1) |
+	1<<(syscall.SIGABRT-1) | 1<<(syscall.SIGKILL-1) | 1<<(syscall.SIGTERM-1)
+
+// stopping says whether a stop signal is pending for a thread, or whether that cannot be known.
+func stopping(tid uint32) bool {
+	status, err := os.ReadFile("/proc/" + strconv.FormatUint(uint64(tid), 10) + "/status")
+	if err != nil {
+		return true // it has ended, or lives where we cannot look
+	}
+	return pendingStop(status)
+}
+
+// pendingStop reads the signal masks of /proc/PID/status (proc(5)), sixteen hexadecimal digits each.
+func pendingStop(status []byte) bool {
+	var pending, blocked uint64
+	for line := range bytes.Lines(status) {
+		key, value, _ := bytes.Cut(line, []byte(":"))
+		mask, err := strconv.ParseUint(string(bytes.TrimSpace(value)), 16, 64)
+		if err != nil {
+			continue
+		}
+		switch string(key) {
+		case "SigPnd", "ShdPnd":
+			pending |= mask
+		case "SigBlk":
+			blocked = mask
+		}
+	}
+	return pending&^blocked&stopSignals != 0
+}

@@ -1,0 +1,104 @@
+package fuse
+
+import (
+	"syscall"
+
+	raw "github.com/hanwen/go-fuse/v2/fuse"
+)
+
+// readOnly answers what would change something with EROFS, and what the kernel can do alone with ENOSYS. On a
+// read-only mount the kernel sends none of the former; they are the second lock for a mount that somebody
+// remounted writable.
+type readOnly struct {
+	raw.RawFileSystem
+	ops *counters
+}
+
+func (r *readOnly) refuse() raw.Status {
+	r.ops.add(opWrite)
+	return raw.EROFS
+}
+
+func (r *readOnly) SetAttr(<-chan struct{}, *raw.SetAttrIn, *raw.AttrOut) raw.Status { return r.refuse() }
+
+func (r *readOnly) Mknod(<-chan struct{}, *raw.MknodIn, string, *raw.EntryOut) raw.Status {
+	return r.refuse()
+}
+
+func (r *readOnly) Mkdir(<-chan struct{}, *raw.MkdirIn, string, *raw.EntryOut) raw.Status {
+	return r.refuse()
+}
+
+func (r *readOnly) Unlink(<-chan struct{}, *raw.InHeader, string) raw.Status { return r.refuse() }
+
+func (r *readOnly) Rmdir(<-chan struct{}, *raw.InHeader, string) raw.Status { return r.refuse() }
+
+func (r *readOnly) Rename(<-chan struct{}, *raw.RenameIn, string, string) raw.Status {
+	return r.refuse()
+}
+
+func (r *readOnly) Link(<-chan struct{}, *raw.LinkIn, string, *raw.EntryOut) raw.Status {
+	return r.refuse()
+}
+
+func (r *readOnly) Symlink(<-chan struct{}, *raw.InHeader, string, string, *raw.EntryOut) raw.Status {
+	return r.refuse()
+}
+
+func (r *readOnly) Create(<-chan struct{}, *raw.CreateIn, string, *raw.CreateOut) raw.Status {
+	return r.refuse()
+}
+
+func (r *readOnly) Tmpfile(<-chan struct{}, *raw.CreateIn, *raw.CreateOut) raw.Status {
+	return r.refuse()
+}
+
+func (r *readOnly) Write(<-chan struct{}, *raw.WriteIn, []byte) (uint32, raw.Status) {
+	return 0, r.refuse()
+}
+
+func (r *readOnly) Fallocate(<-chan struct{}, *raw.FallocateIn) raw.Status { return r.refuse() }
+
+func (r *readOnly) CopyFileRange(<-chan struct{}, *raw.CopyFileRangeIn) (uint32, raw.Status) {
+	return 0, r.refuse()
+}
+
+func (r *readOnly) Open(<-chan struct{}, *raw.OpenIn, *raw.OpenOut) raw.Status {
+	r.ops.add(opOpen)
+	return raw.ENOSYS
+}
+
+func (r *readOnly) OpenDir(<-chan struct{}, *raw.OpenIn, *raw.OpenOut) raw.Status {
+	r.ops.add(opOpenDir)
+	return raw.ENOSYS
+}
+
+func (r *readOnly) Access(<-chan struct{}, *raw.AccessIn) raw.Status {
+	r.ops.add(opOther)
+	return raw.ENOSYS
+}
+
+func (r *readOnly) Flush(<-chan struct{}, *raw.FlushIn) raw.Status {
+	r.ops.add(opOther)
+	return raw.ENOSYS
+}
+
+func (r *readOnly) Fsync(<-chan struct{}, *raw.FsyncIn) raw.Status {
+	r.ops.add(opOther)
+	return raw.ENOSYS
+}
+
+func (r *readOnly) FsyncDir(<-chan struct{}, *raw.FsyncIn) raw.Status {
+	r.ops.add(opOther)
+	return raw.ENOSYS
+}
+
+func (r *readOnly) Lseek(<-chan struct{}, *raw.LseekIn, *raw.LseekOut) raw.Status {
+	r.ops.add(opOther)
+	return raw.ENOSYS
+}
+
+func (r *readOnly) Ioctl(<-chan struct{}, *raw.IoctlIn, []byte, *raw.IoctlOut, []byte) raw.Status {
+	r.ops.add(opOther)
+	return raw.Status(syscall.ENOTTY) // ENOSYS would be the answer to a program that asks whether it has a terminal
+}

@@ -1,0 +1,127 @@
+// Package fuse puts a working tree before the kernel. It promises:
+//   - what the kernel was told once it need not ask again: names, attributes, contents, link targets and
+//     listings stay in its caches, so that a warm read or walk makes no request here;
+//   - a request that waits delays nobody else, and who waits can be interrupted;
+//   - an error has one number (errno.go); what has no number of its own is EIO and is logged with its cause.
+//
+// There is no state per open file or directory: OPEN and OPENDIR are answered with ENOSYS, after which the
+// kernel opens without asking and keeps pages and listings (fs/fuse/file.c, fuse_file_open). Offsets in a
+// directory are therefore indexes into its fixed order, good for any seek at any time.
+//
+// The mount is read-only for the kernel (MS_RDONLY), not only in our answers: an open for writing is then refused
+// at open(2), of which we would never hear, access(2) says the same, and reading leaves attributes cached
+// (a writable mount forgets the access time at every read: fs/fuse/dir.c, fuse_invalidate_atime).
+package fuse
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	raw "github.com/hanwen/go-fuse/v2/fuse"
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// Options are what a mount may choose.
+type Options struct {
+	FsName     string      // the source that mount(8) and df(1) show; without secrets
+	AllowOther bool        // other users may look in
+	StatFS     string      // a path whose file system's space statfs tells; "" tells none
+	Log        *zap.Logger // nil: no log
+}
+
+// ErrNoFUSE says that this host has no /dev/fuse.
+var ErrNoFUSE = errors.New("no /dev/fuse on this host")
+
+// Server is one mount.
+type Server struct {
+	dir   string
+	raw   *raw.Server
+	fs    *fileSystem
+	ended chan struct{} // closed when the kernel has let go of the mount and no request is under way
+}
+
+const (
+	// maxRequest is the most that one READ carries, in bytes: the kernel's default limit.
+	maxRequest = 1 << 20
+	// maxBackground is how many READs of readahead the kernel keeps under way. Each may wait for the network; at
+	// the kernel's own 12 a dozen slow files would stall the reading of all others.
+	maxBackground = 1024
+)
+
+// Mount shows t at dir, an existing directory, and serves it until it is unmounted.
+func Mount(t *worktree.Tree, dir string, o Options) (*Server, error) {
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("mount: %w", err)
+	}
+	if _, err := os.Stat("/dev/fuse"); errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("mount %s: %w", dir, ErrNoFUSE)
+	}
+	s := &Server{dir: dir, fs: newFileSystem(t, o), ended: make(chan struct{})}
+	if s.raw, err = raw.NewServer(s.fs, dir, mountOptions(o, s.fs)); err != nil {
+		return nil, fmt.Errorf("mount %s: %w", dir, err)
+	}
+	go func() {
+		defer close(s.ended)
+		s.raw.Serve()
+	}()
+	if err := s.refusePoll(); err != nil {
+		return nil, errors.Join(fmt.Errorf("mount %s: %w", dir, err), s.Detach())
+	}
+	return s, nil
+}
+
+// refusePoll has the kernel told, by one poll of a name that go-fuse answers itself, that files here cannot be
+// polled. Go's runtime registers every file it opens with epoll in a call that the scheduler does not see
+// waiting; if that were a request to this same process, it could stop the process for good. The descriptor it
+// opens must not leak into a child that is just being started, where it would keep the mount busy.
+func (s *Server) refusePoll() error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	return s.raw.WaitMount()
+}
+
+func mountOptions(o Options, f *fileSystem) *raw.MountOptions {
+	m := &raw.MountOptions{
+		FsName:     o.FsName,
+		Name:       "artifactfs", // the type is fuse.artifactfs
+		AllowOther: o.AllowOther,
+		Options:    []string{"default_permissions"}, // the kernel checks modes: no ACCESS requests
+
+		MaxWrite:      maxRequest,
+		MaxBackground: maxBackground,
+		// CAP_NO_OPEN_SUPPORT and CAP_PARALLEL_DIROPS are among go-fuse's own.
+		ExtraCapabilities:        raw.CAP_NO_OPENDIR_SUPPORT | raw.CAP_READDIRPLUS_AUTO,
+		EnableSymlinkCaching:     true,
+		ExplicitDataCacheControl: true, // no GETATTR to see whether a file has changed behind the kernel's back
+		DisableXAttrs:            true, // ENOSYS once, EOPNOTSUPP for ever after without a request
+		RememberInodes:           true, // nodes are never forgotten, FORGET means nothing
+
+		Logger:       zap.NewStdLog(o.Log),
+		PanicHandler: f.panicked,
+	}
+	if os.Geteuid() == 0 {
+		m.DirectMountStrict = true
+		m.DirectMountFlags = syscall.MS_RDONLY | syscall.MS_NOSUID | syscall.MS_NODEV
+	} else {
+		m.Options = append(m.Options, "ro")
+	}
+	m.Logger.SetFlags(log.Lmsgprefix)
+	return m
+}
+
+// Wait returns when nothing of the mount is left: it was unmounted, by whomever, and every request is answered.
+func (s *Server) Wait() { <-s.ended }
+
+// Stats gives the number of requests of each kind since the mount, by the kernel's name for it.
+func (s *Server) Stats() map[string]uint64 { return s.fs.ops.snapshot() }

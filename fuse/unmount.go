@@ -1,0 +1,119 @@
+package fuse
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrBusy says that files of the mount are in use.
+var ErrBusy = errors.New("files or directories of the mount are in use")
+
+// busyFor is how long a busy mount is tried again: a process that has just ended may still hold its files for a moment.
+const busyFor = 200 * time.Millisecond
+
+// Unmount takes the mount away and returns when nothing of it is left. If somebody uses it, the error is ErrBusy and
+// the mount goes on.
+func (s *Server) Unmount(ctx context.Context) error {
+	deadline := time.Now().Add(busyFor)
+	for pause := time.Millisecond; ; pause *= 2 {
+		err := s.umount(ctx, 0)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, ErrBusy) || time.Now().Add(pause).After(deadline) {
+			return fmt.Errorf("unmount %s: %w", s.dir, err)
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return fmt.Errorf("unmount %s: %w", s.dir, err)
+		}
+	}
+	s.fs.leaving()
+	select {
+	case <-s.ended:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("unmount %s: wait for requests under way: %w", s.dir, ctx.Err())
+	}
+}
+
+// Detach takes the mount out of the directory tree although it is in use. Files that are open go on until their
+// last user closes them; Wait waits for that.
+func (s *Server) Detach() error {
+	if err := s.umount(context.Background(), unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("detach %s: %w", s.dir, err)
+	}
+	return nil
+}
+
+func (s *Server) umount(ctx context.Context, flags int) error {
+	select {
+	case <-s.ended:
+		return nil // somebody else did it
+	default:
+	}
+	if os.Geteuid() != 0 {
+		return s.fusermount(ctx, flags)
+	}
+	switch err := unix.Unmount(s.dir, flags|unix.UMOUNT_NOFOLLOW); {
+	case errors.Is(err, unix.EBUSY):
+		return ErrBusy
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
+		return nil // not a mount point any more
+	default:
+		return err
+	}
+}
+
+// fusermount unmounts for a user who may not.
+func (s *Server) fusermount(ctx context.Context, flags int) error {
+	args := []string{"-u", "--", s.dir}
+	if flags == unix.MNT_DETACH {
+		args = append([]string{"-z"}, args...)
+	}
+	out, err := exec.CommandContext(ctx, "fusermount3", args...).CombinedOutput()
+	if err == nil {
+		return nil
+	}
+	// It tells the cause in words only; a mount that is still there is busy.
+	if mounted(s.dir) {
+		return fmt.Errorf("%w: %s", ErrBusy, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// mounted looks for a mount point in what the kernel lists, without touching it.
+func mounted(dir string) bool {
+	list, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return true
+	}
+	for line := range bytes.Lines(list) {
+		if f := bytes.Fields(line); len(f) > 4 && unescape(f[4]) == dir {
+			return true
+		}
+	}
+	return false
+}
+
+// unescape reads a path of mountinfo, where space, tab, newline and backslash are written as \ and three octal digits.
+func unescape(b []byte) string {
+	out := make([]byte, 0, len(b))
+	for i := 0; i < len(b); i++ {
+		if b[i] == '\\' && i+3 < len(b) {
+			out = append(out, (b[i+1]-'0')<<6|(b[i+2]-'0')<<3|(b[i+3]-'0'))
+			i += 3
+			continue
+		}
+		out = append(out, b[i])
+	}
+	return string(out)
+}
