@@ -1,0 +1,256 @@
+package transport
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// door lets in who shows the right Authorization.
+type door struct {
+	mu        sync.Mutex
+	open      map[string]bool
+	challenge string
+	refused   int
+}
+
+func (d *door) guard(w http.ResponseWriter, r *http.Request, h http.Handler) {
+	d.mu.Lock()
+	ok := d.open[r.Header.Get("Authorization")]
+	if !ok {
+		d.refused++
+	}
+	d.mu.Unlock()
+	if !ok {
+		w.Header().Set("WWW-Authenticate", d.challenge)
+		w.WriteHeader(http.StatusUnauthorized)
+		io.WriteString(w, "no")
+		return
+	}
+	h.ServeHTTP(w, r)
+}
+
+func (d *door) only(headers ...string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.open, d.refused = map[string]bool{}, 0
+	for _, h := range headers {
+		d.open[h] = true
+	}
+}
+
+func TestStaticLogins(t *testing.T) {
+	s, _ := webRepo(t)
+	d := &door{challenge: `Basic realm="git"`}
+	s.set(d.guard)
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("from-file\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	with := func(user string) string { return strings.Replace(s.URL, "http://", "http://"+user+"@", 1) + "/r" }
+	for _, c := range []struct {
+		name, url string
+		o         Options
+		accept    string
+	}{
+		{"token", s.URL + "/r", Options{Token: "T0ken"}, basic("x-access-token", "T0ken")},
+		{"token file", s.URL + "/r", Options{TokenFile: file}, basic("x-access-token", "from-file")},
+		{"token and user", with("me"), Options{Token: "T0ken"}, basic("me", "T0ken")},
+		{"userinfo", with("me:p%40ss"), Options{}, basic("me", "p@ss")},
+		{"userinfo, then token", with("me:old"), Options{Token: "T0ken"}, basic("me", "T0ken")},
+	} {
+		d.only(c.accept)
+		r := openRemote(t, c.url, c.o)
+		for range 2 {
+			if _, err := r.Refs(t.Context(), nil); err != nil {
+				t.Errorf("%s: %v", c.name, err)
+			}
+		}
+		if n := d.refused; n > 2 {
+			t.Errorf("%s: refused %d times", c.name, n)
+		}
+		d.only(basic("some", "other"))
+		before := len(s.requests())
+		_, err := openRemote(t, c.url, withRetries(c.o)).Refs(t.Context(), nil)
+		if !errors.Is(err, ErrAuth) {
+			t.Errorf("%s, refused: %v", c.name, err)
+		}
+		for _, secret := range []string{"T0ken", "from-file", "p@ss", "p%40ss", "old"} {
+			if strings.Contains(fmt.Sprint(err, r.URL(), r.Stats()), secret) {
+				t.Errorf("%s: secret in %q", c.name, err)
+			}
+		}
+		if n := len(s.requests()) - before; n > 3 {
+			t.Errorf("%s, refused: %d requests", c.name, n)
+		}
+	}
+	d.challenge = `Bearer realm="git"`
+	d.only("Bearer T0ken")
+	if _, err := openRemote(t, s.URL+"/r", Options{Token: "T0ken"}).Refs(t.Context(), nil); err != nil {
+		t.Errorf("Bearer only: %v", err)
+	}
+}
+
+func withRetries(o Options) Options { o.Retries = 3; return o }
+
+// A token that is replaced in its file while the remote is in use is read again.
+func TestTokenFileRenewed(t *testing.T) {
+	s, _ := webRepo(t)
+	d := &door{challenge: "Basic"}
+	s.set(d.guard)
+	file := filepath.Join(t.TempDir(), "token")
+	r := openRemote(t, s.URL+"/r", Options{TokenFile: file})
+	for _, token := range []string{"one", "two"} {
+		if err := os.WriteFile(file, []byte(token), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		d.only(basic("x-access-token", token))
+		if _, err := r.Refs(t.Context(), nil); err != nil {
+			t.Errorf("%s: %v", token, err)
+		}
+	}
+}
+
+// With https the token goes along at once; it costs no request.
+func TestTokenUnasked(t *testing.T) {
+	root := t.TempDir()
+	makeRepo(t, filepath.Join(root, "r"), object.SHA1)
+	s := serveWeb(t, root, true)
+	d := &door{}
+	d.only(basic("x-access-token", "tok"))
+	s.set(d.guard)
+	t.Setenv("GIT_SSL_NO_VERIFY", "1")
+	if _, err := openRemote(t, s.URL+"/r", Options{Token: "tok"}).Refs(t.Context(), nil); err != nil {
+		t.Error(err)
+	}
+	if d.refused != 0 {
+		t.Errorf("refused %d times", d.refused)
+	}
+}
+
+// helper is a git credential helper that gives the password in a file and logs what it is told.
+func helper(t *testing.T, password string) (set func(string), log func() string) {
+	t.Helper()
+	dir := t.TempDir()
+	set = func(p string) {
+		if err := os.WriteFile(dir+"/password", []byte(p), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(password)
+	script := fmt.Sprintf("#!/bin/sh\nsed -n 's/^password=/'$1' /p;s/^host=/'$1' host /p' >>%[1]s/log\nif [ $1 = get ]; then echo get >>%[1]s/log; echo username=me; echo password=$(cat %[1]s/password); fi\n", dir)
+	if err := os.WriteFile(dir+"/helper", []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("GIT_CONFIG_COUNT", "1")
+	t.Setenv("GIT_CONFIG_KEY_0", "credential.helper")
+	t.Setenv("GIT_CONFIG_VALUE_0", dir+"/helper")
+	return set, func() string {
+		b, _ := os.ReadFile(dir + "/log")
+		return string(b)
+	}
+}
+
+func TestCredentialHelper(t *testing.T) {
+	s, fx := webRepo(t)
+	d := &door{challenge: `Basic realm="git"`}
+	s.set(d.guard)
+	set, log := helper(t, "first")
+	d.only(basic("me", "first"))
+	r := openRemote(t, s.URL+"/r", Options{})
+	for range 2 {
+		if _, err := r.Refs(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if d.refused != 1 {
+		t.Errorf("refused %d times, want once", d.refused)
+	}
+	// It expires: the old one is rejected, the helper asked again, by one of several exchanges for all.
+	set("second")
+	d.only(basic("me", "second"))
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			res, err := r.Fetch(t.Context(), FetchRequest{Wants: []object.ID{fx.blobs["noise"]}})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			io.Copy(io.Discard, res.Pack)
+			res.Pack.Close()
+		})
+	}
+	wg.Wait()
+	r.Close() // waits for approve
+	got := log()
+	for what, want := range map[string]int{"get\n": 2, "store first": 1, "erase first": 1, "store second": 1} {
+		if n := strings.Count(got, what); n != want {
+			t.Errorf("%q told %d times, want %d:\n%s", what, n, want, got)
+		}
+	}
+	// A helper that has only wrong ones.
+	d.only(basic("me", "third"))
+	if _, err := openRemote(t, s.URL+"/r", Options{}).Refs(t.Context(), nil); !errors.Is(err, ErrAuth) || strings.Contains(err.Error(), "second") {
+		t.Errorf("wrong password: %v", err)
+	}
+	if strings.Contains(log(), "store third") || !strings.Contains(log(), "erase second") {
+		t.Errorf("helper was told:\n%s", log())
+	}
+}
+
+// Without terminal and helper nobody is asked and the answer comes at once.
+func TestNotPrompted(t *testing.T) {
+	s, _ := webRepo(t)
+	d := &door{challenge: `Basic realm="git"`}
+	s.set(d.guard)
+	if _, err := openRemote(t, s.URL+"/r", Options{Retries: 5}).Refs(t.Context(), nil); !errors.Is(err, ErrAuth) {
+		t.Error(err)
+	}
+	if n := len(s.requests()); n != 1 {
+		t.Errorf("%d requests, want 1", n)
+	}
+}
+
+func TestOffers(t *testing.T) {
+	for _, c := range []struct {
+		challenges []string
+		scheme     string
+		want       bool
+	}{
+		{nil, "basic", false},
+		{[]string{`Basic realm="a, b"`}, "basic", true},
+		{[]string{`Negotiate`, `BASIC`}, "basic", true},
+		{[]string{`Bearer realm="x", Basic realm="y"`}, "basic", true},
+		{[]string{`Bearer realm="basic"`}, "basic", false},
+	} {
+		if got := offers(c.challenges, c.scheme); got != c.want {
+			t.Errorf("offers(%q, %q) = %v", c.challenges, c.scheme, got)
+		}
+	}
+}
+
+func TestParseCredential(t *testing.T) {
+	for in, want := range map[string]string{
+		"":                                      "",
+		"username=a\n":                          "",
+		"username=a\npassword=b=c\n":            basic("a", "b=c"),
+		"authtype=Bearer\ncredential=x\nquit=0": "Bearer x",
+	} {
+		got := ""
+		if l := parseCredential([]byte(in)); l != nil {
+			got = l.header
+		}
+		if got != want {
+			t.Errorf("parseCredential(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
