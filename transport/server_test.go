@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/cgi"
@@ -26,8 +27,11 @@ func TestMain(m *testing.M) {
 	if err != nil {
 		panic(err)
 	}
-	for _, name := range []string{"GIT_ASKPASS", "SSH_ASKPASS", "GIT_SSH", "GIT_SSH_COMMAND", "no_proxy", "NO_PROXY", "https_proxy", "HTTPS_PROXY"} {
-		os.Unsetenv(name)
+	for _, e := range os.Environ() {
+		name, _, _ := strings.Cut(e, "=")
+		if strings.HasPrefix(name, "GIT_") && name != "GIT_EXEC_PATH" || strings.HasSuffix(strings.ToLower(name), "_proxy") || name == "SSH_ASKPASS" {
+			os.Unsetenv(name)
+		}
 	}
 	os.Setenv("HOME", home)
 	os.Setenv("GIT_CONFIG_NOSYSTEM", "1")
@@ -105,11 +109,10 @@ func makeRepo(t testing.TB, dir string, f object.Format) fixture {
 // webServer is git http-backend with a handler before it that tests may change.
 type webServer struct {
 	*httptest.Server
-	mu       sync.Mutex
-	log      []string        // "METHOD path"
-	peers    map[string]bool // client addresses: one a connection
-	wrap     func(http.ResponseWriter, *http.Request, http.Handler)
-	protocol string
+	mu    sync.Mutex
+	log   []string        // "METHOD path"
+	peers map[string]bool // client addresses: one a connection
+	wrap  func(http.ResponseWriter, *http.Request, http.Handler)
 }
 
 func (s *webServer) requests() []string {
@@ -137,6 +140,7 @@ func backend(root string) http.Handler {
 		Env:        []string{"GIT_PROJECT_ROOT=" + root, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_NOSYSTEM=1", "HOME=/nonexistent"},
 		InheritEnv: []string{"PATH"},
 		Stderr:     io.Discard,
+		Logger:     log.New(io.Discard, "", 0),
 	}
 }
 
@@ -156,6 +160,7 @@ func serveWeb(t testing.TB, root string, secure bool) *webServer {
 		}
 		h.ServeHTTP(w, r)
 	}))
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
 	if secure {
 		s.StartTLS()
 	} else {

@@ -86,13 +86,13 @@ func (s settings) insteadOf(raw string) (string, bool) {
 
 // webSettings are the http.* settings that apply to one URL.
 type webSettings struct {
-	insecure            bool // sslVerify = false
-	caFile, caDir       string
-	certFile, keyFile   string
-	proxy               string
-	proxySet            bool // http.proxy is there; empty means none
-	follow, followPosts bool
-	headers             []string // "Name: value"
+	insecure          bool // sslVerify = false
+	caFile, caDir     string
+	certFile, keyFile string
+	proxy             string
+	proxySet          bool     // http.proxy is there; empty means none
+	follow            bool     // redirects of discovery
+	headers           []string // "Name: value"
 }
 
 // web collects http.* and http.<url>.*. Of the latter, what matches more of the URL wins (git-config, http.<url>.*).
@@ -140,10 +140,8 @@ func (w *webSettings) set(key string, line setting) error {
 	case "proxy":
 		w.proxy, w.proxySet = line.value, true
 	case "followredirects":
-		w.follow, w.followPosts = true, false
-		if line.value != "initial" {
-			yes, err = line.boolean()
-			w.follow, w.followPosts = yes, yes
+		if w.follow = true; line.value != "initial" {
+			w.follow, err = line.boolean()
 		}
 	case "extraheader":
 		if line.value == "" { // resets the list
