@@ -1,0 +1,425 @@
+package odb
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"os"
+	"syscall"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// body is the content of a delta's base.
+type body struct {
+	typ     object.Type
+	size    int64
+	data    []byte      // all of it, if at is nil
+	at      io.ReaderAt // else where to read it
+	release func()      // may be nil
+}
+
+func (b *body) reader() io.ReaderAt {
+	if b.at == nil {
+		return bytes.NewReader(b.data)
+	}
+	return b.at
+}
+
+func (b *body) free() {
+	if b.release != nil {
+		b.release()
+	}
+}
+
+// keeper is what Ingest and Unpack differ in.
+type keeper interface {
+	// inMemory says whether a content is handed over in memory.
+	inMemory(t object.Type, size int64) bool
+	// spool opens the file for a content that is not; nil if its bytes are not wanted.
+	spool(size int64) (*os.File, error)
+	// scratch opens a file for deltas whose base has yet to come.
+	scratch() (*os.File, error)
+	// base gives the content of a record that was delivered.
+	base(rec int) (body, error)
+	// deliver takes over a verified object.
+	deliver(rec int, depth int, o Object) error
+}
+
+// decoder turns a pack stream into verified objects. Its cache holds recent contents by record.
+type decoder struct {
+	format object.Format
+	limit  int64 // bytes of one content or delta
+	in     *input
+	table  *table
+	keeper keeper
+	cache  *lru[int]
+
+	z     inflater
+	hash  *object.Hasher
+	delta []byte // scratch for deltas that fit into it
+	buf   []byte
+
+	// Deltas whose base has yet to come lie in late one after the other.
+	late     *os.File
+	lateSize int64
+	waiting  int
+	byID     map[object.ID][]lateDelta
+	byRecord map[int][]lateDelta
+}
+
+type lateDelta struct {
+	rec      int
+	base     int   // record of its base, once that is known
+	at, size int64 // in decoder.late
+}
+
+// maxDelta is the size of deltas that are read into memory at once, in bytes; larger ones stream.
+const maxDelta = 1 << 20
+
+func newDecoder(f object.Format, limit, cache int64, in *input, t *table, k keeper) *decoder {
+	return &decoder{
+		format: f, limit: limit, in: in, table: t, keeper: k, cache: newLRU[int](cache),
+		hash:  object.NewHasher(f, object.Blob, 0),
+		delta: make([]byte, 0, firstAlloc), buf: make([]byte, copyBuffer),
+		byID: map[object.ID][]lateDelta{}, byRecord: map[int][]lateDelta{},
+	}
+}
+
+// run decodes the whole stream and gives the pack's trailer.
+func (d *decoder) run() ([]byte, error) {
+	defer func() { discard(d.late) }()
+	var head [packHeaderSize]byte
+	if _, err := io.ReadFull(d.in, head[:]); err != nil {
+		return nil, diagnose(err, d.in.hit)
+	}
+	n, err := parsePackHeader(head[:])
+	if err != nil {
+		return nil, err
+	}
+	for range n {
+		off := d.in.offset()
+		if off > maxPackSize {
+			return nil, corrupt("pack over %d bytes", int64(maxPackSize))
+		}
+		if err := d.next(off); err != nil {
+			return nil, atOffset(off, diagnose(err, d.in.hit))
+		}
+	}
+	if d.waiting > 0 {
+		return nil, d.missing()
+	}
+	sum, err := d.in.trailer()
+	if err != nil {
+		return nil, diagnose(err, d.in.hit)
+	}
+	return sum, nil
+}
+
+// missing names a delta whose base never came: it is not in the pack, or it is made from the delta itself.
+func (d *decoder) missing() error {
+	var first lateDelta
+	var base string
+	for id, late := range d.byID {
+		if base == "" || late[0].rec < first.rec {
+			first, base = late[0], id.String()
+		}
+	}
+	return atOffset(d.table.offset(first.rec), corrupt("base %s of delta is not in the pack (%d deltas wait)", base, d.waiting))
+}
+
+func (d *decoder) next(off int64) error {
+	if err := d.in.begin(); err != nil {
+		return err
+	}
+	e, err := readEntry(d.in, d.format, off)
+	if err != nil {
+		return err
+	}
+	if e.size > d.limit {
+		return tooLarge(e.size, d.limit)
+	}
+	if err := d.z.start(d.in); err != nil {
+		return err
+	}
+	if e.isDelta() {
+		return d.resolve(&e)
+	}
+	t := object.Type(e.kind)
+	if limit := d.limitOf(t); e.size > limit {
+		return tooLarge(e.size, limit)
+	}
+	var o Object
+	if d.keeper.inMemory(t, e.size) {
+		var data []byte
+		if data, err = d.z.whole(nil, e.size); err == nil {
+			o, err = d.hashed(t, data)
+		}
+	} else {
+		o, err = d.output(t, e.size, func(w io.Writer) error { return d.z.stream(w, e.size, d.buf) })
+	}
+	if err != nil {
+		return err
+	}
+	rec, err := d.add(off)
+	if err != nil {
+		discard(o.File)
+		return err
+	}
+	return d.deliver(rec, 0, o)
+}
+
+// limitOf is the largest size of an object of type t. All but blobs may have to be held in memory.
+func (d *decoder) limitOf(t object.Type) int64 {
+	if t == object.Blob {
+		return d.limit
+	}
+	return min(d.limit, object.MaxTreeSize)
+}
+
+// add makes the record of the entry that was just read.
+func (d *decoder) add(off int64) (int, error) {
+	if err := d.in.settle(); err != nil {
+		return 0, err
+	}
+	return d.table.add(off, d.in.crc), nil
+}
+
+// resolve applies the delta whose data comes next, or puts it aside until its base has come.
+func (d *decoder) resolve(e *entry) error {
+	base, ok := 0, false
+	if e.kind == refDelta {
+		base, ok = d.table.find(e.baseID)
+	} else {
+		if base, ok = d.table.at(e.baseOff); !ok {
+			return corrupt("no entry at delta base offset %d", e.baseOff)
+		}
+		ok = d.table.typ(base) != 0
+	}
+	if !ok {
+		return d.postpone(e, base)
+	}
+	var o Object
+	var err error
+	if e.size <= maxDelta {
+		if d.delta, err = d.z.whole(d.delta, e.size); err == nil {
+			o, err = d.patch(base, d.delta, nil)
+		}
+	} else {
+		r := bufio.NewReaderSize(&exactReader{&d.z, e.size}, copyBuffer)
+		if o, err = d.patch(base, nil, r); err == nil {
+			err = d.z.finish()
+		}
+	}
+	if err == nil {
+		var rec int
+		if rec, err = d.add(e.off); err == nil {
+			return d.deliver(rec, d.table.depth(base)+1, o)
+		}
+	}
+	discard(o.File)
+	return err
+}
+
+// postpone puts the delta whose data comes next aside. base is the record of an OFS delta's base.
+func (d *decoder) postpone(e *entry, base int) error {
+	if d.late == nil {
+		f, err := d.keeper.scratch()
+		if err != nil {
+			return elsewhere{err}
+		}
+		d.late = f
+	}
+	if err := d.z.stream(d.late, e.size, d.buf); err != nil {
+		return err
+	}
+	rec, err := d.add(e.off)
+	if err != nil {
+		return err
+	}
+	l := lateDelta{rec: rec, at: d.lateSize, size: e.size}
+	if e.kind == refDelta {
+		d.byID[e.baseID] = append(d.byID[e.baseID], l)
+	} else {
+		d.byRecord[base] = append(d.byRecord[base], l)
+	}
+	d.lateSize += e.size
+	d.waiting++
+	return nil
+}
+
+// deliver hands over an object and then those that waited for it as their base.
+func (d *decoder) deliver(rec, depth int, o Object) error {
+	if err := d.handOver(rec, depth, o); err != nil {
+		return err
+	}
+	for ready := d.wake(nil, rec, o.ID); len(ready) > 0; {
+		l := ready[len(ready)-1]
+		o, err := d.patchLate(l)
+		if err == nil {
+			err = d.handOver(l.rec, d.table.depth(l.base)+1, o)
+		}
+		if err != nil {
+			return atOffset(d.table.offset(l.rec), err)
+		}
+		ready = d.wake(ready[:len(ready)-1], l.rec, o.ID)
+	}
+	return nil
+}
+
+func (d *decoder) handOver(rec, depth int, o Object) error {
+	if depth > maxDepth {
+		discard(o.File)
+		return corrupt("chain of more than %d deltas", maxDepth)
+	}
+	if o.Data != nil {
+		d.cache.put(rec, o.Type, o.Data)
+	}
+	if err := d.keeper.deliver(rec, depth, o); err != nil {
+		return elsewhere{err}
+	}
+	return nil
+}
+
+// wake adds to ready the deltas that waited for record rec, which turned out to be id.
+func (d *decoder) wake(ready []lateDelta, rec int, id object.ID) []lateDelta {
+	if d.waiting == 0 {
+		return ready
+	}
+	for _, late := range [][]lateDelta{d.byID[id], d.byRecord[rec]} {
+		for _, l := range late {
+			l.base = rec
+			ready = append(ready, l)
+		}
+		d.waiting -= len(late)
+	}
+	delete(d.byID, id)
+	delete(d.byRecord, rec)
+	return ready
+}
+
+// patchLate applies a delta that waited.
+func (d *decoder) patchLate(l lateDelta) (Object, error) {
+	data := io.NewSectionReader(d.late, l.at, l.size)
+	if l.size > maxDelta {
+		return d.patch(l.base, nil, bufio.NewReaderSize(data, copyBuffer))
+	}
+	small := make([]byte, l.size)
+	if _, err := io.ReadFull(data, small); err != nil {
+		return Object{}, elsewhere{err}
+	}
+	return d.patch(l.base, small, nil)
+}
+
+// patch makes an object from the content of record base and a delta: small, or else what r reads.
+func (d *decoder) patch(base int, small []byte, r byteSource) (Object, error) {
+	b, err := d.body(base)
+	if err != nil {
+		return Object{}, elsewhere{err}
+	}
+	defer b.free()
+	if r == nil && b.at == nil {
+		s := sliceReader{small, 0}
+		if _, size, err := readDeltaSizes(&s); err == nil && d.keeper.inMemory(b.typ, size) {
+			data, err := applyDelta(b.data, small, d.limitOf(b.typ))
+			if err != nil {
+				return Object{}, err
+			}
+			return d.hashed(b.typ, data)
+		}
+	}
+	if r == nil {
+		r = bytes.NewReader(small)
+	}
+	baseSize, size, err := readDeltaSizes(r)
+	switch {
+	case err != nil:
+		return Object{}, err
+	case baseSize != b.size:
+		return Object{}, corrupt("delta wants a base of %d bytes, it has %d", baseSize, b.size)
+	case size > d.limitOf(b.typ):
+		return Object{}, tooLarge(size, d.limitOf(b.typ))
+	}
+	return d.output(b.typ, size, func(w io.Writer) error {
+		return streamDelta(w, b.reader(), baseSize, size, r, d.buf)
+	})
+}
+
+// body gives the content of a record that was delivered.
+func (d *decoder) body(rec int) (body, error) {
+	if t, data, ok := d.cache.get(rec); ok {
+		return body{typ: t, size: int64(len(data)), data: data}, nil
+	}
+	b, err := d.keeper.base(rec)
+	if err == nil && b.at == nil {
+		d.cache.put(rec, b.typ, b.data)
+	}
+	return b, err
+}
+
+// hashed is the object that data is the content of.
+func (d *decoder) hashed(t object.Type, data []byte) (Object, error) {
+	d.hash.Reset(t, int64(len(data)))
+	d.hash.Write(data)
+	id, err := d.hash.Sum()
+	return Object{ID: id, Type: t, Size: int64(len(data)), Data: data}, err
+}
+
+// output collects what write writes, in memory or in a file as the keeper wants, and hashes it.
+func (d *decoder) output(t object.Type, size int64, write func(io.Writer) error) (Object, error) {
+	if d.keeper.inMemory(t, size) {
+		var b bytes.Buffer
+		if err := write(&b); err != nil {
+			return Object{}, err
+		}
+		return d.hashed(t, append([]byte{}, b.Bytes()...))
+	}
+	f, err := d.keeper.spool(size)
+	if err != nil {
+		return Object{}, elsewhere{err}
+	}
+	d.hash.Reset(t, size)
+	var w io.Writer = d.hash
+	if f != nil {
+		w = io.MultiWriter(f, d.hash)
+	}
+	err = write(w)
+	o := Object{Type: t, Size: size, File: f}
+	if err == nil {
+		o.ID, err = d.hash.Sum()
+	}
+	if err != nil {
+		discard(f)
+		return Object{}, err
+	}
+	return o, nil
+}
+
+// exactReader reads exactly left bytes; ending earlier is corruption.
+type exactReader struct {
+	r    io.Reader
+	left int64
+}
+
+func (r *exactReader) Read(p []byte) (int, error) {
+	if r.left == 0 {
+		return 0, io.EOF
+	}
+	n, err := r.r.Read(p[:min(int64(len(p)), r.left)])
+	if r.left -= int64(n); err == io.EOF {
+		err = nil
+		if r.left > 0 {
+			err = short(io.EOF)
+		}
+	}
+	return n, err
+}
+
+// discard closes a spool file and removes it. It must be a file and not what is at its name: an unnamed
+// temporary file (O_TMPFILE) bears the name of its directory, which os.Remove would take.
+func discard(f *os.File) {
+	if f != nil {
+		f.Close()
+		syscall.Unlink(f.Name())
+	}
+}

@@ -1,0 +1,150 @@
+package odb
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"io"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// index is a pack index of version 2: gitformat-pack(5), "Version 2 pack-*.idx files".
+type index struct {
+	data   []byte
+	idLen  int
+	n      int
+	names  int // where the sorted ids start
+	offs   int // where the 4-byte offsets start
+	large  int // where the 8-byte offsets start
+	larges int
+}
+
+const (
+	indexMagic      = "\xfftOc"
+	indexHeaderSize = 8
+	fanoutSize      = 256 * 4
+	largeOffset     = 1 << 31 // marks a 4-byte offset that is a position among the 8-byte ones
+)
+
+// parseIndex checks that all tables lie within data. Ids and offsets are not looked at: a false one makes an
+// object unreadable, no more.
+func parseIndex(data []byte, f object.Format) (*index, error) {
+	x := &index{data: data, idLen: f.Size()}
+	if len(data) < indexHeaderSize+fanoutSize+2*x.idLen {
+		return nil, corrupt("index of %d bytes", len(data))
+	}
+	if string(data[:4]) != indexMagic || binary.BigEndian.Uint32(data[4:]) != 2 {
+		return nil, corrupt("no index of version 2: starts with %.8q", data)
+	}
+	var last uint32
+	for i := range 256 {
+		n := x.fanout(i)
+		if n < last {
+			return nil, corrupt("index fan-out decreases at %02x", i)
+		}
+		last = n
+	}
+	x.n = int(last)
+	x.names = indexHeaderSize + fanoutSize
+	x.offs = x.names + x.n*(x.idLen+4)
+	x.large = x.offs + x.n*4
+	rest := len(data) - 2*x.idLen - x.large
+	if rest < 0 || rest%8 != 0 || rest/8 > x.n {
+		return nil, corrupt("index of %d bytes for %d objects", len(data), x.n)
+	}
+	x.larges = rest / 8
+	return x, nil
+}
+
+func (x *index) fanout(i int) uint32 { return binary.BigEndian.Uint32(x.data[indexHeaderSize+4*i:]) }
+
+func (x *index) name(i int) []byte {
+	at := x.names + i*x.idLen
+	return x.data[at : at+x.idLen]
+}
+
+// packSum is the trailer of the pack that the index is of.
+func (x *index) packSum() []byte { return x.data[len(x.data)-2*x.idLen : len(x.data)-x.idLen] }
+
+// find gives the offset of id's entry; one that is beyond the table of large offsets is -1.
+func (x *index) find(id object.ID) (int64, bool) {
+	want := id.Bytes()
+	if len(want) != x.idLen {
+		return 0, false
+	}
+	lo, hi := 0, int(x.fanout(int(want[0])))
+	if want[0] > 0 {
+		lo = int(x.fanout(int(want[0]) - 1))
+	}
+	for lo < hi {
+		mid := int(uint(lo+hi) / 2)
+		switch c := bytes.Compare(x.name(mid), want); {
+		case c == 0:
+			return x.offset(mid), true
+		case c < 0:
+			lo = mid + 1
+		default:
+			hi = mid
+		}
+	}
+	return 0, false
+}
+
+func (x *index) offset(i int) int64 {
+	off := binary.BigEndian.Uint32(x.data[x.offs+4*i:])
+	if off < largeOffset {
+		return int64(off)
+	}
+	k := int(off - largeOffset)
+	if k >= x.larges {
+		return -1
+	}
+	return int64(binary.BigEndian.Uint64(x.data[x.large+8*k:]) & (1<<63 - 1))
+}
+
+// writeIndex writes the index of the pack that t lists and packSum ends.
+func writeIndex(w io.Writer, f object.Format, t *table, packSum []byte) error {
+	sum := f.New()
+	out := bufio.NewWriterSize(io.MultiWriter(w, sum), copyBuffer)
+	order := t.sorted()
+	var word [8]byte
+	put32 := func(v uint32) {
+		binary.BigEndian.PutUint32(word[:], v)
+		out.Write(word[:4])
+	}
+	out.WriteString(indexMagic)
+	put32(2)
+	below := 0
+	for b := range 256 {
+		for below < len(order) && int(t.sum(int(order[below]))[0]) == b {
+			below++
+		}
+		put32(uint32(below))
+	}
+	for _, i := range order {
+		out.Write(t.sum(int(i)))
+	}
+	for _, i := range order {
+		put32(t.crc(int(i)))
+	}
+	var large []int64
+	for _, i := range order {
+		if off := t.offset(int(i)); off < largeOffset {
+			put32(uint32(off))
+		} else {
+			put32(largeOffset | uint32(len(large)))
+			large = append(large, off)
+		}
+	}
+	for _, off := range large {
+		binary.BigEndian.PutUint64(word[:], uint64(off))
+		out.Write(word[:])
+	}
+	out.Write(packSum)
+	if err := out.Flush(); err != nil { // a bufio.Writer keeps its first error until here
+		return err
+	}
+	_, err := w.Write(sum.Sum(nil))
+	return err
+}

@@ -1,0 +1,216 @@
+package odb
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// IngestOptions say how Ingest keeps a pack.
+type IngestOptions struct {
+	Promisor      bool  // marks the pack as one whose missing objects the remote promised
+	MaxObjectSize int64 // larger objects are refused with ErrTooLarge, in bytes
+}
+
+// IngestResult is the pack that Ingest kept.
+type IngestResult struct {
+	Name    string // "pack-<trailer>", the name git gives it; empty for a pack without objects, which is not kept
+	Objects int
+	Bytes   int64 // of the pack
+}
+
+// ingestCache is what Ingest keeps of recent contents as bases, in bytes.
+const ingestCache = 16 << 20
+
+// Ingest keeps the pack that it reads from r to its end. Each object can be read as soon as it was verified;
+// each, if not nil, is told of it in the order of the pack (a delta that came before its base follows it), from this
+// goroutine. Its content may be kept but not changed, and is nil for a blob too large for memory. The pack must
+// be self-contained. On an error nothing is kept, and what was readable no longer is.
+func (s *Store) Ingest(ctx context.Context, r io.Reader, o IngestOptions, each func(id object.ID, t object.Type, content []byte)) (IngestResult, error) {
+	res, err := s.ingest(ctx, r, o, each)
+	if err != nil {
+		return IngestResult{}, fmt.Errorf("ingest pack: %w", err)
+	}
+	return res, nil
+}
+
+func (s *Store) ingest(ctx context.Context, r io.Reader, o IngestOptions, each func(object.ID, object.Type, []byte)) (IngestResult, error) {
+	file, err := lockedTemp(s.dir)
+	if err != nil {
+		return IngestResult{}, err
+	}
+	g := &ingestion{s: s, each: each, live: &live{tail: tail{file: file}, table: newTable(s.format), number: s.serial.Add(1)}}
+	if !s.replace(func(packs []source) []source { return append([]source{g.live}, packs...) }) {
+		file.Close()
+		os.Remove(file.Name())
+		return IngestResult{}, fs.ErrClosed
+	}
+	kept := false
+	defer func() {
+		if !kept {
+			s.replace(g.without)
+			os.Remove(file.Name())
+		}
+	}()
+
+	in := newInput(r, s.format.New(), ctx.Err, g.live.append)
+	sum, err := newDecoder(s.format, o.MaxObjectSize, ingestCache, in, g.live.table, g).run()
+	if err != nil {
+		return IngestResult{}, err
+	}
+	res := IngestResult{Objects: g.live.table.n, Bytes: in.offset()}
+	if res.Objects == 0 {
+		return res, nil
+	}
+	res.Name = "pack-" + hex.EncodeToString(sum)
+	path := filepath.Join(s.dir, res.Name)
+	if err := g.finish(path, sum, o.Promisor); err != nil {
+		return IngestResult{}, err
+	}
+	kept = true
+	s.replace(func(packs []source) []source {
+		packs = g.without(packs)
+		if slices.ContainsFunc(packs, func(p source) bool { p2, ok := p.(*pack); return ok && p2.path == path }) {
+			return packs // a Refresh saw it first, or it was there before
+		}
+		return append([]source{&pack{path: path, format: s.format, number: g.live.number}}, packs...)
+	})
+	return res, nil
+}
+
+type ingestion struct {
+	s    *Store
+	live *live
+	each func(object.ID, object.Type, []byte)
+}
+
+var _ keeper = (*ingestion)(nil)
+
+// without gives packs but the live one.
+func (g *ingestion) without(packs []source) []source {
+	return slices.DeleteFunc(slices.Clone(packs), func(p source) bool { return p == g.live })
+}
+
+func (g *ingestion) inMemory(t object.Type, size int64) bool {
+	return t != object.Blob || size <= maxInMemory
+}
+
+func (g *ingestion) spool(int64) (*os.File, error) { return nil, nil } // the pack itself keeps it
+
+func (g *ingestion) scratch() (*os.File, error) { return g.s.temp() }
+
+func (g *ingestion) base(rec int) (body, error) {
+	off := g.live.table.offset(rec)
+	t, data, err := g.s.load(g.live, off, maxInMemory)
+	if err == errLargeBase || errors.Is(err, ErrTooLarge) {
+		return g.s.spill(g.live, off)
+	}
+	return body{typ: t, size: int64(len(data)), data: data}, err
+}
+
+func (g *ingestion) deliver(rec, depth int, o Object) error {
+	g.live.table.name(rec, o.ID, o.Type, depth)
+	if g.each != nil {
+		g.each(o.ID, o.Type, o.Data)
+	}
+	return nil
+}
+
+// finish makes the streamed file a pack at path. The order makes sure that whoever sees the index also sees,
+// even after a power loss, the whole pack and its mark.
+func (g *ingestion) finish(path string, sum []byte, promisor bool) (err error) {
+	f := g.live.file
+	if err := g.live.flush(); err != nil {
+		return err
+	}
+	if err := errors.Join(f.Chmod(0o444), f.Sync()); err != nil {
+		return err
+	}
+	idx, err := lockedTemp(g.s.dir)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		idx.Close()
+		if err != nil {
+			os.Remove(idx.Name())
+		}
+	}()
+	if err := writeIndex(idx, g.s.format, g.live.table, sum); err != nil {
+		return fmt.Errorf("write index: %w", err)
+	}
+	if err := errors.Join(idx.Chmod(0o444), idx.Sync()); err != nil {
+		return fmt.Errorf("write index: %w", err)
+	}
+	return publish(f.Name(), idx.Name(), path, promisor)
+}
+
+// publish gives a pack and its index their names. Files that bear them already have, by their names, the same
+// content.
+func publish(pack, idx, path string, promisor bool) (err error) {
+	if _, e := os.Lstat(path + ".idx"); e != nil {
+		defer func() {
+			if err != nil {
+				os.Remove(path + ".idx")
+				os.Remove(path + ".pack")
+				os.Remove(path + ".promisor")
+			}
+		}()
+	}
+	dir := filepath.Dir(path)
+	if promisor {
+		mark, err := os.OpenFile(path+".promisor", os.O_CREATE|os.O_WRONLY, 0o444)
+		if err != nil {
+			return err
+		}
+		mark.Close()
+	}
+	if err := os.Rename(pack, path+".pack"); err != nil {
+		return err
+	}
+	if err := syncDir(dir); err != nil {
+		return err
+	}
+	if err := os.Rename(idx, path+".idx"); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// lockedTemp makes a temporary file that the sweep of another Open leaves alone: it is locked.
+func lockedTemp(dir string) (*os.File, error) {
+	for {
+		f, err := os.CreateTemp(dir, tempPrefix+"*")
+		if err != nil {
+			return nil, fmt.Errorf("make temporary file: %w", err)
+		}
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			if _, err = os.Lstat(f.Name()); err == nil {
+				return f, nil
+			}
+		}
+		f.Close()
+		if !errors.Is(err, fs.ErrNotExist) && err != syscall.EWOULDBLOCK { // swept before it was locked
+			return nil, fmt.Errorf("make temporary file: %w", err)
+		}
+	}
+}

@@ -1,0 +1,134 @@
+package odb
+
+import (
+	"hash"
+	"hash/crc32"
+	"io"
+)
+
+// input reads a pack stream byte by byte or in pieces. What it hands out it also hashes, for the pack's trailer
+// and for the CRC of each entry, and passes on to tee.
+type input struct {
+	r    io.Reader
+	stop func() error // asked before each read of r
+	tee  func([]byte) error
+	sum  hash.Hash
+
+	buf      []byte
+	pos, end int   // buf[pos:end] is to be handed out
+	start    int64 // offset of buf[0] in the pack
+	marked   int   // buf[:marked] went to crc and tee
+	summed   int   // buf[:summed] went to sum
+	crc      uint32
+	err      error // r's, kept until buf is used up
+	hit      error // err or tee's, once it was returned
+}
+
+func newInput(r io.Reader, sum hash.Hash, stop func() error, tee func([]byte) error) *input {
+	return &input{r: r, stop: stop, tee: tee, sum: sum, buf: make([]byte, 64<<10)}
+}
+
+// offset is where the next byte stands in the pack.
+func (in *input) offset() int64 { return in.start + int64(in.pos) }
+
+func (in *input) ReadByte() (byte, error) {
+	if in.pos == in.end {
+		if err := in.fill(); err != nil {
+			return 0, err
+		}
+	}
+	c := in.buf[in.pos]
+	in.pos++
+	return c, nil
+}
+
+func (in *input) Read(p []byte) (int, error) {
+	if in.pos == in.end {
+		if err := in.fill(); err != nil {
+			return 0, err
+		}
+	}
+	n := copy(p, in.buf[in.pos:in.end])
+	in.pos += n
+	return n, nil
+}
+
+// fill reads more once buf is used up.
+func (in *input) fill() error {
+	if in.hit == nil {
+		in.hit = in.settle()
+	}
+	if in.hit != nil {
+		return in.hit
+	}
+	in.total()
+	in.start += int64(in.end)
+	in.pos, in.end, in.marked, in.summed = 0, 0, 0, 0
+	for tries := 0; in.end == 0 && in.err == nil; tries++ {
+		if err := in.stop(); err != nil {
+			in.err = err
+			break
+		}
+		in.end, in.err = in.r.Read(in.buf)
+		if tries == 100 && in.end == 0 && in.err == nil {
+			in.err = io.ErrNoProgress
+		}
+	}
+	if in.end == 0 {
+		in.hit = in.err
+		return in.err
+	}
+	return nil
+}
+
+// settle brings crc and tee up to what was handed out.
+func (in *input) settle() error {
+	if in.marked == in.pos {
+		return nil
+	}
+	b := in.buf[in.marked:in.pos]
+	in.marked = in.pos
+	in.crc = crc32.Update(in.crc, crc32.IEEETable, b)
+	if in.tee == nil {
+		return nil
+	}
+	if err := in.tee(b); err != nil {
+		return elsewhere{err}
+	}
+	return nil
+}
+
+// total brings sum up to what was handed out. It lags as far as it can: hashing is faster in large pieces.
+func (in *input) total() {
+	in.sum.Write(in.buf[in.summed:in.pos])
+	in.summed = in.pos
+}
+
+// begin starts the CRC of an entry at the next byte.
+func (in *input) begin() error {
+	err := in.settle()
+	in.crc = 0
+	return err
+}
+
+// trailer reads the hash that ends a pack and checks it; nothing may follow.
+func (in *input) trailer() ([]byte, error) {
+	in.total()
+	sum := in.sum.Sum(nil)
+	got := make([]byte, len(sum))
+	if _, err := io.ReadFull(in, got); err != nil {
+		return nil, err
+	}
+	if string(got) != string(sum) {
+		return nil, corrupt("trailer says %x, the pack hashes to %x", got, sum)
+	}
+	if err := in.settle(); err != nil {
+		return nil, err
+	}
+	if _, err := in.ReadByte(); err == nil {
+		return nil, corrupt("data behind the trailer")
+	} else if err != io.EOF {
+		return nil, err
+	}
+	return sum, nil
+}

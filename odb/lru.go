@@ -1,0 +1,64 @@
+package odb
+
+import (
+	"container/list"
+	"sync"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// lru keeps contents that are likely bases of deltas, the least recently used going first. Contents are shared:
+// nobody may change them.
+type lru[K comparable] struct {
+	max int64 // bytes of content, bookkeeping included
+
+	mu    sync.Mutex
+	used  int64
+	items map[K]*list.Element
+	order list.List // of *cached[K], most recently used first
+}
+
+type cached[K comparable] struct {
+	key  K
+	typ  object.Type
+	data []byte
+}
+
+// cachedOverhead is about what an item takes beside its content, in bytes.
+const cachedOverhead = 200
+
+func newLRU[K comparable](max int64) *lru[K] {
+	return &lru[K]{max: max, items: map[K]*list.Element{}}
+}
+
+func (c *lru[K]) get(key K) (object.Type, []byte, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e, ok := c.items[key]
+	if !ok {
+		return 0, nil, false
+	}
+	c.order.MoveToFront(e)
+	it := e.Value.(*cached[K])
+	return it.typ, it.data, true
+}
+
+// put keeps data unless it would push out most of the rest.
+func (c *lru[K]) put(key K, t object.Type, data []byte) {
+	cost := int64(cap(data)) + cachedOverhead
+	if cost > c.max/4 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.items[key]; ok {
+		return
+	}
+	c.items[key] = c.order.PushFront(&cached[K]{key, t, data})
+	for c.used += cost; c.used > c.max; {
+		last := c.order.Back()
+		it := c.order.Remove(last).(*cached[K])
+		delete(c.items, it.key)
+		c.used -= int64(cap(it.data)) + cachedOverhead
+	}
+}

@@ -1,0 +1,213 @@
+package odb
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// source is a pack that objects are read from: one that is complete, or one that still streams in.
+type source interface {
+	io.ReaderAt
+	// open makes the other methods usable; a pack that is gone says fs.ErrNotExist.
+	open() error
+	// find gives the offset of id's entry.
+	find(id object.ID) (off int64, ok bool)
+	// end is the offset behind the last entry.
+	end() int64
+	// serial tells sources apart in the cache of bases; a finished pack keeps the one it had while streaming.
+	serial() uint64
+	close()
+}
+
+// pack is a finished pack. Its index is mapped, the pack itself read with pread: a failing disk must give an
+// error here, not a signal.
+type pack struct {
+	path   string // without .pack or .idx
+	format object.Format
+	number uint64
+
+	files atomic.Pointer[packFiles]
+	mu    sync.Mutex // to open; never held by readers of an open pack
+}
+
+type packFiles struct {
+	idx  *index
+	pack *os.File
+	end  int64
+}
+
+var _ source = (*pack)(nil)
+
+func (p *pack) open() error {
+	if p.files.Load() != nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.files.Load() != nil {
+		return nil
+	}
+	f, err := openPack(p.path, p.format)
+	if err != nil {
+		return fmt.Errorf("open pack %s: %w", p.path, err)
+	}
+	p.files.Store(f)
+	return nil
+}
+
+func openPack(path string, f object.Format) (_ *packFiles, err error) {
+	data, err := mapFile(path + ".idx")
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			syscall.Munmap(data)
+		}
+	}()
+	idx, err := parseIndex(data, f)
+	if err != nil {
+		return nil, err
+	}
+	file, err := os.Open(path + ".pack")
+	if err != nil {
+		return nil, err
+	}
+	end, err := checkPack(file, idx)
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	return &packFiles{idx, file, end}, nil
+}
+
+// checkPack makes sure that idx is of this very pack, by the cheap signs: header, count and trailer.
+func checkPack(f *os.File, idx *index) (end int64, err error) {
+	st, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	if end = st.Size() - int64(idx.idLen); end < packHeaderSize {
+		return 0, corrupt("pack of %d bytes", st.Size())
+	}
+	var head [packHeaderSize]byte
+	sum := make([]byte, idx.idLen)
+	if _, err := f.ReadAt(head[:], 0); err != nil {
+		return 0, err
+	}
+	if _, err := f.ReadAt(sum, end); err != nil {
+		return 0, err
+	}
+	n, err := parsePackHeader(head[:])
+	if err != nil {
+		return 0, err
+	}
+	if int(n) != idx.n || string(sum) != string(idx.packSum()) {
+		return 0, corrupt("index is of another pack")
+	}
+	return end, nil
+}
+
+func mapFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if st.Size() == 0 {
+		return nil, corrupt("index is empty")
+	}
+	data, err := syscall.Mmap(int(f.Fd()), 0, int(st.Size()), syscall.PROT_READ, syscall.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("map %s: %w", path, err)
+	}
+	return data, nil
+}
+
+func (p *pack) find(id object.ID) (int64, bool)         { return p.files.Load().idx.find(id) }
+func (p *pack) ReadAt(b []byte, off int64) (int, error) { return p.files.Load().pack.ReadAt(b, off) }
+func (p *pack) end() int64                              { return p.files.Load().end }
+func (p *pack) serial() uint64                          { return p.number }
+
+func (p *pack) close() {
+	if f := p.files.Swap(nil); f != nil {
+		syscall.Munmap(f.idx.data)
+		f.pack.Close()
+	}
+}
+
+// packReader reads a source from some offset on, for headers and zlib.
+type packReader struct {
+	src source
+	off int64 // of buf[end]
+	buf []byte
+	pos int
+	end int
+	hit error // what the consumer was told
+}
+
+func (r *packReader) seek(src source, off int64) {
+	r.hit = nil
+	if at := r.off - int64(r.end); r.src == src && off >= at && off <= r.off {
+		r.pos = int(off - at)
+		return
+	}
+	r.src, r.off, r.pos, r.end = src, off, 0, 0
+}
+
+func (r *packReader) offset() int64 { return r.off - int64(r.end-r.pos) }
+
+func (r *packReader) fill() error {
+	want := min(int64(len(r.buf)), r.src.end()-r.off)
+	if want <= 0 || r.off < packHeaderSize {
+		r.hit = io.EOF
+		return r.hit
+	}
+	n, err := r.src.ReadAt(r.buf[:want], r.off)
+	r.pos, r.end = 0, n
+	r.off += int64(n)
+	if n > 0 {
+		return nil
+	}
+	if err == nil {
+		err = io.ErrNoProgress
+	}
+	if !errors.Is(err, io.EOF) {
+		err = elsewhere{err}
+	}
+	r.hit = err
+	return err
+}
+
+func (r *packReader) ReadByte() (byte, error) {
+	if r.pos == r.end {
+		if err := r.fill(); err != nil {
+			return 0, err
+		}
+	}
+	c := r.buf[r.pos]
+	r.pos++
+	return c, nil
+}
+
+func (r *packReader) Read(p []byte) (int, error) {
+	if r.pos == r.end {
+		if err := r.fill(); err != nil {
+			return 0, err
+		}
+	}
+	n := copy(p, r.buf[r.pos:r.end])
+	r.pos += n
+	return n, nil
+}

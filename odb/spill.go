@@ -1,0 +1,99 @@
+package odb
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+)
+
+// spill gives the content of the entry at off in an unnamed temporary file, whatever its size and that of its
+// bases, in little memory.
+func (s *Store) spill(src source, off int64) (body, error) {
+	l := getLoader()
+	defer l.put()
+	bottom, err := l.trace(src, s.format, off, func(int64) bool { return false })
+	if err != nil {
+		return body{}, err
+	}
+	p := spiller{s, l, src, make([]byte, copyBuffer)}
+	b, err := p.plain(bottom)
+	for i := len(l.links) - 1; i >= 0 && err == nil; i-- {
+		base := b
+		b, err = p.delta(l.links[i], base)
+		base.free()
+	}
+	return b, err
+}
+
+type spiller struct {
+	s   *Store
+	l   *loader
+	src source
+	buf []byte
+}
+
+func (p *spiller) plain(k link) (body, error) {
+	f, err := p.write(k, func(w io.Writer) error { return p.l.z.stream(w, k.size, p.buf) })
+	if err != nil {
+		return body{}, err
+	}
+	return body{typ: k.typ, size: k.size, at: f, release: func() { f.Close() }}, nil
+}
+
+func (p *spiller) delta(k link, base body) (body, error) {
+	var size int64
+	f, err := p.write(k, func(w io.Writer) error {
+		r := bufio.NewReaderSize(&exactReader{&p.l.z, k.size}, copyBuffer)
+		baseSize, n, err := readDeltaSizes(r)
+		if err != nil {
+			return err
+		}
+		if baseSize != base.size {
+			return corrupt("delta wants a base of %d bytes, it has %d", baseSize, base.size)
+		}
+		size = n
+		if err := streamDelta(w, base.at, baseSize, size, r, p.buf); err != nil {
+			return err
+		}
+		return p.l.z.finish()
+	})
+	if err != nil {
+		return body{}, err
+	}
+	return body{typ: base.typ, size: size, at: f, release: func() { f.Close() }}, nil
+}
+
+// write makes a temporary file of what fill writes while the zlib data of k can be read.
+func (p *spiller) write(k link, fill func(w io.Writer) error) (*os.File, error) {
+	f, err := p.s.temp()
+	if err != nil {
+		return nil, err
+	}
+	w := bufio.NewWriterSize(f, copyBuffer)
+	p.l.r.seek(p.src, k.data)
+	if err = p.l.z.start(&p.l.r); err == nil {
+		err = fill(w)
+	}
+	if err == nil {
+		err = w.Flush()
+	}
+	if err != nil {
+		f.Close()
+		return nil, p.l.fail(k.off, err)
+	}
+	return f, nil
+}
+
+// temp opens a file without a name beside the packs.
+func (s *Store) temp() (*os.File, error) {
+	f, err := os.CreateTemp(s.dir, tempPrefix+"*")
+	if err != nil {
+		return nil, fmt.Errorf("make temporary file: %w", err)
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("make temporary file: %w", err)
+	}
+	return f, nil
+}
