@@ -74,8 +74,12 @@ func call[R any](ctx context.Context, c *Client, o op, args any, progress func(P
 	defer conn.Close()
 	// Giving up means to close the writing half and to wait for the server's word, so that whoever pressed Ctrl-C
 	// gets the prompt back when everything is as before.
+	patience := undoPatience
+	if o == opStatus {
+		patience = 0 // there is nothing to undo
+	}
 	defer context.AfterFunc(ctx, func() {
-		conn.SetReadDeadline(time.Now().Add(undoPatience))
+		conn.SetReadDeadline(time.Now().Add(patience))
 		conn.CloseWrite()
 	})()
 	raw, err := exchange(conn, line, progress)

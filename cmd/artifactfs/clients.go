@@ -20,7 +20,7 @@ import (
 )
 
 // statusTime is how long a daemon may take to tell its status: it waits for nothing, so it is quick or wedged.
-const statusTime = 10 * time.Second
+const statusTime = 5 * time.Second
 
 // served is a mount and whom to ask about it.
 type served struct {
@@ -69,11 +69,10 @@ func ask(ctx context.Context, socket string) ([]served, error) {
 	}
 	status, err := client.Status(ctx)
 	if err != nil {
-		var e *control.Error
-		if !errors.As(err, &e) {
-			err = fmt.Errorf("ask %s: %w", socket, err)
+		if errors.Is(err, control.ErrNoServer) {
+			return nil, err
 		}
-		return nil, err
+		return nil, failure("ask", socket, err)
 	}
 	all := make([]served, len(status.Mounts))
 	for i, m := range status.Mounts {
@@ -112,6 +111,15 @@ func notMounted(verb, dir string) *control.Error {
 		}
 	}
 	return e
+}
+
+// failure says what was being done to what, unless err already does.
+func failure(verb, object string, err error) error {
+	e := *control.AsError(err)
+	if e.Verb == "" {
+		e.Verb, e.Object = verb, object
+	}
+	return &e
 }
 
 // spellings gives the names a directory may be mounted by, absolute: as it is written, with its parent's symbolic

@@ -14,6 +14,6 @@ func (a *app) ensureDaemon(ctx context.Context) (*control.Client, error) {
 	return control.Dial(ctx, a.daemonSocket())
 }
 
-func (a *app) newHost(log *zap.Logger) (host, error) {
+func newHost(state string, log *zap.Logger) (host, error) {
 	return nil, errors.New("package daemon is not there yet")
 }

@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
 )
@@ -24,7 +25,7 @@ const tokenVariable = "ARTIFACTFS_TOKEN"
 func main() {
 	token := control.Secret(os.Getenv(tokenVariable))
 	os.Unsetenv(tokenVariable)
-	a := &app{stdout: os.Stdout, stderr: os.Stderr, token: token}
+	a := &app{stdout: os.Stdout, stderr: os.Stderr, token: token, newHost: newHost}
 	os.Exit(a.run(os.Args[1:]))
 }
 
@@ -32,6 +33,7 @@ func main() {
 type app struct {
 	stdout, stderr *os.File
 	token          control.Secret
+	newHost        func(state string, log *zap.Logger) (host, error)
 
 	state, socket                string
 	json, verbose                bool
@@ -134,13 +136,13 @@ Exit codes: 0 done; 1 failed; 2 wrong arguments; 3 remote unreachable, refused o
 	root.SetUsageTemplate(usageTemplate)
 	f := root.PersistentFlags()
 	f.SortFlags = false
-	f.StringVar(&a.state, "state", "", "keep everything in `DIR` (default: $ARTIFACTFS_STATE, else /var/lib/artifactfs for\nroot, ~/.local/state/artifactfs for others)")
+	f.StringVar(&a.state, "state", "", "keep everything in `DIR` (default: $ARTIFACTFS_STATE, else\n/var/lib/artifactfs for root, ~/.local/state/artifactfs for others)")
 	f.StringVar(&a.socket, "socket", "", "talk to the daemon at `PATH` (default: all of the state directory)")
 	f.BoolVar(&a.json, "json", false, "print the result as JSON")
 	f.BoolVarP(&a.verbose, "verbose", "v", false, "tell more on stderr, also where it is no terminal")
-	f.StringVar(&a.logFile, "log-file", "", "log to `FILE` (default: stderr; background daemon: STATE/log/daemon.log)")
-	f.Var(newChoice(&a.logLevel, "", "debug", "info", "warn", "error"), "log-level", "log from this `LEVEL` up: debug, info, warn or error (default: info for a daemon,\nelse warn)")
-	f.Var(newChoice(&a.logFormat, "console", "console", "json"), "log-format", "console or json")
+	f.StringVar(&a.logFile, "log-file", "", "log to `FILE` (default: stderr; background daemon: DIR/log/daemon.log)")
+	f.Var(newChoice(&a.logLevel, "", "debug", "info", "warn", "error"), "log-level", "log from this level up (default: info for a daemon, else warn)")
+	f.Var(newChoice(&a.logFormat, "console", "console", "json"), "log-format", "how to write the log")
 	root.AddCommand(a.mountCommand(), a.unmountCommand(), a.statusCommand(), a.listCommand(), a.prefetchCommand(),
 		a.daemonCommand(), a.versionCommand(), a.completionCommand())
 	for name, values := range map[string][]string{"log-level": {"debug", "info", "warn", "error"}, "log-format": {"console", "json"}} {

@@ -61,9 +61,9 @@ What is hydrated stays in a cache on disk that all mounts share. Every mount is 
 	f.SortFlags = false
 	f.StringVar(&r.Ref, "ref", "", "branch, tag, full ref `NAME` or commit id (default: the remote's HEAD)")
 	f.BoolVar(&r.ReadOnly, "read-only", false, "refuse writes; for now every mount does, with or without it")
-	f.Var(newChoice(&r.Wait, control.WaitTree, control.WaitTree, control.WaitGit, control.WaitAll), "wait", "`WHEN` to return: when the tree is readable, when git is ready too (git), or when\nwhat --prefetch names is hydrated, too (all)")
-	f.Var(newChoice(&r.History, control.HistoryBackground, control.HistoryBackground, control.HistoryFull, control.HistoryNone), "history", "`HOW` the commits behind the mounted one come: in the background, before the mount\ncounts as done (full), or not at all (none)")
-	f.Var(newChoice(&r.Prefetch, control.PrefetchAuto, control.PrefetchAuto, control.PrefetchAll, control.PrefetchNone), "prefetch", "`WHAT` to hydrate before it is read: by likely need up to the budget (auto), all or\nnone")
+	f.Var(newChoice(&r.Wait, control.WaitTree, control.WaitTree, control.WaitGit, control.WaitAll), "wait", "return when the tree is readable, when git is ready, too,\nor when what --prefetch names is hydrated, too")
+	f.Var(newChoice(&r.History, control.HistoryBackground, control.HistoryBackground, control.HistoryFull, control.HistoryNone), "history", "when the commits behind the mounted one come: behind the\nmount, before it counts as done, or never")
+	f.Var(newChoice(&r.Prefetch, control.PrefetchAuto, control.PrefetchAuto, control.PrefetchAll, control.PrefetchNone), "prefetch", "what to hydrate before it is read: by likely need up to\nthe budget, everything, or nothing")
 	f.Var(&budget, "prefetch-budget", "most that --prefetch auto brings (default 256M)")
 	f.Var(&cache, "cache-size", "quota of hydrated contents on disk, for all mounts together (default 20G)")
 	f.DurationVar(&r.Timeout, "timeout", 0, "longest `WAIT` for the remote, now and in a later read (default 1m)")
@@ -159,7 +159,7 @@ func (a *app) mount(ctx context.Context, o mountOptions) error {
 	reply, err := a.mountInBackground(ctx, o.request, p.show)
 	p.stop()
 	if err != nil {
-		return mountError(o.request.Dir, err)
+		return failure("mount", o.request.Dir, err)
 	}
 	return a.printMount(reply, time.Since(start))
 }
@@ -176,14 +176,6 @@ func (a *app) mountInBackground(ctx context.Context, r control.MountRequest, sho
 		}
 		return reply, err
 	}
-}
-
-func mountError(dir string, err error) error {
-	e := *control.AsError(err)
-	if e.Verb == "" {
-		e.Verb, e.Object = "mount", dir
-	}
-	return &e
 }
 
 func (a *app) printMount(m control.MountReply, took time.Duration) error {

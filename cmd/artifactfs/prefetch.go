@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"time"
@@ -48,11 +47,7 @@ func (a *app) prefetch(ctx context.Context, dir string, specs []string, wait boo
 	reply, err := m.client.Prefetch(ctx, control.PrefetchRequest{Dir: m.Dir, Paths: paths, Wait: wait}, p.show)
 	p.stop()
 	if err != nil {
-		e := *control.AsError(err)
-		if e.Verb == "" {
-			e.Verb, e.Object = "prefetch", m.Dir
-		}
-		return &e
+		return failure("prefetch", m.Dir, err)
 	}
 	if a.json {
 		return printJSON(a.stdout, reply)
@@ -80,7 +75,7 @@ func pathsInMount(root, dir string, specs []string) ([]string, error) {
 	for _, spec := range specs {
 		joined := filepath.Join(below, spec)
 		if filepath.IsAbs(spec) || !filepath.IsLocal(joined) {
-			return nil, &control.Error{Code: control.ExitUsage, Verb: "prefetch", Object: spec, Cause: errOutside.Error(),
+			return nil, &control.Error{Code: control.ExitUsage, Verb: "prefetch", Object: spec, Cause: "not inside the mount",
 				Hint: "a PATHSPEC is relative to DIR"}
 		}
 		if joined == "." {
@@ -90,5 +85,3 @@ func pathsInMount(root, dir string, specs []string) ([]string, error) {
 	}
 	return paths, nil
 }
-
-var errOutside = errors.New("not inside the mount")

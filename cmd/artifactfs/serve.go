@@ -44,9 +44,9 @@ func (a *app) serveMount(ctx context.Context, r control.MountRequest) (err error
 		return err
 	}
 	defer closeLog()
-	h, err := a.newHost(log)
+	h, err := a.newHost(a.state, log)
 	if err != nil {
-		return mountError(r.Dir, err)
+		return failure("mount", r.Dir, err)
 	}
 	defer func() { err = errors.Join(err, closeHost(h)) }()
 	socket := a.socket
@@ -55,7 +55,7 @@ func (a *app) serveMount(ctx context.Context, r control.MountRequest) (err error
 	}
 	server, err := control.Listen(socket, h, log)
 	if err != nil {
-		return mountError(r.Dir, err)
+		return failure("mount", r.Dir, err)
 	}
 	defer serveUntilClosed(server)()
 
@@ -64,7 +64,7 @@ func (a *app) serveMount(ctx context.Context, r control.MountRequest) (err error
 	reply, err := h.Mount(ctx, r, p.show)
 	p.stop()
 	if err != nil {
-		return mountError(r.Dir, err)
+		return failure("mount", r.Dir, err)
 	}
 	if err := a.printMount(reply, time.Since(start)); err != nil {
 		return err
@@ -104,7 +104,7 @@ func (a *app) serveAll(ctx context.Context, idle time.Duration) (err error) {
 		return err
 	}
 	defer closeLog()
-	h, err := a.newHost(log)
+	h, err := a.newHost(a.state, log)
 	if err != nil {
 		return fmt.Errorf("start daemon: %w", err)
 	}

@@ -63,7 +63,7 @@ func (a *app) unmount(ctx context.Context, dirs []string, all bool) error {
 	for _, m := range targets {
 		reply, err := m.client.Unmount(ctx, control.UnmountRequest{Dir: m.Dir})
 		if err != nil {
-			errs = append(errs, unmountError(m.Dir, err))
+			errs = append(errs, failure("unmount", m.Dir, err))
 			continue
 		}
 		done = append(done, reply)
@@ -99,14 +99,6 @@ func isDir(mounted, dir string) bool {
 		}
 	}
 	return false
-}
-
-func unmountError(dir string, err error) error {
-	e := *control.AsError(err)
-	if e.Verb == "" {
-		e.Verb, e.Object = "unmount", dir
-	}
-	return &e
 }
 
 // reportAll prints all but the first error and returns that.

@@ -27,15 +27,18 @@ func (c *choice[T]) String() string {
 	return string(*c.value)
 }
 
-func (c *choice[T]) Type() string { return "WORD" }
+// Type is what help shows behind the flag's name.
+func (c *choice[T]) Type() string {
+	names := make([]string, len(c.words))
+	for i, w := range c.words {
+		names[i] = string(w)
+	}
+	return strings.Join(names, "|")
+}
 
 func (c *choice[T]) Set(s string) error {
 	if !slices.Contains(c.words, T(s)) {
-		names := make([]string, len(c.words))
-		for i, w := range c.words {
-			names[i] = string(w)
-		}
-		return fmt.Errorf("must be one of %s", strings.Join(names, ", "))
+		return fmt.Errorf("must be one of %s", c.Type())
 	}
 	*c.value = T(s)
 	return nil

@@ -1,0 +1,293 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// binary is the command as people run it.
+var binary string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "artifactfs-cmd-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	binary = filepath.Join(dir, "artifactfs")
+	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", binary, ".").CombinedOutput()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
+		os.Exit(1)
+	}
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// result is what a run of the command left.
+type result struct {
+	code           int
+	stdout, stderr string
+}
+
+// afs runs the command with a state directory and a working directory of the test's.
+type afs struct {
+	t          *testing.T
+	state, dir string
+	env        []string
+}
+
+func newAfs(t *testing.T) *afs {
+	t.Helper()
+	base, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &afs{t: t, state: filepath.Join(base, "state"), dir: filepath.Join(base, "work")}
+	if err := os.Mkdir(a.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func (a *afs) command(args ...string) *exec.Cmd {
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	a.t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd.Dir = a.dir
+	cmd.Env = append(os.Environ(), "ARTIFACTFS_STATE="+a.state, "ARTIFACTFS_TOKEN=")
+	cmd.Env = append(cmd.Env, a.env...)
+	return cmd
+}
+
+func (a *afs) run(args ...string) result {
+	a.t.Helper()
+	var stdout, stderr bytes.Buffer
+	cmd := a.command(args...)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		a.t.Fatal(err)
+	}
+	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+// ok runs the command and wants it to succeed silently on stderr.
+func (a *afs) ok(args ...string) string {
+	a.t.Helper()
+	r := a.run(args...)
+	if r.code != 0 || r.stderr != "" {
+		a.t.Fatalf("artifactfs %s: exit %d\n%s%s", strings.Join(args, " "), r.code, r.stdout, r.stderr)
+	}
+	return r.stdout
+}
+
+// fakeDaemon keeps a list of mounts and nothing behind it.
+type fakeDaemon struct {
+	mount    func(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error)
+	prefetch func(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error)
+	busy     string // a directory that does not unmount
+
+	mu       sync.Mutex
+	mounts   []control.MountStatus
+	requests []control.MountRequest
+	idle     chan struct{}
+	closed   bool
+}
+
+func newFakeDaemon(mounts ...control.MountStatus) *fakeDaemon {
+	f := &fakeDaemon{mounts: mounts, idle: make(chan struct{})}
+	if len(mounts) == 0 {
+		close(f.idle)
+	}
+	return f
+}
+
+func (f *fakeDaemon) Mount(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error) {
+	if f.mount != nil {
+		return f.mount(ctx, r, progress)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.requests = append(f.requests, r)
+	f.mounts = append(f.mounts, control.MountStatus{ID: "m1", Dir: r.Dir, Remote: r.Remote, State: control.StateMounted})
+	f.idle = make(chan struct{})
+	return control.MountReply{
+		ID: "m1", Dir: r.Dir, Remote: r.Remote, Ref: "main", Commit: "0123456789abcdef0123456789abcdef01234567", Files: 14103,
+		Timings: control.Timings{Connect: 1, Tree: 2, Mounted: 3, Total: 4},
+	}, nil
+}
+
+func (f *fakeDaemon) Unmount(ctx context.Context, r control.UnmountRequest) (control.UnmountReply, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if r.Dir == f.busy {
+		return control.UnmountReply{}, &control.Error{Code: control.ExitFailed, Verb: "unmount", Object: r.Dir, Cause: "busy", Hint: "fuser"}
+	}
+	for i, m := range f.mounts {
+		if m.Dir == r.Dir {
+			f.mounts = append(f.mounts[:i:i], f.mounts[i+1:]...)
+			if len(f.mounts) == 0 {
+				close(f.idle)
+			}
+			return control.UnmountReply{ID: m.ID, Dir: m.Dir}, nil
+		}
+	}
+	return control.UnmountReply{}, &control.Error{Code: control.ExitNotMounted, Verb: "unmount", Object: r.Dir, Cause: "not mounted"}
+}
+
+func (f *fakeDaemon) Status(ctx context.Context) (control.Status, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return control.Status{Mounts: append([]control.MountStatus{}, f.mounts...)}, nil
+}
+
+func (f *fakeDaemon) Prefetch(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error) {
+	return f.prefetch(ctx, r, progress)
+}
+
+func (f *fakeDaemon) Shutdown(ctx context.Context) error { return nil }
+
+func (f *fakeDaemon) Idle() <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.idle
+}
+
+func (f *fakeDaemon) Close(ctx context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = true
+	return nil
+}
+
+// serve answers as the shared daemon, or as whoever has the socket; ended is closed when it no longer does.
+func serve(t *testing.T, socket string, f *fakeDaemon) (ended chan struct{}) {
+	t.Helper()
+	server, err := control.Listen(socket, f, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended = make(chan struct{})
+	go func() { server.Serve(ctx); close(ended) }()
+	t.Cleanup(func() { cancel(); await(t, ended) })
+	return ended
+}
+
+func await[T any](t *testing.T, c <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(30 * time.Second):
+		t.Fatal("nothing happened for 30 s")
+	}
+	return v
+}
+
+func TestHelpTeaches(t *testing.T) {
+	a := newAfs(t)
+	root := (&app{stdout: os.Stdout, stderr: os.Stderr}).rootCommand()
+	pages := map[string][]string{"": {"--help"}}
+	for _, c := range root.Commands() {
+		if !c.Hidden {
+			pages[c.Name()] = []string{c.Name(), "--help"}
+		}
+	}
+	for _, name := range []string{"mount", "unmount", "status", "list", "prefetch", "daemon", "version", "completion"} {
+		if pages[name] == nil {
+			t.Errorf("there is no command %s", name)
+		}
+	}
+	for name, args := range pages {
+		help := a.ok(args...)
+		for _, want := range []string{"Usage:\n  artifactfs", "Examples:\n  ", "artifactfs " + name, "--json"} {
+			if !strings.Contains(help, want) {
+				t.Errorf("help of %q has no %q:\n%s", name, want, help)
+			}
+		}
+		for line := range strings.Lines(help) {
+			if len(line) > 121 {
+				t.Errorf("help of %q has a line of %d characters: %s", name, len(line), line)
+			}
+		}
+	}
+	if got := a.ok(); got != a.ok("--help") {
+		t.Errorf("without arguments:\n%s", got)
+	}
+	if _, err := os.Stat(a.state); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("help made the state directory: %v", err)
+	}
+}
+
+func TestUsageErrors(t *testing.T) {
+	a := newAfs(t)
+	for line, want := range map[string]string{
+		"frobnicate":                "artifactfs: unknown command \"frobnicate\"\nhint: artifactfs --help\n",
+		"mout":                      "artifactfs: unknown command \"mout\"\nhint: did you mean mount?\n",
+		"mount":                     "artifactfs: mount: takes REMOTE [DIR], got 0 arguments\nhint: artifactfs mount --help\n",
+		"mount a b c":               "artifactfs: mount: takes REMOTE [DIR], got 3 arguments\nhint: artifactfs mount --help\n",
+		"mount a --history=some":    "artifactfs: mount: invalid argument \"some\" for \"--history\" flag: must be one of background|full|none\nhint: artifactfs mount --help\n",
+		"mount a --cache-size=lots": "artifactfs: mount: invalid argument \"lots\" for \"--cache-size\" flag: not a size; examples are 512M and 20G\nhint: artifactfs mount --help\n",
+		"mount a --uid=-1":          "artifactfs: mount: invalid argument \"-1\" for \"--uid\" flag: strconv.ParseUint: parsing \"-1\": invalid syntax\nhint: artifactfs mount --help\n",
+		"mount a --session=x":       "artifactfs: mount: unknown flag: --session\nhint: artifactfs mount --help\n",
+		"mount a --timeout=-1s":     "artifactfs: mount: --timeout is negative\n",
+		"mount /":                   "artifactfs: mount: no directory can be made of the remote's name\nhint: name one: artifactfs mount REMOTE DIR\n",
+		"unmount":                   "artifactfs: unmount: needs a directory, or --all\nhint: artifactfs unmount --help\n",
+		"unmount --all a":           "artifactfs: unmount: takes directories or --all, not both\nhint: artifactfs unmount --help\n",
+		"status a b":                "artifactfs: status: takes [DIR], got 2 arguments\nhint: artifactfs status --help\n",
+		"list a":                    "artifactfs: list: takes no arguments, got 1 argument\nhint: artifactfs list --help\n",
+		"prefetch":                  "artifactfs: prefetch: takes DIR [PATHSPEC...], got 0 arguments\nhint: artifactfs prefetch --help\n",
+		"daemon --idle-exit=-1s":    "artifactfs: daemon: --idle-exit is negative\nhint: artifactfs daemon --help\n",
+		"completion tcsh":           "artifactfs: completion: invalid argument \"tcsh\" for \"artifactfs completion\"\nhint: artifactfs completion --help\n",
+		"status --log-level=loud":   "artifactfs: status: invalid argument \"loud\" for \"--log-level\" flag: must be one of debug|info|warn|error\nhint: artifactfs status --help\n",
+	} {
+		r := a.run(strings.Fields(line)...)
+		if r.code != control.ExitUsage || r.stdout != "" || r.stderr != want {
+			t.Errorf("%s: exit %d, stdout %q, stderr:\n%swant:\n%s", line, r.code, r.stdout, r.stderr, want)
+		}
+	}
+}
+
+func TestVersion(t *testing.T) {
+	a := newAfs(t)
+	if got := a.ok("version"); !strings.HasPrefix(got, "artifactfs ") || !strings.Contains(got, "protocol 1)") {
+		t.Errorf("version: %q", got)
+	}
+	if got := a.ok("version", "--json"); !strings.Contains(got, `"protocol":1`) {
+		t.Errorf("version --json: %q", got)
+	}
+}
+
+func TestCompletionScripts(t *testing.T) {
+	a := newAfs(t)
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		if got := a.ok("completion", shell); !strings.Contains(got, "artifactfs") {
+			t.Errorf("%s: %q", shell, got)
+		}
+	}
+	script := filepath.Join(a.dir, "script")
+	if err := os.WriteFile(script, []byte(a.ok("completion", "bash")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if bash, err := exec.LookPath("bash"); err == nil {
+		if out, err := exec.Command(bash, "-n", script).CombinedOutput(); err != nil {
+			t.Errorf("bash does not read it: %v\n%s", err, out)
+		}
+	}
+}

@@ -1,0 +1,204 @@
+package main
+
+import (
+	"context"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+func mountStatus(dir string) control.MountStatus {
+	return control.MountStatus{
+		ID: "m1", Dir: dir, Remote: "https://127.0.0.1/app", Ref: "main", Commit: "0123456789abcdef0123456789abcdef01234567",
+		State: control.StateMounted, ReadOnly: true, Since: time.Date(2024, 5, 6, 7, 8, 9, 0, time.UTC), PID: 42,
+		GitReady: true, History: control.HistoryComplete,
+		Tree: control.TreeStatus{Files: 14103, Complete: true}, Blobs: control.BlobStatus{Total: 13900, Hydrated: 13899, Bytes: 13002342},
+		Network: control.NetworkStatus{Requests: 12, RoundTrips: 15, Blobs: 1204, Bytes: 4299161},
+		Queue:   control.QueueStatus{Foreground: 1, Background: 2000},
+	}
+}
+
+func TestStatusPrintsTheContract(t *testing.T) {
+	a := newAfs(t)
+	m := mountStatus(a.dir + "/m")
+	serve(t, control.DaemonSocket(a.state), newFakeDaemon(m))
+	one := `{"id":"m1","dir":"` + m.Dir + `","remote":"https://127.0.0.1/app","ref":"main","commit":"0123456789abcdef0123456789abcdef01234567",` +
+		`"state":"mounted","read_only":true,"since":"2024-05-06T07:08:09Z","pid":42,"git_ready":true,"history":"complete",` +
+		`"tree":{"files":14103,"complete":true},"blobs":{"total":13900,"hydrated":13899,"bytes":13002342},` +
+		`"network":{"requests":12,"round_trips":15,"blobs":1204,"bytes":4299161},"queue":{"foreground":1,"background":2000},` +
+		`"overlay":{"changed":0,"bytes":0},"session":{"name":"","remote":"","mode":"","pending":0,"last_sync":null}}`
+	for _, args := range [][]string{{"status", "m", "--json"}, {"status", "m/deep/below", "--json"}, {"status", m.Dir, "--json"}} {
+		if got := a.ok(args...); got != one+"\n" {
+			t.Errorf("%v\n got %swant %s", args, got, one)
+		}
+	}
+	for _, command := range []string{"status", "list"} {
+		if got := a.ok(command, "--json"); got != `{"mounts":[`+one+"]}\n" {
+			t.Errorf("%s --json: %s", command, got)
+		}
+	}
+}
+
+func TestStatusForPeople(t *testing.T) {
+	m := mountStatus("/m")
+	var b strings.Builder
+	printStatus(&b, m, m.Since.Add(192*time.Second))
+	want := `/m
+  state     mounted, read-only, for 3 min 12 s (pid 42)
+  remote    https://127.0.0.1/app
+  ref       main at 0123456789ab
+  history   complete
+  tree      14,103 files
+  blobs     13,899 of 13,900 hydrated (99 %), 12.4 MiB
+  network   12 requests in 15 round trips, 1,204 blobs, 4.1 MiB received
+  queue     1 waited for, 2,000 in the background
+`
+	if b.String() != want {
+		t.Errorf("got\n%s", b.String())
+	}
+	m.State, m.Error, m.GitReady, m.Tree.Complete, m.Ref, m.Commit = control.StateDegraded, "connect:\nrefused", false, false, "", ""
+	b.Reset()
+	printStatus(&b, m, m.Since)
+	for _, want := range []string{"state     degraded, read-only, for 0 s", "error     connect: refused\n", "ref       empty", "14,103 files so far", "git is not ready yet"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
+	}
+}
+
+func TestNothingIsMounted(t *testing.T) {
+	a := newAfs(t)
+	for args, want := range map[string]string{
+		"status": "nothing is mounted\n", "status --json": `{"mounts":[]}` + "\n", "list": "", "list --json": `{"mounts":[]}` + "\n",
+		"unmount --all": "", "unmount --all --json": `{"unmounted":[]}` + "\n",
+	} {
+		if got := a.ok(strings.Fields(args)...); got != want {
+			t.Errorf("%s: %q", args, got)
+		}
+	}
+	for _, args := range []string{"status d", "unmount d", "prefetch d", "status d --json"} {
+		verb := strings.Fields(args)[0]
+		want := "artifactfs: " + verb + " d: nothing of artifactfs is mounted there\nhint: artifactfs list shows what is\n"
+		if r := a.run(strings.Fields(args)...); r.code != control.ExitNotMounted || r.stdout != "" || r.stderr != want {
+			t.Errorf("%s: %+v", args, r)
+		}
+	}
+	if _, err := os.Stat(a.state); err == nil {
+		t.Error("asking made a state directory")
+	}
+	r := a.run("status", "--socket", a.dir+"/none.sock")
+	if r.code != control.ExitFailed || !strings.Contains(r.stderr, "none.sock: no daemon answers") {
+		t.Errorf("a socket nobody serves: %+v", r)
+	}
+}
+
+func TestListShowsEveryDaemon(t *testing.T) {
+	a := newAfs(t)
+	serve(t, control.DaemonSocket(a.state), newFakeDaemon(mountStatus("/b"), mountStatus("/a/long/name")))
+	serve(t, control.MountSocket(a.state, 7), newFakeDaemon(mountStatus("/c")))
+	want := `DIR           REF   STATE    FILES   HYDRATED          REMOTE
+/a/long/name  main  mounted  14,103  13,899 of 13,900  https://127.0.0.1/app
+/b            main  mounted  14,103  13,899 of 13,900  https://127.0.0.1/app
+/c            main  mounted  14,103  13,899 of 13,900  https://127.0.0.1/app
+`
+	if got := a.ok("list"); got != want {
+		t.Errorf("got\n%s", got)
+	}
+	if got := a.ok("list", "--socket", control.MountSocket(a.state, 7)); strings.Contains(got, "/b") || !strings.Contains(got, "/c ") {
+		t.Errorf("one socket:\n%s", got)
+	}
+	for args, want := range map[string]string{
+		"__complete unmount ":        "/a/long/name\thttps://127.0.0.1/app\n/b\thttps://127.0.0.1/app\n/c\thttps://127.0.0.1/app\n:4\n",
+		"__complete status /b ":      ":4\n",
+		"__complete mount --wait ":   "tree\ngit\nall\n:4\n",
+		"__complete mount x --histo": "--history\twhen the commits behind the mounted one come: behind the\n:4\n",
+	} {
+		r := a.run(strings.Split(args, " ")...)
+		if r.code != 0 || r.stdout != want {
+			t.Errorf("%s: %q %s", args, r.stdout, r.stderr)
+		}
+	}
+}
+
+func TestUnmount(t *testing.T) {
+	a := newAfs(t)
+	f := newFakeDaemon(mountStatus("/a"), mountStatus("/b"), mountStatus("/busy"))
+	f.busy = "/busy"
+	ended := serve(t, control.DaemonSocket(a.state), f)
+	other := newFakeDaemon(mountStatus("/c"))
+	serve(t, control.MountSocket(a.state, 7), other)
+
+	r := a.run("unmount", "/none", "/a", "/busy", "/b/below")
+	want := "artifactfs: unmount /b/below: nothing of artifactfs is mounted there\nhint: artifactfs list shows what is\n" +
+		"artifactfs: unmount /busy: busy\nhint: fuser\n" +
+		"artifactfs: unmount /none: nothing of artifactfs is mounted there\nhint: artifactfs list shows what is\n"
+	if r.code != control.ExitNotMounted || r.stdout != "unmounted /a\n" || r.stderr != want {
+		t.Errorf("got %+v", r)
+	}
+	if r := a.run("unmount", "--all"); r.code != control.ExitFailed || r.stdout != "unmounted /b\nunmounted /c\n" {
+		t.Errorf("--all: %+v", r)
+	}
+	select {
+	case <-ended:
+		t.Error("the daemon was ended with a mount that is busy")
+	default:
+	}
+	f.mu.Lock()
+	f.busy = ""
+	f.mu.Unlock()
+	if got := a.ok("unmount", "--all", "--json"); got != `{"unmounted":[{"id":"m1","dir":"/busy"}]}`+"\n" {
+		t.Errorf("--json: %s", got)
+	}
+	await(t, ended)
+}
+
+func TestPrefetch(t *testing.T) {
+	a := newAfs(t)
+	f := newFakeDaemon(mountStatus(a.dir + "/m"))
+	var asked []control.PrefetchRequest
+	f.prefetch = func(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error) {
+		asked = append(asked, r)
+		return control.PrefetchReply{Matched: 1200, Hydrated: 34, Bytes: 5 << 20}, nil
+	}
+	serve(t, control.DaemonSocket(a.state), f)
+	if got := a.ok("prefetch", "m"); !strings.HasPrefix(got, "34 of 1,200 blobs hydrated, 5.0 MiB (") {
+		t.Errorf("got %q", got)
+	}
+	if got := a.ok("prefetch", "m/src", "--json", "--wait"); got != `{"matched":1200,"hydrated":34,"bytes":5242880}`+"\n" {
+		t.Errorf("got %q", got)
+	}
+	a.ok("prefetch", "m/src", "*.go", "../doc/")
+	a.ok("prefetch", "m", "a", ".")
+	var paths []string
+	for _, r := range asked {
+		if r.Dir != a.dir+"/m" {
+			t.Errorf("asked for %s", r.Dir)
+		}
+		paths = append(paths, strings.Join(r.Paths, " "))
+	}
+	if want := []string{"", "src", "src/*.go doc", ""}; !slices.Equal(paths, want) || !asked[1].Wait || asked[0].Wait {
+		t.Errorf("asked %q", paths)
+	}
+	for _, spec := range []string{"../../x", "/etc"} {
+		if r := a.run("prefetch", "m/src", spec); r.code != control.ExitUsage {
+			t.Errorf("%s: %+v", spec, r)
+		}
+	}
+}
+
+func TestDaemonThatDoesNotAnswerHidesNoOther(t *testing.T) {
+	a := newAfs(t)
+	serve(t, control.DaemonSocket(a.state), newFakeDaemon(mountStatus("/a")))
+	f := newFakeDaemon()
+	serve(t, control.MountSocket(a.state, 9), f)
+	f.mu.Lock() // its Status hangs
+	defer f.mu.Unlock()
+	r := a.run("list")
+	if r.code != control.ExitFailed || !strings.Contains(r.stdout, "/a ") || !strings.Contains(r.stderr, "mount-9.sock: timed out\n") {
+		t.Errorf("got %+v", r)
+	}
+}
