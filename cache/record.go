@@ -90,7 +90,7 @@ func makeEntry(h header, off int64) entry {
 }
 
 func (e *entry) idBytes() []byte {
-	if e.meta&metaSHA256 != 0 {
+	if atomic.LoadUint32(&e.meta)&metaSHA256 != 0 {
 		return e.sum[:]
 	}
 	return e.sum[:20]

@@ -1,0 +1,90 @@
+package cache
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// BenchmarkBlobs stores and reads 100,000 contents of 4 KiB and reports what an operation, an entry and opening cost.
+func BenchmarkBlobs(b *testing.B) {
+	const count, size = 100_000, 4 << 10
+	ids := make([]object.ID, count)
+	var data []byte
+	for n := range ids {
+		ids[n], data = numbered(uint64(n), size)
+	}
+	buf := make([]byte, size)
+	for i := range b.N {
+		dir := filepath.Join(b.TempDir(), strconv.Itoa(i))
+		heap := heapInUse()
+		c := openBlobs(b, dir, plenty)
+		each := func(what string, do func(object.ID)) {
+			start := time.Now()
+			for _, id := range ids {
+				do(id)
+			}
+			b.ReportMetric(float64(time.Since(start).Nanoseconds())/count, "ns/"+what)
+		}
+		read := func(id object.ID) {
+			got, ok := c.Get(id)
+			if !ok {
+				b.Fatal("missing")
+			}
+			if _, err := got.ReadAt(buf, 0); err != nil {
+				b.Fatal(err)
+			}
+			got.Release()
+		}
+		each("put", func(id object.ID) {
+			if err := c.Put(id, data); err != nil {
+				b.Fatal(err)
+			}
+		})
+		b.ReportMetric(float64(heapInUse()-heap)/count, "heap-B/entry")
+		each("first-get", read)
+		each("warm-get", read)
+		each("size", func(id object.ID) { c.Size(id) })
+		unknown := 0
+		each("miss", func(id object.ID) {
+			id = object.MustID(id.String()[:38] + "ff")
+			if _, ok := c.Get(id); !ok {
+				unknown++
+			}
+		})
+		start := time.Now()
+		c.Close()
+		b.ReportMetric(float64(time.Since(start).Microseconds())/1000, "ms/close")
+		open := func(what string) {
+			start := time.Now()
+			c = openBlobs(b, dir, plenty)
+			b.ReportMetric(float64(time.Since(start).Microseconds())/1000, "ms/"+what)
+			if got := c.Usage().Blobs; got != count {
+				b.Fatalf("%d contents after opening, want %d", got, count)
+			}
+		}
+		heap = heapInUse()
+		open("open")
+		b.ReportMetric(float64(heapInUse()-heap)/count, "heap-B/entry-reopened")
+		c.Close()
+		sidecars, _ := filepath.Glob(filepath.Join(dir, "seg", "*"+sidecarSuffix))
+		for _, s := range sidecars {
+			os.Remove(s)
+		}
+		open("open-without-sidecars")
+		c.Close()
+	}
+}
+
+func heapInUse() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}

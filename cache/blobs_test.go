@@ -1,0 +1,314 @@
+package cache
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// numbered makes an id and a content of size bytes that both follow from n: what a reader must see is known
+// without keeping it. Ids do not name their contents' hashes here; the cache never looks.
+func numbered(n uint64, size int) (object.ID, []byte) {
+	sum := make([]byte, 20)
+	rng := rand.NewPCG(n, 1)
+	for i := 0; i < 16; i += 8 {
+		binary.LittleEndian.PutUint64(sum[i:], rng.Uint64())
+	}
+	binary.BigEndian.PutUint32(sum[16:], uint32(n))
+	id, _ := object.FromBytes(sum)
+	data := make([]byte, (size+7)&^7)
+	for i := 0; i < len(data); i += 8 {
+		binary.LittleEndian.PutUint64(data[i:], rng.Uint64())
+	}
+	return id, data[:size:size]
+}
+
+// sizeOf spreads sizes like those of source files, with some empty and some large ones.
+func sizeOf(n uint64) int {
+	switch {
+	case n%97 == 0:
+		return 0
+	case n%61 == 0:
+		return 200_000 + int(n%1000)
+	}
+	return int(n * 2654435761 % 9000)
+}
+
+func openBlobs(t testing.TB, dir string, quota int64) *Blobs {
+	t.Helper()
+	b, err := OpenBlobs(dir, quota)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	return b
+}
+
+func put(t testing.TB, b *Blobs, n uint64, size int) {
+	t.Helper()
+	id, data := numbered(n, size)
+	if err := b.Put(id, data); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// check reads content n whole and says whether it is there; wrong bytes end the test.
+func check(t testing.TB, b *Blobs, n uint64, size int) bool {
+	t.Helper()
+	id, want := numbered(n, size)
+	c, ok := b.Get(id)
+	if !ok {
+		return false
+	}
+	defer c.Release()
+	checkContent(t, c, n, want)
+	if got, ok := b.Size(id); ok && got != int64(size) {
+		t.Fatalf("content %d: Size is %d, want %d", n, got, size)
+	}
+	return true
+}
+
+func checkContent(t testing.TB, c *Content, n uint64, want []byte) {
+	t.Helper()
+	got, err := io.ReadAll(io.NewSectionReader(c, 0, c.Size()))
+	if err != nil || !bytes.Equal(got, want) {
+		t.Fatalf("content %d: %d bytes, want %d; equal %v, error %v", n, len(got), len(want), bytes.Equal(got, want), err)
+	}
+}
+
+func mustHave(t testing.TB, b *Blobs, n uint64, size int) {
+	t.Helper()
+	if !check(t, b, n, size) {
+		t.Fatalf("content %d of %d bytes is missing", n, size)
+	}
+}
+
+const plenty = 1 << 40
+
+func TestContentsComeBack(t *testing.T) {
+	dir := t.TempDir()
+	b := openBlobs(t, dir, plenty)
+	sizes := []int{0, 1, 4096, 64<<10 - headerSize, 64 << 10, maxSmall - 1, maxSmall, maxSmall + 1, 5 << 20}
+	for round := range 2 {
+		for n, size := range sizes {
+			if round == 0 {
+				put(t, b, uint64(n), size)
+				put(t, b, uint64(n), size) // a second time changes nothing
+			}
+			mustHave(t, b, uint64(n), size)
+			id, want := numbered(uint64(n), size)
+			c, _ := b.Get(id)
+			fd, off := c.File()
+			raw := make([]byte, size)
+			if n, err := unix.Pread(int(fd), raw, off); n != size || err != nil || !bytes.Equal(raw, want) {
+				t.Fatalf("content of %d bytes through its descriptor: %d bytes, %v", size, n, err)
+			}
+			c.Release()
+		}
+		if u := b.Usage(); u.Blobs != len(sizes) || u.Bytes < 8<<20 || u.Damaged != 0 {
+			t.Fatalf("usage %+v", u)
+		}
+		before := b.Usage()
+		b.Close()
+		if round == 0 {
+			b = openBlobs(t, dir, plenty)
+			if after := b.Usage(); after != before {
+				t.Fatalf("usage after reopening %+v, before %+v", after, before)
+			}
+		}
+	}
+	if _, ok := b.Get(object.ID{}); ok {
+		t.Error("a closed cache has the null id")
+	}
+	id, data := numbered(99, 10)
+	if err := b.Put(id, data); !errors.Is(err, ErrClosed) {
+		t.Errorf("put into a closed cache: %v", err)
+	}
+}
+
+func TestSHA256AndSHA1IdsWithEqualBytesDiffer(t *testing.T) {
+	b := openBlobs(t, t.TempDir(), plenty)
+	long := make([]byte, 32)
+	copy(long, "same beginning of it")
+	id256, _ := object.FromBytes(long)
+	id1, _ := object.FromBytes(long[:20])
+	for i, id := range []object.ID{id256, id1} {
+		if err := b.Put(id, []byte{byte(i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, id := range []object.ID{id256, id1} {
+		c, ok := b.Get(id)
+		if !ok {
+			t.Fatalf("no content of %s", id)
+		}
+		checkContent(t, c, uint64(i), []byte{byte(i)})
+		c.Release()
+	}
+	if err := b.Put(object.ID{}, nil); err == nil {
+		t.Error("put of the null id succeeds")
+	}
+}
+
+func TestReadAtKeepsToTheContent(t *testing.T) {
+	b := openBlobs(t, t.TempDir(), plenty)
+	for n := range uint64(3) {
+		put(t, b, n, 100)
+	}
+	id, want := numbered(1, 100)
+	c, _ := b.Get(id)
+	defer c.Release()
+	p := make([]byte, 60)
+	for _, tc := range []struct {
+		off int64
+		n   int
+		err error
+	}{{0, 60, nil}, {40, 60, nil}, {41, 59, io.EOF}, {99, 1, io.EOF}, {100, 0, io.EOF}, {1 << 40, 0, io.EOF}} {
+		n, err := c.ReadAt(p, tc.off)
+		if n != tc.n || err != tc.err || tc.n > 0 && !bytes.Equal(p[:n], want[tc.off:int(tc.off)+n]) {
+			t.Errorf("read at %d: %d, %v", tc.off, n, err)
+		}
+	}
+	if _, err := c.ReadAt(p, -1); err == nil {
+		t.Error("read before the content succeeds")
+	}
+	c.Release()
+	c.Release()
+}
+
+func TestSpoolFilesAreAdoptedOrVanish(t *testing.T) {
+	for _, unnamed := range []bool{true, false} {
+		t.Run(fmt.Sprintf("unnamed=%v", unnamed), func(t *testing.T) {
+			dir := t.TempDir()
+			b := openBlobs(t, dir, plenty)
+			if unnamed && !b.unnamed {
+				t.Skip("the file system has no files without a name")
+			}
+			b.unnamed = unnamed
+			id, data := numbered(1, 3<<20)
+			f, err := b.Spool(int64(len(data)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := f.Write(append(data[:len(data):len(data)], "what a retry left behind"...)); err != nil {
+				t.Fatal(err)
+			}
+			if err := b.PutFile(id, f, int64(len(data))); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := f.Write([]byte{1}); !errors.Is(err, fs.ErrClosed) {
+				t.Errorf("PutFile left the file open: %v", err)
+			}
+			mustHave(t, b, 1, len(data))
+
+			short, err := b.Spool(10)
+			if err != nil {
+				t.Fatal(err)
+			}
+			other, _ := numbered(2, 0)
+			if err := b.PutFile(other, short, 10); err == nil {
+				t.Error("an empty file passed for 10 bytes")
+			}
+			left, err := b.Spool(10)
+			if err != nil {
+				t.Fatal(err)
+			}
+			left.Close() // given up without a word
+			if _, err := b.Collect(plenty); err != nil {
+				t.Fatal(err)
+			}
+			if names, _ := os.ReadDir(b.tmpDir()); len(names) != 0 {
+				t.Errorf("left behind: %v", names)
+			}
+		})
+	}
+}
+
+func TestSpoolRefusesWhatCannotFit(t *testing.T) {
+	b := openBlobs(t, t.TempDir(), plenty)
+	put(t, b, 1, 1000)
+	if _, err := b.Spool(1 << 60); !isFull(err) {
+		t.Errorf("an exbibyte: %v", err)
+	}
+	mustHave(t, b, 1, 1000) // a lie about a size evicts nothing
+}
+
+func TestTheDirectoryMayBeDeletedAtAnyMoment(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "blobs")
+	b := openBlobs(t, dir, plenty)
+	put(t, b, 1, 1000)
+	put(t, b, 2, 2<<20)
+	id, want := numbered(1, 1000)
+	held, _ := b.Get(id)
+	defer held.Release()
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	checkContent(t, held, 1, want)
+	waitFor(t, "the loss to be noticed", func() bool { return !check(t, b, 1, 1000) && !check(t, b, 2, 2<<20) })
+	put(t, b, 3, 2<<20)
+	put(t, b, 1, 1000)
+	mustHave(t, b, 3, 2<<20)
+	mustHave(t, b, 1, 1000)
+	b.Close()
+	b = openBlobs(t, dir, plenty)
+	mustHave(t, b, 1, 1000)
+}
+
+// waitFor waits for a condition that other processes or goroutines bring about.
+func waitFor(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	deadline := time.After(20 * time.Second)
+	poll := time.NewTicker(2 * lookEvery)
+	defer poll.Stop()
+	for !is() {
+		select {
+		case <-poll.C:
+		case <-deadline:
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}
+
+func TestManyGoroutines(t *testing.T) {
+	b := openBlobs(t, t.TempDir(), 24<<20) // some eviction goes on
+	const workers, each = 8, 1500
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(uint64(w), 2))
+			for range each {
+				n := rng.Uint64N(4000)
+				if rng.IntN(3) > 0 {
+					id, data := numbered(n, sizeOf(n))
+					if err := b.Put(id, data); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+				id, want := numbered(n, sizeOf(n))
+				if c, ok := b.Get(id); ok {
+					got := make([]byte, len(want))
+					if _, err := c.ReadAt(got, 0); err != nil && err != io.EOF || !bytes.Equal(got, want) || c.Size() != int64(len(want)) {
+						t.Errorf("content %d is wrong: %v", n, err)
+					}
+					c.Release()
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
