@@ -1,0 +1,245 @@
+// Package daemon serves mounts: it joins a remote's store, a namespace and the kernel into a mount, keeps the
+// registry of what is mounted, and starts and stops all of it in order.
+//
+// One process holds any number of mounts. Mounts of one remote share a store; all stores share the cache of
+// contents on disk and the memory budget.
+//
+// Lock order: Daemon.mu, then mount.mu; neither is held across network, disk or kernel waits.
+package daemon
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/cache"
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+const (
+	defaultCacheSize = 20 << 30  // bytes of contents on disk
+	defaultBudget    = 256 << 20 // content bytes that prefetch auto brings for one mount
+	defaultDeadline  = time.Minute
+	memoryBudget     = 24 << 20 // bytes of parsed trees and small contents in memory
+	retries          = 3
+)
+
+// Config says where a daemon keeps its state.
+type Config struct {
+	State string // directory, see DESIGN: stores/, mounts/, blobs/
+	Log   *zap.Logger
+}
+
+// Daemon implements control.Handler.
+type Daemon struct {
+	state string
+	log   *zap.Logger
+
+	memory *cache.Memory
+	blobs  *cache.Blobs
+
+	mu     sync.Mutex
+	closed bool
+	stores map[string]*sharedStore
+	mounts map[string]*mount // by directory
+	idle   chan struct{}     // closed while there is no mount
+}
+
+// sharedStore is a store with the number of mounts that use it.
+type sharedStore struct {
+	*fetch.Store
+	users  int
+	opened chan struct{} // closed when Store or err is set
+	err    error
+}
+
+var _ control.Handler = (*Daemon)(nil)
+
+// New opens the state directory, making it if it is missing.
+func New(c Config) (*Daemon, error) {
+	for _, dir := range []string{c.State, filepath.Join(c.State, "stores"), filepath.Join(c.State, "mounts")} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("open state directory: %w", err)
+		}
+	}
+	memory, err := cache.NewMemory(memoryBudget)
+	if err != nil {
+		return nil, fmt.Errorf("make memory cache: %w", err)
+	}
+	blobs, err := cache.OpenBlobs(filepath.Join(c.State, "blobs"), defaultCacheSize)
+	if err != nil {
+		memory.Close()
+		return nil, fmt.Errorf("open cache: %w", err)
+	}
+	idle := make(chan struct{})
+	close(idle)
+	return &Daemon{
+		state: c.State, log: c.Log, memory: memory, blobs: blobs,
+		stores: map[string]*sharedStore{}, mounts: map[string]*mount{}, idle: idle,
+	}, nil
+}
+
+// Close unmounts everything and gives back all the daemon holds. Mounts that are busy are detached, so that
+// none is left without a process behind it.
+func (d *Daemon) Close(ctx context.Context) error {
+	d.mu.Lock()
+	d.closed = true
+	var mounts []*mount
+	for _, m := range d.mounts {
+		mounts = append(mounts, m)
+	}
+	d.mu.Unlock()
+	var errs []error
+	for _, m := range mounts {
+		errs = append(errs, m.stop(ctx, true))
+	}
+	errs = append(errs, d.blobs.Close())
+	d.memory.Close()
+	return errors.Join(errs...)
+}
+
+// Shutdown unmounts everything, or says which mount is busy.
+func (d *Daemon) Shutdown(ctx context.Context) error {
+	for _, m := range d.list() {
+		if err := m.stop(ctx, false); err != nil {
+			return explain("unmount", m.dir, err)
+		}
+	}
+	return nil
+}
+
+// Idle is closed when no mount is there or being made; asked again it is a new channel if one has come since.
+func (d *Daemon) Idle() <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.idle
+}
+
+// add puts a mount in the registry; false: its directory is taken. It needs mu.
+func (d *Daemon) add(m *mount) bool {
+	if _, taken := d.mounts[m.dir]; taken {
+		return false
+	}
+	if len(d.mounts) == 0 {
+		d.idle = make(chan struct{})
+	}
+	d.mounts[m.dir] = m
+	return true
+}
+
+func (d *Daemon) remove(m *mount) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.mounts, m.dir)
+	if len(d.mounts) == 0 {
+		close(d.idle)
+	}
+}
+
+func (d *Daemon) list() []*mount {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var mounts []*mount
+	for _, m := range d.mounts {
+		mounts = append(mounts, m)
+	}
+	sort.Slice(mounts, func(i, j int) bool { return mounts[i].dir < mounts[j].dir })
+	return mounts
+}
+
+// find gives the mount at a directory or above it.
+func (d *Daemon) find(dir string) (*mount, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for p := filepath.Clean(dir); ; p = filepath.Dir(p) {
+		if m, ok := d.mounts[p]; ok {
+			return m, true
+		}
+		if p == "/" {
+			return nil, false
+		}
+	}
+}
+
+// store opens the store of a remote or joins the one that is open. Each use ends with a call of release.
+func (d *Daemon) store(r control.MountRequest) (s *fetch.Store, release func(), err error) {
+	remote, err := transport.Open(r.Remote, transport.Options{
+		Token: string(r.Token), TokenFile: r.TokenFile, Retries: retries, Log: d.log, Stall: r.Timeout,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	dir := storeName(remote.URL())
+	// A store holds the credentials it was opened with: other ones, or other patience, need another.
+	key := strings.Join([]string{dir, string(r.Token), r.TokenFile, r.Remote, r.Timeout.String()}, "\x00")
+	d.mu.Lock()
+	shared, ok := d.stores[key]
+	if !ok {
+		shared = &sharedStore{opened: make(chan struct{})}
+		d.stores[key] = shared
+	}
+	shared.users++
+	d.mu.Unlock()
+	release = func() { d.release(key, shared) }
+	if ok {
+		remote.Close()
+		<-shared.opened
+	} else {
+		deadline := r.Timeout
+		if deadline == 0 {
+			deadline = defaultDeadline
+		}
+		shared.Store, shared.err = fetch.Open(fetch.Config{
+			Dir: filepath.Join(d.state, "stores", dir), Remote: remote, Blobs: d.blobs, Memory: d.memory,
+			Deadline: deadline, Credential: credential(r), Log: d.log.With(zap.String("remote", remote.URL())),
+		})
+		close(shared.opened)
+	}
+	if shared.err != nil {
+		release()
+		return nil, nil, shared.err
+	}
+	return shared.Store, release, nil
+}
+
+func (d *Daemon) release(key string, shared *sharedStore) {
+	d.mu.Lock()
+	shared.users--
+	last := shared.users == 0
+	if last {
+		delete(d.stores, key)
+	}
+	d.mu.Unlock()
+	if last && shared.Store != nil {
+		if err := shared.Close(); err != nil {
+			d.log.Warn("close store", zap.Error(err))
+		}
+	}
+}
+
+// storeName makes a directory name that people recognise from a URL, and a hash keeps it unique.
+func storeName(url string) string {
+	sum := sha256.Sum256([]byte(url))
+	name := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '-' {
+			return r
+		}
+		return '_'
+	}, strings.TrimSuffix(url, ".git"))
+	if len(name) > 60 {
+		name = name[len(name)-60:]
+	}
+	return strings.TrimLeft(name, "._-") + "-" + hex.EncodeToString(sum[:6])
+}

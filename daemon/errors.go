@@ -1,0 +1,159 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+var (
+	errAlreadyMounted = errors.New("something is mounted there already")
+	errNotEmpty       = errors.New("the directory is not empty")
+	errNotDirectory   = errors.New("not a directory")
+	errDeadMount      = errors.New("a dead mount is there: its process is gone")
+	errNoFuse         = errors.New("/dev/fuse cannot be opened")
+)
+
+// prepareDir makes sure that dir can be mounted on, making it if it is missing.
+func prepareDir(dir string) (made bool, err error) {
+	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		return false, fmt.Errorf("%w: %w", errNoFuse, errors.Unwrap(err))
+	}
+	f.Close()
+	info, err := os.Stat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return false, err
+		}
+		return true, nil
+	case errors.Is(err, syscall.ENOTCONN):
+		return false, errDeadMount
+	case err != nil:
+		return false, err
+	case !info.IsDir():
+		return false, errNotDirectory
+	}
+	parent, err := os.Stat(filepath.Dir(dir))
+	if err != nil {
+		return false, err
+	}
+	if info.Sys().(*syscall.Stat_t).Dev != parent.Sys().(*syscall.Stat_t).Dev {
+		return false, errAlreadyMounted
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return false, err
+	}
+	defer d.Close()
+	if names, _ := d.Readdirnames(1); len(names) > 0 {
+		return false, errNotEmpty
+	}
+	return false, nil
+}
+
+func notMounted(verb, dir string) *control.Error {
+	return &control.Error{Code: control.ExitNotMounted, Verb: verb, Object: dir, Cause: "nothing of artifactfs is mounted there",
+		Hint: "artifactfs list shows what is mounted"}
+}
+
+// explainMount says what failed about the remote or about the directory, whichever it was.
+func explainMount(m *mount, err error) *control.Error {
+	e := explain("mount", m.dir, err)
+	if e.Code == control.ExitRemote {
+		e.Object = secretFree(m.request.Remote)
+	}
+	return e
+}
+
+// secretFree is a remote as it may be shown.
+func secretFree(remote string) string {
+	r, err := transport.Open(remote, transport.Options{})
+	if err != nil {
+		return "the remote"
+	}
+	defer r.Close()
+	return r.URL()
+}
+
+// credential is what stock git gets to log in with, where it stands in for our own transport.
+func credential(r control.MountRequest) fetch.Credential {
+	c := fetch.Credential{User: "x-access-token", Secret: string(r.Token)}
+	if c.Secret == "" && r.TokenFile != "" {
+		if b, err := os.ReadFile(r.TokenFile); err == nil {
+			c.Secret = strings.TrimSpace(string(b))
+		}
+	}
+	if u, err := url.Parse(r.Remote); err == nil && u.User != nil {
+		if password, ok := u.User.Password(); ok {
+			c.User, c.Secret = u.User.Username(), password
+		}
+	}
+	return c
+}
+
+// explain gives an error its exit code and, where one helps, a hint.
+func explain(verb, thing string, err error) *control.Error {
+	var done *control.Error
+	if errors.As(err, &done) {
+		return done
+	}
+	e := &control.Error{Code: control.ExitFailed, Verb: verb, Object: thing, Cause: err.Error()}
+	var ref *fetch.RefError
+	var notOurs transport.NotOurRef
+	var limited transport.RateLimited
+	switch {
+	case errors.Is(err, context.Canceled):
+		e.Cause = "interrupted"
+	case errors.As(err, &ref):
+		e.Code, e.Hint = control.ExitRemote, "git ls-remote lists the branches and tags that the remote has"
+		if len(ref.Similar) > 0 {
+			e.Hint = "did you mean " + strings.Join(ref.Similar, ", ") + "?"
+		}
+	case errors.As(err, &notOurs):
+		e.Code, e.Hint = control.ExitRemote, "the remote has no such commit, or does not give it out by its id"
+	case errors.Is(err, transport.ErrAuth):
+		e.Code, e.Hint = control.ExitRemote, "set ARTIFACTFS_TOKEN, use --token-file, or let a git credential helper know the password"
+	case errors.Is(err, transport.ErrForbidden):
+		e.Code, e.Hint = control.ExitRemote, "the credentials are known there but not allowed to read this repository"
+	case errors.Is(err, transport.ErrNotFound):
+		e.Code, e.Hint = control.ExitRemote, "check the spelling; private repositories also look like this without credentials"
+	case errors.Is(err, transport.ErrUnreachable), errors.Is(err, transport.ErrStalled), errors.As(err, &limited), errors.Is(err, fetch.ErrNotFound):
+		e.Code = control.ExitRemote
+	case isGit(err):
+		e.Code = control.ExitRemote
+	case errors.Is(err, errAlreadyMounted):
+		e.Hint = "artifactfs unmount " + thing + " ends the mount there"
+	case errors.Is(err, errDeadMount):
+		e.Hint = "umount -l " + thing + " removes it"
+	case errors.Is(err, errNotEmpty):
+		e.Hint = "choose an empty directory, or one that does not exist yet"
+	case errors.Is(err, errNoFuse):
+		e.Hint = "load the kernel's fuse module; in a container pass --device /dev/fuse and the right to mount"
+	case errors.Is(err, syscall.ENOSPC):
+		e.Hint = "free some space, or choose another place with --state"
+	case errors.Is(err, syscall.EBUSY):
+		e.Hint = "a process has a file or its working directory there: fuser -vm " + thing + " names it"
+	case errors.Is(err, fs.ErrPermission):
+		e.Hint = "mount as root, or have fusermount3 installed and own the directory"
+	}
+	return e
+}
+
+// isGit says whether stock git failed, which is only asked to reach remotes.
+func isGit(err error) bool {
+	var exit *exec.ExitError
+	return errors.As(err, &exit)
+}

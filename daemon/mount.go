@@ -1,0 +1,356 @@
+package daemon
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// mount is one working tree at one directory.
+type mount struct {
+	daemon  *Daemon
+	id      string
+	dir     string
+	request control.MountRequest
+	since   time.Time
+	before  fetch.Stats // what the store had done when the mount began
+
+	made    bool // the directory did not exist
+	store   *fetch.Store
+	release func()
+	snap    *fetch.Snapshot
+	view    *fetch.View
+	tree    *worktree.Tree
+	server  *fuse.Server
+
+	cancel context.CancelFunc // ends the work behind the mount
+	work   sync.WaitGroup
+	gone   chan struct{} // closed when nothing of the mount is left
+
+	gitReady    chan struct{} // closed when the git directory is there, or will not be
+	historyDone chan struct{}
+	hydrated    chan struct{}
+
+	mu       sync.Mutex
+	state    control.State
+	failure  string // why gitdir, history or hydration did not come
+	stopping bool
+}
+
+// Mount acquires and mounts. Whatever fails, or if ctx ends, nothing is left of it.
+func (d *Daemon) Mount(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error) {
+	start := time.Now()
+	m, err := d.reserve(r)
+	if err != nil {
+		return control.MountReply{}, explain("mount", r.Dir, err)
+	}
+	reply, err := m.start(ctx, start, progress)
+	if err == nil {
+		err = m.await(ctx, progress)
+		reply.Timings.Total = time.Since(start).Milliseconds()
+		if m.snap.Whole() {
+			reply.Files = int64(m.view.Hydration(ctx).Files)
+		}
+	}
+	if err != nil {
+		if stopErr := m.stop(context.WithoutCancel(ctx), true); stopErr != nil {
+			d.log.Warn("undo mount", zap.String("dir", m.dir), zap.Error(stopErr))
+		}
+		return control.MountReply{}, explainMount(m, err)
+	}
+	d.log.Info("mounted", zap.String("dir", m.dir), zap.String("remote", reply.Remote), zap.String("commit", reply.Commit),
+		zap.Int64("total_ms", reply.Timings.Total))
+	return reply, nil
+}
+
+// reserve takes a directory's place in the registry, so that it is mounted once.
+func (d *Daemon) reserve(r control.MountRequest) (*mount, error) {
+	var id [4]byte
+	rand.Read(id[:])
+	m := &mount{
+		daemon: d, id: hex.EncodeToString(id[:]), dir: filepath.Clean(r.Dir), request: r, since: time.Now(), state: control.StatePreparing,
+		gone: make(chan struct{}), gitReady: make(chan struct{}), historyDone: make(chan struct{}), hydrated: make(chan struct{}),
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, errors.New("the daemon is shutting down")
+	}
+	if !d.add(m) {
+		return nil, errAlreadyMounted
+	}
+	return m, nil
+}
+
+// home is the mount's own directory below the state directory.
+func (m *mount) home() string { return filepath.Join(m.daemon.state, "mounts", m.id) }
+
+// start brings the mount up to the point where its root directory is readable.
+func (m *mount) start(ctx context.Context, start time.Time, progress func(control.Progress)) (control.MountReply, error) {
+	var reply control.MountReply
+	var err error
+	if m.made, err = prepareDir(m.dir); err != nil {
+		return reply, err
+	}
+	if m.store, m.release, err = m.daemon.store(m.request); err != nil {
+		return reply, err
+	}
+	m.before = m.store.Stats()
+	progress(control.Progress{Phase: "connect"})
+	if m.snap, err = m.store.Acquire(ctx, m.request.Ref); err != nil {
+		return reply, err
+	}
+	m.view = m.store.View(m.snap)
+	if err := os.MkdirAll(m.home(), 0o700); err != nil {
+		return reply, err
+	}
+	m.tree, err = worktree.Open(filepath.Join(m.home(), "inodes"), source{m.view}, worktree.Options{
+		Root: m.snap.Tree, Time: m.snap.Time, UID: m.request.UID, GID: m.request.GID,
+	})
+	if err != nil {
+		return reply, err
+	}
+	rootReady := m.reportTrees(ctx, progress)
+	m.server, err = fuse.Mount(m.tree, m.dir, fuse.Options{
+		FsName: m.store.URL(), AllowOther: m.request.AllowOther, StatFS: m.daemon.state, Log: m.daemon.log.With(zap.String("mount", m.dir)),
+	})
+	if err != nil {
+		return reply, err
+	}
+	mounted := time.Since(start)
+	if err := <-rootReady; err != nil {
+		return reply, err
+	}
+	m.goBehind()
+	return control.MountReply{
+		ID: m.id, Dir: m.dir, Remote: m.store.URL(), Ref: shortRef(m.snap.Ref), Commit: m.snap.Commit.String(), Files: -1,
+		Timings: control.Timings{
+			Connect: m.snap.Connect.Milliseconds(), Tree: time.Since(start).Milliseconds(), Mounted: mounted.Milliseconds(),
+		},
+	}, nil
+}
+
+// reportTrees reads the root tree beside the kernel's mount, and shows trees arriving meanwhile.
+func (m *mount) reportTrees(ctx context.Context, progress func(control.Progress)) <-chan error {
+	ready := make(chan error, 1)
+	n, bytes := m.snap.Arrived()
+	progress(control.Progress{Phase: "trees", Done: n, Unit: "objects", Total: 0})
+	_ = bytes
+	go func() {
+		_, err := m.view.Tree(ctx, m.snap.Tree)
+		ready <- err
+	}()
+	return ready
+}
+
+// goBehind starts what goes on behind the mount: the git directory, history, hydration, and watching for the end.
+func (m *mount) goBehind() {
+	ctx, cancel := context.WithCancel(context.Background())
+	m.mu.Lock()
+	m.state, m.cancel = control.StateMounted, cancel
+	m.mu.Unlock()
+	m.work.Go(func() {
+		defer close(m.historyDone)
+		git := m.makeGitDir(ctx)
+		close(m.gitReady)
+		if git != nil && m.request.History != control.HistoryNone && !m.snap.Commit.IsZero() {
+			m.deepen(ctx, git)
+		}
+	})
+	m.work.Go(func() {
+		defer close(m.hydrated)
+		budget := m.request.PrefetchBudget
+		if budget == 0 {
+			budget = defaultBudget
+		}
+		if m.request.Prefetch == control.PrefetchAll {
+			budget = 0
+		}
+		if err := m.view.Hydrate(ctx, fetch.Prefetch(m.request.Prefetch), budget); err != nil && ctx.Err() == nil {
+			m.fail("prefetch", err)
+		}
+	})
+	go func() { // somebody may unmount without us
+		m.server.Wait()
+		m.finish()
+	}()
+}
+
+// makeGitDir waits for all trees, then writes the native git directory; nil if it cannot be.
+func (m *mount) makeGitDir(ctx context.Context) *gitdir.Dir {
+	err := m.snap.Wait(ctx)
+	var git *gitdir.Dir
+	if err == nil {
+		git, err = gitdir.Create(filepath.Join(m.home(), "git"), gitdir.Options{
+			Format: m.snap.Format, WorkTree: m.dir, Remote: m.store.URL(), Objects: filepath.Join(m.store.GitDir(), "objects"),
+			Ref: m.snap.Ref, Commit: m.snap.Commit, Shallow: m.snap.Shallow(),
+		})
+	}
+	if err != nil && ctx.Err() == nil {
+		m.fail("make git directory", err)
+	}
+	return git
+}
+
+func (m *mount) deepen(ctx context.Context, git *gitdir.Dir) {
+	err := m.store.Deepen(ctx)
+	if err == nil {
+		err = errors.Join(git.SetRefs(m.store.Refs()), git.SetShallow(m.store.Boundary()))
+	}
+	if err != nil && ctx.Err() == nil {
+		m.fail("complete history", err)
+	}
+}
+
+// fail notes what went wrong behind the mount; the mount itself goes on.
+func (m *mount) fail(what string, err error) {
+	m.daemon.log.Warn(what, zap.String("dir", m.dir), zap.Error(err))
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.failure = fmt.Sprintf("%s: %v", what, err)
+}
+
+// await blocks until what the request waits for is there.
+func (m *mount) await(ctx context.Context, progress func(control.Progress)) error {
+	var waitFor []<-chan struct{}
+	if m.request.Wait != control.WaitTree {
+		waitFor = append(waitFor, m.gitReady)
+	}
+	if m.request.History == control.HistoryFull {
+		waitFor = append(waitFor, m.historyDone)
+	}
+	if m.request.Wait == control.WaitAll {
+		waitFor = append(waitFor, m.historyDone, m.hydrated)
+	}
+	for _, ch := range waitFor {
+		if err := m.awaitOne(ctx, ch, progress); err != nil {
+			return err
+		}
+	}
+	if len(waitFor) > 0 {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.failure != "" {
+			return errors.New(m.failure)
+		}
+	}
+	return nil
+}
+
+func (m *mount) awaitOne(ctx context.Context, ch <-chan struct{}, progress func(control.Progress)) error {
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ch:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-m.gone:
+			return errors.New("unmounted meanwhile")
+		case <-tick.C:
+			progress(m.step(ctx))
+		}
+	}
+}
+
+// step says what the mount is busy with.
+func (m *mount) step(ctx context.Context) control.Progress {
+	if !m.snap.Whole() {
+		n, _ := m.snap.Arrived()
+		return control.Progress{Phase: "trees", Done: n, Unit: "objects"}
+	}
+	select {
+	case <-m.hydrated:
+		st := m.store.Stats()
+		return control.Progress{Phase: "history", Done: st.BytesIn - m.before.BytesIn, Unit: "bytes"}
+	default:
+		h := m.view.Hydration(ctx)
+		return control.Progress{Phase: "hydrate", Done: int64(h.Hydrated), Total: int64(h.Blobs), Unit: "blobs"}
+	}
+}
+
+// stop unmounts. A busy mount is an error that changes nothing, unless force detaches it.
+func (m *mount) stop(ctx context.Context, force bool) error {
+	if m.server != nil {
+		if err := m.server.Unmount(ctx); err != nil {
+			if !force {
+				return err
+			}
+			m.daemon.log.Warn("detaching busy mount", zap.String("dir", m.dir), zap.Error(err))
+			if err := m.server.Detach(); err != nil {
+				return err
+			}
+		}
+	}
+	m.finish()
+	return nil
+}
+
+// finish takes down everything behind a mount that the kernel no longer has. Several may call it; all return
+// when it is done.
+func (m *mount) finish() {
+	m.mu.Lock()
+	if m.stopping {
+		m.mu.Unlock()
+		<-m.gone
+		return
+	}
+	m.stopping, m.state = true, control.StateUnmounted
+	m.mu.Unlock()
+	if m.cancel != nil {
+		m.cancel()
+	}
+	m.work.Wait()
+	if m.tree != nil {
+		if err := m.tree.Close(); err != nil {
+			m.daemon.log.Warn("close inode table", zap.Error(err))
+		}
+	}
+	if m.release != nil {
+		m.release()
+	}
+	os.RemoveAll(m.home())
+	if m.made {
+		os.Remove(m.dir) // only if it is as empty as we made it
+	}
+	m.daemon.log.Info("unmounted", zap.String("dir", m.dir))
+	close(m.gone)
+	m.daemon.remove(m)
+}
+
+// Unmount ends the mount at a directory.
+func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control.UnmountReply, error) {
+	m, ok := d.find(r.Dir)
+	if !ok || m.dir != filepath.Clean(r.Dir) {
+		return control.UnmountReply{}, notMounted("unmount", r.Dir)
+	}
+	if err := m.stop(ctx, false); err != nil {
+		return control.UnmountReply{}, explain("unmount", m.dir, err)
+	}
+	return control.UnmountReply{ID: m.id, Dir: m.dir}, nil
+}
+
+func shortRef(name string) string {
+	for _, prefix := range []string{"refs/heads/", "refs/tags/"} {
+		if short, ok := strings.CutPrefix(name, prefix); ok {
+			return short
+		}
+	}
+	return name
+}

@@ -1,0 +1,95 @@
+package daemon
+
+import (
+	"context"
+	"os"
+	"path"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch"
+)
+
+// Status tells of every mount of this process.
+func (d *Daemon) Status(ctx context.Context) (control.Status, error) {
+	st := control.Status{Mounts: []control.MountStatus{}}
+	for _, m := range d.list() {
+		st.Mounts = append(st.Mounts, m.status(ctx))
+	}
+	return st, nil
+}
+
+func (m *mount) status(ctx context.Context) control.MountStatus {
+	m.mu.Lock()
+	state, failure := m.state, m.failure
+	m.mu.Unlock()
+	s := control.MountStatus{
+		ID: m.id, Dir: m.dir, State: state, Error: failure, ReadOnly: true, Since: m.since, PID: os.Getpid(), History: control.HistoryShallow,
+	}
+	if state == control.StatePreparing {
+		return s // the other fields are still being written
+	}
+	select {
+	case <-m.gitReady:
+		s.GitReady = true
+	default:
+	}
+	stats := m.store.Stats()
+	if stats.Failure != nil {
+		s.Error = stats.Failure.Error()
+	}
+	if s.Error != "" && state == control.StateMounted {
+		s.State = control.StateDegraded
+	}
+	s.Remote, s.Ref, s.Commit = m.store.URL(), shortRef(m.snap.Ref), m.snap.Commit.String()
+	if stats.History != "" {
+		s.History = control.HistoryState(stats.History)
+	}
+	h := m.view.Hydration(ctx)
+	s.Tree = control.TreeStatus{Files: int64(h.Files), Complete: m.snap.Whole()}
+	s.Blobs = control.BlobStatus{Total: int64(h.Blobs), Hydrated: int64(h.Hydrated), Bytes: h.Bytes}
+	s.Network = control.NetworkStatus{
+		Requests: stats.Requests - m.before.Requests, RoundTrips: stats.RoundTrips - m.before.RoundTrips,
+		Blobs: stats.Blobs - m.before.Blobs, Bytes: stats.BytesIn - m.before.BytesIn,
+	}
+	s.Queue = control.QueueStatus{Foreground: int64(stats.Foreground), Background: int64(stats.Background)}
+	return s
+}
+
+// Prefetch raises what matches before anything that nobody asked for.
+func (d *Daemon) Prefetch(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error) {
+	var reply control.PrefetchReply
+	m, ok := d.find(r.Dir)
+	if !ok || m.view == nil {
+		return reply, notMounted("prefetch", r.Dir)
+	}
+	h, err := m.view.Want(ctx, matcher(r.Paths), r.Wait, func(h fetch.Hydration) {
+		progress(control.Progress{Phase: "hydrate", Done: int64(h.Hydrated), Total: int64(h.Blobs), Unit: "blobs"})
+	})
+	if err != nil {
+		return reply, explain("prefetch", r.Dir, err)
+	}
+	return control.PrefetchReply{Matched: int64(h.Blobs), Hydrated: int64(h.Hydrated), Bytes: h.Bytes}, nil
+}
+
+// matcher matches a path, anything below it, or a pattern; no pathspec matches everything.
+func matcher(specs []string) func(string) bool {
+	if len(specs) == 0 {
+		return func(string) bool { return true }
+	}
+	return func(p string) bool {
+		for _, spec := range specs {
+			spec = strings.Trim(path.Clean(spec), "/")
+			if spec == "." || p == spec || strings.HasPrefix(p, spec+"/") {
+				return true
+			}
+			if ok, _ := path.Match(spec, p); ok {
+				return true
+			}
+			if ok, _ := path.Match(spec, path.Base(p)); ok && !strings.Contains(spec, "/") {
+				return true
+			}
+		}
+		return false
+	}
+}

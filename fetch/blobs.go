@@ -1,0 +1,89 @@
+package fetch
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// sendBlobs asks the remote for the blobs of one batch and publishes each as it arrives.
+func (s *Store) sendBlobs(ctx context.Context, b *batch, arrived func(object.ID, []byte)) error {
+	start := time.Now()
+	wants := make([]object.ID, len(b.wants))
+	for i, w := range b.wants {
+		wants[i] = w.ID
+	}
+	resp, err := s.remote.Fetch(ctx, transport.FetchRequest{Wants: wants})
+	n := 0
+	if err == nil {
+		n, err = s.unpackBlobs(ctx, s.pausing(ctx, b, resp.Pack), arrived)
+		resp.Pack.Close()
+	}
+	s.log.Debug("fetch blobs", zap.Stringer("class", b.wants[0].Class), zap.Int("wants", len(wants)), zap.Int("got", n),
+		zap.String("first", b.wants[0].Path), zap.Duration("took", time.Since(start)), zap.Error(err))
+	return err
+}
+
+// unpackBlobs verifies and publishes the blobs of a pack as it streams in.
+func (s *Store) unpackBlobs(ctx context.Context, r io.Reader, arrived func(object.ID, []byte)) (int, error) {
+	return odb.Unpack(ctx, r, odb.UnpackOptions{
+		Format: s.objects.Format(), SpoolOver: spoolOver, MaxObjectSize: maxBlobSize, Spool: s.blobs.Spool,
+		Base: func(id object.ID) (io.ReaderAt, int64, func(), error) {
+			c, ok := s.blobs.Get(id)
+			if !ok {
+				return nil, 0, nil, fmt.Errorf("read delta base %s: evicted", id)
+			}
+			return c, c.Size(), c.Release, nil
+		},
+	}, func(o odb.Object) error { return s.publish(o, arrived) })
+}
+
+// publish stores one verified object where reads find it, then lands its flight. Objects other than blobs are
+// none that were asked for and are dropped.
+func (s *Store) publish(o odb.Object, arrived func(object.ID, []byte)) error {
+	if o.Type != object.Blob {
+		if o.File != nil {
+			o.File.Close()
+		}
+		return nil
+	}
+	var err error
+	if o.File != nil {
+		err = s.blobs.PutFile(o.ID, o.File, o.Size)
+	} else if err = s.blobs.Put(o.ID, o.Data); err != nil {
+		s.memory.PutContent(o.ID, o.Data) // a full disk must not stop readers: they are served from memory
+		s.notice(fmt.Sprintf("cannot keep contents on disk: %v", err))
+		err = nil
+	}
+	if err != nil {
+		return fmt.Errorf("keep blob %s: %w", o.ID, err)
+	}
+	s.sizes.Put(o.ID, o.Size)
+	s.blobsIn.Add(1)
+	s.bytesIn.Add(o.Size)
+	arrived(o.ID, o.Data)
+	return nil
+}
+
+// readerFunc is a Read method without a type of its own.
+type readerFunc func(p []byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// pausing is a background answer that stops being read while the foreground is busy: the remote is held back
+// by TCP, and its work and the line are left to who waits.
+func (s *Store) pausing(ctx context.Context, b *batch, r io.Reader) io.Reader {
+	return readerFunc(func(p []byte) (int, error) {
+		if err := s.blobPipe.pause(ctx, b); err != nil {
+			return 0, err
+		}
+		return r.Read(p)
+	})
+}

@@ -1,0 +1,250 @@
+package fetch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/packedrefs"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// History says how much of the remote's history is here.
+type History string
+
+const (
+	Shallow   History = "shallow"   // the newest commits alone
+	Deepening History = "deepening" // the rest is on its way
+	Complete  History = "complete"  // as many commits as the remote has
+)
+
+// The boundary file lists the commits whose parents are not here. While nothing but acquisitions has come, git's
+// `shallow` file holds the same, so that git's own commands are right in the store. Once history has come it is
+// gone for good: later acquisitions are joined to it by a fetch that knows what is here.
+func (s *Store) boundaryFile() string { return filepath.Join(s.dir, "boundary") }
+func (s *Store) shallowFile() string  { return filepath.Join(s.GitDir(), "shallow") }
+func (s *Store) refsFile() string     { return filepath.Join(s.GitDir(), "packed-refs") }
+
+// Boundary lists the commits whose parents are not here: what git calls shallow.
+func (s *Store) Boundary() []object.ID { return readIDs(s.boundaryFile()) }
+
+func readIDs(path string) []object.ID {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	var ids []object.ID
+	for _, line := range strings.Fields(string(content)) {
+		if id, err := object.ParseID(line); err == nil {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+func idLines(ids []object.ID) []byte {
+	var text strings.Builder
+	for _, id := range ids {
+		text.WriteString(id.String())
+		text.WriteByte('\n')
+	}
+	return []byte(text.String())
+}
+
+// addBoundary records where an acquisition was cut off.
+func (s *Store) addBoundary(ids []object.ID) error {
+	return s.changeBoundary(func(old []object.ID) []object.ID { return append(old, ids...) })
+}
+
+// changeBoundary rewrites the boundary, leaving out commits whose parents are all here.
+func (s *Store) changeBoundary(change func([]object.ID) []object.ID) error {
+	unlock, err := disk.Lock(s.boundaryFile() + ".lock")
+	if err != nil {
+		return fmt.Errorf("record boundary: %w", err)
+	}
+	defer unlock()
+	ids := change(s.Boundary())
+	slices.SortFunc(ids, object.ID.Compare)
+	ids = slices.DeleteFunc(slices.Compact(ids), s.parentsHere)
+	if err := disk.WriteFile(s.boundaryFile(), idLines(ids), 0o600); err != nil {
+		return fmt.Errorf("record boundary: %w", err)
+	}
+	if s.historyComplete() || len(ids) == 0 {
+		err = os.Remove(s.shallowFile())
+	} else {
+		err = disk.WriteFile(s.shallowFile(), idLines(ids), 0o644)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("record boundary: %w", err)
+	}
+	return nil
+}
+
+func (s *Store) parentsHere(commit object.ID) bool {
+	_, content, err := s.objects.Get(commit, object.MaxCommitSize)
+	if err != nil {
+		return false
+	}
+	info, err := object.ParseCommit(commit.Format(), content)
+	if err != nil {
+		return false
+	}
+	for _, p := range info.Parents {
+		if !s.objects.Has(p) {
+			return false
+		}
+	}
+	return true
+}
+
+// historyComplete says whether the store's refs were ever written, which is the last step of deepening.
+func (s *Store) historyComplete() bool {
+	_, err := os.Stat(s.refsFile())
+	return err == nil
+}
+
+// Deepen brings the whole history, of all branches and tags, without blobs. One process at a time does so for a
+// store; the others wait for it. It returns nil at once when nothing is missing.
+func (s *Store) Deepen(ctx context.Context) error {
+	s.setHistory(Deepening)
+	err := s.deepen(ctx)
+	if err != nil {
+		s.setHistory(Shallow)
+		return fmt.Errorf("fetch history: %w", err)
+	}
+	s.setHistory(Complete)
+	return nil
+}
+
+func (s *Store) setHistory(h History) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.history = h
+}
+
+func (s *Store) deepen(ctx context.Context) error {
+	unlock, err := disk.Lock(filepath.Join(s.dir, "history.lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := s.objects.Refresh(); err != nil {
+		return err
+	}
+	caps, err := s.remote.Capabilities(ctx)
+	if errors.Is(err, transport.ErrNoV2) {
+		return s.deepenWithGit(ctx, false)
+	}
+	if err != nil {
+		return err
+	}
+	refs, err := s.remote.Refs(ctx, []string{"HEAD", "refs/heads/", "refs/tags/"})
+	if err != nil {
+		return err
+	}
+	missing := s.missingTips(refs)
+	switch {
+	case len(missing) == 0 && len(s.Boundary()) == 0:
+	case s.historyComplete():
+		err = s.deepenWithGit(ctx, caps.Filter)
+	default:
+		err = s.fetchHistory(ctx, caps, refs)
+	}
+	if err != nil {
+		return err
+	}
+	if err := s.writeRefs(refs); err != nil {
+		return err
+	}
+	if err := s.changeBoundary(func(old []object.ID) []object.ID { return old }); err != nil {
+		return err
+	}
+	if _, err := runGit(ctx, s.GitDir(), nil, "commit-graph", "write", "--reachable"); err != nil {
+		s.log.Warn("commit-graph not written: git log will be slower", zap.Error(err))
+	}
+	return nil
+}
+
+func (s *Store) missingTips(refs transport.Refs) []object.ID {
+	var ids []object.ID
+	for _, r := range refs.List {
+		if !s.objects.Has(r.ID) {
+			ids = append(ids, r.ID)
+		}
+	}
+	return ids
+}
+
+// fetchHistory takes everything that the refs reach in one pack, as a fresh clone would: telling the remote
+// what is here (deepening) costs it about ten times the work.
+func (s *Store) fetchHistory(ctx context.Context, caps transport.Capabilities, refs transport.Refs) error {
+	seen := map[object.ID]bool{}
+	req := transport.FetchRequest{}
+	for _, r := range refs.List {
+		if !seen[r.ID] {
+			seen[r.ID] = true
+			req.Wants = append(req.Wants, r.ID)
+		}
+	}
+	if len(req.Wants) == 0 {
+		return nil
+	}
+	if caps.Filter {
+		req.Filter = "blob:none"
+	}
+	resp, err := s.remote.Fetch(ctx, req)
+	if err != nil {
+		return err
+	}
+	defer resp.Pack.Close()
+	if _, err := s.objects.Ingest(ctx, resp.Pack, s.ingestOptions(), nil); err != nil {
+		return err
+	}
+	return s.addBoundary(resp.Shallow) // a remote that is shallow itself says so
+}
+
+// writeRefs makes the store's refs those of the remote.
+func (s *Store) writeRefs(refs transport.Refs) error {
+	head := ""
+	var list []packedrefs.Ref
+	for _, r := range refs.List {
+		if r.Name == "HEAD" {
+			head = r.Target
+			continue
+		}
+		list = append(list, packedrefs.Ref{Name: r.Name, ID: r.ID, Peeled: r.Peeled})
+	}
+	s.setRefs(list)
+	if err := disk.WriteFile(s.refsFile(), packedrefs.Encode(list), 0o644); err != nil {
+		return fmt.Errorf("write refs: %w", err)
+	}
+	if head == "" {
+		return nil
+	}
+	if err := disk.WriteFile(filepath.Join(s.GitDir(), "HEAD"), []byte("ref: "+head+"\n"), 0o644); err != nil {
+		return fmt.Errorf("write refs: %w", err)
+	}
+	return nil
+}
+
+func (s *Store) setRefs(list []packedrefs.Ref) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refs = list
+}
+
+// Refs gives the remote's branches and tags as they were when history was completed.
+func (s *Store) Refs() []packedrefs.Ref {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.refs
+}

@@ -1,0 +1,179 @@
+package fetch
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/prioritize"
+)
+
+// Prefetch is a policy of background hydration.
+type Prefetch string
+
+const (
+	PrefetchAuto Prefetch = "auto" // by likely need, within a byte budget, no large media
+	PrefetchAll  Prefetch = "all"  // everything, by likely need
+	PrefetchNone Prefetch = "none"
+)
+
+const (
+	// queueAhead bounds how many background wants wait in the queue, and so the memory they take.
+	queueAhead = 4 * backgroundBatch
+	// hydratePoll is how often the hydrator looks whether the queue has room again.
+	hydratePoll = 20 * time.Millisecond
+	// offlineWait is the pause after the remote failed.
+	offlineWait = 3 * time.Second
+	// wantPoll is how often a waiting Want counts; each count walks the whole tree.
+	wantPoll = 200 * time.Millisecond
+)
+
+// Hydrate brings the tree's blobs in the background until all are here, the budget (content bytes; 0 is
+// unlimited) is spent, or ctx ends. Classes go in order of likely need, so it walks the tree once a class and
+// keeps nothing but the queue in memory.
+func (v *View) Hydrate(ctx context.Context, policy Prefetch, budget int64) error {
+	if policy == PrefetchNone || v.root.IsZero() {
+		return nil
+	}
+	start := v.store.bytesIn.Load()
+	spent := func() bool { return budget > 0 && v.store.bytesIn.Load()-start >= budget }
+	for class := prioritize.Readahead + 1; class <= prioritize.Last; class++ {
+		if policy == PrefetchAuto && class == prioritize.Media {
+			continue
+		}
+		if err := v.hydrateClass(ctx, class, spent); err != nil {
+			return err
+		}
+		if spent() {
+			v.store.log.Info("prefetch budget spent", zap.Int64("bytes", budget))
+			return nil
+		}
+	}
+	return v.drained(ctx, 0)
+}
+
+func (v *View) hydrateClass(ctx context.Context, class prioritize.Class, spent func() bool) error {
+	var wants []prioritize.Want
+	var err error
+	flush := func(room int) bool {
+		v.store.blobPipe.ask(wants)
+		wants = nil
+		err = v.drained(ctx, room)
+		return err == nil && !spent()
+	}
+	_, walkErr := v.store.walkTree(ctx, v.root, "", func(f file) bool {
+		if classOf(f) != class || !v.missing(f.id) {
+			return true
+		}
+		wants = append(wants, prioritize.Want{ID: f.id, Class: class, Path: f.path})
+		return len(wants) < backgroundBatch || flush(queueAhead)
+	})
+	if err == nil {
+		err = walkErr
+	}
+	if err == nil {
+		flush(queueAhead)
+	}
+	return err
+}
+
+// classOf ranks a file for hydration. Symlinks go first: they are few and tiny, and every path through them
+// waits for their target.
+func classOf(f file) prioritize.Class {
+	if f.mode == object.ModeSymlink {
+		return prioritize.Manifest
+	}
+	return prioritize.Classify(f.path, strings.Count(f.path, "/"))
+}
+
+// drained waits until at most room background wants are queued, and for better days while the remote fails.
+func (v *View) drained(ctx context.Context, room int) error {
+	for {
+		_, queued := v.store.blobPipe.queued()
+		wait := hydratePoll
+		if err, _ := v.store.blobPipe.health(); err != nil {
+			wait = offlineWait
+		} else if queued <= room {
+			return nil
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if wait == offlineWait && queued <= room {
+			return nil // the next wants find out whether the remote is back
+		}
+	}
+}
+
+// Want raises the files that match and counts them. With wait it blocks until all are here or the remote fails.
+func (v *View) Want(ctx context.Context, match func(path string) bool, wait bool, progress func(Hydration)) (Hydration, error) {
+	for asked := false; ; asked = true {
+		var wants []prioritize.Want
+		h, err := v.count(ctx, match, func(f file) {
+			wants = append(wants, prioritize.Want{ID: f.id, Class: prioritize.Readahead, Path: f.path})
+		})
+		if err != nil {
+			return h, err
+		}
+		if asked {
+			progress(h)
+			if len(wants) > 0 && !v.store.blobPipe.flying(wants[0].ID) && v.missing(wants[0].ID) {
+				err, _ := v.store.blobPipe.health()
+				return h, fmt.Errorf("read %s: %w", wants[0].Path, err)
+			}
+		} else {
+			v.store.blobPipe.ask(wants)
+		}
+		if !wait || len(wants) == 0 {
+			return h, nil
+		}
+		select {
+		case <-time.After(wantPoll):
+		case <-ctx.Done():
+			return h, ctx.Err()
+		}
+	}
+}
+
+// Hydration counts the files of a tree and how many contents are on this host.
+type Hydration struct {
+	Files, Blobs, Hydrated int
+	Bytes                  int64 // of the hydrated contents
+}
+
+// Hydration counts what is here of the whole tree; while trees still stream in, those that have come.
+func (v *View) Hydration(ctx context.Context) Hydration {
+	h, _ := v.count(ctx, func(string) bool { return true }, func(file) {})
+	return h
+}
+
+// count counts the files that match and calls missing for each blob that is not here.
+func (v *View) count(ctx context.Context, match func(string) bool, missing func(file)) (Hydration, error) {
+	var h Hydration
+	seen := map[object.ID]struct{}{}
+	_, err := v.store.walkTree(ctx, v.root, "", func(f file) bool {
+		if !match(f.path) {
+			return true
+		}
+		h.Files++
+		if _, again := seen[f.id]; again {
+			return true
+		}
+		seen[f.id] = struct{}{}
+		h.Blobs++
+		if n, ok := v.store.contentSize(f.id); ok {
+			h.Hydrated++
+			h.Bytes += n
+		} else {
+			missing(f)
+		}
+		return true
+	})
+	return h, err
+}

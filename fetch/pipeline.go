@@ -1,0 +1,414 @@
+package fetch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/prioritize"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// Lanes and batches. A lane is one request at a time on a connection of its own, so foreground lanes keep one
+// connection warm for readers whatever the background does. Small background batches bound how long a reader
+// waits for a blob that is already under way; a crawler, which wants everything, gets large ones.
+const (
+	foregroundLanes = 3
+	backgroundLanes = 2
+	foregroundBatch = 512
+	backgroundBatch = 400
+	crawlBatch      = 8000
+
+	// linger is how long a waiting want holds the door for others: wants of one moment travel together.
+	linger = time.Millisecond
+	// maxPause bounds how long foreground wants may hold up one background answer.
+	maxPause = 2 * time.Second
+	// maxAttempts is how often a want is sent when answers break off or lack it.
+	maxAttempts = 4
+	// keepForWaiters is the largest content, in bytes, handed to waiters directly and not through the disk.
+	keepForWaiters = 1 << 20
+)
+
+var (
+	// ErrNotFound says that the remote does not have an object that a tree names.
+	ErrNotFound = errors.New("the remote does not have it")
+	// ErrDeadline says that content did not come within the time that the settings allow.
+	ErrDeadline = errors.New("deadline passed")
+	// ErrClosed says that the store was closed while something waited.
+	ErrClosed = errors.New("closed")
+)
+
+// flight is one wanted blob, from the first ask until its content is here or given up. All fields but done
+// are guarded by pipeline.mu; err and data are frozen once done is closed.
+type flight struct {
+	done     chan struct{}
+	err      error
+	data     []byte // content up to keepForWaiters, kept only if somebody waits
+	path     string
+	waiters  int
+	keep     bool   // the background wants it too: it goes on when the last waiter leaves
+	batch    *batch // the request that carries it; nil while queued or backing off
+	attempts int
+}
+
+// batch is one request under way.
+type batch struct {
+	wants      []prioritize.Want
+	background bool
+	urgent     atomic.Int32 // somebody waits for a part of it: never paused
+}
+
+// pipeline joins, orders, sends and retries wants for blobs. One want per object is under way at any time.
+//
+// Lock order: mu is a leaf; it is never held across network or disk.
+type pipeline struct {
+	send     func(ctx context.Context, b *batch, arrived func(object.ID, []byte)) error
+	deadline time.Duration
+	log      *zap.Logger
+
+	stop chan struct{}
+	wg   sync.WaitGroup
+
+	foreground atomic.Int32 // foreground batches under way
+
+	mu       sync.Mutex
+	wake     *sync.Cond // something was queued, or stop
+	queue    *prioritize.Queue
+	flights  map[object.ID]*flight
+	crawling time.Time // until when background batches are large
+	closed   bool
+	failure  error // of the last request; nil after a success
+	failedAt time.Time
+}
+
+func newPipeline(send func(context.Context, *batch, func(object.ID, []byte)) error, deadline time.Duration, log *zap.Logger) *pipeline {
+	p := &pipeline{
+		send: send, deadline: deadline, log: log,
+		stop: make(chan struct{}), queue: prioritize.NewQueue(), flights: map[object.ID]*flight{},
+	}
+	p.wake = sync.NewCond(&p.mu)
+	for range foregroundLanes {
+		p.wg.Go(func() { p.lane(false) })
+	}
+	for range backgroundLanes {
+		p.wg.Go(func() { p.lane(true) })
+	}
+	return p
+}
+
+func (p *pipeline) close() {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return
+	}
+	p.closed = true
+	close(p.stop)
+	p.wake.Broadcast()
+	p.mu.Unlock()
+	p.wg.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id, f := range p.flights {
+		p.land(id, f, nil, ErrClosed)
+	}
+}
+
+// wait joins or starts the flight of one blob and waits for it. The content is returned if it was small,
+// otherwise nil: it is in the cache then. The flight of a waiter that leaves goes on if others need it.
+func (p *pipeline) wait(ctx context.Context, w prioritize.Want, neighbours []prioritize.Want) ([]byte, error) {
+	w.Class = prioritize.Waiting
+	p.mu.Lock()
+	f := p.enqueue(w)
+	if f == nil {
+		p.mu.Unlock()
+		return nil, ErrClosed
+	}
+	f.waiters++
+	if f.batch != nil {
+		f.batch.urgent.Add(1)
+	}
+	for _, n := range neighbours {
+		if nf := p.enqueue(n); nf != nil {
+			nf.keep = true
+		}
+	}
+	p.wake.Broadcast()
+	p.mu.Unlock()
+
+	timer := time.NewTimer(p.deadline)
+	defer timer.Stop()
+	var err error
+	select {
+	case <-f.done:
+		err = f.err
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-timer.C:
+		err = fmt.Errorf("%w after %s", ErrDeadline, p.deadline)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f.waiters--
+	select {
+	case <-f.done:
+		return f.data, f.err
+	default:
+	}
+	if f.waiters == 0 && !f.keep && f.batch == nil {
+		p.queue.Drop(w.ID)
+		p.land(w.ID, f, nil, context.Canceled)
+	}
+	return nil, err
+}
+
+// ask queues background wants. Those under way already are left alone.
+func (p *pipeline) ask(wants []prioritize.Want) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, w := range wants {
+		if f := p.enqueue(w); f != nil {
+			f.keep = true
+		}
+	}
+	p.wake.Broadcast()
+}
+
+// crawl makes background batches large for a while: a reader is on its way through the whole tree.
+func (p *pipeline) crawl() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.crawling = time.Now().Add(5 * time.Second)
+}
+
+// enqueue needs mu. It returns nil only when the pipeline is closed.
+func (p *pipeline) enqueue(w prioritize.Want) *flight {
+	if p.closed {
+		return nil
+	}
+	f := p.flights[w.ID]
+	if f == nil {
+		f = &flight{done: make(chan struct{}), path: w.Path}
+		p.flights[w.ID] = f
+	}
+	if f.batch == nil {
+		p.queue.Push(w)
+	}
+	return f
+}
+
+// land ends a flight; it needs mu.
+func (p *pipeline) land(id object.ID, f *flight, data []byte, err error) {
+	if f.waiters > 0 && len(data) <= keepForWaiters {
+		f.data = data
+	}
+	f.err = err
+	delete(p.flights, id)
+	close(f.done)
+}
+
+// lane takes and carries out batches until the pipeline closes. Every lane serves the foreground (what somebody
+// waits for, and its neighbours) first; only background lanes take the rest.
+func (p *pipeline) lane(background bool) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		select {
+		case <-p.stop:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	for {
+		b := p.take(background)
+		if b == nil {
+			return
+		}
+		if !b.background {
+			p.foreground.Add(1)
+		}
+		p.carryOut(ctx, b)
+		if !b.background {
+			p.foreground.Add(-1)
+		}
+	}
+}
+
+// take blocks until there is work for a lane of the kind; nil means closed.
+func (p *pipeline) take(background bool) *batch {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for {
+		if p.closed {
+			return nil
+		}
+		best, ok := p.queue.Best()
+		switch {
+		case ok && best <= prioritize.Sibling:
+			p.mu.Unlock()
+			time.Sleep(linger)
+			p.mu.Lock()
+			if b := p.board(prioritize.Sibling, foregroundBatch); b != nil {
+				return b
+			}
+		case ok && background:
+			size := backgroundBatch
+			if time.Now().Before(p.crawling) {
+				size = crawlBatch
+			}
+			b := p.board(prioritize.Last, size)
+			b.background = true
+			return b
+		default:
+			p.wake.Wait()
+		}
+	}
+}
+
+// board makes a batch of the most urgent wants up to class worst; nil if there are none. It needs mu.
+func (p *pipeline) board(worst prioritize.Class, n int) *batch {
+	wants := p.queue.Take(worst, n)
+	if len(wants) == 0 {
+		return nil
+	}
+	b := &batch{wants: wants}
+	for _, w := range wants {
+		f := p.flights[w.ID]
+		f.batch = b
+		f.attempts++
+		if f.waiters > 0 {
+			b.urgent.Add(1)
+		}
+	}
+	return b
+}
+
+// carryOut sends one batch and settles each of its flights: landed, queued again, or given up.
+func (p *pipeline) carryOut(ctx context.Context, b *batch) {
+	err := p.send(ctx, b, p.arrived)
+	var refused transport.NotOurRef
+	isRefused := errors.As(err, &refused)
+	var retry []prioritize.Want
+	p.mu.Lock()
+	if err != nil {
+		p.failure, p.failedAt = err, time.Now()
+	}
+	for _, w := range b.wants {
+		f := p.flights[w.ID]
+		if f == nil || f.batch != b {
+			continue // arrived
+		}
+		f.batch = nil
+		switch {
+		case isRefused && refused.ID == w.ID:
+			p.land(w.ID, f, nil, fmt.Errorf("fetch blob %s: %w", w.ID, ErrNotFound))
+		case p.closed:
+			p.land(w.ID, f, nil, ErrClosed)
+		case f.waiters == 0 && !f.keep:
+			p.land(w.ID, f, nil, context.Canceled)
+		case isRefused:
+			f.attempts-- // one bad id fails its whole batch; the others did nothing wrong
+			p.queue.Push(w)
+		case err == nil && f.attempts >= 2:
+			p.land(w.ID, f, nil, fmt.Errorf("fetch blob %s: %w: left out of the answer", w.ID, ErrNotFound))
+		case err != nil && (final(err) || f.attempts >= maxAttempts):
+			p.land(w.ID, f, nil, fmt.Errorf("fetch %d blobs: %w", len(b.wants), err))
+		default:
+			retry = append(retry, w)
+		}
+	}
+	p.mu.Unlock()
+	if len(retry) == 0 {
+		return
+	}
+	if err != nil {
+		p.backOff(ctx, len(retry))
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, w := range retry {
+		if f := p.flights[w.ID]; f != nil && f.batch == nil {
+			p.queue.Push(w)
+		}
+	}
+	p.wake.Broadcast()
+}
+
+// final says whether asking again is pointless: the remote has answered, and the answer was no.
+func final(err error) bool {
+	return errors.Is(err, transport.ErrAuth) || errors.Is(err, transport.ErrForbidden) || errors.Is(err, transport.ErrNotFound) ||
+		errors.Is(err, context.Canceled)
+}
+
+// arrived lands the flight of a verified blob whose content is already where later reads find it.
+func (p *pipeline) arrived(id object.ID, data []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.failure = nil
+	if f := p.flights[id]; f != nil {
+		if f.batch == nil {
+			p.queue.Drop(id) // it came with a batch that did not ask for it, or came twice
+		}
+		p.land(id, f, data, nil)
+	}
+}
+
+// pause holds a background answer while the foreground is busy, unless somebody waits for part of it.
+func (p *pipeline) pause(ctx context.Context, b *batch) error {
+	if !b.background {
+		return ctx.Err()
+	}
+	for start := time.Now(); p.foreground.Load() > 0 && b.urgent.Load() == 0 && time.Since(start) < maxPause; {
+		time.Sleep(time.Millisecond)
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// backOff waits before n wants are sent again: the transport has already retried the request itself, so
+// this is for answers that broke off.
+func (p *pipeline) backOff(ctx context.Context, n int) {
+	d := 100*time.Millisecond + time.Duration(rand.Int64N(int64(200*time.Millisecond)))
+	p.log.Debug("retry", zap.Int("blobs", n), zap.Duration("after", d))
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// health is the last failure since the last success, if any.
+func (p *pipeline) health() (error, time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.failure, p.failedAt
+}
+
+// flying says whether a blob is queued or under way.
+func (p *pipeline) flying(id object.ID) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.flights[id] != nil
+}
+
+// queued counts wants that wait to be sent: those somebody waits for or sits next to, and the others.
+func (p *pipeline) queued() (foreground, background int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for class, n := range p.queue.LenClass() {
+		if class <= prioritize.Sibling {
+			foreground += n
+		} else {
+			background += n
+		}
+	}
+	return foreground, background
+}

@@ -1,0 +1,96 @@
+package fetch
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// RefError says that the remote has no such branch, tag or commit.
+type RefError struct {
+	Ref     string
+	Similar []string // names the remote has that the user may have meant
+}
+
+func (e *RefError) Error() string {
+	return fmt.Sprintf("find %q: the remote has no such branch, tag or commit", e.Ref)
+}
+
+// target is what a ref resolved to.
+type target struct {
+	name   string    // full ref name, "" for a commit id
+	want   object.ID // what to ask for: an annotated tag, or the commit itself
+	commit object.ID
+}
+
+func (t target) unborn() bool { return t.want.IsZero() }
+
+// resolve finds the commit that ref names; "" and "HEAD" mean what the remote has checked out. A full commit
+// id costs no request.
+func (s *Store) resolve(ctx context.Context, ref string) (target, error) {
+	if id, err := object.ParseID(ref); err == nil {
+		if id.Format() != s.objects.Format() {
+			return target{}, fmt.Errorf("find %s: the remote's ids are %s", ref, s.objects.Format())
+		}
+		return target{want: id, commit: id}, nil
+	}
+	if ref == "" || ref == "HEAD" {
+		return s.resolveHead(ctx)
+	}
+	candidates := []string{"refs/heads/" + ref, "refs/tags/" + ref, "refs/" + ref}
+	if strings.HasPrefix(ref, "refs/") {
+		candidates = []string{ref}
+	}
+	refs, err := s.remote.Refs(ctx, candidates)
+	if err != nil {
+		return target{}, err
+	}
+	for _, name := range candidates {
+		for _, r := range refs.List {
+			if r.Name == name {
+				return targetOf(r), nil
+			}
+		}
+	}
+	return target{}, &RefError{ref, similar(refs.List)}
+}
+
+func (s *Store) resolveHead(ctx context.Context) (target, error) {
+	refs, err := s.remote.Refs(ctx, []string{"HEAD"})
+	if err != nil {
+		return target{}, err
+	}
+	for _, r := range refs.List {
+		if r.Name == "HEAD" {
+			t := targetOf(r)
+			t.name = r.Target // "" when the remote's HEAD is detached
+			return t, nil
+		}
+	}
+	name := refs.Unborn
+	if name == "" {
+		name = "refs/heads/main" // a server that does not tell: git's own default
+	}
+	return target{name: name}, nil
+}
+
+func targetOf(r transport.Ref) target {
+	t := target{name: r.Name, want: r.ID, commit: r.ID}
+	if !r.Peeled.IsZero() {
+		t.commit = r.Peeled
+	}
+	return t
+}
+
+func similar(list []transport.Ref) []string {
+	var names []string
+	for _, r := range list {
+		if len(names) < 5 {
+			names = append(names, r.Name)
+		}
+	}
+	return names
+}

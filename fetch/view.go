@@ -1,0 +1,240 @@
+package fetch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/prioritize"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// Content is a blob's verified content. It stays readable until released, whatever is evicted meanwhile.
+type Content interface {
+	io.ReaderAt
+	Size() int64
+	Release()
+}
+
+// View reads the blobs of one tree. It belongs to one mount.
+type View struct {
+	store *Store
+	root  object.ID
+	ahead readahead
+
+	sizing sync.Mutex // one size request at a time: each asks for thousands
+
+	mu       sync.Mutex
+	crawlers int // whole-tree walks under way
+}
+
+// View makes the view of a snapshot's tree.
+func (s *Store) View(snap *Snapshot) *View { return &View{store: s, root: snap.Tree} }
+
+// Tree gives the entries of a tree, waiting while it streams in. The zero id is the empty tree.
+func (v *View) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
+	if id.IsZero() {
+		return nil, nil
+	}
+	return v.store.Tree(ctx, id)
+}
+
+// KnownSize gives a blob's size if this host knows it; it never waits.
+func (v *View) KnownSize(id object.ID) (int64, bool) { return v.store.knownSize(id) }
+
+// Size gives the exact size of the blob at path and waits for it: from what is here, from the remote's
+// object-info where it offers that, else by fetching the content.
+func (v *View) Size(ctx context.Context, id object.ID, path string) (int64, error) {
+	if n, ok := v.store.knownSize(id); ok {
+		return n, nil
+	}
+	if n, ok, err := v.askSizes(ctx, id, path); ok || err != nil {
+		return n, err
+	}
+	c, err := v.Open(ctx, id, path)
+	if err != nil {
+		return 0, err
+	}
+	defer c.Release()
+	return c.Size(), nil
+}
+
+// Open gives the content of the blob at path, fetching it if it is not here.
+func (v *View) Open(ctx context.Context, id object.ID, path string) (Content, error) {
+	if c, ok := v.store.content(id); ok {
+		return c, nil
+	}
+	if ok, err := v.store.materialize(id); err != nil {
+		return nil, err
+	} else if !ok {
+		data, err := v.store.blobPipe.wait(ctx, prioritize.Want{ID: id, Path: path}, v.neighbours(ctx, path))
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", path, err)
+		}
+		if data != nil {
+			return memoryContent(data), nil
+		}
+	}
+	if c, ok := v.store.content(id); ok {
+		return c, nil
+	}
+	return nil, fmt.Errorf("read %s: blob %s was evicted as it arrived: the cache is too small", path, id)
+}
+
+// crawl asks for everything behind path, then for what comes before it: somebody reads the whole tree.
+func (v *View) crawl(path string) {
+	v.store.blobPipe.crawl()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.crawlers > 0 {
+		return
+	}
+	v.crawlers++
+	v.store.background(func(ctx context.Context) {
+		defer func() {
+			v.mu.Lock()
+			defer v.mu.Unlock()
+			v.crawlers--
+		}()
+		var wants []prioritize.Want
+		add := func(f file) bool {
+			if f.path != path && v.missing(f.id) {
+				wants = append(wants, prioritize.Want{ID: f.id, Class: prioritize.Readahead, Path: f.path})
+			}
+			return true
+		}
+		v.store.walkFrom(ctx, v.root, path, add)
+		v.store.walkTree(ctx, v.root, "", add)
+		v.store.blobPipe.ask(wants)
+	})
+}
+
+// sizeBatch is how many ids one object-info request carries.
+const sizeBatch = 10000
+
+// askSizes learns the sizes of the blob at path and of thousands behind it in one request. ok is false where the
+// remote does not offer that.
+func (v *View) askSizes(ctx context.Context, id object.ID, path string) (size int64, ok bool, err error) {
+	caps, err := v.store.remote.Capabilities(ctx)
+	if errors.Is(err, transport.ErrNoV2) || err == nil && !caps.ObjectInfo {
+		return 0, false, nil
+	}
+	if err != nil {
+		return 0, false, fmt.Errorf("read size of %s: %w", path, err)
+	}
+	v.sizing.Lock()
+	defer v.sizing.Unlock()
+	if n, ok := v.store.knownSize(id); ok { // whoever held the lock asked for ours too
+		return n, true, nil
+	}
+	ids := []object.ID{id}
+	v.store.walkFrom(ctx, v.root, path, func(f file) bool {
+		if _, known := v.store.knownSize(f.id); !known {
+			ids = append(ids, f.id)
+		}
+		return len(ids) < sizeBatch
+	})
+	sizes, err := v.store.remote.ObjectInfo(ctx, ids)
+	if err != nil {
+		return 0, false, fmt.Errorf("read size of %s: %w", path, err)
+	}
+	for i, n := range sizes {
+		if n >= 0 {
+			v.store.sizes.Put(ids[i], n)
+		}
+	}
+	return sizes[0], sizes[0] >= 0, nil
+}
+
+// content gives a blob's content from the cache.
+func (s *Store) content(id object.ID) (Content, bool) {
+	if c, ok := s.blobs.Get(id); ok {
+		return c, true
+	}
+	if data, ok := s.memory.Content(id); ok {
+		return memoryContent(data), true
+	}
+	return nil, false
+}
+
+// contentSize is the size of a blob whose content is on this host.
+func (s *Store) contentSize(id object.ID) (int64, bool) {
+	if n, ok := s.blobs.Size(id); ok {
+		return n, true
+	}
+	if t, n, err := s.objects.Size(id); err == nil && t == object.Blob {
+		return n, true
+	}
+	return 0, false
+}
+
+func (s *Store) knownSize(id object.ID) (int64, bool) {
+	if n, ok := s.sizes.Get(id); ok {
+		return n, true
+	}
+	return s.contentSize(id)
+}
+
+// materialize copies a blob that lies in a local pack into the cache, where it can be read at any offset.
+func (s *Store) materialize(id object.ID) (bool, error) {
+	t, size, err := s.objects.Size(id)
+	if errors.Is(err, odb.ErrNotFound) {
+		return false, nil
+	}
+	if err != nil || t != object.Blob {
+		return false, fmt.Errorf("read blob %s from local pack: it is a %s: %w", id, t, err)
+	}
+	if size <= spoolOver {
+		_, data, err := s.objects.Get(id, spoolOver)
+		if err == nil {
+			err = s.publish(odb.Object{ID: id, Type: t, Size: size, Data: data}, func(object.ID, []byte) {})
+		}
+		return true, err
+	}
+	f, err := s.blobs.Spool(size)
+	if err != nil {
+		return true, err
+	}
+	if err := s.copyVerified(id, size, f); err != nil {
+		f.Close()
+		os.Remove(f.Name())
+		return true, fmt.Errorf("read blob %s from local pack: %w", id, err)
+	}
+	return true, s.blobs.PutFile(id, f, size)
+}
+
+func (s *Store) copyVerified(id object.ID, size int64, f *os.File) error {
+	h := object.NewHasher(id.Format(), object.Blob, size)
+	if err := s.objects.WriteTo(id, io.MultiWriter(f, h)); err != nil {
+		return err
+	}
+	sum, err := h.Sum()
+	if err == nil && sum != id {
+		err = fmt.Errorf("content hashes to %s", sum)
+	}
+	return err
+}
+
+// memoryContent is a small content served from memory.
+type memoryContent []byte
+
+func (c memoryContent) ReadAt(p []byte, off int64) (int, error) {
+	if off >= int64(len(c)) {
+		return 0, io.EOF
+	}
+	n := copy(p, c[off:])
+	if n < len(p) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+func (c memoryContent) Size() int64 { return int64(len(c)) }
+func (c memoryContent) Release()    {}
+
+var _ Content = memoryContent(nil)

@@ -1,0 +1,105 @@
+package fetch
+
+import (
+	"context"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// file is a blob of a tree: a regular file or a symlink.
+type file struct {
+	id   object.ID
+	path string
+	mode object.Mode
+}
+
+// walkTree visits every blob of the tree at dir in the order of a reader that lists directories by name and
+// descends at once, until visit says false. It waits for trees that are still on their way.
+func (s *Store) walkTree(ctx context.Context, root object.ID, dir string, visit func(file) bool) (bool, error) {
+	if root.IsZero() {
+		return true, nil
+	}
+	entries, err := s.Tree(ctx, root)
+	if err != nil {
+		return false, err
+	}
+	return s.walkEntries(ctx, entries, dir, visit)
+}
+
+func (s *Store) walkEntries(ctx context.Context, entries []object.TreeEntry, dir string, visit func(file) bool) (bool, error) {
+	for _, e := range entries {
+		path := join(dir, e.Name)
+		switch {
+		case e.Mode == object.ModeDir:
+			if on, err := s.walkTree(ctx, e.ID, path, visit); !on || err != nil {
+				return false, err
+			}
+		case e.Mode.IsBlob():
+			if !visit(file{e.ID, path, e.Mode}) {
+				return false, nil
+			}
+		}
+	}
+	return true, nil
+}
+
+// walkFrom visits what comes after path in the order of walkTree, to the end of the tree.
+func (s *Store) walkFrom(ctx context.Context, root object.ID, path string, visit func(file) bool) error {
+	_, err := s.walkRest(ctx, root, "", path, visit)
+	return err
+}
+
+func (s *Store) walkRest(ctx context.Context, tree object.ID, dir, rest string, visit func(file) bool) (bool, error) {
+	name, below, deeper := strings.Cut(rest, "/")
+	entries, err := s.Tree(ctx, tree)
+	if err != nil {
+		return false, err
+	}
+	for i, e := range entries {
+		if e.Name != name {
+			continue
+		}
+		if deeper && e.Mode == object.ModeDir {
+			if on, err := s.walkRest(ctx, e.ID, join(dir, name), below, visit); !on || err != nil {
+				return false, err
+			}
+		}
+		return s.walkEntries(ctx, entries[i+1:], dir, visit)
+	}
+	return true, nil
+}
+
+// directory gives the entries of the directory at path; the root is "".
+func (s *Store) directory(ctx context.Context, root object.ID, path string) ([]object.TreeEntry, error) {
+	entries, err := s.Tree(ctx, root)
+	for err == nil && path != "" {
+		name, rest, _ := strings.Cut(path, "/")
+		path = rest
+		next := object.ID{}
+		for _, e := range entries {
+			if e.Name == name && e.Mode == object.ModeDir {
+				next = e.ID
+			}
+		}
+		if next.IsZero() {
+			return nil, nil
+		}
+		entries, err = s.Tree(ctx, next)
+	}
+	return entries, err
+}
+
+func join(dir, name string) string {
+	if dir == "" {
+		return name
+	}
+	return dir + "/" + name
+}
+
+func dirOf(path string) string {
+	if i := strings.LastIndexByte(path, '/'); i >= 0 {
+		return path[:i]
+	}
+	return ""
+}

@@ -1,0 +1,131 @@
+// Package gitdir makes the native git directory of a mount: HEAD on what was asked for, the remote as `origin`,
+// objects borrowed from the store through alternates, and shallow marks while history is not complete.
+//
+// Stock git reads it like any other git directory. Files follow git's gitrepository-layout.
+package gitdir
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/go-git/go-git/v5/plumbing/format/config"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/packedrefs"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// Options describe a git directory.
+type Options struct {
+	Format   object.Format
+	WorkTree string // the mount's directory
+	Remote   string // URL without secrets
+	Objects  string // the store's objects directory
+	Ref      string // full name of the branch or tag asked for; "" for a commit id
+	Commit   object.ID
+	Shallow  []object.ID
+}
+
+// Dir is a git directory on disk.
+type Dir struct {
+	path string
+	head packedrefs.Ref // the branch asked for; no name if HEAD is detached
+}
+
+// Create makes the git directory at path, which must not exist.
+func Create(path string, o Options) (*Dir, error) {
+	d := &Dir{path: path}
+	head := o.Commit.String() + "\n"
+	if strings.HasPrefix(o.Ref, "refs/heads/") {
+		head = "ref: " + o.Ref + "\n"
+		d.head = packedrefs.Ref{Name: o.Ref, ID: o.Commit}
+	}
+	cfg, err := encodeConfig(o)
+	if err != nil {
+		return nil, fmt.Errorf("make git directory: %w", err)
+	}
+	err = os.MkdirAll(filepath.Join(path, "objects", "info"), 0o755)
+	for _, dir := range []string{"objects/pack", "refs/heads", "refs/tags", "info"} {
+		err = errors.Join(err, os.MkdirAll(filepath.Join(path, dir), 0o755))
+	}
+	err = errors.Join(err,
+		os.WriteFile(filepath.Join(path, "objects", "info", "alternates"), []byte(o.Objects+"\n"), 0o644),
+		os.WriteFile(filepath.Join(path, "config"), cfg, 0o644),
+		d.SetShallow(o.Shallow),
+		d.SetRefs(nil),
+		disk.WriteFile(filepath.Join(path, "HEAD"), []byte(head), 0o644)) // last: git takes it for a repository now
+	if err != nil {
+		return nil, fmt.Errorf("make git directory: %w", err)
+	}
+	return d, nil
+}
+
+func encodeConfig(o Options) ([]byte, error) {
+	c := config.New()
+	c.SetOption("core", "", "repositoryformatversion", "1").SetOption("core", "", "filemode", "true").
+		SetOption("core", "", "bare", "false").SetOption("core", "", "worktree", o.WorkTree).
+		SetOption("core", "", "logallrefupdates", "true")
+	if o.Format != object.SHA1 {
+		c.SetOption("extensions", "", "objectFormat", o.Format.String())
+	}
+	c.SetOption("remote", "origin", "url", o.Remote).
+		SetOption("remote", "origin", "fetch", "+refs/heads/*:refs/remotes/origin/*").
+		SetOption("remote", "origin", "promisor", "true").
+		SetOption("remote", "origin", "partialclonefilter", "blob:none")
+	if branch, ok := strings.CutPrefix(o.Ref, "refs/heads/"); ok {
+		c.SetOption("branch", branch, "remote", "origin").SetOption("branch", branch, "merge", o.Ref)
+	}
+	// The store's packs are looked after by artifactfs; git tidying up behind a command would only get in the way.
+	c.SetOption("gc", "", "auto", "0").SetOption("maintenance", "", "auto", "false")
+	var b bytes.Buffer
+	err := config.NewEncoder(&b).Encode(c)
+	return b.Bytes(), err
+}
+
+// SetShallow records the commits whose parents are missing; none removes the mark.
+func (d *Dir) SetShallow(ids []object.ID) error {
+	path := filepath.Join(d.path, "shallow")
+	if len(ids) == 0 {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	var text strings.Builder
+	for _, id := range ids {
+		text.WriteString(id.String() + "\n")
+	}
+	return disk.WriteFile(path, []byte(text.String()), 0o644)
+}
+
+// SetRefs writes the remote's branches as `refs/remotes/origin/*` and its tags. The branch asked for is always
+// there; a loose ref that git made since wins over it.
+func (d *Dir) SetRefs(remote []packedrefs.Ref) error {
+	var refs []packedrefs.Ref
+	if d.head.Name != "" && !d.head.ID.IsZero() {
+		refs = append(refs, d.head)
+	}
+	tracking := false
+	for _, r := range remote {
+		if branch, ok := strings.CutPrefix(r.Name, "refs/heads/"); ok {
+			r.Name = "refs/remotes/origin/" + branch
+		} else if !strings.HasPrefix(r.Name, "refs/tags/") {
+			continue
+		}
+		tracking = tracking || r.Name == d.tracking()
+		refs = append(refs, r)
+	}
+	if !tracking && len(refs) > 0 && d.head.Name != "" {
+		refs = append(refs, packedrefs.Ref{Name: d.tracking(), ID: d.head.ID})
+	}
+	return disk.WriteFile(filepath.Join(d.path, "packed-refs"), packedrefs.Encode(refs), 0o644)
+}
+
+func (d *Dir) tracking() string {
+	return "refs/remotes/origin/" + strings.TrimPrefix(d.head.Name, "refs/heads/")
+}

@@ -1,0 +1,116 @@
+// Command bench measures artifactfs against what a user would do instead, side by side in one run, and prints a
+// table. Every repository is served by real git over HTTP on loopback with a delay.
+//
+//	go run ./integration/bench [-rtt 50ms] [-only REGEXP] [REPOSITORY.git ...]
+//
+// Without arguments it makes three repositories of its own. It needs root or fusermount3, and bin/artifactfs and
+// bin/gitserve, which `make bench` builds. Seconds are noisy on a small machine; requests and blobs are exact.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+func main() {
+	log.SetFlags(0)
+	log.SetPrefix("bench: ")
+	rtt := flag.Duration("rtt", 50*time.Millisecond, "round-trip time of the served repositories")
+	only := flag.String("only", "", "run the measurements whose name matches")
+	bin := flag.String("bin", "bin", "directory of artifactfs and gitserve")
+	full := flag.Bool("full-clone", false, "also time a full git clone of each repository")
+	flag.Parse()
+	match, err := regexp.Compile(*only)
+	check(err)
+	work, err := os.MkdirTemp("", "artifactfs-bench-*")
+	check(err)
+	code := 0
+	defer func() {
+		os.RemoveAll(work)
+		os.Exit(code)
+	}()
+	repos := flag.Args()
+	if len(repos) == 0 {
+		repos = makeRepositories(work)
+	}
+	binDir, err := filepath.Abs(*bin)
+	check(err)
+	b := &bench{work: work, bin: binDir, rtt: *rtt, fullClone: *full, table: tabwriter.NewWriter(os.Stdout, 2, 8, 2, ' ', 0)}
+	fmt.Fprintf(b.table, "measurement\trepository\tartifactfs\tinstead\tratio\tnotes\n")
+	for _, repo := range repos {
+		if err := b.run(repo, match); err != nil {
+			log.Printf("%s: %v", repo, err)
+			code = 1
+		}
+		b.table.Flush()
+	}
+}
+
+// run takes all measurements of one repository.
+func (b *bench) run(repo string, match *regexp.Regexp) error {
+	s, err := b.serve(repo)
+	if err != nil {
+		return err
+	}
+	defer s.stop()
+	for _, m := range []struct {
+		name string
+		run  func(*session) error
+	}{
+		{"cold-start", (*session).coldStart},
+		{"one-blob", (*session).oneBlob},
+		{"laziness", (*session).laziness},
+		{"grep", (*session).coldGrep},
+		{"read-while-hydrating", (*session).readWhileHydrating},
+		{"warm", (*session).warm},
+		{"history", (*session).history},
+	} {
+		if !match.MatchString(m.name) {
+			continue
+		}
+		if err := m.run(s); err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+		b.table.Flush()
+	}
+	return nil
+}
+
+// row prints one line of the table; ratio is how many times faster artifactfs was.
+func (s *session) row(what string, ours, theirs time.Duration, instead, notes string) {
+	ratio := "-"
+	if theirs > 0 {
+		ratio = fmt.Sprintf("%.1fx", float64(theirs)/float64(ours))
+		instead = fmt.Sprintf("%s (%s)", seconds(theirs), instead)
+	}
+	fmt.Fprintf(s.table, "%s\t%s\t%s\t%s\t%s\t%s\n", what, s.name, seconds(ours), instead, ratio, notes)
+}
+
+// count prints a line whose result is no time.
+func (s *session) count(what, result, notes string) {
+	fmt.Fprintf(s.table, "%s\t%s\t%s\t\t\t%s\n", what, s.name, result, notes)
+}
+
+func seconds(d time.Duration) string {
+	if d < time.Second {
+		return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000)
+	}
+	return fmt.Sprintf("%.2f s", d.Seconds())
+}
+
+func repoName(path string) string {
+	return strings.TrimSuffix(filepath.Base(strings.TrimSuffix(path, "/")), ".git")
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+type bench struct {
+	work, bin string
+	rtt       time.Duration
+	fullClone bool
+	table     *tabwriter.Writer
+}
+
+// session is one served repository with what is measured on it.
+type session struct {
+	*bench
+	name, repo, url string
+	state           string // of the last mount
+	server          *exec.Cmd
+	stdin           io.Closer
+	places          int
+}
+
+// serve starts a server of one repository on loopback.
+func (b *bench) serve(repo string) (*session, error) {
+	repo, err := filepath.Abs(repo)
+	if err != nil {
+		return nil, err
+	}
+	s := &session{bench: b, name: repoName(repo), repo: repo}
+	root := filepath.Join(b.work, "root-"+s.name)
+	if err := os.Mkdir(root, 0o755); err != nil {
+		return nil, err
+	}
+	if err := os.Symlink(repo, filepath.Join(root, s.name+".git")); err != nil {
+		return nil, err
+	}
+	s.server = exec.Command(filepath.Join(b.bin, "gitserve"), "-root", root, "-rtt", b.rtt.String())
+	s.server.Stderr = os.Stderr
+	stdin, err := s.server.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	s.stdin = stdin
+	out, err := s.server.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.server.Start(); err != nil {
+		return nil, err
+	}
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		for _, word := range strings.Fields(lines.Text()) {
+			if strings.HasPrefix(word, "http://") && strings.Contains(word, s.name) {
+				s.url = word
+				go io.Copy(io.Discard, out)
+				return s, nil
+			}
+		}
+	}
+	s.stop()
+	return nil, fmt.Errorf("gitserve printed no address")
+}
+
+func (s *session) stop() {
+	s.stdin.Close()
+	s.server.Wait()
+}
+
+// path names a place that nothing has used yet.
+func (s *session) path(what string) string {
+	s.places++
+	return filepath.Join(s.work, fmt.Sprintf("%s-%s-%d", s.name, what, s.places))
+}
+
+func (s *session) git(args ...string) (time.Duration, error) { return timed("git", args...) }
+
+// files lists the paths of the served commit's regular files.
+func (s *session) files() ([]string, error) {
+	out, err := exec.Command("git", "--git-dir", s.repo, "ls-tree", "-r", "-z", "HEAD").Output()
+	if err != nil {
+		return nil, err
+	}
+	var files []string
+	for entry := range strings.SplitSeq(string(out), "\x00") {
+		if head, path, ok := strings.Cut(entry, "\t"); ok && strings.HasPrefix(head, "100") {
+			files = append(files, path)
+		}
+	}
+	return files, nil
+}
+
+// mounted is a mount with a state directory and a daemon of its own: nothing is warm.
+type mounted struct {
+	s     *session
+	dir   string
+	took  time.Duration
+	reply struct {
+		ID    string
+		Files int64
+	}
+	pid int
+}
+
+type status struct {
+	PID     int
+	Tree    struct{ Files int64 }
+	Blobs   struct{ Total, Hydrated int64 }
+	Network struct{ Requests, Blobs, Bytes int64 }
+}
+
+func (s *session) artifactfs(args ...string) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(s.bin, "artifactfs"), append(args, "--state", s.state)...)
+	cmd.Stderr = os.Stderr
+	return cmd
+}
+
+// mount starts from an empty state directory; took includes starting the daemon.
+func (s *session) mount(args ...string) (*mounted, error) {
+	s.state = s.path("state")
+	m := &mounted{s: s, dir: s.path("mount")}
+	start := time.Now()
+	out, err := s.artifactfs(append([]string{"mount", s.url, m.dir, "--json"}, args...)...).Output()
+	m.took = time.Since(start)
+	if err != nil {
+		return nil, fmt.Errorf("mount: %w", err)
+	}
+	if err := json.Unmarshal(out, &m.reply); err != nil {
+		return nil, fmt.Errorf("mount: %w", err)
+	}
+	st, err := m.status()
+	m.pid = st.PID
+	return m, err
+}
+
+func (m *mounted) status() (status, error) {
+	var st status
+	out, err := m.s.artifactfs("status", m.dir, "--json").Output()
+	if err != nil {
+		return st, fmt.Errorf("status: %w", err)
+	}
+	return st, json.Unmarshal(out, &st)
+}
+
+func (m *mounted) unmount() error {
+	if err := m.s.artifactfs("unmount", m.dir).Run(); err != nil {
+		return fmt.Errorf("unmount: %w", err)
+	}
+	return nil
+}
+
+func timed(name string, args ...string) (time.Duration, error) {
+	return timedIn("", append([]string{name}, args...)...)
+}
+
+// timedIn runs a command in a directory. grep's exit status 1 says that nothing was found.
+func timedIn(dir string, args ...string) (time.Duration, error) {
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Dir = dir
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	start := time.Now()
+	err := cmd.Run()
+	took := time.Since(start)
+	if err != nil && !(args[0] == "grep" && cmd.ProcessState.ExitCode() == 1) {
+		return took, fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, stderr.String())
+	}
+	return took, nil
+}
+
+func output(name string, args ...string) (string, error) {
+	out, err := exec.Command(name, args...).Output()
+	return strings.TrimSpace(string(out)), err
+}

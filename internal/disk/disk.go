@@ -1,0 +1,64 @@
+// Package disk holds the few file operations whose order of steps matters: whole-file replacement and locks
+// between processes.
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// WriteFile replaces path with data so that a reader, or a crash at any point, sees the old file or the new one.
+// The data is synced before it takes the name.
+func WriteFile(path string, data []byte, perm os.FileMode) error {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Chmod(perm), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+	}
+	return err
+}
+
+// Lock takes the lock that a file stands for, waiting for whoever holds it; the lock ends with the process.
+func Lock(path string) (unlock func(), err error) {
+	return lock(path, syscall.LOCK_EX)
+}
+
+// ErrLocked says that somebody else holds a lock.
+var ErrLocked = errors.New("locked by another process")
+
+// TryLock is Lock that fails with ErrLocked instead of waiting.
+func TryLock(path string) (unlock func(), err error) {
+	unlock, err = lock(path, syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil, fmt.Errorf("lock %s: %w", path, ErrLocked)
+	}
+	return unlock, err
+}
+
+func lock(path string, how int) (func(), error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err = syscall.Flock(int(f.Fd()), how)
+		if err != syscall.EINTR {
+			break
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, &os.PathError{Op: "lock", Path: path, Err: err}
+	}
+	return func() { f.Close() }, nil
+}
