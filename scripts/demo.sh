@@ -12,7 +12,8 @@ unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE
 
 cleanup() {
 	status=$?
-	trap - EXIT INT TERM
+	trap - EXIT
+	trap '' INT TERM # a second Ctrl-C must not leave half of it
 	"$afs" unmount --all >/dev/null 2>&1 || true
 	if grep -qF " $mnt fuse" /proc/self/mounts; then
 		echo "demo: $mnt did not unmount, detaching it" >&2
@@ -23,7 +24,7 @@ cleanup() {
 		kill "$server" 2>/dev/null || true
 		wait "$server" 2>/dev/null || true
 	fi
-	if [ $status -ne 0 ] && [ -s "$tmp/state/log/daemon.log" ]; then
+	if [ $status -ne 0 ] && [ $status -lt 128 ] && [ -s "$tmp/state/log/daemon.log" ]; then
 		echo "-- the daemon's last words:" >&2
 		tail -n 20 "$tmp/state/log/daemon.log" >&2
 	fi
