@@ -19,15 +19,6 @@ const (
 	closeTime        = 30 * time.Second
 )
 
-// host serves mounts in this process.
-type host interface {
-	control.Handler
-	// Idle is closed when no mount is there or being made; asked again it is a new channel if one has come since.
-	Idle() <-chan struct{}
-	// Close unmounts everything; what is busy is detached.
-	Close(ctx context.Context) error
-}
-
 func (a *app) daemonSocket() string {
 	if a.socket != "" {
 		return a.socket
