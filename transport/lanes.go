@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 	"time"
 )
@@ -32,6 +33,9 @@ type lane struct {
 	stream *watched
 	pkt    *pktReader
 	idle   *time.Timer
+	// listed: it has served ls-refs. git keeps the loose refs it has read as long as the process lives, so a second
+	// listing would tell the state of the first. Objects it looks for again.
+	listed bool
 }
 
 // lanes is the carrier for dialogues: ssh, git:// and local processes.
@@ -77,9 +81,9 @@ func (s *lanes) discover(ctx context.Context) (Capabilities, error) {
 	return caps, err
 }
 
-func (s *lanes) exchange(ctx context.Context, message []byte) (*answer, error) {
-	if l := s.take(); l != nil {
-		a, err := s.send(ctx, l, message)
+func (s *lanes) exchange(ctx context.Context, kind commandKind, message []byte) (*answer, error) {
+	if l := s.take(kind); l != nil {
+		a, err := s.send(ctx, l, kind, message)
 		// A kept connection may have died unnoticed. If not one byte came back, the command was not served.
 		if err == nil || !errors.Is(err, errHungUp) {
 			return a, err
@@ -89,13 +93,14 @@ func (s *lanes) exchange(ctx context.Context, message []byte) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.send(ctx, l, message)
+	return s.send(ctx, l, kind, message)
 }
 
 // errHungUp says that a connection ended before the answer began.
 var errHungUp = errors.New("connection closed before the answer")
 
-func (s *lanes) send(ctx context.Context, l *lane, message []byte) (*answer, error) {
+func (s *lanes) send(ctx context.Context, l *lane, kind commandKind, message []byte) (*answer, error) {
+	l.listed = l.listed || kind == readsRefs
 	s.remote.stats.requests.Add(1)
 	w := s.remote.watches.add(ctx, s.remote.opts.Stall, l.conn.abort)
 	l.stream.w = w
@@ -119,7 +124,6 @@ func (s *lanes) send(ctx context.Context, l *lane, message []byte) (*answer, err
 	}
 	return &answer{
 		pktReader: l.pkt,
-		watch:     w,
 		keep: func() {
 			w.release()
 			s.put(l)
@@ -132,18 +136,18 @@ func (s *lanes) send(ctx context.Context, l *lane, message []byte) (*answer, err
 	}, nil
 }
 
-// take gives the lane used last: the likeliest to be alive still.
-func (s *lanes) take() *lane {
+// take gives the lane used last, the likeliest to be alive still; nil if there is none for this kind of command.
+func (s *lanes) take(kind commandKind) *lane {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := len(s.idle)
-	if n == 0 {
-		return nil
+	for i := len(s.idle) - 1; i >= 0; i-- {
+		if l := s.idle[i]; kind != readsRefs || !l.listed {
+			s.idle = slices.Delete(s.idle, i, i+1)
+			l.idle.Stop()
+			return l
+		}
 	}
-	l := s.idle[n-1]
-	s.idle = s.idle[:n-1]
-	l.idle.Stop()
-	return l
+	return nil
 }
 
 func (s *lanes) put(l *lane) {
@@ -163,16 +167,12 @@ func (s *lanes) put(l *lane) {
 
 func (s *lanes) expire(l *lane) {
 	s.mu.Lock()
-	found := false
-	for i, other := range s.idle {
-		if other == l {
-			s.idle = append(s.idle[:i], s.idle[i+1:]...)
-			found = true
-			break
-		}
+	i := slices.Index(s.idle, l)
+	if i >= 0 {
+		s.idle = slices.Delete(s.idle, i, i+1)
 	}
 	s.mu.Unlock()
-	if found {
+	if i >= 0 {
 		s.hangUp(l)
 	}
 }

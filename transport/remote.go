@@ -27,18 +27,25 @@ type carrier interface {
 	// discover asks what the server can do.
 	discover(ctx context.Context) (Capabilities, error)
 	// exchange sends one command, a message of packets that ends in a flush. The answer has begun to arrive.
-	exchange(ctx context.Context, message []byte) (*answer, error)
+	exchange(ctx context.Context, kind commandKind, message []byte) (*answer, error)
 	// close drops what is kept. Exchanges in progress were ended before.
 	close()
 }
 
+// commandKind is what a command reads on the server.
+type commandKind uint8
+
+const (
+	readsObjects commandKind = iota
+	readsRefs
+)
+
 // answer is what comes back: packets up to a flush. Exactly one of finish and abort ends it.
 type answer struct {
 	*pktReader
-	watch *watch
-	keep  func() // all was read: the connection may carry the next exchange
-	drop  func() // it must not
-	once  sync.Once
+	keep func() // all was read: the connection may carry the next exchange
+	drop func() // it must not
+	once sync.Once
 }
 
 func (a *answer) finish() { a.once.Do(func() { a.keep() }) }
@@ -258,7 +265,7 @@ func (r *Remote) Refs(ctx context.Context, prefixes []string) (Refs, error) {
 		if err != nil {
 			return err
 		}
-		return ask(ctx, c, message, func(a *answer) (err error) {
+		return ask(ctx, c, readsRefs, message, func(a *answer) (err error) {
 			refs, err = parseRefs(a.pktReader, caps.Format, prefixes)
 			return err
 		})
@@ -278,7 +285,7 @@ func (r *Remote) ObjectInfo(ctx context.Context, ids []object.ID) ([]int64, erro
 		if err != nil {
 			return err
 		}
-		return ask(ctx, c, message, func(a *answer) (err error) {
+		return ask(ctx, c, readsObjects, message, func(a *answer) (err error) {
 			sizes, err = parseInfo(a.pktReader, caps.Format, ids)
 			return err
 		})
@@ -287,8 +294,8 @@ func (r *Remote) ObjectInfo(ctx context.Context, ids []object.ID) ([]int64, erro
 }
 
 // ask is an exchange whose answer is read as a whole.
-func ask(ctx context.Context, c carrier, message []byte, read func(*answer) error) error {
-	a, err := c.exchange(ctx, message)
+func ask(ctx context.Context, c carrier, kind commandKind, message []byte, read func(*answer) error) error {
+	a, err := c.exchange(ctx, kind, message)
 	if err != nil {
 		return err
 	}
@@ -317,7 +324,7 @@ func (r *Remote) Fetch(ctx context.Context, req FetchRequest) (*FetchResponse, e
 		if err != nil {
 			return err
 		}
-		a, err := c.exchange(ctx, message)
+		a, err := c.exchange(ctx, readsObjects, message)
 		if err != nil {
 			return err
 		}

@@ -236,14 +236,20 @@ func TestKeptLane(t *testing.T) {
 		if s := r.Stats(); s.Connections != 1 || s.Requests > 4 {
 			t.Errorf("capabilities, refs and two fetches: %+v, want one connection", s)
 		}
-		if l, ok := r.carrier.(*lanes); ok {
-			l.idle[0].conn.(interface{ abort() }).abort() // as if it had died
-			if _, err := r.Refs(t.Context(), nil); err != nil {
-				t.Errorf("kept connection that died: %v", err)
-			}
-			if s := r.Stats(); s.Connections != 2 {
-				t.Errorf("Connections = %d, want 2", s.Connections)
-			}
+		l, ok := r.carrier.(*lanes)
+		if !ok {
+			return
+		}
+		l.idle[0].conn.abort() // as if it had died
+		if _, err := r.ObjectInfo(t.Context(), []object.ID{fx.head}); err != nil {
+			t.Errorf("kept connection that died: %v", err)
+		}
+		if s := r.Stats(); s.Connections != 2 {
+			t.Errorf("Connections = %d, want 2", s.Connections)
+		}
+		l.expire(l.idle[0])
+		if _, err := r.ObjectInfo(t.Context(), []object.ID{fx.head}); err != nil || len(l.idle) != 1 {
+			t.Errorf("after expiry: %v, %d idle", err, len(l.idle))
 		}
 	})
 }
@@ -268,6 +274,38 @@ func TestCloseEndsExchanges(t *testing.T) {
 		}
 		if _, err := r.Refs(t.Context(), nil); !errors.Is(err, errClosed) {
 			t.Errorf("Refs after Close: %v", err)
+		}
+	})
+}
+
+// A kept connection must not answer from what its process remembers.
+func TestRefsAreFresh(t *testing.T) {
+	root := t.TempDir()
+	fx := makeRepo(t, filepath.Join(root, "r"), object.SHA1)
+	forEachCarrier(t, root, func(t *testing.T, base string) {
+		r := openRemote(t, base+"/r", Options{})
+		name := "refs/heads/new-" + filepath.Base(t.Name())
+		for n, id := range []object.ID{{}, fx.first, fx.head} {
+			if !id.IsZero() {
+				git(t, fx.dir, "", "update-ref", name, id.String())
+			}
+			refs, err := r.Refs(t.Context(), []string{name})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !id.IsZero() { // an object that was not there when the connection was opened
+				blob := object.MustID(git(t, fx.dir, name+id.String(), "hash-object", "-w", "--stdin"))
+				res, err := r.Fetch(t.Context(), FetchRequest{Wants: []object.ID{blob}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !unpack(t, fx.format, res.Pack)[blob] {
+					t.Errorf("new object %s did not come", blob)
+				}
+			}
+			if len(refs.List) != min(n, 1) || n > 0 && refs.List[0].ID != id {
+				t.Errorf("listing %d: %+v, want %v", n, refs.List, id)
+			}
 		}
 	})
 }

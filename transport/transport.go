@@ -9,6 +9,11 @@
 // (ssh, git://, local), which serves one exchange after the other; a *stall* is a wait for bytes that has
 // lasted for Options.Stall. A pack is not verified here: that is the work of who reads it.
 //
+// Retries: transport faults, 429 and 5xx, and only up to the first byte of a pack; what goes wrong later comes out
+// of Pack.Read. A kept connection that turns out to be dead is replaced once without counting as an attempt.
+//
+// Locks are leaves: none is held while another is taken, nor across a wait for network, disk or child process.
+//
 // The formats are those of git's Documentation/gitprotocol-{common,v2,http,pack}.txt.
 package transport
 

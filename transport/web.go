@@ -159,7 +159,7 @@ func rebase(to *url.URL) (*url.URL, error) {
 	return &u, nil
 }
 
-func (h *web) exchange(ctx context.Context, message []byte) (*answer, error) {
+func (h *web) exchange(ctx context.Context, _ commandKind, message []byte) (*answer, error) {
 	c := call{method: http.MethodPost, kind: "result", body: message}
 	if len(message) > gzipOver {
 		var err error
@@ -251,7 +251,7 @@ func (h *web) judge(c call, res *http.Response) error {
 	said := fmt.Errorf("server answers %s", plain([]byte(res.Status)))
 	switch code := res.StatusCode; {
 	case code == http.StatusOK:
-		if res.Header.Get("Content-Type") == contentBase+c.kind {
+		if kind, _, _ := strings.Cut(res.Header.Get("Content-Type"), ";"); strings.TrimSpace(kind) == contentBase+c.kind {
 			return nil
 		}
 		if c.method == http.MethodGet {
@@ -317,7 +317,6 @@ func (h *web) once(ctx context.Context, c call, l *login) (*answer, *http.Respon
 	body := &watched{r: res.Body, w: w}
 	return &answer{
 		pktReader: newPktReader(body),
-		watch:     w,
 		keep: func() {
 			// Only a body read to its end lets the connection be used again. That end usually came with the message.
 			w.timer.Reset(min(drainGrace, w.stall))
