@@ -294,7 +294,7 @@ func (b *Blobs) PutFile(id object.ID, f *os.File, size int64) error {
 	if err := b.adopt(id, f, size); err != nil {
 		return fmt.Errorf("put blob %s: %w", id, err)
 	}
-	b.evictOver()
+	b.evictOver(id)
 	return nil
 }
 

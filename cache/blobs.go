@@ -53,7 +53,7 @@ var ErrClosed = errors.New("cache is closed")
 
 // housekeeping is how often a process that asks for nothing looks whether others evicted what it holds open:
 // the disk gets its space back only then.
-const housekeeping = 5 * time.Second
+const housekeeping = 2 * time.Second
 
 // Blobs keeps verified contents on disk within a quota. Its methods may be called from any goroutine.
 type Blobs struct {
@@ -122,7 +122,7 @@ func OpenBlobs(dir string, quota int64) (*Blobs, error) {
 		b.releaseAll()
 		return nil, fmt.Errorf("open blob cache: %w", err)
 	}
-	b.evictOver()
+	b.evictOver(object.ID{})
 	b.wg.Go(b.keepHouse)
 	return b, nil
 }

@@ -17,7 +17,7 @@ func (b *Blobs) SetQuota(quota int64) {
 	b.mu.Lock()
 	b.quota, b.evictAt = quota, quota
 	b.mu.Unlock()
-	b.evictOver()
+	b.evictOver(object.ID{})
 }
 
 // Collect evicts, the longest unused first, until at most keep bytes are left, the segment in use included. What
@@ -32,12 +32,12 @@ func (b *Blobs) Collect(keep int64) (freed int64, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("collect blobs: %w", err)
 	}
-	freed = b.evictTo(keep)
+	freed = b.evictTo(keep, object.ID{})
 	b.append.Lock()
 	defer b.append.Unlock()
 	if b.over(keep) && b.append.active != nil {
 		b.retire()
-		freed += b.evictTo(keep)
+		freed += b.evictTo(keep, object.ID{})
 	}
 	return freed, nil
 }
@@ -48,15 +48,16 @@ func (b *Blobs) over(limit int64) bool {
 	return b.bytes > limit
 }
 
-// evictOver evicts if the quota is exceeded.
-func (b *Blobs) evictOver() {
+// evictOver evicts if the quota is exceeded. A big content that was just stored is spared, even if it exceeds
+// the quota alone: somebody waits for it.
+func (b *Blobs) evictOver(spare object.ID) {
 	b.mu.RLock()
 	quota, over := b.quota, b.bytes > b.evictAt
 	b.mu.RUnlock()
 	if !over {
 		return
 	}
-	b.evictTo(quota)
+	b.evictTo(quota, spare)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	// If others hold the rest, trying again with every Put would be in vain.
@@ -78,11 +79,11 @@ func (b *Blobs) makeRoomLocked(need int64) bool {
 	b.mu.RLock()
 	target := max(0, b.bytes-2*need)
 	b.mu.RUnlock()
-	if b.evictTo(target) > 0 {
+	if b.evictTo(target, object.ID{}) > 0 {
 		return true
 	}
 	b.retire()
-	return b.evictTo(target) > 0
+	return b.evictTo(target, object.ID{}) > 0
 }
 
 // victim is what can be evicted: a segment or a big file.
@@ -93,16 +94,17 @@ type victim struct {
 }
 
 // evictTo removes segments and big files until at most limit bytes are left or nothing more can go.
-func (b *Blobs) evictTo(limit int64) (freed int64) {
+func (b *Blobs) evictTo(limit int64, spare object.ID) (freed int64) {
 	b.look.Lock()
 	defer b.look.Unlock()
 	for _, v := range b.victims() {
 		if !b.over(limit) {
 			break
 		}
-		if v.segment != nil {
+		switch {
+		case v.segment != nil:
 			freed += b.evictSegment(v.segment)
-		} else {
+		case v.big != spare:
 			freed += b.evictBig(v.big)
 		}
 	}

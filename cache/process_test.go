@@ -51,6 +51,7 @@ func child(spec string) error {
 		if err := childCheck(b, first+rng.Uint64N(n-first+1)); err != nil {
 			return err
 		}
+		fmt.Print(".") // tells the parent how far this is
 	}
 }
 
@@ -197,9 +198,9 @@ func TestTwoProcessesShareADirectory(t *testing.T) {
 
 // TestKilledWritersLeaveNothingWrong kills processes that store and evict, at random moments, and reads all.
 func TestKilledWritersLeaveNothingWrong(t *testing.T) {
-	rounds := 40
+	rounds := 15
 	if testing.Short() {
-		rounds = 8
+		rounds = 4
 	}
 	rng := rand.New(rand.NewPCG(4, 4))
 	for _, quota := range []int64{plenty, 24 << 20} {
@@ -210,13 +211,18 @@ func TestKilledWritersLeaveNothingWrong(t *testing.T) {
 		for round := range rounds {
 			first := uint64(round) * apart
 			a, z := startChild(t, "churn", dir, quota, first), startChild(t, "churn", dir, quota, first+apart/2)
+			progress, err := a.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
 			for _, cmd := range []*exec.Cmd{a, z} {
 				if err := cmd.Start(); err != nil {
 					t.Fatal(err)
 				}
 			}
-			upTo := rng.Uint64N(300)
-			waitFor(t, "writers to get somewhere", func() bool { return check(t, watcher, first+upTo, sizeOf(first+upTo)) || evicted(watcher) })
+			if _, err := io.CopyN(io.Discard, progress, 1+rng.Int64N(600)); err != nil {
+				t.Fatal(err)
+			}
 			for _, cmd := range []*exec.Cmd{a, z} {
 				cmd.Process.Kill()
 				if err := cmd.Wait(); cmd.ProcessState.ExitCode() != -1 {
@@ -224,7 +230,7 @@ func TestKilledWritersLeaveNothingWrong(t *testing.T) {
 				}
 			}
 			fresh := openBlobs(t, dir, quota)
-			for n := range uint64(400) {
+			for n := range uint64(800) {
 				for _, b := range []*Blobs{fresh, watcher} {
 					for _, m := range []uint64{first + n, first + apart/2 + n} {
 						if check(t, b, m, sizeOf(m)) {
@@ -241,14 +247,8 @@ func TestKilledWritersLeaveNothingWrong(t *testing.T) {
 		if found < rounds*100 {
 			t.Errorf("only %d contents found in %d rounds", found, rounds)
 		}
-		if n := len(segmentFiles(t, dir)); n > rounds {
-			t.Errorf("%d segments after %d rounds", n, rounds)
+		if n := len(segmentFiles(t, dir)); quota == plenty && n > 4 {
+			t.Errorf("%d segments after %d rounds: they were not taken over", n, rounds)
 		}
 	}
-}
-
-// evicted says whether the cache is so full that what one waits for may be gone again.
-func evicted(b *Blobs) bool {
-	u := b.Usage()
-	return u.Bytes > u.Quota/2
 }

@@ -342,11 +342,9 @@ func (s *Sizes) readNew() error {
 		return err
 	}
 	rec := int64(s.recordSize())
-	buf := make([]byte, 0)
-	for left := (info.Size() - s.io.read) / rec * rec; left > 0; {
-		if cap(buf) == 0 {
-			buf = make([]byte, min(left, rowsPerChunk*rec))
-		}
+	left := max(0, info.Size()-s.io.read) / rec * rec
+	buf := make([]byte, min(left, rowsPerChunk*rec))
+	for left > 0 {
 		part := buf[:min(left, int64(len(buf)))]
 		if _, err := s.io.file.ReadAt(part, s.io.read); err != nil {
 			return err

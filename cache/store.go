@@ -36,7 +36,7 @@ func (b *Blobs) Put(id object.ID, data []byte) error {
 	if err != nil {
 		return fmt.Errorf("put blob %s: %w", id, err)
 	}
-	b.evictOver()
+	b.evictOver(id)
 	return nil
 }
 
