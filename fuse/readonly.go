@@ -19,7 +19,9 @@ func (r *readOnly) refuse() raw.Status {
 	return raw.EROFS
 }
 
-func (r *readOnly) SetAttr(<-chan struct{}, *raw.SetAttrIn, *raw.AttrOut) raw.Status { return r.refuse() }
+func (r *readOnly) SetAttr(<-chan struct{}, *raw.SetAttrIn, *raw.AttrOut) raw.Status {
+	return r.refuse()
+}
 
 func (r *readOnly) Mknod(<-chan struct{}, *raw.MknodIn, string, *raw.EntryOut) raw.Status {
 	return r.refuse()

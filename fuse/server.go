@@ -101,7 +101,9 @@ func mountOptions(o Options, f *fileSystem) *raw.MountOptions {
 		MaxWrite:      maxRequest,
 		MaxBackground: maxBackground,
 		// CAP_NO_OPEN_SUPPORT and CAP_PARALLEL_DIROPS are among go-fuse's own.
-		ExtraCapabilities:        raw.CAP_NO_OPENDIR_SUPPORT | raw.CAP_READDIRPLUS_AUTO,
+		// Not CAP_READDIRPLUS_AUTO: with it the kernel asks for attributes with the first buffer of a directory only,
+		// and a find over 20,000 files makes 19,800 LOOKUPs; without it a bare ls -R costs half again as much.
+		ExtraCapabilities:        raw.CAP_NO_OPENDIR_SUPPORT,
 		EnableSymlinkCaching:     true,
 		ExplicitDataCacheControl: true, // no GETATTR to see whether a file has changed behind the kernel's back
 		DisableXAttrs:            true, // ENOSYS once, EOPNOTSUPP for ever after without a request

@@ -84,14 +84,14 @@ func (s *Server) fusermount(ctx context.Context, flags int) error {
 		return nil
 	}
 	// It tells the cause in words only; a mount that is still there is busy.
-	if mounted(s.dir) {
+	if listed(s.dir) {
 		return fmt.Errorf("%w: %s", ErrBusy, bytes.TrimSpace(out))
 	}
 	return nil
 }
 
-// mounted looks for a mount point in what the kernel lists, without touching it.
-func mounted(dir string) bool {
+// listed looks for a mount point in what the kernel lists, without touching it.
+func listed(dir string) bool {
 	list, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return true

@@ -1,0 +1,118 @@
+package fuse
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/worktree"
+	"github.com/artifactfs/artifactfs/worktree/worktreetest"
+)
+
+// commitTime is the time of every path in the tests' mounts.
+var commitTime = time.Unix(1700000000, 0)
+
+// mounted is a mount of a fake source.
+type mounted struct {
+	*testing.T
+	*Server
+	tree *worktree.Tree
+	src  *worktreetest.Source
+	dir  string
+	logs *observer.ObservedLogs
+}
+
+func mount(t *testing.T, files map[string]worktreetest.File) *mounted {
+	t.Helper()
+	return mountSource(t, worktreetest.New(files), filepath.Join(t.TempDir(), "inodes"))
+}
+
+// mountSource mounts a source with an inode table, and takes the mount away when the test ends.
+func mountSource(t *testing.T, src *worktreetest.Source, table string) *mounted {
+	t.Helper()
+	if f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0); err != nil {
+		t.Skipf("no FUSE here: %v", err)
+	} else {
+		f.Close()
+	}
+	tree, err := worktree.Open(table, src, worktree.Options{Root: src.Root, Time: commitTime, UID: uint32(os.Getuid()), GID: uint32(os.Getgid())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	core, logs := observer.New(zapcore.DebugLevel)
+	m := &mounted{T: t, tree: tree, src: src, dir: t.TempDir(), logs: logs}
+	if m.Server, err = Mount(tree, m.dir, Options{FsName: "https://example.com/repo", StatFS: "/", Log: zap.New(core)}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.end)
+	return m
+}
+
+// end unmounts, by force if it must, so that a failing test leaves nothing that hangs.
+func (m *mounted) end() {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if err := m.Unmount(ctx); err != nil {
+		m.Errorf("unmount: %v", err)
+		if err := m.Detach(); err != nil {
+			m.Error(err)
+		}
+		return
+	}
+	m.Wait()
+	if err := m.tree.Close(); err != nil {
+		m.Error(err)
+	}
+	if n := m.src.Unreleased(); n != 0 {
+		m.Errorf("%d contents were not released", n)
+	}
+}
+
+func (m *mounted) path(name string) string { return filepath.Join(m.dir, name) }
+
+// run runs a command in the mount's root and gives what it printed.
+func (m *mounted) run(name string, args ...string) string {
+	m.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Dir = m.dir
+	out, err := cmd.Output()
+	if err != nil {
+		var exit *exec.ExitError
+		errors.As(err, &exit)
+		m.Fatalf("%s %q: %v\n%s", name, args, err, exit.Stderr)
+	}
+	return string(out)
+}
+
+// requests gives the requests that f makes, by kind.
+func (m *mounted) requests(f func()) map[string]uint64 {
+	before := m.Stats()
+	f()
+	after := m.Stats()
+	maps.DeleteFunc(after, func(kind string, n uint64) bool { return n == before[kind] })
+	for kind, n := range before {
+		if _, ok := after[kind]; ok {
+			after[kind] -= n
+		}
+	}
+	return after
+}
+
+// dropCaches makes the kernel forget entries, attributes and pages.
+func dropCaches(t *testing.T) {
+	t.Helper()
+	unix.Sync()
+	if err := os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0); err != nil {
+		t.Skipf("cannot drop caches: %v", err)
+	}
+}

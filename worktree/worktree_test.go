@@ -1,0 +1,388 @@
+package worktree_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/object"
+	. "github.com/artifactfs/artifactfs/worktree"
+	"github.com/artifactfs/artifactfs/worktree/worktreetest"
+)
+
+var commitTime = time.Unix(1700000000, 0)
+
+func open(t *testing.T, src *worktreetest.Source) *Tree {
+	t.Helper()
+	return openTable(t, src, filepath.Join(t.TempDir(), "inodes"))
+}
+
+func openTable(t *testing.T, src *worktreetest.Source, table string) *Tree {
+	t.Helper()
+	tree, err := Open(table, src, Options{Root: src.Root, Time: commitTime, UID: 12, GID: 34})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := tree.Close(); err != nil {
+			t.Error(err)
+		}
+		if n := src.Unreleased(); n != 0 {
+			t.Errorf("%d contents were not released", n)
+		}
+	})
+	return tree
+}
+
+// stat resolves a path and gives its attributes.
+func stat(t *testing.T, tree *Tree, path string) Attr {
+	t.Helper()
+	n, err := tree.Resolve(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := tree.Attr(t.Context(), n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// names lists a directory from an index on.
+func names(t *testing.T, tree *Tree, dir Node, from int) []string {
+	t.Helper()
+	var list []string
+	err := tree.ReadDir(t.Context(), dir, from, func(e Entry) bool {
+		list = append(list, strings.Clone(e.Name))
+		return true
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+func TestAttributes(t *testing.T) {
+	src := worktreetest.New(map[string]worktreetest.File{
+		"plain":   {Data: "12345"},
+		"run.sh":  {Mode: object.ModeExec, Data: "#!/bin/sh\n"},
+		"link":    {Mode: object.ModeSymlink, Data: "dir/inner"},
+		"dir/sub": {Data: ""},
+		"module":  {Mode: object.ModeGitlink},
+	})
+	tree := open(t, src)
+	for _, c := range []struct {
+		path string
+		mode uint32
+		size int64
+	}{
+		{"", syscall.S_IFDIR | 0o755, 4096},
+		{"plain", syscall.S_IFREG | 0o644, 5},
+		{"run.sh", syscall.S_IFREG | 0o755, 10},
+		{"link", syscall.S_IFLNK | 0o777, 9},
+		{"dir", syscall.S_IFDIR | 0o755, 4096},
+		{"dir/sub", syscall.S_IFREG | 0o644, 0},
+		{"module", syscall.S_IFDIR | 0o755, 4096},
+	} {
+		a := stat(t, tree, c.path)
+		want := Attr{Node: a.Node, Mode: c.mode, Nlink: 1, Size: c.size, UID: 12, GID: 34, Time: commitTime}
+		if a != want {
+			t.Errorf("%q: %+v, want %+v", c.path, a, want)
+		}
+		if path, err := tree.Path(a.Node); err != nil || path != c.path {
+			t.Errorf("path of node %d is %q, %v, want %q", a.Node, path, err, c.path)
+		}
+	}
+	if got := names(t, tree, stat(t, tree, "module").Node, 0); len(got) != 0 {
+		t.Errorf("submodule lists %q", got)
+	}
+	if n := stat(t, tree, "").Node; n != Root {
+		t.Errorf("root is node %d", n)
+	}
+	if got := tree.Counts(); got != (Counts{Nodes: 7, Dirs: 2}) {
+		t.Errorf("counts %+v", got)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	src := worktreetest.New(map[string]worktreetest.File{"file": {}, "dir/x": {}, "link": {Mode: object.ModeSymlink, Data: "x"}})
+	tree := open(t, src)
+	ctx := t.Context()
+	file, dir, link := stat(t, tree, "file").Node, stat(t, tree, "dir").Node, stat(t, tree, "link").Node
+	_, lookupFile := tree.Lookup(ctx, file, "x")
+	_, lookupNone := tree.Lookup(ctx, dir, "none")
+	_, lookupNode := tree.Lookup(ctx, 999, "x")
+	_, readlinkFile := tree.Readlink(ctx, file)
+	_, contentDir := tree.Content(ctx, dir)
+	_, contentLink := tree.Content(ctx, link)
+	_, attrZero := tree.Attr(ctx, 0)
+	_, resolve := tree.Resolve(ctx, "dir/none/deeper")
+	_, pathNode := tree.Path(999)
+	for _, c := range []struct {
+		what      string
+		got, want error
+	}{
+		{"look up in a file", lookupFile, ErrNotDir},
+		{"look up a name that is not there", lookupNone, ErrNotExist},
+		{"look up in no node", lookupNode, ErrNoNode},
+		{"read link of a file", readlinkFile, ErrNotLink},
+		{"content of a directory", contentDir, ErrIsDir},
+		{"content of a link", contentLink, syscall.ELOOP},
+		{"attributes of node 0", attrZero, ErrNoNode},
+		{"resolve", resolve, ErrNotExist},
+		{"path of no node", pathNode, ErrNoNode},
+		{"list a file", tree.ReadDir(ctx, file, 0, nil), ErrNotDir},
+	} {
+		if !errors.Is(c.got, c.want) {
+			t.Errorf("%s: %v, want %v", c.what, c.got, c.want)
+		}
+	}
+}
+
+// git sorts "a" the file before "a.b" and a directory "a" behind it; a look-up must find either.
+func TestOrder(t *testing.T) {
+	src := worktreetest.New(map[string]worktreetest.File{"a/x": {}, "a.b": {}, "a-b": {}, "a0": {}, "\xff\xfe": {}, "Z": {}})
+	tree := open(t, src)
+	want := []string{"Z", "a", "a-b", "a.b", "a0", "\xff\xfe"}
+	if got := names(t, tree, Root, 0); !slices.Equal(got, want) {
+		t.Errorf("order %q, want %q", got, want)
+	}
+	for i, name := range want {
+		if a, err := tree.Lookup(t.Context(), Root, name); err != nil || a.Node != Root+1+Node(i) {
+			t.Errorf("look up %q: node %d, %v", name, a.Node, err)
+		}
+		if got := names(t, tree, Root, i); !slices.Equal(got, want[i:]) {
+			t.Errorf("list from %d: %q", i, got)
+		}
+	}
+	if got := names(t, tree, Root, 1000); len(got) != 0 {
+		t.Errorf("list behind the end: %q", got)
+	}
+}
+
+func TestDepth(t *testing.T) {
+	const depth = 3000
+	path := strings.Repeat("d/", depth) + strings.Repeat("n", object.MaxNameLen)
+	tree := open(t, worktreetest.New(map[string]worktreetest.File{path: {Data: "deep"}}))
+	a := stat(t, tree, path)
+	if got, _ := tree.Path(a.Node); got != path || a.Size != 4 {
+		t.Errorf("path of %d bytes, size %d", len(got), a.Size)
+	}
+}
+
+func TestEmptyTree(t *testing.T) {
+	src := worktreetest.New(nil)
+	src.Root = object.ID{} // a repository without commits
+	tree := open(t, src)
+	if got := names(t, tree, Root, 0); len(got) != 0 || src.Calls("Tree") != 0 {
+		t.Errorf("lists %q after %d trees", got, src.Calls("Tree"))
+	}
+}
+
+// Nothing is asked for before it is needed, and nothing twice.
+func TestLaziness(t *testing.T) {
+	src := worktreetest.New(map[string]worktreetest.File{"dir/a": {Data: "a"}, "dir/b": {Data: "bb"}, "other/c": {}})
+	tree := open(t, src)
+	expect := func(what string, trees, sizes, opens int) {
+		t.Helper()
+		if a, b, c := src.Calls("Tree"), src.Calls("Size"), src.Calls("Open"); a != trees || b != sizes || c != opens {
+			t.Errorf("%s: %d trees, %d sizes, %d contents, want %d, %d, %d", what, a, b, c, trees, sizes, opens)
+		}
+	}
+	expect("open", 0, 0, 0)
+	stat(t, tree, "dir")
+	expect("stat directory", 1, 0, 0)
+	dir := stat(t, tree, "dir").Node
+	names(t, tree, dir, 0)
+	names(t, tree, dir, 0)
+	expect("list directory", 2, 0, 0)
+	n, err := tree.Resolve(t.Context(), "dir/a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := tree.KnownAttr(n); ok {
+		t.Error("size is known before it was asked for")
+	}
+	expect("resolve", 2, 0, 0)
+	stat(t, tree, "dir/a")
+	stat(t, tree, "dir/a")
+	expect("stat file", 2, 1, 0)
+	if a, ok := tree.KnownAttr(n); !ok || a.Size != 1 {
+		t.Errorf("known attributes %+v, %v", a, ok)
+	}
+	src.KnowsSizes.Store(true)
+	stat(t, tree, "dir/b")
+	expect("stat file of known size", 2, 1, 0)
+}
+
+// One size that does not come delays nobody else, not even in the same directory.
+func TestSlowSize(t *testing.T) {
+	src := worktreetest.New(map[string]worktreetest.File{"slow": {Data: "s"}, "quick": {Data: "q"}})
+	tree := open(t, src)
+	release := make(chan struct{})
+	src.Rule("slow", worktreetest.Rule{Block: release})
+	interrupted, interrupt := context.WithCancel(t.Context())
+	gaveUp, done := make(chan error, 1), make(chan error, 1)
+	go func() { _, err := tree.Lookup(interrupted, Root, "slow"); gaveUp <- err }()
+	go func() { _, err := tree.Lookup(t.Context(), Root, "slow"); done <- err }()
+	until(t, func() bool { return src.Waiting("slow") == 2 })
+	if a := stat(t, tree, "quick"); a.Size != 1 {
+		t.Errorf("quick: %+v", a)
+	}
+	interrupt()
+	if err := <-gaveUp; !errors.Is(err, context.Canceled) {
+		t.Errorf("interrupted look-up: %v", err)
+	}
+	close(release)
+	if err := <-done; err != nil {
+		t.Errorf("the other look-up: %v", err)
+	}
+}
+
+func TestFailuresHeal(t *testing.T) {
+	src := worktreetest.New(map[string]worktreetest.File{"dir/file": {Data: "x"}})
+	tree := open(t, src)
+	broken := errors.New("remote is away")
+	src.Rule("dir", worktreetest.Rule{Err: broken})
+	if _, err := tree.Resolve(t.Context(), "dir/file"); !errors.Is(err, broken) {
+		t.Errorf("resolve: %v", err)
+	}
+	src.Rule("dir", worktreetest.Rule{})
+	src.Rule("dir/file", worktreetest.Rule{Err: broken})
+	n, err := tree.Resolve(t.Context(), "dir/file")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tree.Attr(t.Context(), n); !errors.Is(err, broken) {
+		t.Errorf("attributes: %v", err)
+	}
+	src.Rule("dir/file", worktreetest.Rule{})
+	if a := stat(t, tree, "dir/file"); a.Size != 1 || a.Node != n {
+		t.Errorf("healed: %+v", a)
+	}
+}
+
+func TestHostileEntries(t *testing.T) {
+	for _, name := range []string{"", ".", "..", "a/b", "a\x00b", strings.Repeat("x", object.MaxNameLen+1)} {
+		src := worktreetest.New(nil)
+		src.SetTree("", []object.TreeEntry{{Name: name, Mode: object.ModeFile, ID: src.Root}})
+		if err := open(t, src).ReadDir(t.Context(), Root, 0, nil); err == nil {
+			t.Errorf("name %.20q was accepted", name)
+		}
+	}
+	src := worktreetest.New(nil)
+	src.SetTree("", []object.TreeEntry{{Name: "a", Mode: object.ModeFile, ID: src.Root}, {Name: "a", Mode: object.ModeDir, ID: src.Root}})
+	if err := open(t, src).ReadDir(t.Context(), Root, 0, nil); err == nil {
+		t.Error("one name twice was accepted")
+	}
+	src.SetTree("", []object.TreeEntry{{Name: "a", Mode: 0o777, ID: src.Root}})
+	if err := open(t, src).ReadDir(t.Context(), Root, 0, nil); err == nil {
+		t.Error("an unknown mode was accepted")
+	}
+}
+
+// Whoever told a wrong size is found out at the first read, and the right one stands from then on.
+func TestResized(t *testing.T) {
+	src := worktreetest.New(map[string]worktreetest.File{"f": {Data: "four", Size: 9}})
+	tree := open(t, src)
+	a := stat(t, tree, "f")
+	if a.Size != 9 {
+		t.Fatalf("size %d", a.Size)
+	}
+	if _, err := tree.Content(t.Context(), a.Node); !errors.Is(err, ErrResized) {
+		t.Errorf("first open: %v", err)
+	}
+	if a := stat(t, tree, "f"); a.Size != 4 {
+		t.Errorf("size %d after open", a.Size)
+	}
+	c, err := tree.Content(t.Context(), a.Node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Release()
+}
+
+func TestReadlink(t *testing.T) {
+	src := worktreetest.New(map[string]worktreetest.File{
+		"good": {Mode: object.ModeSymlink, Data: "../\xff/x"},
+		"long": {Mode: object.ModeSymlink, Data: strings.Repeat("x", 5000)},
+	})
+	tree := open(t, src)
+	if target, err := tree.Readlink(t.Context(), stat(t, tree, "good").Node); err != nil || string(target) != "../\xff/x" {
+		t.Errorf("target %q, %v", target, err)
+	}
+	if _, err := tree.Readlink(t.Context(), stat(t, tree, "long").Node); !errors.Is(err, syscall.ENAMETOOLONG) {
+		t.Errorf("long target: %v", err)
+	}
+}
+
+// Many who look into a directory at once get the same nodes.
+func TestRace(t *testing.T) {
+	files := make(map[string]worktreetest.File)
+	for i := range 200 {
+		files[fmt.Sprintf("d%d/f%d", i%10, i)] = worktreetest.File{Data: fmt.Sprint(i)}
+	}
+	tree := open(t, worktreetest.New(files))
+	var mu sync.Mutex
+	seen := make(map[string]Node)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for path := range files {
+				n, err := tree.Resolve(t.Context(), path)
+				if err == nil {
+					_, err = tree.Attr(t.Context(), n)
+				}
+				mu.Lock()
+				if before, ok := seen[path]; err != nil || ok && before != n {
+					t.Errorf("%s: node %d, before %d, %v", path, n, before, err)
+				}
+				seen[path] = n
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	if got := tree.Counts(); got != (Counts{Nodes: 211, Dirs: 11}) {
+		t.Errorf("counts %+v", got)
+	}
+}
+
+func TestClose(t *testing.T) {
+	src := worktreetest.New(map[string]worktreetest.File{"slow": {}})
+	tree := open(t, src)
+	release := make(chan struct{})
+	src.Rule("slow", worktreetest.Rule{Block: release})
+	done := make(chan error, 1)
+	go func() { _, err := tree.Lookup(t.Context(), Root, "slow"); done <- err }()
+	until(t, func() bool { return src.Waiting("slow") == 1 })
+	closed := make(chan error, 1)
+	go func() { closed <- tree.Close() }()
+	until(t, func() bool { _, err := tree.Path(Root); return errors.Is(err, ErrClosed) })
+	select {
+	case <-closed:
+		t.Error("closed under a call")
+	default:
+	}
+	close(release)
+	if err := errors.Join(<-done, <-closed); err != nil {
+		t.Error(err)
+	}
+}
+
+// until waits for a condition.
+func until(t *testing.T, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the condition did not come")
+		}
+	}
+}

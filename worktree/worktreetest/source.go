@@ -1,0 +1,302 @@
+// Package worktreetest gives a worktree.Source that lives in memory and does as it is told: it counts what is
+// asked of it, and delays, fails or blocks single objects.
+package worktreetest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// File is a file of a Source. A directory is there because a file is in it; a Mode of object.ModeDir makes an
+// empty one, object.ModeGitlink a submodule.
+type File struct {
+	Mode object.Mode // zero: an ordinary file
+	Data string
+	// OnDisk, if not nil, holds the content instead of Data, from Offset on for Size bytes, and offers itself
+	// for splicing. Size without OnDisk lies: the source tells this size although the content has another.
+	OnDisk *os.File
+	Offset int64
+	Size   int64
+}
+
+// Rule says what happens when an object is asked for, before it is answered.
+type Rule struct {
+	Delay time.Duration
+	Block <-chan struct{} // waits until it is closed
+	Err   error           // the answer, instead of the object
+	Panic string          // panics with it
+}
+
+// Source is a fake working tree.
+type Source struct {
+	Root object.ID
+
+	// KnowsSizes says that KnownSize knows every size from the start; otherwise it knows what Size or Open told.
+	KnowsSizes atomic.Bool
+
+	trees map[object.ID][]object.TreeEntry
+	blobs map[object.ID]File
+	ids   map[string]object.ID // of files and directories by path
+
+	mu      sync.Mutex
+	rules   map[object.ID]Rule
+	known   map[object.ID]bool
+	calls   map[string]int
+	waiting map[object.ID]int
+	open    int
+}
+
+var _ worktree.Source = (*Source)(nil)
+
+// New makes a source of files by slash-separated path.
+func New(files map[string]File) *Source {
+	s := &Source{
+		trees: make(map[object.ID][]object.TreeEntry), blobs: make(map[object.ID]File), ids: make(map[string]object.ID),
+		rules: make(map[object.ID]Rule), known: make(map[object.ID]bool), calls: make(map[string]int), waiting: make(map[object.ID]int),
+	}
+	dirs := map[string][]object.TreeEntry{"": nil}
+	for path, f := range files {
+		if f.Mode == 0 {
+			f.Mode = object.ModeFile
+		}
+		e := object.TreeEntry{Mode: f.Mode}
+		if f.Mode == object.ModeDir {
+			dirs[path] = dirs[path]
+			addParents(dirs, path)
+			continue
+		}
+		e.ID = hash(object.Blob, f.Data)
+		if f.OnDisk != nil || f.Size != 0 {
+			e.ID = hash(object.Blob, "content of "+path)
+		}
+		s.blobs[e.ID], s.ids[path] = f, e.ID
+		dir := addParents(dirs, path)
+		e.Name = path[strings.LastIndexByte(path, '/')+1:]
+		dirs[dir] = append(dirs[dir], e)
+	}
+	s.Root = s.build(dirs)
+	return s
+}
+
+// addParents makes sure that every directory above path is there, and gives the nearest.
+func addParents(dirs map[string][]object.TreeEntry, path string) string {
+	i := strings.LastIndexByte(path, '/')
+	dir := path[:max(i, 0)]
+	if _, ok := dirs[dir]; !ok {
+		dirs[dir] = nil
+		addParents(dirs, dir)
+	}
+	return dir
+}
+
+// build makes the trees, the deepest first, and gives the root's id.
+func (s *Source) build(dirs map[string][]object.TreeEntry) object.ID {
+	paths := make([]string, 0, len(dirs))
+	for path := range dirs {
+		paths = append(paths, path)
+	}
+	slices.SortFunc(paths, func(a, b string) int { return strings.Compare(b, a) }) // a parent is a prefix: it comes later
+	for _, path := range paths {
+		entries := dirs[path]
+		var content strings.Builder
+		slices.SortFunc(entries, func(a, b object.TreeEntry) int { return strings.Compare(gitName(a), gitName(b)) })
+		for _, e := range entries {
+			fmt.Fprintf(&content, "%o %s\x00%s", uint32(e.Mode), e.Name, e.ID.Bytes())
+		}
+		id := hash(object.Tree, content.String())
+		s.trees[id], s.ids[path] = entries, id
+		if path != "" {
+			i := strings.LastIndexByte(path, '/')
+			dir := path[:max(i, 0)]
+			dirs[dir] = append(dirs[dir], object.TreeEntry{Name: path[i+1:], Mode: object.ModeDir, ID: id})
+		}
+	}
+	return s.ids[""]
+}
+
+func gitName(e object.TreeEntry) string {
+	if e.Mode == object.ModeDir {
+		return e.Name + "/"
+	}
+	return e.Name
+}
+
+func hash(t object.Type, content string) object.ID {
+	id, err := object.Hash(object.SHA1, t, []byte(content))
+	if err != nil {
+		panic(err)
+	}
+	return id
+}
+
+// ID is the object at a path.
+func (s *Source) ID(path string) object.ID {
+	id, ok := s.ids[path]
+	if !ok {
+		panic("no " + path)
+	}
+	return id
+}
+
+// SetTree makes the directory at path answer with other entries, however wrong.
+func (s *Source) SetTree(path string, entries []object.TreeEntry) { s.trees[s.ID(path)] = entries }
+
+// Rule sets what happens from now on when the object at path is asked for.
+func (s *Source) Rule(path string, r Rule) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rules[s.ID(path)] = r
+}
+
+// Calls is how often a method ("Tree", "Size", "Open") was called.
+func (s *Source) Calls(method string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls[method]
+}
+
+// Waiting is how many calls for the object at path are being delayed or blocked.
+func (s *Source) Waiting(path string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.waiting[s.ID(path)]
+}
+
+// Unreleased is how many contents were opened and not released.
+func (s *Source) Unreleased() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.open
+}
+
+func (s *Source) obey(ctx context.Context, method string, id object.ID) error {
+	s.mu.Lock()
+	s.calls[method]++
+	r := s.rules[id]
+	s.waiting[id]++
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		s.waiting[id]--
+		s.mu.Unlock()
+	}()
+	if r.Panic != "" {
+		panic(r.Panic)
+	}
+	if r.Delay > 0 {
+		select {
+		case <-time.After(r.Delay):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if r.Block != nil {
+		select {
+		case <-r.Block:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return r.Err
+}
+
+func (s *Source) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
+	if err := s.obey(ctx, "Tree", id); err != nil {
+		return nil, err
+	}
+	entries, ok := s.trees[id]
+	if !ok {
+		return nil, fmt.Errorf("no tree %s", id)
+	}
+	return entries, nil
+}
+
+func (s *Source) Size(ctx context.Context, b worktree.Blob) (int64, error) {
+	if err := s.obey(ctx, "Size", b.ID); err != nil {
+		return 0, err
+	}
+	return s.size(b)
+}
+
+func (s *Source) size(b worktree.Blob) (int64, error) {
+	f, ok := s.blobs[b.ID]
+	if !ok || s.ids[b.Path] != b.ID {
+		return 0, fmt.Errorf("no blob %s at %q", b.ID, b.Path)
+	}
+	s.mu.Lock()
+	s.known[b.ID] = true
+	s.mu.Unlock()
+	return f.told(), nil
+}
+
+func (f File) told() int64 {
+	if f.Size != 0 {
+		return f.Size
+	}
+	return int64(len(f.Data))
+}
+
+func (s *Source) KnownSize(id object.ID) (int64, bool) {
+	f, ok := s.blobs[id]
+	if !ok {
+		return 0, false
+	}
+	if s.KnowsSizes.Load() {
+		return f.told(), true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return f.told(), s.known[id]
+}
+
+func (s *Source) Open(ctx context.Context, b worktree.Blob) (worktree.Content, error) {
+	if err := s.obey(ctx, "Open", b.ID); err != nil {
+		return nil, err
+	}
+	if _, err := s.size(b); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	s.open++
+	s.mu.Unlock()
+	f := s.blobs[b.ID]
+	if f.OnDisk != nil {
+		return &diskContent{content{io.NewSectionReader(f.OnDisk, f.Offset, f.Size), s}, f}, nil
+	}
+	return &content{bytes.NewReader([]byte(f.Data)), s}, nil
+}
+
+type sizedReaderAt interface {
+	io.ReaderAt
+	Size() int64
+}
+
+// content is an open blob.
+type content struct {
+	sizedReaderAt
+	source *Source
+}
+
+func (c *content) Release() {
+	c.source.mu.Lock()
+	defer c.source.mu.Unlock()
+	c.source.open--
+}
+
+type diskContent struct {
+	content
+	file File
+}
+
+func (c *diskContent) File() (fd uintptr, off int64) { return c.file.OnDisk.Fd(), c.file.Offset }
