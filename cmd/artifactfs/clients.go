@@ -104,8 +104,9 @@ func find(all []served, asked error, verb, dir string) (served, error) {
 func notMounted(verb, dir string) *control.Error {
 	e := &control.Error{Code: control.ExitNotMounted, Verb: verb, Object: dir, Cause: "nothing of artifactfs is mounted there",
 		Hint: "artifactfs list shows what is"}
+	table, _ := os.ReadFile("/proc/self/mountinfo")
 	for _, spelling := range spellings(dir) {
-		if inMountTable(spelling) {
+		if hasMount(table, spelling) {
 			e.Cause = "a dead mount is there: the process that served it is gone"
 			e.Hint = "umount -l " + dir + " removes it (fusermount3 -uz for users)"
 		}
@@ -147,13 +148,9 @@ func inside(dir, path string) bool {
 	return ok && (rest == "" || rest[0] == '/' || dir == "/")
 }
 
-// inMountTable says whether the kernel still has a mount of ours at dir. Format: proc_pid_mountinfo(5); field 5 is
+// hasMount says whether the kernel's table has a mount of ours at dir. Format: proc_pid_mountinfo(5); field 5 is
 // the mount point with spaces and control characters in octal, the type follows the separator " - ".
-func inMountTable(dir string) bool {
-	table, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return false
-	}
+func hasMount(table []byte, dir string) bool {
 	quoted := strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`).Replace(dir)
 	for line := range bytes.Lines(table) {
 		fields := strings.Fields(string(line))

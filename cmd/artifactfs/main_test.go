@@ -119,8 +119,11 @@ func newFakeDaemon(mounts ...control.MountStatus) *fakeDaemon {
 }
 
 func (f *fakeDaemon) Mount(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error) {
-	if f.mount != nil {
-		return f.mount(ctx, r, progress)
+	f.mu.Lock()
+	mount := f.mount
+	f.mu.Unlock()
+	if mount != nil {
+		return mount(ctx, r, progress)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -136,7 +139,7 @@ func (f *fakeDaemon) Mount(ctx context.Context, r control.MountRequest, progress
 func (f *fakeDaemon) Unmount(ctx context.Context, r control.UnmountRequest) (control.UnmountReply, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if r.Dir == f.busy {
+	if r.Dir == f.busy { // the kernel says so
 		return control.UnmountReply{}, &control.Error{Code: control.ExitFailed, Verb: "unmount", Object: r.Dir, Cause: "busy", Hint: "fuser"}
 	}
 	for i, m := range f.mounts {

@@ -55,6 +55,8 @@ func TestMountAsksForWhatTheFlagsSay(t *testing.T) {
 		Remote: a.dir + "/repo", Dir: a.dir + "/repo", History: "background", Prefetch: "auto", Wait: "tree",
 		UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), Token: "hunter2",
 	}}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	for i, r := range f.requests {
 		if r != want[i] || r.Token != want[i].Token {
 			t.Errorf("request %d\n got %+v\nwant %+v", i, r, want[i])
@@ -78,9 +80,11 @@ func TestMountFailureHasCodeAndHint(t *testing.T) {
 			"artifactfs: mount https://127.0.0.1/x: no such repository\nhint: check the spelling\n"},
 		{errors.New("out of luck"), 1, "artifactfs: mount " + a.dir + "/d: out of luck\n"},
 	} {
+		f.mu.Lock()
 		f.mount = func(context.Context, control.MountRequest, func(control.Progress)) (control.MountReply, error) {
 			return control.MountReply{}, c.err
 		}
+		f.mu.Unlock()
 		if r := a.run("mount", "--json", "https://127.0.0.1/x", "d"); r.code != c.code || r.stdout != "" || r.stderr != c.stderr {
 			t.Errorf("%v: got %+v", c.err, r)
 		}

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -28,8 +30,7 @@ func (a *app) daemonSocket() string {
 
 // serveMount is mount --foreground: a daemon for one mount, until it is unmounted or the process is told to end.
 func (a *app) serveMount(ctx context.Context, r control.MountRequest) (err error) {
-	a.serving = true
-	forgetRepository()
+	a.prepareToServe()
 	log, closeLog, err := a.newLog(zapcore.WarnLevel)
 	if err != nil {
 		return err
@@ -88,8 +89,7 @@ func serveUntilClosed(server *control.Server) (end func()) {
 
 // serveAll is the daemon command. With idle > 0 it ends after that long without a mount.
 func (a *app) serveAll(ctx context.Context, idle time.Duration) (err error) {
-	a.serving = true
-	forgetRepository()
+	a.prepareToServe()
 	log, closeLog, err := a.newLog(zapcore.InfoLevel)
 	if err != nil {
 		return err
@@ -152,6 +152,15 @@ func closeHost(h host) error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 	defer cancel()
 	return h.Close(ctx)
+}
+
+// prepareToServe makes this process one whose death others would notice.
+func (a *app) prepareToServe() {
+	a.serving = true
+	forgetRepository()
+	// A reader of our output that goes away must not take the mounts along. Caught, not ignored: git inherits what is
+	// ignored.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 }
 
 // forgetRepository drops what git tells its hooks and aliases about the caller's repository (the names are those of

@@ -161,6 +161,8 @@ func TestPrefetch(t *testing.T) {
 	f := newFakeDaemon(mountStatus(a.dir + "/m"))
 	var asked []control.PrefetchRequest
 	f.prefetch = func(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
 		asked = append(asked, r)
 		return control.PrefetchReply{Matched: 1200, Hydrated: 34, Bytes: 5 << 20}, nil
 	}
@@ -173,6 +175,13 @@ func TestPrefetch(t *testing.T) {
 	}
 	a.ok("prefetch", "m/src", "*.go", "../doc/")
 	a.ok("prefetch", "m", "a", ".")
+	for _, spec := range []string{"../../x", "/etc"} {
+		if r := a.run("prefetch", "m/src", spec); r.code != control.ExitUsage {
+			t.Errorf("%s: %+v", spec, r)
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	var paths []string
 	for _, r := range asked {
 		if r.Dir != a.dir+"/m" {
@@ -183,9 +192,17 @@ func TestPrefetch(t *testing.T) {
 	if want := []string{"", "src", "src/*.go doc", ""}; !slices.Equal(paths, want) || !asked[1].Wait || asked[0].Wait {
 		t.Errorf("asked %q", paths)
 	}
-	for _, spec := range []string{"../../x", "/etc"} {
-		if r := a.run("prefetch", "m/src", spec); r.code != control.ExitUsage {
-			t.Errorf("%s: %+v", spec, r)
+}
+
+func TestDeadMountIsNamed(t *testing.T) {
+	table := []byte(`22 28 0:21 / /proc rw,nosuid shared:5 - proc proc rw
+96 28 0:50 / /srv/a\040b rw,nosuid,nodev shared:7 - fuse.artifactfs https://127.0.0.1/app rw,user_id=0
+97 28 0:51 / /srv/other rw - fuse.sshfs host: rw
+98 28
+`)
+	for dir, want := range map[string]bool{"/srv/a b": true, "/srv/other": false, "/srv": false, "/proc": false, `/srv/a\040b`: false} {
+		if got := hasMount(table, dir); got != want {
+			t.Errorf("%s: %v", dir, got)
 		}
 	}
 }

@@ -28,7 +28,7 @@ var floors = [][]string{
 	{"prioritize", "transport", "odb", "cache", "overlay", "control", "internal/packedrefs", "internal/gittest"},
 	{"fetch", "internal/gittest/gitserve"},
 	{"worktree"},
-	{"gitdir", "session", "fuse"},
+	{"gitdir", "session", "fuse", "worktree/worktreetest"},
 	{"daemon"},
 	{"cmd/artifactfs"},
 	{"integration", "integration/bench", "internal/arch"},
