@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/artifactfs/artifactfs/object"
@@ -73,7 +74,7 @@ func TestCutInPack(t *testing.T) {
 func TestStall(t *testing.T) {
 	s, fx := webRepo(t)
 	want := FetchRequest{Wants: []object.ID{fx.blobs["noise"]}}
-	const stall = 100 * time.Millisecond
+	const stall = 300 * time.Millisecond
 	for _, n := range []int{0, 10, 100_000} {
 		s.set(after(n, 1<<60, waitForClient))
 		r := openRemote(t, s.URL+"/r", Options{Stall: stall})
@@ -87,15 +88,28 @@ func TestStall(t *testing.T) {
 			t.Errorf("stalled after %d bytes: %v, %v", n, d, err)
 		}
 	}
-	// A slow reader is no stalled server.
-	s.set(nil)
-	r := openRemote(t, s.URL+"/r", Options{Stall: stall})
-	res, err := r.Fetch(t.Context(), want)
-	if err != nil {
-		t.Fatal(err)
-	}
-	<-time.After(2 * stall)
-	unpack(t, fx.format, res.Pack)
+}
+
+// The time that a reader takes between two reads is no stall; the time that a read takes is.
+func TestSlowReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in, out := io.Pipe()
+		var all watches
+		w := all.add(t.Context(), time.Second, func() { in.Close() })
+		defer w.release()
+		stream := &watched{r: in, w: w}
+		go out.Write([]byte("abc"))
+		for range 3 {
+			if n, err := stream.Read(make([]byte, 1)); n != 1 || err != nil {
+				t.Errorf("Read = %d, %v", n, err)
+			}
+			time.Sleep(time.Hour)
+		}
+		begun := time.Now()
+		if _, err := stream.Read(make([]byte, 1)); !errors.Is(err, ErrStalled) || time.Since(begun) != time.Second {
+			t.Errorf("after %v: %v", time.Since(begun), err)
+		}
+	})
 }
 
 func TestStalledBeforeHeaders(t *testing.T) {
@@ -209,7 +223,7 @@ func TestHostileDialogues(t *testing.T) {
 		"unknown rules": {packets("version 2", "a b"), errProtocol},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := openRemote(t, fakeDaemon(t, c.answer, c.answer), Options{Stall: 50 * time.Millisecond, Connect: 50 * time.Millisecond})
+			r := openRemote(t, fakeDaemon(t, c.answer, c.answer), Options{Stall: 250 * time.Millisecond, Connect: 250 * time.Millisecond})
 			if _, err := r.Refs(t.Context(), nil); !errors.Is(err, c.want) {
 				t.Errorf("%v, want %v", err, c.want)
 			}

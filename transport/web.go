@@ -297,7 +297,6 @@ func (h *web) once(ctx context.Context, c call, l *login) (*answer, *http.Respon
 	trace := &httptrace.ClientTrace{
 		GotConn:      func(httptrace.GotConnInfo) { w.arm() },
 		WroteHeaders: func() { h.remote.stats.requests.Add(1) },
-		WroteRequest: func(httptrace.WroteRequestInfo) { w.arm() },
 	}
 	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(callCtx, trace), c.method, c.url.String(), bytes.NewReader(c.body))
 	if err != nil {
