@@ -38,7 +38,11 @@ func (a *app) list(ctx context.Context) error {
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "DIR\tREF\tSTATE\tFILES\tHYDRATED\tREMOTE")
 	for _, m := range all {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s of %s\t%s\n", (&control.Error{Cause: m.Dir}).Error(), refName(m.Ref, m.Commit), m.State,
+		ref := refName(m.Ref, m.Commit)
+		if m.State == control.StatePreparing {
+			ref = "-"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s of %s\t%s\n", (&control.Error{Cause: m.Dir}).Error(), ref, m.State,
 			count(m.Tree.Files), count(m.Blobs.Hydrated), count(m.Blobs.Total), m.Remote)
 	}
 	if err := w.Flush(); err != nil {

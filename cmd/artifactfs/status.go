@@ -86,6 +86,9 @@ func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 	if m.Error != "" {
 		line("error", "%s", m.Error)
 	}
+	if m.State == control.StatePreparing {
+		return // nothing else is known yet
+	}
 	line("remote", "%s", m.Remote)
 	line("ref", "%s", refAndCommit(m))
 	line("history", "%s", historyText(m))

@@ -70,6 +70,17 @@ func TestStatusForPeople(t *testing.T) {
 	}
 }
 
+func TestPreparingMountTellsWhatIsKnown(t *testing.T) {
+	a := newAfs(t)
+	serve(t, control.DaemonSocket(a.state), newFakeDaemon(control.MountStatus{ID: "m2", Dir: "/p", State: control.StatePreparing, PID: 7}))
+	if got := a.ok("status"); got != "/p\n  state     preparing (pid 7)\n" {
+		t.Errorf("status:\n%s", got)
+	}
+	if got := a.ok("list"); !strings.HasSuffix(got, "/p   -    preparing  0      0 of 0    \n") {
+		t.Errorf("list:\n%q", got)
+	}
+}
+
 func TestNothingIsMounted(t *testing.T) {
 	a := newAfs(t)
 	for args, want := range map[string]string{
