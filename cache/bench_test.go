@@ -81,6 +81,37 @@ func BenchmarkBlobs(b *testing.B) {
 	}
 }
 
+// TestHeapOfAnEntry keeps to the memory that the package promises: hundreds of thousands of contents are usual.
+func TestHeapOfAnEntry(t *testing.T) {
+	const count = 100_000
+	ids := make([]object.ID, count)
+	for n := range ids {
+		ids[n], _ = numbered(uint64(n), 0)
+	}
+	blobs := openBlobs(t, t.TempDir(), plenty)
+	sizes := openSizes(t, filepath.Join(t.TempDir(), "sizes"), object.SHA1)
+	start := heapInUse()
+	for _, id := range ids {
+		if err := blobs.Put(id, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	after := heapInUse()
+	if each := float64(after-start) / count; each > 60 {
+		t.Errorf("a content takes %.1f bytes of heap", each)
+	}
+	start = after
+	for _, id := range ids {
+		sizes.Put(id, 1)
+	}
+	if err := sizes.flush(); err != nil {
+		t.Fatal(err)
+	}
+	if each := float64(heapInUse()-start) / count; each > 40 {
+		t.Errorf("a size takes %.1f bytes of heap", each)
+	}
+}
+
 func heapInUse() int64 {
 	runtime.GC()
 	runtime.GC()

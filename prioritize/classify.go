@@ -30,8 +30,11 @@ func classify(path string, depth int) (Class, traits) {
 		dir, name = path[:i], path[i+1:]
 	}
 	place := placeTraits(strings.ToLower(dir))
+	is := exactNames[name]
 	name = strings.ToLower(name)
-	is := nameTraits(name)
+	if is == 0 {
+		is = nameTraits(name)
+	}
 	switch {
 	case is&media != 0 && is&manifest == 0:
 		return Media, is

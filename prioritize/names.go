@@ -18,7 +18,7 @@ const (
 	scripts  // a directory whose files without extension are programs
 )
 
-// words makes a table of space-separated names; all are lower case.
+// words makes a table of space-separated names.
 func words(of map[traits]string) map[string]traits {
 	table := map[string]traits{}
 	for t, list := range of {
@@ -29,7 +29,10 @@ func words(of map[traits]string) map[string]traits {
 	return table
 }
 
-// fileNames are whole names of files.
+// exactNames are names that mean something in capitals only.
+var exactNames = words(map[traits]string{manifest: `BUILD BUCK WORKSPACE`})
+
+// fileNames are whole names of files, in lower case.
 var fileNames = words(map[traits]string{
 	manifest: `
 		agents.md claude.md gemini.md skill.md copilot-instructions.md .cursorrules .windsurfrules .clinerules .mcp.json mcp.json .aider.conf.yml
@@ -44,7 +47,7 @@ var fileNames = words(map[traits]string{
 		directory.build.props directory.build.targets directory.packages.props global.json nuget.config packages.config
 		stack.yaml cabal.project package.yaml dune dune-project pubspec.yaml package.swift podfile cartfile
 		makefile gnumakefile kbuild kconfig cmakelists.txt cmakepresets.json meson.build meson_options.txt meson.options configure.ac makefile.am
-		build build.bazel workspace workspace.bazel module.bazel .bazelrc .bazelversion .bazelignore buck .buckconfig pants.toml build.gn .gn
+		build.bazel workspace.bazel module.bazel .bazelrc .bazelversion .bazelignore .buckconfig pants.toml build.gn .gn
 		justfile taskfile.yml taskfile.yaml earthfile tiltfile procfile vagrantfile dockerfile containerfile .dockerignore
 		compose.yml compose.yaml chart.yaml values.yaml skaffold.yaml kustomization.yaml serverless.yml netlify.toml vercel.json wrangler.toml
 		wrangler.json wrangler.jsonc firebase.json flake.nix default.nix shell.nix .envrc .env.example .tool-versions mise.toml .mise.toml
