@@ -53,6 +53,9 @@ func (t *table) check(root object.ID) error {
 		}
 		next, nodes, dirs = max(next, end), nodes+int64(b.count), dirs+1
 	}
+	if uint64(nodes) != next-1 { // blocks follow each other without a gap, and a torn one was the last
+		return fmt.Errorf("%d nodes below %d: %w", nodes, next, ErrTable)
+	}
 	t.next.Store(next)
 	t.nodes.Store(nodes)
 	t.dirs.Store(dirs)

@@ -1,0 +1,258 @@
+package worktree
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"unsafe"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+func testID(s string) object.ID {
+	id, err := object.Hash(object.SHA1, object.Blob, []byte(s))
+	if err != nil {
+		panic(err)
+	}
+	return id
+}
+
+// sampleTable makes a table with two directories and gives it still open.
+func sampleTable(t testing.TB, path string) *table {
+	t.Helper()
+	table, err := openTable(path, testID("root"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := table.add(Root, []object.TreeEntry{
+		{Name: "dir", Mode: object.ModeDir, ID: testID("dir")},
+		{Name: "file", Mode: object.ModeFile, ID: testID("file")},
+		{Name: "module", Mode: object.ModeGitlink, ID: testID("module")},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := table.add(b.first, []object.TreeEntry{
+		{Name: "link", Mode: object.ModeSymlink, ID: testID("link")}, {Name: "run", Mode: object.ModeExec, ID: testID("run")},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	table.rec(3).setSize(77)
+	return table
+}
+
+// Whatever byte of a published record or name changes on disk, the table is refused; sizes alone have no
+// checksum, and the state of a directory is checked by what it points to.
+func TestDamage(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "inodes")
+	table := sampleTable(t, path)
+	used := int(table.next.Load()) * recordSize
+	namesUsed := int(table.nextName)
+	if err := table.close(); err != nil {
+		t.Fatal(err)
+	}
+	state := int(unsafe.Offsetof(record{}.state))
+	for at := range used {
+		in := at % recordSize
+		if at < recordSize && in >= 16 || in >= state && in < state+8 || in >= recordSize-6 {
+			continue // unused bytes of the header and of records
+		}
+		if err := reopenDamaged(t, path, at); !errors.Is(err, ErrTable) {
+			t.Errorf("byte %d of records: %v, want ErrTable", at, err)
+		}
+	}
+	for at := range namesUsed {
+		if err := reopenDamaged(t, path+".names", at); !errors.Is(err, ErrTable) {
+			t.Errorf("byte %d of names: %v, want ErrTable", at, err)
+		}
+	}
+	if table, err := openTable(path, testID("root")); err != nil {
+		t.Errorf("undamaged: %v", err)
+	} else {
+		table.close()
+	}
+}
+
+// reopenDamaged opens the table with one byte flipped, and mends it.
+func reopenDamaged(t *testing.T, path string, at int) error {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var b [1]byte
+	flip := func() {
+		if _, err := f.ReadAt(b[:], int64(at)); err != nil {
+			t.Fatal(err)
+		}
+		b[0] ^= 0x15
+		if _, err := f.WriteAt(b[:], int64(at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	flip()
+	defer flip()
+	records := path
+	if filepath.Ext(path) == ".names" {
+		records = path[:len(path)-len(".names")]
+	}
+	table, err := openTable(records, testID("root"))
+	if err == nil {
+		table.close()
+	}
+	return err
+}
+
+// A block whose directory was never told of it is as good as not there, and its place is used again.
+func TestTornBlock(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "inodes")
+	torn := sampleTable(t, path)
+	dir, _ := torn.search(block{2, 3}, "dir")
+	lost, _ := torn.rec(dir).block()
+	torn.rec(dir).state.Store(0) // as if killed before the last store
+	if err := torn.close(); err != nil {
+		t.Fatal(err)
+	}
+	table, err := openTable(path, testID("root"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer table.close()
+	if _, ok := table.record(lost.first); ok {
+		t.Error("a node of the torn block exists")
+	}
+	b, err := table.add(dir, []object.TreeEntry{{Name: "new", Mode: object.ModeFile, ID: testID("new")}})
+	if err != nil || b.first != lost.first {
+		t.Errorf("new block %+v, %v, want it at %d", b, err, lost.first)
+	}
+	if got := table.path(b.first); got != "dir/new" {
+		t.Errorf("path %q", got)
+	}
+}
+
+// A process killed while it started the table leaves it fresh.
+func TestTornStart(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "inodes")
+	if err := os.WriteFile(path, make([]byte, 100), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	table, err := openTable(path, testID("root"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer table.close()
+	if table.nodes.Load() != 1 {
+		t.Errorf("%d nodes", table.nodes.Load())
+	}
+}
+
+// emptySource has no objects.
+type emptySource struct{}
+
+var errEmpty = errors.New("no objects here")
+
+func (emptySource) Tree(context.Context, object.ID) ([]object.TreeEntry, error) { return nil, errEmpty }
+func (emptySource) Size(context.Context, Blob) (int64, error)                   { return 0, errEmpty }
+func (emptySource) KnownSize(object.ID) (int64, bool)                           { return 0, false }
+func (emptySource) Open(context.Context, Blob) (Content, error)                 { return nil, errEmpty }
+
+// FuzzTable opens arbitrary bytes as a table. Either they are refused, or everything in them can be walked: every
+// node has a path that leads back to it. Checksums are made right beforehand, or nothing would get past them.
+func FuzzTable(f *testing.F) {
+	path := filepath.Join(f.TempDir(), "inodes")
+	table := sampleTable(f, path)
+	used, namesUsed := int64(table.next.Load())*recordSize, int64(table.nextName)
+	if err := table.close(); err != nil {
+		f.Fatal(err)
+	}
+	records, names := head(f, path, used), head(f, path+".names", namesUsed)
+	f.Add(records, names)
+	f.Add(records[:2*recordSize], []byte{})
+	for _, at := range []int{recordSize + 32, recordSize + 36, 2*recordSize + 32, 2*recordSize + 36, 3*recordSize + 40, 3*recordSize + 48} {
+		changed := bytes.Clone(records)
+		changed[at] ^= 3
+		f.Add(changed, names)
+	}
+	f.Add([]byte("AFSnodes"), []byte("x"))
+	f.Add([]byte{}, []byte{})
+	f.Fuzz(func(t *testing.T, records, names []byte) {
+		path := filepath.Join(t.TempDir(), "inodes")
+		mend(records, names)
+		if err := errors.Join(os.WriteFile(path, records, 0o600), os.WriteFile(path+".names", names, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		tree, err := Open(path, emptySource{}, Options{Root: testID("root")})
+		if err != nil {
+			if !errors.Is(err, ErrTable) {
+				t.Fatalf("open: %v, want ErrTable", err)
+			}
+			return
+		}
+		defer tree.Close()
+		for n := Root; n < Node(tree.table.next.Load()); n++ {
+			path, err := tree.Path(n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if at, err := tree.Resolve(t.Context(), path); err != nil || at != n {
+				t.Fatalf("%q of node %d resolves to %d, %v", path, n, at, err)
+			}
+			if a, ok := tree.KnownAttr(n); ok && a.Size < 0 {
+				t.Fatalf("%q has size %d", path, a.Size)
+			}
+		}
+	})
+}
+
+// mend makes the checksum of every record right, as far as its name lies in names.
+func mend(records, names []byte) {
+	for at := recordSize; at+recordSize <= len(records); at += recordSize {
+		r := (*record)(unsafe.Pointer(&records[at]))
+		if off, n := r.name>>8, r.name&maxName; off+n <= uint64(len(names)) {
+			r.crc = r.sum(string(names[off : off+n]))
+		}
+	}
+}
+
+func head(t testing.TB, path string, n int64) []byte {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	b := make([]byte, n)
+	if _, err := io.ReadFull(f, b); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func BenchmarkLookup(b *testing.B) {
+	table, err := openTable(filepath.Join(b.TempDir(), "inodes"), testID("root"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer table.close()
+	entries := make([]object.TreeEntry, 20_000)
+	for i := range entries {
+		entries[i] = object.TreeEntry{Name: fmt.Sprintf("file%05d", i), Mode: object.ModeFile, ID: testID("x")}
+	}
+	dir, err := table.add(Root, entries)
+	if err != nil {
+		b.Fatal(err)
+	}
+	i := 0
+	for b.Loop() {
+		i = (i + 7919) % len(entries)
+		if _, ok := table.search(dir, entries[i].Name); !ok {
+			b.Fatal("lost")
+		}
+	}
+}
