@@ -47,7 +47,7 @@ func git(t testing.TB, dir string, stdin []byte, args ...string) []byte {
 func newRepo(t testing.TB, f object.Format) string {
 	t.Helper()
 	dir := t.TempDir()
-	git(t, dir, nil, "init", "-q", "--bare", "--object-format="+f.String(), ".")
+	git(t, dir, nil, "init", "-q", "--bare", "-b", "main", "--object-format="+f.String(), ".")
 	return dir
 }
 
