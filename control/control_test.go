@@ -73,7 +73,7 @@ func (f *fake) Shutdown(ctx context.Context) error { return nil }
 // serve runs a server until the test ends; ended is closed when Serve has returned.
 func serve(t *testing.T, socket string, h Handler) (s *Server, ended chan struct{}) {
 	t.Helper()
-	s, err := Listen(socket, h, zap.NewNop())
+	s, err := Listen(t.Context(), socket, h, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,8 @@ const (
 	requestTime = 10 * time.Second // for a request line to arrive once connected, and for a message to be taken
 	undoTime    = 30 * time.Second // for the unmount of a mount whose asker left
 	acceptPause = 50 * time.Millisecond
+	endingTime  = 10 * time.Second // for another server of the same path that is ending
+	endingPause = 5 * time.Millisecond
 )
 
 // Server answers on one socket.
@@ -33,12 +35,27 @@ type Server struct {
 	mu      sync.Mutex
 	closed  bool
 	working int                        // requests in a handler
-	waiting map[*net.UnixConn]struct{} // connections that have sent no request yet
+	waiting map[*net.UnixConn]struct{} // connections whose request is not being worked on yet
+	ending  chan struct{}              // closed when the Shutdown under way is decided; nil without one
 }
 
-// Listen takes the socket: ErrInUse if another server has it. Connections wait until Serve is called.
-func Listen(socket string, h Handler, log *zap.Logger) (*Server, error) {
+// Listen takes the socket: ErrInUse if another server has it; one that is ending is waited for. Connections wait
+// until Serve is called.
+func Listen(ctx context.Context, socket string, h Handler, log *zap.Logger) (*Server, error) {
+	ctx, cancel := context.WithTimeout(ctx, endingTime)
+	defer cancel()
 	l, lock, err := listen(socket)
+	for errors.Is(err, ErrInUse) && ctx.Err() == nil {
+		// It removes its socket first and gives up its lock last.
+		if _, statErr := os.Lstat(socket); statErr == nil {
+			break
+		}
+		select {
+		case <-time.After(endingPause):
+		case <-ctx.Done():
+		}
+		l, lock, err = listen(socket)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +87,6 @@ func (s *Server) Serve(ctx context.Context) {
 		s.conns.Go(func() {
 			defer conn.Close()
 			if s.serve(ctx, conn) {
-				s.Close()
 				cancel()
 			}
 		})
@@ -123,7 +139,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
 	reader := bufio.NewReader(conn)
 	conn.SetReadDeadline(time.Now().Add(requestTime))
 	o, args, err := s.readRequest(conn, reader)
-	if !s.begin(conn) {
+	if !s.begin(ctx, conn, o) {
 		return false
 	}
 	defer s.finish()
@@ -146,6 +162,9 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
 	start := time.Now()
 	result, err := s.work(ctx, o, args, out.progress)
 	out.stop()
+	if o == opShutdown {
+		s.decide(err == nil) // before the answer: whoever has it finds the path free
+	}
 
 	if err == nil {
 		if err = ctx.Err(); err == nil || o != opMount {
@@ -176,15 +195,40 @@ func (s *Server) admit(conn *net.UnixConn) bool {
 	return true
 }
 
-func (s *Server) begin(conn *net.UnixConn) bool {
+// begin counts a request as worked on. While a Shutdown is being worked on, a mount waits for how it ends: either
+// it is made after all, or its asker sees ErrNoServer and can start another server.
+func (s *Server) begin(ctx context.Context, conn *net.UnixConn, o op) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for s.ending != nil && (o == opMount || o == opShutdown) && !s.closed && ctx.Err() == nil {
+		ending := s.ending
+		s.mu.Unlock()
+		select {
+		case <-ending:
+		case <-ctx.Done():
+		}
+		s.mu.Lock()
+	}
 	delete(s.waiting, conn)
 	if s.closed {
 		return false
 	}
+	if o == opShutdown {
+		s.ending = make(chan struct{})
+	}
 	s.working++
 	return true
+}
+
+// decide ends the time in which mounts wait for a Shutdown.
+func (s *Server) decide(end bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if end {
+		s.closeLocked()
+	}
+	close(s.ending)
+	s.ending = nil
 }
 
 func (s *Server) finish() {

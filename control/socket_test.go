@@ -28,7 +28,7 @@ func TestSocketIsPrivate(t *testing.T) {
 	if err := errors.Join(os.Mkdir(open, 0o777), os.Chmod(open, 0o777)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Listen(filepath.Join(open, "d.sock"), newFake(), zap.NewNop()); !errors.Is(err, os.ErrPermission) {
+	if _, err := Listen(t.Context(), filepath.Join(open, "d.sock"), newFake(), zap.NewNop()); !errors.Is(err, os.ErrPermission) {
 		t.Errorf("listening where everybody may write: %v", err)
 	}
 }
@@ -49,7 +49,7 @@ func TestOneServerPerSocket(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 20 {
 		wg.Go(func() {
-			s, err := Listen(socket, newFake(), zap.NewNop())
+			s, err := Listen(t.Context(), socket, newFake(), zap.NewNop())
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -26,6 +27,9 @@ const (
 	Deepening History = "deepening" // the rest is on its way
 	Complete  History = "complete"  // as many commits as the remote has
 )
+
+// maxHistoryWait is how long busy readers may keep the fetch of history from starting.
+const maxHistoryWait = 30 * time.Second
 
 // The boundary file lists the commits whose parents are not here. While nothing but acquisitions has come, git's
 // `shallow` file holds the same, so that git's own commands are right in the store. Once history has come it is
@@ -201,12 +205,21 @@ func (s *Store) fetchHistory(ctx context.Context, caps transport.Capabilities, r
 	if caps.Filter {
 		req.Filter = "blob:none"
 	}
+	if err := holdWhile(ctx, maxHistoryWait, s.blobPipe.busy); err != nil {
+		return err
+	}
 	resp, err := s.remote.Fetch(ctx, req)
 	if err != nil {
 		return err
 	}
 	defer resp.Pack.Close()
-	if _, err := s.objects.Ingest(ctx, resp.Pack, s.ingestOptions(), nil); err != nil {
+	paused := readerFunc(func(p []byte) (int, error) {
+		if err := holdWhile(ctx, maxPause, s.blobPipe.busy); err != nil {
+			return 0, err
+		}
+		return resp.Pack.Read(p)
+	})
+	if _, err := s.objects.Ingest(ctx, paused, s.ingestOptions(), nil); err != nil {
 		return err
 	}
 	return s.addBoundary(resp.Shallow) // a remote that is shallow itself says so

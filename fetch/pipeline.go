@@ -30,6 +30,8 @@ const (
 	linger = time.Millisecond
 	// maxPause bounds how long foreground wants may hold up one background answer.
 	maxPause = 2 * time.Second
+	// quietTime is how long nobody must have begun to wait before history, which nobody waits for, goes on.
+	quietTime = 500 * time.Millisecond
 	// maxAttempts is how often a want is sent when answers break off or lack it.
 	maxAttempts = 4
 	// keepForWaiters is the largest content, in bytes, handed to waiters directly and not through the disk.
@@ -77,6 +79,7 @@ type pipeline struct {
 	wg   sync.WaitGroup
 
 	foreground atomic.Int32 // foreground batches under way
+	lastWait   atomic.Int64 // when somebody last began to wait, in nanoseconds since the epoch
 
 	mu       sync.Mutex
 	wake     *sync.Cond // something was queued, or stop
@@ -125,6 +128,7 @@ func (p *pipeline) close() {
 // otherwise nil: it is in the cache then. The flight of a waiter that leaves goes on if others need it.
 func (p *pipeline) wait(ctx context.Context, w prioritize.Want, neighbours []prioritize.Want) ([]byte, error) {
 	w.Class = prioritize.Waiting
+	p.lastWait.Store(time.Now().UnixNano())
 	p.mu.Lock()
 	f := p.enqueue(w)
 	if f == nil {
@@ -362,13 +366,28 @@ func (p *pipeline) arrived(id object.ID, data []byte) {
 
 // pause holds a background answer while the foreground is busy, unless somebody waits for part of it.
 func (p *pipeline) pause(ctx context.Context, b *batch) error {
-	if !b.background {
-		return ctx.Err()
+	return holdWhile(ctx, maxPause, func() bool { return b.background && p.foreground.Load() > 0 && b.urgent.Load() == 0 })
+}
+
+// busy says whether readers wait, have just waited, or one is on its way through the whole tree.
+func (p *pipeline) busy() bool {
+	if p.foreground.Load() > 0 || time.Since(time.Unix(0, p.lastWait.Load())) < quietTime {
+		return true
 	}
-	for start := time.Now(); p.foreground.Load() > 0 && b.urgent.Load() == 0 && time.Since(start) < maxPause; {
-		time.Sleep(time.Millisecond)
-		if err := ctx.Err(); err != nil {
-			return err
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return time.Now().Before(p.crawling)
+}
+
+// holdWhile blocks while cond holds, at most for limit.
+func holdWhile(ctx context.Context, limit time.Duration, cond func() bool) error {
+	for start := time.Now(); cond() && time.Since(start) < limit; {
+		select {
+		case <-time.After(time.Millisecond):
+		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
+			break
 		}
 	}
 	return ctx.Err()

@@ -182,7 +182,7 @@ func (f *fakeDaemon) Close(ctx context.Context) error {
 // serve answers as the shared daemon, or as whoever has the socket; ended is closed when it no longer does.
 func serve(t *testing.T, socket string, f *fakeDaemon) (ended chan struct{}) {
 	t.Helper()
-	server, err := control.Listen(socket, f, zap.NewNop())
+	server, err := control.Listen(t.Context(), socket, f, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

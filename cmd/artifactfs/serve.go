@@ -45,7 +45,7 @@ func (a *app) serveMount(ctx context.Context, r control.MountRequest) (err error
 	if socket == "" {
 		socket = control.MountSocket(a.state, os.Getpid())
 	}
-	server, err := control.Listen(socket, h, log)
+	server, err := control.Listen(ctx, socket, h, log)
 	if err != nil {
 		return failure("mount", r.Dir, err)
 	}
@@ -100,7 +100,7 @@ func (a *app) serveAll(ctx context.Context, idle time.Duration) (err error) {
 		return fmt.Errorf("start daemon: %w", err)
 	}
 	defer func() { err = errors.Join(err, closeHost(h)) }()
-	server, err := control.Listen(a.daemonSocket(), h, log)
+	server, err := control.Listen(ctx, a.daemonSocket(), h, log)
 	if err != nil {
 		return fmt.Errorf("start daemon: %w", err)
 	}
