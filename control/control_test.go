@@ -27,6 +27,7 @@ type fake struct {
 	mu       sync.Mutex
 	mounted  map[string]MountRequest
 	unmounts chan string
+	shutdown func() error
 }
 
 func newFake() *fake {
@@ -68,7 +69,12 @@ func (f *fake) Prefetch(ctx context.Context, r PrefetchRequest, progress func(Pr
 	return f.prefetch(ctx, r, progress)
 }
 
-func (f *fake) Shutdown(ctx context.Context) error { return nil }
+func (f *fake) Shutdown(ctx context.Context) error {
+	if f.shutdown == nil {
+		return nil
+	}
+	return f.shutdown()
+}
 
 // serve runs a server until the test ends; ended is closed when Serve has returned.
 func serve(t *testing.T, socket string, h Handler) (s *Server, ended chan struct{}) {

@@ -139,6 +139,9 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
 	reader := bufio.NewReader(conn)
 	conn.SetReadDeadline(time.Now().Add(requestTime))
 	o, args, err := s.readRequest(conn, reader)
+	if err != nil {
+		o = "" // nothing will be worked on
+	}
 	if !s.begin(ctx, conn, o) {
 		return false
 	}
@@ -210,7 +213,7 @@ func (s *Server) begin(ctx context.Context, conn *net.UnixConn, o op) bool {
 		s.mu.Lock()
 	}
 	delete(s.waiting, conn)
-	if s.closed {
+	if s.closed || ctx.Err() != nil {
 		return false
 	}
 	if o == opShutdown {

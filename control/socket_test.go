@@ -1,9 +1,11 @@
 package control
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -11,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/zap"
 )
@@ -138,6 +141,85 @@ func TestShutdownEndsServe(t *testing.T) {
 	if err := (&Client{socket}).Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	await(t, ended)
+}
+
+func TestMountDuringShutdownIsNeverHalfMade(t *testing.T) {
+	for _, end := range []error{nil, &Error{Code: ExitFailed, Cause: "busy"}} {
+		t.Run(fmt.Sprint(end), func(t *testing.T) {
+			socket := filepath.Join(t.TempDir(), "d.sock")
+			f := newFake()
+			arrived, decide := make(chan struct{}), make(chan error)
+			f.shutdown = func() error {
+				close(arrived)
+				return <-decide
+			}
+			serve(t, socket, f)
+			answers := make(chan error, 2)
+			go func() { answers <- (&Client{socket}).Shutdown(t.Context()) }()
+			await(t, arrived)
+			conn := rawRequest(t, socket, mountLine(t))
+			if _, err := (&Client{socket}).Status(t.Context()); err != nil { // others go on
+				t.Error(err)
+			}
+			f.mu.Lock()
+			if len(f.mounted) > 0 {
+				t.Error("mounted while everything is being unmounted")
+			}
+			f.mu.Unlock()
+			decide <- end
+			if err := await(t, answers); (err == nil) != (end == nil) {
+				t.Errorf("shutdown: %v", err)
+			}
+			line, err := readLine(bufio.NewReader(conn), maxMessage)
+			if end == nil && !errors.Is(err, io.EOF) || end != nil && err != nil {
+				t.Errorf("the mount got %s, %v", line, err)
+			}
+			if (len(f.mounted) == 1) != (end != nil) {
+				t.Errorf("%d mounts", len(f.mounted))
+			}
+			if end != nil {
+				return
+			}
+			// The path is free for the next one at once, though the first may not have ended yet.
+			next, err := Listen(t.Context(), socket, f, zap.NewNop())
+			if err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan struct{})
+			go func() { next.Serve(t.Context()); close(ended) }()
+			next.Close()
+			await(t, ended)
+		})
+	}
+}
+
+func TestListenWaitsForOneThatIsEnding(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "d.sock")
+	f := newFake()
+	arrived, goOn := make(chan struct{}), make(chan struct{})
+	f.mount = func(context.Context, MountRequest, func(Progress)) (MountReply, error) {
+		close(arrived)
+		<-goOn
+		return MountReply{}, nil
+	}
+	first, _ := serve(t, socket, f)
+	rawRequest(t, socket, mountLine(t))
+	await(t, arrived)
+	first.Close() // it still has a request to answer
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := Listen(ctx, socket, f, zap.NewNop()); !errors.Is(err, ErrInUse) {
+		t.Errorf("two servers at once: %v", err)
+	}
+	close(goOn)
+	second, err := Listen(t.Context(), socket, f, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() { second.Serve(t.Context()); close(ended) }()
+	second.Close()
 	await(t, ended)
 }
 

@@ -79,6 +79,7 @@ type MountReply struct {
 type Timings struct {
 	Connect int64 `json:"connect"` // the remote answered
 	Tree    int64 `json:"tree"`    // the root directory was readable
+	Trees   int64 `json:"trees"`   // every directory was on this host; 0 while they still stream in
 	Mounted int64 `json:"mounted"` // the kernel had the mount
 	Total   int64 `json:"total"`   // what Wait names was there
 }
