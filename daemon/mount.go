@@ -64,7 +64,10 @@ func (d *Daemon) Mount(ctx context.Context, r control.MountRequest, progress fun
 		err = m.await(ctx, progress)
 		reply.Timings.Total = time.Since(start).Milliseconds()
 		if m.snap.Whole() {
-			reply.Files = int64(m.view.Hydration(ctx).Files)
+			reply.Timings.Trees = m.snap.Took().Milliseconds()
+			if r.Wait != control.WaitTree {
+				reply.Files = int64(m.view.Hydration(ctx).Files)
+			}
 		}
 	}
 	if err != nil {

@@ -28,6 +28,8 @@ type Snapshot struct {
 	Connect time.Duration // from the start to the ref's id
 	Local   bool          // everything was here already
 
+	start   time.Time
+	took    time.Duration // until all trees were here; frozen once done is closed
 	shallow []object.ID
 	objects atomic.Int64 // arrived
 	bytes   atomic.Int64
@@ -51,6 +53,9 @@ func (s *Snapshot) Wait(ctx context.Context) error {
 // Arrived counts the objects and pack bytes that have come so far.
 func (s *Snapshot) Arrived() (objects, bytes int64) { return s.objects.Load(), s.bytes.Load() }
 
+// Took is how long it was from the start until all trees were here; Wait has returned before.
+func (s *Snapshot) Took() time.Duration { return s.took }
+
 // Shallow lists the commits whose parents are not here; it is complete once Wait has returned.
 func (s *Snapshot) Shallow() []object.ID { return s.shallow }
 
@@ -73,7 +78,7 @@ func (s *Store) Acquire(ctx context.Context, ref string) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	snap := newSnapshot(target, caps.Format, time.Since(start))
+	snap := newSnapshot(target, caps.Format, start)
 	if target.unborn() {
 		snap.finish(nil)
 		return snap, nil
@@ -90,16 +95,16 @@ func (s *Store) Acquire(ctx context.Context, ref string) (*Snapshot, error) {
 	return snap, nil
 }
 
-func newSnapshot(t target, f object.Format, connect time.Duration) *Snapshot {
+func newSnapshot(t target, f object.Format, start time.Time) *Snapshot {
 	return &Snapshot{
-		Ref: t.name, Commit: t.commit, Format: f, Connect: connect, Time: time.Now(),
+		Ref: t.name, Commit: t.commit, Format: f, Connect: time.Since(start), Time: time.Now(), start: start,
 		ready: make(chan struct{}), done: make(chan struct{}),
 	}
 }
 
 // finish ends the stream's part of a snapshot.
 func (s *Snapshot) finish(err error) {
-	s.err = err
+	s.err, s.took = err, time.Since(s.start)
 	s.once.Do(func() { close(s.ready) })
 	close(s.done)
 }

@@ -37,7 +37,7 @@ func (s *Store) acquireWithGit(ctx context.Context, ref string, start time.Time)
 	if err := s.prepare(ctx, format); err != nil {
 		return nil, err
 	}
-	snap := newSnapshot(target{name: name, want: id, commit: id}, format, time.Since(start))
+	snap := newSnapshot(target{name: name, want: id, commit: id}, format, start)
 	if id.IsZero() {
 		snap.finish(nil)
 		return snap, nil

@@ -65,7 +65,7 @@ func (s *session) wholeTree() error {
 	if err != nil {
 		return err
 	}
-	s.row("whole tree", m.took, theirs, "git fetch --depth=2 --filter=blob:none", fmt.Sprintf("%d files", m.reply.Files))
+	s.row("whole tree", time.Duration(m.reply.Timings.Trees)*time.Millisecond, theirs, "git fetch --depth=2 --filter=blob:none", fmt.Sprintf("%d files", m.reply.Files))
 	return m.unmount()
 }
 

@@ -107,8 +107,9 @@ type mounted struct {
 	dir   string
 	took  time.Duration
 	reply struct {
-		ID    string
-		Files int64
+		ID      string
+		Files   int64
+		Timings struct{ Trees int64 } `json:"timings_ms"`
 	}
 	pid int
 }
