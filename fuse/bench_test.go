@@ -2,6 +2,7 @@ package fuse
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -24,55 +25,77 @@ func manyFiles(n int) map[string]worktreetest.File {
 	return files
 }
 
-// TestMemoryPerPath holds the daemon's memory after a walk to what a path may cost, and shows the walk's times
-// beside those of the same files in a native file system.
+// TestMemoryPerPath holds the daemon's memory after a walk to what a path may cost, and a warm walk to no request.
 func TestMemoryPerPath(t *testing.T) {
 	n := 100_000
 	if testing.Short() || raceEnabled {
 		n = 10_000
 	}
-	files := manyFiles(n)
-	m := mount(t, files)
+	m := mount(t, manyFiles(n))
 	m.src.KnowsSizes.Store(true)
 	before := residentBytes(t)
 	requests, cold := m.timed(m.dir, "find", ".", "-size", "+100k")
 	perPath := float64(residentBytes(t)-before) / float64(m.tree.Counts().Nodes)
-	t.Logf("%d paths, %.0f bytes of resident memory each", m.tree.Counts().Nodes, perPath)
+	t.Logf("%d paths: %.0f bytes of resident memory each, cold walk with stat %v, %v", m.tree.Counts().Nodes, perPath, cold, requests)
 	if perPath > 300 && !raceEnabled {
 		t.Errorf("a path costs %.0f bytes of resident memory, limit is 300", perPath)
 	}
-	t.Logf("cold walk with stat %v, %v", cold, requests)
 	if total(requests) > uint64(n)/4 {
 		t.Errorf("cold walk of %d paths made %v requests", n, requests)
 	}
-	requests, warm := m.timed(m.dir, "find", ".", "-size", "+100k")
-	t.Logf("warm walk with stat %v, %v", warm, requests)
-	if total(requests) != 0 {
-		t.Errorf("warm walk made requests: %v", requests)
+	if requests, warm := m.timed(m.dir, "find", ".", "-size", "+100k"); total(requests) != 0 {
+		t.Errorf("warm walk made requests: %v in %v", requests, warm)
 	}
-	requests, coldGrep := m.timed(m.dir, "grep", "-rc", "nothing like it", "area00")
-	t.Logf("cold grep -r of 5,000 files %v, %v", coldGrep, requests)
-	requests, warmGrep := m.timed(m.dir, "grep", "-rc", "nothing like it", "area00")
-	t.Logf("warm grep -r of 5,000 files %v, %v", warmGrep, requests)
-	if total(requests) != 0 {
-		t.Errorf("warm grep made requests: %v", requests)
-	}
-	if testing.Short() {
-		return
-	}
-	native := t.TempDir()
+}
+
+// BenchmarkWarm compares walks and reads that the kernel answers from its caches with those of a native file system.
+func BenchmarkWarm(b *testing.B) {
+	files := manyFiles(20_000)
+	dirs := map[string]string{"mount": mount(b, files).dir, "native": b.TempDir()}
 	for path, f := range files {
-		path = filepath.Join(native, path)
-		if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(f.Data), 0o666); err != nil {
-			t.Fatal(err)
+		path = filepath.Join(dirs["native"], path)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o777), os.WriteFile(path, []byte(f.Data), 0o666)); err != nil {
+			b.Fatal(err)
 		}
 	}
-	_, walk := m.timed(native, "find", ".", "-size", "+100k")
-	_, grep := m.timed(native, "grep", "-rc", "nothing like it", "area00")
-	t.Logf("native, warm: walk %v, grep %v", walk, grep)
+	for _, command := range [][]string{{"find", ".", "-size", "+100k"}, {"grep", "-rc", "nothing like it"}} {
+		for _, where := range []string{"native", "mount"} {
+			run := func() {
+				cmd := exec.Command(command[0], command[1:]...)
+				cmd.Dir = dirs[where]
+				if out, err := cmd.CombinedOutput(); err != nil && cmd.ProcessState.ExitCode() != 1 {
+					b.Fatalf("%q: %v\n%s", command, err, out)
+				}
+			}
+			run()
+			b.Run(command[0]+"/"+where, func(b *testing.B) {
+				for b.Loop() {
+					run()
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkCold walks and reads with the kernel's caches dropped before.
+func BenchmarkCold(b *testing.B) {
+	m := mount(b, manyFiles(20_000))
+	m.src.KnowsSizes.Store(true)
+	for _, command := range [][]string{{"ls", "-R"}, {"find", ".", "-size", "+100k"}, {"grep", "-rc", "nothing like it"}} {
+		b.Run(command[0], func(b *testing.B) {
+			var spent time.Duration
+			var made uint64
+			for b.Loop() {
+				b.StopTimer()
+				dropCaches(b)
+				b.StartTimer()
+				requests, took := m.timed(m.dir, command[0], command[1:]...)
+				spent, made = spent+took, made+total(requests)
+			}
+			b.ReportMetric(float64(made)/float64(b.N), "requests/op")
+			b.ReportMetric(float64(spent.Microseconds())/float64(made), "us/request")
+		})
+	}
 }
 
 // timed runs a command in dir, which may find nothing, and gives the requests and the time it took.
@@ -100,7 +123,7 @@ func total(requests map[string]uint64) (n uint64) {
 }
 
 // residentBytes is this process's resident memory after a collection.
-func residentBytes(t *testing.T) int64 {
+func residentBytes(t testing.TB) int64 {
 	t.Helper()
 	debug.FreeOSMemory()
 	status, err := os.ReadFile("/proc/self/status")

@@ -24,7 +24,7 @@ var commitTime = time.Unix(1700000000, 0)
 
 // mounted is a mount of a fake source.
 type mounted struct {
-	*testing.T
+	testing.TB
 	*Server
 	tree *worktree.Tree
 	src  *worktreetest.Source
@@ -32,13 +32,13 @@ type mounted struct {
 	logs *observer.ObservedLogs
 }
 
-func mount(t *testing.T, files map[string]worktreetest.File) *mounted {
+func mount(t testing.TB, files map[string]worktreetest.File) *mounted {
 	t.Helper()
 	return mountSource(t, worktreetest.New(files), filepath.Join(t.TempDir(), "inodes"))
 }
 
 // mountSource mounts a source with an inode table, and takes the mount away when the test ends.
-func mountSource(t *testing.T, src *worktreetest.Source, table string) *mounted {
+func mountSource(t testing.TB, src *worktreetest.Source, table string) *mounted {
 	t.Helper()
 	if f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0); err != nil {
 		t.Skipf("no FUSE here: %v", err)
@@ -50,7 +50,7 @@ func mountSource(t *testing.T, src *worktreetest.Source, table string) *mounted 
 		t.Fatal(err)
 	}
 	core, logs := observer.New(zapcore.DebugLevel)
-	m := &mounted{T: t, tree: tree, src: src, dir: t.TempDir(), logs: logs}
+	m := &mounted{TB: t, tree: tree, src: src, dir: t.TempDir(), logs: logs}
 	if m.Server, err = Mount(tree, m.dir, Options{FsName: "https://example.com/repo", StatFS: "/", Log: zap.New(core)}); err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func (m *mounted) requests(f func()) map[string]uint64 {
 }
 
 // dropCaches makes the kernel forget entries, attributes and pages.
-func dropCaches(t *testing.T) {
+func dropCaches(t testing.TB) {
 	t.Helper()
 	unix.Sync()
 	if err := os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0); err != nil {
