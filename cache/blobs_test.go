@@ -246,6 +246,22 @@ func TestSpoolRefusesWhatCannotFit(t *testing.T) {
 	mustHave(t, b, 1, 1000) // a lie about a size evicts nothing
 }
 
+func TestOthersBigFilesAreFoundAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	a, b := openBlobs(t, dir, plenty), openBlobs(t, dir, plenty)
+	put(t, a, 1, 2<<20)
+	mustHave(t, b, 1, 2<<20)
+	if x, y := a.Usage(), b.Usage(); x != y {
+		t.Errorf("usage %+v and %+v", x, y)
+	}
+	if _, err := a.Collect(0); err != nil {
+		t.Fatal(err)
+	}
+	if check(t, b, 1, 2<<20) || b.Usage().Bytes != 0 {
+		t.Errorf("evicted by another, but still here: %+v", b.Usage())
+	}
+}
+
 func TestTheDirectoryMayBeDeletedAtAnyMoment(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "blobs")
 	b := openBlobs(t, dir, plenty)

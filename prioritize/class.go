@@ -5,8 +5,8 @@
 // out what is queued exactly once, in one order: by class; within a class by nearness to the root and kind of
 // file; then by age.
 //
-// The order of the classes follows what a build, an editor or an agent does in a fresh checkout: it looks for
-// manifests, tools' settings and instructions first, then reads the README and what else stands in the root
+// The order of the classes follows what builds, editors and coding tools do in a fresh checkout: they look for
+// manifests, settings and instructions first, then read the README and what else stands in the root
 // directory, then program text from the root downwards; tests and documentation later; pictures and archives
 // practically never.
 package prioritize
@@ -20,7 +20,7 @@ const (
 	Waiting   Class = iota // a process is blocked until it comes
 	Sibling                // next to what somebody waits for
 	Readahead              // asked for by a prefetch, or on the way of a crawling reader
-	Manifest               // manifests, lock files; settings of build, CI, editors and agents
+	Manifest               // manifests, lock files; settings and instructions for build, CI, editors, coding tools
 	Readme                 // README and its translations
 	Root                   // the root directory's other text files
 	Source                 // program text and what is compiled in with it
