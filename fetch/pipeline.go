@@ -69,9 +69,10 @@ type batch struct {
 
 // pipeline joins, orders, sends and retries wants for blobs. One want per object is under way at any time.
 //
-// Lock order: mu is a leaf; it is never held across network or disk.
+// Lock order: mu, then what here locks, which looks into memory only; mu is never held across network or disk.
 type pipeline struct {
 	send     func(ctx context.Context, b *batch, arrived func(object.ID, []byte)) error
+	here     func(id object.ID) bool // the content has come by another way, or between two looks
 	deadline time.Duration
 	log      *zap.Logger
 
@@ -91,9 +92,9 @@ type pipeline struct {
 	failedAt time.Time
 }
 
-func newPipeline(send func(context.Context, *batch, func(object.ID, []byte)) error, deadline time.Duration, log *zap.Logger) *pipeline {
+func newPipeline(send func(context.Context, *batch, func(object.ID, []byte)) error, here func(object.ID) bool, deadline time.Duration, log *zap.Logger) *pipeline {
 	p := &pipeline{
-		send: send, deadline: deadline, log: log,
+		send: send, here: here, deadline: deadline, log: log,
 		stop: make(chan struct{}), queue: prioritize.NewQueue(), flights: map[object.ID]*flight{},
 	}
 	p.wake = sync.NewCond(&p.mu)
@@ -267,9 +268,10 @@ func (p *pipeline) take(background bool) *batch {
 			if time.Now().Before(p.crawling) {
 				size = crawlBatch
 			}
-			b := p.board(prioritize.Last, size)
-			b.background = true
-			return b
+			if b := p.board(prioritize.Last, size); b != nil {
+				b.background = true
+				return b
+			}
 		default:
 			p.wake.Wait()
 		}
@@ -278,18 +280,22 @@ func (p *pipeline) take(background bool) *batch {
 
 // board makes a batch of the most urgent wants up to class worst; nil if there are none. It needs mu.
 func (p *pipeline) board(worst prioritize.Class, n int) *batch {
-	wants := p.queue.Take(worst, n)
-	if len(wants) == 0 {
-		return nil
-	}
-	b := &batch{wants: wants}
-	for _, w := range wants {
+	b := &batch{}
+	for _, w := range p.queue.Take(worst, n) {
 		f := p.flights[w.ID]
+		if p.here(w.ID) {
+			p.land(w.ID, f, nil, nil)
+			continue
+		}
+		b.wants = append(b.wants, w)
 		f.batch = b
 		f.attempts++
 		if f.waiters > 0 {
 			b.urgent.Add(1)
 		}
+	}
+	if len(b.wants) == 0 {
+		return nil
 	}
 	return b
 }

@@ -22,6 +22,8 @@ type fakeRemote struct {
 	answer  func(ctx context.Context, n int, b *batch, arrived func(object.ID, []byte)) error
 }
 
+func nothingHere(object.ID) bool { return false }
+
 func (r *fakeRemote) send(ctx context.Context, b *batch, arrived func(object.ID, []byte)) error {
 	r.mu.Lock()
 	r.batches = append(r.batches, b.wants)
@@ -46,7 +48,7 @@ func deliver(_ context.Context, _ int, b *batch, arrived func(object.ID, []byte)
 func testPipeline(t *testing.T, answer func(context.Context, int, *batch, func(object.ID, []byte)) error) (*pipeline, *fakeRemote) {
 	t.Helper()
 	r := &fakeRemote{answer: answer}
-	p := newPipeline(r.send, 10*time.Second, zaptest.NewLogger(t))
+	p := newPipeline(r.send, nothingHere, 10*time.Second, zaptest.NewLogger(t))
 	t.Cleanup(p.close)
 	return p, r
 }
@@ -234,7 +236,7 @@ func TestWaitEndsAtDeadline(t *testing.T) {
 		<-ctx.Done()
 		return ctx.Err()
 	}}
-	p := newPipeline(r.send, 20*time.Millisecond, zaptest.NewLogger(t))
+	p := newPipeline(r.send, nothingHere, 20*time.Millisecond, zaptest.NewLogger(t))
 	t.Cleanup(p.close)
 	if _, err := p.wait(context.Background(), want(1), nil); !errors.Is(err, ErrDeadline) {
 		t.Errorf("got %v", err)

@@ -83,7 +83,7 @@ func Open(cfg Config) (*Store, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	s.blobPipe = newPipeline(s.sendBlobs, cfg.Deadline, cfg.Log)
+	s.blobPipe = newPipeline(s.sendBlobs, s.cached, cfg.Deadline, cfg.Log)
 	if f, ok := readFormat(s.GitDir()); ok {
 		if err := s.openObjects(f); err != nil {
 			s.blobPipe.close()

@@ -162,6 +162,15 @@ func (s *Store) content(id object.ID) (Content, bool) {
 	return nil, false
 }
 
+// cached says whether a content can be read at once; it looks into memory only.
+func (s *Store) cached(id object.ID) bool {
+	if _, ok := s.blobs.Size(id); ok {
+		return true
+	}
+	_, ok := s.memory.Content(id)
+	return ok
+}
+
 // contentSize is the size of a blob whose content is on this host.
 func (s *Store) contentSize(id object.ID) (int64, bool) {
 	if n, ok := s.blobs.Size(id); ok {
