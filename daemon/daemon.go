@@ -181,6 +181,9 @@ func (d *Daemon) store(r control.MountRequest) (s *fetch.Store, release func(), 
 	if err != nil {
 		return nil, nil, err
 	}
+	if r.CacheSize > 0 {
+		d.blobs.SetQuota(r.CacheSize)
+	}
 	dir := storeName(remote.URL())
 	// A store holds the credentials it was opened with: other ones, or other patience, need another.
 	key := strings.Join([]string{dir, string(r.Token), r.TokenFile, r.Remote, r.Timeout.String()}, "\x00")

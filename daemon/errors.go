@@ -14,6 +14,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
@@ -140,11 +141,11 @@ func explain(verb, thing string, err error) *control.Error {
 		e.Hint = "umount -l " + thing + " removes it"
 	case errors.Is(err, errNotEmpty):
 		e.Hint = "choose an empty directory, or one that does not exist yet"
-	case errors.Is(err, errNoFuse):
+	case errors.Is(err, errNoFuse), errors.Is(err, fuse.ErrNoFUSE):
 		e.Hint = "load the kernel's fuse module; in a container pass --device /dev/fuse and the right to mount"
 	case errors.Is(err, syscall.ENOSPC):
 		e.Hint = "free some space, or choose another place with --state"
-	case errors.Is(err, syscall.EBUSY):
+	case errors.Is(err, fuse.ErrBusy):
 		e.Hint = "a process has a file or its working directory there: fuser -vm " + thing + " names it"
 	case errors.Is(err, fs.ErrPermission):
 		e.Hint = "mount as root, or have fusermount3 installed and own the directory"

@@ -128,7 +128,8 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err != nil {
 		return reply, err
 	}
-	rootReady := m.reportTrees(ctx, progress)
+	progress(control.Progress{Phase: "trees"})
+	rootReady := m.readRoot(ctx)
 	m.server, err = fuse.Mount(m.tree, m.dir, fuse.Options{
 		FsName: m.store.URL(), AllowOther: m.request.AllowOther, StatFS: m.daemon.state, Log: m.daemon.log.With(zap.String("mount", m.dir)),
 	})
@@ -148,12 +149,9 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	}, nil
 }
 
-// reportTrees reads the root tree beside the kernel's mount, and shows trees arriving meanwhile.
-func (m *mount) reportTrees(ctx context.Context, progress func(control.Progress)) <-chan error {
+// readRoot reads the root tree beside the kernel's mount.
+func (m *mount) readRoot(ctx context.Context) <-chan error {
 	ready := make(chan error, 1)
-	n, bytes := m.snap.Arrived()
-	progress(control.Progress{Phase: "trees", Done: n, Unit: "objects", Total: 0})
-	_ = bytes
 	go func() {
 		_, err := m.view.Tree(ctx, m.snap.Tree)
 		ready <- err
@@ -320,6 +318,9 @@ func (m *mount) finish() {
 		m.cancel()
 	}
 	m.work.Wait()
+	if m.view != nil {
+		m.view.Close() // whoever still waits for an object of a detached mount
+	}
 	if m.tree != nil {
 		if err := m.tree.Close(); err != nil {
 			m.daemon.log.Warn("close inode table", zap.Error(err))

@@ -27,20 +27,52 @@ type View struct {
 	root  object.ID
 	ahead readahead
 
-	sizing sync.Mutex // one size request at a time: each asks for thousands
+	gone   chan struct{} // closed with the view
+	sizing sync.Mutex    // one size request at a time: each asks for thousands
 
 	mu       sync.Mutex
-	crawlers int // whole-tree walks under way
+	closed   bool
+	crawling bool // a walk through the whole tree is under way
 }
 
 // View makes the view of a snapshot's tree.
-func (s *Store) View(snap *Snapshot) *View { return &View{store: s, root: snap.Tree} }
+func (s *Store) View(snap *Snapshot) *View {
+	return &View{store: s, root: snap.Tree, gone: make(chan struct{})}
+}
+
+// Close lets go whoever waits for an object of this view; they get context.Canceled.
+func (v *View) Close() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.closed {
+		v.closed = true
+		close(v.gone)
+	}
+}
+
+// untilClosed is ctx that also ends with the view.
+func (v *View) untilClosed(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-v.gone:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
 
 // Tree gives the entries of a tree, waiting while it streams in. The zero id is the empty tree.
 func (v *View) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	if id.IsZero() {
 		return nil, nil
 	}
+	if entries, ok := v.store.memory.Tree(id); ok {
+		return entries, nil
+	}
+	ctx, cancel := v.untilClosed(ctx)
+	defer cancel()
 	return v.store.Tree(ctx, id)
 }
 
@@ -72,6 +104,8 @@ func (v *View) Open(ctx context.Context, id object.ID, path string) (Content, er
 	if ok, err := v.store.materialize(id); err != nil {
 		return nil, err
 	} else if !ok {
+		ctx, cancel := v.untilClosed(ctx)
+		defer cancel()
 		data, err := v.store.blobPipe.wait(ctx, prioritize.Want{ID: id, Path: path}, v.neighbours(ctx, path))
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", path, err)
@@ -91,15 +125,14 @@ func (v *View) crawl(path string) {
 	v.store.blobPipe.crawl()
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.crawlers > 0 {
+	if v.crawling {
 		return
 	}
-	v.crawlers++
-	v.store.background(func(ctx context.Context) {
+	v.crawling = v.store.background(func(ctx context.Context) {
 		defer func() {
 			v.mu.Lock()
 			defer v.mu.Unlock()
-			v.crawlers--
+			v.crawling = false
 		}()
 		var wants []prioritize.Want
 		add := func(f file) bool {
