@@ -40,6 +40,7 @@ const Root Node = 1
 type Blob struct {
 	ID   object.ID
 	Path string
+	Link bool // it is a symbolic link's target
 }
 
 // Content is a blob's content, readable until Release.
@@ -56,7 +57,7 @@ type Source interface {
 	// Size gives the exact length of a blob in bytes, waiting for whatever tells it.
 	Size(ctx context.Context, b Blob) (int64, error)
 	// KnownSize gives the length if it needs no waiting.
-	KnownSize(id object.ID) (size int64, ok bool)
+	KnownSize(b Blob) (size int64, ok bool)
 	// Open gives a blob's verified content, waiting for it to arrive.
 	Open(ctx context.Context, b Blob) (Content, error)
 }
@@ -168,7 +169,7 @@ func (t *Tree) KnownAttr(n Node) (Attr, bool) {
 	if !ok {
 		return Attr{}, false
 	}
-	size, ok := t.knownSize(r)
+	size, ok := t.knownSize(n, r)
 	return t.describe(n, r, size), ok
 }
 
@@ -341,7 +342,7 @@ func (t *Tree) attr(ctx context.Context, n Node) (Attr, error) {
 	if !ok {
 		return Attr{}, ErrNoNode
 	}
-	size, ok := t.knownSize(r)
+	size, ok := t.knownSize(n, r)
 	if !ok {
 		var err error
 		if size, err = t.src.Size(ctx, t.blob(n, r)); err != nil {
@@ -353,14 +354,14 @@ func (t *Tree) attr(ctx context.Context, n Node) (Attr, error) {
 }
 
 // knownSize gives a node's size without waiting, and notes what the source knew.
-func (t *Tree) knownSize(r *record) (int64, bool) {
+func (t *Tree) knownSize(n Node, r *record) (int64, bool) {
 	if r.kind.isDir() {
 		return dirSize, true
 	}
 	if size, ok := r.size(); ok {
 		return size, true
 	}
-	size, ok := t.src.KnownSize(r.objectID())
+	size, ok := t.src.KnownSize(t.blob(n, r))
 	if ok {
 		r.setSize(size)
 	}
@@ -371,7 +372,7 @@ func (t *Tree) describe(n Node, r *record, size int64) Attr {
 	return Attr{n, mode(r.kind), 1, size, t.options.UID, t.options.GID, t.options.Time}
 }
 
-func (t *Tree) blob(n Node, r *record) Blob { return Blob{r.objectID(), t.table.path(n)} }
+func (t *Tree) blob(n Node, r *record) Blob { return Blob{r.objectID(), t.table.path(n), r.kind == kindSymlink} }
 
 func (t *Tree) open(ctx context.Context, n Node, r *record) (Content, error) {
 	c, err := t.src.Open(ctx, t.blob(n, r))

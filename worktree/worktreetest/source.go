@@ -247,8 +247,8 @@ func (f File) told() int64 {
 	return int64(len(f.Data))
 }
 
-func (s *Source) KnownSize(id object.ID) (int64, bool) {
-	f, ok := s.blobs[id]
+func (s *Source) KnownSize(b worktree.Blob) (int64, bool) {
+	f, ok := s.blobs[b.ID]
 	if !ok {
 		return 0, false
 	}
@@ -257,7 +257,7 @@ func (s *Source) KnownSize(id object.ID) (int64, bool) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return f.told(), s.known[id]
+	return f.told(), s.known[b.ID]
 }
 
 func (s *Source) Open(ctx context.Context, b worktree.Blob) (worktree.Content, error) {
