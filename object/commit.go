@@ -42,7 +42,7 @@ func ParseCommit(f Format, content []byte) (CommitInfo, error) {
 			p, err = parseIDOf(f, value)
 			c.Parents = append(c.Parents, p)
 		case key == "committer" && c.Committed.IsZero():
-			c.Committed, err = parseDate(value)
+			c.Committed = parseDate(value)
 		}
 		if err != nil {
 			return c, fmt.Errorf("parse commit: %s: %w", key, err)
@@ -86,20 +86,16 @@ func parseIDOf(f Format, s string) (ID, error) {
 	return id, err
 }
 
-// parseDate reads the seconds and zone behind "Name <mail> ". Old histories hold odd dates; like git, an
-// unreadable one counts as the epoch rather than making the commit unusable.
-func parseDate(ident string) (time.Time, error) {
-	i := strings.LastIndexByte(ident, '>')
-	if i < 0 {
-		return time.Time{}, fmt.Errorf("no mail address in %.80q", ident)
-	}
-	fields := strings.Fields(ident[i+1:])
+// parseDate reads the seconds behind "Name <mail> ". Old histories hold odd dates and no mail address; like git,
+// what cannot be read counts as the epoch rather than making the commit unusable.
+func parseDate(ident string) time.Time {
+	fields := strings.Fields(ident[strings.LastIndexByte(ident, '>')+1:])
 	if len(fields) == 0 {
-		return time.Unix(0, 0), nil
+		return time.Unix(0, 0)
 	}
 	sec, err := strconv.ParseInt(fields[0], 10, 64)
 	if err != nil || sec < 0 || sec > 1<<40 {
-		return time.Unix(0, 0), nil
+		return time.Unix(0, 0)
 	}
-	return time.Unix(sec, 0), nil
+	return time.Unix(sec, 0)
 }
