@@ -36,11 +36,11 @@ type Node uint64
 // Root is the mount's root directory, whatever is mounted.
 const Root Node = 1
 
-// Blob is a blob where the mount shows it. Path is relative to the mount's root, without a leading slash.
+// Blob is a blob where the mount shows it: how a file's content looks may depend on its path (attributes).
 type Blob struct {
 	ID   object.ID
-	Path string
-	Link bool // it is a symbolic link's target
+	Path string // relative to the mount's root, without a leading slash
+	Link bool   // it is a symbolic link's target
 }
 
 // Content is a blob's content, readable until Release.
@@ -54,11 +54,11 @@ type Content interface {
 type Source interface {
 	// Tree gives a tree's entries, waiting for it to arrive. The caller does not change them.
 	Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
-	// Size gives the exact length of a blob in bytes, waiting for whatever tells it.
+	// Size gives the exact length of what is shown of a blob, in bytes, waiting for whatever tells it.
 	Size(ctx context.Context, b Blob) (int64, error)
 	// KnownSize gives the length if it needs no waiting.
 	KnownSize(b Blob) (size int64, ok bool)
-	// Open gives a blob's verified content, waiting for it to arrive.
+	// Open gives what is shown of a blob, verified, waiting for it to arrive.
 	Open(ctx context.Context, b Blob) (Content, error)
 }
 
@@ -372,7 +372,9 @@ func (t *Tree) describe(n Node, r *record, size int64) Attr {
 	return Attr{n, mode(r.kind), 1, size, t.options.UID, t.options.GID, t.options.Time}
 }
 
-func (t *Tree) blob(n Node, r *record) Blob { return Blob{r.objectID(), t.table.path(n), r.kind == kindSymlink} }
+func (t *Tree) blob(n Node, r *record) Blob {
+	return Blob{r.objectID(), t.table.path(n), r.kind == kindSymlink}
+}
 
 func (t *Tree) open(ctx context.Context, n Node, r *record) (Content, error) {
 	c, err := t.src.Open(ctx, t.blob(n, r))

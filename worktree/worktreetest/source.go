@@ -231,7 +231,7 @@ func (s *Source) Size(ctx context.Context, b worktree.Blob) (int64, error) {
 
 func (s *Source) size(b worktree.Blob) (int64, error) {
 	f, ok := s.blobs[b.ID]
-	if !ok || s.ids[b.Path] != b.ID {
+	if !ok || s.ids[b.Path] != b.ID || b.Link != (f.Mode == object.ModeSymlink) {
 		return 0, fmt.Errorf("no blob %s at %q", b.ID, b.Path)
 	}
 	s.mu.Lock()
