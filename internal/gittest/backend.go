@@ -1,0 +1,159 @@
+package gittest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/textproto"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// backend answers one request with git http-backend, spoken to as RFC 3875 has it. It does what net/http/cgi does, but
+// with the process in a group: cgi.Handler kills http-backend alone, and pack-objects would compute on for nobody.
+type backend struct {
+	s    *Server
+	path string
+}
+
+// run sends body to git and its answer to out; head gets the status and header before the first byte.
+// It ends early, and the processes with it, when ctx does or out fails.
+func (b *backend) run(ctx context.Context, r *http.Request, body io.Reader, env []string, head func(status int, h http.Header), out io.Writer) error {
+	cmd := exec.Command(b.path)
+	cmd.Dir, cmd.Stderr = b.s.root, b.s.stderr
+	cmd.Env = append(append(b.s.env(), cgiEnv(b.s.root, r)...), env...)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return fmt.Errorf("run http-backend: %w", err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		stdin.Close()
+		return fmt.Errorf("run http-backend: %w", err)
+	}
+	if err := b.s.group.start(cmd); err != nil {
+		return err
+	}
+	var writer sync.WaitGroup
+	writer.Go(func() {
+		io.Copy(stdin, body) // git may well have answered without reading all
+		stdin.Close()
+	})
+	killed := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		b.s.group.kill(cmd)
+		close(killed)
+	})
+	err = answer(bufio.NewReaderSize(stdout, 64<<10), head, out)
+	if err != nil {
+		b.s.group.kill(cmd)
+	}
+	// The number must not be killed any more once wait has given it back.
+	if !stop() {
+		<-killed
+	}
+	b.s.group.wait(cmd)
+	writer.Wait()
+	return err
+}
+
+// answer takes a CGI response apart.
+func answer(r *bufio.Reader, head func(int, http.Header), out io.Writer) error {
+	h, err := textproto.NewReader(r).ReadMIMEHeader()
+	if err != nil {
+		return fmt.Errorf("read header of http-backend: %w", noEOF(err))
+	}
+	status := http.StatusOK
+	if line := h.Get("Status"); line != "" {
+		code, _, _ := strings.Cut(line, " ")
+		if status, err = strconv.Atoi(code); err != nil {
+			return fmt.Errorf("read status of http-backend: %w", err)
+		}
+		h.Del("Status")
+	}
+	head(status, http.Header(h))
+	_, err = r.WriteTo(out)
+	return err
+}
+
+func cgiEnv(root string, r *http.Request) []string {
+	host, port, _ := net.SplitHostPort(r.RemoteAddr)
+	env := []string{
+		"GATEWAY_INTERFACE=CGI/1.1", "SERVER_PROTOCOL=" + r.Proto, "SERVER_SOFTWARE=gittest",
+		"GIT_PROJECT_ROOT=" + root, "GIT_HTTP_EXPORT_ALL=1",
+		"REQUEST_METHOD=" + r.Method, "PATH_INFO=" + r.URL.Path, "QUERY_STRING=" + r.URL.RawQuery,
+		"REMOTE_ADDR=" + host, "REMOTE_PORT=" + port, "CONTENT_TYPE=" + r.Header.Get("Content-Type"),
+	}
+	if r.ContentLength >= 0 {
+		env = append(env, "CONTENT_LENGTH="+strconv.FormatInt(r.ContentLength, 10))
+	}
+	for name, variable := range map[string]string{"Content-Encoding": "HTTP_CONTENT_ENCODING", "Git-Protocol": "GIT_PROTOCOL", "Accept-Encoding": "HTTP_ACCEPT_ENCODING"} {
+		if v := r.Header.Get(name); v != "" {
+			env = append(env, variable+"="+v)
+		}
+	}
+	return env
+}
+
+// env is the environment of the server's git processes. What the repositories should be like unless they say otherwise
+// stands in a global configuration file; what overrides them comes through GIT_CONFIG_COUNT.
+func (s *Server) env() []string {
+	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.home, "LC_ALL=C", "GIT_CONFIG_NOSYSTEM=1",
+		"GIT_CONFIG_GLOBAL=" + filepath.Join(s.home, "gitconfig"), "GIT_CONFIG_COUNT=" + strconv.Itoa(len(s.config))}
+	if path := os.Getenv("GIT_EXEC_PATH"); path != "" {
+		env = append(env, "GIT_EXEC_PATH="+path)
+	}
+	for i, c := range s.config {
+		key, value, _ := strings.Cut(c, "=")
+		env = append(env, fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", i, key), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", i, value))
+	}
+	return env
+}
+
+// noFilterEnv overrides the server's own GIT_CONFIG_COUNT: the last value of a variable counts.
+func (s *Server) noFilterEnv() []string {
+	n := len(s.config)
+	return []string{"GIT_CONFIG_COUNT=" + strconv.Itoa(n+1), fmt.Sprintf("GIT_CONFIG_KEY_%d=uploadpack.allowFilter", n),
+		fmt.Sprintf("GIT_CONFIG_VALUE_%d=false", n)}
+}
+
+// globalConfig makes any repository below Root, whoever owns it, fit to be cloned in part.
+const globalConfig = `[safe]
+	directory = *
+[uploadpack]
+	allowFilter = true
+	allowAnySHA1InWant = true
+[gc]
+	auto = 0
+`
+
+// readAsk reads a request to git-upload-pack: as sent, and decoded.
+func readAsk(r *http.Request) (sent []byte, asked Request, err error) {
+	if sent, err = readAtMost(r.Body, maxAsk); err != nil {
+		return nil, asked, fmt.Errorf("read request: %w", err)
+	}
+	plain := sent
+	if e := r.Header.Get("Content-Encoding"); e == "gzip" || e == "x-gzip" {
+		if plain, err = gunzip(bytes.NewReader(sent)); err != nil {
+			return nil, asked, fmt.Errorf("read request: %w", err)
+		}
+	}
+	return sent, parseAsk(plain), nil
+}
+
+// repoDir finds a repository by its name in a URL, as http-backend does.
+func (b *backend) repoDir(name string) string {
+	dir := filepath.Join(b.s.root, filepath.FromSlash(name))
+	if _, err := os.Stat(dir); err != nil {
+		return dir + ".git"
+	}
+	return dir
+}

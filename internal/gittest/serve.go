@@ -1,0 +1,267 @@
+package gittest
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// ServerOptions say what is served and over what line.
+type ServerOptions struct {
+	Root      string        // every repository below it is served, behind symbolic links too
+	Addr      string        // host and port to listen on; empty: a free port of 127.0.0.1
+	RTT       time.Duration // round-trip time
+	Bandwidth int64         // bytes per second each way; 0: unlimited
+	Cheap     bool          // leaves packs unread: requests, wants and objects are counted, blobs are Uncounted
+	Config    []string      // "key=value" of git's configuration, over what the repositories say. Without any of theirs,
+	// filters and wants of any object are allowed, and sizes are not told (transfer.advertiseObjectInfo)
+	Each   func(Request) // told of each request when it is over; called from several goroutines
+	Stderr io.Writer     // what git's processes complain about; nil: nobody hears it
+}
+
+// Server serves repositories until Close.
+type Server struct {
+	scheme   string
+	root     string
+	home     string // a directory of its own: configuration, keys
+	config   []string
+	cheap    bool
+	stderr   io.Writer
+	log      *Log
+	link     link
+	group    group
+	wg       sync.WaitGroup
+	readers  chan struct{} // one place for each pack read at a time
+	shutdown []func()      // run by Close after the link is closed
+
+	mu         sync.Mutex
+	closed     bool
+	injections []*Injection
+}
+
+// newServer prepares what all kinds of server need; whoever completes it opens the link.
+func newServer(scheme string, o ServerOptions) (*Server, error) {
+	root, err := filepath.Abs(o.Root)
+	if err != nil {
+		return nil, fmt.Errorf("serve %s: %w", o.Root, err)
+	}
+	if info, err := os.Stat(root); err != nil {
+		return nil, fmt.Errorf("serve %s: %w", o.Root, err)
+	} else if !info.IsDir() {
+		return nil, fmt.Errorf("serve %s: not a directory", o.Root)
+	}
+	home, err := os.MkdirTemp("", "gittest-server-*")
+	if err != nil {
+		return nil, fmt.Errorf("serve %s: %w", o.Root, err)
+	}
+	if err := os.WriteFile(filepath.Join(home, "gitconfig"), []byte(globalConfig), 0o644); err != nil {
+		os.RemoveAll(home)
+		return nil, fmt.Errorf("serve %s: %w", o.Root, err)
+	}
+	s := &Server{scheme: scheme, root: root, home: home, config: slices.Clone(o.Config), cheap: o.Cheap, stderr: o.Stderr,
+		log: newLog(o.Each), readers: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
+	s.link.opened = s.log.connection
+	s.link.rtt.Store(int64(o.RTT))
+	s.link.bandwidth.Store(o.Bandwidth)
+	return s, nil
+}
+
+func (s *Server) open(addr string) error {
+	if addr == "" {
+		addr = "127.0.0.1:0"
+	}
+	return s.link.open(addr)
+}
+
+// Serve serves smart HTTP through git http-backend. Pushing is refused unless the repository's http.receivepack allows it.
+func Serve(o ServerOptions) (*Server, error) {
+	path, err := program("git-http-backend")
+	if err != nil {
+		return nil, err
+	}
+	s, err := newServer("http", o)
+	if err != nil {
+		return nil, err
+	}
+	inner := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+	s.link.dial = inner.dial
+	h := &handler{s: s, backend: backend{s, path}}
+	web := &http.Server{Handler: h, ErrorLog: log.New(io.Discard, "", 0), ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+		return context.WithValue(ctx, connKey{}, c.(*pipeConn).number)
+	}}
+	s.wg.Go(func() { web.Serve(inner) })
+	s.shutdown = append(s.shutdown, func() { web.Close() })
+	if err := s.open(o.Addr); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// URL is where a repository is served. It is named by its path below Root, or by its whole path.
+func (s *Server) URL(repo string) string {
+	if rel, err := filepath.Rel(s.root, repo); filepath.IsAbs(repo) && err == nil {
+		repo = rel
+	}
+	s.link.mu.Lock()
+	addr := s.link.addr
+	s.link.mu.Unlock()
+	return s.scheme + "://" + addr + "/" + strings.TrimPrefix(filepath.ToSlash(repo), "/")
+}
+
+// Repos lists the repositories below Root, as URL takes them; "." is Root itself.
+func (s *Server) Repos() ([]string, error) {
+	var found []string
+	var visit func(dir, name string, depth int) error
+	visit = func(dir, name string, depth int) error {
+		if isRepo(dir) {
+			found = append(found, name)
+			return nil
+		}
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			return fmt.Errorf("list repositories: %w", err)
+		}
+		for _, e := range entries {
+			path := filepath.Join(dir, e.Name())
+			if info, err := os.Stat(path); err == nil && info.IsDir() && depth < 8 { // a link may lead round in circles
+				if err := visit(path, filepath.Join(name, e.Name()), depth+1); err != nil && !errors.Is(err, fs.ErrPermission) {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	return found, visit(s.root, ".", 0)
+}
+
+// isRepo knows bare repositories and checkouts.
+func isRepo(dir string) bool {
+	for _, d := range []string{dir, filepath.Join(dir, ".git")} {
+		_, err := os.Stat(filepath.Join(d, "HEAD"))
+		_, err2 := os.Stat(filepath.Join(d, "objects"))
+		if err == nil && err2 == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Log is the record of requests.
+func (s *Server) Log() *Log { return s.log }
+
+// SetRTT changes the line for all that is sent from now on.
+func (s *Server) SetRTT(rtt time.Duration) { s.link.rtt.Store(int64(rtt)) }
+
+// Down drops all connections and refuses new ones until Up.
+func (s *Server) Down() { s.link.cut() }
+
+// Up listens again, on the same port.
+func (s *Server) Up() error { return s.link.listen() }
+
+// Close ends all connections and processes, and waits for them.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	again := s.closed
+	s.closed = true
+	s.mu.Unlock()
+	if again {
+		return nil
+	}
+	s.group.close()
+	s.link.close()
+	for _, f := range s.shutdown {
+		f()
+	}
+	s.wg.Wait()
+	if err := os.RemoveAll(s.home); err != nil {
+		return fmt.Errorf("close server: %w", err)
+	}
+	return nil
+}
+
+// enter counts a handler in; false means the server is closed.
+func (s *Server) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.wg.Add(1)
+	}
+	return !s.closed
+}
+
+type connKey struct{}
+
+// pipeListener gives the link's connections to net/http without a second port.
+type pipeListener struct {
+	conns  chan net.Conn
+	once   sync.Once
+	closed chan struct{}
+}
+
+// pipeConn is the server's end of a connection; number is the one in the log.
+type pipeConn struct {
+	net.Conn
+	number int
+}
+
+func (l *pipeListener) dial(number int) (net.Conn, error) {
+	ours, theirs := net.Pipe()
+	select {
+	case l.conns <- &pipeConn{theirs, number}:
+		return ours, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipeListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
+
+const (
+	maxAsk   = 64 << 20  // bytes of a request as sent
+	maxPlain = 256 << 20 // and decoded
+)
+
+func readAtMost(r io.Reader, limit int64) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err == nil && int64(len(b)) > limit {
+		err = fmt.Errorf("more than %d bytes", limit)
+	}
+	return b, err
+}
+
+func gunzip(r *bytes.Reader) ([]byte, error) {
+	z, err := gzip.NewReader(r)
+	if err != nil {
+		return nil, err
+	}
+	return readAtMost(z, maxPlain)
+}
