@@ -58,7 +58,7 @@ type decoder struct {
 	z     inflater
 	hash  *object.Hasher
 	delta []byte // scratch for deltas that fit into it
-	buf   []byte
+	buf   []byte // see copying
 
 	// Deltas whose base has yet to come lie in late one after the other.
 	late     *os.File
@@ -81,9 +81,17 @@ func newDecoder(f object.Format, limit, cache int64, in *input, t *table, k keep
 	return &decoder{
 		format: f, limit: limit, in: in, table: t, keeper: k, cache: newLRU[int](cache),
 		hash:  object.NewHasher(f, object.Blob, 0),
-		delta: make([]byte, 0, firstAlloc), buf: make([]byte, copyBuffer),
-		byID: map[object.ID][]lateDelta{}, byRecord: map[int][]lateDelta{},
+		delta: make([]byte, 0, 4<<10),
+		byID:  map[object.ID][]lateDelta{}, byRecord: map[int][]lateDelta{},
 	}
+}
+
+// copying gives the buffer for contents that stream; most packs need none.
+func (d *decoder) copying() []byte {
+	if d.buf == nil {
+		d.buf = make([]byte, copyBuffer)
+	}
+	return d.buf
 }
 
 // run decodes the whole stream and gives the pack's trailer.
@@ -156,7 +164,7 @@ func (d *decoder) next(off int64) error {
 			o, err = d.hashed(t, data)
 		}
 	} else {
-		o, err = d.output(t, e.size, func(w io.Writer) error { return d.z.stream(w, e.size, d.buf) })
+		o, err = d.output(t, e.size, func(w io.Writer) error { return d.z.stream(w, e.size, d.copying()) })
 	}
 	if err != nil {
 		return err
@@ -230,7 +238,7 @@ func (d *decoder) postpone(e *entry, base int) error {
 		}
 		d.late = f
 	}
-	if err := d.z.stream(d.late, e.size, d.buf); err != nil {
+	if err := d.z.stream(d.late, e.size, d.copying()); err != nil {
 		return err
 	}
 	rec, err := d.add(e.off)
@@ -341,7 +349,7 @@ func (d *decoder) patch(base int, small []byte, r byteSource) (Object, error) {
 		return Object{}, tooLarge(size, d.limitOf(b.typ))
 	}
 	return d.output(b.typ, size, func(w io.Writer) error {
-		return streamDelta(w, b.reader(), baseSize, size, r, d.buf)
+		return streamDelta(w, b.reader(), baseSize, size, r, d.copying())
 	})
 }
 

@@ -25,7 +25,7 @@ type input struct {
 }
 
 func newInput(r io.Reader, sum hash.Hash, stop func() error, tee func([]byte) error) *input {
-	return &input{r: r, stop: stop, tee: tee, sum: sum, buf: make([]byte, 64<<10)}
+	return &input{r: r, stop: stop, tee: tee, sum: sum, buf: make([]byte, 32<<10)}
 }
 
 // offset is where the next byte stands in the pack.

@@ -107,7 +107,7 @@ func (s *Store) load(src source, off, limit int64) (object.Type, []byte, error) 
 		return 0, nil, err
 	}
 	ceiling := max(limit, maxInMemory)
-	if data == nil {
+	if typ == 0 {
 		switch {
 		case len(l.links) == 0 && bottom.size > limit:
 			return 0, nil, l.fail(off, tooLarge(bottom.size, limit))

@@ -46,7 +46,7 @@ func (c *lru[K]) get(key K) (object.Type, []byte, bool) {
 // put keeps data unless it would push out most of the rest.
 func (c *lru[K]) put(key K, t object.Type, data []byte) {
 	cost := int64(cap(data)) + cachedOverhead
-	if cost > c.max/4 {
+	if cost > c.max/2 {
 		return
 	}
 	c.mu.Lock()
