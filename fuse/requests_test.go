@@ -22,7 +22,10 @@ func TestRequests(t *testing.T) {
 	for i := range 100 {
 		files[fmt.Sprintf("dir%d/file%02d", i%4, i)] = worktreetest.File{Data: fmt.Sprint("content ", i)}
 	}
-	m := mount(t, files)
+	undisturbed(t, func() []error { return countRequests(t, mount(t, files)) })
+}
+
+func countRequests(t *testing.T, m *mounted) (errs []error) {
 	const unknown, known = false, true
 	for _, c := range []struct {
 		command string
@@ -65,12 +68,13 @@ func TestRequests(t *testing.T) {
 		}
 		got := m.requests(func() { m.run("sh", "-c", c.command+"; true") })
 		if fmt.Sprint(got) != fmt.Sprint(map[string]uint64(c.want)) {
-			t.Errorf("%s (sizes known: %v): %v, want %v", c.command, c.sizes, got, c.want)
+			errs = append(errs, fmt.Errorf("%s (sizes known: %v): %v, want %v", c.command, c.sizes, got, c.want))
 		}
 	}
 	if n := m.src.Calls("Tree"); n != 7 {
-		t.Errorf("%d trees were asked for, there are 7", n)
+		errs = append(errs, fmt.Errorf("%d trees were asked for, there are 7", n))
 	}
+	return errs
 }
 
 // A listing asks for no size and waits for none.
