@@ -1,0 +1,142 @@
+package convert
+
+import (
+	"strings"
+)
+
+// blank is what separates words, a line's CR included.
+const blank = " \t\r\n"
+
+const macroPrefix = "[attr]"
+
+type parser struct {
+	root   bool
+	rules  []rule
+	macros map[string][]assignment // the last definition of a name counts
+}
+
+// line takes one line: a pattern or a macro's name, and attributes. One bad attribute spoils the whole line.
+func (p *parser) line(raw []byte) {
+	if len(raw) >= maxLine {
+		return
+	}
+	line := strings.TrimLeft(string(raw), blank)
+	if line == "" || line[0] == '#' {
+		return
+	}
+	name, rest, quoted := unquote(line)
+	if !quoted {
+		end := strings.IndexAny(line, blank)
+		if end < 0 {
+			return // says nothing about the pattern
+		}
+		name, rest = line[:end], line[end:]
+	}
+	macro := len(name) > len(macroPrefix) && strings.HasPrefix(name, macroPrefix)
+	if i := strings.IndexByte(name, 0); i >= 0 { // "\000" between quotes ends a C string
+		name = name[:i]
+	}
+	if macro {
+		name = strings.TrimLeft(name[len(macroPrefix):], blank)
+		if i := strings.IndexAny(name, blank); i >= 0 {
+			name = name[:i]
+		}
+		if !p.root || !validName(name) {
+			return
+		}
+	}
+	assigns, ok := parseAssignments(rest)
+	if !ok {
+		return
+	}
+	if macro {
+		if p.macros == nil {
+			p.macros = map[string][]assignment{}
+		}
+		p.macros[strings.Clone(name)] = assigns
+		return
+	}
+	if len(assigns) == 0 {
+		return
+	}
+	if pat, ok := compile(name); ok {
+		p.rules = append(p.rules, rule{pat, assigns})
+	}
+}
+
+func parseAssignments(s string) ([]assignment, bool) {
+	var as []assignment
+	for s = strings.TrimLeft(s, blank); s != ""; s = strings.TrimLeft(s, blank) {
+		word := s
+		if i := strings.IndexAny(s, blank); i >= 0 {
+			word = s[:i]
+		}
+		s = s[len(word):]
+		name, text, hasValue := strings.Cut(word, "=")
+		v := value{state: set}
+		switch {
+		case name != "" && name[0] == '-':
+			v, name = value{state: unset}, name[1:]
+		case name != "" && name[0] == '!':
+			v, name = value{state: unspecified}, name[1:]
+		case hasValue:
+			v = value{valued, strings.Clone(text)}
+		}
+		if !validName(name) {
+			return nil, false
+		}
+		a := assignment{attr: attrOf(name), value: v}
+		if a.attr == attrNamed {
+			a.name = strings.Clone(name)
+		}
+		as = append(as, a)
+	}
+	return as, true
+}
+
+func validName(name string) bool {
+	if name == "" || name[0] == '-' {
+		return false
+	}
+	for i := 0; i < len(name); i++ {
+		switch c := name[i]; {
+		case c == '-', c == '.', c == '_', c >= '0' && c <= '9', c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z':
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// unquote reads a C-quoted string at the start of s; if there is none, or a broken one, it stands for itself.
+func unquote(s string) (text, rest string, ok bool) {
+	if s == "" || s[0] != '"' {
+		return "", "", false
+	}
+	var b strings.Builder
+	for i := 1; i < len(s); i++ {
+		switch c := s[i]; {
+		case c == '"':
+			return b.String(), s[i+1:], true
+		case c != '\\':
+			b.WriteByte(c)
+			continue
+		}
+		i++
+		if i == len(s) {
+			break
+		}
+		if at := strings.IndexByte(`abfnrtv\"`, s[i]); at >= 0 {
+			b.WriteByte("\a\b\f\n\r\t\v\\\""[at])
+			continue
+		}
+		if i+2 >= len(s) || s[i] < '0' || s[i] > '3' || !octal(s[i+1]) || !octal(s[i+2]) {
+			break
+		}
+		b.WriteByte((s[i]-'0')<<6 | (s[i+1]-'0')<<3 | (s[i+2] - '0'))
+		i += 2
+	}
+	return "", "", false
+}
+
+func octal(c byte) bool { return c >= '0' && c <= '7' }

@@ -1,0 +1,202 @@
+package convert
+
+import "strings"
+
+// kind says how a pattern is tried, from the cheapest on.
+type kind uint8
+
+const (
+	kindBase   kind = iota // the base name is literal
+	kindSuffix             // the base name ends in literal: "*.ext", and "*" itself
+	kindGlob               // the base name matches program
+	kindPath               // the path below the file's directory is literal
+	kindDeep               // that path starts with literal and its rest matches program
+)
+
+type pattern struct {
+	kind    kind
+	literal string
+	program []token
+}
+
+type op uint8
+
+const (
+	opLiteral op = iota
+	opAny        // one byte but '/'
+	opSet        // one byte of a set
+	opStar       // bytes but '/'
+	opAll        // bytes
+	opDirs       // nothing, or bytes up to and with a '/'
+)
+
+type token struct {
+	op      op
+	literal string
+	set     *byteSet
+}
+
+const special = `*?[\`
+
+// compile reads a pattern; ok is false for those that match no file: negative ones, which git refuses here,
+// ones for directories, and malformed ones.
+func compile(s string) (p pattern, ok bool) {
+	if s == "" || s[0] == '!' || s[len(s)-1] == '/' {
+		return p, false
+	}
+	s = strings.Clone(s) // not to hold on to the line
+	wild := strings.IndexAny(s, special)
+	if strings.IndexByte(s, '/') < 0 {
+		switch {
+		case wild < 0:
+			return pattern{kind: kindBase, literal: s}, true
+		case s[0] == '*' && strings.IndexAny(s[1:], special) < 0:
+			return pattern{kind: kindSuffix, literal: s[1:]}, true
+		}
+		p.kind = kindGlob
+		p.program, ok = program(s, false)
+		return p, ok
+	}
+	s, wild = strings.TrimPrefix(s, "/"), wild-(len(s)-len(strings.TrimPrefix(s, "/")))
+	if wild < 0 {
+		return pattern{kind: kindPath, literal: s}, true
+	}
+	// git compares the literal start apart and has its matcher see the rest only, so that "a/b**" means "a/b"
+	// and anything, slashes too, although "**" is no whole component.
+	p.kind, p.literal = kindDeep, s[:wild]
+	p.program, ok = program(s[wild:], true)
+	return p, ok
+}
+
+// program compiles a pattern with wildcards; dirs says that it is matched against a path, not a base name.
+func program(s string, dirs bool) ([]token, bool) {
+	var prog []token
+	var lit []byte
+	flush := func() {
+		if len(lit) > 0 {
+			prog = append(prog, token{op: opLiteral, literal: string(lit)})
+			lit = lit[:0]
+		}
+	}
+	for i := 0; i < len(s); i++ {
+		switch s[i] {
+		case '\\':
+			i++
+			if i == len(s) {
+				return nil, false
+			}
+			lit = append(lit, s[i])
+		case '?':
+			flush()
+			prog = append(prog, token{op: opAny})
+		case '[':
+			set, end := parseSet(s, i)
+			if set == nil {
+				return nil, false
+			}
+			flush()
+			prog = append(prog, token{op: opSet, set: set})
+			i = end
+		case '*':
+			flush()
+			end := i + 1
+			for end < len(s) && s[end] == '*' {
+				end++
+			}
+			rest := s[end:]
+			t := token{op: opStar}
+			if dirs && end-i > 1 && (i == 0 || s[i-1] == '/') {
+				switch {
+				case rest == "" || strings.HasPrefix(rest, `\/`):
+					t.op = opAll
+				case rest[0] == '/':
+					t.op = opDirs
+					end++
+				}
+			}
+			prog = append(prog, t)
+			i = end - 1
+		default:
+			lit = append(lit, s[i])
+		}
+	}
+	flush()
+	return prog, true
+}
+
+func (p *pattern) match(path, base string) bool {
+	switch p.kind {
+	case kindBase:
+		return base == p.literal
+	case kindSuffix:
+		return strings.HasSuffix(base, p.literal)
+	case kindGlob:
+		return run(p.program, base)
+	case kindPath:
+		return path == p.literal
+	case kindDeep:
+		return strings.HasPrefix(path, p.literal) && run(p.program, path[len(p.literal):])
+	}
+	return false
+}
+
+// run matches the whole of s. Wildcards first take as little as they can; upon a mismatch only the last opStar
+// and then the last opAll or opDirs need to take more: whatever an earlier one could reach by taking more, the
+// later one reaches too. So the time is polynomial, where trying all ways, as git does, is exponential.
+func run(prog []token, s string) bool {
+	at, i := 0, 0
+	star, starAt := -1, 0
+	deep, deepAt := -1, 0
+	for {
+		if at == len(prog) {
+			if i == len(s) {
+				return true
+			}
+		} else {
+			t := &prog[at]
+			n := -1 // bytes taken
+			switch t.op {
+			case opLiteral:
+				if strings.HasPrefix(s[i:], t.literal) {
+					n = len(t.literal)
+				}
+			case opAny:
+				if i < len(s) && s[i] != '/' {
+					n = 1
+				}
+			case opSet:
+				if i < len(s) && t.set.has(s[i]) {
+					n = 1
+				}
+			case opStar:
+				star, starAt, n = at, i, 0
+			case opAll, opDirs:
+				if t.op == opAll && at == len(prog)-1 {
+					return true
+				}
+				star, deep, deepAt, n = -1, at, i, 0
+			}
+			if n >= 0 {
+				at, i = at+1, i+n
+				continue
+			}
+		}
+		switch {
+		case star >= 0 && starAt < len(s) && s[starAt] != '/':
+			starAt++
+			at, i = star+1, starAt
+			continue
+		case deep < 0 || deepAt == len(s):
+			return false
+		case prog[deep].op == opAll:
+			deepAt++
+		default:
+			next := strings.IndexByte(s[deepAt:], '/')
+			if next < 0 {
+				return false
+			}
+			deepAt += next + 1
+		}
+		star, at, i = -1, deep+1, deepAt
+	}
+}

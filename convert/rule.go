@@ -1,0 +1,117 @@
+package convert
+
+import (
+	"bytes"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+type eolMode uint8
+
+const (
+	eolAsIs eolMode = iota
+	eolCRLF         // every LF gets a CR
+	eolAuto         // the same, if the content looks like text and has no CR at all
+)
+
+// identMode tells git's two expansions of $Id$ apart. Files whose line endings depend on their content are
+// converted as a whole, all others while they stream to disk, and the two differ on odd input.
+type identMode uint8
+
+const (
+	identNone identMode = iota
+	identStream
+	identWhole
+)
+
+// Rule is what happens to a file's content. Rules are comparable; the zero Rule is "as it is".
+type Rule struct {
+	eol   eolMode
+	ident identMode
+}
+
+// IsZero says whether content stays as it is, whatever it is.
+func (r Rule) IsZero() bool { return r == Rule{} }
+
+// String is a stable name: part of the keys of caches.
+func (r Rule) String() string {
+	eol := [...]string{"", "crlf", "auto"}[r.eol]
+	ident := [...]string{"", "id", "ident"}[r.ident]
+	switch {
+	case eol == "" && ident == "":
+		return "raw"
+	case eol == "" || ident == "":
+		return ident + eol
+	}
+	return ident + "+" + eol
+}
+
+// Apply converts the content of blob id; it returns content itself where nothing changes.
+func (r Rule) Apply(id object.ID, content []byte) []byte {
+	switch r.ident {
+	case identStream:
+		content = expandStream(id, content)
+	case identWhole:
+		content = expandWhole(id, content)
+	}
+	if r.eol == eolCRLF || r.eol == eolAuto && isPlainText(content) {
+		content = toCRLF(content)
+	}
+	return content
+}
+
+// toCRLF puts a CR before each LF that has none.
+func toCRLF(content []byte) []byte {
+	lone := bytes.Count(content, []byte("\n")) - bytes.Count(content, []byte("\r\n"))
+	if lone == 0 {
+		return content
+	}
+	out := make([]byte, 0, len(content)+lone)
+	for {
+		i := bytes.IndexByte(content, '\n')
+		if i < 0 {
+			return append(out, content...)
+		}
+		out = append(out, content[:i]...)
+		if i == 0 || content[i-1] != '\r' {
+			out = append(out, '\r')
+		}
+		out = append(out, '\n')
+		content = content[i+1:]
+	}
+}
+
+// isPlainText is git's guess: no NUL, no CR, and at most one control character in 128 printable ones. Bytes
+// above 127 count as printable, and a Control-Z at the end, DOS's end of file, does not count.
+func isPlainText(content []byte) bool {
+	if bytes.IndexByte(content, '\r') >= 0 || bytes.IndexByte(content, 0) >= 0 {
+		return false
+	}
+	var counts [numClasses]int
+	for _, c := range content {
+		counts[classes[c]]++
+	}
+	if n := len(content); n > 0 && content[n-1] == 0x1a {
+		counts[control]--
+	}
+	return counts[printable]>>7 >= counts[control]
+}
+
+const (
+	printable = iota
+	control
+	neither // line ends
+	numClasses
+)
+
+var classes = func() (t [256]uint8) {
+	for c := range 0x20 {
+		t[c] = control
+	}
+	t[0x7f] = control
+	for _, c := range []byte("\b\t\x1b\f") {
+		t[c] = printable
+	}
+	t['\n'], t['\r'] = neither, neither
+	return t
+}()

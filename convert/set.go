@@ -1,0 +1,125 @@
+package convert
+
+import "strings"
+
+// byteSet is what a "[...]" matches.
+type byteSet [4]uint64
+
+func (s *byteSet) has(c byte) bool { return s[c/64]&(1<<(c%64)) != 0 }
+func (s *byteSet) add(c byte)      { s[c/64] |= 1 << (c % 64) }
+
+func (s *byteSet) addRange(lo, hi byte) {
+	for c := int(lo); c <= int(hi); c++ {
+		s.add(byte(c))
+	}
+}
+
+// parseSet reads the class that starts with the '[' at s[at]; end is where its ']' stands. A malformed class
+// gives nil: a pattern with one matches nothing. '/' is in no set, as wildcards never match it.
+func parseSet(s string, at int) (set *byteSet, end int) {
+	set = new(byteSet)
+	i := at + 1
+	negated := i < len(s) && (s[i] == '!' || s[i] == '^')
+	if negated {
+		i++
+	}
+	var prev byte // 0: what stands before cannot start a range
+	for first := true; ; first = false {
+		if i >= len(s) {
+			return nil, 0
+		}
+		c := s[i]
+		switch {
+		case c == ']' && !first:
+			if negated {
+				for j := range set {
+					set[j] = ^set[j]
+				}
+			}
+			set['/'/64] &^= 1 << ('/' % 64)
+			return set, i
+		case c == '\\':
+			i++
+			if i >= len(s) {
+				return nil, 0
+			}
+			set.add(s[i])
+			prev = s[i]
+		case c == '-' && prev != 0 && i+1 < len(s) && s[i+1] != ']':
+			i++
+			if s[i] == '\\' {
+				i++
+				if i >= len(s) {
+					return nil, 0
+				}
+			}
+			set.addRange(prev, s[i])
+			prev = 0
+		case c == '[' && i+1 < len(s) && s[i+1] == ':':
+			n := strings.IndexByte(s[i+2:], ']')
+			if n < 0 {
+				return nil, 0
+			}
+			name, closed := strings.CutSuffix(s[i+2:i+2+n], ":")
+			if !closed { // "[:" that is no name: plain members
+				set.add('[')
+				prev = '['
+				break
+			}
+			if !set.addClass(name) {
+				return nil, 0
+			}
+			i += 2 + n
+			prev = 0
+		default:
+			set.add(c)
+			prev = c
+		}
+		i++
+	}
+}
+
+// addClass adds a named class as git defines it: ASCII only, whatever the locale, and no \v or \f in space.
+func (s *byteSet) addClass(name string) bool {
+	switch name {
+	case "alnum":
+		s.addRange('a', 'z')
+		s.addRange('A', 'Z')
+		s.addRange('0', '9')
+	case "alpha":
+		s.addRange('a', 'z')
+		s.addRange('A', 'Z')
+	case "blank":
+		s.add(' ')
+		s.add('\t')
+	case "cntrl":
+		s.addRange(0, 0x1f)
+		s.add(0x7f)
+	case "digit":
+		s.addRange('0', '9')
+	case "graph":
+		s.addRange('!', '~')
+	case "lower":
+		s.addRange('a', 'z')
+	case "print":
+		s.addRange(' ', '~')
+	case "punct":
+		s.addRange('!', '/')
+		s.addRange(':', '@')
+		s.addRange('[', '`')
+		s.addRange('{', '~')
+	case "space":
+		for _, c := range []byte(" \t\r\n") {
+			s.add(c)
+		}
+	case "upper":
+		s.addRange('A', 'Z')
+	case "xdigit":
+		s.addRange('0', '9')
+		s.addRange('a', 'f')
+		s.addRange('A', 'F')
+	default:
+		return false
+	}
+	return true
+}
