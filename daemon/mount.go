@@ -118,7 +118,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	if m.snap, err = m.store.Acquire(ctx, m.request.Ref); err != nil {
 		return reply, err
 	}
-	m.view = m.store.View(m.snap)
+	m.view = m.store.View(m.snap, gitdir.CheckoutSettings(ctx))
 	if err := os.MkdirAll(m.home(), 0o700); err != nil {
 		return reply, err
 	}

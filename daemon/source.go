@@ -17,14 +17,14 @@ func (s source) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, err
 	return s.view.Tree(ctx, id)
 }
 
-func (s source) KnownSize(id object.ID) (int64, bool) { return s.view.KnownSize(id) }
+func (s source) KnownSize(b worktree.Blob) (int64, bool) { return s.view.KnownSize(fetch.Blob(b)) }
 
 func (s source) Size(ctx context.Context, b worktree.Blob) (int64, error) {
-	return s.view.Size(ctx, b.ID, b.Path)
+	return s.view.Size(ctx, fetch.Blob(b))
 }
 
 func (s source) Open(ctx context.Context, b worktree.Blob) (worktree.Content, error) {
-	c, err := s.view.Open(ctx, b.ID, b.Path)
+	c, err := s.view.Open(ctx, fetch.Blob(b))
 	if err != nil {
 		return nil, err
 	}

@@ -54,21 +54,28 @@ func (s *Store) publish(o odb.Object, arrived func(object.ID, []byte)) error {
 		}
 		return nil
 	}
-	var err error
-	if o.File != nil {
-		err = s.blobs.PutFile(o.ID, o.File, o.Size)
-	} else if err = s.blobs.Put(o.ID, o.Data); err != nil {
-		s.memory.PutContent(o.ID, o.Data) // a full disk must not stop readers: they are served from memory
-		s.notice(fmt.Sprintf("cannot keep contents on disk: %v", err))
-		err = nil
-	}
-	if err != nil {
-		return fmt.Errorf("keep blob %s: %w", o.ID, err)
+	if err := s.keep(o); err != nil {
+		return err
 	}
 	s.sizes.Put(o.ID, o.Size)
 	s.blobsIn.Add(1)
 	s.bytesIn.Add(o.Size)
 	arrived(o.ID, o.Data)
+	return nil
+}
+
+// keep puts a content into the cache. A full disk must not stop readers: what lies in memory is served from there.
+func (s *Store) keep(o odb.Object) error {
+	if o.File != nil {
+		if err := s.blobs.PutFile(o.ID, o.File, o.Size); err != nil {
+			return fmt.Errorf("keep blob %s: %w", o.ID, err)
+		}
+		return nil
+	}
+	if err := s.blobs.Put(o.ID, o.Data); err != nil {
+		s.memory.PutContent(o.ID, o.Data)
+		s.notice(fmt.Sprintf("cannot keep contents on disk: %v", err))
+	}
 	return nil
 }
 

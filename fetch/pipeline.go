@@ -24,7 +24,19 @@ const (
 	backgroundLanes = 2
 	foregroundBatch = 512
 	backgroundBatch = 400
-	crawlBatch      = 8000
+
+	// A crawler's batches grow, because the first byte of a large answer takes the server its time.
+	firstCrawlBatch = 1000
+	maxCrawlBatch   = 8000
+
+	// hedgeAfter is how long a reader waits for a blob that a background answer is to bring before it is asked for
+	// once more, on its own; hedgeCrawl is the same while the reader crawls, whose batches are large on purpose.
+	hedgeAfter = 100 * time.Millisecond
+	hedgeCrawl = time.Second
+	// activeTime is how long after a reader began to wait it counts as active; while one is, hydration sends no more
+	// than one batch each politeTime.
+	activeTime = 100 * time.Millisecond
+	politeTime = 300 * time.Millisecond
 
 	// linger is how long a waiting want holds the door for others: wants of one moment travel together.
 	linger = time.Millisecond
@@ -64,6 +76,7 @@ type flight struct {
 type batch struct {
 	wants      []prioritize.Want
 	background bool
+	crawl      bool         // a large one
 	urgent     atomic.Int32 // somebody waits for a part of it: never paused
 }
 
@@ -87,6 +100,8 @@ type pipeline struct {
 	queue    *prioritize.Queue
 	flights  map[object.ID]*flight
 	crawling time.Time // until when background batches are large
+	crawl    int       // size of the next large batch
+	hydrated time.Time // when the last batch of hydration was taken
 	closed   bool
 	failure  error // of the last request; nil after a success
 	failedAt time.Time
@@ -148,17 +163,7 @@ func (p *pipeline) wait(ctx context.Context, w prioritize.Want, neighbours []pri
 	p.wake.Broadcast()
 	p.mu.Unlock()
 
-	timer := time.NewTimer(p.deadline)
-	defer timer.Stop()
-	var err error
-	select {
-	case <-f.done:
-		err = f.err
-	case <-ctx.Done():
-		err = ctx.Err()
-	case <-timer.C:
-		err = fmt.Errorf("%w after %s", ErrDeadline, p.deadline)
-	}
+	err := p.await(ctx, f, w)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f.waiters--
@@ -174,6 +179,46 @@ func (p *pipeline) wait(ctx context.Context, w prioritize.Want, neighbours []pri
 	return nil, err
 }
 
+// await blocks until the flight lands, ctx ends or the deadline passes. A blob that a slow background answer is to
+// bring is asked for once more meanwhile.
+func (p *pipeline) await(ctx context.Context, f *flight, w prioritize.Want) error {
+	deadline := time.NewTimer(p.deadline)
+	defer deadline.Stop()
+	hedge := time.NewTimer(hedgeAfter)
+	defer hedge.Stop()
+	for start := time.Now(); ; {
+		select {
+		case <-f.done:
+			return f.err
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-deadline.C:
+			return fmt.Errorf("%w after %s", ErrDeadline, p.deadline)
+		case <-hedge.C:
+			if !p.hedge(f, w, time.Since(start)) {
+				hedge.Reset(hedgeAfter)
+			}
+		}
+	}
+}
+
+// hedge queues a want again, on its own, if a background answer is to bring it and has had its time. It returns
+// false if that may still become necessary.
+func (p *pipeline) hedge(f *flight, w prioritize.Want, waited time.Duration) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || p.flights[w.ID] != f {
+		return true
+	}
+	if f.batch == nil || !f.batch.background || f.batch.crawl && waited < hedgeCrawl {
+		return false
+	}
+	f.batch = nil
+	p.queue.Push(w)
+	p.wake.Broadcast()
+	return true
+}
+
 // ask queues background wants. Those under way already are left alone.
 func (p *pipeline) ask(wants []prioritize.Want) {
 	p.mu.Lock()
@@ -186,11 +231,15 @@ func (p *pipeline) ask(wants []prioritize.Want) {
 	p.wake.Broadcast()
 }
 
-// crawl makes background batches large for a while: a reader is on its way through the whole tree.
-func (p *pipeline) crawl() {
+// startCrawl makes background batches large for a while: a reader is on its way through the whole tree.
+func (p *pipeline) startCrawl() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.crawling = time.Now().Add(5 * time.Second)
+	now := time.Now()
+	if now.After(p.crawling) {
+		p.crawl = firstCrawlBatch
+	}
+	p.crawling = now.Add(5 * time.Second)
 }
 
 // enqueue needs mu. It returns nil only when the pipeline is closed.
@@ -263,19 +312,42 @@ func (p *pipeline) take(background bool) *batch {
 			if b := p.board(prioritize.Sibling, foregroundBatch); b != nil {
 				return b
 			}
-		case ok && background:
-			size := backgroundBatch
-			if time.Now().Before(p.crawling) {
-				size = crawlBatch
-			}
-			if b := p.board(prioritize.Last, size); b != nil {
-				b.background = true
+		case ok && background && (best <= prioritize.Readahead || p.mayHydrate()):
+			if b := p.boardBackground(best); b != nil {
 				return b
 			}
 		default:
 			p.wake.Wait()
 		}
 	}
+}
+
+// mayHydrate says whether what nobody waits for may be sent now; if not, it sees to it that lanes look again. It
+// needs mu.
+func (p *pipeline) mayHydrate() bool {
+	now := time.Now()
+	if now.Sub(time.Unix(0, p.lastWait.Load())) > activeTime || now.Sub(p.hydrated) > politeTime {
+		return true
+	}
+	time.AfterFunc(activeTime, p.wake.Broadcast)
+	return false
+}
+
+// boardBackground makes a batch for a background lane; it needs mu.
+func (p *pipeline) boardBackground(best prioritize.Class) *batch {
+	size, crawl, now := backgroundBatch, false, time.Now()
+	if now.Before(p.crawling) {
+		size, crawl = p.crawl, true
+		p.crawl = min(2*p.crawl, maxCrawlBatch)
+	}
+	if best > prioritize.Readahead {
+		p.hydrated = now
+	}
+	b := p.board(prioritize.Last, size)
+	if b != nil {
+		b.background, b.crawl = true, crawl
+	}
+	return b
 }
 
 // board makes a batch of the most urgent wants up to class worst; nil if there are none. It needs mu.

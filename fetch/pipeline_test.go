@@ -163,6 +163,26 @@ func TestForegroundOvertakesBackground(t *testing.T) {
 	close(hold)
 }
 
+// A blob that a background answer is slow to bring is asked for once more, alone.
+func TestSlowBackgroundIsHedged(t *testing.T) {
+	hold := make(chan struct{})
+	p, r := testPipeline(t, func(ctx context.Context, n int, b *batch, arrived func(object.ID, []byte)) error {
+		if b.background {
+			<-hold
+		}
+		return deliver(ctx, n, b, arrived)
+	})
+	p.ask(wants(0, 10, prioritize.Source))
+	eventually(t, func() bool { return len(r.sent()) == 1 })
+	if _, err := p.wait(context.Background(), want(3), nil); err != nil {
+		t.Fatal(err)
+	}
+	if b := r.sent(); len(b) != 2 || len(b[1]) != 1 {
+		t.Errorf("%d requests, the last for %d blobs", len(b), len(b[len(b)-1]))
+	}
+	close(hold)
+}
+
 func TestOneBadIDDoesNotFailTheOthers(t *testing.T) {
 	bad := blobID(3)
 	p, _ := testPipeline(t, func(ctx context.Context, n int, b *batch, arrived func(object.ID, []byte)) error {

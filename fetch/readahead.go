@@ -15,14 +15,12 @@ import (
 // the tree is asked for at once.
 const (
 	firstWindow = 32
-	growth      = 8
+	growth      = 16
 	wholeTree   = firstWindow * growth * growth
 	// alongside is how much of a window travels in the request of the blob that is waited for.
 	alongside = foregroundBatch - 1
-	// crowd is how many directories waited for within crowdTime of each other also make a crawler: tools with
-	// several threads do not walk in order.
-	crowd     = 12
-	crowdTime = time.Second
+	// recent is how long a directory counts as being read.
+	recent = time.Second
 	// slack is how many missing blobs may lie between a window's end and the next wait for it to be in order.
 	slack = 64
 	// neighbourTime bounds how long a waiting reader's want is held back to find neighbours for it.
@@ -35,26 +33,30 @@ type readahead struct {
 	window int             // size of the last window
 	end    string          // path of the last blob of the last window, in walk order
 	last   time.Time       // of the last wait
-	dirs   map[string]bool // directories waited for, each within crowdTime of the one before
+	dirs   map[string]bool // directories waited for, each soon after the one before
 }
 
-// next sizes the window for a wait at path. ordered says whether path is where the last window ended.
-func (r *readahead) next(path string, ordered bool, now time.Time) (window int, sameDir bool) {
+// next sizes the window for a wait at path. ordered says whether path is where the last window ended; dirOnly,
+// whether the window stays in path's directory: the reader has not shown yet that it walks on.
+func (r *readahead) next(path string, ordered bool, now time.Time) (window int, dirOnly bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.dirs == nil || now.Sub(r.last) > crowdTime {
+	if r.dirs == nil || now.Sub(r.last) > recent {
 		r.dirs = map[string]bool{}
 	}
 	r.last = now
 	dir := dirOf(path)
 	known := r.dirs[dir]
 	r.dirs[dir] = true
-	if ordered || known || len(r.dirs) >= crowd {
+	switch {
+	case ordered:
 		r.window = min(max(r.window, 1)*growth, wholeTree)
-	} else {
+	case known: // it jumps, but in this directory it has been before
+		r.window = firstWindow * growth
+	default:
 		r.window = firstWindow
 	}
-	return r.window, len(r.dirs) == 1
+	return r.window, len(r.dirs) == 1 || !ordered
 }
 
 func (r *readahead) lastEnd() string {
@@ -74,8 +76,8 @@ func (r *readahead) setEnd(path string) {
 func (v *View) neighbours(ctx context.Context, path string) []prioritize.Want {
 	ctx, cancel := context.WithTimeout(ctx, neighbourTime)
 	defer cancel()
-	window, sameDir := v.ahead.next(path, v.follows(ctx, path), time.Now())
-	if window >= wholeTree && !sameDir {
+	window, dirOnly := v.ahead.next(path, v.follows(ctx, path), time.Now())
+	if window >= wholeTree && !dirOnly {
 		v.crawl(path)
 		window = alongside
 	}
@@ -92,7 +94,7 @@ func (v *View) neighbours(ctx context.Context, path string) []prioritize.Want {
 		end = f.path
 		return len(wants) < window
 	}
-	if window == firstWindow || sameDir {
+	if dirOnly {
 		v.walkDir(ctx, path, add)
 	} else {
 		v.store.walkFrom(ctx, v.root, path, add)

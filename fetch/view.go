@@ -8,6 +8,7 @@ import (
 	"os"
 	"sync"
 
+	"github.com/artifactfs/artifactfs/convert"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/prioritize"
@@ -33,11 +34,12 @@ type View struct {
 	mu       sync.Mutex
 	closed   bool
 	crawling bool // a walk through the whole tree is under way
+	rules    rules
 }
 
-// View makes the view of a snapshot's tree.
-func (s *Store) View(snap *Snapshot) *View {
-	return &View{store: s, root: snap.Tree, gone: make(chan struct{})}
+// View makes the view of a snapshot's tree, for a user with these git settings.
+func (s *Store) View(snap *Snapshot, settings convert.Settings) *View {
+	return &View{store: s, root: snap.Tree, gone: make(chan struct{}), rules: rules{settings: settings}}
 }
 
 // Close lets go whoever waits for an object of this view; they get context.Canceled.
@@ -76,19 +78,46 @@ func (v *View) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, erro
 	return v.store.Tree(ctx, id)
 }
 
-// KnownSize gives a blob's size if this host knows it; it never waits.
-func (v *View) KnownSize(id object.ID) (int64, bool) { return v.store.knownSize(id) }
+// Blob is a blob at a path of the view's tree.
+type Blob struct {
+	ID   object.ID
+	Path string
+	Link bool // a symlink's target, which checkout never converts
+}
 
-// Size gives the exact size of the blob at path and waits for it: from what is here, from the remote's
+// KnownSize gives the size of a file's content, as checkout would write it, if this host knows it; it never waits.
+func (v *View) KnownSize(b Blob) (int64, bool) {
+	r, ok := v.knownRule(b.Path)
+	switch {
+	case b.Link:
+		return v.store.knownSize(b.ID)
+	case !ok:
+		return 0, false
+	case r.IsZero():
+		return v.store.knownSize(b.ID)
+	}
+	return v.store.blobs.Size(convertedID(b.ID, r))
+}
+
+// Size gives the exact size of a file's content and waits for it: from what is here, from the remote's
 // object-info where it offers that, else by fetching the content.
-func (v *View) Size(ctx context.Context, id object.ID, path string) (int64, error) {
-	if n, ok := v.store.knownSize(id); ok {
+func (v *View) Size(ctx context.Context, b Blob) (int64, error) {
+	if n, ok := v.KnownSize(b); ok {
 		return n, nil
 	}
-	if n, ok, err := v.askSizes(ctx, id, path); ok || err != nil {
-		return n, err
+	asStored, err := v.asStored(ctx, b)
+	if err != nil {
+		return 0, err
 	}
-	c, err := v.Open(ctx, id, path)
+	if asStored {
+		if n, ok := v.store.knownSize(b.ID); ok {
+			return n, nil
+		}
+		if n, ok, err := v.askSizes(ctx, b.ID, b.Path); ok || err != nil {
+			return n, err
+		}
+	}
+	c, err := v.Open(ctx, b)
 	if err != nil {
 		return 0, err
 	}
@@ -96,17 +125,44 @@ func (v *View) Size(ctx context.Context, id object.ID, path string) (int64, erro
 	return c.Size(), nil
 }
 
-// Open gives the content of the blob at path, fetching it if it is not here.
-func (v *View) Open(ctx context.Context, id object.ID, path string) (Content, error) {
+func (v *View) asStored(ctx context.Context, b Blob) (bool, error) {
+	if b.Link {
+		return true, nil
+	}
+	r, err := v.rule(ctx, b.ID, b.Path)
+	return r.IsZero(), err
+}
+
+// Open gives a file's content as checkout would write it, fetching it if it is not here.
+func (v *View) Open(ctx context.Context, b Blob) (Content, error) {
+	if b.Link {
+		return v.raw(ctx, b.ID, b.Path, nil)
+	}
+	r, err := v.rule(ctx, b.ID, b.Path)
+	if err != nil {
+		return nil, err
+	}
+	if r.IsZero() {
+		return v.raw(ctx, b.ID, b.Path, nil)
+	}
+	return v.converted(ctx, b.ID, b.Path, r)
+}
+
+// raw gives a blob's content as it is stored. If it has to be fetched, along travels in the same request; nil
+// stands for the path's neighbours.
+func (v *View) raw(ctx context.Context, id object.ID, path string, along []prioritize.Want) (Content, error) {
 	if c, ok := v.store.content(id); ok {
 		return c, nil
 	}
 	if ok, err := v.store.materialize(id); err != nil {
 		return nil, err
 	} else if !ok {
+		if along == nil {
+			along = v.neighbours(ctx, path)
+		}
 		ctx, cancel := v.untilClosed(ctx)
 		defer cancel()
-		data, err := v.store.blobPipe.wait(ctx, prioritize.Want{ID: id, Path: path}, v.neighbours(ctx, path))
+		data, err := v.store.blobPipe.wait(ctx, prioritize.Want{ID: id, Path: path}, along)
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", path, err)
 		}
@@ -122,7 +178,7 @@ func (v *View) Open(ctx context.Context, id object.ID, path string) (Content, er
 
 // crawl asks for everything behind path, then for what comes before it: somebody reads the whole tree.
 func (v *View) crawl(path string) {
-	v.store.blobPipe.crawl()
+	v.store.blobPipe.startCrawl()
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.crawling {
@@ -234,7 +290,7 @@ func (s *Store) materialize(id object.ID) (bool, error) {
 	if size <= spoolOver {
 		_, data, err := s.objects.Get(id, spoolOver)
 		if err == nil {
-			err = s.publish(odb.Object{ID: id, Type: t, Size: size, Data: data}, func(object.ID, []byte) {})
+			err = s.keep(odb.Object{ID: id, Type: t, Size: size, Data: data})
 		}
 		return true, err
 	}
