@@ -1,0 +1,197 @@
+package gittest
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// RepoOptions says what kind of repository is made.
+type RepoOptions struct {
+	Format object.Format
+}
+
+// Repo is a bare repository that commits are written to. It is for one goroutine at a time.
+type Repo struct {
+	Path    string
+	format  object.Format
+	commits int
+}
+
+// File is what a commit does to a path.
+type File struct {
+	Data   []byte // content, target of a symbolic link, or the commit's id in hexadecimal for a gitlink
+	Mode   string // as git writes it; "": 100644
+	Delete bool   // removes the path, which may be a directory
+}
+
+// epoch is the time of a repository's first commit; each later one is a minute younger. Fixed, so that ids are.
+const epoch = 1_700_000_000
+
+// New makes an empty repository at dir with HEAD on main. It may be fetched from partially by path as well.
+func New(dir string, o RepoOptions) (*Repo, error) {
+	r := &Repo{Path: dir, format: o.Format}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make repository: %w", err)
+	}
+	if _, err := r.git("init", "--quiet", "--bare", "--initial-branch=main", "--object-format="+o.Format.String()); err != nil {
+		return nil, fmt.Errorf("make repository: %w", err)
+	}
+	for _, key := range []string{"uploadpack.allowFilter", "uploadpack.allowAnySHA1InWant"} {
+		if _, err := r.git("config", key, "true"); err != nil {
+			return nil, fmt.Errorf("make repository: %w", err)
+		}
+	}
+	return r, nil
+}
+
+func (r *Repo) git(args ...string) (string, error) { return Git(context.Background(), r.Path, args...) }
+
+// Commit changes files by path on top of a branch, which is made if it does not exist.
+func (r *Repo) Commit(branch string, files map[string]File, message string) (object.ID, error) {
+	ids, err := r.commit(branch, 1, message, func(int) map[string]File { return files })
+	if err != nil {
+		return object.ID{}, err
+	}
+	return ids[0], nil
+}
+
+// commit writes n commits, oldest first, in one run of git fast-import.
+func (r *Repo) commit(branch string, n int, message string, files func(int) map[string]File) ([]object.ID, error) {
+	ref := "refs/heads/" + branch
+	from := ""
+	if tip, err := r.git("for-each-ref", "--format=%(objectname)", ref); err != nil {
+		return nil, fmt.Errorf("commit to %s: %w", branch, err)
+	} else if tip != "" {
+		from = "from " + tip + "\n"
+	}
+	in, out := io.Pipe()
+	go func() {
+		buffered := bufio.NewWriterSize(out, 64<<10)
+		w := importWriter{w: buffered}
+		for i := range n {
+			text := message
+			if n > 1 {
+				text = fmt.Sprintf("%s %d", message, i+1)
+			}
+			w.printf("commit %s\nmark :%d\ncommitter gittest <gittest@localhost> %d +0000\n", ref, i+1, epoch+60*(r.commits+i))
+			w.data([]byte(strings.TrimSuffix(text, "\n") + "\n"))
+			w.printf("%s", from)
+			from = "" // later commits of one run follow each other
+			set := files(i)
+			for _, path := range slices.Sorted(maps.Keys(set)) {
+				w.file(path, set[path])
+			}
+			w.printf("get-mark :%d\n", i+1)
+		}
+		w.printf("done\n")
+		out.CloseWithError(errors.Join(w.err, buffered.Flush())) // nil: the end
+	}()
+	// Ends the writer too when git stops reading early.
+	defer in.Close()
+	// As a pack: thousands of loose files would be what fixtures cost most.
+	printed, err := run(context.Background(), r.Path, in, nil, "-c", "fastimport.unpackLimit=1", "fast-import", "--quiet", "--done", "--date-format=raw")
+	if err != nil {
+		return nil, fmt.Errorf("commit to %s: %w", branch, err)
+	}
+	r.commits += n
+	var ids []object.ID
+	for line := range strings.SplitSeq(printed, "\n") {
+		id, err := object.ParseID(line)
+		if err != nil {
+			return nil, fmt.Errorf("commit to %s: %w", branch, err)
+		}
+		ids = append(ids, id)
+	}
+	if len(ids) != n {
+		return nil, fmt.Errorf("commit to %s: git names %d commits of %d", branch, len(ids), n)
+	}
+	return ids, nil
+}
+
+// importWriter writes the language of git fast-import; after an error it is silent.
+type importWriter struct {
+	w   io.Writer
+	err error
+}
+
+func (w *importWriter) printf(format string, args ...any) {
+	if w.err == nil {
+		_, w.err = fmt.Fprintf(w.w, format, args...)
+	}
+}
+
+func (w *importWriter) data(b []byte) {
+	w.printf("data %d\n", len(b))
+	if w.err == nil {
+		_, w.err = w.w.Write(b)
+	}
+	w.printf("\n")
+}
+
+func (w *importWriter) file(path string, f File) {
+	mode := f.Mode
+	if mode == "" {
+		mode = "100644"
+	}
+	switch {
+	case f.Delete:
+		w.printf("D %s\n", quotePath(path))
+	case mode == gitlink:
+		w.printf("M %s %s %s\n", mode, f.Data, quotePath(path))
+	default:
+		w.printf("M %s inline %s\n", mode, quotePath(path))
+		w.data(f.Data)
+	}
+}
+
+const (
+	executable = "100755"
+	symlink    = "120000"
+	gitlink    = "160000"
+)
+
+// quotePath writes any bytes as fast-import's C-style string.
+func quotePath(path string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for i := range len(path) {
+		switch c := path[i]; {
+		case c == '"' || c == '\\':
+			b.WriteByte('\\')
+			b.WriteByte(c)
+		case c < ' ' || c > '~':
+			fmt.Fprintf(&b, "\\%03o", c)
+		default:
+			b.WriteByte(c)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}
+
+// Tag makes or moves a lightweight tag.
+func (r *Repo) Tag(name string, id object.ID) error {
+	_, err := r.git("update-ref", "refs/tags/"+name, id.String())
+	return err
+}
+
+// AnnotatedTag makes a tag object and returns its id, which is not that of what it is about.
+func (r *Repo) AnnotatedTag(name string, id object.ID, message string) (object.ID, error) {
+	if _, err := r.git("tag", "--annotate", "--message="+message, name, id.String()); err != nil {
+		return object.ID{}, err
+	}
+	tag, err := r.git("rev-parse", "refs/tags/"+name)
+	if err != nil {
+		return object.ID{}, err
+	}
+	return object.ParseID(tag)
+}
