@@ -6,6 +6,7 @@ import (
 	"io"
 
 	raw "github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/worktree"
 )
@@ -40,7 +41,10 @@ func (f *fileSystem) Read(cancel <-chan struct{}, in *raw.ReadIn, buf []byte) (r
 	}
 	if file, ok := c.(fileContent); ok && n >= spliceMin && n <= f.spliceMax {
 		fd, off := file.File()
-		return &splicedRead{c, fd, off + int64(in.Offset), int64(in.Offset), n}, raw.OK
+		off += int64(in.Offset)
+		if holds(fd, off+int64(n)) {
+			return &splicedRead{c, fd, off, int64(in.Offset), n}, raw.OK
+		}
 	}
 	defer c.Release()
 	got, err := c.ReadAt(buf[:n], int64(in.Offset))
@@ -51,6 +55,13 @@ func (f *fileSystem) Read(cancel <-chan struct{}, in *raw.ReadIn, buf []byte) (r
 		return nil, f.fail(opRead, &in.InHeader, fmt.Errorf("read %d bytes at %d: %w", n, in.Offset, err))
 	}
 	return raw.ReadResultData(buf[:n]), raw.OK
+}
+
+// holds says whether a file is at least size bytes long. What a shortened file lacks must be an error: a short splice
+// would tell the kernel that the content ends there.
+func holds(fd uintptr, size int64) bool {
+	var st unix.Stat_t
+	return unix.Fstat(int(fd), &st) == nil && st.Size >= size
 }
 
 // splicedRead hands bytes from a file to the kernel without copying them through this process. go-fuse looks
@@ -69,11 +80,13 @@ func (r *splicedRead) Size() int { return r.size }
 
 func (r *splicedRead) Done() { r.content.Release() }
 
-// Bytes is for when splicing did not work.
+// Bytes is for when splicing did not work. Fewer bytes than promised would be taken for the end of the file.
 func (r *splicedRead) Bytes(buf []byte) ([]byte, raw.Status) {
-	n, err := r.content.ReadAt(buf[:min(len(buf), r.size)], r.off)
-	if n < r.size && err != nil {
+	if len(buf) < r.size {
 		return nil, raw.EIO
 	}
-	return buf[:n], raw.OK
+	if n, _ := r.content.ReadAt(buf[:r.size], r.off); n < r.size {
+		return nil, raw.EIO
+	}
+	return buf[:r.size], raw.OK
 }

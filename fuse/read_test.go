@@ -130,7 +130,7 @@ func TestLargeFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { disk.Close() }) // behind the unmounting, which waits for readahead
-	const offset = 4096 + 77 // contents lie anywhere in their file
+	const offset = 4096 + 77           // contents lie anywhere in their file
 	if err := disk.Truncate(offset + size); err != nil {
 		t.Fatal(err)
 	}
@@ -316,5 +316,25 @@ func TestResized(t *testing.T) {
 		if st, err := os.Stat(m.path(name)); err != nil || st.Size() != int64(len(want)) {
 			t.Errorf("%s: size %d, %v", name, st.Size(), err)
 		}
+	}
+}
+
+// A content whose file was cut short under us is an error, not a shorter content.
+func TestCutContent(t *testing.T) {
+	disk, err := os.Create(filepath.Join(t.TempDir(), "content"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { disk.Close() })
+	const size = 1 << 20
+	if err := disk.Truncate(size / 2); err != nil {
+		t.Fatal(err)
+	}
+	m := mount(t, map[string]worktreetest.File{"cut": {OnDisk: disk, Size: size}})
+	if got, err := os.ReadFile(m.path("cut")); !errors.Is(err, syscall.EIO) {
+		t.Errorf("read %d bytes, %v, want EIO", len(got), err)
+	}
+	if st, err := os.Stat(m.path("cut")); err != nil || st.Size() != size {
+		t.Errorf("afterwards: %v, %v", st, err)
 	}
 }

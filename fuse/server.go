@@ -17,7 +17,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -118,7 +117,6 @@ func mountOptions(o Options, f *fileSystem) *raw.MountOptions {
 	} else {
 		m.Options = append(m.Options, "ro")
 	}
-	m.Logger.SetFlags(log.Lmsgprefix)
 	return m
 }
 
