@@ -35,6 +35,7 @@ type fileSystem struct {
 	spliceMax int // what fits into a pipe with its header, in bytes
 
 	server *raw.Server   // set by Init, before the first request
+	kernel uint64        // what the kernel can do: CAP_ bits, set by Init
 	gone   chan struct{} // closed when the mount is gone: nobody is left who waits
 	leave  sync.Once
 }
@@ -49,7 +50,9 @@ func newFileSystem(t *worktree.Tree, o Options) *fileSystem {
 	return f
 }
 
-func (f *fileSystem) Init(s *raw.Server) { f.server = s }
+func (f *fileSystem) Init(s *raw.Server) {
+	f.server, f.kernel = s, s.KernelSettings().Flags64()
+}
 
 func (f *fileSystem) String() string { return "artifactfs" }
 
@@ -87,6 +90,26 @@ func (f *fileSystem) GetAttr(cancel <-chan struct{}, in *raw.GetAttrIn, out *raw
 	}
 	out.SetTimeout(forever)
 	fillAttr(&out.Attr, a)
+	return raw.OK
+}
+
+// Open is asked once: ENOSYS means that every open succeeds without asking. A kernel that does not know that
+// would take it for a failure.
+func (f *fileSystem) Open(_ <-chan struct{}, _ *raw.OpenIn, out *raw.OpenOut) raw.Status {
+	f.ops.add(opOpen)
+	return f.stateless(raw.CAP_NO_OPEN_SUPPORT, out, raw.FOPEN_KEEP_CACHE)
+}
+
+func (f *fileSystem) OpenDir(_ <-chan struct{}, _ *raw.OpenIn, out *raw.OpenOut) raw.Status {
+	f.ops.add(opOpenDir)
+	return f.stateless(raw.CAP_NO_OPENDIR_SUPPORT, out, raw.FOPEN_KEEP_CACHE|raw.FOPEN_CACHE_DIR)
+}
+
+func (f *fileSystem) stateless(capability uint64, out *raw.OpenOut, flags uint32) raw.Status {
+	if f.kernel&capability != 0 {
+		return raw.ENOSYS
+	}
+	out.OpenFlags = flags
 	return raw.OK
 }
 

@@ -65,16 +65,6 @@ func (r *readOnly) CopyFileRange(<-chan struct{}, *raw.CopyFileRangeIn) (uint32,
 	return 0, r.refuse()
 }
 
-func (r *readOnly) Open(<-chan struct{}, *raw.OpenIn, *raw.OpenOut) raw.Status {
-	r.ops.add(opOpen)
-	return raw.ENOSYS
-}
-
-func (r *readOnly) OpenDir(<-chan struct{}, *raw.OpenIn, *raw.OpenOut) raw.Status {
-	r.ops.add(opOpenDir)
-	return raw.ENOSYS
-}
-
 func (r *readOnly) Access(<-chan struct{}, *raw.AccessIn) raw.Status {
 	r.ops.add(opOther)
 	return raw.ENOSYS

@@ -5,6 +5,8 @@ import (
 	"os"
 	"testing"
 
+	raw "github.com/hanwen/go-fuse/v2/fuse"
+
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
@@ -98,5 +100,17 @@ func TestListingAsksNoSize(t *testing.T) {
 	}
 	if st, err := os.Stat(m.path("d1/f1")); err != nil || st.Size() != 1 {
 		t.Errorf("stat afterwards: %v", err)
+	}
+}
+
+// A kernel without the capability gets a real answer, with the same caching.
+func TestOldKernel(t *testing.T) {
+	var f fileSystem
+	var file, dir raw.OpenOut
+	if st := f.Open(nil, &raw.OpenIn{}, &file); st != raw.OK || file.OpenFlags != raw.FOPEN_KEEP_CACHE {
+		t.Errorf("open: %v, flags %x", st, file.OpenFlags)
+	}
+	if st := f.OpenDir(nil, &raw.OpenIn{}, &dir); st != raw.OK || dir.OpenFlags != raw.FOPEN_KEEP_CACHE|raw.FOPEN_CACHE_DIR {
+		t.Errorf("open directory: %v, flags %x", st, dir.OpenFlags)
 	}
 }
