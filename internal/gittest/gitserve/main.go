@@ -1,0 +1,80 @@
+// Command gitserve serves the git repositories below a directory over HTTP, as late and as slowly as if they were far
+// away, for demonstrations and measurements.
+//
+// It prints one URL a line, then serves until SIGINT or SIGTERM, or until its standard input ends if that is a pipe: so
+// it does not outlive the program that started it.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/artifactfs/artifactfs/internal/gittest"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "gitserve:", err)
+		os.Exit(1)
+	}
+}
+
+func run() (err error) {
+	root := flag.String("root", ".", "serve the repositories below this `directory`")
+	addr := flag.String("addr", "127.0.0.1:0", "listen at this `address`")
+	rtt := flag.Duration("rtt", 50*time.Millisecond, "round trip")
+	bandwidth := flag.Int64("bandwidth", 0, "`bytes` per second in each direction, 0 for no limit")
+	logged := flag.Bool("log", false, "print every request to standard error at the end, with the number of blobs sent")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q", flag.Arg(0))
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+
+	// Reading every pack costs processor time that whoever measures wants for himself.
+	o := gittest.ServerOptions{Root: *root, Addr: *addr, RTT: *rtt, Bandwidth: *bandwidth, Cheap: !*logged, Stderr: os.Stderr}
+	s, err := gittest.Serve(o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	repos, err := s.Repos()
+	if err != nil {
+		return err
+	}
+	if len(repos) == 0 {
+		return fmt.Errorf("no repository below %s", *root)
+	}
+	for _, repo := range repos {
+		fmt.Println(s.URL(repo))
+	}
+	if isPipe(os.Stdin) {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithCancel(ctx)
+		// It ends with the process at the latest: a read of standard input cannot be called off.
+		go func() {
+			io.Copy(io.Discard, os.Stdin)
+			cancel()
+		}()
+	}
+	<-ctx.Done()
+	if *logged {
+		fmt.Fprint(os.Stderr, s.Log())
+	}
+	return nil
+}
+
+// isPipe tells a program's pipe from a terminal, and from the /dev/null that shells give to what they put in the
+// background.
+func isPipe(f *os.File) bool {
+	info, err := f.Stat()
+	return err == nil && info.Mode()&(os.ModeNamedPipe|os.ModeSocket) != 0
+}
