@@ -1,0 +1,505 @@
+package gittest
+
+import (
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// body is a request of protocol v2.
+func body(f object.Format, command string, lines ...string) []byte {
+	b := appendPacket(nil, []byte("command="+command+"\n"))
+	b = appendPacket(b, []byte("object-format="+f.String()))
+	b = append(b, "0001"...)
+	for _, l := range lines {
+		b = appendPacket(b, []byte(l+"\n"))
+	}
+	return append(b, "0000"...)
+}
+
+func fetchBody(f object.Format, wants ...object.ID) []byte {
+	lines := []string{"ofs-delta", "no-progress"}
+	for _, id := range wants {
+		lines = append(lines, "want "+id.String())
+	}
+	return body(f, "fetch", append(lines, "done")...)
+}
+
+// post sends a request to git-upload-pack and gives the answer, which the caller closes.
+func post(t testing.TB, client *http.Client, url string, b io.Reader, header ...string) (*http.Response, error) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/git-upload-pack", b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/x-git-upload-pack-request")
+	req.Header.Set("Git-Protocol", "version=2")
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	return client.Do(req)
+}
+
+// read posts and reads the whole answer.
+func read(t testing.TB, url string, b io.Reader, header ...string) (int, []byte, error) {
+	t.Helper()
+	resp, err := post(t, http.DefaultClient, url, b, header...)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer resp.Body.Close()
+	got, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, got, err
+}
+
+func sameBlobs(t *testing.T, what string, got, want map[object.ID]int) {
+	t.Helper()
+	if !maps.Equal(got, want) {
+		t.Errorf("%s: the log has %d blobs, the client %d, and they are not the same once each", what, len(got), len(want))
+	}
+}
+
+func forFormats(t *testing.T, f func(t *testing.T, format object.Format)) {
+	for _, format := range []object.Format{object.SHA1, object.SHA256} {
+		t.Run(format.String(), func(t *testing.T) { f(t, format) })
+	}
+}
+
+// What the log says of stock git's clones must be what stock git then has.
+func TestLogIsTheTruthOfClones(t *testing.T) {
+	forFormats(t, func(t *testing.T, format object.Format) {
+		sv := startFormat(t, format, ServerOptions{})
+		all := blobsIn(t, sv.dir)
+		for _, c := range []struct {
+			name    string
+			args    []string
+			blobs   int // -1: whatever the clone has
+			depth   int
+			filter  string
+			version int
+		}{
+			{"everything", nil, len(all), 0, "", 2},
+			{"blobless", []string{"--filter=blob:none", "--no-checkout"}, 0, 0, "blob:none", 2},
+			{"shallow", []string{"--depth=1"}, 40, 1, "", 2},
+			{"shallow and blobless", []string{"--depth=2", "--filter=blob:none", "--no-checkout"}, 0, 2, "blob:none", 2},
+			{"small blobs", []string{"--filter=blob:limit=2000", "--no-checkout"}, -1, 0, "blob:limit=2000", 2},
+			{"protocol v0", []string{"-c", "protocol.version=0"}, len(all), 0, "", 0},
+			{"shallow by v0", []string{"-c", "protocol.version=0", "--depth=1"}, 40, 1, "", 0},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				sv.Log().Reset()
+				dir := filepath.Join(t.TempDir(), "c")
+				gitIn(t, "", append(append([]string{"clone", "-q"}, c.args...), sv.url(), dir)...)
+				have := blobsIn(t, dir)
+				sent, total := sv.Log().Blobs()
+				sameBlobs(t, c.name, sent, have)
+				if c.blobs >= 0 && total != c.blobs {
+					t.Errorf("%d blobs sent, want %d", total, c.blobs)
+				}
+				fetches := sv.Log().Fetches()
+				last := fetches[len(fetches)-1]
+				objects := strings.Count(gitIn(t, dir, "cat-file", "--batch-all-objects", "--batch-check"), "\n") + 1
+				if last.Objects != objects || last.Blobs != total || last.PackErr != "" {
+					t.Errorf("%d objects, %d blobs, %q: the client has %d and %d", last.Objects, last.Blobs, last.PackErr, objects, total)
+				}
+				if last.Depth != c.depth || last.Filter != c.filter || last.Version != c.version || last.Status != 200 || !slices.Contains(last.Wants, sv.head) {
+					t.Errorf("logged as %v (version %d, depth %d, filter %q, wants %v)", last, last.Version, last.Depth, last.Filter, last.Wants)
+				}
+				if last.At.IsZero() || last.FirstByte <= 0 || last.Duration < last.FirstByte || last.BytesIn == 0 || last.BytesOut == 0 || last.Repo != "a.git" {
+					t.Errorf("implausible: %+v", last)
+				}
+			})
+		}
+	})
+}
+
+func TestLogOfSingleBlobs(t *testing.T) {
+	forFormats(t, func(t *testing.T, format object.Format) {
+		sv := startFormat(t, format, ServerOptions{})
+		dir := filepath.Join(t.TempDir(), "c")
+		gitIn(t, "", "clone", "-q", "--filter=blob:none", "--no-checkout", sv.url(), dir)
+		ids := slices.SortedFunc(maps.Keys(blobsIn(t, sv.dir)), object.ID.Compare)
+		for _, n := range []int{1, 2, len(ids)} { // the last is over 1 KiB, which git sends as gzip
+			sv.Log().Reset()
+			args := []string{"-c", "fetch.negotiationAlgorithm=noop", "fetch", "-q", "--no-tags", "--no-write-fetch-head", "--filter=blob:none", "origin"}
+			want := map[object.ID]int{}
+			for _, id := range ids[:n] {
+				args, want[id] = append(args, id.String()), 1
+			}
+			gitIn(t, dir, args...)
+			sent, total := sv.Log().Blobs()
+			asked := map[object.ID]int{}
+			for _, r := range sv.Log().Fetches() {
+				for _, id := range r.Wants {
+					asked[id]++
+				}
+			}
+			if n < len(ids) {
+				sameBlobs(t, "sent", sent, want)
+				sameBlobs(t, "wanted", asked, want)
+				if total != n {
+					t.Errorf("%d blobs in all, want %d", total, n)
+				}
+			} else if total == 0 || len(sent) != total {
+				t.Errorf("%d blobs, %d different, of the rest", total, len(sent))
+			}
+		}
+	})
+}
+
+// A thin pack's deltas build on objects that are not in it.
+func TestLogOfAThinPack(t *testing.T) {
+	sv := start(t, ServerOptions{Config: []string{"http.receivepack=true"}})
+	work := filepath.Join(t.TempDir(), "w")
+	gitIn(t, "", "clone", "-q", sv.url(), work)
+	path := filepath.Join(work, "noise")
+	write := func(content []byte) {
+		if err := os.WriteFile(path, content, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		gitIn(t, work, "add", "noise")
+		gitIn(t, work, "commit", "-q", "-m", "c")
+		gitIn(t, work, "push", "-q", "origin", "main")
+	}
+	content := noise(100_000)
+	write(content)
+	dir := filepath.Join(t.TempDir(), "c")
+	gitIn(t, "", "clone", "-q", sv.url(), dir)
+	before := blobsIn(t, dir)
+	write(append(content, "one more line\n"...))
+	sv.Log().Reset()
+	gitIn(t, dir, "fetch", "-q")
+	after := blobsIn(t, dir)
+	maps.DeleteFunc(after, func(id object.ID, _ int) bool { return before[id] > 0 })
+	sent, _ := sv.Log().Blobs()
+	sameBlobs(t, "thin", sent, after)
+	r := sv.Log().Fetches()
+	if last := r[len(r)-1]; len(sent) != 1 || last.Haves == 0 || last.Objects != 3 || last.BytesOut > 10_000 {
+		t.Errorf("not the thin pack this test is about: %v", last)
+	}
+}
+
+func TestLogOfRawRequests(t *testing.T) {
+	forFormats(t, func(t *testing.T, format object.Format) {
+		sv := startFormat(t, format, ServerOptions{Config: []string{"transfer.advertiseObjectInfo=true"}})
+		id := object.MustID(gitIn(t, sv.dir, "rev-parse", "main:dir1/file1"))
+		size := gitIn(t, sv.dir, "cat-file", "-s", id.String())
+		var zipped bytes.Buffer
+		z := gzip.NewWriter(&zipped)
+		z.Write(fetchBody(format, id))
+		z.Close()
+		for _, c := range []struct {
+			name   string
+			body   io.Reader
+			header []string
+			want   Request
+			answer string
+		}{
+			{"plain", bytes.NewReader(fetchBody(format, id)), nil, Request{Command: Fetch, Objects: 1, Blobs: 1}, "PACK"},
+			{"gzip", &zipped, []string{"Content-Encoding", "gzip"}, Request{Command: Fetch, Objects: 1, Blobs: 1}, "PACK"},
+			{"chunked", io.MultiReader(bytes.NewReader(fetchBody(format, id))), nil, Request{Command: Fetch, Objects: 1, Blobs: 1}, "PACK"},
+			{"object-info", bytes.NewReader(body(format, "object-info", "size", "oid "+id.String())), nil, Request{Command: ObjectInfo}, id.String() + " " + size},
+			{"ls-refs", bytes.NewReader(body(format, "ls-refs", "ref-prefix refs/heads/", "ref-prefix refs/tags/")), nil, Request{Command: LsRefs}, sv.head.String() + " refs/heads/main"},
+		} {
+			sv.Log().Reset()
+			sent := 0
+			if b, ok := c.body.(interface{ Len() int }); ok {
+				sent = b.Len()
+			}
+			status, got, err := read(t, sv.url(), c.body, c.header...)
+			if err != nil || status != 200 || !strings.Contains(string(got), c.answer) {
+				t.Fatalf("%s: %d, %v, answer %.80q lacks %q", c.name, status, err, got, c.answer)
+			}
+			all := sv.Log().Requests()
+			if len(all) != 1 {
+				t.Fatalf("%s: %d requests", c.name, len(all))
+			}
+			r := all[0]
+			if r.Command != c.want.Command || r.Objects != c.want.Objects || r.Blobs != c.want.Blobs || r.BytesOut != int64(len(got)) || sent > 0 && r.BytesIn != int64(sent) {
+				t.Errorf("%s: logged as %v, %d bytes came", c.name, r, len(got))
+			}
+			if n := len(r.Wants); r.Command != LsRefs && (n != 1 || r.Wants[0] != id) || r.Command == LsRefs && len(r.Prefixes) != 2 {
+				t.Errorf("%s: wants %v, prefixes %v", c.name, r.Wants, r.Prefixes)
+			}
+		}
+		if status, _, err := read(t, sv.url(), strings.NewReader("no gzip"), "Content-Encoding", "gzip"); status != 400 || err != nil {
+			t.Errorf("a body that is no gzip gave %d, %v", status, err)
+		}
+	})
+}
+
+func TestRoundTripsAreConnectionsAndRequests(t *testing.T) {
+	const rtt = 60 * time.Millisecond
+	sv := start(t, ServerOptions{RTT: rtt})
+	id := object.MustID(gitIn(t, sv.dir, "rev-parse", "main:dir1/file1"))
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	ask := func() {
+		resp, err := post(t, client, sv.url(), bytes.NewReader(fetchBody(object.SHA1, id)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+	}
+	takes(t, "a first request", 2*rtt, 7*rtt/2, func() {
+		client.CloseIdleConnections()
+		ask()
+	})
+	takes(t, "another on the same connection", rtt, 5*rtt/2, ask)
+	sv.Log().Reset()
+	client.CloseIdleConnections()
+	for range 4 {
+		ask()
+	}
+	if l := sv.Log(); l.Connections() != 1 || l.RoundTrips() != 5 || len(l.Requests()) != 4 {
+		t.Errorf("%d connections, %d round trips, want 1 and 5\n%s", l.Connections(), l.RoundTrips(), l)
+	}
+	if table := sv.Log().String(); !strings.Contains(table, "4 requests on 1 connections, 5 round trips: 4 wants, 4 objects, 4 blobs") {
+		t.Errorf("the table lacks its sums:\n%s", table)
+	}
+	sv.SetRTT(0)
+	takes(t, "a request without delay", 0, rtt-time.Millisecond, ask)
+}
+
+func TestConfiguration(t *testing.T) {
+	caps := func(sv *served) string {
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, sv.url()+"/info/refs?service=git-upload-pack", nil)
+		req.Header.Set("Git-Protocol", "version=2")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		b, _ := io.ReadAll(resp.Body)
+		return string(b)
+	}
+	has := func(what, caps string, filter, refs bool) {
+		t.Helper()
+		if strings.Contains(caps, "filter") != filter || strings.Contains(caps, "ref-in-want") != refs {
+			t.Errorf("%s: filter should be %v and ref-in-want %v in %q", what, filter, refs, caps)
+		}
+	}
+	sv := start(t, ServerOptions{})
+	has("as it is", caps(sv), true, false)
+	gitIn(t, sv.dir, "config", "uploadpack.allowFilter", "false")
+	gitIn(t, sv.dir, "config", "uploadpack.allowRefInWant", "true")
+	has("the repository's own", caps(sv), false, true)
+	over := start(t, ServerOptions{Config: []string{"uploadpack.allowFilter=true", "uploadpack.allowRefInWant=false"}})
+	gitIn(t, over.dir, "config", "uploadpack.allowFilter", "false")
+	gitIn(t, over.dir, "config", "uploadpack.allowRefInWant", "true")
+	has("over the repository's", caps(over), true, false)
+	sized := start(t, ServerOptions{Config: []string{"transfer.advertiseObjectInfo=true"}})
+	if got := caps(sized); !strings.Contains(got, "object-info") { // git 2.39 says it in any case, later ones when asked to
+		t.Errorf("no object-info in %q", got)
+	}
+}
+
+// A repository that lies elsewhere, belongs to somebody else and cannot be written to.
+func TestServesRepositoriesFromElsewhere(t *testing.T) {
+	elsewhere := filepath.Join(t.TempDir(), "b.git")
+	head := makeRepo(t, elsewhere, object.SHA1)
+	err := filepath.WalkDir(elsewhere, func(path string, d os.DirEntry, err error) error {
+		if err == nil && os.Getuid() == 0 {
+			err = os.Lchown(path, 12345, 12345)
+		}
+		if err == nil && !d.IsDir() {
+			err = os.Chmod(path, 0o444)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sv := start(t, ServerOptions{})
+	deep := filepath.Join(sv.root, "group", "sub")
+	if err := os.MkdirAll(deep, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(elsewhere, filepath.Join(deep, "b.git")); err != nil {
+		t.Fatal(err)
+	}
+	repos, err := sv.Repos()
+	if err != nil || !slices.Equal(repos, []string{"a.git", "group/sub/b.git"}) {
+		t.Errorf("repositories are %v, %v", repos, err)
+	}
+	url := sv.URL(filepath.Join(deep, "b.git"))
+	if url != sv.URL("group/sub/b.git") {
+		t.Errorf("URL is %s by path, %s by name", url, sv.URL("group/sub/b.git"))
+	}
+	sv.Log().Reset()
+	dir := filepath.Join(t.TempDir(), "c")
+	gitIn(t, "", "clone", "-q", url, dir)
+	if got := gitIn(t, dir, "rev-parse", "HEAD"); got != head.String() {
+		t.Errorf("cloned %s, want %s", got, head)
+	}
+	sent, _ := sv.Log().Blobs()
+	sameBlobs(t, "elsewhere", sent, blobsIn(t, elsewhere))
+	if _, err := Git(t.Context(), dir, "push", "-q", "origin", "HEAD:refs/heads/new"); err == nil {
+		t.Error("pushing is allowed where nobody allowed it")
+	}
+}
+
+func TestPushWhereTheRepositoryAllowsIt(t *testing.T) {
+	sv := start(t, ServerOptions{Config: []string{"http.receivepack=true"}})
+	work := filepath.Join(t.TempDir(), "w")
+	gitIn(t, "", "clone", "-q", sv.url(), work)
+	if err := os.WriteFile(filepath.Join(work, "big"), noise(3<<20), 0o644); err != nil { // over http.postBuffer: sent in chunks
+		t.Fatal(err)
+	}
+	gitIn(t, work, "add", "big")
+	gitIn(t, work, "commit", "-q", "-m", "c")
+	sv.Log().Reset()
+	gitIn(t, work, "push", "-q", "origin", "HEAD:refs/heads/new")
+	if got := gitIn(t, sv.dir, "rev-parse", "new"); got != gitIn(t, work, "rev-parse", "HEAD") {
+		t.Errorf("pushed, but the branch is at %s", got)
+	}
+	var in int64
+	for _, r := range sv.Log().Requests() {
+		if r.Command != Push {
+			t.Errorf("logged as %v", r)
+		}
+		in += r.BytesIn
+	}
+	if in < 3<<20 {
+		t.Errorf("%d bytes in, the file alone has more", in)
+	}
+}
+
+// bigRepo holds one blob of n incompressible bytes.
+func bigRepo(t *testing.T, root string, n int) object.ID {
+	t.Helper()
+	dir := filepath.Join(root, "big.git")
+	gitIn(t, "", "init", "-q", "--bare", "-b", "main", dir)
+	head := fmt.Sprintf("commit refs/heads/main\ncommitter a <a@b> 1600000000 +0000\ndata 0\nM 100644 inline big\ndata %d\n", n)
+	if _, err := run(t.Context(), dir, io.MultiReader(strings.NewReader(head), bytes.NewReader(noise(n))), nil, "-c", "core.compression=0", "fast-import", "--quiet"); err != nil {
+		t.Fatal(err)
+	}
+	return object.MustID(gitIn(t, dir, "rev-parse", "main:big"))
+}
+
+func TestLargeAnswersStream(t *testing.T) {
+	const size = 96 << 20
+	sv := start(t, ServerOptions{})
+	id := bigRepo(t, sv.root, size)
+	cheap, err := Serve(ServerOptions{Root: sv.root, Cheap: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cheap.Close()
+	for _, c := range []struct {
+		name  string
+		s     *Server
+		blobs int
+	}{{"exact", sv.Server, 1}, {"cheap", cheap, Uncounted}} {
+		runtime.GC()
+		var before runtime.MemStats
+		runtime.ReadMemStats(&before)
+		resp, err := post(t, http.DefaultClient, c.s.URL("big.git"), bytes.NewReader(fetchBody(object.SHA1, id)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var peak uint64
+		var n int64
+		buf := make([]byte, 1<<20)
+		for step := 0; ; step++ {
+			m, err := io.ReadFull(resp.Body, buf)
+			n += int64(m)
+			if step%8 == 0 {
+				var now runtime.MemStats
+				runtime.ReadMemStats(&now)
+				peak = max(peak, now.HeapAlloc)
+			}
+			if err != nil {
+				break
+			}
+		}
+		resp.Body.Close()
+		r := c.s.Log().Fetches()
+		if last := r[len(r)-1]; n < size || last.BytesOut != n || last.Objects != 1 || last.Blobs != c.blobs || last.PackErr != "" {
+			t.Errorf("%s: %d bytes came, logged as %v", c.name, n, last)
+		}
+		if limit := before.HeapAlloc + 64<<20; peak > limit {
+			t.Errorf("%s: heap grew from %d to %d MiB under an answer of %d MiB", c.name, before.HeapAlloc>>20, peak>>20, size>>20)
+		}
+	}
+}
+
+func TestNothingIsLeftBehind(t *testing.T) {
+	root := t.TempDir()
+	id := bigRepo(t, root, 8<<20)
+	s, err := Serve(ServerOptions{Root: root})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	open := func() *http.Response {
+		resp, err := post(t, &http.Client{Transport: &http.Transport{}}, s.URL("big.git"), bytes.NewReader(fetchBody(object.SHA1, id)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(resp.Body, make([]byte, 1000)); err != nil {
+			t.Fatal(err)
+		}
+		return resp
+	}
+	stall := s.Inject(Fault{Kind: Stall, After: 1 << 20})
+	resp := open()
+	if len(familyOf(s.home)) == 0 {
+		t.Fatal("a stalled answer has no process: this test sees nothing")
+	}
+	resp.Body.Close()
+	eventually(t, "no process after the client has left", func() bool { return len(familyOf(s.home)) == 0 })
+	for range 3 {
+		defer open().Body.Close()
+	}
+	home := s.home
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	eventually(t, "no process after Close", func() bool { return len(familyOf(home)) == 0 })
+	if _, err := os.Stat(home); !os.IsNotExist(err) {
+		t.Errorf("the server's directory is still there: %v", err)
+	}
+	if stall.Hits() != 4 {
+		t.Errorf("stalled %d answers, want 4", stall.Hits())
+	}
+}
+
+func TestEachHearsOfEveryRequestOnce(t *testing.T) {
+	var heard, blobs atomic.Int64
+	sv := start(t, ServerOptions{Each: func(r Request) {
+		heard.Add(1)
+		blobs.Add(int64(r.Blobs))
+	}})
+	gitIn(t, "", "clone", "-q", sv.url(), filepath.Join(t.TempDir(), "c"))
+	_, total := sv.Log().Blobs()
+	n := int64(len(sv.Log().Requests()))
+	eventually(t, "all requests were told of", func() bool { return heard.Load() == n && blobs.Load() == int64(total) })
+}
+
+func TestServeRefusesWhatIsNoDirectory(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, root := range []string{file, file + ".missing"} {
+		if s, err := Serve(ServerOptions{Root: root}); err == nil {
+			s.Close()
+			t.Errorf("served %s", root)
+		}
+	}
+}
