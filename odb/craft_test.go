@@ -17,6 +17,7 @@ type craft struct {
 	f     object.Format
 	body  bytes.Buffer
 	count uint32
+	z     *zlib.Writer
 }
 
 func newCraft(f object.Format) *craft {
@@ -36,9 +37,12 @@ func (c *craft) head(kind uint8, size int64) {
 }
 
 func (c *craft) deflate(data []byte) {
-	z := zlib.NewWriter(&c.body)
-	z.Write(data)
-	z.Close()
+	if c.z == nil {
+		c.z = zlib.NewWriter(nil)
+	}
+	c.z.Reset(&c.body)
+	c.z.Write(data)
+	c.z.Close()
 }
 
 func (c *craft) offset() int64 { return int64(c.body.Len()) }

@@ -111,7 +111,7 @@ func TestUnpackLarge(t *testing.T) {
 		t.Fatal(n, err)
 	}
 	if took := after.TotalAlloc - before.TotalAlloc; took > 8<<20 {
-		t.Errorf("allocated %d bytes for %d objects of 40 MB", took, n)
+		t.Errorf("allocated %d bytes for %d objects of 18 MB", took, n)
 	}
 	for id, want := range large {
 		got, err := io.ReadAll(io.NewSectionReader(files[id], 0, noLimit))
@@ -122,9 +122,9 @@ func TestUnpackLarge(t *testing.T) {
 	}
 }
 
-// largePack holds 40 MB plain, a small delta of it, and a delta of that with 3 MB of its own.
+// largePack holds 18 MB plain, a small delta of it, and a delta of that with 3 MB of its own.
 func largePack(t testing.TB) ([]byte, truth) {
-	base := bytes.Repeat([]byte("0123456789abcdef0123456789abcdef"), 40<<20/32)
+	base := bytes.Repeat([]byte("0123456789abcdef0123456789abcdef"), 18<<20/32)
 	one := append(bytes.Clone(base), "one"...)
 	delta := sizes(int64(len(one)), int64(len(one)+3*1000*1000))
 	delta = append(delta, insertion(one, "")[len(sizes(int64(len(one)), int64(len(one)))):]...)
