@@ -46,10 +46,6 @@ func (c *Content) ReadAt(p []byte, off int64) (int, error) {
 // Size is the content's size in bytes.
 func (c *Content) Size() int64 { return c.size }
 
-// File gives a descriptor and where in it the content starts, for splicing until Release. Other things follow
-// the content there: read no further than Size.
-func (c *Content) File() (fd uintptr, off int64) { return c.file.Fd(), c.off }
-
 // Release ends the use of the content. Further calls do nothing.
 func (c *Content) Release() {
 	if !c.released.CompareAndSwap(false, true) {

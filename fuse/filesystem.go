@@ -4,14 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"runtime/debug"
 	"sync"
 	"syscall"
 	"time"
 
 	raw "github.com/hanwen/go-fuse/v2/fuse"
-	"github.com/hanwen/go-fuse/v2/splice"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"golang.org/x/sys/unix"
@@ -32,8 +30,6 @@ type fileSystem struct {
 	log    *zap.Logger
 	ops    counters
 
-	spliceMax int // what fits into a pipe with its header, in bytes
-
 	server *raw.Server   // set by Init, before the first request
 	kernel uint64        // what the kernel can do: CAP_ bits, set by Init
 	gone   chan struct{} // closed when the mount is gone: nobody is left who waits
@@ -45,7 +41,7 @@ func newFileSystem(t *worktree.Tree, o Options) *fileSystem {
 	sampled := o.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(c, time.Second, 10, 1000)
 	}))
-	f := &fileSystem{tree: t, statFS: o.StatFS, log: sampled, spliceMax: splice.MaxPipeSize() - 2*os.Getpagesize(), gone: make(chan struct{})}
+	f := &fileSystem{tree: t, statFS: o.StatFS, log: sampled, gone: make(chan struct{})}
 	f.readOnly = readOnly{raw.NewDefaultRawFileSystem(), &f.ops}
 	return f
 }
