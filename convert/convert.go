@@ -145,7 +145,7 @@ func (v value) action() action {
 // that name and git would leave the file as it is.
 func Unsupported(files []*File, path string) string {
 	w := collect(files, path, 1<<attrFilter|1<<attrEncoding)
-	if v := w[attrFilter]; v.state == valued {
+	if v := w[attrFilter]; v.state == valued && v.text != "" {
 		return "filter=" + v.text
 	}
 	switch v := w[attrEncoding]; {
