@@ -38,7 +38,8 @@ lint: ## gofmt, go vet, the import graph, and staticcheck where it is installed
 	$(GO) test -buildvcs=false ./internal/arch
 	@if command -v staticcheck >/dev/null; then staticcheck ./...; else echo "staticcheck is not installed, left out"; fi
 
-bench: setup ## compare with git clone in its three forms (BENCH="flags")
+bench: setup build ## compare with git clone in its three forms (BENCH="flags REPOSITORY.git ...")
+	$(GO) build -buildvcs=false -o bin/gitserve ./internal/gittest/gitserve
 	$(GO) run -buildvcs=false ./integration/bench $(BENCH)
 
 fuzz: ## run each fuzz target for FUZZTIME (10s)

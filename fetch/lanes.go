@@ -1,0 +1,257 @@
+package fetch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/prioritize"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// Lanes and batches. A lane is one request at a time on a connection of its own, so foreground lanes keep one
+// connection warm for readers whatever the background does. Small background batches bound how long a reader
+// waits for a blob that is already under way; a crawler, which wants everything, gets large ones.
+const (
+	foregroundLanes = 3
+	backgroundLanes = 2
+	foregroundBatch = 512
+	backgroundBatch = 400
+
+	// A crawler's batches grow, because the first byte of a large answer takes the server its time.
+	firstCrawlBatch = 1000
+	maxCrawlBatch   = 8000
+
+	// activeTime is how long after a reader began to wait it counts as active; while one is, hydration sends no more
+	// than one batch each politeTime.
+	activeTime = 100 * time.Millisecond
+	politeTime = 300 * time.Millisecond
+
+	// linger is how long a waiting want holds the door for others: wants of one moment travel together.
+	linger = time.Millisecond
+	// maxPause bounds how long foreground wants may hold up one background answer.
+	maxPause = 2 * time.Second
+	// quietTime is how long nobody must have begun to wait before history, which nobody waits for, goes on.
+	quietTime = 500 * time.Millisecond
+	// maxAttempts is how often a want is sent when answers break off or lack it.
+	maxAttempts = 4
+)
+
+// lane takes and carries out batches until the pipeline closes. Every lane serves the foreground (what somebody
+// waits for, and its neighbours) first; only background lanes take the rest.
+func (p *pipeline) lane(background bool) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		select {
+		case <-p.stop:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	for {
+		b := p.take(background)
+		if b == nil {
+			return
+		}
+		if !b.background {
+			p.foreground.Add(1)
+		}
+		p.carryOut(ctx, b)
+		if !b.background {
+			p.foreground.Add(-1)
+		}
+	}
+}
+
+// take blocks until there is work for a lane of the kind; nil means closed.
+func (p *pipeline) take(background bool) *batch {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for {
+		if p.closed {
+			return nil
+		}
+		best, ok := p.queue.Best()
+		switch {
+		case ok && best <= prioritize.Sibling:
+			p.mu.Unlock()
+			time.Sleep(linger)
+			p.mu.Lock()
+			if b := p.board(prioritize.Sibling, foregroundBatch); b != nil {
+				return b
+			}
+		case ok && background && (best <= prioritize.Readahead || p.mayHydrate()):
+			if b := p.boardBackground(best); b != nil {
+				return b
+			}
+		default:
+			p.wake.Wait()
+		}
+	}
+}
+
+// mayHydrate says whether what nobody waits for may be sent now; if not, it sees to it that lanes look again. It
+// needs mu.
+func (p *pipeline) mayHydrate() bool {
+	now := time.Now()
+	if now.Sub(time.Unix(0, p.lastWait.Load())) > activeTime || now.Sub(p.hydrated) > politeTime {
+		return true
+	}
+	time.AfterFunc(activeTime, p.wake.Broadcast)
+	return false
+}
+
+// boardBackground makes a batch for a background lane; it needs mu.
+func (p *pipeline) boardBackground(best prioritize.Class) *batch {
+	size, crawl, now := backgroundBatch, false, time.Now()
+	if now.Before(p.crawling) {
+		size, crawl = p.crawl, true
+		p.crawl = min(2*p.crawl, maxCrawlBatch)
+	}
+	if best > prioritize.Readahead {
+		p.hydrated = now
+	}
+	b := p.board(prioritize.Last, size)
+	if b != nil {
+		b.background, b.crawl = true, crawl
+	}
+	return b
+}
+
+// board makes a batch of the most urgent wants up to class worst; nil if there are none. It needs mu.
+func (p *pipeline) board(worst prioritize.Class, n int) *batch {
+	b := &batch{}
+	for _, w := range p.queue.Take(worst, n) {
+		f := p.flights[w.ID]
+		if p.here(w.ID) {
+			p.land(w.ID, f, nil, nil)
+			continue
+		}
+		b.wants = append(b.wants, w)
+		f.batch = b
+		f.attempts++
+		if f.waiters > 0 {
+			b.urgent.Add(1)
+		}
+	}
+	if len(b.wants) == 0 {
+		return nil
+	}
+	return b
+}
+
+// carryOut sends one batch and settles each of its flights: landed, queued again, or given up.
+func (p *pipeline) carryOut(ctx context.Context, b *batch) {
+	err := p.send(ctx, b, p.arrived)
+	var refused transport.NotOurRef
+	isRefused := errors.As(err, &refused)
+	var retry []prioritize.Want
+	p.mu.Lock()
+	if err != nil {
+		p.failure, p.failedAt = err, time.Now()
+	}
+	for _, w := range b.wants {
+		f := p.flights[w.ID]
+		if f == nil || f.batch != b {
+			continue // arrived
+		}
+		f.batch = nil
+		switch {
+		case isRefused && refused.ID == w.ID:
+			p.land(w.ID, f, nil, fmt.Errorf("fetch blob %s: %w", w.ID, ErrNotFound))
+		case p.closed:
+			p.land(w.ID, f, nil, ErrClosed)
+		case f.waiters == 0 && !f.keep:
+			p.land(w.ID, f, nil, context.Canceled)
+		case isRefused:
+			f.attempts-- // one bad id fails its whole batch; the others did nothing wrong
+			p.queue.Push(w)
+		case err == nil && f.attempts >= 2:
+			p.land(w.ID, f, nil, fmt.Errorf("fetch blob %s: %w: left out of the answer", w.ID, ErrNotFound))
+		case err != nil && (final(err) || f.attempts >= maxAttempts):
+			p.land(w.ID, f, nil, fmt.Errorf("fetch %d blobs: %w", len(b.wants), err))
+		default:
+			retry = append(retry, w)
+		}
+	}
+	p.mu.Unlock()
+	if len(retry) == 0 {
+		return
+	}
+	if err != nil {
+		p.backOff(ctx, len(retry))
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, w := range retry {
+		if f := p.flights[w.ID]; f != nil && f.batch == nil {
+			p.queue.Push(w)
+		}
+	}
+	p.wake.Broadcast()
+}
+
+// final says whether asking again is pointless: the remote has answered, and the answer was no.
+func final(err error) bool {
+	return errors.Is(err, transport.ErrAuth) || errors.Is(err, transport.ErrForbidden) || errors.Is(err, transport.ErrNotFound) ||
+		errors.Is(err, context.Canceled)
+}
+
+// arrived lands the flight of a verified blob whose content is already where later reads find it.
+func (p *pipeline) arrived(id object.ID, data []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.failure = nil
+	if f := p.flights[id]; f != nil {
+		if f.batch == nil {
+			p.queue.Drop(id) // it came with a batch that did not ask for it, or came twice
+		}
+		p.land(id, f, data, nil)
+	}
+}
+
+// pause holds a background answer while the foreground is busy, unless somebody waits for part of it.
+func (p *pipeline) pause(ctx context.Context, b *batch) error {
+	return holdWhile(ctx, maxPause, func() bool { return b.background && p.foreground.Load() > 0 && b.urgent.Load() == 0 })
+}
+
+// busy says whether readers wait, have just waited, or one is on its way through the whole tree.
+func (p *pipeline) busy() bool {
+	if p.foreground.Load() > 0 || time.Since(time.Unix(0, p.lastWait.Load())) < quietTime {
+		return true
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return time.Now().Before(p.crawling)
+}
+
+// holdWhile blocks while cond holds, at most for limit.
+func holdWhile(ctx context.Context, limit time.Duration, cond func() bool) error {
+	for start := time.Now(); cond() && time.Since(start) < limit; {
+		select {
+		case <-time.After(time.Millisecond):
+		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return ctx.Err()
+}
+
+// backOff waits before n wants are sent again: the transport has already retried the request itself, so
+// this is for answers that broke off.
+func (p *pipeline) backOff(ctx context.Context, n int) {
+	d := 100*time.Millisecond + time.Duration(rand.Int64N(int64(200*time.Millisecond)))
+	p.log.Debug("retry", zap.Int("blobs", n), zap.Duration("after", d))
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
