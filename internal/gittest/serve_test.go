@@ -392,7 +392,7 @@ func bigRepo(t *testing.T, root string, n int) object.ID {
 }
 
 func TestLargeAnswersStream(t *testing.T) {
-	const size = 96 << 20
+	const size = 64 << 20
 	sv := start(t, ServerOptions{})
 	id := bigRepo(t, sv.root, size)
 	cheap, err := Serve(ServerOptions{Root: sv.root, Cheap: true})
@@ -432,7 +432,7 @@ func TestLargeAnswersStream(t *testing.T) {
 		if last := r[len(r)-1]; n < size || last.BytesOut != n || last.Objects != 1 || last.Blobs != c.blobs || last.PackErr != "" {
 			t.Errorf("%s: %d bytes came, logged as %v", c.name, n, last)
 		}
-		if limit := before.HeapAlloc + 64<<20; peak > limit {
+		if limit := before.HeapAlloc + 48<<20; peak > limit {
 			t.Errorf("%s: heap grew from %d to %d MiB under an answer of %d MiB", c.name, before.HeapAlloc>>20, peak>>20, size>>20)
 		}
 	}

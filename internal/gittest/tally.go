@@ -116,6 +116,10 @@ func (t *tally) end() {
 
 // over says that the request is: nothing of it changes any more but what is still being counted.
 func (t *tally) over() {
+	// Of a packet that was cut off, what came of it was sent nevertheless.
+	if h := t.packets.held; !t.idle && len(h) > 5 && h[4] == packBand {
+		t.pack(h[5:])
+	}
 	t.end()
 	t.s.wg.Go(func() {
 		t.reading.Wait()
