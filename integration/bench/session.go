@@ -45,7 +45,7 @@ func (b *bench) serve(repo string) (*session, error) {
 	if err := os.Symlink(repo, filepath.Join(root, s.name+".git")); err != nil {
 		return nil, err
 	}
-	s.server = exec.Command(filepath.Join(b.bin, "gitserve"), "-root", root, "-rtt", b.rtt.String())
+	s.server = exec.Command(filepath.Join(b.bin, "gitserve"), "-root", root, "-rtt", b.rtt.String(), "-no-object-info")
 	s.server.Stderr = os.Stderr
 	stdin, err := s.server.StdinPipe()
 	if err != nil {

@@ -32,6 +32,9 @@ const (
 	Garbage Kind = "garbage"
 	// NoFilter takes `filter` from the capabilities and refuses requests that use it nevertheless.
 	NoFilter Kind = "no-filter"
+	// NoObjectInfo takes `object-info` from the capabilities: git 2.39 offers it whatever its configuration says, public
+	// forges do not.
+	NoObjectInfo Kind = "no-object-info"
 	// NoV2 makes the server deaf for protocol v2: it answers in v0.
 	NoV2 Kind = "no-v2"
 	// Dumb serves the files of the repository and no protocol at all.
@@ -95,7 +98,7 @@ func (i *Injection) Remove() {
 func (s *Server) Inject(f Fault) *Injection {
 	switch f.Kind {
 	case Cut, Stall, Drip:
-	case Status, RequireAuth, Garbage, NoFilter, NoV2, Dumb, TruncatedPack, CorruptPack, WrongObject:
+	case Status, RequireAuth, Garbage, NoFilter, NoObjectInfo, NoV2, Dumb, TruncatedPack, CorruptPack, WrongObject:
 		if s.scheme != "http" {
 			panic(fmt.Sprintf("gittest: a server of %s cannot do %q", s.scheme, f.Kind))
 		}

@@ -94,6 +94,7 @@ func (h *handler) answer(a *reply, r *http.Request, body io.Reader, faults []*In
 	var env []string
 	var out io.Writer = a
 	var changed *packFault
+	var said *bytes.Buffer // capabilities of which some are to be hidden
 	for _, i := range faults {
 		f := &i.fault
 		switch f.Kind {
@@ -121,6 +122,11 @@ func (h *handler) answer(a *reply, r *http.Request, body io.Reader, faults []*In
 			r.Header.Del("Git-Protocol")
 		case NoFilter:
 			env = h.s.noFilterEnv()
+		case NoObjectInfo:
+			if asked.Command == Capabilities {
+				said = new(bytes.Buffer)
+				out = said
+			}
 		case TruncatedPack, CorruptPack:
 			changed = newPackFault(f, asked.format, out)
 			out = changed
@@ -129,6 +135,9 @@ func (h *handler) answer(a *reply, r *http.Request, body io.Reader, faults []*In
 	err := h.backend.run(r.Context(), r, body, env, a.header, out)
 	if changed != nil && errors.Is(err, errTruncated) {
 		return nil
+	}
+	if said != nil && err == nil {
+		_, err = a.Write(bytes.Replace(said.Bytes(), []byte("0010object-info\n"), nil, 1))
 	}
 	return err
 }

@@ -31,6 +31,7 @@ func run() (err error) {
 	addr := flag.String("addr", "127.0.0.1:0", "listen at this `address`")
 	rtt := flag.Duration("rtt", 50*time.Millisecond, "round trip")
 	bandwidth := flag.Int64("bandwidth", 0, "`bytes` per second in each direction, 0 for no limit")
+	noSizes := flag.Bool("no-object-info", false, "do not tell sizes of objects, as public forges")
 	logged := flag.Bool("log", false, "print every request to standard error at the end, with the number of blobs sent")
 	flag.Parse()
 	if flag.NArg() > 0 {
@@ -46,6 +47,9 @@ func run() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
+	if *noSizes {
+		s.Inject(gittest.Fault{Kind: gittest.NoObjectInfo})
+	}
 	repos, err := s.Repos()
 	if err != nil {
 		return err
