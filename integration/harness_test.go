@@ -1,0 +1,368 @@
+// Package integration proves the program from outside: the real binary, real mounts, real git servers on loopback.
+// It counts what the servers were asked for and compares what is read with what git checked out.
+//
+// Terms: a world is a state directory with the daemon that serves it, and the repositories and servers of one test.
+package integration
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+const (
+	commandTime = 2 * time.Minute // longest run of one command; generous, machines are busy
+	patience    = time.Minute     // longest wait for a condition
+)
+
+var (
+	base   string // of this run: every world lies below it. Short, because sockets have short names
+	binary string
+)
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+// run builds the program, runs the tests, and fails if they leave a mount or a process behind.
+func run(m *testing.M) int {
+	for name, missing := range map[string]bool{"root": os.Geteuid() != 0, "/dev/fuse": !exists("/dev/fuse")} {
+		if missing {
+			fmt.Fprintf(os.Stderr, "integration: skipped: needs %s\n", name)
+			return 0
+		}
+	}
+	var err error
+	if base, err = os.MkdirTemp("", "afs-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(base)
+	binary = filepath.Join(base, "artifactfs")
+	if out, err := exec.Command("go", "build", "-o", binary, "../cmd/artifactfs").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
+		return 1
+	}
+	clearEnvironment()
+	code := m.Run()
+	for _, dir := range mountsBelow(base) {
+		fmt.Fprintf(os.Stderr, "left mounted: %s\n", dir)
+		unix.Unmount(dir, unix.MNT_DETACH)
+		code = 1
+	}
+	for _, pid := range daemonsBelow(base) {
+		fmt.Fprintf(os.Stderr, "left running: process %d\n", pid)
+		syscall.Kill(pid, syscall.SIGKILL)
+		code = 1
+	}
+	return code
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// clearEnvironment takes away what could sway git, in the tests and in all they start.
+func clearEnvironment() {
+	path := os.Getenv("PATH")
+	env := gittest.Env()
+	os.Clearenv()
+	for _, e := range env {
+		name, value, _ := strings.Cut(e, "=")
+		os.Setenv(name, value)
+	}
+	os.Setenv("PATH", path)
+	os.Setenv("HOME", filepath.Join(base, "home"))
+	for _, name := range []string{"ARTIFACTFS_TOKEN", "ARTIFACTFS_STATE", "XDG_STATE_HOME", "SSH_AUTH_SOCK"} {
+		os.Unsetenv(name)
+	}
+	os.MkdirAll(filepath.Join(base, "home"), 0o755)
+	unix.Umask(0o022)
+}
+
+// mountsBelow lists our mounts below dir, the newest first.
+func mountsBelow(dir string) []string {
+	table, _ := os.ReadFile("/proc/self/mountinfo")
+	var found []string
+	for line := range bytes.Lines(table) {
+		fields := strings.Fields(string(line))
+		if len(fields) > 4 && strings.HasPrefix(fields[4], dir+"/") {
+			found = append([]string{fields[4]}, found...)
+		}
+	}
+	return found
+}
+
+// daemonsBelow lists the processes of our binary whose arguments name a path below dir: each world has a state
+// directory of its own.
+func daemonsBelow(dir string) []int {
+	var pids []int
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		args, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		if err == nil && bytes.HasPrefix(args, []byte(binary+"\x00")) && bytes.Contains(args, []byte("\x00"+dir+"/")) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// world is what one test works with. Its methods end the test when what they do for it fails.
+type world struct {
+	testing.TB
+	root  string   // everything of the world lies below it
+	state string   // of the daemon
+	repos string   // what servers serve
+	env   []string // for the commands, and with the first mount for the daemon
+
+	places int
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	root, err := os.MkdirTemp(base, "w")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{TB: t, root: root, state: filepath.Join(root, "state"), repos: filepath.Join(root, "repos")}
+	if err := os.Mkdir(w.repos, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.end)
+	return w
+}
+
+// end unmounts everything and waits for the daemon's end; force is an error of the test.
+func (w *world) end() {
+	if r := w.afs("unmount", "--all"); r.code != 0 {
+		w.Errorf("unmount --all: %s", r)
+	}
+	deadline := time.Now().Add(patience)
+	for len(daemonsBelow(w.root)) > 0 && time.Now().Before(deadline) {
+		time.Sleep(5 * time.Millisecond)
+	}
+	for _, pid := range daemonsBelow(w.root) {
+		w.Errorf("process %d does not end", pid)
+		syscall.Kill(pid, syscall.SIGKILL)
+	}
+	for _, dir := range mountsBelow(w.root) {
+		w.Errorf("%s is still mounted", dir)
+		unix.Unmount(dir, unix.MNT_DETACH)
+	}
+	if w.Failed() {
+		if log, err := os.ReadFile(w.logFile()); err == nil {
+			w.Logf("the daemon's log:\n%s", log[max(0, len(log)-16<<10):])
+		}
+	}
+	if err := os.RemoveAll(w.root); err != nil {
+		w.Errorf("clean up: %v", err)
+	}
+}
+
+func (w *world) logFile() string { return filepath.Join(w.state, "log", "daemon.log") }
+
+// place is a fresh path of the world.
+func (w *world) place(name string) string {
+	w.places++
+	return filepath.Join(w.root, fmt.Sprintf("%s%d", name, w.places))
+}
+
+// result is what became of a command.
+type result struct {
+	args           []string
+	stdout, stderr string
+	code           int // -1: killed
+}
+
+func (r result) String() string {
+	return fmt.Sprintf("artifactfs %s: exit code %d\n%s%s", strings.Join(r.args, " "), r.code, r.stdout, r.stderr)
+}
+
+// command prepares a run of the binary with the world's state.
+func (w *world) command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, binary, append([]string{"--state", w.state}, args...)...)
+	cmd.Dir, cmd.Env = w.root, append(os.Environ(), w.env...)
+	cmd.WaitDelay = time.Second
+	return cmd
+}
+
+// afs runs the binary to its end.
+func (w *world) afs(args ...string) result {
+	w.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), commandTime)
+	defer cancel()
+	cmd := w.command(ctx, args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		w.Fatalf("artifactfs %s: %v", strings.Join(args, " "), err)
+	}
+	return result{args, stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
+}
+
+// ok is afs for what must succeed; it gives what was printed.
+func (w *world) ok(args ...string) string {
+	w.Helper()
+	r := w.afs(args...)
+	if r.code != 0 {
+		w.Fatal(r)
+	}
+	return r.stdout
+}
+
+// mounted is a mount as the command described it.
+type mounted struct {
+	control.MountReply
+	w *world
+}
+
+// path is that of something in the mount.
+func (m mounted) path(name string) string { return filepath.Join(m.Dir, name) }
+
+// gitDir is the mount's own git directory.
+func (m mounted) gitDir() string { return filepath.Join(m.w.state, "mounts", m.ID, "git") }
+
+// mount mounts a remote at a fresh directory; the world unmounts it at its end.
+func (w *world) mount(remote string, args ...string) mounted {
+	w.Helper()
+	m := mounted{w: w}
+	out := w.ok(append([]string{"mount", remote, w.place("m"), "--json"}, args...)...)
+	if err := json.Unmarshal([]byte(out), &m.MountReply); err != nil {
+		w.Fatalf("mount printed %q: %v", out, err)
+	}
+	return m
+}
+
+// bare mounts without anything going on behind the mount.
+func (w *world) bare(remote string, args ...string) mounted {
+	w.Helper()
+	return w.mount(remote, append([]string{"--history", "none", "--prefetch", "none"}, args...)...)
+}
+
+func (w *world) unmount(m mounted) {
+	w.Helper()
+	w.ok("unmount", m.Dir)
+}
+
+// status asks for the status of a mount.
+func (m mounted) status() control.MountStatus {
+	m.w.Helper()
+	var s control.MountStatus
+	out := m.w.ok("status", m.Dir, "--json")
+	if err := json.Unmarshal([]byte(out), &s); err != nil {
+		m.w.Fatalf("status printed %q: %v", out, err)
+	}
+	return s
+}
+
+// await polls the status until it is as wanted.
+func (m mounted) await(what string, is func(control.MountStatus) bool) control.MountStatus {
+	m.w.Helper()
+	var s control.MountStatus
+	m.w.until(what, func() bool {
+		s = m.status()
+		return is(s)
+	})
+	return s
+}
+
+// until polls a condition.
+func (w *world) until(what string, is func() bool) {
+	w.Helper()
+	for deadline := time.Now().Add(patience); !is(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			w.Fatalf("waited %s in vain until %s", patience, what)
+		}
+	}
+}
+
+// storeGit is the git directory of the only store of the world.
+func (w *world) storeGit() string {
+	w.Helper()
+	found, err := filepath.Glob(filepath.Join(w.state, "stores", "*", "git"))
+	if err != nil || len(found) != 1 {
+		w.Fatalf("stores %q, %v", found, err)
+	}
+	return found[0]
+}
+
+// repo makes an empty repository to be served.
+func (w *world) repo(name string, f object.Format) *gittest.Repo {
+	w.Helper()
+	r, err := gittest.New(filepath.Join(w.repos, name), gittest.RepoOptions{Format: f})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return r
+}
+
+// commit commits to a repository's main.
+func (w *world) commit(r *gittest.Repo, files map[string]gittest.File) object.ID {
+	w.Helper()
+	id, err := r.Commit("main", files, "Change")
+	return must[object.ID](w)(id, err)
+}
+
+// must gives a value that came without an error.
+func must[T any](t testing.TB) func(T, error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+// serve serves the world's repositories over HTTP.
+func (w *world) serve(o gittest.ServerOptions) *gittest.Server {
+	w.Helper()
+	o.Root = w.repos
+	s := must[*gittest.Server](w)(gittest.Serve(o))
+	w.Cleanup(func() { s.Close() })
+	return s
+}
+
+// git runs stock git, in a directory that need not be a repository.
+func (w *world) git(dir string, args ...string) string {
+	w.Helper()
+	return must[string](w)(gittest.Git(context.Background(), dir, args...))
+}
+
+// clone is what stock git makes of a remote.
+func (w *world) clone(remote string, args ...string) string {
+	w.Helper()
+	dir := w.place("c")
+	w.git(w.root, append(append([]string{"clone", "--quiet"}, args...), remote, dir)...)
+	return dir
+}
+
+// dropCaches makes the kernel forget pages, entries and inodes that are not in use.
+func (w *world) dropCaches() {
+	w.Helper()
+	unix.Sync()
+	if err := os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0); err != nil {
+		w.Fatal(err)
+	}
+}
