@@ -99,7 +99,8 @@ var builtin = Parse(nil, true)
 
 // Parse reads a .gitattributes; root says that it is the root directory's, where macros may be defined. Like git
 // it takes what it can: bad lines count as absent, a NUL ends the file, a byte order mark is part of the first
-// pattern.
+// pattern. git does not look at the mode of a .gitattributes when it checks out a commit, so callers pass a
+// symlink's target as well.
 func Parse(content []byte, root bool) *File {
 	f := &File{}
 	p := parser{root: root}
@@ -213,9 +214,24 @@ func (f *File) redefines() bool {
 // walk is the state of one decision.
 type walk struct {
 	values [numValues]value
-	open   uint8    // values still sought, a bit each
-	seen   []uint64 // macros decided, a bit each
+	open   uint8     // values still sought, a bit each
+	few    [4]uint64 // attributes decided, a bit each
+	more   []uint64  // those beyond few
 	root   *File
+}
+
+// decide says whether id was undecided until now.
+func (w *walk) decide(id attr) bool {
+	word, bit := int(id/64), uint64(1)<<(id%64)
+	p := &w.few[word%len(w.few)]
+	if word >= len(w.few) {
+		p = &w.more[word-len(w.few)]
+	}
+	if *p&bit != 0 {
+		return false
+	}
+	*p |= bit
+	return true
 }
 
 // collect finds the values that the files give path, of the attributes whose bits are in sought at least.
@@ -226,10 +242,8 @@ func collect(files []*File, path string, sought uint8) [numValues]value {
 	if len(files) > 0 && files[0] != nil && files[0].macros != nil {
 		w.root = files[0]
 	}
-	var few [4]uint64
-	w.seen = few[:]
-	if n := (len(w.root.macros) + 63) / 64; n > len(few) {
-		w.seen = make([]uint64, n)
+	if words := (len(w.root.macros) + 63) / 64; words > len(w.few) {
+		w.more = make([]uint64, words-len(w.few))
 	}
 	at := strings.LastIndexByte(path, '/') + 1 // where the path relative to the directory in turn starts
 	base := path[at:]
@@ -272,10 +286,9 @@ func (w *walk) fill(as []assignment) {
 				continue
 			}
 		}
-		if w.seen[id/64]&(1<<(id%64)) != 0 {
+		if !w.decide(id) {
 			continue
 		}
-		w.seen[id/64] |= 1 << (id % 64)
 		if id < numValues {
 			w.values[id] = a.value
 			w.open &^= 1 << id

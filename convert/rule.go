@@ -87,31 +87,25 @@ func isPlainText(content []byte) bool {
 	if bytes.IndexByte(content, '\r') >= 0 || bytes.IndexByte(content, 0) >= 0 {
 		return false
 	}
-	var counts [numClasses]int
+	controls := 0
 	for _, c := range content {
-		counts[classes[c]]++
+		controls += int(control[c])
 	}
+	printable := len(content) - controls - bytes.Count(content, []byte("\n"))
 	if n := len(content); n > 0 && content[n-1] == 0x1a {
-		counts[control]--
+		controls--
 	}
-	return counts[printable]>>7 >= counts[control]
+	return printable>>7 >= controls
 }
 
-const (
-	printable = iota
-	control
-	neither // line ends
-	numClasses
-)
-
-var classes = func() (t [256]uint8) {
+// control has 1 for the bytes that make content look binary: backspace, tab, escape and form feed do not.
+var control = func() (t [256]uint8) {
 	for c := range 0x20 {
-		t[c] = control
+		t[c] = 1
 	}
-	t[0x7f] = control
-	for _, c := range []byte("\b\t\x1b\f") {
-		t[c] = printable
+	t[0x7f] = 1
+	for _, c := range []byte("\b\t\n\x1b\f") {
+		t[c] = 0
 	}
-	t['\n'], t['\r'] = neither, neither
 	return t
 }()
