@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -335,13 +336,48 @@ func must[T any](t testing.TB) func(T, error) T {
 	}
 }
 
+// served is a server that knows how many of its requests are over.
+type served struct {
+	*gittest.Server
+	w    *world
+	over *atomic.Int64
+}
+
 // serve serves the world's repositories over HTTP.
-func (w *world) serve(o gittest.ServerOptions) *gittest.Server {
+func (w *world) serve(o gittest.ServerOptions) served {
 	w.Helper()
+	over, each := new(atomic.Int64), o.Each
 	o.Root = w.repos
+	o.Each = func(r gittest.Request) {
+		over.Add(1)
+		if each != nil {
+			each(r)
+		}
+	}
 	s := must[*gittest.Server](w)(gittest.Serve(o))
 	w.Cleanup(func() { s.Close() })
-	return s
+	return served{s, w, over}
+}
+
+// quiet waits until nothing is under way or wanted any more for any mount of the world, then gives the requests.
+func (s served) quiet() []gittest.Request {
+	s.w.Helper()
+	var all []gittest.Request
+	s.w.until("nothing is asked for any more", func() bool {
+		before := s.over.Load()
+		var st control.Status
+		if err := json.Unmarshal([]byte(s.w.ok("status", "--json")), &st); err != nil {
+			s.w.Fatal(err)
+		}
+		for _, m := range st.Mounts {
+			if m.Queue != (control.QueueStatus{}) {
+				return false
+			}
+		}
+		all = s.Log().Requests()
+		return int64(len(all)) == before && s.over.Load() == before
+	})
+	return all
 }
 
 // git runs stock git, in a directory that need not be a repository.

@@ -1,0 +1,238 @@
+package integration
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// meter tells what a server was asked for, step by step.
+type meter struct {
+	served
+	repo     *gittest.Repo
+	paths    map[object.ID][]string // of main's blobs
+	requests int
+	blobs    map[object.ID]int
+}
+
+// step is what went on since the last one, or since the start.
+type step struct {
+	requests []gittest.Request
+	blobs    map[object.ID]int // how often each was sent
+	paths    []string          // one for each blob sent
+}
+
+// meter serves a repository of the world and meters it. At the end of the test no blob may have been sent twice.
+func (w *world) meter(r *gittest.Repo, o gittest.ServerOptions) *meter {
+	w.Helper()
+	m := &meter{served: w.serve(o), repo: r, paths: map[object.ID][]string{}, blobs: map[object.ID]int{}}
+	for _, line := range strings.Split(strings.TrimSuffix(w.git(r.Path, "ls-tree", "-r", "-z", "main"), "\x00"), "\x00") {
+		about, name, _ := strings.Cut(line, "\t")
+		id := must[object.ID](w)(object.ParseID(strings.Fields(about)[2]))
+		m.paths[id] = append(m.paths[id], name)
+	}
+	w.Cleanup(func() {
+		sent, _ := m.Log().Blobs()
+		for id, n := range sent {
+			if n > 1 {
+				w.Errorf("blob %s of %q was sent %d times\n%s", id, m.paths[id], n, m.Log())
+				return
+			}
+		}
+	})
+	return m
+}
+
+func (m *meter) url() string { return m.URL(m.repo.Path) }
+
+// step waits until all is quiet.
+func (m *meter) step() step {
+	m.w.Helper()
+	all := m.quiet()
+	sent, _ := m.Log().Blobs()
+	s := step{requests: all[m.requests:], blobs: map[object.ID]int{}}
+	for id, n := range sent {
+		if n -= m.blobs[id]; n > 0 {
+			s.blobs[id] = n
+			if len(m.paths[id]) == 0 {
+				m.w.Errorf("blob %s was sent; main does not have it", id)
+				continue
+			}
+			s.paths = append(s.paths, m.paths[id][0])
+		}
+	}
+	m.requests, m.blobs = len(all), sent
+	return s
+}
+
+// expect checks a step's numbers. What was seen is logged, so that a run tells the figures.
+func (m *meter) expect(what string, s step, maxRequests, maxBlobs int) {
+	m.w.Helper()
+	m.w.Logf("%s: %d requests, %d blobs", what, len(s.requests), len(s.blobs))
+	if len(s.requests) > maxRequests || len(s.blobs) > maxBlobs {
+		m.w.Errorf("%s: %d requests and %d blobs, want at most %d and %d\n%s", what, len(s.requests), len(s.blobs), maxRequests, maxBlobs, m.Log())
+	}
+}
+
+// shell runs a command as people do, and gives what it printed.
+func (w *world) shell(dir, name string, args ...string) string {
+	w.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Dir = dir
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if exit, ok := err.(*exec.ExitError); ok && name == "grep" && exit.ExitCode() == 1 {
+		err = nil // nothing found
+	}
+	if err != nil {
+		w.Fatalf("%s %q: %v: %s", name, args, err, &stderr)
+	}
+	return string(out)
+}
+
+// sized makes a repository of small texts.
+func (w *world) sized(dirs, filesPerDir int) *gittest.Repo {
+	w.Helper()
+	r := w.repo("sized.git", object.SHA1)
+	must[object.ID](w)(r.Sized(dirs, filesPerDir))
+	return r
+}
+
+func TestMountAndListingBringNoBlob(t *testing.T) {
+	w := newWorld(t)
+	m := w.meter(w.sized(30, 40), gittest.ServerOptions{})
+	dir := w.bare(m.url()).Dir
+	s := m.step()
+	var commands []gittest.Command
+	for _, r := range s.requests {
+		commands = append(commands, r.Command)
+	}
+	if want := "[caps ls-refs fetch]"; fmt.Sprint(commands) != want || m.Log().Connections() != 1 {
+		t.Errorf("mount asked for %v on %d connections, want %v on 1", commands, m.Log().Connections(), want)
+	}
+	m.expect("mount", s, 3, 0)
+	if lines := strings.Count(w.shell(dir, "ls", "-R"), ".txt\n"); lines != 30*40 {
+		t.Errorf("ls -R listed %d files", lines)
+	}
+	m.expect("ls -R", m.step(), 0, 0)
+	w.shell(dir, "find", ".", "-type", "f", "-name", "*.none")
+	m.expect("find -name", m.step(), 0, 0)
+}
+
+func TestReadBringsNeighboursOnly(t *testing.T) {
+	w := newWorld(t)
+	m := w.meter(w.sized(30, 40), gittest.ServerOptions{})
+	dir := w.bare(m.url()).Dir
+	m.step()
+
+	const file = "d0007/f0004.txt"
+	if w.shell(dir, "cat", file) != w.git(m.repo.Path, "cat-file", "blob", "main:"+file)+"\n" {
+		t.Error("wrong content")
+	}
+	s := m.step()
+	m.expect("cat", s, 1, 33)
+	for _, p := range s.paths {
+		if path.Dir(p) != path.Dir(file) {
+			t.Errorf("reading %s brought %s", file, p)
+		}
+	}
+	w.shell(dir, "cat", file)
+	m.expect("second cat", m.step(), 0, 0)
+	w.dropCaches()
+	w.shell(dir, "cat", file)
+	m.expect("cat after drop_caches", m.step(), 0, 0)
+}
+
+func TestLongListing(t *testing.T) {
+	w := newWorld(t)
+	m := w.meter(w.sized(5, 100), gittest.ServerOptions{})
+	dir := w.bare(m.url()).Dir
+	m.step()
+	w.shell(dir, "ls", "-l", "d0002")
+	m.expect("ls -l of 100 files", m.step(), 2, 100)
+	w.shell(dir, "ls", "-l", "d0002")
+	m.expect("second ls -l", m.step(), 0, 0)
+}
+
+func TestSizesOfEverything(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		config         []string
+		requests, blob int
+	}{
+		{"contents", nil, 20, 5000},
+		{"object-info", []string{"transfer.advertiseObjectInfo=true"}, 20, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			m := w.meter(w.sized(100, 50), gittest.ServerOptions{Config: c.config, RTT: 20 * time.Millisecond})
+			dir := w.bare(m.url()).Dir
+			m.step()
+			if n := strings.Count(w.shell(dir, "find", ".", "-type", "f", "-size", "+0"), "\n"); n != 5000 {
+				t.Errorf("found %d files", n)
+			}
+			m.expect("find -size", m.step(), c.requests, c.blob)
+			w.shell(dir, "find", ".", "-type", "f", "-size", "+0")
+			m.expect("second find -size", m.step(), 0, 0)
+		})
+	}
+}
+
+func TestGrepOfEverything(t *testing.T) {
+	w := newWorld(t)
+	m := w.meter(w.sized(280, 50), gittest.ServerOptions{RTT: 50 * time.Millisecond})
+	mount := w.mount(m.url())
+	w.shell(mount.Dir, "grep", "-r", "-c", "never to be found", ".")
+	n := len(m.Log().Requests())
+	mount.await("history is complete", func(s control.MountStatus) bool { return s.History == "complete" })
+	s := m.step()
+	t.Logf("grep -r: %d requests at its end\n%s", n, m.Log())
+	m.expect("mount, grep -r and history", s, 15, 14_000)
+	w.shell(mount.Dir, "grep", "-r", "-c", "never to be found", ".")
+	m.expect("second grep -r", m.step(), 0, 0)
+}
+
+// Whoever looks into many directories, one file each, is not on the way through the whole tree.
+func TestSingleReadsStaySmall(t *testing.T) {
+	const dirs, files = 150, 60
+	for _, order := range []string{"shuffled", "by name"} {
+		t.Run(order, func(t *testing.T) {
+			w := newWorld(t)
+			m := w.meter(w.sized(dirs, files), gittest.ServerOptions{})
+			dir := w.bare(m.url()).Dir
+			m.step()
+			numbers := rand.New(rand.NewPCG(3, 4)).Perm(dirs)[:100]
+			if order == "by name" {
+				for i := range numbers {
+					numbers[i] = i
+				}
+			}
+			for i, d := range numbers {
+				name := fmt.Sprintf("d%04d/f%04d.txt", d, 10+i%20)
+				if _, err := os.ReadFile(filepath.Join(dir, name)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s := m.step()
+			m.expect("100 single reads", s, 100, 100*33)
+			for _, r := range s.requests {
+				if r.Blobs > 33 {
+					t.Errorf("one of them brought %d blobs\n%s", r.Blobs, m.Log())
+					break
+				}
+			}
+		})
+	}
+}
