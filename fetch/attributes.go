@@ -32,7 +32,7 @@ type rules struct {
 // rule says how checkout would change the file at path. Attributes that are not here are fetched, in the request
 // that brings the file itself.
 func (v *View) rule(ctx context.Context, id object.ID, path string) (convert.Rule, error) {
-	files, err := v.attributes(ctx, dirOf(path), &prioritize.Want{ID: id, Class: prioritize.Sibling, Path: path})
+	files, err := v.attributes(ctx, dirOf(path), func() []prioritize.Want { return v.together(ctx, id, path) })
 	if err != nil {
 		return convert.Rule{}, fmt.Errorf("read %s: %w", path, err)
 	}
@@ -40,6 +40,24 @@ func (v *View) rule(ctx context.Context, id object.ID, path string) (convert.Rul
 		v.store.notice("the repository asks for " + name + ", which is not applied: such files read as they are stored")
 	}
 	return convert.Decide(v.rules.settings, files, path), nil
+}
+
+// together lists what is missing to read the file at path: its attributes, itself, and its neighbours.
+func (v *View) together(ctx context.Context, id object.ID, path string) []prioritize.Want {
+	var wants []prioritize.Want
+	for dir := dirOf(path); ; dir = dirOf(dir) {
+		if e, ok := v.attributesEntry(ctx, dir); ok && v.missing(e.ID) {
+			wants = append(wants, prioritize.Want{ID: e.ID, Class: prioritize.Sibling, Path: join(dir, attributesName)})
+		}
+		if dir == "" {
+			break
+		}
+	}
+	if v.missing(id) {
+		wants = append(wants, prioritize.Want{ID: id, Class: prioritize.Sibling, Path: path})
+		wants = append(wants, v.neighbours(ctx, path)...)
+	}
+	return wants
 }
 
 // knownRule is rule where that needs no waiting.
@@ -53,8 +71,8 @@ func (v *View) knownRule(path string) (convert.Rule, bool) {
 	return convert.Decide(v.rules.settings, files, path), true
 }
 
-// attributes gives the .gitattributes that apply in a directory. wanted is what they are asked for; it travels along.
-func (v *View) attributes(ctx context.Context, dir string, wanted *prioritize.Want) ([]*convert.File, error) {
+// attributes gives the .gitattributes that apply in a directory. What is fetched for that takes along with it.
+func (v *View) attributes(ctx context.Context, dir string, along func() []prioritize.Want) ([]*convert.File, error) {
 	v.mu.Lock()
 	files, ok := v.rules.files[dir]
 	v.mu.Unlock()
@@ -63,7 +81,7 @@ func (v *View) attributes(ctx context.Context, dir string, wanted *prioritize.Wa
 	}
 	if dir != "" {
 		var err error
-		if files, err = v.attributes(ctx, dirOf(dir), wanted); err != nil {
+		if files, err = v.attributes(ctx, dirOf(dir), along); err != nil {
 			return nil, err
 		}
 	}
@@ -71,15 +89,13 @@ func (v *View) attributes(ctx context.Context, dir string, wanted *prioritize.Wa
 	if err != nil {
 		return nil, err
 	}
-	for _, e := range entries {
-		if e.Name == attributesName && (e.Mode == object.ModeFile || e.Mode == object.ModeExec) {
-			f, err := v.attributesFile(ctx, e.ID, join(dir, e.Name), wanted)
-			if err != nil {
-				return nil, err
-			}
-			if f != nil {
-				files = append(files[:len(files):len(files)], f)
-			}
+	if e, ok := findAttributes(entries); ok {
+		f, err := v.attributesFile(ctx, e.ID, dir, along)
+		if err != nil {
+			return nil, err
+		}
+		if f != nil {
+			files = append(files[:len(files):len(files)], f)
 		}
 	}
 	v.mu.Lock()
@@ -91,13 +107,27 @@ func (v *View) attributes(ctx context.Context, dir string, wanted *prioritize.Wa
 	return files, nil
 }
 
-// attributesFile reads one .gitattributes; nil if nothing in it changes contents.
-func (v *View) attributesFile(ctx context.Context, id object.ID, path string, wanted *prioritize.Want) (*convert.File, error) {
-	var along []prioritize.Want
-	if wanted.ID != id && v.missing(wanted.ID) {
-		along = append(v.neighbours(ctx, wanted.Path), *wanted)
+// attributesEntry finds a directory's .gitattributes among the trees that are here.
+func (v *View) attributesEntry(ctx context.Context, dir string) (object.TreeEntry, bool) {
+	entries, err := v.store.directory(ctx, v.root, dir)
+	if err != nil {
+		return object.TreeEntry{}, false
 	}
-	c, err := v.raw(ctx, id, path, along)
+	return findAttributes(entries)
+}
+
+func findAttributes(entries []object.TreeEntry) (object.TreeEntry, bool) {
+	for _, e := range entries {
+		if e.Name == attributesName && (e.Mode == object.ModeFile || e.Mode == object.ModeExec) {
+			return e, true
+		}
+	}
+	return object.TreeEntry{}, false
+}
+
+// attributesFile reads one .gitattributes; nil if nothing in it changes contents.
+func (v *View) attributesFile(ctx context.Context, id object.ID, dir string, along func() []prioritize.Want) (*convert.File, error) {
+	c, err := v.raw(ctx, id, join(dir, attributesName), along)
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +139,7 @@ func (v *View) attributesFile(ctx context.Context, id object.ID, path string, wa
 	if _, err := c.ReadAt(text, 0); err != nil && err != io.EOF {
 		return nil, err
 	}
-	f := convert.Parse(text, dirOf(path) == "")
+	f := convert.Parse(text, dir == "")
 	if !f.Matters() {
 		return nil, nil
 	}
@@ -132,7 +162,7 @@ func (v *View) converted(ctx context.Context, id object.ID, path string, r conve
 	if c, ok := v.store.content(key); ok {
 		return c, nil
 	}
-	c, err := v.raw(ctx, id, path, nil)
+	c, err := v.raw(ctx, id, path, func() []prioritize.Want { return v.neighbours(ctx, path) })
 	if err != nil || c.Size() > maxConverted {
 		return c, err
 	}

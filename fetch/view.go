@@ -135,34 +135,31 @@ func (v *View) asStored(ctx context.Context, b Blob) (bool, error) {
 
 // Open gives a file's content as checkout would write it, fetching it if it is not here.
 func (v *View) Open(ctx context.Context, b Blob) (Content, error) {
+	neighbours := func() []prioritize.Want { return v.neighbours(ctx, b.Path) }
 	if b.Link {
-		return v.raw(ctx, b.ID, b.Path, nil)
+		return v.raw(ctx, b.ID, b.Path, neighbours)
 	}
 	r, err := v.rule(ctx, b.ID, b.Path)
 	if err != nil {
 		return nil, err
 	}
 	if r.IsZero() {
-		return v.raw(ctx, b.ID, b.Path, nil)
+		return v.raw(ctx, b.ID, b.Path, neighbours)
 	}
 	return v.converted(ctx, b.ID, b.Path, r)
 }
 
-// raw gives a blob's content as it is stored. If it has to be fetched, along travels in the same request; nil
-// stands for the path's neighbours.
-func (v *View) raw(ctx context.Context, id object.ID, path string, along []prioritize.Want) (Content, error) {
+// raw gives a blob's content as it is stored. If it has to be fetched, what along names travels in the same request.
+func (v *View) raw(ctx context.Context, id object.ID, path string, along func() []prioritize.Want) (Content, error) {
 	if c, ok := v.store.content(id); ok {
 		return c, nil
 	}
 	if ok, err := v.store.materialize(id); err != nil {
 		return nil, err
 	} else if !ok {
-		if along == nil {
-			along = v.neighbours(ctx, path)
-		}
 		ctx, cancel := v.untilClosed(ctx)
 		defer cancel()
-		data, err := v.store.blobPipe.wait(ctx, prioritize.Want{ID: id, Path: path}, along)
+		data, err := v.store.blobPipe.wait(ctx, prioritize.Want{ID: id, Path: path}, along())
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", path, err)
 		}
