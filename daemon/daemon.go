@@ -28,12 +28,16 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
+// What a request that leaves it open gets.
 const (
-	defaultCacheSize = 20 << 30  // bytes of contents on disk
-	defaultBudget    = 256 << 20 // content bytes that prefetch auto brings for one mount
-	defaultDeadline  = time.Minute
-	memoryBudget     = 24 << 20 // bytes of parsed trees and small contents in memory
-	retries          = 3
+	DefaultCacheSize = 20 << 30  // bytes of contents on disk
+	DefaultBudget    = 256 << 20 // content bytes that prefetch auto brings for one mount
+	DefaultDeadline  = time.Minute
+)
+
+const (
+	memoryBudget = 24 << 20 // bytes of parsed trees and small contents in memory
+	retries      = 3
 )
 
 // Config says where a daemon keeps its state.
@@ -78,17 +82,21 @@ func New(c Config) (*Daemon, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make memory cache: %w", err)
 	}
-	blobs, err := cache.OpenBlobs(filepath.Join(c.State, "blobs"), defaultCacheSize)
+	blobs, err := cache.OpenBlobs(filepath.Join(c.State, "blobs"), DefaultCacheSize)
 	if err != nil {
 		memory.Close()
 		return nil, fmt.Errorf("open cache: %w", err)
 	}
 	idle := make(chan struct{})
 	close(idle)
-	return &Daemon{
+	d := &Daemon{
 		state: c.State, log: c.Log, memory: memory, blobs: blobs,
 		stores: map[string]*sharedStore{}, mounts: map[string]*mount{}, idle: idle,
-	}, nil
+	}
+	if err := d.removeLeftovers(); err != nil {
+		return nil, errors.Join(fmt.Errorf("open state directory: %w", err), d.Close(context.Background()))
+	}
+	return d, nil
 }
 
 // Close unmounts everything and gives back all the daemon holds. Mounts that are busy are detached, so that
@@ -202,7 +210,7 @@ func (d *Daemon) store(r control.MountRequest) (s *fetch.Store, release func(), 
 	} else {
 		deadline := r.Timeout
 		if deadline == 0 {
-			deadline = defaultDeadline
+			deadline = DefaultDeadline
 		}
 		shared.Store, shared.err = fetch.Open(fetch.Config{
 			Dir: filepath.Join(d.state, "stores", dir), Remote: remote, Blobs: d.blobs, Memory: d.memory,

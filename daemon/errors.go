@@ -3,12 +3,10 @@ package daemon
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net/url"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -19,51 +17,14 @@ import (
 )
 
 var (
-	errAlreadyMounted = errors.New("something is mounted there already")
+	errAlreadyMounted = errors.New("artifactfs has mounted something there already")
+	errTaken          = errors.New("another file system is mounted there")
+	errInside         = errors.New("the directory lies inside the mount")
 	errNotEmpty       = errors.New("the directory is not empty")
 	errNotDirectory   = errors.New("not a directory")
 	errDeadMount      = errors.New("a dead mount is there: its process is gone")
 	errNoFuse         = errors.New("/dev/fuse cannot be opened")
 )
-
-// prepareDir makes sure that dir can be mounted on, making it if it is missing.
-func prepareDir(dir string) (made bool, err error) {
-	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
-	if err != nil {
-		return false, fmt.Errorf("%w: %w", errNoFuse, errors.Unwrap(err))
-	}
-	f.Close()
-	info, err := os.Stat(dir)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return false, err
-		}
-		return true, nil
-	case errors.Is(err, syscall.ENOTCONN):
-		return false, errDeadMount
-	case err != nil:
-		return false, err
-	case !info.IsDir():
-		return false, errNotDirectory
-	}
-	parent, err := os.Stat(filepath.Dir(dir))
-	if err != nil {
-		return false, err
-	}
-	if info.Sys().(*syscall.Stat_t).Dev != parent.Sys().(*syscall.Stat_t).Dev {
-		return false, errAlreadyMounted
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return false, err
-	}
-	defer d.Close()
-	if names, _ := d.Readdirnames(1); len(names) > 0 {
-		return false, errNotEmpty
-	}
-	return false, nil
-}
 
 func notMounted(verb, dir string) *control.Error {
 	return &control.Error{Code: control.ExitNotMounted, Verb: verb, Object: dir, Cause: "nothing of artifactfs is mounted there",
@@ -137,6 +98,8 @@ func explain(verb, thing string, err error) *control.Error {
 		e.Code = control.ExitRemote
 	case errors.Is(err, errAlreadyMounted):
 		e.Hint = "artifactfs unmount " + thing + " ends the mount there"
+	case errors.Is(err, errTaken), errors.Is(err, errInside):
+		e.Hint = "choose another directory"
 	case errors.Is(err, errDeadMount):
 		e.Hint = "umount -l " + thing + " removes it"
 	case errors.Is(err, errNotEmpty):

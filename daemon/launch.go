@@ -18,6 +18,7 @@ import (
 const (
 	launchTime = 15 * time.Second
 	launchPoll = 5 * time.Millisecond
+	endTime    = 5 * time.Second // for a daemon that was started in vain
 )
 
 // LaunchConfig says how to start a daemon in the background.
@@ -37,7 +38,7 @@ func Ensure(ctx context.Context, c LaunchConfig) (*control.Client, error) {
 	if err := os.MkdirAll(filepath.Dir(c.Socket), 0o700); err != nil {
 		return nil, fmt.Errorf("start daemon: %w", err)
 	}
-	unlock, err := disk.Lock(c.Socket + ".launch")
+	unlock, err := lockLaunch(ctx, c.Socket+".launch")
 	if err != nil {
 		return nil, fmt.Errorf("start daemon: %w", err)
 	}
@@ -71,16 +72,46 @@ func launch(ctx context.Context, c LaunchConfig) (*control.Client, error) {
 	defer cancel()
 	for {
 		client, err := control.Dial(ctx, c.Socket)
-		if err == nil || !errors.Is(err, control.ErrNoServer) {
+		if err == nil || !errors.Is(err, control.ErrNoServer) && ctx.Err() == nil {
 			return client, err
 		}
 		select {
 		case err := <-ended:
 			return nil, fmt.Errorf("start daemon: it ended at once (%v): %s", err, tail(c.Log, from))
 		case <-ctx.Done():
+			if client, err := control.Dial(context.WithoutCancel(ctx), c.Socket); err == nil {
+				return client, nil // at the last moment: others may use it already
+			}
+			endChild(cmd.Process, ended)
 			return nil, fmt.Errorf("start daemon: no answer: %w", ctx.Err())
 		case <-time.After(launchPoll):
 		}
+	}
+}
+
+// lockLaunch waits for whoever starts the daemon at this moment, or for ctx.
+func lockLaunch(ctx context.Context, path string) (unlock func(), err error) {
+	for {
+		unlock, err := disk.TryLock(path)
+		if !errors.Is(err, disk.ErrLocked) {
+			return unlock, err
+		}
+		select {
+		case <-time.After(launchPoll):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// endChild ends a daemon that nobody has reached, and waits for it.
+func endChild(p *os.Process, ended <-chan error) {
+	p.Signal(syscall.SIGTERM)
+	select {
+	case <-ended:
+	case <-time.After(endTime):
+		p.Kill()
+		<-ended
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,7 +29,8 @@ type mount struct {
 	since   time.Time
 	before  fetch.Stats // what the store had done when the mount began
 
-	made    bool // the directory did not exist
+	point   mountpoint
+	unlock  func() // of home
 	store   *fetch.Store
 	release func()
 	snap    *fetch.Snapshot
@@ -38,24 +38,28 @@ type mount struct {
 	tree    *worktree.Tree
 	server  *fuse.Server
 
-	cancel context.CancelFunc // ends the work behind the mount
-	work   sync.WaitGroup
-	gone   chan struct{} // closed when nothing of the mount is left
+	abort context.CancelFunc // ends the start
+	work  sync.WaitGroup     // behind the mount
+	gone  chan struct{}      // closed when nothing of the mount is left
 
-	gitReady    chan struct{} // closed when the git directory is there, or will not be
-	historyDone chan struct{}
-	hydrated    chan struct{}
+	// Closed when the first try is over, whether it went well or not.
+	gitTried, historyTried, hydrateTried chan struct{}
 
 	mu       sync.Mutex
-	state    control.State
-	failure  string // why gitdir, history or hydration did not come
+	state    control.State      // until it leaves preparing, the fields above belong to start alone
+	aborted  bool               // somebody ended the start
+	cancel   context.CancelFunc // ends the work behind the mount
+	gitReady bool
+	failures map[string]error // what behind the mount fails at present, by what was being done
 	stopping bool
 }
 
 // Mount acquires and mounts. Whatever fails, or if ctx ends, nothing is left of it.
 func (d *Daemon) Mount(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error) {
 	start := time.Now()
-	m, err := d.reserve(r)
+	ctx, abort := context.WithCancel(ctx)
+	defer abort()
+	m, err := d.reserve(r, abort)
 	if err != nil {
 		return control.MountReply{}, explain("mount", r.Dir, err)
 	}
@@ -63,15 +67,18 @@ func (d *Daemon) Mount(ctx context.Context, r control.MountRequest, progress fun
 	if err == nil {
 		err = m.await(ctx, progress)
 		reply.Timings.Total = time.Since(start).Milliseconds()
-		if m.snap.Whole() {
-			reply.Timings.Trees = m.snap.Took().Milliseconds()
+		if snap := m.snapshot(); snap != nil && snap.Whole() {
+			reply.Timings.Trees = snap.Took().Milliseconds()
 			if r.Wait != control.WaitTree {
 				reply.Files = int64(m.view.Hydration(ctx).Files)
 			}
 		}
 	}
 	if err != nil {
-		if stopErr := m.stop(context.WithoutCancel(ctx), true); stopErr != nil {
+		if ctx.Err() != nil { // whatever else went wrong, this is why
+			err = ctx.Err()
+		}
+		if stopErr := m.takeDown(context.WithoutCancel(ctx), true); stopErr != nil {
 			d.log.Warn("undo mount", zap.String("dir", m.dir), zap.Error(stopErr))
 		}
 		return control.MountReply{}, explainMount(m, err)
@@ -82,12 +89,13 @@ func (d *Daemon) Mount(ctx context.Context, r control.MountRequest, progress fun
 }
 
 // reserve takes a directory's place in the registry, so that it is mounted once.
-func (d *Daemon) reserve(r control.MountRequest) (*mount, error) {
+func (d *Daemon) reserve(r control.MountRequest, abort context.CancelFunc) (*mount, error) {
 	var id [4]byte
 	rand.Read(id[:])
 	m := &mount{
 		daemon: d, id: hex.EncodeToString(id[:]), dir: filepath.Clean(r.Dir), request: r, since: time.Now(), state: control.StatePreparing,
-		gone: make(chan struct{}), gitReady: make(chan struct{}), historyDone: make(chan struct{}), hydrated: make(chan struct{}),
+		abort: abort, gone: make(chan struct{}), failures: map[string]error{},
+		gitTried: make(chan struct{}), historyTried: make(chan struct{}), hydrateTried: make(chan struct{}),
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -101,13 +109,13 @@ func (d *Daemon) reserve(r control.MountRequest) (*mount, error) {
 }
 
 // home is the mount's own directory below the state directory.
-func (m *mount) home() string { return filepath.Join(m.daemon.state, "mounts", m.id) }
+func (m *mount) home() string { return filepath.Join(m.daemon.homes(), m.id) }
 
 // start brings the mount up to the point where its root directory is readable.
 func (m *mount) start(ctx context.Context, start time.Time, progress func(control.Progress)) (control.MountReply, error) {
 	var reply control.MountReply
 	var err error
-	if m.made, err = prepareDir(m.dir); err != nil {
+	if m.point, err = prepareMountpoint(ctx, m.dir); err != nil {
 		return reply, err
 	}
 	if m.store, m.release, err = m.daemon.store(m.request); err != nil {
@@ -119,7 +127,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 		return reply, err
 	}
 	m.view = m.store.View(m.snap, gitdir.CheckoutSettings(ctx))
-	if err := os.MkdirAll(m.home(), 0o700); err != nil {
+	if m.unlock, err = m.daemon.makeHome(m.home()); err != nil {
 		return reply, err
 	}
 	m.tree, err = worktree.Open(filepath.Join(m.home(), "inodes"), source{m.view}, worktree.Options{
@@ -140,7 +148,9 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err := <-rootReady; err != nil {
 		return reply, err
 	}
-	m.goBehind()
+	if !m.goBehind() {
+		return reply, context.Canceled
+	}
 	return control.MountReply{
 		ID: m.id, Dir: m.dir, Remote: m.store.URL(), Ref: shortRef(m.snap.Ref), Commit: m.snap.Commit.String(), Files: -1,
 		Timings: control.Timings{
@@ -159,84 +169,17 @@ func (m *mount) readRoot(ctx context.Context) <-chan error {
 	return ready
 }
 
-// goBehind starts what goes on behind the mount: the git directory, history, hydration, and watching for the end.
-func (m *mount) goBehind() {
-	ctx, cancel := context.WithCancel(context.Background())
-	m.mu.Lock()
-	m.state, m.cancel = control.StateMounted, cancel
-	m.mu.Unlock()
-	m.work.Go(func() {
-		defer close(m.historyDone)
-		git := m.makeGitDir(ctx)
-		close(m.gitReady)
-		if git != nil && m.request.History != control.HistoryNone && !m.snap.Commit.IsZero() {
-			m.deepen(ctx, git)
-		}
-	})
-	m.work.Go(func() {
-		defer close(m.hydrated)
-		budget := m.request.PrefetchBudget
-		if budget == 0 {
-			budget = defaultBudget
-		}
-		if m.request.Prefetch == control.PrefetchAll {
-			budget = 0
-		}
-		if err := m.view.Hydrate(ctx, fetch.Prefetch(m.request.Prefetch), budget); err != nil && ctx.Err() == nil {
-			m.fail("prefetch", err)
-		}
-	})
-	go func() { // somebody may unmount without us
-		m.server.Wait()
-		m.finish()
-	}()
-}
-
-// makeGitDir waits for all trees, then writes the native git directory; nil if it cannot be.
-func (m *mount) makeGitDir(ctx context.Context) *gitdir.Dir {
-	err := m.snap.Wait(ctx)
-	var git *gitdir.Dir
-	if err == nil {
-		git, err = gitdir.Create(filepath.Join(m.home(), "git"), gitdir.Options{
-			Format: m.snap.Format, WorkTree: m.dir, Remote: m.store.URL(), Objects: filepath.Join(m.store.GitDir(), "objects"),
-			Ref: m.snap.Ref, Commit: m.snap.Commit, Shallow: m.snap.Shallow(),
-		})
-	}
-	if err != nil && ctx.Err() == nil {
-		m.fail("make git directory", err)
-	}
-	return git
-}
-
-func (m *mount) deepen(ctx context.Context, git *gitdir.Dir) {
-	err := m.store.Deepen(ctx)
-	if err == nil {
-		err = errors.Join(git.SetRefs(m.store.Refs()), git.SetShallow(m.store.Boundary()))
-	}
-	if err != nil && ctx.Err() == nil {
-		m.fail("complete history", err)
-	}
-}
-
-// fail notes what went wrong behind the mount; the mount itself goes on.
-func (m *mount) fail(what string, err error) {
-	m.daemon.log.Warn(what, zap.String("dir", m.dir), zap.Error(err))
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.failure = fmt.Sprintf("%s: %v", what, err)
-}
-
 // await blocks until what the request waits for is there.
 func (m *mount) await(ctx context.Context, progress func(control.Progress)) error {
 	var waitFor []<-chan struct{}
 	if m.request.Wait != control.WaitTree {
-		waitFor = append(waitFor, m.gitReady)
+		waitFor = append(waitFor, m.gitTried)
 	}
 	if m.request.History == control.HistoryFull {
-		waitFor = append(waitFor, m.historyDone)
+		waitFor = append(waitFor, m.historyTried)
 	}
 	if m.request.Wait == control.WaitAll {
-		waitFor = append(waitFor, m.historyDone, m.hydrated)
+		waitFor = append(waitFor, m.historyTried, m.hydrateTried)
 	}
 	for _, ch := range waitFor {
 		if err := m.awaitOne(ctx, ch, progress); err != nil {
@@ -244,11 +187,7 @@ func (m *mount) await(ctx context.Context, progress func(control.Progress)) erro
 		}
 	}
 	if len(waitFor) > 0 {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		if m.failure != "" {
-			return errors.New(m.failure)
-		}
+		return m.failure()
 	}
 	return nil
 }
@@ -272,12 +211,12 @@ func (m *mount) awaitOne(ctx context.Context, ch <-chan struct{}, progress func(
 
 // step says what the mount is busy with.
 func (m *mount) step(ctx context.Context) control.Progress {
-	if !m.snap.Whole() {
-		n, _ := m.snap.Arrived()
+	if snap := m.snapshot(); !snap.Whole() {
+		n, _ := snap.Arrived()
 		return control.Progress{Phase: "trees", Done: n, Unit: "objects"}
 	}
 	select {
-	case <-m.hydrated:
+	case <-m.hydrateTried:
 		st := m.store.Stats()
 		return control.Progress{Phase: "history", Done: st.BytesIn - m.before.BytesIn, Unit: "bytes"}
 	default:
@@ -286,8 +225,27 @@ func (m *mount) step(ctx context.Context) control.Progress {
 	}
 }
 
-// stop unmounts. A busy mount is an error that changes nothing, unless force detaches it.
+// stop unmounts. A busy mount is an error that changes nothing, unless force detaches it. One that is being
+// prepared is told to give up, and whoever prepares it takes it down.
 func (m *mount) stop(ctx context.Context, force bool) error {
+	m.mu.Lock()
+	preparing := m.state == control.StatePreparing
+	m.aborted = m.aborted || preparing
+	m.mu.Unlock()
+	if !preparing {
+		return m.takeDown(ctx, force)
+	}
+	m.abort()
+	select {
+	case <-m.gone:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// takeDown unmounts a mount that is not, or no longer, being prepared by somebody else.
+func (m *mount) takeDown(ctx context.Context, force bool) error {
 	if m.server != nil {
 		if err := m.server.Unmount(ctx); err != nil {
 			if !force {
@@ -313,9 +271,10 @@ func (m *mount) finish() {
 		return
 	}
 	m.stopping, m.state = true, control.StateUnmounted
+	cancel := m.cancel
 	m.mu.Unlock()
-	if m.cancel != nil {
-		m.cancel()
+	if cancel != nil {
+		cancel()
 	}
 	m.work.Wait()
 	if m.view != nil {
@@ -329,13 +288,14 @@ func (m *mount) finish() {
 	if m.release != nil {
 		m.release()
 	}
-	os.RemoveAll(m.home())
-	if m.made {
-		os.Remove(m.dir) // only if it is as empty as we made it
+	if m.unlock != nil {
+		os.RemoveAll(m.home())
+		m.unlock()
 	}
+	m.point.remove()
 	m.daemon.log.Info("unmounted", zap.String("dir", m.dir))
+	m.daemon.remove(m) // first: whoever waits may mount there again at once
 	close(m.gone)
-	m.daemon.remove(m)
 }
 
 // Unmount ends the mount at a directory.

@@ -21,18 +21,17 @@ func (d *Daemon) Status(ctx context.Context) (control.Status, error) {
 
 func (m *mount) status(ctx context.Context) control.MountStatus {
 	m.mu.Lock()
-	state, failure := m.state, m.failure
+	state, snap, served, gitReady := m.state, m.snap, m.cancel != nil, m.gitReady
 	m.mu.Unlock()
 	s := control.MountStatus{
-		ID: m.id, Dir: m.dir, State: state, Error: failure, ReadOnly: true, Since: m.since, PID: os.Getpid(), History: control.HistoryShallow,
+		ID: m.id, Dir: m.dir, State: state, ReadOnly: true, Since: m.since, PID: os.Getpid(), History: control.HistoryShallow,
 	}
-	if state == control.StatePreparing {
-		return s // the other fields are still being written
+	if !served {
+		return s // the other fields are still being written, or never were
 	}
-	select {
-	case <-m.gitReady:
-		s.GitReady = true
-	default:
+	s.GitReady = gitReady
+	if err := m.failure(); err != nil {
+		s.Error = err.Error()
 	}
 	stats := m.store.Stats()
 	if stats.Failure != nil {
@@ -41,12 +40,12 @@ func (m *mount) status(ctx context.Context) control.MountStatus {
 	if s.Error != "" && state == control.StateMounted {
 		s.State = control.StateDegraded
 	}
-	s.Remote, s.Ref, s.Commit = m.store.URL(), shortRef(m.snap.Ref), m.snap.Commit.String()
+	s.Remote, s.Ref, s.Commit = m.store.URL(), shortRef(snap.Ref), snap.Commit.String()
 	if stats.History != "" {
 		s.History = control.HistoryState(stats.History)
 	}
 	h := m.view.Hydration(ctx)
-	s.Tree = control.TreeStatus{Files: int64(h.Files), Complete: m.snap.Whole()}
+	s.Tree = control.TreeStatus{Files: int64(h.Files), Complete: snap.Whole()}
 	s.Blobs = control.BlobStatus{Total: int64(h.Blobs), Hydrated: int64(h.Hydrated), Bytes: h.Bytes}
 	s.Network = control.NetworkStatus{
 		Requests: stats.Requests - m.before.Requests, RoundTrips: stats.RoundTrips - m.before.RoundTrips,
@@ -56,11 +55,18 @@ func (m *mount) status(ctx context.Context) control.MountStatus {
 	return s
 }
 
+// served says whether the mount was there once: what start writes is settled then.
+func (m *mount) served() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.cancel != nil
+}
+
 // Prefetch raises what matches before anything that nobody asked for.
 func (d *Daemon) Prefetch(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error) {
 	var reply control.PrefetchReply
 	m, ok := d.find(r.Dir)
-	if !ok || m.view == nil {
+	if !ok || !m.served() {
 		return reply, notMounted("prefetch", r.Dir)
 	}
 	h, err := m.view.Want(ctx, matcher(r.Paths), r.Wait, func(h fetch.Hydration) {

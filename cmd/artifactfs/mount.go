@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/daemon"
 )
 
 type mountOptions struct {
@@ -64,9 +65,9 @@ What is hydrated stays in a cache on disk that all mounts share. Every mount is 
 	f.Var(newChoice(&r.Wait, control.WaitTree, control.WaitTree, control.WaitGit, control.WaitAll), "wait", "return when the tree is readable, when git is ready, too,\nor when what --prefetch names is hydrated, too")
 	f.Var(newChoice(&r.History, control.HistoryBackground, control.HistoryBackground, control.HistoryFull, control.HistoryNone), "history", "when the commits behind the mounted one come: behind the\nmount, before it counts as done, or never")
 	f.Var(newChoice(&r.Prefetch, control.PrefetchAuto, control.PrefetchAuto, control.PrefetchAll, control.PrefetchNone), "prefetch", "what to hydrate before it is read: by likely need up to\nthe budget, everything, or nothing")
-	f.Var(&budget, "prefetch-budget", "most that --prefetch auto brings (default 256M)")
-	f.Var(&cache, "cache-size", "quota of hydrated contents on disk, for all mounts together (default 20G)")
-	f.DurationVar(&r.Timeout, "timeout", 0, "longest `WAIT` for the remote, now and in a later read (default 1m)")
+	f.Var(&budget, "prefetch-budget", "most that --prefetch auto brings (default "+sizeText(daemon.DefaultBudget)+")")
+	f.Var(&cache, "cache-size", "quota of hydrated contents on disk, for all mounts together (default "+sizeText(daemon.DefaultCacheSize)+")")
+	f.DurationVar(&r.Timeout, "timeout", 0, "longest `WAIT` for the remote, now and in a later read (default "+strings.TrimSuffix(daemon.DefaultDeadline.String(), "0s")+")")
 	f.StringVar(&r.TokenFile, "token-file", "", "read the token for the remote from `FILE`, again whenever it is refused")
 	f.Uint32Var(&r.UID, "uid", uint32(os.Getuid()), "`ID` of the owner of everything in the mount")
 	f.Uint32Var(&r.GID, "gid", uint32(os.Getgid()), "`ID` of the group of everything in the mount")

@@ -26,7 +26,7 @@ func TestMountPrintsTheContract(t *testing.T) {
 	got := a.ok("mount", "https://127.0.0.1/team/app.git", "--json")
 	want := `{"id":"m1","dir":"` + a.dir + `/app","remote":"https://127.0.0.1/team/app.git","ref":"main",` +
 		`"commit":"0123456789abcdef0123456789abcdef01234567","session":"","files":14103,` +
-		`"timings_ms":{"connect":1,"tree":2,"mounted":3,"total":4}}` + "\n"
+		`"timings_ms":{"connect":1,"tree":2,"trees":0,"mounted":3,"total":4}}` + "\n"
 	if got != want {
 		t.Errorf("got  %swant %s", got, want)
 	}

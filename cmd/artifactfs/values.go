@@ -65,6 +65,19 @@ func (s *size) Set(text string) error {
 	return nil
 }
 
+// sizeText writes a size the shortest way that parseSize reads as the same.
+func sizeText(n int64) string {
+	unit := -1
+	for ; n != 0 && n%1024 == 0 && unit < 3; unit++ {
+		n /= 1024
+	}
+	text := strconv.FormatInt(n, 10)
+	if unit >= 0 {
+		text += "KMGT"[unit : unit+1]
+	}
+	return text
+}
+
 // parseSize reads bytes with an optional K, M, G or T (powers of 1024; "KiB" and "KB" mean the same).
 func parseSize(text string) (int64, error) {
 	number := strings.ToUpper(strings.TrimSpace(text))

@@ -1,0 +1,164 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/gitdir"
+)
+
+// What failed behind a mount is tried again after retryFirst, and after twice as long each time, up to retryMost.
+const (
+	retryFirst = time.Second
+	retryMost  = 30 * time.Second
+)
+
+// goBehind starts what goes on behind the mount: the git directory, history, hydration, and watching for the end.
+// false: somebody has ended the mount before it was there.
+func (m *mount) goBehind() bool {
+	ctx, cancel := context.WithCancel(context.Background())
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.aborted {
+		cancel()
+		return false
+	}
+	m.state, m.cancel = control.StateMounted, cancel
+	m.work.Go(func() {
+		var git *gitdir.Dir
+		m.persist(ctx, "make git directory", m.gitTried, func() (err error) {
+			git, err = m.makeGitDir(ctx)
+			return err
+		})
+		if git == nil || m.request.History == control.HistoryNone || m.snap.Commit.IsZero() {
+			close(m.historyTried)
+			return
+		}
+		m.persist(ctx, "complete history", m.historyTried, func() error { return m.deepen(ctx, git) })
+	})
+	m.work.Go(func() {
+		budget := m.request.PrefetchBudget
+		if budget == 0 {
+			budget = DefaultBudget
+		}
+		if m.request.Prefetch == control.PrefetchAll {
+			budget = 0
+		}
+		m.persist(ctx, "prefetch", m.hydrateTried, func() error {
+			return m.view.Hydrate(ctx, fetch.Prefetch(m.request.Prefetch), budget)
+		})
+	})
+	go func() { // somebody may unmount without us
+		m.server.Wait()
+		m.finish()
+	}()
+	return true
+}
+
+// persist does work until it succeeds or ctx ends; meanwhile its failure shows in the mount's status. tried is closed
+// after the first time, so that whoever waits hears of a failure.
+func (m *mount) persist(ctx context.Context, what string, tried chan<- struct{}, work func() error) {
+	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
+		err := work()
+		if ctx.Err() == nil {
+			m.note(what, err)
+		}
+		if tried != nil {
+			close(tried)
+			tried = nil
+		}
+		if err == nil {
+			return
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// note records how work behind the mount went; the mount itself goes on.
+func (m *mount) note(what string, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, failed := m.failures[what]
+	switch {
+	case err != nil:
+		m.daemon.log.Warn(what, zap.String("dir", m.dir), zap.Error(err))
+		m.failures[what] = err
+	case failed:
+		m.daemon.log.Info("succeeded after all: "+what, zap.String("dir", m.dir))
+		delete(m.failures, what)
+	}
+}
+
+// failure is what fails behind the mount at present; nil if nothing does.
+func (m *mount) failure() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, what := range slices.Sorted(maps.Keys(m.failures)) {
+		return fmt.Errorf("%s: %w", what, m.failures[what])
+	}
+	return nil
+}
+
+// makeGitDir waits for all trees, then writes the native git directory.
+func (m *mount) makeGitDir(ctx context.Context) (*gitdir.Dir, error) {
+	snap, err := m.wholeSnapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	git, err := gitdir.Create(filepath.Join(m.home(), "git"), gitdir.Options{
+		Format: snap.Format, WorkTree: m.dir, Remote: m.store.URL(), Objects: filepath.Join(m.store.GitDir(), "objects"),
+		Ref: snap.Ref, Commit: snap.Commit, Shallow: snap.Shallow(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.gitReady = true
+	return git, nil
+}
+
+// wholeSnapshot waits for all trees. If they broke off, the same commit is acquired once more.
+func (m *mount) wholeSnapshot(ctx context.Context) (*fetch.Snapshot, error) {
+	snap := m.snapshot()
+	err := snap.Wait(ctx)
+	if err == nil || ctx.Err() != nil {
+		return snap, err
+	}
+	again, err := m.store.Acquire(ctx, snap.Commit.String())
+	if err != nil {
+		return nil, err
+	}
+	again.Ref = snap.Ref
+	m.mu.Lock()
+	m.snap = again
+	m.mu.Unlock()
+	return again, again.Wait(ctx)
+}
+
+// snapshot is the latest acquisition of the mounted commit.
+func (m *mount) snapshot() *fetch.Snapshot {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.snap
+}
+
+func (m *mount) deepen(ctx context.Context, git *gitdir.Dir) error {
+	if err := m.store.Deepen(ctx); err != nil {
+		return err
+	}
+	return errors.Join(git.SetRefs(m.store.Refs()), git.SetShallow(m.store.Boundary()))
+}

@@ -1,0 +1,184 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	fuseType = "fuse.artifactfs"
+	// probeTime is how long whoever serves a mount may take to answer before it counts as wedged, not dead.
+	probeTime = 2 * time.Second
+	// maxStacked bounds how many dead mounts at one directory are removed.
+	maxStacked = 16
+)
+
+// mountpoint is the directory of a mount and what was made for it.
+type mountpoint struct {
+	dir  string
+	made []string // directories that did not exist, the deepest last
+}
+
+// prepareMountpoint makes sure that dir can be mounted on, making it if it is missing. A mount of ours whose process
+// is gone is removed. On an error nothing that was made is left.
+//
+// The table of mounts is read first: a stat of a mount point may wait for whoever serves it, and of a dead one is
+// answered from the kernel's cache.
+func prepareMountpoint(ctx context.Context, dir string) (mountpoint, error) {
+	p := mountpoint{dir: dir}
+	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		return p, fmt.Errorf("%w: %w", errNoFuse, errors.Unwrap(err))
+	}
+	f.Close()
+	if err := clearDead(ctx, dir); err != nil {
+		return p, err
+	}
+	if err := p.make(); err != nil {
+		p.remove()
+		return p, err
+	}
+	return p, p.empty()
+}
+
+// clearDead removes dead mounts of ours from dir. What else is mounted there, or a mount of ours above it, is an error.
+func clearDead(ctx context.Context, dir string) error {
+	for range maxStacked {
+		table, err := os.ReadFile("/proc/self/mountinfo")
+		if err != nil {
+			return fmt.Errorf("read mount table: %w", err)
+		}
+		at, kind := above(table, dir)
+		switch {
+		case kind != fuseType && at == dir && dir != "/":
+			return errTaken
+		case kind != fuseType:
+			return nil
+		case at != dir:
+			return fmt.Errorf("%w at %s", errInside, at)
+		case !isDead(dir):
+			return errAlreadyMounted
+		}
+		if err := detachDead(ctx, dir); err != nil {
+			return fmt.Errorf("%w, and it cannot be removed: %w", errDeadMount, err)
+		}
+	}
+	return errDeadMount
+}
+
+// above gives the mount that a path lies on. Format of the table: proc_pid_mountinfo(5); field 5 is the mount point,
+// the type follows the separator " - ". Of two mounts at one place the later line is the visible one.
+func above(table []byte, dir string) (at, kind string) {
+	for line := range bytes.Lines(table) {
+		fields := strings.Fields(string(line))
+		_, rest, found := strings.Cut(string(line), " - ")
+		if len(fields) < 5 || !found {
+			continue
+		}
+		point := unquote.Replace(fields[4])
+		if len(point) >= len(at) && within(point, dir) {
+			at = point
+			kind, _, _ = strings.Cut(rest, " ")
+		}
+	}
+	return at, kind
+}
+
+// unquote reads a path as the kernel writes it into tables (fs/seq_file.c, mangle_path).
+var unquote = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+
+// within says whether path is dir or lies below it.
+func within(dir, path string) bool {
+	rest, ok := strings.CutPrefix(path, dir)
+	return ok && (rest == "" || rest[0] == '/' || dir == "/")
+}
+
+// isDead says whether the process that served a mount is certainly gone. statfs is never answered from a cache, and
+// of a connection without a process it fails at once (fs/fuse/dev.c, fuse_get_req).
+func isDead(dir string) bool {
+	answer := make(chan error, 1)
+	go func() {
+		var st unix.Statfs_t
+		answer <- unix.Statfs(dir, &st)
+	}()
+	select {
+	case err := <-answer:
+		return errors.Is(err, unix.ENOTCONN) || errors.Is(err, unix.ECONNABORTED)
+	case <-time.After(probeTime):
+		return false
+	}
+}
+
+func detachDead(ctx context.Context, dir string) error {
+	if os.Geteuid() == 0 {
+		return unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	}
+	if out, err := exec.CommandContext(ctx, "fusermount3", "-u", "-z", "--", dir).CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// make makes the directory and those above it that are missing.
+func (p *mountpoint) make() error {
+	var missing []string
+	for dir := p.dir; ; dir = filepath.Dir(dir) {
+		_, err := os.Lstat(dir)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		missing = append(missing, dir)
+	}
+	for i := len(missing) - 1; i >= 0; i-- {
+		err := os.Mkdir(missing[i], 0o755)
+		if errors.Is(err, fs.ErrExist) {
+			continue // somebody was faster: it is not ours to remove
+		}
+		if err != nil {
+			return err
+		}
+		p.made = append(p.made, missing[i])
+	}
+	return nil
+}
+
+// remove removes what was made, as far as it is as empty as it was.
+func (p *mountpoint) remove() {
+	for i := len(p.made) - 1; i >= 0; i-- {
+		if os.Remove(p.made[i]) != nil {
+			return
+		}
+	}
+}
+
+func (p *mountpoint) empty() error {
+	info, err := os.Stat(p.dir)
+	switch {
+	case err != nil:
+		return err
+	case !info.IsDir():
+		return errNotDirectory
+	}
+	d, err := os.Open(p.dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if names, _ := d.Readdirnames(1); len(names) > 0 {
+		return errNotEmpty
+	}
+	return nil
+}
