@@ -71,7 +71,8 @@ func expandWhole(id object.ID, content []byte) []byte {
 // expandStream is expandWhole as git's streaming filter does it. That filter looks at each byte once: in "$$Id$"
 // the second '$' has already spoiled the keyword. Text behind a spoilt keyword ("$Idx") that runs straight into
 // an expandable one is held together with it, and is lost when that is replaced. Checkouts have these flaws, so
-// the mount has them.
+// the mount has them. One is left out: content that ends in a KiB of spoilt keywords and nothing between them,
+// and then the start of another, gets that start more than once from git.
 func expandStream(id object.ID, content []byte) []byte {
 	if !mayExpand(content) {
 		return content
