@@ -55,7 +55,7 @@ func (v *View) together(ctx context.Context, id object.ID, path string) []priori
 	}
 	if v.missing(id) {
 		wants = append(wants, prioritize.Want{ID: id, Class: prioritize.Sibling, Path: path})
-		wants = append(wants, v.neighbours(ctx, path)...)
+		wants = append(wants, v.neighbours(ctx, id, path)...)
 	}
 	return wants
 }
@@ -162,7 +162,7 @@ func (v *View) converted(ctx context.Context, id object.ID, path string, r conve
 	if c, ok := v.store.content(key); ok {
 		return c, nil
 	}
-	c, err := v.raw(ctx, id, path, func() []prioritize.Want { return v.neighbours(ctx, path) })
+	c, err := v.raw(ctx, id, path, func() []prioritize.Want { return v.neighbours(ctx, id, path) })
 	if err != nil || c.Size() > maxConverted {
 		return c, err
 	}

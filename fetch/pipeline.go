@@ -254,6 +254,14 @@ func (p *pipeline) flying(id object.ID) bool {
 	return p.flights[id] != nil
 }
 
+// underWay says whether a request that brings a blob has been sent.
+func (p *pipeline) underWay(id object.ID) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f := p.flights[id]
+	return f != nil && f.batch != nil
+}
+
 // queued counts wants that wait to be sent: those somebody waits for or sits next to, and the others.
 func (p *pipeline) queued() (foreground, background int) {
 	p.mu.Lock()

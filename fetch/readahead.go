@@ -71,9 +71,12 @@ func (r *readahead) setEnd(path string) {
 	r.end = path
 }
 
-// neighbours gives what should come along with the blob at path, best first. The walk reads trees that are
-// here; one that has not arrived yet only makes the window smaller.
-func (v *View) neighbours(ctx context.Context, path string) []prioritize.Want {
+// neighbours gives what should come along with the blob at path, best first; nothing if that is under way already.
+// The walk reads trees that are here; one that has not arrived yet only makes the window smaller.
+func (v *View) neighbours(ctx context.Context, id object.ID, path string) []prioritize.Want {
+	if v.store.blobPipe.underWay(id) {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, neighbourTime)
 	defer cancel()
 	window, dirOnly := v.ahead.next(path, v.follows(ctx, path), time.Now())

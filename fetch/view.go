@@ -135,7 +135,7 @@ func (v *View) asStored(ctx context.Context, b Blob) (bool, error) {
 
 // Open gives a file's content as checkout would write it, fetching it if it is not here.
 func (v *View) Open(ctx context.Context, b Blob) (Content, error) {
-	neighbours := func() []prioritize.Want { return v.neighbours(ctx, b.Path) }
+	neighbours := func() []prioritize.Want { return v.neighbours(ctx, b.ID, b.Path) }
 	if b.Link {
 		return v.raw(ctx, b.ID, b.Path, neighbours)
 	}
