@@ -1,0 +1,28 @@
+package gittest
+
+import (
+	"net"
+	"os/exec"
+)
+
+// ServeGitDaemon serves git:// with git daemon. It does not take pushes.
+func ServeGitDaemon(o ServerOptions) (*Server, error) {
+	path, err := program("git-daemon")
+	if err != nil {
+		return nil, err
+	}
+	s, err := newServer("git", o)
+	if err != nil {
+		return nil, err
+	}
+	s.link.dial = func(conn int) (net.Conn, error) {
+		cmd := exec.Command(path, "--inetd", "--export-all", "--base-path="+s.root, s.root)
+		cmd.Dir, cmd.Env = s.root, s.env()
+		return s.spawn(conn, cmd)
+	}
+	if err := s.open(o.Addr); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}

@@ -1,0 +1,95 @@
+package gittest
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+)
+
+// spawn runs a server program for one connection, the way inetd does: the connection is its standard input and output.
+// So there is no second port, and nothing that runs while nobody is connected.
+func (s *Server) spawn(conn int, cmd *exec.Cmd) (*childConn, error) {
+	ours, theirs, err := socketPair()
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.Close()
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, theirs, s.stderr
+	if !s.enter() {
+		ours.Close()
+		return nil, net.ErrClosed
+	}
+	if err := s.group.start(cmd); err != nil {
+		s.wg.Done()
+		ours.Close()
+		return nil, err
+	}
+	go func() {
+		defer s.wg.Done()
+		s.group.wait(cmd)
+	}()
+	gone := make(chan struct{})
+	c := &childConn{Conn: ours, leave: sync.OnceFunc(func() { close(gone) })}
+	c.gates = gates{faults: s.faultsFor(Request{Conn: conn, Command: Connection}, ""), closed: gone}
+	return c, nil
+}
+
+// socketPair makes a connection out of nothing.
+func socketPair() (net.Conn, *os.File, error) {
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make socket pair: %w", err)
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "socket"), os.NewFile(uintptr(fds[1]), "socket")
+	defer ours.Close() // FileConn has a duplicate
+	conn, err := net.FileConn(ours)
+	if err != nil {
+		theirs.Close()
+		return nil, nil, fmt.Errorf("make socket pair: %w", err)
+	}
+	return conn, theirs, nil
+}
+
+// childConn is the link's end of a connection to a server program. Faults gate what it says.
+type childConn struct {
+	net.Conn
+	gates gates
+	leave func()         // tells the gates that the client is gone
+	asks  func(p []byte) // hears what the client says before the program does; nil: nobody
+	says  func(p []byte) // hears what the program says before the client does; nil: nobody
+}
+
+func (c *childConn) Read(p []byte) (int, error) {
+	allowed, err := c.gates.allow(len(p))
+	if err != nil {
+		return 0, err
+	}
+	n, err := c.Conn.Read(p[:allowed])
+	c.gates.sent += int64(n)
+	if n > 0 && c.says != nil {
+		c.says(p[:n])
+	}
+	return n, err
+}
+
+func (c *childConn) Write(p []byte) (int, error) {
+	if c.asks != nil {
+		c.asks(p)
+	}
+	return c.Conn.Write(p)
+}
+
+// CloseWrite tells the program that the client has said all. No client of git does that and still waits for the end of
+// a stall.
+func (c *childConn) CloseWrite() error {
+	c.leave()
+	return c.Conn.(*net.UnixConn).CloseWrite()
+}
+
+func (c *childConn) Close() error {
+	c.leave()
+	return c.Conn.Close()
+}
