@@ -80,6 +80,21 @@ func TestAttributesLikeGit(t *testing.T) {
 	}
 }
 
+// TestLongLines stands on both sides of the longest line.
+func TestLongLines(t *testing.T) {
+	var b strings.Builder
+	var paths []string
+	for n := maxLine - 3; n <= maxLine+3; n++ {
+		for i, end := range []string{"\n", "\r\n", " eol=lf\n"} {
+			path := fmt.Sprintf("n%d-%d", n, i)
+			paths = append(paths, path)
+			line := path + " text" + strings.Repeat(" ", n)
+			b.WriteString(line[:n-len(end)+1] + end)
+		}
+	}
+	compareAttributes(t, newRepo(t), map[string][]byte{".gitattributes": []byte(b.String())}, paths)
+}
+
 func TestMatters(t *testing.T) {
 	for _, c := range []struct {
 		content string
