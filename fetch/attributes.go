@@ -32,7 +32,7 @@ type rules struct {
 // rule says how checkout would change the file at path. Attributes that are not here are fetched, in the request
 // that brings the file itself.
 func (v *View) rule(ctx context.Context, id object.ID, path string) (convert.Rule, error) {
-	files, err := v.attributes(ctx, dirOf(path), func() []prioritize.Want { return v.together(ctx, id, path) })
+	files, err := v.attributes(ctx, dirOf(path), func() company { return v.together(ctx, id, path) })
 	if err != nil {
 		return convert.Rule{}, fmt.Errorf("read %s: %w", path, err)
 	}
@@ -43,21 +43,20 @@ func (v *View) rule(ctx context.Context, id object.ID, path string) (convert.Rul
 }
 
 // together lists what is missing to read the file at path: its attributes, itself, and its neighbours.
-func (v *View) together(ctx context.Context, id object.ID, path string) []prioritize.Want {
-	var wants []prioritize.Want
+func (v *View) together(ctx context.Context, id object.ID, path string) company {
+	c := company{patience: hedgeAfter}
+	if v.missing(id) {
+		c = v.neighbours(ctx, id, path)
+		c.wants = append(c.wants, prioritize.Want{ID: id, Class: prioritize.Sibling, Path: path})
+	}
 	for dir := dirOf(path); ; dir = dirOf(dir) {
 		if e, ok := v.attributesEntry(ctx, dir); ok && v.missing(e.ID) {
-			wants = append(wants, prioritize.Want{ID: e.ID, Class: prioritize.Sibling, Path: join(dir, attributesName)})
+			c.wants = append(c.wants, prioritize.Want{ID: e.ID, Class: prioritize.Sibling, Path: join(dir, attributesName)})
 		}
 		if dir == "" {
-			break
+			return c
 		}
 	}
-	if v.missing(id) {
-		wants = append(wants, prioritize.Want{ID: id, Class: prioritize.Sibling, Path: path})
-		wants = append(wants, v.neighbours(ctx, id, path)...)
-	}
-	return wants
 }
 
 // knownRule is rule where that needs no waiting.
@@ -72,7 +71,7 @@ func (v *View) knownRule(path string) (convert.Rule, bool) {
 }
 
 // attributes gives the .gitattributes that apply in a directory. What is fetched for that takes along with it.
-func (v *View) attributes(ctx context.Context, dir string, along func() []prioritize.Want) ([]*convert.File, error) {
+func (v *View) attributes(ctx context.Context, dir string, along func() company) ([]*convert.File, error) {
 	v.mu.Lock()
 	files, ok := v.rules.files[dir]
 	v.mu.Unlock()
@@ -126,7 +125,7 @@ func findAttributes(entries []object.TreeEntry) (object.TreeEntry, bool) {
 }
 
 // attributesFile reads one .gitattributes; nil if nothing in it changes contents.
-func (v *View) attributesFile(ctx context.Context, id object.ID, dir string, along func() []prioritize.Want) (*convert.File, error) {
+func (v *View) attributesFile(ctx context.Context, id object.ID, dir string, along func() company) (*convert.File, error) {
 	c, err := v.raw(ctx, id, join(dir, attributesName), along)
 	if err != nil {
 		return nil, err
@@ -162,7 +161,7 @@ func (v *View) converted(ctx context.Context, id object.ID, path string, r conve
 	if c, ok := v.store.content(key); ok {
 		return c, nil
 	}
-	c, err := v.raw(ctx, id, path, func() []prioritize.Want { return v.neighbours(ctx, id, path) })
+	c, err := v.raw(ctx, id, path, func() company { return v.neighbours(ctx, id, path) })
 	if err != nil || c.Size() > maxConverted {
 		return c, err
 	}

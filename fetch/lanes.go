@@ -109,17 +109,17 @@ func (p *pipeline) mayHydrate() bool {
 
 // boardBackground makes a batch for a background lane; it needs mu.
 func (p *pipeline) boardBackground(best prioritize.Class) *batch {
-	size, crawl, now := backgroundBatch, false, time.Now()
+	size, now := backgroundBatch, time.Now()
 	if now.Before(p.crawling) {
-		size, crawl = p.crawl, true
-		p.crawl = min(2*p.crawl, maxCrawlBatch)
+		size = p.crawl
+		p.crawl = min(4*p.crawl, maxCrawlBatch)
 	}
 	if best > prioritize.Readahead {
 		p.hydrated = now
 	}
 	b := p.board(prioritize.Last, size)
 	if b != nil {
-		b.background, b.crawl = true, crawl
+		b.background = true
 	}
 	return b
 }

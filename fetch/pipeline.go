@@ -16,9 +16,9 @@ import (
 
 const (
 	// hedgeAfter is how long a reader waits for a blob that a background answer is to bring before it is asked for
-	// once more, on its own; hedgeCrawl is the same while the reader crawls, whose batches are large on purpose.
-	hedgeAfter = 100 * time.Millisecond
-	hedgeCrawl = time.Second
+	// once more, on its own; hedgeCrawl is the same for a crawler.
+	hedgeAfter = 150 * time.Millisecond
+	hedgeCrawl = 3 * time.Second
 	// keepForWaiters is the largest content, in bytes, handed to waiters directly and not through the disk.
 	keepForWaiters = 1 << 20
 )
@@ -48,7 +48,6 @@ type flight struct {
 type batch struct {
 	wants      []prioritize.Want
 	background bool
-	crawl      bool         // a large one
 	urgent     atomic.Int32 // somebody waits for a part of it: never paused
 }
 
@@ -114,7 +113,7 @@ func (p *pipeline) close() {
 
 // wait joins or starts the flight of one blob and waits for it. The content is returned if it was small,
 // otherwise nil: it is in the cache then. The flight of a waiter that leaves goes on if others need it.
-func (p *pipeline) wait(ctx context.Context, w prioritize.Want, neighbours []prioritize.Want) ([]byte, error) {
+func (p *pipeline) wait(ctx context.Context, w prioritize.Want, along company) ([]byte, error) {
 	w.Class = prioritize.Waiting
 	p.lastWait.Store(time.Now().UnixNano())
 	p.mu.Lock()
@@ -127,7 +126,7 @@ func (p *pipeline) wait(ctx context.Context, w prioritize.Want, neighbours []pri
 	if f.batch != nil {
 		f.batch.urgent.Add(1)
 	}
-	for _, n := range neighbours {
+	for _, n := range along.wants {
 		if nf := p.enqueue(n); nf != nil {
 			nf.keep = true
 		}
@@ -135,7 +134,7 @@ func (p *pipeline) wait(ctx context.Context, w prioritize.Want, neighbours []pri
 	p.wake.Broadcast()
 	p.mu.Unlock()
 
-	err := p.await(ctx, f, w)
+	err := p.await(ctx, f, w, along.patience)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f.waiters--
@@ -151,14 +150,14 @@ func (p *pipeline) wait(ctx context.Context, w prioritize.Want, neighbours []pri
 	return nil, err
 }
 
-// await blocks until the flight lands, ctx ends or the deadline passes. A blob that a slow background answer is to
-// bring is asked for once more meanwhile.
-func (p *pipeline) await(ctx context.Context, f *flight, w prioritize.Want) error {
+// await blocks until the flight lands, ctx ends or the deadline passes. A blob that a background answer has not
+// brought after patience is asked for once more.
+func (p *pipeline) await(ctx context.Context, f *flight, w prioritize.Want, patience time.Duration) error {
 	deadline := time.NewTimer(p.deadline)
 	defer deadline.Stop()
-	hedge := time.NewTimer(hedgeAfter)
+	hedge := time.NewTimer(patience)
 	defer hedge.Stop()
-	for start := time.Now(); ; {
+	for {
 		select {
 		case <-f.done:
 			return f.err
@@ -167,28 +166,22 @@ func (p *pipeline) await(ctx context.Context, f *flight, w prioritize.Want) erro
 		case <-deadline.C:
 			return fmt.Errorf("%w after %s", ErrDeadline, p.deadline)
 		case <-hedge.C:
-			if !p.hedge(f, w, time.Since(start)) {
-				hedge.Reset(hedgeAfter)
-			}
+			p.hedge(f, w)
+			hedge.Reset(patience)
 		}
 	}
 }
 
-// hedge queues a want again, on its own, if a background answer is to bring it and has had its time. It returns
-// false if that may still become necessary.
-func (p *pipeline) hedge(f *flight, w prioritize.Want, waited time.Duration) bool {
+// hedge queues a want again, on its own, if a background answer is to bring it.
+func (p *pipeline) hedge(f *flight, w prioritize.Want) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || p.flights[w.ID] != f {
-		return true
-	}
-	if f.batch == nil || !f.batch.background || f.batch.crawl && waited < hedgeCrawl {
-		return false
+	if p.closed || p.flights[w.ID] != f || f.batch == nil || !f.batch.background {
+		return
 	}
 	f.batch = nil
 	p.queue.Push(w)
 	p.wake.Broadcast()
-	return true
 }
 
 // ask queues background wants. Those under way already are left alone.

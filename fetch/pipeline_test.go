@@ -85,7 +85,7 @@ func TestWaitersShareOneFlight(t *testing.T) {
 	got := make(chan string, readers)
 	for range readers {
 		go func() {
-			data, err := p.wait(context.Background(), want(1), nil)
+			data, err := p.wait(context.Background(), want(1), company{patience: hedgeAfter})
 			got <- fmt.Sprint(string(data), err)
 		}()
 	}
@@ -108,7 +108,7 @@ func TestWaitersShareOneFlight(t *testing.T) {
 
 func TestNeighboursTravelAlong(t *testing.T) {
 	p, r := testPipeline(t, deliver)
-	if _, err := p.wait(context.Background(), want(0), wants(1, 33, prioritize.Sibling)); err != nil {
+	if _, err := p.wait(context.Background(), want(0), company{wants(1, 33, prioritize.Sibling), hedgeAfter}); err != nil {
 		t.Fatal(err)
 	}
 	if b := r.sent(); len(b) != 1 || len(b[0]) != 33 || b[0][0].ID != blobID(0) {
@@ -125,8 +125,8 @@ func TestInterruptedWaiterLeavesAlone(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	left, stayed := make(chan error, 1), make(chan error, 1)
-	go func() { _, err := p.wait(ctx, want(1), nil); left <- err }()
-	go func() { _, err := p.wait(context.Background(), want(1), nil); stayed <- err }()
+	go func() { _, err := p.wait(ctx, want(1), company{patience: hedgeAfter}); left <- err }()
+	go func() { _, err := p.wait(context.Background(), want(1), company{patience: hedgeAfter}); stayed <- err }()
 	eventually(t, func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -154,7 +154,7 @@ func TestForegroundOvertakesBackground(t *testing.T) {
 	p.ask(wants(0, 5000, prioritize.Source))
 	eventually(t, func() bool { return len(r.sent()) == backgroundLanes })
 	last := want(4999) // queued behind thousands
-	if _, err := p.wait(context.Background(), last, nil); err != nil {
+	if _, err := p.wait(context.Background(), last, company{patience: hedgeAfter}); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(r.sent()); n != backgroundLanes+1 {
@@ -174,7 +174,7 @@ func TestSlowBackgroundIsHedged(t *testing.T) {
 	})
 	p.ask(wants(0, 10, prioritize.Source))
 	eventually(t, func() bool { return len(r.sent()) == 1 })
-	if _, err := p.wait(context.Background(), want(3), nil); err != nil {
+	if _, err := p.wait(context.Background(), want(3), company{patience: hedgeAfter}); err != nil {
 		t.Fatal(err)
 	}
 	if b := r.sent(); len(b) != 2 || len(b[1]) != 1 {
@@ -193,10 +193,10 @@ func TestOneBadIDDoesNotFailTheOthers(t *testing.T) {
 		}
 		return deliver(ctx, n, b, arrived)
 	})
-	if _, err := p.wait(context.Background(), want(1), wants(2, 10, prioritize.Sibling)); err != nil {
+	if _, err := p.wait(context.Background(), want(1), company{wants(2, 10, prioritize.Sibling), hedgeAfter}); err != nil {
 		t.Errorf("good blob: %v", err)
 	}
-	if _, err := p.wait(context.Background(), want(3), nil); !errors.Is(err, ErrNotFound) {
+	if _, err := p.wait(context.Background(), want(3), company{patience: hedgeAfter}); !errors.Is(err, ErrNotFound) {
 		t.Errorf("bad blob: %v", err)
 	}
 }
@@ -210,11 +210,11 @@ func TestBrokenAnswersAreAskedForAgain(t *testing.T) {
 		}
 		return deliver(ctx, n, b, arrived)
 	})
-	if _, err := p.wait(context.Background(), want(1), wants(2, 4, prioritize.Sibling)); err != nil {
+	if _, err := p.wait(context.Background(), want(1), company{wants(2, 4, prioritize.Sibling), hedgeAfter}); err != nil {
 		t.Fatal(err)
 	}
 	for i := 2; i < 4; i++ {
-		if _, err := p.wait(context.Background(), want(i), nil); err != nil {
+		if _, err := p.wait(context.Background(), want(i), company{patience: hedgeAfter}); err != nil {
 			t.Errorf("blob %d: %v", i, err)
 		}
 	}
@@ -228,7 +228,7 @@ func TestBrokenAnswersAreAskedForAgain(t *testing.T) {
 func TestFailureIsFinalAfterSomeAttempts(t *testing.T) {
 	down := errors.New("down")
 	p, r := testPipeline(t, func(context.Context, int, *batch, func(object.ID, []byte)) error { return down })
-	if _, err := p.wait(context.Background(), want(1), nil); !errors.Is(err, down) {
+	if _, err := p.wait(context.Background(), want(1), company{patience: hedgeAfter}); !errors.Is(err, down) {
 		t.Errorf("got %v", err)
 	}
 	if n := len(r.sent()); n != maxAttempts {
@@ -243,7 +243,7 @@ func TestRefusalIsNotRepeated(t *testing.T) {
 	p, r := testPipeline(t, func(context.Context, int, *batch, func(object.ID, []byte)) error {
 		return fmt.Errorf("fetch: %w", transport.ErrAuth)
 	})
-	if _, err := p.wait(context.Background(), want(1), nil); !errors.Is(err, transport.ErrAuth) {
+	if _, err := p.wait(context.Background(), want(1), company{patience: hedgeAfter}); !errors.Is(err, transport.ErrAuth) {
 		t.Errorf("got %v", err)
 	}
 	if n := len(r.sent()); n != 1 {
@@ -258,14 +258,14 @@ func TestWaitEndsAtDeadline(t *testing.T) {
 	}}
 	p := newPipeline(r.send, nothingHere, 20*time.Millisecond, zaptest.NewLogger(t))
 	t.Cleanup(p.close)
-	if _, err := p.wait(context.Background(), want(1), nil); !errors.Is(err, ErrDeadline) {
+	if _, err := p.wait(context.Background(), want(1), company{patience: hedgeAfter}); !errors.Is(err, ErrDeadline) {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestAnswerThatLeavesOutAWant(t *testing.T) {
 	p, _ := testPipeline(t, func(context.Context, int, *batch, func(object.ID, []byte)) error { return nil })
-	if _, err := p.wait(context.Background(), want(1), nil); !errors.Is(err, ErrNotFound) {
+	if _, err := p.wait(context.Background(), want(1), company{patience: hedgeAfter}); !errors.Is(err, ErrNotFound) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -2,6 +2,7 @@ package fetch
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -10,9 +11,9 @@ import (
 	"github.com/artifactfs/artifactfs/prioritize"
 )
 
-// Windows of neighbours, in blobs. A first touch brings a few files of the same directory; a reader that keeps
-// coming to where the last window ended is a crawler (grep, tar, find -size): its windows grow until the rest of
-// the tree is asked for at once.
+// Windows of neighbours, in blobs. A first touch brings a few files of the same directory. A reader that waits for
+// one blob after the other in walk order, leaving none out, is a crawler (grep, tar, find -size): its windows grow
+// until the rest of the tree is asked for at once. Builds jump and leave out most.
 const (
 	firstWindow = 32
 	growth      = 16
@@ -21,24 +22,47 @@ const (
 	alongside = foregroundBatch - 1
 	// recent is how long a directory counts as being read.
 	recent = time.Second
-	// slack is how many missing blobs may lie between a window's end and the next wait for it to be in order.
-	slack = 64
+	// slack is how many missing blobs a crawler may leave out between two waits.
+	slack = 8
+	// maxLook bounds the walk that looks for those, in files.
+	maxLook = 2048
+	// readers is how many readers of one mount are followed at the same time.
+	readers = 4
 	// neighbourTime bounds how long a waiting reader's want is held back to find neighbours for it.
 	neighbourTime = 5 * time.Millisecond
 )
 
-// readahead follows the waits of one View.
-type readahead struct {
-	mu     sync.Mutex
-	window int             // size of the last window
-	end    string          // path of the last blob of the last window, in walk order
-	last   time.Time       // of the last wait
-	dirs   map[string]bool // directories waited for, each soon after the one before
+// company is what travels with a want, and how long its reader waits for a background answer before the blob is
+// asked for once more: a crawler is served best by the large answers that it has caused.
+type company struct {
+	wants    []prioritize.Want
+	patience time.Duration
 }
 
-// next sizes the window for a wait at path. ordered says whether path is where the last window ended; dirOnly,
-// whether the window stays in path's directory: the reader has not shown yet that it walks on.
-func (r *readahead) next(path string, ordered bool, now time.Time) (window int, dirOnly bool) {
+// readahead follows the waits of one View.
+type readahead struct {
+	mu   sync.Mutex
+	at   []position      // where readers waited last, the latest first
+	last time.Time       // of the last wait
+	dirs map[string]bool // directories waited for, each soon after the one before
+}
+
+// position is one reader's.
+type position struct {
+	path   string
+	window int // size of its last window
+}
+
+// positions lists where readers are.
+func (r *readahead) positions() []position {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.at)
+}
+
+// next sizes the window for a wait at path, which comes behind the position before; nil: behind none. dirOnly says
+// that the window stays in path's directory: the reader has not shown yet that it walks on.
+func (r *readahead) next(path string, before *position, now time.Time) (window int, dirOnly bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.dirs == nil || now.Sub(r.last) > recent {
@@ -49,61 +73,53 @@ func (r *readahead) next(path string, ordered bool, now time.Time) (window int, 
 	known := r.dirs[dir]
 	r.dirs[dir] = true
 	switch {
-	case ordered:
-		r.window = min(max(r.window, 1)*growth, wholeTree)
+	case before != nil:
+		window = min(before.window*growth, wholeTree)
+		r.at = slices.DeleteFunc(r.at, func(p position) bool { return p == *before })
 	case known: // it jumps, but in this directory it has been before
-		r.window = firstWindow * growth
+		window = firstWindow * growth
 	default:
-		r.window = firstWindow
+		window = firstWindow
 	}
-	return r.window, len(r.dirs) == 1 || !ordered
+	r.at = slices.Insert(r.at, 0, position{path, window})
+	r.at = r.at[:min(len(r.at), readers)]
+	return window, len(r.dirs) == 1 || before == nil
 }
 
-func (r *readahead) lastEnd() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.end
-}
-
-func (r *readahead) setEnd(path string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.end = path
-}
-
-// neighbours gives what should come along with the blob at path, best first; nothing if that is under way already.
+// neighbours gives what should come along with the blob at path, best first: nothing if that is under way already.
 // The walk reads trees that are here; one that has not arrived yet only makes the window smaller.
-func (v *View) neighbours(ctx context.Context, id object.ID, path string) []prioritize.Want {
-	if v.store.blobPipe.underWay(id) {
-		return nil
-	}
+func (v *View) neighbours(ctx context.Context, id object.ID, path string) company {
 	ctx, cancel := context.WithTimeout(ctx, neighbourTime)
 	defer cancel()
-	window, dirOnly := v.ahead.next(path, v.follows(ctx, path), time.Now())
+	before := v.before(ctx, path)
+	window, dirOnly := v.ahead.next(path, before, time.Now())
+	c := company{patience: hedgeAfter}
+	if before != nil {
+		c.patience = hedgeCrawl
+	}
 	if window >= wholeTree && !dirOnly {
 		v.crawl(path)
 		window = alongside
 	}
-	var wants []prioritize.Want
-	end := path
+	if v.store.blobPipe.underWay(id) {
+		return c
+	}
 	add := func(f file) bool {
 		if v.missing(f.id) && !(window == firstWindow && classOf(f) == prioritize.Media) {
 			class := prioritize.Sibling
-			if len(wants) >= alongside {
+			if len(c.wants) >= alongside {
 				class = prioritize.Readahead
 			}
-			wants = append(wants, prioritize.Want{ID: f.id, Class: class, Path: f.path})
+			c.wants = append(c.wants, prioritize.Want{ID: f.id, Class: class, Path: f.path})
 		}
-		end = f.path
-		return len(wants) < window
+		return len(c.wants) < window
 	}
 	if dirOnly {
 		v.walkDir(ctx, path, add)
 	} else {
 		v.store.walkFrom(ctx, v.root, path, add)
 	}
-	v.ahead.setEnd(end)
-	return wants
+	return c
 }
 
 // walkDir visits the blobs of path's own directory that come after path.
@@ -122,22 +138,28 @@ func (v *View) walkDir(ctx context.Context, path string, visit func(file) bool) 
 	}
 }
 
-// follows says whether path comes right behind the end of the last window, with a little slack.
-func (v *View) follows(ctx context.Context, path string) bool {
-	end := v.ahead.lastEnd()
-	if end == "" {
-		return false
-	}
-	found, missing, visited := false, 0, 0
-	v.store.walkFrom(ctx, v.root, end, func(f file) bool {
-		found = f.path == path
-		visited++
-		if v.missing(f.id) {
-			missing++
+// before finds the reader that path is next for: hardly a missing blob lies between its last wait and path.
+func (v *View) before(ctx context.Context, path string) *position {
+	for _, p := range v.ahead.positions() {
+		if p.path == path {
+			continue
 		}
-		return !found && missing <= slack && visited <= wholeTree/4
-	})
-	return found
+		found, missing, looked := false, 0, 0
+		v.store.walkFrom(ctx, v.root, p.path, func(f file) bool {
+			if found = f.path == path; found {
+				return false
+			}
+			looked++
+			if v.missing(f.id) {
+				missing++
+			}
+			return missing <= slack && looked <= maxLook
+		})
+		if found {
+			return &p
+		}
+	}
+	return nil
 }
 
 // missing says whether a blob's content is not on this host.

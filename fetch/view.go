@@ -135,7 +135,7 @@ func (v *View) asStored(ctx context.Context, b Blob) (bool, error) {
 
 // Open gives a file's content as checkout would write it, fetching it if it is not here.
 func (v *View) Open(ctx context.Context, b Blob) (Content, error) {
-	neighbours := func() []prioritize.Want { return v.neighbours(ctx, b.ID, b.Path) }
+	neighbours := func() company { return v.neighbours(ctx, b.ID, b.Path) }
 	if b.Link {
 		return v.raw(ctx, b.ID, b.Path, neighbours)
 	}
@@ -150,7 +150,7 @@ func (v *View) Open(ctx context.Context, b Blob) (Content, error) {
 }
 
 // raw gives a blob's content as it is stored. If it has to be fetched, what along names travels in the same request.
-func (v *View) raw(ctx context.Context, id object.ID, path string, along func() []prioritize.Want) (Content, error) {
+func (v *View) raw(ctx context.Context, id object.ID, path string, along func() company) (Content, error) {
 	if c, ok := v.store.content(id); ok {
 		return c, nil
 	}
