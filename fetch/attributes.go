@@ -26,7 +26,7 @@ const (
 // looked at so far. Directories without one of their own share their parent's list. It is guarded by View.mu.
 type rules struct {
 	settings convert.Settings
-	files    map[string][]*convert.File // by directory, from the root's down; nil entries are left out
+	files    map[string][]*convert.File // by directory, from the root's down; nil where there is none, short at the end
 }
 
 // rule says how checkout would change the file at path. Attributes that are not here are fetched, in the request
@@ -94,7 +94,7 @@ func (v *View) attributes(ctx context.Context, dir string, along func() company)
 			return nil, err
 		}
 		if f != nil {
-			files = append(files[:len(files):len(files)], f)
+			files = append(padded(files, depth(dir)), f)
 		}
 	}
 	v.mu.Lock()
@@ -104,6 +104,20 @@ func (v *View) attributes(ctx context.Context, dir string, along func() company)
 	}
 	v.rules.files[strings.Clone(dir)] = files
 	return files, nil
+}
+
+// padded is files made n long: a directory's attributes stand at the index that is its depth.
+func padded(files []*convert.File, n int) []*convert.File {
+	longer := make([]*convert.File, n, n+1)
+	copy(longer, files)
+	return longer
+}
+
+func depth(dir string) int {
+	if dir == "" {
+		return 0
+	}
+	return 1 + strings.Count(dir, "/")
 }
 
 // attributesEntry finds a directory's .gitattributes among the trees that are here.
@@ -117,7 +131,7 @@ func (v *View) attributesEntry(ctx context.Context, dir string) (object.TreeEntr
 
 func findAttributes(entries []object.TreeEntry) (object.TreeEntry, bool) {
 	for _, e := range entries {
-		if e.Name == attributesName && (e.Mode == object.ModeFile || e.Mode == object.ModeExec) {
+		if e.Name == attributesName && e.Mode.IsBlob() { // a clone reads a symlink's target as attributes, too
 			return e, true
 		}
 	}
