@@ -11,9 +11,10 @@ import (
 	"github.com/artifactfs/artifactfs/prioritize"
 )
 
-// Windows of neighbours, in blobs. A first touch brings a few files of the same directory. A reader that waits for
-// one blob after the other in walk order, leaving none out, is a crawler (grep, tar, find -size): its windows grow
-// until the rest of the tree is asked for at once. Builds jump and leave out most.
+// Windows of neighbours, in blobs. A first touch brings a few files of the same directory. A reader that waits in
+// walk order, leaves nothing out and looks at what the last window brought is a crawler (grep, tar, find -size): its
+// windows grow until the rest of the tree is asked for at once. Builds jump, and scripts that read one file in each
+// directory do not look at the others.
 const (
 	firstWindow = 32
 	growth      = 16
@@ -24,6 +25,8 @@ const (
 	recent = time.Second
 	// slack is how many missing blobs a crawler may leave out between two waits.
 	slack = 8
+	// sampled is how many blobs of a window are watched to see whether the reader looks at them.
+	sampled = 32
 	// maxLook bounds the walk that looks for those, in files.
 	maxLook = 2048
 	// readers is how many readers of one mount are followed at the same time.
@@ -41,28 +44,41 @@ type company struct {
 
 // readahead follows the waits of one View.
 type readahead struct {
-	mu   sync.Mutex
-	at   []position      // where readers waited last, the latest first
-	last time.Time       // of the last wait
-	dirs map[string]bool // directories waited for, each soon after the one before
+	mu      sync.Mutex
+	at      []*position // where readers missed a blob last, the latest first
+	watched map[object.ID]*position
+	last    time.Time       // of the last miss
+	dirs    map[string]bool // directories with a miss, each soon after the one before
 }
 
-// position is one reader's.
+// position is one reader's. All fields but path are guarded by readahead.mu.
 type position struct {
-	path   string
-	window int // size of its last window
+	path    string
+	window  int // size of its last window
+	watched int // blobs of it that are watched
+	seen    int // of these, looked at
 }
 
 // positions lists where readers are.
-func (r *readahead) positions() []position {
+func (r *readahead) positions() []*position {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.at)
 }
 
-// next sizes the window for a wait at path, which comes behind the position before; nil: behind none. dirOnly says
+// looked notes that somebody looked at a blob.
+func (r *readahead) looked(id object.ID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if p, ok := r.watched[id]; ok {
+		p.seen++
+		delete(r.watched, id)
+	}
+}
+
+// next sizes the window for a miss at path, which comes behind the position before; nil: behind none. dirOnly says
 // that the window stays in path's directory: the reader has not shown yet that it walks on.
-func (r *readahead) next(path string, before *position, now time.Time) (window int, dirOnly bool) {
+func (r *readahead) next(path string, before *position, now time.Time) (p *position, dirOnly bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.dirs == nil || now.Sub(r.last) > recent {
@@ -72,18 +88,49 @@ func (r *readahead) next(path string, before *position, now time.Time) (window i
 	dir := dirOf(path)
 	known := r.dirs[dir]
 	r.dirs[dir] = true
+	crawls := before != nil && 2*before.seen >= before.watched
+	p = &position{path: path}
 	switch {
-	case before != nil:
-		window = min(before.window*growth, wholeTree)
-		r.at = slices.DeleteFunc(r.at, func(p position) bool { return p == *before })
+	case crawls:
+		p.window = min(before.window*growth, wholeTree)
 	case known: // it jumps, but in this directory it has been before
-		window = firstWindow * growth
+		p.window = firstWindow * growth
 	default:
-		window = firstWindow
+		p.window = firstWindow
 	}
-	r.at = slices.Insert(r.at, 0, position{path, window})
-	r.at = r.at[:min(len(r.at), readers)]
-	return window, len(r.dirs) == 1 || before == nil
+	if before != nil {
+		r.drop(slices.Index(r.at, before))
+	} else if len(r.at) == readers {
+		r.drop(readers - 1)
+	}
+	r.at = slices.Insert(r.at, 0, p)
+	return p, len(r.dirs) == 1 || !crawls
+}
+
+// drop forgets a position; it needs mu.
+func (r *readahead) drop(i int) {
+	if i < 0 {
+		return // another miss has come behind the same position meanwhile
+	}
+	for id, p := range r.watched {
+		if p == r.at[i] {
+			delete(r.watched, id)
+		}
+	}
+	r.at = slices.Delete(r.at, i, i+1)
+}
+
+// watch looks out for readers of a window's first blobs.
+func (r *readahead) watch(p *position, wants []prioritize.Want) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.watched == nil {
+		r.watched = map[object.ID]*position{}
+	}
+	for _, w := range wants[:min(len(wants), sampled)] {
+		r.watched[w.ID] = p
+		p.watched++
+	}
 }
 
 // neighbours gives what should come along with the blob at path, best first: nothing if that is under way already.
@@ -92,17 +139,18 @@ func (v *View) neighbours(ctx context.Context, id object.ID, path string) compan
 	ctx, cancel := context.WithTimeout(ctx, neighbourTime)
 	defer cancel()
 	before := v.before(ctx, path)
-	window, dirOnly := v.ahead.next(path, before, time.Now())
 	c := company{patience: hedgeAfter}
 	if before != nil {
 		c.patience = hedgeCrawl
 	}
+	if v.store.blobPipe.underWay(id) {
+		return c
+	}
+	p, dirOnly := v.ahead.next(path, before, time.Now())
+	window := p.window
 	if window >= wholeTree && !dirOnly {
 		v.crawl(path)
 		window = alongside
-	}
-	if v.store.blobPipe.underWay(id) {
-		return c
 	}
 	add := func(f file) bool {
 		if v.missing(f.id) && !(window == firstWindow && classOf(f) == prioritize.Media) {
@@ -119,6 +167,7 @@ func (v *View) neighbours(ctx context.Context, id object.ID, path string) compan
 	} else {
 		v.store.walkFrom(ctx, v.root, path, add)
 	}
+	v.ahead.watch(p, c.wants)
 	return c
 }
 
@@ -156,7 +205,7 @@ func (v *View) before(ctx context.Context, path string) *position {
 			return missing <= slack && looked <= maxLook
 		})
 		if found {
-			return &p
+			return p
 		}
 	}
 	return nil

@@ -87,6 +87,7 @@ type Blob struct {
 
 // KnownSize gives the size of a file's content, as checkout would write it, if this host knows it; it never waits.
 func (v *View) KnownSize(b Blob) (int64, bool) {
+	v.ahead.looked(b.ID)
 	r, ok := v.knownRule(b.Path)
 	switch {
 	case b.Link:
@@ -135,6 +136,7 @@ func (v *View) asStored(ctx context.Context, b Blob) (bool, error) {
 
 // Open gives a file's content as checkout would write it, fetching it if it is not here.
 func (v *View) Open(ctx context.Context, b Blob) (Content, error) {
+	v.ahead.looked(b.ID)
 	neighbours := func() company { return v.neighbours(ctx, b.ID, b.Path) }
 	if b.Link {
 		return v.raw(ctx, b.ID, b.Path, neighbours)
