@@ -18,7 +18,13 @@ func ServeGitDaemon(o ServerOptions) (*Server, error) {
 	s.link.dial = func(conn int) (net.Conn, error) {
 		cmd := exec.Command(path, "--inetd", "--export-all", "--base-path="+s.root, s.root)
 		cmd.Dir, cmd.Env = s.root, s.env()
-		return s.spawn(conn, cmd)
+		c, err := s.spawn(conn, cmd)
+		if err != nil {
+			return nil, err
+		}
+		d := newDialogue(s, conn, true)
+		c.asks, c.says, c.ends = d.asks, d.says, d.end
+		return c, nil
 	}
 	if err := s.open(o.Addr); err != nil {
 		s.Close()

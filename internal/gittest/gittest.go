@@ -11,7 +11,8 @@
 // pack. A round trip is a request or the opening of a connection.
 //
 // Locks: Server.mu, Log.mu, Injection.mu, link.mu, group.mu and each queue's mu are leaves: none is held while
-// another is taken, nor across a read, a write or a wait for a process.
+// another is taken, nor across a read, a write or a wait for a process. Above them, in this order, stand records.mu (which
+// is held across reads of files on disk) and dialogue.mu.
 package gittest
 
 import (

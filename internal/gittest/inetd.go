@@ -60,6 +60,7 @@ type childConn struct {
 	leave func()         // tells the gates that the client is gone
 	asks  func(p []byte) // hears what the client says before the program does; nil: nobody
 	says  func(p []byte) // hears what the program says before the client does; nil: nobody
+	ends  func()         // hears of the end; nil: nobody
 }
 
 func (c *childConn) Read(p []byte) (int, error) {
@@ -91,5 +92,9 @@ func (c *childConn) CloseWrite() error {
 
 func (c *childConn) Close() error {
 	c.leave()
-	return c.Conn.Close()
+	err := c.Conn.Close()
+	if c.ends != nil {
+		c.ends()
+	}
+	return err
 }

@@ -23,7 +23,9 @@ func ServeSSH(o ServerOptions) (s *Server, command string, err error) {
 	if s, err = newServer("ssh", o); err != nil {
 		return nil, "", err
 	}
-	s.shutdown = append(s.shutdown, s.sweep)
+	heard := newRecords(s)
+	s.log.renew = heard.renew
+	s.shutdown = append(s.shutdown, s.sweep, heard.close)
 	if command, err = s.prepareSSH(); err == nil {
 		s.link.dial = func(conn int) (net.Conn, error) {
 			cmd := exec.Command(sshd, "-i", "-e", "-f", s.sshFile("config"), "-o", s.sessionEnv(conn))
@@ -120,7 +122,9 @@ exec 3<&0
 tee "$dir/in" <&3 >"$dir/asked" 2>/dev/null &
 exec 3<&- </dev/null
 { git "${1#git-}" "$GITTEST_ROOT/${2#/}" <"$dir/in"; echo $? >"$dir/status"; } | tee /dev/fd/4 4>&1 >"$dir/answered" | cat
-exit "$(cat "$dir/status")"
+status=$(cat "$dir/status")
+: >"$dir/ended"
+exit "$status"
 `
 
 // sweep ends what sshd left: its sessions are in process groups of their own, and learn that the connection is gone
