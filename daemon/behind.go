@@ -157,7 +157,7 @@ func (m *mount) snapshot() *fetch.Snapshot {
 }
 
 func (m *mount) deepen(ctx context.Context, git *gitdir.Dir) error {
-	if err := m.store.Deepen(ctx); err != nil {
+	if err := m.store.Deepen(ctx, m.request.History == control.HistoryFull || m.request.Wait == control.WaitAll); err != nil {
 		return err
 	}
 	return errors.Join(git.SetRefs(m.store.Refs()), git.SetShallow(m.store.Boundary()))

@@ -117,10 +117,18 @@ func (s *Store) historyComplete() bool {
 }
 
 // Deepen brings the whole history, of all branches and tags, without blobs. One process at a time does so for a
-// store; the others wait for it. It returns nil at once when nothing is missing.
-func (s *Store) Deepen(ctx context.Context) error {
+// store; the others wait for it. Unless it is urgent, it keeps out of the way of readers, who are many just after a
+// mount.
+func (s *Store) Deepen(ctx context.Context, urgent bool) error {
 	s.setHistory(Deepening)
-	err := s.deepen(ctx)
+	busy := s.blobPipe.busy
+	if urgent {
+		busy = func() bool { return false }
+	}
+	err := holdWhile(ctx, maxHistoryWait, busy)
+	if err == nil {
+		err = s.deepen(ctx, busy)
+	}
 	if err != nil {
 		s.setHistory(Shallow)
 		return fmt.Errorf("fetch history: %w", err)
@@ -135,7 +143,7 @@ func (s *Store) setHistory(h History) {
 	s.history = h
 }
 
-func (s *Store) deepen(ctx context.Context) error {
+func (s *Store) deepen(ctx context.Context, busy func() bool) error {
 	unlock, err := disk.Lock(filepath.Join(s.dir, "history.lock"))
 	if err != nil {
 		return err
@@ -161,7 +169,7 @@ func (s *Store) deepen(ctx context.Context) error {
 	case s.historyComplete():
 		err = s.deepenWithGit(ctx, caps.Filter)
 	default:
-		err = s.fetchHistory(ctx, caps, refs)
+		err = s.fetchHistory(ctx, caps, refs, busy)
 	}
 	if err != nil {
 		return err
@@ -190,7 +198,7 @@ func (s *Store) missingTips(refs transport.Refs) []object.ID {
 
 // fetchHistory takes everything that the refs reach in one pack, as a fresh clone would: telling the remote
 // what is here (deepening) costs it about ten times the work.
-func (s *Store) fetchHistory(ctx context.Context, caps transport.Capabilities, refs transport.Refs) error {
+func (s *Store) fetchHistory(ctx context.Context, caps transport.Capabilities, refs transport.Refs, busy func() bool) error {
 	seen := map[object.ID]bool{}
 	req := transport.FetchRequest{}
 	for _, r := range refs.List {
@@ -205,16 +213,13 @@ func (s *Store) fetchHistory(ctx context.Context, caps transport.Capabilities, r
 	if caps.Filter {
 		req.Filter = "blob:none"
 	}
-	if err := holdWhile(ctx, maxHistoryWait, s.blobPipe.busy); err != nil {
-		return err
-	}
 	resp, err := s.remote.Fetch(ctx, req)
 	if err != nil {
 		return err
 	}
 	defer resp.Pack.Close()
 	paused := readerFunc(func(p []byte) (int, error) {
-		if err := holdWhile(ctx, maxPause, s.blobPipe.busy); err != nil {
+		if err := holdWhile(ctx, maxPause, busy); err != nil {
 			return 0, err
 		}
 		return resp.Pack.Read(p)

@@ -37,7 +37,7 @@ const (
 	// maxPause bounds how long foreground wants may hold up one background answer.
 	maxPause = 2 * time.Second
 	// quietTime is how long nobody must have begun to wait before history, which nobody waits for, goes on.
-	quietTime = 500 * time.Millisecond
+	quietTime = time.Second
 	// maxAttempts is how often a want is sent when answers break off or lack it.
 	maxAttempts = 4
 )

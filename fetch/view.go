@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/artifactfs/artifactfs/convert"
 	"github.com/artifactfs/artifactfs/object"
@@ -37,8 +38,10 @@ type View struct {
 	rules    rules
 }
 
-// View makes the view of a snapshot's tree, for a user with these git settings.
+// View makes the view of a snapshot's tree, for a user with these git settings. Reads are expected at once, so what
+// nobody waits for stays back a little.
 func (s *Store) View(snap *Snapshot, settings convert.Settings) *View {
+	s.blobPipe.lastWait.Store(time.Now().UnixNano())
 	return &View{store: s, root: snap.Tree, gone: make(chan struct{}), rules: rules{settings: settings}}
 }
 
