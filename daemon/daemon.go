@@ -183,8 +183,12 @@ func (d *Daemon) find(dir string) (*mount, bool) {
 
 // store opens the store of a remote or joins the one that is open. Each use ends with a call of release.
 func (d *Daemon) store(r control.MountRequest) (s *fetch.Store, release func(), err error) {
+	deadline := r.Timeout
+	if deadline == 0 {
+		deadline = DefaultDeadline
+	}
 	remote, err := transport.Open(r.Remote, transport.Options{
-		Token: string(r.Token), TokenFile: r.TokenFile, Retries: retries, Log: d.log, Stall: r.Timeout,
+		Token: string(r.Token), TokenFile: r.TokenFile, Retries: retries, Log: d.log, Stall: r.Timeout, Patience: deadline,
 	})
 	if err != nil {
 		return nil, nil, err
@@ -208,10 +212,6 @@ func (d *Daemon) store(r control.MountRequest) (s *fetch.Store, release func(), 
 		remote.Close()
 		<-shared.opened
 	} else {
-		deadline := r.Timeout
-		if deadline == 0 {
-			deadline = DefaultDeadline
-		}
 		shared.Store, shared.err = fetch.Open(fetch.Config{
 			Dir: filepath.Join(d.state, "stores", dir), Remote: remote, Blobs: d.blobs, Memory: d.memory,
 			Deadline: deadline, Credential: credential(r), Log: d.log.With(zap.String("remote", remote.URL())),

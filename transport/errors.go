@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 	"time"
 	"unicode"
@@ -16,8 +17,8 @@ import (
 // and the cause and never holds a secret.
 var (
 	ErrUnreachable = errors.New("remote unreachable")            // name, route, connection, TLS, 5xx, cut in mid-answer
-	ErrAuth        = errors.New("authentication failed")         // no credentials, or they were refused
-	ErrForbidden   = errors.New("access forbidden")              // authenticated or not, it is not allowed
+	ErrAuth        = error(denied("authentication failed"))      // no credentials, or they were refused
+	ErrForbidden   = error(denied("access forbidden"))           // authenticated or not, it is not allowed
 	ErrNotFound    = errors.New("no such repository")            // or one that the server hides
 	ErrNoV2        = errors.New("no git protocol version 2")     // protocol 0 or 1, or a dumb HTTP server
 	ErrStalled     = errors.New("remote stalled")                // no byte for Options.Stall
@@ -25,6 +26,12 @@ var (
 	errAborted     = errors.New("closed before its end")         // FetchResponse.Pack, by its reader
 	errProtocol    = errors.New("server broke the git protocol") // bytes no git server sends
 )
+
+// denied is an error about authorisation: who knows nothing of remotes sees fs.ErrPermission in it.
+type denied string
+
+func (d denied) Error() string        { return string(d) }
+func (d denied) Is(target error) bool { return target == fs.ErrPermission }
 
 // NotOurRef says that the server has no object of this id, or does not serve it. One such want fails the whole
 // request; leave it out and ask again.

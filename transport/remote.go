@@ -206,6 +206,7 @@ func (r *Remote) capabilities(ctx context.Context) (Capabilities, error) {
 
 // attempts runs once until it succeeds, fails for good, or the attempts are used up.
 func (r *Remote) attempts(ctx context.Context, verb string, once func(carrier, Capabilities) error) error {
+	start := time.Now()
 	for n := 0; ; n++ {
 		c, caps, err := r.connect(ctx)
 		if err == nil {
@@ -218,7 +219,7 @@ func (r *Remote) attempts(ctx context.Context, verb string, once func(carrier, C
 			r.stats.fail(err)
 			var t transient
 			if errors.As(err, &t) && n < r.opts.Retries {
-				if wait := backoff(n, t.after); fits(ctx, wait) {
+				if wait := backoff(n, t.after); fits(ctx, wait) && r.patient(time.Since(start)+wait) {
 					r.log.Debug("retry", zap.String("verb", verb), zap.String("remote", r.URL()), zap.Duration("wait", wait), zap.Error(err))
 					if pause(ctx, wait) {
 						continue
@@ -244,6 +245,11 @@ func backoff(n int, asked time.Duration) time.Duration {
 func fits(ctx context.Context, wait time.Duration) bool {
 	deadline, ok := ctx.Deadline()
 	return wait <= waitMost && (!ok || time.Until(deadline) > wait)
+}
+
+// patient says whether an attempt may begin so long after the first.
+func (r *Remote) patient(after time.Duration) bool {
+	return r.opts.Patience <= 0 || after < r.opts.Patience
 }
 
 func pause(ctx context.Context, d time.Duration) bool {

@@ -34,6 +34,7 @@ type Options struct {
 	Stall      time.Duration // a wait for bytes longer than this fails the exchange; default 30 s
 	Connect    time.Duration // to open a connection; default 15 s
 	Retries    int           // attempts after the first, on transport faults, 429 and 5xx
+	Patience   time.Duration // no attempt begins later than this after the first; 0: whenever
 	UploadPack string        // command for ssh and local remotes; default git-upload-pack
 	Log        *zap.Logger   // may be nil
 }
