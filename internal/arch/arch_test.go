@@ -25,7 +25,7 @@ const (
 // floors lists every package from the ground up. A package imports lower floors only, never its own.
 var floors = [][]string{
 	{"object", "internal/disk"},
-	{"prioritize", "transport", "odb", "cache", "overlay", "control", "internal/packedrefs", "internal/gittest"},
+	{"prioritize", "convert", "transport", "odb", "cache", "overlay", "control", "internal/packedrefs", "internal/gittest"},
 	{"fetch", "internal/gittest/gitserve"},
 	{"worktree"},
 	{"gitdir", "session", "fuse", "worktree/worktreetest"},
@@ -41,7 +41,6 @@ var libraries = map[string][]string{
 	"github.com/dgraph-io/ristretto/": {"cache"},
 	"github.com/spf13/":               {"cmd/artifactfs"},
 	"github.com/pjbgf/sha1cd":         {"object"},
-	"golang.org/x/tools/":             {},
 }
 
 // pkg is what `go list -json` tells of a package.
