@@ -1,0 +1,131 @@
+package gitdir
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/internal/packedrefs"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+func forFormats(t *testing.T, test func(t *testing.T, f object.Format)) {
+	for _, f := range []object.Format{object.SHA1, object.SHA256} {
+		t.Run(f.String(), func(t *testing.T) { test(t, f) })
+	}
+}
+
+// git runs stock git on a git directory.
+func git(t *testing.T, gitDir string, args ...string) string {
+	t.Helper()
+	out, err := gittest.Git(context.Background(), t.TempDir(), append([]string{"--git-dir", gitDir}, args...)...)
+	if err != nil {
+		t.Fatalf("git %s: %v", strings.Join(args, " "), err)
+	}
+	return out
+}
+
+func source(t *testing.T, f object.Format) (*gittest.Repo, []object.ID) {
+	t.Helper()
+	repo, err := gittest.New(filepath.Join(t.TempDir(), "source.git"), gittest.RepoOptions{Format: f})
+	if err != nil {
+		t.Fatal(err)
+	}
+	commits, err := repo.History(5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return repo, commits
+}
+
+func TestStockGitReadsIt(t *testing.T) {
+	forFormats(t, func(t *testing.T, f object.Format) {
+		repo, commits := source(t, f)
+		tip := commits[len(commits)-1]
+		path, tree := filepath.Join(t.TempDir(), "git"), t.TempDir()
+		d, err := Create(path, Options{
+			Format: f, WorkTree: tree, Remote: "https://git.example.invalid/it's \"odd\".git", Objects: filepath.Join(repo.Path, "objects"),
+			Ref: "refs/heads/main", Commit: tip, Shallow: []object.ID{commits[3]},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []struct{ want, command string }{
+			{"refs/heads/main", "symbolic-ref HEAD"},
+			{tip.String(), "rev-parse HEAD"},
+			{tip.String(), "rev-parse origin/main"},
+			{"2", "rev-list --count HEAD"},
+			{"true", "rev-parse --is-shallow-repository"},
+			{tree, "config core.worktree"},
+			{"https://git.example.invalid/it's \"odd\".git", "config remote.origin.url"},
+			{"origin/main", "rev-parse --abbrev-ref main@{upstream}"},
+			{f.String(), "rev-parse --show-object-format"},
+		} {
+			if got := git(t, path, strings.Fields(c.command)...); got != c.want {
+				t.Errorf("git %s: %q, want %q", c.command, got, c.want)
+			}
+		}
+		remote := []packedrefs.Ref{{Name: "refs/heads/main", ID: tip}, {Name: "refs/heads/old", ID: commits[0]}, {Name: "refs/tags/v1", ID: commits[1]}, {Name: "refs/pull/1/head", ID: tip}}
+		if err := d.SetRefs(remote); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.SetShallow(nil); err != nil {
+			t.Fatal(err)
+		}
+		if got := git(t, path, "for-each-ref", "--format=%(refname)"); got != "refs/heads/main\nrefs/remotes/origin/main\nrefs/remotes/origin/old\nrefs/tags/v1" {
+			t.Errorf("refs are %q", got)
+		}
+		if got := git(t, path, "rev-list", "--count", "HEAD"); got != "5" {
+			t.Errorf("%s commits without shallow mark", got)
+		}
+		git(t, path, "fsck", "--strict")
+	})
+}
+
+func TestDetachedHead(t *testing.T) {
+	repo, commits := source(t, object.SHA1)
+	for name, ref := range map[string]string{"commit": "", "tag": "refs/tags/v1"} {
+		path := filepath.Join(t.TempDir(), "git")
+		_, err := Create(path, Options{WorkTree: t.TempDir(), Objects: filepath.Join(repo.Path, "objects"), Ref: ref, Commit: commits[2]})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if head, err := os.ReadFile(filepath.Join(path, "HEAD")); err != nil || string(head) != commits[2].String()+"\n" {
+			t.Errorf("%s: HEAD is %q, %v", name, head, err)
+		}
+		if got := git(t, path, "rev-parse", "HEAD"); got != commits[2].String() {
+			t.Errorf("%s: HEAD is %s", name, got)
+		}
+	}
+}
+
+func TestUnbornBranch(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "git")
+	if _, err := Create(path, Options{WorkTree: t.TempDir(), Objects: t.TempDir(), Ref: "refs/heads/trunk"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := git(t, path, "symbolic-ref", "HEAD"); got != "refs/heads/trunk" {
+		t.Errorf("HEAD is %s", got)
+	}
+	if got := git(t, path, "for-each-ref"); got != "" {
+		t.Errorf("an empty repository has refs %q", got)
+	}
+}
+
+func TestCheckoutSettings(t *testing.T) {
+	config := filepath.Join(t.TempDir(), "gitconfig")
+	t.Setenv("GIT_CONFIG_GLOBAL", config)
+	t.Setenv("GIT_CONFIG_SYSTEM", os.DevNull)
+	if s := CheckoutSettings(context.Background()); s.AutoCRLF != "" || s.EOL != "" {
+		t.Errorf("settings without configuration: %+v", s)
+	}
+	if err := os.WriteFile(config, []byte("[core]\n\tautocrlf = Input\n\teol = crlf\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if s := CheckoutSettings(context.Background()); s.AutoCRLF != "input" || s.EOL != "crlf" {
+		t.Errorf("settings are %+v", s)
+	}
+}
