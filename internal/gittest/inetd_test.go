@@ -78,6 +78,7 @@ func forEachInetd(t *testing.T, o ServerOptions, test func(t *testing.T, s *Serv
 			if err != nil {
 				t.Fatal(err)
 			}
+			t.Cleanup(func() { s.Close() }) // for a test that gives up
 			home := s.home
 			test(t, s, outside, func(ctx context.Context, args ...string) (string, error) {
 				ctx, cancel := context.WithTimeout(ctx, time.Minute)
@@ -161,7 +162,11 @@ func TestInetdCutAndDown(t *testing.T) {
 
 // A server can be closed while a client waits for what does not come.
 func TestInetdCloseInStall(t *testing.T) {
-	forEachInetd(t, ServerOptions{}, func(t *testing.T, s *Server, _ *Repo, git inetdClient) {
+	forEachInetd(t, ServerOptions{}, func(t *testing.T, s *Server, r *Repo, git inetdClient) {
+		// More than all buffers on the way hold: git does not get done.
+		if _, err := r.Commit("main", map[string]File{"large": {Data: noise(16 << 20)}}, "large"); err != nil {
+			t.Fatal(err)
+		}
 		s.Inject(Fault{Kind: Stall, After: 8000})
 		failed := make(chan error, 1)
 		go func() {
