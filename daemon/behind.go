@@ -39,6 +39,9 @@ func (m *mount) goBehind() bool {
 			git, err = m.makeGitDir(ctx)
 			return err
 		})
+		if ctx.Err() != nil {
+			return
+		}
 		if git == nil || m.request.History == control.HistoryNone || m.snap.Commit.IsZero() {
 			close(m.historyTried)
 			return
@@ -65,13 +68,14 @@ func (m *mount) goBehind() bool {
 }
 
 // persist does work until it succeeds or ctx ends; meanwhile its failure shows in the mount's status. tried is closed
-// after the first time, so that whoever waits hears of a failure.
+// after the first time, so that whoever waits hears of a failure; not at the mount's end, which m.gone tells of.
 func (m *mount) persist(ctx context.Context, what string, tried chan<- struct{}, work func() error) {
 	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
 		err := work()
-		if ctx.Err() == nil {
-			m.note(what, err)
+		if ctx.Err() != nil {
+			return
 		}
+		m.note(what, err)
 		if tried != nil {
 			close(tried)
 			tried = nil
