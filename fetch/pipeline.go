@@ -196,6 +196,23 @@ func (p *pipeline) ask(wants []prioritize.Want) {
 	p.wake.Broadcast()
 }
 
+// roomFor waits until fewer than n wants are queued; false: ctx has ended or the pipeline is closed.
+func (p *pipeline) roomFor(ctx context.Context, n int) bool {
+	full := func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.queue.Len() >= n && !p.closed
+	}
+	for full() {
+		select {
+		case <-time.After(hydratePoll):
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return ctx.Err() == nil
+}
+
 // startCrawl makes background batches large for a while: a reader is on its way through the whole tree.
 func (p *pipeline) startCrawl() {
 	p.mu.Lock()

@@ -21,6 +21,8 @@ const (
 	wholeTree   = firstWindow * growth * growth
 	// alongside is how much of a window travels in the request of the blob that is waited for.
 	alongside = foregroundBatch - 1
+	// crawlAhead bounds how many wants of a crawler wait in the queue, and so the memory they take.
+	crawlAhead = 2 * maxCrawlBatch
 	// recent is how long a directory counts as being read.
 	recent = time.Second
 	// slack is how many missing blobs a crawler may leave out between two waits.

@@ -192,16 +192,14 @@ func (v *View) crawl(path string) {
 			defer v.mu.Unlock()
 			v.crawling = false
 		}()
-		var wants []prioritize.Want
 		add := func(f file) bool {
 			if f.path != path && v.missing(f.id) {
-				wants = append(wants, prioritize.Want{ID: f.id, Class: prioritize.Readahead, Path: f.path})
+				v.store.blobPipe.ask([]prioritize.Want{{ID: f.id, Class: prioritize.Readahead, Path: f.path}})
 			}
-			return true
+			return v.store.blobPipe.roomFor(ctx, crawlAhead)
 		}
 		v.store.walkFrom(ctx, v.root, path, add)
 		v.store.walkTree(ctx, v.root, "", add)
-		v.store.blobPipe.ask(wants)
 	})
 }
 

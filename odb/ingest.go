@@ -29,7 +29,7 @@ type IngestResult struct {
 }
 
 // ingestCache is what Ingest keeps of recent contents as bases, in bytes.
-const ingestCache = 16 << 20
+const ingestCache = 8 << 20
 
 // Ingest keeps the pack that it reads from r to its end. Each object can be read as soon as it was verified;
 // each, if not nil, is told of it in the order of the pack (a delta that came before its base follows it), from this

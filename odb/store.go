@@ -17,7 +17,7 @@ import (
 )
 
 // baseCache is what a Store keeps of contents that were bases of deltas, in bytes.
-const baseCache = 8 << 20
+const baseCache = 4 << 20
 
 // Store is one `objects` directory. Any number of goroutines may use it.
 type Store struct {

@@ -32,7 +32,7 @@ type UnpackOptions struct {
 }
 
 // unpackCache is what Unpack keeps of recent contents as bases, in bytes.
-const unpackCache = 16 << 20
+const unpackCache = 4 << 20
 
 // Unpack reads a pack from r to its end and hands each object, verified, to sink as it arrives; a delta that came
 // before its base follows it. It gives the number of objects handed over, which on an error are as good as any.
