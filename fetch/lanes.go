@@ -20,12 +20,15 @@ import (
 const (
 	foregroundLanes = 3
 	backgroundLanes = 2
-	foregroundBatch = 512
+	foregroundBatch = 640 // a window and whoever else waits
 	backgroundBatch = 400
 
 	// A crawler's batches grow, because the first byte of a large answer takes the server its time.
 	firstCrawlBatch = 1000
 	maxCrawlBatch   = 8000
+
+	// crawlTime is how long after its last sign a crawler counts as on its way.
+	crawlTime = 5 * time.Second
 
 	// activeTime is how long after a reader began to wait it counts as active; while one is, hydration sends no more
 	// than one batch each politeTime.
@@ -110,9 +113,10 @@ func (p *pipeline) mayHydrate() bool {
 // boardBackground makes a batch for a background lane; it needs mu.
 func (p *pipeline) boardBackground(best prioritize.Class) *batch {
 	size, now := backgroundBatch, time.Now()
-	if now.Before(p.crawling) {
+	if best == prioritize.Readahead && now.Before(p.crawling) {
 		size = p.crawl
 		p.crawl = min(4*p.crawl, maxCrawlBatch)
+		p.crawling = now.Add(crawlTime)
 	}
 	if best > prioritize.Readahead {
 		p.hydrated = now

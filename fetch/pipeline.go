@@ -221,7 +221,7 @@ func (p *pipeline) startCrawl() {
 	if now.After(p.crawling) {
 		p.crawl = firstCrawlBatch
 	}
-	p.crawling = now.Add(5 * time.Second)
+	p.crawling = now.Add(crawlTime)
 }
 
 // enqueue needs mu. It returns nil only when the pipeline is closed.

@@ -20,7 +20,7 @@ const (
 	growth      = 16
 	wholeTree   = firstWindow * growth * growth
 	// alongside is how much of a window travels in the request of the blob that is waited for.
-	alongside = foregroundBatch - 1
+	alongside = firstWindow * growth
 	// crawlAhead bounds how many wants of a crawler wait in the queue, and so the memory they take.
 	crawlAhead = 2 * maxCrawlBatch
 	// recent is how long a directory counts as being read.
