@@ -97,6 +97,7 @@ var ways = []struct {
 }{
 	{"small pieces", func(f *os.File, size int) ([]byte, error) { return readPieces(f, 1021) }},
 	{"large pieces", func(f *os.File, size int) ([]byte, error) { return readPieces(f, 130_001) }},
+	{"huge pieces", func(f *os.File, size int) ([]byte, error) { return readPieces(f, 1<<20) }},
 	{"mmap", readMapped},
 	{"pread", readAtOddOffsets},
 }

@@ -1,17 +1,279 @@
 package integration
 
 import (
+	"bytes"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/artifactfs/artifactfs/internal/gittest"
 	"github.com/artifactfs/artifactfs/object"
 )
 
+var formats = []object.Format{object.SHA1, object.SHA256}
+
 func TestTrickyTreeEqualsClone(t *testing.T) {
+	for _, f := range formats {
+		t.Run(f.String(), func(t *testing.T) {
+			w := newWorld(t)
+			must[object.ID](t)(w.repo("tricky.git", f).Tricky())
+			url := w.serve(gittest.ServerOptions{}).URL("tricky.git")
+			clone := w.clone(url)
+			m := w.mount(url)
+			w.compareTrees(m.Dir, clone)
+			entries := must[[]os.DirEntry](t)(os.ReadDir(m.path(gittest.TrickyWide)))
+			if len(entries) != gittest.TrickyEntries {
+				t.Errorf("%d entries in %s", len(entries), gittest.TrickyWide)
+			}
+			if f != object.SHA1 {
+				return
+			}
+			w.dropCaches()
+			w.compareTrees(m.Dir, clone)
+		})
+	}
+}
+
+// odd makes contents of 1 byte to 3 MiB that do not compress, at sizes around those that buffers and pages have.
+func odd(n int, rnd *rand.Rand) map[string]gittest.File {
+	files := map[string]gittest.File{}
+	sizes := []int{0, 1, 4095, 4096, 4097, 3 << 20}
+	for _, around := range []int{64 << 10, 128 << 10, 256 << 10, 1 << 20} {
+		sizes = append(sizes, around-1, around, around+1, around+4093)
+	}
+	for len(sizes) < n {
+		size := 1 << rnd.IntN(19) // few are large
+		sizes = append(sizes, size+rnd.IntN(size))
+	}
+	for i, size := range sizes {
+		data := make([]byte, size)
+		for at := range data {
+			data[at] = byte(rnd.Uint32())
+		}
+		files[fmt.Sprintf("sizes/%d/%03d-%d", i%7, i, size)] = gittest.File{Data: data}
+	}
+	return files
+}
+
+// conversions are contents that checkout changes, and such that look as if it did.
+func conversions() map[string]gittest.File {
+	contents := map[string]string{
+		"lf":     "one\ntwo\nthree\n",
+		"crlf":   "one\r\ntwo\r\nthree\r\n",
+		"mixed":  "one\r\ntwo\nthree\r\n",
+		"cr":     "one\rtwo\rthree\n",
+		"noeol":  "one\ntwo",
+		"binary": "one\n\x00two\n",
+		"ident":  "$Id$ and $Id: what it was before $ and $Idea$\n$Id$ $Id: no end\n",
+		"empty":  "",
+		"long":   strings.Repeat("a line of text that is converted\n", 40_000),
+	}
+	files := map[string]gittest.File{
+		".gitattributes": {Data: []byte("*.crlf text eol=crlf\n*.lf text eol=lf\n*.auto text=auto\n*.autocrlf text=auto eol=crlf\n*.id ident\n" +
+			"*.both eol=crlf ident\n*.off -text\n[attr]mine text eol=crlf\n*.macro mine\nsub/*.deep eol=crlf\n")},
+		"sub/.gitattributes":      {Data: []byte("*.crlf -text\n/*.lf eol=crlf\n")},
+		"sub/deep/.gitattributes": {Data: []byte("*.crlf !text eol=crlf\n* ident\n")},
+		"sub/link.crlf":           {Data: []byte("to/no\nwhere"), Mode: "120000"},
+		"sub/run.crlf":            {Data: []byte("#!/bin/sh\n"), Mode: "100755"},
+	}
+	for _, dir := range []string{"", "sub/", "sub/deep/", "other/"} {
+		for _, ext := range []string{"none", "crlf", "lf", "auto", "autocrlf", "id", "both", "off", "macro", "deep"} {
+			for name, content := range contents {
+				if name != "long" || dir == "" {
+					files["conv/"+dir+name+"."+ext] = gittest.File{Data: []byte(content)}
+					files[dir+name+"."+ext] = gittest.File{Data: []byte(content)}
+				}
+			}
+		}
+	}
+	return files
+}
+
+func TestEverySizeEqualsClone(t *testing.T) {
 	w := newWorld(t)
-	must[object.ID](t)(w.repo("tricky.git", object.SHA1).Tricky())
-	url := w.serve(gittest.ServerOptions{}).URL("tricky.git")
+	r := w.repo("odd.git", object.SHA1)
+	w.commit(r, odd(300, rand.New(rand.NewPCG(1, 2))))
+	s := w.serve(gittest.ServerOptions{})
+	url := s.URL("odd.git")
 	clone := w.clone(url)
 	m := w.mount(url)
 	w.compareTrees(m.Dir, clone)
+	w.dropCaches()
+	w.compareTrees(m.Dir, clone)
+
+	// Another mount has what the first one read, and so has one that a new daemon makes.
+	s.forget()
+	w.compareTrees(w.mount(url).Dir, clone)
+	w.ok("unmount", "--all")
+	w.compareTrees(w.mount(url).Dir, clone)
+	if _, n := s.Log().Blobs(); n != 0 {
+		t.Errorf("later mounts brought %d blobs again\n%s", n, s.Log())
+	}
+}
+
+func TestConversionsEqualClone(t *testing.T) {
+	for _, autocrlf := range []string{"", "true", "input"} {
+		t.Run("autocrlf="+autocrlf, func(t *testing.T) {
+			w := newWorld(t)
+			r := w.repo("conv.git", object.SHA1)
+			w.commit(r, conversions())
+			url := w.serve(gittest.ServerOptions{}).URL("conv.git")
+			var args []string
+			if autocrlf != "" {
+				args = []string{"-c", "core.autocrlf=" + autocrlf}
+				w.env = []string{"GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_1=core.autocrlf", "GIT_CONFIG_VALUE_1=" + autocrlf}
+			}
+			clone := w.clone(url, args...)
+			m := w.mount(url)
+			w.compareTrees(m.Dir, clone)
+			w.dropCaches()
+			w.compareTrees(m.Dir, clone)
+		})
+	}
+}
+
+func TestTransportsEqualClone(t *testing.T) {
+	files := odd(60, rand.New(rand.NewPCG(3, 4)))
+	for name, f := range conversions() {
+		files[name] = f
+	}
+	for _, f := range formats {
+		for _, scheme := range []string{"http", "ssh", "git", "file", "path"} {
+			t.Run(f.String()+" "+scheme, func(t *testing.T) {
+				w := newWorld(t)
+				r := w.repo("some.git", f)
+				w.commit(r, files)
+				url, args := w.open(scheme, "some.git")
+				clone := w.clone(url, args...)
+				m := w.mount(url)
+				w.compareTrees(m.Dir, clone)
+				m.await("history is complete", complete)
+			})
+		}
+	}
+}
+
+// open serves the world's repositories by a scheme. args is what git clone needs to get in; the world's commands
+// get in as well.
+func (w *world) open(scheme, repo string) (url string, args []string) {
+	w.Helper()
+	o := gittest.ServerOptions{Root: w.repos}
+	switch scheme {
+	case "http":
+		return w.serve(o).URL(repo), nil
+	case "ssh":
+		s, command, err := gittest.ServeSSH(o)
+		if err != nil {
+			w.Fatal(err)
+		}
+		w.Cleanup(func() { s.Close() })
+		w.env = append(w.env, "GIT_SSH_COMMAND="+command)
+		return s.URL(repo), []string{"-c", "core.sshCommand=" + command}
+	case "git":
+		s := must[*gittest.Server](w)(gittest.ServeGitDaemon(o))
+		w.Cleanup(func() { s.Close() })
+		return s.URL(repo), nil
+	case "file":
+		return "file://" + filepath.Join(w.repos, repo), nil
+	}
+	return filepath.Join(w.repos, repo), nil
+}
+
+// A file of a GiB is read piece by piece, and the daemon never holds it.
+func TestHugeFile(t *testing.T) {
+	const size, block, most = 1 << 30, 1<<20 + 13, 200 << 10 // most: KiB
+	w := newWorld(t)
+	r := w.repo("huge.git", object.SHA1)
+	plain := filepath.Join(w.root, "huge")
+	f := must[*os.File](t)(os.Create(plain))
+	defer f.Close()
+	for at := int64(0); at < size; at += 1 << 20 { // the same nowhere, and nearly all zeros
+		must[int](t)(f.WriteAt(fmt.Appendf(nil, "block %d", at), at))
+	}
+	if err := f.Truncate(size); err != nil {
+		t.Fatal(err)
+	}
+	w.git(r.Path, "config", "core.compression", "1")
+	id := w.git(r.Path, "hash-object", "-w", plain)
+	w.git(r.Path, "update-index", "--add", "--cacheinfo", "100644,"+id+",huge")
+	w.git(r.Path, "update-ref", "refs/heads/main", w.git(r.Path, "commit-tree", "-m", "Huge", w.git(r.Path, "write-tree")))
+
+	url := w.serve(gittest.ServerOptions{Cheap: true}).URL("huge.git")
+	m := w.mount(url, "--prefetch", "none", "--timeout", "10m")
+	pid := m.status().PID
+	got := must[*os.File](t)(os.Open(m.path("huge")))
+	defer got.Close()
+	a, b := make([]byte, block), make([]byte, block)
+	for at := 0; at < size; at += block {
+		n, err := io.ReadFull(got, a)
+		must[int64](t)(f.Seek(int64(at), io.SeekStart))
+		k, _ := io.ReadFull(f, b)
+		if n != k || !bytes.Equal(a[:n], b[:k]) {
+			t.Fatalf("at %d: %d bytes, %v; want %d%s", at, n, err, k, where(a[:n], b[:k]))
+		}
+	}
+	if n, err := got.Read(a); n != 0 || err != io.EOF {
+		t.Errorf("behind the end: %d bytes, %v", n, err)
+	}
+	peak := peakMemory(t, pid)
+	t.Logf("peak memory of the daemon: %d MiB", peak>>10)
+	if peak > most {
+		t.Errorf("the daemon took %d KiB of memory, want at most %d", peak, most)
+	}
+}
+
+// peakMemory is a process's largest resident set so far, in KiB.
+func peakMemory(t *testing.T, pid int) int {
+	t.Helper()
+	status := must[[]byte](t)(os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)))
+	for line := range strings.Lines(string(status)) {
+		var kib int
+		if n, _ := fmt.Sscanf(line, "VmHWM: %d kB", &kib); n == 1 {
+			return kib
+		}
+	}
+	t.Fatal("no VmHWM")
+	return 0
+}
+
+func TestInodesAndTimesAreStable(t *testing.T) {
+	w := newWorld(t)
+	r := w.sized(20, 20)
+	commit := w.commit(r, map[string]gittest.File{"link": {Data: []byte("d0001"), Mode: "120000"}})
+	var seconds int64
+	if _, err := fmt.Sscan(w.git(r.Path, "log", "-1", "--format=%ct", commit.String()), &seconds); err != nil {
+		t.Fatal(err)
+	}
+	m := w.mount(w.serve(gittest.ServerOptions{}).URL("sized.git"))
+	look := func() map[string]uint64 {
+		inodes := map[string]uint64{}
+		for path, info := range listTree(w, m.Dir) {
+			inodes[path] = info.Sys().(*syscall.Stat_t).Ino
+			if info.ModTime().Unix() != seconds {
+				t.Fatalf("%s is of %v, the commit of %d", path, info.ModTime(), seconds)
+			}
+		}
+		return inodes
+	}
+	first := look()
+	seen := map[uint64]string{}
+	for path, ino := range first {
+		if other, ok := seen[ino]; ok {
+			t.Errorf("%s and %s are both inode %d", path, other, ino)
+		}
+		seen[ino] = path
+	}
+	for _, after := range []string{"at once", "after drop_caches"} {
+		for path, ino := range look() {
+			if first[path] != ino {
+				t.Errorf("%s: %s is inode %d, was %d", after, path, ino, first[path])
+			}
+		}
+		w.dropCaches()
+	}
 }

@@ -359,6 +359,14 @@ func (w *world) serve(o gittest.ServerOptions) served {
 	return served{s, w, over}
 }
 
+// forget waits until all is quiet and empties the log.
+func (s served) forget() {
+	s.w.Helper()
+	s.quiet()
+	s.Log().Reset()
+	s.over.Store(0)
+}
+
 // quiet waits until nothing is under way or wanted any more for any mount of the world, then gives the requests.
 func (s served) quiet() []gittest.Request {
 	s.w.Helper()

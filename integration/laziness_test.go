@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/gittest"
 	"github.com/artifactfs/artifactfs/object"
 )
@@ -204,7 +203,7 @@ func TestGrepOfEverything(t *testing.T) {
 	mount := w.mount(m.url())
 	w.shell(mount.Dir, "grep", "-r", "-c", "never to be found", ".")
 	n := len(m.Log().Requests())
-	mount.await("history is complete", func(s control.MountStatus) bool { return s.History == "complete" })
+	mount.await("history is complete", complete)
 	s := m.step()
 	t.Logf("grep -r: %d requests at its end\n%s", n, m.Log())
 	m.expect("mount, grep -r and history", s, 15, 14_000)
@@ -214,31 +213,40 @@ func TestGrepOfEverything(t *testing.T) {
 
 // Whoever looks into many directories, one file each, is not on the way through the whole tree.
 func TestSingleReadsStaySmall(t *testing.T) {
-	const dirs, files = 150, 60
-	for _, order := range []string{"shuffled", "by name"} {
-		t.Run(order, func(t *testing.T) {
+	const dirs, reads = 150, 100
+	for _, c := range []struct {
+		name    string
+		files   int // of each directory
+		first   int // number of the file read; those after it in the directory are its neighbours
+		shuffle bool
+	}{
+		{"shuffled", 60, 10, true},
+		{"by name", 60, 10, false},
+		// A window brings all the rest of the directory, so that nothing is left out between two reads.
+		{"by name in small directories", 20, 0, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t)
-			m := w.meter(w.sized(dirs, files), gittest.ServerOptions{})
+			m := w.meter(w.sized(dirs, c.files), gittest.ServerOptions{})
 			dir := w.bare(m.url()).Dir
 			m.step()
-			numbers := rand.New(rand.NewPCG(3, 4)).Perm(dirs)[:100]
-			if order == "by name" {
-				for i := range numbers {
-					numbers[i] = i
-				}
+			numbers := make([]int, dirs)
+			for i := range numbers {
+				numbers[i] = i
 			}
-			for i, d := range numbers {
-				name := fmt.Sprintf("d%04d/f%04d.txt", d, 10+i%20)
-				if _, err := os.ReadFile(filepath.Join(dir, name)); err != nil {
+			if c.shuffle {
+				numbers = rand.New(rand.NewPCG(3, 4)).Perm(dirs)
+			}
+			for _, d := range numbers[:reads] {
+				if _, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("d%04d/f%04d.txt", d, c.first))); err != nil {
 					t.Fatal(err)
 				}
 			}
 			s := m.step()
-			m.expect("100 single reads", s, 100, 100*33)
+			m.expect("100 single reads", s, reads, reads*min(33, c.files))
 			for _, r := range s.requests {
 				if r.Blobs > 33 {
-					t.Errorf("one of them brought %d blobs\n%s", r.Blobs, m.Log())
-					break
+					t.Errorf("one of them brought %d blobs", r.Blobs)
 				}
 			}
 		})

@@ -1,0 +1,148 @@
+package integration
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+func TestEveryKindOfRef(t *testing.T) {
+	for _, f := range formats {
+		t.Run(f.String(), func(t *testing.T) {
+			w := newWorld(t)
+			r := w.storied(f)
+			s := w.serve(gittest.ServerOptions{})
+			old := w.git(r.Path, "rev-parse", "main~5")
+			for _, c := range []struct{ ref, shown string }{
+				{"", "main"}, {"HEAD", "main"}, {"main", "main"}, {"dev", "dev"}, {"feature/x", "feature/x"},
+				{"v1", "v1"}, {"annotated", "annotated"}, {"refs/heads/feature/x", "feature/x"}, {"refs/tags/v2", "v2"}, {old, ""},
+			} {
+				t.Run(c.ref, func(t *testing.T) {
+					var args []string
+					rev := "HEAD"
+					if c.ref != "" {
+						args, rev = []string{"--ref", c.ref}, c.ref
+					}
+					m := w.bare(s.URL("storied.git"), args...)
+					if want := w.git(r.Path, "rev-parse", rev+"^{commit}"); m.Commit != want || m.Ref != c.shown {
+						t.Errorf("mounted %q at %s, want %q at %s", m.Ref, m.Commit, c.shown, want)
+					}
+					checkout := w.clone(s.URL("storied.git"), "--no-checkout")
+					w.git(checkout, "checkout", "--quiet", "--detach", m.Commit)
+					w.compareTrees(m.Dir, checkout)
+					w.unmount(m)
+				})
+			}
+		})
+	}
+}
+
+func TestDetachedHead(t *testing.T) {
+	w := newWorld(t)
+	r := w.storied(object.SHA1)
+	old := w.git(r.Path, "rev-parse", "main~3")
+	w.git(r.Path, "update-ref", "--no-deref", "HEAD", old)
+	m := w.bare(w.serve(gittest.ServerOptions{}).URL("storied.git"))
+	if m.Commit != old || m.Ref != "" {
+		t.Errorf("mounted %q at %s, want a nameless one at %s", m.Ref, m.Commit, old)
+	}
+	w.compareTrees(m.Dir, w.clone("file://"+r.Path))
+}
+
+func TestUnbornHead(t *testing.T) {
+	for _, f := range formats {
+		t.Run(f.String(), func(t *testing.T) {
+			w := newWorld(t)
+			w.repo("empty.git", f)
+			m := w.mount(w.serve(gittest.ServerOptions{}).URL("empty.git"), "--wait", "all")
+			if entries, err := os.ReadDir(m.Dir); err != nil || len(entries) != 0 {
+				t.Errorf("%v, %v in a repository without commits", entries, err)
+			}
+			if m.Commit != "" || m.Ref != "main" {
+				t.Errorf("mounted %q at %q, want main at nothing", m.Ref, m.Commit)
+			}
+			if st := m.status(); st.State != control.StateMounted {
+				t.Errorf("status %+v", st)
+			}
+		})
+	}
+}
+
+func TestUnknownRef(t *testing.T) {
+	w := newWorld(t)
+	w.storied(object.SHA1)
+	url := w.serve(gittest.ServerOptions{}).URL("storied.git")
+	for _, ref := range []string{"mian", "refs/heads/none", strings.Repeat("12", 20)} {
+		dir := w.place("m")
+		r := w.afs("mount", url, dir, "--ref", ref)
+		lines := strings.Split(strings.TrimSpace(r.stderr), "\n")
+		if r.code != control.ExitRemote || len(lines) != 2 || !strings.HasPrefix(lines[1], "hint: ") || !strings.Contains(lines[0], ref) {
+			t.Errorf("want exit code %d, the ref and a hint: %s", control.ExitRemote, r)
+		}
+		if exists(dir) {
+			t.Errorf("%s was left behind", dir)
+		}
+	}
+}
+
+// Servers that can do less are said to, and read right all the same.
+func TestLesserServers(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		faults []gittest.Fault
+		says   string // part of what mount tells
+	}{
+		{"no filter", []gittest.Fault{{Kind: gittest.NoFilter}}, "filter"},
+		{"no protocol v2", []gittest.Fault{{Kind: gittest.NoV2}}, "version 2"},
+		{"no object-info", []gittest.Fault{{Kind: gittest.NoObjectInfo, On: gittest.Capabilities}}, ""},
+	} {
+		for _, f := range formats {
+			t.Run(c.name+" "+f.String(), func(t *testing.T) {
+				w := newWorld(t)
+				r := w.storied(f)
+				w.git(r.Path, "update-server-info")
+				s := w.serve(gittest.ServerOptions{})
+				for _, f := range c.faults {
+					s.Inject(f)
+				}
+				dir := w.place("m")
+				res := w.afs("mount", s.URL("storied.git"), dir, "-v", "--prefetch", "none")
+				if res.code != 0 {
+					t.Fatal(res)
+				}
+				if !strings.Contains(res.stderr, c.says) {
+					t.Errorf("nothing of %q is said: %s", c.says, res)
+				}
+				w.compareTrees(dir, w.clone("file://"+r.Path))
+				m := mounted{w: w}
+				m.Dir = dir
+				m.ID = m.await("history is complete", complete).ID
+				m.Commit = w.git(r.Path, "rev-parse", "HEAD")
+				w.checkHistory(m, r)
+			})
+		}
+	}
+}
+
+// A source that is shallow itself has no more to give than it has.
+func TestShallowSource(t *testing.T) {
+	w := newWorld(t)
+	full := w.storied(object.SHA1)
+	w.git(w.repos, "clone", "--quiet", "--bare", "--depth", "5", "file://"+full.Path, "shallow.git")
+	m := w.mount(w.serve(gittest.ServerOptions{}).URL("shallow.git"), "--history", "full")
+	w.compareTrees(m.Dir, w.clone("file://"+full.Path))
+	if n := w.git(m.gitDir(), "--git-dir", m.gitDir(), "rev-list", "--count", "HEAD"); n != "5" {
+		t.Errorf("%s commits, the source has 5", n)
+	}
+	if out := w.git(m.gitDir(), "--git-dir", m.gitDir(), "fsck", "--no-progress"); out != "" {
+		t.Errorf("git fsck: %s", out)
+	}
+	if !exists(filepath.Join(m.gitDir(), "shallow")) {
+		t.Error("git is not told where history ends")
+	}
+}

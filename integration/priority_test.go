@@ -1,0 +1,105 @@
+package integration
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// builder makes a repository of some thousands of files with a few manifests and settings far apart, and gives the
+// paths of these.
+func (w *world) builder() (r *gittest.Repo, first []string) {
+	w.Helper()
+	r = w.repo("build.git", object.SHA1)
+	files := map[string]gittest.File{"zz/last.png": {Data: []byte("\x89PNG\r\n\x1a\n")}}
+	put := func(name string) { files[name] = gittest.File{Data: []byte("content of " + name + "\n")} }
+	first = []string{"go.mod", "package.json", ".editorconfig", "AGENTS.md", ".github/workflows/ci.yml", "Makefile", "m40/pkg/Cargo.toml", "m79/pyproject.toml"}
+	for _, name := range first {
+		put(name)
+	}
+	for d := range 80 {
+		for f := range 50 {
+			put(fmt.Sprintf("m%02d/pkg/src%02d.go", d, f))
+		}
+		put(fmt.Sprintf("m%02d/testdata/case.json", d))
+		put(fmt.Sprintf("m%02d/doc/guide.md", d))
+	}
+	w.commit(r, files)
+	return r, first
+}
+
+func TestManifestsComeFirst(t *testing.T) {
+	w := newWorld(t)
+	r, first := w.builder()
+	m := w.meter(r, gittest.ServerOptions{RTT: 20 * time.Millisecond})
+	w.mount(m.url(), "--history", "none", "--wait", "all")
+	var order []string
+	for _, f := range m.step().requests {
+		for _, id := range f.Wants {
+			if len(m.paths[id]) > 0 {
+				order = append(order, m.paths[id][0])
+			}
+		}
+	}
+	if len(order) < 4000 {
+		t.Fatalf("only %d blobs were brought\n%s", len(order), m.Log())
+	}
+	head := slices.Clone(order[:len(first)])
+	slices.Sort(head)
+	slices.Sort(first)
+	if !slices.Equal(head, first) {
+		t.Errorf("first came %q\nwant %q", head, first)
+	}
+	kinds := map[string][2]int{} // first and last place of a kind
+	for i, name := range order {
+		kind := path.Ext(name)
+		if kind == ".md" && path.Base(path.Dir(name)) != "doc" || slices.Contains(first, name) {
+			continue
+		}
+		at, ok := kinds[kind]
+		if !ok {
+			at[0] = i
+		}
+		at[1] = i
+		kinds[kind] = at
+	}
+	// Two requests may be under way at once, so that the borders between kinds are not sharp.
+	if kinds[".go"][0] > kinds[".json"][0] || kinds[".json"][0] > kinds[".md"][1] {
+		t.Errorf("kinds of files came in this order: %v", kinds)
+	}
+	if slices.Contains(order, "zz/last.png") {
+		t.Error("--prefetch auto brought a picture")
+	}
+}
+
+// While background answers are stuck and thousands of blobs are queued, a read goes past all of them.
+func TestReadOvertakesThousands(t *testing.T) {
+	w := newWorld(t)
+	r, _ := w.builder()
+	m := w.meter(r, gittest.ServerOptions{})
+	stuck := m.Inject(gittest.Fault{Kind: gittest.Stall, Match: func(r gittest.Request) bool { return len(r.Wants) > 100 }})
+	defer stuck.Remove()
+	mount := w.mount(m.url(), "--history", "none", "--prefetch", "all")
+	w.until("two background requests are stuck", func() bool { return stuck.Hits() == 2 })
+	queued := mount.status().Queue.Background
+	if queued < 1000 {
+		t.Errorf("only %d blobs are queued", queued)
+	}
+	if got := must[[]byte](t)(os.ReadFile(mount.path("zz/last.png"))); len(got) != 8 {
+		t.Errorf("read %q", got)
+	}
+	here := mount.status().Blobs.Hydrated
+	t.Logf("read past %d queued blobs; %d are here", queued, here)
+	if here > 100 {
+		t.Errorf("%d blobs came before the one that was waited for", here)
+	}
+	stuck.Remove()
+	mount.await("all is here", func(s control.MountStatus) bool { return s.Blobs.Hydrated == s.Blobs.Total })
+}
