@@ -23,7 +23,8 @@ var (
 	errNotEmpty       = errors.New("the directory is not empty")
 	errNotDirectory   = errors.New("not a directory")
 	errDeadMount      = errors.New("a dead mount is there: its process is gone")
-	errNoFuse         = errors.New("/dev/fuse cannot be opened")
+	errUserMount      = errors.New("fusermount3 did not mount it")
+	errNoFuse         = errors.New("/dev/fuse cannot be used")
 )
 
 func notMounted(verb, dir string) *control.Error {
@@ -72,7 +73,8 @@ func explain(verb, thing string, err error) *control.Error {
 	if errors.As(err, &done) {
 		return done
 	}
-	e := &control.Error{Code: control.ExitFailed, Verb: verb, Object: thing, Cause: err.Error()}
+	// Most errors say themselves what was being done to what.
+	e := &control.Error{Code: control.ExitFailed, Verb: verb, Object: thing, Cause: strings.TrimPrefix(err.Error(), verb+" "+thing+": ")}
 	var ref *fetch.RefError
 	var notOurs transport.NotOurRef
 	var limited transport.RateLimited
@@ -110,7 +112,9 @@ func explain(verb, thing string, err error) *control.Error {
 		e.Hint = "free some space, or choose another place with --state"
 	case errors.Is(err, fuse.ErrBusy):
 		e.Hint = "a process has a file or its working directory there: fuser -vm " + thing + " names it"
-	case errors.Is(err, fs.ErrPermission):
+	case errors.Is(err, errUserMount):
+		e.Hint = "mount as root, or see that fusermount3 works for you: own the directory, have access to /dev/fuse; the log holds what it said"
+	case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrPermission):
 		e.Hint = "mount as root, or have fusermount3 installed and own the directory"
 	}
 	return e

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -141,6 +142,9 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	m.server, err = fuse.Mount(m.tree, m.dir, fuse.Options{
 		FsName: m.store.URL(), AllowOther: m.request.AllowOther, StatFS: m.daemon.state, Log: m.daemon.log.With(zap.String("mount", m.dir)),
 	})
+	if err != nil && os.Geteuid() != 0 {
+		err = fmt.Errorf("%w: %w", errUserMount, err)
+	}
 	if err != nil {
 		return reply, err
 	}

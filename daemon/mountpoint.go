@@ -36,19 +36,40 @@ type mountpoint struct {
 // answered from the kernel's cache.
 func prepareMountpoint(ctx context.Context, dir string) (mountpoint, error) {
 	p := mountpoint{dir: dir}
-	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	err := checkDevice()
 	if err != nil {
-		return p, fmt.Errorf("%w: %w", errNoFuse, errors.Unwrap(err))
-	}
-	f.Close()
-	if err := clearDead(ctx, dir); err != nil {
 		return p, err
 	}
-	if err := p.make(); err != nil {
+	if err = clearDead(ctx, dir); err != nil {
+		return p, err
+	}
+	if err = p.make(); err == nil {
+		err = p.empty()
+	}
+	if err != nil {
 		p.remove()
-		return p, err
 	}
-	return p, p.empty()
+	return p, err
+}
+
+// checkDevice says why there can be no mount. Users need not be able to open the device: fusermount3 can.
+func checkDevice() error {
+	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if os.Geteuid() != 0 && errors.Is(err, fs.ErrPermission) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", errNoFuse, errors.Unwrap(err))
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return fmt.Errorf("%w: %w", errNoFuse, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != unix.Mkdev(10, 229) { // Documentation/admin-guide/devices.txt
+		return fmt.Errorf("%w: it is another file", errNoFuse)
+	}
+	return nil
 }
 
 // clearDead removes dead mounts of ours from dir. What else is mounted there, or a mount of ours above it, is an error.
