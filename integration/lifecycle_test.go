@@ -1,0 +1,525 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+func (w *world) daemon() int {
+	w.Helper()
+	pids := daemonsBelow(w.root)
+	if len(pids) != 1 {
+		w.Fatalf("processes %v, want one", pids)
+	}
+	return pids[0]
+}
+
+func (w *world) list() []control.MountStatus {
+	w.Helper()
+	var st control.Status
+	if out := w.ok("status", "--json"); json.Unmarshal([]byte(out), &st) != nil {
+		w.Fatalf("status printed %q", out)
+	}
+	return st.Mounts
+}
+
+func TestUnmountLeavesTheIdleDaemonAlone(t *testing.T) {
+	w := newWorld(t)
+	w.commit(w.repo("r.git", object.SHA1), sample("lifecycle"))
+	url := w.serve(gittest.ServerOptions{}).URL("r.git")
+	m := w.mount(url)
+	pid := w.daemon()
+	w.unmount(m)
+	w.nothingLeft(m.Dir)
+	if got := w.daemon(); got != pid {
+		t.Errorf("daemon is process %d, was %d", got, pid)
+	}
+	r := w.afs("unmount", m.Dir)
+	w.refusal(r, control.ExitNotMounted, "nothing of artifactfs is mounted there", "artifactfs list")
+	if r := w.afs("status", m.Dir); r.code != control.ExitNotMounted {
+		t.Error(r)
+	}
+	again := w.mount(url)
+	w.ok("unmount", "--all")
+	w.until("the daemon has ended", func() bool { return len(daemonsBelow(w.root)) == 0 })
+	w.nothingLeft(again.Dir)
+}
+
+// foreground starts a mount in a process of its own and waits until it is there.
+func (w *world) foreground(url, dir string) *waiting {
+	w.Helper()
+	p := &waiting{Cmd: w.command(context.Background(), "mount", url, dir, "--foreground")}
+	p.Stdout, p.Stderr = &p.out, &p.out
+	if err := p.Start(); err != nil {
+		w.Fatal(err)
+	}
+	w.until("it is mounted", func() bool {
+		return len(mountsBelow(dir[:strings.LastIndexByte(dir, '/')])) > 0 && exists(filepath.Join(dir, "link"))
+	})
+	return p
+}
+
+func TestForegroundEnds(t *testing.T) {
+	for name, end := range map[string]func(w *world, p *waiting, dir string){
+		"SIGINT":      func(w *world, p *waiting, dir string) { p.Process.Signal(syscall.SIGINT) },
+		"SIGTERM":     func(w *world, p *waiting, dir string) { p.Process.Signal(syscall.SIGTERM) },
+		"unmount":     func(w *world, p *waiting, dir string) { w.ok("unmount", dir) },
+		"unmount all": func(w *world, p *waiting, dir string) { w.ok("unmount", "--all") },
+		"umount(8)":   func(w *world, p *waiting, dir string) { w.umount(dir) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.commit(w.repo("r.git", object.SHA1), sample("foreground"))
+			dir := w.place("m")
+			p := w.foreground(w.serve(gittest.ServerOptions{}).URL("r.git"), dir)
+			end(w, p, dir)
+			if err := p.Wait(); err != nil {
+				t.Errorf("%v\n%s", err, &p.out)
+			}
+			w.nothingLeft(dir)
+			if pids := daemonsBelow(w.root); len(pids) > 0 {
+				t.Errorf("processes %v", pids)
+			}
+		})
+	}
+}
+
+func (w *world) umount(dir string) {
+	w.Helper()
+	if out, err := exec.Command("umount", dir).CombinedOutput(); err != nil {
+		w.Errorf("umount: %v: %s", err, out)
+	}
+}
+
+func TestInterruptedMountLeavesNothing(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		args  []string
+		fault gittest.Fault
+	}{
+		{"before anything came", nil, gittest.Fault{Kind: gittest.Stall}},
+		{"before the commit", nil, gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch}},
+		{"while all is waited for", []string{"--wait", "all", "--prefetch", "all"}, gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch, Skip: 1}},
+		{"in the foreground", []string{"--foreground"}, gittest.Fault{Kind: gittest.Stall}},
+	} {
+		for _, how := range []string{"SIGINT", "unmount all"} {
+			t.Run(c.name+" by "+how, func(t *testing.T) {
+				w := newWorld(t)
+				w.commit(w.repo("r.git", object.SHA1), sample(c.name+how))
+				s := w.serve(gittest.ServerOptions{})
+				stall := s.Inject(c.fault)
+				parent := w.place("parent")
+				p := &waiting{Cmd: w.command(context.Background(), append([]string{"mount", s.URL("r.git"), filepath.Join(parent, "m")}, c.args...)...)}
+				p.Stdout, p.Stderr = &p.out, &p.out
+				if err := p.Start(); err != nil {
+					t.Fatal(err)
+				}
+				w.until("the server stalls", func() bool { return stall.Hits() > 0 })
+				if mounts := w.list(); len(mounts) != 1 {
+					t.Errorf("status shows %+v", mounts)
+				}
+				start := time.Now()
+				if how == "SIGINT" {
+					p.Process.Signal(syscall.SIGINT)
+				} else {
+					w.ok("unmount", "--all")
+				}
+				p.Wait()
+				if took := time.Since(start); took > 5*time.Second {
+					t.Errorf("ended after %v", took)
+				}
+				if out := p.out.String(); p.ProcessState.ExitCode() != control.ExitFailed || !strings.Contains(out, "interrupted") && !strings.Contains(out, "unmounted meanwhile") {
+					t.Errorf("%v: %s", p.ProcessState, out)
+				}
+				w.nothingLeft(parent)
+			})
+		}
+	}
+}
+
+// Killed while it starts the daemon, the command leaves at most the daemon, and the next command works.
+func TestInterruptWhileTheDaemonStarts(t *testing.T) {
+	w := newWorld(t)
+	w.commit(w.repo("r.git", object.SHA1), sample("interrupt at start"))
+	url := w.serve(gittest.ServerOptions{}).URL("r.git")
+	for i := range 20 {
+		dir := w.place("m")
+		p := w.command(context.Background(), "mount", url, dir)
+		if err := p.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for pause := time.NewTimer(time.Duration(i) * 3 * time.Millisecond); ; {
+			<-pause.C
+			break
+		}
+		p.Process.Signal(syscall.SIGINT)
+		p.Wait()
+		if p.ProcessState.ExitCode() == 0 {
+			w.ok("unmount", dir)
+		}
+		w.nothingLeft(dir)
+		w.ok("unmount", "--all")
+		w.until("no daemon is left", func() bool { return len(daemonsBelow(w.root)) == 0 })
+	}
+}
+
+func TestBusyMountStays(t *testing.T) {
+	w := newWorld(t)
+	files := sample("busy")
+	w.commit(w.repo("r.git", object.SHA1), files)
+	m := w.bare(w.serve(gittest.ServerOptions{}).URL("r.git"))
+	f := must[*os.File](t)(os.Open(m.path("known/a")))
+	w.refusal(w.afs("unmount", m.Dir), control.ExitFailed, "in use", "fuser -vm "+m.Dir)
+	if r := w.afs("unmount", "--all"); r.code != control.ExitFailed {
+		t.Error(r)
+	}
+	if n := readAll(t, m.Dir, files); n > 0 {
+		t.Errorf("%d errors after the refusal", n)
+	}
+	if st := m.status(); st.State != control.StateMounted {
+		t.Errorf("state %s", st.State)
+	}
+	f.Close()
+	w.unmount(m)
+	w.nothingLeft(m.Dir)
+}
+
+// SIGTERM ends the daemon although a mount is busy: it is detached, and its place is free.
+func TestTerminatedDaemonDetaches(t *testing.T) {
+	w := newWorld(t)
+	w.commit(w.repo("r.git", object.SHA1), sample("terminated"))
+	m := w.bare(w.serve(gittest.ServerOptions{}).URL("r.git"))
+	f := must[*os.File](t)(os.Open(m.path("known/a")))
+	defer f.Close()
+	syscall.Kill(w.daemon(), syscall.SIGTERM)
+	w.until("the daemon has ended", func() bool { return len(daemonsBelow(w.root)) == 0 })
+	w.nothingLeft(m.Dir)
+}
+
+func TestUmountByHandIsNoticed(t *testing.T) {
+	w := newWorld(t)
+	w.commit(w.repo("r.git", object.SHA1), sample("by hand"))
+	m := w.mount(w.serve(gittest.ServerOptions{}).URL("r.git"))
+	w.umount(m.Dir)
+	w.until("it is noticed", func() bool { return len(w.list()) == 0 })
+	w.nothingLeft(m.Dir)
+}
+
+func TestKilledDaemonIsReplaced(t *testing.T) {
+	w := newWorld(t)
+	files := sample("killed")
+	w.commit(w.repo("r.git", object.SHA1), files)
+	s := w.serve(gittest.ServerOptions{})
+	url := s.URL("r.git")
+	m := w.mount(url, "--wait", "all", "--prefetch", "all")
+	readAll(t, m.Dir, files) // the kernel keeps what it has seen, also of the dead
+	dead := w.daemon()
+	syscall.Kill(dead, syscall.SIGKILL)
+	w.until("it is dead", func() bool { return len(daemonsBelow(w.root)) == 0 })
+	if r := w.afs("unmount", m.Dir); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "dead mount") || !strings.Contains(r.stderr, "umount -l") {
+		t.Error(r)
+	}
+	if out := w.ok("list"); strings.Contains(out, m.Dir) {
+		t.Errorf("list shows the dead: %s", out)
+	}
+	s.quiet()
+	s.Log().Reset()
+	w.ok("mount", url, m.Dir, "--history", "none", "--prefetch", "none")
+	if at := mountsBelow(w.root); len(at) != 1 {
+		t.Errorf("mounts %s", at)
+	}
+	if n := readAll(t, m.Dir, files); n > 0 {
+		t.Errorf("%d errors", n)
+	}
+	if fetches := s.Log().Fetches(); len(fetches) > 0 {
+		t.Errorf("what was hydrated was fetched again:\n%s", s.Log())
+	}
+	if homes := must[[]os.DirEntry](t)(os.ReadDir(filepath.Join(w.state, "mounts"))); len(homes) != 1 {
+		t.Errorf("below mounts: %v", homes)
+	}
+	w.ok("unmount", m.Dir)
+	if at := mountsBelow(w.root); len(at) > 0 {
+		t.Errorf("still mounted: %s", at)
+	}
+	// Whether the directory was made by the dead is not known any more.
+	os.Remove(m.Dir)
+}
+
+func TestMountsAtOnceShareADaemon(t *testing.T) {
+	w := newWorld(t)
+	files := sample("at once")
+	w.commit(w.repo("r.git", object.SHA1), files)
+	url := w.serve(gittest.ServerOptions{}).URL("r.git")
+	var commands []*waiting
+	var dirs []string
+	for range 8 {
+		dirs = append(dirs, w.place("m"))
+		p := &waiting{Cmd: w.command(context.Background(), "mount", url, dirs[len(dirs)-1])}
+		p.Stdout, p.Stderr = &p.out, &p.out
+		commands = append(commands, p)
+	}
+	// And two that race for one directory.
+	for range 2 {
+		p := &waiting{Cmd: w.command(context.Background(), "mount", url, filepath.Join(w.root, "same"))}
+		p.Stdout, p.Stderr = &p.out, &p.out
+		commands = append(commands, p)
+	}
+	for _, p := range commands {
+		if err := p.Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	won := 0
+	for i, p := range commands {
+		err := p.Wait()
+		switch {
+		case i < len(dirs) && err != nil:
+			t.Errorf("%v: %s", err, &p.out)
+		case err == nil && i >= len(dirs):
+			won++
+		case err != nil && !strings.Contains(p.out.String(), "already"):
+			t.Errorf("%v: %s", err, &p.out)
+		}
+	}
+	if won != 1 {
+		t.Errorf("%d mounts at one directory", won)
+	}
+	w.daemon()
+	for _, dir := range dirs {
+		if n := readAll(t, dir, files); n > 0 {
+			t.Errorf("%s: %d errors", dir, n)
+		}
+	}
+}
+
+// usage is what a process holds.
+type usage struct {
+	fds, threads, rss int // rss in KiB
+}
+
+func usageOf(t testing.TB, pid int) usage {
+	t.Helper()
+	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := usage{fds: len(fds)}
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	for line := range bytes.Lines(status) {
+		key, value, _ := strings.Cut(string(line), ":")
+		n, _ := strconv.Atoi(strings.Fields(value + " 0")[0])
+		switch key {
+		case "Threads":
+			u.threads = n
+		case "VmRSS":
+			u.rss = n
+		}
+	}
+	return u
+}
+
+// stateFiles counts files and bytes below the state directory; the log grows on purpose.
+func (w *world) stateFiles() (files int) {
+	filepath.WalkDir(w.state, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			files++
+		}
+		return nil
+	})
+	return files
+}
+
+func TestManyMountsLeakNothing(t *testing.T) {
+	w := newWorld(t)
+	files := sample("leak")
+	w.commit(w.repo("r.git", object.SHA1), files)
+	url := w.serve(gittest.ServerOptions{}).URL("r.git")
+	const warm, rounds = 40, 100 // memory and files are measured after both
+	var before usage
+	var filesBefore int
+	settled := func() (u usage) { // idle connections and helpers of the last mount go in their own time
+		u = usageOf(t, w.daemon())
+		for deadline := time.Now().Add(5 * time.Second); before.fds > 0 && u.fds > before.fds && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+			u = usageOf(t, w.daemon())
+		}
+		return u
+	}
+	for i := range rounds {
+		dir := w.place("m")
+		w.ok("mount", url, dir)
+		if n := readAll(t, dir, subtree(files, fmt.Sprintf("d%d", i%6))); n > 0 {
+			t.Fatalf("round %d: %d errors", i, n)
+		}
+		w.ok("unmount", dir)
+		if i == warm {
+			before, filesBefore = settled(), w.stateFiles()
+		}
+	}
+	after, filesAfter := settled(), w.stateFiles()
+	t.Logf("after %d mounts %+v and %d files, after %d %+v and %d", warm, before, filesBefore, rounds, after, filesAfter)
+	if after.fds > before.fds {
+		links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", w.daemon()))
+		for _, l := range links {
+			target, _ := os.Readlink(l)
+			t.Logf("%s", target)
+		}
+		t.Errorf("%d descriptors, were %d", after.fds, before.fds)
+	}
+	if after.threads > before.threads+8 || after.rss > before.rss+24<<10 {
+		t.Errorf("%+v, was %+v", after, before)
+	}
+	if filesAfter > filesBefore {
+		t.Errorf("%d files, were %d", filesAfter, filesBefore)
+	}
+}
+
+func TestStateDirectoriesAreIndependent(t *testing.T) {
+	w := newWorld(t)
+	files := sample("two states")
+	w.commit(w.repo("r.git", object.SHA1), files)
+	url := w.serve(gittest.ServerOptions{}).URL("r.git")
+	other := newWorld(t)
+	mine, theirs := w.bare(url), other.bare(url)
+	if len(w.list()) != 1 || len(other.list()) != 1 || w.list()[0].Dir != mine.Dir || other.list()[0].Dir != theirs.Dir {
+		t.Errorf("lists %+v and %+v", w.list(), other.list())
+	}
+	w.refusal(other.afs("unmount", mine.Dir), control.ExitNotMounted, mine.Dir, "")
+	w.refusal(other.afs("mount", url, mine.Dir), control.ExitFailed, "already", "")
+	w.ok("unmount", "--all")
+	if n := readAll(t, theirs.Dir, files); n > 0 {
+		t.Errorf("%d errors", n)
+	}
+}
+
+func TestListStatusPrefetch(t *testing.T) {
+	w := newWorld(t)
+	files := sample("prefetch")
+	repo := w.repo("r.git", object.SHA1)
+	commit := w.commit(repo, files)
+	s := w.serve(gittest.ServerOptions{})
+	m := w.bare(s.URL("r.git"), "--wait", "git")
+	out := w.ok("list")
+	if !strings.Contains(out, m.Dir) || !strings.Contains(out, s.URL("r.git")) || !strings.Contains(out, "main") {
+		t.Errorf("list:\n%s", out)
+	}
+	st := m.status()
+	if st.ID != m.ID || st.Remote != s.URL("r.git") || st.Ref != "main" || st.Commit != commit.String() || st.State != control.StateMounted || !st.GitReady ||
+		st.History != control.HistoryShallow || st.Tree.Files != int64(len(files)) || !st.Tree.Complete || st.Blobs.Total != int64(len(files)) || st.Blobs.Hydrated != 0 {
+		t.Errorf("status %+v", st)
+	}
+	w.ok("prefetch", m.Dir, "known", "d?/sub/f1", "--wait")
+	matched := subtree(files, "known")
+	for i := range 6 {
+		name := fmt.Sprintf("d%d/sub/f1", i)
+		matched[name] = files[name]
+	}
+	if st = m.status(); st.Blobs.Hydrated != int64(len(matched)) {
+		t.Errorf("%d hydrated, want %d", st.Blobs.Hydrated, len(matched))
+	}
+	s.quiet()
+	s.Log().Reset()
+	if n := readAll(t, m.Dir, matched); n > 0 || len(s.Log().Fetches()) > 0 {
+		t.Errorf("%d errors, requests\n%s", n, s.Log())
+	}
+	if r := w.afs("prefetch", m.path("d0"), "--wait", "--json"); r.code != 0 || !strings.Contains(r.stdout, `"matched":6,"hydrated":6`) {
+		t.Error(r)
+	}
+	// Everything, and the figures are those of the tree.
+	w.ok("prefetch", m.Dir, "--wait")
+	var bytes int64
+	for _, f := range files {
+		bytes += int64(len(f.Data))
+	}
+	if st = m.status(); st.Blobs.Hydrated != st.Blobs.Total || st.Blobs.Bytes != bytes || st.Queue != (control.QueueStatus{}) {
+		t.Errorf("status %+v, want %d bytes", st, bytes)
+	}
+	// Without the remote, prefetch of what is not here is an error, and not a wait for ever.
+	w.unmount(m)
+	late := w.repo("late.git", object.SHA1)
+	w.commit(late, sample("prefetch without a remote"))
+	m = w.bare(s.URL("late.git"), "--wait", "git", "--timeout", "1s")
+	s.Down()
+	w.refusal(w.afs("prefetch", m.Dir, "--wait"), control.ExitRemote, "", "")
+	s.up()
+}
+
+func TestWaitIsTrue(t *testing.T) {
+	w := newWorld(t)
+	files := sample("wait")
+	repo := w.repo("r.git", object.SHA1)
+	must[[]object.ID](t)(repo.History(30))
+	w.commit(repo, files)
+	s := w.serve(gittest.ServerOptions{RTT: 20 * time.Millisecond})
+	m := w.mount(s.URL("r.git"), "--wait", "git")
+	if st := m.status(); !st.GitReady || !st.Tree.Complete {
+		t.Errorf("--wait git: %+v", st)
+	}
+	if head := w.git(m.gitDir(), "rev-parse", "HEAD"); head != m.Commit {
+		t.Errorf("HEAD is %s", head)
+	}
+	w.unmount(m)
+	other := w.repo("other.git", object.SHA1)
+	must[[]object.ID](t)(other.History(30))
+	w.commit(other, sample("wait for all"))
+	m = w.mount(s.URL("other.git"), "--wait", "all", "--prefetch", "all", "--history", "full")
+	st := m.status()
+	if st.Blobs.Hydrated != st.Blobs.Total || st.Blobs.Total == 0 || st.History != control.HistoryComplete || !st.GitReady {
+		t.Errorf("--wait all: %+v", st)
+	}
+	s.Down() // it is all here
+	if n := readAll(t, m.Dir, sample("wait for all")); n > 0 {
+		t.Errorf("%d errors", n)
+	}
+	if n := w.git(m.gitDir(), "rev-list", "--count", "HEAD"); n != "31" {
+		t.Errorf("%s commits", n)
+	}
+	s.up()
+}
+
+// --wait all is an error when something did not come; nothing is mounted then.
+func TestWaitForAllFailsHonestly(t *testing.T) {
+	w := newWorld(t)
+	w.commit(w.repo("r.git", object.SHA1), sample("wait in vain"))
+	s := w.serve(gittest.ServerOptions{})
+	s.Inject(gittest.Fault{Kind: gittest.Status, Status: 403, On: gittest.Fetch, Match: func(r gittest.Request) bool { return r.Filter == "" }})
+	dir := w.place("m")
+	w.refused(control.ExitRemote, "access forbidden", "", s.URL("r.git"), dir, "--wait", "all", "--prefetch", "all", "--history", "none", "--timeout", "2s")
+	w.nothingLeft(dir)
+}
+
+// History that breaks off is completed behind the mount once the remote is back.
+func TestHistoryHealsBehindTheMount(t *testing.T) {
+	w := newWorld(t)
+	repo := w.repo("r.git", object.SHA1)
+	must[[]object.ID](t)(repo.History(30))
+	w.commit(repo, sample("history heals"))
+	s := w.serve(gittest.ServerOptions{})
+	fault := s.Inject(gittest.Fault{Kind: gittest.TruncatedPack, After: 100, Match: func(r gittest.Request) bool { return r.Depth == 0 && r.Filter != "" }})
+	m := w.mount(s.URL("r.git"), "--prefetch", "none", "--timeout", "2s")
+	st := m.await("status tells of the fault", func(st control.MountStatus) bool { return st.State == control.StateDegraded })
+	if !strings.Contains(st.Error, "history") || fault.Hits() == 0 {
+		t.Errorf("status %+v", st)
+	}
+	fault.Remove()
+	m.await("history is complete", func(st control.MountStatus) bool {
+		return st.State == control.StateMounted && st.History == control.HistoryComplete
+	})
+	if n := w.git(m.gitDir(), "rev-list", "--count", "HEAD"); n != "31" {
+		t.Errorf("%s commits", n)
+	}
+}
