@@ -140,6 +140,7 @@ func (r *Remote) dialGit(ep *endpoint) dial {
 type socket struct {
 	net.Conn
 	stats *counters
+	spare bool // opened ahead of need
 }
 
 func (s *socket) Read(b []byte) (int, error) {

@@ -21,27 +21,28 @@ const (
 	connBuffer   = 64 << 10
 )
 
-func (r *Remote) newTransport(set webSettings) (*http.Transport, error) {
+func (r *Remote) newTransport(set webSettings) (*http.Transport, *webDialer, error) {
 	proxy, err := proxyFunc(set)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	conf, err := tlsConfig(set)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	dialer := net.Dialer{Timeout: r.opts.Connect, KeepAlive: 15 * time.Second}
+	d := &webDialer{
+		tcp: net.Dialer{Timeout: r.opts.Connect, KeepAlive: 15 * time.Second},
+		tls: conf, stats: &r.stats, age: spareAge,
+	}
 	return &http.Transport{
 		Proxy: proxy,
-		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			c, err := dialer.DialContext(ctx, network, addr)
-			if err != nil {
-				return nil, err
-			}
-			r.stats.connections.Add(1)
-			return &socket{Conn: c, stats: &r.stats}, nil
+		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+			return d.dial(ctx, place{addr: addr})
 		},
-		TLSClientConfig:     conf,
+		DialTLSContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+			return d.dial(ctx, place{addr: addr, secure: true})
+		},
+		TLSClientConfig:     conf, // for what lies behind a proxy
 		TLSHandshakeTimeout: r.opts.Connect,
 		DisableCompression:  true, // packs are compressed
 		MaxIdleConns:        maxIdleConns,
@@ -49,7 +50,7 @@ func (r *Remote) newTransport(set webSettings) (*http.Transport, error) {
 		IdleConnTimeout:     idleConn,
 		ReadBufferSize:      connBuffer,
 		WriteBufferSize:     connBuffer,
-	}, nil
+	}, d, nil
 }
 
 // proxyFunc: http.proxy before the environment, whose no_proxy holds for both.
@@ -102,6 +103,7 @@ func excepted(list, host string) bool {
 func tlsConfig(set webSettings) (*tls.Config, error) {
 	conf := &tls.Config{
 		InsecureSkipVerify: set.insecure,
+		NextProtos:         []string{"http/1.1"},
 		ClientSessionCache: tls.NewLRUClientSessionCache(maxIdleConns), // the second connection saves a round trip
 	}
 	if set.caFile != "" || set.caDir != "" {

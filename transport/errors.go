@@ -24,6 +24,7 @@ var (
 	ErrStalled     = errors.New("remote stalled")                // no byte for Options.Stall
 	errClosed      = errors.New("remote is closed")              // after Remote.Close
 	errAborted     = errors.New("closed before its end")         // FetchResponse.Pack, by its reader
+	errHungUp      = errors.New("closed before the answer")      // a connection that was open before it was needed
 	errProtocol    = errors.New("server broke the git protocol") // bytes no git server sends
 )
 

@@ -36,6 +36,7 @@ type lane struct {
 	// listed: it has served ls-refs. git keeps the loose refs it has read as long as the process lives, so a second
 	// listing would tell the state of the first. Objects it looks for again.
 	listed bool
+	spare  bool // opened ahead of need and not used yet; under lanes.mu once it is idle
 }
 
 // lanes is the carrier for dialogues: ssh, git:// and local processes.
@@ -44,7 +45,8 @@ type lanes struct {
 	dial   dial
 
 	mu     sync.Mutex
-	idle   []*lane // last used last
+	idle   []*lane       // last used last
+	coming chan struct{} // closed when the spare being opened is there or has failed; nil: none, or somebody waits for it
 	closed bool
 }
 
@@ -82,7 +84,17 @@ func (s *lanes) discover(ctx context.Context) (Capabilities, error) {
 }
 
 func (s *lanes) exchange(ctx context.Context, kind commandKind, message []byte) (*answer, error) {
-	if l := s.take(kind); l != nil {
+	l := s.take(kind)
+	if l == nil {
+		coming, err := s.awaitSpare(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if coming {
+			l = s.take(kind)
+		}
+	}
+	if l != nil {
 		a, err := s.send(ctx, l, kind, message)
 		// A kept connection may have died unnoticed. If not one byte came back, the command was not served.
 		if err == nil || !errors.Is(err, errHungUp) {
@@ -95,9 +107,6 @@ func (s *lanes) exchange(ctx context.Context, kind commandKind, message []byte) 
 	}
 	return s.send(ctx, l, kind, message)
 }
-
-// errHungUp says that a connection ended before the answer began.
-var errHungUp = errors.New("connection closed before the answer")
 
 func (s *lanes) send(ctx context.Context, l *lane, kind commandKind, message []byte) (*answer, error) {
 	l.listed = l.listed || kind == readsRefs
@@ -144,6 +153,7 @@ func (s *lanes) take(kind commandKind) *lane {
 		if l := s.idle[i]; kind != readsRefs || !l.listed {
 			s.idle = slices.Delete(s.idle, i, i+1)
 			l.idle.Stop()
+			l.spare = false
 			return l
 		}
 	}

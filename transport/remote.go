@@ -28,6 +28,8 @@ type carrier interface {
 	discover(ctx context.Context) (Capabilities, error)
 	// exchange sends one command, a message of packets that ends in a flush. The answer has begun to arrive.
 	exchange(ctx context.Context, kind commandKind, message []byte) (*answer, error)
+	// spare gives what opens a connection ahead of need; nil if one is there or on its way.
+	spare() func(context.Context) error
 	// close drops what is kept. Exchanges in progress were ended before.
 	close()
 }

@@ -112,7 +112,9 @@ type webServer struct {
 	mu    sync.Mutex
 	log   []string        // "METHOD path"
 	peers map[string]bool // client addresses: one a connection
-	wrap  func(http.ResponseWriter, *http.Request, http.Handler)
+	// Connections, with and without requests.
+	accepted, gone int
+	wrap           func(http.ResponseWriter, *http.Request, http.Handler)
 }
 
 func (s *webServer) requests() []string {
@@ -125,6 +127,13 @@ func (s *webServer) connections() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.peers)
+}
+
+// accepts counts the connections there were and those there are, whether or not they carried a request.
+func (s *webServer) accepts() (all, open int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.accepted, s.accepted - s.gone
 }
 
 func (s *webServer) set(wrap func(http.ResponseWriter, *http.Request, http.Handler)) {
@@ -160,6 +169,16 @@ func serveWeb(t testing.TB, root string, secure bool) *webServer {
 		}
 		h.ServeHTTP(w, r)
 	}))
+	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		switch state {
+		case http.StateNew:
+			s.accepted++
+		case http.StateClosed, http.StateHijacked:
+			s.gone++
+		}
+	}
 	s.Config.ErrorLog = log.New(io.Discard, "", 0)
 	if secure {
 		s.StartTLS()

@@ -6,11 +6,13 @@
 // accept what the protocol allows and reject the rest, and nothing is allocated from a claimed size.
 //
 // Terms: an *exchange* is one request and its answer; a *lane* is a kept dialogue with one upload-pack process
-// (ssh, git://, local), which serves one exchange after the other; a *stall* is a wait for bytes that has
+// (ssh, git://, local), which serves one exchange after the other; a *spare* is a connection opened ahead of need, which
+// the next exchange takes that would have to open one; a *stall* is a wait for bytes that has
 // lasted for Options.Stall. A pack is not verified here: that is the work of who reads it.
 //
 // Retries: transport faults, 429 and 5xx, and only up to the first byte of a pack; what goes wrong later comes out
-// of Pack.Read. A kept connection that turns out to be dead is replaced once without counting as an attempt.
+// of Pack.Read. A kept or spare connection that turns out to be dead is replaced once without counting as
+// an attempt.
 //
 // Locks are leaves: none is held while another is taken, nor across a wait for network, disk or child process.
 //

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -34,6 +35,7 @@ type web struct {
 	remote    *Remote
 	endpoint  *endpoint
 	transport *http.Transport
+	dialer    *webDialer
 	set       webSettings
 
 	mu   sync.Mutex
@@ -48,17 +50,31 @@ func (r *Remote) newWeb(ep *endpoint, set settings) (*web, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := r.newTransport(ws)
+	t, d, err := r.newTransport(ws)
 	if err != nil {
 		return nil, err
 	}
 	base := *ep.base
 	base.Path = strings.TrimRight(base.Path, "/")
 	base.RawPath = strings.TrimRight(base.RawPath, "/")
-	return &web{remote: r, endpoint: ep, transport: t, set: ws, base: &base, auth: newAuthenticator(r, ep, &base, true)}, nil
+	return &web{remote: r, endpoint: ep, transport: t, dialer: d, set: ws, base: &base, auth: newAuthenticator(r, ep, &base, true)}, nil
 }
 
-func (h *web) close() { h.transport.CloseIdleConnections() }
+func (h *web) close() {
+	h.dialer.close()
+	h.transport.CloseIdleConnections()
+}
+
+// spare: a proxy's connections are not opened ahead, as how much of the way they spare differs with its kind.
+func (h *web) spare() func(context.Context) error {
+	if h.transport.Proxy != nil {
+		base, _ := h.at()
+		if via, err := h.transport.Proxy(&http.Request{URL: base}); via != nil || err != nil {
+			return nil
+		}
+	}
+	return h.dialer.reserve()
+}
 
 func (h *web) at() (*url.URL, *authenticator) {
 	h.mu.Lock()
@@ -222,6 +238,9 @@ func (h *web) send(ctx context.Context, c call) (*answer, error) {
 	}
 	for tries := 0; ; tries++ {
 		a, res, err := h.once(ctx, c, l)
+		if errors.Is(err, errHungUp) {
+			a, res, err = h.once(ctx, c, l)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -289,14 +308,20 @@ func retryAfter(value string, now time.Time) time.Duration {
 	return 0
 }
 
-// once makes one request. The answer is not judged yet.
+// once makes one request. The answer is not judged yet. errHungUp: it went out on a spare connection that turned out
+// to be dead.
 func (h *web) once(ctx context.Context, c call, l *login) (*answer, *http.Response, error) {
 	callCtx, cancel := context.WithCancel(ctx)
 	w := h.remote.watches.add(ctx, h.remote.opts.Stall, cancel)
 	// Until there is a connection the limits of dialling hold, from then on a byte must move now and then.
+	onSpare, answered := false, atomic.Bool{}
 	trace := &httptrace.ClientTrace{
-		GotConn:      func(httptrace.GotConnInfo) { w.arm() },
-		WroteHeaders: func() { h.remote.stats.requests.Add(1) },
+		GotConn: func(info httptrace.GotConnInfo) {
+			onSpare = !info.Reused && socketOf(info.Conn).spare
+			w.arm()
+		},
+		WroteHeaders:         func() { h.remote.stats.requests.Add(1) },
+		GotFirstResponseByte: func() { answered.Store(true) },
 	}
 	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(callCtx, trace), c.method, c.url.String(), bytes.NewReader(c.body))
 	if err != nil {
@@ -308,6 +333,10 @@ func (h *web) once(ctx context.Context, c call, l *login) (*answer, *http.Respon
 	res, err := h.transport.RoundTrip(req)
 	w.disarm()
 	if err != nil {
+		// net/http repeats by itself what fails on a kept connection, but takes a spare one for new.
+		if onSpare && !answered.Load() && w.ended() == nil && ctx.Err() == nil {
+			err = fmt.Errorf("%w: %w", errHungUp, err)
+		}
 		err = w.explain(unreachable(err))
 		w.release()
 		cancel()

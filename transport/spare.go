@@ -1,0 +1,290 @@
+package transport
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+)
+
+// spareAge is how long a spare connection lies ready. Servers soon lose patience with a client that connects and
+// says nothing; a name may come to mean another address.
+const spareAge = 10 * time.Second
+
+// OpenSpare sees to it that a connection is ready, or is on its way to be, for the next exchange that would otherwise
+// have to open one. It returns at once and does nothing before the server was first reached, and nothing over HTTP
+// behind a proxy. A spare that was taken is not replaced until somebody asks again. Whoever is in need while it is
+// still being opened waits for what is left of that. A spare that cannot be opened is nobody's error.
+//
+// Over HTTP the spare has its TLS handshake behind it and no request; one that nobody takes is closed after ten
+// seconds. Elsewhere it is a dialogue that has begun, kept as long as any other.
+func (r *Remote) OpenSpare() {
+	c, caps, err := r.known()
+	if err != nil || caps == nil || r.begin() != nil {
+		return
+	}
+	open := c.spare()
+	if open == nil {
+		r.tasks.Done()
+		return
+	}
+	go func() {
+		defer r.tasks.Done()
+		ctx, cancel := context.WithTimeout(context.Background(), r.opts.Connect+r.opts.Stall)
+		defer cancel()
+		w := r.watches.add(ctx, 0, cancel) // Close ends it
+		defer w.release()
+		if err := open(ctx); err != nil {
+			r.log.Debug("no spare connection", zap.String("remote", r.URL()), zap.Error(err))
+		}
+	}()
+}
+
+// place is what net/http asks a connection to.
+type place struct {
+	addr   string // host:port
+	secure bool   // TLS
+}
+
+// webDialer opens the connections of a web carrier, and now and then one ahead of need.
+type webDialer struct {
+	tcp   net.Dialer
+	tls   *tls.Config
+	stats *counters
+	age   time.Duration // of a spare that nobody takes
+
+	mu     sync.Mutex
+	last   place      // what was asked for last
+	ahead  *spareConn // nil: there is none, or it was taken
+	closed bool
+}
+
+// spareConn is a connection opened ahead of need. It stands in webDialer.ahead, or belongs to who took it there.
+type spareConn struct {
+	at     place
+	opened chan struct{} // closed once the attempt is over
+
+	// Under webDialer.mu; conn is frozen once opened is closed.
+	conn    net.Conn    // nil: not open yet, or it could not be opened
+	dropped bool        // nobody will take it: to be closed
+	expiry  *time.Timer // nil before it is open
+}
+
+// dial gives the spare connection if it leads to the place, else a new one.
+func (d *webDialer) dial(ctx context.Context, at place) (net.Conn, error) {
+	d.mu.Lock()
+	d.last = at
+	s := d.ahead
+	if s != nil && s.at == at {
+		d.ahead = nil
+		if s.expiry != nil {
+			s.expiry.Stop()
+		}
+	} else {
+		s = nil
+	}
+	d.mu.Unlock()
+	if s != nil {
+		select {
+		case <-s.opened:
+		case <-ctx.Done():
+			d.drop(s)
+			return nil, ctx.Err()
+		}
+		if s.conn != nil && alive(s.conn) {
+			return s.conn, nil
+		}
+		d.drop(s)
+	}
+	return d.open(ctx, at)
+}
+
+// open connects and, where wanted, shakes hands.
+func (d *webDialer) open(ctx context.Context, at place) (net.Conn, error) {
+	c, err := d.tcp.DialContext(ctx, "tcp", at.addr)
+	if err != nil {
+		return nil, err
+	}
+	d.stats.connections.Add(1)
+	s := &socket{Conn: c, stats: d.stats}
+	if !at.secure {
+		return s, nil
+	}
+	conf := d.tls.Clone() // the session cache stays shared
+	if conf.ServerName, _, err = net.SplitHostPort(at.addr); err != nil {
+		c.Close()
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, d.tcp.Timeout)
+	defer cancel()
+	t := tls.Client(s, conf)
+	if err := t.HandshakeContext(ctx); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return t, nil
+}
+
+// reserve makes room for a spare to where the last connection led and gives what opens it; nil if there is one.
+func (d *webDialer) reserve() func(context.Context) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	old := d.ahead
+	if d.closed || d.last.addr == "" || old != nil && old.at == d.last && (old.conn == nil || alive(old.conn)) {
+		return nil
+	}
+	s := &spareConn{at: d.last, opened: make(chan struct{})}
+	d.ahead = s
+	return func(ctx context.Context) error {
+		if old != nil {
+			d.drop(old)
+		}
+		c, err := d.open(ctx, s.at)
+		if c != nil {
+			socketOf(c).spare = true
+		}
+		d.mu.Lock()
+		s.conn = c
+		switch {
+		case d.ahead != s:
+		case c == nil:
+			d.ahead = nil
+		default:
+			s.expiry = time.AfterFunc(d.age, func() { d.expire(s) })
+		}
+		dropped := s.dropped
+		close(s.opened)
+		d.mu.Unlock()
+		if dropped && c != nil {
+			c.Close()
+		}
+		return err
+	}
+}
+
+// expire closes a spare that was not taken.
+func (d *webDialer) expire(s *spareConn) {
+	d.mu.Lock()
+	waits := d.ahead == s
+	if waits {
+		d.ahead = nil
+	}
+	d.mu.Unlock()
+	if waits {
+		d.drop(s)
+	}
+}
+
+// drop closes a spare that stands nowhere any more, at once or when it has been opened.
+func (d *webDialer) drop(s *spareConn) {
+	d.mu.Lock()
+	s.dropped = true
+	c := s.conn
+	if s.expiry != nil {
+		s.expiry.Stop()
+	}
+	d.mu.Unlock()
+	if c != nil {
+		c.Close()
+	}
+}
+
+func (d *webDialer) close() {
+	d.mu.Lock()
+	d.closed = true
+	s := d.ahead
+	d.ahead = nil
+	d.mu.Unlock()
+	if s != nil {
+		d.drop(s)
+	}
+}
+
+// socketOf finds the socket below TLS; behind a proxy that speaks TLS itself there are two layers.
+func socketOf(c net.Conn) *socket {
+	for {
+		switch layer := c.(type) {
+		case *socket:
+			return layer
+		case *tls.Conn:
+			c = layer.NetConn()
+		default:
+			return &socket{Conn: c}
+		}
+	}
+}
+
+// alive says whether the peer of a connection on which no request was sent still holds it, as far as is known here.
+// It does not wait and consumes nothing.
+func alive(c net.Conn) bool {
+	sc, ok := socketOf(c).Conn.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return false
+	}
+	_, secure := c.(*tls.Conn)
+	quiet := false
+	err = raw.Control(func(fd uintptr) {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP}}
+		n, err := unix.Poll(p, 0)
+		// A server that speaks unasked gives up on the client (408), but TLS 1.3 sends session tickets when it likes:
+		// these may hide the end of the stream from a peeking read, not from POLLRDHUP.
+		quiet = err == nil && (n == 0 || secure && p[0].Revents == unix.POLLIN)
+	})
+	return err == nil && quiet
+}
+
+// spare opens a lane beside those there are: whoever asks is about to use these. One spare at a time.
+func (s *lanes) spare() func(context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.coming != nil {
+		return nil
+	}
+	for _, l := range s.idle {
+		if l.spare {
+			return nil
+		}
+	}
+	opened := make(chan struct{})
+	s.coming = opened
+	return func(ctx context.Context) error {
+		l, _, err := s.open(ctx)
+		if err == nil {
+			l.spare = true
+			s.put(l)
+		}
+		s.mu.Lock()
+		if s.coming == opened {
+			s.coming = nil
+		}
+		s.mu.Unlock()
+		close(opened)
+		return err
+	}
+}
+
+// awaitSpare waits for a spare lane that is being opened and that nobody else waits for; false: there is none.
+func (s *lanes) awaitSpare(ctx context.Context) (bool, error) {
+	s.mu.Lock()
+	opened := s.coming
+	s.coming = nil
+	s.mu.Unlock()
+	if opened == nil {
+		return false, nil
+	}
+	select {
+	case <-opened:
+		return true, nil
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	}
+}
