@@ -167,6 +167,7 @@ func (s *Store) stream(ctx context.Context, caps transport.Capabilities, t targe
 
 // receive reads the pack of an acquisition, making each object readable as it comes.
 func (s *Store) receive(ctx context.Context, req transport.FetchRequest, snap *Snapshot) error {
+	s.remote.OpenSpare() // the stream keeps the connection there is; the first reader shall not have to open one
 	resp, err := s.remote.Fetch(ctx, req)
 	if err != nil {
 		return err

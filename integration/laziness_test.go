@@ -126,8 +126,9 @@ func TestMountAndListingBringNoBlob(t *testing.T) {
 	for _, r := range s.requests {
 		commands = append(commands, r.Command)
 	}
-	if want := "[caps ls-refs fetch]"; fmt.Sprint(commands) != want || m.Log().Connections() != 1 {
-		t.Errorf("mount asked for %v on %d connections, want %v on 1", commands, m.Log().Connections(), want)
+	// The second connection carries no request: it waits for the first read.
+	if want := "[caps ls-refs fetch]"; fmt.Sprint(commands) != want || m.Log().Connections() > 2 {
+		t.Errorf("mount asked for %v on %d connections, want %v on at most 2", commands, m.Log().Connections(), want)
 	}
 	m.expect("mount", s, 3, 0)
 	if lines := strings.Count(w.shell(dir, "ls", "-R"), ".txt\n"); lines != 30*40 {
