@@ -124,7 +124,7 @@ func (m *mount) makeGitDir(ctx context.Context) (*gitdir.Dir, error) {
 	}
 	git, err := gitdir.Create(filepath.Join(m.home(), "git"), gitdir.Options{
 		Format: snap.Format, WorkTree: m.dir, Remote: m.store.URL(), Objects: filepath.Join(m.store.GitDir(), "objects"),
-		Ref: snap.Ref, Commit: snap.Commit, Shallow: snap.Shallow(),
+		Ref: snap.Ref, Commit: snap.Commit, Shallow: snap.Shallow(), Partial: snap.Partial,
 	})
 	if err != nil {
 		return nil, err

@@ -27,6 +27,7 @@ type Snapshot struct {
 	Format  object.Format
 	Connect time.Duration // from the start to the ref's id
 	Local   bool          // everything was here already
+	Partial bool          // blobs were left out
 
 	start   time.Time
 	took    time.Duration // until all trees were here; frozen once done is closed
@@ -71,7 +72,7 @@ func (s *Store) Acquire(ctx context.Context, ref string) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.prepare(ctx, caps.Format); err != nil {
+	if err := s.prepare(ctx, caps.Format, true); err != nil {
 		return nil, err
 	}
 	target, err := s.resolve(ctx, ref)
@@ -79,6 +80,7 @@ func (s *Store) Acquire(ctx context.Context, ref string) (*Snapshot, error) {
 		return nil, err
 	}
 	snap := newSnapshot(target, caps.Format, start)
+	snap.Partial = caps.Filter
 	if target.unborn() {
 		snap.finish(nil)
 		return snap, nil

@@ -154,7 +154,11 @@ func (s *Store) deepen(ctx context.Context, busy func() bool) error {
 	}
 	caps, err := s.remote.Capabilities(ctx)
 	if errors.Is(err, transport.ErrNoV2) {
-		return s.deepenWithGit(ctx, false)
+		if err := s.deepenWithGit(ctx, false); err != nil {
+			return err
+		}
+		s.writeCommitGraph(ctx)
+		return nil
 	}
 	if err != nil {
 		return err
@@ -180,10 +184,14 @@ func (s *Store) deepen(ctx context.Context, busy func() bool) error {
 	if err := s.changeBoundary(func(old []object.ID) []object.ID { return old }); err != nil {
 		return err
 	}
+	s.writeCommitGraph(ctx)
+	return nil
+}
+
+func (s *Store) writeCommitGraph(ctx context.Context) {
 	if _, err := runGit(ctx, s.GitDir(), nil, "commit-graph", "write", "--reachable"); err != nil {
 		s.log.Warn("commit-graph not written: git log will be slower", zap.Error(err))
 	}
-	return nil
 }
 
 func (s *Store) missingTips(refs transport.Refs) []object.ID {

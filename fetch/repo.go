@@ -11,18 +11,23 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// prepare makes the store's git directory if it is not there yet, and opens it.
-func (s *Store) prepare(ctx context.Context, f object.Format) error {
+// prepare makes the store's git directory if it is not there yet, and opens it. partial says that the remote gives out
+// what a partial clone lacks.
+func (s *Store) prepare(ctx context.Context, f object.Format, partial bool) error {
 	if have, ok := readFormat(s.GitDir()); ok {
 		if have != f {
 			return fmt.Errorf("open store: it holds %s objects, the remote's are %s", have, f)
 		}
+		if err := s.markPartial(partial); err != nil {
+			return fmt.Errorf("open store: %w", err)
+		}
 		return s.openObjects(f)
 	}
-	if err := s.makeGitDir(ctx, f); err != nil {
+	if err := s.makeGitDir(ctx, f, partial); err != nil {
 		return fmt.Errorf("make store: %w", err)
 	}
 	return s.openObjects(f)
@@ -30,7 +35,7 @@ func (s *Store) prepare(ctx context.Context, f object.Format) error {
 
 // makeGitDir lets git make the bare repository, beside its place, and moves it in when it is whole: two
 // processes may do so at once.
-func (s *Store) makeGitDir(ctx context.Context, f object.Format) error {
+func (s *Store) makeGitDir(ctx context.Context, f object.Format, partial bool) error {
 	tmp, err := os.MkdirTemp(s.dir, "git-*.tmp")
 	if err != nil {
 		return err
@@ -44,6 +49,9 @@ func (s *Store) makeGitDir(ctx context.Context, f object.Format) error {
 		return err
 	}
 	_, err = fmt.Fprintf(config, storeConfig, quoteConfig(s.remote.URL()))
+	if err == nil && partial {
+		_, err = config.WriteString(partialConfig)
+	}
 	if err = errors.Join(err, config.Close()); err != nil {
 		return err
 	}
@@ -54,19 +62,38 @@ func (s *Store) makeGitDir(ctx context.Context, f object.Format) error {
 	return err
 }
 
-// storeConfig marks the store as a partial clone, so that git's own commands know that blobs are missing on
-// purpose, and keeps git from tidying up behind our back.
+// markPartial changes what the store's configuration says about that.
+func (s *Store) markPartial(partial bool) error {
+	path := filepath.Join(s.GitDir(), "config")
+	config, err := os.ReadFile(path)
+	if err != nil || strings.Contains(string(config), partialConfig) == partial {
+		return err
+	}
+	changed := strings.ReplaceAll(string(config), partialConfig, "")
+	if partial {
+		changed += partialConfig
+	}
+	return disk.WriteFile(path, []byte(changed), 0o644)
+}
+
+// storeConfig names the remote and keeps git from tidying up behind our back.
 const storeConfig = `[remote "origin"]
 	url = %s
 	fetch = +refs/heads/*:refs/heads/*
-	promisor = true
-	partialclonefilter = blob:none
 [gc]
 	auto = 0
 [maintenance]
 	auto = false
 [fetch]
 	unpackLimit = 1
+`
+
+// partialConfig marks the store as a partial clone, so that git's own commands know that blobs are missing on purpose.
+// It must not stand where stock git does the fetching: over the protocol of plain file servers git then asks for every
+// object it has not got yet as for one that a partial clone lacks, through another git that does the same, without end.
+const partialConfig = `[remote "origin"]
+	promisor = true
+	partialclonefilter = blob:none
 `
 
 func quoteConfig(value string) string {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -34,7 +35,7 @@ func (s *Store) acquireWithGit(ctx context.Context, ref string, start time.Time)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.prepare(ctx, format); err != nil {
+	if err := s.prepare(ctx, format, false); err != nil {
 		return nil, err
 	}
 	snap := newSnapshot(target{name: name, want: id, commit: id}, format, start)
@@ -136,5 +137,31 @@ func (s *Store) deepenWithGit(ctx context.Context, filter bool) error {
 	if err := s.objects.Refresh(); err != nil {
 		return err
 	}
+	refs, err := s.readRefs(ctx)
+	if err != nil {
+		return err
+	}
+	s.setRefs(refs)
 	return s.changeBoundary(func(old []object.ID) []object.ID { return old })
+}
+
+// readRefs lists what git has made of the store's refs.
+func (s *Store) readRefs(ctx context.Context) ([]packedrefs.Ref, error) {
+	out, err := runGit(ctx, s.GitDir(), nil, "for-each-ref", "--format=%(refname) %(objectname) %(*objectname)", "refs/heads", "refs/tags")
+	if err != nil {
+		return nil, err
+	}
+	var refs []packedrefs.Ref
+	for line := range strings.Lines(string(out)) {
+		f := strings.Fields(line) // names of refs have no spaces
+		r := packedrefs.Ref{Name: f[0]}
+		if r.ID, err = object.ParseID(f[1]); err == nil && len(f) > 2 {
+			r.Peeled, err = object.ParseID(f[2])
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read refs: %w", err)
+		}
+		refs = append(refs, r)
+	}
+	return refs, nil
 }

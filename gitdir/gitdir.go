@@ -29,6 +29,7 @@ type Options struct {
 	Ref      string // full name of the branch or tag asked for; "" for a commit id
 	Commit   object.ID
 	Shallow  []object.ID
+	Partial  bool // the remote gives out later what the store lacks now
 }
 
 // Dir is a git directory on disk.
@@ -74,9 +75,10 @@ func encodeConfig(o Options) ([]byte, error) {
 		c.SetOption("extensions", "", "objectFormat", o.Format.String())
 	}
 	c.SetOption("remote", "origin", "url", o.Remote).
-		SetOption("remote", "origin", "fetch", "+refs/heads/*:refs/remotes/origin/*").
-		SetOption("remote", "origin", "promisor", "true").
-		SetOption("remote", "origin", "partialclonefilter", "blob:none")
+		SetOption("remote", "origin", "fetch", "+refs/heads/*:refs/remotes/origin/*")
+	if o.Partial { // with a plain file server either key would make git ask for missing objects without end
+		c.SetOption("remote", "origin", "promisor", "true").SetOption("remote", "origin", "partialclonefilter", "blob:none")
+	}
 	if branch, ok := strings.CutPrefix(o.Ref, "refs/heads/"); ok {
 		c.SetOption("branch", branch, "remote", "origin").SetOption("branch", branch, "merge", o.Ref)
 	}

@@ -49,6 +49,7 @@ func TestStockGitReadsIt(t *testing.T) {
 		d, err := Create(path, Options{
 			Format: f, WorkTree: tree, Remote: "https://git.example.invalid/it's \"odd\".git", Objects: filepath.Join(repo.Path, "objects"),
 			Ref: "refs/heads/main", Commit: tip, Shallow: []object.ID{commits[3]},
+			Partial: true,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -60,6 +61,7 @@ func TestStockGitReadsIt(t *testing.T) {
 			{"2", "rev-list --count HEAD"},
 			{"true", "rev-parse --is-shallow-repository"},
 			{tree, "config core.worktree"},
+			{"true", "config remote.origin.promisor"},
 			{"https://git.example.invalid/it's \"odd\".git", "config remote.origin.url"},
 			{"origin/main", "rev-parse --abbrev-ref main@{upstream}"},
 			{f.String(), "rev-parse --show-object-format"},
@@ -109,6 +111,9 @@ func TestUnbornBranch(t *testing.T) {
 	}
 	if got := git(t, path, "symbolic-ref", "HEAD"); got != "refs/heads/trunk" {
 		t.Errorf("HEAD is %s", got)
+	}
+	if config, err := os.ReadFile(filepath.Join(path, "config")); err != nil || strings.Contains(string(config), "partial") || strings.Contains(string(config), "promisor") {
+		t.Errorf("marked as partial without being so: %s", config)
 	}
 	if got := git(t, path, "for-each-ref"); got != "" {
 		t.Errorf("an empty repository has refs %q", got)
