@@ -24,6 +24,7 @@ var (
 	errNotDirectory   = errors.New("not a directory")
 	errDeadMount      = errors.New("a dead mount is there: its process is gone")
 	errUserMount      = errors.New("fusermount3 did not mount it")
+	errRemote         = errors.New("remote failed")
 	errNoFuse         = errors.New("/dev/fuse cannot be used")
 )
 
@@ -94,6 +95,8 @@ func explain(verb, thing string, err error) *control.Error {
 		e.Code, e.Hint = control.ExitRemote, "the credentials are known there but not allowed to read this repository"
 	case errors.Is(err, transport.ErrNotFound):
 		e.Code, e.Hint = control.ExitRemote, "check the spelling; private repositories also look like this without credentials"
+	case errors.Is(err, fetch.ErrDeadline):
+		e.Code, e.Hint = control.ExitRemote, "--timeout allows more time"
 	case errors.Is(err, transport.ErrUnreachable), errors.Is(err, transport.ErrStalled), errors.As(err, &limited), errors.Is(err, fetch.ErrNotFound):
 		e.Code = control.ExitRemote
 	case isGit(err):
@@ -116,9 +119,27 @@ func explain(verb, thing string, err error) *control.Error {
 		e.Hint = "mount as root, or see that fusermount3 works for you: own the directory, have access to /dev/fuse; the log holds what it said"
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrPermission):
 		e.Hint = "mount as root, or have fusermount3 installed and own the directory"
+	case errors.Is(err, errRemote):
+		e.Code = control.ExitRemote
 	}
 	return e
 }
+
+// remoteFault is an error of getting something from a remote, whatever kind it is: broken packs and nonsense as well.
+// What this host's disk said stays what it is.
+func remoteFault(err error) error {
+	var path *fs.PathError
+	if errors.As(err, &path) || errors.Is(err, syscall.ENOSPC) {
+		return err
+	}
+	return blamed{err}
+}
+
+// blamed is an error that is errRemote, too.
+type blamed struct{ error }
+
+func (b blamed) Unwrap() error        { return b.error }
+func (b blamed) Is(target error) bool { return target == errRemote }
 
 // isGit says whether stock git failed, which is only asked to reach remotes.
 func isGit(err error) bool {

@@ -125,7 +125,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	m.before = m.store.Stats()
 	progress(control.Progress{Phase: "connect"})
 	if m.snap, err = m.store.Acquire(ctx, m.request.Ref); err != nil {
-		return reply, err
+		return reply, remoteFault(err)
 	}
 	m.view = m.store.View(m.snap, gitdir.CheckoutSettings(ctx))
 	if m.unlock, err = m.daemon.makeHome(m.home()); err != nil {
@@ -150,7 +150,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	}
 	mounted := time.Since(start)
 	if err := <-rootReady; err != nil {
-		return reply, err
+		return reply, remoteFault(err)
 	}
 	if !m.goBehind() {
 		return reply, context.Canceled
