@@ -33,13 +33,13 @@ const (
 )
 
 // Hydrate brings the tree's blobs in the background until all are here, the budget (content bytes; 0 is
-// unlimited) is spent, or ctx ends. Classes go in order of likely need, so it walks the tree once a class and
+// unlimited) is spent, or ctx ends; an error says that some did not come. Classes go in order of likely need, so it walks the tree once a class and
 // keeps nothing but the queue in memory.
 func (v *View) Hydrate(ctx context.Context, policy Prefetch, budget int64) error {
 	if policy == PrefetchNone || v.root.IsZero() {
 		return nil
 	}
-	start := v.store.bytesIn.Load()
+	start, lost := v.store.bytesIn.Load(), v.store.blobPipe.losses()
 	spent := func() bool { return budget > 0 && v.store.bytesIn.Load()-start >= budget }
 	for class := prioritize.Readahead + 1; class <= prioritize.Last; class++ {
 		if policy == PrefetchAuto && class == prioritize.Media {
@@ -48,12 +48,26 @@ func (v *View) Hydrate(ctx context.Context, policy Prefetch, budget int64) error
 		if err := v.hydrateClass(ctx, class, spent); err != nil {
 			return err
 		}
+		if err, _ := v.store.blobPipe.health(); err != nil && v.store.blobPipe.losses() > lost {
+			return v.lostSince(lost)
+		}
 		if spent() {
 			v.store.log.Info("prefetch budget spent", zap.Int64("bytes", budget))
 			return nil
 		}
 	}
-	return v.drained(ctx, 0)
+	if err := v.settled(ctx); err != nil {
+		return err
+	}
+	return v.lostSince(lost)
+}
+
+// lostSince is an error if contents were given up since there were so many.
+func (v *View) lostSince(before int) error {
+	if n := v.store.blobPipe.losses() - before; n > 0 {
+		return fmt.Errorf("%d contents did not come: %w", n, v.store.failure())
+	}
+	return nil
 }
 
 func (v *View) hydrateClass(ctx context.Context, class prioritize.Class, spent func() bool) error {
@@ -111,6 +125,18 @@ func (v *View) drained(ctx context.Context, room int) error {
 	}
 }
 
+// settled waits until nothing that the background wants is queued or under way.
+func (v *View) settled(ctx context.Context) error {
+	for v.store.blobPipe.kept() > 0 {
+		select {
+		case <-time.After(hydratePoll):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
 // Want raises the files that match and counts them. With wait it blocks until all are here or the remote fails.
 func (v *View) Want(ctx context.Context, match func(path string) bool, wait bool, progress func(Hydration)) (Hydration, error) {
 	for asked := false; ; asked = true {
@@ -124,8 +150,7 @@ func (v *View) Want(ctx context.Context, match func(path string) bool, wait bool
 		if asked {
 			progress(h)
 			if len(wants) > 0 && !v.store.blobPipe.flying(wants[0].ID) && v.missing(wants[0].ID) {
-				err, _ := v.store.blobPipe.health()
-				return h, fmt.Errorf("read %s: %w", wants[0].Path, err)
+				return h, fmt.Errorf("read %s: %w", wants[0].Path, v.store.failure())
 			}
 		} else {
 			v.store.blobPipe.ask(wants)
@@ -147,33 +172,44 @@ type Hydration struct {
 	Bytes                  int64 // of the hydrated contents
 }
 
-// Hydration counts what is here of the whole tree; while trees still stream in, those that have come.
+// Hydration counts what is here of the whole tree; while trees still stream in, those that have come. It never waits.
 func (v *View) Hydration(ctx context.Context) Hydration {
-	h, _ := v.count(ctx, func(string) bool { return true }, func(file) {})
-	return h
+	c := counter{store: v.store, seen: map[object.ID]struct{}{}, missing: func(file) {}}
+	v.store.walkHere(v.root, "", func(f file) { c.add(f) })
+	return c.Hydration
 }
 
-// count counts the files that match and calls missing for each blob that is not here.
+// counter counts files, and each content once.
+type counter struct {
+	Hydration
+	store   *Store
+	seen    map[object.ID]struct{}
+	missing func(file) // called for each blob that is not here
+}
+
+func (c *counter) add(f file) {
+	c.Files++
+	if _, again := c.seen[f.id]; again {
+		return
+	}
+	c.seen[f.id] = struct{}{}
+	c.Blobs++
+	if n, ok := c.store.contentSize(f.id); ok {
+		c.Hydrated++
+		c.Bytes += n
+	} else {
+		c.missing(f)
+	}
+}
+
+// count counts the files that match, waiting for trees, and calls missing for each blob that is not here.
 func (v *View) count(ctx context.Context, match func(string) bool, missing func(file)) (Hydration, error) {
-	var h Hydration
-	seen := map[object.ID]struct{}{}
+	c := counter{store: v.store, seen: map[object.ID]struct{}{}, missing: missing}
 	_, err := v.store.walkTree(ctx, v.root, "", func(f file) bool {
-		if !match(f.path) {
-			return true
-		}
-		h.Files++
-		if _, again := seen[f.id]; again {
-			return true
-		}
-		seen[f.id] = struct{}{}
-		h.Blobs++
-		if n, ok := v.store.contentSize(f.id); ok {
-			h.Hydrated++
-			h.Bytes += n
-		} else {
-			missing(f)
+		if match(f.path) {
+			c.add(f)
 		}
 		return true
 	})
-	return h, err
+	return c.Hydration, err
 }

@@ -158,7 +158,7 @@ func (p *pipeline) carryOut(ctx context.Context, b *batch) {
 	var retry []prioritize.Want
 	p.mu.Lock()
 	if err != nil {
-		p.failure, p.failedAt = err, time.Now()
+		p.failedLocked(err, p.askAgain(b.wants[0]))
 	}
 	for _, w := range b.wants {
 		f := p.flights[w.ID]
@@ -177,7 +177,9 @@ func (p *pipeline) carryOut(ctx context.Context, b *batch) {
 			f.attempts-- // one bad id fails its whole batch; the others did nothing wrong
 			p.queue.Push(w)
 		case err == nil && f.attempts >= 2:
-			p.land(w.ID, f, nil, fmt.Errorf("fetch blob %s: %w: left out of the answer", w.ID, ErrNotFound))
+			lost := fmt.Errorf("fetch blob %s: %w: left out of the answer", w.ID, ErrNotFound)
+			p.failedLocked(lost, p.askAgain(w))
+			p.land(w.ID, f, nil, lost)
 		case err != nil && (final(err) || f.attempts >= maxAttempts):
 			p.land(w.ID, f, nil, fmt.Errorf("fetch %d blobs: %w", len(b.wants), err))
 		default:
@@ -211,7 +213,7 @@ func final(err error) bool {
 func (p *pipeline) arrived(id object.ID, data []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.failure = nil
+	p.succeededLocked()
 	if f := p.flights[id]; f != nil {
 		if f.batch == nil {
 			p.queue.Drop(id) // it came with a batch that did not ask for it, or came twice

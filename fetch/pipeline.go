@@ -74,8 +74,8 @@ type pipeline struct {
 	crawl    int       // size of the next large batch
 	hydrated time.Time // when the last batch of hydration was taken
 	closed   bool
-	failure  error // of the last request; nil after a success
-	failedAt time.Time
+	state    health
+	lost     int // contents that the background wanted and gave up
 }
 
 func newPipeline(send func(context.Context, *batch, func(object.ID, []byte)) error, here func(object.ID) bool, deadline time.Duration, log *zap.Logger) *pipeline {
@@ -102,6 +102,7 @@ func (p *pipeline) close() {
 	p.closed = true
 	close(p.stop)
 	p.wake.Broadcast()
+	p.succeededLocked() // stops the timer
 	p.mu.Unlock()
 	p.wg.Wait()
 	p.mu.Lock()
@@ -164,7 +165,9 @@ func (p *pipeline) await(ctx context.Context, f *flight, w prioritize.Want, pati
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-deadline.C:
-			return fmt.Errorf("%w after %s", ErrDeadline, p.deadline)
+			err := fmt.Errorf("%w after %s", ErrDeadline, p.deadline)
+			p.failed(err, p.askAgain(w))
+			return err
 		case <-hedge.C:
 			p.hedge(f, w)
 			hedge.Reset(patience)
@@ -246,15 +249,30 @@ func (p *pipeline) land(id object.ID, f *flight, data []byte, err error) {
 		f.data = data
 	}
 	f.err = err
+	if err != nil && f.keep {
+		p.lost++
+	}
 	delete(p.flights, id)
 	close(f.done)
 }
 
-// health is the last failure since the last success, if any.
-func (p *pipeline) health() (error, time.Time) {
+// kept counts the contents that the background wants and that are neither here nor given up.
+func (p *pipeline) kept() (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.failure, p.failedAt
+	for _, f := range p.flights {
+		if f.keep {
+			n++
+		}
+	}
+	return n
+}
+
+// losses counts the contents that the background wanted and gave up.
+func (p *pipeline) losses() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lost
 }
 
 // flying says whether a blob is queued or under way.

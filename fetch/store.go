@@ -167,19 +167,9 @@ func (s *Store) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, err
 		return entries, nil
 	}
 	for try := 0; ; try++ {
-		t, content, err := s.objects.Get(id, object.MaxTreeSize)
-		switch {
-		case err == nil && t != object.Tree:
-			return nil, fmt.Errorf("read tree %s: it is a %s", id, t)
-		case err == nil:
-			entries, err := object.ParseTree(id.Format(), content)
-			if err != nil {
-				return nil, fmt.Errorf("read tree %s: %w", id, err)
-			}
-			s.memory.PutTree(id, entries)
-			return entries, nil
-		case !errors.Is(err, odb.ErrNotFound):
-			return nil, fmt.Errorf("read tree %s: %w", id, err)
+		entries, err := s.parseTree(id)
+		if err == nil || !errors.Is(err, odb.ErrNotFound) {
+			return entries, err
 		}
 		arrived, err := s.awaitArrival(ctx, id)
 		if err != nil {
@@ -192,9 +182,58 @@ func (s *Store) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, err
 			return nil, fmt.Errorf("read tree %s: %w", id, ErrNotFound)
 		}
 		if err := s.fetchTree(ctx, id); err != nil {
+			if ctx.Err() == nil || errors.Is(context.Cause(ctx), ErrDeadline) {
+				s.blobPipe.failed(err, func() { s.fetchTreeLater(id) })
+			}
 			return nil, fmt.Errorf("read tree %s: %w", id, err)
 		}
+		s.blobPipe.succeeded()
 	}
+}
+
+// parseTree reads a tree that is here; odb.ErrNotFound if it is not.
+func (s *Store) parseTree(id object.ID) ([]object.TreeEntry, error) {
+	t, content, err := s.objects.Get(id, object.MaxTreeSize)
+	if err != nil {
+		return nil, fmt.Errorf("read tree %s: %w", id, err)
+	}
+	if t != object.Tree {
+		return nil, fmt.Errorf("read tree %s: it is a %s", id, t)
+	}
+	entries, err := object.ParseTree(id.Format(), content)
+	if err != nil {
+		return nil, fmt.Errorf("read tree %s: %w", id, err)
+	}
+	s.memory.PutTree(id, entries)
+	return entries, nil
+}
+
+// treeHere gives a tree without waiting for it.
+func (s *Store) treeHere(id object.ID) ([]object.TreeEntry, bool) {
+	if entries, ok := s.memory.Tree(id); ok {
+		return entries, true
+	}
+	entries, err := s.parseTree(id)
+	return entries, err == nil
+}
+
+// fetchTreeLater asks for a tree to see whether the remote is back.
+func (s *Store) fetchTreeLater(id object.ID) {
+	s.background(func(ctx context.Context) {
+		if err := s.fetchTree(ctx, id); err != nil {
+			s.blobPipe.failed(err, func() { s.fetchTreeLater(id) })
+			return
+		}
+		s.blobPipe.succeeded()
+	})
+}
+
+// failure is why something did not come.
+func (s *Store) failure() error {
+	if err, _ := s.blobPipe.health(); err != nil {
+		return err
+	}
+	return ErrNotFound
 }
 
 // awaitArrival waits until a streaming acquisition brings the tree; false: no stream is on.

@@ -13,7 +13,6 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/prioritize"
-	"github.com/artifactfs/artifactfs/transport"
 )
 
 // Content is a blob's verified content. It stays readable until released, whatever is evicted meanwhile.
@@ -29,13 +28,13 @@ type View struct {
 	root  object.ID
 	ahead readahead
 
-	gone   chan struct{} // closed with the view
-	sizing sync.Mutex    // one size request at a time: each asks for thousands
+	gone chan struct{} // closed with the view
 
 	mu       sync.Mutex
 	closed   bool
 	crawling bool // a walk through the whole tree is under way
 	rules    rules
+	sizing   *sizeRequest // nil while there is none: one at a time, each asks for thousands
 }
 
 // View makes the view of a snapshot's tree, for a user with these git settings. Reads are expected at once, so what
@@ -76,9 +75,16 @@ func (v *View) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, erro
 	if entries, ok := v.store.memory.Tree(id); ok {
 		return entries, nil
 	}
-	ctx, cancel := v.untilClosed(ctx)
+	ctx, cancel := context.WithTimeoutCause(ctx, v.store.blobPipe.deadline, ErrDeadline)
 	defer cancel()
-	return v.store.Tree(ctx, id)
+	closing, cancel := v.untilClosed(ctx)
+	defer cancel()
+	entries, err := v.store.Tree(closing, id)
+	if err != nil && errors.Is(context.Cause(ctx), ErrDeadline) {
+		err = fmt.Errorf("read tree %s: %w", id, ErrDeadline)
+		v.store.blobPipe.failed(err, func() { v.store.fetchTreeLater(id) })
+	}
+	return entries, err
 }
 
 // Blob is a blob at a path of the view's tree.
@@ -201,43 +207,6 @@ func (v *View) crawl(path string) {
 		v.store.walkFrom(ctx, v.root, path, add)
 		v.store.walkTree(ctx, v.root, "", add)
 	})
-}
-
-// sizeBatch is how many ids one object-info request carries.
-const sizeBatch = 10000
-
-// askSizes learns the sizes of the blob at path and of thousands behind it in one request. ok is false where the
-// remote does not offer that.
-func (v *View) askSizes(ctx context.Context, id object.ID, path string) (size int64, ok bool, err error) {
-	caps, err := v.store.remote.Capabilities(ctx)
-	if errors.Is(err, transport.ErrNoV2) || err == nil && !caps.ObjectInfo {
-		return 0, false, nil
-	}
-	if err != nil {
-		return 0, false, fmt.Errorf("read size of %s: %w", path, err)
-	}
-	v.sizing.Lock()
-	defer v.sizing.Unlock()
-	if n, ok := v.store.knownSize(id); ok { // whoever held the lock asked for ours too
-		return n, true, nil
-	}
-	ids := []object.ID{id}
-	v.store.walkFrom(ctx, v.root, path, func(f file) bool {
-		if _, known := v.store.knownSize(f.id); !known {
-			ids = append(ids, f.id)
-		}
-		return len(ids) < sizeBatch
-	})
-	sizes, err := v.store.remote.ObjectInfo(ctx, ids)
-	if err != nil {
-		return 0, false, fmt.Errorf("read size of %s: %w", path, err)
-	}
-	for i, n := range sizes {
-		if n >= 0 {
-			v.store.sizes.Put(ids[i], n)
-		}
-	}
-	return sizes[0], sizes[0] >= 0, nil
 }
 
 // content gives a blob's content from the cache.

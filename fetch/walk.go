@@ -44,6 +44,26 @@ func (s *Store) walkEntries(ctx context.Context, entries []object.TreeEntry, dir
 	return true, nil
 }
 
+// walkHere is walkTree over those trees that are on this host: it waits for nothing.
+func (s *Store) walkHere(root object.ID, dir string, visit func(file)) {
+	if root.IsZero() {
+		return
+	}
+	entries, ok := s.treeHere(root)
+	if !ok {
+		return
+	}
+	for _, e := range entries {
+		path := join(dir, e.Name)
+		switch {
+		case e.Mode == object.ModeDir:
+			s.walkHere(e.ID, path, visit)
+		case e.Mode.IsBlob():
+			visit(file{e.ID, path, e.Mode})
+		}
+	}
+}
+
 // walkFrom visits what comes after path in the order of walkTree, to the end of the tree.
 func (s *Store) walkFrom(ctx context.Context, root object.ID, path string, visit func(file) bool) error {
 	_, err := s.walkRest(ctx, root, "", path, visit)

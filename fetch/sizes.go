@@ -1,0 +1,102 @@
+package fetch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/prioritize"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// sizeBatch is how many ids one object-info request carries.
+const sizeBatch = 10000
+
+// sizeRequest is one request for sizes under way. Its outcome is that of all who wait for it: after a failure
+// nobody asks again by himself, and nobody waits behind another.
+type sizeRequest struct {
+	done  chan struct{}
+	first object.ID
+	err   error // frozen once done is closed
+}
+
+// askSizes learns the sizes of the blob at path and of thousands behind it in one request. ok is false where the
+// remote does not offer that.
+func (v *View) askSizes(ctx context.Context, id object.ID, path string) (size int64, ok bool, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, v.store.blobPipe.deadline, ErrDeadline)
+	defer cancel()
+	caps, err := v.store.remote.Capabilities(ctx)
+	if errors.Is(err, transport.ErrNoV2) || err == nil && !caps.ObjectInfo {
+		return 0, false, nil
+	}
+	for err == nil {
+		var r *sizeRequest
+		if r, err = v.sizeRequest(id, path); err != nil {
+			break
+		}
+		select {
+		case <-r.done:
+			err = r.err
+		case <-v.gone:
+			err = context.Canceled
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+		if err != nil {
+			break
+		}
+		if n, ok := v.store.knownSize(id); ok {
+			return n, true, nil
+		}
+		if r.first == id { // the remote does not tell
+			return 0, false, nil
+		}
+	}
+	return 0, false, fmt.Errorf("read size of %s: %w", path, err)
+}
+
+// sizeRequest gives the request under way, or begins one that starts with id. It belongs to the store: whoever began
+// it may leave.
+func (v *View) sizeRequest(id object.ID, path string) (*sizeRequest, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.sizing != nil {
+		return v.sizing, nil
+	}
+	r := &sizeRequest{done: make(chan struct{}), first: id}
+	started := v.store.background(func(ctx context.Context) {
+		r.err = v.fetchSizes(ctx, id, path)
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		v.sizing = nil
+		close(r.done)
+	})
+	if !started {
+		return nil, ErrClosed
+	}
+	v.sizing = r
+	return r, nil
+}
+
+func (v *View) fetchSizes(ctx context.Context, id object.ID, path string) error {
+	ids := []object.ID{id}
+	v.store.walkFrom(ctx, v.root, path, func(f file) bool {
+		if _, known := v.store.knownSize(f.id); !known {
+			ids = append(ids, f.id)
+		}
+		return len(ids) < sizeBatch
+	})
+	sizes, err := v.store.remote.ObjectInfo(ctx, ids)
+	if err != nil {
+		p := v.store.blobPipe
+		p.failed(err, p.askAgain(prioritize.Want{ID: id, Path: path}))
+		return err
+	}
+	for i, n := range sizes {
+		if n >= 0 {
+			v.store.sizes.Put(ids[i], n)
+		}
+	}
+	return nil
+}
