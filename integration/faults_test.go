@@ -1,0 +1,480 @@
+package integration
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+const (
+	password   = "hunter2" // in every URL of these tests; nothing may ever show it
+	shortWait  = time.Second
+	readWithin = shortWait + 6*time.Second // a read's deadline, and what a busy machine may add
+	faultLanes = 6                         // faults tried at once: they mostly wait
+)
+
+// fault is a way in which a server fails until end is called.
+type fault struct {
+	name   string
+	begin  func(s served) (end func())
+	denied bool // it is about authorisation: EACCES
+	sure   bool // no acquisition can succeed under it
+}
+
+// injected makes a fault that the server's handler does.
+func injected(name string, f gittest.Fault) fault {
+	return fault{name: name, begin: func(s served) func() { return s.Inject(f).Remove }}
+}
+
+func (f fault) certain() fault { f.sure = true; return f }
+func (f fault) denies() fault  { f.denied, f.sure = true, true; return f }
+
+func faults() []fault {
+	const fetch = gittest.Fetch
+	all := []fault{
+		injected("cut at once", gittest.Fault{Kind: gittest.Cut}).certain(),
+		injected("cut in the first packet", gittest.Fault{Kind: gittest.Cut, On: fetch, After: 3}).certain(),
+		injected("cut in the pack's header", gittest.Fault{Kind: gittest.Cut, On: fetch, After: 40}),
+		injected("cut in the pack", gittest.Fault{Kind: gittest.Cut, On: fetch, After: 1500}),
+		injected("stall at once", gittest.Fault{Kind: gittest.Stall}).certain(),
+		injected("stall in the pack", gittest.Fault{Kind: gittest.Stall, On: fetch, After: 1500}),
+		injected("drip", gittest.Fault{Kind: gittest.Drip, On: fetch, After: 100, Every: 200 * time.Millisecond}),
+		injected("status 503", gittest.Fault{Kind: gittest.Status}).certain(),
+		injected("status 429 for an hour", gittest.Fault{Kind: gittest.Status, Status: 429, RetryAfter: time.Hour}).certain(),
+		injected("status 401", gittest.Fault{Kind: gittest.RequireAuth, User: "someone", Pass: "else"}).denies(),
+		injected("status 403", gittest.Fault{Kind: gittest.Status, Status: 403}).denies(),
+		injected("status 404", gittest.Fault{Kind: gittest.Status, Status: 404}).certain(),
+		injected("truncated pack", gittest.Fault{Kind: gittest.TruncatedPack, After: 600}),
+		injected("corrupt pack", gittest.Fault{Kind: gittest.CorruptPack}).certain(),
+		injected("corrupt pack with a good checksum", gittest.Fault{Kind: gittest.CorruptPack, GoodTrailer: true}).certain(),
+		injected("wrong object", gittest.Fault{Kind: gittest.WrongObject}).certain(),
+		injected("garbage", gittest.Fault{Kind: gittest.Garbage}).certain(),
+		{name: "down", sure: true, begin: func(s served) func() {
+			s.Down()
+			return func() { s.up() }
+		}},
+		{name: "death in the pack", begin: func(s served) func() {
+			// It dies when the first answer has come that far, not before.
+			stalled := s.Inject(gittest.Fault{Kind: gittest.Stall, On: fetch, After: 1500})
+			var dying sync.WaitGroup
+			given := make(chan struct{})
+			dying.Go(func() {
+				for stalled.Hits() == 0 {
+					select {
+					case <-given:
+						return
+					case <-time.After(time.Millisecond):
+					}
+				}
+				s.Down()
+			})
+			return func() {
+				close(given)
+				dying.Wait()
+				stalled.Remove()
+				s.up()
+			}
+		}},
+	}
+	return all
+}
+
+func (s served) up() {
+	s.w.Helper()
+	if err := s.Up(); err != nil {
+		s.w.Fatal(err)
+	}
+}
+
+// withSecret is a URL with a password in it.
+func withSecret(url string) string {
+	return strings.Replace(url, "://", "://user:"+password+"@", 1)
+}
+
+// eachFault runs a test under every fault, several at once, each in a world of its own.
+func eachFault(t *testing.T, test func(w *world, f fault)) {
+	var running sync.WaitGroup
+	lanes := make(chan struct{}, faultLanes)
+	for _, f := range faults() {
+		lanes <- struct{}{}
+		running.Go(func() {
+			defer func() { <-lanes }()
+			t.Run(f.name, func(t *testing.T) {
+				w := newWorld(t)
+				test(w, f)
+				w.noSecret()
+			})
+		})
+	}
+	running.Wait()
+}
+
+// noSecret looks for the password in everything the daemon has written.
+func (w *world) noSecret() {
+	w.Helper()
+	filepath.WalkDir(w.state, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return nil
+		}
+		if b, err := os.ReadFile(path); err == nil && bytes.Contains(b, []byte(password)) {
+			w.Errorf("%s holds the password", path)
+		}
+		return nil
+	})
+}
+
+// sample is a tree whose contents no other test has: all mounts of a host share what they hydrate.
+func sample(seed string) map[string]gittest.File {
+	h := fnv.New64a()
+	io.WriteString(h, seed)
+	rnd := rand.New(rand.NewPCG(h.Sum64(), 1))
+	noise := func(n int) []byte {
+		b := []byte(seed + "\n")
+		for len(b) < n {
+			b = append(b, byte(rnd.Uint32()))
+		}
+		return b
+	}
+	files := map[string]gittest.File{"known/a": {Data: noise(500)}, "known/b": {Data: noise(70_000)}, "link": {Data: []byte("big/0"), Mode: "120000"}}
+	for i := range 6 {
+		for j := range 6 {
+			files[fmt.Sprintf("d%d/sub/f%d", i, j)] = gittest.File{Data: noise(50 + rnd.IntN(2000))}
+		}
+	}
+	for i := range 3 {
+		files[fmt.Sprintf("big/%d", i)] = gittest.File{Data: noise(40_000)}
+	}
+	return files
+}
+
+// readAll reads every file with several readers at once. Each read must give what was committed or one of the errors,
+// in time. It gives the number of errors.
+func readAll(t testing.TB, dir string, files map[string]gittest.File, allowed ...syscall.Errno) (failed int) {
+	t.Helper()
+	var mu sync.Mutex
+	var readers sync.WaitGroup
+	paths := slices.Sorted(maps.Keys(files))
+	turn := make(chan string)
+	for range 16 {
+		readers.Go(func() {
+			for path := range turn {
+				start := time.Now()
+				err := readOne(filepath.Join(dir, path), files[path])
+				took := time.Since(start)
+				mu.Lock()
+				var errno syscall.Errno
+				switch {
+				case took > readWithin:
+					t.Errorf("%s took %v (%v)", path, took, err)
+				case err == nil:
+				case errors.As(err, &errno) && slices.Contains(allowed, errno):
+					failed++
+				default:
+					t.Errorf("%s: %v", path, err)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for _, path := range paths {
+		turn <- path
+	}
+	close(turn)
+	readers.Wait()
+	return failed
+}
+
+// readOne reads a path, not from pages that the kernel has kept.
+func readOne(path string, want gittest.File) error {
+	if want.Mode == "120000" {
+		target, err := os.Readlink(path)
+		if err == nil && target != string(want.Data) {
+			err = fmt.Errorf("link to %q", target)
+		}
+		return err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
+		return err
+	}
+	got, err := io.ReadAll(f)
+	if err == nil && !bytes.Equal(got, want.Data) {
+		err = fmt.Errorf("%d wrong bytes, want %d", len(got), len(want.Data))
+	}
+	return err
+}
+
+func subtree(files map[string]gittest.File, dir string) map[string]gittest.File {
+	part := maps.Clone(files)
+	maps.DeleteFunc(part, func(path string, _ gittest.File) bool { return !strings.HasPrefix(path, dir+"/") })
+	return part
+}
+
+func TestFaultUnderFullRead(t *testing.T) {
+	eachFault(t, func(w *world, f fault) {
+		files := sample("read under " + f.name)
+		w.commit(w.repo("r.git", object.SHA1), files)
+		s := w.serve(gittest.ServerOptions{})
+		m := w.bare(withSecret(s.URL("r.git")), "--timeout", shortWait.String(), "--wait", "git")
+		known := subtree(files, "known")
+		if n := readAll(w, m.Dir, known); n > 0 {
+			w.Fatalf("%d errors before the fault", n)
+		}
+		end := sync.OnceFunc(f.begin(s))
+		defer end()
+		allowed := []syscall.Errno{syscall.EIO}
+		if f.denied {
+			allowed = []syscall.Errno{syscall.EACCES}
+		}
+		var both sync.WaitGroup
+		done := make(chan struct{})
+		stop := sync.OnceFunc(func() {
+			close(done)
+			both.Wait()
+		})
+		defer stop()
+		both.Go(func() { // what is here is read on meanwhile, and status answers
+			for over := false; !over; {
+				select {
+				case <-done:
+					over = true
+				default:
+				}
+				start := time.Now()
+				if n := readAll(w, m.Dir, known); n > 0 || time.Since(start) > shortWait {
+					w.Errorf("reading what is here: %d errors in %v", n, time.Since(start))
+				}
+			}
+		})
+		failed := readAll(w, m.Dir, files, allowed...)
+		if failed > 0 {
+			st := m.await("status tells of the fault", func(st control.MountStatus) bool { return st.State == control.StateDegraded })
+			if st.Error == "" || strings.Contains(st.Error, password) {
+				w.Errorf("status error %q", st.Error)
+			}
+			w.Logf("%d of %d failed: %s", failed, len(files), st.Error)
+		}
+		stop()
+		if r := w.afs("status", m.Dir); r.code != 0 || strings.Contains(r.stdout+r.stderr, password) {
+			w.Error(r)
+		}
+		end()
+		m.await("it is healed", func(st control.MountStatus) bool { return st.State == control.StateMounted })
+		if n := readAll(w, m.Dir, files); n > 0 {
+			w.Errorf("%d errors after the fault", n)
+		}
+	})
+}
+
+func TestFaultDuringAcquisition(t *testing.T) {
+	eachFault(t, func(w *world, f fault) {
+		files := sample("acquired under " + f.name)
+		w.commit(w.repo("r.git", object.SHA1), files)
+		s := w.serve(gittest.ServerOptions{})
+		end := sync.OnceFunc(f.begin(s))
+		defer end()
+		parent := w.place("parent")
+		dir := filepath.Join(parent, "deep", "m")
+		url := withSecret(s.URL("r.git"))
+		start := time.Now()
+		r := w.afs("mount", url, dir, "--timeout", shortWait.String(), "--history", "none", "--prefetch", "none")
+		w.Logf("after %v: %s", time.Since(start).Round(time.Millisecond), r)
+		if strings.Contains(r.stdout+r.stderr, password) {
+			w.Error("the password is shown")
+		}
+		switch {
+		case r.code == 0 && !f.sure: // the root came before the fault
+			denied := map[string]gittest.File{}
+			maps.Copy(denied, files)
+			readAll(w, dir, denied, syscall.EIO)
+		case r.code != control.ExitRemote:
+			w.Errorf("exit code %d, want %d", r.code, control.ExitRemote)
+		default:
+			w.oneLineAndHint(r)
+			w.nothingLeft(parent)
+			if took := time.Since(start); took > 4*readWithin {
+				w.Errorf("it took %v", took)
+			}
+		}
+		end()
+		if r.code != 0 {
+			w.ok("mount", url, dir, "--history", "none", "--prefetch", "none")
+		}
+		m := mounted{control.MountReply{Dir: dir}, w}
+		m.await("all trees are here", func(st control.MountStatus) bool { return st.Tree.Complete && st.GitReady })
+		if n := readAll(w, dir, files); n > 0 {
+			w.Errorf("%d errors after the fault", n)
+		}
+		m.await("it is healed", func(st control.MountStatus) bool { return st.State == control.StateMounted })
+		w.ok("unmount", dir)
+		w.nothingLeft(parent)
+	})
+}
+
+// oneLineAndHint checks the form of an error: one line, then at most one with a hint.
+func (w *world) oneLineAndHint(r result) {
+	w.Helper()
+	lines := strings.Split(strings.TrimSuffix(r.stderr, "\n"), "\n")
+	if len(lines) > 2 || !strings.HasPrefix(lines[0], "artifactfs: ") || len(lines) == 2 && !strings.HasPrefix(lines[1], "hint: ") || r.stdout != "" {
+		w.Errorf("not one line and a hint: %s", r)
+	}
+}
+
+// nothingLeft checks that no mount, no directory at path, nothing below mounts/ and no process but the daemon is there.
+func (w *world) nothingLeft(path string) {
+	w.Helper()
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		w.Errorf("%s is left (%v)", path, err)
+	}
+	if at := mountsBelow(w.root); len(at) > 0 {
+		w.Errorf("still mounted: %s", at)
+	}
+	if homes, err := os.ReadDir(filepath.Join(w.state, "mounts")); len(homes) > 0 {
+		w.Errorf("left below mounts: %v, %v", homes, err)
+	}
+	if pids := daemonsBelow(w.root); len(pids) > 1 {
+		w.Errorf("processes %v", pids)
+	}
+}
+
+// waiting is a process that waits for content.
+type waiting struct {
+	*exec.Cmd
+	out bytes.Buffer
+}
+
+func (w *world) start(name string, args ...string) *waiting {
+	w.Helper()
+	p := &waiting{Cmd: exec.Command(name, args...)}
+	p.Stdout, p.Stderr = &p.out, &p.out
+	if err := p.Start(); err != nil {
+		w.Fatal(err)
+	}
+	return p
+}
+
+// interrupt ends a process as Ctrl-C does, which must be a matter of a moment.
+func (w *world) interrupt(p *waiting) {
+	w.Helper()
+	start := time.Now()
+	p.Process.Signal(syscall.SIGINT)
+	p.Wait()
+	if took := time.Since(start); took > time.Second {
+		w.Errorf("%s: ended %v after SIGINT", p.Args, took)
+	}
+	if status := p.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != syscall.SIGINT {
+		w.Errorf("%s: %v, %q", p.Args, p.ProcessState, &p.out)
+	}
+}
+
+// A waiting lookup holds the name against all others who look it up, and the kernel lets nobody interrupt that: so
+// the readers that wait for the same content do so by different names.
+func TestInterruptOfAReaderThatWaits(t *testing.T) {
+	for name, c := range map[string]struct{ plain, stall gittest.Fault }{
+		"for contents":                 {gittest.Fault{Kind: gittest.NoObjectInfo}, gittest.Fault{Kind: gittest.Stall}},
+		"for sizes":                    {gittest.Fault{Kind: gittest.NoObjectInfo, Match: func(gittest.Request) bool { return false }}, gittest.Fault{Kind: gittest.Stall}},
+		"for contents of a known size": {gittest.Fault{Kind: gittest.NoObjectInfo, Match: func(gittest.Request) bool { return false }}, gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			files := sample("interrupted " + name)
+			files["twin/a"], files["twin/b"] = files["big/0"], files["big/0"]
+			w.commit(w.repo("r.git", object.SHA1), files)
+			s := w.serve(gittest.ServerOptions{Config: []string{"transfer.advertiseObjectInfo=true"}})
+			s.Inject(c.plain)
+			m := w.bare(s.URL("r.git"), "--wait", "git")
+			stall := s.Inject(c.stall)
+			// Of all kinds: the same content, a neighbour, another directory, a link.
+			leave := []*waiting{w.start("cat", m.path("twin/a")), w.start("cat", m.path("big/2")), w.start("cat", m.path("d1/sub/f1"))}
+			stays := w.start("cat", m.path("twin/b"))
+			w.until("all wait", func() bool { return stall.Hits() > 0 && w.requestsWaiting(m.Dir) >= len(leave)+1 })
+			for _, p := range leave {
+				w.interrupt(p)
+			}
+			stall.Remove()
+			if err := stays.Wait(); err != nil || !bytes.Equal(stays.out.Bytes(), files["twin/b"].Data) {
+				t.Errorf("the reader that stayed: %v, %d bytes", err, stays.out.Len())
+			}
+		})
+	}
+}
+
+// requestsWaiting counts the requests to a mount that are not answered.
+func (w *world) requestsWaiting(dir string) int {
+	w.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		w.Fatal(err)
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/sys/fs/fuse/connections/%d/waiting", unix.Minor(st.Dev)))
+	if err != nil {
+		w.Skipf("cannot see requests: %v", err)
+	}
+	n, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+	return n
+}
+
+func TestInterruptWhileTreesStream(t *testing.T) {
+	w := newWorld(t)
+	files := sample("interrupted while trees stream")
+	w.commit(w.repo("r.git", object.SHA1), files)
+	s := w.serve(gittest.ServerOptions{})
+	// Commit and root tree come, the rest does not.
+	stall := s.Inject(gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch, After: 700})
+	dir := w.place("m")
+	w.ok("mount", s.URL("r.git"), dir, "--history", "none", "--prefetch", "none")
+	m := mounted{control.MountReply{Dir: dir}, w}
+	if st := m.status(); st.Tree.Complete || st.GitReady {
+		t.Errorf("status of a tree that is on its way: %+v", st)
+	}
+	p := w.start("find", dir)
+	w.until("find waits", func() bool { return w.requestsWaiting(dir) > 0 })
+	w.interrupt(p)
+	stall.Remove()
+	m.await("all trees are here", func(st control.MountStatus) bool { return st.Tree.Complete && st.GitReady })
+	if n := readAll(w, dir, files); n > 0 {
+		t.Errorf("%d errors afterwards", n)
+	}
+}
+
+// A server that asks to be left alone for a moment is asked again, without an error for anybody.
+func TestRetryAfterIsHeeded(t *testing.T) {
+	w := newWorld(t)
+	files := sample("retry after")
+	w.commit(w.repo("r.git", object.SHA1), files)
+	s := w.serve(gittest.ServerOptions{})
+	m := w.bare(s.URL("r.git"), "--wait", "git")
+	busy := s.Inject(gittest.Fault{Kind: gittest.Status, Status: 429, RetryAfter: time.Second, On: gittest.Fetch, Times: 2})
+	start := time.Now()
+	if n := readAll(w, m.Dir, subtree(files, "d0")); n > 0 {
+		t.Errorf("%d errors", n)
+	}
+	if took := time.Since(start); busy.Hits() == 0 || took < time.Second {
+		t.Errorf("%d refusals, done after %v", busy.Hits(), took)
+	}
+}
