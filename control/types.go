@@ -152,6 +152,7 @@ type MountStatus struct {
 	Commit   string       `json:"commit"`
 	State    State        `json:"state"`
 	Error    string       `json:"error,omitempty"` // why the state is degraded or failed; without secrets
+	Notes    []string     `json:"notes,omitempty"` // what this remote or repository cannot have, such as lazy reads
 	ReadOnly bool         `json:"read_only"`
 	Since    time.Time    `json:"since"` // when it was mounted
 	PID      int          `json:"pid"`   // of the process that serves it

@@ -66,6 +66,9 @@ func (d *Daemon) Mount(ctx context.Context, r control.MountRequest, progress fun
 	}
 	reply, err := m.start(ctx, start, progress)
 	if err == nil {
+		for _, note := range m.store.Stats().Notices {
+			progress(control.Progress{Message: note})
+		}
 		err = m.await(ctx, progress)
 		reply.Timings.Total = time.Since(start).Milliseconds()
 		if snap := m.snapshot(); snap != nil && snap.Whole() {

@@ -34,6 +34,7 @@ func (m *mount) status(ctx context.Context) control.MountStatus {
 		s.Error = err.Error()
 	}
 	stats := m.store.Stats()
+	s.Notes = stats.Notices
 	if stats.Failure != nil {
 		s.Error = stats.Failure.Error()
 	}

@@ -83,6 +83,9 @@ func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 		state = append(state, "for "+age(now.Sub(m.Since)))
 	}
 	line("state", "%s (pid %d)", strings.Join(state, ", "), m.PID)
+	for _, note := range m.Notes {
+		line("note", "%s", note)
+	}
 	if m.Error != "" {
 		line("error", "%s", m.Error)
 	}
