@@ -23,7 +23,7 @@ const (
 
 const (
 	// queueAhead bounds how many background wants wait in the queue, and so the memory they take.
-	queueAhead = 4 * backgroundBatch
+	queueAhead = 2 * maxHydrationBatch
 	// hydratePoll is how often the hydrator looks whether the queue has room again.
 	hydratePoll = 20 * time.Millisecond
 	// offlineWait is the pause after the remote failed.
@@ -33,8 +33,8 @@ const (
 )
 
 // Hydrate brings the tree's blobs in the background until all are here, the budget (content bytes; 0 is
-// unlimited) is spent, or ctx ends; an error says that some did not come. Classes go in order of likely need, so it walks the tree once a class and
-// keeps nothing but the queue in memory.
+// unlimited) is spent, or ctx ends; an error says that some did not come. Classes go in order of likely need, so it
+// walks the tree once a class and keeps nothing but the queue in memory.
 func (v *View) Hydrate(ctx context.Context, policy Prefetch, budget int64) error {
 	if policy == PrefetchNone || v.root.IsZero() {
 		return nil
@@ -84,7 +84,7 @@ func (v *View) hydrateClass(ctx context.Context, class prioritize.Class, spent f
 			return true
 		}
 		wants = append(wants, prioritize.Want{ID: f.id, Class: class, Path: f.path})
-		return len(wants) < backgroundBatch || flush(queueAhead)
+		return len(wants) < firstHydrationBatch || flush(queueAhead)
 	})
 	if err == nil {
 		err = walkErr

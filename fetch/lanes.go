@@ -15,17 +15,18 @@ import (
 )
 
 // Lanes and batches. A lane is one request at a time on a connection of its own, so foreground lanes keep one
-// connection warm for readers whatever the background does. Small background batches bound how long a reader
-// waits for a blob that is already under way; a crawler, which wants everything, gets large ones.
+// connection warm for readers whatever the background does. Background batches grow: the first bytes of a large answer
+// take the server its time, which counts just after a mount; later the number of requests counts, and hedges bound
+// what a reader waits. A crawler, which wants everything, gets the largest.
 const (
 	foregroundLanes = 3
 	backgroundLanes = 2
 	foregroundBatch = 640 // a window and whoever else waits
-	backgroundBatch = 400
 
-	// A crawler's batches grow, because the first byte of a large answer takes the server its time.
-	firstCrawlBatch = 1000
-	maxCrawlBatch   = 8000
+	firstHydrationBatch = 400
+	maxHydrationBatch   = 3200
+	firstCrawlBatch     = 1000
+	maxCrawlBatch       = 8000
 
 	// crawlTime is how long after its last sign a crawler counts as on its way.
 	crawlTime = 5 * time.Second
@@ -112,18 +113,22 @@ func (p *pipeline) mayHydrate() bool {
 
 // boardBackground makes a batch for a background lane; it needs mu.
 func (p *pipeline) boardBackground(best prioritize.Class) *batch {
-	size, now := backgroundBatch, time.Now()
+	size, now := p.hydration, time.Now()
 	if best == prioritize.Readahead && now.Before(p.crawling) {
 		size = p.crawl
 		p.crawl = min(4*p.crawl, maxCrawlBatch)
 		p.crawling = now.Add(crawlTime)
 	}
+	b := p.board(prioritize.Last, size)
+	if b == nil {
+		return nil
+	}
+	b.background = true
 	if best > prioritize.Readahead {
 		p.hydrated = now
-	}
-	b := p.board(prioritize.Last, size)
-	if b != nil {
-		b.background = true
+		if len(b.wants) == size {
+			p.hydration = min(2*size, maxHydrationBatch)
+		}
 	}
 	return b
 }

@@ -66,22 +66,23 @@ type pipeline struct {
 	foreground atomic.Int32 // foreground batches under way
 	lastWait   atomic.Int64 // when somebody last began to wait, in nanoseconds since the epoch
 
-	mu       sync.Mutex
-	wake     *sync.Cond // something was queued, or stop
-	queue    *prioritize.Queue
-	flights  map[object.ID]*flight
-	crawling time.Time // until when background batches are large
-	crawl    int       // size of the next large batch
-	hydrated time.Time // when the last batch of hydration was taken
-	closed   bool
-	state    health
-	lost     int // contents that the background wanted and gave up
+	mu        sync.Mutex
+	wake      *sync.Cond // something was queued, or stop
+	queue     *prioritize.Queue
+	flights   map[object.ID]*flight
+	crawling  time.Time // until when background batches are large
+	crawl     int       // size of the next large batch
+	hydration int       // size of the next batch of hydration
+	hydrated  time.Time // when the last batch of hydration was taken
+	closed    bool
+	state     health
+	lost      int // contents that the background wanted and gave up
 }
 
 func newPipeline(send func(context.Context, *batch, func(object.ID, []byte)) error, here func(object.ID) bool, deadline time.Duration, log *zap.Logger) *pipeline {
 	p := &pipeline{
 		send: send, here: here, deadline: deadline, log: log,
-		stop: make(chan struct{}), queue: prioritize.NewQueue(), flights: map[object.ID]*flight{},
+		stop: make(chan struct{}), queue: prioritize.NewQueue(), hydration: firstHydrationBatch, flights: map[object.ID]*flight{},
 	}
 	p.wake = sync.NewCond(&p.mu)
 	for range foregroundLanes {
