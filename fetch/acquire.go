@@ -127,8 +127,8 @@ func (s *Store) haveSnapshot(snap *Snapshot) bool {
 
 // stream starts the acquisition and returns when the commit has been read from it.
 func (s *Store) stream(ctx context.Context, caps transport.Capabilities, t target, snap *Snapshot) error {
-	req := transport.FetchRequest{Wants: []object.ID{t.want}}
-	if caps.Shallow {
+	req := transport.FetchRequest{Wants: []object.ID{t.want}, Haves: s.completeTips()}
+	if caps.Shallow { // also beside haves, of which the remote may know none
 		req.Depth = acquireDepth
 	}
 	if caps.Filter {

@@ -116,6 +116,25 @@ func (s *Store) historyComplete() bool {
 	return err == nil
 }
 
+// maxHaves is how many branches the remote is told of when something new is asked for.
+const maxHaves = 64
+
+// completeTips lists commits whose whole history is here: the branches of a store that has had its history once.
+func (s *Store) completeTips() []object.ID {
+	content, err := os.ReadFile(s.refsFile())
+	if err != nil {
+		return nil
+	}
+	var ids []object.ID
+	for line := range strings.Lines(string(content)) {
+		hex, name, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if id, err := object.ParseID(hex); err == nil && strings.HasPrefix(name, "refs/heads/") && len(ids) < maxHaves {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
 // Deepen brings the whole history, of all branches and tags, without blobs. One process at a time does so for a
 // store; the others wait for it. Unless it is urgent, it keeps out of the way of readers, who are many just after a
 // mount.

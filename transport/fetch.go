@@ -12,8 +12,8 @@ import (
 
 const maxShallow = 1 << 20
 
-// fetchMessage asks for a pack without negotiation: no haves, done at once. No thin-pack, because a pack must
-// stand alone where the caller has nothing; no progress texts, which nobody reads.
+// fetchMessage asks for a pack without negotiation: done at once, whatever the remote thinks of the haves. No
+// thin-pack, because a pack must stand alone where the caller has nothing; no progress texts, which nobody reads.
 func fetchMessage(caps Capabilities, req FetchRequest) ([]byte, error) {
 	switch {
 	case len(req.Wants) == 0:
@@ -39,6 +39,9 @@ func fetchMessage(caps Capabilities, req FetchRequest) ([]byte, error) {
 			return nil, fmt.Errorf("object id %q is not of the server's format %v", id, caps.Format)
 		}
 		b = appendLine(b, "want "+id.String())
+	}
+	for _, id := range req.Haves {
+		b = appendLine(b, "have "+id.String())
 	}
 	return appendFlush(appendLine(b, "done")), nil
 }

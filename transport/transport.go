@@ -69,8 +69,9 @@ type Refs struct {
 // FetchRequest asks for objects.
 type FetchRequest struct {
 	Wants  []object.ID
-	Depth  int    // commits deep; 0 is all history
-	Filter string // such as "blob:none"; "" is everything
+	Haves  []object.ID // commits that are here with all they reach; the remote leaves that out. It may know none of them
+	Depth  int         // commits deep; 0 is all history
+	Filter string      // such as "blob:none"; "" is everything
 }
 
 // FetchResponse is a pack on its way. Pack must be closed; to close it before its end drops the connection.
