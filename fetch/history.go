@@ -31,6 +31,9 @@ const (
 // maxHistoryWait is how long busy readers may keep the fetch of history from starting.
 const maxHistoryWait = 30 * time.Second
 
+// lockPoll is how often a process looks whether another has finished with a store's history.
+const lockPoll = 200 * time.Millisecond
+
 // The boundary file lists the commits whose parents are not here. While nothing but acquisitions has come, git's
 // `shallow` file holds the same, so that git's own commands are right in the store. Once history has come it is
 // gone for good: later acquisitions are joined to it by a fetch that knows what is here.
@@ -163,7 +166,7 @@ func (s *Store) setHistory(h History) {
 }
 
 func (s *Store) deepen(ctx context.Context, busy func() bool) error {
-	unlock, err := disk.Lock(filepath.Join(s.dir, "history.lock"))
+	unlock, err := lockPatiently(ctx, filepath.Join(s.dir, "history.lock"))
 	if err != nil {
 		return err
 	}
@@ -210,6 +213,21 @@ func (s *Store) deepen(ctx context.Context, busy func() bool) error {
 func (s *Store) writeCommitGraph(ctx context.Context) {
 	if _, err := runGit(ctx, s.GitDir(), nil, "commit-graph", "write", "--reachable"); err != nil {
 		s.log.Warn("commit-graph not written: git log will be slower", zap.Error(err))
+	}
+}
+
+// lockPatiently waits for a lock that another process may hold for long, until ctx ends.
+func lockPatiently(ctx context.Context, path string) (unlock func(), err error) {
+	for {
+		unlock, err := disk.TryLock(path)
+		if !errors.Is(err, disk.ErrLocked) {
+			return unlock, err
+		}
+		select {
+		case <-time.After(lockPoll):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
 }
 
