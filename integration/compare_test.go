@@ -155,10 +155,16 @@ func readPieces(f *os.File, size int) ([]byte, error) {
 	}
 }
 
+// readMapped reads a file through memory. A byte is read before: Go cannot stop a thread that waits in a page fault, so
+// a fault must not wait for the server, which lives in this process.
 func readMapped(f *os.File, size int) ([]byte, error) {
 	if size == 0 {
 		return nil, nil
 	}
+	if _, err := f.ReadAt(make([]byte, 1), 0); err != nil {
+		return nil, err
+	}
+	unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)
 	m, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
 		return nil, err
