@@ -10,10 +10,15 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
 )
+
+// gitDelay is how long after git's end somebody may still hold its output.
+const gitDelay = 5 * time.Second
 
 // prepare makes the store's git directory if it is not there yet, and opens it. partial says that the remote gives out
 // what a partial clone lacks.
@@ -121,6 +126,10 @@ func runGit(ctx context.Context, gitDir string, env []string, args ...string) ([
 	cmd.Dir = gitDir
 	cmd.Env = append(os.Environ(), "GIT_DIR="+gitDir, "GIT_TERMINAL_PROMPT=0", "LC_ALL=C")
 	cmd.Env = append(cmd.Env, env...)
+	// A session of its own: whatever git starts ends with it, and no helper waits at a terminal for an answer.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = gitDelay
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {

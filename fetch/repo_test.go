@@ -1,0 +1,56 @@
+package fetch
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// What git has started ends with it when nobody waits any more.
+func TestCancelledGitLeavesNoProcess(t *testing.T) {
+	dir := t.TempDir()
+	note := filepath.Join(dir, "pid")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := runGit(ctx, dir, nil, "-c", "alias.wait=!sleep 300 & echo $! >'"+note+"'; wait", "wait")
+		ended <- err
+	}()
+	deadline := time.Now().Add(20 * time.Second)
+	pid := 0
+	for pid == 0 {
+		text, _ := os.ReadFile(note)
+		pid, _ = strconv.Atoi(strings.TrimSpace(string(text)))
+		if time.Now().After(deadline) {
+			t.Fatal("git did not start anything")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	if err := <-ended; err == nil {
+		t.Error("cancelled git succeeded")
+	}
+	for !isGone(pid) {
+		if time.Now().After(deadline) {
+			syscall.Kill(pid, syscall.SIGKILL)
+			t.Fatal("what git started goes on")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// isGone says whether a process has ended; one that nobody has waited for yet has.
+func isGone(pid int) bool {
+	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if errors.Is(err, os.ErrNotExist) {
+		return true
+	}
+	_, state, _ := strings.Cut(string(stat), ") ")
+	return strings.HasPrefix(state, "Z")
+}
