@@ -1,11 +1,16 @@
 package gittest
 
 import (
+	"bytes"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
+	"time"
 	"unsafe"
 )
 
@@ -55,7 +60,34 @@ func (g *group) wait(cmd *exec.Cmd) error {
 	g.mu.Lock()
 	delete(g.leaders, cmd.Process.Pid)
 	g.mu.Unlock()
-	return cmd.Wait()
+	err := cmd.Wait()
+	// Being killed takes the children a moment, and they are not ours to wait for.
+	const patience, step = 5 * time.Second, time.Millisecond
+	for t := time.Duration(0); t < patience && alive(cmd.Process.Pid); t += step {
+		time.Sleep(step)
+	}
+	return err
+}
+
+// alive says whether a process group has a member that runs. The dead stay members until somebody reaps them, which
+// the first process of a container may be slow at; that their group has one is the cheap half of the question.
+func alive(group int) bool {
+	if syscall.Kill(-group, 0) == syscall.ESRCH {
+		return false
+	}
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, path := range stats {
+		stat, err := os.ReadFile(path)
+		if err != nil {
+			continue // gone meanwhile
+		}
+		// proc(5): number, (name), state, parent, group; the name may hold anything.
+		f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		if len(f) > 2 && f[2] == strconv.Itoa(group) && f[0] != "Z" && f[0] != "X" {
+			return true
+		}
+	}
+	return false
 }
 
 // close kills every family; later starts fail.
