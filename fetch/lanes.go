@@ -31,10 +31,10 @@ const (
 	// crawlTime is how long after its last sign a crawler counts as on its way.
 	crawlTime = 5 * time.Second
 
-	// activeTime is how long after a reader began to wait it counts as active; while one is, hydration sends no more
-	// than one batch each politeTime.
+	// activeTime is how long after a reader began to wait it counts as active, also if it waits no more; while one is,
+	// hydration sends no more than one batch each politeTime.
 	activeTime = 100 * time.Millisecond
-	politeTime = 300 * time.Millisecond
+	politeTime = 2 * time.Second
 
 	// linger is how long a waiting want holds the door for others: wants of one moment travel together.
 	linger = time.Millisecond
@@ -104,7 +104,8 @@ func (p *pipeline) take(background bool) *batch {
 // needs mu.
 func (p *pipeline) mayHydrate() bool {
 	now := time.Now()
-	if now.Sub(time.Unix(0, p.lastWait.Load())) > activeTime || now.Sub(p.hydrated) > politeTime {
+	active := p.foreground.Load() > 0 || now.Sub(time.Unix(0, p.lastWait.Load())) < activeTime
+	if !active || now.Sub(p.hydrated) > politeTime {
 		return true
 	}
 	time.AfterFunc(activeTime, p.wake.Broadcast)

@@ -17,10 +17,14 @@ import (
 // directory do not look at the others.
 const (
 	firstWindow = 32
-	growth      = 16
-	wholeTree   = firstWindow * growth * growth
+	growth      = 4
+	// wholeTree is the window from which on the rest of the tree is asked for at once. It comes soon: a server has most
+	// of its work with middle-sized requests, where few of its stored deltas can be used again.
+	wholeTree = firstWindow * growth * growth
+	// maxWindow bounds the window of a reader that stays in one large directory.
+	maxWindow = 8192
 	// alongside is how much of a window travels in the request of the blob that is waited for.
-	alongside = firstWindow * growth
+	alongside = 512
 	// crawlAhead bounds how many wants of a crawler wait in the queue, and so the memory they take.
 	crawlAhead = 2 * maxCrawlBatch
 	// recent is how long a directory counts as being read.
@@ -94,7 +98,7 @@ func (r *readahead) next(path string, before *position, now time.Time) (p *posit
 	p = &position{path: path}
 	switch {
 	case crawls:
-		p.window = min(before.window*growth, wholeTree)
+		p.window = min(before.window*growth, maxWindow)
 	case known: // it jumps, but in this directory it has been before
 		p.window = firstWindow * growth
 	default:

@@ -30,7 +30,7 @@ func TestWindowGrowsForACrawler(t *testing.T) {
 		p, _ = miss(&r, i, p, 10)
 		windows = append(windows, p.window)
 	}
-	if got := fmt.Sprint(windows); got != fmt.Sprint([]int{firstWindow, firstWindow * growth, wholeTree, wholeTree}) {
+	if got := fmt.Sprint(windows); got != fmt.Sprint([]int{firstWindow, firstWindow * growth, wholeTree, wholeTree * growth}) {
 		t.Errorf("windows of a crawler: %s", got)
 	}
 	if n := len(r.positions()); n != 1 {
