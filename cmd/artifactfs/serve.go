@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -19,6 +20,11 @@ import (
 const (
 	launchedIdleExit = 5 * time.Minute // of a daemon that a mount started
 	closeTime        = 30 * time.Second
+
+	// A daemon is mostly idle, and hosts run many: its heap grows by less than Go's 100 % between collections, and what
+	// a burst took goes back to the system. The limit, in bytes, is soft: more is used where more is alive.
+	gcPercent   = 40
+	memoryLimit = 64 << 20
 )
 
 func (a *app) daemonSocket() string {
@@ -157,6 +163,8 @@ func closeHost(h host) error {
 // prepareToServe makes this process one whose death others would notice.
 func (a *app) prepareToServe() {
 	a.serving = true
+	debug.SetGCPercent(gcPercent)
+	debug.SetMemoryLimit(memoryLimit)
 	forgetRepository()
 	// A reader of our output that goes away must not take the mounts along. Caught, not ignored: git inherits what is
 	// ignored.
