@@ -7,6 +7,7 @@ FUZZTIME ?= 10s
 # Packages tested at once. Tests of mounts measure time and wait for the kernel: one after the other, by default.
 TESTP    ?= 1
 TESTTIME ?= 15m
+# -count=1 below: the cache of test results does not know that integration tests depend on the command they build.
 # Go flags for `make test`, such as -run TestX or -race.
 TESTFLAGS ?=
 
@@ -30,7 +31,7 @@ demo: setup build ## mount this checkout's history over loopback, with timings (
 
 test: setup ## go vet and all tests, real mounts included (TESTFLAGS="-run X -race")
 	$(GO) vet -buildvcs=false ./...
-	$(GO) test -buildvcs=false -p $(TESTP) -timeout $(TESTTIME) $(TESTFLAGS) ./...
+	$(GO) test -buildvcs=false -count=1 -p $(TESTP) -timeout $(TESTTIME) $(TESTFLAGS) ./...
 
 lint: ## gofmt, go vet, the import graph, and staticcheck where it is installed
 	@bad=$$(find . -name '*.go' -not -path './.*' | xargs gofmt -l); if [ -n "$$bad" ]; then echo "not as gofmt writes it:"; echo "$$bad"; exit 1; fi
