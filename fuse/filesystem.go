@@ -3,7 +3,6 @@ package fuse
 import (
 	"errors"
 	"fmt"
-	"math"
 	"runtime/debug"
 	"sync"
 	"syscall"
@@ -65,6 +64,9 @@ func (f *fileSystem) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string
 	w := f.wait(cancel, h)
 	defer w.finish()
 	a, err := f.tree.Lookup(w, worktree.Node(h.NodeId), name)
+	if err == nil && a.Size < 0 {
+		a, err = f.tree.Attr(w, a.Node)
+	}
 	if errors.Is(err, worktree.ErrNotExist) {
 		out.SetEntryTimeout(forever) // node id 0: the kernel keeps the absence as well
 		return raw.OK
@@ -150,9 +152,6 @@ const dots = 2
 // list emits a directory's entries behind an offset.
 func (f *fileSystem) list(w *waiter, in *raw.ReadIn, emit func(raw.DirEntry) bool) error {
 	dir := worktree.Node(in.NodeId)
-	if in.Offset > math.MaxInt32 { // no directory is so long: somebody seeks at random
-		return nil
-	}
 	if in.Offset < 1 && !emit(raw.DirEntry{Name: ".", Ino: in.NodeId, Mode: syscall.S_IFDIR, Off: 1}) {
 		return nil
 	}
@@ -162,8 +161,8 @@ func (f *fileSystem) list(w *waiter, in *raw.ReadIn, emit func(raw.DirEntry) boo
 			return err
 		}
 	}
-	return f.tree.ReadDir(w, dir, int(in.Offset)-dots, func(e worktree.Entry) bool {
-		return emit(raw.DirEntry{Name: e.Name, Ino: uint64(e.Node), Mode: e.Mode, Off: uint64(e.Next) + dots})
+	return f.tree.ReadDir(w, dir, max(in.Offset, dots)-dots, func(e worktree.Entry) bool {
+		return emit(raw.DirEntry{Name: e.Name, Ino: uint64(e.Node), Mode: e.Mode, Off: e.Next + dots})
 	})
 }
 
@@ -207,12 +206,17 @@ func fillEntry(out *raw.EntryOut, a worktree.Attr) {
 }
 
 func fillAttr(out *raw.Attr, a worktree.Attr) {
-	sec, nsec := uint64(a.Time.Unix()), uint32(a.Time.Nanosecond())
 	*out = raw.Attr{
-		Ino: uint64(a.Node), Size: uint64(a.Size), Mode: a.Mode, Nlink: a.Nlink, Owner: raw.Owner{Uid: a.UID, Gid: a.GID},
-		Atime: sec, Mtime: sec, Ctime: sec, Atimensec: nsec, Mtimensec: nsec, Ctimensec: nsec,
+		Ino: uint64(a.Node), Size: uint64(a.Size), Blocks: uint64(a.Blocks), Mode: a.Mode, Nlink: a.Nlink,
+		Owner: raw.Owner{Uid: a.UID, Gid: a.GID}, Rdev: a.Rdev,
 	}
-	if a.Mode&syscall.S_IFMT != syscall.S_IFDIR {
-		out.Blocks = (out.Size + 511) / 512 // fewer would make tar and cp look for holes
-	}
+	out.Atime, out.Atimensec = stamp(a.Atime)
+	out.Mtime, out.Mtimensec = stamp(a.Mtime)
+	out.Ctime, out.Ctimensec = stamp(a.Ctime)
+}
+
+// stamp cuts nanoseconds since 1970, which may lie before, into what the protocol carries.
+func stamp(ns int64) (sec uint64, nsec uint32) {
+	t := time.Unix(0, ns)
+	return uint64(t.Unix()), uint32(t.Nanosecond())
 }

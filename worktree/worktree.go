@@ -27,6 +27,8 @@ import (
 	"syscall"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -77,19 +79,26 @@ var (
 type Options struct {
 	Root     object.ID // the base tree; the zero ID is an empty directory
 	Time     time.Time // modification time of every path
-	UID, GID uint32    // owner of every path
+	UID, GID uint32    // owner of every path of the base tree
+
+	// Overlay is the directory that keeps what is changed. "": nothing can be changed, every attempt is EROFS.
+	Overlay         string
+	OverlayReadOnly bool        // what was changed is shown, and nothing can be changed any more
+	Log             *zap.Logger // nil: no log
 }
 
 // Attr is what stat says of a node.
 type Attr struct {
 	Node Node
 	Mode uint32 // type and permissions as in st_mode
-	// Nlink is 1 for directories too, which tells find and its like that it does not count subdirectories: to
-	// know their number would mean to wait for the directory's tree only to stat it.
-	Nlink    uint32
-	Size     int64
-	UID, GID uint32
-	Time     time.Time
+	// Nlink is 1 for a directory of the base tree, which tells find and its like that it does not count
+	// subdirectories: to know their number would mean to wait for the directory's tree only to stat it.
+	Nlink               uint32
+	UID, GID            uint32
+	Rdev                uint32
+	Size                int64 // in bytes; negative: not known yet
+	Blocks              int64 // of 512 bytes
+	Atime, Mtime, Ctime int64 // nanoseconds since 1970
 }
 
 // Entry is one name in a directory.
@@ -97,7 +106,7 @@ type Entry struct {
 	Name string // valid until the callback returns
 	Node Node
 	Mode uint32 // as in Attr
-	Next int    // where ReadDir goes on behind this entry
+	Next uint64 // where ReadDir goes on behind this entry
 }
 
 // Counts says how much of the tree has been looked into. Directories that nobody read hide what is below them.
@@ -137,7 +146,7 @@ func (t *Tree) Close() error {
 	return t.table.close()
 }
 
-// Lookup finds a name in a directory.
+// Lookup finds a name in a directory. It waits for directories, not for the size: that is negative if not known.
 func (t *Tree) Lookup(ctx context.Context, parent Node, name string) (Attr, error) {
 	if !t.gate.enter() {
 		return Attr{}, ErrClosed
@@ -147,7 +156,12 @@ func (t *Tree) Lookup(ctx context.Context, parent Node, name string) (Attr, erro
 	if err != nil {
 		return Attr{}, err
 	}
-	return t.attr(ctx, n)
+	r, _ := t.table.record(n)
+	size, ok := t.knownSize(n, r)
+	if !ok {
+		size = -1
+	}
+	return t.describe(n, r, size), nil
 }
 
 // Attr gives a node's attributes, waiting for a size that is not known yet.
@@ -175,7 +189,7 @@ func (t *Tree) KnownAttr(n Node) (Attr, bool) {
 
 // ReadDir calls emit for a directory's entries from index from on, in byte order of names, until it says false.
 // An index stays that of the same entry for the life of the mount.
-func (t *Tree) ReadDir(ctx context.Context, dir Node, from int, emit func(Entry) bool) error {
+func (t *Tree) ReadDir(ctx context.Context, dir Node, from uint64, emit func(Entry) bool) error {
 	if !t.gate.enter() {
 		return ErrClosed
 	}
@@ -184,10 +198,10 @@ func (t *Tree) ReadDir(ctx context.Context, dir Node, from int, emit func(Entry)
 	if err != nil {
 		return err
 	}
-	for i := max(from, 0); i < b.count; i++ {
+	for i := int(min(from, uint64(b.count))); i < b.count; i++ {
 		n := b.first + Node(i)
 		r, _ := t.table.record(n)
-		if !emit(Entry{t.table.name(r), n, mode(r.kind), i + 1}) {
+		if !emit(Entry{t.table.name(r), n, mode(r.kind), uint64(i) + 1}) {
 			break
 		}
 	}
@@ -369,7 +383,13 @@ func (t *Tree) knownSize(n Node, r *record) (int64, bool) {
 }
 
 func (t *Tree) describe(n Node, r *record, size int64) Attr {
-	return Attr{n, mode(r.kind), 1, size, t.options.UID, t.options.GID, t.options.Time}
+	a := Attr{Node: n, Mode: mode(r.kind), Nlink: 1, UID: t.options.UID, GID: t.options.GID, Size: size}
+	a.Atime = t.options.Time.UnixNano()
+	a.Mtime, a.Ctime = a.Atime, a.Atime
+	if !r.kind.isDir() && size > 0 {
+		a.Blocks = (size + 511) / 512 // fewer would make tar and cp look for holes
+	}
+	return a
 }
 
 func (t *Tree) blob(n Node, r *record) Blob {
