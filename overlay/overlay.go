@@ -1,0 +1,44 @@
+// Package overlay keeps what a mount changed: the upper layer of a working tree, whose lower layer, the base tree,
+// it does not know. It holds the changed namespace in memory (package state), carries it in a log (package wal), and
+// keeps changed contents in plain files.
+//
+// # Promises
+//   - A change that was acknowledged survives the death of the process by any signal.
+//   - After power loss everything that was fsynced is there, and the rest is an earlier state of the tree: never a
+//     file of the base tree replaced by bytes that did not reach the disk.
+//   - A change that failed (full disk, quota, I/O error) did not happen, and the next one works when there is room again.
+//   - Nothing is deleted that is not known to be dead: contents without an owner and cut log tails go to lost+found.
+//
+// # Terms
+//   - node: a file system object by number. Numbers below 1<<32 are the base tree's, others the layer's own.
+//   - promoted: a base node whose inode is in the layer, because something of it was changed.
+//   - content: the bytes of one regular file, in contents/DDDDDD/NNNNNN; its number is never used twice.
+//   - copy-up: the making of a content from what the base tree has.
+//   - dirty: size and mtime in the log may be behind the content file's own; after a kill that file is asked.
+//   - unsettled: a content in place of a base file's that is not known to be on disk. Power loss sends it to lost+found
+//     and the file back to the base.
+//   - dead: a content that no inode names any more. It is removed once the log that says so is on disk.
+//
+// # The way of a write
+//
+//	File.WriteAt      first write: create contents/.., Layer.Update {inode: content, dirty}   (log, then state)
+//	                  pwrite
+//	                  file grew: its size in the state, not in the log
+//	settling          a few seconds later: fdatasync if unsettled, Layer.Update {inode: size, clean}
+//	File.Sync         fdatasync content, fsync its directory, Layer.Update {inode: settled}, fdatasync log
+//
+// # Directory
+//
+//	log          the log
+//	contents/    contents
+//	lost+found/  what could not be placed after a crash
+//	lock         held by the process that has the layer open
+//
+// # Lock order
+//
+//	File.mu -> Layer.mu -> inside wal
+//	File.mu -> files.mu, contents.mu (leaves)
+//
+// Two Files are locked in the order of their nodes. Disk is waited for under File.mu alone, except that Append may
+// wait for the log to grow under Layer.mu.
+package overlay
