@@ -24,8 +24,9 @@ const (
 
 // floors lists every package from the ground up. A package imports lower floors only, never its own.
 var floors = [][]string{
-	{"object", "internal/disk"},
-	{"prioritize", "convert", "transport", "odb", "cache", "overlay", "control", "internal/packedrefs", "internal/gittest"},
+	{"object", "internal/disk", "overlay/state"},
+	{"prioritize", "convert", "transport", "odb", "cache", "overlay/wal", "control", "internal/packedrefs", "internal/gittest", "internal/disk/disktest"},
+	{"overlay"},
 	{"fetch", "internal/gittest/gitserve"},
 	{"worktree"},
 	{"gitdir", "session", "fuse", "worktree/worktreetest"},

@@ -1,5 +1,5 @@
-// Package disk holds the few file operations whose order of steps matters: whole-file replacement and locks
-// between processes.
+// Package disk holds the file operations whose order of steps matters: whole-file replacement, locks between
+// processes, and the seam (FS, File) at which tests let operations fail and the power go out.
 package disk
 
 import (
