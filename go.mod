@@ -3,6 +3,7 @@ module github.com/artifactfs/artifactfs
 go 1.26.0
 
 require (
+	github.com/BurntSushi/toml v1.6.0
 	github.com/dgraph-io/ristretto/v2 v2.4.2
 	github.com/go-git/go-git/v5 v5.19.3
 	github.com/hanwen/go-fuse/v2 v2.12.1

@@ -25,7 +25,7 @@ const (
 // floors lists every package from the ground up. A package imports lower floors only, never its own.
 var floors = [][]string{
 	{"object", "internal/disk", "overlay/state"},
-	{"prioritize", "convert", "transport", "odb", "cache", "overlay/wal", "control", "internal/packedrefs", "internal/gittest", "internal/disk/disktest"},
+	{"prioritize", "convert", "transport", "odb", "cache", "overlay/wal", "control", "config", "internal/packedrefs", "internal/gittest", "internal/disk/disktest"},
 	{"overlay"},
 	{"fetch", "internal/gittest/gitserve"},
 	{"worktree"},
@@ -41,6 +41,7 @@ var libraries = map[string][]string{
 	"github.com/go-git/":              {"object", "odb", "transport", "gitdir", "session"},
 	"github.com/dgraph-io/ristretto/": {"cache"},
 	"github.com/spf13/":               {"cmd/artifactfs"},
+	"github.com/BurntSushi/toml":      {"config"},
 	"github.com/pjbgf/sha1cd":         {"object"},
 }
 

@@ -1,0 +1,142 @@
+// Package config reads what users and repositories may set: files in TOML.
+//
+// A user's file is $XDG_CONFIG_HOME/artifactfs/config.toml (~/.config/artifactfs/config.toml); a repository's is
+// .artifactfs.toml in the root of the tree. Both hold:
+//
+//	redirect = ["node_modules", "target"]    # paths, relative to the root, that live outside of the mount
+//
+// A repository is not trusted: its file is limited in size, and all it can name is paths inside of the mount.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/BurntSushi/toml"
+)
+
+const (
+	// Name is the repository's file, in the root of its tree.
+	Name = ".artifactfs.toml"
+
+	maxFile      = 64 << 10 // bytes of a file
+	maxRedirects = 64       // each is a mount of its own
+	maxPath      = 1024     // bytes of one path
+)
+
+// File is what a configuration file says.
+type File struct {
+	Redirect []string `toml:"redirect"` // as Path and Paths have them
+}
+
+// Parse reads a file. Its error is one line that names the line of the file.
+func Parse(text []byte) (File, error) {
+	var f File
+	if len(text) > maxFile {
+		return f, fmt.Errorf("%d bytes, limit is %d", len(text), maxFile)
+	}
+	meta, err := toml.Decode(string(text), &f)
+	var bad toml.ParseError
+	switch {
+	case errors.As(err, &bad):
+		return File{}, fmt.Errorf("line %d: %s", bad.Position.Line, bad.Message)
+	case err != nil:
+		return File{}, err
+	}
+	if unknown := meta.Undecoded(); len(unknown) > 0 {
+		return File{}, fmt.Errorf("unknown key %q", unknown[0].String())
+	}
+	if f.Redirect, err = Paths(f.Redirect); err != nil {
+		return File{}, fmt.Errorf("redirect: %w", err)
+	}
+	return f, nil
+}
+
+// Paths cleans paths, in order and each once. None may lie inside another.
+func Paths(raw []string) ([]string, error) {
+	var clean []string
+	for _, r := range raw {
+		p, err := Path(r)
+		if err != nil {
+			return nil, err
+		}
+		if slices.Contains(clean, p) {
+			continue
+		}
+		for _, other := range clean {
+			if strings.HasPrefix(p, other+"/") || strings.HasPrefix(other, p+"/") {
+				return nil, fmt.Errorf("%q and %q: one lies inside the other", other, p)
+			}
+		}
+		if clean = append(clean, p); len(clean) > maxRedirects {
+			return nil, fmt.Errorf("more than %d paths", maxRedirects)
+		}
+	}
+	return clean, nil
+}
+
+// Path cleans a path relative to a mount's root; it must stay inside, and be neither the root nor git's.
+func Path(raw string) (string, error) {
+	p := path.Clean(raw)
+	switch {
+	case raw == "":
+		return "", errors.New("a path is empty")
+	case len(raw) > maxPath || !utf8.ValidString(raw) || strings.ContainsFunc(raw, func(r rune) bool { return r < ' ' || r == 0x7f }):
+		return "", fmt.Errorf("%.40q is no path", raw)
+	case path.IsAbs(raw):
+		return "", fmt.Errorf("%q is not relative to the root of the mount", raw)
+	case p == "." || !filepath.IsLocal(p):
+		return "", fmt.Errorf("%q does not lie inside of the mount", raw)
+	}
+	for name := range strings.SplitSeq(p, "/") {
+		switch {
+		case len(name) > 255:
+			return "", fmt.Errorf("%.40q is too long for a name", name)
+		case strings.EqualFold(name, ".git"):
+			return "", fmt.Errorf("%q belongs to git", raw)
+		}
+	}
+	return p, nil
+}
+
+// UserFile is where the user's file may be; "" if that cannot be told.
+func UserFile() string {
+	// The XDG base directory specification has relative paths ignored.
+	if x := os.Getenv("XDG_CONFIG_HOME"); filepath.IsAbs(x) {
+		return filepath.Join(x, "artifactfs", "config.toml")
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(home, ".config", "artifactfs", "config.toml")
+}
+
+// Read reads a file that need not be there.
+func Read(name string) (File, error) {
+	f, err := os.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return File{}, nil
+	}
+	if err != nil {
+		return File{}, fmt.Errorf("read configuration: %w", err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return File{}, fmt.Errorf("read configuration: %w", err)
+	}
+	parsed, err := Parse(text)
+	if err != nil {
+		return File{}, fmt.Errorf("read configuration %s: %w", name, err)
+	}
+	return parsed, nil
+}
