@@ -4,6 +4,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -90,6 +91,25 @@ func TestRead(t *testing.T) {
 	t.Setenv("HOME", dir)
 	if got := UserFile(); got != filepath.Join(dir, ".config", "artifactfs", "config.toml") {
 		t.Errorf("without XDG_CONFIG_HOME: %s", got)
+	}
+}
+
+// What is nested as deep as the limit of a file allows is refused in reasonable time; MiB are allocated in all.
+func TestNestingIsCheap(t *testing.T) {
+	for name, text := range map[string]string{
+		"tables": "a=" + strings.Repeat("{a=", 1000) + "1" + strings.Repeat("}", 1000),
+		"keys":   strings.Repeat("a.", 2000) + "a=1",
+		"header": "[" + strings.Repeat("a.", 2000) + "a]",
+		"arrays": "redirect=" + strings.Repeat("[", 2000) + strings.Repeat("]", 2000),
+		"many":   strings.Repeat("[[a]]\n", 600),
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := Parse([]byte(text))
+		runtime.ReadMemStats(&after)
+		if n := (after.TotalAlloc - before.TotalAlloc) >> 20; err == nil || n > 256 || len(err.Error()) > 300 {
+			t.Errorf("%s: %d MiB, %v", name, n, err)
+		}
 	}
 }
 
