@@ -110,7 +110,7 @@ func TestEveryFieldCrossesTheSocket(t *testing.T) {
 	serve(t, socket, f)
 	c := (&Client{socket})
 	want := MountRequest{
-		Remote: "https://127.0.0.1/r", Dir: "/m/ä", Ref: "v1", ReadOnly: true, History: HistoryFull, Prefetch: PrefetchAll,
+		Remote: "https://127.0.0.1/r", Dir: "/m/ä", Ref: "v1", Session: "s-1", ReadOnly: true, Redirects: []string{"a b", "c"}, RedirectsOnly: true, History: HistoryFull, Prefetch: PrefetchAll,
 		PrefetchBudget: 1 << 40, Wait: WaitGit, AllowOther: true, UID: 1<<32 - 1, GID: 7, CacheSize: 2, TokenFile: "/t",
 		Timeout: time.Minute, Token: "hunter2",
 	}
@@ -122,14 +122,14 @@ func TestEveryFieldCrossesTheSocket(t *testing.T) {
 	if _, err := c.Mount(t.Context(), want, nil); err != nil {
 		t.Fatal(err)
 	}
-	if got := f.mounted["/m/ä"]; got != want {
+	if got := f.mounted["/m/ä"]; !reflect.DeepEqual(got, want) {
 		t.Errorf("the handler got %+v", got)
 	}
 	s, err := c.Status(t.Context())
 	if err != nil || len(s.Mounts) != 1 || s.Mounts[0].Ref != "v1" {
 		t.Errorf("status %+v, %v", s, err)
 	}
-	if r, err := c.Unmount(t.Context(), UnmountRequest{"/m/ä"}); err != nil || r.Dir != "/m/ä" {
+	if r, err := c.Unmount(t.Context(), UnmountRequest{Dir: "/m/ä"}); err != nil || r.Dir != "/m/ä" {
 		t.Errorf("unmount %+v, %v", r, err)
 	}
 }
@@ -140,7 +140,7 @@ func TestErrorCrossesTheSocketWhole(t *testing.T) {
 	f.prefetch = func(context.Context, PrefetchRequest, func(Progress)) (PrefetchReply, error) { panic("at the disco") }
 	serve(t, socket, f)
 	c := (&Client{socket})
-	_, err := c.Unmount(t.Context(), UnmountRequest{"/nowhere"})
+	_, err := c.Unmount(t.Context(), UnmountRequest{Dir: "/nowhere"})
 	var e *Error
 	if !errors.As(err, &e) || *e != (Error{ExitNotMounted, "unmount", "/nowhere", "nothing is mounted there", "artifactfs list"}) {
 		t.Errorf("got %#v", err)
@@ -269,16 +269,17 @@ func TestServerRefusesBadRequests(t *testing.T) {
 	serve(t, socket, newFake())
 	for line, want := range map[string]string{
 		`hello`:                "not a JSON object",
-		`{"version":2}`:        "protocol 2, this daemon speaks 1",
-		`{"version":1,"op":1}`: `field "op" has the wrong type`,
-		`{"version":1,"op":"status","args":{},"x":1}`:                           `unknown field "x"`,
-		`{"version":1,"op":"status","args":{"all":true}}`:                       `unknown field "all"`,
-		`{"version":1,"op":"explode","args":{}}`:                                `unknown operation "explode"`,
-		`{"version":1,"op":"unmount","args":{"dir":"here"}}`:                    `not absolute`,
-		`{"version":1,"op":"mount","args":{"remote":"r","dir":"/m"}}`:           `unknown history ""`,
-		`{"version":1,"op":"unmount","args":{"dir":"/a` + "\xff" + `"}}`:        "not UTF-8",
-		`{"version":1,"op":"unmount","args":` + strings.Repeat(" ", maxRequest): "line of more than",
-		`{"version":1,"op":"status","args":{}}` + "\n" + `{}`:                   "bytes behind the end",
+		`{"version":1}`:        "protocol 1, this daemon speaks 2",
+		`{"version":2,"op":1}`: `field "op" has the wrong type`,
+		`{"version":2,"op":"status","args":{},"x":1}`:                           `unknown field "x"`,
+		`{"version":2,"op":"status","args":{"all":true}}`:                       `unknown field "all"`,
+		`{"version":2,"op":"explode","args":{}}`:                                `unknown operation "explode"`,
+		`{"version":2,"op":"unmount","args":{"dir":"here"}}`:                    `not absolute`,
+		`{"version":2,"op":"mount","args":{"remote":"r","dir":"/m"}}`:           `unknown history ""`,
+		`{"version":2,"op":"mount","args":{"remote":"r","session":"../x"}}`:     `no name for a session`,
+		`{"version":2,"op":"unmount","args":{"dir":"/a` + "\xff" + `"}}`:        "not UTF-8",
+		`{"version":2,"op":"unmount","args":` + strings.Repeat(" ", maxRequest): "line of more than",
+		`{"version":2,"op":"status","args":{}}` + "\n" + `{}`:                   "bytes behind the end",
 	} {
 		conn, err := dial(t.Context(), socket)
 		if err != nil {
@@ -309,7 +310,7 @@ func TestOtherVersionIsNamedWithThePid(t *testing.T) {
 	}()
 	_, err = (&Client{socket}).Status(t.Context())
 	var e *Error
-	if !errors.As(err, &e) || !strings.Contains(e.Cause, "protocol 9, this command speaks 1") || !strings.Contains(e.Hint, fmt.Sprint(os.Getpid())) {
+	if !errors.As(err, &e) || !strings.Contains(e.Cause, "protocol 9, this command speaks 2") || !strings.Contains(e.Hint, fmt.Sprint(os.Getpid())) {
 		t.Errorf("got %#v", err)
 	}
 }
@@ -328,7 +329,7 @@ func TestTokenShowsItselfToNobody(t *testing.T) {
 		t.Errorf("the token is to be seen: %s", all)
 	}
 	// A request that is refused must not quote it either.
-	_, _, err = decodeRequest([]byte(`{"version":1,"op":"mount","args":{"token":["hunter2"]}}`))
+	_, _, err = decodeRequest([]byte(`{"version":2,"op":"mount","args":{"token":["hunter2"]}}`))
 	if err == nil || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("refusal: %v", err)
 	}
@@ -341,5 +342,17 @@ func TestErrorIsOneLine(t *testing.T) {
 	}
 	if got := (&Error{Cause: "alone"}).Error(); got != "alone" {
 		t.Errorf("got %q", got)
+	}
+}
+
+func TestNamesOfSessions(t *testing.T) {
+	for name, ok := range map[string]bool{
+		"app-1a2b3c4d": true, "a": true, "9.x_Y-": true, strings.Repeat("n", maxSession): true,
+		"": false, ".": false, "..": false, ".hidden": false, "-x": false, "_x": false, "a/b": false, "a b": false, "ä": false, "a\x00": false,
+		strings.Repeat("n", maxSession+1): false,
+	} {
+		if err := ValidSession(name); (err == nil) != ok {
+			t.Errorf("%q: %v", name, err)
+		}
 	}
 }

@@ -10,7 +10,7 @@ func FuzzRequest(f *testing.F) {
 	r := mountRequest("/m")
 	r.Token = "t"
 	for o, args := range map[op]any{
-		opMount: r, opUnmount: UnmountRequest{"/m"}, opStatus: empty{}, opShutdown: empty{},
+		opMount: r, opUnmount: UnmountRequest{Dir: "/m"}, opStatus: empty{}, opShutdown: empty{},
 		opPrefetch: PrefetchRequest{Dir: "/m", Paths: []string{"a", "b/*"}, Wait: true},
 	} {
 		line, err := encodeRequest(o, args)
@@ -20,8 +20,8 @@ func FuzzRequest(f *testing.F) {
 		f.Add(line[:len(line)-1])
 	}
 	f.Add([]byte(`{"version":2,"op":{}}`))
-	f.Add([]byte(`{"version":1,"op":"unmount","args":{"dir":"/a","dir":"b"}}`))
-	f.Add([]byte(`{"version":1,"op":"status","args":null}`))
+	f.Add([]byte(`{"version":2,"op":"unmount","args":{"dir":"/a","dir":"b"}}`))
+	f.Add([]byte(`{"version":2,"op":"status","args":null}`))
 	f.Fuzz(func(t *testing.T, line []byte) {
 		o, args, err := decodeRequest(line)
 		if err != nil {

@@ -3,6 +3,7 @@ package control
 import (
 	"fmt"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -39,7 +40,16 @@ type MountRequest struct {
 	Dir    string `json:"dir"`    // absolute; created if missing
 	Ref    string `json:"ref"`    // branch, tag, full ref name or commit id; "" is the remote's HEAD
 
-	ReadOnly       bool     `json:"read_only"`
+	// Session names the durable work that the mount goes on with or begins. "": one that is made of remote and
+	// directory, or none if the mount is read-only.
+	Session  string `json:"session"`
+	ReadOnly bool   `json:"read_only"`
+
+	// Redirects are paths relative to Dir that shall live outside of the mount, as config.Paths has them. RedirectsOnly
+	// says that each must be possible and that the repository's own configuration adds none.
+	Redirects     []string `json:"redirects"`
+	RedirectsOnly bool     `json:"redirects_only"`
+
 	History        History  `json:"history"`
 	Prefetch       Prefetch `json:"prefetch"`
 	PrefetchBudget int64    `json:"prefetch_budget"` // bytes that PrefetchAuto may bring; 0: the daemon's default
@@ -71,6 +81,8 @@ type MountReply struct {
 	Ref     string  `json:"ref"`     // short name of what is mounted; "" for a commit that was named by its id
 	Commit  string  `json:"commit"`  // hexadecimal id; "" for an empty repository
 	Session string  `json:"session"` // "" when the mount has none
+	Resumed bool    `json:"resumed"` // the session was there already
+	Changed int64   `json:"changed"` // paths of it that differ from the commit
 	Files   int64   `json:"files"`   // files and links in the tree; -1 while it still streams in
 	Timings Timings `json:"timings_ms"`
 }
@@ -86,13 +98,16 @@ type Timings struct {
 
 // UnmountRequest asks to end the mount at Dir.
 type UnmountRequest struct {
-	Dir string `json:"dir"` // absolute
+	Dir     string `json:"dir"`     // absolute
+	Discard bool   `json:"discard"` // throw away what was changed
 }
 
 // UnmountReply is what `unmount --json` prints for each directory.
 type UnmountReply struct {
-	ID  string `json:"id"`
-	Dir string `json:"dir"`
+	ID      string `json:"id"`
+	Dir     string `json:"dir"`
+	Session string `json:"session"` // that keeps the work; "" if there was none to keep
+	Kept    int64  `json:"kept"`    // changed paths in it
 }
 
 // PrefetchRequest asks to hydrate what matches before anything that nobody asked for.
@@ -126,7 +141,7 @@ const (
 	StateMounted   State = "mounted"   // all well
 	StateDegraded  State = "degraded"  // readable, but the remote fails; MountStatus.Error says how
 	StateFailed    State = "failed"    // no longer served
-	StateUnmounted State = "unmounted"
+	StateUnmounted State = "unmounted" // a session's work is kept and not mounted
 )
 
 // HistoryState says how much history is on this host.
@@ -165,6 +180,8 @@ type MountStatus struct {
 	Queue   QueueStatus   `json:"queue"`
 	Overlay OverlayStatus `json:"overlay"`
 	Session SessionStatus `json:"session"`
+
+	Redirects []RedirectStatus `json:"redirects,omitempty"`
 }
 
 // TreeStatus tells of the base tree.
@@ -196,8 +213,15 @@ type QueueStatus struct {
 
 // OverlayStatus tells of what differs from the base tree.
 type OverlayStatus struct {
-	Changed int64 `json:"changed"` // paths
+	Changed int64 `json:"changed"` // paths; -1: not known, because the overlay cannot be read
 	Bytes   int64 `json:"bytes"`
+}
+
+// RedirectStatus is a path that lives outside of the mount.
+type RedirectStatus struct {
+	Path   string `json:"path"`   // relative to the mount
+	Target string `json:"target"` // where it lives
+	Active bool   `json:"active"` // false: nothing was made there yet, or it cannot be redirected
 }
 
 // SessionStatus tells of the durable identity of the work; all zero for a mount without one.
@@ -211,6 +235,9 @@ type SessionStatus struct {
 
 // validate refuses what no daemon could do, on the asker's side and again on the server's.
 func (r MountRequest) validate() error {
+	if err := ValidSession(r.Session); r.Session != "" && err != nil {
+		return err
+	}
 	switch {
 	case r.Remote == "":
 		return badRequest("no remote given")
@@ -226,6 +253,25 @@ func (r MountRequest) validate() error {
 		return badRequest("a size or time is negative")
 	case r.TokenFile != "" && !filepath.IsAbs(r.TokenFile):
 		return badRequest("token file %q is not absolute", r.TokenFile)
+	}
+	return nil
+}
+
+// maxSession is the longest name of a session, in bytes: it names a directory.
+const maxSession = 128
+
+// ValidSession refuses what cannot name a session: it must be a plain file name on every system.
+func ValidSession(name string) error {
+	bad := func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r))
+	}
+	switch {
+	case name == "":
+		return badRequest("the name of a session is empty")
+	case len(name) > maxSession:
+		return badRequest("the name of a session has %d bytes, limit is %d", len(name), maxSession)
+	case strings.ContainsFunc(name, bad) || strings.ContainsRune("._-", rune(name[0])):
+		return badRequest("%q is no name for a session: letters, digits, dots, dashes and underscores are, a letter or digit first", name)
 	}
 	return nil
 }
