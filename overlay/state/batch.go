@@ -1,27 +1,235 @@
 package state
 
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+)
+
 // Batch is a sequence of puts, encoded as they are added. Every put says what is to be, not what to do, so that
 // applying one twice does no harm. The zero Batch is ready.
 type Batch struct {
 	b    []byte
 	puts int
+	err  error
 }
 
+// Bytes is what Apply takes. It is valid until the next put or Reset.
 func (b *Batch) Bytes() []byte { return b.b }
-func (b *Batch) Puts() int     { return b.puts }
-func (b *Batch) Reset()        { b.b, b.puts = b.b[:0], 0 }
+
+// Puts is how many there are.
+func (b *Batch) Puts() int { return b.puts }
+
+// Err says what in the batch Apply will not take.
+func (b *Batch) Err() error { return b.err }
+
+// Reset empties the batch and keeps its memory.
+func (b *Batch) Reset() { b.b, b.puts, b.err = b.b[:0], 0, nil }
+
+// code is the first byte of a put.
+type code byte
+
+const (
+	putInode code = iota + 1
+	putEntry
+	putHidden
+	putClear
+	putTarget
+	putXattr
+	putNoXattr
+	putDrop
+	putDead
+	putGone
+	putCounter
+)
+
+// Bits of the fields in a putInode, in the order in which they are encoded.
+const (
+	hasMode = 1 << iota
+	hasNlink
+	hasUID
+	hasGID
+	hasRdev
+	hasFlags
+	hasSize
+	hasAtime
+	hasMtime
+	hasCtime
+	hasContent
+	hasParent
+	hasAll = 1<<iota - 1
+)
+
+const (
+	maxName   = 255
+	maxTarget = 4096
+	maxValue  = 64 << 10
+)
 
 // PutInode sets the fields in which new differs from old; all of them if old is nil.
-func (b *Batch) PutInode(new, old *Inode)                   { panic("not written yet") }
-func (b *Batch) SetEntry(dir Node, name string, n Node)     { panic("not written yet") }
-func (b *Batch) Hide(dir Node, name string)                 { panic("not written yet") }
-func (b *Batch) ClearEntry(dir Node, name string)           { panic("not written yet") }
-func (b *Batch) SetTarget(n Node, target string)            { panic("not written yet") }
-func (b *Batch) SetXattr(n Node, name string, value []byte) { panic("not written yet") }
-func (b *Batch) RemoveXattr(n Node, name string)            { panic("not written yet") }
+func (b *Batch) PutInode(new, old *Inode) {
+	mask := hasAll
+	if old != nil {
+		mask = difference(new, old)
+	}
+	if mask == 0 {
+		return
+	}
+	b.put(putInode, new.Node)
+	b.uint(uint64(mask))
+	for i, v := range [...]uint32{new.Mode, new.Nlink, new.UID, new.GID, new.Rdev, new.Flags} {
+		if mask&(hasMode<<i) != 0 {
+			b.uint(uint64(v))
+		}
+	}
+	if mask&hasSize != 0 {
+		b.uint(uint64(new.Size - SizeOfBase)) // not negative
+	}
+	for i, v := range [...]int64{new.Atime, new.Mtime, new.Ctime} {
+		if mask&(hasAtime<<i) != 0 {
+			b.b = binary.LittleEndian.AppendUint64(b.b, uint64(v))
+		}
+	}
+	if mask&hasContent != 0 {
+		b.uint(new.Content)
+	}
+	if mask&hasParent != 0 {
+		b.uint(uint64(new.Parent))
+	}
+	if new.Size < SizeOfBase {
+		b.fail("inode %d: size %d", new.Node, new.Size)
+	}
+}
 
-// Drop forgets a node: inode, target, attributes, and the entries in it if it is a directory.
-func (b *Batch) Drop(n Node)                    { panic("not written yet") }
-func (b *Batch) DeadContent(number uint64)      { panic("not written yet") }
-func (b *Batch) ContentGone(number uint64)      { panic("not written yet") }
-func (b *Batch) SetCounter(c Counter, v uint64) { panic("not written yet") }
+func difference(a, b *Inode) (mask int) {
+	for i, differs := range [...]bool{
+		a.Mode != b.Mode, a.Nlink != b.Nlink, a.UID != b.UID, a.GID != b.GID, a.Rdev != b.Rdev, a.Flags != b.Flags,
+		a.Size != b.Size, a.Atime != b.Atime, a.Mtime != b.Mtime, a.Ctime != b.Ctime,
+		a.Content != b.Content, a.Parent != b.Parent,
+	} {
+		if differs {
+			mask |= 1 << i
+		}
+	}
+	return mask
+}
+
+// SetEntry makes a name in a directory that of a node.
+func (b *Batch) SetEntry(dir Node, name string, n Node) {
+	b.entry(putEntry, dir, name)
+	b.node(n)
+}
+
+// Hide makes a name absent whatever the base says.
+func (b *Batch) Hide(dir Node, name string) { b.entry(putHidden, dir, name) }
+
+// ClearEntry leaves a name to the base.
+func (b *Batch) ClearEntry(dir Node, name string) { b.entry(putClear, dir, name) }
+
+// SetTarget says where a symbolic link leads.
+func (b *Batch) SetTarget(n Node, target string) {
+	b.put(putTarget, n)
+	b.string(target)
+	if len(target) > maxTarget {
+		b.fail("target of %d bytes", len(target))
+	}
+}
+
+// SetXattr sets an extended attribute.
+func (b *Batch) SetXattr(n Node, name string, value []byte) {
+	b.put(putXattr, n)
+	b.name(name)
+	b.uint(uint64(len(value)))
+	b.b = append(b.b, value...)
+	if len(value) > maxValue {
+		b.fail("attribute %s of %d bytes", name, len(value))
+	}
+}
+
+// RemoveXattr takes an extended attribute away.
+func (b *Batch) RemoveXattr(n Node, name string) {
+	b.put(putNoXattr, n)
+	b.name(name)
+}
+
+// Drop forgets a node: inode, target, attributes, and the entries in it if it is a directory. Entries that name it
+// stay.
+func (b *Batch) Drop(n Node) { b.put(putDrop, n) }
+
+// DeadContent says that a content file is to be removed.
+func (b *Batch) DeadContent(number uint64) { b.number(putDead, number) }
+
+// ContentGone says that a dead content file is removed.
+func (b *Batch) ContentGone(number uint64) { b.number(putGone, number) }
+
+// SetCounter sets a counter. CounterGeneration only rises.
+func (b *Batch) SetCounter(c Counter, v uint64) {
+	b.begin(putCounter)
+	b.b = append(b.b, byte(c))
+	b.uint(v)
+	if c >= maxCounter {
+		b.fail("counter %d", c)
+	}
+}
+
+func (b *Batch) begin(c code) {
+	b.b = append(b.b, byte(c))
+	b.puts++
+}
+
+func (b *Batch) put(c code, n Node) {
+	b.begin(c)
+	b.node(n)
+}
+
+func (b *Batch) node(n Node) {
+	b.uint(uint64(n))
+	if !n.valid() {
+		b.fail("node %d", n)
+	}
+}
+
+func (b *Batch) entry(c code, dir Node, name string) {
+	b.put(c, dir)
+	b.name(name)
+	if name == "." || name == ".." || strings.Contains(name, "/") {
+		b.fail("entry %q", name)
+	}
+}
+
+// name is a string that can be a name.
+func (b *Batch) name(s string) {
+	if s == "" || len(s) > maxName || strings.Contains(s, "\x00") {
+		b.fail("name %.40q of %d bytes", s, len(s))
+	}
+	b.string(s)
+}
+
+func (b *Batch) number(c code, number uint64) {
+	b.begin(c)
+	b.uint(number)
+	if number == 0 {
+		b.fail("content 0")
+	}
+}
+
+func (b *Batch) uint(v uint64) { b.b = binary.AppendUvarint(b.b, v) }
+
+func (b *Batch) string(s string) {
+	b.uint(uint64(len(s)))
+	b.b = append(b.b, s...)
+}
+
+func (b *Batch) fail(format string, args ...any) {
+	if b.err == nil {
+		b.err = fmt.Errorf(format+": %w", append(args, ErrBatch)...)
+	}
+}
+
+// valid says whether a node can be one of this table: base, or own with a slot in reach.
+func (n Node) valid() bool {
+	if n.Own() {
+		return slot(n) >= firstRecord && slot(n) < maxSlots
+	}
+	return n != 0
+}

@@ -52,10 +52,3 @@ type Totals struct {
 	Inodes, Entries, Hidden, Dead int64
 	Bytes                         int64 // memory taken from the system
 }
-
-// Cursor is a place in a dump; its zero value is the start.
-type Cursor struct {
-	phase, index uint32
-	stage        uint8
-	at           uint64
-}

@@ -1,0 +1,166 @@
+package state
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"unsafe"
+)
+
+// ErrBatch says that bytes are not a batch that a table takes.
+var ErrBatch = errors.New("not a batch of changes")
+
+// put is one decoded put; name and value lie in the batch.
+type put struct {
+	code   code
+	node   Node // or directory
+	child  Node
+	name   string
+	value  []byte
+	mask   uint64
+	inode  Inode // the fields in mask
+	number uint64
+}
+
+// decoder takes puts from a batch. It believes nothing.
+type decoder struct {
+	rest []byte
+	bad  bool
+}
+
+// next gives the next put, false at the end or, with d.bad, where there is none.
+func (d *decoder) next(p *put) bool {
+	if len(d.rest) == 0 {
+		return false
+	}
+	p.code = code(d.rest[0])
+	d.rest = d.rest[1:]
+	switch p.code {
+	case putInode:
+		p.node = d.node()
+		d.fields(p)
+	case putEntry:
+		p.node, p.name = d.node(), d.entryName()
+		p.child = d.node()
+	case putHidden, putClear:
+		p.node, p.name = d.node(), d.entryName()
+	case putTarget:
+		p.node, p.value = d.node(), d.bytes(maxTarget)
+	case putXattr:
+		p.node, p.name = d.node(), d.name()
+		p.value = d.bytes(maxValue)
+	case putNoXattr:
+		p.node, p.name = d.node(), d.name()
+	case putDrop:
+		p.node = d.node()
+	case putDead, putGone:
+		p.number = d.uint(1<<64 - 1)
+		d.bad = d.bad || p.number == 0
+	case putCounter:
+		p.node = Node(d.uint(maxCounter - 1))
+		p.number = d.uint(1<<64 - 1)
+	default:
+		d.bad = true
+	}
+	return !d.bad
+}
+
+func (d *decoder) fields(p *put) {
+	p.mask = d.uint(hasAll)
+	for i, v := range [...]*uint32{&p.inode.Mode, &p.inode.Nlink, &p.inode.UID, &p.inode.GID, &p.inode.Rdev, &p.inode.Flags} {
+		if p.mask&(hasMode<<i) != 0 {
+			*v = uint32(d.uint(1<<32 - 1))
+		}
+	}
+	if p.mask&hasSize != 0 {
+		p.inode.Size = int64(d.uint(1<<63-1)) + SizeOfBase
+	}
+	for i, v := range [...]*int64{&p.inode.Atime, &p.inode.Mtime, &p.inode.Ctime} {
+		if p.mask&(hasAtime<<i) != 0 {
+			*v = d.int64()
+		}
+	}
+	if p.mask&hasContent != 0 {
+		p.inode.Content = d.uint(1<<64 - 1)
+	}
+	if p.mask&hasParent != 0 {
+		p.inode.Parent = Node(d.uint(1<<64 - 1))
+	}
+}
+
+func (d *decoder) uint(limit uint64) uint64 {
+	v, n := binary.Uvarint(d.rest)
+	if n <= 0 || v > limit {
+		d.bad = true
+		return 0
+	}
+	d.rest = d.rest[n:]
+	return v
+}
+
+func (d *decoder) int64() int64 {
+	if len(d.rest) < 8 {
+		d.bad = true
+		return 0
+	}
+	v := binary.LittleEndian.Uint64(d.rest)
+	d.rest = d.rest[8:]
+	return int64(v)
+}
+
+func (d *decoder) node() Node {
+	n := Node(d.uint(1<<64 - 1))
+	d.bad = d.bad || !n.valid()
+	return n
+}
+
+func (d *decoder) bytes(limit int) []byte {
+	n := int(d.uint(uint64(limit)))
+	if n > len(d.rest) {
+		d.bad = true
+		return nil
+	}
+	v := d.rest[:n]
+	d.rest = d.rest[n:]
+	return v
+}
+
+func (d *decoder) name() string {
+	b := d.bytes(maxName)
+	s := unsafe.String(unsafe.SliceData(b), len(b))
+	d.bad = d.bad || s == "" || strings.IndexByte(s, 0) >= 0
+	return s
+}
+
+func (d *decoder) entryName() string {
+	s := d.name()
+	d.bad = d.bad || s == "." || s == ".." || strings.IndexByte(s, '/') >= 0
+	return s
+}
+
+// check makes sure that a batch can be applied whole.
+func check(batch []byte) error {
+	d := decoder{rest: batch}
+	var p put
+	for d.next(&p) {
+	}
+	if d.bad {
+		return fmt.Errorf("byte %d of %d: %w", len(batch)-len(d.rest), len(batch), ErrBatch)
+	}
+	return nil
+}
+
+// Nodes calls visit for each node that a batch changes or names, until it returns false.
+func Nodes(batch []byte, visit func(Node) bool) error {
+	if err := check(batch); err != nil {
+		return err
+	}
+	d := decoder{rest: batch}
+	for p := (put{}); d.next(&p); {
+		if p.code < putDead && !visit(p.node) || p.code == putEntry && !visit(p.child) {
+			break
+		}
+	}
+	return nil
+}

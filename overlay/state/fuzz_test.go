@@ -1,0 +1,54 @@
+package state
+
+import "testing"
+
+// Whatever bytes come, a table takes them whole or not at all, and what it then dumps makes the same table.
+func FuzzApply(f *testing.F) {
+	var b Batch
+	b.PutInode(&Inode{Node: 5, Size: SizeOfBase, Mtime: 1}, nil)
+	b.PutInode(&Inode{Node: 2<<32 + 9, Mode: 0o40755}, &Inode{})
+	b.SetEntry(2<<32+9, "a", 5)
+	b.Hide(1, "b")
+	b.SetTarget(7, "there")
+	b.SetXattr(7, "user.x", []byte("value"))
+	f.Add(b.Bytes())
+	b.ClearEntry(1, "b")
+	b.RemoveXattr(7, "user.x")
+	b.Drop(2<<32 + 9)
+	b.DeadContent(4)
+	b.ContentGone(4)
+	b.SetCounter(CounterGeneration, 77)
+	f.Add(b.Bytes())
+	f.Fuzz(func(t *testing.T, data []byte) {
+		table, again := New(), New()
+		defer table.Close()
+		defer again.Close()
+		if table.Apply(data) != nil {
+			if table.Totals() != (Totals{}) {
+				t.Fatal("a refused batch left something")
+			}
+			return
+		}
+		n, err := table.NewNode()
+		if err != nil || table.find(n) != nil {
+			t.Fatalf("new node %x is in use, %v", n, err)
+		}
+		first, second := Batch{}, Batch{}
+		if _, done := table.Dump(Cursor{}, 1<<30, &first); !done || first.Err() != nil {
+			t.Fatalf("dump: %v", first.Err())
+		}
+		if err := again.Apply(first.Bytes()); err != nil {
+			t.Fatal(err)
+		}
+		again.Dump(Cursor{}, 1<<30, &second)
+		a, b := table.Totals(), again.Totals()
+		a.Bytes, b.Bytes = 0, 0
+		if a != b || first.Puts() != second.Puts() || len(first.Bytes()) != len(second.Bytes()) {
+			t.Fatalf("%+v became %+v, %d bytes %d", a, b, len(first.Bytes()), len(second.Bytes()))
+		}
+		table.eachRecord(func(n Node, _ *record) bool { again.drop(n); return true })
+		if left := again.Totals(); left.Inodes+left.Entries+left.Hidden != 0 {
+			t.Fatalf("after dropping everything: %+v", left)
+		}
+	})
+}

@@ -1,0 +1,105 @@
+package state
+
+import (
+	"unsafe"
+)
+
+// record is all that is known of one node, but for names.
+type record struct {
+	size, atime, mtime, ctime int64
+	content                   uint64
+	parent                    Node
+	mode, nlink, uid, gid     uint32
+	rdev, flags               uint32
+	key                       uint32 // own: the generation that the slot has or had last; base: the node
+	dir, target, xattrs       ref    // 0: none
+	lookups                   uint32 // atomic
+	state                     uint32 // recordX bits, and above them (own) the next slot in the list of free ones
+}
+
+const (
+	recordUsed     = 1 << iota // something was put
+	recordInode                // an inode was
+	recordReserved             // by NewNode
+	recordListed               // in the list of free slots; it may have come into use since
+	linkShift      = 6
+	maxSlots       = 1 << (32 - linkShift) // 67 million
+)
+
+func (r *record) is(bit uint32) bool { return r.state&bit != 0 }
+
+func (r *record) inode(n Node) Inode {
+	return Inode{
+		Node: n, Mode: r.mode, Nlink: r.nlink, UID: r.uid, GID: r.gid, Rdev: r.rdev, Size: r.size,
+		Atime: r.atime, Mtime: r.mtime, Ctime: r.ctime, Content: r.content, Flags: r.flags, Parent: r.parent,
+	}
+}
+
+// slab is an array of records outside the Go heap, of which only touched parts exist. Records do not move.
+type slab struct {
+	chunks [][]byte
+	end    uint32 // the first index that was never used
+}
+
+const (
+	recordSize   = unsafe.Sizeof(record{})
+	slabRecords  = 4096
+	slabChunk    = slabRecords * int(recordSize)
+	firstRecord  = 1 // index 0 is nothing
+	maxLookups   = 1<<32 - 1
+	noGeneration = 1<<32 - 1 // a slot that got so far is not used again
+)
+
+// Memory per file is promised.
+var _ [96]byte = [recordSize]byte{}
+
+// at gives the record of an index; it exists from now on.
+func (s *slab) at(i uint32) *record {
+	c := int(i / slabRecords)
+	for len(s.chunks) <= c {
+		s.chunks = append(s.chunks, nil)
+	}
+	if s.chunks[c] == nil {
+		s.chunks[c] = mapAnonymous(slabChunk)
+	}
+	s.end = max(s.end, i+1)
+	return (*record)(unsafe.Pointer(&s.chunks[c][uintptr(i%slabRecords)*recordSize]))
+}
+
+// look gives the record of an index if there is one.
+func (s *slab) look(i uint32) *record {
+	if i >= s.end || s.chunks[i/slabRecords] == nil {
+		return nil
+	}
+	return (*record)(unsafe.Pointer(&s.chunks[i/slabRecords][uintptr(i%slabRecords)*recordSize]))
+}
+
+// each calls emit for the used records from an index on until it returns false.
+func (s *slab) each(from uint32, emit func(i uint32, r *record) bool) {
+	for i := max(from, firstRecord); i < s.end; i++ {
+		r := s.look(i)
+		if r == nil {
+			i |= slabRecords - 1
+			continue
+		}
+		if r.is(recordUsed) && !emit(i, r) {
+			return
+		}
+	}
+}
+
+func (s *slab) bytes() (n int64) {
+	for _, c := range s.chunks {
+		n += int64(len(c))
+	}
+	return n
+}
+
+func (s *slab) close() {
+	for _, c := range s.chunks {
+		if c != nil {
+			unmap(c)
+		}
+	}
+	*s = slab{}
+}
