@@ -38,13 +38,12 @@ type Dir struct {
 	head packedrefs.Ref // the branch asked for; no name if HEAD is detached
 }
 
-// Create makes the git directory at path, which must not exist.
+// Create makes the git directory at path, which must not exist but in parts: Open tells.
 func Create(path string, o Options) (*Dir, error) {
-	d := &Dir{path: path}
+	d := o.dir(path)
 	head := o.Commit.String() + "\n"
-	if strings.HasPrefix(o.Ref, "refs/heads/") {
+	if d.head.Name != "" {
 		head = "ref: " + o.Ref + "\n"
-		d.head = packedrefs.Ref{Name: o.Ref, ID: o.Commit}
 	}
 	cfg, err := encodeConfig(o)
 	if err != nil {
@@ -65,6 +64,64 @@ func Create(path string, o Options) (*Dir, error) {
 	}
 	return d, nil
 }
+
+func (o Options) dir(path string) *Dir {
+	d := &Dir{path: path}
+	if strings.HasPrefix(o.Ref, "refs/heads/") {
+		d.head = packedrefs.Ref{Name: o.Ref, ID: o.Commit}
+	}
+	return d
+}
+
+// Open goes on with the git directory at path, whatever has been done to it since it was created; false: there is none.
+// Only what depends on where the mount and the store are is set anew.
+func Open(path string, o Options) (*Dir, bool, error) {
+	if _, err := os.Lstat(filepath.Join(path, "HEAD")); err != nil { // it is written last
+		return nil, false, nil
+	}
+	name := filepath.Join(path, "config")
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, false, fmt.Errorf("open git directory: %w", err)
+	}
+	c := config.New()
+	if err := config.NewDecoder(bytes.NewReader(text)).Decode(c); err != nil {
+		return nil, false, fmt.Errorf("open git directory: read %s: %w", name, err)
+	}
+	if c.Section("core").Option("worktree") != o.WorkTree {
+		var b bytes.Buffer
+		c.SetOption("core", "", "worktree", o.WorkTree)
+		err = config.NewEncoder(&b).Encode(c)
+		err = errors.Join(err, disk.WriteFile(name, b.Bytes(), 0o644))
+	}
+	d := o.dir(path)
+	err = errors.Join(err, os.WriteFile(filepath.Join(path, "objects", "info", "alternates"), []byte(o.Objects+"\n"), 0o644),
+		d.SetShallow(o.Shallow)) // what the store lacks now; it may have been made anew
+	if err != nil {
+		return nil, false, fmt.Errorf("open git directory: %w", err)
+	}
+	return d, true, nil
+}
+
+// HasOwnObjects says whether a git directory holds objects that no remote has given: loose ones, or packs without the
+// mark of a partial clone's remote.
+func HasOwnObjects(path string) (bool, error) {
+	objects := filepath.Join(path, "objects")
+	for _, pattern := range []string{"pack/*.pack", "[0-9a-f][0-9a-f]/*"} {
+		found, err := filepath.Glob(filepath.Join(quoteGlob.Replace(objects), pattern))
+		if err != nil {
+			return false, fmt.Errorf("look for objects: %w", err)
+		}
+		for _, f := range found {
+			if _, err := os.Lstat(strings.TrimSuffix(f, ".pack") + ".promisor"); err != nil || !strings.HasSuffix(f, ".pack") {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
+var quoteGlob = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
 
 func encodeConfig(o Options) ([]byte, error) {
 	c := config.New()
@@ -106,17 +163,32 @@ func (d *Dir) SetShallow(ids []object.ID) error {
 }
 
 // SetRefs writes the remote's branches as `refs/remotes/origin/*` and its tags. The branch asked for is always
-// there; a loose ref that git made since wins over it.
+// there; what git made since wins over it and over tags, whether loose or packed.
 func (d *Dir) SetRefs(remote []packedrefs.Ref) error {
+	path := filepath.Join(d.path, "packed-refs")
+	text, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("write refs: %w", err)
+	}
+	packed, err := packedrefs.Decode(text)
+	if err != nil {
+		return fmt.Errorf("write refs: %w", err)
+	}
 	var refs []packedrefs.Ref
-	if d.head.Name != "" && !d.head.ID.IsZero() {
+	kept := map[string]bool{}
+	for _, r := range packed {
+		if !strings.HasPrefix(r.Name, "refs/remotes/origin/") {
+			refs, kept[r.Name] = append(refs, r), true
+		}
+	}
+	if d.head.Name != "" && !d.head.ID.IsZero() && !kept[d.head.Name] {
 		refs = append(refs, d.head)
 	}
 	tracking := false
 	for _, r := range remote {
 		if branch, ok := strings.CutPrefix(r.Name, "refs/heads/"); ok {
 			r.Name = "refs/remotes/origin/" + branch
-		} else if !strings.HasPrefix(r.Name, "refs/tags/") {
+		} else if !strings.HasPrefix(r.Name, "refs/tags/") || kept[r.Name] {
 			continue
 		}
 		tracking = tracking || r.Name == d.tracking()
@@ -125,7 +197,7 @@ func (d *Dir) SetRefs(remote []packedrefs.Ref) error {
 	if !tracking && len(refs) > 0 && d.head.Name != "" {
 		refs = append(refs, packedrefs.Ref{Name: d.tracking(), ID: d.head.ID})
 	}
-	return disk.WriteFile(filepath.Join(d.path, "packed-refs"), packedrefs.Encode(refs), 0o644)
+	return disk.WriteFile(path, packedrefs.Encode(refs), 0o644)
 }
 
 func (d *Dir) tracking() string {

@@ -120,6 +120,71 @@ func TestUnbornBranch(t *testing.T) {
 	}
 }
 
+// A git directory that is opened again keeps what was done in it.
+func TestOpenGoesOn(t *testing.T) {
+	forFormats(t, func(t *testing.T, f object.Format) {
+		repo, commits := source(t, f)
+		tip := commits[len(commits)-1]
+		path := filepath.Join(t.TempDir(), "git [1]")
+		o := Options{Format: f, WorkTree: t.TempDir(), Remote: "/r", Objects: filepath.Join(repo.Path, "objects"), Ref: "refs/heads/main", Commit: tip}
+		if _, ok, err := Open(path, o); ok || err != nil {
+			t.Fatalf("there is none: %v, %v", ok, err)
+		}
+		if _, err := Create(path, o); err != nil {
+			t.Fatal(err)
+		}
+		if own, err := HasOwnObjects(path); own || err != nil {
+			t.Errorf("a new one has own objects: %v, %v", own, err)
+		}
+		git(t, path, "config", "user.name", "N")
+		git(t, path, "branch", "mine", commits[0].String())
+		git(t, path, "update-ref", "refs/heads/main", commits[1].String())
+		git(t, path, "tag", "v1", commits[0].String())
+		git(t, path, "pack-refs", "--all")
+		o.WorkTree = t.TempDir()
+		d, ok, err := Open(path, o)
+		if !ok || err != nil {
+			t.Fatalf("it is there: %v, %v", ok, err)
+		}
+		if err := d.SetRefs([]packedrefs.Ref{{Name: "refs/heads/main", ID: tip}, {Name: "refs/tags/v1", ID: tip}, {Name: "refs/tags/v2", ID: tip}}); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []struct{ want, command string }{
+			{o.WorkTree, "config core.worktree"}, {"N", "config user.name"},
+			{commits[0].String(), "rev-parse mine"}, {commits[1].String(), "rev-parse main"}, {tip.String(), "rev-parse origin/main"},
+			{commits[0].String(), "rev-parse v1"}, {tip.String(), "rev-parse v2"},
+		} {
+			if got := git(t, path, strings.Fields(c.command)...); got != c.want {
+				t.Errorf("git %s: %q, want %q", c.command, got, c.want)
+			}
+		}
+		git(t, path, "commit-tree", "-m", "own", tip.String()+"^{tree}")
+		if own, err := HasOwnObjects(path); !own || err != nil {
+			t.Errorf("a commit is no own object: %v, %v", own, err)
+		}
+	})
+}
+
+// Packs that a remote gave carry a mark; others are the user's.
+func TestOwnPacks(t *testing.T) {
+	path := t.TempDir()
+	pack := filepath.Join(path, "objects", "pack")
+	if err := os.MkdirAll(pack, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		own  bool
+	}{{"pack-1.promisor", false}, {"pack-1.pack", false}, {"pack-2.pack", true}} {
+		if err := os.WriteFile(filepath.Join(pack, c.name), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if own, err := HasOwnObjects(path); own != c.own || err != nil {
+			t.Errorf("with %s: %v, %v", c.name, own, err)
+		}
+	}
+}
+
 func TestCheckoutSettings(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "gitconfig")
 	t.Setenv("GIT_CONFIG_GLOBAL", config)

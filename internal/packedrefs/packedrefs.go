@@ -1,4 +1,4 @@
-// Package packedrefs writes git's packed-refs file, which stands for any number of refs in one atomic step.
+// Package packedrefs reads and writes git's packed-refs file, which stands for any number of refs in one atomic step.
 package packedrefs
 
 import (
@@ -30,4 +30,30 @@ func Encode(refs []Ref) []byte {
 		}
 	}
 	return []byte(text.String())
+}
+
+// Decode reads the content of the file.
+func Decode(text []byte) ([]Ref, error) {
+	var refs []Ref
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSuffix(line, "\n")
+		if strings.HasPrefix(line, "#") || line == "" {
+			continue
+		}
+		if peeled, ok := strings.CutPrefix(line, "^"); ok && len(refs) > 0 {
+			id, err := object.ParseID(peeled)
+			if err != nil {
+				return nil, fmt.Errorf("read packed-refs: %w", err)
+			}
+			refs[len(refs)-1].Peeled = id
+			continue
+		}
+		text, name, ok := strings.Cut(line, " ")
+		id, err := object.ParseID(text)
+		if err != nil || !ok || name == "" {
+			return nil, fmt.Errorf("read packed-refs: %.80q is no line of it", line)
+		}
+		refs = append(refs, Ref{Name: name, ID: id})
+	}
+	return refs, nil
 }

@@ -1,6 +1,7 @@
 package packedrefs
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/artifactfs/artifactfs/object"
@@ -13,4 +14,26 @@ func TestEncode(t *testing.T) {
 	if got != want {
 		t.Errorf("got %q", got)
 	}
+	refs, err := Decode([]byte(want))
+	if err != nil || !slices.Equal(refs, []Ref{{Name: "refs/heads/main", ID: b}, {Name: "refs/tags/v1", ID: a, Peeled: b}}) {
+		t.Errorf("read as %+v, %v", refs, err)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	a := object.MustID("1111111111111111111111111111111111111111")
+	f.Add(Encode([]Ref{{Name: "refs/tags/v1", ID: a, Peeled: a}, {Name: "refs/heads/main", ID: a}}))
+	f.Add([]byte("^" + a.String() + "\n"))
+	f.Add([]byte(a.String() + " \n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		refs, err := Decode(text)
+		if err != nil {
+			return
+		}
+		// What was read means the same when it is written again; names keep no order among themselves here.
+		again, err := Decode(Encode(refs))
+		if err != nil || len(again) != len(refs) {
+			t.Errorf("%q read as %+v, then as %+v (%v)", text, refs, again, err)
+		}
+	})
 }
