@@ -1,0 +1,84 @@
+package fetch
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// Base is what remains of a snapshot when it has to be acquired again.
+type Base struct {
+	Ref    string // full name; "" for a commit given by id
+	Commit object.ID
+	Tree   object.ID // both zero for an unborn branch
+	Time   time.Time
+	Format object.Format
+}
+
+// Resume acquires the commit of an earlier snapshot again. If the store has it, the remote is not asked; an unborn
+// branch is one, whatever the remote has there by now.
+func (s *Store) Resume(ctx context.Context, b Base) (*Snapshot, error) {
+	if b.Commit.IsZero() {
+		// Its store may be gone. That there is a git directory matters only to what comes behind the mount.
+		if err := s.prepare(ctx, b.Format, s.partial()); err != nil {
+			return nil, err
+		}
+		snap := newSnapshot(target{name: b.Ref}, b.Format, time.Now())
+		snap.Time, snap.Local = b.Time, true
+		snap.finish(nil)
+		return snap, nil
+	}
+	snap, ok := s.here(b.Commit, time.Now())
+	if !ok {
+		var err error
+		if snap, err = s.Acquire(ctx, b.Commit.String()); err != nil {
+			return nil, err
+		}
+	}
+	snap.Ref = b.Ref
+	return snap, nil
+}
+
+// here gives the snapshot of a commit that the store has.
+func (s *Store) here(commit object.ID, start time.Time) (*Snapshot, bool) {
+	if f, ok := readFormat(s.GitDir()); !ok || f != commit.Format() || s.openObjects(f) != nil {
+		return nil, false
+	}
+	snap := newSnapshot(target{want: commit, commit: commit}, commit.Format(), start)
+	if !s.haveSnapshot(snap) {
+		return nil, false
+	}
+	snap.Local, snap.Partial = true, s.partial()
+	snap.shallow = s.Boundary()
+	snap.finish(nil)
+	return snap, true
+}
+
+// partial says whether the remote gives out later what the store lacks now, as far as its last answer told.
+func (s *Store) partial() bool {
+	config, err := os.ReadFile(filepath.Join(s.GitDir(), "config"))
+	return err == nil && strings.Contains(string(config), partialConfig)
+}
+
+// Resolve asks the remote for the commit that ref names ("" is its HEAD); the zero id is an unborn branch.
+func (s *Store) Resolve(ctx context.Context, ref string) (object.ID, error) {
+	caps, err := s.remote.Capabilities(ctx)
+	if errors.Is(err, transport.ErrNoV2) {
+		_, id, _, err := s.resolveWithGit(ctx, ref)
+		return id, err
+	}
+	if err != nil {
+		return object.ID{}, err
+	}
+	if err := s.prepare(ctx, caps.Format, true); err != nil {
+		return object.ID{}, err
+	}
+	t, err := s.resolve(ctx, ref)
+	return t.commit, err
+}
