@@ -1,0 +1,287 @@
+package overlay
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/overlay/state"
+	"github.com/artifactfs/artifactfs/overlay/wal"
+)
+
+// Report is what Check found.
+type Report struct {
+	Records  int64 // in the log
+	Findings []Finding
+}
+
+// Finding is one thing that is not as it should be.
+type Finding struct {
+	What     string
+	Repaired bool
+}
+
+func (r *Report) add(repaired bool, format string, args ...any) {
+	r.Findings = append(r.Findings, Finding{fmt.Sprintf(format, args...), repaired})
+}
+
+// Check looks at an overlay that nobody has open: its log, the invariants of the state, and the contents. With repair
+// it mends what it finds. Bytes that have no place any more are moved to lost+found, never deleted.
+func Check(dir string, repair bool) (Report, error) { return check(dir, repair, Options{}) }
+
+func check(dir string, repair bool, o Options) (Report, error) {
+	o.defaults()
+	var r Report
+	if _, err := o.FS.Stat(filepath.Join(dir, "log")); err != nil {
+		return r, fmt.Errorf("check overlay: %w", err)
+	}
+	if unlock, err := disk.TryLock(filepath.Join(dir, "lock")); errors.Is(err, disk.ErrLocked) {
+		return r, fmt.Errorf("check overlay %s: %w", dir, ErrInUse)
+	} else if err == nil {
+		unlock() // Open takes it again if anything is to be written
+	}
+	if repair {
+		if err := mendLog(dir, o, &r); err != nil {
+			return r, fmt.Errorf("repair overlay %s: %w", dir, err)
+		}
+	}
+	o.ReadOnly, o.still = !repair, true
+	l, rec, err := Open(dir, o)
+	if err != nil {
+		return r, err
+	}
+	r.Records = rec.Records
+	for _, p := range rec.Problems {
+		r.add(false, "%s", p)
+	}
+	err = errors.Join(l.checkNames(&r), l.checkContents(&r))
+	return r, errors.Join(err, l.Close())
+}
+
+// mendLog replaces a damaged log by one that says what its good part said. The damaged one is copied to lost+found
+// before the new one takes its name.
+func mendLog(dir string, o Options, r *Report) error {
+	path := filepath.Join(dir, "log")
+	table := state.New()
+	defer table.Close()
+	options := wal.Options{
+		FS: o.FS, BootID: o.boot, Salvage: true,
+		Replay: func(record []byte, _ int64) error { return table.Apply(record) },
+	}
+	old, rec, err := wal.Open(path, options)
+	if err != nil {
+		return blame(err)
+	}
+	if err := old.Close(); err != nil || rec.Damage == nil {
+		return err
+	}
+	fresh := path + ".mended"
+	if err := o.FS.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	mended, _, err := wal.Open(fresh, wal.Options{FS: o.FS, BootID: o.boot, Replay: func([]byte, int64) error { return nil }})
+	if err != nil {
+		return err
+	}
+	var b state.Batch
+	var at state.Cursor
+	for done := false; !done && err == nil; {
+		b.Reset()
+		if at, done = table.Dump(at, slice, &b); b.Puts() > 0 {
+			err = mended.Append(b.Bytes(), time.Now().UnixNano())
+		}
+	}
+	if err := errors.Join(err, mended.Close()); err != nil {
+		return err
+	}
+	saved := filepath.Join(dir, "lost+found", fmt.Sprintf("log-damaged-%d", time.Now().Unix()))
+	if err := copyFile(o.FS, path, saved); err != nil {
+		return err
+	}
+	if err := errors.Join(o.FS.Rename(fresh, path), o.FS.SyncDir(dir)); err != nil {
+		return err
+	}
+	r.add(true, "%v; the log is kept in %s", rec.Damage, saved)
+	return nil
+}
+
+func copyFile(on disk.FS, from, to string) error {
+	if err := on.Mkdir(filepath.Dir(to), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	src, err := on.OpenFile(from, os.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	info, err := src.Stat()
+	if err != nil {
+		return err
+	}
+	dst, err := on.OpenFile(to, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = dst.CopyFrom(0, src.Own(), 0, info.Size())
+	return errors.Join(err, dst.Sync(), dst.Close(), on.SyncDir(filepath.Dir(to)))
+}
+
+// census is what the names say of the inodes.
+type census struct {
+	names   map[Node]int  // of own nodes
+	subdirs map[Node]int  // own and moved directories in a directory
+	parent  map[Node]Node // of directories
+}
+
+// checkNames checks entries and inodes against each other. Of base nodes the layer does not know all the names.
+func (l *Layer) checkNames(r *Report) error {
+	type entry struct {
+		dir  Node
+		name string
+	}
+	var stray []entry
+	c := census{names: map[Node]int{}, subdirs: map[Node]int{}, parent: map[Node]Node{}}
+	t := l.state
+	t.EachDir(func(dir Node) bool {
+		if _, ok := t.Inode(dir); !ok && dir.Own() {
+			r.add(false, "directory %d has entries and no inode", dir)
+		}
+		t.ReadDir(dir, 0, func(name string, n Node, _ uint64) bool {
+			if n == 0 {
+				return true
+			}
+			in, ok := t.Inode(n)
+			if !ok {
+				if n.Own() {
+					stray = append(stray, entry{dir, strings.Clone(name)})
+				}
+				return true
+			}
+			c.names[n]++
+			if in.Mode&syscall.S_IFMT == syscall.S_IFDIR {
+				c.subdirs[dir]++
+				c.parent[n] = dir
+			}
+			return true
+		})
+		return true
+	})
+	for _, e := range stray {
+		r.add(!l.o.ReadOnly, "entry %q of directory %d names no inode", e.name, e.dir)
+	}
+	wrong := c.judge(t, r, !l.o.ReadOnly)
+	if l.o.ReadOnly || len(stray)+len(wrong) == 0 {
+		return nil
+	}
+	return l.Update(func(tx *Tx) error {
+		for _, e := range stray {
+			tx.Hide(e.dir, e.name)
+		}
+		tx.puts = append(tx.puts, wrong...)
+		return nil
+	})
+}
+
+// judge gives the inodes as they should be where they are not.
+func (c *census) judge(t *state.Table, r *Report, repair bool) (wrong []put) {
+	t.EachInode(func(in Inode) bool {
+		if !in.Node.Own() {
+			return true
+		}
+		old, isDir := in, in.Mode&syscall.S_IFMT == syscall.S_IFDIR
+		switch names := c.names[in.Node]; {
+		case isDir && names > 1:
+			r.add(false, "directory %d has %d names", in.Node, names)
+		case isDir && names == 1:
+			if in.Nlink != uint32(2+c.subdirs[in.Node]) {
+				in.Nlink = uint32(2 + c.subdirs[in.Node])
+				r.add(repair, "directory %d: %d links, should be %d", in.Node, old.Nlink, in.Nlink)
+			}
+			if in.Parent != c.parent[in.Node] {
+				in.Parent = c.parent[in.Node]
+				r.add(repair, "directory %d: parent %d, should be %d", in.Node, old.Parent, in.Parent)
+			}
+		case !isDir && in.Nlink != uint32(names):
+			in.Nlink = uint32(names)
+			r.add(repair, "file %d: %d links, should be %d", in.Node, old.Nlink, names)
+		}
+		if isDir && c.loops(in.Node) {
+			r.add(false, "directory %d contains itself", in.Node)
+		}
+		if in != old {
+			wrong = append(wrong, put{in: in, old: old, existed: true})
+		}
+		return true
+	})
+	return wrong
+}
+
+// loops says whether a directory is its own ancestor.
+func (c *census) loops(n Node) bool {
+	at, ok := c.parent[n]
+	for steps := 0; ok && steps <= len(c.parent); steps++ {
+		if at == n {
+			return true
+		}
+		at, ok = c.parent[at]
+	}
+	return false
+}
+
+// checkContents checks that every inode's content is there, as long as it should be, and that no other is.
+func (l *Layer) checkContents(r *Report) error {
+	repair := !l.o.ReadOnly
+	owned := map[uint64]Node{}
+	var inodes []Inode
+	l.state.EachInode(func(in Inode) bool {
+		if in.Content != 0 {
+			inodes = append(inodes, in)
+		}
+		return true
+	})
+	l.state.EachDead(func(number uint64) bool { owned[number] = 0; return true })
+	for _, in := range inodes {
+		if other, ok := owned[in.Content]; ok {
+			r.add(false, "content %06x belongs to file %d and to %d", in.Content, in.Node, other)
+		}
+		owned[in.Content] = in.Node
+		old := in
+		info, ok, err := l.contents.stat(in.Content)
+		switch {
+		case err != nil:
+			return err
+		case !ok && in.Node.Own():
+			in.Content, in.Size, in.Flags = 0, 0, 0
+			r.add(repair, "file %d: content %06x is missing; repaired, it is empty", in.Node, old.Content)
+		case !ok:
+			in.Content, in.Size, in.Flags = 0, SizeOfBase, 0
+			r.add(repair, "file %d: content %06x is missing; repaired, it is the base's", in.Node, old.Content)
+		case info.Size() != in.Size && in.Flags&state.FlagDirty == 0:
+			in.Size = info.Size()
+			r.add(repair, "file %d: size %d, its content has %d bytes", in.Node, old.Size, in.Size)
+		}
+		if repair && in != old {
+			if err := l.Update(func(tx *Tx) error { tx.put(in).logSize = true; return nil }); err != nil {
+				return err
+			}
+		}
+	}
+	return l.contents.each(0, func(number uint64) error {
+		if _, ok := owned[number]; ok {
+			return nil
+		}
+		if repair {
+			if err := l.contents.lose(number); err != nil {
+				return err
+			}
+		}
+		r.add(repair, "content %06x belongs to no file", number)
+		return nil
+	})
+}

@@ -1,0 +1,304 @@
+package overlay
+
+import (
+	"errors"
+	"io"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/overlay/state"
+)
+
+// ReadAt reads as pread(2) does: less than len(p) only at the end of the file, which is no error. ErrBase: the
+// contents are the base's.
+func (f *File) ReadAt(p []byte, off int64) (int, error) {
+	if err := f.rlock(); err != nil {
+		return 0, err
+	}
+	defer f.mu.RUnlock()
+	switch f.place {
+	case inBase:
+		return 0, ErrBase
+	case inContent:
+		n, err := f.data.ReadAt(p, off)
+		if errors.Is(err, io.EOF) {
+			err = nil
+		}
+		return n, err
+	}
+	return 0, nil
+}
+
+// WriteAt writes as pwrite(2) does; with an error too, n bytes have been written. ErrBase: CopyUp first. A write that
+// covers all of a base file needs nothing of the base: CopyUp from its own bytes.
+func (f *File) WriteAt(p []byte, off int64) (int, error) {
+	if err := f.lockForChange(); err != nil {
+		return 0, err
+	}
+	defer f.mu.RUnlock()
+	n, err := f.data.WriteAt(p, off)
+	f.writes.Store(f.l.clock())
+	if n > 0 {
+		err = errors.Join(err, f.changed(off+int64(n)))
+	}
+	return n, err
+}
+
+// lockForChange takes the shared lock of a File that has a content, and whose inode the log calls dirty: that must be
+// there before the first byte is, or a kill would leave a size that nobody corrects.
+func (f *File) lockForChange() error {
+	for {
+		f.mu.RLock()
+		if f.place == inContent && f.marked.Load() {
+			return nil
+		}
+		f.mu.RUnlock()
+		f.mu.Lock()
+		err := f.prepare()
+		f.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// prepare makes a content if there is none, and marks the inode dirty. f.mu is held whole.
+func (f *File) prepare() error {
+	if f.l.o.ReadOnly {
+		return syscall.EROFS
+	}
+	if err := f.load(); err != nil {
+		return err
+	}
+	switch {
+	case f.place == inBase:
+		return ErrBase
+	case f.place == nowhere:
+		return f.begin(0)
+	case f.marked.Load():
+		return nil
+	}
+	return f.mark()
+}
+
+// mark notes in the log that the content file knows better. f.mu is held.
+func (f *File) mark() error {
+	err := f.l.Update(func(tx *Tx) error {
+		in, ok := tx.Inode(f.node)
+		if !ok {
+			return errGone(f.node)
+		}
+		in.Flags |= state.FlagDirty
+		tx.put(in).logSize = true
+		f.l.settleLater(f.node)
+		return nil
+	})
+	if err == nil {
+		f.marked.Store(true)
+	}
+	return err
+}
+
+// begin gives the file an empty content of its own. f.mu is held whole.
+func (f *File) begin(flags uint32) error {
+	number, err := f.l.newNumber()
+	if err != nil {
+		return err
+	}
+	data, err := f.l.contents.create(number)
+	if err != nil {
+		return err
+	}
+	if err := f.adopt(number, 0, flags|state.FlagDirty); err != nil {
+		_ = data.Close()
+		return errors.Join(err, f.l.contents.remove(number))
+	}
+	f.install(number, data, 0, true)
+	return nil
+}
+
+// adopt makes a content the inode's.
+func (f *File) adopt(number uint64, size int64, flags uint32) error {
+	return f.l.Update(func(tx *Tx) error {
+		in, ok := tx.Inode(f.node)
+		if !ok {
+			return errGone(f.node)
+		}
+		in.Content, in.Size = number, size
+		in.Flags = flags
+		tx.put(in)
+		f.l.settleLater(f.node)
+		return nil
+	})
+}
+
+// changed notes what a write did: the size if it grew, and that the inode is dirty if somebody has set its times
+// meanwhile. f.mu is held.
+func (f *File) changed(end int64) error {
+	for size := f.size.Load(); end > size; size = f.size.Load() {
+		if f.size.CompareAndSwap(size, end) {
+			return f.noteSize(false)
+		}
+	}
+	if !f.marked.Load() {
+		return f.mark()
+	}
+	return nil
+}
+
+// noteSize brings a size to the state, and to the log only if that would not ask the content file. f.mu is held.
+func (f *File) noteSize(whole bool) error {
+	l := f.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	in, ok := l.state.Inode(f.node)
+	if !ok {
+		return errGone(f.node)
+	}
+	size := f.size.Load()
+	dirty := in.Flags&state.FlagDirty != 0
+	if !whole && dirty && in.Size >= size { // another writer's end lies behind and came first
+		return nil
+	}
+	old := in
+	in.Size = size
+	if dirty {
+		var b state.Batch
+		b.PutInode(&in, &old)
+		return l.state.Apply(b.Bytes())
+	}
+	in.Flags |= state.FlagDirty
+	err := l.update(func(tx *Tx) error {
+		tx.put(in)
+		l.settleLater(f.node)
+		return nil
+	})
+	if err == nil {
+		f.marked.Store(true)
+	}
+	return err
+}
+
+// Truncate cuts or grows. A base file cut to nothing begins an empty content, and the base is not read; other sizes
+// of a base file are ErrBase.
+func (f *File) Truncate(size int64) error {
+	if f.l.o.ReadOnly {
+		return syscall.EROFS
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.load(); err != nil {
+		return err
+	}
+	switch {
+	case f.place == inBase && size > 0:
+		return ErrBase
+	case f.place == inBase:
+		return f.begin(state.FlagUnsettled)
+	case f.place == nowhere && size == 0:
+		return nil
+	}
+	if err := f.prepare(); err != nil {
+		return err
+	}
+	if err := f.data.Truncate(size); err != nil {
+		return err
+	}
+	f.writes.Store(f.l.clock())
+	f.size.Store(size)
+	return f.noteSize(true)
+}
+
+// Fallocate is fallocate(2). ErrBase: CopyUp first.
+func (f *File) Fallocate(mode uint32, off, n int64) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.prepare(); err != nil {
+		return err
+	}
+	err := f.data.Allocate(mode, off, n)
+	f.writes.Store(f.l.clock())
+	return errors.Join(err, f.restat())
+}
+
+// restat takes the size from the content. f.mu is held whole.
+func (f *File) restat() error {
+	info, err := f.data.Stat()
+	if err != nil {
+		return err
+	}
+	f.size.Store(info.Size())
+	return f.noteSize(true)
+}
+
+// Seek finds data or a hole (SEEK_DATA, SEEK_HOLE), ENXIO as in lseek(2). ErrBase: the contents are the base's.
+func (f *File) Seek(off int64, whence int) (int64, error) {
+	if err := f.rlock(); err != nil {
+		return 0, err
+	}
+	defer f.mu.RUnlock()
+	switch f.place {
+	case inBase:
+		return 0, ErrBase
+	case inContent:
+		return f.data.Seek(off, whence)
+	}
+	return 0, syscall.ENXIO
+}
+
+// Size is the length of the contents. ErrBase: they are the base's.
+func (f *File) Size() (int64, error) {
+	if err := f.rlock(); err != nil {
+		return 0, err
+	}
+	defer f.mu.RUnlock()
+	switch f.place {
+	case inBase:
+		return 0, ErrBase
+	case inContent:
+		return f.size.Load(), nil
+	}
+	return 0, nil
+}
+
+// Blocks is how much disk the contents take, in units of 512 bytes. ErrBase: they are the base's.
+func (f *File) Blocks() (int64, error) {
+	if err := f.rlock(); err != nil {
+		return 0, err
+	}
+	defer f.mu.RUnlock()
+	switch f.place {
+	case inBase:
+		return 0, ErrBase
+	case inContent:
+		info, err := f.data.Stat()
+		if err != nil {
+			return 0, err
+		}
+		if st, ok := info.Sys().(*syscall.Stat_t); ok {
+			return st.Blocks, nil
+		}
+		return (info.Size() + 511) / 512, nil
+	}
+	return 0, nil
+}
+
+// IfBase calls g if the contents are the base's; until g returns they stay so. g must not call the layer.
+func (f *File) IfBase(g func() error) error {
+	if err := f.rlock(); err != nil {
+		return err
+	}
+	defer f.mu.RUnlock()
+	if f.place != inBase {
+		return nil
+	}
+	return g()
+}
+
+// clock is monotonic, in nanoseconds.
+func (l *Layer) clock() int64 {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &ts)
+	return ts.Nano()
+}

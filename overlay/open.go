@@ -1,0 +1,244 @@
+package overlay
+
+import (
+	"container/list"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/overlay/state"
+	"github.com/artifactfs/artifactfs/overlay/wal"
+)
+
+const (
+	// counterContents bounds the numbers of contents from above.
+	counterContents = state.CounterContents
+	// counterBoot tells in which boot of the host the layer was opened last, and looked through; 0: it was closed
+	// and nothing was left to be done.
+	counterBoot = state.CounterUser
+)
+
+// Start says how the layer's last use ended.
+type Start uint8
+
+const (
+	Clean     Start = iota // it was closed, or is new
+	Killed                 // the process ended, the host did not
+	PowerLoss              // the host went down without Close
+)
+
+// Recovery says what Open found.
+type Recovery struct {
+	Start    Start
+	Records  int64    // in the log
+	Cut      int64    // bytes cut from its end
+	SavedTo  string   // where those went, if they were kept
+	Problems []string // what is not as it should be, for people
+}
+
+// Open opens the overlay in a directory, which is made if need be.
+func Open(dir string, o Options) (*Layer, Recovery, error) {
+	o.defaults()
+	l := &Layer{
+		dir: dir, o: o, log: o.Log,
+		contents: &contents{
+			fs: o.FS, readOnly: o.ReadOnly, made: map[uint64]bool{},
+			dir: filepath.Join(dir, "contents"), lost: filepath.Join(dir, "lost+found"),
+		},
+		files:  files{byNode: map[Node]*File{}, idle: list.New(), limit: o.idle},
+		state:  state.New(),
+		due:    map[Node]struct{}{},
+		faults: map[Node]error{},
+		lock:   func() {},
+		wake:   make(chan struct{}, 1),
+		stop:   make(chan struct{}),
+	}
+	rec, err := l.open()
+	if err != nil {
+		l.abandon()
+		return nil, rec, fmt.Errorf("open overlay %s: %w", dir, err)
+	}
+	return l, rec, nil
+}
+
+func (o *Options) defaults() {
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	if o.FS == nil {
+		o.FS = disk.OS
+	}
+	if o.boot == "" {
+		id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+		o.boot = strings.TrimSpace(string(id))
+	}
+	if o.pause == 0 {
+		o.pause = time.Second
+	}
+	if o.quiet == 0 {
+		o.quiet = 3 * time.Second
+	}
+	if o.idle == 0 {
+		o.idle = fileLimit()
+	}
+}
+
+func (l *Layer) open() (Recovery, error) {
+	if !l.o.ReadOnly {
+		if err := l.makeDirectories(); err != nil {
+			return Recovery{}, err
+		}
+	}
+	var found wal.Recovery
+	var err error
+	l.wal, found, err = wal.Open(filepath.Join(l.dir, "log"), wal.Options{
+		FS: l.o.FS, BootID: l.o.boot, Salvage: l.o.ReadOnly, LostFound: l.contents.lost, Replay: l.replay,
+	})
+	rec := Recovery{Records: found.Records, Cut: found.Cut, SavedTo: found.SavedTo}
+	if err != nil {
+		return rec, blame(err)
+	}
+	if found.Damage != nil {
+		rec.Problems = append(rec.Problems, found.Damage.Error())
+	}
+	rec.Start = l.started(found)
+	l.next = l.state.Counter(counterContents)
+	orphans, err := l.recover(&rec)
+	if err != nil || l.o.ReadOnly {
+		return rec, err
+	}
+	if err := l.update(func(tx *Tx) error { tx.batch.SetCounter(counterBoot, l.bootMark()); return nil }); err != nil {
+		return rec, err
+	}
+	l.state.EachDead(func(number uint64) bool { l.dead = append(l.dead, number); return true })
+	if l.o.still {
+		return rec, nil
+	}
+	l.busy.Add(1)
+	go l.janitor()
+	if orphans != nil {
+		l.busy.Add(1)
+		l.searching.Store(true)
+		go l.findOrphans(orphans, l.next)
+	}
+	if len(l.dead)+len(l.due)+len(l.forsaken) > 0 {
+		l.poke()
+	}
+	return rec, nil
+}
+
+// replay takes a record of the log.
+func (l *Layer) replay(record []byte, _ int64) error {
+	if l.o.ValidBase != nil {
+		valid := true
+		err := state.Nodes(record, func(n Node) bool { valid = n.Own() || l.o.ValidBase(n); return valid })
+		if err != nil || !valid {
+			return errors.Join(wal.ErrRefused, err)
+		}
+	}
+	if err := l.state.Apply(record); err != nil {
+		return fmt.Errorf("%w: %w", wal.ErrRefused, err)
+	}
+	return nil
+}
+
+// started tells how the last use ended. The log knows of its own; the counter stays behind until this layer has
+// been looked through, so that a process which dies while it does that changes nothing.
+func (l *Layer) started(found wal.Recovery) Start {
+	mark := l.state.Counter(counterBoot)
+	switch {
+	case found.Fresh, found.Clean && mark == 0:
+		return Clean
+	case !found.PowerLost && mark == l.bootMark():
+		return Killed
+	}
+	return PowerLoss
+}
+
+// bootMark is a number for the boot of the host, never 0.
+func (l *Layer) bootMark() uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(l.o.boot))
+	return h.Sum64() | 1
+}
+
+// makeDirectories makes what is missing and takes the lock.
+func (l *Layer) makeDirectories() error {
+	made := false
+	for _, dir := range []string{l.dir, l.contents.dir} {
+		switch err := l.o.FS.Mkdir(dir, 0o700); {
+		case err == nil:
+			made = true
+		case !errors.Is(err, fs.ErrExist):
+			return err
+		}
+	}
+	if made {
+		// fsync of a file in the overlay promises that the file is found.
+		for _, dir := range []string{l.dir, filepath.Dir(l.dir)} {
+			if err := l.o.FS.SyncDir(dir); err != nil {
+				return err
+			}
+		}
+	}
+	unlock, err := disk.TryLock(filepath.Join(l.dir, "lock"))
+	if errors.Is(err, disk.ErrLocked) {
+		return fmt.Errorf("%w", ErrInUse)
+	}
+	if err != nil {
+		return err
+	}
+	l.lock = unlock
+	return nil
+}
+
+// blame gives an error of the log the overlay's name.
+func blame(err error) error {
+	var damage *wal.DamageError
+	if errors.As(err, &damage) {
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	return err
+}
+
+// Close settles and syncs everything. What could not be is told and is not lost: the next Open goes on with it.
+func (l *Layer) Close() error {
+	close(l.stop)
+	l.busy.Wait()
+	if l.o.ReadOnly {
+		l.abandon()
+		return nil
+	}
+	err := l.tidy(true)
+	l.mu.Lock()
+	if err == nil && len(l.due)+len(l.faults)+len(l.forsaken) == 0 && !l.searching.Load() {
+		err = l.update(func(tx *Tx) error { tx.batch.SetCounter(counterBoot, 0); return nil })
+	}
+	l.mu.Unlock()
+	l.files.closeAll()
+	err = errors.Join(err, l.beforeSync(), l.wal.Close())
+	l.state.Close()
+	l.lock()
+	if err != nil {
+		return fmt.Errorf("close overlay %s: %w", l.dir, err)
+	}
+	return nil
+}
+
+// abandon gives back what the layer holds and writes nothing.
+func (l *Layer) abandon() {
+	l.files.closeAll()
+	if l.wal != nil {
+		_ = l.wal.Close()
+	}
+	l.state.Close()
+	l.lock()
+}

@@ -1,0 +1,123 @@
+package overlay
+
+import (
+	"fmt"
+
+	"github.com/artifactfs/artifactfs/overlay/state"
+)
+
+// recover brings the state, as the log has it, together with the contents. What it returns, if not nil, says which
+// contents have an owner: others may be orphans.
+//
+// After Close there is nothing to do. After a kill the log is whole, and the kernel has all that was written: only
+// dirty inodes are behind. After power loss the log may be shorter than the contents are young, or the other way round:
+// every content is looked at.
+func (l *Layer) recover(rec *Recovery) (owned map[uint64]struct{}, err error) {
+	if rec.Start == Clean {
+		return nil, nil
+	}
+	owned = map[uint64]struct{}{}
+	var doubtful []Inode
+	l.state.EachInode(func(in Inode) bool {
+		if in.Content != 0 {
+			owned[in.Content] = struct{}{}
+		}
+		switch {
+		case in.Nlink == 0: // it had no name; who had it open is gone
+			if !l.o.ReadOnly {
+				l.forsaken = append(l.forsaken, in.Node)
+			}
+		case in.Content == 0:
+		case rec.Start == PowerLoss, in.Flags != 0:
+			doubtful = append(doubtful, in)
+		}
+		return true
+	})
+	l.state.EachDead(func(number uint64) bool { owned[number] = struct{}{}; return true })
+	var lost []uint64
+	for len(doubtful) > 0 {
+		some := doubtful[:min(len(doubtful), slice)]
+		if err := l.correct(rec, some, &lost); err != nil {
+			return nil, err
+		}
+		doubtful = doubtful[len(some):]
+	}
+	if l.o.ReadOnly {
+		return nil, nil
+	}
+	if rec.Start == PowerLoss {
+		if err := l.skipNumbers(); err != nil {
+			return nil, err
+		}
+	}
+	// Directories made by the process that was killed: an fsync to come must find their names on disk.
+	if err := l.o.FS.SyncDir(l.contents.dir); err != nil {
+		return nil, err
+	}
+	// The record is first: without it, a content moved away would be missing where it was trusted.
+	for _, number := range lost {
+		if err := l.contents.lose(number); err != nil {
+			return nil, err
+		}
+		delete(owned, number)
+	}
+	return owned, nil
+}
+
+// correct corrects inodes whose contents may differ from what the log says.
+func (l *Layer) correct(rec *Recovery, inodes []Inode, lost *[]uint64) error {
+	var corrected []put
+	for _, old := range inodes {
+		in := old
+		info, ok, err := l.contents.stat(in.Content)
+		if err != nil {
+			return err
+		}
+		base := !in.Node.Own()
+		switch {
+		case rec.Start == PowerLoss && base && in.Flags&state.FlagUnsettled != 0:
+			in.Content, in.Size, in.Flags = 0, SizeOfBase, 0
+			if ok {
+				*lost = append(*lost, old.Content)
+			}
+		case !ok && !base && rec.Start == PowerLoss:
+			in.Content, in.Size, in.Flags = 0, 0, 0
+			rec.Problems = append(rec.Problems, fmt.Sprintf("file %d: its contents did not reach the disk, it is empty", in.Node))
+		case !ok:
+			rec.Problems = append(rec.Problems, fmt.Sprintf("file %d: content %06x is missing", in.Node, in.Content))
+		default:
+			in.Size = info.Size()
+			if in.Flags&state.FlagDirty != 0 {
+				in.Mtime = max(in.Mtime, info.ModTime().UnixNano())
+			}
+			in.Flags &^= state.FlagDirty
+			if in.Flags&state.FlagUnsettled != 0 {
+				l.due[in.Node] = struct{}{}
+			}
+		}
+		if in != old {
+			corrected = append(corrected, put{in: in, old: old, existed: true, logSize: true})
+		}
+	}
+	if !l.o.ReadOnly {
+		return l.update(func(tx *Tx) error { tx.puts = append(tx.puts, corrected...); return nil })
+	}
+	var b state.Batch
+	for i := range corrected {
+		b.PutInode(&corrected[i].in, &corrected[i].old)
+	}
+	return l.state.Apply(b.Bytes())
+}
+
+// skipNumbers moves the next content's number behind all that are there: after power loss the record that reserved
+// them may be lost.
+func (l *Layer) skipNumbers() error {
+	err := l.contents.each(l.next, func(number uint64) error {
+		l.next = max(l.next, number+1)
+		return nil
+	})
+	if err != nil || l.next <= l.state.Counter(counterContents) {
+		return err
+	}
+	return l.update(func(tx *Tx) error { tx.batch.SetCounter(counterContents, l.next); return nil })
+}
