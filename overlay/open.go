@@ -237,7 +237,7 @@ func (l *Layer) Close() error {
 func (l *Layer) abandon() {
 	l.files.closeAll()
 	if l.wal != nil {
-		_ = l.wal.Close()
+		l.wal.Abandon()
 	}
 	l.state.Close()
 	l.lock()

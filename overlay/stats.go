@@ -56,6 +56,7 @@ func (l *Layer) Changed() int64 {
 			}
 			return true
 		})
+		return true
 	})
 	return changed
 }

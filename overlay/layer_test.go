@@ -1,0 +1,46 @@
+package overlay
+
+import (
+	"math/rand/v2"
+	"path/filepath"
+	"testing"
+)
+
+// TestChanceAgainstModel does things by chance, with closes, kills and compactions between them.
+func TestChanceAgainstModel(t *testing.T) {
+	for seed := range uint64(8) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		w := newWorld(t, filepath.Join(t.TempDir(), "overlay"), Options{idle: 4})
+		w.mustOpen()
+		for range 40 {
+			for range 12 {
+				if err := w.step(r); err != nil {
+					t.Fatal(err)
+				}
+			}
+			switch r.IntN(8) {
+			case 0:
+				w.mustClose()
+				w.sound()
+				if rec := w.mustOpen(); rec.Start != Clean || len(rec.Problems) > 0 {
+					t.Fatalf("after Close: %+v", rec)
+				}
+			case 1, 2, 3:
+				w.kill()
+				if rec := w.mustOpen(); rec.Start != Killed || len(rec.Problems) > 0 {
+					t.Fatalf("after a kill: %+v", rec)
+				}
+			case 4:
+				if err := w.l.compact(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.compare()
+			if t.Failed() {
+				t.Fatalf("seed %d", seed)
+			}
+		}
+		w.mustClose()
+		w.sound()
+	}
+}

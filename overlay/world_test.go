@@ -1,0 +1,378 @@
+package overlay
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
+)
+
+const root = Node(1)
+
+// baseFiles are the base's files, nodes 2 and up in the root, named base2 ...
+const baseFiles = 6
+
+func baseName(n Node) string { return fmt.Sprintf("base%d", n) }
+
+func baseContents(n Node) []byte {
+	return bytes.Repeat([]byte(fmt.Sprintf("contents of base file %d. ", n)), 40*int(n))
+}
+
+// world is a layer over a small base, and a model of what it must be: the test's whole truth.
+type world struct {
+	t      testing.TB
+	dir    string
+	o      Options
+	l      *Layer
+	files  map[string]*modelFile
+	serial int
+	names  []string // in order of creation, for choices that repeat
+}
+
+// modelFile is what a file must be.
+type modelFile struct {
+	node Node
+	base bool // its contents are the base's
+	data []byte
+	mode uint32
+}
+
+func quick(o Options) Options {
+	o.pause, o.quiet = time.Millisecond, time.Millisecond
+	if o.boot == "" {
+		o.boot = "boot-1"
+	}
+	return o
+}
+
+// newWorld is a world whose layer is not open yet.
+func newWorld(t testing.TB, dir string, o Options) *world {
+	w := &world{t: t, dir: dir, o: quick(o), files: map[string]*modelFile{}}
+	for n := root + 1; n < root+1+baseFiles; n++ {
+		w.files[baseName(n)] = &modelFile{node: n, base: true, data: baseContents(n), mode: syscall.S_IFREG | 0o644}
+		w.names = append(w.names, baseName(n))
+	}
+	return w
+}
+
+func (w *world) open() (Recovery, error) {
+	l, rec, err := Open(w.dir, w.o)
+	if err == nil {
+		w.l = l
+	}
+	return rec, err
+}
+
+func (w *world) mustOpen() Recovery {
+	w.t.Helper()
+	rec, err := w.open()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return rec
+}
+
+// kill lets go of the layer as the death of its process does.
+func (w *world) kill() {
+	close(w.l.stop)
+	w.l.busy.Wait()
+	w.l.abandon()
+	w.l = nil
+}
+
+func (w *world) mustClose() {
+	w.t.Helper()
+	if err := w.l.Close(); err != nil {
+		w.t.Fatal(err)
+	}
+	w.l = nil
+}
+
+// create makes a file with a name that must be free.
+func (w *world) create(name string) error {
+	var node Node
+	err := w.l.Update(func(tx *Tx) error {
+		n, err := tx.NewNode()
+		if err != nil {
+			return err
+		}
+		node = n
+		now := tx.Now()
+		tx.PutInode(Inode{Node: n, Mode: syscall.S_IFREG | 0o644, Nlink: 1, Atime: now, Mtime: now, Ctime: now, Parent: root})
+		tx.SetEntry(root, name, n)
+		return nil
+	})
+	if err == nil {
+		w.l.Remember(node)
+		w.files[name] = &modelFile{node: node, mode: syscall.S_IFREG | 0o644}
+		w.names = append(w.names, name)
+	}
+	return err
+}
+
+// promote puts a base file's inode into the layer.
+func (w *world) promote(tx *Tx, m *modelFile) Inode {
+	in, ok := tx.Inode(m.node)
+	if !ok {
+		in = Inode{Node: m.node, Mode: m.mode, Nlink: 1, Size: SizeOfBase, Parent: root}
+		tx.PutInode(in)
+	}
+	return in
+}
+
+func (w *world) promoted(m *modelFile) error {
+	if _, ok := w.l.Inode(m.node); ok || m.node.Own() {
+		return nil
+	}
+	return w.l.Update(func(tx *Tx) error { w.promote(tx, m); return nil })
+}
+
+func (w *world) write(name string, off int64, p []byte) error {
+	m := w.files[name]
+	f := w.l.File(m.node)
+	defer f.Done()
+	n, err := f.WriteAt(p, off)
+	if errors.Is(err, ErrBase) {
+		if !m.base {
+			w.t.Fatalf("%s: ErrBase for a file with a content", name)
+		}
+		if err := w.promoted(m); err != nil {
+			return err
+		}
+		if err := f.CopyUp(bytes.NewReader(baseContents(m.node)), int64(len(m.data))); err != nil {
+			return err
+		}
+		m.base = false
+		n, err = f.WriteAt(p, off)
+	}
+	if n > 0 {
+		if grow := off + int64(n) - int64(len(m.data)); grow > 0 {
+			m.data = append(m.data, make([]byte, grow)...)
+		}
+		copy(m.data[off:], p[:n])
+	}
+	if err == nil && n < len(p) {
+		w.t.Fatalf("%s: %d of %d bytes written and no error", name, n, len(p))
+	}
+	return err
+}
+
+func (w *world) truncate(name string, size int64) error {
+	m := w.files[name]
+	if err := w.promoted(m); err != nil {
+		return err
+	}
+	f := w.l.File(m.node)
+	defer f.Done()
+	err := f.Truncate(size)
+	if errors.Is(err, ErrBase) {
+		if err := f.CopyUp(bytes.NewReader(baseContents(m.node)), int64(len(m.data))); err != nil {
+			return err
+		}
+		m.base = false
+		err = f.Truncate(size)
+	}
+	if err != nil {
+		return err
+	}
+	m.base = false
+	m.data = append(m.data[:min(size, int64(len(m.data))):min(size, int64(len(m.data)))], make([]byte, max(0, size-int64(len(m.data))))...)
+	return nil
+}
+
+func (w *world) remove(name string) error {
+	m := w.files[name]
+	err := w.l.Update(func(tx *Tx) error {
+		in := w.promote(tx, m)
+		in.Nlink--
+		tx.PutInode(in)
+		tx.Hide(root, name)
+		return nil
+	})
+	if err == nil {
+		w.forget(m)
+		delete(w.files, name)
+		w.names = slices.DeleteFunc(w.names, func(s string) bool { return s == name })
+	}
+	return err
+}
+
+func (w *world) forget(m *modelFile) {
+	if m.node.Own() {
+		w.l.Forget(m.node, 1)
+	} else {
+		w.l.Release(m.node)
+	}
+}
+
+// rename moves a file over another or to a free name.
+func (w *world) rename(from, to string) error {
+	m, over := w.files[from], w.files[to]
+	err := w.l.Update(func(tx *Tx) error {
+		in := w.promote(tx, m)
+		in.Ctime = tx.Now()
+		tx.PutInode(in)
+		if over != nil {
+			in := w.promote(tx, over)
+			in.Nlink--
+			tx.PutInode(in)
+		}
+		tx.Hide(root, from)
+		tx.SetEntry(root, to, m.node)
+		return nil
+	})
+	if err == nil {
+		if over != nil {
+			w.forget(over)
+		}
+		delete(w.files, from)
+		w.files[to] = m
+		w.names = slices.DeleteFunc(w.names, func(s string) bool { return s == from || s == to })
+		w.names = append(w.names, to)
+	}
+	return err
+}
+
+func (w *world) chmod(name string, mode uint32) error {
+	m := w.files[name]
+	err := w.l.Update(func(tx *Tx) error {
+		in := w.promote(tx, m)
+		in.Mode = syscall.S_IFREG | mode
+		tx.PutInode(in)
+		return nil
+	})
+	if err == nil {
+		m.mode = syscall.S_IFREG | mode
+	}
+	return err
+}
+
+func (w *world) fsync(name string) error {
+	f := w.l.File(w.files[name].node)
+	defer f.Done()
+	return f.Sync()
+}
+
+// step does something by chance.
+func (w *world) step(r *rand.Rand) error {
+	w.serial++
+	fresh := fmt.Sprintf("file%d", w.serial)
+	if len(w.names) == 0 {
+		return w.create(fresh)
+	}
+	name := w.names[r.IntN(len(w.names))]
+	switch r.IntN(12) {
+	case 0, 1, 2:
+		return w.create(fresh)
+	case 3, 4, 5:
+		p := make([]byte, 1+r.IntN(9000))
+		for i := range p {
+			p[i] = byte(r.Uint32())
+		}
+		return w.write(name, int64(r.IntN(6000)), p)
+	case 6:
+		return w.truncate(name, int64(r.IntN(2)*r.IntN(8000)))
+	case 7:
+		return w.remove(name)
+	case 8:
+		if r.IntN(2) == 0 {
+			return w.rename(name, fresh)
+		}
+		if to := w.names[r.IntN(len(w.names))]; to != name {
+			return w.rename(name, to)
+		}
+		return nil
+	case 9:
+		return w.chmod(name, r.Uint32N(0o1000))
+	}
+	return w.fsync(name)
+}
+
+// look says what a file of the layer is.
+func (w *world) look(name string) (*modelFile, bool, error) {
+	n, p := w.l.Entry(root, name)
+	if p == Hidden {
+		return nil, false, nil
+	}
+	if p == Unknown {
+		for n = root + 1; n < root+1+baseFiles && baseName(n) != name; n++ {
+		}
+		if n == root+1+baseFiles {
+			return nil, false, nil
+		}
+	}
+	m := &modelFile{node: n, mode: syscall.S_IFREG | 0o644}
+	in, ok := w.l.Inode(n)
+	if ok {
+		m.mode = in.Mode
+	}
+	if n.Own() && !ok {
+		return nil, false, fmt.Errorf("%s names node %d, which is not there", name, n)
+	}
+	f := w.l.File(n)
+	defer f.Done()
+	p1 := make([]byte, 64<<10)
+	k, err := f.ReadAt(p1, 0)
+	switch {
+	case errors.Is(err, ErrBase):
+		if ok && in.Size != SizeOfBase {
+			return nil, false, fmt.Errorf("%s: contents of the base, size %d", name, in.Size)
+		}
+		m.base, m.data = true, baseContents(n)
+	case err != nil:
+		return nil, false, err
+	default:
+		m.data = p1[:k]
+		if in.Size != int64(k) {
+			return nil, false, fmt.Errorf("%s: size %d, %d bytes", name, in.Size, k)
+		}
+	}
+	return m, true, nil
+}
+
+// compare judges the layer by the model.
+func (w *world) compare() {
+	w.t.Helper()
+	for name, want := range w.files {
+		got, ok, err := w.look(name)
+		switch {
+		case err != nil:
+			w.t.Errorf("%s: %v", name, err)
+		case !ok:
+			w.t.Errorf("%s is missing", name)
+		case got.node != want.node || got.base != want.base || got.mode != want.mode:
+			w.t.Errorf("%s: node %d base %v mode %o, want %d %v %o", name, got.node, got.base, got.mode, want.node, want.base, want.mode)
+		case !bytes.Equal(got.data, want.data):
+			w.t.Errorf("%s: %d bytes, want %d, or others", name, len(got.data), len(want.data))
+		}
+	}
+	w.l.View(func(r Reader) {
+		r.ReadDir(root, 0, func(_ uint64, name string, n Node, p Presence) bool {
+			if _, ok := w.files[name]; p == Present && !ok {
+				w.t.Errorf("%s is there and should not be", name)
+			}
+			return true
+		})
+	})
+}
+
+// sound runs Check over the closed layer and wants nothing found.
+func (w *world) sound() {
+	w.t.Helper()
+	o := w.o
+	o.FS = disk.OS
+	r, err := check(w.dir, false, o)
+	if err != nil {
+		w.t.Error(err)
+	}
+	for _, f := range r.Findings {
+		w.t.Errorf("check: %s", f.What)
+	}
+}
+
