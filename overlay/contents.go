@@ -150,7 +150,7 @@ func (c *contents) each(from uint64, f func(number uint64) error) error {
 func (l *Layer) newNumber() (uint64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.next == l.state.Counter(counterContents) {
+	if l.next >= l.state.Counter(counterContents) {
 		err := l.update(func(tx *Tx) error {
 			tx.batch.SetCounter(counterContents, l.next+perDirectory)
 			return nil

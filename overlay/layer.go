@@ -34,8 +34,8 @@ var (
 	ErrSourceBase = errors.New("contents of the source are the base's")
 	// ErrDamaged says that bytes are not what was written. Such an overlay can be opened for reading.
 	ErrDamaged = errors.New("overlay is damaged")
-	// ErrVersion says that a newer program wrote the overlay.
-	ErrVersion = errors.New("overlay is of another version")
+	// ErrVersion says that another version of the program wrote the overlay.
+	ErrVersion = wal.ErrVersion
 	// ErrInUse says that another process has the overlay open.
 	ErrInUse = errors.New("overlay is in use by another process")
 )

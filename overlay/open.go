@@ -110,7 +110,7 @@ func (l *Layer) open() (Recovery, error) {
 		rec.Problems = append(rec.Problems, found.Damage.Error())
 	}
 	rec.Start = l.started(found)
-	l.next = l.state.Counter(counterContents)
+	l.next = max(1, l.state.Counter(counterContents)) // 0 is no content
 	orphans, err := l.recover(&rec)
 	if err != nil || l.o.ReadOnly {
 		return rec, err
@@ -236,8 +236,8 @@ func (l *Layer) Close() error {
 // abandon gives back what the layer holds and writes nothing.
 func (l *Layer) abandon() {
 	l.files.closeAll()
-	if l.wal != nil {
-		l.wal.Abandon()
+	if l.wal != nil && l.o.ReadOnly {
+		_ = l.wal.Close()
 	}
 	l.state.Close()
 	l.lock()
