@@ -1,9 +1,23 @@
-// Package wal is the log of the overlay.
+// Package wal is a log that survives its process without system calls and the power with one.
+//
+// Append copies a record into a mapping of the file. From then on it belongs to the kernel: the death of the process
+// loses nothing. Sync lets the kernel write it; only then does it survive a power cut.
+//
+// A file is a header of one page, then records, then zeros. A record's length is stored last, so a process that
+// dies while copying leaves no record. Space is allocated before it is mapped, a chunk ahead of need: a full disk is
+// an error of Append, which then has appended nothing.
+//
+// Lock order: Rotation.Commit and Sync take syncing, then mu. Nothing waits for the disk under mu but growth of the
+// file that the goroutine which prepares chunks was too slow for.
 package wal
 
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
@@ -12,7 +26,7 @@ import (
 type Options struct {
 	FS        disk.FS                               // nil: disk.OS
 	Replay    func(record []byte, time int64) error // called for each record, oldest first; the slice is valid until it returns. ErrRefused: take it as bad
-	LostFound string                                // directory for a tail that is cut off; made when needed
+	LostFound string                                // directory for a tail that is cut off; made when needed. "": the log's
 	Salvage   bool                                  // nothing is written; of a damaged log the good prefix; Append fails
 	BootID    string                                // "": of the host
 }
@@ -23,7 +37,7 @@ type Recovery struct {
 	Clean     bool         // it was closed
 	PowerLost bool         // the machine went down without a Close
 	Records   int64        // replayed
-	Cut       int64        // bytes cut from the end (torn or lost with the power)
+	Cut       int64        // bytes cut from the end: torn, or lost with the power
 	SavedTo   string       // where they are, if they were kept
 	Damage    *DamageError // only with Salvage
 }
@@ -39,42 +53,114 @@ func (e *DamageError) Error() string {
 	return fmt.Sprintf("read %s: damaged at byte %d, %d good records behind it", e.Path, e.Offset, e.Records)
 }
 
-// ErrRefused is for Options.Replay: a record that is whole and cannot be used.
-var ErrRefused = errors.New("record refused")
-
-// ErrUnsynced says that an earlier Sync failed. What was written then may be lost to the kernel's view too, so that
-// no later Sync can help; a Rotation does.
-var ErrUnsynced = errors.New("an earlier sync failed")
+var (
+	// ErrRefused is for Options.Replay: a record that is whole and cannot be used.
+	ErrRefused = errors.New("record refused")
+	// ErrUnsynced says that an earlier Sync failed. The kernel may have dropped what it could not write, so that a
+	// later Sync would succeed and say nothing; a Rotation helps.
+	ErrUnsynced = errors.New("an earlier sync failed")
+	// ErrVersion says that another version of this program wrote the log.
+	ErrVersion = errors.New("unknown version")
+	errEmpty   = errors.New("append an empty record")
+)
 
 // Log is an open log. All methods may be called concurrently.
-type Log struct{}
+type Log struct {
+	fs     disk.FS
+	path   string
+	bootID bootID
 
-// Open opens or makes a log.
-func Open(path string, o Options) (*Log, Recovery, error) { panic("not written yet") }
+	syncing sync.Mutex // held while the disk is asked to sync, and while a new file takes the old one's place
 
-// Append adds a record (not empty). It survives the process from here on, not yet a power cut.
-func (l *Log) Append(record []byte, time int64) error { panic("not written yet") }
+	mu       sync.Mutex
+	file     *file     // nil: salvaged, nothing can be appended. Replaced under both locks
+	rotation *Rotation // while there is one
+	size     int64     // of a salvaged log
+	dirDirty bool      // guarded by syncing: the file's name may not survive a power cut
+}
 
-// Sync makes all records appended before the call survive a power cut.
-func (l *Log) Sync() error { panic("not written yet") }
+// Append adds a record, which must not be empty. It survives the process from here on, not yet a power cut.
+func (l *Log) Append(record []byte, time int64) error {
+	if len(record) == 0 {
+		return errEmpty
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.file == nil {
+		return fmt.Errorf("append to %s: %w", l.path, syscall.EROFS)
+	}
+	if err := l.file.append(record, time); err != nil {
+		return err
+	}
+	if r := l.rotation; r != nil && r.err == nil {
+		r.err = r.file.append(record, time) // only the rotation fails
+	}
+	return nil
+}
+
+// Sync makes all records appended before the call survive a power cut. Callers that come while the disk is busy
+// share the next round: whoever gets the lock first syncs for all of them.
+func (l *Log) Sync() error {
+	l.mu.Lock()
+	if l.file == nil {
+		l.mu.Unlock()
+		return nil
+	}
+	want := l.file.appended
+	l.mu.Unlock()
+	l.syncing.Lock()
+	defer l.syncing.Unlock()
+	return l.syncLocked(want)
+}
+
+// syncLocked is Sync of the first want records of the file. A Rotation that has replaced the file since want was
+// read has synced them.
+func (l *Log) syncLocked(want uint64) error {
+	if l.file == nil {
+		return fmt.Errorf("sync %s: %w", l.path, os.ErrClosed)
+	}
+	if l.dirDirty {
+		if err := l.fs.SyncDir(filepath.Dir(l.path)); err != nil {
+			return fmt.Errorf("sync %s: %w", l.path, err)
+		}
+		l.dirDirty = false
+	}
+	return l.file.sync(&l.mu, want)
+}
 
 // Size is how many bytes of the file are used.
-func (l *Log) Size() int64 { panic("not written yet") }
+func (l *Log) Size() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.file == nil {
+		return l.size
+	}
+	return l.file.end
+}
 
-// Close syncs and marks the log clean.
-func (l *Log) Close() error { panic("not written yet") }
-
-// Rotation replaces a log by one that says the same in less.
-type Rotation struct{}
-
-// Begin starts a rotation: from now on every Append goes to both logs.
-func (l *Log) Begin() (*Rotation, error) { panic("not written yet") }
-
-// Append adds a record to the new log only.
-func (r *Rotation) Append(record []byte, time int64) error { panic("not written yet") }
-
-// Commit lets the new log take the old one's place.
-func (r *Rotation) Commit() error { panic("not written yet") }
-
-// Abort gives the new log up.
-func (r *Rotation) Abort() error { panic("not written yet") }
+// Close syncs and marks the log clean. A rotation under way is given up.
+func (l *Log) Close() error {
+	l.mu.Lock()
+	r := l.rotation
+	l.mu.Unlock()
+	if r != nil {
+		_ = r.Abort() // what is left of it the next Open removes
+	}
+	l.syncing.Lock()
+	defer l.syncing.Unlock()
+	if l.file == nil {
+		return nil
+	}
+	l.mu.Lock()
+	want := l.file.appended
+	l.mu.Unlock()
+	err := l.syncLocked(want)
+	if err == nil {
+		err = l.file.markClean()
+	}
+	l.mu.Lock()
+	f := l.file
+	l.file, l.size = nil, f.end
+	l.mu.Unlock()
+	return errors.Join(err, f.close())
+}

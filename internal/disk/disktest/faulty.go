@@ -2,6 +2,9 @@
 package disktest
 
 import (
+	"os"
+	"sync/atomic"
+
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
@@ -12,9 +15,9 @@ type Op struct {
 	Path string
 }
 
-// Faulty gives a file system that asks before each operation whether it shall fail. A write that fails writes half
-// of its bytes.
-func Faulty(fs disk.FS, fail func(Op) error) disk.FS { panic("not written yet") }
+// Faulty gives a file system that asks before each operation whether it shall fail. A write that fails has written
+// half of its bytes. Close and Unmap always do what they should, whatever they return.
+func Faulty(fs disk.FS, fail func(Op) error) disk.FS { return &faulty{fs: fs, fail: fail} }
 
 // Nth fails the n-th operation.
 func Nth(n int, err error) func(Op) error {
@@ -24,4 +27,157 @@ func Nth(n int, err error) func(Op) error {
 		}
 		return nil
 	}
+}
+
+type faulty struct {
+	fs   disk.FS
+	fail func(Op) error
+	n    atomic.Int64
+}
+
+func (f *faulty) op(name, path string) error {
+	if err := f.fail(Op{int(f.n.Add(1)), name, path}); err != nil {
+		return &os.PathError{Op: name, Path: path, Err: err}
+	}
+	return nil
+}
+
+func (f *faulty) OpenFile(path string, flag int, perm os.FileMode) (disk.File, error) {
+	if err := f.op("OpenFile", path); err != nil {
+		return nil, err
+	}
+	file, err := f.fs.OpenFile(path, flag, perm)
+	if err != nil {
+		return nil, err
+	}
+	return faultyFile{file, f}, nil
+}
+
+func (f *faulty) Mkdir(path string, perm os.FileMode) error {
+	if err := f.op("Mkdir", path); err != nil {
+		return err
+	}
+	return f.fs.Mkdir(path, perm)
+}
+
+func (f *faulty) ReadDir(path string) ([]os.DirEntry, error) {
+	if err := f.op("ReadDir", path); err != nil {
+		return nil, err
+	}
+	return f.fs.ReadDir(path)
+}
+
+func (f *faulty) Stat(path string) (os.FileInfo, error) {
+	if err := f.op("Stat", path); err != nil {
+		return nil, err
+	}
+	return f.fs.Stat(path)
+}
+
+func (f *faulty) Rename(old, new string) error {
+	if err := f.op("Rename", old); err != nil {
+		return err
+	}
+	return f.fs.Rename(old, new)
+}
+
+func (f *faulty) Remove(path string) error {
+	if err := f.op("Remove", path); err != nil {
+		return err
+	}
+	return f.fs.Remove(path)
+}
+
+func (f *faulty) SyncDir(path string) error {
+	if err := f.op("SyncDir", path); err != nil {
+		return err
+	}
+	return f.fs.SyncDir(path)
+}
+
+type faultyFile struct {
+	disk.File
+	fs *faulty
+}
+
+func (f faultyFile) op(name string) error { return f.fs.op(name, f.Name()) }
+
+func (f faultyFile) ReadAt(p []byte, off int64) (int, error) {
+	if err := f.op("ReadAt"); err != nil {
+		return 0, err
+	}
+	return f.File.ReadAt(p, off)
+}
+
+func (f faultyFile) WriteAt(p []byte, off int64) (int, error) {
+	if err := f.op("WriteAt"); err != nil {
+		n, _ := f.File.WriteAt(p[:len(p)/2], off)
+		return n, err
+	}
+	return f.File.WriteAt(p, off)
+}
+
+func (f faultyFile) Close() error {
+	err := f.op("Close")
+	if real := f.File.Close(); err == nil {
+		err = real
+	}
+	return err
+}
+
+func (f faultyFile) Stat() (os.FileInfo, error) {
+	if err := f.op("Stat"); err != nil {
+		return nil, err
+	}
+	return f.File.Stat()
+}
+
+func (f faultyFile) Truncate(size int64) error {
+	if err := f.op("Truncate"); err != nil {
+		return err
+	}
+	return f.File.Truncate(size)
+}
+
+func (f faultyFile) Allocate(mode uint32, off, n int64) error {
+	if err := f.op("Allocate"); err != nil {
+		return err
+	}
+	return f.File.Allocate(mode, off, n)
+}
+
+func (f faultyFile) Seek(off int64, whence int) (int64, error) {
+	if err := f.op("Seek"); err != nil {
+		return 0, err
+	}
+	return f.File.Seek(off, whence)
+}
+
+func (f faultyFile) CopyFrom(off int64, from *os.File, fromOff, n int64) (int64, error) {
+	if err := f.op("CopyFrom"); err != nil {
+		half, _ := f.File.CopyFrom(off, from, fromOff, n/2)
+		return half, err
+	}
+	return f.File.CopyFrom(off, from, fromOff, n)
+}
+
+func (f faultyFile) Map(off int64, n int) ([]byte, error) {
+	if err := f.op("Map"); err != nil {
+		return nil, err
+	}
+	return f.File.Map(off, n)
+}
+
+func (f faultyFile) Sync() error {
+	if err := f.op("Sync"); err != nil {
+		return err
+	}
+	return f.File.Sync()
+}
+
+func (f faultyFile) DataSync() error {
+	if err := f.op("DataSync"); err != nil {
+		return err
+	}
+	return f.File.DataSync()
 }

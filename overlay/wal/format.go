@@ -1,0 +1,74 @@
+package wal
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+	"os"
+	"strings"
+	"unsafe"
+)
+
+// header is the first page of a file, as the host's memory has it.
+type header struct {
+	magic   [8]byte
+	version uint32
+	order   uint32 // byteOrder, as the host that wrote it spells it
+	epoch   uint64 // random: part of every checksum, so that no other log's record, nor a user's bytes, can pass for one
+	crc     uint32 // of the fields above
+	clean   uint32 // 1: closed, everything is synced
+	synced  uint64 // bytes of the file that are known to be on disk; written afterwards, so it may be too low
+	boot    bootID // of the kernel that has what is not synced
+}
+
+type bootID [36]byte
+
+const (
+	pageSize   = 4096
+	version    = 1
+	byteOrder  = 0x01020304
+	headerSize = pageSize // where records begin
+	recordHead = 24
+	maxRecord  = 64 << 20
+)
+
+var magic = [8]byte{'A', 'F', 'S', 'o', 'v', 'l', 'o', 'g'}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func (h *header) sum() uint32 {
+	return crc32.Checksum(unsafe.Slice((*byte)(unsafe.Pointer(h)), unsafe.Offsetof(h.crc)), castagnoli)
+}
+
+// head stands before a record's bytes: length u32, crc32c u32, sequence u64, time i64. The checksum is of the epoch,
+// of the rest of the head and of the bytes. The length comes last to the file.
+type head [recordHead]byte
+
+func makeHead(epoch, sequence uint64, time int64, record []byte) (h head) {
+	binary.NativeEndian.PutUint32(h[0:], uint32(len(record)))
+	binary.NativeEndian.PutUint64(h[8:], sequence)
+	binary.NativeEndian.PutUint64(h[16:], uint64(time))
+	binary.NativeEndian.PutUint32(h[4:], h.sum(epoch, record))
+	return h
+}
+
+func (h *head) length() uint32   { return binary.NativeEndian.Uint32(h[0:]) }
+func (h *head) crc() uint32      { return binary.NativeEndian.Uint32(h[4:]) }
+func (h *head) sequence() uint64 { return binary.NativeEndian.Uint64(h[8:]) }
+func (h *head) time() int64      { return int64(binary.NativeEndian.Uint64(h[16:])) }
+
+func (h *head) sum(epoch uint64, record []byte) uint32 {
+	var b [8 + recordHead - 4]byte
+	binary.NativeEndian.PutUint64(b[:], epoch)
+	copy(b[8:], h[0:4])
+	copy(b[12:], h[8:])
+	return crc32.Update(crc32.Checksum(b[:], castagnoli), castagnoli, record)
+}
+
+// occupied is what a record takes in the file; all of them begin at multiples of 8.
+func occupied(length int) int64 { return (recordHead + int64(length) + 7) &^ 7 }
+
+func hostBootID() (id bootID) {
+	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // without it every start counts as after a power cut
+	copy(id[:], strings.TrimSpace(string(b)))
+	return id
+}

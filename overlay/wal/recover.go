@@ -1,0 +1,180 @@
+package wal
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"unsafe"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
+)
+
+// Open opens the log at path, or makes one. A *DamageError, or ErrVersion, says that nothing was touched.
+//
+// A tail that the power took is cut if it lies behind what is known to have been synced, and kept in LostFound. On
+// the boot that wrote the log only the last record may be torn. Everything else is damage.
+func Open(path string, o Options) (*Log, Recovery, error) {
+	l := &Log{fs: o.FS, path: path}
+	if l.fs == nil {
+		l.fs = disk.OS
+	}
+	l.bootID = hostBootID()
+	if o.BootID != "" {
+		l.bootID = bootID{}
+		copy(l.bootID[:], o.BootID)
+	}
+	mode := os.O_RDWR
+	if o.Salvage {
+		mode = os.O_RDONLY
+	} else if err := l.fs.Remove(newPath(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, Recovery{}, err // a log that never got its name says nothing that the one with the name does not
+	}
+	f, err := l.fs.OpenFile(path, mode, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return l.start(o)
+	}
+	if err != nil {
+		return nil, Recovery{}, err
+	}
+	found, err := l.recover(f, &o)
+	if err == nil && o.Salvage {
+		l.size = found.end
+		return l, found.Recovery, f.Close()
+	}
+	if err == nil {
+		l.file, err = resume(f, found.end, found.last, func(h *header) { h.boot, h.clean = l.bootID, 0 })
+	}
+	if err != nil {
+		return nil, found.Recovery, errors.Join(fmt.Errorf("open log: %w", err), f.Close())
+	}
+	return l, found.Recovery, nil
+}
+
+// start makes the first log. It takes its name when its header is on disk.
+func (l *Log) start(o Options) (_ *Log, r Recovery, err error) {
+	r.Fresh = true
+	if o.Salvage {
+		return l, r, nil
+	}
+	if l.file, err = create(l.fs, newPath(l.path), l.bootID); err != nil {
+		return nil, r, fmt.Errorf("create log: %w", err)
+	}
+	if err := l.name(l.file); err != nil {
+		return nil, r, errors.Join(fmt.Errorf("create log: %w", err), l.file.close())
+	}
+	return l, r, nil
+}
+
+// recovered is a Recovery and where to go on.
+type recovered struct {
+	Recovery
+	replayed
+}
+
+// recover replays a file and, unless it only salvages, cuts what is behind the end. In what order these reach the
+// disk does not matter: until the header is synced with the present boot's id, the next start does the same again.
+func (l *Log) recover(f disk.File, o *Options) (recovered, error) {
+	var r recovered
+	st, err := f.Stat()
+	if err != nil {
+		return r, err
+	}
+	var h header
+	if _, err := f.ReadAt(unsafe.Slice((*byte)(unsafe.Pointer(&h)), unsafe.Sizeof(h)), 0); err != nil && !errors.Is(err, io.EOF) {
+		return r, err
+	}
+	if err := l.checkHeader(&h); err != nil {
+		if damage := (*DamageError)(nil); o.Salvage && errors.As(err, &damage) {
+			r.Damage, err = damage, nil
+		}
+		return r, err
+	}
+	r.Clean = h.clean == 1
+	r.PowerLost = !r.Clean && (h.boot != l.bootID || h.boot == bootID{})
+	emit := o.Replay
+	if emit == nil {
+		emit = func([]byte, int64) error { return nil }
+	}
+	if r.replayed, err = replay(f, st.Size(), h.epoch, emit); err != nil {
+		return r, err
+	}
+	r.Records = int64(r.last)
+	behind, end, err := tail(f, r.replayed, st.Size(), h.epoch)
+	if err != nil {
+		return r, err
+	}
+	if uint64(r.end) < h.synced || !r.PowerLost && (behind > 0 || r.refused) {
+		r.Damage = &DamageError{l.path, r.end, behind}
+		if !o.Salvage {
+			return r, r.Damage
+		}
+	}
+	r.Cut = end - r.end
+	if r.Cut == 0 || o.Salvage {
+		return r, nil
+	}
+	if r.PowerLost {
+		if r.SavedTo, err = l.save(f, r.end, r.Cut, o.LostFound); err != nil {
+			return r, fmt.Errorf("keep the tail of the log: %w", err)
+		}
+	}
+	return r, zero(f, r.end, r.Cut)
+}
+
+func (l *Log) checkHeader(h *header) error {
+	switch {
+	case h.magic != magic:
+		return &DamageError{Path: l.path}
+	case h.order != byteOrder:
+		return fmt.Errorf("%s: written by a host of another byte order: %w", l.path, ErrVersion)
+	case h.version != version:
+		return fmt.Errorf("%s: version %d, this program knows version %d: %w", l.path, h.version, version, ErrVersion)
+	case h.crc != h.sum():
+		return &DamageError{Path: l.path}
+	}
+	return nil
+}
+
+// save keeps bytes of a file in a directory, synced.
+func (l *Log) save(from disk.File, off, n int64, dir string) (path string, err error) {
+	if dir == "" {
+		dir = filepath.Dir(l.path)
+	}
+	if err := l.fs.Mkdir(dir, 0o700); err == nil {
+		err = l.fs.SyncDir(filepath.Dir(dir))
+		if err != nil {
+			return "", err
+		}
+	} else if !errors.Is(err, fs.ErrExist) {
+		return "", err
+	}
+	var f disk.File
+	for i := 0; f == nil; i++ {
+		path = filepath.Join(dir, fmt.Sprintf("log-tail-%d", off))
+		if i > 0 {
+			path += fmt.Sprintf("-%d", i)
+		}
+		f, err = l.fs.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil && !errors.Is(err, fs.ErrExist) {
+			return "", err
+		}
+	}
+	_, err = io.Copy(io.NewOffsetWriter(f, 0), io.NewSectionReader(from, off, n))
+	return path, errors.Join(err, f.Sync(), f.Close(), l.fs.SyncDir(dir))
+}
+
+// zero makes the end of the log what an end is.
+func zero(f disk.File, off, n int64) error {
+	zeros := make([]byte, min(n, 1<<20))
+	for n > 0 {
+		k, err := f.WriteAt(zeros[:min(n, int64(len(zeros)))], off)
+		if err != nil {
+			return err
+		}
+		off, n = off+int64(k), n-int64(k)
+	}
+	return nil
+}

@@ -1,0 +1,116 @@
+package wal
+
+import (
+	"bufio"
+	"errors"
+	"io"
+)
+
+// replayed is how far the records of a file go.
+type replayed struct {
+	end     int64 // of the last good one
+	last    uint64
+	refused bool // the next one is whole and was refused
+}
+
+// replay calls emit for the records of a file of the given size until the first that is not what it should be. It
+// reads instead of mapping: a bad sector is an error then and not a signal.
+func replay(f io.ReaderAt, size int64, epoch uint64, emit func(record []byte, time int64) error) (replayed, error) {
+	at := replayed{end: headerSize}
+	in := bufio.NewReaderSize(io.NewSectionReader(f, headerSize, max(0, size-headerSize)), 1<<20)
+	for {
+		record, time, ok, err := next(in, epoch, at.last+1, size-at.end)
+		if err != nil || !ok {
+			return at, err
+		}
+		switch err := emit(record, time); {
+		case errors.Is(err, ErrRefused):
+			at.refused = true
+			return at, nil
+		case err != nil:
+			return at, err
+		}
+		size := occupied(len(record))
+		if size <= int64(in.Size()) {
+			if _, err := in.Discard(int(size)); err != nil {
+				return at, err
+			}
+		}
+		at.last++
+		at.end += size
+	}
+}
+
+// next gives the record that comes. It is not taken from the reader unless it is larger than its buffer.
+func next(in *bufio.Reader, epoch, sequence uint64, rest int64) (record []byte, time int64, ok bool, err error) {
+	b, err := in.Peek(recordHead)
+	if err != nil {
+		return nil, 0, false, notEOF(err)
+	}
+	h := head(b)
+	size := occupied(int(h.length()))
+	if h.length() == 0 || h.length() > maxRecord || size > rest || h.sequence() != sequence {
+		return nil, 0, false, nil
+	}
+	if size <= int64(in.Size()) {
+		b, err = in.Peek(int(size))
+	} else {
+		b = make([]byte, size)
+		_, err = io.ReadFull(in, b)
+	}
+	if err != nil {
+		return nil, 0, false, notEOF(err)
+	}
+	record = b[recordHead : recordHead+h.length()]
+	return record, h.time(), h.sum(epoch, record) == h.crc(), nil
+}
+
+// notEOF lets the end of the file be that of the log.
+func notEOF(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil
+	}
+	return err
+}
+
+// tail looks at what is behind the end of the log: how many whole records there are, and where its last byte is
+// that is not zero.
+func tail(f io.ReaderAt, at replayed, size int64, epoch uint64) (records, end int64, err error) {
+	from := at.end
+	end = from
+	if at.refused {
+		from += 8 // it is not behind itself
+	}
+	var word [8]byte
+	in := bufio.NewReaderSize(io.NewSectionReader(f, from, max(0, size-from)), 1<<20)
+	for off := from; ; {
+		b, err := in.Peek(recordHead)
+		if len(b) == 0 {
+			if at.refused && end == at.end {
+				end = from // the refused record at least
+			}
+			return records, end, notEOF(err)
+		}
+		clear(word[:])
+		n := copy(word[:], b)
+		if word != [8]byte{} {
+			end = off + 8
+		}
+		if len(b) == recordHead {
+			h := head(b)
+			length := int64(h.length())
+			if length > 0 && off+occupied(int(h.length())) <= size && length <= maxRecord && h.sequence() > at.last && h.sequence()-at.last <= uint64(size/recordHead) {
+				record := make([]byte, length)
+				if _, err := f.ReadAt(record, off+recordHead); err == nil && h.sum(epoch, record) == h.crc() {
+					records++
+					end = off + occupied(int(length))
+					n = int(occupied(int(length)))
+				}
+			}
+		}
+		if n, err = in.Discard(n); err != nil && notEOF(err) != nil {
+			return records, end, err
+		}
+		off += int64(n)
+	}
+}
