@@ -51,7 +51,7 @@ func mountSource(t testing.TB, src *worktreetest.Source, table string) *mounted 
 	}
 	core, logs := observer.New(zapcore.DebugLevel)
 	m := &mounted{TB: t, tree: tree, src: src, dir: t.TempDir(), logs: logs}
-	if m.Server, err = Mount(tree, m.dir, Options{FsName: "https://example.com/repo", StatFS: "/", Log: zap.New(core)}); err != nil {
+	if m.Server, err = Mount(tree, m.dir, Options{FsName: "https://example.com/repo", ReadOnly: true, StatFS: "/", Log: zap.New(core)}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(m.end)

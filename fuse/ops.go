@@ -7,43 +7,58 @@ type op int
 
 const (
 	opLookup op = iota
+	opForget
 	opGetAttr
+	opSetAttr
 	opReadlink
+	opSymlink
+	opMknod
+	opMkdir
+	opUnlink
+	opRmdir
+	opRename
+	opLink
+	opOpen
+	opRead
+	opWrite
+	opStatFs
+	opRelease
+	opFsync
+	opSetXattr
+	opGetXattr
+	opListXattr
+	opRemoveXattr
+	opFlush
+	opOpenDir
 	opReadDir
 	opReadDirPlus
-	opRead
-	opOpen
-	opOpenDir
-	opStatFs
-	opWrite // whatever would change something
-	opOther
+	opFsyncDir
+	opAccess
+	opCreate
+	opIoctl
+	opFallocate
+	opLseek
+	opCopyFileRange
+	opTmpfile
 	ops
 )
 
-func (o op) String() string {
+var opNames = [ops]string{
+	"LOOKUP", "FORGET", "GETATTR", "SETATTR", "READLINK", "SYMLINK", "MKNOD", "MKDIR", "UNLINK", "RMDIR", "RENAME", "LINK",
+	"OPEN", "READ", "WRITE", "STATFS", "RELEASE", "FSYNC", "SETXATTR", "GETXATTR", "LISTXATTR", "REMOVEXATTR", "FLUSH",
+	"OPENDIR", "READDIR", "READDIRPLUS", "FSYNCDIR", "ACCESS", "CREATE", "IOCTL", "FALLOCATE", "LSEEK", "COPY_FILE_RANGE", "TMPFILE",
+}
+
+func (o op) String() string { return opNames[o] }
+
+// ofData says whether an operation is about contents. That something does not exist is then no answer to the caller,
+// who holds the file: it is a fault of ours.
+func (o op) ofData() bool {
 	switch o {
-	case opLookup:
-		return "LOOKUP"
-	case opGetAttr:
-		return "GETATTR"
-	case opReadlink:
-		return "READLINK"
-	case opReadDir:
-		return "READDIR"
-	case opReadDirPlus:
-		return "READDIRPLUS"
-	case opRead:
-		return "READ"
-	case opOpen:
-		return "OPEN"
-	case opOpenDir:
-		return "OPENDIR"
-	case opStatFs:
-		return "STATFS"
-	case opWrite:
-		return "WRITE"
+	case opRead, opWrite, opFsync, opFallocate, opLseek, opCopyFileRange:
+		return true
 	}
-	return "OTHER"
+	return false
 }
 
 // counters counts requests by kind.

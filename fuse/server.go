@@ -2,15 +2,29 @@
 //   - what the kernel was told once it need not ask again: names, attributes, contents, link targets and
 //     listings stay in its caches, so that a warm read or walk makes no request here;
 //   - a request that waits delays nobody else, and who waits can be interrupted;
+//   - a size that stat tells is right, and only who may look at it waits for it (size.go, peek.go);
 //   - an error has one number (errno.go); what has no number of its own is EIO and is logged with its cause.
 //
-// There is no state per open file or directory: OPEN and OPENDIR are answered with ENOSYS, after which the
-// kernel opens without asking and keeps pages and listings (fs/fuse/file.c, fuse_file_open). Offsets in a
-// directory are therefore indexes into its fixed order, good for any seek at any time.
+// # No state for open files
 //
-// The mount is read-only for the kernel (MS_RDONLY), not only in our answers: an open for writing is then refused
-// at open(2), of which we would never hear, access(2) says the same, and reading leaves attributes cached
-// (a writable mount forgets the access time at every read: fs/fuse/dir.c, fuse_invalidate_atime).
+// OPEN and OPENDIR are answered with ENOSYS, after which the kernel opens without asking and keeps pages and listings
+// (fs/fuse/file.c, fuse_file_open). Offsets in a directory are therefore positions that stay those of an entry, good
+// for any seek at any time, and a file without a name lives until the kernel forgets it (FORGET). O_TRUNC comes as a
+// SETATTR, because CAP_ATOMIC_O_TRUNC is not asked for: with that it would be part of the OPEN that never comes.
+// Locks are the kernel's own.
+//
+// # Writing
+//
+// A mount that can be changed has a writeback cache: small writes go into pages and come here when the file is closed
+// or later. From then on the kernel is who knows the sizes and times of the files it has; it does not believe ours
+// (fs/fuse/inode.c, fuse_get_cache_mask), and says its own by SETATTR. A file made and written within one tick of the
+// kernel's coarse clock needs none, because new nodes get that clock's time. close(2) leaves the number of blocks
+// uncertain, and a READ the access time, so the first stat behind either is a GETATTR (fuse_flush, fuse_invalidate_atime);
+// a directory's attributes are asked for after every change of its entries, with the next path that leads through it
+// (fuse_dir_changed).
+//
+// A mount that is read-only is so for the kernel (MS_RDONLY), not only in our answers: an open for writing is then
+// refused at open(2), of which we would never hear, access(2) says the same, and reading leaves attributes cached.
 package fuse
 
 import (
@@ -31,8 +45,14 @@ import (
 type Options struct {
 	FsName     string      // the source that mount(8) and df(1) show; without secrets
 	AllowOther bool        // other users may look in
+	ReadOnly   bool        // nothing can be changed through the mount
 	StatFS     string      // a path whose file system's space statfs tells; "" tells none
 	Log        *zap.Logger // nil: no log
+
+	// Redirect, if not nil, is asked with the path of every directory that somebody makes, relative to the mount's
+	// root. If it says ok, the directory is made, and bind is called to mount something over it, on a thread of its
+	// own, which alone can reach the directory until bind returns. If bind fails the directory is an ordinary one.
+	Redirect func(path string) (bind func() error, ok bool)
 }
 
 // ErrNoFUSE says that this host has no /dev/fuse.
@@ -40,10 +60,11 @@ var ErrNoFUSE = errors.New("no /dev/fuse on this host")
 
 // Server is one mount.
 type Server struct {
-	dir   string
-	raw   *raw.Server
-	fs    *fileSystem
-	ended chan struct{} // closed when the kernel has let go of the mount and no request is under way
+	dir       string
+	raw       *raw.Server
+	fs        *fileSystem
+	redirects *redirects    // nil on a read-only mount
+	ended     chan struct{} // closed when the kernel has let go of the mount and no request is under way
 }
 
 const (
@@ -67,7 +88,12 @@ func Mount(t *worktree.Tree, dir string, o Options) (*Server, error) {
 		return nil, fmt.Errorf("mount %s: %w", dir, ErrNoFUSE)
 	}
 	s := &Server{dir: dir, fs: newFileSystem(t, o), ended: make(chan struct{})}
-	if s.raw, err = raw.NewServer(s.fs, dir, mountOptions(o, s.fs)); err != nil {
+	var requests raw.RawFileSystem = s.fs
+	if !o.ReadOnly {
+		w := &writable{fileSystem: s.fs, redirects: redirects{hook: o.Redirect, dir: dir, log: o.Log}}
+		requests, s.redirects = w, &w.redirects
+	}
+	if s.raw, err = raw.NewServer(requests, dir, mountOptions(o, s.fs)); err != nil {
 		return nil, fmt.Errorf("mount %s: %w", dir, err)
 	}
 	go func() {
@@ -105,16 +131,24 @@ func mountOptions(o Options, f *fileSystem) *raw.MountOptions {
 		ExtraCapabilities:        raw.CAP_NO_OPENDIR_SUPPORT,
 		EnableSymlinkCaching:     true,
 		ExplicitDataCacheControl: true, // no GETATTR to see whether a file has changed behind the kernel's back
-		DisableXAttrs:            true, // ENOSYS once, EOPNOTSUPP for ever after without a request
-		RememberInodes:           true, // nodes are never forgotten, FORGET means nothing
 
 		Logger:       zap.NewStdLog(o.Log),
 		PanicHandler: f.panicked,
 	}
+	flags := uintptr(syscall.MS_NOSUID | syscall.MS_NODEV)
+	if o.ReadOnly {
+		flags |= syscall.MS_RDONLY
+		m.DisableXAttrs = true  // ENOSYS once, EOPNOTSUPP for ever after without a request
+		m.RememberInodes = true // nodes are never forgotten, FORGET means nothing
+	} else {
+		// Without CAP_HANDLE_KILLPRIV_V2 every write(2) would ask for "security.capability" (fs/fuse/inode.c,
+		// process_init_reply sets SB_NOSEC with it), and drop set-user-ID by a SETATTR of its own.
+		m.ExtraCapabilities |= raw.CAP_WRITEBACK_CACHE | raw.CAP_HANDLE_KILLPRIV_V2
+	}
 	if os.Geteuid() == 0 {
 		m.DirectMountStrict = true
-		m.DirectMountFlags = syscall.MS_RDONLY | syscall.MS_NOSUID | syscall.MS_NODEV
-	} else {
+		m.DirectMountFlags = flags
+	} else if o.ReadOnly {
 		m.Options = append(m.Options, "ro")
 	}
 	return m

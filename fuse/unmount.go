@@ -21,6 +21,11 @@ const busyFor = 200 * time.Millisecond
 // Unmount takes the mount away and returns when nothing of it is left. If somebody uses it, the error is ErrBusy and
 // the mount goes on.
 func (s *Server) Unmount(ctx context.Context) error {
+	if s.redirects != nil { // what is just being mounted over a directory is waited for, else it would be lost sight of
+		if err := s.redirects.idle(ctx); err != nil {
+			return fmt.Errorf("unmount %s: wait for redirected directories: %w", s.dir, err)
+		}
+	}
 	deadline := time.Now().Add(busyFor)
 	for pause := time.Millisecond; ; pause *= 2 {
 		err := s.umount(ctx, 0)

@@ -1,0 +1,93 @@
+package fuse
+
+import (
+	"syscall"
+
+	raw "github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+func isFile(mode uint32) bool { return mode&syscall.S_IFMT == syscall.S_IFREG }
+
+func (f *writable) GetAttr(cancel <-chan struct{}, in *raw.GetAttrIn, out *raw.AttrOut) raw.Status {
+	f.ops.add(opGetAttr)
+	w := f.wait(cancel, &in.InHeader)
+	defer w.finish()
+	a, err := f.attr(w, in)
+	if err != nil {
+		return f.fail(opGetAttr, &in.InHeader, err)
+	}
+	f.fillAttr(out, a)
+	return raw.OK
+}
+
+// attr waits for a size only where the kernel does not have it and somebody may look at it.
+func (f *writable) attr(w *waiter, in *raw.GetAttrIn) (worktree.Attr, error) {
+	n := worktree.Node(in.NodeId)
+	if f.sizes.state(n) != sizeUntold {
+		return f.tree.Attr(w, n) // of what the kernel was told no size yet, as a link: at once, or waiting
+	}
+	if a, _ := f.tree.KnownAttr(n); a.Node == n && !needsSize(in.Pid, a.Mode) {
+		return a, nil
+	}
+	return f.tell(w, n)
+}
+
+// SetAttr changes what it is asked to. The kernel says times itself: with a writeback cache it is who knows when a
+// file was last written (fs/fuse/dir.c, fuse_flush_times).
+func (f *writable) SetAttr(cancel <-chan struct{}, in *raw.SetAttrIn, out *raw.AttrOut) raw.Status {
+	f.ops.add(opSetAttr)
+	w := f.wait(cancel, &in.InHeader)
+	defer w.finish()
+	n, c := worktree.Node(in.NodeId), change(in)
+	resize := c.Set&worktree.SetSize != 0
+	if resize && c.Size != 0 && f.sizes.state(n) == sizeUntold {
+		// The contents are needed anyway. Had the kernel still 0 for the size, a stat that comes between our change
+		// and its taking note of it would show that.
+		if _, err := f.tell(w, n); err != nil {
+			return f.fail(opSetAttr, &in.InHeader, err)
+		}
+	}
+	a, err := f.tree.SetAttr(w, n, c)
+	if err != nil {
+		return f.fail(opSetAttr, &in.InHeader, err)
+	}
+	if resize {
+		f.sizes.told(n)
+	}
+	f.fillAttr(out, a)
+	return raw.OK
+}
+
+// change translates a SETATTR.
+func change(in *raw.SetAttrIn) worktree.Change {
+	c := worktree.Change{
+		Mode: in.Mode, UID: in.Uid, GID: in.Gid, Size: int64(in.Size),
+		Atime: join(in.Atime, in.Atimensec), Mtime: join(in.Mtime, in.Mtimensec), Ctime: join(in.Ctime, in.Ctimensec),
+	}
+	for _, field := range []struct {
+		bit uint32
+		set worktree.Field
+	}{
+		{raw.FATTR_MODE, worktree.SetMode},
+		{raw.FATTR_UID, worktree.SetUID},
+		{raw.FATTR_GID, worktree.SetGID},
+		{raw.FATTR_SIZE, worktree.SetSize},
+		{raw.FATTR_ATIME, worktree.SetAtime},
+		{raw.FATTR_MTIME, worktree.SetMtime},
+		{raw.FATTR_CTIME, worktree.SetCtime},
+		{raw.FATTR_KILL_SUIDGID, worktree.KillPriv},
+	} {
+		if in.Valid&field.bit != 0 {
+			c.Set |= field.set
+		}
+	}
+	if in.Valid&raw.FATTR_ATIME_NOW != 0 {
+		c.Atime = worktree.NowTime
+	}
+	if in.Valid&raw.FATTR_MTIME_NOW != 0 {
+		c.Mtime = worktree.NowTime
+	}
+	return c
+}

@@ -1,0 +1,117 @@
+package fuse
+
+import (
+	"errors"
+	"syscall"
+
+	raw "github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+func (f *writable) Read(cancel <-chan struct{}, in *raw.ReadIn, buf []byte) (raw.ReadResult, raw.Status) {
+	result, err := f.read(cancel, in, buf)
+	if errors.Is(err, worktree.ErrResized) {
+		f.lookAgain(worktree.Node(in.NodeId))
+	}
+	return result, f.fail(opRead, &in.InHeader, err)
+}
+
+// Write has most often no caller: the kernel writes back what it has cached. With a bit to drop it has one, who waits.
+func (f *writable) Write(cancel <-chan struct{}, in *raw.WriteIn, data []byte) (uint32, raw.Status) {
+	f.ops.add(opWrite)
+	w := f.wait(cancel, &in.InHeader)
+	defer w.finish()
+	n, err := f.tree.Write(w, worktree.Node(in.NodeId), data, int64(in.Offset), in.WriteFlags&raw.WRITE_KILL_SUIDGID != 0)
+	if errors.Is(err, worktree.ErrResized) {
+		f.lookAgain(worktree.Node(in.NodeId))
+	}
+	return uint32(n), f.fail(opWrite, &in.InHeader, err)
+}
+
+// Flush is asked once. What close(2) has to do the kernel does without it: it writes back and reports what failed
+// (fs/fuse/file.c, fuse_flush).
+func (f *writable) Flush(<-chan struct{}, *raw.FlushIn) raw.Status {
+	f.ops.add(opFlush)
+	return raw.ENOSYS
+}
+
+// fsyncDataOnly is FUSE_FSYNC_FDATASYNC of the kernel's uapi/linux/fuse.h.
+const fsyncDataOnly = 1
+
+// Fsync comes when the kernel has written back all pages and times.
+func (f *writable) Fsync(cancel <-chan struct{}, in *raw.FsyncIn) raw.Status {
+	f.ops.add(opFsync)
+	w := f.wait(cancel, &in.InHeader)
+	defer w.finish()
+	return f.fail(opFsync, &in.InHeader, f.tree.Fsync(w, worktree.Node(in.NodeId), in.FsyncFlags&fsyncDataOnly != 0))
+}
+
+func (f *writable) FsyncDir(cancel <-chan struct{}, in *raw.FsyncIn) raw.Status {
+	f.ops.add(opFsyncDir)
+	w := f.wait(cancel, &in.InHeader)
+	defer w.finish()
+	return f.fail(opFsyncDir, &in.InHeader, f.tree.FsyncDir(w, worktree.Node(in.NodeId)))
+}
+
+// toldSize makes sure that the kernel has the size of a file that was opened for writing alone, before an operation
+// that does not make the kernel ask for it.
+func (f *writable) toldSize(w *waiter, n worktree.Node) error {
+	if f.sizes.state(n) != sizeUntold {
+		return nil
+	}
+	_, err := f.tell(w, n)
+	return err
+}
+
+func (f *writable) Fallocate(cancel <-chan struct{}, in *raw.FallocateIn) raw.Status {
+	f.ops.add(opFallocate)
+	w := f.wait(cancel, &in.InHeader)
+	defer w.finish()
+	n := worktree.Node(in.NodeId)
+	err := f.toldSize(w, n)
+	if err == nil {
+		err = f.tree.Fallocate(w, n, in.Mode, int64(in.Offset), int64(in.Length))
+	}
+	return f.fail(opFallocate, &in.InHeader, err)
+}
+
+// CopyFileRange comes when the kernel has written back both ranges (fs/fuse/file.c, __fuse_copy_file_range).
+func (f *writable) CopyFileRange(cancel <-chan struct{}, in *raw.CopyFileRangeIn) (uint32, raw.Status) {
+	f.ops.add(opCopyFileRange)
+	w := f.wait(cancel, &in.InHeader)
+	defer w.finish()
+	from, to := worktree.Node(in.NodeId), worktree.Node(in.NodeIdOut)
+	var copied int64
+	err := f.toldSize(w, to)
+	if err == nil {
+		// The answer has 32 bits for what was copied; who wants more asks again.
+		length := int64(min(in.Len, maxCopy))
+		copied, err = f.tree.CopyRange(w, from, int64(in.OffIn), to, int64(in.OffOut), length)
+	}
+	return uint32(copied), f.fail(opCopyFileRange, &in.InHeader, err)
+}
+
+const maxCopy = 1 << 30 // bytes that one COPY_FILE_RANGE copies
+
+// Lseek finds data and holes. The kernel does not write back before it asks (fs/fuse/file.c, fuse_lseek), so what it
+// has cached may fill what we take for a hole. To invalidate the pages writes them back first
+// (fuse_reverse_inval_inode, fuse_launder_folio); those WRITEs are answered while this waits.
+func (f *writable) Lseek(cancel <-chan struct{}, in *raw.LseekIn, out *raw.LseekOut) raw.Status {
+	f.ops.add(opLseek)
+	w := f.wait(cancel, &in.InHeader)
+	defer w.finish()
+	n := worktree.Node(in.NodeId)
+	err := f.toldSize(w, n)
+	if err == nil {
+		if status := f.server.InodeNotify(in.NodeId, 0, 0); status != raw.OK {
+			err = syscall.Errno(status)
+		}
+	}
+	var off int64
+	if err == nil {
+		off, err = f.tree.Seek(w, n, int64(in.Offset), int(in.Whence))
+	}
+	out.Offset = uint64(off)
+	return f.fail(opLseek, &in.InHeader, err)
+}

@@ -1,0 +1,78 @@
+package fuse
+
+import (
+	"math"
+	"syscall"
+
+	raw "github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+func (f *fileSystem) ReadDir(cancel <-chan struct{}, in *raw.ReadIn, out *raw.DirEntryList) raw.Status {
+	f.ops.add(opReadDir)
+	w := f.wait(cancel, &in.InHeader)
+	defer w.finish()
+	return f.fail(opReadDir, &in.InHeader, f.list(w, in, func(e raw.DirEntry, _ bool) bool { return out.AddDirEntry(e) }))
+}
+
+func (f *fileSystem) ReadDirPlus(cancel <-chan struct{}, in *raw.ReadIn, out *raw.DirEntryList) raw.Status {
+	f.ops.add(opReadDirPlus)
+	w := f.wait(cancel, &in.InHeader)
+	defer w.finish()
+	return f.listPlus(w, in, out, fillEntry)
+}
+
+// listPlus gives attributes with the names, which spares the kernel a LOOKUP each. It waits for no size: an entry
+// whose size is not known has node id 0, a name without attributes.
+func (f *fileSystem) listPlus(w *waiter, in *raw.ReadIn, out *raw.DirEntryList, fill func(*raw.EntryOut, worktree.Attr)) raw.Status {
+	return f.fail(opReadDirPlus, &in.InHeader, f.list(w, in, func(e raw.DirEntry, dot bool) bool {
+		entry := out.AddDirLookupEntry(e)
+		if entry == nil {
+			return false
+		}
+		// The kernel takes nothing from "." and ".." and counts no look-up (fs/fuse/readdir.c, fuse_direntplus_link).
+		if a, ok := f.tree.KnownAttr(worktree.Node(e.Ino)); ok && !dot {
+			fill(entry, a)
+		}
+		return true
+	}))
+}
+
+// dots is how many offsets "." and ".." take. Positions of the tree's entries below ownOffset are so many lower than
+// the offsets that the kernel is told; higher ones, which must not grow over 1<<63, are the same.
+const (
+	dots      = 2
+	ownOffset = 1 << 62
+)
+
+func offset(next uint64) uint64 {
+	if next < ownOffset {
+		next += dots
+	}
+	return next
+}
+
+// list emits a directory's entries behind an offset.
+func (f *fileSystem) list(w *waiter, in *raw.ReadIn, emit func(e raw.DirEntry, dot bool) bool) error {
+	dir, from := worktree.Node(in.NodeId), in.Offset
+	if from > math.MaxInt64 { // somebody seeks at random
+		return nil
+	}
+	if from < 1 && !emit(raw.DirEntry{Name: ".", Ino: in.NodeId, Mode: syscall.S_IFDIR, Off: 1}, true) {
+		return nil
+	}
+	if from < dots {
+		parent, err := f.tree.Parent(dir)
+		if err != nil || !emit(raw.DirEntry{Name: "..", Ino: uint64(parent), Mode: syscall.S_IFDIR, Off: dots}, true) {
+			return err
+		}
+		from = dots
+	}
+	if from < ownOffset {
+		from -= dots
+	}
+	return f.tree.ReadDir(w, dir, from, func(e worktree.Entry) bool {
+		return emit(raw.DirEntry{Name: e.Name, Ino: uint64(e.Node), Mode: e.Mode, Off: offset(e.Next)}, false)
+	})
+}

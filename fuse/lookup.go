@@ -1,0 +1,101 @@
+package fuse
+
+import (
+	"errors"
+	"syscall"
+
+	raw "github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// Lookup waits for the size: on a read-only mount nobody needs the directory alone meanwhile.
+func (f *fileSystem) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, out *raw.EntryOut) raw.Status {
+	f.ops.add(opLookup)
+	w := f.wait(cancel, h)
+	defer w.finish()
+	a, err := f.find(w, h, name)
+	if err == nil && a.Size < 0 {
+		a, err = f.tree.Attr(w, a.Node)
+	}
+	if err != nil {
+		return f.absent(h, err, out)
+	}
+	fillEntry(out, a)
+	return raw.OK
+}
+
+func (f *fileSystem) find(w *waiter, h *raw.InHeader, name string) (worktree.Attr, error) {
+	if len(name) > object.MaxNameLen {
+		return worktree.Attr{}, syscall.ENAMETOOLONG
+	}
+	return f.tree.Lookup(w, worktree.Node(h.NodeId), name)
+}
+
+// absent answers a look-up that found nothing: with node id 0 the kernel keeps the absence as well.
+func (f *fileSystem) absent(h *raw.InHeader, err error, out *raw.EntryOut) raw.Status {
+	if errors.Is(err, worktree.ErrNotExist) {
+		out.SetEntryTimeout(forever)
+		return raw.OK
+	}
+	return f.fail(opLookup, h, err)
+}
+
+func (f *fileSystem) GetAttr(cancel <-chan struct{}, in *raw.GetAttrIn, out *raw.AttrOut) raw.Status {
+	f.ops.add(opGetAttr)
+	w := f.wait(cancel, &in.InHeader)
+	defer w.finish()
+	a, err := f.tree.Attr(w, worktree.Node(in.NodeId))
+	if err != nil {
+		return f.fail(opGetAttr, &in.InHeader, err)
+	}
+	out.SetTimeout(forever)
+	fillAttr(&out.Attr, a)
+	return raw.OK
+}
+
+func (f *fileSystem) Readlink(cancel <-chan struct{}, h *raw.InHeader) ([]byte, raw.Status) {
+	f.ops.add(opReadlink)
+	w := f.wait(cancel, h)
+	defer w.finish()
+	target, err := f.tree.Readlink(w, worktree.Node(h.NodeId))
+	return target, f.fail(opReadlink, h, err)
+}
+
+func fillEntry(out *raw.EntryOut, a worktree.Attr) {
+	out.NodeId = uint64(a.Node)
+	out.SetEntryTimeout(forever)
+	out.SetAttrTimeout(forever)
+	fillAttr(&out.Attr, a)
+}
+
+// fillAttr translates attributes; a size that is not known is 0.
+func fillAttr(out *raw.Attr, a worktree.Attr) {
+	*out = raw.Attr{
+		Ino: uint64(a.Node), Size: uint64(max(a.Size, 0)), Blocks: uint64(max(a.Blocks, 0)), Mode: a.Mode, Nlink: a.Nlink,
+		Owner: raw.Owner{Uid: a.UID, Gid: a.GID}, Rdev: a.Rdev,
+	}
+	out.Atime, out.Atimensec = split(a.Atime)
+	out.Mtime, out.Mtimensec = split(a.Mtime)
+	out.Ctime, out.Ctimensec = split(a.Ctime)
+}
+
+const second = 1_000_000_000 // in nanoseconds
+
+// split gives a time's seconds, rounded down, and the nanoseconds above them. Seconds before 1970 are negative
+// numbers to the kernel too, whatever the type says.
+func split(ns int64) (sec uint64, nsec uint32) {
+	s, n := ns/second, ns%second
+	if n < 0 {
+		s, n = s-1, n+second
+	}
+	return uint64(s), uint32(n)
+}
+
+// join is the opposite of split; what 64 bits do not hold is the nearest that they do.
+func join(sec uint64, nsec uint32) int64 {
+	const most = 1<<63/second - 1
+	s := min(max(int64(sec), -most), most)
+	return s*second + int64(nsec)
+}

@@ -1,0 +1,135 @@
+package fuse
+
+import (
+	"syscall"
+
+	raw "github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// Lookup waits for the directory's tree only (see sizes).
+func (f *writable) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, out *raw.EntryOut) raw.Status {
+	f.ops.add(opLookup)
+	w := f.wait(cancel, h)
+	defer w.finish()
+	if err := f.redirects.wait(w, worktree.Node(h.NodeId), name); err != nil {
+		return f.fail(opLookup, h, err)
+	}
+	a, err := f.find(w, h, name)
+	if err != nil {
+		return f.absent(h, err, out)
+	}
+	f.fillEntry(out, a)
+	return raw.OK
+}
+
+func (f *writable) ReadDirPlus(cancel <-chan struct{}, in *raw.ReadIn, out *raw.DirEntryList) raw.Status {
+	f.ops.add(opReadDirPlus)
+	w := f.wait(cancel, &in.InHeader)
+	defer w.finish()
+	return f.listPlus(w, in, out, func(entry *raw.EntryOut, a worktree.Attr) {
+		if isFile(a.Mode) && f.sizes.untold(a.Node, true) || f.redirects.busy(a.Node) {
+			return // a name without attributes
+		}
+		f.fillEntry(entry, a)
+	})
+}
+
+// Create is asked once. After ENOSYS the kernel makes files with MKNOD and opens them without asking
+// (fs/fuse/dir.c, fuse_atomic_open); that the file is new it knows all the same, so a mode that forbids writing does
+// not keep its maker from writing it.
+func (f *writable) Create(<-chan struct{}, *raw.CreateIn, string, *raw.CreateOut) raw.Status {
+	f.ops.add(opCreate)
+	return raw.ENOSYS
+}
+
+func (f *writable) Mknod(cancel <-chan struct{}, in *raw.MknodIn, name string, out *raw.EntryOut) raw.Status {
+	return f.make(opMknod, cancel, &in.InHeader, name, out, func(w *waiter, c worktree.Cred) (worktree.Attr, error) {
+		return f.tree.Mknod(w, worktree.Node(in.NodeId), name, in.Mode, in.Rdev, c)
+	})
+}
+
+func (f *writable) Mkdir(cancel <-chan struct{}, in *raw.MkdirIn, name string, out *raw.EntryOut) raw.Status {
+	mkdir := func(w *waiter, c worktree.Cred) (worktree.Attr, error) {
+		return f.tree.Mkdir(w, worktree.Node(in.NodeId), name, in.Mode, c)
+	}
+	if bind, path, ok := f.redirects.asked(f.tree, worktree.Node(in.NodeId), name); ok {
+		return f.mkdirRedirected(cancel, in, name, out, mkdir, bind, path)
+	}
+	return f.make(opMkdir, cancel, &in.InHeader, name, out, mkdir)
+}
+
+func (f *writable) Symlink(cancel <-chan struct{}, h *raw.InHeader, target, name string, out *raw.EntryOut) raw.Status {
+	return f.make(opSymlink, cancel, h, name, out, func(w *waiter, c worktree.Cred) (worktree.Attr, error) {
+		return f.tree.Symlink(w, worktree.Node(h.NodeId), name, target, c)
+	})
+}
+
+func (f *writable) Link(cancel <-chan struct{}, in *raw.LinkIn, name string, out *raw.EntryOut) raw.Status {
+	return f.make(opLink, cancel, &in.InHeader, name, out, func(w *waiter, _ worktree.Cred) (worktree.Attr, error) {
+		return f.tree.Link(w, worktree.Node(in.Oldnodeid), worktree.Node(in.NodeId), name)
+	})
+}
+
+// make answers what gives a name to a node.
+func (f *writable) make(op op, cancel <-chan struct{}, h *raw.InHeader, name string, out *raw.EntryOut, do func(*waiter, worktree.Cred) (worktree.Attr, error)) raw.Status {
+	f.ops.add(op)
+	if len(name) > object.MaxNameLen {
+		return raw.Status(syscall.ENAMETOOLONG)
+	}
+	w := f.wait(cancel, h)
+	defer w.finish()
+	a, err := do(w, cred(h))
+	if err != nil {
+		return f.fail(op, h, err)
+	}
+	f.fillEntry(out, a)
+	return raw.OK
+}
+
+func cred(h *raw.InHeader) worktree.Cred { return worktree.Cred{UID: h.Uid, GID: h.Gid} }
+
+// Tmpfile makes and opens a file without a name. This is the one open that the kernel asks for; the flags are those
+// of an open that it does not ask for (fs/fuse/file.c, fuse_file_open).
+func (f *writable) Tmpfile(cancel <-chan struct{}, in *raw.CreateIn, out *raw.CreateOut) raw.Status {
+	f.ops.add(opTmpfile)
+	w := f.wait(cancel, &in.InHeader)
+	defer w.finish()
+	a, err := f.tree.Tmpfile(w, worktree.Node(in.NodeId), in.Mode, cred(&in.InHeader))
+	if err != nil {
+		return f.fail(opTmpfile, &in.InHeader, err)
+	}
+	f.fillEntry(&out.EntryOut, a)
+	out.OpenFlags = raw.FOPEN_KEEP_CACHE
+	return raw.OK
+}
+
+// Release has nothing to do: files live until the kernel forgets them.
+func (f *writable) Release(<-chan struct{}, *raw.ReleaseIn) { f.ops.add(opRelease) }
+
+func (f *writable) Unlink(cancel <-chan struct{}, h *raw.InHeader, name string) raw.Status {
+	f.ops.add(opUnlink)
+	w := f.wait(cancel, h)
+	defer w.finish()
+	return f.fail(opUnlink, h, f.tree.Unlink(w, worktree.Node(h.NodeId), name))
+}
+
+func (f *writable) Rmdir(cancel <-chan struct{}, h *raw.InHeader, name string) raw.Status {
+	f.ops.add(opRmdir)
+	w := f.wait(cancel, h)
+	defer w.finish()
+	return f.fail(opRmdir, h, f.tree.Rmdir(w, worktree.Node(h.NodeId), name))
+}
+
+func (f *writable) Rename(cancel <-chan struct{}, in *raw.RenameIn, name, newName string) raw.Status {
+	f.ops.add(opRename)
+	if len(newName) > object.MaxNameLen {
+		return raw.Status(syscall.ENAMETOOLONG)
+	}
+	w := f.wait(cancel, &in.InHeader)
+	defer w.finish()
+	err := f.tree.Rename(w, worktree.Node(in.NodeId), name, worktree.Node(in.Newdir), newName, in.Flags)
+	return f.fail(opRename, &in.InHeader, err)
+}

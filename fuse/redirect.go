@@ -1,0 +1,166 @@
+package fuse
+
+import (
+	"context"
+	"path"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	raw "github.com/hanwen/go-fuse/v2/fuse"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// redirects are directories over which something else is mounted as soon as they are made, before anybody can look
+// into them: their maker gets an entry that the kernel may not keep, so whoever goes there next makes it ask, and
+// that LOOKUP waits until the mount is in place. Only the thread that mounts does not wait: its own way there makes
+// the kernel ask as well.
+type redirects struct {
+	hook func(path string) (bind func() error, ok bool)
+	dir  string // where the tree is mounted
+	log  *zap.Logger
+
+	running atomic.Int32   // len of binding: most look-ups need no lock
+	binds   sync.WaitGroup // that run
+
+	mu      sync.Mutex
+	binding map[place]*redirect
+}
+
+// place is a name in a directory.
+type place struct {
+	dir  worktree.Node
+	name string
+}
+
+type redirect struct {
+	node   worktree.Node // the directory; guarded by redirects.mu
+	thread atomic.Uint32 // that mounts
+	done   chan struct{}
+}
+
+// asked says whether a new directory is to be redirected, where it is from the root of the tree, and by what.
+func (r *redirects) asked(t *worktree.Tree, dir worktree.Node, name string) (bind func() error, at string, ok bool) {
+	if r.hook == nil {
+		return nil, "", false
+	}
+	parent, err := t.Path(dir)
+	if err != nil {
+		return nil, "", false // it was removed; so the request will fail
+	}
+	at = path.Join(parent, name)
+	bind, ok = r.hook(at)
+	return bind, at, ok
+}
+
+func (f *writable) mkdirRedirected(cancel <-chan struct{}, in *raw.MkdirIn, name string, out *raw.EntryOut,
+	mkdir func(*waiter, worktree.Cred) (worktree.Attr, error), bind func() error, at string,
+) raw.Status {
+	r, p := &f.redirects, place{worktree.Node(in.NodeId), strings.Clone(name)}
+	d := r.begin(p)
+	status := f.make(opMkdir, cancel, &in.InHeader, name, out, mkdir)
+	if status != raw.OK {
+		r.end(p, d)
+		return status
+	}
+	out.SetEntryTimeout(0)
+	r.mu.Lock()
+	d.node = worktree.Node(out.NodeId)
+	r.mu.Unlock()
+	r.binds.Go(func() {
+		defer r.end(p, d)
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		d.thread.Store(uint32(unix.Gettid()))
+		r.afterMkdir(at)
+		if err := bind(); err != nil {
+			r.log.Error("redirect directory", zap.String("path", at), zap.Error(err))
+		}
+	})
+	return raw.OK
+}
+
+// afterMkdir returns when the kernel has taken note of a directory just made. Until then it knows the name as absent
+// and would not ask us. mkdir(2) has the parent locked meanwhile, and so has who looks up a name there that the kernel
+// cannot know (fs/namei.c, lookup_slow): it waits for mkdir. The name is one that no directory has.
+func (r *redirects) afterMkdir(at string) {
+	var st unix.Stat_t
+	_ = unix.Lstat(filepath.Join(r.dir, path.Dir(at), strings.Repeat("x", object.MaxNameLen+1)), &st)
+}
+
+func (r *redirects) begin(p place) *redirect {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.binding == nil {
+		r.binding = make(map[place]*redirect)
+	}
+	d := &redirect{done: make(chan struct{})}
+	r.binding[p] = d
+	r.running.Store(int32(len(r.binding)))
+	return d
+}
+
+func (r *redirects) end(p place, d *redirect) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.binding[p] == d { // not another that was made since in its place
+		delete(r.binding, p)
+	}
+	r.running.Store(int32(len(r.binding)))
+	close(d.done)
+}
+
+// wait waits until a name is no directory that something is just being mounted over.
+func (r *redirects) wait(w *waiter, dir worktree.Node, name string) error {
+	if r.running.Load() == 0 {
+		return nil
+	}
+	r.mu.Lock()
+	d, ok := r.binding[place{dir, name}]
+	r.mu.Unlock()
+	if !ok || d.thread.Load() == w.pid {
+		return nil
+	}
+	select {
+	case <-d.done:
+		return nil
+	case <-w.Done():
+		return w.Err()
+	}
+}
+
+// busy says whether something is just being mounted over a directory, which a listing must not show to the kernel.
+func (r *redirects) busy(n worktree.Node) bool {
+	if r.running.Load() == 0 {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, d := range r.binding {
+		if d.node == n {
+			return true
+		}
+	}
+	return false
+}
+
+// idle returns when nothing is just being mounted.
+func (r *redirects) idle(ctx context.Context) error {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		r.binds.Wait()
+	}()
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

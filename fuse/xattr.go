@@ -1,0 +1,57 @@
+package fuse
+
+import (
+	"strings"
+
+	raw "github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// GetXAttr is asked for "security.capability" with the first write to a file and again whenever the kernel has asked
+// for its attributes (fs/fuse/inode.c, fuse_change_attributes_common clears S_NOSEC).
+func (f *writable) GetXAttr(_ <-chan struct{}, h *raw.InHeader, name string, dest []byte) (uint32, raw.Status) {
+	f.ops.add(opGetXattr)
+	value, err := f.tree.GetXattr(worktree.Node(h.NodeId), name)
+	if err != nil {
+		return 0, f.fail(opGetXattr, h, err)
+	}
+	return give(dest, string(value))
+}
+
+func (f *writable) ListXAttr(_ <-chan struct{}, h *raw.InHeader, dest []byte) (uint32, raw.Status) {
+	f.ops.add(opListXattr)
+	names, err := f.tree.ListXattr(worktree.Node(h.NodeId))
+	if err != nil {
+		return 0, f.fail(opListXattr, h, err)
+	}
+	var list strings.Builder
+	for _, name := range names {
+		list.WriteString(name)
+		list.WriteByte(0)
+	}
+	return give(dest, list.String())
+}
+
+// give copies a value into a buffer; ERANGE with its length says that it is too small, also if only the length was
+// asked for (go-fuse knows).
+func give(dest []byte, value string) (uint32, raw.Status) {
+	if len(value) > len(dest) {
+		return uint32(len(value)), raw.ERANGE
+	}
+	return uint32(copy(dest, value)), raw.OK
+}
+
+func (f *writable) SetXAttr(cancel <-chan struct{}, in *raw.SetXAttrIn, name string, value []byte) raw.Status {
+	f.ops.add(opSetXattr)
+	w := f.wait(cancel, &in.InHeader)
+	defer w.finish()
+	return f.fail(opSetXattr, &in.InHeader, f.tree.SetXattr(w, worktree.Node(in.NodeId), name, value, int(in.Flags)))
+}
+
+func (f *writable) RemoveXAttr(cancel <-chan struct{}, h *raw.InHeader, name string) raw.Status {
+	f.ops.add(opRemoveXattr)
+	w := f.wait(cancel, h)
+	defer w.finish()
+	return f.fail(opRemoveXattr, h, f.tree.RemoveXattr(w, worktree.Node(h.NodeId), name))
+}
