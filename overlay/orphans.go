@@ -1,25 +1,18 @@
 package overlay
 
 import (
-	"errors"
 	"path/filepath"
 
 	"go.uber.org/zap"
 )
 
-var errStopped = errors.New("stopped")
-
 // findOrphans moves contents that nobody owns to lost+found: their process died after it had made them and before
 // the log named them. Numbers from bound on belong to this process.
+// Close waits for it: it reads directories only.
 func (l *Layer) findOrphans(owned map[uint64]struct{}, bound uint64) {
 	defer l.busy.Done()
 	found := 0
 	err := l.contents.each(0, func(number uint64) error {
-		select {
-		case <-l.stop:
-			return errStopped
-		default:
-		}
 		if _, ok := owned[number]; ok || number >= bound {
 			return nil
 		}
@@ -28,7 +21,6 @@ func (l *Layer) findOrphans(owned map[uint64]struct{}, bound uint64) {
 	})
 	l.searching.Store(err != nil)
 	switch {
-	case errors.Is(err, errStopped):
 	case err != nil:
 		l.log.Warn("contents without an owner may be left", zap.Error(err))
 	case found > 0:

@@ -375,4 +375,3 @@ func (w *world) sound() {
 		w.t.Errorf("check: %s", f.What)
 	}
 }
-
