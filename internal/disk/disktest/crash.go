@@ -131,7 +131,7 @@ func (c *CrashFS) at(path string) place {
 }
 
 func (p place) node() *node {
-	if p.name == "." {
+	if p.dir == nil || p.name == "." {
 		return p.dir
 	}
 	return p.dir.names[p.name]

@@ -1,0 +1,254 @@
+package wal
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/disk/disktest"
+)
+
+// record gives the i-th record of a test: its number, then bytes that follow from it.
+func record(i int) []byte {
+	rnd := rand.New(rand.NewPCG(uint64(i), 9))
+	size := rnd.IntN(300)
+	if i%97 == 96 {
+		size = rnd.IntN(70_000)
+	}
+	b := make([]byte, 8+size)
+	for i := range b {
+		b[i] = byte(rnd.Uint32())
+	}
+	binary.LittleEndian.PutUint64(b, uint64(i))
+	return b
+}
+
+// replayer collects records and makes sure that they are the right ones, in order from the first.
+type replayer struct {
+	t testing.TB
+	n int
+}
+
+func (r *replayer) replay(b []byte, time int64) error {
+	if !bytes.Equal(b, record(r.n)) || time != int64(r.n)-5 {
+		r.t.Fatalf("record %d came back as %d bytes at %d", r.n, len(b), time)
+	}
+	r.n++
+	return nil
+}
+
+func open(t testing.TB, path string, o Options) (*Log, Recovery, int) {
+	t.Helper()
+	r := &replayer{t: t}
+	o.Replay = r.replay
+	l, rec, err := Open(path, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if int(rec.Records) != r.n {
+		t.Fatalf("%d records were replayed, recovery says %d", r.n, rec.Records)
+	}
+	return l, rec, r.n
+}
+
+func add(t testing.TB, l *Log, from, to int) {
+	t.Helper()
+	for i := from; i < to; i++ {
+		if err := l.Append(record(i), int64(i)-5); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// kill lets go of a log as the death of the process does.
+func kill(t testing.TB, l *Log) {
+	t.Helper()
+	if l.rotation != nil {
+		if err := l.rotation.file.close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.file.close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRecordsSurviveTheProcess(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	n := 0
+	for run := range 5 {
+		l, rec, have := open(t, path, Options{})
+		if have != n || rec.Fresh != (run == 0) || rec.Cut != 0 || rec.PowerLost || rec.Clean != (run == 3) {
+			t.Fatalf("run %d: %d of %d records, %+v", run, have, n, rec)
+		}
+		add(t, l, n, n+3000) // some megabytes
+		n += 3000
+		if run == 2 {
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		kill(t, l)
+	}
+}
+
+func TestLargeRecords(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	l, _, _ := open(t, path, Options{})
+	large := bytes.Repeat([]byte("large"), 1<<20)
+	for _, b := range [][]byte{large, {1}, large[:chunkSize], large[1:]} {
+		if err := l.Append(b, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Append(nil, 0); err == nil {
+		t.Error("an empty record was appended")
+	}
+	if err := l.Append(make([]byte, maxRecord+1), 0); !errors.Is(err, syscall.EFBIG) {
+		t.Errorf("too large a record: %v", err)
+	}
+	kill(t, l)
+	var sizes []int
+	if _, _, err := Open(path, Options{Salvage: true, Replay: func(b []byte, _ int64) error {
+		sizes = append(sizes, len(b))
+		return nil
+	}}); err != nil || fmt.Sprint(sizes) != fmt.Sprint([]int{len(large), 1, chunkSize, len(large) - 1}) {
+		t.Errorf("%v, %v", sizes, err)
+	}
+}
+
+func TestFullDiskIsAnErrorOfAppend(t *testing.T) {
+	var full atomic.Bool
+	fs := disktest.Faulty(disk.OS, func(op disktest.Op) error {
+		if full.Load() && op.Name == "Allocate" {
+			return syscall.ENOSPC
+		}
+		return nil
+	})
+	path := filepath.Join(t.TempDir(), "log")
+	l, _, _ := open(t, path, Options{FS: fs})
+	full.Store(true)
+	n := 0
+	for ; n < 100_000; n++ {
+		if err := l.Append(record(n), int64(n)-5); err != nil {
+			if !errors.Is(err, syscall.ENOSPC) {
+				t.Fatal(err)
+			}
+			break
+		}
+	}
+	if size := l.Size(); l.Append(record(n), int64(n)-5) == nil || l.Size() != size {
+		t.Fatal("the disk is full and grows")
+	}
+	if err := l.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	full.Store(false)
+	add(t, l, n, n+2000)
+	kill(t, l)
+	if _, _, have := open(t, path, Options{}); have != n+2000 {
+		t.Errorf("%d records, want %d", have, n+2000)
+	}
+}
+
+// A page that the file system cannot give although it was allocated is an error, not the end of the process.
+func TestPageFaultIsAnError(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	l, _, _ := open(t, path, Options{})
+	add(t, l, 0, 10)
+	if err := os.Truncate(path, pageSize*2); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Append(make([]byte, 3*pageSize), 0); !errors.Is(err, syscall.EIO) {
+		t.Fatalf("append behind the end of the file: %v", err)
+	}
+	if err := os.Truncate(path, chunkSize); err != nil {
+		t.Fatal(err)
+	}
+	add(t, l, 10, 20)
+	kill(t, l)
+	if _, _, have := open(t, path, Options{}); have != 20 {
+		t.Errorf("%d records", have)
+	}
+}
+
+func TestSyncsAreShared(t *testing.T) {
+	var syncs atomic.Int64
+	gate := make(chan struct{})
+	fs := disktest.Faulty(disk.OS, func(op disktest.Op) error {
+		if op.Name == "DataSync" && syncs.Add(1) == 2 {
+			<-gate
+		}
+		return nil
+	})
+	l, _, _ := open(t, filepath.Join(t.TempDir(), "log"), Options{FS: fs})
+	const callers = 50
+	var ready, done sync.WaitGroup
+	for i := range callers {
+		ready.Add(1)
+		done.Add(1)
+		go func() {
+			defer done.Done()
+			err := l.Append(record(i), 0)
+			ready.Done()
+			if err := errors.Join(err, l.Sync()); err != nil {
+				t.Error(err)
+			}
+		}()
+	}
+	ready.Wait() // the first to sync waits at the gate; all records are there
+	close(gate)
+	done.Wait()
+	if n := syncs.Load() - 1; n > 3 {
+		t.Errorf("%d syncs for %d callers", n, callers)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestFailedSyncIsNotForgotten(t *testing.T) {
+	var bad atomic.Bool
+	fs := disktest.Faulty(disk.OS, func(op disktest.Op) error {
+		if bad.Load() && op.Name == "DataSync" {
+			return syscall.EIO
+		}
+		return nil
+	})
+	path := filepath.Join(t.TempDir(), "log")
+	l, _, _ := open(t, path, Options{FS: fs})
+	add(t, l, 0, 10)
+	bad.Store(true)
+	if err := l.Sync(); !errors.Is(err, syscall.EIO) {
+		t.Fatal(err)
+	}
+	bad.Store(false)
+	if err := l.Sync(); !errors.Is(err, ErrUnsynced) || !errors.Is(err, syscall.EIO) {
+		t.Fatalf("the sync after a failed one: %v", err)
+	}
+	r, err := l.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 10 {
+		if err := r.Append(record(i), int64(i)-5); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(r.Commit(), l.Sync(), l.Close()); err != nil {
+		t.Fatalf("after a rotation: %v", err)
+	}
+	if _, rec, have := open(t, path, Options{}); have != 10 || !rec.Clean {
+		t.Errorf("%d records, %+v", have, rec)
+	}
+}
