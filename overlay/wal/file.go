@@ -23,6 +23,7 @@ type file struct {
 	disk disk.File
 	page []byte  // the header's mapping
 	head *header // in it
+	seed uint32
 
 	spare   atomic.Pointer[chunk]
 	want    chan struct{} // wakes the goroutine that keeps spare filled; closed by close
@@ -34,6 +35,7 @@ type file struct {
 	chunks   []*chunk // the ones that end and what is behind it lie in, in order
 	end      int64    // where the next record goes
 	appended uint64   // sequence of the last record
+	scratch  head     // of the record that is being appended: here it costs no allocation
 
 	// Guarded by the owner's lock for syncing.
 	synced uint64 // sequence
@@ -79,6 +81,7 @@ func resume(f disk.File, end int64, last uint64, set func(*header)) (*file, erro
 	if err == nil {
 		l.chunks = append(l.chunks, c)
 		set(l.head)
+		l.seed = l.head.seed()
 		err = f.DataSync()
 	}
 	go l.prepare()
@@ -141,8 +144,8 @@ func (l *file) append(record []byte, time int64) (err error) {
 		}
 		l.chunks = append(l.chunks, c)
 	}
-	h := makeHead(l.head.epoch, l.appended+1, time, record)
-	if err := l.copy(&h, record); err != nil {
+	l.scratch.set(l.seed, l.appended+1, time, record)
+	if err := l.copy(&l.scratch, record); err != nil {
 		return err
 	}
 	l.end, l.appended = end, l.appended+1

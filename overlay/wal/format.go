@@ -39,30 +39,33 @@ func (h *header) sum() uint32 {
 	return crc32.Checksum(unsafe.Slice((*byte)(unsafe.Pointer(h)), unsafe.Offsetof(h.crc)), castagnoli)
 }
 
+// seed is where the checksums of a file's records begin.
+func (h *header) seed() uint32 {
+	return crc32.Checksum(binary.NativeEndian.AppendUint64(nil, h.epoch), castagnoli)
+}
+
 // head stands before a record's bytes: length u32, crc32c u32, sequence u64, time i64. The checksum is of the epoch,
-// of the rest of the head and of the bytes. The length comes last to the file.
+// of the head with 0 in its place, and of the bytes. The length comes last to the file.
 type head [recordHead]byte
 
-func makeHead(epoch, sequence uint64, time int64, record []byte) (h head) {
+func (h *head) set(seed uint32, sequence uint64, time int64, record []byte) {
 	binary.NativeEndian.PutUint32(h[0:], uint32(len(record)))
+	binary.NativeEndian.PutUint32(h[4:], 0)
 	binary.NativeEndian.PutUint64(h[8:], sequence)
 	binary.NativeEndian.PutUint64(h[16:], uint64(time))
-	binary.NativeEndian.PutUint32(h[4:], h.sum(epoch, record))
-	return h
+	binary.NativeEndian.PutUint32(h[4:], crc32.Update(crc32.Update(seed, castagnoli, h[:]), castagnoli, record))
+}
+
+// fits says whether the checksum is that of the head and the record.
+func (h *head) fits(seed uint32, record []byte) bool {
+	var again head
+	again.set(seed, h.sequence(), h.time(), record)
+	return again == *h
 }
 
 func (h *head) length() uint32   { return binary.NativeEndian.Uint32(h[0:]) }
-func (h *head) crc() uint32      { return binary.NativeEndian.Uint32(h[4:]) }
 func (h *head) sequence() uint64 { return binary.NativeEndian.Uint64(h[8:]) }
 func (h *head) time() int64      { return int64(binary.NativeEndian.Uint64(h[16:])) }
-
-func (h *head) sum(epoch uint64, record []byte) uint32 {
-	var b [8 + recordHead - 4]byte
-	binary.NativeEndian.PutUint64(b[:], epoch)
-	copy(b[8:], h[0:4])
-	copy(b[12:], h[8:])
-	return crc32.Update(crc32.Checksum(b[:], castagnoli), castagnoli, record)
-}
 
 // occupied is what a record takes in the file; all of them begin at multiples of 8.
 func occupied(length int) int64 { return (recordHead + int64(length) + 7) &^ 7 }

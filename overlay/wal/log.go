@@ -164,3 +164,21 @@ func (l *Log) Close() error {
 	l.mu.Unlock()
 	return errors.Join(err, f.close())
 }
+
+// Abandon lets go of the log as the death of the process does: nothing is synced, and it is not marked clean.
+func (l *Log) Abandon() {
+	l.syncing.Lock()
+	defer l.syncing.Unlock()
+	l.mu.Lock()
+	f, r := l.file, l.rotation
+	if f != nil {
+		l.file, l.rotation, l.size = nil, nil, f.end
+	}
+	l.mu.Unlock()
+	if f != nil {
+		_ = f.close() // there is nothing in it that could still fail
+	}
+	if r != nil {
+		_ = r.file.close()
+	}
+}

@@ -69,19 +69,6 @@ func add(t testing.TB, l *Log, from, to int) {
 	}
 }
 
-// kill lets go of a log as the death of the process does.
-func kill(t testing.TB, l *Log) {
-	t.Helper()
-	if l.rotation != nil {
-		if err := l.rotation.file.close(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := l.file.close(); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestRecordsSurviveTheProcess(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	n := 0
@@ -98,7 +85,7 @@ func TestRecordsSurviveTheProcess(t *testing.T) {
 			}
 			continue
 		}
-		kill(t, l)
+		l.Abandon()
 	}
 }
 
@@ -117,7 +104,7 @@ func TestLargeRecords(t *testing.T) {
 	if err := l.Append(make([]byte, maxRecord+1), 0); !errors.Is(err, syscall.EFBIG) {
 		t.Errorf("too large a record: %v", err)
 	}
-	kill(t, l)
+	l.Abandon()
 	var sizes []int
 	if _, _, err := Open(path, Options{Salvage: true, Replay: func(b []byte, _ int64) error {
 		sizes = append(sizes, len(b))
@@ -155,7 +142,7 @@ func TestFullDiskIsAnErrorOfAppend(t *testing.T) {
 	}
 	full.Store(false)
 	add(t, l, n, n+2000)
-	kill(t, l)
+	l.Abandon()
 	if _, _, have := open(t, path, Options{}); have != n+2000 {
 		t.Errorf("%d records, want %d", have, n+2000)
 	}
@@ -176,7 +163,7 @@ func TestPageFaultIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	add(t, l, 10, 20)
-	kill(t, l)
+	l.Abandon()
 	if _, _, have := open(t, path, Options{}); have != 20 {
 		t.Errorf("%d records", have)
 	}

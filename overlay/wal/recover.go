@@ -98,11 +98,11 @@ func (l *Log) recover(f disk.File, o *Options) (recovered, error) {
 	if emit == nil {
 		emit = func([]byte, int64) error { return nil }
 	}
-	if r.replayed, err = replay(f, st.Size(), h.epoch, emit); err != nil {
+	if r.replayed, err = replay(f, st.Size(), h.seed(), emit); err != nil {
 		return r, err
 	}
 	r.Records = int64(r.last)
-	behind, end, err := tail(f, r.replayed, st.Size(), h.epoch)
+	behind, end, err := tail(f, r.replayed, st.Size(), h.seed())
 	if err != nil {
 		return r, err
 	}

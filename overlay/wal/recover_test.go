@@ -23,7 +23,7 @@ func written(t *testing.T, n, synced int) (log []byte, ends []int64) {
 		add(t, l, i, i+1)
 		ends = append(ends, l.Size())
 	}
-	kill(t, l)
+	l.Abandon()
 	log, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -64,11 +64,11 @@ func TestTornTailIsCut(t *testing.T) {
 				}
 			}
 			add(t, l, have, have+2)
-			kill(t, l)
+			l.Abandon()
 			if l, rec, again := open(t, path, Options{BootID: boot}); again != have+2 || rec.Cut != 0 {
 				t.Fatalf("cut at %d: %d records after two more, %+v", at, again, rec)
 			} else {
-				kill(t, l)
+				l.Abandon()
 			}
 		}
 	}
@@ -119,7 +119,7 @@ func TestDamageIsNamed(t *testing.T) {
 			if have != c.record {
 				t.Errorf("open: %d records", have)
 			}
-			kill(t, l)
+			l.Abandon()
 		})
 	}
 }
@@ -148,7 +148,7 @@ func TestRefusedRecordEndsTheLog(t *testing.T) {
 		if rec.Records != 8 || rec.Cut != ends[9]-ends[7] {
 			t.Errorf("%+v, want a cut of %d", rec, ends[9]-ends[7])
 		}
-		kill(t, l)
+		l.Abandon()
 	}
 }
 
@@ -188,7 +188,8 @@ func (h *header) bytes() []byte {
 func FuzzReplay(f *testing.F) {
 	var log []byte
 	for i := range 4 {
-		h := makeHead(7, uint64(i+1), 3, []byte("record"))
+		var h head
+		h.set((&header{epoch: 7}).seed(), uint64(i+1), 3, []byte("record"))
 		log = append(append(append(log, h[:]...), "record"...), 0, 0)
 	}
 	f.Add(log, uint16(0), true)
@@ -226,7 +227,7 @@ func FuzzReplay(f *testing.F) {
 		if err := l.Append([]byte("more"), 0); err != nil {
 			t.Fatal(err)
 		}
-		kill(t, l)
+		l.Abandon()
 		l, rec, err = Open(path, Options{BootID: boot, Replay: func(b []byte, _ int64) error {
 			second = append(second, string(b))
 			return nil
@@ -234,6 +235,6 @@ func FuzzReplay(f *testing.F) {
 		if err != nil || rec.Cut != 0 || len(second) != len(first)+1 || second[len(first)] != "more" {
 			t.Fatalf("%q became %q, %+v, %v", first, second, rec, err)
 		}
-		kill(t, l)
+		l.Abandon()
 	})
 }

@@ -15,11 +15,11 @@ type replayed struct {
 
 // replay calls emit for the records of a file of the given size until the first that is not what it should be. It
 // reads instead of mapping: a bad sector is an error then and not a signal.
-func replay(f io.ReaderAt, size int64, epoch uint64, emit func(record []byte, time int64) error) (replayed, error) {
+func replay(f io.ReaderAt, size int64, seed uint32, emit func(record []byte, time int64) error) (replayed, error) {
 	at := replayed{end: headerSize}
 	in := bufio.NewReaderSize(io.NewSectionReader(f, headerSize, max(0, size-headerSize)), 1<<20)
 	for {
-		record, time, ok, err := next(in, epoch, at.last+1, size-at.end)
+		record, time, ok, err := next(in, seed, at.last+1, size-at.end)
 		if err != nil || !ok {
 			return at, err
 		}
@@ -42,7 +42,7 @@ func replay(f io.ReaderAt, size int64, epoch uint64, emit func(record []byte, ti
 }
 
 // next gives the record that comes. It is not taken from the reader unless it is larger than its buffer.
-func next(in *bufio.Reader, epoch, sequence uint64, rest int64) (record []byte, time int64, ok bool, err error) {
+func next(in *bufio.Reader, seed uint32, sequence uint64, rest int64) (record []byte, time int64, ok bool, err error) {
 	b, err := in.Peek(recordHead)
 	if err != nil {
 		return nil, 0, false, notEOF(err)
@@ -62,7 +62,7 @@ func next(in *bufio.Reader, epoch, sequence uint64, rest int64) (record []byte, 
 		return nil, 0, false, notEOF(err)
 	}
 	record = b[recordHead : recordHead+h.length()]
-	return record, h.time(), h.sum(epoch, record) == h.crc(), nil
+	return record, h.time(), h.fits(seed, record), nil
 }
 
 // notEOF lets the end of the file be that of the log.
@@ -75,7 +75,7 @@ func notEOF(err error) error {
 
 // tail looks at what is behind the end of the log: how many whole records there are, and where its last byte is
 // that is not zero.
-func tail(f io.ReaderAt, at replayed, size int64, epoch uint64) (records, end int64, err error) {
+func tail(f io.ReaderAt, at replayed, size int64, seed uint32) (records, end int64, err error) {
 	from := at.end
 	end = from
 	if at.refused {
@@ -101,7 +101,7 @@ func tail(f io.ReaderAt, at replayed, size int64, epoch uint64) (records, end in
 			length := int64(h.length())
 			if length > 0 && off+occupied(int(h.length())) <= size && length <= maxRecord && h.sequence() > at.last && h.sequence()-at.last <= uint64(size/recordHead) {
 				record := make([]byte, length)
-				if _, err := f.ReadAt(record, off+recordHead); err == nil && h.sum(epoch, record) == h.crc() {
+				if _, err := f.ReadAt(record, off+recordHead); err == nil && h.fits(seed, record) {
 					records++
 					end = off + occupied(int(length))
 					n = int(occupied(int(length)))

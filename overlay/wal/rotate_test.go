@@ -1,0 +1,91 @@
+package wal
+
+import (
+	"errors"
+	"path/filepath"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/disk/disktest"
+)
+
+// Records that come while the log is rotated are in the new one, between what is dumped.
+func TestRotationMissesNothing(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	l, _, _ := open(t, path, Options{})
+	add(t, l, 0, 2000)
+	before := l.Size()
+	r, err := l.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Begin(); !errors.Is(err, syscall.EBUSY) {
+		t.Errorf("a second rotation: %v", err)
+	}
+	if err := r.Append(record(0), -5); err != nil { // stands for a dump of the first 2000
+		t.Fatal(err)
+	}
+	done := make(chan error)
+	go func() {
+		var err error
+		for i := 1; i < 3000 && err == nil; i++ {
+			if err = l.Append(record(i), int64(i)-5); err == nil && i%100 == 0 {
+				err = l.Sync()
+			}
+		}
+		done <- err
+	}()
+	if err := errors.Join(r.Commit(), <-done); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(r.Commit(), r.Append([]byte("late"), 0)); !errors.Is(err, errEnded) {
+		t.Errorf("after the commit: %v", err)
+	}
+	if err := r.Abort(); err != nil {
+		t.Error(err)
+	}
+	if before < 2000*recordHead {
+		t.Error("log is too small")
+	}
+	l.Abandon()
+	l, _, have := open(t, path, Options{})
+	if have != 3000 {
+		t.Errorf("%d records, want 3000", have)
+	}
+	l.Abandon()
+}
+
+func TestAbortedRotationLeavesTheLog(t *testing.T) {
+	dir := t.TempDir()
+	var full atomic.Bool
+	fs := disktest.Faulty(disk.OS, func(op disktest.Op) error {
+		if full.Load() && op.Name == "Allocate" && filepath.Ext(op.Path) == ".new" {
+			return syscall.ENOSPC
+		}
+		return nil
+	})
+	l, _, _ := open(t, filepath.Join(dir, "log"), Options{})
+	l.Abandon()
+	l, _, _ = open(t, filepath.Join(dir, "log"), Options{FS: fs}) // not under the name that a new log has
+	r, err := l.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	full.Store(true)
+	add(t, l, 0, 8000) // does not fit the new log's first chunks; the old one goes on
+	if err := r.Commit(); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("commit of a log that has missed records: %v", err)
+	}
+	full.Store(false)
+	if left, _ := filepath.Glob(filepath.Join(dir, "*")); len(left) != 1 {
+		t.Errorf("left: %q", left)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, have := open(t, filepath.Join(dir, "log"), Options{}); have != 8000 {
+		t.Errorf("%d records", have)
+	}
+}
