@@ -235,8 +235,10 @@ type SessionStatus struct {
 
 // validate refuses what no daemon could do, on the asker's side and again on the server's.
 func (r MountRequest) validate() error {
-	if err := ValidSession(r.Session); r.Session != "" && err != nil {
-		return err
+	if r.Session != "" {
+		if err := ValidSession(r.Session); err != nil {
+			return err
+		}
 	}
 	switch {
 	case r.Remote == "":
@@ -261,7 +263,7 @@ func (r MountRequest) validate() error {
 const maxSession = 128
 
 // ValidSession refuses what cannot name a session: it must be a plain file name on every system.
-func ValidSession(name string) error {
+func ValidSession(name string) *Error {
 	bad := func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r))
 	}

@@ -122,10 +122,15 @@ func (m *mount) makeGitDir(ctx context.Context) (*gitdir.Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	git, err := gitdir.Create(filepath.Join(m.home(), "git"), gitdir.Options{
+	path := filepath.Join(m.home.dir, "git")
+	o := gitdir.Options{
 		Format: snap.Format, WorkTree: m.dir, Remote: m.store.URL(), Objects: filepath.Join(m.store.GitDir(), "objects"),
 		Ref: snap.Ref, Commit: snap.Commit, Shallow: snap.Shallow(), Partial: snap.Partial,
-	})
+	}
+	git, ok, err := gitdir.Open(path, o)
+	if err == nil && !ok {
+		git, err = gitdir.Create(path, o)
+	}
 	if err != nil {
 		return nil, err
 	}

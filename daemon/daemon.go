@@ -50,6 +50,7 @@ type Config struct {
 type Daemon struct {
 	state string
 	log   *zap.Logger
+	homes homes
 
 	memory *cache.Memory
 	blobs  *cache.Blobs
@@ -90,10 +91,10 @@ func New(c Config) (*Daemon, error) {
 	idle := make(chan struct{})
 	close(idle)
 	d := &Daemon{
-		state: c.State, log: c.Log, memory: memory, blobs: blobs,
+		state: c.State, log: c.Log, homes: homes{c.State, c.Log}, memory: memory, blobs: blobs,
 		stores: map[string]*sharedStore{}, mounts: map[string]*mount{}, idle: idle,
 	}
-	if err := d.removeLeftovers(); err != nil {
+	if err := d.homes.removeLeftovers(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open state directory: %w", err), d.Close(context.Background()))
 	}
 	return d, nil

@@ -36,6 +36,9 @@ func notMounted(verb, dir string) *control.Error {
 // explainMount says what failed about the remote or about the directory, whichever it was.
 func explainMount(m *mount, err error) *control.Error {
 	e := explain("mount", m.dir, err)
+	if explainSession(e, m, err) {
+		return e
+	}
 	if e.Code == control.ExitRemote {
 		e.Object = secretFree(m.request.Remote)
 	}

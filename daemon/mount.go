@@ -13,12 +13,19 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/worktree"
+)
+
+const (
+	flushTime = 10 * time.Second // for what processes wrote to a busy mount that ends
+
+	namelessPrefix = "_" // of the id of a mount without a session; no session is named so
 )
 
 // mount is one working tree at one directory.
@@ -30,14 +37,20 @@ type mount struct {
 	since   time.Time
 	before  fetch.Stats // what the store had done when the mount began
 
+	session string // "" if nothing is kept; the id of all others is the session's name
+	resumed bool   // it was there already
+	record  record // of the session
+
 	point   mountpoint
-	unlock  func() // of home
+	home    *home
 	store   *fetch.Store
 	release func()
 	snap    *fetch.Snapshot
 	view    *fetch.View
 	tree    *worktree.Tree
 	server  *fuse.Server
+
+	redirects redirects
 
 	abort context.CancelFunc // ends the start
 	work  sync.WaitGroup     // behind the mount
@@ -53,6 +66,8 @@ type mount struct {
 	gitReady bool
 	failures map[string]error // what behind the mount fails at present, by what was being done
 	stopping bool
+	discard  bool    // throw away the work at the end
+	outcome  outcome // frozen once gone is closed
 }
 
 // Mount acquires and mounts. Whatever fails, or if ctx ends, nothing is left of it.
@@ -66,6 +81,7 @@ func (d *Daemon) Mount(ctx context.Context, r control.MountRequest, progress fun
 	}
 	reply, err := m.start(ctx, start, progress)
 	if err == nil {
+		m.greet(progress)
 		for _, note := range m.store.Stats().Notices {
 			progress(control.Progress{Message: note})
 		}
@@ -94,13 +110,22 @@ func (d *Daemon) Mount(ctx context.Context, r control.MountRequest, progress fun
 
 // reserve takes a directory's place in the registry, so that it is mounted once.
 func (d *Daemon) reserve(r control.MountRequest, abort context.CancelFunc) (*mount, error) {
-	var id [4]byte
-	rand.Read(id[:])
+	id, dir := r.Session, filepath.Clean(r.Dir)
+	if id == "" && !r.ReadOnly {
+		id = SessionName(secretFree(r.Remote), dir)
+	}
+	session := id
+	if session == "" {
+		var random [4]byte
+		rand.Read(random[:])
+		id = namelessPrefix + hex.EncodeToString(random[:])
+	}
 	m := &mount{
-		daemon: d, id: hex.EncodeToString(id[:]), dir: filepath.Clean(r.Dir), request: r, since: time.Now(), state: control.StatePreparing,
+		daemon: d, id: id, session: session, dir: dir, request: r, since: time.Now(), state: control.StatePreparing,
 		abort: abort, gone: make(chan struct{}), failures: map[string]error{},
 		gitTried: make(chan struct{}), historyTried: make(chan struct{}), hydrateTried: make(chan struct{}),
 	}
+	m.redirects.mount = m
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -111,9 +136,6 @@ func (d *Daemon) reserve(r control.MountRequest, abort context.CancelFunc) (*mou
 	}
 	return m, nil
 }
-
-// home is the mount's own directory below the state directory.
-func (m *mount) home() string { return filepath.Join(m.daemon.homes(), m.id) }
 
 // start brings the mount up to the point where its root directory is readable.
 func (m *mount) start(ctx context.Context, start time.Time, progress func(control.Progress)) (control.MountReply, error) {
@@ -127,31 +149,33 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	}
 	m.before = m.store.Stats()
 	progress(control.Progress{Phase: "connect"})
-	if m.snap, err = m.store.Acquire(ctx, m.request.Ref); err != nil {
-		return reply, remoteFault(err)
-	}
-	m.view = m.store.View(m.snap, gitdir.CheckoutSettings(ctx))
-	if m.unlock, err = m.daemon.makeHome(m.home()); err != nil {
+	if err = m.enter(ctx); err != nil {
 		return reply, err
 	}
-	m.tree, err = worktree.Open(filepath.Join(m.home(), "inodes"), source{m.view}, worktree.Options{
-		Root: m.snap.Tree, Time: m.snap.Time, UID: m.request.UID, GID: m.request.GID,
-	})
-	if err != nil {
+	if err = m.acquire(ctx, progress); err != nil {
+		return reply, err
+	}
+	m.view = m.store.View(m.snap, gitdir.CheckoutSettings(ctx))
+	if err = m.open(); err != nil {
 		return reply, err
 	}
 	progress(control.Progress{Phase: "trees"})
 	rootReady := m.readRoot(ctx)
-	m.server, err = fuse.Mount(m.tree, m.dir, fuse.Options{
-		FsName: m.store.URL(), AllowOther: m.request.AllowOther, StatFS: m.daemon.state, Log: m.daemon.log.With(zap.String("mount", m.dir)),
-	})
-	if err != nil && os.Geteuid() != 0 {
-		err = fmt.Errorf("%w: %w", errUserMount, err)
+	if err = m.redirect(ctx); err != nil {
+		return reply, err
 	}
-	if err != nil {
+	if err = m.serve(); err != nil {
 		return reply, err
 	}
 	mounted := time.Since(start)
+	if m.writable() {
+		if err = syncRecord(m.home.dir); err != nil {
+			return reply, err
+		}
+		if os.Geteuid() == 0 {
+			m.redirects.bindExisting(ctx)
+		}
+	}
 	if err := <-rootReady; err != nil {
 		return reply, remoteFault(err)
 	}
@@ -159,11 +183,47 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 		return reply, context.Canceled
 	}
 	return control.MountReply{
+		Session: m.session, Resumed: m.resumed, Changed: m.changed(),
 		ID: m.id, Dir: m.dir, Remote: m.store.URL(), Ref: shortRef(m.snap.Ref), Commit: m.snap.Commit.String(), Files: -1,
 		Timings: control.Timings{
 			Connect: m.snap.Connect.Milliseconds(), Tree: time.Since(start).Milliseconds(), Mounted: mounted.Milliseconds(),
 		},
 	}, nil
+}
+
+// redirect settles what is redirected before the kernel can make any of it.
+func (m *mount) redirect(ctx context.Context) error {
+	if !m.writable() {
+		return nil
+	}
+	before := len(m.record.Redirects) + len(m.record.Configured)
+	if err := m.redirects.plan(ctx); err != nil {
+		return err
+	}
+	if os.Geteuid() != 0 {
+		m.redirects.link(ctx)
+	}
+	if before+len(m.record.Redirects)+len(m.record.Configured) == 0 {
+		return nil // as it was saved
+	}
+	return m.record.save(m.home.dir)
+}
+
+// serve gives the tree to the kernel.
+func (m *mount) serve() error {
+	o := fuse.Options{
+		FsName: m.store.URL(), AllowOther: m.request.AllowOther, StatFS: m.daemon.state, Log: m.daemon.log.With(zap.String("mount", m.dir)),
+		ReadOnly: m.request.ReadOnly,
+	}
+	if m.writable() && os.Geteuid() == 0 && len(m.redirects.all) > 0 {
+		o.Redirect = m.redirects.hook
+	}
+	var err error
+	m.server, err = fuse.Mount(m.tree, m.dir, o)
+	if err != nil && os.Geteuid() != 0 {
+		err = fmt.Errorf("%w: %w", errUserMount, err)
+	}
+	return err
 }
 
 // readRoot reads the root tree beside the kernel's mount.
@@ -254,18 +314,57 @@ func (m *mount) stop(ctx context.Context, force bool) error {
 // takeDown unmounts a mount that is not, or no longer, being prepared by somebody else.
 func (m *mount) takeDown(ctx context.Context, force bool) error {
 	if m.server != nil {
-		if err := m.server.Unmount(ctx); err != nil {
-			if !force {
-				return err
-			}
-			m.daemon.log.Warn("detaching busy mount", zap.String("dir", m.dir), zap.Error(err))
-			if err := m.server.Detach(); err != nil {
-				return err
-			}
+		if err := m.unserve(ctx, force); err != nil {
+			return err
 		}
 	}
 	m.finish()
 	return nil
+}
+
+// unserve takes the mount from the kernel: first what is bound over its directories, then the mount itself.
+func (m *mount) unserve(ctx context.Context, force bool) error {
+	err := m.redirects.unbind(false)
+	if err == nil {
+		err = m.server.Unmount(ctx)
+	}
+	if err == nil {
+		return nil
+	}
+	if !force {
+		m.redirects.rebind(ctx)
+		return err
+	}
+	m.daemon.log.Warn("detaching busy mount", zap.String("dir", m.dir), zap.Error(err))
+	m.flush()
+	if err := m.redirects.unbind(true); err != nil {
+		m.daemon.log.Warn("detach redirected directories", zap.String("dir", m.dir), zap.Error(err))
+	}
+	return m.server.Detach()
+}
+
+// flush has the kernel write what processes wrote to a mount that ends under them.
+func (m *mount) flush() {
+	done := make(chan error, 1)
+	go func() {
+		done <- withoutDevice(func() error {
+			fd, err := unix.Open(m.dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+			if err != nil {
+				return err
+			}
+			defer unix.Close(fd)
+			return unix.Syncfs(fd)
+		})
+	}()
+	var err error
+	select {
+	case err = <-done:
+	case <-time.After(flushTime):
+		err = context.DeadlineExceeded
+	}
+	if err != nil {
+		m.daemon.log.Warn("flush mount", zap.String("dir", m.dir), zap.Error(err))
+	}
 }
 
 // finish takes down everything behind a mount that the kernel no longer has. Several may call it; all return
@@ -284,37 +383,52 @@ func (m *mount) finish() {
 		cancel()
 	}
 	m.work.Wait()
+	o := m.leave()
 	if m.view != nil {
-		m.view.Close() // whoever still waits for an object of a detached mount
-	}
-	if m.tree != nil {
-		if err := m.tree.Close(); err != nil {
-			m.daemon.log.Warn("close inode table", zap.Error(err))
-		}
+		m.view.Close()
 	}
 	if m.release != nil {
 		m.release()
 	}
-	if m.unlock != nil {
-		os.RemoveAll(m.home())
-		m.unlock()
-	}
+	m.mu.Lock()
+	m.outcome = o
+	m.mu.Unlock()
 	m.point.remove()
-	m.daemon.log.Info("unmounted", zap.String("dir", m.dir))
+	m.daemon.log.Info("unmounted", zap.String("dir", m.dir), zap.String("session", m.session), zap.Int64("kept", o.kept.changed))
 	m.daemon.remove(m) // first: whoever waits may mount there again at once
 	close(m.gone)
 }
 
-// Unmount ends the mount at a directory.
+// Unmount ends the mount at a directory. Work that could not be settled is an error, though the mount is gone.
 func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control.UnmountReply, error) {
 	m, ok := d.find(r.Dir)
 	if !ok || m.dir != filepath.Clean(r.Dir) {
 		return control.UnmountReply{}, notMounted("unmount", r.Dir)
 	}
+	m.setDiscard(r.Discard)
 	if err := m.stop(ctx, false); err != nil {
+		m.setDiscard(false)
 		return control.UnmountReply{}, explain("unmount", m.dir, err)
 	}
-	return control.UnmountReply{ID: m.id, Dir: m.dir}, nil
+	m.mu.Lock()
+	o := m.outcome
+	m.mu.Unlock()
+	if o.err != nil {
+		return control.UnmountReply{}, &control.Error{Code: control.ExitFailed, Verb: "unmount", Object: m.dir,
+			Cause: "it is unmounted, and its work is kept, but not all of it could be written out: " + o.err.Error(),
+			Hint:  "artifactfs doctor tells how it is"}
+	}
+	reply := control.UnmountReply{ID: m.id, Dir: m.dir}
+	if o.kept.any() {
+		reply.Session, reply.Kept = m.session, o.kept.changed
+	}
+	return reply, nil
+}
+
+func (m *mount) setDiscard(discard bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.discard = discard
 }
 
 func shortRef(name string) string {

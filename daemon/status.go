@@ -24,7 +24,8 @@ func (m *mount) status(ctx context.Context) control.MountStatus {
 	state, snap, served, gitReady := m.state, m.snap, m.cancel != nil, m.gitReady
 	m.mu.Unlock()
 	s := control.MountStatus{
-		ID: m.id, Dir: m.dir, State: state, ReadOnly: true, Since: m.since, PID: os.Getpid(), History: control.HistoryShallow,
+		ID: m.id, Dir: m.dir, State: state, ReadOnly: m.request.ReadOnly, Since: m.since, PID: os.Getpid(), History: control.HistoryShallow,
+		Session: control.SessionStatus{Name: m.session},
 	}
 	if !served {
 		return s // the other fields are still being written, or never were
@@ -34,7 +35,8 @@ func (m *mount) status(ctx context.Context) control.MountStatus {
 		s.Error = err.Error()
 	}
 	stats := m.store.Stats()
-	s.Notes = stats.Notices
+	s.Notes = append(stats.Notices, m.tree.Recovery().Problems...)
+	s.Notes = append(s.Notes, m.redirects.notes...)
 	if stats.Failure != nil {
 		s.Error = stats.Failure.Error()
 	}
@@ -52,6 +54,10 @@ func (m *mount) status(ctx context.Context) control.MountStatus {
 		Requests: stats.Requests - m.before.Requests, RoundTrips: stats.RoundTrips - m.before.RoundTrips,
 		Blobs: stats.Blobs - m.before.Blobs, Bytes: stats.BytesIn - m.before.BytesIn,
 	}
+	if m.session != "" {
+		s.Overlay = control.OverlayStatus{Changed: m.changed(), Bytes: m.tree.Stats().Bytes}
+	}
+	s.Redirects = m.redirects.status()
 	s.Queue = control.QueueStatus{Foreground: int64(stats.Foreground), Background: int64(stats.Background)}
 	return s
 }

@@ -17,17 +17,20 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/daemon"
 )
 
 // statusTime is how long a daemon may take to tell its status: it waits for nothing, so it is quick or wedged.
 const statusTime = 5 * time.Second
 
-// served is a mount and whom to ask about it.
+// served is a mount and whom to ask about it: nobody, if it is a session that is kept and not mounted.
 type served struct {
 	control.MountStatus
 	client *control.Client
 	socket string
 }
+
+func (s served) mounted() bool { return s.client != nil }
 
 // sockets lists whom to ask: the one that was named, or all that live in the state directory.
 func (a *app) sockets(ctx context.Context) ([]string, error) {
@@ -37,7 +40,8 @@ func (a *app) sockets(ctx context.Context) ([]string, error) {
 	return control.Sockets(ctx, a.state)
 }
 
-// mounts asks every daemon at once. What the others said is there even when the error tells that one did not answer.
+// mounts asks every daemon at once, and adds what is kept and not mounted. What the others said is there even when the
+// error tells that one did not answer.
 func (a *app) mounts(ctx context.Context) ([]served, error) {
 	sockets, err := a.sockets(ctx)
 	if err != nil {
@@ -58,6 +62,11 @@ func (a *app) mounts(ctx context.Context) ([]served, error) {
 			errs[i] = nil // it ended since it was listed
 		}
 	}
+	kept, err := daemon.Kept(a.state)
+	for _, k := range kept {
+		all = append(all, served{MountStatus: k})
+	}
+	errs = append(errs, err)
 	sort.SliceStable(all, func(i, j int) bool { return all[i].Dir < all[j].Dir })
 	return all, errors.Join(errs...)
 }
@@ -87,7 +96,7 @@ func find(all []served, asked error, verb, dir string) (served, error) {
 	for _, spelling := range spellings(dir) {
 		best := -1
 		for i, m := range all {
-			if inside(m.Dir, spelling) && (best < 0 || len(m.Dir) > len(all[best].Dir)) {
+			if m.mounted() && inside(m.Dir, spelling) && (best < 0 || len(m.Dir) > len(all[best].Dir)) {
 				best = i
 			}
 		}
@@ -98,8 +107,41 @@ func find(all []served, asked error, verb, dir string) (served, error) {
 	if asked != nil {
 		return served{}, asked
 	}
-	return served{}, notMounted(verb, dir)
+	e := notMounted(verb, dir)
+	if k, ok := findKept(all, dir); ok {
+		e.Hint = resumeCommand(k.MountStatus) + " goes on with the session " + k.Session.Name + " that is kept for it"
+	}
+	return served{}, e
 }
+
+// findKept gives the kept session that was last mounted at dir.
+func findKept(all []served, dir string) (served, bool) {
+	for _, spelling := range spellings(dir) {
+		for _, m := range all {
+			if !m.mounted() && m.Dir == spelling {
+				return m, true
+			}
+		}
+	}
+	return served{}, false
+}
+
+// resumeCommand is what goes on with a session.
+func resumeCommand(m control.MountStatus) string {
+	words := []string{"artifactfs", "mount", m.Remote, m.Dir}
+	if m.Session.Name != daemon.SessionName(m.Remote, m.Dir) {
+		words = append(words, "--session", m.Session.Name)
+	}
+	for i, w := range words {
+		if strings.ContainsFunc(w, func(r rune) bool { return !strings.ContainsRune(plainLetters, r) }) {
+			words[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// plainLetters mean nothing to a shell.
+const plainLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:@%+=,"
 
 func notMounted(verb, dir string) *control.Error {
 	e := &control.Error{Code: control.ExitNotMounted, Verb: verb, Object: dir, Cause: "nothing of artifactfs is mounted there",
@@ -175,6 +217,9 @@ func (a *app) completeMounts(most int) cobra.CompletionFunc {
 		all, _ := a.mounts(ctx)
 		var dirs []cobra.Completion
 		for _, m := range all {
+			if !m.mounted() {
+				continue
+			}
 			dirs = append(dirs, cobra.CompletionWithDesc(m.Dir, m.Remote))
 		}
 		return dirs, cobra.ShellCompDirectiveNoFileComp

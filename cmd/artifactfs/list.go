@@ -14,8 +14,9 @@ func (a *app) listCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
-		Short:   "List mounts, one a line",
-		Long: `List prints a table of all mounts of the state directory. With --json it prints what status --json does:
+		Short:   "List mounts and kept sessions, one a line",
+		Long: `List prints a table of all mounts of the state directory, and of sessions whose work is kept while they are not
+mounted: their state is unmounted, and mount goes on with them. With --json it prints what status --json does:
 {"mounts":[...]}.`,
 		Example: `  artifactfs list
   artifactfs list --json | jq -r '.mounts[].dir'`,
@@ -36,14 +37,23 @@ func (a *app) list(ctx context.Context) error {
 		return asked // an empty table is the one thing a script can read
 	}
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "DIR\tREF\tSTATE\tFILES\tHYDRATED\tREMOTE")
+	fmt.Fprintln(w, "DIR\tREF\tSTATE\tFILES\tHYDRATED\tCHANGED\tSESSION\tREMOTE")
 	for _, m := range all {
-		ref := refName(m.Ref, m.Commit)
+		ref, changed, session := refName(m.Ref, m.Commit), count(m.Overlay.Changed), m.Session.Name
+		files, hydrated := count(m.Tree.Files), count(m.Blobs.Hydrated)+" of "+count(m.Blobs.Total)
 		if m.State == control.StatePreparing {
 			ref = "-"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s of %s\t%s\n", (&control.Error{Cause: m.Dir}).Error(), ref, m.State,
-			count(m.Tree.Files), count(m.Blobs.Hydrated), count(m.Blobs.Total), m.Remote)
+		if m.Overlay.Changed < 0 {
+			changed = "?"
+		}
+		if session == "" {
+			session = "-"
+		}
+		if !m.mounted() {
+			files, hydrated = "-", "-"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", (&control.Error{Cause: m.Dir}).Error(), ref, m.State, files, hydrated, changed, session, m.Remote)
 	}
 	if err := w.Flush(); err != nil {
 		return fmt.Errorf("print result: %w", err)

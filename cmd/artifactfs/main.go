@@ -106,9 +106,9 @@ func (a *app) rootCommand() *cobra.Command {
 however big the repository is; contents come when they are read, and in the background in order of likely need.
 
 A background daemon serves the mounts. It starts with the first mount and ends when it has been idle for a while;
-mount --foreground does without it.
+mount --foreground does without it. What is changed in a mount is kept on this host when it is unmounted.
 
-Exit codes: 0 done; 1 failed; 2 wrong arguments; 3 remote unreachable, refused or not found; 4 no such mount.`,
+Exit codes: 0 done; 1 failed; 2 wrong arguments; 3 remote unreachable, refused or not found; 4 no such mount or session.`,
 		Example: `  artifactfs mount https://github.com/git/git
   ls git && artifactfs status git
   artifactfs unmount git`,
@@ -144,7 +144,7 @@ Exit codes: 0 done; 1 failed; 2 wrong arguments; 3 remote unreachable, refused o
 	f.Var(newChoice(&a.logLevel, "", "debug", "info", "warn", "error"), "log-level", "log from this level up (default: info for a daemon, else warn)")
 	f.Var(newChoice(&a.logFormat, "console", "console", "json"), "log-format", "how to write the log")
 	root.AddCommand(a.mountCommand(), a.unmountCommand(), a.statusCommand(), a.listCommand(), a.prefetchCommand(),
-		a.daemonCommand(), a.versionCommand(), a.completionCommand())
+		a.daemonCommand(), a.doctorCommand(), a.versionCommand(), a.completionCommand())
 	for name, values := range map[string][]string{"log-level": {"debug", "info", "warn", "error"}, "log-format": {"console", "json"}} {
 		completeFlag(root, name, values...)
 	}

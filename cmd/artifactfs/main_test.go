@@ -101,7 +101,8 @@ func (a *afs) ok(args ...string) string {
 type fakeDaemon struct {
 	mount    func(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error)
 	prefetch func(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error)
-	busy     string // a directory that does not unmount
+	busy     string                          // a directory that does not unmount
+	kept     map[string]control.UnmountReply // by directory, what its unmount says
 
 	mu       sync.Mutex
 	mounts   []control.MountStatus
@@ -147,6 +148,9 @@ func (f *fakeDaemon) Unmount(ctx context.Context, r control.UnmountRequest) (con
 			f.mounts = append(f.mounts[:i:i], f.mounts[i+1:]...)
 			if len(f.mounts) == 0 {
 				close(f.idle)
+			}
+			if reply, ok := f.kept[m.Dir]; ok {
+				return reply, nil
 			}
 			return control.UnmountReply{ID: m.ID, Dir: m.Dir}, nil
 		}
@@ -248,17 +252,25 @@ func TestUsageErrors(t *testing.T) {
 		"mount a --history=some":    "artifactfs: mount: invalid argument \"some\" for \"--history\" flag: must be one of background|full|none\nhint: artifactfs mount --help\n",
 		"mount a --cache-size=lots": "artifactfs: mount: invalid argument \"lots\" for \"--cache-size\" flag: not a size; examples are 512M and 20G\nhint: artifactfs mount --help\n",
 		"mount a --uid=-1":          "artifactfs: mount: invalid argument \"-1\" for \"--uid\" flag: strconv.ParseUint: parsing \"-1\": invalid syntax\nhint: artifactfs mount --help\n",
-		"mount a --session=x":       "artifactfs: mount: unknown flag: --session\nhint: artifactfs mount --help\n",
-		"mount a --timeout=-1s":     "artifactfs: mount: --timeout is negative\n",
-		"mount /":                   "artifactfs: mount: no directory can be made of the remote's name\nhint: name one: artifactfs mount REMOTE DIR\n",
-		"unmount":                   "artifactfs: unmount: needs a directory, or --all\nhint: artifactfs unmount --help\n",
-		"unmount --all a":           "artifactfs: unmount: takes directories or --all, not both\nhint: artifactfs unmount --help\n",
-		"status a b":                "artifactfs: status: takes [DIR], got 2 arguments\nhint: artifactfs status --help\n",
-		"list a":                    "artifactfs: list: takes no arguments, got 1 argument\nhint: artifactfs list --help\n",
-		"prefetch":                  "artifactfs: prefetch: takes DIR [PATHSPEC...], got 0 arguments\nhint: artifactfs prefetch --help\n",
-		"daemon --idle-exit=-1s":    "artifactfs: daemon: --idle-exit is negative\nhint: artifactfs daemon --help\n",
-		"completion tcsh":           "artifactfs: completion: invalid argument \"tcsh\" for \"artifactfs completion\"\nhint: artifactfs completion --help\n",
-		"status --log-level=loud":   "artifactfs: status: invalid argument \"loud\" for \"--log-level\" flag: must be one of debug|info|warn|error\nhint: artifactfs status --help\n",
+		"mount a --session=../x":    "artifactfs: mount: \"../x\" is no name for a session: letters, digits, dots, dashes and underscores are, a letter or digit first\n",
+		"mount a --redirect=b,/etc": "artifactfs: mount: --redirect: \"/etc\" is not relative to the root of the mount\nhint: artifactfs mount --help\n",
+		"mount a --redirect=b,b/c":  "artifactfs: mount: --redirect: \"b\" and \"b/c\": one lies inside the other\nhint: artifactfs mount --help\n",
+
+		"mount a --redirect=b --read-only": "artifactfs: mount: --redirect makes no sense with --read-only\n",
+		"unmount --all --discard":          "artifactfs: unmount: throws away only what is named: --discard does not go with --all\nhint: artifactfs unmount --help\n",
+		"unmount --session=.x":             "artifactfs: unmount: \".x\" is no name for a session: letters, digits, dots, dashes and underscores are, a letter or digit first\nhint: artifactfs unmount --help\n",
+		"doctor a":                         "artifactfs: doctor: takes no arguments, got 1 argument\nhint: artifactfs doctor --help\n",
+
+		"mount a --timeout=-1s":   "artifactfs: mount: --timeout is negative\n",
+		"mount /":                 "artifactfs: mount: no directory can be made of the remote's name\nhint: name one: artifactfs mount REMOTE DIR\n",
+		"unmount":                 "artifactfs: unmount: needs a directory, --session, or --all\nhint: artifactfs unmount --help\n",
+		"unmount --all a":         "artifactfs: unmount: takes directories and sessions, or --all, not both\nhint: artifactfs unmount --help\n",
+		"status a b":              "artifactfs: status: takes [DIR], got 2 arguments\nhint: artifactfs status --help\n",
+		"list a":                  "artifactfs: list: takes no arguments, got 1 argument\nhint: artifactfs list --help\n",
+		"prefetch":                "artifactfs: prefetch: takes DIR [PATHSPEC...], got 0 arguments\nhint: artifactfs prefetch --help\n",
+		"daemon --idle-exit=-1s":  "artifactfs: daemon: --idle-exit is negative\nhint: artifactfs daemon --help\n",
+		"completion tcsh":         "artifactfs: completion: invalid argument \"tcsh\" for \"artifactfs completion\"\nhint: artifactfs completion --help\n",
+		"status --log-level=loud": "artifactfs: status: invalid argument \"loud\" for \"--log-level\" flag: must be one of debug|info|warn|error\nhint: artifactfs status --help\n",
 	} {
 		r := a.run(strings.Fields(line)...)
 		if r.code != control.ExitUsage || r.stdout != "" || r.stderr != want {
@@ -269,10 +281,10 @@ func TestUsageErrors(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	a := newAfs(t)
-	if got := a.ok("version"); !strings.HasPrefix(got, "artifactfs ") || !strings.Contains(got, "protocol 1)") {
+	if got := a.ok("version"); !strings.HasPrefix(got, "artifactfs ") || !strings.Contains(got, "protocol 2)") {
 		t.Errorf("version: %q", got)
 	}
-	if got := a.ok("version", "--json"); !strings.Contains(got, `"protocol":1`) {
+	if got := a.ok("version", "--json"); !strings.Contains(got, `"protocol":2`) {
 		t.Errorf("version --json: %q", got)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/config"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/daemon"
 )
@@ -37,15 +38,27 @@ missing, and must be empty; left out, it is the repository's name in the current
 Credentials come from the URL, from $ARTIFACTFS_TOKEN or --token-file, or from git's credential helpers. They are kept
 in memory and nowhere else.
 
-What is hydrated stays in a cache on disk that all mounts share. Every mount is read-only for now.`,
+What is changed in the mount is kept on this host, in a session: mounting REMOTE at DIR again goes on with it, on top of
+the commit it began with, until artifactfs unmount --discard throws it away. A mount without changes leaves nothing.
+--session names the work, so that it can be mounted anywhere. --read-only shows the repository alone, or with --session
+what a session has made of it.
+
+Paths that --redirect names, such as node_modules, live in a plain directory outside of the mount as soon as somebody
+makes them, and are thrown away with the mount: that is quicker, and they count as no change. Without the flag they are
+those of redirect = ["PATH", ...] in .artifactfs.toml in the root of the repository and in
+~/.config/artifactfs/config.toml, together; --redirect "" has none.
+
+What is hydrated stays in a cache on disk that all mounts share.`,
 		Example: `  artifactfs mount https://github.com/git/git
   artifactfs mount git@example.org:team/app.git /srv/app --ref v2.1
   artifactfs mount ~/src/app /tmp/app --wait all --prefetch all
+  artifactfs mount https://example.org/app.git /srv/fix --session fix-login --redirect node_modules,web/dist
   artifactfs mount https://example.org/app.git app --foreground --log-format json
   artifactfs mount https://example.org/app.git --json | jq .timings_ms`,
 		Args: arguments(1, 2, "REMOTE [DIR]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r.PrefetchBudget, r.CacheSize, r.Token = int64(budget), int64(cache), a.token
+			r.RedirectsOnly = cmd.Flags().Changed("redirect")
 			if err := completeRequest(r, args); err != nil {
 				return err
 			}
@@ -61,7 +74,9 @@ What is hydrated stays in a cache on disk that all mounts share. Every mount is 
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&r.Ref, "ref", "", "branch, tag, full ref `NAME` or commit id (default: the remote's HEAD)")
-	f.BoolVar(&r.ReadOnly, "read-only", false, "refuse writes; for now every mount does, with or without it")
+	f.StringVar(&r.Session, "session", "", "`NAME` of the work to go on with or to begin (default: one made of REMOTE\nand DIR; with --read-only: none)")
+	f.BoolVar(&r.ReadOnly, "read-only", false, "refuse writes")
+	f.StringSliceVar(&r.Redirects, "redirect", nil, "`PATH`s in the mount, with commas between, that live outside of it")
 	f.Var(newChoice(&r.Wait, control.WaitTree, control.WaitTree, control.WaitGit, control.WaitAll), "wait", "return when the tree is readable, when git is ready, too,\nor when what --prefetch names is hydrated, too")
 	f.Var(newChoice(&r.History, control.HistoryBackground, control.HistoryBackground, control.HistoryFull, control.HistoryNone), "history", "when the commits behind the mounted one come: behind the\nmount, before it counts as done, or never")
 	f.Var(newChoice(&r.Prefetch, control.PrefetchAuto, control.PrefetchAuto, control.PrefetchAll, control.PrefetchNone), "prefetch", "what to hydrate before it is read: by likely need up to\nthe budget, everything, or nothing")
@@ -90,6 +105,14 @@ func completeRequest(r *control.MountRequest, args []string) error {
 	}
 	if r.Timeout < 0 {
 		return fail("", "--timeout is negative", "")
+	}
+	if r.Session != "" {
+		if err := control.ValidSession(r.Session); err != nil {
+			return fail("", err.Cause, "")
+		}
+	}
+	if err := completeRedirects(r); err != nil {
+		return err
 	}
 	if isPath(r.Remote) {
 		abs, err := filepath.Abs(r.Remote)
@@ -123,6 +146,28 @@ func completeRequest(r *control.MountRequest, args []string) error {
 		abs = filepath.Join(parent, filepath.Base(abs))
 	}
 	r.Dir = abs
+	return nil
+}
+
+// completeRedirects cleans what the flag says; without it the user's configuration speaks.
+func completeRedirects(r *control.MountRequest) error {
+	if r.ReadOnly && len(r.Redirects) > 0 {
+		return &control.Error{Code: control.ExitUsage, Verb: "mount", Cause: "--redirect makes no sense with --read-only"}
+	}
+	if !r.RedirectsOnly {
+		file, err := config.Read(config.UserFile())
+		if err != nil {
+			return &control.Error{Code: control.ExitUsage, Verb: "mount", Cause: err.Error(), Hint: `it may hold redirect = ["PATH", ...]`}
+		}
+		r.Redirects = file.Redirect
+	}
+	if r.ReadOnly {
+		r.Redirects = nil
+	}
+	var err error
+	if r.Redirects, err = config.Paths(r.Redirects); err != nil {
+		return &control.Error{Code: control.ExitUsage, Verb: "mount", Cause: "--redirect: " + err.Error(), Hint: "artifactfs mount --help"}
+	}
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"syscall"
@@ -25,7 +26,7 @@ func TestMountPrintsTheContract(t *testing.T) {
 	serve(t, control.DaemonSocket(a.state), f)
 	got := a.ok("mount", "https://127.0.0.1/team/app.git", "--json")
 	want := `{"id":"m1","dir":"` + a.dir + `/app","remote":"https://127.0.0.1/team/app.git","ref":"main",` +
-		`"commit":"0123456789abcdef0123456789abcdef01234567","session":"","files":14103,` +
+		`"commit":"0123456789abcdef0123456789abcdef01234567","session":"","resumed":false,"changed":0,"files":14103,` +
 		`"timings_ms":{"connect":1,"tree":2,"trees":0,"mounted":3,"total":4}}` + "\n"
 	if got != want {
 		t.Errorf("got  %swant %s", got, want)
@@ -44,21 +45,25 @@ func TestMountAsksForWhatTheFlagsSay(t *testing.T) {
 	if err := os.Symlink(a.dir, filepath.Join(filepath.Dir(a.dir), "link")); err != nil {
 		t.Fatal(err)
 	}
-	a.ok("mount", "../repo", "../link/m", "--ref=v1", "--read-only", "--history=full", "--prefetch=none", "--prefetch-budget=3M", "--wait=git",
+	a.ok("mount", "../repo", "../link/m", "--ref=v1", "--session=s.1", "--redirect=x/./y,z", "--history=full", "--prefetch=none", "--prefetch-budget=3M", "--wait=git",
 		"--allow-other", "--uid=7", "--gid=8", "--cache-size=2GiB", "--token-file=tok", "--timeout=90s")
 	a.ok("mount", "repo")
+	a.ok("mount", "repo", "--read-only", "--redirect=")
 	want := []control.MountRequest{{
-		Remote: filepath.Dir(a.dir) + "/repo", Dir: a.dir + "/m", Ref: "v1", ReadOnly: true, History: "full", Prefetch: "none",
+		Remote: filepath.Dir(a.dir) + "/repo", Dir: a.dir + "/m", Ref: "v1", Session: "s.1", Redirects: []string{"x/y", "z"}, RedirectsOnly: true, History: "full", Prefetch: "none",
 		PrefetchBudget: 3 << 20, Wait: "git", AllowOther: true, UID: 7, GID: 8, CacheSize: 2 << 30, TokenFile: a.dir + "/tok",
 		Timeout: 90 * time.Second, Token: "hunter2",
 	}, {
 		Remote: a.dir + "/repo", Dir: a.dir + "/repo", History: "background", Prefetch: "auto", Wait: "tree",
 		UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), Token: "hunter2",
+	}, {
+		Remote: a.dir + "/repo", Dir: a.dir + "/repo", ReadOnly: true, RedirectsOnly: true, History: "background", Prefetch: "auto", Wait: "tree",
+		UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), Token: "hunter2",
 	}}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for i, r := range f.requests {
-		if r != want[i] || r.Token != want[i].Token {
+		if !reflect.DeepEqual(r, want[i]) || r.Token != want[i].Token {
 			t.Errorf("request %d\n got %+v\nwant %+v", i, r, want[i])
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/daemon"
 )
 
 const (
@@ -46,7 +47,10 @@ func (a *app) serveMount(ctx context.Context, r control.MountRequest) (err error
 	if err != nil {
 		return failure("mount", r.Dir, err)
 	}
-	defer func() { err = errors.Join(err, closeHost(h)) }()
+	defer func() {
+		err = errors.Join(err, closeHost(h))
+		a.sayWhatIsKept(r.Dir)
+	}()
 	socket := a.socket
 	if socket == "" {
 		socket = control.MountSocket(a.state, os.Getpid())
@@ -72,6 +76,16 @@ func (a *app) serveMount(ctx context.Context, r control.MountRequest) (err error
 	case <-ctx.Done():
 	}
 	return nil
+}
+
+// sayWhatIsKept tells of what a mount in the foreground left.
+func (a *app) sayWhatIsKept(dir string) {
+	kept, _ := daemon.Kept(a.state)
+	for _, k := range kept {
+		if k.Dir == dir && k.Overlay.Changed >= 0 {
+			a.sayKept(k, k.Overlay.Changed)
+		}
+	}
 }
 
 // serveUntilClosed answers in the background; the returned function closes the server and waits for its end.

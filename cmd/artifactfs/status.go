@@ -17,7 +17,8 @@ func (a *app) statusCommand() *cobra.Command {
 		Use:   "status [DIR]",
 		Short: "Tell how mounts are doing",
 		Long: `Status tells of the mount at DIR, or of all: what is mounted, how much of it is on this host, what went over the
-network, and what is still wanted. DIR may also be a directory inside a mount.
+network, what is still wanted, and what was changed. DIR may also be a directory inside a mount. Sessions whose work is
+kept while they are not mounted are told of, too; DIR is then where they were mounted last.
 
 With --json it prints {"mounts":[...]}, or with DIR that one mount's object.`,
 		Example: `  artifactfs status
@@ -34,7 +35,11 @@ func (a *app) status(ctx context.Context, args []string) error {
 	if len(args) > 0 {
 		m, err := find(all, asked, "status", args[0])
 		if err != nil {
-			return err
+			kept, ok := findKept(all, args[0])
+			if !ok {
+				return err
+			}
+			m = kept
 		}
 		if a.json {
 			return printJSON(a.stdout, m.MountStatus)
@@ -82,7 +87,10 @@ func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 	if !m.Since.IsZero() {
 		state = append(state, "for "+age(now.Sub(m.Since)))
 	}
-	line("state", "%s (pid %d)", strings.Join(state, ", "), m.PID)
+	if m.PID != 0 {
+		state[len(state)-1] += fmt.Sprintf(" (pid %d)", m.PID)
+	}
+	line("state", "%s", strings.Join(state, ", "))
 	for _, note := range m.Notes {
 		line("note", "%s", note)
 	}
@@ -94,6 +102,10 @@ func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 	}
 	line("remote", "%s", m.Remote)
 	line("ref", "%s", refAndCommit(m))
+	if m.State == control.StateUnmounted {
+		changedLines(m, line)
+		return
+	}
 	line("history", "%s", historyText(m))
 	files := plural(m.Tree.Files, "file")
 	if !m.Tree.Complete {
@@ -106,11 +118,29 @@ func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 	if m.Queue != (control.QueueStatus{}) {
 		line("queue", "%s waited for, %s in the background", count(m.Queue.Foreground), count(m.Queue.Background))
 	}
-	if m.Overlay.Changed > 0 {
+	changedLines(m, line)
+	for _, r := range m.Redirects {
+		arrow := "->"
+		if !r.Active {
+			arrow = "not yet ->"
+		}
+		line("redirect", "%s %s %s", r.Path, arrow, r.Target)
+	}
+}
+
+// changedLines tell of the work.
+func changedLines(m control.MountStatus, line func(label, format string, args ...any)) {
+	switch {
+	case m.Overlay.Changed < 0:
+		line("changed", "cannot be told; artifactfs doctor tells more")
+	case m.Overlay.Changed > 0:
 		line("changed", "%s, %s", plural(m.Overlay.Changed, "path"), bytesOf(m.Overlay.Bytes))
 	}
-	if s := m.Session; s.Name != "" {
+	switch s := m.Session; {
+	case s.Name != "" && s.Remote != "":
 		line("session", "%s on %s, %d pending", s.Name, s.Remote, s.Pending)
+	case s.Name != "":
+		line("session", "%s", s.Name)
 	}
 }
 

@@ -76,7 +76,7 @@ func TestPreparingMountTellsWhatIsKnown(t *testing.T) {
 	if got := a.ok("status"); got != "/p\n  state     preparing (pid 7)\n" {
 		t.Errorf("status:\n%s", got)
 	}
-	if got := a.ok("list"); !strings.HasSuffix(got, "/p   -    preparing  0      0 of 0    \n") {
+	if got := a.ok("list"); !strings.HasSuffix(got, "/p   -    preparing  0      0 of 0    0        -        \n") {
 		t.Errorf("list:\n%q", got)
 	}
 }
@@ -111,10 +111,10 @@ func TestListShowsEveryDaemon(t *testing.T) {
 	a := newAfs(t)
 	serve(t, control.DaemonSocket(a.state), newFakeDaemon(mountStatus("/b"), mountStatus("/a/long/name")))
 	serve(t, control.MountSocket(a.state, 7), newFakeDaemon(mountStatus("/c")))
-	want := `DIR           REF   STATE    FILES   HYDRATED          REMOTE
-/a/long/name  main  mounted  14,103  13,899 of 13,900  https://127.0.0.1/app
-/b            main  mounted  14,103  13,899 of 13,900  https://127.0.0.1/app
-/c            main  mounted  14,103  13,899 of 13,900  https://127.0.0.1/app
+	want := `DIR           REF   STATE    FILES   HYDRATED          CHANGED  SESSION  REMOTE
+/a/long/name  main  mounted  14,103  13,899 of 13,900  0        -        https://127.0.0.1/app
+/b            main  mounted  14,103  13,899 of 13,900  0        -        https://127.0.0.1/app
+/c            main  mounted  14,103  13,899 of 13,900  0        -        https://127.0.0.1/app
 `
 	if got := a.ok("list"); got != want {
 		t.Errorf("got\n%s", got)
@@ -161,7 +161,7 @@ func TestUnmount(t *testing.T) {
 	f.mu.Lock()
 	f.busy = ""
 	f.mu.Unlock()
-	if got := a.ok("unmount", "--all", "--json"); got != `{"unmounted":[{"id":"m1","dir":"/busy"}]}`+"\n" {
+	if got := a.ok("unmount", "--all", "--json"); got != `{"unmounted":[{"id":"m1","dir":"/busy","session":"","kept":0}]}`+"\n" {
 		t.Errorf("--json: %s", got)
 	}
 	await(t, ended)

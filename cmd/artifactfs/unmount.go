@@ -4,50 +4,115 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/daemon"
 )
 
+type unmountOptions struct {
+	dirs, sessions []string
+	all, discard   bool
+}
+
 func (a *app) unmountCommand() *cobra.Command {
-	var all bool
+	var o unmountOptions
 	cmd := &cobra.Command{
-		Use:     "unmount [DIR...] [--all]",
+		Use:     "unmount [DIR...] [--session NAME] [--all]",
 		Aliases: []string{"umount"},
 		Short:   "End mounts",
-		Long: `Unmount ends the mounts at the named directories. A directory that mount made is removed again. What was hydrated
-stays in the cache for the next mount.
+		Long: `Unmount ends the mounts at the named directories, or of the named sessions. A directory that mount made is removed
+again. What was hydrated stays in the cache for the next mount.
+
+What was changed in a mount is kept on this host, and unmount says how to go on with it. With --discard it is thrown
+away, also that of a session that is not mounted; DIR is then where it was mounted last. There is no way back.
 
 A mount that a process still uses stays as it is, and the command fails.`,
 		Example: `  artifactfs unmount git
   artifactfs unmount /srv/a /srv/b
+  artifactfs unmount git --discard
+  artifactfs unmount --session fix-login
   artifactfs unmount --all        # and the background daemon ends, too`,
 		Args: func(cmd *cobra.Command, args []string) error {
+			named := len(args) + len(o.sessions)
 			switch {
-			case all && len(args) > 0:
-				return errors.New("takes directories or --all, not both")
-			case !all && len(args) == 0:
-				return errors.New("needs a directory, or --all")
+			case o.all && named > 0:
+				return errors.New("takes directories and sessions, or --all, not both")
+			case o.all && o.discard:
+				return errors.New("throws away only what is named: --discard does not go with --all")
+			case !o.all && named == 0:
+				return errors.New("needs a directory, --session, or --all")
+			}
+			for _, name := range o.sessions {
+				if err := control.ValidSession(name); err != nil {
+					return errors.New(err.Cause)
+				}
 			}
 			return nil
 		},
-		RunE:              func(cmd *cobra.Command, args []string) error { return a.unmount(cmd.Context(), args, all) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.dirs = args
+			return a.unmount(cmd.Context(), o)
+		},
 		ValidArgsFunction: a.completeMounts(1 << 10),
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "end every mount of the state directory")
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringArrayVar(&o.sessions, "session", nil, "end the mount of the session `NAME`, wherever it is")
+	f.BoolVar(&o.discard, "discard", false, "throw away what was changed")
+	f.BoolVar(&o.all, "all", false, "end every mount of the state directory")
 	return cmd
 }
 
+// unmounted is what became of one mount or session.
+type unmounted struct {
+	control.UnmountReply
+	Discarded bool `json:"discarded,omitempty"`
+}
+
 // unmount goes on after a failure; the first one decides the exit code and the others are printed before it.
-func (a *app) unmount(ctx context.Context, dirs []string, all bool) error {
+func (a *app) unmount(ctx context.Context, o unmountOptions) error {
 	mounts, asked := a.mounts(ctx)
-	var targets []served
-	var errs []error
-	for _, dir := range dirs {
+	targets, errs := choose(mounts, asked, o)
+	done := []unmounted{}
+	for _, m := range targets {
+		reply, err := a.unmountOne(ctx, m, o.discard)
+		if err != nil {
+			errs = append(errs, failure("unmount", m.Dir, err))
+			continue
+		}
+		done = append(done, reply)
+		if !a.json {
+			what := "unmounted " + reply.Dir
+			if !m.mounted() {
+				what = "discarded session " + m.Session.Name
+			}
+			fmt.Fprintln(a.stdout, what)
+		}
+		if reply.Session != "" {
+			a.sayKept(m.MountStatus, reply.Kept)
+		}
+	}
+	if o.all && errors.Join(errs...) == nil {
+		errs = append(errs, a.endDaemon(ctx))
+	}
+	if a.json {
+		errs = append(errs, printJSON(a.stdout, map[string]any{"unmounted": done}))
+	}
+	return a.reportAll(errs)
+}
+
+// choose finds what is named.
+func choose(mounts []served, asked error, o unmountOptions) (targets []served, errs []error) {
+	for _, dir := range o.dirs {
 		m, err := find(mounts, asked, "unmount", dir)
 		if err == nil && !isDir(m.Dir, dir) {
 			err = notMounted("unmount", dir)
+		}
+		if kept, ok := findKept(mounts, dir); ok && err != nil && o.discard {
+			m, err = kept, nil
 		}
 		if err != nil {
 			errs = append(errs, err)
@@ -55,29 +120,48 @@ func (a *app) unmount(ctx context.Context, dirs []string, all bool) error {
 		}
 		targets = append(targets, m)
 	}
-	if all {
-		targets = mounts
+	for _, name := range o.sessions {
+		at := slices.IndexFunc(mounts, func(m served) bool { return m.Session.Name == name })
+		switch {
+		case at >= 0 && (mounts[at].mounted() || o.discard):
+			targets = append(targets, mounts[at])
+		case at >= 0:
+			errs = append(errs, &control.Error{Code: control.ExitNotMounted, Verb: "unmount", Object: "session " + name, Cause: "it is not mounted",
+				Hint: "--discard throws away what is kept of it"})
+		case asked != nil:
+			errs = append(errs, asked)
+		default:
+			errs = append(errs, &control.Error{Code: control.ExitNotMounted, Verb: "unmount", Object: "session " + name, Cause: "there is no such session",
+				Hint: "artifactfs list shows what there is"})
+		}
+	}
+	if o.all {
+		for _, m := range mounts {
+			if m.mounted() {
+				targets = append(targets, m)
+			}
+		}
 		errs = append(errs, asked)
 	}
-	done := []control.UnmountReply{}
-	for _, m := range targets {
-		reply, err := m.client.Unmount(ctx, control.UnmountRequest{Dir: m.Dir})
-		if err != nil {
-			errs = append(errs, failure("unmount", m.Dir, err))
-			continue
-		}
-		done = append(done, reply)
-		if !a.json {
-			fmt.Fprintf(a.stdout, "unmounted %s\n", reply.Dir)
-		}
+	return targets, errs
+}
+
+func (a *app) unmountOne(ctx context.Context, m served, discard bool) (unmounted, error) {
+	if !m.mounted() {
+		err := daemon.Discard(a.state, m.Session.Name)
+		return unmounted{control.UnmountReply{ID: m.ID, Dir: m.Dir}, true}, err
 	}
-	if all && errors.Join(errs...) == nil {
-		errs = append(errs, a.endDaemon(ctx))
+	reply, err := m.client.Unmount(ctx, control.UnmountRequest{Dir: m.Dir, Discard: discard})
+	return unmounted{reply, discard}, err
+}
+
+// sayKept says where the work is, beside the result: whoever only reads that misses nothing he would have to do.
+func (a *app) sayKept(m control.MountStatus, changed int64) {
+	what := plural(changed, "changed path")
+	if changed == 0 {
+		what = "git objects"
 	}
-	if a.json {
-		errs = append(errs, printJSON(a.stdout, map[string]any{"unmounted": done}))
-	}
-	return a.reportAll(errs)
+	fmt.Fprintf(a.stderr, "artifactfs: kept %s in session %s (%s goes on with them)\n", what, m.Session.Name, resumeCommand(m))
 }
 
 // endDaemon ends the shared daemon, if there is one; those in the foreground end with their mount.

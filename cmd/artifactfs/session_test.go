@@ -1,0 +1,175 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// keep puts a session that is not mounted into the state directory.
+func (a *afs) keep(t *testing.T, session, dir string, changed int) (home string) {
+	t.Helper()
+	home = filepath.Join(a.state, "mounts", session)
+	if err := os.MkdirAll(home, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(map[string]any{
+		"version": 1, "session": session, "remote": "https://127.0.0.1/app", "dir": dir, "ref": "refs/heads/main", "format": "sha1",
+		"commit": strings.Repeat("1", 40), "tree": strings.Repeat("2", 40), "counted": true, "changed": changed, "bytes": 2048,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(home, "session.json"), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return home
+}
+
+func TestKeptSessionsAreShown(t *testing.T) {
+	a := newAfs(t)
+	a.keep(t, "fix", a.dir+"/it's", 3)
+	a.keep(t, "none", "/none", 0)
+	m := mountStatus("/m")
+	m.Session.Name, m.Overlay.Changed = "work", 2
+	serve(t, control.DaemonSocket(a.state), newFakeDaemon(m))
+	want := "DIR" + strings.Repeat(" ", len(a.dir)+4) + "REF   STATE      FILES   HYDRATED          CHANGED  SESSION  REMOTE\n"
+	if got := a.ok("list"); !strings.HasPrefix(got, want) || strings.Contains(got, "none") ||
+		!strings.Contains(got, "  main  unmounted  -       -                 3        fix      https://127.0.0.1/app\n") ||
+		!strings.Contains(got, "  main  mounted    14,103  13,899 of 13,900  2        work     https://127.0.0.1/app\n") {
+		t.Errorf("list:\n%s", got)
+	}
+	want = a.dir + `/it's
+  state     unmounted
+  remote    https://127.0.0.1/app
+  ref       main at 111111111111
+  changed   3 paths, 2.0 KiB
+  session   fix
+`
+	if got := a.ok("status", "it's"); got != want {
+		t.Errorf("status:\n%s", got)
+	}
+	if got := a.ok("status", "it's", "--json"); !strings.Contains(got, `"state":"unmounted"`) || !strings.Contains(got, `"overlay":{"changed":3,"bytes":2048}`) {
+		t.Errorf("status --json: %s", got)
+	}
+	hint := `hint: artifactfs mount https://127.0.0.1/app '` + a.dir + `/it'\''s' --session fix goes on with the session fix`
+	for _, verb := range []string{"unmount", "prefetch"} {
+		if r := a.run(verb, "it's"); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, hint) {
+			t.Errorf("%s: %+v", verb, r)
+		}
+	}
+}
+
+func TestUnmountOfSessions(t *testing.T) {
+	a := newAfs(t)
+	fix := a.keep(t, "fix", "/gone/fix", 3)
+	other := a.keep(t, "other", "/gone/other", 1)
+	mounted, second := mountStatus("/m"), mountStatus("/n")
+	mounted.Session.Name, second.Session.Name = "work", "more"
+	f := newFakeDaemon(mounted, second)
+	f.kept = map[string]control.UnmountReply{"/m": {ID: "work", Dir: "/m", Session: "work", Kept: 1}, "/n": {ID: "more", Dir: "/n", Session: "more"}}
+	serve(t, control.DaemonSocket(a.state), f)
+
+	for args, code := range map[string]int{"--session fix": control.ExitNotMounted, "--session none --discard": control.ExitNotMounted, "/gone/none --discard": control.ExitNotMounted} {
+		if r := a.run(append([]string{"unmount"}, strings.Fields(args)...)...); r.code != code || r.stdout != "" {
+			t.Errorf("unmount %s: %+v", args, r)
+		}
+	}
+	if got := a.ok("unmount", "--session", "fix", "--discard"); got != "discarded session fix\n" {
+		t.Errorf("got %q", got)
+	}
+	if _, err := os.Stat(fix); err == nil {
+		t.Error("it is still there")
+	}
+	r := a.run("unmount", "--session", "work")
+	if want := "artifactfs: kept 1 changed path in session work (artifactfs mount https://127.0.0.1/app /m --session work goes on with them)\n"; r.code != 0 || r.stdout != "unmounted /m\n" || r.stderr != want {
+		t.Errorf("%+v", r)
+	}
+	if r := a.run("unmount", "--all", "--json"); r.code != 0 || r.stdout != `{"unmounted":[{"id":"more","dir":"/n","session":"more","kept":0}]}`+"\n" || !strings.Contains(r.stderr, "kept git objects in session more") {
+		t.Errorf("%+v", r)
+	}
+	if _, err := os.Stat(other); err != nil {
+		t.Errorf("unmount --all took what was not mounted: %v", err)
+	}
+	if got := a.ok("unmount", "/gone/other", "--discard", "--json"); got != `{"unmounted":[{"id":"other","dir":"/gone/other","session":"","kept":0,"discarded":true}]}`+"\n" {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestRedirectsOfTheUser(t *testing.T) {
+	a := newAfs(t)
+	home := filepath.Join(a.dir, "config")
+	a.env = []string{"XDG_CONFIG_HOME=" + home}
+	f := newFakeDaemon()
+	serve(t, control.DaemonSocket(a.state), f)
+	name := filepath.Join(home, "artifactfs", "config.toml")
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write := func(text string) {
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("redirect = ['node_modules']")
+	a.ok("mount", "repo", "m1")
+	a.ok("mount", "repo", "m2", "--redirect", "target")
+	a.ok("mount", "repo", "m3", "--read-only")
+	f.mu.Lock()
+	var got []string
+	for _, r := range f.requests {
+		only := ""
+		if r.RedirectsOnly {
+			only = "!"
+		}
+		got = append(got, strings.Join(r.Redirects, ",")+only)
+	}
+	f.mu.Unlock()
+	if strings.Join(got, " ") != "node_modules target! " {
+		t.Errorf("asked for %q", got)
+	}
+	write("\nredirect = 3")
+	if r := a.run("mount", "repo", "m4"); r.code != control.ExitUsage || !strings.Contains(r.stderr, name) || !strings.Contains(r.stderr, "hint: it may hold") {
+		t.Errorf("bad file: %+v", r)
+	}
+}
+
+func TestDoctorTellsWhatIsWrong(t *testing.T) {
+	a := newAfs(t)
+	if r := a.run("doctor"); strings.Contains(r.stdout, a.state) {
+		t.Errorf("without a state directory: %+v", r)
+	}
+	if _, err := os.Stat(a.state); err == nil {
+		t.Error("asking made a state directory")
+	}
+	a.keep(t, "fix", "/gone/fix", 3)
+	left := filepath.Join(a.state, "mounts", "_11223344")
+	if err := os.Mkdir(left, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	r := a.run("doctor")
+	if r.code != control.ExitFailed || !strings.Contains(r.stdout, "   fix: 3 changed paths, last mounted at /gone/fix\n") ||
+		!strings.Contains(r.stdout, "!! "+left+": a killed mount left it\n   hint: artifactfs doctor --repair removes it\n") || !strings.HasPrefix(r.stderr, "artifactfs: doctor "+a.state) {
+		t.Errorf("%+v", r)
+	}
+	if r := a.run("doctor", "--repair"); !strings.Contains(r.stdout, "ok "+left+": a killed mount left it: mended\n") {
+		t.Errorf("%+v", r)
+	}
+	if _, err := os.Stat(left); err == nil {
+		t.Error("it is still there")
+	}
+	var answer struct {
+		Findings []struct {
+			Object, What string
+			Wrong        bool
+		}
+		Wrong int
+	}
+	if r := a.run("doctor", "--json"); json.Unmarshal([]byte(r.stdout), &answer) != nil || len(answer.Findings) < 1 {
+		t.Errorf("%+v", r)
+	}
+}

@@ -1,0 +1,275 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/transport"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// leaveTime is how long a mount that ends may take to tidy up its tree; nothing in there waits for a network.
+const leaveTime = 5 * time.Second
+
+var (
+	errNoSession   = errors.New("there is no such session")
+	errOtherRemote = errors.New("the session is of another remote")
+	errNoRecord    = errors.New(recordName + " is missing, and an overlay is there")
+)
+
+// otherCommitError says that a session was to go on at a commit that it did not begin with.
+type otherCommitError struct{ ref, commit, session, base string }
+
+func (e otherCommitError) Error() string {
+	return fmt.Sprintf("%s is %.12s, and the work of session %s is on top of %.12s", e.ref, e.commit, e.session, e.base)
+}
+
+// enter takes the mount's home and finds out whether there is a session to go on with.
+func (m *mount) enter(ctx context.Context) error {
+	if m.session != "" && m.request.ReadOnly {
+		if _, err := os.Lstat(filepath.Join(m.daemon.homes.dir(), m.id)); errors.Is(err, fs.ErrNotExist) {
+			return errNoSession
+		}
+	}
+	var err error
+	if m.home, err = m.daemon.homes.take(ctx, m.id, m.dir); err != nil || m.session == "" {
+		return err
+	}
+	m.record, err = readRecord(m.home.dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && hasOverlay(m.home.dir):
+		return errNoRecord
+	case errors.Is(err, fs.ErrNotExist) && m.request.ReadOnly:
+		return errNoSession
+	case errors.Is(err, fs.ErrNotExist):
+		return m.begin()
+	case err != nil:
+		return err
+	case m.record.Session != m.session:
+		return fmt.Errorf("read session %s: %w: it says %q", m.home.dir, errRecord, m.record.Session)
+	case m.record.Remote != m.store.URL():
+		return fmt.Errorf("%w: %s", errOtherRemote, m.record.Remote)
+	}
+	if !m.record.Counted && !m.request.ReadOnly {
+		if _, w, err := m.home.look(); err == nil && !w.any() {
+			return m.beginAnew(ctx)
+		}
+	}
+	m.resumed = true
+	m.request.UID, m.request.GID = m.record.UID, m.record.GID
+	return nil
+}
+
+// begin notes what the session will be; acquire adds the commit, and only then is it written down.
+func (m *mount) begin() error {
+	m.record = record{
+		Session: m.session, Remote: m.store.URL(), Dir: m.dir, Asked: m.request.Ref, UID: m.request.UID, GID: m.request.GID, Began: m.since,
+	}
+	m.home.fresh = true
+	return nil
+}
+
+// beginAnew replaces what somebody left who was killed before he had changed anything.
+func (m *mount) beginAnew(ctx context.Context) error {
+	if err := m.home.remove(); err != nil {
+		m.home = nil
+		return err
+	}
+	var err error
+	if m.home, err = m.daemon.homes.take(ctx, m.id, m.dir); err != nil {
+		return err
+	}
+	return m.begin()
+}
+
+// acquire gets the commit: what --ref names, or what the session is on top of, whatever became of the ref since.
+func (m *mount) acquire(ctx context.Context, progress func(control.Progress)) error {
+	if !m.resumed {
+		snap, err := m.store.Acquire(ctx, m.request.Ref)
+		if err != nil {
+			return remoteFault(err)
+		}
+		m.snap = snap
+		m.record.setBase(snap)
+		return nil
+	}
+	if err := m.checkRef(ctx, progress); err != nil {
+		return err
+	}
+	base, err := m.record.base()
+	if err != nil {
+		return err
+	}
+	if m.snap, err = m.store.Resume(ctx, base); err != nil {
+		return remoteFault(err)
+	}
+	if m.snap.Tree != base.Tree {
+		return fmt.Errorf("read session %s: %w: commit %s has another tree", m.home.dir, errRecord, m.record.Commit)
+	}
+	return nil
+}
+
+// checkRef sees that --ref means the commit that the session began with. If that is the ref it began with, and the
+// remote cannot be asked, it goes on.
+func (m *mount) checkRef(ctx context.Context, progress func(control.Progress)) error {
+	ref, r := m.request.Ref, m.record
+	if ref == "" || ref == r.Commit {
+		return nil
+	}
+	commit, err := m.store.Resolve(ctx, ref)
+	same := ref == r.Asked || ref == r.Ref || ref == shortRef(r.Ref)
+	switch {
+	case err != nil && ctx.Err() == nil && same && (errors.Is(err, transport.ErrUnreachable) || errors.Is(err, transport.ErrStalled)):
+		progress(control.Progress{Message: "the remote cannot be asked where " + ref + " is: going on at " + fmt.Sprintf("%.12s", r.Commit)})
+		return nil
+	case err != nil:
+		return remoteFault(err)
+	case commit.String() != r.Commit:
+		return otherCommitError{ref, commit.String(), r.Session, r.Commit}
+	}
+	return nil
+}
+
+// open opens the namespace. A session is on record before its overlay can hold anything.
+func (m *mount) open() error {
+	o := worktree.Options{
+		Root: m.snap.Tree, Time: m.snap.Time, UID: m.request.UID, GID: m.request.GID, Log: m.daemon.log.With(zap.String("mount", m.dir)),
+	}
+	if m.session != "" {
+		o.Overlay, o.OverlayReadOnly = filepath.Join(m.home.dir, "overlay"), m.request.ReadOnly
+	}
+	if m.writable() {
+		m.record.Dir, m.record.Counted = m.dir, false
+		if err := m.record.save(m.home.dir); err != nil {
+			return err
+		}
+	}
+	var err error
+	m.tree, err = worktree.Open(filepath.Join(m.home.dir, "inodes"), source{m.view}, o)
+	return err
+}
+
+func (m *mount) writable() bool { return m.session != "" && !m.request.ReadOnly }
+
+// greet says what the mount goes on with, and what is not as it should be.
+func (m *mount) greet(progress func(control.Progress)) {
+	if m.resumed {
+		progress(control.Progress{Message: fmt.Sprintf("going on with session %s: %s", m.session, changedText(m.changed()))})
+	}
+	for _, problem := range m.tree.Recovery().Problems {
+		progress(control.Progress{Message: problem})
+	}
+	for _, note := range m.redirects.notes {
+		progress(control.Progress{Message: note})
+	}
+}
+
+func changedText(n int64) string {
+	if n == 1 {
+		return "1 changed path"
+	}
+	return fmt.Sprintf("%d changed paths", n)
+}
+
+// changed counts the paths that the user changed.
+func (m *mount) changed() int64 { return max(0, m.tree.Changed()-m.redirects.placeholders()) }
+
+// outcome is what became of a mount's work when it ended.
+type outcome struct {
+	kept work  // zero if nothing was kept
+	err  error // the work could not be settled: it is kept as it is
+}
+
+// leave ends the tree of a mount that the kernel does not have any more, and keeps or removes the home. Several things
+// may be missing if the mount never came to be; a session that was there before is then left as it was.
+func (m *mount) leave() (o outcome) {
+	if m.home == nil {
+		return o
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), leaveTime)
+	defer cancel()
+	var w work
+	if m.tree != nil {
+		if m.writable() {
+			m.redirects.end(ctx)
+			w.changed, w.bytes = m.tree.Changed(), m.tree.Stats().Bytes
+		}
+		m.view.Close() // whoever of a detached mount waits for an object waits inside of the tree
+		o.err = m.tree.Close()
+	}
+	var err error
+	if w.objects, err = gitdir.HasOwnObjects(filepath.Join(m.home.dir, "git")); err != nil {
+		o.err = errors.Join(o.err, err)
+	}
+	switch {
+	case m.session == "" || m.writable() && m.discards():
+		m.removeHome()
+		return outcome{}
+	case m.request.ReadOnly, m.tree == nil && !m.home.fresh:
+		m.home.unlock()
+		return outcome{err: o.err}
+	case m.tree == nil, o.err == nil && !w.any():
+		m.removeHome()
+		return o
+	}
+	o.kept = w
+	m.record.Counted, m.record.Changed, m.record.Bytes = o.err == nil, w.changed, w.bytes
+	if err := m.record.save(m.home.dir); err != nil { // it is counted when somebody asks
+		m.daemon.log.Warn("count a session's changes", zap.String("home", m.home.dir), zap.Error(err))
+	}
+	if o.err != nil {
+		m.daemon.log.Error("settle session", zap.String("home", m.home.dir), zap.Error(o.err))
+	}
+	m.home.unlock()
+	return o
+}
+
+func (m *mount) removeHome() {
+	if err := m.home.remove(); err != nil {
+		m.daemon.log.Warn("remove mount's directory", zap.Error(err))
+	}
+}
+
+// discards says whether the work is thrown away.
+func (m *mount) discards() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.discard
+}
+
+// explainSession gives the errors of sessions their exit code and hint; false: it is none of them.
+func explainSession(e *control.Error, m *mount, err error) bool {
+	var used inUseError
+	var other otherCommitError
+	again := fmt.Sprintf("artifactfs mount %s DIR --read-only --session %s shows what can be read; artifactfs doctor --repair mends", e.Object, m.session)
+	switch {
+	case errors.As(err, &used):
+		e.Hint = "artifactfs unmount " + used.dir + " ends it there; --session NAME begins other work"
+	case errors.As(err, &other):
+		e.Code = control.ExitUsage
+		e.Hint = "without --ref the session goes on; --session NAME mounts " + other.ref + " beside it; artifactfs unmount --discard --session " + other.session + " throws its work away"
+	case errors.Is(err, errNoSession):
+		e.Code, e.Cause, e.Hint = control.ExitNotMounted, "there is no session "+m.session, "artifactfs list shows those that are kept"
+	case errors.Is(err, errOtherRemote):
+		e.Code, e.Hint = control.ExitUsage, "--session NAME begins other work"
+	case errors.Is(err, overlay.ErrVersion), errors.Is(err, errNewer):
+		e.Hint = "use the artifactfs that made it, or --session NAME to begin other work"
+	case errors.Is(err, overlay.ErrInUse):
+		e.Hint = "--session NAME begins other work"
+	case errors.Is(err, overlay.ErrDamaged), errors.Is(err, errRecord), errors.Is(err, errNoRecord), errors.Is(err, worktree.ErrTable):
+		e.Hint = again
+	default:
+		return false
+	}
+	return true
+}
