@@ -25,13 +25,14 @@ func (f *writable) GetAttr(cancel <-chan struct{}, in *raw.GetAttrIn, out *raw.A
 // attr waits for a size only where the kernel does not have it and somebody may look at it.
 func (f *writable) attr(w *waiter, in *raw.GetAttrIn) (worktree.Attr, error) {
 	n := worktree.Node(in.NodeId)
-	if f.sizes.state(n) != sizeUntold {
-		return f.tree.Attr(w, n) // of what the kernel was told no size yet, as a link: at once, or waiting
-	}
-	if a, _ := f.tree.KnownAttr(n); a.Node == n && !needsSize(in.Pid, a.Mode) {
+	untold := f.sizes.state(n) == sizeUntold
+	if a, known := f.tree.KnownAttr(n); a.Node == n && (untold || !known) && !needsSize(in.Pid, a.Mode) {
 		return a, nil
 	}
-	return f.tell(w, n)
+	if untold {
+		return f.tell(w, n)
+	}
+	return f.tree.Attr(w, n)
 }
 
 // SetAttr changes what it is asked to. The kernel says times itself: with a writeback cache it is who knows when a

@@ -10,9 +10,14 @@ import (
 )
 
 func (f *writable) Read(cancel <-chan struct{}, in *raw.ReadIn, buf []byte) (raw.ReadResult, raw.Status) {
+	n := worktree.Node(in.NodeId)
+	if f.resized.wrong(n) {
+		f.ops.add(opRead)
+		return nil, raw.EIO // the cause was logged when it was found
+	}
 	result, err := f.read(cancel, in, buf)
 	if errors.Is(err, worktree.ErrResized) {
-		f.lookAgain(worktree.Node(in.NodeId))
+		f.lookAgain(n)
 	}
 	return result, f.fail(opRead, &in.InHeader, err)
 }

@@ -37,25 +37,41 @@ func mount(t testing.TB, files map[string]worktreetest.File) *mounted {
 	return mountSource(t, worktreetest.New(files), filepath.Join(t.TempDir(), "inodes"))
 }
 
-// mountSource mounts a source with an inode table, and takes the mount away when the test ends.
+// mountSource mounts a source with an inode table, read-only, and takes the mount away when the test ends.
 func mountSource(t testing.TB, src *worktreetest.Source, table string) *mounted {
+	t.Helper()
+	return mountTree(t, src, table, "", Options{ReadOnly: true})
+}
+
+// mountTree mounts a source, with an overlay unless that is "".
+func mountTree(t testing.TB, src *worktreetest.Source, table, overlay string, o Options) *mounted {
 	t.Helper()
 	if f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0); err != nil {
 		t.Skipf("no FUSE here: %v", err)
 	} else {
 		f.Close()
 	}
-	tree, err := worktree.Open(table, src, worktree.Options{Root: src.Root, Time: commitTime, UID: uint32(os.Getuid()), GID: uint32(os.Getgid())})
+	core, logs := observer.New(zapcore.DebugLevel)
+	tree, err := worktree.Open(table, src, worktree.Options{
+		Root: src.Root, Time: commitTime, UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), Overlay: overlay, Log: zap.New(core),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	core, logs := observer.New(zapcore.DebugLevel)
+	o.FsName, o.StatFS, o.Log = "https://example.com/repo", "/", zap.New(core)
 	m := &mounted{TB: t, tree: tree, src: src, dir: t.TempDir(), logs: logs}
-	if m.Server, err = Mount(tree, m.dir, Options{FsName: "https://example.com/repo", ReadOnly: true, StatFS: "/", Log: zap.New(core)}); err != nil {
+	if m.Server, err = Mount(tree, m.dir, o); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(m.end)
 	return m
+}
+
+// edit mounts files so that they can be changed.
+func edit(t testing.TB, files map[string]worktreetest.File) *mounted {
+	t.Helper()
+	state := t.TempDir()
+	return mountTree(t, worktreetest.New(files), filepath.Join(state, "inodes"), filepath.Join(state, "overlay"), Options{AllowOther: os.Getuid() == 0})
 }
 
 // end unmounts, by force if it must, so that a failing test leaves nothing that hangs.

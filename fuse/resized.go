@@ -9,32 +9,56 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// resized counts, for files whose size was told wrong, how often. With a writeback cache the kernel takes no other
-// size for a file that it knows, but it takes a node of another generation for another file (fs/fuse/inode.c,
-// fuse_iget): it looks at that afresh, and whoever has the old one open gets EIO from then on.
+// resized knows the files whose size was told wrong. With a writeback cache the kernel takes no other size for a file
+// that it knows, but it takes a node of another generation for another file (fs/fuse/inode.c, fuse_iget): it looks at
+// that afresh, and whoever has the old one open gets EIO from then on. Until it is shown the new generation every READ
+// fails: behind one that failed it tries again page by page, and would fill up what the wrong size has too much with
+// zeros.
 type resized struct {
 	any atomic.Bool // there hardly ever is one
 
-	mu     sync.Mutex
-	counts map[worktree.Node]uint64
+	mu    sync.Mutex
+	files map[worktree.Node]renewal
 }
 
-func (r *resized) generation(n worktree.Node) uint64 {
+type renewal struct {
+	generation uint64
+	shown      bool // to the kernel
+}
+
+// show gives the generation of a node that the kernel is about to be shown.
+func (r *resized) show(n worktree.Node) uint64 {
 	if !r.any.Load() {
 		return 0
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.counts[n]
+	f, ok := r.files[n]
+	if ok && !f.shown {
+		f.shown = true
+		r.files[n] = f
+	}
+	return f.generation
+}
+
+// wrong says whether the kernel still has the wrong size of a file.
+func (r *resized) wrong(n worktree.Node) bool {
+	if !r.any.Load() {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f, ok := r.files[n]
+	return ok && !f.shown
 }
 
 func (r *resized) add(n worktree.Node) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.counts == nil {
-		r.counts = make(map[worktree.Node]uint64)
+	if r.files == nil {
+		r.files = make(map[worktree.Node]renewal)
 	}
-	r.counts[n]++
+	r.files[n] = renewal{generation: r.files[n].generation + 1}
 	r.any.Store(true)
 }
 

@@ -35,12 +35,12 @@ type sizes struct {
 	telling [64]sync.Mutex // by node: held while the kernel is being told a size
 }
 
-// sizePage has the states of 16384 nodes.
-type sizePage [1024]atomic.Uint32
+// sizePage has the states of nodesInPage nodes.
+type sizePage [nodesInPage / nodesInWord]atomic.Uint32
 
 const (
 	nodesInWord = 16
-	nodesInPage = nodesInWord * len(sizePage{})
+	nodesInPage = 1 << 14
 )
 
 type sizeState uint32
@@ -52,7 +52,7 @@ const (
 )
 
 func (s *sizes) word(n worktree.Node) (w *atomic.Uint32, shift uint) {
-	page, in := int(n)/nodesInPage, int(n)%nodesInPage
+	page, in := int(n/nodesInPage), int(n%nodesInPage)
 	pages := s.pages.Load()
 	if pages == nil || page >= len(*pages) {
 		pages = s.extend(page)

@@ -29,7 +29,7 @@ func (f *writable) fillEntry(out *raw.EntryOut, a worktree.Attr) {
 	f.tree.Remember(a.Node)
 	a, until := f.shown(a)
 	fillEntry(out, a)
-	out.Generation = f.resized.generation(a.Node)
+	out.Generation = f.resized.show(a.Node)
 	if !until {
 		out.SetAttrTimeout(0)
 	}

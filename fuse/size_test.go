@@ -1,0 +1,383 @@
+package fuse
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/worktree"
+	"github.com/artifactfs/artifactfs/worktree/worktreetest"
+)
+
+// oddSizes are those where the last byte is alone in its page, or nearly.
+var oddSizes = []int{0, 1, 5, 4095, 4096, 4097, 8192, 8193, 100_000}
+
+func pattern(n int) string {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte('a' + i/7%26)
+	}
+	return string(b)
+}
+
+// A size that was not known at the look-up is right for whoever asks in whatever way first.
+func TestUnknownSizes(t *testing.T) {
+	ways := map[string]func(path string) (got, want string, err error){}
+	size := 0
+	content := func(n int) string { return pattern(n) }
+	ways["stat"] = func(path string) (string, string, error) {
+		st, err := os.Lstat(path)
+		if err != nil {
+			return "", "", err
+		}
+		return fmt.Sprint(st.Size()), fmt.Sprint(size), nil
+	}
+	ways["read"] = func(path string) (string, string, error) {
+		fd, err := unix.Open(path, unix.O_RDONLY, 0)
+		if err != nil {
+			return "", "", err
+		}
+		defer unix.Close(fd)
+		buf := make([]byte, size+100)
+		n, err := unix.Read(fd, buf)
+		return string(buf[:max(n, 0)]), content(size), err
+	}
+	ways["seek to the end"] = func(path string) (string, string, error) {
+		fd, err := unix.Open(path, unix.O_WRONLY, 0)
+		if err != nil {
+			return "", "", err
+		}
+		defer unix.Close(fd)
+		end, err := unix.Seek(fd, 0, unix.SEEK_END)
+		return fmt.Sprint(end), fmt.Sprint(size), err
+	}
+	ways["append"] = func(path string) (string, string, error) {
+		fd, err := unix.Open(path, unix.O_WRONLY|unix.O_APPEND, 0)
+		if err != nil {
+			return "", "", err
+		}
+		_, err = unix.Write(fd, []byte("more"))
+		unix.Close(fd)
+		if err != nil {
+			return "", "", err
+		}
+		b, err := os.ReadFile(path)
+		return string(b), content(size) + "more", err
+	}
+	ways["write at the start"] = func(path string) (string, string, error) {
+		fd, err := unix.Open(path, unix.O_WRONLY, 0)
+		if err != nil {
+			return "", "", err
+		}
+		_, err = unix.Pwrite(fd, []byte("#"), 0)
+		unix.Close(fd)
+		if err != nil {
+			return "", "", err
+		}
+		b, err := os.ReadFile(path)
+		return string(b), "#" + content(size)[min(size, 1):], err
+	}
+	ways["truncate"] = func(path string) (string, string, error) {
+		if err := os.Truncate(path, 4097); err != nil {
+			return "", "", err
+		}
+		b, err := os.ReadFile(path)
+		return string(b), (content(size) + strings.Repeat("\x00", 4097))[:4097], err
+	}
+	ways["allocate"] = func(path string) (string, string, error) {
+		fd, err := unix.Open(path, unix.O_WRONLY, 0)
+		if err != nil {
+			return "", "", err
+		}
+		err = unix.Fallocate(fd, 0, 0, 10)
+		unix.Close(fd)
+		if err != nil {
+			return "", "", err
+		}
+		b, err := os.ReadFile(path)
+		return string(b), content(size) + strings.Repeat("\x00", max(0, 10-size)), err
+	}
+	ways["sendfile"] = func(path string) (string, string, error) {
+		out, err := os.Create(t.TempDir() + "/out")
+		if err != nil {
+			return "", "", err
+		}
+		defer out.Close()
+		fd, err := unix.Open(path, unix.O_RDONLY, 0)
+		if err != nil {
+			return "", "", err
+		}
+		defer unix.Close(fd)
+		for n := 1; n > 0 && err == nil; {
+			n, err = unix.Sendfile(int(out.Fd()), fd, nil, 1<<20)
+		}
+		b, readErr := os.ReadFile(out.Name())
+		if err == nil {
+			err = readErr
+		}
+		return string(b), content(size), err
+	}
+	for name, f := range ways {
+		t.Run(name, func(t *testing.T) {
+			files := make(map[string]worktreetest.File)
+			for _, size = range oddSizes {
+				files[fmt.Sprint(size)] = worktreetest.File{Data: pattern(size)}
+			}
+			m := edit(t, files)
+			for _, size = range oddSizes {
+				if got, want, err := f(m.path(fmt.Sprint(size))); err != nil || got != want {
+					t.Errorf("%d bytes: got %d %.20q, want %d %.20q, %v", size, len(got), got, len(want), want, err)
+				}
+				st, err := os.Stat(m.path(fmt.Sprint(size)))
+				b, readErr := os.ReadFile(m.path(fmt.Sprint(size)))
+				if err != nil || readErr != nil || st.Size() != int64(len(b)) {
+					t.Errorf("%d bytes: then stat says %d, there are %d; %v, %v", size, st.Size(), len(b), err, readErr)
+				}
+			}
+		})
+	}
+}
+
+// What needs no size waits for none, neither in the system call nor in the program that people use for it.
+func TestNoSizeNeeded(t *testing.T) {
+	commands := []string{
+		"rm f", "rm -f f", "unlink f", "mv f g", "mv -f other f", "chmod 700 f", "chmod -R go= .", "touch f", "touch -d @5 f", "ln f g", "chown 0 f",
+		": > f", "cp /dev/null f", "printf new > f", "rm link", "mv link g", "ln -sfn elsewhere link", "rm -r .git/../dir", "mv dir moved && rm -r moved",
+		"exec 3>>f", "test -w f", "ls", "ls --color=always", "mkdir new && mv f new/", "python3 -c 'import os; os.truncate(\"f\", 0)'",
+	}
+	for _, command := range commands {
+		t.Run(command, func(t *testing.T) {
+			m := edit(t, map[string]worktreetest.File{
+				"f": {Data: "content"}, "other": {Data: "other content"}, "dir/a": {Data: "deep"}, ".git/x": {},
+				"link": {Mode: object.ModeSymlink, Data: "f"},
+			})
+			for _, path := range []string{"f", "other", "dir/a", "link"} {
+				m.src.Rule(path, worktreetest.Rule{Err: os.ErrDeadlineExceeded})
+			}
+			m.run("sh", "-c", command)
+			if n := m.src.Calls("Size") + m.src.Calls("Open"); n != 0 {
+				t.Errorf("asked %d times for what is not needed", n)
+			}
+		})
+	}
+}
+
+// The same while somebody else waits for the size; and that one gets what is right in the end.
+func TestBlockedSize(t *testing.T) {
+	files := map[string]worktreetest.File{"big": {Data: pattern(4097)}}
+	for _, name := range []string{"rm", "mv", "chmod", "ln", "touch", "trunc", "open"} {
+		files[name] = worktreetest.File{Data: name + " has this"}
+	}
+	m := edit(t, files)
+	release := make(chan struct{})
+	for path := range files {
+		m.src.Rule(path, worktreetest.Rule{Block: release})
+	}
+	stat := make(map[string]chan int64)
+	for path := range files {
+		size := make(chan int64, 1)
+		stat[path] = size
+		go func() {
+			var st unix.Stat_t
+			if err := unix.Stat(m.path(path), &st); err != nil {
+				t.Errorf("stat %s: %v", path, err)
+			}
+			size <- st.Size
+		}()
+		m.until("stat waits", func() bool { return m.src.Waiting(path) == 1 })
+	}
+	began := time.Now()
+	for what, err := range map[string]error{
+		"rm":    os.Remove(m.path("rm")),
+		"mv":    os.Rename(m.path("mv"), m.path("moved")),
+		"chmod": os.Chmod(m.path("chmod"), 0o600),
+		"ln":    os.Link(m.path("ln"), m.path("linked")),
+		"touch": os.Chtimes(m.path("touch"), time.Time{}, time.Unix(1, 0)),
+		"trunc": os.WriteFile(m.path("trunc"), nil, 0),
+		"open": func() error {
+			fd, err := unix.Open(m.path("open"), unix.O_WRONLY, 0)
+			unix.Close(fd)
+			return err
+		}(),
+		"new": os.WriteFile(m.path("new"), []byte("beside"), 0o666),
+	} {
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("took %v", took)
+	}
+	select {
+	case size := <-stat["big"]:
+		t.Errorf("stat did not wait: %d", size)
+	default:
+	}
+	close(release)
+	for path, size := range stat {
+		want := int64(len(files[path].Data))
+		if path == "trunc" {
+			want = 0
+		}
+		if got := <-size; got != want {
+			t.Errorf("stat %s: %d, want %d", path, got, want)
+		}
+	}
+	for path, want := range map[string]string{"moved": "mv", "chmod": "chmod", "ln": "ln", "linked": "ln", "touch": "touch", "open": "open", "big": "big"} {
+		if b, err := os.ReadFile(m.path(path)); err != nil || string(b) != files[want].Data {
+			t.Errorf("%s: %.30q, %v", path, b, err)
+		}
+	}
+}
+
+// Many look at, read and list files at once while the source learns their sizes: nobody ever sees a wrong one.
+func TestSizeRaces(t *testing.T) {
+	const n = 150
+	files := make(map[string]worktreetest.File)
+	for i := range n {
+		files[fmt.Sprintf("d/f%03d", i)] = worktreetest.File{Data: pattern(1 + i*97%9000)}
+	}
+	for round := range 3 {
+		m := edit(t, files)
+		var all sync.WaitGroup
+		check := func(path string) {
+			want := files[path].Data
+			st, err := os.Stat(m.path(path))
+			if err != nil || st.Size() != int64(len(want)) {
+				t.Errorf("round %d: stat %s: %v, want %d bytes, %v", round, path, st, len(want), err)
+			}
+			if b, err := os.ReadFile(m.path(path)); err != nil || string(b) != want {
+				t.Errorf("round %d: read %s: %d bytes, want %d, %v", round, path, len(b), len(want), err)
+			}
+		}
+		for worker := range 4 {
+			all.Go(func() {
+				for i := range n {
+					check(fmt.Sprintf("d/f%03d", (i*(2*worker+1)+worker*40)%n))
+				}
+			})
+		}
+		all.Go(func() {
+			for range 5 {
+				entries, err := os.ReadDir(m.path("d"))
+				if err != nil || len(entries) != n {
+					t.Errorf("round %d: %d entries, %v", round, len(entries), err)
+				}
+				for _, e := range entries {
+					if st, err := e.Info(); err != nil || st.Size() != int64(len(files["d/"+e.Name()].Data)) {
+						t.Errorf("round %d: listed %v, %v", round, st, err)
+					}
+				}
+			}
+		})
+		all.Wait()
+	}
+}
+
+// A source that told a wrong size is caught at the first read; the next look finds what is right.
+func TestResizedWritable(t *testing.T) {
+	for _, lie := range []int64{3, 5000} {
+		m := edit(t, map[string]worktreetest.File{"f": {Data: "the truth", Size: lie}})
+		if st, err := os.Stat(m.path("f")); err != nil || st.Size() != lie {
+			t.Fatalf("stat: %v, %v", st, err)
+		}
+		open, err := os.Open(m.path("f"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := open.Read(make([]byte, 10)); err == nil {
+			t.Error("read of a file whose size is wrong succeeded")
+		}
+		m.until("the right size", func() bool {
+			st, err := os.Stat(m.path("f"))
+			return err == nil && st.Size() == 9
+		})
+		if b, err := os.ReadFile(m.path("f")); err != nil || string(b) != "the truth" {
+			t.Errorf("read: %q, %v", b, err)
+		}
+		if _, err := open.ReadAt(make([]byte, 10), 0); err == nil {
+			t.Error("who has it open under the wrong size reads on")
+		}
+		open.Close()
+	}
+}
+
+func TestSizeStates(t *testing.T) {
+	var s sizes
+	for _, n := range []worktree.Node{1, 15, 16, nodesInPage - 1, nodesInPage, 5 * nodesInPage} {
+		if s.state(n) != sizeFresh || !s.untold(n, false) || !s.untold(n, true) || s.state(n) != sizeUntold {
+			t.Errorf("node %d: not untold", n)
+		}
+		s.told(n)
+		if s.untold(n, false) || s.state(n) != sizeTold {
+			t.Errorf("node %d: not told", n)
+		}
+	}
+	if s.untold(2, true) || s.untold(2, false) || s.state(3) != sizeFresh || s.untold(1<<40|7, false) {
+		t.Error("states are mixed up")
+	}
+	var all sync.WaitGroup
+	for n := worktree.Node(100); n < 3*nodesInPage; n += 7 {
+		if n%50 == 0 {
+			all.Go(func() { s.untold(n, n%2 == 0) })
+		}
+		s.told(n)
+	}
+	all.Wait()
+}
+
+func TestParseSysCall(t *testing.T) {
+	const line = "257 0xffffff9c 0x7ffe7e512aa8 0x941 0x1b6 0x0 0x0 0x7ffe7e510f50 0x7f9fdd51a011\n"
+	c, ok := parseSysCall([]byte(line))
+	if !ok || c.number != 257 || c.args[2] != 0x941 || c.stack != 0x7ffe7e510f50 {
+		t.Errorf("%+v, %v", c, ok)
+	}
+	for _, line := range []string{"", "running\n", "-1 0x7ffe7e510f50 0x7f9fdd51a011\n", strings.Replace(line, "257", "x", 1), strings.Replace(line, "0x941", "x", 1)} {
+		if c, ok := parseSysCall([]byte(line)); ok {
+			t.Errorf("%q: %+v", line, c)
+		}
+	}
+	if me := needsSize(uint32(os.Getpid()), 0o644); !me {
+		t.Error("a thread that is in no known call needs no size")
+	}
+	if !needsSize(0, 0o644) {
+		t.Error("nobody needs no size")
+	}
+}
+
+func TestUse(t *testing.T) {
+	const high, low = 0x7ffe7e510f50, 0xffe7e510
+	for _, c := range []struct {
+		call sysCall
+		want use
+	}{
+		{sysCall{unix.SYS_OPENAT, [6]uint64{2: unix.O_WRONLY}, high}, useNone},
+		{sysCall{unix.SYS_OPENAT, [6]uint64{2: unix.O_RDWR | unix.O_TRUNC}, high}, useNone},
+		{sysCall{unix.SYS_OPENAT, [6]uint64{2: unix.O_RDWR}, high}, useAny},
+		{sysCall{unix.SYS_OPENAT, [6]uint64{2: unix.O_RDONLY | unix.O_CREAT}, high}, useAny},
+		{sysCall{unix.SYS_OPENAT, [6]uint64{2: unix.O_WRONLY}, low}, useAny},
+		{sysCall{unix.SYS_OPENAT2, [6]uint64{}, high}, useOpenHow},
+		{sysCall{unix.SYS_NEWFSTATAT, [6]uint64{}, high}, useStat},
+		{sysCall{unix.SYS_NEWFSTATAT, [6]uint64{3: unix.AT_EMPTY_PATH}, high}, useAny},
+		{sysCall{unix.SYS_STATX, [6]uint64{3: unix.STATX_BASIC_STATS}, high}, useStat},
+		{sysCall{unix.SYS_STATX, [6]uint64{3: unix.STATX_TYPE | unix.STATX_MODE}, high}, useNone},
+		{sysCall{unix.SYS_READ, [6]uint64{}, high}, useAny},
+		{sysCall{unix.SYS_FSTAT, [6]uint64{}, high}, useAny},
+		{sysCall{unix.SYS_LINKAT, [6]uint64{}, high}, useNone},
+	} {
+		if got := c.call.use(); got != c.want {
+			t.Errorf("%+v: %d, want %d", c.call, got, c.want)
+		}
+	}
+	for cmdline, want := range map[string]bool{"rm\x00f\x00": false, "rm\x00-rf\x00dir\x00": false, "rm\x00-i\x00f\x00": true, "rm\x00-rI\x00f\x00": true, "rm\x00--interactive=once\x00": true} {
+		if got := asks([]byte(cmdline)); got != want {
+			t.Errorf("%q: %v", cmdline, got)
+		}
+	}
+}
