@@ -9,12 +9,14 @@ import (
 )
 
 // arena is memory outside the Go heap: the collector neither scans it nor counts it. Blocks are named by refs, which
-// stay valid whatever else is allocated, and are rounded up to a size class; a released block waits in the list of
-// its class and goes nowhere else.
+// stay valid whatever else is allocated, and are rounded up to a size class. A released block waits in the list of
+// its class. Of a small one a part may be cut off for a smaller class before new memory is touched: directories that
+// grow side by side leave all their former leaves behind.
 type arena struct {
 	chunks [][]byte
 	next   ref // the first granule of the last chunk that was never used
 	free   [classes]ref
+	listed [(fine + 64) / 64]uint64 // bit c: free[c] is not empty; of the classes up to fine
 }
 
 // ref is the number of a granule; 0 is nothing.
@@ -25,8 +27,9 @@ const (
 	chunkSize = 4 << 20
 	perChunk  = chunkSize / granule
 
-	fineLimit = 1024 // up to here a class for each granule, above four for each doubling
-	classes   = fineLimit/granule + 4*12 + 1
+	fineLimit = 1024 // bytes; up to here a class for each granule, above four for each doubling
+	fine      = fineLimit / granule
+	classes   = fine + 4*12 + 1
 )
 
 // class gives the size class of n bytes and how large its blocks are.
@@ -38,14 +41,18 @@ func class(n int) (index, size int) {
 	log := bits.Len(uint(n-1)) - 1 // 1<<log < n <= 2<<log
 	quarter := 1 << (log - 2)
 	steps := (n - 1<<log + quarter - 1) / quarter
-	return fineLimit/granule + 4*(log-10) + steps, 1<<log + steps*quarter
+	return fine + 4*(log-10) + steps, 1<<log + steps*quarter
 }
 
 // alloc gives a block of at least n bytes with whatever was in it.
 func (a *arena) alloc(n int) ref {
 	c, size := class(n)
-	if r := a.free[c]; r != 0 {
-		a.free[c] = *view[ref](a, r)
+	if a.free[c] != 0 {
+		return a.take(c)
+	}
+	if larger := a.larger(c); larger != 0 {
+		r := a.take(larger)
+		a.put(r+ref(c), larger-c) // a small class is its number of granules
 		return r
 	}
 	granules := ref(size / granule)
@@ -65,8 +72,34 @@ func (a *arena) alloc(n int) ref {
 // release takes a block of n bytes back.
 func (a *arena) release(r ref, n int) {
 	c, _ := class(n)
+	a.put(r, c)
+}
+
+func (a *arena) put(r ref, c int) {
 	*view[ref](a, r) = a.free[c]
 	a.free[c] = r
+	if c <= fine {
+		a.listed[c/64] |= 1 << (c % 64)
+	}
+}
+
+func (a *arena) take(c int) ref {
+	r := a.free[c]
+	a.free[c] = *view[ref](a, r)
+	if c <= fine && a.free[c] == 0 {
+		a.listed[c/64] &^= 1 << (c % 64)
+	}
+	return r
+}
+
+// larger gives the next class above a small one that has a block, or 0.
+func (a *arena) larger(c int) int {
+	for c++; c <= fine; c = (c | 63) + 1 {
+		if word := a.listed[c/64] >> (c % 64); word != 0 {
+			return c + bits.TrailingZeros64(word)
+		}
+	}
+	return 0
 }
 
 func (a *arena) bytes(r ref, n int) []byte {

@@ -13,7 +13,7 @@ func (t *Table) insert(d *directory, p place, r ref, key uint64) {
 	}
 	l := &t.leaves(d)[p.leaf]
 	if l.count == l.room {
-		t.resize(l, int(l.count)+max(2, int(l.count)/8))
+		t.resize(l, int(l.count)+max(2, int(l.count)/4))
 	}
 	l.count++
 	refs := t.refs(l)

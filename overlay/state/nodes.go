@@ -117,7 +117,7 @@ func (t *Table) NewNode() (Node, error) {
 			return n, nil
 		}
 	}
-	for t.hole = max(t.hole, firstRecord); t.hole < maxSlots; {
+	for t.hole = max(t.hole, firstRecord); t.hole < maxSlots && t.floor < noGeneration; {
 		i := t.hole
 		t.hole++
 		if r := t.own.at(i); !r.is(recordListed) {
