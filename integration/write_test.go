@@ -291,7 +291,7 @@ func TestTools(t *testing.T) {
 		"mkdir in && cp -r $(ls -A | grep -v -e '^.git$' -e '^in$') in/",
 		"tar cf - in | (mkdir out && tar xf - -C out)",
 		"find out -type f -exec sed -i 's/e/E/g' {} +",
-		"find in -type f | head -3 | xargs -I% mv % %.moved",
+		"find in -type f | sort | head -3 | xargs -I% mv % %.moved",
 		"mkdir hard && cp -rl out hard/out",
 		"chmod -R go-rwx hard",
 		"find out -depth -name '*1*' -exec rm -rf {} +",

@@ -2,6 +2,9 @@
 // table. Every repository is served by real git over HTTP on loopback with a delay.
 //
 //	go run ./integration/bench [-rtt 50ms] [-only REGEXP] [REPOSITORY.git ...]
+//	go run ./integration/bench -write [-places NAME=DIR,...] [-only REGEXP] [REPOSITORY.git ...]
+//
+// With -write it compares work on a mount with the same work on a plain directory.
 //
 // Without arguments it makes three repositories of its own. It needs root or fusermount3, and bin/artifactfs and
 // bin/gitserve, which `make bench` builds. Seconds are noisy on a small machine; requests and blobs are exact.
@@ -26,6 +29,7 @@ func main() {
 	only := flag.String("only", "", "run the measurements whose name matches")
 	bin := flag.String("bin", "bin", "directory of artifactfs and gitserve")
 	full := flag.Bool("full-clone", false, "also time a full git clone of each repository")
+	o, isWrite := writeFlags()
 	flag.Parse()
 	match, err := regexp.Compile(*only)
 	check(err)
@@ -36,12 +40,20 @@ func main() {
 		os.RemoveAll(work)
 		os.Exit(code)
 	}()
+	binDir, err := filepath.Abs(*bin)
+	check(err)
 	repos := flag.Args()
+	if *isWrite {
+		b := &bench{work: work, bin: binDir}
+		if err := b.writes(repos, o.parsed(match)); err != nil {
+			log.Print(err)
+			code = 1
+		}
+		return
+	}
 	if len(repos) == 0 {
 		repos = makeRepositories(work)
 	}
-	binDir, err := filepath.Abs(*bin)
-	check(err)
 	b := &bench{work: work, bin: binDir, rtt: *rtt, fullClone: *full, table: tabwriter.NewWriter(os.Stdout, 2, 8, 2, ' ', 0)}
 	fmt.Fprintf(b.table, "measurement\trepository\tartifactfs\tinstead\tratio\tnotes\n")
 	for _, repo := range repos {

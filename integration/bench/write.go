@@ -1,0 +1,246 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The write benchmarks do the same work on a mount and on a plain directory of the file system that the mount's state
+// lies on, one after the other, and print how many times longer the mount takes. Requests are those that the kernel sent
+// to the mount's file system meanwhile, by kind, where the kernel can tell (tracefs).
+
+// writeOptions say what is measured and with what.
+type writeOptions struct {
+	places  []place
+	only    *regexp.Regexp
+	files   int // small files
+	large   int64
+	random  int // writes of 4 KiB into the large file
+	memory  int // files of the memory test; 0: left out
+	rounds  int // of short measurements; the median counts
+	npm     string
+	npmHome string // npm's cache
+	module  string
+}
+
+// place is a file system: a plain directory and the state of a mount lie on it.
+type place struct{ name, dir string }
+
+// writeFlags declares the flags of -write.
+func writeFlags() (o *writeOptions, is *bool) {
+	o = &writeOptions{}
+	is = flag.Bool("write", false, "measure work on a mount against the same work on a plain directory")
+	flag.Func("places", "`NAME=DIR,...` of file systems for state and plain directory (default disk=TMPDIR,tmpfs=/dev/shm)", func(s string) (err error) {
+		o.places, err = parsePlaces(s)
+		return err
+	})
+	flag.IntVar(&o.files, "files", 20_000, "with -write: small files")
+	flag.Int64Var(&o.large, "large", 1<<30, "with -write: bytes of the large file")
+	flag.IntVar(&o.random, "random", 100_000, "with -write: random writes into it")
+	flag.IntVar(&o.memory, "memory", 0, "with -write: files of the memory test; 0: no memory test")
+	flag.IntVar(&o.rounds, "rounds", 3, "with -write: rounds of short measurements, of which the median counts")
+	flag.StringVar(&o.npm, "npm", "", "with -write: `directory` of a package.json and a package-lock.json to install")
+	flag.StringVar(&o.npmHome, "npm-cache", "", "with -write: npm's cache, where everything is")
+	flag.StringVar(&o.module, "module", "", "with -write: `repository` of a Go module to build")
+	return o, is
+}
+
+// parsed completes what the flags have said.
+func (o *writeOptions) parsed(only *regexp.Regexp) writeOptions {
+	done := *o
+	done.only = only
+	if len(done.places) == 0 {
+		done.places = []place{{"disk", os.TempDir()}, {"tmpfs", "/dev/shm"}}
+	}
+	return done
+}
+
+// parsePlaces reads "name=dir,name=dir".
+func parsePlaces(s string) (places []place, err error) {
+	for p := range strings.SplitSeq(s, ",") {
+		name, dir, ok := strings.Cut(p, "=")
+		if !ok {
+			return nil, fmt.Errorf("place %q: want NAME=DIRECTORY", p)
+		}
+		places = append(places, place{name, dir})
+	}
+	return places, nil
+}
+
+// arena is where one kind of work is done: a mount and a plain directory beside its state.
+type arena struct {
+	*session
+	o        writeOptions
+	place    string
+	m        *mounted
+	plain    string
+	trace    *trace
+	redirect string
+	failed   bool
+}
+
+// writes runs all write benchmarks.
+func (b *bench) writes(repos []string, o writeOptions) error {
+	b.table = tabwriter.NewWriter(os.Stdout, 2, 8, 2, ' ', 0)
+	fmt.Fprintf(b.table, "measurement\tstate on\tmount\tplain\tratio\trequests\n")
+	defer b.table.Flush()
+	var all error
+	for _, p := range o.places {
+		work, err := os.MkdirTemp(p.dir, "artifactfs-bench-*")
+		if err != nil {
+			return err
+		}
+		here := *b
+		here.work = work
+		err = here.writesAt(repos, o, p.name)
+		if err != nil {
+			all = errors.Join(all, fmt.Errorf("%s: %w", p.name, err))
+		}
+		if err := os.RemoveAll(work); err != nil {
+			return err
+		}
+	}
+	return all
+}
+
+func (b *bench) writesAt(repos []string, o writeOptions, place string) error {
+	small := filepath.Join(b.work, "synthetic.git")
+	if err := makeRepository(small, 100, 1); err != nil {
+		return err
+	}
+	type group struct {
+		name, repo string
+		redirect   string // path that the mount keeps outside the tree
+		run        func(*arena) error
+	}
+	groups := []group{
+		{"files", small, "", (*arena).smallFiles},
+		{"large", small, "", (*arena).largeFile},
+		{"memory", small, "", (*arena).memory},
+		{"npm", small, "", (*arena).npmInstall},
+		{"npm-redirected", small, "project/node_modules", (*arena).npmInstall},
+		{"go", o.module, "", (*arena).goBuild},
+		{"go-redirected", o.module, ".gocache", (*arena).goBuild},
+	}
+	for _, r := range repos {
+		groups = append(groups, group{"tree", r, "", (*arena).tree})
+	}
+	for _, g := range groups {
+		if g.repo == "" || !o.only.MatchString(g.name) {
+			continue
+		}
+		err := b.inArena(g.repo, place, o, g.redirect, g.run)
+		b.table.Flush()
+		if err != nil {
+			return fmt.Errorf("%s: %w", g.name, err)
+		}
+	}
+	return nil
+}
+
+// inArena mounts a repository with everything hydrated and clones it beside, for run.
+func (b *bench) inArena(repo, place string, o writeOptions, redirect string, run func(*arena) error) (err error) {
+	s, err := b.serve(repo)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		s.stop()
+		os.RemoveAll(filepath.Join(b.work, "root-"+s.name)) // the next group may serve the same repository
+	}()
+	a := &arena{session: s, o: o, place: place, plain: s.path("plain"), redirect: redirect}
+	args := []string{"--history", "none", "--prefetch", "all", "--wait", "all"}
+	if redirect != "" {
+		args = append(args, "--redirect", redirect)
+	}
+	if a.m, err = s.mount(args...); err != nil {
+		return err
+	}
+	defer func() {
+		err = errors.Join(err, a.m.unmount(), os.RemoveAll(a.plain), os.RemoveAll(s.state))
+	}()
+	if _, err := s.git("clone", "-q", "--depth", "1", s.url, a.plain); err != nil {
+		return err
+	}
+	a.trace = newTrace(a.m.dir)
+	defer a.trace.close()
+	return run(a)
+}
+
+// compare times work on both sides, each time in rounds, and prints a row. prepare runs before each round, untimed.
+// After an error it does nothing any more.
+func (a *arena) compare(what string, rounds int, prepare, work func(dir string) error) error {
+	if a.failed {
+		return nil
+	}
+	a.failed = true
+	var times [2][]time.Duration
+	var requests string
+	for round := range rounds {
+		for side, dir := range []string{a.plain, a.m.dir} {
+			if prepare != nil {
+				if err := prepare(dir); err != nil {
+					return fmt.Errorf("prepare %s: %w", what, err)
+				}
+			}
+			unix.Sync() // what others have left to write is not ours
+			if side == 1 {
+				a.trace.begin()
+			}
+			start := time.Now()
+			if err := work(dir); err != nil {
+				return fmt.Errorf("%s: %w", what, err)
+			}
+			times[side] = append(times[side], time.Since(start))
+			if counted := a.trace.end(); side == 1 && round == 0 {
+				requests = counted
+			}
+		}
+	}
+	for _, t := range times {
+		slices.Sort(t)
+	}
+	plain, mount := times[0][rounds/2], times[1][rounds/2]
+	fmt.Fprintf(a.table, "%s\t%s\t%s\t%s\t%.2fx\t%s\n", what, a.place, seconds(mount), seconds(plain), float64(mount)/float64(plain), requests)
+	a.failed = false
+	return nil
+}
+
+// note prints a row whose result is no pair of times.
+func (a *arena) note(what, result string) {
+	fmt.Fprintf(a.table, "%s\t%s\t%s\t\t\t\n", what, a.place, result)
+}
+
+// again mounts the same state at the same directory once more.
+func (m *mounted) again() (time.Duration, error) {
+	start := time.Now()
+	cmd := m.s.artifactfs("mount", m.s.url, m.dir, "--history", "none", "--prefetch", "none")
+	if err := cmd.Run(); err != nil {
+		return 0, fmt.Errorf("mount again: %w", err)
+	}
+	took := time.Since(start)
+	st, err := m.status()
+	m.pid = st.PID
+	return took, err
+}
+
+// shellIn runs a shell command in a directory.
+func shellIn(dir, script string, env ...string) error {
+	cmd := exec.Command("sh", "-c", script)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", script, err, out[max(0, len(out)-2000):])
+	}
+	return nil
+}
