@@ -89,3 +89,34 @@ func TestAbortedRotationLeavesTheLog(t *testing.T) {
 		t.Errorf("%d records", have)
 	}
 }
+
+// A Sync that waits for a Commit has counted the old log's records. So what comes while the new log is synced must
+// be on disk when the Commit is over.
+func TestCommitSyncsWhatCameMeanwhile(t *testing.T) {
+	var l *Log
+	var late atomic.Int64
+	fs := disktest.Faulty(disk.OS, func(op disktest.Op) error {
+		if n := late.Load(); op.Name == "DataSync" && n > 0 && n < 3 {
+			late.Add(1)
+			return l.Append(record(int(n)), n-5)
+		}
+		return nil
+	})
+	l, _, _ = open(t, filepath.Join(t.TempDir(), "log"), Options{FS: fs})
+	add(t, l, 0, 1)
+	r, err := l.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Append(record(0), -5); err != nil {
+		t.Fatal(err)
+	}
+	late.Store(1)
+	if err := r.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if late.Load() != 3 || l.file.appended != 3 || l.file.synced != 3 {
+		t.Errorf("%d records, %d synced", l.file.appended, l.file.synced)
+	}
+	l.Abandon()
+}
