@@ -1,7 +1,9 @@
 package worktree
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/object"
@@ -9,13 +11,13 @@ import (
 
 // check reads a table that another process wrote and makes it ready to be continued. It believes nothing: every
 // number is bounded before it is used, every published record carries its checksum, parents stand before their
-// children, so that no path is endless. What was never published is not looked at.
-func (t *table) check(root object.ID) error {
-	h := *t.header()
-	if h != tableHeader {
+// children, so that no path is endless. What was never published is not looked at. Blocks that are bad and end behind
+// the first record of which power loss may have taken pages, lossy, are cut; maxNode: none may.
+func (t *table) check(root object.ID, lossy uint64) error {
+	h := t.header()
+	if h.magic != tableHeader.magic || h.version != tableHeader.version || h.size != tableHeader.size {
 		return fmt.Errorf("header %q version %d: %w", h.magic, h.version, ErrTable)
 	}
-	limit := uint64(t.records.len()) / recordSize
 	r := t.rec(Root)
 	if err := t.checkRecord(Root, r, Root); err != nil {
 		return err
@@ -23,42 +25,77 @@ func (t *table) check(root object.ID) error {
 	if r.kind != kindDir || r.name != 0 || r.objectID() != root {
 		return fmt.Errorf("table is of tree %s, want %s: %w", r.objectID(), root, ErrTable)
 	}
-	next, nodes, dirs := uint64(Root)+1, int64(1), int64(0)
+	blocks := []block{{Root, 1}}
 	for queue := []Node{Root}; len(queue) > 0; queue = queue[1:] {
 		dir := queue[0]
 		b, ok := t.rec(dir).block()
 		if !ok {
 			continue
 		}
-		end := uint64(b.first) + uint64(b.count)
-		if b.first <= dir || end > limit {
-			return fmt.Errorf("node %d: children %d+%d: %w", dir, b.first, b.count, ErrTable)
-		}
-		before := ""
-		for n := b.first; uint64(n) < end; n++ {
-			r := t.rec(n)
-			// A record has one parent and is reached only through it, so no two directories share one.
-			if err := t.checkRecord(n, r, dir); err != nil {
+		if err := t.checkBlock(dir, b); err != nil {
+			if uint64(b.first)+uint64(b.count) <= lossy {
 				return err
 			}
-			name := t.name(r)
-			if name <= before || checkName(name) != nil {
-				return fmt.Errorf("node %d: name %q behind %q: %w", n, name, before, ErrTable)
-			}
-			before = name
+			t.rec(dir).state.Store(0)
+			continue
+		}
+		blocks = append(blocks, b)
+		for n := b.first; n < b.first+Node(b.count); n++ {
+			r := t.rec(n)
 			t.nextName = max(t.nextName, r.name>>8+r.name&maxName)
 			if r.kind == kindDir {
 				queue = append(queue, n)
 			}
 		}
-		next, nodes, dirs = max(next, end), nodes+int64(b.count), dirs+1
 	}
-	if uint64(nodes) != next-1 { // blocks follow each other without a gap, and a torn one was the last
-		return fmt.Errorf("%d nodes below %d: %w", nodes, next, ErrTable)
+	return t.adopt(blocks, lossy)
+}
+
+// checkBlock makes sure that a directory's children can be used. A record has one parent and is reached only through
+// it, so no two directories share one.
+func (t *table) checkBlock(dir Node, b block) error {
+	end := uint64(b.first) + uint64(b.count)
+	if b.first <= dir || end > uint64(t.records.len())/recordSize {
+		return fmt.Errorf("node %d: children %d+%d: %w", dir, b.first, b.count, ErrTable)
 	}
-	t.next.Store(next)
-	t.nodes.Store(nodes)
-	t.dirs.Store(dirs)
+	before := ""
+	for n := b.first; uint64(n) < end; n++ {
+		r := t.rec(n)
+		if err := t.checkRecord(n, r, dir); err != nil {
+			return err
+		}
+		name := t.name(r)
+		if name <= before || checkName(name) != nil {
+			return fmt.Errorf("node %d: name %q behind %q: %w", n, name, before, ErrTable)
+		}
+		before = name
+	}
+	return nil
+}
+
+// adopt takes over the blocks that were found. Records between them were lost with their directory and are no nodes;
+// before lossy no directory can have been lost. Look-ups were those of the process that is gone.
+func (t *table) adopt(blocks []block, lossy uint64) error {
+	slices.SortFunc(blocks, func(a, b block) int { return cmp.Compare(a.first, b.first) })
+	next, nodes := Root, 0
+	for _, b := range blocks {
+		for ; next < b.first; next++ {
+			r := t.rec(next)
+			if r.kind != 0 && uint64(next) < lossy {
+				return fmt.Errorf("node %d: in no directory: %w", next, ErrTable)
+			}
+			*r = record{}
+		}
+		for ; next < b.first+Node(b.count); next++ {
+			if r := t.rec(next); r.lookups.Load() != 0 { // a page that is only read stays clean
+				r.lookups.Store(0)
+			}
+		}
+		nodes += b.count
+	}
+	t.next.Store(uint64(next))
+	t.nodes.Store(int64(nodes))
+	t.dirs.Store(int64(len(blocks) - 1))
 	return nil
 }
 

@@ -91,3 +91,13 @@ func (r *region) close() error {
 	r.chunks.Store(&[][]byte{})
 	return errors.Join(append(errs, r.file.Close())...)
 }
+
+// sync brings what was written into the mapping to the disk. The kernel counts a page that was written through a
+// shared mapping as dirty, so fdatasync(2) finds it; msync(2) would do that once for each chunk.
+func (r *region) sync() error {
+	err := unix.Fdatasync(int(r.file.Fd()))
+	for errors.Is(err, unix.EINTR) {
+		err = unix.Fdatasync(int(r.file.Fd()))
+	}
+	return err
+}

@@ -22,6 +22,10 @@ import (
 // A directory's children are added as one block: names, records, and last, by one atomic store into the
 // directory's own record, where the block is. A process killed before that store leaves bytes that nothing
 // refers to and that the successor overwrites; no node of an unpublished block was ever told to anybody.
+//
+// Power loss may take any page that was not synced. The table is synced before a log that names its nodes is
+// (table.sync), and says itself how far it is synced: behind that, blocks that did not reach the disk are forgotten
+// together with what is below them (check.go). Their numbers are not used again, so that the records have gaps.
 type table struct {
 	records, names *region
 
@@ -30,29 +34,35 @@ type table struct {
 
 	append   sync.Mutex // held to add a block: memory copies and growth of the files, never while asking a Source
 	nextName uint64     // guarded by append: the first free byte of names
+
+	syncing sync.Mutex // held to sync: nothing but disk is waited for under it, and append is taken for a moment
+	synced  uint64     // guarded by syncing: next, when all before it was synced
 }
 
 // record is what is known of one node. All but state is fixed once the record is published.
 type record struct {
-	id     [32]byte
-	state  atomic.Uint64 // files and links: size in bytes plus one; directories: first child << 32 | children; 0: unknown
-	name   uint64        // offset in names << 8 | length
-	parent uint32
-	crc    uint32 // crc32c of the name and of the fields above but state, and kind and idLen
-	kind   kind
-	idLen  uint8
-	_      [6]byte
+	id      [32]byte
+	state   atomic.Uint64 // files and links: size in bytes plus one; directories: first child << 32 | children; 0: unknown
+	name    uint64        // offset in names << 8 | length
+	parent  uint32
+	crc     uint32 // crc32c of the name and of the fields above but state, and kind and idLen
+	kind    kind   // 0: no node
+	idLen   uint8
+	_       [2]byte
+	lookups atomic.Uint32 // how often the kernel was told of it; meaningless once the process is gone
 }
 
 // header is record 0.
 type header struct {
 	magic   [8]byte
-	version uint32 // in host byte order: a table from a host of the other order is refused by it
-	size    uint32 // of a record
-	_       [48]byte
+	version uint32   // in host byte order: a table from a host of the other order is refused by it
+	size    uint32   // of a record
+	boot    [16]byte // which run of the host's kernel wrote to it last
+	synced  uint64   // records that are on disk, at least
+	_       [24]byte
 }
 
-var tableHeader = header{magic: [8]byte{'A', 'F', 'S', 'n', 'o', 'd', 'e', 's'}, version: 1, size: recordSize}
+var tableHeader = header{magic: [8]byte{'A', 'F', 'S', 'n', 'o', 'd', 'e', 's'}, version: 2, size: recordSize}
 
 const (
 	recordSize = 64
@@ -132,6 +142,10 @@ func (r *record) sum(name string) uint32 {
 // openTable opens or starts the table of a base tree. A table that it did not write, or not for this tree, is
 // ErrTable.
 func openTable(path string, root object.ID) (*table, error) {
+	boot, err := bootID()
+	if err != nil {
+		return nil, err
+	}
 	records, err := openRegion(path)
 	if err != nil {
 		return nil, err
@@ -146,9 +160,9 @@ func openTable(path string, root object.ID) (*table, error) {
 	}
 	t := &table{records: records, names: names}
 	if t.fresh() {
-		err = t.start(root)
+		err = t.start(root, boot)
 	} else {
-		err = t.check(root)
+		err = t.resume(root, boot)
 	}
 	if err != nil {
 		return nil, errors.Join(err, t.close())
@@ -160,7 +174,7 @@ func openTable(path string, root object.ID) (*table, error) {
 func (t *table) fresh() bool { return t.records.len() == 0 || t.header().magic == [8]byte{} }
 
 // start writes the root, then the header, and of that the magic last: a table is either started or fresh.
-func (t *table) start(root object.ID) error {
+func (t *table) start(root object.ID, boot [16]byte) error {
 	if err := t.records.grow(chunkSize); err != nil {
 		return err
 	}
@@ -172,7 +186,7 @@ func (t *table) start(root object.ID) error {
 	r.parent, r.kind, r.idLen = uint32(Root), kindDir, uint8(copy(r.id[:], root.Bytes()))
 	r.crc = r.sum("")
 	h := t.header()
-	h.version, h.size = tableHeader.version, tableHeader.size
+	h.version, h.size, h.boot = tableHeader.version, tableHeader.size, boot
 	h.magic = tableHeader.magic
 	t.nodes.Store(1)
 	t.next.Store(uint64(Root) + 1)
@@ -193,7 +207,8 @@ func (t *table) record(n Node) (*record, bool) {
 	if n < Root || uint64(n) >= t.next.Load() {
 		return nil, false
 	}
-	return t.rec(n), true
+	r := t.rec(n)
+	return r, r.kind != 0
 }
 
 // name gives a record's name; it lies in the mapping and is valid inside the gate only.
@@ -233,7 +248,10 @@ func (t *table) search(b block, name string) (Node, bool) {
 	i, ok := sort.Find(b.count, func(i int) int {
 		return strings.Compare(name, t.name(t.rec(b.first+Node(i))))
 	})
-	return b.first + Node(i), ok
+	if !ok {
+		return 0, false
+	}
+	return b.first + Node(i), true
 }
 
 // add publishes the children of a directory, which are in byte order of their names. If somebody else was first,

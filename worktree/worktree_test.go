@@ -41,14 +41,20 @@ func openTable(t *testing.T, src *worktreetest.Source, table string) *Tree {
 	return tree
 }
 
-// stat resolves a path and gives its attributes.
-func stat(t *testing.T, tree *Tree, path string) Attr {
+// lookup resolves a path.
+func lookup(t *testing.T, tree *Tree, path string) Node {
 	t.Helper()
 	n, err := tree.Resolve(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := tree.Attr(t.Context(), n)
+	return n
+}
+
+// stat resolves a path and gives its attributes.
+func stat(t *testing.T, tree *Tree, path string) Attr {
+	t.Helper()
+	a, err := tree.Attr(t.Context(), lookup(t, tree, path))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,8 +130,8 @@ func TestErrors(t *testing.T) {
 	_, lookupNone := tree.Lookup(ctx, dir, "none")
 	_, lookupNode := tree.Lookup(ctx, 999, "x")
 	_, readlinkFile := tree.Readlink(ctx, file)
-	_, contentDir := tree.Content(ctx, dir)
-	_, contentLink := tree.Content(ctx, link)
+	_, contentDir := tree.Read(ctx, dir, nil, 0)
+	_, contentLink := tree.Read(ctx, link, nil, 0)
 	_, attrZero := tree.Attr(ctx, 0)
 	_, resolve := tree.Resolve(ctx, "dir/none/deeper")
 	_, pathNode := tree.Path(999)
@@ -234,19 +240,23 @@ func TestSlowSize(t *testing.T) {
 	src.Rule("slow", worktreetest.Rule{Block: release})
 	interrupted, interrupt := context.WithCancel(t.Context())
 	gaveUp, done := make(chan error, 1), make(chan error, 1)
-	go func() { _, err := tree.Lookup(interrupted, Root, "slow"); gaveUp <- err }()
-	go func() { _, err := tree.Lookup(t.Context(), Root, "slow"); done <- err }()
+	slow, err := tree.Lookup(t.Context(), Root, "slow")
+	if err != nil || slow.Size >= 0 {
+		t.Fatalf("look-up: size %d, %v, want none yet", slow.Size, err)
+	}
+	go func() { _, err := tree.Attr(interrupted, slow.Node); gaveUp <- err }()
+	go func() { _, err := tree.Attr(t.Context(), slow.Node); done <- err }()
 	until(t, func() bool { return src.Waiting("slow") == 2 })
 	if a := stat(t, tree, "quick"); a.Size != 1 {
 		t.Errorf("quick: %+v", a)
 	}
 	interrupt()
 	if err := <-gaveUp; !errors.Is(err, context.Canceled) {
-		t.Errorf("interrupted look-up: %v", err)
+		t.Errorf("interrupted call: %v", err)
 	}
 	close(release)
 	if err := <-done; err != nil {
-		t.Errorf("the other look-up: %v", err)
+		t.Errorf("the other call: %v", err)
 	}
 }
 
@@ -300,17 +310,16 @@ func TestResized(t *testing.T) {
 	if a.Size != 9 {
 		t.Fatalf("size %d", a.Size)
 	}
-	if _, err := tree.Content(t.Context(), a.Node); !errors.Is(err, ErrResized) {
-		t.Errorf("first open: %v", err)
+	p := make([]byte, 10)
+	if _, err := tree.Read(t.Context(), a.Node, p, 0); !errors.Is(err, ErrResized) {
+		t.Errorf("first read: %v", err)
 	}
 	if a := stat(t, tree, "f"); a.Size != 4 {
-		t.Errorf("size %d after open", a.Size)
+		t.Errorf("size %d after the read", a.Size)
 	}
-	c, err := tree.Content(t.Context(), a.Node)
-	if err != nil {
-		t.Fatal(err)
+	if n, err := tree.Read(t.Context(), a.Node, p, 0); n != 4 || err != nil {
+		t.Errorf("second read: %d, %v", n, err)
 	}
-	c.Release()
 }
 
 func TestReadlink(t *testing.T) {
@@ -365,7 +374,8 @@ func TestClose(t *testing.T) {
 	release := make(chan struct{})
 	src.Rule("slow", worktreetest.Rule{Block: release})
 	done := make(chan error, 1)
-	go func() { _, err := tree.Lookup(t.Context(), Root, "slow"); done <- err }()
+	slow := lookup(t, tree, "slow")
+	go func() { _, err := tree.Attr(t.Context(), slow); done <- err }()
 	until(t, func() bool { return src.Waiting("slow") == 1 })
 	closed := make(chan error, 1)
 	go func() { closed <- tree.Close() }()

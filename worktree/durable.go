@@ -1,0 +1,63 @@
+package worktree
+
+import (
+	"encoding/hex"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// resume continues a table that another process wrote. The mapping's pages belong to the files until the host goes
+// down: only if it has since, what was not synced may be missing.
+func (t *table) resume(root object.ID, boot [16]byte) error {
+	h := t.header()
+	if h.boot == boot {
+		t.synced = h.synced
+		return t.check(root, maxNode)
+	}
+	if err := t.check(root, h.synced); err != nil {
+		return err
+	}
+	if err := t.sync(); err != nil { // what was found is what is kept
+		return err
+	}
+	h.boot = boot
+	return nil
+}
+
+// sync brings every node handed out so far to the disk, so that a log that names them may follow. It does nothing if
+// there are none since the last time. Names come before the records that name them; that both are whole in the end
+// is all that matters.
+func (t *table) sync() error {
+	t.syncing.Lock()
+	defer t.syncing.Unlock()
+	t.append.Lock()
+	next := t.next.Load() // published: add stores the place of its block before it gives append free
+	t.append.Unlock()
+	if next == t.synced {
+		return nil
+	}
+	for _, r := range []*region{t.names, t.records} {
+		if err := r.sync(); err != nil {
+			return fmt.Errorf("sync inode table: %w", err)
+		}
+	}
+	t.synced = next
+	t.header().synced = next // on disk with the next sync: until then it says too little, which is never wrong
+	return nil
+}
+
+// bootID names this run of the host's kernel.
+func bootID() (id [16]byte, err error) {
+	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return id, err
+	}
+	b, err := hex.DecodeString(strings.ReplaceAll(strings.TrimSpace(string(text)), "-", ""))
+	if err != nil || len(b) != len(id) {
+		return id, fmt.Errorf("boot id %q: not a UUID", text)
+	}
+	return [16]byte(b), nil
+}

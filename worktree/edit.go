@@ -1,0 +1,118 @@
+package worktree
+
+import (
+	"syscall"
+
+	"github.com/artifactfs/artifactfs/overlay"
+)
+
+// edit is a change being made: it sees the tree as it was before. Inodes are changed in place and put at its end, so
+// that each is put once.
+type edit struct {
+	merged
+	tx     *overlay.Tx
+	now    int64 // nanoseconds since 1970, as the kernel counts them for its own changes
+	inodes []*edited
+}
+
+type edited struct {
+	now, before overlay.Inode
+}
+
+// update makes a change, alone and as a whole. If f fails, nothing has changed.
+func (t *Tree) update(f func(e *edit) error) error {
+	if t.layer == nil || t.options.OverlayReadOnly {
+		return syscall.EROFS
+	}
+	return t.layer.Update(func(tx *overlay.Tx) error {
+		e := &edit{merged: merged{tx.Reader, t}, tx: tx, now: tx.Now()}
+		if err := f(e); err != nil {
+			return err
+		}
+		for _, in := range e.inodes {
+			if in.now != in.before {
+				tx.PutInode(in.now)
+			}
+		}
+		return nil
+	})
+}
+
+// inode gives a node to be changed. A base node that comes out changed is promoted.
+func (e *edit) inode(n Node) (*overlay.Inode, error) {
+	for _, in := range e.inodes {
+		if in.now.Node == n {
+			return &in.now, nil
+		}
+	}
+	in, ok := e.merged.inode(n)
+	if !ok {
+		return nil, ErrNoNode
+	}
+	e.inodes = append(e.inodes, &edited{in, in})
+	return &e.inodes[len(e.inodes)-1].now, nil
+}
+
+// directory gives a directory to be changed; in one that was removed there is no place for anything.
+func (e *edit) directory(n Node) (*overlay.Inode, error) {
+	in, err := e.inode(n)
+	switch {
+	case err != nil:
+		return nil, err
+	case !isDir(in):
+		return nil, ErrNotDir
+	case in.Nlink == 0:
+		return nil, ErrNotExist
+	}
+	return in, nil
+}
+
+// promote makes sure that the overlay has an inode, as it is now.
+func (e *edit) promote(n Node) error {
+	in, ok := e.merged.inode(n)
+	if !ok {
+		return ErrNoNode
+	}
+	if _, ok := e.Inode(n); !ok {
+		e.tx.PutInode(in)
+	}
+	return nil
+}
+
+// place gives a node a name in a directory, whose block is b. Back at its place in the base it needs no entry.
+func (e *edit) place(dir Node, b block, name string, n Node) {
+	if at, ok := e.tree.table.search(b, name); ok && at == n {
+		e.tx.ClearEntry(dir, name)
+		return
+	}
+	e.tx.SetEntry(dir, name, n)
+}
+
+// remove takes a name from a directory, whose block is b.
+func (e *edit) remove(dir Node, b block, name string) {
+	if _, ok := e.tree.table.search(b, name); ok {
+		e.tx.Hide(dir, name)
+		return
+	}
+	e.tx.ClearEntry(dir, name)
+}
+
+// drop takes one name's worth from a node; a directory has only one.
+func (e *edit) drop(in *overlay.Inode) {
+	in.Ctime = e.now
+	if isDir(in) {
+		in.Nlink = 0
+	} else if in.Nlink > 0 {
+		in.Nlink--
+	}
+}
+
+// touch marks a directory's entries as changed, and its subdirectories as more or fewer.
+func (e *edit) touch(dir *overlay.Inode, subdirs int) {
+	dir.Mtime, dir.Ctime = e.now, e.now
+	if dir.Node.Own() { // see Attr.Nlink
+		dir.Nlink = uint32(int64(dir.Nlink) + int64(subdirs))
+	}
+}
+
+func isDir(in *overlay.Inode) bool { return in.Mode&syscall.S_IFMT == syscall.S_IFDIR }

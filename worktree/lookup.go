@@ -1,0 +1,192 @@
+package worktree
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/overlay"
+)
+
+// Lookup finds a name in a directory. It waits for directories, not for the size: that is negative if not known.
+func (t *Tree) Lookup(ctx context.Context, parent Node, name string) (Attr, error) {
+	if !t.gate.enter() {
+		return Attr{}, ErrClosed
+	}
+	defer t.gate.leave()
+	in, err := t.find(ctx, parent, name)
+	if err != nil {
+		return Attr{}, err
+	}
+	return t.describe(in), nil
+}
+
+// Resolve finds the node at a slash-separated path relative to the root, following no links and waiting for
+// directories only. Empty and "." elements count for nothing.
+func (t *Tree) Resolve(ctx context.Context, path string) (Node, error) {
+	if !t.gate.enter() {
+		return 0, ErrClosed
+	}
+	defer t.gate.leave()
+	n := Root
+	for name := range strings.SplitSeq(path, "/") {
+		if name == "" || name == "." {
+			continue
+		}
+		in, err := t.find(ctx, n, name)
+		if err != nil {
+			return 0, fmt.Errorf("resolve %q: %w", path, err)
+		}
+		n = in.Node
+	}
+	return n, nil
+}
+
+// Parent gives the directory that a node is in, of a file with several names one of them; the root's parent is the
+// root.
+func (t *Tree) Parent(n Node) (Node, error) {
+	if !t.gate.enter() {
+		return 0, ErrClosed
+	}
+	defer t.gate.leave()
+	in, err := t.inode(n)
+	return in.Parent, err
+}
+
+// Path gives a node's path relative to the root, where it is now; the root's is "". Of a file with several names it
+// is one of them, or ErrNotExist if that one was removed, as for a node that has none.
+func (t *Tree) Path(n Node) (path string, err error) {
+	if !t.gate.enter() {
+		return "", ErrClosed
+	}
+	defer t.gate.leave()
+	if _, err := t.inode(n); err != nil {
+		return "", err
+	}
+	t.view(func(m merged) {
+		var ok bool
+		if path, ok = m.path(n); !ok {
+			err = ErrNotExist
+		}
+	})
+	return path, err
+}
+
+// Readlink gives the target of a symbolic link.
+func (t *Tree) Readlink(ctx context.Context, n Node) ([]byte, error) {
+	if !t.gate.enter() {
+		return nil, ErrClosed
+	}
+	defer t.gate.leave()
+	in, err := t.inode(n)
+	switch {
+	case err != nil:
+		return nil, err
+	case in.Mode&syscall.S_IFMT != syscall.S_IFLNK:
+		return nil, ErrNotLink
+	case in.Size != overlay.SizeOfBase:
+		return t.ownTarget(n)
+	}
+	c, err := t.open(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Release()
+	if c.Size() > maxTarget {
+		return nil, fmt.Errorf("read link: target has %d bytes: %w", c.Size(), syscall.ENAMETOOLONG)
+	}
+	target := make([]byte, c.Size())
+	if _, err := c.ReadAt(target, 0); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("read link: %w", err)
+	}
+	return target, nil
+}
+
+// maxTarget is the longest link target that Linux can follow, in bytes (PATH_MAX less its NUL).
+const maxTarget = 4095
+
+func (t *Tree) ownTarget(n Node) (target []byte, err error) {
+	t.view(func(m merged) {
+		s, ok := m.Target(n)
+		if target = []byte(s); !ok {
+			err = ErrNoNode
+		}
+	})
+	return target, err
+}
+
+// inode gives a node as it is now.
+func (t *Tree) inode(n Node) (in overlay.Inode, err error) {
+	var ok bool
+	t.view(func(m merged) { in, ok = m.inode(n) })
+	if !ok {
+		return in, ErrNoNode
+	}
+	return in, nil
+}
+
+// find gives what a name in a directory is.
+func (t *Tree) find(ctx context.Context, dir Node, name string) (in overlay.Inode, err error) {
+	if len(name) > maxName {
+		return in, syscall.ENAMETOOLONG
+	}
+	b, err := t.children(ctx, dir)
+	if err != nil {
+		return in, err
+	}
+	var ok bool
+	t.view(func(m merged) {
+		var n Node
+		if n, ok = m.entry(dir, b, name); ok {
+			in, ok = m.inode(n)
+		}
+	})
+	if !ok {
+		return in, ErrNotExist
+	}
+	return in, nil
+}
+
+// children gives a base directory's block; the first to ask makes it. A directory of the overlay's own has none.
+func (t *Tree) children(ctx context.Context, dir Node) (block, error) {
+	if dir.Own() {
+		in, err := t.inode(dir)
+		if err == nil && in.Mode&syscall.S_IFMT != syscall.S_IFDIR {
+			err = ErrNotDir
+		}
+		return block{}, err
+	}
+	r, ok := t.table.record(dir)
+	switch {
+	case !ok:
+		return block{}, ErrNoNode
+	case !r.kind.isDir():
+		return block{}, ErrNotDir
+	case r.kind == kindGitlink:
+		return block{}, nil
+	}
+	if b, ok := r.block(); ok {
+		return b, nil
+	}
+	var entries []object.TreeEntry
+	if id := r.objectID(); !id.IsZero() {
+		var err error
+		if entries, err = t.src.Tree(ctx, id); err != nil {
+			return block{}, fmt.Errorf("read directory %q: %w", t.table.path(dir), err)
+		}
+	}
+	// git sorts a directory as if its name ended in a slash; look-ups want plain byte order.
+	sorted := slices.Clone(entries)
+	slices.SortFunc(sorted, func(a, b object.TreeEntry) int { return cmp.Compare(a.Name, b.Name) })
+	b, err := t.table.add(dir, sorted)
+	if err != nil {
+		return block{}, fmt.Errorf("read directory %q: %w", t.table.path(dir), err)
+	}
+	return b, nil
+}

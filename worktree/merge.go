@@ -1,0 +1,178 @@
+package worktree
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+
+	"github.com/artifactfs/artifactfs/overlay"
+)
+
+// upper is what is read of an overlay.
+type upper interface {
+	Inode(n Node) (overlay.Inode, bool)
+	Entry(dir Node, name string) (Node, overlay.Presence)
+	ReadDir(dir Node, after uint64, emit func(cookie uint64, name string, n Node, p overlay.Presence) bool)
+	Entries(dir Node) (present, hidden int)
+	Target(n Node) (string, bool)
+	Xattr(n Node, name string) ([]byte, bool)
+	Xattrs(n Node) []string
+}
+
+// merged is the working tree at one moment: the base tree with the overlay above it. It is valid within the view or
+// the update that gave it.
+type merged struct {
+	upper
+	tree *Tree
+}
+
+// view calls f with the tree as it is now. f only looks: it waits for nothing and does not come back to the Tree.
+func (t *Tree) view(f func(m merged)) {
+	if t.layer == nil {
+		f(merged{nothing{}, t})
+		return
+	}
+	t.layer.View(func(r overlay.Reader) { f(merged{r, t}) })
+}
+
+// inode gives a node as the overlay has it, or as it would have it if it were promoted.
+func (m merged) inode(n Node) (overlay.Inode, bool) {
+	if in, ok := m.Inode(n); ok {
+		return in, true
+	}
+	r, ok := m.tree.table.record(n)
+	if !ok {
+		return overlay.Inode{}, false
+	}
+	return m.tree.baseInode(n, r), true
+}
+
+// baseInode is what is known of a node that nobody changed.
+func (t *Tree) baseInode(n Node, r *record) overlay.Inode {
+	at := t.options.Time.UnixNano()
+	in := overlay.Inode{
+		Node: n, Mode: mode(r.kind), Nlink: 1, UID: t.options.UID, GID: t.options.GID, Atime: at, Mtime: at, Ctime: at,
+		Parent: Node(r.parent),
+	}
+	if !r.kind.isDir() {
+		in.Size = overlay.SizeOfBase
+	}
+	return in
+}
+
+// mode is what stat says of a kind. Permissions are those of a checkout under umask 022.
+func mode(k kind) uint32 {
+	switch k {
+	case kindFile:
+		return syscall.S_IFREG | 0o644
+	case kindExec:
+		return syscall.S_IFREG | 0o755
+	case kindSymlink:
+		return syscall.S_IFLNK | 0o777
+	case kindDir, kindGitlink: // a submodule that is not checked out is an empty directory
+		return syscall.S_IFDIR | 0o755
+	}
+	panic(fmt.Sprintf("kind %d", k)) // check refuses a table with any other
+}
+
+// entry finds a name in a directory, whose block is b.
+func (m merged) entry(dir Node, b block, name string) (Node, bool) {
+	switch n, p := m.Entry(dir, name); p {
+	case overlay.Present:
+		return n, true
+	case overlay.Hidden:
+		return 0, false
+	}
+	return m.tree.table.search(b, name)
+}
+
+// empty says whether a directory, whose block is b, has no entry. Only names of the block are hidden, so a directory
+// with nothing present has nothing left when as many are hidden as there were.
+func (m merged) empty(dir Node, b block) bool {
+	present, hidden := m.Entries(dir)
+	return present == 0 && hidden == b.count
+}
+
+// within says whether a directory is n or below n.
+func (m merged) within(dir, n Node) bool {
+	for range maxDepth {
+		if dir == n {
+			return true
+		}
+		if dir == Root {
+			return false
+		}
+		in, ok := m.inode(dir)
+		if !ok {
+			return false
+		}
+		dir = in.Parent
+	}
+	return true // a circle, which must not become larger
+}
+
+// maxDepth bounds the walk to the root. Only a damaged overlay has a longer one.
+const maxDepth = 1 << 20
+
+// path gives where a node is now, relative to the root. Of a file with several names it is one of them, or none.
+func (m merged) path(n Node) (string, bool) {
+	var names []string
+	for range maxDepth {
+		if n == Root {
+			break
+		}
+		in, ok := m.inode(n)
+		if !ok {
+			return "", false
+		}
+		name, ok := m.name(n, in.Parent)
+		if !ok {
+			return "", false
+		}
+		names, n = append(names, name), in.Parent
+	}
+	var b strings.Builder
+	for i := len(names) - 1; i >= 0; i-- {
+		b.WriteString(names[i])
+		if i > 0 {
+			b.WriteByte('/')
+		}
+	}
+	return b.String(), n == Root
+}
+
+// name gives a name that a node has in a directory. Nodes do not know their names, so those that are not at their
+// place in the base are searched for.
+func (m merged) name(n, dir Node) (name string, ok bool) {
+	if r, base := m.tree.table.record(n); base && Node(r.parent) == dir {
+		name = m.tree.table.name(r)
+		if at, p := m.Entry(dir, name); p == overlay.Unknown || p == overlay.Present && at == n {
+			return name, true
+		}
+	}
+	m.ReadDir(dir, 0, func(_ uint64, entry string, at Node, p overlay.Presence) bool {
+		ok = p == overlay.Present && at == n
+		if ok {
+			name = strings.Clone(entry)
+		}
+		return !ok
+	})
+	return name, ok
+}
+
+// nothing is the overlay of a tree that has none.
+type nothing struct{}
+
+func (nothing) Inode(Node) (overlay.Inode, bool)            { return overlay.Inode{}, false }
+func (nothing) Entry(Node, string) (Node, overlay.Presence) { return 0, overlay.Unknown }
+func (nothing) ReadDir(Node, uint64, func(uint64, string, Node, overlay.Presence) bool) {
+}
+func (nothing) Entries(Node) (present, hidden int) { return 0, 0 }
+func (nothing) Target(Node) (string, bool)         { return "", false }
+func (nothing) Xattr(Node, string) ([]byte, bool)  { return nil, false }
+func (nothing) Xattrs(Node) []string               { return nil }
+
+var (
+	_ upper = overlay.Reader{}
+	_ upper = nothing{}
+)

@@ -1,0 +1,87 @@
+package worktree
+
+import (
+	"context"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/overlay"
+)
+
+// Positions in a listing: 0 is the start, i+1 is behind the i-th of the block, ownPosition|cookie is behind an entry
+// that only the overlay has, whose cookie the overlay gives.
+const ownPosition = 1 << 62
+
+// listed is how many entries are looked up at a time, so that no lock is held while they are emitted.
+const listed = 128
+
+// ReadDir calls emit for a directory's entries from a position on until it says false. A position stays that of the
+// same entry whatever is added, removed or replaced meanwhile: what is there all the time is emitted exactly once.
+func (t *Tree) ReadDir(ctx context.Context, dir Node, from uint64, emit func(Entry) bool) error {
+	if !t.gate.enter() {
+		return ErrClosed
+	}
+	defer t.gate.leave()
+	b, err := t.children(ctx, dir)
+	if err != nil {
+		return err
+	}
+	entries := make([]Entry, 0, listed)
+	for more := true; more; {
+		t.view(func(m merged) { entries, from, more = m.list(dir, b, from, entries[:0]) })
+		for _, e := range entries {
+			if !emit(e) {
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+// list appends a directory's next entries, as many as fit, and says where to go on and whether there may be more.
+func (m merged) list(dir Node, b block, from uint64, to []Entry) (entries []Entry, next uint64, more bool) {
+	t := m.tree.table
+	present, hidden := m.Entries(dir)
+	for ; from < uint64(b.count); from++ {
+		if len(to) == cap(to) {
+			return to, from, true
+		}
+		n := b.first + Node(from)
+		r := t.rec(n)
+		name := t.name(r)
+		if present+hidden > 0 {
+			switch at, p := m.Entry(dir, name); p {
+			case overlay.Hidden:
+				continue
+			case overlay.Present:
+				n = at
+			}
+		}
+		if in, ok := m.inode(n); ok {
+			to = append(to, Entry{name, n, in.Mode, from + 1})
+		}
+	}
+	if present == 0 {
+		return to, from, false
+	}
+	after := uint64(0)
+	if from >= ownPosition {
+		after = from - ownPosition
+	}
+	m.ReadDir(dir, after, func(cookie uint64, name string, n Node, p overlay.Presence) bool {
+		if more = len(to) == cap(to); more {
+			return false
+		}
+		from = ownPosition | cookie
+		if p != overlay.Present {
+			return true
+		}
+		if _, ok := t.search(b, name); ok { // emitted at its place in the block
+			return true
+		}
+		if in, ok := m.inode(n); ok {
+			to = append(to, Entry{strings.Clone(name), n, in.Mode, from})
+		}
+		return true
+	})
+	return to, from, more
+}

@@ -1,0 +1,143 @@
+package worktree
+
+import (
+	"context"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/overlay"
+)
+
+// Rename moves a name, also over another. Flags are RENAME_NOREPLACE or RENAME_EXCHANGE of renameat2(2). What moves
+// keeps its node; what is below a directory moves with it without being looked at.
+func (t *Tree) Rename(ctx context.Context, dir Node, name string, newDir Node, newName string, flags uint32) error {
+	if !t.gate.enter() {
+		return ErrClosed
+	}
+	defer t.gate.leave()
+	switch flags {
+	case 0, unix.RENAME_NOREPLACE, unix.RENAME_EXCHANGE:
+	default:
+		return syscall.EINVAL
+	}
+	from, err := t.children(ctx, dir)
+	if err != nil {
+		return err
+	}
+	to, err := t.place(ctx, newDir, newName)
+	if err != nil {
+		return err
+	}
+	if flags != 0 {
+		return t.update(func(e *edit) error {
+			r, err := e.rename(dir, from, name, newDir, to, newName)
+			switch {
+			case err != nil:
+				return err
+			case flags == unix.RENAME_EXCHANGE:
+				return r.exchange()
+			case r.over != nil:
+				return syscall.EEXIST
+			}
+			return r.move()
+		})
+	}
+	return t.replacing(ctx, newDir, to, newName, func(v victim) error {
+		return t.update(func(e *edit) error {
+			r, err := e.rename(dir, from, name, newDir, to, newName)
+			if err != nil {
+				return err
+			}
+			if (r.over == nil) != (v.node == 0) || r.over != nil && r.over.Node != v.node {
+				return errReplaced
+			}
+			r.overBlock = v.block
+			return r.move()
+		})
+	})
+}
+
+// renaming is a rename being made.
+type renaming struct {
+	*edit
+	dir, newDir   *overlay.Inode
+	from, to      block // of dir and newDir
+	name, newName string
+	moved         *overlay.Inode
+	over          *overlay.Inode // what has the new name before; nil: nothing
+	overBlock     block
+}
+
+func (e *edit) rename(dir Node, from block, name string, newDir Node, to block, newName string) (*renaming, error) {
+	r := &renaming{edit: e, from: from, to: to, name: name, newName: newName}
+	var err error
+	if r.dir, err = e.directory(dir); err != nil {
+		return nil, err
+	}
+	if r.newDir, err = e.directory(newDir); err != nil {
+		return nil, err
+	}
+	n, ok := e.entry(dir, from, name)
+	if !ok {
+		return nil, ErrNotExist
+	}
+	if r.moved, err = e.inode(n); err != nil {
+		return nil, err
+	}
+	if isDir(r.moved) && e.within(newDir, n) {
+		return nil, syscall.EINVAL
+	}
+	if n, ok := e.entry(newDir, to, newName); ok {
+		if r.over, err = e.inode(n); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// move gives the new name to what has the old one; two names of one node stay as they are.
+func (r *renaming) move() error {
+	if r.over != nil {
+		switch {
+		case r.over == r.moved:
+			return nil
+		case isDir(r.moved) && !isDir(r.over):
+			return ErrNotDir
+		case !isDir(r.moved) && isDir(r.over):
+			return ErrIsDir
+		case isDir(r.over) && !r.empty(r.over.Node, r.overBlock):
+			return syscall.ENOTEMPTY
+		}
+		r.drop(r.over)
+		r.touch(r.newDir, -subdirs(r.over))
+	}
+	r.remove(r.dir.Node, r.from, r.name)
+	r.settle(r.moved, r.newDir, r.to, r.newName)
+	r.touch(r.dir, -subdirs(r.moved))
+	r.touch(r.newDir, subdirs(r.moved))
+	return nil
+}
+
+// exchange makes two names change places.
+func (r *renaming) exchange() error {
+	switch {
+	case r.over == nil:
+		return ErrNotExist
+	case r.over == r.moved:
+		return nil
+	case isDir(r.over) && r.within(r.dir.Node, r.over.Node):
+		return syscall.EINVAL
+	}
+	r.settle(r.moved, r.newDir, r.to, r.newName)
+	r.settle(r.over, r.dir, r.from, r.name)
+	r.touch(r.dir, subdirs(r.over)-subdirs(r.moved))
+	r.touch(r.newDir, subdirs(r.moved)-subdirs(r.over))
+	return nil
+}
+
+// settle gives a moved node its new place.
+func (r *renaming) settle(in, dir *overlay.Inode, b block, name string) {
+	r.place(dir.Node, b, name, in.Node)
+	in.Parent, in.Ctime = dir.Node, r.now
+}

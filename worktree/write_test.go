@@ -1,0 +1,546 @@
+package worktree_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/object"
+	. "github.com/artifactfs/artifactfs/worktree"
+	"github.com/artifactfs/artifactfs/worktree/worktreetest"
+)
+
+// workspace is a tree that can be changed, and be closed and opened again.
+type workspace struct {
+	t   *testing.T
+	src *worktreetest.Source
+	dir string // of table and overlay
+	*Tree
+}
+
+func newWorkspace(t *testing.T, files map[string]worktreetest.File) *workspace {
+	t.Helper()
+	w := &workspace{t: t, src: worktreetest.New(files), dir: t.TempDir()}
+	w.open()
+	t.Cleanup(func() {
+		w.close()
+		if n := w.src.Unreleased(); n != 0 {
+			t.Errorf("%d contents were not released", n)
+		}
+	})
+	return w
+}
+
+func (w *workspace) open() {
+	w.t.Helper()
+	tree, err := Open(filepath.Join(w.dir, "inodes"), w.src, Options{
+		Root: w.src.Root, Time: commitTime, Overlay: filepath.Join(w.dir, "overlay"),
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if r := tree.Recovery(); len(r.Problems) != 0 {
+		w.t.Errorf("problems at open: %q", r.Problems)
+	}
+	w.Tree = tree
+}
+
+func (w *workspace) close() {
+	w.t.Helper()
+	if err := w.Close(); err != nil {
+		w.t.Error(err)
+	}
+}
+
+func (w *workspace) reopen() {
+	w.t.Helper()
+	w.close()
+	w.open()
+}
+
+// at gives the directory and the name of a path.
+func (w *workspace) at(path string) (Node, string) {
+	w.t.Helper()
+	dir, name := filepath.Split(path)
+	return lookup(w.t, w.Tree, dir), name
+}
+
+func (w *workspace) node(path string) Node {
+	w.t.Helper()
+	return lookup(w.t, w.Tree, path)
+}
+
+func (w *workspace) ok(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// want checks an operation's error.
+func (w *workspace) want(what string, err, want error) {
+	w.t.Helper()
+	if !errors.Is(err, want) {
+		w.t.Errorf("%s: %v, want %v", what, err, want)
+	}
+}
+
+func (w *workspace) mkdir(path string) Node {
+	w.t.Helper()
+	dir, name := w.at(path)
+	a, err := w.Mkdir(w.t.Context(), dir, name, 0o755, Cred{})
+	w.ok(err)
+	return a.Node
+}
+
+// create makes a file with a content.
+func (w *workspace) create(path, data string) Node {
+	w.t.Helper()
+	dir, name := w.at(path)
+	a, err := w.Mknod(w.t.Context(), dir, name, syscall.S_IFREG|0o644, 0, Cred{})
+	w.ok(err)
+	w.write(a.Node, data, 0)
+	return a.Node
+}
+
+func (w *workspace) write(n Node, data string, off int64) {
+	w.t.Helper()
+	k, err := w.Write(w.t.Context(), n, []byte(data), off, false)
+	if err != nil || k != len(data) {
+		w.t.Fatalf("write: %d of %d bytes, %v", k, len(data), err)
+	}
+}
+
+func (w *workspace) rename(from, to string) error {
+	w.t.Helper()
+	return w.renameWith(from, to, 0)
+}
+
+func (w *workspace) renameWith(from, to string, flags uint32) error {
+	w.t.Helper()
+	dir, name := w.at(from)
+	newDir, newName := w.at(to)
+	return w.Rename(w.t.Context(), dir, name, newDir, newName, flags)
+}
+
+func (w *workspace) link(from, to string) error {
+	w.t.Helper()
+	dir, name := w.at(to)
+	_, err := w.Link(w.t.Context(), w.node(from), dir, name)
+	return err
+}
+
+func (w *workspace) unlink(path string) error {
+	w.t.Helper()
+	dir, name := w.at(path)
+	return w.Unlink(w.t.Context(), dir, name)
+}
+
+func (w *workspace) rmdir(path string) error {
+	w.t.Helper()
+	dir, name := w.at(path)
+	return w.Rmdir(w.t.Context(), dir, name)
+}
+
+func (w *workspace) set(path string, c Change) Attr {
+	w.t.Helper()
+	a, err := w.SetAttr(w.t.Context(), w.node(path), c)
+	w.ok(err)
+	return a
+}
+
+// read gives a node's contents.
+func (w *workspace) read(n Node) string {
+	w.t.Helper()
+	p := make([]byte, 1<<20)
+	k, err := w.Read(w.t.Context(), n, p, 0)
+	w.ok(err)
+	return string(p[:k])
+}
+
+func (w *workspace) stat(path string) Attr {
+	w.t.Helper()
+	return stat(w.t, w.Tree, path)
+}
+
+// contents checks what files hold, and what else is in the root.
+func (w *workspace) contents(want map[string]string) {
+	w.t.Helper()
+	for path, data := range want {
+		if got := w.read(w.node(path)); got != data {
+			w.t.Errorf("%s holds %.40q, want %.40q", path, got, data)
+		}
+		if a := w.stat(path); a.Size != int64(len(data)) {
+			w.t.Errorf("%s: size %d, want %d", path, a.Size, len(data))
+		}
+	}
+}
+
+func (w *workspace) list(dir string) string {
+	w.t.Helper()
+	list := names(w.t, w.Tree, w.node(dir), 0)
+	slices.Sort(list)
+	return strings.Join(list, " ")
+}
+
+// listing checks the names in a directory.
+func (w *workspace) listing(dir, want string) {
+	w.t.Helper()
+	if got := w.list(dir); got != want {
+		w.t.Errorf("%q lists %q, want %q", dir, got, want)
+	}
+}
+
+// both runs checks now and after reopening.
+func (w *workspace) both(check func()) {
+	w.t.Helper()
+	check()
+	w.reopen()
+	check()
+}
+
+func TestCreate(t *testing.T) {
+	w := newWorkspace(t, map[string]worktreetest.File{"dir/x": {Data: "x"}})
+	ctx := t.Context()
+	w.create("new", "hello")
+	w.mkdir("dir/sub")
+	w.mkdir("own")
+	w.mkdir("own/sub")
+	fifo, err := w.Mknod(ctx, Root, "fifo", syscall.S_IFIFO|0o600, 0, Cred{5, 6})
+	w.ok(err)
+	device, err := w.Mknod(ctx, Root, "null", syscall.S_IFCHR|0o666, 0x103, Cred{})
+	w.ok(err)
+	link, err := w.Symlink(ctx, Root, "link", "dir/x", Cred{7, 8})
+	w.ok(err)
+	dir, name := w.at("new")
+	_, exists := w.Mknod(ctx, dir, name, syscall.S_IFREG, 0, Cred{})
+	w.want("create what exists", exists, syscall.EEXIST)
+	dir, name = w.at("dir")
+	_, exists = w.Mkdir(ctx, dir, name, 0o755, Cred{})
+	w.want("make a directory that the base has", exists, syscall.EEXIST)
+	_, long := w.Mknod(ctx, Root, strings.Repeat("n", 256), syscall.S_IFREG, 0, Cred{})
+	w.want("a name of 256 bytes", long, syscall.ENAMETOOLONG)
+	_, longest := w.Mknod(ctx, Root, strings.Repeat("n", 255), syscall.S_IFREG, 0, Cred{})
+	w.want("a name of 255 bytes", longest, nil)
+	w.ok(w.unlink(strings.Repeat("n", 255)))
+	_, slash := w.Mknod(ctx, Root, "a/b", syscall.S_IFREG, 0, Cred{})
+	w.want("a name with a slash", slash, syscall.EINVAL)
+	_, inFile := w.Mknod(ctx, w.node("new"), "x", syscall.S_IFREG, 0, Cred{})
+	w.want("create in a file", inFile, ErrNotDir)
+	_, asDir := w.Mknod(ctx, Root, "d", syscall.S_IFDIR, 0, Cred{})
+	w.want("mknod a directory", asDir, syscall.EPERM)
+	_, noTarget := w.Symlink(ctx, Root, "l", "", Cred{})
+	w.want("symlink to nothing", noTarget, ErrNotExist)
+	w.both(func() {
+		w.contents(map[string]string{"new": "hello", "dir/x": "x"})
+		w.listing("", "dir fifo link new null own")
+		w.listing("dir", "sub x")
+		if a := w.stat("fifo"); a != fifo || a.Mode != syscall.S_IFIFO|0o600 || a.UID != 5 || a.GID != 6 || a.Nlink != 1 {
+			t.Errorf("fifo: %+v, was %+v", a, fifo)
+		}
+		if a := w.stat("null"); a != device || a.Rdev != 0x103 {
+			t.Errorf("device: %+v, was %+v", a, device)
+		}
+		if a := w.stat("link"); a != link || a.Size != 5 || a.Mode != syscall.S_IFLNK|0o777 {
+			t.Errorf("link: %+v, was %+v", a, link)
+		}
+		if target, err := w.Readlink(ctx, link.Node); err != nil || string(target) != "dir/x" {
+			t.Errorf("link leads to %q, %v", target, err)
+		}
+		if a := w.stat("own"); a.Nlink != 3 || a.Size != 4096 {
+			t.Errorf("directory with one inside: %+v", a)
+		}
+		if a := w.stat("dir"); a.Nlink != 1 {
+			t.Errorf("directory of the base: %+v", a)
+		}
+	})
+}
+
+func TestSetgidDirectory(t *testing.T) {
+	w := newWorkspace(t, nil)
+	w.mkdir("d")
+	w.set("d", Change{Set: SetMode | SetGID, Mode: 0o2775, GID: 50})
+	w.set("d", Change{Set: SetMode, Mode: 0o2775})
+	dir := w.node("d")
+	f, err := w.Mknod(t.Context(), dir, "f", syscall.S_IFREG|0o644, 0, Cred{1, 2})
+	w.ok(err)
+	d, err := w.Mkdir(t.Context(), dir, "d", 0o755, Cred{1, 2})
+	w.ok(err)
+	if f.GID != 50 || f.UID != 1 || d.GID != 50 || d.Mode != syscall.S_IFDIR|0o2755 {
+		t.Errorf("file %+v, directory %+v", f, d)
+	}
+}
+
+func TestRemove(t *testing.T) {
+	w := newWorkspace(t, map[string]worktreetest.File{"f": {Data: "f"}, "dir/a": {}, "dir/b": {}, "module": {Mode: object.ModeGitlink}})
+	w.want("remove what is not there", w.unlink("none"), ErrNotExist)
+	w.want("unlink a directory", w.unlink("dir"), ErrIsDir)
+	w.want("rmdir a file", w.rmdir("f"), ErrNotDir)
+	w.want("rmdir nothing", w.rmdir("none"), ErrNotExist)
+	w.want("rmdir with entries of the base", w.rmdir("dir"), syscall.ENOTEMPTY)
+	w.ok(w.unlink("dir/a"))
+	w.create("dir/new", "")
+	w.ok(w.unlink("dir/b"))
+	w.want("rmdir with a new entry", w.rmdir("dir"), syscall.ENOTEMPTY)
+	w.listing("dir", "new")
+	w.ok(w.unlink("dir/new"))
+	removed := w.node("dir")
+	w.Remember(removed)
+	w.ok(w.rmdir("dir"))
+	if a, err := w.Attr(t.Context(), removed); err != nil || a.Nlink != 0 {
+		t.Errorf("removed directory in use: %+v, %v", a, err)
+	}
+	_, err := w.Mknod(t.Context(), removed, "x", syscall.S_IFREG, 0, Cred{})
+	w.want("create in a removed directory", err, ErrNotExist)
+	w.ok(w.unlink("f"))
+	w.ok(w.rmdir("module"))
+	w.both(func() { w.listing("", "") })
+	w.mkdir("dir")
+	w.both(func() { w.listing("", "dir"); w.listing("dir", "") })
+}
+
+// What has lost its name lives until the kernel has forgotten it.
+func TestUnlinkedInUse(t *testing.T) {
+	w := newWorkspace(t, map[string]worktreetest.File{"base": {Data: "from base"}, "changed": {Data: "old"}})
+	w.create("own", "own data")
+	w.write(w.node("changed"), "N", 0)
+	files := map[string]string{"base": "from base", "changed": "Nld", "own": "own data"}
+	nodes := make(map[string]Node)
+	for path := range files {
+		nodes[path] = w.node(path)
+		w.Remember(nodes[path])
+		w.Remember(nodes[path])
+		w.ok(w.unlink(path))
+	}
+	w.listing("", "")
+	for path, data := range files {
+		w.Forget(nodes[path], 1)
+		if a, err := w.Attr(t.Context(), nodes[path]); err != nil || a.Nlink != 0 || w.read(nodes[path]) != data {
+			t.Errorf("%s: %+v, %v", path, a, err)
+		}
+		w.write(nodes[path], "more", int64(len(data)))
+		if got := w.read(nodes[path]); got != data+"more" {
+			t.Errorf("%s holds %q", path, got)
+		}
+		if _, err := w.Path(nodes[path]); !errors.Is(err, ErrNotExist) {
+			t.Errorf("%s: path: %v", path, err)
+		}
+	}
+	if n := w.Stats().Contents; n != 3 {
+		t.Errorf("%d contents", n)
+	}
+	for _, n := range nodes {
+		w.Forget(n, 1)
+	}
+	if s := w.Stats(); s.Contents != 0 || s.Hidden != 2 {
+		t.Errorf("after all was forgotten: %+v", s)
+	}
+	_, err := w.Attr(t.Context(), nodes["own"])
+	w.want("attributes of what is gone", err, ErrNoNode)
+}
+
+func TestTmpfile(t *testing.T) {
+	w := newWorkspace(t, nil)
+	a, err := w.Tmpfile(t.Context(), Root, 0o600, Cred{1, 2})
+	w.ok(err)
+	w.Remember(a.Node)
+	if a.Nlink != 0 || a.Mode != syscall.S_IFREG|0o600 || a.UID != 1 {
+		t.Errorf("unnamed file %+v", a)
+	}
+	w.write(a.Node, "data", 0)
+	w.listing("", "")
+	_, err = w.Link(t.Context(), a.Node, Root, "named")
+	w.ok(err)
+	w.Forget(a.Node, 1)
+	w.both(func() { w.contents(map[string]string{"named": "data"}) })
+	if a := w.stat("named"); a.Nlink != 1 {
+		t.Errorf("named: %+v", a)
+	}
+}
+
+func TestLinks(t *testing.T) {
+	w := newWorkspace(t, map[string]worktreetest.File{"a": {Data: "base"}, "dir/x": {}})
+	w.want("link a directory", w.link("dir", "d2"), syscall.EPERM)
+	w.want("link over a name", w.link("a", "dir/x"), syscall.EEXIST)
+	w.ok(w.link("a", "dir/b"))
+	w.ok(w.link("dir/b", "c"))
+	w.create("own", "o")
+	w.ok(w.link("own", "dir/own"))
+	w.both(func() {
+		for _, path := range []string{"a", "dir/b", "c"} {
+			if x := w.stat(path); x.Nlink != 3 || x.Node != w.node("a") {
+				t.Errorf("%s: %+v", path, x)
+			}
+		}
+	})
+	w.ok(w.unlink("a"))
+	w.write(w.node("c"), "B", 0)
+	w.both(func() {
+		w.contents(map[string]string{"dir/b": "Base", "c": "Base"})
+		if x := w.stat("c"); x.Nlink != 2 {
+			t.Errorf("after a name was removed: %+v", x)
+		}
+	})
+	w.ok(w.rename("dir/b", "c")) // two names of one file: nothing happens
+	w.listing("", "c dir own")
+	w.listing("dir", "b own x")
+}
+
+func TestXattr(t *testing.T) {
+	w := newWorkspace(t, map[string]worktreetest.File{"f": {Data: "f"}})
+	n, ctx := w.node("f"), t.Context()
+	_, err := w.GetXattr(n, "user.x")
+	w.want("get what is not there", err, syscall.ENODATA)
+	_, err = w.GetXattr(99, "user.x")
+	w.want("get of no node", err, ErrNoNode)
+	_, err = w.GetXattr(n, "system.posix_acl_access")
+	w.want("get an access control list", err, syscall.EOPNOTSUPP)
+	w.want("set an access control list", w.SetXattr(ctx, n, "system.posix_acl_access", nil, 0), syscall.EOPNOTSUPP)
+	w.want("replace what is not there", w.SetXattr(ctx, n, "user.x", nil, unix.XATTR_REPLACE), syscall.ENODATA)
+	w.ok(w.SetXattr(ctx, n, "user.x", []byte("value\x00"), unix.XATTR_CREATE))
+	w.want("create what is there", w.SetXattr(ctx, n, "user.x", nil, unix.XATTR_CREATE), syscall.EEXIST)
+	w.ok(w.SetXattr(ctx, n, "security.capability", []byte{1}, 0))
+	w.ok(w.SetXattr(ctx, n, "user.empty", nil, 0))
+	w.both(func() {
+		if v, err := w.GetXattr(n, "user.x"); err != nil || string(v) != "value\x00" {
+			t.Errorf("value %q, %v", v, err)
+		}
+		if v, err := w.GetXattr(n, "user.empty"); err != nil || v == nil || len(v) != 0 {
+			t.Errorf("empty value %q, %v", v, err)
+		}
+		list, err := w.ListXattr(n)
+		slices.Sort(list)
+		if err != nil || !slices.Equal(list, []string{"security.capability", "user.empty", "user.x"}) {
+			t.Errorf("names %q, %v", list, err)
+		}
+	})
+	w.ok(w.RemoveXattr(ctx, n, "user.x"))
+	w.want("remove what is not there", w.RemoveXattr(ctx, n, "user.x"), syscall.ENODATA)
+	if w.src.Calls("Open")+w.src.Calls("Size") != 0 {
+		t.Error("the content was asked for")
+	}
+}
+
+func TestReadOnly(t *testing.T) {
+	w := newWorkspace(t, map[string]worktreetest.File{"f": {Data: "base"}})
+	w.create("own", "work")
+	w.write(w.node("f"), "B", 0)
+	w.close()
+	for _, o := range []Options{{Overlay: filepath.Join(w.dir, "overlay"), OverlayReadOnly: true}, {}} {
+		o.Root = w.src.Root
+		tree, err := Open(filepath.Join(w.dir, "inodes"), w.src, o)
+		w.ok(err)
+		w.Tree = tree
+		ctx, f := t.Context(), w.node("f")
+		_, mknod := w.Mknod(ctx, Root, "x", syscall.S_IFREG, 0, Cred{})
+		_, write := w.Write(ctx, f, []byte("x"), 0, false)
+		_, set := w.SetAttr(ctx, f, Change{Set: SetMode})
+		_, truncate := w.SetAttr(ctx, f, Change{Set: SetSize})
+		for what, err := range map[string]error{
+			"mknod": mknod, "write": write, "setattr": set, "truncate": truncate, "unlink": w.unlink("f"), "rmdir": w.rmdir("f"),
+			"rename": w.rename("f", "g"), "link": w.link("f", "g"), "xattr": w.SetXattr(ctx, f, "user.x", nil, 0),
+		} {
+			w.want(what, err, syscall.EROFS)
+		}
+		if o.Overlay == "" {
+			w.contents(map[string]string{"f": "base"})
+			w.listing("", "f")
+		} else {
+			w.contents(map[string]string{"f": "Base", "own": "work"})
+			w.listing("", "f own")
+		}
+		w.close()
+	}
+	w.open()
+}
+
+// Told tells sizes of untouched files only, and fetches a byte only if it is asked for, without being asked again.
+func TestTold(t *testing.T) {
+	w := newWorkspace(t, map[string]worktreetest.File{"base": {Data: "abc"}, "byte": {Data: "xyz"}})
+	w.create("own", "own")
+	told := func(path string, f func(int64, func() (byte, error)) error) Attr {
+		t.Helper()
+		a, err := w.Told(t.Context(), w.node(path), f)
+		w.ok(err)
+		return a
+	}
+	var sizes []int64
+	note := func(size int64, _ func() (byte, error)) error { sizes = append(sizes, size); return nil }
+	if a := told("base", note); a.Size != 3 || !slices.Equal(sizes, []int64{3}) || w.src.Calls("Open") != 0 {
+		t.Errorf("told %v, size %d, %d contents", sizes, a.Size, w.src.Calls("Open"))
+	}
+	calls, got := 0, byte(0)
+	told("byte", func(_ int64, last func() (byte, error)) (err error) {
+		calls++
+		got, err = last()
+		return err
+	})
+	if calls != 2 || got != 'z' || w.src.Calls("Open") != 1 {
+		t.Errorf("%d calls, last byte %q, %d contents", calls, got, w.src.Calls("Open"))
+	}
+	w.write(w.node("base"), "long enough", 0)
+	sizes = nil
+	if a := told("base", note); a.Size != 11 || sizes != nil {
+		t.Errorf("changed file: told %v, size %d", sizes, a.Size)
+	}
+	if a := told("own", note); a.Size != 3 || sizes != nil {
+		t.Errorf("own file: told %v, size %d", sizes, a.Size)
+	}
+	failed := errors.New("the kernel is gone")
+	_, err := w.Told(t.Context(), w.node("byte"), func(int64, func() (byte, error)) error { return failed })
+	w.want("telling failed", err, failed)
+}
+
+// A copy-up that waits for its content delays nobody else, and can be interrupted; then nothing has changed.
+func TestSlowCopyUp(t *testing.T) {
+	w := newWorkspace(t, map[string]worktreetest.File{"slow": {Data: "slow data"}, "quick": {Data: "q"}})
+	release := make(chan struct{})
+	w.src.Rule("slow", worktreetest.Rule{Block: release})
+	slow := w.node("slow")
+	ctx, interrupt := context.WithCancel(t.Context())
+	write := func(ctx context.Context) <-chan error {
+		done := make(chan error, 1)
+		go func() {
+			_, err := w.Write(ctx, slow, []byte("S"), 0, false)
+			done <- err
+		}()
+		return done
+	}
+	interrupted, patient := write(ctx), write(t.Context())
+	until(t, func() bool { return w.src.Waiting("slow") == 2 })
+	w.write(w.node("quick"), "Quick", 0)
+	w.ok(w.rename("slow", "moved"))
+	w.set("moved", Change{Set: SetMode, Mode: 0o600})
+	interrupt()
+	w.want("interrupted write", <-interrupted, context.Canceled)
+	close(release)
+	w.ok(<-patient)
+	w.both(func() { w.contents(map[string]string{"moved": "Slow data", "quick": "Quick"}) })
+}
+
+// What was written while a copy-up waited is not lost to it.
+func TestCopyUpRace(t *testing.T) {
+	w := newWorkspace(t, map[string]worktreetest.File{"f": {Data: strings.Repeat("base", 1000)}})
+	release := make(chan struct{})
+	w.src.Rule("f", worktreetest.Rule{Block: release})
+	n, done := w.node("f"), make(chan error, 1)
+	go func() {
+		_, err := w.Write(t.Context(), n, []byte("late"), 2, false)
+		done <- err
+	}()
+	until(t, func() bool { return w.src.Waiting("f") == 1 })
+	w.set("f", Change{Set: SetSize, Size: 0})
+	w.write(n, "first", 0)
+	close(release)
+	w.ok(<-done)
+	if got := w.read(n); !bytes.Equal([]byte(got), []byte("filate")) {
+		t.Errorf("holds %q", got)
+	}
+}
