@@ -1,0 +1,370 @@
+package fuse
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/worktree/worktreetest"
+)
+
+// How many requests a change makes is its speed. What a change of entries leaves to be asked once is the directory's
+// attributes; FORGET comes when the kernel likes.
+func TestWriteRequests(t *testing.T) {
+	files := map[string]worktreetest.File{"dir/known": {Data: "content"}, "dir/x": {Data: "x"}, "dir/y": {Data: "y"}, "dir/z": {Data: "z"}}
+	undisturbed(t, func() []error { return countWrites(t, edit(t, files)) })
+}
+
+func countWrites(t *testing.T, m *mounted) (errs []error) {
+	m.src.KnowsSizes.Store(true)
+	write := func(name string, flags int) func() error {
+		return func() error {
+			fd, err := unix.Open(m.path(name), flags, 0o666)
+			if err != nil {
+				return err
+			}
+			_, err = unix.Write(fd, []byte("hello"))
+			return errors.Join(err, unix.Close(fd))
+		}
+	}
+	stat := func(name string) func() error {
+		return func() error {
+			_, err := os.Lstat(m.path(name))
+			return err
+		}
+	}
+	const create = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL
+	// OPEN, CREATE and FLUSH come once in a mount's life; the first file takes them.
+	for _, f := range []func() error{write("first", create), stat("dir/known"), stat("dir/none"), stat(".")} {
+		if err := ignore(f(), unix.ENOENT); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		what string
+		do   func() error
+		want counts
+	}{
+		{"create", write("dir/new", create), counts{"LOOKUP": 1, "MKNOD": 1, "GETXATTR": 1, "WRITE": 1}},
+		{"create another", write("dir/new too", create), counts{"GETATTR": 1, "LOOKUP": 1, "MKNOD": 1, "GETXATTR": 1, "WRITE": 1}},
+		{"stat after write", stat("dir/new"), counts{"GETATTR": 2}}, // the directory, and the file's blocks
+		{"stat again", stat("dir/new"), counts{}},
+		{"change times", func() error { return os.Chtimes(m.path("dir/new"), commitTime, commitTime) }, counts{"SETATTR": 1}},
+		{"overwrite", write("dir/new", unix.O_WRONLY), counts{"GETXATTR": 1, "WRITE": 1, "SETATTR": 1}},
+		{"truncate and write", write("dir/new", unix.O_WRONLY|unix.O_TRUNC), counts{"GETXATTR": 1, "WRITE": 1, "SETATTR": 1}},
+		{"unlink", func() error { return unix.Unlink(m.path("dir/new")) }, counts{"UNLINK": 1, "SETATTR": 1}},
+		{"look for it", func() error { _, err := os.Lstat(m.path("dir/new")); return ignore(err, unix.ENOENT) }, counts{"GETATTR": 1, "LOOKUP": 1}},
+		{"unlink of the base", func() error { return unix.Unlink(m.path("dir/x")) }, counts{"LOOKUP": 1, "UNLINK": 1, "SETATTR": 1}},
+		{"rename of the base", func() error { return unix.Rename(m.path("dir/y"), m.path("dir/z")) }, counts{"GETATTR": 1, "LOOKUP": 2, "RENAME": 1, "SETATTR": 2}},
+		{"chmod", func() error { return unix.Chmod(m.path("dir/z"), 0o600) }, counts{"GETATTR": 1, "SETATTR": 1}},
+		{"mkdir", func() error { return unix.Mkdir(m.path("sub"), 0o777) }, counts{"LOOKUP": 1, "MKDIR": 1}},
+		{"rmdir", func() error { return unix.Rmdir(m.path("sub")) }, counts{"GETATTR": 1, "RMDIR": 1}},
+	} {
+		got := m.requests(func() {
+			if err := c.do(); err != nil {
+				t.Errorf("%s: %v", c.what, err)
+			}
+		})
+		delete(got, "FORGET")
+		if fmt.Sprint(got) != fmt.Sprint(map[string]uint64(c.want)) {
+			errs = append(errs, fmt.Errorf("%s: made %v, want %v", c.what, got, c.want))
+		}
+	}
+	return errs
+}
+
+func ignore(err, what error) error {
+	if errors.Is(err, what) {
+		return nil
+	}
+	return err
+}
+
+// What is written is read, by whoever and whatever is dropped from caches between, and after a remount.
+func TestWrite(t *testing.T) {
+	m := edit(t, map[string]worktreetest.File{"dir/base": {Data: pattern(10_000)}})
+	want := []byte(pattern(10_000))
+	f, err := os.OpenFile(m.path("dir/base"), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for i, w := range []struct {
+		off  int
+		data string
+	}{{0, "start"}, {4090, "across a page"}, {9_995, "across the end"}, {20_000, "behind a hole"}} {
+		if _, err := f.WriteAt([]byte(w.data), int64(w.off)); err != nil {
+			t.Fatal(err)
+		}
+		if end := w.off + len(w.data); end > len(want) {
+			want = append(want, make([]byte, end-len(want))...)
+		}
+		copy(want[w.off:], w.data)
+		if i%2 == 0 {
+			dropCaches(t)
+		}
+		if got, err := os.ReadFile(f.Name()); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("write %d: read %d bytes, want %d, %v", i, len(got), len(want), err)
+		}
+	}
+	if err := errors.Join(f.Sync(), unix.Fdatasync(int(f.Fd()))); err != nil {
+		t.Errorf("sync: %v", err)
+	}
+	if err := os.Truncate(f.Name(), 5_000); err != nil {
+		t.Error(err)
+	}
+	dropCaches(t)
+	if got, err := os.ReadFile(f.Name()); err != nil || !bytes.Equal(got, want[:5_000]) {
+		t.Errorf("truncated: read %d bytes, %v", len(got), err)
+	}
+}
+
+// A file whose mode forbids its maker to write is written all the same, by whom made it.
+func TestCreateReadOnly(t *testing.T) {
+	m := edit(t, nil)
+	fd, err := unix.Open(m.path("first"), unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, 0o444)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.Write(fd, []byte("x")); err != nil {
+		t.Error(err)
+	}
+	unix.Close(fd)
+	if _, err := unix.Open(m.path("first"), unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, 0o444); !errors.Is(err, unix.EEXIST) {
+		t.Errorf("again: %v, want EEXIST", err)
+	}
+	if os.Getuid() != 0 {
+		return
+	}
+	if err := os.Chmod(m.dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	open(t, m.dir)
+	out, err := m.as(65534, "sh", "-c", "umask 0333; set -C; echo mine > second && cat second && ! echo more 2>/dev/null >> second")
+	if err != nil || out != "mine\n" {
+		t.Errorf("as nobody: %q, %v", out, err)
+	}
+	if st, err := os.Stat(m.path("second")); err != nil || st.Sys().(*syscall.Stat_t).Uid != 65534 || st.Mode() != 0o444 {
+		t.Errorf("made %v, %v", st, err)
+	}
+}
+
+// open lets other users get to a directory of the test's.
+func open(t *testing.T, dir string) {
+	for ; len(dir) > len(os.TempDir()); dir = dir[:strings.LastIndexByte(dir, '/')] {
+		if st, err := os.Stat(dir); err != nil || os.Chmod(dir, st.Mode()|0o055) != nil {
+			t.Fatalf("open %s: %v", dir, err)
+		}
+	}
+}
+
+// as runs a command in the mount's root as another user.
+func (m *mounted) as(uid uint32, name string, args ...string) (string, error) {
+	cmd := exec.Command(name, args...)
+	cmd.Dir = m.dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// Who may not set the bits loses them by writing and by truncating, as on other file systems.
+func TestSetUserID(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can write as somebody else")
+	}
+	m := edit(t, nil)
+	open(t, m.dir)
+	for _, command := range []string{"echo x >> f", ": > f", "echo x 1<> f", "truncate -s 1 f"} {
+		if err := errors.Join(os.WriteFile(m.path("f"), []byte("#!/bin/sh\n"), 0o777), os.Chmod(m.path("f"), 0o777|os.ModeSetuid|os.ModeSetgid)); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := m.as(65534, "sh", "-c", command); err != nil {
+			t.Errorf("%s: %v\n%s", command, err, out)
+		}
+		if st, err := os.Stat(m.path("f")); err != nil || st.Mode() != 0o777 {
+			t.Errorf("%s: %v, %v", command, st.Mode(), err)
+		}
+	}
+	if err := errors.Join(os.Chmod(m.path("f"), 0o777|os.ModeSetuid), os.WriteFile(m.path("f"), []byte("root may"), 0)); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := os.Stat(m.path("f")); err != nil || st.Mode() != 0o777|os.ModeSetuid {
+		t.Errorf("root: %v, %v", st.Mode(), err)
+	}
+}
+
+// Times are what the kernel says, and stay what they are told to be; only what changes contents changes mtime.
+func TestTimes(t *testing.T) {
+	m := edit(t, map[string]worktreetest.File{"f": {Data: "x"}, "g": {Data: "y"}})
+	times := func(name string) (mtime, ctime time.Time) {
+		var st unix.Stat_t
+		if err := unix.Lstat(m.path(name), &st); err != nil {
+			t.Fatal(err)
+		}
+		return time.Unix(st.Mtim.Unix()), time.Unix(st.Ctim.Unix())
+	}
+	for what, f := range map[string]func() error{
+		"chmod":  func() error { return os.Chmod(m.path("f"), 0o600) },
+		"link":   func() error { return os.Link(m.path("f"), m.path("h")) },
+		"rename": func() error { return os.Rename(m.path("h"), m.path("i")) },
+		"read":   func() error { _, err := os.ReadFile(m.path("f")); return err },
+		"xattr":  func() error { return unix.Setxattr(m.path("f"), "user.x", nil, 0) },
+	} {
+		if err := f(); err != nil {
+			t.Fatal(err)
+		}
+		if mtime, _ := times("f"); !mtime.Equal(commitTime) {
+			t.Errorf("%s: mtime %v", what, mtime)
+		}
+	}
+	if _, ctime := times("f"); ctime.Equal(commitTime) {
+		t.Error("ctime did not change")
+	}
+	old := time.Unix(-1_000_000, 999_999_999)
+	if err := os.Chtimes(m.path("g"), old, old); err != nil {
+		t.Fatal(err)
+	}
+	dropCaches(t)
+	if mtime, _ := times("g"); !mtime.Equal(old) {
+		t.Errorf("mtime %v, want %v", mtime, old)
+	}
+	before := time.Now().Add(-time.Second)
+	if err := os.WriteFile(m.path("g"), []byte("new"), 0); err != nil {
+		t.Fatal(err)
+	}
+	mtime, ctime := times("g")
+	dropCaches(t)
+	if again, _ := times("g"); mtime.Before(before) || ctime.Before(before) || !again.Equal(mtime) {
+		t.Errorf("written: mtime %v, ctime %v, later %v", mtime, ctime, again)
+	}
+}
+
+func TestSplitTime(t *testing.T) {
+	for _, ns := range []int64{0, 1, -1, second, -second, 1<<62 + 5, -second - 1} {
+		sec, nsec := split(ns)
+		if got := join(sec, nsec); got != ns || nsec >= second {
+			t.Errorf("%d: %d s %d ns, back %d", ns, int64(sec), nsec, got)
+		}
+	}
+	if join(1<<62, 5) <= 0 || join(1<<63, 5) >= 0 {
+		t.Error("far times overflow")
+	}
+}
+
+// Holes are found where they are, also in what the kernel has not written back.
+func TestSeek(t *testing.T) {
+	m := edit(t, map[string]worktreetest.File{"base": {Data: pattern(10_000)}})
+	f, err := os.Create(m.path("sparse"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt([]byte("x"), 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	fd := int(f.Fd())
+	if off, err := unix.Seek(fd, 0, unix.SEEK_DATA); err != nil || off > 1<<20 {
+		t.Errorf("data at %d, %v", off, err)
+	}
+	if off, err := unix.Seek(fd, 1<<20, unix.SEEK_HOLE); off != 1<<20+1 || err != nil {
+		t.Errorf("hole at %d, %v", off, err)
+	}
+	if _, err := unix.Seek(fd, 1<<20+1, unix.SEEK_DATA); !errors.Is(err, unix.ENXIO) {
+		t.Errorf("behind the end: %v, want ENXIO", err)
+	}
+	if _, err := f.WriteAt([]byte("y"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if off, err := unix.Seek(fd, 0, unix.SEEK_DATA); off != 0 || err != nil {
+		t.Errorf("new data at %d, %v", off, err)
+	}
+	if b, err := os.ReadFile(f.Name()); err != nil || len(b) != 1<<20+1 || b[0] != 'y' || b[1<<20] != 'x' {
+		t.Errorf("read %d bytes, %v", len(b), err)
+	}
+	base, err := os.Open(m.path("base"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer base.Close()
+	if off, err := unix.Seek(int(base.Fd()), 5, unix.SEEK_HOLE); off != 10_000 || err != nil {
+		t.Errorf("hole of the base: %d, %v", off, err)
+	}
+}
+
+// Copying within the mount, from and to what is only in the kernel's cache.
+func TestCopyRange(t *testing.T) {
+	m := edit(t, map[string]worktreetest.File{"base": {Data: pattern(200_000)}, "other": {Data: pattern(50)}})
+	from, err := os.OpenFile(m.path("base"), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer from.Close()
+	to, err := os.OpenFile(m.path("other"), os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer to.Close()
+	want := []byte(pattern(200_000))
+	copy(want[100:], "changed")
+	if _, err := from.WriteAt([]byte("changed"), 100); err != nil {
+		t.Fatal(err)
+	}
+	for left := 200_000; left > 0; {
+		n, err := unix.CopyFileRange(int(from.Fd()), nil, int(to.Fd()), nil, left, 0)
+		if err != nil || n == 0 {
+			t.Fatalf("copied %d with %d to go: %v", n, left, err)
+		}
+		left -= n
+	}
+	if got, err := os.ReadFile(to.Name()); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("copied %d bytes, %v", len(got), err)
+	}
+	if m.Stats()["COPY_FILE_RANGE"] == 0 {
+		t.Error("the kernel copied by itself")
+	}
+}
+
+// A file that others removed goes on for who has it open, and takes nothing when that one is gone.
+func TestOpenUnlinked(t *testing.T) {
+	m := edit(t, map[string]worktreetest.File{"base": {Data: pattern(10_000)}, "dir/base": {Data: "deep"}})
+	if err := os.WriteFile(m.path("own"), []byte(pattern(10_000)), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"base", "own"} {
+		f, err := os.OpenFile(m.path(name), os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(f.Name()); err != nil {
+			t.Fatal(err)
+		}
+		dropCaches(t)
+		b := make([]byte, 20_000)
+		if n, err := f.ReadAt(b, 0); string(b[:n]) != pattern(10_000) {
+			t.Errorf("%s: read %d bytes, %v", name, n, err)
+		}
+		if _, err := f.WriteAt([]byte("more"), 10_000); err != nil {
+			t.Errorf("%s: write: %v", name, err)
+		}
+		if err := f.Sync(); err != nil {
+			t.Errorf("%s: sync: %v", name, err)
+		}
+		dropCaches(t)
+		if n, _ := f.ReadAt(b, 9_998); string(b[:n]) != pattern(10_000)[9_998:]+"more" {
+			t.Errorf("%s: read back %q", name, b[:n])
+		}
+		if st, err := f.Stat(); err != nil || st.Size() != 10_004 || st.Sys().(*syscall.Stat_t).Nlink != 0 {
+			t.Errorf("%s: %v, %v", name, st, err)
+		}
+		f.Close()
+	}
+	m.until("contents are gone", func() bool { return m.tree.Stats().Contents == 0 })
+}
