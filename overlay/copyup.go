@@ -41,7 +41,7 @@ func (f *File) CopyUp(base io.ReaderAt, size int64) error {
 	if !won {
 		// No record names it. If the process dies before it is removed, it ends up in lost+found.
 		_ = data.Close()
-		err = errors.Join(err, l.contents.remove(number))
+		l.discard(number)
 	}
 	return err
 }

@@ -79,25 +79,7 @@ func (f *File) prepare() error {
 	case f.marked.Load():
 		return nil
 	}
-	return f.mark()
-}
-
-// mark notes in the log that the content file knows better. f.mu is held.
-func (f *File) mark() error {
-	err := f.l.Update(func(tx *Tx) error {
-		in, ok := tx.Inode(f.node)
-		if !ok {
-			return errGone(f.node)
-		}
-		in.Flags |= state.FlagDirty
-		tx.put(in).logSize = true
-		f.l.settleLater(f.node)
-		return nil
-	})
-	if err == nil {
-		f.marked.Store(true)
-	}
-	return err
+	return f.note()
 }
 
 // begin gives the file an empty content of its own. f.mu is held whole.
@@ -112,7 +94,8 @@ func (f *File) begin(flags uint32) error {
 	}
 	if err := f.adopt(number, 0, flags|state.FlagDirty); err != nil {
 		_ = data.Close()
-		return errors.Join(err, f.l.contents.remove(number))
+		f.l.discard(number)
+		return err
 	}
 	f.install(number, data, 0, true)
 	return nil
@@ -133,47 +116,44 @@ func (f *File) adopt(number uint64, size int64, flags uint32) error {
 	})
 }
 
-// changed notes what a write did: the size if it grew, and that the inode is dirty if somebody has set its times
+// changed notes what a write did, up to end: the size if it grew, and that the inode is dirty if that was taken back
 // meanwhile. f.mu is held.
 func (f *File) changed(end int64) error {
-	for size := f.size.Load(); end > size; size = f.size.Load() {
-		if f.size.CompareAndSwap(size, end) {
-			return f.noteSize(false)
-		}
+	grew := false
+	for size := f.size.Load(); end > size && !grew; size = f.size.Load() {
+		grew = f.size.CompareAndSwap(size, end)
 	}
-	if !f.marked.Load() {
-		return f.mark()
+	if grew || !f.marked.Load() {
+		return f.note()
 	}
 	return nil
 }
 
-// noteSize brings a size to the state, and to the log only if that would not ask the content file. f.mu is held.
-func (f *File) noteSize(whole bool) error {
+// note brings the content's size to the inode, and marks it dirty. Only what makes it dirty goes to the log: from then
+// on the content file knows better. f.mu is held.
+func (f *File) note() error {
 	l := f.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	in, ok := l.state.Inode(f.node)
+	f.marked.Store(false) // and stays so if the log has no room: the next write tries again
+	old, ok := l.state.Inode(f.node)
 	if !ok {
 		return errGone(f.node)
 	}
-	size := f.size.Load()
-	dirty := in.Flags&state.FlagDirty != 0
-	if !whole && dirty && in.Size >= size { // another writer's end lies behind and came first
-		return nil
-	}
-	old := in
-	in.Size = size
-	if dirty {
+	in := old
+	in.Size = f.size.Load() // grows only, as long as mu is shared: who comes later brings what is true later
+	in.Flags |= state.FlagDirty
+	var err error
+	switch {
+	case in == old:
+	case in.Flags == old.Flags:
 		var b state.Batch
 		b.PutInode(&in, &old)
-		return l.state.Apply(b.Bytes())
-	}
-	in.Flags |= state.FlagDirty
-	err := l.update(func(tx *Tx) error {
-		tx.put(in)
+		err = l.state.Apply(b.Bytes())
+	default:
+		err = l.update(func(tx *Tx) error { tx.put(in).logSize = true; return nil })
 		l.settleLater(f.node)
-		return nil
-	})
+	}
 	if err == nil {
 		f.marked.Store(true)
 	}
@@ -207,7 +187,7 @@ func (f *File) Truncate(size int64) error {
 	}
 	f.writes.Store(f.l.clock())
 	f.size.Store(size)
-	return f.noteSize(true)
+	return f.note()
 }
 
 // Fallocate is fallocate(2). ErrBase: CopyUp first.
@@ -229,7 +209,7 @@ func (f *File) restat() error {
 		return err
 	}
 	f.size.Store(info.Size())
-	return f.noteSize(true)
+	return f.note()
 }
 
 // Seek finds data or a hole (SEEK_DATA, SEEK_HOLE), ENXIO as in lseek(2). ErrBase: the contents are the base's.

@@ -75,6 +75,17 @@ func (l *Layer) removeDead() error {
 	return err
 }
 
+// discard removes a content that no record names.
+func (l *Layer) discard(number uint64) {
+	if l.contents.remove(number) == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.dead = append(l.dead, number)
+	l.poke()
+}
+
 // removeContents removes contents and notes that they are gone. It gives back those that are to be tried again.
 func (l *Layer) removeContents(dead []uint64) (left []uint64, err error) {
 	if err := l.Sync(); err != nil {

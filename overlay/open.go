@@ -236,8 +236,8 @@ func (l *Layer) Close() error {
 // abandon gives back what the layer holds and writes nothing.
 func (l *Layer) abandon() {
 	l.files.closeAll()
-	if l.wal != nil && l.o.ReadOnly {
-		_ = l.wal.Close()
+	if l.wal != nil {
+		l.wal.Abandon()
 	}
 	l.state.Close()
 	l.lock()

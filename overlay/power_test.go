@@ -1,0 +1,160 @@
+package overlay
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/internal/disk/disktest"
+)
+
+// history is what a file has been: with an fsync, nothing from before it may come back.
+type history struct {
+	names  []string // since the last fsync; "" is none
+	synced []byte   // data at the last fsync; nil: never
+}
+
+// TestPowerCut cuts the power after random operations. What was fsynced must be there; a base file is the base's or
+// what was synced in its place; the namespace is that of one moment; and everything works on.
+func TestPowerCut(t *testing.T) {
+	runs := uint64(120)
+	if testing.Short() {
+		runs = 20
+	}
+	for seed := range runs {
+		powerRun(t, seed)
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+}
+
+func powerRun(t *testing.T, seed uint64) {
+	top := t.TempDir()
+	before := filepath.Join(top, "before")
+	if err := os.Mkdir(before, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	crash, err := disktest.NewCrashFS(before)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer crash.Close()
+	r := rand.New(rand.NewPCG(seed, 3))
+	w := newWorld(t, filepath.Join(before, "overlay"), Options{FS: crash, idle: 3})
+	w.mustOpen()
+	moments := []map[string]Node{w.namespace()} // since the last sync of the log
+	synced := map[Node][]byte{}                 // what was fsynced and not written since
+	for range 1 + r.IntN(50) {
+		name := ""
+		if len(w.names) > 0 {
+			name = w.names[r.IntN(len(w.names))]
+		}
+		if name != "" && r.IntN(4) == 0 {
+			w.must(w.fsync(name))
+			m := w.files[name]
+			if !m.base {
+				synced[m.node] = bytes.Clone(m.data)
+			}
+			moments = moments[:0]
+		} else {
+			datas := map[Node][]byte{}
+			for _, m := range w.files {
+				datas[m.node] = bytes.Clone(m.data)
+			}
+			w.must(w.step(r))
+			for _, m := range w.files {
+				if !bytes.Equal(datas[m.node], m.data) {
+					delete(synced, m.node)
+				}
+			}
+		}
+		moments = append(moments, w.namespace())
+		if r.IntN(20) == 0 {
+			w.must(w.l.compact())
+		}
+	}
+	after := filepath.Join(top, "after")
+	w.must(crash.Crash(after, seed))
+	w.kill()
+
+	was := w.files
+	w = newWorld(t, filepath.Join(after, "overlay"), Options{boot: "boot-2", idle: 3})
+	rec := w.mustOpen()
+	if rec.Start == Killed {
+		t.Errorf("%+v", rec)
+	}
+	now := map[string]Node{}
+	for _, n := range w.everyName() {
+		m, ok, err := w.look(n)
+		if err != nil {
+			t.Errorf("%s: %v", n, err)
+		}
+		if !ok {
+			continue
+		}
+		now[n] = m.node
+		want, ok := synced[m.node]
+		switch {
+		case ok && !bytes.Equal(m.data, want):
+			t.Errorf("%s: %d bytes, %d others were fsynced", n, len(m.data), len(want))
+		case !ok && !m.node.Own() && !m.base && was[n] == nil:
+			t.Logf("%s: settled contents, changed since", n)
+		}
+		w.files[n] = m
+	}
+	found := false
+	for _, m := range moments {
+		found = found || maps.Equal(m, now)
+	}
+	if !found {
+		t.Errorf("the names are those of no moment since the last fsync:\n%v\nlast: %v", now, moments[len(moments)-1])
+	}
+	w.adopt(now)
+	for range 10 {
+		w.must(w.step(r))
+	}
+	w.compare()
+	w.mustClose()
+	w.sound()
+}
+
+// namespace is which file has which name.
+func (w *world) namespace() map[string]Node {
+	names := map[string]Node{}
+	for name, m := range w.files {
+		names[name] = m.node
+	}
+	return names
+}
+
+// everyName gives all names there may be.
+func (w *world) everyName() (names []string) {
+	for i := range 80 {
+		names = append(names, fmt.Sprint("file", i))
+	}
+	for n := root + 1; n < root+1+baseFiles; n++ {
+		names = append(names, baseName(n))
+	}
+	return names
+}
+
+// adopt makes the model what was found.
+func (w *world) adopt(now map[string]Node) {
+	w.serial = 1000
+	w.names = w.names[:0]
+	for _, name := range w.everyName() {
+		if _, ok := now[name]; ok {
+			w.names = append(w.names, name)
+			if n := now[name]; n.Own() {
+				w.l.Remember(n)
+			}
+		} else {
+			delete(w.files, name)
+		}
+	}
+}
