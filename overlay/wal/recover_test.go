@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"unsafe"
 )
 
 // written gives the bytes of a log of n records, of which the first synced are, and where each ends.
@@ -176,65 +175,55 @@ func TestHeaderIsChecked(t *testing.T) {
 	}
 }
 
-// bytes gives the page that begins with the header.
-func (h *header) bytes() []byte {
-	page := make([]byte, pageSize)
-	copy(page, unsafe.Slice((*byte)(unsafe.Pointer(h)), unsafe.Sizeof(*h)))
-	return page
-}
-
-// Whatever lies behind a good header, replay ends, gives only records whose sums are right, and the log can be gone
-// on with.
+// Whatever lies behind a good header, replay gives only records whose sums are right, what tail finds behind them is
+// in the file, and after a cut the log can be gone on with.
 func FuzzReplay(f *testing.F) {
-	var log []byte
-	for i := range 4 {
+	seed := (&header{epoch: 7}).seed()
+	encode := func(log []byte, sequence uint64, record string) []byte {
 		var h head
-		h.set((&header{epoch: 7}).seed(), uint64(i+1), 3, []byte("record"))
-		log = append(append(append(log, h[:]...), "record"...), 0, 0)
+		h.set(seed, sequence, 3, []byte(record))
+		log = append(append(log, h[:]...), record...)
+		return append(log, make([]byte, (8-len(log)%8)%8)...)
 	}
-	f.Add(log, uint16(0), true)
-	f.Add(append(log[:80:80], log[96:]...), uint16(64), false)
-	f.Fuzz(func(t *testing.T, log []byte, synced uint16, sameBoot bool) {
-		h := header{magic: magic, version: version, order: byteOrder, epoch: 7, synced: headerSize + uint64(synced)}
-		h.crc = h.sum()
-		copy(h.boot[:], "first")
-		path := filepath.Join(t.TempDir(), "log")
-		if err := os.WriteFile(path, append(h.bytes(), log...), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		boot := "second"
-		if sameBoot {
-			boot = "first"
-		}
-		var first, second []string
-		salvaged, rec, err := Open(path, Options{Salvage: true, BootID: boot, Replay: func(b []byte, _ int64) error {
-			first = append(first, string(b))
-			return nil
-		}})
-		if err != nil || salvaged.Size() > int64(headerSize+len(log)) {
-			t.Fatalf("salvage: %v", err)
-		}
-		l, _, err := Open(path, Options{BootID: boot})
-		if damage := (*DamageError)(nil); errors.As(err, &damage) {
-			if rec.Damage == nil || *rec.Damage != *damage {
-				t.Fatalf("open says %v, salvage %v", damage, rec.Damage)
+	var log []byte
+	for i := range uint64(4) {
+		log = encode(log, i+1, "record")
+	}
+	f.Add(log)
+	f.Add(append(log[:64:64], log[96:]...))
+	f.Add(append(append(log[:64:64], make([]byte, 3*pageSize)...), log[96:]...))
+	f.Fuzz(func(t *testing.T, log []byte) {
+		read := func(file []byte) (records []string, at replayed, behind, end int64) {
+			at, err := replay(bytes.NewReader(file), int64(len(file)), seed, func(b []byte, _ int64) error {
+				records = append(records, string(b))
+				return nil
+			})
+			if err != nil || int(at.last) != len(records) || at.end > int64(len(file)) {
+				t.Fatalf("%d records, %+v, %v", len(records), at, err)
 			}
-			return
+			behind, end, err = tail(bytes.NewReader(file), at, int64(len(file)), seed)
+			if err != nil || end < at.end || end > int64(len(file))+7 {
+				t.Fatalf("tail from %d to %d of %d, %v", at.end, end, len(file), err)
+			}
+			if rest := file[min(end, int64(len(file))):]; bytes.Count(rest, []byte{0}) != len(rest) {
+				t.Fatalf("there is more behind %d", end)
+			}
+			return records, at, behind, end
 		}
-		if err != nil {
-			t.Fatal(err)
+		file := append(make([]byte, headerSize), log...)
+		first, at, _, _ := read(file)
+		again := make([]byte, 0, len(file))
+		for i, record := range first {
+			again = encode(again, uint64(i+1), record)
 		}
-		if err := l.Append([]byte("more"), 0); err != nil {
-			t.Fatal(err)
+		file = append(file[:headerSize:headerSize], again...)
+		if int64(len(file)) != at.end {
+			t.Fatalf("%d bytes make up %d", at.end, len(file))
 		}
-		l.Abandon()
-		l, rec, err = Open(path, Options{BootID: boot, Replay: func(b []byte, _ int64) error {
-			second = append(second, string(b))
-			return nil
-		}})
-		if err != nil || rec.Cut != 0 || len(second) != len(first)+1 || second[len(first)] != "more" {
-			t.Fatalf("%q became %q, %+v, %v", first, second, rec, err)
+		file = append(encode(file, at.last+1, "more"), make([]byte, 2*pageSize)...)
+		second, _, behind, end := read(file)
+		if len(second) != len(first)+1 || second[len(first)] != "more" || behind != 0 || end != int64(len(file)-2*pageSize) {
+			t.Fatalf("%q became %q, %d behind, end %d", first, second, behind, end)
 		}
-		l.Abandon()
 	})
 }

@@ -2,6 +2,7 @@ package wal
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"io"
 )
@@ -82,8 +83,13 @@ func tail(f io.ReaderAt, at replayed, size int64, seed uint32) (records, end int
 		from += 8 // it is not behind itself
 	}
 	var word [8]byte
+	var zeros [pageSize]byte
 	in := bufio.NewReaderSize(io.NewSectionReader(f, from, max(0, size-from)), 1<<20)
 	for off := from; ; {
+		if b, _ := in.Peek(pageSize); bytes.Equal(b, zeros[:]) {
+			n, _ := in.Discard(pageSize) // mostly this is all there is
+			off += int64(n)
+		}
 		b, err := in.Peek(recordHead)
 		if len(b) == 0 {
 			if at.refused && end == at.end {
