@@ -62,6 +62,9 @@ func TestTornTailIsCut(t *testing.T) {
 					t.Fatalf("cut at %d: tail of %d bytes, %d kept, %v", at, rec.Cut, len(kept), err)
 				}
 			}
+			if now, err := os.ReadFile(path); err != nil || len(bytes.Trim(now[l.Size():], "\x00")) > 0 {
+				t.Fatalf("cut at %d: the end of the log is not zeros, %v", at, err)
+			}
 			add(t, l, have, have+2)
 			l.Abandon()
 			if l, rec, again := open(t, path, Options{BootID: boot}); again != have+2 || rec.Cut != 0 {
