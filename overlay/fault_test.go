@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/disk/disktest"
 )
@@ -54,31 +56,33 @@ func (f *faults) hit() int {
 // until nothing is left to fail. Whatever fails: the caller hears of it, what failed did not happen, and what comes
 // next works.
 func TestEveryFault(t *testing.T) {
-	step, width := 1, []int{0, 9}
-	if testing.Short() {
-		step = 7
-	}
 	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EIO} {
-		for _, more := range width {
-			for n := 1; ; n += step {
-				f := &faults{first: n, last: n + more, err: errno}
-				dir := filepath.Join(t.TempDir(), "overlay")
-				faultRun(t, dir, f, errno)
-				if t.Failed() {
-					t.Fatalf("%v, operations %d to %d: %q", errno, f.first, f.last, f.struck)
+		for _, more := range []int{0, 9} {
+			t.Run(fmt.Sprintf("%s,%d", unix.ErrnoName(errno), 1+more), func(t *testing.T) {
+				t.Parallel()
+				step := 1 + more/2
+				if testing.Short() {
+					step = 13
 				}
-				if f.hit() == 0 {
-					t.Logf("%v: %d operations, %d at a time", errno, n-1, more+1)
-					break
+				for n := 1; ; n += step {
+					f := &faults{first: n, last: n + more, err: errno}
+					faultRun(t, filepath.Join(t.TempDir(), "overlay"), f, errno)
+					if t.Failed() {
+						t.Fatalf("operations %d to %d: %q", f.first, f.last, f.struck)
+					}
+					if f.hit() == 0 {
+						t.Logf("%d operations", n-1)
+						return
+					}
 				}
-			}
+			})
 		}
 	}
 }
 
 func faultRun(t *testing.T, dir string, f *faults, errno error) {
 	r := rand.New(rand.NewPCG(1, 2))
-	w := newWorld(t, dir, Options{FS: disktest.Faulty(disk.OS, f.fail), idle: 3})
+	w := newWorld(t, dir, Options{FS: disktest.Faulty(unsynced{disk.OS}, f.fail), idle: 3})
 	w.o.pause, w.o.quiet = time.Hour, time.Hour // the janitor's work is done by the test, where it can see it
 	open := func() {
 		f.arm(true)

@@ -44,9 +44,6 @@ func (w *world) file(name string) *File {
 // contents counts the content files.
 func (w *world) contents() (n int) {
 	c := contents{fs: w.o.FS, dir: filepath.Join(w.dir, "contents")}
-	if c.fs == nil {
-		c.fs = w.l.o.FS
-	}
 	w.must(c.each(0, func(uint64) error { n++; return nil }))
 	return n
 }
