@@ -1,0 +1,471 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// mountAt mounts at a directory that is named, and gives what the command said on stderr, too.
+func (w *world) mountAt(remote, dir string, args ...string) (mounted, string) {
+	w.Helper()
+	m := mounted{w: w}
+	r := w.afs(append([]string{"mount", remote, dir, "--json", "--history", "none", "--prefetch", "none"}, args...)...)
+	if r.code != 0 || json.Unmarshal([]byte(r.stdout), &m.MountReply) != nil {
+		w.Fatal(r)
+	}
+	return m, r.stderr
+}
+
+func (w *world) check(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// killed kills the only daemon of the world.
+func (w *world) killed() {
+	w.Helper()
+	syscall.Kill(w.daemon(), syscall.SIGKILL)
+	w.until("the daemon is dead", func() bool { return len(daemonsBelow(w.root)) == 0 })
+}
+
+// homes are the directories below mounts/.
+func (w *world) homes() []string {
+	w.Helper()
+	var names []string
+	entries, err := os.ReadDir(filepath.Join(w.state, "mounts"))
+	w.check(err)
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+func (w *world) wantFile(path, want string) {
+	w.Helper()
+	if got, err := os.ReadFile(path); err != nil || string(got) != want {
+		w.Errorf("%s holds %.60q, %v; want %.60q", path, got, err, want)
+	}
+}
+
+// What was left is told, shown, and gone on with: same ids, same commit, whatever became of the branch.
+func TestSessionGoesOn(t *testing.T) {
+	w := newWorld(t)
+	files := sample("session")
+	repo := w.repo("r.git", object.SHA1)
+	first := w.commit(repo, files)
+	url := w.serve(gittest.ServerOptions{}).URL("r.git")
+	dir := w.place("m")
+	m, _ := w.mountAt(url, dir)
+	if m.Resumed || m.Session == "" || m.ID != m.Session || m.Changed != 0 {
+		t.Errorf("mount said %+v", m.MountReply)
+	}
+	check(t, os.WriteFile(m.path("new"), []byte("new\n"), 0o644))
+	check(t, os.Remove(m.path("known/a")))
+	check(t, os.WriteFile(m.path("d0/sub/f0"), []byte("changed\n"), 0o644))
+	if st := m.status(); st.Overlay.Changed != 3 || st.Session.Name != m.Session || st.ReadOnly {
+		t.Errorf("status %+v", st)
+	}
+	before := w.faces(dir)
+	moved := w.commit(repo, map[string]gittest.File{"later": {Data: []byte("later\n")}})
+
+	r := w.afs("unmount", dir)
+	if want := fmt.Sprintf("artifactfs: kept 3 changed paths in session %s (artifactfs mount %s %s goes on with them)\n", m.Session, url, dir); r.code != 0 || r.stderr != want {
+		t.Errorf("%s\nwant %s", r, want)
+	}
+	if exists(dir) {
+		t.Error("the directory is left")
+	}
+	st := m.status()
+	if st.State != control.StateUnmounted || st.Overlay.Changed != 3 || st.Commit != first.String() || st.Remote != url || st.Session.Name != m.Session {
+		t.Errorf("status of what is kept %+v", st)
+	}
+	if out := w.ok("list"); !strings.Contains(out, "unmounted") || !strings.Contains(out, dir) {
+		t.Errorf("list:\n%s", out)
+	}
+	w.refusal(w.afs("unmount", dir), control.ExitNotMounted, "nothing of artifactfs is mounted there", "artifactfs mount "+url+" "+dir+" goes on")
+	w.refusal(w.afs("prefetch", dir), control.ExitNotMounted, "nothing of artifactfs is mounted there", "goes on")
+
+	again, said := w.mountAt(url, dir)
+	if !again.Resumed || again.Session != m.Session || again.Commit != first.String() || again.Changed != 3 || again.Ref != "main" || !strings.Contains(said, "going on with session "+m.Session+": 3 changed paths") {
+		t.Errorf("mount said %+v, %s", again.MountReply, said)
+	}
+	w.sameFaces("mounted again", w.faces(dir), before)
+	w.wantFile(m.path("new"), "new\n")
+	if exists(m.path("later")) {
+		t.Error("the base has moved")
+	}
+	w.unmount(again)
+
+	// --ref must mean the commit that the work is on top of.
+	w.refused(control.ExitUsage, moved.String()[:12], "--session NAME", url, dir, "--ref", "main")
+	w.refused(control.ExitUsage, moved.String()[:12], "--discard --session "+m.Session, url, dir, "--ref", moved.String())
+	w.refused(control.ExitRemote, "mian", "", url, dir, "--ref", "mian")
+	again, _ = w.mountAt(url, dir, "--ref", first.String())
+	w.wantFile(m.path("new"), "new\n")
+	w.unmount(again)
+	other, _ := w.mountAt(url, dir, "--ref", "main", "--session", "other")
+	if other.Resumed || other.Commit != moved.String() || exists(other.path("new")) {
+		t.Errorf("other session %+v", other.MountReply)
+	}
+	w.unmount(other)
+	if homes := w.homes(); len(homes) != 1 || homes[0] != m.Session {
+		t.Errorf("homes %q: a session without changes leaves nothing", homes)
+	}
+	if out := w.ok("unmount", dir, "--discard"); out != "discarded session "+m.Session+"\n" {
+		t.Errorf("unmount --discard: %q", out)
+	}
+	fresh, _ := w.mountAt(url, dir)
+	if fresh.Resumed || fresh.Commit != moved.String() || exists(fresh.path("new")) {
+		t.Errorf("after --discard %+v", fresh.MountReply)
+	}
+	check(t, os.WriteFile(fresh.path("new"), nil, 0o644))
+	w.ok("unmount", dir, "--discard")
+	w.nothingLeft(dir)
+}
+
+// What was changed and changed back, or made and removed, is no work.
+func TestMountWithoutChangesLeavesNothing(t *testing.T) {
+	w := newWorld(t)
+	files := sample("no changes")
+	w.commit(w.repo("r.git", object.SHA1), files)
+	m := w.bare(w.serve(gittest.ServerOptions{}).URL("r.git"))
+	readAll(t, m.Dir, files)
+	check(t, os.WriteFile(m.path("d0/new"), []byte("x"), 0o644))
+	check(t, os.Mkdir(m.path("dir"), 0o755))
+	check(t, os.Remove(m.path("d0/new")))
+	check(t, os.Remove(m.path("dir")))
+	if r := w.afs("unmount", m.Dir); r.code != 0 || r.stderr != "" {
+		t.Error(r)
+	}
+	w.nothingLeft(m.Dir)
+}
+
+// A session goes on without its remote: what was changed and what was hydrated is read.
+func TestSessionGoesOnWithoutNetwork(t *testing.T) {
+	for _, how := range []string{"unmounted", "killed"} {
+		t.Run(how, func(t *testing.T) {
+			w := newWorld(t)
+			files := sample("no network " + how)
+			w.commit(w.repo("r.git", object.SHA1), files)
+			s := w.serve(gittest.ServerOptions{})
+			m := w.bare(s.URL("r.git"), "--wait", "git", "--ref", "main")
+			known := subtree(files, "known")
+			readAll(t, m.Dir, known)
+			check(t, os.WriteFile(m.path("new"), []byte("new\n"), 0o644))
+			check(t, os.Rename(m.path("d2"), m.path("moved")))
+			m.flushed()
+			if how == "killed" {
+				w.killed()
+			} else {
+				w.unmount(m)
+			}
+			s.Down()
+			s.Log().Reset()
+			for _, args := range [][]string{nil, {"--ref", "main"}} {
+				again, said := w.mountAt(m.Remote, m.Dir, append(args, "--timeout", "2s")...)
+				if !again.Resumed || again.Changed != 2 && how == "unmounted" || (args != nil) != strings.Contains(said, "cannot be asked") {
+					t.Errorf("%q: %+v, %s", args, again.MountReply, said)
+				}
+				if n := readAll(t, m.Dir, known); n > 0 {
+					t.Errorf("%d errors reading what was hydrated", n)
+				}
+				w.wantFile(m.path("new"), "new\n")
+				if names, err := os.ReadDir(m.path("moved/sub")); err != nil || len(names) != 6 {
+					t.Errorf("%d names, %v", len(names), err)
+				}
+				w.until("git is ready", func() bool { return again.status().GitReady })
+				w.unmount(again)
+			}
+			w.refused(control.ExitRemote, "", "", m.Remote, m.Dir, "--ref", "v1", "--timeout", "2s")
+			os.Remove(m.Dir) // whether the killed daemon made it is not known any more
+			s.up()
+		})
+	}
+}
+
+func TestSessionIsMountedOnce(t *testing.T) {
+	w := newWorld(t)
+	w.commit(w.repo("r.git", object.SHA1), sample("once"))
+	w.commit(w.repo("other.git", object.SHA1), sample("once, other"))
+	s := w.serve(gittest.ServerOptions{})
+	url := s.URL("r.git")
+	m := w.bare(url, "--session", "work")
+	if m.Session != "work" || m.ID != "work" {
+		t.Errorf("mount said %+v", m.MountReply)
+	}
+	dir := w.place("m")
+	pid := fmt.Sprint(w.daemon())
+	for _, args := range [][]string{{"--session", "work"}, {"--session", "work", "--foreground"}, {"--session", "work", "--read-only"}} {
+		w.refused(control.ExitFailed, "mounted at "+m.Dir+" by process "+pid, "artifactfs unmount "+m.Dir, append([]string{url, dir}, args...)...)
+		if exists(dir) {
+			t.Errorf("%s is left", dir)
+		}
+	}
+	check(t, os.WriteFile(m.path("new"), []byte("new\n"), 0o644))
+	w.ok("unmount", "--session", "work")
+	w.refused(control.ExitUsage, "another remote", "--session NAME", s.URL("other.git"), dir, "--session", "work")
+	// Elsewhere it is the same work.
+	again, _ := w.mountAt(url, dir, "--session", "work")
+	w.wantFile(again.path("new"), "new\n")
+	if st := again.status(); st.Dir != dir || st.Session.Name != "work" {
+		t.Errorf("status %+v", st)
+	}
+	w.refusal(w.afs("unmount", "--session", "play"), control.ExitNotMounted, "no such session", "artifactfs list")
+	r := w.afs("unmount", dir)
+	if r.code != 0 || !strings.Contains(r.stderr, dir+" --session work goes on with them") {
+		t.Error(r)
+	}
+	w.ok("unmount", "--session", "work", "--discard")
+	w.nothingLeft(dir)
+}
+
+func TestReadOnlyMountOfASession(t *testing.T) {
+	w := newWorld(t)
+	files := sample("read-only session")
+	w.commit(w.repo("r.git", object.SHA1), files)
+	url := w.serve(gittest.ServerOptions{}).URL("r.git")
+	w.refused(control.ExitNotMounted, "no session work", "artifactfs list", url, w.place("m"), "--read-only", "--session", "work")
+	m := w.bare(url, "--session", "work")
+	check(t, os.WriteFile(m.path("known/a"), []byte("changed\n"), 0o644))
+	w.unmount(m)
+	log := filepath.Join(w.state, "mounts", "work", "overlay", "log")
+	before, err := os.ReadFile(log)
+	check(t, err)
+
+	plain, _ := w.mountAt(url, m.Dir, "--read-only")
+	if plain.Session != "" || plain.Resumed {
+		t.Errorf("mount said %+v", plain.MountReply)
+	}
+	w.wantFile(plain.path("known/a"), string(files["known/a"].Data))
+	w.unmount(plain)
+	look, _ := w.mountAt(url, m.Dir, "--read-only", "--session", "work")
+	w.wantFile(look.path("known/a"), "changed\n")
+	if err := os.WriteFile(look.path("known/a"), nil, 0o644); err == nil || !strings.Contains(err.Error(), "read-only file system") {
+		t.Errorf("written: %v", err)
+	}
+	if st := look.status(); !st.ReadOnly || st.Session.Name != "work" || st.Overlay.Changed != 1 {
+		t.Errorf("status %+v", st)
+	}
+	w.unmount(look)
+	if after, err := os.ReadFile(log); err != nil || string(after) != string(before) {
+		t.Errorf("looking changed the log (%v)", err)
+	}
+	again, _ := w.mountAt(url, m.Dir, "--session", "work")
+	w.wantFile(again.path("known/a"), "changed\n")
+	w.ok("unmount", m.Dir, "--discard")
+	w.nothingLeft(m.Dir)
+}
+
+// A foreground mount tells at its end what it kept, whoever ends it; so does every other end keep the work.
+func TestEndsKeepTheWork(t *testing.T) {
+	for name, end := range map[string]func(w *world, p *waiting, dir string){
+		"SIGTERM":   func(w *world, p *waiting, dir string) { p.Process.Signal(syscall.SIGTERM) },
+		"unmount":   func(w *world, p *waiting, dir string) { w.ok("unmount", dir) },
+		"umount(8)": func(w *world, p *waiting, dir string) { w.umount(dir) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.commit(w.repo("r.git", object.SHA1), sample("ends"))
+			url := w.serve(gittest.ServerOptions{}).URL("r.git")
+			dir := w.place("m")
+			p := w.foreground(url, dir)
+			check(t, os.WriteFile(filepath.Join(dir, "new"), []byte("new\n"), 0o644))
+			end(w, p, dir)
+			if err := p.Wait(); err != nil || !strings.Contains(p.out.String(), "kept 1 changed path in session") {
+				t.Errorf("%v\n%s", err, &p.out)
+			}
+			m, _ := w.mountAt(url, dir)
+			w.wantFile(m.path("new"), "new\n")
+			w.ok("unmount", dir, "--discard")
+			w.nothingLeft(dir)
+		})
+	}
+}
+
+// A daemon that is told to end detaches a busy mount; what was written there is kept.
+func TestTerminatedDaemonKeepsTheWork(t *testing.T) {
+	w := newWorld(t)
+	w.commit(w.repo("r.git", object.SHA1), sample("terminated with work"))
+	url := w.serve(gittest.ServerOptions{}).URL("r.git")
+	m := w.bare(url)
+	f := must[*os.File](t)(os.Create(m.path("open")))
+	defer f.Close()
+	data := strings.Repeat("written before the end\n", 50_000)
+	must[int](t)(f.WriteString(data))
+	syscall.Kill(w.daemon(), syscall.SIGTERM)
+	w.until("the daemon has ended", func() bool { return len(daemonsBelow(w.root)) == 0 })
+	again, _ := w.mountAt(url, m.Dir)
+	w.wantFile(again.path("open"), data)
+	w.ok("unmount", m.Dir, "--discard")
+	w.nothingLeft(m.Dir)
+}
+
+// A busy mount stays as it is, and --discard has thrown away nothing.
+func TestBusyMountKeepsItsWork(t *testing.T) {
+	w := newWorld(t)
+	w.commit(w.repo("r.git", object.SHA1), sample("busy with work"))
+	url := w.serve(gittest.ServerOptions{}).URL("r.git")
+	m := w.bare(url)
+	check(t, os.WriteFile(m.path("new"), []byte("new\n"), 0o644))
+	f := must[*os.File](t)(os.Open(m.path("new")))
+	w.refusal(w.afs("unmount", m.Dir, "--discard"), control.ExitFailed, "in use", "fuser -vm "+m.Dir)
+	w.wantFile(m.path("new"), "new\n")
+	f.Close()
+	w.unmount(m)
+	again, _ := w.mountAt(url, m.Dir)
+	w.wantFile(again.path("new"), "new\n")
+	w.ok("unmount", m.Dir, "--discard")
+}
+
+// An empty repository is a base like any other, also when it is not empty any more, or cannot be reached.
+func TestSessionOnAnEmptyRepository(t *testing.T) {
+	w := newWorld(t)
+	repo := w.repo("r.git", object.SHA256)
+	s := w.serve(gittest.ServerOptions{})
+	m := w.bare(s.URL("r.git"))
+	check(t, os.WriteFile(m.path("new"), []byte("new\n"), 0o644))
+	before := w.faces(m.Dir)
+	w.unmount(m)
+	w.commit(repo, sample("not empty any more"))
+	again, _ := w.mountAt(m.Remote, m.Dir)
+	w.sameFaces("mounted again", w.faces(m.Dir), before)
+	w.unmount(again)
+	s.Down()
+	again, _ = w.mountAt(m.Remote, m.Dir)
+	w.sameFaces("without network", w.faces(m.Dir), before)
+	w.ok("unmount", m.Dir, "--discard")
+	s.up()
+}
+
+// A commit in the mount's git directory is work, though no path has changed.
+func TestGitObjectsAreKept(t *testing.T) {
+	w := newWorld(t)
+	repo := w.repo("r.git", object.SHA1)
+	tip := w.commit(repo, sample("git objects"))
+	url := w.serve(gittest.ServerOptions{}).URL("r.git")
+	m := w.bare(url, "--wait", "git")
+	made := w.git(m.gitDir(), "commit-tree", "-m", "mine", "-p", tip.String(), tip.String()+"^{tree}")
+	w.git(m.gitDir(), "update-ref", "refs/heads/mine", made)
+	if r := w.afs("unmount", m.Dir); r.code != 0 || !strings.Contains(r.stderr, "kept git objects in session "+m.Session) {
+		t.Error(r)
+	}
+	again, _ := w.mountAt(url, m.Dir, "--wait", "git")
+	if got := w.git(m.gitDir(), "rev-parse", "mine"); got != made {
+		t.Errorf("the branch is %s, was %s", got, made)
+	}
+	if !again.Resumed {
+		t.Errorf("mount said %+v", again.MountReply)
+	}
+	w.ok("unmount", m.Dir, "--discard")
+	w.nothingLeft(m.Dir)
+}
+
+// A user who is not root keeps his work the same way.
+func TestUnprivilegedSession(t *testing.T) {
+	w := newWorld(t)
+	w.commit(w.repo("r.git", object.SHA1), sample("unprivileged session"))
+	url := w.serve(gittest.ServerOptions{}).URL("r.git")
+	u := w.user()
+	dir := filepath.Join(u.home, "m")
+	if r := u.afs("mount", url, dir); r.code != 0 {
+		t.Skipf("users cannot mount here: %s", r)
+	}
+	u.sh("echo new > " + dir + "/new && rm " + dir + "/known/a && sync -f " + dir + "/new")
+	if r := u.afs("unmount", dir); r.code != 0 || !strings.Contains(r.stderr, "kept 2 changed paths") {
+		t.Error(r)
+	}
+	if r := u.afs("mount", url, dir); r.code != 0 {
+		t.Error(r)
+	}
+	u.sh("test ! -e " + dir + "/known/a && grep -q new " + dir + "/new")
+	syscall.Kill(w.daemon(), syscall.SIGKILL)
+	w.until("it is dead", func() bool { return len(daemonsBelow(w.root)) == 0 })
+	if r := u.afs("mount", url, dir); r.code != 0 {
+		t.Error(r)
+	}
+	u.sh("grep -q new " + dir + "/new")
+	if r := u.afs("unmount", dir, "--discard"); r.code != 0 {
+		t.Error(r)
+	}
+	u.end()
+}
+
+// user is an unprivileged one with a directory and a state of his own.
+type user struct {
+	w           *world
+	home, state string
+}
+
+func (w *world) user() user {
+	w.Helper()
+	for dir := w.root; dir != "/"; dir = filepath.Dir(dir) { // on the way to the binary and to the user's own
+		if info, err := os.Stat(dir); err == nil && info.Mode()&0o001 == 0 {
+			os.Chmod(dir, info.Mode()|0o011)
+		}
+	}
+	u := user{w, w.place("own"), ""}
+	u.state = filepath.Join(u.home, "state")
+	w.check(os.Mkdir(u.home, 0o755))
+	w.check(os.Chown(u.home, nobody, nobody))
+	return u
+}
+
+func (u user) as(name string, args ...string) result {
+	ids := fmt.Sprint(nobody)
+	return u.w.run(u.state, "setpriv", append([]string{"--reuid", ids, "--regid", ids, "--clear-groups", "--inh-caps=-all", name}, args...)...)
+}
+
+func (u user) afs(args ...string) result { return u.as(binary, args...) }
+
+func (u user) sh(script string) {
+	u.w.Helper()
+	if r := u.as("sh", "-c", script); r.code != 0 {
+		u.w.Errorf("%s: %s", script, r)
+	}
+}
+
+// end ends the user's daemon: it is not the world's.
+func (u user) end() {
+	u.w.Helper()
+	if r := u.afs("unmount", "--all"); r.code != 0 {
+		u.w.Error(r)
+	}
+	u.w.until("the user's daemon has ended", func() bool { return len(daemonsBelow(u.home)) == 0 })
+}
+
+// Asked to give up while it goes on with a session, mount leaves the session as it was.
+func TestInterruptedMountLeavesTheSession(t *testing.T) {
+	w := newWorld(t)
+	w.commit(w.repo("r.git", object.SHA1), sample("interrupted session"))
+	s := w.serve(gittest.ServerOptions{})
+	m := w.bare(s.URL("r.git"))
+	check(t, os.WriteFile(m.path("new"), []byte("new\n"), 0o644))
+	w.unmount(m)
+	stall := s.Inject(gittest.Fault{Kind: gittest.Stall})
+	p := &waiting{Cmd: w.command(context.Background(), "mount", m.Remote, m.Dir, "--ref", "main")}
+	p.Stdout, p.Stderr = &p.out, &p.out
+	check(t, p.Start())
+	w.until("the server stalls", func() bool { return stall.Hits() > 0 })
+	p.Process.Signal(syscall.SIGINT)
+	p.Wait()
+	stall.Remove()
+	if st := m.status(); st.State != control.StateUnmounted || st.Overlay.Changed != 1 {
+		t.Errorf("status %+v", st)
+	}
+	again, _ := w.mountAt(m.Remote, m.Dir)
+	w.wantFile(again.path("new"), "new\n")
+	w.ok("unmount", m.Dir, "--discard")
+	w.nothingLeft(m.Dir)
+}
