@@ -14,7 +14,8 @@ func (f *writable) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, 
 	f.ops.add(opLookup)
 	w := f.wait(cancel, h)
 	defer w.finish()
-	if err := f.redirects.wait(w, worktree.Node(h.NodeId), name); err != nil {
+	mounting, err := f.redirects.wait(w, worktree.Node(h.NodeId), name)
+	if err != nil {
 		return f.fail(opLookup, h, err)
 	}
 	a, err := f.find(w, h, name)
@@ -22,6 +23,9 @@ func (f *writable) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, 
 		return f.absent(h, err, out)
 	}
 	f.fillEntry(out, a)
+	if mounting {
+		out.SetEntryTimeout(0)
+	}
 	return raw.OK
 }
 

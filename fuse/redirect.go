@@ -116,22 +116,26 @@ func (r *redirects) end(p place, d *redirect) {
 	close(d.done)
 }
 
-// wait waits until a name is no directory that something is just being mounted over.
-func (r *redirects) wait(w *waiter, dir worktree.Node, name string) error {
+// wait waits until a name is no directory that something is just being mounted over. For the thread that mounts it
+// says true instead: what that is shown, the kernel must not keep for others.
+func (r *redirects) wait(w *waiter, dir worktree.Node, name string) (mounting bool, err error) {
 	if r.running.Load() == 0 {
-		return nil
+		return false, nil
 	}
 	r.mu.Lock()
 	d, ok := r.binding[place{dir, name}]
 	r.mu.Unlock()
-	if !ok || d.thread.Load() == w.pid {
-		return nil
+	switch {
+	case !ok:
+		return false, nil
+	case d.thread.Load() == w.pid:
+		return true, nil
 	}
 	select {
 	case <-d.done:
-		return nil
+		return false, nil
 	case <-w.Done():
-		return w.Err()
+		return false, w.Err()
 	}
 }
 
