@@ -85,9 +85,6 @@ func (e *edit) rename(dir Node, from block, name string, newDir Node, to block, 
 	if r.moved, err = e.inode(n); err != nil {
 		return nil, err
 	}
-	if isDir(r.moved) && e.within(newDir, n) {
-		return nil, syscall.EINVAL
-	}
 	if n, ok := e.entry(newDir, to, newName); ok {
 		if r.over, err = e.inode(n); err != nil {
 			return nil, err
@@ -98,6 +95,9 @@ func (e *edit) rename(dir Node, from block, name string, newDir Node, to block, 
 
 // move gives the new name to what has the old one; two names of one node stay as they are.
 func (r *renaming) move() error {
+	if isDir(r.moved) && r.within(r.newDir.Node, r.moved.Node) {
+		return syscall.EINVAL
+	}
 	if r.over != nil {
 		switch {
 		case r.over == r.moved:
@@ -126,7 +126,7 @@ func (r *renaming) exchange() error {
 		return ErrNotExist
 	case r.over == r.moved:
 		return nil
-	case isDir(r.over) && r.within(r.dir.Node, r.over.Node):
+	case isDir(r.moved) && r.within(r.newDir.Node, r.moved.Node), isDir(r.over) && r.within(r.dir.Node, r.over.Node):
 		return syscall.EINVAL
 	}
 	r.settle(r.moved, r.newDir, r.to, r.newName)
