@@ -19,12 +19,12 @@ import (
 // redirected mounts a tree that asks hook about new directories.
 func redirected(t *testing.T, hook func(m *mounted, path string) (func() error, bool)) *mounted {
 	state := t.TempDir()
-	var m *mounted
+	var m atomic.Pointer[mounted]
 	src := worktreetest.New(map[string]worktreetest.File{"sub/file": {Data: "x"}})
-	m = mountTree(t, src, filepath.Join(state, "inodes"), filepath.Join(state, "overlay"), Options{
-		Redirect: func(path string) (func() error, bool) { return hook(m, path) },
-	})
-	return m
+	m.Store(mountTree(t, src, filepath.Join(state, "inodes"), filepath.Join(state, "overlay"), Options{
+		Redirect: func(path string) (func() error, bool) { return hook(m.Load(), path) },
+	}))
+	return m.Load()
 }
 
 // Nobody sees a redirected directory before it is redirected, except who mounts.
