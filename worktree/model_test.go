@@ -312,11 +312,11 @@ func (m *model) compareXattrs(path string, n Node) {
 }
 
 // nodes lists every path with its node.
-func (m *model) nodes() (list []string) {
+func (w *workspace) nodes() (list []string) {
 	var visit func(path string, dir Node)
 	visit = func(path string, dir Node) {
 		var dirs []Entry
-		m.ok(m.ReadDir(m.t.Context(), dir, 0, func(e Entry) bool {
+		w.ok(w.ReadDir(w.t.Context(), dir, 0, func(e Entry) bool {
 			e.Name = path + "/" + e.Name
 			list = append(list, fmt.Sprint(e.Name, e.Node))
 			if e.Mode&syscall.S_IFMT == syscall.S_IFDIR {

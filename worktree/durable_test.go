@@ -1,0 +1,176 @@
+package worktree
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// treeOf gives the entries of a directory; those named d are directories.
+func treeOf(seed string, n int) []object.TreeEntry {
+	var entries []object.TreeEntry
+	for i := range n {
+		name := fmt.Sprintf("d%s%d", strings.Repeat("n", i%40), i)
+		entries = append(entries, object.TreeEntry{Name: name, Mode: object.ModeDir, ID: testID(seed + name)})
+	}
+	slices.SortFunc(entries, func(a, b object.TreeEntry) int { return strings.Compare(a.Name, b.Name) })
+	return entries
+}
+
+// grow adds the children of some directories to a table.
+func grow(t *testing.T, table *table, rng *rand.Rand, dirs int) {
+	t.Helper()
+	for range dirs {
+		dir := Root
+		for b, ok := table.rec(dir).block(); ok && b.count > 0; b, ok = table.rec(dir).block() {
+			dir = b.first + Node(rng.IntN(b.count))
+		}
+		if _, err := table.add(dir, treeOf(fmt.Sprint(dir), 1+rng.IntN(60))); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Power loss takes any of the pages that were not synced. What was synced is there, with every node as it was; of the
+// rest something may be, and the table goes on.
+func TestPowerLoss(t *testing.T) {
+	lost := 0
+	for seed := range uint64(30) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		path := filepath.Join(t.TempDir(), "inodes")
+		table, err := openTable(path, testID("root"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		grow(t, table, rng, 20)
+		if err := table.sync(); err != nil {
+			t.Fatal(err)
+		}
+		synced := Node(table.next.Load())
+		before := snapshot(t, path)
+		grow(t, table, rng, 20)
+		last := Node(table.next.Load())
+		after := snapshot(t, path)
+		want := make(map[Node]string)
+		for n := Root; n < last; n++ {
+			want[n] = table.path(n)
+		}
+		if err := table.close(); err != nil {
+			t.Fatal(err)
+		}
+		losePages(t, path, rng, before, after)
+		for round := range 2 { // the second time as after a kill
+			table, err = openTable(path, testID("root"))
+			if err != nil {
+				t.Fatalf("seed %d, round %d: %v", seed, round, err)
+			}
+			for n := Root; n < last; n++ {
+				if _, ok := table.record(n); !ok && n < synced {
+					t.Errorf("seed %d: node %d was synced and is lost", seed, n)
+				} else if !ok {
+					lost++
+				} else if got := table.path(n); got != want[n] {
+					t.Errorf("seed %d: node %d is %q, was %q", seed, n, got, want[n])
+				}
+			}
+			grow(t, table, rng, 5)
+			last = Node(table.next.Load())
+			for n := Root; n < last; n++ {
+				if _, ok := table.record(n); ok {
+					want[n] = table.path(n)
+				}
+			}
+			if err := table.close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if lost == 0 {
+		t.Error("nothing was ever lost")
+	}
+}
+
+// What was synced and is bad is damage, also after power loss.
+func TestPowerLossIsNoExcuse(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "inodes")
+	table := sampleTable(t, path)
+	if err := table.sync(); err != nil {
+		t.Fatal(err)
+	}
+	table.header().boot[0]++
+	if err := table.close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := reopenDamaged(t, path, 3*recordSize+4); !errors.Is(err, ErrTable) {
+		t.Errorf("a synced record is bad: %v", err)
+	}
+	if err := reopenDamaged(t, path+".names", 2); !errors.Is(err, ErrTable) {
+		t.Errorf("a synced name is bad: %v", err)
+	}
+	table, err := openTable(path, testID("root"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	table.close()
+}
+
+// snapshot gives the bytes of both files.
+func snapshot(t *testing.T, path string) (files [2][]byte) {
+	t.Helper()
+	for i, p := range []string{path, path + ".names"} {
+		b, err := os.ReadFile(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[i] = b
+	}
+	return files
+}
+
+// losePages writes files of which each page is as it was before or after, and makes the host look started anew.
+func losePages(t *testing.T, path string, rng *rand.Rand, before, after [2][]byte) {
+	t.Helper()
+	const page = 4096
+	for i, p := range []string{path, path + ".names"} {
+		b := after[i]
+		for at := 0; at < len(b); at += page {
+			if rng.IntN(3) == 0 {
+				clear(b[at : at+page])
+				if at < len(before[i]) {
+					copy(b[at:at+page], before[i][at:])
+				}
+			}
+		}
+		if i == 0 {
+			b[16]++ // of the boot id
+		}
+		if err := os.WriteFile(p, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A sync without new nodes costs nothing, and one in the middle of growth covers what was told before it.
+func TestSyncKnowsItsPlace(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "inodes")
+	table := sampleTable(t, path)
+	defer table.close()
+	if table.header().synced != 0 {
+		t.Errorf("%d records are called synced before the first sync", table.header().synced)
+	}
+	for range 2 {
+		if err := table.sync(); err != nil {
+			t.Fatal(err)
+		}
+		if got := table.header().synced; got != table.next.Load() {
+			t.Errorf("%d records are called synced, want %d", got, table.next.Load())
+		}
+	}
+}
