@@ -22,6 +22,7 @@ func (l *Layer) poke() {
 // files, and keeps the log short. It sleeps while there is nothing of that.
 func (l *Layer) janitor() {
 	defer l.busy.Done()
+	pause := l.o.pause
 	for {
 		select {
 		case <-l.stop:
@@ -31,9 +32,11 @@ func (l *Layer) janitor() {
 		select {
 		case <-l.stop:
 			return
-		case <-time.After(l.o.pause): // what comes now shares one sync
+		case <-time.After(pause): // what comes now shares one sync
 		}
+		pause = l.o.pause
 		if err := l.tidy(false); err != nil {
+			pause = max(pause, time.Minute) // a disk is full for longer than a second
 			l.log.Warn("overlay cannot be tidied", zap.Error(err))
 		}
 		l.mu.RLock()

@@ -1,6 +1,7 @@
 package overlay
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"path/filepath"
 	"testing"
@@ -43,4 +44,20 @@ func TestChanceAgainstModel(t *testing.T) {
 		w.mustClose()
 		w.sound()
 	}
+}
+
+// TestLongLogIsCompacted changes one thing so often that the log is long and says little.
+func TestLongLogIsCompacted(t *testing.T) {
+	w := opened(t, Options{})
+	w.must(w.create("f"))
+	for i := 0; w.l.wal.Size() <= longLog; i++ {
+		w.must(w.l.Update(func(tx *Tx) error {
+			tx.SetXattr(w.files["f"].node, "user.n", fmt.Appendf(nil, "%04000d", i))
+			return nil
+		}))
+	}
+	until(t, "compacted", func() bool { return w.l.wal.Size() < longLog/100 })
+	w.kill()
+	w.mustOpen()
+	w.compare()
 }

@@ -16,7 +16,7 @@ import (
 // TestPowerCut cuts the power after random operations. What was fsynced must be there; a base file is the base's or
 // what was synced in its place; the namespace is that of one moment; and everything works on.
 func TestPowerCut(t *testing.T) {
-	runs := uint64(120)
+	runs := uint64(100)
 	if testing.Short() {
 		runs = 20
 	}
@@ -25,6 +25,39 @@ func TestPowerCut(t *testing.T) {
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
 		}
+	}
+}
+
+// TestRemovalWaitsForTheLog: an earlier record may come back with the power, and must find the content that it names.
+func TestRemovalWaitsForTheLog(t *testing.T) {
+	for seed := range uint64(20) {
+		top := t.TempDir()
+		before := filepath.Join(top, "before")
+		if err := os.Mkdir(before, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		crash, err := disktest.NewCrashFS(before)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := newWorld(t, filepath.Join(before, "overlay"), Options{FS: crash})
+		w.o.pause, w.o.quiet = time.Hour, time.Hour
+		w.mustOpen()
+		w.must(w.create("file1"))
+		w.must(w.write("file1", 0, []byte("precious")))
+		w.must(w.fsync("file1"))
+		w.must(w.remove("file1"))
+		w.must(w.l.removeDead())
+		after := filepath.Join(top, "after")
+		w.must(crash.Crash(after, seed))
+		w.kill()
+		w.must(crash.Close())
+		w = newWorld(t, filepath.Join(after, "overlay"), Options{boot: "boot-2"})
+		w.mustOpen()
+		if m, ok, err := w.look("file1"); err != nil || ok && string(m.data) != "precious" {
+			t.Errorf("seed %d: %+v, %v", seed, m, err)
+		}
+		w.mustClose()
 	}
 }
 
@@ -68,10 +101,10 @@ func powerRun(t *testing.T, seed uint64) {
 			}
 		}
 		moments = append(moments, w.namespace())
-		switch r.IntN(20) {
+		switch r.IntN(16) {
 		case 0:
 			w.must(w.l.compact())
-		case 1:
+		case 1, 2:
 			w.must(w.l.tidy(true))
 			for _, m := range w.files {
 				trusted[m.node] = !m.base

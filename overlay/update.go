@@ -116,6 +116,9 @@ func (tx *Tx) commit() error {
 		l.broken = fmt.Errorf("apply change: %w: %w", err, ErrDamaged)
 		return l.broken
 	}
+	if l.wal.Size() > longLog {
+		l.poke() // to see whether it is longer than it need be
+	}
 	for _, p := range tx.puts {
 		if p.settled {
 			l.files.unmark(p.in.Node)
