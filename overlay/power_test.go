@@ -30,7 +30,7 @@ func TestPowerCut(t *testing.T) {
 
 // TestRemovalWaitsForTheLog: an earlier record may come back with the power, and must find the content that it names.
 func TestRemovalWaitsForTheLog(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range uint64(60) {
 		top := t.TempDir()
 		before := filepath.Join(top, "before")
 		if err := os.Mkdir(before, 0o700); err != nil {
