@@ -1,8 +1,6 @@
 package worktree_test
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"path/filepath"
 	"slices"
@@ -459,88 +457,4 @@ func TestReadOnly(t *testing.T) {
 		w.close()
 	}
 	w.open()
-}
-
-// Told tells sizes of untouched files only, and fetches a byte only if it is asked for, without being asked again.
-func TestTold(t *testing.T) {
-	w := newWorkspace(t, map[string]worktreetest.File{"base": {Data: "abc"}, "byte": {Data: "xyz"}})
-	w.create("own", "own")
-	told := func(path string, f func(int64, func() (byte, error)) error) Attr {
-		t.Helper()
-		a, err := w.Told(t.Context(), w.node(path), f)
-		w.ok(err)
-		return a
-	}
-	var sizes []int64
-	note := func(size int64, _ func() (byte, error)) error { sizes = append(sizes, size); return nil }
-	if a := told("base", note); a.Size != 3 || !slices.Equal(sizes, []int64{3}) || w.src.Calls("Open") != 0 {
-		t.Errorf("told %v, size %d, %d contents", sizes, a.Size, w.src.Calls("Open"))
-	}
-	calls, got := 0, byte(0)
-	told("byte", func(_ int64, last func() (byte, error)) (err error) {
-		calls++
-		got, err = last()
-		return err
-	})
-	if calls != 2 || got != 'z' || w.src.Calls("Open") != 1 {
-		t.Errorf("%d calls, last byte %q, %d contents", calls, got, w.src.Calls("Open"))
-	}
-	w.write(w.node("base"), "long enough", 0)
-	sizes = nil
-	if a := told("base", note); a.Size != 11 || sizes != nil {
-		t.Errorf("changed file: told %v, size %d", sizes, a.Size)
-	}
-	if a := told("own", note); a.Size != 3 || sizes != nil {
-		t.Errorf("own file: told %v, size %d", sizes, a.Size)
-	}
-	failed := errors.New("the kernel is gone")
-	_, err := w.Told(t.Context(), w.node("byte"), func(int64, func() (byte, error)) error { return failed })
-	w.want("telling failed", err, failed)
-}
-
-// A copy-up that waits for its content delays nobody else, and can be interrupted; then nothing has changed.
-func TestSlowCopyUp(t *testing.T) {
-	w := newWorkspace(t, map[string]worktreetest.File{"slow": {Data: "slow data"}, "quick": {Data: "q"}})
-	release := make(chan struct{})
-	w.src.Rule("slow", worktreetest.Rule{Block: release})
-	slow := w.node("slow")
-	ctx, interrupt := context.WithCancel(t.Context())
-	write := func(ctx context.Context) <-chan error {
-		done := make(chan error, 1)
-		go func() {
-			_, err := w.Write(ctx, slow, []byte("S"), 0, false)
-			done <- err
-		}()
-		return done
-	}
-	interrupted, patient := write(ctx), write(t.Context())
-	until(t, func() bool { return w.src.Waiting("slow") == 2 })
-	w.write(w.node("quick"), "Quick", 0)
-	w.ok(w.rename("slow", "moved"))
-	w.set("moved", Change{Set: SetMode, Mode: 0o600})
-	interrupt()
-	w.want("interrupted write", <-interrupted, context.Canceled)
-	close(release)
-	w.ok(<-patient)
-	w.both(func() { w.contents(map[string]string{"moved": "Slow data", "quick": "Quick"}) })
-}
-
-// What was written while a copy-up waited is not lost to it.
-func TestCopyUpRace(t *testing.T) {
-	w := newWorkspace(t, map[string]worktreetest.File{"f": {Data: strings.Repeat("base", 1000)}})
-	release := make(chan struct{})
-	w.src.Rule("f", worktreetest.Rule{Block: release})
-	n, done := w.node("f"), make(chan error, 1)
-	go func() {
-		_, err := w.Write(t.Context(), n, []byte("late"), 2, false)
-		done <- err
-	}()
-	until(t, func() bool { return w.src.Waiting("f") == 1 })
-	w.set("f", Change{Set: SetSize, Size: 0})
-	w.write(n, "first", 0)
-	close(release)
-	w.ok(<-done)
-	if got := w.read(n); !bytes.Equal([]byte(got), []byte("filate")) {
-		t.Errorf("holds %q", got)
-	}
 }
