@@ -5,13 +5,15 @@ import (
 	"encoding/binary"
 	"os"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // A GETATTR does not say what for. Whoever asked is blocked in a system call, and /proc says which (proc(5), syscall):
 // many calls check permissions only, and must not wait for a size that may have to come from far. What cannot be read
-// (a thread in a namespace that hides it, a process of an owner who may not be traced, an io_uring) waits.
+// (a thread in a namespace that hides it, a process that may not be traced, an io_uring) waits. So does another file
+// system that lies over this one: in the same calls it may read attributes to copy a file (overlayfs, copy up).
 
 // sysCall is a system call that a thread is blocked in.
 type sysCall struct {
@@ -24,24 +26,62 @@ type sysCall struct {
 // its size.
 func needsSize(tid, mode uint32) bool {
 	proc := "/proc/" + strconv.FormatUint(uint64(tid), 10)
-	line, err := os.ReadFile(proc + "/syscall")
-	if err != nil {
-		return true
-	}
-	c, ok := parseSysCall(line)
+	c, ok := blockedIn(proc)
 	if !ok {
 		return true
 	}
 	switch c.use() {
 	case useNone:
 		return false
+	case useChange:
+		return !checksPermission(proc)
 	case useOpenHow:
 		flags, ok := openHow(proc, c.args[2])
-		return !ok || !writes(flags)
+		return !ok || !writes(flags) || !checksPermission(proc)
 	case useStat:
 		return !indifferent(proc, mode)
 	}
 	return true
+}
+
+// blockedIn gives the system call that a thread is blocked in. One that has sent its request may still be on its way
+// to sleep, and is "running" for a moment.
+func blockedIn(proc string) (c sysCall, ok bool) {
+	for pause := 20 * time.Microsecond; pause < 50*time.Millisecond; pause *= 2 {
+		line, err := os.ReadFile(proc + "/syscall")
+		if err != nil {
+			return c, false
+		}
+		if !bytes.HasPrefix(line, []byte("running")) {
+			return parseSysCall(line)
+		}
+		time.Sleep(pause)
+	}
+	return c, false
+}
+
+// checksPermission says whether it is to check permissions that the kernel asks, and not for another file system.
+// Its stack says so, which only root may read; others see whether there is another file system where the caller is.
+func checksPermission(proc string) bool {
+	stack, err := os.ReadFile(proc + "/stack")
+	if err == nil {
+		return bytes.Contains(stack, []byte(" fuse_permission+"))
+	}
+	mounts, err := os.ReadFile(proc + "/mountinfo")
+	return err == nil && !stacks(mounts)
+}
+
+// stacks says whether a mountinfo lists a file system that shows files of another one as its own.
+func stacks(mountinfo []byte) bool {
+	for line := range bytes.Lines(mountinfo) {
+		_, source, _ := bytes.Cut(line, []byte(" - "))
+		kind, _, _ := bytes.Cut(source, []byte(" "))
+		switch string(kind) {
+		case "overlay", "ecryptfs", "": // or it is no mountinfo
+			return true
+		}
+	}
+	return false
 }
 
 // indifferent says whether a program calls stat for a file only to see of what kind it is, before it removes, moves,
@@ -77,7 +117,8 @@ type use int
 
 const (
 	useAny     use = iota // its size too, perhaps
-	useNone               // permissions only, or to fill what the kernel keeps
+	useNone               // others than the size (statx says which)
+	useChange             // permissions
 	useOpenHow            // as the flags in memory say (openat2)
 	useStat               // whatever the program that calls stat does with it
 )
@@ -108,14 +149,14 @@ func (c sysCall) use() use {
 		unix.SYS_GETXATTR, unix.SYS_LGETXATTR, unix.SYS_FGETXATTR, unix.SYS_LISTXATTR, unix.SYS_LLISTXATTR, unix.SYS_FLISTXATTR,
 		unix.SYS_SETXATTR, unix.SYS_LSETXATTR, unix.SYS_FSETXATTR, unix.SYS_REMOVEXATTR, unix.SYS_LREMOVEXATTR, unix.SYS_FREMOVEXATTR,
 		unix.SYS_INOTIFY_ADD_WATCH:
-		return useNone
+		return useChange
 	}
 	return useAny
 }
 
 func openUse(flags uint64) use {
 	if writes(flags) {
-		return useNone
+		return useChange
 	}
 	return useAny
 }

@@ -11,7 +11,7 @@ func (c sysCall) legacyUse() use {
 		return useStat
 	case unix.SYS_CREAT, unix.SYS_LINK, unix.SYS_UNLINK, unix.SYS_RENAME, unix.SYS_RENAMEAT, unix.SYS_ACCESS,
 		unix.SYS_CHMOD, unix.SYS_CHOWN, unix.SYS_LCHOWN, unix.SYS_UTIME, unix.SYS_UTIMES, unix.SYS_FUTIMESAT:
-		return useNone
+		return useChange
 	}
 	return useAny
 }

@@ -2,12 +2,13 @@ package fuse
 
 import (
 	"context"
+	"errors"
 	"path"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	raw "github.com/hanwen/go-fuse/v2/fuse"
 	"go.uber.org/zap"
@@ -42,8 +43,17 @@ type place struct {
 type redirect struct {
 	node   worktree.Node // the directory; guarded by redirects.mu
 	thread atomic.Uint32 // that mounts
+	once   sync.Once
+	asked  chan struct{} // closed by once when somebody else looks the name up
 	done   chan struct{}
 }
+
+const (
+	askAgain = time.Millisecond
+	// longestWait bounds how long a look-up is kept from a directory that is being redirected. The kernel may hold locks
+	// for it that mounting needs; better that one process sees the bare directory than that none goes on.
+	longestWait = 5 * time.Second
+)
 
 // asked says whether a new directory is to be redirected, where it is from the root of the tree, and by what.
 func (r *redirects) asked(t *worktree.Tree, dir worktree.Node, name string) (bind func() error, at string, ok bool) {
@@ -75,23 +85,53 @@ func (f *writable) mkdirRedirected(cancel <-chan struct{}, in *raw.MkdirIn, name
 	r.mu.Unlock()
 	r.binds.Go(func() {
 		defer r.end(p, d)
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		d.thread.Store(uint32(unix.Gettid()))
-		r.afterMkdir(at)
-		if err := bind(); err != nil {
+		noted := r.afterMkdir(at)
+		err := WithoutDevice(func() error {
+			d.thread.Store(uint32(unix.Gettid()))
+			return d.bind(bind, noted)
+		})
+		if err != nil {
 			r.log.Error("redirect directory", zap.String("path", at), zap.Error(err))
 		}
 	})
 	return raw.OK
 }
 
-// afterMkdir returns when the kernel has taken note of a directory just made. Until then it knows the name as absent
-// and would not ask us. mkdir(2) has the parent locked meanwhile, and so has who looks up a name there that the kernel
-// cannot know (fs/namei.c, lookup_slow): it waits for mkdir. The name is one that no directory has.
-func (r *redirects) afterMkdir(at string) {
-	var st unix.Stat_t
-	_ = unix.Lstat(filepath.Join(r.dir, path.Dir(at), strings.Repeat("x", object.MaxNameLen+1)), &st)
+// afterMkdir gives what is closed when the kernel has taken note of a directory just made. Until then it knows the name
+// as absent and would not ask us. mkdir(2) has the parent locked meanwhile, and so has who looks up a name there that
+// the kernel cannot know (fs/namei.c, lookup_slow): it waits for mkdir. The name is one that no directory has.
+func (r *redirects) afterMkdir(at string) (noted <-chan struct{}) {
+	done := make(chan struct{})
+	r.binds.Go(func() {
+		defer close(done)
+		_ = WithoutDevice(func() error {
+			var st unix.Stat_t
+			return unix.Lstat(filepath.Join(r.dir, path.Dir(at), strings.Repeat("x", object.MaxNameLen+1)), &st)
+		})
+	})
+	return done
+}
+
+// bind mounts when the kernel has taken note of the directory: it says so, or asks for the name. The latter may come
+// from another mkdir(2) of the same name, which has the parent locked until we have answered it: who waited for the
+// parent then would wait for ever. It may also come from before; then the name is not found yet.
+func (d *redirect) bind(bind func() error, noted <-chan struct{}) error {
+	select {
+	case <-noted:
+		return bind()
+	case <-d.asked:
+	}
+	for {
+		err := bind()
+		if !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+		select {
+		case <-noted:
+			return bind()
+		case <-time.After(askAgain):
+		}
+	}
 }
 
 func (r *redirects) begin(p place) *redirect {
@@ -100,7 +140,7 @@ func (r *redirects) begin(p place) *redirect {
 	if r.binding == nil {
 		r.binding = make(map[place]*redirect)
 	}
-	d := &redirect{done: make(chan struct{})}
+	d := &redirect{asked: make(chan struct{}), done: make(chan struct{})}
 	r.binding[p] = d
 	r.running.Store(int32(len(r.binding)))
 	return d
@@ -131,9 +171,14 @@ func (r *redirects) wait(w *waiter, dir worktree.Node, name string) (mounting bo
 	case d.thread.Load() == w.pid:
 		return true, nil
 	}
+	d.once.Do(func() { close(d.asked) })
+	late := time.NewTimer(longestWait)
+	defer late.Stop()
 	select {
 	case <-d.done:
 		return false, nil
+	case <-late.C:
+		return true, nil
 	case <-w.Done():
 		return false, w.Err()
 	}

@@ -3,6 +3,7 @@ package fuse
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -236,6 +237,42 @@ func TestBlockedSize(t *testing.T) {
 	}
 }
 
+// Another file system that lies over the mount opens for writing alone, and means to copy.
+func TestSizeUnderOverlay(t *testing.T) {
+	m := edit(t, map[string]worktreetest.File{"f": {Data: pattern(5_000)}, "g": {Data: pattern(5_000)}, "h": {Data: pattern(5_000)}})
+	top := t.TempDir()
+	dirs := make(map[string]string)
+	for _, name := range []string{"upper", "work", "merged"} {
+		dirs[name] = filepath.Join(top, name)
+		if err := os.Mkdir(dirs[name], 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unix.Mount("tmpfs", top, "tmpfs", 0, ""); err != nil {
+		t.Skipf("cannot mount: %v", err)
+	}
+	t.Cleanup(func() { unix.Unmount(top, 0) })
+	for _, dir := range dirs {
+		if err := os.Mkdir(dir, 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unix.Mount("overlay", dirs["merged"], "overlay", 0, fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", m.dir, dirs["upper"], dirs["work"])); err != nil {
+		t.Skipf("cannot mount an overlay: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dirs["merged"], 0); err != nil {
+			t.Error(err)
+		}
+	})
+	m.run("sh", "-ec", "cd "+dirs["merged"]+"; printf x >> f; chmod 600 g; ln h i")
+	for name, want := range map[string]string{"f": pattern(5_000) + "x", "g": pattern(5_000), "i": pattern(5_000)} {
+		if got := m.run("cat", filepath.Join(dirs["merged"], name)); got != want {
+			t.Errorf("%s: %d bytes, want %d", name, len(got), len(want))
+		}
+	}
+}
+
 // Many look at, read and list files at once while the source learns their sizes: nobody ever sees a wrong one.
 func TestSizeRaces(t *testing.T) {
 	const n = 150
@@ -357,8 +394,8 @@ func TestUse(t *testing.T) {
 		call sysCall
 		want use
 	}{
-		{sysCall{unix.SYS_OPENAT, [6]uint64{2: unix.O_WRONLY}, high}, useNone},
-		{sysCall{unix.SYS_OPENAT, [6]uint64{2: unix.O_RDWR | unix.O_TRUNC}, high}, useNone},
+		{sysCall{unix.SYS_OPENAT, [6]uint64{2: unix.O_WRONLY}, high}, useChange},
+		{sysCall{unix.SYS_OPENAT, [6]uint64{2: unix.O_RDWR | unix.O_TRUNC}, high}, useChange},
 		{sysCall{unix.SYS_OPENAT, [6]uint64{2: unix.O_RDWR}, high}, useAny},
 		{sysCall{unix.SYS_OPENAT, [6]uint64{2: unix.O_RDONLY | unix.O_CREAT}, high}, useAny},
 		{sysCall{unix.SYS_OPENAT, [6]uint64{2: unix.O_WRONLY}, low}, useAny},
@@ -369,10 +406,17 @@ func TestUse(t *testing.T) {
 		{sysCall{unix.SYS_STATX, [6]uint64{3: unix.STATX_TYPE | unix.STATX_MODE}, high}, useNone},
 		{sysCall{unix.SYS_READ, [6]uint64{}, high}, useAny},
 		{sysCall{unix.SYS_FSTAT, [6]uint64{}, high}, useAny},
-		{sysCall{unix.SYS_LINKAT, [6]uint64{}, high}, useNone},
+		{sysCall{unix.SYS_LINKAT, [6]uint64{}, high}, useChange},
 	} {
 		if got := c.call.use(); got != c.want {
 			t.Errorf("%+v: %d, want %d", c.call, got, c.want)
+		}
+	}
+	const ext4 = "29 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"
+	const over = "96 29 0:48 / /m rw shared:52 master:3 - overlay overlay rw,lowerdir=/a\n"
+	for mounts, want := range map[string]bool{ext4: false, ext4 + over: true, over + ext4: true, "nonsense\n": true} {
+		if got := stacks([]byte(mounts)); got != want {
+			t.Errorf("%q: %v", mounts, got)
 		}
 	}
 	for cmdline, want := range map[string]bool{"rm\x00f\x00": false, "rm\x00-rf\x00dir\x00": false, "rm\x00-i\x00f\x00": true, "rm\x00-rI\x00f\x00": true, "rm\x00--interactive=once\x00": true} {
