@@ -38,7 +38,8 @@
 //
 //	File.mu -> Layer.mu -> inside wal
 //	File.mu -> files.mu, contents.mu (leaves)
+//	Layer.rotating -> Layer.mu
 //
-// Two Files are locked in the order of their nodes. Disk is waited for under File.mu alone, except that Append may
-// wait for the log to grow under Layer.mu.
+// Two Files are locked in the order of their nodes. The disk is waited for under File.mu and rotating alone, except
+// that the log may have to grow under Layer.mu.
 package overlay
