@@ -90,5 +90,10 @@ func change(in *raw.SetAttrIn) worktree.Change {
 	if in.Valid&raw.FATTR_MTIME_NOW != 0 {
 		c.Mtime = worktree.NowTime
 	}
+	if in.Valid&^(raw.FATTR_FH|raw.FATTR_LOCKOWNER) == 0 {
+		// The kernel has found that a write, an allocation or a copy of this caller drops bits (fs/inode.c,
+		// file_remove_privs), and leaves to us which (fs/fuse/dir.c, fuse_setattr). Of those three only WRITE says so itself.
+		c.Set = worktree.KillPriv
+	}
 	return c
 }

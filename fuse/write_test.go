@@ -180,9 +180,13 @@ func TestSetUserID(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can write as somebody else")
 	}
+	const fallocateAndStat = `python3 -c 'import os
+f = os.open("f", os.O_WRONLY)
+os.posix_fallocate(f, 0, 5000)
+assert os.fstat(f).st_mode & 0o7777 == 0o777, oct(os.fstat(f).st_mode)'`
 	m := edit(t, nil)
 	open(t, m.dir)
-	for _, command := range []string{"echo x >> f", ": > f", "echo x 1<> f", "truncate -s 1 f"} {
+	for _, command := range []string{"echo x >> f", ": > f", "echo x 1<> f", "truncate -s 1 f", "fallocate -l 5000 f", fallocateAndStat} {
 		if err := errors.Join(os.WriteFile(m.path("f"), []byte("#!/bin/sh\n"), 0o777), os.Chmod(m.path("f"), 0o777|os.ModeSetuid|os.ModeSetgid)); err != nil {
 			t.Fatal(err)
 		}
