@@ -68,7 +68,9 @@ func (s *Server) umount(ctx context.Context, flags int) error {
 	if os.Geteuid() != 0 {
 		return s.fusermount(ctx, flags)
 	}
-	switch err := unix.Unmount(s.dir, flags|unix.UMOUNT_NOFOLLOW); {
+	// What processes wrote comes to us as requests while umount(2) waits.
+	err := WithoutDevice(func() error { return unix.Unmount(s.dir, flags|unix.UMOUNT_NOFOLLOW) })
+	switch {
 	case errors.Is(err, unix.EBUSY):
 		return ErrBusy
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
