@@ -347,7 +347,7 @@ func (m *mount) unserve(ctx context.Context, force bool) error {
 func (m *mount) flush() {
 	done := make(chan error, 1)
 	go func() {
-		done <- withoutDevice(func() error {
+		done <- fuse.WithoutDevice(func() error {
 			fd, err := unix.Open(m.dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 			if err != nil {
 				return err

@@ -39,13 +39,15 @@ type redirects struct {
 	notes []string // why some are not possible; frozen when the mount is there
 	all   []*redirect
 
-	// mu is held while the kernel binds and unbinds, which may take requests to this very process; none of those needs it.
-	mu     sync.Mutex
+	// mu is read-locked while the kernel binds, and locked while it unbinds. Both may take requests to this very process;
+	// none of those needs it. Binds do not wait for each other: the kernel may have one's directory locked for another.
+	mu     sync.RWMutex
 	ending bool
 }
 
 type redirect struct {
 	redirected
+	mu     sync.Mutex // one bind at a time; taken under redirects.mu
 	active atomic.Bool
 }
 
@@ -185,24 +187,20 @@ func (r *redirects) hook(p string) (bind func() error, ok bool) {
 		return nil, false
 	}
 	d := r.all[at]
-	return func() error {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if r.ending || d.active.Load() {
-			return nil
-		}
-		if err := r.bind(d); err != nil {
-			r.mount.daemon.log.Warn("redirect", zap.String("dir", r.mount.dir), zap.String("path", d.Path), zap.Error(err))
-			return err
-		}
-		return nil
-	}, true
+	return func() error { return r.bind(d) }, true
 }
 
 // bind mounts the backing over the directory. It must run on the thread whose look-ups package fuse answers at once.
 // The directory is opened without following links, and mounted on by its descriptor: whoever owns the mount's files
 // could put a link in the way that leads out of it.
 func (r *redirects) bind(d *redirect) error {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if r.ending || d.active.Load() {
+		return nil
+	}
 	if err := r.makeBacking(d); err != nil {
 		return err
 	}
@@ -283,11 +281,7 @@ func (r *redirects) bindExisting(ctx context.Context) {
 			r.notes = append(r.notes, fmt.Sprintf("%s is not redirected: the session has files of its own there", d.Path))
 			continue
 		}
-		err = withoutDevice(func() error {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			return r.bind(d)
-		})
+		err = fuse.WithoutDevice(func() error { return r.bind(d) })
 		if err != nil {
 			r.notes = append(r.notes, fmt.Sprintf("%s is not redirected: %v", d.Path, err))
 		}
@@ -304,7 +298,7 @@ func (r *redirects) unbind(force bool) error {
 	if force {
 		flags |= unix.MNT_DETACH
 	}
-	return withoutDevice(func() error {
+	return fuse.WithoutDevice(func() error {
 		table, err := os.ReadFile("/proc/self/mountinfo")
 		if err != nil {
 			return fmt.Errorf("read mount table: %w", err)
@@ -338,11 +332,7 @@ func (r *redirects) rebind(ctx context.Context) {
 		if _, err := r.attr(ctx, d.Path); err != nil {
 			continue
 		}
-		err := withoutDevice(func() error {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			return r.bind(d)
-		})
+		err := fuse.WithoutDevice(func() error { return r.bind(d) })
 		if err != nil {
 			r.mount.daemon.log.Warn("redirect again", zap.String("dir", r.mount.dir), zap.String("path", d.Path), zap.Error(err))
 		}

@@ -380,7 +380,7 @@ func TestUnprivilegedSession(t *testing.T) {
 	u := w.user()
 	dir := filepath.Join(u.home, "m")
 	if r := u.afs("mount", url, dir); r.code != 0 {
-		t.Skipf("users cannot mount here: %s", r)
+		t.Error(r)
 	}
 	u.sh("echo new > " + dir + "/new && rm " + dir + "/known/a && sync -f " + dir + "/new")
 	if r := u.afs("unmount", dir); r.code != 0 || !strings.Contains(r.stderr, "kept 2 changed paths") {
@@ -414,6 +414,11 @@ func (w *world) user() user {
 		if info, err := os.Stat(dir); err == nil && info.Mode()&0o001 == 0 {
 			os.Chmod(dir, info.Mode()|0o011)
 		}
+	}
+	// Most hosts let everybody open the device; where this one does not, it does while the test runs.
+	if info, err := os.Stat("/dev/fuse"); err == nil && info.Mode()&0o006 != 0o006 {
+		w.check(os.Chmod("/dev/fuse", 0o666))
+		w.Cleanup(func() { os.Chmod("/dev/fuse", info.Mode().Perm()) })
 	}
 	u := user{w, w.place("own"), ""}
 	u.state = filepath.Join(u.home, "state")
