@@ -34,7 +34,7 @@ func (f *writable) ReadDirPlus(cancel <-chan struct{}, in *raw.ReadIn, out *raw.
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
 	return f.listPlus(w, in, out, func(entry *raw.EntryOut, a worktree.Attr) {
-		if isFile(a.Mode) && f.sizes.untold(a.Node, true) || f.redirects.busy(a.Node) {
+		if f.redirects.busy(a.Node) {
 			return // a name without attributes
 		}
 		f.fillEntry(entry, a)

@@ -310,8 +310,8 @@ func TestRemount(t *testing.T) {
 	}
 }
 
-// A daemon that is killed leaves what was written.
-func TestStreamOfWrites(t *testing.T) {
+// A file that is opened, appended to and closed again and again grows by each.
+func TestAppends(t *testing.T) {
 	m := edit(t, nil)
 	cmd := exec.Command("sh", "-c", "i=0; while [ $i -lt 300 ]; do echo line $i >> log; i=$((i+1)); done; wc -l < log; sort -u log | wc -l")
 	cmd.Dir = m.dir

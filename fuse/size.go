@@ -26,6 +26,8 @@ import (
 // file between: of an answer of the one kind and one of the other that cross each other, the kernel would keep the
 // wrong half of each.
 //
+// A statx(2) that asks for what is cached (AT_STATX_DONT_SYNC) makes no request and shows the 0; it asked for that.
+//
 // Storing makes the reply to the GETATTR itself out of date (fuse_write_update_attr raises the version of the
 // attributes), so the kernel asks once more; the reply is used for the stat that it answers.
 type sizes struct {
