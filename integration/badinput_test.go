@@ -262,7 +262,7 @@ func TestBadStateDirectory(t *testing.T) {
 // On a full disk what was there before is read on, and the rest is right or an error.
 func TestFullDisk(t *testing.T) {
 	small := t.TempDir()
-	if err := unix.Mount("tmpfs", small, "tmpfs", 0, "size=3m"); err != nil {
+	if err := unix.Mount("tmpfs", small, "tmpfs", 0, "size=5m"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { unix.Unmount(small, unix.MNT_DETACH) })

@@ -1,0 +1,44 @@
+package daemon
+
+import (
+	"testing"
+)
+
+func TestBoundAt(t *testing.T) {
+	const table = `20 1 0:1 / / rw - ext4 /dev/x rw
+30 20 0:40 / /srv/a rw - fuse.artifactfs /r rw
+31 30 8:1 /var/lib/artifactfs/mounts/w/redirect/0 /srv/a/node\040modules rw - ext4 /dev/x rw
+32 30 8:1 /var/lib/artifactfs/mounts/w/redirect/1 /srv/a/moved/target rw - ext4 /dev/x rw
+33 20 8:1 /var/lib/artifactfs/mounts/w/redirect/2 /elsewhere rw - ext4 /dev/x rw
+34 30 8:1 /x/mounts/w2/redirect/3 /srv/a/other rw - ext4 /dev/x rw
+bad line
+`
+	for backing, want := range map[string]string{"0": "/srv/a/node modules", "1": "/srv/a/moved/target", "2": "", "3": ""} {
+		if at, ok := boundAt([]byte(table), "/srv/a", "mounts/w/redirect/"+backing); at != want || ok != (want != "") {
+			t.Errorf("%s is at %q, %v", backing, at, ok)
+		}
+	}
+}
+
+func TestBackingsAreReused(t *testing.T) {
+	old := []redirected{{"a", "0"}, {"b", "2"}}
+	var taken []*redirect
+	for _, c := range []struct{ path, want string }{{"b", "2"}, {"c", "1"}, {"d", "3"}, {"a", "0"}} {
+		got := nextBacking(old, taken, c.path)
+		if got != c.want {
+			t.Errorf("%s gets %s, want %s", c.path, got, c.want)
+		}
+		taken = append(taken, &redirect{redirected: redirected{c.path, got}})
+	}
+}
+
+func FuzzMountTable(f *testing.F) {
+	f.Add("31 30 8:1 /mounts/w/redirect/0 /srv/a/b rw - ext4 /dev/x rw\n", "/srv/a")
+	f.Add("a b c d\\040 /e - fuse.artifactfs x", "/")
+	f.Fuzz(func(t *testing.T, table, dir string) {
+		if at, ok := boundAt([]byte(table), dir, "mounts/w/redirect/0"); ok && (at == dir || !within(dir, at)) {
+			t.Errorf("found %q below %q", at, dir)
+		}
+		above([]byte(table), dir)
+	})
+}
