@@ -126,6 +126,9 @@ func TestKillPriv(t *testing.T) {
 		{func() error { _, err := w.Write(t.Context(), n, []byte("x"), 0, true); return err }, 0o6745, 0o2745},
 		{func() error { _, err := w.Write(t.Context(), n, []byte("x"), 0, false); return err }, 0o6755, 0o6755},
 		{func() error { _, err := w.SetAttr(t.Context(), n, Change{Set: SetSize | KillPriv}); return err }, 0o6755, 0o755},
+		{func() error { _, err := w.SetAttr(t.Context(), n, Change{Set: SetUID}); return err }, 0o6755, 0o755},
+		{func() error { _, err := w.SetAttr(t.Context(), n, Change{Set: SetGID}); return err }, 0o6755, 0o755},
+		{func() error { _, err := w.SetAttr(t.Context(), n, Change{Set: SetMtime}); return err }, 0o6755, 0o6755},
 	} {
 		w.set("f", Change{Set: SetMode, Mode: c.mode})
 		w.ok(c.do())

@@ -253,8 +253,13 @@ func (m *model) stepChown() {
 	if !ok {
 		return
 	}
-	uid, gid := m.rng.IntN(3), m.rng.IntN(3)
+	uid, gid := m.rng.IntN(3), m.rng.IntN(4)-1 // -1: stays
 	c := worktree.Change{Set: worktree.SetUID | worktree.SetGID, UID: uint32(uid), GID: uint32(gid)}
+	if gid < 0 {
+		c.Set = worktree.SetUID
+	} else if m.rng.IntN(2) == 0 {
+		uid, c.Set = -1, worktree.SetGID
+	}
 	_, err := m.SetAttr(m.t.Context(), x.node, c)
 	m.same("chown "+x.path, err, unix.Lchown(x.plain, uid, gid))
 }
