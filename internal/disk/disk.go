@@ -60,5 +60,9 @@ func lock(path string, how int) (func(), error) {
 		f.Close()
 		return nil, &os.PathError{Op: "lock", Path: path, Err: err}
 	}
-	return func() { f.Close() }, nil
+	return func() {
+		// Closing is not enough: a child that is being started has a copy until it runs its program.
+		syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
+		f.Close()
+	}, nil
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
+	"syscall"
 	"testing"
 )
 
@@ -38,6 +40,40 @@ func TestWriteFileFailsWhole(t *testing.T) {
 	if entries, _ := os.ReadDir(dir); len(entries) != 1 {
 		t.Errorf("%d files in the directory after a failure", len(entries))
 	}
+}
+
+// A child that is being started has copies of all descriptors for a moment; a lock that was given up is free all the same.
+func TestUnlockedIsFreeWhoeverHasACopy(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	unlock, err := Lock(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copies := 0
+	fds, err := filepath.Glob("/proc/self/fd/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		if target, _ := os.Readlink(fd); target == path {
+			n, err := strconv.Atoi(filepath.Base(fd))
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := syscall.Dup(n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer syscall.Close(c)
+			copies++
+		}
+	}
+	unlock()
+	again, err := TryLock(path)
+	if err != nil || copies != 1 {
+		t.Fatalf("%d copies: %v", copies, err)
+	}
+	again()
 }
 
 func TestLockExcludes(t *testing.T) {
