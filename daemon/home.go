@@ -133,6 +133,12 @@ func (t *home) sign(text string) {
 	}
 }
 
+// giveUp ends a mount's use of its home, which stays.
+func (t *home) giveUp() {
+	t.sign("")
+	t.unlock()
+}
+
 // holder tells which mount holds a lock; false: it is not a mount.
 func (h homes) holder(id string) (inUseError, bool) {
 	text, err := os.ReadFile(filepath.Join(h.dir(), id, "lock"))

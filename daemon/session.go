@@ -216,7 +216,7 @@ func (m *mount) leave() (o outcome) {
 		m.removeHome()
 		return outcome{}
 	case m.request.ReadOnly, m.tree == nil && !m.home.fresh:
-		m.home.unlock()
+		m.home.giveUp()
 		return outcome{err: o.err}
 	case m.tree == nil, o.err == nil && !w.any():
 		m.removeHome()
@@ -230,7 +230,7 @@ func (m *mount) leave() (o outcome) {
 	if o.err != nil {
 		m.daemon.log.Error("settle session", zap.String("home", m.home.dir), zap.Error(o.err))
 	}
-	m.home.unlock()
+	m.home.giveUp()
 	return o
 }
 
