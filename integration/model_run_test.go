@@ -266,8 +266,7 @@ func (mm *modelMount) killDuring() error {
 func TestModel(t *testing.T) {
 	w := newWorld(t)
 	mm := newModelMount(w, modelSeed)
-	const ends = 28 // unmounts and kills
-	chunk := max(modelSteps/ends, 1)
+	chunk := min(max(modelSteps/28, 1), 600) // steps between two ends, of which there are 7 kinds
 	every := max(chunk/2, min(500, chunk))
 	start := time.Now()
 	for i := 0; mm.step < modelSteps; i++ {
