@@ -101,6 +101,15 @@ func (f *File) begin(flags uint32) error {
 	return nil
 }
 
+// fresh is what an empty content is to be called that takes the place of others: where there is a base, power loss
+// brings that back until the new one has reached the disk.
+func (f *File) fresh() uint32 {
+	if f.node.Own() {
+		return 0
+	}
+	return state.FlagUnsettled
+}
+
 // adopt makes a content the inode's.
 func (f *File) adopt(number uint64, size int64, flags uint32) error {
 	return f.l.Update(func(tx *Tx) error {
@@ -168,14 +177,16 @@ func (f *File) Truncate(size int64) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err := f.load(); err != nil {
-		return err
-	}
+	err := f.load()
 	switch {
+	case size == 0 && errors.Is(err, ErrDamaged):
+		return f.begin(f.fresh()) // the content is missing, and nobody needs it any more
+	case err != nil:
+		return err
 	case f.place == inBase && size > 0:
 		return ErrBase
 	case f.place == inBase:
-		return f.begin(state.FlagUnsettled)
+		return f.begin(f.fresh())
 	case f.place == nowhere && size == 0:
 		return nil
 	}

@@ -271,3 +271,32 @@ func TestChangedCountsPaths(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// Whoever empties a file needs nothing of the content that is missing.
+func TestMissingContentIsReplaced(t *testing.T) {
+	w := opened(t, Options{})
+	for _, name := range []string{"own", "base3"} {
+		if name == "own" {
+			w.must(w.create(name))
+		}
+		w.must(w.write(name, 0, []byte("lost")))
+		w.must(w.fsync(name))
+		in, _ := w.l.Inode(w.files[name].node)
+		w.must(os.Remove(w.l.contents.path(in.Content)))
+	}
+	w.kill()
+	w.mustOpen()
+	for _, name := range []string{"own", "base3"} {
+		f := w.l.File(w.files[name].node)
+		if _, err := f.ReadAt(make([]byte, 1), 0); !errors.Is(err, ErrDamaged) {
+			t.Errorf("%s: read: %v", name, err)
+		}
+		f.Done()
+		w.must(w.truncate(name, 0))
+		w.must(w.write(name, 0, []byte("anew")))
+	}
+	w.compare()
+	w.kill()
+	w.mustOpen()
+	w.compare()
+}

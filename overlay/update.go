@@ -123,7 +123,8 @@ func (tx *Tx) commit() error {
 		if p.settled {
 			l.files.unmark(p.in.Node)
 		}
-		if p.in.Nlink == 0 && p.in.Node.Own() && l.state.Lookups(p.in.Node) == 0 {
+		// A node that begins without a name (O_TMPFILE) is about to be told to the kernel.
+		if p.existed && p.in.Nlink == 0 && p.in.Node.Own() && l.state.Lookups(p.in.Node) == 0 {
 			l.forsaken = append(l.forsaken, p.in.Node)
 			l.poke()
 		}
