@@ -183,7 +183,7 @@ func (t *Tree) truncate(ctx context.Context, n Node, size int64) error {
 		func() (Content, error) { return t.open(ctx, n) })
 }
 
-// Fallocate is fallocate(2). Times stay, as in Write.
+// Fallocate is fallocate(2). Times stay, as in Write; set-user-ID is the kernel's to take away, by a SetAttr before it.
 func (t *Tree) Fallocate(ctx context.Context, n Node, mode uint32, off, length int64) error {
 	if !t.gate.enter() {
 		return ErrClosed
@@ -192,7 +192,7 @@ func (t *Tree) Fallocate(ctx context.Context, n Node, mode uint32, off, length i
 	if off < 0 || length <= 0 {
 		return syscall.EINVAL
 	}
-	return t.change(ctx, n, true, func(f *overlay.File) error { return f.Fallocate(mode, off, length) },
+	return t.change(ctx, n, false, func(f *overlay.File) error { return f.Fallocate(mode, off, length) },
 		func() (Content, error) { return t.open(ctx, n) })
 }
 
@@ -231,7 +231,7 @@ func (t *Tree) Seek(ctx context.Context, n Node, off int64, whence int) (int64, 
 const copied = 1 << 20
 
 // CopyRange copies within the tree, also within a file, and says how much, which may be less than asked; 0 at the
-// end of the source. Times stay, as in Write.
+// end of the source. Times and set-user-ID are as with Fallocate.
 func (t *Tree) CopyRange(ctx context.Context, from Node, fromOff int64, to Node, toOff, length int64) (int64, error) {
 	if !t.gate.enter() {
 		return 0, ErrClosed
@@ -244,7 +244,7 @@ func (t *Tree) CopyRange(ctx context.Context, from Node, fromOff int64, to Node,
 		return 0, err
 	}
 	var done int64
-	err := t.change(ctx, to, true, func(f *overlay.File) (err error) {
+	err := t.change(ctx, to, false, func(f *overlay.File) (err error) {
 		source := t.layer.File(from)
 		defer source.Done()
 		done, err = f.CopyRange(source, fromOff, toOff, length)
