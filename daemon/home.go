@@ -34,6 +34,8 @@ const (
 	lookTime  = 10 * time.Second // for somebody who looks into a home to be done
 	lookPause = 10 * time.Millisecond
 
+	largeLog = 8 << 20 // bytes of an overlay's log that is not there for nothing
+
 	removedPrefix = ".removed-" // a home that is on its way out; no session is named so
 )
 
@@ -238,6 +240,10 @@ func (h homes) removeLeftovers() error {
 		if err != nil {
 			return err
 		}
+		if hasLargeLog(t.dir) { // a daemon that starts does not read it only to count
+			t.unlock()
+			continue
+		}
 		r, w, err := t.look()
 		switch {
 		case err != nil:
@@ -260,6 +266,11 @@ func (h homes) removeLeftovers() error {
 		}
 	}
 	return nil
+}
+
+func hasLargeLog(home string) bool {
+	info, err := os.Stat(filepath.Join(home, "overlay", "log"))
+	return err == nil && info.Size() > largeLog
 }
 
 // Kept lists the sessions that hold work and are not mounted, as their status shows them.

@@ -41,6 +41,8 @@ type mount struct {
 	resumed bool   // it was there already
 	record  record // of the session
 
+	otherOwner bool // than was asked for: a session's files keep theirs
+
 	point   mountpoint
 	home    *home
 	store   *fetch.Store

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
@@ -32,6 +33,9 @@ import (
 // Root gets it by a bind mount over the directory, made when somebody makes the directory; others by a symbolic link
 // that is there from the start. The placeholder, directory or link, is in the overlay but nobody's work: it goes with
 // the mount, and the record remembers it for the next one if this one is killed.
+
+// busyPause is the longest pause between tries to unmount what is busy; they double.
+const busyPause = 64 * time.Millisecond
 
 // redirects are those of one mount.
 type redirects struct {
@@ -309,7 +313,7 @@ func (r *redirects) unbind(force bool) error {
 			if !ok {
 				continue
 			}
-			if err := unix.Unmount(at, flags); errors.Is(err, unix.EBUSY) {
+			if err := unmountIdle(at, flags); errors.Is(err, unix.EBUSY) {
 				return fmt.Errorf("%w: %s", fuse.ErrBusy, d.Path)
 			} else if err != nil && !errors.Is(err, unix.EINVAL) {
 				return fmt.Errorf("unmount %s: %w", at, err)
@@ -318,6 +322,17 @@ func (r *redirects) unbind(force bool) error {
 		}
 		return nil
 	})
+}
+
+// unmountIdle tries a busy mount again for a moment: a process that has just ended may still hold its files.
+func unmountIdle(dir string, flags int) error {
+	for pause := time.Millisecond; ; pause *= 2 {
+		err := unix.Unmount(dir, flags)
+		if !errors.Is(err, unix.EBUSY) || pause > busyPause {
+			return err
+		}
+		time.Sleep(pause)
+	}
 }
 
 // rebind undoes unbind: the mount stays.

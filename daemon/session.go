@@ -66,6 +66,7 @@ func (m *mount) enter(ctx context.Context) error {
 		}
 	}
 	m.resumed = true
+	m.otherOwner = m.request.UID != m.record.UID || m.request.GID != m.record.GID
 	m.request.UID, m.request.GID = m.record.UID, m.record.GID
 	return nil
 }
@@ -165,6 +166,9 @@ func (m *mount) writable() bool { return m.session != "" && !m.request.ReadOnly 
 func (m *mount) greet(progress func(control.Progress)) {
 	if m.resumed {
 		progress(control.Progress{Message: fmt.Sprintf("going on with session %s: %s", m.session, changedText(m.changed()))})
+	}
+	if m.otherOwner {
+		progress(control.Progress{Message: fmt.Sprintf("files belong to user %d and group %d, as when the session began", m.record.UID, m.record.GID)})
 	}
 	for _, problem := range m.tree.Recovery().Problems {
 		progress(control.Progress{Message: problem})
