@@ -193,7 +193,11 @@ func (t *table) start(root object.ID, boot [16]byte) error {
 	return nil
 }
 
-func (t *table) close() error { return errors.Join(t.records.close(), t.names.close()) }
+func (t *table) close() error {
+	// Closing the file is not enough: a child that is being started has a copy until it runs its program.
+	err := unix.Flock(int(t.records.file.Fd()), unix.LOCK_UN)
+	return errors.Join(err, t.records.close(), t.names.close())
+}
 
 func (t *table) header() *header { return (*header)(unsafe.Pointer(t.rec(0))) }
 
