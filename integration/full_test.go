@@ -141,14 +141,14 @@ func TestDiskFull(t *testing.T) {
 		free := w.fill()
 		failed := false
 		for i := 0; !failed; i++ {
-			name := fmt.Sprintf("storm/%06d-%s", i, strings.Repeat("x", i%200))
+			name := fmt.Sprintf("storm/%06d-%s", i, strings.Repeat("x", 240)) // long names fill the log soon
 			err := os.WriteFile(m.path(name), nil, 0o644)
 			if err == nil {
 				names[name] = true
 				if i%3 == 0 {
-					if err = os.Rename(m.path(name), m.path(name+"-moved")); err == nil {
+					if err = os.Rename(m.path(name), m.path(name+"-m")); err == nil {
 						delete(names, name)
-						names[name+"-moved"] = true
+						names[name+"-m"] = true
 					}
 				}
 			}

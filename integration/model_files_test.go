@@ -187,19 +187,9 @@ func (m *model) opMapRead() *op {
 		}}
 }
 
-// setID says that a file has a set-ID bit. fallocate and copy_file_range leave such out: FUSE is not told with them
-// whether the caller may keep it.
-func (m *model) setID(p string) bool {
-	var st unix.Stat_t
-	return unix.Stat(m.plain.path(p), &st) == nil && st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0
-}
-
 // opFallocate ends with a new mtime: file systems differ on which kinds of fallocate are changes.
 func (m *model) opFallocate() *op {
 	p := m.file()
-	if m.setID(p) {
-		return nil
-	}
 	mode := []uint32{0, unix.FALLOC_FL_KEEP_SIZE, unix.FALLOC_FL_KEEP_SIZE | unix.FALLOC_FL_PUNCH_HOLE, unix.FALLOC_FL_ZERO_RANGE,
 		unix.FALLOC_FL_ZERO_RANGE | unix.FALLOC_FL_KEEP_SIZE}[m.rnd.IntN(5)]
 	off, n := m.offset(m.sizeOf(p)), int64(m.size())
@@ -214,9 +204,6 @@ func (m *model) opFallocate() *op {
 
 func (m *model) opCopyRange() *op {
 	from, to := m.file(), m.file()
-	if m.setID(to) {
-		return nil
-	}
 	offIn, offOut, n := m.offset(m.sizeOf(from)), m.offset(m.sizeOf(to)), m.size()
 	return &op{kind: "copy range", text: fmt.Sprintf("copy %d at %d of %s to %d of %s", n, offIn, from, offOut, to), paths: []string{from, to}, writes: true,
 		do: func(s *side) string {

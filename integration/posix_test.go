@@ -305,12 +305,10 @@ func posixSetUserID(t *testing.T, dir string) {
 	path := filepath.Join(dir, "program")
 	check(t, os.WriteFile(path, []byte("x"), 0o644))
 	for what, change := range map[string]func() error{
-		"chown": func() error { return os.Chown(path, 1, 1) },
-		"write": func() error { _, err := asNobody(t, dir, "echo y >>program"); return err },
-		"truncation": func() error {
-			_, err := asNobody(t, dir, ": >program")
-			return err
-		},
+		"chown":      func() error { return os.Chown(path, 1, 1) },
+		"write":      func() error { _, err := asNobody(t, dir, "echo y >>program"); return err },
+		"truncation": func() error { _, err := asNobody(t, dir, ": >program"); return err },
+		"allocation": func() error { _, err := asNobody(t, dir, "fallocate -l 5000 program"); return err },
 	} {
 		check(t, unix.Chmod(path, 0o6777))
 		check(t, change())

@@ -168,7 +168,7 @@ func (b *bench) inArena(repo, place string, o writeOptions, redirect string, run
 		return err
 	}
 	defer func() {
-		err = errors.Join(err, a.m.unmount(), os.RemoveAll(a.plain), os.RemoveAll(s.state))
+		err = errors.Join(err, a.m.quietly("unmount", "--discard", a.m.dir), a.m.quietly("unmount", "--all"), os.RemoveAll(a.plain), os.RemoveAll(s.state))
 	}()
 	if _, err := s.git("clone", "-q", "--depth", "1", s.url, a.plain); err != nil {
 		return err
@@ -225,14 +225,23 @@ func (a *arena) note(what, result string) {
 // again mounts the same state at the same directory once more.
 func (m *mounted) again() (time.Duration, error) {
 	start := time.Now()
-	cmd := m.s.artifactfs("mount", m.s.url, m.dir, "--history", "none", "--prefetch", "none")
-	if err := cmd.Run(); err != nil {
-		return 0, fmt.Errorf("mount again: %w", err)
+	if err := m.quietly("mount", m.s.url, m.dir, "--history", "none", "--prefetch", "none"); err != nil {
+		return 0, err
 	}
 	took := time.Since(start)
 	st, err := m.status()
 	m.pid = st.PID
 	return took, err
+}
+
+// quietly runs the command, and tells what it said only if it failed.
+func (m *mounted) quietly(args ...string) error {
+	cmd := m.s.artifactfs(args...)
+	cmd.Stderr = nil
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", args[0], err, out)
+	}
+	return nil
 }
 
 // shellIn runs a shell command in a directory.

@@ -229,7 +229,7 @@ func (a *arena) memory() error {
 		return err
 	}
 	start = time.Now()
-	if err := a.m.unmount(); err != nil {
+	if err := a.m.quietly("unmount", a.m.dir); err != nil {
 		return err
 	}
 	a.note("unmount", seconds(time.Since(start)))

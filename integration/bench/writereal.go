@@ -48,7 +48,7 @@ func (a *arena) npmInstall() error {
 		what += ", node_modules redirected"
 	}
 	fresh := func(dir string) error {
-		return shellIn(dir, "mkdir -p project && rm -rf project/node_modules && cp "+filepath.Join(a.o.npm, "package.json")+" "+filepath.Join(a.o.npm, "package-lock.json")+" project/")
+		return shellIn(dir, "mkdir -p project/node_modules && find project/node_modules -mindepth 1 -delete && cp "+filepath.Join(a.o.npm, "package.json")+" "+filepath.Join(a.o.npm, "package-lock.json")+" project/")
 	}
 	install := func(dir string) error {
 		return shellIn(filepath.Join(dir, "project"), "npm ci --offline --ignore-scripts --no-audit --no-fund --loglevel=error --cache "+a.o.npmHome)
@@ -56,7 +56,7 @@ func (a *arena) npmInstall() error {
 	return errors.Join(
 		a.compare(what, a.o.rounds, fresh, install),
 		a.compare("  find node_modules", a.o.rounds, nil, func(dir string) error { return shellIn(dir, "find project/node_modules -size +0 >/dev/null") }),
-		a.compare("  rm -rf node_modules", 1, nil, func(dir string) error { return shellIn(dir, "rm -rf project/node_modules") }),
+		a.compare("  remove all in node_modules", 1, nil, func(dir string) error { return shellIn(dir, "find project/node_modules -mindepth 1 -delete") }), // it may be a mount point
 	)
 }
 
