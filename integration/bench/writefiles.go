@@ -111,7 +111,7 @@ func (a *arena) smallFiles() error {
 				if (renames-1)/2%2 == 1 { // there, and back again
 					from, to = to, from
 				}
-				if err := os.Rename(from, to); err != nil {
+				if err := unix.Rename(from, to); err != nil { // os.Rename looks at the target first
 					return err
 				}
 			}
