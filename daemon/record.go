@@ -45,6 +45,10 @@ type record struct {
 	GID     uint32    `json:"gid"`
 	Began   time.Time `json:"began"`
 
+	// Made are the directories that were made for the mount, the deepest last. After a kill they are still there, and
+	// the next mount in Dir removes them at its end.
+	Made []string `json:"made,omitempty"`
+
 	Redirects  []redirected `json:"redirects"`  // what the overlay shows in their places is ours, not the user's work
 	Configured []string     `json:"configured"` // redirects that the repository's configuration names
 
@@ -113,6 +117,11 @@ func decodeRecord(text []byte) (record, error) {
 	}
 	if _, err := r.base(); err != nil || control.ValidSession(r.Session) != nil || !filepath.IsAbs(r.Dir) || r.Changed < 0 || r.Bytes < 0 {
 		return record{}, errRecord
+	}
+	for _, dir := range r.Made {
+		if !filepath.IsAbs(dir) || !within(dir, r.Dir) {
+			return record{}, errRecord
+		}
 	}
 	for _, d := range r.Redirects {
 		if !filepath.IsLocal(d.Path) || d.Backing != filepath.Base(d.Backing) || !filepath.IsLocal(d.Backing) || d.Backing == "." {

@@ -27,6 +27,7 @@ func TestRecordIsReadAsItWasWritten(t *testing.T) {
 		t.Errorf("without a record: %v", err)
 	}
 	want := sampleRecord()
+	want.Made = []string{"/srv", "/srv/app"}
 	if err := want.save(home); err != nil {
 		t.Fatal(err)
 	}
@@ -60,6 +61,7 @@ func TestBadRecords(t *testing.T) {
 		"commit without a tree":   {func(r *record) { r.Tree = "" }, errRecord},
 		"unknown format":          {func(r *record) { r.Format = "md5" }, errRecord},
 		"negative":                {func(r *record) { r.Changed = -1 }, errRecord},
+		"made elsewhere":          {func(r *record) { r.Made = []string{"/srv/other"} }, errRecord},
 		"redirect leads out":      {func(r *record) { r.Redirects[0].Path = "../x" }, errRecord},
 		"redirect is everything":  {func(r *record) { r.Redirects[0].Backing = "." }, errRecord},
 		"backing leads out":       {func(r *record) { r.Redirects[0].Backing = ".." }, errRecord},

@@ -150,7 +150,10 @@ func (m *mount) open() error {
 		o.Overlay, o.OverlayReadOnly = filepath.Join(m.home.dir, "overlay"), m.request.ReadOnly
 	}
 	if m.writable() {
-		m.record.Dir, m.record.Counted = m.dir, false
+		if m.record.Dir == m.dir && len(m.point.made) == 0 {
+			m.point.made = m.record.Made
+		}
+		m.record.Dir, m.record.Made, m.record.Counted = m.dir, m.point.made, false
 		if err := m.record.save(m.home.dir); err != nil {
 			return err
 		}
@@ -227,6 +230,7 @@ func (m *mount) leave() (o outcome) {
 		return o
 	}
 	o.kept = w
+	m.record.Made = nil // whoever calls removes them
 	m.record.Counted, m.record.Changed, m.record.Bytes = o.err == nil, w.changed, w.bytes
 	if err := m.record.save(m.home.dir); err != nil { // it is counted when somebody asks
 		m.daemon.log.Warn("count a session's changes", zap.String("home", m.home.dir), zap.Error(err))

@@ -474,3 +474,20 @@ func TestInterruptedMountLeavesTheSession(t *testing.T) {
 	w.ok("unmount", m.Dir, "--discard")
 	w.nothingLeft(m.Dir)
 }
+
+// A directory that mount made goes with the mount, also if a killed process could not see to that.
+func TestMadeDirectoryGoesAfterAKill(t *testing.T) {
+	w := newWorld(t)
+	w.commit(w.repo("r.git", object.SHA1), sample("made"))
+	url := w.serve(gittest.ServerOptions{}).URL("r.git")
+	dir := filepath.Join(w.place("made"), "deeper")
+	m, _ := w.mountAt(url, dir)
+	check(t, os.WriteFile(m.path("new"), []byte("new\n"), 0o644))
+	w.killed()
+	m, _ = w.mountAt(url, dir)
+	w.wantFile(m.path("new"), "new\n")
+	w.ok("unmount", dir)
+	if exists(filepath.Dir(dir)) {
+		t.Error("the directories are left")
+	}
+}

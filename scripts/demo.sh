@@ -147,12 +147,38 @@ if [ -z "${REMOTE:-}" ]; then
 	took "$start" "equal"
 fi
 
+# change DIR: what a session of work may do to a tree, of repositories with and without directories.
+change() {
+	dir=$(cd "$1" && find . -mindepth 1 -maxdepth 1 -type d ! -name .git | sort | head -n 1)
+	file=$(cd "$1" && find . -maxdepth 1 -type f | sort | head -n 1)
+	[ -z "$dir" ] || mv "$1/$dir" "$1/demo-moved"
+	[ -z "$file" ] || echo 'changed by the demo' >>"$1/$file"
+	mkdir "$1/demo-new"
+	seq 1 1000 | split -l 1 -a 3 - "$1/demo-new/" # a thousand files
+}
+
+title "Writing: a directory renamed, a file changed, 1,000 files made"
+start=$(now)
+change "$mnt"
+took "$start" "done"
+
+title "kill -9 of the daemon, and artifactfs mount again"
+kill -9 "$(number pid "$("$afs" status --json "$mnt")")"
+start=$(now)
+"$afs" mount --prefetch none "$url" "$mnt" >/dev/null
+took "$start" "the tree is there again"
+if [ -z "${REMOTE:-}" ]; then
+	change "$tmp/plain"
+	diff -r --no-dereference "$tmp/plain" "$mnt" || fail "the mount differs from a directory with the same changes"
+	took "$start" "equal to a plain directory with the same changes"
+fi
+
 title "artifactfs status DIR"
 "$afs" status "$mnt" | sed 's/^/  /'
 
 title "artifactfs unmount --all"
 start=$(now)
-"$afs" unmount --all >/dev/null
+"$afs" unmount --all 2>&1 | sed 's/^/  /'
 took "$start" "unmounted"
 ! grep -qF " $mnt fuse" /proc/self/mounts || fail "still mounted"
 [ ! -e "$mnt" ] || fail "the directory that mount made is still there"
