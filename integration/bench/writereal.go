@@ -60,21 +60,21 @@ func (a *arena) npmInstall() error {
 	)
 }
 
-// goBuild builds a module from nothing and once more. Its cache lies outside the tree, where go has it by default, then
-// in the tree, where every object file is a file of the tree too.
+// goBuild builds a module from nothing and once more. What it makes lies in go's cache: outside the tree, where go has it
+// by default, and the tree is only read; then in the tree, where every object is a file of the tree too.
 func (a *arena) goBuild() error {
 	if a.o.module == "" {
 		return nil
 	}
 	build := func(cache func(dir string) string) func(dir string) error {
 		return func(dir string) error {
-			return shellIn(dir, "go build -o .bin/ ./...", "GOCACHE="+cache(dir), "GOFLAGS=-buildvcs=false", "GOTOOLCHAIN=local")
+			return shellIn(dir, "go build ./...", "GOCACHE="+cache(dir), "GOFLAGS=-buildvcs=false", "GOTOOLCHAIN=local")
 		}
 	}
 	outside := func(dir string) string { return a.plain + "-cache-" + filepath.Base(dir) }
 	inside := func(dir string) string { return filepath.Join(dir, ".gocache") }
 	empty := func(cache func(dir string) string) func(dir string) error {
-		return func(dir string) error { return shellIn(dir, "rm -rf .bin "+cache(dir)) }
+		return func(dir string) error { return shellIn(dir, "rm -rf "+cache(dir)) }
 	}
 	defer func() {
 		os.RemoveAll(outside(a.plain))
