@@ -131,6 +131,7 @@ func mountOptions(o Options, f *fileSystem) *raw.MountOptions {
 		ExtraCapabilities:        raw.CAP_NO_OPENDIR_SUPPORT,
 		EnableSymlinkCaching:     true,
 		ExplicitDataCacheControl: true, // no GETATTR to see whether a file has changed behind the kernel's back
+		DisableSplice:            true, // READs are copied; without this go-fuse tries a pipe first, three system calls for nothing
 
 		Logger:       zap.NewStdLog(o.Log),
 		PanicHandler: f.panicked,
