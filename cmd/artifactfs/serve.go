@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"syscall"
 	"time"
@@ -26,6 +27,11 @@ const (
 	// a burst took goes back to the system. The limit, in bytes, is soft: more is used where more is alive.
 	gcPercent   = 40
 	memoryLimit = 64 << 20
+
+	// Its threads mostly sit in a read of the kernel's requests. With as few processors as a small host has, Go takes
+	// the processor from such a thread after 20 microseconds and has to find it one when the request comes: with 4, 10,000
+	// creates cost a quarter less processor time and half the futex calls than with 2; 8 gain nothing.
+	leastProcs = 4
 )
 
 func (a *app) daemonSocket() string {
@@ -179,6 +185,9 @@ func (a *app) prepareToServe() {
 	a.serving = true
 	debug.SetGCPercent(gcPercent)
 	debug.SetMemoryLimit(memoryLimit)
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), leastProcs))
+	}
 	forgetRepository()
 	// A reader of our output that goes away must not take the mounts along. Caught, not ignored: git inherits what is
 	// ignored.
