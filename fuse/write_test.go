@@ -215,18 +215,21 @@ func TestTimes(t *testing.T) {
 		}
 		return time.Unix(st.Mtim.Unix()), time.Unix(st.Ctim.Unix())
 	}
-	for what, f := range map[string]func() error{
-		"chmod":  func() error { return os.Chmod(m.path("f"), 0o600) },
-		"link":   func() error { return os.Link(m.path("f"), m.path("h")) },
-		"rename": func() error { return os.Rename(m.path("h"), m.path("i")) },
-		"read":   func() error { _, err := os.ReadFile(m.path("f")); return err },
-		"xattr":  func() error { return unix.Setxattr(m.path("f"), "user.x", nil, 0) },
+	for _, step := range []struct {
+		what string
+		do   func() error
+	}{
+		{"chmod", func() error { return os.Chmod(m.path("f"), 0o600) }},
+		{"link", func() error { return os.Link(m.path("f"), m.path("h")) }},
+		{"rename", func() error { return os.Rename(m.path("h"), m.path("i")) }},
+		{"read", func() error { _, err := os.ReadFile(m.path("f")); return err }},
+		{"xattr", func() error { return unix.Setxattr(m.path("f"), "user.x", nil, 0) }},
 	} {
-		if err := f(); err != nil {
+		if err := step.do(); err != nil {
 			t.Fatal(err)
 		}
 		if mtime, _ := times("f"); !mtime.Equal(commitTime) {
-			t.Errorf("%s: mtime %v", what, mtime)
+			t.Errorf("%s: mtime %v", step.what, mtime)
 		}
 	}
 	if _, ctime := times("f"); ctime.Equal(commitTime) {
