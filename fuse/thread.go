@@ -19,6 +19,13 @@ func WithoutDevice(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // for good: the thread ends with the goroutine, nobody else may get these files
+		if unix.Gettid() == os.Getpid() {
+			// Go never ends the main thread. It would keep a copy of every open file, and be what /proc/self/fd shows. While
+			// it is taken, another goroutine gets another thread.
+			defer runtime.UnlockOSThread()
+			done <- WithoutDevice(f)
+			return
+		}
 		if err := unix.Unshare(unix.CLONE_FILES); err != nil {
 			done <- os.NewSyscallError("unshare", err)
 			return
