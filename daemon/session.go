@@ -60,7 +60,7 @@ func (m *mount) enter(ctx context.Context) error {
 	case m.record.Remote != m.store.URL():
 		return fmt.Errorf("%w: %s", errOtherRemote, m.record.Remote)
 	}
-	if !m.record.Counted && !m.request.ReadOnly {
+	if !m.record.Counted && !m.request.ReadOnly && !hasLargeLog(m.home.dir) { // a large one is not read twice
 		if _, w, err := m.home.look(); err == nil && !w.any() {
 			return m.beginAnew(ctx)
 		}
