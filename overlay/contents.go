@@ -145,20 +145,33 @@ func (c *contents) each(from uint64, f func(number uint64) error) error {
 	return nil
 }
 
+// create makes an empty content.
+func (l *Layer) create(number uint64) (data disk.File, err error) {
+	err = l.withRoom(func() error {
+		data, err = l.contents.create(number)
+		return err
+	})
+	return data, err
+}
+
 // newNumber gives the number of a content to be made. Numbers are reserved in the log, many at a time: one that was
 // handed out is below the counter, so that no later process uses it again.
-func (l *Layer) newNumber() (uint64, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.next >= l.state.Counter(counterContents) {
-		err := l.update(func(tx *Tx) error {
-			tx.batch.SetCounter(counterContents, l.next+perDirectory)
-			return nil
-		})
-		if err != nil {
-			return 0, err
+func (l *Layer) newNumber() (number uint64, err error) {
+	err = l.withRoom(func() error {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.next >= l.state.Counter(counterContents) {
+			err := l.update(func(tx *Tx) error {
+				tx.batch.SetCounter(counterContents, l.next+perDirectory)
+				return nil
+			})
+			if err != nil {
+				return err
+			}
 		}
-	}
-	l.next++
-	return l.next - 1, nil
+		number = l.next
+		l.next++
+		return nil
+	})
+	return number, err
 }

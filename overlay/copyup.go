@@ -29,11 +29,11 @@ func (f *File) CopyUp(base io.ReaderAt, size int64) error {
 	if err != nil {
 		return err
 	}
-	data, err := l.contents.create(number)
+	data, err := l.create(number)
 	if err != nil {
 		return err
 	}
-	err = fill(data, base, size)
+	err = l.withRoom(func() error { return fill(data, base, size) })
 	won := false
 	if err == nil {
 		won, err = f.take(number, data, size)

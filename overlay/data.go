@@ -37,7 +37,12 @@ func (f *File) WriteAt(p []byte, off int64) (int, error) {
 		return 0, err
 	}
 	defer f.mu.RUnlock()
-	n, err := f.data.WriteAt(p, off)
+	n := 0
+	err := f.l.withRoom(func() error {
+		done, err := f.data.WriteAt(p[n:], off+int64(n))
+		n += done
+		return err
+	})
 	f.writes.Store(f.l.clock())
 	if n > 0 {
 		err = errors.Join(err, f.changed(off+int64(n)))
@@ -88,7 +93,7 @@ func (f *File) begin(flags uint32) error {
 	if err != nil {
 		return err
 	}
-	data, err := f.l.contents.create(number)
+	data, err := f.l.create(number)
 	if err != nil {
 		return err
 	}
@@ -140,7 +145,9 @@ func (f *File) changed(end int64) error {
 
 // note brings the content's size to the inode, and marks it dirty. Only what makes it dirty goes to the log: from then
 // on the content file knows better. f.mu is held.
-func (f *File) note() error {
+func (f *File) note() error { return f.l.withRoom(f.tryNote) }
+
+func (f *File) tryNote() error {
 	l := f.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -208,7 +215,7 @@ func (f *File) Fallocate(mode uint32, off, n int64) error {
 	if err := f.prepare(); err != nil {
 		return err
 	}
-	err := f.data.Allocate(mode, off, n)
+	err := f.l.withRoom(func() error { return f.data.Allocate(mode, off, n) })
 	f.writes.Store(f.l.clock())
 	return errors.Join(err, f.restat())
 }

@@ -2,6 +2,7 @@ package overlay
 
 import (
 	"errors"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -62,6 +63,8 @@ func (l *Layer) tidy(all bool) error {
 // removeDead removes contents that no inode names any more. First the log that says so must be on disk: else after
 // power loss an earlier record could name a content that is gone.
 func (l *Layer) removeDead() error {
+	l.removing.Lock()
+	defer l.removing.Unlock()
 	l.mu.Lock()
 	dead := l.dead
 	l.dead = nil
@@ -105,7 +108,7 @@ func (l *Layer) removeContents(dead []uint64) (left []uint64, err error) {
 			}
 			gone = append(gone, number)
 		}
-		e := l.Update(func(tx *Tx) error {
+		e := l.tryUpdate(func(tx *Tx) error { // there is no other room to be made than this
 			for _, number := range gone {
 				tx.batch.ContentGone(number)
 			}
@@ -116,4 +119,17 @@ func (l *Layer) removeContents(dead []uint64) (left []uint64, err error) {
 		}
 	}
 	return left, err
+}
+
+// withRoom does what may need room on the disk. If there is none, what was deleted and still lies there is removed, and
+// it is done once more: whoever has just deleted a file may use its room at once.
+func (l *Layer) withRoom(do func() error) error {
+	err := do()
+	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+		return err
+	}
+	if err := errors.Join(l.dropForsaken(), l.removeDead()); err != nil {
+		l.log.Warn("overlay cannot make room", zap.Error(err))
+	}
+	return do()
 }

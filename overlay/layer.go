@@ -72,6 +72,7 @@ type Layer struct {
 	files    files
 
 	rotating sync.Mutex // one rotation at a time; taken before mu
+	removing sync.Mutex // one removal of dead contents at a time; taken after a File's mu, before rotating
 
 	mu sync.RWMutex
 	// Guarded by mu.

@@ -66,8 +66,12 @@ type put struct {
 }
 
 // Update calls f, and makes what it asked for happen as a whole; it happens if and only if Update returns nil. What
-// f must not do: wait, or call the layer.
+// f must not do: wait, or call the layer. Where the log has no room f is called twice, the second time from the start.
 func (l *Layer) Update(f func(tx *Tx) error) error {
+	return l.withRoom(func() error { return l.tryUpdate(f) })
+}
+
+func (l *Layer) tryUpdate(f func(tx *Tx) error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.update(f)
