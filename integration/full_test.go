@@ -113,6 +113,17 @@ func TestDiskFull(t *testing.T) {
 		}
 		check(t, os.Remove(m.path("big")))
 	})
+	w.until("what was deleted takes no room", func() bool { // or the next one would be given it
+		contents := filepath.Join(w.state, "mounts", m.ID, "overlay", "contents")
+		room := int64(0)
+		check(t, filepath.WalkDir(contents, func(_ string, d fs.DirEntry, err error) error {
+			if info, infoErr := d.Info(); err == nil && infoErr == nil && !d.IsDir() {
+				room += info.Size()
+			}
+			return err
+		}))
+		return room < large
+	})
 	t.Run("copy-up", func(t *testing.T) {
 		free := w.fill()
 		f := must[*os.File](t)(os.OpenFile(m.path("large"), os.O_RDWR, 0))
