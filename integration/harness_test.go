@@ -59,6 +59,12 @@ func run(m *testing.M) int {
 		return 1
 	}
 	clearEnvironment()
+	undo, err := seeConnections()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer undo()
 	code := m.Run()
 	for _, dir := range mountsBelow(base) {
 		fmt.Fprintf(os.Stderr, "left mounted: %s\n", dir)
@@ -72,6 +78,26 @@ func run(m *testing.M) int {
 	}
 	return code
 }
+
+const connections = "/sys/fs/fuse/connections"
+
+// seeConnections makes visible what the kernel knows of FUSE mounts: not every machine mounts fusectl at boot.
+func seeConnections() (undo func(), err error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(connections, &st); err != nil {
+		return nil, fmt.Errorf("find FUSE connections: %w", err)
+	}
+	if st.Type == fusectlMagic {
+		return func() {}, nil
+	}
+	if err := unix.Mount("fusectl", connections, "fusectl", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return nil, fmt.Errorf("mount fusectl: %w", err)
+	}
+	return func() { unix.Unmount(connections, unix.MNT_DETACH) }, nil
+}
+
+// fusectlMagic is FUSE_CTL_SUPER_MAGIC of linux/fs/fuse/control.c.
+const fusectlMagic = 0x65735543
 
 func exists(path string) bool {
 	_, err := os.Stat(path)
