@@ -1,0 +1,85 @@
+package gitdir
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// atOnce lists the commands of git that look at no commit but HEAD and its parent, nor at any ref but HEAD's, if their
+// arguments name none: what they say is the same whether history is complete or not.
+var atOnce = []string{
+	"add", "apply", "cat-file", "check-attr", "check-ignore", "checkout-index", "clean", "commit", "commit-tree", "config", "diff",
+	"diff-files", "diff-index", "fsmonitor--daemon", "grep", "hash-object", "help", "init", "ls-files", "ls-tree", "mv", "read-tree",
+	"remote", "restore", "rev-parse", "rm", "show", "sparse-checkout", "stash", "status", "submodule", "symbolic-ref", "update-index",
+	"update-ref", "var", "version", "write-tree",
+}
+
+// takesBranch lists those whose first argument may be a branch or a commit that is not here yet.
+var takesBranch = []string{"checkout", "switch", "reset"}
+
+// NeedsHistory says whether a process with these arguments may want commits or refs that come behind the mount: a git
+// command that walks history, names other commits, or is not known. Other programs are not git and need none.
+func NeedsHistory(argv []string) bool {
+	if len(argv) == 0 || filepath.Base(argv[0]) != "git" {
+		return false
+	}
+	command, args := subcommand(argv[1:])
+	if command == "" {
+		return false
+	}
+	if slices.ContainsFunc(args, namesAncestor) {
+		return true
+	}
+	switch {
+	case slices.Contains(atOnce, command):
+		return (command == "show" || command == "diff") && slices.ContainsFunc(beforePaths(args), namesCommit)
+	case command == "log":
+		return !slices.ContainsFunc(args, isOne)
+	case command == "branch":
+		return !slices.Contains(args, "--show-current")
+	case slices.Contains(takesBranch, command):
+		args = beforePaths(args)
+		for i, a := range args {
+			isNew := i > 0 && slices.Contains([]string{"-b", "-B", "-c", "-C", "--create", "--orphan"}, args[i-1])
+			if namesCommit(a) && !isNew {
+				return true
+			}
+		}
+		return false
+	}
+	return true
+}
+
+// subcommand skips git's own options.
+func subcommand(args []string) (command string, rest []string) {
+	for i := 0; i < len(args); i++ {
+		switch a := args[i]; {
+		case slices.Contains([]string{"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--super-prefix", "--config-env", "--exec-path"}, a):
+			i++
+		case !strings.HasPrefix(a, "-"):
+			return a, args[i+1:]
+		}
+	}
+	return "", nil
+}
+
+// beforePaths gives the arguments in front of "--".
+func beforePaths(args []string) []string {
+	if i := slices.Index(args, "--"); i >= 0 {
+		return args[:i]
+	}
+	return args
+}
+
+func namesAncestor(arg string) bool {
+	return !strings.HasPrefix(arg, "-") && (strings.ContainsAny(arg, "~^") || strings.Contains(arg, "..") && !strings.Contains(arg, "../") && arg != ".." || strings.Contains(arg, "@{"))
+}
+
+// namesCommit says whether an argument may be another commit than HEAD; it may be a path just as well.
+func namesCommit(arg string) bool {
+	return arg != "" && arg != "HEAD" && arg != "@" && arg != "." && !strings.HasPrefix(arg, "-") && !strings.HasPrefix(arg, "HEAD:") && !strings.HasPrefix(arg, ":")
+}
+
+// isOne is the limit of a log to one commit.
+func isOne(arg string) bool { return slices.Contains([]string{"-1", "-n1", "--max-count=1"}, arg) }
