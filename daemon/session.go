@@ -18,6 +18,9 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
+// settled is how much older than the mount the files of the base tree are at least.
+const settled = 2 * time.Second
+
 // leaveTime is how long a mount that ends may take to tidy up its tree; nothing in there waits for a network.
 const leaveTime = 5 * time.Second
 
@@ -99,6 +102,10 @@ func (m *mount) acquire(ctx context.Context, progress func(control.Progress)) er
 		snap, err := m.store.Acquire(ctx, m.request.Ref)
 		if err != nil {
 			return remoteFault(err)
+		}
+		// A file as young as git's index might have been changed in the same tick: git would compare its contents.
+		if latest := m.since.Add(-settled); snap.Time.After(latest) {
+			snap.Time = latest
 		}
 		m.snap = snap
 		m.record.setBase(snap)
