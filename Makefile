@@ -15,10 +15,10 @@ TESTFLAGS ?=
 VERSION := $(shell git -c safe.directory='*' describe --tags --always --dirty 2>/dev/null || echo unknown)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint bench fuzz install uninstall clean
+.PHONY: help setup build demo test lint bench git-suite fuzz install uninstall clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: ## install what is missing of git, fuse3 and openssh-server (needs root or sudo if anything is)
 	@scripts/setup.sh
@@ -42,6 +42,9 @@ lint: ## gofmt, go vet, the import graph, and staticcheck where it is installed
 bench: setup build ## compare with git clone in its three forms (BENCH="flags REPOSITORY.git ...")
 	$(GO) build -buildvcs=false -o bin/gitserve ./internal/gittest/gitserve
 	$(GO) run -buildvcs=false ./integration/bench $(BENCH)
+
+git-suite: build ## run git's own tests in a mount (GIT_SRC=directory of git's source, SUITE="t1* t3200-*")
+	@scripts/git-suite.sh "$(GIT_SRC)" $(SUITE)
 
 fuzz: ## run each fuzz target for FUZZTIME (10s)
 	@scripts/fuzz.sh "$(FUZZTIME)"
