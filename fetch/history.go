@@ -287,7 +287,7 @@ func (s *Store) writeRefs(refs transport.Refs) error {
 		list = append(list, packedrefs.Ref{Name: r.Name, ID: r.ID, Peeled: r.Peeled})
 	}
 	s.setRefs(list)
-	if err := disk.WriteFile(s.refsFile(), packedrefs.Encode(list), 0o644); err != nil {
+	if err := disk.WriteFile(s.refsFile(), packedrefs.Encode(nil, list), 0o644); err != nil {
 		return fmt.Errorf("write refs: %w", err)
 	}
 	if head == "" {

@@ -197,7 +197,7 @@ func (d *Dir) SetRefs(remote []packedrefs.Ref) error {
 	if !tracking && len(refs) > 0 && d.head.Name != "" {
 		refs = append(refs, packedrefs.Ref{Name: d.tracking(), ID: d.head.ID})
 	}
-	return disk.WriteFile(path, packedrefs.Encode(refs), 0o644)
+	return disk.WriteFile(path, packedrefs.Encode(text, refs), 0o644)
 }
 
 func (d *Dir) tracking() string {

@@ -2,6 +2,7 @@
 package packedrefs
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,13 +17,26 @@ type Ref struct {
 	Peeled object.ID // what an annotated tag points to in the end; zero for all others
 }
 
-// Encode gives the content of the file (format: gitrepository-layout and git-pack-refs; the header promises that
-// every tag is peeled and that names are sorted).
-func Encode(refs []Ref) []byte {
+// ours is the first line of what Encode writes: git's header, which promises that every tag is peeled and that names are
+// sorted, with a trait that git does not know, passes over, and leaves out when it writes the file itself.
+const ours = "# pack-refs with: peeled fully-peeled sorted artifactfs \n"
+
+// Ours says whether the file is as Encode wrote it.
+func Ours(text []byte) bool { return bytes.HasPrefix(text, []byte(ours)) }
+
+const gits = "# pack-refs with: peeled fully-peeled sorted \n"
+
+// Encode gives the content of the file (format: gitrepository-layout and git-pack-refs). If git wrote the one before, it
+// still looks like git's.
+func Encode(before []byte, refs []Ref) []byte {
 	refs = slices.Clone(refs)
 	slices.SortFunc(refs, func(a, b Ref) int { return strings.Compare(a.Name, b.Name) })
 	var text strings.Builder
-	text.WriteString("# pack-refs with: peeled fully-peeled sorted \n")
+	if len(before) > 0 && !Ours(before) {
+		text.WriteString(gits)
+	} else {
+		text.WriteString(ours)
+	}
 	for _, r := range refs {
 		fmt.Fprintf(&text, "%s %s\n", r.ID, r.Name)
 		if !r.Peeled.IsZero() {

@@ -9,8 +9,8 @@ import (
 
 func TestEncode(t *testing.T) {
 	a, b := object.MustID("1111111111111111111111111111111111111111"), object.MustID("2222222222222222222222222222222222222222")
-	got := string(Encode([]Ref{{Name: "refs/tags/v1", ID: a, Peeled: b}, {Name: "refs/heads/main", ID: b}}))
-	want := "# pack-refs with: peeled fully-peeled sorted \n" + b.String() + " refs/heads/main\n" + a.String() + " refs/tags/v1\n^" + b.String() + "\n"
+	got := string(Encode(nil, []Ref{{Name: "refs/tags/v1", ID: a, Peeled: b}, {Name: "refs/heads/main", ID: b}}))
+	want := ours + b.String() + " refs/heads/main\n" + a.String() + " refs/tags/v1\n^" + b.String() + "\n"
 	if got != want {
 		t.Errorf("got %q", got)
 	}
@@ -20,9 +20,19 @@ func TestEncode(t *testing.T) {
 	}
 }
 
+// A file that git wrote can be told from ours, and stays so.
+func TestWhose(t *testing.T) {
+	if text := Encode(nil, nil); !Ours(text) || !Ours(Encode(text, nil)) {
+		t.Error("ours is not known again")
+	}
+	if text := Encode([]byte("# pack-refs with: peeled fully-peeled sorted \n"), nil); Ours(text) {
+		t.Error("git's is taken for ours")
+	}
+}
+
 func FuzzDecode(f *testing.F) {
 	a := object.MustID("1111111111111111111111111111111111111111")
-	f.Add(Encode([]Ref{{Name: "refs/tags/v1", ID: a, Peeled: a}, {Name: "refs/heads/main", ID: a}}))
+	f.Add(Encode(nil, []Ref{{Name: "refs/tags/v1", ID: a, Peeled: a}, {Name: "refs/heads/main", ID: a}}))
 	f.Add([]byte("^" + a.String() + "\n"))
 	f.Add([]byte(a.String() + " \n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -31,7 +41,7 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		// What was read means the same when it is written again; names keep no order among themselves here.
-		again, err := Decode(Encode(refs))
+		again, err := Decode(Encode(nil, refs))
 		if err != nil || len(again) != len(refs) {
 			t.Errorf("%q read as %+v, then as %+v (%v)", text, refs, again, err)
 		}
