@@ -1,0 +1,269 @@
+package index
+
+import (
+	"crypto/sha1"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"hash"
+	"io"
+	"strconv"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// Bits of an entry's flags (gitformat-index).
+const (
+	flagAssumeValid  = 1 << 15
+	flagExtended     = 1 << 14
+	stageShift       = 12
+	maxNameInFlags   = 1<<12 - 1
+	flagSkipWorktree = 1 << 14 // of the second flags, as is
+	flagIntentToAdd  = 1 << 13
+)
+
+const (
+	headerSize = 12
+	statSize   = 36
+	fixedSize  = statSize + 4 // and the mode
+	// blockSize is how many entries git gives a thread of its own when it reads an index (IEOT).
+	blockSize = 10_000
+)
+
+// checksum is the hash of an index file's end. It guards against rot, not against attack, so SHA-1 need not detect collisions.
+func checksum(f object.Format) hash.Hash {
+	if f == object.SHA256 {
+		return sha256.New()
+	}
+	return sha1.New()
+}
+
+// WriteTo writes the index file.
+func (x *Index) WriteTo(w io.Writer) (int64, error) {
+	if err := x.check(); err != nil {
+		return 0, fmt.Errorf("write index: %w", err)
+	}
+	version := x.version()
+	e := encoder{format: x.Format, heads: checksum(x.Format)}
+	e.out = make([]byte, 0, headerSize+len(x.Entries)*(fixedSize+x.Format.Size()+64))
+	e.out = append(e.out, "DIRC"...)
+	e.out = binary.BigEndian.AppendUint32(e.out, version)
+	e.out = binary.BigEndian.AppendUint32(e.out, uint32(len(x.Entries)))
+	blocks := e.entries(x.Entries, version)
+	end := len(e.out)
+	if len(blocks) > 1 {
+		e.extension("IEOT", blocks.appendTo)
+	}
+	if x.Tree != nil {
+		e.extension("TREE", x.Tree.appendTo)
+	}
+	if len(x.Undo) > 0 {
+		e.extension("REUC", func(out []byte) []byte { return append(out, x.Undo...) })
+	}
+	if x.Untracked != nil {
+		e.extension("UNTR", func(out []byte) []byte { return x.Untracked.appendTo(out, x.Format) })
+	}
+	if x.Token != "" {
+		e.extension("FSMN", x.appendMonitor)
+	}
+	if len(blocks) > 1 { // found from the end of the file, so it is the last
+		heads := e.heads.Sum(nil)
+		e.extension("EOIE", func(out []byte) []byte {
+			return append(binary.BigEndian.AppendUint32(out, uint32(end)), heads...)
+		})
+	}
+	sum := checksum(x.Format)
+	sum.Write(e.out)
+	n, err := w.Write(sum.Sum(e.out))
+	if err != nil {
+		err = fmt.Errorf("write index: %w", err)
+	}
+	return int64(n), err
+}
+
+// version is the least that can say all, or 4 if that was asked for.
+func (x *Index) version() uint32 {
+	if x.Version == 4 {
+		return 4
+	}
+	for i := range x.Entries {
+		if x.Entries[i].extended() != 0 {
+			return 3
+		}
+	}
+	return 2
+}
+
+func (e *Entry) extended() uint16 {
+	var f uint16
+	if e.SkipWorktree {
+		f |= flagSkipWorktree
+	}
+	if e.IntentToAdd {
+		f |= flagIntentToAdd
+	}
+	return f
+}
+
+// check finds what git would refuse to read.
+func (x *Index) check() error {
+	for i := range x.Entries {
+		e := &x.Entries[i]
+		switch {
+		case e.Path == "" || len(e.Path) > maxPath:
+			return fmt.Errorf("path of %d bytes", len(e.Path))
+		case e.ID.Format() != x.Format || e.ID.IsZero():
+			return fmt.Errorf("%q: no id of %s", e.Path, x.Format)
+		case i > 0 && compare(&x.Entries[i-1], e) >= 0:
+			return fmt.Errorf("%q comes after %q", e.Path, x.Entries[i-1].Path)
+		}
+	}
+	return nil
+}
+
+// compare is git's order of entries.
+func compare(a, b *Entry) int {
+	switch {
+	case a.Path < b.Path:
+		return -1
+	case a.Path > b.Path:
+		return 1
+	}
+	return int(a.Stage) - int(b.Stage)
+}
+
+type encoder struct {
+	format object.Format
+	out    []byte
+	heads  hash.Hash // over what EOIE vouches for: the extensions' names and lengths
+}
+
+func (e *encoder) extension(name string, body func([]byte) []byte) {
+	at := len(e.out)
+	e.out = append(append(e.out, name...), 0, 0, 0, 0)
+	e.out = body(e.out)
+	binary.BigEndian.PutUint32(e.out[at+4:], uint32(len(e.out)-at-8))
+	e.heads.Write(e.out[at : at+8])
+}
+
+// block is a run of entries that can be read without the ones before.
+type block struct{ offset, count uint32 }
+
+type blocks []block
+
+func (b blocks) appendTo(out []byte) []byte {
+	out = binary.BigEndian.AppendUint32(out, 1)
+	for _, k := range b {
+		out = binary.BigEndian.AppendUint32(out, k.offset)
+		out = binary.BigEndian.AppendUint32(out, k.count)
+	}
+	return out
+}
+
+func (e *encoder) entries(entries []Entry, version uint32) blocks {
+	var all blocks
+	before := ""
+	for i := range entries {
+		if i%blockSize == 0 {
+			all = append(all, block{offset: uint32(len(e.out))})
+			before = "" // whoever starts here has nothing to cut
+		}
+		all[len(all)-1].count++
+		e.entry(&entries[i], version, before)
+		before = entries[i].Path
+	}
+	return all
+}
+
+func (e *encoder) entry(n *Entry, version uint32, before string) {
+	start := len(e.out)
+	e.out = n.Stat.appendTo(e.out, uint32(n.Mode))
+	e.out = append(e.out, n.ID.Bytes()...)
+	flags := uint16(min(len(n.Path), maxNameInFlags)) | uint16(n.Stage)<<stageShift
+	if n.AssumeValid {
+		flags |= flagAssumeValid
+	}
+	extended := n.extended()
+	if extended != 0 {
+		flags |= flagExtended
+	}
+	e.out = binary.BigEndian.AppendUint16(e.out, flags)
+	if extended != 0 {
+		e.out = binary.BigEndian.AppendUint16(e.out, extended)
+	}
+	if version == 4 {
+		same := 0
+		for same < len(before) && same < len(n.Path) && before[same] == n.Path[same] {
+			same++
+		}
+		e.out = appendVarint(e.out, uint64(len(before)-same))
+		e.out = append(append(e.out, n.Path[same:]...), 0)
+		return
+	}
+	e.out = append(e.out, n.Path...)
+	for pad := 8 - (len(e.out)-start)%8; pad > 0; pad-- {
+		e.out = append(e.out, 0)
+	}
+}
+
+// appendTo writes stat data, with a mode in its place between device and owner if there is one.
+func (s *Stat) appendTo(out []byte, mode uint32) []byte {
+	for _, t := range []int64{s.Ctime, s.Mtime} {
+		out = binary.BigEndian.AppendUint32(out, uint32(t/1e9))
+		out = binary.BigEndian.AppendUint32(out, uint32(t%1e9))
+	}
+	out = binary.BigEndian.AppendUint32(out, s.Dev)
+	out = binary.BigEndian.AppendUint32(out, s.Ino)
+	if mode != 0 {
+		out = binary.BigEndian.AppendUint32(out, mode)
+	}
+	out = binary.BigEndian.AppendUint32(out, s.UID)
+	out = binary.BigEndian.AppendUint32(out, s.GID)
+	return binary.BigEndian.AppendUint32(out, s.Size)
+}
+
+// appendVarint is the encoding of offsets in packs: big end first, every byte but the last marked, one subtracted each.
+func appendVarint(out []byte, v uint64) []byte {
+	var b [10]byte
+	i := len(b) - 1
+	b[i] = byte(v & 0x7f)
+	for v >>= 7; v > 0; v >>= 7 {
+		v--
+		i--
+		b[i] = byte(v&0x7f) | 0x80
+	}
+	return append(out, b[i:]...)
+}
+
+// appendTo writes a tree and what is below: the children with shorter names first, as git sorts and reads them fastest.
+func (t *Tree) appendTo(out []byte) []byte {
+	out = append(append(out, t.Name...), 0)
+	count := max(t.Count, -1)
+	out = strconv.AppendInt(out, int64(count), 10)
+	out = append(out, ' ')
+	out = strconv.AppendInt(out, int64(len(t.Sub)), 10)
+	out = append(out, '\n')
+	if count >= 0 {
+		out = append(out, t.ID.Bytes()...)
+	}
+	for _, s := range t.Sub {
+		out = s.appendTo(out)
+	}
+	return out
+}
+
+func (x *Index) appendMonitor(out []byte) []byte {
+	out = binary.BigEndian.AppendUint32(out, 2)
+	out = append(append(out, x.Token...), 0)
+	at := len(out)
+	out = append(out, 0, 0, 0, 0)
+	var dirty bitmap
+	for i := range x.Entries {
+		if e := &x.Entries[i]; !e.Valid || e.Mode == object.ModeGitlink {
+			dirty.set(i)
+		}
+	}
+	out = dirty.appendTo(out)
+	binary.BigEndian.PutUint32(out[at:], uint32(len(out)-at-4))
+	return out
+}

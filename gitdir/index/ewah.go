@@ -1,0 +1,109 @@
+package index
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+)
+
+// A bitmap in the index is compressed (EWAH, as git's gitformat-bitmap describes it): a run-length word says how many
+// words of all zeros or all ones follow, and how many plain words after those.
+const (
+	runBits     = 32
+	literalBits = 31
+	maxRun      = 1<<runBits - 1
+	maxLiterals = 1<<literalBits - 1
+)
+
+// bitmap is a set of small numbers in plain words.
+type bitmap struct {
+	words []uint64
+	n     int // the highest number set, plus one
+}
+
+func (b *bitmap) set(i int) {
+	for len(b.words) <= i/64 {
+		b.words = append(b.words, 0)
+	}
+	b.words[i/64] |= 1 << (i % 64)
+	b.n = max(b.n, i+1)
+}
+
+func (b *bitmap) has(i int) bool { return i/64 < len(b.words) && b.words[i/64]&(1<<(i%64)) != 0 }
+
+func (b *bitmap) count() int {
+	n := 0
+	for _, w := range b.words {
+		n += bits.OnesCount64(w)
+	}
+	return n
+}
+
+// appendTo appends the bitmap as git serializes it.
+func (b *bitmap) appendTo(out []byte) []byte {
+	start := len(out)
+	out = binary.BigEndian.AppendUint32(out, uint32(b.n))
+	out = append(out, 0, 0, 0, 0) // number of words, known at the end
+	last, count := 0, 0
+	for rest, first := b.words, true; first || len(rest) > 0; first = false {
+		var word uint64
+		run := 0
+		if len(rest) > 0 && (rest[0] == 0 || rest[0] == ^uint64(0)) {
+			for run < len(rest) && rest[run] == rest[0] && run < maxRun {
+				run++
+			}
+			word = rest[0]&1 | uint64(run)<<1
+			rest = rest[run:]
+		}
+		literals := 0
+		for literals < len(rest) && rest[literals] != 0 && rest[literals] != ^uint64(0) && literals < maxLiterals {
+			literals++
+		}
+		last = count
+		out = binary.BigEndian.AppendUint64(out, word|uint64(literals)<<(1+runBits))
+		for _, w := range rest[:literals] {
+			out = binary.BigEndian.AppendUint64(out, w)
+		}
+		count += 1 + literals
+		rest = rest[literals:]
+	}
+	binary.BigEndian.PutUint32(out[start+4:], uint32(count))
+	return binary.BigEndian.AppendUint32(out, uint32(last))
+}
+
+// readBitmap reads a bitmap of at most limit bits and says how many bytes it took.
+func readBitmap(in []byte, limit int) (bitmap, int, error) {
+	var b bitmap
+	if len(in) < 12 {
+		return b, 0, fmt.Errorf("bitmap is cut short")
+	}
+	n, count := int64(binary.BigEndian.Uint32(in)), int64(binary.BigEndian.Uint32(in[4:]))
+	if n > int64(limit) {
+		return b, 0, fmt.Errorf("bitmap of %d bits, there can be %d", n, limit)
+	}
+	if int64(len(in))-12 < 8*count {
+		return b, 0, fmt.Errorf("bitmap of %d words is cut short", count)
+	}
+	words, size := in[8:8+8*count], int(12+8*count)
+	most := (n + 63) / 64 // the words n bits take; git leaves trailing zeros out or not
+	for len(words) > 0 {
+		head := binary.BigEndian.Uint64(words)
+		words = words[8:]
+		run, literals := int64(head>>1&maxRun), int64(head>>(1+runBits))
+		if int64(len(b.words))+run+literals > most || literals > int64(len(words)/8) {
+			return b, 0, fmt.Errorf("bitmap of %d bits has more words than they take", n)
+		}
+		for range run {
+			b.words = append(b.words, -(head & 1))
+		}
+		for range literals {
+			b.words = append(b.words, binary.BigEndian.Uint64(words))
+			words = words[8:]
+		}
+	}
+	b.n = int(n)
+	if top := int(n % 64); top != 0 && int64(len(b.words)) == most {
+		b.words[most-1] &= 1<<top - 1
+	}
+	return b, size, nil
+}
