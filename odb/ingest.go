@@ -73,13 +73,16 @@ func (s *Store) ingest(ctx context.Context, r io.Reader, o IngestOptions, each f
 	}
 	res.Name = "pack-" + hex.EncodeToString(sum)
 	path := filepath.Join(s.dir, res.Name)
-	if err := g.finish(path, sum, o.Promisor); err != nil {
+	if err := g.live.flush(); err != nil {
+		return IngestResult{}, err
+	}
+	if err := s.finish(file, g.live.table, path, sum, o.Promisor); err != nil {
 		return IngestResult{}, err
 	}
 	kept = true
 	s.replace(func(packs []source) []source {
 		packs = g.without(packs)
-		if slices.ContainsFunc(packs, func(p source) bool { p2, ok := p.(*pack); return ok && p2.path == path }) {
+		if hasPack(packs, path) {
 			return packs // a Refresh saw it first, or it was there before
 		}
 		return append([]source{&pack{path: path, format: s.format, number: g.live.number}}, packs...)
@@ -125,17 +128,17 @@ func (g *ingestion) deliver(rec, depth int, o Object) error {
 	return nil
 }
 
-// finish makes the streamed file a pack at path. The order makes sure that whoever sees the index also sees,
-// even after a power loss, the whole pack and its mark.
-func (g *ingestion) finish(path string, sum []byte, promisor bool) (err error) {
-	f := g.live.file
-	if err := g.live.flush(); err != nil {
-		return err
-	}
+func hasPack(packs []source, path string) bool {
+	return slices.ContainsFunc(packs, func(p source) bool { p2, ok := p.(*pack); return ok && p2.path == path })
+}
+
+// finish makes file a pack at path, whose entries t lists and sum ends. The order makes sure that whoever sees the index
+// also sees, even after a power loss, the whole pack and its mark.
+func (s *Store) finish(f *os.File, t *table, path string, sum []byte, promisor bool) (err error) {
 	if err := errors.Join(f.Chmod(0o444), f.Sync()); err != nil {
 		return err
 	}
-	idx, err := lockedTemp(g.s.dir)
+	idx, err := lockedTemp(s.dir)
 	if err != nil {
 		return err
 	}
@@ -145,7 +148,7 @@ func (g *ingestion) finish(path string, sum []byte, promisor bool) (err error) {
 			os.Remove(idx.Name())
 		}
 	}()
-	if err := writeIndex(idx, g.s.format, g.live.table, sum); err != nil {
+	if err := writeIndex(idx, s.format, t, sum); err != nil {
 		return fmt.Errorf("write index: %w", err)
 	}
 	if err := errors.Join(idx.Chmod(0o444), idx.Sync()); err != nil {

@@ -1,0 +1,297 @@
+package odb
+
+import (
+	"bufio"
+	"compress/zlib"
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"hash"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// writeLevel is how hard Write compresses: sources shrink to a third at four times the speed of zlib's usual level,
+// which gains another tenth. Somebody waits for this pack.
+const writeLevel = zlib.BestSpeed
+
+// Outgoing is an object that Write puts into a pack. Open may be called from any goroutine; what it gives is read to its
+// end and closed.
+type Outgoing struct {
+	ID   object.ID
+	Type object.Type
+	Size int64 // bytes
+	Open func() (io.ReadCloser, error)
+}
+
+// WriteOptions say how Write keeps a pack.
+type WriteOptions struct {
+	Promisor bool // marks the pack as one whose missing objects the remote promised
+}
+
+// Write makes one pack of objects, leaving out those that a pack has already, and gives its name, which is empty if
+// none was left. Git and other processes can read it as soon as Write returns. An object that does not hash to its id
+// fails the whole pack, of which nothing is kept then.
+func (s *Store) Write(ctx context.Context, objects []Outgoing, o WriteOptions) (name string, err error) {
+	seen := make(map[object.ID]bool, len(objects))
+	objects = slices.DeleteFunc(slices.Clone(objects), func(o Outgoing) bool {
+		again := seen[o.ID]
+		seen[o.ID] = true
+		return again || s.Has(o.ID)
+	})
+	if len(objects) == 0 {
+		return "", nil
+	}
+	file, err := lockedTemp(s.dir)
+	if err != nil {
+		return "", fmt.Errorf("write pack: %w", err)
+	}
+	defer func() {
+		file.Close()
+		if err != nil {
+			os.Remove(file.Name())
+		}
+	}()
+	w := newPackWriter(s.format, file)
+	sum, err := w.pack(ctx, objects)
+	if err != nil {
+		return "", fmt.Errorf("write pack: %w", err)
+	}
+	name = "pack-" + hex.EncodeToString(sum)
+	path := filepath.Join(s.dir, name)
+	if err := s.finish(file, w.table, path, sum, o.Promisor); err != nil {
+		return "", fmt.Errorf("write pack: %w", err)
+	}
+	if !s.adopt(path) {
+		return "", fmt.Errorf("write pack: %w", fs.ErrClosed)
+	}
+	return name, nil
+}
+
+// adopt makes a finished pack readable here; false: the Store is closed.
+func (s *Store) adopt(path string) bool {
+	return s.replace(func(packs []source) []source {
+		if hasPack(packs, path) {
+			return packs
+		}
+		return append([]source{&pack{path: path, format: s.format, number: s.serial.Add(1)}}, packs...)
+	})
+}
+
+// packWriter writes a pack from its first byte to its last and keeps a record of each entry.
+type packWriter struct {
+	format object.Format
+	out    *bufio.Writer
+	sum    hash.Hash // of the whole pack
+	crc    uint32    // of the current entry
+	off    int64
+	table  *table
+	zip    *zlib.Writer
+	buf    []byte
+}
+
+func newPackWriter(f object.Format, file io.Writer) *packWriter {
+	sum := f.New()
+	return &packWriter{format: f, out: bufio.NewWriterSize(io.MultiWriter(file, sum), tailBuffer), sum: sum, table: newTable(f)}
+}
+
+// Write adds bytes to the current entry.
+func (w *packWriter) Write(p []byte) (int, error) {
+	w.crc = crc32.Update(w.crc, crc32.IEEETable, p)
+	n, err := w.out.Write(p)
+	w.off += int64(n)
+	return n, err
+}
+
+// pack writes header, entries and trailer, and gives the trailer's hash.
+func (w *packWriter) pack(ctx context.Context, objects []Outgoing) ([]byte, error) {
+	var head [packHeaderSize]byte
+	copy(head[:], "PACK")
+	binary.BigEndian.PutUint32(head[4:], 2)
+	binary.BigEndian.PutUint32(head[8:], uint32(len(objects)))
+	if _, err := w.Write(head[:]); err != nil {
+		return nil, err
+	}
+	next, stop := deflated(ctx, w.format, objects)
+	defer stop()
+	for _, o := range objects {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		w.crc = 0
+		off := w.off
+		var err error
+		if o.Size <= maxParallel {
+			err = w.small(ctx, next)
+		} else {
+			err = w.large(o)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("object %s: %w", o.ID, err)
+		}
+		w.table.name(w.table.add(off, w.crc), o.ID, o.Type, 0)
+	}
+	if err := w.out.Flush(); err != nil {
+		return nil, err
+	}
+	trailer := w.sum.Sum(nil)
+	if _, err := w.out.Write(trailer); err != nil {
+		return nil, err
+	}
+	return trailer, w.out.Flush()
+}
+
+func (w *packWriter) small(ctx context.Context, next <-chan chan deflation) error {
+	place, ok := <-next
+	if !ok {
+		return context.Cause(ctx)
+	}
+	e := <-place
+	if e.err != nil {
+		return e.err
+	}
+	_, err := w.Write(e.data)
+	return err
+}
+
+// large streams an object in little memory.
+func (w *packWriter) large(o Outgoing) error {
+	if w.zip == nil {
+		w.zip, _ = zlib.NewWriterLevel(nil, writeLevel)
+		w.buf = make([]byte, copyBuffer)
+	}
+	if _, err := w.Write(appendEntryHead(nil, o.Type, o.Size)); err != nil {
+		return err
+	}
+	w.zip.Reset(w)
+	return deflate(w.zip, w.format, o, w.buf)
+}
+
+// deflate writes the content of an object and makes sure that it is that.
+func deflate(zip *zlib.Writer, f object.Format, o Outgoing, buf []byte) error {
+	r, err := o.Open()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	sum := object.NewHasher(f, o.Type, o.Size)
+	n, err := io.CopyBuffer(struct{ io.Writer }{io.MultiWriter(zip, sum)}, struct{ io.Reader }{r}, buf)
+	if err == nil {
+		err = zip.Close()
+	}
+	if err != nil {
+		return err
+	}
+	if n != o.Size {
+		return corrupt("%d bytes, want %d", n, o.Size)
+	}
+	got, err := sum.Sum()
+	if err != nil {
+		return corrupt("%w", err)
+	}
+	if got != o.ID {
+		return corrupt("it hashes to %s", got)
+	}
+	return nil
+}
+
+// appendEntryHead writes type and size as readEntry reads them.
+func appendEntryHead(b []byte, t object.Type, size int64) []byte {
+	c := byte(t)<<4 | byte(size&15)
+	for size >>= 4; size > 0; size >>= 7 {
+		b = append(b, c|0x80)
+		c = byte(size & 0x7f)
+	}
+	return append(b, c)
+}
+
+const (
+	// maxParallel is the largest content, in bytes, that is compressed in memory, beside others.
+	maxParallel = 1 << 20
+	// deflaters is how many objects are compressed at a time.
+	deflaters = 3
+)
+
+// deflation is a whole entry of a pack.
+type deflation struct {
+	data []byte
+	err  error
+}
+
+// deflated compresses the small ones of objects ahead of who writes them. It gives a place for each, in their order;
+// stop ends it and waits.
+func deflated(ctx context.Context, f object.Format, objects []Outgoing) (next <-chan chan deflation, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	order := make(chan chan deflation, 2*deflaters)
+	type job struct {
+		o     Outgoing
+		place chan deflation
+	}
+	jobs := make(chan job)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		defer close(jobs)
+		defer close(order)
+		for _, o := range objects {
+			if o.Size > maxParallel {
+				continue
+			}
+			j := job{o, make(chan deflation, 1)}
+			select {
+			case order <- j.place:
+			case <-ctx.Done():
+				return
+			}
+			select {
+			case jobs <- j:
+			case <-ctx.Done():
+				j.place <- deflation{err: ctx.Err()}
+				return
+			}
+		}
+	})
+	for range min(deflaters, len(objects)) {
+		wg.Go(func() {
+			d := entryDeflater{format: f}
+			for j := range jobs {
+				j.place <- d.entry(j.o)
+			}
+		})
+	}
+	return order, func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+type entryDeflater struct {
+	format object.Format
+	zip    *zlib.Writer
+	buf    []byte
+}
+
+func (d *entryDeflater) entry(o Outgoing) deflation {
+	if d.zip == nil {
+		d.zip, _ = zlib.NewWriterLevel(nil, writeLevel)
+		d.buf = make([]byte, copyBuffer)
+	}
+	out := sliceWriter{appendEntryHead(make([]byte, 0, 16+o.Size/2), o.Type, o.Size)}
+	d.zip.Reset(&out)
+	err := deflate(d.zip, d.format, o, d.buf)
+	return deflation{out.b, err}
+}
+
+type sliceWriter struct{ b []byte }
+
+func (w *sliceWriter) Write(p []byte) (int, error) {
+	w.b = append(w.b, p...)
+	return len(p), nil
+}
