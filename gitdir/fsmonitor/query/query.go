@@ -1,0 +1,122 @@
+// Package query is the asking side of a file system monitor's socket, and the framing that both sides speak: git's
+// simple-ipc, which is pkt-lines with a flush behind the last.
+//
+// It stands apart from the answering side because the hook program that older gits start for every command is made of
+// it: it imports nothing that takes time to start.
+package query
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"os"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// Socket is the name of the socket in a git directory. It is the one git's own client connects to.
+const Socket = "fsmonitor--daemon.ipc"
+
+// maxLine is the longest pkt-line, its four digits included (gitprotocol-common).
+const maxLine = 65520
+
+// patience bounds how long a monitor that is there may take; git looks itself if it takes longer.
+const patience = 30 * time.Second
+
+// ErrCut says that the other side hung up, or spoke no pkt-lines.
+var ErrCut = errors.New("broken pkt-line")
+
+// Read reads pkt-lines up to a flush or the end of the input, limit bytes at most.
+func Read(r *bufio.Reader, limit int) ([]byte, error) {
+	var all []byte
+	for {
+		var head [4]byte
+		if _, err := io.ReadFull(r, head[:]); err == io.EOF {
+			return all, nil // git, too, takes it for the end
+		} else if err != nil {
+			return nil, err
+		}
+		n, err := strconv.ParseUint(string(head[:]), 16, 16)
+		switch {
+		case err != nil || n > 0 && n < 4 || n > maxLine:
+			return nil, ErrCut
+		case n == 0:
+			return all, nil
+		case len(all)+int(n)-4 > limit:
+			return nil, ErrCut
+		}
+		at := len(all)
+		all = append(all, make([]byte, n-4)...)
+		if _, err := io.ReadFull(r, all[at:]); err != nil {
+			return nil, ErrCut
+		}
+	}
+}
+
+// Write writes text as pkt-lines and a flush.
+func Write(w io.Writer, text []byte) error {
+	const digits = "0123456789abcdef"
+	out := make([]byte, 0, len(text)+len(text)/maxLine*4+8)
+	for len(text) > 0 {
+		n := min(len(text), maxLine-4)
+		for shift := 12; shift >= 0; shift -= 4 {
+			out = append(out, digits[(n+4)>>shift&15])
+		}
+		out = append(out, text[:n]...)
+		text = text[n:]
+	}
+	_, err := w.Write(append(out, "0000"...))
+	return err
+}
+
+// Changes asks the monitor of a git directory what has changed since a token and writes its answer as it is:
+// the next token, NUL, and every path with a NUL behind. The answer "/" stands for everything.
+func Changes(gitDir, token string, w io.Writer) error {
+	f, err := dial(gitDir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := f.SetDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	if err := Write(f, []byte(token)); err != nil {
+		return err
+	}
+	answer, err := Read(bufio.NewReader(f), 1<<31-1)
+	if err != nil {
+		return err
+	}
+	if len(answer) == 0 || answer[0] == 0 {
+		return ErrCut
+	}
+	_, err = w.Write(answer)
+	return err
+}
+
+// dial connects through the directory's descriptor, since the path of a socket cannot be longer than 107 bytes.
+func dial(gitDir string) (*os.File, error) {
+	dir, err := os.Open(gitDir)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	to := &syscall.SockaddrUnix{Name: "/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) + "/" + Socket}
+	err = syscall.Connect(fd, to)
+	for err == syscall.EINTR {
+		err = syscall.Connect(fd, to)
+	}
+	if err == nil {
+		err = syscall.SetNonblock(fd, true) // so that the deadline holds
+	}
+	if err != nil {
+		syscall.Close(fd)
+		return nil, os.NewSyscallError("connect", err)
+	}
+	return os.NewFile(uintptr(fd), Socket), nil
+}
