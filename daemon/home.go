@@ -27,7 +27,7 @@ import (
 // mounts.lock is held while homes are made, looked for, locked and renamed, never longer: a home that is being made does
 // not look like one that somebody left, and who only looks keeps no mount from starting.
 //
-// A home holds work, and is never removed but on demand, if its overlay has changes or its git directory objects that no
+// A home holds work, and is never removed but on demand, if its overlay has changes or its git directory work that no
 // remote has given; and if any of that cannot be read.
 
 const (
@@ -191,10 +191,10 @@ func (h homes) ids() (ids, removed []string, err error) {
 // work is what a home holds that exists nowhere else.
 type work struct {
 	changed, bytes int64
-	objects        bool // git's own
+	git            bool // what only its git directory has
 }
 
-func (w work) any() bool { return w.changed > 0 || w.objects }
+func (w work) any() bool { return w.changed > 0 || w.git }
 
 // look finds out what an unmounted home holds. An error means that it may hold anything.
 func (t *home) look() (record, work, error) {
@@ -206,7 +206,7 @@ func (t *home) look() (record, work, error) {
 	if err != nil {
 		return r, w, err
 	}
-	if w.objects, err = gitdir.HasOwnObjects(filepath.Join(t.dir, "git")); err != nil {
+	if w.git, err = gitdir.HasWork(context.Background(), filepath.Join(t.dir, "git")); err != nil {
 		return r, w, err
 	}
 	if r.Counted || !hasOverlay(t.dir) {

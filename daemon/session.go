@@ -222,7 +222,7 @@ func (m *mount) leave() (o outcome) {
 		o.err = m.tree.Close()
 	}
 	var err error
-	if w.objects, err = gitdir.HasOwnObjects(filepath.Join(m.home.dir, "git")); err != nil {
+	if w.git, err = gitdir.HasWork(ctx, filepath.Join(m.home.dir, "git")); err != nil {
 		o.err = errors.Join(o.err, err)
 	}
 	switch {
