@@ -3,8 +3,10 @@
 //
 //	go run ./integration/bench [-rtt 50ms] [-only REGEXP] [REPOSITORY.git ...]
 //	go run ./integration/bench -write [-places NAME=DIR,...] [-only REGEXP] [REPOSITORY.git ...]
+//	go run ./integration/bench -git [-git2 PROGRAM] [-only REGEXP] [REPOSITORY.git ...]
 //
-// With -write it compares work on a mount with the same work on a plain directory.
+// With -write it compares work on a mount with the same work on a plain directory, with -git what git does in a mount
+// with what it does in clones.
 //
 // Without arguments it makes three repositories of its own. It needs root or fusermount3, and bin/artifactfs and
 // bin/gitserve, which `make bench` builds. Seconds are noisy on a small machine; requests and blobs are exact.
@@ -30,6 +32,7 @@ func main() {
 	bin := flag.String("bin", "bin", "directory of artifactfs and gitserve")
 	full := flag.Bool("full-clone", false, "also time a full git clone of each repository")
 	o, isWrite := writeFlags()
+	g, isGit := gitFlags()
 	flag.Parse()
 	match, err := regexp.Compile(*only)
 	check(err)
@@ -53,6 +56,15 @@ func main() {
 	}
 	if len(repos) == 0 {
 		repos = makeRepositories(work)
+	}
+	if *isGit {
+		g.only = match
+		b := &bench{work: work, bin: binDir, rtt: *rtt}
+		if err := b.gits(repos, *g); err != nil {
+			log.Print(err)
+			code = 1
+		}
+		return
 	}
 	b := &bench{work: work, bin: binDir, rtt: *rtt, fullClone: *full, table: tabwriter.NewWriter(os.Stdout, 2, 8, 2, ' ', 0)}
 	fmt.Fprintf(b.table, "measurement\trepository\tartifactfs\tinstead\tratio\tnotes\n")

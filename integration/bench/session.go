@@ -25,7 +25,8 @@ type bench struct {
 type session struct {
 	*bench
 	name, repo, url string
-	state           string // of the last mount
+	state           string   // of the last mount
+	env             []string // of artifactfs; nil: this process's
 	server          *exec.Cmd
 	stdin           io.Closer
 	places          int
@@ -123,7 +124,7 @@ type status struct {
 
 func (s *session) artifactfs(args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(s.bin, "artifactfs"), append(args, "--state", s.state)...)
-	cmd.Stderr = os.Stderr
+	cmd.Stderr, cmd.Env = os.Stderr, s.env
 	return cmd
 }
 
