@@ -28,6 +28,7 @@
 package fuse
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -53,6 +54,10 @@ type Options struct {
 	// root. If it says ok, the directory is made, and bind is called to mount something over it, on a thread of its
 	// own, which alone can reach the directory until bind returns. If bind fails the directory is an ordinary one.
 	Redirect func(path string) (bind func() error, ok bool)
+
+	// Await, if not nil, is asked with every look-up of ".git" in the root, until it says that it is done. It may wait;
+	// ctx ends when the look-up is interrupted. pid is the thread that looks it up.
+	Await func(ctx context.Context, pid uint32) (done bool)
 }
 
 // ErrNoFUSE says that this host has no /dev/fuse.

@@ -127,7 +127,7 @@ func (whole) Release() {}
 // change lets do change a regular file's contents. If those are the base's, what base gives is made the file's own
 // first; that may be awaited here, where no lock is held.
 func (t *Tree) change(ctx context.Context, n Node, killPriv bool, do func(f *overlay.File) error, base func() (Content, error)) error {
-	if t.layer == nil || t.options.OverlayReadOnly {
+	if t.readOnly() {
 		return syscall.EROFS
 	}
 	in, err := t.regular(n)

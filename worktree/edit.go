@@ -19,9 +19,14 @@ type edited struct {
 	now, before overlay.Inode
 }
 
+// readOnly says whether nothing can be changed.
+func (t *Tree) readOnly() bool {
+	return t.layer == nil || t.options.OverlayReadOnly || t.options.ReadOnly
+}
+
 // update makes a change, alone and as a whole. If f fails, nothing has changed.
 func (t *Tree) update(f func(e *edit) error) error {
-	if t.layer == nil || t.options.OverlayReadOnly {
+	if t.readOnly() {
 		return syscall.EROFS
 	}
 	return t.layer.Update(func(tx *overlay.Tx) error {

@@ -104,6 +104,23 @@ func kindOf(m object.Mode) (kind, bool) {
 	return 0, false
 }
 
+// mode is what git calls it.
+func (k kind) mode() object.Mode {
+	switch k {
+	case kindFile:
+		return object.ModeFile
+	case kindExec:
+		return object.ModeExec
+	case kindSymlink:
+		return object.ModeSymlink
+	case kindDir:
+		return object.ModeDir
+	case kindGitlink:
+		return object.ModeGitlink
+	}
+	panic(fmt.Sprintf("kind %d", k)) // check refuses a table with any other
+}
+
 // block is where a directory's children are.
 type block struct {
 	first Node

@@ -99,6 +99,9 @@ type Options struct {
 	// Overlay is the directory that keeps what is changed. "": nothing can be changed, every attempt is EROFS.
 	Overlay         string
 	OverlayReadOnly bool        // what was changed is shown, and nothing can be changed any more
+	ReadOnly        bool        // nothing can be changed through the Tree, though it has an overlay
+	GitFile         string      // the content of the file ".git" in the root, which Open puts into the overlay; "": there is none
+	Journal         string      // the file of the change journal; "": Changes does not know what changed
 	Log             *zap.Logger // nil: no log
 }
 

@@ -1,0 +1,110 @@
+package worktree
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// BaseEntry is a path of the base tree.
+type BaseEntry struct {
+	Path string // relative to the root, whose own is ""
+	ID   object.ID
+	Mode object.Mode
+	Attr Attr // as long as nobody changes it; a size that is not known is negative
+}
+
+// WalkBase calls emit for every path of the base tree, whatever became of it since, in the order of git's index: that
+// of the entries of trees, with what is below a directory behind it. Every path has a node then. It waits for trees,
+// for no size, and ends at the first error, emit's own among them.
+func (t *Tree) WalkBase(ctx context.Context, emit func(e BaseEntry) error) error {
+	if !t.gate.enter() {
+		return ErrClosed
+	}
+	defer t.gate.leave()
+	return t.walkBase(ctx, Root, "", emit)
+}
+
+func (t *Tree) walkBase(ctx context.Context, n Node, path string, emit func(e BaseEntry) error) error {
+	r := t.table.rec(n)
+	if err := emit(t.baseEntry(n, r, path)); err != nil || r.kind != kindDir {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	b, err := t.children(ctx, n)
+	if err != nil {
+		return err
+	}
+	prefix := path
+	if n != Root {
+		prefix += "/"
+	}
+	order := t.table.treeOrder(b)
+	for i := range b.count {
+		child := b.first + Node(i)
+		if order != nil {
+			child = order[i]
+		}
+		name := t.table.name(t.table.rec(child))
+		if err := t.walkBase(ctx, child, prefix+name, emit); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *Tree) baseEntry(n Node, r *record, path string) BaseEntry {
+	path = strings.Clone(path) // a name in the root lies in the table's mapping
+	e := BaseEntry{Path: path, ID: r.objectID(), Mode: r.kind.mode()}
+	in := t.baseInode(n, r)
+	if size, ok := r.size(); ok && !r.kind.isDir() {
+		in.Size = size
+	}
+	e.Attr = t.describe(in)
+	return e
+}
+
+// treeOrder gives the nodes of a block in the order of a git tree, in which a directory's name ends in a slash; nil: it
+// is that of the block, as nearly always.
+func (t *table) treeOrder(b block) []Node {
+	misplaced := false
+	for i := 0; i+1 < b.count && !misplaced; i++ {
+		r := t.rec(b.first + Node(i))
+		if r.kind != kindDir {
+			continue
+		}
+		name, next := t.name(r), t.name(t.rec(b.first+Node(i)+1))
+		misplaced = len(next) > len(name) && next[len(name)] < '/' && strings.HasPrefix(next, name)
+	}
+	if !misplaced {
+		return nil
+	}
+	nodes := make([]Node, b.count)
+	for i := range nodes {
+		nodes[i] = b.first + Node(i)
+	}
+	slices.SortFunc(nodes, func(x, y Node) int { return compareInTree(t.rec(x), t.rec(y), t) })
+	return nodes
+}
+
+func compareInTree(x, y *record, t *table) int {
+	a, b := t.name(x), t.name(y)
+	n := min(len(a), len(b))
+	if c := strings.Compare(a[:n], b[:n]); c != 0 {
+		return c
+	}
+	end := func(name string, r *record) byte {
+		switch {
+		case len(name) > n:
+			return name[n]
+		case r.kind == kindDir:
+			return '/'
+		}
+		return 0
+	}
+	return int(end(a, x)) - int(end(b, y))
+}
