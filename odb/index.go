@@ -73,6 +73,10 @@ func (x *index) find(id object.ID) (int64, bool) {
 	if len(want) != x.idLen {
 		return 0, false
 	}
+	return x.lookup(want)
+}
+
+func (x *index) lookup(want []byte) (int64, bool) {
 	lo, hi := 0, int(x.fanout(int(want[0])))
 	if want[0] > 0 {
 		lo = int(x.fanout(int(want[0]) - 1))
@@ -89,6 +93,11 @@ func (x *index) find(id object.ID) (int64, bool) {
 		}
 	}
 	return 0, false
+}
+
+// crc gives what the index says is the CRC of an entry.
+func (x *index) crc(i int) uint32 {
+	return binary.BigEndian.Uint32(x.data[x.names+x.n*x.idLen+4*i:])
 }
 
 func (x *index) offset(i int) int64 {

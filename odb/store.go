@@ -29,10 +29,11 @@ type Store struct {
 	refreshing sync.Mutex // one reads the directory, the others want just what it finds
 	scanned    scan       // guarded by refreshing
 
-	mu     sync.Mutex
-	view   *view
-	users  map[source]int // views that hold a source open
-	closed bool
+	mu         sync.Mutex
+	view       *view
+	users      map[source]int // views that hold a source open
+	closed     bool
+	unjoinable map[string]bool // paths of packs that Join found damaged
 }
 
 // view is a set of packs that stays open as long as somebody reads from it. Its packs never change.
@@ -216,19 +217,31 @@ func sweep(dir string) {
 	}
 }
 
-// Has says whether some pack has the object. It does not look for packs that others added: see Refresh.
+// Has says whether some pack has the object. It does not look for packs that others added (see Refresh), unless they
+// replaced some.
 func (s *Store) Has(id object.ID) bool {
+	found, gone := s.inView(id)
+	if !found && gone && s.Refresh() == nil {
+		found, _ = s.inView(id)
+	}
+	return found
+}
+
+// inView looks for an object in the packs of the current view; gone says that one of them could not be asked, because
+// it is no longer there.
+func (s *Store) inView(id object.ID) (found, gone bool) {
 	v := s.acquire()
 	defer s.release(v)
 	for _, p := range v.packs {
-		if p.open() != nil {
+		if err := p.open(); err != nil {
+			gone = gone || errors.Is(err, fs.ErrNotExist)
 			continue
 		}
 		if _, ok := p.find(id); ok {
-			return true
+			return true, gone
 		}
 	}
-	return false
+	return false, gone
 }
 
 // read calls use with the entries of id until one is good; use says whether to stop at its error. Packs can be

@@ -1,0 +1,304 @@
+package odb
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"hash/crc32"
+	"io"
+	"os"
+	"slices"
+	"sort"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// joinPlan says where each entry goes in the pack that several are joined to.
+type joinPlan struct {
+	format    object.Format
+	table     *table // of the new pack, in the order of its entries
+	size      int64  // of the new pack so far, without its trailer
+	steps     []joinStep
+	rewritten []int // records of entries that got another header
+}
+
+// joinStep copies n bytes of a pack from off on, behind head if there is one.
+type joinStep struct {
+	from   candidate
+	head   []byte
+	off, n int64
+}
+
+func (s *joinStep) size() int64 { return int64(len(s.head)) + s.n }
+
+// maxEntries is how many entries a pack can state that it has.
+const maxEntries = 1<<32 - 1
+
+// add plans the entries of a pack behind those that are there, without the objects that are there already.
+func (p *joinPlan) add(c candidate) error {
+	b, err := readBody(c, p)
+	if err != nil {
+		return err
+	}
+	if int64(p.table.n)+int64(len(b.order)) > maxEntries || p.size+c.size > maxPackSize {
+		return tooLarge(p.size+c.size, maxPackSize)
+	}
+	if b.dropped == 0 {
+		p.addWhole(b)
+		return nil
+	}
+	return p.addParts(b)
+}
+
+// addWhole copies all entries as they are.
+func (p *joinPlan) addWhole(b *oldBody) {
+	shift := p.size - packHeaderSize
+	for _, i := range b.order {
+		p.record(b, int(i), b.idx.offset(int(i))+shift, b.idx.crc(int(i)))
+	}
+	p.step(joinStep{from: b.candidate, off: packHeaderSize, n: b.size - packHeaderSize})
+}
+
+// addParts leaves out entries whose objects are there, and points deltas to where their bases went.
+func (p *joinPlan) addParts(b *oldBody) error {
+	r := &packReader{src: b.pack, buf: make([]byte, 4<<10)}
+	b.moved = make([]int64, len(b.order))
+	for k, i := range b.order {
+		id := b.id(int(i))
+		if _, ok := p.table.find(id); ok {
+			b.moved[k] = -1
+			continue
+		}
+		off, end := b.extent(k)
+		b.moved[k] = p.size
+		r.seek(b.pack, off)
+		e, err := readEntry(r, p.format, off)
+		if err != nil {
+			return atOffset(off, diagnose(err, r.hit))
+		}
+		data := r.offset()
+		if data >= end {
+			return atOffset(off, corrupt("header longer than the entry"))
+		}
+		back := off - e.baseOff
+		if e.kind == ofsDelta {
+			base, err := p.newPlace(b, k, e.baseOff)
+			if err != nil {
+				return atOffset(off, err)
+			}
+			back = p.size - base
+		}
+		if e.kind != ofsDelta || back == off-e.baseOff {
+			p.record(b, int(i), p.size, b.idx.crc(int(i)))
+			p.step(joinStep{from: b.candidate, off: off, n: end - off})
+			continue
+		}
+		head := appendBack(appendEntryHead(nil, object.Type(e.kind), e.size), back)
+		crc, err := rewrittenCRC(b.candidate, off, data, end, b.idx.crc(int(i)), head)
+		if err != nil {
+			return atOffset(off, err)
+		}
+		p.rewritten = append(p.rewritten, p.record(b, int(i), p.size, crc))
+		p.step(joinStep{from: b.candidate, head: head, off: data, n: end - data})
+	}
+	return nil
+}
+
+// newPlace gives the new offset of the base at off, which must be an entry before the k-th of b.
+func (p *joinPlan) newPlace(b *oldBody, k int, off int64) (int64, error) {
+	at := sort.Search(k, func(j int) bool { return b.idx.offset(int(b.order[j])) >= off })
+	if at == k || b.idx.offset(int(b.order[at])) != off {
+		return 0, corrupt("no entry at delta base offset %d", off)
+	}
+	if b.moved[at] >= 0 {
+		return b.moved[at], nil
+	}
+	rec, _ := p.table.find(b.id(int(b.order[at]))) // it was left out because it is there
+	return p.table.offset(rec), nil
+}
+
+func (p *joinPlan) record(b *oldBody, i int, off int64, crc uint32) int {
+	rec := p.table.add(off, crc)
+	p.table.name(rec, b.id(i), 0, 0)
+	return rec
+}
+
+// step plans a copy, as part of the one before if it goes on where that ends.
+func (p *joinPlan) step(s joinStep) {
+	p.size += s.size()
+	if n := len(p.steps); n > 0 && s.head == nil {
+		if last := &p.steps[n-1]; last.from.pack == s.from.pack && last.off+last.n == s.off {
+			last.n += s.n
+			return
+		}
+	}
+	p.steps = append(p.steps, s)
+}
+
+// sourceOf gives the path of the pack that the bytes at off come from.
+func (p *joinPlan) sourceOf(off int64) string {
+	at := int64(packHeaderSize)
+	for _, s := range p.steps {
+		if at += s.size(); off < at {
+			return s.from.path
+		}
+	}
+	return ""
+}
+
+// oldBody is the body of a pack that is to be joined.
+type oldBody struct {
+	candidate
+	order   []uint32 // positions in the index, in the order of the entries
+	moved   []int64  // new offsets in the same order; -1: left out. Nil if all are copied
+	dropped int      // objects that are there already
+}
+
+// readBody checks that a pack's index describes its whole body, and counts what the plan has already.
+func readBody(c candidate, p *joinPlan) (*oldBody, error) {
+	b := &oldBody{candidate: c, order: make([]uint32, c.idx.n)}
+	for i := range b.order {
+		b.order[i] = uint32(i)
+		if i > 0 && bytes.Compare(c.idx.name(i-1), c.idx.name(i)) >= 0 {
+			return nil, corrupt("index names %x twice or out of order", c.idx.name(i))
+		}
+		if _, ok := p.table.find(b.id(i)); ok {
+			b.dropped++
+		}
+	}
+	slices.SortFunc(b.order, func(x, y uint32) int {
+		return int(max(-1, min(1, c.idx.offset(int(x))-c.idx.offset(int(y)))))
+	})
+	last := int64(packHeaderSize - 1)
+	for k, i := range b.order {
+		off := c.idx.offset(int(i))
+		if k == 0 && off != packHeaderSize || off <= last || off >= c.size {
+			return nil, corrupt("index has an entry at %d behind one at %d", off, last)
+		}
+		last = off
+	}
+	return b, nil
+}
+
+func (b *oldBody) id(i int) object.ID {
+	id, _ := object.FromBytes(b.idx.name(i))
+	return id
+}
+
+// extent gives where the k-th entry starts and ends.
+func (b *oldBody) extent(k int) (off, end int64) {
+	off, end = b.idx.offset(int(b.order[k])), b.size
+	if k+1 < len(b.order) {
+		end = b.idx.offset(int(b.order[k+1]))
+	}
+	return off, end
+}
+
+// appendBack encodes the distance of an OFS delta to its base, as readBack reads it.
+func appendBack(b []byte, back int64) []byte {
+	var groups [10]byte
+	at := len(groups) - 1
+	groups[at] = byte(back & 0x7f)
+	for back >>= 7; back > 0; back >>= 7 {
+		back--
+		at--
+		groups[at] = byte(back&0x7f) | 0x80
+	}
+	return append(b, groups[at:]...)
+}
+
+// rewrittenCRC gives the CRC of the entry with head in place of its own header, after it has checked the old one.
+func rewrittenCRC(c candidate, off, data, end int64, was uint32, head []byte) (uint32, error) {
+	old, crc := crc32.NewIEEE(), crc32.NewIEEE()
+	crc.Write(head)
+	if _, err := io.Copy(old, io.NewSectionReader(c.pack, off, data-off)); err != nil {
+		return 0, err
+	}
+	if _, err := io.Copy(io.MultiWriter(old, crc), io.NewSectionReader(c.pack, data, end-data)); err != nil {
+		return 0, err
+	}
+	if old.Sum32() != was {
+		return 0, corrupt("CRC is %08x, the index says %08x", old.Sum32(), was)
+	}
+	return crc.Sum32(), nil
+}
+
+// joinWriter makes the file that a plan describes.
+type joinWriter struct {
+	plan *joinPlan
+	file *os.File
+	pace func() error
+}
+
+// joinPiece is how much is done between two looks at whether to go on, in bytes.
+const joinPiece = 1 << 20
+
+// copy writes all but the trailer.
+func (w *joinWriter) copy() error {
+	out := bufio.NewWriterSize(w.file, copyBuffer)
+	head := append([]byte("PACK\x00\x00\x00\x02"), 0, 0, 0, 0)
+	binary.BigEndian.PutUint32(head[8:], uint32(w.plan.table.n))
+	out.Write(head)
+	buf := make([]byte, copyBuffer)
+	for _, s := range w.plan.steps {
+		out.Write(s.head)
+		for off, end := s.off, s.off+s.n; off < end; {
+			n := min(end-off, joinPiece)
+			if err := w.pace(); err != nil {
+				return err
+			}
+			if k, err := io.CopyBuffer(struct{ io.Writer }{out}, io.NewSectionReader(s.from.pack, off, n), buf); err != nil {
+				return err
+			} else if k < n {
+				return corrupt("%s is cut short", s.from.path)
+			}
+			off += n
+		}
+	}
+	return out.Flush()
+}
+
+// check reads back what was written, compares each entry with its CRC, and writes the trailer, which it gives. With an
+// error it says where an entry is wrong, or -1.
+func (w *joinWriter) check() (sum []byte, at int64, err error) {
+	h := w.plan.format.New()
+	in := bufio.NewReaderSize(io.TeeReader(io.NewSectionReader(w.file, 0, w.plan.size), h), copyBuffer)
+	if _, err := in.Discard(packHeaderSize); err != nil {
+		return nil, -1, err
+	}
+	t := w.plan.table
+	done := int64(packHeaderSize)
+	for i := range t.n {
+		end := w.plan.size
+		if i+1 < t.n {
+			end = t.offset(i + 1)
+		}
+		crc := crc32.NewIEEE()
+		if _, err := io.CopyN(crc, in, end-t.offset(i)); err != nil {
+			return nil, -1, err
+		}
+		if crc.Sum32() != t.crc(i) {
+			return nil, t.offset(i), atOffset(t.offset(i), corrupt("CRC is %08x, the index says %08x", crc.Sum32(), t.crc(i)))
+		}
+		if end-done > joinPiece {
+			done = end
+			if err := w.pace(); err != nil {
+				return nil, -1, err
+			}
+		}
+	}
+	sum = h.Sum(nil)
+	_, err = w.file.WriteAt(sum, w.plan.size)
+	return sum, -1, err
+}
+
+// checkRewritten reads the objects whose entries are not as they were.
+func (s *Store) checkRewritten(p *joinPlan, file *os.File) error {
+	l := &live{tail: tail{file: file, flushed: p.size}, table: p.table, number: s.serial.Add(1)}
+	for _, rec := range p.rewritten {
+		if err := s.copyTo(io.Discard, l, p.table.offset(rec), p.table.id(rec)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
