@@ -29,13 +29,20 @@ type Options struct {
 	Ref      string // full name of the branch or tag asked for; "" for a commit id
 	Commit   object.ID
 	Shallow  []object.ID
-	Partial  bool // the remote gives out later what the store lacks now
+	Partial  bool   // the remote gives out later what the store lacks now
+	Default  string // full name of the remote's default branch; "": not known
+
+	Git     Version // the installed git; zero: none
+	Monitor string  // program that answers gits which cannot ask the monitor's socket; "": none, and no monitor for them
+	// Helper is the artifactfs command that git runs for objects it lacks; "": git asks the remote.
+	Helper string
 }
 
 // Dir is a git directory on disk.
 type Dir struct {
-	path string
-	head packedrefs.Ref // the branch asked for; no name if HEAD is detached
+	path, workTree string
+	format         object.Format
+	head           packedrefs.Ref // the branch asked for; no name if HEAD is detached
 }
 
 // Create makes the git directory at path, which must not exist but in parts: Open tells.
@@ -45,19 +52,25 @@ func Create(path string, o Options) (*Dir, error) {
 	if d.head.Name != "" {
 		head = "ref: " + o.Ref + "\n"
 	}
-	cfg, err := encodeConfig(o)
+	c, err := fromTemplate(path, o)
 	if err != nil {
 		return nil, fmt.Errorf("make git directory: %w", err)
 	}
-	err = os.MkdirAll(filepath.Join(path, "objects", "info"), 0o755)
-	for _, dir := range []string{"objects/pack", "refs/heads", "refs/tags", "info"} {
+	cfg, err := o.configure(c, path)
+	if err != nil {
+		return nil, fmt.Errorf("make git directory: %w", err)
+	}
+	for _, dir := range []string{"objects/info", "objects/pack", "refs/heads", "refs/tags", "info"} {
 		err = errors.Join(err, os.MkdirAll(filepath.Join(path, dir), 0o755))
 	}
 	err = errors.Join(err,
 		os.WriteFile(filepath.Join(path, "objects", "info", "alternates"), []byte(o.Objects+"\n"), 0o644),
 		os.WriteFile(filepath.Join(path, "config"), cfg, 0o644),
+		o.setMonitor(path),
 		d.SetShallow(o.Shallow),
 		d.SetRefs(nil),
+		d.SetDefault(o.Default),
+		o.writeLogs(path),
 		disk.WriteFile(filepath.Join(path, "HEAD"), []byte(head), 0o644)) // last: git takes it for a repository now
 	if err != nil {
 		return nil, fmt.Errorf("make git directory: %w", err)
@@ -66,7 +79,7 @@ func Create(path string, o Options) (*Dir, error) {
 }
 
 func (o Options) dir(path string) *Dir {
-	d := &Dir{path: path}
+	d := &Dir{path: path, workTree: o.WorkTree, format: o.Format}
 	if strings.HasPrefix(o.Ref, "refs/heads/") {
 		d.head = packedrefs.Ref{Name: o.Ref, ID: o.Commit}
 	}
@@ -96,6 +109,7 @@ func Open(path string, o Options) (*Dir, bool, error) {
 	}
 	d := o.dir(path)
 	err = errors.Join(err, os.WriteFile(filepath.Join(path, "objects", "info", "alternates"), []byte(o.Objects+"\n"), 0o644),
+		o.setMonitor(path),
 		d.SetShallow(o.Shallow)) // what the store lacks now; it may have been made anew
 	if err != nil {
 		return nil, false, fmt.Errorf("open git directory: %w", err)
@@ -122,29 +136,6 @@ func HasOwnObjects(path string) (bool, error) {
 }
 
 var quoteGlob = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
-
-func encodeConfig(o Options) ([]byte, error) {
-	c := config.New()
-	c.SetOption("core", "", "repositoryformatversion", "1").SetOption("core", "", "filemode", "true").
-		SetOption("core", "", "bare", "false").SetOption("core", "", "worktree", o.WorkTree).
-		SetOption("core", "", "logallrefupdates", "true")
-	if o.Format != object.SHA1 {
-		c.SetOption("extensions", "", "objectFormat", o.Format.String())
-	}
-	c.SetOption("remote", "origin", "url", o.Remote).
-		SetOption("remote", "origin", "fetch", "+refs/heads/*:refs/remotes/origin/*")
-	if o.Partial { // with a plain file server either key would make git ask for missing objects without end
-		c.SetOption("remote", "origin", "promisor", "true").SetOption("remote", "origin", "partialclonefilter", "blob:none")
-	}
-	if branch, ok := strings.CutPrefix(o.Ref, "refs/heads/"); ok {
-		c.SetOption("branch", branch, "remote", "origin").SetOption("branch", branch, "merge", o.Ref)
-	}
-	// The store's packs are looked after by artifactfs; git tidying up behind a command would only get in the way.
-	c.SetOption("gc", "", "auto", "0").SetOption("maintenance", "", "auto", "false")
-	var b bytes.Buffer
-	err := config.NewEncoder(&b).Encode(c)
-	return b.Bytes(), err
-}
 
 // SetShallow records the commits whose parents are missing; none removes the mark.
 func (d *Dir) SetShallow(ids []object.ID) error {
@@ -198,6 +189,25 @@ func (d *Dir) SetRefs(remote []packedrefs.Ref) error {
 		refs = append(refs, packedrefs.Ref{Name: d.tracking(), ID: d.head.ID})
 	}
 	return disk.WriteFile(path, packedrefs.Encode(text, refs), 0o644)
+}
+
+const originHead = "refs/remotes/origin/HEAD"
+
+// SetDefault tells the remote's default branch, by its full name, for refs/remotes/origin/HEAD; "": not known. One that is
+// there stays, as it does with git.
+func (d *Dir) SetDefault(branch string) error {
+	name, ok := strings.CutPrefix(branch, "refs/heads/")
+	if !ok {
+		return nil
+	}
+	path := filepath.Join(d.path, originHead)
+	if _, err := os.Lstat(path); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return disk.WriteFile(path, []byte("ref: refs/remotes/origin/"+name+"\n"), 0o644)
 }
 
 func (d *Dir) tracking() string {

@@ -25,7 +25,7 @@ import (
 const sealName = "artifactfs-made"
 
 var ignored = []string{
-	sealName, "index", "logs", "objects", "packed-refs", "shallow", "FETCH_HEAD", "ORIG_HEAD", "COMMIT_EDITMSG", "gc.log", "gc.pid",
+	sealName, monitorConfig, "index", "logs", "objects", "packed-refs", "shallow", "FETCH_HEAD", "ORIG_HEAD", "COMMIT_EDITMSG", "gc.log", "gc.pid",
 	"fsmonitor--daemon", "fsmonitor--daemon.ipc", "refs/remotes",
 }
 

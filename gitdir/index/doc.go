@@ -7,3 +7,6 @@ package index
 
 // maxPath bounds a path in bytes, as Linux does (PATH_MAX).
 const maxPath = 4096
+
+// Version is the version of the indexes that are made new.
+const Version = 2

@@ -1,0 +1,115 @@
+package gitdir
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/go-git/go-git/v5/plumbing/format/config"
+)
+
+// fromTemplate lets git put into path what it puts into every new repository: hooks, description, info/exclude, and
+// whatever else the user's template holds. It gives the template's configuration. Without git there is none of it.
+func fromTemplate(path string, o Options) (*config.Config, error) {
+	c := config.New()
+	if err := os.MkdirAll(path, 0o755); err != nil || o.Git == (Version{}) {
+		return c, err
+	}
+	// Beside, since git writes HEAD, which has to come last.
+	made := path + ".new"
+	if err := os.RemoveAll(made); err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(made)
+	cmd := command(context.Background(), "init", "--quiet", "--bare", made)
+	cmd.Env = append(cmd.Env, "GIT_DEFAULT_HASH=sha1", "GIT_DEFAULT_REF_FORMAT=files")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("git init: %w: %.200s", err, out)
+	}
+	text, err := os.ReadFile(filepath.Join(made, "config"))
+	if err != nil {
+		return nil, err
+	}
+	if err := config.NewDecoder(bytes.NewReader(text)).Decode(c); err != nil {
+		return nil, fmt.Errorf("read the template's configuration: %w", err)
+	}
+	entries, err := os.ReadDir(made)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		switch e.Name() {
+		case "HEAD", "config", "objects", "refs", "packed-refs":
+			continue
+		}
+		to := filepath.Join(path, e.Name())
+		if _, err := os.Lstat(to); err == nil { // of an attempt that was broken off
+			continue
+		}
+		if err := os.Rename(filepath.Join(made, e.Name()), to); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// writeLogs starts the logs of HEAD, the branch and origin/HEAD as clone does, under the name of whoever works here.
+func (o Options) writeLogs(path string) error {
+	if o.Commit.IsZero() || o.Git == (Version{}) {
+		return nil
+	}
+	out, err := command(context.Background(), "var", "GIT_COMMITTER_IDENT").Output()
+	if err != nil { // nobody has told git a name; clone then makes one up
+		name := "unknown"
+		if u, err := user.Current(); err == nil {
+			name = u.Username
+		}
+		host, err := os.Hostname()
+		if err != nil {
+			host = "localhost"
+		}
+		now := time.Now()
+		out = fmt.Appendf(nil, "%s <%s@%s> %d %s", name, name, host, now.Unix(), now.Format("-0700"))
+	}
+	line := strings.Repeat("0", 2*o.Format.Size()) + " " + o.Commit.String() + " " + strings.TrimSpace(string(out)) + "\tclone: from " + o.Remote + "\n"
+	logs := []string{"HEAD"}
+	if strings.HasPrefix(o.Ref, "refs/heads/") {
+		logs = append(logs, o.Ref)
+	}
+	if o.Default != "" {
+		logs = append(logs, originHead)
+	}
+	for _, name := range logs {
+		name = filepath.Join(path, "logs", name)
+		if _, err := os.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(name, []byte(line), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// command prepares a git command that sees the user's and the machine's configuration, and no repository.
+func command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "git", args...)
+	cmd.Dir = "/"
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "GIT_DIR=") && !strings.HasPrefix(v, "GIT_WORK_TREE=") && !strings.HasPrefix(v, "GIT_INDEX_FILE=") {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	return cmd
+}
