@@ -23,8 +23,9 @@ help: ## list the targets
 setup: ## install what is missing of git, fuse3 and openssh-server (needs root or sudo if anything is)
 	@scripts/setup.sh
 
-build: ## build bin/artifactfs
+build: ## build bin/artifactfs and, beside it, the hook for git before 2.55
 	CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/artifactfs ./cmd/artifactfs
+	CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags "-s -w" -o bin/artifactfs-fsmonitor ./cmd/artifactfs-fsmonitor
 
 demo: setup build ## mount this checkout's history over loopback, with timings (REMOTE=url: mount that)
 	@GO="$(GO)" REMOTE="$(REMOTE)" scripts/demo.sh
@@ -51,12 +52,13 @@ fuzz: ## run each fuzz target for FUZZTIME (10s)
 
 install: build ## install the command and its shell completions below PREFIX (/usr/local)
 	install -D -m 755 bin/artifactfs $(DESTDIR)$(PREFIX)/bin/artifactfs
+	install -D -m 755 bin/artifactfs-fsmonitor $(DESTDIR)$(PREFIX)/bin/artifactfs-fsmonitor
 	bin/artifactfs completion bash | install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/share/bash-completion/completions/artifactfs
 	bin/artifactfs completion zsh | install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_artifactfs
 	bin/artifactfs completion fish | install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/artifactfs.fish
 
 uninstall: ## remove what install put there
-	rm -f $(DESTDIR)$(PREFIX)/bin/artifactfs \
+	rm -f $(DESTDIR)$(PREFIX)/bin/artifactfs $(DESTDIR)$(PREFIX)/bin/artifactfs-fsmonitor \
 		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/artifactfs \
 		$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_artifactfs \
 		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/artifactfs.fish

@@ -10,13 +10,14 @@ import (
 
 	"github.com/go-git/go-git/v5/plumbing/format/config"
 
+	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
 )
 
 const (
 	monitorConfig = "artifactfs-config" // settings of this working tree alone
-	monitorHook   = "artifactfs-fsmonitor"
+	monitorHook   = query.HookName
 	// helperRemote is the promisor remote that the daemon answers for. It has to be in front of origin: git asks promisor
 	// remotes in the order of the file. (extensions.partialClone would say the same and make libgit2 refuse the repository.)
 	helperRemote = "artifactfs"

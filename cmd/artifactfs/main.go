@@ -11,18 +11,23 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
 )
 
 // tokenVariable holds a token for the remote. It is read once and forgotten, so that no child process inherits it.
 const tokenVariable = "ARTIFACTFS_TOKEN"
 
 func main() {
+	if filepath.Base(os.Args[0]) == query.HookName { // where the small program for it is not installed
+		os.Exit(query.Hook(os.Args, os.Stdout))
+	}
 	token := control.Secret(os.Getenv(tokenVariable))
 	os.Unsetenv(tokenVariable)
 	a := &app{stdout: os.Stdout, stderr: os.Stderr, token: token, newHost: newHost}
@@ -144,7 +149,7 @@ Exit codes: 0 done; 1 failed; 2 wrong arguments; 3 remote unreachable, refused o
 	f.Var(newChoice(&a.logLevel, "", "debug", "info", "warn", "error"), "log-level", "log from this level up (default: info for a daemon, else warn)")
 	f.Var(newChoice(&a.logFormat, "console", "console", "json"), "log-format", "how to write the log")
 	root.AddCommand(a.mountCommand(), a.unmountCommand(), a.statusCommand(), a.listCommand(), a.prefetchCommand(),
-		a.daemonCommand(), a.doctorCommand(), a.versionCommand(), a.completionCommand())
+		a.daemonCommand(), a.doctorCommand(), a.versionCommand(), a.completionCommand(), a.promisorCommand())
 	for name, values := range map[string][]string{"log-level": {"debug", "info", "warn", "error"}, "log-format": {"console", "json"}} {
 		completeFlag(root, name, values...)
 	}

@@ -27,11 +27,11 @@ var floors = [][]string{
 	{"object", "internal/disk", "overlay/state"},
 	{"prioritize", "gitdir/index", "gitdir/fsmonitor/query", "convert", "transport", "odb", "cache", "overlay/wal", "control", "config", "internal/packedrefs", "internal/gittest", "internal/disk/disktest"},
 	{"overlay", "gitdir/fsmonitor"},
-	{"fetch", "internal/gittest/gitserve"},
+	{"fetch", "promisor", "internal/gittest/gitserve"},
 	{"worktree"},
 	{"gitdir", "session", "fuse", "worktree/worktreetest"},
 	{"daemon"},
-	{"cmd/artifactfs"},
+	{"cmd/artifactfs", "cmd/artifactfs-fsmonitor"},
 	{"integration", "integration/bench", "internal/arch"},
 }
 
