@@ -21,7 +21,7 @@ import (
 )
 
 // Protocol is the version of the messages. A server answers no other, and its refusal is readable in all.
-const Protocol = 2
+const Protocol = 3
 
 // Handler does what is asked. Its methods are called concurrently; they return soon after ctx ends. An error that
 // is, or wraps, an *Error reaches the asker as it is, any other as ExitFailed with its text.

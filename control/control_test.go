@@ -110,7 +110,7 @@ func TestEveryFieldCrossesTheSocket(t *testing.T) {
 	serve(t, socket, f)
 	c := (&Client{socket})
 	want := MountRequest{
-		Remote: "https://127.0.0.1/r", Dir: "/m/ä", Ref: "v1", Session: "s-1", ReadOnly: true, Redirects: []string{"a b", "c"}, RedirectsOnly: true, History: HistoryFull, Prefetch: PrefetchAll,
+		Remote: "https://127.0.0.1/r", Dir: "/m/ä", Ref: "v1", Session: "s-1", ReadOnly: true, Redirects: []string{"a b", "c"}, RedirectsOnly: true, Submodules: true, History: HistoryFull, Prefetch: PrefetchAll,
 		PrefetchBudget: 1 << 40, Wait: WaitGit, AllowOther: true, UID: 1<<32 - 1, GID: 7, CacheSize: 2, TokenFile: "/t",
 		Timeout: time.Minute, Token: "hunter2",
 	}

@@ -50,6 +50,8 @@ type MountRequest struct {
 	Redirects     []string `json:"redirects"`
 	RedirectsOnly bool     `json:"redirects_only"`
 
+	Submodules bool `json:"submodules"` // mount submodules at their paths, and theirs
+
 	History        History  `json:"history"`
 	Prefetch       Prefetch `json:"prefetch"`
 	PrefetchBudget int64    `json:"prefetch_budget"` // bytes that PrefetchAuto may bring; 0: the daemon's default
@@ -108,6 +110,8 @@ type UnmountReply struct {
 	Dir     string `json:"dir"`
 	Session string `json:"session"` // that keeps the work; "" if there was none to keep
 	Kept    int64  `json:"kept"`    // changed paths in it
+
+	Submodules []UnmountReply `json:"submodules,omitempty"` // that were unmounted with it
 }
 
 // PrefetchRequest asks to hydrate what matches before anything that nobody asked for.
@@ -182,6 +186,8 @@ type MountStatus struct {
 	Session SessionStatus `json:"session"`
 
 	Redirects []RedirectStatus `json:"redirects,omitempty"`
+
+	Around string `json:"around,omitempty"` // Dir of the mount that this one is a submodule of
 }
 
 // TreeStatus tells of the base tree.
