@@ -12,7 +12,7 @@
 // against a *base* named by offset (OFS) or by id (REF). A *record* is what is known of an entry while its pack
 // streams: id, offset, CRC. A *view* is the set of packs that a reader started with; it keeps them open.
 //
-// Loose objects are neither read nor written.
+// Loose objects are read apart (see Loose), and never written.
 //
 // Lock order: Store.refreshing > Store.mu > table.mu, tail.mu. pack.mu and lru.mu are taken alone. Only refreshing and
 // pack.mu are held across disk operations, by those who need the outcome of just that operation.

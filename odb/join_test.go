@@ -1,0 +1,574 @@
+package odb
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// keepTwo joins whenever there are more than two packs.
+var keepTwo = JoinOptions{Above: 2, Keep: 2, Crowd: 100}
+
+// promised makes a partial clone's repository with a pack for each of n parts of the fixture's history. Parts overlap
+// as far as a server would let them, and deltas name their bases by distance, in every third pack by id.
+func promised(t testing.TB, f object.Format, n int) (dir string, want truth) {
+	t.Helper()
+	from, want := fixture(t, f)
+	dir = newRepo(t, f)
+	commits := strings.Fields(string(git(t, from, nil, "rev-list", "--reverse", "main")))
+	for i := range n {
+		lo, hi := i*len(commits)/n, (i+1)*len(commits)/n-1
+		revs := commits[hi] + "\n"
+		if lo > 8 { // the last commits of the part before come again
+			revs += "^" + commits[lo-5] + "\n"
+		}
+		if i == n-1 {
+			revs += "v1\n"
+		}
+		args := []string{"pack-objects", "-q", "--revs", "--stdout", "--window=50", "--depth=50"}
+		if i%3 != 2 {
+			args = append(args, "--delta-base-offset")
+		}
+		addPromisor(t, dir, git(t, from, []byte(revs), args...), commits[hi]+" refs/heads/main\n")
+	}
+	for _, c := range [][]string{{"update-ref", "refs/heads/main", commits[len(commits)-1]}, {"config", "core.repositoryFormatVersion", "1"},
+		{"config", "extensions.partialClone", "origin"}, {"config", "remote.origin.url", from}, {"config", "remote.origin.promisor", "true"}} {
+		git(t, dir, nil, c...)
+	}
+	return dir, want
+}
+
+func addPromisor(t testing.TB, dir string, pack []byte, mark string) string {
+	t.Helper()
+	out := git(t, dir, pack, "index-pack", "--stdin", "--promisor="+strings.TrimSuffix(mark, "\n"))
+	return strings.TrimSpace(strings.TrimPrefix(string(out), "pack\t"))
+}
+
+func packsIn(t testing.TB, dir string) []string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, "objects", "pack", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, path := range found {
+		names = append(names, filepath.Base(path))
+	}
+	return names
+}
+
+func suffixed(names []string, suffix string) (n int) {
+	for _, name := range names {
+		if strings.HasSuffix(name, suffix) {
+			n++
+		}
+	}
+	return n
+}
+
+// judged lets git say whether a repository is as it should be.
+func judged(t testing.TB, dir string, want truth) {
+	t.Helper()
+	git(t, dir, nil, "fsck", "--strict", "--full")
+	for _, name := range packsIn(t, dir) {
+		if strings.HasSuffix(name, ".idx") {
+			git(t, dir, nil, "verify-pack", filepath.Join("objects", "pack", name))
+			seen := map[string]bool{}
+			index, err := os.ReadFile(filepath.Join(dir, "objects", "pack", name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for line := range strings.Lines(string(git(t, dir, index, "show-index", "--object-format="+formatOf(t, dir)))) {
+				id := strings.Fields(line)[1]
+				if seen[id] {
+					t.Fatalf("%s names %s twice", name, id)
+				}
+				seen[id] = true
+			}
+		}
+	}
+	got := readAll(t, dir)
+	if len(got) != len(want) {
+		t.Fatalf("git finds %d objects, want %d", len(got), len(want))
+	}
+	for id, c := range want {
+		if !bytes.Equal(got[id].data, c.data) {
+			t.Fatalf("%s is another content", id)
+		}
+	}
+}
+
+func formatOf(t testing.TB, dir string) string {
+	return strings.TrimSpace(string(git(t, dir, nil, "rev-parse", "--show-object-format")))
+}
+
+func joined(t testing.TB, s *Store, o JoinOptions) JoinResult {
+	t.Helper()
+	res, err := s.Join(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res
+}
+
+func TestJoinedPacksAreGitsOwn(t *testing.T) {
+	forEachFormat(t, func(t *testing.T, f object.Format) {
+		dir, want := promised(t, f, 12)
+		before := git(t, dir, nil, "rev-list", "--objects", "--all", "--missing=print")
+		s := open(t, filepath.Join(dir, "objects"), f)
+		want.check(t, s)
+		res := joined(t, s, keepTwo)
+		if res.Packs < 3 || res.Removed < res.Packs || res.Name == "" {
+			t.Errorf("join did %+v", res)
+		}
+		names := packsIn(t, dir)
+		for _, suffix := range []string{".pack", ".idx", ".promisor"} {
+			if n := suffixed(names, suffix); n != 2 && n != 1 {
+				t.Errorf("%d files %s are left of %v", n, suffix, names)
+			}
+		}
+		judged(t, dir, want)
+		if after := git(t, dir, nil, "rev-list", "--objects", "--all", "--missing=print"); !bytes.Equal(before, after) {
+			t.Error("git lists other objects than before")
+		}
+		want.check(t, s)
+		want.check(t, open(t, filepath.Join(dir, "objects"), f))
+		mark, err := os.ReadFile(filepath.Join(dir, "objects", "pack", res.Name+".promisor"))
+		if err != nil || strings.Count(string(mark), " refs/heads/main\n") != res.Packs {
+			t.Errorf("mark of %d packs is %q, %v", res.Packs, mark, err)
+		}
+		if res := joined(t, s, keepTwo); res != (JoinResult{}) {
+			t.Errorf("joined once more: %+v", res)
+		}
+	})
+}
+
+// Deltas whose bases are left out, or further away than before, get new headers.
+func TestJoinPointsDeltasToTheirBases(t *testing.T) {
+	forEachFormat(t, func(t *testing.T, f object.Format) {
+		s := open(t, t.TempDir(), f)
+		rnd := rand.New(rand.NewPCG(3, 4))
+		text := func() []byte { return fmt.Appendf(nil, "%x", rnd.Uint64()) }
+		var packs [][]byte
+		want := truth{}
+		add := func(c *craft) { packs = append(packs, c.pack()) }
+		base, other := bytes.Repeat(text(), 20), bytes.Repeat(text(), 300)
+		plain := func(c *craft, data []byte) int64 {
+			off, id := c.plain(object.Blob, data)
+			want[id] = content{object.Blob, data}
+			return off
+		}
+		delta := func(on []byte, tail string) []byte {
+			data := append(slices.Clone(on), tail...)
+			want[idOf(f, object.Blob, data)] = content{object.Blob, data}
+			return data
+		}
+		first := newCraft(f) // the largest: it is copied as it is
+		noise := make([]byte, 40<<10)
+		for i := range noise {
+			noise[i] = byte(rnd.Uint32())
+		}
+		plain(first, base)
+		plain(first, noise)
+		add(first)
+		second := newCraft(f) // its base is left out, and so is what lies between two others
+		off := plain(second, base)
+		x := delta(base, "x")
+		at := second.ofs(off, insertion(base, "x"))
+		far := plain(second, other)
+		plain(second, noise[:len(noise)/2])
+		plain(second, base[:10])
+		second.ofs(at, insertion(x, "y"))
+		delta(x, "y")
+		second.ofs(far, insertion(other, "z"))
+		delta(other, "z")
+		second.ref(idOf(f, object.Blob, base), insertion(base, "ref"))
+		delta(base, "ref")
+		add(second)
+		third := newCraft(f) // of deltas that are there, too
+		off = plain(third, base)
+		at = third.ofs(off, insertion(base, "x"))
+		third.ofs(at, insertion(x, "third"))
+		delta(x, "third")
+		plain(third, other)
+		add(third)
+		for _, p := range packs {
+			if _, err := s.Ingest(context.Background(), bytes.NewReader(p), IngestOptions{Promisor: true, MaxObjectSize: noLimit}, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		names, err := joinable(s.dir)
+		if err != nil || len(names) != 3 {
+			t.Fatalf("packs %v, %v", names, err)
+		}
+		cs := s.candidates(names)
+		plan := &joinPlan{format: f, table: newTable(f), size: packHeaderSize}
+		for _, c := range cs {
+			if err := plan.add(c); err != nil {
+				t.Fatal(err)
+			}
+			defer c.close()
+		}
+		if len(plan.rewritten) < 2 || plan.table.n != len(want) {
+			t.Errorf("%d headers rewritten, %d objects planned of %d", len(plan.rewritten), plan.table.n, len(want))
+		}
+		o := keepTwo
+		o.Keep = 1
+		if res := joined(t, s, o); res.Packs != 3 || res.Objects != len(want) {
+			t.Errorf("join did %+v, want %d objects", res, len(want))
+		}
+		want.check(t, s)
+		git(t, s.dir, nil, "index-pack", "--object-format="+f.String(), "--verify", onlyPack(t, s.dir))
+	})
+}
+
+func onlyPack(t testing.TB, dir string) string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, "*.pack"))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("packs %v, %v", found, err)
+	}
+	return found[0]
+}
+
+func TestJoinLeavesOthersAlone(t *testing.T) {
+	dir, want := promised(t, object.SHA1, 8)
+	pack := filepath.Join(dir, "objects", "pack")
+	names, err := joinable(pack)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(names)
+	for i, change := range []func() error{
+		func() error { return os.Remove(names[0] + ".promisor") },
+		func() error { return os.WriteFile(names[1]+".keep", nil, 0o644) },
+		func() error { return os.WriteFile(names[2]+".mtimes", nil, 0o644) },
+	} {
+		if err := change(); err != nil {
+			t.Fatal(i, err)
+		}
+	}
+	s := open(t, filepath.Join(dir, "objects"), object.SHA1)
+	if res := joined(t, s, JoinOptions{Above: 2, Keep: 1, Crowd: 100}); res.Removed != 5 {
+		t.Errorf("join did %+v", res)
+	}
+	for _, name := range names[:3] {
+		if _, err := os.Stat(name + ".pack"); err != nil {
+			t.Error(err)
+		}
+	}
+	want.check(t, s)
+}
+
+// Whoever found the packs before they were joined goes on reading them, and those who come late look again.
+func TestJoinUnderReaders(t *testing.T) {
+	dir, want := promised(t, object.SHA1, 12)
+	objects := filepath.Join(dir, "objects")
+	s, slow, late := open(t, objects, object.SHA1), open(t, objects, object.SHA1), open(t, objects, object.SHA1)
+	want.check(t, slow) // opens all packs
+	old := slow.acquire()
+	ids := slices.Collect(maps.Keys(want))
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	for range 3 {
+		wg.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if _, _, err := s.Get(ids[i%len(ids)], noLimit); err != nil || !s.Has(ids[i%len(ids)]) {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	joined(t, s, keepTwo)
+	close(stop)
+	wg.Wait()
+	for _, id := range ids {
+		if !late.Has(id) {
+			t.Fatalf("%s is not found by who did not look at the directory again", id)
+		}
+		if !slices.ContainsFunc(old.packs, func(p source) bool { _, ok := p.find(id); return ok }) {
+			t.Fatalf("%s is gone from an old view", id)
+		}
+	}
+	slow.release(old)
+	want.check(t, slow)
+}
+
+// What a killed join left is recognised by its objects.
+func TestJoinRemovesWhatIsElsewhere(t *testing.T) {
+	dir, want := promised(t, object.SHA1, 8)
+	pack := filepath.Join(dir, "objects", "pack")
+	kept := t.TempDir()
+	if err := os.CopyFS(kept, os.DirFS(pack)); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, filepath.Join(dir, "objects"), object.SHA1)
+	first := joined(t, s, JoinOptions{Above: 2, Keep: 1, Crowd: 100})
+	for _, name := range must(filepath.Glob(filepath.Join(kept, "*"))) {
+		if err := os.Rename(name, filepath.Join(pack, filepath.Base(name))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if res := joined(t, s, JoinOptions{Above: 2, Keep: 1, Crowd: 100}); res.Name != "" || res.Removed != 8 {
+		t.Errorf("join did %+v", res)
+	}
+	if names := packsIn(t, dir); suffixed(names, ".pack") != 1 || !slices.Contains(names, first.Name+".pack") {
+		t.Errorf("left are %v", names)
+	}
+	judged(t, dir, want)
+}
+
+// A damaged entry fails a join before anything is removed, and the next one leaves its pack out.
+func TestJoinLeavesDamageAlone(t *testing.T) {
+	dir, _ := promised(t, object.SHA1, 8)
+	names, err := joinable(filepath.Join(dir, "objects", "pack"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := names[3]
+	s := open(t, filepath.Join(dir, "objects"), object.SHA1)
+	data, err := os.ReadFile(bad + ".pack")
+	if err != nil {
+		t.Fatal(err)
+	}
+	data[onlyIn(t, s, bad, names)+5] ^= 1
+	if err := os.Remove(bad + ".pack"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(bad+".pack", data, 0o444); err != nil {
+		t.Fatal(err)
+	}
+	before := packsIn(t, dir)
+	o := JoinOptions{Above: 2, Keep: 1, Crowd: 100}
+	if res, err := s.Join(context.Background(), o); err == nil || res != (JoinResult{}) {
+		t.Fatalf("joined a damaged pack: %+v", res)
+	} else if classified(t, err); !slices.Equal(packsIn(t, dir), before) {
+		t.Errorf("files changed: %v", packsIn(t, dir))
+	}
+	if res := joined(t, s, o); res.Removed != 7 {
+		t.Errorf("second join did %+v", res)
+	}
+	if _, err := os.Stat(bad + ".pack"); err != nil {
+		t.Error(err)
+	}
+}
+
+// onlyIn gives the offset of an entry of a pack whose object is in no other.
+func onlyIn(t testing.TB, s *Store, path string, paths []string) int64 {
+	t.Helper()
+	var x *index
+	var others []candidate
+	for _, c := range s.candidates(paths) {
+		t.Cleanup(c.close)
+		if c.path == path {
+			x = c.idx
+		} else {
+			others = append(others, c)
+		}
+	}
+	for i := range x.n {
+		if !slices.ContainsFunc(others, func(c candidate) bool { _, ok := c.idx.lookup(x.name(i)); return ok }) {
+			return x.offset(i)
+		}
+	}
+	t.Fatal("all objects are elsewhere")
+	return 0
+}
+
+func TestJoinKeepsOutOfTheWay(t *testing.T) {
+	dir, _ := promised(t, object.SHA1, 6)
+	objects := filepath.Join(dir, "objects")
+	before := packsIn(t, dir)
+	s := open(t, objects, object.SHA1)
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"gc.pid": fmt.Sprintf("%d %s", os.Getpid(), host), "objects/maintenance.lock": "", "objects/pack/multi-pack-index.lock": "",
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if res := joined(t, s, keepTwo); res != (JoinResult{}) {
+			t.Errorf("with %s: %+v", name, res)
+		}
+		old := time.Now().Add(-2 * tidyingMost)
+		if err := os.Chtimes(path, old, old); err != nil {
+			t.Fatal(err)
+		}
+		if tidying(objects, time.Now()) {
+			t.Errorf("%s counts after its time", name)
+		}
+		os.Remove(path)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "gc.pid"), []byte("4194305 "+host), 0o644); err != nil { // above the largest there can be
+		t.Fatal(err)
+	}
+	if tidying(objects, time.Now()) {
+		t.Error("a dead process tidies")
+	}
+	unlock, err := disk.Lock(filepath.Join(objects, "info", "artifactfs-join.lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res := joined(t, s, keepTwo); res != (JoinResult{}) {
+		t.Errorf("beside another: %+v", res)
+	}
+	unlock()
+	ctx, cancel := context.WithCancel(context.Background())
+	o := keepTwo
+	pieces := 0
+	o.Pace = func(context.Context) error {
+		if pieces++; pieces == 8 {
+			cancel()
+		}
+		return ctx.Err()
+	}
+	if _, err := s.Join(ctx, o); err == nil {
+		t.Error("a cancelled join succeeded")
+	}
+	if after := packsIn(t, dir); !slices.Equal(before, after) {
+		t.Errorf("files were %v, are %v", before, after)
+	}
+}
+
+// Old packs wait for a git that found them before the new one was there.
+func TestJoinWaitsForRunningGit(t *testing.T) {
+	dir, want := promised(t, object.SHA1, 8)
+	cmd := exec.Command("git", "-C", dir, "cat-file", "--batch")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	r := bufio.NewReader(out)
+	ask := func(id string) {
+		fmt.Fprintln(in, id)
+		var typ string
+		var size int
+		line, err := r.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := fmt.Sscanf(line, id+" %s %d", &typ, &size); n != 2 {
+			t.Fatalf("%q: %v", line, err)
+		}
+		io.CopyN(io.Discard, r, int64(size)+1)
+	}
+	ask(slices.MinFunc(slices.Collect(maps.Keys(want)), object.ID.Compare).String())
+	before := packsIn(t, dir)
+	s := open(t, filepath.Join(dir, "objects"), object.SHA1)
+	ended := make(chan JoinResult)
+	go func() {
+		res, err := s.Join(context.Background(), keepTwo)
+		if err != nil {
+			t.Error(err)
+		}
+		ended <- res
+	}()
+	for deadline := time.Now().Add(time.Minute); suffixed(packsIn(t, dir), ".idx") <= 8; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no new pack")
+		}
+	}
+	for id := range want { // the list that git made at its start is good for all of them
+		ask(id.String())
+	}
+	after := packsIn(t, dir)
+	for _, name := range before {
+		if !slices.Contains(after, name) {
+			t.Errorf("%s went while git was running", name)
+		}
+	}
+	in.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	if res := <-ended; res.Removed < 6 {
+		t.Errorf("join did %+v", res)
+	}
+	judged(t, dir, want)
+}
+
+// An index over several packs goes before packs that it names.
+func TestJoinDropsMultiPackIndex(t *testing.T) {
+	dir, want := promised(t, object.SHA1, 8)
+	git(t, dir, nil, "multi-pack-index", "write")
+	s := open(t, filepath.Join(dir, "objects"), object.SHA1)
+	joined(t, s, keepTwo)
+	if names := packsIn(t, dir); slices.Contains(names, "multi-pack-index") {
+		t.Errorf("left are %v", names)
+	}
+	judged(t, dir, want)
+	git(t, dir, nil, "multi-pack-index", "write")
+	if err := dropMultiIndex(s.dir, []string{filepath.Join(s.dir, "pack-other")}); err != nil {
+		t.Fatal(err)
+	}
+	if names := packsIn(t, dir); !slices.Contains(names, "multi-pack-index") {
+		t.Error("an index of other packs went")
+	}
+}
+
+func TestChoose(t *testing.T) {
+	o := JoinOptions{Above: 5, Keep: 4}
+	for _, c := range []struct {
+		sizes []int64
+		left  int // the largest, as they are
+	}{
+		{[]int64{9, 8, 7, 6, 5}, 5},                         // few
+		{[]int64{1000, 1, 1, 1, 1, 1, 1, 1}, 1},             // the small ones alone
+		{[]int64{1000, 900, 800, 1, 1, 1, 1, 1}, 3},         // large ones stay
+		{[]int64{1000, 900, 800, 700, 1, 1, 1, 1, 1}, 0},    // but not too many of them
+		{[]int64{10000, 4000, 2000, 700, 300, 300, 1}, 0},   // one leads to the next
+		{[]int64{100000, 10000, 2000, 700, 300, 300, 1}, 2}, // up to what is twice of the others
+	} {
+		var packs []candidate
+		for _, size := range c.sizes {
+			packs = append(packs, candidate{size: size})
+		}
+		if got := choose(packs, o); len(packs)-len(got) != c.left {
+			t.Errorf("of %v %d are left as they are, want %d", c.sizes, len(packs)-len(got), c.left)
+		}
+	}
+}
+
+func TestParseStat(t *testing.T) {
+	const rest = " S 1 1 1 0 -1 4194304 100 0 0 0 0 0 0 0 20 0 1 0 1234 0 0"
+	if name, started, ok := parseStat([]byte("77 (git (a) b)" + rest)); name != "git (a) b" || started != 12340*time.Millisecond || !ok {
+		t.Errorf("%q, %v, %v", name, started, ok)
+	}
+	for _, bad := range []string{"", "77 git S 1", "77 (git", "77 (git) S 1", "77 (git)" + strings.Replace(rest, "1234", "-1", 1)} {
+		if _, _, ok := parseStat([]byte(bad)); ok {
+			t.Errorf("%q was read", bad)
+		}
+	}
+}

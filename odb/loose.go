@@ -1,0 +1,198 @@
+package odb
+
+import (
+	"bytes"
+	"compress/zlib"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// Loose reads the loose objects of an `objects` directory: a file each, named by its id, of which git makes one for what
+// is added or committed. Any number of goroutines may use it; it keeps nothing open.
+type Loose struct {
+	dir    string
+	format object.Format
+}
+
+// NewLoose gives the loose objects in dir, which need not exist.
+func NewLoose(dir string, f object.Format) *Loose { return &Loose{dir, f} }
+
+// Get gives an object's content, verified, like Store.Get.
+func (l *Loose) Get(id object.ID, limit int64) (t object.Type, content []byte, err error) {
+	err = l.open(id, func(r *looseReader) error {
+		if r.size > limit {
+			return tooLarge(r.size, limit)
+		}
+		t = r.typ
+		content, err = r.whole()
+		if err != nil {
+			return err
+		}
+		return verify(l.format, id, t, content)
+	})
+	if err != nil {
+		return 0, nil, err
+	}
+	return t, content, nil
+}
+
+// Size gives an object's type and size in bytes as its header states them, without reading its content.
+func (l *Loose) Size(id object.ID) (t object.Type, size int64, err error) {
+	err = l.open(id, func(r *looseReader) error {
+		t, size = r.typ, r.size
+		return nil
+	})
+	return t, size, err
+}
+
+// WriteTo writes an object's content to w, whatever its size, like Store.WriteTo.
+func (l *Loose) WriteTo(id object.ID, w io.Writer) error {
+	return l.open(id, func(r *looseReader) error {
+		sum := object.NewHasher(l.format, r.typ, r.size)
+		if err := r.stream(io.MultiWriter(w, sum)); err != nil {
+			return err
+		}
+		got, err := sum.Sum()
+		if err != nil {
+			return corrupt("%w", err)
+		}
+		if got != id {
+			return corrupt("it hashes to %s", got)
+		}
+		return nil
+	})
+}
+
+// open calls use with an object at the start of its content.
+func (l *Loose) open(id object.ID, use func(r *looseReader) error) error {
+	if id.Format() != l.format {
+		return fmt.Errorf("read loose object %s: %w", id, ErrNotFound)
+	}
+	name := id.String()
+	f, err := os.Open(filepath.Join(l.dir, name[:2], name[2:]))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = ErrNotFound
+	}
+	if err == nil {
+		defer f.Close()
+		var r *looseReader
+		if r, err = readLoose(f); err == nil {
+			err = use(r)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("read loose object %s: %w", id, err)
+	}
+	return nil
+}
+
+// looseReader reads one loose object: zlib data of "TYPE SIZE", a zero byte, and the content: git's object-file.c,
+// parse_loose_header.
+type looseReader struct {
+	typ  object.Type
+	size int64 // of the content, a claim
+
+	file readFault
+	zip  io.ReadCloser
+	rest []byte // of the content, read together with the header
+}
+
+// maxLooseHeader is what a type, a size, and what separates them take at most, in bytes.
+const maxLooseHeader = 32
+
+// readFault keeps the failure of a file apart from what zlib makes of it.
+type readFault struct {
+	r   io.Reader
+	err error
+}
+
+func (f *readFault) Read(p []byte) (int, error) {
+	n, err := f.r.Read(p)
+	if err != nil {
+		f.err = err
+	}
+	return n, err
+}
+
+func readLoose(file io.Reader) (*looseReader, error) {
+	r := &looseReader{file: readFault{r: file}}
+	var err error
+	if r.zip, err = zlib.NewReader(&r.file); err != nil {
+		return nil, r.fail(err)
+	}
+	head := make([]byte, maxLooseHeader)
+	n, err := io.ReadFull(r.zip, head)
+	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
+		return nil, r.fail(err)
+	}
+	text, rest, ok := bytes.Cut(head[:n], []byte{0})
+	if !ok {
+		return nil, corrupt("header %q without an end", head[:n])
+	}
+	r.rest = rest
+	word, size, _ := bytes.Cut(text, []byte{' '})
+	for _, t := range []object.Type{object.Commit, object.Tree, object.Blob, object.Tag} {
+		if t.String() == string(word) {
+			r.typ = t
+		}
+	}
+	r.size, err = strconv.ParseInt(string(size), 10, 64)
+	if r.typ == 0 || err != nil || len(size) == 0 || size[0] < '0' || size[0] > '9' || len(size) > 1 && size[0] == '0' {
+		return nil, corrupt("header %q", text)
+	}
+	return r, nil
+}
+
+// fail says what an error met while inflating means.
+func (r *looseReader) fail(err error) error { return diagnose(err, r.file.err) }
+
+// whole gives the content. What it allocates follows the bytes that come.
+func (r *looseReader) whole() ([]byte, error) {
+	var b bytes.Buffer
+	b.Grow(int(min(r.size, firstAlloc)))
+	if err := r.stream(&b); err != nil {
+		return nil, err
+	}
+	return append(make([]byte, 0, b.Len()), b.Bytes()...), nil
+}
+
+// stream writes the content to w and makes sure that it is as long as the header says.
+func (r *looseReader) stream(w io.Writer) error {
+	if int64(len(r.rest)) > r.size {
+		return corrupt("more data than the header claims")
+	}
+	in := io.MultiReader(bytes.NewReader(r.rest), r.zip)
+	for left := r.size; left > 0; {
+		n, err := io.CopyN(elsewhereWriter{w}, in, min(left, copyBuffer))
+		if left -= n; err != nil {
+			return r.fail(short(err))
+		}
+	}
+	var one [1]byte
+	n, err := io.ReadFull(r.zip, one[:]) // its end has a checksum
+	switch {
+	case n > 0:
+		return corrupt("more data than the header claims")
+	case err != io.EOF:
+		return r.fail(err)
+	}
+	return nil
+}
+
+// elsewhereWriter tells failures to write from those to read.
+type elsewhereWriter struct{ w io.Writer }
+
+func (w elsewhereWriter) Write(p []byte) (int, error) {
+	n, err := w.w.Write(p)
+	if err != nil {
+		err = elsewhere{err}
+	}
+	return n, err
+}
