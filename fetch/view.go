@@ -181,6 +181,12 @@ func (v *View) raw(ctx context.Context, id object.ID, path string, along func() 
 	if c, ok := v.store.content(id); ok {
 		return c, nil
 	}
+	if _, err := v.store.materialize(id); err != nil { // a pack for git brought it
+		return nil, err
+	}
+	if c, ok := v.store.content(id); ok {
+		return c, nil
+	}
 	return nil, fmt.Errorf("read %s: blob %s was evicted as it arrived: the cache is too small", path, id)
 }
 

@@ -1,0 +1,88 @@
+package promisor
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// maxWants bounds one question.
+const maxWants = 1 << 20
+
+// request is a command of the client.
+type request struct {
+	command string
+	wants   []object.ID
+	done    bool
+}
+
+// advertisement is what the server says first.
+func advertisement(f object.Format) []byte {
+	b := appendLine(nil, "version 2")
+	b = appendLine(b, "agent=artifactfs")
+	b = appendLine(b, "ls-refs")
+	b = appendLine(b, "fetch=shallow filter")
+	b = appendLine(b, "object-format="+f.String())
+	return appendFlush(b)
+}
+
+// readRequest reads one command; io.EOF says that the client has no more.
+func readRequest(r *bufio.Reader, f object.Format) (request, error) {
+	var q request
+	for first := true; ; first = false {
+		kind, line, err := readPacket(r)
+		switch {
+		case err == io.EOF && first, err == nil && kind == packetFlush && first:
+			return q, io.EOF
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+			return q, fmt.Errorf("%w: cut off in a request", errProtocol)
+		case err != nil:
+			return q, err
+		case kind == packetFlush:
+			return q, nil
+		case kind == packetDelim:
+			continue
+		}
+		key, value, _ := strings.Cut(line, " ")
+		switch {
+		case first:
+			var ok bool
+			if q.command, ok = strings.CutPrefix(line, "command="); !ok {
+				return q, fmt.Errorf("%w: request begins with %.80q", errProtocol, line)
+			}
+		case key == "want":
+			id, err := object.ParseID(value)
+			if err != nil || id.Format() != f || len(q.wants) == maxWants {
+				return q, fmt.Errorf("%w: want %.80q", errProtocol, value)
+			}
+			q.wants = append(q.wants, id)
+		case line == "done":
+			q.done = true
+		}
+		// All else says how a pack should be, and ours is empty, or what the client has, which we can see.
+	}
+}
+
+// emptyPack is a pack without objects, as a packfile section: what was wanted lies where git looks for it by now.
+func emptyPack(f object.Format, done bool) []byte {
+	var b []byte
+	if !done {
+		b = appendLine(b, "acknowledgments")
+		b = appendLine(b, "ready")
+		b = append(b, "0001"...)
+	}
+	b = appendLine(b, "packfile")
+	var head [12]byte
+	copy(head[:], "PACK")
+	binary.BigEndian.PutUint32(head[4:], 2)
+	sum := f.New()
+	sum.Write(head[:])
+	pack := sum.Sum(append([]byte{1}, head[:]...)) // 1: the side band of data
+	b = fmt.Appendf(b, "%04x", len(pack)+4)
+	return appendFlush(append(b, pack...))
+}

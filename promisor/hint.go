@@ -1,0 +1,166 @@
+package promisor
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Hint says what git commands stand behind a question: the nearest first. It comes from outside and may be anything.
+type Hint struct {
+	Commands []Command `json:"commands"`
+}
+
+// Command is a running git command.
+type Command struct {
+	Process string   `json:"process"` // tells processes apart, also later ones of the same number
+	Args    []string `json:"args"`
+	Dir     string   `json:"dir"`    // where it runs, which is the top of the working tree for most commands
+	Prefix  string   `json:"prefix"` // where it was started, below Dir: empty, or with a slash at its end
+	GitDir  string   `json:"gitdir"` // as its environment names it; mostly empty
+	Index   string   `json:"index"`  // the same of the index
+}
+
+const (
+	maxHint      = 4 << 20 // bytes
+	maxAncestors = 32
+	maxCommands  = 6
+)
+
+// ancestors looks for git commands among the ancestors of a process. The `git fetch` that asks us is none of them.
+func ancestors(pid int) Hint {
+	var h Hint
+	var child process
+	for range maxAncestors {
+		p, err := readProcess(pid)
+		if err != nil || pid <= 1 {
+			break
+		}
+		if p.isGit() && !p.isOurFetch() && len(h.Commands) < maxCommands {
+			c := Command{Process: fmt.Sprintf("%d-%s", pid, p.start), Args: p.args, Dir: p.dir}
+			// What git sets for its children tells more than what it was started with.
+			c.Prefix, c.GitDir, c.Index = child.env["GIT_PREFIX"], p.env["GIT_DIR"], child.env["GIT_INDEX_FILE"]
+			h.Commands = append(h.Commands, c)
+		}
+		child, pid = p, p.parent
+	}
+	return h
+}
+
+// process is what /proc tells of a process: proc(5).
+type process struct {
+	parent int
+	start  string // in clock ticks since boot
+	args   []string
+	dir    string
+	env    map[string]string
+}
+
+func readProcess(pid int) (process, error) {
+	var p process
+	dir := filepath.Join("/proc", strconv.Itoa(pid))
+	stat, err := os.ReadFile(filepath.Join(dir, "stat"))
+	if err != nil {
+		return p, err
+	}
+	// The name in parentheses may hold anything; the fields behind it count from the third.
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(fields) < 20 {
+		return p, fmt.Errorf("read %s/stat: %d fields", dir, len(fields))
+	}
+	if p.parent, err = strconv.Atoi(fields[1]); err != nil {
+		return p, fmt.Errorf("read %s/stat: %w", dir, err)
+	}
+	p.start = fields[19]
+	// What follows is not ours to read if another user runs it; then there is less of a hint.
+	line, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+	p.args = strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00")
+	p.dir, _ = os.Readlink(filepath.Join(dir, "cwd"))
+	environ, _ := os.ReadFile(filepath.Join(dir, "environ"))
+	p.env = map[string]string{}
+	for v := range strings.SplitSeq(string(environ), "\x00") {
+		if name, value, ok := strings.Cut(v, "="); ok && strings.HasPrefix(name, "GIT_") {
+			p.env[name] = value
+		}
+	}
+	return p, nil
+}
+
+func (p process) isGit() bool {
+	name := filepath.Base(p.args[0])
+	return name == "git" || strings.HasPrefix(name, "git-")
+}
+
+// isOurFetch knows the command by which git asks a promisor remote (promisor-remote.c, fetch_objects).
+func (p process) isOurFetch() bool {
+	name, _ := subcommand(p.args)
+	if name != "fetch" {
+		return false
+	}
+	for _, a := range p.args {
+		if a == "--stdin" {
+			return true
+		}
+	}
+	return false
+}
+
+// subcommand names a git command and gives its arguments, without git's own options.
+func subcommand(args []string) (name string, rest []string) {
+	if len(args) == 0 {
+		return "", nil
+	}
+	if base := filepath.Base(args[0]); strings.HasPrefix(base, "git-") {
+		return base[len("git-"):], args[1:]
+	}
+	for i := 1; i < len(args); i++ {
+		switch a := args[i]; a {
+		case "-C", "-c", "--git-dir", "--work-tree", "--namespace", "--super-prefix", "--config-env", "--attr-source":
+			i++
+		default:
+			if !strings.HasPrefix(a, "-") {
+				return a, args[i+1:]
+			}
+		}
+	}
+	return "", nil
+}
+
+// writeHint sends a hint ahead of the dialogue: its length in four bytes, big-endian, and JSON.
+func writeHint(w io.Writer, h Hint) error {
+	text, err := json.Marshal(h)
+	if err != nil || len(text) > maxHint {
+		text = []byte("{}")
+	}
+	_, err = w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...))
+	return err
+}
+
+func readHint(r io.Reader) (Hint, error) {
+	var h Hint
+	var size [4]byte
+	if _, err := io.ReadFull(r, size[:]); err != nil {
+		return h, fmt.Errorf("read hint: %w", err)
+	}
+	n := binary.BigEndian.Uint32(size[:])
+	if n > maxHint {
+		return h, fmt.Errorf("read hint: %d bytes", n)
+	}
+	text, err := io.ReadAll(io.LimitReader(r, int64(n)))
+	if err == nil && len(text) < int(n) {
+		err = io.ErrUnexpectedEOF
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &h)
+	}
+	if err != nil {
+		return Hint{}, fmt.Errorf("read hint: %w", err)
+	}
+	return h, nil
+}

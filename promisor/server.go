@@ -1,0 +1,181 @@
+package promisor
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// questionTime bounds one question; downloads have bounds of their own, which are shorter where nothing moves.
+const questionTime = 15 * time.Minute
+
+// Provider brings objects to where git reads them; fetch.Store is one.
+type Provider interface {
+	Format() object.Format
+	// Missing gives those of ids that lie in no pack that git borrows.
+	Missing(ids []object.ID) []object.ID
+	// Provide has the wanted objects in such packs when it returns, and tries the same with blobs along.
+	Provide(ctx context.Context, wanted, along []object.ID) error
+}
+
+// Server answers the questions about one git directory until Close.
+type Server struct {
+	gitDir   string
+	provider Provider
+	log      *zap.Logger
+	listener *net.UnixListener
+	oracle   *oracle
+	cancel   context.CancelFunc
+	wg       sync.WaitGroup
+}
+
+// Serve answers questions about the git directory from now on.
+func Serve(gitDir string, p Provider, log *zap.Logger) (*Server, error) {
+	s := &Server{gitDir: gitDir, provider: p, log: log}
+	if err := s.listen(); err != nil {
+		return nil, fmt.Errorf("serve missing objects of %s: %w", gitDir, err)
+	}
+	var err error
+	if s.oracle, err = newOracle(gitDir, p, log); err != nil {
+		s.listener.Close()
+		return nil, fmt.Errorf("serve missing objects of %s: %w", gitDir, err)
+	}
+	var ctx context.Context
+	ctx, s.cancel = context.WithCancel(context.Background())
+	s.wg.Go(func() { s.accept(ctx) })
+	return s, nil
+}
+
+// listen takes the place of a server that died. The socket belongs to who owns the git directory, as all in it does.
+func (s *Server) listen() error {
+	path := filepath.Join(s.gitDir, socketName)
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	name, done, err := socketPath(s.gitDir)
+	if err != nil {
+		return err
+	}
+	defer done()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
+	if err != nil {
+		return err
+	}
+	l.SetUnlinkOnClose(false) // its name may be valid no more
+	err = os.Chmod(path, 0o600)
+	if info, statErr := os.Stat(s.gitDir); err == nil && statErr == nil && os.Geteuid() == 0 {
+		owner := info.Sys().(*syscall.Stat_t)
+		err = os.Chown(path, int(owner.Uid), int(owner.Gid))
+	}
+	if err != nil {
+		l.Close()
+		return err
+	}
+	s.listener = l
+	return nil
+}
+
+// Close ends all questions and waits for them; git asks the origin from now on.
+func (s *Server) Close() error {
+	s.cancel()
+	os.Remove(filepath.Join(s.gitDir, socketName))
+	err := s.listener.Close()
+	s.wg.Wait()
+	return errors.Join(err, s.oracle.close())
+}
+
+func (s *Server) accept(ctx context.Context) {
+	for {
+		conn, err := s.listener.AcceptUnix()
+		if err != nil {
+			if ctx.Err() == nil {
+				s.log.Error("no more questions of git are answered", zap.Error(err))
+			}
+			return
+		}
+		s.wg.Go(func() {
+			defer conn.Close()
+			defer context.AfterFunc(ctx, func() { conn.Close() })()
+			if err := s.converse(ctx, conn); err != nil && ctx.Err() == nil {
+				s.log.Warn("answer git", zap.String("git", s.gitDir), zap.Error(err))
+			}
+		})
+	}
+}
+
+// converse is the dialogue with one asker.
+func (s *Server) converse(ctx context.Context, conn net.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, questionTime)
+	defer cancel()
+	r := bufio.NewReader(conn)
+	hint, err := readHint(r)
+	if err != nil {
+		return err
+	}
+	format := s.provider.Format()
+	if _, err := conn.Write(advertisement(format)); err != nil {
+		return fmt.Errorf("advertise: %w", err)
+	}
+	requests := make(chan request)
+	var readErr error
+	go func() { // ends with the connection; reading on is how we learn that the asker is gone
+		defer close(requests)
+		for {
+			q, err := readRequest(r, format)
+			if err != nil {
+				if err != io.EOF {
+					readErr = err
+				}
+				cancel()
+				return
+			}
+			select {
+			case requests <- q:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	for q := range requests {
+		if _, err := conn.Write(s.answer(ctx, hint, q)); err != nil {
+			return nil // git was interrupted
+		}
+	}
+	return readErr
+}
+
+func (s *Server) answer(ctx context.Context, hint Hint, q request) []byte {
+	switch q.command {
+	case "ls-refs":
+		return appendFlush(nil)
+	case "fetch":
+		if err := s.bring(ctx, hint, q.wants); err != nil {
+			return errorPacket(err.Error())
+		}
+		return emptyPack(s.provider.Format(), q.done)
+	}
+	return errorPacket(fmt.Sprintf("unknown command %.80q", q.command))
+}
+
+// bring has what git wants, and what it is going to want, where git looks for it.
+func (s *Server) bring(ctx context.Context, hint Hint, wants []object.ID) error {
+	start := time.Now()
+	along := s.oracle.predict(ctx, hint, wants)
+	predicted := time.Since(start)
+	err := s.provider.Provide(ctx, wants, along)
+	s.log.Debug("question of git", zap.Any("commands", hint.Commands), zap.Int("wants", len(wants)), zap.Int("along", len(along)),
+		zap.Duration("predicted", predicted), zap.Duration("took", time.Since(start)), zap.Error(err))
+	return err
+}
