@@ -43,6 +43,9 @@ func (r Reader) Xattr(n Node, name string) ([]byte, bool) { return r.t.Xattr(n, 
 // Xattrs gives the names of a node's extended attributes.
 func (r Reader) Xattrs(n Node) []string { return r.t.Xattrs(n) }
 
+// EachInode emits every inode until emit returns false.
+func (r Reader) EachInode(emit func(Inode) bool) { r.t.EachInode(emit) }
+
 // Lookups is how often the kernel was told of an own node.
 func (r Reader) Lookups(n Node) uint64 { return r.t.Lookups(n) }
 

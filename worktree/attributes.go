@@ -180,7 +180,8 @@ func (t *Tree) knownSize(n Node) int64 {
 }
 
 func (t *Tree) blob(n Node, r *record) Blob {
-	return Blob{r.objectID(), t.table.path(n), r.kind == kindSymlink}
+	tree := t.table.rec(t.table.treeOf(n)).objectID()
+	return Blob{ID: r.objectID(), Path: t.table.path(n), Link: r.kind == kindSymlink, Tree: tree}
 }
 
 // SetAttr changes attributes. What it gives may lack a size: to change others it is not asked for.

@@ -15,7 +15,7 @@ import (
 // the first record of which power loss may have taken pages, lossy, are cut; maxNode: none may.
 func (t *table) check(root object.ID, lossy uint64) error {
 	h := t.header()
-	if h.magic != tableHeader.magic || h.version != tableHeader.version || h.size != tableHeader.size {
+	if h.magic != tableHeader.magic || h.version < versionOneTree || h.version > versionRoots || h.size != tableHeader.size {
 		return fmt.Errorf("header %q version %d: %w", h.magic, h.version, ErrTable)
 	}
 	r := t.rec(Root)
@@ -25,8 +25,15 @@ func (t *table) check(root object.ID, lossy uint64) error {
 	if r.kind != kindDir || r.name != 0 || r.objectID() != root {
 		return fmt.Errorf("table is of tree %s, want %s: %w", r.objectID(), root, ErrTable)
 	}
+	if err := t.checkRoots(lossy); err != nil {
+		return err
+	}
 	blocks := []block{{Root, 1}}
-	for queue := []Node{Root}; len(queue) > 0; queue = queue[1:] {
+	queue := []Node{Root}
+	for _, n := range t.roots {
+		blocks, queue = append(blocks, block{n, 1}), append(queue, n)
+	}
+	for ; len(queue) > 0; queue = queue[1:] {
 		dir := queue[0]
 		b, ok := t.rec(dir).block()
 		if !ok {
@@ -95,7 +102,7 @@ func (t *table) adopt(blocks []block, lossy uint64) error {
 	}
 	t.next.Store(uint64(next))
 	t.nodes.Store(int64(nodes))
-	t.dirs.Store(int64(len(blocks) - 1))
+	t.dirs.Store(int64(len(blocks) - 1 - len(t.roots)))
 	return nil
 }
 

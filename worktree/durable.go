@@ -35,6 +35,7 @@ func (t *table) sync() error {
 	defer t.syncing.Unlock()
 	t.append.Lock()
 	next := t.next.Load() // published: add stores the place of its block before it gives append free
+	root := t.header().root
 	t.append.Unlock()
 	if next == t.synced {
 		return nil
@@ -45,7 +46,8 @@ func (t *table) sync() error {
 		}
 	}
 	t.synced = next
-	t.header().synced = next // on disk with the next sync: until then it says too little, which is never wrong
+	// On disk with the next sync: until then they say too little, which is never wrong.
+	t.header().synced, t.header().rootSynced = next, root
 	return nil
 }
 

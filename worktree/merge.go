@@ -17,6 +17,7 @@ type upper interface {
 	Target(n Node) (string, bool)
 	Xattr(n Node, name string) ([]byte, bool)
 	Xattrs(n Node) []string
+	EachInode(emit func(overlay.Inode) bool)
 }
 
 // merged is the working tree at one moment: the base tree with the overlay above it. It is valid within the view or
@@ -103,7 +104,7 @@ func (m merged) within(dir, n Node) bool {
 			return false
 		}
 		in, ok := m.inode(dir)
-		if !ok {
+		if !ok || in.Parent == dir {
 			return false
 		}
 		dir = in.Parent
@@ -122,7 +123,7 @@ func (m merged) path(n Node) (string, bool) {
 			break
 		}
 		in, ok := m.inode(n)
-		if !ok {
+		if !ok || in.Parent == n { // the root of another tree, in which nothing has a place
 			return "", false
 		}
 		name, ok := m.name(n, in.Parent)
@@ -141,12 +142,13 @@ func (m merged) path(n Node) (string, bool) {
 	return b.String(), n == Root
 }
 
-// name gives a name that a node has in a directory. Nodes do not know their names, so those that are not at their
-// place in the base are searched for.
+// name gives a name that a node has in a directory. Nodes do not know their names, so those that do not have the one
+// they had in their tree are searched for.
 func (m merged) name(n, dir Node) (name string, ok bool) {
-	if r, base := m.tree.table.record(n); base && Node(r.parent) == dir {
+	if r, base := m.tree.table.record(n); base {
 		name = m.tree.table.name(r)
-		if at, p := m.Entry(dir, name); p == overlay.Unknown || p == overlay.Present && at == n {
+		at, p := m.Entry(dir, name)
+		if p == overlay.Unknown && Node(r.parent) == dir || p == overlay.Present && at == n {
 			return name, true
 		}
 	}
@@ -171,6 +173,7 @@ func (nothing) Entries(Node) (present, hidden int) { return 0, 0 }
 func (nothing) Target(Node) (string, bool)         { return "", false }
 func (nothing) Xattr(Node, string) ([]byte, bool)  { return nil, false }
 func (nothing) Xattrs(Node) []string               { return nil }
+func (nothing) EachInode(func(overlay.Inode) bool) {}
 
 var (
 	_ upper = overlay.Reader{}

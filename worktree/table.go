@@ -26,6 +26,8 @@ import (
 // Power loss may take any page that was not synced. The table is synced before a log that names its nodes is
 // (table.sync), and says itself how far it is synced: behind that, blocks that did not reach the disk are forgotten
 // together with what is below them (check.go). Their numbers are not used again, so that the records have gaps.
+//
+// Besides the base tree's root there may be roots of other trees (roots.go), whose nodes are handed out like the base's.
 type table struct {
 	records, names *region
 
@@ -34,6 +36,7 @@ type table struct {
 
 	append   sync.Mutex // held to add a block: memory copies and growth of the files, never while asking a Source
 	nextName uint64     // guarded by append: the first free byte of names
+	roots    []Node     // guarded by append: the further roots, the latest first
 
 	syncing sync.Mutex // held to sync: nothing but disk is waited for under it, and append is taken for a moment
 	synced  uint64     // guarded by syncing: next, when all before it was synced
@@ -59,10 +62,17 @@ type header struct {
 	size    uint32   // of a record
 	boot    [16]byte // which run of the host's kernel wrote to it last
 	synced  uint64   // records that are on disk, at least
-	_       [24]byte
+	// The latest of the further roots, as the table has it and as it had it when it was synced; 0: there is none.
+	root, rootSynced uint32
+	_                [16]byte
 }
 
-var tableHeader = header{magic: [8]byte{'A', 'F', 'S', 'n', 'o', 'd', 'e', 's'}, version: 2, size: recordSize}
+var tableHeader = header{magic: [8]byte{'A', 'F', 'S', 'n', 'o', 'd', 'e', 's'}, version: versionRoots, size: recordSize}
+
+const (
+	versionOneTree = 2 // there are no further roots
+	versionRoots   = 3
+)
 
 const (
 	recordSize = 64
@@ -241,10 +251,10 @@ func (t *table) name(r *record) string {
 	return unsafe.String(&t.names.at(r.name>>8, n)[0], int(n))
 }
 
-// path gives the path of a published node, relative to the root.
+// path gives the path of a published node, relative to the root of its tree.
 func (t *table) path(n Node) string {
 	size := 0
-	for at := n; at != Root; at = Node(t.rec(at).parent) {
+	for at := n; !t.isRoot(at); at = Node(t.rec(at).parent) {
 		size += int(t.rec(at).name&maxName) + 1
 	}
 	if size == 0 {
@@ -252,7 +262,7 @@ func (t *table) path(n Node) string {
 	}
 	b := make([]byte, size-1)
 	end := len(b)
-	for at := n; at != Root; at = Node(t.rec(at).parent) {
+	for at := n; !t.isRoot(at); at = Node(t.rec(at).parent) {
 		name := t.name(t.rec(at))
 		end -= len(name)
 		copy(b[end:], name)

@@ -56,8 +56,9 @@ const Root Node = 1
 // Blob is a blob where the mount shows it: how a file's content looks may depend on its path (attributes).
 type Blob struct {
 	ID   object.ID
-	Path string // relative to the mount's root, without a leading slash
-	Link bool   // it is a symbolic link's target
+	Path string    // relative to the mount's root, without a leading slash
+	Link bool      // it is a symbolic link's target
+	Tree object.ID // the root tree that has it there, whose attributes count
 }
 
 // Content is a blob's content, readable until Release.
@@ -189,13 +190,15 @@ func (t *Tree) Close() error {
 // Recovery says what Open found and mended.
 func (t *Tree) Recovery() overlay.Recovery { return t.recovery }
 
-// Changed is how many paths differ from the base tree.
+// Changed is how many paths differ from the base tree. One that is as it was, but younger, does not.
 func (t *Tree) Changed() int64 {
 	if t.layer == nil || !t.gate.enter() {
 		return 0
 	}
 	defer t.gate.leave()
-	return t.layer.Changed()
+	changed := t.layer.Changed()
+	t.view(func(m merged) { changed -= m.younger() })
+	return max(0, changed)
 }
 
 // Stats says how large the overlay is.

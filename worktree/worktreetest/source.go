@@ -47,7 +47,8 @@ type Source struct {
 
 	trees map[object.ID][]object.TreeEntry
 	blobs map[object.ID]File
-	ids   map[string]object.ID // of files and directories by path
+	ids   map[string]object.ID               // of files and directories of the first tree by path
+	all   map[object.ID]map[string]object.ID // the same of every tree, by its root
 
 	mu      sync.Mutex
 	rules   map[object.ID]Rule
@@ -62,9 +63,17 @@ var _ worktree.Source = (*Source)(nil)
 // New makes a source of files by slash-separated path.
 func New(files map[string]File) *Source {
 	s := &Source{
-		trees: make(map[object.ID][]object.TreeEntry), blobs: make(map[object.ID]File), ids: make(map[string]object.ID),
+		trees: make(map[object.ID][]object.TreeEntry), blobs: make(map[object.ID]File), all: make(map[object.ID]map[string]object.ID),
 		rules: make(map[object.ID]Rule), known: make(map[object.ID]bool), calls: make(map[string]int), waiting: make(map[object.ID]int),
 	}
+	s.Root = s.Add(files)
+	s.ids = s.all[s.Root]
+	return s
+}
+
+// Add adds another tree of files and gives its root.
+func (s *Source) Add(files map[string]File) (root object.ID) {
+	ids := make(map[string]object.ID)
 	dirs := map[string][]object.TreeEntry{"": nil}
 	for path, f := range files {
 		if f.Mode == 0 {
@@ -80,13 +89,14 @@ func New(files map[string]File) *Source {
 		if f.OnDisk != nil || f.Size != 0 {
 			e.ID = hash(object.Blob, "content of "+path)
 		}
-		s.blobs[e.ID], s.ids[path] = f, e.ID
+		s.blobs[e.ID], ids[path] = f, e.ID
 		dir := addParents(dirs, path)
 		e.Name = path[strings.LastIndexByte(path, '/')+1:]
 		dirs[dir] = append(dirs[dir], e)
 	}
-	s.Root = s.build(dirs)
-	return s
+	root = s.build(dirs, ids)
+	s.all[root] = ids
+	return root
 }
 
 // addParents makes sure that every directory above path is there, and gives the nearest.
@@ -101,7 +111,7 @@ func addParents(dirs map[string][]object.TreeEntry, path string) string {
 }
 
 // build makes the trees, the deepest first, and gives the root's id.
-func (s *Source) build(dirs map[string][]object.TreeEntry) object.ID {
+func (s *Source) build(dirs map[string][]object.TreeEntry, ids map[string]object.ID) object.ID {
 	paths := make([]string, 0, len(dirs))
 	for path := range dirs {
 		paths = append(paths, path)
@@ -115,14 +125,14 @@ func (s *Source) build(dirs map[string][]object.TreeEntry) object.ID {
 			fmt.Fprintf(&content, "%o %s\x00%s", uint32(e.Mode), e.Name, e.ID.Bytes())
 		}
 		id := hash(object.Tree, content.String())
-		s.trees[id], s.ids[path] = entries, id
+		s.trees[id], ids[path] = entries, id
 		if path != "" {
 			i := strings.LastIndexByte(path, '/')
 			dir := path[:max(i, 0)]
 			dirs[dir] = append(dirs[dir], object.TreeEntry{Name: path[i+1:], Mode: object.ModeDir, ID: id})
 		}
 	}
-	return s.ids[""]
+	return ids[""]
 }
 
 func gitName(e object.TreeEntry) string {
@@ -231,7 +241,7 @@ func (s *Source) Size(ctx context.Context, b worktree.Blob) (int64, error) {
 
 func (s *Source) size(b worktree.Blob) (int64, error) {
 	f, ok := s.blobs[b.ID]
-	if !ok || s.ids[b.Path] != b.ID || b.Link != (f.Mode == object.ModeSymlink) {
+	if !ok || s.all[b.Tree][b.Path] != b.ID || b.Link != (f.Mode == object.ModeSymlink) {
 		return 0, fmt.Errorf("no blob %s at %q", b.ID, b.Path)
 	}
 	s.mu.Lock()
