@@ -1,0 +1,236 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// scenario is what is done to both sides.
+type scenario struct {
+	name   string // its row in doc/compatibility.md
+	steps  string // a step each line
+	why    string // in the table: why the figures are what they are
+	warm   bool   // everything is hydrated before
+	own    bool   // the server's repository is changed
+	online bool   // it talks to the server in the clone, too
+	ref    string // what is mounted; "": the default branch
+	// Bounds instead of exact figures, where these depend on time. 0: exact.
+	requests, blobs int
+}
+
+func (s scenario) lines() []string { return strings.Split(strings.Trim(s.steps, "\n"), "\n") }
+
+// pair is a mount and a clone at the same starting point. It has a state directory, and so a daemon and a cache, of its
+// own, and the server knows its repository by a name of its own: what it costs can be counted.
+type pair struct {
+	x            *gitFixture
+	w            *world // of the pair: only for commands
+	repo         string // on the server
+	mount, clone *gitSide
+	id           string
+	args         []string // of the mount
+}
+
+// pair prepares for a scenario. It may be called from any goroutine.
+func (x *gitFixture) pair(s scenario) (*pair, error) {
+	n := x.made.Add(1)
+	root := filepath.Join(x.w.root, fmt.Sprintf("p%d", n))
+	p := &pair{x: x, repo: fmt.Sprintf("s%d.git", n), w: &world{root: root, state: filepath.Join(root, "state"), env: x.env}}
+	server := filepath.Join(x.w.repos, p.repo)
+	url := x.server.URL(p.repo)
+	side := func(name string) *gitSide {
+		g := &gitSide{name: name, home: filepath.Join(root, name), server: server, url: url, env: x.env}
+		g.gitDir = filepath.Join(g.top(), ".git")
+		return g
+	}
+	p.mount, p.clone = side("mount"), side("clone")
+	if err := errors.Join(os.Mkdir(root, 0o755), p.serve(s.own), p.clone.checkOut(x, s.ref)); err != nil {
+		return nil, err
+	}
+	if x.clones {
+		p.mount.name = "other clone"
+		return p, p.mount.checkOut(x, s.ref)
+	}
+	p.args = []string{"--history", "full", "--wait", "git", "--prefetch", "none"}
+	if s.warm {
+		p.args = []string{"--history", "full", "--wait", "all", "--prefetch", "all"}
+	}
+	if s.ref != "" {
+		p.args = append(p.args, "--ref", s.ref)
+	}
+	return p, errors.Join(os.Mkdir(p.mount.home, 0o755), p.again())
+}
+
+// serve gives the fixture the pair's name: a copy if it will be changed.
+func (p *pair) serve(own bool) error {
+	if !own {
+		return os.Symlink(filepath.Base(p.x.repo), p.clone.server)
+	}
+	if err := os.RemoveAll(p.clone.server); err != nil {
+		return err
+	}
+	return copyTree(p.x.repo, p.clone.server)
+}
+
+// checkOut makes a clone from the template: as if it came from the side's URL, and with an index that knows the copies.
+func (g *gitSide) checkOut(x *gitFixture, ref string) error {
+	if err := copyTree(x.template, g.home); err != nil {
+		return err
+	}
+	lines := []string{"git config remote.origin.url " + g.url,
+		fmt.Sprintf("test ! -d .git/logs || find .git/logs -type f -exec sed -i 's#%s#%s#' {} +", x.server.URL(filepath.Base(x.repo)), g.url),
+		"git update-index -q --refresh"}
+	if ref != "" {
+		lines = append(lines, "git checkout -q "+ref)
+	}
+	for _, line := range lines {
+		a, err := g.step(0, line)
+		if err == nil && a.code != 0 {
+			err = fmt.Errorf("exit code %d: %s", a.code, a.stderr)
+		}
+		if err != nil {
+			return fmt.Errorf("make clone: %s: %w", line, err)
+		}
+	}
+	return nil
+}
+
+// afs runs the binary for the pair.
+func (p *pair) afs(args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), commandTime)
+	defer cancel()
+	cmd := p.w.command(ctx, args...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("artifactfs %q: %w: %s", args, err, &stderr)
+	}
+	return string(out), nil
+}
+
+// again mounts, for the first time or once more.
+func (p *pair) again() error {
+	out, err := p.afs(append([]string{"mount", p.mount.url, p.mount.top(), "--json"}, p.args...)...)
+	if err != nil {
+		return err
+	}
+	var m control.MountReply
+	if err := json.Unmarshal([]byte(out), &m); err != nil {
+		return fmt.Errorf("mount printed %q: %w", out, err)
+	}
+	p.id = m.ID
+	p.mount.gitDir = filepath.Join(p.w.state, "mounts", m.ID, "git")
+	return p.quiet()
+}
+
+// quiet waits until nothing is under way for the mount.
+func (p *pair) quiet() error {
+	if p.x.clones {
+		return nil
+	}
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		_, _, before := p.x.asked(p.repo)
+		out, err := p.afs("status", p.mount.top(), "--json")
+		if err != nil {
+			return err
+		}
+		var s control.MountStatus
+		if err := json.Unmarshal([]byte(out), &s); err != nil {
+			return fmt.Errorf("status printed %q: %w", out, err)
+		}
+		requests, _, over := p.x.asked(p.repo)
+		if s.Queue == (control.QueueStatus{}) && requests == before && over == before {
+			return nil
+		}
+	}
+	return fmt.Errorf("waited %s in vain until %s is quiet", patience, p.mount.top())
+}
+
+// cost is what a scenario made the mount ask the server for.
+type cost struct{ requests, blobs int }
+
+// do runs steps on both sides and compares. The sides run at the same time, unless the clone too talks to the server,
+// or changes it.
+func (p *pair) do(s scenario) (cost, error) {
+	var c cost
+	var onMount, onClone left
+	clone := func() { onClone = leave(p.clone, s) }
+	var both sync.WaitGroup
+	if !s.own && !s.online {
+		both.Go(clone)
+	}
+	requests, blobs, _ := p.x.asked(p.repo)
+	onMount = leave(p.mount, s, func() error {
+		err := p.quiet()
+		c.requests, c.blobs, _ = p.x.asked(p.repo)
+		c.requests -= requests
+		c.blobs -= blobs
+		return err
+	})
+	both.Wait()
+	if s.own { // as it was, for the other side
+		if err := p.serve(true); err != nil {
+			return c, err
+		}
+	}
+	if s.own || s.online {
+		clone()
+	}
+	if err := errors.Join(onMount.err, onClone.err); err != nil {
+		return c, err
+	}
+	return c, errors.Join(sameAnswers(onMount.answers, onClone.answers), sameState(onMount.state, onClone.state))
+}
+
+// left is what a scenario said and left behind on one side.
+type left struct {
+	answers []answer
+	state   gitState
+	err     error
+}
+
+// leave runs a scenario on a side, then whatever is to be done before its state is looked at.
+func leave(g *gitSide, s scenario, then ...func() error) left {
+	var l left
+	l.answers, l.err = g.run(s.lines())
+	for _, f := range then {
+		if l.err == nil {
+			l.err = f()
+		}
+	}
+	if l.err == nil {
+		l.state, l.err = g.state()
+	}
+	return l
+}
+
+// log is the end of what the daemon logged.
+func (p *pair) log() []byte {
+	log, _ := os.ReadFile(p.w.logFile())
+	return log[max(0, len(log)-4<<10):]
+}
+
+// end takes the pair away, with all that was done to it.
+func (p *pair) end() error {
+	var err error
+	if !p.x.clones {
+		_, err = p.afs("unmount", p.mount.top(), "--discard")
+	}
+	for deadline := time.Now().Add(patience); len(daemonsBelow(p.w.root)) > 0; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			return errors.Join(err, fmt.Errorf("the daemon of %s does not end", p.w.root))
+		}
+	}
+	return errors.Join(err, os.RemoveAll(p.w.root), os.RemoveAll(p.clone.server))
+}

@@ -1,0 +1,74 @@
+package integration
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// gitScenarios are all scenarios that begin with the fixture, by what they are about.
+var gitScenarios = []struct {
+	about     string
+	scenarios []scenario
+}{
+	{"Looking", lookScenarios},
+	{"Changing", changeScenarios},
+	{"Branches", branchScenarios},
+	{"Repositories", repoScenarios},
+	{"Empty repositories", emptyScenarios},
+}
+
+// chosen keeps the scenarios whose names match AFS_SCENARIO.
+func chosen(all []scenario) []scenario {
+	re := regexp.MustCompile(os.Getenv("AFS_SCENARIO"))
+	return slices.DeleteFunc(slices.Clone(all), func(s scenario) bool { return !re.MatchString(s.name) })
+}
+
+// runScenarios runs each as a test of its own, some at a time, and gives what they cost.
+func (x *gitFixture) runScenarios(t *testing.T, about string, scenarios []scenario) []cost {
+	t.Helper()
+	costs := make([]cost, len(scenarios))
+	t.Run(about, func(t *testing.T) {
+		for i, s := range scenarios {
+			t.Run(s.name, func(t *testing.T) {
+				t.Parallel()
+				p, err := x.pair(s)
+				if err != nil {
+					t.Fatal(err)
+				}
+				costs[i], err = p.do(s)
+				if err != nil {
+					t.Error(err)
+				}
+				t.Logf("%d requests, %d blobs", costs[i].requests, costs[i].blobs)
+				if t.Failed() && !x.clones {
+					t.Logf("the daemon's log:\n%s", p.log())
+				}
+				if err := p.end(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	})
+	return costs
+}
+
+// What git does in a mount is what it does in a clone.
+func TestGitScenarios(t *testing.T) {
+	w := newWorld(t)
+	x := newGitFixture(w, object.SHA1)
+	empty := newWorld(t)
+	e := empty.gitFixture(empty.repo("empty.git", object.SHA1))
+	x.clones = os.Getenv("AFS_GIT_CLONES") != ""
+	e.clones = x.clones
+	for _, g := range gitScenarios {
+		f := x
+		if g.about == "Empty repositories" {
+			f = e
+		}
+		f.runScenarios(t, g.about, chosen(g.scenarios))
+	}
+}
