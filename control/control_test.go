@@ -310,7 +310,7 @@ func TestOtherVersionIsNamedWithThePid(t *testing.T) {
 	}()
 	_, err = (&Client{socket}).Status(t.Context())
 	var e *Error
-	if !errors.As(err, &e) || !strings.Contains(e.Cause, "protocol 9, this command speaks 2") || !strings.Contains(e.Hint, fmt.Sprint(os.Getpid())) {
+	if !errors.As(err, &e) || !strings.Contains(e.Cause, "protocol 9, this command speaks 3") || !strings.Contains(e.Hint, fmt.Sprint(os.Getpid())) {
 		t.Errorf("got %#v", err)
 	}
 }
@@ -329,7 +329,7 @@ func TestTokenShowsItselfToNobody(t *testing.T) {
 		t.Errorf("the token is to be seen: %s", all)
 	}
 	// A request that is refused must not quote it either.
-	_, _, err = decodeRequest([]byte(`{"version":2,"op":"mount","args":{"token":["hunter2"]}}`))
+	_, _, err = decodeRequest([]byte(`{"version":3,"op":"mount","args":{"token":["hunter2"]}}`))
 	if err == nil || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("refusal: %v", err)
 	}
