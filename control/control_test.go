@@ -269,17 +269,17 @@ func TestServerRefusesBadRequests(t *testing.T) {
 	serve(t, socket, newFake())
 	for line, want := range map[string]string{
 		`hello`:                "not a JSON object",
-		`{"version":1}`:        "protocol 1, this daemon speaks 2",
-		`{"version":2,"op":1}`: `field "op" has the wrong type`,
-		`{"version":2,"op":"status","args":{},"x":1}`:                           `unknown field "x"`,
-		`{"version":2,"op":"status","args":{"all":true}}`:                       `unknown field "all"`,
-		`{"version":2,"op":"explode","args":{}}`:                                `unknown operation "explode"`,
-		`{"version":2,"op":"unmount","args":{"dir":"here"}}`:                    `not absolute`,
-		`{"version":2,"op":"mount","args":{"remote":"r","dir":"/m"}}`:           `unknown history ""`,
-		`{"version":2,"op":"mount","args":{"remote":"r","session":"../x"}}`:     `no name for a session`,
-		`{"version":2,"op":"unmount","args":{"dir":"/a` + "\xff" + `"}}`:        "not UTF-8",
-		`{"version":2,"op":"unmount","args":` + strings.Repeat(" ", maxRequest): "line of more than",
-		`{"version":2,"op":"status","args":{}}` + "\n" + `{}`:                   "bytes behind the end",
+		`{"version":1}`:        "protocol 1, this daemon speaks 3",
+		`{"version":3,"op":1}`: `field "op" has the wrong type`,
+		`{"version":3,"op":"status","args":{},"x":1}`:                           `unknown field "x"`,
+		`{"version":3,"op":"status","args":{"all":true}}`:                       `unknown field "all"`,
+		`{"version":3,"op":"explode","args":{}}`:                                `unknown operation "explode"`,
+		`{"version":3,"op":"unmount","args":{"dir":"here"}}`:                    `not absolute`,
+		`{"version":3,"op":"mount","args":{"remote":"r","dir":"/m"}}`:           `unknown history ""`,
+		`{"version":3,"op":"mount","args":{"remote":"r","session":"../x"}}`:     `no name for a session`,
+		`{"version":3,"op":"unmount","args":{"dir":"/a` + "\xff" + `"}}`:        "not UTF-8",
+		`{"version":3,"op":"unmount","args":` + strings.Repeat(" ", maxRequest): "line of more than",
+		`{"version":3,"op":"status","args":{}}` + "\n" + `{}`:                   "bytes behind the end",
 	} {
 		conn, err := dial(t.Context(), socket)
 		if err != nil {
