@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -114,30 +113,6 @@ func (m *mount) failure() error {
 		return fmt.Errorf("%s: %w", what, m.failures[what])
 	}
 	return nil
-}
-
-// makeGitDir waits for all trees, then writes the native git directory.
-func (m *mount) makeGitDir(ctx context.Context) (*gitdir.Dir, error) {
-	snap, err := m.wholeSnapshot(ctx)
-	if err != nil {
-		return nil, err
-	}
-	path := filepath.Join(m.home.dir, "git")
-	o := gitdir.Options{
-		Format: snap.Format, WorkTree: m.dir, Remote: m.store.URL(), Objects: filepath.Join(m.store.GitDir(), "objects"),
-		Ref: snap.Ref, Commit: snap.Commit, Shallow: snap.Shallow(), Partial: snap.Partial,
-	}
-	git, ok, err := gitdir.Open(path, o)
-	if err == nil && !ok {
-		git, err = gitdir.Create(path, o)
-	}
-	if err != nil {
-		return nil, err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.gitReady = true
-	return git, nil
 }
 
 // wholeSnapshot waits for all trees. If they broke off, the same commit is acquired once more.

@@ -51,6 +51,7 @@ type mount struct {
 	view    *fetch.View
 	tree    *worktree.Tree
 	server  *fuse.Server
+	git     stockGit
 
 	redirects redirects
 
@@ -215,7 +216,7 @@ func (m *mount) redirect(ctx context.Context) error {
 func (m *mount) serve() error {
 	o := fuse.Options{
 		FsName: m.store.URL(), AllowOther: m.request.AllowOther, StatFS: m.daemon.state, Log: m.daemon.log.With(zap.String("mount", m.dir)),
-		ReadOnly: m.request.ReadOnly,
+		ReadOnly: m.request.ReadOnly, Await: m.awaitGit,
 	}
 	if m.writable() && os.Geteuid() == 0 && len(m.redirects.all) > 0 {
 		o.Redirect = m.redirects.hook
@@ -385,6 +386,9 @@ func (m *mount) finish() {
 		cancel()
 	}
 	m.work.Wait()
+	if err := m.git.close(); err != nil {
+		m.daemon.log.Warn("stop answering git", zap.String("dir", m.dir), zap.Error(err))
+	}
 	o := m.leave()
 	if m.view != nil {
 		m.view.Close()

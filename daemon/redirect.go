@@ -59,6 +59,17 @@ func (r *redirects) dir() string { return filepath.Join(r.mount.home.dir, "redir
 
 func (r *redirects) backing(d redirected) string { return filepath.Join(r.dir(), d.Backing) }
 
+// shown lists the directories whose files others can change without our knowing, as git's monitor names them.
+func (r *redirects) shown() []string {
+	var dirs []string
+	for _, d := range r.all {
+		if d.active.Load() {
+			dirs = append(dirs, d.Path+"/")
+		}
+	}
+	return dirs
+}
+
 // plan decides which paths are redirected, and takes away what an earlier mount of the session left of others. The
 // kernel does not have the mount yet. The record is changed, not saved.
 func (r *redirects) plan(ctx context.Context) error {

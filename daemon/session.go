@@ -153,8 +153,14 @@ func (m *mount) open() error {
 	o := worktree.Options{
 		Root: m.snap.Tree, Time: m.snap.Time, UID: m.request.UID, GID: m.request.GID, Log: m.daemon.log.With(zap.String("mount", m.dir)),
 	}
-	if m.session != "" {
-		o.Overlay, o.OverlayReadOnly = filepath.Join(m.home.dir, "overlay"), m.request.ReadOnly
+	o.Overlay, o.Journal = filepath.Join(m.home.dir, "overlay"), filepath.Join(m.home.dir, "journal")
+	switch {
+	case m.writable():
+		o.GitFile = m.gitFile()
+	case m.session != "":
+		o.OverlayReadOnly = true
+	default: // an overlay for nothing but .git
+		o.GitFile, o.ReadOnly = m.gitFile(), true
 	}
 	if m.writable() {
 		if m.record.Dir == m.dir && len(m.point.made) == 0 {

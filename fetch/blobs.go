@@ -94,3 +94,6 @@ func (s *Store) pausing(ctx context.Context, b *batch, r io.Reader) io.Reader {
 		return r.Read(p)
 	})
 }
+
+// Here says whether a blob's content is on this host, as it is stored.
+func (v *View) Here(b Blob) bool { return !v.missing(b.ID) }

@@ -1,0 +1,257 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/gitdir/fsmonitor"
+	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
+	"github.com/artifactfs/artifactfs/gitdir/index"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/promisor"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// stockGit is what git commands in a mount are served with besides files: its git directory, an answer to what has
+// changed, and objects that it lacks.
+type stockGit struct {
+	dir     *gitdir.Dir
+	monitor *fsmonitor.Server
+	objects *promisor.Server
+}
+
+// gitPath is where a mount's git directory is; the file .git in its root says so.
+func (m *mount) gitPath() string { return filepath.Join(m.home.dir, "git") }
+
+// gitFile is the content of .git (gitrepository-layout).
+func (m *mount) gitFile() string { return "gitdir: " + m.gitPath() + "\n" }
+
+// makeGitDir waits for all trees, then writes the native git directory, or goes on with the one that is there.
+func (m *mount) makeGitDir(ctx context.Context) (*gitdir.Dir, error) {
+	snap, err := m.wholeSnapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	o, err := m.gitOptions(ctx, snap)
+	if err != nil {
+		return nil, err
+	}
+	dir, ok, err := gitdir.Open(m.gitPath(), o)
+	if err == nil && !ok {
+		dir, err = gitdir.Create(m.gitPath(), o)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := dir.WriteIndex(ctx, m.indexOptions(ctx), m.walkBase); err != nil {
+		return nil, err
+	}
+	if !ok {
+		if err := dir.Seal(); err != nil {
+			return nil, err
+		}
+	}
+	if err := m.serveGit(dir); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.gitReady = true
+	return dir, nil
+}
+
+func (m *mount) gitOptions(ctx context.Context, snap *fetch.Snapshot) (gitdir.Options, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return gitdir.Options{}, fmt.Errorf("find own program: %w", err)
+	}
+	version, err := gitdir.InstalledGit(ctx)
+	if err != nil { // the mount is as good for those who do without
+		m.daemon.log.Info("no git", zap.Error(err))
+	}
+	monitor := filepath.Join(filepath.Dir(program), query.HookName)
+	if _, err := os.Stat(monitor); err != nil {
+		monitor = program // it knows by its name what it is to do, and takes a little longer
+	}
+	return gitdir.Options{
+		Format: snap.Format, WorkTree: m.dir, Remote: m.store.URL(), Objects: filepath.Join(m.store.GitDir(), "objects"),
+		Ref: snap.Ref, Commit: snap.Commit, Shallow: snap.Shallow(), Partial: snap.Partial,
+		Git: version, Monitor: monitor, Helper: program,
+	}, nil
+}
+
+// serveGit starts to answer git's questions.
+func (m *mount) serveGit(dir *gitdir.Dir) error {
+	monitor, err := fsmonitor.Serve(m.gitPath(), m.changes)
+	if err != nil {
+		return err
+	}
+	objects, err := promisor.Serve(m.gitPath(), m.store, m.daemon.log)
+	if err != nil {
+		return errors.Join(err, monitor.Close())
+	}
+	m.git = stockGit{dir, monitor, objects}
+	return nil
+}
+
+// close ends the answers; nobody may use git then but on files that do not change.
+func (g stockGit) close() error {
+	if g.dir == nil {
+		return nil
+	}
+	return errors.Join(g.monitor.Close(), g.objects.Close())
+}
+
+// changes tells git what may have changed since a token. What programs write may still be in the kernel's cache, of
+// which we hear nothing: of files that are open the kernel has to ask us again, so that the next write is told.
+func (m *mount) changes(_ context.Context, token string) (next string, paths []string, all bool, err error) {
+	c, err := m.tree.Changes(token)
+	if err != nil {
+		return "", nil, false, err
+	}
+	m.server.Refresh(c.Open)
+	return c.Token, append(c.Paths, m.redirects.shown()...), c.All, nil
+}
+
+// walkBase gives the base tree to the writer of the first index.
+func (m *mount) walkBase(ctx context.Context, emit func(index.Entry) error) error {
+	device, err := deviceOf(m.dir)
+	if err != nil {
+		return err
+	}
+	return m.tree.WalkBase(ctx, func(e worktree.BaseEntry) error {
+		a := e.Attr
+		return emit(index.Entry{
+			Path: e.Path, Mode: e.Mode, ID: e.ID, Valid: true,
+			Stat: index.Stat{Ctime: a.Ctime, Mtime: a.Mtime, Dev: device, Ino: uint32(a.Node), UID: a.UID, GID: a.GID, Size: uint32(max(a.Size, 0))},
+		})
+	})
+}
+
+// indexOptions brings the contents of ignore files: git knows them by their hashes, and must otherwise look at the whole
+// tree with the first change. They are small, and come in one request.
+func (m *mount) indexOptions(ctx context.Context) gitdir.IndexOptions {
+	rules := m.ignoreFiles(ctx)
+	return gitdir.IndexOptions{
+		Token:  m.tree.StartToken(),
+		Ignore: func(e index.Entry) ([]byte, bool) { content, ok := rules[e.Path]; return content, ok },
+	}
+}
+
+const (
+	ignoreFile    = ".gitignore"
+	maxIgnoreFile = 1 << 20         // bytes; a larger one is left to git
+	ignoreTime    = 2 * time.Second // git is kept waiting for them
+)
+
+// ignoreFiles reads all ignore files of the base tree, or those on this host where nothing is to be prefetched.
+func (m *mount) ignoreFiles(ctx context.Context) map[string][]byte {
+	ctx, cancel := context.WithTimeout(ctx, ignoreTime)
+	defer cancel()
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	rules := map[string][]byte{}
+	err := m.tree.WalkBase(ctx, func(e worktree.BaseEntry) error {
+		if path.Base(e.Path) != ignoreFile || e.Mode != object.ModeFile && e.Mode != object.ModeExec {
+			return nil
+		}
+		b := fetch.Blob{ID: e.ID, Path: e.Path}
+		if m.request.Prefetch == control.PrefetchNone && !m.view.Here(b) {
+			return nil
+		}
+		wg.Go(func() {
+			c, err := m.view.Open(ctx, b)
+			if err != nil {
+				return
+			}
+			defer c.Release()
+			if c.Size() > maxIgnoreFile {
+				return
+			}
+			content := make([]byte, c.Size())
+			if _, err := c.ReadAt(content, 0); err == nil || errors.Is(err, io.EOF) {
+				mu.Lock()
+				defer mu.Unlock()
+				rules[b.Path] = content
+			}
+		})
+		return nil
+	})
+	wg.Wait()
+	if err != nil {
+		m.daemon.log.Debug("read ignore files", zap.String("dir", m.dir), zap.Error(err))
+	}
+	return rules
+}
+
+// deviceOf gives the device number of a mount without asking the mount, which is served by this process. Format of the
+// table: proc_pid_mountinfo(5); field 3 is the device, field 5 the mount point.
+func deviceOf(dir string) (uint32, error) {
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return 0, fmt.Errorf("read mount table: %w", err)
+	}
+	for line := range strings.Lines(string(table)) {
+		var major, minor uint32
+		fields := strings.Fields(line)
+		if len(fields) < 5 || unquote.Replace(fields[4]) != dir || !strings.Contains(line, " - "+fuseType+" ") {
+			continue
+		}
+		if _, err := fmt.Sscanf(fields[2], "%d:%d", &major, &minor); err == nil {
+			return uint32(unix.Mkdev(major, minor)), nil
+		}
+	}
+	return 0, fmt.Errorf("find device of %s: not mounted", dir)
+}
+
+// listing are programs that look at .git because it is there, and do not read it.
+var listing = []string{"ls", "find", "stat", "tree", "du", "rm", "fd", "bash", "sh", "dash", "zsh", "fish"}
+
+// awaitGit keeps a program that looks for .git until git works there, and one that needs history until that is whole,
+// or cannot be had. done: nobody has to ask any more.
+func (m *mount) awaitGit(ctx context.Context, pid uint32) (done bool) {
+	proc := fmt.Sprintf("/proc/%d/", pid)
+	name, err := os.ReadFile(proc + "comm")
+	if err == nil && slices.Contains(listing, strings.TrimSpace(string(name))) {
+		return false
+	}
+	if !m.tried(ctx, m.gitTried) {
+		return false
+	}
+	select {
+	case <-m.historyTried:
+		return true
+	default:
+	}
+	argv, err := os.ReadFile(proc + "cmdline")
+	if err != nil || !gitdir.NeedsHistory(strings.Split(strings.TrimSuffix(string(argv), "\x00"), "\x00")) {
+		return false
+	}
+	return m.tried(ctx, m.historyTried)
+}
+
+// tried waits until something was tried; false: ctx or the mount has ended.
+func (m *mount) tried(ctx context.Context, what <-chan struct{}) bool {
+	select {
+	case <-what:
+		return true
+	case <-ctx.Done():
+	case <-m.gone:
+	}
+	return false
+}
