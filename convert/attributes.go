@@ -1,7 +1,6 @@
 package convert
 
 import (
-	"bytes"
 	"slices"
 	"strings"
 )
@@ -87,7 +86,7 @@ type rule struct {
 	assigns []assignment // in the order of the line; the last one of an attribute wins
 }
 
-// File is one parsed .gitattributes.
+// File is one parsed file of attributes.
 type File struct {
 	rules  []rule
 	macros [][]assignment  // what each attr brings along where it is set; empty unless it is a macro. Root only
@@ -97,25 +96,19 @@ type File struct {
 // builtin is what git knows without any file.
 var builtin = Parse(nil, true)
 
+// Parse is Settings.Parse where the user's settings say nothing of attributes.
+func Parse(content []byte, root bool) *File { return Settings{}.Parse(content, root) }
+
 // Parse reads a .gitattributes; root says that it is the root directory's, where macros may be defined. Like git
 // it takes what it can: bad lines count as absent, a NUL ends the file, a byte order mark is part of the first
 // pattern. git does not look at the mode of a .gitattributes when it checks out a commit, so callers pass a
 // symlink's target as well.
-func Parse(content []byte, root bool) *File {
+func (s Settings) Parse(content []byte, root bool) *File {
 	f := &File{}
-	p := parser{root: root}
-	if len(content) < maxFile {
-		if i := bytes.IndexByte(content, 0); i >= 0 {
-			content = content[:i]
-		}
-		for len(content) > 0 {
-			var line []byte
-			line, content, _ = bytes.Cut(content, []byte("\n"))
-			p.line(line)
-		}
-	}
+	p := parser{macrosMay: root, fold: s.IgnoreCase}
+	p.read(content)
 	if root {
-		f.define(p.macros)
+		f.define(s.Outside.around(p.macros))
 	}
 	for _, r := range p.rules {
 		if root {
@@ -235,36 +228,60 @@ func (w *walk) decide(id attr) bool {
 }
 
 // collect finds the values that the files give path, of the attributes whose bits are in sought at least.
-// git's order: the last line of the deepest file speaks first, and within a line the last word; what has been
-// decided stays so, and a macro's words follow at once where it is decided to be set.
-func collect(files []*File, path string, sought uint8) [numValues]value {
+// git's order: what the git directory says, then the last line of the deepest file of the tree, at the end the
+// user's and the machine's files; within a line the last word speaks first. What has been decided stays so, and a
+// macro's words follow at once where it is decided to be set.
+func (s Settings) collect(files []*File, path string, sought uint8) [numValues]value {
 	w := walk{open: sought, root: builtin}
-	if len(files) > 0 && files[0] != nil && files[0].macros != nil {
+	switch {
+	case len(files) > 0 && files[0] != nil && files[0].macros != nil:
 		w.root = files[0]
+	case s.Outside != nil:
+		w.root = s.Outside.root
 	}
 	if words := (len(w.root.macros) + 63) / 64; words > len(w.few) {
 		w.more = make([]uint64, words-len(w.few))
 	}
+	if s.IgnoreCase {
+		path = lower(path)
+	}
 	at := strings.LastIndexByte(path, '/') + 1 // where the path relative to the directory in turn starts
 	base := path[at:]
+	if s.Outside != nil && w.file(s.Outside.above, path, base) {
+		return w.values
+	}
 	for depth := strings.Count(path, "/"); depth >= 0; depth-- {
-		if depth < len(files) && files[depth] != nil {
-			rules := files[depth].rules
-			for i := len(rules) - 1; i >= 0; i-- {
-				if !rules[i].pattern.match(path[at:], base) {
-					continue
-				}
-				w.fill(rules[i].assigns)
-				if w.open == 0 {
-					return w.values
-				}
-			}
+		if depth < len(files) && w.file(files[depth], path[at:], base) {
+			return w.values
 		}
 		if depth > 0 {
 			at = strings.LastIndexByte(path[:at-1], '/') + 1
 		}
 	}
+	if s.Outside != nil {
+		for _, f := range s.Outside.below {
+			if w.file(f, path, base) {
+				break
+			}
+		}
+	}
 	return w.values
+}
+
+// file asks one file, nil for none; true: nothing is sought any more.
+func (w *walk) file(f *File, path, base string) bool {
+	if f == nil {
+		return false
+	}
+	for i := len(f.rules) - 1; i >= 0; i-- {
+		if f.rules[i].pattern.match(path, base) {
+			w.fill(f.rules[i].assigns)
+			if w.open == 0 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // fill decides what is undecided. It keeps its own stack: a file may chain millions of macros.

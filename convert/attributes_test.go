@@ -133,20 +133,6 @@ func TestMatters(t *testing.T) {
 	}
 }
 
-func TestUnsupported(t *testing.T) {
-	files := []*File{Parse([]byte("[attr]big filter=lfs -text\n*.bin big\n*.csv working-tree-encoding=UTF-16\n"+
-		"*.u8 working-tree-encoding=UTF8\n*.on working-tree-encoding\n*.off -working-tree-encoding\n"+
-		"*.f filter\n*.e filter= working-tree-encoding=\n"), true), Parse([]byte("x.bin !filter\n"), false)}
-	for path, want := range map[string]string{
-		"a.bin": "filter=lfs", "d/a.bin": "filter=lfs", "d/x.bin": "", "a.csv": "working-tree-encoding=UTF-16",
-		"a.u8": "", "a.on": "working-tree-encoding", "a.off": "-working-tree-encoding", "a.f": "", "a.e": "", "a.c": "",
-	} {
-		if got := Unsupported(files, path); got != want {
-			t.Errorf("Unsupported(%s) = %q, want %q", path, got, want)
-		}
-	}
-}
-
 // TestMacroChain has each of a million macros bring the next one along.
 func TestMacroChain(t *testing.T) {
 	var b strings.Builder
@@ -191,7 +177,6 @@ func FuzzParse(f *testing.F) {
 		if again := Decide(s, []*File{Parse(root, true), Parse([]byte(deep), false)}, path); again != rule {
 			t.Errorf("rule is %v, then %v", rule, again)
 		}
-		Unsupported(files, path)
 		if !files[0].Matters() { // then it can be dropped
 			if got := Decide(s, []*File{nil, files[1]}, path); got != rule {
 				t.Errorf("rule is %v without the root's file, %v with it", got, rule)

@@ -1,16 +1,17 @@
-// Package convert knows what `git checkout` does to a blob's content on its way to the working tree, as far as
-// line endings and `$Id$` go, so that a reader of a mount sees the very bytes of a checkout.
+// Package convert knows what `git checkout` does to a blob's content on its way to the working tree, so that a reader
+// of a mount sees the very bytes of a checkout.
 //
 // It is pure: contents of .gitattributes files in (Parse), a Rule for a path out (Decide), bytes in and bytes
-// out (Rule.Apply). Files and Rules do not change once made and may be shared by goroutines.
+// out (Rule.Apply). Files and Rules do not change once made and may be shared by goroutines. What takes programs, the
+// user's filter drivers and iconv's tables, a Rule only names.
 //
 // Terms: an attribute is unspecified, set ("text"), unset ("-text") or has a value ("text=auto"); a macro is an
-// attribute that, where set, brings others along; only the root's .gitattributes may define them. The syntax is
-// that of gitattributes(5) and the patterns those of gitignore(5), both as git 2.39 reads them from the index
+// attribute that, where set, brings others along; of the files in a tree only the root's may define them. A driver is
+// what the user has configured as `filter.<name>.*`; smudging is what it does to a content that is checked out. The
+// syntax is that of gitattributes(5) and the patterns those of gitignore(5), both as git 2.39 reads them from the index
 // while it checks out a commit. Where git's manual and git differ, git is right here.
 //
-// Not known here: core.ignoreCase, attributes from outside the tree ($GIT_DIR/info/attributes,
-// core.attributesFile), and the conversions that Unsupported names.
+// The order is git's: $Id$, line endings, encoding, driver.
 package convert
 
 import (
@@ -20,8 +21,21 @@ import (
 
 // Settings is what matters of the user's git configuration. Spellings are git's, in any case.
 type Settings struct {
-	AutoCRLF string // core.autocrlf: "" (not configured), "input" or a boolean
-	EOL      string // core.eol: "" (not configured), "lf", "crlf" or "native", which is lf here
+	AutoCRLF   string // core.autocrlf: "" (not configured), "input" or a boolean
+	EOL        string // core.eol: "" (not configured), "lf", "crlf" or "native", which is lf here
+	IgnoreCase bool   // core.ignoreCase
+
+	Drivers map[string]Driver // the user's filters, by name
+	Outside *Outside          // nil: there are attributes in the tree only
+}
+
+// Driver is a filter as the user has configured it. The zero one does nothing, though git knows its name.
+type Driver struct {
+	Name     string // of "filter=name"
+	Smudge   string // command run for each content; "%f" is the path
+	Process  string // command of a program that is kept and outranks Smudge
+	Clean    bool   // there is a command for the way back
+	Required bool   // a content that is not filtered must not be checked out
 }
 
 type autoCRLF uint8
@@ -78,7 +92,7 @@ const (
 // files are the .gitattributes from the root directory down to the file's own, nil where there is none; a list
 // cut short counts as nil from there. Symlinks are never converted: callers do not ask for them.
 func Decide(s Settings, files []*File, path string) Rule {
-	w := collect(files, path, 1<<attrText|1<<attrCRLF|1<<attrEOL|1<<attrIdent)
+	w := s.collect(files, path, 1<<numValues-1)
 	act := w[attrText].action()
 	if act == actUndefined {
 		act = w[attrCRLF].action()
@@ -118,11 +132,32 @@ func Decide(s Settings, files []*File, path string) Rule {
 		if act == actAutoCRLF || s.textIsCRLF() {
 			r.eol = eolAuto
 		}
-		if r.ident != identNone {
-			r.ident = identWhole
+	}
+	r.encoding = w[attrEncoding].encoding()
+	var runs bool // also one without a command for this way keeps git from streaming
+	if v := w[attrFilter]; v.state == valued {
+		if d, ok := s.Drivers[v.text]; ok {
+			runs = d.Process != "" || d.Smudge != "" || d.Clean
+			if runs || d.Required {
+				r.driver = d
+			}
 		}
 	}
+	if r.ident != identNone && (act == actAuto || act == actAutoCRLF || runs || r.encoding != "") {
+		r.ident = identWhole
+	}
 	return r
+}
+
+// encoding is how git reads the value of working-tree-encoding; "" leaves UTF-8.
+func (v value) encoding() string {
+	switch {
+	case v.state == set:
+		return badEncoding
+	case v.state != valued || sameEncoding(v.text, "UTF-8"):
+		return ""
+	}
+	return v.text
 }
 
 // action is how git reads the value of text and of its older name, crlf.
@@ -138,23 +173,4 @@ func (v value) action() action {
 		return actAuto
 	}
 	return actUndefined
-}
-
-// Unsupported names the attribute that asks for a conversion of path beyond this package, such as "filter=lfs"
-// or "working-tree-encoding=UTF-16"; "" if none does. A filter counts even where the user has configured none of
-// that name and git would leave the file as it is.
-func Unsupported(files []*File, path string) string {
-	w := collect(files, path, 1<<attrFilter|1<<attrEncoding)
-	if v := w[attrFilter]; v.state == valued && v.text != "" {
-		return "filter=" + v.text
-	}
-	switch v := w[attrEncoding]; {
-	case v.state == set: // git refuses to check such a file out
-		return "working-tree-encoding"
-	case v.state == unset:
-		return "-working-tree-encoding"
-	case v.state == valued && v.text != "" && !strings.EqualFold(v.text, "utf-8") && !strings.EqualFold(v.text, "utf8"):
-		return "working-tree-encoding=" + v.text
-	}
-	return ""
 }

@@ -164,7 +164,7 @@ func compareAttributes(t *testing.T, r *repo, attributes map[string][]byte, path
 	}
 	parsed := parseAll(attributes)
 	for i, path := range paths {
-		values := collect(chain(parsed, path), path, 1<<numValues-1)
+		values := Settings{}.collect(chain(parsed, path), path, 1<<numValues-1)
 		for j, name := range attrNames {
 			at := 3 * (i*len(attrNames) + j)
 			if fields[at] != path || fields[at+1] != name {

@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"bytes"
 	"strings"
 )
 
@@ -10,9 +11,25 @@ const blank = " \t\r\n"
 const macroPrefix = "[attr]"
 
 type parser struct {
-	root   bool
-	rules  []rule
-	macros map[string][]assignment // the last definition of a name counts
+	macrosMay bool // be defined here
+	fold      bool // patterns match whatever the case
+	rules     []rule
+	macros    map[string][]assignment // the last definition of a name counts
+}
+
+// read takes a whole file.
+func (p *parser) read(content []byte) {
+	if len(content) >= maxFile {
+		return
+	}
+	if i := bytes.IndexByte(content, 0); i >= 0 {
+		content = content[:i]
+	}
+	for len(content) > 0 {
+		var line []byte
+		line, content, _ = bytes.Cut(content, []byte("\n"))
+		p.line(line)
+	}
 }
 
 // line takes one line: a pattern or a macro's name, and attributes. One bad attribute spoils the whole line.
@@ -41,7 +58,7 @@ func (p *parser) line(raw []byte) {
 		if i := strings.IndexAny(name, blank); i >= 0 {
 			name = name[:i]
 		}
-		if !p.root || !validName(name) {
+		if !p.macrosMay || !validName(name) {
 			return
 		}
 	}
@@ -59,7 +76,7 @@ func (p *parser) line(raw []byte) {
 	if len(assigns) == 0 {
 		return
 	}
-	if pat, ok := compile(name); ok {
+	if pat, ok := compile(name, p.fold); ok {
 		p.rules = append(p.rules, rule{pat, assigns})
 	}
 }

@@ -39,8 +39,8 @@ type token struct {
 const special = `*?[\`
 
 // compile reads a pattern; ok is false for those that match no file: negative ones, which git refuses here,
-// ones for directories, and malformed ones.
-func compile(s string) (p pattern, ok bool) {
+// ones for directories, and malformed ones. fold makes it one for paths in lower case.
+func compile(s string, fold bool) (p pattern, ok bool) {
 	if s == "" || s[0] == '!' || s[len(s)-1] == '/' {
 		return p, false
 	}
@@ -49,32 +49,32 @@ func compile(s string) (p pattern, ok bool) {
 	if strings.IndexByte(s, '/') < 0 {
 		switch {
 		case wild < 0:
-			return pattern{kind: kindBase, literal: s}, true
+			return pattern{kind: kindBase, literal: folded(s, fold)}, true
 		case s[0] == '*' && strings.IndexAny(s[1:], special) < 0:
-			return pattern{kind: kindSuffix, literal: s[1:]}, true
+			return pattern{kind: kindSuffix, literal: folded(s[1:], fold)}, true
 		}
 		p.kind = kindGlob
-		p.program, ok = program(s, false)
+		p.program, ok = program(s, false, fold)
 		return p, ok
 	}
 	s, wild = strings.TrimPrefix(s, "/"), wild-(len(s)-len(strings.TrimPrefix(s, "/")))
 	if wild < 0 {
-		return pattern{kind: kindPath, literal: s}, true
+		return pattern{kind: kindPath, literal: folded(s, fold)}, true
 	}
 	// git compares the literal start apart and has its matcher see the rest only, so that "a/b**" means "a/b"
 	// and anything, slashes too, although "**" is no whole component.
-	p.kind, p.literal = kindDeep, s[:wild]
-	p.program, ok = program(s[wild:], true)
+	p.kind, p.literal = kindDeep, folded(s[:wild], fold)
+	p.program, ok = program(s[wild:], true, fold)
 	return p, ok
 }
 
 // program compiles a pattern with wildcards; dirs says that it is matched against a path, not a base name.
-func program(s string, dirs bool) ([]token, bool) {
+func program(s string, dirs, fold bool) ([]token, bool) {
 	var prog []token
 	var lit []byte
 	flush := func() {
 		if len(lit) > 0 {
-			prog = append(prog, token{op: opLiteral, literal: string(lit)})
+			prog = append(prog, token{op: opLiteral, literal: folded(string(lit), fold)})
 			lit = lit[:0]
 		}
 	}
@@ -90,7 +90,7 @@ func program(s string, dirs bool) ([]token, bool) {
 			flush()
 			prog = append(prog, token{op: opAny})
 		case '[':
-			set, end := parseSet(s, i)
+			set, end := parseSet(s, i, fold)
 			if set == nil {
 				return nil, false
 			}
@@ -122,6 +122,27 @@ func program(s string, dirs bool) ([]token, bool) {
 	}
 	flush()
 	return prog, true
+}
+
+func folded(s string, fold bool) string {
+	if fold {
+		return lower(s)
+	}
+	return s
+}
+
+// lower is s in lower case as git folds it: ASCII only, whatever the locale.
+func lower(s string) string {
+	if strings.IndexFunc(s, func(r rune) bool { return r >= 'A' && r <= 'Z' }) < 0 {
+		return s
+	}
+	b := []byte(s)
+	for i, c := range b {
+		if c >= 'A' && c <= 'Z' {
+			b[i] = c + 'a' - 'A'
+		}
+	}
+	return string(b)
 }
 
 func (p *pattern) match(path, base string) bool {

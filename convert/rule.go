@@ -2,6 +2,9 @@ package convert
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
+	"strings"
 
 	"github.com/artifactfs/artifactfs/object"
 )
@@ -26,14 +29,60 @@ const (
 
 // Rule is what happens to a file's content. Rules are comparable; the zero Rule is "as it is".
 type Rule struct {
-	eol   eolMode
-	ident identMode
+	eol      eolMode
+	ident    identMode
+	encoding string // as the attribute spells it
+	driver   Driver // without a name: none
 }
 
 // IsZero says whether content stays as it is, whatever it is.
 func (r Rule) IsZero() bool { return r == Rule{} }
 
-// String is a stable name: part of the keys of caches.
+// ErrRefused says that git does not check such a file out.
+var ErrRefused = errors.New("git refuses to check it out")
+
+// Check tells what keeps git from checking such a file out: nil or an ErrRefused.
+func (r Rule) Check() error {
+	switch {
+	case r.encoding == badEncoding:
+		return fmt.Errorf("%w: its working-tree-encoding has no value", ErrRefused)
+	case r.driver.Required && r.driver.Smudge == "" && r.driver.Process == "":
+		return fmt.Errorf("%w: filter %s is required and has no command for it", ErrRefused, r.driver.Name)
+	}
+	return nil
+}
+
+// Driver is what the content goes through after Apply and Iconv; false if nothing.
+func (r Rule) Driver() (Driver, bool) {
+	return r.driver, r.driver.Smudge != "" || r.driver.Process != ""
+}
+
+// Unfiltered is the rule for a content that the driver has refused.
+func (r Rule) Unfiltered() Rule {
+	r.driver = Driver{}
+	return r
+}
+
+// Streams says whether a content goes to the driver as it is stored.
+func (r Rule) Streams() bool { return r.eol == eolAsIs && r.ident == identNone && r.encoding == "" }
+
+// Key names all that decides what becomes of a content at path: part of the keys of caches. path counts where a driver
+// is told of it.
+func (r Rule) Key(path string) string {
+	key := r.String()
+	if r.encoding != "" {
+		key += "\x00encoding\x00" + r.encoding
+	}
+	if d, ok := r.Driver(); ok {
+		key += "\x00driver\x00" + d.Name + "\x00" + d.Smudge + "\x00" + d.Process + "\x00"
+		if d.Process != "" || strings.Contains(d.Smudge, "%f") {
+			key += path
+		}
+	}
+	return key
+}
+
+// String is a stable name for what happens to lines and keywords.
 func (r Rule) String() string {
 	eol := [...]string{"", "crlf", "auto"}[r.eol]
 	ident := [...]string{"", "id", "ident"}[r.ident]
@@ -46,7 +95,8 @@ func (r Rule) String() string {
 	return ident + "+" + eol
 }
 
-// Apply converts the content of blob id; it returns content itself where nothing changes.
+// Apply converts the content of blob id; it returns content itself where nothing changes. It leaves to do what Iconv
+// and Driver name.
 func (r Rule) Apply(id object.ID, content []byte) []byte {
 	switch r.ident {
 	case identStream:
@@ -56,6 +106,11 @@ func (r Rule) Apply(id object.ID, content []byte) []byte {
 	}
 	if r.eol == eolCRLF || r.eol == eolAuto && isPlainText(content) {
 		content = toCRLF(content)
+	}
+	if enc := encoderOf(r.encoding); enc != nil && len(content) > 0 {
+		if encoded, ok := enc(content); ok {
+			content = encoded
+		}
 	}
 	return content
 }

@@ -96,7 +96,7 @@ func TestCheckout(t *testing.T) {
 	files := checkoutTree()
 	r := newRepo(t)
 	r.commit(files)
-	settings := []Settings{{"", ""}, {"true", "lf"}, {"", "crlf"}, {"input", "crlf"}, {"", "native"}}
+	settings := []Settings{{}, {AutoCRLF: "true", EOL: "lf"}, {EOL: "crlf"}, {AutoCRLF: "input", EOL: "crlf"}, {EOL: "native"}}
 	if testing.Short() {
 		settings = settings[:2]
 	}
@@ -127,7 +127,10 @@ func TestCheckoutOfRandomAttributes(t *testing.T) {
 				}
 			}
 		}
-		s := Settings{[]string{"", "true", "input", "false", "yes", "INPUT", "0", "1"}[r.IntN(8)], []string{"", "lf", "crlf", "native", "CRLF"}[r.IntN(5)]}
+		s := Settings{
+			AutoCRLF: []string{"", "true", "input", "false", "yes", "INPUT", "0", "1"}[r.IntN(8)],
+			EOL:      []string{"", "lf", "crlf", "native", "CRLF"}[r.IntN(5)],
+		}
 		compareCheckout(t, s, files)
 	}
 }
@@ -136,7 +139,7 @@ func TestRuleString(t *testing.T) {
 	seen := map[string]Rule{}
 	for eol := range eolAuto + 1 {
 		for ident := range identWhole + 1 {
-			r := Rule{eol, ident}
+			r := Rule{eol: eol, ident: ident}
 			if other, ok := seen[r.String()]; ok {
 				t.Errorf("%#v and %#v are both %q", r, other, r)
 			}

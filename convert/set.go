@@ -15,8 +15,9 @@ func (s *byteSet) addRange(lo, hi byte) {
 }
 
 // parseSet reads the class that starts with the '[' at s[at]; end is where its ']' stands. A malformed class
-// gives nil: a pattern with one matches nothing. '/' is in no set, as wildcards never match it.
-func parseSet(s string, at int) (set *byteSet, end int) {
+// gives nil: a pattern with one matches nothing. '/' is in no set, as wildcards never match it. fold is git's folding,
+// which takes ranges and classes in, but no single upper-case letter: "[A]" matches nothing then.
+func parseSet(s string, at int, fold bool) (set *byteSet, end int) {
 	set = new(byteSet)
 	i := at + 1
 	negated := i < len(s) && (s[i] == '!' || s[i] == '^')
@@ -54,6 +55,11 @@ func parseSet(s string, at int) (set *byteSet, end int) {
 				}
 			}
 			set.addRange(prev, s[i])
+			if fold {
+				for c := max(int(prev), 'A'); c <= min(int(s[i]), 'Z'); c++ {
+					set.add(byte(c) + 'a' - 'A')
+				}
+			}
 			prev = 0
 		case c == '[' && i+1 < len(s) && s[i+1] == ':':
 			n := strings.IndexByte(s[i+2:], ']')
@@ -68,6 +74,9 @@ func parseSet(s string, at int) (set *byteSet, end int) {
 			}
 			if !set.addClass(name) {
 				return nil, 0
+			}
+			if fold && name == "upper" {
+				set.addRange('a', 'z')
 			}
 			i += 2 + n
 			prev = 0

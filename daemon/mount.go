@@ -17,6 +17,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/filter"
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/worktree"
@@ -49,6 +50,7 @@ type mount struct {
 	release func()
 	snap    *fetch.Snapshot
 	view    *fetch.View
+	filters *filter.Programs
 	tree    *worktree.Tree
 	server  *fuse.Server
 	git     stockGit
@@ -158,7 +160,8 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = m.acquire(ctx, progress); err != nil {
 		return reply, err
 	}
-	m.view = m.store.View(m.snap, gitdir.CheckoutSettings(ctx))
+	m.filters = m.newFilters()
+	m.view = m.store.View(m.snap, gitdir.CheckoutSettings(ctx, filepath.Join(m.home.dir, "git")), m.filters)
 	if err = m.open(); err != nil {
 		return reply, err
 	}
@@ -327,6 +330,7 @@ func (m *mount) takeDown(ctx context.Context, force bool) error {
 
 // unserve takes the mount from the kernel: first what is bound over its directories, then the mount itself.
 func (m *mount) unserve(ctx context.Context, force bool) error {
+	m.filters.Release() // they keep it busy
 	err := m.redirects.unbind(false)
 	if err == nil {
 		err = m.server.Unmount(ctx)
@@ -391,6 +395,7 @@ func (m *mount) finish() {
 	}
 	o := m.leave()
 	if m.view != nil {
+		m.filters.Close()
 		m.view.Close()
 	}
 	if m.release != nil {

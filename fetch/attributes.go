@@ -2,14 +2,12 @@ package fetch
 
 import (
 	"context"
-	"crypto/sha256"
 	"fmt"
 	"io"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/convert"
 	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/prioritize"
 )
 
@@ -17,9 +15,6 @@ const (
 	attributesName = ".gitattributes"
 	// maxAttributes is the largest .gitattributes that counts, in bytes, as in git.
 	maxAttributes = 100 << 20
-	// maxConverted is the largest content that is converted, in bytes: it has to lie in memory for that. Git converts
-	// larger ones too, but nobody keeps text of that size in a repository.
-	maxConverted = 512 << 20
 )
 
 // rules knows how checkout would change the contents of one tree: the .gitattributes that apply in each directory
@@ -27,6 +22,7 @@ const (
 type rules struct {
 	settings convert.Settings
 	files    map[string][]*convert.File // by directory, from the root's down; nil where there is none, short at the end
+	refused  map[object.ID]bool         // converted contents that a driver did not filter, and did not have to
 }
 
 // rule says how checkout would change the file at path. Attributes that are not here are fetched, in the request
@@ -36,10 +32,23 @@ func (v *View) rule(ctx context.Context, id object.ID, path string) (convert.Rul
 	if err != nil {
 		return convert.Rule{}, fmt.Errorf("read %s: %w", path, err)
 	}
-	if name := convert.Unsupported(files, path); name != "" {
-		v.store.notice("the repository asks for " + name + ", which is not applied: such files read as they are stored")
+	return v.decide(files, id, path), nil
+}
+
+// decide is the rule for the blob at path: without its driver where that has refused it, so that its bytes and its size
+// stay the same while it is mounted.
+func (v *View) decide(files []*convert.File, id object.ID, path string) convert.Rule {
+	r := convert.Decide(v.rules.settings, files, path)
+	if _, ok := r.Driver(); !ok {
+		return r
 	}
-	return convert.Decide(v.rules.settings, files, path), nil
+	key := convertedID(id, r, path)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.rules.refused[key] {
+		return r.Unfiltered()
+	}
+	return r
 }
 
 // together lists what is missing to read the file at path: its attributes, itself, and its neighbours.
@@ -60,14 +69,21 @@ func (v *View) together(ctx context.Context, id object.ID, path string) company 
 }
 
 // knownRule is rule where that needs no waiting.
-func (v *View) knownRule(path string) (convert.Rule, bool) {
+func (v *View) knownRule(id object.ID, path string) (convert.Rule, bool) {
 	v.mu.Lock()
 	files, ok := v.rules.files[dirOf(path)]
 	v.mu.Unlock()
 	if !ok {
 		return convert.Rule{}, false
 	}
-	return convert.Decide(v.rules.settings, files, path), true
+	return v.decide(files, id, path), true
+}
+
+// Exact says whether the file at path reads as checkout would write it. It never waits: a file whose attributes are not
+// here yet is taken for one, since it will be converted by them when it is read.
+func (v *View) Exact(path string) bool {
+	r, ok := v.knownRule(object.ID{}, path)
+	return !ok || r.Check() == nil
 }
 
 // attributes gives the .gitattributes that apply in a directory. What is fetched for that takes along with it.
@@ -152,39 +168,9 @@ func (v *View) attributesFile(ctx context.Context, id object.ID, dir string, alo
 	if _, err := c.ReadAt(text, 0); err != nil && err != io.EOF {
 		return nil, err
 	}
-	f := convert.Parse(text, dir == "")
+	f := v.rules.settings.Parse(text, dir == "")
 	if !f.Matters() {
 		return nil, nil
 	}
 	return f, nil
-}
-
-// convertedID names the converted form of a blob in the cache.
-func convertedID(id object.ID, r convert.Rule) object.ID {
-	sum := sha256.Sum256([]byte("converted\x00" + id.String() + "\x00" + r.String()))
-	key, err := object.FromBytes(sum[:])
-	if err != nil {
-		panic(err) // a SHA-256 sum is as long as an id
-	}
-	return key
-}
-
-// converted gives a content as checkout would write it.
-func (v *View) converted(ctx context.Context, id object.ID, path string, r convert.Rule) (Content, error) {
-	key := convertedID(id, r)
-	if c, ok := v.store.content(key); ok {
-		return c, nil
-	}
-	c, err := v.raw(ctx, id, path, func() company { return v.neighbours(ctx, id, path) })
-	if err != nil || c.Size() > maxConverted {
-		return c, err
-	}
-	defer c.Release()
-	stored := make([]byte, c.Size())
-	if _, err := c.ReadAt(stored, 0); err != nil && err != io.EOF {
-		return nil, fmt.Errorf("read %s: %w", path, err)
-	}
-	content := r.Apply(id, stored)
-	err = v.store.keep(odb.Object{ID: key, Type: object.Blob, Size: int64(len(content)), Data: content})
-	return memoryContent(content), err
 }

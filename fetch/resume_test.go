@@ -83,7 +83,7 @@ func TestResumeAsksNobody(t *testing.T) {
 				!snap.Time.Equal(first.Time) || snap.Format != f || len(snap.Shallow()) != len(shallow) {
 				t.Errorf("got %+v", snap)
 			}
-			if entries, err := s.View(snap, convert.Settings{}).Tree(t.Context(), snap.Tree); err != nil || len(entries) == 0 {
+			if entries, err := s.View(snap, convert.Settings{}, nil).Tree(t.Context(), snap.Tree); err != nil || len(entries) == 0 {
 				t.Errorf("%d entries, %v", len(entries), err)
 			}
 			if n := len(server.Log().Requests()); n > 0 {

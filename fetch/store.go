@@ -71,7 +71,8 @@ type Store struct {
 	arrivals map[object.ID]chan struct{} // trees that readers wait for while streams > 0
 	notices  []string                    // degradations worth telling, each once
 	history  History
-	refs     []packedrefs.Ref // the remote's, once history was completed
+	refs     []packedrefs.Ref      // the remote's, once history was completed
+	smudges  map[object.ID]*smudge // contents that programs are converting
 }
 
 // Open opens or makes the store in cfg.Dir. Nothing is asked of the remote yet.
@@ -79,6 +80,7 @@ func Open(cfg Config) (*Store, error) {
 	s := &Store{
 		dir: cfg.Dir, remote: cfg.Remote, blobs: cfg.Blobs, memory: cfg.Memory, credential: cfg.Credential, log: cfg.Log,
 		stop: make(chan struct{}), arrivals: map[object.ID]chan struct{}{},
+		smudges: map[object.ID]*smudge{},
 	}
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/convert"
+	"github.com/artifactfs/artifactfs/filter"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/prioritize"
@@ -24,9 +25,11 @@ type Content interface {
 
 // View reads the blobs of one tree. It belongs to one mount.
 type View struct {
-	store *Store
-	root  object.ID
-	ahead readahead
+	store    *Store
+	root     object.ID
+	told     checkout
+	programs *filter.Programs // nil: contents of drivers cannot be read
+	ahead    readahead
 
 	gone chan struct{} // closed with the view
 
@@ -37,11 +40,20 @@ type View struct {
 	sizing   *sizeRequest // nil while there is none: one at a time, each asks for thousands
 }
 
-// View makes the view of a snapshot's tree, for a user with these git settings. Reads are expected at once, so what
-// nobody waits for stays back a little.
-func (s *Store) View(snap *Snapshot, settings convert.Settings) *View {
+// checkout is what filters are told of it.
+type checkout struct {
+	ref    string
+	commit object.ID
+}
+
+// View makes the view of a snapshot's tree, for a user with these git settings, whose filters programs runs. Reads are
+// expected at once, so what nobody waits for stays back a little.
+func (s *Store) View(snap *Snapshot, settings convert.Settings, programs *filter.Programs) *View {
 	s.blobPipe.lastWait.Store(time.Now().UnixNano())
-	return &View{store: s, root: snap.Tree, gone: make(chan struct{}), rules: rules{settings: settings}}
+	return &View{
+		store: s, root: snap.Tree, told: checkout{snap.Ref, snap.Commit}, programs: programs, gone: make(chan struct{}),
+		rules: rules{settings: settings},
+	}
 }
 
 // Close lets go whoever waits for an object of this view; they get context.Canceled.
@@ -97,7 +109,7 @@ type Blob struct {
 // KnownSize gives the size of a file's content, as checkout would write it, if this host knows it; it never waits.
 func (v *View) KnownSize(b Blob) (int64, bool) {
 	v.ahead.looked(b.ID)
-	r, ok := v.knownRule(b.Path)
+	r, ok := v.knownRule(b.ID, b.Path)
 	switch {
 	case b.Link:
 		return v.store.knownSize(b.ID)
@@ -106,7 +118,7 @@ func (v *View) KnownSize(b Blob) (int64, bool) {
 	case r.IsZero():
 		return v.store.knownSize(b.ID)
 	}
-	return v.store.blobs.Size(convertedID(b.ID, r))
+	return v.store.blobs.Size(convertedID(b.ID, r, b.Path))
 }
 
 // Size gives the exact size of a file's content and waits for it: from what is here, from the remote's
@@ -157,7 +169,7 @@ func (v *View) Open(ctx context.Context, b Blob) (Content, error) {
 	if r.IsZero() {
 		return v.raw(ctx, b.ID, b.Path, neighbours)
 	}
-	return v.converted(ctx, b.ID, b.Path, r)
+	return v.converted(ctx, b, r)
 }
 
 // raw gives a blob's content as it is stored. If it has to be fetched, what along names travels in the same request.

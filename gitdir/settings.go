@@ -2,30 +2,146 @@ package gitdir
 
 import (
 	"context"
+	"os"
 	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/convert"
 )
 
-// CheckoutSettings reads what the user's git configuration says about line endings, as a clone would obey it.
-// Without git, or without a word there, it is git's default.
-func CheckoutSettings(ctx context.Context) convert.Settings {
-	var s convert.Settings
-	cmd := exec.CommandContext(ctx, "git", "config", "--get-regexp", `^core\.(autocrlf|eol)$`)
+// CheckoutSettings reads what decides about contents of a checkout beside the tree: the user's and the machine's git
+// configuration and attributes, and the attributes of the git directory at gitDir, if there is one. Without git, or
+// without a word there, it is git's default. Paths relative to a directory are not known.
+func CheckoutSettings(ctx context.Context, gitDir string) convert.Settings {
+	cmd := exec.CommandContext(ctx, "git", "config", "-z", "--get-regexp", `^(core\.(autocrlf|eol|ignorecase|attributesfile)|filter\..*)$`)
 	cmd.Dir = "/" // only the user's and the machine's configuration
 	out, err := cmd.Output()
 	if err != nil {
-		return s
+		out = nil
 	}
-	for line := range strings.Lines(string(out)) {
-		key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		switch strings.ToLower(key) {
+	s, attributes := parseSettings(string(out))
+	if attributes == "" {
+		attributes = filepath.Join(configHome(), "git", "attributes")
+	}
+	read := func(path string) []byte {
+		content, err := os.ReadFile(expandUser(path))
+		if err != nil {
+			return nil // as for git, a file that cannot be read says nothing
+		}
+		return content
+	}
+	var machine []byte
+	if !isTrue(os.Getenv("GIT_ATTR_NOSYSTEM")) {
+		machine = read(machineAttributes())
+	}
+	s.Outside = convert.NewOutside(machine, read(attributes), read(filepath.Join(gitDir, "info", "attributes")), s.IgnoreCase)
+	return s
+}
+
+// parseSettings takes what `git config -z --get-regexp` prints: keys, each with a line's end and a value, or without
+// where there is none. attributes is core.attributesFile.
+func parseSettings(out string) (s convert.Settings, attributes string) {
+	drivers, silenced := map[string]convert.Driver{}, map[string]bool{}
+	for entry := range strings.SplitSeq(out, "\x00") {
+		key, value, hasValue := strings.Cut(entry, "\n")
+		switch key {
 		case "core.autocrlf":
 			s.AutoCRLF = strings.ToLower(value)
+			if !hasValue {
+				s.AutoCRLF = "true"
+			}
 		case "core.eol":
 			s.EOL = strings.ToLower(value)
+		case "core.ignorecase":
+			s.IgnoreCase = !hasValue || isTrue(value)
+		case "core.attributesfile":
+			attributes = value
+		}
+		name, ok := strings.CutPrefix(key, "filter.")
+		end := strings.LastIndexByte(name, '.')
+		if !ok || end < 0 {
+			continue
+		}
+		d := drivers[name[:end]]
+		d.Name = name[:end]
+		switch name[end+1:] {
+		case "smudge":
+			d.Smudge, d.Clean = value, d.Clean || value == "" // no command, but git does not stream such a file
+		case "process":
+			d.Process, silenced[d.Name] = value, value == ""
+		case "clean":
+			d.Clean = true
+		case "required":
+			d.Required = !hasValue || isTrue(value)
+		}
+		drivers[d.Name] = d
+	}
+	for name := range silenced {
+		if d := drivers[name]; silenced[name] { // an empty process outranks the command, and does nothing
+			d.Smudge, d.Clean = "", true
+			drivers[name] = d
 		}
 	}
-	return s
+	s.Drivers = drivers
+	return s, attributes
+}
+
+// isTrue reads a boolean as git does.
+func isTrue(value string) bool {
+	switch strings.ToLower(value) {
+	case "true", "yes", "on":
+		return true
+	}
+	n, err := strconv.Atoi(value)
+	return err == nil && n != 0
+}
+
+func configHome() string {
+	if dir := os.Getenv("XDG_CONFIG_HOME"); dir != "" {
+		return dir
+	}
+	return "~/.config"
+}
+
+// machineAttributes is where the installed git looks: beside itself, unless it belongs to the system.
+func machineAttributes() string {
+	prefix := gitPrefix()
+	if prefix == "/usr" {
+		prefix = "/"
+	}
+	return filepath.Join(prefix, "etc", "gitattributes")
+}
+
+func gitPrefix() string {
+	path, err := exec.LookPath("git")
+	if err == nil {
+		path, err = filepath.EvalSymlinks(path)
+	}
+	if err != nil {
+		return "/usr"
+	}
+	return filepath.Dir(filepath.Dir(path))
+}
+
+// expandUser is git's expansion of paths in its configuration.
+func expandUser(path string) string {
+	if rest, ok := strings.CutPrefix(path, "%(prefix)/"); ok {
+		return filepath.Join(gitPrefix(), rest)
+	}
+	if !strings.HasPrefix(path, "~") {
+		return path
+	}
+	name, rest, _ := strings.Cut(path[1:], "/")
+	home := os.Getenv("HOME")
+	if name != "" {
+		u, err := user.Lookup(name)
+		if err != nil {
+			return path
+		}
+		home = u.HomeDir
+	}
+	return filepath.Join(home, rest)
 }

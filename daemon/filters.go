@@ -1,0 +1,40 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/filter"
+)
+
+// filterDeadline is how long a filter may say nothing. git-lfs says nothing while it downloads.
+const filterDeadline = 15 * time.Minute
+
+// newFilters are the programs that convert the mount's contents: each is told of its repository, as git would tell it.
+func (m *mount) newFilters() *filter.Programs {
+	return filter.New(filter.Options{
+		Dir: m.dir, Env: []string{"GIT_DIR=" + filepath.Join(m.home.dir, "git"), "GIT_WORK_TREE=" + m.dir}, Deadline: filterDeadline,
+		Ready: m.awaitGitDir, Log: m.daemon.log.With(zap.String("mount", m.dir)),
+	})
+}
+
+// awaitGitDir waits until programs can use the mount's git directory.
+func (m *mount) awaitGitDir(ctx context.Context) error {
+	select {
+	case <-m.gitTried:
+	case <-m.gone:
+		return context.Canceled
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.gitReady {
+		return errors.New("there is none yet")
+	}
+	return nil
+}

@@ -1,0 +1,291 @@
+package filter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// job is a content on its way through a process. All but done is its worker's, then frozen once done is closed.
+type job struct {
+	file  File
+	since time.Time // it was queued; guarded by pool.mu
+	tries int       // processes that died with it
+	err   error
+	done  chan struct{}
+}
+
+func (j *job) finish(err error) {
+	j.err = err
+	close(j.done)
+}
+
+// pool is the processes of one command, mostly one: another is started where contents have waited too long for those
+// there are. Each has a worker, the goroutine that talks to it.
+type pool struct {
+	programs *Programs
+	command  string
+	wake     chan struct{} // something was queued
+
+	mu       sync.Mutex
+	queue    []*job
+	workers  int
+	idle     int    // workers that wait for something
+	busy     []*job // taken by workers
+	failure  error  // of the last start
+	failedAt time.Time
+}
+
+func (o *pool) push(g *generation, j *job) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	j.since = time.Now()
+	o.queue = append(o.queue, j)
+	switch {
+	case o.workers == 0:
+		o.hire(g)
+	case o.idle == 0:
+		time.AfterFunc(patience, func() { o.relieve(g) })
+	}
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+}
+
+// hire starts a worker; it needs mu.
+func (o *pool) hire(g *generation) {
+	o.workers++
+	g.wg.Add(1)
+	go func() {
+		defer g.wg.Done()
+		w := worker{pool: o, ctx: g.ctx}
+		w.work()
+	}()
+}
+
+// relieve starts one more worker if somebody has waited too long for those there are.
+func (o *pool) relieve(g *generation) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.queue) > 0 && o.idle == 0 && o.workers < maxProcesses && g.ctx.Err() == nil && time.Since(o.queue[0].since) >= patience {
+		o.hire(g)
+	}
+}
+
+// unwanted says whether nobody waits for any content of the pool.
+func (o *pool) unwanted() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	wanted := func(j *job) bool { return j.file.wanted() }
+	return !slices.ContainsFunc(o.queue, wanted) && !slices.ContainsFunc(o.busy, wanted)
+}
+
+// worker talks to one process at a time.
+type worker struct {
+	pool *pool
+	ctx  context.Context
+	c    *process // nil: none is running
+}
+
+func (w *worker) work() {
+	defer func() {
+		if w.c != nil {
+			w.c.end(w.ctx.Err() != nil)
+		}
+	}()
+	for {
+		jobs := w.take()
+		if jobs == nil {
+			return
+		}
+		for _, j := range w.round(jobs) {
+			j.tries++
+			w.pool.retry(j)
+		}
+		w.pool.release(jobs)
+		if w.c != nil {
+			w.c.run.rest()
+		}
+	}
+}
+
+// take waits for work; nil: there was none for so long that the worker is to go, or the programs are ended.
+func (w *worker) take() []*job {
+	o := w.pool
+	timer := time.NewTimer(idleTime)
+	defer timer.Stop()
+	expired := false
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for {
+		if w.ctx.Err() != nil {
+			o.workers--
+			if o.workers == 0 {
+				for _, j := range o.queue {
+					j.finish(ErrStopped)
+				}
+				o.queue = nil
+			}
+			return nil
+		}
+		if n := min(len(o.queue), maxBatch); n > 0 {
+			jobs := slices.Clone(o.queue[:n])
+			o.queue = slices.Delete(o.queue, 0, n)
+			o.busy = append(o.busy, jobs...)
+			return jobs
+		}
+		if expired {
+			o.workers--
+			return nil
+		}
+		o.idle++
+		o.mu.Unlock()
+		select {
+		case <-o.wake:
+		case <-w.ctx.Done():
+		case <-timer.C:
+			expired = true
+		}
+		o.mu.Lock()
+		o.idle--
+	}
+}
+
+// retry queues a job again whose process died, in front.
+func (o *pool) retry(j *job) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.queue = slices.Insert(o.queue, 0, j)
+}
+
+func (o *pool) release(jobs []*job) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.busy = slices.DeleteFunc(o.busy, func(j *job) bool { return slices.Contains(jobs, j) })
+}
+
+// connect makes sure that there is a process to talk to.
+func (w *worker) connect() error {
+	if w.c != nil {
+		return nil
+	}
+	o := w.pool
+	o.mu.Lock()
+	err, at := o.failure, o.failedAt
+	o.mu.Unlock()
+	if err != nil && time.Since(at) < startPause {
+		return err
+	}
+	if err = o.programs.ready(w.ctx); err == nil {
+		w.c, err = o.programs.greet(w.ctx, o.command)
+	}
+	if w.ctx.Err() != nil {
+		return ErrStopped
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.failure, o.failedAt = err, time.Now()
+	return err
+}
+
+// round has contents filtered: all but one at the same time, if the process can. It returns those to try again.
+func (w *worker) round(jobs []*job) (again []*job) {
+	if w.c != nil && w.c.delay && w.c.listed && len(jobs) > 1 {
+		w.c.end(false) // git-lfs, for one, takes no more delayed contents after the first list
+		w.c = nil
+	}
+	waiting := map[string]*job{}
+	for _, j := range jobs {
+		if !j.file.wanted() {
+			w.finish(j, ErrStopped)
+			continue
+		}
+		if err := w.connect(); err != nil {
+			w.finish(j, err)
+			continue
+		}
+		_, taken := waiting[j.file.Path]
+		what, err := w.c.filter(&j.file, len(jobs) > 1 && w.c.delay && !w.c.listed && !taken)
+		switch what {
+		case delayed:
+			waiting[j.file.Path] = j
+		case broken:
+			again = append(again, w.bury(err, append(drain(waiting), j))...)
+		default:
+			w.finish(j, err)
+		}
+	}
+	for len(waiting) > 0 {
+		if err := w.collect(waiting); err != nil {
+			again = append(again, w.bury(err, drain(waiting))...)
+		}
+	}
+	return again
+}
+
+// collect takes what has become available of the delayed contents; an error says that the process is broken.
+func (w *worker) collect(waiting map[string]*job) error {
+	paths, err := w.c.available()
+	if err != nil {
+		return err
+	}
+	if len(paths) == 0 {
+		for _, j := range drain(waiting) {
+			w.finish(j, fmt.Errorf("%w: the program has forgotten it", ErrUnfiltered))
+		}
+	}
+	for _, path := range paths {
+		j, ok := waiting[path]
+		if !ok {
+			return fmt.Errorf("%w: %.100q was not delayed", errProtocol, path)
+		}
+		what, err := w.c.collect(&j.file)
+		if what == broken {
+			return err
+		}
+		delete(waiting, path)
+		w.finish(j, err)
+	}
+	return nil
+}
+
+func drain(waiting map[string]*job) []*job {
+	var jobs []*job
+	for path, j := range waiting {
+		jobs = append(jobs, j)
+		delete(waiting, path)
+	}
+	return jobs
+}
+
+func (w *worker) finish(j *job, err error) {
+	if err != nil && !errors.Is(err, ErrStopped) {
+		err = fmt.Errorf("run filter %q: %w", w.pool.command, err)
+	}
+	j.finish(err)
+}
+
+// bury ends a broken process. Those of its jobs that might do better with another one are returned: it had done well
+// before, or did not get to them.
+func (w *worker) bury(err error, jobs []*job) (again []*job) {
+	late, served := w.c.run.late.Load(), w.c.served
+	w.c.end(true)
+	w.c = nil
+	for _, j := range jobs {
+		switch {
+		case w.ctx.Err() != nil:
+			w.finish(j, ErrStopped)
+		case late:
+			w.finish(j, ErrDeadline)
+		case j.tries == 0 && served > 0:
+			again = append(again, j)
+		default:
+			w.finish(j, fmt.Errorf("%w: %w", ErrUnfiltered, err))
+		}
+	}
+	return again
+}

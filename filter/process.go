@@ -1,0 +1,204 @@
+package filter
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// process is a program that speaks the long-running filter protocol. It belongs to one goroutine.
+type process struct {
+	run    *program
+	in     packetWriter
+	out    packetReader
+	smudge bool // it can, and has not refused to go on
+	delay  bool
+	listed bool // it was asked for delayed contents; some take no new ones after that
+	served int  // contents answered, one way or the other
+}
+
+// greet starts a process and agrees on what it can do.
+func (p *Programs) greet(ctx context.Context, command string) (*process, error) {
+	run, err := p.launch(ctx, command)
+	if err != nil {
+		return nil, err
+	}
+	c := &process{run: run, in: packetWriter{bufio.NewWriterSize(run, maxPacket+4)}}
+	c.out.r = bufio.NewReaderSize(run, maxPacket+4)
+	if err := c.handshake(); err != nil {
+		late := run.late.Load()
+		c.end(true)
+		if late {
+			return nil, ErrDeadline
+		}
+		return nil, fmt.Errorf("%w: start: %w", ErrUnfiltered, err)
+	}
+	return c, nil
+}
+
+func (c *process) handshake() error {
+	c.in.line("git-filter-client")
+	c.in.line("version=2")
+	c.in.end()
+	if err := c.in.flush(); err != nil {
+		return err
+	}
+	expected := []string{"git-filter-server", "version=2"}
+	err := c.out.lines(func(line string) error {
+		if len(expected) == 0 || line != expected[0] {
+			return fmt.Errorf("%w: greeting %.100q", errProtocol, line)
+		}
+		expected = expected[1:]
+		return nil
+	})
+	if err == nil && len(expected) > 0 {
+		err = fmt.Errorf("%w: no %q", errProtocol, expected[0])
+	}
+	if err != nil {
+		return err
+	}
+	for _, able := range []string{"clean", "smudge", "delay"} { // as git asks; some programs want to hear of all
+		c.in.line("capability=" + able)
+	}
+	c.in.end()
+	if err := c.in.flush(); err != nil {
+		return err
+	}
+	return c.out.lines(func(line string) error {
+		switch line {
+		case "capability=smudge":
+			c.smudge = true
+		case "capability=delay":
+			c.delay = true
+		}
+		return nil
+	})
+}
+
+// answer is what became of a content.
+type answer uint8
+
+const (
+	answered answer = iota // it is in the file's output
+	refused                // the program did not filter this one
+	delayed                // it is to be collected later
+	broken                 // the program can no longer be talked to
+)
+
+// filter gives a content to the program. The error tells why it was refused or the program is broken, and, with
+// answered, that the output did not take it.
+func (c *process) filter(f *File, mayDelay bool) (answer, error) {
+	switch {
+	case !c.smudge:
+		return refused, fmt.Errorf("%w: the program does not smudge", ErrUnfiltered)
+	case len(f.Path) > maxPacket-len("pathname=\n"):
+		return refused, fmt.Errorf("%w: the path is too long", ErrUnfiltered)
+	}
+	c.head(f)
+	if mayDelay {
+		c.in.line("can-delay=1")
+	}
+	c.in.end()
+	if err := c.in.content(f.reader()); err != nil {
+		return broken, err
+	}
+	return c.reply(f, mayDelay)
+}
+
+// collect asks for a content that was delayed and is available.
+func (c *process) collect(f *File) (answer, error) {
+	c.head(f)
+	c.in.end()
+	return c.reply(f, false)
+}
+
+func (c *process) head(f *File) {
+	c.in.line("command=smudge")
+	c.in.line("pathname=" + f.Path)
+	for _, told := range []struct{ key, value string }{{"ref", f.Ref}, {"treeish", f.Treeish}, {"blob", f.BlobID}} {
+		if told.value != "" {
+			c.in.line(told.key + "=" + told.value)
+		}
+	}
+}
+
+// reply ends a request and reads what the program says to it.
+func (c *process) reply(f *File, mayDelay bool) (answer, error) {
+	c.in.end()
+	if err := c.in.flush(); err != nil {
+		return broken, err
+	}
+	status, err := c.out.status("")
+	if err != nil {
+		return broken, err
+	}
+	var kept error
+	if status == "success" {
+		if kept = f.Out.Reset(); kept != nil {
+			kept = fmt.Errorf("%w: %w", errOutput, kept)
+		}
+		if err := c.out.copyTo(f.Out); errors.Is(err, errOutput) {
+			kept = err
+		} else if err != nil {
+			return broken, err
+		}
+		if status, err = c.out.status(status); err != nil {
+			return broken, err
+		}
+	}
+	switch {
+	case status == "success":
+		c.served++
+		return answered, kept
+	case status == "delayed" && mayDelay:
+		return delayed, nil
+	case status == "abort":
+		c.smudge = false
+		fallthrough
+	case status == "error":
+		c.served++
+		return refused, fmt.Errorf("%w: the program says %q", ErrUnfiltered, status)
+	}
+	return broken, fmt.Errorf("%w: status %.100q", errProtocol, status)
+}
+
+// available lists delayed contents that can be collected; the program waits until there is one. None: there are none
+// left.
+func (c *process) available() ([]string, error) {
+	c.listed = true
+	c.in.line("command=list_available_blobs")
+	c.in.end()
+	if err := c.in.flush(); err != nil {
+		return nil, err
+	}
+	var paths []string
+	err := c.out.lines(func(line string) error {
+		if path, ok := strings.CutPrefix(line, "pathname="); ok {
+			paths = append(paths, path)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	status, err := c.out.status("")
+	if err == nil && status != "success" {
+		err = fmt.Errorf("%w: status %.100q", errProtocol, status)
+	}
+	return paths, err
+}
+
+// end lets a process go: the end of its input tells it to. One that is broken, or does not go, is killed.
+func (c *process) end(kill bool) {
+	if kill {
+		c.run.kill()
+	}
+	c.run.in.Close()
+	c.run.limit = killWait
+	c.run.alive()
+	_, _ = io.Copy(io.Discard, c.run.out)
+	_ = c.run.wait()
+}
