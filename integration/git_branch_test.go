@@ -15,7 +15,7 @@ git checkout -q main; git status --short --branch
 `},
 	{name: "checkout of types, modes, attributes", steps: `
 git checkout -q types; git status --short; ls -l bin | cut -c1-10; cat docs/d04.md/in
-git checkout -q crlf; git status --short; od -c crlf/b.bat
+git checkout -q eol; git status --short; od -c crlf/b.bat
 git checkout -q main; git status --short
 `},
 	{name: "checkout with changes: kept, refused, forced, merged", steps: `
@@ -26,7 +26,7 @@ append README.md; rm docs/d00.md; git checkout -f; git status --short
 `},
 	{name: "checkout over untracked files", steps: `
 echo mine >topic.txt; git checkout topic; cat topic.txt; git checkout -f topic; cat topic.txt
-git checkout -q main; echo topic >topic.txt; git checkout topic; rm -f topic.txt; echo x >far; git checkout -q main; git checkout far; rm far; git checkout -q far; git status --short
+git checkout -q main; echo topic >topic.txt; git checkout topic; rm -f topic.txt; echo x >far; git checkout -q main; git checkout -b far origin/far; rm far; git checkout -q -b far origin/far; git status --short
 `},
 	{name: "checkout --orphan", steps: `
 git checkout -q --orphan new; git status --short | wc -l; git log
@@ -95,7 +95,7 @@ git rebase -q --onto main~2 main; git log --oneline -5; git rebase main
 	{name: "rebase -i", steps: `
 git checkout -q topic; printf '#!/bin/sh\nsed -i "1{h;d};2{G};3s/^pick/squash/" "$1"\n' >$TOP/../editor; chmod +x $TOP/../editor
 GIT_SEQUENCE_EDITOR=$TOP/../editor git rebase -i main~3; git log --format=%s -4; git status --short --branch; git log -2 --stat --format=%H
-GIT_SEQUENCE_EDITOR='sed -i 1s/pick/edit/' git rebase -q -i HEAD~2; git status --short; append README.md; git commit -q -a --amend --no-edit; git rebase -q --continue; git log --format=%H%s -3
+GIT_SEQUENCE_EDITOR='sed -i 1s/pick/edit/' git rebase -q -i HEAD~2; git status --short; append README.md; git commit -q -a --amend --no-edit; git rebase --continue; git log --format=%H%s -3
 GIT_SEQUENCE_EDITOR='sed -i 1s/pick/drop/' git rebase -q -i HEAD~2; git log --format=%s -3
 `},
 	{name: "rebase with a conflict: abort, skip, continue", steps: `

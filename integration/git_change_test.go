@@ -9,7 +9,7 @@ git status --short
 git commit -q -m all; git show --stat --summary -M
 `},
 	{name: "add -u, add of one file, add -n", steps: `
-append README.md; append docs/d00.md; rm docs/d02.md; echo x >new
+append README.md; append docs/d00.md; rm docs/d02.md; echo x >new; echo x >x.o
 git add -n .
 git add README.md; git status --short
 git add -u docs; git status --short
@@ -93,8 +93,8 @@ git commit -q -m include -i LICENSE; git add x; git commit -q --dry-run -m x; gi
 `},
 	{name: "commit with hooks", steps: `
 h=$(git rev-parse --git-path hooks); mkdir -p "$h"; printf '#!/bin/sh\ngit diff --cached --name-only; exit 1\n' >"$h/pre-commit"; chmod +x "$h/pre-commit"
-append README.md; git commit -q -a -m refused; git commit -q -a -n -m taken
-printf '#!/bin/sh\necho "Hook: yes" >>"$1"\n' >"$h/commit-msg"; chmod +x "$h/commit-msg"; rm "$h/pre-commit"
+append README.md; git commit -q -a -m refused; h=$(git rev-parse --git-path hooks); git commit -q -a -n -m taken
+h=$(git rev-parse --git-path hooks); printf '#!/bin/sh\necho "Hook: yes" >>"$1"\n' >"$h/commit-msg"; chmod +x "$h/commit-msg"; rm "$h/pre-commit"
 append README.md; git commit -q -a -m hooked; git log -2 --format=%B
 `},
 	{name: "reset --soft, --mixed", steps: `

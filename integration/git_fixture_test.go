@@ -127,7 +127,7 @@ git checkout -q -b types main
 git rm -q --cached bin/tool link; rm -r bin/tool link linkdir docs/d04.md
 ln -s run.sh bin/tool; echo no link >link; mkdir linkdir docs/d04.md; echo in >linkdir/in; echo in >docs/d04.md/in
 chmod +x Makefile; chmod -x bin/run.sh; git add -A; commit 'Types change'
-git checkout -q -b crlf main
+git checkout -q -b eol main
 printf 'crlf/b.bat -text\n' >>.gitattributes; printf 'echo four\r\n' >>crlf/a.bat; printf 'raw\n' >crlf/b.bat; commit 'Attributes change'
 git push -q origin --all
 git push -q origin --tags
@@ -174,7 +174,7 @@ func (w *world) gitFixture(r *gittest.Repo) *gitFixture {
 	x.server.Inject(gittest.Fault{Kind: gittest.NoObjectInfo, On: gittest.Capabilities})
 	config := filepath.Join(w.root, "gitconfig")
 	w.check(os.WriteFile(config, []byte(userConfig), 0o644))
-	x.env = []string{"PATH=" + gitPath(), "GIT_CONFIG_GLOBAL=" + config, "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_COUNT=0", "LC_ALL=C", "GIT_PAGER=cat", "GIT_EDITOR=true"}
+	x.env = []string{"PATH=" + gitPath(), "GIT_CONFIG_GLOBAL=" + config, "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_COUNT=0", "LC_ALL=C", "GIT_PAGER=cat", "GIT_EDITOR=true", "GIT_PROGRESS_DELAY=3600"}
 	w.git(w.root, "clone", "-q", x.server.URL(filepath.Base(r.Path)), filepath.Join(x.template, "tree"))
 	return x
 }

@@ -211,7 +211,7 @@ git check-mailmap 'A <a@b.c>'
 `},
 	{name: "rev-parse", steps: `
 git rev-parse --show-toplevel
-git rev-parse HEAD main v1.0 v1.0^{} HEAD~3 origin/topic@{0}
+git rev-parse HEAD main v1.0 v1.0^{} HEAD~3 main@{0}
 git rev-parse --abbrev-ref HEAD @{u}
 git rev-parse --is-inside-work-tree --is-bare-repository --is-inside-git-dir --is-shallow-repository
 git -C src/m00 rev-parse --show-prefix --show-cdup

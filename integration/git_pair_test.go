@@ -187,6 +187,11 @@ func (p *pair) do(s scenario) (cost, error) {
 	if s.own || s.online {
 		clone()
 	}
+	if os.Getenv("AFS_GIT_TRACE") != "" {
+		for _, a := range onClone.answers {
+			fmt.Printf("%s: $ %s\n%s%sexit code %d\n", s.name, a.line, a.stdout, a.stderr, a.code)
+		}
+	}
 	if err := errors.Join(onMount.err, onClone.err); err != nil {
 		return c, err
 	}

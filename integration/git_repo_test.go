@@ -71,7 +71,7 @@ git sparse-checkout set --no-cone '/docs/' '!/docs/d0*'; ls docs; git status --s
 	{name: "config, alias, environment", steps: `
 git config user.name Other; git config alias.s 'status --short'; append README.md; git s; git commit -q -a -m other; git log -1 --format=%cn
 git config --get-regexp '^branch\.'; git config remote.origin.url; git config --type=bool core.bare; git var GIT_COMMITTER_IDENT
-git --git-dir="$(git rev-parse --git-dir)" --work-tree="$TOP" -C / status --short; GIT_DIR="$(git rev-parse --absolute-git-dir)" GIT_WORK_TREE="$TOP" git -C src ls-files m00
+git --git-dir="$(git rev-parse --absolute-git-dir)" --work-tree="$TOP" -C / status --short; GIT_DIR="$(git rev-parse --absolute-git-dir)" GIT_WORK_TREE="$TOP" git -C src ls-files m00
 `},
 	{name: "in the directory of git", steps: `
 cd "$(git rev-parse --git-dir)" && git rev-parse --is-inside-git-dir --is-inside-work-tree; git rev-parse HEAD; git log --oneline -1
