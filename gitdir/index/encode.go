@@ -66,6 +66,9 @@ func (x *Index) WriteTo(w io.Writer) (int64, error) {
 	if x.Token != "" {
 		e.extension("FSMN", x.appendMonitor)
 	}
+	if x.Sparse {
+		e.extension("sdir", func(out []byte) []byte { return out })
+	}
 	if len(blocks) > 1 { // found from the end of the file, so it is the last
 		heads := e.heads.Sum(nil)
 		e.extension("EOIE", func(out []byte) []byte {
@@ -164,18 +167,18 @@ func (e *encoder) entries(entries []Entry, version uint32) blocks {
 	var all blocks
 	before := ""
 	for i := range entries {
-		if i%blockSize == 0 {
+		alone := i%blockSize == 0 // whoever starts here knows no path before
+		if alone {
 			all = append(all, block{offset: uint32(len(e.out))})
-			before = "" // whoever starts here has nothing to cut
 		}
 		all[len(all)-1].count++
-		e.entry(&entries[i], version, before)
+		e.entry(&entries[i], version, before, alone)
 		before = entries[i].Path
 	}
 	return all
 }
 
-func (e *encoder) entry(n *Entry, version uint32, before string) {
+func (e *encoder) entry(n *Entry, version uint32, before string, alone bool) {
 	start := len(e.out)
 	e.out = n.Stat.appendTo(e.out, uint32(n.Mode))
 	e.out = append(e.out, n.ID.Bytes()...)
@@ -193,7 +196,7 @@ func (e *encoder) entry(n *Entry, version uint32, before string) {
 	}
 	if version == 4 {
 		same := 0
-		for same < len(before) && same < len(n.Path) && before[same] == n.Path[same] {
+		for !alone && same < len(before) && same < len(n.Path) && before[same] == n.Path[same] {
 			same++
 		}
 		e.out = appendVarint(e.out, uint64(len(before)-same))

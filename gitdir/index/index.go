@@ -35,6 +35,7 @@ type Index struct {
 	// Token is what the file system monitor is asked with; "": there is no monitor, and no entry is valid.
 	Token     string
 	Untracked *Untracked // nil: none
+	Sparse    bool       // directories outside of the sparse checkout may be entries of mode ModeDir, with a slash behind
 	Undo      []byte     // resolve-undo extension as it was read
 }
 

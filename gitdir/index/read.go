@@ -1,0 +1,344 @@
+package index
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// ErrSplit says that an index is kept in two files (core.splitIndex), which this package does not read.
+var ErrSplit = errors.New("split index")
+
+// errShort says that something announces more than there is.
+var errShort = errors.New("cut short")
+
+// Read parses an index file of any version git writes. Extensions that only make reading faster are not kept: WriteTo
+// makes them anew.
+func Read(f object.Format, data []byte) (*Index, error) {
+	x, err := read(f, data)
+	if err != nil {
+		return nil, fmt.Errorf("read index: %w", err)
+	}
+	return x, nil
+}
+
+func read(f object.Format, data []byte) (*Index, error) {
+	body := len(data) - f.Size()
+	if body < headerSize || string(data[:4]) != "DIRC" {
+		return nil, errors.New("no index")
+	}
+	if err := verify(f, data[:body], data[body:]); err != nil {
+		return nil, err
+	}
+	x := &Index{Format: f, Version: binary.BigEndian.Uint32(data[4:])}
+	if x.Version < 2 || x.Version > 4 {
+		return nil, fmt.Errorf("version %d", x.Version)
+	}
+	count := int(binary.BigEndian.Uint32(data[8:]))
+	if least := fixedSize + f.Size() + 2 + 1; count > body/least {
+		return nil, fmt.Errorf("%d entries: %w", count, errShort)
+	}
+	r := reader{x: x, text: string(data[:body]), at: headerSize}
+	x.Entries = make([]Entry, count)
+	for i := range x.Entries {
+		var before *Entry
+		if i > 0 {
+			before = &x.Entries[i-1]
+		}
+		if err := r.entry(&x.Entries[i], before); err != nil {
+			return nil, fmt.Errorf("entry %d: %w", i, err)
+		}
+	}
+	for r.at < body {
+		if err := r.extension(); err != nil {
+			return nil, err
+		}
+	}
+	return x, nil
+}
+
+// verify compares the checksum, which git may have left out (index.skipHash).
+func verify(f object.Format, body, sum []byte) error {
+	if bytes.Equal(sum, make([]byte, len(sum))) {
+		return nil
+	}
+	h := checksum(f)
+	h.Write(body)
+	if !bytes.Equal(h.Sum(nil), sum) {
+		return errors.New("checksum does not fit")
+	}
+	return nil
+}
+
+type reader struct {
+	x    *Index
+	text string // of which paths are parts
+	at   int
+}
+
+// take gives the next n bytes.
+func (r *reader) take(n int) (string, error) {
+	if n < 0 || n > len(r.text)-r.at {
+		return "", errShort
+	}
+	r.at += n
+	return r.text[r.at-n : r.at], nil
+}
+
+// name gives the bytes up to the next NUL.
+func (r *reader) name() (string, error) {
+	n := strings.IndexByte(r.text[r.at:], 0)
+	if n < 0 {
+		return "", errShort
+	}
+	r.at += n + 1
+	return r.text[r.at-n-1 : r.at-1], nil
+}
+
+func (r *reader) id() (object.ID, error) {
+	b, err := r.take(r.x.Format.Size())
+	if err != nil {
+		return object.ID{}, err
+	}
+	return object.FromBytes([]byte(b))
+}
+
+// varint is what appendVarint writes.
+func (r *reader) varint() (int, error) {
+	var v uint64
+	for i := 0; i < 9; i++ {
+		b, err := r.take(1)
+		if err != nil {
+			return 0, err
+		}
+		v = v<<7 | uint64(b[0]&0x7f)
+		if b[0]&0x80 == 0 {
+			if v > uint64(len(r.text)) { // all numbers count bytes or things that take some
+				return 0, errShort
+			}
+			return int(v), nil
+		}
+		v++
+	}
+	return 0, errShort
+}
+
+func number(b string, at int) uint32 {
+	return uint32(b[at])<<24 | uint32(b[at+1])<<16 | uint32(b[at+2])<<8 | uint32(b[at+3])
+}
+
+// readStat reads stat data of which rest is what stands behind device and inode.
+func readStat(b, rest string) Stat {
+	at := func(i int) int64 { return int64(number(b, i))*1e9 + int64(number(b, i+4)) }
+	return Stat{at(0), at(8), number(b, 16), number(b, 20), number(rest, 0), number(rest, 4), number(rest, 8)}
+}
+
+func (r *reader) entry(e, before *Entry) error {
+	start := r.at
+	b, err := r.take(fixedSize)
+	if err != nil {
+		return err
+	}
+	e.Stat = readStat(b, b[28:])
+	e.Mode = object.Mode(number(b, 24))
+	if !e.Mode.IsBlob() && e.Mode != object.ModeGitlink && e.Mode != object.ModeDir {
+		return fmt.Errorf("mode %o", uint32(e.Mode))
+	}
+	if e.ID, err = r.id(); err != nil {
+		return err
+	}
+	flags, err := r.flags(e)
+	if err != nil {
+		return err
+	}
+	if r.x.Version == 4 {
+		err = r.shortPath(e, before)
+	} else {
+		err = r.fullPath(e, start, int(flags&maxNameInFlags))
+	}
+	switch {
+	case err != nil:
+		return err
+	case e.Path == "" || len(e.Path) > maxPath:
+		return fmt.Errorf("path of %d bytes", len(e.Path))
+	case min(len(e.Path), maxNameInFlags) != int(flags&maxNameInFlags):
+		return fmt.Errorf("path of %d bytes announced as %d", len(e.Path), flags&maxNameInFlags)
+	case before != nil && compare(before, e) >= 0:
+		return fmt.Errorf("%q out of order", e.Path)
+	}
+	return nil
+}
+
+func (r *reader) flags(e *Entry) (uint16, error) {
+	b, err := r.take(2)
+	if err != nil {
+		return 0, err
+	}
+	flags := binary.BigEndian.Uint16([]byte(b))
+	e.AssumeValid = flags&flagAssumeValid != 0
+	e.Stage = uint8(flags >> stageShift & 3)
+	if flags&flagExtended == 0 {
+		return flags, nil
+	}
+	if b, err = r.take(2); err != nil {
+		return 0, err
+	}
+	more := binary.BigEndian.Uint16([]byte(b))
+	if r.x.Version < 3 || more&^(flagSkipWorktree|flagIntentToAdd) != 0 {
+		return 0, fmt.Errorf("unknown flags %#x", more)
+	}
+	e.SkipWorktree, e.IntentToAdd = more&flagSkipWorktree != 0, more&flagIntentToAdd != 0
+	return flags, nil
+}
+
+// fullPath reads a path of versions 2 and 3, with 1 to 8 NULs behind so that the entry's size is a multiple of 8.
+func (r *reader) fullPath(e *Entry, start, length int) (err error) {
+	if length < maxNameInFlags {
+		e.Path, err = r.take(length)
+	} else if e.Path, err = r.name(); err == nil {
+		r.at-- // the NUL belongs to the padding
+	}
+	if err != nil {
+		return err
+	}
+	pad, err := r.take(8 - (r.at-start)%8)
+	if err == nil && (strings.Trim(pad, "\x00") != "" || strings.IndexByte(e.Path, 0) >= 0) {
+		err = errors.New("path is not padded with NULs")
+	}
+	return err
+}
+
+// shortPath reads a path of version 4: how much of the one before goes, and what comes.
+func (r *reader) shortPath(e, before *Entry) error {
+	gone, err := r.varint()
+	if err != nil {
+		return err
+	}
+	come, err := r.name()
+	if err != nil {
+		return err
+	}
+	if before == nil {
+		e.Path = come
+		return nil
+	}
+	if gone > len(before.Path) {
+		return fmt.Errorf("%d bytes less than %q", gone, before.Path)
+	}
+	if len(before.Path)-gone+len(come) > maxPath {
+		return errShort
+	}
+	e.Path = before.Path[:len(before.Path)-gone] + come
+	return nil
+}
+
+func (r *reader) extension() error {
+	head, err := r.take(8)
+	if err != nil {
+		return err
+	}
+	body, err := r.take(int(number(head, 4)))
+	if err != nil {
+		return fmt.Errorf("extension %.4q: %w", head, err)
+	}
+	in := &reader{x: r.x, text: body}
+	switch head[:4] {
+	case "TREE":
+		if r.x.Tree, err = in.tree(0); err == nil && in.at < len(body) {
+			err = errors.New("more than one root")
+		}
+	case "REUC":
+		r.x.Undo = []byte(body)
+	case "UNTR":
+		r.x.Untracked, err = in.untracked()
+	case "FSMN":
+		err = in.monitor()
+	case "EOIE", "IEOT":
+	case "sdir":
+		r.x.Sparse = true
+	case "link":
+		err = ErrSplit
+	default:
+		if head[0] < 'A' || head[0] > 'Z' {
+			err = errors.New("not known, and not optional")
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("extension %.4q: %w", head, err)
+	}
+	return nil
+}
+
+// maxDepth bounds how deep directories can be within maxPath.
+const maxDepth = maxPath / 2
+
+func (r *reader) tree(depth int) (*Tree, error) {
+	name, err := r.name()
+	if err != nil {
+		return nil, err
+	}
+	end := strings.IndexByte(r.text[r.at:], '\n')
+	if end < 0 || end > 32 {
+		return nil, errShort
+	}
+	t := &Tree{Name: name}
+	var subs int
+	if _, err := fmt.Sscanf(r.text[r.at:r.at+end], "%d %d", &t.Count, &subs); err != nil {
+		return nil, err
+	}
+	r.at += end + 1
+	if t.Count > len(r.x.Entries) || subs < 0 || subs > len(r.text)-r.at || depth > maxDepth {
+		return nil, errShort
+	}
+	if t.Count >= 0 {
+		if t.ID, err = r.id(); err != nil {
+			return nil, err
+		}
+	}
+	for range subs {
+		s, err := r.tree(depth + 1)
+		if err != nil {
+			return nil, err
+		}
+		t.Sub = append(t.Sub, s)
+	}
+	return t, nil
+}
+
+// monitor reads FSMN. Version 1 has a time in place of a token, which git takes for one, too.
+func (r *reader) monitor() error {
+	head, err := r.take(4)
+	if err != nil {
+		return err
+	}
+	switch v := number(head, 0); v {
+	case 1:
+		t, err := r.take(8)
+		if err != nil {
+			return err
+		}
+		r.x.Token = fmt.Sprint(uint64(number(t, 0))<<32 | uint64(number(t, 4)))
+	case 2:
+		if r.x.Token, err = r.name(); err != nil {
+			return err
+		}
+	default:
+		return fmt.Errorf("version %d", v)
+	}
+	if _, err := r.take(4); err != nil { // the bitmap's size, which it tells itself
+		return err
+	}
+	dirty, _, err := readBitmap([]byte(r.text[r.at:]), len(r.x.Entries))
+	if err != nil {
+		return err
+	}
+	for i := range r.x.Entries {
+		e := &r.x.Entries[i]
+		e.Valid = !dirty.has(i) && e.Mode != object.ModeGitlink
+	}
+	return nil
+}
