@@ -55,6 +55,9 @@ func (m *mount) makeGitDir(ctx context.Context) (*gitdir.Dir, error) {
 	if err == nil && !ok {
 		dir, err = gitdir.Create(m.gitPath(), o)
 	}
+	if err == nil && (m.request.Submodules || m.around != nil) {
+		err = m.configure(ctx, dir)
+	}
 	if err != nil {
 		return nil, err
 	}

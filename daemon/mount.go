@@ -55,7 +55,9 @@ type mount struct {
 	server  *fuse.Server
 	git     stockGit
 
-	redirects redirects
+	redirects  redirects
+	around     *mount // that this one is a submodule of; nil: it stands for itself
+	submodules submodules
 
 	abort context.CancelFunc // ends the start
 	work  sync.WaitGroup     // behind the mount
@@ -77,15 +79,24 @@ type mount struct {
 
 // Mount acquires and mounts. Whatever fails, or if ctx ends, nothing is left of it.
 func (d *Daemon) Mount(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error) {
+	_, reply, err := d.mount(ctx, r, nil, progress)
+	return reply, err
+}
+
+// mount is Mount, also of a submodule of the mount around it.
+func (d *Daemon) mount(ctx context.Context, r control.MountRequest, around *mount, progress func(control.Progress)) (*mount, control.MountReply, error) {
 	start := time.Now()
 	ctx, abort := context.WithCancel(ctx)
 	defer abort()
-	m, err := d.reserve(r, abort)
+	m, err := d.reserve(r, around, abort)
 	if err != nil {
-		return control.MountReply{}, explain("mount", r.Dir, err)
+		return nil, control.MountReply{}, explain("mount", r.Dir, err)
 	}
 	reply, err := m.start(ctx, start, progress)
 	if err == nil {
+		if r.Submodules {
+			m.submodules.enter(ctx)
+		}
 		m.greet(progress)
 		for _, note := range m.store.Stats().Notices {
 			progress(control.Progress{Message: note})
@@ -106,15 +117,15 @@ func (d *Daemon) Mount(ctx context.Context, r control.MountRequest, progress fun
 		if stopErr := m.takeDown(context.WithoutCancel(ctx), true); stopErr != nil {
 			d.log.Warn("undo mount", zap.String("dir", m.dir), zap.Error(stopErr))
 		}
-		return control.MountReply{}, explainMount(m, err)
+		return nil, control.MountReply{}, explainMount(m, err)
 	}
 	d.log.Info("mounted", zap.String("dir", m.dir), zap.String("remote", reply.Remote), zap.String("commit", reply.Commit),
 		zap.Int64("total_ms", reply.Timings.Total))
-	return reply, nil
+	return m, reply, nil
 }
 
 // reserve takes a directory's place in the registry, so that it is mounted once.
-func (d *Daemon) reserve(r control.MountRequest, abort context.CancelFunc) (*mount, error) {
+func (d *Daemon) reserve(r control.MountRequest, around *mount, abort context.CancelFunc) (*mount, error) {
 	id, dir := r.Session, filepath.Clean(r.Dir)
 	if id == "" && !r.ReadOnly {
 		id = SessionName(secretFree(r.Remote), dir)
@@ -127,10 +138,10 @@ func (d *Daemon) reserve(r control.MountRequest, abort context.CancelFunc) (*mou
 	}
 	m := &mount{
 		daemon: d, id: id, session: session, dir: dir, request: r, since: time.Now(), state: control.StatePreparing,
-		abort: abort, gone: make(chan struct{}), failures: map[string]error{},
+		around: around, abort: abort, gone: make(chan struct{}), failures: map[string]error{},
 		gitTried: make(chan struct{}), historyTried: make(chan struct{}), hydrateTried: make(chan struct{}),
 	}
-	m.redirects.mount = m
+	m.redirects.mount, m.submodules.mount = m, m
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -146,7 +157,7 @@ func (d *Daemon) reserve(r control.MountRequest, abort context.CancelFunc) (*mou
 func (m *mount) start(ctx context.Context, start time.Time, progress func(control.Progress)) (control.MountReply, error) {
 	var reply control.MountReply
 	var err error
-	if m.point, err = prepareMountpoint(ctx, m.dir); err != nil {
+	if m.point, err = m.prepare(ctx); err != nil {
 		return reply, err
 	}
 	if m.store, m.release, err = m.daemon.store(m.request); err != nil {
@@ -161,7 +172,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 		return reply, err
 	}
 	m.filters = m.newFilters()
-	m.view = m.store.View(m.snap, gitdir.CheckoutSettings(ctx, filepath.Join(m.home.dir, "git")), m.filters)
+	m.view = m.store.View(m.snap, gitdir.CheckoutSettings(ctx, m.gitPath()), m.filters)
 	if err = m.open(); err != nil {
 		return reply, err
 	}
@@ -319,8 +330,12 @@ func (m *mount) stop(ctx context.Context, force bool) error {
 
 // takeDown unmounts a mount that is not, or no longer, being prepared by somebody else.
 func (m *mount) takeDown(ctx context.Context, force bool) error {
+	if err := m.submodules.leave(ctx, force); err != nil {
+		return err
+	}
 	if m.server != nil {
 		if err := m.unserve(ctx, force); err != nil {
+			m.submodules.again(ctx)
 			return err
 		}
 	}
@@ -429,7 +444,7 @@ func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control
 			Cause: "it is unmounted, and its work is kept, but not all of it could be written out: " + o.err.Error(),
 			Hint:  "artifactfs doctor tells how it is"}
 	}
-	reply := control.UnmountReply{ID: m.id, Dir: m.dir}
+	reply := control.UnmountReply{ID: m.id, Dir: m.dir, Submodules: m.submodules.settle(r.Discard)}
 	if o.kept.any() {
 		reply.Session, reply.Kept = m.session, o.kept.changed
 	}

@@ -34,13 +34,15 @@ type mountpoint struct {
 //
 // The table of mounts is read first: a stat of a mount point may wait for whoever serves it, and of a dead one is
 // answered from the kernel's cache.
-func prepareMountpoint(ctx context.Context, dir string) (mountpoint, error) {
+//
+// around is the mount of ours that dir may lie in; "": in none.
+func prepareMountpoint(ctx context.Context, dir, around string) (mountpoint, error) {
 	p := mountpoint{dir: dir}
 	err := checkDevice()
 	if err != nil {
 		return p, err
 	}
-	if err = clearDead(ctx, dir); err != nil {
+	if err = clearDead(ctx, dir, around); err != nil {
 		return p, err
 	}
 	if err = p.make(); err == nil {
@@ -72,8 +74,9 @@ func checkDevice() error {
 	return nil
 }
 
-// clearDead removes dead mounts of ours from dir. What else is mounted there, or a mount of ours above it, is an error.
-func clearDead(ctx context.Context, dir string) error {
+// clearDead removes dead mounts of ours from dir. What else is mounted there, or a mount of ours above it other than the
+// one around it, is an error.
+func clearDead(ctx context.Context, dir, around string) error {
 	for range maxStacked {
 		table, err := os.ReadFile("/proc/self/mountinfo")
 		if err != nil {
@@ -83,7 +86,7 @@ func clearDead(ctx context.Context, dir string) error {
 		switch {
 		case kind != fuseType && at == dir && dir != "/":
 			return errTaken
-		case kind != fuseType:
+		case kind != fuseType, at != dir && at == around:
 			return nil
 		case at != dir:
 			return fmt.Errorf("%w at %s", errInside, at)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path"
 	"path/filepath"
@@ -141,27 +140,9 @@ func (r *redirects) configured(ctx context.Context) []string {
 }
 
 func readConfig(ctx context.Context, v *fetch.View, root object.ID) (config.File, error) {
-	entries, err := v.Tree(ctx, root)
-	if err != nil {
-		return config.File{}, err
-	}
-	at := slices.IndexFunc(entries, func(e object.TreeEntry) bool { return e.Name == config.Name })
-	if at < 0 {
-		return config.File{}, nil
-	}
-	if !entries[at].Mode.IsBlob() || entries[at].Mode == object.ModeSymlink {
-		return config.File{}, errors.New("it is no file")
-	}
-	content, err := v.Open(ctx, fetch.Blob{ID: entries[at].ID, Path: config.Name})
-	if err != nil {
-		return config.File{}, err
-	}
-	defer content.Release()
-	if content.Size() > 1<<20 { // Parse has its own limit; this one is of what is read for it
-		return config.File{}, fmt.Errorf("%d bytes", content.Size())
-	}
-	text, err := io.ReadAll(io.NewSectionReader(content, 0, content.Size()))
-	if err != nil {
+	// Parse has its own limit; this one is of what is read for it.
+	text, err := readRootFile(ctx, v, root, config.Name, 1<<20)
+	if err != nil || text == nil {
 		return config.File{}, err
 	}
 	return config.Parse(text)

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -189,7 +190,7 @@ func (m *mount) greet(progress func(control.Progress)) {
 	for _, problem := range m.tree.Recovery().Problems {
 		progress(control.Progress{Message: problem})
 	}
-	for _, note := range m.redirects.notes {
+	for _, note := range append(slices.Clone(m.redirects.notes), m.submodules.problems()...) {
 		progress(control.Progress{Message: note})
 	}
 }

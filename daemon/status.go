@@ -27,6 +27,9 @@ func (m *mount) status(ctx context.Context) control.MountStatus {
 		ID: m.id, Dir: m.dir, State: state, ReadOnly: m.request.ReadOnly, Since: m.since, PID: os.Getpid(), History: control.HistoryShallow,
 		Session: control.SessionStatus{Name: m.session},
 	}
+	if m.around != nil {
+		s.Around = m.around.dir
+	}
 	if !served {
 		return s // the other fields are still being written, or never were
 	}
@@ -37,6 +40,7 @@ func (m *mount) status(ctx context.Context) control.MountStatus {
 	stats := m.store.Stats()
 	s.Notes = append(stats.Notices, m.tree.Recovery().Problems...)
 	s.Notes = append(s.Notes, m.redirects.notes...)
+	s.Notes = append(s.Notes, m.submodules.problems()...)
 	if stats.Failure != nil {
 		s.Error = stats.Failure.Error()
 	}

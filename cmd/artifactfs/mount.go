@@ -48,6 +48,9 @@ makes them, and are thrown away with the mount: that is quicker, and they count 
 those of redirect = ["PATH", ...] in .artifactfs.toml in the root of the repository and in
 ~/.config/artifactfs/config.toml, together; --redirect "" has none.
 
+With --recurse-submodules the commits that submodules are pinned to are mounted at their paths, and theirs inside of
+them. They have sessions of their own, and are unmounted with DIR. One that cannot be mounted is told of, and left out.
+
 What is hydrated stays in a cache on disk that all mounts share.`,
 		Example: `  artifactfs mount https://github.com/git/git
   artifactfs mount git@example.org:team/app.git /srv/app --ref v2.1
@@ -77,6 +80,7 @@ What is hydrated stays in a cache on disk that all mounts share.`,
 	f.StringVar(&r.Session, "session", "", "`NAME` of the work to go on with or to begin (default: one made of REMOTE\nand DIR; with --read-only: none)")
 	f.BoolVar(&r.ReadOnly, "read-only", false, "refuse writes")
 	f.StringSliceVar(&r.Redirects, "redirect", nil, "`PATH`s in the mount, with commas between, that live outside of it")
+	f.BoolVar(&r.Submodules, "recurse-submodules", false, "mount submodules at their paths, too, and theirs")
 	f.Var(newChoice(&r.Wait, control.WaitTree, control.WaitTree, control.WaitGit, control.WaitAll), "wait", "return when the tree is readable, when git is ready, too,\nor when what --prefetch names is hydrated, too")
 	f.Var(newChoice(&r.History, control.HistoryBackground, control.HistoryBackground, control.HistoryFull, control.HistoryNone), "history", "when the commits behind the mounted one come: behind the\nmount, before it counts as done, or never")
 	f.Var(newChoice(&r.Prefetch, control.PrefetchAuto, control.PrefetchAuto, control.PrefetchAll, control.PrefetchNone), "prefetch", "what to hydrate before it is read: by likely need up to\nthe budget, everything, or nothing")

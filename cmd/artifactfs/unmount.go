@@ -29,6 +29,8 @@ again. What was hydrated stays in the cache for the next mount.
 What was changed in a mount is kept on this host, and unmount says how to go on with it. With --discard it is thrown
 away, also that of a session that is not mounted; DIR is then where it was mounted last. There is no way back.
 
+Submodules that were mounted with DIR end with it.
+
 A mount that a process still uses stays as it is, and the command fails.`,
 		Example: `  artifactfs unmount git
   artifactfs unmount /srv/a /srv/b
@@ -94,6 +96,11 @@ func (a *app) unmount(ctx context.Context, o unmountOptions) error {
 		if reply.Session != "" {
 			a.sayKept(m.MountStatus, reply.Kept)
 		}
+		for _, sub := range reply.Submodules {
+			if sub.Session != "" {
+				a.sayKeptInside(m.MountStatus, sub)
+			}
+		}
 	}
 	if o.all && errors.Join(errs...) == nil {
 		errs = append(errs, a.endDaemon(ctx))
@@ -137,7 +144,7 @@ func choose(mounts []served, asked error, o unmountOptions) (targets []served, e
 	}
 	if o.all {
 		for _, m := range mounts {
-			if m.mounted() {
+			if m.mounted() && m.Around == "" { // submodules go with what is around them
 				targets = append(targets, m)
 			}
 		}
@@ -162,6 +169,16 @@ func (a *app) sayKept(m control.MountStatus, changed int64) {
 		what = "git objects"
 	}
 	fmt.Fprintf(a.stderr, "artifactfs: kept %s in session %s (%s goes on with them)\n", what, m.Session.Name, resumeCommand(m))
+}
+
+// sayKeptInside is sayKept of a submodule.
+func (a *app) sayKeptInside(around control.MountStatus, sub control.UnmountReply) {
+	what := plural(sub.Kept, "changed path")
+	if sub.Kept == 0 {
+		what = "git objects"
+	}
+	fmt.Fprintf(a.stderr, "artifactfs: kept %s of submodule %s in session %s (%s --recurse-submodules goes on with them)\n",
+		what, sub.Dir, sub.Session, resumeCommand(around))
 }
 
 // endDaemon ends the shared daemon, if there is one; those in the foreground end with their mount.

@@ -1,0 +1,132 @@
+package integration
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// nested makes and serves outer.git, which has lib.git as a submodule at vendor/lib by a relative URL, and that has
+// inner.git at in/inner by an absolute one. outer.git also has one at gone, whose repository does not exist.
+func nested(t *testing.T) (w *world, server served) {
+	w = newWorld(t)
+	inner, lib, outer := w.repo("inner.git", object.SHA1), w.repo("lib.git", object.SHA1), w.repo("outer.git", object.SHA1)
+	server = w.serve(gittest.ServerOptions{})
+	innerTip := w.commit(inner, map[string]gittest.File{"inner.txt": {Data: []byte("inner\n")}})
+	libTip := w.commit(lib, map[string]gittest.File{
+		"lib.txt":     {Data: []byte("lib\n")},
+		"in/inner":    {Data: []byte(innerTip.String()), Mode: "160000"},
+		".gitmodules": {Data: []byte("[submodule \"inner\"]\n\tpath = in/inner\n\turl = " + server.URL("inner.git") + "\n")},
+	})
+	w.commit(lib, map[string]gittest.File{"lib.txt": {Data: []byte("later\n")}}) // not what outer.git is pinned to
+	w.commit(outer, map[string]gittest.File{
+		"outer.txt":  {Data: []byte("outer\n")},
+		"vendor/lib": {Data: []byte(libTip.String()), Mode: "160000"},
+		"gone":       {Data: []byte(libTip.String()), Mode: "160000"},
+		".gitmodules": {Data: []byte("[submodule \"the lib\"]\n\tpath = vendor/lib\n\turl = ../lib.git\n" +
+			"[submodule \"gone\"]\n\tpath = gone\n\turl = ../gone.git\n")},
+	})
+	return w, server
+}
+
+func (w *world) allStatus() []control.MountStatus {
+	w.Helper()
+	var s control.Status
+	if err := json.Unmarshal([]byte(w.ok("status", "--json")), &s); err != nil {
+		w.Fatal(err)
+	}
+	return s.Mounts
+}
+
+func TestSubmodulesAreMounted(t *testing.T) {
+	w, server := nested(t)
+	m := w.bare(server.URL("outer.git"), "--recurse-submodules")
+	lib, inner := m.path("vendor/lib"), m.path("vendor/lib/in/inner")
+	w.wantFile(filepath.Join(lib, "lib.txt"), "lib\n")
+	w.wantFile(filepath.Join(inner, "inner.txt"), "inner\n")
+	var around []string
+	for _, s := range w.allStatus() {
+		around = append(around, s.Dir+" in "+s.Around)
+	}
+	slices.Sort(around)
+	if want := []string{m.Dir + " in ", lib + " in " + m.Dir, inner + " in " + lib}; !slices.Equal(around, want) {
+		t.Errorf("status tells of %q", around)
+	}
+	if notes := m.status().Notes; !slices.ContainsFunc(notes, func(n string) bool { return strings.HasPrefix(n, "submodule gone is not mounted: ") }) {
+		t.Errorf("notes are %q", notes)
+	}
+
+	// A process in the innermost keeps all of them.
+	hold, err := os.Open(filepath.Join(inner, "inner.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := w.afs("unmount", m.Dir); r.code != 1 {
+		t.Errorf("unmount of a busy submodule: %s", r)
+	}
+	w.wantFile(filepath.Join(lib, "lib.txt"), "lib\n")
+	hold.Close()
+
+	// A process in the outer one alone as well, and so they are mounted again.
+	if hold, err = os.Open(m.path("outer.txt")); err != nil {
+		t.Fatal(err)
+	}
+	w.check(os.WriteFile(filepath.Join(inner, "inner.txt"), []byte("changed\n"), 0o644))
+	if r := w.afs("unmount", m.Dir, "--discard"); r.code != 1 {
+		t.Errorf("unmount of a busy mount: %s", r)
+	}
+	w.wantFile(filepath.Join(inner, "inner.txt"), "changed\n")
+	hold.Close()
+
+	// What was changed inside is kept, and said.
+	r := w.afs("unmount", m.Dir)
+	if r.code != 0 || !strings.Contains(r.stderr, "kept 1 changed path of submodule "+inner) {
+		t.Errorf("unmount: %s", r)
+	}
+	w.ok("mount", server.URL("outer.git"), m.Dir, "--recurse-submodules", "--history", "none", "--prefetch", "none")
+	w.wantFile(filepath.Join(inner, "inner.txt"), "changed\n")
+	w.ok("unmount", m.Dir, "--discard")
+	if left := w.allStatus(); len(left) != 0 {
+		t.Errorf("left after --discard: %+v", left)
+	}
+}
+
+func TestSubmodulesOutliveAKill(t *testing.T) {
+	w, server := nested(t)
+	m := w.bare(server.URL("outer.git"), "--recurse-submodules")
+	inner := m.path("vendor/lib/in/inner/inner.txt")
+	w.check(os.WriteFile(inner, []byte("changed\n"), 0o644))
+	w.killed()
+	w.ok("mount", server.URL("outer.git"), m.Dir, "--recurse-submodules", "--history", "none", "--prefetch", "none")
+	w.wantFile(inner, "changed\n")
+}
+
+// TestSubmodulesLeadNowhere: what a repository says of its submodules must not reach anything else.
+func TestSubmodulesLeadNowhere(t *testing.T) {
+	w := newWorld(t)
+	secret, outer := w.repo("secret.git", object.SHA1), w.repo("outer.git", object.SHA1)
+	tip := w.commit(secret, map[string]gittest.File{"secret": {Data: []byte("secret\n")}})
+	link := []byte(tip.String())
+	w.commit(outer, map[string]gittest.File{
+		"local": {Data: link, Mode: "160000"},
+		"file":  {Data: link, Mode: "160000"},
+		"text":  {Data: []byte("a file\n")},
+		".gitmodules": {Data: []byte(fmt.Sprintf("[submodule \"local\"]\n\tpath = local\n\turl = %s\n[submodule \"file\"]\n\tpath = file\n\turl = file://%s\n"+
+			"[submodule \"up\"]\n\tpath = ../up\n\turl = ../secret.git\n[submodule \"text\"]\n\tpath = text\n\turl = ../secret.git\n", secret.Path, secret.Path))},
+	})
+	m := w.bare(w.serve(gittest.ServerOptions{}).URL("outer.git"), "--recurse-submodules")
+	if all := w.allStatus(); len(all) != 1 {
+		t.Errorf("mounted: %+v", all)
+	}
+	if notes := m.status().Notes; len(notes) != 3 {
+		t.Errorf("notes are %q", notes)
+	}
+}
