@@ -113,12 +113,20 @@ func (s *Snapshot) finish(err error) {
 
 // haveSnapshot fills in a commit that is here. A commit never comes without its trees: packs arrive whole.
 func (s *Store) haveSnapshot(snap *Snapshot) bool {
-	t, content, err := s.objects.Get(snap.Commit, object.MaxCommitSize)
+	return readSnapshot(snap, s.objects.Get)
+}
+
+// readSnapshot reads commit and root tree of a snapshot with get; false: get does not have them.
+func readSnapshot(snap *Snapshot, get func(object.ID, int64) (object.Type, []byte, error)) bool {
+	t, content, err := get(snap.Commit, object.MaxCommitSize)
 	if err != nil || t != object.Commit {
 		return false
 	}
 	info, err := object.ParseCommit(snap.Format, content)
-	if err != nil || !s.objects.Has(info.Tree) {
+	if err != nil {
+		return false
+	}
+	if _, _, err := get(info.Tree, object.MaxTreeSize); err != nil {
 		return false
 	}
 	snap.Tree, snap.Time = info.Tree, info.Committed

@@ -16,9 +16,9 @@ import (
 // sendBlobs asks the remote for the blobs of one batch and publishes each as it arrives.
 func (s *Store) sendBlobs(ctx context.Context, b *batch, arrived func(object.ID, []byte)) error {
 	start := time.Now()
-	wants := make([]object.ID, len(b.wants))
-	for i, w := range b.wants {
-		wants[i] = w.ID
+	wants := s.withoutLocal(b.wants, arrived)
+	if len(wants) == 0 {
+		return nil
 	}
 	resp, err := s.remote.Fetch(ctx, transport.FetchRequest{Wants: wants})
 	n := 0

@@ -45,13 +45,13 @@ func (s *Store) Resume(ctx context.Context, b Base) (*Snapshot, error) {
 	return snap, nil
 }
 
-// here gives the snapshot of a commit that the store has.
+// here gives the snapshot of a commit that the store has, or a git directory that is lent to it.
 func (s *Store) here(commit object.ID, start time.Time) (*Snapshot, bool) {
 	if f, ok := readFormat(s.GitDir()); !ok || f != commit.Format() || s.openObjects(f) != nil {
 		return nil, false
 	}
 	snap := newSnapshot(target{want: commit, commit: commit}, commit.Format(), start)
-	if !s.haveSnapshot(snap) {
+	if !readSnapshot(snap, s.get) {
 		return nil, false
 	}
 	snap.Local, snap.Partial = true, s.partial()

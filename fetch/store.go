@@ -72,6 +72,7 @@ type Store struct {
 	notices  []string                    // degradations worth telling, each once
 	history  History
 	refs     []packedrefs.Ref      // the remote's, once history was completed
+	lent     []*Local              // read beside objects; replaced, never changed
 	smudges  map[object.ID]*smudge // contents that programs are converting
 }
 
@@ -195,7 +196,7 @@ func (s *Store) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, err
 
 // parseTree reads a tree that is here; odb.ErrNotFound if it is not.
 func (s *Store) parseTree(id object.ID) ([]object.TreeEntry, error) {
-	t, content, err := s.objects.Get(id, object.MaxTreeSize)
+	t, content, err := s.get(id, object.MaxTreeSize)
 	if err != nil {
 		return nil, fmt.Errorf("read tree %s: %w", id, err)
 	}

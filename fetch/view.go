@@ -135,6 +135,9 @@ func (v *View) Size(ctx context.Context, b Blob) (int64, error) {
 		if n, ok := v.store.knownSize(b.ID); ok {
 			return n, nil
 		}
+		if n, ok := v.store.lentSize(b.ID); ok {
+			return n, nil
+		}
 		if n, ok, err := v.askSizes(ctx, b.ID, b.Path); ok || err != nil {
 			return n, err
 		}
@@ -267,7 +270,7 @@ func (s *Store) knownSize(id object.ID) (int64, bool) {
 
 // materialize copies a blob that lies in a local pack into the cache, where it can be read at any offset.
 func (s *Store) materialize(id object.ID) (bool, error) {
-	t, size, err := s.objects.Size(id)
+	from, t, size, err := s.find(id)
 	if errors.Is(err, odb.ErrNotFound) {
 		return false, nil
 	}
@@ -275,7 +278,7 @@ func (s *Store) materialize(id object.ID) (bool, error) {
 		return false, fmt.Errorf("read blob %s from local pack: it is a %s: %w", id, t, err)
 	}
 	if size <= spoolOver {
-		_, data, err := s.objects.Get(id, spoolOver)
+		_, data, err := from.Get(id, spoolOver)
 		if err == nil {
 			err = s.keep(odb.Object{ID: id, Type: t, Size: size, Data: data})
 		}
@@ -285,7 +288,7 @@ func (s *Store) materialize(id object.ID) (bool, error) {
 	if err != nil {
 		return true, err
 	}
-	if err := s.copyVerified(id, size, f); err != nil {
+	if err := copyVerified(from, id, size, f); err != nil {
 		f.Close()
 		os.Remove(f.Name())
 		return true, fmt.Errorf("read blob %s from local pack: %w", id, err)
@@ -293,9 +296,9 @@ func (s *Store) materialize(id object.ID) (bool, error) {
 	return true, s.blobs.PutFile(id, f, size)
 }
 
-func (s *Store) copyVerified(id object.ID, size int64, f *os.File) error {
+func copyVerified(from objects, id object.ID, size int64, f *os.File) error {
 	h := object.NewHasher(id.Format(), object.Blob, size)
-	if err := s.objects.WriteTo(id, io.MultiWriter(f, h)); err != nil {
+	if err := from.WriteTo(id, io.MultiWriter(f, h)); err != nil {
 		return err
 	}
 	sum, err := h.Sum()
