@@ -17,16 +17,21 @@ func (s source) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, err
 	return s.view.Tree(ctx, id)
 }
 
-func (s source) KnownSize(b worktree.Blob) (int64, bool) { return s.view.KnownSize(fetch.Blob(b)) }
+func (s source) KnownSize(b worktree.Blob) (int64, bool) { return s.of(b).KnownSize(blob(b)) }
 
 func (s source) Size(ctx context.Context, b worktree.Blob) (int64, error) {
-	return s.view.Size(ctx, fetch.Blob(b))
+	return s.of(b).Size(ctx, blob(b))
 }
 
 func (s source) Open(ctx context.Context, b worktree.Blob) (worktree.Content, error) {
-	c, err := s.view.Open(ctx, fetch.Blob(b))
+	c, err := s.of(b).Open(ctx, blob(b))
 	if err != nil {
 		return nil, err
 	}
 	return c, nil
 }
+
+// of gives the view of the tree that a blob came with.
+func (s source) of(b worktree.Blob) *fetch.View { return s.view.Of(b.Tree) }
+
+func blob(b worktree.Blob) fetch.Blob { return fetch.Blob{ID: b.ID, Path: b.Path, Link: b.Link} }

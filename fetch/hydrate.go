@@ -36,7 +36,7 @@ const (
 // unlimited) is spent, or ctx ends; an error says that some did not come. Classes go in order of likely need, so it
 // walks the tree once a class and keeps nothing but the queue in memory.
 func (v *View) Hydrate(ctx context.Context, policy Prefetch, budget int64) error {
-	if policy == PrefetchNone || v.root.IsZero() {
+	if policy == PrefetchNone || v.shown().IsZero() {
 		return nil
 	}
 	start, lost := v.store.bytesIn.Load(), v.store.blobPipe.losses()
@@ -79,7 +79,7 @@ func (v *View) hydrateClass(ctx context.Context, class prioritize.Class, spent f
 		err = v.drained(ctx, room)
 		return err == nil && !spent()
 	}
-	_, walkErr := v.store.walkTree(ctx, v.root, "", func(f file) bool {
+	_, walkErr := v.store.walkTree(ctx, v.shown(), "", func(f file) bool {
 		if classOf(f) != class || !v.missing(f.id) {
 			return true
 		}
@@ -175,7 +175,7 @@ type Hydration struct {
 // Hydration counts what is here of the whole tree; while trees still stream in, those that have come. It never waits.
 func (v *View) Hydration(ctx context.Context) Hydration {
 	c := counter{store: v.store, seen: map[object.ID]struct{}{}, missing: func(file) {}}
-	v.store.walkHere(v.root, "", func(f file) { c.add(f) })
+	v.store.walkHere(v.shown(), "", func(f file) { c.add(f) })
 	return c.Hydration
 }
 
@@ -205,7 +205,7 @@ func (c *counter) add(f file) {
 // count counts the files that match, waiting for trees, and calls missing for each blob that is not here.
 func (v *View) count(ctx context.Context, match func(string) bool, missing func(file)) (Hydration, error) {
 	c := counter{store: v.store, seen: map[object.ID]struct{}{}, missing: missing}
-	_, err := v.store.walkTree(ctx, v.root, "", func(f file) bool {
+	_, err := v.store.walkTree(ctx, v.shown(), "", func(f file) bool {
 		if match(f.path) {
 			c.add(f)
 		}

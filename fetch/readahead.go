@@ -171,7 +171,7 @@ func (v *View) neighbours(ctx context.Context, id object.ID, path string) compan
 	if dirOnly {
 		v.walkDir(ctx, path, add)
 	} else {
-		v.store.walkFrom(ctx, v.root, path, add)
+		v.store.walkFrom(ctx, v.shown(), path, add)
 	}
 	v.ahead.watch(p, c.wants)
 	return c
@@ -180,7 +180,7 @@ func (v *View) neighbours(ctx context.Context, id object.ID, path string) compan
 // walkDir visits the blobs of path's own directory that come after path.
 func (v *View) walkDir(ctx context.Context, path string, visit func(file) bool) {
 	dir := dirOf(path)
-	entries, err := v.store.directory(ctx, v.root, dir)
+	entries, err := v.store.directory(ctx, v.shown(), dir)
 	if err != nil {
 		return
 	}
@@ -200,7 +200,7 @@ func (v *View) before(ctx context.Context, path string) *position {
 			continue
 		}
 		found, missing, looked := false, 0, 0
-		v.store.walkFrom(ctx, v.root, p.path, func(f file) bool {
+		v.store.walkFrom(ctx, v.shown(), p.path, func(f file) bool {
 			if found = f.path == path; found {
 				return false
 			}

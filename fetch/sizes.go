@@ -81,7 +81,7 @@ func (v *View) sizeRequest(id object.ID, path string) (*sizeRequest, error) {
 
 func (v *View) fetchSizes(ctx context.Context, id object.ID, path string) error {
 	ids := []object.ID{id}
-	v.store.walkFrom(ctx, v.root, path, func(f file) bool {
+	v.store.walkFrom(ctx, v.shown(), path, func(f file) bool {
 		if _, known := v.store.knownSize(f.id); !known {
 			ids = append(ids, f.id)
 		}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/artifactfs/artifactfs/convert"
@@ -24,37 +25,73 @@ type Content interface {
 }
 
 // View reads the blobs of one tree. It belongs to one mount.
+//
+// A mount may come to show another tree than the one it began with. What is read together with what, and what is
+// hydrated, then goes by the tree that is shown; a file that was there before, and is the same, keeps the contents that
+// it had, and so the attributes of the tree that it came from.
 type View struct {
-	store    *Store
-	root     object.ID
-	told     checkout
-	programs *filter.Programs // nil: contents of drivers cannot be read
-	ahead    readahead
-
-	gone chan struct{} // closed with the view
-
-	mu       sync.Mutex
-	closed   bool
-	crawling bool // a walk through the whole tree is under way
-	rules    rules
-	sizing   *sizeRequest // nil while there is none: one at a time, each asks for thousands
+	*mounted
+	store *Store
+	root  object.ID // whose attributes count
+	told  checkout
+	rules rules // guarded by mounted.mu
 }
 
-// checkout is what filters are told of it.
+// checkout is what filters are told of it: nothing of a tree that the mount came to show later.
 type checkout struct {
 	ref    string
 	commit object.ID
+}
+
+// mounted is what the views of one mount share.
+type mounted struct {
+	programs *filter.Programs // nil: contents of drivers cannot be read
+	ahead    readahead
+	tree     atomic.Pointer[object.ID] // that is shown
+
+	gone chan struct{} // closed with the views
+
+	mu       sync.Mutex
+	closed   bool
+	crawling bool         // a walk through the whole tree is under way
+	sizing   *sizeRequest // nil while there is none: one at a time, each asks for thousands
+	views    map[object.ID]*View
 }
 
 // View makes the view of a snapshot's tree, for a user with these git settings, whose filters programs runs. Reads are
 // expected at once, so what nobody waits for stays back a little.
 func (s *Store) View(snap *Snapshot, settings convert.Settings, programs *filter.Programs) *View {
 	s.blobPipe.lastWait.Store(time.Now().UnixNano())
-	return &View{
-		store: s, root: snap.Tree, told: checkout{snap.Ref, snap.Commit}, programs: programs, gone: make(chan struct{}),
-		rules: rules{settings: settings},
+	v := &View{
+		store: s, root: snap.Tree, told: checkout{snap.Ref, snap.Commit}, rules: rules{settings: settings},
+		mounted: &mounted{programs: programs, gone: make(chan struct{})},
 	}
+	v.views = map[object.ID]*View{v.root: v}
+	v.tree.Store(&v.root)
+	return v
 }
+
+// Of gives the view for files that came with another tree.
+func (v *View) Of(tree object.ID) *View {
+	if tree == v.root {
+		return v
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	of, ok := v.views[tree]
+	if !ok {
+		other := *v
+		of, other.root, other.rules.files = &other, tree, nil
+		v.views[tree] = of
+	}
+	return of
+}
+
+// Show says which tree the mount shows from now on.
+func (v *View) Show(tree object.ID) { v.tree.Store(&tree) }
+
+// shown is the tree that the mount shows.
+func (v *View) shown() object.ID { return *v.tree.Load() }
 
 // Close lets go whoever waits for an object of this view; they get context.Canceled.
 func (v *View) Close() {
@@ -225,8 +262,8 @@ func (v *View) crawl(path string) {
 			}
 			return v.store.blobPipe.roomFor(ctx, crawlAhead)
 		}
-		v.store.walkFrom(ctx, v.root, path, add)
-		v.store.walkTree(ctx, v.root, "", add)
+		v.store.walkFrom(ctx, v.shown(), path, add)
+		v.store.walkTree(ctx, v.shown(), "", add)
 	})
 }
 
