@@ -281,10 +281,10 @@ func TestUsageErrors(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	a := newAfs(t)
-	if got := a.ok("version"); !strings.HasPrefix(got, "artifactfs ") || !strings.Contains(got, "protocol 2)") {
+	if got := a.ok("version"); !strings.HasPrefix(got, "artifactfs ") || !strings.Contains(got, "protocol 3)") {
 		t.Errorf("version: %q", got)
 	}
-	if got := a.ok("version", "--json"); !strings.Contains(got, `"protocol":2`) {
+	if got := a.ok("version", "--json"); !strings.Contains(got, `"protocol":3`) {
 		t.Errorf("version --json: %q", got)
 	}
 }
