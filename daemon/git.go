@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -140,16 +139,20 @@ func (m *mount) walkBase(ctx context.Context, emit func(index.Entry) error) erro
 	return m.tree.WalkBase(ctx, func(e worktree.BaseEntry) error {
 		a := e.Attr
 		return emit(index.Entry{
-			Path: e.Path, Mode: e.Mode, ID: e.ID, Valid: true,
+			Path: e.Path, Mode: e.Mode, ID: e.ID, Valid: e.Mode == object.ModeSymlink || m.view.Exact(e.Path),
 			Stat: index.Stat{Ctime: a.Ctime, Mtime: a.Mtime, Dev: device, Ino: uint32(a.Node), UID: a.UID, GID: a.GID, Size: uint32(max(a.Size, 0))},
 		})
 	})
 }
 
-// indexOptions brings the contents of ignore files: git knows them by their hashes, and must otherwise look at the whole
-// tree with the first change. They are small, and come in one request.
+// indexOptions tells what the index can vouch for.
 func (m *mount) indexOptions(ctx context.Context) gitdir.IndexOptions {
-	rules := m.ignoreFiles(ctx)
+	ctx, cancel := context.WithTimeout(ctx, ignoreTime)
+	defer cancel()
+	rules, err := m.ignoreFiles(ctx)
+	if err != nil { // git is as right without them
+		m.daemon.log.Debug("read ignore files", zap.String("dir", m.dir), zap.Error(err))
+	}
 	return gitdir.IndexOptions{
 		Token:  m.tree.StartToken(),
 		Ignore: func(e index.Entry) ([]byte, bool) { content, ok := rules[e.Path]; return content, ok },
@@ -162,44 +165,47 @@ const (
 	ignoreTime    = 2 * time.Second // git is kept waiting for them
 )
 
-// ignoreFiles reads all ignore files of the base tree, or those on this host where nothing is to be prefetched.
-func (m *mount) ignoreFiles(ctx context.Context) map[string][]byte {
-	ctx, cancel := context.WithTimeout(ctx, ignoreTime)
-	defer cancel()
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	rules := map[string][]byte{}
-	err := m.tree.WalkBase(ctx, func(e worktree.BaseEntry) error {
-		if path.Base(e.Path) != ignoreFile || e.Mode != object.ModeFile && e.Mode != object.ModeExec {
-			return nil
+// ignoreFiles reads the ignore files of the base tree: git knows them by their hashes, and must otherwise look at the
+// whole tree with the first change in it. They are small, and come in one request, unless nothing is to be prefetched.
+func (m *mount) ignoreFiles(ctx context.Context) (rules map[string][]byte, err error) {
+	var blobs []fetch.Blob
+	err = m.tree.WalkBase(ctx, func(e worktree.BaseEntry) error {
+		if path.Base(e.Path) == ignoreFile && (e.Mode == object.ModeFile || e.Mode == object.ModeExec) {
+			blobs = append(blobs, fetch.Blob{ID: e.ID, Path: e.Path})
 		}
-		b := fetch.Blob{ID: e.ID, Path: e.Path}
-		if m.request.Prefetch == control.PrefetchNone && !m.view.Here(b) {
-			return nil
-		}
-		wg.Go(func() {
-			c, err := m.view.Open(ctx, b)
-			if err != nil {
-				return
-			}
-			defer c.Release()
-			if c.Size() > maxIgnoreFile {
-				return
-			}
-			content := make([]byte, c.Size())
-			if _, err := c.ReadAt(content, 0); err == nil || errors.Is(err, io.EOF) {
-				mu.Lock()
-				defer mu.Unlock()
-				rules[b.Path] = content
-			}
-		})
 		return nil
 	})
-	wg.Wait()
-	if err != nil {
-		m.daemon.log.Debug("read ignore files", zap.String("dir", m.dir), zap.Error(err))
+	if err != nil || len(blobs) == 0 {
+		return nil, err
 	}
-	return rules
+	if m.request.Prefetch != control.PrefetchNone {
+		ids := make([]object.ID, len(blobs))
+		for i, b := range blobs {
+			ids[i] = b.ID
+		}
+		if err = m.store.Provide(ctx, nil, ids); ctx.Err() != nil {
+			return nil, err
+		}
+	}
+	rules = make(map[string][]byte, len(blobs))
+	for _, b := range blobs {
+		if !m.view.Here(b) {
+			continue
+		}
+		c, openErr := m.view.Open(ctx, b)
+		if openErr != nil {
+			err = openErr
+			continue
+		}
+		if c.Size() <= maxIgnoreFile {
+			content := make([]byte, c.Size())
+			if _, readErr := c.ReadAt(content, 0); readErr == nil || errors.Is(readErr, io.EOF) {
+				rules[b.Path] = content
+			}
+		}
+		c.Release()
+	}
+	return rules, err
 }
 
 // deviceOf gives the device number of a mount without asking the mount, which is served by this process. Format of the
