@@ -76,7 +76,7 @@ func TestAttributesLikeGit(t *testing.T) {
 	paths := []string{"a.c", "b.txt", "x", "d/a.c", "d/b.txt", "d/e/a.c", "d/e/g/a.c", "f/a.c", "f/e/b.txt", "e/a.c"}
 	repo := newRepo(t)
 	for seed := range uint64(rounds) {
-		compareAttributes(t, repo, randomAttributes(rand.New(rand.NewPCG(seed, 5))), paths)
+		compareAttributes(t, repo, Settings{}, randomAttributes(rand.New(rand.NewPCG(seed, 5))), paths)
 	}
 }
 
@@ -92,7 +92,7 @@ func TestLongLines(t *testing.T) {
 			b.WriteString(line[:n-len(end)+1] + end)
 		}
 	}
-	compareAttributes(t, newRepo(t), map[string][]byte{".gitattributes": []byte(b.String())}, paths)
+	compareAttributes(t, newRepo(t), Settings{}, map[string][]byte{".gitattributes": []byte(b.String())}, paths)
 }
 
 func TestMatters(t *testing.T) {

@@ -134,16 +134,15 @@ func Decide(s Settings, files []*File, path string) Rule {
 		}
 	}
 	r.encoding = w[attrEncoding].encoding()
-	var runs bool // also one without a command for this way keeps git from streaming
-	if v := w[attrFilter]; v.state == valued {
-		if d, ok := s.Drivers[v.text]; ok {
-			runs = d.Process != "" || d.Smudge != "" || d.Clean
-			if runs || d.Required {
-				r.driver = d
-			}
+	whole := act == actAuto || act == actAutoCRLF || r.encoding != "" // as git converts it: not while it streams to disk
+	if d, ok := s.Drivers[w[attrFilter].text]; ok && w[attrFilter].state == valued {
+		runs := d.Smudge != "" || d.Process != ""
+		whole = whole || runs || d.Clean
+		if runs || whole && d.Required {
+			r.driver = d
 		}
 	}
-	if r.ident != identNone && (act == actAuto || act == actAutoCRLF || runs || r.encoding != "") {
+	if r.ident != identNone && whole {
 		r.ident = identWhole
 	}
 	return r

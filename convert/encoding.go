@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"bytes"
 	"encoding/binary"
 	"strings"
 	"unicode/utf16"
@@ -133,6 +134,9 @@ func utf32Encoder(order byteOrder, mark bool) encoder {
 // belowEncoder writes characters below limit as one byte each.
 func belowEncoder(limit rune) encoder {
 	return func(content []byte) ([]byte, bool) {
+		if bytes.IndexFunc(content, func(r rune) bool { return r >= utf8.RuneSelf }) < 0 {
+			return content, true // what is no UTF-8 counts as a character above all limits
+		}
 		out := make([]byte, 0, len(content))
 		for len(content) > 0 {
 			r, n := utf8.DecodeRune(content)

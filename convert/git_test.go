@@ -18,13 +18,14 @@ import (
 
 // repo is a repository of the installed git, the judge of this package.
 type repo struct {
-	t   *testing.T
-	dir string
+	t      *testing.T
+	dir    string
+	config []string // of clones
 }
 
 func newRepo(t *testing.T) *repo {
 	t.Helper()
-	r := &repo{t, t.TempDir()}
+	r := &repo{t: t, dir: t.TempDir()}
 	r.git(nil, "init", "-q", "-b", "main")
 	return r
 }
@@ -66,6 +67,9 @@ func (r *repo) checkout(s Settings, files map[string][]byte) map[string][]byte {
 	if s.EOL != "" {
 		args = append(args, "-c", "core.eol="+s.EOL)
 	}
+	for _, entry := range r.config {
+		args = append(args, "-c", entry)
+	}
 	r.git(nil, append(args, r.dir, dir)...)
 	out := make(map[string][]byte, len(files))
 	for path := range files {
@@ -89,11 +93,11 @@ func chain(parsed map[string]*File, path string) []*File {
 	return files
 }
 
-func parseAll(files map[string][]byte) map[string]*File {
+func parseAll(s Settings, files map[string][]byte) map[string]*File {
 	parsed := map[string]*File{}
 	for path, content := range files {
 		if dir, ok := strings.CutSuffix(path, ".gitattributes"); ok {
-			if f := Parse(content, dir == ""); f.Matters() {
+			if f := s.Parse(content, dir == ""); f.Matters() {
 				parsed[dir] = f
 			}
 		}
@@ -111,7 +115,7 @@ func compareCheckout(t *testing.T, s Settings, files map[string][]byte) {
 
 func compareClone(t *testing.T, r *repo, s Settings, files map[string][]byte) {
 	t.Helper()
-	parsed := parseAll(files)
+	parsed := parseAll(s, files)
 	bad, changed := 0, 0
 	for path, want := range r.checkout(s, files) {
 		content := files[path]
@@ -152,7 +156,7 @@ func (v value) String() string {
 }
 
 // compareAttributes checks every path's attributes against `git check-attr`, reading the index.
-func compareAttributes(t *testing.T, r *repo, attributes map[string][]byte, paths []string) {
+func compareAttributes(t *testing.T, r *repo, s Settings, attributes map[string][]byte, paths []string) {
 	t.Helper()
 	r.commit(attributes)
 	r.git(nil, "read-tree", "main")
@@ -162,9 +166,9 @@ func compareAttributes(t *testing.T, r *repo, attributes map[string][]byte, path
 	if len(fields) != 3*len(attrNames)*len(paths)+1 {
 		t.Fatalf("git check-attr: %d fields for %d paths", len(fields), len(paths))
 	}
-	parsed := parseAll(attributes)
+	parsed := parseAll(s, attributes)
 	for i, path := range paths {
-		values := Settings{}.collect(chain(parsed, path), path, 1<<numValues-1)
+		values := s.collect(chain(parsed, path), path, 1<<numValues-1)
 		for j, name := range attrNames {
 			at := 3 * (i*len(attrNames) + j)
 			if fields[at] != path || fields[at+1] != name {
