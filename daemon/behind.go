@@ -59,6 +59,7 @@ func (m *mount) goBehind() bool {
 			return m.view.Hydrate(ctx, fetch.Prefetch(m.request.Prefetch), budget)
 		})
 	})
+	m.work.Go(func() { m.tendPacks(ctx) })
 	go func() { // somebody may unmount without us
 		m.server.Wait()
 		m.finish()

@@ -48,6 +48,7 @@ type mount struct {
 	home    *home
 	store   *fetch.Store
 	release func()
+	local   *fetch.Local // what its git directory has
 	snap    *fetch.Snapshot
 	view    *fetch.View
 	filters *filter.Programs
@@ -168,6 +169,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = m.enter(ctx); err != nil {
 		return reply, err
 	}
+	m.local = m.store.Lend(filepath.Join(m.gitPath(), "objects"))
 	if err = m.acquire(ctx, progress); err != nil {
 		return reply, err
 	}
@@ -412,6 +414,11 @@ func (m *mount) finish() {
 	if m.view != nil {
 		m.filters.Close()
 		m.view.Close()
+	}
+	if m.local != nil {
+		if err := m.local.Close(); err != nil {
+			m.daemon.log.Warn("close objects of git directory", zap.String("dir", m.dir), zap.Error(err))
+		}
 	}
 	if m.release != nil {
 		m.release()

@@ -112,34 +112,33 @@ func (s *Store) Join(ctx context.Context, o odb.JoinOptions) (odb.JoinResult, er
 // Busy says whether somebody is waiting for the remote, so that work in the background stays back.
 func (s *Store) Busy() bool { return s.blobPipe.busy() }
 
+// What cannot be read from what is lent, for whatever reason, counts as missing there: the remote may have it, too.
+
 // find gives where an object can be read, with its type and its size in bytes.
 func (s *Store) find(id object.ID) (from objects, t object.Type, size int64, err error) {
 	if t, size, err = s.objects.Size(id); !errors.Is(err, odb.ErrNotFound) {
 		return s.objects, t, size, err
 	}
-	missing := err
 	for _, from := range s.locals() {
-		if t, size, err = from.Size(id); !errors.Is(err, odb.ErrNotFound) {
-			return from, t, size, err
+		if t, size, err := from.Size(id); err == nil {
+			return from, t, size, nil
 		}
 	}
-	return nil, 0, 0, missing
+	return nil, 0, 0, err
 }
 
 // get gives an object's content, as odb.Store.Get does, from wherever it is on this host.
 func (s *Store) get(id object.ID, limit int64) (object.Type, []byte, error) {
 	t, content, err := s.objects.Get(id, limit)
-	missing := err
+	if !errors.Is(err, odb.ErrNotFound) {
+		return t, content, err
+	}
 	for _, from := range s.locals() {
-		if !errors.Is(err, odb.ErrNotFound) {
-			return t, content, err
+		if t, content, err := from.Get(id, limit); err == nil {
+			return t, content, nil
 		}
-		t, content, err = from.Get(id, limit)
 	}
-	if errors.Is(err, odb.ErrNotFound) {
-		err = missing
-	}
-	return t, content, err
+	return 0, nil, err
 }
 
 // locals lists what is lent.

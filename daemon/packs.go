@@ -1,0 +1,132 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/odb"
+)
+
+// Every fetch of git's own for objects that are missing leaves a pack, and so does what it is provided with. Each pack
+// makes every look-up of git's a little slower, so they are joined behind the mount, before there are thirty.
+const (
+	packsAbove = 16
+	packsKeep  = 6
+	packsCrowd = 24
+
+	packsLook     = 250 * time.Millisecond // between two looks at directories where packs come
+	packsLookIdle = time.Second            // and at others
+	packsIdle     = 10 * time.Second       // without a change makes them others, and is looked into all the same
+	packsRetry    = 5 * time.Minute        // the longest pause after a failure
+)
+
+// tendPacks keeps packs few, in the mount's git directory and in the store, until ctx ends. Mounts of one store do so
+// side by side: whoever comes first joins, the others see that there is nothing left to do.
+func (m *mount) tendPacks(ctx context.Context) {
+	dirs := []*tended{
+		{path: filepath.Join(m.gitPath(), "objects", "pack"), join: m.local.Join},
+		{path: filepath.Join(m.store.GitDir(), "objects", "pack"), join: m.store.Join},
+	}
+	for {
+		pause := packsLookIdle
+		for _, d := range dirs {
+			if d.look(time.Now()) {
+				d.done(m.joinPacks(ctx, d), time.Now())
+			}
+			if time.Since(d.changed) < packsIdle {
+				pause = packsLook
+			}
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// joinPacks joins what there is to join in a directory.
+func (m *mount) joinPacks(ctx context.Context, d *tended) error {
+	start := time.Now()
+	res, err := d.join(ctx, odb.JoinOptions{Above: packsAbove, Keep: packsKeep, Crowd: packsCrowd, Pace: m.paceJoin, Reader: sameProgram})
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case err != nil:
+		m.daemon.log.Warn("join packs", zap.String("mount", m.dir), zap.Error(err))
+	case res.Removed > 0 || res.Name != "":
+		m.daemon.log.Info("joined packs", zap.String("in", d.path), zap.Int("packs", res.Packs), zap.Int("removed", res.Removed),
+			zap.Int("objects", res.Objects), zap.Int64("bytes", res.Bytes), zap.Duration("took", time.Since(start)))
+	}
+	return err
+}
+
+const (
+	// joinPause is the pause after each piece of a join, so that it takes no processor for itself.
+	joinPause = 2 * time.Millisecond
+	// joinPauseBusy is the same while somebody waits for the remote.
+	joinPauseBusy = 20 * time.Millisecond
+)
+
+func (m *mount) paceJoin(ctx context.Context) error {
+	pause := joinPause
+	if m.store.Busy() {
+		pause = joinPauseBusy
+	}
+	select {
+	case <-time.After(pause):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// sameProgram says whether a process runs what we run. Such a one has stores open that look again.
+func sameProgram(pid int) bool {
+	own, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		return false
+	}
+	its, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+	return err == nil && own == its
+}
+
+// tended is a directory of packs.
+type tended struct {
+	path string
+	join func(context.Context, odb.JoinOptions) (odb.JoinResult, error)
+
+	modified time.Time // of the directory, as last seen
+	changed  time.Time // when it was seen to have changed
+	joined   time.Time // when it was last looked into
+	failures int
+}
+
+// look says whether it is time to look into the directory: it has changed, or was not looked into for long, since what
+// was in the way then may be over.
+func (d *tended) look(now time.Time) bool {
+	st, err := os.Stat(d.path)
+	if err != nil {
+		return false
+	}
+	if modified := st.ModTime(); !modified.Equal(d.modified) {
+		d.modified, d.changed = modified, now
+	}
+	if d.failures > 0 {
+		return now.Sub(d.joined) > min(packsIdle<<min(d.failures, 10), packsRetry)
+	}
+	return d.changed.After(d.joined) || now.Sub(d.joined) > packsIdle
+}
+
+// done notes how it went.
+func (d *tended) done(err error, now time.Time) {
+	d.joined = now
+	if d.failures++; err == nil {
+		d.failures = 0
+	}
+}
