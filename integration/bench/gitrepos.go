@@ -75,16 +75,24 @@ func realMerge(git func(...string) (string, error), head string) (main, topic st
 	if err != nil {
 		return "", "", err
 	}
+	files, err := git("ls-tree", "-r", "--name-only", head)
+	if err != nil {
+		return "", "", err
+	}
 	for line := range strings.Lines(out) {
 		commits := strings.Fields(line)
 		if len(commits) != 3 {
 			continue
 		}
-		changed, err := git("diff", "--name-only", commits[1]+"..."+commits[2])
+		far, err := git("diff-tree", "-r", "--name-only", head, commits[1])
 		if err != nil {
 			return "", "", err
 		}
-		if strings.Count(changed, "\n") < 20 {
+		if strings.Count(far, "\n") > strings.Count(files, "\n")/2 {
+			break // a merge of something else
+		}
+		changed, err := git("diff", "--name-only", commits[1]+"..."+commits[2])
+		if err != nil || strings.Count(changed, "\n") < 20 { // they may have nothing in common
 			continue
 		}
 		if _, err := git("merge-tree", "--write-tree", commits[1], commits[2]); err == nil {
