@@ -20,8 +20,9 @@ const (
 	graceMost = time.Minute
 	// graceCrowded is the same when there are more packs than JoinOptions.Crowd.
 	graceCrowded = 2 * time.Second
-	// graceYoung is the age at which a git process that has mapped nothing of a pack directory will not have read it.
-	graceYoung = 5 * time.Second
+	// graceYoung is the age at which a git process that has mapped nothing of a pack directory will not have read it. It
+	// may be about anything on this host, so it is not much; whom it misses still looks again for what is gone.
+	graceYoung = 500 * time.Millisecond
 	// gracePoll and gracePollMost bound the pauses between two looks at who is running.
 	gracePoll, gracePollMost = 10 * time.Millisecond, time.Second
 )
