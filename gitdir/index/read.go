@@ -163,7 +163,9 @@ func (r *reader) entry(e, before *Entry) error {
 	switch {
 	case err != nil:
 		return err
-	case e.Path == "" || len(e.Path) > maxPath:
+	case e.Path == "": // it stands for one of the other file
+		return ErrSplit
+	case len(e.Path) > maxPath:
 		return fmt.Errorf("path of %d bytes", len(e.Path))
 	case min(len(e.Path), maxNameInFlags) != int(flags&maxNameInFlags):
 		return fmt.Errorf("path of %d bytes announced as %d", len(e.Path), flags&maxNameInFlags)
