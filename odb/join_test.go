@@ -346,13 +346,13 @@ func TestJoinLeavesDamageAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bad := names[3]
 	s := open(t, filepath.Join(dir, "objects"), object.SHA1)
+	bad, off := unique(t, s, names)
 	data, err := os.ReadFile(bad + ".pack")
 	if err != nil {
 		t.Fatal(err)
 	}
-	data[onlyIn(t, s, bad, names)+5] ^= 1
+	data[off+5] ^= 1
 	if err := os.Remove(bad + ".pack"); err != nil {
 		t.Fatal(err)
 	}
@@ -374,26 +374,26 @@ func TestJoinLeavesDamageAlone(t *testing.T) {
 	}
 }
 
-// onlyIn gives the offset of an entry of a pack whose object is in no other.
-func onlyIn(t testing.TB, s *Store, path string, paths []string) int64 {
+// unique gives the offset of an entry whose object is in no other pack, and the pack.
+func unique(t testing.TB, s *Store, paths []string) (path string, off int64) {
 	t.Helper()
-	var x *index
-	var others []candidate
-	for _, c := range s.candidates(paths) {
+	all := s.candidates(paths)
+	for i, c := range all {
 		t.Cleanup(c.close)
-		if c.path == path {
-			x = c.idx
-		} else {
-			others = append(others, c)
+		others := slices.Concat(all[:i], all[i+1:])
+		for k := range c.idx.n {
+			if !slices.ContainsFunc(others, func(o candidate) bool { return holds(o, c.idx.name(k)) }) {
+				return c.path, c.idx.offset(k)
+			}
 		}
 	}
-	for i := range x.n {
-		if !slices.ContainsFunc(others, func(c candidate) bool { _, ok := c.idx.lookup(x.name(i)); return ok }) {
-			return x.offset(i)
-		}
-	}
-	t.Fatal("all objects are elsewhere")
-	return 0
+	t.Fatal("all objects are in several packs")
+	return "", 0
+}
+
+func holds(c candidate, name []byte) bool {
+	_, ok := c.idx.lookup(name)
+	return ok
 }
 
 func TestJoinKeepsOutOfTheWay(t *testing.T) {
