@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"go.uber.org/zap"
 )
@@ -245,13 +246,25 @@ func (p *Programs) Iconv(names []string, content []byte) ([]byte, bool, error) {
 		var out bytes.Buffer
 		err = p.pipe(g.ctx, run, bytes.NewReader(content), &out, "iconv")
 		if err == nil {
-			return out.Bytes(), true, nil
+			return withoutReset(name, content, out.Bytes()), true, nil
 		}
 		if !errors.Is(err, ErrUnfiltered) {
 			return nil, false, err
 		}
 	}
 	return nil, false, nil
+}
+
+// withoutReset takes off what iconv(1) writes at the end of a text to leave a stateful encoding's last state: git does
+// not ask iconv for it. The other stateful encodings, such as UTF-7, stay as iconv(1) ends them.
+func withoutReset(name string, content, encoded []byte) []byte {
+	name = strings.ToUpper(name)
+	for prefix, reset := range map[string]string{"ISO-2022-JP": "\x1b(B", "ISO-2022-KR": "\x0f", "ISO-2022-CN": "\x0f"} {
+		if strings.HasPrefix(name, prefix) && len(content) > 0 && content[len(content)-1] >= utf8.RuneSelf {
+			return bytes.TrimSuffix(encoded, []byte(reset))
+		}
+	}
+	return encoded
 }
 
 // lineLog logs what a program says on its standard error.
@@ -275,7 +288,7 @@ func (l *lineLog) Write(b []byte) (int, error) {
 		}
 		b = b[end+1:]
 		if len(l.line) > 0 {
-			l.log.Info("filter says", zap.String("filter", l.name), zap.ByteString("line", l.line))
+			l.log.Info("filter says", zap.String("filter", l.name), zap.String("line", string(l.line)))
 			l.line = l.line[:0]
 		}
 	}

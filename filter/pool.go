@@ -9,6 +9,9 @@ import (
 	"time"
 )
 
+// maxTries bounds how many processes a content may see die.
+const maxTries = 3
+
 // job is a content on its way through a process. All but done is its worker's, then frozen once done is closed.
 type job struct {
 	file  File
@@ -199,7 +202,12 @@ func (w *worker) round(jobs []*job) (again []*job) {
 		w.c = nil
 	}
 	waiting := map[string]*job{}
+	var later []*job // with a path for which another content is delayed
 	for _, j := range jobs {
+		if waiting[j.file.Path] != nil {
+			later = append(later, j)
+			continue
+		}
 		if !j.file.wanted() {
 			w.finish(j, ErrStopped)
 			continue
@@ -208,8 +216,7 @@ func (w *worker) round(jobs []*job) (again []*job) {
 			w.finish(j, err)
 			continue
 		}
-		_, taken := waiting[j.file.Path]
-		what, err := w.c.filter(&j.file, len(jobs) > 1 && w.c.delay && !w.c.listed && !taken)
+		what, err := w.c.filter(&j.file, len(jobs) > 1 && w.c.delay && !w.c.listed)
 		switch what {
 		case delayed:
 			waiting[j.file.Path] = j
@@ -223,6 +230,9 @@ func (w *worker) round(jobs []*job) (again []*job) {
 		if err := w.collect(waiting); err != nil {
 			again = append(again, w.bury(err, drain(waiting))...)
 		}
+	}
+	for _, j := range later {
+		again = append(again, w.round([]*job{j})...)
 	}
 	return again
 }
@@ -281,7 +291,7 @@ func (w *worker) bury(err error, jobs []*job) (again []*job) {
 			w.finish(j, ErrStopped)
 		case late:
 			w.finish(j, ErrDeadline)
-		case j.tries == 0 && served > 0:
+		case j.tries < maxTries-1 && served > 0:
 			again = append(again, j)
 		default:
 			w.finish(j, fmt.Errorf("%w: %w", ErrUnfiltered, err))

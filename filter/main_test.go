@@ -1,0 +1,247 @@
+package filter
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// TestMain runs the tests, or is a process that tests have started as a filter.
+func TestMain(m *testing.M) {
+	if manner := os.Getenv("TEST_FILTER"); manner != "" {
+		drive(manner)
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// command is a process filter that behaves in a manner.
+func command(manner string) string {
+	exe, err := os.Executable()
+	if err != nil {
+		panic(err)
+	}
+	return "TEST_FILTER='" + manner + "' '" + exe + "'"
+}
+
+// driver is the far end of the protocol: it answers with contents in upper case.
+type driver struct {
+	in     packetReader
+	out    packetWriter
+	manner string
+	asked  int
+}
+
+func note(text string) {
+	f, err := os.OpenFile("trace", os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Fprintln(f, text)
+	f.Close()
+}
+
+func drive(manner string) {
+	d := driver{in: packetReader{r: bufio.NewReader(os.Stdin)}, out: packetWriter{bufio.NewWriter(os.Stdout)}, manner: manner}
+	note("start " + os.Getenv("GIT_DIR"))
+	if manner == "fails" {
+		os.Exit(3)
+	}
+	if manner == "garbage" {
+		os.Stdout.WriteString("hello\n")
+		return
+	}
+	d.list()
+	d.say("git-filter-server", "version=2")
+	caps := d.list()
+	if !bytes.Contains([]byte(strings.Join(caps, " ")), []byte("capability=smudge")) {
+		panic("not asked to smudge")
+	}
+	switch {
+	case manner == "cleans":
+		d.say("capability=clean")
+	case strings.HasPrefix(manner, "delay"):
+		d.say("capability=clean", "capability=smudge", "capability=delay")
+	default:
+		d.say("capability=smudge")
+	}
+	var delayed, collected []string
+	contents := map[string][]byte{}
+	for {
+		head := d.list()
+		if head == nil {
+			note("end")
+			return
+		}
+		if head[0] == "command=list_available_blobs" {
+			note("list")
+			switch {
+			case manner == "delay-forget":
+				delayed = nil
+			case manner == "delay-lie":
+				delayed = []string{"somebody/else"}
+			case manner == "delay-die" && len(collected) > 0:
+				os.Exit(3)
+			}
+			if len(delayed) > 2 {
+				collected, delayed = delayed[:2], delayed[2:]
+			} else {
+				collected, delayed = delayed, nil
+			}
+			for _, path := range collected {
+				d.out.line("pathname=" + path)
+			}
+			d.out.end()
+			d.say("status=success")
+			continue
+		}
+		path, mayDelay := "", false
+		for _, line := range head {
+			if p, ok := strings.CutPrefix(line, "pathname="); ok {
+				path = p
+			}
+			mayDelay = mayDelay || line == "can-delay=1"
+		}
+		note("smudge " + strings.Join(head[1:], " "))
+		var content bytes.Buffer
+		if err := d.in.copyTo(&content); err != nil {
+			panic(err)
+		}
+		if d.asked++; d.misbehave(path) {
+			continue
+		}
+		if mayDelay {
+			delayed = append(delayed, path)
+			contents[path] = content.Bytes()
+			d.say("status=delayed")
+			continue
+		}
+		text := content.Bytes()
+		if was, ok := contents[path]; ok {
+			text = was
+			delete(contents, path)
+		}
+		d.say("status=success")
+		if err := d.out.content(bytes.NewReader(bytes.ToUpper(text))); err != nil {
+			panic(err)
+		}
+		d.out.end()
+		d.say()
+	}
+}
+
+// misbehave answers a content otherwise than by its text; false: it has not.
+func (d *driver) misbehave(path string) bool {
+	after, _ := strconv.Atoi(strings.TrimPrefix(d.manner, "dies-after-"))
+	switch {
+	case strings.HasPrefix(d.manner, "dies-after-") && d.asked > after:
+		os.Exit(3)
+	case d.manner == "hangs" && filepath.Base(path) != "good":
+		time.Sleep(time.Hour)
+	case d.manner == "nonsense":
+		d.out.line("status=success")
+		d.out.end()
+		d.out.w.WriteString("zzzz")
+		d.out.flush()
+		time.Sleep(time.Hour)
+	case strings.HasSuffix(path, "bad"):
+		d.say("status=error")
+		return true
+	case strings.HasSuffix(path, "late"): // the error comes behind the content
+		d.say("status=success")
+		d.out.packet([]byte("half"))
+		d.out.end()
+		d.say("status=error")
+		return true
+	case strings.HasSuffix(path, "abort"):
+		d.say("status=abort")
+		return true
+	}
+	return false
+}
+
+func (d *driver) say(lines ...string) {
+	for _, line := range lines {
+		d.out.line(line)
+	}
+	d.out.end()
+	if err := d.out.flush(); err != nil {
+		os.Exit(1)
+	}
+}
+
+// list reads lines up to a flush; nil at the end of the input.
+func (d *driver) list() []string {
+	lines := []string{}
+	err := d.in.lines(func(line string) error {
+		lines = append(lines, line)
+		return nil
+	})
+	if err == io.EOF {
+		return nil
+	}
+	if err != nil {
+		panic(err)
+	}
+	return lines
+}
+
+// tree is a working tree that programs are run for.
+type tree struct {
+	*Programs
+	t   *testing.T
+	dir string
+}
+
+func newTree(t *testing.T, change func(*Options)) *tree {
+	t.Helper()
+	o := Options{Dir: t.TempDir(), Deadline: time.Minute, Log: zap.NewNop()}
+	o.Env = []string{"GIT_DIR=" + filepath.Join(o.Dir, "git")}
+	if change != nil {
+		change(&o)
+	}
+	p := New(o)
+	t.Cleanup(p.Close)
+	return &tree{p, t, o.Dir}
+}
+
+// trace is what filters have noted, its lines counted by their first word.
+func (tr *tree) trace() (text string, count map[string]int) {
+	tr.t.Helper()
+	b, _ := os.ReadFile(filepath.Join(tr.dir, "trace"))
+	count = map[string]int{}
+	for line := range strings.Lines(string(b)) {
+		word, _, _ := strings.Cut(strings.TrimSpace(line), " ")
+		count[word]++
+	}
+	return string(b), count
+}
+
+// output keeps what was written.
+type output struct{ bytes.Buffer }
+
+func (o *output) Reset() error {
+	o.Buffer.Reset()
+	return nil
+}
+
+func file(path, content string) (File, *output) {
+	out := &output{}
+	return File{Path: path, Content: strings.NewReader(content), Size: int64(len(content)), Out: out}, out
+}
+
+// through has a process filter a content.
+func (tr *tree) through(manner, path, content string) (string, error) {
+	f, out := file(path, content)
+	err := tr.Process(command(manner), f)
+	return out.String(), err
+}
