@@ -15,8 +15,8 @@ import (
 // Every fetch of git's own for objects that are missing leaves a pack, and so does what it is provided with. Each pack
 // makes every look-up of git's a little slower, so they are joined behind the mount, before there are thirty.
 const (
-	packsAbove = 16
-	packsKeep  = 6
+	packsAbove = 12
+	packsKeep  = 5
 	packsCrowd = 24
 
 	packsLook     = 250 * time.Millisecond // between two looks at directories where packs come

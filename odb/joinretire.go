@@ -19,7 +19,7 @@ const (
 	// graceMost is how long old packs wait for processes that may be reading them.
 	graceMost = time.Minute
 	// graceCrowded is the same when there are more packs than JoinOptions.Crowd.
-	graceCrowded = 2 * time.Second
+	graceCrowded = time.Second
 	// graceYoung is the age at which a git process that has mapped nothing of a pack directory will not have read it. It
 	// may be about anything on this host, so it is not much; whom it misses still looks again for what is gone.
 	graceYoung = 500 * time.Millisecond
