@@ -9,8 +9,9 @@ func (l *Layer) Remember(n Node) {
 	l.state.Remember(n)
 }
 
-// Forget takes back k look-ups of an own node. Without a look-up and without a name it ends, contents and all.
-func (l *Layer) Forget(n Node, k uint64) {
+// Forget takes back k look-ups of an own node, and says whether none is left. Without a look-up and without a name it
+// ends, contents and all.
+func (l *Layer) Forget(n Node, k uint64) (last bool) {
 	l.mu.RLock()
 	left := l.state.Forget(n, k)
 	in, ok := l.state.Inode(n)
@@ -18,6 +19,7 @@ func (l *Layer) Forget(n Node, k uint64) {
 	if left == 0 && ok && in.Nlink == 0 {
 		l.forsake(n)
 	}
+	return left == 0
 }
 
 // Release is what ends a base node without a name, whose look-ups the caller counts.

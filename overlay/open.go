@@ -24,6 +24,8 @@ const (
 	// counterBoot tells in which boot of the host the layer was opened last, and looked through; 0: it was closed
 	// and nothing was left to be done.
 	counterBoot = state.CounterUser
+	// counterUncounted is the node of a file that is no change (Tx.Uncount); 0: there is none.
+	counterUncounted = state.CounterUser + 1
 )
 
 // Start says how the layer's last use ended.

@@ -12,7 +12,7 @@ type Stats struct {
 	LogBytes int64
 }
 
-// Stats counts. It looks at every inode.
+// Stats counts what was changed. It looks at every inode.
 func (l *Layer) Stats() Stats {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -21,23 +21,38 @@ func (l *Layer) Stats() Stats {
 	if l.wal != nil {
 		s.LogBytes = l.wal.Size()
 	}
+	uncounted, isThere := l.uncounted()
 	l.state.EachInode(func(in Inode) bool {
-		if in.Content != 0 {
+		if in.Content != 0 && in.Node != uncounted {
 			s.Contents++
 			s.Bytes += in.Size
 		}
 		return true
 	})
+	if isThere {
+		s.Inodes--
+		s.Entries--
+	}
 	return s
 }
 
+// uncounted gives the node that is no change, and says whether it has a name. l.mu is held.
+func (l *Layer) uncounted() (n Node, isThere bool) {
+	n = Node(l.state.Counter(counterUncounted))
+	in, ok := l.state.Inode(n)
+	return n, ok && n.Own() && in.Nlink > 0
+}
+
 // Changed is how many paths differ from the base: names that are new, gone or moved, and files of the base that were
-// changed where they are. It looks at everything there is.
+// changed where they are, but for a file that does not count (Tx.Uncount). It looks at everything there is.
 func (l *Layer) Changed() int64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	t := l.state.Totals()
 	changed := t.Entries + t.Hidden
+	if _, isThere := l.uncounted(); isThere {
+		changed--
+	}
 	l.state.EachInode(func(in Inode) bool {
 		// A directory of the base has an inode as soon as something in it changed.
 		if !in.Node.Own() && in.Nlink > 0 && in.Mode&syscall.S_IFMT != syscall.S_IFDIR {

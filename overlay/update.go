@@ -31,6 +31,18 @@ func (r Reader) ReadDir(dir Node, after uint64, emit func(cookie uint64, name st
 	})
 }
 
+// Names calls emit for every name that the layer has for n until it returns false. It looks at all names there are.
+func (r Reader) Names(n Node, emit func(dir Node, name string) bool) {
+	r.t.EachDir(func(dir Node) bool {
+		more := true
+		r.t.ReadDir(dir, 0, func(name string, at Node, _ uint64) bool {
+			more = at != n || emit(dir, name)
+			return more
+		})
+		return more
+	})
+}
+
 // Entries counts the names in dir.
 func (r Reader) Entries(dir Node) (present, hidden int) { return r.t.EntryCount(dir) }
 
@@ -234,6 +246,9 @@ func (tx *Tx) Hide(dir Node, name string) { tx.batch.Hide(dir, name) }
 
 // ClearEntry says that the base knows what name in dir is.
 func (tx *Tx) ClearEntry(dir Node, name string) { tx.batch.ClearEntry(dir, name) }
+
+// Uncount says that a new file of the layer's own is no change: neither Changed nor Stats count it. There is one.
+func (tx *Tx) Uncount(n Node) { tx.batch.SetCounter(counterUncounted, uint64(n)) }
 
 // SetTarget says where a symbolic link points.
 func (tx *Tx) SetTarget(n Node, target string) { tx.batch.SetTarget(n, target) }

@@ -1,28 +1,178 @@
 package worktree
 
+import (
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/journal"
+)
+
 // Changes is what may differ from what was known at a token.
 type Changes struct {
-	Token string   // from here on the next question is asked
-	All   bool     // everything may differ: the token is of another history, or too old
-	Paths []string // relative to the root; below one that ends in a slash everything may differ
-	// Open are files among them that programs may still be writing to in the kernel's cache.
+	// Token is to be asked with from now on.
+	Token string
+	// All says that anything may differ: the token is of another history, or too old.
+	All bool
+	// Paths are relative to the root. They are to be taken as git takes those of a file system monitor: one that ends in
+	// a slash means everything below it, others the path alone and what its directory has. Git's untracked cache takes
+	// the former for the directory's name only; therefore "DIR/*" is added for each directory that is there.
+	Paths []string
+	// Open are files among them that programs may still be writing to in the kernel's cache. Before anybody looks at the
+	// paths the kernel must be made to forget their attributes (fuse.Server.Refresh): a write that comes after the next
+	// stat is then told to Written again. One that comes before is seen by that stat, because the kernel itself keeps
+	// size and mtime of what it has cached.
 	Open []Node
 }
 
-// Changes tells what may differ since a token.
+// Changes tells what may differ since a token: contents, types, modes, mtimes and names; not owners, access times and
+// extended attributes. What programs write through a shared mapping is told when the kernel writes it back: after
+// msync(2), close(2), or half a minute.
 func (t *Tree) Changes(token string) (Changes, error) {
 	if !t.gate.enter() {
 		return Changes{}, ErrClosed
 	}
 	defer t.gate.leave()
-	return Changes{All: true}, nil
+	c := Changes{Open: t.writing.list()}
+	for _, n := range c.Open {
+		var f journal.Flight
+		t.note(&f, n)
+		t.journal.Land(&f)
+	}
+	var known bool
+	c.Token, c.Paths, known = t.journal.Since(token)
+	c.All = !known
+	t.view(func(m merged) { c.Paths = m.withDirs(c.Paths) })
+	return c, nil
 }
 
 // StartToken is the token of the beginning of the work, when nothing differed from the base tree.
-func (t *Tree) StartToken() string { return "" }
+func (t *Tree) StartToken() string { return t.journal.Start() }
+
+// withDirs adds what makes git's untracked cache forget each directory that is below those that changed as a whole.
+func (m merged) withDirs(paths []string) []string {
+	for _, path := range paths[:len(paths):len(paths)] {
+		dir, ok := strings.CutSuffix(path, "/")
+		if !ok {
+			continue
+		}
+		if n, ok := m.known(dir); ok {
+			paths = m.addDirs(n, dir, paths)
+		}
+	}
+	return paths
+}
+
+// known finds the directory at a path, as far as it has been looked into.
+func (m merged) known(path string) (Node, bool) {
+	n := Root
+	for name := range strings.SplitSeq(path, "/") {
+		b, _ := m.knownBlock(n)
+		var ok bool
+		if n, ok = m.entry(n, b, name); !ok {
+			return 0, false
+		}
+	}
+	in, ok := m.inode(n)
+	return n, ok && isDir(&in)
+}
+
+func (m merged) knownBlock(dir Node) (block, bool) {
+	r, ok := m.tree.table.record(dir)
+	if !ok || r.kind != kindDir {
+		return block{}, false
+	}
+	return r.block()
+}
+
+func (m merged) addDirs(dir Node, path string, to []string) []string {
+	to = append(to, path+"/*")
+	b, _ := m.knownBlock(dir)
+	for n := b.first; n < b.first+Node(b.count); n++ {
+		if r := m.tree.table.rec(n); r.kind.isDir() {
+			name := m.tree.table.name(r)
+			if _, p := m.Entry(dir, name); p == overlay.Unknown {
+				to = m.addDirs(n, path+"/"+name, to)
+			}
+		}
+	}
+	m.ReadDir(dir, 0, func(_ uint64, name string, n Node, p overlay.Presence) bool {
+		if in, ok := m.inode(n); p == overlay.Present && ok && isDir(&in) {
+			to = m.addDirs(n, path+"/"+name, to)
+		}
+		return true
+	})
+	return to
+}
+
+// writing knows the files that programs may be writing to without our being told. The kernel tells that somebody writes
+// (Written) once, and again after it has been given the file's attributes anew.
+type writing struct {
+	mu    sync.Mutex
+	since map[Node]time.Time // of the last Written
+}
+
+const (
+	// maxWriting bounds the files that are remembered. Beyond it, what a program writes to a file that it has had open for
+	// long may be told late: when the kernel writes it back.
+	maxWriting = 1 << 18
+	// settling is how long it may take from Written until the write is seen by who looks, many times over: the kernel
+	// asks, and then sets mtime, before it copies a byte.
+	settling = 2 * time.Second
+)
 
 // Written notes that a program begins to write to a file in the kernel's cache.
-func (t *Tree) Written(n Node) {}
+func (t *Tree) Written(n Node) {
+	if t.journal == nil || !t.gate.enter() {
+		return
+	}
+	defer t.gate.leave()
+	t.writing.add(n) // first: a question between the two finds it here
+	var f journal.Flight
+	t.note(&f, n)
+	t.journal.Land(&f)
+}
 
 // Refreshed notes that the kernel has forgotten the attributes of nodes that Changes called open.
-func (t *Tree) Refreshed(nodes []Node) {}
+func (t *Tree) Refreshed(nodes []Node) {
+	w, old := &t.writing, time.Now().Add(-settling)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, n := range nodes {
+		if since, ok := w.since[n]; ok && since.Before(old) {
+			delete(w.since, n)
+		}
+	}
+}
+
+func (w *writing) add(n Node) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.since == nil {
+		w.since = make(map[Node]time.Time)
+	}
+	if len(w.since) >= maxWriting {
+		for other := range w.since {
+			delete(w.since, other)
+			break
+		}
+	}
+	w.since[n] = time.Now()
+}
+
+func (w *writing) forget(n Node) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.since, n)
+}
+
+func (w *writing) list() []Node {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	nodes := make([]Node, 0, len(w.since))
+	for n := range w.since {
+		nodes = append(nodes, n)
+	}
+	return nodes
+}

@@ -143,7 +143,7 @@ func (t *Tree) change(ctx context.Context, n Node, killPriv bool, do func(f *ove
 	f := t.layer.File(n)
 	defer f.Done()
 	for {
-		if err := do(f); !errors.Is(err, overlay.ErrBase) {
+		if err := t.noting(n, func() error { return do(f) }); !errors.Is(err, overlay.ErrBase) {
 			return err
 		}
 		if err := t.copyUp(n, f, base); err != nil {

@@ -4,6 +4,7 @@ import (
 	"syscall"
 
 	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/journal"
 )
 
 // edit is a change being made: it sees the tree as it was before. Inodes are changed in place and put at its end, so
@@ -11,6 +12,7 @@ import (
 type edit struct {
 	merged
 	tx     *overlay.Tx
+	flight *journal.Flight
 	now    int64 // nanoseconds since 1970, as the kernel counts them for its own changes
 	inodes []*edited
 }
@@ -29,14 +31,20 @@ func (t *Tree) update(f func(e *edit) error) error {
 	if t.readOnly() {
 		return syscall.EROFS
 	}
+	var flight journal.Flight
+	defer t.journal.Land(&flight)
 	return t.layer.Update(func(tx *overlay.Tx) error {
-		e := &edit{merged: merged{tx.Reader, t}, tx: tx, now: tx.Now()}
+		e := &edit{merged: merged{tx.Reader, t}, tx: tx, now: tx.Now(), flight: &flight}
 		if err := f(e); err != nil {
 			return err
 		}
 		for _, in := range e.inodes {
-			if in.now != in.before {
-				tx.PutInode(in.now)
+			if in.now == in.before {
+				continue
+			}
+			tx.PutInode(in.now)
+			if in.now.Mode != in.before.Mode || in.now.Mtime != in.before.Mtime && !isDir(&in.now) {
+				e.note(&flight, in.now.Node)
 			}
 		}
 		return nil
@@ -56,6 +64,20 @@ func (e *edit) inode(n Node) (*overlay.Inode, error) {
 	}
 	e.inodes = append(e.inodes, &edited{in, in})
 	return &e.inodes[len(e.inodes)-1].now, nil
+}
+
+// latest gives a node as this update has it so far, only to look at.
+func (e *edit) latest(n Node) (*overlay.Inode, bool) {
+	for _, in := range e.inodes {
+		if in.now.Node == n {
+			return &in.now, true
+		}
+	}
+	in, ok := e.tx.Inode(n)
+	if !ok {
+		in, ok = e.merged.inode(n)
+	}
+	return &in, ok
 }
 
 // directory gives a directory to be changed; in one that was removed there is no place for anything.
@@ -86,6 +108,14 @@ func (e *edit) promote(n Node) error {
 
 // place gives a node a name in a directory, whose block is b. Back at its place in the base it needs no entry.
 func (e *edit) place(dir Node, b block, name string, n Node) {
+	if in, ok := e.latest(n); ok {
+		e.noteName(e.flight, dir, name, n, in, true)
+		if old, ok := e.entry(dir, b, name); ok { // a directory's record says nothing of a file there, nor the other way round
+			if was, ok := e.latest(old); ok && isDir(was) != isDir(in) {
+				e.noteName(e.flight, dir, name, 0, was, false)
+			}
+		}
+	}
 	if at, ok := e.tree.table.search(b, name); ok && at == n {
 		e.tx.ClearEntry(dir, name)
 		return
@@ -95,6 +125,14 @@ func (e *edit) place(dir Node, b block, name string, n Node) {
 
 // remove takes a name from a directory, whose block is b.
 func (e *edit) remove(dir Node, b block, name string) {
+	if n, ok := e.entry(dir, b, name); ok {
+		if in, ok := e.latest(n); ok {
+			e.noteName(e.flight, dir, name, n, in, false)
+			if !isDir(in) && in.Parent == dir { // another name that it has is in a directory that is not known; place knows its own
+				in.Parent = 0
+			}
+		}
+	}
 	if _, ok := e.tree.table.search(b, name); ok {
 		e.tx.Hide(dir, name)
 		return

@@ -21,7 +21,9 @@ func (t *Tree) Forget(n Node, k uint64) {
 	}
 	defer t.gate.leave()
 	if n.Own() {
-		t.layer.Forget(n, k)
+		if t.layer.Forget(n, k) {
+			t.writing.forget(n)
+		}
 		return
 	}
 	r, ok := t.table.record(n)
@@ -33,6 +35,7 @@ func (t *Tree) Forget(n Node, k uint64) {
 		left := have - uint32(min(k, uint64(have)))
 		if r.lookups.CompareAndSwap(have, left) {
 			if left == 0 {
+				t.writing.forget(n)
 				t.layer.Release(n)
 			}
 			return

@@ -90,9 +90,14 @@ func runLife(t *testing.T, life string) {
 	w.open()
 	m := &model{workspace: w, rng: rand.New(rand.NewPCG(seed, number)), plain: filepath.Join(dir, "plain")}
 	m.compare() // what the life before left
+	seen := m.takeLooks()
+	for _, s := range seen {
+		m.trust(s)
+	}
 	for i := range steps {
 		m.what = fmt.Sprintf("step %d", i)
 		m.step()
+		seen = m.lookers(seen)
 		if m.rng.IntN(150) == 0 {
 			m.compare()
 		}
@@ -108,6 +113,8 @@ func runLife(t *testing.T, life string) {
 			t.FailNow()
 		}
 	}
+	m.keepLooks(seen)
+	m.step()
 	syscall.Kill(os.Getpid(), syscall.SIGKILL)
 }
 

@@ -45,6 +45,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/journal"
 )
 
 // Node names a file, directory or link of the mount; it is also its inode number. Zero names nothing.
@@ -144,6 +145,8 @@ type Tree struct {
 	table    *table
 	layer    *overlay.Layer // nil: there is nothing but the base tree
 	recovery overlay.Recovery
+	journal  *journal.Journal // nil: none is kept
+	writing  writing
 	gate     gate
 }
 
@@ -159,17 +162,45 @@ func Open(tablePath string, src Source, o Options) (*Tree, error) {
 		return nil, fmt.Errorf("open inode table %s: %w", tablePath, err)
 	}
 	t := &Tree{src: src, options: o, table: table}
+	if err := t.attach(o); err != nil {
+		return nil, errors.Join(err, t.close())
+	}
+	return t, nil
+}
+
+// attach opens what there is besides the table.
+func (t *Tree) attach(o Options) (err error) {
+	table := t.table
 	if o.Overlay == "" {
-		return t, nil
+		return t.openJournal(o)
 	}
 	t.layer, t.recovery, err = overlay.Open(o.Overlay, overlay.Options{
 		Log: o.Log, ReadOnly: o.OverlayReadOnly, BeforeSync: table.sync,
 		ValidBase: func(n Node) bool { _, ok := table.record(n); return ok },
 	})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open overlay %s: %w", o.Overlay, err), table.close())
+		return fmt.Errorf("open overlay %s: %w", o.Overlay, err)
 	}
-	return t, nil
+	if o.GitFile != "" && !o.OverlayReadOnly {
+		if err := t.putGitFile(o.GitFile); err != nil {
+			return err
+		}
+	}
+	return t.openJournal(o)
+}
+
+func (t *Tree) openJournal(o Options) error {
+	if o.Journal == "" {
+		return nil
+	}
+	boot, err := bootID()
+	if err != nil {
+		return err
+	}
+	t.journal, err = journal.Open(o.Journal, journal.Options{
+		Boot: boot, ReadOnly: o.OverlayReadOnly, Unused: func() bool { return t.layer == nil || t.layer.Changed() == 0 },
+	})
+	return err
 }
 
 // Close waits for calls under way, brings what was changed to the disk and gives up table and overlay, which stay
@@ -178,13 +209,18 @@ func (t *Tree) Close() error {
 	if !t.gate.close() {
 		return nil
 	}
+	return t.close()
+}
+
+// close closes what is open. The journal comes last: once it is called whole nothing changes.
+func (t *Tree) close() error {
 	var err error
 	if t.layer != nil {
 		if err = t.layer.Close(); err != nil {
 			err = fmt.Errorf("close overlay %s: %w", t.options.Overlay, err)
 		}
 	}
-	return errors.Join(err, t.table.close())
+	return errors.Join(err, t.table.close(), t.journal.Close())
 }
 
 // Recovery says what Open found and mended.

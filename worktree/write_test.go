@@ -39,7 +39,7 @@ func newWorkspace(t *testing.T, files map[string]worktreetest.File) *workspace {
 func (w *workspace) open() {
 	w.t.Helper()
 	tree, err := Open(filepath.Join(w.dir, "inodes"), w.src, Options{
-		Root: w.src.Root, Time: commitTime, Overlay: filepath.Join(w.dir, "overlay"),
+		Root: w.src.Root, Time: commitTime, Overlay: filepath.Join(w.dir, "overlay"), Journal: filepath.Join(w.dir, "journal"),
 	})
 	if err != nil {
 		w.t.Fatal(err)

@@ -1,0 +1,373 @@
+package journal
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"os"
+	"strings"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// header is at the start of the file. Numbers are in the byte order of the host, which alone reads it.
+type header struct {
+	magic   [8]byte
+	version uint32
+	clean   uint32 // 1: it was closed, and all of it is on disk
+	epoch   uint64
+	dropped uint64
+	boot    [16]byte // which run of the host's kernel wrote to it last
+	killed  uint64   // see Journal.killed
+	_       [8]byte
+}
+
+const (
+	headerSize   = 64
+	recordHeader = 16 // length | checksum << 32, and the number
+	version      = 1
+
+	fileLimit = 16 << 20  // bytes; about 200,000 paths
+	chunk     = 256 << 10 // by how much the file grows, in bytes
+	maxPath   = 1<<16 - 1
+	maxNumber = 1 << 62 // never reached
+	marked    = 512     // records from one mark to the next
+)
+
+var (
+	magic                  = [8]byte{'A', 'F', 'S', 'c', 'h', 'n', 'g', 's'}
+	_     [headerSize]byte = [unsafe.Sizeof(header{})]byte{}
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// errBad says that a file is no journal that can be continued.
+var errBad = errors.New("no journal to be continued")
+
+// record is one as it lies in the mapping.
+type record struct {
+	number uint64
+	path   []byte
+}
+
+// log is the mapped file.
+type log struct {
+	file   *os.File // nil: there is none, or it has been read
+	memory []byte   // as much as the file may ever have; what is behind the file's end must not be touched
+	size   int      // of the file
+	end    int      // where the next record goes
+	count  int
+	fixed  bool   // nothing is to be written
+	marks  []mark // where every so many records begin
+}
+
+type mark struct {
+	number uint64
+	offset int
+}
+
+// Open opens the journal in a file. One that cannot be continued begins anew.
+func Open(path string, o Options) (*Journal, error) {
+	j := &Journal{path: path, boot: o.Boot, room: fileLimit, noted: make(map[uint64]uint64), flights: make(map[uint64]int)}
+	if o.limit > 0 {
+		j.room = o.limit
+	}
+	err := j.open(o)
+	if err != nil {
+		return nil, fmt.Errorf("open change journal %s: %w", path, err)
+	}
+	j.given = j.last
+	return j, nil
+}
+
+func (j *Journal) open(o Options) error {
+	flags := os.O_RDWR | os.O_CREATE
+	if o.ReadOnly {
+		flags = os.O_RDONLY
+	}
+	f, err := os.OpenFile(j.path, flags, 0o600)
+	if errors.Is(err, fs.ErrNotExist) && o.ReadOnly {
+		j.begin(o)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := j.log.open(f, j.room, o.ReadOnly); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	err = j.resume()
+	switch {
+	case err != nil && o.ReadOnly:
+		err = j.log.unmap()
+		j.begin(o)
+	case err != nil:
+		j.begin(o)
+		err = j.startFile()
+	case j.log.header().clean == 0:
+		if j.last > 0 {
+			j.killed, j.last = j.last, j.last+1
+		}
+		if !o.ReadOnly {
+			atomic.StoreUint64(&j.log.header().killed, j.killed)
+		}
+	case o.ReadOnly:
+	default:
+		// On disk before anything is noted: a journal that is called clean there must have all that ever happened.
+		j.log.header().clean, j.log.header().boot = 0, j.boot
+		err = datasync(f)
+	}
+	if err != nil {
+		return errors.Join(err, j.log.unmap())
+	}
+	return nil
+}
+
+// begin sets up a new epoch. What changed before it is on no record.
+func (j *Journal) begin(o Options) {
+	j.epoch, j.dropped, j.last = newEpoch(), 1, 1
+	if o.Unused != nil && o.Unused() {
+		j.dropped, j.last = 0, 0
+	}
+}
+
+// startFile makes the file an empty journal, with the magic last: one that is killed here leaves none.
+func (j *Journal) startFile() error {
+	l := &j.log
+	if l.size >= headerSize {
+		l.header().magic = [8]byte{}
+	}
+	if err := l.file.Truncate(0); err != nil {
+		return err
+	}
+	l.size = 0
+	if err := l.grow(headerSize + 8); err != nil {
+		return err
+	}
+	h := l.header()
+	h.version, h.epoch, h.dropped, h.boot = version, j.epoch, j.dropped, j.boot
+	l.end, l.count, l.marks = headerSize, 0, nil
+	h.magic = magic
+	return nil
+}
+
+// resume goes on with what the file has.
+func (j *Journal) resume() error {
+	l := &j.log
+	if l.size < headerSize+8 {
+		return errBad
+	}
+	h := l.header()
+	if h.magic != magic || h.version != version || h.boot != j.boot && h.clean != 1 || h.dropped > maxNumber || h.killed > maxNumber {
+		return errBad
+	}
+	last := h.dropped
+	l.end, l.count, l.marks = headerSize, 0, nil
+	for {
+		r, size, err := l.read(l.end)
+		if err != nil {
+			return err
+		}
+		if size == 0 {
+			break
+		}
+		if r.number <= last || r.number > maxNumber {
+			return fmt.Errorf("record %d behind %d: %w", r.number, last, errBad)
+		}
+		last = r.number
+		l.passed(last, size)
+	}
+	if h.killed > 0 {
+		last = max(last, h.killed+1)
+	}
+	j.epoch, j.dropped, j.killed, j.last = h.epoch, h.dropped, h.killed, last
+	return nil
+}
+
+func (l *log) open(f *os.File, room int, readOnly bool) error {
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if st.Size() > int64(room) && !readOnly {
+		if err := f.Truncate(0); err != nil { // not ours, or of a version that kept more
+			return err
+		}
+	}
+	protection := unix.PROT_READ | unix.PROT_WRITE
+	if readOnly {
+		protection = unix.PROT_READ
+	}
+	memory, err := unix.Mmap(int(f.Fd()), 0, room, protection, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("map: %w", err)
+	}
+	*l = log{file: f, memory: memory, fixed: readOnly, size: int(min(st.Size(), int64(room)))}
+	if st.Size() > int64(room) {
+		l.size = 0
+	}
+	return nil
+}
+
+func (l *log) unmap() error {
+	if l.file == nil {
+		return nil
+	}
+	err := errors.Join(unix.Munmap(l.memory), l.file.Close())
+	*l = log{}
+	return err
+}
+
+// close says that the journal is whole when it is on disk, and only then.
+func (l *log) close() error {
+	if l.file == nil || l.fixed {
+		return l.unmap()
+	}
+	err := datasync(l.file)
+	if err == nil && l.size >= headerSize {
+		l.header().clean = 1
+		err = datasync(l.file)
+	}
+	return errors.Join(err, l.unmap())
+}
+
+func datasync(f *os.File) error {
+	err := unix.Fdatasync(int(f.Fd()))
+	for errors.Is(err, unix.EINTR) {
+		err = unix.Fdatasync(int(f.Fd()))
+	}
+	return os.NewSyscallError("fdatasync", err)
+}
+
+func (l *log) header() *header { return (*header)(unsafe.Pointer(&l.memory[0])) }
+
+func (l *log) word(off int) *uint64 { return (*uint64)(unsafe.Pointer(&l.memory[off])) }
+
+// grow makes the file so large that size bytes fit. The disk space is taken here, because a full disk must be an error
+// and not a SIGBUS when the page is written.
+func (l *log) grow(size int) error {
+	if size <= l.size {
+		return nil
+	}
+	size = min((size+chunk-1)/chunk*chunk, len(l.memory))
+	err := unix.Fallocate(int(l.file.Fd()), 0, 0, int64(size))
+	for errors.Is(err, unix.EINTR) {
+		err = unix.Fallocate(int(l.file.Fd()), 0, 0, int64(size))
+	}
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		_, err = l.file.WriteAt(make([]byte, size-l.size), int64(l.size))
+	}
+	if err != nil {
+		return fmt.Errorf("grow: %w", err)
+	}
+	l.size = size
+	return nil
+}
+
+// read gives the record at an offset; size 0 says that there is none.
+func (l *log) read(off int) (r record, size int, err error) {
+	if off+8 > l.size {
+		return r, 0, nil
+	}
+	word := *l.word(off)
+	length := int(word & maxPath)
+	if word == 0 {
+		return r, 0, nil
+	}
+	if length == 0 || off+recordSize(length) > l.size {
+		return r, 0, fmt.Errorf("record at %d has %d bytes: %w", off, length, errBad)
+	}
+	r = record{*l.word(off + 8), l.memory[off+recordHeader : off+recordHeader+length : off+recordHeader+length]}
+	if uint32(word>>32) != r.sum() {
+		return r, 0, fmt.Errorf("record at %d: checksum: %w", off, errBad)
+	}
+	return r, recordSize(length), nil
+}
+
+func recordSize(length int) int { return recordHeader + (length+7)&^7 }
+
+func (r record) sum() uint32 {
+	var b [8]byte
+	binary.NativeEndian.PutUint64(b[:], r.number)
+	return crc32.Update(crc32.Update(0, castagnoli, b[:]), castagnoli, r.path)
+}
+
+// passed notes that a record is at the end, which is behind it from now on.
+func (l *log) passed(number uint64, size int) {
+	if l.count%marked == 0 {
+		l.marks = append(l.marks, mark{number, l.end})
+	}
+	l.count++
+	l.end += size
+}
+
+// write appends a record; there is room for it and for the zero behind it.
+func (l *log) write(number uint64, path string) {
+	size := recordSize(len(path))
+	r := record{number, l.memory[l.end+recordHeader : l.end+recordHeader+len(path)]}
+	copy(r.path, path)
+	*l.word(l.end + 8) = number
+	if l.end+size+8 <= l.size {
+		atomic.StoreUint64(l.word(l.end+size), 0)
+	}
+	atomic.StoreUint64(l.word(l.end), uint64(len(path))|uint64(r.sum())<<32) // from here on it exists
+	l.passed(number, size)
+}
+
+// each calls emit for the records behind a number until it returns false.
+func (l *log) each(behind uint64, emit func(record) bool) {
+	if l.file == nil {
+		return
+	}
+	off := headerSize
+	for i := len(l.marks) - 1; i >= 0; i-- {
+		if l.marks[i].number <= behind {
+			off = l.marks[i].offset
+			break
+		}
+	}
+	for off < l.end {
+		length := int(*l.word(off) & maxPath)
+		r := record{*l.word(off + 8), l.memory[off+recordHeader : off+recordHeader+length]}
+		if r.number > behind && !emit(r) {
+			return
+		}
+		off += recordSize(length)
+	}
+}
+
+// append adds a record. j.mu is held, as by all below.
+func (j *Journal) append(path string) {
+	for len(path) > maxPath { // longer than any that a program can name
+		path = path[:strings.LastIndexByte(strings.TrimSuffix(path, "/"), '/')+1]
+	}
+	if path == "" {
+		path = "/"
+	}
+	need := recordSize(len(path)) + 8
+	if j.log.end+need > j.room || j.log.grow(j.log.end+need) != nil {
+		j.shrink(need)
+	}
+	j.last++
+	j.log.write(j.last, path)
+}
+
+// shrink makes room: what is on record twice or is old goes.
+func (j *Journal) shrink(need int) {
+	if j.rewrite() == nil && j.log.end+need <= j.room && j.log.grow(j.log.end+need) == nil {
+		return
+	}
+	// The file as it is has room for what is on no record any more. Killed behind the first store, the journal has
+	// records that no token refers to.
+	l, h := &j.log, j.log.header()
+	j.epoch, j.dropped, j.killed = newEpoch(), j.last, 0
+	atomic.StoreUint64(&h.epoch, j.epoch)
+	atomic.StoreUint64(l.word(headerSize), 0)
+	h.dropped, h.killed = j.dropped, 0
+	l.end, l.count, l.marks = headerSize, 0, nil
+	clear(j.noted)
+}

@@ -1,0 +1,254 @@
+// Package journal keeps which paths of a working tree changed, in order, so that who looked at the tree before is told
+// what to look at again.
+//
+// # Promises
+//   - Who asks with a token is told every path that changed since the token was given, and perhaps some that did not;
+//     or that everything may have changed.
+//   - That holds across the death of the process by any signal, and across Close. After a power loss no older token is
+//     known.
+//   - Memory and file are bounded: of very many changes the oldest are forgotten, and who asks for them is told that
+//     everything may have changed. To note a change cannot fail.
+//
+// # Terms
+//
+// A record is a path; its number is one more than that of the record before. A token is an epoch and the number of a
+// record: whoever has it knows of the records up to that. Epochs are random: a token of another one means nothing here.
+// A path that ends in a slash stands for all that is below it, "/" for everything. A key stands for a file or directory
+// whatever its path is.
+//
+// # Why nothing is lost
+//
+// A change is noted before it is made, so that there is no moment at which the process could die and leave a change that
+// is on no record. But then somebody may ask between the record and the change, look at the path too early, and never
+// be told again. So a change is a Flight from before its record until it is made, and no token is given that includes a
+// record of a flight: the next question will be answered with it once more.
+//
+// What a program has written and the kernel keeps in its cache is a change to who looks, and is lost if the process dies
+// that the kernel would have given it to. So whoever had a token before is told again all that is on record.
+//
+// A key that is on record is not recorded again as long as no token was given that includes the record. That it may
+// have got another path since is no matter if whoever moves something notes the new path, always, and for a directory
+// with all that is below it: that record is younger than any of what was moved, so that a question that would be
+// answered with theirs is answered with it.
+//
+// What belongs to one change, and the paths that it notes, must be consistent: nobody may move a directory between the
+// reading of a path and its Note. The caller sees to that with a lock of its own, which is above the journal's.
+//
+// # The file
+//
+// It is mapped into memory: what was written belongs to the file at once, whatever becomes of the process. Behind the
+// header come the records; the first eight bytes of one are written last, in one store, and those behind the last are
+// zero. When the file is full what is kept is written to a new one, which then takes its name. Where the disk is too
+// full for that, the journal starts again with a new epoch in the old file, the epoch first.
+package journal
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// Options of Open.
+type Options struct {
+	Boot     [16]byte    // which run of the host's kernel this is
+	Unused   func() bool // says whether nothing changed yet, if the journal has to begin
+	ReadOnly bool        // nothing will be noted, and the file is not touched
+
+	limit int // bytes that the file may have, if tests say so
+}
+
+// Journal is an open journal. Its methods may be called from many goroutines. A nil one notes nothing.
+type Journal struct {
+	path string
+	boot [16]byte
+	room int // bytes that the file may have
+
+	mu      sync.Mutex
+	log     log
+	epoch   uint64
+	dropped uint64 // the number of the last record that is not kept
+	killed  uint64 // the number of the last record when the journal was last found unclosed; 0: never
+	last    uint64 // the number of the last record, and above killed
+	given   uint64 // the highest number in a token
+	noted   map[uint64]uint64
+	flights map[uint64]int // how many have which lowest record
+	closed  bool
+}
+
+// keys is how many keys are remembered. To forget them means that they are recorded again.
+const keys = 1 << 16
+
+// Flight is a change under way. The zero Flight has noted nothing yet.
+type Flight struct {
+	first uint64 // the lowest record that it relies on; 0: none
+}
+
+// Covers says whether one of the keys is on record, so that a change of it, or below it if it is a directory, needs
+// none of its own; the flight then relies on that.
+func (j *Journal) Covers(f *Flight, keys ...uint64) bool {
+	if j == nil {
+		return true
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, key := range keys {
+		if n := j.noted[key]; n > j.given {
+			j.rely(f, n)
+			return true
+		}
+	}
+	return false
+}
+
+// Note puts a path on record; key, if not 0, is what the path is of, and has no other.
+func (j *Journal) Note(f *Flight, key uint64, path string) {
+	if j == nil {
+		return
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.closed {
+		return
+	}
+	j.append(path)
+	if key != 0 {
+		if len(j.noted) >= keys {
+			clear(j.noted)
+		}
+		j.noted[key] = j.last
+	}
+	j.rely(f, j.last)
+}
+
+// Hold is for a change of what has no path but may get one: what is noted from now on is told again after the flight.
+func (j *Journal) Hold(f *Flight) {
+	if j == nil {
+		return
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.rely(f, j.last+1)
+}
+
+func (j *Journal) rely(f *Flight, record uint64) {
+	switch {
+	case f.first == 0:
+	case f.first <= record:
+		return
+	default:
+		j.leave(f.first)
+	}
+	f.first = record
+	j.flights[record]++
+}
+
+func (j *Journal) leave(record uint64) {
+	if j.flights[record]--; j.flights[record] == 0 {
+		delete(j.flights, record)
+	}
+}
+
+// Land ends a flight: the change was made, or will not be.
+func (j *Journal) Land(f *Flight) {
+	if j == nil || f.first == 0 {
+		return
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.leave(f.first)
+	*f = Flight{}
+}
+
+// Since gives the paths that may have changed since a token, each once; known is false if that may be any. next is the
+// token to ask with from now on.
+func (j *Journal) Since(token string) (next string, paths []string, known bool) {
+	if j == nil {
+		return "", nil, false
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	at := j.last
+	for first := range j.flights {
+		at = min(at, first-1)
+	}
+	j.given = max(j.given, at)
+	next = formatToken(j.epoch, at)
+	epoch, from, ok := parseToken(token)
+	if ok && from <= j.killed {
+		from = 0
+	}
+	if !ok || epoch != j.epoch || from < j.dropped || from > j.last || j.closed {
+		return next, nil, false
+	}
+	known = true
+	seen := make(map[string]struct{})
+	j.log.each(from, func(r record) bool {
+		if string(r.path) == "/" {
+			known = false
+			return false
+		}
+		if _, ok := seen[string(r.path)]; !ok {
+			path := string(r.path)
+			seen[path] = struct{}{}
+			paths = append(paths, path)
+		}
+		return true
+	})
+	if !known {
+		return next, nil, false
+	}
+	return next, paths, true
+}
+
+// Start is the token of the beginning, when nothing had changed.
+func (j *Journal) Start() string {
+	if j == nil {
+		return ""
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return formatToken(j.epoch, 0)
+}
+
+// Close brings the journal to the disk, so that it can be continued after any restart of the host.
+func (j *Journal) Close() error {
+	if j == nil {
+		return nil
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.closed {
+		return nil
+	}
+	j.closed = true
+	if err := j.log.close(); err != nil {
+		return fmt.Errorf("close change journal: %w", err)
+	}
+	return nil
+}
+
+func formatToken(epoch, record uint64) string {
+	return fmt.Sprintf("%016x:%d", epoch, record)
+}
+
+func parseToken(s string) (epoch, record uint64, ok bool) {
+	e, r, ok := strings.Cut(s, ":")
+	if !ok || len(e) != 16 {
+		return 0, 0, false
+	}
+	epoch, err := strconv.ParseUint(e, 16, 64)
+	if err != nil {
+		return 0, 0, false
+	}
+	record, err = strconv.ParseUint(r, 10, 64)
+	return epoch, record, err == nil
+}
+
+func newEpoch() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
+	return binary.NativeEndian.Uint64(b[:])
+}
