@@ -35,9 +35,10 @@ const (
 
 	noToken = "0" // that nobody gives out, and everybody answers with everything
 
-	maxToken   = 64 << 10         // bytes of a question
-	maxClients = 256              // connections at a time; more wait in the kernel's queue
-	patience   = 10 * time.Second // for a client to ask, and to take the answer
+	maxToken   = 64 << 10               // bytes of a question
+	maxClients = 256                    // connections at a time; more wait in the kernel's queue
+	patience   = 10 * time.Second       // for a client to ask, and to take the answer
+	grace      = 500 * time.Millisecond // the same, while the server closes
 	absence    = 300 * time.Millisecond
 )
 
@@ -169,11 +170,7 @@ func (s *Server) client(c *net.UnixConn) {
 		<-s.room
 		s.done.Done()
 	}()
-	s.mu.Lock()
-	s.clients[c] = true
-	closed := s.ctx.Err() != nil
-	s.mu.Unlock()
-	if closed || c.SetDeadline(time.Now().Add(patience)) != nil {
+	if s.expect(c) != nil {
 		return
 	}
 	in := bufio.NewReaderSize(c, 512)
@@ -187,6 +184,7 @@ func (s *Server) client(c *net.UnixConn) {
 	switch string(word) {
 	case "quit":
 		s.leave()
+		_ = query.Write(c, nil)
 		return
 	case "flush":
 		word = nil
@@ -195,10 +193,21 @@ func (s *Server) client(c *net.UnixConn) {
 	if err != nil {
 		next, all = noToken, true
 	}
-	if c.SetDeadline(time.Now().Add(patience)) != nil {
+	if s.expect(c) != nil {
 		return
 	}
 	_ = query.Write(c, answer(next, paths, all)) // to a client that is gone
+}
+
+// expect gives a client time for its next step.
+func (s *Server) expect(c *net.UnixConn) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.clients[c] = true
+	if s.ctx.Err() != nil {
+		return c.SetDeadline(time.Now().Add(grace))
+	}
+	return c.SetDeadline(time.Now().Add(patience))
 }
 
 // answer puts an answer as the hook's protocol version 2 has it.
@@ -232,7 +241,7 @@ func (s *Server) Close() error {
 		s.listener = nil
 	}
 	for c := range s.clients {
-		c.SetReadDeadline(time.Now())
+		c.SetDeadline(time.Now().Add(grace))
 	}
 	s.mu.Unlock()
 	s.done.Wait()
