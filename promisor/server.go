@@ -24,6 +24,8 @@ const questionTime = 15 * time.Minute
 // Provider brings objects to where git reads them; fetch.Store is one.
 type Provider interface {
 	Format() object.Format
+	// Refresh takes up what others, git among them, have added.
+	Refresh() error
 	// Missing gives those of ids that lie in no pack that git borrows.
 	Missing(ids []object.ID) []object.ID
 	// Provide has the wanted objects in such packs when it returns, and tries the same with blobs along.

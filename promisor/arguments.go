@@ -1,0 +1,167 @@
+package promisor
+
+import (
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// options says how the options of a command are to be read. Only what stands here reaches a git command of ours; all
+// others, which may do anything, are left out.
+type options struct {
+	keep      []string // alone, or with "=value" or the value attached
+	keepValue []string // with the next argument as value, if none is attached
+	dropValue []string // not kept, but the next argument is their value
+}
+
+// arguments are those of a git command, sorted.
+type arguments struct {
+	flags []string // harmless, to be passed on
+	all   []string // every option as it was given, those left out too
+	plain []string // what is no option
+	paths []string // behind "--"
+	split bool     // there was a "--"
+}
+
+func (o options) parse(args []string) arguments {
+	var a arguments
+	for i := 0; i < len(args); i++ {
+		arg := args[i]
+		name, _, attached := strings.Cut(arg, "=")
+		switch {
+		case arg == "--":
+			a.split = true
+			a.paths = args[i+1:]
+			return a
+		case arg == "--end-of-options":
+			continue
+		case len(arg) < 2 || arg[0] != '-':
+			a.plain = append(a.plain, arg)
+			continue
+		case isCount(arg) && slices.Contains(o.keepValue, "-n"):
+			a.flags = append(a.flags, arg)
+		case slices.Contains(o.keepValue, name):
+			if !attached && i+1 < len(args) {
+				i++
+				arg += valueGlue(name) + args[i]
+			}
+			a.flags = append(a.flags, arg)
+		case slices.Contains(o.keep, name):
+			a.flags = append(a.flags, arg)
+		case len(arg) > 2 && arg[1] != '-' && slices.Contains(o.keepValue, arg[:2]):
+			a.flags = append(a.flags, arg)
+		case !attached && slices.Contains(o.dropValue, name) && i+1 < len(args):
+			i++
+			arg += valueGlue(name) + args[i]
+		}
+		a.all = append(a.all, arg)
+	}
+	return a
+}
+
+// valueGlue joins an option and its value to one argument.
+func valueGlue(name string) string {
+	if strings.HasPrefix(name, "--") {
+		return "="
+	}
+	return ""
+}
+
+// isCount knows "-20".
+func isCount(arg string) bool {
+	return len(arg) > 1 && arg[0] == '-' && strings.Trim(arg[1:], "0123456789") == ""
+}
+
+// has says whether one of the options is there, alone, with "=value", or, for one letter, with the value attached.
+func (a arguments) has(names ...string) bool {
+	_, ok := a.value(names...)
+	return ok
+}
+
+// value gives the value of the last of the options that is there.
+func (a arguments) value(names ...string) (value string, ok bool) {
+	for _, arg := range slices.Backward(a.all) {
+		for _, name := range names {
+			if arg == name {
+				return "", true
+			}
+			if v, found := strings.CutPrefix(arg, name); found && (strings.HasPrefix(v, "=") || len(name) == 2) {
+				return strings.TrimPrefix(v, "="), true
+			}
+		}
+	}
+	return "", false
+}
+
+// resolve tells revisions from paths among what is no option, as git does: revisions come first, and without "--" the first
+// word that is none begins the paths. It gives ids, with ^ in front of what is left out.
+func (q *question) resolve(a arguments) (revs, paths []string) {
+	paths = a.paths
+	for i, word := range a.plain {
+		ids := q.expand(word)
+		if len(ids) == 0 && !a.split {
+			paths = a.plain[i:]
+			break
+		}
+		revs = append(revs, ids...)
+	}
+	return revs, q.topPaths(paths)
+}
+
+// expand gives the ids that a revision or range names.
+func (q *question) expand(word string) []string {
+	if word == "" || word[0] == '-' {
+		return nil
+	}
+	out, err := q.lens.output(q.ctx, "rev-parse", "--revs-only", "--end-of-options", word)
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(strings.Fields(out), func(s string) bool { return s[0] == '-' })
+}
+
+// topPaths makes pathspecs those of the top directory. Of what it cannot, it gives none: all paths, then.
+func (q *question) topPaths(paths []string) []string {
+	var tops []string
+	for _, p := range paths {
+		if rest, ok := strings.CutPrefix(p, ":/"); ok {
+			p = rest
+		} else if strings.HasPrefix(p, ":") {
+			if q.command.Prefix == "" {
+				tops = append(tops, p)
+				continue
+			}
+			return nil
+		} else if filepath.IsAbs(p) {
+			rel, err := filepath.Rel(q.command.Dir, p)
+			if err != nil {
+				return nil
+			}
+			p = rel
+		} else {
+			slash := strings.HasSuffix(p, "/")
+			if p = path.Join(q.command.Prefix, p); slash {
+				p += "/"
+			}
+		}
+		if p == "" || p == "." || strings.HasPrefix(p, "..") {
+			return nil
+		}
+		tops = append(tops, p)
+	}
+	return tops
+}
+
+// alias resolves a name that the user has configured for a command with arguments.
+func (q *question) alias(name string, args []string) (string, []string) {
+	if name == "" || strings.ContainsAny(name, "\n\x00.") {
+		return name, args
+	}
+	value, err := q.lens.userConfig(q.ctx, "alias."+name)
+	words := strings.Fields(value)
+	if err != nil || len(words) == 0 || strings.HasPrefix(value, "!") {
+		return name, args
+	}
+	return subcommand(append(append([]string{"git"}, words...), args...))
+}

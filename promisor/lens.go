@@ -1,0 +1,201 @@
+package promisor
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+const (
+	lensName = "artifactfs-lens"
+	// gitDelay is how long after git's end somebody may still hold its output.
+	gitDelay = time.Second
+)
+
+// lens is a bare git directory that shows the refs and objects of a mount's git directory and nothing else. Missing
+// objects are just missing in it: it knows no promisor (git before 2.45 has no other way to be told not to ask).
+type lens struct {
+	gitDir string // of the mount
+	dir    string
+	config string // what holds whatever the user has configured
+
+	mu         sync.Mutex
+	configured time.Time // mtime of the mount's configuration when it was read
+}
+
+// shown are the parts of a git directory that a lens borrows (gitrepository-layout). HEAD must be a file of its own.
+var shown = []string{"refs", "logs", "packed-refs", "shallow", "index", "ORIG_HEAD", "FETCH_HEAD", "MERGE_HEAD", "CHERRY_PICK_HEAD",
+	"REVERT_HEAD", "REBASE_HEAD", "BISECT_HEAD", "AUTO_MERGE"}
+
+// newLens makes the lens of a git directory anew.
+func newLens(gitDir string, f object.Format) (*lens, error) {
+	l := &lens{gitDir: gitDir, dir: filepath.Join(gitDir, lensName)}
+	if err := os.RemoveAll(l.dir); err != nil {
+		return nil, fmt.Errorf("make lens: %w", err)
+	}
+	l.config = "[core]\n\trepositoryformatversion = 1\n\tbare = true\n"
+	if f != object.SHA1 { // gits without SHA-256 do not know the key
+		l.config += "[extensions]\n\tobjectFormat = " + f.String() + "\n"
+	}
+	err := os.MkdirAll(filepath.Join(l.dir, "objects", "info"), 0o755)
+	if err == nil {
+		err = errors.Join(
+			os.WriteFile(filepath.Join(l.dir, "objects", "info", "alternates"), []byte(filepath.Join(gitDir, "objects")+"\n"), 0o644),
+			os.WriteFile(filepath.Join(l.dir, "config"), []byte(l.config), 0o644),
+			os.WriteFile(filepath.Join(l.dir, "HEAD"), []byte("ref: refs/heads/main\n"), 0o644))
+	}
+	for _, name := range shown {
+		err = errors.Join(err, os.Symlink(filepath.Join(gitDir, name), filepath.Join(l.dir, name)))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("make lens: %w", err)
+	}
+	return l, nil
+}
+
+// focus takes over where HEAD is now, and of the user's configuration what gives names such as @{upstream} a meaning.
+func (l *lens) focus(ctx context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	head, err := os.ReadFile(filepath.Join(l.gitDir, "HEAD"))
+	if err == nil {
+		err = l.replace("HEAD", head)
+	}
+	info, statErr := os.Stat(filepath.Join(l.gitDir, "config"))
+	if err = errors.Join(err, statErr); err != nil {
+		return fmt.Errorf("look at HEAD: %w", err)
+	}
+	if info.ModTime().Equal(l.configured) {
+		return nil
+	}
+	names, err := l.names(ctx)
+	if err == nil {
+		err = l.replace("config", append([]byte(l.config), names...))
+	}
+	if err != nil {
+		return fmt.Errorf("read configuration: %w", err)
+	}
+	l.configured = info.ModTime()
+	return nil
+}
+
+// replace writes a file of the lens at once: git may be reading it.
+func (l *lens) replace(name string, content []byte) error {
+	path := filepath.Join(l.dir, name)
+	if err := os.WriteFile(path+".new", content, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// names gives what the user has configured about branches and what they follow.
+func (l *lens) names(ctx context.Context) ([]byte, error) {
+	out, err := l.output(ctx, "config", "-z", "--file", filepath.Join(l.gitDir, "config"), "--get-regexp", `^(branch|remote)\..*\.(remote|merge|fetch)$`)
+	if exit := new(exec.ExitError); errors.As(err, &exit) && exit.ExitCode() == 1 { // there are none
+		return nil, nil
+	}
+	var text []byte
+	for entry := range strings.SplitSeq(out, "\x00") {
+		key, value, ok := strings.Cut(entry, "\n")
+		section, rest, ok2 := strings.Cut(key, ".")
+		at := strings.LastIndexByte(rest, '.')
+		if ok && ok2 && at > 0 && !strings.ContainsAny(entry[len(key)+1:], "\n") {
+			text = fmt.Appendf(text, "[%s \"%s\"]\n\t%s = \"%s\"\n", section, quoteConfig.Replace(rest[:at]), rest[at+1:], quoteConfig.Replace(value))
+		}
+	}
+	return text, err
+}
+
+var quoteConfig = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+
+// command prepares a git command in the lens. Nothing that others wrote may make it start a program, ask for a missing
+// object, write, or wait for anybody.
+func (l *lens) command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "git", args...)
+	cmd.Dir = l.dir // not the working tree, which this process serves
+	cmd.Env = []string{
+		"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "LC_ALL=C", "GIT_DIR=" + l.dir, "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null",
+		"GIT_NO_LAZY_FETCH=1", "GIT_TERMINAL_PROMPT=0", "GIT_OPTIONAL_LOCKS=0", "GIT_ATTR_NOSYSTEM=1",
+	}
+	// A group of its own, which ends with it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = gitDelay
+	return cmd
+}
+
+// output gives what a git command prints, up to 16 MiB.
+func (l *lens) output(ctx context.Context, args ...string) (string, error) {
+	var out strings.Builder
+	err := l.stream(ctx, "", args, func(r *bufio.Reader) error {
+		_, err := io.Copy(&out, io.LimitReader(r, 16<<20))
+		return err
+	})
+	return out.String(), err
+}
+
+// errEnough ends a listing early; it is no failure.
+var errEnough = errors.New("enough")
+
+// stream hands the output of a git command to read, which may end it early with errEnough. What was read before a
+// failure counts: a command that meets a missing object has listed what comes before it.
+func (l *lens) stream(ctx context.Context, in string, args []string, read func(r *bufio.Reader) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	cmd := l.command(ctx, args...)
+	if in != "" {
+		cmd.Stdin = strings.NewReader(in)
+	}
+	pipe, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		return fmt.Errorf("git %s: %w", args[0], err)
+	}
+	err = read(bufio.NewReaderSize(pipe, 64<<10))
+	if err != nil {
+		cancel()
+	}
+	waitErr := cmd.Wait()
+	switch {
+	case errors.Is(err, errEnough):
+		return errEnough
+	case err != nil:
+		return fmt.Errorf("git %s: %w", args[0], err)
+	case waitErr != nil:
+		return fmt.Errorf("git %s: %w", args[0], waitErr)
+	}
+	return nil
+}
+
+// rev gives the id that a name means, or "".
+func (l *lens) rev(ctx context.Context, name string) string {
+	if name == "" || strings.HasPrefix(name, "-") {
+		return ""
+	}
+	out, err := l.output(ctx, "rev-parse", "--verify", "--quiet", "--end-of-options", name)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(out)
+}
+
+// userConfig gives a value of the user's own configuration. To read it starts no program.
+func (l *lens) userConfig(ctx context.Context, key string) (string, error) {
+	cmd := l.command(ctx, "config", "--get", key)
+	cmd.Env = append(os.Environ(), "GIT_DIR="+l.gitDir, "LC_ALL=C")
+	out, err := cmd.Output()
+	return strings.TrimSpace(string(out)), err
+}

@@ -1,0 +1,260 @@
+package promisor
+
+import (
+	"bufio"
+	"slices"
+	"strings"
+)
+
+// plans says what git commands are going to want, by their names. A command without a plan but with a place here asks for
+// all it wants at once, by itself.
+var plans map[string]func(q *question, args []string) error
+
+func init() { // the plans call each other
+	plans = map[string]func(q *question, args []string) error{
+		"log": (*question).log, "whatchanged": (*question).log, "show": (*question).show, "format-patch": (*question).formatPatch,
+		"blame": (*question).blame, "annotate": (*question).blame,
+		"grep": (*question).grep, "archive": (*question).archive, "ls-tree": (*question).listTree,
+		"merge": (*question).merge, "pull": (*question).merge, "rebase": (*question).rebase,
+		"cherry-pick": (*question).pick, "revert": (*question).pick,
+		"diff": nil, "diff-tree": nil, "diff-index": nil, "diff-files": nil, "checkout": nil, "switch": nil, "reset": nil, "restore": nil,
+		"read-tree": nil, "stash": nil, "worktree": nil, "bisect": nil, "clone": nil, "commit": nil, "status": nil, "add": nil,
+		"checkout-index": nil, "update-index": nil, "am": nil, "apply": nil, "sparse-checkout": nil, "submodule": nil,
+	}
+}
+
+const (
+	// firstWalk and firstRange are how many blobs come with the first question of a command that may walk all history, which
+	// somebody reads page by page, and of one that ends somewhere near.
+	firstWalk  = 400
+	firstRange = 8000
+)
+
+// walkOptions are those by which log and its like choose commits and what is shown of them.
+var walkOptions = options{
+	keep: []string{
+		"--all", "--branches", "--tags", "--remotes", "--glob", "--exclude", "--not", "--merges", "--no-merges", "--first-parent",
+		"--exclude-first-parent-only", "--min-parents", "--max-parents", "--no-min-parents", "--no-max-parents", "--reverse", "--date-order",
+		"--author-date-order", "--topo-order", "--full-history", "--dense", "--sparse", "--simplify-merges", "--simplify-by-decoration",
+		"--show-pulls", "--ancestry-path", "--boundary", "--no-walk", "--do-walk", "--left-only", "--right-only", "--left-right",
+		"--remove-empty", "--all-match", "--invert-grep", "-i", "--regexp-ignore-case", "--basic-regexp", "-E", "--extended-regexp", "-F",
+		"--fixed-strings", "-P", "--perl-regexp", "-m", "-c", "--cc", "--diff-merges", "--root", "-g", "--walk-reflogs", "--reflog",
+		"--full-diff", "--branches", "--literal-pathspecs",
+	},
+	keepValue: []string{
+		"-n", "--max-count", "--skip", "--since", "--after", "--until", "--before", "--since-as-filter", "--author", "--committer", "--grep",
+		"--grep-reflog", "--diff-filter", "--max-age", "--min-age",
+	},
+	dropValue: []string{
+		"-S", "-G", "-L", "-O", "-U", "--unified", "--output", "--inter-hunk-context", "-l", "--src-prefix", "--dst-prefix", "--line-prefix",
+		"--word-diff-regex", "--diff-algorithm", "--anchored", "--encoding", "-I", "--find-object", "--date", "-o", "--output-directory",
+		"--start-number", "--in-reply-to", "--suffix", "--to", "--add-header", "--rotate-to", "--skip-to", "--stat-width",
+		"--stat-name-width", "--stat-count", "--stat-graph-width", "--filename-max-length", "--base", "--interdiff",
+	},
+}
+
+// showsContents are options that make log read files.
+var showsContents = []string{
+	"-p", "-u", "--patch", "--stat", "--numstat", "--shortstat", "--dirstat", "-X", "--cumulative", "--dirstat-by-file", "--patch-with-stat",
+	"--patch-with-raw", "--compact-summary", "--check", "-S", "-G", "--pickaxe-all", "--cc", "-c", "-W", "--function-context", "-U",
+	"--unified", "--word-diff", "--color-words", "--binary", "--summary", "--find-copies-harder", "-C", "--find-copies", "-B", "--remerge-diff",
+}
+
+func (q *question) log(args []string) error {
+	a := walkOptions.parse(args)
+	revs, paths := q.resolve(a)
+	if lines := lineRanges(a); len(lines) > 0 {
+		return q.histories(revs, q.topPaths(lines), false)
+	}
+	if a.has("--follow") && len(paths) == 1 {
+		return q.histories(revs, paths, false)
+	}
+	_, bounded := a.value("-n", "--max-count")
+	bounded = bounded || slices.ContainsFunc(a.flags, isCount) || slices.ContainsFunc(revs, isLeftOut) || a.has("--no-walk")
+	q.allow(firstWalk)
+	if bounded || len(paths) > 0 {
+		q.allow(firstRange)
+	}
+	want := onlyRenames
+	if a.has(showsContents...) {
+		want = everything
+	}
+	return q.walk(a.flags, revs, paths, want)
+}
+
+func isLeftOut(rev string) bool { return strings.HasPrefix(rev, "^") }
+
+// lineRanges gives the files of -L options: "start,end:file" and ":function:file".
+func lineRanges(a arguments) []string {
+	var files []string
+	for i, arg := range a.all {
+		if v, ok := strings.CutPrefix(arg, "-L"); ok {
+			if v == "" && i+1 < len(a.all) {
+				v = a.all[i+1]
+			}
+			if at := strings.LastIndexByte(v, ':'); at >= 0 {
+				files = append(files, v[at+1:])
+			}
+		}
+	}
+	return files
+}
+
+func (q *question) show(args []string) error {
+	a := walkOptions.parse(args)
+	revs, paths := q.resolve(a)
+	flags := a.flags
+	if !a.has("-m", "-c", "--cc", "--diff-merges", "--first-parent") {
+		flags = append(flags, "-c") // what a merge has of no parent
+	}
+	if !a.has("--do-walk") && !slices.ContainsFunc(revs, isLeftOut) {
+		flags = append(flags, "--no-walk")
+	}
+	q.allow(firstRange)
+	return q.walk(flags, revs, paths, everything)
+}
+
+// formatPatch takes a lone revision for the start of a range.
+func (q *question) formatPatch(args []string) error {
+	a := walkOptions.parse(args)
+	revs, paths := q.resolve(a)
+	_, counted := a.value("-n", "--max-count")
+	if len(revs) == 1 && !counted && !slices.ContainsFunc(a.flags, isCount) && !a.has("--root") {
+		revs = []string{"^" + revs[0], "HEAD"}
+	}
+	q.allow(firstRange)
+	return q.walk(append(a.flags, "--no-merges"), revs, paths, everything)
+}
+
+// everything takes all versions that a change names. onlyRenames is what rename detection reads: what vanished and
+// what appeared in a commit that has both.
+const (
+	everything = iota
+	onlyRenames
+)
+
+// walk lists the changes of commits in the order in which git log comes to them.
+func (q *question) walk(flags, revs, paths []string, what int) error {
+	args := append([]string{"log", "--raw", "-z", "--no-renames", "--no-abbrev", "--no-notes", "--no-show-signature", logFormat}, flags...)
+	args = append(append(append(args, revs...), "--"), paths...)
+	var gone, come []change
+	flush := func() (err error) {
+		if len(gone) > 0 && len(come) > 0 {
+			err = q.addAll(append(gone, come...))
+		}
+		gone, come = gone[:0], come[:0]
+		return err
+	}
+	err := q.lens.stream(q.ctx, "", args, func(r *bufio.Reader) error {
+		return readChanges(r, func(string) error { return flush() }, func(c change) error {
+			switch {
+			case what == everything:
+				return q.addSides(c)
+			case c.status == "D":
+				gone = append(gone, c)
+			case c.status == "A":
+				come = append(come, c)
+			}
+			return nil
+		})
+	})
+	if err == nil {
+		err = flush()
+	}
+	return err
+}
+
+func (q *question) addAll(changes []change) error {
+	for _, c := range changes {
+		if err := q.addSides(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var blameOptions = options{dropValue: []string{"-L", "-S", "--contents", "--since", "--ignore-rev", "--ignore-revs-file", "--date", "--abbrev"}}
+
+// blame takes a file with its whole history; with -C also what was changed beside it.
+func (q *question) blame(args []string) error {
+	a := blameOptions.parse(args)
+	words := append(slices.Clone(a.plain), a.paths...)
+	if len(words) == 0 {
+		return nil
+	}
+	var revs []string
+	file := words[len(words)-1]
+	if len(words) == 2 && !a.split && len(q.expand(words[0])) == 0 && len(q.expand(words[1])) > 0 {
+		words[0], words[1] = words[1], words[0] // the old order
+		file = words[1]
+	}
+	for _, word := range words[:len(words)-1] {
+		revs = append(revs, q.expand(word)...)
+	}
+	return q.histories(revs, q.topPaths([]string{file}), a.has("-C"))
+}
+
+var grepOptions = options{
+	keep:      []string{"--cached", "--untracked", "--no-index"},
+	dropValue: []string{"-e", "-f", "-A", "-B", "-C", "-m", "--max-count", "--max-depth", "--threads", "-O", "--after-context", "--before-context", "--context", "--parent-basename"},
+}
+
+func (q *question) grep(args []string) error {
+	a := grepOptions.parse(args)
+	if !a.has("-e", "-f") && len(a.plain) > 0 {
+		a.plain = a.plain[1:] // the pattern
+	}
+	revs, paths := q.resolve(a)
+	if len(revs) == 0 && a.has("--cached") {
+		return q.index(paths)
+	}
+	return q.trees(revs, paths)
+}
+
+var archiveOptions = options{dropValue: []string{"--format", "--prefix", "-o", "--output", "--add-file", "--add-virtual-file", "--mtime", "--remote", "--exec"}}
+
+func (q *question) archive(args []string) error {
+	revs, paths := q.resolve(archiveOptions.parse(args))
+	return q.trees(revs[:min(1, len(revs))], paths)
+}
+
+// listTree reads files only for their sizes.
+func (q *question) listTree(args []string) error {
+	a := options{}.parse(args)
+	revs, paths := q.resolve(a)
+	if !a.has("-l", "--long", "--format") {
+		return nil
+	}
+	return q.trees(revs[:min(1, len(revs))], paths)
+}
+
+// trees takes all files of trees.
+func (q *question) trees(revs, paths []string) error {
+	empty, err := q.emptyTree()
+	if err != nil {
+		return err
+	}
+	for _, rev := range revs {
+		err := q.compare(empty, rev, paths, q.addSides)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compare lists the differences between two trees; either may be given by a commit.
+func (q *question) compare(a, b string, paths []string, each func(change) error) error {
+	args := append([]string{"diff-tree", "-r", "--raw", "-z", "--no-renames", "--no-abbrev", a, b, "--"}, paths...)
+	return q.lens.stream(q.ctx, "", args, func(r *bufio.Reader) error {
+		return readChanges(r, func(string) error { return nil }, each)
+	})
+}
+
+// index takes all files of the index.
+func (q *question) index(paths []string) error {
+	args := append([]string{"ls-files", "--stage", "-z", "--"}, paths...)
+	return q.lens.stream(q.ctx, "", args, func(r *bufio.Reader) error {
+		return readStages(r, func(_ string, s side) error { return q.add(s) })
+	})
+}

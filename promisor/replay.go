@@ -1,0 +1,242 @@
+package promisor
+
+import (
+	"bufio"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// changes lists the differences between two trees by path.
+func (q *question) changes(a, b string) (map[string]change, error) {
+	all := map[string]change{}
+	err := q.compare(a, b, nil, func(c change) error {
+		all[c.path] = c
+		return nil
+	})
+	return all, err
+}
+
+var mergeOptions = options{dropValue: []string{"-m", "-F", "-s", "--strategy", "-X", "--strategy-option", "--file", "--into-name", "--cleanup", "--depth", "--upload-pack", "-o"}}
+
+// merge joins what two sides made of their last common commit.
+func (q *question) merge(args []string) error {
+	a := mergeOptions.parse(args)
+	words := a.plain
+	if len(words) == 0 {
+		words = []string{"@{upstream}"}
+	}
+	theirs, err := q.rev(words[0] + "^0")
+	if err != nil { // of a pull, the words are a remote and a branch
+		if theirs, err = q.rev("FETCH_HEAD^0"); err != nil {
+			return err
+		}
+	}
+	base, err := q.lens.output(q.ctx, "merge-base", "HEAD", theirs)
+	if err != nil {
+		return err
+	}
+	return q.join(strings.TrimSpace(base), "HEAD", theirs)
+}
+
+// join takes what a merge of two commits reads: what comes new into the working tree, all three versions of what both
+// sides changed, and what one side has to be searched for as renamed.
+func (q *question) join(base, ours, theirs string) error {
+	their, err := q.changes(base, theirs)
+	if err != nil {
+		return err
+	}
+	our, err := q.changes(base, ours)
+	if err != nil {
+		return err
+	}
+	for _, pair := range [][2]map[string]change{{our, their}, {their, our}} {
+		if err := q.moved(pair[0], pair[1]); err != nil {
+			return err
+		}
+	}
+	for path, c := range their {
+		if o, both := our[path]; both {
+			if err := q.addAll([]change{c, o}); err != nil {
+				return err
+			}
+		} else if err := q.add(c.after); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// moved takes what rename detection compares on one side: files that vanished there though the other side changed them,
+// with all that appeared.
+func (q *question) moved(side, other map[string]change) error {
+	relevant := false
+	for path, c := range side {
+		if _, changed := other[path]; changed && c.status == "D" {
+			relevant = true
+			if err := q.addSides(c); err != nil {
+				return err
+			}
+		}
+	}
+	if !relevant {
+		return nil
+	}
+	for _, c := range side {
+		if c.status == "A" {
+			if err := q.addSides(c); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+var pickOptions = options{dropValue: []string{"-m", "--mainline", "-s", "--strategy", "-X", "--strategy-option", "--cleanup"}}
+
+// pick applies what commits changed to HEAD.
+func (q *question) pick(args []string) error {
+	a := pickOptions.parse(args)
+	var revs []string
+	for _, word := range a.plain {
+		revs = append(revs, q.expand(word)...)
+	}
+	if len(revs) == 0 { // --continue
+		revs = q.todo("sequencer")
+	}
+	commits := revs
+	if slices.ContainsFunc(revs, isLeftOut) {
+		out, err := q.lens.output(q.ctx, append([]string{"rev-list", "--no-merges"}, revs...)...)
+		if err != nil {
+			return err
+		}
+		commits = strings.Fields(out)
+	}
+	return q.replay(commits, "HEAD")
+}
+
+// replay takes what commits changed, and what is at these paths in the commit that they are put on.
+func (q *question) replay(commits []string, onto string) error {
+	if len(commits) == 0 {
+		return nil
+	}
+	touched := map[string]bool{}
+	args := []string{"diff-tree", "--stdin", "-r", "-c", "--root", "--raw", "-z", "--no-renames", "--no-abbrev"}
+	err := q.lens.stream(q.ctx, strings.Join(commits, "\n")+"\n", args, func(r *bufio.Reader) error {
+		return readChanges(r, func(string) error { return nil }, func(c change) error {
+			touched[c.path] = true
+			return q.addSides(c)
+		})
+	})
+	if err != nil {
+		return err
+	}
+	// The newest commit's parent stands for what they were made on: HEAD may be anywhere.
+	return q.compare(commits[len(commits)-1]+"^", onto, nil, func(c change) error {
+		if touched[c.path] {
+			return q.addSides(c)
+		}
+		return nil
+	})
+}
+
+var rebaseOptions = options{dropValue: []string{"--onto", "-x", "--exec", "-s", "--strategy", "-X", "--strategy-option", "-C", "--whitespace", "--empty"}}
+
+// rebase goes to another commit and replays there. While one is under way its own notes say what is left.
+func (q *question) rebase(args []string) error {
+	a := rebaseOptions.parse(args)
+	if commits := q.todo("rebase-merge"); len(commits) > 0 {
+		onto := q.note("rebase-merge", "onto")
+		if onto == "" {
+			onto = "HEAD"
+		}
+		return q.onto(commits, onto, q.note("rebase-merge", "orig-head"))
+	}
+	upstream, head := "@{upstream}", "HEAD"
+	if len(a.plain) > 0 {
+		upstream = a.plain[0]
+	}
+	if len(a.plain) > 1 {
+		head = a.plain[1]
+	}
+	from, err := q.rev(upstream + "^0")
+	if err != nil {
+		return err
+	}
+	tip, err := q.rev(head + "^0")
+	if err != nil {
+		return err
+	}
+	target := from
+	if name, ok := a.value("--onto"); ok {
+		if target, err = q.rev(name + "^0"); err != nil {
+			return err
+		}
+	}
+	out, err := q.lens.output(q.ctx, "rev-list", "--no-merges", tip, "^"+from)
+	if err != nil {
+		return err
+	}
+	return q.onto(strings.Fields(out), target, tip)
+}
+
+// onto takes what is checked out there, and what the commits need.
+func (q *question) onto(commits []string, onto, tip string) error {
+	if tip != "" {
+		err := q.compare(tip, onto, nil, func(c change) error { return q.add(c.after) })
+		if err != nil {
+			return err
+		}
+	}
+	return q.replay(commits, onto)
+}
+
+// note reads a file of the state that an interrupted command keeps in the git directory.
+func (q *question) note(dir, name string) string {
+	text, err := os.ReadFile(filepath.Join(q.lens.gitDir, dir, name))
+	if err != nil || len(text) > 1<<20 {
+		return ""
+	}
+	id := strings.TrimSpace(string(text))
+	if strings.Trim(id, "0123456789abcdef") != "" {
+		return ""
+	}
+	return id
+}
+
+// todo reads the commits that a rebase or a sequence of picks has still to do, the newest first.
+func (q *question) todo(dir string) []string {
+	name := "git-rebase-todo"
+	if dir == "sequencer" {
+		name = "todo"
+	}
+	text, err := os.ReadFile(filepath.Join(q.lens.gitDir, dir, name))
+	if err != nil || len(text) > 1<<20 {
+		return nil
+	}
+	var short []string
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		if len(fields) < 2 || !slices.Contains([]string{"pick", "p", "reword", "r", "edit", "e", "squash", "s", "fixup", "f", "revert"}, fields[0]) {
+			continue
+		}
+		id := fields[1]
+		if strings.HasPrefix(id, "-") && len(fields) > 2 {
+			id = fields[2]
+		}
+		if strings.Trim(id, "0123456789abcdef") == "" {
+			short = append(short, id)
+		}
+	}
+	if len(short) == 0 {
+		return nil
+	}
+	out, err := q.lens.output(q.ctx, append([]string{"rev-parse"}, short...)...)
+	if err != nil {
+		return nil
+	}
+	commits := strings.Fields(out)
+	slices.Reverse(commits)
+	return commits
+}
