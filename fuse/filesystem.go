@@ -24,6 +24,7 @@ type fileSystem struct {
 	readOnly
 	tree   *worktree.Tree
 	statFS string
+	git    gitGate
 	log    *zap.Logger
 	ops    counters
 
@@ -39,6 +40,7 @@ func newFileSystem(t *worktree.Tree, o Options) *fileSystem {
 		return zapcore.NewSamplerWithOptions(c, time.Second, 10, 1000)
 	}))
 	f := &fileSystem{tree: t, statFS: o.StatFS, log: sampled, gone: make(chan struct{})}
+	f.git.await = o.Await
 	f.readOnly = readOnly{raw.NewDefaultRawFileSystem(), &f.ops}
 	return f
 }

@@ -24,7 +24,7 @@ func (f *fileSystem) ReadDirPlus(cancel <-chan struct{}, in *raw.ReadIn, out *ra
 }
 
 // listPlus gives attributes with the names, which spares the kernel a LOOKUP each. It waits for no size: an entry
-// whose size is not known has node id 0, a name without attributes.
+// whose size is not known, or that may not be kept yet, has node id 0, a name without attributes.
 func (f *fileSystem) listPlus(w *waiter, in *raw.ReadIn, out *raw.DirEntryList, fill func(*raw.EntryOut, worktree.Attr)) raw.Status {
 	return f.fail(opReadDirPlus, &in.InHeader, f.list(w, in, func(e raw.DirEntry, dot bool) bool {
 		entry := out.AddDirLookupEntry(e)
@@ -32,6 +32,9 @@ func (f *fileSystem) listPlus(w *waiter, in *raw.ReadIn, out *raw.DirEntryList, 
 			return false
 		}
 		// The kernel takes nothing from "." and ".." and counts no look-up (fs/fuse/readdir.c, fuse_direntplus_link).
+		if f.git.guards(worktree.Node(in.NodeId), e.Name) {
+			return true
+		}
 		if a, ok := f.tree.KnownAttr(worktree.Node(e.Ino)); ok && !dot {
 			fill(entry, a)
 		}

@@ -15,14 +15,21 @@ func (f *fileSystem) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string
 	f.ops.add(opLookup)
 	w := f.wait(cancel, h)
 	defer w.finish()
+	keep, err := f.git.pass(w, worktree.Node(h.NodeId), name)
+	if err != nil {
+		return f.fail(opLookup, h, err)
+	}
 	a, err := f.find(w, h, name)
 	if err == nil && a.Size < 0 {
 		a, err = f.tree.Attr(w, a.Node)
 	}
 	if err != nil {
-		return f.absent(h, err, out)
+		return f.absent(h, err, out, keep)
 	}
 	fillEntry(out, a)
+	if !keep {
+		out.SetEntryTimeout(0)
+	}
 	return raw.OK
 }
 
@@ -33,10 +40,12 @@ func (f *fileSystem) find(w *waiter, h *raw.InHeader, name string) (worktree.Att
 	return f.tree.Lookup(w, worktree.Node(h.NodeId), name)
 }
 
-// absent answers a look-up that found nothing: with node id 0 the kernel keeps the absence as well.
-func (f *fileSystem) absent(h *raw.InHeader, err error, out *raw.EntryOut) raw.Status {
+// absent answers a look-up that found nothing: with node id 0 the kernel keeps the absence as well, if it may.
+func (f *fileSystem) absent(h *raw.InHeader, err error, out *raw.EntryOut, keep bool) raw.Status {
 	if errors.Is(err, worktree.ErrNotExist) {
-		out.SetEntryTimeout(forever)
+		if keep {
+			out.SetEntryTimeout(forever)
+		}
 		return raw.OK
 	}
 	return f.fail(opLookup, h, err)

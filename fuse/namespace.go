@@ -14,16 +14,20 @@ func (f *writable) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, 
 	f.ops.add(opLookup)
 	w := f.wait(cancel, h)
 	defer w.finish()
+	keep, err := f.git.pass(w, worktree.Node(h.NodeId), name)
+	if err != nil {
+		return f.fail(opLookup, h, err)
+	}
 	mounting, err := f.redirects.wait(w, worktree.Node(h.NodeId), name)
 	if err != nil {
 		return f.fail(opLookup, h, err)
 	}
 	a, err := f.find(w, h, name)
 	if err != nil {
-		return f.absent(h, err, out)
+		return f.absent(h, err, out, keep)
 	}
 	f.fillEntry(out, a)
-	if mounting {
+	if mounting || !keep {
 		out.SetEntryTimeout(0)
 	}
 	return raw.OK

@@ -105,7 +105,7 @@ func Mount(t *worktree.Tree, dir string, o Options) (*Server, error) {
 		defer close(s.ended)
 		s.raw.Serve()
 	}()
-	if err := s.refusePoll(); err != nil {
+	if err := errors.Join(s.refusePoll(), s.fs.git.known(dir)); err != nil {
 		return nil, errors.Join(fmt.Errorf("mount %s: %w", dir, err), s.Detach())
 	}
 	return s, nil

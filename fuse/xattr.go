@@ -8,10 +8,18 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
+// capability is the attribute whose length the kernel asks for before a write (security/commoncap.c,
+// cap_inode_need_killpriv). Programs ask for its value, and so does execve(2).
+const capability = "security.capability"
+
 // GetXAttr is asked for "security.capability" with the first write to a file and again whenever the kernel has asked
-// for its attributes (fs/fuse/inode.c, fuse_change_attributes_common clears S_NOSEC).
+// for its attributes (fs/fuse/inode.c, fuse_change_attributes_common clears S_NOSEC). With a writeback cache that is all
+// that tells us of the write before the file is closed.
 func (f *writable) GetXAttr(_ <-chan struct{}, h *raw.InHeader, name string, dest []byte) (uint32, raw.Status) {
 	f.ops.add(opGetXattr)
+	if name == capability && len(dest) == 0 {
+		f.tree.Written(worktree.Node(h.NodeId))
+	}
 	value, err := f.tree.GetXattr(worktree.Node(h.NodeId), name)
 	if err != nil {
 		return 0, f.fail(opGetXattr, h, err)
