@@ -231,6 +231,8 @@ func (p *pair) end() error {
 	var err error
 	if !p.x.clones {
 		_, err = p.afs("unmount", p.mount.top(), "--discard")
+		_, err2 := p.afs("unmount", "--all") // the daemon's end
+		err = errors.Join(err, err2)
 	}
 	for deadline := time.Now().Add(patience); len(daemonsBelow(p.w.root)) > 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
