@@ -46,15 +46,20 @@ func mountSource(t testing.TB, src *worktreetest.Source, table string) *mounted 
 // mountTree mounts a source, with an overlay unless that is "".
 func mountTree(t testing.TB, src *worktreetest.Source, table, overlay string, o Options) *mounted {
 	t.Helper()
+	return mountWith(t, src, worktree.Options{Overlay: overlay}, table, o)
+}
+
+// mountWith mounts a source as a tree with these options.
+func mountWith(t testing.TB, src *worktreetest.Source, w worktree.Options, table string, o Options) *mounted {
+	t.Helper()
 	if f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0); err != nil {
 		t.Skipf("no FUSE here: %v", err)
 	} else {
 		f.Close()
 	}
 	core, logs := observer.New(zapcore.DebugLevel)
-	tree, err := worktree.Open(table, src, worktree.Options{
-		Root: src.Root, Time: commitTime, UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), Overlay: overlay, Log: zap.New(core),
-	})
+	w.Root, w.Time, w.UID, w.GID, w.Log = src.Root, commitTime, uint32(os.Getuid()), uint32(os.Getgid()), zap.New(core)
+	tree, err := worktree.Open(table, src, w)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,6 +44,21 @@ func needsSize(tid, mode uint32) bool {
 	return true
 }
 
+// asksForAttribute says whether a thread is in a system call that asks for an extended attribute. The kernel then asks
+// for the length of "security.capability" first, as it does before a write (security/commoncap.c,
+// cap_inode_getsecurity).
+func asksForAttribute(tid uint32) bool {
+	c, ok := blockedIn("/proc/" + strconv.FormatUint(uint64(tid), 10))
+	if !ok || c.stack < 1<<32 {
+		return false
+	}
+	switch c.number {
+	case unix.SYS_GETXATTR, unix.SYS_LGETXATTR, unix.SYS_FGETXATTR:
+		return true
+	}
+	return false
+}
+
 // blockedIn gives the system call that a thread is blocked in. One that has sent its request may still be on its way
 // to sleep, and is "running" for a moment.
 func blockedIn(proc string) (c sysCall, ok bool) {

@@ -9,7 +9,7 @@ import (
 )
 
 // capability is the attribute whose length the kernel asks for before a write (security/commoncap.c,
-// cap_inode_need_killpriv). Programs ask for its value, and so does execve(2).
+// cap_inode_need_killpriv). execve(2) asks for its value, programs for both (asksForAttribute).
 const capability = "security.capability"
 
 // GetXAttr is asked for "security.capability" with the first write to a file and again whenever the kernel has asked
@@ -17,10 +17,12 @@ const capability = "security.capability"
 // that tells us of the write before the file is closed.
 func (f *writable) GetXAttr(_ <-chan struct{}, h *raw.InHeader, name string, dest []byte) (uint32, raw.Status) {
 	f.ops.add(opGetXattr)
-	if name == capability && len(dest) == 0 {
-		f.tree.Written(worktree.Node(h.NodeId))
+	n := worktree.Node(h.NodeId)
+	// Where a write is on record already it does not matter, and the file is most often one that was just made.
+	if name == capability && len(dest) == 0 && (f.tree.OnRecord(n) || !asksForAttribute(h.Pid)) {
+		f.tree.Written(n)
 	}
-	value, err := f.tree.GetXattr(worktree.Node(h.NodeId), name)
+	value, err := f.tree.GetXattr(n, name)
 	if err != nil {
 		return 0, f.fail(opGetXattr, h, err)
 	}

@@ -134,6 +134,13 @@ func (t *Tree) Written(n Node) {
 	t.journal.Land(&f)
 }
 
+// OnRecord says, where that costs nothing, whether the next answer of Changes will name a node anyway.
+func (t *Tree) OnRecord(n Node) bool {
+	var f journal.Flight
+	defer t.journal.Land(&f)
+	return t.journal.Covers(&f, uint64(n))
+}
+
 // Refreshed notes that the kernel has forgotten the attributes of nodes that Changes called open.
 func (t *Tree) Refreshed(nodes []Node) {
 	w, old := &t.writing, time.Now().Add(-settling)

@@ -1,0 +1,264 @@
+package fuse
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/worktree"
+	"github.com/artifactfs/artifactfs/worktree/worktreetest"
+)
+
+// tracked mounts files with a change journal and a ".git".
+func tracked(t testing.TB, files map[string]worktreetest.File, o Options) *mounted {
+	t.Helper()
+	state := t.TempDir()
+	src := worktreetest.New(files)
+	return mountWith(t, src, worktree.Options{
+		Overlay: filepath.Join(state, "overlay"), Journal: filepath.Join(state, "journal"), GitFile: "gitdir: /somewhere\n",
+	}, filepath.Join(state, "inodes"), o)
+}
+
+// asker asks for changes as git's file system monitor does.
+type asker struct {
+	*mounted
+	token string
+}
+
+func (a *asker) ask() []string {
+	a.Helper()
+	c, err := a.tree.Changes(a.token)
+	if err != nil || c.All {
+		a.Fatalf("since %s: %+v, %v", a.token, c, err)
+	}
+	a.Refresh(c.Open)
+	a.token = c.Token
+	return c.Paths
+}
+
+// A program that keeps a file open and writes into the kernel's cache is noticed in every round, though nothing comes
+// here but a question for an attribute.
+func TestWritesIntoTheCacheAreTold(t *testing.T) {
+	m := tracked(t, map[string]worktreetest.File{"dir/known": {Data: pattern(10_000)}, "dir/other": {Data: "other"}}, Options{})
+	m.src.KnowsSizes.Store(true)
+	a := &asker{m, m.tree.StartToken()}
+	for _, name := range []string{"dir/known", "new"} {
+		f, err := os.OpenFile(m.path(name), os.O_RDWR|os.O_CREATE, 0o644)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		var st unix.Stat_t
+		for round := range 20 {
+			writes, asked := m.Stats()["WRITE"], m.Stats()["GETXATTR"]
+			if _, err := f.WriteAt(fmt.Append(nil, "round ", round), int64(round)*10); err != nil {
+				t.Fatal(err)
+			}
+			// The ones that follow in the same round the kernel does not ask for.
+			if _, err := f.WriteAt([]byte("more"), 5000+int64(round)); err != nil {
+				t.Fatal(err)
+			}
+			if m.Stats()["GETXATTR"] == asked {
+				t.Errorf("round %d: the kernel has not asked", round)
+			}
+			got := a.ask()
+			if m.Stats()["WRITE"] == writes && !slices.Contains(got, name) {
+				t.Errorf("round %d: %s is not among %q", round, name, got)
+			}
+			if slices.Contains(got, "dir/other") {
+				t.Errorf("round %d: %q", round, got)
+			}
+			if err := unix.Lstat(m.path(name), &st); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// What nobody writes any more is not told for ever.
+func TestWritesEnd(t *testing.T) {
+	m := tracked(t, map[string]worktreetest.File{"f": {Data: "data"}}, Options{})
+	a := &asker{m, m.tree.StartToken()}
+	f, err := os.OpenFile(m.path("f"), os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteString("written"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool { return len(a.ask()) == 0 })
+	var st unix.Stat_t
+	if err := unix.Lstat(f.Name(), &st); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString("again"); err != nil {
+		t.Fatal(err)
+	}
+	if got := a.ask(); !slices.Equal(got, []string{"f"}) {
+		t.Errorf("%q", got)
+	}
+}
+
+// To ask for a file's capabilities is no write.
+func TestCapabilitiesAreNoWrite(t *testing.T) {
+	m := tracked(t, map[string]worktreetest.File{"f": {Data: "data"}}, Options{})
+	a := &asker{m, m.tree.StartToken()}
+	var value [20]byte
+	if _, err := unix.Getxattr(m.path("f"), capability, value[:]); !errors.Is(err, unix.ENODATA) {
+		t.Errorf("%v", err)
+	}
+	if got := a.ask(); len(got) != 0 {
+		t.Errorf("%q", got)
+	}
+}
+
+// To make the kernel forget attributes waits for nobody: a WRITE that is under way, or one of many.
+func TestRefreshWhileWriting(t *testing.T) {
+	m := tracked(t, map[string]worktreetest.File{}, Options{})
+	a := &asker{m, m.tree.StartToken()}
+	cmd := exec.Command("sh", "-c", `i=0; while [ $i -lt 300 ]; do echo line >>log; echo $i >f$((i%10)); i=$((i+1)); done`)
+	cmd.Dir = m.dir
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	for {
+		a.ask()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Error(err)
+			}
+			return
+		default:
+		}
+	}
+}
+
+func eventually(t *testing.T, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it never came")
+		}
+	}
+}
+
+// waitingGit is what Await is answered with.
+type waitingGit struct {
+	ready   chan struct{}
+	waiting atomic.Int32
+	asked   atomic.Int32
+	exempt  atomic.Uint32
+}
+
+func (g *waitingGit) await(ctx context.Context, pid uint32) bool {
+	g.asked.Add(1)
+	if pid == g.exempt.Load() {
+		return false
+	}
+	g.waiting.Add(1)
+	defer g.waiting.Add(-1)
+	select {
+	case <-g.ready:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func TestGitIsWaitedFor(t *testing.T) {
+	for _, readOnly := range []bool{false, true} {
+		t.Run(fmt.Sprint("read-only ", readOnly), func(t *testing.T) { waitForGit(t, readOnly) })
+	}
+}
+
+func waitForGit(t *testing.T, readOnly bool) {
+	g := &waitingGit{ready: make(chan struct{})}
+	m := tracked(t, map[string]worktreetest.File{"dir/f": {Data: "data"}}, Options{Await: g.await, ReadOnly: readOnly})
+	if out := m.run("ls", "-a"); !strings.Contains(out, ".git\n") || g.asked.Load() != 0 {
+		t.Errorf("a listing waits, or lacks .git: %q", out)
+	}
+	read := func() *exec.Cmd {
+		cmd := exec.Command("cat", m.path(".git"))
+		cmd.Stdout = new(bytes.Buffer)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		return cmd
+	}
+	first, second := read(), read()
+	eventually(t, func() bool { return g.waiting.Load() == 2 })
+
+	// Everything else goes on, changes of the root too.
+	if data, err := os.ReadFile(m.path("dir/f")); err != nil || string(data) != "data" {
+		t.Errorf("%q, %v", data, err)
+	}
+	if !readOnly {
+		m.run("sh", "-c", "mkdir sub && echo x >sub/x && mv sub other && rm -r other && echo y >y && ls -a >z")
+	}
+	// Who waits can be told to stop.
+	if err := second.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Wait(); err == nil {
+		t.Error("who was interrupted has an answer")
+	}
+	if n := g.waiting.Load(); n != 1 {
+		t.Errorf("%d wait", n)
+	}
+	close(g.ready)
+	if err := first.Wait(); err != nil {
+		t.Error(err)
+	}
+	if out := first.Stdout.(*bytes.Buffer).String(); out != "gitdir: /somewhere\n" {
+		t.Errorf("%q", out)
+	}
+	asked := g.asked.Load()
+	got := m.requests(func() {
+		for range 3 {
+			if data, err := os.ReadFile(m.path(".git")); err != nil || string(data) != "gitdir: /somewhere\n" {
+				t.Errorf("%q, %v", data, err)
+			}
+		}
+	})
+	if g.asked.Load() != asked || got["LOOKUP"] > 1 {
+		t.Errorf("asked %d times more, %v", g.asked.Load()-asked, got)
+	}
+}
+
+// Who is told to look although git is not ready sees the file, and nobody else keeps it.
+func TestGitIsNotKeptBefore(t *testing.T) {
+	g := &waitingGit{ready: make(chan struct{})}
+	m := tracked(t, map[string]worktreetest.File{}, Options{Await: g.await})
+	err := WithoutDevice(func() error {
+		g.exempt.Store(uint32(unix.Gettid()))
+		for want := int32(1); want <= 3; want++ {
+			var st unix.Stat_t
+			if err := unix.Lstat(m.path(".git"), &st); err != nil {
+				return err
+			}
+			if got := g.asked.Load(); got != want {
+				return fmt.Errorf("asked %d times, want %d", got, want)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
