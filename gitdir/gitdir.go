@@ -1,7 +1,23 @@
 // Package gitdir makes the native git directory of a mount: HEAD on what was asked for, the remote as `origin`,
-// objects borrowed from the store through alternates, and shallow marks while history is not complete.
+// objects borrowed from the store through alternates, shallow marks while history is not complete, and an index that says
+// of the untouched working tree that it is untouched.
 //
 // Stock git reads it like any other git directory. Files follow git's gitrepository-layout.
+//
+// # What differs from a clone
+//
+// Of the files that `git clone --filter=blob:none` leaves, these are others:
+//   - objects: none but what git makes; objects/info/alternates names the store, from which git also takes the commit-graph.
+//   - refs/heads/NAME: the branch asked for is in packed-refs with the others, and becomes a loose one when it moves.
+//   - logs/refs/heads/NAME: as git 2.39 writes it; 2.55 has that of HEAD only.
+//   - config: core.worktree, since the directory is elsewhere; gc.auto and maintenance.auto, since packs are looked after by
+//     artifactfs; a remote named artifactfs, of which git asks for objects it lacks. `git remote` lists it, as every remote in
+//     the configuration: there is no setting against that in 2.39 nor 2.55. It has no refs, and `git fetch --all` leaves it out.
+//   - artifactfs-config: what is set for the mount's working tree and not for others of the repository (`git worktree add`),
+//     included by config on the condition of this git directory.
+//   - artifactfs-fsmonitor: the hook of gits before 2.55; fsmonitor--daemon.ipc and its lock: what later ones ask.
+//
+// What git init puts into every repository (description, hooks, info/exclude, the user's template) is put there by git init.
 package gitdir
 
 import (
