@@ -311,3 +311,14 @@ func (s *Store) Refs() []packedrefs.Ref {
 	defer s.mu.Unlock()
 	return s.refs
 }
+
+// DefaultBranch gives the full name of the branch that the remote had checked out when history was completed; "": it is
+// not known.
+func (s *Store) DefaultBranch() string {
+	text, err := os.ReadFile(filepath.Join(s.GitDir(), "HEAD"))
+	name, ok := strings.CutPrefix(strings.TrimSpace(string(text)), "ref: ")
+	if err != nil || !ok || len(s.Refs()) == 0 { // before, it is what git init wrote
+		return ""
+	}
+	return name
+}
