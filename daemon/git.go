@@ -90,10 +90,14 @@ func (m *mount) gitOptions(ctx context.Context, snap *fetch.Snapshot) (gitdir.Op
 	if _, err := os.Stat(monitor); err != nil {
 		monitor = program // it knows by its name what it is to do, and takes a little longer
 	}
+	branch := "" // the remote's own, unless another ref was asked for
+	if r := m.request.Ref; r == "" || r == "HEAD" {
+		branch = snap.Ref
+	}
 	return gitdir.Options{
 		Format: snap.Format, WorkTree: m.dir, Remote: m.store.URL(), Objects: filepath.Join(m.store.GitDir(), "objects"),
 		Ref: snap.Ref, Commit: snap.Commit, Shallow: snap.Shallow(), Partial: snap.Partial,
-		Git: version, Monitor: monitor, Helper: program,
+		Default: branch, Git: version, Monitor: monitor, Helper: program,
 	}, nil
 }
 
