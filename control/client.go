@@ -52,6 +52,11 @@ func (c *Client) Prefetch(ctx context.Context, r PrefetchRequest, progress func(
 	return call[PrefetchReply](ctx, c, opPrefetch, r, progress)
 }
 
+// Switch asks to move a working tree to another commit; progress is called from this goroutine.
+func (c *Client) Switch(ctx context.Context, r SwitchRequest, progress func(Progress)) (SwitchReply, error) {
+	return call[SwitchReply](ctx, c, opSwitch, r, progress)
+}
+
 // Shutdown asks the server to unmount everything and to end.
 func (c *Client) Shutdown(ctx context.Context) error {
 	_, err := call[empty](ctx, c, opShutdown, empty{}, nil)

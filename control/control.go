@@ -33,6 +33,8 @@ type Handler interface {
 	Status(ctx context.Context) (Status, error)
 	// Prefetch raises what the request names, and with Wait returns when it is hydrated.
 	Prefetch(ctx context.Context, r PrefetchRequest, progress func(Progress)) (PrefetchReply, error)
+	// Switch moves a working tree to another commit, as a whole or not at all but for what it says it kept.
+	Switch(ctx context.Context, r SwitchRequest, progress func(Progress)) (SwitchReply, error)
 	// Shutdown unmounts everything; once it has succeeded the server ends.
 	Shutdown(ctx context.Context) error
 }

@@ -69,6 +69,10 @@ func (f *fake) Prefetch(ctx context.Context, r PrefetchRequest, progress func(Pr
 	return f.prefetch(ctx, r, progress)
 }
 
+func (f *fake) Switch(_ context.Context, r SwitchRequest, _ func(Progress)) (SwitchReply, error) {
+	return SwitchReply{Dir: r.Dir, Branch: r.Ref}, nil
+}
+
 func (f *fake) Shutdown(ctx context.Context) error {
 	if f.shutdown == nil {
 		return nil

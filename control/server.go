@@ -280,6 +280,8 @@ func (s *Server) work(ctx context.Context, o op, args any, progress func(Progres
 		return s.handler.Status(ctx)
 	case opPrefetch:
 		return s.handler.Prefetch(ctx, args.(PrefetchRequest), progress)
+	case opSwitch:
+		return s.handler.Switch(ctx, args.(SwitchRequest), progress)
 	case opShutdown:
 		return empty{}, s.handler.Shutdown(ctx)
 	}

@@ -128,6 +128,28 @@ type PrefetchReply struct {
 	Bytes    int64 `json:"bytes"`    // content bytes of the hydrated ones
 }
 
+// SwitchRequest asks to move a mounted working tree to another commit.
+type SwitchRequest struct {
+	Dir    string `json:"dir"`    // absolute mount directory
+	Ref    string `json:"ref"`    // branch, tag or commit; "-" is where HEAD was before, "" is HEAD
+	Create string `json:"create"` // branch to make there; "": none
+	Detach bool   `json:"detach"` // any commit will do, and HEAD is on no branch then
+}
+
+// SwitchReply is what `switch --json` prints.
+type SwitchReply struct {
+	Dir        string   `json:"dir"`
+	From       string   `json:"from"`        // branch before; "": HEAD was detached
+	FromCommit string   `json:"from_commit"` // of all zeros on a branch that had none
+	Branch     string   `json:"branch"`      // "": HEAD is detached
+	Commit     string   `json:"commit"`
+	Created    bool     `json:"created"`            // the branch was made
+	Upstream   string   `json:"upstream,omitempty"` // branch of the remote that it was made from
+	Paths      int64    `json:"paths"`              // that were changed
+	Kept       []string `json:"kept,omitempty"`     // of them, those that somebody changed meanwhile: they were left alone
+	Took       int64    `json:"took_ms"`
+}
+
 // Progress is one step of work under way.
 type Progress struct {
 	Phase   string `json:"phase"`             // a word or two: "connect", "trees", "hydrate"
@@ -294,6 +316,18 @@ func (r UnmountRequest) validate() error {
 func (r PrefetchRequest) validate() error {
 	if !filepath.IsAbs(r.Dir) {
 		return badRequest("directory %q is not absolute", r.Dir)
+	}
+	return nil
+}
+
+func (r SwitchRequest) validate() error {
+	switch {
+	case !filepath.IsAbs(r.Dir):
+		return badRequest("directory %q is not absolute", r.Dir)
+	case r.Ref == "" && r.Create == "" && !r.Detach:
+		return badRequest("nothing to switch to")
+	case r.Create != "" && r.Detach:
+		return badRequest("a new branch and no branch at the same time")
 	}
 	return nil
 }

@@ -22,6 +22,7 @@ const (
 	opUnmount  op = "unmount"
 	opStatus   op = "status"
 	opPrefetch op = "prefetch"
+	opSwitch   op = "switch"
 	opShutdown op = "shutdown"
 )
 
@@ -71,7 +72,7 @@ func encodeRequest(o op, args any) ([]byte, error) {
 	return append(line, '\n'), nil
 }
 
-// decodeRequest reads a request line. args is a MountRequest, UnmountRequest, PrefetchRequest or empty{}.
+// decodeRequest reads a request line. args is a MountRequest, UnmountRequest, PrefetchRequest, SwitchRequest or empty{}.
 // The version is looked at before anything else: another version's fields are none of our business.
 func decodeRequest(line []byte) (o op, args any, err error) {
 	var head struct {
@@ -94,6 +95,8 @@ func decodeRequest(line []byte) (o op, args any, err error) {
 		args, err = decodeArgs[UnmountRequest](r.Args)
 	case opPrefetch:
 		args, err = decodeArgs[PrefetchRequest](r.Args)
+	case opSwitch:
+		args, err = decodeArgs[SwitchRequest](r.Args)
 	case opStatus, opShutdown:
 		args = empty{}
 		err = strict(r.Args, &empty{})

@@ -55,9 +55,11 @@ func (m *mount) goBehind() bool {
 		if m.request.Prefetch == control.PrefetchAll {
 			budget = 0
 		}
-		m.persist(ctx, "prefetch", m.hydrateTried, func() error {
-			return m.view.Hydrate(ctx, fetch.Prefetch(m.request.Prefetch), budget)
-		})
+		hydrate := func() error { return m.view.Hydrate(ctx, fetch.Prefetch(m.request.Prefetch), budget) }
+		m.persist(ctx, "prefetch", m.hydrateTried, hydrate)
+		for m.showsOther(ctx) {
+			m.persist(ctx, "prefetch", nil, hydrate)
+		}
 	})
 	m.work.Go(func() { m.tendPacks(ctx) })
 	go func() { // somebody may unmount without us

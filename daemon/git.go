@@ -71,6 +71,7 @@ func (m *mount) makeGitDir(ctx context.Context) (*gitdir.Dir, error) {
 	if err := m.serveGit(dir); err != nil {
 		return nil, err
 	}
+	m.finishSwitch(ctx, dir)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.gitReady = true

@@ -67,6 +67,8 @@ type mount struct {
 	// Closed when the first try is over, whether it went well or not.
 	gitTried, historyTried, hydrateTried chan struct{}
 
+	shown chan struct{} // holds one when another tree is shown than the one that was hydrated last
+
 	mu       sync.Mutex
 	state    control.State      // until it leaves preparing, the fields above belong to start alone
 	aborted  bool               // somebody ended the start
@@ -141,6 +143,7 @@ func (d *Daemon) reserve(r control.MountRequest, around *mount, abort context.Ca
 		daemon: d, id: id, session: session, dir: dir, request: r, since: time.Now(), state: control.StatePreparing,
 		around: around, abort: abort, gone: make(chan struct{}), failures: map[string]error{},
 		gitTried: make(chan struct{}), historyTried: make(chan struct{}), hydrateTried: make(chan struct{}),
+		shown: make(chan struct{}, 1),
 	}
 	m.redirects.mount, m.submodules.mount = m, m
 	d.mu.Lock()
@@ -175,6 +178,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	}
 	m.filters = m.newFilters()
 	m.view = m.store.View(m.snap, gitdir.CheckoutSettings(ctx, m.gitPath()), m.filters)
+	m.showAgain()
 	if err = m.open(); err != nil {
 		return reply, err
 	}

@@ -12,8 +12,8 @@ import (
 type edit struct {
 	merged
 	tx     *overlay.Tx
-	flight *journal.Flight
-	now    int64 // nanoseconds since 1970, as the kernel counts them for its own changes
+	flight *journal.Flight // nil: what changes is on record already
+	now    int64           // nanoseconds since 1970, as the kernel counts them for its own changes
 	inodes []*edited
 }
 
@@ -28,13 +28,20 @@ func (t *Tree) readOnly() bool {
 
 // update makes a change, alone and as a whole. If f fails, nothing has changed.
 func (t *Tree) update(f func(e *edit) error) error {
+	var flight journal.Flight
+	defer t.journal.Land(&flight)
+	return t.updateIn(&flight, f)
+}
+
+// updateNoted is update for a change that is on record already.
+func (t *Tree) updateNoted(f func(e *edit) error) error { return t.updateIn(nil, f) }
+
+func (t *Tree) updateIn(flight *journal.Flight, f func(e *edit) error) error {
 	if t.readOnly() {
 		return syscall.EROFS
 	}
-	var flight journal.Flight
-	defer t.journal.Land(&flight)
 	return t.layer.Update(func(tx *overlay.Tx) error {
-		e := &edit{merged: merged{tx.Reader, t}, tx: tx, now: tx.Now(), flight: &flight}
+		e := &edit{merged: merged{tx.Reader, t}, tx: tx, now: tx.Now(), flight: flight}
 		if err := f(e); err != nil {
 			return err
 		}
@@ -43,8 +50,8 @@ func (t *Tree) update(f func(e *edit) error) error {
 				continue
 			}
 			tx.PutInode(in.now)
-			if in.now.Mode != in.before.Mode || in.now.Mtime != in.before.Mtime && !isDir(&in.now) {
-				e.note(&flight, in.now.Node)
+			if flight != nil && (in.now.Mode != in.before.Mode || in.now.Mtime != in.before.Mtime && !isDir(&in.now)) {
+				e.note(flight, in.now.Node)
 			}
 		}
 		return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -60,7 +61,8 @@ type Place struct {
 // Stale is what a kernel may know wrong after a graft.
 type Stale struct {
 	Places []Place
-	Nodes  []Node // whose attributes changed
+	Nodes  []Node        // whose attributes changed
+	Dirs   map[Node]bool // of these, directories
 }
 
 // grafts is how many paths are changed at a time: readers wait for that long.
@@ -120,37 +122,49 @@ func (m merged) found(dir Node, b block, name, path string) (f Found) {
 	return f
 }
 
+// GraftResult is what became of grafts. After an error it holds what was done.
+type GraftResult struct {
+	Done []Grafted // one for each Graft
+	// Since is what differs since the token that was given, up to a moment at which all paths were noted and none was
+	// changed: whoever asks with its token hears of a path again only if somebody else changed it.
+	Since Changes
+	Stale Stale
+}
+
 // Graft makes paths show blobs of the tree with this root. It waits for the trees of that root that have one of the
 // paths, and for no content. A path must not have what is not to be there above it, and nothing may lie below one that is
 // to become a file but what the same call removes. Directories that a removal leaves empty go with it. With an error,
 // some of it may be done.
-func (t *Tree) Graft(ctx context.Context, tree object.ID, list []Graft) ([]Grafted, Stale, error) {
+func (t *Tree) Graft(ctx context.Context, tree object.ID, list []Graft, token string) (r GraftResult, err error) {
 	if !t.gate.enter() {
-		return nil, Stale{}, ErrClosed
+		return r, ErrClosed
 	}
 	defer t.gate.leave()
-	if t.layer == nil || t.options.OverlayReadOnly {
-		return nil, Stale{}, syscall.EROFS
+	if t.readOnly() {
+		return r, syscall.EROFS
+	}
+	paths := make([]string, len(list))
+	for i, p := range list {
+		paths[i] = p.Path
+	}
+	t.notePaths(paths)()
+	if r.Since, err = t.Changes(token); err != nil {
+		return r, err
 	}
 	g := &grafting{
 		tree: t, id: tree, done: make([]Grafted, len(list)), dirs: map[string]graftDir{}, chosen: map[string]Node{},
-		stale: map[Node]bool{}, dropped: map[Node]int64{},
+		stale: map[Node]bool{}, listings: map[Node]bool{}, dropped: map[Node]int64{},
 	}
 	for _, n := range t.table.rootsOf(tree) {
 		if n != Root {
 			g.roots = append(g.roots, graftRoot{n, map[string]block{}})
 		}
 	}
-	err := g.run(ctx, list)
-	s := Stale{Places: g.places}
-	for n := range g.stale {
-		s.Nodes = append(s.Nodes, n)
-	}
-	slices.Sort(s.Nodes)
-	if err != nil {
+	if err = g.run(ctx, list); err != nil {
 		err = fmt.Errorf("graft %s: %w", tree, err)
 	}
-	return g.done, s, err
+	r.Done, r.Stale = g.done, Stale{g.places, slices.Sorted(maps.Keys(g.stale)), g.listings}
+	return r, err
 }
 
 // grafting is a Graft being made.
@@ -163,7 +177,9 @@ type grafting struct {
 	chosen map[string]Node     // that of its tree, for the paths that the base's own nodes do not serve
 	dirs   map[string]graftDir // of the mount, by path
 	places []Place
-	stale  map[Node]bool
+	stale  map[Node]bool // nodes whose attributes changed
+
+	listings map[Node]bool // of them, directories
 
 	dropped map[Node]int64 // nodes that lost one of their names, and when: nanoseconds since 1970
 }
@@ -220,7 +236,7 @@ func (g *grafting) inBatches(ctx context.Context, list []Graft, which []int, do 
 				return err
 			}
 		}
-		err := g.tree.update(func(e *edit) error {
+		err := g.tree.updateNoted(func(e *edit) error {
 			for i, at := range some {
 				var err error
 				if dirs[i].node == 0 { // what is to be removed from there is gone
@@ -248,7 +264,7 @@ func (g *grafting) inBatches(ctx context.Context, list []Graft, which []int, do 
 // changed notes what the kernel may know of a name that was changed.
 func (g *grafting) changed(dir Node, name string) {
 	g.places = append(g.places, Place{dir, name})
-	g.stale[dir] = true
+	g.stale[dir], g.listings[dir] = true, true
 }
 
 // dir gives a directory of the mount.
@@ -326,7 +342,7 @@ func (g *grafting) put(e *edit, p Graft, d graftDir) (Grafted, error) {
 	name := path.Base(p.Path)
 	now := e.found(d.node, d.block, name, p.Path)
 	switch {
-	case now.is(p): // it has been done before
+	case now.Shows(p.Mode, p.ID): // it has been done before
 		in, _ := e.merged.inode(now.Node)
 		return Grafted{Attr: g.tree.describe(in)}, nil
 	case p.Mode == object.ModeGitlink && now.Mode&syscall.S_IFMT == syscall.S_IFDIR:
@@ -366,10 +382,10 @@ func (g *grafting) put(e *edit, p Graft, d graftDir) (Grafted, error) {
 	return Grafted{Attr: g.tree.describe(in)}, nil
 }
 
-// is says whether a path shows already what it is to show.
-func (f Found) is(p Graft) bool {
-	k, _ := kindOf(p.Mode)
-	if f.Blob.IsZero() || f.Blob != p.ID || f.Mode&syscall.S_IFMT != mode(k)&syscall.S_IFMT {
+// Shows says whether a path shows an unchanged blob, as a checkout would leave it.
+func (f Found) Shows(m object.Mode, id object.ID) bool {
+	k, _ := kindOf(m)
+	if f.Blob.IsZero() || f.Blob != id || f.Mode&syscall.S_IFMT != mode(k)&syscall.S_IFMT {
 		return false
 	}
 	return k == kindSymlink || f.Exec == (k == kindExec) && f.Exec == (f.Mode&0o100 != 0)

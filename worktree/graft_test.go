@@ -80,11 +80,11 @@ func (g *grafter) plan(to int) (list []Graft) {
 func (g *grafter) graft(to int) Stale {
 	g.t.Helper()
 	sizes, opens := g.src.Calls("Size"), g.src.Calls("Open")
-	done, stale, err := g.Graft(g.t.Context(), g.roots[to], g.plan(to))
+	r, err := g.Graft(g.t.Context(), g.roots[to], g.plan(to), "")
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	for i, d := range done {
+	for i, d := range r.Done {
 		if d.Kept {
 			g.t.Errorf("path %d of the graft was kept: %+v", i, d)
 		}
@@ -92,7 +92,7 @@ func (g *grafter) graft(to int) Stale {
 	if g.src.Calls("Size") != sizes || g.src.Calls("Open") != opens {
 		g.t.Error("a graft asked for contents")
 	}
-	return stale
+	return r.Stale
 }
 
 // shown lists files and links of the mount: type, permissions, contents.
@@ -263,17 +263,17 @@ func TestGraftKeeps(t *testing.T) {
 	if _, err := g.Mknod(ctx, Root, "new", 0o644, 0, Cred{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := g.Graft(ctx, g.roots[1], plan); err == nil {
+	if _, err := g.Graft(ctx, g.roots[1], plan, ""); err == nil {
 		t.Error("a file stands where a directory has to be, and nothing was said")
 	}
 	if err := g.Unlink(ctx, Root, "new"); err != nil {
 		t.Fatal(err)
 	}
-	done, _, err := g.Graft(ctx, g.roots[1], plan)
+	r, err := g.Graft(ctx, g.roots[1], plan, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, d := range done {
+	for i, d := range r.Done {
 		if want := plan[i].Path == "changed"; d.Kept != want {
 			t.Errorf("%s was kept: %t, want %t", plan[i].Path, d.Kept, want)
 		}

@@ -54,7 +54,7 @@ func (g *grafting) prepare(ctx context.Context, p Graft) error {
 		}
 		var now Found
 		g.tree.view(func(m merged) { now = m.found(d.node, d.block, path.Base(p.Path), p.Path) })
-		if now.Node == n && now.is(p) { // it is where it is to be
+		if now.Node == n && now.Shows(p.Mode, p.ID) { // it is where it is to be
 			return nil
 		}
 	}
@@ -170,7 +170,7 @@ func (g *grafting) makeDirs(ctx context.Context, at string) error {
 		}
 	}
 	made := graftDir{node: old, block: b}
-	err = g.tree.update(func(e *edit) error {
+	err = g.tree.updateNoted(func(e *edit) error {
 		in, err := e.directory(parent.node)
 		if err != nil {
 			return err
@@ -201,7 +201,7 @@ func (g *grafting) makeDirs(ctx context.Context, at string) error {
 	}
 	g.dirs[at] = made
 	g.changed(parent.node, name)
-	g.stale[made.node] = true
+	g.stale[made.node], g.listings[made.node] = true, true
 	return nil
 }
 
@@ -254,7 +254,7 @@ func (g *grafting) removeDir(ctx context.Context, at string) (bool, error) {
 			done = true
 			return nil
 		}
-		return g.tree.update(func(e *edit) error {
+		return g.tree.updateNoted(func(e *edit) error {
 			in, err := e.directory(parent.node)
 			if err != nil {
 				return err

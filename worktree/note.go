@@ -61,7 +61,7 @@ func (m merged) noteNames(f *journal.Flight, n Node) {
 // its node; 0: that is not to say that the name is on record.
 func (m merged) noteName(f *journal.Flight, dir Node, name string, n Node, in *overlay.Inode, comes bool) {
 	j := m.tree.journal
-	if j == nil {
+	if j == nil || f == nil {
 		return
 	}
 	switch _, existed := m.inode(n); {

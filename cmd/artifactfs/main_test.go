@@ -101,6 +101,7 @@ func (a *afs) ok(args ...string) string {
 type fakeDaemon struct {
 	mount    func(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error)
 	prefetch func(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error)
+	switchTo func(r control.SwitchRequest) (control.SwitchReply, error)
 	busy     string                          // a directory that does not unmount
 	kept     map[string]control.UnmountReply // by directory, what its unmount says
 
@@ -166,6 +167,10 @@ func (f *fakeDaemon) Status(ctx context.Context) (control.Status, error) {
 
 func (f *fakeDaemon) Prefetch(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error) {
 	return f.prefetch(ctx, r, progress)
+}
+
+func (f *fakeDaemon) Switch(_ context.Context, r control.SwitchRequest, _ func(control.Progress)) (control.SwitchReply, error) {
+	return f.switchTo(r)
 }
 
 func (f *fakeDaemon) Shutdown(ctx context.Context) error { return nil }

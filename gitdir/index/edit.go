@@ -81,16 +81,22 @@ func (u *Untracked) invalidate(path string) {
 	}
 }
 
-// SetTrees tells the trees that the entries stand for, now that they are those of a commit: id gives the tree of a
-// directory, "" for the root, or false.
+// SetTrees tells the trees that the entries stand for where that is not known: id gives the tree of a directory, "" for
+// the root, or false.
 func (x *Index) SetTrees(id func(dir string) (object.ID, bool)) {
-	x.Tree = &Tree{}
+	if x.Tree == nil {
+		x.Tree = &Tree{Count: -1}
+	}
 	x.fill(x.Tree, "", x.Entries, id)
 }
 
 // fill gives a directory's tree and those below it; entries are the ones in it.
 func (x *Index) fill(t *Tree, dir string, entries []Entry, id func(string) (object.ID, bool)) {
-	t.Count = len(entries)
+	if t.Count == len(entries) { // known
+		return
+	}
+	before := t.Sub
+	t.Count, t.Sub = len(entries), nil
 	for rest := entries; len(rest) > 0; {
 		e := &rest[0]
 		if e.Stage != 0 || e.IntentToAdd { // no tree has it
@@ -106,7 +112,10 @@ func (x *Index) fill(t *Tree, dir string, entries []Entry, id func(string) (obje
 		for n < len(rest) && strings.HasPrefix(rest[n].Path, sub) {
 			n++
 		}
-		s := &Tree{Name: name}
+		s := &Tree{Name: name, Count: -1}
+		if i := slices.IndexFunc(before, func(s *Tree) bool { return s.Name == name }); i >= 0 {
+			s = before[i]
+		}
 		x.fill(s, sub, rest[:n], id)
 		if s.Count < 0 {
 			t.Count = -1

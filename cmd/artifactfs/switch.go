@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+func (a *app) switchCommand() *cobra.Command {
+	var r control.SwitchRequest
+	dir := "."
+	cmd := &cobra.Command{
+		Use:   "switch [-C DIR] [-c NAME] [--detach] [BRANCH|COMMIT|-]",
+		Short: "Move a mount to another branch without downloading its files",
+		Long: `Switch does what git switch does to the mount at DIR, by names alone: files that differ become those of the other
+branch without a content being read, and come when they are. Local changes stay, and where they are in the way nothing
+is done. A branch that only the remote has becomes a local one that tracks it, as with git switch. Git's own commands
+work as well; they download what they write.`,
+		Example: `  artifactfs switch -C git next
+  artifactfs switch --detach v2.44.0
+  artifactfs switch -c fix origin/maint`,
+		Args: arguments(0, 1, "[BRANCH|COMMIT|-]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				r.Ref = args[0]
+			}
+			return a.switchTo(cmd.Context(), dir, r)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&dir, "directory", "C", dir, "the mount, or a directory inside it")
+	f.StringVarP(&r.Create, "create", "c", "", "make a branch of this name there")
+	f.BoolVar(&r.Detach, "detach", false, "go to a commit or tag, on no branch")
+	return cmd
+}
+
+func (a *app) switchTo(ctx context.Context, dir string, r control.SwitchRequest) error {
+	if r.Ref == "" && r.Create == "" && !r.Detach {
+		return &control.Error{Code: control.ExitUsage, Verb: "switch", Cause: "no branch given", Hint: "artifactfs switch --help shows how"}
+	}
+	if r.Create != "" && r.Detach {
+		return &control.Error{Code: control.ExitUsage, Verb: "switch", Object: r.Create, Cause: "-c and --detach exclude each other"}
+	}
+	all, asked := a.mounts(ctx)
+	m, err := find(all, asked, "switch", dir)
+	if err != nil {
+		return err
+	}
+	r.Dir = m.Dir
+	p := a.newProgress()
+	reply, err := m.client.Switch(ctx, r, p.show)
+	p.stop()
+	if err != nil {
+		return failure("switch", m.Dir, err)
+	}
+	if a.json {
+		err = printJSON(a.stdout, reply)
+	} else {
+		printSwitch(a.stdout, reply)
+	}
+	return errors.Join(err, a.postCheckout(ctx, reply))
+}
+
+// printSwitch says what git switch says.
+func printSwitch(w io.Writer, s control.SwitchReply) {
+	for _, path := range s.Kept {
+		fmt.Fprintf(w, "changed meanwhile, and left as it is: %s\n", path)
+	}
+	switch {
+	case s.Branch == "":
+		fmt.Fprintf(w, "HEAD is now at %.12s\n", s.Commit)
+	case s.Created:
+		fmt.Fprintf(w, "Switched to a new branch '%s'\n", s.Branch)
+		if s.Upstream != "" {
+			fmt.Fprintf(w, "branch '%s' set up to track '%s'.\n", s.Branch, s.Upstream)
+		}
+	case s.Branch == s.From:
+		fmt.Fprintf(w, "Already on '%s'\n", s.Branch)
+	default:
+		fmt.Fprintf(w, "Switched to branch '%s'\n", s.Branch)
+	}
+}
+
+// postCheckout runs the hook that git runs, if there is one, as the user who switched.
+func (a *app) postCheckout(ctx context.Context, s control.SwitchReply) error {
+	out, err := exec.CommandContext(ctx, "git", "-C", s.Dir, "rev-parse", "--git-path", "hooks/post-checkout").Output()
+	hook := strings.TrimSuffix(string(out), "\n")
+	if !filepath.IsAbs(hook) {
+		hook = filepath.Join(s.Dir, hook)
+	}
+	if info, statErr := os.Stat(hook); err != nil || statErr != nil || info.Mode()&0o111 == 0 {
+		return nil
+	}
+	cmd := exec.CommandContext(ctx, hook, s.FromCommit, s.Commit, "1")
+	cmd.Dir, cmd.Stdout, cmd.Stderr = s.Dir, a.stderr, a.stderr
+	if err := cmd.Run(); err != nil {
+		return &control.Error{Code: control.ExitFailed, Verb: "run", Object: hook, Cause: err.Error(), Hint: "the switch is done"}
+	}
+	return nil
+}

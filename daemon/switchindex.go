@@ -1,0 +1,102 @@
+package daemon
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/gitdir/index"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// renew makes the new index: what changes, what the monitor has said of the rest, and times.
+func renew(x *index.Index, entries []index.Change, since worktree.Changes, written time.Time) {
+	x.Switch(entries)
+	if !since.All {
+		here := make(map[string]bool, len(entries))
+		for _, c := range entries {
+			here[c.Entry.Path] = true
+		}
+		x.Heard(since.Token, since.Paths, func(path string) bool { return here[path] })
+	}
+	// Git takes a file that is as young as the index for one that may have been changed in the same tick, and reads it
+	// when it writes the index next. So the index is younger than all files, and those for which git would have been
+	// right are marked as git does it: their size is not known.
+	for i := range x.Entries {
+		if s := &x.Entries[i].Stat; s.Mtime >= written.Add(-time.Second).UnixNano() {
+			s.Size = 0
+		}
+	}
+}
+
+// except gives the paths that no change is of.
+func except(paths []string, changes []index.Change) []string {
+	changed := make(map[string]bool, len(changes))
+	for _, c := range changes {
+		changed[c.Entry.Path] = true
+	}
+	return slices.DeleteFunc(paths, func(p string) bool { return changed[p] })
+}
+
+// setTrees tells the trees of the index where they are those of the target: git need not compare there. Staged are the
+// paths that differ from it.
+func (m *mount) setTrees(ctx context.Context, x *index.Index, root object.ID, staged []string) error {
+	differ := map[string]bool{} // directories
+	for _, p := range staged {
+		for dir := p; dir != ""; {
+			dir = parentOf(dir)
+			differ[dir] = true
+		}
+	}
+	trees := map[string]object.ID{"": root}
+	var failed error
+	var find func(dir string) object.ID
+	find = func(dir string) object.ID {
+		if tree, ok := trees[dir]; ok {
+			return tree
+		}
+		parent := find(parentOf(dir))
+		trees[dir] = object.ID{}
+		if parent.IsZero() {
+			return parent
+		}
+		entries, err := m.view.Tree(ctx, parent)
+		failed = errors.Join(failed, err)
+		for _, e := range entries {
+			if e.Mode == object.ModeDir {
+				trees[path.Join(parentOf(dir), e.Name)] = e.ID
+			}
+		}
+		return trees[dir]
+	}
+	x.SetTrees(func(dir string) (object.ID, bool) {
+		if differ[dir] || failed != nil {
+			return object.ID{}, false
+		}
+		tree := find(dir)
+		return tree, !tree.IsZero()
+	})
+	return failed
+}
+
+// mountedOn says whether something else is mounted over a path of the mount.
+func (m *mount) mountedOn(p string) bool {
+	table, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return true // it is left alone
+	}
+	defer table.Close()
+	for lines := bufio.NewScanner(table); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		if len(fields) > 4 && unquote.Replace(fields[4]) == path.Join(m.dir, p) {
+			return true
+		}
+	}
+	return false
+}

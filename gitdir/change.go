@@ -1,0 +1,199 @@
+package gitdir
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/gitdir/index"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// ErrLocked says that another git process is changing the index, or was killed while it did.
+var ErrLocked = errors.New("index.lock exists: another git process runs here, or one was killed")
+
+// LockedIndex is the index while nobody else may change it.
+type LockedIndex struct {
+	dir  *Dir
+	path string
+}
+
+// LockIndex takes the lock that git commands take.
+func (d *Dir) LockIndex() (*LockedIndex, error) {
+	l := &LockedIndex{d, filepath.Join(d.path, "index")}
+	f, err := os.OpenFile(l.path+".lock", os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	if errors.Is(err, fs.ErrExist) {
+		return nil, ErrLocked
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock index: %w", err)
+	}
+	return l, f.Close()
+}
+
+// BreakLock removes the lock that a dead process of ours left.
+func (d *Dir) BreakLock() error {
+	err := os.Remove(filepath.Join(d.path, "index.lock"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// Read reads the index; an empty one if there is none.
+func (l *LockedIndex) Read() (*index.Index, error) {
+	text, err := os.ReadFile(l.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return &index.Index{Format: l.dir.format, Version: index.Version}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read index: %w", err)
+	}
+	return index.Read(l.dir.format, text)
+}
+
+// Replace puts another index in the place of the one there was, with the time at which it is to be read as written. It
+// gives up the lock.
+func (l *LockedIndex) Replace(x *index.Index, written time.Time) error {
+	err := l.write(x, written)
+	if err == nil {
+		err = os.Rename(l.path+".lock", l.path)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("write index: %w", err), l.Release())
+	}
+	return nil
+}
+
+func (l *LockedIndex) write(x *index.Index, written time.Time) error {
+	lock := l.path + ".lock"
+	f, err := os.OpenFile(lock, os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return err
+	}
+	out := bufio.NewWriterSize(f, 1<<20)
+	_, err = x.WriteTo(out)
+	err = errors.Join(err, out.Flush(), f.Close())
+	if err == nil {
+		err = os.Chtimes(lock, written, written)
+	}
+	return err
+}
+
+// Release gives the lock up and leaves the index as it is.
+func (l *LockedIndex) Release() error {
+	err := os.Remove(l.path + ".lock")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// Difference is a path that two trees do not have alike. A mode of zero: that tree has nothing there.
+type Difference struct {
+	Path             string
+	OldMode, NewMode object.Mode
+	Old, New         object.ID
+}
+
+// Differences compares two trees, in the order of paths; the zero ID is an empty tree.
+func (d *Dir) Differences(ctx context.Context, from, to object.ID) ([]Difference, error) {
+	empty, err := object.Hash(d.format, object.Tree, nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range []*object.ID{&from, &to} {
+		if id.IsZero() {
+			*id = empty
+		}
+	}
+	out, err := d.git(ctx, nil, "diff-tree", "-r", "-z", "--raw", "--no-renames", "--full-index", from.String(), to.String())
+	if err != nil {
+		return nil, err
+	}
+	var list []Difference
+	fields := strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")
+	for i := 0; i+1 < len(fields); i += 2 {
+		p := Difference{Path: fields[i+1]}
+		parts := strings.Fields(strings.TrimPrefix(fields[i], ":"))
+		if len(parts) != 5 {
+			return nil, fmt.Errorf("read git diff-tree: %q", fields[i])
+		}
+		oldMode, err1 := strconv.ParseUint(parts[0], 8, 32)
+		newMode, err2 := strconv.ParseUint(parts[1], 8, 32)
+		p.OldMode, p.NewMode = object.Mode(oldMode), object.Mode(newMode)
+		var err3, err4 error
+		if p.OldMode != 0 {
+			p.Old, err3 = object.ParseID(parts[2])
+		}
+		if p.NewMode != 0 {
+			p.New, err4 = object.ParseID(parts[3])
+		}
+		if err := errors.Join(err1, err2, err3, err4); err != nil {
+			return nil, fmt.Errorf("read git diff-tree: %w", err)
+		}
+		list = append(list, p)
+	}
+	return list, nil
+}
+
+// atOnceArgs is how many bytes of paths one command is given; Linux allows 128 KiB and more.
+const atOnceArgs = 64 << 10
+
+// Modified gives those of the paths whose files are not as the index has them.
+func (d *Dir) Modified(ctx context.Context, paths []string) ([]string, error) {
+	var modified []string
+	for len(paths) > 0 {
+		n, bytes := 0, 0
+		for n < len(paths) && (n == 0 || bytes < atOnceArgs) {
+			bytes += len(paths[n]) + 1
+			n++
+		}
+		args := append([]string{"diff", "--name-only", "-z", "--no-renames", "--no-ext-diff", "--ignore-submodules=all", "--"}, paths[:n]...)
+		out, err := d.git(ctx, nil, args...)
+		if err != nil {
+			return nil, err
+		}
+		modified = append(modified, split(out)...)
+		paths = paths[n:]
+	}
+	return modified, nil
+}
+
+// Ignored gives those of the paths that git ignores.
+func (d *Dir) Ignored(ctx context.Context, paths []string) ([]string, error) {
+	if len(paths) == 0 {
+		return nil, nil
+	}
+	out, err := d.git(ctx, []byte(strings.Join(paths, "\x00")+"\x00"), "check-ignore", "-z", "--stdin", "--no-index")
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() == 1 { // none is
+		return nil, nil
+	}
+	return split(out), err
+}
+
+func split(out []byte) []string {
+	out = bytes.TrimSuffix(out, []byte{0})
+	if len(out) == 0 {
+		return nil
+	}
+	list := strings.Split(string(out), "\x00")
+	return slices.Clip(list)
+}
+
+// Staged lists the paths in which the index differs from a tree.
+func (d *Dir) Staged(ctx context.Context, tree object.ID) ([]string, error) {
+	out, err := d.git(ctx, nil, "diff-index", "--cached", "--name-only", "-z", "--no-renames", "--ignore-submodules=none", tree.String())
+	return split(out), err
+}

@@ -1,0 +1,249 @@
+package gitdir
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// Where a git directory's HEAD is, and how it is moved, as git switch does it.
+
+var (
+	ErrNoCommit     = errors.New("no branch or commit has this name")
+	ErrNotBranch    = errors.New("it is a commit, not a branch")
+	ErrBranchExists = errors.New("a branch of this name exists already")
+	ErrAmbiguous    = errors.New("several remotes have a branch of this name")
+	ErrInUse        = errors.New("another worktree has this branch")
+)
+
+// Head is where HEAD is.
+type Head struct {
+	Branch string // short name; "": HEAD is detached
+	Commit object.ID
+	Tree   object.ID // as Commit, zero on a branch without a commit
+}
+
+// name is what the reflog calls it.
+func (h Head) name() string {
+	if h.Branch == "" {
+		return h.Commit.String()
+	}
+	return h.Branch
+}
+
+// Wish is where HEAD shall go.
+type Wish struct {
+	Name   string // branch, tag or commit; "-" is where HEAD was before; "" is HEAD itself
+	Create string // short name of a branch to be made there
+	Detach bool   // any commit will do, and HEAD is on no branch then
+}
+
+// Destination is a Wish that can be fulfilled.
+type Destination struct {
+	Head
+	Name     string // what the reflog calls it
+	New      bool   // Branch is to be made
+	Upstream string // full name of the branch of a remote that a new branch comes from
+	start    string // what the new branch is made at, as git branch takes it
+}
+
+// Head tells where HEAD is.
+func (d *Dir) Head(ctx context.Context) (Head, error) {
+	text, err := os.ReadFile(filepath.Join(d.path, "HEAD"))
+	if err != nil {
+		return Head{}, fmt.Errorf("read HEAD: %w", err)
+	}
+	var h Head
+	if ref, ok := strings.CutPrefix(strings.TrimSpace(string(text)), "ref: "); ok {
+		h.Branch = strings.TrimPrefix(ref, "refs/heads/")
+	}
+	ids, err := d.objects(ctx, "HEAD^{commit}", "HEAD^{tree}")
+	if err != nil {
+		return Head{}, fmt.Errorf("read HEAD: %w", err)
+	}
+	h.Commit, h.Tree = ids[0], ids[1]
+	return h, nil
+}
+
+// Resolve finds what a wish means, as git switch understands it. ErrNoCommit: nothing here has that name.
+func (d *Dir) Resolve(ctx context.Context, w Wish) (Destination, error) {
+	name := w.Name
+	switch name {
+	case "":
+		name = "HEAD"
+	case "-":
+		out, err := d.git(ctx, nil, "check-ref-format", "--branch", "@{-1}")
+		if err != nil {
+			return Destination{}, ErrNoCommit
+		}
+		name = strings.TrimSpace(string(out))
+	}
+	if strings.HasPrefix(name, "-") || strings.ContainsAny(name, "\n\x00") {
+		return Destination{}, ErrNoCommit
+	}
+	ids, err := d.objects(ctx, "refs/heads/"+name+"^{commit}", "refs/heads/"+name+"^{tree}", name+"^{commit}", name+"^{tree}", "refs/heads/"+w.Create)
+	if err != nil {
+		return Destination{}, err
+	}
+	branch, any := Head{Branch: name, Commit: ids[0], Tree: ids[1]}, Head{Commit: ids[2], Tree: ids[3]}
+	switch {
+	case w.Create != "":
+		if !ids[4].IsZero() {
+			return Destination{}, ErrBranchExists
+		}
+		if _, err := d.git(ctx, nil, "check-ref-format", "--branch", w.Create); err != nil {
+			return Destination{}, fmt.Errorf("%q is not a name for a branch", w.Create)
+		}
+		if any.Commit.IsZero() {
+			return Destination{}, ErrNoCommit
+		}
+		any.Branch = w.Create
+		return Destination{Head: any, Name: w.Create, New: true, start: name}, nil
+	case w.Detach && !any.Commit.IsZero():
+		return Destination{Head: any, Name: name}, nil
+	case w.Detach:
+		return Destination{}, ErrNoCommit
+	case !branch.Commit.IsZero():
+		return Destination{Head: branch, Name: name}, d.unused(ctx, name)
+	}
+	to, err := d.guess(ctx, name)
+	if errors.Is(err, ErrNoCommit) && !any.Commit.IsZero() {
+		err = ErrNotBranch
+	}
+	return to, err
+}
+
+// guess finds the only branch of that name that a remote has.
+func (d *Dir) guess(ctx context.Context, name string) (Destination, error) {
+	out, err := d.git(ctx, nil, "for-each-ref", "--format=%(refname) %(objectname) %(tree)", "refs/remotes/*/"+name)
+	if err != nil {
+		return Destination{}, err
+	}
+	lines := strings.Fields(string(out))
+	switch {
+	case len(lines) == 0:
+		return Destination{}, ErrNoCommit
+	case len(lines) > 3:
+		return Destination{}, ErrAmbiguous
+	case len(lines) < 3:
+		return Destination{}, fmt.Errorf("read %s: not a commit", lines[0])
+	}
+	commit, err1 := object.ParseID(lines[1])
+	tree, err2 := object.ParseID(lines[2])
+	return Destination{
+		Head: Head{Branch: name, Commit: commit, Tree: tree}, Name: name, New: true,
+		Upstream: lines[0], start: strings.TrimPrefix(lines[0], "refs/remotes/"),
+	}, errors.Join(err1, err2)
+}
+
+// unused refuses a branch that another worktree of this git directory has checked out.
+func (d *Dir) unused(ctx context.Context, branch string) error {
+	if _, err := os.Stat(filepath.Join(d.path, "worktrees")); err != nil {
+		return nil
+	}
+	out, err := d.git(ctx, nil, "worktree", "list", "--porcelain", "-z")
+	if err != nil {
+		return err
+	}
+	at := ""
+	for _, line := range strings.Split(string(out), "\x00") {
+		if path, ok := strings.CutPrefix(line, "worktree "); ok {
+			at = path
+		}
+		if line == "branch refs/heads/"+branch && at != d.workTree && at != realPath(d.workTree) {
+			return fmt.Errorf("%w: %s", ErrInUse, at)
+		}
+	}
+	return nil
+}
+
+// Move moves HEAD, and makes the branch that is to be made.
+func (d *Dir) Move(ctx context.Context, from Head, to Destination) error {
+	if to.New {
+		args := []string{"branch", to.Branch, to.start}
+		if to.Upstream != "" {
+			args = []string{"branch", "--track", to.Branch, to.start}
+		}
+		if _, err := d.git(ctx, nil, args...); err != nil {
+			return err
+		}
+	}
+	reason := "checkout: moving from " + from.name() + " to " + to.Name
+	if to.Branch != "" {
+		_, err := d.git(ctx, nil, "symbolic-ref", "-m", reason, "HEAD", "refs/heads/"+to.Branch)
+		return err
+	}
+	_, err := d.git(ctx, nil, "update-ref", "--no-deref", "-m", reason, "HEAD", to.Commit.String())
+	return err
+}
+
+// Track notes a branch, tag or commit that the remote has and that did not come with history.
+func (d *Dir) Track(ctx context.Context, ref string, commit object.ID) error {
+	if branch, ok := strings.CutPrefix(ref, "refs/heads/"); ok {
+		ref = "refs/remotes/origin/" + branch
+	}
+	if ref == "" {
+		return nil
+	}
+	_, err := d.git(ctx, nil, "update-ref", ref, commit.String())
+	return err
+}
+
+// Busy names what is under way and forbids to go elsewhere; "": nothing.
+func (d *Dir) Busy() string {
+	for _, op := range []struct{ file, what string }{
+		{"MERGE_HEAD", "merging"}, {"rebase-merge", "rebasing"}, {"rebase-apply/applying", "in an am session"},
+		{"rebase-apply", "rebasing"}, {"CHERRY_PICK_HEAD", "cherry-picking"}, {"REVERT_HEAD", "reverting"},
+	} {
+		if _, err := os.Lstat(filepath.Join(d.path, op.file)); err == nil {
+			return op.what
+		}
+	}
+	return ""
+}
+
+// objects looks up names; one that is not there is zero.
+func (d *Dir) objects(ctx context.Context, names ...string) ([]object.ID, error) {
+	out, err := d.git(ctx, []byte(strings.Join(names, "\n")+"\n"), "cat-file", "--batch-check=%(objectname)")
+	if err != nil {
+		return nil, err
+	}
+	ids := make([]object.ID, len(names))
+	lines := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
+	if len(lines) != len(names) {
+		return nil, fmt.Errorf("read %d names: git told of %d", len(names), len(lines))
+	}
+	for i, line := range lines {
+		if id, err := object.ParseID(line); err == nil { // else "missing" or "ambiguous"
+			ids[i] = id
+		}
+	}
+	return ids, nil
+}
+
+// git runs a git command on this directory and its working tree; it takes no lock that is not its purpose.
+func (d *Dir) git(ctx context.Context, stdin []byte, args ...string) ([]byte, error) {
+	cmd := command(ctx, append([]string{"--git-dir", d.path, "--work-tree", d.workTree, "--no-optional-locks", "--literal-pathspecs"}, args...)...)
+	cmd.Env = append(cmd.Env, "LC_ALL=C", "GIT_TERMINAL_PROMPT=0", "GIT_NO_LAZY_FETCH=1")
+	cmd.Stdin = bytes.NewReader(stdin)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		if said := strings.TrimSpace(stderr.String()); said != "" {
+			return out, fmt.Errorf("git %s: %w: %s", args[0], err, said)
+		}
+	}
+	if err != nil {
+		return out, fmt.Errorf("git %s: %w", args[0], err)
+	}
+	return out, nil
+}
