@@ -64,11 +64,15 @@ func TestGitScenarios(t *testing.T) {
 	e := empty.gitFixture(empty.repo("empty.git", object.SHA1))
 	x.clones = os.Getenv("AFS_GIT_CLONES") != ""
 	e.clones = x.clones
+	var costs [][]cost
 	for _, g := range gitScenarios {
 		f := x
 		if g.about == "Empty repositories" {
 			f = e
 		}
-		f.runScenarios(t, g.about, chosen(g.scenarios))
+		costs = append(costs, f.runScenarios(t, g.about, chosen(g.scenarios)))
+	}
+	if os.Getenv("AFS_SCENARIO") == "" && !x.clones {
+		checkTable(t, costs)
 	}
 }
