@@ -10,21 +10,27 @@ import (
 // maxRenames bounds how often the history of a file is followed to another name in one prediction.
 const maxRenames = 100
 
-// histories takes all versions of files, back to where they appeared under another name, and what git compares there
-// to find that name. Once it has come the next prediction goes on behind it. beside takes in what was changed in the same
-// commits.
-func (q *question) histories(revs, paths []string, beside bool) error {
+// versions says which versions of a file are read.
+type versions struct {
+	contents bool // any; otherwise only what tells where it was renamed
+	beside   bool // with what was changed in the same commits
+	sides    bool // also those of branches that added nothing to what a merge made of the file
+}
+
+// histories takes versions of files, back to where they appeared under another name, and what git compares there to find
+// that name. Once it has come the next prediction goes on behind it.
+func (q *question) histories(v versions, revs, paths []string) error {
 	for _, path := range paths {
-		if err := q.history(revs, path, beside); err != nil {
+		if err := q.history(v, revs, path); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (q *question) history(revs []string, path string, beside bool) error {
+func (q *question) history(v versions, revs []string, path string) error {
 	for range maxRenames {
-		born, err := q.versions(revs, path, beside)
+		born, err := q.versions(v, revs, path)
 		if err != nil || born == "" {
 			return err
 		}
@@ -39,10 +45,13 @@ func (q *question) history(revs []string, path string, beside bool) error {
 
 // versions takes the versions of a path and gives the commit that made it out of nothing, or "". Of merges it takes what
 // differs from all parents.
-func (q *question) versions(revs []string, path string, beside bool) (born string, err error) {
+func (q *question) versions(v versions, revs []string, path string) (born string, err error) {
 	args := []string{"log", "-c", "--raw", "-z", "--no-renames", "--no-abbrev", "--no-notes", "--no-show-signature", logFormat}
-	if beside {
+	if v.beside {
 		args = append(args, "--full-diff")
+	}
+	if v.sides {
+		args = append(args, "--full-history")
 	}
 	args = append(append(args, revs...), "--", path)
 	commit := ""
@@ -50,6 +59,9 @@ func (q *question) versions(revs []string, path string, beside bool) (born strin
 		return readChanges(r, func(id string) error { commit = id; return nil }, func(c change) error {
 			if c.path == path && c.status == "A" {
 				born = commit // the last one is the oldest
+			}
+			if !v.contents {
+				return nil
 			}
 			return q.addSides(c)
 		})

@@ -131,6 +131,7 @@ func (q *question) predict(h Hint) error {
 		if len(q.found) > 0 || q.round < patientRounds || len(q.wants) >= manyWants {
 			return err
 		}
+		q.round -= patientRounds
 		break
 	}
 	return q.neighbours()

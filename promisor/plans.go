@@ -64,10 +64,11 @@ func (q *question) log(args []string) error {
 	a := walkOptions.parse(args)
 	revs, paths := q.resolve(a)
 	if lines := lineRanges(a); len(lines) > 0 {
-		return q.histories(revs, q.topPaths(lines), false)
+		return q.histories(versions{contents: true, sides: true}, revs, q.topPaths(lines))
 	}
+	contents := a.has(showsContents...)
 	if a.has("--follow") && len(paths) == 1 {
-		return q.histories(revs, paths, false)
+		return q.histories(versions{contents: contents}, revs, paths)
 	}
 	_, bounded := a.value("-n", "--max-count")
 	bounded = bounded || slices.ContainsFunc(a.flags, isCount) || slices.ContainsFunc(revs, isLeftOut) || a.has("--no-walk")
@@ -76,7 +77,7 @@ func (q *question) log(args []string) error {
 		q.allow(firstRange)
 	}
 	want := onlyRenames
-	if a.has(showsContents...) {
+	if contents {
 		want = everything
 	}
 	return q.walk(a.flags, revs, paths, want)
@@ -87,11 +88,8 @@ func isLeftOut(rev string) bool { return strings.HasPrefix(rev, "^") }
 // lineRanges gives the files of -L options: "start,end:file" and ":function:file".
 func lineRanges(a arguments) []string {
 	var files []string
-	for i, arg := range a.all {
+	for _, arg := range a.all {
 		if v, ok := strings.CutPrefix(arg, "-L"); ok {
-			if v == "" && i+1 < len(a.all) {
-				v = a.all[i+1]
-			}
 			if at := strings.LastIndexByte(v, ':'); at >= 0 {
 				files = append(files, v[at+1:])
 			}
@@ -191,7 +189,7 @@ func (q *question) blame(args []string) error {
 	for _, word := range words[:len(words)-1] {
 		revs = append(revs, q.expand(word)...)
 	}
-	return q.histories(revs, q.topPaths([]string{file}), a.has("-C"))
+	return q.histories(versions{contents: true, beside: a.has("-C")}, revs, q.topPaths([]string{file}))
 }
 
 var grepOptions = options{
