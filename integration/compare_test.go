@@ -62,7 +62,7 @@ func (w *world) compareTrees(mount, clone string) {
 	}
 }
 
-// listTree gives every path below dir but git's directory of a checkout.
+// listTree gives every path below dir but git's directory of a checkout, or the file that stands for it.
 func listTree(w *world, dir string) map[string]fs.FileInfo {
 	w.Helper()
 	all := map[string]fs.FileInfo{}
@@ -75,7 +75,10 @@ func listTree(w *world, dir string) map[string]fs.FileInfo {
 			return err
 		}
 		if rel == ".git" {
-			return fs.SkipDir
+			if d.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
 		}
 		info, err := os.Lstat(path)
 		if err == nil && info.Mode().Type() != d.Type() {

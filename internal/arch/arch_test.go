@@ -28,7 +28,7 @@ var floors = [][]string{
 	{"worktree/journal"},
 	{"prioritize", "gitdir/index", "gitdir/fsmonitor/query", "convert", "filter", "transport", "odb", "cache", "overlay/wal", "control", "config", "internal/packedrefs", "internal/gittest", "internal/disk/disktest"},
 	{"overlay", "gitdir/fsmonitor"},
-	{"fetch", "promisor", "internal/gittest/gitserve"},
+	{"fetch", "promisor", "internal/gittest/gitserve", "internal/gittest/rot13filter"},
 	{"worktree"},
 	{"gitdir", "session", "fuse", "worktree/worktreetest"},
 	{"daemon"},

@@ -1,0 +1,159 @@
+// Command rot13filter is a filter driver for tests: a long-running process, as gitattributes(5) describes it, that
+// replaces each letter by the one thirteen further on, in both directions.
+//
+//	rot13filter [-delay] [-trace FILE]
+//
+// With -delay it gives back what it may only when it is asked what is available. The trace has a line for its start and
+// for each content.
+package main
+
+import (
+	"bufio"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+)
+
+const maxPacket = 65516
+
+type filter struct {
+	in    *bufio.Reader
+	out   *bufio.Writer
+	trace *os.File
+}
+
+func main() {
+	delay := flag.Bool("delay", false, "give back later what may be delayed")
+	trace := flag.String("trace", os.DevNull, "`file` for what it does")
+	flag.Parse()
+	f := filter{in: bufio.NewReader(os.Stdin), out: bufio.NewWriter(os.Stdout)}
+	var err error
+	if f.trace, err = os.OpenFile(*trace, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600); err == nil {
+		err = f.run(*delay)
+	}
+	if err != nil && err != io.EOF {
+		fmt.Fprintln(os.Stderr, "rot13filter:", err)
+		os.Exit(1)
+	}
+}
+
+func (f *filter) run(delay bool) error {
+	fmt.Fprintln(f.trace, "start")
+	if _, err := f.lines(); err != nil {
+		return err
+	}
+	able := []string{"capability=clean", "capability=smudge"}
+	if delay {
+		able = append(able, "capability=delay")
+	}
+	f.say("git-filter-server", "version=2")
+	if _, err := f.lines(); err != nil {
+		return err
+	}
+	f.say(able...)
+	delayed := map[string][]byte{}
+	for {
+		head, err := f.lines()
+		if err != nil {
+			return err
+		}
+		if head["command"] == "list_available_blobs" {
+			for path := range delayed {
+				f.packet("pathname=" + path + "\n")
+			}
+			f.say()
+			f.say("status=success")
+			continue
+		}
+		content, err := f.content()
+		if err != nil {
+			return err
+		}
+		path := head["pathname"]
+		fmt.Fprintln(f.trace, head["command"], path)
+		if head["can-delay"] == "1" {
+			delayed[path] = content
+			f.say("status=delayed")
+			continue
+		}
+		if was, ok := delayed[path]; ok {
+			content = was
+			delete(delayed, path)
+		}
+		f.say("status=success")
+		for content = rot13(content); len(content) > 0; {
+			n := min(len(content), maxPacket)
+			f.packet(string(content[:n]))
+			content = content[n:]
+		}
+		f.say()
+		f.say()
+	}
+}
+
+func rot13(content []byte) []byte {
+	out := make([]byte, len(content))
+	for i, c := range content {
+		switch {
+		case c >= 'a' && c <= 'z':
+			c = 'a' + (c-'a'+13)%26
+		case c >= 'A' && c <= 'Z':
+			c = 'A' + (c-'A'+13)%26
+		}
+		out[i] = c
+	}
+	return out
+}
+
+// next is one packet's content, nil for a flush.
+func (f *filter) next() ([]byte, error) {
+	head := make([]byte, 4)
+	if _, err := io.ReadFull(f.in, head); err != nil {
+		return nil, err
+	}
+	n, err := strconv.ParseUint(string(head), 16, 16)
+	if err != nil || n == 0 {
+		return nil, err
+	}
+	content := make([]byte, max(n, 4)-4)
+	_, err = io.ReadFull(f.in, content)
+	return content, err
+}
+
+// lines are "key=value" up to a flush.
+func (f *filter) lines() (map[string]string, error) {
+	lines := map[string]string{}
+	for {
+		content, err := f.next()
+		if content == nil || err != nil {
+			return lines, err
+		}
+		key, value, _ := strings.Cut(strings.TrimSuffix(string(content), "\n"), "=")
+		lines[key] = value
+	}
+}
+
+func (f *filter) content() ([]byte, error) {
+	var all []byte
+	for {
+		content, err := f.next()
+		if content == nil || err != nil {
+			return all, err
+		}
+		all = append(all, content...)
+	}
+}
+
+func (f *filter) packet(content string) { fmt.Fprintf(f.out, "%04x%s", len(content)+4, content) }
+
+// say writes lines and a flush, and sends them.
+func (f *filter) say(lines ...string) {
+	for _, line := range lines {
+		f.packet(line + "\n")
+	}
+	f.out.WriteString("0000")
+	f.out.Flush() // whoever is gone shows in what is read
+}
