@@ -14,7 +14,7 @@ git status --short --branch; ls
 git checkout -q main; git status --short --branch
 `},
 	{name: "checkout of types, modes, attributes", steps: `
-git checkout -q types; git status --short; ls -l bin | cut -c1-10; cat docs/d04.md/in
+git checkout -q types; git status --short; stat -c '%A %n' bin/*; cat docs/d04.md/in
 git checkout -q eol; git status --short; od -c crlf/b.bat
 git checkout -q main; git status --short
 `},
@@ -45,7 +45,7 @@ git switch -C work origin/octo2; git switch --orphan empty; git status --short -
 	{name: "branch", steps: `
 git branch one; git branch two HEAD~2; git branch -m one three; git branch -c two four; git branch -u origin/topic two; git branch -d two
 git branch -D four; git branch --unset-upstream main; git branch -vv; git branch --contains v1.0; git branch --show-current; git branch -f three HEAD~5; git branch -m renamed; git status --short --branch
-git branch -d renamed; git branch -r -d origin/octo1; git branch -a
+git branch -d renamed 2>/dev/null; git branch -r -d origin/octo1; git branch -a
 `},
 	{name: "tag", steps: `
 git tag light; git tag -a -m 'With a text' heavy HEAD~1; git tag -f light HEAD~3; git tag -d v1.1; git tag -l -n3; git tag --points-at HEAD; git tag --contains HEAD~4
@@ -148,8 +148,8 @@ git notes add -m 'A note'; git notes append -m more HEAD; git notes --ref=agent 
 git replace --graft HEAD HEAD~3; git log --oneline -3; git replace -l; git replace -d $(git rev-parse HEAD); git log --oneline -3
 `},
 	{name: "worktree", steps: `
-git worktree add ../side topic; git -C ../side status --short --branch; cat ../side/topic.txt; find ../side -type f | grep -c .; git worktree list --porcelain
-append ../side/README.md; git -C ../side commit -q -a -m side; git log --oneline -1 topic; git checkout topic; git worktree remove ../side; git worktree add -q --detach ../two HEAD~3; git -C ../two status --short; git worktree move ../two ../three; rm -r ../three; git worktree prune -v; git worktree list
+git worktree add ../side topic; git -C ../side status --short --branch; cat ../side/topic.txt; find ../side -type f | grep -c .; git worktree list --porcelain | grep -v '^worktree'
+append ../side/README.md; git -C ../side commit -q -a -m side; git log --oneline -1 topic; git checkout topic; git worktree remove ../side; git worktree add -q --detach ../two HEAD~3; git -C ../two status --short; git worktree move ../two ../three; rm -r ../three; git worktree prune -v; git worktree list | wc -l
 git worktree add -q -b inside in/side; git status --short; git -C in/side status --short --branch; git worktree remove in/side; git status --short
 `},
 	{name: "filter-branch of a subdirectory", steps: `

@@ -179,8 +179,8 @@ git status --short
 	{name: "hash-object, mktree, unpack", steps: `
 git hash-object README.md LICENSE
 echo content | git hash-object -w --stdin; git hash-object -w --path crlf/new.bat crlf/a.bat
-printf '100644 blob %s\tfile\n' $(git rev-parse HEAD:LICENSE) | git mktree
-git rev-parse HEAD:docs | xargs git ls-tree | git mktree
+printf '100644 blob %s\tfile\n' $(git rev-parse HEAD:LICENSE) | git mktree --missing
+git rev-parse HEAD:docs | xargs git ls-tree | git mktree --missing
 `},
 	{name: "update-ref, symbolic-ref", steps: `
 git update-ref refs/heads/main HEAD~2; git status --short --branch

@@ -84,22 +84,27 @@ func (p *pair) serve(own bool) error {
 
 // checkOut makes a clone from the template: as if it came from the side's URL, and with an index that knows the copies.
 func (g *gitSide) checkOut(x *gitFixture, ref string) error {
+	if ref != "" {
+		top := g.top()
+		return errors.Join(os.MkdirAll(top, 0o755), g.prepare("git clone -q --branch "+ref+" "+g.url+" ."))
+	}
 	if err := copyTree(x.template, g.home); err != nil {
 		return err
 	}
-	lines := []string{"git config remote.origin.url " + g.url,
+	return g.prepare("git config remote.origin.url "+g.url,
 		fmt.Sprintf("test ! -d .git/logs || find .git/logs -type f -exec sed -i 's#%s#%s#' {} +", x.server.URL(filepath.Base(x.repo)), g.url),
-		"git update-index -q --refresh"}
-	if ref != "" {
-		lines = append(lines, "git checkout -q "+ref)
-	}
+		"git update-index -q --refresh")
+}
+
+// prepare runs lines that must succeed.
+func (g *gitSide) prepare(lines ...string) error {
 	for _, line := range lines {
 		a, err := g.step(0, line)
 		if err == nil && a.code != 0 {
 			err = fmt.Errorf("exit code %d: %s", a.code, a.stderr)
 		}
 		if err != nil {
-			return fmt.Errorf("make clone: %s: %w", line, err)
+			return fmt.Errorf("%s: %w", line, err)
 		}
 	}
 	return nil

@@ -25,21 +25,21 @@ git reset -q --hard HEAD~2; git push; git push -q -f; git push -q --tags; on for
 `},
 	{name: "push that is refused, then fetched and rebased", own: true, steps: `
 server main 'octo2^{tree}' 'Was first'; append README.md; git commit -q -a -m mine
-git push; git fetch -q; git status --short --branch; git rebase -q; git push -q; on log --oneline -3 main; git status --short --branch
+git push 2>/dev/null; git fetch -q; git status --short --branch; git rebase -q; git push -q; on log --oneline -3 main; git status --short --branch
 `},
 	{name: "push to an empty repository", steps: `
 git init -q --bare ../bare.git; append README.md; git commit -q -a -m mine
 git push -q ../bare.git main v1.0; git -C ../bare.git for-each-ref; git -C ../bare.git fsck
 `, why: "git packs whole commits for a repository that has none, so every content of the history has to be here"},
 	{name: "clone of the working tree", steps: `
-git clone -q --no-local --branch main --single-branch file://$TOP ../copy 2>/dev/null; git -C ../copy log --oneline -2
+git clone -q --no-local -u 'env GIT_NO_LAZY_FETCH=0 git-upload-pack' file://$TOP ../copy; git -C ../copy log --oneline -2; git -C ../copy status --short --branch
 `, why: "see push to an empty repository"},
 	{name: "bundle", steps: `
 append README.md; git commit -q -a -m mine; git bundle create -q ../b main~2..main; git bundle verify -q ../b; git bundle list-heads ../b; git ls-remote ../b
 git fetch -q ../b main:copy; git log --oneline -1 copy
 `},
 	{name: "remote add, rename, remove", steps: `
-git remote add other $SERVER; git remote; git fetch -q other main; git log --oneline -1 FETCH_HEAD; git remote rename other another; git branch -r; git remote set-url another ../none; git remote get-url another; git remote remove another; git remote; git remote show -n origin
+git remote add other $SERVER; git remote | grep -v artifactfs; git fetch -q other main; git log --oneline -1 FETCH_HEAD; git remote rename other another; git branch -r; git remote set-url another ../none; git remote get-url another; git remote remove another; git remote | grep -v artifactfs; git remote show -n origin
 `},
 	{name: "gc", steps: `
 append README.md; git commit -q -a -m mine; git gc -q; git status --short --branch; git fsck; git log --oneline -3; git count-objects | cut -d, -f1
