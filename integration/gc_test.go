@@ -1,0 +1,273 @@
+package integration
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// mostPacks is how many packs there may be in one directory at any time.
+const mostPacks = 30
+
+// packsOf lists the packs of a git directory with their sizes.
+func (w *world) packsOf(gitDir string) (packs []string) {
+	w.Helper()
+	for _, e := range must[[]os.DirEntry](w)(os.ReadDir(filepath.Join(gitDir, "objects", "pack"))) {
+		if st, err := e.Info(); err == nil && strings.HasSuffix(e.Name(), ".pack") {
+			packs = append(packs, fmt.Sprintf("%s %d", e.Name(), st.Size()))
+		}
+	}
+	return packs
+}
+
+// workIn makes a mount of a repository with all that a user can have in git: commits on branches that nobody else has,
+// a tag, a stash, staged and other changes.
+func (w *world) workIn(m mounted) {
+	w.Helper()
+	write := func(name, text string) {
+		w.Helper()
+		if err := os.WriteFile(m.path(name), []byte(text), 0o644); err != nil {
+			w.Fatal(err)
+		}
+	}
+	git := func(args ...string) { w.Helper(); w.git(m.Dir, args...) }
+	git("switch", "--quiet", "--create", "mine")
+	for i := range 3 {
+		write("mine.txt", strings.Repeat(fmt.Sprintf("commit %d\n", i), 50))
+		git("add", "mine.txt")
+		git("commit", "--quiet", "--message", fmt.Sprint("mine ", i))
+	}
+	git("tag", "--annotate", "--message", "mine", "my-tag")
+	git("branch", "other", "HEAD~1")
+	write("mine.txt", "stashed\n")
+	write("untracked", "and stashed\n")
+	git("stash", "push", "--quiet", "--include-untracked")
+	write("staged.txt", "staged\n")
+	git("add", "staged.txt")
+	write("mine.txt", "changed\n")
+	write("new.txt", "new\n")
+}
+
+// inGit describes what must stay as it is: refs, the objects of the user's own, the state of the working tree.
+func (m mounted) inGit() string {
+	m.w.Helper()
+	own := strings.Split(m.w.git(m.Dir, "rev-list", "--objects", "--all", "--reflog", "--indexed-objects", "--not", "--remotes"), "\n")
+	slices.Sort(own)
+	return m.w.git(m.Dir, "for-each-ref") + "\n" + m.w.git(m.Dir, "stash", "list", "--format=%gd %H %gs") + "\n" + strings.Join(own, "\n") + "\n" +
+		m.w.git(m.Dir, "status", "--porcelain=v2") + "\n" + m.w.git(m.Dir, "log", "--all", "--format=%H %T %s")
+}
+
+// Whatever git does to tidy up in a mount, nothing of the user's is lost, the store stays as it is, and git finds
+// nothing wrong afterwards.
+func TestTidyingUpLosesNothing(t *testing.T) {
+	for _, f := range []object.Format{object.SHA1, object.SHA256} {
+		t.Run(f.String(), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.storied(f)
+			m := w.mount(w.serve(gittest.ServerOptions{}).URL("storied.git"), "--history", "full", "--prefetch", "none")
+			w.workIn(m)
+			before, files := m.inGit(), w.treeSum(m.Dir)
+			w.git(m.Dir, "cat-file", "-p", "HEAD:mine.txt")
+			store := w.packsOf(w.storeGit())
+			for _, command := range []string{
+				"fsck", "gc", "repack -d", "repack -a -d", "repack -a -d -l", "prune", "prune --expire=now", "pack-refs --all", "commit-graph write --reachable",
+				"reflog expire --expire=never --all", "maintenance run", "maintenance run --task=commit-graph --task=loose-objects --task=incremental-repack",
+				"multi-pack-index write", "gc --prune=now --aggressive", "fsck --full",
+			} {
+				args := strings.Fields(command)
+				if args[0] == "fsck" {
+					args = append(args, "--no-progress", "--no-dangling")
+				}
+				if out := w.git(m.Dir, args...); args[0] == "fsck" && out != "" {
+					t.Errorf("git %s: %s", command, out)
+				}
+				if after := m.inGit(); after != before {
+					t.Fatalf("after git %s: %s\nbefore: %s", command, after, before)
+				}
+				if after := w.packsOf(w.storeGit()); !slices.Equal(after, store) {
+					t.Errorf("after git %s the store has %q, before %q", command, after, store)
+				}
+				if n := len(w.packsOf(m.gitDir())); n >= mostPacks {
+					t.Errorf("%d packs after git %s", n, command)
+				}
+			}
+			if after := w.treeSum(m.Dir); after != files {
+				t.Error("files are others than before")
+			}
+			w.git(m.Dir, "reset", "--quiet", "--hard")
+			w.git(m.Dir, "clean", "--quiet", "--force")
+			w.git(m.Dir, "stash", "pop", "--quiet")
+			if got := must[[]byte](w)(os.ReadFile(m.path("mine.txt"))); string(got) != "stashed\n" {
+				t.Errorf("the stash holds %q", got)
+			}
+		})
+	}
+}
+
+// treeSum sums up the files of a directory.
+func (w *world) treeSum(dir string) string {
+	w.Helper()
+	h := sha256.New()
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() || e.Name() == ".git" {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		fmt.Fprintf(h, "%s\x00%d\x00%s", path, len(content), content)
+		return err
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return fmt.Sprintf("%x", h.Sum(nil))
+}
+
+// objectsIn lists the objects that a repository has or misses.
+func (w *world) objectsIn(dir string) (ids []string) {
+	w.Helper()
+	for line := range strings.Lines(w.git(dir, "rev-list", "--objects", "--all", "--missing=print")) {
+		ids = append(ids, strings.TrimPrefix(strings.Fields(line)[0], "?"))
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// A script that asks git for one old content after the other leaves few packs.
+func TestManySmallFaultsLeaveFewPacks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r := w.repo("faults.git", object.SHA1)
+	const n = 60
+	old, now := map[string]gittest.File{}, map[string]gittest.File{}
+	for i := range n {
+		name := fmt.Sprintf("d%d/f%d.txt", i%7, i)
+		old[name] = gittest.File{Data: fmt.Appendf(nil, "old content %d\n%s", i, strings.Repeat("x", i))}
+		now[name] = gittest.File{Data: fmt.Appendf(nil, "new %d\n", i)}
+	}
+	first := w.commit(r, old)
+	w.commit(r, now)
+	m := w.mount(w.serve(gittest.ServerOptions{}).URL("faults.git"), "--history", "full", "--prefetch", "none")
+	most := 0
+	for i := range n {
+		// As others' tools do, which say nothing of what they will ask for next.
+		name := fmt.Sprintf("d%d/f%d.txt", i%7, i)
+		id := w.git(r.Path, "rev-parse", first.String()+":"+name)
+		if got, want := w.git(m.Dir, "cat-file", "-p", id), strings.TrimSpace(string(old[name].Data)); got != want {
+			t.Fatalf("%s is %q, want %q", name, got, want)
+		}
+		for _, dir := range []string{m.gitDir(), w.storeGit()} {
+			most = max(most, len(w.packsOf(dir)))
+		}
+	}
+	if most >= mostPacks {
+		t.Errorf("%d packs in one directory", most)
+	}
+	t.Logf("at most %d packs in one directory", most)
+	w.until("packs are joined", func() bool { return len(w.packsOf(w.storeGit())) <= 12 && len(w.packsOf(m.gitDir())) <= 12 })
+	if out := w.git(m.Dir, "fsck", "--no-progress", "--no-dangling"); out != "" {
+		t.Errorf("git fsck: %s", out)
+	}
+	if got, want := w.objectsIn(m.Dir), w.objectsIn(r.Path); !slices.Equal(got, want) {
+		t.Errorf("git knows of %d objects, the source has %d", len(got), len(want))
+	}
+	for name, f := range old { // all of them are still there
+		if got := w.git(m.Dir, "-c", "remote.artifactfs.promisor=false", "cat-file", "-p", first.String()+":"+name); got != strings.TrimSpace(string(f.Data)) {
+			t.Errorf("%s is %q", name, got)
+		}
+	}
+}
+
+// Git's everyday commands start nothing that repacks.
+func TestNothingRepacksBehindACommand(t *testing.T) {
+	w := newWorld(t)
+	r := w.storied(object.SHA1)
+	m := w.mount(w.serve(gittest.ServerOptions{}).URL("storied.git"), "--history", "full", "--prefetch", "none")
+	w.workIn(m)
+	w.git(m.Dir, "commit", "--quiet", "--all", "--message", "all")
+	must[object.ID](w)(r.Commit("main", map[string]gittest.File{"upstream.txt": {Data: []byte("up\n")}}, "Upstream"))
+	trace := w.place("trace")
+	t.Setenv("GIT_TRACE2_EVENT", trace)
+	for _, command := range []string{
+		"fetch --quiet", "commit --quiet --allow-empty --message empty", "merge --quiet --no-edit origin/main", "rebase --quiet --force-rebase HEAD~1",
+		"format-patch --quiet -1 -o " + w.root, "gc --auto", "maintenance run --auto", "cherry-pick --keep-redundant-commits HEAD", "pull --quiet --no-rebase", "stash pop --quiet",
+	} {
+		w.git(m.Dir, strings.Fields(command)...)
+	}
+	os.Unsetenv("GIT_TRACE2_EVENT")
+	f := must[*os.File](w)(os.Open(trace))
+	defer f.Close()
+	started := 0
+	for s := bufio.NewScanner(f); s.Scan(); {
+		var e struct {
+			Event string
+			Argv  []string
+		}
+		if err := json.Unmarshal(s.Bytes(), &e); err != nil {
+			t.Fatal(err)
+		}
+		if e.Event != "child_start" {
+			continue
+		}
+		started++
+		for _, arg := range e.Argv {
+			if slices.Contains([]string{"gc", "repack", "pack-objects", "maintenance", "prune", "multi-pack-index"}, arg) {
+				t.Errorf("git starts %q", e.Argv)
+			}
+		}
+	}
+	if started == 0 {
+		t.Error("no command started anything: the trace is not read")
+	}
+}
+
+// What only the mount's own git directory has is shown without the remote: files of a commit made there, loose or packed.
+func TestLocalCommitIsShownWithoutTheRemote(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.storied(object.SHA1)
+	s := w.serve(gittest.ServerOptions{})
+	m := w.mount(s.URL("storied.git"), "--history", "full", "--prefetch", "none")
+	const text = "nobody else has this\n"
+	w.git(m.Dir, "switch", "--quiet", "--create", "mine")
+	if err := os.MkdirAll(m.path("own/deep"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(m.path("own/deep/file.txt"), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	w.git(m.Dir, "add", "own")
+	w.git(m.Dir, "commit", "--quiet", "--message", "own")
+	w.git(m.Dir, "switch", "--quiet", "main")
+	for _, packed := range []bool{false, true} {
+		if packed {
+			w.ok("switch", "-C", m.Dir, "main")
+			w.git(m.Dir, "gc", "--quiet")
+		}
+		s.forget()
+		w.ok("switch", "-C", m.Dir, "mine")
+		if got := must[[]byte](w)(os.ReadFile(m.path("own/deep/file.txt"))); string(got) != text {
+			t.Errorf("packed %v: the file holds %q", packed, got)
+		}
+		if out := w.git(m.Dir, "status", "--porcelain"); out != "" {
+			t.Errorf("packed %v: status says %q", packed, out)
+		}
+		for _, r := range s.quiet() {
+			if r.Objects > 0 {
+				t.Errorf("packed %v: the remote was asked: %+v", packed, r)
+			}
+		}
+	}
+	m.await("nothing failed", func(s control.MountStatus) bool { return s.State == control.StateMounted })
+}
