@@ -19,7 +19,9 @@ func BenchmarkChanges(b *testing.B) {
 	src := worktreetest.New(files)
 	open := func(b *testing.B) (*Tree, Node) {
 		dir := b.TempDir()
-		tree, err := Open(filepath.Join(dir, "inodes"), src, Options{Root: src.Root, Overlay: filepath.Join(dir, "overlay")})
+		tree, err := Open(filepath.Join(dir, "inodes"), src, Options{
+			Root: src.Root, Overlay: filepath.Join(dir, "overlay"), Journal: filepath.Join(dir, "journal"),
+		})
 		if err != nil {
 			b.Fatal(err)
 		}

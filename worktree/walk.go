@@ -39,18 +39,20 @@ func (t *Tree) walkBase(ctx context.Context, n Node, path string, emit func(e Ba
 	if err != nil {
 		return err
 	}
-	prefix := path
-	if n != Root {
-		prefix += "/"
-	}
+	prefix := path + "/"
 	order := t.table.treeOrder(b)
 	for i := range b.count {
 		child := b.first + Node(i)
 		if order != nil {
 			child = order[i]
 		}
-		name := t.table.name(t.table.rec(child))
-		if err := t.walkBase(ctx, child, prefix+name, emit); err != nil {
+		at := t.table.name(t.table.rec(child))
+		if n == Root {
+			at = strings.Clone(at) // it lies in the table's mapping
+		} else {
+			at = prefix + at
+		}
+		if err := t.walkBase(ctx, child, at, emit); err != nil {
 			return err
 		}
 	}
@@ -58,13 +60,23 @@ func (t *Tree) walkBase(ctx context.Context, n Node, path string, emit func(e Ba
 }
 
 func (t *Tree) baseEntry(n Node, r *record, path string) BaseEntry {
-	path = strings.Clone(path) // a name in the root lies in the table's mapping
 	e := BaseEntry{Path: path, ID: r.objectID(), Mode: r.kind.mode()}
 	in := t.baseInode(n, r)
-	if size, ok := r.size(); ok && !r.kind.isDir() {
-		in.Size = size
+	if r.kind.isDir() {
+		e.Attr = t.describe(in)
+		return e
 	}
-	e.Attr = t.describe(in)
+	size, ok := r.size()
+	if !ok {
+		b := Blob{ID: e.ID, Path: path, Link: r.kind == kindSymlink, Tree: t.options.Root}
+		if size, ok = t.src.KnownSize(b); ok {
+			r.setSize(size)
+		}
+	}
+	in.Size = max(size, 0)
+	if e.Attr = t.describe(in); !ok {
+		e.Attr.Size = -1
+	}
 	return e
 }
 
