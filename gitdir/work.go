@@ -21,12 +21,12 @@ import (
 // A git directory that nobody worked in can be made again from the remote, and is not kept. Seal notes what it was when
 // it was made: a sum over HEAD, loose and packed refs, configuration, hooks and whatever else lies there. Left out is what
 // moves by itself or says nothing of its own: remote-tracking refs and the remote's tags, shallow marks, objects (see
-// HasOwnObjects), logs, and files that commands leave behind for their successors. The index is compared with HEAD.
+// HasOwnObjects), logs, what artifactfs has there itself, and files that commands leave behind for their successors. The
+// index is compared with HEAD.
 const sealName = "artifactfs-made"
 
 var ignored = []string{
-	sealName, monitorConfig, "index", "logs", "objects", "packed-refs", "shallow", "FETCH_HEAD", "ORIG_HEAD", "COMMIT_EDITMSG", "gc.log", "gc.pid",
-	"fsmonitor--daemon", "fsmonitor--daemon.ipc", "refs/remotes",
+	"index", "logs", "objects", "packed-refs", "shallow", "FETCH_HEAD", "ORIG_HEAD", "COMMIT_EDITMSG", "gc.log", "gc.pid", "refs/remotes",
 }
 
 // Seal notes that nobody has worked in the git directory yet. It is called once, when all of it is written.
@@ -92,7 +92,7 @@ func sumOf(path string) (string, error) {
 		if err != nil {
 			return err
 		}
-		if slices.Contains(ignored, relative) {
+		if slices.Contains(ignored, relative) || strings.HasPrefix(relative, "artifactfs-") || strings.HasPrefix(relative, "fsmonitor--daemon") {
 			if e.IsDir() {
 				return fs.SkipDir
 			}
