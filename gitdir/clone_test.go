@@ -115,7 +115,7 @@ func compareFiles(t *testing.T, theirs, ours string) {
 	}
 	for name := range b {
 		switch name {
-		case "packed-refs", monitorConfig, monitorHook, storeLink, "logs/refs/heads/", "logs/refs/heads/main":
+		case "packed-refs", monitorConfig, monitorHook, "logs/refs/heads/", "logs/refs/heads/main":
 		default:
 			if _, ok := a[name]; !ok {
 				t.Errorf("clone has no %s", name)

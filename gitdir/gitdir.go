@@ -15,7 +15,6 @@
 //     the configuration: there is no setting against that in 2.39 nor 2.55. It has no refs, and `git fetch --all` leaves it out.
 //   - artifactfs-config: what is set for the mount's working tree and not for others of the repository (`git worktree add`),
 //     included by config on the condition of this git directory.
-//   - artifactfs-store: a link to the store, by which its objects are found.
 //   - artifactfs-fsmonitor: the hook of gits before 2.55; fsmonitor--daemon.ipc and its lock: what later ones ask.
 //
 // What git init puts into every repository (description, hooks, info/exclude, the user's template) is put there by git init.
@@ -81,7 +80,7 @@ func Create(path string, o Options) (*Dir, error) {
 		err = errors.Join(err, os.MkdirAll(filepath.Join(path, dir), 0o755))
 	}
 	err = errors.Join(err,
-		borrow(path, o.Objects),
+		os.WriteFile(filepath.Join(path, "objects", "info", "alternates"), []byte(o.Objects+"\n"), 0o644),
 		os.WriteFile(filepath.Join(path, "config"), cfg, 0o644),
 		o.setMonitor(path),
 		d.SetShallow(o.Shallow),
@@ -93,25 +92,6 @@ func Create(path string, o Options) (*Dir, error) {
 		return nil, fmt.Errorf("make git directory: %w", err)
 	}
 	return d, nil
-}
-
-// storeLink is a link to the store.
-const storeLink = "artifactfs-store"
-
-// borrow makes git find the store's objects. They are named by a path relative to git's own, through a link beside those:
-// go-git takes no path that leads out of the git directory, and leaves out every "..".
-func borrow(path, objects string) error {
-	link, store := filepath.Join(path, storeLink), filepath.Dir(objects)
-	if at, err := os.Readlink(link); err != nil || at != store {
-		tmp := link + ".tmp"
-		if err := errors.Join(os.RemoveAll(tmp), os.Symlink(store, tmp)); err != nil {
-			return err
-		}
-		if err := os.Rename(tmp, link); err != nil {
-			return err
-		}
-	}
-	return os.WriteFile(filepath.Join(path, "objects", "info", "alternates"), []byte("../"+storeLink+"/"+filepath.Base(objects)+"\n"), 0o644)
 }
 
 func (o Options) dir(path string) *Dir {
@@ -144,7 +124,7 @@ func Open(path string, o Options) (*Dir, bool, error) {
 		err = errors.Join(err, disk.WriteFile(name, b.Bytes(), 0o644))
 	}
 	d := o.dir(path)
-	err = errors.Join(err, borrow(path, o.Objects),
+	err = errors.Join(err, os.WriteFile(filepath.Join(path, "objects", "info", "alternates"), []byte(o.Objects+"\n"), 0o644),
 		o.setMonitor(path),
 		d.SetShallow(o.Shallow)) // what the store lacks now; it may have been made anew
 	if err != nil {
