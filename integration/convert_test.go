@@ -36,10 +36,6 @@ func newFiltered(t *testing.T) *filtered {
 	x := &filtered{world: w, trace: filepath.Join(w.root, "trace"), home: filepath.Join(w.root, "home")}
 	x.lfs = must[*gittest.LFS](w)(gittest.ServeLFS())
 	t.Cleanup(func() { x.lfs.Close() })
-	rot13 := filepath.Join(w.root, "rot13filter")
-	if out, err := exec.Command("go", "build", "-o", rot13, "../internal/gittest/rot13filter").CombinedOutput(); err != nil {
-		t.Fatalf("build rot13filter: %v: %s", err, out)
-	}
 	config := filepath.Join(w.root, "gitconfig")
 	w.env = []string{"GIT_CONFIG_GLOBAL=" + config, "HOME=" + x.home}
 	if err := os.Mkdir(x.home, 0o755); err != nil {
@@ -48,7 +44,7 @@ func newFiltered(t *testing.T) *filtered {
 	for _, entry := range [][2]string{
 		{"lfs.url", x.lfs.URL()}, {"filter.lfs.process", "git-lfs filter-process"}, {"filter.lfs.smudge", "git-lfs smudge -- %f"},
 		{"filter.lfs.clean", "git-lfs clean -- %f"}, {"filter.lfs.required", "true"},
-		{"filter.rot13.process", rot13 + " -delay -trace " + x.trace}, {"filter.rot13.required", "true"},
+		{"filter.rot13.process", filepath.Join(base, "rot13filter") + " -delay -trace " + x.trace}, {"filter.rot13.required", "true"},
 		{"filter.upper.smudge", "tr a-z A-Z"}, {"filter.upper.clean", "tr A-Z a-z"},
 		{"filter.path.smudge", `printf '%%s\n' %f; cat`}, {"filter.path.clean", "tail -n +2"},
 		{"filter.header.smudge", "cat a-header -"}, {"filter.header.clean", "tail -n +2"},

@@ -54,7 +54,7 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(base)
 	binary = filepath.Join(base, "artifactfs")
-	if out, err := exec.Command("go", "build", "-o", binary, "../cmd/artifactfs").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", base, "../cmd/artifactfs", "../internal/gittest/rot13filter").CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
 		return 1
 	}
