@@ -201,7 +201,7 @@ func TestNothingRepacksBehindACommand(t *testing.T) {
 	t.Setenv("GIT_TRACE2_EVENT", trace)
 	for _, command := range []string{
 		"fetch --quiet", "commit --quiet --allow-empty --message empty", "merge --quiet --no-edit origin/main", "rebase --quiet --force-rebase HEAD~1",
-		"format-patch --quiet -1 -o " + w.root, "gc --auto", "maintenance run --auto", "cherry-pick --keep-redundant-commits HEAD", "pull --quiet --no-rebase origin main", "stash pop --quiet",
+		"format-patch --quiet -1 -o " + w.root, "gc --auto", "maintenance run --auto", "cherry-pick --keep-redundant-commits HEAD", "pull --quiet --no-rebase origin main", "stash drop --quiet",
 	} {
 		w.git(m.Dir, strings.Fields(command)...)
 	}
