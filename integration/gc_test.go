@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -191,6 +192,7 @@ func TestManySmallFaultsLeaveFewPacks(t *testing.T) {
 
 // Git's everyday commands start nothing that repacks.
 func TestNothingRepacksBehindACommand(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	r := w.storied(object.SHA1)
 	m := w.mount(w.serve(gittest.ServerOptions{}).URL("storied.git"), "--history", "full", "--prefetch", "none")
@@ -198,14 +200,16 @@ func TestNothingRepacksBehindACommand(t *testing.T) {
 	w.git(m.Dir, "commit", "--quiet", "--all", "--message", "all")
 	must[object.ID](w)(r.Commit("main", map[string]gittest.File{"upstream.txt": {Data: []byte("up\n")}}, "Upstream"))
 	trace := w.place("trace")
-	t.Setenv("GIT_TRACE2_EVENT", trace)
 	for _, command := range []string{
 		"fetch --quiet", "commit --quiet --allow-empty --message empty", "merge --quiet --no-edit origin/main", "rebase --quiet --force-rebase HEAD~1",
 		"format-patch --quiet -1 -o " + w.root, "gc --auto", "maintenance run --auto", "cherry-pick --keep-redundant-commits HEAD", "pull --quiet --no-rebase origin main", "stash drop --quiet",
 	} {
-		w.git(m.Dir, strings.Fields(command)...)
+		cmd := exec.Command("git", append([]string{"-C", m.Dir}, strings.Fields(command)...)...)
+		cmd.Env = append(os.Environ(), "GIT_TRACE2_EVENT="+trace)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("git %s: %v\n%s", command, err, out)
+		}
 	}
-	os.Unsetenv("GIT_TRACE2_EVENT")
 	f := must[*os.File](w)(os.Open(trace))
 	defer f.Close()
 	started := 0
