@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/artifactfs/artifactfs/control"
@@ -104,7 +106,8 @@ func TestSubmodulesOutliveAKill(t *testing.T) {
 	m := w.bare(server.URL("outer.git"), "--recurse-submodules")
 	inner := m.path("vendor/lib/in/inner/inner.txt")
 	w.check(os.WriteFile(inner, []byte("changed\n"), 0o644))
-	w.killed()
+	w.check(syscall.Kill(m.status().PID, syscall.SIGKILL))
+	w.until("the daemon is dead", func() bool { return len(daemonsBelow(w.root)) == 0 })
 	w.ok("mount", server.URL("outer.git"), m.Dir, "--recurse-submodules", "--history", "none", "--prefetch", "none")
 	w.wantFile(inner, "changed\n")
 }
@@ -128,5 +131,63 @@ func TestSubmodulesLeadNowhere(t *testing.T) {
 	}
 	if notes := m.status().Notes; len(notes) != 3 {
 		t.Errorf("notes are %q", notes)
+	}
+}
+
+// submoduleWork is what people do with submodules; what it prints is the same wherever it runs.
+const submoduleWork = `
+export GIT_AUTHOR_DATE="1710000000 +0000" GIT_COMMITTER_DATE="1710000000 +0000" GIT_CONFIG_COUNT=2 GIT_CONFIG_KEY_1=protocol.file.allow GIT_CONFIG_VALUE_1=always
+git submodule --quiet update --init --recursive vendor/lib
+git submodule status --recursive | cut -d' ' -f1-3
+git status --porcelain=v2
+cat vendor/lib/in/inner/inner.txt
+echo more >>vendor/lib/in/inner/inner.txt
+git status --porcelain=v2
+git diff --submodule=diff
+git -C vendor/lib/in/inner commit -qam 'Inner work'
+git -C vendor/lib commit -qam 'Pin inner'
+git status --porcelain=v2
+git diff --submodule=log
+git add vendor/lib && git commit -qm 'Pin lib'
+git rev-parse HEAD HEAD:vendor/lib
+git submodule foreach --quiet --recursive 'git status --porcelain; git rev-parse HEAD'
+git reset -q --hard HEAD~1
+git submodule status --recursive | cut -d' ' -f1-3
+git submodule --quiet update --recursive vendor/lib
+git submodule status --recursive | cut -d' ' -f1-3
+git status --porcelain=v2
+`
+
+// does runs a script in a directory and gives what it prints.
+func (w *world) does(dir, script string) string {
+	w.Helper()
+	cmd := exec.Command("sh", "-e", "-c", script)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), w.env...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		w.Errorf("%s: %v", dir, err)
+	}
+	return string(out)
+}
+
+func TestSubmodulesAreUsedAsInAClone(t *testing.T) {
+	w, server := nested(t)
+	for name, remote := range map[string]string{"http": server.URL("outer.git"), "file": "file://" + filepath.Join(w.repos, "outer.git")} {
+		t.Run(name, func(t *testing.T) {
+			want := w.does(w.clone(remote), submoduleWork)
+			if !strings.Contains(want, "Inner work") && !strings.Contains(want, "inner") {
+				t.Fatalf("in a clone: %s", want)
+			}
+			m := w.mount(remote, "--wait", "git")
+			if got := w.does(m.Dir, submoduleWork); got != want {
+				t.Errorf("updated in the mount:\n%s\nin a clone:\n%s", got, want)
+			}
+			w.ok("unmount", "--discard", m.Dir)
+			lazy := w.mount(remote, "--recurse-submodules", "--wait", "git")
+			if got := w.does(lazy.Dir, submoduleWork); got != want {
+				t.Errorf("mounted submodules:\n%s\nin a clone:\n%s", got, want)
+			}
+			w.ok("unmount", "--discard", lazy.Dir)
+		})
 	}
 }
