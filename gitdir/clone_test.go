@@ -12,6 +12,7 @@ import (
 
 	gogit "github.com/go-git/go-git/v5/plumbing/format/index"
 
+	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
 	"github.com/artifactfs/artifactfs/gitdir/index"
 	"github.com/artifactfs/artifactfs/internal/gittest"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
@@ -115,7 +116,7 @@ func compareFiles(t *testing.T, theirs, ours string) {
 	}
 	for name := range b {
 		switch name {
-		case "packed-refs", monitorConfig, monitorHook, "logs/refs/heads/", "logs/refs/heads/main":
+		case "packed-refs", monitorConfig, query.HookName, query.CarefulName, "logs/refs/heads/", "logs/refs/heads/main":
 		default:
 			if _, ok := a[name]; !ok {
 				t.Errorf("clone has no %s", name)
@@ -198,7 +199,7 @@ func TestMonitorSettings(t *testing.T) {
 		hook string
 		want string
 	}{
-		{Version{2, 55}, "/bin/monitor", "true"}, {Version{3, 0}, "", "true"}, {Version{2, 39}, "/bin/monitor", "link"}, {Version{2, 39}, "", ""}, {Version{}, "/bin/monitor", "link"},
+		{Version{2, 55}, "/bin/monitor", "true"}, {Version{3, 0}, "", "true"}, {Version{2, 39}, "/bin/monitor", "link"}, {Version{2, 39}, "", ""}, {Version{2, 43}, "/bin/monitor", "link"}, {Version{}, "/bin/monitor", "link"},
 	} {
 		dir, err := filepath.EvalSymlinks(t.TempDir())
 		if err != nil {
@@ -217,7 +218,10 @@ func TestMonitorSettings(t *testing.T) {
 		}
 		want := c.want
 		if want == "link" {
-			link := filepath.Join(path, monitorHook)
+			link := filepath.Join(path, query.HookName)
+			if c.git.Minor < 43 {
+				link = filepath.Join(path, query.CarefulName)
+			}
 			if to, err := os.Readlink(link); err != nil || to != c.hook {
 				t.Errorf("the hook is %q, %v", to, err)
 			}

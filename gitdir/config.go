@@ -17,7 +17,6 @@ import (
 
 const (
 	monitorConfig = "artifactfs-config" // settings of this working tree alone
-	monitorHook   = query.HookName
 	// helperRemote is the promisor remote that the daemon answers for. It has to be in front of origin: git asks promisor
 	// remotes in the order of the file. (extensions.partialClone would say the same and make libgit2 refuse the repository.)
 	helperRemote = "artifactfs"
@@ -63,9 +62,14 @@ func (o Options) configure(c *config.Config, path string) ([]byte, error) {
 // whenever the git directory is opened.
 func (o Options) setMonitor(path string) error {
 	c := config.New()
-	hook := filepath.Join(path, monitorHook)
-	if err := os.Remove(hook); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
+	for _, name := range []string{query.HookName, query.CarefulName} {
+		if err := os.Remove(filepath.Join(path, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	hook := filepath.Join(path, query.HookName)
+	if !o.Git.AtLeast(rightDiff) {
+		hook = filepath.Join(path, query.CarefulName)
 	}
 	command := ""
 	if o.Git.AtLeast(socketMonitor) {

@@ -15,7 +15,7 @@
 //     the configuration: there is no setting against that in 2.39 nor 2.55. It has no refs, and `git fetch --all` leaves it out.
 //   - artifactfs-config: what is set for the mount's working tree and not for others of the repository (`git worktree add`),
 //     included by config on the condition of this git directory.
-//   - artifactfs-fsmonitor: the hook of gits before 2.55; fsmonitor--daemon.ipc and its lock: what later ones ask.
+//   - artifactfs-fsmonitor, or artifactfs-fsmonitor-careful: the hook of gits before 2.55; fsmonitor--daemon.ipc and its lock: what later ones ask.
 //
 // What git init puts into every repository (description, hooks, info/exclude, the user's template) is put there by git init.
 package gitdir

@@ -9,8 +9,10 @@ import (
 // Version is a version of git. The zero Version stands for no git.
 type Version struct{ Major, Minor int }
 
-// socketMonitor is the first git that asks a file system monitor's socket on Linux.
-var socketMonitor = Version{2, 55}
+var (
+	rightDiff     = Version{2, 43} // the first without the fault of which query.CarefulName tells
+	socketMonitor = Version{2, 55} // the first that asks a file system monitor's socket on Linux
+)
 
 // AtLeast says whether v is the same as another version or later.
 func (v Version) AtLeast(other Version) bool {

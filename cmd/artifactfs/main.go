@@ -11,7 +11,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -25,7 +24,7 @@ import (
 const tokenVariable = "ARTIFACTFS_TOKEN"
 
 func main() {
-	if filepath.Base(os.Args[0]) == query.HookName { // where the small program for it is not installed
+	if query.IsHook(os.Args[0]) { // where the small program for it is not installed
 		os.Exit(query.Hook(os.Args, os.Stdout))
 	}
 	token := control.Secret(os.Getenv(tokenVariable))

@@ -66,14 +66,19 @@ func (m *monitored) git(args ...string) string {
 	return out
 }
 
-// asks says whether the installed git asks the socket itself.
-func asksSocket(t *testing.T) bool {
+func version(t *testing.T) (major, minor int) {
 	t.Helper()
 	out, err := gittest.Git(context.Background(), "", "version")
-	var major, minor int
 	if _, scanned := fmt.Sscanf(out, "git version %d.%d", &major, &minor); err != nil || scanned != nil {
 		t.Fatal(out, err, scanned)
 	}
+	return major, minor
+}
+
+// asksSocket says whether the installed git asks the socket itself.
+func asksSocket(t *testing.T) bool {
+	t.Helper()
+	major, minor := version(t)
 	return major > 2 || major == 2 && minor >= 55
 }
 
@@ -95,6 +100,9 @@ func newMonitored(t *testing.T, socket bool, files map[string]gittest.File) *mon
 		t.Fatal(err)
 	}
 	hook := filepath.Join(m.dir, ".git", query.HookName)
+	if major, minor := version(t); major == 2 && minor < 43 {
+		hook = filepath.Join(m.dir, ".git", query.CarefulName)
+	}
 	program, err := os.Executable()
 	if err == nil {
 		err = os.Symlink(program, hook)
@@ -161,8 +169,13 @@ func (m *monitored) bear() {
 	}
 }
 
-// truth is what git says with an index of its own making that vouches for nothing.
+// truth is what git status says with an index that vouches for nothing.
 func (m *monitored) truth() string {
+	m.t.Helper()
+	return m.truthOf("status", "--porcelain=v2")
+}
+
+func (m *monitored) truthOf(args ...string) string {
 	m.t.Helper()
 	file := filepath.Join(m.t.TempDir(), "index")
 	data, err := os.ReadFile(filepath.Join(m.dir, ".git", "index"))
@@ -185,8 +198,8 @@ func (m *monitored) truth() string {
 		m.t.Fatal(err)
 	}
 	m.t.Setenv("ARTIFACTFS_TEST_INDEX", file)
-	alias := "alias.truth=!GIT_INDEX_FILE=\"$ARTIFACTFS_TEST_INDEX\" git -c core.fsmonitor=false -c core.untrackedCache=false status --porcelain=v2"
-	return m.git("-c", alias, "truth")
+	alias := "alias.truth=!GIT_INDEX_FILE=\"$ARTIFACTFS_TEST_INDEX\" git -c core.fsmonitor=false -c core.untrackedCache=false"
+	return m.git(append([]string{"-c", alias, "truth"}, args...)...)
 }
 
 // effort is how many files git has looked at, and how many directories it has read.
@@ -417,6 +430,29 @@ func TestGitWithoutMonitor(t *testing.T) {
 		}
 		if _, e := m.status(); e.lstat > 5 || e.opendir > 0 {
 			t.Errorf("with the next monitor git still looks at everything: %+v", e)
+		}
+	})
+}
+
+// git diff with a commit is right with every git.
+func TestDiffWithCommit(t *testing.T) {
+	forClients(t, func(t *testing.T, socket bool) {
+		files := someFiles()
+		files["link"] = gittest.File{Data: []byte("f"), Mode: "120000"}
+		m := newMonitored(t, socket, files)
+		m.write("sub/deep/f", "changed\n")
+		m.write("g", "changed\n")
+		m.note("link", "h")
+		if err := os.Remove(filepath.Join(m.dir, "h")); err != nil {
+			t.Fatal(err)
+		}
+		for _, command := range []string{"diff HEAD", "diff HEAD -- sub", "diff --raw HEAD", "diff --name-status HEAD -- other sub", "diff --cached HEAD", "diff", "diff -- sub"} {
+			if got, want := m.git(strings.Fields(command)...), m.truthOf(strings.Fields(command)...); got != want {
+				t.Errorf("git %s says\n%s\nthe truth is\n%s", command, got, want)
+			}
+		}
+		if got, want := m.git("diff-index", "--name-status", "HEAD"), "M\tg\nD\th\nM\tsub/deep/f"; got != want {
+			t.Errorf("git diff-index says\n%s\nthe truth is\n%s", got, want)
 		}
 	})
 }

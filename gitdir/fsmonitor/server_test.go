@@ -20,7 +20,7 @@ import (
 
 // The test program is the hook, too.
 func TestMain(m *testing.M) {
-	if filepath.Base(os.Args[0]) == query.HookName {
+	if query.IsHook(os.Args[0]) {
 		os.Exit(query.Hook(os.Args, os.Stdout))
 	}
 	os.Exit(m.Run())

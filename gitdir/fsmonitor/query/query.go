@@ -120,25 +120,3 @@ func dial(gitDir string) (*os.File, error) {
 	}
 	return os.NewFile(uintptr(fd), Socket), nil
 }
-
-// HookName is the name under which a program is git's hook.
-const HookName = "artifactfs-fsmonitor"
-
-// Hook is the hook program (githooks, fsmonitor-watchman): started by its name in the git directory, with the protocol's
-// version, which is 2, and a token. It gives the exit code.
-func Hook(args []string, stdout io.Writer) int {
-	if len(args) != 3 || args[1] != "2" {
-		return 2
-	}
-	dir := "."
-	for i := len(args[0]) - 1; i >= 0; i-- {
-		if args[0][i] == '/' {
-			dir = args[0][:i+1]
-			break
-		}
-	}
-	if Changes(dir, args[2], stdout) != nil {
-		return 1
-	}
-	return 0
-}
