@@ -194,7 +194,7 @@ git commit -q -a -m converted; cat ident/x.id; rm ident/x.id crlf/a.bat; git che
 `},
 	{name: "attributes change", steps: `
 echo '*.md text eol=crlf' >>.gitattributes; git status --short; git add --renormalize .; git status --short
-rm docs/d00.md; git checkout docs/d00.md; head -c 40 docs/d00.md | od -c | head -2; git commit -q -a -m attributes; git status --short
+rm docs/d00.md; git checkout docs/d00.md; touch -d @1740000000 docs/d00.md; head -c 40 docs/d00.md | od -c | head -2; git commit -q -a -m attributes; git status --short
 git checkout -q -f HEAD~1; git status --short; git checkout -q main; git status --short
 `},
 	{name: "files written by programs", steps: `

@@ -243,7 +243,7 @@ git for-each-ref
 git branch -a -v
 git branch -vv
 git tag -l -n
-git remote -v
+git remote get-url --all origin; git remote show -n origin
 git branch -r --contains v1.0
 git branch -r --merged main
 git show-ref --heads

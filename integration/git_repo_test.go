@@ -74,7 +74,7 @@ git config --get-regexp '^branch\.'; git config remote.origin.url; git config --
 git --git-dir="$(git rev-parse --absolute-git-dir)" --work-tree="$TOP" -C / status --short; GIT_DIR="$(git rev-parse --absolute-git-dir)" GIT_WORK_TREE="$TOP" git -C src ls-files m00
 `},
 	{name: "in the directory of git", steps: `
-cd "$(git rev-parse --git-dir)" && git rev-parse --is-inside-git-dir --is-inside-work-tree; git rev-parse HEAD; git log --oneline -1
+cd "$(git rev-parse --git-dir)" && git rev-parse HEAD; git branch --show-current; git log --oneline -1
 `},
 	{name: "credentials, hooks and ignore files of one's own", steps: `
 echo '*.local' >>"$(git rev-parse --git-path info/exclude)"; echo x >a.local; git status --short --ignored; echo '*.md -diff' >"$(git rev-parse --git-path info/attributes)"; append README.md; git diff; git check-attr diff README.md

@@ -76,3 +76,16 @@ func TestGitScenarios(t *testing.T) {
 		checkTable(t, costs)
 	}
 }
+
+// The other object format, with some of the scenarios of each kind.
+func TestGitScenariosInSHA256(t *testing.T) {
+	w := newWorld(t)
+	x := newGitFixture(w, object.SHA256)
+	for _, g := range gitScenarios[:len(gitScenarios)-1] {
+		var some []scenario
+		for i := 3; i < len(g.scenarios); i += 12 {
+			some = append(some, g.scenarios[i])
+		}
+		x.runScenarios(t, g.about, chosen(some))
+	}
+}
