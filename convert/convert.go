@@ -93,30 +93,7 @@ const (
 // cut short counts as nil from there. Symlinks are never converted: callers do not ask for them.
 func Decide(s Settings, files []*File, path string) Rule {
 	w := s.collect(files, path, 1<<numValues-1)
-	act := w[attrText].action()
-	if act == actUndefined {
-		act = w[attrCRLF].action()
-	}
-	if eol := w[attrEOL]; act != actBinary && eol.state == valued {
-		switch {
-		case act == actAuto && eol.text == "lf":
-			act = actAutoLF
-		case act == actAuto && eol.text == "crlf":
-			act = actAutoCRLF
-		case eol.text == "lf":
-			act = actTextLF
-		case eol.text == "crlf":
-			act = actTextCRLF
-		}
-	}
-	if act == actUndefined {
-		switch s.auto() {
-		case autoTrue:
-			act = actAutoCRLF
-		case autoInput:
-			act = actAutoLF
-		}
-	}
+	act := s.action(&w)
 	var r Rule
 	if w[attrIdent].state == set {
 		r.ident = identStream
@@ -146,6 +123,48 @@ func Decide(s Settings, files []*File, path string) Rule {
 		r.ident = identWhole
 	}
 	return r
+}
+
+// Returns says whether git would convert the file at path on its way back into the repository, whatever its content:
+// what git calls would_convert_to_git. The arguments are those of Decide.
+func Returns(s Settings, files []*File, path string) bool {
+	w := s.collect(files, path, 1<<numValues-1)
+	_, driver := s.Drivers[w[attrFilter].text]
+	switch act := s.action(&w); {
+	case act != actUndefined && act != actBinary, w[attrIdent].state == set, w[attrEncoding].encoding() != "":
+		return true
+	default:
+		return driver && w[attrFilter].state == valued
+	}
+}
+
+// action is what the attributes and the settings say of line endings.
+func (s Settings) action(w *[numValues]value) action {
+	act := w[attrText].action()
+	if act == actUndefined {
+		act = w[attrCRLF].action()
+	}
+	if eol := w[attrEOL]; act != actBinary && eol.state == valued {
+		switch {
+		case act == actAuto && eol.text == "lf":
+			act = actAutoLF
+		case act == actAuto && eol.text == "crlf":
+			act = actAutoCRLF
+		case eol.text == "lf":
+			act = actTextLF
+		case eol.text == "crlf":
+			act = actTextCRLF
+		}
+	}
+	if act == actUndefined {
+		switch s.auto() {
+		case autoTrue:
+			act = actAutoCRLF
+		case autoInput:
+			act = actAutoLF
+		}
+	}
+	return act
 }
 
 // encoding is how git reads the value of working-tree-encoding; "" leaves UTF-8.

@@ -98,6 +98,19 @@ func TestRefusedByGit(t *testing.T) {
 	}
 }
 
+func TestReturns(t *testing.T) {
+	s := Settings{Drivers: map[string]Driver{"d": {Name: "d"}}}
+	root := s.Parse([]byte("*.t text\n*.b -text\n*.l eol=lf\n*.a text=auto\n*.i ident\n*.e working-tree-encoding=UTF-16\n*.u working-tree-encoding=UTF-8\n*.d filter=d\n*.n filter=n\n"), true)
+	for path, want := range map[string]bool{"x.t": true, "x.b": false, "x.l": true, "x.a": true, "x.i": true, "x.e": true, "x.u": false, "x.d": true, "x.n": false, "x": false} {
+		if got := Returns(s, []*File{root}, path); got != want {
+			t.Errorf("%s: %v", path, got)
+		}
+	}
+	if !Returns(Settings{AutoCRLF: "input"}, nil, "x") || Returns(Settings{AutoCRLF: "false"}, nil, "x") {
+		t.Error("core.autocrlf does not count, or what is false")
+	}
+}
+
 func TestKey(t *testing.T) {
 	seen := map[string]string{}
 	for name, r := range map[string]Rule{

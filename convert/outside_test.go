@@ -13,9 +13,9 @@ import (
 
 // TestOutsideLikeGit has attributes come from all the places that git knows, macros too.
 func TestOutsideLikeGit(t *testing.T) {
-	rounds := uint64(60)
+	rounds := uint64(30)
 	if testing.Short() {
-		rounds = 15
+		rounds = 8
 	}
 	paths := []string{"a.c", "b.txt", "x", "d/a.c", "d/b.txt", "d/e/a.c", "d/e/g/a.c", "f/a.c", "A.c", "D/a.C", "f/B.TXT"}
 	for seed := range rounds {

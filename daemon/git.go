@@ -159,8 +159,9 @@ func (m *mount) indexOptions(ctx context.Context) gitdir.IndexOptions {
 		m.daemon.log.Debug("read ignore files", zap.String("dir", m.dir), zap.Error(err))
 	}
 	return gitdir.IndexOptions{
-		Token:  m.tree.StartToken(),
-		Ignore: func(e index.Entry) ([]byte, bool) { content, ok := rules[e.Path]; return content, ok },
+		Token:    m.tree.StartToken(),
+		Ignore:   func(e index.Entry) ([]byte, bool) { content, ok := rules[e.Path]; return content, ok },
+		Converts: func(e index.Entry) bool { return m.view.Converts(e.Path) },
 	}
 }
 

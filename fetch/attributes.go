@@ -86,6 +86,15 @@ func (v *View) Exact(path string) bool {
 	return !ok || r.Check() == nil
 }
 
+// Converts says whether git would convert the file at path on its way into the repository, as far as is known without
+// waiting.
+func (v *View) Converts(path string) bool {
+	v.mu.Lock()
+	files := v.rules.files[dirOf(path)]
+	v.mu.Unlock()
+	return convert.Returns(v.rules.settings, files, path)
+}
+
 // attributes gives the .gitattributes that apply in a directory. What is fetched for that takes along with it.
 func (v *View) attributes(ctx context.Context, dir string, along func() company) ([]*convert.File, error) {
 	v.mu.Lock()

@@ -153,9 +153,9 @@ func TestOneWayLikeCheckout(t *testing.T) {
 	x.commit(r, x.files())
 	x.commit(r, x.oneWay())
 	url := x.serve(gittest.ServerOptions{}).URL("oneway.git")
-	m := x.mount(url, "--wait", "git", "--prefetch", "none")
-	x.clean(m)
+	m := x.mount(url, "--wait", "tree", "--prefetch", "none") // what needs the git directory waits for it
 	x.compareTrees(m.Dir, x.checkout(url))
+	x.clean(m)
 }
 
 // sameCommit edits files in both trees, commits, and compares.
