@@ -87,6 +87,9 @@ func (s *Store) join(ctx context.Context, o JoinOptions) (res JoinResult, err er
 	if names, err = joinable(s.dir); err != nil || len(names) <= o.Above { // somebody else has just done it
 		return res, err
 	}
+	if err := removeOrphans(s.dir, time.Now()); err != nil {
+		return res, err
+	}
 	packs := s.candidates(names)
 	defer func() {
 		for _, c := range packs {

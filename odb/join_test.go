@@ -572,3 +572,57 @@ func TestParseStat(t *testing.T) {
 		}
 	}
 }
+
+// A removal that was cut short leaves nothing that git minds, and the next join removes it.
+func TestJoinRemovesRemains(t *testing.T) {
+	dir, want := promised(t, object.SHA1, 6)
+	s := open(t, filepath.Join(dir, "objects"), object.SHA1)
+	names := must(joinable(s.dir))
+	kept := t.TempDir()
+	if err := os.CopyFS(kept, os.DirFS(s.dir)); err != nil {
+		t.Fatal(err)
+	}
+	joined(t, s, JoinOptions{Above: 2, Keep: 1, Crowd: 100})
+	for _, suffix := range []string{".pack", ".promisor"} { // the index goes first
+		if err := os.Rename(filepath.Join(kept, filepath.Base(names[0])+suffix), names[0]+suffix); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(names[1]+".promisor", nil, 0o644); err != nil { // what comes first of a new pack
+		t.Fatal(err)
+	}
+	judged(t, dir, want)
+	if err := removeOrphans(s.dir, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if found := packsIn(t, dir); suffixed(found, ".promisor") != 3 {
+		t.Errorf("what may just be coming was removed: %v", found)
+	}
+	if err := removeOrphans(s.dir, time.Now().Add(2*orphanAge)); err != nil {
+		t.Fatal(err)
+	}
+	if found := packsIn(t, dir); suffixed(found, ".promisor") != 1 || suffixed(found, ".pack") != 1 {
+		t.Errorf("left are %v", found)
+	}
+	judged(t, dir, want)
+}
+
+// FuzzMarks joins two marks of packs.
+func FuzzMarks(f *testing.F) {
+	f.Add([]byte("0123 refs/heads/main\n4567 HEAD\n"), []byte("4567 HEAD\n89ab refs/tags/x"))
+	f.Add([]byte(""), []byte("\n\n"))
+	f.Fuzz(func(t *testing.T, a, b []byte) {
+		seen := map[string]bool{}
+		all := appendLines(appendLines(nil, seen, a), seen, b)
+		if again := appendLines(nil, map[string]bool{}, all); !bytes.Equal(again, all) {
+			t.Fatalf("%q is %q when it is joined once more", all, again)
+		}
+		for _, text := range [][]byte{a, b} {
+			for line := range strings.SplitSeq(string(text), "\n") {
+				if line != "" && !strings.Contains("\n"+string(all), "\n"+line+"\n") {
+					t.Fatalf("%q is missing in %q", line, all)
+				}
+			}
+		}
+	})
+}

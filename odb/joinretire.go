@@ -79,6 +79,45 @@ func removePacks(dir string, paths []string) error {
 	return nil
 }
 
+// orphanAge is how long a pack without its index must have been one to be the remains of a removal that was cut short: one
+// that is just coming gets its index in a moment.
+const orphanAge = time.Hour
+
+// removeOrphans removes what is left of packs whose index removePacks has removed, and of marks of packs that never came.
+func removeOrphans(dir string, now time.Time) error {
+	marks, err := filepath.Glob(filepath.Join(escapeGlob.Replace(dir), "pack-*.promisor"))
+	if err != nil {
+		return err
+	}
+	for _, mark := range marks {
+		path := strings.TrimSuffix(mark, ".promisor")
+		st, err := os.Lstat(mark)
+		if err != nil || now.Sub(st.ModTime()) < orphanAge {
+			continue
+		}
+		if _, err := os.Lstat(path + ".idx"); !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		// A rename changes the time of the inode.
+		if st, err := os.Lstat(path + ".pack"); err == nil && now.Sub(changeTime(st)) < orphanAge {
+			continue
+		}
+		for _, suffix := range []string{".pack", ".rev", ".bitmap", ".promisor"} {
+			if err := os.Remove(path + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func changeTime(st fs.FileInfo) time.Time {
+	if s, ok := st.Sys().(*syscall.Stat_t); ok {
+		return time.Unix(s.Ctim.Unix())
+	}
+	return st.ModTime()
+}
+
 // dropMultiIndex removes multi-pack indexes that name one of the packs, as git does before it removes packs. They
 // hold nothing that the indexes of the packs do not.
 func dropMultiIndex(dir string, paths []string) error {
