@@ -45,7 +45,7 @@ type plan struct {
 
 	staged, dirty, inTheWay []string // what is refused
 	gone                    map[string]bool
-	above                   map[string]bool // directories that were looked at
+	above                   map[string]bool // directories that were looked at, and whether a file is there
 	doubtful                []int           // grafts of files that may be as the index has them
 	untracked               []int           // grafts of paths where something else is
 }
@@ -124,9 +124,9 @@ func (p *plan) add(ctx context.Context, d gitdir.Difference, have *index.Entry) 
 	p.grafts = append(p.grafts, g)
 	at := len(p.grafts) - 1
 	switch {
-	case g.Over.Node == 0 && d.NewMode != 0:
-		return p.checkAbove(ctx, d.Path)
-	case g.Over.Node == 0, g.Over.Shows(d.NewMode, d.New):
+	case g.Over.Node == 0:
+		return p.checkAbove(ctx, d.Path, have != nil)
+	case g.Over.Shows(d.NewMode, d.New):
 	case have == nil:
 		p.untracked = append(p.untracked, at)
 	case d.OldMode == object.ModeGitlink && isDir(g.Over):
@@ -147,15 +147,22 @@ func (p *plan) clearAway(g *worktree.Graft) {
 
 func isDir(f worktree.Found) bool { return f.Mode&syscall.S_IFMT == syscall.S_IFDIR }
 
-// checkAbove finds files where a directory has to be.
-func (p *plan) checkAbove(ctx context.Context, at string) error {
-	for dir := path.Dir(at); dir != "." && !p.above[dir]; dir = path.Dir(dir) {
-		p.above[dir] = true
-		f, err := p.m.tree.Find(ctx, dir)
-		if err != nil {
-			return err
+// checkAbove finds files where the directories of a path have to be, or were, if the path is tracked.
+func (p *plan) checkAbove(ctx context.Context, at string, tracked bool) error {
+	for dir := path.Dir(at); dir != "."; dir = path.Dir(dir) {
+		isFile, known := p.above[dir]
+		if !known {
+			f, err := p.m.tree.Find(ctx, dir)
+			if err != nil {
+				return err
+			}
+			isFile = f.Node != 0 && !isDir(f) && !p.gone[dir]
+			p.above[dir] = isFile
 		}
-		if f.Node != 0 && !isDir(f) && !p.gone[dir] {
+		switch {
+		case isFile && tracked:
+			p.dirty = append(p.dirty, at)
+		case isFile:
 			p.inTheWay = append(p.inTheWay, dir)
 		}
 	}
@@ -168,10 +175,11 @@ func (p *plan) settle(ctx context.Context) error {
 	for i, at := range p.doubtful {
 		paths[i] = p.grafts[at].Path
 	}
-	var err error
-	if p.dirty, err = p.git.Modified(ctx, paths); err != nil {
+	modified, err := p.git.Modified(ctx, paths)
+	if err != nil {
 		return err
 	}
+	p.dirty = append(p.dirty, modified...)
 	var files []string
 	for _, at := range p.untracked {
 		g := &p.grafts[at]
@@ -188,6 +196,8 @@ func (p *plan) settle(ctx context.Context) error {
 		}
 	}
 	files = append(files, p.inTheWay...)
+	slices.Sort(files)
+	files = slices.Compact(files)
 	ignored, err := p.git.Ignored(ctx, files)
 	if err != nil {
 		return err

@@ -159,7 +159,10 @@ func (d *Dir) Modified(ctx context.Context, paths []string) ([]string, error) {
 			bytes += len(paths[n]) + 1
 			n++
 		}
-		args := append([]string{"diff", "--name-only", "-z", "--no-renames", "--no-ext-diff", "--ignore-submodules=all", "--"}, paths[:n]...)
+		args := []string{"diff", "--name-only", "-z", "--no-renames", "--no-ext-diff", "--ignore-submodules=all", "--"}
+		for _, path := range paths[:n] {
+			args = append(args, ":(top,literal)"+path)
+		}
 		out, err := d.git(ctx, nil, args...)
 		if err != nil {
 			return nil, err
