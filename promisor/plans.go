@@ -17,8 +17,10 @@ func init() { // the plans call each other
 		"grep": (*question).grep, "archive": (*question).archive, "ls-tree": (*question).listTree,
 		"merge": (*question).merge, "pull": (*question).merge, "rebase": (*question).rebase,
 		"cherry-pick": (*question).pick, "revert": (*question).pick,
-		"diff": nil, "diff-tree": nil, "diff-index": nil, "diff-files": nil, "checkout": nil, "switch": nil, "reset": nil, "restore": nil,
-		"read-tree": nil, "stash": nil, "worktree": nil, "bisect": nil, "clone": nil, "commit": nil, "status": nil, "add": nil,
+		"checkout": (*question).checkout, "switch": (*question).checkout, "reset": (*question).checkout, "restore": (*question).restore,
+		"read-tree": (*question).checkout,
+		"diff":      nil, "diff-tree": nil, "diff-index": nil, "diff-files": nil, "stash": nil, "worktree": nil, "bisect": (*question).bisect,
+		"clone": nil, "commit": nil, "status": nil, "add": nil,
 		"checkout-index": nil, "update-index": nil, "am": nil, "apply": nil, "sparse-checkout": nil, "submodule": nil,
 	}
 }

@@ -8,6 +8,44 @@ import (
 	"strings"
 )
 
+var checkoutOptions = options{dropValue: []string{"-b", "-B", "-c", "-C", "--orphan", "--conflict", "--pathspec-from-file", "--prefix", "--index-output"}}
+
+// checkout goes from HEAD to another commit.
+func (q *question) checkout(args []string) error {
+	a := checkoutOptions.parse(args)
+	revs, paths := q.resolve(a)
+	if len(revs) == 0 {
+		return nil
+	}
+	return q.replaced("HEAD", revs[len(revs)-1], paths) // read-tree has the one it goes to last
+}
+
+// restore takes files from a commit that an option names.
+func (q *question) restore(args []string) error {
+	a := options{dropValue: []string{"-s", "--source", "--conflict", "--pathspec-from-file"}}.parse(args)
+	source, ok := a.value("-s", "--source")
+	revs := q.expand(source)
+	if !ok || len(revs) == 0 {
+		return nil
+	}
+	return q.replaced("HEAD", revs[0], q.topPaths(append(a.plain, a.paths...)))
+}
+
+// bisect goes to a commit that it does not tell, but that holds what it wants first.
+func (q *question) bisect([]string) error {
+	expected := q.note("", "BISECT_EXPECTED_REV")
+	if expected == "" {
+		return nil
+	}
+	return q.replaced("HEAD", expected, nil)
+}
+
+// replaced takes what a checkout writes, and what it writes over: git looks at the files first, and a file whose size is
+// not known has to be read to tell it.
+func (q *question) replaced(from, to string, paths []string) error {
+	return q.compare(from, to, paths, q.addSides)
+}
+
 // changes lists the differences between two trees by path.
 func (q *question) changes(a, b string) (map[string]change, error) {
 	all := map[string]change{}
@@ -61,7 +99,7 @@ func (q *question) join(base, ours, theirs string) error {
 			if err := q.addAll([]change{c, o}); err != nil {
 				return err
 			}
-		} else if err := q.add(c.after); err != nil {
+		} else if err := q.addSides(c); err != nil {
 			return err
 		}
 	}
@@ -184,8 +222,7 @@ func (q *question) rebase(args []string) error {
 // onto takes what is checked out there, and what the commits need.
 func (q *question) onto(commits []string, onto, tip string) error {
 	if tip != "" {
-		err := q.compare(tip, onto, nil, func(c change) error { return q.add(c.after) })
-		if err != nil {
+		if err := q.replaced(tip, onto, nil); err != nil {
 			return err
 		}
 	}
