@@ -3,6 +3,7 @@ package odb
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -161,4 +162,23 @@ func BenchmarkGet(b *testing.B) {
 		}
 		report(0, n)
 	})
+}
+
+// BenchmarkJoin joins a thousand packs of one blob each, and removes them.
+func BenchmarkJoin(b *testing.B) {
+	const packs = 1000
+	for b.Loop() {
+		b.StopTimer()
+		s := open(b, b.TempDir(), object.SHA1)
+		for i := range packs {
+			if _, err := s.Write(b.Context(), outgoing(b, object.SHA1, fmt.Appendf(nil, "blob %d %s", i, strings.Repeat("x", 1000))), WriteOptions{Promisor: true}); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.StartTimer()
+		res, err := s.Join(b.Context(), JoinOptions{Above: 2, Keep: 1, Crowd: packs})
+		if err != nil || res.Packs != packs {
+			b.Fatalf("%+v, %v", res, err)
+		}
+	}
 }
