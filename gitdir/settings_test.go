@@ -1,0 +1,93 @@
+package gitdir
+
+import (
+	"context"
+	"maps"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/convert"
+)
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDriversFromConfiguration(t *testing.T) {
+	dir := t.TempDir()
+	config := filepath.Join(dir, "gitconfig")
+	t.Setenv("GIT_CONFIG_GLOBAL", config)
+	t.Setenv("GIT_CONFIG_SYSTEM", os.DevNull)
+	write(t, config, `
+[filter "lfs"]
+	smudge = git-lfs smudge -- %f
+	process = git-lfs filter-process
+	clean = git-lfs clean -- %f
+	required
+[filter "a.b c"]
+	smudge = "first"
+	smudge = "sh -c 'x;y'"
+	required = no
+[filter "quiet"]
+	smudge = cat
+	process =
+	required = 1
+[filter "again"]
+	process =
+	process = p
+[filter "other"]
+	color = red
+[core]
+	autocrlf
+	ignorecase = yes
+`)
+	s := CheckoutSettings(context.Background(), dir)
+	want := map[string]convert.Driver{
+		"lfs":   {Name: "lfs", Smudge: "git-lfs smudge -- %f", Process: "git-lfs filter-process", Clean: true, Required: true},
+		"a.b c": {Name: "a.b c", Smudge: "sh -c 'x;y'"},
+		"quiet": {Name: "quiet", Clean: true, Required: true}, "again": {Name: "again", Process: "p"}, "other": {Name: "other"},
+	}
+	if !maps.Equal(s.Drivers, want) || s.AutoCRLF != "true" || !s.IgnoreCase {
+		t.Errorf("settings are %+v", s)
+	}
+}
+
+func TestAttributesOutside(t *testing.T) {
+	dir := t.TempDir()
+	config, gitDir := filepath.Join(dir, "gitconfig"), filepath.Join(dir, "git")
+	t.Setenv("GIT_CONFIG_GLOBAL", config)
+	t.Setenv("GIT_CONFIG_SYSTEM", os.DevNull)
+	t.Setenv("GIT_ATTR_NOSYSTEM", "1")
+	t.Setenv("HOME", dir)
+	t.Setenv("XDG_CONFIG_HOME", "")
+	crlf := func() bool {
+		t.Helper()
+		return convert.Decide(CheckoutSettings(context.Background(), gitDir), nil, "a.txt") != convert.Rule{}
+	}
+	if crlf() {
+		t.Error("attributes from nowhere")
+	}
+	write(t, filepath.Join(dir, ".config", "git", "attributes"), "*.txt eol=crlf\n")
+	if !crlf() {
+		t.Error("the user's attributes are not read where they are looked for first")
+	}
+	write(t, config, "[core]\n\tattributesFile = ~/mine\n")
+	if crlf() {
+		t.Error("another file than core.attributesFile counts")
+	}
+	write(t, filepath.Join(dir, "mine"), "*.txt eol=crlf\n")
+	if !crlf() {
+		t.Error("core.attributesFile is not read")
+	}
+	write(t, filepath.Join(gitDir, "info", "attributes"), "*.txt -text\n")
+	if crlf() {
+		t.Error("info/attributes does not count")
+	}
+}
