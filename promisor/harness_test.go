@@ -45,19 +45,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// gits are the git programs to test with: the installed one, and a newer one where GIT_NEWER names it.
-func gits() []string {
-	all := []string{"git"}
-	if newer := os.Getenv("ARTIFACTFS_NEWER_GIT"); newer != "" {
-		all = append(all, newer)
-	}
-	return all
-}
-
 // clone is a git directory with a working tree that lacks all blobs, and the store it borrows from.
 type clone struct {
 	testing.TB
-	git     string
 	dir     string // the working tree
 	gitDir  string
 	store   *fetch.Store
@@ -80,13 +70,9 @@ func (c *counting) Provide(ctx context.Context, wanted, along []object.ID) error
 }
 
 // newClone makes one of a repository that is served over HTTP.
-func newClone(t testing.TB, git string, remote *gittest.Server, repo string) *clone {
+func newClone(t testing.TB, remote *gittest.Server, repo string) *clone {
 	t.Helper()
-	return newCloneAt(t, t.TempDir(), git, remote, repo)
-}
-
-func newCloneAt(t testing.TB, root, git string, remote *gittest.Server, repo string) *clone {
-	t.Helper()
+	root := t.TempDir()
 	log := zap.NewNop()
 	if testing.Verbose() {
 		log = zaptest.NewLogger(t)
@@ -117,7 +103,7 @@ func newCloneAt(t testing.TB, root, git string, remote *gittest.Server, repo str
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &clone{TB: t, git: git, dir: filepath.Join(root, "work"), gitDir: filepath.Join(root, "work", ".git"), store: store, remote: remote, counted: &counting{Store: store}}
+	c := &clone{TB: t, dir: filepath.Join(root, "work"), gitDir: filepath.Join(root, "work", ".git"), store: store, remote: remote, counted: &counting{Store: store}}
 	c.run("", "init", "-q", "--initial-branch=main", "--object-format="+snap.Format.String(), c.dir)
 	self, err := os.Executable()
 	if err != nil {
@@ -168,7 +154,7 @@ func (c *clone) try(in string, args ...string) result {
 	c.counted.questions = 0
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, c.git, args...)
+	cmd := exec.CommandContext(ctx, "git", args...)
 	cmd.Dir, cmd.Stdin = c.dir, strings.NewReader(in)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
@@ -183,7 +169,7 @@ func (c *clone) try(in string, args ...string) result {
 // run is try for what must succeed.
 func (c *clone) run(dir string, args ...string) string {
 	c.Helper()
-	cmd := exec.Command(c.git, args...)
+	cmd := exec.Command("git", args...)
 	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()
 	if err != nil {
