@@ -320,9 +320,9 @@ func FuzzAnswers(f *testing.F) {
 			if !c.delay || err != nil {
 				t.Errorf("delayed, %v", err)
 			}
-			if paths, err := c.available(); err == nil && len(paths) > 0 {
-				what, err = c.collect(&file)
-				if what == delayed {
+			paths, listErr := c.available()
+			if listErr == nil && len(paths) > 0 {
+				if what, err = c.collect(&file); what == delayed {
 					t.Errorf("delayed again, %v", err)
 				}
 			}
