@@ -45,7 +45,7 @@ git remote add other $SERVER; git remote | grep -v artifactfs; git fetch -q othe
 append README.md; git commit -q -a -m mine; git gc -q; git status --short --branch; git fsck; git log --oneline -3; git count-objects | cut -d, -f1
 `},
 	{name: "fsck", steps: `
-append README.md; git commit -q -a -m mine; git fsck; git fsck --full --strict; git fsck --connectivity-only; git commit -q --amend -m other; git fsck --no-reflogs --lost-found
+append README.md; git commit -q -a -m mine; git fsck; git fsck --full --strict; git fsck --connectivity-only --no-dangling; git commit -q --amend -m other; git fsck --no-reflogs --lost-found
 `},
 	{name: "repack, prune, pack-refs, commit-graph", steps: `
 append README.md; git commit -q -a -m mine; git repack -q -a -d; git prune; git pack-refs --all; git commit-graph write --reachable; git commit-graph verify; git status --short; git fsck; git log --oneline -2
