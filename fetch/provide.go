@@ -222,6 +222,10 @@ func (p *provision) note(err error) {
 			for _, id := range p.along {
 				p.refused[id] = true
 			}
+			for _, id := range p.wanted {
+				delete(p.refused, id)
+			}
+			p.refused[refused.ID] = true
 		}
 	}
 	p.err = err
