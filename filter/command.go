@@ -38,8 +38,9 @@ type program struct {
 	limit  time.Duration
 	timer  *time.Timer // kills it when it has been silent too long
 	late   atomic.Bool
-	undo   func() bool // of the kill that ctx causes
+	undo   func() bool // of the stop that ctx causes
 	killed sync.Once
+	over   atomic.Bool // its number may be another process' now
 }
 
 // launch starts command as git would, in the working tree. It ends with ctx.
@@ -66,7 +67,7 @@ func (p *Programs) start(ctx context.Context, cmd *exec.Cmd, name string) (*prog
 		g.late.Store(true)
 		g.kill()
 	})
-	g.undo = context.AfterFunc(ctx, g.kill)
+	g.undo = context.AfterFunc(ctx, g.stop)
 	return g, nil
 }
 
@@ -75,12 +76,23 @@ func (g *program) alive() { g.timer.Reset(g.limit) }
 func (g *program) rest()  { g.timer.Stop() }
 
 func (g *program) kill() {
-	g.killed.Do(func() { _ = syscall.Kill(-g.cmd.Process.Pid, syscall.SIGKILL) })
+	g.killed.Do(func() {
+		if !g.over.Load() {
+			_ = syscall.Kill(-g.cmd.Process.Pid, syscall.SIGKILL)
+		}
+	})
+}
+
+// stop tells a program to go as git does, and kills it if it stays.
+func (g *program) stop() {
+	g.in.Close()
+	time.AfterFunc(killWait, g.kill)
 }
 
 // wait ends the program's use. Its input is closed, and its output read or of no interest.
 func (g *program) wait() error {
 	err := g.cmd.Wait()
+	g.over.Store(true)
 	g.timer.Stop()
 	g.undo()
 	if errors.Is(err, exec.ErrWaitDelay) { // it left somebody behind who holds its standard error

@@ -97,7 +97,7 @@ type worker struct {
 func (w *worker) work() {
 	defer func() {
 		if w.c != nil {
-			w.c.end(w.ctx.Err() != nil)
+			w.c.end(false)
 		}
 	}()
 	for {

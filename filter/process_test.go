@@ -236,6 +236,9 @@ func TestRelease(t *testing.T) {
 	if !tr.Release() {
 		t.Error("an idle process is kept")
 	}
+	if _, n := tr.trace(); n["end"] != 1 {
+		t.Error("an idle process was killed, not told to go")
+	}
 	if _, err := tr.through("plain", "a", "x"); err != nil {
 		t.Error(err)
 	}

@@ -277,6 +277,29 @@ func isErrno(err error, want syscall.Errno) bool {
 	return ok && pathErr.Err == want
 }
 
+// TestFiltersReadTheirMount has many programs at a time read a file of the mount whose readers wait for them.
+func TestFiltersReadTheirMount(t *testing.T) {
+	x := newFiltered(t)
+	r := x.repo("reads.git", object.SHA1)
+	files := map[string]gittest.File{".gitattributes": {Data: []byte("*.head filter=header\n")}, "a-header": {Data: bytes.Repeat([]byte("the header\n"), 50_000)}}
+	const n = 150
+	for i := range n {
+		files[fmt.Sprintf("%d.head", i)] = gittest.File{Data: fmt.Appendf(nil, "%d\n", i)}
+	}
+	x.commit(r, files)
+	m := x.mount(x.serve(gittest.ServerOptions{}).URL("reads.git"), "--wait", "tree", "--prefetch", "none")
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			want := fmt.Appendf(bytes.Clone(files["a-header"].Data), "%d\n", i)
+			if got, err := os.ReadFile(m.path(fmt.Sprintf("%d.head", i))); err != nil || !bytes.Equal(got, want) {
+				t.Errorf("%d: %d bytes, %v", i, len(got), err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
 // TestHungFilterDoesNotHoldTheMount: a reader can be interrupted, others are served, and the mount ends.
 func TestHungFilterDoesNotHoldTheMount(t *testing.T) {
 	x := newFiltered(t)
