@@ -63,6 +63,9 @@ type Dir struct {
 
 // Create makes the git directory at path, which must not exist but in parts: Open tells.
 func Create(path string, o Options) (*Dir, error) {
+	if o.Commit.IsZero() { // clone links origin/HEAD to no branch that is not born
+		o.Default = ""
+	}
 	d := o.dir(path)
 	head := o.Commit.String() + "\n"
 	if d.head.Name != "" {
@@ -209,8 +212,8 @@ func (d *Dir) SetRefs(remote []packedrefs.Ref) error {
 
 const originHead = "refs/remotes/origin/HEAD"
 
-// SetDefault tells the remote's default branch, by its full name, for refs/remotes/origin/HEAD; "": not known. One that is
-// there stays, as it does with git.
+// SetDefault tells the remote's default branch, by its full name, for refs/remotes/origin/HEAD; "": not known, or not born.
+// One that is there stays, as it does with git.
 func (d *Dir) SetDefault(branch string) error {
 	name, ok := strings.CutPrefix(branch, "refs/heads/")
 	if !ok {
