@@ -21,6 +21,12 @@
 // directory's block has and that is gone is hidden in the overlay; a name of the block that comes back is shown at
 // its old place in the listing, so a position in a listing stays right whatever is renamed over what.
 //
+// # What changed
+//
+// Every change is noted in a journal (package journal), so that Changes can tell what differs since somebody looked
+// last. A change is noted before it is made, within the Update that makes it, or, if it is one of contents, under
+// Layer.View: paths do not change meanwhile. The file ".git" in the root is in the overlay and no change (gitfile.go).
+//
 // # Locks
 //
 // A change first gets, without any lock, the blocks that it needs (which never change), then decides and is made
@@ -28,7 +34,9 @@
 // a Source is asked, so one slow object delays only who waits for it. Lock order:
 //
 //	overlay.File -> overlay.Layer
+//	overlay.Layer -> journal.Journal
 //	table.syncing -> table.append
+//	Tree.writing is a leaf
 //	Tree.gate is a leaf, and so is table.append; the overlay syncs the table, before its log, under no lock of its own
 //	that a reader waits for
 package worktree

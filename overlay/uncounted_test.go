@@ -1,0 +1,109 @@
+package overlay
+
+import (
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+)
+
+// A file that does not count is there, is kept, and is no change.
+func TestUncounted(t *testing.T) {
+	dir := t.TempDir()
+	layer := func(o Options) *Layer {
+		l, _, err := Open(dir, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	put := func(l *Layer, name string, uncounted bool) (n Node) {
+		err := l.Update(func(tx *Tx) (err error) {
+			if n, err = tx.NewNode(); err != nil {
+				return err
+			}
+			tx.PutInode(Inode{Node: n, Mode: syscall.S_IFREG | 0o644, Nlink: 1, Parent: 1})
+			tx.SetEntry(1, name, n)
+			if uncounted {
+				tx.Uncount(n)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := l.File(n)
+		defer f.Done()
+		if _, err := f.WriteAt([]byte(name), 0); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	check := func(what string, l *Layer, changed int64) {
+		t.Helper()
+		s := l.Stats()
+		if got := l.Changed(); got != changed || s.Entries != changed || s.Inodes != changed || s.Contents != changed || s.Bytes != 5*changed {
+			t.Errorf("%s: %d changed, %+v", what, got, s)
+		}
+	}
+	l := layer(Options{})
+	hidden := put(l, "hidden", true)
+	check("made", l, 0)
+	put(l, "shown", false)
+	check("and another", l, 1)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	l = layer(Options{ReadOnly: true})
+	check("opened again", l, 1)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	l = layer(Options{})
+	defer l.Close()
+	err := l.Update(func(tx *Tx) error {
+		in, _ := tx.Inode(hidden)
+		in.Nlink = 0
+		tx.PutInode(in)
+		tx.ClearEntry(1, "hidden")
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := l.Changed(); n != 1 {
+		t.Errorf("removed: %d changed", n)
+	}
+}
+
+func TestNames(t *testing.T) {
+	l, _, err := Open(t.TempDir(), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	err = l.Update(func(tx *Tx) error {
+		tx.PutInode(Inode{Node: 5, Mode: syscall.S_IFREG | 0o644, Nlink: 2, Parent: 1, Size: SizeOfBase})
+		for dir := Node(1); dir < 4; dir++ {
+			tx.SetEntry(dir, "x", 9)
+			tx.SetEntry(dir, fmt.Sprint("n", dir), 5)
+			tx.Hide(dir, "gone")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	l.View(func(r Reader) {
+		r.Names(5, func(dir Node, name string) bool {
+			got = append(got, fmt.Sprint(dir, "/", name))
+			return len(got) < 3
+		})
+		r.Names(9, func(Node, string) bool { got = append(got, "first"); return false })
+	})
+	slices.Sort(got)
+	if want := []string{"1/n1", "2/n2", "3/n3", "first"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
