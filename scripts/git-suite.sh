@@ -6,8 +6,9 @@
 # GITSRC is git's source, outside of this checkout; it is built there if it is not yet. PATTERNs choose scripts of its
 # t/, such as 't1*' or t3301-notes.sh; all of t0, t1, t2, t3, t6 and t7 without. A script that fails in the mount runs
 # once more in both places, verbosely. The table is SCRIPT, result and seconds in the plain directory, result and seconds
-# in the mount, results being passed, failed, late, and unsteady for what passes the second time; exits with 1 if
-# anything failed or was late in the mount alone.
+# in the mount, results being passed, failed, late, partly for what passes after skipping more tests than in the plain
+# directory, and unsteady for what passes the second time; exits with 1 if anything failed, was late or passed partly in
+# the mount alone.
 #
 #	JOBS=2 LATE=900 LOGS=DIR KEEP=1 AFS=PROGRAM   scripts at once, seconds for each, where output is kept, leave the
 #	mount, artifactfs if it is not bin/artifactfs
@@ -31,12 +32,14 @@ if [ "${1:-}" = --one ]; then
 		*) result=failed ;;
 		esac
 	}
+	skipped() { grep -c '# [sS][kK][iI][pP]' "$1" || true; }
 	run "$SUITE_PLAIN" "$LOGS/$script.plain"
 	plain="$result $took" mount="- -"
 	if [ "$result" = passed ]; then
 		run "$SUITE_MOUNT" "$LOGS/$script.mount"
+		if [ "$result" = passed ] && [ "$(skipped "$LOGS/$script.plain")" != "$(skipped "$LOGS/$script.mount")" ]; then result=partly; fi
 		mount="$result $took"
-		if [ "$result" != passed ]; then
+		if [ "$result" = failed ] || [ "$result" = late ]; then
 			run "$SUITE_PLAIN" "$LOGS/$script.plain-again" -v
 			again=$result
 			run "$SUITE_MOUNT" "$LOGS/$script.mount-again" -v -x
@@ -58,8 +61,9 @@ afs=${AFS:-$PWD/bin/artifactfs}
 [ $# -gt 0 ] || set -- 't[012367][0-9][0-9][0-9]*'
 [ -x "$SUITE_SRC/t/helper/test-tool" ] || make -C "$SUITE_SRC" -j2 NO_TCLTK=1 >/dev/null
 
-SUITE_TMP=$(mktemp -d "${TMPDIR:-/tmp}/artifactfs-suite.XXXXXX")
-SUITE_PLAIN=$SUITE_TMP/plain SUITE_MOUNT=$SUITE_TMP/mnt/suite
+# Both places have short names of the same length: tests that need a socket in theirs skip what they cannot name.
+SUITE_TMP=$(mktemp -d "${TMPDIR:-/tmp}/suite.XXXXXX")
+SUITE_PLAIN=$SUITE_TMP/dir/t SUITE_MOUNT=$SUITE_TMP/mnt/t
 LOGS=${LOGS:-$SUITE_TMP/logs} LATE=${LATE:-900}
 export SUITE_SRC SUITE_TMP SUITE_PLAIN SUITE_MOUNT LOGS LATE
 export ARTIFACTFS_STATE="$SUITE_TMP/state"
@@ -94,6 +98,6 @@ mkdir "$SUITE_MOUNT"
 (cd "$SUITE_SRC/t" && ls $*) | grep '^t[0-9][0-9][0-9][0-9]-.*\.sh$' |
 	xargs -P "${JOBS:-2}" -n 1 "$self" --one | tee "$LOGS/results"
 awk '{ plain[$2]++; mount[$4]++; p += $3; if ($4 != "-") { q += $5; r += $3 } }
-	END { printf "%d scripts: %d pass in the plain directory; of them in the mount %d pass, %d fail, %d are late, %d unsteady; %d s and %d s\n",
-		NR, plain["passed"], mount["passed"], mount["failed"], mount["late"], mount["unsteady"], r, q
-		exit mount["failed"] + mount["late"] > 0 }' "$LOGS/results"
+	END { printf "%d scripts: %d pass in the plain directory; of them in the mount %d pass, %d partly, %d fail, %d are late, %d unsteady; %d s and %d s\n",
+		NR, plain["passed"], mount["passed"], mount["partly"], mount["failed"], mount["late"], mount["unsteady"], r, q
+		exit mount["failed"] + mount["late"] + mount["partly"] > 0 }' "$LOGS/results"
