@@ -199,15 +199,17 @@ func tidying(objects string, now time.Time) bool {
 	return syscall.Kill(n, 0) != syscall.ESRCH
 }
 
-// awaitReaders waits until no process runs that may have read the pack directory before since, and not after. It does
-// not wait for ever: see graceMost.
+// awaitReaders waits until no process runs that may have read the pack directory before since, and not after; a running
+// fsck is waited for whenever it has begun: it reports packs that go under it, whatever others hold. It does not wait for
+// ever: see graceMost.
 func (s *Store) awaitReaders(ctx context.Context, since time.Time, o JoinOptions) error {
-	for pause := gracePoll; readers(s.dir, since, o.Reader); pause = min(2*pause, gracePollMost) {
+	for pause := gracePoll; ; pause = min(2*pause, gracePollMost) {
+		found, checking := readers(s.dir, since, o.Reader)
 		most := graceMost
-		if packs, err := listPacks(s.dir); err == nil && len(packs) > o.Crowd {
+		if packs, err := listPacks(s.dir); err == nil && len(packs) > o.Crowd && !checking {
 			most = graceCrowded
 		}
-		if time.Since(since) > most {
+		if !found || time.Since(since) > most {
 			return nil
 		}
 		select {
@@ -216,20 +218,19 @@ func (s *Store) awaitReaders(ctx context.Context, since time.Time, o JoinOptions
 			return ctx.Err()
 		}
 	}
-	return nil
 }
 
 // readers says whether a process that started before since may read packs of dir as it found them then: it has some
 // of them mapped, as git maps indexes, or it is a git that has just started. Others' processes that may not be looked
-// into count only as the latter.
-func readers(dir string, since time.Time, spared func(pid int) bool) bool {
+// into count only as the latter. An fsck counts whenever it started; checking says that there is one.
+func readers(dir string, since time.Time, spared func(pid int) bool) (found, checking bool) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
-		return false
+		return false, false
 	}
 	var boot unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot); err != nil {
-		return false
+		return false, false
 	}
 	now, uptime := time.Now(), time.Duration(boot.Nano())
 	for _, e := range entries {
@@ -241,15 +242,22 @@ func readers(dir string, since time.Time, spared func(pid int) bool) bool {
 		if !ok {
 			continue
 		}
-		age := uptime - started
-		if now.Sub(since) >= age+procTick || spared != nil && spared(pid) {
+		isGit, age := strings.HasPrefix(name, "git"), uptime-started
+		fsck := isGit && checks(pid)
+		if now.Sub(since) >= age+procTick && !fsck || spared != nil && spared(pid) {
 			continue
 		}
-		if strings.HasPrefix(name, "git") && age < graceYoung || mapsBelow(pid, dir) {
-			return true
+		if isGit && age < graceYoung || mapsBelow(pid, dir) {
+			found, checking = true, checking || fsck
 		}
 	}
-	return false
+	return found, checking
+}
+
+// checks says whether a git process is an fsck.
+func checks(pid int) bool {
+	args, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+	return err == nil && bytes.Contains(args, []byte("\x00fsck\x00"))
 }
 
 // procTick is the unit of times in /proc: USER_HZ is 100 wherever Go runs.
