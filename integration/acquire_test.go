@@ -60,7 +60,7 @@ func TestUnbornHead(t *testing.T) {
 			w := newWorld(t)
 			w.repo("empty.git", f)
 			m := w.mount(w.serve(gittest.ServerOptions{}).URL("empty.git"), "--wait", "all")
-			if entries, err := os.ReadDir(m.Dir); err != nil || len(entries) != 0 {
+			if entries, err := os.ReadDir(m.Dir); err != nil || len(entries) != 1 || entries[0].Name() != ".git" {
 				t.Errorf("%v, %v in a repository without commits", entries, err)
 			}
 			if m.Commit != "" || m.Ref != "main" {
