@@ -75,11 +75,11 @@ func (m *mount) switchTo(ctx context.Context, r control.SwitchRequest, progress 
 	if !ready {
 		return control.SwitchReply{}, errNoGit
 	}
-	return m.moveTo(ctx, git, r, progress)
+	return m.moveTo(ctx, git, r, false, progress)
 }
 
-// moveTo is switchTo where there is a git directory.
-func (m *mount) moveTo(ctx context.Context, git *gitdir.Dir, r control.SwitchRequest, progress func(control.Progress)) (control.SwitchReply, error) {
+// moveTo is switchTo where there is a git directory. Again says that some of it may be done already.
+func (m *mount) moveTo(ctx context.Context, git *gitdir.Dir, r control.SwitchRequest, again bool, progress func(control.Progress)) (control.SwitchReply, error) {
 	var reply control.SwitchReply
 	if what := git.Busy(); what != "" {
 		return reply, busyError(what)
@@ -96,7 +96,7 @@ func (m *mount) moveTo(ctx context.Context, git *gitdir.Dir, r control.SwitchReq
 	if err != nil {
 		return reply, err
 	}
-	reply, err = m.change(ctx, git, lock, from.Tree, to.Tree, r)
+	reply, err = m.change(ctx, git, lock, from.Tree, to.Tree, r, again)
 	if err != nil {
 		return reply, errors.Join(err, lock.Release())
 	}
@@ -139,7 +139,7 @@ func (m *mount) destination(ctx context.Context, git *gitdir.Dir, r control.Swit
 }
 
 // change brings index and working tree from one tree to another. It gives up the lock if it succeeds.
-func (m *mount) change(ctx context.Context, git *gitdir.Dir, lock *gitdir.LockedIndex, from, to object.ID, r control.SwitchRequest) (reply control.SwitchReply, err error) {
+func (m *mount) change(ctx context.Context, git *gitdir.Dir, lock *gitdir.LockedIndex, from, to object.ID, r control.SwitchRequest, again bool) (reply control.SwitchReply, err error) {
 	list, err := git.Differences(ctx, from, to)
 	if err != nil {
 		return reply, err
@@ -148,7 +148,7 @@ func (m *mount) change(ctx context.Context, git *gitdir.Dir, lock *gitdir.Locked
 	if err != nil {
 		return reply, err
 	}
-	p, err := m.planSwitch(ctx, git, x, list)
+	p, err := m.planSwitch(ctx, git, x, list, again)
 	if err != nil {
 		return reply, err
 	}
@@ -205,7 +205,11 @@ func (m *mount) finishSwitch(ctx context.Context, git *gitdir.Dir) {
 		return
 	}
 	text, err := os.ReadFile(filepath.Join(m.home.dir, switchFile))
-	if errors.Is(err, fs.ErrNotExist) {
+	began := !errors.Is(err, fs.ErrNotExist)
+	if lockErr := git.BreakLock(began); lockErr != nil {
+		m.daemon.log.Warn("break the lock of an interrupted switch", zap.String("dir", m.dir), zap.Error(lockErr))
+	}
+	if !began {
 		return
 	}
 	var r control.SwitchRequest
@@ -213,13 +217,10 @@ func (m *mount) finishSwitch(ctx context.Context, git *gitdir.Dir) {
 		err = json.Unmarshal(text, &r)
 	}
 	if err == nil {
-		err = git.BreakLock()
-	}
-	if err == nil {
-		_, err = m.moveTo(ctx, git, r, func(control.Progress) {})
+		_, err = m.moveTo(ctx, git, r, true, func(control.Progress) {})
 	}
 	if errors.Is(err, gitdir.ErrBranchExists) { // it was made, and HEAD not moved yet
-		_, err = m.moveTo(ctx, git, control.SwitchRequest{Dir: r.Dir, Ref: r.Create}, func(control.Progress) {})
+		_, err = m.moveTo(ctx, git, control.SwitchRequest{Dir: r.Dir, Ref: r.Create}, true, func(control.Progress) {})
 	}
 	if err != nil {
 		m.daemon.log.Warn("finish a switch that was interrupted", zap.String("dir", m.dir), zap.Error(errors.Join(err, m.forgetSwitch())))

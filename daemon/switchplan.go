@@ -39,11 +39,13 @@ const (
 type plan struct {
 	m      *mount
 	git    *gitdir.Dir
+	again  bool // it was begun before, and some of it may be done
 	grafts []worktree.Graft
 	clear  []worktree.Graft // of what git knows nothing of: ignored files, and directories in whose place files come
 	index  []index.Change   // of submodules, which no graft changes
 
-	staged, dirty, inTheWay []string // what is refused
+	staged, dirty, inTheWay []string                     // what is refused
+	to                      map[string]gitdir.Difference // what comes
 	gone                    map[string]bool
 	above                   map[string]bool // directories that were looked at, and whether a file is there
 	doubtful                []int           // grafts of files that may be as the index has them
@@ -51,8 +53,13 @@ type plan struct {
 }
 
 // planSwitch decides about every path. A refusal has changed nothing.
-func (m *mount) planSwitch(ctx context.Context, git *gitdir.Dir, x *index.Index, list []gitdir.Difference) (*plan, error) {
-	p := &plan{m: m, git: git, gone: map[string]bool{}, above: map[string]bool{}}
+func (m *mount) planSwitch(ctx context.Context, git *gitdir.Dir, x *index.Index, list []gitdir.Difference, again bool) (*plan, error) {
+	p := &plan{m: m, git: git, again: again, to: map[string]gitdir.Difference{}, gone: map[string]bool{}, above: map[string]bool{}}
+	for _, d := range list {
+		if d.NewMode != 0 {
+			p.to[d.Path] = d
+		}
+	}
 	if unmerged := unmergedPaths(x); len(unmerged) > 0 {
 		return nil, refusal{"the index has conflicts", "resolve them first, and git add the files", unmerged}
 	}
@@ -116,6 +123,10 @@ func (p *plan) add(ctx context.Context, d gitdir.Difference, have *index.Entry) 
 	if d.NewMode == 0 {
 		p.gone[d.Path] = true
 	}
+	if p.again && d.NewMode == 0 && isDir(g.Over) && p.comesBelow(d.Path) {
+		p.index = append(p.index, p.change(d, worktree.Attr{}, false))
+		return nil
+	}
 	if d.OldMode == object.ModeGitlink && (d.NewMode == object.ModeGitlink || d.NewMode == 0 && p.m.mountedOn(d.Path)) {
 		// What is checked out there is the submodule's business.
 		p.index = append(p.index, p.change(d, worktree.Attr{}, false))
@@ -139,6 +150,16 @@ func (p *plan) add(ctx context.Context, d gitdir.Difference, have *index.Entry) 
 	return nil
 }
 
+// comesBelow says whether a path is a directory of the target.
+func (p *plan) comesBelow(dir string) bool {
+	for at := range p.to {
+		if strings.HasPrefix(at, dir+"/") {
+			return true
+		}
+	}
+	return false
+}
+
 // clearAway has a directory removed in whose place a file is to come, if it is empty then.
 func (p *plan) clearAway(g *worktree.Graft) {
 	p.clear = append(p.clear, worktree.Graft{Path: g.Path, Over: g.Over})
@@ -156,7 +177,8 @@ func (p *plan) checkAbove(ctx context.Context, at string, tracked bool) error {
 			if err != nil {
 				return err
 			}
-			isFile = f.Node != 0 && !isDir(f) && !p.gone[dir]
+			to, comes := p.to[dir] // it may have come already (see finishSwitch)
+			isFile = f.Node != 0 && !isDir(f) && !p.gone[dir] && !(comes && f.Shows(to.NewMode, to.New))
 			p.above[dir] = isFile
 		}
 		switch {

@@ -28,26 +28,55 @@ type LockedIndex struct {
 	path string
 }
 
+// lockMark is what the lock holds until the new index is in it, and lockPrefix what it is called until it is the lock: by
+// them a successor knows what a process of ours left that was killed.
+const (
+	lockMark   = "artifactfs switch\n"
+	lockPrefix = "index.artifactfs-"
+)
+
 // LockIndex takes the lock that git commands take.
 func (d *Dir) LockIndex() (*LockedIndex, error) {
 	l := &LockedIndex{d, filepath.Join(d.path, "index")}
-	f, err := os.OpenFile(l.path+".lock", os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	f, err := os.CreateTemp(d.path, lockPrefix)
+	if err != nil {
+		return nil, fmt.Errorf("lock index: %w", err)
+	}
+	defer os.Remove(f.Name())
+	_, err = f.WriteString(lockMark)
+	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
+		return nil, fmt.Errorf("lock index: %w", err)
+	}
+	err = os.Link(f.Name(), l.path+".lock") // it is there with its mark, or not at all
 	if errors.Is(err, fs.ErrExist) {
 		return nil, ErrLocked
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lock index: %w", err)
 	}
-	return l, f.Close()
+	return l, nil
 }
 
-// BreakLock removes the lock that a dead process of ours left.
-func (d *Dir) BreakLock() error {
-	err := os.Remove(filepath.Join(d.path, "index.lock"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+// BreakLock removes the lock that a dead process of ours left. It is known by its mark, or by the caller, who knows that
+// the new index was being written into it.
+func (d *Dir) BreakLock(ours bool) error {
+	lock := filepath.Join(d.path, "index.lock")
+	leftovers, err := filepath.Glob(filepath.Join(quoteGlob.Replace(d.path), lockPrefix+"*"))
+	text, readErr := os.ReadFile(lock)
+	linked := slices.ContainsFunc(leftovers, func(name string) bool { return sameFile(name, lock) }) // it was all but in place
+	if readErr == nil && (ours || linked || string(text) == lockMark) {
+		leftovers = append(leftovers, lock)
+	}
+	for _, name := range leftovers {
+		err = errors.Join(err, os.Remove(name))
 	}
 	return err
+}
+
+func sameFile(a, b string) bool {
+	x, err1 := os.Stat(a)
+	y, err2 := os.Stat(b)
+	return err1 == nil && err2 == nil && os.SameFile(x, y)
 }
 
 // Read reads the index; an empty one if there is none.

@@ -264,12 +264,13 @@ func TestSwitchKilled(t *testing.T) {
 		} else {
 			took = time.Duration(rand.IntN(120)) * time.Millisecond
 		}
-		cmd := w.command(t.Context(), "switch", "-C", m.Dir, to)
-		w.check(cmd.Start())
-		over := make(chan struct{})
-		go func() { cmd.Wait(); close(over) }()
+		over := make(chan result)
+		go func() { over <- w.afs("switch", "-C", m.Dir, to) }()
 		select {
-		case <-over:
+		case r := <-over:
+			if r.code != 0 {
+				t.Fatal(r)
+			}
 		case <-time.After(took):
 			syscall.Kill(pid, syscall.SIGKILL)
 			<-over
