@@ -1,0 +1,86 @@
+package gitdir
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/artifactfs/artifactfs/gitdir/index"
+)
+
+// FillSizes puts sizes into the index that were not known when it was written, of files that are still as it has them: git
+// compares contents where it has to look at a file and has no size, and commands that do not refresh the index take the
+// file for changed. size gives what stat says of the file, if that is known. done is false if git was at work; then the
+// index is as git left it, and the next try may do better.
+//
+// A command of git's finds the index locked only for the moment of a rename: all else is done before.
+func (d *Dir) FillSizes(size func(e index.Entry) (int64, bool)) (done bool, err error) {
+	done, err = d.fillSizes(size)
+	if err != nil {
+		return false, fmt.Errorf("fill sizes into the index of %s: %w", d.path, err)
+	}
+	return done, nil
+}
+
+func (d *Dir) fillSizes(size func(e index.Entry) (int64, bool)) (bool, error) {
+	path := filepath.Join(d.path, "index")
+	before, err := os.Stat(path)
+	if err != nil {
+		return false, err
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return false, err
+	}
+	x, err := index.Read(d.format, text)
+	if err != nil {
+		return false, err
+	}
+	filled := 0
+	for i := range x.Entries {
+		e := &x.Entries[i]
+		if !e.Valid || !e.Mode.IsBlob() || e.Stat.Size != 0 {
+			continue
+		}
+		if n, ok := size(*e); ok && n > 0 {
+			e.Stat.Size = uint32(n)
+			filled++
+		}
+	}
+	if filled == 0 {
+		return true, nil
+	}
+	f, err := os.CreateTemp(d.path, lockPrefix)
+	if err != nil {
+		return false, err
+	}
+	defer os.Remove(f.Name())
+	var out bytes.Buffer
+	_, err = x.WriteTo(&out)
+	if err == nil {
+		_, err = f.Write(out.Bytes())
+	}
+	if err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
+		return false, err
+	}
+	// Files as young as the index are compared by content. They have to stay so.
+	if err := os.Chtimes(f.Name(), before.ModTime(), before.ModTime()); err != nil {
+		return false, err
+	}
+	lock := path + ".lock"
+	if err := os.Link(f.Name(), lock); errors.Is(err, fs.ErrExist) {
+		return false, nil
+	} else if err != nil {
+		return false, err
+	}
+	if now, err := os.Stat(path); err != nil || !os.SameFile(before, now) || !now.ModTime().Equal(before.ModTime()) {
+		return false, errors.Join(err, os.Remove(lock))
+	}
+	if err := os.Rename(lock, path); err != nil {
+		return false, errors.Join(err, os.Remove(lock))
+	}
+	return true, nil
+}
