@@ -291,7 +291,7 @@ func explainSwitch(m *mount, r control.SwitchRequest, err error) *control.Error 
 		e.Code, e.Hint = control.ExitUsage, "without -c it is switched to"
 	case errors.Is(err, gitdir.ErrAmbiguous):
 		e.Code, e.Hint = control.ExitUsage, "-c "+r.Ref+" REMOTE/"+r.Ref+" says which"
-	case errors.Is(err, index.ErrSplit):
+	case errors.Is(err, index.ErrSplit), errors.Is(err, errSparse):
 		e.Hint = "git switch does it"
 	}
 	return e

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -29,6 +30,8 @@ func (r refusal) Error() string {
 	return r.why + ": " + shown
 }
 
+var errSparse = errors.New("the checkout is sparse")
+
 const (
 	hintCommit = "commit or stash them first"
 	hintMove   = "move or remove them first"
@@ -55,6 +58,9 @@ type plan struct {
 // planSwitch decides about every path. A refusal has changed nothing.
 func (m *mount) planSwitch(ctx context.Context, git *gitdir.Dir, x *index.Index, list []gitdir.Difference, again bool) (*plan, error) {
 	p := &plan{m: m, git: git, again: again, to: map[string]gitdir.Difference{}, gone: map[string]bool{}, above: map[string]bool{}}
+	if slices.ContainsFunc(x.Entries, func(e index.Entry) bool { return e.SkipWorktree }) {
+		return nil, errSparse
+	}
 	for _, d := range list {
 		if d.NewMode != 0 {
 			p.to[d.Path] = d
