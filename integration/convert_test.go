@@ -272,6 +272,37 @@ func TestFiltersThatFail(t *testing.T) {
 	}
 }
 
+// TestOneLostObject: a git-lfs object that the server has lost is an error for its own file only.
+func TestOneLostObject(t *testing.T) {
+	x := newFiltered(t)
+	r := x.repo("lost.git", object.SHA1)
+	files := map[string]gittest.File{
+		".gitattributes": {Data: []byte("*.bin filter=lfs -text\n")},
+		"lost.bin":       {Data: fmt.Appendf(nil, "version https://git-lfs.github.com/spec/v1\noid sha256:%064d\nsize 10\n", 1)},
+	}
+	const n = 20
+	for i := range n {
+		files[fmt.Sprintf("%d.bin", i)] = gittest.File{Data: x.lfs.Add(fmt.Appendf(nil, "content %d\n", i))}
+	}
+	x.commit(r, files)
+	m := x.mount(x.serve(gittest.ServerOptions{}).URL("lost.git"), "--wait", "git", "--prefetch", "none")
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if got, err := os.ReadFile(m.path("lost.bin")); !isErrno(err, unix.EIO) {
+			t.Errorf("the lost one: %q, %v", got, err)
+		}
+	})
+	for i := range n {
+		wg.Go(func() {
+			if got, err := os.ReadFile(m.path(fmt.Sprintf("%d.bin", i))); err != nil || string(got) != fmt.Sprintf("content %d\n", i) {
+				t.Errorf("%d: %q, %v", i, got, err)
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("%+v", x.lfs.Stats())
+}
+
 func isErrno(err error, want syscall.Errno) bool {
 	pathErr, ok := err.(*os.PathError)
 	return ok && pathErr.Err == want
