@@ -91,6 +91,39 @@ func (b *Builder) ignoreFile(d *Directory, e Entry) {
 	d.Valid = b.o.Untracked.Flags == ShowNormal
 }
 
+// FillIgnored tells ids of ignore files that were not known when the index was built (see Options.Ignore), and says how many.
+func (x *Index) FillIgnored(id func(e Entry) (object.ID, bool)) int {
+	if x.Untracked == nil || x.Untracked.Root == nil || x.Untracked.PerDirectory == "" {
+		return 0
+	}
+	filled := 0
+	for i := range x.Entries {
+		e := &x.Entries[i]
+		dir, ok := strings.CutSuffix(e.Path, x.Untracked.PerDirectory)
+		if !ok || !e.Valid || dir != "" && !strings.HasSuffix(dir, "/") {
+			continue
+		}
+		d := x.Untracked.Root
+		for name := range strings.SplitSeq(strings.TrimSuffix(dir, "/"), "/") {
+			if name != "" && d != nil {
+				n := slices.IndexFunc(d.Sub, func(s *Directory) bool { return s.Name == name })
+				if n < 0 {
+					d = nil
+				} else {
+					d = d.Sub[n]
+				}
+			}
+		}
+		if d == nil || !d.Valid || !d.Ignore.IsZero() {
+			continue
+		}
+		if d.Ignore, ok = id(*e); ok {
+			filled++
+		}
+	}
+	return filled
+}
+
 // leave leaves the directories that do not hold path and gives the one that does.
 func (b *Builder) leave(path string) *level {
 	for i := len(b.stack) - 1; i >= 0; i-- {

@@ -13,14 +13,15 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Commands that do not refresh the index believe sizes that were filled in, and nothing else of it changes.
-func TestFillSizes(t *testing.T) {
+// Commands that do not refresh the index believe sizes that were filled in, git knows the ignore files that were, and nothing
+// else of it changes.
+func TestFillIndex(t *testing.T) {
 	asGittest(t)
 	repo, err := gittest.New(filepath.Join(t.TempDir(), "r.git"), gittest.RepoOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	tip, err := repo.Commit("main", map[string]gittest.File{"a/f": {Data: []byte("1\n")}, "b/f": {Data: []byte("22\n")}, "b/g": {Data: []byte("333\n")}, "empty": {}}, "files")
+	tip, err := repo.Commit("main", map[string]gittest.File{"b/.gitignore": {Data: []byte("*.o\n")}, "a/f": {Data: []byte("1\n")}, "b/f": {Data: []byte("22\n")}, "b/g": {Data: []byte("333\n")}, "empty": {}}, "files")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,11 +74,15 @@ func TestFillSizes(t *testing.T) {
 		st, err := os.Lstat(filepath.Join(work, e.Path))
 		return st.Size(), err == nil
 	}
+	o := IndexOptions{Ignore: func(e index.Entry) ([]byte, bool) {
+		text, err := os.ReadFile(filepath.Join(work, e.Path))
+		return text, err == nil
+	}}
 	lock := filepath.Join(path, "index.lock")
 	if err := os.WriteFile(lock, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if done, err := d.FillSizes(sizes); done || err != nil {
+	if done, err := d.FillIndex(o, sizes); done || err != nil {
 		t.Errorf("while git has the lock: %v, %v", done, err)
 	}
 	if err := os.Remove(lock); err != nil {
@@ -92,14 +97,14 @@ func TestFillSizes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if done, err := d.FillSizes(changed); done || err != nil {
+	if done, err := d.FillIndex(o, changed); done || err != nil {
 		t.Errorf("while git writes: %v, %v", done, err)
 	}
 	if err := os.WriteFile(filepath.Join(path, "index"), text, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if done, err := d.FillSizes(sizes); !done || err != nil {
+		if done, err := d.FillIndex(o, sizes); !done || err != nil {
 			t.Errorf("not filled: %v, %v", done, err)
 		}
 	}
@@ -111,6 +116,16 @@ func TestFillSizes(t *testing.T) {
 	}
 	if got := run("-c", "core.fsmonitor=false", "ls-files", "--debug", "b/g"); !strings.Contains(got, "size: 4\t") {
 		t.Errorf("git reads %s", got)
+	}
+	if text, err = os.ReadFile(filepath.Join(path, "index")); err != nil {
+		t.Fatal(err)
+	}
+	x, err := index.Read(object.SHA1, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := x.Untracked.Root.Sub[1].Ignore.String(), run("rev-parse", "HEAD:b/.gitignore"); got != want {
+		t.Errorf("the ignore file is %q, want %q", got, want)
 	}
 	run("-c", "core.fsmonitor=false", "diff-files", "--exit-code", "--raw") // compares stat data, and no contents
 }

@@ -9,23 +9,25 @@ import (
 	"path/filepath"
 
 	"github.com/artifactfs/artifactfs/gitdir/index"
+	"github.com/artifactfs/artifactfs/object"
 )
 
-// FillSizes puts sizes into the index that were not known when it was written, of files that are still as it has them: git
-// compares contents where it has to look at a file and has no size, and commands that do not refresh the index take the
-// file for changed. size gives what stat says of the file, if that is known. done is false if git was at work; then the
-// index is as git left it, and the next try may do better.
+// FillIndex puts into the index what was not known when it was written, of files that are still as it has them: sizes, since
+// git compares contents where it has to look at a file and has no size, and commands that do not refresh the index take the
+// file for changed; and the ids of ignore files, without which git looks at all below them once. size gives what stat says
+// of a file, if that is known; of o, Ignore and Converts count. done is false if git was at work; then the index is as git
+// left it, and the next try may do better.
 //
 // A command of git's finds the index locked only for the moment of a rename: all else is done before.
-func (d *Dir) FillSizes(size func(e index.Entry) (int64, bool)) (done bool, err error) {
-	done, err = d.fillSizes(size)
+func (d *Dir) FillIndex(o IndexOptions, size func(e index.Entry) (int64, bool)) (done bool, err error) {
+	done, err = d.fillIndex(o, size)
 	if err != nil {
-		return false, fmt.Errorf("fill sizes into the index of %s: %w", d.path, err)
+		return false, fmt.Errorf("fill the index of %s: %w", d.path, err)
 	}
 	return done, nil
 }
 
-func (d *Dir) fillSizes(size func(e index.Entry) (int64, bool)) (bool, error) {
+func (d *Dir) fillIndex(o IndexOptions, size func(e index.Entry) (int64, bool)) (bool, error) {
 	path := filepath.Join(d.path, "index")
 	before, err := os.Stat(path)
 	if err != nil {
@@ -50,6 +52,7 @@ func (d *Dir) fillSizes(size func(e index.Entry) (int64, bool)) (bool, error) {
 			filled++
 		}
 	}
+	filled += x.FillIgnored(func(e index.Entry) (object.ID, bool) { return o.ignoreID(d.format, e) })
 	if filled == 0 {
 		return true, nil
 	}
