@@ -104,6 +104,7 @@ func Mount(t *worktree.Tree, dir string, o Options) (*Server, error) {
 	if s.raw, err = raw.NewServer(requests, dir, mountOptions(o, s.fs)); err != nil {
 		return nil, fmt.Errorf("mount %s: %w", dir, err)
 	}
+	keepDevices()
 	go func() {
 		defer close(s.ended)
 		s.raw.Serve()

@@ -37,6 +37,17 @@ func WithoutDevice(f func() error) error {
 }
 
 func closeDevices() {
+	devices(func(fd int) { unix.Close(fd) })
+}
+
+// keepDevices keeps the device from programs that this process runs, which go-fuse does not: whoever has it open when we
+// are killed keeps the mount hanging, for ever if it looks there itself.
+func keepDevices() {
+	devices(func(fd int) { unix.CloseOnExec(fd) })
+}
+
+// devices calls f for every open /dev/fuse of the thread.
+func devices(f func(fd int)) {
 	const table = "/proc/thread-self/fd"
 	entries, err := os.ReadDir(table)
 	if err != nil {
@@ -45,7 +56,7 @@ func closeDevices() {
 	for _, e := range entries {
 		target, err := os.Readlink(filepath.Join(table, e.Name()))
 		if fd, numberErr := strconv.Atoi(e.Name()); err == nil && numberErr == nil && target == "/dev/fuse" {
-			unix.Close(fd)
+			f(fd)
 		}
 	}
 }
