@@ -10,6 +10,9 @@ import (
 // maxRenames bounds how often the history of a file is followed to another name in one prediction.
 const maxRenames = 100
 
+// maxGone bounds how many files one is compared with to find its old name.
+const maxGone = 1000
+
 // versions says which versions of a file are read.
 type versions struct {
 	contents bool // any; otherwise only what tells where it was renamed
@@ -99,7 +102,11 @@ func (q *question) renamed(commit, path string) (from string, err error) {
 	if !here {
 		return "", nil
 	}
-	args := []string{"diff-tree", "-r", "-M", "-l0", "--raw", "-z", "--no-abbrev", commit + "^", commit}
+	// Of what else appeared there git reads nothing, and it may be missing.
+	args := []string{"--literal-pathspecs", "diff-tree", "-r", "-M", "-l0", "--raw", "-z", "--no-abbrev", commit + "^", commit, "--", path}
+	for _, c := range gone[:min(len(gone), maxGone)] {
+		args = append(args, c.path)
+	}
 	err = q.lens.stream(q.ctx, "", args, func(r *bufio.Reader) error {
 		return readRenames(r, func(old, new string) error {
 			if new == path {

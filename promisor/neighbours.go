@@ -13,7 +13,7 @@ const (
 	// firstNeighbours is how many blobs come with the first lone question of a command that is not known.
 	firstNeighbours = 64
 	// mostNeighbours bounds them.
-	mostNeighbours = 16_384
+	mostNeighbours = 4096
 	// manyWants is how many wants show a command that asks for what it needs at once.
 	manyWants = 8
 )

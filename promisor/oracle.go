@@ -125,7 +125,7 @@ func (q *question) predict(h Hint) error {
 			continue // one that asks for all it wants at once may be a part of one that goes on
 		}
 		var err error
-		if plan != nil {
+		if plan != nil && (q.round == 0 || len(q.wants) < manyWants) { // otherwise it has begun to ask for all at once
 			err = plan(q, args)
 		}
 		if len(q.found) > 0 || q.round < patientRounds || len(q.wants) >= manyWants {

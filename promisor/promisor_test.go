@@ -82,6 +82,38 @@ func TestGitGetsWhatItLacks(t *testing.T) {
 	}
 }
 
+// TestRenamedFileIsFollowed has a file under three names, each time moved beside others that appear and vanish.
+func TestRenamedFileIsFollowed(t *testing.T) {
+	r, s := served(t, object.SHA1)
+	var lines []byte
+	for n, name := range []string{"one.txt", "two.txt", "dir/three.txt"} {
+		for i := range 40 {
+			lines = fmt.Appendf(lines, "%d %d\n", n, i)
+			change := map[string]gittest.File{name: {Data: lines}}
+			if i == 0 {
+				change["new"+name] = gittest.File{Data: []byte("new " + name)}
+				for _, old := range []string{"one.txt", "two.txt"}[:n] {
+					change[old], change["new"+old] = gittest.File{Delete: true}, gittest.File{Delete: true}
+				}
+			}
+			if _, err := r.Commit("main", change, "Line"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, args := range [][]string{
+		{"blame", "main", "--", "dir/three.txt"}, {"log", "-p", "--follow", "main", "--", "dir/three.txt"}, {"log", "-L1,2:dir/three.txt", "main"},
+	} {
+		c := newClone(t, s, "r.git")
+		got := c.try("", args...)
+		want, err := exec.Command("git", append([]string{"-C", r.Path}, args...)...).Output()
+		if err != nil || got.err != nil || got.out != string(want) || got.questions > 5 || got.requests > 5 {
+			t.Errorf("git %s: %s; right output: %v, %v", args[0], got, got.out == string(want), err)
+		}
+		t.Logf("%q: %d questions, %d blobs", args, got.questions, got.blobs)
+	}
+}
+
 func TestGitAsksTheOriginWhenNobodyAnswers(t *testing.T) {
 	r, s := served(t, object.SHA1)
 	c := newClone(t, s, "r.git")

@@ -177,7 +177,15 @@ func (s *Server) bring(ctx context.Context, hint Hint, wants []object.ID) error 
 	along := s.oracle.predict(ctx, hint, wants)
 	predicted := time.Since(start)
 	err := s.provider.Provide(ctx, wants, along)
-	s.log.Debug("question of git", zap.Any("commands", hint.Commands), zap.Int("wants", len(wants)), zap.Int("along", len(along)),
+	s.log.Debug("question of git", zap.Any("commands", hint.Commands), zap.Int("wants", len(wants)), zap.Stringer("first", first(wants)), zap.Int("along", len(along)),
 		zap.Duration("predicted", predicted), zap.Duration("took", time.Since(start)), zap.Error(err))
 	return err
+}
+
+// first names a question in the log.
+func first(wants []object.ID) object.ID {
+	if len(wants) == 0 {
+		return object.ID{}
+	}
+	return wants[0]
 }
