@@ -80,9 +80,9 @@ func (v *View) smudged(ctx context.Context, b Blob, r convert.Rule, key object.I
 	ctx, cancel := v.untilClosed(ctx)
 	defer cancel()
 	for {
-		m, err := v.smudge(b, r, key)
-		if err != nil {
-			return nil, err
+		m, begun := v.smudge(b, r, key, false)
+		if begun {
+			v.smudgeAhead(b.Path, r)
 		}
 		select {
 		case <-m.done:
@@ -119,8 +119,8 @@ func (v *View) refuse(key object.ID) {
 	v.rules.refused[key] = true
 }
 
-// smudge joins the conversion under way or begins one. The caller is counted as waiting.
-func (v *View) smudge(b Blob, r convert.Rule, key object.ID) (*smudge, error) {
+// smudge joins the conversion under way or begins one. The caller is counted as waiting unless it only looks ahead.
+func (v *View) smudge(b Blob, r convert.Rule, key object.ID, ahead bool) (m *smudge, begun bool) {
 	s := v.store
 	s.mu.Lock()
 	m, ok := s.smudges[key]
@@ -128,13 +128,15 @@ func (v *View) smudge(b Blob, r convert.Rule, key object.ID) (*smudge, error) {
 		m = &smudge{done: make(chan struct{})}
 		s.smudges[key] = m
 	}
-	m.waiters.Add(1)
+	if !ahead {
+		m.waiters.Add(1)
+	}
 	s.mu.Unlock()
 	if ok {
-		return m, nil
+		return m, false
 	}
 	started := s.background(func(ctx context.Context) {
-		m.data, m.err = v.runPrograms(ctx, b, r, key, func() bool { return m.waiters.Load() > 0 })
+		m.data, m.err = v.runPrograms(ctx, b, r, key, m, ahead)
 		if d, ok := r.Driver(); ok && !d.Required && errors.Is(m.err, filter.ErrUnfiltered) {
 			s.log.Warn("content stays unfiltered", zap.String("path", b.Path), zap.String("filter", d.Name), zap.Error(m.err))
 			m.refused = true
@@ -145,7 +147,7 @@ func (v *View) smudge(b Blob, r convert.Rule, key object.ID) (*smudge, error) {
 		m.err = ErrClosed
 		s.landSmudge(key, m)
 	}
-	return m, nil
+	return m, true
 }
 
 func (s *Store) landSmudge(key object.ID, m *smudge) {
@@ -156,7 +158,7 @@ func (s *Store) landSmudge(key object.ID, m *smudge) {
 }
 
 // runPrograms converts a content and keeps it under key; it is returned if it is small.
-func (v *View) runPrograms(ctx context.Context, b Blob, r convert.Rule, key object.ID, wanted func() bool) ([]byte, error) {
+func (v *View) runPrograms(ctx context.Context, b Blob, r convert.Rule, key object.ID, m *smudge, ahead bool) ([]byte, error) {
 	if c, ok := v.store.content(key); ok { // it has come between two looks
 		c.Release()
 		return nil, nil
@@ -191,7 +193,8 @@ func (v *View) runPrograms(ctx context.Context, b Blob, r convert.Rule, key obje
 	defer out.discard()
 	d, ok := r.Driver()
 	f := filter.File{
-		Path: b.Path, Ref: v.told.ref, Treeish: hexOf(v.told.commit), BlobID: hexOf(b.ID), Content: in, Size: in.Size(), Out: out, Wanted: wanted,
+		Path: b.Path, Ref: v.told.ref, Treeish: hexOf(v.told.commit), BlobID: hexOf(b.ID), Content: in, Size: in.Size(), Out: out,
+		Wanted: func() bool { return m.waiters.Load() > 0 }, Ahead: ahead,
 	}
 	switch {
 	case !ok:

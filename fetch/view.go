@@ -47,6 +47,7 @@ type checkout struct {
 type mounted struct {
 	programs *filter.Programs // nil: contents of drivers cannot be read
 	ahead    readahead
+	smudging smudging                  // guarded by mu
 	tree     atomic.Pointer[object.ID] // that is shown
 
 	gone chan struct{} // closed with the views

@@ -70,6 +70,7 @@ type File struct {
 	Size                 int64 // of Content in bytes
 	Out                  Output
 	Wanted               func() bool // nil: always; false: nobody waits for it any more
+	Ahead                bool        // nobody may wait for it yet, and it is to be filtered all the same
 }
 
 // Output takes what a program writes. Reset empties it: a content may be tried more than once.

@@ -208,7 +208,7 @@ func (w *worker) round(jobs []*job) (again []*job) {
 			later = append(later, j)
 			continue
 		}
-		if !j.file.wanted() {
+		if !j.file.wanted() && !j.file.Ahead {
 			w.finish(j, ErrStopped)
 			continue
 		}
