@@ -175,20 +175,25 @@ const (
 // whole tree with the first change in it. They are small, and come in one request, unless nothing is to be prefetched.
 func (m *mount) ignoreFiles(ctx context.Context) (rules map[string][]byte, err error) {
 	var blobs []fetch.Blob
+	var ids []object.ID
 	err = m.tree.WalkBase(ctx, func(e worktree.BaseEntry) error {
-		if path.Base(e.Path) == ignoreFile && (e.Mode == object.ModeFile || e.Mode == object.ModeExec) {
-			blobs = append(blobs, fetch.Blob{ID: e.ID, Path: e.Path})
+		if e.Mode != object.ModeFile && e.Mode != object.ModeExec {
+			return nil
 		}
+		switch path.Base(e.Path) {
+		case ignoreFile:
+			blobs = append(blobs, fetch.Blob{ID: e.ID, Path: e.Path})
+		case ".gitattributes": // which git reads to know whether an ignore file is converted
+		default:
+			return nil
+		}
+		ids = append(ids, e.ID)
 		return nil
 	})
 	if err != nil || len(blobs) == 0 {
 		return nil, err
 	}
 	if m.request.Prefetch != control.PrefetchNone {
-		ids := make([]object.ID, len(blobs))
-		for i, b := range blobs {
-			ids[i] = b.ID
-		}
 		if err = m.store.Provide(ctx, nil, ids); ctx.Err() != nil {
 			return nil, err
 		}
