@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"path/filepath"
 	"time"
 
 	"go.uber.org/zap"
@@ -17,7 +16,7 @@ const filterDeadline = 15 * time.Minute
 // newFilters are the programs that convert the mount's contents: each is told of its repository, as git would tell it.
 func (m *mount) newFilters() *filter.Programs {
 	return filter.New(filter.Options{
-		Dir: m.dir, Env: []string{"GIT_DIR=" + filepath.Join(m.home.dir, "git"), "GIT_WORK_TREE=" + m.dir}, Deadline: filterDeadline,
+		Dir: m.dir, Env: []string{"GIT_DIR=" + m.gitPath(), "GIT_WORK_TREE=" + m.dir}, Deadline: filterDeadline,
 		Ready: m.awaitGitDir, Log: m.daemon.log.With(zap.String("mount", m.dir)),
 	})
 }
