@@ -24,8 +24,6 @@ type scenario struct {
 	own    bool   // the server's repository is changed
 	online bool   // it talks to the server in the clone, too
 	ref    string // what is mounted; "": the default branch
-	// Bounds instead of exact figures, where these depend on time. 0: exact.
-	requests, blobs int
 }
 
 func (s scenario) lines() []string { return strings.Split(strings.Trim(s.steps, "\n"), "\n") }
