@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -171,9 +172,13 @@ func (m *mount) change(ctx context.Context, git *gitdir.Dir, lock *gitdir.Locked
 		// What was done is on record as changed; nobody shall go on with it behind the user's back.
 		return reply, errors.Join(err, m.forgetSwitch())
 	}
+	others, err := m.others(ctx, git, to, slices.Clone(staged))
+	if err != nil {
+		return reply, err
+	}
 	written := time.Now().Truncate(time.Second).Add(time.Second)
 	entries, kept := p.changes(done.Done, device)
-	renew(x, entries, done.Since, written)
+	m.renew(x, entries, done.Since, others, written)
 	if err := m.setTrees(ctx, x, to, except(staged, entries)); err != nil {
 		return reply, err
 	}

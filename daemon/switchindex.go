@@ -10,14 +10,28 @@ import (
 	"strings"
 	"time"
 
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/gitdir/index"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// renew makes the new index: what changes, what the monitor has said of the rest, and times.
-func renew(x *index.Index, entries []index.Change, since worktree.Changes, written time.Time) {
-	x.Switch(entries)
+// renew makes the new index: what changes, what the monitor has said of the rest, and times. Others are the files of the
+// mount that may not be tracked, sorted.
+func (m *mount) renew(x *index.Index, entries []index.Change, since worktree.Changes, others []string, written time.Time) {
+	tracked := make(map[string]bool, len(x.Entries))
+	for _, e := range x.Entries {
+		tracked[e.Path] = true
+	}
+	for _, c := range entries {
+		tracked[c.Entry.Path] = !c.Gone
+	}
+	others = slices.DeleteFunc(others, func(p string) bool { return tracked[p] || p == ".git" })
+	x.Switch(entries, func(dir string) bool {
+		i, _ := slices.BinarySearch(others, dir)
+		return slices.ContainsFunc(others[i:], func(p string) bool { return dir == "" || strings.HasPrefix(p, dir+"/") })
+	}, m.request.Prefetch != control.PrefetchNone)
 	if !since.All {
 		here := make(map[string]bool, len(entries))
 		for _, c := range entries {
@@ -33,6 +47,32 @@ func renew(x *index.Index, entries []index.Change, since worktree.Changes, writt
 			s.Size = 0
 		}
 	}
+}
+
+// others lists the files of the mount that git may not track: what is not of the base tree, what of that is not in the
+// target any more, and what is missing in the index.
+func (m *mount) others(ctx context.Context, git *gitdir.Dir, to object.ID, staged []string) ([]string, error) {
+	list := append(m.tree.Added(), m.redirects.shown()...)
+	base, err := git.Differences(ctx, m.snapshot().Tree, to)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range base {
+		if d.NewMode == 0 {
+			staged = append(staged, d.Path)
+		}
+	}
+	for _, p := range staged {
+		f, err := m.tree.Find(ctx, p)
+		if err != nil {
+			return nil, err
+		}
+		if f.Node != 0 && !isDir(f) {
+			list = append(list, p)
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list), nil
 }
 
 // except gives the paths that no change is of.

@@ -147,6 +147,16 @@ func TestSwitchFar(t *testing.T) {
 	}
 	w.compareTrees(dir, main)
 	w.sameFaces("untouched", w.faces(m.path("d35")), kept)
+
+	// Other ignore rules matter to files that are not tracked, and there are none.
+	m.switchTo(s, "rules")
+	s.forget()
+	if out := w.git(dir, "status", "--porcelain"); out != "" {
+		t.Errorf("with other rules: %s", out)
+	}
+	if _, blobs := s.cost(); blobs != 0 {
+		t.Errorf("status with other rules cost %d blobs", blobs)
+	}
 }
 
 // switchCases are what is done before a switch, in a mount and in a clone, and the arguments of the switch.

@@ -31,6 +31,9 @@ func (r Reader) ReadDir(dir Node, after uint64, emit func(cookie uint64, name st
 	})
 }
 
+// EachDir emits every node that has entries until emit returns false.
+func (r Reader) EachDir(emit func(dir Node) bool) { r.t.EachDir(emit) }
+
 // Names calls emit for every name that the layer has for n until it returns false. It looks at all names there are.
 func (r Reader) Names(n Node, emit func(dir Node, name string) bool) {
 	r.t.EachDir(func(dir Node) bool {

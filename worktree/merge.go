@@ -15,6 +15,7 @@ type upper interface {
 	ReadDir(dir Node, after uint64, emit func(cookie uint64, name string, n Node, p overlay.Presence) bool)
 	Entries(dir Node) (present, hidden int)
 	Names(n Node, emit func(dir Node, name string) bool)
+	EachDir(emit func(dir Node) bool)
 	Target(n Node) (string, bool)
 	Xattr(n Node, name string) ([]byte, bool)
 	Xattrs(n Node) []string
@@ -176,6 +177,7 @@ func (nothing) Xattr(Node, string) ([]byte, bool)   { return nil, false }
 func (nothing) Xattrs(Node) []string                { return nil }
 func (nothing) EachInode(func(overlay.Inode) bool)  {}
 func (nothing) Names(Node, func(Node, string) bool) {}
+func (nothing) EachDir(func(Node) bool)             {}
 
 var (
 	_ upper = overlay.Reader{}

@@ -3,11 +3,15 @@ package index
 import (
 	"slices"
 	"strings"
+
+	"github.com/artifactfs/artifactfs/object"
 )
 
 // Switch makes the changes of a checkout, whose files are on disk as the new entries say. Unlike Apply it leaves what is
-// known of untracked files as far as that stays right: where there are none, there still are none.
-func (x *Index) Switch(changes []Change) {
+// known of untracked files as far as that stays right: where there are none, there still are none. Other tells whether
+// there is any file below a directory that is not tracked, ignored or not: only then do other ignore rules matter. Read says
+// that git may read ignore files that were changed, whose contents it has not seen.
+func (x *Index) Switch(changes []Change, other func(dir string) bool, read bool) {
 	known := x.Untracked
 	x.Untracked = nil
 	x.Apply(changes)
@@ -16,7 +20,16 @@ func (x *Index) Switch(changes []Change) {
 		return
 	}
 	for _, c := range changes {
-		known.switched(c.Entry.Path)
+		d := known.switched(c.Entry.Path)
+		switch dir, name := split(c.Entry.Path); {
+		case d == nil || name != known.PerDirectory:
+		case other(dir):
+			d.forget()
+		case read && !c.Gone && c.Entry.Mode != object.ModeSymlink && !d.Ignore.IsZero():
+			d.Ignore = c.Entry.ID
+		default:
+			d.Ignore = object.ID{} // git reads them when it has to look at the directory
+		}
 	}
 	for _, c := range changes {
 		if c.Gone {
@@ -26,8 +39,8 @@ func (x *Index) Switch(changes []Change) {
 }
 
 // switched makes git look again at the directories on the way to a path, if one of them has untracked files: which of them
-// are shown by their names, and which by a directory's, may have changed. Other ignore rules may change all below them.
-func (u *Untracked) switched(path string) {
+// are shown by their names, and which by a directory's, may have changed. It gives the path's directory, if that is known.
+func (u *Untracked) switched(path string) *Directory {
 	d, rest := u.Root, path
 	chain := []*Directory{d}
 	for {
@@ -48,9 +61,12 @@ func (u *Untracked) switched(path string) {
 			d.Valid, d.Files = false, nil
 		}
 	}
-	if d != nil && rest == u.PerDirectory {
-		d.forget()
-	}
+	return d
+}
+
+func split(path string) (dir, name string) {
+	i := strings.LastIndexByte(path, '/')
+	return path[:max(i, 0)], path[i+1:]
 }
 
 // forget makes git look at a directory and all below.

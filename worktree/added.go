@@ -1,0 +1,43 @@
+package worktree
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/overlay"
+)
+
+// Added lists the files and links that stand where the base tree has none, or another: paths relative to the root. A
+// directory of the base tree that was moved there ends in a slash, and what is below it is not listed.
+func (t *Tree) Added() (paths []string) {
+	if !t.gate.enter() {
+		return nil
+	}
+	defer t.gate.leave()
+	t.view(func(m merged) {
+		var dirs []Node
+		m.EachDir(func(dir Node) bool {
+			dirs = append(dirs, dir)
+			return true
+		})
+		for _, dir := range dirs {
+			at, ok := m.path(dir)
+			if !ok {
+				continue // it was removed, and is open still
+			}
+			m.ReadDir(dir, 0, func(_ uint64, name string, n Node, p overlay.Presence) bool {
+				in, ok := m.inode(n)
+				switch {
+				case p != overlay.Present || !ok:
+				case !isDir(&in):
+					paths = append(paths, strings.Clone(joined(at, name)))
+				case !n.Own():
+					paths = append(paths, strings.Clone(joined(at, name))+"/")
+				}
+				return true
+			})
+		}
+	})
+	slices.Sort(paths)
+	return paths
+}
