@@ -97,7 +97,9 @@ func TestWriteKeepsNothingOfAFailure(t *testing.T) {
 	defer s.Close()
 	for _, size := range []int{10, 2 << 20} {
 		all := outgoing(t, object.SHA1, []byte("fine"), bytes.Repeat([]byte("x"), size))
-		all[1].Open = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(bytes.Repeat([]byte("y"), size))), nil }
+		all[1].Open = func() (io.ReadCloser, error) {
+			return io.NopCloser(bytes.NewReader(bytes.Repeat([]byte("y"), size))), nil
+		}
 		if _, err := s.Write(context.Background(), all, WriteOptions{Promisor: true}); err == nil {
 			t.Errorf("%d bytes of something else were written", size)
 		}
