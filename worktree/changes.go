@@ -35,11 +35,7 @@ func (t *Tree) Changes(token string) (Changes, error) {
 	}
 	defer t.gate.leave()
 	c := Changes{Open: t.writing.list()}
-	for _, n := range c.Open {
-		var f journal.Flight
-		t.note(&f, n)
-		t.journal.Land(&f)
-	}
+	t.noteAll(c.Open)
 	var known bool
 	c.Token, c.Paths, known = t.journal.Since(token)
 	c.All = !known

@@ -2,6 +2,7 @@ package worktree_test
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -279,5 +280,40 @@ func TestChangesDuringCopyUp(t *testing.T) {
 	}
 	if got, _ = w.since(token); got != "" {
 		t.Errorf("again %q", got)
+	}
+}
+
+// Many files that are being written in one directory are found in one pass over it.
+func TestManyWritten(t *testing.T) {
+	w := newWorkspace(t, lazyFiles())
+	const files = 20_000
+	var want []string
+	var nodes []Node
+	dir := w.node("dir")
+	for i := range files {
+		a, err := w.Mknod(t.Context(), dir, fmt.Sprint("n", i), syscall.S_IFREG|0o644, 0, Cred{})
+		w.ok(err)
+		w.Written(a.Node)
+		nodes = append(nodes, a.Node)
+		want = append(want, fmt.Sprint("dir/n", i))
+	}
+	w.ok(w.link("dir/n0", "other/hard"))
+	w.Written(w.node("dir/f00"))
+	w.ok(w.rename("dir/n1", "other/moved"))
+	_, token := w.since(w.StartToken())
+	start := time.Now()
+	got, _ := w.since(token)
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("took %v", took)
+	}
+	want[1] = "other/moved"
+	want = append(want, "other/hard", "dir/f00")
+	slices.Sort(want)
+	if got != strings.Join(want, " ") {
+		t.Errorf("%.200s... of %d bytes, want %.200s", got, len(got), strings.Join(want, " "))
+	}
+	w.Refreshed(nodes)
+	if c, err := w.Changes(token); err != nil || len(c.Open) != files+1 {
+		t.Errorf("%d are open, %v", len(c.Open), err)
 	}
 }

@@ -1,6 +1,8 @@
 package worktree
 
 import (
+	"slices"
+
 	"github.com/artifactfs/artifactfs/overlay"
 	"github.com/artifactfs/artifactfs/worktree/journal"
 )
@@ -141,6 +143,62 @@ func (t *Tree) note(f *journal.Flight, n Node) {
 	if !t.journal.Covers(f, uint64(n)) {
 		t.view(func(m merged) { m.note(f, n) })
 	}
+}
+
+// noteAll puts nodes on record that may be changing. A node of the overlay does not know its name; where many are in one
+// directory they are all found at once.
+func (t *Tree) noteAll(nodes []Node) {
+	in := make(map[Node][]Node) // by directory
+	for some := range slices.Chunk(nodes, listed) {
+		t.view(func(m merged) {
+			for _, n := range some {
+				if i, ok := m.inode(n); ok {
+					in[i.Parent] = append(in[i.Parent], n)
+				}
+			}
+		})
+	}
+	for dir, nodes := range in {
+		t.view(func(m merged) {
+			var f journal.Flight
+			defer t.journal.Land(&f)
+			if len(nodes) > 1 {
+				nodes = m.noteIn(&f, dir, nodes)
+			}
+			for _, n := range nodes {
+				m.note(&f, n)
+			}
+		})
+	}
+}
+
+// noteIn puts nodes on record that are in a directory and have no other name, and gives the rest.
+func (m merged) noteIn(f *journal.Flight, dir Node, nodes []Node) (rest []Node) {
+	at, ok := m.path(dir)
+	if dir == 0 || !ok {
+		return nodes
+	}
+	left := make(map[Node]bool, len(nodes))
+	for _, n := range nodes {
+		in, ok := m.inode(n)
+		switch {
+		case m.tree.journal.Covers(f, uint64(n)):
+		case ok && n.Own() && in.Nlink == 1 && in.Parent == dir:
+			left[n] = true
+		default:
+			rest = append(rest, n)
+		}
+	}
+	if len(left) == 0 || m.covered(f, dir, nil) {
+		return rest
+	}
+	m.ReadDir(dir, 0, func(_ uint64, name string, n Node, _ overlay.Presence) bool {
+		if left[n] {
+			m.tree.journal.Note(f, uint64(n), joined(at, name))
+		}
+		return true
+	})
+	return rest
 }
 
 // notePaths puts paths on record that are about to be changed by whoever calls. It is to be told that they are when land
