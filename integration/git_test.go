@@ -108,8 +108,7 @@ var aspects = []struct{ name, line string }{
 	{"index", "git ls-files -s -v"},
 	{"status", "git status --porcelain=v2 --branch --untracked-files=all --ignored --show-stash"},
 	{"refs", `git for-each-ref --format='%(refname) %(objectname) %(symref)'
-		for r in HEAD ORIG_HEAD MERGE_HEAD CHERRY_PICK_HEAD REVERT_HEAD REBASE_HEAD BISECT_HEAD AUTO_MERGE; do
-			echo $r $(git symbolic-ref -q $r) $(git rev-parse -q --verify $r); done
+		(cd "$(git rev-parse --git-dir)" && grep -s . HEAD ORIG_HEAD MERGE_HEAD CHERRY_PICK_HEAD REVERT_HEAD REBASE_HEAD BISECT_HEAD AUTO_MERGE)
 		git reflog show --format='%H %gs' HEAD --; true`},
 	{"status without help", "git -c core.fsmonitor=false -c core.untrackedCache=false status --porcelain=v2 --untracked-files=all --ignored"},
 }
