@@ -19,8 +19,8 @@ const (
 	packsKeep  = 5
 	packsCrowd = 24
 
-	packsLook     = 250 * time.Millisecond // between two looks at directories where packs come
-	packsLookIdle = time.Second            // and at others
+	packsLook     = 100 * time.Millisecond // between two looks at directories where packs come
+	packsLookIdle = time.Second / 2        // and at others
 	packsIdle     = 10 * time.Second       // without a change makes them others, and is looked into all the same
 	packsRetry    = 5 * time.Minute        // the longest pause after a failure
 )
