@@ -62,6 +62,7 @@ func (m *mount) goBehind() bool {
 		}
 	})
 	m.work.Go(func() { m.tendPacks(ctx) })
+	m.work.Go(func() { m.fillIndex(ctx) })
 	go func() { // somebody may unmount without us
 		m.server.Wait()
 		m.finish()

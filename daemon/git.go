@@ -203,20 +203,31 @@ func (m *mount) ignoreFiles(ctx context.Context) (rules map[string][]byte, err e
 		if !m.view.Here(b) {
 			continue
 		}
-		c, openErr := m.view.Open(ctx, b)
-		if openErr != nil {
-			err = openErr
-			continue
+		content, readErr := m.readIgnoreFile(ctx, b)
+		if readErr != nil {
+			err = readErr
+		} else if content != nil {
+			rules[b.Path] = content
 		}
-		if c.Size() <= maxIgnoreFile {
-			content := make([]byte, c.Size())
-			if _, readErr := c.ReadAt(content, 0); readErr == nil || errors.Is(readErr, io.EOF) {
-				rules[b.Path] = content
-			}
-		}
-		c.Release()
 	}
 	return rules, err
+}
+
+// readIgnoreFile gives the content of an ignore file; nil of one that is too large.
+func (m *mount) readIgnoreFile(ctx context.Context, b fetch.Blob) ([]byte, error) {
+	c, err := m.view.Open(ctx, b)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Release()
+	if c.Size() > maxIgnoreFile {
+		return nil, nil
+	}
+	content := make([]byte, c.Size())
+	if _, err := c.ReadAt(content, 0); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return content, nil
 }
 
 // deviceOf gives the device number of a mount without asking the mount, which is served by this process. Format of the

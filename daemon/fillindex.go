@@ -1,0 +1,66 @@
+package daemon
+
+import (
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/gitdir/index"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+const (
+	fillFirst = 2 * time.Second
+	fillMost  = 10 * time.Minute
+)
+
+// fillIndex puts into git's index the sizes and ignore files that were not known when it was written, as files come: once
+// prefetching is through, and again, ever more seldom, while more of them are here each time.
+func (m *mount) fillIndex(ctx context.Context) {
+	if !m.tried(ctx, m.gitTried) || !m.tried(ctx, m.hydrateTried) {
+		return
+	}
+	last := -1
+	for pause := fillFirst; ; pause = min(2*pause, fillMost) {
+		if here := m.view.Hydration(ctx).Hydrated; here != last && m.fillIndexOnce(ctx) {
+			last, pause = here, fillFirst
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// fillIndexOnce is false if git was at work, or is not there.
+func (m *mount) fillIndexOnce(ctx context.Context) bool {
+	m.mu.Lock()
+	dir, ready := m.git.dir, m.gitReady
+	m.mu.Unlock()
+	if !ready {
+		return false
+	}
+	done, err := dir.FillIndex(gitdir.IndexOptions{
+		Ignore: func(e index.Entry) ([]byte, bool) {
+			b := fetch.Blob{ID: e.ID, Path: e.Path}
+			if !m.view.Here(b) {
+				return nil, false
+			}
+			content, err := m.readIgnoreFile(ctx, b)
+			return content, err == nil && content != nil
+		},
+		Converts: func(e index.Entry) bool { return m.view.Converts(e.Path) },
+	}, func(e index.Entry) (int64, bool) {
+		// By its inode, which is the node as far as it has 32 bits: what lstat says of it is what git will compare with.
+		a, ok := m.tree.KnownAttr(worktree.Node(e.Stat.Ino))
+		return a.Size, ok && a.Mtime == e.Stat.Mtime && a.Ctime == e.Stat.Ctime
+	})
+	if err != nil {
+		m.daemon.log.Debug("fill index", zap.String("dir", m.dir), zap.Error(err))
+	}
+	return done
+}
