@@ -23,6 +23,7 @@ func (w *world) long() *gittest.Repo {
 	w.git(r.Path, "update-ref", "refs/heads/other", "main~20")
 	files := map[string]gittest.File{}
 	for i := range 1000 {
+		files[fmt.Sprintf("d%04d/.gitattributes", i/100)] = gittest.File{Data: fmt.Appendf(nil, "f%04d.* text\n", i/100)}
 		files[fmt.Sprintf("d%04d/f%04d.txt", i/100, i%100)] = gittest.File{Data: fmt.Appendf(nil, "another text %d\n", i)}
 	}
 	must[object.ID](w)(r.Commit("other", files, "Change everything"))

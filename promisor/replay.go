@@ -43,7 +43,19 @@ func (q *question) bisect([]string) error {
 // replaced takes what a checkout writes, and what it writes over: git looks at the files first, and a file whose size is
 // not known has to be read to tell it.
 func (q *question) replaced(from, to string, paths []string) error {
-	return q.compare(from, to, paths, q.addSides)
+	if err := q.compare(from, to, paths, q.addSides); err != nil {
+		return err
+	}
+	return q.attributes(to)
+}
+
+// attributes takes the files of a commit that say how others are written: git reads them one by one, from the index.
+func (q *question) attributes(rev string) error {
+	empty, err := q.emptyTree()
+	if err != nil {
+		return err
+	}
+	return q.compare(empty, rev, []string{":(glob)**/.gitattributes", ".gitmodules"}, q.addSides)
 }
 
 // changes lists the differences between two trees by path.
@@ -81,6 +93,9 @@ func (q *question) merge(args []string) error {
 // join takes what a merge of two commits reads: what comes new into the working tree, all three versions of what both
 // sides changed, and what one side has to be searched for as renamed.
 func (q *question) join(base, ours, theirs string) error {
+	if err := q.attributes(theirs); err != nil {
+		return err
+	}
 	their, err := q.changes(base, theirs)
 	if err != nil {
 		return err
