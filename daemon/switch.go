@@ -161,6 +161,10 @@ func (m *mount) change(ctx context.Context, git *gitdir.Dir, lock *gitdir.Locked
 	if err != nil {
 		return reply, err
 	}
+	missing, err := m.missing(ctx, git, to)
+	if err != nil {
+		return reply, err
+	}
 	if err := m.noteSwitch(r); err != nil {
 		return reply, err
 	}
@@ -172,16 +176,10 @@ func (m *mount) change(ctx context.Context, git *gitdir.Dir, lock *gitdir.Locked
 		// What was done is on record as changed; nobody shall go on with it behind the user's back.
 		return reply, errors.Join(err, m.forgetSwitch())
 	}
-	others, err := m.others(ctx, git, to, slices.Clone(staged))
-	if err != nil {
-		return reply, err
-	}
 	written := time.Now().Truncate(time.Second).Add(time.Second)
 	entries, kept := p.changes(done.Done, device)
-	m.renew(x, entries, done.Since, others, written)
-	if err := m.setTrees(ctx, x, to, except(staged, entries)); err != nil {
-		return reply, err
-	}
+	m.renew(x, entries, done.Since, m.others(ctx, slices.Concat(missing, staged)), written)
+	m.setTrees(ctx, x, to, except(staged, entries))
 	reply.Paths, reply.Kept = int64(len(entries)), kept
 	return reply, lock.Replace(x, written)
 }

@@ -3,7 +3,6 @@ package daemon
 import (
 	"bufio"
 	"context"
-	"errors"
 	"os"
 	"path"
 	"slices"
@@ -49,30 +48,28 @@ func (m *mount) renew(x *index.Index, entries []index.Change, since worktree.Cha
 	}
 }
 
-// others lists the files of the mount that git may not track: what is not of the base tree, what of that is not in the
-// target any more, and what is missing in the index.
-func (m *mount) others(ctx context.Context, git *gitdir.Dir, to object.ID, staged []string) ([]string, error) {
+// others lists the files of the mount that git may not track: what is not of the base tree, and of the paths that the
+// target or the index does not have those that are there.
+func (m *mount) others(ctx context.Context, missing []string) []string {
 	list := append(m.tree.Added(), m.redirects.shown()...)
-	base, err := git.Differences(ctx, m.snapshot().Tree, to)
-	if err != nil {
-		return nil, err
-	}
-	for _, d := range base {
-		if d.NewMode == 0 {
-			staged = append(staged, d.Path)
-		}
-	}
-	for _, p := range staged {
-		f, err := m.tree.Find(ctx, p)
-		if err != nil {
-			return nil, err
-		}
-		if f.Node != 0 && !isDir(f) {
+	for _, p := range missing {
+		if f, err := m.tree.Find(ctx, p); err != nil || f.Node != 0 && !isDir(f) {
 			list = append(list, p)
 		}
 	}
 	slices.Sort(list)
-	return slices.Compact(list), nil
+	return slices.Compact(list)
+}
+
+// missing lists the paths of the base tree that a tree does not have.
+func (m *mount) missing(ctx context.Context, git *gitdir.Dir, tree object.ID) (paths []string, err error) {
+	list, err := git.Differences(ctx, m.snapshot().Tree, tree)
+	for _, d := range list {
+		if d.NewMode == 0 {
+			paths = append(paths, d.Path)
+		}
+	}
+	return paths, err
 }
 
 // except gives the paths that no change is of.
@@ -86,7 +83,7 @@ func except(paths []string, changes []index.Change) []string {
 
 // setTrees tells the trees of the index where they are those of the target: git need not compare there. Staged are the
 // paths that differ from it.
-func (m *mount) setTrees(ctx context.Context, x *index.Index, root object.ID, staged []string) error {
+func (m *mount) setTrees(ctx context.Context, x *index.Index, root object.ID, staged []string) {
 	differ := map[string]bool{} // directories
 	for _, p := range staged {
 		for dir := p; dir != ""; {
@@ -95,7 +92,7 @@ func (m *mount) setTrees(ctx context.Context, x *index.Index, root object.ID, st
 		}
 	}
 	trees := map[string]object.ID{"": root}
-	var failed error
+	failed := false
 	var find func(dir string) object.ID
 	find = func(dir string) object.ID {
 		if tree, ok := trees[dir]; ok {
@@ -107,7 +104,7 @@ func (m *mount) setTrees(ctx context.Context, x *index.Index, root object.ID, st
 			return parent
 		}
 		entries, err := m.view.Tree(ctx, parent)
-		failed = errors.Join(failed, err)
+		failed = failed || err != nil
 		for _, e := range entries {
 			if e.Mode == object.ModeDir {
 				trees[path.Join(parentOf(dir), e.Name)] = e.ID
@@ -116,13 +113,12 @@ func (m *mount) setTrees(ctx context.Context, x *index.Index, root object.ID, st
 		return trees[dir]
 	}
 	x.SetTrees(func(dir string) (object.ID, bool) {
-		if differ[dir] || failed != nil {
+		if differ[dir] || failed {
 			return object.ID{}, false
 		}
 		tree := find(dir)
 		return tree, !tree.IsZero()
 	})
-	return failed
 }
 
 // mountedOn says whether something else is mounted over a path of the mount.

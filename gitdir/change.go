@@ -146,7 +146,8 @@ func (d *Dir) Differences(ctx context.Context, from, to object.ID) ([]Difference
 			*id = empty
 		}
 	}
-	out, err := d.git(ctx, nil, "diff-tree", "-r", "-z", "--raw", "--no-renames", "--full-index", from.String(), to.String())
+	// To say which changes of submodules count spares git to read .gitmodules.
+	out, err := d.git(ctx, nil, "diff-tree", "-r", "-z", "--raw", "--no-renames", "--full-index", "--ignore-submodules=none", from.String(), to.String())
 	if err != nil {
 		return nil, err
 	}

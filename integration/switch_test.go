@@ -41,7 +41,7 @@ for f in d0*/s*/f* d1*/s*/f* d2*/s*/f*; do echo far >>$f; done
 rm -r d30 d31; mkdir -p new/deep; for i in $(seq 200); do echo new $i >new/deep/n$i; done
 chmod +x d32/s0/*; rm link; ln -s d33 link; rm turns; mkdir turns; echo dir >turns/into
 echo far >README
-git add -A; git commit -q -m far; git tag v1
+git add -A; git update-index --add --cacheinfo 160000,$(git rev-parse main),sub; git commit -q -m far; git tag v1
 git checkout -q main; git checkout -q -b near; echo near >README; git add -A; git commit -q -m near
 git checkout -q main; git checkout -q -b rules; echo '*.tmp' >.gitignore; git add -A; git commit -q -m rules
 git push -q origin far near rules v1`)
@@ -203,6 +203,7 @@ var switchCases = []struct{ name, before, args string }{
 	{"conflict", `echo mine >README; git commit -q -a -m mine; git merge origin/near; git reset -q --merge; git cherry-pick origin/near; git cherry-pick --quit`, "far"},
 	{"commits of one's own", `echo mine >README; git commit -q -a -m mine; git switch -q -c other; echo more >d36/s0/more; git add -A; git commit -q -m more`, "main"},
 	{"intent to add", `echo x >x; git add -N x`, "far"},
+	{"away from a submodule", `git switch -q far`, "main"},
 	{"stashed", `echo mine >>README; git stash -q`, "far"},
 	{"detached", `git checkout -q --detach`, "far"},
 }

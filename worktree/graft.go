@@ -299,8 +299,11 @@ func (g *grafting) remove(e *edit, p Graft, d graftDir) (Grafted, error) {
 	if now.Node == 0 {
 		return Grafted{}, nil
 	}
-	if !g.as(now, p.Over) || now.Mode&syscall.S_IFMT == syscall.S_IFDIR {
+	switch {
+	case !g.as(now, p.Over):
 		return g.kept(e, now)
+	case now.Mode&syscall.S_IFMT == syscall.S_IFDIR: // prune removes it if it is empty
+		return Grafted{}, nil
 	}
 	return Grafted{}, g.takeAway(e, d, name, now.Node)
 }
