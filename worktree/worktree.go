@@ -13,7 +13,8 @@
 // Terms: the base tree is the git tree that untouched paths read from. A block is the run of consecutive nodes that
 // are a base directory's children, in byte order of their names. The overlay holds what differs (package overlay).
 // A base node is promoted when the overlay has its inode; it keeps its number and its record, and the record's path
-// stays what a Source is asked for.
+// stays what a Source is asked for. A graft is a path that shows a blob of another tree: its node hangs below a further
+// root of the inode table, and is a base node in everything else (Graft).
 //
 // # How the two are merged
 //
