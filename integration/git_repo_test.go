@@ -63,7 +63,8 @@ git submodule update -q; git submodule deinit -q -f sub; git status --short; ls 
 	{name: "submodule add, rm", steps: `
 git submodule add -q ../sub.git mods/other; git status --short; cat .gitmodules; git commit -q -m added; git mv mods/other mods/moved; git status --short; git commit -q -m moved; git rm -q mods/moved; git status --short; git commit -q -m gone; git status --short; ls -a mods
 `},
-	{name: "sparse-checkout", steps: `
+	{name: "sparse-checkout", why: "the sizes of all files are asked for first: see above", steps: `
+git -c core.fsmonitor=false update-index -q --refresh
 git sparse-checkout set docs src/m00; git status --short; ls; ls src; git ls-files -t | cut -c1 | sort | uniq -c; git sparse-checkout list
 append README.md; git sparse-checkout add bin; ls; git checkout -q topic; ls; git status --short; git sparse-checkout reapply; git checkout -q -f main; git sparse-checkout disable; git status --short; ls
 git sparse-checkout set --no-cone '/docs/' '!/docs/d0*'; ls docs; git status --short; git sparse-checkout disable; git status --short
