@@ -198,9 +198,9 @@ func (g *gitBench) must(dir string, args ...string) error {
 	return err
 }
 
-// fresh mounts from nothing, with complete history and no contents but those of ignore files, which the index is made with.
-func (g *gitBench) fresh() (*mounted, error) {
-	return g.mount("--prefetch", "auto", "--prefetch-budget", "1", "--history", "full", "--wait", "git")
+// fresh mounts from nothing, with no contents but those of ignore files, which the index is made with.
+func (g *gitBench) fresh(history string) (*mounted, error) {
+	return g.mount("--prefetch", "auto", "--prefetch-budget", "1", "--history", history, "--wait", "git")
 }
 
 // gone ends a mount and removes everything it left.

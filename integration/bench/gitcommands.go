@@ -110,7 +110,7 @@ func (g *gitBench) command(s step) error {
 
 // inMount runs a step on a fresh mount, then once more from the same state, with everything there.
 func (g *gitBench) inMount(s step) (first, again cost, err error) {
-	m, err := g.fresh()
+	m, err := g.fresh("full")
 	if err != nil {
 		return first, again, err
 	}

@@ -18,7 +18,7 @@ func (g *gitBench) packs() (err error) {
 		return err
 	}
 	defer os.RemoveAll(clone)
-	m, err := g.fresh()
+	m, err := g.fresh("full")
 	if err != nil {
 		return err
 	}
