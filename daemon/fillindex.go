@@ -56,7 +56,7 @@ func (m *mount) fillIndexOnce(ctx context.Context) bool {
 		Converts: func(e index.Entry) bool { return m.view.Converts(e.Path) },
 	}, func(e index.Entry) (int64, bool) {
 		// By its inode, which is the node as far as it has 32 bits: what lstat says of it is what git will compare with.
-		a, ok := m.tree.KnownAttr(worktree.Node(e.Stat.Ino))
+		a, ok := m.tree.Glance(worktree.Node(e.Stat.Ino))
 		return a.Size, ok && a.Mtime == e.Stat.Mtime && a.Ctime == e.Stat.Ctime
 	})
 	if err != nil {

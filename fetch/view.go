@@ -144,9 +144,11 @@ type Blob struct {
 	Link bool // a symlink's target, which checkout never converts
 }
 
+// Looked notes that a reader came upon a file: whether what was brought ahead is looked at tells who crawls.
+func (v *View) Looked(b Blob) { v.ahead.looked(b.ID) }
+
 // KnownSize gives the size of a file's content, as checkout would write it, if this host knows it; it never waits.
 func (v *View) KnownSize(b Blob) (int64, bool) {
-	v.ahead.looked(b.ID)
 	r, ok := v.knownRule(b.ID, b.Path)
 	switch {
 	case b.Link:

@@ -188,7 +188,7 @@ func TestSizesOfEverything(t *testing.T) {
 			m := w.meter(w.sized(100, 50), gittest.ServerOptions{Config: c.config, RTT: 20 * time.Millisecond})
 			dir := w.bare(m.url()).Dir
 			m.step()
-			if n := strings.Count(w.shell(dir, "find", ".", "-type", "f", "-size", "+0"), "\n"); n != 5000 {
+			if n := strings.Count(w.shell(dir, "find", ".", "-type", "f", "-size", "+0", "-not", "-name", ".git"), "\n"); n != 5000 {
 				t.Errorf("found %d files", n)
 			}
 			m.expect("find -size", m.step(), c.requests, c.blob)

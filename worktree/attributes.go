@@ -57,6 +57,20 @@ func (t *Tree) KnownAttr(n Node) (Attr, bool) {
 	return a, a.Size >= 0
 }
 
+// Glance is KnownAttr for who is no reader: the Source does not hear of it.
+func (t *Tree) Glance(n Node) (Attr, bool) {
+	if !t.gate.enter() {
+		return Attr{}, false
+	}
+	defer t.gate.leave()
+	in, err := t.inode(n)
+	if err != nil {
+		return Attr{}, false
+	}
+	a := t.describeBy(in, t.sizeHere)
+	return a, a.Size >= 0
+}
+
 func (t *Tree) attr(ctx context.Context, n Node) (Attr, error) {
 	for {
 		in, err := t.inode(n)
@@ -143,7 +157,9 @@ func (t *Tree) ifBase(n Node, f func() error) error {
 }
 
 // describe gives what is known of a node without waiting.
-func (t *Tree) describe(in overlay.Inode) Attr {
+func (t *Tree) describe(in overlay.Inode) Attr { return t.describeBy(in, t.knownSize) }
+
+func (t *Tree) describeBy(in overlay.Inode, baseSize func(Node) int64) Attr {
 	a := Attr{
 		Node: in.Node, Mode: in.Mode, Nlink: in.Nlink, UID: in.UID, GID: in.GID, Rdev: in.Rdev, Size: in.Size,
 		Atime: in.Atime, Mtime: in.Mtime, Ctime: in.Ctime,
@@ -153,7 +169,7 @@ func (t *Tree) describe(in overlay.Inode) Attr {
 		return a
 	}
 	if in.Size == overlay.SizeOfBase {
-		a.Size = t.knownSize(in.Node)
+		a.Size = baseSize(in.Node)
 	}
 	if a.Size > 0 {
 		a.Blocks = (a.Size + 511) / 512 // fewer would make tar and cp look for holes
@@ -171,11 +187,29 @@ func (t *Tree) knownSize(n Node) int64 {
 	if size, ok := r.size(); ok {
 		return size
 	}
-	size, ok := t.src.KnownSize(t.blob(n, r))
+	b := t.blob(n, r)
+	t.src.Looked(b)
+	size, ok := t.src.KnownSize(b)
 	if !ok {
 		return -1
 	}
 	r.setSize(size)
+	return size
+}
+
+// sizeHere is knownSize without a trace.
+func (t *Tree) sizeHere(n Node) int64 {
+	r, ok := t.table.record(n)
+	if !ok {
+		return -1
+	}
+	size, ok := r.size()
+	if !ok {
+		size, ok = t.src.KnownSize(t.blob(n, r))
+	}
+	if !ok {
+		return -1
+	}
 	return size
 }
 

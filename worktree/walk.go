@@ -68,10 +68,7 @@ func (t *Tree) baseEntry(n Node, r *record, path string) BaseEntry {
 	}
 	size, ok := r.size()
 	if !ok {
-		b := Blob{ID: e.ID, Path: path, Link: r.kind == kindSymlink, Tree: t.options.Root}
-		if size, ok = t.src.KnownSize(b); ok {
-			r.setSize(size)
-		}
+		size, ok = t.src.KnownSize(Blob{ID: e.ID, Path: path, Link: r.kind == kindSymlink, Tree: t.options.Root})
 	}
 	in.Size = max(size, 0)
 	if e.Attr = t.describe(in); !ok {

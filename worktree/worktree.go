@@ -86,6 +86,9 @@ type Source interface {
 	Size(ctx context.Context, b Blob) (int64, error)
 	// KnownSize gives the length if it needs no waiting.
 	KnownSize(b Blob) (size int64, ok bool)
+	// Looked hears that a reader came upon a file whose size the Tree does not know yet: who walks on can be told from who
+	// does not.
+	Looked(b Blob)
 	// Open gives what is shown of a blob, verified, waiting for it to arrive.
 	Open(ctx context.Context, b Blob) (Content, error)
 }

@@ -270,6 +270,8 @@ func (s *Source) KnownSize(b worktree.Blob) (int64, bool) {
 	return f.told(), s.known[b.ID]
 }
 
+func (s *Source) Looked(worktree.Blob) {}
+
 func (s *Source) Open(ctx context.Context, b worktree.Blob) (worktree.Content, error) {
 	if err := s.obey(ctx, "Open", b.ID); err != nil {
 		return nil, err
