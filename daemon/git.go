@@ -253,8 +253,9 @@ func deviceOf(dir string) (uint32, error) {
 // listing are programs that look at .git because it is there, and do not read it.
 var listing = []string{"ls", "find", "stat", "tree", "du", "rm", "fd", "bash", "sh", "dash", "zsh", "fish"}
 
-// awaitGit keeps a program that looks for .git until git works there, and one that needs history until that is whole,
-// or cannot be had. done: nobody has to ask any more.
+// awaitGit keeps a program that looks for .git until git works there, one that needs history until that is whole, or
+// cannot be had, and one that is going to write over files until their sizes are known. Every git command
+// asks, until everything is here. done: nobody has to ask any more.
 func (m *mount) awaitGit(ctx context.Context, pid uint32) (done bool) {
 	proc := fmt.Sprintf("/proc/%d/", pid)
 	name, err := os.ReadFile(proc + "comm")
@@ -264,16 +265,26 @@ func (m *mount) awaitGit(ctx context.Context, pid uint32) (done bool) {
 	if !m.tried(ctx, m.gitTried) {
 		return false
 	}
-	select {
-	case <-m.historyTried:
-		return true
-	default:
-	}
 	argv, err := os.ReadFile(proc + "cmdline")
-	if err != nil || !gitdir.NeedsHistory(strings.Split(strings.TrimSuffix(string(argv), "\x00"), "\x00")) {
+	if err != nil {
 		return false
 	}
-	return m.tried(ctx, m.historyTried)
+	if gitdir.NeedsHistory(strings.Split(strings.TrimSuffix(string(argv), "\x00"), "\x00")) && !m.tried(ctx, m.historyTried) {
+		return false
+	}
+	m.mu.Lock()
+	objects, ready := m.git.objects, m.gitReady
+	m.mu.Unlock()
+	if !ready || !objects.Foresee(ctx, pid) {
+		return false
+	}
+	select {
+	case <-m.historyTried:
+		h := m.view.Hydration(ctx)
+		return h.Hydrated == h.Blobs && m.snapshot().Whole()
+	default:
+		return false
+	}
 }
 
 // tried waits until something was tried; false: ctx or the mount has ended.

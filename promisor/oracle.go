@@ -34,8 +34,9 @@ type oracle struct {
 	own      *odb.Store // what lies in the git directory itself: commits made here, which no remote has
 	loose    *odb.Loose // the same, as long as it is not packed
 
-	mu     sync.Mutex
-	askers map[string]asker // by process
+	mu       sync.Mutex
+	askers   map[string]asker // by process
+	foreseen string           // the process for which that was done last
 }
 
 // asker is a process that has asked before.
@@ -87,7 +88,10 @@ func (o *oracle) predict(ctx context.Context, h Hint, wants []object.ID) []objec
 		o.log.Warn("predict what git wants", zap.Error(err))
 		return nil
 	}
-	q := &question{oracle: o, ctx: ctx, wants: wants, round: o.round(h.Commands[0].Process), seen: map[object.ID]bool{}, limit: mostAlong}
+	q := &question{oracle: o, ctx: ctx, wants: wants, seen: map[object.ID]bool{}, limit: mostAlong}
+	if len(wants) > 0 {
+		q.round = o.round(h.Commands[0].Process)
+	}
 	err := q.predict(h)
 	if err != nil && !errors.Is(err, errEnough) {
 		// Not worth a warning: a command may name what is not there, or meet what is missing.
@@ -133,6 +137,9 @@ func (q *question) predict(h Hint) error {
 		}
 		q.round -= patientRounds
 		break
+	}
+	if len(q.wants) == 0 {
+		return nil
 	}
 	return q.neighbours()
 }

@@ -49,13 +49,14 @@ func (q *question) replaced(from, to string, paths []string) error {
 	return q.attributes(to)
 }
 
-// attributes takes the files of a commit that say how others are written: git reads them one by one, from the index.
+// attributes takes the files of a commit that say how others are written, and which are ignored: git reads them one by
+// one, from the index and from the working tree.
 func (q *question) attributes(rev string) error {
 	empty, err := q.emptyTree()
 	if err != nil {
 		return err
 	}
-	return q.compare(empty, rev, []string{":(glob)**/.gitattributes", ".gitmodules"}, q.addSides)
+	return q.compare(empty, rev, []string{":(glob)**/.gitattributes", ":(glob)**/.gitignore", ".gitmodules"}, q.addSides)
 }
 
 // changes lists the differences between two trees by path.
