@@ -179,7 +179,8 @@ func (w *world) gitFixture(r *gittest.Repo) *gitFixture {
 	return x
 }
 
-// userConfig is the global configuration of both sides.
+// userConfig is the global configuration of both sides. A mount never tidies up by itself; a clone that did so in the
+// middle of a test would throw away its reflog, whose dates are old.
 const userConfig = `[user]
 	name = A U Thor
 	email = author@example.com
@@ -189,6 +190,10 @@ const userConfig = `[user]
 	allow = always
 [safe]
 	directory = *
+[gc]
+	auto = 0
+[maintenance]
+	auto = false
 `
 
 func (x *gitFixture) answered(r gittest.Request) {

@@ -193,7 +193,7 @@ func (e *edits) look(n int) error {
 	lines := []string{"git status --porcelain=v2 --untracked-files=" + []string{"all", "normal", "no"}[e.rnd.IntN(3)]}
 	switch e.rnd.IntN(24) {
 	case 0:
-		lines = append(lines, "git add -A", "git commit -q -m step; git status --porcelain")
+		lines = append(lines, "git add -A", "git commit -q -m step; git status --porcelain", "git rev-parse HEAD; git ls-tree -r -t HEAD")
 	case 1:
 		lines = append(lines, "git stash -q -u; git status --porcelain; git stash pop -q; git status --porcelain")
 	case 2:
