@@ -159,7 +159,7 @@ var errEmpty = errors.New("no objects here")
 
 func (emptySource) Tree(context.Context, object.ID) ([]object.TreeEntry, error) { return nil, errEmpty }
 func (emptySource) Size(context.Context, Blob) (int64, error)                   { return 0, errEmpty }
-func (emptySource) Looked(Blob) {}
+func (emptySource) Looked(Blob)                                                 {}
 func (emptySource) KnownSize(Blob) (int64, bool)                                { return 0, false }
 func (emptySource) Open(context.Context, Blob) (Content, error)                 { return nil, errEmpty }
 
