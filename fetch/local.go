@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
@@ -98,7 +99,7 @@ func (l *Local) Join(ctx context.Context, o odb.JoinOptions) (odb.JoinResult, er
 	return packs.Join(ctx, o)
 }
 
-// Join joins packs of the store.
+// Join joins packs of the store. Who is provided with many more meanwhile waits for it a little.
 func (s *Store) Join(ctx context.Context, o odb.JoinOptions) (odb.JoinResult, error) {
 	s.mu.Lock()
 	own := s.objects
@@ -106,7 +107,37 @@ func (s *Store) Join(ctx context.Context, o odb.JoinOptions) (odb.JoinResult, er
 	if own == nil {
 		return odb.JoinResult{}, nil
 	}
+	s.joining.Add(1)
+	defer s.joining.Add(-1)
 	return own.Join(ctx, o)
+}
+
+const (
+	crowded  = 40 // packs in the store; a join takes about a second, in which a script asks for some twenty objects
+	roomTime = 2 * time.Second
+	roomLook = 10 * time.Millisecond
+)
+
+// awaitRoom waits while packs are being joined and there are too many, so that who asks for one object after the
+// other does not leave packs faster than they are joined. It waits for a bounded time only: git looks through many, too.
+func (s *Store) awaitRoom(ctx context.Context) {
+	for end := time.Now().Add(roomTime); s.joining.Load() > 0 && time.Now().Before(end); {
+		files, err := os.ReadDir(filepath.Join(s.GitDir(), "objects", "pack"))
+		packs := 0
+		for _, f := range files {
+			if filepath.Ext(f.Name()) == ".pack" {
+				packs++
+			}
+		}
+		if err != nil || packs < crowded {
+			return
+		}
+		select {
+		case <-time.After(roomLook):
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // Busy says whether somebody is waiting for the remote, so that work in the background stays back.

@@ -83,6 +83,7 @@ func (p *provision) run(ctx context.Context) error {
 	if err := s.Refresh(); err != nil {
 		return err
 	}
+	s.awaitRoom(ctx)
 	s.blobPipe.foreground.Add(1) // what nobody waits for stays back
 	defer s.blobPipe.foreground.Add(-1)
 	for range provideTries {

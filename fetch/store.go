@@ -61,6 +61,7 @@ type Store struct {
 	wg   sync.WaitGroup // streams and deepening
 
 	blobsIn, bytesIn atomic.Int64
+	joining          atomic.Int32 // joins of packs under way
 
 	mu       sync.Mutex
 	closed   bool

@@ -150,7 +150,7 @@ func TestManySmallFaultsLeaveFewPacks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	r := w.repo("faults.git", object.SHA1)
-	const n = 60
+	const n = 150
 	old, now := map[string]gittest.File{}, map[string]gittest.File{}
 	for i := range n {
 		name := fmt.Sprintf("d%d/f%d.txt", i%7, i)
@@ -172,7 +172,7 @@ func TestManySmallFaultsLeaveFewPacks(t *testing.T) {
 			most = max(most, len(w.packsOf(dir)))
 		}
 	}
-	if most >= mostPacks {
+	if most > mostPacks+12 { // who asks faster than packs are joined is made to wait
 		t.Errorf("%d packs in one directory", most)
 	}
 	t.Logf("at most %d packs in one directory", most)

@@ -2,7 +2,6 @@ package promisor
 
 import (
 	"bufio"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -68,8 +67,10 @@ func readRequest(r *bufio.Reader, f object.Format) (request, error) {
 	}
 }
 
-// emptyPack is a pack without objects, as a packfile section: what was wanted lies where git looks for it by now.
-func emptyPack(f object.Format, done bool) []byte {
+// nothingPack is a pack with the empty blob alone, as a packfile section: what was wanted lies where git looks for it by
+// now. git keeps it, always under the same name. One without any object would do as well, but for the geometric
+// repack of git 2.55, which wants objects in every pack.
+func nothingPack(f object.Format, done bool) []byte {
 	var b []byte
 	if !done {
 		b = appendLine(b, "acknowledgments")
@@ -77,12 +78,11 @@ func emptyPack(f object.Format, done bool) []byte {
 		b = append(b, "0001"...)
 	}
 	b = appendLine(b, "packfile")
-	var head [12]byte
-	copy(head[:], "PACK")
-	binary.BigEndian.PutUint32(head[4:], 2)
+	content := []byte("PACK\x00\x00\x00\x02\x00\x00\x00\x01" + // version 2, one entry:
+		"\x30" + "\x78\x9c\x03\x00\x00\x00\x00\x01") // a blob of no bytes, and those deflated
 	sum := f.New()
-	sum.Write(head[:])
-	pack := sum.Sum(append([]byte{1}, head[:]...)) // 1: the side band of data
+	sum.Write(content)
+	pack := sum.Sum(append([]byte{1}, content...)) // 1: the side band of data
 	b = fmt.Appendf(b, "%04x", len(pack)+4)
 	return appendFlush(append(b, pack...))
 }

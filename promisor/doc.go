@@ -5,9 +5,9 @@
 // origin, which it asks when ours fails. To ask, git runs `git fetch`, and that runs our own binary as upload-pack: the
 // *asker*. A *question* is what one asker wants: ids on its standard input, and beside them a *hint*, which says what
 // git command stands behind it. What that command is going to want besides is a *prediction*. The daemon brings both
-// as one batch, into the store, whose objects the git directory borrows through alternates, and then answers with an
-// empty pack: git looks through the packs again before it believes that an object is missing, and again before it asks
-// the next question. So nothing is stored twice, and what was predicted is never asked for.
+// as one batch, into the store, whose objects the git directory borrows through alternates, and then answers with a
+// pack of nothing but the empty blob: git looks through the packs again before it believes that an object is missing, and
+// again before it asks the next question. So nothing is stored twice, and what was predicted is never asked for.
 //
 // Promises:
 //   - A question ends when git does, at the latest after a deadline. What is under way for it goes on in the background.

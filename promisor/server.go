@@ -166,7 +166,7 @@ func (s *Server) answer(ctx context.Context, hint Hint, q request) []byte {
 		if err := s.bring(ctx, hint, q.wants); err != nil {
 			return errorPacket(err.Error())
 		}
-		return emptyPack(s.provider.Format(), q.done)
+		return nothingPack(s.provider.Format(), q.done)
 	}
 	return errorPacket(fmt.Sprintf("unknown command %.80q", q.command))
 }
