@@ -191,6 +191,7 @@ type MountStatus struct {
 	Remote   string       `json:"remote"` // without secrets
 	Ref      string       `json:"ref"`
 	Commit   string       `json:"commit"`
+	Head     string       `json:"head,omitempty"` // what git's HEAD names now: a branch, by its short name, or a commit
 	State    State        `json:"state"`
 	Error    string       `json:"error,omitempty"` // why the state is degraded or failed; without secrets
 	Notes    []string     `json:"notes,omitempty"` // what this remote or repository cannot have, such as lazy reads

@@ -21,7 +21,7 @@ func (d *Daemon) Status(ctx context.Context) (control.Status, error) {
 
 func (m *mount) status(ctx context.Context) control.MountStatus {
 	m.mu.Lock()
-	state, snap, served, gitReady := m.state, m.snap, m.cancel != nil, m.gitReady
+	state, snap, served, gitReady, git := m.state, m.snap, m.cancel != nil, m.gitReady, m.git.dir
 	m.mu.Unlock()
 	s := control.MountStatus{
 		ID: m.id, Dir: m.dir, State: state, ReadOnly: m.request.ReadOnly, Since: m.since, PID: os.Getpid(), History: control.HistoryShallow,
@@ -33,7 +33,9 @@ func (m *mount) status(ctx context.Context) control.MountStatus {
 	if !served {
 		return s // the other fields are still being written, or never were
 	}
-	s.GitReady = gitReady
+	if s.GitReady = gitReady; gitReady {
+		s.Head = git.HeadName()
+	}
 	if err := m.failure(); err != nil {
 		s.Error = err.Error()
 	}

@@ -247,3 +247,13 @@ func (d *Dir) git(ctx context.Context, stdin []byte, args ...string) ([]byte, er
 	}
 	return out, nil
 }
+
+// HeadName is what HEAD names: a branch, by its short name, or a commit id; "" if that cannot be read.
+func (d *Dir) HeadName() string {
+	text, err := os.ReadFile(filepath.Join(d.path, "HEAD"))
+	if err != nil {
+		return ""
+	}
+	name := strings.TrimPrefix(strings.TrimSpace(string(text)), "ref: ")
+	return strings.TrimPrefix(name, "refs/heads/")
+}

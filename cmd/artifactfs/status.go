@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/object"
 )
 
 func (a *app) statusCommand() *cobra.Command {
@@ -102,6 +103,13 @@ func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 	}
 	line("remote", "%s", m.Remote)
 	line("ref", "%s", refAndCommit(m))
+	if m.Head != "" && m.Head != m.Ref && m.Head != m.Commit {
+		head := m.Head
+		if _, err := object.ParseID(head); err == nil {
+			head = refName("", head)
+		}
+		line("head", "%s", head)
+	}
 	if m.State == control.StateUnmounted {
 		changedLines(m, line)
 		return

@@ -60,6 +60,16 @@ func TestStatusForPeople(t *testing.T) {
 	if b.String() != want {
 		t.Errorf("got\n%s", b.String())
 	}
+	for head, want := range map[string]string{
+		"main": "", m.Commit: "", "topic/with-a-long-name": "  head      topic/with-a-long-name\n", strings.Repeat("ab", 20): "  head      abababababab\n",
+	} {
+		m.Head = head
+		b.Reset()
+		printStatus(&b, m, m.Since)
+		if got := b.String(); want == "" && strings.Contains(got, "head") || !strings.Contains(got, want) {
+			t.Errorf("HEAD %s: got\n%s", head, got)
+		}
+	}
 	m.State, m.Error, m.GitReady, m.Tree.Complete, m.Ref, m.Commit = control.StateDegraded, "connect:\nrefused", false, false, "", ""
 	b.Reset()
 	printStatus(&b, m, m.Since)
