@@ -363,9 +363,7 @@ func (w *world) nothingLeft(path string) {
 	if homes, err := os.ReadDir(filepath.Join(w.state, "mounts")); len(homes) > 0 {
 		w.Errorf("left below mounts: %v, %v", homes, err)
 	}
-	if pids := daemonsBelow(w.root); len(pids) > 1 {
-		w.Errorf("processes %v", pids)
-	}
+	w.until("no more than one daemon is left", func() bool { return len(daemonsBelow(w.root)) <= 1 })
 }
 
 // waiting is a process that waits for content.
