@@ -103,11 +103,22 @@ start=$(now)
 names=$(ls "$mnt")
 took "$start" "ls: $(echo "$names" | wc -l) names in the root directory"
 start=$(now)
-files=$(find "$mnt" -type f -o -type l | wc -l)
+files=$(find "$mnt" -name .git -prune -o \( -type f -o -type l \) -print | wc -l)
 took "$start" "find: $files files in the whole tree"
 [ "$files" -gt 0 ] || fail "the tree is empty"
 status=$("$afs" status --json "$mnt")
 echo "             contents fetched for all that: $(number hydrated "$status") of $(number total "$status")"
+
+title "git in the mount"
+start=$(now)
+changes=$(git -C "$mnt" status --porcelain) || fail "git status does not work"
+took "$start" "git status: $([ -z "$changes" ] && echo clean || echo "$changes")"
+[ -z "$changes" ] || fail "git status finds changes where there are none"
+start=$(now)
+commits=$(git -C "$mnt" log --oneline | wc -l)
+took "$start" "git log: $commits commits, which came behind the mount"
+status=$("$afs" status --json "$mnt")
+echo "             contents fetched for all that: $(number hydrated "$status")"
 
 title "Reading"
 # Any file, chosen by its name alone: to ask for sizes would bring contents already.
@@ -120,7 +131,7 @@ start=$(now)
 cat "$file" >/dev/null
 took "$start" "second read"
 status=$("$afs" status --json "$mnt")
-echo "             contents fetched for that: $(number hydrated "$status"), it and its small neighbours"
+echo "             contents fetched until now: $(number hydrated "$status"), it and its small neighbours"
 
 title "artifactfs prefetch DIR: the rest, in the background"
 start=$(now)
@@ -143,14 +154,14 @@ if [ -z "${REMOTE:-}" ]; then
 	mkdir "$tmp/plain"
 	GIT_INDEX_FILE="$tmp/index" git --git-dir="$bare" --work-tree="$tmp/plain" checkout -q -f main -- .
 	start=$(now)
-	diff -r --no-dereference "$tmp/plain" "$mnt" || fail "the mount differs from a checkout"
+	diff -r --no-dereference -x .git "$tmp/plain" "$mnt" || fail "the mount differs from a checkout"
 	took "$start" "equal"
 fi
 
 # change DIR: what a session of work may do to a tree, of repositories with and without directories.
 change() {
 	dir=$(cd "$1" && find . -mindepth 1 -maxdepth 1 -type d ! -name .git | sort | head -n 1)
-	file=$(cd "$1" && find . -maxdepth 1 -type f | sort | head -n 1)
+	file=$(cd "$1" && find . -maxdepth 1 -type f ! -name .git | sort | head -n 1)
 	[ -z "$dir" ] || mv "$1/$dir" "$1/demo-moved"
 	[ -z "$file" ] || echo 'changed by the demo' >>"$1/$file"
 	mkdir "$1/demo-new"
@@ -161,15 +172,22 @@ title "Writing: a directory renamed, a file changed, 1,000 files made"
 start=$(now)
 change "$mnt"
 took "$start" "done"
+start=$(now)
+git -C "$mnt" add -A
+git -C "$mnt" -c user.name=demo -c user.email=demo@localhost commit -q -m 'the demo was here'
+took "$start" "git add, git commit: $(git -C "$mnt" show --shortstat --format= HEAD)"
 
 title "kill -9 of the daemon, and artifactfs mount again"
 kill -9 "$(number pid "$("$afs" status --json "$mnt")")"
 start=$(now)
 "$afs" mount --prefetch none "$url" "$mnt" >/dev/null
 took "$start" "the tree is there again"
+changes=$(git -C "$mnt" status --porcelain)
+[ -z "$changes" ] || fail "git status after the kill: $changes"
+took "$start" "git status: clean, on top of $(git -C "$mnt" log -1 --format=%s)"
 if [ -z "${REMOTE:-}" ]; then
 	change "$tmp/plain"
-	diff -r --no-dereference "$tmp/plain" "$mnt" || fail "the mount differs from a directory with the same changes"
+	diff -r --no-dereference -x .git "$tmp/plain" "$mnt" || fail "the mount differs from a directory with the same changes"
 	took "$start" "equal to a plain directory with the same changes"
 fi
 
