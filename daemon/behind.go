@@ -145,7 +145,7 @@ func (m *mount) snapshot() *fetch.Snapshot {
 }
 
 func (m *mount) deepen(ctx context.Context, git *gitdir.Dir) error {
-	if err := m.store.Deepen(ctx, m.request.History == control.HistoryFull || m.request.Wait == control.WaitAll); err != nil {
+	if err := m.store.Deepen(ctx, m.hurried); err != nil {
 		return err
 	}
 	return errors.Join(git.SetRefs(m.store.Refs()), git.SetDefault(m.store.DefaultBranch()), git.SetShallow(m.store.Boundary()))

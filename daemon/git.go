@@ -269,8 +269,11 @@ func (m *mount) awaitGit(ctx context.Context, pid uint32) (done bool) {
 	if err != nil {
 		return false
 	}
-	if gitdir.NeedsHistory(strings.Split(strings.TrimSuffix(string(argv), "\x00"), "\x00")) && !m.tried(ctx, m.historyTried) {
-		return false
+	if gitdir.NeedsHistory(strings.Split(strings.TrimSuffix(string(argv), "\x00"), "\x00")) {
+		m.hurry.Store(true)
+		if !m.tried(ctx, m.historyTried) {
+			return false
+		}
 	}
 	m.mu.Lock()
 	objects, ready := m.git.objects, m.gitReady
@@ -285,6 +288,11 @@ func (m *mount) awaitGit(ctx context.Context, pid uint32) (done bool) {
 	default:
 		return false
 	}
+}
+
+// hurried says whether somebody waits for history.
+func (m *mount) hurried() bool {
+	return m.hurry.Load() || m.request.History == control.HistoryFull || m.request.Wait == control.WaitAll
 }
 
 // tried waits until something was tried; false: ctx or the mount has ended.

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -66,6 +67,8 @@ type mount struct {
 
 	// Closed when the first try is over, whether it went well or not.
 	gitTried, historyTried, hydrateTried chan struct{}
+
+	hurry atomic.Bool // a git command waits for history
 
 	shown chan struct{} // holds one when another tree is shown than the one that was hydrated last
 

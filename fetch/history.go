@@ -139,14 +139,11 @@ func (s *Store) completeTips() []object.ID {
 }
 
 // Deepen brings the whole history, of all branches and tags, without blobs. One process at a time does so for a
-// store; the others wait for it. Unless it is urgent, it keeps out of the way of readers, who are many just after a
-// mount.
-func (s *Store) Deepen(ctx context.Context, urgent bool) error {
+// store; the others wait for it. As long as it is not urgent, it keeps out of the way of readers, who are many just after
+// a mount.
+func (s *Store) Deepen(ctx context.Context, urgent func() bool) error {
 	s.setHistory(Deepening)
-	busy := s.blobPipe.busy
-	if urgent {
-		busy = func() bool { return false }
-	}
+	busy := func() bool { return !urgent() && s.blobPipe.busy() }
 	err := holdWhile(ctx, maxHistoryWait, busy)
 	if err == nil {
 		err = s.deepen(ctx, busy)

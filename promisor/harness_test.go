@@ -98,7 +98,7 @@ func newClone(t testing.TB, remote *gittest.Server, repo string) *clone {
 		err = snap.Wait(ctx)
 	}
 	if err == nil {
-		err = store.Deepen(ctx, true)
+		err = store.Deepen(ctx, func() bool { return true })
 	}
 	if err != nil {
 		t.Fatal(err)
