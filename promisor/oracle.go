@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -75,6 +76,24 @@ func (o *oracle) round(process string) int {
 	a := o.askers[process]
 	o.askers[process] = asker{a.rounds + 1, now}
 	return a.rounds
+}
+
+// lacking leaves out what the git directory has itself. A git process lists its loose objects once, and takes for missing
+// what a child of its own, as stash has several, makes after that; no remote has those.
+func (o *oracle) lacking(wants []object.ID) []object.ID {
+	if err := o.own.Refresh(); err != nil {
+		o.log.Warn("look for what git has", zap.Error(err))
+	}
+	return slices.DeleteFunc(slices.Clone(wants), func(id object.ID) bool {
+		if len(o.provider.Missing([]object.ID{id})) == 0 {
+			return false
+		}
+		if o.own.Has(id) {
+			return true
+		}
+		_, _, err := o.loose.Size(id)
+		return err == nil
+	})
 }
 
 // predict gives the blobs that git is going to want after these, as far as they are not here.

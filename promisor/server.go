@@ -174,6 +174,7 @@ func (s *Server) answer(ctx context.Context, hint Hint, q request) []byte {
 // bring has what git wants, and what it is going to want, where git looks for it.
 func (s *Server) bring(ctx context.Context, hint Hint, wants []object.ID) error {
 	start := time.Now()
+	wants = s.oracle.lacking(wants)
 	along := s.oracle.predict(ctx, hint, wants)
 	predicted := time.Since(start)
 	err := s.provider.Provide(ctx, wants, along)
