@@ -153,6 +153,28 @@ func TestUnknownObjectIsAnErrorOfGit(t *testing.T) {
 	}
 }
 
+// A git that listed its loose objects before its child made one asks for it with others.
+func TestWhatGitHasItselfIsNotAskedFor(t *testing.T) {
+	r, s := served(t, object.SHA1)
+	c := newClone(t, s, "r.git")
+	id := func(text string) object.ID {
+		id, err := object.ParseID(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	if err := os.WriteFile(filepath.Join(c.dir, "own"), []byte("nobody else has this\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	own := id(c.run(c.dir, "hash-object", "-w", "own"))
+	theirs := id(c.run(r.Path, "rev-parse", "main:d0001/f0003.txt"))
+	if err := c.server.bring(context.Background(), Hint{}, []object.ID{own, theirs}); err != nil {
+		t.Error(err)
+	}
+	c.try("", "cat-file", "-p", theirs.String()).want(t, 0, 0, c.run(r.Path, "cat-file", "-p", theirs.String())+"\n")
+}
+
 func TestCommitThatNobodyHasBroughtComesWithItsHistory(t *testing.T) {
 	r, s := served(t, object.SHA1)
 	c := newClone(t, s, "r.git")
