@@ -75,7 +75,19 @@ func (g *gitSide) step(n int, line string) (answer, error) {
 	if err != nil && !errors.As(err, &exit) || cmd.ProcessState.ExitCode() < 0 {
 		return answer{}, fmt.Errorf("%s: %s: %w\n%s", g.name, line, err, &stderr)
 	}
-	return answer{line, g.normal(stdout.String()), g.normal(stderr.String()), cmd.ProcessState.ExitCode()}, nil
+	return answer{line, g.normal(stdout.String()), withoutLineEnds(g.normal(stderr.String())), cmd.ProcessState.ExitCode()}, nil
+}
+
+// withoutLineEnds leaves out warnings of line ends. git gives them whenever it looks at a file, also at an untouched one
+// that is as young as the index, which without a monitor depends on the second.
+func withoutLineEnds(s string) string {
+	var kept strings.Builder
+	for line := range strings.Lines(s) {
+		if !strings.HasPrefix(line, "warning: in the working copy of ") {
+			kept.WriteString(line)
+		}
+	}
+	return kept.String()
 }
 
 // normal replaces the paths that differ between the sides.
