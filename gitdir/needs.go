@@ -4,6 +4,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/artifactfs/artifactfs/promisor"
 )
 
 // atOnce lists the commands of git that look at no commit but HEAD and its parent, nor at any ref but HEAD's, if their
@@ -24,7 +26,7 @@ func NeedsHistory(argv []string) bool {
 	if len(argv) == 0 || filepath.Base(argv[0]) != "git" {
 		return false
 	}
-	command, args := subcommand(argv[1:])
+	command, args := promisor.Subcommand(argv)
 	if command == "" {
 		return false
 	}
@@ -49,19 +51,6 @@ func NeedsHistory(argv []string) bool {
 		return false
 	}
 	return true
-}
-
-// subcommand skips git's own options.
-func subcommand(args []string) (command string, rest []string) {
-	for i := 0; i < len(args); i++ {
-		switch a := args[i]; {
-		case slices.Contains([]string{"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--super-prefix", "--config-env", "--exec-path"}, a):
-			i++
-		case !strings.HasPrefix(a, "-"):
-			return a, args[i+1:]
-		}
-	}
-	return "", nil
 }
 
 // beforePaths gives the arguments in front of "--".

@@ -163,5 +163,5 @@ func (q *question) alias(name string, args []string) (string, []string) {
 	if err != nil || len(words) == 0 || strings.HasPrefix(value, "!") {
 		return name, args
 	}
-	return subcommand(append(append([]string{"git"}, words...), args...))
+	return Subcommand(append(append([]string{"git"}, words...), args...))
 }

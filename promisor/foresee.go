@@ -33,7 +33,7 @@ func (s *Server) Foresee(ctx context.Context, pid uint32) bool {
 }
 
 func moves(args []string) bool {
-	name, rest := subcommand(args)
+	name, rest := Subcommand(args)
 	if name == "reset" {
 		return slices.ContainsFunc(rest, func(a string) bool { return a == "--hard" || a == "--keep" || a == "--merge" })
 	}

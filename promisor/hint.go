@@ -99,7 +99,7 @@ func (p process) isGit() bool {
 
 // isOurFetch knows the command by which git asks a promisor remote (promisor-remote.c, fetch_objects).
 func (p process) isOurFetch() bool {
-	name, _ := subcommand(p.args)
+	name, _ := Subcommand(p.args)
 	if name != "fetch" {
 		return false
 	}
@@ -111,8 +111,8 @@ func (p process) isOurFetch() bool {
 	return false
 }
 
-// subcommand names a git command and gives its arguments, without git's own options.
-func subcommand(args []string) (name string, rest []string) {
+// Subcommand names a git command and gives its arguments, without git's own options.
+func Subcommand(args []string) (name string, rest []string) {
 	if len(args) == 0 {
 		return "", nil
 	}

@@ -135,7 +135,7 @@ type question struct {
 // predict asks the nearest command of which is known what it does.
 func (q *question) predict(h Hint) error {
 	for i, c := range h.Commands {
-		name, args := subcommand(c.Args)
+		name, args := Subcommand(c.Args)
 		if _, known := plans[name]; !known {
 			name, args = q.alias(name, args)
 		}
