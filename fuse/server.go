@@ -35,12 +35,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"syscall"
 
 	raw "github.com/hanwen/go-fuse/v2/fuse"
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/worktree"
 )
@@ -71,7 +71,8 @@ type Server struct {
 	dir       string
 	raw       *raw.Server
 	fs        *fileSystem
-	redirects *redirects    // nil on a read-only mount
+	redirects *redirects // nil on a read-only mount
+	device    *Device
 	ended     chan struct{} // closed when the kernel has let go of the mount and no request is under way
 }
 
@@ -85,30 +86,47 @@ const (
 
 // Mount shows t at dir, an existing directory, and serves it until it is unmounted.
 func Mount(t *worktree.Tree, dir string, o Options) (*Server, error) {
+	d, err := Attach(dir, o)
+	if err != nil {
+		return nil, err
+	}
+	return Serve(t, dir, d, o)
+}
+
+// Serve shows t at dir, where the device's mount is, until it is unmounted. Of a mount that another process served,
+// requests that it left unanswered are answered too; t is then to be opened with TakeOver, and o is to be what it was.
+// If a mount that was never served cannot be, it is taken away.
+func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return nil, fmt.Errorf("mount: %w", err)
-	}
-	if _, err := os.Stat("/dev/fuse"); errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("mount %s: %w", dir, ErrNoFUSE)
-	}
-	s := &Server{dir: dir, fs: newFileSystem(t, o), ended: make(chan struct{})}
+	s := &Server{dir: dir, fs: newFileSystem(t, o), device: d, ended: make(chan struct{})}
 	var requests raw.RawFileSystem = s.fs
 	if !o.ReadOnly {
 		w := &writable{fileSystem: s.fs, redirects: redirects{hook: o.Redirect, dir: dir, log: o.Log}}
 		requests, s.redirects = w, &w.redirects
 	}
-	if s.raw, err = raw.NewServer(requests, dir, mountOptions(o, s.fs)); err != nil {
-		return nil, fmt.Errorf("mount %s: %w", dir, err)
+	first := len(d.answer) == 0
+	var err error
+	if s.raw, err = d.begin(requests, mountOptions(o, s.fs)); err != nil {
+		err = fmt.Errorf("serve %s: %w", dir, err)
+		if first {
+			close(s.ended)
+			err = errors.Join(err, s.detach(), d.file.Close())
+		}
+		return nil, err
 	}
-	keepDevices()
 	go func() {
 		defer close(s.ended)
 		s.raw.Serve()
+		d.file.Close()
 	}()
+	if !first {
+		if err := d.resend(); err != nil {
+			return s, fmt.Errorf("serve %s: %w", dir, err)
+		}
+		return s, nil
+	}
 	if err := errors.Join(s.refusePoll(), s.fs.git.known(dir)); err != nil {
 		return nil, errors.Join(fmt.Errorf("mount %s: %w", dir, err), s.Detach())
 	}
@@ -122,22 +140,35 @@ func Mount(t *worktree.Tree, dir string, o Options) (*Server, error) {
 func (s *Server) refusePoll() error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
-	return s.raw.WaitMount()
+	fd, err := unix.Open(filepath.Join(s.dir, pollName), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: s.dir, Err: err}
+	}
+	defer unix.Close(fd)
+	// ENOSYS is kept by the kernel, and is no error of poll(2).
+	unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+	return nil
 }
 
+// pollName is a file in the root that the library has for those who want to poll it (fuse/poll.go there).
+const pollName = ".go-fuse-epoll-hack"
+
+// subtype makes the file system's type.
+const (
+	subtype = "artifactfs"
+	fsType  = "fuse." + subtype
+)
+
+// mountOptions say how the library serves. What it answers to INIT follows from them, and a successor, perhaps of
+// another version, can take a mount over only if it would answer the same (Device.begin).
 func mountOptions(o Options, f *fileSystem) *raw.MountOptions {
 	m := &raw.MountOptions{
-		FsName:     o.FsName,
-		Name:       "artifactfs", // the type is fuse.artifactfs
-		AllowOther: o.AllowOther,
-		Options:    []string{"default_permissions"}, // the kernel checks modes: no ACCESS requests
-
 		MaxWrite:      maxRequest,
 		MaxBackground: maxBackground,
 		// CAP_NO_OPEN_SUPPORT and CAP_PARALLEL_DIROPS are among go-fuse's own.
 		// Not CAP_READDIRPLUS_AUTO: with it the kernel asks for attributes with the first buffer of a directory only,
 		// and a find over 20,000 files makes 19,800 LOOKUPs; without it a bare ls -R costs half again as much.
-		ExtraCapabilities:        raw.CAP_NO_OPENDIR_SUPPORT,
+		ExtraCapabilities:        raw.CAP_NO_OPENDIR_SUPPORT | raw.CAP_HAS_RESEND,
 		EnableSymlinkCaching:     true,
 		ExplicitDataCacheControl: true, // no GETATTR to see whether a file has changed behind the kernel's back
 		DisableSplice:            true, // READs are copied; without this go-fuse tries a pipe first, three system calls for nothing
@@ -145,21 +176,13 @@ func mountOptions(o Options, f *fileSystem) *raw.MountOptions {
 		Logger:       zap.NewStdLog(o.Log),
 		PanicHandler: f.panicked,
 	}
-	flags := uintptr(syscall.MS_NOSUID | syscall.MS_NODEV)
 	if o.ReadOnly {
-		flags |= syscall.MS_RDONLY
 		m.DisableXAttrs = true  // ENOSYS once, EOPNOTSUPP for ever after without a request
 		m.RememberInodes = true // nodes are never forgotten, FORGET means nothing
 	} else {
 		// Without CAP_HANDLE_KILLPRIV_V2 every write(2) would ask for "security.capability" (fs/fuse/inode.c,
 		// process_init_reply sets SB_NOSEC with it), and drop set-user-ID by a SETATTR of its own.
 		m.ExtraCapabilities |= raw.CAP_WRITEBACK_CACHE | raw.CAP_HANDLE_KILLPRIV_V2
-	}
-	if os.Geteuid() == 0 {
-		m.DirectMountStrict = true
-		m.DirectMountFlags = flags
-	} else if o.ReadOnly {
-		m.Options = append(m.Options, "ro")
 	}
 	return m
 }

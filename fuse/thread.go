@@ -1,20 +1,20 @@
 package fuse
 
 import (
+	"math"
 	"os"
-	"path/filepath"
 	"runtime"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 )
 
-// WithoutDevice runs f on a thread of its own whose table of open files lacks /dev/fuse.
+// WithoutDevice runs f on a thread of its own that has none of the process's open files but standard input, output and
+// error, and so not /dev/fuse.
 //
 // A thread that waits in the kernel for an answer of this very process cannot be killed once the request is read, and
-// while it is not dead it holds the files of the process: the device would stay open, and the mount hang for ever, alive
-// without anybody to serve it (fs/fuse/dev.c, request_wait_answer). With a table of its own it holds nothing that
-// matters: the others close the device when they die, the kernel ends the connection, and the thread with it.
+// while it is not dead it holds the files of the process. With the device, the mount would hang for ever, alive without
+// anybody to serve it (fs/fuse/dev.c, request_wait_answer); with a lock, a successor could not begin. With a table of
+// its own it holds nothing that matters: the others close what is open when they die.
 func WithoutDevice(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -26,37 +26,11 @@ func WithoutDevice(f func() error) error {
 			done <- WithoutDevice(f)
 			return
 		}
-		if err := unix.Unshare(unix.CLONE_FILES); err != nil {
-			done <- os.NewSyscallError("unshare", err)
+		if err := unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_UNSHARE); err != nil {
+			done <- os.NewSyscallError("close_range", err)
 			return
 		}
-		closeDevices()
 		done <- f()
 	}()
 	return <-done
-}
-
-func closeDevices() {
-	devices(func(fd int) { unix.Close(fd) })
-}
-
-// keepDevices keeps the device from programs that this process runs, which go-fuse does not: whoever has it open when we
-// are killed keeps the mount hanging, for ever if it looks there itself.
-func keepDevices() {
-	devices(func(fd int) { unix.CloseOnExec(fd) })
-}
-
-// devices calls f for every open /dev/fuse of the thread.
-func devices(f func(fd int)) {
-	const table = "/proc/thread-self/fd"
-	entries, err := os.ReadDir(table)
-	if err != nil {
-		return
-	}
-	for _, e := range entries {
-		target, err := os.Readlink(filepath.Join(table, e.Name()))
-		if fd, numberErr := strconv.Atoi(e.Name()); err == nil && numberErr == nil && target == "/dev/fuse" {
-			f(fd)
-		}
-	}
 }

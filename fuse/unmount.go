@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -52,7 +51,9 @@ func (s *Server) Unmount(ctx context.Context) error {
 
 // Detach takes the mount out of the directory tree although it is in use. Files that are open go on until their
 // last user closes them; Wait waits for that.
-func (s *Server) Detach() error {
+func (s *Server) Detach() error { return s.detach() }
+
+func (s *Server) detach() error {
 	if err := s.umount(context.Background(), unix.MNT_DETACH); err != nil {
 		return fmt.Errorf("detach %s: %w", s.dir, err)
 	}
@@ -78,23 +79,6 @@ func (s *Server) umount(ctx context.Context, flags int) error {
 	default:
 		return err
 	}
-}
-
-// fusermount unmounts for a user who may not.
-func (s *Server) fusermount(ctx context.Context, flags int) error {
-	args := []string{"-u", "--", s.dir}
-	if flags == unix.MNT_DETACH {
-		args = append([]string{"-z"}, args...)
-	}
-	out, err := exec.CommandContext(ctx, "fusermount3", args...).CombinedOutput()
-	if err == nil {
-		return nil
-	}
-	// It tells the cause in words only; a mount that is still there is busy.
-	if listed(s.dir) {
-		return fmt.Errorf("%w: %s", ErrBusy, bytes.TrimSpace(out))
-	}
-	return nil
 }
 
 // listed looks for a mount point in what the kernel lists, without touching it.
