@@ -1,0 +1,90 @@
+// Package metrics counts and measures what happens on hot paths, and writes it down in the text format that Prometheus
+// reads (version 0.0.4, prometheus.io/docs/instrumenting/exposition_formats).
+//
+// Terms. A family is a name with a help text, a kind and samples, which differ in their labels. A Histogram may be
+// observed from any goroutine and takes no lock. A Cost tells what one request needed that was not at hand.
+package metrics
+
+import (
+	"context"
+	"math/bits"
+	"sync/atomic"
+	"time"
+)
+
+// bounds are the upper ends of a histogram's buckets but the last: from what memory answers to what a network takes.
+var bounds = [...]time.Duration{
+	20 * time.Microsecond, 50 * time.Microsecond, 100 * time.Microsecond, 200 * time.Microsecond, 500 * time.Microsecond,
+	time.Millisecond, 2 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 20 * time.Millisecond, 50 * time.Millisecond,
+	100 * time.Millisecond, 200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second,
+	10 * time.Second, 30 * time.Second,
+}
+
+// firstBound says for a duration's bit length the first bucket that it may be in.
+var firstBound = func() (first [65]uint8) {
+	for n := range first {
+		least := int64(0)
+		if n > 0 {
+			least = 1 << min(n-1, 62)
+		}
+		for int(first[n]) < len(bounds) && int64(bounds[first[n]]) < least {
+			first[n]++
+		}
+	}
+	return first
+}()
+
+// Histogram counts durations by size. The zero value is ready.
+type Histogram struct {
+	buckets [len(bounds) + 1]atomic.Uint64
+	sum     atomic.Int64 // nanoseconds
+}
+
+// Observe counts one duration.
+func (h *Histogram) Observe(d time.Duration) {
+	d = max(d, 0)
+	i := int(firstBound[bits.Len64(uint64(d))])
+	for i < len(bounds) && d > bounds[i] {
+		i++
+	}
+	h.buckets[i].Add(1)
+	h.sum.Add(int64(d))
+}
+
+// Source is what a request needed that was not at hand: bits.
+type Source uint32
+
+const (
+	Fetched   Source = 1 << iota // contents from the remote
+	Listed                       // directory listings from the remote
+	Sized                        // sizes from the remote
+	Converted                    // a filter's work
+)
+
+// Cost is what one request needed. The zero value is ready; methods may be called from any goroutine.
+type Cost struct {
+	source       atomic.Uint32
+	blobs, bytes atomic.Int64
+}
+
+// Add notes a source, the blobs that were asked for with it and the bytes that came for the request itself.
+func (c *Cost) Add(s Source, blobs, bytes int64) {
+	c.source.Or(uint32(s))
+	c.blobs.Add(blobs)
+	c.bytes.Add(bytes)
+}
+
+// Total tells what was added; source 0: everything was at hand.
+func (c *Cost) Total() (source Source, blobs, bytes int64) {
+	return Source(c.source.Load()), c.blobs.Load(), c.bytes.Load()
+}
+
+// CostKey is the key of a context's *Cost.
+type CostKey struct{}
+
+// Charge adds to the cost of the request that a context stands for, if it stands for one.
+func Charge(ctx context.Context, s Source, blobs, bytes int64) {
+	if c, ok := ctx.Value(CostKey{}).(*Cost); ok {
+		c.Add(s, blobs, bytes)
+	}
+}

@@ -1,0 +1,114 @@
+package metrics
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// ContentType is that of what a Writer writes.
+const ContentType = "text/plain; version=0.0.4; charset=utf-8"
+
+// Kind is a family's type.
+type Kind string
+
+const (
+	Counter    Kind = "counter"
+	Gauge      Kind = "gauge"
+	Histograms Kind = "histogram"
+)
+
+// Label is a name and any text.
+type Label struct{ Name, Value string }
+
+// Writer writes families one after the other. The caller sees to it that a family comes once, and no two samples of it
+// have the same labels.
+type Writer struct {
+	out    *bufio.Writer
+	family string
+}
+
+// NewWriter makes a Writer; Flush ends it.
+func NewWriter(out io.Writer) *Writer { return &Writer{out: bufio.NewWriter(out)} }
+
+// Flush gives the first error of all writing.
+func (w *Writer) Flush() error {
+	if err := w.out.Flush(); err != nil {
+		return fmt.Errorf("write metrics: %w", err)
+	}
+	return nil
+}
+
+var (
+	helpEscapes  = strings.NewReplacer(`\`, `\\`, "\n", `\n`)
+	labelEscapes = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
+)
+
+// Family begins the next family. A counter's name ends in _total.
+func (w *Writer) Family(name string, kind Kind, help string) {
+	w.family = name
+	fmt.Fprintf(w.out, "# HELP %s %s\n# TYPE %s %s\n", name, helpEscapes.Replace(help), name, kind)
+}
+
+// Sample writes a value of the family.
+func (w *Writer) Sample(value float64, labels ...Label) { w.sample("", value, labels) }
+
+// Histogram writes what was observed, in seconds.
+func (w *Writer) Histogram(h *Histogram, labels ...Label) {
+	labels = append(labels[:len(labels):len(labels)], Label{Name: "le"})
+	le := &labels[len(labels)-1].Value
+	// The count is the sum of the buckets as they are read, so that it fits them while others observe.
+	var count uint64
+	for i := range h.buckets {
+		count += h.buckets[i].Load()
+		*le = "+Inf"
+		if i < len(bounds) {
+			*le = number(bounds[i].Seconds())
+		}
+		w.sample("_bucket", float64(count), labels)
+	}
+	labels = labels[:len(labels)-1]
+	w.sample("_sum", float64(h.sum.Load())/1e9, labels)
+	w.sample("_count", float64(count), labels)
+}
+
+// Count is how many were observed.
+func (h *Histogram) Count() (n uint64) {
+	for i := range h.buckets {
+		n += h.buckets[i].Load()
+	}
+	return n
+}
+
+func (w *Writer) sample(suffix string, value float64, labels []Label) {
+	w.out.WriteString(w.family)
+	w.out.WriteString(suffix)
+	for i, l := range labels {
+		w.out.WriteByte("{,"[min(i, 1)])
+		w.out.WriteString(l.Name)
+		w.out.WriteString(`="`)
+		w.out.WriteString(labelEscapes.Replace(strings.ToValidUTF8(l.Value, "\uFFFD")))
+		w.out.WriteByte('"')
+	}
+	if len(labels) > 0 {
+		w.out.WriteByte('}')
+	}
+	w.out.WriteByte(' ')
+	w.out.WriteString(number(value))
+	w.out.WriteByte('\n')
+}
+
+func number(v float64) string {
+	switch {
+	case math.IsInf(v, 1):
+		return "+Inf"
+	case math.IsInf(v, -1):
+		return "-Inf"
+	case v == math.Trunc(v) && math.Abs(v) < 1<<53:
+		return strconv.FormatInt(int64(v), 10)
+	}
+	return strconv.FormatFloat(v, 'g', -1, 64)
+}
