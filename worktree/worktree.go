@@ -117,6 +117,10 @@ type Options struct {
 	GitFile         string      // the content of the file ".git" in the root, which Open puts into the overlay; "": there is none
 	Journal         string      // the file of the change journal; "": Changes does not know what changed
 	Log             *zap.Logger // nil: no log
+
+	// TakeOver says that the kernel still has the mount that a process served which is dead: what it was told of nodes
+	// counts, and its requests may come again (Request). False: a kernel that knows nothing yet.
+	TakeOver bool
 }
 
 // Attr is what stat says of a node.
@@ -159,6 +163,7 @@ type Tree struct {
 	recovery overlay.Recovery
 	journal  *journal.Journal // nil: none is kept
 	writing  writing
+	told     shown
 	gate     gate
 }
 
