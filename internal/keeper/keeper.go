@@ -1,0 +1,227 @@
+// Package keeper is the conversation between a process that serves mounts and the one that keeps its descriptors, so
+// that a successor can go on with them: the syntax of sd_notify(3) over a SOCK_SEQPACKET pair.
+//
+// A message is lines KEY=VALUE with at most one descriptor. The one who serves (worker) sends
+//
+//	FDSTORE=1 FDNAME=n        and a descriptor: keep it; one of the same name is replaced
+//	FDSTOREREMOVE=1 FDNAME=n  forget it
+//	X_WAITING=1 X_VERSION=v   it has started and waits for its START
+//	READY=1                   it serves
+//	WATCHDOG=1                it is well
+//	STATUS=text               for people
+//	STOPPING=1                all is unmounted; its end is no accident
+//	X_UPGRADE=/abs/exe        asks for a successor from that executable
+//
+// and the one who keeps (supervisor) sends
+//
+//	FDNAME=n                  and a descriptor, for everything kept
+//	START=1 X_REASON=why X_COUNT=n ...  serve, see Start
+//	STOP=1                    unmount everything and end
+//	X_UPGRADE_FAILED=why      the upgrade asked for is not made
+//
+// Promises: messages arrive whole, in order, and also when their sender died right after sending, so nothing is
+// acknowledged. A Conn never changes a file status flag (O_NONBLOCK) of what it sends or receives: the flags are shared
+// by all who hold the same open file.
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	maxMessage = 16 << 10 // bytes
+	maxName    = 255      // bytes of an FDNAME, see sd_pid_notify_with_fds(3)
+	sendTime   = 10 * time.Second
+)
+
+// Keys of messages.
+const (
+	Store         = "FDSTORE"
+	Remove        = "FDSTOREREMOVE"
+	Name          = "FDNAME"
+	Waiting       = "X_WAITING"
+	Version       = "X_VERSION"
+	Ready         = "READY"
+	Watchdog      = "WATCHDOG"
+	Status        = "STATUS"
+	Stopping      = "STOPPING"
+	Upgrade       = "X_UPGRADE"
+	Begin         = "START"
+	Reason        = "X_REASON"
+	Count         = "X_COUNT"
+	Managed       = "X_MANAGED"
+	Supervisor    = "X_SUPERVISOR"
+	UpgradeFailed = "X_UPGRADE_FAILED"
+	Stop          = "STOP"
+	Adopted       = "X_ADOPTED"
+)
+
+// Kept is a descriptor with the name it was kept by.
+type Kept struct {
+	Name string
+	File *os.File
+}
+
+// Message is the lines of one message.
+type Message map[string]string
+
+// Encode writes the message as sd_notify has it, its lines in order of their keys. A line feed in a value becomes a space.
+func (m Message) Encode() ([]byte, error) {
+	var b strings.Builder
+	for _, key := range slices.Sorted(maps.Keys(m)) {
+		fmt.Fprintf(&b, "%s=%s\n", key, strings.ReplaceAll(m[key], "\n", " "))
+	}
+	if b.Len() > maxMessage {
+		return nil, fmt.Errorf("encode message: %d bytes, limit is %d", b.Len(), maxMessage)
+	}
+	return []byte(b.String()), nil
+}
+
+// Parse reads a message. Lines that are no KEY=VALUE are errors, keys that nobody knows are not.
+func Parse(b []byte) (Message, error) {
+	m := Message{}
+	for line := range strings.Lines(string(b)) {
+		key, value, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
+		if !ok || key == "" {
+			return nil, fmt.Errorf("read message: %.40q is no KEY=VALUE", line)
+		}
+		m[key] = value
+	}
+	return m, nil
+}
+
+// ValidName says whether a descriptor can be kept by that name, here and in a service manager's store.
+func ValidName(name string) error {
+	bad := func(r rune) bool { return r <= ' ' || r >= 0x7f || r == ':' }
+	if name == "" || len(name) > maxName || strings.ContainsFunc(name, bad) {
+		return fmt.Errorf("name descriptor: %.40q: not 1 to %d printable ASCII characters without colon", name, maxName)
+	}
+	return nil
+}
+
+// Conn is one end of the conversation. Its methods may be called concurrently.
+type Conn struct {
+	c *net.UnixConn
+
+	mu   sync.Mutex
+	kept map[string]*os.File // copies of what was given to Keep or received, see All
+}
+
+// Pair makes a conversation; the peer's end is for a child process.
+func Pair() (c *Conn, peer *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make socket pair: %w", err)
+	}
+	peer = os.NewFile(uintptr(fds[1]), "keeper")
+	if c, err = Open(fds[0]); err != nil {
+		peer.Close()
+		return nil, nil, err
+	}
+	return c, peer, nil
+}
+
+// Open makes a Conn of an inherited descriptor, which is its own from now on, whatever it returns.
+func Open(fd int) (*Conn, error) {
+	f := os.NewFile(uintptr(fd), "keeper")
+	if f == nil {
+		return nil, errors.New("open keeper: no descriptor")
+	}
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, fmt.Errorf("open keeper: %w", err)
+	}
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		c.Close()
+		return nil, errors.New("open keeper: not a unix socket")
+	}
+	return &Conn{c: u, kept: map[string]*os.File{}}, nil
+}
+
+// Send sends a message with a descriptor, or with none if fd is negative.
+func (c *Conn) Send(m Message, fd int) error {
+	b, err := m.Encode()
+	if err != nil {
+		return err
+	}
+	var rights []byte
+	if fd >= 0 {
+		rights = unix.UnixRights(fd)
+	}
+	c.c.SetWriteDeadline(time.Now().Add(sendTime)) // whoever does not read is wedged
+	if _, _, err := c.c.WriteMsgUnix(b, rights, nil); err != nil {
+		return fmt.Errorf("send message: %w", err)
+	}
+	return nil
+}
+
+// Receive gives the next message with its descriptor, -1 if it has none. io.EOF: the other end is gone.
+func (c *Conn) Receive() (m Message, fd int, err error) {
+	buf, rights := make([]byte, maxMessage+1), make([]byte, unix.CmsgSpace(4*4))
+	n, nr, _, _, err := c.c.ReadMsgUnix(buf, rights)
+	switch {
+	case errors.Is(err, unix.ECONNRESET):
+		return nil, -1, io.EOF
+	case err != nil:
+		return nil, -1, err
+	}
+	fds, err := parseRights(rights[:nr])
+	if err == nil && n == 0 && len(fds) == 0 {
+		return nil, -1, io.EOF // no message of ours is empty
+	}
+	if err == nil && (len(fds) > 1 || n > maxMessage) {
+		err = fmt.Errorf("read message: %d descriptors, %d bytes", len(fds), n)
+	}
+	if err == nil {
+		m, err = Parse(buf[:n])
+	}
+	if err != nil {
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+		return nil, -1, err
+	}
+	if len(fds) == 1 {
+		return m, fds[0], nil
+	}
+	return m, -1, nil
+}
+
+func parseRights(b []byte) (fds []int, err error) {
+	messages, err := unix.ParseSocketControlMessage(b)
+	if err != nil {
+		return nil, fmt.Errorf("read message: %w", err)
+	}
+	for i := range messages {
+		more, err := unix.ParseUnixRights(&messages[i])
+		if err != nil {
+			return fds, fmt.Errorf("read message: %w", err)
+		}
+		fds = append(fds, more...)
+	}
+	return fds, nil
+}
+
+// Close ends the conversation and closes the copies.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, f := range c.kept {
+		f.Close()
+	}
+	clear(c.kept)
+	return c.c.Close()
+}

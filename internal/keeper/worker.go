@@ -1,0 +1,160 @@
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// Start is what a worker is told when it shall serve.
+type Start struct {
+	Reason        string // why the worker before this one ended; "" for the first
+	Count         int    // workers that took over, this one included
+	Managed       bool   // a service manager has the descriptors too: without a supervisor the worker just ends
+	Supervisor    int    // process id
+	UpgradeFailed string // why the last upgrade was taken back
+}
+
+// Keep has a descriptor kept, in place of one with the same name. The caller's own stays the caller's.
+func (c *Conn) Keep(name string, f *os.File) error {
+	if err := ValidName(name); err != nil {
+		return err
+	}
+	dup, err := duplicate(name, f)
+	if err != nil {
+		return fmt.Errorf("keep %s: %w", name, err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.remember(name, dup)
+	if err := c.send(Message{Store: "1", Name: name}, dup); err != nil {
+		return fmt.Errorf("keep %s: %w", name, err)
+	}
+	return nil
+}
+
+// Drop has a descriptor forgotten; one that is not kept is no error.
+func (c *Conn) Drop(name string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.remember(name, nil)
+	if err := c.Send(Message{Remove: "1", Name: name}, -1); err != nil {
+		return fmt.Errorf("drop %s: %w", name, err)
+	}
+	return nil
+}
+
+// remember needs mu.
+func (c *Conn) remember(name string, f *os.File) {
+	if old := c.kept[name]; old != nil {
+		old.Close()
+	}
+	delete(c.kept, name)
+	if f != nil {
+		c.kept[name] = f
+	}
+}
+
+// send is Send of a file, whose flags Fd would change.
+func (c *Conn) send(m Message, f *os.File) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var sendErr error
+	if err := raw.Control(func(fd uintptr) { sendErr = c.Send(m, int(fd)) }); err != nil {
+		return err
+	}
+	return sendErr
+}
+
+// duplicate leaves the flags of f as they are.
+func duplicate(name string, f *os.File) (*os.File, error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	dup, dupErr := -1, error(nil)
+	if err := raw.Control(func(fd uintptr) { dup, dupErr = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 3) }); err != nil {
+		return nil, err
+	}
+	if dupErr != nil {
+		return nil, dupErr
+	}
+	return os.NewFile(uintptr(dup), name), nil
+}
+
+// AwaitStart says that the worker waits and returns when it shall serve, with everything that is kept. io.EOF: nobody
+// needs it.
+func (c *Conn) AwaitStart(version string) (Start, []Kept, error) {
+	if err := c.Send(Message{Waiting: "1", Version: version}, -1); err != nil {
+		return Start{}, nil, err
+	}
+	var kept []Kept
+	for {
+		m, fd, err := c.Receive()
+		if err != nil {
+			return Start{}, nil, err
+		}
+		if m[Begin] != "" {
+			return startOf(m), kept, nil
+		}
+		if fd < 0 {
+			continue
+		}
+		name := m[Name]
+		f := os.NewFile(uintptr(fd), name)
+		dup, err := duplicate(name, f)
+		if err != nil {
+			return Start{}, nil, fmt.Errorf("receive %s: %w", name, err)
+		}
+		c.mu.Lock()
+		c.remember(name, dup)
+		c.mu.Unlock()
+		kept = append(kept, Kept{name, f})
+	}
+}
+
+// Message is how a Start is told.
+func (s Start) Message() Message {
+	m := Message{Begin: "1", Reason: s.Reason, Count: strconv.Itoa(s.Count), Supervisor: strconv.Itoa(s.Supervisor)}
+	if s.Managed {
+		m[Managed] = "1"
+	}
+	if s.UpgradeFailed != "" {
+		m[UpgradeFailed] = s.UpgradeFailed
+	}
+	return m
+}
+
+func startOf(m Message) Start {
+	count, _ := strconv.Atoi(m[Count]) // of our own making
+	supervisor, _ := strconv.Atoi(m[Supervisor])
+	return Start{Reason: m[Reason], Count: count, Managed: m[Managed] != "", Supervisor: supervisor, UpgradeFailed: m[UpgradeFailed]}
+}
+
+// Tell sends a message of one line, such as Ready.
+func (c *Conn) Tell(key, value string) error { return c.Send(Message{key: value}, -1) }
+
+// HandOver gives everything that is kept to the other end of another conversation and waits until that has it.
+func (c *Conn) HandOver(to *Conn, s Start) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name, f := range c.kept {
+		if err := to.send(Message{Store: "1", Name: name}, f); err != nil {
+			return fmt.Errorf("hand over %s: %w", name, err)
+		}
+	}
+	if err := to.Send(s.Message(), -1); err != nil {
+		return fmt.Errorf("hand over: %w", err)
+	}
+	m, _, err := to.Receive()
+	if errors.Is(err, io.EOF) || err == nil && m[Adopted] == "" {
+		return errors.New("hand over: not taken")
+	}
+	return err
+}
