@@ -11,7 +11,6 @@ import (
 func isFile(mode uint32) bool { return mode&syscall.S_IFMT == syscall.S_IFREG }
 
 func (f *writable) GetAttr(cancel <-chan struct{}, in *raw.GetAttrIn, out *raw.AttrOut) raw.Status {
-	f.ops.add(opGetAttr)
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
 	a, err := f.attr(w, in)
@@ -38,7 +37,6 @@ func (f *writable) attr(w *waiter, in *raw.GetAttrIn) (worktree.Attr, error) {
 // SetAttr changes what it is asked to. The kernel says times itself: with a writeback cache it is who knows when a
 // file was last written (fs/fuse/dir.c, fuse_flush_times).
 func (f *writable) SetAttr(cancel <-chan struct{}, in *raw.SetAttrIn, out *raw.AttrOut) raw.Status {
-	f.ops.add(opSetAttr)
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
 	n, c := worktree.Node(in.NodeId), change(in)

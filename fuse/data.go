@@ -12,7 +12,6 @@ import (
 func (f *writable) Read(cancel <-chan struct{}, in *raw.ReadIn, buf []byte) (raw.ReadResult, raw.Status) {
 	n := worktree.Node(in.NodeId)
 	if f.resized.wrong(n) {
-		f.ops.add(opRead)
 		return nil, raw.EIO // the cause was logged when it was found
 	}
 	result, err := f.read(cancel, in, buf)
@@ -24,7 +23,6 @@ func (f *writable) Read(cancel <-chan struct{}, in *raw.ReadIn, buf []byte) (raw
 
 // Write has most often no caller: the kernel writes back what it has cached. With a bit to drop it has one, who waits.
 func (f *writable) Write(cancel <-chan struct{}, in *raw.WriteIn, data []byte) (uint32, raw.Status) {
-	f.ops.add(opWrite)
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
 	n, err := f.tree.Write(w, worktree.Node(in.NodeId), data, int64(in.Offset), in.WriteFlags&raw.WRITE_KILL_SUIDGID != 0)
@@ -37,7 +35,6 @@ func (f *writable) Write(cancel <-chan struct{}, in *raw.WriteIn, data []byte) (
 // Flush is asked once. What close(2) has to do the kernel does without it: it writes back and reports what failed
 // (fs/fuse/file.c, fuse_flush).
 func (f *writable) Flush(<-chan struct{}, *raw.FlushIn) raw.Status {
-	f.ops.add(opFlush)
 	return raw.ENOSYS
 }
 
@@ -46,14 +43,12 @@ const fsyncDataOnly = 1
 
 // Fsync comes when the kernel has written back all pages and times.
 func (f *writable) Fsync(cancel <-chan struct{}, in *raw.FsyncIn) raw.Status {
-	f.ops.add(opFsync)
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
 	return f.fail(opFsync, &in.InHeader, f.tree.Fsync(w, worktree.Node(in.NodeId), in.FsyncFlags&fsyncDataOnly != 0))
 }
 
 func (f *writable) FsyncDir(cancel <-chan struct{}, in *raw.FsyncIn) raw.Status {
-	f.ops.add(opFsyncDir)
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
 	return f.fail(opFsyncDir, &in.InHeader, f.tree.FsyncDir(w, worktree.Node(in.NodeId)))
@@ -70,7 +65,6 @@ func (f *writable) toldSize(w *waiter, n worktree.Node) error {
 }
 
 func (f *writable) Fallocate(cancel <-chan struct{}, in *raw.FallocateIn) raw.Status {
-	f.ops.add(opFallocate)
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
 	n := worktree.Node(in.NodeId)
@@ -83,7 +77,6 @@ func (f *writable) Fallocate(cancel <-chan struct{}, in *raw.FallocateIn) raw.St
 
 // CopyFileRange comes when the kernel has written back both ranges (fs/fuse/file.c, __fuse_copy_file_range).
 func (f *writable) CopyFileRange(cancel <-chan struct{}, in *raw.CopyFileRangeIn) (uint32, raw.Status) {
-	f.ops.add(opCopyFileRange)
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
 	from, to := worktree.Node(in.NodeId), worktree.Node(in.NodeIdOut)
@@ -103,7 +96,6 @@ const maxCopy = 1 << 30 // bytes that one COPY_FILE_RANGE copies
 // has cached may fill what we take for a hole. To invalidate the pages writes them back first
 // (fuse_reverse_inval_inode, fuse_launder_folio); those WRITEs are answered while this waits.
 func (f *writable) Lseek(cancel <-chan struct{}, in *raw.LseekIn, out *raw.LseekOut) raw.Status {
-	f.ops.add(opLseek)
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
 	n := worktree.Node(in.NodeId)

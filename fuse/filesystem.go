@@ -27,6 +27,7 @@ type fileSystem struct {
 	git    gitGate
 	log    *zap.Logger
 	ops    counters
+	tracer tracer
 
 	server *raw.Server   // set by Init, before the first request
 	kernel uint64        // what the kernel can do: CAP_ bits, set by Init
@@ -41,7 +42,8 @@ func newFileSystem(t *worktree.Tree, o Options) *fileSystem {
 	}))
 	f := &fileSystem{tree: t, statFS: o.StatFS, log: sampled, gone: make(chan struct{})}
 	f.git.await = o.Await
-	f.readOnly = readOnly{raw.NewDefaultRawFileSystem(), &f.ops}
+	f.readOnly = readOnly{raw.NewDefaultRawFileSystem()}
+	f.tracer.tree = t
 	return f
 }
 
@@ -59,12 +61,10 @@ func (f *fileSystem) OnUnmount() { f.leaving() }
 // Open is asked once: ENOSYS means that every open succeeds without asking. A kernel that does not know that
 // would take it for a failure.
 func (f *fileSystem) Open(_ <-chan struct{}, _ *raw.OpenIn, out *raw.OpenOut) raw.Status {
-	f.ops.add(opOpen)
 	return f.stateless(raw.CAP_NO_OPEN_SUPPORT, out, raw.FOPEN_KEEP_CACHE)
 }
 
 func (f *fileSystem) OpenDir(_ <-chan struct{}, _ *raw.OpenIn, out *raw.OpenOut) raw.Status {
-	f.ops.add(opOpenDir)
 	return f.stateless(raw.CAP_NO_OPENDIR_SUPPORT, out, raw.FOPEN_KEEP_CACHE|raw.FOPEN_CACHE_DIR)
 }
 
@@ -77,7 +77,6 @@ func (f *fileSystem) stateless(capability uint64, out *raw.OpenOut, flags uint32
 }
 
 func (f *fileSystem) StatFs(_ <-chan struct{}, _ *raw.InHeader, out *raw.StatfsOut) raw.Status {
-	f.ops.add(opStatFs)
 	var st unix.Statfs_t
 	if f.statFS != "" {
 		if err := unix.Statfs(f.statFS, &st); err != nil {

@@ -10,6 +10,9 @@ import (
 	"time"
 
 	raw "github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/artifactfs/artifactfs/internal/metrics"
+	"github.com/artifactfs/artifactfs/worktree"
 )
 
 // waiter is the context of one request. It is done when the process that made the request is told to stop, and
@@ -20,9 +23,14 @@ import (
 // programs with timers (git's progress, profilers, Go's scheduler) take it for an I/O error. So an interrupt
 // counts only once a signal is pending that means to stop.
 type waiter struct {
-	cancel <-chan struct{}
-	gone   <-chan struct{}
-	pid    uint32
+	cancel  <-chan struct{}
+	gone    <-chan struct{}
+	pid     uint32
+	request worktree.Request
+
+	ops    *counters
+	cost   metrics.Cost
+	traced *metrics.Cost // where those who listen find the cost; nil without any
 
 	mu   sync.Mutex
 	done chan struct{} // made when somebody first waits
@@ -36,12 +44,19 @@ type waiter struct {
 const recheck = 50 * time.Millisecond
 
 func (f *fileSystem) wait(cancel <-chan struct{}, h *raw.InHeader) *waiter {
-	return &waiter{cancel: cancel, gone: f.gone, pid: h.Pid}
+	request := worktree.Request{ID: h.Unique &^ resent, Again: h.Unique&resent != 0}
+	return &waiter{cancel: cancel, gone: f.gone, pid: h.Pid, request: request, ops: &f.ops, traced: f.tracer.cost(h)}
 }
 
 // finish ends the watching. It must be called before the request is answered, because go-fuse uses the cancel
 // channel again for the next one.
 func (w *waiter) finish() {
+	if source, blobs, bytes := w.cost.Total(); source != 0 {
+		w.ops.fetched.Add(1)
+		if w.traced != nil {
+			w.traced.Add(source, blobs, bytes)
+		}
+	}
 	w.mu.Lock()
 	watched := w.done != nil
 	w.mu.Unlock()
@@ -53,7 +68,15 @@ func (w *waiter) finish() {
 
 func (w *waiter) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-func (w *waiter) Value(any) any { return nil }
+func (w *waiter) Value(key any) any {
+	switch key.(type) {
+	case worktree.RequestKey:
+		return &w.request
+	case metrics.CostKey:
+		return &w.cost
+	}
+	return nil
+}
 
 func (w *waiter) Err() error {
 	w.mu.Lock()

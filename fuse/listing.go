@@ -10,14 +10,12 @@ import (
 )
 
 func (f *fileSystem) ReadDir(cancel <-chan struct{}, in *raw.ReadIn, out *raw.DirEntryList) raw.Status {
-	f.ops.add(opReadDir)
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
 	return f.fail(opReadDir, &in.InHeader, f.list(w, in, func(e raw.DirEntry, _ bool) bool { return out.AddDirEntry(e) }))
 }
 
 func (f *fileSystem) ReadDirPlus(cancel <-chan struct{}, in *raw.ReadIn, out *raw.DirEntryList) raw.Status {
-	f.ops.add(opReadDirPlus)
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
 	return f.listPlus(w, in, out, fillEntry)

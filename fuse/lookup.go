@@ -12,7 +12,6 @@ import (
 
 // Lookup waits for the size: on a read-only mount nobody needs the directory alone meanwhile.
 func (f *fileSystem) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, out *raw.EntryOut) raw.Status {
-	f.ops.add(opLookup)
 	w := f.wait(cancel, h)
 	defer w.finish()
 	keep, err := f.git.pass(w, worktree.Node(h.NodeId), name)
@@ -52,7 +51,6 @@ func (f *fileSystem) absent(h *raw.InHeader, err error, out *raw.EntryOut, keep 
 }
 
 func (f *fileSystem) GetAttr(cancel <-chan struct{}, in *raw.GetAttrIn, out *raw.AttrOut) raw.Status {
-	f.ops.add(opGetAttr)
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
 	a, err := f.tree.Attr(w, worktree.Node(in.NodeId))
@@ -65,7 +63,6 @@ func (f *fileSystem) GetAttr(cancel <-chan struct{}, in *raw.GetAttrIn, out *raw
 }
 
 func (f *fileSystem) Readlink(cancel <-chan struct{}, h *raw.InHeader) ([]byte, raw.Status) {
-	f.ops.add(opReadlink)
 	w := f.wait(cancel, h)
 	defer w.finish()
 	target, err := f.tree.Readlink(w, worktree.Node(h.NodeId))

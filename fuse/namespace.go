@@ -11,7 +11,6 @@ import (
 
 // Lookup waits for the directory's tree only (see sizes).
 func (f *writable) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, out *raw.EntryOut) raw.Status {
-	f.ops.add(opLookup)
 	w := f.wait(cancel, h)
 	defer w.finish()
 	keep, err := f.git.pass(w, worktree.Node(h.NodeId), name)
@@ -34,7 +33,6 @@ func (f *writable) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, 
 }
 
 func (f *writable) ReadDirPlus(cancel <-chan struct{}, in *raw.ReadIn, out *raw.DirEntryList) raw.Status {
-	f.ops.add(opReadDirPlus)
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
 	return f.listPlus(w, in, out, func(entry *raw.EntryOut, a worktree.Attr) {
@@ -49,7 +47,6 @@ func (f *writable) ReadDirPlus(cancel <-chan struct{}, in *raw.ReadIn, out *raw.
 // (fs/fuse/dir.c, fuse_atomic_open); that the file is new it knows all the same, so a mode that forbids writing does
 // not keep its maker from writing it.
 func (f *writable) Create(<-chan struct{}, *raw.CreateIn, string, *raw.CreateOut) raw.Status {
-	f.ops.add(opCreate)
 	return raw.ENOSYS
 }
 
@@ -83,7 +80,6 @@ func (f *writable) Link(cancel <-chan struct{}, in *raw.LinkIn, name string, out
 
 // make answers what gives a name to a node.
 func (f *writable) make(op op, cancel <-chan struct{}, h *raw.InHeader, name string, out *raw.EntryOut, do func(*waiter, worktree.Cred) (worktree.Attr, error)) raw.Status {
-	f.ops.add(op)
 	if len(name) > object.MaxNameLen {
 		return raw.Status(syscall.ENAMETOOLONG)
 	}
@@ -102,7 +98,6 @@ func cred(h *raw.InHeader) worktree.Cred { return worktree.Cred{UID: h.Uid, GID:
 // Tmpfile makes and opens a file without a name. This is the one open that the kernel asks for; the flags are those
 // of an open that it does not ask for (fs/fuse/file.c, fuse_file_open).
 func (f *writable) Tmpfile(cancel <-chan struct{}, in *raw.CreateIn, out *raw.CreateOut) raw.Status {
-	f.ops.add(opTmpfile)
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
 	a, err := f.tree.Tmpfile(w, worktree.Node(in.NodeId), in.Mode, cred(&in.InHeader))
@@ -115,24 +110,21 @@ func (f *writable) Tmpfile(cancel <-chan struct{}, in *raw.CreateIn, out *raw.Cr
 }
 
 // Release has nothing to do: files live until the kernel forgets them.
-func (f *writable) Release(<-chan struct{}, *raw.ReleaseIn) { f.ops.add(opRelease) }
+func (f *writable) Release(<-chan struct{}, *raw.ReleaseIn) {}
 
 func (f *writable) Unlink(cancel <-chan struct{}, h *raw.InHeader, name string) raw.Status {
-	f.ops.add(opUnlink)
 	w := f.wait(cancel, h)
 	defer w.finish()
 	return f.fail(opUnlink, h, f.tree.Unlink(w, worktree.Node(h.NodeId), name))
 }
 
 func (f *writable) Rmdir(cancel <-chan struct{}, h *raw.InHeader, name string) raw.Status {
-	f.ops.add(opRmdir)
 	w := f.wait(cancel, h)
 	defer w.finish()
 	return f.fail(opRmdir, h, f.tree.Rmdir(w, worktree.Node(h.NodeId), name))
 }
 
 func (f *writable) Rename(cancel <-chan struct{}, in *raw.RenameIn, name, newName string) raw.Status {
-	f.ops.add(opRename)
 	if len(newName) > object.MaxNameLen {
 		return raw.Status(syscall.ENAMETOOLONG)
 	}

@@ -1,6 +1,10 @@
 package fuse
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/artifactfs/artifactfs/internal/metrics"
+)
 
 // op is a kind of request.
 type op int
@@ -61,16 +65,30 @@ func (o op) ofData() bool {
 	return false
 }
 
-// counters counts requests by kind.
-type counters [ops]atomic.Uint64
+// Latencies measures how long requests of each kind took, of any number of mounts. The zero value is ready.
+type Latencies [ops]metrics.Histogram
 
-func (c *counters) add(o op) { c[o].Add(1) }
+// Each gives every kind of request that came, by the kernel's name for it.
+func (l *Latencies) Each(f func(op string, h *metrics.Histogram)) {
+	for o := range ops {
+		if l[o].Count() > 0 {
+			f(o.String(), &l[o])
+		}
+	}
+}
+
+// counters counts the requests of one mount.
+type counters struct {
+	byKind  [ops]atomic.Uint64
+	pending atomic.Int64  // not answered yet
+	fetched atomic.Uint64 // that needed something from the remote
+}
 
 // snapshot gives what was counted; kinds that never came are left out.
 func (c *counters) snapshot() map[string]uint64 {
 	m := make(map[string]uint64)
 	for o := range ops {
-		if n := c[o].Load(); n > 0 {
+		if n := c.byKind[o].Load(); n > 0 {
 			m[o.String()] = n
 		}
 	}

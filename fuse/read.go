@@ -22,7 +22,6 @@ func (f *fileSystem) Read(cancel <-chan struct{}, in *raw.ReadIn, buf []byte) (r
 }
 
 func (f *fileSystem) read(cancel <-chan struct{}, in *raw.ReadIn, buf []byte) (raw.ReadResult, error) {
-	f.ops.add(opRead)
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
 	n, err := f.tree.Read(w, worktree.Node(in.NodeId), buf, int64(in.Offset))

@@ -11,90 +11,78 @@ import (
 // remounted writable.
 type readOnly struct {
 	raw.RawFileSystem
-	ops *counters
 }
 
-func (r *readOnly) refuse(o op) raw.Status {
-	r.ops.add(o)
+func (readOnly) SetAttr(<-chan struct{}, *raw.SetAttrIn, *raw.AttrOut) raw.Status {
 	return raw.EROFS
 }
 
-func (r *readOnly) SetAttr(<-chan struct{}, *raw.SetAttrIn, *raw.AttrOut) raw.Status {
-	return r.refuse(opSetAttr)
+func (readOnly) Mknod(<-chan struct{}, *raw.MknodIn, string, *raw.EntryOut) raw.Status {
+	return raw.EROFS
 }
 
-func (r *readOnly) Mknod(<-chan struct{}, *raw.MknodIn, string, *raw.EntryOut) raw.Status {
-	return r.refuse(opMknod)
+func (readOnly) Mkdir(<-chan struct{}, *raw.MkdirIn, string, *raw.EntryOut) raw.Status {
+	return raw.EROFS
 }
 
-func (r *readOnly) Mkdir(<-chan struct{}, *raw.MkdirIn, string, *raw.EntryOut) raw.Status {
-	return r.refuse(opMkdir)
+func (readOnly) Unlink(<-chan struct{}, *raw.InHeader, string) raw.Status {
+	return raw.EROFS
 }
 
-func (r *readOnly) Unlink(<-chan struct{}, *raw.InHeader, string) raw.Status {
-	return r.refuse(opUnlink)
+func (readOnly) Rmdir(<-chan struct{}, *raw.InHeader, string) raw.Status { return raw.EROFS }
+
+func (readOnly) Rename(<-chan struct{}, *raw.RenameIn, string, string) raw.Status {
+	return raw.EROFS
 }
 
-func (r *readOnly) Rmdir(<-chan struct{}, *raw.InHeader, string) raw.Status { return r.refuse(opRmdir) }
-
-func (r *readOnly) Rename(<-chan struct{}, *raw.RenameIn, string, string) raw.Status {
-	return r.refuse(opRename)
+func (readOnly) Link(<-chan struct{}, *raw.LinkIn, string, *raw.EntryOut) raw.Status {
+	return raw.EROFS
 }
 
-func (r *readOnly) Link(<-chan struct{}, *raw.LinkIn, string, *raw.EntryOut) raw.Status {
-	return r.refuse(opLink)
+func (readOnly) Symlink(<-chan struct{}, *raw.InHeader, string, string, *raw.EntryOut) raw.Status {
+	return raw.EROFS
 }
 
-func (r *readOnly) Symlink(<-chan struct{}, *raw.InHeader, string, string, *raw.EntryOut) raw.Status {
-	return r.refuse(opSymlink)
+func (readOnly) Create(<-chan struct{}, *raw.CreateIn, string, *raw.CreateOut) raw.Status {
+	return raw.EROFS
 }
 
-func (r *readOnly) Create(<-chan struct{}, *raw.CreateIn, string, *raw.CreateOut) raw.Status {
-	return r.refuse(opCreate)
+func (readOnly) Tmpfile(<-chan struct{}, *raw.CreateIn, *raw.CreateOut) raw.Status {
+	return raw.EROFS
 }
 
-func (r *readOnly) Tmpfile(<-chan struct{}, *raw.CreateIn, *raw.CreateOut) raw.Status {
-	return r.refuse(opTmpfile)
+func (readOnly) Write(<-chan struct{}, *raw.WriteIn, []byte) (uint32, raw.Status) {
+	return 0, raw.EROFS
 }
 
-func (r *readOnly) Write(<-chan struct{}, *raw.WriteIn, []byte) (uint32, raw.Status) {
-	return 0, r.refuse(opWrite)
+func (readOnly) Fallocate(<-chan struct{}, *raw.FallocateIn) raw.Status {
+	return raw.EROFS
 }
 
-func (r *readOnly) Fallocate(<-chan struct{}, *raw.FallocateIn) raw.Status {
-	return r.refuse(opFallocate)
+func (readOnly) CopyFileRange(<-chan struct{}, *raw.CopyFileRangeIn) (uint32, raw.Status) {
+	return 0, raw.EROFS
 }
 
-func (r *readOnly) CopyFileRange(<-chan struct{}, *raw.CopyFileRangeIn) (uint32, raw.Status) {
-	return 0, r.refuse(opCopyFileRange)
-}
-
-func (r *readOnly) Access(<-chan struct{}, *raw.AccessIn) raw.Status {
-	r.ops.add(opAccess)
+func (readOnly) Access(<-chan struct{}, *raw.AccessIn) raw.Status {
 	return raw.ENOSYS
 }
 
-func (r *readOnly) Flush(<-chan struct{}, *raw.FlushIn) raw.Status {
-	r.ops.add(opFlush)
+func (readOnly) Flush(<-chan struct{}, *raw.FlushIn) raw.Status {
 	return raw.ENOSYS
 }
 
-func (r *readOnly) Fsync(<-chan struct{}, *raw.FsyncIn) raw.Status {
-	r.ops.add(opFsync)
+func (readOnly) Fsync(<-chan struct{}, *raw.FsyncIn) raw.Status {
 	return raw.ENOSYS
 }
 
-func (r *readOnly) FsyncDir(<-chan struct{}, *raw.FsyncIn) raw.Status {
-	r.ops.add(opFsyncDir)
+func (readOnly) FsyncDir(<-chan struct{}, *raw.FsyncIn) raw.Status {
 	return raw.ENOSYS
 }
 
-func (r *readOnly) Lseek(<-chan struct{}, *raw.LseekIn, *raw.LseekOut) raw.Status {
-	r.ops.add(opLseek)
+func (readOnly) Lseek(<-chan struct{}, *raw.LseekIn, *raw.LseekOut) raw.Status {
 	return raw.ENOSYS
 }
 
-func (r *readOnly) Ioctl(<-chan struct{}, *raw.IoctlIn, []byte, *raw.IoctlOut, []byte) raw.Status {
-	r.ops.add(opIoctl)
+func (readOnly) Ioctl(<-chan struct{}, *raw.IoctlIn, []byte, *raw.IoctlOut, []byte) raw.Status {
 	return raw.Status(syscall.ENOTTY) // ENOSYS would be the answer to a program that asks whether it has a terminal
 }

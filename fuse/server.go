@@ -53,6 +53,8 @@ type Options struct {
 	StatFS     string      // a path whose file system's space statfs tells; "" tells none
 	Log        *zap.Logger // nil: no log
 
+	Latencies *Latencies // where it is measured how long requests take; nil: nowhere that others see
+
 	// Redirect, if not nil, is asked with the path of every directory that somebody makes, relative to the mount's
 	// root. If it says ok, the directory is made, and bind is called to mount something over it, on a thread of its
 	// own, which alone can reach the directory until bind returns. If bind fails the directory is an ordinary one.
@@ -106,6 +108,10 @@ func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) 
 		w := &writable{fileSystem: s.fs, redirects: redirects{hook: o.Redirect, dir: dir, log: o.Log}}
 		requests, s.redirects = w, &w.redirects
 	}
+	if o.Latencies == nil {
+		o.Latencies = new(Latencies)
+	}
+	requests = &observed{RawFileSystem: requests, ops: &s.fs.ops, latencies: o.Latencies, tracer: &s.fs.tracer}
 	first := len(d.answer) == 0
 	var err error
 	if s.raw, err = d.begin(requests, mountOptions(o, s.fs)); err != nil {
@@ -192,3 +198,7 @@ func (s *Server) Wait() { <-s.ended }
 
 // Stats gives the number of requests of each kind since the mount, by the kernel's name for it.
 func (s *Server) Stats() map[string]uint64 { return s.fs.ops.snapshot() }
+
+// Pending is how many requests are not answered yet; Fetched how many needed something that was not on this host.
+func (s *Server) Pending() int64  { return s.fs.ops.pending.Load() }
+func (s *Server) Fetched() uint64 { return s.fs.ops.fetched.Load() }

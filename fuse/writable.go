@@ -61,7 +61,6 @@ func (f *writable) fillAttr(out *raw.AttrOut, a worktree.Attr) {
 }
 
 func (f *writable) Forget(node, lookups uint64) {
-	f.ops.add(opForget)
 	f.tree.Forget(worktree.Node(node), lookups)
 }
 

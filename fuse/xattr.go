@@ -16,7 +16,6 @@ const capability = "security.capability"
 // for its attributes (fs/fuse/inode.c, fuse_change_attributes_common clears S_NOSEC). With a writeback cache that is all
 // that tells us of the write before the file is closed.
 func (f *writable) GetXAttr(_ <-chan struct{}, h *raw.InHeader, name string, dest []byte) (uint32, raw.Status) {
-	f.ops.add(opGetXattr)
 	n := worktree.Node(h.NodeId)
 	// Where a write is on record already it does not matter, and the file is most often one that was just made.
 	if name == capability && len(dest) == 0 && (f.tree.OnRecord(n) || !asksForAttribute(h.Pid)) {
@@ -30,7 +29,6 @@ func (f *writable) GetXAttr(_ <-chan struct{}, h *raw.InHeader, name string, des
 }
 
 func (f *writable) ListXAttr(_ <-chan struct{}, h *raw.InHeader, dest []byte) (uint32, raw.Status) {
-	f.ops.add(opListXattr)
 	names, err := f.tree.ListXattr(worktree.Node(h.NodeId))
 	if err != nil {
 		return 0, f.fail(opListXattr, h, err)
@@ -53,14 +51,12 @@ func give(dest []byte, value string) (uint32, raw.Status) {
 }
 
 func (f *writable) SetXAttr(cancel <-chan struct{}, in *raw.SetXAttrIn, name string, value []byte) raw.Status {
-	f.ops.add(opSetXattr)
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
 	return f.fail(opSetXattr, &in.InHeader, f.tree.SetXattr(w, worktree.Node(in.NodeId), name, value, int(in.Flags)))
 }
 
 func (f *writable) RemoveXAttr(cancel <-chan struct{}, h *raw.InHeader, name string) raw.Status {
-	f.ops.add(opRemoveXattr)
 	w := f.wait(cancel, h)
 	defer w.finish()
 	return f.fail(opRemoveXattr, h, f.tree.RemoveXattr(w, worktree.Node(h.NodeId), name))

@@ -1,0 +1,141 @@
+package fuse
+
+import (
+	"bytes"
+	"os"
+	"path"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	raw "github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/artifactfs/artifactfs/internal/metrics"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// Event is one answered request, as those see it who listen.
+type Event struct {
+	Time    time.Time // when the request came
+	Took    time.Duration
+	Op      string // the kernel's name of the request
+	PID     int    // of the process that made it; 0: the kernel did, writing back
+	Command string // its name; "" if it has gone meanwhile
+	Path    string // relative to the mount's root; "" is the root itself
+	To      string // new path of a rename
+	Offset  int64  // of what was read or written, in bytes
+	Size    int64  // of what was read or written, in bytes
+	Status  raw.Status
+
+	Source       metrics.Source // what was not at hand
+	Blobs, Bytes int64          // that were asked for and came with it
+}
+
+// event is one that is being made. What begin and the request's own goroutine write, end reads.
+type event struct {
+	Event
+	unique    uint64
+	node, tid uint64
+	name      string
+	toDir     uint64
+	toName    string
+	cost      metrics.Cost
+}
+
+// tracer tells listeners of requests. While there is none a request pays for one atomic load.
+type tracer struct {
+	tree     *worktree.Tree
+	listened atomic.Bool
+	open     sync.Map // unique id of a request -> *event
+
+	mu        sync.RWMutex
+	listeners map[*func(Event)]struct{}
+}
+
+// Trace has listen called with each request that begins from now on, when it is about to be answered, until stop is
+// called. It is called from many goroutines, and whoever made the request waits meanwhile.
+func (s *Server) Trace(listen func(Event)) (stop func()) {
+	t := &s.fs.tracer
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.listeners == nil {
+		t.listeners = map[*func(Event)]struct{}{}
+	}
+	t.listeners[&listen] = struct{}{}
+	t.listened.Store(true)
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		delete(t.listeners, &listen)
+		t.listened.Store(len(t.listeners) > 0)
+	}
+}
+
+func (t *tracer) begin(op op, h *raw.InHeader, start time.Time) *event {
+	e := &event{Event: Event{Time: start, Op: op.String()}, unique: h.Unique, node: h.NodeId, tid: uint64(h.Pid)}
+	t.open.Store(h.Unique, e)
+	return e
+}
+
+// cost is where what a request needs is noted; nil: nobody listens to it.
+func (t *tracer) cost(h *raw.InHeader) *metrics.Cost {
+	if !t.listened.Load() {
+		return nil
+	}
+	if e, ok := t.open.Load(h.Unique); ok {
+		return &e.(*event).cost
+	}
+	return nil
+}
+
+// end tells of a request. Its process still waits for the answer, so /proc knows it.
+func (t *tracer) end(e *event, took time.Duration, status raw.Status) {
+	t.open.Delete(e.unique)
+	e.Took, e.Status = took, status
+	e.Source, e.Blobs, e.Bytes = e.cost.Total()
+	e.Path = t.path(e.node, e.name)
+	if e.toName != "" {
+		e.To = t.path(e.toDir, e.toName)
+	}
+	if e.tid != 0 {
+		e.PID, e.Command = process(e.tid)
+	}
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	for listen := range t.listeners {
+		(*listen)(e.Event)
+	}
+}
+
+// path gives a node's path, or that of a name in it. What has no name any more is told by its number.
+func (t *tracer) path(node uint64, name string) string {
+	at, err := t.tree.Path(worktree.Node(node))
+	if err != nil {
+		at = "(inode " + strconv.FormatUint(node, 10) + ")"
+	}
+	return path.Join(at, name)
+}
+
+// process finds the process of a thread and its name (proc(5), status). The command line is nobody's business: it may
+// hold a secret.
+func process(tid uint64) (pid int, command string) {
+	status, err := os.ReadFile("/proc/" + strconv.FormatUint(tid, 10) + "/status")
+	if err != nil {
+		return int(tid), ""
+	}
+	pid = int(tid)
+	for line := range bytes.Lines(status) {
+		key, value, _ := bytes.Cut(line, []byte(":"))
+		switch string(key) {
+		case "Name":
+			command = string(bytes.TrimSpace(value))
+		case "Tgid":
+			if n, err := strconv.Atoi(string(bytes.TrimSpace(value))); err == nil {
+				pid = n
+			}
+			return pid, command
+		}
+	}
+	return pid, command
+}
