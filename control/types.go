@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -34,6 +35,14 @@ const (
 	WaitAll  Wait = "all"  // and what prefetch names is hydrated
 )
 
+// GitDir says where a mount's git directory is to be seen.
+type GitDir string
+
+const (
+	GitDirOutside GitDir = "outside" // below the state directory; .git is a file that names it
+	GitDirInside  GitDir = "inside"  // .git is the directory, and all that it needs lies in it
+)
+
 // MountRequest asks for a working tree at a directory.
 type MountRequest struct {
 	Remote string `json:"remote"` // any git URL or absolute path; may carry a secret, so it is never printed or logged
@@ -52,6 +61,8 @@ type MountRequest struct {
 
 	Submodules bool `json:"submodules"` // mount submodules at their paths, and theirs
 
+	GitDir GitDir `json:"git_dir,omitempty"` // "" is GitDirOutside
+
 	History        History  `json:"history"`
 	Prefetch       Prefetch `json:"prefetch"`
 	PrefetchBudget int64    `json:"prefetch_budget"` // bytes that PrefetchAuto may bring; 0: the daemon's default
@@ -66,6 +77,10 @@ type MountRequest struct {
 	Timeout   time.Duration `json:"timeout_ns"` // longest wait for the remote, of this mount and of a read later; 0: the daemon's default
 
 	Token Secret `json:"-"` // crosses the socket beside the request, see wireMount
+
+	// Device is an opened /dev/fuse with which somebody who may has mounted at Dir already; nil: the daemon mounts. It
+	// cannot cross the socket.
+	Device *os.File `json:"-"`
 }
 
 // Secret is a string that shows itself to nobody who prints, marshals or logs it.
@@ -102,6 +117,9 @@ type Timings struct {
 type UnmountRequest struct {
 	Dir     string `json:"dir"`     // absolute
 	Discard bool   `json:"discard"` // throw away what was changed
+
+	// Detach takes a mount that is in use out of the directory tree. What its users do with it from then on fails.
+	Detach bool `json:"detach,omitempty"`
 }
 
 // UnmountReply is what `unmount --json` prints for each directory.
@@ -274,6 +292,8 @@ func (r MountRequest) validate() error {
 		return badRequest("no remote given")
 	case !filepath.IsAbs(r.Dir):
 		return badRequest("directory %q is not absolute", r.Dir)
+	case r.GitDir != "" && r.GitDir != GitDirOutside && r.GitDir != GitDirInside:
+		return badRequest("unknown place %q of the git directory", r.GitDir)
 	case r.History != HistoryBackground && r.History != HistoryFull && r.History != HistoryNone:
 		return badRequest("unknown history %q", r.History)
 	case r.Prefetch != PrefetchAuto && r.Prefetch != PrefetchAll && r.Prefetch != PrefetchNone:
