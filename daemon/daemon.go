@@ -25,6 +25,7 @@ import (
 	"github.com/artifactfs/artifactfs/cache"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/internal/keeper"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
@@ -44,6 +45,11 @@ const (
 type Config struct {
 	State string // directory, see DESIGN: stores/, mounts/, blobs/
 	Log   *zap.Logger
+
+	Keeper    Keeper        // nil: mounts end with this process
+	Kept      []keeper.Kept // what a process before this one has kept
+	Reason    string        // why that one ended; "": there was none
+	Takeovers int           // how many there were before
 }
 
 // Daemon implements control.Handler.

@@ -1,0 +1,174 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/gitdir"
+)
+
+// start brings the mount up to the point where its root directory is readable.
+func (m *mount) start(ctx context.Context, start time.Time, progress func(control.Progress)) (control.MountReply, error) {
+	var reply control.MountReply
+	var err error
+	if m.point, err = m.prepare(ctx); err != nil {
+		return reply, err
+	}
+	if m.store, m.release, err = m.daemon.store(m.request); err != nil {
+		return reply, err
+	}
+	m.before = m.store.Stats()
+	progress(control.Progress{Phase: "connect"})
+	if err = m.enter(ctx); err != nil {
+		return reply, err
+	}
+	m.local = m.store.Lend(filepath.Join(m.gitPath(), "objects"))
+	if err = m.acquire(ctx, progress); err != nil {
+		return reply, err
+	}
+	m.filters = m.newFilters()
+	m.view = m.store.View(m.snap, gitdir.CheckoutSettings(ctx, m.gitPath()), m.filters)
+	m.showAgain()
+	if err = m.open(); err != nil {
+		return reply, err
+	}
+	progress(control.Progress{Phase: "trees"})
+	rootReady := m.readRoot(ctx)
+	if err = m.redirect(ctx); err != nil {
+		return reply, err
+	}
+	if err = m.serve(); err != nil {
+		return reply, err
+	}
+	mounted := time.Since(start)
+	if m.writable() {
+		if err = syncRecord(m.home.dir); err != nil {
+			return reply, err
+		}
+		if os.Geteuid() == 0 {
+			m.redirects.bindExisting(ctx)
+		}
+	}
+	if err := <-rootReady; err != nil {
+		return reply, remoteFault(err)
+	}
+	if !m.goBehind() {
+		return reply, context.Canceled
+	}
+	return control.MountReply{
+		Session: m.session, Resumed: m.resumed, Changed: m.changed(),
+		ID: m.id, Dir: m.dir, Remote: m.store.URL(), Ref: shortRef(m.snap.Ref), Commit: m.snap.Commit.String(), Files: -1,
+		Timings: control.Timings{
+			Connect: m.snap.Connect.Milliseconds(), Tree: time.Since(start).Milliseconds(), Mounted: mounted.Milliseconds(),
+		},
+	}, nil
+}
+
+// redirect settles what is redirected before the kernel can make any of it.
+func (m *mount) redirect(ctx context.Context) error {
+	if !m.writable() {
+		return nil
+	}
+	before := len(m.record.Redirects) + len(m.record.Configured)
+	if err := m.redirects.plan(ctx); err != nil {
+		return err
+	}
+	if os.Geteuid() != 0 {
+		m.redirects.link(ctx)
+	}
+	if before+len(m.record.Redirects)+len(m.record.Configured) == 0 {
+		return nil // as it was saved
+	}
+	return m.record.save(m.home.dir)
+}
+
+// serve gives the tree to the kernel.
+func (m *mount) serve() error {
+	o := fuse.Options{
+		FsName: m.store.URL(), AllowOther: m.request.AllowOther, StatFS: m.daemon.state, Log: m.daemon.log.With(zap.String("mount", m.dir)),
+		ReadOnly: m.request.ReadOnly, Await: m.awaitGit,
+	}
+	if m.writable() && os.Geteuid() == 0 && len(m.redirects.all) > 0 {
+		o.Redirect = m.redirects.hook
+	}
+	var err error
+	m.server, err = fuse.Mount(m.tree, m.dir, o)
+	if err != nil && os.Geteuid() != 0 {
+		err = fmt.Errorf("%w: %w", errUserMount, err)
+	}
+	return err
+}
+
+// readRoot reads the root tree beside the kernel's mount.
+func (m *mount) readRoot(ctx context.Context) <-chan error {
+	ready := make(chan error, 1)
+	go func() {
+		_, err := m.view.Tree(ctx, m.snap.Tree)
+		ready <- err
+	}()
+	return ready
+}
+
+// await blocks until what the request waits for is there.
+func (m *mount) await(ctx context.Context, progress func(control.Progress)) error {
+	var waitFor []<-chan struct{}
+	if m.request.Wait != control.WaitTree {
+		waitFor = append(waitFor, m.gitTried)
+	}
+	if m.request.History == control.HistoryFull {
+		waitFor = append(waitFor, m.historyTried)
+	}
+	if m.request.Wait == control.WaitAll {
+		waitFor = append(waitFor, m.historyTried, m.hydrateTried)
+	}
+	for _, ch := range waitFor {
+		if err := m.awaitOne(ctx, ch, progress); err != nil {
+			return err
+		}
+	}
+	if len(waitFor) > 0 {
+		return m.failure()
+	}
+	return nil
+}
+
+func (m *mount) awaitOne(ctx context.Context, ch <-chan struct{}, progress func(control.Progress)) error {
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ch:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-m.gone:
+			return errors.New("unmounted meanwhile")
+		case <-tick.C:
+			progress(m.step(ctx))
+		}
+	}
+}
+
+// step says what the mount is busy with.
+func (m *mount) step(ctx context.Context) control.Progress {
+	if snap := m.snapshot(); !snap.Whole() {
+		n, _ := snap.Arrived()
+		return control.Progress{Phase: "trees", Done: n, Unit: "objects"}
+	}
+	select {
+	case <-m.hydrateTried:
+		st := m.store.Stats()
+		return control.Progress{Phase: "history", Done: st.BytesIn - m.before.BytesIn, Unit: "bytes"}
+	default:
+		h := m.view.Hydration(ctx)
+		return control.Progress{Phase: "hydrate", Done: int64(h.Hydrated), Total: int64(h.Blobs), Unit: "blobs"}
+	}
+}
