@@ -13,6 +13,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/convert"
 	"github.com/artifactfs/artifactfs/filter"
+	"github.com/artifactfs/artifactfs/internal/metrics"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 )
@@ -84,6 +85,7 @@ func (v *View) smudged(ctx context.Context, b Blob, r convert.Rule, key object.I
 		if begun {
 			v.smudgeAhead(b.Path, r)
 		}
+		metrics.Charge(ctx, metrics.Converted, 0, 0)
 		select {
 		case <-m.done:
 			m.waiters.Add(-1)

@@ -158,7 +158,12 @@ func (p *pipeline) board(worst prioritize.Class, n int) *batch {
 
 // carryOut sends one batch and settles each of its flights: landed, queued again, or given up.
 func (p *pipeline) carryOut(ctx context.Context, b *batch) {
+	start, kind := time.Now(), 0
+	if b.background {
+		kind = 1
+	}
 	err := p.send(ctx, b, p.arrived)
+	p.requests[kind].Observe(time.Since(start))
 	var refused transport.NotOurRef
 	isRefused := errors.As(err, &refused)
 	var retry []prioritize.Want

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/internal/metrics"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/prioritize"
 )
@@ -62,6 +63,9 @@ type pipeline struct {
 
 	stop chan struct{}
 	wg   sync.WaitGroup
+
+	waits    metrics.Histogram    // of readers, for contents
+	requests [2]metrics.Histogram // of a batch each, from its sending to its last content; [1]: in the background
 
 	foreground atomic.Int32 // foreground batches under way
 	lastWait   atomic.Int64 // when somebody last began to wait, in nanoseconds since the epoch
@@ -136,12 +140,17 @@ func (p *pipeline) wait(ctx context.Context, w prioritize.Want, along company) (
 	p.wake.Broadcast()
 	p.mu.Unlock()
 
+	start := time.Now()
 	err := p.await(ctx, f, w, along.patience)
+	p.waits.Observe(time.Since(start))
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f.waiters--
 	select {
 	case <-f.done:
+		if f.err == nil {
+			f.charge(ctx)
+		}
 		return f.data, f.err
 	default:
 	}
@@ -150,6 +159,15 @@ func (p *pipeline) wait(ctx context.Context, w prioritize.Want, along company) (
 		p.land(w.ID, f, nil, context.Canceled)
 	}
 	return nil, err
+}
+
+// charge notes what a landed flight has cost whoever waited; it needs mu.
+func (f *flight) charge(ctx context.Context) {
+	blobs := int64(1)
+	if f.batch != nil {
+		blobs = int64(len(f.batch.wants))
+	}
+	metrics.Charge(ctx, metrics.Fetched, blobs, int64(len(f.data)))
 }
 
 // await blocks until the flight lands, ctx ends or the deadline passes. A blob that a background answer has not

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/artifactfs/artifactfs/internal/metrics"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/prioritize"
 	"github.com/artifactfs/artifactfs/transport"
@@ -47,6 +48,7 @@ func (v *View) askSizes(ctx context.Context, id object.ID, path string) (size in
 			break
 		}
 		if n, ok := v.store.knownSize(id); ok {
+			metrics.Charge(ctx, metrics.Sized, 0, 0)
 			return n, true, nil
 		}
 		if r.first == id { // the remote does not tell

@@ -24,6 +24,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/cache"
+	"github.com/artifactfs/artifactfs/internal/metrics"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
@@ -191,6 +192,7 @@ func (s *Store) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, err
 			}
 			return nil, fmt.Errorf("read tree %s: %w", id, err)
 		}
+		metrics.Charge(ctx, metrics.Listed, 0, 0)
 		s.blobPipe.succeeded()
 	}
 }
@@ -258,6 +260,7 @@ func (s *Store) awaitArrival(ctx context.Context, id object.ID) (bool, error) {
 	}
 	select {
 	case <-ch:
+		metrics.Charge(ctx, metrics.Listed, 0, 0)
 		return true, nil
 	case <-ctx.Done():
 		return false, ctx.Err()
@@ -342,6 +345,13 @@ type Stats struct {
 	Failure                error // of the last request, nil after a success
 	FailedAt               time.Time
 	History                History
+}
+
+// Latencies are how long readers waited for contents, and how long requests for contents took, those that somebody
+// waited for and the others.
+func (s *Store) Latencies() (waits, foreground, background *metrics.Histogram) {
+	p := s.blobPipe
+	return &p.waits, &p.requests[0], &p.requests[1]
 }
 
 // Stats is cheap enough to be asked for at any time.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/convert"
 	"github.com/artifactfs/artifactfs/filter"
+	"github.com/artifactfs/artifactfs/internal/metrics"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/prioritize"
@@ -220,9 +221,11 @@ func (v *View) raw(ctx context.Context, id object.ID, path string, along func() 
 	if c, ok := v.store.content(id); ok {
 		return c, nil
 	}
-	if ok, err := v.store.materialize(id); err != nil {
+	ok, err := v.store.materialize(id)
+	if err != nil {
 		return nil, err
-	} else if !ok {
+	}
+	if !ok {
 		ctx, cancel := v.untilClosed(ctx)
 		defer cancel()
 		data, err := v.store.blobPipe.wait(ctx, prioritize.Want{ID: id, Path: path}, along())
@@ -233,7 +236,10 @@ func (v *View) raw(ctx context.Context, id object.ID, path string, along func() 
 			return memoryContent(data), nil
 		}
 	}
-	if c, ok := v.store.content(id); ok {
+	if c, here := v.store.content(id); here {
+		if !ok { // a large one, which went through the disk
+			metrics.Charge(ctx, metrics.Fetched, 0, c.Size())
+		}
 		return c, nil
 	}
 	if _, err := v.store.materialize(id); err != nil { // a pack for git brought it
