@@ -2,13 +2,15 @@
 // requests over a unix socket, progress while one is worked on, and one result or one error at its end.
 //
 // Promises:
-//   - A connection carries one request, then zero or more progress messages, then exactly one result or error.
+//   - A connection carries one request, then zero or more messages of progress or trace, then exactly one result or error.
 //   - Who goes away takes the request along: closing the writing half of the connection, or dying, cancels the
 //     context its handler runs under. A mount that succeeds after its asker left is unmounted again.
 //   - Only the same user or root can talk to a server: socket 0600 in a directory 0700, and the peer's uid is asked
 //     of the kernel by both sides before a byte is read.
 //   - One server per socket path, ever: a lock file beside it says whose it is, so that neither two servers started
 //     at once nor somebody clearing away dead sockets can take a living one's place.
+//   - A server may die and another process go on with its socket and its lock (Files, Inherit): askers wait meanwhile, and
+//     who had asked already asks again, where that cannot do a thing twice.
 //   - A secret crosses the socket and goes nowhere else: MountRequest.Token is never printed, marshalled or logged.
 //
 // A server refuses fields it does not know, since they ask for something it would not do; a client ignores them,
@@ -20,8 +22,9 @@ import (
 	"errors"
 )
 
-// Protocol is the version of the messages. A server answers no other, and its refusal is readable in all.
-const Protocol = 3
+// Protocol is the version of the messages. A server answers no other, but for what is the same in all (see timeless), and
+// its refusal is readable in all.
+const Protocol = 4
 
 // Handler does what is asked. Its methods are called concurrently; they return soon after ctx ends. An error that
 // is, or wraps, an *Error reaches the asker as it is, any other as ExitFailed with its text.
@@ -35,8 +38,16 @@ type Handler interface {
 	Prefetch(ctx context.Context, r PrefetchRequest, progress func(Progress)) (PrefetchReply, error)
 	// Switch moves a working tree to another commit, as a whole or not at all but for what it says it kept.
 	Switch(ctx context.Context, r SwitchRequest, progress func(Progress)) (SwitchReply, error)
+	// Trace gives what happens in a mount to emit until the mount is gone. emit waits for the asker.
+	Trace(ctx context.Context, r TraceRequest, emit func(Trace) error) error
 	// Shutdown unmounts everything; once it has succeeded the server ends.
 	Shutdown(ctx context.Context) error
+}
+
+// Upgrader is a Handler that can be replaced.
+type Upgrader interface {
+	// Upgrade has another process go on with the mounts. It returns when that cannot be; else this process ends.
+	Upgrade(ctx context.Context, r UpgradeRequest) error
 }
 
 var (

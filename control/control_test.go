@@ -23,6 +23,7 @@ import (
 type fake struct {
 	mount    func(ctx context.Context, r MountRequest, progress func(Progress)) (MountReply, error)
 	prefetch func(ctx context.Context, r PrefetchRequest, progress func(Progress)) (PrefetchReply, error)
+	trace    func(ctx context.Context, r TraceRequest, emit func(Trace) error) error
 
 	mu       sync.Mutex
 	mounted  map[string]MountRequest
@@ -71,6 +72,10 @@ func (f *fake) Prefetch(ctx context.Context, r PrefetchRequest, progress func(Pr
 
 func (f *fake) Switch(_ context.Context, r SwitchRequest, _ func(Progress)) (SwitchReply, error) {
 	return SwitchReply{Dir: r.Dir, Branch: r.Ref}, nil
+}
+
+func (f *fake) Trace(ctx context.Context, r TraceRequest, emit func(Trace) error) error {
+	return f.trace(ctx, r, emit)
 }
 
 func (f *fake) Shutdown(ctx context.Context) error {

@@ -88,13 +88,16 @@ func (s *sender) result(v any) error {
 	return s.send(message{Result: raw})
 }
 
-func (s *sender) send(m message) error {
+func (s *sender) send(m message) error { return s.sendBy(m, time.Now().Add(requestTime)) }
+
+// sendBy is send with another time for the message to be taken; the zero time is for ever.
+func (s *sender) sendBy(m message, deadline time.Time) error {
 	m.Version = Protocol
 	line, err := json.Marshal(m)
 	if err != nil {
 		return fmt.Errorf("encode message: %w", err)
 	}
-	s.conn.SetWriteDeadline(time.Now().Add(requestTime))
+	s.conn.SetWriteDeadline(deadline)
 	if _, err := s.conn.Write(append(line, '\n')); err != nil {
 		return fmt.Errorf("send message: %w", err)
 	}

@@ -34,6 +34,7 @@ type Server struct {
 
 	mu      sync.Mutex
 	closed  bool
+	onClose func()
 	working int                        // requests in a handler
 	waiting map[*net.UnixConn]struct{} // connections whose request is not being worked on yet
 	ending  chan struct{}              // closed when the Shutdown under way is decided; nil without one
@@ -59,10 +60,34 @@ func Listen(ctx context.Context, socket string, h Handler, log *zap.Logger) (*Se
 	if err != nil {
 		return nil, err
 	}
+	return newServer(socket, l, lock, h, log), nil
+}
+
+// Inherit goes on with the socket of a server that died, of which the caller has Files. listener may be nil. Both files are
+// its own from now on, unless it fails.
+func Inherit(socket string, listener, lock *os.File, h Handler, log *zap.Logger) (*Server, error) {
+	l, err := inherit(socket, listener)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", socket, err)
+	}
+	return newServer(socket, l, &fileLock{lock, lockName(socket)}, h, log), nil
+}
+
+func newServer(socket string, l *net.UnixListener, lock *fileLock, h Handler, log *zap.Logger) *Server {
 	return &Server{
 		handler: h, log: log, socket: socket, listener: l, lock: lock,
 		waiting: make(map[*net.UnixConn]struct{}),
-	}, nil
+	}
+}
+
+// Files gives what a successor needs: a copy of the listening socket, which the caller closes, and the lock, which stays the
+// server's.
+func (s *Server) Files() (listener, lock *os.File, err error) {
+	listener, err = s.listener.File()
+	if err != nil {
+		return nil, nil, fmt.Errorf("copy control socket: %w", err)
+	}
+	return listener, s.lock.f, nil
 }
 
 // Serve answers until ctx ends (which cancels what is being worked on), a Shutdown has succeeded, or Close or
@@ -95,6 +120,14 @@ func (s *Server) Serve(ctx context.Context) {
 	s.lock.release()
 }
 
+// OnClose names what is to be done when the socket is closed, before the last requests are answered: whoever has copies of
+// Files must let go of them, or the kernel keeps those waiting who have connected and were not accepted.
+func (s *Server) OnClose(done func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.onClose = done
+}
+
 // Close stops accepting. Requests that have arrived are still answered.
 func (s *Server) Close() {
 	s.mu.Lock()
@@ -125,6 +158,9 @@ func (s *Server) closeLocked() {
 	s.closed = true
 	os.Remove(s.socket) // before the listener: who finds no socket starts another daemon at once
 	s.listener.Close()
+	if s.onClose != nil {
+		s.onClose()
+	}
 	for conn := range s.waiting {
 		conn.Close()
 	}
@@ -163,7 +199,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
 	})
 	out.start()
 	start := time.Now()
-	result, err := s.work(ctx, o, args, out.progress)
+	result, err := s.work(ctx, o, args, out)
 	out.stop()
 	if o == opShutdown {
 		s.decide(err == nil) // before the answer: whoever has it finds the path free
@@ -264,7 +300,7 @@ func (s *Server) readRequest(conn *net.UnixConn, r *bufio.Reader) (op, any, erro
 }
 
 // work calls the handler. A handler that panics must not take the mounts of others with it.
-func (s *Server) work(ctx context.Context, o op, args any, progress func(Progress)) (result any, err error) {
+func (s *Server) work(ctx context.Context, o op, args any, out *sender) (result any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("handler panicked", zap.String("op", string(o)), zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
@@ -273,17 +309,26 @@ func (s *Server) work(ctx context.Context, o op, args any, progress func(Progres
 	}()
 	switch o {
 	case opMount:
-		return s.handler.Mount(ctx, args.(MountRequest), progress)
+		return s.handler.Mount(ctx, args.(MountRequest), out.progress)
 	case opUnmount:
 		return s.handler.Unmount(ctx, args.(UnmountRequest))
 	case opStatus:
 		return s.handler.Status(ctx)
 	case opPrefetch:
-		return s.handler.Prefetch(ctx, args.(PrefetchRequest), progress)
+		return s.handler.Prefetch(ctx, args.(PrefetchRequest), out.progress)
 	case opSwitch:
-		return s.handler.Switch(ctx, args.(SwitchRequest), progress)
+		return s.handler.Switch(ctx, args.(SwitchRequest), out.progress)
+	case opTrace:
+		return empty{}, s.handler.Trace(ctx, args.(TraceRequest), func(t Trace) error { return out.trace(ctx, t) })
 	case opShutdown:
 		return empty{}, s.handler.Shutdown(ctx)
+	case opUpgrade:
+		u, ok := s.handler.(Upgrader)
+		if !ok {
+			return nil, &Error{Code: ExitFailed, Verb: "upgrade", Object: "daemon", Cause: "this one has no supervisor",
+				Hint: "unmount what it serves, and mount again"}
+		}
+		return empty{}, u.Upgrade(ctx, args.(UpgradeRequest))
 	}
 	return nil, badRequest("unknown operation %.40q", o)
 }

@@ -23,8 +23,16 @@ const (
 	opStatus   op = "status"
 	opPrefetch op = "prefetch"
 	opSwitch   op = "switch"
+	opTrace    op = "trace"
 	opShutdown op = "shutdown"
+	opUpgrade  op = "upgrade"
 )
+
+// timeless says that an operation is answered to askers of all versions from firstTimeless on: without it a daemon could not
+// be replaced by a newer one.
+func (o op) timeless() bool { return o == opStatus || o == opUpgrade }
+
+const firstTimeless = 4
 
 // request is the one line an asker sends.
 type request struct {
@@ -33,10 +41,11 @@ type request struct {
 	Args    json.RawMessage `json:"args"`
 }
 
-// message is a line of the answer: exactly one of Progress, Result and Error.
+// message is a line of the answer: exactly one of Progress, Trace, Result and Error.
 type message struct {
 	Version  int             `json:"version"`
 	Progress *Progress       `json:"progress,omitempty"`
+	Trace    *Trace          `json:"trace,omitempty"`
 	Result   json.RawMessage `json:"result,omitempty"`
 	Error    *Error          `json:"error,omitempty"`
 }
@@ -72,16 +81,19 @@ func encodeRequest(o op, args any) ([]byte, error) {
 	return append(line, '\n'), nil
 }
 
-// decodeRequest reads a request line. args is a MountRequest, UnmountRequest, PrefetchRequest, SwitchRequest or empty{}.
+// decodeRequest reads a request line. args is a MountRequest, UnmountRequest, PrefetchRequest, SwitchRequest,
+// TraceRequest, UpgradeRequest or empty{}.
 // The version is looked at before anything else: another version's fields are none of our business.
 func decodeRequest(line []byte) (o op, args any, err error) {
 	var head struct {
-		Version int `json:"version"`
+		Version int             `json:"version"`
+		Op      json.RawMessage `json:"op"`
 	}
 	if err := json.Unmarshal(line, &head); err != nil {
 		return "", nil, badRequest("not a JSON object of this protocol")
 	}
-	if head.Version != Protocol {
+	timeless := head.Version >= firstTimeless && (string(head.Op) == `"status"` || string(head.Op) == `"upgrade"`)
+	if head.Version != Protocol && !timeless {
 		return "", nil, badRequest("protocol %d, this daemon speaks %d", head.Version, Protocol)
 	}
 	var r request
@@ -97,6 +109,10 @@ func decodeRequest(line []byte) (o op, args any, err error) {
 		args, err = decodeArgs[PrefetchRequest](r.Args)
 	case opSwitch:
 		args, err = decodeArgs[SwitchRequest](r.Args)
+	case opTrace:
+		args, err = decodeArgs[TraceRequest](r.Args)
+	case opUpgrade:
+		args, err = decodeArgs[UpgradeRequest](r.Args)
 	case opStatus, opShutdown:
 		args = empty{}
 		err = strict(r.Args, &empty{})
@@ -154,13 +170,13 @@ func decodeMessage(line []byte) (message, error) {
 		return m, fmt.Errorf("read answer: %w", err)
 	}
 	n := 0
-	for _, there := range []bool{m.Progress != nil, m.Result != nil, m.Error != nil} {
+	for _, there := range []bool{m.Progress != nil, m.Trace != nil, m.Result != nil, m.Error != nil} {
 		if there {
 			n++
 		}
 	}
-	if m.Version == Protocol && n != 1 {
-		return m, errors.New("read answer: not exactly one of progress, result, error")
+	if (m.Version == Protocol || m.Version >= firstTimeless) && n != 1 {
+		return m, errors.New("read answer: not exactly one of progress, trace, result, error")
 	}
 	return m, nil
 }

@@ -102,6 +102,7 @@ type fakeDaemon struct {
 	mount    func(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error)
 	prefetch func(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error)
 	switchTo func(r control.SwitchRequest) (control.SwitchReply, error)
+	trace    func(ctx context.Context, r control.TraceRequest, emit func(control.Trace) error) error
 	busy     string                          // a directory that does not unmount
 	kept     map[string]control.UnmountReply // by directory, what its unmount says
 
@@ -167,6 +168,10 @@ func (f *fakeDaemon) Status(ctx context.Context) (control.Status, error) {
 
 func (f *fakeDaemon) Prefetch(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error) {
 	return f.prefetch(ctx, r, progress)
+}
+
+func (f *fakeDaemon) Trace(ctx context.Context, r control.TraceRequest, emit func(control.Trace) error) error {
+	return f.trace(ctx, r, emit)
 }
 
 func (f *fakeDaemon) Switch(_ context.Context, r control.SwitchRequest, _ func(control.Progress)) (control.SwitchReply, error) {

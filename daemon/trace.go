@@ -1,0 +1,113 @@
+package daemon
+
+import (
+	"context"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	raw "github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/internal/metrics"
+)
+
+const (
+	traceRoom  = 8192                  // events kept for a listener that is slow to take them
+	tracePause = 20 * time.Millisecond // in which events are gathered for one message
+)
+
+// Trace tells of a mount's requests until it is gone. The mount waits for no listener: what one does not take in time is
+// lost, and counted.
+func (d *Daemon) Trace(ctx context.Context, r control.TraceRequest, emit func(control.Trace) error) error {
+	m, ok := d.find(r.Dir)
+	if !ok || !m.served() || m.server == nil {
+		return notMounted("trace", r.Dir)
+	}
+	l := &listener{all: r.All, wake: make(chan struct{}, 1)}
+	defer m.server.Trace(l.hear)()
+	for {
+		t := l.take() // an empty one first: whoever asked knows that the stream has begun
+		if err := emit(t); err != nil {
+			return err
+		}
+		select {
+		case <-l.wake:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-m.gone:
+			if t := l.take(); len(t.Events) > 0 {
+				return emit(t)
+			}
+			return nil
+		}
+		select {
+		case <-time.After(tracePause):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// listener gathers events for one asker.
+type listener struct {
+	all  bool
+	wake chan struct{} // capacity 1
+
+	mu     sync.Mutex
+	events []control.TraceEvent
+	lost   int64
+}
+
+func (l *listener) hear(e fuse.Event) {
+	if !l.all && e.Op != "READ" && e.Source == 0 {
+		return
+	}
+	l.mu.Lock()
+	if len(l.events) < traceRoom {
+		l.events = append(l.events, traceEvent(e))
+	} else {
+		l.lost++
+	}
+	l.mu.Unlock()
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (l *listener) take() control.Trace {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := control.Trace{PID: os.Getpid(), Lost: l.lost, Events: l.events}
+	l.events, l.lost = nil, 0
+	return t
+}
+
+func traceEvent(e fuse.Event) control.TraceEvent {
+	t := control.TraceEvent{
+		Time: e.Time, PID: e.PID, Command: e.Command, Op: strings.ToLower(e.Op), Path: e.Path, To: e.To, Offset: e.Offset, Size: e.Size,
+		Source: traceSource(e.Source), Blobs: e.Blobs, Bytes: e.Bytes, Wait: e.Took.Microseconds(),
+	}
+	if e.Status != raw.OK {
+		t.Error = e.Status.String()
+	}
+	return t
+}
+
+// traceSource names what took longest of all that was needed.
+func traceSource(s metrics.Source) control.TraceSource {
+	switch {
+	case s&metrics.Fetched != 0:
+		return control.TraceFetched
+	case s&metrics.Listed != 0:
+		return control.TraceListed
+	case s&metrics.Sized != 0:
+		return control.TraceSized
+	case s&metrics.Converted != 0:
+		return control.TraceConverted
+	}
+	return control.TraceHit
+}
