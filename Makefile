@@ -20,7 +20,7 @@ VERSION := $(shell git -c safe.directory='*' describe --tags --always --dirty 2>
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: ## install what is missing of git, git-lfs, fuse3 and openssh-server (needs root or sudo if anything is)
+setup: ## install what is missing of git, git-lfs, fuse3, fio and openssh-server (needs root or sudo if anything is)
 	@scripts/setup.sh
 
 build: ## build bin/artifactfs and, beside it, the hook for git before 2.55

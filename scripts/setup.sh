@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what artifactfs and its tests need beside Go: git with its HTTP and git:// servers, fusermount3 for mounts
-# of users, an ssh server and git-lfs for tests. Says what it does, and does nothing where all is there.
+# of users, an ssh server, git-lfs and fio for tests. Says what it does, and does nothing where all is there.
 set -eu
 
 have() { PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null 2>&1; }
@@ -13,6 +13,7 @@ have fusermount3 || want fuse3
 have sshd || want openssh-server
 have ssh || want openssh-client
 have git-lfs || want git-lfs
+have fio || want fio
 [ -e /etc/ssl/certs/ca-certificates.crt ] || [ -e /etc/pki/tls/certs/ca-bundle.crt ] || [ -e /etc/ssl/cert.pem ] || want ca-certificates
 
 if ! have "${GO:-go}"; then

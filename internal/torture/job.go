@@ -1,0 +1,154 @@
+package torture
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	jobVar  = "ARTIFACTFS_TORTURE_JOB" // tells a process which job it is
+	loadDir = "load"                   // below Options.Mount
+	// WorkDir is the only directory of the repository whose files jobs change.
+	WorkDir = "work"
+)
+
+// jobs are the programs by kind. Each works until j.over, then looks at everything once more.
+var jobs = map[string]func(j *job) error{
+	"names":   (*job).names,
+	"signals": (*job).signals,
+	"blocks":  (*job).blocks,
+	"deleted": (*job).deleted,
+	"reader":  (*job).reader,
+	"listing": (*job).listing,
+	"watch":   (*job).watch,
+	"locks":   (*job).locks,
+	"tail":    (*job).tail,
+	"build":   (*job).build,
+	"git":     (*job).git,
+	"fio":     (*job).fio,
+	"mayfly":  (*job).mayfly,
+	"meter":   (*job).meter,
+}
+
+// job is what a program has to work with.
+type job struct {
+	kind, name     string
+	mount          string // of the repository
+	dir            string // of its own in the mount
+	plain, scratch string
+	seed           uint64
+	rnd            *rand.Rand
+
+	done    atomic.Int64
+	ended   atomic.Bool
+	ready   sync.Once
+	printed sync.Mutex
+	out     *bufio.Writer
+}
+
+// Main is called first by programs that use this package. It does not return in a process that is a job.
+func Main() {
+	spec := strings.Split(os.Getenv(jobVar), "\n")
+	if len(spec) != 6 {
+		return
+	}
+	os.Unsetenv(jobVar)
+	seed, _ := strconv.ParseUint(spec[5], 10, 64)
+	j := &job{kind: spec[0], name: spec[1], mount: spec[2], dir: filepath.Join(spec[2], loadDir, spec[1]), plain: spec[3],
+		scratch: filepath.Join(spec[4], spec[1]), seed: seed, rnd: rand.New(rand.NewPCG(seed, 7)), out: bufio.NewWriter(os.Stdout)}
+	go func() { // standard input ends when the job is to end, or when who started it is dead
+		io.Copy(io.Discard, os.Stdin)
+		j.ended.Store(true)
+	}()
+	err := errors.Join(os.MkdirAll(j.dir, 0o755), os.MkdirAll(j.scratch, 0o755))
+	if err == nil {
+		err = jobs[j.kind](j)
+	}
+	if err != nil {
+		j.fault("%v", err)
+	}
+	j.say("did %d", j.done.Load())
+	os.Exit(0)
+}
+
+func (j *job) say(format string, args ...any) {
+	j.printed.Lock()
+	defer j.printed.Unlock()
+	j.out.WriteString(strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", `\n`) + "\n")
+	j.out.Flush()
+}
+
+// fault tells of something that was not as it must be.
+func (j *job) fault(format string, args ...any) {
+	j.say("error at %d ms: "+format, append([]any{Now().Milliseconds()}, args...)...)
+}
+
+// over says whether it is time to end; n operations were done since it was asked last.
+func (j *job) over(n int) bool {
+	j.done.Add(int64(n))
+	j.ready.Do(func() { j.say("ready") })
+	return j.ended.Load()
+}
+
+// pace lets the other jobs run: what is sought is many programs in the mount, not one that is busy.
+func (j *job) pace(longest time.Duration) {
+	time.Sleep(time.Duration(j.rnd.Int64N(int64(longest))))
+}
+
+// again repeats a call that a signal interrupted before it had an effect.
+func again(f func() error) error {
+	for {
+		if err := f(); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// Blocks of files that are checked carry where they belong and when they were written; the rest follows from that.
+const blockSize = 4096
+
+// fill makes the content of a block; sequence 0 is a hole.
+func fill(b []byte, file uint64, block, sequence uint64) {
+	if sequence == 0 {
+		clear(b)
+		return
+	}
+	rnd := rand.NewPCG(file<<32|block, sequence)
+	binary.LittleEndian.PutUint64(b, block)
+	binary.LittleEndian.PutUint64(b[8:], sequence)
+	for i := 16; i+8 <= len(b); i += 8 {
+		binary.LittleEndian.PutUint64(b[i:], rnd.Uint64())
+	}
+}
+
+// differs says how a block is not as it must be; "" if it is.
+func differs(got []byte, file uint64, block, sequence uint64) string {
+	want := make([]byte, blockSize)
+	fill(want, file, block, sequence)
+	if bytes.Equal(got, want) {
+		return ""
+	}
+	if len(got) < 16 {
+		return fmt.Sprintf("block %d has %d bytes", block, len(got))
+	}
+	first := 0
+	for first < len(got) && got[first] == want[first] {
+		first++
+	}
+	return fmt.Sprintf("block %d differs from byte %d on: it says block %d written as %d, want %d", block, first,
+		binary.LittleEndian.Uint64(got), binary.LittleEndian.Uint64(got[8:]), sequence)
+}

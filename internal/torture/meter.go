@@ -1,0 +1,96 @@
+package torture
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// tellGap is from where on an operation of the meter is told.
+const tellGap = time.Millisecond
+
+// meter does operations that only the server can answer, one after the other, each kind in a thread of its own, and
+// tells of all that take long.
+func (j *job) meter() error {
+	files, err := j.files()
+	if err != nil {
+		return err
+	}
+	f, err := os.Open(filepath.Join(j.mount, files[len(files)/2]))
+	if err != nil {
+		return err
+	}
+	kinds := map[string]func(i int) error{
+		"look-up": func(i int) error {
+			var st unix.Stat_t
+			err := again(func() error { return unix.Lstat(filepath.Join(j.dir, fmt.Sprint("nothing", i)), &st) })
+			if err == unix.ENOENT {
+				return nil
+			}
+			return fmt.Errorf("stat a name that is not there: %v", err)
+		},
+		"read": func(int) error {
+			if err := again(func() error { return unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED) }); err != nil {
+				return err
+			}
+			_, err := f.ReadAt(make([]byte, 1), 0)
+			return err
+		},
+		"create": func(i int) error {
+			dir := filepath.Join(j.dir, fmt.Sprint("made", i))
+			if err := again(func() error { return unix.Mkdir(dir, 0o700) }); err != nil {
+				return fmt.Errorf("mkdir: %w", err)
+			}
+			if err := again(func() error { return unix.Rmdir(dir) }); err != nil {
+				return fmt.Errorf("rmdir: %w", err)
+			}
+			return nil
+		},
+	}
+	over := make(chan error)
+	for kind, f := range kinds {
+		go func() {
+			for i := 0; !j.over(1); i++ {
+				start := Now()
+				if err := f(i); err != nil {
+					over <- fmt.Errorf("%s: %w", kind, err)
+					return
+				}
+				if end := Now(); end-start >= tellGap {
+					j.say("gap %s %d %d", kind, start, end)
+				}
+				time.Sleep(100 * time.Microsecond)
+			}
+			over <- nil
+		}()
+	}
+	for range kinds {
+		if err2 := <-over; err == nil {
+			err = err2
+		}
+	}
+	return err
+}
+
+// Stalls gives for each moment the longest gap that began before the next moment and ended after this one: what was
+// done to the server at a moment made a program wait that long. Sorted; the moments are in order.
+func Stalls(gaps []Gap, moments []time.Duration) []time.Duration {
+	stalls := make([]time.Duration, len(moments))
+	for i, at := range moments {
+		next := Now()
+		if i+1 < len(moments) {
+			next = moments[i+1]
+		}
+		for _, g := range gaps {
+			if g.End > at && g.Start < next {
+				stalls[i] = max(stalls[i], g.End-max(g.Start, at))
+			}
+		}
+	}
+	slices.Sort(stalls)
+	return stalls
+}

@@ -1,0 +1,260 @@
+// Package torture loads a mount with programs that know what they must see, and says what they saw that was not so. It
+// judges a file system whose server is killed beneath it: no program may notice.
+//
+// Terms: a job is a kind of program (Jobs lists them), run as a process of its own, so that whoever starts and kills
+// the server never has a file of the mount open. A job works in a directory of its own below Options.Mount and keeps
+// a model of it: what it does has one right answer. A gap is the time that one operation took.
+//
+// A program that uses this package calls Main first: jobs are that program again.
+//
+// Locks: Load.mu is a leaf.
+package torture
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Options say what is loaded.
+type Options struct {
+	Mount   string   // a directory in the mount; a directory "load" is made in it
+	Plain   string   // a checkout of what is mounted there, on another file system; nothing changes it
+	Scratch string   // an empty directory on another file system
+	Jobs    []string // of Jobs, each as often as it is named
+	Seed    uint64
+	Env     []string // added to the environment of jobs
+}
+
+// Jobs are the kinds of jobs.
+func Jobs() []string { return slices.Sorted(maps.Keys(jobs)) }
+
+// Gap is an operation that took long, in time since boot.
+type Gap struct {
+	Kind       string
+	Start, End time.Duration
+}
+
+// Took is its length.
+func (g Gap) Took() time.Duration { return g.End - g.Start }
+
+// Now is the clock of gaps.
+func Now() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic(err) // the kernel has it
+	}
+	return time.Duration(ts.Nano())
+}
+
+// Report is what a load saw.
+type Report struct {
+	Errors []string         // empty if all is well
+	Done   map[string]int64 // operations by job
+	Gaps   []Gap            // of the job "meter", those above a millisecond
+}
+
+// Load is a running load.
+type Load struct {
+	jobs []*running
+
+	mu     sync.Mutex
+	report Report
+}
+
+// running is a job's process as seen by who started it.
+type running struct {
+	name  string
+	cmd   *exec.Cmd
+	stdin io.Closer
+	ready chan struct{} // closed when the job has begun its work, or ended
+	over  chan struct{} // closed when its output has ended and it has been waited for
+}
+
+// Start starts the jobs.
+func Start(o Options) (*Load, error) {
+	if err := os.MkdirAll(filepath.Join(o.Mount, loadDir), 0o755); err != nil {
+		return nil, fmt.Errorf("start load: %w", err)
+	}
+	l := &Load{report: Report{Done: map[string]int64{}}}
+	for i, kind := range o.Jobs {
+		if _, ok := jobs[kind]; !ok {
+			l.Kill()
+			return nil, fmt.Errorf("start load: there is no job %q", kind)
+		}
+		r := &running{name: fmt.Sprintf("%s-%d", kind, i), ready: make(chan struct{}), over: make(chan struct{})}
+		r.cmd = exec.Command("/proc/self/exe")
+		r.cmd.Args[0] = "torture-" + r.name // for ps
+		r.cmd.Env = append(append(os.Environ(), o.Env...), jobVar+"="+strings.Join([]string{kind, r.name, o.Mount, o.Plain, o.Scratch,
+			strconv.FormatUint(o.Seed+uint64(i), 10)}, "\n"))
+		r.cmd.Dir = "/" // the job goes into the mount by itself: who starts it must not wait for the mount
+		r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+		if err := l.begin(r); err != nil {
+			l.Kill()
+			return nil, fmt.Errorf("start load: %w", err)
+		}
+		l.jobs = append(l.jobs, r)
+	}
+	return l, nil
+}
+
+func (l *Load) begin(r *running) error {
+	stdin, err := r.cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	r.stdin = stdin
+	out, err := r.cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	r.cmd.Stderr = r.cmd.Stdout
+	if err := r.cmd.Start(); err != nil {
+		return err
+	}
+	go func() {
+		defer close(r.over)
+		ready, done := false, false
+		lines := bufio.NewScanner(out)
+		lines.Buffer(nil, 1<<20)
+		for lines.Scan() {
+			word, rest, _ := strings.Cut(lines.Text(), " ")
+			switch {
+			case word == "ready" && !ready:
+				ready = true
+				close(r.ready)
+			case word == "did":
+				done = true
+				n, _ := strconv.ParseInt(rest, 10, 64)
+				l.mu.Lock()
+				l.report.Done[strings.SplitN(r.name, "-", 2)[0]] += n
+				l.mu.Unlock()
+			case word == "gap":
+				var g Gap
+				if _, err := fmt.Sscan(rest, &g.Kind, (*int64)(&g.Start), (*int64)(&g.End)); err == nil {
+					l.mu.Lock()
+					l.report.Gaps = append(l.report.Gaps, g)
+					l.mu.Unlock()
+				}
+			default:
+				l.fault(r.name, lines.Text())
+			}
+		}
+		if err := r.cmd.Wait(); err != nil {
+			l.fault(r.name, err.Error())
+		} else if !done {
+			l.fault(r.name, "ended without a word")
+		}
+		if !ready {
+			close(r.ready)
+		}
+	}()
+	return nil
+}
+
+func (l *Load) fault(who, what string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.report.Errors) < maxErrors {
+		l.report.Errors = append(l.report.Errors, who+": "+strings.TrimPrefix(what, "error "))
+	}
+}
+
+// maxErrors are kept: one fault makes others.
+const maxErrors = 200
+
+// Ready waits until all jobs have begun their work.
+func (l *Load) Ready(patience time.Duration) error {
+	limit := time.After(patience)
+	for _, r := range l.jobs {
+		select {
+		case <-r.ready:
+		case <-limit:
+			return fmt.Errorf("start load: %s has not begun after %s: %s", r.name, patience, r.where())
+		}
+	}
+	return nil
+}
+
+// Errors are those seen so far.
+func (l *Load) Errors() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.report.Errors)
+}
+
+// Gaps are those seen so far.
+func (l *Load) Gaps() []Gap {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.report.Gaps)
+}
+
+// Stop has the jobs check everything once more and end. Who has not ended after patience hangs, which is an error.
+func (l *Load) Stop(patience time.Duration) Report {
+	for _, r := range l.jobs {
+		r.stdin.Close()
+	}
+	limit := time.After(patience)
+	for _, r := range l.jobs {
+		select {
+		case <-r.over:
+		case <-limit:
+			expired := make(chan time.Time)
+			close(expired)
+			limit = expired
+			l.fault(r.name, fmt.Sprintf("hangs, %s after it should end: %s", patience, r.where()))
+		}
+	}
+	l.Kill()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	slices.SortFunc(l.report.Gaps, func(a, b Gap) int { return int(a.Start - b.Start) })
+	return l.report
+}
+
+// Kill ends what still runs, with its children. It does not wait: a process may hang in the mount.
+func (l *Load) Kill() {
+	for _, r := range l.jobs {
+		select {
+		case <-r.over:
+		default:
+			syscall.Kill(-r.cmd.Process.Pid, syscall.SIGKILL)
+		}
+	}
+}
+
+// where says what the job's threads and those of its children wait for.
+func (r *running) where() string {
+	var waits []string
+	threads, _ := filepath.Glob("/proc/[0-9]*/task/[0-9]*")
+	for _, t := range threads {
+		stat, _ := os.ReadFile(filepath.Join(t, "stat"))
+		_, rest, _ := strings.Cut(string(stat), ") ")
+		fields := strings.Fields(rest) // state, parent, group
+		if len(fields) < 3 || fields[2] != strconv.Itoa(r.cmd.Process.Pid) || fields[0] == "Z" {
+			continue
+		}
+		stack, _ := os.ReadFile(filepath.Join(t, "stack"))
+		if s := string(stack); fields[0] == "D" || strings.Contains(s, "fuse_") {
+			comm, _ := os.ReadFile(filepath.Join(t, "comm"))
+			waits = append(waits, fmt.Sprintf("%s of %s (%s): %s", filepath.Base(t), strings.TrimSpace(string(comm)), fields[0], strings.Join(strings.Fields(s), " ")))
+		}
+	}
+	if len(waits) == 0 {
+		return "not in the mount"
+	}
+	return strings.Join(waits, "; ")
+}
