@@ -14,31 +14,30 @@ import (
 // that afresh, and whoever has the old one open gets EIO from then on. Until it is shown the new generation every READ
 // fails: behind one that failed it tries again page by page, and would fill up what the wrong size has too much with
 // zeros.
+//
+// The generation is one of four, which come again after four such changes of one file. That suffices to tell it from the
+// one before.
 type resized struct {
+	tree *worktree.Tree
+
 	any atomic.Bool // there hardly ever is one
 
-	mu    sync.Mutex
-	files map[worktree.Node]renewal
-}
-
-type renewal struct {
-	generation uint64
-	shown      bool // to the kernel
+	mu     sync.Mutex
+	hidden map[worktree.Node]bool // files that the kernel was not yet shown in their new generation
 }
 
 // show gives the generation of a node that the kernel is about to be shown.
 func (r *resized) show(n worktree.Node) uint64 {
-	if !r.any.Load() {
+	if n.Own() {
 		return 0
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	f, ok := r.files[n]
-	if ok && !f.shown {
-		f.shown = true
-		r.files[n] = f
+	if r.any.Load() {
+		r.mu.Lock()
+		delete(r.hidden, n)
+		r.mu.Unlock()
 	}
-	return f.generation
+	w, shift := r.tree.Shown(n)
+	return uint64(w.Load() >> shift & generationBits >> generationShift)
 }
 
 // wrong says whether the kernel still has the wrong size of a file.
@@ -48,18 +47,25 @@ func (r *resized) wrong(n worktree.Node) bool {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	f, ok := r.files[n]
-	return ok && !f.shown
+	return r.hidden[n]
 }
 
 func (r *resized) add(n worktree.Node) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.files == nil {
-		r.files = make(map[worktree.Node]renewal)
+	if r.hidden == nil {
+		r.hidden = make(map[worktree.Node]bool)
 	}
-	r.files[n] = renewal{generation: r.files[n].generation + 1}
+	r.hidden[n] = true
 	r.any.Store(true)
+	w, shift := r.tree.Shown(n)
+	for {
+		have := w.Load()
+		next := (have>>shift + 1<<generationShift) & generationBits
+		if w.CompareAndSwap(have, have&^(generationBits<<shift)|next<<shift) {
+			return
+		}
+	}
 }
 
 // lookAgain makes the kernel look up a file whose size was told wrong. This is done behind the request that found it

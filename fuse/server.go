@@ -63,6 +63,8 @@ type Options struct {
 	// Await, if not nil, is asked with every look-up of ".git" in the root, until it says that it is done. It may wait;
 	// ctx ends when the look-up is interrupted. pid is the thread that looks it up.
 	Await func(ctx context.Context, pid uint32) (done bool)
+
+	wrap func(raw.RawFileSystem) raw.RawFileSystem // around who answers, if tests say so
 }
 
 // ErrNoFUSE says that this host has no /dev/fuse.
@@ -105,13 +107,19 @@ func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) 
 	s := &Server{dir: dir, fs: newFileSystem(t, o), device: d, ended: make(chan struct{})}
 	var requests raw.RawFileSystem = s.fs
 	if !o.ReadOnly {
-		w := &writable{fileSystem: s.fs, redirects: redirects{hook: o.Redirect, dir: dir, log: o.Log}}
+		w := &writable{
+			fileSystem: s.fs, sizes: sizes{tree: t}, resized: resized{tree: t},
+			redirects: redirects{hook: o.Redirect, dir: dir, log: o.Log},
+		}
 		requests, s.redirects = w, &w.redirects
 	}
 	if o.Latencies == nil {
 		o.Latencies = new(Latencies)
 	}
 	requests = &observed{RawFileSystem: requests, ops: &s.fs.ops, latencies: o.Latencies, tracer: &s.fs.tracer}
+	if o.wrap != nil {
+		requests = o.wrap(requests)
+	}
 	first := len(d.answer) == 0
 	var err error
 	if s.raw, err = d.begin(requests, mountOptions(o, s.fs)); err != nil {

@@ -3,7 +3,6 @@ package fuse
 import (
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"syscall"
 
 	raw "github.com/hanwen/go-fuse/v2/fuse"
@@ -22,27 +21,27 @@ import (
 // moves the end of the file (fuse_notify_store). That page stays to be read as a whole, unless the byte is the only one
 // in it: then it counts as read, and the byte must be the right one.
 //
-// The first answer that shows a file decides how it is told for as long as this runs, even if the kernel forgets the
-// file between: of an answer of the one kind and one of the other that cross each other, the kernel would keep the
+// The first answer that shows a file decides how it is told for as long as the mount is there, even if the kernel forgets
+// the file between: of an answer of the one kind and one of the other that cross each other, the kernel would keep the
 // wrong half of each.
 //
 // A statx(2) that asks for what is cached (AT_STATX_DONT_SYNC) makes no request and shows the 0; it asked for that.
 //
 // Storing makes the reply to the GETATTR itself out of date (fuse_write_update_attr raises the version of the
 // attributes), so the kernel asks once more; the reply is used for the stat that it answers.
+//
+// What the kernel was told outlives this process if another takes the mount over: it is kept in the bits that a Tree has
+// for it (worktree.Tree.Shown), of which the lower two are a sizeState and the upper two the generation (resized).
 type sizes struct {
-	pages atomic.Pointer[[]*sizePage] // two bits a node; replaced whole when it grows, so that readers need no lock
-	grow  sync.Mutex
-
+	tree    *worktree.Tree
 	telling [64]sync.Mutex // by node: held while the kernel is being told a size
 }
 
-// sizePage has the states of nodesInPage nodes.
-type sizePage [nodesInPage / nodesInWord]atomic.Uint32
-
 const (
-	nodesInWord = 16
-	nodesInPage = 1 << 14
+	sizeBits       = 3
+	generationBits = 3 << generationShift
+
+	generationShift = 2
 )
 
 type sizeState uint32
@@ -53,47 +52,23 @@ const (
 	sizeTold
 )
 
-func (s *sizes) word(n worktree.Node) (w *atomic.Uint32, shift uint) {
-	page, in := int(n/nodesInPage), int(n%nodesInPage)
-	pages := s.pages.Load()
-	if pages == nil || page >= len(*pages) {
-		pages = s.extend(page)
-	}
-	return &(*pages)[page][in/nodesInWord], uint(in % nodesInWord * 2)
-}
-
-func (s *sizes) extend(page int) *[]*sizePage {
-	s.grow.Lock()
-	defer s.grow.Unlock()
-	var pages []*sizePage
-	if p := s.pages.Load(); p != nil {
-		pages = *p
-	}
-	pages = pages[:len(pages):len(pages)]
-	for len(pages) <= page {
-		pages = append(pages, new(sizePage))
-	}
-	s.pages.Store(&pages)
-	return &pages
-}
-
 func (s *sizes) state(n worktree.Node) sizeState {
 	if n.Own() {
 		return sizeTold // what the overlay made has a size
 	}
-	w, shift := s.word(n)
-	return sizeState(w.Load() >> shift & 3)
+	w, shift := s.tree.Shown(n)
+	return sizeState(w.Load() >> shift & sizeBits)
 }
 
 // set moves a node from one state to the next, and says false if it was not in the former.
 func (s *sizes) set(n worktree.Node, from, to sizeState) bool {
-	w, shift := s.word(n)
+	w, shift := s.tree.Shown(n)
 	for {
 		have := w.Load()
-		if sizeState(have>>shift&3) != from {
+		if sizeState(have>>shift&sizeBits) != from {
 			return false
 		}
-		if w.CompareAndSwap(have, have&^(3<<shift)|uint32(to)<<shift) {
+		if w.CompareAndSwap(have, have&^(sizeBits<<shift)|uint32(to)<<shift) {
 			return true
 		}
 	}

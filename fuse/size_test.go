@@ -346,8 +346,9 @@ func TestResizedWritable(t *testing.T) {
 }
 
 func TestSizeStates(t *testing.T) {
-	var s sizes
-	for _, n := range []worktree.Node{1, 15, 16, nodesInPage - 1, nodesInPage, 5 * nodesInPage} {
+	const far = 1 << 14
+	s := sizes{tree: edit(t, nil).tree}
+	for _, n := range []worktree.Node{1, 15, 16, far - 1, far, 5 * far} {
 		if s.state(n) != sizeFresh || !s.untold(n, false) || !s.untold(n, true) || s.state(n) != sizeUntold {
 			t.Errorf("node %d: not untold", n)
 		}
@@ -360,7 +361,7 @@ func TestSizeStates(t *testing.T) {
 		t.Error("states are mixed up")
 	}
 	var all sync.WaitGroup
-	for n := worktree.Node(100); n < 3*nodesInPage; n += 7 {
+	for n := worktree.Node(100); n < 3*far; n += 7 {
 		if n%50 == 0 {
 			all.Go(func() { s.untold(n, n%2 == 0) })
 		}
