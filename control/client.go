@@ -3,6 +3,7 @@ package control
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,6 +35,9 @@ func Dial(ctx context.Context, socket string) (*Client, error) {
 
 // Mount asks for a mount; progress is called from this goroutine.
 func (c *Client) Mount(ctx context.Context, r MountRequest, progress func(Progress)) (MountReply, error) {
+	if r.Nonce == "" {
+		r.Nonce = rand.Text()
+	}
 	return call[MountReply](ctx, c, opMount, r, progress)
 }
 
@@ -57,59 +61,121 @@ func (c *Client) Switch(ctx context.Context, r SwitchRequest, progress func(Prog
 	return call[SwitchReply](ctx, c, opSwitch, r, progress)
 }
 
+// Upgrade asks for a process of another executable to go on with the mounts. ErrNoServer: it is on its way, since the one
+// that was asked has ended.
+func (c *Client) Upgrade(ctx context.Context, r UpgradeRequest) error {
+	_, err := call[empty](ctx, c, opUpgrade, r, nil)
+	return err
+}
+
 // Shutdown asks the server to unmount everything and to end.
 func (c *Client) Shutdown(ctx context.Context) error {
 	_, err := call[empty](ctx, c, opShutdown, empty{}, nil)
 	return err
 }
 
+const (
+	askAgain = 100                   // times; each is the death of a worker
+	askPause = 10 * time.Millisecond // between them
+)
+
+// errBroken says that a server went away before it answered.
+var errBroken = fmt.Errorf("%w any more: it ended before it was done", ErrNoServer)
+
+// call asks, and asks again if the server dies over it and another goes on with its socket, where asking twice does no more
+// than asking once.
 func call[R any](ctx context.Context, c *Client, o op, args any, progress func(Progress)) (R, error) {
 	var reply R
 	line, err := encodeRequest(o, args)
 	if err != nil {
 		return reply, err
 	}
+	for try := range askAgain {
+		var raw json.RawMessage
+		raw, err = c.ask(ctx, o, line, progress)
+		if err == nil {
+			if err := json.Unmarshal(raw, &reply); err != nil {
+				return reply, fmt.Errorf("read answer to %s: %w", o, err)
+			}
+			return reply, nil
+		}
+		var e *Error
+		if try > 0 && o == opUnmount && errors.As(err, &e) && e.Code == ExitNotMounted {
+			return gone[R](args), nil // by whoever did not live to say so
+		}
+		if !errors.Is(err, errBroken) || !repeatable(o, args) || ctx.Err() != nil {
+			return reply, err
+		}
+		select {
+		case <-time.After(askPause):
+		case <-ctx.Done():
+		}
+	}
+	return reply, err
+}
+
+// gone is the answer to an unmount that was made and not answered.
+func gone[R any](args any) (reply R) {
+	if r, ok := any(&reply).(*UnmountReply); ok {
+		r.Dir = args.(UnmountRequest).Dir
+	}
+	return reply
+}
+
+// repeatable says whether asking twice does no more than asking once.
+func repeatable(o op, args any) bool {
+	switch o {
+	case opMount:
+		return args.(MountRequest).Nonce != ""
+	case opSwitch:
+		r := args.(SwitchRequest)
+		return r.Create == "" && r.Ref != "-"
+	case opStatus, opPrefetch, opUnmount, opShutdown:
+		return true
+	}
+	return false
+}
+
+// ask asks once. errBroken: the server went away after it was reached.
+func (c *Client) ask(ctx context.Context, o op, line []byte, progress func(Progress)) (json.RawMessage, error) {
 	conn, err := dial(ctx, c.socket)
 	if err != nil {
 		if ctx.Err() != nil {
 			err = ctx.Err()
 		}
-		return reply, err
+		return nil, err
 	}
 	defer conn.Close()
 	// Giving up means to close the writing half and to wait for the server's word, so that whoever pressed Ctrl-C
 	// gets the prompt back when everything is as before.
 	patience := undoPatience
-	if o == opStatus {
+	if o.timeless() {
 		patience = 0 // there is nothing to undo
 	}
 	defer context.AfterFunc(ctx, func() {
 		conn.SetReadDeadline(time.Now().Add(patience))
 		conn.CloseWrite()
 	})()
-	raw, err := exchange(conn, line, progress)
-	if err != nil {
-		if ctx.Err() != nil {
-			return reply, ctx.Err()
-		}
-		var e *Error
-		if errors.As(err, &e) {
-			return reply, e
-		}
-		return reply, fmt.Errorf("ask %s: %w", c.socket, err)
+	raw, err := exchange(conn, o, line, progress)
+	if err == nil || ctx.Err() == nil && errors.Is(err, errBroken) {
+		return raw, err
 	}
-	if err := json.Unmarshal(raw, &reply); err != nil {
-		return reply, fmt.Errorf("read answer to %s: %w", o, err)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
 	}
-	return reply, nil
+	var e *Error
+	if errors.As(err, &e) {
+		return nil, e
+	}
+	return nil, fmt.Errorf("ask %s: %w", c.socket, err)
 }
 
 // exchange sends the request and reads up to the result.
-func exchange(conn *net.UnixConn, line []byte, progress func(Progress)) (json.RawMessage, error) {
+func exchange(conn *net.UnixConn, o op, line []byte, progress func(Progress)) (json.RawMessage, error) {
 	conn.SetWriteDeadline(time.Now().Add(requestTime))
 	// A server that refuses without reading breaks the pipe, but its reason may lie there to be read.
 	_, writeErr := conn.Write(line)
-	if writeErr != nil && !errors.Is(writeErr, syscall.EPIPE) {
+	if writeErr != nil && !errors.Is(writeErr, syscall.EPIPE) && !errors.Is(writeErr, syscall.ECONNRESET) {
 		return nil, fmt.Errorf("send request: %w", writeErr)
 	}
 	r := bufio.NewReader(conn)
@@ -117,7 +183,7 @@ func exchange(conn *net.UnixConn, line []byte, progress func(Progress)) (json.Ra
 		line, err := readLine(r, maxMessage)
 		switch {
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET):
-			return nil, ErrNoServer
+			return nil, errBroken
 		case err != nil:
 			return nil, fmt.Errorf("read answer: %w", err)
 		}
@@ -125,13 +191,13 @@ func exchange(conn *net.UnixConn, line []byte, progress func(Progress)) (json.Ra
 		switch {
 		case err != nil:
 			return nil, err
-		case m.Version != Protocol:
+		case m.Version != Protocol && !(o.timeless() && m.Version >= firstTimeless):
 			return nil, otherVersion(conn, m.Version)
 		case m.Error != nil:
 			return nil, m.Error
 		case m.Result != nil:
 			return m.Result, nil
-		case progress != nil:
+		case progress != nil && m.Progress != nil:
 			progress(*m.Progress)
 		}
 	}
@@ -141,7 +207,9 @@ func otherVersion(conn *net.UnixConn, version int) *Error {
 	e := &Error{Code: ExitFailed, Verb: "talk to", Object: "daemon",
 		Cause: fmt.Sprintf("it speaks protocol %d, this command speaks %d", version, Protocol),
 		Hint:  "use the artifactfs that started it, or stop it"}
-	if peer, err := peerOf(conn); err == nil && peer.Pid > 0 {
+	if version >= firstTimeless {
+		e.Hint = "`artifactfs daemon --upgrade` has this command's version go on with what it serves"
+	} else if peer, err := peerOf(conn); err == nil && peer.Pid > 0 {
 		e.Hint += fmt.Sprintf(": `kill %d` unmounts all it serves first", peer.Pid)
 	}
 	return e

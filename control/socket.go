@@ -210,14 +210,49 @@ func bindAndRename(socket string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// fileLock is the right to a socket's path, given up by the kernel when its holder dies.
-type fileLock struct {
-	f *os.File
+// inherit goes on listening. A predecessor may have died between removing its socket and ending: then there is a new one.
+func inherit(socket string, listener *os.File) (*net.UnixListener, error) {
+	if _, err := os.Lstat(socket); err != nil || listener == nil {
+		l, err := bindAndRename(socket)
+		if err == nil && listener != nil {
+			listener.Close()
+		}
+		return l, err
+	}
+	l, err := net.FileListener(listener) // of a copy
+	if err != nil {
+		return nil, err
+	}
+	u, ok := l.(*net.UnixListener)
+	if !ok {
+		l.Close()
+		return nil, errors.New("the inherited descriptor is no unix socket")
+	}
+	u.SetUnlinkOnClose(false)
+	// Askers are told who called listen last (unix(7), SO_PEERCRED), and that one is dead.
+	raw, err := u.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { unix.Listen(int(fd), unix.SOMAXCONN) })
+	}
+	if err != nil {
+		l.Close()
+		return nil, err
+	}
+	listener.Close()
+	return u, nil
 }
+
+// fileLock is the right to a socket's path, given up by the kernel when all who hold it are dead.
+type fileLock struct {
+	f    *os.File
+	path string
+}
+
+func lockName(socket string) string { return socket + ".lock" }
 
 // takeLock never waits: ErrInUse if another process, or another server of this one, has it.
 func takeLock(socket string) (*fileLock, error) {
-	path := socket + ".lock"
+	path := lockName(socket)
 	for {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 		if err != nil {
@@ -235,13 +270,16 @@ func takeLock(socket string) (*fileLock, error) {
 		mine, err1 := f.Stat()
 		there, err2 := os.Lstat(path)
 		if err1 == nil && err2 == nil && os.SameFile(mine, there) {
-			return &fileLock{f}, nil
+			return &fileLock{f, path}, nil
 		}
 		f.Close()
 	}
 }
 
 func (l *fileLock) release() {
-	os.Remove(l.f.Name())
+	os.Remove(l.path)
+	if raw, err := l.f.SyscallConn(); err == nil { // closing alone would leave it to those who have a copy
+		raw.Control(func(fd uintptr) { unix.Flock(int(fd), unix.LOCK_UN) })
+	}
 	l.f.Close()
 }

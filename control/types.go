@@ -78,6 +78,9 @@ type MountRequest struct {
 
 	Token Secret `json:"-"` // crosses the socket beside the request, see wireMount
 
+	// Nonce is the same in all tries of one asker, and of no other: a mount that was made for it is the answer.
+	Nonce string `json:"nonce,omitempty"`
+
 	// Device is an opened /dev/fuse with which somebody who may has mounted at Dir already; nil: the daemon mounts. It
 	// cannot cross the socket.
 	Device *os.File `json:"-"`
@@ -197,9 +200,27 @@ const (
 	HistoryComplete  HistoryState = "complete"
 )
 
+// UpgradeRequest asks for a worker from another executable. It stays as it is in all versions of the protocol.
+type UpgradeRequest struct {
+	Executable string `json:"executable"` // absolute
+}
+
+// DaemonStatus tells of the processes that serve.
+type DaemonStatus struct {
+	PID        int       `json:"pid"`                  // of the one that serves
+	Supervisor int       `json:"supervisor,omitempty"` // of the one that has it replaced when it dies; 0: there is none
+	Version    string    `json:"version"`
+	Since      time.Time `json:"since"`            // PID serves
+	Takeovers  int       `json:"takeovers"`        // processes that went on with the mounts of another
+	Reason     string    `json:"reason,omitempty"` // why the one before ended
+
+	UpgradeFailed string `json:"upgrade_failed,omitempty"` // why the last upgrade was taken back
+}
+
 // Status is what `status --json` prints.
 type Status struct {
 	Mounts []MountStatus `json:"mounts"`
+	Daemon DaemonStatus  `json:"daemon"`
 }
 
 // MountStatus is one mount as it is at this moment.
@@ -330,6 +351,13 @@ func ValidSession(name string) *Error {
 func (r UnmountRequest) validate() error {
 	if !filepath.IsAbs(r.Dir) {
 		return badRequest("directory %q is not absolute", r.Dir)
+	}
+	return nil
+}
+
+func (r UpgradeRequest) validate() error {
+	if !filepath.IsAbs(r.Executable) {
+		return badRequest("executable %q is not absolute", r.Executable)
 	}
 	return nil
 }
