@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -77,7 +76,7 @@ func (j *job) meter() error {
 }
 
 // Stalls gives for each moment the longest gap that began before the next moment and ended after this one: what was
-// done to the server at a moment made a program wait that long. Sorted; the moments are in order.
+// done to the server at a moment made a program wait that long. The moments are in order.
 func Stalls(gaps []Gap, moments []time.Duration) []time.Duration {
 	stalls := make([]time.Duration, len(moments))
 	for i, at := range moments {
@@ -91,6 +90,5 @@ func Stalls(gaps []Gap, moments []time.Duration) []time.Duration {
 			}
 		}
 	}
-	slices.Sort(stalls)
 	return stalls
 }
