@@ -1,0 +1,151 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+const (
+	// traceAgain is how long a mount may be without a process that serves it before following it is given up.
+	traceAgain = 10 * time.Second
+	tracePoll  = 50 * time.Millisecond
+)
+
+func (a *app) traceCommand() *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "trace DIR",
+		Short: "Show reads as they happen: who, what, from where, how long",
+		Long: `Trace prints a line for each read in the mount at DIR that reaches it, and for anything else that has to wait for the
+remote: when, process, operation, whether it was here (hit) or fetched and how many files came along, how long it took,
+and the path. It goes on until Ctrl-C or until the mount is gone. What the kernel has in its cache it reads without asking, so a
+second read of a file is most often not seen. Process 0 is the kernel itself, reading ahead or writing back.
+
+With --all every request of the kernel is shown. With --json there is one object a line. The mount waits for nobody who
+watches: a slow reader of the output loses events, and stderr says how many.`,
+		Example: `  artifactfs trace git
+  artifactfs trace git --json | jq -r 'select(.source == "fetched") | .path'`,
+		Args:              arguments(1, 1, "DIR"),
+		RunE:              func(cmd *cobra.Command, args []string) error { return a.trace(cmd.Context(), args[0], all) },
+		ValidArgsFunction: a.completeMounts(1),
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "show everything that the kernel asks")
+	return cmd
+}
+
+func (a *app) trace(ctx context.Context, dir string, all bool) error {
+	mounts, asked := a.mounts(ctx)
+	m, err := find(mounts, asked, "trace", dir)
+	if err != nil {
+		return err
+	}
+	t := &follower{app: a, out: bufio.NewWriter(a.stdout)}
+	for {
+		err := m.client.Trace(ctx, control.TraceRequest{Dir: m.Dir, All: all}, t.show)
+		switch {
+		case ctx.Err() != nil, err == nil:
+			return nil
+		case t.pid != 0 && errors.Is(err, control.ErrNoServer):
+			t.broken() // in the middle: another process goes on with the mount, or nobody does
+		case t.again.IsZero():
+			return failure("trace", m.Dir, err)
+		}
+		if time.Now().After(t.again) {
+			return failure("trace", m.Dir, err)
+		}
+		select {
+		case <-time.After(tracePoll):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// follower prints one stream after the other.
+type follower struct {
+	app   *app
+	out   *bufio.Writer
+	pid   int       // of the process that serves
+	again time.Time // until when another one is waited for; zero while one serves
+}
+
+func (f *follower) broken() {
+	if f.again.IsZero() {
+		f.again = time.Now().Add(traceAgain)
+		fmt.Fprintf(f.app.stderr, "artifactfs: process %d, which served the mount, has ended\n", f.pid)
+	}
+}
+
+func (f *follower) show(t control.Trace) error {
+	if f.pid != 0 && t.PID != f.pid {
+		fmt.Fprintf(f.app.stderr, "artifactfs: process %d goes on with the mount; what happened in between was not seen\n", t.PID)
+	}
+	f.pid, f.again = t.PID, time.Time{}
+	if t.Lost > 0 {
+		fmt.Fprintf(f.app.stderr, "artifactfs: %s lost, because the output was read too slowly\n", plural(t.Lost, "event"))
+	}
+	for _, e := range t.Events {
+		var err error
+		if f.app.json {
+			err = printJSON(f.out, e)
+		} else {
+			err = printEvent(f.out, e)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := f.out.Flush(); err != nil {
+		return fmt.Errorf("print result: %w", err)
+	}
+	return nil
+}
+
+// printEvent writes a line for people; the path, which may be of any length, comes last.
+func printEvent(w io.Writer, e control.TraceEvent) error {
+	command := e.Command
+	if e.PID == 0 {
+		command = "(kernel)"
+	}
+	how := string(e.Source)
+	if e.Blobs > 1 {
+		how += fmt.Sprintf(" +%d", e.Blobs-1)
+	}
+	path := e.Path
+	if path == "" {
+		path = "."
+	}
+	if e.To != "" {
+		path += " -> " + e.To
+	}
+	if e.Offset > 0 {
+		path += fmt.Sprintf(" at %s", bytesOf(e.Offset))
+	}
+	if e.Error != "" {
+		path += " (" + e.Error + ")"
+	}
+	line := fmt.Sprintf("%s %7d %-15s %-11s %-14s %10s  %s", e.Time.Local().Format("15:04:05.000"), e.PID, command, e.Op, how, waitText(e.Wait), path)
+	if _, err := fmt.Fprintln(w, (&control.Error{Cause: line}).Error()); err != nil {
+		return fmt.Errorf("print result: %w", err)
+	}
+	return nil
+}
+
+// waitText writes microseconds.
+func waitText(us int64) string {
+	switch {
+	case us < 1000:
+		return fmt.Sprintf("%d us", us)
+	case us < 1000_000:
+		return fmt.Sprintf("%.1f ms", float64(us)/1e3)
+	}
+	return fmt.Sprintf("%.2f s", float64(us)/1e6)
+}
