@@ -104,11 +104,11 @@ func (m *mount) gitOptions(ctx context.Context, snap *fetch.Snapshot) (gitdir.Op
 
 // serveGit starts to answer git's questions.
 func (m *mount) serveGit(dir *gitdir.Dir) error {
-	monitor, err := fsmonitor.Serve(m.gitPath(), m.changes)
+	monitor, err := fsmonitor.Serve(m.gitPath(), m.changes, fsmonitor.Options{})
 	if err != nil {
 		return err
 	}
-	objects, err := promisor.Serve(m.gitPath(), m.store, m.daemon.log)
+	objects, err := promisor.Serve(m.gitPath(), m.store, promisor.Options{}, m.daemon.log)
 	if err != nil {
 		return errors.Join(err, monitor.Close())
 	}

@@ -45,6 +45,37 @@ func (s *Store) Resume(ctx context.Context, b Base) (*Snapshot, error) {
 	return snap, nil
 }
 
+// errCutOff says that trees were still coming when a process ended.
+var errCutOff = errors.New("not all trees have come")
+
+// Again is the snapshot of a mount that goes on in this process. The remote is not asked: if trees are missing, Wait says
+// so, and whoever acquires the commit anew brings them.
+func (s *Store) Again(ctx context.Context, b Base) (*Snapshot, error) {
+	if b.Commit.IsZero() {
+		return s.Resume(ctx, b)
+	}
+	if err := s.prepare(ctx, b.Format, s.partial()); err != nil {
+		return nil, err
+	}
+	snap, ok := s.here(b.Commit, time.Now())
+	if !ok {
+		snap = newSnapshot(target{want: b.Commit, commit: b.Commit}, b.Format, time.Now())
+		snap.Tree, snap.Partial = b.Tree, s.partial()
+		snap.finish(errCutOff)
+	}
+	snap.Ref, snap.Time = b.Ref, b.Time
+	return snap, nil
+}
+
+// Completed tells the store what a process before this one has found out: that its history is complete.
+func (s *Store) Completed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.history == "" {
+		s.history = Complete
+	}
+}
+
 // here gives the snapshot of a commit that the store has, or a git directory that is lent to it.
 func (s *Store) here(commit object.ID, start time.Time) (*Snapshot, bool) {
 	if f, ok := readFormat(s.GitDir()); !ok || f != commit.Format() || s.openObjects(f) != nil {

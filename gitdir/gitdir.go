@@ -136,6 +136,10 @@ func Open(path string, o Options) (*Dir, bool, error) {
 	return d, true, nil
 }
 
+// GoOn is the git directory at path, which another process has opened for the same mount and which commands may be using:
+// nothing in it is touched.
+func GoOn(path string, o Options) *Dir { return o.dir(path) }
+
 // HasOwnObjects says whether a git directory holds objects that no remote has given: loose ones, or packs without the
 // mark of a partial clone's remote.
 func HasOwnObjects(path string) (bool, error) {

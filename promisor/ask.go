@@ -1,13 +1,17 @@
 package promisor
 
 import (
+	"bufio"
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -29,30 +33,172 @@ func ask(ctx context.Context, gitDir, protocol string, in io.Reader, out io.Writ
 	if !strings.Contains(protocol, "version=2") {
 		return fmt.Errorf("git speaks an old protocol (%q): protocol.version=2 is needed", protocol)
 	}
-	name, done, err := socketPath(gitDir)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c := &caller{gitDir: gitDir, hint: ancestors(os.Getppid())}
+	defer c.hangUp()
+	greeting, err := c.retrying(ctx, nil)
 	if err != nil {
-		return fmt.Errorf("ask daemon: %w", err)
+		return err
 	}
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "unix", name)
-	done()
-	if err != nil {
-		return fmt.Errorf("the daemon of this mount cannot be reached")
+	if _, err := out.Write(greeting); err != nil {
+		return err
 	}
-	conn := c.(*net.UnixConn)
-	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	if err := writeHint(conn, ancestors(os.Getppid())); err != nil {
-		return fmt.Errorf("ask daemon: %w", err)
-	}
-	go func() {
-		io.Copy(conn, in)
-		conn.CloseWrite()
+	requests := make(chan []byte)
+	go func() { // reading on is how we learn that git is gone
+		defer cancel()
+		defer close(requests)
+		for r := bufio.NewReader(in); ; {
+			q, err := readMessage(r)
+			if err != nil || string(q) == "0000" {
+				return
+			}
+			select {
+			case requests <- q:
+			case <-ctx.Done():
+				return
+			}
+		}
 	}()
-	if _, err := io.Copy(out, conn); err != nil {
-		return fmt.Errorf("ask daemon: %w", err)
+	for q := range requests {
+		answer, err := c.retrying(ctx, q)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if _, err := out.Write(answer); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+const (
+	// askTries is how often a question is asked when the connection breaks: the daemon may have died, and another one goes on
+	// with its socket. It is not without end, for the question may be what kills it.
+	askTries = 5
+	// returnTime is how long a daemon may take to come back on a socket of its own, and returnLook the time between two looks.
+	returnTime = 2 * time.Second
+	returnLook = 20 * time.Millisecond
+
+	// maxMessage bounds what is held of a message, in bytes: questions may name maxWants objects by SHA-256.
+	maxMessage = 128 << 20
+)
+
+var errUnreachable = errors.New("the daemon of this mount cannot be reached")
+
+// caller talks to whichever daemon serves the mount.
+type caller struct {
+	gitDir string
+	hint   Hint
+	conn   net.Conn // nil: not connected
+	in     *bufio.Reader
+}
+
+func (c *caller) hangUp() {
+	if c.conn != nil {
+		c.conn.Close()
+		c.conn = nil
+	}
+}
+
+// retrying gives the answer to a request, or the greeting without one. Neither depends on what was said before.
+func (c *caller) retrying(ctx context.Context, request []byte) (answer []byte, err error) {
+	for try := 1; ; try++ {
+		answer, err = c.try(ctx, request, try > 1 || request != nil)
+		if err == nil || ctx.Err() != nil || try == askTries {
+			return answer, err
+		}
+		c.hangUp()
+		if try == 1 && errors.Is(err, errUnreachable) && request == nil {
+			return nil, err // there was none in the first place
+		}
+	}
+}
+
+func (c *caller) try(ctx context.Context, request []byte, again bool) ([]byte, error) {
+	greeting, err := c.connect(ctx, again)
+	if err != nil || request == nil {
+		return greeting, err
+	}
+	defer context.AfterFunc(ctx, func(n net.Conn) func() { return func() { n.Close() } }(c.conn))()
+	if _, err := c.conn.Write(request); err != nil {
+		return nil, fmt.Errorf("ask daemon: %w", err)
+	}
+	answer, err := readMessage(c.in)
+	if err != nil {
+		return nil, fmt.Errorf("ask daemon: %w", err)
+	}
+	return answer, nil
+}
+
+// connect connects if there is no connection. again: there was one, so that somebody may be about to come back.
+func (c *caller) connect(ctx context.Context, again bool) (greeting []byte, err error) {
+	if c.conn != nil {
+		return nil, nil
+	}
+	for end := time.Now().Add(returnTime); ; {
+		if c.conn, err = c.dial(ctx); err == nil {
+			break
+		}
+		if !again || ctx.Err() != nil || time.Now().After(end) {
+			return nil, errUnreachable
+		}
+		time.Sleep(returnLook)
+	}
+	defer context.AfterFunc(ctx, func(n net.Conn) func() { return func() { n.Close() } }(c.conn))()
+	c.in = bufio.NewReader(c.conn)
+	if err := writeHint(c.conn, c.hint); err != nil {
+		return nil, fmt.Errorf("ask daemon: %w", err)
+	}
+	if greeting, err = readMessage(c.in); err != nil {
+		return nil, fmt.Errorf("ask daemon: %w", err)
+	}
+	return greeting, nil
+}
+
+func (c *caller) dial(ctx context.Context) (net.Conn, error) {
+	name, done, err := socketPath(c.gitDir)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	var d net.Dialer
+	return d.DialContext(ctx, "unix", name)
+}
+
+// readMessage reads packets up to a flush, or an error, behind which nothing comes, as they are.
+func readMessage(r *bufio.Reader) (message []byte, err error) {
+	for {
+		var digits [4]byte
+		if _, err := io.ReadFull(r, digits[:]); err != nil {
+			return nil, err
+		}
+		n, err := packetLength(digits)
+		if err != nil {
+			return nil, err
+		}
+		message = append(message, digits[:]...)
+		if n < 4 {
+			if n == 0 {
+				return message, nil
+			}
+			continue
+		}
+		at := len(message)
+		message = append(message, make([]byte, n-4)...)
+		if _, err := io.ReadFull(r, message[at:]); err != nil {
+			return nil, err
+		}
+		if bytes.HasPrefix(message[at:], []byte("ERR ")) {
+			return message, nil
+		}
+		if len(message) > maxMessage {
+			return nil, fmt.Errorf("%w: message of more than %d bytes", errProtocol, maxMessage)
+		}
+	}
 }
 
 // socketPath spells the path of the socket so that it fits the 108 bytes of an address; done ends its validity.

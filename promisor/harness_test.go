@@ -125,7 +125,7 @@ func newClone(t testing.TB, remote *gittest.Server, repo string) *clone {
 	}
 	c.run(c.dir, "symbolic-ref", "HEAD", snap.Ref)
 	c.run(c.dir, "read-tree", "HEAD")
-	if c.server, err = Serve(c.gitDir, c.counted, log); err != nil {
+	if c.server, err = Serve(c.gitDir, c.counted, Options{}, log); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.server.Close() })

@@ -27,11 +27,11 @@ func readPacket(r *bufio.Reader) (packetKind, string, error) {
 	if _, err := io.ReadFull(r, digits[:]); err != nil {
 		return 0, "", err
 	}
-	n, err := strconv.ParseUint(string(digits[:]), 16, 16)
-	switch {
-	case err != nil || n == 2 || n == 3 || n > maxPacket:
-		return 0, "", fmt.Errorf("%w: packet length %q", errProtocol, digits[:])
-	case n < 4:
+	n, err := packetLength(digits)
+	if err != nil {
+		return 0, "", err
+	}
+	if n < 4 {
 		return packetFlush + packetKind(n), "", nil
 	}
 	data := make([]byte, n-4)
@@ -42,6 +42,15 @@ func readPacket(r *bufio.Reader) (packetKind, string, error) {
 		data = data[:len(data)-1]
 	}
 	return packetData, string(data), nil
+}
+
+// packetLength reads the head of a packet; a length below 4 is one without data.
+func packetLength(digits [4]byte) (int, error) {
+	n, err := strconv.ParseUint(string(digits[:]), 16, 16)
+	if err != nil || n == 2 || n == 3 || n > maxPacket {
+		return 0, fmt.Errorf("%w: packet length %q", errProtocol, digits[:])
+	}
+	return int(n), nil
 }
 
 // appendLine adds a packet with a line of text.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/object"
 )
@@ -43,10 +44,23 @@ type Server struct {
 	wg       sync.WaitGroup
 }
 
+// Options are about processes that come after this one.
+type Options struct {
+	// Inherited is the listening socket of a server that died: whoever has connected to it meanwhile is answered. It is the
+	// server's from now on.
+	Inherited *os.File
+	// Keep is given the socket that is listened on; nil: nobody keeps it.
+	Keep func(listening *os.File) error
+}
+
 // Serve answers questions about the git directory from now on.
-func Serve(gitDir string, p Provider, log *zap.Logger) (*Server, error) {
+func Serve(gitDir string, p Provider, o Options, log *zap.Logger) (*Server, error) {
 	s := &Server{gitDir: gitDir, provider: p, log: log}
-	if err := s.listen(); err != nil {
+	listen := s.listen
+	if o.Inherited != nil {
+		listen = func(Options) error { return s.inherit(o.Inherited) }
+	}
+	if err := listen(o); err != nil {
 		return nil, fmt.Errorf("serve missing objects of %s: %w", gitDir, err)
 	}
 	var err error
@@ -60,8 +74,24 @@ func Serve(gitDir string, p Provider, log *zap.Logger) (*Server, error) {
 	return s, nil
 }
 
+// inherit goes on with the socket of a server that died.
+func (s *Server) inherit(f *os.File) error {
+	defer f.Close()
+	l, err := net.FileListener(f)
+	if err != nil {
+		return err
+	}
+	u, ok := l.(*net.UnixListener)
+	if !ok {
+		return errors.Join(errors.New("not a socket's listener"), l.Close())
+	}
+	u.SetUnlinkOnClose(false)
+	s.listener = u
+	return nil
+}
+
 // listen takes the place of a server that died. The socket belongs to who owns the git directory, as all in it does.
-func (s *Server) listen() error {
+func (s *Server) listen(o Options) error {
 	path := filepath.Join(s.gitDir, socketName)
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -81,6 +111,12 @@ func (s *Server) listen() error {
 		owner := info.Sys().(*syscall.Stat_t)
 		err = os.Chown(path, int(owner.Uid), int(owner.Gid))
 	}
+	if err == nil && o.Keep != nil {
+		var f *os.File
+		if f, err = l.File(); err == nil {
+			err = errors.Join(o.Keep(f), f.Close())
+		}
+	}
 	if err != nil {
 		l.Close()
 		return err
@@ -93,6 +129,9 @@ func (s *Server) listen() error {
 func (s *Server) Close() error {
 	s.cancel()
 	os.Remove(filepath.Join(s.gitDir, socketName))
+	if raw, err := s.listener.SyscallConn(); err == nil { // others may have it open, too
+		raw.Control(func(fd uintptr) { unix.Shutdown(int(fd), unix.SHUT_RDWR) })
+	}
 	err := s.listener.Close()
 	s.wg.Wait()
 	return errors.Join(err, s.oracle.close())

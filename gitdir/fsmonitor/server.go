@@ -26,6 +26,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
 )
 
@@ -46,10 +48,20 @@ const (
 // slash behind; all says that everything may have.
 type Ask func(ctx context.Context, token string) (next string, paths []string, all bool, err error)
 
+// Options are about processes that come after this one.
+type Options struct {
+	// Inherited is the listening socket of a server that died: whoever has connected to it meanwhile is answered. It is the
+	// server's from now on.
+	Inherited *os.File
+	// Keep is given every socket that is listened on, before anybody can find it; nil: nobody keeps them.
+	Keep func(listening *os.File) error
+}
+
 // Server answers on the socket of one git directory.
 type Server struct {
 	gitDir string
 	ask    Ask
+	keep   func(*os.File) error
 	ctx    context.Context // of everything the server does; ends with Close
 	cancel context.CancelFunc
 	done   sync.WaitGroup
@@ -61,20 +73,68 @@ type Server struct {
 }
 
 // Serve starts to answer.
-func Serve(gitDir string, ask Ask) (*Server, error) {
-	l, err := listen(gitDir)
+func Serve(gitDir string, ask Ask, o Options) (*Server, error) {
+	l, err := inherit(gitDir, o.Inherited)
+	if l == nil && err == nil {
+		l, err = listen(gitDir, o.Keep)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("serve file system monitor: %w", err)
 	}
-	s := &Server{gitDir: gitDir, ask: ask, room: make(chan struct{}, maxClients), listener: l, clients: map[*net.UnixConn]bool{}}
+	s := &Server{gitDir: gitDir, ask: ask, keep: o.Keep, room: make(chan struct{}, maxClients), listener: l, clients: map[*net.UnixConn]bool{}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.done.Add(1)
 	go s.run(l)
 	return s, nil
 }
 
+// inherit listens on the socket of a server that died; nil if that does not listen any more, because git wanted it to quit.
+func inherit(gitDir string, f *os.File) (*net.UnixListener, error) {
+	if f == nil {
+		return nil, nil
+	}
+	defer f.Close()
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, err
+	}
+	u, ok := l.(*net.UnixListener)
+	if !ok || isShut(u) {
+		return nil, l.Close()
+	}
+	u.SetUnlinkOnClose(false)
+	// It is kept before it takes its name, which may be all that is missing.
+	err = os.Rename(filepath.Join(gitDir, newName), filepath.Join(gitDir, query.Socket))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, errors.Join(err, l.Close())
+	}
+	return u, nil
+}
+
+// isShut says whether nobody can connect any more.
+func isShut(l *net.UnixListener) bool {
+	shut := true
+	raw, err := l.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) {
+			poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+			_, err := unix.Poll(poll, 0)
+			shut = err != nil || poll[0].Revents != 0
+		})
+	}
+	return err != nil || shut
+}
+
+// shut refuses all who connect from now on, though others may have the socket open, too.
+func shut(l *net.UnixListener) {
+	if raw, err := l.SyscallConn(); err == nil {
+		raw.Control(func(fd uintptr) { unix.Shutdown(int(fd), unix.SHUT_RDWR) })
+	}
+	l.Close()
+}
+
 // listen takes the socket's name, whoever had it.
-func listen(gitDir string) (*net.UnixListener, error) {
+func listen(gitDir string, keep func(*os.File) error) (*net.UnixListener, error) {
 	lock, err := os.OpenFile(filepath.Join(gitDir, lockName), os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, err
@@ -97,6 +157,15 @@ func listen(gitDir string) (*net.UnixListener, error) {
 		return nil, err
 	}
 	l.SetUnlinkOnClose(false)
+	if keep != nil {
+		f, err := l.File()
+		if err == nil {
+			err = errors.Join(keep(f), f.Close())
+		}
+		if err != nil {
+			return nil, errors.Join(err, l.Close())
+		}
+	}
 	if err := os.Rename(fresh, filepath.Join(gitDir, query.Socket)); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
@@ -122,7 +191,7 @@ func (s *Server) accept(l *net.UnixListener) {
 		c, err := l.AcceptUnix()
 		if err != nil {
 			<-s.room
-			if errors.Is(err, net.ErrClosed) {
+			if errors.Is(err, net.ErrClosed) || s.away(l) {
 				return
 			}
 			select { // no descriptors left, most likely
@@ -145,7 +214,7 @@ func (s *Server) again() *net.UnixListener {
 			return nil
 		case <-time.After(absence):
 		}
-		l, err := listen(s.gitDir)
+		l, err := listen(s.gitDir, s.keep)
 		if err != nil {
 			continue
 		}
@@ -156,7 +225,7 @@ func (s *Server) again() *net.UnixListener {
 			return l
 		}
 		s.mu.Unlock()
-		l.Close()
+		shut(l)
 		return nil
 	}
 }
@@ -225,21 +294,26 @@ func answer(next string, paths []string, all bool) []byte {
 // leave stops to listen, before the client that wanted it is let go.
 func (s *Server) leave() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.listener != nil {
-		s.listener.Close()
-		s.listener = nil
+	l := s.listener
+	s.listener = nil
+	s.mu.Unlock()
+	if l != nil {
+		shut(l)
 	}
+}
+
+// away says whether a socket is not listened on any more.
+func (s *Server) away(l *net.UnixListener) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.listener != l
 }
 
 // Close stops to answer and waits for questions under way. Who asks from now on waits for a next server.
 func (s *Server) Close() error {
 	s.cancel()
+	s.leave()
 	s.mu.Lock()
-	if s.listener != nil {
-		s.listener.Close()
-		s.listener = nil
-	}
 	for c := range s.clients {
 		c.SetDeadline(time.Now().Add(grace))
 	}

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 
 func serve(t *testing.T, dir string, ask Ask) *Server {
 	t.Helper()
-	s, err := Serve(dir, ask)
+	s, err := Serve(dir, ask, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

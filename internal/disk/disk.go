@@ -38,11 +38,40 @@ var ErrLocked = errors.New("locked by another process")
 
 // TryLock is Lock that fails with ErrLocked instead of waiting.
 func TryLock(path string) (unlock func(), err error) {
-	unlock, err = lock(path, syscall.LOCK_EX|syscall.LOCK_NB)
-	if errors.Is(err, syscall.EWOULDBLOCK) {
-		return nil, fmt.Errorf("lock %s: %w", path, ErrLocked)
+	f, err := TryLockFile(path)
+	if err != nil {
+		return nil, err
 	}
-	return unlock, err
+	return func() { Unlock(f) }, nil
+}
+
+// TryLockFile is TryLock that gives the file. The lock is held as long as any process has it open, and until Unlock.
+func TryLockFile(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := Relock(f); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// Relock takes the lock of a file that TryLockFile gave, perhaps to another process; ErrLocked: others have it.
+func Relock(f *os.File) error {
+	err := flock(f, syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return fmt.Errorf("lock %s: %w", f.Name(), ErrLocked)
+	}
+	return err
+}
+
+// Unlock gives up a lock and closes its file. Closing is not enough: a child that is being started has a copy until it
+// runs its program, and others may have one, too.
+func Unlock(f *os.File) {
+	flock(f, syscall.LOCK_UN)
+	f.Close()
 }
 
 func lock(path string, how int) (func(), error) {
@@ -50,19 +79,21 @@ func lock(path string, how int) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := flock(f, how); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return func() { Unlock(f) }, nil
+}
+
+func flock(f *os.File, how int) error {
 	for {
-		err = syscall.Flock(int(f.Fd()), how)
+		err := syscall.Flock(int(f.Fd()), how)
+		if err == nil {
+			return nil
+		}
 		if err != syscall.EINTR {
-			break
+			return &os.PathError{Op: "lock", Path: f.Name(), Err: err}
 		}
 	}
-	if err != nil {
-		f.Close()
-		return nil, &os.PathError{Op: "lock", Path: path, Err: err}
-	}
-	return func() {
-		// Closing is not enough: a child that is being started has a copy until it runs its program.
-		syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
-		f.Close()
-	}, nil
 }

@@ -70,29 +70,45 @@ func Write(w io.Writer, text []byte) error {
 	return err
 }
 
+// tries is how often a monitor is asked that hangs up: it may have died, and another answers on the same socket.
+const tries = 3
+
 // Changes asks the monitor of a git directory what has changed since a token and writes its answer as it is:
 // the next token, NUL, and every path with a NUL behind. The answer "/" stands for everything.
 func Changes(gitDir, token string, w io.Writer) error {
+	for try := 1; ; try++ {
+		answer, err := ask(gitDir, token)
+		if err == nil {
+			_, err = w.Write(answer)
+			return err
+		}
+		cut := errors.Is(err, ErrCut) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+		if !cut || try == tries {
+			return err
+		}
+	}
+}
+
+func ask(gitDir, token string) ([]byte, error) {
 	f, err := dial(gitDir)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer f.Close()
 	if err := f.SetDeadline(time.Now().Add(patience)); err != nil {
-		return err
+		return nil, err
 	}
 	if err := Write(f, []byte(token)); err != nil {
-		return err
+		return nil, err
 	}
 	answer, err := Read(bufio.NewReader(f), 1<<31-1)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if len(answer) == 0 || answer[0] == 0 {
-		return ErrCut
+		return nil, ErrCut
 	}
-	_, err = w.Write(answer)
-	return err
+	return answer, nil
 }
 
 // dial connects through the directory's descriptor, since the path of a socket cannot be longer than 107 bytes.
