@@ -121,10 +121,10 @@ func TestEveryFieldCrossesTheSocket(t *testing.T) {
 	want := MountRequest{
 		Remote: "https://127.0.0.1/r", Dir: "/m/ä", Ref: "v1", Session: "s-1", ReadOnly: true, Redirects: []string{"a b", "c"}, RedirectsOnly: true, Submodules: true, History: HistoryFull, Prefetch: PrefetchAll,
 		PrefetchBudget: 1 << 40, Wait: WaitGit, AllowOther: true, UID: 1<<32 - 1, GID: 7, CacheSize: 2, TokenFile: "/t",
-		Timeout: time.Minute, Token: "hunter2",
+		Timeout: time.Minute, Token: "hunter2", GitDir: GitDirInside, Nonce: "n",
 	}
 	for i, v := 0, reflect.ValueOf(want); i < v.NumField(); i++ {
-		if v.Field(i).IsZero() {
+		if v.Field(i).IsZero() && v.Type().Field(i).Name != "Device" { // which cannot
 			t.Fatalf("field %s is not tested", v.Type().Field(i).Name)
 		}
 	}
@@ -278,17 +278,17 @@ func TestServerRefusesBadRequests(t *testing.T) {
 	serve(t, socket, newFake())
 	for line, want := range map[string]string{
 		`hello`:                "not a JSON object",
-		`{"version":1}`:        "protocol 1, this daemon speaks 3",
-		`{"version":3,"op":1}`: `field "op" has the wrong type`,
-		`{"version":3,"op":"status","args":{},"x":1}`:                           `unknown field "x"`,
-		`{"version":3,"op":"status","args":{"all":true}}`:                       `unknown field "all"`,
-		`{"version":3,"op":"explode","args":{}}`:                                `unknown operation "explode"`,
-		`{"version":3,"op":"unmount","args":{"dir":"here"}}`:                    `not absolute`,
-		`{"version":3,"op":"mount","args":{"remote":"r","dir":"/m"}}`:           `unknown history ""`,
-		`{"version":3,"op":"mount","args":{"remote":"r","session":"../x"}}`:     `no name for a session`,
-		`{"version":3,"op":"unmount","args":{"dir":"/a` + "\xff" + `"}}`:        "not UTF-8",
-		`{"version":3,"op":"unmount","args":` + strings.Repeat(" ", maxRequest): "line of more than",
-		`{"version":3,"op":"status","args":{}}` + "\n" + `{}`:                   "bytes behind the end",
+		`{"version":1}`:        "protocol 1, this daemon speaks 4",
+		`{"version":4,"op":1}`: `field "op" has the wrong type`,
+		`{"version":4,"op":"status","args":{},"x":1}`:                           `unknown field "x"`,
+		`{"version":4,"op":"status","args":{"all":true}}`:                       `unknown field "all"`,
+		`{"version":4,"op":"explode","args":{}}`:                                `unknown operation "explode"`,
+		`{"version":4,"op":"unmount","args":{"dir":"here"}}`:                    `not absolute`,
+		`{"version":4,"op":"mount","args":{"remote":"r","dir":"/m"}}`:           `unknown history ""`,
+		`{"version":4,"op":"mount","args":{"remote":"r","session":"../x"}}`:     `no name for a session`,
+		`{"version":4,"op":"unmount","args":{"dir":"/a` + "\xff" + `"}}`:        "not UTF-8",
+		`{"version":4,"op":"unmount","args":` + strings.Repeat(" ", maxRequest): "line of more than",
+		`{"version":4,"op":"status","args":{}}` + "\n" + `{}`:                   "bytes behind the end",
 	} {
 		conn, err := dial(t.Context(), socket)
 		if err != nil {
@@ -304,23 +304,107 @@ func TestServerRefusesBadRequests(t *testing.T) {
 	}
 }
 
-func TestOtherVersionIsNamedWithThePid(t *testing.T) {
+// answering accepts once for each line, and says it.
+func answering(t *testing.T, lines ...string) *Client {
+	t.Helper()
 	socket := filepath.Join(t.TempDir(), "d.sock")
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	t.Cleanup(func() { l.Close() })
 	go func() {
-		if conn, err := l.Accept(); err == nil {
-			fmt.Fprintln(conn, `{"version":9,"news":[]}`)
+		for _, line := range lines {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			readLine(bufio.NewReader(conn), maxRequest)
+			if line != "" {
+				fmt.Fprintln(conn, line)
+			}
 			conn.Close()
 		}
 	}()
-	_, err = (&Client{socket}).Status(t.Context())
-	var e *Error
-	if !errors.As(err, &e) || !strings.Contains(e.Cause, "protocol 9, this command speaks 3") || !strings.Contains(e.Hint, fmt.Sprint(os.Getpid())) {
-		t.Errorf("got %#v", err)
+	return &Client{socket}
+}
+
+func TestOtherVersionIsNamedWithAWayOut(t *testing.T) {
+	for line, hint := range map[string]string{`{"version":2,"news":[]}`: fmt.Sprint(os.Getpid()), `{"version":9,"error":{"cause":"no"}}`: "daemon --upgrade"} {
+		_, err := answering(t, line).Unmount(t.Context(), UnmountRequest{Dir: "/m"})
+		var e *Error
+		if !errors.As(err, &e) || !strings.Contains(e.Cause, ", this command speaks 4") || !strings.Contains(e.Hint, hint) {
+			t.Errorf("%s: got %#v", line, err)
+		}
+	}
+}
+
+// Without this a daemon could not be replaced by a later version.
+func TestStatusAndUpgradeAreUnderstoodInAllVersions(t *testing.T) {
+	c := answering(t, `{"version":9,"result":{"mounts":[{"id":"m1","moons":3}],"daemon":{"version":"v9"}}}`, `{"version":9,"error":{"code":1,"cause":"not now"}}`)
+	if s, err := c.Status(t.Context()); err != nil || s.Daemon.Version != "v9" || len(s.Mounts) != 1 {
+		t.Errorf("status %+v, %v", s, err)
+	}
+	if err := c.Upgrade(t.Context(), UpgradeRequest{Executable: "/x"}); err == nil || err.Error() != "not now" {
+		t.Errorf("upgrade: %v", err)
+	}
+	for line, want := range map[string]any{
+		`{"version":9,"op":"status","args":{}}`:                       empty{},
+		`{"version":4,"op":"upgrade","args":{"executable":"/bin/a"}}`: UpgradeRequest{"/bin/a"},
+		`{"version":9,"op":"upgrade","args":{"executable":"/bin/a"}}`: UpgradeRequest{"/bin/a"},
+	} {
+		if _, args, err := decodeRequest([]byte(line)); err != nil || args != want {
+			t.Errorf("%s: read as %+v, %v", line, args, err)
+		}
+	}
+	if _, _, err := decodeRequest([]byte(`{"version":9,"op":"unmount","args":{"dir":"/m"}}`)); err == nil {
+		t.Error("another version's unmount is done")
+	}
+}
+
+func TestBrokenRequestsAreAskedAgain(t *testing.T) {
+	const died = ""
+	if s, err := answering(t, died, died, `{"version":4,"result":{"mounts":[]}}`).Status(t.Context()); err != nil || s.Mounts == nil {
+		t.Errorf("status: %+v, %v", s, err)
+	}
+	var seen []string
+	r, err := answering(t, died, `{"version":4,"result":{"dir":"/m"}}`).Mount(t.Context(), mountRequest("/m"), func(p Progress) { seen = append(seen, p.Phase) })
+	if err != nil || r.Dir != "/m" {
+		t.Errorf("mount: %+v, %v", r, err)
+	}
+	notMounted := `{"version":4,"error":{"code":4,"cause":"nothing there"}}`
+	if r, err := answering(t, died, notMounted).Unmount(t.Context(), UnmountRequest{Dir: "/m"}); err != nil || r.Dir != "/m" {
+		t.Errorf("unmount that was made: %+v, %v", r, err)
+	}
+	if _, err := answering(t, notMounted).Unmount(t.Context(), UnmountRequest{Dir: "/m"}); AsError(err).Code != ExitNotMounted {
+		t.Errorf("unmount of nothing: %v", err)
+	}
+	for _, r := range []SwitchRequest{{Dir: "/m", Ref: "-"}, {Dir: "/m", Create: "new"}} {
+		if _, err := answering(t, died, `{"version":4,"result":{}}`).Switch(t.Context(), r, nil); !errors.Is(err, ErrNoServer) {
+			t.Errorf("%+v was asked twice: %v", r, err)
+		}
+	}
+	if _, err := answering(t, died, `{"version":4,"result":{}}`).Switch(t.Context(), SwitchRequest{Dir: "/m", Ref: "v1"}, nil); err != nil {
+		t.Errorf("switch: %v", err)
+	}
+}
+
+func TestAllTriesOfAMountHaveOneNonce(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "d.sock")
+	f := newFake()
+	var nonces []string
+	f.mount = func(_ context.Context, r MountRequest, _ func(Progress)) (MountReply, error) {
+		nonces = append(nonces, r.Nonce)
+		return MountReply{}, nil
+	}
+	serve(t, socket, f)
+	for range 2 {
+		if _, err := (&Client{socket}).Mount(t.Context(), mountRequest("/m"), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(nonces) != 2 || len(nonces[0]) < 16 || nonces[0] == nonces[1] {
+		t.Errorf("nonces %q", nonces)
 	}
 }
 
@@ -338,7 +422,7 @@ func TestTokenShowsItselfToNobody(t *testing.T) {
 		t.Errorf("the token is to be seen: %s", all)
 	}
 	// A request that is refused must not quote it either.
-	_, _, err = decodeRequest([]byte(`{"version":3,"op":"mount","args":{"token":["hunter2"]}}`))
+	_, _, err = decodeRequest([]byte(`{"version":4,"op":"mount","args":{"token":["hunter2"]}}`))
 	if err == nil || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("refusal: %v", err)
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 )
 
 func TestSocketIsPrivate(t *testing.T) {
@@ -290,4 +291,101 @@ func TestCloseIdleLosesNoRequest(t *testing.T) {
 	}
 	s.Close()
 	await(t, ended)
+}
+
+// die leaves a server's socket and lock to whoever has copies, as the death of its process does.
+func die(t *testing.T, s *Server) (listener, lock *os.File) {
+	t.Helper()
+	listener, lock, err := s.Files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Dup(int(lock.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.listener.Close()
+	lock.Close()
+	return listener, os.NewFile(uintptr(fd), "lock")
+}
+
+func TestAnotherServerGoesOn(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "d.sock")
+	first, err := Listen(t.Context(), socket, newFake(), zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, lock := die(t, first)
+	answer := make(chan error, 1)
+	go func() {
+		_, err := (&Client{socket}).Status(context.Background())
+		answer <- err
+	}()
+	if _, err := Dial(t.Context(), socket); err != nil {
+		t.Errorf("askers are refused meanwhile: %v", err)
+	}
+	if live, err := Sockets(t.Context(), filepath.Dir(filepath.Dir(socket))); err != nil || len(live) > 0 {
+		t.Errorf("sockets %v, %v", live, err)
+	}
+	if _, err := takeLock(socket); !errors.Is(err, ErrInUse) {
+		t.Errorf("the lock was free meanwhile: %v", err)
+	}
+	second, err := Inherit(socket, listener, lock, newFake(), zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied, _, err := second.Files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer copied.Close()
+	closed := make(chan struct{})
+	second.OnClose(func() { close(closed) })
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { second.Serve(ctx); close(ended) }()
+	if err := await(t, answer); err != nil {
+		t.Errorf("who had asked the dead got %v", err)
+	}
+	cancel()
+	await(t, closed)
+	await(t, ended)
+	l, err := takeLock(socket)
+	if err != nil {
+		t.Errorf("the lock is not free after the end: %v", err)
+	} else {
+		l.release()
+	}
+	if left, _ := filepath.Glob(socket + "*"); len(left) > 0 {
+		t.Errorf("left %v", left)
+	}
+}
+
+// A server that died while it was ending had removed its socket already.
+func TestAnotherServerMakesTheSocketThatIsGone(t *testing.T) {
+	for _, with := range []string{"listener", "none"} {
+		socket := filepath.Join(t.TempDir(), "d.sock")
+		first, err := Listen(t.Context(), socket, newFake(), zap.NewNop())
+		if err != nil {
+			t.Fatal(err)
+		}
+		listener, lock := die(t, first)
+		os.Remove(socket)
+		if with == "none" {
+			listener.Close()
+			listener = nil
+		}
+		second, err := Inherit(socket, listener, lock, newFake(), zap.NewNop())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { second.Serve(ctx); close(ended) }()
+		if _, err := (&Client{socket}).Status(t.Context()); err != nil {
+			t.Errorf("with %s: %v", with, err)
+		}
+		cancel()
+		await(t, ended)
+	}
 }
