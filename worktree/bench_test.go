@@ -53,6 +53,16 @@ func BenchmarkChanges(b *testing.B) {
 			must(b, err)
 		}
 	})
+	b.Run("create and remove", func(b *testing.B) {
+		tree, dir := open(b)
+		for b.Loop() {
+			a, err := tree.Mknod(b.Context(), dir, "n", syscall.S_IFREG|0o644, 0, Cred{})
+			must(b, err)
+			tree.Remember(a.Node)
+			must(b, tree.Unlink(b.Context(), dir, "n"))
+			tree.Forget(a.Node, 1)
+		}
+	})
 	b.Run("create and write", func(b *testing.B) {
 		tree, dir := open(b)
 		data := make([]byte, 4096)

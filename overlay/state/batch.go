@@ -41,6 +41,10 @@ const (
 	putDead
 	putGone
 	putCounter
+	putRequest
+	putForgotten
+	putEntryAt
+	putHiddenAt
 )
 
 // Bits of the fields in a putInode, in the order in which they are encoded.
@@ -170,6 +174,30 @@ func (b *Batch) SetCounter(c Counter, v uint64) {
 	if c >= maxCounter {
 		b.fail("counter %d", c)
 	}
+}
+
+// Request says that a request of the kernel made the changes beside it in the batch, and which node it made, if any.
+func (b *Batch) Request(id uint64, made Node) {
+	b.begin(putRequest)
+	b.uint(id)
+	b.uint(uint64(made))
+	if made != 0 && !made.valid() {
+		b.fail("node %d", made)
+	}
+}
+
+// ForgetRequests says that the kernel whose requests there were is gone.
+func (b *Batch) ForgetRequests() { b.begin(putForgotten) }
+
+// entryAt is SetEntry, or Hide if n is 0, of an entry that is the nth of those with its hash.
+func (b *Batch) entryAt(dir Node, name string, n Node, nth uint16) {
+	if n == 0 {
+		b.entry(putHiddenAt, dir, name)
+	} else {
+		b.entry(putEntryAt, dir, name)
+		b.node(n)
+	}
+	b.uint(uint64(nth))
 }
 
 func (b *Batch) begin(c code) {

@@ -21,6 +21,7 @@ type put struct {
 	mask   uint64
 	inode  Inode // the fields in mask
 	number uint64
+	nth    uint16
 }
 
 // decoder takes puts from a batch. It believes nothing.
@@ -60,6 +61,18 @@ func (d *decoder) next(p *put) bool {
 	case putCounter:
 		p.node = Node(d.uint(maxCounter - 1))
 		p.number = d.uint(1<<64 - 1)
+	case putRequest:
+		p.number = d.uint(1<<64 - 1)
+		p.node = Node(d.uint(1<<64 - 1))
+		d.bad = d.bad || p.node != 0 && !p.node.valid()
+	case putForgotten:
+	case putEntryAt:
+		p.node, p.name = d.node(), d.entryName()
+		p.child = d.node()
+		p.nth = uint16(d.uint(1<<nthBits - 1))
+	case putHiddenAt:
+		p.node, p.name, p.child = d.node(), d.entryName(), 0
+		p.nth = uint16(d.uint(1<<nthBits - 1))
 	default:
 		d.bad = true
 	}
@@ -158,7 +171,8 @@ func Nodes(batch []byte, visit func(Node) bool) error {
 	}
 	d := decoder{rest: batch}
 	for p := (put{}); d.next(&p); {
-		if p.code < putDead && !visit(p.node) || p.code == putEntry && !visit(p.child) {
+		entry := p.code == putEntryAt || p.code == putHiddenAt
+		if (p.code < putDead || entry) && !visit(p.node) || (p.code == putEntry || p.code == putEntryAt) && !visit(p.child) {
 			break
 		}
 	}

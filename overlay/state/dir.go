@@ -2,12 +2,14 @@ package state
 
 import (
 	"sort"
+	"strings"
 	"unsafe"
 )
 
-// directory holds the entries of one node in the order of their keys. A key is the hash of the name (seeded anew in
-// each process, so that nobody can aim at collisions) and, of names with the same hash, a number. An entry keeps its
-// key for as long as it exists; so a key says where a reader of the directory is, whatever comes and goes meanwhile.
+// directory holds the entries of one node in the order of their keys. A key is the hash of the name (seeded with what
+// nobody knows, so that nobody can aim at collisions) and, of names with the same hash, a number. An entry keeps its
+// key for as long as it exists; so a key says where a reader of the directory is, whatever comes and goes meanwhile. A
+// dump tells the numbers, so that a table which is made from it has the same keys.
 //
 // The entries' refs lie in leaves of up to leafMax, so that to insert moves little, and one array of leaves.
 type directory struct {
@@ -101,21 +103,65 @@ func (t *Table) search(d *directory, name string) (e *dentry, p place, key uint6
 // setEntry makes a name present (n != 0) or hidden.
 func (t *Table) setEntry(r *record, name string, n Node) {
 	if r.dir == 0 {
-		r.dir = t.arena.alloc(directorySize)
-		*view[directory](&t.arena, r.dir) = directory{}
+		t.beginDir(r)
 	}
 	d := view[directory](&t.arena, r.dir)
 	e, p, key := t.search(d, name)
 	if e == nil {
-		ref := t.arena.alloc(dentrySize + len(name))
-		e = t.dentry(ref)
-		*e = dentry{hash: uint32(key >> nthBits), nth: uint16(key), len: uint8(len(name))}
-		copy(t.arena.bytes(ref, dentrySize+len(name))[dentrySize:], name)
-		t.insert(d, p, ref, key)
-	} else {
-		t.count(d, e.node, -1)
+		t.addEntry(d, name, n, p, key)
+		return
 	}
+	t.count(d, e.node, -1)
 	e.node = n
+	t.count(d, n, +1)
+}
+
+// setEntryAt is setEntry, as the nth of those with the name's hash. Another that has this place makes way: the dump that
+// says so comes to it later, and says where it is.
+func (t *Table) setEntryAt(r *record, name string, n Node, nth uint16) {
+	if r.dir == 0 {
+		t.beginDir(r)
+	}
+	d := view[directory](&t.arena, r.dir)
+	e, p, key := t.search(d, name)
+	switch {
+	case e == nil && uint16(key) == nth:
+		t.addEntry(d, name, n, p, key)
+		return
+	case e == nil:
+	case e.nth == nth:
+		t.count(d, e.node, -1)
+		e.node = n
+		t.count(d, n, +1)
+		return
+	default:
+		t.count(d, e.node, -1)
+		t.remove(d, p)
+	}
+	key = key&^(1<<nthBits-1) | uint64(nth)
+	e, p = t.entry(d, t.seek(d, key))
+	if e == nil || e.key() != key {
+		t.addEntry(d, name, n, t.seek(d, key), key)
+		return
+	}
+	other, at := strings.Clone(e.name()), e.node
+	t.count(d, at, -1)
+	t.remove(d, p)
+	t.addEntry(d, name, n, t.seek(d, key), key)
+	t.setEntry(r, other, at)
+}
+
+func (t *Table) beginDir(r *record) {
+	r.dir = t.arena.alloc(directorySize)
+	*view[directory](&t.arena, r.dir) = directory{}
+}
+
+// addEntry adds an entry at its place, which is free.
+func (t *Table) addEntry(d *directory, name string, n Node, p place, key uint64) {
+	ref := t.arena.alloc(dentrySize + len(name))
+	*t.dentry(ref) = dentry{node: n, hash: uint32(key >> nthBits), nth: uint16(key), len: uint8(len(name))}
+	copy(t.arena.bytes(ref, dentrySize+len(name))[dentrySize:], name)
+	t.insert(d, p, ref, key)
 	t.count(d, n, +1)
 }
 

@@ -10,7 +10,7 @@ type Cursor struct {
 type dumpPhase uint8
 
 const (
-	dumpNumbers dumpPhase = iota // counters and dead contents, in one go
+	dumpNumbers dumpPhase = iota // counters, dead contents and requests, in one go
 	dumpOwn
 	dumpBase
 	dumpDone
@@ -42,6 +42,7 @@ func (t *Table) dumpNumbers(b *Batch) {
 		}
 	}
 	t.dead.each(func(number uint64) bool { b.DeadContent(number); return true })
+	t.requests.each(b.Request)
 }
 
 // dumpSlab dumps records from the cursor on, the entries of a large directory in several calls.
@@ -60,11 +61,7 @@ func (t *Table) dumpSlab(c Cursor, s *slab, end int, b *Batch) Cursor {
 			t.dumpRecord(n, r, b)
 		}
 		t.ReadDir(n, after, func(name string, child Node, cookie uint64) bool {
-			if child == 0 {
-				b.Hide(n, name)
-			} else {
-				b.SetEntry(n, name, child)
-			}
+			b.entryAt(n, name, child, uint16(cookie-1))
 			if b.puts >= end {
 				next = Cursor{phase: c.phase, index: i, after: cookie}
 			}

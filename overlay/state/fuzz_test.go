@@ -2,6 +2,7 @@ package state
 
 import (
 	"errors"
+	"slices"
 	"testing"
 )
 
@@ -22,10 +23,16 @@ func FuzzApply(f *testing.F) {
 	b.ContentGone(4)
 	b.SetCounter(CounterGeneration, 77)
 	f.Add(b.Bytes())
+	b.Request(7, 2<<32+9)
+	b.Request(9, 0)
+	b.entryAt(1, "c", 5, 3)
+	b.entryAt(1, "d", 0, 1)
+	f.Add(b.Bytes())
+	b.ForgetRequests()
 	b.SetCounter(CounterGeneration, noGeneration)
 	f.Add(b.Bytes())
 	f.Fuzz(func(t *testing.T, data []byte) {
-		table, again := New(), New()
+		table, again := NewSeeded(Seed{1}), NewSeeded(Seed{1})
 		defer table.Close()
 		defer again.Close()
 		if table.Apply(data) != nil {
@@ -51,6 +58,15 @@ func FuzzApply(f *testing.F) {
 		again.Dump(Cursor{}, 1<<30, &second)
 		a, b := table.Totals(), again.Totals()
 		a.Bytes, b.Bytes = 0, 0
+		table.eachRecord(func(n Node, _ *record) bool {
+			if have, want := cookies(again, n), cookies(table, n); !slices.Equal(have, want) {
+				t.Fatalf("directory %x: cookies %q, want %q", n, have, want)
+			}
+			return true
+		})
+		if !slices.Equal(table.requests.ring, again.requests.ring) {
+			t.Fatalf("%d requests became %d", table.Requests(), again.Requests())
+		}
 		if a != b || first.Puts() != second.Puts() || len(first.Bytes()) != len(second.Bytes()) {
 			t.Fatalf("%+v became %+v, %d bytes %d", a, b, len(first.Bytes()), len(second.Bytes()))
 		}

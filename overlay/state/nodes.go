@@ -1,9 +1,6 @@
 package state
 
-import (
-	"errors"
-	"sync/atomic"
-)
+import "errors"
 
 // nodes finds the record of a node: an own node's by its slot, a base node's through a hash table.
 type nodes struct {
@@ -15,7 +12,7 @@ type nodes struct {
 	base   slab
 	index  numbers // base node -> index in base
 	vacant uint32  // the first of the list of free base records; their key is the next one's
-
+	counts counts
 }
 
 func (t *nodes) find(n Node) *record {
@@ -114,7 +111,7 @@ func (t *Table) NewNode() (Node, error) {
 		t.free = r.state >> linkShift
 		r.state &= (1<<linkShift - 1) &^ recordListed
 		if n, ok := t.reserve(i, r); ok {
-			return n, nil
+			return t.counted(n)
 		}
 	}
 	for t.hole = max(t.hole, firstRecord); t.hole < maxSlots && t.floor < noGeneration; {
@@ -122,11 +119,20 @@ func (t *Table) NewNode() (Node, error) {
 		t.hole++
 		if r := t.own.at(i); !r.is(recordListed) {
 			if n, ok := t.reserve(i, r); ok {
-				return n, nil
+				return t.counted(n)
 			}
 		}
 	}
 	return 0, ErrFull
+}
+
+// counted gives a new node if its look-ups can be counted.
+func (t *Table) counted(n Node) (Node, error) {
+	if err := t.counts.reach(slot(n)); err != nil {
+		t.CancelNode(n)
+		return 0, err
+	}
+	return n, nil
 }
 
 func (t *nodes) reserve(i uint32, r *record) (Node, bool) {
@@ -143,43 +149,4 @@ func (t *Table) CancelNode(n Node) {
 	if r := t.own.look(slot(n)); r != nil && r.is(recordReserved) {
 		t.list(slot(n), r)
 	}
-}
-
-// Remember counts a look-up of an own node by the kernel.
-func (t *Table) Remember(n Node) {
-	if r := t.find(n); r != nil && n.Own() {
-		for {
-			// At its limit the count stays: the node is then kept for as long as the process lives.
-			old := atomic.LoadUint32(&r.lookups)
-			if old == maxLookups || atomic.CompareAndSwapUint32(&r.lookups, old, old+1) {
-				return
-			}
-		}
-	}
-}
-
-// Forget takes k look-ups of an own node back and says how many are left.
-func (t *Table) Forget(n Node, k uint64) (left uint64) {
-	r := t.find(n)
-	if r == nil || !n.Own() {
-		return 0
-	}
-	for {
-		old := atomic.LoadUint32(&r.lookups)
-		left := uint32(max(uint64(old), k) - k)
-		if old == maxLookups {
-			left = old
-		}
-		if atomic.CompareAndSwapUint32(&r.lookups, old, left) {
-			return uint64(left)
-		}
-	}
-}
-
-// Lookups is how often the kernel knows an own node.
-func (t *Table) Lookups(n Node) uint64 {
-	if r := t.find(n); r != nil {
-		return uint64(atomic.LoadUint32(&r.lookups))
-	}
-	return 0
 }

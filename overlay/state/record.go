@@ -13,7 +13,6 @@ type record struct {
 	rdev, flags               uint32
 	key                       uint32 // own: the generation that the slot has or had last; base: the node
 	dir, target, xattrs       ref    // 0: none
-	lookups                   uint32 // atomic
 	state                     uint32 // recordX bits, and above them (own) the next slot in the list of free ones
 }
 
@@ -45,8 +44,7 @@ const (
 	recordSize   = unsafe.Sizeof(record{})
 	slabRecords  = 4096
 	slabChunk    = slabRecords * int(recordSize)
-	firstRecord  = 1 // index 0 is nothing
-	maxLookups   = 1<<32 - 1
+	firstRecord  = 1         // index 0 is nothing
 	noGeneration = 1<<32 - 1 // a slot that got so far is not used again
 )
 

@@ -7,7 +7,7 @@
 package state
 
 import (
-	"hash/maphash"
+	"crypto/rand"
 	"slices"
 	"strings"
 )
@@ -16,6 +16,7 @@ import (
 // else must be alone.
 type Table struct {
 	nodes
+	requests requests
 	arena    arena
 	dead     numbers
 	counters [maxCounter]uint64
@@ -25,8 +26,15 @@ type Table struct {
 
 // New gives an empty table.
 func New() *Table {
-	seed := maphash.MakeSeed()
-	return &Table{hash: func(name string) uint32 { return uint32(maphash.String(seed, name)) }}
+	var s Seed
+	rand.Read(s[:]) // never fails (crypto/rand)
+	return NewSeeded(s)
+}
+
+// NewSeeded gives an empty table whose cookies mean what those of any other with the same seed mean that went through
+// the same changes, or was made from its dump.
+func NewSeeded(s Seed) *Table {
+	return &Table{hash: func(name string) uint32 { return s.hash(name) }}
 }
 
 // Close gives the memory back. Nothing that lies in the table may be used any more.
@@ -35,6 +43,7 @@ func (t *Table) Close() {
 	t.own.close()
 	t.base.close()
 	t.index.close()
+	t.counts.close()
 	t.dead.close()
 	*t = Table{hash: t.hash}
 }
@@ -81,6 +90,12 @@ func (t *Table) apply(p *put) {
 		t.dead.remove(p.number)
 	case putCounter:
 		t.setCounter(Counter(p.node), p.number)
+	case putRequest:
+		t.requests.add(p.number, p.node)
+	case putForgotten:
+		t.requests = requests{}
+	case putEntryAt, putHiddenAt:
+		t.setEntryAt(t.need(p.node), p.name, p.child, p.nth)
 	}
 }
 

@@ -148,6 +148,15 @@ func (s *shadow) compare(t *testing.T, got *Table, pool []Node) {
 	}
 }
 
+// cookies lists a directory's names with their cookies.
+func cookies(t *Table, dir Node) (list []string) {
+	t.ReadDir(dir, 0, func(name string, _ Node, cookie uint64) bool {
+		list = append(list, fmt.Sprint(name, " ", cookie))
+		return true
+	})
+	return list
+}
+
 func testPool() (pool []Node) {
 	for i := range Node(40) {
 		pool = append(pool, 1+i*977, 1<<32+i+1, 7<<32+i+50)
@@ -169,6 +178,7 @@ func TestTableIsAMap(t *testing.T) {
 		if seed == 1 {
 			table.hash = func(name string) uint32 { return uint32(len(name)) } // hundreds of names with one hash
 		}
+		copied.hash = table.hash
 		apply := func(b *Batch, tables ...*Table) {
 			if b.Err() != nil {
 				t.Fatal(b.Err())
@@ -199,6 +209,11 @@ func TestTableIsAMap(t *testing.T) {
 		}
 		want.compare(t, table, pool)
 		want.compare(t, copied, pool)
+		for _, n := range pool {
+			if have, want := cookies(copied, n), cookies(table, n); !slices.Equal(have, want) {
+				t.Fatalf("seed %d, directory %x: cookies %q, want %q", seed, n, have, want)
+			}
+		}
 		for _, n := range pool {
 			b.Drop(n)
 		}
@@ -316,7 +331,7 @@ func TestForgetCountsDown(t *testing.T) {
 	if left := table.Forget(n, 5); left != 0 {
 		t.Errorf("%d left", left)
 	}
-	table.find(n).lookups = maxLookups
+	*table.lookups(n) |= maxLookups
 	table.Remember(n)
 	if left := table.Forget(n, 5); left != maxLookups {
 		t.Errorf("%d left of a count that had overflown", left)

@@ -16,7 +16,7 @@ import (
 )
 
 // chunkSize is by how much a file grows and how much of it is mapped at a time.
-const chunkSize = 1 << 20
+const chunkSize = 256 << 10
 
 // file is one log file that is being written. Its owner guards what is appended (mu of Log) and who syncs.
 type file struct {
@@ -58,16 +58,16 @@ func create(fs disk.FS, path string, boot bootID) (*file, error) {
 	rand.Read(epoch[:])
 	h.epoch = binary.NativeEndian.Uint64(epoch[:])
 	h.crc = h.sum()
-	l, err := resume(f, headerSize, 0, func(to *header) { *to = h })
+	l, err := resume(f, headerSize, 0, func(to *header) { *to = h }, true)
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return l, nil
 }
 
-// resume makes a file ready to be appended to at end, behind which it has nothing but zeros, and syncs it.
-func resume(f disk.File, end int64, last uint64, set func(*header)) (*file, error) {
-	l := &file{disk: f, want: make(chan struct{}, 1), stopped: make(chan struct{}), end: end, appended: last, synced: last}
+// resume makes a file ready to be appended to at end, behind which it has nothing but zeros, and syncs it if asked to.
+func resume(f disk.File, end int64, last uint64, set func(*header), sync bool) (*file, error) {
+	l := &file{disk: f, want: make(chan struct{}, 1), stopped: make(chan struct{}), end: end, appended: last}
 	l.made = end / chunkSize
 	if err := f.Allocate(0, 0, (l.made+1)*chunkSize); err != nil {
 		return nil, err
@@ -82,7 +82,10 @@ func resume(f disk.File, end int64, last uint64, set func(*header)) (*file, erro
 		l.chunks = append(l.chunks, c)
 		set(l.head)
 		l.seed = l.head.seed()
+	}
+	if err == nil && sync {
 		err = f.DataSync()
+		l.synced = last
 	}
 	go l.prepare()
 	if err != nil {

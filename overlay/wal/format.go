@@ -5,6 +5,7 @@ import (
 	"hash/crc32"
 	"os"
 	"strings"
+	"sync/atomic"
 	"unsafe"
 )
 
@@ -24,7 +25,8 @@ type bootID [36]byte
 
 const (
 	pageSize   = 4096
-	version    = 1
+	version    = 2
+	oldest     = 1 // version whose files are taken: its records are a part of what those of the present one may be
 	byteOrder  = 0x01020304
 	headerSize = pageSize // where records begin
 	recordHead = 24
@@ -37,6 +39,21 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func (h *header) sum() uint32 {
 	return crc32.Checksum(unsafe.Slice((*byte)(unsafe.Pointer(h)), unsafe.Offsetof(h.crc)), castagnoli)
+}
+
+// good says whether the checksum is right. A process that died while it raised the version has left the former one's.
+func (h *header) good() bool {
+	former := *h
+	former.version = oldest
+	return h.crc == h.sum() || h.crc == former.sum()
+}
+
+// raise makes the file one of the present version, before it gets the first record of it.
+func (h *header) raise() {
+	if h.version != version {
+		atomic.StoreUint32(&h.version, version)
+	}
+	atomic.StoreUint32(&h.crc, h.sum())
 }
 
 // seed is where the checksums of a file's records begin.

@@ -45,7 +45,12 @@ func Open(path string, o Options) (*Log, Recovery, error) {
 		return l, found.Recovery, f.Close()
 	}
 	if err == nil {
-		l.file, err = resume(f, found.end, found.last, func(h *header) { h.boot, h.clean = l.bootID, 0 })
+		// Who goes on behind a process that was killed finds what that had appended and perhaps not synced, and no
+		// header that must be on disk first. To wait for the disk is left to whoever asks for a Sync; the name, which a
+		// rotation may have changed, is synced then too.
+		mustSync := found.Clean || found.PowerLost || found.Cut > 0 || found.old
+		l.dirDirty = !mustSync
+		l.file, err = resume(f, found.end, found.last, func(h *header) { h.boot, h.clean = l.bootID, 0; h.raise() }, mustSync)
 	}
 	if err != nil {
 		return nil, found.Recovery, errors.Join(fmt.Errorf("open log: %w", err), f.Close())
@@ -72,6 +77,7 @@ func (l *Log) start(o Options) (_ *Log, r Recovery, err error) {
 type recovered struct {
 	Recovery
 	replayed
+	old bool // it is of a former version
 }
 
 // recover replays a file and, unless it only salvages, cuts what is behind the end. In what order these reach the
@@ -92,7 +98,7 @@ func (l *Log) recover(f disk.File, o *Options) (recovered, error) {
 		}
 		return r, err
 	}
-	r.Clean = h.clean == 1
+	r.Clean, r.old = h.clean == 1, h.version != version
 	r.PowerLost = !r.Clean && (h.boot != l.bootID || h.boot == bootID{})
 	emit := o.Replay
 	if emit == nil {
@@ -130,9 +136,9 @@ func (l *Log) checkHeader(h *header) error {
 		return &DamageError{Path: l.path}
 	case h.order != byteOrder:
 		return fmt.Errorf("%s: written by a host of another byte order: %w", l.path, ErrVersion)
-	case h.version != version:
+	case h.version < oldest || h.version > version:
 		return fmt.Errorf("%s: version %d, this program knows version %d: %w", l.path, h.version, version, ErrVersion)
-	case h.crc != h.sum():
+	case !h.good():
 		return &DamageError{Path: l.path}
 	}
 	return nil

@@ -1,0 +1,58 @@
+package wal
+
+import (
+	"bytes"
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"testing"
+	"unsafe"
+)
+
+// aged makes a log one of the oldest version.
+func aged(log []byte) []byte {
+	old := bytes.Clone(log)
+	h := (*header)(unsafe.Pointer(&old[0]))
+	h.version = oldest
+	h.crc = h.sum()
+	return old
+}
+
+// A log of the former version is taken, and is one of the present version before it gets a record; also if the process
+// dies while it makes it one. Who only reads leaves it as it is.
+func TestFormerVersion(t *testing.T) {
+	log, _ := written(t, 3, 1)
+	half := aged(log)
+	binary.NativeEndian.PutUint32(half[8:], version)
+	for what, image := range map[string][]byte{"whole": aged(log), "half raised": half} {
+		for _, boot := range []string{"first", "second"} {
+			path := filepath.Join(t.TempDir(), "log")
+			if err := os.WriteFile(path, image, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, rec, err := Open(path, Options{BootID: boot, Salvage: true}); err != nil || rec.Records != 3 || rec.Damage != nil {
+				t.Fatalf("%s: read: %+v, %v", what, rec, err)
+			}
+			if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, image) {
+				t.Errorf("%s: reading changed it, %v", what, err)
+			}
+			l, _, have := open(t, path, Options{BootID: boot})
+			if have != 3 {
+				t.Fatalf("%s: %d records", what, have)
+			}
+			now, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if h := (*header)(unsafe.Pointer(&now[0])); h.version != version || h.crc != h.sum() {
+				t.Errorf("%s: version %d, checksum %x, want %x", what, h.version, h.crc, h.sum())
+			}
+			add(t, l, 3, 4)
+			l.Abandon()
+			if l, _, have = open(t, path, Options{BootID: boot}); have != 4 {
+				t.Errorf("%s: %d records in the end", what, have)
+			}
+			l.Abandon()
+		}
+	}
+}
