@@ -220,6 +220,7 @@ type DaemonStatus struct {
 // Status is what `status --json` prints.
 type Status struct {
 	Mounts []MountStatus `json:"mounts"`
+	Cache  CacheStatus   `json:"cache"`
 	Daemon DaemonStatus  `json:"daemon"`
 }
 
@@ -244,6 +245,9 @@ type MountStatus struct {
 	Blobs   BlobStatus    `json:"blobs"`
 	Network NetworkStatus `json:"network"`
 	Queue   QueueStatus   `json:"queue"`
+
+	Operations OperationStatus `json:"operations"`
+
 	Overlay OverlayStatus `json:"overlay"`
 	Session SessionStatus `json:"session"`
 
@@ -277,6 +281,20 @@ type NetworkStatus struct {
 type QueueStatus struct {
 	Foreground int64 `json:"foreground"` // a process waits for them
 	Background int64 `json:"background"`
+}
+
+// OperationStatus counts what the kernel has asked of the process that serves the mount.
+type OperationStatus struct {
+	Total   int64 `json:"total"`
+	Pending int64 `json:"pending"` // not answered yet
+	Fetched int64 `json:"fetched"` // that needed something from the remote
+}
+
+// CacheStatus tells of the contents on disk that all mounts share.
+type CacheStatus struct {
+	Blobs int64 `json:"blobs"`
+	Bytes int64 `json:"bytes"`
+	Quota int64 `json:"quota"`
 }
 
 // OverlayStatus tells of what differs from the base tree.

@@ -25,6 +25,7 @@ import (
 	"github.com/artifactfs/artifactfs/cache"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/internal/keeper"
 	"github.com/artifactfs/artifactfs/transport"
 )
@@ -60,6 +61,9 @@ type Daemon struct {
 
 	memory *cache.Memory
 	blobs  *cache.Blobs
+
+	latencies fuse.Latencies // of all mounts
+	taken     int            // processes before this one whose mounts went on
 
 	mu     sync.Mutex
 	closed bool
@@ -98,7 +102,7 @@ func New(c Config) (*Daemon, error) {
 	close(idle)
 	d := &Daemon{
 		state: c.State, log: c.Log, homes: homes{c.State, c.Log}, memory: memory, blobs: blobs,
-		stores: map[string]*sharedStore{}, mounts: map[string]*mount{}, idle: idle,
+		stores: map[string]*sharedStore{}, mounts: map[string]*mount{}, idle: idle, taken: c.Takeovers,
 	}
 	if err := d.homes.removeLeftovers(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open state directory: %w", err), d.Close(context.Background()))

@@ -94,7 +94,7 @@ func (m *mount) redirect(ctx context.Context) error {
 func (m *mount) serve() error {
 	o := fuse.Options{
 		FsName: m.store.URL(), AllowOther: m.request.AllowOther, StatFS: m.daemon.state, Log: m.daemon.log.With(zap.String("mount", m.dir)),
-		ReadOnly: m.request.ReadOnly, Await: m.awaitGit,
+		ReadOnly: m.request.ReadOnly, Await: m.awaitGit, Latencies: &m.daemon.latencies,
 	}
 	if m.writable() && os.Geteuid() == 0 && len(m.redirects.all) > 0 {
 		o.Redirect = m.redirects.hook

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path"
 	"strings"
+	"time"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
@@ -12,14 +13,21 @@ import (
 
 // Status tells of every mount of this process.
 func (d *Daemon) Status(ctx context.Context) (control.Status, error) {
-	st := control.Status{Mounts: []control.MountStatus{}}
+	usage := d.blobs.Usage()
+	st := control.Status{
+		Mounts: []control.MountStatus{},
+		Cache:  control.CacheStatus{Blobs: int64(usage.Blobs), Bytes: usage.Bytes, Quota: usage.Quota},
+	}
 	for _, m := range d.list() {
 		st.Mounts = append(st.Mounts, m.status(ctx))
 	}
 	return st, nil
 }
 
-func (m *mount) status(ctx context.Context) control.MountStatus {
+func (m *mount) status(ctx context.Context) control.MountStatus { return m.statusWithin(ctx, 0) }
+
+// statusWithin is status with a number of hydrated blobs that may be so old.
+func (m *mount) statusWithin(ctx context.Context, age time.Duration) control.MountStatus {
 	m.mu.Lock()
 	state, snap, served, gitReady, git := m.state, m.snap, m.cancel != nil, m.gitReady, m.git.dir
 	m.mu.Unlock()
@@ -53,7 +61,7 @@ func (m *mount) status(ctx context.Context) control.MountStatus {
 	if stats.History != "" {
 		s.History = control.HistoryState(stats.History)
 	}
-	h := m.view.Hydration(ctx)
+	h := m.view.RecentHydration(ctx, age)
 	s.Tree = control.TreeStatus{Files: int64(h.Files), Complete: snap.Whole()}
 	s.Blobs = control.BlobStatus{Total: int64(h.Blobs), Hydrated: int64(h.Hydrated), Bytes: h.Bytes}
 	s.Network = control.NetworkStatus{
@@ -64,6 +72,12 @@ func (m *mount) status(ctx context.Context) control.MountStatus {
 		s.Overlay = control.OverlayStatus{Changed: m.changed(), Bytes: m.tree.Stats().Bytes}
 	}
 	s.Redirects = m.redirects.status()
+	if m.server != nil {
+		s.Operations = control.OperationStatus{Pending: m.server.Pending(), Fetched: int64(m.server.Fetched())}
+		for _, n := range m.server.Stats() {
+			s.Operations.Total += int64(n)
+		}
+	}
 	s.Queue = control.QueueStatus{Foreground: int64(stats.Foreground), Background: int64(stats.Background)}
 	return s
 }

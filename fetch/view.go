@@ -58,6 +58,9 @@ type mounted struct {
 	crawling bool         // a walk through the whole tree is under way
 	sizing   *sizeRequest // nil while there is none: one at a time, each asks for thousands
 	views    map[object.ID]*View
+
+	counted   Hydration // when somebody asked for a recent one
+	countedAt time.Time
 }
 
 // View makes the view of a snapshot's tree, for a user with these git settings, whose filters programs runs. Reads are

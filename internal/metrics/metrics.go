@@ -51,6 +51,14 @@ func (h *Histogram) Observe(d time.Duration) {
 	h.sum.Add(int64(d))
 }
 
+// Add counts what another histogram has counted.
+func (h *Histogram) Add(other *Histogram) {
+	for i := range h.buckets {
+		h.buckets[i].Add(other.buckets[i].Load())
+	}
+	h.sum.Add(other.sum.Load())
+}
+
 // Source is what a request needed that was not at hand: bits.
 type Source uint32
 

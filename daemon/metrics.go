@@ -1,0 +1,231 @@
+package daemon
+
+import (
+	"context"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/internal/metrics"
+)
+
+// metricsAge is how old the number of hydrated blobs may be that a scrape is told.
+const metricsAge = 15 * time.Second
+
+// WriteMetrics writes what Prometheus reads. No label holds a secret: URLs are told as status tells them. Counters begin
+// anew with the process, and with a mount those that have its label.
+func (d *Daemon) WriteMetrics(ctx context.Context, out io.Writer) error {
+	w := metrics.NewWriter(out)
+	d.writeProcess(w)
+	d.writeOperations(w)
+	mounts := d.scrape(ctx)
+	writeMounts(w, mounts)
+	writeRemotes(w, mounts)
+	usage := d.blobs.Usage()
+	one := func(name string, kind metrics.Kind, help string, v float64) {
+		w.Family(name, kind, help)
+		w.Sample(v)
+	}
+	one("artifactfs_cache_blobs", metrics.Gauge, "Contents in the cache on disk.", float64(usage.Blobs))
+	one("artifactfs_cache_bytes", metrics.Gauge, "Bytes of the cache on disk.", float64(usage.Bytes))
+	one("artifactfs_cache_quota_bytes", metrics.Gauge, "Bytes that the cache on disk may take.", float64(usage.Quota))
+	one("artifactfs_cache_damaged_total", metrics.Counter, "Contents found damaged in the cache, and fetched anew.", float64(usage.Damaged))
+	var st unix.Statfs_t
+	if err := unix.Statfs(d.state, &st); err == nil {
+		one("artifactfs_state_free_bytes", metrics.Gauge, "Bytes free where the state directory is.", float64(st.Bavail)*float64(st.Bsize))
+	}
+	return w.Flush()
+}
+
+// writeProcess writes what Prometheus' own clients write of a process, by their names.
+func (d *Daemon) writeProcess(w *metrics.Writer) {
+	one := func(name string, kind metrics.Kind, help string, v float64) {
+		w.Family(name, kind, help)
+		w.Sample(v)
+	}
+	one("artifactfs_takeovers_total", metrics.Counter, "Processes that went on with the mounts of a dead one.", float64(d.taken))
+	var usage unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err == nil {
+		one("process_cpu_seconds_total", metrics.Counter, "User and system time.", float64(usage.Utime.Nano()+usage.Stime.Nano())/1e9)
+	}
+	if resident, ok := residentBytes(); ok {
+		one("process_resident_memory_bytes", metrics.Gauge, "Memory that is resident.", float64(resident))
+	}
+	if fds, err := os.ReadDir("/proc/self/fd"); err == nil {
+		one("process_open_fds", metrics.Gauge, "Open file descriptors.", float64(len(fds)))
+	}
+	one("process_start_time_seconds", metrics.Gauge, "When the process began, in seconds since the epoch.", float64(processStart.UnixMilli())/1e3)
+	one("go_goroutines", metrics.Gauge, "Goroutines.", float64(runtime.NumGoroutine()))
+	var mem runtime.MemStats
+	runtime.ReadMemStats(&mem)
+	one("go_memstats_heap_alloc_bytes", metrics.Gauge, "Bytes of the heap in use.", float64(mem.HeapAlloc))
+	one("go_memstats_sys_bytes", metrics.Gauge, "Bytes obtained from the system.", float64(mem.Sys))
+	one("go_gc_cycles_total", metrics.Counter, "Garbage collections.", float64(mem.NumGC))
+}
+
+// processStart is near enough: packages are set up in the first milliseconds.
+var processStart = time.Now()
+
+// residentBytes reads /proc/self/statm (proc(5)): pages, the second field is the resident ones.
+func residentBytes() (int64, bool) {
+	text, err := os.ReadFile("/proc/self/statm")
+	fields := strings.Fields(string(text))
+	if err != nil || len(fields) < 2 {
+		return 0, false
+	}
+	pages, err := strconv.ParseInt(fields[1], 10, 64)
+	return pages * int64(os.Getpagesize()), err == nil
+}
+
+func (d *Daemon) writeOperations(w *metrics.Writer) {
+	w.Family("artifactfs_operation_duration_seconds", metrics.Histograms, "How long requests of the kernel took, of all mounts.")
+	d.latencies.Each(func(op string, h *metrics.Histogram) {
+		w.Histogram(h, metrics.Label{Name: "op", Value: strings.ToLower(op)})
+	})
+}
+
+// scraped is a mount as a scrape finds it.
+type scraped struct {
+	control.MountStatus
+	ops   map[string]uint64
+	store *fetch.Store // nil while the mount is being prepared
+	label metrics.Label
+}
+
+func (d *Daemon) scrape(ctx context.Context) (all []scraped) {
+	for _, m := range d.list() {
+		s := scraped{MountStatus: m.statusWithin(ctx, metricsAge), label: metrics.Label{Name: "mount", Value: m.dir}}
+		if m.served() {
+			s.store = m.store
+			if m.server != nil {
+				s.ops = m.server.Stats()
+			}
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+func writeMounts(w *metrics.Writer, mounts []scraped) {
+	w.Family("artifactfs_mounts", metrics.Gauge, "Mounts by state.")
+	for _, state := range []control.State{control.StatePreparing, control.StateMounted, control.StateDegraded, control.StateFailed} {
+		n := 0
+		for _, m := range mounts {
+			if m.State == state {
+				n++
+			}
+		}
+		w.Sample(float64(n), metrics.Label{Name: "state", Value: string(state)})
+	}
+	w.Family("artifactfs_mount_info", metrics.Gauge, "What is mounted where; always 1.")
+	for _, m := range mounts {
+		w.Sample(1, m.label, metrics.Label{Name: "remote", Value: m.Remote}, metrics.Label{Name: "ref", Value: m.Ref},
+			metrics.Label{Name: "commit", Value: m.Commit}, metrics.Label{Name: "session", Value: m.Session.Name})
+	}
+	each := func(name string, kind metrics.Kind, help string, value func(m *scraped) float64) {
+		w.Family(name, kind, help)
+		for i := range mounts {
+			w.Sample(value(&mounts[i]), mounts[i].label)
+		}
+	}
+	each("artifactfs_mount_since_seconds", metrics.Gauge, "When the mount began, in seconds since the epoch.", func(m *scraped) float64 { return float64(m.Since.Unix()) })
+	each("artifactfs_mount_files", metrics.Gauge, "Files in the tree.", func(m *scraped) float64 { return float64(m.Tree.Files) })
+	each("artifactfs_mount_blobs", metrics.Gauge, "Distinct contents that the tree names.", func(m *scraped) float64 { return float64(m.Blobs.Total) })
+	each("artifactfs_mount_blobs_hydrated", metrics.Gauge, "Of them, those on this host.", func(m *scraped) float64 { return float64(m.Blobs.Hydrated) })
+	each("artifactfs_mount_hydrated_bytes", metrics.Gauge, "Bytes of the hydrated contents.", func(m *scraped) float64 { return float64(m.Blobs.Bytes) })
+	each("artifactfs_mount_changed_paths", metrics.Gauge, "Paths that differ from the commit.", func(m *scraped) float64 { return float64(m.Overlay.Changed) })
+	each("artifactfs_mount_changed_bytes", metrics.Gauge, "Bytes of changed contents.", func(m *scraped) float64 { return float64(m.Overlay.Bytes) })
+	each("artifactfs_mount_operations_pending", metrics.Gauge, "Requests of the kernel that are not answered yet.", func(m *scraped) float64 { return float64(m.Operations.Pending) })
+	each("artifactfs_mount_operations_fetched_total", metrics.Counter, "Requests of the kernel that needed something from the remote.", func(m *scraped) float64 { return float64(m.Operations.Fetched) })
+	w.Family("artifactfs_mount_operations_total", metrics.Counter, "Requests of the kernel by kind.")
+	for _, m := range mounts {
+		kinds := make([]string, 0, len(m.ops))
+		for op := range m.ops {
+			kinds = append(kinds, op)
+		}
+		slices.Sort(kinds)
+		for _, op := range kinds {
+			w.Sample(float64(m.ops[op]), m.label, metrics.Label{Name: "op", Value: strings.ToLower(op)})
+		}
+	}
+}
+
+// remoteFigures are those of all stores of one URL: there are several if they are asked with several tokens.
+type remoteFigures struct {
+	url                           string
+	stats                         fetch.Stats
+	up                            bool
+	waits, foreground, background metrics.Histogram
+}
+
+func remotes(mounts []scraped) (all []*remoteFigures) {
+	seen, byURL := map[*fetch.Store]bool{}, map[string]*remoteFigures{}
+	for _, m := range mounts {
+		if m.store == nil || seen[m.store] {
+			continue
+		}
+		seen[m.store] = true
+		url := m.store.URL()
+		r := byURL[url]
+		if r == nil {
+			r = &remoteFigures{url: url, up: true}
+			byURL[url], all = r, append(all, r)
+		}
+		st := m.store.Stats()
+		r.up = r.up && st.Failure == nil
+		r.stats.Requests += st.Requests
+		r.stats.RoundTrips += st.RoundTrips
+		r.stats.Blobs += st.Blobs
+		r.stats.BytesIn += st.BytesIn
+		r.stats.Foreground += st.Foreground
+		r.stats.Background += st.Background
+		waits, foreground, background := m.store.Latencies()
+		r.waits.Add(waits)
+		r.foreground.Add(foreground)
+		r.background.Add(background)
+	}
+	return all
+}
+
+func writeRemotes(w *metrics.Writer, mounts []scraped) {
+	all := remotes(mounts)
+	label := func(r *remoteFigures) metrics.Label { return metrics.Label{Name: "remote", Value: r.url} }
+	each := func(name string, kind metrics.Kind, help string, value func(r *remoteFigures) float64) {
+		w.Family(name, kind, help)
+		for _, r := range all {
+			w.Sample(value(r), label(r))
+		}
+	}
+	each("artifactfs_remote_up", metrics.Gauge, "1 if the last request to the remote went well.", func(r *remoteFigures) float64 {
+		if r.up {
+			return 1
+		}
+		return 0
+	})
+	each("artifactfs_remote_requests_total", metrics.Counter, "Requests sent to the remote.", func(r *remoteFigures) float64 { return float64(r.stats.Requests) })
+	each("artifactfs_remote_round_trips_total", metrics.Counter, "Requests sent to the remote and connections opened.", func(r *remoteFigures) float64 { return float64(r.stats.RoundTrips) })
+	each("artifactfs_remote_received_bytes_total", metrics.Counter, "Bytes received from the remote.", func(r *remoteFigures) float64 { return float64(r.stats.BytesIn) })
+	each("artifactfs_remote_received_blobs_total", metrics.Counter, "Contents received from the remote.", func(r *remoteFigures) float64 { return float64(r.stats.Blobs) })
+	w.Family("artifactfs_remote_queue", metrics.Gauge, "Contents that are wanted and not asked for yet.")
+	for _, r := range all {
+		w.Sample(float64(r.stats.Foreground), label(r), metrics.Label{Name: "class", Value: "foreground"})
+		w.Sample(float64(r.stats.Background), label(r), metrics.Label{Name: "class", Value: "background"})
+	}
+	w.Family("artifactfs_fetch_wait_seconds", metrics.Histograms, "How long readers waited for contents from the remote.")
+	for _, r := range all {
+		w.Histogram(&r.waits, label(r))
+	}
+	w.Family("artifactfs_fetch_request_seconds", metrics.Histograms, "How long requests for contents took, to the last content.")
+	for _, r := range all {
+		w.Histogram(&r.foreground, label(r), metrics.Label{Name: "class", Value: "foreground"})
+		w.Histogram(&r.background, label(r), metrics.Label{Name: "class", Value: "background"})
+	}
+}

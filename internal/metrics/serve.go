@@ -1,0 +1,161 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	unixPrefix = "unix:"
+	headerTime = 10 * time.Second // for a request's header to arrive
+	probeTime  = time.Second      // for a process that has the socket to take a connection
+)
+
+// Address is where metrics are served: a unix socket, which only its owner can use, or a loopback address.
+type Address struct {
+	path string // of the socket; "": host and port count
+	host string // "localhost", or an IP address of the loopback
+	port string
+}
+
+// ParseAddress reads unix:PATH or HOST:PORT. What others than this host's users could reach is refused.
+func ParseAddress(text string) (Address, error) {
+	if path, ok := strings.CutPrefix(text, unixPrefix); ok {
+		if path == "" {
+			return Address{}, errors.New("unix: needs a path behind it")
+		}
+		path, err := filepath.Abs(path)
+		return Address{path: path}, err
+	}
+	host, port, err := net.SplitHostPort(text)
+	if err != nil {
+		return Address{}, errors.New("neither unix:PATH nor HOST:PORT")
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return Address{}, fmt.Errorf("%q is no port", port)
+	}
+	if !isLoopback(host) {
+		return Address{}, fmt.Errorf("%q is not an address of the loopback: it would be open to other hosts", host)
+	}
+	return Address{host: host, port: port}, nil
+}
+
+func isLoopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
+}
+
+func (a Address) String() string {
+	if a.path != "" {
+		return unixPrefix + a.path
+	}
+	return net.JoinHostPort(a.host, a.port)
+}
+
+// Listen takes the address; syscall.EADDRINUSE if another process has it.
+func (a Address) Listen() (net.Listener, error) {
+	if a.path == "" {
+		l, err := net.Listen("tcp", a.String())
+		if err != nil {
+			return nil, fmt.Errorf("listen for metrics: %w", err)
+		}
+		return l, nil
+	}
+	l, err := listenUnix(a.path)
+	if err != nil {
+		return nil, fmt.Errorf("listen for metrics at %s: %w", a.path, err)
+	}
+	return l, nil
+}
+
+// listenUnix makes the socket beside its place and moves it there once nobody else may use it. What a dead process left
+// is replaced.
+func listenUnix(path string) (net.Listener, error) {
+	if info, err := os.Lstat(path); err == nil {
+		if info.Mode()&os.ModeSocket == 0 {
+			return nil, errors.New("something else than a socket is there")
+		}
+		conn, err := net.DialTimeout("unix", path, probeTime)
+		if err == nil {
+			conn.Close()
+			return nil, syscall.EADDRINUSE
+		}
+		if !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.ENOENT) {
+			return nil, err
+		}
+	}
+	fresh := fmt.Sprintf("%s.%d", path, os.Getpid())
+	os.Remove(fresh) // of a process that had our number
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fresh, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	if err = os.Chmod(fresh, 0o600); err == nil {
+		err = os.Rename(fresh, path)
+	}
+	if err != nil {
+		os.Remove(fresh)
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// Serve answers at l until ctx ends: /metrics with what write gives, and profiles below /debug/pprof/.
+func (a Address) Serve(ctx context.Context, l net.Listener, write func(ctx context.Context, out io.Writer) error) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", ContentType)
+		if err := write(r.Context(), w); err != nil {
+			panic(http.ErrAbortHandler) // half of it must not be taken for all
+		}
+	})
+	// Not /debug/pprof/cmdline: a command line may hold what is nobody's business.
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	mux.HandleFunc("GET /debug/pprof/cmdline", http.NotFound)
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "/metrics\n/debug/pprof/\n") })
+	s := &http.Server{Handler: a.own(mux), ReadHeaderTimeout: headerTime}
+	defer context.AfterFunc(ctx, func() { s.Close() })()
+	err := s.Serve(l)
+	if a.path != "" {
+		os.Remove(a.path)
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return fmt.Errorf("serve metrics: %w", err)
+}
+
+// own refuses what a browser asks for in the name of a page from elsewhere, whose host was made to mean the loopback.
+func (a Address) own(h http.Handler) http.Handler {
+	if a.path != "" {
+		return h
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, err := net.SplitHostPort(r.Host)
+		if err != nil {
+			host = r.Host
+		}
+		if !isLoopback(strings.Trim(host, "[]")) {
+			http.Error(w, "ask by a loopback address", http.StatusForbidden)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
