@@ -1,9 +1,9 @@
 // Package keeper is the conversation between a process that serves mounts and the one that keeps its descriptors, so
 // that a successor can go on with them: the syntax of sd_notify(3) over a SOCK_SEQPACKET pair.
 //
-// A message is lines KEY=VALUE with at most one descriptor. The one who serves (worker) sends
+// A message is lines KEY=VALUE, with descriptors. The one who serves (worker) sends
 //
-//	FDSTORE=1 FDNAME=n        and a descriptor: keep it; one of the same name is replaced
+//	FDSTORE=1 FDNAME=n        and a descriptor: keep it, in place of one of the same name
 //	FDSTOREREMOVE=1 FDNAME=n  forget it
 //	X_WAITING=1 X_VERSION=v   it has started and waits for its START
 //	READY=1                   it serves
@@ -14,7 +14,7 @@
 //
 // and the one who keeps (supervisor) sends
 //
-//	FDNAME=n                  and a descriptor, for everything kept
+//	FDNAME=n:n                and as many descriptors, for everything kept
 //	START=1 X_REASON=why X_COUNT=n ...  serve, see Start
 //	STOP=1                    unmount everything and end
 //	X_UPGRADE_FAILED=why      the upgrade asked for is not made
@@ -40,9 +40,10 @@ import (
 )
 
 const (
-	maxMessage = 16 << 10 // bytes
+	maxMessage = 32 << 10 // bytes
 	maxName    = 255      // bytes of an FDNAME, see sd_pid_notify_with_fds(3)
-	sendTime   = 10 * time.Second
+	maxFiles   = 100      // of a message; the kernel takes 253 (SCM_MAX_FD), and their names must fit
+	sendTime   = 3 * time.Second
 )
 
 // Keys of messages.
@@ -110,9 +111,10 @@ func ValidName(name string) error {
 	return nil
 }
 
-// Conn is one end of the conversation. Its methods may be called concurrently.
+// Conn is one end of the conversation. Its methods may be called concurrently, but for Receive and what calls it.
 type Conn struct {
-	c *net.UnixConn
+	c           *net.UnixConn
+	buf, rights []byte // of Receive
 
 	mu   sync.Mutex
 	kept map[string]*os.File // copies of what was given to Keep or received, see All
@@ -148,18 +150,21 @@ func Open(fd int) (*Conn, error) {
 		c.Close()
 		return nil, errors.New("open keeper: not a unix socket")
 	}
-	return &Conn{c: u, kept: map[string]*os.File{}}, nil
+	return &Conn{
+		c: u, buf: make([]byte, maxMessage+1), rights: make([]byte, unix.CmsgSpace(4*maxFiles)),
+		kept: map[string]*os.File{},
+	}, nil
 }
 
-// Send sends a message with a descriptor, or with none if fd is negative.
-func (c *Conn) Send(m Message, fd int) error {
+// Send sends a message with descriptors.
+func (c *Conn) Send(m Message, fds ...int) error {
 	b, err := m.Encode()
 	if err != nil {
 		return err
 	}
 	var rights []byte
-	if fd >= 0 {
-		rights = unix.UnixRights(fd)
+	if len(fds) > 0 {
+		rights = unix.UnixRights(fds...)
 	}
 	c.c.SetWriteDeadline(time.Now().Add(sendTime)) // whoever does not read is wedged
 	if _, _, err := c.c.WriteMsgUnix(b, rights, nil); err != nil {
@@ -168,37 +173,57 @@ func (c *Conn) Send(m Message, fd int) error {
 	return nil
 }
 
-// Receive gives the next message with its descriptor, -1 if it has none. io.EOF: the other end is gone.
-func (c *Conn) Receive() (m Message, fd int, err error) {
-	buf, rights := make([]byte, maxMessage+1), make([]byte, unix.CmsgSpace(4*4))
-	n, nr, _, _, err := c.c.ReadMsgUnix(buf, rights)
+// SendKept gives what is kept, many descriptors at once: a thousand one by one take longer than the rest of a takeover.
+func (c *Conn) SendKept(kept map[string]int) error {
+	for names := range slices.Chunk(slices.Sorted(maps.Keys(kept)), maxFiles) {
+		fds := make([]int, len(names))
+		for i, name := range names {
+			fds[i] = kept[name]
+		}
+		if err := c.Send(Message{Name: strings.Join(names, ":")}, fds...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Receive gives the next message with its descriptors, which are the caller's. io.EOF: the other end is gone.
+func (c *Conn) Receive() (m Message, fds []int, err error) {
+	n, nr, flags, _, err := c.c.ReadMsgUnix(c.buf, c.rights)
 	switch {
 	case errors.Is(err, unix.ECONNRESET):
-		return nil, -1, io.EOF
+		return nil, nil, io.EOF
 	case err != nil:
-		return nil, -1, err
+		return nil, nil, err
 	}
-	fds, err := parseRights(rights[:nr])
+	fds, err = parseRights(c.rights[:nr])
 	if err == nil && n == 0 && len(fds) == 0 {
-		return nil, -1, io.EOF // no message of ours is empty
+		return nil, nil, io.EOF // no message of ours is empty
 	}
-	if err == nil && (len(fds) > 1 || n > maxMessage) {
-		err = fmt.Errorf("read message: %d descriptors, %d bytes", len(fds), n)
+	if err == nil && (flags&unix.MSG_CTRUNC != 0 || n > maxMessage) {
+		err = fmt.Errorf("read message: cut off at %d descriptors, %d bytes", len(fds), n)
 	}
 	if err == nil {
-		m, err = Parse(buf[:n])
+		m, err = Parse(c.buf[:n])
 	}
 	if err != nil {
-		for _, fd := range fds {
-			unix.Close(fd)
-		}
-		return nil, -1, err
+		closeAll(fds)
+		return nil, nil, err
 	}
-	if len(fds) == 1 {
-		return m, fds[0], nil
-	}
-	return m, -1, nil
+	return m, fds, nil
 }
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+}
+
+// SetReadDeadline ends a Receive at a time.
+func (c *Conn) SetReadDeadline(t time.Time) { c.c.SetReadDeadline(t) }
+
+// File is a copy of the descriptor of this end.
+func (c *Conn) File() (*os.File, error) { return c.c.File() }
 
 func parseRights(b []byte) (fds []int, err error) {
 	messages, err := unix.ParseSocketControlMessage(b)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,7 +20,8 @@ type Start struct {
 	UpgradeFailed string // why the last upgrade was taken back
 }
 
-// Keep has a descriptor kept, in place of one with the same name. The caller's own stays the caller's.
+// Keep has a descriptor kept, in place of one with the same name. The caller's own stays the caller's. It is no error if
+// the keeper is gone: then HandOver gives it to the next.
 func (c *Conn) Keep(name string, f *os.File) error {
 	if err := ValidName(name); err != nil {
 		return err
@@ -31,7 +33,7 @@ func (c *Conn) Keep(name string, f *os.File) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.remember(name, dup)
-	if err := c.send(Message{Store: "1", Name: name}, dup); err != nil {
+	if err := c.send(Message{Store: "1", Name: name}, dup); err != nil && !isGone(err) {
 		return fmt.Errorf("keep %s: %w", name, err)
 	}
 	return nil
@@ -42,11 +44,13 @@ func (c *Conn) Drop(name string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.remember(name, nil)
-	if err := c.Send(Message{Remove: "1", Name: name}, -1); err != nil {
+	if err := c.Send(Message{Remove: "1", Name: name}); err != nil && !isGone(err) {
 		return fmt.Errorf("drop %s: %w", name, err)
 	}
 	return nil
 }
+
+func isGone(err error) bool { return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) }
 
 // remember needs mu.
 func (c *Conn) remember(name string, f *os.File) {
@@ -91,31 +95,35 @@ func duplicate(name string, f *os.File) (*os.File, error) {
 // AwaitStart says that the worker waits and returns when it shall serve, with everything that is kept. io.EOF: nobody
 // needs it.
 func (c *Conn) AwaitStart(version string) (Start, []Kept, error) {
-	if err := c.Send(Message{Waiting: "1", Version: version}, -1); err != nil {
+	if err := c.Send(Message{Waiting: "1", Version: version}); err != nil {
 		return Start{}, nil, err
 	}
 	var kept []Kept
 	for {
-		m, fd, err := c.Receive()
+		m, fds, err := c.Receive()
 		if err != nil {
 			return Start{}, nil, err
 		}
 		if m[Begin] != "" {
-			return startOf(m), kept, nil
+			closeAll(fds)
+			return StartOf(m), kept, nil
 		}
-		if fd < 0 {
-			continue
+		names := strings.Split(m[Name], ":")
+		if len(names) != len(fds) {
+			closeAll(fds)
+			return Start{}, nil, fmt.Errorf("receive descriptors: %d of them and %d names", len(fds), len(names))
 		}
-		name := m[Name]
-		f := os.NewFile(uintptr(fd), name)
-		dup, err := duplicate(name, f)
-		if err != nil {
-			return Start{}, nil, fmt.Errorf("receive %s: %w", name, err)
+		for i, fd := range fds {
+			f := os.NewFile(uintptr(fd), names[i])
+			kept = append(kept, Kept{names[i], f})
+			dup, err := duplicate(names[i], f)
+			if err != nil {
+				return Start{}, nil, fmt.Errorf("receive %s: %w", names[i], err)
+			}
+			c.mu.Lock()
+			c.remember(names[i], dup)
+			c.mu.Unlock()
 		}
-		c.mu.Lock()
-		c.remember(name, dup)
-		c.mu.Unlock()
-		kept = append(kept, Kept{name, f})
 	}
 }
 
@@ -131,14 +139,15 @@ func (s Start) Message() Message {
 	return m
 }
 
-func startOf(m Message) Start {
+// StartOf reads what Message wrote.
+func StartOf(m Message) Start {
 	count, _ := strconv.Atoi(m[Count]) // of our own making
 	supervisor, _ := strconv.Atoi(m[Supervisor])
 	return Start{Reason: m[Reason], Count: count, Managed: m[Managed] != "", Supervisor: supervisor, UpgradeFailed: m[UpgradeFailed]}
 }
 
 // Tell sends a message of one line, such as Ready.
-func (c *Conn) Tell(key, value string) error { return c.Send(Message{key: value}, -1) }
+func (c *Conn) Tell(key, value string) error { return c.Send(Message{key: value}) }
 
 // HandOver gives everything that is kept to the other end of another conversation and waits until that has it.
 func (c *Conn) HandOver(to *Conn, s Start) error {
@@ -149,7 +158,7 @@ func (c *Conn) HandOver(to *Conn, s Start) error {
 			return fmt.Errorf("hand over %s: %w", name, err)
 		}
 	}
-	if err := to.Send(s.Message(), -1); err != nil {
+	if err := to.Send(s.Message()); err != nil {
 		return fmt.Errorf("hand over: %w", err)
 	}
 	m, _, err := to.Receive()
