@@ -16,7 +16,8 @@ func (a *app) daemonCommand() *cobra.Command {
 directory; mount starts it in the background when none runs, so there is no need to start it by hand. Doing so gives
 a service manager the say over it.`,
 		Example: `  artifactfs daemon --log-format json
-  artifactfs daemon --idle-exit 10m`,
+  artifactfs daemon --idle-exit 10m
+  artifactfs daemon --metrics unix:/run/artifactfs/metrics.sock`,
 		Args: arguments(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if idle < 0 {
@@ -25,6 +26,7 @@ a service manager the say over it.`,
 			return a.serveAll(cmd.Context(), idle)
 		},
 	}
+	cmd.Flags().Var(&a.metrics, "metrics", "serve metrics (Prometheus) and profiles (pprof) there: a socket, or an address of the\nloopback, where all users of this host can read them (default: nowhere)")
 	cmd.Flags().DurationVar(&idle, "idle-exit", 0, "end after this long without a mount (default: never)")
 	return cmd
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 
 	"go.uber.org/zap"
@@ -16,6 +17,8 @@ type host interface {
 	control.Handler
 	// Idle is closed while no mount is there or being made; asked again it is a new channel once one has come.
 	Idle() <-chan struct{}
+	// WriteMetrics writes figures in the format that Prometheus reads.
+	WriteMetrics(ctx context.Context, out io.Writer) error
 	// Close unmounts everything; what is busy is detached.
 	Close(ctx context.Context) error
 }

@@ -42,6 +42,7 @@ type app struct {
 	state, socket                string
 	json, verbose                bool
 	logFile, logLevel, logFormat string
+	metrics                      metricsAddress // of a daemon
 
 	began   bool // the arguments were fine and a command runs
 	serving bool // this process has mounts of its own: a second signal must not kill it

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -176,6 +177,11 @@ func (f *fakeDaemon) Trace(ctx context.Context, r control.TraceRequest, emit fun
 
 func (f *fakeDaemon) Switch(_ context.Context, r control.SwitchRequest, _ func(control.Progress)) (control.SwitchReply, error) {
 	return f.switchTo(r)
+}
+
+func (f *fakeDaemon) WriteMetrics(_ context.Context, out io.Writer) error {
+	_, err := io.WriteString(out, "artifactfs_mounts 0\n")
+	return err
 }
 
 func (f *fakeDaemon) Shutdown(ctx context.Context) error { return nil }

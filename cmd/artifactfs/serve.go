@@ -126,6 +126,11 @@ func (a *app) serveAll(ctx context.Context, idle time.Duration) (err error) {
 		return fmt.Errorf("start daemon: %w", err)
 	}
 	defer func() { err = errors.Join(err, closeHost(h)) }()
+	endMetrics, err := a.serveMetrics(h, log)
+	if err != nil {
+		return err
+	}
+	defer endMetrics()
 	server, err := control.Listen(ctx, a.daemonSocket(), h, log)
 	if err != nil {
 		return fmt.Errorf("start daemon: %w", err)
