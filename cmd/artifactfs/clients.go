@@ -133,11 +133,17 @@ func resumeCommand(m control.MountStatus) string {
 		words = append(words, "--session", m.Session.Name)
 	}
 	for i, w := range words {
-		if strings.ContainsFunc(w, func(r rune) bool { return !strings.ContainsRune(plainLetters, r) }) {
-			words[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
-		}
+		words[i] = shellWord(w)
 	}
 	return strings.Join(words, " ")
+}
+
+// shellWord writes a word as a shell reads it.
+func shellWord(w string) string {
+	if !strings.ContainsFunc(w, func(r rune) bool { return !strings.ContainsRune(plainLetters, r) }) {
+		return w
+	}
+	return "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
 }
 
 // plainLetters mean nothing to a shell.

@@ -27,9 +27,13 @@ func main() {
 	if query.IsHook(os.Args[0]) { // where the small program for it is not installed
 		os.Exit(query.Hook(os.Args, os.Stdout))
 	}
+	completeEnvironment()
 	token := control.Secret(os.Getenv(tokenVariable))
 	os.Unsetenv(tokenVariable)
 	a := &app{stdout: os.Stdout, stderr: os.Stderr, token: token, newHost: newHost}
+	if name := helper(os.Args[0]); name != "" {
+		os.Exit(a.runHelper(name, os.Args[1:]))
+	}
 	os.Exit(a.run(os.Args[1:]))
 }
 
@@ -40,7 +44,7 @@ type app struct {
 	newHost        func(state string, log *zap.Logger) (host, error)
 
 	state, socket                string
-	json, verbose                bool
+	json, verbose, quiet         bool
 	logFile, logLevel, logFormat string
 	metrics                      metricsAddress // of a daemon
 
@@ -65,6 +69,10 @@ func (a *app) run(args []string) int {
 	}
 	if !a.began {
 		err = usage(cmd, err)
+	}
+	var exit exitCode
+	if errors.As(err, &exit) {
+		return int(exit)
 	}
 	e := control.AsError(err)
 	printError(a.stderr, e)
@@ -148,7 +156,7 @@ Exit codes: 0 done; 1 failed; 2 wrong arguments; 3 remote unreachable, refused o
 	f.StringVar(&a.logFile, "log-file", "", "log to `FILE` (default: stderr; background daemon: DIR/log/daemon.log)")
 	f.Var(newChoice(&a.logLevel, "", "debug", "info", "warn", "error"), "log-level", "log from this level up (default: info for a daemon, else warn)")
 	f.Var(newChoice(&a.logFormat, "console", "console", "json"), "log-format", "how to write the log")
-	root.AddCommand(a.mountCommand(), a.unmountCommand(), a.statusCommand(), a.listCommand(), a.prefetchCommand(), a.switchCommand(), a.traceCommand(),
+	root.AddCommand(a.mountCommand(), a.unmountCommand(), a.runCommand(), a.statusCommand(), a.listCommand(), a.prefetchCommand(), a.switchCommand(), a.traceCommand(),
 		a.daemonCommand(), a.doctorCommand(), a.versionCommand(), a.completionCommand(), a.promisorCommand())
 	for name, values := range map[string][]string{"log-level": {"debug", "info", "warn", "error"}, "log-format": {"console", "json"}} {
 		completeFlag(root, name, values...)
@@ -188,6 +196,9 @@ Flags of every command:
 
 // begin runs between the check of the arguments and the command.
 func (a *app) begin(cmd *cobra.Command, args []string) error {
+	if err := flagsFromEnvironment(cmd); err != nil {
+		return err
+	}
 	state, err := control.StateDir(a.state)
 	if err != nil {
 		return err

@@ -263,7 +263,7 @@ func TestUsageErrors(t *testing.T) {
 	for line, want := range map[string]string{
 		"frobnicate":                "artifactfs: unknown command \"frobnicate\"\nhint: artifactfs --help\n",
 		"mout":                      "artifactfs: unknown command \"mout\"\nhint: did you mean mount?\n",
-		"mount":                     "artifactfs: mount: takes REMOTE [DIR], got 0 arguments\nhint: artifactfs mount --help\n",
+		"mount":                     "artifactfs: mount: takes REMOTE [DIR], and $ARTIFACTFS_REMOTE is not set either\nhint: artifactfs mount --help\n",
 		"mount a b c":               "artifactfs: mount: takes REMOTE [DIR], got 3 arguments\nhint: artifactfs mount --help\n",
 		"mount a --history=some":    "artifactfs: mount: invalid argument \"some\" for \"--history\" flag: must be one of background|full|none\nhint: artifactfs mount --help\n",
 		"mount a --cache-size=lots": "artifactfs: mount: invalid argument \"lots\" for \"--cache-size\" flag: not a size; examples are 512M and 20G\nhint: artifactfs mount --help\n",

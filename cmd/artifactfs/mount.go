@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/config"
 	"github.com/artifactfs/artifactfs/control"
@@ -18,16 +19,16 @@ import (
 )
 
 type mountOptions struct {
-	request    control.MountRequest
-	foreground bool
+	request       control.MountRequest
+	budget, cache size
+	foreground    bool
+	device        int // descriptor of an opened /dev/fuse; -1: none
 }
 
 func (a *app) mountCommand() *cobra.Command {
 	var o mountOptions
-	r := &o.request
-	var budget, cache size
 	cmd := &cobra.Command{
-		Use:   "mount REMOTE [DIR]",
+		Use:   "mount [REMOTE [DIR]]",
 		Short: "Mount a repository at a directory",
 		Long: `Mount shows the tree of REMOTE at DIR and returns as soon as the root directory can be read. Everything works
 from there on; a read waits for just what it needs.
@@ -51,18 +52,33 @@ those of redirect = ["PATH", ...] in .artifactfs.toml in the root of the reposit
 With --recurse-submodules the commits that submodules are pinned to are mounted at their paths, and theirs inside of
 them. They have sessions of their own, and are unmounted with DIR. One that cannot be mounted is told of, and left out.
 
-What is hydrated stays in a cache on disk that all mounts share.`,
+With --git-dir inside, .git is a directory of the mount and not a file that names one elsewhere: git works then where
+nothing but the mount can be seen, as in a container. This takes root, or root of a user namespace.
+
+With --fuse-fd N (--foreground only) nothing is mounted: a program that may has opened /dev/fuse as descriptor N and
+mounted with it at DIR. So a sandbox needs no privilege at all.
+
+What is hydrated stays in a cache on disk that all mounts share.
+
+Each flag has an environment variable, as --cache-size has $ARTIFACTFS_CACHE_SIZE, which counts when the flag is not
+given; $ARTIFACTFS_REMOTE and $ARTIFACTFS_DIR count when there are no arguments. Empty ones do not count.`,
 		Example: `  artifactfs mount https://github.com/git/git
   artifactfs mount git@example.org:team/app.git /srv/app --ref v2.1
   artifactfs mount ~/src/app /tmp/app --wait all --prefetch all
   artifactfs mount https://example.org/app.git /srv/fix --session fix-login --redirect node_modules,web/dist
   artifactfs mount https://example.org/app.git app --foreground --log-format json
-  artifactfs mount https://example.org/app.git --json | jq .timings_ms`,
-		Args: arguments(1, 2, "REMOTE [DIR]"),
+  artifactfs mount https://example.org/app.git --json | jq .timings_ms
+  ARTIFACTFS_REMOTE=https://example.org/app.git ARTIFACTFS_DIR=/work artifactfs mount`,
+		Annotations: fromEnvironment,
+		Args:        arguments(0, 2, "REMOTE [DIR]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r.PrefetchBudget, r.CacheSize, r.Token = int64(budget), int64(cache), a.token
-			r.RedirectsOnly = cmd.Flags().Changed("redirect")
-			if err := completeRequest(r, args); err != nil {
+			if given := environmentArguments("REMOTE", "DIR"); len(args) == 0 {
+				args = given
+			}
+			if len(args) == 0 {
+				return usage(cmd, errors.New("takes REMOTE [DIR], and $ARTIFACTFS_REMOTE is not set either"))
+			}
+			if err := o.complete(cmd, args, a.token); err != nil {
 				return err
 			}
 			return a.mount(cmd.Context(), o)
@@ -74,28 +90,75 @@ What is hydrated stays in a cache on disk that all mounts share.`,
 			return nil, cobra.ShellCompDirectiveFilterDirs
 		},
 	}
+	o.addFlags(cmd)
 	f := cmd.Flags()
+	f.BoolVar(&o.foreground, "foreground", false, "serve the mount in this process until it is interrupted or unmounted")
+	f.IntVar(&o.device, "fuse-fd", -1, "serve DIR, where somebody has mounted already, by the descriptor `N`\nof the /dev/fuse he did it with (--foreground only)")
+	return cmd
+}
+
+// addFlags adds those that all commands have which mount.
+func (o *mountOptions) addFlags(cmd *cobra.Command) {
+	r, f := &o.request, cmd.Flags()
+	o.device = -1
 	f.SortFlags = false
 	f.StringVar(&r.Ref, "ref", "", "branch, tag, full ref `NAME` or commit id (default: the remote's HEAD)")
 	f.StringVar(&r.Session, "session", "", "`NAME` of the work to go on with or to begin (default: one made of REMOTE\nand DIR; with --read-only: none)")
 	f.BoolVar(&r.ReadOnly, "read-only", false, "refuse writes")
 	f.StringSliceVar(&r.Redirects, "redirect", nil, "`PATH`s in the mount, with commas between, that live outside of it")
 	f.BoolVar(&r.Submodules, "recurse-submodules", false, "mount submodules at their paths, too, and theirs")
+	f.Var(newChoice(&r.GitDir, control.GitDirOutside, control.GitDirOutside, control.GitDirInside), "git-dir", "where git's directory is: below the state directory, or\n.git in the mount, for who sees nothing else (root)")
 	f.Var(newChoice(&r.Wait, control.WaitTree, control.WaitTree, control.WaitGit, control.WaitAll), "wait", "return when the tree is readable, when git is ready, too,\nor when what --prefetch names is hydrated, too")
 	f.Var(newChoice(&r.History, control.HistoryBackground, control.HistoryBackground, control.HistoryFull, control.HistoryNone), "history", "when the commits behind the mounted one come: behind the\nmount, before it counts as done, or never")
 	f.Var(newChoice(&r.Prefetch, control.PrefetchAuto, control.PrefetchAuto, control.PrefetchAll, control.PrefetchNone), "prefetch", "what to hydrate before it is read: by likely need up to\nthe budget, everything, or nothing")
-	f.Var(&budget, "prefetch-budget", "most that --prefetch auto brings (default "+sizeText(daemon.DefaultBudget)+")")
-	f.Var(&cache, "cache-size", "quota of hydrated contents on disk, for all mounts together (default "+sizeText(daemon.DefaultCacheSize)+")")
+	f.Var(&o.budget, "prefetch-budget", "most that --prefetch auto brings (default "+sizeText(daemon.DefaultBudget)+")")
+	f.Var(&o.cache, "cache-size", "quota of hydrated contents on disk, for all mounts together (default "+sizeText(daemon.DefaultCacheSize)+")")
 	f.DurationVar(&r.Timeout, "timeout", 0, "longest `WAIT` for the remote, now and in a later read (default "+strings.TrimSuffix(daemon.DefaultDeadline.String(), "0s")+")")
 	f.StringVar(&r.TokenFile, "token-file", "", "read the token for the remote from `FILE`, again whenever it is refused")
 	f.Uint32Var(&r.UID, "uid", uint32(os.Getuid()), "`ID` of the owner of everything in the mount")
 	f.Uint32Var(&r.GID, "gid", uint32(os.Getgid()), "`ID` of the group of everything in the mount")
 	f.BoolVar(&r.AllowOther, "allow-other", false, "let other users in")
-	f.BoolVar(&o.foreground, "foreground", false, "serve the mount in this process until it is interrupted or unmounted")
+	completeFlag(cmd, "git-dir", "outside", "inside")
 	completeFlag(cmd, "wait", "tree", "git", "all")
 	completeFlag(cmd, "history", "background", "full", "none")
 	completeFlag(cmd, "prefetch", "auto", "all", "none")
-	return cmd
+}
+
+// complete makes the request of what flags and arguments say.
+func (o *mountOptions) complete(cmd *cobra.Command, args []string, token control.Secret) error {
+	r := &o.request
+	r.PrefetchBudget, r.CacheSize, r.Token = int64(o.budget), int64(o.cache), token
+	r.RedirectsOnly = cmd.Flags().Changed("redirect")
+	if r.GitDir == control.GitDirOutside {
+		r.GitDir = "" // what a daemon of an earlier version understands, too
+	}
+	if err := completeRequest(r, args); err != nil {
+		return err
+	}
+	if o.device < 0 {
+		return nil
+	}
+	if !o.foreground {
+		return usage(cmd, errors.New("--fuse-fd needs --foreground: the descriptor is this process's"))
+	}
+	var err error
+	r.Device, err = inheritedDevice(o.device)
+	return err
+}
+
+// inheritedDevice takes the descriptor that a more privileged program has left open for us.
+func inheritedDevice(fd int) (*os.File, error) {
+	var st unix.Stat_t
+	err := unix.Fstat(fd, &st)
+	if err == nil && (st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != unix.Mkdev(10, 229)) { // Documentation/admin-guide/devices.txt
+		err = errors.New("it is no /dev/fuse")
+	}
+	if err != nil {
+		return nil, &control.Error{Code: control.ExitUsage, Verb: "mount", Object: fmt.Sprintf("--fuse-fd %d", fd), Cause: err.Error(),
+			Hint: "whoever mounts has to leave the descriptor open across exec: no close-on-exec, and its number in --fuse-fd"}
+	}
+	unix.CloseOnExec(fd) // a child of ours that held it would keep the mount alive
+	return os.NewFile(uintptr(fd), "/dev/fuse"), nil
 }
 
 // completeRequest fills in what the arguments say: a daemon has another working directory, so paths become absolute.
@@ -229,6 +292,9 @@ func (a *app) mountInBackground(ctx context.Context, r control.MountRequest, sho
 }
 
 func (a *app) printMount(m control.MountReply, took time.Duration) error {
+	if a.quiet {
+		return nil
+	}
 	if a.json {
 		return printJSON(a.stdout, m)
 	}

@@ -86,7 +86,7 @@ func (a *app) unmount(ctx context.Context, o unmountOptions) error {
 			continue
 		}
 		done = append(done, reply)
-		if !a.json {
+		if !a.json && !a.quiet {
 			what := "unmounted " + reply.Dir
 			if !m.mounted() {
 				what = "discarded session " + m.Session.Name

@@ -1,0 +1,255 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// mount(8) and umount(8) run a helper for the type fuse.artifactfs, which is this program by another name:
+//
+//	mount.fuse.artifactfs SOURCE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]
+//	umount.fuse.artifactfs DIR [-flnrv] [-N NAMESPACE] [-t TYPE]
+//
+// (libmount, exec_helper in context_mount.c and context_umount.c). So lines of /etc/fstab and mount units work, and umount
+// of what has other mounts in it, as redirected directories, ends those, too.
+const (
+	mountHelper   = "mount.fuse.artifactfs"
+	unmountHelper = "umount.fuse.artifactfs"
+)
+
+// Exit codes of helpers, from mount(8).
+const (
+	helperUsage  = 1
+	helperFailed = 32
+)
+
+// helper is the name of the helper that the program was started as; "": none.
+func helper(name string) string {
+	if name = filepath.Base(name); name == mountHelper || name == unmountHelper {
+		return name
+	}
+	return ""
+}
+
+// runHelper gives the exit code.
+func (a *app) runHelper(name string, args []string) int {
+	h, err := parseHelper(name, args)
+	switch {
+	case err != nil:
+	case h.unmount:
+		a.quiet = !h.verbose
+		err = a.helperUnmount(h)
+	case h.fake:
+	default:
+		a.quiet = !h.verbose
+		if code := a.run(h.command); code != control.ExitDone {
+			return helperCode(code)
+		}
+		err = h.restrict()
+	}
+	if err == nil {
+		return control.ExitDone
+	}
+	e := control.AsError(err)
+	printError(a.stderr, e)
+	return helperCode(e.Code)
+}
+
+func helperCode(code int) int {
+	switch code {
+	case control.ExitDone:
+		return control.ExitDone
+	case control.ExitUsage:
+		return helperUsage
+	}
+	return helperFailed
+}
+
+// helperUnmount has the daemon unmount, and does it alone where none knows of the directory: it is that of another state
+// directory, or gone.
+func (a *app) helperUnmount(h helperRun) error {
+	ctx, stop := signal.NotifyContext(context.Background(), deadlySignals()...)
+	defer stop()
+	if h.flags == 0 {
+		var err error
+		if a.state, err = control.StateDir(a.state); err != nil {
+			return err
+		}
+		all, asked := a.mounts(ctx)
+		m, err := find(all, asked, "unmount", h.dir)
+		if err == nil && isDir(m.Dir, h.dir) {
+			return a.unmount(ctx, unmountOptions{dirs: []string{h.dir}})
+		}
+	}
+	if err := unix.Unmount(h.dir, int(h.flags)|unix.UMOUNT_NOFOLLOW); err != nil {
+		return &control.Error{Code: control.ExitFailed, Verb: "unmount", Object: h.dir, Cause: err.Error()}
+	}
+	return nil
+}
+
+// helperRun is one run of a helper.
+type helperRun struct {
+	unmount       bool
+	source, dir   string
+	command       []string // arguments of artifactfs mount
+	flags         uintptr  // of mount(2), to be added; of umount(2), then nobody else is asked
+	fake, verbose bool
+}
+
+func parseHelper(name string, args []string) (h helperRun, err error) {
+	h.unmount = name == unmountHelper
+	var names, options []string
+	sloppy := false
+	for i := 0; i < len(args); i++ {
+		arg := args[i]
+		if len(arg) < 2 || arg[0] != '-' {
+			names = append(names, arg)
+			continue
+		}
+		for j, letter := range arg[1:] {
+			if strings.ContainsRune("oNt", letter) { // with a value, here or in the next argument
+				value := arg[2+j:]
+				if value == "" {
+					if i++; i == len(args) {
+						return h, helperError(name, fmt.Sprintf("-%c lacks its value", letter))
+					}
+					value = args[i]
+				}
+				if letter == 'o' {
+					options = append(options, splitOptions(value)...)
+				}
+				break
+			}
+			switch letter {
+			case 's':
+				sloppy = true
+			case 'f': // fake, or force
+				if h.unmount {
+					h.flags |= unix.MNT_FORCE
+				} else {
+					h.fake = true
+				}
+			case 'v':
+				h.verbose = true
+			case 'l':
+				h.flags |= unix.MNT_DETACH
+			case 'n', 'r', 'i', 'w': // about tables that no longer exist, or asked for in options as well
+			default:
+				return h, helperError(name, fmt.Sprintf("unknown flag -%c", letter))
+			}
+		}
+	}
+	switch {
+	case h.unmount && len(names) == 1:
+		h.dir = names[0]
+		return h, nil
+	case h.unmount:
+		return h, helperError(name, "takes a directory, and flags of umount(8)")
+	case len(names) != 2:
+		return h, helperError(name, "takes a remote, a directory, and -o OPTIONS")
+	}
+	h.source, h.dir = names[0], names[1]
+	return h, h.translate(name, options, sloppy)
+}
+
+func helperError(name, cause string) error {
+	return &control.Error{Code: control.ExitUsage, Verb: name, Cause: cause, Hint: "options are the flags of artifactfs mount: ref=NAME, session=NAME, prefetch=none, allow_other, ..., and those of mount(8)"}
+}
+
+// splitOptions splits at commas outside of double quotes, and takes the quotes away (libmount, ul_optstr_next).
+func splitOptions(list string) (all []string) {
+	var one strings.Builder
+	quoted := false
+	for _, r := range list {
+		switch {
+		case r == '"':
+			quoted = !quoted
+		case r == ',' && !quoted:
+			all = append(all, one.String())
+			one.Reset()
+		default:
+			one.WriteRune(r)
+		}
+	}
+	return append(all, one.String())
+}
+
+// mountFlags are what the kernel can be told of any mount.
+var mountFlags = map[string]uintptr{
+	"noexec": unix.MS_NOEXEC, "noatime": unix.MS_NOATIME, "nodiratime": unix.MS_NODIRATIME, "relatime": unix.MS_RELATIME, "strictatime": unix.MS_STRICTATIME,
+}
+
+// generic are options for mount(8), init systems and people, and what holds or means nothing here: a mount is nosuid and
+// nodev, and has no access times.
+var generic = []string{
+	"defaults", "rw", "auto", "noauto", "nouser", "users", "owner", "group", "nofail", "fail", "_netdev", "nosuid", "suid", "nodev", "dev",
+	"atime", "diratime", "norelatime", "nostrictatime", "lazytime", "nolazytime", "sync", "async", "dirsync", "mand", "nomand", "iversion", "noiversion",
+	"silent", "loud", "nonempty", "default_permissions", "auto_unmount", "noauto_unmount", "symfollow",
+}
+
+// translate makes of options the arguments of artifactfs mount.
+func (h *helperRun) translate(name string, options []string, sloppy bool) error {
+	known := (&app{}).mountCommand().Flags()
+	var own []string
+	for _, option := range options {
+		key, value, hasValue := strings.Cut(option, "=")
+		flag := strings.ReplaceAll(key, "_", "-")
+		switch {
+		case key == "" || key == "user" || slices.Contains(generic, key) || strings.HasPrefix(key, "x-") || strings.HasPrefix(key, "X-") || key == "comment":
+		case key == "exec": // takes back what user implies
+			h.flags &^= unix.MS_NOEXEC
+		case mountFlags[key] != 0:
+			h.flags |= mountFlags[key]
+		case key == "ro":
+			own = append(own, "--read-only")
+		case slices.Contains(everywhere, flag):
+			own = append(own, "--"+flag+"="+value)
+		case flag == "foreground" || flag == "fuse-fd" || flag == "help":
+			return helperError(name, fmt.Sprintf("option %s is for the command line alone", key))
+		case key == "remount" || key == "bind" || key == "move":
+			return helperError(name, fmt.Sprintf("option %s: a mount stays as it is; unmount and mount again", key))
+		case known.Lookup(flag) == nil && sloppy:
+		case known.Lookup(flag) == nil:
+			return helperError(name, fmt.Sprintf("unknown option %q", key))
+		case !hasValue && known.Lookup(flag).NoOptDefVal == "":
+			return helperError(name, fmt.Sprintf("option %s lacks its value: %s=...", key, key))
+		case !hasValue:
+			own = append(own, "--"+flag)
+		default:
+			own = append(own, "--"+flag+"="+value)
+		}
+	}
+	h.command = append(append([]string{"mount"}, own...), "--", h.source, h.dir)
+	return nil
+}
+
+// restrict has the kernel enforce what goes beyond what every mount has.
+func (h *helperRun) restrict() error {
+	if h.flags == 0 {
+		return nil
+	}
+	var st unix.Statfs_t
+	err := unix.Statfs(h.dir, &st)
+	if err == nil {
+		// The flags that statfs tells have the numbers of mount(2) as far as they matter here (include/linux/statfs.h).
+		flags := h.flags | uintptr(st.Flags)&(unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC)
+		err = unix.Mount("", h.dir, "", unix.MS_REMOUNT|unix.MS_BIND|flags, "")
+	}
+	if errors.Is(err, unix.EPERM) && h.flags&unix.MS_NOEXEC == 0 {
+		return nil // a user's mount keeps times as it does; that is no promise to anybody
+	}
+	if err != nil {
+		err = &control.Error{Code: control.ExitFailed, Verb: "mount", Object: h.dir, Cause: "it is mounted, but not as restricted as the options say: " + err.Error(),
+			Hint: "only root can have noexec, which user implies: add exec behind it"}
+	}
+	return err
+}

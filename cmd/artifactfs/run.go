@@ -1,0 +1,228 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// Exit codes of run for a command that could not be started, as shells have them.
+const (
+	exitCannotRun = 126
+	exitNotFound  = 127
+)
+
+const (
+	busyTime = 2 * time.Second // for what CMD left running to let go of the mount
+	busyPoll = 50 * time.Millisecond
+)
+
+type runOptions struct {
+	mountOptions
+	dir     string
+	discard bool
+	command []string
+}
+
+func (a *app) runCommand() *cobra.Command {
+	var o runOptions
+	cmd := &cobra.Command{
+		Use:   "run [REMOTE] [flags] -- CMD [ARG...]",
+		Short: "Run a command in a mount of its own",
+		Long: `Run mounts REMOTE in a place of its own, runs CMD there, unmounts, and exits as CMD did. CMD has the terminal:
+Ctrl-C and Ctrl-Z are for it, other signals are passed on to it.
+
+What CMD changed is kept on this host in a session, and run says how to go on with it: --session NAME names it from
+the start, --discard throws it away. What still uses the mount when CMD has ended is waited for a moment, named, and
+cut off.
+
+The flags are those of mount, and as with mount each has an environment variable; $ARTIFACTFS_REMOTE counts if REMOTE
+is not given, $ARTIFACTFS_DIR if --dir is not.
+
+Exit codes: CMD's; 128 and the signal's number if one ended it; 126 if CMD cannot be run, 127 if it is not found; those
+of mount, with a message, if CMD was not run; 1 if CMD ended with 0 and its work could not be settled.`,
+		Example: `  artifactfs run https://github.com/git/git -- make -j8
+  artifactfs run https://example.org/app.git --ref v2.1 --discard -- go test ./...
+  artifactfs run git@example.org:team/app.git --session fix-login -- bash`,
+		Annotations:       fromEnvironment,
+		RunE:              func(cmd *cobra.Command, args []string) error { return a.runIn(cmd, args, o) },
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	o.addFlags(cmd)
+	f := cmd.Flags()
+	f.StringVar(&o.dir, "dir", "", "mount at `DIR` (default: a new temporary directory)")
+	f.BoolVar(&o.discard, "discard", false, "throw away what CMD changed")
+	return cmd
+}
+
+// exitCode is an error that says no more than how to exit: all else has been said.
+type exitCode int
+
+func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+func (a *app) runIn(cmd *cobra.Command, args []string, o runOptions) error {
+	remote := environmentArguments("REMOTE")
+	switch at := cmd.ArgsLenAtDash(); {
+	case at < 0 || at == len(args):
+		return usage(cmd, errors.New("lacks the command: artifactfs run REMOTE -- CMD [ARG...]"))
+	case at > 1:
+		return usage(cmd, fmt.Errorf("takes REMOTE -- CMD [ARG...], got %d arguments in front of --", at))
+	case at == 1:
+		remote, o.command = []string{args[0]}, args[1:]
+	case len(remote) == 0:
+		return usage(cmd, errors.New("takes REMOTE -- CMD [ARG...], and $ARTIFACTFS_REMOTE is not set either"))
+	default:
+		o.command = args
+	}
+	if a.json {
+		return usage(cmd, errors.New("--json makes no sense: the output is CMD's"))
+	}
+	// What is certainly not there is said before anything is mounted; a path may be one of the mount.
+	if !strings.Contains(o.command[0], "/") {
+		if _, err := exec.LookPath(o.command[0]); err != nil && !errors.Is(err, exec.ErrDot) {
+			return cannotRun(o.command[0], err)
+		}
+	}
+	place, err := makePlace(o, remote[0])
+	if err != nil {
+		return err
+	}
+	defer place.remove()
+	if err := o.complete(cmd, append(remote, place.dir), a.token); err != nil {
+		return err
+	}
+	return a.runMounted(cmd.Context(), o)
+}
+
+// place is where run mounts.
+type place struct {
+	dir    string
+	parent string // was made for it; "": none
+}
+
+func makePlace(o runOptions, remote string) (place, error) {
+	if o.dir != "" {
+		return place{dir: o.dir}, nil
+	}
+	parent, err := os.MkdirTemp("", "artifactfs-run-")
+	if err == nil && o.request.AllowOther { // others are to get there
+		err = os.Chmod(parent, 0o755)
+	}
+	if err != nil {
+		return place{}, fmt.Errorf("run: %w", err)
+	}
+	name := repositoryName(remote)
+	if name == "" {
+		name = "tree"
+	}
+	return place{dir: filepath.Join(parent, name), parent: parent}, nil
+}
+
+func (p place) remove() {
+	if p.parent != "" {
+		os.Remove(p.parent) // what is still mounted there keeps it
+	}
+}
+
+// runMounted mounts, runs, and unmounts.
+func (a *app) runMounted(ctx context.Context, o runOptions) error {
+	p := a.newProgress()
+	reply, err := a.mountInBackground(ctx, o.request, p.show)
+	p.stop()
+	if err != nil {
+		return failure("run", o.request.Dir, err)
+	}
+	a.serving = true // from here on a signal is the command's, and a second one too
+	code, err := control.ExitFailed, ctx.Err()
+	if err == nil { // nobody has interrupted us at the last moment
+		code, err = a.runChild(o.command, reply.Dir)
+	}
+	if err != nil {
+		printError(a.stderr, control.AsError(err))
+	}
+	ctx = context.WithoutCancel(ctx)
+	if err := a.endRun(ctx, reply, o.discard); err != nil {
+		printError(a.stderr, control.AsError(failure("unmount", reply.Dir, err)))
+		if code == control.ExitDone {
+			code = control.ExitFailed
+		}
+	}
+	if code == control.ExitDone {
+		return nil
+	}
+	return exitCode(code)
+}
+
+func cannotRun(name string, err error) error {
+	code := exitCannotRun
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
+		code = exitNotFound
+	}
+	cause := err
+	var wrapped *exec.Error
+	var path *os.PathError
+	if errors.As(err, &wrapped) {
+		cause = wrapped.Err
+	} else if errors.As(err, &path) {
+		cause = path.Err
+	}
+	return &control.Error{Code: code, Verb: "run", Object: name, Cause: cause.Error()}
+}
+
+// endRun unmounts what a command has left, and says what is kept. What is in use is waited for, and then detached.
+func (a *app) endRun(ctx context.Context, m control.MountReply, discard bool) error {
+	client, err := a.ensureDaemon(ctx)
+	if err != nil {
+		return err
+	}
+	request := control.UnmountRequest{Dir: m.Dir, Discard: discard}
+	var reply control.UnmountReply
+	for deadline := time.Now().Add(busyTime); ; time.Sleep(busyPoll) {
+		reply, err = client.Unmount(ctx, request)
+		if !mountedAt(m.Dir) || time.Now().After(deadline) {
+			break
+		}
+	}
+	if err != nil && mountedAt(m.Dir) {
+		printError(a.stderr, &control.Error{Verb: "run", Object: m.Dir, Cause: "cut off what still uses the mount: " + control.AsError(err).Cause})
+		request.Detach = true
+		reply, err = client.Unmount(ctx, request)
+	}
+	if err != nil {
+		return err
+	}
+	if reply.Session != "" {
+		a.sayKeptByRun(m, reply)
+	}
+	return nil
+}
+
+func mountedAt(dir string) bool {
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	return err != nil || hasMount(table, dir)
+}
+
+// sayKeptByRun says how to go on: the place was of this run, the session has a name.
+func (a *app) sayKeptByRun(m control.MountReply, reply control.UnmountReply) {
+	what := plural(reply.Kept, "changed path")
+	if reply.Kept == 0 {
+		what = "git objects"
+	}
+	fmt.Fprintf(a.stderr, "artifactfs: kept %s in session %s\n", what, reply.Session)
+	fmt.Fprintf(a.stderr, "hint: artifactfs run %s --session %s -- CMD goes on with them, artifactfs unmount --session %s --discard throws them away\n",
+		shellWord(m.Remote), reply.Session, reply.Session)
+	for _, sub := range reply.Submodules {
+		if sub.Session != "" {
+			fmt.Fprintf(a.stderr, "artifactfs: kept work of submodule %s in session %s\n", sub.Dir, sub.Session)
+		}
+	}
+}
