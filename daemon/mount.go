@@ -159,7 +159,7 @@ func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control
 		return control.UnmountReply{}, notMounted("unmount", r.Dir)
 	}
 	m.setDiscard(r.Discard)
-	if err := m.stop(ctx, false); err != nil {
+	if err := m.stop(ctx, r.Detach); err != nil {
 		m.setDiscard(false)
 		return control.UnmountReply{}, explain("unmount", m.dir, err)
 	}
