@@ -1,12 +1,15 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"os"
-	"path/filepath"
+	"strconv"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/buffer"
 	"go.uber.org/zap/zapcore"
+	"golang.org/x/sys/unix"
 )
 
 // newLog opens the log that the global flags describe; level is what they leave open. close flushes it.
@@ -18,27 +21,73 @@ func (a *app) newLog(level zapcore.Level) (log *zap.Logger, close func(), err er
 	} else if a.verbose && level > zapcore.InfoLevel {
 		level = zapcore.InfoLevel
 	}
-	out := a.stderr
-	if a.logFile != "" {
-		if err := os.MkdirAll(filepath.Dir(a.logFile), 0o700); err != nil {
-			return nil, nil, fmt.Errorf("open log: %w", err)
-		}
-		out, err = os.OpenFile(a.logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-		if err != nil {
-			return nil, nil, fmt.Errorf("open log: %w", err)
-		}
-	}
 	conf := zap.NewProductionEncoderConfig()
 	conf.EncodeTime = zapcore.RFC3339NanoTimeEncoder
 	conf.EncodeDuration = zapcore.StringDurationEncoder
+	toJournal := a.logFile == "" && isJournal(a.stderr, os.Getenv("JOURNAL_STREAM"))
+	if toJournal { // it has the time and the level in fields of its own
+		conf.TimeKey, conf.LevelKey, conf.ConsoleSeparator = "", "", " "
+	}
 	encoder := zapcore.NewConsoleEncoder(conf)
 	if a.logFormat == "json" {
 		encoder = zapcore.NewJSONEncoder(conf)
 	}
-	log = zap.New(zapcore.NewCore(encoder, zapcore.Lock(out), level))
-	return log, func() {
-		if out != a.stderr {
-			out.Close()
+	if toJournal {
+		encoder = journalEncoder{encoder}
+	}
+	out, close := zapcore.WriteSyncer(zapcore.Lock(a.stderr)), func() {}
+	if a.logFile != "" {
+		f, err := openLogFile(a.logFile)
+		if err != nil {
+			return nil, nil, fmt.Errorf("open log: %w", err)
 		}
-	}, nil
+		out, close = f, f.close
+	}
+	return zap.New(zapcore.NewCore(encoder, out, level)), close, nil
+}
+
+// isJournal says whether f goes to systemd's journal: JOURNAL_STREAM has its device and inode (systemd.exec(5)). A child
+// whose output was sent elsewhere inherits the variable all the same.
+func isJournal(f *os.File, variable string) bool {
+	var st unix.Stat_t
+	if variable == "" || unix.Fstat(int(f.Fd()), &st) != nil {
+		return false
+	}
+	return variable == strconv.FormatUint(st.Dev, 10)+":"+strconv.FormatUint(st.Ino, 10)
+}
+
+// journalEncoder puts the priority before every line (sd-daemon(3)): the journal takes each for an entry of its own.
+type journalEncoder struct{ zapcore.Encoder }
+
+func (e journalEncoder) Clone() zapcore.Encoder { return journalEncoder{e.Encoder.Clone()} }
+
+func (e journalEncoder) EncodeEntry(entry zapcore.Entry, fields []zapcore.Field) (*buffer.Buffer, error) {
+	b, err := e.Encoder.EncodeEntry(entry, fields)
+	if err != nil {
+		return nil, err
+	}
+	text := bytes.Clone(b.Bytes())
+	b.Reset()
+	for line := range bytes.Lines(text) {
+		b.AppendByte('<')
+		b.AppendInt(priority(entry.Level))
+		b.AppendByte('>')
+		b.Write(line)
+	}
+	return b, nil
+}
+
+// priority is a level's in syslog(3).
+func priority(l zapcore.Level) int64 {
+	switch {
+	case l <= zapcore.DebugLevel:
+		return 7
+	case l == zapcore.InfoLevel:
+		return 6
+	case l == zapcore.WarnLevel:
+		return 4
+	case l == zapcore.ErrorLevel:
+		return 3
+	}
+	return 2
 }

@@ -221,5 +221,8 @@ func (a *app) launchArguments() (args []string, logFile string) {
 	if logFile == "" {
 		logFile = filepath.Join(a.state, "log", "daemon.log")
 	}
-	return args, logFile
+	if abs, err := filepath.Abs(logFile); err == nil { // the daemon is started in another directory
+		logFile = abs
+	}
+	return append(args, "--log-file", logFile), logFile
 }
