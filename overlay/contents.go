@@ -20,8 +20,10 @@ type contents struct {
 	lost     string // "lost+found" of the overlay
 	readOnly bool
 
-	mu   sync.Mutex
-	made map[uint64]bool // directories whose own entry may not be on disk; guarded by mu
+	mu sync.Mutex
+	// Guarded by mu: directories whose own entry may not be on disk, and whether that goes for any other too.
+	made   map[uint64]bool
+	doubts bool
 }
 
 const perDirectory = 1024
@@ -79,9 +81,9 @@ func (c *contents) syncEntry(number uint64) error {
 		return err
 	}
 	c.mu.Lock()
-	made := c.made[number/perDirectory]
+	sure := !c.made[number/perDirectory] && !c.doubts
 	c.mu.Unlock()
-	if !made {
+	if sure {
 		return nil
 	}
 	if err := c.fs.SyncDir(c.dir); err != nil {
@@ -89,8 +91,16 @@ func (c *contents) syncEntry(number uint64) error {
 	}
 	c.mu.Lock()
 	delete(c.made, number/perDirectory)
+	c.doubts = false
 	c.mu.Unlock()
 	return nil
+}
+
+// doubt notes that a process which was killed may have made directories.
+func (c *contents) doubt() {
+	c.mu.Lock()
+	c.doubts = true
+	c.mu.Unlock()
 }
 
 // remove removes a content; one that is gone is no error.

@@ -50,6 +50,13 @@ type Options struct {
 	ValidBase func(Node) bool
 	// BeforeSync is called before the log is synced: what records name must not be younger on disk than they are.
 	BeforeSync func() error
+	// TakeOver says that the kernel still has the mount that a dead process served with this overlay: nodes without a name
+	// live on if it knows them, and requests may come again. False: no kernel knows anything.
+	TakeOver bool
+	// Knows says whether the kernel knows a base node, for a TakeOver.
+	Knows func(Node) bool
+	// Seed makes the positions in directories; they stay good in another process that has the same. The zero Seed: any.
+	Seed state.Seed
 	// FS is replaced by tests.
 	FS disk.FS
 
@@ -67,6 +74,7 @@ type Layer struct {
 	log  *zap.Logger
 	wal  *wal.Log // nil once a read-only layer has been read
 	lock func()   // gives the directory free
+	told *told    // nil: look-ups are counted in memory
 
 	contents *contents
 	files    files

@@ -2,6 +2,7 @@ package overlay
 
 import (
 	"container/list"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -44,6 +45,7 @@ type Recovery struct {
 	Cut      int64    // bytes cut from its end
 	SavedTo  string   // where those went, if they were kept
 	Problems []string // what is not as it should be, for people
+	TookOver bool     // what the kernel knows counts
 }
 
 // Open opens the overlay in a directory, which is made if need be.
@@ -56,7 +58,7 @@ func Open(dir string, o Options) (*Layer, Recovery, error) {
 			dir: filepath.Join(dir, "contents"), lost: filepath.Join(dir, "lost+found"),
 		},
 		files:  files{byNode: map[Node]*File{}, idle: list.New(), limit: o.idle},
-		state:  state.New(),
+		state:  state.NewSeeded(o.Seed),
 		due:    map[Node]struct{}{},
 		faults: map[Node]error{},
 		lock:   func() {},
@@ -91,16 +93,23 @@ func (o *Options) defaults() {
 	if o.idle == 0 {
 		o.idle = fileLimit()
 	}
+	if o.Seed == (state.Seed{}) {
+		_, _ = rand.Read(o.Seed[:]) // never fails
+	}
 }
 
 func (l *Layer) open() (Recovery, error) {
+	goesOn := false
+	var err error
 	if !l.o.ReadOnly {
-		if err := l.makeDirectories(); err != nil {
+		if err = l.makeDirectories(); err == nil && l.o.TakeOver {
+			l.told, goesOn, err = resumeTold(l.o.FS, l.toldPath(), l.o.boot)
+		}
+		if err != nil {
 			return Recovery{}, err
 		}
 	}
 	var found wal.Recovery
-	var err error
 	l.wal, found, err = wal.Open(filepath.Join(l.dir, "log"), wal.Options{
 		FS: l.o.FS, BootID: l.o.boot, Salvage: l.o.ReadOnly, LostFound: l.contents.lost, Replay: l.replay,
 	})
@@ -112,12 +121,26 @@ func (l *Layer) open() (Recovery, error) {
 		rec.Problems = append(rec.Problems, found.Damage.Error())
 	}
 	rec.Start = l.started(found)
+	rec.TookOver = goesOn && rec.Start != PowerLoss
+	if l.o.TakeOver && !rec.TookOver && !l.o.ReadOnly {
+		rec.Problems = append(rec.Problems, "it is not known what the kernel was told by the process before")
+	}
+	if err := l.countLookups(rec.TookOver); err != nil {
+		return rec, err
+	}
 	l.next = max(1, l.state.Counter(counterContents)) // 0 is no content
 	orphans, err := l.recover(&rec)
 	if err != nil || l.o.ReadOnly {
 		return rec, err
 	}
-	if err := l.update(func(tx *Tx) error { tx.batch.SetCounter(counterBoot, l.bootMark()); return nil }); err != nil {
+	err = l.update(func(tx *Tx) error {
+		tx.batch.SetCounter(counterBoot, l.bootMark())
+		if !rec.TookOver && l.state.Requests() > 0 {
+			tx.batch.ForgetRequests() // those of another kernel may have the same numbers
+		}
+		return nil
+	})
+	if err != nil {
 		return rec, err
 	}
 	l.state.EachDead(func(number uint64) bool { l.dead = append(l.dead, number); return true })
@@ -191,15 +214,7 @@ func (l *Layer) makeDirectories() error {
 			}
 		}
 	}
-	unlock, err := disk.TryLock(filepath.Join(l.dir, "lock"))
-	if errors.Is(err, disk.ErrLocked) {
-		return fmt.Errorf("%w", ErrInUse)
-	}
-	if err != nil {
-		return err
-	}
-	l.lock = unlock
-	return nil
+	return l.takeLock()
 }
 
 // blame gives an error of the log the overlay's name.
@@ -228,6 +243,7 @@ func (l *Layer) Close() error {
 	l.files.closeAll()
 	err = errors.Join(err, l.beforeSync(), l.wal.Close())
 	l.state.Close()
+	l.told.close()
 	l.lock()
 	if err != nil {
 		return fmt.Errorf("close overlay %s: %w", l.dir, err)
@@ -242,5 +258,6 @@ func (l *Layer) abandon() {
 		l.wal.Abandon()
 	}
 	l.state.Close()
+	l.told.close()
 	l.lock()
 }

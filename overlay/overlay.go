@@ -18,6 +18,10 @@
 //   - unsettled: a content in place of a base file's that is not known to be on disk. Power loss sends it to lost+found
 //     and the file back to the base.
 //   - dead: a content that no inode names any more. It is removed once the log that says so is on disk.
+//   - look-up: the kernel was told of a node, and may use its number until it forgets it. A node without a name lives for
+//     as long as it has a look-up: somebody may have it open.
+//   - request: what the kernel asked for, by its number. A record carries that of the request that it was made for.
+//   - takeover: the kernel still has the mount that a process served which is dead, look-ups and unanswered requests too.
 //
 // # The way of a write
 //
@@ -32,6 +36,7 @@
 //	log          the log
 //	contents/    contents
 //	lost+found/  what could not be placed after a crash
+//	lookups      how often the kernel was told of own nodes: for who takes the mount over
 //	lock         held by the process that has the layer open
 //
 // # Lock order

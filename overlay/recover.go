@@ -2,6 +2,7 @@ package overlay
 
 import (
 	"fmt"
+	"path/filepath"
 
 	"github.com/artifactfs/artifactfs/overlay/state"
 )
@@ -13,27 +14,33 @@ import (
 // dirty inodes are behind. After power loss the log may be shorter than the contents are young, or the other way round:
 // every content is looked at.
 func (l *Layer) recover(rec *Recovery) (owned map[uint64]struct{}, err error) {
-	if rec.Start == Clean {
-		return nil, nil
-	}
 	owned = map[uint64]struct{}{}
 	var doubtful []Inode
 	l.state.EachInode(func(in Inode) bool {
+		forsaken := in.Nlink == 0 && !(rec.TookOver && l.knows(in.Node)) // who had it open is gone
+		if forsaken && !l.o.ReadOnly {
+			l.forsaken = append(l.forsaken, in.Node)
+		}
+		if rec.Start == Clean {
+			return true
+		}
 		if in.Content != 0 {
 			owned[in.Content] = struct{}{}
 		}
 		switch {
-		case in.Nlink == 0: // it had no name; who had it open is gone
-			if !l.o.ReadOnly {
-				l.forsaken = append(l.forsaken, in.Node)
-			}
-		case in.Content == 0:
+		case forsaken, in.Content == 0:
 		case rec.Start == PowerLoss, in.Flags != 0:
 			doubtful = append(doubtful, in)
 		}
 		return true
 	})
+	if rec.Start == Clean {
+		return nil, nil
+	}
 	l.state.EachDead(func(number uint64) bool { owned[number] = struct{}{}; return true })
+	if rec.TookOver {
+		return owned, l.goOn(rec, doubtful)
+	}
 	var lost []uint64
 	for len(doubtful) > 0 {
 		some := doubtful[:min(len(doubtful), slice)]
@@ -121,3 +128,52 @@ func (l *Layer) skipNumbers() error {
 	}
 	return l.update(func(tx *Tx) error { tx.batch.SetCounter(counterContents, l.next); return nil })
 }
+
+// knows says whether the kernel knows a node, or is about to: the answer to the request that made it is still to come.
+func (l *Layer) knows(n Node) bool {
+	switch {
+	case l.state.Lookups(n) > 0, l.state.Requested(n):
+		return true
+	case n.Own() || l.o.Knows == nil:
+		return false
+	}
+	return l.o.Knows(n)
+}
+
+// goOn takes the sizes of inodes that the dead process had called dirty from their contents. They stay dirty, as they were:
+// the log need not hear of it, and their times are the kernel's to say.
+func (l *Layer) goOn(rec *Recovery, doubtful []Inode) error {
+	l.contents.doubt()
+	var b state.Batch
+	for _, old := range doubtful {
+		in := old
+		info, ok, err := l.contents.stat(in.Content)
+		switch {
+		case err != nil:
+			return err
+		case !ok:
+			rec.Problems = append(rec.Problems, fmt.Sprintf("file %d: content %06x is missing", in.Node, in.Content))
+			continue
+		}
+		in.Size = info.Size()
+		b.PutInode(&in, &old)
+		l.due[in.Node] = struct{}{}
+	}
+	return l.state.Apply(b.Bytes())
+}
+
+// countLookups begins to count, or goes on with what the kernel was told by the process before.
+func (l *Layer) countLookups(goOn bool) (err error) {
+	if l.o.ReadOnly || l.o.still {
+		return l.state.Count(nil)
+	}
+	if !goOn {
+		l.told.close()
+		if l.told, err = beginTold(l.o.FS, l.toldPath(), l.o.boot); err != nil {
+			return err
+		}
+	}
+	return l.state.Count(l.told.memory)
+}
+
+func (l *Layer) toldPath() string { return filepath.Join(l.dir, "lookups") }

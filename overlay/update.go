@@ -61,6 +61,9 @@ func (r Reader) Xattrs(n Node) []string { return r.t.Xattrs(n) }
 // EachInode emits every inode until emit returns false.
 func (r Reader) EachInode(emit func(Inode) bool) { r.t.EachInode(emit) }
 
+// Request says whether a request of the kernel was answered by an update, and which node it made; 0: none.
+func (r Reader) Request(id uint64) (made Node, ok bool) { return r.t.Request(id) }
+
 // Lookups is how often the kernel was told of an own node.
 func (r Reader) Lookups(n Node) uint64 { return r.t.Lookups(n) }
 
@@ -73,6 +76,9 @@ type Tx struct {
 	drops []Node
 	nodes []Node   // reserved
 	dead  []uint64 // contents that end with this update
+
+	request uint64 // see Request; 0: it is for none
+	made    Node
 }
 
 // put is an inode to be written once f has returned; however often it was put, only what differs is logged.
@@ -121,6 +127,7 @@ func (tx *Tx) reset(l *Layer) {
 	tx.l, tx.Reader = l, Reader{l.state}
 	tx.batch.Reset()
 	tx.puts, tx.drops, tx.nodes, tx.dead = tx.puts[:0], tx.drops[:0], tx.nodes[:0], tx.dead[:0]
+	tx.request, tx.made = 0, 0
 }
 
 // commit appends to the log, then changes the state.
@@ -177,6 +184,9 @@ func (tx *Tx) encode() {
 	}
 	for _, number := range tx.dead {
 		tx.batch.DeadContent(number)
+	}
+	if tx.request != 0 && tx.batch.Puts() > 0 {
+		tx.batch.Request(tx.request, tx.made)
 	}
 }
 
@@ -249,6 +259,10 @@ func (tx *Tx) Hide(dir Node, name string) { tx.batch.Hide(dir, name) }
 
 // ClearEntry says that the base knows what name in dir is.
 func (tx *Tx) ClearEntry(dir Node, name string) { tx.batch.ClearEntry(dir, name) }
+
+// Request says which request of the kernel the update is for, and which node that makes, if any. It is remembered if
+// anything is changed: what changes nothing may be done once more.
+func (tx *Tx) Request(id uint64, made Node) { tx.request, tx.made = id, made }
 
 // Uncount says that a new file of the layer's own is no change: neither Changed nor Stats count it. There is one.
 func (tx *Tx) Uncount(n Node) { tx.batch.SetCounter(counterUncounted, uint64(n)) }
