@@ -146,11 +146,18 @@ func daemonsBelow(dir string) []int {
 			continue
 		}
 		args, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
-		if err == nil && bytes.HasPrefix(args, []byte(binary+"\x00")) && bytes.Contains(args, []byte("\x00"+dir+"/")) {
+		ours := bytes.HasPrefix(args, []byte(binary+"\x00")) || bytes.Contains(args, []byte("\x00worker\x00")) // of another build
+		if err == nil && ours && bytes.Contains(args, []byte("\x00"+dir+"/")) {
 			pids = append(pids, pid)
 		}
 	}
 	return pids
+}
+
+// isWorker says whether a process serves for the daemon that started it.
+func isWorker(pid int) bool {
+	args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return bytes.Contains(args, []byte("\x00worker\x00"))
 }
 
 // world is what one test works with. Its methods end the test when what they do for it fails.

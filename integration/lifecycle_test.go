@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -20,15 +21,41 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// daemon is the only process of our binary. A child of it that has not begun to run its program looks like another.
+// daemon is the process that begins and ends with the daemon. It leads the group of all that it starts. A child of it
+// that has not begun to run its program looks like another.
 func (w *world) daemon() int {
 	w.Helper()
 	var pids []int
 	w.until("there is one daemon", func() bool {
-		pids = daemonsBelow(w.root)
+		pids = slices.DeleteFunc(daemonsBelow(w.root), isWorker)
 		return len(pids) == 1
 	})
 	return pids[0]
+}
+
+// serving is the daemon's process that serves the mounts.
+func (w *world) serving() int {
+	w.Helper()
+	w.until("there is a daemon", func() bool { return len(daemonsBelow(w.root)) > 0 })
+	if pid := w.victim().Worker(); pid != 0 {
+		return pid
+	}
+	return w.daemon()
+}
+
+// killDaemon kills all processes of the daemon in one moment, as the end of a container does, and waits for their end.
+func (w *world) killDaemon() {
+	w.Helper()
+	if err := syscall.Kill(-w.daemon(), syscall.SIGKILL); err != nil {
+		w.Fatal(err)
+	}
+	w.dead()
+}
+
+// dead waits until no process of the daemon is left.
+func (w *world) dead() {
+	w.Helper()
+	w.until("the daemon is dead", func() bool { return len(daemonsBelow(w.root)) == 0 })
 }
 
 func (w *world) list() []control.MountStatus {
@@ -230,9 +257,7 @@ func TestKilledDaemonIsReplaced(t *testing.T) {
 	url := s.URL("r.git")
 	m := w.mount(url, "--wait", "all", "--prefetch", "all")
 	readAll(t, m.Dir, files) // the kernel keeps what it has seen, also of the dead
-	dead := w.daemon()
-	syscall.Kill(dead, syscall.SIGKILL)
-	w.until("it is dead", func() bool { return len(daemonsBelow(w.root)) == 0 })
+	w.killDaemon()
 	if r := w.afs("unmount", m.Dir); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "dead mount") || !strings.Contains(r.stderr, "umount -l") {
 		t.Error(r)
 	}
@@ -355,9 +380,9 @@ func TestManyMountsLeakNothing(t *testing.T) {
 	var before usage
 	var filesBefore int
 	settled := func() (u usage) { // idle connections and helpers of the last mount go in their own time
-		u = usageOf(t, w.daemon())
+		u = usageOf(t, w.serving())
 		for deadline := time.Now().Add(5 * time.Second); before.fds > 0 && u.fds > before.fds+8 && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-			u = usageOf(t, w.daemon())
+			u = usageOf(t, w.serving())
 		}
 		return u
 	}
@@ -375,7 +400,7 @@ func TestManyMountsLeakNothing(t *testing.T) {
 	after, filesAfter := settled(), w.stateFiles()
 	t.Logf("after %d mounts %+v and %d files, after %d %+v and %d", warm, before, filesBefore, rounds, after, filesAfter)
 	if after.fds > before.fds+8 { // pools of pipes grow a little; a leak would be of 60
-		links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", w.daemon()))
+		links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", w.serving()))
 		for _, l := range links {
 			target, _ := os.Readlink(l)
 			t.Logf("%s", target)

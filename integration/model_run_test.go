@@ -194,8 +194,8 @@ func (mm *modelMount) unmount() error {
 
 // killed waits for the daemon's end after a SIGKILL.
 func (mm *modelMount) killed(pid int) {
-	syscall.Kill(pid, syscall.SIGKILL)
-	mm.w.until("the daemon is dead", func() bool { return len(daemonsBelow(mm.w.root)) == 0 })
+	syscall.Kill(-pid, syscall.SIGKILL)
+	mm.w.dead()
 }
 
 // kill ends the daemon. What the kernel holds back is lost with the mount, unless it is flushed before.
@@ -235,7 +235,7 @@ func (mm *modelMount) killDuring() error {
 	go func() { done <- mm.other.do(o) }()
 	for start := time.Now(); time.Since(start) < delay; { // a timer is too coarse
 	}
-	syscall.Kill(pid, syscall.SIGKILL)
+	syscall.Kill(-pid, syscall.SIGKILL)
 	got := <-done
 	mm.killed(pid)
 	mm.closeHandles()

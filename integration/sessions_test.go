@@ -36,8 +36,7 @@ func (w *world) check(err error) {
 // killed kills the only daemon of the world.
 func (w *world) killed() {
 	w.Helper()
-	syscall.Kill(w.daemon(), syscall.SIGKILL)
-	w.until("the daemon is dead", func() bool { return len(daemonsBelow(w.root)) == 0 })
+	w.killDaemon()
 }
 
 // homes are the directories below mounts/.
@@ -206,7 +205,7 @@ func TestSessionIsMountedOnce(t *testing.T) {
 		t.Errorf("mount said %+v", m.MountReply)
 	}
 	dir := w.place("m")
-	pid := fmt.Sprint(w.daemon())
+	pid := fmt.Sprint(w.serving())
 	for _, args := range [][]string{{"--session", "work"}, {"--session", "work", "--foreground"}, {"--session", "work", "--read-only"}} {
 		w.refused(control.ExitFailed, "mounted at "+m.Dir+" by process "+pid, "artifactfs unmount "+m.Dir, append([]string{url, dir}, args...)...)
 		if exists(dir) {
@@ -390,8 +389,7 @@ func TestUnprivilegedSession(t *testing.T) {
 		t.Error(r)
 	}
 	u.sh("test ! -e " + dir + "/known/a && grep -q new " + dir + "/new")
-	syscall.Kill(w.daemon(), syscall.SIGKILL)
-	w.until("it is dead", func() bool { return len(daemonsBelow(w.root)) == 0 })
+	w.killDaemon()
 	if r := u.afs("mount", url, dir); r.code != 0 {
 		t.Error(r)
 	}

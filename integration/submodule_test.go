@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/artifactfs/artifactfs/control"
@@ -106,8 +105,7 @@ func TestSubmodulesOutliveAKill(t *testing.T) {
 	m := w.bare(server.URL("outer.git"), "--recurse-submodules")
 	inner := m.path("vendor/lib/in/inner/inner.txt")
 	w.check(os.WriteFile(inner, []byte("changed\n"), 0o644))
-	w.check(syscall.Kill(m.status().PID, syscall.SIGKILL))
-	w.until("the daemon is dead", func() bool { return len(daemonsBelow(w.root)) == 0 })
+	w.killDaemon()
 	w.ok("mount", server.URL("outer.git"), m.Dir, "--recurse-submodules", "--history", "none", "--prefetch", "none")
 	w.wantFile(inner, "changed\n")
 }

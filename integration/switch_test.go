@@ -283,12 +283,12 @@ func TestSwitchKilled(t *testing.T) {
 				t.Fatal(r)
 			}
 		case <-time.After(took):
-			syscall.Kill(pid, syscall.SIGKILL)
+			syscall.Kill(-pid, syscall.SIGKILL)
 			<-over
 		}
 		if took < time.Minute {
-			syscall.Kill(pid, syscall.SIGKILL)
-			w.until("the daemon is dead", func() bool { return len(daemonsBelow(w.root)) == 0 })
+			syscall.Kill(-pid, syscall.SIGKILL)
+			w.dead()
 			w.ok("mount", m.Remote, m.Dir, "--history", "none", "--prefetch", "none")
 		}
 		branch := w.git(m.Dir, "symbolic-ref", "--short", "HEAD")

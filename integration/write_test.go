@@ -24,8 +24,7 @@ import (
 func (m mounted) again(kill bool) {
 	m.w.Helper()
 	if kill {
-		syscall.Kill(m.w.daemon(), syscall.SIGKILL)
-		m.w.until("the daemon is dead", func() bool { return len(daemonsBelow(m.w.root)) == 0 })
+		m.w.killDaemon()
 	} else {
 		m.w.unmount(m)
 	}

@@ -4,9 +4,12 @@
 //	go run ./integration/bench [-rtt 50ms] [-only REGEXP] [REPOSITORY.git ...]
 //	go run ./integration/bench -write [-places NAME=DIR,...] [-only REGEXP] [REPOSITORY.git ...]
 //	go run ./integration/bench -git [-git2 PROGRAM] [-only REGEXP] [REPOSITORY.git ...]
+//	go run ./integration/bench -takeover [-kills N] [REPOSITORY.git]
+//	go run ./integration/bench -many | -leak
 //
 // With -write it compares work on a mount with the same work on a plain directory, with -git what git does in a mount
-// with what it does in clones.
+// with what it does in clones. -takeover kills who serves a mount while programs work in it, -many weighs hundreds of
+// mounts, -leak mounts a thousand times.
 //
 // Without arguments it makes three repositories of its own. It needs root or fusermount3, and bin/artifactfs and
 // bin/gitserve, which `make bench` builds. Seconds are noisy on a small machine; requests and blobs are exact.
@@ -22,9 +25,12 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/artifactfs/artifactfs/internal/torture"
 )
 
 func main() {
+	torture.Main()
 	log.SetFlags(0)
 	log.SetPrefix("bench: ")
 	rtt := flag.Duration("rtt", 50*time.Millisecond, "round-trip time of the served repositories")
@@ -33,6 +39,9 @@ func main() {
 	full := flag.Bool("full-clone", false, "also time a full git clone of each repository")
 	o, isWrite := writeFlags()
 	g, isGit := gitFlags()
+	t, isTakeover := takeoverFlags()
+	m, isMany := manyFlags()
+	l, isLeak := leakFlags()
 	flag.Parse()
 	match, err := regexp.Compile(*only)
 	check(err)
@@ -54,19 +63,36 @@ func main() {
 		}
 		return
 	}
+	b := &bench{work: work, bin: binDir, rtt: *rtt}
+	for _, mode := range []struct {
+		is  bool
+		run func() error
+	}{
+		{*isTakeover, func() error { return b.takeovers(repos, *t) }},
+		{*isMany, func() error { return b.manies(*m) }},
+		{*isLeak, func() error { return b.leaks(*l, *m) }},
+	} {
+		if !mode.is {
+			continue
+		}
+		if err := mode.run(); err != nil {
+			log.Print(err)
+			code = 1
+		}
+		return
+	}
 	if len(repos) == 0 {
 		repos = makeRepositories(work)
 	}
 	if *isGit {
 		g.only = match
-		b := &bench{work: work, bin: binDir, rtt: *rtt}
 		if err := b.gits(repos, *g); err != nil {
 			log.Print(err)
 			code = 1
 		}
 		return
 	}
-	b := &bench{work: work, bin: binDir, rtt: *rtt, fullClone: *full, table: tabwriter.NewWriter(os.Stdout, 2, 8, 2, ' ', 0)}
+	b.fullClone, b.table = *full, tabwriter.NewWriter(os.Stdout, 2, 8, 2, ' ', 0)
 	fmt.Fprintf(b.table, "measurement\trepository\tartifactfs\tinstead\tratio\tnotes\n")
 	for _, repo := range repos {
 		if err := b.run(repo, match); err != nil {

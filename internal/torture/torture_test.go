@@ -119,7 +119,7 @@ func TestStalls(t *testing.T) {
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	gaps := []Gap{{"read", ms(0), ms(5)}, {"read", ms(90), ms(150)}, {"create", ms(95), ms(130)}, {"read", ms(205), ms(300)}}
 	got := Stalls(gaps, []time.Duration{ms(100), ms(200), ms(400)})
-	if want := fmt.Sprint([]time.Duration{0, ms(50), ms(95)}); fmt.Sprint(got) != want {
+	if want := fmt.Sprint([]time.Duration{ms(50), ms(95), 0}); fmt.Sprint(got) != want {
 		t.Errorf("%v, want %v", got, want)
 	}
 }

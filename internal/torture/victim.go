@@ -74,14 +74,28 @@ func holdsDevice(pid int) bool {
 	return false
 }
 
-// Worker is the process that serves the mounts; 0: none does.
-func (v Victim) Worker() int {
+// Serving is the process that serves the mounts; 0: none does.
+func (v Victim) Serving() int {
 	for _, p := range v.Processes() {
 		if p.Serving {
 			return p.PID
 		}
 	}
 	return 0
+}
+
+// Worker is the process that serves the mounts or would: without mounts it is the oldest, since others wait to follow.
+func (v Victim) Worker() int {
+	worker := 0
+	for _, p := range v.Processes() {
+		if p.Serving {
+			return p.PID
+		}
+		if p.Worker && worker == 0 {
+			worker = p.PID
+		}
+	}
+	return worker
 }
 
 // Supervisor is the process that is no worker; 0: there is none.
@@ -97,7 +111,7 @@ func (v Victim) Supervisor() int {
 // Await waits for a worker that is not one of old.
 func (v Victim) Await(patience time.Duration, old ...int) (int, error) {
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		if pid := v.Worker(); pid != 0 && !slices.Contains(old, pid) {
+		if pid := v.Serving(); pid != 0 && !slices.Contains(old, pid) {
 			return pid, nil
 		}
 	}
@@ -112,14 +126,18 @@ type Blow struct {
 }
 
 // Strike sends signals to whoever serves, each after a random time that is longest at most, until all are sent or stop
-// says so. Of ten, one comes at once: in the middle of a takeover.
+// says so. Of eight, one comes at once: in the middle of a takeover. One of eight comes late, so that a supervisor sees
+// that its workers do not die of what they are given.
 func (v Victim) Strike(n int, sig syscall.Signal, longest time.Duration, rnd *rand.Rand, stop func() bool) ([]Blow, error) {
 	var blows []Blow
 	dead := 0
 	for len(blows) < n && !stop() {
-		wait, soon := time.Duration(rnd.Int64N(int64(longest))), len(blows)%10 == 9
-		if soon {
+		wait, soon := time.Duration(rnd.Int64N(int64(longest))), len(blows)%8 == 7
+		switch {
+		case soon:
 			wait = time.Duration(rnd.Int64N(int64(30 * time.Millisecond)))
+		case len(blows)%8 == 4:
+			wait += 1200 * time.Millisecond
 		}
 		if !soon { // the takeover is over when somebody serves; what it does then is part of the random time
 			if _, err := v.Await(30*time.Second, dead); err != nil {

@@ -1,0 +1,359 @@
+package integration
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/internal/torture"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+func init() { torture.Main() }
+
+// takeoverKills is how often the worker is killed under the whole load; `make bench BENCH=-takeover` does it more often.
+var takeoverKills = envInt("AFS_TAKEOVER_KILLS", 20)
+
+// victim is the world's daemon.
+func (w *world) victim() torture.Victim { return torture.Victim{State: w.state, Command: "worker"} }
+
+// daemonStatus is what the daemon says of itself.
+func (w *world) daemonStatus() control.DaemonStatus {
+	w.Helper()
+	var st control.Status
+	if out := w.ok("status", "--json"); json.Unmarshal([]byte(out), &st) != nil {
+		w.Fatalf("status printed %q", out)
+	}
+	return st.Daemon
+}
+
+// tortured is a mount under load.
+type tortured struct {
+	*world
+	m      mounted
+	plain  string
+	load   *torture.Load
+	rnd    *rand.Rand
+	before control.DaemonStatus
+	blows  []torture.Blow
+	told   int // errors of the load that the test knows
+}
+
+// tortureFiles are a repository with something for all jobs.
+func tortureFiles(w *world, r *gittest.Repo) {
+	w.Helper()
+	must[object.ID](w)(r.Sized(30, 30))
+	files := map[string]gittest.File{"big": {Data: randomBytes(3 << 20)}, ".gitignore": {Data: []byte("/load/\n")}}
+	for i := range 1500 {
+		files[fmt.Sprintf("wide/entry-%04d", i)] = gittest.File{Data: fmt.Appendf(nil, "%d\n", i%100)}
+	}
+	for i := range 10 {
+		files[fmt.Sprintf("%s/file%d", torture.WorkDir, i)] = gittest.File{Data: []byte(lines(20, "work"))}
+	}
+	w.commit(r, files)
+	w.commit(r, map[string]gittest.File{torture.WorkDir + "/file0": {Data: []byte(lines(30, "more work"))}})
+}
+
+func randomBytes(n int) []byte {
+	b := make([]byte, n)
+	rand.NewChaCha8([32]byte{1}).Read(b)
+	return b
+}
+
+// torture mounts and starts a load in the mount.
+func (w *world) torture(jobs []string, flags ...string) *tortured {
+	w.Helper()
+	r := w.repo("torture.git", object.SHA1)
+	tortureFiles(w, r)
+	s := w.serve(gittest.ServerOptions{RTT: 2 * time.Millisecond})
+	x := &tortured{world: w, m: w.mount(s.URL("torture.git"), flags...), plain: w.clone("file://" + r.Path), rnd: rand.New(rand.NewPCG(uint64(modelSeed), 3))}
+	x.begin(jobs)
+	x.before = w.daemonStatus()
+	if x.before.Supervisor == 0 {
+		w.Fatalf("there is no supervisor: %+v", x.before)
+	}
+	return x
+}
+
+func (x *tortured) begin(jobs []string) {
+	x.Helper()
+	scratch := x.place("scratch")
+	check2(x, os.Mkdir(scratch, 0o755))
+	x.load = must[*torture.Load](x)(torture.Start(torture.Options{Mount: x.m.Dir, Plain: x.plain, Scratch: scratch, Jobs: jobs, Seed: uint64(modelSeed)}))
+	x.Cleanup(x.load.Kill)
+	check2(x, x.load.Ready(patience))
+}
+
+func check2(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// allJobs are all kinds, and so many readers.
+func allJobs(readers int) []string {
+	jobs := torture.Jobs()
+	for range readers {
+		jobs = append(jobs, "reader")
+	}
+	return jobs
+}
+
+// quiet fails the test if a program has noticed something since it was last asked.
+func (x *tortured) calm(what string) {
+	x.Helper()
+	all := x.load.Errors()
+	for _, e := range all[x.told:] {
+		x.Errorf("%s: %s", what, e)
+	}
+	x.told = len(all)
+}
+
+// broken says whether there is no point in going on.
+func (x *tortured) broken() bool { return len(x.load.Errors()) > 0 }
+
+// strike sends signals to the worker.
+func (x *tortured) strike(n int, sig syscall.Signal, longest time.Duration) {
+	x.Helper()
+	blows, err := x.victim().Strike(n, sig, longest, x.rnd, x.broken)
+	x.blows = append(x.blows, blows...)
+	if err == nil && len(blows) > 0 {
+		_, err = x.victim().Await(patience, blows[len(blows)-1].PID)
+	}
+	if err != nil {
+		x.Errorf("%s: %v", sig, err)
+	}
+	x.works(sig.String())
+}
+
+// works waits until programs in the mount get on again.
+func (x *tortured) works(what string) {
+	x.Helper()
+	done := make(chan error, 1)
+	go func() {
+		_, err := os.Lstat(x.m.path(fmt.Sprint("nothing", x.rnd.Uint64())))
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if !errors.Is(err, os.ErrNotExist) {
+			x.Errorf("%s: %v", what, err)
+		}
+	case <-time.After(patience):
+		x.Errorf("%s: the mount does not answer", what)
+	}
+	x.calm(what)
+}
+
+// end stops the load, reports, and compares the tree before and after it is mounted again.
+func (x *tortured) end() torture.Report {
+	x.Helper()
+	report := x.load.Stop(patience)
+	x.calm("at the end")
+	x.Logf("%d blows, %v", len(x.blows), report.Done)
+	if stalls := torture.Stalls(report.Gaps, torture.Moments(x.blows)); len(stalls) > 0 {
+		slices.Sort(stalls)
+		x.Logf("stalls: median %v, longest %v", stalls[len(stalls)/2].Round(time.Millisecond), stalls[len(stalls)-1].Round(time.Millisecond))
+	}
+	return report
+}
+
+// No program in a mount notices that the process that serves it is killed, dies of a fault, hangs, or is replaced.
+func TestTakeover(t *testing.T) {
+	w := newWorld(t)
+	x := w.torture(allJobs(12))
+	version := filepath.Join(w.root, "next", "artifactfs")
+	check(t, os.Mkdir(filepath.Dir(version), 0o755))
+	if out, err := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-X main.version=next", "-o", version, "../cmd/artifactfs").CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	x.strike(takeoverKills, syscall.SIGKILL, 400*time.Millisecond)
+	for _, sig := range []syscall.Signal{syscall.SIGABRT, syscall.SIGSEGV, syscall.SIGQUIT, syscall.SIGBUS, syscall.SIGSTOP} {
+		x.strike(1, sig, 200*time.Millisecond)
+	}
+	st := w.daemonStatus()
+	if got := st.Takeovers - x.before.Takeovers; got < len(x.blows) {
+		t.Errorf("status tells of %d takeovers after %d blows", got, len(x.blows))
+	}
+	if st.Reason == "" || st.Supervisor != x.before.Supervisor {
+		t.Errorf("status tells %+v, before it was %+v", st, x.before)
+	}
+	x.upgrade(version, "next")
+	x.failedUpgrade()
+	x.strike(3, syscall.SIGKILL, 200*time.Millisecond) // the new one is as good
+	x.orphan()
+	x.strike(2, syscall.SIGKILL, 200*time.Millisecond)
+	x.end()
+	if t.Failed() {
+		return
+	}
+	if st := x.m.status(); st.State != control.StateMounted {
+		t.Errorf("status %+v", st)
+	}
+	want := w.faces(x.m.path("load"))
+	w.unmount(x.m)
+	w.ok("mount", x.m.Remote, x.m.Dir)
+	w.sameFaces("after unmount and mount", w.faces(x.m.path("load")), want)
+}
+
+// upgrade replaces the program by another build.
+func (x *tortured) upgrade(executable, version string) {
+	x.Helper()
+	old := x.victim().Worker()
+	start := time.Now()
+	cmd := exec.Command(executable, "--state", x.state, "daemon", "--upgrade")
+	cmd.Dir = x.root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		x.Errorf("upgrade: %v: %s", err, out)
+		return
+	}
+	x.Logf("upgrade: %v", time.Since(start).Round(time.Millisecond))
+	if st := x.daemonStatus(); st.Version != version || st.PID == old || st.UpgradeFailed != "" {
+		x.Errorf("after the upgrade: %+v", st)
+	}
+	x.works("upgrade")
+}
+
+// failedUpgrade asks for an executable that dies at once: the one before goes on and says why.
+func (x *tortured) failedUpgrade() {
+	x.Helper()
+	fake := filepath.Join(x.root, "fake")
+	check2(x, os.WriteFile(fake, []byte("#!/bin/sh\nexit 7\n"), 0o755))
+	was := x.daemonStatus()
+	client := must[*control.Client](x)(control.Dial(x.Context(), control.DaemonSocket(x.state)))
+	err := client.Upgrade(x.Context(), control.UpgradeRequest{Executable: fake})
+	x.Logf("upgrade to what cannot start: %v", err)
+	x.until("status tells of the failed upgrade", func() bool { return x.daemonStatus().UpgradeFailed != "" })
+	if st := x.daemonStatus(); st.Version != was.Version {
+		x.Errorf("after the failed upgrade: %+v", st)
+	}
+	x.works("failed upgrade")
+}
+
+// orphan kills the supervisor alone: there is no service manager, so the worker finds itself another.
+func (x *tortured) orphan() {
+	x.Helper()
+	old := x.victim().Supervisor()
+	if old == 0 {
+		x.Error("there is no supervisor")
+		return
+	}
+	check2(x, syscall.Kill(old, syscall.SIGKILL))
+	x.until("there is another supervisor", func() bool {
+		pid := x.victim().Supervisor()
+		return pid != 0 && pid != old && x.victim().Serving() != 0
+	})
+	x.works("supervisor killed")
+	if st := x.daemonStatus(); st.Supervisor == old || st.Supervisor == 0 {
+		x.Errorf("after the supervisor was killed: %+v", st)
+	}
+}
+
+// All processes killed at once: what was mounted is dead, and mounting again gives the same.
+func TestEverythingKilled(t *testing.T) {
+	w := newWorld(t)
+	x := w.torture([]string{"names", "blocks", "git", "deleted"})
+	x.strike(5, syscall.SIGKILL, 200*time.Millisecond)
+	x.end()
+	x.m.flushed()
+	want := w.faces(x.m.Dir)
+	head := w.git(x.m.Dir, "rev-parse", "HEAD")
+	w.killDaemon()
+	if _, err := os.Lstat(x.m.path("big")); !errors.Is(err, syscall.ENOTCONN) && err != nil {
+		t.Errorf("in the dead mount: %v", err)
+	}
+	w.ok("mount", x.m.Remote, x.m.Dir)
+	w.sameFaces("after everything was killed", w.faces(x.m.Dir), want)
+	if got := w.git(x.m.Dir, "rev-parse", "HEAD"); got != head {
+		t.Errorf("HEAD is %s, was %s", got, head)
+	}
+	if out := w.git(x.m.Dir, "status", "--porcelain"); out != "" {
+		t.Errorf("git status says %q", out)
+	}
+}
+
+// The model test while the worker is killed all the time: it is the oracle of what the programs in TestTakeover do not
+// do. What the killed one had begun is done once.
+func TestModelUnderKills(t *testing.T) {
+	w := newWorld(t)
+	mm := newModelMount(w, modelSeed)
+	stop := make(chan struct{})
+	type outcome struct {
+		blows []torture.Blow
+		err   error
+	}
+	over := make(chan outcome)
+	go func() {
+		blows, err := w.victim().Strike(1<<30, syscall.SIGKILL, 60*time.Millisecond, rand.New(rand.NewPCG(uint64(modelSeed), 4)), func() bool {
+			select {
+			case <-stop:
+				return true
+			default:
+				return false
+			}
+		})
+		over <- outcome{blows, err}
+	}()
+	err := mm.run(modelSteps/3, 300)
+	close(stop)
+	o := <-over
+	if err != nil {
+		t.Errorf("AFS_MODEL_SEED=%d AFS_MODEL_STEPS=%d: %v", modelSeed, modelSteps, err)
+	}
+	if o.err != nil {
+		t.Error(o.err)
+	}
+	if err == nil {
+		if err := mm.compareAll(); err != nil {
+			t.Errorf("AFS_MODEL_SEED=%d: at the end: %v", modelSeed, err)
+		}
+		if err := mm.unmount(); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Logf("%d steps, %d kills, %v", mm.step, len(o.blows), mm.kinds)
+	if len(o.blows) < 5 {
+		t.Errorf("only %d kills", len(o.blows))
+	}
+}
+
+// A daemon whose workers cannot start any more detaches what it cannot serve, and says why.
+func TestGivesUpCleanly(t *testing.T) {
+	w := newWorld(t)
+	copied := filepath.Join(w.root, "own", "artifactfs")
+	check(t, os.Mkdir(filepath.Dir(copied), 0o755))
+	w.commit(w.repo("r.git", object.SHA1), sample("gives up"))
+	m := w.bare(w.serve(gittest.ServerOptions{}).URL("r.git"))
+	// Each worker is killed as soon as it is there, ready or not.
+	var deaths int
+	w.until("the daemon has given up", func() bool {
+		for _, p := range w.victim().Processes() {
+			if p.Worker {
+				syscall.Kill(p.PID, syscall.SIGKILL)
+				deaths++
+			}
+		}
+		return len(w.victim().Processes()) == 0
+	})
+	t.Logf("%d workers killed", deaths)
+	w.until("nothing is mounted", func() bool { return len(mountsBelow(w.root)) == 0 })
+	r := w.afs("mount", m.Remote, m.Dir)
+	if r.code != 0 || !strings.Contains(r.stderr, "gave up") && !strings.Contains(r.stderr, "detached") {
+		t.Errorf("the next mount does not say what happened: %s", r)
+	}
+	if n := readAll(t, m.Dir, sample("gives up")); n > 0 {
+		t.Errorf("%d errors", n)
+	}
+}
