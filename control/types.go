@@ -220,8 +220,8 @@ type DaemonStatus struct {
 // Status is what `status --json` prints.
 type Status struct {
 	Mounts []MountStatus `json:"mounts"`
-	Cache  CacheStatus   `json:"cache"`
-	Daemon DaemonStatus  `json:"daemon"`
+	Cache  CacheStatus   `json:"cache,omitzero"`
+	Daemon DaemonStatus  `json:"daemon,omitzero"` // of the process that was asked
 }
 
 // MountStatus is one mount as it is at this moment.

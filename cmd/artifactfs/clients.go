@@ -40,54 +40,72 @@ func (a *app) sockets(ctx context.Context) ([]string, error) {
 	return control.Sockets(ctx, a.state)
 }
 
-// mounts asks every daemon at once, and adds what is kept and not mounted. What the others said is there even when the
-// error tells that one did not answer.
+// survey is what all daemons of a state directory say.
+type survey struct {
+	mounts  []served // and what is kept and not mounted
+	daemons []serving
+}
+
+// serving is a process that serves mounts.
+type serving struct {
+	socket string
+	mounts int
+	control.DaemonStatus
+	cache control.CacheStatus
+}
+
+// mounts gives the mounts of a survey.
 func (a *app) mounts(ctx context.Context) ([]served, error) {
+	s, err := a.survey(ctx)
+	return s.mounts, err
+}
+
+// survey asks every daemon at once. What the others said is there even when the error tells that one did not answer.
+func (a *app) survey(ctx context.Context) (survey, error) {
+	var s survey
 	sockets, err := a.sockets(ctx)
 	if err != nil {
-		return nil, err
+		return s, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, statusTime)
 	defer cancel()
-	answers, errs := make([][]served, len(sockets)), make([]error, len(sockets))
+	answers, errs := make([]control.Status, len(sockets)), make([]error, len(sockets))
+	clients := make([]*control.Client, len(sockets))
 	var wg sync.WaitGroup
 	for i, socket := range sockets {
-		wg.Go(func() { answers[i], errs[i] = ask(ctx, socket) })
+		wg.Go(func() { answers[i], clients[i], errs[i] = ask(ctx, socket) })
 	}
 	wg.Wait()
-	var all []served
-	for i := range sockets {
-		all = append(all, answers[i]...)
+	for i, socket := range sockets {
+		for _, m := range answers[i].Mounts {
+			s.mounts = append(s.mounts, served{m, clients[i], socket})
+		}
+		if errs[i] == nil {
+			s.daemons = append(s.daemons, serving{socket, len(answers[i].Mounts), answers[i].Daemon, answers[i].Cache})
+		}
 		if errors.Is(errs[i], control.ErrNoServer) && a.socket == "" {
 			errs[i] = nil // it ended since it was listed
 		}
 	}
 	kept, err := daemon.Kept(a.state)
 	for _, k := range kept {
-		all = append(all, served{MountStatus: k})
+		s.mounts = append(s.mounts, served{MountStatus: k})
 	}
 	errs = append(errs, err)
-	sort.SliceStable(all, func(i, j int) bool { return all[i].Dir < all[j].Dir })
-	return all, errors.Join(errs...)
+	sort.SliceStable(s.mounts, func(i, j int) bool { return s.mounts[i].Dir < s.mounts[j].Dir })
+	return s, errors.Join(errs...)
 }
 
-func ask(ctx context.Context, socket string) ([]served, error) {
+func ask(ctx context.Context, socket string) (control.Status, *control.Client, error) {
 	client, err := control.Dial(ctx, socket)
 	if err != nil {
-		return nil, err
+		return control.Status{}, nil, err
 	}
 	status, err := client.Status(ctx)
-	if err != nil {
-		if errors.Is(err, control.ErrNoServer) {
-			return nil, err
-		}
-		return nil, failure("ask", socket, err)
+	if err != nil && !errors.Is(err, control.ErrNoServer) {
+		err = failure("ask", socket, err)
 	}
-	all := make([]served, len(status.Mounts))
-	for i, m := range status.Mounts {
-		all[i] = served{m, client, socket}
-	}
-	return all, nil
+	return status, client, err
 }
 
 // find gives the mount at dir, or the nearest one above it. Not finding one is an error of exit code 4, unless some

@@ -26,7 +26,7 @@ a service manager the say over it.`,
 			return a.serveAll(cmd.Context(), idle)
 		},
 	}
-	cmd.Flags().Var(&a.metrics, "metrics", "serve metrics (Prometheus) and profiles (pprof) there: a socket, or an address of the\nloopback, where all users of this host can read them (default: nowhere)")
+	cmd.Flags().Var(&a.metrics, "metrics", "serve metrics (Prometheus) and profiles (pprof) there: a socket,\nor an address of the loopback, for all users of this host to read")
 	cmd.Flags().DurationVar(&idle, "idle-exit", 0, "end after this long without a mount (default: never)")
 	return cmd
 }

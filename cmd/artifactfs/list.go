@@ -26,9 +26,10 @@ mounted: their state is unmounted, and mount goes on with them. With --json it p
 }
 
 func (a *app) list(ctx context.Context) error {
-	all, asked := a.mounts(ctx)
+	found, asked := a.survey(ctx)
+	all := found.mounts
 	if a.json {
-		if err := printAll(a.stdout, all); err != nil {
+		if err := printAll(a.stdout, found); err != nil {
 			return err
 		}
 		return asked

@@ -14,33 +14,45 @@ import (
 )
 
 func (a *app) statusCommand() *cobra.Command {
-	return &cobra.Command{
+	var watch interval
+	cmd := &cobra.Command{
 		Use:   "status [DIR]",
 		Short: "Tell how mounts are doing",
 		Long: `Status tells of the mount at DIR, or of all: what is mounted, how much of it is on this host, what went over the
-network, what is still wanted, and what was changed. DIR may also be a directory inside a mount. Sessions whose work is
-kept while they are not mounted are told of, too; DIR is then where they were mounted last.
+network, what is still wanted, and what was changed; then of the daemon. DIR may also be a directory inside a mount.
+Sessions whose work is kept while they are not mounted are told of, too; DIR is then where they were mounted last.
 
-With --json it prints {"mounts":[...]}, or with DIR that one mount's object.`,
+With --watch it shows rates again and again, until Ctrl-C: on a terminal the screen is drawn anew, elsewhere there is a
+line for each mount each time.
+
+With --json it prints {"mounts":[...],"daemon":{...},"cache":{...}}, or with DIR that one mount's object; with --watch
+such a line each time.`,
 		Example: `  artifactfs status
   artifactfs status git
+  artifactfs status --watch
   artifactfs status git --json | jq .blobs`,
-		Args:              arguments(0, 1, "[DIR]"),
-		RunE:              func(cmd *cobra.Command, args []string) error { return a.status(cmd.Context(), args) },
+		Args: func(cmd *cobra.Command, args []string) error {
+			return arguments(0, 1, "[DIR]")(cmd, watch.take(args))
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if args = watch.take(args); watch > 0 {
+				return a.watch(cmd.Context(), args, time.Duration(watch))
+			}
+			return a.status(cmd.Context(), args)
+		},
 		ValidArgsFunction: a.completeMounts(1),
 	}
+	cmd.Flags().Var(&watch, "watch", "show rates each `SECONDS` (2 if there are none behind it)")
+	cmd.Flags().Lookup("watch").NoOptDefVal = "2"
+	return cmd
 }
 
 func (a *app) status(ctx context.Context, args []string) error {
-	all, asked := a.mounts(ctx)
+	all, asked := a.survey(ctx)
 	if len(args) > 0 {
-		m, err := find(all, asked, "status", args[0])
+		m, err := findAny(all.mounts, asked, args[0])
 		if err != nil {
-			kept, ok := findKept(all, args[0])
-			if !ok {
-				return err
-			}
-			m = kept
+			return err
 		}
 		if a.json {
 			return printJSON(a.stdout, m.MountStatus)
@@ -54,33 +66,92 @@ func (a *app) status(ctx context.Context, args []string) error {
 		}
 		return asked
 	}
-	for i, m := range all {
+	now := time.Now()
+	for i, m := range all.mounts {
 		if i > 0 {
 			fmt.Fprintln(a.stdout)
 		}
-		printStatus(a.stdout, m.MountStatus, time.Now())
+		printStatus(a.stdout, m.MountStatus, now)
 	}
-	if len(all) == 0 && asked == nil {
+	if len(all.mounts) == 0 && asked == nil {
 		fmt.Fprintln(a.stdout, "nothing is mounted")
+	}
+	for _, d := range all.daemons {
+		if d.PID != 0 {
+			fmt.Fprintln(a.stdout)
+			printDaemon(a.stdout, d, now)
+		}
 	}
 	return asked
 }
 
-// printAll writes the status of all mounts, whichever process serves them, as one control.Status.
-func printAll(w io.Writer, all []served) error {
-	s := control.Status{Mounts: make([]control.MountStatus, len(all))}
-	for i, m := range all {
+// findAny gives the mount at dir or above it, or the session that was mounted there last.
+func findAny(all []served, asked error, dir string) (served, error) {
+	m, err := find(all, asked, "status", dir)
+	if err != nil {
+		if kept, ok := findKept(all, dir); ok {
+			return kept, nil
+		}
+	}
+	return m, err
+}
+
+// printAll writes the status of all mounts, whichever process serves them, as one control.Status. The daemon is the
+// shared one, if it runs.
+func printAll(w io.Writer, all survey) error {
+	s := control.Status{Mounts: make([]control.MountStatus, len(all.mounts))}
+	for i, m := range all.mounts {
 		s.Mounts[i] = m.MountStatus
 	}
+	if len(all.daemons) > 0 { // it is asked first
+		s.Daemon, s.Cache = all.daemons[0].DaemonStatus, all.daemons[0].cache
+	}
 	return printJSON(w, s)
+}
+
+// printDaemon writes a block about a process that serves.
+func printDaemon(w io.Writer, d serving, now time.Time) {
+	fmt.Fprintln(w, "daemon")
+	line := func(label, format string, args ...any) { printLine(w, label, format, args...) }
+	state := "serves " + plural(int64(d.mounts), "mount")
+	if !d.Since.IsZero() {
+		state += ", for " + age(now.Sub(d.Since))
+	}
+	state += fmt.Sprintf(" (pid %d", d.PID)
+	if d.Supervisor != 0 {
+		state += fmt.Sprintf(", supervisor %d", d.Supervisor)
+	}
+	line("state", "%s)", state)
+	if d.Takeovers > 0 {
+		why := ""
+		if d.Reason != "" {
+			why = ", the last because: " + d.Reason
+		}
+		line("takeover", "%s%s", plural(int64(d.Takeovers), "time"), why)
+	}
+	switch own := versionText(); {
+	case d.Version != "" && d.Version != own:
+		line("version", "%s; this program is %s (artifactfs daemon --upgrade)", d.Version, own)
+	case d.Version != "":
+		line("version", "%s", d.Version)
+	}
+	if d.UpgradeFailed != "" {
+		line("upgrade", "taken back: %s", d.UpgradeFailed)
+	}
+	if d.cache.Quota > 0 {
+		line("cache", "%s, %s of %s", plural(d.cache.Blobs, "blob"), bytesOf(d.cache.Bytes), bytesOf(d.cache.Quota))
+	}
+}
+
+// printLine writes a label and one line of text.
+func printLine(w io.Writer, label, format string, args ...any) {
+	fmt.Fprintf(w, "  %-8s  %s\n", label, (&control.Error{Cause: fmt.Sprintf(format, args...)}).Error())
 }
 
 // printStatus writes a block for people: what matters first, and nothing that says nothing.
 func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 	fmt.Fprintln(w, m.Dir)
-	line := func(label, format string, args ...any) {
-		fmt.Fprintf(w, "  %-8s  %s\n", label, (&control.Error{Cause: fmt.Sprintf(format, args...)}).Error())
-	}
+	line := func(label, format string, args ...any) { printLine(w, label, format, args...) }
 	state := []string{string(m.State)}
 	if m.ReadOnly {
 		state = append(state, "read-only")
@@ -125,6 +196,9 @@ func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 	line("network", "%s in %s, %s, %s received", plural(n.Requests, "request"), plural(n.RoundTrips, "round trip"), plural(n.Blobs, "blob"), bytesOf(n.Bytes))
 	if m.Queue != (control.QueueStatus{}) {
 		line("queue", "%s waited for, %s in the background", count(m.Queue.Foreground), count(m.Queue.Background))
+	}
+	if o := m.Operations; o.Pending > 0 {
+		line("waiting", "%s not answered yet", plural(o.Pending, "request"))
 	}
 	changedLines(m, line)
 	for _, r := range m.Redirects {

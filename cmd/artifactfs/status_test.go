@@ -29,7 +29,7 @@ func TestStatusPrintsTheContract(t *testing.T) {
 	one := `{"id":"m1","dir":"` + m.Dir + `","remote":"https://127.0.0.1/app","ref":"main","commit":"0123456789abcdef0123456789abcdef01234567",` +
 		`"state":"mounted","read_only":true,"since":"2024-05-06T07:08:09Z","pid":42,"git_ready":true,"history":"complete",` +
 		`"tree":{"files":14103,"complete":true},"blobs":{"total":13900,"hydrated":13899,"bytes":13002342},` +
-		`"network":{"requests":12,"round_trips":15,"blobs":1204,"bytes":4299161},"queue":{"foreground":1,"background":2000},` +
+		`"network":{"requests":12,"round_trips":15,"blobs":1204,"bytes":4299161},"queue":{"foreground":1,"background":2000},"operations":{"total":0,"pending":0,"fetched":0},` +
 		`"overlay":{"changed":0,"bytes":0},"session":{"name":"","remote":"","mode":"","pending":0,"last_sync":null}}`
 	for _, args := range [][]string{{"status", "m", "--json"}, {"status", "m/deep/below", "--json"}, {"status", m.Dir, "--json"}} {
 		if got := a.ok(args...); got != one+"\n" {

@@ -24,10 +24,10 @@ func (a *app) traceCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trace DIR",
 		Short: "Show reads as they happen: who, what, from where, how long",
-		Long: `Trace prints a line for each read in the mount at DIR that reaches it, and for anything else that has to wait for the
-remote: when, process, operation, whether it was here (hit) or fetched and how many files came along, how long it took,
-and the path. It goes on until Ctrl-C or until the mount is gone. What the kernel has in its cache it reads without asking, so a
-second read of a file is most often not seen. Process 0 is the kernel itself, reading ahead or writing back.
+		Long: `Trace prints a line for each read in the mount at DIR that reaches it, and for anything else that has to wait for
+the remote: when, process, operation, whether it was here (hit) or fetched and how many files came along, how long it
+took, and the path. It goes on until Ctrl-C or until the mount is gone. What the kernel has in its cache it reads
+without asking, so a second read of a file is most often not seen. Process 0 is the kernel itself, writing back.
 
 With --all every request of the kernel is shown. With --json there is one object a line. The mount waits for nobody who
 watches: a slow reader of the output loses events, and stderr says how many.`,

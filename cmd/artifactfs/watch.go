@@ -1,0 +1,205 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// leastInterval is how often a watched status is asked for at most: counting what is hydrated takes the daemon time.
+const leastInterval = 100 * time.Millisecond
+
+// interval is a flag that takes a number of seconds.
+type interval time.Duration
+
+func (i *interval) String() string {
+	if *i == 0 {
+		return ""
+	}
+	return strconv.FormatFloat(time.Duration(*i).Seconds(), 'g', -1, 64)
+}
+
+func (i *interval) Type() string { return "SECONDS" }
+
+func (i *interval) Set(text string) error {
+	n, err := strconv.ParseFloat(text, 64)
+	d := time.Duration(n * float64(time.Second))
+	if err != nil || !(n > 0) || n > 86400 {
+		return errors.New("not a number of seconds")
+	}
+	if d < leastInterval {
+		return fmt.Errorf("at least %g", leastInterval.Seconds())
+	}
+	*i = interval(d)
+	return nil
+}
+
+// take makes the last argument the flag's value if that is what it looks like: "--watch 5" reads like "--watch" and a
+// directory, because the number may be left out.
+func (i *interval) take(args []string) []string {
+	last := len(args) - 1
+	if *i == 0 || last < 0 {
+		return args
+	}
+	if _, err := os.Lstat(args[last]); err == nil || i.Set(args[last]) != nil {
+		return args
+	}
+	return args[:last]
+}
+
+// watcher remembers what was seen last, by the mount's directory.
+type watcher struct {
+	at     time.Time
+	before map[string]control.MountStatus
+}
+
+// watch shows the status again and again until ctx ends.
+func (a *app) watch(ctx context.Context, args []string, every time.Duration) error {
+	screen := isTerminal(a.stdout) && os.Getenv("TERM") != "dumb"
+	var w watcher
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for first := true; ; first = false {
+		all, asked := a.survey(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if len(args) > 0 {
+			m, err := findAny(all.mounts, asked, args[0])
+			if err != nil && first {
+				return err
+			}
+			all.mounts, asked = nil, err
+			if err == nil {
+				all.mounts = []served{m}
+			}
+		}
+		if err := a.showAll(&w, all, asked, first, screen); err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func isTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+func (a *app) showAll(w *watcher, all survey, asked error, first, screen bool) error {
+	var b bytes.Buffer
+	now := time.Now()
+	switch {
+	case a.json:
+		if err := printAll(&b, all); err != nil {
+			return err
+		}
+	case screen:
+		b.WriteString("\x1b[H\x1b[2J") // go home and clear
+		width, height := 0, 0
+		if size, err := unix.IoctlGetWinsize(int(a.stdout.Fd()), unix.TIOCGWINSZ); err == nil {
+			width, height = int(size.Col), int(size.Row)
+		}
+		var text bytes.Buffer
+		w.head(&text, all, asked, now)
+		w.table(&text, all.mounts, now, true)
+		fit(&b, text.String(), width, height)
+	default:
+		if asked != nil {
+			printError(a.stderr, control.AsError(asked))
+		}
+		w.table(&b, all.mounts, now, first)
+	}
+	if _, err := a.stdout.Write(b.Bytes()); err != nil {
+		return fmt.Errorf("print result: %w", err)
+	}
+	return nil
+}
+
+// head writes what is said of all together.
+func (w *watcher) head(out io.Writer, all survey, asked error, now time.Time) {
+	fmt.Fprintf(out, "artifactfs  %s  %s\n", now.Format("15:04:05"), plural(int64(len(all.mounts)), "mount"))
+	for _, d := range all.daemons {
+		if d.PID != 0 {
+			printDaemon(out, d, now)
+		}
+	}
+	if asked != nil {
+		fmt.Fprintln(out, control.AsError(asked).Error())
+	}
+	fmt.Fprintln(out)
+}
+
+// table writes a line for each mount. Rates are those since the last time; a process that took a mount over counts anew.
+func (w *watcher) table(out io.Writer, mounts []served, now time.Time, header bool) {
+	var t bytes.Buffer
+	columns := tabwriter.NewWriter(&t, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(columns, "TIME\tOPS/S\tWAITING\tFETCHED/S\tREQUESTS/S\tRECEIVED/S\tQUEUE\tHYDRATED\tCHANGED\tPID\tSTATE\t  DIR")
+	before := map[string]control.MountStatus{}
+	for _, m := range mounts {
+		last, known := w.before[m.Dir]
+		before[m.Dir] = m.MountStatus
+		if known && last.PID != m.PID {
+			last = control.MountStatus{}
+		}
+		rate := func(value func(control.MountStatus) int64, write func(int64) string) string {
+			if seconds := now.Sub(w.at).Seconds(); known && m.mounted() {
+				return write(int64(float64(max(0, value(m.MountStatus)-value(last))) / seconds))
+			}
+			return "-"
+		}
+		hydrated := "-"
+		if m.Blobs.Total > 0 {
+			hydrated = fmt.Sprintf("%d %%", m.Blobs.Hydrated*100/m.Blobs.Total)
+		}
+		pid := "-"
+		if m.PID != 0 {
+			pid = strconv.Itoa(m.PID)
+		}
+		fmt.Fprintf(columns, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t  %s\n", now.Format("15:04:05"),
+			rate(func(s control.MountStatus) int64 { return s.Operations.Total }, count), count(m.Operations.Pending),
+			rate(func(s control.MountStatus) int64 { return s.Operations.Fetched }, count),
+			rate(func(s control.MountStatus) int64 { return s.Network.Requests }, count),
+			rate(func(s control.MountStatus) int64 { return s.Network.Bytes }, bytesOf),
+			count(m.Queue.Foreground)+"+"+count(m.Queue.Background), hydrated, count(m.Overlay.Changed), pid, m.State,
+			(&control.Error{Cause: m.Dir}).Error())
+	}
+	columns.Flush()
+	w.at, w.before = now, before
+	text := t.String()
+	if !header {
+		_, text, _ = strings.Cut(text, "\n")
+	}
+	io.WriteString(out, text)
+}
+
+// fit writes as much of a text as a terminal shows: a line that wraps, or one too many, would make it scroll.
+func fit(out io.Writer, text string, width, height int) {
+	lines := strings.SplitAfter(strings.TrimSuffix(text, "\n"), "\n")
+	for i, line := range lines {
+		if height > 2 && i == height-2 && len(lines) > height-1 {
+			fmt.Fprintf(out, "... and %s more\n", plural(int64(len(lines)-i), "line"))
+			return
+		}
+		line = strings.TrimSuffix(line, "\n")
+		if r := []rune(line); width > 0 && len(r) > width {
+			line = string(r[:width])
+		}
+		fmt.Fprintln(out, line)
+	}
+}
