@@ -3,7 +3,9 @@ package worktree
 import (
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/artifactfs/artifactfs/overlay"
 	"github.com/artifactfs/artifactfs/worktree/journal"
@@ -106,8 +108,23 @@ func (m merged) addDirs(dir Node, path string, to []string) []string {
 // (Written) once, and again after it has been given the file's attributes anew.
 type writing struct {
 	mu    sync.Mutex
-	since map[Node]time.Time // of the last Written
+	since map[Node]writer
+	kept  *region  // a slot of eight bytes for each, which holds its node or 0; nil: nothing is kept
+	free  []uint64 // slots below used
+	used  uint64
 }
+
+type writer struct {
+	at   time.Time // of the last Written
+	slot uint64
+}
+
+// noSlot is that of a file that is not kept, because the disk is full: what is still written to it after a takeover may
+// be told late.
+const (
+	noSlot    = 1<<64 - 1
+	slotBytes = 8
+)
 
 const (
 	// maxWriting bounds the files that are remembered. Beyond it, what a program writes to a file that it has had open for
@@ -143,31 +160,101 @@ func (t *Tree) Refreshed(nodes []Node) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, n := range nodes {
-		if since, ok := w.since[n]; ok && since.Before(old) {
-			delete(w.since, n)
+		if writer, ok := w.since[n]; ok && writer.at.Before(old) {
+			w.drop(n)
 		}
+	}
+}
+
+// open goes on with the files that a process before knew, or begins with none.
+func (w *writing) open(path string, goesOn bool) (err error) {
+	w.since = make(map[Node]writer)
+	if !goesOn {
+		w.kept, err = newRegion(path, smallChunkSize)
+		return err
+	}
+	if w.kept, err = openRegion(path, smallChunkSize); err != nil {
+		return err
+	}
+	if err := w.kept.load(true); err != nil {
+		return err
+	}
+	now := time.Now() // later than it was, so that nothing is taken for over too early
+	w.used = uint64(w.kept.len()) / slotBytes
+	for slot := range w.used {
+		n := Node(w.word(slot).Load())
+		if _, twice := w.since[n]; n == 0 || twice {
+			w.word(slot).Store(0)
+			w.free = append(w.free, slot)
+			continue
+		}
+		w.since[n] = writer{now, slot}
+	}
+	return nil
+}
+
+func (w *writing) close() error {
+	if w.kept == nil {
+		return nil
+	}
+	return w.kept.close()
+}
+
+func (w *writing) word(slot uint64) *atomic.Uint64 {
+	return (*atomic.Uint64)(unsafe.Pointer(&w.kept.at(slot*slotBytes, slotBytes)[0]))
+}
+
+// slot gives a slot that is free. w.mu is held.
+func (w *writing) slot() uint64 {
+	if k := len(w.free); k > 0 {
+		slot := w.free[k-1]
+		w.free = w.free[:k-1]
+		return slot
+	}
+	if w.kept.grow(int64(w.used+1)*slotBytes) != nil {
+		return noSlot
+	}
+	w.used++
+	return w.used - 1
+}
+
+// drop forgets a file. w.mu is held.
+func (w *writing) drop(n Node) {
+	writer, ok := w.since[n]
+	if !ok {
+		return
+	}
+	delete(w.since, n)
+	if writer.slot != noSlot {
+		w.word(writer.slot).Store(0)
+		w.free = append(w.free, writer.slot)
 	}
 }
 
 func (w *writing) add(n Node) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.since == nil {
-		w.since = make(map[Node]time.Time)
+	if before, ok := w.since[n]; ok {
+		w.since[n] = writer{time.Now(), before.slot}
+		return
 	}
 	if len(w.since) >= maxWriting {
 		for other := range w.since {
-			delete(w.since, other)
+			w.drop(other)
 			break
 		}
 	}
-	w.since[n] = time.Now()
+	slot := w.slot()
+	if slot != noSlot {
+		w.word(slot).Store(uint64(n))
+	}
+	w.since[n] = writer{time.Now(), slot}
 }
 
 func (w *writing) forget(n Node) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.since, n)
+	w.drop(n)
 }
 
 func (w *writing) list() []Node {

@@ -14,16 +14,8 @@ import (
 // children, so that no path is endless. What was never published is not looked at. Blocks that are bad and end behind
 // the first record of which power loss may have taken pages, lossy, are cut; maxNode: none may.
 func (t *table) check(root object.ID, lossy uint64) error {
-	h := t.header()
-	if h.magic != tableHeader.magic || h.version < versionOneTree || h.version > versionRoots || h.size != tableHeader.size {
-		return fmt.Errorf("header %q version %d: %w", h.magic, h.version, ErrTable)
-	}
-	r := t.rec(Root)
-	if err := t.checkRecord(Root, r, Root); err != nil {
+	if err := t.checkStart(root); err != nil {
 		return err
-	}
-	if r.kind != kindDir || r.name != 0 || r.objectID() != root {
-		return fmt.Errorf("table is of tree %s, want %s: %w", r.objectID(), root, ErrTable)
 	}
 	if err := t.checkRoots(lossy); err != nil {
 		return err
@@ -58,6 +50,22 @@ func (t *table) check(root object.ID, lossy uint64) error {
 	return t.adopt(blocks, lossy)
 }
 
+// checkStart makes sure that this is a table, and of which tree.
+func (t *table) checkStart(root object.ID) error {
+	h := t.header()
+	if h.magic != tableHeader.magic || h.version < versionOneTree || h.version > versionRoots || h.size != tableHeader.size {
+		return fmt.Errorf("header %q version %d: %w", h.magic, h.version, ErrTable)
+	}
+	r := t.rec(Root)
+	if err := t.checkRecord(Root, r, Root); err != nil {
+		return err
+	}
+	if r.kind != kindDir || r.name != 0 || r.objectID() != root {
+		return fmt.Errorf("table is of tree %s, want %s: %w", r.objectID(), root, ErrTable)
+	}
+	return nil
+}
+
 // checkBlock makes sure that a directory's children can be used. A record has one parent and is reached only through
 // it, so no two directories share one.
 func (t *table) checkBlock(dir Node, b block) error {
@@ -81,7 +89,7 @@ func (t *table) checkBlock(dir Node, b block) error {
 }
 
 // adopt takes over the blocks that were found. Records between them were lost with their directory and are no nodes;
-// before lossy no directory can have been lost. Look-ups were those of the process that is gone.
+// before lossy no directory can have been lost. Look-ups were those of a kernel that is gone, unless the mount is taken over.
 func (t *table) adopt(blocks []block, lossy uint64) error {
 	slices.SortFunc(blocks, func(a, b block) int { return cmp.Compare(a.first, b.first) })
 	next, nodes := Root, 0
@@ -94,7 +102,7 @@ func (t *table) adopt(blocks []block, lossy uint64) error {
 			*r = record{}
 		}
 		for ; next < b.first+Node(b.count); next++ {
-			if r := t.rec(next); r.lookups.Load() != 0 { // a page that is only read stays clean
+			if r := t.rec(next); !t.kept.goesOn && r.lookups.Load() != 0 { // a page that is only read stays clean
 				r.lookups.Store(0)
 			}
 		}

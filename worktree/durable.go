@@ -15,6 +15,9 @@ func (t *table) resume(root object.ID, boot [16]byte) error {
 	h := t.header()
 	if h.boot == boot {
 		t.synced = h.synced
+		if done, err := t.goOn(root); done || err != nil {
+			return err
+		}
 		return t.check(root, maxNode)
 	}
 	if err := t.check(root, h.synced); err != nil {

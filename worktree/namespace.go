@@ -58,6 +58,9 @@ func (t *Tree) create(ctx context.Context, dir Node, name string, in overlay.Ino
 		return Attr{}, ErrClosed
 	}
 	defer t.gate.leave()
+	if made, done := t.isDone(ctx); done {
+		return t.attrOf(made)
+	}
 	named := in.Nlink > 0
 	var b block
 	if named {
@@ -77,6 +80,7 @@ func (t *Tree) create(ctx context.Context, dir Node, name string, in overlay.Ino
 		if in.Node, err = e.tx.NewNode(); err != nil {
 			return err
 		}
+		e.answer(ctx, in.Node)
 		in.Parent, in.Atime, in.Mtime, in.Ctime = dir, e.now, e.now, e.now
 		inherit(&in, parent)
 		e.tx.PutInode(in)
@@ -132,12 +136,16 @@ func (t *Tree) Link(ctx context.Context, n, dir Node, name string) (Attr, error)
 		return Attr{}, ErrClosed
 	}
 	defer t.gate.leave()
+	if made, done := t.isDone(ctx); done {
+		return t.attrOf(made)
+	}
 	b, err := t.place(ctx, dir, name)
 	if err != nil {
 		return Attr{}, err
 	}
 	var a Attr
 	err = t.update(func(e *edit) error {
+		e.answer(ctx, n)
 		parent, err := e.directory(dir)
 		if err != nil {
 			return err
@@ -170,12 +178,16 @@ func (t *Tree) Unlink(ctx context.Context, dir Node, name string) error {
 		return ErrClosed
 	}
 	defer t.gate.leave()
+	if _, done := t.isDone(ctx); done {
+		return nil
+	}
 	b, err := t.children(ctx, dir)
 	if err != nil {
 		return err
 	}
 	var gone Node
 	err = t.update(func(e *edit) error {
+		e.answer(ctx, 0)
 		parent, err := e.directory(dir)
 		if err != nil {
 			return err
@@ -209,12 +221,16 @@ func (t *Tree) Rmdir(ctx context.Context, dir Node, name string) error {
 		return ErrClosed
 	}
 	defer t.gate.leave()
+	if _, done := t.isDone(ctx); done {
+		return nil
+	}
 	b, err := t.children(ctx, dir)
 	if err != nil {
 		return err
 	}
 	return t.replacing(ctx, dir, b, name, func(v victim) error {
 		return t.update(func(e *edit) error {
+			e.answer(ctx, 0)
 			parent, err := e.directory(dir)
 			if err != nil {
 				return err

@@ -21,6 +21,9 @@ func (t *Tree) Rename(ctx context.Context, dir Node, name string, newDir Node, n
 	default:
 		return syscall.EINVAL
 	}
+	if _, done := t.isDone(ctx); done {
+		return nil
+	}
 	from, err := t.children(ctx, dir)
 	if err != nil {
 		return err
@@ -31,6 +34,7 @@ func (t *Tree) Rename(ctx context.Context, dir Node, name string, newDir Node, n
 	}
 	if flags != 0 {
 		return t.update(func(e *edit) error {
+			e.answer(ctx, 0)
 			r, err := e.rename(dir, from, name, newDir, to, newName)
 			switch {
 			case err != nil:
@@ -45,6 +49,7 @@ func (t *Tree) Rename(ctx context.Context, dir Node, name string, newDir Node, n
 	}
 	return t.replacing(ctx, newDir, to, newName, func(v victim) error {
 		return t.update(func(e *edit) error {
+			e.answer(ctx, 0)
 			r, err := e.rename(dir, from, name, newDir, to, newName)
 			if err != nil {
 				return err

@@ -48,7 +48,9 @@ func (t *table) addRoot(tree object.ID) (Node, error) {
 	if uint64(n) > maxNode {
 		return 0, fmt.Errorf("add root %s: table is full", tree)
 	}
-	if err := t.records.grow(int64(n+1) * recordSize); err != nil {
+	t.kept.begin()
+	defer t.kept.end(t)
+	if err := t.grow(n + 1); err != nil {
 		return 0, fmt.Errorf("add root %s: %w", tree, err)
 	}
 	h, r := t.header(), t.rec(n)

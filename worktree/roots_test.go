@@ -13,7 +13,7 @@ func TestRoots(t *testing.T) {
 	root, other, third := testID("root"), testID("other"), testID("third")
 	open := func() *table {
 		t.Helper()
-		table, err := openTable(path, root)
+		table, err := openTable(path, root, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -62,11 +62,14 @@ func TestRoots(t *testing.T) {
 	if err := table.close(); err != nil {
 		t.Fatal(err)
 	}
-	if table, err := openTable(path, root); !errors.Is(err, ErrTable) {
+	if table, err := openTable(path, root, false); !errors.Is(err, ErrTable) {
 		t.Errorf("a damaged root was taken without a power loss: %v, %v", table, err)
 	}
 
-	records, err := openRegion(path)
+	records, err := openRegion(path, chunkSize)
+	if err == nil {
+		err = records.load(true)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

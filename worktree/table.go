@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"os"
 	"sort"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -30,6 +32,7 @@ import (
 // Besides the base tree's root there may be roots of other trees (roots.go), whose nodes are handed out like the base's.
 type table struct {
 	records, names *region
+	kept           *kept
 
 	nodes, dirs atomic.Int64  // see Counts
 	next        atomic.Uint64 // the first free record
@@ -52,7 +55,7 @@ type record struct {
 	kind    kind   // 0: no node
 	idLen   uint8
 	_       [2]byte
-	lookups atomic.Uint32 // how often the kernel was told of it; meaningless once the process is gone
+	lookups atomic.Uint32 // how often the kernel was told of it; it means something to who takes its mount over
 }
 
 // header is record 0.
@@ -168,33 +171,61 @@ func (r *record) sum(name string) uint32 {
 
 // openTable opens or starts the table of a base tree. A table that it did not write, or not for this tree, is
 // ErrTable.
-func openTable(path string, root object.ID) (*table, error) {
+func openTable(path string, root object.ID, takeOver bool) (*table, error) {
 	boot, err := bootID()
 	if err != nil {
 		return nil, err
 	}
-	records, err := openRegion(path)
-	if err != nil {
+	t := &table{}
+	if t.records, err = openRegion(path, chunkSize); err != nil {
 		return nil, err
 	}
-	// The lock keeps a second process from handing out the same nodes; the kernel drops it when we die.
-	if err := unix.Flock(int(records.file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("lock: %w", err), records.close())
+	if err := lock(t.records.file, takeOver); err != nil {
+		return nil, errors.Join(err, t.records.close())
 	}
-	names, err := openRegion(path + ".names")
-	if err != nil {
-		return nil, errors.Join(err, records.close())
+	if err := t.open(path, root, boot, takeOver); err != nil {
+		return nil, errors.Join(err, t.close())
 	}
-	t := &table{records: records, names: names}
+	return t, nil
+}
+
+// lock keeps a second process from handing out the same nodes; the kernel drops it when the last of our threads has
+// ended. For that of the dead process a takeover waits.
+func lock(f *os.File, takeOver bool) error {
+	for start := time.Now(); ; time.Sleep(time.Millisecond) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			return nil
+		case !takeOver || !errors.Is(err, unix.EWOULDBLOCK) || time.Since(start) > lockWait:
+			return fmt.Errorf("lock: %w", err)
+		}
+	}
+}
+
+const lockWait = 5 * time.Second
+
+func (t *table) open(path string, root object.ID, boot [16]byte, takeOver bool) (err error) {
+	if t.names, err = openRegion(path+".names", chunkSize); err != nil {
+		return err
+	}
+	if t.kept, err = openKept(path+".kept", boot, takeOver); err != nil {
+		return err
+	}
+	for _, r := range []*region{t.records, t.names} {
+		if err := r.load(t.kept.goesOn); err != nil {
+			return err
+		}
+	}
 	if t.fresh() {
 		err = t.start(root, boot)
 	} else {
 		err = t.resume(root, boot)
 	}
 	if err != nil {
-		return nil, errors.Join(err, t.close())
+		return err
 	}
-	return t, nil
+	return t.kept.start(t, boot)
 }
 
 // fresh says whether start never got to its end.
@@ -222,8 +253,14 @@ func (t *table) start(root object.ID, boot [16]byte) error {
 
 func (t *table) close() error {
 	// Closing the file is not enough: a child that is being started has a copy until it runs its program.
-	err := unix.Flock(int(t.records.file.Fd()), unix.LOCK_UN)
-	return errors.Join(err, t.records.close(), t.names.close())
+	errs := []error{unix.Flock(int(t.records.file.Fd()), unix.LOCK_UN), t.records.close()}
+	if t.names != nil {
+		errs = append(errs, t.names.close())
+	}
+	if t.kept != nil {
+		errs = append(errs, t.kept.close())
+	}
+	return errors.Join(errs...)
 }
 
 func (t *table) header() *header { return (*header)(unsafe.Pointer(t.rec(0))) }
@@ -297,11 +334,13 @@ func (t *table) add(dir Node, entries []object.TreeEntry) (block, error) {
 	if b, ok := parent.block(); ok {
 		return b, nil
 	}
+	t.kept.begin()
+	defer t.kept.end(t)
 	b := block{Node(t.next.Load()), len(entries)}
 	if uint64(b.first)+uint64(b.count) > maxNode {
 		return block{}, fmt.Errorf("add %d nodes to %d: table is full", b.count, b.first)
 	}
-	if err := t.records.grow((int64(b.first) + int64(b.count)) * recordSize); err != nil {
+	if err := t.grow(b.first + Node(b.count)); err != nil {
 		return block{}, err
 	}
 	for i, e := range entries {
@@ -320,6 +359,14 @@ func (t *table) add(dir Node, entries []object.TreeEntry) (block, error) {
 	t.nodes.Add(int64(b.count))
 	t.dirs.Add(1)
 	return b, nil
+}
+
+// grow makes room for the nodes before next.
+func (t *table) grow(next Node) error {
+	if err := t.kept.grow(next); err != nil {
+		return err
+	}
+	return t.records.grow(int64(next) * recordSize)
 }
 
 // addName appends a name and gives its offset. A name never straddles two chunks.

@@ -161,9 +161,9 @@ type Tree struct {
 	table    *table
 	layer    *overlay.Layer // nil: there is nothing but the base tree
 	recovery overlay.Recovery
+	tookOver bool
 	journal  *journal.Journal // nil: none is kept
 	writing  writing
-	told     shown
 	gate     gate
 }
 
@@ -174,11 +174,11 @@ func Open(tablePath string, src Source, o Options) (*Tree, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
-	table, err := openTable(tablePath, o.Root)
+	table, err := openTable(tablePath, o.Root, o.TakeOver)
 	if err != nil {
 		return nil, fmt.Errorf("open inode table %s: %w", tablePath, err)
 	}
-	t := &Tree{src: src, options: o, table: table}
+	t := &Tree{src: src, options: o, table: table, tookOver: table.kept.goesOn}
 	if err := t.attach(o); err != nil {
 		return nil, errors.Join(err, t.close())
 	}
@@ -194,6 +194,8 @@ func (t *Tree) attach(o Options) (err error) {
 	t.layer, t.recovery, err = overlay.Open(o.Overlay, overlay.Options{
 		Log: o.Log, ReadOnly: o.OverlayReadOnly, BeforeSync: table.sync,
 		ValidBase: func(n Node) bool { _, ok := table.record(n); return ok },
+		TakeOver:  t.tookOver, Seed: table.kept.header().seed,
+		Knows: func(n Node) bool { r, ok := table.record(n); return ok && r.lookups.Load() > 0 },
 	})
 	if err != nil {
 		return fmt.Errorf("open overlay %s: %w", o.Overlay, err)
@@ -212,6 +214,9 @@ func (t *Tree) openJournal(o Options) error {
 	}
 	boot, err := bootID()
 	if err != nil {
+		return err
+	}
+	if err := t.writing.open(t.table.records.file.Name()+".writing", t.tookOver); err != nil {
 		return err
 	}
 	t.journal, err = journal.Open(o.Journal, journal.Options{
@@ -237,7 +242,7 @@ func (t *Tree) close() error {
 			err = fmt.Errorf("close overlay %s: %w", t.options.Overlay, err)
 		}
 	}
-	return errors.Join(err, t.table.close(), t.journal.Close())
+	return errors.Join(err, t.writing.close(), t.table.close(), t.journal.Close())
 }
 
 // Recovery says what Open found and mended.

@@ -64,7 +64,7 @@ func (t *Tree) ListXattr(n Node) (names []string, err error) {
 }
 
 // SetXattr sets an extended attribute. Flags are XATTR_CREATE or XATTR_REPLACE of setxattr(2).
-func (t *Tree) SetXattr(_ context.Context, n Node, name string, value []byte, flags int) error {
+func (t *Tree) SetXattr(ctx context.Context, n Node, name string, value []byte, flags int) error {
 	if !t.gate.enter() {
 		return ErrClosed
 	}
@@ -77,7 +77,11 @@ func (t *Tree) SetXattr(_ context.Context, n Node, name string, value []byte, fl
 	case len(value) > maxXattr:
 		return syscall.E2BIG
 	}
+	if _, done := t.isDone(ctx); done {
+		return nil
+	}
 	return t.update(func(e *edit) error {
+		e.answer(ctx, 0)
 		in, err := e.inode(n)
 		if err != nil {
 			return err
@@ -99,7 +103,7 @@ func (t *Tree) SetXattr(_ context.Context, n Node, name string, value []byte, fl
 }
 
 // RemoveXattr removes an extended attribute; one that is not there is ENODATA.
-func (t *Tree) RemoveXattr(_ context.Context, n Node, name string) error {
+func (t *Tree) RemoveXattr(ctx context.Context, n Node, name string) error {
 	if !t.gate.enter() {
 		return ErrClosed
 	}
@@ -107,7 +111,11 @@ func (t *Tree) RemoveXattr(_ context.Context, n Node, name string) error {
 	if !keepsXattr(name) {
 		return syscall.EOPNOTSUPP
 	}
+	if _, done := t.isDone(ctx); done {
+		return nil
+	}
 	return t.update(func(e *edit) error {
+		e.answer(ctx, 0)
 		in, err := e.inode(n)
 		if err != nil {
 			return err
