@@ -222,8 +222,14 @@ func closeAll(fds []int) {
 // SetReadDeadline ends a Receive at a time.
 func (c *Conn) SetReadDeadline(t time.Time) { c.c.SetReadDeadline(t) }
 
-// File is a copy of the descriptor of this end.
-func (c *Conn) File() (*os.File, error) { return c.c.File() }
+// Dup gives a copy of the descriptor of this end, close-on-exec.
+func (c *Conn) Dup() (int, error) {
+	raw, err := c.c.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	return dup(raw)
+}
 
 func parseRights(b []byte) (fds []int, err error) {
 	messages, err := unix.ParseSocketControlMessage(b)

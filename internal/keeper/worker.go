@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -82,14 +83,19 @@ func duplicate(name string, f *os.File) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	dup, dupErr := -1, error(nil)
-	if err := raw.Control(func(fd uintptr) { dup, dupErr = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 3) }); err != nil {
+	fd, err := dup(raw)
+	if err != nil {
 		return nil, err
 	}
-	if dupErr != nil {
-		return nil, dupErr
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+func dup(raw syscall.RawConn) (int, error) {
+	copied, dupErr := -1, error(nil)
+	if err := raw.Control(func(fd uintptr) { copied, dupErr = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 3) }); err != nil {
+		return -1, err
 	}
-	return os.NewFile(uintptr(dup), name), nil
+	return copied, dupErr
 }
 
 // AwaitStart says that the worker waits and returns when it shall serve, with everything that is kept. io.EOF: nobody

@@ -1,0 +1,155 @@
+package supervisor
+
+import (
+	"errors"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/internal/keeper"
+)
+
+const (
+	barrierTime = 5 * time.Second
+	notifyTime  = time.Second // longest wait for a manager that does not read
+)
+
+// manager is the service manager that has started us, as sd_notify(3) and systemd.exec(5) have it. nil: there is none.
+type manager struct {
+	fd    int
+	addr  unix.Sockaddr
+	keep  bool          // it has a store of descriptors for us
+	every time.Duration // it wants to hear of us; 0: it does not
+}
+
+// newManager reads the environment. FDSTORE is the size of the store; service managers before systemd 254 do not tell it, and
+// the unit has to.
+func newManager() *manager {
+	path := os.Getenv("NOTIFY_SOCKET")
+	if path == "" {
+		return nil
+	}
+	if path[0] != '/' && path[0] != '@' {
+		return nil
+	}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	timeout := unix.NsecToTimeval(notifyTime.Nanoseconds())
+	unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &timeout)
+	m := &manager{fd: fd, addr: &unix.SockaddrUnix{Name: path}}
+	size, _ := strconv.Atoi(os.Getenv("FDSTORE"))
+	m.keep = size > 0
+	usec, _ := strconv.ParseInt(os.Getenv("WATCHDOG_USEC"), 10, 64)
+	if pid := os.Getenv("WATCHDOG_PID"); usec > 0 && (pid == "" || pid == strconv.Itoa(os.Getpid())) {
+		m.every = time.Duration(usec) * time.Microsecond
+	}
+	return m
+}
+
+func (m *manager) keeps() bool { return m != nil && m.keep }
+
+// period is the tick that lets the manager hear of us twice as often as it wants to, or a shorter one.
+func (m *manager) period(tick time.Duration) time.Duration {
+	if m == nil || m.every == 0 {
+		return tick
+	}
+	return max(min(tick, m.every/2), time.Millisecond)
+}
+
+func (m *manager) alive() {
+	if m != nil && m.every > 0 {
+		m.notify(keeper.Message{keeper.Watchdog: "1"})
+	}
+}
+
+// notify tells the manager. What it does not take is its loss: our work does not depend on it.
+func (m *manager) notify(msg keeper.Message, fds ...int) {
+	if m == nil {
+		return
+	}
+	b, err := msg.Encode()
+	if err != nil {
+		return
+	}
+	var rights []byte
+	if len(fds) > 0 {
+		rights = unix.UnixRights(fds...)
+	}
+	for errors.Is(unix.Sendmsg(m.fd, b, rights, m.addr, unix.MSG_NOSIGNAL), unix.EINTR) {
+	}
+}
+
+func (m *manager) store(name string, fd int) {
+	if m.keeps() {
+		m.notify(keeper.Message{keeper.Store: "1", keeper.Name: name}, fd)
+	}
+}
+
+// remove has the manager forget what is in the store: it would keep two of one name.
+func (m *manager) remove(s store, name string) {
+	if _, ok := s[name]; ok && m.keeps() {
+		m.notify(keeper.Message{keeper.Remove: "1", keeper.Name: name})
+	}
+}
+
+// barrier waits until the manager has read what it was told: it does not listen to the dead.
+func (m *manager) barrier() {
+	if m == nil {
+		return
+	}
+	p := make([]int, 2)
+	if err := unix.Pipe2(p, unix.O_CLOEXEC); err != nil {
+		return
+	}
+	defer unix.Close(p[0])
+	m.notify(keeper.Message{"BARRIER": "1"}, p[1])
+	unix.Close(p[1])
+	for end := time.Now().Add(barrierTime); ; {
+		left := time.Until(end)
+		if left <= 0 {
+			return
+		}
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(p[0])}}, int(left.Milliseconds())+1)
+		if err != nil && !errors.Is(err, unix.EINTR) || n > 0 {
+			return
+		}
+	}
+}
+
+func (m *manager) close() {
+	if m != nil {
+		unix.Close(m.fd)
+	}
+}
+
+// passed gives the descriptors that the manager passed to us (sd_listen_fds(3)), which were in its store.
+func passed() store {
+	s := store{}
+	defer func() {
+		for _, name := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
+			os.Unsetenv(name)
+		}
+	}()
+	if os.Getenv("LISTEN_PID") != strconv.Itoa(os.Getpid()) {
+		return s
+	}
+	n, _ := strconv.Atoi(os.Getenv("LISTEN_FDS"))
+	names := strings.Split(os.Getenv("LISTEN_FDNAMES"), ":")
+	for i := range n {
+		fd := firstPassed + i
+		unix.CloseOnExec(fd)
+		if i >= len(names) || keeper.ValidName(names[i]) != nil {
+			unix.Close(fd)
+			continue
+		}
+		s.put(names[i], fd)
+	}
+	return s
+}
+
+const firstPassed = 3 // SD_LISTEN_FDS_START

@@ -1,0 +1,206 @@
+package supervisor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/internal/keeper"
+)
+
+// handedVariable tells a supervisor that it goes on for another: "self:N", the process is the same and descriptor N has a
+// handover; "worker:N", a worker without a supervisor hands over what it has through descriptor N.
+const handedVariable = "ARTIFACTFS_HANDED"
+
+// handover is what a supervisor tells itself across exec(2).
+type handover struct {
+	Kept    store  `json:"kept"`
+	Conn    int    `json:"conn"` // to the worker
+	PID     int    `json:"pid"`  // of the worker
+	Version string `json:"version"`
+	Count   int    `json:"count"`
+	Reason  string `json:"reason"`
+}
+
+// inherit takes what a supervisor before us has left.
+func (s *supervisor) inherit() error {
+	how, number, _ := strings.Cut(os.Getenv(handedVariable), ":")
+	os.Unsetenv(handedVariable)
+	fd, err := strconv.Atoi(number)
+	if how != "" && err != nil {
+		return fmt.Errorf("read %s: %w", handedVariable, err)
+	}
+	switch how {
+	case "self":
+		return s.inheritSelf(fd)
+	case "worker":
+		return s.inheritWorker(fd)
+	}
+	s.store = passed()
+	if len(s.store) > 0 {
+		s.reason = "the daemon was started anew"
+	}
+	return nil
+}
+
+// inheritSelf reads what replace wrote.
+func (s *supervisor) inheritSelf(fd int) error {
+	f := os.NewFile(uintptr(fd), "handover")
+	defer f.Close()
+	var h handover
+	if err := json.NewDecoder(f).Decode(&h); err != nil {
+		return fmt.Errorf("read handover: %w", err)
+	}
+	for _, fd := range h.Kept {
+		unix.CloseOnExec(fd)
+	}
+	unix.CloseOnExec(h.Conn)
+	s.store, s.count, s.reason, s.begun, s.served = h.Kept, h.Count, h.Reason, true, true
+	conn, err := keeper.Open(h.Conn)
+	if err != nil {
+		return err
+	}
+	process, err := os.FindProcess(h.PID)
+	if err != nil {
+		return fmt.Errorf("find worker: %w", err)
+	}
+	now := time.Now()
+	s.worker = &worker{process: process, conn: conn, version: h.Version, waiting: true, beganAt: now, readyAt: now}
+	s.watch(s.worker)
+	s.Log.Info("the supervisor is replaced", zap.Int("worker", h.PID))
+	s.wantSpare()
+	return nil
+}
+
+// inheritWorker takes what a worker has. The next one comes up meanwhile, and serves when that one has ended.
+func (s *supervisor) inheritWorker(fd int) error {
+	unix.CloseOnExec(fd)
+	conn, err := keeper.Open(fd)
+	if err != nil {
+		return err
+	}
+	for {
+		m, fds, err := conn.Receive()
+		if err != nil {
+			return fmt.Errorf("receive from worker: %w", err)
+		}
+		switch {
+		case m[keeper.Store] != "" && len(fds) == 1:
+			s.store.put(m[keeper.Name], fds[0])
+			continue
+		case m[keeper.Begin] == "":
+			closeAll(fds)
+			continue
+		}
+		start := keeper.StartOf(m)
+		s.count, s.begun, s.served = start.Count, true, true
+		break
+	}
+	if s.next, err = s.start(s.exe, s.Executable); err != nil {
+		s.Log.Warn("start worker", zap.Error(err)) // it is started when it is needed
+	}
+	if err := conn.Tell(keeper.Adopted, "1"); err != nil {
+		return err
+	}
+	s.worker = &worker{conn: conn, killed: "its supervisor was lost", beganAt: time.Now(), readyAt: time.Now(), exited: true}
+	s.watch(s.worker)
+	return nil
+}
+
+// replace has the process go on as another executable, with the same worker. It returns only if it cannot.
+func (s *supervisor) replace(file *os.File) error {
+	s.dropNext()
+	w := s.worker
+	w.conn.SetReadDeadline(time.Unix(1, 0))
+	for reading := true; reading; {
+		e := <-s.events
+		switch {
+		case e.from != w || e.message != nil || e.exited:
+			s.handle(e) // no end: what could end is this worker, whose connection is looked at last
+		default:
+			reading = false
+			if e.gone {
+				go s.bring(e) // its turn comes
+				return errors.New("the worker has ended meanwhile")
+			}
+		}
+	}
+	err := s.exec(file, w)
+	w.conn.SetReadDeadline(time.Time{})
+	go s.read(w)
+	return err
+}
+
+// exec is the last step of replace.
+func (s *supervisor) exec(file *os.File, w *worker) error {
+	conn, err := w.conn.Dup()
+	if err != nil {
+		return fmt.Errorf("replace supervisor: %w", err)
+	}
+	defer unix.Close(conn)
+	state, err := unix.MemfdCreate("handover", unix.MFD_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("replace supervisor: %w", err)
+	}
+	f := os.NewFile(uintptr(state), "handover")
+	defer f.Close()
+	h := handover{Kept: s.store, Conn: conn, PID: w.process.Pid, Version: w.version, Count: s.count, Reason: s.reason}
+	if err := json.NewEncoder(f).Encode(h); err != nil {
+		return fmt.Errorf("replace supervisor: %w", err)
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return fmt.Errorf("replace supervisor: %w", err)
+	}
+	passOn := []int{h.Conn, state}
+	for _, fd := range s.store {
+		passOn = append(passOn, fd)
+	}
+	syscall.ForkLock.Lock() // nothing that is started now may get them
+	defer syscall.ForkLock.Unlock()
+	for _, fd := range passOn {
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
+			return fmt.Errorf("replace supervisor: %w", err)
+		}
+		defer unix.CloseOnExec(fd)
+	}
+	env := append(os.Environ(), handedVariable+"=self:"+strconv.Itoa(state))
+	err = syscall.Exec("/proc/self/fd/"+strconv.Itoa(int(file.Fd())), append([]string{s.Executable}, os.Args[1:]...), env)
+	return fmt.Errorf("replace supervisor: %w", err)
+}
+
+// Resurrect is for a worker whose supervisor is lost: it starts another and hands over to it. When it has succeeded the worker
+// ends, and the next one goes on.
+func Resurrect(conn *keeper.Conn, executable string, args []string, s keeper.Start) error {
+	to, peer, err := keeper.Pair()
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	cmd := &exec.Cmd{
+		Path: "/proc/self/exe", Args: append([]string{executable}, args...), Dir: "/",
+		Env:    append(os.Environ(), handedVariable+"=worker:"+strconv.Itoa(WorkerFD)),
+		Stdout: os.Stdout, Stderr: os.Stderr, ExtraFiles: []*os.File{peer},
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+	}
+	err = cmd.Start()
+	peer.Close()
+	if err != nil {
+		return fmt.Errorf("start supervisor: %w", err)
+	}
+	if err := conn.HandOver(to, s); err != nil {
+		cmd.Process.Kill()
+		cmd.Wait()
+		return err
+	}
+	return nil
+}

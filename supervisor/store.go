@@ -1,0 +1,53 @@
+package supervisor
+
+import (
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/internal/keeper"
+)
+
+// store is what is kept: descriptors by name. They are bare numbers because an os.File of a device or socket that does not
+// block would be watched by Go's poller, which would wake this process for every request to a mount.
+type store map[string]int
+
+// mountSuffix ends the names of what is kept of each mount as long as it is there, see package daemon.
+const mountSuffix = ".state"
+
+func (s store) put(name string, fd int) {
+	s.remove(name)
+	s[name] = fd
+}
+
+func (s store) remove(name string) {
+	if fd, ok := s[name]; ok {
+		unix.Close(fd)
+		delete(s, name)
+	}
+}
+
+func (s store) hasMounts() bool {
+	for name := range s {
+		if strings.HasSuffix(name, mountSuffix) {
+			return true
+		}
+	}
+	return false
+}
+
+// files gives away what is kept: the descriptors are the files' own, and this is the end.
+func (s store) files() []keeper.Kept {
+	var all []keeper.Kept
+	for name, fd := range s {
+		all = append(all, keeper.Kept{Name: name, File: os.NewFile(uintptr(fd), name)})
+	}
+	return all
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+}

@@ -1,0 +1,327 @@
+// Package supervisor keeps mounts alive beyond the process that serves them: it holds their descriptors by name, starts the
+// process that serves (worker), and starts the next one when that dies. The next one is given all that is held; requests
+// of the kernel that were not answered come again.
+//
+// Promises:
+//   - There is one way of taking over, that of a worker killed by SIGKILL. A worker that crashed, hangs, is stopped or shall
+//     be upgraded is killed first.
+//   - The next worker starts when the connection to the old one ends, which is when the kernel has closed its files; nobody
+//     waits for the rest of its end. One may wait ahead for that moment (spare).
+//   - A worker that cannot start is started again with growing pauses; in an upgrade, it is the old executable's turn after
+//     upgradeTries. After giveUpAfter the mounts are detached, so that whoever uses them gets errors instead of waiting.
+//   - The supervisor never opens, stats or holds anything in a mount, and neither does what it starts before it serves:
+//     to exec closes descriptors, and to close a file of a mount waits for the worker that is about to be started.
+//   - The supervisor can be lost too. Under a service manager its store has the descriptors as well; else the worker
+//     starts another supervisor and hands it all it has.
+//
+// One goroutine, run, has all state; others only bring it events. It waits for nothing but events.
+package supervisor
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/internal/keeper"
+)
+
+const (
+	tick        = 500 * time.Millisecond
+	readyTime   = time.Minute            // for a worker to serve once it was told to
+	waitingTime = 20 * time.Second       // for an upgrade's worker to come up
+	statusTime  = 5 * time.Millisecond   // for the exit status of a worker whose connection has ended
+	goneTime    = time.Second            // for the connection to end of a worker that is killed
+	stopTime    = 75 * time.Second       // for a worker to unmount everything: twice what it gives itself, and a bit
+	spareTime   = 300 * time.Millisecond // after a worker serves: what it has to do first is more urgent
+	hastyTime   = time.Second            // whoever crashes that soon after it served crashes of what it was given
+
+	firstPause   = 50 * time.Millisecond
+	longestPause = 5 * time.Second
+	upgradeTries = 3
+	giveUpAfter  = 10 // workers in a row that did not serve
+	hastyFree    = 10 // crashes in a row, each soon after serving, without a pause
+	hastyLimit   = 40
+	stopTries    = 2 // workers that die while they unmount everything
+)
+
+// Config says what a supervisor starts and whom it tells.
+type Config struct {
+	Executable string        // path, as it shall be seen in the list of processes
+	Args       []string      // of a worker
+	Watchdog   time.Duration // silence after which a worker counts as hung; 0: never
+	Spare      bool          // have a worker wait while there is a mount
+
+	// GiveUp detaches the mounts among kept and leaves the reason for people to find.
+	GiveUp func(kept []keeper.Kept, reason string) error
+	// Leave says whether the mounts shall live on in the service manager's store when the supervisor is told to end. It is
+	// asked only if there is such a store; nil: they shall not.
+	Leave func() bool
+
+	Log *zap.Logger
+}
+
+type supervisor struct {
+	Config
+	manager *manager
+	store   store
+	events  chan event
+	done    chan struct{} // closed when run has returned
+	exe     string        // what workers are started from
+	exeFile *os.File      // exe, if that is a descriptor
+	env     []string      // of workers
+
+	worker *worker // the one that serves or was told to; nil while a pause lasts
+	next   *worker // the one that waits to be told; nil: none
+	begun  bool    // some worker was told to serve
+	served bool    // some worker did
+
+	count         int    // workers that took over
+	reason        string // why the last one ended
+	failures      int    // workers in a row that did not serve
+	hasty         int    // workers in a row that crashed soon after
+	upgrade       *upgrade
+	upgradeFailed string
+
+	stopping  bool // the mounts shall be unmounted, or left behind
+	leaving   bool // they shall be left behind
+	stopTries int
+
+	// Timers of run; nil: not set.
+	grace, pause, spare, stop <-chan time.Time
+	lastTick                  time.Time
+}
+
+// event is what other goroutines bring.
+type event struct {
+	from    *worker
+	message keeper.Message
+	fds     []int
+	gone    bool // the connection has ended, and nothing will come any more
+	overdue bool // the connection should have ended
+	exited  bool // and with which status
+	status  *os.ProcessState
+}
+
+// Run serves until a worker ends on purpose or ctx ends, and gives the exit code.
+func Run(ctx context.Context, c Config) int {
+	s := &supervisor{
+		Config: c, manager: newManager(), store: store{}, events: make(chan event), done: make(chan struct{}),
+		exe: "/proc/self/exe", env: workerEnvironment(os.Environ()), lastTick: time.Now(),
+	}
+	defer close(s.done)
+	defer s.manager.close()
+	if err := s.inherit(); err != nil {
+		s.Log.Error("take over from another supervisor", zap.Error(err))
+		return 1
+	}
+	return s.run(ctx)
+}
+
+func (s *supervisor) run(ctx context.Context) int {
+	if s.worker == nil {
+		if err := s.begin(); err != nil && !s.store.hasMounts() {
+			return 1
+		}
+	}
+	every := s.manager.period(tick)
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	stop := ctx.Done()
+	for {
+		var end bool
+		var code int
+		select {
+		case e := <-s.events:
+			code, end = s.handle(e)
+		case now := <-ticker.C:
+			s.beat(now, every)
+		case <-s.grace:
+			s.grace = nil
+			code, end = s.ended(s.worker)
+		case <-s.pause:
+			s.pause = nil
+			if s.failures >= giveUpAfter {
+				return s.giveUp("no worker can be started: " + s.reason)
+			}
+			s.begin()
+		case <-s.spare:
+			s.spare = nil
+			s.prepare()
+		case <-s.stop:
+			s.stop = nil
+			return s.giveUp("it did not end in time")
+		case <-stop:
+			stop = nil
+			code, end = s.shutdown()
+		}
+		if end {
+			return code
+		}
+	}
+}
+
+func (s *supervisor) handle(e event) (code int, end bool) {
+	w := e.from
+	switch {
+	case e.exited:
+		w.exited, w.status = true, e.status
+		switch {
+		case w.gone && w == s.worker: // its status was waited for
+			s.grace = nil
+			return s.ended(w)
+		case !w.gone: // unless one of its children has a copy of the socket, the end follows
+			w.conn.SetReadDeadline(time.Now().Add(goneTime))
+		}
+	case e.gone, e.overdue:
+		w.gone = true
+		w.conn.Close()
+		switch {
+		case w == s.next:
+			s.next = nil
+			s.lostNext(w)
+		case w == s.worker && !w.exited:
+			s.grace = time.After(statusTime)
+		case w == s.worker:
+			return s.ended(w)
+		}
+	case e.message != nil:
+		s.message(w, e.message, e.fds)
+	}
+	return 0, false
+}
+
+func (s *supervisor) message(w *worker, m keeper.Message, fds []int) {
+	defer func() { closeAll(fds) }()
+	name := m[keeper.Name]
+	switch {
+	case m[keeper.Waiting] != "":
+		w.waiting, w.version = true, m[keeper.Version]
+		if w == s.next && s.upgrade != nil && s.worker != nil {
+			s.kill(s.worker, "upgrade to "+w.version)
+		}
+	case w != s.worker: // nobody else has a say
+	case m[keeper.Store] != "" && len(fds) == 1 && keeper.ValidName(name) == nil:
+		s.manager.remove(s.store, name)
+		s.store.put(name, fds[0])
+		s.manager.store(name, fds[0])
+		fds = nil
+		s.wantSpare()
+	case m[keeper.Remove] != "":
+		s.manager.remove(s.store, name)
+		s.store.remove(name)
+	case m[keeper.Watchdog] != "":
+		w.silence = 0
+	case m[keeper.Ready] != "":
+		s.ready(w)
+	case m[keeper.Status] != "":
+		s.manager.notify(keeper.Message{keeper.Status: m[keeper.Status]})
+	case m[keeper.Stopping] != "":
+		w.stopping = true
+	case m[keeper.Upgrade] != "":
+		if len(fds) == 1 {
+			s.beginUpgrade(m[keeper.Upgrade], fds[0])
+			fds = nil
+		}
+	}
+}
+
+func (s *supervisor) ready(w *worker) {
+	w.readyAt, w.silence = time.Now(), 0
+	s.failures = 0
+	took := w.readyAt.Sub(w.beganAt)
+	if s.count > 0 {
+		s.Log.Info("the mounts are served again", zap.Int("pid", w.process.Pid), zap.String("why", s.reason), zap.Duration("took", took))
+	}
+	if !s.served {
+		s.manager.notify(keeper.Message{keeper.Ready: "1"})
+	}
+	s.served = true
+	s.finishUpgrade(w)
+	s.wantSpare()
+}
+
+// beat looks after the worker and tells the manager that somebody does.
+func (s *supervisor) beat(now time.Time, every time.Duration) {
+	// What the supervisor itself was late, because it was stopped or the machine slept, is not the worker's silence.
+	passed := min(now.Sub(s.lastTick), 2*every)
+	s.lastTick = now
+	s.manager.alive()
+	if n := s.next; n != nil {
+		n.silence += passed
+		switch {
+		case s.upgrade != nil && !n.waiting && n.silence >= waitingTime:
+			s.kill(n, "it did not come up")
+		case s.upgrade == nil && !s.store.hasMounts():
+			s.kill(n, "not needed")
+		}
+	}
+	w := s.worker
+	if w == nil || w.killed != "" || w.gone {
+		return
+	}
+	w.silence += passed
+	switch {
+	case s.Watchdog > 0 && w.silence >= s.Watchdog:
+		s.Log.Error("the worker hangs and is killed", zap.Int("pid", w.process.Pid), zap.Duration("silence", w.silence))
+		s.kill(w, "it gave no sign of life for "+w.silence.Round(tick/5).String())
+	case w.readyAt.IsZero() && now.Sub(w.beganAt) >= readyTime:
+		s.kill(w, "it did not get ready in "+readyTime.String())
+	}
+}
+
+// shutdown begins the end.
+func (s *supervisor) shutdown() (code int, end bool) {
+	s.stopping = true
+	s.abandonUpgrade("the daemon ends")
+	s.leaving = s.manager.keeps() && s.Leave != nil && s.store.hasMounts() && s.Leave()
+	s.manager.notify(keeper.Message{keeper.Stopping: "1"})
+	if s.next != nil {
+		s.kill(s.next, "not needed")
+	}
+	switch {
+	case s.worker == nil && s.leaving:
+		return s.left()
+	case s.worker == nil:
+		return s.giveUp("it was told to end while no worker could be started"), true
+	case s.leaving:
+		s.Log.Info("ending, the mounts live on")
+		s.kill(s.worker, "the daemon is started anew")
+	default:
+		s.tellStop(s.worker)
+		s.stop = time.After(stopTime)
+	}
+	return 0, false
+}
+
+func (s *supervisor) tellStop(w *worker) {
+	if err := w.conn.Tell(keeper.Stop, "1"); err != nil {
+		s.kill(w, "it could not be told to stop")
+	}
+}
+
+// left is the end that leaves the mounts to the service manager.
+func (s *supervisor) left() (code int, end bool) {
+	s.manager.barrier()
+	return 0, true
+}
+
+// giveUp detaches all mounts.
+func (s *supervisor) giveUp(reason string) (code int) {
+	for _, w := range []*worker{s.worker, s.next} {
+		if w != nil {
+			w.process.Kill()
+		}
+	}
+	s.Log.Error("giving up: the mounts are detached", zap.String("why", reason))
+	if err := s.GiveUp(s.store.files(), reason); err != nil {
+		s.Log.Error("detach mounts", zap.Error(err))
+	}
+	s.manager.notify(keeper.Message{keeper.Status: "gave up: " + reason})
+	for name := range s.store {
+		s.manager.remove(s.store, name)
+	}
+	s.manager.barrier()
+	return 1
+}

@@ -1,0 +1,231 @@
+package supervisor
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/internal/keeper"
+)
+
+// upgrade is one under way: from the request until a worker of the new executable serves, or is given up.
+type upgrade struct {
+	path     string   // of the new executable
+	file     *os.File // the same, whatever becomes of the path
+	told     bool     // a worker of it was told to serve
+	failures int      // how many of those died before they did
+}
+
+func (u *upgrade) exe() string { return "/proc/self/fd/" + strconv.Itoa(int(u.file.Fd())) }
+
+// begin has a worker serve: the one that waits, or a new one.
+func (s *supervisor) begin() error {
+	w, err := s.successor()
+	if err != nil {
+		s.Log.Error("start worker", zap.Error(err))
+		s.reason = err.Error()
+		s.failures++
+		s.retry()
+		return err
+	}
+	s.worker, w.beganAt, w.silence = w, time.Now(), 0
+	if s.begun {
+		s.count++
+	}
+	s.begun = true
+	start := keeper.Start{
+		Reason: s.reason, Count: s.count, Managed: s.manager.keeps(), Supervisor: os.Getpid(), UpgradeFailed: s.upgradeFailed,
+	}
+	err = w.conn.SendKept(s.store)
+	if err == nil {
+		err = w.conn.Send(start.Message())
+	}
+	if err == nil && s.stopping {
+		err = w.conn.Tell(keeper.Stop, "1")
+	}
+	if err != nil {
+		s.kill(w, err.Error())
+	}
+	return nil
+}
+
+// successor takes the worker that waits, or starts one.
+func (s *supervisor) successor() (*worker, error) {
+	if w := s.next; w != nil && w.killed == "" {
+		s.next = nil
+		if s.upgrade != nil {
+			s.upgrade.told = true
+		}
+		return w, nil
+	}
+	if u := s.upgrade; u != nil {
+		return s.start(u.exe(), u.path)
+	}
+	return s.start(s.exe, s.Executable)
+}
+
+// ended goes on after the worker's end.
+func (s *supervisor) ended(w *worker) (code int, end bool) {
+	s.worker, s.spare = nil, nil
+	switch {
+	case w.stopping && s.store.hasMounts():
+		return s.giveUp("it ended with mounts"), true
+	case w.stopping:
+		return w.code(), true
+	case s.leaving:
+		return s.left()
+	case !s.served && !s.store.hasMounts():
+		// It never served anything: its end is a refusal, and it has said why.
+		return w.code(), true
+	}
+	s.reason = w.end()
+	s.Log.Warn("the worker has ended, another goes on", zap.Int("pid", w.pid()), zap.String("why", s.reason))
+	switch {
+	case w.readyAt.IsZero():
+		s.failures++
+		s.failUpgrade()
+	case !w.crashed():
+		s.failures = 0
+	case time.Since(w.readyAt) < hastyTime:
+		s.hasty++
+	default:
+		s.hasty = 0
+	}
+	if s.upgrade != nil && !s.upgrade.told && (s.next == nil || !s.next.waiting) {
+		s.abandonUpgrade("the daemon had to be started again meanwhile: " + s.reason)
+	}
+	if s.stopping {
+		if s.stopTries++; s.stopTries >= stopTries {
+			return s.giveUp("its worker died while it unmounted: " + s.reason), true
+		}
+	}
+	if s.failures >= giveUpAfter || s.hasty >= hastyLimit {
+		return s.giveUp(fmt.Sprintf("%d workers in a row have failed, the last: %s", max(s.failures, s.hasty), s.reason)), true
+	}
+	s.retry()
+	return 0, false
+}
+
+// retry begins at once, or after a pause that grows with each failure.
+func (s *supervisor) retry() {
+	n := max(s.failures, s.hasty-hastyFree)
+	if n <= 0 {
+		s.begin()
+		return
+	}
+	s.pause = time.After(min(firstPause<<min(n-1, 10), longestPause))
+}
+
+// wantSpare has a worker started soon if there is something it could be needed for.
+func (s *supervisor) wantSpare() {
+	if s.Spare && s.next == nil && s.spare == nil && !s.stopping && s.upgrade == nil && s.store.hasMounts() &&
+		s.worker != nil && !s.worker.readyAt.IsZero() {
+		s.spare = time.After(spareTime)
+	}
+}
+
+// prepare starts a spare.
+func (s *supervisor) prepare() {
+	if s.next != nil || s.upgrade != nil || s.stopping || s.worker == nil || !s.store.hasMounts() {
+		return
+	}
+	w, err := s.start(s.exe, s.Executable)
+	if err != nil {
+		s.Log.Warn("start spare worker", zap.Error(err)) // it is tried again when one is needed
+		return
+	}
+	s.next = w
+}
+
+// lostNext is told when the one that waited has ended.
+func (s *supervisor) lostNext(w *worker) {
+	if s.upgrade == nil {
+		return // after the next takeover there will be another
+	}
+	why := w.killed
+	if why == "" {
+		why = "it ended before it came up; its output is in the log"
+	}
+	s.abandonUpgrade(why)
+}
+
+// beginUpgrade starts a worker of another executable. Not before it waits, the present one is killed.
+func (s *supervisor) beginUpgrade(path string, fd int) {
+	file := os.NewFile(uintptr(fd), path)
+	if s.upgrade != nil || s.stopping {
+		file.Close()
+		s.tellFailed("another upgrade is under way, or the daemon ends")
+		return
+	}
+	s.dropNext()
+	s.upgrade, s.upgradeFailed = &upgrade{path: path, file: file}, ""
+	w, err := s.start(s.upgrade.exe(), path)
+	if err != nil {
+		s.abandonUpgrade(err.Error())
+		return
+	}
+	s.Log.Info("upgrading", zap.String("to", path), zap.Int("pid", w.process.Pid))
+	s.next = w
+}
+
+// dropNext ends the one that waits, if there is one.
+func (s *supervisor) dropNext() {
+	if w := s.next; w != nil {
+		s.next = nil
+		s.kill(w, "not needed")
+	}
+	s.spare = nil
+}
+
+// abandonUpgrade goes on with what there was.
+func (s *supervisor) abandonUpgrade(why string) {
+	u := s.upgrade
+	if u == nil {
+		return
+	}
+	s.upgrade = nil
+	s.dropNext()
+	u.file.Close()
+	s.upgradeFailed = fmt.Sprintf("upgrade to %s: %s", u.path, why)
+	s.Log.Error("the upgrade is taken back", zap.String("to", u.path), zap.String("why", why))
+	s.tellFailed(s.upgradeFailed)
+	s.wantSpare()
+}
+
+func (s *supervisor) tellFailed(why string) {
+	if s.worker != nil {
+		s.worker.conn.Tell(keeper.UpgradeFailed, why) // if it cannot be told it ends, and the next one is
+	}
+}
+
+// failUpgrade counts a worker of the new executable that did not serve; after some it is the old one's turn, at once.
+func (s *supervisor) failUpgrade() {
+	u := s.upgrade
+	if u == nil || !u.told {
+		return
+	}
+	if u.failures++; u.failures >= upgradeTries {
+		s.failures = 0
+		s.abandonUpgrade(fmt.Sprintf("%d workers of it have failed, the last: %s", u.failures, s.reason))
+	}
+}
+
+// finishUpgrade has the supervisor follow its worker.
+func (s *supervisor) finishUpgrade(w *worker) {
+	u := s.upgrade
+	if u == nil || !u.told {
+		return
+	}
+	s.upgrade = nil
+	s.Executable = u.path
+	if s.exeFile != nil {
+		s.exeFile.Close()
+	}
+	s.exe, s.exeFile = u.exe(), u.file
+	if err := s.replace(u.file); err != nil { // workers come from the new one, and nothing else is missing
+		s.Log.Warn("the supervisor stays what it was", zap.Error(err))
+	}
+}

@@ -1,0 +1,159 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/internal/keeper"
+)
+
+// WorkerFD is where a worker finds its end of the conversation.
+const WorkerFD = 3
+
+// worker is a process that serves, did, or waits to be told.
+type worker struct {
+	process *os.Process
+	conn    *keeper.Conn
+	status  *os.ProcessState // once it has exited; nil: not known, since it is no child of ours
+
+	version string
+	waiting bool      // it has come up
+	beganAt time.Time // it was told to serve
+	readyAt time.Time // it does
+
+	silence      time.Duration
+	stopping     bool   // all is unmounted: its end is no accident
+	killed       string // why we have killed it; "": we have not
+	gone, exited bool
+}
+
+// workerEnvironment leaves out what is meant for the supervisor alone.
+func workerEnvironment(all []string) []string {
+	var env []string
+	for _, e := range all {
+		name, _, _ := strings.Cut(e, "=")
+		switch name {
+		case "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "FDSTORE", handedVariable:
+		default:
+			env = append(env, e)
+		}
+	}
+	return env
+}
+
+// start starts a worker from a file. name is what it sees as its own.
+func (s *supervisor) start(exe, name string) (*worker, error) {
+	conn, peer, err := keeper.Pair()
+	if err != nil {
+		return nil, fmt.Errorf("start worker: %w", err)
+	}
+	defer peer.Close()
+	cmd := &exec.Cmd{
+		Path: exe, Args: append([]string{name}, s.Args...), Env: s.env, Dir: "/",
+		Stdout: os.Stdout, Stderr: os.Stderr, ExtraFiles: []*os.File{peer},
+	}
+	if err := cmd.Start(); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("start worker: %w", err)
+	}
+	w := &worker{process: cmd.Process, conn: conn}
+	s.watch(w)
+	return w, nil
+}
+
+// watch has events come of what a worker says and of its end.
+func (s *supervisor) watch(w *worker) {
+	go s.read(w)
+	if w.process == nil {
+		return
+	}
+	go func() {
+		status, _ := w.process.Wait() // nil: somebody else's child
+		s.bring(event{from: w, exited: true, status: status})
+	}()
+}
+
+func (s *supervisor) read(w *worker) {
+	for {
+		m, fds, err := w.conn.Receive()
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			s.bring(event{from: w, overdue: true})
+			return
+		}
+		if err != nil {
+			if !errors.Is(err, io.EOF) && !errors.Is(err, os.ErrClosed) {
+				s.Log.Warn("read what a worker says", zap.Error(err))
+			}
+			s.bring(event{from: w, gone: true})
+			return
+		}
+		s.bring(event{from: w, message: m, fds: fds})
+	}
+}
+
+func (s *supervisor) bring(e event) {
+	select {
+	case s.events <- e:
+	case <-s.done:
+		closeAll(e.fds)
+	}
+}
+
+// kill ends a worker; what comes after that comes with its end.
+func (s *supervisor) kill(w *worker, why string) {
+	if w.killed == "" {
+		w.killed = why
+	}
+	if w.process != nil {
+		w.process.Kill()
+	}
+	// A thread of it may hang where SIGKILL does not reach.
+	w.conn.SetReadDeadline(time.Now().Add(goneTime))
+}
+
+func (w *worker) pid() int {
+	if w.process == nil {
+		return 0
+	}
+	return w.process.Pid
+}
+
+// crashed says that a worker ended by a fault of its own, as far as is known.
+func (w *worker) crashed() bool {
+	if w.killed != "" || w.status == nil {
+		return false
+	}
+	ws, ok := w.status.Sys().(syscall.WaitStatus)
+	return ok && !(ws.Signaled() && ws.Signal() == syscall.SIGKILL)
+}
+
+// end says how a worker ended.
+func (w *worker) end() string {
+	switch {
+	case w.killed != "":
+		return w.killed
+	case w.status == nil:
+		return "it was lost"
+	}
+	ws, ok := w.status.Sys().(syscall.WaitStatus)
+	if ok && ws.Signaled() {
+		return "it was killed by a signal: " + ws.Signal().String()
+	}
+	return fmt.Sprintf("it ended with exit code %d, the log says more", w.status.ExitCode())
+}
+
+// code is the exit code that a worker leaves us.
+func (w *worker) code() int {
+	if w.status == nil || w.status.ExitCode() < 0 {
+		return 1
+	}
+	return w.status.ExitCode()
+}
