@@ -23,7 +23,9 @@ network, what is still wanted, and what was changed; then of the daemon. DIR may
 Sessions whose work is kept while they are not mounted are told of, too; DIR is then where they were mounted last.
 
 With --watch it shows rates again and again, until Ctrl-C: on a terminal the screen is drawn anew, elsewhere there is a
-line for each mount each time.
+line for each mount each time. OPS/S are the kernel's requests, WAIT those not answered yet, MISS/S those that needed
+something from the remote; REQ/S and RECV/S what went over the network; QUEUE contents that somebody waits for plus
+those wanted in the background; HERE how much of the tree is on this host.
 
 With --json it prints {"mounts":[...],"daemon":{...},"cache":{...}}, or with DIR that one mount's object; with --watch
 such a line each time.`,

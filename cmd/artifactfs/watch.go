@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -45,17 +46,18 @@ func (i *interval) Set(text string) error {
 	return nil
 }
 
-// take makes the last argument the flag's value if that is what it looks like: "--watch 5" reads like "--watch" and a
-// directory, because the number may be left out.
+// take makes an argument the flag's value if that is what it looks like: "--watch 5" reads like "--watch" and a directory,
+// because the number may be left out.
 func (i *interval) take(args []string) []string {
-	last := len(args) - 1
-	if *i == 0 || last < 0 {
-		return args
+	for n, arg := range args {
+		if *i == 0 {
+			break
+		}
+		if _, err := os.Lstat(arg); err != nil && i.Set(arg) == nil {
+			return slices.Delete(slices.Clone(args), n, n+1)
+		}
 	}
-	if _, err := os.Lstat(args[last]); err == nil || i.Set(args[last]) != nil {
-		return args
-	}
-	return args[:last]
+	return args
 }
 
 // watcher remembers what was seen last, by the mount's directory.
@@ -110,7 +112,7 @@ func (a *app) showAll(w *watcher, all survey, asked error, first, screen bool) e
 			return err
 		}
 	case screen:
-		b.WriteString("\x1b[H\x1b[2J") // go home and clear
+		b.WriteString("\x1b[H") // what is there is overwritten: to clear it first would flicker
 		width, height := 0, 0
 		if size, err := unix.IoctlGetWinsize(int(a.stdout.Fd()), unix.TIOCGWINSZ); err == nil {
 			width, height = int(size.Col), int(size.Row)
@@ -119,6 +121,7 @@ func (a *app) showAll(w *watcher, all survey, asked error, first, screen bool) e
 		w.head(&text, all, asked, now)
 		w.table(&text, all.mounts, now, true)
 		fit(&b, text.String(), width, height)
+		b.WriteString("\x1b[J")
 	default:
 		if asked != nil {
 			printError(a.stderr, control.AsError(asked))
@@ -149,7 +152,7 @@ func (w *watcher) head(out io.Writer, all survey, asked error, now time.Time) {
 func (w *watcher) table(out io.Writer, mounts []served, now time.Time, header bool) {
 	var t bytes.Buffer
 	columns := tabwriter.NewWriter(&t, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(columns, "TIME\tOPS/S\tWAITING\tFETCHED/S\tREQUESTS/S\tRECEIVED/S\tQUEUE\tHYDRATED\tCHANGED\tPID\tSTATE\t  DIR")
+	fmt.Fprintln(columns, "TIME\tOPS/S\tWAIT\tMISS/S\tREQ/S\tRECV/S\tQUEUE\tHERE\tCHANGED\tSTATE\t  DIR")
 	before := map[string]control.MountStatus{}
 	for _, m := range mounts {
 		last, known := w.before[m.Dir]
@@ -167,16 +170,12 @@ func (w *watcher) table(out io.Writer, mounts []served, now time.Time, header bo
 		if m.Blobs.Total > 0 {
 			hydrated = fmt.Sprintf("%d %%", m.Blobs.Hydrated*100/m.Blobs.Total)
 		}
-		pid := "-"
-		if m.PID != 0 {
-			pid = strconv.Itoa(m.PID)
-		}
-		fmt.Fprintf(columns, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t  %s\n", now.Format("15:04:05"),
+		fmt.Fprintf(columns, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t  %s\n", now.Format("15:04:05"),
 			rate(func(s control.MountStatus) int64 { return s.Operations.Total }, count), count(m.Operations.Pending),
 			rate(func(s control.MountStatus) int64 { return s.Operations.Fetched }, count),
 			rate(func(s control.MountStatus) int64 { return s.Network.Requests }, count),
 			rate(func(s control.MountStatus) int64 { return s.Network.Bytes }, bytesOf),
-			count(m.Queue.Foreground)+"+"+count(m.Queue.Background), hydrated, count(m.Overlay.Changed), pid, m.State,
+			count(m.Queue.Foreground)+"+"+count(m.Queue.Background), hydrated, count(m.Overlay.Changed), m.State,
 			(&control.Error{Cause: m.Dir}).Error())
 	}
 	columns.Flush()
@@ -193,13 +192,13 @@ func fit(out io.Writer, text string, width, height int) {
 	lines := strings.SplitAfter(strings.TrimSuffix(text, "\n"), "\n")
 	for i, line := range lines {
 		if height > 2 && i == height-2 && len(lines) > height-1 {
-			fmt.Fprintf(out, "... and %s more\n", plural(int64(len(lines)-i), "line"))
+			fmt.Fprintf(out, "... and %s more\x1b[K\n", plural(int64(len(lines)-i), "line"))
 			return
 		}
 		line = strings.TrimSuffix(line, "\n")
 		if r := []rune(line); width > 0 && len(r) > width {
 			line = string(r[:width])
 		}
-		fmt.Fprintln(out, line)
+		fmt.Fprintf(out, "%s\x1b[K\n", line)
 	}
 }
