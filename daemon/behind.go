@@ -22,8 +22,8 @@ const (
 )
 
 // goBehind starts what goes on behind the mount: the git directory, history, hydration, and watching for the end.
-// false: somebody has ended the mount before it was there.
-func (m *mount) goBehind() bool {
+// before says what another process has done of it already. false: somebody has ended the mount before it was there.
+func (m *mount) goBehind(before handover) bool {
 	ctx, cancel := context.WithCancel(context.Background())
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -35,17 +35,28 @@ func (m *mount) goBehind() bool {
 	m.work.Go(func() {
 		var git *gitdir.Dir
 		m.persist(ctx, "make git directory", m.gitTried, func() (err error) {
-			git, err = m.makeGitDir(ctx)
+			if before.GitReady {
+				git, err = m.goOnWithGit(ctx)
+			} else {
+				git, err = m.makeGitDir(ctx)
+			}
 			return err
 		})
 		if ctx.Err() != nil {
 			return
 		}
-		if git == nil || m.request.History == control.HistoryNone || m.snap.Commit.IsZero() {
+		m.tell(func(h *handover) { h.GitReady = true })
+		if before.History {
+			m.store.Completed()
+		}
+		if before.History || git == nil || m.request.History == control.HistoryNone || m.snapshot().Commit.IsZero() {
 			close(m.historyTried)
 			return
 		}
 		m.persist(ctx, "complete history", m.historyTried, func() error { return m.deepen(ctx, git) })
+		if ctx.Err() == nil {
+			m.tell(func(h *handover) { h.History = true })
+		}
 	})
 	m.work.Go(func() {
 		budget := m.request.PrefetchBudget
@@ -56,15 +67,27 @@ func (m *mount) goBehind() bool {
 			budget = 0
 		}
 		hydrate := func() error { return m.view.Hydrate(ctx, fetch.Prefetch(m.request.Prefetch), budget) }
-		m.persist(ctx, "prefetch", m.hydrateTried, hydrate)
-		for m.showsOther(ctx) {
+		if before.Hydrated {
+			close(m.hydrateTried)
+		} else {
+			m.persist(ctx, "prefetch", m.hydrateTried, hydrate)
+		}
+		for {
+			if ctx.Err() == nil {
+				m.tell(func(h *handover) { h.Hydrated = true })
+			}
+			if !m.showsOther(ctx) {
+				return
+			}
+			m.tell(func(h *handover) { h.Hydrated, h.Filled = false, false })
 			m.persist(ctx, "prefetch", nil, hydrate)
 		}
 	})
 	m.work.Go(func() { m.tendPacks(ctx) })
-	m.work.Go(func() { m.fillIndex(ctx) })
+	m.work.Go(func() { m.fillIndex(ctx, before.Filled) })
 	go func() { // somebody may unmount without us
 		m.server.Wait()
+		m.unmountedBehindUs()
 		m.finish()
 	}()
 	return true

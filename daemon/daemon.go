@@ -59,6 +59,16 @@ type Daemon struct {
 	log   *zap.Logger
 	homes homes
 
+	keeper   Keeper // nil: mounts end with this process
+	failures failures
+	departed departed
+	watch    *watcher
+
+	ctx      context.Context // of what goes on behind; ends with Close
+	end      context.CancelFunc
+	behind   sync.WaitGroup
+	resuming sync.WaitGroup // mounts of another process that are being taken over
+
 	memory *cache.Memory
 	blobs  *cache.Blobs
 
@@ -67,6 +77,7 @@ type Daemon struct {
 
 	mu     sync.Mutex
 	closed bool
+	unfit  error // a mount is there that this version cannot serve
 	stores map[string]*sharedStore
 	mounts map[string]*mount // by directory
 	idle   chan struct{}     // closed while there is no mount
@@ -102,7 +113,20 @@ func New(c Config) (*Daemon, error) {
 	close(idle)
 	d := &Daemon{
 		state: c.State, log: c.Log, homes: homes{c.State, c.Log}, memory: memory, blobs: blobs,
+		keeper: c.Keeper, failures: failures{c.State, c.Log}, watch: newWatcher(),
 		stores: map[string]*sharedStore{}, mounts: map[string]*mount{}, idle: idle, taken: c.Takeovers,
+	}
+	d.ctx, d.end = context.WithCancel(context.Background())
+	if len(c.Kept) > 0 {
+		d.log.Info("going on", zap.String("reason", c.Reason), zap.Int("takeovers", c.Takeovers), zap.Int("kept", len(c.Kept)))
+		d.inherit(c.Kept)
+		d.behind.Go(func() { // the kernel first
+			d.resuming.Wait()
+			if err := d.homes.removeLeftovers(); err != nil {
+				d.log.Warn("look for what killed processes left", zap.Error(err))
+			}
+		})
+		return d, nil
 	}
 	if err := d.homes.removeLeftovers(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open state directory: %w", err), d.Close(context.Background()))
@@ -120,10 +144,13 @@ func (d *Daemon) Close(ctx context.Context) error {
 		mounts = append(mounts, m)
 	}
 	d.mu.Unlock()
-	var errs []error
+	d.end()
+	errs := []error{d.Resumed(ctx)}
 	for _, m := range mounts {
 		errs = append(errs, m.stop(ctx, true))
 	}
+	d.behind.Wait()
+	d.watch.close()
 	errs = append(errs, d.blobs.Close())
 	d.memory.Close()
 	return errors.Join(errs...)
@@ -131,10 +158,14 @@ func (d *Daemon) Close(ctx context.Context) error {
 
 // Shutdown unmounts everything, or says which mount is busy.
 func (d *Daemon) Shutdown(ctx context.Context) error {
+	if err := d.Resumed(ctx); err != nil {
+		return explain("shut down", "daemon", err)
+	}
 	for _, m := range d.list() {
 		if err := m.stop(ctx, false); err != nil {
 			return explain("unmount", m.dir, err)
 		}
+		d.unregister(m)
 	}
 	return nil
 }

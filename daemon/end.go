@@ -60,7 +60,7 @@ func (m *mount) unserve(ctx context.Context, force bool) error {
 	}
 	if !force {
 		m.redirects.rebind(ctx)
-		return err
+		return withUsers(m.dir, err)
 	}
 	m.daemon.log.Warn("detaching busy mount", zap.String("dir", m.dir), zap.Error(err))
 	m.flush()
@@ -110,6 +110,7 @@ func (m *mount) finish() {
 		cancel()
 	}
 	m.work.Wait()
+	m.left.close()
 	if err := m.git.close(); err != nil {
 		m.daemon.log.Warn("stop answering git", zap.String("dir", m.dir), zap.Error(err))
 	}
@@ -131,6 +132,7 @@ func (m *mount) finish() {
 	m.mu.Unlock()
 	m.point.remove()
 	m.daemon.log.Info("unmounted", zap.String("dir", m.dir), zap.String("session", m.session), zap.Int64("kept", o.kept.changed))
+	m.drop()
 	m.daemon.remove(m) // first: whoever waits may mount there again at once
 	close(m.gone)
 }

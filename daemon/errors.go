@@ -82,6 +82,7 @@ func explain(verb, thing string, err error) *control.Error {
 	var ref *fetch.RefError
 	var notOurs transport.NotOurRef
 	var limited transport.RateLimited
+	var used usedError
 	switch {
 	case errors.Is(err, context.Canceled):
 		e.Cause = "interrupted"
@@ -116,6 +117,8 @@ func explain(verb, thing string, err error) *control.Error {
 		e.Hint = "load the kernel's fuse module; in a container pass --device /dev/fuse and the right to mount"
 	case errors.Is(err, syscall.ENOSPC):
 		e.Hint = "free some space, or choose another place with --state"
+	case errors.As(err, &used):
+		e.Cause, e.Hint = used.Error(), used.hint()
 	case errors.Is(err, fuse.ErrBusy):
 		e.Hint = "a process has a file or its working directory there: fuser -vm " + thing + " names it"
 	case errors.Is(err, errUserMount):

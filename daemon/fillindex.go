@@ -19,14 +19,24 @@ const (
 
 // fillIndex puts into git's index the sizes and ignore files that were not known when it was written, as files come: once
 // prefetching is through, and again, ever more seldom, while more of them are here each time.
-func (m *mount) fillIndex(ctx context.Context) {
+// filled says that another process has done so with all that was here.
+func (m *mount) fillIndex(ctx context.Context, filled bool) {
 	if !m.tried(ctx, m.gitTried) || !m.tried(ctx, m.hydrateTried) {
 		return
 	}
-	last := -1
+	last, arrived := -1, int64(-1)
+	if filled {
+		arrived = m.before.Blobs
+	}
 	for pause := fillFirst; ; pause = min(2*pause, fillMost) {
-		if here := m.view.Hydration(ctx).Hydrated; here != last && m.fillIndexOnce(ctx) {
-			last, pause = here, fillFirst
+		// To count what is here means to walk the whole tree: only if anything came.
+		if now := m.store.Stats().Blobs; now != arrived {
+			if here := m.view.Hydration(ctx).Hydrated; here == last {
+				arrived = now
+			} else if m.fillIndexOnce(ctx) {
+				last, arrived, pause = here, now, fillFirst
+				m.tell(func(h *handover) { h.Filled = true })
+			}
 		}
 		select {
 		case <-time.After(pause):

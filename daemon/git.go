@@ -68,14 +68,27 @@ func (m *mount) makeGitDir(ctx context.Context) (*gitdir.Dir, error) {
 			return nil, err
 		}
 	}
+	return dir, m.openToGit(ctx, dir)
+}
+
+// goOnWithGit takes over a git directory that another process served. Nothing in it is touched, and nothing is waited
+// for.
+func (m *mount) goOnWithGit(ctx context.Context) (*gitdir.Dir, error) {
+	snap := m.snapshot()
+	dir := gitdir.GoOn(m.gitPath(), gitdir.Options{Format: snap.Format, WorkTree: m.dir, Ref: snap.Ref, Commit: snap.Commit})
+	return dir, m.openToGit(ctx, dir)
+}
+
+// openToGit lets git commands work in the mount.
+func (m *mount) openToGit(ctx context.Context, dir *gitdir.Dir) error {
 	if err := m.serveGit(dir); err != nil {
-		return nil, err
+		return err
 	}
 	m.finishSwitch(ctx, dir)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.gitReady = true
-	return dir, nil
+	return nil
 }
 
 func (m *mount) gitOptions(ctx context.Context, snap *fetch.Snapshot) (gitdir.Options, error) {
@@ -104,11 +117,11 @@ func (m *mount) gitOptions(ctx context.Context, snap *fetch.Snapshot) (gitdir.Op
 
 // serveGit starts to answer git's questions.
 func (m *mount) serveGit(dir *gitdir.Dir) error {
-	monitor, err := fsmonitor.Serve(m.gitPath(), m.changes, fsmonitor.Options{})
+	monitor, err := fsmonitor.Serve(m.gitPath(), m.changes, fsmonitor.Options{Inherited: m.left.take(partMonitor), Keep: m.keepAs(partMonitor)})
 	if err != nil {
 		return err
 	}
-	objects, err := promisor.Serve(m.gitPath(), m.store, promisor.Options{}, m.daemon.log)
+	objects, err := promisor.Serve(m.gitPath(), m.store, promisor.Options{Inherited: m.left.take(partObjects), Keep: m.keepAs(partObjects)}, m.daemon.log)
 	if err != nil {
 		return errors.Join(err, monitor.Close())
 	}

@@ -57,7 +57,8 @@ type home struct {
 	homes  homes
 	id     string
 	dir    string
-	fresh  bool // made just now
+	fresh  bool     // made just now
+	lock   *os.File // held
 	unlock func()
 }
 
@@ -104,10 +105,34 @@ func (h homes) tryTake(id string) (*home, error) {
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
-	if t.unlock, err = disk.TryLock(filepath.Join(t.dir, "lock")); err != nil && t.fresh {
+	if err = t.tryLock(); err != nil && t.fresh {
 		os.RemoveAll(t.dir)
 	}
 	return t, err
+}
+
+func (t *home) tryLock() (err error) {
+	t.lock, err = disk.TryLockFile(filepath.Join(t.dir, "lock"))
+	t.unlock = func() { disk.Unlock(t.lock) }
+	return err
+}
+
+// inherit goes on with a home whose lock a process had that is dead; fs.ErrNotExist: it has removed it.
+func (h homes) inherit(id, mountDir string, lock *os.File) (*home, error) {
+	t := &home{homes: h, id: id, dir: filepath.Join(h.dir(), id), lock: lock}
+	there, err := os.Stat(filepath.Join(t.dir, "lock"))
+	if err != nil {
+		return nil, err
+	}
+	if own, err := lock.Stat(); err != nil || !os.SameFile(own, there) {
+		return nil, errors.Join(err, fs.ErrNotExist)
+	}
+	if err := disk.Relock(lock); err != nil { // it may have been given up in the end
+		return nil, err
+	}
+	t.unlock = func() { disk.Unlock(lock) }
+	t.sign(fmt.Sprintf("%d %s\n", os.Getpid(), mountDir))
+	return t, nil
 }
 
 // existing locks a home that is there; disk.ErrLocked if somebody has it, fs.ErrNotExist if there is none.
@@ -121,7 +146,7 @@ func (h homes) existing(id string) (*home, error) {
 	if _, err := os.Lstat(t.dir); err != nil {
 		return nil, err
 	}
-	if t.unlock, err = disk.TryLock(filepath.Join(t.dir, "lock")); err != nil {
+	if err := t.tryLock(); err != nil {
 		return nil, err
 	}
 	t.sign("")
@@ -240,32 +265,38 @@ func (h homes) removeLeftovers() error {
 		if err != nil {
 			return err
 		}
-		if hasLargeLog(t.dir) { // a daemon that starts does not read it only to count
-			t.unlock()
-			continue
-		}
-		r, w, err := t.look()
-		switch {
-		case err != nil:
-			h.log.Warn("a session cannot be read; artifactfs doctor tells more", zap.String("home", t.dir), zap.Error(err))
-			t.unlock()
-		case w.any():
-			if !r.Counted {
-				r.Counted, r.Changed, r.Bytes = true, w.changed, w.bytes
-				if err := r.save(t.dir); err != nil {
-					h.log.Warn("count a session's changes", zap.String("home", t.dir), zap.Error(err))
-				}
-			}
-			t.unlock()
-		default:
-			if err := t.remove(); err != nil {
-				h.log.Warn("remove what a mount left", zap.String("path", t.dir), zap.Error(err))
-				continue
-			}
-			h.log.Info("removed what a killed process left", zap.String("path", t.dir))
-		}
+		t.tidy()
 	}
 	return nil
+}
+
+// tidy removes a home that a killed process left if it holds no work, and gives up its lock.
+func (t *home) tidy() {
+	log := t.homes.log.With(zap.String("home", t.dir))
+	if hasLargeLog(t.dir) { // a daemon that starts does not read it only to count
+		t.giveUp()
+		return
+	}
+	r, w, err := t.look()
+	switch {
+	case err != nil:
+		log.Warn("a session cannot be read; artifactfs doctor tells more", zap.Error(err))
+		t.giveUp()
+	case w.any():
+		if !r.Counted {
+			r.Counted, r.Changed, r.Bytes = true, w.changed, w.bytes
+			if err := r.save(t.dir); err != nil {
+				log.Warn("count a session's changes", zap.Error(err))
+			}
+		}
+		t.giveUp()
+	default:
+		if err := t.remove(); err != nil {
+			log.Warn("remove what a mount left", zap.Error(err))
+			return
+		}
+		log.Info("removed what a killed process left")
+	}
 }
 
 func hasLargeLog(home string) bool {

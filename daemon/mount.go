@@ -49,13 +49,19 @@ type mount struct {
 	server  *fuse.Server
 	git     stockGit
 
+	keeping
+	left   inheritance   // by another process, and not taken yet
+	taking chan struct{} // closed when it was taken over from another process, or cannot be; nil: it was made here
+	base   *record       // what it is to show, if it was mounted before; nil: what its request names
+
 	redirects  redirects
 	around     *mount // that this one is a submodule of; nil: it stands for itself
 	submodules submodules
 
-	abort context.CancelFunc // ends the start
-	work  sync.WaitGroup     // behind the mount
-	gone  chan struct{}      // closed when nothing of the mount is left
+	abort   context.CancelFunc // ends the start
+	work    sync.WaitGroup     // behind the mount
+	started chan struct{}      // closed when it was there for the first time in this process
+	gone    chan struct{}      // closed when nothing of the mount is left
 
 	// Closed when the first try is over, whether it went well or not.
 	gitTried, historyTried, hydrateTried chan struct{}
@@ -71,31 +77,36 @@ type mount struct {
 	gitReady bool
 	failures map[string]error // what behind the mount fails at present, by what was being done
 	stopping bool
-	discard  bool    // throw away the work at the end
-	outcome  outcome // frozen once gone is closed
+	reply    control.MountReply // once started is closed
+	discard  bool               // throw away the work at the end
+	outcome  outcome            // frozen once gone is closed
 }
 
 // Mount acquires and mounts. Whatever fails, or if ctx ends, nothing is left of it.
 func (d *Daemon) Mount(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error) {
-	_, reply, err := d.mount(ctx, r, nil, progress)
+	_, reply, err := d.mount(ctx, r, nil, nil, progress)
 	return reply, err
 }
 
-// mount is Mount, also of a submodule of the mount around it.
-func (d *Daemon) mount(ctx context.Context, r control.MountRequest, around *mount, progress func(control.Progress)) (*mount, control.MountReply, error) {
+// mount is Mount, also of a submodule of the mount around it, or of what was mounted before.
+func (d *Daemon) mount(ctx context.Context, r control.MountRequest, around *mount, base *record, progress func(control.Progress)) (*mount, control.MountReply, error) {
 	start := time.Now()
 	ctx, abort := context.WithCancel(ctx)
 	defer abort()
-	m, err := d.reserve(r, around, abort)
+	m, err := d.earlier(ctx, r)
+	if err == nil && m == nil {
+		m, err = d.reserve(r, around, base, abort)
+	}
 	if err != nil {
 		return nil, control.MountReply{}, explain("mount", r.Dir, err)
 	}
-	reply, err := m.start(ctx, start, progress)
+	reply, err := m.begun(ctx, start, progress)
 	if err == nil {
 		if r.Submodules {
 			m.submodules.enter(ctx)
 		}
 		m.greet(progress)
+		d.failures.forget(m.dir, progress)
 		for _, note := range m.store.Stats().Notices {
 			progress(control.Progress{Message: note})
 		}
@@ -117,13 +128,15 @@ func (d *Daemon) mount(ctx context.Context, r control.MountRequest, around *moun
 		}
 		return nil, control.MountReply{}, explainMount(m, err)
 	}
+	m.tell(func(h *handover) { h.Reply = reply })
+	d.register(m)
 	d.log.Info("mounted", zap.String("dir", m.dir), zap.String("remote", reply.Remote), zap.String("commit", reply.Commit),
 		zap.Int64("total_ms", reply.Timings.Total))
 	return m, reply, nil
 }
 
 // reserve takes a directory's place in the registry, so that it is mounted once.
-func (d *Daemon) reserve(r control.MountRequest, around *mount, abort context.CancelFunc) (*mount, error) {
+func (d *Daemon) reserve(r control.MountRequest, around *mount, base *record, abort context.CancelFunc) (*mount, error) {
 	id, dir := r.Session, filepath.Clean(r.Dir)
 	if id == "" && !r.ReadOnly {
 		id = SessionName(secretFree(r.Remote), dir)
@@ -134,13 +147,8 @@ func (d *Daemon) reserve(r control.MountRequest, around *mount, abort context.Ca
 		rand.Read(random[:])
 		id = namelessPrefix + hex.EncodeToString(random[:])
 	}
-	m := &mount{
-		daemon: d, id: id, session: session, dir: dir, request: r, since: time.Now(), state: control.StatePreparing,
-		around: around, abort: abort, gone: make(chan struct{}), failures: map[string]error{},
-		gitTried: make(chan struct{}), historyTried: make(chan struct{}), hydrateTried: make(chan struct{}),
-		shown: make(chan struct{}, 1),
-	}
-	m.redirects.mount, m.submodules.mount = m, m
+	m := d.newMount(r, id, dir, time.Now())
+	m.session, m.around, m.base, m.abort = session, around, base, abort
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -152,17 +160,100 @@ func (d *Daemon) reserve(r control.MountRequest, around *mount, abort context.Ca
 	return m, nil
 }
 
+// newMount makes a mount that is nowhere yet.
+func (d *Daemon) newMount(r control.MountRequest, id, dir string, since time.Time) *mount {
+	m := &mount{
+		daemon: d, id: id, dir: dir, request: r, since: since, state: control.StatePreparing,
+		abort: func() {}, gone: make(chan struct{}), started: make(chan struct{}), failures: map[string]error{},
+		gitTried: make(chan struct{}), historyTried: make(chan struct{}), hydrateTried: make(chan struct{}),
+		shown: make(chan struct{}, 1),
+	}
+	m.redirects.mount, m.submodules.mount = m, m
+	return m
+}
+
+// leaveWait is how long a new mount waits for one that the kernel has let go of to be tidied up.
+const leaveWait = 10 * time.Second
+
+// earlier waits until the directory of a request is nobody's, or belongs to a mount that goes on. Is it one that the same
+// asker has asked for before, whose answer did not reach him, it is given.
+func (d *Daemon) earlier(ctx context.Context, r control.MountRequest) (*mount, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, leaveWait, errAlreadyMounted)
+	defer cancel()
+	for {
+		d.mu.Lock()
+		m, ok := d.mounts[filepath.Clean(r.Dir)]
+		d.mu.Unlock()
+		if !ok {
+			return nil, nil
+		}
+		asked := r.Nonce != "" && m.request.Nonce == r.Nonce
+		if err := m.settled(ctx); err != nil {
+			return nil, context.Cause(ctx)
+		}
+		served := m.served()
+		switch {
+		case served && m.ends(): // it is about to be gone
+		case served && asked:
+			return m, nil
+		case !served && asked: // who asked before has not noticed yet that nobody listens
+		default:
+			return nil, errAlreadyMounted
+		}
+		started := m.started
+		if served {
+			started = nil
+		}
+		select {
+		case <-m.gone:
+		case <-started:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// ends says whether the kernel has let go of a mount that was there.
+func (m *mount) ends() bool {
+	m.mu.Lock()
+	stopping := m.stopping
+	m.mu.Unlock()
+	return stopping || !m.mounted()
+}
+
+// settled waits until a mount of another process is taken over, or gone.
+func (m *mount) settled(ctx context.Context) error {
+	if m.taking == nil {
+		return nil
+	}
+	select {
+	case <-m.taking:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // Unmount ends the mount at a directory. Work that could not be settled is an error, though the mount is gone.
 func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control.UnmountReply, error) {
 	m, ok := d.find(r.Dir)
 	if !ok || m.dir != filepath.Clean(r.Dir) {
-		return control.UnmountReply{}, notMounted("unmount", r.Dir)
+		if m, ok = d.departed.take(filepath.Clean(r.Dir)); !ok { // while the asker had nobody to hear him
+			if d.failures.forget(filepath.Clean(r.Dir), nil) {
+				return control.UnmountReply{Dir: filepath.Clean(r.Dir)}, nil
+			}
+			return control.UnmountReply{}, notMounted("unmount", r.Dir)
+		}
+	}
+	if err := m.settled(ctx); err != nil {
+		return control.UnmountReply{}, explain("unmount", m.dir, err)
 	}
 	m.setDiscard(r.Discard)
 	if err := m.stop(ctx, r.Detach); err != nil {
 		m.setDiscard(false)
 		return control.UnmountReply{}, explain("unmount", m.dir, err)
 	}
+	d.unregister(m)
 	m.mu.Lock()
 	o := m.outcome
 	m.mu.Unlock()
@@ -182,6 +273,7 @@ func (m *mount) setDiscard(discard bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.discard = discard
+	m.tell(func(h *handover) { h.Discard = discard })
 }
 
 func shortRef(name string) string {

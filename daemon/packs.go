@@ -19,31 +19,47 @@ const (
 	packsKeep  = 5
 	packsCrowd = 24
 
-	packsLook     = 100 * time.Millisecond // between two looks at directories where packs come
-	packsLookIdle = time.Second / 2        // and at others
-	packsIdle     = 10 * time.Second       // without a change makes them others, and is looked into all the same
-	packsRetry    = 5 * time.Minute        // the longest pause after a failure
+	packsGather = 100 * time.Millisecond // that packs may take to come before they are looked at
+	packsIdle   = 10 * time.Second       // before they are looked at once more: what was in the way may be over; it doubles
+	packsRetry  = 5 * time.Minute        // the longest pause after a failure
+	packsBlind  = 2 * time.Second        // between two looks where changes cannot be watched
 )
 
 // tendPacks keeps packs few, in the mount's git directory and in the store, until ctx ends. Mounts of one store do so
 // side by side: whoever comes first joins, the others see that there is nothing left to do.
 func (m *mount) tendPacks(ctx context.Context) {
+	if !m.tried(ctx, m.gitTried) { // then the directories are there
+		return
+	}
 	dirs := []*tended{
 		{path: filepath.Join(m.gitPath(), "objects", "pack"), join: m.local.Join},
 		{path: filepath.Join(m.store.GitDir(), "objects", "pack"), join: m.store.Join},
 	}
-	for {
-		pause := packsLookIdle
+	wake, most := make(chan struct{}, 1), packsRetry
+	for _, d := range dirs {
+		stop, err := m.daemon.watch.watch(d.path, wake)
+		if err != nil {
+			m.daemon.log.Debug("watch packs", zap.String("in", d.path), zap.Error(err))
+			most = packsBlind
+			continue
+		}
+		defer stop()
+	}
+	for pause := packsIdle; ; pause = min(2*pause, most) {
 		for _, d := range dirs {
 			if d.look(time.Now()) {
 				d.done(m.joinPacks(ctx, d), time.Now())
 			}
-			if time.Since(d.changed) < packsIdle {
-				pause = packsLook
-			}
 		}
 		select {
-		case <-time.After(pause):
+		case <-wake:
+			pause = packsIdle / 2
+			select {
+			case <-time.After(packsGather):
+			case <-ctx.Done():
+				return
+			}
+		case <-time.After(min(pause, most)):
 		case <-ctx.Done():
 			return
 		}

@@ -301,7 +301,7 @@ func (r *redirects) unbind(force bool) error {
 		}
 		for _, d := range r.all {
 			// Where it is now: a directory above it may have been renamed.
-			at, ok := boundAt(table, r.mount.dir, filepath.Join("mounts", r.mount.id, "redirect", d.Backing))
+			at, ok := boundAt(table, r.mount.dir, r.source(d.redirected))
 			if !ok {
 				continue
 			}
@@ -344,6 +344,53 @@ func (r *redirects) rebind(ctx context.Context) {
 			r.mount.daemon.log.Warn("redirect again", zap.String("dir", r.mount.dir), zap.String("path", d.Path), zap.Error(err))
 		}
 	}
+}
+
+// again is plan for a mount that goes on: the kernel has it, and all was decided.
+func (r *redirects) again() {
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		r.mount.daemon.log.Warn("read mount table", zap.Error(err))
+	}
+	for _, d := range r.mount.record.Redirects {
+		one := &redirect{redirected: d}
+		active := os.Geteuid() != 0 // a link is there from the start
+		if !active {
+			_, active = boundAt(table, r.mount.dir, r.source(d))
+		}
+		one.active.Store(active)
+		r.all = append(r.all, one)
+	}
+}
+
+// bindAgain binds what a process left unbound that died between a mkdir(2) and the bind, or between an unbind and an
+// unmount that did not come.
+func (r *redirects) bindAgain(ctx context.Context) {
+	if os.Geteuid() != 0 || !r.mount.writable() {
+		return
+	}
+	for _, d := range r.all {
+		if d.active.Load() {
+			continue
+		}
+		attr, err := r.attr(ctx, d.Path)
+		if err != nil || attr.Mode&unix.S_IFMT != unix.S_IFDIR {
+			continue
+		}
+		empty := true
+		err = r.mount.tree.ReadDir(ctx, attr.Node, 0, func(worktree.Entry) bool { empty = false; return false })
+		if err == nil && empty {
+			err = fuse.WithoutDevice(func() error { return r.bind(d) })
+		}
+		if err != nil {
+			r.mount.daemon.log.Warn("redirect again", zap.String("dir", r.mount.dir), zap.String("path", d.Path), zap.Error(err))
+		}
+	}
+}
+
+// source is how the table of mounts ends what is bound.
+func (r *redirects) source(d redirected) string {
+	return filepath.Join("mounts", r.mount.id, "redirect", d.Backing)
 }
 
 // boundAt finds a bind mount below dir of what ends in source. Format of the table: proc_pid_mountinfo(5); field 4 is

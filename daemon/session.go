@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/overlay"
 	"github.com/artifactfs/artifactfs/transport"
@@ -100,7 +101,7 @@ func (m *mount) beginAnew(ctx context.Context) error {
 // acquire gets the commit: what --ref names, or what the session is on top of, whatever became of the ref since.
 func (m *mount) acquire(ctx context.Context, progress func(control.Progress)) error {
 	if !m.resumed {
-		snap, err := m.store.Acquire(ctx, m.request.Ref)
+		snap, err := m.acquireFirst(ctx)
 		if err != nil {
 			return remoteFault(err)
 		}
@@ -128,6 +129,18 @@ func (m *mount) acquire(ctx context.Context, progress func(control.Progress)) er
 	return nil
 }
 
+// acquireFirst acquires what is mounted for the first time, or was mounted and not changed.
+func (m *mount) acquireFirst(ctx context.Context) (*fetch.Snapshot, error) {
+	if m.base == nil {
+		return m.store.Acquire(ctx, m.request.Ref)
+	}
+	base, err := m.base.base()
+	if err != nil {
+		return nil, err
+	}
+	return m.store.Resume(ctx, base)
+}
+
 // checkRef sees that --ref means the commit that the session began with. If that is the ref it began with, and the
 // remote cannot be asked, it goes on.
 func (m *mount) checkRef(ctx context.Context, progress func(control.Progress)) error {
@@ -152,7 +165,7 @@ func (m *mount) checkRef(ctx context.Context, progress func(control.Progress)) e
 // open opens the namespace. A session is on record before its overlay can hold anything.
 func (m *mount) open() error {
 	o := worktree.Options{
-		Root: m.snap.Tree, Time: m.snap.Time, UID: m.request.UID, GID: m.request.GID, Log: m.daemon.log.With(zap.String("mount", m.dir)),
+		Root: m.snap.Tree, Time: m.snap.Time, TakeOver: m.taking != nil, UID: m.request.UID, GID: m.request.GID, Log: m.daemon.log.With(zap.String("mount", m.dir)),
 	}
 	o.Overlay, o.Journal = filepath.Join(m.home.dir, "overlay"), filepath.Join(m.home.dir, "journal")
 	switch {
@@ -163,7 +176,7 @@ func (m *mount) open() error {
 	default: // an overlay for nothing but .git
 		o.GitFile, o.ReadOnly = m.gitFile(), true
 	}
-	if m.writable() {
+	if m.writable() && m.taking == nil {
 		if m.record.Dir == m.dir && len(m.point.made) == 0 {
 			m.point.made = m.record.Made
 		}

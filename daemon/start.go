@@ -15,12 +15,34 @@ import (
 	"github.com/artifactfs/artifactfs/gitdir"
 )
 
+// begun is start, or the answer that there was of one that was started before.
+func (m *mount) begun(ctx context.Context, start time.Time, progress func(control.Progress)) (control.MountReply, error) {
+	if m.served() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return m.reply, nil
+	}
+	reply, err := m.start(ctx, start, progress)
+	if err != nil {
+		return reply, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.reply = reply
+	close(m.started)
+	return reply, nil
+}
+
 // start brings the mount up to the point where its root directory is readable.
 func (m *mount) start(ctx context.Context, start time.Time, progress func(control.Progress)) (control.MountReply, error) {
 	var reply control.MountReply
 	var err error
+	m.beginKeeping()
 	if m.point, err = m.prepare(ctx); err != nil {
 		return reply, err
+	}
+	if len(m.point.made) > 0 {
+		m.tell(func(h *handover) { h.Made = m.point.made })
 	}
 	if m.store, m.release, err = m.daemon.store(m.request); err != nil {
 		return reply, err
@@ -30,12 +52,14 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = m.enter(ctx); err != nil {
 		return reply, err
 	}
+	m.keep(partLock, m.home.lock)
 	m.local = m.store.Lend(filepath.Join(m.gitPath(), "objects"))
 	if err = m.acquire(ctx, progress); err != nil {
 		return reply, err
 	}
 	m.filters = m.newFilters()
-	m.view = m.store.View(m.snap, gitdir.CheckoutSettings(ctx, m.gitPath()), m.filters)
+	checkout := gitdir.ReadCheckout(ctx, m.gitPath())
+	m.view = m.store.View(m.snap, checkout.Settings(), m.filters)
 	m.showAgain()
 	if err = m.open(); err != nil {
 		return reply, err
@@ -45,7 +69,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = m.redirect(ctx); err != nil {
 		return reply, err
 	}
-	if err = m.serve(); err != nil {
+	if err = m.attach(); err != nil {
 		return reply, err
 	}
 	mounted := time.Since(start)
@@ -60,16 +84,23 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err := <-rootReady; err != nil {
 		return reply, remoteFault(err)
 	}
-	if !m.goBehind() {
-		return reply, context.Canceled
-	}
-	return control.MountReply{
+	reply = control.MountReply{
 		Session: m.session, Resumed: m.resumed, Changed: m.changed(),
 		ID: m.id, Dir: m.dir, Remote: m.store.URL(), Ref: shortRef(m.snap.Ref), Commit: m.snap.Commit.String(), Files: -1,
 		Timings: control.Timings{
 			Connect: m.snap.Connect.Milliseconds(), Tree: time.Since(start).Milliseconds(), Mounted: mounted.Milliseconds(),
 		},
-	}, nil
+	}
+	m.tell(func(h *handover) {
+		h.Phase, h.Request, h.Record, h.Resumed, h.Notes, h.Made, h.Reply = phaseServed, m.request, m.record, m.resumed, m.redirects.notes, m.point.made, reply
+		if checkout.Size() <= maxCheckout {
+			h.Checkout = &checkout
+		}
+	})
+	if !m.goBehind(handover{}) {
+		return reply, context.Canceled
+	}
+	return reply, nil
 }
 
 // redirect settles what is redirected before the kernel can make any of it.
@@ -90,8 +121,33 @@ func (m *mount) redirect(ctx context.Context) error {
 	return m.record.save(m.home.dir)
 }
 
-// serve gives the tree to the kernel.
-func (m *mount) serve() error {
+// attach mounts the tree.
+func (m *mount) attach() error {
+	o := m.fuseOptions()
+	var device *fuse.Device
+	var err error
+	if m.request.Device != nil {
+		device, err = fuse.Adopt(m.request.Device)
+	} else {
+		device, err = fuse.Attach(m.dir, o)
+	}
+	if err == nil {
+		if device.CanMove() {
+			m.keep(partDevice, device.File())
+		}
+		m.server, err = fuse.Serve(m.tree, m.dir, device, o)
+	}
+	if err != nil && os.Geteuid() != 0 {
+		err = fmt.Errorf("%w: %w", errUserMount, err)
+	}
+	if err == nil {
+		m.tell(func(h *handover) { h.Hello = device.Hello() })
+	}
+	return err
+}
+
+// fuseOptions say how the tree is shown. They are the same for every process that serves the mount.
+func (m *mount) fuseOptions() fuse.Options {
 	o := fuse.Options{
 		FsName: m.store.URL(), AllowOther: m.request.AllowOther, StatFS: m.daemon.state, Log: m.daemon.log.With(zap.String("mount", m.dir)),
 		ReadOnly: m.request.ReadOnly, Await: m.awaitGit, Latencies: &m.daemon.latencies,
@@ -99,12 +155,7 @@ func (m *mount) serve() error {
 	if m.writable() && os.Geteuid() == 0 && len(m.redirects.all) > 0 {
 		o.Redirect = m.redirects.hook
 	}
-	var err error
-	m.server, err = fuse.Mount(m.tree, m.dir, o)
-	if err != nil && os.Geteuid() != 0 {
-		err = fmt.Errorf("%w: %w", errUserMount, err)
-	}
-	return err
+	return o
 }
 
 // readRoot reads the root tree beside the kernel's mount.

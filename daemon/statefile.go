@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/gitdir"
 )
 
 // phase is how far a mount has come, as who takes it over has to know it.
@@ -21,7 +22,6 @@ type phase string
 const (
 	phasePreparing phase = "preparing" // nobody was told of it: it is taken away again
 	phaseServed    phase = "served"    // it is taken over
-	phaseLeaving   phase = "leaving"   // the kernel has let go of it, or is about to
 )
 
 // handover is what a mount's next process knows of it beside the descriptors and what lies on the disk. It holds
@@ -43,10 +43,15 @@ type handover struct {
 	Record record `json:"record"`          // what is mounted, also of a mount without a session
 	Hello  []byte `json:"hello,omitempty"` // of its fuse.Device
 
+	Checkout *gitdir.Checkout `json:"checkout,omitempty"` // nil: too large to be told
+
 	GitReady bool `json:"git_ready,omitempty"` // there is a git directory, and answers to git
-	Stale    bool `json:"stale,omitempty"`     // a switch has changed files of which the kernel was not told
-	Discard  bool `json:"discard,omitempty"`   // of phaseLeaving: the work is thrown away
-	Died     int  `json:"died,omitempty"`      // processes that died while they took it over
+	History  bool `json:"history,omitempty"`   // it is complete, or shall not be
+	Hydrated bool `json:"hydrated,omitempty"`  // prefetching is through
+	Filled   bool `json:"filled,omitempty"`    // the index has what is known of files
+	Stale    bool `json:"stale,omitempty"`     // a switch is changing files of which the kernel must be told
+	Discard  bool `json:"discard,omitempty"`   // it is being unmounted, and its work thrown away
+	Died     int  `json:"died,omitempty"`      // processes that died while they took it over, one after the other
 }
 
 // stateFile keeps a handover in a file without a name, of which a successor has a descriptor. It is written in place, by
@@ -63,6 +68,8 @@ type stateFile struct {
 const (
 	slotSize   = 4 << 20 // bytes; pages that were never written take no memory
 	slotHeader = 20      // sum (4), number (8), length (8), little-endian
+
+	maxCheckout = 1 << 20 // bytes of git's configuration that are told; more is read again
 )
 
 var (

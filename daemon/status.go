@@ -11,6 +11,9 @@ import (
 	"github.com/artifactfs/artifactfs/fetch"
 )
 
+// statusWait is how long mounts that are being taken over are waited for.
+const statusWait = 2 * time.Second
+
 // Status tells of every mount of this process.
 func (d *Daemon) Status(ctx context.Context) (control.Status, error) {
 	usage := d.blobs.Usage()
@@ -18,8 +21,20 @@ func (d *Daemon) Status(ctx context.Context) (control.Status, error) {
 		Mounts: []control.MountStatus{},
 		Cache:  control.CacheStatus{Blobs: int64(usage.Blobs), Bytes: usage.Bytes, Quota: usage.Quota},
 	}
+	wait, cancel := context.WithTimeout(ctx, statusWait)
+	defer cancel()
+	there := map[string]bool{}
 	for _, m := range d.list() {
-		st.Mounts = append(st.Mounts, m.status(ctx))
+		m.settled(wait) // a takeover takes a moment
+		if !m.isGone() {
+			there[m.dir] = true
+			st.Mounts = append(st.Mounts, m.status(ctx))
+		}
+	}
+	for _, f := range d.failures.list() {
+		if !there[f.Dir] {
+			st.Mounts = append(st.Mounts, f.status())
+		}
 	}
 	return st, nil
 }
@@ -82,8 +97,14 @@ func (m *mount) statusWithin(ctx context.Context, age time.Duration) control.Mou
 	return s
 }
 
-// served says whether the mount was there once: what start writes is settled then.
+// served says whether the mount was there once: what start writes is settled then. One that is being taken over is waited
+// for.
 func (m *mount) served() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), leaveWait)
+	defer cancel()
+	if m.settled(ctx) != nil {
+		return false
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.cancel != nil

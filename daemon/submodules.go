@@ -182,7 +182,7 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*mount, error) 
 	}
 	r := around.request
 	r.Remote, r.Dir, r.Ref = remote, filepath.Join(around.dir, w.Path), w.commit.String()
-	r.Submodules, r.Redirects, r.RedirectsOnly = false, nil, false
+	r.Submodules, r.Redirects, r.RedirectsOnly, r.Nonce = false, nil, false, ""
 	r.Wait, r.Session = control.WaitTree, ""
 	if around.session != "" {
 		name := SessionName(around.session, w.Path)
@@ -191,7 +191,7 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*mount, error) 
 	if !sameHost(remote, around.request.Remote) { // it must not learn the other's password
 		r.Token, r.TokenFile = "", ""
 	}
-	m, _, err := s.mount.daemon.mount(ctx, r, around, func(control.Progress) {})
+	m, _, err := s.mount.daemon.mount(ctx, r, around, nil, func(control.Progress) {})
 	return m, err
 }
 

@@ -24,6 +24,9 @@ type Device struct {
 	answer []byte // empty until the mount was served
 }
 
+// ErrUnfit says that a mount was begun by another version of this program, and this one cannot go on with it.
+var ErrUnfit = errors.New("this program would serve the mount in another way than the one that began it")
+
 var errHello = errors.New("it is not what a mount begins with")
 
 const (
@@ -145,7 +148,7 @@ func (d *Device) begin(f raw.RawFileSystem, o *raw.MountOptions) (*raw.Server, e
 		}
 		d.answer = answer
 	case !bytes.Equal(answer, d.answer):
-		return nil, errors.New("this program would serve the mount in another way than the one that began it")
+		return nil, ErrUnfit
 	}
 	if err := unix.Dup3(int(d.file.Fd()), pair[0], unix.O_CLOEXEC); err != nil {
 		return nil, os.NewSyscallError("dup3", err)

@@ -12,17 +12,24 @@ import (
 	"github.com/artifactfs/artifactfs/convert"
 )
 
-// CheckoutSettings reads what decides about contents of a checkout beside the tree: the user's and the machine's git
-// configuration and attributes, and the attributes of the git directory at gitDir, if there is one. Without git, or
-// without a word there, it is git's default. Paths relative to a directory are not known.
-func CheckoutSettings(ctx context.Context, gitDir string) convert.Settings {
+// Checkout is what decides about contents of a checkout beside the tree, as it was read.
+type Checkout struct {
+	Config  []byte `json:"config"` // as git config -z prints it
+	Machine []byte `json:"machine"`
+	User    []byte `json:"user"`
+	Own     []byte `json:"own"` // the attributes of the git directory
+}
+
+// ReadCheckout reads the user's and the machine's git configuration and attributes, and the attributes of the git
+// directory at gitDir, if there is one. Without git, or without a word there, it is git's default. Paths relative to a
+// directory are not known.
+func ReadCheckout(ctx context.Context, gitDir string) (c Checkout) {
 	cmd := exec.CommandContext(ctx, "git", "config", "-z", "--get-regexp", `^(core\.(autocrlf|eol|ignorecase|attributesfile)|filter\..*)$`)
 	cmd.Dir = "/" // only the user's and the machine's configuration
-	out, err := cmd.Output()
-	if err != nil {
-		out = nil
+	if out, err := cmd.Output(); err == nil {
+		c.Config = out
 	}
-	s, attributes := parseSettings(string(out))
+	_, attributes := parseSettings(string(c.Config))
 	if attributes == "" {
 		attributes = filepath.Join(configHome(), "git", "attributes")
 	}
@@ -33,11 +40,20 @@ func CheckoutSettings(ctx context.Context, gitDir string) convert.Settings {
 		}
 		return content
 	}
-	var machine []byte
 	if !isTrue(os.Getenv("GIT_ATTR_NOSYSTEM")) {
-		machine = read(machineAttributes())
+		c.Machine = read(machineAttributes())
 	}
-	s.Outside = convert.NewOutside(machine, read(attributes), read(filepath.Join(gitDir, "info", "attributes")), s.IgnoreCase)
+	c.User, c.Own = read(attributes), read(filepath.Join(gitDir, "info", "attributes"))
+	return c
+}
+
+// Size is how much was read, in bytes.
+func (c Checkout) Size() int { return len(c.Config) + len(c.Machine) + len(c.User) + len(c.Own) }
+
+// Settings is what it means.
+func (c Checkout) Settings() convert.Settings {
+	s, _ := parseSettings(string(c.Config))
+	s.Outside = convert.NewOutside(c.Machine, c.User, c.Own, s.IgnoreCase)
 	return s
 }
 

@@ -48,7 +48,7 @@ func TestDriversFromConfiguration(t *testing.T) {
 	autocrlf
 	ignorecase = yes
 `)
-	s := CheckoutSettings(context.Background(), dir)
+	s := ReadCheckout(context.Background(), dir).Settings()
 	want := map[string]convert.Driver{
 		"lfs":   {Name: "lfs", Smudge: "git-lfs smudge -- %f", Process: "git-lfs filter-process", Clean: true, Required: true},
 		"a.b c": {Name: "a.b c", Smudge: "sh -c 'x;y'"},
@@ -69,7 +69,7 @@ func TestAttributesOutside(t *testing.T) {
 	t.Setenv("XDG_CONFIG_HOME", "")
 	crlf := func() bool {
 		t.Helper()
-		return convert.Decide(CheckoutSettings(context.Background(), gitDir), nil, "a.txt") != convert.Rule{}
+		return convert.Decide(ReadCheckout(context.Background(), gitDir).Settings(), nil, "a.txt") != convert.Rule{}
 	}
 	if crlf() {
 		t.Error("attributes from nowhere")

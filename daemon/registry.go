@@ -1,0 +1,175 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/disk"
+)
+
+// What is mounted on purpose is on record below registry/, without secrets, so that Restore mounts it again after the
+// machine was started anew. It is struck off when somebody unmounts it, not when a daemon ends.
+
+const (
+	registryVersion = 1
+	restoresAtOnce  = 4
+	restoreFirst    = 5 * time.Second // before what failed is tried again; it doubles
+	restoreMost     = 5 * time.Minute
+)
+
+// registered is a file of the registry. Fields are only ever added to a version.
+type registered struct {
+	Version int                  `json:"version"`
+	Request control.MountRequest `json:"request"` // its remote is without secrets
+	Record  record               `json:"record"`  // what was mounted
+}
+
+func (d *Daemon) registryPath(dir string) string {
+	return filepath.Join(d.state, "registry", fileOf(dir))
+}
+
+// register puts a mount on record. A submodule comes with the mount around it; what ends with this process is not to
+// outlive the machine either.
+func (d *Daemon) register(m *mount) {
+	if d.keeper == nil || m.around != nil {
+		return
+	}
+	r := registered{Version: registryVersion, Request: m.request, Record: m.record}
+	r.Request.Remote, r.Request.Nonce, r.Request.Session = m.store.URL(), "", m.session
+	r.Record.Version = recordVersion
+	text, err := json.MarshalIndent(r, "", "\t")
+	if err == nil {
+		err = os.MkdirAll(filepath.Join(d.state, "registry"), 0o700)
+	}
+	if err == nil {
+		err = disk.WriteFile(d.registryPath(m.dir), append(text, '\n'), 0o600)
+	}
+	if err != nil {
+		d.log.Warn("register mount", zap.String("dir", m.dir), zap.Error(err))
+	}
+}
+
+func (d *Daemon) unregister(m *mount) {
+	if d.keeper == nil || m.around != nil {
+		return
+	}
+	if err := os.Remove(d.registryPath(m.dir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		d.log.Warn("strike mount off the register", zap.String("dir", m.dir), zap.Error(err))
+	}
+}
+
+// unmountedBehindUs strikes off a mount that somebody took away without asking us; not if it is the system that ends.
+func (m *mount) unmountedBehindUs() {
+	m.daemon.mu.Lock()
+	closed := m.daemon.closed
+	m.daemon.mu.Unlock()
+	m.mu.Lock()
+	ours := m.stopping
+	m.mu.Unlock()
+	if closed || ours || m.daemon.keeper == nil || m.around != nil || systemEnds() {
+		return
+	}
+	m.daemon.unregister(m)
+}
+
+// systemEnds asks the service manager, which unmounts everything at the end.
+func systemEnds() bool {
+	if _, err := os.Stat("/run/systemd/system"); err != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), probeTime)
+	defer cancel()
+	out, _ := exec.CommandContext(ctx, "systemctl", "is-system-running").Output() // it fails if the system is not well
+	return strings.TrimSpace(string(out)) == "stopping"
+}
+
+// Restore mounts what is registered and not mounted. It returns when each was tried once; what failed is tried again until
+// it succeeds, or somebody mounts or unmounts there, or the daemon ends.
+func (d *Daemon) Restore(ctx context.Context) error {
+	files, err := filepath.Glob(filepath.Join(quoteGlob(filepath.Join(d.state, "registry")), "*.json"))
+	if err != nil {
+		return fmt.Errorf("restore mounts: %w", err)
+	}
+	var all sync.WaitGroup
+	slots := make(chan struct{}, restoresAtOnce)
+	for _, path := range files {
+		all.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			if d.restore(ctx, path) {
+				return
+			}
+			d.behind.Go(func() {
+				for pause := restoreFirst; ; pause = min(2*pause, restoreMost) {
+					select {
+					case <-time.After(pause):
+					case <-d.ctx.Done():
+						return
+					}
+					if d.restore(d.ctx, path) {
+						return
+					}
+				}
+			})
+		})
+	}
+	all.Wait()
+	return ctx.Err()
+}
+
+// restore mounts one; false: it failed, and may do better later.
+func (d *Daemon) restore(ctx context.Context, path string) bool {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true // it was struck off
+	}
+	var r registered
+	if err == nil {
+		err = json.Unmarshal(text, &r)
+	}
+	if err == nil && (r.Version != registryVersion || !filepath.IsAbs(r.Request.Dir)) {
+		err = fmt.Errorf("%w: version %d", errRecord, r.Version)
+	}
+	if err != nil {
+		d.log.Error("restore mount", zap.String("file", path), zap.Error(err))
+		return true
+	}
+	if _, there := d.find(r.Request.Dir); there {
+		return true
+	}
+	r.Request.Wait = control.WaitTree
+	if r.Request.Session != "" {
+		if _, err := os.Lstat(filepath.Join(d.homes.dir(), r.Request.Session)); err == nil {
+			r.Request.Ref = "" // it goes on where it was, and nobody is asked
+		}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(d.ctx, cancel)()
+	_, _, err = d.mount(ctx, r.Request, nil, &r.Record, func(control.Progress) {})
+	if err == nil {
+		return true
+	}
+	d.log.Error("restore mount", zap.String("dir", r.Request.Dir), zap.Error(err))
+	d.failures.note(failure{
+		Dir: r.Request.Dir, ID: r.Request.Session, Remote: secretFree(r.Request.Remote), Session: r.Record.Session, Ref: r.Record.Ref, Commit: r.Record.Commit,
+		When: time.Now(), Why: "it was not mounted again: " + err.Error(),
+	})
+	return ctx.Err() != nil
+}
+
+func quoteGlob(path string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
+}

@@ -1,0 +1,337 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/internal/keeper"
+)
+
+// A process that dies leaves its mounts as they are, and the kernel lets who uses them wait. The next one takes each of
+// them over, from what was kept (handover) and what lies on the disk:
+//
+//	serve the kernel   store, home, trees that are here, namespace, device: nothing that needs a network or a program
+//	then git           the sockets, on which git commands wait already
+//	then the rest      what the dead process had not finished: history, prefetching, trees that were still coming
+//
+// A mount that nobody was told of yet is taken away instead; whoever asked for it asks again. So is one that cannot be
+// taken over, and the reason is kept for those who look (failures).
+
+const (
+	takeTries = 5                     // in this process
+	takePause = 50 * time.Millisecond // before the second; it doubles
+	// mostDeaths is how many processes may die, one after the other, while they take a mount over, before it is to blame.
+	// It is more than a few because they also die by chance, most of all where somebody kills them on purpose.
+	mostDeaths = 10
+	// suspect is how many of them make a mount wait until the others are served: then it dies with nobody else to blame.
+	suspect = 2
+)
+
+var (
+	errDeadly   = errors.New("whoever takes it over dies")
+	errNotMoved = errors.New("the process that served it is gone, and this kernel lets no other go on (Linux 6.9 does)")
+	errCutShort = errors.New("the process that was making it is gone")
+)
+
+// inherit registers the mounts that another process served and goes on with them in the background.
+func (d *Daemon) inherit(kept []keeper.Kept) {
+	if d.keeper == nil {
+		return
+	}
+	var mounts, later []*mount
+	for _, in := range inherited(kept) {
+		state, err := openStateFile(in.files[partState])
+		if err != nil { // it was not even begun: the state comes first
+			d.log.Warn("take over mount", zap.String("key", in.key), zap.Error(err))
+			(&keeping{keeper: d.keeper, key: in.key, warn: d.log.Warn, state: &stateFile{file: in.take(partState)}}).drop()
+			in.close()
+			continue
+		}
+		delete(in.files, partState)
+		h := state.get()
+		m := d.newMount(h.Request, h.ID, h.Dir, h.Since)
+		m.taking, m.left = make(chan struct{}), in
+		m.keeping = keeping{keeper: d.keeper, key: in.key, state: state, dir: h.Dir, warn: d.log.Warn}
+		m.session, m.record, m.resumed, m.reply = h.Record.Session, h.Record, h.Resumed, h.Reply
+		m.point = mountpoint{dir: h.Dir, made: h.Made}
+		m.redirects.notes = h.Notes
+		d.mu.Lock()
+		added := d.add(m)
+		d.mu.Unlock()
+		if !added {
+			d.log.Warn("two mounts were kept of one directory", zap.String("dir", m.dir))
+			in.close()
+			m.drop()
+			continue
+		}
+		mounts = append(mounts, m)
+	}
+	for _, m := range mounts {
+		h := m.keeping.state.get()
+		if around, ok := d.mountAt(h.Around); ok && h.Around != "" {
+			m.around = around
+			outmost := around
+			for dir := outmost.keeping.state.get().Around; dir != ""; dir = outmost.keeping.state.get().Around {
+				next, ok := d.mountAt(dir)
+				if !ok {
+					break
+				}
+				outmost = next
+			}
+			outmost.submodules.inside = append(outmost.submodules.inside, m)
+		}
+		if h.Died >= suspect {
+			later = append(later, m)
+		}
+	}
+	slices.SortStableFunc(later, func(a, b *mount) int { return a.keeping.state.get().Died - b.keeping.state.get().Died })
+	d.resuming.Go(func() {
+		var all sync.WaitGroup
+		for _, m := range mounts {
+			if !slices.Contains(later, m) {
+				all.Go(func() { m.goOn() })
+			}
+		}
+		all.Wait()
+		for _, m := range later {
+			m.goOn()
+		}
+	})
+}
+
+func (d *Daemon) mountAt(dir string) (*mount, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m, ok := d.mounts[dir]
+	return m, ok
+}
+
+// Resumed waits until every mount that was kept is served again, or was given up. An error says that there is one that
+// another version of this program could serve, and this one cannot: nothing was done to it.
+func (d *Daemon) Resumed(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() {
+		d.resuming.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return d.unfit
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// goOn takes the mount over, or takes it away.
+func (m *mount) goOn() {
+	defer close(m.taking)
+	h := m.keeping.state.get()
+	log := m.daemon.log.With(zap.String("dir", m.dir))
+	switch {
+	case h.Phase != phaseServed:
+		log.Info("taking away what was not finished")
+		m.takeAway()
+		return
+	case m.left.files[partDevice] == nil:
+		m.giveUp(errNotMoved)
+		return
+	case h.Died >= mostDeaths:
+		m.giveUp(fmt.Errorf("%w: %d did", errDeadly, h.Died))
+		return
+	}
+	start := time.Now()
+	m.tell(func(h *handover) { h.Died++ })
+	var err error
+	for try, pause := 1, takePause; ; try, pause = try+1, 2*pause {
+		if err = m.takeOver(); err == nil || m.tree != nil || try == takeTries {
+			break
+		}
+		log.Warn("take over mount", zap.Error(err))
+		m.letGo()
+		time.Sleep(pause)
+	}
+	switch {
+	case errors.Is(err, fuse.ErrUnfit):
+		log.Error("take over mount", zap.Error(err))
+		m.daemon.mu.Lock()
+		m.daemon.unfit = fmt.Errorf("take over %s: %w", m.dir, err)
+		m.daemon.mu.Unlock()
+	case err != nil:
+		m.giveUp(err)
+	case m.server == nil:
+		log.Info("unmounted while nobody served it")
+		m.finish()
+		m.daemon.departed.add(m)
+	default:
+		m.tell(func(h *handover) { h.Died = 0 })
+		log.Info("took over", zap.String("session", m.session), zap.Duration("took", time.Since(start)))
+		m.redirects.bindAgain(context.Background())
+	}
+}
+
+// takeOver serves the mount in this process. If the kernel has let go of it, there is no server, and all else is there.
+func (m *mount) takeOver() (err error) {
+	h := m.keeping.state.get()
+	ctx := context.Background()
+	device := m.left.files[partDevice]
+	gone := hungUp(device)
+	if m.store, m.release, err = m.daemon.store(m.request); err != nil {
+		return err
+	}
+	m.before = m.store.Stats()
+	if err = m.inheritHome(ctx); err != nil {
+		if gone && errors.Is(err, fs.ErrNotExist) { // its predecessor had all but done
+			m.home = nil
+			return nil
+		}
+		return err
+	}
+	m.local = m.store.Lend(filepath.Join(m.gitPath(), "objects"))
+	base, err := m.record.base()
+	if err != nil {
+		return err
+	}
+	if m.snap, err = m.store.Again(ctx, base); err != nil {
+		return err
+	}
+	m.filters = m.newFilters()
+	m.view = m.store.View(m.snap, m.checkout(ctx, h).Settings(), m.filters)
+	m.showAgain()
+	if err = m.open(); err != nil {
+		return err
+	}
+	m.redirects.again()
+	if gone {
+		m.discard = h.Discard
+		return nil
+	}
+	d, err := fuse.Inherit(m.left.take(partDevice), h.Hello)
+	if err != nil {
+		return err
+	}
+	if m.server, err = fuse.Serve(m.tree, m.dir, d, m.fuseOptions()); err != nil && m.server == nil {
+		return err
+	} else if err != nil {
+		m.daemon.log.Warn("take over mount", zap.String("dir", m.dir), zap.Error(err)) // it has just been unmounted
+	}
+	if h.Discard { // it was about to be unmounted
+		m.tell(func(h *handover) { h.Discard = false })
+	}
+	m.goBehind(h)
+	close(m.started)
+	return nil
+}
+
+// inheritHome goes on with the home of a dead process.
+func (m *mount) inheritHome(ctx context.Context) (err error) {
+	if lock := m.left.files[partLock]; lock != nil {
+		m.home, err = m.daemon.homes.inherit(m.id, m.dir, lock)
+		if err == nil {
+			delete(m.left.files, partLock)
+		}
+		return err
+	}
+	m.home, err = m.daemon.homes.take(ctx, m.id, m.dir)
+	if err == nil {
+		m.keep(partLock, m.home.lock)
+	}
+	return err
+}
+
+// checkout is what git's configuration said when the mount was made: contents must stay as they were shown.
+func (m *mount) checkout(ctx context.Context, h handover) gitdir.Checkout {
+	if h.Checkout != nil {
+		return *h.Checkout
+	}
+	return gitdir.ReadCheckout(ctx, m.gitPath())
+}
+
+// letGo undoes a takeOver that came to nothing.
+func (m *mount) letGo() {
+	if m.view != nil {
+		m.filters.Close()
+		m.view.Close()
+	}
+	if m.local != nil {
+		m.local.Close()
+	}
+	if m.home != nil { // its lock is to be held for all that
+		m.left.files[partLock] = m.home.lock
+	}
+	if m.release != nil {
+		m.release()
+	}
+	m.view, m.filters, m.local, m.home, m.release, m.store, m.snap = nil, nil, nil, nil, nil, nil, nil
+}
+
+// hungUp says whether the kernel has let go of a mount: it was unmounted, or its connection was aborted.
+func hungUp(device *os.File) bool {
+	poll := []unix.PollFd{{Fd: int32(device.Fd())}}
+	n, err := unix.Poll(poll, 0)
+	return err == nil && n > 0 && poll[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0
+}
+
+// takeAway takes away a mount that nobody was told of.
+func (m *mount) takeAway() {
+	detachQuietly(m.dir, m.daemon.log)
+	lock := m.left.take(partLock)
+	m.left.close()
+	if lock != nil {
+		t, err := m.daemon.homes.inherit(m.id, m.dir, lock)
+		switch {
+		case err != nil:
+			lock.Close()
+		case m.request.ReadOnly && m.request.Session == "":
+			m.home = t
+			m.removeHome()
+		default:
+			t.tidy()
+		}
+	}
+	m.leaveRegistry()
+}
+
+// giveUp detaches a mount that cannot be taken over, and has it known why.
+func (m *mount) giveUp(why error) {
+	d := m.daemon
+	d.log.Error("give up mount", zap.String("dir", m.dir), zap.Error(why))
+	d.failures.note(failureOf(m.keeping.state.get(), why))
+	detachQuietly(m.dir, d.log)
+	m.left.close()
+	if m.server != nil || m.tree != nil {
+		m.finish()
+		return
+	}
+	if m.home != nil {
+		m.home.giveUp()
+		m.home = nil
+	}
+	m.letGo()
+	m.leaveRegistry()
+}
+
+// leaveRegistry ends a mount of which there is nothing but its name.
+func (m *mount) leaveRegistry() {
+	m.mu.Lock()
+	m.stopping, m.state = true, control.StateUnmounted
+	m.mu.Unlock()
+	m.drop()
+	m.point.remove()
+	m.daemon.remove(m)
+	close(m.gone)
+}

@@ -1,0 +1,474 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/internal/keeper"
+	"github.com/artifactfs/artifactfs/promisor"
+)
+
+// These tests start the test's own program as a daemon, kill it, and let another one go on. What is done in a mount is
+// done by programs of their own: one that has a file of the mount open and starts the daemon would wait for it in exec.
+
+const (
+	workerState  = "ARTIFACTFS_TEST_STATE" // makes the program a daemon
+	takeoverTime = 20 * time.Second
+)
+
+func TestMain(m *testing.M) {
+	switch {
+	case query.IsHook(os.Args[0]):
+		os.Exit(query.Hook(os.Args, os.Stdout))
+	case len(os.Args) > 2 && os.Args[1] == "upload-pack-helper": // git runs us for objects that it lacks
+		if promisor.Ask(context.Background(), os.Args[2], os.Getenv("GIT_PROTOCOL"), os.Stdin, os.Stdout) != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	case os.Getenv(workerState) != "":
+		if err := serveTest(os.Getenv(workerState)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// serveTest is a daemon that keeps its descriptors with whoever started it.
+func serveTest(state string) error {
+	conn, err := keeper.Open(3)
+	if err != nil {
+		return err
+	}
+	start, kept, err := conn.AwaitStart("test")
+	if err != nil {
+		return err
+	}
+	log := zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(zap.NewDevelopmentEncoderConfig()), zapcore.Lock(os.Stderr), zap.DebugLevel))
+	d, err := New(Config{State: state, Log: log, Keeper: conn, Kept: kept, Reason: start.Reason, Takeovers: start.Count})
+	if err != nil {
+		return err
+	}
+	server, err := control.Listen(context.Background(), control.DaemonSocket(state), d, log)
+	if err != nil {
+		return err
+	}
+	if err := conn.Tell(keeper.Ready, "1"); err != nil {
+		return err
+	}
+	server.Serve(context.Background())
+	return d.Close(context.Background())
+}
+
+// testKeeper is a supervisor: it starts daemons of one state directory, and has their descriptors.
+type testKeeper struct {
+	t      *testing.T
+	state  string
+	env    []string
+	client *control.Client
+
+	cmd   *exec.Cmd
+	ended chan error
+	log   *syncBuffer
+
+	mu    sync.Mutex
+	kept  map[string]*os.File
+	ready chan struct{}
+}
+
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+func needMounts(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("mounts as root")
+	}
+	if _, err := os.Stat("/dev/fuse"); err != nil {
+		t.Skip("no /dev/fuse")
+	}
+}
+
+func newKeep(t *testing.T) *testKeeper {
+	t.Helper()
+	needMounts(t)
+	dir, err := os.MkdirTemp("", "afsd-") // t.TempDir's names are long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &testKeeper{t: t, state: filepath.Join(dir, "state"), kept: map[string]*os.File{}, log: &syncBuffer{}}
+	t.Cleanup(func() {
+		if k.cmd != nil {
+			k.kill()
+		}
+		var kept []keeper.Kept
+		for name, f := range k.kept {
+			kept = append(kept, keeper.Kept{Name: name, File: f})
+		}
+		GiveUp(k.state, kept, "the test is over", zap.NewNop())
+		if t.Failed() {
+			t.Log("the daemons' log:\n" + k.log.String())
+		}
+		if table, err := os.ReadFile("/proc/self/mountinfo"); err == nil && bytes.Contains(table, []byte(dir)) {
+			t.Errorf("left mounted:\n%s", table)
+		}
+		os.RemoveAll(dir)
+	})
+	return k
+}
+
+// start starts a daemon with what others have kept.
+func (k *testKeeper) start() {
+	k.t.Helper()
+	conn, peer, err := keeper.Pair()
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(append(os.Environ(), workerState+"="+k.state, "GOCOVERDIR="), k.env...)
+	cmd.ExtraFiles = []*os.File{peer}
+	cmd.Stderr = k.log
+	if err := cmd.Start(); err != nil {
+		k.t.Fatal(err)
+	}
+	peer.Close()
+	ended, ready := make(chan error, 1), make(chan struct{})
+	go func() { ended <- cmd.Wait() }()
+	k.mu.Lock()
+	k.cmd, k.ended, k.ready = cmd, ended, ready
+	for name, f := range k.kept {
+		if err := conn.Send(keeper.Message{keeper.Name: name}, int(f.Fd())); err != nil {
+			k.t.Error(err)
+		}
+	}
+	k.mu.Unlock()
+	if err := conn.Send(keeper.Start{Reason: "killed"}.Message()); err != nil {
+		k.t.Fatal(err)
+	}
+	go k.hear(conn, ready)
+}
+
+func (k *testKeeper) hear(conn *keeper.Conn, ready chan struct{}) {
+	defer conn.Close()
+	for {
+		m, fds, err := conn.Receive()
+		if err != nil {
+			return
+		}
+		k.mu.Lock()
+		name := m[keeper.Name]
+		switch {
+		case m[keeper.Store] != "" && len(fds) == 1:
+			if old := k.kept[name]; old != nil {
+				old.Close()
+			}
+			k.kept[name] = os.NewFile(uintptr(fds[0]), name)
+		case m[keeper.Remove] != "":
+			if old := k.kept[name]; old != nil {
+				old.Close()
+				delete(k.kept, name)
+			}
+		case m[keeper.Ready] != "":
+			close(ready)
+		}
+		k.mu.Unlock()
+	}
+}
+
+func (k *testKeeper) await() {
+	k.t.Helper()
+	select {
+	case <-k.ready:
+	case err := <-k.ended:
+		k.t.Fatalf("the daemon ended: %v\n%s", err, k.log)
+	case <-time.After(takeoverTime):
+		k.t.Fatalf("the daemon is not ready\n%s", k.log)
+	}
+	client, err := control.Dial(k.t.Context(), control.DaemonSocket(k.state))
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	k.client = client
+}
+
+// kill kills the daemon, and waits until nothing of it is left.
+func (k *testKeeper) kill() {
+	k.cmd.Process.Kill()
+	select {
+	case <-k.ended:
+	case <-time.After(takeoverTime):
+		k.t.Error("a killed daemon does not end")
+	}
+}
+
+// again has the daemon die and another one go on.
+func (k *testKeeper) again() {
+	k.t.Helper()
+	k.kill()
+	k.start()
+	k.await()
+}
+
+func (k *testKeeper) names() (names []string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for name := range k.kept {
+		_, p, _ := strings.Cut(name, ".")
+		names = append(names, p)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (k *testKeeper) dir(name string) string { return filepath.Join(filepath.Dir(k.state), name) }
+
+func (k *testKeeper) request(remote, dir string) control.MountRequest {
+	return control.MountRequest{
+		Remote: remote, Dir: dir, History: control.HistoryBackground, Prefetch: control.PrefetchAuto, Wait: control.WaitAll,
+	}
+}
+
+func (k *testKeeper) mount(r control.MountRequest) control.MountReply {
+	k.t.Helper()
+	reply, err := k.client.Mount(k.t.Context(), r, nil)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	return reply
+}
+
+func (k *testKeeper) unmount(dir string) control.UnmountReply {
+	k.t.Helper()
+	reply, err := k.client.Unmount(k.t.Context(), control.UnmountRequest{Dir: dir})
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	return reply
+}
+
+func (k *testKeeper) status(dir string) control.MountStatus {
+	k.t.Helper()
+	st, err := k.client.Status(k.t.Context())
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	for _, m := range st.Mounts {
+		if m.Dir == dir {
+			return m
+		}
+	}
+	text, _ := json.Marshal(st)
+	k.t.Fatalf("nothing is mounted at %s: %s", dir, text)
+	return control.MountStatus{}
+}
+
+// sh runs a script and gives what it prints.
+func (k *testKeeper) sh(dir, script string) string {
+	k.t.Helper()
+	ctx, cancel := context.WithTimeout(k.t.Context(), takeoverTime)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "sh", "-euc", "cd \"$0\"; "+script, dir)
+	cmd.Dir = "/"
+	cmd.WaitDelay = time.Second
+	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		k.t.Errorf("%s: %v\n%s", script, err, out)
+	}
+	return string(out)
+}
+
+// talk is a shell that stays.
+type talk struct {
+	t   *testing.T
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out chan string
+}
+
+func (k *testKeeper) talk(dir string) *talk {
+	k.t.Helper()
+	c := exec.Command("bash")
+	c.Dir = "/"
+	in, err := c.StdinPipe()
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	out, err := c.StdoutPipe()
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	c.Stderr = c.Stdout
+	if err := c.Start(); err != nil {
+		k.t.Fatal(err)
+	}
+	s := &talk{k.t, c, in, make(chan string, 1000)}
+	go func() {
+		defer close(s.out)
+		var line []byte
+		one := make([]byte, 1)
+		for {
+			if _, err := out.Read(one); err != nil {
+				return
+			}
+			if one[0] == '\n' {
+				s.out <- string(line)
+				line = nil
+				continue
+			}
+			line = append(line, one[0])
+		}
+	}()
+	k.t.Cleanup(s.close)
+	s.say("cd '" + dir + "'")
+	return s
+}
+
+// say runs a command and gives what it prints.
+func (s *talk) say(command string) string {
+	s.t.Helper()
+	s.begin(command)
+	return s.end(command)
+}
+
+func (s *talk) begin(command string) { fmt.Fprintf(s.in, "%s\necho =$?\n", command) }
+
+func (s *talk) end(command string) string {
+	s.t.Helper()
+	var all []string
+	for {
+		select {
+		case line, ok := <-s.out:
+			if !ok {
+				s.t.Fatalf("%s: the shell is gone: %q", command, all)
+			}
+			if status, done := strings.CutPrefix(line, "="); done {
+				if status != "0" {
+					s.t.Errorf("%s: status %s: %q", command, status, all)
+				}
+				return strings.Join(all, "\n")
+			}
+			all = append(all, line)
+		case <-time.After(takeoverTime):
+			s.t.Fatalf("%s: no answer", command)
+		}
+	}
+}
+
+func (s *talk) close() {
+	s.in.Close()
+	s.cmd.Process.Kill()
+	s.cmd.Wait()
+}
+
+// eventually polls.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(takeoverTime); !ok(); {
+		if time.Now().After(end) {
+			_, file, line, _ := runtime.Caller(1)
+			t.Fatalf("%s:%d: not in time: %s", filepath.Base(file), line, what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// sample makes a repository with a few files.
+func sample(t *testing.T, dir string) *gittest.Repo {
+	t.Helper()
+	repo, err := gittest.New(dir, gittest.RepoOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]gittest.File{}
+	for i := range 40 {
+		files[fmt.Sprintf("dir%d/file%d.txt", i%4, i)] = gittest.File{Data: []byte(fmt.Sprintf("content %d\n", i))}
+	}
+	files["README.md"] = gittest.File{Data: []byte("read me\n")}
+	files[".gitignore"] = gittest.File{Data: []byte("*.o\n")}
+	for _, step := range []map[string]gittest.File{{"README.md": {Data: []byte("older\n")}}, files} {
+		if _, err := repo.Commit("main", step, "a commit"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return repo
+}
+
+func TestAMountOutlivesItsProcess(t *testing.T) {
+	k := newKeep(t)
+	k.start()
+	k.await()
+	repo, dir := sample(t, k.dir("remote")), k.dir("mnt")
+	before := k.mount(k.request(repo.Path, dir))
+	s := k.talk(dir)
+	s.say("exec 3<README.md 4>>dir0/new 5<>dir1/gone; rm dir1/gone; echo one >&4; echo deleted >&5; mkdir -p made/deep; cd made/deep; exec 6<../../dir1; flock 6")
+	inode := k.sh(dir, "stat -c %i README.md dir0/new made/deep")
+	if got := k.sh(dir, "git status --porcelain"); got != "?? dir0/new\n" {
+		t.Errorf("status %q", got)
+	}
+	st := k.status(dir)
+	for range 3 {
+		k.again()
+	}
+	if got := s.say("cat <&3; echo two >&4; cat /proc/self/fd/5; pwd"); got != "read me\ndeleted\n"+dir+"/made/deep" {
+		t.Errorf("after the takeover: %q", got)
+	}
+	if got := k.sh(dir, "cat dir0/new dir2/file2.txt; stat -c %i README.md dir0/new made/deep"); got != "one\ntwo\ncontent 2\n"+inode {
+		t.Errorf("after the takeover: %q, inodes were %q", got, inode)
+	}
+	if got := k.sh(dir, "git status --porcelain; git log --oneline | wc -l"); got != "?? dir0/new\n2\n" {
+		t.Errorf("git after the takeover: %q", got)
+	}
+	after := k.status(dir)
+	if after.State != control.StateMounted || !after.GitReady || after.History != st.History || after.Session != st.Session ||
+		!after.Since.Equal(st.Since) || after.Overlay.Changed != st.Overlay.Changed || after.PID == st.PID || after.ID != before.ID {
+		t.Errorf("status after:\n%+v\nbefore:\n%+v", after, st)
+	}
+	want := []string{"device", "fsmonitor", "lock", "promisor", "state"}
+	eventually(t, "descriptors kept", func() bool { return slices.Equal(k.names(), want) })
+	if _, err := k.client.Unmount(t.Context(), control.UnmountRequest{Dir: dir}); err == nil || !strings.Contains(err.Error(), "bash") {
+		t.Errorf("unmount of a busy mount: %v", err)
+	}
+	s.close()
+	if reply := k.unmount(dir); reply.Kept != 1+2 || reply.Session != before.Session {
+		t.Errorf("unmounted: %+v", reply)
+	}
+	eventually(t, "descriptors dropped", func() bool { return len(k.names()) == 0 })
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the directory that was made for the mount is there: %v", err)
+	}
+}
