@@ -25,7 +25,7 @@ import (
 
 // TestModel does the same random operations to a tree and to a plain directory of the host's file system, which is
 // the judge of results and contents. The tree is closed and opened again now and then, and killed: the operations run
-// in processes of their own that end by SIGKILL. AFS_MODEL_SEED and AFS_MODEL_STEPS choose others.
+// in processes of their own that end by SIGKILL, and of which some take over what the kernel has of the one before. AFS_MODEL_SEED and AFS_MODEL_STEPS choose others.
 func TestModel(t *testing.T) {
 	if life := os.Getenv(modelEnv); life != "" {
 		runLife(t, life)
@@ -52,7 +52,8 @@ func TestModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	rng := rand.New(rand.NewPCG(seed, 0))
-	for life := 1; steps > 0; life++ {
+	life := uint64(1)
+	for ; steps > 0; life++ {
 		n := 1 + rng.IntN(400)
 		steps -= n
 		victim := exec.CommandContext(t.Context(), self, "-test.run=^TestModel$", "-test.timeout=120s")
@@ -64,9 +65,14 @@ func TestModel(t *testing.T) {
 		}
 	}
 	w := &workspace{t: t, src: worktreetest.New(modelBase()), dir: dir}
-	w.open()
-	m := &model{workspace: w, rng: rng, plain: filepath.Join(dir, "plain")}
+	m := &model{workspace: w, rng: rng, plain: filepath.Join(dir, "plain"), what: "end"}
+	if w.takeOver = takesOver(seed, life); w.takeOver {
+		m.takeOverFrom(life - 1)
+	} else {
+		w.open()
+	}
 	m.compare()
+	m.closeFiles()
 	w.close()
 	report, err := overlay.Check(filepath.Join(dir, "overlay"), false)
 	if err != nil || len(report.Findings) != 0 {
@@ -87,8 +93,13 @@ func runLife(t *testing.T, life string) {
 	unix.Umask(0)
 	w := &workspace{t: t, src: worktreetest.New(modelBase()), dir: dir}
 	w.src.KnowsSizes.Store(number%2 == 0)
-	w.open()
-	m := &model{workspace: w, rng: rand.New(rand.NewPCG(seed, number)), plain: filepath.Join(dir, "plain")}
+	w.takeOver = takesOver(seed, number)
+	m := &model{workspace: w, rng: rand.New(rand.NewPCG(seed, number)), plain: filepath.Join(dir, "plain"), what: "start"}
+	if w.takeOver {
+		m.takeOverFrom(number - 1)
+	} else {
+		w.open()
+	}
 	m.compare() // what the life before left
 	seen := m.takeLooks()
 	for _, s := range seen {
@@ -115,6 +126,9 @@ func runLife(t *testing.T, life string) {
 	}
 	m.keepLooks(seen)
 	m.step()
+	if takesOver(seed, number+1) {
+		m.dieBusy(number)
+	}
 	syscall.Kill(os.Getpid(), syscall.SIGKILL)
 }
 
@@ -167,6 +181,8 @@ type model struct {
 	plain string
 	files []modelFile
 	what  string
+
+	requests uint64 // that the kernel has made so far
 }
 
 // modelFile is a file that is open.

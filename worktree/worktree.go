@@ -220,7 +220,7 @@ func (t *Tree) openJournal(o Options) error {
 		return err
 	}
 	t.journal, err = journal.Open(o.Journal, journal.Options{
-		Boot: boot, ReadOnly: o.OverlayReadOnly, Unused: func() bool { return t.layer == nil || t.layer.Changed() == 0 },
+		Boot: boot, ReadOnly: o.OverlayReadOnly, TakeOver: t.tookOver, Unused: func() bool { return t.layer == nil || t.layer.Changed() == 0 },
 	})
 	return err
 }

@@ -21,6 +21,8 @@ type workspace struct {
 	src *worktreetest.Source
 	dir string // of table and overlay
 	*Tree
+
+	takeOver bool // of what a process before served that was killed
 }
 
 func newWorkspace(t *testing.T, files map[string]worktreetest.File) *workspace {
@@ -40,6 +42,7 @@ func (w *workspace) open() {
 	w.t.Helper()
 	tree, err := Open(filepath.Join(w.dir, "inodes"), w.src, Options{
 		Root: w.src.Root, Time: commitTime, Overlay: filepath.Join(w.dir, "overlay"), Journal: filepath.Join(w.dir, "journal"),
+		TakeOver: w.takeOver,
 	})
 	if err != nil {
 		w.t.Fatal(err)
@@ -47,7 +50,7 @@ func (w *workspace) open() {
 	if r := tree.Recovery(); len(r.Problems) != 0 {
 		w.t.Errorf("problems at open: %q", r.Problems)
 	}
-	w.Tree = tree
+	w.Tree, w.takeOver = tree, false
 }
 
 func (w *workspace) close() {

@@ -109,7 +109,7 @@ func (j *Journal) open(o Options) error {
 		j.begin(o)
 		err = j.startFile()
 	case j.log.header().clean == 0:
-		if j.last > 0 {
+		if j.last > 0 && !o.TakeOver {
 			j.killed, j.last = j.last, j.last+1
 		}
 		if !o.ReadOnly {

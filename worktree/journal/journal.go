@@ -24,7 +24,8 @@
 // record of a flight: the next question will be answered with it once more.
 //
 // What a program has written and the kernel keeps in its cache is a change to who looks, and is lost if the process dies
-// that the kernel would have given it to. So whoever had a token before is told again all that is on record.
+// that the kernel would have given it to. So whoever had a token before is told again all that is on record, unless the
+// kernel gives it to the next process. That one is asked again, too, for the changes that were flights.
 //
 // A key that is on record is not recorded again as long as no token was given that includes the record. That it may
 // have got another path since is no matter if whoever moves something notes the new path, always, and for a directory
@@ -56,6 +57,7 @@ type Options struct {
 	Boot     [16]byte    // which run of the host's kernel this is
 	Unused   func() bool // says whether nothing changed yet, if the journal has to begin
 	ReadOnly bool        // nothing will be noted, and the file is not touched
+	TakeOver bool        // what programs have written and the kernel has in its cache is not lost, although the process was killed
 
 	limit int // bytes that the file may have, if tests say so
 }

@@ -107,15 +107,17 @@ func TestFlights(t *testing.T) {
 
 func TestRestarts(t *testing.T) {
 	for _, c := range []struct {
-		name   string
-		end    func(j *Journal) error
-		boot   [16]byte
-		unused bool
-		want   string
+		name string
+		end  func(j *Journal) error
+		boot [16]byte
+		over bool
+		want string
 	}{
 		{name: "closed", end: (*Journal).Close, boot: bootA, want: "late new"},
 		{name: "closed, another boot", end: (*Journal).Close, boot: bootB, want: "late new"},
 		{name: "killed", end: func(j *Journal) error { j.kill(); return nil }, boot: bootA, want: "early late new"},
+		{name: "taken over", end: func(j *Journal) error { j.kill(); return nil }, boot: bootA, over: true, want: "late new"},
+		{name: "power loss, called a takeover", end: func(j *Journal) error { j.kill(); return nil }, boot: bootB, over: true, want: "*"},
 		{name: "power loss", end: func(j *Journal) error { j.kill(); return nil }, boot: bootB, want: "*"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -127,11 +129,11 @@ func TestRestarts(t *testing.T) {
 			if err := c.end(j); err != nil {
 				t.Fatal(err)
 			}
-			ro := open(t, path, Options{Boot: c.boot, ReadOnly: true, Unused: func() bool { return false }})
+			ro := open(t, path, Options{Boot: c.boot, ReadOnly: true, TakeOver: c.over, Unused: func() bool { return false }})
 			ask(t, ro, token, strings.TrimSuffix(c.want, " new"))
 			ro.kill()
 
-			j = open(t, path, Options{Boot: c.boot, Unused: func() bool { return false }})
+			j = open(t, path, Options{Boot: c.boot, TakeOver: c.over, Unused: func() bool { return false }})
 			note(j, 1, "new")
 			next := ask(t, j, token, c.want)
 			ask(t, j, next, "")
