@@ -1,0 +1,75 @@
+package fuse
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	raw "github.com/hanwen/go-fuse/v2/fuse"
+)
+
+// Kernel is what the kernel offers to a mount.
+type Kernel struct {
+	Major, Minor uint32 // of its protocol
+	Resend       bool   // a mount can be taken over: unanswered requests are sent again (6.9)
+	Lacks        []string
+}
+
+// wanted are features that a mount does with little of, slower.
+var wanted = []struct {
+	capability uint64
+	name       string
+}{
+	{raw.CAP_WRITEBACK_CACHE, "writeback cache"}, {raw.CAP_NO_OPEN_SUPPORT, "opens without asking"},
+	{raw.CAP_NO_OPENDIR_SUPPORT, "directories without asking"}, {raw.CAP_PARALLEL_DIROPS, "parallel look-ups"},
+	{raw.CAP_READDIRPLUS, "listings with attributes"}, {raw.CAP_CACHE_SYMLINKS, "cached symbolic links"},
+	{raw.CAP_EXPLICIT_INVAL_DATA, "caches that we invalidate"}, {raw.CAP_HANDLE_KILLPRIV_V2, "writes without asking for capabilities"},
+}
+
+// Probe mounts for a moment, in a new directory below dir, to see whether it can be done and what the kernel says. Nobody
+// is ever answered there.
+func Probe(dir string) (k Kernel, err error) {
+	at, err := os.MkdirTemp(dir, "artifactfs-probe-")
+	if err != nil {
+		return k, fmt.Errorf("probe fuse: %w", err)
+	}
+	defer func() {
+		if removeErr := os.Remove(at); err == nil && removeErr != nil {
+			err = fmt.Errorf("probe fuse: %w", removeErr)
+		}
+	}()
+	if at, err = filepath.EvalSymlinks(at); err != nil {
+		return k, fmt.Errorf("probe fuse: %w", err)
+	}
+	d, err := Attach(at, Options{FsName: "artifactfs-probe", ReadOnly: true})
+	if err != nil {
+		return k, err
+	}
+	in, err := d.hello()
+	s := &Server{dir: at, device: d, ended: make(chan struct{})}
+	err = errors.Join(err, d.file.Close(), s.detach()) // closed first: who looks there at this moment gets an error
+	if err != nil {
+		return k, fmt.Errorf("probe fuse: %w", err)
+	}
+	k = Kernel{Major: in.Major, Minor: in.Minor, Resend: d.CanMove()}
+	for _, w := range wanted {
+		if in.Flags64()&w.capability == 0 {
+			k.Lacks = append(k.Lacks, w.name)
+		}
+	}
+	return k, nil
+}
+
+// String tells of it in a few words.
+func (k Kernel) String() string {
+	text := fmt.Sprintf("protocol %d.%d", k.Major, k.Minor)
+	if k.Resend {
+		text += ", mounts outlive their process"
+	}
+	if len(k.Lacks) > 0 {
+		text += ", without " + strings.Join(k.Lacks, ", ")
+	}
+	return text
+}

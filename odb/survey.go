@@ -1,0 +1,165 @@
+package odb
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// Survey counts what an `objects` directory holds.
+type Survey struct {
+	Packs   int
+	Objects int64 // in packs, those that are in several counted as often
+	Loose   int64
+	Bytes   int64 // of all files
+}
+
+// Problem is something wrong with a file of an `objects` directory.
+type Problem struct {
+	Path string
+	What string
+	Junk bool // it is of no use to anybody, and can be removed
+}
+
+// Look counts without reading contents. A directory that is not there is empty.
+func Look(dir string, f object.Format) (Survey, error) {
+	var s Survey
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) || err == nil && e.IsDir() {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) { // packs are joined at any time
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		s.Bytes += info.Size()
+		switch parent := filepath.Base(filepath.Dir(path)); {
+		case filepath.Ext(path) == ".pack":
+			s.Packs++
+			s.Objects += packCount(path)
+		case len(parent) == 2 && len(e.Name()) == 2*f.Size()-2:
+			s.Loose++
+		}
+		return nil
+	})
+	if err != nil {
+		return s, fmt.Errorf("look at objects: %w", err)
+	}
+	return s, nil
+}
+
+// packCount reads a pack's header (gitformat-pack(5)); of one that cannot be read it is 0.
+func packCount(path string) int64 {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	var head [12]byte
+	if _, err := io.ReadFull(f, head[:]); err != nil || string(head[:4]) != "PACK" {
+		return 0
+	}
+	return int64(binary.BigEndian.Uint32(head[8:]))
+}
+
+// Check looks at every pack and index: that they are whole and fit each other, and with deep that each pack has the
+// hash that it ends in. Contents are checked whenever they are read.
+func Check(dir string, f object.Format, deep bool) ([]Problem, error) {
+	entries, err := os.ReadDir(filepath.Join(dir, "pack"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("check objects: %w", err)
+	}
+	there := map[string]bool{}
+	for _, e := range entries {
+		there[e.Name()] = true
+	}
+	var problems []Problem
+	for _, e := range entries {
+		ext := filepath.Ext(e.Name())
+		name := strings.TrimSuffix(e.Name(), ext)
+		path := filepath.Join(dir, "pack", e.Name())
+		switch ext {
+		case ".pack":
+			if !there[name+".idx"] {
+				problems = append(problems, Problem{Path: path, What: "it has no index: nobody finds its objects"})
+				continue
+			}
+			if err := checkPair(path, strings.TrimSuffix(path, ext)+".idx", f, deep); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				problems = append(problems, Problem{Path: path, What: err.Error()})
+			}
+		case ".idx", ".rev", ".promisor", ".bitmap", ".mtimes":
+			if !there[name+".pack"] && gone(path) {
+				problems = append(problems, Problem{Path: path, What: "its pack is gone", Junk: true})
+			}
+		}
+	}
+	return problems, nil
+}
+
+// gone says whether a file is there and its pack still is not: packs come and go at any time, the pack first.
+func gone(path string) bool {
+	_, err := os.Lstat(path)
+	_, packErr := os.Lstat(strings.TrimSuffix(path, filepath.Ext(path)) + ".pack")
+	return err == nil && errors.Is(packErr, fs.ErrNotExist)
+}
+
+func checkPair(pack, idx string, f object.Format, deep bool) error {
+	data, err := os.ReadFile(idx)
+	if err != nil {
+		return err
+	}
+	x, err := parseIndex(data, f)
+	if err != nil {
+		return err
+	}
+	if own := data[len(data)-x.idLen:]; !bytes.Equal(sumOf(f, bytes.NewReader(data[:len(data)-x.idLen])), own) {
+		return corrupt("its index does not have the hash that it ends in")
+	}
+	file, err := os.Open(pack)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	end := info.Size() - int64(f.Size())
+	trailer := make([]byte, f.Size())
+	if _, err := file.ReadAt(trailer, max(end, 0)); err != nil || !bytes.Equal(trailer, x.packSum()) {
+		return corrupt("it is not the pack that its index is of, or was cut short")
+	}
+	if packCount(pack) != int64(x.n) {
+		return corrupt("its header does not fit its index")
+	}
+	if deep && !bytes.Equal(sumOf(f, io.NewSectionReader(file, 0, end)), trailer) {
+		return corrupt("it does not have the hash that it ends in")
+	}
+	return nil
+}
+
+// sumOf hashes what r gives; nil if it cannot be read.
+func sumOf(f object.Format, r io.Reader) []byte {
+	h := f.New()
+	if _, err := io.Copy(h, r); err != nil {
+		return nil
+	}
+	return h.Sum(nil)
+}
