@@ -51,7 +51,10 @@ func (m *mount) takeDown(ctx context.Context, force bool) error {
 // unserve takes the mount from the kernel: first what is bound over its directories, then the mount itself.
 func (m *mount) unserve(ctx context.Context, force bool) error {
 	m.filters.Release() // they keep it busy
-	err := m.redirects.unbind(false)
+	err := m.inside.unbind(false)
+	if err == nil {
+		err = m.redirects.unbind(false)
+	}
 	if err == nil {
 		err = m.server.Unmount(ctx)
 	}
@@ -60,10 +63,16 @@ func (m *mount) unserve(ctx context.Context, force bool) error {
 	}
 	if !force {
 		m.redirects.rebind(ctx)
+		if bindErr := m.inside.bind(); bindErr != nil {
+			m.daemon.log.Warn("show the git directory again", zap.String("dir", m.dir), zap.Error(bindErr))
+		}
 		return withUsers(m.dir, err)
 	}
 	m.daemon.log.Warn("detaching busy mount", zap.String("dir", m.dir), zap.Error(err))
 	m.flush()
+	if err := m.inside.unbind(true); err != nil {
+		m.daemon.log.Warn("detach git directory", zap.String("dir", m.dir), zap.Error(err))
+	}
 	if err := m.redirects.unbind(true); err != nil {
 		m.daemon.log.Warn("detach redirected directories", zap.String("dir", m.dir), zap.Error(err))
 	}

@@ -3,11 +3,13 @@ package daemon
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/filter"
+	"github.com/artifactfs/artifactfs/gitdir"
 )
 
 // filterDeadline is how long a filter may say nothing. git-lfs says nothing while it downloads.
@@ -15,8 +17,12 @@ const filterDeadline = 15 * time.Minute
 
 // newFilters are the programs that convert the mount's contents: each is told of its repository, as git would tell it.
 func (m *mount) newFilters() *filter.Programs {
+	env := []string{"GIT_DIR=" + m.gitPath(), "GIT_WORK_TREE=" + m.dir}
+	if m.inside.wanted() {
+		env = append(env, gitdir.BorrowFrom(filepath.Join(m.store.GitDir(), "objects")))
+	}
 	return filter.New(filter.Options{
-		Dir: m.dir, Env: []string{"GIT_DIR=" + m.gitPath(), "GIT_WORK_TREE=" + m.dir}, Deadline: filterDeadline,
+		Dir: m.dir, Env: env, Deadline: filterDeadline,
 		Ready: m.awaitGitDir, Log: m.daemon.log.With(zap.String("mount", m.dir)),
 	})
 }

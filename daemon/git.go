@@ -100,10 +100,6 @@ func (m *mount) gitOptions(ctx context.Context, snap *fetch.Snapshot) (gitdir.Op
 	if err != nil { // the mount is as good for those who do without
 		m.daemon.log.Info("no git", zap.Error(err))
 	}
-	monitor := filepath.Join(filepath.Dir(program), query.HookName)
-	if _, err := os.Stat(monitor); err != nil {
-		monitor = program // it knows by its name what it is to do, and takes a little longer
-	}
 	branch := "" // the remote's own, unless another ref was asked for
 	if r := m.request.Ref; r == "" || r == "HEAD" {
 		branch = snap.Ref
@@ -111,8 +107,18 @@ func (m *mount) gitOptions(ctx context.Context, snap *fetch.Snapshot) (gitdir.Op
 	return gitdir.Options{
 		Format: snap.Format, WorkTree: m.dir, Remote: m.store.URL(), Objects: filepath.Join(m.store.GitDir(), "objects"),
 		Ref: snap.Ref, Commit: snap.Commit, Shallow: snap.Shallow(), Partial: snap.Partial,
-		Default: branch, Git: version, Monitor: monitor, Helper: program,
+		Default: branch, Git: version, Monitor: hookProgram(program), Helper: program, Inside: m.inside.wanted(),
 	}, nil
+}
+
+// hookProgram is what answers git's question for changes: the small program for it, if it is installed beside ours. Ours
+// knows by its name what it is to do, and takes a little longer.
+func hookProgram(program string) string {
+	small := filepath.Join(filepath.Dir(program), query.HookName)
+	if _, err := os.Stat(small); err != nil {
+		return program
+	}
+	return small
 }
 
 // serveGit starts to answer git's questions.
@@ -270,6 +276,9 @@ var listing = []string{"ls", "find", "stat", "tree", "du", "rm", "fd", "bash", "
 // cannot be had, and one that is going to write over files until their sizes are known. Every git command
 // asks, until everything is here. done: nobody has to ask any more.
 func (m *mount) awaitGit(ctx context.Context, pid uint32) (done bool) {
+	if pid == m.inside.thread.Load() && pid != 0 {
+		return false
+	}
 	proc := fmt.Sprintf("/proc/%d/", pid)
 	name, err := os.ReadFile(proc + "comm")
 	if err == nil && slices.Contains(listing, strings.TrimSpace(string(name))) {

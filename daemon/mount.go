@@ -55,6 +55,7 @@ type mount struct {
 	base   *record       // what it is to show, if it was mounted before; nil: what its request names
 
 	redirects  redirects
+	inside     gitInside
 	around     *mount // that this one is a submodule of; nil: it stands for itself
 	submodules submodules
 
@@ -168,7 +169,7 @@ func (d *Daemon) newMount(r control.MountRequest, id, dir string, since time.Tim
 		gitTried: make(chan struct{}), historyTried: make(chan struct{}), hydrateTried: make(chan struct{}),
 		shown: make(chan struct{}, 1),
 	}
-	m.redirects.mount, m.submodules.mount = m, m
+	m.redirects.mount, m.submodules.mount, m.inside.mount = m, m, m
 	return m
 }
 

@@ -170,11 +170,11 @@ func (m *mount) open() error {
 	o.Overlay, o.Journal = filepath.Join(m.home.dir, "overlay"), filepath.Join(m.home.dir, "journal")
 	switch {
 	case m.writable():
-		o.GitFile = m.gitFile()
+		o.GitFile, o.GitDir = m.gitFile(), m.inside.wanted()
 	case m.session != "":
 		o.OverlayReadOnly = true
 	default: // an overlay for nothing but .git
-		o.GitFile, o.ReadOnly = m.gitFile(), true
+		o.GitFile, o.GitDir, o.ReadOnly = m.gitFile(), m.inside.wanted(), true
 	}
 	if m.writable() && m.taking == nil {
 		if m.record.Dir == m.dir && len(m.point.made) == 0 {

@@ -36,7 +36,10 @@ func (m *mount) begun(ctx context.Context, start time.Time, progress func(contro
 // start brings the mount up to the point where its root directory is readable.
 func (m *mount) start(ctx context.Context, start time.Time, progress func(control.Progress)) (control.MountReply, error) {
 	var reply control.MountReply
-	var err error
+	err := m.inside.possible()
+	if err != nil {
+		return reply, err
+	}
 	m.beginKeeping()
 	if m.point, err = m.prepare(ctx); err != nil {
 		return reply, err
@@ -72,12 +75,15 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = m.attach(); err != nil {
 		return reply, err
 	}
+	if err = m.inside.bind(); err != nil {
+		return reply, err
+	}
 	mounted := time.Since(start)
 	if m.writable() {
 		if err = syncRecord(m.home.dir); err != nil {
 			return reply, err
 		}
-		if os.Geteuid() == 0 {
+		if mayBind() {
 			m.redirects.bindExisting(ctx)
 		}
 	}
@@ -112,7 +118,7 @@ func (m *mount) redirect(ctx context.Context) error {
 	if err := m.redirects.plan(ctx); err != nil {
 		return err
 	}
-	if os.Geteuid() != 0 {
+	if !mayBind() {
 		m.redirects.link(ctx)
 	}
 	if before+len(m.record.Redirects)+len(m.record.Configured) == 0 {
@@ -152,7 +158,7 @@ func (m *mount) fuseOptions() fuse.Options {
 		FsName: m.store.URL(), AllowOther: m.request.AllowOther, StatFS: m.daemon.state, Log: m.daemon.log.With(zap.String("mount", m.dir)),
 		ReadOnly: m.request.ReadOnly, Await: m.awaitGit, Latencies: &m.daemon.latencies,
 	}
-	if m.writable() && os.Geteuid() == 0 && len(m.redirects.all) > 0 {
+	if m.writable() && mayBind() && len(m.redirects.all) > 0 {
 		o.Redirect = m.redirects.hook
 	}
 	return o

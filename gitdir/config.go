@@ -3,7 +3,6 @@ package gitdir
 import (
 	"bytes"
 	"errors"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,19 +25,15 @@ const (
 func (o Options) configure(c *config.Config, path string) ([]byte, error) {
 	// In front of everything, so that what the user sets wins.
 	first := config.New()
-	first.SetOption("includeIf", "gitdir:"+quoteGlob.Replace(realPath(path)), "path", monitorConfig)
+	first.SetOption("includeIf", "gitdir:", "path", monitorConfig) // setPlaces says which
 	c.Sections = append(first.Sections, c.Sections...)
 	c.SetOption("core", "", "repositoryformatversion", "1").SetOption("core", "", "filemode", "true").
-		SetOption("core", "", "bare", "false").SetOption("core", "", "worktree", o.WorkTree).
-		SetOption("core", "", "logallrefupdates", "true")
+		SetOption("core", "", "bare", "false").SetOption("core", "", "logallrefupdates", "true")
 	if o.Format != object.SHA1 {
 		c.SetOption("extensions", "", "objectFormat", o.Format.String())
 	}
 	if o.Partial && o.Helper != "" {
-		at := url.URL{Scheme: "file", Path: realPath(path)}
-		c.SetOption("remote", helperRemote, "url", at.String()).
-			SetOption("remote", helperRemote, "uploadpack", shellQuote(o.Helper)+" upload-pack-helper").
-			SetOption("remote", helperRemote, "promisor", "true").
+		c.SetOption("remote", helperRemote, "promisor", "true").
 			SetOption("remote", helperRemote, "skipFetchAll", "true").
 			SetOption("remote", helperRemote, "tagOpt", "--no-tags")
 	}
@@ -52,6 +47,7 @@ func (o Options) configure(c *config.Config, path string) ([]byte, error) {
 	}
 	// The store's packs are looked after by artifactfs; git tidying up behind a command would only get in the way.
 	c.SetOption("gc", "", "auto", "0").SetOption("maintenance", "", "auto", "false")
+	o.setPlaces(c, path)
 	var b bytes.Buffer
 	err := config.NewEncoder(&b).Encode(c)
 	return b.Bytes(), err
@@ -67,22 +63,16 @@ func (o Options) setMonitor(path string) error {
 			return err
 		}
 	}
-	hook := filepath.Join(path, query.HookName)
-	if !o.Git.AtLeast(rightDiff) {
-		hook = filepath.Join(path, query.CarefulName)
-	}
+	hook, target, run := o.hook(path, o.hookName())
 	command := ""
 	if o.Git.AtLeast(socketMonitor) {
 		command = "true"
 	} else if o.Monitor != "" {
 		// A plain path is started without a shell, and its directory tells the program whom to ask.
-		if err := os.Symlink(o.Monitor, hook); err != nil {
+		if err := os.Symlink(target, hook); err != nil {
 			return err
 		}
-		command = hook
-		if strings.ContainsAny(hook, "|&;<>()$`\\\"' \t\n*?[#~=%") {
-			command = shellQuote(hook)
-		}
+		command = run
 	}
 	if command != "" {
 		c.SetOption("core", "", "fsmonitor", command).SetOption("core", "", "fsmonitorHookVersion", "2").

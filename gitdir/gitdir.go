@@ -13,6 +13,8 @@
 //   - config: core.worktree, since the directory is elsewhere; gc.auto and maintenance.auto, since packs are looked after by
 //     artifactfs; a remote named artifactfs, of which git asks for objects it lacks. `git remote` lists it, as every remote in
 //     the configuration: there is no setting against that in 2.39 nor 2.55. It has no refs, and `git fetch --all` leaves it out.
+//   - artifactfs: a directory with what is elsewhere and needed, where the git directory is seen inside the mount; then
+//     core.worktree is missing.
 //   - artifactfs-config: what is set for the mount's working tree and not for others of the repository (`git worktree add`),
 //     included by config on the condition of this git directory.
 //   - artifactfs-fsmonitor, or artifactfs-fsmonitor-careful: the hook of gits before 2.55; fsmonitor--daemon.ipc and its lock: what later ones ask.
@@ -52,6 +54,7 @@ type Options struct {
 	Monitor string  // program that answers gits which cannot ask the monitor's socket; "": none, and no monitor for them
 	// Helper is the artifactfs command that git runs for objects it lacks; "": git asks the remote.
 	Helper string
+	Inside bool // it is mounted at .git in the working tree, as inside.go has it
 }
 
 // Dir is a git directory on disk.
@@ -83,7 +86,7 @@ func Create(path string, o Options) (*Dir, error) {
 		err = errors.Join(err, os.MkdirAll(filepath.Join(path, dir), 0o755))
 	}
 	err = errors.Join(err,
-		os.WriteFile(filepath.Join(path, "objects", "info", "alternates"), []byte(o.Objects+"\n"), 0o644),
+		o.borrow(path),
 		os.WriteFile(filepath.Join(path, "config"), cfg, 0o644),
 		o.setMonitor(path),
 		d.SetShallow(o.Shallow),
@@ -120,14 +123,13 @@ func Open(path string, o Options) (*Dir, bool, error) {
 	if err := config.NewDecoder(bytes.NewReader(text)).Decode(c); err != nil {
 		return nil, false, fmt.Errorf("open git directory: read %s: %w", name, err)
 	}
-	if c.Section("core").Option("worktree") != o.WorkTree {
+	if o.setPlaces(c, path) {
 		var b bytes.Buffer
-		c.SetOption("core", "", "worktree", o.WorkTree)
 		err = config.NewEncoder(&b).Encode(c)
 		err = errors.Join(err, disk.WriteFile(name, b.Bytes(), 0o644))
 	}
 	d := o.dir(path)
-	err = errors.Join(err, os.WriteFile(filepath.Join(path, "objects", "info", "alternates"), []byte(o.Objects+"\n"), 0o644),
+	err = errors.Join(err, o.borrow(path),
 		o.setMonitor(path),
 		d.SetShallow(o.Shallow)) // what the store lacks now; it may have been made anew
 	if err != nil {

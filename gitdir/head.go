@@ -231,7 +231,7 @@ func (d *Dir) objects(ctx context.Context, names ...string) ([]object.ID, error)
 // git runs a git command on this directory and its working tree; it takes no lock that is not its purpose.
 func (d *Dir) git(ctx context.Context, stdin []byte, args ...string) ([]byte, error) {
 	cmd := command(ctx, append([]string{"--git-dir", d.path, "--work-tree", d.workTree, "--no-optional-locks"}, args...)...)
-	cmd.Env = append(cmd.Env, "LC_ALL=C", "GIT_TERMINAL_PROMPT=0", "GIT_NO_LAZY_FETCH=1")
+	cmd.Env = append(append(cmd.Env, "LC_ALL=C", "GIT_TERMINAL_PROMPT=0", "GIT_NO_LAZY_FETCH=1"), Borrowing(d.path)...)
 	cmd.Stdin = bytes.NewReader(stdin)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

@@ -74,7 +74,7 @@ func HasWork(ctx context.Context, path string) (bool, error) {
 // told may be work.
 func staged(ctx context.Context, path string) bool {
 	cmd := exec.CommandContext(ctx, "git", "--git-dir", path, "-c", "core.fsmonitor=false", "diff-index", "--cached", "--quiet", "HEAD", "--")
-	cmd.Dir = path
+	cmd.Dir, cmd.Env = path, append(os.Environ(), Borrowing(path)...)
 	return cmd.Run() != nil
 }
 
@@ -92,7 +92,7 @@ func sumOf(path string) (string, error) {
 		if err != nil {
 			return err
 		}
-		if slices.Contains(ignored, relative) || strings.HasPrefix(relative, "artifactfs-") || strings.HasPrefix(relative, "fsmonitor--daemon") {
+		if slices.Contains(ignored, relative) || relative == insideDir || strings.HasPrefix(relative, "artifactfs-") || strings.HasPrefix(relative, "fsmonitor--daemon") {
 			if e.IsDir() {
 				return fs.SkipDir
 			}
@@ -122,11 +122,11 @@ func sumOf(path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// withoutPlaces leaves out the one setting that follows the mount to another directory.
+// withoutPlaces leaves out the settings that follow the mount to another directory.
 func withoutPlaces(config []byte) []byte {
 	var kept []byte
 	for line := range bytes.Lines(config) {
-		if !bytes.HasPrefix(bytes.TrimSpace(line), []byte("worktree =")) {
+		if !isPlace(string(line)) {
 			kept = append(kept, line...)
 		}
 	}

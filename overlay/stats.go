@@ -43,6 +43,9 @@ func (l *Layer) uncounted() (n Node, isThere bool) {
 	return n, ok && n.Own() && in.Nlink > 0
 }
 
+// Uncounted gives the node that is no change, named or not; 0: there was none.
+func (r Reader) Uncounted() Node { return Node(r.t.Counter(counterUncounted)) }
+
 // Changed is how many paths differ from the base: names that are new, gone or moved, and files of the base that were
 // changed where they are, but for a file that does not count (Tx.Uncount). It looks at everything there is.
 func (l *Layer) Changed() int64 {

@@ -237,6 +237,50 @@ func TestGitFile(t *testing.T) {
 	w.close()
 }
 
+// The file becomes a directory for something to be mounted over, and a file again, and neither is a change.
+func TestGitDirectory(t *testing.T) {
+	w := &workspace{t: t, src: worktreetest.New(lazyFiles()), dir: t.TempDir()}
+	open := func(dir bool) {
+		t.Helper()
+		o := gitFileOptions(w, "gitdir: /one\n")
+		o.GitDir = dir
+		tree, err := Open(filepath.Join(w.dir, "inodes"), w.src, o)
+		w.ok(err)
+		w.Tree = tree
+	}
+	var before Node
+	for i, dir := range []bool{true, true, false, true, false} {
+		open(dir)
+		a, want := w.stat(".git"), uint32(syscall.S_IFREG|0o644)
+		if dir {
+			want = syscall.S_IFDIR | 0o755
+		}
+		if a.Mode != want || a.UID != 7 || w.Changed() != 0 || w.Stats() != (overlay.Stats{LogBytes: w.Stats().LogBytes}) {
+			t.Errorf("open %d: %+v, %d changed, %+v", i, a, w.Changed(), w.Stats())
+		}
+		if i == 1 && w.node(".git") != before {
+			t.Errorf("node %d became %d", before, w.node(".git"))
+		}
+		if !dir && w.read(w.node(".git")) != "gitdir: /one\n" {
+			t.Errorf("open %d: %q", i, w.read(w.node(".git")))
+		}
+		if got, _ := w.since(w.StartToken()); got != "" {
+			t.Errorf("open %d: %q are told as changed", i, got)
+		}
+		before = w.node(".git")
+		w.close()
+	}
+	open(true)
+	_, err := w.Mknod(t.Context(), w.node(".git"), "mine", syscall.S_IFREG|0o644, 0, Cred{})
+	w.ok(err)
+	w.close()
+	open(false)
+	if a := w.stat(".git"); a.Mode&syscall.S_IFMT != syscall.S_IFDIR {
+		t.Errorf("a directory with files in it became %+v", a)
+	}
+	w.close()
+}
+
 // A tree that cannot be changed has a .git all the same.
 func TestGitFileReadOnly(t *testing.T) {
 	w := &workspace{t: t, src: worktreetest.New(lazyFiles()), dir: t.TempDir()}

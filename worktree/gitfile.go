@@ -8,34 +8,28 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
-// gitFile is the name of the file that tells git where its directory is. It is in the overlay and yet no change: not
-// counted, not in the journal, and the root looks untouched.
+// gitFile is the name of the file that tells git where its directory is, or of a directory over which that is mounted. It
+// is in the overlay and yet no change: not counted, not in the journal, and the root looks untouched.
 const gitFile = ".git"
 
-// putGitFile makes the file say what it is to say. What somebody put there that is no file stays.
-func (t *Tree) putGitFile(content string) error {
+// putGitFile makes the file say what it is to say, or puts an empty directory in its place. What somebody made there that
+// is neither stays.
+func (t *Tree) putGitFile(o Options) error {
+	mode := uint32(syscall.S_IFREG | 0o644)
+	if o.GitDir {
+		mode = syscall.S_IFDIR | 0o755
+	}
 	n, presence := t.layer.Entry(Root, gitFile)
-	if presence != overlay.Present {
-		err := t.layer.Update(func(tx *overlay.Tx) (err error) {
-			if n, err = tx.NewNode(); err != nil {
-				return err
-			}
-			at := t.options.Time.UnixNano()
-			tx.PutInode(overlay.Inode{
-				Node: n, Mode: syscall.S_IFREG | 0o644, Nlink: 1, UID: t.options.UID, GID: t.options.GID,
-				Atime: at, Mtime: at, Ctime: at, Parent: Root,
-			})
-			tx.SetEntry(Root, gitFile, n)
-			tx.Uncount(n)
-			return nil
-		})
-		if err != nil {
+	if presence != overlay.Present || t.isOtherGit(n, mode) {
+		var err error
+		if n, err = t.replaceGit(n, presence, mode); err != nil {
 			return fmt.Errorf("put %s: %w", gitFile, err)
 		}
 	}
 	if in, ok := t.layer.Inode(n); !ok || in.Mode&syscall.S_IFMT != syscall.S_IFREG || !n.Own() {
 		return nil
 	}
+	content := o.GitFile
 	f := t.layer.File(n)
 	defer f.Done()
 	have := make([]byte, len(content)+1)
@@ -51,4 +45,53 @@ func (t *Tree) putGitFile(content string) error {
 		return fmt.Errorf("write %s: %w", gitFile, err)
 	}
 	return nil
+}
+
+// isOtherGit says whether a node is what putGitFile puts when the other kind is asked for.
+func (t *Tree) isOtherGit(n Node, mode uint32) (other bool) {
+	t.layer.View(func(r overlay.Reader) {
+		in, ok := r.Inode(n)
+		if !ok || !n.Own() || in.Mode&syscall.S_IFMT == mode&syscall.S_IFMT {
+			return
+		}
+		switch in.Mode & syscall.S_IFMT {
+		case syscall.S_IFREG:
+			other = true
+		case syscall.S_IFDIR:
+			present, _ := r.Entries(n)
+			other = present == 0 && r.Uncounted() == n
+		}
+	})
+	return other
+}
+
+// replaceGit makes the name in the root stand for a new node.
+func (t *Tree) replaceGit(old Node, presence overlay.Presence, mode uint32) (n Node, err error) {
+	err = t.layer.Update(func(tx *overlay.Tx) (err error) {
+		if n, err = tx.NewNode(); err != nil {
+			return err
+		}
+		links := uint32(1)
+		if mode&syscall.S_IFMT == syscall.S_IFDIR {
+			links = 2
+		}
+		at := t.options.Time.UnixNano()
+		tx.PutInode(overlay.Inode{
+			Node: n, Mode: mode, Nlink: links, UID: t.options.UID, GID: t.options.GID,
+			Atime: at, Mtime: at, Ctime: at, Parent: Root,
+		})
+		if presence == overlay.Present {
+			if in, ok := tx.Inode(old); ok {
+				in.Nlink = 0
+				tx.PutInode(in)
+			}
+		}
+		tx.SetEntry(Root, gitFile, n)
+		tx.Uncount(n)
+		return nil
+	})
+	if err == nil && presence == overlay.Present {
+		t.layer.Release(old)
+	}
+	return n, err
 }

@@ -115,6 +115,7 @@ type Options struct {
 	OverlayReadOnly bool        // what was changed is shown, and nothing can be changed any more
 	ReadOnly        bool        // nothing can be changed through the Tree, though it has an overlay
 	GitFile         string      // the content of the file ".git" in the root, which Open puts into the overlay; "": there is none
+	GitDir          bool        // ".git" is a directory instead, for something to be mounted over it
 	Journal         string      // the file of the change journal; "": Changes does not know what changed
 	Log             *zap.Logger // nil: no log
 
@@ -200,8 +201,8 @@ func (t *Tree) attach(o Options) (err error) {
 	if err != nil {
 		return fmt.Errorf("open overlay %s: %w", o.Overlay, err)
 	}
-	if o.GitFile != "" && !o.OverlayReadOnly {
-		if err := t.putGitFile(o.GitFile); err != nil {
+	if (o.GitFile != "" || o.GitDir) && !o.OverlayReadOnly {
+		if err := t.putGitFile(o); err != nil {
 			return err
 		}
 	}
