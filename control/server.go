@@ -63,9 +63,17 @@ func Listen(ctx context.Context, socket string, h Handler, log *zap.Logger) (*Se
 	return newServer(socket, l, lock, h, log), nil
 }
 
-// Inherit goes on with the socket of a server that died, of which the caller has Files. listener may be nil. Both files are
-// its own from now on, unless it fails.
-func Inherit(socket string, listener, lock *os.File, h Handler, log *zap.Logger) (*Server, error) {
+// Inherit goes on with the socket of a server that died, of which the caller has Files; it is Listen where they are nil or
+// are another socket's. They are its own from now on.
+func Inherit(ctx context.Context, socket string, listener, lock *os.File, h Handler, log *zap.Logger) (*Server, error) {
+	if lock == nil || !isLockOf(socket, lock) {
+		for _, f := range []*os.File{listener, lock} {
+			if f != nil {
+				f.Close()
+			}
+		}
+		return Listen(ctx, socket, h, log)
+	}
 	l, err := inherit(socket, listener)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", socket, err)

@@ -248,6 +248,14 @@ type fileLock struct {
 	path string
 }
 
+// isLockOf says whether a file is the lock of a socket: its path may have been removed by who ended with it, or be of
+// another state directory.
+func isLockOf(socket string, lock *os.File) bool {
+	mine, err1 := lock.Stat()
+	there, err2 := os.Lstat(lockName(socket))
+	return err1 == nil && err2 == nil && os.SameFile(mine, there)
+}
+
 func lockName(socket string) string { return socket + ".lock" }
 
 // takeLock never waits: ErrInUse if another process, or another server of this one, has it.

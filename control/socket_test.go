@@ -330,7 +330,7 @@ func TestAnotherServerGoesOn(t *testing.T) {
 	if _, err := takeLock(socket); !errors.Is(err, ErrInUse) {
 		t.Errorf("the lock was free meanwhile: %v", err)
 	}
-	second, err := Inherit(socket, listener, lock, newFake(), zap.NewNop())
+	second, err := Inherit(t.Context(), socket, listener, lock, newFake(), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -375,7 +375,7 @@ func TestAnotherServerMakesTheSocketThatIsGone(t *testing.T) {
 			listener.Close()
 			listener = nil
 		}
-		second, err := Inherit(socket, listener, lock, newFake(), zap.NewNop())
+		second, err := Inherit(t.Context(), socket, listener, lock, newFake(), zap.NewNop())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -174,7 +174,7 @@ func (s *supervisor) exec(file *os.File, w *worker) error {
 		defer unix.CloseOnExec(fd)
 	}
 	env := append(os.Environ(), handedVariable+"=self:"+strconv.Itoa(state))
-	err = syscall.Exec("/proc/self/fd/"+strconv.Itoa(int(file.Fd())), append([]string{s.Executable}, os.Args[1:]...), env)
+	err = syscall.Exec("/proc/self/fd/"+strconv.Itoa(int(file.Fd())), append([]string{s.Executable}, s.Args...), env)
 	return fmt.Errorf("replace supervisor: %w", err)
 }
 

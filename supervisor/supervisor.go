@@ -49,7 +49,8 @@ const (
 // Config says what a supervisor starts and whom it tells.
 type Config struct {
 	Executable string        // path, as it shall be seen in the list of processes
-	Args       []string      // of a worker
+	WorkerArgs []string      // of a worker
+	Args       []string      // of the supervisor itself, for its next executable
 	Watchdog   time.Duration // silence after which a worker counts as hung; 0: never
 	Spare      bool          // have a worker wait while there is a mount
 

@@ -57,7 +57,7 @@ func (s *supervisor) start(exe, name string) (*worker, error) {
 	}
 	defer peer.Close()
 	cmd := &exec.Cmd{
-		Path: exe, Args: append([]string{name}, s.Args...), Env: s.env, Dir: "/",
+		Path: exe, Args: append([]string{name}, s.WorkerArgs...), Env: s.env, Dir: "/",
 		Stdout: os.Stdout, Stderr: os.Stderr, ExtraFiles: []*os.File{peer},
 	}
 	if err := cmd.Start(); err != nil {

@@ -1,32 +1,199 @@
 package main
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"time"
 
 	"github.com/spf13/cobra"
+	"go.uber.org/zap/zapcore"
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/daemon"
+	"github.com/artifactfs/artifactfs/internal/keeper"
+	"github.com/artifactfs/artifactfs/supervisor"
 )
 
+// defaultWatchdog is long for a process that does nothing for so long, and short for somebody who waits for it.
+const defaultWatchdog = 3 * time.Second
+
+const (
+	supervisorMemory = 8 << 20 // bytes, a soft limit
+	supervisorProcs  = 2
+)
+
+// daemonFlags are those of the daemon command. Its workers get them too.
+type daemonFlags struct {
+	idle, watchdog time.Duration
+	restore        bool
+}
+
+func (a *app) addDaemonFlags(cmd *cobra.Command, f *daemonFlags) {
+	flags := cmd.Flags()
+	flags.DurationVar(&f.idle, "idle-exit", 0, "end after this long without a mount (default: never)")
+	flags.BoolVar(&f.restore, "restore", false, "mount again what was mounted when the machine went down")
+	flags.DurationVar(&f.watchdog, "watchdog", defaultWatchdog, "replace the process that serves when it was silent for so long;\n0: never")
+	flags.Var(&a.metrics, "metrics", "serve metrics (Prometheus) and profiles (pprof) there: a socket,\nor an address of the loopback, for all users of this host to read")
+}
+
+func (f daemonFlags) check(cmd *cobra.Command) error {
+	switch {
+	case f.idle < 0:
+		return usage(cmd, errors.New("--idle-exit is negative"))
+	case f.watchdog != 0 && f.watchdog < time.Second:
+		return usage(cmd, errors.New("--watchdog is less than a second"))
+	}
+	return nil
+}
+
+// daemonArguments are those of a process of the daemon, whatever its working directory.
+func (a *app) daemonArguments(command string, f daemonFlags) ([]string, error) {
+	args := []string{command, "--state", a.state, "--idle-exit", f.idle.String(), "--watchdog", f.watchdog.String(), "--log-format", a.logFormat}
+	for flag, path := range map[string]string{"--socket": a.daemonSocket(), "--log-file": a.logFile} {
+		if path == "" {
+			continue
+		}
+		abs, err := filepath.Abs(path)
+		if err != nil {
+			return nil, fmt.Errorf("start daemon: %w", err)
+		}
+		args = append(args, flag, abs)
+	}
+	if a.logLevel != "" {
+		args = append(args, "--log-level", a.logLevel)
+	}
+	if a.metrics.text != "" {
+		args = append(args, "--metrics", a.metrics.text)
+	}
+	if f.restore {
+		args = append(args, "--restore")
+	}
+	if a.verbose {
+		args = append(args, "--verbose")
+	}
+	return args, nil
+}
+
 func (a *app) daemonCommand() *cobra.Command {
-	var idle time.Duration
+	var f daemonFlags
+	var upgrade bool
 	cmd := &cobra.Command{
 		Use:   "daemon",
 		Short: "Serve mounts for all commands that use the state directory",
 		Long: `Daemon serves mounts until it gets SIGTERM or SIGINT, and unmounts them all before it ends. There is one per state
 directory; mount starts it in the background when none runs, so there is no need to start it by hand. Doing so gives
-a service manager the say over it.`,
+a service manager the say over it.
+
+It is two processes: one serves, the other has it replaced when it dies or hangs. The mounts go on meanwhile: whoever
+uses them waits for a moment, and nothing fails. Under a service manager that keeps descriptors (systemd's
+FileDescriptorStoreMax) they outlive a restart of the service, too.
+
+--upgrade has the daemon that runs go on as this version of artifactfs, without a mount being interrupted. If the new
+one cannot serve, the old one goes on, and the exit code is 1.`,
 		Example: `  artifactfs daemon --log-format json
   artifactfs daemon --idle-exit 10m
+  artifactfs daemon --upgrade
   artifactfs daemon --metrics unix:/run/artifactfs/metrics.sock`,
 		Args: arguments(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if idle < 0 {
-				return usage(cmd, errors.New("--idle-exit is negative"))
+			if err := f.check(cmd); err != nil {
+				return err
 			}
-			return a.serveAll(cmd.Context(), idle)
+			if upgrade {
+				return a.upgrade(cmd.Context())
+			}
+			return a.supervise(cmd.Context(), f)
 		},
 	}
-	cmd.Flags().Var(&a.metrics, "metrics", "serve metrics (Prometheus) and profiles (pprof) there: a socket,\nor an address of the loopback, for all users of this host to read")
-	cmd.Flags().DurationVar(&idle, "idle-exit", 0, "end after this long without a mount (default: never)")
+	a.addDaemonFlags(cmd, &f)
+	cmd.Flags().BoolVar(&upgrade, "upgrade", false, "have the running daemon go on as this executable")
+	for _, other := range []string{"idle-exit", "restore", "watchdog", "metrics"} {
+		cmd.MarkFlagsMutuallyExclusive("upgrade", other)
+	}
 	return cmd
+}
+
+// supervise is the daemon command: it starts those who serve.
+func (a *app) supervise(ctx context.Context, f daemonFlags) error {
+	if err := a.becomeDaemon(); err != nil {
+		return err
+	}
+	a.serving = true
+	// It has next to nothing in memory and little to do.
+	debug.SetGCPercent(gcPercent)
+	debug.SetMemoryLimit(supervisorMemory)
+	runtime.GOMAXPROCS(min(runtime.GOMAXPROCS(0), supervisorProcs))
+	log, closeLog, err := a.newLog(zapcore.InfoLevel)
+	if err != nil {
+		return err
+	}
+	defer closeLog()
+	executable, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("start daemon: %w", err)
+	}
+	worker, err := a.daemonArguments("worker", f)
+	if err != nil {
+		return err
+	}
+	own, err := a.daemonArguments("daemon", f)
+	if err != nil {
+		return err
+	}
+	code := supervisor.Run(ctx, supervisor.Config{
+		Executable: executable, WorkerArgs: worker, Args: own, Watchdog: f.watchdog, Spare: true,
+		GiveUp: func(kept []keeper.Kept, reason string) error { return daemon.GiveUp(a.state, kept, reason, log) },
+		Leave:  isRestarted,
+		Log:    log,
+	})
+	if code != 0 {
+		return exitCode(code) // the worker has said why
+	}
+	return nil
+}
+
+// becomeDaemon settles what is the same for all processes of a daemon.
+func (a *app) becomeDaemon() error {
+	// Started by way of a descriptor, a process is named after its number. The name is the first thread's.
+	os.WriteFile("/proc/self/comm", []byte("artifactfs"), 0)
+	// There are secrets in memory, and core files lie about.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return fmt.Errorf("start daemon: %w", os.NewSyscallError("prctl", err))
+	}
+	// It must not hold a directory that somebody wants to unmount, least of all one of its own.
+	for _, path := range []*string{&a.socket, &a.logFile} {
+		if *path == "" {
+			continue
+		}
+		abs, err := filepath.Abs(*path)
+		if err != nil {
+			return fmt.Errorf("start daemon: %w", err)
+		}
+		*path = abs
+	}
+	if err := os.Chdir("/"); err != nil {
+		return fmt.Errorf("start daemon: %w", err)
+	}
+	if a.leadsNoGroup() {
+		unix.Setpgid(0, 0) // so that its processes can be signalled together
+	}
+	return nil
+}
+
+// leadsNoGroup says whether we are in the process group of another, and no terminal would miss us there: Ctrl-C is for us
+// as well.
+func (a *app) leadsNoGroup() bool {
+	if unix.Getpgrp() == os.Getpid() {
+		return false
+	}
+	tty, err := os.Open("/dev/tty")
+	if err == nil {
+		tty.Close()
+	}
+	return err != nil
 }

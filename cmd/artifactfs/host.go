@@ -6,8 +6,6 @@ import (
 	"io"
 	"os"
 
-	"go.uber.org/zap"
-
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/daemon"
 )
@@ -19,14 +17,21 @@ type host interface {
 	Idle() <-chan struct{}
 	// WriteMetrics writes figures in the format that Prometheus reads.
 	WriteMetrics(ctx context.Context, out io.Writer) error
+	// Resumed returns when all that a process before this one served is served again, or given up. An error, but that of
+	// ctx, says that another version of this program may be able to serve what this one cannot.
+	Resumed(ctx context.Context) error
+	// Restore mounts again what was mounted when the machine went down.
+	Restore(ctx context.Context) error
+	// Alive says whether every mount can answer what it has in memory.
+	Alive(ctx context.Context) error
 	// Close unmounts everything; what is busy is detached.
 	Close(ctx context.Context) error
 }
 
 var _ host = (*daemon.Daemon)(nil)
 
-func newHost(state string, log *zap.Logger) (host, error) {
-	d, err := daemon.New(daemon.Config{State: state, Log: log})
+func newHost(c daemon.Config) (host, error) {
+	d, err := daemon.New(c)
 	if err != nil {
 		return nil, err
 	}

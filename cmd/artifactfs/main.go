@@ -13,11 +13,10 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/spf13/cobra"
-	"go.uber.org/zap"
-
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/daemon"
 	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
+	"github.com/spf13/cobra"
 )
 
 // tokenVariable holds a token for the remote. It is read once and forgotten, so that no child process inherits it.
@@ -41,7 +40,7 @@ func main() {
 type app struct {
 	stdout, stderr *os.File
 	token          control.Secret
-	newHost        func(state string, log *zap.Logger) (host, error)
+	newHost        func(daemon.Config) (host, error)
 
 	state, socket                string
 	json, verbose, quiet         bool
@@ -157,7 +156,7 @@ Exit codes: 0 done; 1 failed; 2 wrong arguments; 3 remote unreachable, refused o
 	f.Var(newChoice(&a.logLevel, "", "debug", "info", "warn", "error"), "log-level", "log from this level up (default: info for a daemon, else warn)")
 	f.Var(newChoice(&a.logFormat, "console", "console", "json"), "log-format", "how to write the log")
 	root.AddCommand(a.mountCommand(), a.unmountCommand(), a.runCommand(), a.statusCommand(), a.listCommand(), a.prefetchCommand(), a.switchCommand(), a.traceCommand(),
-		a.daemonCommand(), a.doctorCommand(), a.versionCommand(), a.completionCommand(), a.promisorCommand())
+		a.daemonCommand(), a.workerCommand(), a.doctorCommand(), a.versionCommand(), a.completionCommand(), a.promisorCommand())
 	for name, values := range map[string][]string{"log-level": {"debug", "info", "warn", "error"}, "log-format": {"console", "json"}} {
 		completeFlag(root, name, values...)
 	}

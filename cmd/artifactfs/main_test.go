@@ -184,6 +184,10 @@ func (f *fakeDaemon) WriteMetrics(_ context.Context, out io.Writer) error {
 	return err
 }
 
+func (f *fakeDaemon) Resumed(context.Context) error { return nil }
+func (f *fakeDaemon) Restore(context.Context) error { return nil }
+func (f *fakeDaemon) Alive(context.Context) error   { return nil }
+
 func (f *fakeDaemon) Shutdown(ctx context.Context) error { return nil }
 
 func (f *fakeDaemon) Idle() <-chan struct{} {
@@ -275,7 +279,6 @@ func TestUsageErrors(t *testing.T) {
 		"mount a --redirect=b --read-only": "artifactfs: mount: --redirect makes no sense with --read-only\n",
 		"unmount --all --discard":          "artifactfs: unmount: throws away only what is named: --discard does not go with --all\nhint: artifactfs unmount --help\n",
 		"unmount --session=.x":             "artifactfs: unmount: \".x\" is no name for a session: letters, digits, dots, dashes and underscores are, a letter or digit first\nhint: artifactfs unmount --help\n",
-		"doctor a":                         "artifactfs: doctor: takes no arguments, got 1 argument\nhint: artifactfs doctor --help\n",
 
 		"mount a --timeout=-1s":   "artifactfs: mount: --timeout is negative\n",
 		"mount /":                 "artifactfs: mount: no directory can be made of the remote's name\nhint: name one: artifactfs mount REMOTE DIR\n",
@@ -297,10 +300,10 @@ func TestUsageErrors(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	a := newAfs(t)
-	if got := a.ok("version"); !strings.HasPrefix(got, "artifactfs ") || !strings.Contains(got, "protocol 3)") {
+	if got := a.ok("version"); !strings.HasPrefix(got, "artifactfs ") || !strings.Contains(got, "protocol 4)") {
 		t.Errorf("version: %q", got)
 	}
-	if got := a.ok("version", "--json"); !strings.Contains(got, `"protocol":3`) {
+	if got := a.ok("version", "--json"); !strings.Contains(got, `"protocol":4`) {
 		t.Errorf("version --json: %q", got)
 	}
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -12,7 +11,6 @@ import (
 	"syscall"
 	"time"
 
-	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
 	"github.com/artifactfs/artifactfs/control"
@@ -49,7 +47,7 @@ func (a *app) serveMount(ctx context.Context, r control.MountRequest) (err error
 		return err
 	}
 	defer closeLog()
-	h, err := a.newHost(a.state, log)
+	h, err := a.newHost(daemon.Config{State: a.state, Log: log})
 	if err != nil {
 		return failure("mount", r.Dir, err)
 	}
@@ -111,45 +109,6 @@ func serveUntilClosed(server *control.Server) (end func()) {
 		cancel()
 		<-ended
 	}
-}
-
-// serveAll is the daemon command. With idle > 0 it ends after that long without a mount.
-func (a *app) serveAll(ctx context.Context, idle time.Duration) (err error) {
-	a.prepareToServe()
-	log, closeLog, err := a.newLog(zapcore.InfoLevel)
-	if err != nil {
-		return err
-	}
-	defer closeLog()
-	h, err := a.newHost(a.state, log)
-	if err != nil {
-		return fmt.Errorf("start daemon: %w", err)
-	}
-	defer func() { err = errors.Join(err, closeHost(h)) }()
-	endMetrics, err := a.serveMetrics(h, log)
-	if err != nil {
-		return err
-	}
-	defer endMetrics()
-	server, err := control.Listen(ctx, a.daemonSocket(), h, log)
-	if err != nil {
-		return fmt.Errorf("start daemon: %w", err)
-	}
-	log.Info("serving", zap.String("version", versionText()), zap.String("socket", a.daemonSocket()), zap.Int("pid", os.Getpid()))
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		if idle > 0 {
-			closeWhenIdle(ctx, server, h, idle)
-		}
-	}()
-	server.Serve(ctx)
-	cancel()
-	<-watched
-	log.Info("ending")
-	return nil
 }
 
 // closeWhenIdle closes the server when there was no mount for that long.

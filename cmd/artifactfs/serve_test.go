@@ -10,9 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/daemon"
+	"github.com/artifactfs/artifactfs/internal/keeper"
 )
 
 // newServing is an app whose own mounts are f's.
@@ -26,7 +28,7 @@ func newServing(t *testing.T, f *fakeDaemon) (*app, *os.File) {
 	t.Cleanup(func() { out.Close() })
 	return &app{
 		stdout: out, stderr: out, state: filepath.Join(dir, "state"), logFormat: "console",
-		newHost: func(string, *zap.Logger) (host, error) { return f, nil },
+		newHost: func(daemon.Config) (host, error) { return f, nil },
 	}, out
 }
 
@@ -91,11 +93,65 @@ func TestForegroundMountThatFailsLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestDaemonEndsWhenIdle(t *testing.T) {
+// attend is the supervisor of a worker that runs in this process: it says Start and collects what the worker says.
+type attend struct {
+	conn  *keeper.Conn
+	ended chan error // of the worker
+	heard chan keeper.Message
+}
+
+func startWorker(t *testing.T, a *app, f daemonFlags, start keeper.Start) *attend {
+	t.Helper()
+	conn, peer, err := keeper.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Dup(int(peer.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	peer.Close()
+	other, err := keeper.Open(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &attend{conn: conn, ended: make(chan error, 1), heard: make(chan keeper.Message, 1000)}
+	go func() { w.ended <- a.work(t.Context(), other, f) }()
+	if err := conn.Send(start.Message()); err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		for {
+			m, fds, err := conn.Receive()
+			if err != nil {
+				return
+			}
+			for _, fd := range fds {
+				unix.Close(fd)
+			}
+			w.heard <- m
+		}
+	}()
+	t.Cleanup(func() { other.Close(); <-read; conn.Close() })
+	return w
+}
+
+// hears waits for a message that has a key.
+func (w *attend) hears(t *testing.T, key string) keeper.Message {
+	t.Helper()
+	for {
+		if m := await(t, w.heard); m[key] != "" {
+			return m
+		}
+	}
+}
+
+func TestWorkerEndsWhenIdle(t *testing.T) {
 	f := newFakeDaemon()
 	a, _ := newServing(t, f)
-	ended := make(chan error, 1)
-	go func() { ended <- a.serveAll(t.Context(), 200*time.Millisecond) }()
+	w := startWorker(t, a, daemonFlags{idle: 200 * time.Millisecond}, keeper.Start{})
 	var client *control.Client
 	for deadline := time.Now().Add(20 * time.Second); client == nil && time.Now().Before(deadline); {
 		client, _ = control.Dial(t.Context(), a.daemonSocket())
@@ -103,25 +159,133 @@ func TestDaemonEndsWhenIdle(t *testing.T) {
 	if _, err := client.Mount(t.Context(), foregroundRequest(), nil); err != nil {
 		t.Fatal(err)
 	}
+	w.hears(t, keeper.Ready)
 	select {
-	case <-ended:
+	case <-w.ended:
 		t.Fatal("ended with a mount")
 	case <-time.After(600 * time.Millisecond): // thrice its patience
 	}
+	w.hears(t, keeper.Watchdog)
 	if _, err := client.Unmount(t.Context(), control.UnmountRequest{Dir: "/m"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := await(t, ended); err != nil || !f.closed {
+	if err := await(t, w.ended); err != nil || !f.closed {
+		t.Errorf("%v, closed %v", err, f.closed)
+	}
+	for _, want := range []string{keptSocket, keptLock} { // in this order: who waits at the socket must not wait for us
+		if m := w.hears(t, keeper.Remove); m[keeper.Name] != want {
+			t.Errorf("let go of %s before %s", m[keeper.Name], want)
+		}
+	}
+	w.hears(t, keeper.Stopping)
+}
+
+func TestWorkerEndsWhenToldTo(t *testing.T) {
+	f := newFakeDaemon()
+	a, _ := newServing(t, f)
+	w := startWorker(t, a, daemonFlags{}, keeper.Start{Reason: "it was tired", Count: 3, Supervisor: 7})
+	w.hears(t, keeper.Ready)
+	client, err := control.Dial(t.Context(), a.daemonSocket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := client.Status(t.Context())
+	if d := s.Daemon; err != nil || d.PID != os.Getpid() || d.Supervisor != 7 || d.Takeovers != 3 || d.Reason != "it was tired" || d.Version == "" {
+		t.Errorf("%+v, %v", d, err)
+	}
+	w.conn.Tell(keeper.Stop, "1")
+	w.hears(t, keeper.Stopping)
+	if err := await(t, w.ended); err != nil || !f.closed {
 		t.Errorf("%v, closed %v", err, f.closed)
 	}
 }
 
-func TestSecondDaemonIsRefused(t *testing.T) {
+func TestUpgradeThatFailsIsTold(t *testing.T) {
+	a, _ := newServing(t, newFakeDaemon())
+	w := startWorker(t, a, daemonFlags{}, keeper.Start{})
+	w.hears(t, keeper.Ready)
+	client, err := control.Dial(t.Context(), a.daemonSocket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer := make(chan error, 1)
+	go func() { answer <- client.Upgrade(t.Context(), control.UpgradeRequest{Executable: "/proc/self/exe"}) }()
+	if m := w.hears(t, keeper.Upgrade); m[keeper.Upgrade] != "/proc/self/exe" {
+		t.Errorf("asked for %v", m)
+	}
+	w.conn.Tell(keeper.UpgradeFailed, "it is too new")
+	if err := await(t, answer); err == nil || err.Error() != "upgrade daemon: it is too new" {
+		t.Errorf("answer %v", err)
+	}
+	if s, err := client.Status(t.Context()); err != nil || s.Daemon.UpgradeFailed != "it is too new" {
+		t.Errorf("%+v, %v", s.Daemon, err)
+	}
+	w.conn.Tell(keeper.Stop, "1")
+	await(t, w.ended)
+}
+
+func TestSecondWorkerIsRefused(t *testing.T) {
 	f := newFakeDaemon()
 	a, _ := newServing(t, f)
 	serve(t, a.daemonSocket(), newFakeDaemon())
-	if err := a.serveAll(t.Context(), 0); !errors.Is(err, control.ErrInUse) || !f.closed {
+	w := startWorker(t, a, daemonFlags{}, keeper.Start{})
+	if err := await(t, w.ended); !errors.Is(err, control.ErrInUse) || !f.closed {
 		t.Errorf("%v, closed %v", err, f.closed)
+	}
+	w.hears(t, keeper.Stopping)
+}
+
+func TestSpareWorkerThatIsNotNeededEnds(t *testing.T) {
+	a, _ := newServing(t, newFakeDaemon())
+	conn, peer, err := keeper.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Dup(int(peer.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	peer.Close()
+	other, err := keeper.Open(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	conn.Close()
+	if err := a.work(t.Context(), other, daemonFlags{}); err != nil {
+		t.Errorf("%v", err)
+	}
+	if _, err := os.Lstat(a.state); err == nil {
+		t.Error("it has touched the state directory")
+	}
+}
+
+func TestExecutableInAMountIsRefused(t *testing.T) {
+	if err := checkExecutable("/proc/self/exe"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestServiceIsFound(t *testing.T) {
+	for table, want := range map[string]string{
+		"0::/system.slice/artifactfs.service\n":                                    "artifactfs.service",
+		"0::/user.slice/user-1000.slice/user@1000.service/app.slice/afs.service\n": "afs.service user",
+		"12:pids:/x.service\n1:name=systemd:/system.slice/a@b.service\n":           "a@b.service",
+		"0::/system.slice/system-artifactfs.slice/artifactfs@x.service/worker\n":   "artifactfs@x.service",
+		"0::/user.slice/user-0.slice/session-1.scope\n":                            "",
+		"0::/\n": "",
+	} {
+		unit, user := unitOf(table)
+		if user {
+			unit += " user"
+		}
+		if unit != want {
+			t.Errorf("%q: %q, want %q", table, unit, want)
+		}
+	}
+	jobs := "  12 other.service       restart waiting\n 345 artifactfs.service  restart running\n"
+	if !hasRestart(jobs, "artifactfs.service") || hasRestart(jobs, "a.service") || hasRestart("1 a.service stop running\n", "a.service") || hasRestart("No jobs running.\n", "a.service") {
+		t.Error("jobs are misread")
 	}
 }
 

@@ -102,6 +102,9 @@ func dup(raw syscall.RawConn) (int, error) {
 // needs it.
 func (c *Conn) AwaitStart(version string) (Start, []Kept, error) {
 	if err := c.Send(Message{Waiting: "1", Version: version}); err != nil {
+		if isGone(err) {
+			err = io.EOF
+		}
 		return Start{}, nil, err
 	}
 	var kept []Kept

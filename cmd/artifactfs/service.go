@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path"
+	"strings"
+	"time"
+)
+
+// askTime is how long the service manager may take to say what it does with us.
+const askTime = 3 * time.Second
+
+// isRestarted says whether the service manager ends us to start us anew: then it gives back what it keeps for us. It tells
+// services nothing but to end, so it is asked for the job that it has for our unit.
+func isRestarted() bool {
+	table, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return false
+	}
+	unit, user := unitOf(string(table))
+	if unit == "" {
+		return false
+	}
+	args := []string{"list-jobs", "--no-legend", "--no-pager", "--full", unit}
+	if user {
+		args = append([]string{"--user"}, args...)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), askTime)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "systemctl", args...)
+	cmd.Dir = "/"
+	out, err := cmd.Output()
+	return err == nil && hasRestart(string(out), unit)
+}
+
+// unitOf finds a process's service in /proc/PID/cgroup, of which systemd makes one each (cgroups(7)).
+func unitOf(table string) (unit string, user bool) {
+	for line := range strings.Lines(table) {
+		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(fields) < 3 || fields[1] != "" && fields[1] != "name=systemd" {
+			continue
+		}
+		for at := fields[2]; at != "/" && at != "." && at != ""; at = path.Dir(at) {
+			if strings.HasSuffix(at, ".service") {
+				// The user's manager is a service itself, below which the user's services are.
+				return path.Base(at), strings.Contains(path.Dir(at), "/user@")
+			}
+		}
+	}
+	return "", false
+}
+
+// hasRestart reads what list-jobs prints: lines of number, unit, type and state.
+func hasRestart(jobs, unit string) bool {
+	for line := range strings.Lines(jobs) {
+		fields := strings.Fields(line)
+		if len(fields) >= 3 && fields[1] == unit && (fields[2] == "restart" || fields[2] == "try-restart") {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,309 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/daemon"
+	"github.com/artifactfs/artifactfs/internal/keeper"
+	"github.com/artifactfs/artifactfs/supervisor"
+)
+
+const (
+	beatPause    = 500 * time.Millisecond // of a worker that is well
+	resumeTime   = 10 * time.Second       // for the mounts of the worker before to be served again, until it counts as started
+	resurrection = time.Second            // between tries to start a supervisor
+
+	// Names of what is kept of the control socket.
+	keptSocket = "control"
+	keptLock   = "control-lock"
+
+	maxStacks = 256 << 10 // bytes of the log about a worker that hangs
+)
+
+func (a *app) workerCommand() *cobra.Command {
+	var f daemonFlags
+	cmd := &cobra.Command{
+		Use:    "worker",
+		Short:  "Serve mounts for a supervisor, which starts it",
+		Hidden: true,
+		Args:   arguments(0, 0, "no arguments"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.check(cmd); err != nil {
+				return err
+			}
+			conn, err := keeper.Open(supervisor.WorkerFD)
+			if err != nil {
+				return &control.Error{Code: control.ExitUsage, Verb: "worker", Cause: "there is no supervisor: " + err.Error(), Hint: "artifactfs daemon --help"}
+			}
+			if err := a.becomeDaemon(); err != nil {
+				return err
+			}
+			// The supervisor gets the signals that end a daemon, and says what is to be done.
+			return a.work(context.WithoutCancel(cmd.Context()), conn, f)
+		},
+	}
+	a.addDaemonFlags(cmd, &f)
+	return cmd
+}
+
+// worker serves the mounts, as long as it lives. It is the Handler of the control socket.
+type worker struct {
+	host
+	conn  *keeper.Conn
+	start keeper.Start
+	since time.Time
+	log   *zap.Logger
+
+	ending atomic.Bool // told to, or idle: nothing that happens to the supervisor matters any more
+
+	mu     sync.Mutex
+	failed string        // why the last upgrade was not made
+	news   chan struct{} // closed when failed changes
+}
+
+// work waits until it is this process's turn and serves.
+func (a *app) work(ctx context.Context, conn *keeper.Conn, f daemonFlags) (err error) {
+	a.prepareToServe()
+	log, closeLog, err := a.newLog(zapcore.InfoLevel)
+	if err != nil {
+		return err
+	}
+	defer closeLog()
+	start, kept, err := conn.AwaitStart(versionText())
+	if errors.Is(err, io.EOF) {
+		return nil // it was a spare one
+	} else if err != nil {
+		return fmt.Errorf("start worker: %w", err)
+	}
+	w := &worker{conn: conn, start: start, since: time.Now(), log: log, failed: start.UpgradeFailed, news: make(chan struct{})}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var alive atomic.Pointer[host]
+	done := make(chan struct{})
+	defer close(done)
+	go w.beat(ctx, &alive, done)
+	go a.listen(w, cancel, f)
+
+	socket, lock := take(&kept, keptSocket), take(&kept, keptLock)
+	w.host, err = a.newHost(daemon.Config{State: a.state, Log: log, Keeper: conn, Kept: kept, Reason: start.Reason, Takeovers: start.Count})
+	if err != nil {
+		return fmt.Errorf("start daemon: %w", err)
+	}
+	alive.Store(&w.host)
+	defer func() {
+		w.ending.Store(true)
+		if err != nil && start.Count > 0 {
+			return // another may be able to go on with the mounts
+		}
+		err = errors.Join(err, closeHost(w.host))
+		conn.Tell(keeper.Stopping, "1") // from here on no successor is needed
+	}()
+	endMetrics, err := a.serveMetrics(w.host, log)
+	if err != nil && start.Count == 0 {
+		return err
+	} else if err != nil { // those of the mounts matter more
+		log.Error("serve metrics", zap.Error(err))
+		endMetrics = func() {}
+	}
+	defer endMetrics()
+	server, err := control.Inherit(ctx, a.daemonSocket(), socket, lock, w, log)
+	if err != nil {
+		return fmt.Errorf("start daemon: %w", err)
+	}
+	if err := keepServer(conn, server); err != nil {
+		server.Close()
+		server.Serve(ctx)
+		return fmt.Errorf("start daemon: %w", err)
+	}
+	log.Info("serving", zap.String("version", versionText()), zap.String("socket", a.daemonSocket()), zap.Int("pid", os.Getpid()),
+		zap.Int("takeovers", start.Count))
+	a.serveWorker(ctx, cancel, w, server, f)
+	log.Info("ending")
+	return nil
+}
+
+// serveWorker returns when the server has ended.
+func (a *app) serveWorker(ctx context.Context, cancel context.CancelFunc, w *worker, server *control.Server, f daemonFlags) {
+	var beside sync.WaitGroup
+	beside.Go(func() {
+		resume, stop := context.WithTimeout(ctx, resumeTime)
+		defer stop()
+		switch err := w.Resumed(resume); {
+		case err == nil || ctx.Err() != nil:
+		case errors.Is(err, context.DeadlineExceeded):
+			w.log.Warn("mounts are not served again yet", zap.Error(err))
+		default: // in an upgrade it is the old executable's turn
+			w.log.Error("go on with mounts", zap.Error(err))
+			os.Exit(control.ExitFailed)
+		}
+		w.conn.Tell(keeper.Ready, "1")
+		if f.restore && ctx.Err() == nil {
+			if err := w.Restore(ctx); err != nil && ctx.Err() == nil {
+				w.log.Error("restore mounts", zap.Error(err))
+			}
+		}
+	})
+	beside.Go(func() {
+		if f.idle > 0 {
+			closeWhenIdle(ctx, server, w, f.idle)
+		}
+	})
+	server.Serve(ctx)
+	w.ending.Store(true)
+	cancel()
+	beside.Wait()
+	w.conn.Drop(keptLock)
+}
+
+// take takes a file out of what is kept.
+func take(kept *[]keeper.Kept, name string) *os.File {
+	for i, k := range *kept {
+		if k.Name == name {
+			*kept = slices.Delete(*kept, i, i+1)
+			return k.File
+		}
+	}
+	return nil
+}
+
+// keepServer has another process go on with the control socket after us.
+func keepServer(conn *keeper.Conn, server *control.Server) error {
+	listener, lock, err := server.Files()
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	server.OnClose(func() { conn.Drop(keptSocket) })
+	return errors.Join(conn.Keep(keptSocket, listener), conn.Keep(keptLock, lock))
+}
+
+// beat tells the supervisor that this process is well, as long as it is.
+func (w *worker) beat(ctx context.Context, alive *atomic.Pointer[host], done <-chan struct{}) {
+	told := false
+	for {
+		err := error(nil)
+		if h := alive.Load(); h != nil {
+			asking, cancel := context.WithTimeout(ctx, beatPause)
+			err = (*h).Alive(asking)
+			cancel()
+		}
+		switch {
+		case err == nil:
+			w.conn.Tell(keeper.Watchdog, "1")
+			told = false
+		case !told && ctx.Err() == nil: // who hangs and why, as long as there is somebody to tell
+			told = true
+			stacks := make([]byte, maxStacks)
+			w.log.Error("the daemon hangs", zap.Error(err), zap.ByteString("stacks", stacks[:runtime.Stack(stacks, true)]))
+		}
+		if ctx.Err() != nil { // while everything is unmounted, which has a limit of its own
+			w.conn.Tell(keeper.Watchdog, "1")
+		}
+		select {
+		case <-time.After(beatPause):
+		case <-done:
+			return
+		}
+	}
+}
+
+// listen does what the supervisor says, and does without one when there is none.
+func (a *app) listen(w *worker, cancel context.CancelFunc, f daemonFlags) {
+	for {
+		m, _, err := w.conn.Receive()
+		switch {
+		case err != nil:
+			a.goOnAlone(w, f)
+			return
+		case m[keeper.Stop] != "":
+			w.ending.Store(true)
+			cancel()
+		case m[keeper.UpgradeFailed] != "":
+			w.mu.Lock()
+			w.failed = m[keeper.UpgradeFailed]
+			close(w.news)
+			w.news = make(chan struct{})
+			w.mu.Unlock()
+		}
+	}
+}
+
+// goOnAlone has another supervisor started, which has another worker started. This one serves until then.
+func (a *app) goOnAlone(w *worker, f daemonFlags) {
+	if w.ending.Load() {
+		return
+	}
+	if w.start.Managed {
+		w.log.Warn("the supervisor is gone, the service manager has the mounts")
+		os.Exit(control.ExitFailed)
+	}
+	w.log.Warn("the supervisor is gone, another is started")
+	executable, err := os.Executable()
+	if err != nil {
+		executable = os.Args[0]
+	}
+	args, err := a.daemonArguments("daemon", f)
+	for err == nil && !w.ending.Load() {
+		err := supervisor.Resurrect(w.conn, executable, args, w.start)
+		if err == nil {
+			os.Exit(control.ExitDone)
+		}
+		w.log.Error("start supervisor", zap.Error(err))
+		time.Sleep(resurrection)
+	}
+}
+
+// Status adds what is known of this process.
+func (w *worker) Status(ctx context.Context) (control.Status, error) {
+	s, err := w.host.Status(ctx)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s.Daemon = control.DaemonStatus{
+		PID: os.Getpid(), Supervisor: w.start.Supervisor, Version: versionText(), Since: w.since, Takeovers: w.start.Count,
+		Reason: w.start.Reason, UpgradeFailed: w.failed,
+	}
+	return s, err
+}
+
+var _ control.Upgrader = (*worker)(nil)
+
+// Upgrade implements control.Upgrader: this process does not live to see it succeed.
+func (w *worker) Upgrade(ctx context.Context, r control.UpgradeRequest) error {
+	if err := checkExecutable(r.Executable); err != nil {
+		return err
+	}
+	file, err := os.Open(r.Executable)
+	if err != nil {
+		return failure("upgrade", "daemon", err)
+	}
+	defer file.Close()
+	w.mu.Lock()
+	w.failed = ""
+	news := w.news
+	w.mu.Unlock()
+	if err := w.conn.Send(keeper.Message{keeper.Upgrade: r.Executable}, int(file.Fd())); err != nil {
+		return failure("upgrade", "daemon", err)
+	}
+	select {
+	case <-news:
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return failure("upgrade", "daemon", errors.New(w.failed))
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
