@@ -51,6 +51,9 @@ func (m *mount) takeDown(ctx context.Context, force bool) error {
 // unserve takes the mount from the kernel: first what is bound over its directories, then the mount itself.
 func (m *mount) unserve(ctx context.Context, force bool) error {
 	m.filters.Release() // they keep it busy
+	if m.foreign() {
+		return m.leaveForeign(force)
+	}
 	err := m.inside.unbind(false)
 	if err == nil {
 		err = m.redirects.unbind(false)

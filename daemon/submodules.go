@@ -183,7 +183,7 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*mount, error) 
 	r := around.request
 	r.Remote, r.Dir, r.Ref = remote, filepath.Join(around.dir, w.Path), w.commit.String()
 	r.Submodules, r.Redirects, r.RedirectsOnly, r.Nonce = false, nil, false, ""
-	r.Wait, r.Session = control.WaitTree, ""
+	r.Wait, r.Session, r.Device = control.WaitTree, "", nil
 	if around.session != "" {
 		name := SessionName(around.session, w.Path)
 		r.Session = around.session[:min(len(around.session), maxSessionName-len(name)-1)] + "." + name
@@ -352,7 +352,10 @@ func readRootFile(ctx context.Context, v *fetch.View, root object.ID, name strin
 
 // prepare makes the directory of a mount ready. That of a submodule lies in a mount of this very process.
 func (m *mount) prepare(ctx context.Context) (p mountpoint, err error) {
-	if m.around == nil {
+	switch {
+	case m.request.Device != nil:
+		return prepareAdopted(m.request)
+	case m.around == nil:
 		return prepareMountpoint(ctx, m.dir, "")
 	}
 	err = fuse.WithoutDevice(func() error {

@@ -132,18 +132,16 @@ func (o *mountOptions) complete(cmd *cobra.Command, args []string, token control
 	if r.GitDir == control.GitDirOutside {
 		r.GitDir = "" // what a daemon of an earlier version understands, too
 	}
-	if err := completeRequest(r, args); err != nil {
-		return err
-	}
-	if o.device < 0 {
-		return nil
-	}
-	if !o.foreground {
+	if o.device >= 0 && !o.foreground {
 		return usage(cmd, errors.New("--fuse-fd needs --foreground: the descriptor is this process's"))
 	}
-	var err error
-	r.Device, err = inheritedDevice(o.device)
-	return err
+	if o.device >= 0 {
+		var err error
+		if r.Device, err = inheritedDevice(o.device); err != nil {
+			return err
+		}
+	}
+	return completeRequest(r, args)
 }
 
 // inheritedDevice takes the descriptor that a more privileged program has left open for us.
@@ -206,8 +204,13 @@ func completeRequest(r *control.MountRequest, args []string) error {
 	if err != nil {
 		return fmt.Errorf("mount: %w", err)
 	}
-	// The mount table knows the directory by its real name, and so shall status.
-	if real, err := filepath.EvalSymlinks(abs); err == nil {
+	// The mount table knows the directory by its real name, and so shall status. What is mounted with our device answers
+	// nobody yet.
+	real := ""
+	if r.Device == nil {
+		real, _ = filepath.EvalSymlinks(abs)
+	}
+	if real != "" {
 		abs = real
 	} else if parent, err := filepath.EvalSymlinks(filepath.Dir(abs)); err == nil {
 		abs = filepath.Join(parent, filepath.Base(abs))

@@ -1,0 +1,36 @@
+package daemon
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+func TestAdoptable(t *testing.T) {
+	line := func(dir, mount, kind, super string) string {
+		return "51 27 0:44 / " + dir + " " + mount + " shared:3 - " + kind + " src " + super + "\n"
+	}
+	const super = "rw,user_id=0,group_id=0,default_permissions,allow_other"
+	for name, c := range map[string]struct {
+		table    string
+		readOnly bool
+		ok       bool
+	}{
+		"as it should be":            {line("/w", "rw,nosuid", fuseType, super), false, true},
+		"read-only":                  {line("/w", "ro,nosuid", fuseType, super), true, true},
+		"the last one is seen":       {line("/w", "rw", "ext4", "rw") + line("/w", "rw", fuseType, super), false, true},
+		"nothing there":              {line("/x", "rw", fuseType, super), false, false},
+		"another type":               {line("/w", "rw", "fuse.other", super), false, false},
+		"hidden":                     {line("/w", "rw", fuseType, super) + line("/w", "rw", "tmpfs", "rw"), false, false},
+		"nobody checks modes":        {line("/w", "rw", fuseType, "rw,user_id=0"), false, false},
+		"writable, asked otherwise":  {line("/w", "rw", fuseType, super), true, false},
+		"read-only, asked otherwise": {line("/w", "ro", fuseType, super), false, false},
+		"a broken table":             {"x y - z\n51 27 0:44 / /w\n", false, false},
+	} {
+		err := adoptable([]byte(c.table), control.MountRequest{Dir: "/w", ReadOnly: c.readOnly})
+		if (err == nil) != c.ok || err != nil && !errors.Is(err, errNotAdopted) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
