@@ -89,6 +89,7 @@ type sharedStore struct {
 	users  int
 	opened chan struct{} // closed when Store or err is set
 	err    error
+	leave  func() // lets others remove it
 }
 
 var _ control.Handler = (*Daemon)(nil)
@@ -254,10 +255,13 @@ func (d *Daemon) store(r control.MountRequest) (s *fetch.Store, release func(), 
 		remote.Close()
 		<-shared.opened
 	} else {
-		shared.Store, shared.err = fetch.Open(fetch.Config{
-			Dir: filepath.Join(d.state, "stores", dir), Remote: remote, Blobs: d.blobs, Memory: d.memory,
-			Deadline: deadline, Credential: credential(r), Log: d.log.With(zap.String("remote", remote.URL())),
-		})
+		path := filepath.Join(d.state, "stores", dir)
+		if shared.leave, shared.err = holdStore(path); shared.err == nil {
+			shared.Store, shared.err = fetch.Open(fetch.Config{
+				Dir: path, Remote: remote, Blobs: d.blobs, Memory: d.memory,
+				Deadline: deadline, Credential: credential(r), Log: d.log.With(zap.String("remote", remote.URL())),
+			})
+		}
 		close(shared.opened)
 	}
 	if shared.err != nil {
@@ -279,6 +283,9 @@ func (d *Daemon) release(key string, shared *sharedStore) {
 		if err := shared.Close(); err != nil {
 			d.log.Warn("close store", zap.Error(err))
 		}
+	}
+	if last && shared.leave != nil {
+		shared.leave()
 	}
 }
 

@@ -6,27 +6,33 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
-// lowSpace is what a state directory should have free, in bytes.
-const lowSpace = 64 << 20
+// Level says how a finding is.
+type Level string
 
-// Finding is one thing that the doctor found.
+const (
+	LevelOK   Level = "ok"   // or only good to know
+	LevelWarn Level = "warn" // works, with less
+	LevelBad  Level = "bad"
+)
+
+// Finding is one thing that the doctor looked at.
 type Finding struct {
-	Object string `json:"object"` // a path, or the name of a session
+	Object string `json:"object"` // a path, the name of a session, a remote, or what was looked at
 	What   string `json:"what"`
-	Wrong  bool   `json:"wrong"` // false: it is only good to know
+	Wrong  bool   `json:"wrong"` // its level is bad
 	Mended bool   `json:"mended"`
 	Hint   string `json:"hint,omitempty"`
+	Level  Level  `json:"level"`
+	Mend   string `json:"mend,omitempty"` // what --fix would do
 }
 
 // doctor collects findings.
@@ -36,16 +42,28 @@ type doctor struct {
 	findings []Finding
 }
 
+func (d *doctor) say(level Level, object, hint, format string, args ...any) {
+	d.findings = append(d.findings, Finding{Object: object, What: fmt.Sprintf(format, args...), Wrong: level == LevelBad, Hint: hint, Level: level})
+}
+
+func (d *doctor) ok(object, format string, args ...any) {
+	d.say(LevelOK, object, "", format, args...)
+}
+
+func (d *doctor) warn(object, hint, format string, args ...any) {
+	d.say(LevelWarn, object, hint, format, args...)
+}
+
 func (d *doctor) wrong(object, hint, format string, args ...any) {
-	d.findings = append(d.findings, Finding{Object: object, What: fmt.Sprintf(format, args...), Wrong: true, Hint: hint})
+	d.say(LevelBad, object, hint, format, args...)
 }
 
 // mend is wrong about what can be mended: with repair it is tried.
-func (d *doctor) mend(object, what string, try func() error) {
-	f := Finding{Object: object, What: what, Wrong: true, Hint: "artifactfs doctor --repair removes it"}
+func (d *doctor) mend(object, what, how string, try func() error) {
+	f := Finding{Object: object, What: what, Wrong: true, Level: LevelBad, Mend: how}
 	if d.repair {
 		err := try()
-		f.Mended, f.Hint = err == nil, ""
+		f.Mended, f.Mend = err == nil, ""
 		if err != nil {
 			f.What += ", and it cannot be mended: " + err.Error()
 		}
@@ -53,11 +71,10 @@ func (d *doctor) mend(object, what string, try func() error) {
 	d.findings = append(d.findings, f)
 }
 
-// Examine looks at the host, at dead mounts, and at everything below a state directory that is not mounted. With repair
-// it mends what can be mended without loss: work that does not fit anywhere goes to lost+found.
+// Examine looks at dead mounts, and at everything below a state directory that is not mounted. With repair it mends what
+// can be mended without loss: work that does not fit anywhere goes to lost+found.
 func Examine(ctx context.Context, state string, repair bool) ([]Finding, error) {
 	d := &doctor{homes: homes{state, zap.NewNop()}, repair: repair}
-	d.host(state)
 	if err := d.deadMounts(ctx); err != nil {
 		return d.findings, err
 	}
@@ -66,7 +83,7 @@ func Examine(ctx context.Context, state string, repair bool) ([]Finding, error) 
 		return d.findings, err
 	}
 	for _, dir := range removed {
-		d.mend(dir, "a killed process was about to remove it", func() error { return os.RemoveAll(dir) })
+		d.mend(dir, "a killed process was about to remove it", "removes it", func() error { return os.RemoveAll(dir) })
 	}
 	for _, id := range ids {
 		if ctx.Err() != nil {
@@ -75,29 +92,6 @@ func Examine(ctx context.Context, state string, repair bool) ([]Finding, error) 
 		d.home(id)
 	}
 	return d.findings, nil
-}
-
-func (d *doctor) host(state string) {
-	if err := checkDevice(); err != nil {
-		d.wrong("/dev/fuse", "load the kernel's fuse module; in a container pass --device /dev/fuse and the right to mount", "%v", err)
-	}
-	if _, err := exec.LookPath("fusermount3"); err != nil && os.Geteuid() != 0 {
-		d.wrong("fusermount3", "install fuse3, or mount as root", "only root can mount without it")
-	}
-	if _, err := exec.LookPath("git"); err != nil {
-		d.wrong("git", "install git", "it is not installed")
-	}
-	if _, err := os.Lstat(state); errors.Is(err, fs.ErrNotExist) {
-		return // nothing has ever been mounted
-	}
-	if err := unix.Access(state, unix.W_OK|unix.X_OK|unix.R_OK); err != nil {
-		d.wrong(state, "choose another place with --state", "the state directory cannot be used: %v", err)
-		return
-	}
-	var st unix.Statfs_t
-	if err := unix.Statfs(state, &st); err == nil && st.Bavail*uint64(st.Bsize) < lowSpace {
-		d.wrong(state, "free some space, or choose another place with --state", "only %d MiB are free there", st.Bavail*uint64(st.Bsize)>>20)
-	}
 }
 
 // deadMounts finds mounts whose process is gone, whoever made them.
@@ -113,7 +107,7 @@ func (d *doctor) deadMounts(ctx context.Context) error {
 			continue
 		}
 		if dir := unquote.Replace(fields[4]); isDead(dir) {
-			d.mend(dir, "a dead mount is there: the process that served it is gone", func() error { return detachDead(ctx, dir) })
+			d.mend(dir, "a dead mount is there: the process that served it is gone", "takes it away", func() error { return detachDead(ctx, dir) })
 		}
 	}
 	return nil
@@ -125,7 +119,7 @@ func (d *doctor) home(id string) {
 	switch {
 	case errors.Is(err, disk.ErrLocked):
 		if holder, ok := d.homes.holder(id); ok {
-			d.findings = append(d.findings, Finding{Object: id, What: fmt.Sprintf("mounted at %s by process %s: not checked", holder.dir, holder.pid)})
+			d.ok(id, "mounted at %s by process %s: not checked", holder.dir, holder.pid)
 		}
 		return
 	case errors.Is(err, fs.ErrNotExist):
@@ -143,7 +137,7 @@ func (d *doctor) home(id string) {
 	r, err := readRecord(t.dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !hasOverlay(t.dir):
-		d.mend(t.dir, "a killed mount left it", func() error { removed = true; return t.remove() })
+		d.mend(t.dir, "a killed mount left it", "removes it", func() error { removed = true; return t.remove() })
 		return
 	case errors.Is(err, errNewer):
 		d.wrong(id, "use the artifactfs that made it", "%v", err)
@@ -155,9 +149,9 @@ func (d *doctor) home(id string) {
 		return
 	}
 	if _, w, lookErr := t.look(); err == nil && lookErr == nil && !w.any() && d.sound(id) {
-		d.mend(t.dir, "a killed mount left it, without any changes", func() error { removed = true; return t.remove() })
+		d.mend(t.dir, "a killed mount left it, without any changes", "removes it", func() error { removed = true; return t.remove() })
 	} else if err == nil && lookErr == nil && w.any() {
-		d.findings = append(d.findings, Finding{Object: id, What: fmt.Sprintf("%s, last mounted at %s", changedText(w.changed), r.Dir)})
+		d.ok(id, "%s, last mounted at %s", changedText(w.changed), r.Dir)
 	}
 }
 
@@ -176,17 +170,17 @@ func (d *doctor) overlay(id string, t *home) bool {
 	dir := filepath.Join(t.dir, "overlay")
 	report, err := overlay.Check(dir, d.repair)
 	for _, f := range report.Findings {
-		hint := "artifactfs doctor --repair mends what can be mended"
+		how := "mends what can be mended; what fits nowhere goes to lost+found"
 		if d.repair {
-			hint = ""
+			how = ""
 		}
-		d.findings = append(d.findings, Finding{Object: id, What: f.What, Wrong: true, Mended: f.Repaired, Hint: hint})
+		d.findings = append(d.findings, Finding{Object: id, What: f.What, Wrong: true, Level: LevelBad, Mended: f.Repaired, Mend: how})
 	}
 	switch {
 	case errors.Is(err, overlay.ErrVersion):
 		d.wrong(id, "use the artifactfs that made it", "%v", err)
 	case errors.Is(err, overlay.ErrDamaged) && !d.repair:
-		d.wrong(id, "artifactfs doctor --repair mends what can be mended", "%v", err)
+		d.wrong(id, "artifactfs doctor --fix mends what can be mended", "%v", err)
 	case err != nil:
 		d.wrong(id, "what was changed is in "+filepath.Join(dir, "contents"), "%v", err)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -10,35 +11,67 @@ import (
 	"github.com/artifactfs/artifactfs/daemon"
 )
 
-func (a *app) doctorCommand() *cobra.Command {
-	var repair bool
-	cmd := &cobra.Command{
-		Use:   "doctor",
-		Short: "Find what is wrong, and mend it",
-		Long: `Doctor looks for what keeps mounts from working on this host, for dead mounts, for what killed processes left in the
-state directory, and checks the work of every session that is not mounted. It tells each finding on a line, and fails if
-something is wrong.
+// examination is what a doctor command is asked for.
+type examination struct {
+	fix, deep, offline bool
+	remotes            []string
+	tokenFile          string
+}
 
-With --repair it mends what can be mended. What was changed in a mount is never deleted: what does not fit anywhere any
-more goes to the lost+found directory of its session.`,
+func (a *app) doctorCommand() *cobra.Command {
+	var e examination
+	cmd := &cobra.Command{
+		Use:   "doctor [REMOTE...]",
+		Short: "Find what is wrong, and mend it",
+		Long: `Doctor looks at all that mounts need: the kernel (it mounts something for a moment), fusermount3, git, the state
+directory and its disk, what was fetched, the daemon; and the remotes of mounts and kept sessions, and the given ones:
+whether they answer and what they can do. It finds dead mounts and what killed processes left, and checks the work of
+every session that is not mounted. Each is told on a line: ok, warn (it works, with less) or bad; bad ones make it fail.
+
+With --fix it mends what can be mended; without, it says what that would do. What was changed in a mount is never
+deleted: what does not fit anywhere any more goes to the lost+found directory of its session.`,
 		Example: `  artifactfs doctor
-  artifactfs doctor --repair
+  artifactfs doctor --fix
+  artifactfs doctor https://git.example/app.git
   artifactfs doctor --json | jq '.findings[] | select(.wrong and (.mended | not))'`,
-		Args: arguments(0, 0, "no arguments"),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.doctor(cmd.Context(), repair) },
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			e.remotes = args
+			return a.doctor(cmd.Context(), e)
+		},
 	}
-	cmd.Flags().BoolVar(&repair, "repair", false, "mend what can be mended")
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.BoolVar(&e.fix, "fix", false, "mend what can be mended")
+	f.BoolVar(&e.fix, "repair", false, "")
+	f.Lookup("repair").Hidden = true // its name before there was more than work to mend
+	f.BoolVar(&e.deep, "deep", false, "read everything that was fetched, to see whether it is whole")
+	f.BoolVar(&e.offline, "offline", false, "ask no remote")
+	f.StringVar(&e.tokenFile, "token-file", "", "read the token for the given remotes from `FILE`")
 	return cmd
 }
 
-func (a *app) doctor(ctx context.Context, repair bool) error {
-	findings, err := daemon.Examine(ctx, a.state, repair)
+func (a *app) doctor(ctx context.Context, e examination) error {
+	findings := daemon.ExamineHost(ctx, a.state, e.fix)
+	found, asked := a.survey(ctx)
+	findings = append(findings, daemonFindings(found, asked)...)
+	state, err := daemon.Examine(ctx, a.state, e.fix)
 	if err != nil {
 		return failure("doctor", a.state, err)
 	}
-	if _, asked := a.mounts(ctx); asked != nil {
-		e := control.AsError(asked)
-		findings = append(findings, daemon.Finding{Object: a.state, What: "not every daemon answers: " + e.Error(), Wrong: true, Hint: e.Hint})
+	stores, err := daemon.ExamineStores(ctx, a.state, e.fix, e.deep)
+	if err != nil {
+		return failure("doctor", a.state, err)
+	}
+	findings = append(append(findings, state...), stores...)
+	if !e.offline {
+		c := daemon.RemoteCheck{Named: e.remotes, Token: a.token, TokenFile: e.tokenFile}
+		for _, m := range found.mounts {
+			if m.mounted() && m.Remote != "" {
+				c.Known = append(c.Known, m.Remote)
+			}
+		}
+		findings = append(findings, daemon.ExamineRemotes(ctx, a.state, c)...)
 	}
 	wrong := 0
 	for _, f := range findings {
@@ -47,9 +80,6 @@ func (a *app) doctor(ctx context.Context, repair bool) error {
 		}
 	}
 	if a.json {
-		if findings == nil {
-			findings = []daemon.Finding{}
-		}
 		err = printJSON(a.stdout, map[string]any{"findings": findings, "wrong": wrong})
 	} else {
 		err = a.printFindings(findings)
@@ -60,28 +90,59 @@ func (a *app) doctor(ctx context.Context, repair bool) error {
 	return err
 }
 
-func (a *app) printFindings(findings []daemon.Finding) error {
-	if len(findings) == 0 {
-		_, err := fmt.Fprintln(a.stdout, "all is well")
-		return err
+// daemonFindings tells how the processes are that serve.
+func daemonFindings(found survey, asked error) (all []daemon.Finding) {
+	say := func(level daemon.Level, object, what, hint string) {
+		all = append(all, daemon.Finding{Object: object, What: what, Level: level, Wrong: level == daemon.LevelBad, Hint: hint})
 	}
-	for _, f := range findings {
-		sign := "  "
+	if asked != nil {
+		e := control.AsError(asked)
+		say(daemon.LevelBad, "daemon", "not every daemon answers: "+e.Error(), e.Hint)
+	} else if len(found.daemons) == 0 {
+		say(daemon.LevelOK, "daemon", "none runs; mount starts one", "")
+	}
+	for _, d := range found.daemons {
+		what := fmt.Sprintf("answers at %s and serves %s", d.socket, plural(int64(d.mounts), "mount"))
+		if d.PID != 0 {
+			what += fmt.Sprintf(" (pid %d)", d.PID)
+		}
 		switch {
-		case f.Mended:
-			sign = "ok"
-		case f.Wrong:
-			sign = "!!"
+		case d.UpgradeFailed != "":
+			say(daemon.LevelWarn, "daemon", what+", but an upgrade was taken back: "+d.UpgradeFailed, "")
+		case d.Version != "" && d.Version != versionText():
+			say(daemon.LevelWarn, "daemon", what+", but is of version "+d.Version+", and this program of "+versionText(), "artifactfs daemon --upgrade replaces it; mounts go on")
+		case d.Takeovers > 0:
+			say(daemon.LevelOK, "daemon", what+"; it took over "+plural(int64(d.Takeovers), "time")+", the last because: "+d.Reason, "")
+		default:
+			say(daemon.LevelOK, "daemon", what, "")
+		}
+	}
+	for _, m := range found.mounts {
+		switch m.State {
+		case control.StateFailed:
+			say(daemon.LevelBad, m.Dir, "the mount has failed: "+m.Error, resumeCommand(m.MountStatus)+" mounts it again")
+		case control.StateDegraded:
+			say(daemon.LevelWarn, m.Dir, "the mount lacks something: "+m.Error, "")
+		}
+	}
+	return slices.Clip(all)
+}
+
+func (a *app) printFindings(findings []daemon.Finding) error {
+	for _, f := range findings {
+		sign := string(f.Level)
+		if f.Mended {
+			sign = "fixed"
 		}
 		text := (&control.Error{Cause: f.Object + ": " + f.What}).Error()
-		if f.Mended {
-			text += ": mended"
-		}
-		if _, err := fmt.Fprintf(a.stdout, "%s %s\n", sign, text); err != nil {
+		if _, err := fmt.Fprintf(a.stdout, "%-5s %s\n", sign, text); err != nil {
 			return fmt.Errorf("print result: %w", err)
 		}
+		if f.Mend != "" {
+			fmt.Fprintf(a.stdout, "      --fix %s\n", f.Mend)
+		}
 		if f.Hint != "" {
-			fmt.Fprintf(a.stdout, "   hint: %s\n", (&control.Error{Cause: f.Hint}).Error())
+			fmt.Fprintf(a.stdout, "      hint: %s\n", (&control.Error{Cause: f.Hint}).Error())
 		}
 	}
 	return nil

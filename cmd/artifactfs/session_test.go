@@ -152,11 +152,11 @@ func TestDoctorTellsWhatIsWrong(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := a.run("doctor")
-	if r.code != control.ExitFailed || !strings.Contains(r.stdout, "   fix: 3 changed paths, last mounted at /gone/fix\n") ||
-		!strings.Contains(r.stdout, "!! "+left+": a killed mount left it\n   hint: artifactfs doctor --repair removes it\n") || !strings.HasPrefix(r.stderr, "artifactfs: doctor "+a.state) {
+	if r.code != control.ExitFailed || !strings.Contains(r.stdout, "ok    fix: 3 changed paths, last mounted at /gone/fix\n") ||
+		!strings.Contains(r.stdout, "bad   "+left+": a killed mount left it\n      --fix removes it\n") || !strings.HasPrefix(r.stderr, "artifactfs: doctor "+a.state) {
 		t.Errorf("%+v", r)
 	}
-	if r := a.run("doctor", "--repair"); !strings.Contains(r.stdout, "ok "+left+": a killed mount left it: mended\n") {
+	if r := a.run("doctor", "--fix"); !strings.Contains(r.stdout, "fixed "+left+": a killed mount left it\n") {
 		t.Errorf("%+v", r)
 	}
 	if _, err := os.Stat(left); err == nil {

@@ -1,0 +1,213 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/fuse"
+)
+
+const (
+	lowSpace   = 64 << 20 // bytes that a state directory should have free at the least
+	shortSpace = 1 << 30  // and to go on for a while
+	lowFiles   = 1000     // the same of files
+	shortFiles = 50_000
+
+	gitTime = 10 * time.Second
+
+	fuseConf = "/etc/fuse.conf" // of fusermount3
+)
+
+// ExamineHost looks at what every mount needs of this host: the kernel, fusermount3, git, and the state directory.
+func ExamineHost(ctx context.Context, state string, repair bool) []Finding {
+	d := &doctor{homes: homes{state, zap.NewNop()}, repair: repair}
+	d.kernel()
+	d.users()
+	d.git(ctx)
+	d.stateDir(state)
+	return d.findings
+}
+
+// kernel sees whether there can be mounts, by making one.
+func (d *doctor) kernel() {
+	if err := checkDevice(); err != nil {
+		d.wrong("/dev/fuse", "load the kernel's fuse module; in a container pass --device /dev/fuse and the right to mount", "%v", err)
+		return
+	}
+	var name unix.Utsname
+	_ = unix.Uname(&name) // it has no way to fail
+	release := unix.ByteSliceToString(name.Release[:])
+	k, err := fuse.Probe(os.TempDir())
+	switch {
+	case err != nil:
+		d.wrong("fuse", "in a container: SYS_ADMIN and /dev/fuse, or a descriptor that was opened outside", "nothing can be mounted: %v", err)
+	case !k.Resend:
+		d.warn("kernel", "Linux 6.9 or later lets mounts outlive their process", "Linux %s, fuse %s; a daemon that is killed takes its mounts with it", release, k)
+	case len(k.Lacks) > 0:
+		d.warn("kernel", "", "Linux %s, fuse %s", release, k)
+	default:
+		d.ok("kernel", "Linux %s, fuse %s", release, k)
+	}
+}
+
+// users sees whether those who are not root can mount.
+func (d *doctor) users() {
+	root := os.Geteuid() == 0
+	path, err := exec.LookPath("fusermount3")
+	switch {
+	case err != nil && root:
+		d.warn("fusermount3", "install fuse3", "it is not installed: only root can mount")
+		return
+	case err != nil:
+		d.wrong("fusermount3", "install fuse3, or mount as root", "only root can mount without it")
+		return
+	}
+	info, err := os.Stat(path)
+	var caps [1]byte
+	_, capErr := unix.Getxattr(path, "security.capability", caps[:])
+	if err == nil && info.Mode()&fs.ModeSetuid == 0 && !(capErr == nil || errors.Is(capErr, unix.ERANGE)) {
+		say := d.wrong
+		if root {
+			say = d.warn
+		}
+		say("fusermount3", "chmod u+s "+path, "it is not set-user-ID: users cannot mount with it")
+		return
+	}
+	d.ok("fusermount3", "%s", path)
+	if conf, err := os.ReadFile(fuseConf); root {
+		return
+	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		d.warn(fuseConf, "", "%v", err)
+	} else if !allowsOther(string(conf)) {
+		d.warn(fuseConf, "root puts user_allow_other into it", "--allow-other and --recurse-submodules are for root alone: user_allow_other is not set")
+	}
+}
+
+// allowsOther reads fuse.conf (mount.fuse3(8)): an option a line, comments behind #.
+func allowsOther(conf string) bool {
+	for line := range strings.Lines(conf) {
+		line, _, _ = strings.Cut(line, "#")
+		if strings.TrimSpace(line) == "user_allow_other" {
+			return true
+		}
+	}
+	return false
+}
+
+// gitVersions are those from which something works that did not before.
+var gitVersions = []struct {
+	major, minor int
+	lack         string
+}{
+	{2, 36, "untested with such an old one"},
+	{2, 43, "`git diff COMMIT` looks at every file"},
+}
+
+func (d *doctor) git(ctx context.Context) {
+	if _, err := exec.LookPath("git"); err != nil {
+		d.wrong("git", "install git", "it is not installed")
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, gitTime)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "git", "version").Output()
+	text, _ := strings.CutPrefix(strings.TrimSpace(string(out)), "git version ")
+	major, minor, ok := gitVersion(text)
+	if err != nil || !ok {
+		d.wrong("git", "", "it does not tell its version: %v %q", err, text)
+		return
+	}
+	for _, v := range gitVersions {
+		if major < v.major || major == v.major && minor < v.minor {
+			d.warn("git", fmt.Sprintf("git %d.%d or later does better", v.major, v.minor), "version %s: %s", text, v.lack)
+			return
+		}
+	}
+	d.ok("git", "version %s", text)
+}
+
+// gitVersion reads "2.39.5" and "2.55.GIT".
+func gitVersion(text string) (major, minor int, ok bool) {
+	parts := strings.SplitN(text, ".", 3)
+	if len(parts) < 2 {
+		return 0, 0, false
+	}
+	major, majorErr := strconv.Atoi(parts[0])
+	minor, minorErr := strconv.Atoi(parts[1])
+	return major, minor, majorErr == nil && minorErr == nil
+}
+
+func (d *doctor) stateDir(state string) {
+	info, err := os.Stat(state)
+	if errors.Is(err, fs.ErrNotExist) {
+		d.ok("state", "nothing was ever mounted")
+		return
+	}
+	if err != nil {
+		d.wrong(state, "choose another place with --state", "the state directory cannot be used: %v", err)
+		return
+	}
+	if err := unix.Access(state, unix.W_OK|unix.X_OK|unix.R_OK); err != nil {
+		d.wrong(state, "choose another place with --state", "the state directory cannot be used: %v", err)
+		return
+	}
+	d.private(state, info, 0o022)
+	for _, name := range []string{"mounts", "stores", "blobs", "run"} {
+		if info, err := os.Stat(filepath.Join(state, name)); err == nil {
+			d.private(filepath.Join(state, name), info, 0o077)
+		}
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(state, &st); err != nil {
+		d.wrong(state, "", "its file system does not answer: %v", err)
+		return
+	}
+	const hint = "artifactfs cache gc frees some; or choose another place with --state"
+	free := int64(st.Bavail) * st.Bsize
+	say := d.ok
+	if free < shortSpace {
+		say = func(object, format string, args ...any) { d.warn(object, hint, format, args...) }
+	}
+	if free < lowSpace {
+		say = func(object, format string, args ...any) { d.wrong(object, hint, format, args...) }
+	}
+	say(state, "%d MiB are free there", free>>20)
+	switch { // some file systems have no number of files
+	case st.Files > 0 && st.Ffree < lowFiles:
+		d.wrong(state, "remove small files from that file system", "only %d more files can be made there", st.Ffree)
+	case st.Files > 0 && st.Ffree < shortFiles:
+		d.warn(state, "remove small files from that file system", "only %d more files can be made there", st.Ffree)
+	}
+	switch st.Type {
+	case unix.NFS_SUPER_MAGIC, unix.SMB_SUPER_MAGIC, unix.SMB2_SUPER_MAGIC, unix.CIFS_SUPER_MAGIC:
+		d.warn(state, "keep the state on a local disk", "it lies on a network file system: slow, and its locks may not hold")
+	}
+}
+
+// private sees that nobody else has these rights to a directory.
+func (d *doctor) private(dir string, info fs.FileInfo, rights fs.FileMode) {
+	if owner, err := ownerOf(dir); err == nil && int(owner) != os.Geteuid() && os.Geteuid() != 0 {
+		d.wrong(dir, "", "it belongs to user %d", owner)
+		return
+	}
+	if mode := info.Mode().Perm(); mode&rights != 0 {
+		d.mend(dir, fmt.Sprintf("others can get at it (mode %03o)", mode), "makes it private", func() error { return os.Chmod(dir, mode&^rights) })
+	}
+}
+
+func ownerOf(path string) (uid uint32, err error) {
+	var st unix.Stat_t
+	err = unix.Stat(path, &st)
+	return st.Uid, err
+}

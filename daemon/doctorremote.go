@@ -1,0 +1,178 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+const (
+	remoteTime  = 15 * time.Second // for a remote to answer the doctor
+	remoteLanes = 8                // remotes that are asked at a time
+)
+
+// RemoteCheck says which remotes are asked.
+type RemoteCheck struct {
+	Named     []string       // by the user, who gets it told as bad if they do not answer
+	Known     []string       // of mounts; those of kept sessions are found
+	Token     control.Secret // for those that were named
+	TokenFile string
+}
+
+// ExamineRemotes asks remotes what they can do.
+func ExamineRemotes(ctx context.Context, state string, c RemoteCheck) []Finding {
+	known := slices.Clone(c.Known)
+	h := homes{state, zap.NewNop()}
+	if ids, _, err := h.ids(); err == nil {
+		for _, id := range ids {
+			if r, err := readRecord(filepath.Join(h.dir(), id)); err == nil {
+				known = append(known, r.Remote)
+			}
+		}
+	}
+	slices.Sort(known)
+	known = slices.DeleteFunc(slices.Compact(known), func(r string) bool { return slices.Contains(c.Named, r) })
+	all := make([]doctor, len(c.Named)+len(known))
+	lanes := make(chan struct{}, remoteLanes)
+	var wg sync.WaitGroup
+	for i, url := range append(slices.Clone(c.Named), known...) {
+		wg.Go(func() {
+			lanes <- struct{}{}
+			defer func() { <-lanes }()
+			o := transport.Options{Connect: remoteTime / 2, Stall: remoteTime}
+			bad := all[i].warn // a mount goes on without it
+			if i < len(c.Named) {
+				o.Token, o.TokenFile, bad = string(c.Token), c.TokenFile, all[i].wrong
+			}
+			ctx, cancel := context.WithTimeout(ctx, remoteTime)
+			defer cancel()
+			all[i].remote(ctx, url, o, bad)
+		})
+	}
+	wg.Wait()
+	var findings []Finding
+	for _, d := range all {
+		findings = append(findings, d.findings...)
+	}
+	return findings
+}
+
+func (d *doctor) remote(ctx context.Context, url string, o transport.Options, bad func(object, hint, format string, args ...any)) {
+	shown := secretFree(url)
+	r, err := transport.Open(url, o)
+	if err != nil {
+		e := explain("open", shown, err)
+		bad(shown, e.Hint, "%s", e.Cause)
+		return
+	}
+	defer r.Close()
+	start := time.Now()
+	caps, err := r.Capabilities(ctx)
+	switch {
+	case errors.Is(err, transport.ErrNoV2):
+		d.warn(shown, "a server with protocol version 2 lets contents come when they are read", "it has no protocol version 2: all is downloaded, with stock git")
+		return
+	case err != nil:
+		e := explain("reach", shown, remoteFault(err))
+		bad(shown, e.Hint, "%s", e.Cause)
+		return
+	}
+	took := time.Since(start).Round(time.Millisecond)
+	has := []string{"protocol version 2"}
+	var lacks []string
+	note := func(there bool, name, without string) {
+		if there {
+			has = append(has, name)
+		} else {
+			lacks = append(lacks, "no "+name+" ("+without+")")
+		}
+	}
+	note(caps.Filter, "filter", "the files of a commit are downloaded at once")
+	note(caps.Shallow, "shallow", "history is downloaded before the mount")
+	if caps.ObjectInfo {
+		has = append(has, "object-info")
+	}
+	asked, any, err := wantsAnyID(ctx, r, caps)
+	if err != nil {
+		e := explain("fetch from", shown, remoteFault(err))
+		bad(shown, e.Hint, "it answers, but does not give objects: %s", e.Cause)
+		return
+	}
+	if asked {
+		note(any, "wants by any object id", "contents cannot be fetched one by one")
+	}
+	agent := ""
+	if caps.Agent != "" {
+		agent = ", " + caps.Agent
+	}
+	tail := ""
+	if !caps.ObjectInfo {
+		tail = "; no object-info: the first stat of a file fetches it"
+	}
+	if len(lacks) > 0 {
+		d.warn(shown, "uploadpack.allowFilter and uploadpack.allowAnySHA1InWant on the server", "%s (%v%s); has %s%s",
+			strings.Join(lacks, ", "), took, agent, strings.Join(has, ", "), tail)
+		return
+	}
+	d.ok(shown, "%s (%v%s)%s", strings.Join(has, ", "), took, agent, tail)
+}
+
+// wantsAnyID asks for a commit and then for its tree, which no ref names. known: that could be found out.
+func wantsAnyID(ctx context.Context, r *transport.Remote, caps transport.Capabilities) (known, any bool, err error) {
+	if !caps.Filter || !caps.Shallow { // it would be the whole repository
+		return false, false, nil
+	}
+	refs, err := r.Refs(ctx, []string{"HEAD"})
+	if err != nil || len(refs.List) == 0 {
+		return false, false, err
+	}
+	tree, err := oneTree(ctx, r, caps.Format, transport.FetchRequest{Wants: []object.ID{refs.List[0].ID}, Depth: 1, Filter: noTrees})
+	if err != nil || tree.IsZero() { // such as a server that has no filter but blob:none
+		return false, false, ctx.Err()
+	}
+	_, err = oneTree(ctx, r, caps.Format, transport.FetchRequest{Wants: []object.ID{tree}, Filter: noTrees})
+	var refused transport.NotOurRef
+	if errors.As(err, &refused) {
+		return true, false, nil
+	}
+	return true, err == nil, err
+}
+
+const noTrees = "tree:0" // a filter that leaves all but what is wanted by id
+
+// oneTree fetches next to nothing, and gives the tree of the commit that came; zero: none did.
+func oneTree(ctx context.Context, r *transport.Remote, f object.Format, req transport.FetchRequest) (tree object.ID, err error) {
+	resp, err := r.Fetch(ctx, req)
+	if err != nil {
+		return tree, err
+	}
+	defer resp.Pack.Close()
+	none := func(int64) (*os.File, error) { return nil, errors.New("too large") }
+	_, err = odb.Unpack(ctx, resp.Pack, odb.UnpackOptions{
+		Format: f, SpoolOver: object.MaxTreeSize, MaxObjectSize: object.MaxTreeSize, Spool: none,
+		Base: func(object.ID) (io.ReaderAt, int64, func(), error) {
+			return nil, 0, nil, errors.New("a delta of one object")
+		},
+	}, func(o odb.Object) error {
+		if o.Type == object.Commit {
+			if info, err := object.ParseCommit(f, o.Data); err == nil {
+				tree = info.Tree
+			}
+		}
+		return nil
+	})
+	return tree, err
+}
