@@ -4,12 +4,15 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"slices"
+	"strconv"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
 
-// WithoutDevice runs f on a thread of its own that has none of the process's open files but standard input, output and
-// error, and so not /dev/fuse.
+// WithoutDevice runs f on a thread of its own that has none of the process's open files but standard input, output,
+// error and what Go's runtime polls with, and so not /dev/fuse.
 //
 // A thread that waits in the kernel for an answer of this very process cannot be killed once the request is read, and
 // while it is not dead it holds the files of the process. With the device, the mount would hang for ever, alive without
@@ -26,11 +29,52 @@ func WithoutDevice(f func() error) error {
 			done <- WithoutDevice(f)
 			return
 		}
-		if err := unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_UNSHARE); err != nil {
-			done <- os.NewSyscallError("close_range", err)
+		if err := closeAllBut(pollFiles()); err != nil {
+			done <- err
 			return
 		}
 		done <- f()
 	}()
 	return <-done
 }
+
+// closeAllBut gives this thread a table of files of its own, with nothing in it from 3 on but these, in ascending order.
+func closeAllBut(keep []int) error {
+	if err := unix.Unshare(unix.CLONE_FILES); err != nil {
+		return os.NewSyscallError("unshare", err)
+	}
+	first := 3
+	for _, fd := range append(slices.Clip(keep), math.MaxInt32) {
+		if last := fd - 1; first <= last {
+			if err := unix.CloseRange(uint(first), uint(last), 0); err != nil {
+				return os.NewSyscallError("close_range", err)
+			}
+		}
+		first = fd + 1
+	}
+	return nil
+}
+
+// pollFiles are the descriptors that the runtime itself waits with. Every thread that allocates or returns from a system
+// call may begin a garbage collection or look for work, and polls then; where it cannot, it ends the process ("netpoll
+// failed").
+var pollFiles = sync.OnceValue(func() []int {
+	if r, w, err := os.Pipe(); err == nil { // the first file that can be polled has them made
+		r.Close()
+		w.Close()
+	}
+	dir, err := os.ReadDir("/proc/thread-self/fd")
+	if err != nil {
+		return nil
+	}
+	var found []int
+	for _, e := range dir {
+		fd, err := strconv.Atoi(e.Name())
+		target, _ := os.Readlink("/proc/thread-self/fd/" + e.Name())
+		if err == nil && fd > 2 && (target == "anon_inode:[eventpoll]" || target == "anon_inode:[eventfd]") {
+			found = append(found, fd)
+		}
+	}
+	slices.Sort(found)
+	return found
+})

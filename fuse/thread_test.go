@@ -34,3 +34,25 @@ func TestWithoutDeviceSparesTheMainThread(t *testing.T) {
 		f.Close()
 	}
 }
+
+// The runtime polls from whatever thread it comes to.
+func TestWithoutDeviceLeavesTheRuntimeAlone(t *testing.T) {
+	f, err := os.Open("/dev/null")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for range 20 {
+		err := WithoutDevice(func() error {
+			runtime.GC()
+			var st unix.Stat_t
+			if err := unix.Fstat(int(f.Fd()), &st); err != unix.EBADF {
+				return fmt.Errorf("a file of the process: %v", err)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io/fs"
@@ -46,7 +45,7 @@ func (b *bench) leaks(o leakOptions, m manyOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, h.end()) }()
+	defer h.end(&err)
 	table := tabwriter.NewWriter(os.Stdout, 2, 8, 2, ' ', 0)
 	fmt.Fprintf(table, "rounds\tworker\tgoroutines\tsupervisor\tfiles in the state directory\tmounts\n")
 	show := func(rounds int, l left) {

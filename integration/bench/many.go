@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -62,6 +63,12 @@ func (b *bench) host(files int, names []string, flags ...string) (*host, error) 
 	h.server.Inject(gittest.Fault{Kind: gittest.NoObjectInfo})
 	daemon := h.command(append([]string{"daemon"}, flags...)...)
 	daemon.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	log, err := os.Create(h.log())
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	daemon.Stderr = log
 	if err := daemon.Start(); err != nil {
 		h.server.Close()
 		return nil, err
@@ -75,21 +82,34 @@ func (b *bench) host(files int, names []string, flags ...string) (*host, error) 
 	return h, nil
 }
 
-// end unmounts everything and ends the daemon.
-func (h *host) end() error {
-	out, err := h.command("unmount", "--all").CombinedOutput()
-	if err != nil {
-		err = fmt.Errorf("unmount --all: %w: %s", err, out)
+func (h *host) log() string { return filepath.Join(h.work, "daemon.log") }
+
+// end unmounts everything and ends the daemon. What it logged is shown if something is wrong.
+func (h *host) end(failed *error) {
+	err := *failed
+	defer func() {
+		if *failed = err; err != nil {
+			for _, dir := range h.dirs { // not mounted, if all is well
+				syscall.Unmount(dir, syscall.MNT_DETACH)
+			}
+			log, _ := os.ReadFile(h.log())
+			log = regexp.MustCompile(`(?m)^\S+\sinfo\s.*\n`).ReplaceAll(log, nil)
+			os.Stderr.Write(log[:min(len(log), 16<<10)])
+		}
+	}()
+	if out, err2 := h.command("unmount", "--all").CombinedOutput(); err2 != nil {
+		err = errors.Join(err, fmt.Errorf("unmount --all: %w: %.200s", err2, out))
 	}
 	if pid := h.victim.Supervisor(); pid != 0 {
 		syscall.Kill(pid, syscall.SIGTERM)
 	}
 	for deadline := time.Now().Add(time.Minute); len(h.victim.Processes()) > 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			return errors.Join(err, fmt.Errorf("the daemon does not end: %v", h.victim.Processes()))
+			err = errors.Join(err, fmt.Errorf("the daemon does not end: %v", h.victim.Processes()))
+			return
 		}
 	}
-	return errors.Join(err, h.server.Close())
+	err = errors.Join(err, h.server.Close())
 }
 
 func (h *host) command(args ...string) *exec.Cmd {
@@ -159,7 +179,7 @@ func (b *bench) manies(o manyOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, h.end()) }()
+	defer h.end(&err)
 	table := tabwriter.NewWriter(os.Stdout, 2, 8, 2, ' ', 0)
 	defer table.Flush()
 	if err := h.idle(table, o, names); err != nil {
@@ -243,7 +263,7 @@ func (h *host) crosstalk(table *tabwriter.Writer, live, hung []string) error {
 	}
 	read := func(from int) ([]time.Duration, error) {
 		var times []time.Duration
-		for i := range 100 { // far from each other: neighbours come along
+		for i := range 10 * len(live) { // far from each other: neighbours come along
 			name := live[i%len(live)]
 			start := time.Now()
 			if _, err := os.ReadFile(filepath.Join(dirs[name], filePath(25*(from+2*(i/len(live)))))); err != nil {
