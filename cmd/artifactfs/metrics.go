@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"sync"
 	"syscall"
 	"time"
@@ -31,38 +30,38 @@ func (m *metricsAddress) Type() string   { return "unix:PATH|HOST:PORT" }
 
 func (m *metricsAddress) Set(text string) (err error) {
 	m.address, err = metrics.ParseAddress(text)
-	m.text = text
+	m.text = m.address.String() // a worker is told, who may be in another directory
 	return err
 }
 
-// serveMetrics answers in the background until end is called; end waits for that. Without the flag it does nothing.
-func (a *app) serveMetrics(h host, log *zap.Logger) (end func(), err error) {
+// serveMetrics answers in the background until end is called; end waits for that. Without the flag it does nothing. A
+// successor goes on without if it has to, and does not wait until its dead predecessor has given up the address.
+func (a *app) serveMetrics(h host, log *zap.Logger, successor bool) (end func(), _ error) {
 	if a.metrics.text == "" {
 		return func() {}, nil
 	}
 	address := a.metrics.address
 	l, err := address.Listen()
-	for give := time.Now().Add(metricsTime); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(give); {
-		time.Sleep(metricsPoll)
-		l, err = address.Listen()
-	}
-	if err != nil {
+	if err != nil && !successor {
 		return nil, fmt.Errorf("start daemon: %w", err)
 	}
-	log.Info("metrics are served", zap.Stringer("address", address))
-	return serveMetricsAt(h, log, address, l), nil
-}
-
-func serveMetricsAt(h host, log *zap.Logger, address metrics.Address, l net.Listener) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var served sync.WaitGroup
 	served.Go(func() {
-		if err := address.Serve(ctx, l, h.WriteMetrics); err != nil {
-			log.Error("metrics are not served any more", zap.Error(err))
+		for give := time.Now().Add(metricsTime); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(give) && ctx.Err() == nil; {
+			time.Sleep(metricsPoll)
+			l, err = address.Listen()
+		}
+		if err == nil {
+			log.Info("metrics are served", zap.Stringer("address", address))
+			err = address.Serve(ctx, l, h.WriteMetrics)
+		}
+		if err != nil && ctx.Err() == nil {
+			log.Error("metrics are not served", zap.Error(err))
 		}
 	})
 	return func() {
 		cancel()
 		served.Wait()
-	}
+	}, nil
 }

@@ -112,12 +112,9 @@ func (a *app) work(ctx context.Context, conn *keeper.Conn, f daemonFlags) (err e
 		err = errors.Join(err, closeHost(w.host))
 		conn.Tell(keeper.Stopping, "1") // from here on no successor is needed
 	}()
-	endMetrics, err := a.serveMetrics(w.host, log)
-	if err != nil && start.Count == 0 {
+	endMetrics, err := a.serveMetrics(w.host, log, start.Count > 0)
+	if err != nil {
 		return err
-	} else if err != nil { // those of the mounts matter more
-		log.Error("serve metrics", zap.Error(err))
-		endMetrics = func() {}
 	}
 	defer endMetrics()
 	server, err := control.Inherit(ctx, a.daemonSocket(), socket, lock, w, log)
