@@ -363,7 +363,7 @@ func (w *world) nothingLeft(path string) {
 	if homes, err := os.ReadDir(filepath.Join(w.state, "mounts")); len(homes) > 0 {
 		w.Errorf("left below mounts: %v, %v", homes, err)
 	}
-	w.until("no more than one daemon is left", func() bool { return len(daemonsBelow(w.root)) <= 1 })
+	w.until("no more than one daemon is left", func() bool { return len(slices.DeleteFunc(daemonsBelow(w.root), isWorker)) <= 1 })
 }
 
 // waiting is a process that waits for content.

@@ -1,0 +1,232 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+func init() {
+	children["dial"] = func(path string) error { // says whether somebody talks to us there
+		c, err := net.Dial("unix", path)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(10 * time.Second))
+		fmt.Fprintf(c, "GET /metrics HTTP/1.0\r\n\r\n")
+		b, err := io.ReadAll(c)
+		if len(b) == 0 {
+			return fmt.Errorf("not a word: %v", err)
+		}
+		return nil
+	}
+}
+
+// startDaemon starts a daemon by hand and waits until it answers.
+func (w *world) startDaemon(args ...string) {
+	w.Helper()
+	cmd := w.command(context.Background(), append([]string{"daemon"}, args...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	log := filepath.Join(w.root, "daemon.log")
+	f := must[*os.File](w)(os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600))
+	defer f.Close()
+	cmd.Stderr = f
+	check2(w, cmd.Start())
+	go cmd.Wait()
+	w.until("the daemon answers", func() bool { return w.afs("list").code == 0 })
+}
+
+// runAsNobody runs a command as an ordinary user who has nothing to do with the daemon.
+func runAsNobody(cmd *exec.Cmd) (string, error) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody, NoSetGroups: false}}
+	cmd.Dir = "/"
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// letIn makes a directory and all above it passable for everybody.
+func letIn(t testing.TB, dir string) {
+	t.Helper()
+	for ; dir != "/"; dir = filepath.Dir(dir) {
+		info, err := os.Stat(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(dir, info.Mode()|0o011); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestOtherUsersAreShutOut(t *testing.T) {
+	w := newWorld(t)
+	letIn(t, w.root)
+	files := sample("shut out")
+	w.commit(w.repo("r.git", object.SHA1), files)
+	url := w.serve(gittest.ServerOptions{}).URL("r.git")
+	metrics := filepath.Join(w.root, "metrics.sock")
+	w.startDaemon("--metrics", "unix:"+metrics)
+	m := w.bare(url)
+	look := func(what string) {
+		t.Helper()
+		for _, args := range [][]string{{"list"}, {"status", "--json"}, {"status", m.Dir}, {"prefetch", m.Dir, "known"}, {"unmount", m.Dir}, {"unmount", "--all"},
+			{"mount", url, filepath.Join(w.root, "theirs")}, {"daemon", "--upgrade"}, {"trace", m.Dir}} {
+			for _, where := range [][]string{{"--state", w.state}, {"--state", filepath.Join(w.root, "none"), "--socket", control.DaemonSocket(w.state)}} {
+				ctx, cancel := context.WithTimeout(t.Context(), commandTime)
+				out, err := runAsNobody(exec.CommandContext(ctx, binary, append(where, args...)...))
+				cancel()
+				if err == nil || strings.Contains(out, url) {
+					t.Errorf("%s: artifactfs %q as another user: %v\n%s", what, append(where, args...), err, out)
+				}
+			}
+		}
+		for _, socket := range []string{control.DaemonSocket(w.state), metrics, filepath.Join(m.gitDir(), "fsmonitor.sock")} {
+			if out, err := runAsNobody(child("dial", socket)); err == nil {
+				t.Errorf("%s: another user got an answer at %s: %s", what, socket, out)
+			}
+		}
+	}
+	look("as made")
+	for _, dir := range []string{w.state, filepath.Join(w.state, "run")} { // the sockets are closed by themselves as well
+		info := must[os.FileInfo](t)(os.Stat(dir))
+		if info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s has mode %v", dir, info.Mode())
+		}
+		check(t, os.Chmod(dir, 0o755))
+	}
+	look("with open directories")
+	for _, pid := range []int{w.serving(), w.daemon()} {
+		for _, line := range []string{"kill -9 %d", "cat /proc/%d/environ", "ls /proc/%d/fd/", "cat /proc/%d/maps | grep .", "ls /proc/%d/cwd/", "head -c1 /proc/%d/mem"} {
+			if out, err := runAsNobody(exec.Command("sh", "-c", fmt.Sprintf(line, pid))); err == nil {
+				t.Errorf("another user could "+line+": %s", pid, out)
+			}
+		}
+	}
+	for _, line := range []string{"ls %s", "cat %s/known/a", "cd %s", "stat %s/known", "touch %s/new"} {
+		if out, err := runAsNobody(exec.Command("sh", "-c", fmt.Sprintf(line, m.Dir))); err == nil {
+			t.Errorf("another user could "+line+": %s", m.Dir, out)
+		}
+	}
+	if n := readAll(t, m.Dir, files); n > 0 {
+		t.Errorf("%d errors", n)
+	}
+	allowed := w.bare(url, "--allow-other")
+	if out, err := runAsNobody(exec.Command("cat", allowed.path("known/a"))); err != nil || out != string(files["known/a"].Data) {
+		t.Errorf("with --allow-other: %v", err)
+	}
+	syscall.Kill(w.serving(), syscall.SIGKILL) // nor is it open to more after a takeover
+	if out, err := runAsNobody(exec.Command("cat", allowed.path("known/a"))); err != nil || out != string(files["known/a"].Data) {
+		t.Errorf("with --allow-other, after a takeover: %v", err)
+	}
+	if out, err := runAsNobody(exec.Command("cat", m.path("known/b"))); err == nil {
+		t.Errorf("another user could read after a takeover: %d bytes", len(out))
+	}
+	look("after a takeover")
+}
+
+// Secrets go on from process to process, so that the remote lets the next one in, and can be seen nowhere.
+func TestSecretsOfATakeover(t *testing.T) {
+	w := newWorld(t)
+	files := sample("secrets of a takeover")
+	repo := w.repo("r.git", object.SHA1)
+	w.commit(repo, files)
+	s := w.serve(gittest.ServerOptions{})
+	s.Inject(gittest.Fault{Kind: gittest.RequireAuth, User: "user", Pass: password})
+	// A process that may leave a core file, and is told to leave one.
+	var limit unix.Rlimit
+	check(t, unix.Getrlimit(unix.RLIMIT_CORE, &limit))
+	defer unix.Setrlimit(unix.RLIMIT_CORE, &limit)
+	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}); err != nil {
+		t.Log(err)
+	}
+	w.env = []string{"GOTRACEBACK=crash"}
+	metrics := filepath.Join(w.root, "metrics.sock")
+	w.startDaemon("--metrics", "unix:"+metrics)
+	lazy := []string{"--prefetch", "none"}
+	byURL := w.mount(withSecret(s.URL("r.git")), lazy...)
+	w.env = []string{"ARTIFACTFS_TOKEN=" + password}
+	byEnv := w.mount(strings.Replace(s.URL("r.git"), "://", "://user@", 1), lazy...)
+	w.env = nil
+	var shown strings.Builder
+	look := func() {
+		for _, p := range w.victim().Processes() {
+			for _, name := range []string{"cmdline", "environ"} {
+				b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/%s", p.PID, name))
+				shown.Write(b)
+			}
+		}
+		shown.WriteString(w.ok("status", byURL.Dir) + w.ok("status", "--json") + w.ok("list", "--json"))
+	}
+	watch := w.watchCommandLines()
+	look()
+	for i, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGABRT, syscall.SIGSEGV, syscall.SIGQUIT} {
+		old := w.serving()
+		check(t, syscall.Kill(old, sig))
+		for _, m := range []mounted{byURL, byEnv} { // cold ones: the remote asks for the secret
+			name := fmt.Sprintf("d%d/sub/f%d", i, i)
+			if got, err := os.ReadFile(m.path(name)); err != nil || !bytes.Equal(got, files[name].Data) {
+				t.Errorf("after %v: read %s: %v", sig, name, err)
+			}
+			s.SetRTT(0)
+		}
+		w.until("there is another worker", func() bool { pid := w.victim().Serving(); return pid != 0 && pid != old })
+		look()
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", metrics)
+	}}}
+	for _, path := range []string{"/metrics", "/debug/pprof/goroutine?debug=2", "/debug/pprof/cmdline"} {
+		r, err := client.Get("http://artifactfs" + path)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		b := must[[]byte](t)(io.ReadAll(r.Body))
+		r.Body.Close()
+		shown.Write(b)
+	}
+	r := w.afs("doctor")
+	shown.WriteString(r.stdout + r.stderr + watch())
+	if i := strings.Index(shown.String(), password); i >= 0 {
+		t.Errorf("the password is shown: ...%.300q", shown.String()[max(0, i-200):])
+	}
+	w.noSecret()
+	filepath.WalkDir(w.root, func(path string, d os.DirEntry, err error) error {
+		if err == nil && d.IsDir() && (path == byURL.Dir || path == byEnv.Dir) {
+			return filepath.SkipDir
+		}
+		if err == nil && d.Type().IsRegular() {
+			if b, err := os.ReadFile(path); err == nil && bytes.Contains(b, []byte(password)) {
+				t.Errorf("%s (%d bytes) holds the password", path, len(b))
+			}
+			if strings.HasPrefix(d.Name(), "core") {
+				t.Errorf("a core file: %s", path)
+			}
+		}
+		if strings.Contains(path, password) {
+			t.Errorf("the name %s holds the password", path)
+		}
+		return nil
+	})
+	if _, err := os.Stat(byURL.path("known/a")); err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+}
