@@ -160,8 +160,15 @@ func (l *Layer) open() (Recovery, error) {
 	return rec, nil
 }
 
-// replay takes a record of the log.
+// replay takes a record of the log. Of a process that was killed on this boot the log is what it wrote, and the base what
+// it knew: if something is wrong all the same, there is no layer.
 func (l *Layer) replay(record []byte, _ int64) error {
+	if l.told != nil {
+		if err := l.state.Replay(record); err != nil {
+			return fmt.Errorf("%w: %w", wal.ErrRefused, err)
+		}
+		return nil
+	}
 	if l.o.ValidBase != nil {
 		valid := true
 		err := state.Nodes(record, func(n Node) bool { valid = n.Own() || l.o.ValidBase(n); return valid })

@@ -158,6 +158,11 @@ func check(batch []byte) error {
 	var p put
 	for d.next(&p) {
 	}
+	return d.err(batch)
+}
+
+// err says where there is no put.
+func (d *decoder) err(batch []byte) error {
 	if d.bad {
 		return fmt.Errorf("byte %d of %d: %w", len(batch)-len(d.rest), len(batch), ErrBatch)
 	}

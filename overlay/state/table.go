@@ -53,11 +53,16 @@ func (t *Table) Apply(batch []byte) error {
 	if err := check(batch); err != nil {
 		return err
 	}
+	return t.Replay(batch)
+}
+
+// Replay is Apply of a batch that a table took before. Of one that is not, with ErrBatch, a part may have been applied.
+func (t *Table) Replay(batch []byte) error {
 	d := decoder{rest: batch}
 	for p := (put{}); d.next(&p); {
 		t.apply(&p)
 	}
-	return nil
+	return d.err(batch)
 }
 
 func (t *Table) apply(p *put) {
