@@ -1,0 +1,315 @@
+package worktree_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	. "github.com/artifactfs/artifactfs/worktree"
+	"github.com/artifactfs/artifactfs/worktree/worktreetest"
+)
+
+// killed gives a workspace over what a kill at this moment would leave, taken over or not.
+func (w *workspace) killed(takeOver bool) *workspace {
+	w.t.Helper()
+	dir := filepath.Join(w.t.TempDir(), "killed")
+	w.ok(os.CopyFS(dir, os.DirFS(w.dir)))
+	next := &workspace{t: w.t, src: w.src, dir: dir, takeOver: takeOver}
+	next.open()
+	w.t.Cleanup(func() { next.Close() })
+	return next
+}
+
+func asked(ctx context.Context, id uint64, again bool) context.Context {
+	return context.WithValue(ctx, RequestKey{}, &Request{ID: id, Again: again})
+}
+
+// Every request that changes names is done once, whether it was done when the process died or was not; also by the process
+// after the next, when what was made is gone again, and not for a kernel that never asked.
+func TestRequestsAreDoneOnce(t *testing.T) {
+	for name, do := range map[string]func(ctx context.Context, w *workspace) (Attr, error){
+		"mknod": func(ctx context.Context, w *workspace) (Attr, error) {
+			return w.Mknod(ctx, Root, "new", syscall.S_IFREG|0o644, 0, Cred{})
+		},
+		"mkdir": func(ctx context.Context, w *workspace) (Attr, error) {
+			return w.Mkdir(ctx, w.node("dir"), "new", 0o755, Cred{})
+		},
+		"symlink": func(ctx context.Context, w *workspace) (Attr, error) {
+			return w.Symlink(ctx, w.node("dir"), "new", "file", Cred{})
+		},
+		"link": func(ctx context.Context, w *workspace) (Attr, error) {
+			return w.Link(ctx, w.node("file"), Root, "new")
+		},
+		"unlink": func(ctx context.Context, w *workspace) (Attr, error) {
+			return Attr{}, w.Unlink(ctx, Root, "file")
+		},
+		"rmdir": func(ctx context.Context, w *workspace) (Attr, error) {
+			return Attr{}, w.Rmdir(ctx, Root, "empty")
+		},
+		"rename": func(ctx context.Context, w *workspace) (Attr, error) {
+			return Attr{}, w.Rename(ctx, Root, "file", w.node("dir"), "moved", 0)
+		},
+		"rename over": func(ctx context.Context, w *workspace) (Attr, error) {
+			return Attr{}, w.Rename(ctx, Root, "file", w.node("dir"), "over", 0)
+		},
+		"rename, no replacing": func(ctx context.Context, w *workspace) (Attr, error) {
+			return Attr{}, w.Rename(ctx, Root, "file", w.node("dir"), "moved", unix.RENAME_NOREPLACE)
+		},
+		"exchange": func(ctx context.Context, w *workspace) (Attr, error) {
+			return Attr{}, w.Rename(ctx, Root, "file", Root, "dir", unix.RENAME_EXCHANGE)
+		},
+		"setxattr": func(ctx context.Context, w *workspace) (Attr, error) {
+			return Attr{}, w.SetXattr(ctx, w.node("dir"), "user.new", []byte("v"), unix.XATTR_CREATE)
+		},
+		"removexattr": func(ctx context.Context, w *workspace) (Attr, error) {
+			return Attr{}, w.RemoveXattr(ctx, w.node("empty"), "user.old")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorkspace(t, map[string]worktreetest.File{"file": {Data: "data"}, "dir/over": {Data: "o"}, "dir/x/y": {}})
+			w.mkdir("empty")
+			w.ok(w.SetXattr(t.Context(), w.node("empty"), "user.old", []byte("v"), 0))
+			before := w.killed(true) // it died before it began
+			first, err := do(asked(t.Context(), 10, false), w)
+			w.ok(err)
+			want := w.everything()
+			for what, next := range map[string]*workspace{"not begun": before, "done": w.killed(true), "done, and killed twice": w.killed(true).killed(true)} {
+				a, err := do(asked(t.Context(), 10, true), next)
+				if err != nil || (a.Node == 0) != (first.Node == 0) || a.Node != first.Node && what != "not begun" || a.Mode != first.Mode || a.Nlink != first.Nlink {
+					t.Errorf("%s: %+v, %v, want %+v", what, a, err, first)
+				}
+				if got := next.everything(); got != want {
+					t.Errorf("%s: the tree is\n%swant\n%s", what, got, want)
+				}
+			}
+			other := w.killed(false)
+			if _, err := do(asked(t.Context(), 10, true), other); err == nil && name != "exchange" {
+				t.Error("another kernel's request was taken for one that is done")
+			}
+			if _, err := do(asked(t.Context(), 10, true), other.killed(true)); err == nil && name != "exchange" {
+				t.Error("a request of the kernel before the last was remembered")
+			}
+		})
+	}
+}
+
+// everything lists the tree, its attributes and what links lead to.
+func (w *workspace) everything() string {
+	var b strings.Builder
+	w.ok(walk(w.Tree, Root, func(path string, a Attr) {
+		names, err := w.ListXattr(a.Node)
+		w.ok(err)
+		fmt.Fprintf(&b, "%s %o %d %d %q\n", path, a.Mode, a.Nlink, a.Size, names)
+	}))
+	return b.String()
+}
+
+// eventually waits for what is done in the background.
+func (w *workspace) eventually(what string, is func() bool) {
+	w.t.Helper()
+	for until := time.Now().Add(10 * time.Second); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(until) {
+			w.t.Fatalf("not so: %s", what)
+		}
+	}
+}
+
+// A request that failed is tried again.
+func TestFailureIsNotRemembered(t *testing.T) {
+	w := newWorkspace(t, map[string]worktreetest.File{"file": {}})
+	_, err := w.Mkdir(asked(t.Context(), 4, false), Root, "file", 0o755, Cred{})
+	w.want("make a directory where a file is", err, syscall.EEXIST)
+	w.ok(w.unlink("file"))
+	next := w.killed(true)
+	_, err = next.Mkdir(asked(t.Context(), 4, true), Root, "file", 0o755, Cred{})
+	next.want("again", err, nil)
+	next.listing("", "file")
+}
+
+// A file without a name is made once, lives until the kernel forgets it, and no longer.
+func TestUnnamedAcrossTakeover(t *testing.T) {
+	w := newWorkspace(t, map[string]worktreetest.File{"base": {Data: "of the base"}, "other": {Data: "x"}})
+	ctx := t.Context()
+	tmp, err := w.Tmpfile(asked(ctx, 2, false), Root, 0o600, Cred{}) // it is not answered
+	w.ok(err)
+	own, base := w.create("own", "own data"), w.node("base")
+	gone := w.create("gone", "nobody knows it")
+	for _, n := range []Node{own, own, base} {
+		w.Remember(n)
+	}
+	for _, name := range []string{"own", "base", "gone", "other"} {
+		w.ok(w.unlink(name))
+	}
+	w.write(own, "OWN", 0)
+
+	over := w.killed(true)
+	again, err := over.Tmpfile(asked(ctx, 2, true), Root, 0o600, Cred{})
+	if err != nil || again.Node != tmp.Node {
+		t.Errorf("unnamed file: node %d, %v, want %d", again.Node, err, tmp.Node)
+	}
+	over.Remember(tmp.Node)
+	over.write(tmp.Node, "written after", 0)
+	if got := over.read(tmp.Node); got != "written after" {
+		t.Errorf("unnamed file holds %q", got)
+	}
+	if got := over.read(own); got != "OWN data" {
+		t.Errorf("own file holds %q", got)
+	}
+	if got := over.read(base); got != "of the base" {
+		t.Errorf("base file holds %q", got)
+	}
+	over.write(base, "OF", 0)
+	if a, err := over.Attr(ctx, base); err != nil || a.Nlink != 0 || a.Size != 11 {
+		t.Errorf("base file: %+v, %v", a, err)
+	}
+	over.eventually("a file that nobody knows ends", func() bool {
+		_, err := over.Attr(ctx, gone)
+		return errors.Is(err, ErrNoNode)
+	})
+
+	third := over.killed(true)
+	if got := third.read(base); got != "OF the base" {
+		t.Errorf("base file holds %q", got)
+	}
+	third.Forget(own, 1)
+	if got := third.read(own); got != "OWN data" {
+		t.Errorf("own file holds %q after one of two look-ups", got)
+	}
+	third.Forget(own, 1)
+	third.Forget(base, 1)
+	third.Forget(tmp.Node, 1)
+	_, err = third.Attr(ctx, own)
+	third.want("a file that was forgotten", err, ErrNoNode)
+	third.eventually("no content is left", func() bool { return third.Stats().Contents == 0 })
+
+	none := over.killed(false)
+	none.eventually("who does not take over has no unnamed files", func() bool { return none.Stats().Contents == 0 })
+	if none.Remember(own); len(none.Recovery().Problems) > 0 {
+		t.Errorf("%q", none.Recovery().Problems)
+	}
+}
+
+// What package fuse was told to keep is kept for who takes over, and for nobody else, nor by a tree that is closed.
+func TestShown(t *testing.T) {
+	w := newWorkspace(t, map[string]worktreetest.File{"a": {}, "b": {}, "dir/c": {}})
+	set := func(w *workspace, n Node, v uint32) {
+		word, shift := w.Shown(n)
+		word.Store(word.Load()&^(15<<shift) | v<<shift)
+	}
+	get := func(w *workspace, n Node) uint32 {
+		word, shift := w.Shown(n)
+		return word.Load() >> shift & 15
+	}
+	nodes := []Node{w.node("a"), w.node("b"), w.node("dir/c")}
+	for i, n := range nodes {
+		set(w, n, uint32(i+7))
+	}
+	over, none := w.killed(true), w.killed(false)
+	for i, n := range nodes {
+		if a, b, c := get(w, n), get(over, n), get(none, n); a != uint32(i+7) || b != a || c != 0 {
+			t.Errorf("node %d: %d, taken over %d, not taken over %d", n, a, b, c)
+		}
+	}
+	over.Close()
+	over.Shown(nodes[0])
+	set(over, nodes[0], 1) // no fault
+	if word, _ := over.Shown(1 << 31); word == nil {
+		t.Error("no word for a node that there is not")
+	}
+}
+
+// Programs that were writing when the process died are writing still.
+func TestWritingAcrossTakeover(t *testing.T) {
+	files := map[string]worktreetest.File{}
+	for i := range 20_000 {
+		files[fmt.Sprint("f", i)] = worktreetest.File{}
+	}
+	w := newWorkspace(t, files)
+	var open []Node
+	for i := range 20_000 {
+		n := w.node(fmt.Sprint("f", i))
+		w.Remember(n)
+		w.Written(n)
+		if open = append(open, n); i%3 == 0 {
+			w.Forget(n, 1)
+			open = open[:len(open)-1]
+		}
+	}
+	w.Written(open[0])
+	before, err := w.Changes("")
+	w.ok(err)
+	over := w.killed(true)
+	c, err := over.Changes(before.Token)
+	w.ok(err)
+	slices.Sort(c.Open)
+	if slices.Sort(open); !slices.Equal(c.Open, open) || c.All || len(c.Paths) != len(open) {
+		t.Errorf("%d files are open, want %d; %d changes, all: %v", len(c.Open), len(open), len(c.Paths), c.All)
+	}
+	over.Forget(open[0], 1)
+	over.Refreshed(open) // too early: they may be writing just now
+	if c, err := over.killed(true).Changes(before.Token); err != nil || len(c.Open) != len(open)-1 {
+		t.Errorf("%d files are open, want %d, %v", len(c.Open), len(open)-1, err)
+	}
+	if c, err := over.killed(false).Changes(before.Token); err != nil || len(c.Open) != 0 {
+		t.Errorf("%d files are open for a kernel that knows none, %v", len(c.Open), err)
+	}
+}
+
+// A successor waits for the dead process to be gone, and nobody else does.
+func TestTakeOverWaitsForTheLock(t *testing.T) {
+	w := newWorkspace(t, map[string]worktreetest.File{"a": {}})
+	o := Options{Root: w.src.Root, Overlay: filepath.Join(w.dir, "overlay")}
+	if tree, err := Open(filepath.Join(w.dir, "inodes"), w.src, o); err == nil {
+		tree.Close()
+		t.Fatal("a table was opened twice")
+	}
+	opened := make(chan error)
+	go func() {
+		o.TakeOver = true
+		tree, err := Open(filepath.Join(w.dir, "inodes"), w.src, o)
+		if err == nil {
+			err = tree.Close()
+		}
+		opened <- err
+	}()
+	select {
+	case err := <-opened:
+		t.Errorf("opened while another has it: %v", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	w.close()
+	w.want("take over", <-opened, nil)
+	w.open()
+}
+
+// Of what was killed while it added to the table everything is found, too.
+func TestKilledWhileAdding(t *testing.T) {
+	w := newWorkspace(t, map[string]worktreetest.File{"a/b/c": {}, "a/d": {Data: "x"}, "e": {}})
+	want := w.everything()
+	w.Remember(w.node("e"))
+	n := w.node("e")
+	w.ok(w.unlink("e"))
+	path := filepath.Join(w.dir, "inodes.kept")
+	kept, err := os.ReadFile(path)
+	w.ok(err)
+	adding := bytes.Clone(kept)
+	adding[48] = 1
+	w.ok(os.WriteFile(path, adding, 0o600)) // the mapping is of this file
+	over := w.killed(true)
+	if got, counts := over.everything(), over.Counts(); counts != w.Counts() || got != strings.ReplaceAll(want, "e 100644 1 0 []\n", "") {
+		t.Errorf("%+v, want %+v:\n%s", counts, w.Counts(), got)
+	}
+	if a, err := over.Attr(t.Context(), n); err != nil || a.Nlink != 0 {
+		t.Errorf("a file that is open: %+v, %v", a, err)
+	}
+}
