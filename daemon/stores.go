@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,14 +16,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/odb"
 )
 
 // A store directory is locked (flock, shared) by every process that has it open, so that whoever wants to remove it
 // knows that nobody has. It gets another name before it is removed: a process that comes then makes a new one.
 
-// errStoreUsed says that a process has a store open.
-var errStoreUsed = errors.New("a mount uses it")
+var (
+	errStoreUsed = errors.New("a mount uses it")
+	errUnsettled = errors.New("it is being mounted")
+)
 
 // leftTime is how old what somebody is making must be to count as left by a dead process.
 const leftTime = time.Hour
@@ -73,14 +77,23 @@ func lockDir(dir string, how int) (*os.File, error) {
 	return f, nil
 }
 
-// removeStore removes a store that nobody has open; errStoreUsed if somebody has.
-func removeStore(dir string) error {
+// lockStore locks a store that nobody has open; errStoreUsed if somebody has.
+func lockStore(dir string) (*os.File, error) {
 	f, err := lockDir(dir, unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return errStoreUsed
+		return nil, errStoreUsed
 	}
 	if err != nil {
-		return fmt.Errorf("remove store: %w", err)
+		return nil, fmt.Errorf("lock store: %w", err)
+	}
+	return f, nil
+}
+
+// removeStore removes a store; errStoreUsed if somebody has it open.
+func removeStore(dir string) error {
+	f, err := lockStore(dir)
+	if err != nil {
+		return err
 	}
 	defer f.Close()
 	gone := filepath.Join(filepath.Dir(dir), removedPrefix+strconv.Itoa(os.Getpid())+"-"+filepath.Base(dir))
@@ -171,7 +184,7 @@ func (d *doctor) store(dir string, deep, unneeded bool) {
 		d.mend(dir, problems[0].What+"; no session needs this store", "removes it: it is fetched anew when it is needed", func() error { return removeStore(dir) })
 	case bad == 0:
 		if s, err := odb.Look(info.Objects, info.Format); err == nil {
-			d.ok(name, "store is whole: %d objects in %d packs, %d MiB", s.Objects+s.Loose, s.Packs, s.Bytes>>20)
+			d.ok(name, "store is whole: objects %d, packs %d, %d KiB", s.Objects+s.Loose, s.Packs, s.Bytes>>10)
 		}
 	}
 }
@@ -204,9 +217,33 @@ func neededStores(state string) (map[string]bool, error) {
 			needed[storeName(r.Remote)] = true
 		case !errors.Is(err, fs.ErrNotExist):
 			return needed, err
-		case hasOverlay(dir) && len(text) == 0:
+		case len(text) > 0:
+		case hasOverlay(dir):
 			return needed, fmt.Errorf("read session %s: %w", id, errNoRecord)
+		default:
+			t, err := h.existing(id)
+			if err == nil { // a killed process left it
+				t.unlock()
+			} else if errors.Is(err, disk.ErrLocked) {
+				return needed, fmt.Errorf("read session %s: %w", id, errUnsettled)
+			}
 		}
+	}
+	// What will be mounted again when a daemon restores it may find its remote out of reach.
+	files, err := filepath.Glob(filepath.Join(quoteGlob(filepath.Join(state, "registry")), "*.json"))
+	for _, path := range files {
+		text, readErr := os.ReadFile(path)
+		var r registered
+		if errors.Is(readErr, fs.ErrNotExist) {
+			continue // unmounted meanwhile
+		}
+		if err = errors.Join(err, readErr); err == nil {
+			err = json.Unmarshal(text, &r)
+		}
+		needed[storeName(r.Request.Remote)] = true
+	}
+	if err != nil {
+		return needed, fmt.Errorf("read registry: %w", err)
 	}
 	return needed, nil
 }

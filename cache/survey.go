@@ -1,0 +1,74 @@
+package cache
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// Excess tells what Collect with the same limit would free, as far as nobody else appends to it: bytes, and contents
+// that could not be read any more.
+func (b *Blobs) Excess(keep int64) (freed, blobs int64) {
+	b.look.Lock()
+	defer b.look.Unlock()
+	b.mu.RLock()
+	left := b.bytes
+	b.mu.RUnlock()
+	for _, v := range b.victims() {
+		if left <= keep {
+			break
+		}
+		size, n := b.weigh(v)
+		left -= size
+		freed += size
+		blobs += n
+	}
+	return freed, blobs
+}
+
+// weigh says what would be freed with a victim; nothing if somebody appends to it.
+func (b *Blobs) weigh(v victim) (size, blobs int64) {
+	if v.segment == nil {
+		b.mu.RLock()
+		defer b.mu.RUnlock()
+		if f := b.big[v.big]; f != nil {
+			return f.size, 1
+		}
+		return 0, 0
+	}
+	f, err := os.Open(filepath.Join(b.segDir(), v.segment.name))
+	if err == nil {
+		locked, lockErr := lock(f)
+		f.Close() // gives the lock back
+		if lockErr != nil || !locked {
+			return 0, 0
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return 0, 0
+	}
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	for i := range v.segment.entries {
+		ref := uint32(v.segment.slot)<<16 | uint32(i)
+		if at, ok := b.index.find(hashSum(v.segment.entries[i].idBytes()), func(r uint32) bool { return r == ref }); ok && at >= 0 {
+			blobs++ // it is the one that would be read
+		}
+	}
+	return v.segment.size, blobs
+}
+
+// Each gives every size of the table once.
+func (s *Sizes) Each(each func(id object.ID, size int64)) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	idLen := s.format.Size()
+	for ref := uint32(1); int(ref) <= s.n; ref++ {
+		row := s.row(ref)
+		if id, err := object.FromBytes(row[:idLen]); err == nil {
+			each(id, getSize(row[idLen:]))
+		}
+	}
+}

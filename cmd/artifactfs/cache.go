@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/daemon"
+)
+
+func (a *app) cacheCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "cache stat|gc",
+		Short: "Tell what the state directory holds, and free space",
+		Long: `Cache tells what the state directory holds and removes what can be had again. That is file contents, which all mounts
+share and which are fetched anew when they are read, and what was fetched of remotes that no mount and no session needs.
+Work is never removed: what was changed in a mount, and commits that were made there.`,
+		Example: `  artifactfs cache stat
+  artifactfs cache gc --quota 2G`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("stat or gc?")
+			}
+			return fmt.Errorf("neither stat nor gc: %q", args[0])
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.cacheStatCommand(), a.cacheGCCommand())
+	return cmd
+}
+
+func (a *app) cacheStatCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "stat",
+		Short: "Tell what the state directory holds, by remote and by mount",
+		Long: `Stat tells of file contents, which can be evicted at any time; of each remote's store: objects (commits and
+directories, and what git asked for), and how many of the contents are of this remote; and of each mount or kept
+session: what it has that is nowhere else.`,
+		Example: `  artifactfs cache stat
+  artifactfs cache stat --json | jq '.remotes[] | select(.needed | not)'`,
+		Args: arguments(0, 0, "no arguments"),
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.cacheStat(cmd.Context()) },
+	}
+}
+
+func (a *app) cacheGCCommand() *cobra.Command {
+	var quota size
+	var dryRun bool
+	cmd := &cobra.Command{
+		Use:   "gc",
+		Short: "Evict contents, and remove stores that nothing needs",
+		Long: `Gc evicts file contents, the longest unused first, until at most --quota bytes are left, and removes the stores of
+remotes that no mount and no kept session needs. It works beside a running daemon; what that is writing at the moment
+stays. What is unique is never touched.`,
+		Example: `  artifactfs cache gc --dry-run
+  artifactfs cache gc --quota 500M`,
+		Args: arguments(0, 0, "no arguments"),
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.cacheGC(cmd.Context(), int64(quota), dryRun) },
+	}
+	cmd.Flags().Var(&quota, "quota", "leave this many bytes of contents, such as 2G (default: the daemon's quota)")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only tell what would go")
+	return cmd
+}
+
+func (a *app) cacheStat(ctx context.Context) error {
+	st, err := daemon.StatCache(ctx, a.state)
+	if errors.Is(err, fs.ErrNotExist) {
+		st, err = daemon.CacheStat{Remotes: []daemon.RemoteStat{}, Mounts: []daemon.HomeStat{}}, nil
+	}
+	if err != nil {
+		return failure("cache stat", a.state, err)
+	}
+	found, asked := a.survey(ctx)
+	for _, d := range found.daemons {
+		st.Blobs.Quota = max(st.Blobs.Quota, d.cache.Quota)
+	}
+	if a.json {
+		err = printJSON(a.stdout, st)
+	} else {
+		err = a.printCache(st, found)
+	}
+	return errors.Join(err, asked)
+}
+
+func (a *app) printCache(st daemon.CacheStat, found survey) error {
+	fmt.Fprintf(a.stdout, "contents: %s, %s, evictable", plural(st.Blobs.Blobs, "blob"), bytesOf(st.Blobs.Bytes))
+	if st.Blobs.Quota > 0 {
+		fmt.Fprintf(a.stdout, " (quota %s)", bytesOf(st.Blobs.Quota))
+	}
+	fmt.Fprintln(a.stdout)
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	if len(st.Remotes) > 0 {
+		fmt.Fprintln(w, "\nREMOTE\tOBJECTS\tPACKS\tSIZE\tCONTENTS\tSIZE\tNEEDED")
+	}
+	for _, r := range st.Remotes {
+		needed := "yes"
+		switch {
+		case r.Open:
+			needed = "mounted"
+		case !r.Needed:
+			needed = "no"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", orDash(r.Remote), count(r.Objects), r.Packs, bytesOf(r.Bytes), count(r.Blobs), bytesOf(r.BlobBytes), needed)
+	}
+	w.Flush()
+	changed := map[string]string{}
+	for _, m := range found.mounts {
+		changed[m.ID] = count(m.Overlay.Changed)
+		if m.Overlay.Changed < 0 {
+			changed[m.ID] = "?"
+		}
+	}
+	if len(st.Mounts) > 0 {
+		fmt.Fprintln(w, "\nMOUNT OR SESSION\tSTATE\tCHANGED\tSIZE\tOBJECTS\tGIT\tREMOTE")
+	}
+	for _, m := range st.Mounts {
+		state, dir := "kept", m.Dir
+		if m.Mounted {
+			state = "mounted"
+		}
+		if dir == "" {
+			dir = m.ID
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", (&control.Error{Cause: dir}).Error(), state, orDash(changed[m.ID]), bytesOf(m.Overlay),
+			count(m.Objects), bytesOf(m.Git), orDash(m.Remote))
+	}
+	if err := w.Flush(); err != nil {
+		return fmt.Errorf("print result: %w", err)
+	}
+	return nil
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return (&control.Error{Cause: s}).Error()
+}
+
+func (a *app) cacheGC(ctx context.Context, quota int64, dryRun bool) error {
+	if quota == 0 {
+		found, _ := a.survey(ctx) // who does not answer is told of by status
+		for _, d := range found.daemons {
+			quota = max(quota, d.cache.Quota)
+		}
+		if quota == 0 {
+			quota = daemon.DefaultCacheSize
+		}
+	}
+	freed, err := daemon.CollectCache(ctx, a.state, daemon.CacheGC{Quota: quota, DryRun: dryRun})
+	if errors.Is(err, fs.ErrNotExist) {
+		freed, err = daemon.CacheFreed{Removed: []daemon.RemoteStat{}, DryRun: dryRun}, nil
+	}
+	if err != nil {
+		return failure("cache gc", a.state, err)
+	}
+	if a.json {
+		return printJSON(a.stdout, freed)
+	}
+	verb := [2]string{"evicted", "removed"}
+	if dryRun {
+		verb = [2]string{"would evict", "would remove"}
+	}
+	for _, r := range freed.Removed {
+		name := r.Remote
+		if name == "" {
+			name = r.Dir
+		}
+		fmt.Fprintf(a.stdout, "%s the store of %s, %s\n", verb[1], orDash(name), bytesOf(r.Bytes))
+	}
+	_, err = fmt.Fprintf(a.stdout, "%s %s, %s; %s of contents are left\n", verb[0], plural(freed.Blobs, "blob"), bytesOf(freed.Bytes), bytesOf(freed.Left))
+	for _, note := range freed.Notes {
+		fmt.Fprintf(a.stderr, "artifactfs: %s\n", (&control.Error{Cause: note}).Error())
+	}
+	if err != nil {
+		return fmt.Errorf("print result: %w", err)
+	}
+	return nil
+}
