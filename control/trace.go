@@ -46,7 +46,7 @@ type TraceEvent struct {
 	Blobs   int64       `json:"blobs"`   // that the request to the remote asked for, this one among them
 	Bytes   int64       `json:"bytes"`   // content bytes that came for this one
 	Wait    int64       `json:"wait_us"` // until the answer, in microseconds
-	Error   string      `json:"error,omitempty"`
+	Error   string      `json:"error,omitempty"` // an errno's name, such as ENOENT
 }
 
 // Trace is some events, or a sign that the stream has begun.

@@ -5,9 +5,11 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	raw "github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fuse"
@@ -92,7 +94,7 @@ func traceEvent(e fuse.Event) control.TraceEvent {
 		Source: traceSource(e.Source), Blobs: e.Blobs, Bytes: e.Bytes, Wait: e.Took.Microseconds(),
 	}
 	if e.Status != raw.OK {
-		t.Error = e.Status.String()
+		t.Error = unix.ErrnoName(syscall.Errno(e.Status))
 	}
 	return t
 }
