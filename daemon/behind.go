@@ -46,6 +46,12 @@ func (m *mount) goBehind(before handover) bool {
 			return
 		}
 		m.tell(func(h *handover) { h.GitReady = true })
+		if !m.snapshot().Whole() { // a process died while they came
+			m.persist(ctx, "bring trees", nil, func() error {
+				_, err := m.wholeSnapshot(ctx)
+				return err
+			})
+		}
 		if before.History {
 			m.store.Completed()
 		}

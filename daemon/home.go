@@ -217,9 +217,10 @@ func (h homes) ids() (ids, removed []string, err error) {
 type work struct {
 	changed, bytes int64
 	git            bool // what only its git directory has
+	damaged        bool // not all that it held can be read
 }
 
-func (w work) any() bool { return w.changed > 0 || w.git }
+func (w work) any() bool { return w.changed > 0 || w.git || w.damaged }
 
 // look finds out what an unmounted home holds. An error means that it may hold anything.
 func (t *home) look() (record, work, error) {
@@ -238,11 +239,11 @@ func (t *home) look() (record, work, error) {
 		w.changed, w.bytes = r.Changed, r.Bytes
 		return r, w, nil
 	}
-	layer, _, err := overlay.Open(filepath.Join(t.dir, "overlay"), overlay.Options{ReadOnly: true, Log: t.homes.log})
+	layer, recovery, err := overlay.Open(filepath.Join(t.dir, "overlay"), overlay.Options{ReadOnly: true, Log: t.homes.log})
 	if err != nil {
 		return r, w, fmt.Errorf("read session %s: %w", r.Session, err)
 	}
-	w.changed, w.bytes = layer.Changed(), layer.Stats().Bytes
+	w.changed, w.bytes, w.damaged = layer.Changed(), layer.Stats().Bytes, len(recovery.Problems) > 0
 	return r, w, layer.Close()
 }
 
@@ -283,7 +284,7 @@ func (t *home) tidy() {
 		log.Warn("a session cannot be read; artifactfs doctor tells more", zap.Error(err))
 		t.giveUp()
 	case w.any():
-		if !r.Counted {
+		if !r.Counted && !w.damaged {
 			r.Counted, r.Changed, r.Bytes = true, w.changed, w.bytes
 			if err := r.save(t.dir); err != nil {
 				log.Warn("count a session's changes", zap.Error(err))

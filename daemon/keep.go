@@ -95,6 +95,9 @@ func (k *keeping) tell(change func(h *handover)) {
 	}
 }
 
+// stale says whether a process died in the middle of a switch.
+func (k *keeping) stale() bool { return k.state != nil && k.state.get().Stale }
+
 // drop ends the keeping: nothing of the mount is left. The state goes last, so that who finds anything can tell what it is.
 func (k *keeping) drop() {
 	if k.state == nil {

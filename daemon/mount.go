@@ -192,9 +192,12 @@ func (d *Daemon) earlier(ctx context.Context, r control.MountRequest) (*mount, e
 		if err := m.settled(ctx); err != nil {
 			return nil, context.Cause(ctx)
 		}
+		if m.isGone() {
+			continue
+		}
 		served := m.served()
 		switch {
-		case served && m.ends(): // it is about to be gone
+		case m.ends(served): // it is about to be gone
 		case served && asked:
 			return m, nil
 		case !served && asked: // who asked before has not noticed yet that nobody listens
@@ -214,12 +217,12 @@ func (d *Daemon) earlier(ctx context.Context, r control.MountRequest) (*mount, e
 	}
 }
 
-// ends says whether the kernel has let go of a mount that was there.
-func (m *mount) ends() bool {
+// ends says whether a mount is being taken down, or the kernel has let go of one that was there.
+func (m *mount) ends(served bool) bool {
 	m.mu.Lock()
 	stopping := m.stopping
 	m.mu.Unlock()
-	return stopping || !m.mounted()
+	return stopping || served && !m.mounted()
 }
 
 // settled waits until a mount of another process is taken over, or gone.

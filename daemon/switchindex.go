@@ -121,8 +121,46 @@ func (m *mount) setTrees(ctx context.Context, x *index.Index, root object.ID, st
 	})
 }
 
+// staleAfter is what the kernel may know wrong of the paths of a switch, of which a dead process did some and told it
+// nothing. A directory over which, or below which, something is mounted was there before and is left alone: to forget it
+// would unmount that.
+func (m *mount) staleAfter(ctx context.Context, list []gitdir.Difference) worktree.Stale {
+	stale := worktree.Stale{Dirs: map[worktree.Node]bool{}}
+	asked := map[string]bool{}
+	for _, d := range list {
+		for at := d.Path; at != "" && !asked[at]; at = parentOf(at) {
+			asked[at] = true
+			f, err := m.tree.Find(ctx, at)
+			if err != nil {
+				continue
+			}
+			if f.Node != 0 {
+				stale.Nodes = append(stale.Nodes, f.Node)
+				stale.Dirs[f.Node] = isDir(f)
+			}
+			parent, err := m.tree.Resolve(ctx, parentOf(at))
+			if err != nil || isDir(f) && m.mountedBelow(at) {
+				continue
+			}
+			stale.Places = append(stale.Places, worktree.Place{Dir: parent, Name: path.Base(at)})
+		}
+	}
+	stale.Nodes = append(stale.Nodes, worktree.Root)
+	stale.Dirs[worktree.Root] = true
+	return stale
+}
+
 // mountedOn says whether something else is mounted over a path of the mount.
 func (m *mount) mountedOn(p string) bool {
+	return m.anyMount(func(at string) bool { return at == path.Join(m.dir, p) })
+}
+
+// mountedBelow says the same of a path and all below it.
+func (m *mount) mountedBelow(p string) bool {
+	return m.anyMount(func(at string) bool { return within(path.Join(m.dir, p), at) })
+}
+
+func (m *mount) anyMount(is func(at string) bool) bool {
 	table, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
 		return true // it is left alone
@@ -130,7 +168,7 @@ func (m *mount) mountedOn(p string) bool {
 	defer table.Close()
 	for lines := bufio.NewScanner(table); lines.Scan(); {
 		fields := strings.Fields(lines.Text())
-		if len(fields) > 4 && unquote.Replace(fields[4]) == path.Join(m.dir, p) {
+		if len(fields) > 4 && is(unquote.Replace(fields[4])) {
 			return true
 		}
 	}

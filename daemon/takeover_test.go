@@ -89,28 +89,11 @@ type testKeeper struct {
 
 	cmd   *exec.Cmd
 	ended chan error
-	log   *syncBuffer
+	log   *os.File
 
 	mu    sync.Mutex
 	kept  map[string]*os.File
 	ready chan struct{}
-}
-
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }
 
 func needMounts(t testing.TB) {
@@ -130,18 +113,20 @@ func newKeep(t *testing.T) *testKeeper {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := &testKeeper{t: t, state: filepath.Join(dir, "state"), kept: map[string]*os.File{}, log: &syncBuffer{}}
+	k := &testKeeper{t: t, state: filepath.Join(dir, "state"), kept: map[string]*os.File{}}
+	if k.log, err = os.Create(filepath.Join(dir, "log")); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
-		if k.cmd != nil {
-			k.kill()
-		}
+		defer k.log.Close()
+		k.kill()
 		var kept []keeper.Kept
 		for name, f := range k.kept {
 			kept = append(kept, keeper.Kept{Name: name, File: f})
 		}
 		GiveUp(k.state, kept, "the test is over", zap.NewNop())
 		if t.Failed() {
-			t.Log("the daemons' log:\n" + k.log.String())
+			t.Log("the daemons' log:\n" + k.said())
 		}
 		if table, err := os.ReadFile("/proc/self/mountinfo"); err == nil && bytes.Contains(table, []byte(dir)) {
 			t.Errorf("left mounted:\n%s", table)
@@ -149,6 +134,12 @@ func newKeep(t *testing.T) *testKeeper {
 		os.RemoveAll(dir)
 	})
 	return k
+}
+
+// said is the end of what the daemons logged.
+func (k *testKeeper) said() string {
+	text, _ := os.ReadFile(k.log.Name())
+	return string(text[max(0, len(text)-16<<10):])
 }
 
 // start starts a daemon with what others have kept.
@@ -214,9 +205,9 @@ func (k *testKeeper) await() {
 	select {
 	case <-k.ready:
 	case err := <-k.ended:
-		k.t.Fatalf("the daemon ended: %v\n%s", err, k.log)
+		k.t.Fatalf("the daemon ended: %v\n%s", err, k.said())
 	case <-time.After(takeoverTime):
-		k.t.Fatalf("the daemon is not ready\n%s", k.log)
+		k.t.Fatalf("the daemon is not ready\n%s", k.said())
 	}
 	client, err := control.Dial(k.t.Context(), control.DaemonSocket(k.state))
 	if err != nil {
@@ -227,7 +218,11 @@ func (k *testKeeper) await() {
 
 // kill kills the daemon, and waits until nothing of it is left.
 func (k *testKeeper) kill() {
+	if k.cmd == nil {
+		return
+	}
 	k.cmd.Process.Kill()
+	k.cmd = nil
 	select {
 	case <-k.ended:
 	case <-time.After(takeoverTime):
