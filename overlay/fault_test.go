@@ -110,7 +110,8 @@ func faultRun(t *testing.T, dir string, f *faults, errno error) {
 		}
 		w.compare()
 	}
-	for range 3 {
+	for life := range 4 {
+		w.o.TakeOver = life%2 == 1
 		open()
 		for i := range 14 {
 			attempt(fmt.Sprint("step ", i), func() error { return w.step(r) })
@@ -120,6 +121,7 @@ func faultRun(t *testing.T, dir string, f *faults, errno error) {
 		attempt("step", func() error { return w.step(r) })
 		w.kill()
 	}
+	w.o.TakeOver = false
 	open()
 	attempt("step", func() error { return w.step(r) })
 	f.arm(true)

@@ -1,0 +1,216 @@
+package overlay
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/overlay/state"
+)
+
+// createFor makes a file for a request.
+func (w *world) createFor(request uint64, name string) Node {
+	w.t.Helper()
+	var node Node
+	w.must(w.l.Update(func(tx *Tx) (err error) {
+		if node, err = tx.NewNode(); err != nil {
+			return err
+		}
+		tx.PutInode(Inode{Node: node, Mode: syscall.S_IFREG | 0o644, Nlink: 1, Parent: root})
+		tx.SetEntry(root, name, node)
+		tx.Request(request, node)
+		return nil
+	}))
+	return node
+}
+
+func (w *world) made(request uint64) (n Node, ok bool) {
+	w.l.View(func(r Reader) { n, ok = r.Request(request) })
+	return n, ok
+}
+
+// A request is remembered through kills and compactions by who takes over, and forgotten for good by who does not.
+func TestRequestsAreRemembered(t *testing.T) {
+	w := newWorld(t, filepath.Join(t.TempDir(), "overlay"), Options{Seed: state.Seed{1}})
+	w.mustOpen()
+	want := map[uint64]Node{}
+	for i := range uint64(100) {
+		id := 2*i + 2
+		want[id] = w.createFor(id, fmt.Sprint("file", i))
+		if i%30 == 29 {
+			w.must(w.l.compact())
+		}
+	}
+	w.must(w.l.Update(func(tx *Tx) error { tx.Request(1000, 0); return nil }))
+	check := func(there bool) {
+		t.Helper()
+		for id, node := range want {
+			if n, ok := w.made(id); ok != there || ok && n != node {
+				t.Fatalf("request %d: node %x, %v, want %x, %v", id, n, ok, node, there)
+			}
+		}
+		if _, ok := w.made(1000); ok {
+			t.Error("a request is remembered that changed nothing")
+		}
+	}
+	check(true)
+	for range 3 {
+		w.kill()
+		w.o.TakeOver = true
+		if rec := w.mustOpen(); !rec.TookOver || rec.Start != Killed || len(rec.Problems) > 0 {
+			t.Fatalf("%+v", rec)
+		}
+		check(true)
+		w.must(w.l.compact())
+	}
+	w.mustClose() // in the middle of an orderly end the process may die, too
+	if rec := w.mustOpen(); !rec.TookOver || rec.Start != Clean {
+		t.Fatalf("%+v", rec)
+	}
+	check(true)
+	w.kill()
+	w.o.TakeOver = false
+	w.mustOpen()
+	check(false)
+	w.kill()
+	w.o.TakeOver = true
+	w.mustOpen()
+	check(false)
+	w.mustClose()
+}
+
+// Who is in the middle of a directory meets every entry that stays once, although the process is killed, the log written
+// anew, and entries come and go.
+func TestListingAcrossTakeover(t *testing.T) {
+	w := newWorld(t, filepath.Join(t.TempDir(), "overlay"), Options{Seed: state.Seed{1}})
+	w.mustOpen()
+	const stays = 1000
+	for i := range uint64(stays) {
+		w.createFor(0, fmt.Sprint("stays", i))
+		w.createFor(0, fmt.Sprint("goes", i))
+	}
+	seen, after := map[string]int{}, uint64(0)
+	for i, more := 0, true; more; i++ {
+		more = false
+		left := 150
+		w.l.View(func(r Reader) {
+			r.ReadDir(root, after, func(cookie uint64, name string, _ Node, p Presence) bool {
+				if more = left == 0; more {
+					return false
+				}
+				left--
+				after = cookie
+				if p == Present {
+					seen[string([]byte(name))]++
+				}
+				return true
+			})
+		})
+		for k := range 40 {
+			w.must(w.l.Update(func(tx *Tx) error { tx.ClearEntry(root, fmt.Sprint("goes", i*40+k)); return nil }))
+			w.createFor(0, fmt.Sprint("comes", i*40+k))
+		}
+		if i%2 == 0 {
+			w.must(w.l.compact())
+		}
+		w.kill()
+		w.o.TakeOver = true
+		w.mustOpen()
+	}
+	for i := range stays {
+		if n := seen[fmt.Sprint("stays", i)]; n != 1 {
+			t.Fatalf("entry %d was met %d times", i, n)
+		}
+	}
+	w.mustClose()
+}
+
+// Sizes that the log is behind with are right, and what was not settled will be, after a takeover that waited for no disk.
+func TestTakeOverGoesOnWithDirtyFiles(t *testing.T) {
+	w := newWorld(t, filepath.Join(t.TempDir(), "overlay"), Options{})
+	w.o.pause = time.Hour // nothing is settled before the kill
+	w.mustOpen()
+	w.must(w.create("own"))
+	w.must(w.write("own", 0, []byte("some bytes")))
+	w.must(w.write("own", 10, []byte(" and some more")))
+	w.must(w.write(baseName(3), 5, []byte("changed")))
+	before, _ := w.l.Inode(w.files["own"].node)
+	w.kill()
+	w.o.TakeOver = true
+	w.mustOpen()
+	w.compare()
+	after, ok := w.l.Inode(w.files["own"].node)
+	if !ok || after.Mtime != before.Mtime || after.Flags != before.Flags {
+		t.Errorf("%+v, was %+v", after, before)
+	}
+	w.must(w.l.tidy(true))
+	for _, name := range []string{"own", baseName(3)} {
+		if in, ok := w.l.Inode(w.files[name].node); !ok || in.Flags != 0 {
+			t.Errorf("%s is not settled: %+v", name, in)
+		}
+	}
+	w.must(w.fsync("own"))
+	w.mustClose()
+	w.sound()
+}
+
+// What another run of the host's kernel was told does not count.
+func TestLookupsAreOfThisBoot(t *testing.T) {
+	w := newWorld(t, filepath.Join(t.TempDir(), "overlay"), Options{})
+	w.mustOpen()
+	w.must(w.create("file"))
+	w.kill()
+	w.o.TakeOver, w.o.boot = true, "boot-2"
+	if rec := w.mustOpen(); rec.TookOver || rec.Start != PowerLoss || len(rec.Problems) != 1 {
+		t.Errorf("%+v", rec)
+	}
+	w.mustClose()
+}
+
+// Whatever is in the file of look-ups, the overlay opens, and every node is there that has a name.
+func FuzzLookups(f *testing.F) {
+	dir := f.TempDir()
+	w := newWorld(f, filepath.Join(dir, "overlay"), Options{Seed: state.Seed{1}})
+	w.mustOpen()
+	w.must(w.create("named"))
+	w.must(w.create("removed"))
+	node := w.files["removed"].node
+	w.l.Remember(node)
+	w.must(w.remove("removed"))
+	w.kill()
+	path := filepath.Join(dir, "overlay", "lookups")
+	good, err := os.ReadFile(path)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(good[:toldStart+64])
+	f.Add(good[:20])
+	f.Add([]byte{})
+	f.Add(append([]byte("X"), good[1:toldStart+32]...))
+	f.Fuzz(func(t *testing.T, image []byte) {
+		top, err := os.MkdirTemp("/dev/shm", "")
+		if err != nil {
+			top = t.TempDir()
+		}
+		defer os.RemoveAll(top)
+		if err := os.CopyFS(top, os.DirFS(dir)); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(top, "overlay", "lookups"), image, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		again := *w
+		again.t, again.dir, again.o.TakeOver = t, filepath.Join(top, "overlay"), true
+		rec := again.mustOpen()
+		_, there := again.l.Inode(node)
+		if !rec.TookOver && len(rec.Problems) != 1 {
+			t.Errorf("%+v, there: %v", rec, there)
+		}
+		again.compare()
+		again.l.Remember(again.files["named"].node)
+		again.mustClose()
+	})
+}
