@@ -1,0 +1,215 @@
+// Package metricstest reads the text format of metrics as strictly as a scraper may: more so than Prometheus itself, for
+// tests.
+package metricstest
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Sample is a value with its labels; le is one of them in a bucket.
+type Sample struct {
+	Suffix string // behind the family's name: "", "_bucket", "_sum", "_count"
+	Labels map[string]string
+	Value  float64
+}
+
+// Family is what has one name.
+type Family struct {
+	Kind, Help string
+	Samples    []Sample
+}
+
+var (
+	metricName = regexp.MustCompile(`^[a-zA-Z_:][a-zA-Z0-9_:]*$`)
+	labelName  = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
+)
+
+// Parse reads a whole text. Wrong are: a family twice or without HELP and TYPE, a name or escape that is none, a sample
+// twice, a counter that is not called _total or is negative, a histogram whose buckets do not grow or do not end in
+// what is counted.
+func Parse(text string) (map[string]*Family, error) {
+	if !strings.HasSuffix(text, "\n") {
+		return nil, fmt.Errorf("no newline at the end")
+	}
+	all := map[string]*Family{}
+	name, seen := "", map[string]bool{}
+	for n, line := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
+		err := func() error {
+			switch {
+			case strings.HasPrefix(line, "# HELP "):
+				var help string
+				name, help, _ = strings.Cut(strings.TrimPrefix(line, "# HELP "), " ")
+				if all[name] != nil || !metricName.MatchString(name) || help == "" {
+					return fmt.Errorf("family %q begins again, or is badly named, or has no help", name)
+				}
+				all[name] = &Family{Help: help}
+				return nil
+			case strings.HasPrefix(line, "# TYPE "):
+				of, kind, _ := strings.Cut(strings.TrimPrefix(line, "# TYPE "), " ")
+				f := all[of]
+				if of != name || f == nil || f.Kind != "" || len(f.Samples) > 0 || !slices.Contains([]string{"counter", "gauge", "histogram"}, kind) {
+					return fmt.Errorf("TYPE is out of place")
+				}
+				if f.Kind = kind; kind == "counter" != strings.HasSuffix(name, "_total") {
+					return fmt.Errorf("a %s called %s", kind, name)
+				}
+				return nil
+			}
+			f := all[name]
+			if f == nil || f.Kind == "" {
+				return fmt.Errorf("a sample of no family")
+			}
+			s, err := parseSample(name, f.Kind, line)
+			if err != nil {
+				return err
+			}
+			key := line[:strings.LastIndexByte(line, ' ')]
+			if seen[key] {
+				return fmt.Errorf("%s comes twice", key)
+			}
+			seen[key] = true
+			if f.Kind != "gauge" && (s.Value < 0 || math.IsNaN(s.Value)) {
+				return fmt.Errorf("a %s of %v", f.Kind, s.Value)
+			}
+			f.Samples = append(f.Samples, s)
+			return nil
+		}()
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w: %s", n+1, err, line)
+		}
+	}
+	for name, f := range all {
+		if f.Kind == "" {
+			return nil, fmt.Errorf("%s has no TYPE", name)
+		}
+		if f.Kind == "histogram" {
+			if err := checkHistogram(f); err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+		}
+	}
+	return all, nil
+}
+
+func parseSample(family, kind, line string) (Sample, error) {
+	s := Sample{Labels: map[string]string{}}
+	end := strings.IndexAny(line, "{ ")
+	if end < 0 || !strings.HasPrefix(line[:end], family) {
+		return s, fmt.Errorf("not of %s", family)
+	}
+	s.Suffix = line[len(family):end]
+	if kind == "histogram" != slices.Contains([]string{"_bucket", "_sum", "_count"}, s.Suffix) || kind != "histogram" && s.Suffix != "" {
+		return s, fmt.Errorf("a %s has no %q", kind, s.Suffix)
+	}
+	rest := line[end:]
+	if rest[0] == '{' {
+		var err error
+		if rest, err = parseLabels(rest[1:], s.Labels); err != nil {
+			return s, err
+		}
+	}
+	value, ok := strings.CutPrefix(rest, " ")
+	v, err := strconv.ParseFloat(value, 64)
+	if !ok || err != nil {
+		return s, fmt.Errorf("%q is no value", rest)
+	}
+	s.Value = v
+	return s, nil
+}
+
+// parseLabels reads up to the closing brace and gives what is behind it.
+func parseLabels(text string, labels map[string]string) (rest string, err error) {
+	for {
+		name, behind, ok := strings.Cut(text, `="`)
+		if _, twice := labels[name]; !ok || twice || !labelName.MatchString(name) {
+			return "", fmt.Errorf("no label at %.20q", text)
+		}
+		var value strings.Builder
+		i := 0
+		for ; i < len(behind) && behind[i] != '"'; i++ {
+			c := behind[i]
+			if c == '\\' {
+				i++
+				if i == len(behind) || !strings.ContainsRune(`\"n`, rune(behind[i])) {
+					return "", fmt.Errorf("no escape at %.20q", behind[i-1:])
+				}
+				if c = behind[i]; c == 'n' {
+					c = '\n'
+				}
+			}
+			value.WriteByte(c)
+		}
+		if i == len(behind) {
+			return "", fmt.Errorf("a label does not end")
+		}
+		labels[name] = value.String()
+		switch text = behind[i+1:]; {
+		case strings.HasPrefix(text, "}"):
+			return text[1:], nil
+		case strings.HasPrefix(text, ","):
+			text = text[1:]
+		default:
+			return "", fmt.Errorf("neither , nor } at %.20q", text)
+		}
+	}
+}
+
+// checkHistogram looks at the samples in the order in which they must come.
+func checkHistogram(f *Family) error {
+	var count, bound float64
+	buckets := 0
+	for _, s := range f.Samples {
+		switch s.Suffix {
+		case "_bucket":
+			le, err := strconv.ParseFloat(s.Labels["le"], 64)
+			if err != nil || buckets > 0 && (le <= bound || s.Value < count) {
+				return fmt.Errorf("bucket le=%q of %v behind le=%v of %v", s.Labels["le"], s.Value, bound, count)
+			}
+			bound, count = le, s.Value
+			buckets++
+		case "_sum":
+			if buckets == 0 || !math.IsInf(bound, 1) {
+				return fmt.Errorf("buckets end at %v", bound)
+			}
+		case "_count":
+			if s.Value != count {
+				return fmt.Errorf("%v were counted, and the buckets have %v", s.Value, count)
+			}
+			buckets = 0
+		}
+	}
+	if buckets > 0 {
+		return fmt.Errorf("a histogram without its count")
+	}
+	return nil
+}
+
+// Value adds up the samples of a family that have these labels; false: there is none.
+func Value(all map[string]*Family, name string, labels ...string) (sum float64, ok bool) {
+	base, suffix := name, ""
+	for _, s := range []string{"_bucket", "_sum", "_count"} {
+		if cut, is := strings.CutSuffix(name, s); is && all[name] == nil {
+			base, suffix = cut, s
+		}
+	}
+	if all[base] == nil {
+		return 0, false
+	}
+next:
+	for _, s := range all[base].Samples {
+		for i := 0; i+1 < len(labels); i += 2 {
+			if s.Labels[labels[i]] != labels[i+1] {
+				continue next
+			}
+		}
+		if s.Suffix == suffix {
+			sum, ok = sum+s.Value, true
+		}
+	}
+	return sum, ok
+}
