@@ -43,9 +43,9 @@ type TraceEvent struct {
 	Offset  int64       `json:"offset"` // of what was read or written, in bytes
 	Size    int64       `json:"size"`   // of what was read or written, in bytes
 	Source  TraceSource `json:"source"`
-	Blobs   int64       `json:"blobs"`   // that the request to the remote asked for, this one among them
-	Bytes   int64       `json:"bytes"`   // content bytes that came for this one
-	Wait    int64       `json:"wait_us"` // until the answer, in microseconds
+	Blobs   int64       `json:"blobs"`           // that the request to the remote asked for, this one among them
+	Bytes   int64       `json:"bytes"`           // content bytes that came for this one
+	Wait    int64       `json:"wait_us"`         // until the answer, in microseconds
 	Error   string      `json:"error,omitempty"` // an errno's name, such as ENOENT
 }
 
