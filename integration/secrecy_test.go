@@ -194,11 +194,12 @@ func TestSecretsOfATakeover(t *testing.T) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", metrics)
 	}}}
 	for _, path := range []string{"/metrics", "/debug/pprof/goroutine?debug=2", "/debug/pprof/cmdline"} {
-		r, err := client.Get("http://artifactfs" + path)
-		if err != nil {
-			t.Error(err)
-			continue
-		}
+		var r *http.Response
+		w.until("metrics are served", func() bool { // those of the last worker
+			var err error
+			r, err = client.Get("http://artifactfs" + path)
+			return err == nil
+		})
 		b := must[[]byte](t)(io.ReadAll(r.Body))
 		r.Body.Close()
 		shown.Write(b)

@@ -163,7 +163,7 @@ func (x *tortured) end() torture.Report {
 	report := x.load.Stop(patience)
 	x.calm("at the end")
 	x.Logf("%d blows, %v", len(x.blows), report.Done)
-	if stalls := torture.Stalls(report.Gaps, torture.Moments(x.blows)); len(stalls) > 0 {
+	if stalls := torture.Stalls(report.Gaps, torture.Moments(x.blows)); len(stalls) > 0 && report.Done["meter"] > 0 {
 		slices.Sort(stalls)
 		x.Logf("stalls: median %v, longest %v", stalls[len(stalls)/2].Round(time.Millisecond), stalls[len(stalls)-1].Round(time.Millisecond))
 	}
@@ -226,21 +226,51 @@ func (x *tortured) upgrade(executable, version string) {
 	x.works("upgrade")
 }
 
-// failedUpgrade asks for an executable that dies at once: the one before goes on and says why.
+// failedUpgrade asks for executables that cannot serve: the one before goes on and says why.
 func (x *tortured) failedUpgrade() {
 	x.Helper()
+	source, crasher := filepath.Join(x.root, "crasher.go"), filepath.Join(x.root, "crasher")
+	check2(x, os.WriteFile(source, []byte(crasherSource), 0o644))
+	if out, err := exec.Command("go", "build", "-o", crasher, source).CombinedOutput(); err != nil {
+		x.Fatalf("build: %v\n%s", err, out)
+	}
 	fake := filepath.Join(x.root, "fake")
 	check2(x, os.WriteFile(fake, []byte("#!/bin/sh\nexit 7\n"), 0o755))
-	was := x.daemonStatus()
-	client := must[*control.Client](x)(control.Dial(x.Context(), control.DaemonSocket(x.state)))
-	err := client.Upgrade(x.Context(), control.UpgradeRequest{Executable: fake})
-	x.Logf("upgrade to what cannot start: %v", err)
-	x.until("status tells of the failed upgrade", func() bool { return x.daemonStatus().UpgradeFailed != "" })
-	if st := x.daemonStatus(); st.Version != was.Version {
-		x.Errorf("after the failed upgrade: %+v", st)
+	for what, executable := range map[string]string{"ends at once": fake, "crashes when it shall serve": crasher} {
+		was := x.daemonStatus()
+		client := must[*control.Client](x)(control.Dial(x.Context(), control.DaemonSocket(x.state)))
+		err := client.Upgrade(x.Context(), control.UpgradeRequest{Executable: executable})
+		x.Logf("upgrade to what %s: %v", what, err)
+		x.until("status tells of the failed upgrade", func() bool { return strings.Contains(x.daemonStatus().UpgradeFailed, executable) })
+		if st := x.daemonStatus(); st.Version != was.Version {
+			x.Errorf("after an upgrade to what %s: %+v", what, st)
+		}
+		x.works("an upgrade to what " + what)
 	}
-	x.works("failed upgrade")
 }
+
+// crasherSource is a program that comes up as a worker does, and dies as soon as it is told to serve.
+const crasherSource = `package main
+
+import (
+	"os"
+	"strings"
+	"syscall"
+)
+
+func main() {
+	b := make([]byte, 1<<16)
+	for {
+		n, _, _, _, err := syscall.Recvmsg(3, b, make([]byte, 4096), 0)
+		if err != nil || n == 0 {
+			os.Exit(1)
+		}
+		if strings.Contains(string(b[:n]), "START=1") {
+			panic("a successor that crashes")
+		}
+	}
+}
+`
 
 // orphan kills the supervisor alone: there is no service manager, so the worker finds itself another.
 func (x *tortured) orphan() {
