@@ -31,19 +31,24 @@ const (
 	tick        = 500 * time.Millisecond
 	readyTime   = time.Minute            // for a worker to serve once it was told to
 	waitingTime = 20 * time.Second       // for an upgrade's worker to come up
-	statusTime  = 5 * time.Millisecond   // for the exit status of a worker whose connection has ended
+	statusTime  = 2 * time.Millisecond   // for the exit status of a worker whose connection has ended, while others wait
+	codeTime    = time.Second            // for the same while nobody does
 	goneTime    = time.Second            // for the connection to end of a worker that is killed
 	stopTime    = 75 * time.Second       // for a worker to unmount everything: twice what it gives itself, and a bit
 	spareTime   = 300 * time.Millisecond // after a worker serves: what it has to do first is more urgent
 	hastyTime   = time.Second            // whoever crashes that soon after it served crashes of what it was given
 
-	firstPause   = 50 * time.Millisecond
-	longestPause = 5 * time.Second
 	upgradeTries = 3
 	giveUpAfter  = 10 // workers in a row that did not serve
 	hastyFree    = 10 // crashes in a row, each soon after serving, without a pause
 	hastyLimit   = 40
 	stopTries    = 2 // workers that die while they unmount everything
+)
+
+// Pauses before a worker that has failed is followed by the next; variables for the tests' sake.
+var (
+	firstPause   = 50 * time.Millisecond
+	longestPause = 5 * time.Second
 )
 
 // Config says what a supervisor starts and whom it tells.
@@ -75,6 +80,7 @@ type supervisor struct {
 
 	worker *worker // the one that serves or was told to; nil while a pause lasts
 	next   *worker // the one that waits to be told; nil: none
+	last   *worker // the one before worker
 	begun  bool    // some worker was told to serve
 	served bool    // some worker did
 
@@ -172,6 +178,8 @@ func (s *supervisor) handle(e event) (code int, end bool) {
 		case w.gone && w == s.worker: // its status was waited for
 			s.grace = nil
 			return s.ended(w)
+		case w == s.last && w.status != nil:
+			s.learn(w)
 		case !w.gone: // unless one of its children has a copy of the socket, the end follows
 			w.conn.SetReadDeadline(time.Now().Add(goneTime))
 		}
@@ -183,7 +191,11 @@ func (s *supervisor) handle(e event) (code int, end bool) {
 			s.next = nil
 			s.lostNext(w)
 		case w == s.worker && !w.exited:
-			s.grace = time.After(statusTime)
+			patience := codeTime
+			if s.store.hasMounts() && !w.stopping {
+				patience = statusTime
+			}
+			s.grace = time.After(patience)
 		case w == s.worker:
 			return s.ended(w)
 		}

@@ -69,7 +69,7 @@ func (s *supervisor) successor() (*worker, error) {
 
 // ended goes on after the worker's end.
 func (s *supervisor) ended(w *worker) (code int, end bool) {
-	s.worker, s.spare = nil, nil
+	s.worker, s.last, s.spare = nil, w, nil
 	switch {
 	case w.stopping && s.store.hasMounts():
 		return s.giveUp("it ended with mounts"), true
@@ -83,16 +83,12 @@ func (s *supervisor) ended(w *worker) (code int, end bool) {
 	}
 	s.reason = w.end()
 	s.Log.Warn("the worker has ended, another goes on", zap.Int("pid", w.pid()), zap.String("why", s.reason))
-	switch {
-	case w.readyAt.IsZero():
+	w.endedAt = time.Now()
+	if w.readyAt.IsZero() {
 		s.failures++
 		s.failUpgrade()
-	case !w.crashed():
-		s.failures = 0
-	case time.Since(w.readyAt) < hastyTime:
-		s.hasty++
-	default:
-		s.hasty = 0
+	} else {
+		s.countHaste(w)
 	}
 	if s.upgrade != nil && !s.upgrade.told && (s.next == nil || !s.next.waiting) {
 		s.abandonUpgrade("the daemon had to be started again meanwhile: " + s.reason)
@@ -107,6 +103,31 @@ func (s *supervisor) ended(w *worker) (code int, end bool) {
 	}
 	s.retry()
 	return 0, false
+}
+
+// countHaste counts workers that crash soon after they served.
+func (s *supervisor) countHaste(w *worker) {
+	switch {
+	case !w.crashed():
+	case w.endedAt.Sub(w.readyAt) < hastyTime:
+		s.hasty++
+	default:
+		s.hasty = 0
+	}
+}
+
+// learn is told how the worker before this one ended, when that took longer than anybody could wait for.
+func (s *supervisor) learn(w *worker) {
+	if w.killed != "" {
+		return
+	}
+	s.reason = w.end()
+	if !w.readyAt.IsZero() {
+		s.countHaste(w)
+	}
+	if s.worker != nil {
+		s.worker.conn.Tell(keeper.Reason, s.reason)
+	}
 }
 
 // retry begins at once, or after a pause that grows with each failure.

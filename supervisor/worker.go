@@ -28,6 +28,7 @@ type worker struct {
 	waiting bool      // it has come up
 	beganAt time.Time // it was told to serve
 	readyAt time.Time // it does
+	endedAt time.Time // its successor was looked for
 
 	silence      time.Duration
 	stopping     bool   // all is unmounted: its end is no accident

@@ -70,7 +70,7 @@ type worker struct {
 
 	ending atomic.Bool // told to, or idle: nothing that happens to the supervisor matters any more
 
-	mu     sync.Mutex
+	mu     sync.Mutex    // also for start.Reason
 	failed string        // why the last upgrade was not made
 	news   chan struct{} // closed when failed changes
 }
@@ -229,6 +229,10 @@ func (a *app) listen(w *worker, cancel context.CancelFunc, f daemonFlags) {
 		case m[keeper.Stop] != "":
 			w.ending.Store(true)
 			cancel()
+		case m[keeper.Reason] != "":
+			w.mu.Lock()
+			w.start.Reason = m[keeper.Reason]
+			w.mu.Unlock()
 		case m[keeper.UpgradeFailed] != "":
 			w.mu.Lock()
 			w.failed = m[keeper.UpgradeFailed]

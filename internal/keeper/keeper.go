@@ -16,6 +16,7 @@
 //
 //	FDNAME=n:n                and as many descriptors, for everything kept
 //	START=1 X_REASON=why X_COUNT=n ...  serve, see Start
+//	X_REASON=why              how the one before has ended, if that was not known in time
 //	STOP=1                    unmount everything and end
 //	X_UPGRADE_FAILED=why      the upgrade asked for is not made
 //

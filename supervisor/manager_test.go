@@ -1,0 +1,225 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/internal/keeper"
+)
+
+// standIn does what a service manager does for a service with a store: sd_notify(3), FDSTORE=1 and its like, and passing
+// the store to the next start as systemd.exec(5) says.
+type standIn struct {
+	*testing.T
+	socket *net.UnixConn
+	path   string
+
+	mu    sync.Mutex
+	store []keeper.Kept // as systemd's: of one name there may be two
+	heard []keeper.Message
+}
+
+func newStandIn(t *testing.T) *standIn {
+	t.Helper()
+	m := &standIn{T: t, path: filepath.Join(t.TempDir(), "notify")}
+	var err error
+	if m.socket, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Name: m.path, Net: "unixgram"}); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	t.Cleanup(func() {
+		m.socket.Close()
+		<-done
+		for _, k := range m.store {
+			k.File.Close()
+		}
+	})
+	go func() {
+		defer close(done)
+		m.read()
+	}()
+	return m
+}
+
+func (m *standIn) read() {
+	buf, rights := make([]byte, 4096), make([]byte, 1024)
+	for {
+		n, nr, _, _, err := m.socket.ReadMsgUnix(buf, rights)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			m.Error(err)
+			return
+		}
+		var fds []int
+		controls, _ := unix.ParseSocketControlMessage(rights[:nr])
+		for i := range controls {
+			more, _ := unix.ParseUnixRights(&controls[i])
+			fds = append(fds, more...)
+		}
+		msg, err := keeper.Parse(buf[:n])
+		if err != nil {
+			m.Error(err)
+		}
+		m.mu.Lock()
+		m.heard = append(m.heard, msg)
+		switch name := msg[keeper.Name]; {
+		case msg[keeper.Store] != "" && len(fds) == 1:
+			m.store = append(m.store, keeper.Kept{Name: name, File: os.NewFile(uintptr(fds[0]), name)})
+			fds = nil
+		case msg[keeper.Remove] != "":
+			m.store = slices.DeleteFunc(m.store, func(k keeper.Kept) bool {
+				if k.Name == name {
+					k.File.Close()
+				}
+				return k.Name == name
+			})
+		}
+		m.mu.Unlock()
+		for _, fd := range fds { // of a barrier: the sender waits for that
+			unix.Close(fd)
+		}
+	}
+}
+
+func (m *standIn) names() (names []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, k := range m.store {
+		names = append(names, k.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (m *standIn) times(key string) (n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, h := range m.heard {
+		if h[key] != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// start starts the service with what is in the store.
+func (m *standIn) start(y *try, env ...string) {
+	m.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		m.Fatal(err)
+	}
+	// A process has to know its own number before it starts.
+	cmd := exec.Command("/bin/sh", "-c", `LISTEN_PID=$$ WATCHDOG_PID=$$ exec "$0" "$@"`, exe)
+	m.mu.Lock()
+	var names []string
+	for _, k := range m.store {
+		names = append(names, k.Name)
+		cmd.ExtraFiles = append(cmd.ExtraFiles, k.File)
+	}
+	m.mu.Unlock()
+	y.launch(cmd, append(env, "NOTIFY_SOCKET="+m.path, "FDSTORE=100", "WATCHDOG_USEC=400000",
+		fmt.Sprintf("LISTEN_FDS=%d", len(names)), "LISTEN_FDNAMES="+strings.Join(names, ":"))...)
+}
+
+func TestServiceManagerHasWhatIsKept(t *testing.T) {
+	m := newStandIn(t)
+	y := &try{T: t, dir: t.TempDir()}
+	t.Cleanup(y.clean)
+	m.start(y)
+	first := y.awaitEvent("serving", 1)
+	if !first.Start.Managed {
+		t.Error("the worker does not know of the manager")
+	}
+	both := []string{fakeMount, "control"}
+	y.until("it is ready", func() bool { return m.times(keeper.Ready) == 1 })
+	if got := m.names(); !slices.Equal(got, both) {
+		t.Errorf("the store has %v", got)
+	}
+	y.until("it is heard of", func() bool { return m.times(keeper.Watchdog) >= 3 })
+
+	// The supervisor dies. So does its worker, and another service goes on.
+	y.kill(y.cmd.Process.Pid, syscall.SIGKILL)
+	y.code()
+	y.until("the worker is gone", func() bool { return !ours(first.PID, y.dir) })
+	m.start(y)
+	second := y.awaitEvent("serving", 2)
+	if second.Mounts != 2 || second.Start.Reason == "" {
+		t.Errorf("second %+v", second)
+	}
+	if got := m.names(); !slices.Equal(got, both) {
+		t.Errorf("the store has %v", got)
+	}
+
+	// An upgrade leaves the service as it is.
+	y.ask("upgrade " + y.copyExe("better"))
+	y.awaitEvent("serving", 3)
+	again := y.awaitEvent("supervisor", 3)
+	if again.PID != y.cmd.Process.Pid {
+		t.Errorf("the supervisor is %+v", again)
+	}
+	y.kill(y.awaitEvent("serving", 3).PID, syscall.SIGKILL)
+	if h := y.awaitEvent("serving", 4); h.Mounts != 4 || h.Version != "better" {
+		t.Errorf("%+v", h)
+	}
+	beats := m.times(keeper.Watchdog)
+	y.until("it is heard of after the upgrade", func() bool { return m.times(keeper.Watchdog) >= beats+3 })
+
+	// Told to end, it empties the store.
+	y.kill(y.cmd.Process.Pid, syscall.SIGTERM)
+	if code := y.code(); code != 0 || len(y.of("stopped")) != 1 {
+		t.Errorf("exit code %d, %+v", code, y.events())
+	}
+	y.until("the store is empty", func() bool { return len(m.names()) == 0 })
+	if m.times(keeper.Stopping) != 1 || m.times(keeper.Ready) != 2 {
+		t.Errorf("heard %v", m.heard)
+	}
+}
+
+func TestRestartLeavesMountsToTheServiceManager(t *testing.T) {
+	m := newStandIn(t)
+	y := &try{T: t, dir: t.TempDir()}
+	t.Cleanup(y.clean)
+	for n := 1; n <= 3; n++ {
+		m.start(y, "FAKE_LEAVE=1", "FAKE_SPARE=1")
+		h := y.awaitEvent("serving", n)
+		if h.Mounts != n {
+			t.Errorf("%+v", h)
+		}
+		y.until("it is ready", func() bool { return m.times(keeper.Ready) == n })
+		y.kill(y.cmd.Process.Pid, syscall.SIGTERM)
+		if code := y.code(); code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+		if m.times("BARRIER") != n || len(y.of("stopped")) > 0 || len(m.names()) != 2 {
+			t.Errorf("store %v, heard %v", m.names(), m.heard)
+		}
+	}
+}
+
+func TestManagerThatDoesNotReadIsNotWaitedFor(t *testing.T) {
+	m := newStandIn(t)
+	m.socket.Close()
+	y := &try{T: t, dir: t.TempDir()}
+	t.Cleanup(y.clean)
+	m.start(y)
+	y.kill(y.awaitEvent("serving", 1).PID, syscall.SIGKILL)
+	start := time.Now()
+	if h := y.awaitEvent("serving", 2); h.Mounts != 2 || time.Since(start) > 10*time.Second {
+		t.Errorf("%+v", h)
+	}
+}

@@ -1,0 +1,407 @@
+package supervisor
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const patience = 30 * time.Second
+
+// try is a supervisor in a process of its own.
+type try struct {
+	*testing.T
+	dir string
+	cmd *exec.Cmd
+	end chan error
+}
+
+func newTry(t *testing.T, env ...string) *try {
+	t.Helper()
+	y := &try{T: t, dir: t.TempDir()}
+	t.Cleanup(y.clean)
+	y.launch(exec.Command("/proc/self/exe"), env...)
+	return y
+}
+
+// launch starts the supervisor by a command, to which its arguments are added.
+func (y *try) launch(cmd *exec.Cmd, env ...string) {
+	y.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		y.Fatal(err)
+	}
+	if len(cmd.Args) == 1 {
+		cmd.Path, cmd.Args = exe, []string{exe}
+	}
+	cmd.Args = append(cmd.Args, "supervisor", y.dir)
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	if err := cmd.Start(); err != nil {
+		y.Fatal(err)
+	}
+	end := make(chan error, 1)
+	y.cmd, y.end = cmd, end
+	go func() { end <- cmd.Wait() }()
+}
+
+// clean ends all processes of the try. One that is just starting another may be quicker than we are, but not for ever.
+func (y *try) clean() {
+	y.until("all processes have ended", func() bool {
+		pids := y.processes()
+		for _, pid := range pids {
+			syscall.Kill(pid, syscall.SIGKILL)
+		}
+		return len(pids) == 0
+	})
+}
+
+// processes finds those that live by their arguments, which name the directory of the try.
+func (y *try) processes() (pids []int) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		y.Fatal(err)
+	}
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil && pid != os.Getpid() && ours(pid, y.dir) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// ours says whether a process is one of the test's.
+func ours(pid int, dir string) bool {
+	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return err == nil && strings.Contains(string(args), dir)
+}
+
+func (y *try) events() (all []happening) {
+	f, err := os.Open(filepath.Join(y.dir, "events"))
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		var h happening
+		if err := json.Unmarshal(lines.Bytes(), &h); err != nil {
+			y.Fatal(err)
+		}
+		all = append(all, h)
+	}
+	return all
+}
+
+func (y *try) of(what string) (all []happening) {
+	for _, h := range y.events() {
+		if h.What == what {
+			all = append(all, h)
+		}
+	}
+	return all
+}
+
+func (y *try) until(what string, done func() bool) {
+	y.Helper()
+	for end := time.Now().Add(patience); !done(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			y.Fatalf("not so after %v: %s\n%+v", patience, what, y.events())
+		}
+	}
+}
+
+// awaitEvent gives the n-th of a kind, the first is 1.
+func (y *try) awaitEvent(what string, n int) happening {
+	y.Helper()
+	y.until(fmt.Sprintf("%d times %s", n, what), func() bool { return len(y.of(what)) >= n })
+	return y.of(what)[n-1]
+}
+
+func (y *try) set(name string, n int) {
+	y.Helper()
+	if err := os.WriteFile(filepath.Join(y.dir, name), []byte(strconv.Itoa(n)), 0o600); err != nil {
+		y.Fatal(err)
+	}
+}
+
+// ask tells the worker something; what it answers, "" if it dies of it.
+func (y *try) ask(line string) string {
+	y.Helper()
+	c, err := net.Dial("unix", filepath.Join(y.dir, "sock"))
+	if err != nil {
+		y.Fatal(err) // somebody listens at any time
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(patience))
+	fmt.Fprintln(c, line)
+	answer, _ := bufio.NewReader(c).ReadString('\n')
+	return strings.TrimSpace(answer)
+}
+
+func (y *try) kill(pid int, s syscall.Signal) {
+	y.Helper()
+	if err := syscall.Kill(pid, s); err != nil {
+		y.Fatal(err)
+	}
+}
+
+// code waits for the end of the supervisor that was launched.
+func (y *try) code() int {
+	y.Helper()
+	select {
+	case err := <-y.end:
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			return exit.ExitCode()
+		}
+		return 0
+	case <-time.After(patience):
+		y.Fatalf("the supervisor does not end\n%+v", y.events())
+		return 0
+	}
+}
+
+// copyExe gives the executable another name, which tells it what to do.
+func (y *try) copyExe(name string) string {
+	y.Helper()
+	exe, err := os.ReadFile("/proc/self/exe")
+	if err == nil {
+		err = os.WriteFile(filepath.Join(y.dir, name), exe, 0o755)
+	}
+	if err != nil {
+		y.Fatal(err)
+	}
+	return filepath.Join(y.dir, name)
+}
+
+func TestAnotherWorkerGoesOn(t *testing.T) {
+	for name, die := range map[string]struct {
+		how    func(y *try, pid int)
+		reason string
+	}{
+		"kill":    {func(y *try, pid int) { y.kill(pid, syscall.SIGKILL) }, "killed"},
+		"crash":   {func(y *try, pid int) { y.ask("exit 2") }, "exit code 2"},
+		"exit":    {func(y *try, pid int) { y.ask("exit 0") }, "exit code 0"},
+		"stop":    {func(y *try, pid int) { y.kill(pid, syscall.SIGSTOP) }, "no sign of life"},
+		"silence": {func(y *try, pid int) { y.ask("silence") }, "no sign of life"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			y := newTry(t, "FAKE_WATCHDOG=1500ms")
+			first := y.awaitEvent("serving", 1)
+			if first.Start.Count != 0 || first.Start.Reason != "" || first.Start.Supervisor != y.cmd.Process.Pid || len(first.Names) > 0 {
+				t.Errorf("first %+v", first)
+			}
+			die.how(y, first.PID)
+			second := y.awaitEvent("serving", 2)
+			slices.Sort(second.Names)
+			reason := second.Start.Reason
+			if reason == "it was lost" { // nobody waited for more
+				reason = y.awaitEvent("reason", 1).Reason
+			}
+			if second.Start.Count != 1 || !strings.Contains(reason, die.reason) || second.Mounts != 2 || !slices.Equal(second.Names, []string{fakeMount, "control"}) {
+				t.Errorf("second %+v", second)
+			}
+			if got := y.ask("pid"); got != strconv.Itoa(second.PID) {
+				t.Errorf("process %s answers, not %d", got, second.PID)
+			}
+		})
+	}
+}
+
+func TestManyKills(t *testing.T) {
+	for _, spare := range []string{"", "1"} {
+		y := newTry(t, "FAKE_SPARE="+spare)
+		for n := 1; n <= 30; n++ {
+			y.kill(y.awaitEvent("serving", n).PID, syscall.SIGKILL)
+		}
+		if last := y.awaitEvent("serving", 31); last.Start.Count != 30 || last.Mounts != 31 {
+			t.Errorf("last %+v", last)
+		}
+	}
+}
+
+func TestSpareGoesOn(t *testing.T) {
+	y := newTry(t, "FAKE_SPARE=1")
+	first := y.awaitEvent("serving", 1)
+	spare := y.awaitEvent("waiting", 2)
+	if spare.PID == first.PID {
+		t.Fatal("none waits")
+	}
+	y.kill(first.PID, syscall.SIGKILL)
+	if second := y.awaitEvent("serving", 2); second.PID != spare.PID {
+		t.Errorf("another went on: %+v", second)
+	}
+	third := y.awaitEvent("waiting", 3)
+	y.kill(third.PID, syscall.SIGKILL) // it is not missed
+	y.ask("unmount")
+	y.until("nobody waits", func() bool {
+		return !slices.ContainsFunc(y.of("waiting")[2:], func(h happening) bool { return ours(h.PID, y.dir) })
+	})
+	y.kill(spare.PID, syscall.SIGKILL)
+	if got := y.awaitEvent("serving", 3); got.Mounts != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestWorkersThatCannotStartAreRetried(t *testing.T) {
+	y := newTry(t)
+	first := y.awaitEvent("serving", 1)
+	y.set("crash", 3)
+	y.kill(first.PID, syscall.SIGKILL)
+	second := y.awaitEvent("serving", 2)
+	if n := len(y.of("crashed")); n != 3 || second.Mounts != 2 || second.Start.Count != 4 || !strings.Contains(second.Start.Reason, "exit code 3") {
+		t.Errorf("after %d crashes: %+v", n, second)
+	}
+}
+
+func TestGivingUpDetachesWhatIsKept(t *testing.T) {
+	y := newTry(t)
+	first := y.awaitEvent("serving", 1)
+	y.set("crash", 1000)
+	y.kill(first.PID, syscall.SIGKILL)
+	if code := y.code(); code != 1 {
+		t.Errorf("exit code %d", code)
+	}
+	h := y.awaitEvent("gave up", 1)
+	if n := len(y.of("crashed")); n != giveUpAfter || !slices.Contains(h.Names, fakeMount) || !strings.Contains(h.Reason, "exit code 3") {
+		t.Errorf("after %d crashes: %+v", n, h)
+	}
+}
+
+func TestRefusalOfTheFirstIsTheEnd(t *testing.T) {
+	t.Parallel()
+	y := &try{T: t, dir: t.TempDir()}
+	y.set("refuse", 1)
+	t.Cleanup(y.clean)
+	y.launch(exec.Command("/proc/self/exe"))
+	if code := y.code(); code != 4 || len(y.of("gave up")) > 0 || len(y.of("refused")) != 1 {
+		t.Errorf("exit code %d, %+v", code, y.events())
+	}
+}
+
+func TestEndOnPurposeIsTheEnd(t *testing.T) {
+	for _, how := range []string{"by itself", "told", "told, and it dies once"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			y := newTry(t, "FAKE_SPARE=1")
+			y.awaitEvent("serving", 1)
+			y.awaitEvent("waiting", 2)
+			switch how {
+			case "by itself":
+				y.ask("end")
+			case "told, and it dies once":
+				y.set("crash at stop", 1)
+				fallthrough
+			default:
+				y.kill(y.cmd.Process.Pid, syscall.SIGTERM)
+			}
+			if code := y.code(); code != 0 || len(y.of("stopped")) != 1 || len(y.of("gave up")) > 0 {
+				t.Errorf("exit code %d, %+v", code, y.events())
+			}
+			y.until("nobody is left", func() bool { return len(y.processes()) == 0 })
+		})
+	}
+}
+
+func TestStopThatFailsDetaches(t *testing.T) {
+	y := newTry(t)
+	y.awaitEvent("serving", 1)
+	y.set("crash at stop", 1000)
+	y.kill(y.cmd.Process.Pid, syscall.SIGTERM)
+	if code := y.code(); code != 1 || !slices.Contains(y.awaitEvent("gave up", 1).Names, fakeMount) {
+		t.Errorf("exit code %d, %+v", code, y.events())
+	}
+}
+
+func TestUpgrade(t *testing.T) {
+	y := newTry(t, "FAKE_SPARE=1")
+	y.awaitEvent("serving", 1)
+	y.awaitEvent("waiting", 2)
+	exe := y.copyExe("better")
+	y.ask("upgrade " + exe)
+	second := y.awaitEvent("serving", 2)
+	if second.Version != "better" || second.Mounts != 2 || second.Start.UpgradeFailed != "" || !strings.Contains(second.Start.Reason, "upgrade to better") {
+		t.Errorf("second %+v", second)
+	}
+	again := y.awaitEvent("supervisor", 2)
+	if again.PID != y.cmd.Process.Pid || again.Exe != exe {
+		t.Errorf("the supervisor is %+v", again)
+	}
+	os.Remove(exe) // the file is not needed any more
+	for n := 2; n < 5; n++ {
+		y.kill(y.awaitEvent("serving", n).PID, syscall.SIGKILL)
+		if h := y.awaitEvent("serving", n+1); !strings.HasPrefix(h.Version, "better") || h.Mounts != n+1 {
+			t.Errorf("%+v", h)
+		}
+	}
+	y.kill(y.cmd.Process.Pid, syscall.SIGTERM)
+	if code := y.code(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestUpgradeThatFailsIsTakenBack(t *testing.T) {
+	for name, crashes := range map[string]int{"refusing": 0, "crashing": upgradeTries} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			y := newTry(t)
+			first := y.awaitEvent("serving", 1)
+			y.ask("upgrade " + y.copyExe(name))
+			var reason string
+			if crashes == 0 { // it was not even begun
+				reason = y.awaitEvent("upgrade failed", 1).Reason
+				if got := y.ask("pid"); got != strconv.Itoa(first.PID) {
+					t.Errorf("process %s answers, not %d", got, first.PID)
+				}
+			} else {
+				second := y.awaitEvent("serving", 2)
+				reason = second.Start.UpgradeFailed
+				if second.Version != first.Version || second.Mounts != 2 {
+					t.Errorf("second %+v", second)
+				}
+			}
+			if n := len(y.of("crashed")); n != crashes || !strings.Contains(reason, name) {
+				t.Errorf("%d crashes, reason %q", n, reason)
+			}
+			if n := len(y.of("supervisor")); n != 1 {
+				t.Errorf("%d supervisors", n)
+			}
+			y.ask("upgrade " + y.copyExe("better")) // and the next is made
+			y.until("it is made", func() bool {
+				return slices.ContainsFunc(y.of("serving"), func(h happening) bool { return h.Version == "better" })
+			})
+		})
+	}
+}
+
+func TestLostSupervisorIsReplaced(t *testing.T) {
+	y := newTry(t, "FAKE_SPARE=1")
+	y.awaitEvent("waiting", 2)
+	for n := 1; n <= 3; n++ {
+		y.kill(y.awaitEvent("supervisor", n).PID, syscall.SIGKILL)
+		h := y.awaitEvent("serving", n+1)
+		next := y.awaitEvent("supervisor", n+1)
+		if h.Mounts != n+1 || h.Start.Supervisor != next.PID || h.Start.Count != n || !strings.Contains(h.Start.Reason, "supervisor") {
+			t.Errorf("%+v", h)
+		}
+		y.kill(h.PID, 0)
+	}
+	if got := y.ask("pid"); got != strconv.Itoa(y.awaitEvent("serving", 4).PID) {
+		t.Errorf("process %s answers", got)
+	}
+	y.kill(y.awaitEvent("supervisor", 4).PID, syscall.SIGTERM)
+	y.awaitEvent("stopped", 1)
+	y.until("nobody is left", func() bool { return len(y.processes()) == 0 })
+}
