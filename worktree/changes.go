@@ -170,10 +170,10 @@ func (t *Tree) Refreshed(nodes []Node) {
 func (w *writing) open(path string, goesOn bool) (err error) {
 	w.since = make(map[Node]writer)
 	if !goesOn {
-		w.kept, err = newRegion(path, smallChunkSize)
+		w.kept, err = newRegion(path, smallChunkBits)
 		return err
 	}
-	if w.kept, err = openRegion(path, smallChunkSize); err != nil {
+	if w.kept, err = openRegion(path, smallChunkBits); err != nil {
 		return err
 	}
 	if err := w.kept.load(true); err != nil {

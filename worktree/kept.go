@@ -46,7 +46,7 @@ var keptMagic = [8]byte{'A', 'F', 'S', 'k', 'e', 'p', 't', 0}
 
 func openKept(path string, boot [16]byte, takeOver bool) (*kept, error) {
 	if takeOver {
-		r, err := openRegion(path, smallChunkSize)
+		r, err := openRegion(path, smallChunkBits)
 		if err == nil {
 			err = r.load(true)
 		}
@@ -65,7 +65,7 @@ func openKept(path string, boot [16]byte, takeOver bool) (*kept, error) {
 			return nil, err
 		}
 	}
-	r, err := newRegion(path, smallChunkSize)
+	r, err := newRegion(path, smallChunkBits)
 	return &kept{region: r}, err
 }
 

@@ -11,36 +11,37 @@ import (
 )
 
 const (
-	chunkSize      = 1 << 20  // by how much the table's regions grow, in bytes
-	smallChunkSize = 64 << 10 // by how much others do
+	chunkBits      = 20 // by how much the table's regions grow, as a power of two
+	smallChunkBits = 16 // by how much others do
+	chunkSize      = 1 << chunkBits
 )
 
 // region is a file that only grows, mapped into memory chunk by chunk, so that nothing moves when it does. What
 // is written into the mapping belongs to the file at once and survives the death of the process.
 type region struct {
 	file   *os.File
-	chunk  int64                    // bytes
+	bits   uint                     // a chunk has 1<<bits bytes
 	taken  int64                    // bytes of the file whose disk space is known to be taken
 	chunks atomic.Pointer[[][]byte] // replaced whole when it grows, so that readers need no lock
 }
 
 // openRegion opens a region of which nothing is mapped yet.
-func openRegion(path string, chunk int64) (*region, error) {
+func openRegion(path string, bits uint) (*region, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	r := &region{file: f, chunk: chunk}
+	r := &region{file: f, bits: bits}
 	r.chunks.Store(&[][]byte{})
 	return r, nil
 }
 
 // newRegion makes an empty region in place of what there was: who still has that mapped keeps it.
-func newRegion(path string, chunk int64) (*region, error) {
+func newRegion(path string, bits uint) (*region, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	return openRegion(path, chunk)
+	return openRegion(path, bits)
 }
 
 // load maps what the file has. Of one that was grown in this run of the host's kernel it is known that whole chunks of it
@@ -51,18 +52,18 @@ func (r *region) load(ours bool) error {
 		return err
 	}
 	if ours {
-		r.taken = st.Size() / r.chunk * r.chunk
+		r.taken = st.Size() >> r.bits << r.bits
 	}
 	return r.grow(st.Size())
 }
 
 // len is how many bytes are mapped.
-func (r *region) len() int64 { return int64(len(*r.chunks.Load())) * r.chunk }
+func (r *region) len() int64 { return int64(len(*r.chunks.Load())) << r.bits }
 
 // at gives n bytes at an offset; they lie in one chunk, or the caller has a bug.
 func (r *region) at(off, n uint64) []byte {
-	in := off % uint64(r.chunk)
-	return (*r.chunks.Load())[off/uint64(r.chunk)][in : in+n : in+n]
+	in := off & (1<<(r.bits&63) - 1)
+	return (*r.chunks.Load())[off>>(r.bits&63)][in : in+n : in+n]
 }
 
 // grow maps at least size bytes. The disk space is taken here, because a full disk must be an error now and not
@@ -71,14 +72,15 @@ func (r *region) grow(size int64) error {
 	have := *r.chunks.Load()
 	chunks := have[:len(have):len(have)]
 	defer func() { r.chunks.Store(&chunks) }()
-	for int64(len(chunks))*r.chunk < size {
-		off := int64(len(chunks)) * r.chunk
-		if off+r.chunk > r.taken {
-			if err := allocate(r.file, off, r.chunk); err != nil {
+	chunkSize := int64(1) << r.bits
+	for int64(len(chunks))*chunkSize < size {
+		off := int64(len(chunks)) * chunkSize
+		if off+chunkSize > r.taken {
+			if err := allocate(r.file, off, chunkSize); err != nil {
 				return err
 			}
 		}
-		chunk, err := unix.Mmap(int(r.file.Fd()), off, int(r.chunk), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		chunk, err := unix.Mmap(int(r.file.Fd()), off, int(chunkSize), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 		if err != nil {
 			return fmt.Errorf("map %s: %w", r.file.Name(), err)
 		}

@@ -66,7 +66,7 @@ func TestRoots(t *testing.T) {
 		t.Errorf("a damaged root was taken without a power loss: %v, %v", table, err)
 	}
 
-	records, err := openRegion(path, chunkSize)
+	records, err := openRegion(path, chunkBits)
 	if err == nil {
 		err = records.load(true)
 	}

@@ -177,7 +177,7 @@ func openTable(path string, root object.ID, takeOver bool) (*table, error) {
 		return nil, err
 	}
 	t := &table{}
-	if t.records, err = openRegion(path, chunkSize); err != nil {
+	if t.records, err = openRegion(path, chunkBits); err != nil {
 		return nil, err
 	}
 	if err := lock(t.records.file, takeOver); err != nil {
@@ -206,7 +206,7 @@ func lock(f *os.File, takeOver bool) error {
 const lockWait = 5 * time.Second
 
 func (t *table) open(path string, root object.ID, boot [16]byte, takeOver bool) (err error) {
-	if t.names, err = openRegion(path+".names", chunkSize); err != nil {
+	if t.names, err = openRegion(path+".names", chunkBits); err != nil {
 		return err
 	}
 	if t.kept, err = openKept(path+".kept", boot, takeOver); err != nil {
