@@ -135,6 +135,9 @@ func (d *Device) begin(f raw.RawFileSystem, o *raw.MountOptions) (*raw.Server, e
 	if err != nil {
 		return nil, err
 	}
+	if err := residentBuffers(s); err != nil {
+		return nil, err
+	}
 	answer := make([]byte, maxHello)
 	n, err := unix.Read(pair[1], answer)
 	if err != nil {

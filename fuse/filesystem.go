@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync"
+	"syscall"
 	"time"
 
 	raw "github.com/hanwen/go-fuse/v2/fuse"
@@ -96,6 +97,9 @@ func (f *fileSystem) fail(op op, h *raw.InHeader, err error) raw.Status {
 	status, expected := statusOf(err)
 	if op.ofData() && status == raw.ENOENT {
 		status, expected = raw.EIO, false
+	}
+	if op.ofData() && status == raw.Status(syscall.ESTALE) {
+		expected = false // who has a file open has its node
 	}
 	if !expected {
 		path, _ := f.tree.Path(worktree.Node(h.NodeId))

@@ -81,8 +81,10 @@ type Server struct {
 }
 
 const (
-	// maxRequest is the most that one READ carries, in bytes: the kernel's default limit.
-	maxRequest = 1 << 20
+	// maxRequest is the most that one READ or WRITE carries, in bytes. The kernel would take a mebibyte, which is not
+	// faster, and each reader of the device of each mount has memory for one request that is there all the time
+	// (residentBuffers).
+	maxRequest = 128 << 10
 	// maxBackground is how many READs of readahead the kernel keeps under way. Each may wait for the network; at
 	// the kernel's own 12 a dozen slow files would stall the reading of all others.
 	maxBackground = 1024

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	raw "github.com/hanwen/go-fuse/v2/fuse"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/worktree"
@@ -80,6 +82,7 @@ func serveTakeover(dir, state string) error {
 		return err
 	}
 	o := takeoverOptions()
+	o.Log = zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(zap.NewDevelopmentEncoderConfig()), zapcore.Lock(os.Stderr), zapcore.WarnLevel))
 	o.wrap = func(fs raw.RawFileSystem) raw.RawFileSystem { return mortal{fs} }
 	s, err := Serve(tree, dir, d, o)
 	if err != nil {
@@ -187,14 +190,20 @@ func TestTakeover(t *testing.T) {
 	user := child(t, "use", dir, state, nil)
 	var report []byte
 	var userErr error
+	var using atomic.Bool
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
+		_, err := user.out.ReadString('\n')
+		using.Store(err == nil)
 		report, _ = io.ReadAll(user.out)
 		userErr = user.Wait()
 	}()
 	deaths := 0
-	for using := true; using; deaths++ {
+	for alive := true; alive; {
+		if using.Load() {
+			deaths++
+		}
 		died := make(chan struct{})
 		go func() {
 			defer close(died)
@@ -209,13 +218,12 @@ func TestTakeover(t *testing.T) {
 		select {
 		case <-died:
 			kill.Stop()
-			serve = child(t, "serve", dir, state, d)
-			await(t, serve, "serving")
+			serve = child(t, "serve", dir, state, d) // it may die before it says that it serves
 		case <-ended:
 			kill.Stop()
 			serve.Process.Kill()
 			<-died
-			using = false
+			alive = false
 		}
 	}
 	if userErr != nil {
@@ -309,6 +317,7 @@ func useTakeover(dir string) {
 	for i := range takeoverDir {
 		u.must("create", os.WriteFile(filepath.Join(list, fmt.Sprintf("stays%d", i)), nil, 0o644))
 	}
+	fmt.Println("using")
 	var all sync.WaitGroup
 	for i, work := range []func(int){u.read, u.read, u.names, u.names, u.nameless, u.list, u.attributes, u.stall, u.append} {
 		all.Go(func() {
@@ -322,7 +331,7 @@ func useTakeover(dir string) {
 	u.stop.Store(true)
 	all.Wait()
 	u.must("clean up", os.RemoveAll(list))
-	u.must("clean up", os.Remove(filepath.Join(dir, "appended")))
+	u.must("clean up", os.RemoveAll(filepath.Join(dir, "appended")))
 	left, err := os.ReadDir(dir)
 	u.must("list", err)
 	if len(left) != 20 {
