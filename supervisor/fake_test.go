@@ -206,10 +206,7 @@ func (w *fake) listen() {
 			os.Exit(1)
 		case err != nil:
 			exe, _ := os.Executable()
-			if err := Resurrect(w.conn, exe, []string{"supervisor", w.dir}, w.start); err != nil {
-				panic(err)
-			}
-			os.Exit(0)
+			panic(Resurrect(w.conn, exe, []string{"supervisor", w.dir}, w.start))
 		case m[keeper.Stop] != "" && countdown(w.dir, "crash at stop"):
 			os.Exit(5)
 		case m[keeper.Stop] != "":

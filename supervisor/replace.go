@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -178,14 +179,12 @@ func (s *supervisor) exec(file *os.File, w *worker) error {
 	return fmt.Errorf("replace supervisor: %w", err)
 }
 
-// Resurrect is for a worker whose supervisor is lost: it starts another and hands over to it. When it has succeeded the worker
-// ends, and the next one goes on.
+// Resurrect is for a worker whose supervisor is lost: it starts another, hands over to it and exits. It returns if it cannot.
 func Resurrect(conn *keeper.Conn, executable string, args []string, s keeper.Start) error {
 	to, peer, err := keeper.Pair()
 	if err != nil {
 		return err
 	}
-	defer to.Close()
 	cmd := &exec.Cmd{
 		Path: "/proc/self/exe", Args: append([]string{executable}, args...), Dir: "/",
 		Env:    append(os.Environ(), handedVariable+"=worker:"+strconv.Itoa(WorkerFD)),
@@ -195,12 +194,16 @@ func Resurrect(conn *keeper.Conn, executable string, args []string, s keeper.Sta
 	err = cmd.Start()
 	peer.Close()
 	if err != nil {
+		to.Close()
 		return fmt.Errorf("start supervisor: %w", err)
 	}
 	if err := conn.HandOver(to, s); err != nil {
+		to.Close()
 		cmd.Process.Kill()
 		cmd.Wait()
 		return err
 	}
+	os.Exit(0)
+	runtime.KeepAlive(to) // the next worker starts when the kernel closes it, not when Go does
 	return nil
 }

@@ -399,7 +399,7 @@ func TestLostSupervisorIsReplaced(t *testing.T) {
 		y.kill(h.PID, 0)
 	}
 	if got := y.ask("pid"); got != strconv.Itoa(y.awaitEvent("serving", 4).PID) {
-		t.Errorf("process %s answers", got)
+		t.Errorf("process %s answers\n%+v", got, y.events())
 	}
 	y.kill(y.awaitEvent("supervisor", 4).PID, syscall.SIGTERM)
 	y.awaitEvent("stopped", 1)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/internal/keeper"
 )
@@ -175,7 +176,11 @@ func (s *supervisor) lostNext(w *worker) {
 
 // beginUpgrade starts a worker of another executable. Not before it waits, the present one is killed.
 func (s *supervisor) beginUpgrade(path string, fd int) {
-	file := os.NewFile(uintptr(fd), path)
+	file, err := outOfTheWay(fd, path)
+	if err != nil {
+		s.tellFailed("keep executable: " + err.Error())
+		return
+	}
 	if s.upgrade != nil || s.stopping {
 		file.Close()
 		s.tellFailed("another upgrade is under way, or the daemon ends")
@@ -191,6 +196,19 @@ func (s *supervisor) beginUpgrade(path string, fd int) {
 	s.Log.Info("upgrading", zap.String("to", path), zap.Int("pid", w.process.Pid))
 	s.next = w
 }
+
+// outOfTheWay moves a descriptor above all numbers that a child finds its own at: a child opens its executable by the number
+// when those are in place already.
+func outOfTheWay(fd int, name string) (*os.File, error) {
+	defer unix.Close(fd)
+	up, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, firstFree)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(up), name), nil
+}
+
+const firstFree = 100
 
 // dropNext ends the one that waits, if there is one.
 func (s *supervisor) dropNext() {

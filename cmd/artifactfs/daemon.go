@@ -123,6 +123,7 @@ func (a *app) supervise(ctx context.Context, f daemonFlags) error {
 	if err := a.becomeDaemon(); err != nil {
 		return err
 	}
+	leadGroup()
 	a.serving = true
 	// It has next to nothing in memory and little to do.
 	debug.SetGCPercent(gcPercent)
@@ -179,21 +180,18 @@ func (a *app) becomeDaemon() error {
 	if err := os.Chdir("/"); err != nil {
 		return fmt.Errorf("start daemon: %w", err)
 	}
-	if a.leadsNoGroup() {
-		unix.Setpgid(0, 0) // so that its processes can be signalled together
-	}
 	return nil
 }
 
-// leadsNoGroup says whether we are in the process group of another, and no terminal would miss us there: Ctrl-C is for us
-// as well.
-func (a *app) leadsNoGroup() bool {
+// leadGroup has all processes of a daemon in a process group of their own, so that they can be signalled together. Where there
+// is a terminal it stays in its caller's: Ctrl-C is for it as well.
+func leadGroup() {
 	if unix.Getpgrp() == os.Getpid() {
-		return false
+		return
 	}
-	tty, err := os.Open("/dev/tty")
-	if err == nil {
+	if tty, err := os.Open("/dev/tty"); err == nil {
 		tty.Close()
+		return
 	}
-	return err != nil
+	unix.Setpgid(0, 0)
 }

@@ -260,9 +260,6 @@ func (a *app) goOnAlone(w *worker, f daemonFlags) {
 	args, err := a.daemonArguments("daemon", f)
 	for err == nil && !w.ending.Load() {
 		err := supervisor.Resurrect(w.conn, executable, args, w.start)
-		if err == nil {
-			os.Exit(control.ExitDone)
-		}
 		w.log.Error("start supervisor", zap.Error(err))
 		time.Sleep(resurrection)
 	}
