@@ -2,7 +2,9 @@ package worktree
 
 import (
 	"crypto/rand"
+	"encoding/binary"
 	"errors"
+	"hash/crc32"
 	"runtime"
 	"sync/atomic"
 	"unsafe"
@@ -29,8 +31,8 @@ type keptHeader struct {
 	_       uint32
 	boot    [16]byte // which run of the host's kernel wrote to it
 	seed    [16]byte // of the overlay's positions in directories
-	// How far the table goes, so that nobody needs to read all of it to know; not while adding is 1.
-	adding, next, nextName, nodes, dirs atomic.Uint64
+	// How far the table goes, so that nobody needs to read all of it to know, and a checksum of that; not while adding is 1.
+	adding, next, nextName, nodes, dirs, crc atomic.Uint64
 }
 
 const (
@@ -101,7 +103,16 @@ func (k *kept) end(t *table) {
 	h.nextName.Store(t.nextName)
 	h.nodes.Store(uint64(t.nodes.Load()))
 	h.dirs.Store(uint64(t.dirs.Load()))
+	h.crc.Store(h.sum())
 	h.adding.Store(0)
+}
+
+func (h *keptHeader) sum() uint64 {
+	b := append(make([]byte, 0, 128), h.seed[:]...)
+	for _, v := range []uint64{h.next.Load(), h.nextName.Load(), h.nodes.Load(), h.dirs.Load()} {
+		b = binary.NativeEndian.AppendUint64(b, v)
+	}
+	return uint64(crc32.Checksum(b, castagnoli))
 }
 
 // word gives where the bits of a node are.
@@ -140,7 +151,7 @@ func (t *table) goOn(root object.ID) (done bool, err error) {
 	}
 	h := t.kept.header()
 	next, nextName := h.next.Load(), h.nextName.Load()
-	if next <= uint64(Root) || next > uint64(t.records.len())/recordSize || nextName > uint64(t.names.len()) {
+	if h.crc.Load() != h.sum() || next <= uint64(Root) || next > uint64(t.records.len())/recordSize || nextName > uint64(t.names.len()) {
 		return false, nil
 	}
 	if err := t.checkStart(root); err != nil {

@@ -313,3 +313,72 @@ func TestKilledWhileAdding(t *testing.T) {
 		t.Errorf("a file that is open: %+v, %v", a, err)
 	}
 }
+
+// Whatever is in the files of what the kernel was told, the tree opens, and is what it was.
+func FuzzKept(f *testing.F) {
+	dir := f.TempDir()
+	src := worktreetest.New(map[string]worktreetest.File{"a/b": {Data: "x"}, "c": {}})
+	options := func(dir string) Options {
+		return Options{Root: src.Root, Overlay: filepath.Join(dir, "overlay"), Journal: filepath.Join(dir, "journal"), TakeOver: true}
+	}
+	list := func(t testing.TB, tree *Tree) (all string) {
+		if err := walk(tree, Root, func(path string, a Attr) { all += fmt.Sprintln(path, a.Node, a.Mode) }); err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	o := options(dir)
+	o.TakeOver = false
+	tree, err := Open(filepath.Join(dir, "inodes"), src, o)
+	if err != nil {
+		f.Fatal(err)
+	}
+	if _, err := tree.Mkdir(f.Context(), Root, "made", 0o755, Cred{}); err != nil {
+		f.Fatal(err)
+	}
+	want := list(f, tree)
+	tree.Written(2)
+	for _, name := range []string{"inodes.kept", "inodes.writing"} {
+		image, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(image[:4200], name == "inodes.kept")
+		f.Add(image[:64], name == "inodes.kept")
+		image[50]++
+		f.Add(image[:4200], name == "inodes.kept")
+	}
+	f.Add([]byte{}, true)
+	saved := filepath.Join(f.TempDir(), "saved")
+	if err := errors.Join(os.CopyFS(saved, os.DirFS(dir)), tree.Close()); err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, image []byte, kept bool) {
+		dir, err := os.MkdirTemp("/dev/shm", "")
+		if err != nil {
+			dir = t.TempDir()
+		}
+		defer os.RemoveAll(dir)
+		name := map[bool]string{true: "inodes.kept", false: "inodes.writing"}[kept]
+		if err := errors.Join(os.CopyFS(dir, os.DirFS(saved)), os.WriteFile(filepath.Join(dir, name), image, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		tree, err := Open(filepath.Join(dir, "inodes"), src, options(dir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := list(t, tree); got != want {
+			t.Errorf("%swant\n%s", got, want)
+		}
+		if _, err := tree.Changes(""); err != nil {
+			t.Error(err)
+		}
+		tree.Written(3)
+		if word, _ := tree.Shown(3); word == nil {
+			t.Error("no word")
+		}
+		if err := tree.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
