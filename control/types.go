@@ -81,6 +81,12 @@ type MountRequest struct {
 	// Nonce is the same in all tries of one asker, and of no other: a mount that was made for it is the answer.
 	Nonce string `json:"nonce,omitempty"`
 
+	// Passing says that somebody else sees to it that it is mounted after the machine was started anew, or nobody.
+	Passing bool `json:"passing,omitempty"`
+	// Through is another way to Dir, for who may not go the straight one: where an automount is awaited, only those may whom
+	// the automounter has started. It is good until the answer.
+	Through string `json:"through,omitempty"`
+
 	// Device is an opened /dev/fuse with which somebody who may has mounted at Dir already; nil: the daemon mounts. It
 	// cannot cross the socket.
 	Device *os.File `json:"-"`
@@ -331,6 +337,8 @@ func (r MountRequest) validate() error {
 		return badRequest("no remote given")
 	case !filepath.IsAbs(r.Dir):
 		return badRequest("directory %q is not absolute", r.Dir)
+	case r.Through != "" && !strings.HasPrefix(r.Through, "/proc/"):
+		return badRequest("%q is no way to a directory of another process", r.Through)
 	case r.GitDir != "" && r.GitDir != GitDirOutside && r.GitDir != GitDirInside:
 		return badRequest("unknown place %q of the git directory", r.GitDir)
 	case r.History != HistoryBackground && r.History != HistoryFull && r.History != HistoryNone:

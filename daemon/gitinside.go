@@ -37,6 +37,8 @@ func (g *gitInside) possible() error {
 		return nil
 	case g.mount.request.ReadOnly && g.mount.session != "":
 		return &control.Error{Code: control.ExitUsage, Verb: "mount", Object: g.mount.dir, Cause: "--git-dir inside needs a mount that can be changed, or one without a session"}
+	case g.mount.request.Through != "":
+		return &control.Error{Code: control.ExitUsage, Verb: "mount", Object: g.mount.dir, Cause: "--git-dir inside does not go with an automount"}
 	case !mayBind():
 		return &control.Error{Code: control.ExitFailed, Verb: "mount", Object: g.mount.dir, Cause: "--git-dir inside takes bind mounts, which only root may make",
 			Hint: "as root of a user namespace it works: unshare --user --map-root-user --mount, and all that uses the mount in there"}

@@ -17,11 +17,16 @@ import (
 
 const (
 	fuseType = "fuse.artifactfs"
+	// autofsType is where somebody waits for what is mounted over it: autofs(5), systemd.automount(5).
+	autofsType = "autofs"
 	// probeTime is how long whoever serves a mount may take to answer before it counts as wedged, not dead.
 	probeTime = 2 * time.Second
 	// maxStacked bounds how many dead mounts at one directory are removed.
 	maxStacked = 16
 )
+
+// errAutomount says that a mount is awaited at the directory.
+var errAutomount = errors.New("an automount is there, and who it waits for has not asked for this mount")
 
 // mountpoint is the directory of a mount and what was made for it.
 type mountpoint struct {
@@ -84,6 +89,8 @@ func clearDead(ctx context.Context, dir, around string) error {
 		}
 		at, kind := above(table, dir)
 		switch {
+		case kind == autofsType && at == dir:
+			return errAutomount
 		case kind != fuseType && at == dir && dir != "/":
 			return errTaken
 		case kind != fuseType, at != dir && at == around:

@@ -43,7 +43,7 @@ func (d *Daemon) registryPath(dir string) string {
 // register puts a mount on record. A submodule comes with the mount around it; what ends with this process is not to
 // outlive the machine either.
 func (d *Daemon) register(m *mount) {
-	if d.keeper == nil || m.around != nil {
+	if d.keeper == nil || m.around != nil || m.request.Passing {
 		return
 	}
 	r := registered{Version: registryVersion, Request: m.request, Record: m.record}

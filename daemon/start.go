@@ -83,7 +83,11 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 		if err = syncRecord(m.home.dir); err != nil {
 			return reply, err
 		}
-		if mayBind() {
+		switch {
+		case !mayBind():
+		case m.request.Through != "":
+			m.work.Go(func() { m.redirects.bindExisting(context.WithoutCancel(ctx)) }) // it waits until our asker has its answer
+		default:
 			m.redirects.bindExisting(ctx)
 		}
 	}
@@ -156,7 +160,7 @@ func (m *mount) attach() error {
 func (m *mount) fuseOptions() fuse.Options {
 	o := fuse.Options{
 		FsName: m.store.URL(), AllowOther: m.request.AllowOther, StatFS: m.daemon.state, Log: m.daemon.log.With(zap.String("mount", m.dir)),
-		ReadOnly: m.request.ReadOnly, Await: m.awaitGit, Latencies: &m.daemon.latencies,
+		ReadOnly: m.request.ReadOnly, Through: m.request.Through, Await: m.awaitGit, Latencies: &m.daemon.latencies,
 	}
 	if m.writable() && mayBind() && len(m.redirects.all) > 0 {
 		o.Redirect = m.redirects.hook

@@ -183,7 +183,7 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*mount, error) 
 	r := around.request
 	r.Remote, r.Dir, r.Ref = remote, filepath.Join(around.dir, w.Path), w.commit.String()
 	r.Submodules, r.Redirects, r.RedirectsOnly, r.Nonce = false, nil, false, ""
-	r.Wait, r.Session, r.Device = control.WaitTree, "", nil
+	r.Wait, r.Session, r.Device, r.Through = control.WaitTree, "", nil, ""
 	if around.session != "" {
 		name := SessionName(around.session, w.Path)
 		r.Session = around.session[:min(len(around.session), maxSessionName-len(name)-1)] + "." + name
@@ -355,6 +355,8 @@ func (m *mount) prepare(ctx context.Context) (p mountpoint, err error) {
 	switch {
 	case m.request.Device != nil:
 		return prepareAdopted(m.request)
+	case m.request.Through != "": // looking into it would wait for ourselves
+		return mountpoint{dir: m.dir}, checkDevice()
 	case m.around == nil:
 		return prepareMountpoint(ctx, m.dir, "")
 	}

@@ -170,12 +170,8 @@ func (d *Device) resend() error {
 	return nil
 }
 
-// attachDirect mounts for root.
+// attachDirect mounts for root. It does not look at dir: where somebody waits for the mount (autofs), that would wait, too.
 func attachDirect(dir string, o Options) (*os.File, error) {
-	var st unix.Stat_t
-	if err := unix.Stat(dir, &st); err != nil {
-		return nil, err
-	}
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: "/dev/fuse", Err: err}
@@ -185,12 +181,15 @@ func attachDirect(dir string, o Options) (*os.File, error) {
 		flags |= unix.MS_RDONLY
 	}
 	options := []string{
-		fmt.Sprintf("fd=%d,rootmode=%o,user_id=%d,group_id=%d", fd, st.Mode&unix.S_IFMT, os.Geteuid(), os.Getegid()),
+		fmt.Sprintf("fd=%d,rootmode=%o,user_id=%d,group_id=%d", fd, unix.S_IFDIR, os.Geteuid(), os.Getegid()),
 		"default_permissions", // the kernel checks modes: no ACCESS requests
 		fmt.Sprintf("max_read=%d", maxRequest),
 	}
 	if o.AllowOther {
 		options = append(options, "allow_other")
+	}
+	if o.Through != "" {
+		dir = o.Through
 	}
 	if err := unix.Mount(o.FsName, dir, fsType, flags, strings.Join(options, ",")); err != nil {
 		unix.Close(fd)

@@ -55,6 +55,10 @@ type Options struct {
 
 	Latencies *Latencies // where it is measured how long requests take; nil: nowhere that others see
 
+	// Through, if not "", is where Attach mounts: another way to the directory. Those who take the straight one wait until
+	// somebody has heard of the mount (an automount), and so must nobody here before.
+	Through string
+
 	// Redirect, if not nil, is asked with the path of every directory that somebody makes, relative to the mount's
 	// root. If it says ok, the directory is made, and bind is called to mount something over it, on a thread of its
 	// own, which alone can reach the directory until bind returns. If bind fails the directory is an ordinary one.
@@ -141,6 +145,14 @@ func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) 
 		if err := d.resend(); err != nil {
 			return s, fmt.Errorf("serve %s: %w", dir, err)
 		}
+		return s, nil
+	}
+	if o.Through != "" {
+		go func() {
+			if err := errors.Join(s.refusePoll(), s.fs.git.known(dir)); err != nil {
+				o.Log.Warn("look into the mount", zap.Error(err))
+			}
+		}()
 		return s, nil
 	}
 	if err := errors.Join(s.refusePoll(), s.fs.git.known(dir)); err != nil {

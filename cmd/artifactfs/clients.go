@@ -216,16 +216,19 @@ func inside(dir, path string) bool {
 
 // hasMount says whether the kernel's table has a mount of ours at dir. Format: proc_pid_mountinfo(5); field 5 is
 // the mount point with spaces and control characters in octal, the type follows the separator " - ".
-func hasMount(table []byte, dir string) bool {
+func hasMount(table []byte, dir string) bool { return mountTypeAt(table, dir) == "fuse.artifactfs" }
+
+// mountTypeAt gives the type of what is mounted at dir, of several the one that is seen; "": nothing is.
+func mountTypeAt(table []byte, dir string) (kind string) {
 	quoted := strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`).Replace(dir)
 	for line := range bytes.Lines(table) {
 		fields := strings.Fields(string(line))
-		_, kind, _ := strings.Cut(string(line), " - ")
-		if len(fields) > 4 && fields[4] == quoted && strings.HasPrefix(kind, "fuse.artifactfs ") {
-			return true
+		_, rest, _ := strings.Cut(string(line), " - ")
+		if len(fields) > 4 && fields[4] == quoted {
+			kind, _, _ = strings.Cut(rest, " ")
 		}
 	}
-	return false
+	return kind
 }
 
 // completeMounts offers the mounted directories to the shell, those already named left out.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -50,7 +51,10 @@ func (a *app) runHelper(name string, args []string) int {
 		err = a.helperUnmount(h)
 	case h.fake:
 	default:
-		a.quiet = !h.verbose
+		a.quiet, a.passing = !h.verbose, true // the line of /etc/fstab, or the unit, is the record
+		if a.through, err = h.openAutomount(); err != nil {
+			break
+		}
 		if code := a.run(h.command); code != control.ExitDone {
 			return helperCode(code)
 		}
@@ -62,6 +66,28 @@ func (a *app) runHelper(name string, args []string) int {
 	e := control.AsError(err)
 	printError(a.stderr, e)
 	return helperCode(e.Code)
+}
+
+// openAutomount gives a way to an automount point, if the directory is one. Only what the automounter has started may go
+// there while others wait for the mount (autofs_oz_mode): the daemon goes through a descriptor of ours, which has to stay
+// open as long as this process lives.
+func (h helperRun) openAutomount() (through string, err error) {
+	dir, err := filepath.Abs(h.dir)
+	if err != nil {
+		return "", fmt.Errorf("mount: %w", err)
+	}
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return "", fmt.Errorf("mount: read mount table: %w", err)
+	}
+	if mountTypeAt(table, dir) != "autofs" {
+		return "", nil
+	}
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", &control.Error{Code: control.ExitFailed, Verb: "mount", Object: dir, Cause: err.Error()}
+	}
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd), nil
 }
 
 func helperCode(code int) int {

@@ -47,6 +47,10 @@ type app struct {
 	logFile, logLevel, logFormat string
 	metrics                      metricsAddress // of a daemon
 
+	// Of a mount: it is not to be there again after a restart of the machine, and how to get to its directory.
+	passing bool
+	through string
+
 	began   bool // the arguments were fine and a command runs
 	serving bool // this process has mounts of its own: a second signal must not kill it
 }

@@ -78,7 +78,7 @@ given; $ARTIFACTFS_REMOTE and $ARTIFACTFS_DIR count when there are no arguments.
 			if len(args) == 0 {
 				return usage(cmd, errors.New("takes REMOTE [DIR], and $ARTIFACTFS_REMOTE is not set either"))
 			}
-			if err := o.complete(cmd, args, a.token); err != nil {
+			if err := o.complete(cmd, args, a); err != nil {
 				return err
 			}
 			return a.mount(cmd.Context(), o)
@@ -125,9 +125,10 @@ func (o *mountOptions) addFlags(cmd *cobra.Command) {
 }
 
 // complete makes the request of what flags and arguments say.
-func (o *mountOptions) complete(cmd *cobra.Command, args []string, token control.Secret) error {
+func (o *mountOptions) complete(cmd *cobra.Command, args []string, a *app) error {
 	r := &o.request
-	r.PrefetchBudget, r.CacheSize, r.Token = int64(o.budget), int64(o.cache), token
+	r.PrefetchBudget, r.CacheSize, r.Token = int64(o.budget), int64(o.cache), a.token
+	r.Passing, r.Through = a.passing, a.through
 	r.RedirectsOnly = cmd.Flags().Changed("redirect")
 	if r.GitDir == control.GitDirOutside {
 		r.GitDir = "" // what a daemon of an earlier version understands, too

