@@ -89,6 +89,12 @@ func (m *mount) goBehind(before handover) bool {
 			m.persist(ctx, "prefetch", nil, hydrate)
 		}
 	})
+	if m.taking != nil {
+		m.work.Go(func() { // it goes through the mount, where somebody may hold locks
+			m.note("mount the git directory", m.inside.bind())
+			m.redirects.bindAgain(ctx)
+		})
+	}
 	m.work.Go(func() { m.tendPacks(ctx) })
 	m.work.Go(func() { m.fillIndex(ctx, before.Filled) })
 	go func() { // somebody may unmount without us

@@ -354,7 +354,7 @@ func (r *redirects) again() {
 	}
 	for _, d := range r.mount.record.Redirects {
 		one := &redirect{redirected: d}
-		active := os.Geteuid() != 0 // a link is there from the start
+		active := !mayBind() // a link is there from the start
 		if !active {
 			_, active = boundAt(table, r.mount.dir, r.source(d))
 		}
@@ -366,7 +366,7 @@ func (r *redirects) again() {
 // bindAgain binds what a process left unbound that died between a mkdir(2) and the bind, or between an unbind and an
 // unmount that did not come.
 func (r *redirects) bindAgain(ctx context.Context) {
-	if os.Geteuid() != 0 || !r.mount.writable() {
+	if !mayBind() || !r.mount.writable() {
 		return
 	}
 	for _, d := range r.all {

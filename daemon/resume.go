@@ -180,7 +180,6 @@ func (m *mount) goOn() {
 	default:
 		m.tell(func(h *handover) { h.Died = 0 })
 		log.Info("took over", zap.String("session", m.session), zap.Duration("took", time.Since(start)))
-		m.redirects.bindAgain(context.Background())
 		if err := m.inside.bind(); err != nil {
 			log.Warn("show the git directory again", zap.Error(err))
 		}
