@@ -1,0 +1,231 @@
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// pair gives both ends.
+func pair(t *testing.T) (supervisor, worker *Conn) {
+	t.Helper()
+	supervisor, peer, err := Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Dup(int(peer.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	peer.Close()
+	if worker, err = Open(fd); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { supervisor.Close(); worker.Close() })
+	return supervisor, worker
+}
+
+func memory(t *testing.T, text string) *os.File {
+	t.Helper()
+	fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), "test")
+	t.Cleanup(func() { f.Close() })
+	if _, err := f.WriteString(text); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func contents(t *testing.T, fd int) string {
+	t.Helper()
+	defer unix.Close(fd)
+	b := make([]byte, 100)
+	n, err := unix.Pread(fd, b, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b[:n])
+}
+
+func TestWhatTheDeadHaveSentArrives(t *testing.T) {
+	s, w := pair(t)
+	if err := w.Keep("a.state", memory(t, "one")); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Keep("a.state", memory(t, "two")); err != nil {
+		t.Fatal(err)
+	}
+	w.Drop("b")
+	w.Close()
+	for _, want := range []string{"one", "two"} {
+		m, fds, err := s.Receive()
+		if err != nil || m[Store] != "1" || m[Name] != "a.state" || len(fds) != 1 || contents(t, fds[0]) != want {
+			t.Fatalf("got %v, %v, %v", m, fds, err)
+		}
+	}
+	if m, fds, err := s.Receive(); err != nil || m[Remove] != "1" || m[Name] != "b" || len(fds) != 0 {
+		t.Errorf("got %v, %v", m, err)
+	}
+	if _, _, err := s.Receive(); !errors.Is(err, io.EOF) {
+		t.Errorf("at the end: %v", err)
+	}
+	s.Close()
+	if err := w.Keep("c", memory(t, "")); err == nil {
+		t.Error("a closed conversation takes descriptors")
+	}
+}
+
+// More than one message and than the socket holds.
+func TestStartBringsEverything(t *testing.T) {
+	const many = 600
+	s, w := pair(t)
+	kept := map[string]int{}
+	for i := range many {
+		kept[fmt.Sprintf("%08x.state", i)] = int(memory(t, fmt.Sprint(i)).Fd())
+	}
+	sent := make(chan error, 1)
+	want := Start{Reason: "it\nfell", Count: 7, Managed: true, Supervisor: 4, UpgradeFailed: "why = not"}
+	go func() {
+		err := s.SendKept(kept)
+		if err == nil {
+			err = s.Send(want.Message())
+		}
+		sent <- err
+	}()
+	start, got, err := w.AwaitStart("v1")
+	if err := errors.Join(err, <-sent); err != nil {
+		t.Fatal(err)
+	}
+	want.Reason = "it fell"
+	if start != want || len(got) != many {
+		t.Errorf("start %+v with %d", start, len(got))
+	}
+	for i, k := range got {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/self/fd/%d", k.File.Fd()))
+		if err != nil || k.Name != fmt.Sprintf("%08x.state", i) || string(b) != fmt.Sprint(i) {
+			t.Fatalf("%s holds %q, %v", k.Name, b, err)
+		}
+		k.File.Close()
+	}
+	if m, _, err := s.Receive(); err != nil || m[Waiting] == "" || m[Version] != "v1" {
+		t.Errorf("the worker said %v, %v", m, err)
+	}
+}
+
+func TestKeeperThatIsGoneIsFollowedByAnother(t *testing.T) {
+	s, w := pair(t)
+	w.Keep("a", memory(t, "A"))
+	w.Keep("b", memory(t, "B"))
+	s.Close()
+	if err := errors.Join(w.Keep("c", memory(t, "C")), w.Drop("b")); err != nil {
+		t.Errorf("without a keeper: %v", err)
+	}
+	if _, _, err := w.Receive(); !errors.Is(err, io.EOF) {
+		t.Errorf("nobody is there: %v", err)
+	}
+	for _, takes := range []bool{false, true} {
+		next, to := pair(t)
+		got := make(chan map[string]string, 1)
+		go func() {
+			all := map[string]string{}
+			for {
+				m, fds, err := next.Receive()
+				if err != nil {
+					break
+				}
+				if m[Store] != "" {
+					all[m[Name]] = contents(t, fds[0])
+				}
+				if m[Begin] != "" && takes {
+					next.Tell(Adopted, "1")
+					break
+				}
+				if m[Begin] != "" {
+					next.Close()
+				}
+			}
+			got <- all
+		}()
+		if err := w.HandOver(to, Start{Count: 2}); (err == nil) != takes {
+			t.Errorf("takes: %v, handed over: %v", takes, err)
+		}
+		if all := <-got; !maps.Equal(all, map[string]string{"a": "A", "c": "C"}) {
+			t.Errorf("handed over %v", all)
+		}
+	}
+}
+
+func TestFlagsOfFilesStay(t *testing.T) {
+	_, w := pair(t)
+	p := make([]int, 2)
+	if err := unix.Pipe2(p, unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(p[1])
+	f := os.NewFile(uintptr(p[0]), "pipe")
+	defer f.Close()
+	if err := w.Keep("p", f); err != nil {
+		t.Fatal(err)
+	}
+	if flags, err := unix.FcntlInt(uintptr(p[0]), unix.F_GETFL, 0); err != nil || flags&unix.O_NONBLOCK == 0 {
+		t.Errorf("flags %#x, %v", flags, err)
+	}
+}
+
+func TestNames(t *testing.T) {
+	s, w := pair(t)
+	for _, bad := range []string{"", "a:b", "a b", "a\nb", "ä", strings.Repeat("x", 256)} {
+		if err := w.Keep(bad, memory(t, "")); err == nil {
+			t.Errorf("%q is kept", bad)
+		}
+	}
+	if err := w.Keep(strings.Repeat("x", 255), memory(t, "")); err != nil {
+		t.Error(err)
+	}
+	if m, fds, err := s.Receive(); err != nil || len(m[Name]) != 255 {
+		t.Errorf("%v, %v", m, err)
+	} else {
+		closeAll(fds)
+	}
+	if err := s.Send(Message{Status: strings.Repeat("x", maxMessage)}); err == nil {
+		t.Error("a message of any length is sent")
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, m := range []Message{
+		{Store: "1", Name: "0a1b2c3d.device"}, {Ready: "1"}, {Status: "a=b"}, {},
+		Start{Reason: "killed", Count: 3, Managed: true, UpgradeFailed: "no"}.Message(),
+	} {
+		b, err := m.Encode()
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Add([]byte("X"))
+	f.Add([]byte("=\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := Parse(b)
+		if err != nil {
+			return
+		}
+		StartOf(m)
+		again, err := m.Encode()
+		if err != nil {
+			t.Skip("grew over the limit")
+		}
+		if n, err := Parse(again); err != nil || !maps.Equal(m, n) {
+			t.Errorf("%q read as %v, then as %v (%v)", b, m, n, err)
+		}
+	})
+}
