@@ -213,7 +213,7 @@ func TestBusyMountStays(t *testing.T) {
 	w.commit(w.repo("r.git", object.SHA1), files)
 	m := w.bare(w.serve(gittest.ServerOptions{}).URL("r.git"))
 	f := must[*os.File](t)(os.Open(m.path("known/a")))
-	w.refusal(w.afs("unmount", m.Dir), control.ExitFailed, "in use", "fuser -vm "+m.Dir)
+	w.refusal(w.afs("unmount", m.Dir), control.ExitFailed, "in use by", "holds known/a")
 	if r := w.afs("unmount", "--all"); r.code != control.ExitFailed {
 		t.Error(r)
 	}

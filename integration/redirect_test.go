@@ -81,13 +81,13 @@ func TestRedirect(t *testing.T) {
 	}
 	// Busy inside of one: everything stays.
 	f := must[*os.File](t)(os.Open(m.path("web/dist/js")))
-	w.refusal(w.afs("unmount", m.Dir), control.ExitFailed, "in use", "fuser -vm "+m.Dir)
+	w.refusal(w.afs("unmount", m.Dir), control.ExitFailed, "in use by", "holds web/dist/js")
 	w.wantFile(m.path("node_modules/a"), "a\n")
 	m.wantActive(map[string]bool{"node_modules": true, "d0/target": true, "web/dist": true})
 	f.Close()
 	// Busy elsewhere: they are put back.
 	f = must[*os.File](t)(os.Open(m.path("known/a")))
-	w.refusal(w.afs("unmount", m.Dir), control.ExitFailed, "in use", "fuser -vm "+m.Dir)
+	w.refusal(w.afs("unmount", m.Dir), control.ExitFailed, "in use by", "holds known/a")
 	w.wantFile(m.path("node_modules/a"), "a\n")
 	m.wantActive(map[string]bool{"node_modules": true, "d0/target": true, "web/dist": true})
 	f.Close()

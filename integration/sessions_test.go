@@ -319,7 +319,7 @@ func TestBusyMountKeepsItsWork(t *testing.T) {
 	m := w.bare(url)
 	check(t, os.WriteFile(m.path("new"), []byte("new\n"), 0o644))
 	f := must[*os.File](t)(os.Open(m.path("new")))
-	w.refusal(w.afs("unmount", m.Dir, "--discard"), control.ExitFailed, "in use", "fuser -vm "+m.Dir)
+	w.refusal(w.afs("unmount", m.Dir, "--discard"), control.ExitFailed, "in use by", "holds new")
 	w.wantFile(m.path("new"), "new\n")
 	f.Close()
 	w.unmount(m)
