@@ -105,6 +105,8 @@ func init() {
 }
 
 var children = map[string]func(string) error{
+	"dial": dialChild,
+	"read": readChild,
 	"lock": func(path string) error { // says whether the first byte could be locked
 		f, err := os.OpenFile(path, os.O_RDWR, 0)
 		if err != nil {

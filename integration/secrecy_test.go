@@ -23,21 +23,20 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-func init() {
-	children["dial"] = func(path string) error { // says whether somebody talks to us there
-		c, err := net.Dial("unix", path)
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		c.SetDeadline(time.Now().Add(10 * time.Second))
-		fmt.Fprintf(c, "GET /metrics HTTP/1.0\r\n\r\n")
-		b, err := io.ReadAll(c)
-		if len(b) == 0 {
-			return fmt.Errorf("not a word: %v", err)
-		}
-		return nil
+// dialChild says whether somebody talks to us at a socket.
+func dialChild(path string) error {
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		return err
 	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(10 * time.Second))
+	fmt.Fprintf(c, "GET /metrics HTTP/1.0\r\n\r\n")
+	b, err := io.ReadAll(c)
+	if len(b) == 0 {
+		return fmt.Errorf("not a word: %v", err)
+	}
+	return nil
 }
 
 // startDaemon starts a daemon by hand and waits until it answers.
@@ -103,6 +102,9 @@ func TestOtherUsersAreShutOut(t *testing.T) {
 				t.Errorf("%s: another user got an answer at %s: %s", what, socket, out)
 			}
 		}
+	}
+	if out, err := child("dial", metrics).CombinedOutput(); err != nil {
+		t.Errorf("root gets no answer at %s: %s", metrics, out)
 	}
 	look("as made")
 	for _, dir := range []string{w.state, filepath.Join(w.state, "run")} { // the sockets are closed by themselves as well

@@ -162,6 +162,12 @@ func (x *tortured) end() torture.Report {
 	x.Helper()
 	report := x.load.Stop(patience)
 	x.calm("at the end")
+	log, _ := os.ReadFile(x.logFile())
+	for line := range strings.Lines(string(log)) {
+		if strings.Contains(line, "request failed") {
+			x.Errorf("the log says: %s", line)
+		}
+	}
 	x.Logf("%d blows, %v", len(x.blows), report.Done)
 	if stalls := torture.Stalls(report.Gaps, torture.Moments(x.blows)); len(stalls) > 0 && report.Done["meter"] > 0 {
 		slices.Sort(stalls)
