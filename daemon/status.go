@@ -39,6 +39,14 @@ func (d *Daemon) Status(ctx context.Context) (control.Status, error) {
 	return st, nil
 }
 
+// Failed lists the mounts that ended against everybody's will, as their status shows them. A daemon tells of them, too.
+func Failed(state string) (all []control.MountStatus) {
+	for _, f := range (failures{state: state}).list() {
+		all = append(all, f.status())
+	}
+	return all
+}
+
 func (m *mount) status(ctx context.Context) control.MountStatus { return m.statusWithin(ctx, 0) }
 
 // statusWithin is status with a number of hydrated blobs that may be so old.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -60,6 +62,33 @@ func (a *app) mounts(ctx context.Context) ([]served, error) {
 	return s.mounts, err
 }
 
+// add adds sessions that are kept, and mounts that failed, to those that are served. Of a mount that failed and left work
+// there is one entry, that of the session, which says why it is not mounted.
+func (s *survey) add(kept, failed []control.MountStatus) {
+	sameWork := func(a, b control.MountStatus) bool { return a.Dir == b.Dir && a.Session.Name == b.Session.Name }
+	for _, m := range s.mounts { // a daemon tells of those, too
+		failed = slices.DeleteFunc(failed, func(f control.MountStatus) bool { return f.Dir == m.Dir })
+		if m.State == control.StateFailed {
+			failed = append(failed, m.MountStatus)
+		}
+	}
+	for _, k := range kept {
+		for _, f := range failed {
+			if sameWork(k, f) {
+				k.State, k.Since, k.Error = control.StateFailed, f.Since, cmp.Or(k.Error, f.Error)
+			}
+		}
+		s.mounts = append(slices.DeleteFunc(s.mounts, func(m served) bool {
+			return m.State == control.StateFailed && sameWork(m.MountStatus, k)
+		}), served{MountStatus: k})
+	}
+	for _, f := range failed {
+		if !slices.ContainsFunc(s.mounts, func(m served) bool { return sameWork(m.MountStatus, f) }) {
+			s.mounts = append(s.mounts, served{MountStatus: f})
+		}
+	}
+}
+
 // survey asks every daemon at once. What the others said is there even when the error tells that one did not answer.
 func (a *app) survey(ctx context.Context) (survey, error) {
 	var s survey
@@ -88,9 +117,7 @@ func (a *app) survey(ctx context.Context) (survey, error) {
 		}
 	}
 	kept, err := daemon.Kept(a.state)
-	for _, k := range kept {
-		s.mounts = append(s.mounts, served{MountStatus: k})
-	}
+	s.add(kept, daemon.Failed(a.state))
 	errs = append(errs, err)
 	sort.SliceStable(s.mounts, func(i, j int) bool { return s.mounts[i].Dir < s.mounts[j].Dir })
 	return s, errors.Join(errs...)

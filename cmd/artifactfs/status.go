@@ -183,7 +183,7 @@ func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 		}
 		line("head", "%s", head)
 	}
-	if m.State == control.StateUnmounted {
+	if m.State == control.StateUnmounted || m.State == control.StateFailed {
 		changedLines(m, line)
 		return
 	}

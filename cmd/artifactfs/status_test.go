@@ -240,3 +240,35 @@ func TestDaemonThatDoesNotAnswerHidesNoOther(t *testing.T) {
 		t.Errorf("got %+v", r)
 	}
 }
+
+// A mount that failed is told of once, whoever knows of it, and with the work that is kept of it.
+func TestFailuresAreToldOnce(t *testing.T) {
+	status := func(dir, session string, state control.State, why string) control.MountStatus {
+		return control.MountStatus{Dir: dir, State: state, Error: why, Session: control.SessionStatus{Name: session}}
+	}
+	failed, kept, mounted := control.StateFailed, control.StateUnmounted, control.StateMounted
+	for name, c := range map[string]struct {
+		served, kept, failed []control.MountStatus
+		want                 string
+	}{
+		"no daemon":          {nil, nil, []control.MountStatus{status("/a", "s", failed, "why")}, "/a s failed why"},
+		"work is kept":       {nil, []control.MountStatus{status("/a", "s", kept, "")}, []control.MountStatus{status("/a", "s", failed, "why")}, "/a s failed why"},
+		"of another session": {nil, []control.MountStatus{status("/a", "t", kept, "")}, []control.MountStatus{status("/a", "s", failed, "why")}, "/a t unmounted ,/a s failed why"},
+		"the daemon tells": {[]control.MountStatus{status("/a", "s", failed, "why")}, []control.MountStatus{status("/a", "s", kept, "")},
+			[]control.MountStatus{status("/a", "s", failed, "why")}, "/a s failed why"},
+		"mounted again": {[]control.MountStatus{status("/a", "s", mounted, "")}, nil, []control.MountStatus{status("/a", "s", failed, "why")}, "/a s mounted "},
+	} {
+		var s survey
+		for _, m := range c.served {
+			s.mounts = append(s.mounts, served{MountStatus: m, client: new(control.Client)})
+		}
+		s.add(c.kept, c.failed)
+		var got []string
+		for _, m := range s.mounts {
+			got = append(got, strings.Join([]string{m.Dir, m.Session.Name, string(m.State), m.Error}, " "))
+		}
+		if strings.Join(got, ",") != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
