@@ -152,7 +152,7 @@ func (l *Layer) open() (Recovery, error) {
 	if orphans != nil {
 		l.busy.Add(1)
 		l.searching.Store(true)
-		go l.findOrphans(orphans, l.next)
+		go l.findOrphans(orphans, l.next, rec.TookOver)
 	}
 	if len(l.dead)+len(l.due)+len(l.forsaken) > 0 {
 		l.poke()

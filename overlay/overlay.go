@@ -7,7 +7,8 @@
 //   - After power loss everything that was fsynced is there, and the rest is an earlier state of the tree: never a
 //     file of the base tree replaced by bytes that did not reach the disk.
 //   - A change that failed (full disk, quota, I/O error) did not happen, and the next one works when there is room again.
-//   - Nothing is deleted that is not known to be dead: contents without an owner and cut log tails go to lost+found.
+//   - Nothing is deleted that is not known to be dead: contents without an owner and cut log tails go to lost+found. Only
+//     after a takeover contents without an owner are known to be what nobody was told of.
 //
 // # Terms
 //   - node: a file system object by number. Numbers below 1<<32 are the base tree's, others the layer's own.

@@ -214,3 +214,29 @@ func FuzzLookups(f *testing.F) {
 		again.mustClose()
 	})
 }
+
+// A content that was made and not named when the process died is of no use to anybody after a takeover.
+func TestTakeOverRemovesOrphans(t *testing.T) {
+	w := newWorld(t, filepath.Join(t.TempDir(), "overlay"), Options{})
+	w.mustOpen()
+	w.must(w.create("file"))
+	w.must(w.write("file", 0, []byte("data")))
+	number, err := w.l.newNumber()
+	w.must(err)
+	data, err := w.l.create(number)
+	w.must(err)
+	w.must(data.Close())
+	w.kill()
+	w.o.TakeOver = true
+	w.mustOpen()
+	until(t, "no orphan", func() bool {
+		_, err := os.Stat(w.l.contents.path(number))
+		return os.IsNotExist(err)
+	})
+	w.compare()
+	if lost := w.lost(); len(lost) > 0 {
+		t.Errorf("lost+found: %v", lost)
+	}
+	w.mustClose()
+	w.sound()
+}

@@ -190,6 +190,7 @@ func Open(tablePath string, src Source, o Options) (*Tree, error) {
 func (t *Tree) attach(o Options) (err error) {
 	table := t.table
 	if o.Overlay == "" {
+		t.recovery.TookOver = t.tookOver
 		return t.openJournal(o)
 	}
 	t.layer, t.recovery, err = overlay.Open(o.Overlay, overlay.Options{
@@ -200,6 +201,9 @@ func (t *Tree) attach(o Options) (err error) {
 	})
 	if err != nil {
 		return fmt.Errorf("open overlay %s: %w", o.Overlay, err)
+	}
+	if o.TakeOver && !t.tookOver {
+		t.recovery.Problems = append(t.recovery.Problems, "the inode table does not know what the kernel was told by the process before")
 	}
 	if (o.GitFile != "" || o.GitDir) && !o.OverlayReadOnly {
 		if err := t.putGitFile(o); err != nil {

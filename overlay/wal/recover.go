@@ -48,7 +48,7 @@ func Open(path string, o Options) (*Log, Recovery, error) {
 		// Who goes on behind a process that was killed finds what that had appended and perhaps not synced, and no
 		// header that must be on disk first. To wait for the disk is left to whoever asks for a Sync; the name, which a
 		// rotation may have changed, is synced then too.
-		mustSync := found.Clean || found.PowerLost || found.Cut > 0 || found.old
+		mustSync := found.Clean || found.PowerLost || found.old
 		l.dirDirty = !mustSync
 		l.file, err = resume(f, found.end, found.last, func(h *header) { h.boot, h.clean = l.bootID, 0; h.raise() }, mustSync)
 	}
