@@ -48,7 +48,7 @@ func next(in *bufio.Reader, seed uint32, sequence uint64, rest int64) (record []
 	if err != nil {
 		return nil, 0, false, notEOF(err)
 	}
-	h := head(b)
+	h := (*head)(b)
 	size := occupied(int(h.length()))
 	if h.length() == 0 || h.length() > maxRecord || size > rest || h.sequence() != sequence {
 		return nil, 0, false, nil
@@ -62,6 +62,7 @@ func next(in *bufio.Reader, seed uint32, sequence uint64, rest int64) (record []
 	if err != nil {
 		return nil, 0, false, notEOF(err)
 	}
+	h = (*head)(b)
 	record = b[recordHead : recordHead+h.length()]
 	return record, h.time(), h.fits(seed, record), nil
 }
