@@ -45,6 +45,12 @@ func (d *doctor) kernel() {
 		d.wrong("/dev/fuse", "load the kernel's fuse module; in a container pass --device /dev/fuse and the right to mount", "%v", err)
 		return
 	}
+	if info, err := os.Stat("/dev/fuse"); os.Geteuid() == 0 && err == nil && info.Mode().Perm()&0o006 != 0o006 {
+		d.warn("/dev/fuse", "chmod 666 /dev/fuse, as it is on most systems", "users may not open it, so they cannot mount (mode %03o)", info.Mode().Perm())
+	} else if err := unix.Access("/dev/fuse", unix.R_OK|unix.W_OK); err != nil {
+		d.wrong("/dev/fuse", "root does: chmod 666 /dev/fuse, as it is on most systems", "user %d may not open it", os.Geteuid())
+		return
+	}
 	var name unix.Utsname
 	_ = unix.Uname(&name) // it has no way to fail
 	release := unix.ByteSliceToString(name.Release[:])
