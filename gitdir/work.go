@@ -73,7 +73,8 @@ func HasWork(ctx context.Context, path string) (bool, error) {
 // staged says whether the index has another tree than HEAD. git rewrites it for its own purposes, too. What cannot be
 // told may be work.
 func staged(ctx context.Context, path string) bool {
-	cmd := exec.CommandContext(ctx, "git", "--git-dir", path, "-c", "core.fsmonitor=false", "diff-index", "--cached", "--quiet", "HEAD", "--")
+	// Not the mount's working tree: nobody may serve it yet, and git would look there though it need not.
+	cmd := exec.CommandContext(ctx, "git", "--git-dir", path, "--work-tree", path, "-c", "core.fsmonitor=false", "diff-index", "--cached", "--quiet", "HEAD", "--")
 	cmd.Dir, cmd.Env = path, append(os.Environ(), Borrowing(path)...)
 	return cmd.Run() != nil
 }
