@@ -13,8 +13,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"sort"
 	"strings"
 	"sync"
@@ -55,9 +57,10 @@ type Config struct {
 
 // Daemon implements control.Handler.
 type Daemon struct {
-	state string
-	log   *zap.Logger
-	homes homes
+	state   string
+	log     *zap.Logger
+	sampled *zap.Logger // the same, for what requests may say very often
+	homes   homes
 
 	keeper   Keeper // nil: mounts end with this process
 	failures failures
@@ -74,6 +77,8 @@ type Daemon struct {
 
 	latencies fuse.Latencies // of all mounts
 	taken     int            // processes before this one whose mounts went on
+
+	memoryLimit int64 // of the process without mounts, in bytes
 
 	mu     sync.Mutex
 	closed bool
@@ -113,10 +118,11 @@ func New(c Config) (*Daemon, error) {
 	idle := make(chan struct{})
 	close(idle)
 	d := &Daemon{
-		state: c.State, log: c.Log, homes: homes{c.State, c.Log}, memory: memory, blobs: blobs,
+		state: c.State, log: c.Log, sampled: fuse.Sampled(c.Log), homes: homes{c.State, c.Log}, memory: memory, blobs: blobs,
 		keeper: c.Keeper, failures: failures{c.State, c.Log}, watch: newWatcher(),
 		stores: map[string]*sharedStore{}, mounts: map[string]*mount{}, idle: idle, taken: c.Takeovers,
 	}
+	d.memoryLimit = debug.SetMemoryLimit(-1)
 	d.ctx, d.end = context.WithCancel(context.Background())
 	if len(c.Kept) > 0 {
 		d.log.Info("going on", zap.String("reason", c.Reason), zap.Int("takeovers", c.Takeovers), zap.Int("kept", len(c.Kept)))
@@ -187,13 +193,26 @@ func (d *Daemon) add(m *mount) bool {
 		d.idle = make(chan struct{})
 	}
 	d.mounts[m.dir] = m
+	d.limitMemory()
 	return true
+}
+
+// mountMemory is what an idle mount has in memory, in bytes, most of it buffers that are hardly ever touched.
+const mountMemory = 1 << 20
+
+// limitMemory lets the heap grow with the number of mounts: at a limit below what is alive the collector never rests. It
+// needs mu.
+func (d *Daemon) limitMemory() {
+	if d.memoryLimit < math.MaxInt64/2 { // there is one
+		debug.SetMemoryLimit(d.memoryLimit + int64(len(d.mounts))*mountMemory)
+	}
 }
 
 func (d *Daemon) remove(m *mount) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.mounts, m.dir)
+	d.limitMemory()
 	if len(d.mounts) == 0 {
 		close(d.idle)
 	}

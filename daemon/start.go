@@ -159,7 +159,7 @@ func (m *mount) attach() error {
 // fuseOptions say how the tree is shown. They are the same for every process that serves the mount.
 func (m *mount) fuseOptions() fuse.Options {
 	o := fuse.Options{
-		FsName: m.store.URL(), AllowOther: m.request.AllowOther, StatFS: m.daemon.state, Log: m.daemon.log.With(zap.String("mount", m.dir)),
+		FsName: m.store.URL(), AllowOther: m.request.AllowOther, StatFS: m.daemon.state, Log: m.daemon.sampled.With(zap.String("mount", m.dir)),
 		ReadOnly: m.request.ReadOnly, Through: m.request.Through, Await: m.awaitGit, Latencies: &m.daemon.latencies,
 	}
 	if m.writable() && mayBind() && len(m.redirects.all) > 0 {

@@ -448,3 +448,44 @@ func TestStateFileIsWholeAtAnyMoment(t *testing.T) {
 		t.Errorf("of an empty file: %v", err)
 	}
 }
+
+// A git command asks for an object, or what has changed, of a process that dies over it.
+func TestGitCommandsInFlightComeOutRight(t *testing.T) {
+	k := newKeep(t)
+	k.start()
+	k.await()
+	server, err := gittest.Serve(gittest.ServerOptions{Root: filepath.Dir(k.state)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Close() })
+	sample(t, k.dir("remote"))
+	dir := k.dir("mnt")
+	r := k.request(server.URL("remote"), dir)
+	r.Prefetch, r.Wait, r.History = control.PrefetchNone, control.WaitGit, control.HistoryFull
+	k.mount(r)
+	s := k.talk(dir)
+	for i, what := range []string{"git cat-file -p HEAD~1:README.md", "git cat-file -p HEAD:dir1/file1.txt"} {
+		fault := server.Inject(gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch})
+		s.begin(what)
+		eventually(t, "git asks", func() bool { return fault.Hits() > 0 })
+		k.kill()
+		fault.Remove()
+		k.start()
+		k.await()
+		if got, want := s.end(what), []string{"older", "content 1"}[i]; got != want {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+	}
+	// Sockets are there at every moment: whoever asks while nobody serves waits.
+	k.sh(dir, "echo new >>README.md")
+	k.kill()
+	s.begin("git status --porcelain")
+	k.start()
+	k.await()
+	if got := s.end("git status"); got != " M README.md" {
+		t.Errorf("status: %q", got)
+	}
+	s.close()
+	k.unmount(dir)
+}

@@ -36,12 +36,16 @@ type fileSystem struct {
 	leave  sync.Once
 }
 
-func newFileSystem(t *worktree.Tree, o Options) *fileSystem {
-	// A remote that is down makes a crawler fail thousands of times a second: a sample of each message is enough.
-	sampled := o.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
+// Sampled is a log for all mounts of a process: a remote that is down makes a crawler fail thousands of times a second, of
+// which a sample of each message is enough. What a sampler counts with takes half a megabyte, too much for each mount.
+func Sampled(log *zap.Logger) *zap.Logger {
+	return log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(c, time.Second, 10, 1000)
 	}))
-	f := &fileSystem{tree: t, statFS: o.StatFS, log: sampled, gone: make(chan struct{})}
+}
+
+func newFileSystem(t *worktree.Tree, o Options) *fileSystem {
+	f := &fileSystem{tree: t, statFS: o.StatFS, log: o.Log, gone: make(chan struct{})}
 	f.git.await = o.Await
 	f.readOnly = readOnly{raw.NewDefaultRawFileSystem()}
 	f.tracer.tree = t

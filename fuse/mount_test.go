@@ -63,7 +63,7 @@ func mountWith(t testing.TB, src *worktreetest.Source, w worktree.Options, table
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.FsName, o.StatFS, o.Log = "https://example.com/repo", "/", zap.New(core)
+	o.FsName, o.StatFS, o.Log = "https://example.com/repo", "/", Sampled(zap.New(core))
 	m := &mounted{TB: t, tree: tree, src: src, dir: t.TempDir(), logs: logs}
 	if m.Server, err = Mount(tree, m.dir, o); err != nil {
 		t.Fatal(err)

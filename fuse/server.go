@@ -51,7 +51,7 @@ type Options struct {
 	AllowOther bool        // other users may look in
 	ReadOnly   bool        // nothing can be changed through the mount
 	StatFS     string      // a path whose file system's space statfs tells; "" tells none
-	Log        *zap.Logger // nil: no log
+	Log        *zap.Logger // Sampled; nil: no log
 
 	Latencies *Latencies // where it is measured how long requests take; nil: nowhere that others see
 
