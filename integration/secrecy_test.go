@@ -50,7 +50,7 @@ func (w *world) startDaemon(args ...string) {
 	cmd.Stderr = f
 	check2(w, cmd.Start())
 	go cmd.Wait()
-	w.until("the daemon answers", func() bool { return w.afs("list").code == 0 })
+	w.until("the daemon answers", func() bool { return w.daemonStatus().PID != 0 })
 }
 
 // runAsNobody runs a command as an ordinary user who has nothing to do with the daemon.

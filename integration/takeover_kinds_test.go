@@ -218,3 +218,15 @@ func TestTakeoverOfAllKinds(t *testing.T) {
 		t.Errorf("still mounted: %q", at)
 	}
 }
+
+// Without a takeover the tree is the same after unmounting too: what TestTakeover compares is no fault of the load.
+func TestTortureStays(t *testing.T) {
+	w := newWorld(t)
+	x := w.torture([]string{"names", "signals", "blocks"})
+	time.Sleep(2 * time.Second)
+	x.end()
+	want := w.faces(x.m.path("load"))
+	w.unmount(x.m)
+	w.ok("mount", x.m.Remote, x.m.Dir)
+	w.sameFaces("after unmount and mount", w.faces(x.m.path("load")), want)
+}

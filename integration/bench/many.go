@@ -73,13 +73,20 @@ func (b *bench) host(files int, names []string, flags ...string) (*host, error) 
 		h.server.Close()
 		return nil, err
 	}
-	for deadline := time.Now().Add(time.Minute); h.command("list").Run() != nil; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !h.answers(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			return nil, errors.New("the daemon does not answer")
 		}
 	}
 	go daemon.Wait()
 	return h, nil
+}
+
+// answers says whether the daemon does.
+func (h *host) answers() bool {
+	var st struct{ Daemon struct{ PID int } }
+	out, err := h.command("status", "--json").Output()
+	return err == nil && json.Unmarshal(out, &st) == nil && st.Daemon.PID != 0
 }
 
 func (h *host) log() string { return filepath.Join(h.work, "daemon.log") }
