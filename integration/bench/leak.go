@@ -50,8 +50,8 @@ func (b *bench) leaks(o leakOptions, m manyOptions) (err error) {
 	fmt.Fprintf(table, "rounds\tworker\tgoroutines\tsupervisor\tfiles in the state directory\tmounts\n")
 	show := func(rounds int, l left) {
 		fmt.Fprintf(table, "%d\t%v\t%d\t%v\t%d\t%d\n", rounds, l.worker, l.goroutines, l.supervisor, l.files, l.mounts)
-		table.Flush()
 	}
+	defer table.Flush()
 	for i := range o.rounds {
 		if err := h.round(names[i%len(names)]); err != nil {
 			return fmt.Errorf("round %d: %w", i+1, err)
@@ -106,7 +106,7 @@ func (h *host) left(socket string) (left, error) {
 		return nil
 	})
 	table, err := os.ReadFile("/proc/self/mounts")
-	l.mounts = strings.Count(string(table), " fuse")
+	l.mounts = strings.Count(string(table), " "+h.work+"/")
 	return l, err
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -124,6 +125,7 @@ func (x *takeoverBench) measure() error {
 			return err
 		}
 	}
+	table.Flush()
 	after := x.weigh()
 	fmt.Printf("worker %v, was %v\nsupervisor %v, was %v\n", after[0], before[0], after[1], before[1])
 	return nil
@@ -152,9 +154,8 @@ func (x *takeoverBench) under(table *tabwriter.Writer, name string, jobs []strin
 		slices.Sort(stalls)
 		errs := l.Errors()
 		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%d\n", name, what, len(blows), seconds(percentile(stalls, 50)), seconds(percentile(stalls, 95)), seconds(stalls[len(stalls)-1]), len(errs)-told)
-		table.Flush()
 		for _, e := range errs[told:] {
-			fmt.Println("  " + e)
+			log.Print(e)
 			x.failed = true
 		}
 		told = len(errs)
@@ -200,10 +201,10 @@ func (x *takeoverBench) under(table *tabwriter.Writer, name string, jobs []strin
 	}
 	report := l.Stop(2 * time.Minute)
 	for _, e := range report.Errors[told:] {
-		fmt.Println("  " + e)
+		log.Print(e)
 		x.failed = true
 	}
-	fmt.Printf("%s: operations %v\n", name, report.Done)
+	log.Printf("%s: operations %v", name, report.Done)
 	return nil
 }
 
