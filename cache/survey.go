@@ -35,7 +35,7 @@ func (b *Blobs) weigh(v victim) (size, blobs int64) {
 		b.mu.RLock()
 		defer b.mu.RUnlock()
 		if f := b.big[v.big]; f != nil {
-			return f.size, 1
+			return f.size + headerSize, 1
 		}
 		return 0, 0
 	}

@@ -286,7 +286,7 @@ func (m *mount) discards() bool {
 func explainSession(e *control.Error, m *mount, err error) bool {
 	var used inUseError
 	var other otherCommitError
-	again := fmt.Sprintf("artifactfs mount %s DIR --read-only --session %s shows what can be read; artifactfs doctor --repair mends", e.Object, m.session)
+	again := fmt.Sprintf("artifactfs mount %s DIR --read-only --session %s shows what can be read; artifactfs doctor --fix mends", e.Object, m.session)
 	switch {
 	case errors.As(err, &used):
 		e.Hint = "artifactfs unmount " + used.dir + " ends it there; --session NAME begins other work"
