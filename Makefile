@@ -3,6 +3,9 @@
 GO       ?= go
 PREFIX   ?= /usr/local
 DESTDIR  ?=
+# Where mount(8) looks for helpers. It looks nowhere else; what is installed for one user is found by nobody.
+HELPERDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/sbin,$(PREFIX)/sbin)
+UNITDIR   ?= $(PREFIX)/lib/systemd
 FUZZTIME ?= 10s
 # Packages tested at once. Tests of mounts measure time and wait for the kernel: one after the other, by default.
 TESTP    ?= 1
@@ -15,7 +18,7 @@ TESTFLAGS ?=
 VERSION := $(shell git -c safe.directory='*' describe --tags --always --dirty 2>/dev/null || echo unknown)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint bench git-suite fuzz install uninstall clean
+.PHONY: help setup build demo test lint bench git-suite fuzz install uninstall systemd clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -50,18 +53,35 @@ git-suite: build ## run git's own tests in a mount (GIT_SRC=directory of git's s
 fuzz: ## run each fuzz target for FUZZTIME (10s)
 	@scripts/fuzz.sh "$(FUZZTIME)"
 
-install: build ## install the command and its shell completions below PREFIX (/usr/local)
+# $(call put,MODE,FILE): a file from standard input.
+put = install -D -m $(1) /dev/stdin $(DESTDIR)$(2)
+installed = bin/artifactfs bin/artifactfs-fsmonitor \
+	share/bash-completion/completions/artifactfs share/zsh/site-functions/_artifactfs share/fish/vendor_completions.d/artifactfs.fish
+shared = systemd/srv-app.mount systemd/srv-app.automount container/artifactfs-hook container/with-fuse \
+	container/Containerfile container/Containerfile.user container/README.md
+
+install: build ## install command, mount helper, units, completions and contrib below PREFIX (/usr/local)
 	install -D -m 755 bin/artifactfs $(DESTDIR)$(PREFIX)/bin/artifactfs
 	install -D -m 755 bin/artifactfs-fsmonitor $(DESTDIR)$(PREFIX)/bin/artifactfs-fsmonitor
-	bin/artifactfs completion bash | install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/share/bash-completion/completions/artifactfs
-	bin/artifactfs completion zsh | install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_artifactfs
-	bin/artifactfs completion fish | install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/artifactfs.fish
+	install -d $(DESTDIR)$(HELPERDIR)
+	ln -sfn $(PREFIX)/bin/artifactfs $(DESTDIR)$(HELPERDIR)/mount.fuse.artifactfs
+	ln -sfn $(PREFIX)/bin/artifactfs $(DESTDIR)$(HELPERDIR)/umount.fuse.artifactfs
+	sed 's|@BINDIR@|$(PREFIX)/bin|g' contrib/systemd/artifactfs.service | $(call put,644,$(UNITDIR)/system/artifactfs.service)
+	sed 's|@BINDIR@|$(PREFIX)/bin|g' contrib/systemd/user/artifactfs.service | $(call put,644,$(UNITDIR)/user/artifactfs.service)
+	bin/artifactfs completion bash | $(call put,644,$(PREFIX)/share/bash-completion/completions/artifactfs)
+	bin/artifactfs completion zsh | $(call put,644,$(PREFIX)/share/zsh/site-functions/_artifactfs)
+	bin/artifactfs completion fish | $(call put,644,$(PREFIX)/share/fish/vendor_completions.d/artifactfs.fish)
+	for f in contrib/systemd/examples/* contrib/container/*; do d=$${f#contrib/}; d=$${d%%/*}; m=644; [ ! -x $$f ] || m=755; \
+		install -D -m $$m $$f $(DESTDIR)$(PREFIX)/share/artifactfs/$$d/$${f##*/} || exit; done
 
-uninstall: ## remove what install put there
-	rm -f $(DESTDIR)$(PREFIX)/bin/artifactfs $(DESTDIR)$(PREFIX)/bin/artifactfs-fsmonitor \
-		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/artifactfs \
-		$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_artifactfs \
-		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/artifactfs.fish
+uninstall: ## remove what install put there, and nothing else
+	cd $(DESTDIR)/ && rm -f $(addprefix .$(PREFIX)/,$(installed)) $(addprefix .$(PREFIX)/share/artifactfs/,$(shared)) \
+		.$(HELPERDIR)/mount.fuse.artifactfs .$(HELPERDIR)/umount.fuse.artifactfs \
+		.$(UNITDIR)/system/artifactfs.service .$(UNITDIR)/user/artifactfs.service
+	cd $(DESTDIR)/ && for d in systemd container .; do rmdir .$(PREFIX)/share/artifactfs/$$d 2>/dev/null || true; done
+
+systemd: build ## try the units under a real systemd, in namespaces (needs root)
+	$(GO) test -buildvcs=false -count=1 -v -run 'TestUnits' ./integration
 
 clean: ## remove what was built
 	rm -rf bin
