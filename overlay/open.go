@@ -189,7 +189,7 @@ func (l *Layer) started(found wal.Recovery) Start {
 	switch {
 	case found.Fresh, found.Clean && mark == 0:
 		return Clean
-	case !found.PowerLost && mark == l.bootMark():
+	case !found.PowerLost && (mark == l.bootMark() || mark == 0): // 0: at the very end of Close, or before it had begun
 		return Killed
 	}
 	return PowerLoss

@@ -240,3 +240,33 @@ func TestTakeOverRemovesOrphans(t *testing.T) {
 	w.mustClose()
 	w.sound()
 }
+
+// A process that is killed at the very end of Close has lost nothing, and a mount that it left is taken over.
+func TestKilledInClose(t *testing.T) {
+	w := newWorld(t, filepath.Join(t.TempDir(), "overlay"), Options{})
+	w.mustOpen()
+	w.must(w.create("file"))
+	w.must(w.write("file", 0, []byte("data")))
+	node := w.createFor(2, "open")
+	w.l.Remember(node)
+	w.must(w.l.Update(func(tx *Tx) error {
+		in, _ := tx.Inode(node)
+		in.Nlink = 0
+		tx.PutInode(in)
+		tx.ClearEntry(root, "open")
+		return nil
+	}))
+	w.must(w.l.tidy(true))
+	w.must(w.l.Update(func(tx *Tx) error { tx.batch.SetCounter(counterBoot, 0); return nil }))
+	w.kill()
+	w.o.TakeOver = true
+	if rec := w.mustOpen(); rec.Start != Killed || !rec.TookOver {
+		t.Errorf("%+v", rec)
+	}
+	if _, ok := w.l.Inode(node); !ok {
+		t.Error("a file that is open is gone")
+	}
+	w.compare()
+	w.mustClose()
+	w.sound()
+}

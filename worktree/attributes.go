@@ -225,10 +225,14 @@ func (t *Tree) SetAttr(ctx context.Context, n Node, c Change) (Attr, error) {
 	}
 	defer t.gate.leave()
 	if c.Set&SetSize != 0 {
+		before := t.sizeOf(n)
 		if err := t.truncate(ctx, n, c.Size); err != nil {
 			return Attr{}, err
 		}
-		if c.Set&SetMtime == 0 {
+		switch {
+		case before == c.Size: // as on other file systems times stay if the size does: the kernel relies on that
+			c.Set &^= SetSize
+		case c.Set&SetMtime == 0:
 			c.Set, c.Mtime = c.Set|SetMtime, NowTime
 		}
 	}
@@ -240,6 +244,18 @@ func (t *Tree) SetAttr(ctx context.Context, n Node, c Change) (Attr, error) {
 		return Attr{}, err
 	}
 	return t.describe(in), nil
+}
+
+// sizeOf gives the length of a node's contents, -1 if it is not known.
+func (t *Tree) sizeOf(n Node) int64 {
+	in, err := t.inode(n)
+	switch {
+	case err != nil:
+		return -1
+	case in.Size != overlay.SizeOfBase:
+		return in.Size
+	}
+	return t.sizeHere(n)
 }
 
 // setInode makes a change but for the size.

@@ -461,3 +461,22 @@ func TestReadOnly(t *testing.T) {
 	}
 	w.open()
 }
+
+// truncate(2) to the size that a file has leaves its times, whether anybody has changed it or not.
+func TestTruncateToTheSameSize(t *testing.T) {
+	w := newWorkspace(t, map[string]worktreetest.File{"base": {Data: "1234"}})
+	w.create("own", "12345")
+	for path, size := range map[string]int64{"base": 4, "own": 5} {
+		before := w.stat(path)
+		if after := w.set(path, Change{Set: SetSize, Size: size}); after.Mtime != before.Mtime || after.Ctime != before.Ctime {
+			t.Errorf("%s: %+v, was %+v", path, after, before)
+		}
+		mtime := int64(77)
+		if after := w.set(path, Change{Set: SetSize | SetMtime, Size: size, Mtime: mtime}); after.Mtime != mtime || after.Size != size {
+			t.Errorf("%s: %+v", path, after)
+		}
+		if after := w.set(path, Change{Set: SetSize, Size: 2}); after.Mtime == mtime || after.Size != 2 {
+			t.Errorf("%s: %+v", path, after)
+		}
+	}
+}
