@@ -91,6 +91,10 @@ func (b *bench) takeovers(repos []string, o takeoverOptions) error {
 	if err == nil && x.failed {
 		err = errors.New("programs in the mount saw errors")
 	}
+	if err != nil {
+		text, _ := os.ReadFile(filepath.Join(s.state, "log", "daemon.log"))
+		log.Printf("the daemon's log:\n%s", text[max(0, len(text)-256<<10):])
+	}
 	return err
 }
 
