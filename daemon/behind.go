@@ -19,6 +19,8 @@ import (
 const (
 	retryFirst = time.Second
 	retryMost  = 30 * time.Second
+
+	behindWait = time.Second // for other mounts to be taken over; git commands wait for it as well
 )
 
 // goBehind starts what goes on behind the mount: the git directory, history, hydration, and watching for the end.
@@ -34,6 +36,7 @@ func (m *mount) goBehind(before handover) bool {
 	m.state, m.cancel = control.StateMounted, cancel
 	m.work.Go(func() {
 		var git *gitdir.Dir
+		m.afterOthers(ctx)
 		m.persist(ctx, "make git directory", m.gitTried, func() (err error) {
 			if before.GitReady {
 				git, err = m.goOnWithGit(ctx)
@@ -65,6 +68,7 @@ func (m *mount) goBehind(before handover) bool {
 		}
 	})
 	m.work.Go(func() {
+		m.afterOthers(ctx)
 		budget := m.request.PrefetchBudget
 		if budget == 0 {
 			budget = DefaultBudget
@@ -103,6 +107,18 @@ func (m *mount) goBehind(before handover) bool {
 		m.finish()
 	}()
 	return true
+}
+
+// afterOthers lets the mounts that are being taken over beside this one go first: the kernel waits for them.
+func (m *mount) afterOthers(ctx context.Context) {
+	if m.taking == nil {
+		return
+	}
+	select {
+	case <-m.daemon.served:
+	case <-time.After(behindWait):
+	case <-ctx.Done():
+	}
 }
 
 // persist does work until it succeeds or ctx ends; meanwhile its failure shows in the mount's status. tried is closed

@@ -70,6 +70,7 @@ type Daemon struct {
 	ctx      context.Context // of what goes on behind; ends with Close
 	end      context.CancelFunc
 	behind   sync.WaitGroup
+	served   chan struct{}  // closed when the kernel has an answer for all of these that are not suspect
 	resuming sync.WaitGroup // mounts of another process that are being taken over
 
 	memory *cache.Memory
@@ -119,7 +120,7 @@ func New(c Config) (*Daemon, error) {
 	close(idle)
 	d := &Daemon{
 		state: c.State, log: c.Log, sampled: fuse.Sampled(c.Log), homes: homes{c.State, c.Log}, memory: memory, blobs: blobs,
-		keeper: c.Keeper, failures: failures{c.State, c.Log}, watch: newWatcher(),
+		keeper: c.Keeper, failures: failures{c.State, c.Log}, watch: newWatcher(), served: make(chan struct{}),
 		stores: map[string]*sharedStore{}, mounts: map[string]*mount{}, idle: idle, taken: c.Takeovers,
 	}
 	d.memoryLimit = debug.SetMemoryLimit(-1)

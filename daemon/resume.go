@@ -106,6 +106,7 @@ func (d *Daemon) inherit(kept []keeper.Kept) {
 			}
 		}
 		all.Wait()
+		close(d.served)
 		for _, m := range later {
 			m.goOn()
 		}

@@ -31,6 +31,7 @@ type lens struct {
 	config string // what holds whatever the user has configured
 
 	mu         sync.Mutex
+	made       bool      // by this process: what lies there may be of an older version
 	configured time.Time // mtime of the mount's configuration when it was read
 }
 
@@ -38,36 +39,47 @@ type lens struct {
 var shown = []string{"refs", "logs", "packed-refs", "shallow", "index", "ORIG_HEAD", "FETCH_HEAD", "MERGE_HEAD", "CHERRY_PICK_HEAD",
 	"REVERT_HEAD", "REBASE_HEAD", "BISECT_HEAD", "AUTO_MERGE"}
 
-// newLens makes the lens of a git directory anew.
-func newLens(gitDir string, f object.Format) (*lens, error) {
+// newLens is the lens of a git directory. It is made when it is first focused: most mounts never need it.
+func newLens(gitDir string, f object.Format) *lens {
 	l := &lens{gitDir: gitDir, dir: filepath.Join(gitDir, lensName)}
-	if err := os.RemoveAll(l.dir); err != nil {
-		return nil, fmt.Errorf("make lens: %w", err)
-	}
 	l.config = "[core]\n\trepositoryformatversion = 1\n\tbare = true\n"
 	if f != object.SHA1 { // gits without SHA-256 do not know the key
 		l.config += "[extensions]\n\tobjectFormat = " + f.String() + "\n"
 	}
+	return l
+}
+
+// make makes it anew. It needs mu.
+func (l *lens) make() error {
+	if err := os.RemoveAll(l.dir); err != nil {
+		return fmt.Errorf("make lens: %w", err)
+	}
 	err := os.MkdirAll(filepath.Join(l.dir, "objects", "info"), 0o755)
 	if err == nil {
 		err = errors.Join(
-			os.WriteFile(filepath.Join(l.dir, "objects", "info", "alternates"), []byte(filepath.Join(gitDir, "objects")+"\n"), 0o644),
+			os.WriteFile(filepath.Join(l.dir, "objects", "info", "alternates"), []byte(filepath.Join(l.gitDir, "objects")+"\n"), 0o644),
 			os.WriteFile(filepath.Join(l.dir, "config"), []byte(l.config), 0o644),
 			os.WriteFile(filepath.Join(l.dir, "HEAD"), []byte("ref: refs/heads/main\n"), 0o644))
 	}
 	for _, name := range shown {
-		err = errors.Join(err, os.Symlink(filepath.Join(gitDir, name), filepath.Join(l.dir, name)))
+		err = errors.Join(err, os.Symlink(filepath.Join(l.gitDir, name), filepath.Join(l.dir, name)))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("make lens: %w", err)
+		return fmt.Errorf("make lens: %w", err)
 	}
-	return l, nil
+	l.made = true
+	return nil
 }
 
 // focus takes over where HEAD is now, and of the user's configuration what gives names such as @{upstream} a meaning.
 func (l *lens) focus(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if !l.made {
+		if err := l.make(); err != nil {
+			return err
+		}
+	}
 	head, err := os.ReadFile(filepath.Join(l.gitDir, "HEAD"))
 	if err == nil {
 		err = l.replace("HEAD", head)

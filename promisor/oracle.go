@@ -47,16 +47,12 @@ type asker struct {
 }
 
 func newOracle(gitDir string, p Provider, log *zap.Logger) (*oracle, error) {
-	l, err := newLens(gitDir, p.Format())
-	if err != nil {
-		return nil, err
-	}
 	objects := filepath.Join(gitDir, "objects")
 	own, err := odb.Open(objects, p.Format())
 	if err != nil {
 		return nil, err
 	}
-	return &oracle{provider: p, log: log, lens: l, own: own, loose: odb.NewLoose(objects, p.Format()), askers: map[string]asker{}}, nil
+	return &oracle{provider: p, log: log, lens: newLens(gitDir, p.Format()), own: own, loose: odb.NewLoose(objects, p.Format()), askers: map[string]asker{}}, nil
 }
 
 func (o *oracle) close() error { return o.own.Close() }
