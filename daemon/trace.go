@@ -18,6 +18,8 @@ import (
 
 const (
 	traceRoom  = 8192                  // events kept for a listener that is slow to take them
+	tracePaths = 4 << 20               // bytes of paths in them
+	traceParts = 8                     // one message has so many parts of either at the most, whatever JSON makes of a path
 	tracePause = 20 * time.Millisecond // in which events are gathered for one message
 )
 
@@ -31,17 +33,23 @@ func (d *Daemon) Trace(ctx context.Context, r control.TraceRequest, emit func(co
 	l := &listener{all: r.All, wake: make(chan struct{}, 1)}
 	defer m.server.Trace(l.hear)()
 	for {
-		t := l.take() // an empty one first: whoever asked knows that the stream has begun
+		t, more := l.take() // nothing at first: whoever asked knows that the stream has begun
 		if err := emit(t); err != nil {
 			return err
+		}
+		if more {
+			continue
 		}
 		select {
 		case <-l.wake:
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-m.gone:
-			if t := l.take(); len(t.Events) > 0 {
-				return emit(t)
+			for more := true; more; {
+				t, more = l.take()
+				if err := emit(t); err != nil {
+					return err
+				}
 			}
 			return nil
 		}
@@ -60,6 +68,7 @@ type listener struct {
 
 	mu     sync.Mutex
 	events []control.TraceEvent
+	paths  int // bytes
 	lost   int64
 }
 
@@ -68,8 +77,9 @@ func (l *listener) hear(e fuse.Event) {
 		return
 	}
 	l.mu.Lock()
-	if len(l.events) < traceRoom {
+	if len(l.events) < traceRoom && l.paths < tracePaths {
 		l.events = append(l.events, traceEvent(e))
+		l.paths += len(e.Path) + len(e.To)
 	} else {
 		l.lost++
 	}
@@ -80,12 +90,21 @@ func (l *listener) hear(e fuse.Event) {
 	}
 }
 
-func (l *listener) take() control.Trace {
+// take gives as much as fits in a message; more says that there is more.
+func (l *listener) take() (t control.Trace, more bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	t := control.Trace{PID: os.Getpid(), Lost: l.lost, Events: l.events}
-	l.events, l.lost = nil, 0
-	return t
+	n, paths := 0, 0
+	for n < min(len(l.events), traceRoom/traceParts) && paths < tracePaths/traceParts {
+		paths += len(l.events[n].Path) + len(l.events[n].To)
+		n++
+	}
+	t = control.Trace{PID: os.Getpid(), Lost: l.lost, Events: l.events[:n:n]}
+	l.events, l.paths, l.lost = l.events[n:], l.paths-paths, 0
+	if len(l.events) == 0 {
+		l.events = nil
+	}
+	return t, len(l.events) > 0
 }
 
 func traceEvent(e fuse.Event) control.TraceEvent {
