@@ -22,7 +22,7 @@ const stoppedFor = 50 * time.Millisecond
 // forwarded are the signals that CMD gets from us. It shares our process group, as a child of a shell script does, so that
 // a pipeline with run in it stays one job: what the terminal sends comes to both, and must not come twice.
 var forwarded = []os.Signal{
-	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGCONT, syscall.SIGWINCH,
+	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGWINCH,
 }
 
 // fromTerminal are those that the terminal sends to everybody in its foreground.
@@ -122,7 +122,7 @@ func (t terminal) foreground() (group int, ok bool) {
 }
 
 // wait waits until CMD has ended. One that stops itself alone, as a shell does with `suspend`, would leave nobody to wake
-// it: we stop as well, so that our parent takes the terminal back, and it goes on when we do (SIGCONT is passed on).
+// it: we stop as well, so that our parent takes the terminal back, and it goes on when we do.
 func (t terminal) wait(pid int) unix.WaitStatus {
 	any := pid
 	if os.Getpid() == 1 { // of a container: what lost its parent is ours to bury
@@ -144,13 +144,24 @@ func (t terminal) wait(pid int) unix.WaitStatus {
 	}
 }
 
-// stopAlong stops this process if CMD is stopped, and not just about to be woken together with us.
+// stopAlong stops this process if CMD is stopped, and not just about to be woken together with us. When we go on, CMD gets
+// the terminal back, if it had it to itself, and goes on too.
 func (t terminal) stopAlong(pid int) {
 	time.Sleep(stoppedFor)
-	if t.file != nil && isStopped(pid) {
-		t.take()
-		unix.Kill(os.Getpid(), unix.SIGSTOP)
+	if t.file == nil || !isStopped(pid) {
+		return
 	}
+	continued := make(chan os.Signal, 1)
+	signal.Notify(continued, syscall.SIGCONT)
+	defer signal.Stop(continued)
+	group, had := t.foreground()
+	t.give(unix.Getpgrp())
+	unix.Kill(os.Getpid(), unix.SIGSTOP)
+	<-continued // the stop may come a moment after the call
+	if had && group != unix.Getpgrp() && t.ours() {
+		t.give(group)
+	}
+	unix.Kill(pid, unix.SIGCONT)
 }
 
 // isStopped reads the state behind the name in proc_pid_stat(5).
@@ -160,17 +171,17 @@ func isStopped(pid int) bool {
 	return err == nil && at >= 0 && len(stat) > at+2 && (stat[at+2] == 'T' || stat[at+2] == 't')
 }
 
-// take gives the terminal's foreground to our group, in which CMD is: a shell may have gone without giving it back.
-func (t terminal) take() {
-	group, ok := t.foreground()
-	if !ok || group == unix.Getpgrp() {
+// give puts a group into the terminal's foreground, if it is not there. A shell, which has a group of its own, may go without
+// giving the terminal back.
+func (t terminal) give(to int) {
+	if group, ok := t.foreground(); !ok || group == to {
 		return
 	}
 	// Whoever is in the background and sets the foreground is stopped, unless he ignores the signal. CMD runs already, and
 	// inherits nothing of this.
 	signal.Ignore(syscall.SIGTTOU)
 	defer signal.Reset(syscall.SIGTTOU)
-	unix.IoctlSetPointerInt(int(t.file.Fd()), unix.TIOCSPGRP, unix.Getpgrp())
+	unix.IoctlSetPointerInt(int(t.file.Fd()), unix.TIOCSPGRP, to)
 }
 
 // restore leaves the terminal as we found it to whoever started us.
@@ -181,7 +192,7 @@ func (t terminal) restore(status unix.WaitStatus) {
 	if group, ok := t.foreground(); !ok || unix.Kill(-group, 0) == nil && group != unix.Getpgrp() {
 		return // another job's: we run in the background
 	}
-	t.take()
+	t.give(unix.Getpgrp())
 	if status.Signaled() && t.state != nil { // it had no time to
 		unix.IoctlSetTermios(int(t.file.Fd()), unix.TCSETS, t.state)
 	}
