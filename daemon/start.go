@@ -57,11 +57,14 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	}
 	m.keep(partLock, m.home.lock)
 	m.local = m.store.Lend(filepath.Join(m.gitPath(), "objects"))
-	if err = m.acquire(ctx, progress); err != nil {
+	read := make(chan gitdir.Checkout, 1)
+	go func() { read <- gitdir.ReadCheckout(ctx, m.gitPath()) }() // while the remote is asked
+	err = m.acquire(ctx, progress)
+	checkout := <-read
+	if err != nil {
 		return reply, err
 	}
 	m.filters = m.newFilters()
-	checkout := gitdir.ReadCheckout(ctx, m.gitPath())
 	m.view = m.store.View(m.snap, checkout.Settings(), m.filters)
 	m.showAgain()
 	if err = m.open(); err != nil {

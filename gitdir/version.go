@@ -3,7 +3,9 @@ package gitdir
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
+	"sync"
 )
 
 // Version is a version of git. The zero Version stands for no git.
@@ -19,8 +21,37 @@ func (v Version) AtLeast(other Version) bool {
 	return v.Major > other.Major || v.Major == other.Major && v.Minor >= other.Minor
 }
 
+// lastAsked is what the git on PATH said last, for as long as it is the same file.
+var lastAsked struct {
+	sync.Mutex
+	path    string
+	file    os.FileInfo
+	version Version
+}
+
 // InstalledGit asks the git on PATH for its version.
 func InstalledGit(ctx context.Context) (Version, error) {
+	path, err := exec.LookPath("git")
+	if err != nil {
+		return Version{}, fmt.Errorf("ask git for its version: %w", err)
+	}
+	file, err := os.Stat(path)
+	if err != nil {
+		return Version{}, fmt.Errorf("ask git for its version: %w", err)
+	}
+	lastAsked.Lock()
+	defer lastAsked.Unlock()
+	if at := lastAsked.file; lastAsked.path == path && os.SameFile(at, file) && at.ModTime().Equal(file.ModTime()) && at.Size() == file.Size() {
+		return lastAsked.version, nil
+	}
+	v, err := askVersion(ctx)
+	if err == nil {
+		lastAsked.path, lastAsked.file, lastAsked.version = path, file, v
+	}
+	return v, err
+}
+
+func askVersion(ctx context.Context) (Version, error) {
 	cmd := exec.CommandContext(ctx, "git", "version")
 	cmd.Dir = "/"
 	out, err := cmd.Output()
