@@ -7,6 +7,7 @@ DESTDIR  ?=
 HELPERDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/sbin,$(PREFIX)/sbin)
 UNITDIR   ?= $(PREFIX)/lib/systemd
 FUZZTIME ?= 10s
+BIN      ?= bin
 # Packages tested at once. Tests of mounts measure time and wait for the kernel: one after the other, by default.
 TESTP    ?= 1
 TESTTIME ?= 15m
@@ -61,16 +62,16 @@ shared = systemd/srv-app.mount systemd/srv-app.automount container/artifactfs-ho
 	container/Containerfile container/Containerfile.user container/README.md
 
 install: build ## install command, mount helper, units, completions and contrib below PREFIX (/usr/local)
-	install -D -m 755 bin/artifactfs $(DESTDIR)$(PREFIX)/bin/artifactfs
-	install -D -m 755 bin/artifactfs-fsmonitor $(DESTDIR)$(PREFIX)/bin/artifactfs-fsmonitor
+	install -D -m 755 $(BIN)/artifactfs $(DESTDIR)$(PREFIX)/bin/artifactfs
+	install -D -m 755 $(BIN)/artifactfs-fsmonitor $(DESTDIR)$(PREFIX)/bin/artifactfs-fsmonitor
 	install -d $(DESTDIR)$(HELPERDIR)
 	ln -sfn $(PREFIX)/bin/artifactfs $(DESTDIR)$(HELPERDIR)/mount.fuse.artifactfs
 	ln -sfn $(PREFIX)/bin/artifactfs $(DESTDIR)$(HELPERDIR)/umount.fuse.artifactfs
 	sed 's|@BINDIR@|$(PREFIX)/bin|g' contrib/systemd/artifactfs.service | $(call put,644,$(UNITDIR)/system/artifactfs.service)
 	sed 's|@BINDIR@|$(PREFIX)/bin|g' contrib/systemd/user/artifactfs.service | $(call put,644,$(UNITDIR)/user/artifactfs.service)
-	bin/artifactfs completion bash | $(call put,644,$(PREFIX)/share/bash-completion/completions/artifactfs)
-	bin/artifactfs completion zsh | $(call put,644,$(PREFIX)/share/zsh/site-functions/_artifactfs)
-	bin/artifactfs completion fish | $(call put,644,$(PREFIX)/share/fish/vendor_completions.d/artifactfs.fish)
+	$(BIN)/artifactfs completion bash | $(call put,644,$(PREFIX)/share/bash-completion/completions/artifactfs)
+	$(BIN)/artifactfs completion zsh | $(call put,644,$(PREFIX)/share/zsh/site-functions/_artifactfs)
+	$(BIN)/artifactfs completion fish | $(call put,644,$(PREFIX)/share/fish/vendor_completions.d/artifactfs.fish)
 	for f in contrib/systemd/examples/* contrib/container/*; do d=$${f#contrib/}; d=$${d%%/*}; m=644; [ ! -x $$f ] || m=755; \
 		install -D -m $$m $$f $(DESTDIR)$(PREFIX)/share/artifactfs/$$d/$${f##*/} || exit; done
 

@@ -1,0 +1,81 @@
+package integration
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// cannotTry is the exit code of scripts/systemd.sh where there is no systemd, or none can run in namespaces.
+const cannotTry = 77
+
+// The units of contrib/systemd, under a real systemd.
+func TestUnits(t *testing.T) {
+	w := newWorld(t)
+	files := sample("units")
+	files["README.md"] = gittest.File{Data: []byte("# units\n")}
+	w.commit(w.repo("r.git", object.SHA1), files)
+	dir := w.place("systemd")
+	w.check(os.Mkdir(dir, 0o755))
+	cmd := exec.Command("../scripts/systemd.sh", binary, w.serve(gittest.ServerOptions{}).URL("r.git"), dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	out, err := cmd.CombinedOutput()
+	t.Logf("%s", out)
+	switch {
+	case err == nil:
+	case cmd.ProcessState.ExitCode() == cannotTry && os.Getenv("CI") == "":
+		t.Skip(strings.TrimSpace(string(out[strings.LastIndexByte(strings.TrimSpace(string(out)), '\n')+1:])))
+	default:
+		t.Error(err)
+	}
+	w.check(os.RemoveAll(filepath.Join(dir, "lib")))
+}
+
+func TestInstall(t *testing.T) {
+	w := newWorld(t)
+	list := func(root string) string {
+		out, err := exec.Command("find", root, "!", "-type", "d", "-printf", "%P %l\n").CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return string(out)
+	}
+	root := w.place("root")
+	install := func(target string) {
+		t.Helper()
+		// What is built is built elsewhere: make would write into the checkout.
+		cmd := exec.Command("make", "-s", "-C", "..", "-o", "build", target, "DESTDIR="+root, "PREFIX=/usr", "BIN="+base)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("make %s: %v\n%s", target, err, out)
+		}
+	}
+	w.check(os.WriteFile(filepath.Join(base, "artifactfs-fsmonitor"), nil, 0o755))
+	defer os.Remove(filepath.Join(base, "artifactfs-fsmonitor"))
+	w.check(os.MkdirAll(filepath.Join(root, "usr/share/artifactfs"), 0o755))
+	w.check(os.WriteFile(filepath.Join(root, "usr/share/artifactfs/mine"), nil, 0o644))
+	install("install")
+	got := list(root)
+	for _, want := range []string{
+		"usr/bin/artifactfs \n", "usr/bin/artifactfs-fsmonitor \n", "sbin/mount.fuse.artifactfs /usr/bin/artifactfs\n", "sbin/umount.fuse.artifactfs /usr/bin/artifactfs\n",
+		"usr/lib/systemd/system/artifactfs.service \n", "usr/lib/systemd/user/artifactfs.service \n", "usr/share/artifactfs/container/artifactfs-hook \n",
+		"usr/share/artifactfs/systemd/srv-app.mount \n", "usr/share/bash-completion/completions/artifactfs \n",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("install leaves no %q:\n%s", want, got)
+		}
+	}
+	unit := must[[]byte](w)(os.ReadFile(filepath.Join(root, "usr/lib/systemd/system/artifactfs.service")))
+	if !strings.Contains(string(unit), "\nExecStart=/usr/bin/artifactfs daemon --restore\n") || strings.Contains(string(unit), "@BINDIR@") {
+		t.Errorf("the unit:\n%s", unit)
+	}
+	install("uninstall")
+	if got := list(root); got != "usr/share/artifactfs/mine \n" {
+		t.Errorf("uninstall leaves\n%s", got)
+	}
+}
