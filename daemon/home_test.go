@@ -153,6 +153,7 @@ func TestLeftoversGoAndWorkStays(t *testing.T) {
 	write("newer/session.json", `{"version":99}`)
 	write("lost/overlay/contents/000000/000001", "work without a record")
 	write("_1a2b3c4d/inodes", "of a read-only mount")
+	write("_1a2b3c4d/overlay/log", "that has .git and nothing else")
 	write("early/lock", "1 /srv/early")
 	write("commits/session.json", string(encodeRecord(t, func() record { r := sampleRecord(); r.Session, r.Changed = "commits", 0; return r }())))
 	write("commits/git/objects/ab/cd", "")

@@ -199,6 +199,9 @@ func syncRecord(home string) error {
 
 // hasOverlay says whether anything was kept below a home, with a record or without.
 func hasOverlay(home string) bool {
+	if strings.HasPrefix(filepath.Base(home), namelessPrefix) {
+		return false // it shows .git and nothing else
+	}
 	if _, err := os.Lstat(filepath.Join(home, "overlay", "log")); !errors.Is(err, fs.ErrNotExist) {
 		return true
 	}
