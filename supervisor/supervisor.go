@@ -19,10 +19,12 @@ package supervisor
 
 import (
 	"context"
+	"errors"
 	"os"
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/internal/keeper"
 )
@@ -309,7 +311,7 @@ func (s *supervisor) shutdown() (code int, end bool) {
 }
 
 func (s *supervisor) tellStop(w *worker) {
-	if err := w.conn.Tell(keeper.Stop, "1"); err != nil {
+	if err := w.conn.Tell(keeper.Stop, "1"); err != nil && !errors.Is(err, unix.EPIPE) {
 		s.kill(w, "it could not be told to stop")
 	}
 }

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -47,7 +48,7 @@ func (s *supervisor) begin() error {
 	if err == nil && s.stopping {
 		err = w.conn.Tell(keeper.Stop, "1")
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, unix.EPIPE) { // its end, of which we hear soon
 		s.kill(w, err.Error())
 	}
 	return nil
