@@ -79,6 +79,7 @@ type Daemon struct {
 	latencies fuse.Latencies // of all mounts
 	taken     int            // processes before this one whose mounts went on
 
+	readers     fetch.Readers
 	memoryLimit int64 // of the process without mounts, in bytes
 
 	mu     sync.Mutex
@@ -278,7 +279,7 @@ func (d *Daemon) store(r control.MountRequest) (s *fetch.Store, release func(), 
 		path := filepath.Join(d.state, "stores", dir)
 		if shared.leave, shared.err = holdStore(path); shared.err == nil {
 			shared.Store, shared.err = fetch.Open(fetch.Config{
-				Dir: path, Remote: remote, Blobs: d.blobs, Memory: d.memory,
+				Dir: path, Remote: remote, Blobs: d.blobs, Memory: d.memory, Readers: &d.readers,
 				Deadline: deadline, Credential: credential(r), Log: d.log.With(zap.String("remote", remote.URL())),
 			})
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -100,11 +101,27 @@ func (p *pipeline) take(background bool) *batch {
 	}
 }
 
+// Readers are those of all stores of a process, who share its way to the network: what nobody waits for stays back for
+// whoever waits, in whichever store. They count from when they begin to wait, and not for as long as they wait: those of a
+// remote that hangs keep nobody else's hydration back.
+type Readers struct{ last atomic.Int64 } // when somebody last began to wait, in nanoseconds since the epoch
+
+func (r *Readers) active(now time.Time) bool {
+	return now.Sub(time.Unix(0, r.last.Load())) < activeTime
+}
+
+// readerWaits notes that somebody begins to wait.
+func (p *pipeline) readerWaits() {
+	now := time.Now().UnixNano()
+	p.lastWait.Store(now)
+	p.readers.last.Store(now)
+}
+
 // mayHydrate says whether what nobody waits for may be sent now; if not, it sees to it that lanes look again. It
 // needs mu.
 func (p *pipeline) mayHydrate() bool {
 	now := time.Now()
-	active := p.foreground.Load() > 0 || now.Sub(time.Unix(0, p.lastWait.Load())) < activeTime
+	active := p.foreground.Load() > 0 || p.readers.active(now)
 	if !active || now.Sub(p.hydrated) > politeTime {
 		return true
 	}

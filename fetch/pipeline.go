@@ -69,6 +69,7 @@ type pipeline struct {
 
 	foreground atomic.Int32 // foreground batches under way
 	lastWait   atomic.Int64 // when somebody last began to wait, in nanoseconds since the epoch
+	readers    *Readers     // of all stores
 
 	mu        sync.Mutex
 	wake      *sync.Cond // something was queued, or stop
@@ -83,9 +84,12 @@ type pipeline struct {
 	lost      int // contents that the background wanted and gave up
 }
 
-func newPipeline(send func(context.Context, *batch, func(object.ID, []byte)) error, here func(object.ID) bool, deadline time.Duration, log *zap.Logger) *pipeline {
+func newPipeline(send func(context.Context, *batch, func(object.ID, []byte)) error, here func(object.ID) bool, deadline time.Duration, readers *Readers, log *zap.Logger) *pipeline {
+	if readers == nil {
+		readers = new(Readers)
+	}
 	p := &pipeline{
-		send: send, here: here, deadline: deadline, log: log,
+		send: send, here: here, deadline: deadline, readers: readers, log: log,
 		stop: make(chan struct{}), queue: prioritize.NewQueue(), hydration: firstHydrationBatch, flights: map[object.ID]*flight{},
 	}
 	p.wake = sync.NewCond(&p.mu)
@@ -121,7 +125,7 @@ func (p *pipeline) close() {
 // otherwise nil: it is in the cache then. The flight of a waiter that leaves goes on if others need it.
 func (p *pipeline) wait(ctx context.Context, w prioritize.Want, along company) ([]byte, error) {
 	w.Class = prioritize.Waiting
-	p.lastWait.Store(time.Now().UnixNano())
+	p.readerWaits()
 	p.mu.Lock()
 	f := p.enqueue(w)
 	if f == nil {

@@ -48,7 +48,7 @@ func deliver(_ context.Context, _ int, b *batch, arrived func(object.ID, []byte)
 func testPipeline(t *testing.T, answer func(context.Context, int, *batch, func(object.ID, []byte)) error) (*pipeline, *fakeRemote) {
 	t.Helper()
 	r := &fakeRemote{answer: answer}
-	p := newPipeline(r.send, nothingHere, 10*time.Second, zaptest.NewLogger(t))
+	p := newPipeline(r.send, nothingHere, 10*time.Second, nil, zaptest.NewLogger(t))
 	t.Cleanup(p.close)
 	return p, r
 }
@@ -256,7 +256,7 @@ func TestWaitEndsAtDeadline(t *testing.T) {
 		<-ctx.Done()
 		return ctx.Err()
 	}}
-	p := newPipeline(r.send, nothingHere, 20*time.Millisecond, zaptest.NewLogger(t))
+	p := newPipeline(r.send, nothingHere, 20*time.Millisecond, nil, zaptest.NewLogger(t))
 	t.Cleanup(p.close)
 	if _, err := p.wait(context.Background(), want(1), company{patience: hedgeAfter}); !errors.Is(err, ErrDeadline) {
 		t.Errorf("got %v", err)
@@ -278,5 +278,31 @@ func eventually(t *testing.T, ok func() bool) {
 			t.Fatal("condition did not come about")
 		}
 		time.Sleep(time.Millisecond)
+	}
+}
+
+// A reader of one store keeps what nobody waits for in another back, for a moment.
+func TestHydrationStaysBackForReadersOfOtherStores(t *testing.T) {
+	shared := new(Readers)
+	a := newPipeline((&fakeRemote{answer: deliver}).send, nothingHere, time.Minute, shared, zaptest.NewLogger(t))
+	defer a.close()
+	b := newPipeline((&fakeRemote{answer: deliver}).send, nothingHere, time.Minute, shared, zaptest.NewLogger(t))
+	defer b.close()
+	may := func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.hydrated = time.Now() // a batch has just been sent
+		return b.mayHydrate()
+	}
+	if !may() {
+		t.Error("nobody reads, and it stays back")
+	}
+	a.readerWaits()
+	if may() {
+		t.Error("it does not stay back")
+	}
+	shared.last.Store(time.Now().Add(-2 * activeTime).UnixNano())
+	if !may() {
+		t.Error("it stays back for one who waits for long")
 	}
 }

@@ -79,7 +79,7 @@ type provision struct {
 
 func (p *provision) run(ctx context.Context) error {
 	s := p.s
-	s.blobPipe.lastWait.Store(time.Now().UnixNano())
+	s.blobPipe.readerWaits()
 	if err := s.Refresh(); err != nil {
 		return err
 	}

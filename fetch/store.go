@@ -44,6 +44,7 @@ type Config struct {
 	Remote     *transport.Remote
 	Blobs      *cache.Blobs
 	Memory     *cache.Memory
+	Readers    *Readers      // of all stores of the process; nil: of this one
 	Deadline   time.Duration // how long a read waits for content before it fails
 	Credential Credential    // for stock git, where it stands in for our transport
 	Log        *zap.Logger
@@ -88,7 +89,7 @@ func Open(cfg Config) (*Store, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	s.blobPipe = newPipeline(s.sendBlobs, s.cached, cfg.Deadline, cfg.Log)
+	s.blobPipe = newPipeline(s.sendBlobs, s.cached, cfg.Deadline, cfg.Readers, cfg.Log)
 	if f, ok := readFormat(s.GitDir()); ok {
 		if err := s.openObjects(f); err != nil {
 			s.blobPipe.close()

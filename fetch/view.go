@@ -66,7 +66,7 @@ type mounted struct {
 // View makes the view of a snapshot's tree, for a user with these git settings, whose filters programs runs. Reads are
 // expected at once, so what nobody waits for stays back a little.
 func (s *Store) View(snap *Snapshot, settings convert.Settings, programs *filter.Programs) *View {
-	s.blobPipe.lastWait.Store(time.Now().UnixNano())
+	s.blobPipe.readerWaits()
 	v := &View{
 		store: s, root: snap.Tree, told: checkout{snap.Ref, snap.Commit}, rules: rules{settings: settings},
 		mounted: &mounted{programs: programs, gone: make(chan struct{})},
