@@ -114,6 +114,7 @@ func (f *fileSystem) fail(op op, h *raw.InHeader, err error) raw.Status {
 
 // panicked keeps one bad request from taking the mount down.
 func (f *fileSystem) panicked(cause any) raw.Status {
+	f.ops.pending.Add(-1) // it is answered with this, behind the back of who counts
 	f.log.Error("request panicked", zap.Error(fmt.Errorf("%v", cause)), zap.ByteString("stack", debug.Stack()))
 	return raw.EIO
 }
