@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path"
 	"strings"
@@ -45,6 +46,14 @@ func Failed(state string) (all []control.MountStatus) {
 		all = append(all, f.status())
 	}
 	return all
+}
+
+// ForgetFailed ends the telling of a mount that failed; its work stays.
+func ForgetFailed(state, dir string) error {
+	if f := (failures{state: state}); f.forget(dir, nil) {
+		return nil
+	}
+	return errors.New("it is not on record any more, or cannot be removed")
 }
 
 func (m *mount) status(ctx context.Context) control.MountStatus { return m.statusWithin(ctx, 0) }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -55,6 +54,7 @@ func (a *app) doctor(ctx context.Context, e examination) error {
 	findings := daemon.ExamineHost(ctx, a.state, e.fix)
 	found, asked := a.survey(ctx)
 	findings = append(findings, daemonFindings(found, asked)...)
+	findings = append(findings, a.mountFindings(found, e.fix)...)
 	state, err := daemon.Examine(ctx, a.state, e.fix)
 	if err != nil {
 		return failure("doctor", a.state, err)
@@ -117,15 +117,31 @@ func daemonFindings(found survey, asked error) (all []daemon.Finding) {
 			say(daemon.LevelOK, "daemon", what, "")
 		}
 	}
+	return all
+}
+
+// mountFindings tells of mounts that are not as they should be.
+func (a *app) mountFindings(found survey, fix bool) (all []daemon.Finding) {
 	for _, m := range found.mounts {
 		switch m.State {
 		case control.StateFailed:
-			say(daemon.LevelBad, m.Dir, "the mount has failed: "+m.Error, resumeCommand(m.MountStatus)+" mounts it again")
+			f := daemon.Finding{
+				Object: m.Dir, What: "the mount has failed: " + m.Error, Wrong: true, Level: daemon.LevelBad,
+				Hint: resumeCommand(m.MountStatus) + " mounts it again", Mend: "says so no more; work that is kept stays",
+			}
+			if fix {
+				err := daemon.ForgetFailed(a.state, m.Dir)
+				f.Mended, f.Mend = err == nil, ""
+				if err != nil {
+					f.What += ", and it cannot be forgotten: " + err.Error()
+				}
+			}
+			all = append(all, f)
 		case control.StateDegraded:
-			say(daemon.LevelWarn, m.Dir, "the mount lacks something: "+m.Error, "")
+			all = append(all, daemon.Finding{Object: m.Dir, What: "the mount lacks something: " + m.Error, Level: daemon.LevelWarn})
 		}
 	}
-	return slices.Clip(all)
+	return all
 }
 
 func (a *app) printFindings(findings []daemon.Finding) error {
