@@ -489,3 +489,79 @@ func TestGitCommandsInFlightComeOutRight(t *testing.T) {
 	s.close()
 	k.unmount(dir)
 }
+
+// A switch whose process dies in its middle is finished by the next, and the kernel is told of all that changed.
+func TestASwitchOutlivesItsProcess(t *testing.T) {
+	k := newKeep(t)
+	k.start()
+	k.await()
+	repo := sample(t, k.dir("remote"))
+	files, other := map[string]gittest.File{}, map[string]gittest.File{}
+	for i := range 1500 {
+		path := fmt.Sprintf("many%d/file%d", i%20, i)
+		files[path] = gittest.File{Data: []byte(fmt.Sprintf("%d\n", i))}
+		switch i % 4 {
+		case 0:
+			other[path] = gittest.File{Data: []byte(fmt.Sprintf("%d, and more\n", i))}
+		case 1:
+			other[path] = gittest.File{Delete: true}
+			other[fmt.Sprintf("new%d/file%d", i%20, i)] = gittest.File{Data: []byte("new\n")}
+		}
+	}
+	if _, err := repo.Commit("main", files, "many"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := gittest.Git(t.Context(), repo.Path, "branch", "other", "main"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := repo.Commit("other", other, "others"); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{}
+	for _, branch := range []string{"main", "other"} {
+		list, err := gittest.Git(t.Context(), repo.Path, "ls-tree", "-r", "--name-only", branch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want[branch] = fmt.Sprint(len(strings.Fields(list)))
+	}
+	dir := k.dir("mnt")
+	r := k.request(repo.Path, dir)
+	r.Prefetch = control.PrefetchAll
+	k.mount(r)
+	for round := range 12 {
+		to := []string{"other", "main"}[round%2]
+		k.sh(dir, "find . -type f -size -1000 | wc -l") // the kernel has it all
+		answer := make(chan error, 1)
+		client := k.client
+		go func() {
+			_, err := client.Switch(t.Context(), control.SwitchRequest{Dir: dir, Ref: to}, nil)
+			answer <- err
+		}()
+		eventually(t, "it is being done", func() bool {
+			if len(answer) > 0 {
+				return true
+			}
+			found, _ := filepath.Glob(filepath.Join(k.state, "mounts", "*", switchFile))
+			return len(found) > 0
+		})
+		time.Sleep(time.Duration(round) * 3 * time.Millisecond) // the moment of death is what is tried
+		k.again()
+		if err := <-answer; err != nil && !errors.Is(err, control.ErrNoServer) { // the socket is made anew here
+			t.Errorf("switch to %s: %v", to, err)
+		}
+		if _, err := k.client.Switch(t.Context(), control.SwitchRequest{Dir: dir, Ref: to}, nil); err != nil {
+			t.Fatalf("switch to %s again: %v", to, err)
+		}
+		got := k.sh(dir, "git status --porcelain; git symbolic-ref --short HEAD; find . -type f ! -name .git | wc -l; cat many0/file0; ls new1 2>/dev/null | wc -l")
+		content, fresh := "0\n", "0\n"
+		if to == "other" {
+			content, fresh = "0, and more\n", "75\n"
+		}
+		if got != to+"\n"+want[to]+"\n"+content+fresh {
+			t.Errorf("round %d, to %s: %q", round, to, got)
+		}
+		k.sh(dir, "test \"$(git ls-files -s | git hash-object --stdin)\" = \"$(git ls-tree -r HEAD | sed 's/ blob / /; s/\\([0-7]*\\) \\([0-9a-f]*\\)\\t/\\1 \\2 0\\t/' | git hash-object --stdin)\"; git diff --quiet HEAD")
+	}
+	k.unmount(dir)
+}
