@@ -13,6 +13,9 @@ have fusermount3 || want fuse3
 have sshd || want openssh-server
 have ssh || want openssh-client
 have git-lfs || want git-lfs
+have systemctl || want systemd
+have unshare || want util-linux
+have umount || want mount
 have fio || want fio
 [ -e /etc/ssl/certs/ca-certificates.crt ] || [ -e /etc/pki/tls/certs/ca-bundle.crt ] || [ -e /etc/ssl/cert.pem ] || want ca-certificates
 

@@ -15,6 +15,7 @@ import (
 type unmountOptions struct {
 	dirs, sessions []string
 	all, discard   bool
+	detach         bool
 }
 
 func (a *app) unmountCommand() *cobra.Command {
@@ -31,7 +32,8 @@ away, also that of a session that is not mounted; DIR is then where it was mount
 
 Submodules that were mounted with DIR end with it.
 
-A mount that a process still uses stays as it is, and the command fails.`,
+A mount that a process still uses stays as it is, and the command fails. With --detach it goes all the same: what was
+written is kept, and whatever its users do there from then on fails.`,
 		Example: `  artifactfs unmount git
   artifactfs unmount /srv/a /srv/b
   artifactfs unmount git --discard
@@ -64,6 +66,7 @@ A mount that a process still uses stays as it is, and the command fails.`,
 	f.SortFlags = false
 	f.StringArrayVar(&o.sessions, "session", nil, "end the mount of the session `NAME`, wherever it is")
 	f.BoolVar(&o.discard, "discard", false, "throw away what was changed")
+	f.BoolVar(&o.detach, "detach", false, "end what is in use, too")
 	f.BoolVar(&o.all, "all", false, "end every mount of the state directory")
 	return cmd
 }
@@ -80,7 +83,7 @@ func (a *app) unmount(ctx context.Context, o unmountOptions) error {
 	targets, errs := choose(mounts, asked, o)
 	done := []unmounted{}
 	for _, m := range targets {
-		reply, err := a.unmountOne(ctx, m, o.discard)
+		reply, err := a.unmountOne(ctx, m, o)
 		if err != nil {
 			errs = append(errs, failure("unmount", m.Dir, err))
 			continue
@@ -153,13 +156,13 @@ func choose(mounts []served, asked error, o unmountOptions) (targets []served, e
 	return targets, errs
 }
 
-func (a *app) unmountOne(ctx context.Context, m served, discard bool) (unmounted, error) {
+func (a *app) unmountOne(ctx context.Context, m served, o unmountOptions) (unmounted, error) {
 	if !m.mounted() {
 		err := daemon.Discard(a.state, m.Session.Name)
 		return unmounted{control.UnmountReply{ID: m.ID, Dir: m.Dir}, true}, err
 	}
-	reply, err := m.client.Unmount(ctx, control.UnmountRequest{Dir: m.Dir, Discard: discard})
-	return unmounted{reply, discard}, err
+	reply, err := m.client.Unmount(ctx, control.UnmountRequest{Dir: m.Dir, Discard: o.discard, Detach: o.detach})
+	return unmounted{reply, o.discard}, err
 }
 
 // sayKept says where the work is, beside the result: whoever only reads that misses nothing he would have to do.
