@@ -1,0 +1,44 @@
+package fetch
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+func TestPeek(t *testing.T) {
+	dir := t.TempDir()
+	if _, ok := Peek(dir); ok {
+		t.Error("a store where nothing is")
+	}
+	const url = `https://127.0.0.1/a "b" \ c.git`
+	git := filepath.Join(dir, "git")
+	if _, err := runGit(t.Context(), dir, nil, "init", "-q", "--bare", "--object-format=sha256", git); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(filepath.Join(git, "config"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString("[remote \"origin\"]\n\turl = " + quoteConfig(url) + "\n"); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	i, ok := Peek(dir)
+	if !ok || i.URL != url || i.Format != object.SHA256 || i.Objects != filepath.Join(git, "objects") || i.Sizes != filepath.Join(dir, "sizes") {
+		t.Errorf("%+v, %v", i, ok)
+	}
+}
+
+func FuzzConfigValue(f *testing.F) {
+	for _, seed := range []string{"", `a\nb`, "a\nb", `\\`, `"`, `a\"b`, `\`} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, value string) {
+		if got := unquoteConfig(quoteConfig(value)); got != value {
+			t.Errorf("%q became %q", value, got)
+		}
+	})
+}
