@@ -121,7 +121,7 @@ func TestEveryFieldCrossesTheSocket(t *testing.T) {
 	want := MountRequest{
 		Remote: "https://127.0.0.1/r", Dir: "/m/ä", Ref: "v1", Session: "s-1", ReadOnly: true, Redirects: []string{"a b", "c"}, RedirectsOnly: true, Submodules: true, History: HistoryFull, Prefetch: PrefetchAll,
 		PrefetchBudget: 1 << 40, Wait: WaitGit, AllowOther: true, UID: 1<<32 - 1, GID: 7, CacheSize: 2, TokenFile: "/t",
-		Timeout: time.Minute, Token: "hunter2", GitDir: GitDirInside, Nonce: "n",
+		Timeout: time.Minute, Token: "hunter2", GitDir: GitDirInside, Nonce: "n", Passing: true, Through: "/proc/1/fd/3",
 	}
 	for i, v := 0, reflect.ValueOf(want); i < v.NumField(); i++ {
 		if v.Field(i).IsZero() && v.Type().Field(i).Name != "Device" { // which cannot
