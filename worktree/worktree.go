@@ -28,6 +28,15 @@
 // last. A change is noted before it is made, within the Update that makes it, or, if it is one of contents, under
 // Layer.View: paths do not change meanwhile. The file ".git" in the root is in the overlay and no change (gitfile.go).
 //
+// # Takeover
+//
+// The kernel may keep its mount when the process dies, and the next one opens the Tree with Options.TakeOver. What the
+// kernel was told is in mapped files, as the process left it: look-ups of base nodes in the table, of own nodes in the
+// overlay; the four bits of Shown and how far the table goes (kept.go), and who is writing (changes.go). So nodes without a
+// name live on that somebody has open, positions in listings stay right, and a request that comes again is done once
+// (request.go). A count may be too high, because the process died between the count and the answer: that node stays until
+// the mount ends. It is never too low. Whoever opens without TakeOver begins all of that anew.
+//
 // # Locks
 //
 // A change first gets, without any lock, the blocks that it needs (which never change), then decides and is made
