@@ -59,7 +59,7 @@ func (a *app) serveMount(ctx context.Context, r control.MountRequest) (err error
 	if socket == "" {
 		socket = control.MountSocket(a.state, os.Getpid())
 	}
-	server, err := control.Listen(ctx, socket, h, log)
+	server, err := control.Listen(ctx, socket, alone{h, time.Now()}, log)
 	if err != nil {
 		return failure("mount", r.Dir, err)
 	}
@@ -80,6 +80,19 @@ func (a *app) serveMount(ctx context.Context, r control.MountRequest) (err error
 	case <-ctx.Done():
 	}
 	return nil
+}
+
+// alone is a host without a supervisor.
+type alone struct {
+	host
+	since time.Time
+}
+
+// Status adds what is known of this process.
+func (p alone) Status(ctx context.Context) (control.Status, error) {
+	s, err := p.host.Status(ctx)
+	s.Daemon = control.DaemonStatus{PID: os.Getpid(), Version: versionText(), Since: p.since}
+	return s, err
 }
 
 // sayWhatIsKept tells of what a mount in the foreground left.

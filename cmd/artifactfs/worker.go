@@ -95,7 +95,7 @@ func (a *app) work(ctx context.Context, conn *keeper.Conn, f daemonFlags) (err e
 	var alive atomic.Pointer[host]
 	done := make(chan struct{})
 	defer close(done)
-	go w.beat(ctx, &alive, done)
+	go w.beat(ctx, &alive, max(beatPause, f.watchdog/2), done)
 	go a.listen(w, cancel, f)
 
 	socket, lock := take(&kept, keptSocket), take(&kept, keptLock)
@@ -188,13 +188,13 @@ func keepServer(conn *keeper.Conn, server *control.Server) error {
 	return errors.Join(conn.Keep(keptSocket, listener), conn.Keep(keptLock, lock))
 }
 
-// beat tells the supervisor that this process is well, as long as it is.
-func (w *worker) beat(ctx context.Context, alive *atomic.Pointer[host], done <-chan struct{}) {
+// beat tells the supervisor that this process is well, as long as it is. patience is how long its locks may take to answer.
+func (w *worker) beat(ctx context.Context, alive *atomic.Pointer[host], patience time.Duration, done <-chan struct{}) {
 	told := false
 	for {
 		err := error(nil)
 		if h := alive.Load(); h != nil {
-			asking, cancel := context.WithTimeout(ctx, beatPause)
+			asking, cancel := context.WithTimeout(ctx, patience)
 			err = (*h).Alive(asking)
 			cancel()
 		}
