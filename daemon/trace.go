@@ -42,8 +42,8 @@ func (d *Daemon) Trace(ctx context.Context, r control.TraceRequest, emit func(co
 		}
 		select {
 		case <-l.wake:
-		case <-ctx.Done():
-			return ctx.Err()
+		case <-ctx.Done(): // the asker has left; or the daemon ends, and the mount with it
+			return nil
 		case <-m.gone:
 			for more := true; more; {
 				t, more = l.take()
@@ -56,7 +56,7 @@ func (d *Daemon) Trace(ctx context.Context, r control.TraceRequest, emit func(co
 		select {
 		case <-time.After(tracePause):
 		case <-ctx.Done():
-			return ctx.Err()
+			return nil
 		}
 	}
 }
