@@ -21,6 +21,9 @@ func TestUnits(t *testing.T) {
 	files := sample("units")
 	files["README.md"] = gittest.File{Data: []byte("# units\n")}
 	w.commit(w.repo("r.git", object.SHA1), files)
+	for _, dir := range []string{base, w.root} { // a user of the script's is to see it
+		w.check(os.Chmod(dir, 0o755))
+	}
 	dir := w.place("systemd")
 	w.check(os.Mkdir(dir, 0o755))
 	cmd := exec.Command("../scripts/systemd.sh", binary, w.serve(gittest.ServerOptions{}).URL("r.git"), dir)

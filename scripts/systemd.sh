@@ -28,6 +28,7 @@ made=
 dir=${3:-}
 [ -n "$dir" ] || made=1 dir=$(mktemp -d /tmp/afs-systemd.XXXXXX)
 dir=$(readlink -f "$dir")
+chmod 755 "$dir"
 group=$cgroups/afs-systemd.$$
 outer= pid=
 cleanup() {
@@ -244,4 +245,54 @@ ctl stop srv-app.automount srv-app.mount
 ! mounted /srv/app || fail "it is still mounted"
 ok "stopped"
 ctl stop artifactfs
+
+title "the manager of a user"
+if ! command -v fusermount3 >/dev/null || ! command -v setpriv >/dev/null || ! inside setpriv --reuid=65534 test -x "$dir/bin/artifactfs"; then
+	echo "  --  left out: needs fusermount3, setpriv, and that everybody may see $dir"
+	title "all as it should be"
+	exit 0
+fi
+cat >"$dir/prepare" <<'E2'
+set -eu
+dir=$1
+mkdir -p /run/user/65534 /run/home/m /sys/fs/cgroup/user@65534.service # named as logind has it
+mknod -m 666 /run/fuse c 10 229 # as udev makes it
+mount --bind /run/fuse /dev/fuse
+chown -R 65534:65534 /run/user/65534 /run/home /sys/fs/cgroup/user@65534.service
+E2
+inside sh "$dir/prepare" "$dir"
+mkdir "$dir/user/artifactfs.service.d"
+sed 's/out.service/out.user-service/' "$dir/units/artifactfs.service.d/test.conf" >"$dir/user/artifactfs.service.d/test.conf"
+: >"$dir/out.user-service" && chown 65534 "$dir/out.user-service"
+for t in test basic shutdown default; do cp "$dir/units/$t.target" "$dir/user/"; done
+as_user() {
+	inside setpriv --reuid=65534 --regid=65534 --clear-groups env -i PATH=/usr/local/bin:/usr/bin:/bin HOME=/run/home XDG_RUNTIME_DIR=/run/user/65534 \
+		SYSTEMD_UNIT_PATH="$dir/user" "$@"
+}
+# shellcheck disable=SC2016 # for the other shell
+inside sh -c 'echo $$ >/sys/fs/cgroup/user@65534.service/cgroup.procs; exec "$@"' sh setpriv --reuid=65534 --regid=65534 --clear-groups \
+	env -i PATH=/usr/local/bin:/usr/bin:/bin HOME=/run/home XDG_RUNTIME_DIR=/run/user/65534 SYSTEMD_UNIT_PATH="$dir/user" \
+	"$systemd" --user --unit=test.target --log-target=console >"$dir/out.manager" 2>&1 &
+until_true as_user systemctl --user is-active -q test.target 2>/dev/null
+as_user systemctl --user start artifactfs || fail "it does not start"
+mnt=/run/home/m
+as_user "$dir/bin/artifactfs" mount "$remote" $mnt >/dev/null || fail "it does not mount"
+rm -f "$dir/stop" "$dir/rounds"
+: >"$dir/rounds" && chown 65534 "$dir/rounds"
+as_user sh "$dir/user.sh" $mnt "$dir" >"$dir/out.user" 2>&1 &
+user=$!
+goes_on
+as_user systemctl --user restart artifactfs
+goes_on
+ok "restart: the mount's user goes on"
+inside kill -KILL "$(as_user systemctl --user show -p MainPID --value artifactfs)"
+goes_on
+until_true as_user systemctl --user is-active -q artifactfs
+goes_on
+ok "kill -9 of the supervisor: the mount's user goes on"
+touch "$dir/stop"
+wait $user || fail "its user failed: $(cat "$dir/out.user")"
+as_user systemctl --user stop artifactfs
+! mounted $mnt || fail "it is still mounted"
+ok "stopped, and unmounted"
 title "all as it should be"
