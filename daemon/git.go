@@ -63,7 +63,7 @@ func (m *mount) makeGitDir(ctx context.Context) (*gitdir.Dir, error) {
 	if err := dir.WriteIndex(ctx, m.indexOptions(ctx), m.walkBase); err != nil {
 		return nil, err
 	}
-	if !ok {
+	if !ok || !m.resumed && !dir.Sealed() { // or it was made by a process that died before it could say so
 		if err := dir.Seal(); err != nil {
 			return nil, err
 		}

@@ -565,3 +565,39 @@ func TestASwitchOutlivesItsProcess(t *testing.T) {
 	}
 	k.unmount(dir)
 }
+
+// A process dies while it makes the git directory, at any moment of that.
+func TestAGitDirectoryIsMadeAllTheSame(t *testing.T) {
+	k := newKeep(t)
+	k.start()
+	k.await()
+	repo := sample(t, k.dir("remote"))
+	files := map[string]gittest.File{}
+	for i := range 20_000 {
+		files[fmt.Sprintf("many%d/file%d", i%100, i)] = gittest.File{Data: []byte(fmt.Sprintf("%d\n", i%50))}
+	}
+	if _, err := repo.Commit("main", files, "many"); err != nil {
+		t.Fatal(err)
+	}
+	dir := k.dir("mnt")
+	for round := range 15 {
+		r := k.request(repo.Path, dir)
+		r.Wait, r.Prefetch = control.WaitTree, control.PrefetchNone
+		k.mount(r)
+
+		if round%3 == 0 {
+			eventually(t, "the index is being written", func() bool {
+				found, err := filepath.Glob(filepath.Join(k.state, "mounts", "mnt-*", "git", "index*"))
+				return err == nil && len(found) > 0
+			})
+		}
+		time.Sleep(time.Duration(round) * 2 * time.Millisecond) // the moment of death is what is tried
+		k.again()
+		if got := k.sh(dir, "git status --porcelain; git log --oneline | wc -l; git reflog | wc -l"); got != "3\n1\n" {
+			t.Fatalf("round %d: %q", round, got)
+		}
+		if reply := k.unmount(dir); reply.Kept != 0 || reply.Session != "" {
+			t.Errorf("round %d: work was found: %+v", round, reply)
+		}
+	}
+}

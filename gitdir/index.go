@@ -30,7 +30,7 @@ type IndexOptions struct {
 }
 
 // WriteIndex writes the index of a working tree that nobody has changed yet, if there is none. Once it is there it is
-// git's alone.
+// git's alone. Until then no git command is let in: a lock is one of a process that died while it wrote.
 func (d *Dir) WriteIndex(ctx context.Context, o IndexOptions, walk Walk) error {
 	path := filepath.Join(d.path, "index")
 	if _, err := os.Lstat(path); err == nil {
@@ -64,6 +64,9 @@ func (d *Dir) writeIndex(ctx context.Context, path string, o IndexOptions, walk 
 	}
 	// As git does it: who holds the lock may replace the file, and nobody else.
 	lock := path + ".lock"
+	if err := os.Remove(lock); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
 	f, err := os.OpenFile(lock, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err

@@ -42,6 +42,12 @@ func (d *Dir) Seal() error {
 	return disk.WriteFile(filepath.Join(d.path, sealName), []byte(sum+" "+index+"\n"), 0o644)
 }
 
+// Sealed says whether Seal was called.
+func (d *Dir) Sealed() bool {
+	_, err := os.Lstat(filepath.Join(d.path, sealName))
+	return err == nil
+}
+
 // HasWork says whether a git directory holds anything that the remote could not give again: objects, refs, settings, or
 // what was staged. One that does not exist, or was not finished, holds none but objects.
 func HasWork(ctx context.Context, path string) (bool, error) {
