@@ -8,7 +8,7 @@ import (
 )
 
 // A log is long if it is much larger than what it says: the next Open reads all of it, and if that takes a mount over,
-// programs wait meanwhile (about 5 ms for each MiB). Before it is closed less is much.
+// programs wait meanwhile (4 ms for each MiB). Before it is closed less is much.
 const (
 	longLog     = 4 << 20
 	longAtClose = 1 << 20
