@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -78,6 +79,8 @@ type worker struct {
 // work waits until it is this process's turn and serves.
 func (a *app) work(ctx context.Context, conn *keeper.Conn, f daemonFlags) (err error) {
 	a.prepareToServe()
+	// What starts has little garbage, and a small heap is collected often: a third of the processor time until READY.
+	debug.SetGCPercent(-1)
 	log, closeLog, err := a.newLog(zapcore.InfoLevel)
 	if err != nil {
 		return err
@@ -148,6 +151,7 @@ func (a *app) serveWorker(ctx context.Context, cancel context.CancelFunc, w *wor
 			os.Exit(control.ExitFailed)
 		}
 		w.conn.Tell(keeper.Ready, "1")
+		debug.SetGCPercent(gcPercent)
 		if f.restore && ctx.Err() == nil {
 			if err := w.Restore(ctx); err != nil && ctx.Err() == nil {
 				w.log.Error("restore mounts", zap.Error(err))
