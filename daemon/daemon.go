@@ -154,10 +154,15 @@ func (d *Daemon) Close(ctx context.Context) error {
 	}
 	d.mu.Unlock()
 	d.end()
-	errs := []error{d.Resumed(ctx)}
-	for _, m := range mounts {
-		errs = append(errs, m.stop(ctx, true))
+	errs := make([]error, len(mounts), len(mounts)+2)
+	errs = append(errs, d.Resumed(ctx))
+	var all sync.WaitGroup
+	for i, m := range mounts {
+		if m.around == nil { // submodules end with the mount around them
+			all.Go(func() { errs[i] = m.stop(ctx, true) })
+		}
 	}
+	all.Wait()
 	d.behind.Wait()
 	d.watch.close()
 	errs = append(errs, d.blobs.Close())

@@ -601,3 +601,53 @@ func TestAGitDirectoryIsMadeAllTheSame(t *testing.T) {
 		}
 	}
 }
+
+// Mounting and unmounting, with a death at any moment of either: who asks again gets what he asked for, once.
+func TestMountAndUnmountAreDoneOnce(t *testing.T) {
+	k := newKeep(t)
+	k.start()
+	k.await()
+	repo, dir := sample(t, k.dir("remote")), k.dir("mnt")
+	asked := func(round int, what string, ask func(*control.Client) error) {
+		t.Helper()
+		answer := make(chan error, 1)
+		client := k.client
+		go func() { answer <- ask(client) }()
+		time.Sleep(time.Duration(round) * 1500 * time.Microsecond) // the moment of death is what is tried
+		k.again()
+		err := <-answer
+		if errors.Is(err, control.ErrNoServer) { // the socket is made anew here
+			err = ask(k.client)
+		}
+		if err != nil {
+			t.Fatalf("round %d: %s: %v", round, what, err)
+		}
+	}
+	for round := range 24 {
+		r := k.request(repo.Path, dir)
+		r.Nonce, r.Wait = fmt.Sprint("mount ", round), []control.Wait{control.WaitTree, control.WaitGit}[round%2]
+		var reply control.MountReply
+		asked(round, "mount", func(c *control.Client) (err error) {
+			reply, err = c.Mount(t.Context(), r, nil)
+			return err
+		})
+		if reply.Dir != dir || reply.Commit == "" || reply.Changed != int64(round) {
+			t.Fatalf("round %d: mounted %+v", round, reply)
+		}
+		k.sh(dir, fmt.Sprintf("test $(ls | grep -c work) = %d; echo %d >work%d; git status --porcelain >/dev/null", round, round, round))
+		asked(round, "unmount", func(c *control.Client) error {
+			reply, err := c.Unmount(t.Context(), control.UnmountRequest{Dir: dir})
+			if e := (*control.Error)(nil); errors.As(err, &e) && e.Code == control.ExitNotMounted {
+				return nil // it was answered, or about to be
+			}
+			if err == nil && reply.Kept != int64(round+1) && reply.Session != "" {
+				return fmt.Errorf("it says that %d paths were kept", reply.Kept)
+			}
+			return err
+		})
+		if _, err := deviceOf(dir); err == nil {
+			t.Fatalf("round %d: it is mounted", round)
+		}
+		eventually(t, "nothing is kept", func() bool { return len(k.names()) == 0 })
+	}
+}
