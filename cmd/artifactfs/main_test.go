@@ -280,6 +280,13 @@ func TestUsageErrors(t *testing.T) {
 		"unmount --all --discard":          "artifactfs: unmount: throws away only what is named: --discard does not go with --all\nhint: artifactfs unmount --help\n",
 		"unmount --session=.x":             "artifactfs: unmount: \".x\" is no name for a session: letters, digits, dots, dashes and underscores are, a letter or digit first\nhint: artifactfs unmount --help\n",
 
+		"mount a --fuse-fd=0":     "artifactfs: mount: --fuse-fd needs --foreground: the descriptor is this process's\nhint: artifactfs mount --help\n",
+		"mount a --git-dir=up":    "artifactfs: mount: invalid argument \"up\" for \"--git-dir\" flag: must be one of outside|inside\nhint: artifactfs mount --help\n",
+		"run a":                   "artifactfs: run: lacks the command: artifactfs run REMOTE -- CMD [ARG...]\nhint: artifactfs run --help\n",
+		"run a --":                "artifactfs: run: lacks the command: artifactfs run REMOTE -- CMD [ARG...]\nhint: artifactfs run --help\n",
+		"run a b -- c":            "artifactfs: run: takes REMOTE -- CMD [ARG...], got 2 arguments in front of --\nhint: artifactfs run --help\n",
+		"run -- true":             "artifactfs: run: takes REMOTE -- CMD [ARG...], and $ARTIFACTFS_REMOTE is not set either\nhint: artifactfs run --help\n",
+		"run a --json -- true":    "artifactfs: run: --json makes no sense: the output is CMD's\nhint: artifactfs run --help\n",
 		"mount a --timeout=-1s":   "artifactfs: mount: --timeout is negative\n",
 		"mount /":                 "artifactfs: mount: no directory can be made of the remote's name\nhint: name one: artifactfs mount REMOTE DIR\n",
 		"unmount":                 "artifactfs: unmount: needs a directory, --session, or --all\nhint: artifactfs unmount --help\n",

@@ -243,3 +243,17 @@ func TestSizes(t *testing.T) {
 		}
 	}
 }
+
+func TestInheritedDevice(t *testing.T) {
+	f, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for fd, want := range map[int]string{int(f.Fd()): "it is no /dev/fuse", 1 << 20: "bad file descriptor"} {
+		_, err := inheritedDevice(fd)
+		if e := control.AsError(err); e == nil || e.Code != control.ExitUsage || !strings.Contains(e.Cause, want) || e.Hint == "" {
+			t.Errorf("%d: %+v", fd, e)
+		}
+	}
+}
