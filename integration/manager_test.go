@@ -50,6 +50,9 @@ func (w *world) manager() *manager {
 		for _, k := range m.kept {
 			k.file.Close()
 		}
+		if log, err := os.ReadFile(filepath.Join(w.root, "log")); err == nil && w.Failed() {
+			w.Logf("the service's log:\n%s", log[max(0, len(log)-16<<10):])
+		}
 	})
 	return m
 }
@@ -140,6 +143,9 @@ func (m *manager) start() {
 		cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+m.socket, "FDSTORE=4096")
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	log := must[*os.File](m.w)(os.OpenFile(filepath.Join(m.w.root, "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644))
+	defer log.Close()
+	cmd.Stderr = log
 	m.cmd, m.over = cmd, make(chan error, 1)
 	err := cmd.Start()
 	m.mu.Unlock()

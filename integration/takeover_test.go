@@ -23,7 +23,7 @@ import (
 func init() { torture.Main() }
 
 // takeoverKills is how often the worker is killed under the whole load; `make bench BENCH=-takeover` does it more often.
-var takeoverKills = envInt("AFS_TAKEOVER_KILLS", 20)
+var takeoverKills = envInt("AFS_TAKEOVER_KILLS", 12)
 
 // victim is the world's daemon.
 func (w *world) victim() torture.Victim { return torture.Victim{State: w.state, Command: "worker"} }
@@ -48,6 +48,7 @@ type tortured struct {
 	before control.DaemonStatus
 	blows  []torture.Blow
 	told   int // errors of the load that the test knows
+	since  time.Time
 }
 
 // tortureFiles are a repository with something for all jobs.
@@ -78,7 +79,9 @@ func (w *world) torture(jobs []string, flags ...string) *tortured {
 	tortureFiles(w, r)
 	s := w.serve(gittest.ServerOptions{RTT: 2 * time.Millisecond})
 	x := &tortured{world: w, m: w.mount(s.URL("torture.git"), flags...), plain: w.clone("file://" + r.Path), rnd: rand.New(rand.NewPCG(uint64(modelSeed), 3))}
+	x.since = time.Now()
 	x.begin(jobs)
+	x.Logf("the load has begun after %v", time.Since(x.since).Round(time.Second))
 	x.before = w.daemonStatus()
 	if x.before.Supervisor == 0 {
 		w.Fatalf("there is no supervisor: %+v", x.before)
@@ -136,6 +139,7 @@ func (x *tortured) strike(n int, sig syscall.Signal, longest time.Duration) {
 		x.Errorf("%s: %v", sig, err)
 	}
 	x.works(sig.String())
+	x.Logf("%v: %d times, %v after the start", sig, len(blows), time.Since(x.since).Round(time.Second))
 }
 
 // works waits until programs in the mount get on again.
@@ -179,7 +183,7 @@ func (x *tortured) end() torture.Report {
 // No program in a mount notices that the process that serves it is killed, dies of a fault, hangs, or is replaced.
 func TestTakeover(t *testing.T) {
 	w := newWorld(t)
-	x := w.torture(allJobs(12))
+	x := w.torture(allJobs(8))
 	version := filepath.Join(w.root, "next", "artifactfs")
 	check(t, os.Mkdir(filepath.Dir(version), 0o755))
 	if out, err := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-X main.version=next", "-o", version, "../cmd/artifactfs").CombinedOutput(); err != nil {
@@ -265,6 +269,7 @@ import (
 )
 
 func main() {
+	syscall.Write(3, []byte("X_WAITING=1\\nX_VERSION=crasher"))
 	b := make([]byte, 1<<16)
 	for {
 		n, _, _, _, err := syscall.Recvmsg(3, b, make([]byte, 4096), 0)
@@ -311,7 +316,7 @@ func TestEverythingKilled(t *testing.T) {
 		t.Errorf("in the dead mount: %v", err)
 	}
 	w.ok("mount", x.m.Remote, x.m.Dir)
-	w.sameFaces("after everything was killed", w.faces(x.m.Dir), want)
+	w.sameFaces("after everything was killed", roughly(w.faces(x.m.Dir), want), want)
 	if got := w.git(x.m.Dir, "rev-parse", "HEAD"); got != head {
 		t.Errorf("HEAD is %s, was %s", got, head)
 	}
@@ -368,8 +373,6 @@ func TestModelUnderKills(t *testing.T) {
 // A daemon whose workers cannot start any more detaches what it cannot serve, and says why.
 func TestGivesUpCleanly(t *testing.T) {
 	w := newWorld(t)
-	copied := filepath.Join(w.root, "own", "artifactfs")
-	check(t, os.Mkdir(filepath.Dir(copied), 0o755))
 	w.commit(w.repo("r.git", object.SHA1), sample("gives up"))
 	m := w.bare(w.serve(gittest.ServerOptions{}).URL("r.git"))
 	// Each worker is killed as soon as it is there, ready or not.
@@ -386,7 +389,7 @@ func TestGivesUpCleanly(t *testing.T) {
 	t.Logf("%d workers killed", deaths)
 	w.until("nothing is mounted", func() bool { return len(mountsBelow(w.root)) == 0 })
 	r := w.afs("mount", m.Remote, m.Dir)
-	if r.code != 0 || !strings.Contains(r.stderr, "gave up") && !strings.Contains(r.stderr, "detached") {
+	if r.code != 0 || !strings.Contains(r.stderr, "the mount that was here ended") || !strings.Contains(r.stderr, "workers in a row have failed") {
 		t.Errorf("the next mount does not say what happened: %s", r)
 	}
 	if n := readAll(t, m.Dir, sample("gives up")); n > 0 {

@@ -22,6 +22,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -83,6 +84,9 @@ type running struct {
 	over  chan struct{} // closed when its output has ended and it has been waited for
 }
 
+// started numbers the jobs: one that comes later finds nothing of an earlier one.
+var started atomic.Int64
+
 // Start starts the jobs.
 func Start(o Options) (*Load, error) {
 	if err := os.MkdirAll(filepath.Join(o.Mount, loadDir), 0o755); err != nil {
@@ -94,7 +98,7 @@ func Start(o Options) (*Load, error) {
 			l.Kill()
 			return nil, fmt.Errorf("start load: there is no job %q", kind)
 		}
-		r := &running{name: fmt.Sprintf("%s-%d", kind, i), ready: make(chan struct{}), over: make(chan struct{})}
+		r := &running{name: fmt.Sprintf("%s-%d", kind, started.Add(1)), ready: make(chan struct{}), over: make(chan struct{})}
 		r.cmd = exec.Command("/proc/self/exe")
 		r.cmd.Args[0] = "torture-" + r.name // for ps
 		r.cmd.Env = append(append(os.Environ(), o.Env...), jobVar+"="+strings.Join([]string{kind, r.name, o.Mount, o.Plain, o.Scratch,

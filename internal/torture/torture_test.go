@@ -99,7 +99,7 @@ func TestLoadFindsFaults(t *testing.T) {
 			}
 			for deadline := time.Now().Add(20 * time.Second); len(l.Errors()) == 0 && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 				cmd := exec.Command("sh", "-c", sabotage)
-				cmd.Env = append(os.Environ(), "MOUNT="+o.Mount, "DIR="+filepath.Join(o.Mount, loadDir, kind+"-0"))
+				cmd.Env = append(os.Environ(), "MOUNT="+o.Mount, "DIR="+filepath.Join(o.Mount, loadDir, l.jobs[0].name))
 				cmd.Run() // what it is about may be away just now
 				if kind == "deleted" || kind == "locks" {
 					break // found at the end
