@@ -72,6 +72,7 @@ type Blobs struct {
 		active *segment // nil before the first Put
 		file   *os.File // of active, for writing; holds the lock
 		end    int64    // of the last record of active
+		noted  int      // how many records the sidecar of active has
 		limit  int64    // bytes at which active is full
 	}
 	look struct { // whoever evicts or looks for others' work
@@ -148,6 +149,7 @@ func (b *Blobs) keepHouse() {
 			return
 		case <-tick.C:
 			b.lookAround()
+			b.noteActive()
 		}
 	}
 }
