@@ -144,7 +144,12 @@ func TestGitInsideComesAndGoes(t *testing.T) {
 	if mounts := mountsBelow(w.root); len(mounts) > 0 {
 		t.Errorf("left mounted: %q", mounts)
 	}
-	r = w.script(`HOME=$1 exec setpriv --reuid=65534 --regid=65534 --clear-groups artifactfs --state "$1" mount "$2" "$1/m" --git-dir inside`, "/tmp/afs-nobody", url)
+	home := w.place("nobody")
+	w.check(os.Mkdir(home, 0o755))
+	w.check(os.Chown(home, 65534, 65534))
+	w.check(os.Chmod(w.root, 0o755))
+	r = w.script(`export HOME=$1 ARTIFACTFS_STATE=$1/state; nobody="setpriv --reuid=65534 --regid=65534 --clear-groups artifactfs"
+		code=0; $nobody mount "$2" "$1/m" --git-dir inside || code=$?; $nobody unmount --all; exit $code`, home, url)
 	w.refusal(r, 1, "only root may make", "unshare --user --map-root-user --mount")
 	// A daemon of its own: the other one's mounts are not to be seen there.
 	r = w.script(`export ARTIFACTFS_STATE=$2.state; exec unshare --user --map-root-user --mount sh -euc '

@@ -139,6 +139,7 @@ func TestRunHasTheTerminal(t *testing.T) {
 	tty.write("\x1a")
 	tty.expect("Stopped")
 	tty.say("fg")
+	tty.expect("-- cat\r\n")
 	tty.say("hello")
 	tty.expect("hello\r\nhello\r\n")
 	tty.write("\x03")
@@ -153,6 +154,7 @@ func TestRunHasTheTerminal(t *testing.T) {
 	tty.say("suspend") // nobody but itself
 	tty.expect("Stopped(?s:.*)out> $")
 	tty.say("fg")
+	tty.expect("-- bash .*-i\r\n")
 	tty.say("echo ba''ck")
 	tty.expect("back\r\n")
 	tty.say("exit 9")
