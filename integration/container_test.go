@@ -217,13 +217,15 @@ func TestHookPassesSignalsAndStatus(t *testing.T) {
 	w.check(os.Mkdir(dir, 0o755))
 	w.env = append(w.env, "ARTIFACTFS_REMOTE="+url, "ARTIFACTFS_DIR="+dir)
 	for name, how := range map[string]string{"run": `exec artifactfs-hook "$@"`, "descriptor": `exec with-fuse $ARTIFACTFS_DIR artifactfs-hook "$@"`} {
-		r := w.script(`(`+how+`) & hook=$!
-			until [ -e $TMPDIR/up ]; do kill -0 $hook || exit 1; sleep 0.05; done
-			rm $TMPDIR/up; kill -TERM $hook; wait $hook`, "sh", "-c", `trap "echo got; exit 9" TERM; touch $TMPDIR/up; while :; do sleep 0.05; done`)
-		if r.code != 9 || r.stdout != "got\n" {
-			t.Errorf("%s: %s", name, r)
+		for _, signal := range []string{"TERM", "INT"} {
+			r := w.script(`(exec env --default-signal=INT sh -c '`+how+`' sh "$@") & hook=$!
+				until [ -e $TMPDIR/up ]; do kill -0 $hook || exit 1; sleep 0.05; done
+				rm $TMPDIR/up; kill -`+signal+` $hook; wait $hook`, "sh", "-c", `trap "echo got; exit 9" `+signal+`; touch $TMPDIR/up; while :; do sleep 0.05; done`)
+			if r.code != 9 || r.stdout != "got\n" {
+				t.Errorf("%s, %s: %s", name, signal, r)
+			}
+			exec.Command("umount", dir).Run()
 		}
-		exec.Command("umount", dir).Run()
 	}
 	r := w.script(`exec artifactfs-hook true`)
 	if r.code != 0 {
