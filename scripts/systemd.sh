@@ -44,9 +44,10 @@ cleanup() {
 		wait "$outer" 2>/dev/null || true
 	fi
 	tries=0
-	while [ -d "$group" ] && ! find "$group" -depth -type d -exec rmdir {} \; 2>/dev/null && [ $tries -lt 100 ]; do
+	while [ -d "$group" ] && [ $tries -lt 100 ]; do # what was killed is in there until it is gone
+		find "$group" -depth -type d -exec rmdir {} \; 2>/dev/null || true
+		[ ! -d "$group" ] || sleep 0.05
 		tries=$((tries + 1))
-		sleep 0.05
 	done
 	[ -z "$made" ] || rm -rf --one-file-system "$dir"
 	exit $status
