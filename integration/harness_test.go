@@ -160,6 +160,12 @@ func isWorker(pid int) bool {
 	return bytes.Contains(args, []byte("\x00worker\x00"))
 }
 
+// isHelper says whether a process is one that git has started.
+func isHelper(pid int) bool {
+	args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return bytes.Contains(args, []byte("\x00upload-pack-helper\x00"))
+}
+
 // world is what one test works with. Its methods end the test when what they do for it fails.
 type world struct {
 	testing.TB

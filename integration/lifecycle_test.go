@@ -55,7 +55,22 @@ func (w *world) killDaemon() {
 // dead waits until no process of the daemon is left.
 func (w *world) dead() {
 	w.Helper()
-	w.until("the daemon is dead", func() bool { return len(daemonsBelow(w.root)) == 0 })
+	// What git in a mount has started of us waits for the next daemon.
+	left := func() []int { return slices.DeleteFunc(daemonsBelow(w.root), isHelper) }
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if len(left()) == 0 {
+			return
+		}
+	}
+	for _, pid := range left() { // one that hangs in its own mount is told by its stack
+		args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+		for _, thread := range threads {
+			stack, _ := os.ReadFile(filepath.Join(thread, "stack"))
+			w.Logf("%q %s\n%s", args, thread, stack)
+		}
+	}
+	w.Fatalf("waited %s in vain until the daemon is dead", patience)
 }
 
 func (w *world) list() []control.MountStatus {
