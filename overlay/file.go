@@ -51,13 +51,38 @@ type files struct {
 	limit  int        // of idle
 }
 
-// fileLimit is how many descriptors unused Files may hold.
-func fileLimit() int {
+// maxIdle is how many descriptors the unused Files of one layer may hold.
+const maxIdle = 1024
+
+// unused counts those of all layers of the process, which share what the process may have open.
+var unused atomic.Int64
+
+// fileLimit is how many descriptors the unused Files of all layers may hold.
+var fileLimit = sync.OnceValue(func() int64 {
 	var r unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &r) != nil {
 		return 256
 	}
-	return int(min(max(r.Cur/4, 256), 4096))
+	return int64(min(max(r.Cur/4, 256), 16384))
+})
+
+// park puts a File among the unused, and gives one to close if there are too many. fs.mu is held.
+func (fs *files) park(f *File) (closing *File) {
+	f.idle = fs.idle.PushFront(f)
+	if unused.Add(1) <= fileLimit() && fs.idle.Len() <= fs.limit {
+		return nil
+	}
+	closing = fs.idle.Back().Value.(*File)
+	fs.unpark(closing)
+	delete(fs.byNode, closing.node)
+	return closing
+}
+
+// unpark takes a File from the unused. fs.mu is held.
+func (fs *files) unpark(f *File) {
+	fs.idle.Remove(f.idle)
+	f.idle = nil
+	unused.Add(-1)
 }
 
 // File gives a node's data. It waits for nothing; Done gives it back.
@@ -71,8 +96,7 @@ func (l *Layer) File(n Node) *File {
 		fs.byNode[n] = f
 	}
 	if f.idle != nil {
-		fs.idle.Remove(f.idle)
-		f.idle = nil
+		fs.unpark(f)
 	}
 	f.users++
 	return f
@@ -90,11 +114,7 @@ func (f *File) Done() {
 		delete(fs.byNode, f.node)
 		closing = f
 	default:
-		f.idle = fs.idle.PushFront(f)
-		if fs.idle.Len() > fs.limit {
-			closing = fs.idle.Remove(fs.idle.Back()).(*File)
-			delete(fs.byNode, closing.node)
-		}
+		closing = fs.park(f)
 	}
 	fs.mu.Unlock()
 	if closing != nil {
@@ -123,8 +143,7 @@ func (fs *files) retire(n Node) {
 		fs.mu.Unlock()
 		return
 	}
-	fs.idle.Remove(f.idle)
-	f.idle = nil
+	fs.unpark(f)
 	delete(fs.byNode, n)
 	fs.mu.Unlock()
 	f.close()
@@ -147,6 +166,7 @@ func (fs *files) closeAll() {
 		f.close()
 		delete(fs.byNode, n)
 	}
+	unused.Add(-int64(fs.idle.Len()))
 	fs.idle.Init()
 }
 

@@ -64,7 +64,7 @@ type Options struct {
 	pause time.Duration // how long the janitor collects work; 0: a second
 	quiet time.Duration // how long after the last write a file is settled; 0: three seconds
 	still bool          // nothing is done in the background
-	idle  int           // files kept open for the next user; 0: what RLIMIT_NOFILE allows
+	idle  int           // files kept open for the next user; 0: maxIdle
 }
 
 // Layer is an open overlay. All methods may be called concurrently.

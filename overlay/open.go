@@ -91,7 +91,7 @@ func (o *Options) defaults() {
 		o.quiet = 3 * time.Second
 	}
 	if o.idle == 0 {
-		o.idle = fileLimit()
+		o.idle = maxIdle
 	}
 	if o.Seed == (state.Seed{}) {
 		_, _ = rand.Read(o.Seed[:]) // never fails
