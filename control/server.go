@@ -46,11 +46,7 @@ func Listen(ctx context.Context, socket string, h Handler, log *zap.Logger) (*Se
 	ctx, cancel := context.WithTimeout(ctx, endingTime)
 	defer cancel()
 	l, lock, err := listen(socket)
-	for errors.Is(err, ErrInUse) && ctx.Err() == nil {
-		// It removes its socket first and gives up its lock last.
-		if _, statErr := os.Lstat(socket); statErr == nil {
-			break
-		}
+	for errors.Is(err, ErrInUse) && ctx.Err() == nil && !listened(ctx, socket) {
 		select {
 		case <-time.After(endingPause):
 		case <-ctx.Done():
@@ -61,6 +57,16 @@ func Listen(ctx context.Context, socket string, h Handler, log *zap.Logger) (*Se
 		return nil, err
 	}
 	return newServer(socket, l, lock, h, log), nil
+}
+
+// listened says whether somebody listens on a socket whose lock is held. Who ends removes its socket first and gives up
+// its lock last; one that was killed may have lost its socket and not yet its lock.
+func listened(ctx context.Context, socket string) bool {
+	conn, err := dial(ctx, socket)
+	if err == nil {
+		conn.Close()
+	}
+	return !errors.Is(err, ErrNoServer)
 }
 
 // Inherit goes on with the socket of a server that died, of which the caller has Files; it is Listen where they are nil or
