@@ -137,7 +137,7 @@ func TestRunHasTheTerminal(t *testing.T) {
 	w.until("it is mounted", func() bool { return len(mountsBelow(w.root)) == 1 })
 	w.until("cat runs", func() bool { return len(childrenOf("cat", w.root)) == 1 })
 	tty.write("\x1a")
-	tty.expect("Stopped")
+	tty.expect("Stopped(?s:.*)out> $") // the line of what was stopped ends like that of what goes on
 	tty.say("fg")
 	tty.expect("-- cat\r\n")
 	tty.say("hello")

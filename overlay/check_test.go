@@ -97,7 +97,7 @@ func TestCheckFindsAndRepairs(t *testing.T) {
 func TestDamagedLog(t *testing.T) {
 	w := newWorld(t, filepath.Join(t.TempDir(), "overlay"), Options{})
 	w.mustOpen()
-	for _, name := range []string{"a", "b", "c"} {
+	for _, name := range []string{"a", "damaged", "c"} {
 		w.must(w.create(name))
 		w.must(w.write(name, 0, []byte(name)))
 	}
@@ -105,7 +105,7 @@ func TestDamagedLog(t *testing.T) {
 	path := filepath.Join(w.dir, "log")
 	log, err := os.ReadFile(path)
 	w.must(err)
-	at := strings.LastIndex(string(log), "b") // the name in the record that made it
+	at := strings.LastIndex(string(log), "damaged") // the name in the record that made it
 	log[at] ^= 0xff
 	w.must(os.WriteFile(path, log, 0o600))
 

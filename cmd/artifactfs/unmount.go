@@ -84,6 +84,9 @@ func (a *app) unmount(ctx context.Context, o unmountOptions) error {
 	done := []unmounted{}
 	for _, m := range targets {
 		reply, err := a.unmountOne(ctx, m, o)
+		if err != nil && o.all && control.AsError(err).Code == control.ExitNotMounted {
+			continue // somebody else has just unmounted it
+		}
 		if err != nil {
 			errs = append(errs, failure("unmount", m.Dir, err))
 			continue
