@@ -23,7 +23,7 @@ func residentBuffers(s *raw.Server) error {
 	}
 	pool := (*sync.Pool)(unsafe.Pointer(field.UnsafeAddr()))
 	fresh := pool.New
-	pool.New = func() any {
+	*pool = sync.Pool{New: func() any { // without the buffer that INIT was read into
 		buffer := fresh()
 		b := buffer.([]byte)
 		for i := 0; i < len(b); i += os.Getpagesize() {
@@ -31,6 +31,6 @@ func residentBuffers(s *raw.Server) error {
 		}
 		b[len(b)-1] = 0
 		return buffer
-	}
+	}}
 	return nil
 }
