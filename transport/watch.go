@@ -18,6 +18,7 @@ type watch struct {
 	timer *time.Timer
 	leave func() bool
 	owner *watches
+	ctx   context.Context // whose end net/http may hear of before we do
 
 	mu    sync.Mutex
 	cause error // why it was ended; nil while it goes on
@@ -32,7 +33,7 @@ type watches struct {
 }
 
 func (s *watches) add(ctx context.Context, stall time.Duration, kill func()) *watch {
-	w := &watch{stall: stall, kill: kill, owner: s}
+	w := &watch{ctx: ctx, stall: stall, kill: kill, owner: s}
 	w.timer = time.AfterFunc(time.Hour, func() { w.end(fmt.Errorf("%w: no byte for %s", ErrStalled, stall)) })
 	w.timer.Stop()
 	s.mu.Lock()
@@ -99,7 +100,11 @@ func (w *watch) ended() error {
 
 // explain gives the reason behind an I/O error: what ended the exchange, else err itself as a transport fault.
 func (w *watch) explain(err error) error {
-	if cause := w.ended(); cause != nil {
+	cause := w.ended()
+	if cause == nil && w.ctx.Err() != nil {
+		cause = context.Cause(w.ctx)
+	}
+	if cause != nil {
 		if isFault(cause) {
 			return transient{error: cause}
 		}
