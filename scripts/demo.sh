@@ -177,8 +177,15 @@ git -C "$mnt" add -A
 git -C "$mnt" -c user.name=demo -c user.email=demo@localhost commit -q -m 'the demo was here'
 took "$start" "git add, git commit: $(git -C "$mnt" show --shortstat --format= HEAD)"
 
-title "kill -9 of the daemon, and artifactfs mount again"
-kill -9 "$(number pid "$("$afs" status --json "$mnt")")"
+title "kill -9 of the process that serves"
+daemon=$("$afs" status --json)
+start=$(now)
+kill -9 "$(number pid "$daemon")"
+names=$(ls "$mnt")
+took "$start" "ls: $(echo "$names" | wc -l) names; nobody who uses the mount notices"
+
+title "kill -9 of all of the daemon, and artifactfs mount again"
+kill -9 "-$(number supervisor "$daemon")"
 start=$(now)
 "$afs" mount --prefetch none "$url" "$mnt" >/dev/null
 took "$start" "the tree is there again"
