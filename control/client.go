@@ -130,6 +130,12 @@ func repeatable(o op, args any) bool {
 	case opSwitch:
 		r := args.(SwitchRequest)
 		return r.Create == "" && r.Ref != "-"
+	case opCheckpoint: // the second finds the point that the first has made, or makes it
+		return true
+	case opFork:
+		return args.(ForkRequest).Mount.Nonce != ""
+	case opSync, opSessions, opSessionLog, opSessionShow, opSessionDiff, opSessionSet, opSessionGC:
+		return true
 	case opStatus, opPrefetch, opUnmount, opShutdown:
 		return true
 	}

@@ -344,7 +344,7 @@ func (s *Server) work(ctx context.Context, o op, args any, out *sender) (result 
 		}
 		return empty{}, u.Upgrade(ctx, args.(UpgradeRequest))
 	}
-	return nil, badRequest("unknown operation %.40q", o)
+	return s.workSession(ctx, o, args, out)
 }
 
 // undo unmounts what nobody heard of.

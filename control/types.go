@@ -87,6 +87,11 @@ type MountRequest struct {
 	// the automounter has started. It is good until the answer.
 	Through string `json:"through,omitempty"`
 
+	// At names a point of the session that is to be shown, as Point.ID says; the mount is then read-only.
+	At string `json:"at,omitempty"`
+
+	SessionOptions SessionOptions `json:"session_options,omitzero"`
+
 	// Device is an opened /dev/fuse with which somebody who may has mounted at Dir already; nil: the daemon mounts. It
 	// cannot cross the socket.
 	Device *os.File `json:"-"`
@@ -127,6 +132,9 @@ type UnmountRequest struct {
 	Dir     string `json:"dir"`     // absolute
 	Discard bool   `json:"discard"` // throw away what was changed
 
+	// Timeout bounds the wait for the session remote; 0: the daemon's default, negative: none at all.
+	Timeout time.Duration `json:"timeout_ns,omitempty"`
+
 	// Detach takes a mount that is in use out of the directory tree. What its users do with it from then on fails.
 	Detach bool `json:"detach,omitempty"`
 }
@@ -135,8 +143,10 @@ type UnmountRequest struct {
 type UnmountReply struct {
 	ID      string `json:"id"`
 	Dir     string `json:"dir"`
-	Session string `json:"session"` // that keeps the work; "" if there was none to keep
-	Kept    int64  `json:"kept"`    // changed paths in it
+	Session string `json:"session"`       // that keeps the work; "" if there was none to keep
+	Pending int64  `json:"pending"`       // of its refs that are not on the session remote yet
+	Why     string `json:"why,omitempty"` // why they are not
+	Kept    int64  `json:"kept"`          // changed paths in it
 
 	Submodules []UnmountReply `json:"submodules,omitempty"` // that were unmounted with it
 }
@@ -319,10 +329,19 @@ type RedirectStatus struct {
 // SessionStatus tells of the durable identity of the work; all zero for a mount without one.
 type SessionStatus struct {
 	Name     string     `json:"name"`
-	Remote   string     `json:"remote"`
-	Mode     string     `json:"mode"`
-	Pending  int64      `json:"pending"`   // refs not yet on the session remote
-	LastSync *time.Time `json:"last_sync"` // null: never
+	Remote   string     `json:"remote"`             // URL without secrets; of the embedded one its path; "": none
+	Mode     string     `json:"mode"`               // how the session remote comes to the base: "embedded", "shared", "seed", "none"; "" while that is not known
+	Pending  int64      `json:"pending"`            // refs not yet on the session remote
+	LastSync *time.Time `json:"last_sync"`          // null: never
+	Error    string     `json:"error,omitempty"`    // why what is pending is not there; without secrets
+	Diverged []string   `json:"diverged,omitempty"` // refs that somebody else moved too; ours is kept below refs/afs/diverged/
+	State    string     `json:"state,omitempty"`    // as session.LifeState
+	Lane     string     `json:"lane,omitempty"`
+	Policy   Policy     `json:"policy,omitempty"`
+	Points   int64      `json:"points"`               // that there are
+	LastID   string     `json:"last_point,omitempty"` // the newest point
+	LastAt   *time.Time `json:"last_point_at"`        // null: none
+	Dirty    bool       `json:"dirty"`                // something changed since
 }
 
 // validate refuses what no daemon could do, on the asker's side and again on the server's.

@@ -26,6 +26,19 @@ const (
 	opTrace    op = "trace"
 	opShutdown op = "shutdown"
 	opUpgrade  op = "upgrade"
+
+	opCheckpoint    op = "checkpoint"
+	opSync          op = "sync"
+	opSessions      op = "sessions"
+	opSessionLog    op = "session-log"
+	opSessionShow   op = "session-show"
+	opSessionDiff   op = "session-diff"
+	opRestore       op = "restore"
+	opFork          op = "fork"
+	opSessionSet    op = "session-set"
+	opSessionNote   op = "session-note"
+	opSessionRecord op = "session-record"
+	opSessionGC     op = "session-gc"
 )
 
 // timeless says that an operation is answered to askers of all versions from firstTimeless on: without it a daemon could not
@@ -82,7 +95,7 @@ func encodeRequest(o op, args any) ([]byte, error) {
 }
 
 // decodeRequest reads a request line. args is a MountRequest, UnmountRequest, PrefetchRequest, SwitchRequest,
-// TraceRequest, UpgradeRequest or empty{}.
+// TraceRequest, UpgradeRequest, one of session.go, or empty{}.
 // The version is looked at before anything else: another version's fields are none of our business.
 func decodeRequest(line []byte) (o op, args any, err error) {
 	var head struct {
@@ -113,7 +126,29 @@ func decodeRequest(line []byte) (o op, args any, err error) {
 		args, err = decodeArgs[TraceRequest](r.Args)
 	case opUpgrade:
 		args, err = decodeArgs[UpgradeRequest](r.Args)
-	case opStatus, opShutdown:
+	case opCheckpoint:
+		args, err = decodeArgs[CheckpointRequest](r.Args)
+	case opSync:
+		args, err = decodeArgs[SyncRequest](r.Args)
+	case opSessionLog:
+		args, err = decodeArgs[SessionLogRequest](r.Args)
+	case opSessionShow:
+		args, err = decodeArgs[SessionShowRequest](r.Args)
+	case opSessionDiff:
+		args, err = decodeArgs[SessionDiffRequest](r.Args)
+	case opRestore:
+		args, err = decodeArgs[RestoreRequest](r.Args)
+	case opFork:
+		args, err = decodeArgs[ForkRequest](r.Args)
+	case opSessionSet:
+		args, err = decodeArgs[SessionSetRequest](r.Args)
+	case opSessionNote:
+		args, err = decodeArgs[SessionNoteRequest](r.Args)
+	case opSessionRecord:
+		args, err = decodeArgs[SessionRecordRequest](r.Args)
+	case opSessionGC:
+		args, err = decodeArgs[SessionGCRequest](r.Args)
+	case opStatus, opShutdown, opSessions:
 		args = empty{}
 		err = strict(r.Args, &empty{})
 	default:

@@ -28,9 +28,9 @@ var floors = [][]string{
 	{"worktree/journal"},
 	{"prioritize", "gitdir/index", "gitdir/fsmonitor/query", "convert", "filter", "transport", "odb", "cache", "overlay/wal", "control", "config", "internal/packedrefs", "internal/gittest", "internal/torture", "internal/disk/disktest", "supervisor"},
 	{"overlay", "gitdir/fsmonitor"},
-	{"fetch", "promisor", "internal/gittest/gitserve", "internal/gittest/rot13filter"},
+	{"fetch", "promisor", "session", "internal/gittest/gitserve", "internal/gittest/rot13filter"},
 	{"worktree"},
-	{"gitdir", "session", "fuse", "worktree/worktreetest"},
+	{"gitdir", "session/capture", "session/writeback", "session/transcript", "fuse", "worktree/worktreetest"},
 	{"daemon"},
 	{"cmd/artifactfs", "cmd/artifactfs-fsmonitor"},
 	{"integration", "integration/bench", "internal/arch"},
@@ -39,7 +39,7 @@ var floors = [][]string{
 // libraries says which packages may know a library; all others must not.
 var libraries = map[string][]string{
 	"github.com/hanwen/go-fuse/":      {"fuse", "daemon"},
-	"github.com/go-git/":              {"object", "odb", "transport", "gitdir", "session"},
+	"github.com/go-git/":              {"object", "odb", "transport", "gitdir", "session", "session/capture", "session/writeback", "session/transcript"},
 	"github.com/dgraph-io/ristretto/": {"cache"},
 	"github.com/spf13/":               {"cmd/artifactfs"},
 	"github.com/BurntSushi/toml":      {"config"},

@@ -1,0 +1,313 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"path/filepath"
+	"time"
+)
+
+// Sessions is a Handler that carries work to session remotes, and goes back in it.
+type Sessions interface {
+	// Checkpoint keeps the working tree as it is. Without a change since the last point, that one is the answer.
+	Checkpoint(ctx context.Context, r CheckpointRequest, progress func(Progress)) (CheckpointReply, error)
+	// Sync returns when everything there was when it was called is on the session remote.
+	Sync(ctx context.Context, r SyncRequest, progress func(Progress)) (SyncReply, error)
+	// Sessions lists those of the state directory, mounted or not.
+	Sessions(ctx context.Context) (SessionsReply, error)
+	SessionLog(ctx context.Context, r SessionLogRequest) (SessionLogReply, error)
+	SessionShow(ctx context.Context, r SessionShowRequest) (SessionShowReply, error)
+	SessionDiff(ctx context.Context, r SessionDiffRequest) (SessionDiffReply, error)
+	// Restore brings files back to what they were at a point.
+	Restore(ctx context.Context, r RestoreRequest, progress func(Progress)) (RestoreReply, error)
+	// Fork begins a session at a point of another one, and mounts it.
+	Fork(ctx context.Context, r ForkRequest, progress func(Progress)) (MountReply, error)
+	// SessionSet changes what a session is: its state, and which of its points are kept by name.
+	SessionSet(ctx context.Context, r SessionSetRequest) (SessionInfo, error)
+	SessionNote(ctx context.Context, r SessionNoteRequest) (SessionNoteReply, error)
+	SessionRecord(ctx context.Context, r SessionRecordRequest) (SessionRecordReply, error)
+	SessionGC(ctx context.Context, r SessionGCRequest, progress func(Progress)) (SessionGCReply, error)
+}
+
+// Policy says when points are made without being asked for: "off", "idle", "before-risk", or "interval=" and a duration
+// as time.ParseDuration reads it.
+type Policy string
+
+const (
+	PolicyOff        Policy = "off"
+	PolicyIdle       Policy = "idle"        // when writes have settled
+	PolicyBeforeRisk Policy = "before-risk" // before git commands that throw changes away
+	PolicyInterval   Policy = "interval="   // prefix of "interval=DURATION": that often, while there is something new
+)
+
+// Session remotes that are no URL.
+const (
+	RemoteEmbedded = "embedded" // a bare repository below the state directory; "" means the same
+	RemoteOrigin   = "origin"   // the remote that is mounted
+	RemoteNone     = "none"     // nothing leaves the mount, and no points are made
+)
+
+// SessionOptions are what a mount says of how its work is carried back.
+type SessionOptions struct {
+	Remote   string `json:"remote,omitempty"`    // URL, path, or one of the constants; may carry a secret, so it is never printed or logged
+	Policy   Policy `json:"policy,omitempty"`    // "": PolicyIdle
+	TakeOver bool   `json:"take_over,omitempty"` // go on although another machine seems to be at work in the session
+
+	Include     []string `json:"include,omitempty"`       // globs of ignored or denied paths that points hold all the same
+	Exclude     []string `json:"exclude,omitempty"`       // globs of paths that points leave out, besides those that look like secrets
+	NoDenyList  bool     `json:"no_deny_list,omitempty"`  // paths that look like secrets are held too
+	MaxFileSize int64    `json:"max_file_size,omitempty"` // bytes; larger new files are left out; 0: the default
+}
+
+// CheckpointRequest asks for a point of the mount at Dir.
+type CheckpointRequest struct {
+	Dir     string `json:"dir"` // absolute, the mount or a directory in it
+	Message string `json:"message,omitempty"`
+	Pin     string `json:"pin,omitempty"`  // name to keep it by
+	Sync    bool   `json:"sync,omitempty"` // return when it is on the session remote
+}
+
+// CheckpointReply is what `checkpoint --json` prints.
+type CheckpointReply struct {
+	Point
+	Made   bool      `json:"made"`      // false: nothing had changed since that point
+	Left   []LeftOut `json:"left"`      // that it does not hold, the first hundred
+	Paused float64   `json:"paused_ms"` // for so long changes had to wait
+	Took   float64   `json:"took_ms"`
+}
+
+// LeftOut is a path, or all that is below a directory, that a point does not hold.
+type LeftOut struct {
+	Path string `json:"path"`
+	Why  string `json:"why"`            // "ignored", "secret", "excluded", "size", "type"
+	Size int64  `json:"size,omitempty"` // bytes, of a file
+}
+
+// Point is one checkpoint.
+type Point struct {
+	ID      string    `json:"id"` // ULID; asked for by any prefix that is unique, by the name of a pin, or by "@", "@~1", ... from the newest
+	Session string    `json:"session"`
+	Lane    string    `json:"lane"`
+	Commit  string    `json:"commit"` // of the point itself
+	Tree    string    `json:"tree"`
+	Head    string    `json:"head"`   // commit that HEAD was; "": unborn
+	Branch  string    `json:"branch"` // short name; "": HEAD was detached
+	Reason  string    `json:"reason"` // as session.Reason
+	Message string    `json:"message,omitempty"`
+	Time    time.Time `json:"time"`
+	Prev    string    `json:"prev,omitempty"`
+	Changed int64     `json:"changed"`  // paths that differ from the point before
+	Bytes   int64     `json:"bytes"`    // of what is new in it
+	Left    int64     `json:"excluded"` // paths that it does not hold
+	Pins    []string  `json:"pins,omitempty"`
+	Synced  bool      `json:"synced"` // it is on the session remote
+}
+
+// SyncRequest asks for all of a mount's work to be on its session remote.
+type SyncRequest struct {
+	Dir     string        `json:"dir"`
+	Timeout time.Duration `json:"timeout_ns"` // 0: as long as it takes
+}
+
+// SyncReply is what `sync --json` prints.
+type SyncReply struct {
+	Dir     string        `json:"dir"`
+	Session SessionStatus `json:"session"`
+}
+
+// SessionsReply is what `session list --json` prints.
+type SessionsReply struct {
+	Sessions []SessionInfo `json:"sessions"`
+}
+
+// SessionInfo is one session.
+type SessionInfo struct {
+	SessionStatus
+	Origin  string       `json:"origin"` // the remote that was mounted, without secrets
+	Dir     string       `json:"dir"`    // where it is mounted, or was last
+	Mounted bool         `json:"mounted"`
+	Base    string       `json:"base"`           // commit that it began with
+	From    string       `json:"from,omitempty"` // point of another session that it was forked from
+	Last    *Point       `json:"last,omitempty"`
+	History []Transition `json:"history,omitempty"` // oldest first
+}
+
+// Transition is one change of a session's state.
+type Transition struct {
+	State  string    `json:"state"` // as session.LifeState
+	Time   time.Time `json:"time"`
+	Actor  string    `json:"actor"` // user@host, or what the environment says
+	Reason string    `json:"reason"`
+}
+
+// SessionLogRequest asks for points, newest first. Of, here and below, is a mount's directory (absolute) or a session's name.
+type SessionLogRequest struct {
+	Of    string `json:"of"`
+	Limit int    `json:"limit"` // 0: all
+}
+
+// SessionLogReply is what `session log --json` prints.
+type SessionLogReply struct {
+	Session string  `json:"session"`
+	Points  []Point `json:"points"`
+}
+
+// SessionShowRequest asks for all about one point.
+type SessionShowRequest struct {
+	Of string `json:"of"`
+	ID string `json:"id"` // "": the newest
+}
+
+// SessionShowReply is what `session show --json` prints.
+type SessionShowReply struct {
+	Point
+	Changes []PathChange `json:"changes"` // against the point before, or the base of the first
+	LeftOut []LeftOut    `json:"left_out"`
+	Staged  []PathChange `json:"staged"`  // the index against HEAD
+	Records int64        `json:"records"` // lines of the transcript that belong to it
+}
+
+// SessionDiffRequest asks what differs between two points, or a point and the working tree now.
+type SessionDiffRequest struct {
+	Of    string `json:"of"`
+	A     string `json:"a"`     // "": the base
+	B     string `json:"b"`     // "": the working tree, of which a point is made
+	Patch bool   `json:"patch"` // the text of the differences too
+	Stat  bool   `json:"stat"`  // the numbers of lines too
+}
+
+// SessionDiffReply is what `session diff --json` prints.
+type SessionDiffReply struct {
+	A, B    Point        `json:"-"`
+	Changes []PathChange `json:"changes"`
+	Patch   string       `json:"patch,omitempty"` // as git diff prints it
+}
+
+// PathChange is one path that two trees do not have alike.
+type PathChange struct {
+	Path    string `json:"path"`
+	Status  string `json:"status"` // "A", "M", "D", "T" as git diff --name-status
+	OldMode string `json:"old_mode,omitempty"`
+	NewMode string `json:"new_mode,omitempty"`
+	Old     string `json:"old,omitempty"` // blob ids
+	New     string `json:"new,omitempty"`
+	Added   int64  `json:"added,omitempty"` // lines; -1: binary
+	Removed int64  `json:"removed,omitempty"`
+}
+
+// RestoreRequest asks to bring paths back to what they were at a point.
+type RestoreRequest struct {
+	Dir    string   `json:"dir"`
+	ID     string   `json:"id"`
+	Paths  []string `json:"paths"`  // relative to the mount; none: all that points hold
+	Staged bool     `json:"staged"` // bring the index back too
+	DryRun bool     `json:"dry_run"`
+}
+
+// RestoreReply is what `session restore --json` prints.
+type RestoreReply struct {
+	Dir     string       `json:"dir"`
+	Point   Point        `json:"point"`
+	Before  *Point       `json:"before"` // undoes it; null in a dry run
+	Changes []PathChange `json:"changes"`
+	Kept    []string     `json:"kept"` // changed by somebody meanwhile, and left as they were
+	DryRun  bool         `json:"dry_run"`
+}
+
+// ForkRequest asks for a new session at a point. Mount's Remote and Ref are those of the session; Dir, Session and the
+// settings are the new one's.
+type ForkRequest struct {
+	Of    string       `json:"of"`
+	ID    string       `json:"id"` // "": the working tree as it is now, if it is mounted, else the newest
+	Mount MountRequest `json:"mount"`
+}
+
+// SessionSetRequest asks to change a session's state, or a pin.
+type SessionSetRequest struct {
+	Of     string `json:"of"`
+	State  string `json:"state,omitempty"` // "paused", "closed", "archived", "open"; "": stays
+	Reason string `json:"reason,omitempty"`
+	Actor  string `json:"actor,omitempty"`
+	Pin    string `json:"pin,omitempty"` // name of a pin to set or to remove
+	ID     string `json:"id,omitempty"`  // point for Pin; "" with Unpin
+	Unpin  bool   `json:"unpin,omitempty"`
+}
+
+// SessionNoteRequest asks to write a git note on a commit.
+type SessionNoteRequest struct {
+	Dir    string          `json:"dir"`
+	Commit string          `json:"commit"` // as git names commits; "" is HEAD
+	Ref    string          `json:"ref"`    // "agent" is refs/notes/agent
+	JSON   json.RawMessage `json:"json"`
+}
+
+// SessionNoteReply is what `session note --json` prints.
+type SessionNoteReply struct {
+	Commit   string `json:"commit"`
+	Ref      string `json:"ref"`
+	Note     string `json:"note"`     // blob id
+	Redacted int64  `json:"redacted"` // secrets that were taken out
+}
+
+// SessionRecordRequest appends to the transcript of the mount at Dir.
+type SessionRecordRequest struct {
+	Dir   string   `json:"dir"`
+	Lines []string `json:"lines"` // a JSON object each
+}
+
+// SessionRecordReply is what `session record --json` prints.
+type SessionRecordReply struct {
+	Ref      string `json:"ref"`
+	Point    string `json:"point"` // that the records belong to
+	Lines    int64  `json:"lines"`
+	Redacted int64  `json:"redacted"`
+}
+
+// SessionGCRequest asks to drop points that no rule keeps.
+type SessionGCRequest struct {
+	Of     string        `json:"of"`
+	DryRun bool          `json:"dry_run"`
+	All    time.Duration `json:"all_ns"`   // points younger than this are kept; 0: seven days
+	Daily  time.Duration `json:"daily_ns"` // then the last of each day for so long; 0: thirty days
+}
+
+// SessionGCReply is what `session gc --json` prints.
+type SessionGCReply struct {
+	Session string  `json:"session"`
+	Kept    int64   `json:"kept"`
+	Dropped []Point `json:"dropped"`
+	Bytes   int64   `json:"bytes"` // that became free
+	DryRun  bool    `json:"dry_run"`
+}
+
+func needDir(dir string) error {
+	if !filepath.IsAbs(dir) {
+		return badRequest("directory %q is not absolute", dir)
+	}
+	return nil
+}
+
+// needOf looks at what names a session: a directory or a name.
+func needOf(of string) error {
+	if filepath.IsAbs(of) {
+		return nil
+	}
+	if err := ValidSession(of); err != nil {
+		return err
+	}
+	return nil
+}
+
+func (r CheckpointRequest) validate() error { return needDir(r.Dir) }
+func (r SyncRequest) validate() error       { return needDir(r.Dir) }
+func (r SessionLogRequest) validate() error { return needOf(r.Of) }
+func (r SessionShowRequest) validate() error {
+	return needOf(r.Of)
+}
+func (r SessionDiffRequest) validate() error   { return needOf(r.Of) }
+func (r RestoreRequest) validate() error       { return needDir(r.Dir) }
+func (r ForkRequest) validate() error          { return needOf(r.Of) }
+func (r SessionSetRequest) validate() error    { return needOf(r.Of) }
+func (r SessionNoteRequest) validate() error   { return needDir(r.Dir) }
+func (r SessionRecordRequest) validate() error { return needDir(r.Dir) }
+func (r SessionGCRequest) validate() error     { return needOf(r.Of) }

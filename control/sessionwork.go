@@ -1,0 +1,98 @@
+package control
+
+import "context"
+
+// workSession calls what a Handler has for sessions.
+func (s *Server) workSession(ctx context.Context, o op, args any, out *sender) (any, error) {
+	h, ok := s.handler.(Sessions)
+	if !ok {
+		return nil, badRequest("unknown operation %.40q", o)
+	}
+	switch o {
+	case opCheckpoint:
+		return h.Checkpoint(ctx, args.(CheckpointRequest), out.progress)
+	case opSync:
+		return h.Sync(ctx, args.(SyncRequest), out.progress)
+	case opSessions:
+		return h.Sessions(ctx)
+	case opSessionLog:
+		return h.SessionLog(ctx, args.(SessionLogRequest))
+	case opSessionShow:
+		return h.SessionShow(ctx, args.(SessionShowRequest))
+	case opSessionDiff:
+		return h.SessionDiff(ctx, args.(SessionDiffRequest))
+	case opRestore:
+		return h.Restore(ctx, args.(RestoreRequest), out.progress)
+	case opFork:
+		return h.Fork(ctx, args.(ForkRequest), out.progress)
+	case opSessionSet:
+		return h.SessionSet(ctx, args.(SessionSetRequest))
+	case opSessionNote:
+		return h.SessionNote(ctx, args.(SessionNoteRequest))
+	case opSessionRecord:
+		return h.SessionRecord(ctx, args.(SessionRecordRequest))
+	case opSessionGC:
+		return h.SessionGC(ctx, args.(SessionGCRequest), out.progress)
+	}
+	return nil, badRequest("unknown operation %.40q", o)
+}
+
+// Checkpoint asks for a point of a working tree.
+func (c *Client) Checkpoint(ctx context.Context, r CheckpointRequest, progress func(Progress)) (CheckpointReply, error) {
+	return call[CheckpointReply](ctx, c, opCheckpoint, r, progress)
+}
+
+// Sync waits until a mount's work is on its session remote.
+func (c *Client) Sync(ctx context.Context, r SyncRequest, progress func(Progress)) (SyncReply, error) {
+	return call[SyncReply](ctx, c, opSync, r, progress)
+}
+
+// Sessions lists the sessions of the state directory.
+func (c *Client) Sessions(ctx context.Context) (SessionsReply, error) {
+	return call[SessionsReply](ctx, c, opSessions, empty{}, nil)
+}
+
+// SessionLog lists a session's points.
+func (c *Client) SessionLog(ctx context.Context, r SessionLogRequest) (SessionLogReply, error) {
+	return call[SessionLogReply](ctx, c, opSessionLog, r, nil)
+}
+
+// SessionShow tells of one point.
+func (c *Client) SessionShow(ctx context.Context, r SessionShowRequest) (SessionShowReply, error) {
+	return call[SessionShowReply](ctx, c, opSessionShow, r, nil)
+}
+
+// SessionDiff compares two points.
+func (c *Client) SessionDiff(ctx context.Context, r SessionDiffRequest) (SessionDiffReply, error) {
+	return call[SessionDiffReply](ctx, c, opSessionDiff, r, nil)
+}
+
+// Restore brings files back to what they were at a point.
+func (c *Client) Restore(ctx context.Context, r RestoreRequest, progress func(Progress)) (RestoreReply, error) {
+	return call[RestoreReply](ctx, c, opRestore, r, progress)
+}
+
+// Fork begins a session at a point of another, and mounts it.
+func (c *Client) Fork(ctx context.Context, r ForkRequest, progress func(Progress)) (MountReply, error) {
+	return call[MountReply](ctx, c, opFork, r, progress)
+}
+
+// SessionSet changes a session's state or pins.
+func (c *Client) SessionSet(ctx context.Context, r SessionSetRequest) (SessionInfo, error) {
+	return call[SessionInfo](ctx, c, opSessionSet, r, nil)
+}
+
+// SessionNote writes a git note.
+func (c *Client) SessionNote(ctx context.Context, r SessionNoteRequest) (SessionNoteReply, error) {
+	return call[SessionNoteReply](ctx, c, opSessionNote, r, nil)
+}
+
+// SessionRecord appends to a session's transcript.
+func (c *Client) SessionRecord(ctx context.Context, r SessionRecordRequest) (SessionRecordReply, error) {
+	return call[SessionRecordReply](ctx, c, opSessionRecord, r, nil)
+}
+
+// SessionGC drops points that no rule keeps.
+func (c *Client) SessionGC(ctx context.Context, r SessionGCRequest, progress func(Progress)) (SessionGCReply, error) {
+	return call[SessionGCReply](ctx, c, opSessionGC, r, progress)
+}

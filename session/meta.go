@@ -1,0 +1,47 @@
+package session
+
+import (
+	"time"
+)
+
+// Meta is session.json, a file of the tree of MetaRef; that commit's history is append-only.
+type Meta struct {
+	Version     int          `json:"version"`
+	Session     string       `json:"session"`
+	Remote      string       `json:"remote"` // that was mounted, without secrets
+	Ref         string       `json:"ref"`    // full name; "" of a commit
+	Base        string       `json:"base"`   // commit that the session began with; "" of an unborn branch
+	Format      string       `json:"format"` // of ids
+	Began       time.Time    `json:"began"`
+	State       LifeState    `json:"state"`
+	From        string       `json:"from,omitempty"` // "SESSION POINT" that it was forked from
+	Lanes       []Lane       `json:"lanes"`
+	Transitions []Transition `json:"transitions"` // oldest first
+}
+
+// Lane has one writer.
+type Lane struct {
+	Name    string    `json:"name"`
+	Writer  Writer    `json:"writer"`
+	Since   time.Time `json:"since"`
+	Segment int       `json:"segment"` // that it writes to
+}
+
+// Writer is who makes points: a state directory on a machine, and the process there, so that on the same machine it can be
+// told whether it lives.
+type Writer struct {
+	Machine string `json:"machine"` // machine-id(5), hashed; "" is not known
+	Host    string `json:"host"`
+	Boot    string `json:"boot"`    // of that machine
+	State   string `json:"state"`   // names the state directory, hashed
+	PID     int    `json:"pid"`     // of the process that outlives workers
+	Started uint64 `json:"started"` // of it, in clock ticks since boot (proc_pid_stat(5), field 22)
+}
+
+// Transition is one change of a session's state.
+type Transition struct {
+	State  LifeState `json:"state"`
+	Time   time.Time `json:"time"`
+	Actor  string    `json:"actor"`
+	Reason string    `json:"reason"`
+}
