@@ -24,7 +24,7 @@ import (
 
 // Protocol is the version of the messages. A server answers no other, but for what is the same in all (see timeless), and
 // its refusal is readable in all.
-const Protocol = 4
+const Protocol = 5
 
 // Handler does what is asked. Its methods are called concurrently; they return soon after ctx ends. An error that
 // is, or wraps, an *Error reaches the asker as it is, any other as ExitFailed with its text.

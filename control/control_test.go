@@ -278,17 +278,17 @@ func TestServerRefusesBadRequests(t *testing.T) {
 	serve(t, socket, newFake())
 	for line, want := range map[string]string{
 		`hello`:                "not a JSON object",
-		`{"version":1}`:        "protocol 1, this daemon speaks 4",
-		`{"version":4,"op":1}`: `field "op" has the wrong type`,
-		`{"version":4,"op":"status","args":{},"x":1}`:                           `unknown field "x"`,
-		`{"version":4,"op":"status","args":{"all":true}}`:                       `unknown field "all"`,
-		`{"version":4,"op":"explode","args":{}}`:                                `unknown operation "explode"`,
-		`{"version":4,"op":"unmount","args":{"dir":"here"}}`:                    `not absolute`,
-		`{"version":4,"op":"mount","args":{"remote":"r","dir":"/m"}}`:           `unknown history ""`,
-		`{"version":4,"op":"mount","args":{"remote":"r","session":"../x"}}`:     `no name for a session`,
-		`{"version":4,"op":"unmount","args":{"dir":"/a` + "\xff" + `"}}`:        "not UTF-8",
-		`{"version":4,"op":"unmount","args":` + strings.Repeat(" ", maxRequest): "line of more than",
-		`{"version":4,"op":"status","args":{}}` + "\n" + `{}`:                   "bytes behind the end",
+		`{"version":1}`:        "protocol 1, this daemon speaks 5",
+		`{"version":5,"op":1}`: `field "op" has the wrong type`,
+		`{"version":5,"op":"status","args":{},"x":1}`:                           `unknown field "x"`,
+		`{"version":5,"op":"status","args":{"all":true}}`:                       `unknown field "all"`,
+		`{"version":5,"op":"explode","args":{}}`:                                `unknown operation "explode"`,
+		`{"version":5,"op":"unmount","args":{"dir":"here"}}`:                    `not absolute`,
+		`{"version":5,"op":"mount","args":{"remote":"r","dir":"/m"}}`:           `unknown history ""`,
+		`{"version":5,"op":"mount","args":{"remote":"r","session":"../x"}}`:     `no name for a session`,
+		`{"version":5,"op":"unmount","args":{"dir":"/a` + "\xff" + `"}}`:        "not UTF-8",
+		`{"version":5,"op":"unmount","args":` + strings.Repeat(" ", maxRequest): "line of more than",
+		`{"version":5,"op":"status","args":{}}` + "\n" + `{}`:                   "bytes behind the end",
 	} {
 		conn, err := dial(t.Context(), socket)
 		if err != nil {

@@ -19,9 +19,9 @@ func FuzzRequest(f *testing.F) {
 		}
 		f.Add(line[:len(line)-1])
 	}
-	f.Add([]byte(`{"version":4,"op":{}}`))
-	f.Add([]byte(`{"version":4,"op":"unmount","args":{"dir":"/a","dir":"b"}}`))
-	f.Add([]byte(`{"version":4,"op":"status","args":null}`))
+	f.Add([]byte(`{"version":5,"op":{}}`))
+	f.Add([]byte(`{"version":5,"op":"unmount","args":{"dir":"/a","dir":"b"}}`))
+	f.Add([]byte(`{"version":5,"op":"status","args":null}`))
 	f.Fuzz(func(t *testing.T, line []byte) {
 		o, args, err := decodeRequest(line)
 		if err != nil {

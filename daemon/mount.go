@@ -58,6 +58,7 @@ type mount struct {
 	inside     gitInside
 	around     *mount // that this one is a submodule of; nil: it stands for itself
 	submodules submodules
+	carry      carry
 
 	abort   context.CancelFunc // ends the start
 	work    sync.WaitGroup     // behind the mount
@@ -169,7 +170,7 @@ func (d *Daemon) newMount(r control.MountRequest, id, dir string, since time.Tim
 		gitTried: make(chan struct{}), historyTried: make(chan struct{}), hydrateTried: make(chan struct{}),
 		shown: make(chan struct{}, 1),
 	}
-	m.redirects.mount, m.submodules.mount, m.inside.mount = m, m, m
+	m.redirects.mount, m.submodules.mount, m.inside.mount, m.carry.mount = m, m, m, m
 	return m
 }
 

@@ -19,7 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// What is mounted on purpose is on record below registry/, without secrets, so that Restore mounts it again after the
+// What is mounted on purpose is on record below registry/, without secrets, so that Remount mounts it again after the
 // machine was started anew. It is struck off when somebody unmounts it, not when a daemon ends.
 
 const (
@@ -95,9 +95,9 @@ func systemEnds() bool {
 	return strings.TrimSpace(string(out)) == "stopping"
 }
 
-// Restore mounts what is registered and not mounted. It returns when each was tried once; what failed is tried again until
+// Remount mounts what is registered and not mounted. It returns when each was tried once; what failed is tried again until
 // it succeeds, or somebody mounts or unmounts there, or the daemon ends.
-func (d *Daemon) Restore(ctx context.Context) error {
+func (d *Daemon) Remount(ctx context.Context) error {
 	files, err := filepath.Glob(filepath.Join(quoteGlob(filepath.Join(d.state, "registry")), "*.json"))
 	if err != nil {
 		return fmt.Errorf("restore mounts: %w", err)
@@ -108,7 +108,7 @@ func (d *Daemon) Restore(ctx context.Context) error {
 		all.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			if d.restore(ctx, path) {
+			if d.remount(ctx, path) {
 				return
 			}
 			d.behind.Go(func() {
@@ -118,7 +118,7 @@ func (d *Daemon) Restore(ctx context.Context) error {
 					case <-d.ctx.Done():
 						return
 					}
-					if d.restore(d.ctx, path) {
+					if d.remount(d.ctx, path) {
 						return
 					}
 				}
@@ -129,8 +129,8 @@ func (d *Daemon) Restore(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// restore mounts one; false: it failed, and may do better later.
-func (d *Daemon) restore(ctx context.Context, path string) bool {
+// remount mounts one; false: it failed, and may do better later.
+func (d *Daemon) remount(ctx context.Context, path string) bool {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return true // it was struck off

@@ -386,7 +386,7 @@ func TestRegisteredMountsAreRestored(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Restore(t.Context()); err != nil {
+	if err := d.Remount(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	st, err := d.Status(t.Context())

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -449,7 +450,7 @@ func TestAMountOutlivesItsProcess(t *testing.T) {
 		t.Errorf("git after the takeover: %q", got)
 	}
 	after := k.status(dir)
-	if after.State != control.StateMounted || !after.GitReady || after.History != st.History || after.Session != st.Session ||
+	if after.State != control.StateMounted || !after.GitReady || after.History != st.History || !reflect.DeepEqual(after.Session, st.Session) ||
 		!after.Since.Equal(st.Since) || after.Overlay.Changed != st.Overlay.Changed || after.PID == st.PID || after.ID != before.ID {
 		t.Errorf("status after:\n%+v\nbefore:\n%+v", after, st)
 	}

@@ -13,6 +13,7 @@ import (
 // host serves mounts in this process.
 type host interface {
 	control.Handler
+	control.Sessions
 	// Idle is closed while no mount is there or being made; asked again it is a new channel once one has come.
 	Idle() <-chan struct{}
 	// WriteMetrics writes figures in the format that Prometheus reads.
@@ -20,8 +21,8 @@ type host interface {
 	// Resumed returns when all that a process before this one served is served again, or given up. An error, but that of
 	// ctx, says that another version of this program may be able to serve what this one cannot.
 	Resumed(ctx context.Context) error
-	// Restore mounts again what was mounted when the machine went down.
-	Restore(ctx context.Context) error
+	// Remount mounts again what was mounted when the machine went down.
+	Remount(ctx context.Context) error
 	// Alive says whether every mount can answer what it has in memory.
 	Alive(ctx context.Context) error
 	// Close unmounts everything; what is busy is detached.

@@ -100,6 +100,8 @@ func (a *afs) ok(args ...string) string {
 
 // fakeDaemon keeps a list of mounts and nothing behind it.
 type fakeDaemon struct {
+	control.Sessions // nil: nothing of it is asked for
+
 	mount    func(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error)
 	prefetch func(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error)
 	switchTo func(r control.SwitchRequest) (control.SwitchReply, error)

@@ -153,7 +153,7 @@ func (a *app) serveWorker(ctx context.Context, cancel context.CancelFunc, w *wor
 		w.conn.Tell(keeper.Ready, "1")
 		debug.SetGCPercent(gcPercent)
 		if f.restore && ctx.Err() == nil {
-			if err := w.Restore(ctx); err != nil && ctx.Err() == nil {
+			if err := w.Remount(ctx); err != nil && ctx.Err() == nil {
 				w.log.Error("restore mounts", zap.Error(err))
 			}
 		}

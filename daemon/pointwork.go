@@ -1,0 +1,17 @@
+package daemon
+
+import (
+	"context"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// Restore brings files back to what they were at a point.
+func (d *Daemon) Restore(ctx context.Context, r control.RestoreRequest, progress func(control.Progress)) (control.RestoreReply, error) {
+	return control.RestoreReply{}, explain("restore", r.Dir, errNotYet)
+}
+
+// Fork begins a session at a point of another one, and mounts it.
+func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest, progress func(control.Progress)) (control.MountReply, error) {
+	return control.MountReply{}, explain("fork", r.Of, errNotYet)
+}
