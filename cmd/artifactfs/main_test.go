@@ -187,7 +187,7 @@ func (f *fakeDaemon) WriteMetrics(_ context.Context, out io.Writer) error {
 }
 
 func (f *fakeDaemon) Resumed(context.Context) error { return nil }
-func (f *fakeDaemon) Restore(context.Context) error { return nil }
+func (f *fakeDaemon) Remount(context.Context) error { return nil }
 func (f *fakeDaemon) Alive(context.Context) error   { return nil }
 
 func (f *fakeDaemon) Shutdown(ctx context.Context) error { return nil }
