@@ -122,6 +122,8 @@ func TestEveryFieldCrossesTheSocket(t *testing.T) {
 		Remote: "https://127.0.0.1/r", Dir: "/m/ä", Ref: "v1", Session: "s-1", ReadOnly: true, Redirects: []string{"a b", "c"}, RedirectsOnly: true, Submodules: true, History: HistoryFull, Prefetch: PrefetchAll,
 		PrefetchBudget: 1 << 40, Wait: WaitGit, AllowOther: true, UID: 1<<32 - 1, GID: 7, CacheSize: 2, TokenFile: "/t",
 		Timeout: time.Minute, Token: "hunter2", GitDir: GitDirInside, Nonce: "n", Passing: true, Through: "/proc/1/fd/3",
+		At: "@~1", SessionOptions: SessionOptions{Remote: "https://u:p@127.0.0.1/s", Policy: "interval=1m", TakeOver: true,
+			Include: []string{"a"}, Exclude: []string{"b"}, NoDenyList: true, MaxFileSize: 9},
 	}
 	for i, v := 0, reflect.ValueOf(want); i < v.NumField(); i++ {
 		if v.Field(i).IsZero() && v.Type().Field(i).Name != "Device" { // which cannot
@@ -333,7 +335,7 @@ func TestOtherVersionIsNamedWithAWayOut(t *testing.T) {
 	for line, hint := range map[string]string{`{"version":2,"news":[]}`: fmt.Sprint(os.Getpid()), `{"version":9,"error":{"cause":"no"}}`: "daemon --upgrade"} {
 		_, err := answering(t, line).Unmount(t.Context(), UnmountRequest{Dir: "/m"})
 		var e *Error
-		if !errors.As(err, &e) || !strings.Contains(e.Cause, ", this command speaks 4") || !strings.Contains(e.Hint, hint) {
+		if !errors.As(err, &e) || !strings.Contains(e.Cause, ", this command speaks 5") || !strings.Contains(e.Hint, hint) {
 			t.Errorf("%s: got %#v", line, err)
 		}
 	}
@@ -364,15 +366,15 @@ func TestStatusAndUpgradeAreUnderstoodInAllVersions(t *testing.T) {
 
 func TestBrokenRequestsAreAskedAgain(t *testing.T) {
 	const died = ""
-	if s, err := answering(t, died, died, `{"version":4,"result":{"mounts":[]}}`).Status(t.Context()); err != nil || s.Mounts == nil {
+	if s, err := answering(t, died, died, `{"version":5,"result":{"mounts":[]}}`).Status(t.Context()); err != nil || s.Mounts == nil {
 		t.Errorf("status: %+v, %v", s, err)
 	}
 	var seen []string
-	r, err := answering(t, died, `{"version":4,"result":{"dir":"/m"}}`).Mount(t.Context(), mountRequest("/m"), func(p Progress) { seen = append(seen, p.Phase) })
+	r, err := answering(t, died, `{"version":5,"result":{"dir":"/m"}}`).Mount(t.Context(), mountRequest("/m"), func(p Progress) { seen = append(seen, p.Phase) })
 	if err != nil || r.Dir != "/m" {
 		t.Errorf("mount: %+v, %v", r, err)
 	}
-	notMounted := `{"version":4,"error":{"code":4,"cause":"nothing there"}}`
+	notMounted := `{"version":5,"error":{"code":4,"cause":"nothing there"}}`
 	if r, err := answering(t, died, notMounted).Unmount(t.Context(), UnmountRequest{Dir: "/m"}); err != nil || r.Dir != "/m" {
 		t.Errorf("unmount that was made: %+v, %v", r, err)
 	}
@@ -380,11 +382,11 @@ func TestBrokenRequestsAreAskedAgain(t *testing.T) {
 		t.Errorf("unmount of nothing: %v", err)
 	}
 	for _, r := range []SwitchRequest{{Dir: "/m", Ref: "-"}, {Dir: "/m", Create: "new"}} {
-		if _, err := answering(t, died, `{"version":4,"result":{}}`).Switch(t.Context(), r, nil); !errors.Is(err, ErrNoServer) {
+		if _, err := answering(t, died, `{"version":5,"result":{}}`).Switch(t.Context(), r, nil); !errors.Is(err, ErrNoServer) {
 			t.Errorf("%+v was asked twice: %v", r, err)
 		}
 	}
-	if _, err := answering(t, died, `{"version":4,"result":{}}`).Switch(t.Context(), SwitchRequest{Dir: "/m", Ref: "v1"}, nil); err != nil {
+	if _, err := answering(t, died, `{"version":5,"result":{}}`).Switch(t.Context(), SwitchRequest{Dir: "/m", Ref: "v1"}, nil); err != nil {
 		t.Errorf("switch: %v", err)
 	}
 }
@@ -422,7 +424,7 @@ func TestTokenShowsItselfToNobody(t *testing.T) {
 		t.Errorf("the token is to be seen: %s", all)
 	}
 	// A request that is refused must not quote it either.
-	_, _, err = decodeRequest([]byte(`{"version":4,"op":"mount","args":{"token":["hunter2"]}}`))
+	_, _, err = decodeRequest([]byte(`{"version":5,"op":"mount","args":{"token":["hunter2"]}}`))
 	if err == nil || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("refusal: %v", err)
 	}
@@ -447,5 +449,21 @@ func TestNamesOfSessions(t *testing.T) {
 		if err := ValidSession(name); (err == nil) != ok {
 			t.Errorf("%q: %v", name, err)
 		}
+	}
+}
+
+func TestForkBringsItsToken(t *testing.T) {
+	want := ForkRequest{Of: "s", ID: "@", Mount: mountRequest("/m")}
+	want.Mount.Remote, want.Mount.Token = "", "hunter2"
+	line, err := encodeRequest(opFork, want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, got, err := decodeRequest(line[:len(line)-1]); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("read as %+v, %v", got, err)
+	}
+	want.Mount.Dir = "m"
+	if _, err := encodeRequest(opFork, want); err == nil {
+		t.Error("a mount that could not be asked for passes as a fork")
 	}
 }

@@ -11,7 +11,14 @@ func FuzzRequest(f *testing.F) {
 	r.Token = "t"
 	for o, args := range map[op]any{
 		opMount: r, opUnmount: UnmountRequest{Dir: "/m"}, opStatus: empty{}, opShutdown: empty{},
-		opPrefetch: PrefetchRequest{Dir: "/m", Paths: []string{"a", "b/*"}, Wait: true},
+		opPrefetch:   PrefetchRequest{Dir: "/m", Paths: []string{"a", "b/*"}, Wait: true},
+		opCheckpoint: CheckpointRequest{Dir: "/m", Message: "m", Pin: "p", Sync: true}, opSync: SyncRequest{Dir: "/m", Timeout: 1}, opSessions: empty{},
+		opSessionLog: SessionLogRequest{Of: "s", Limit: 1}, opSessionShow: SessionShowRequest{Of: "/m", ID: "@"},
+		opSessionDiff: SessionDiffRequest{Of: "s", A: "@~1", B: "@", Patch: true, Stat: true},
+		opRestore:     RestoreRequest{Dir: "/m", ID: "@", Paths: []string{"a"}, Staged: true, DryRun: true}, opFork: ForkRequest{Of: "s", ID: "@", Mount: r},
+		opSessionSet:    SessionSetRequest{Of: "s", State: "closed", Reason: "r", Actor: "a", Pin: "p", ID: "@", Unpin: true},
+		opSessionNote:   SessionNoteRequest{Dir: "/m", Commit: "HEAD", Ref: "agent", JSON: json.RawMessage(`{"a":1}`)},
+		opSessionRecord: SessionRecordRequest{Dir: "/m", Lines: []string{`{}`}}, opSessionGC: SessionGCRequest{Of: "s", DryRun: true, All: 1, Daily: 2},
 	} {
 		line, err := encodeRequest(o, args)
 		if err != nil {

@@ -304,9 +304,18 @@ func (r SessionLogRequest) validate() error { return needOf(r.Of) }
 func (r SessionShowRequest) validate() error {
 	return needOf(r.Of)
 }
-func (r SessionDiffRequest) validate() error   { return needOf(r.Of) }
-func (r RestoreRequest) validate() error       { return needDir(r.Dir) }
-func (r ForkRequest) validate() error          { return needOf(r.Of) }
+func (r SessionDiffRequest) validate() error { return needOf(r.Of) }
+func (r RestoreRequest) validate() error     { return needDir(r.Dir) }
+func (r ForkRequest) validate() error {
+	m := r.Mount
+	if m.Remote == "" { // the session's
+		m.Remote = "/"
+	}
+	if err := needOf(r.Of); err != nil {
+		return err
+	}
+	return m.validate()
+}
 func (r SessionSetRequest) validate() error    { return needOf(r.Of) }
 func (r SessionNoteRequest) validate() error   { return needDir(r.Dir) }
 func (r SessionRecordRequest) validate() error { return needDir(r.Dir) }

@@ -69,6 +69,12 @@ type wireMount struct {
 	Token string `json:"token,omitempty"`
 }
 
+// wireFork is a ForkRequest whose mount has its token.
+type wireFork struct {
+	ForkRequest
+	Mount wireMount `json:"mount"`
+}
+
 type empty struct{}
 
 func encodeRequest(o op, args any) ([]byte, error) {
@@ -77,8 +83,11 @@ func encodeRequest(o op, args any) ([]byte, error) {
 			return nil, err
 		}
 	}
-	if m, ok := args.(MountRequest); ok {
-		args = wireMount{m, string(m.Token)}
+	switch r := args.(type) {
+	case MountRequest:
+		args = wireMount{r, string(r.Token)}
+	case ForkRequest:
+		args = wireFork{r, wireMount{r.Mount, string(r.Mount.Token)}}
 	}
 	raw, err := json.Marshal(args)
 	if err != nil {
@@ -139,7 +148,7 @@ func decodeRequest(line []byte) (o op, args any, err error) {
 	case opRestore:
 		args, err = decodeArgs[RestoreRequest](r.Args)
 	case opFork:
-		args, err = decodeArgs[ForkRequest](r.Args)
+		args, err = decodeFork(r.Args)
 	case opSessionSet:
 		args, err = decodeArgs[SessionSetRequest](r.Args)
 	case opSessionNote:
@@ -164,6 +173,16 @@ func decodeMount(raw []byte) (MountRequest, error) {
 	}
 	w.MountRequest.Token = Secret(w.Token)
 	return w.MountRequest, w.MountRequest.validate()
+}
+
+func decodeFork(raw []byte) (ForkRequest, error) {
+	var w wireFork
+	if err := strict(raw, &w); err != nil {
+		return ForkRequest{}, err
+	}
+	w.ForkRequest.Mount = w.Mount.MountRequest
+	w.ForkRequest.Mount.Token = Secret(w.Mount.Token)
+	return w.ForkRequest, w.ForkRequest.validate()
 }
 
 func decodeArgs[T interface{ validate() error }](raw []byte) (T, error) {

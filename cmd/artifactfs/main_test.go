@@ -98,9 +98,12 @@ func (a *afs) ok(args ...string) string {
 	return r.stdout
 }
 
+// fakeSessions are those of a daemon that is not asked for any, if they are nil.
+type fakeSessions interface{ control.Sessions }
+
 // fakeDaemon keeps a list of mounts and nothing behind it.
 type fakeDaemon struct {
-	control.Sessions // nil: nothing of it is asked for
+	fakeSessions
 
 	mount    func(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error)
 	prefetch func(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error)
