@@ -1,0 +1,88 @@
+package session
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+)
+
+// crockford are the digits of a PointID: no I, L, O, U (github.com/ulid/spec).
+const crockford = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+// idLen is how many digits a PointID has.
+const idLen = 26
+
+// ErrPointID says that a text is no PointID.
+var ErrPointID = errors.New("no point id")
+
+// lastID is what NewPointID gave last in this process.
+var lastID struct {
+	sync.Mutex
+	ms     uint64
+	random [10]byte
+}
+
+// NewPointID makes an id that sorts behind all that this process made before, whatever became of the clock.
+func NewPointID(now time.Time) PointID {
+	lastID.Lock()
+	defer lastID.Unlock()
+	ms := uint64(max(0, now.UnixMilli()))
+	if ms > lastID.ms {
+		lastID.ms = ms
+		rand.Read(lastID.random[:])
+		lastID.random[0] &= 0x7f // room to count up
+	} else {
+		for i := len(lastID.random) - 1; i >= 0; i-- {
+			if lastID.random[i]++; lastID.random[i] != 0 {
+				break
+			}
+		}
+	}
+	var raw [16]byte
+	binary.BigEndian.PutUint64(raw[:8], lastID.ms<<16)
+	copy(raw[6:], lastID.random[:])
+	return encodeID(raw)
+}
+
+// encodeID writes 128 bits as 26 digits of 5 bits, the first of which has two bits too many.
+func encodeID(raw [16]byte) PointID {
+	var text [idLen]byte
+	hi, lo := binary.BigEndian.Uint64(raw[:8]), binary.BigEndian.Uint64(raw[8:])
+	for i := idLen - 1; i >= 0; i-- {
+		text[i] = crockford[lo&31]
+		lo = lo>>5 | hi<<59
+		hi >>= 5
+	}
+	return PointID(text[:])
+}
+
+// ParsePointID reads an id in any case.
+func ParsePointID(text string) (PointID, error) {
+	up := strings.ToUpper(text)
+	if len(up) != idLen || up[0] > '7' || !isDigits(up) {
+		return "", fmt.Errorf("%w: %.40q", ErrPointID, text)
+	}
+	return PointID(up), nil
+}
+
+func isDigits(text string) bool {
+	for i := range len(text) {
+		if strings.IndexByte(crockford, text[i]) < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// Time is when the id was made, to the millisecond.
+func (id PointID) Time() time.Time {
+	var ms uint64
+	for i := range min(10, len(id)) {
+		ms = ms<<5 | uint64(max(0, strings.IndexByte(crockford, id[i])))
+	}
+	return time.UnixMilli(int64(ms)).UTC()
+}
