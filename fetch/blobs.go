@@ -10,7 +10,6 @@ import (
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
-	"github.com/artifactfs/artifactfs/transport"
 )
 
 // sendBlobs asks the remote for the blobs of one batch and publishes each as it arrives.
@@ -20,12 +19,7 @@ func (s *Store) sendBlobs(ctx context.Context, b *batch, arrived func(object.ID,
 	if len(wants) == 0 {
 		return nil
 	}
-	resp, err := s.remote.Fetch(ctx, transport.FetchRequest{Wants: wants})
-	n := 0
-	if err == nil {
-		n, err = s.unpackBlobs(ctx, s.pausing(ctx, b, resp.Pack), arrived)
-		resp.Pack.Close()
-	}
+	n, err := s.fetchBlobs(ctx, b, wants, arrived)
 	s.log.Debug("fetch blobs", zap.Stringer("class", b.wants[0].Class), zap.Int("wants", len(wants)), zap.Int("got", n),
 		zap.String("first", b.wants[0].Path), zap.Duration("took", time.Since(start)), zap.Error(err))
 	return err

@@ -12,6 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/prioritize"
+	"github.com/artifactfs/artifactfs/transport"
 )
 
 // objects is where verified objects are read from.
@@ -33,10 +34,12 @@ type Local struct {
 	store *Store
 	dir   string // objects
 
-	mu     sync.Mutex
-	closed bool
-	packs  *odb.Store // nil until there are any
-	loose  *odb.Loose
+	mu       sync.Mutex
+	closed   bool
+	packs    *odb.Store // nil until there are any
+	loose    *odb.Loose
+	second   *transport.Remote  // that has what the store's does not have; nil: none
+	expected map[object.ID]bool // blobs that it is asked for before the store's remote
 }
 
 // Lend makes the Store read the `objects` directory dir too, which need not exist yet, until the Local is closed.
