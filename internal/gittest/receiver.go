@@ -1,0 +1,129 @@
+package gittest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// Receiver is a bare repository that takes pushes over every server and by path, and keeps a list of what it was sent.
+type Receiver struct{ *Repo }
+
+// Update is a change of one ref by a push.
+type Update struct {
+	Push     int // which push it came with, from 1
+	At       time.Time
+	Ref      string
+	Old, New object.ID // zero: there was none, or there is none any more
+}
+
+// The files of a Receiver: what was pushed, and the text with which pushes are declined while it is there.
+const (
+	receivedFile = "received"
+	declinedFile = "declined"
+)
+
+// Hooks run in the repository's directory. git starts them for what moved a ref in one push at a time; pushes may run
+// beside each other.
+var receiverHooks = map[string]string{
+	"pre-receive": `#!/bin/sh
+cat >/dev/null
+[ ! -e ` + declinedFile + ` ] || { cat ` + declinedFile + ` >&2; exit 1; }
+`,
+	"post-receive": `#!/bin/sh
+exec 9>>` + receivedFile + ` && flock 9 && { echo "push $(date +%s%N)"; cat; } >&9
+`,
+}
+
+// NewReceiver makes an empty repository at dir, as New does.
+func NewReceiver(dir string, o RepoOptions) (*Receiver, error) {
+	r, err := New(dir, o)
+	if err != nil {
+		return nil, err
+	}
+	return &Receiver{r}, r.receive()
+}
+
+// Receiving makes a Receiver of a repository.
+func Receiving(r *Repo) (*Receiver, error) { return &Receiver{r}, r.receive() }
+
+func (r *Repo) receive() error {
+	if _, err := r.git("config", "http.receivepack", "true"); err != nil {
+		return fmt.Errorf("make receiver: %w", err)
+	}
+	for name, script := range receiverHooks {
+		path := filepath.Join(r.Path, "hooks", name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(script), 0o755)); err != nil {
+			return fmt.Errorf("make receiver: %w", err)
+		}
+	}
+	return nil
+}
+
+// Updates lists what was pushed, in the order in which it came. A push is seen when its answer is.
+func (r *Receiver) Updates() ([]Update, error) {
+	list, err := os.ReadFile(filepath.Join(r.Path, receivedFile))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list updates: %w", err)
+	}
+	var all []Update
+	var at time.Time
+	pushes := 0
+	for line := range bytes.Lines(list) {
+		fields := strings.Fields(string(line))
+		var nano int64
+		switch {
+		case len(fields) == 2 && fields[0] == "push":
+			if _, err := fmt.Sscan(fields[1], &nano); err != nil {
+				return nil, fmt.Errorf("list updates: %w", err)
+			}
+			at = time.Unix(0, nano)
+			pushes++
+		case len(fields) == 3:
+			u := Update{Push: pushes, At: at, Ref: fields[2]}
+			for i, id := range []*object.ID{&u.Old, &u.New} {
+				if strings.Trim(fields[i], "0") == "" {
+					continue
+				}
+				if *id, err = object.ParseID(fields[i]); err != nil {
+					return nil, fmt.Errorf("list updates: %w", err)
+				}
+			}
+			all = append(all, u)
+		default:
+			return nil, fmt.Errorf("list updates: %q is none", line)
+		}
+	}
+	return all, nil
+}
+
+// Decline refuses all pushes with a text, until Accept.
+func (r *Receiver) Decline(text string) error {
+	return os.WriteFile(filepath.Join(r.Path, declinedFile), []byte(text+"\n"), 0o644)
+}
+
+// Accept takes pushes again.
+func (r *Receiver) Accept() error { return os.Remove(filepath.Join(r.Path, declinedFile)) }
+
+// Refs are all refs as they are now, by their full names.
+func (r *Repo) Refs() (map[string]object.ID, error) {
+	out, err := r.git("for-each-ref", "--format=%(objectname) %(refname)")
+	if err != nil {
+		return nil, err
+	}
+	refs := map[string]object.ID{}
+	for line := range strings.Lines(out) {
+		id, name, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		if refs[name], err = object.ParseID(id); err != nil {
+			return nil, fmt.Errorf("list refs: %w", err)
+		}
+	}
+	return refs, nil
+}
