@@ -1,0 +1,65 @@
+// Package writeback has a session's work follow it out of the mount: a Carrier brings what git did in the mount's git
+// directory into the session's Repo, a Queue brings what is in the Repo to the session remote.
+//
+// It promises:
+//   - What is acknowledged is not lost: a ref of the session remote moves by compare-and-swap from what this session is
+//     known to have put there, or from an ancestor of the new value, and never otherwise. Old tips of rewritten and removed
+//     branches are kept.
+//   - In order and once: one push at a time carries the newest values, with all between them.
+//   - Nothing needs a clean end. What is to be sent is what the Repo's refs say less what the session remote has
+//     acknowledged, which is a file; what was under way is in it too.
+//   - A push reads owned objects only, so it never asks the mounted remote for anything. The exception is a session remote
+//     that lacks the history that the session stands on (ModeSeed), which is brought there first, in one piece.
+//
+// Terms: a *moved* ref is one that somebody else has changed on the session remote to something that ours does not
+// contain; ours then goes to session.DivergedRef. *Ground* is the commits of the mounted remote that owned objects stand
+// on.
+package writeback
+
+import (
+	"errors"
+	"time"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// Mode says how a session remote comes to the objects that the session did not make.
+type Mode string
+
+const (
+	ModeUnknown  Mode = ""         // it was not reached yet
+	ModeEmbedded Mode = "embedded" // it is the Repo, which borrows them
+	ModeShared   Mode = "shared"   // it has them
+	ModeSeed     Mode = "seed"     // they were, or are being, sent there
+)
+
+var (
+	// ErrMoved says that somebody else has moved a ref on the session remote.
+	ErrMoved = errors.New("somebody else has moved it on the session remote")
+	// ErrRefused says that the session remote refused a ref.
+	ErrRefused = errors.New("the session remote refuses it")
+	// ErrClosed says that the queue was closed while somebody waited.
+	ErrClosed = errors.New("closed")
+)
+
+// Status is how far the session remote is behind.
+type Status struct {
+	Mode     Mode
+	Pending  int       // refs that are not on the session remote as they are here
+	LastSync time.Time // when all was there last; zero: never
+	Failure  error     // why what is pending is not there; its text holds no secrets
+	Since    time.Time // since when there is Failure
+	Diverged []string  // refs that somebody else has moved; ours is at session.DivergedRef
+	Moved    []string  // the session's own refs (meta, points) that somebody else has moved; they are not sent any more
+	Refused  []string  // refs that the session remote does not want
+	Notices  []string  // what is worth telling, such as refs that the session remote had lost
+
+	Seeded, SeedSize int64 // bytes of the base on their way; SeedSize 0: not known yet
+	Seeding          bool
+}
+
+// Taken tells that somebody else has moved a ref of the session's own: another machine has taken it over.
+type Taken struct {
+	Ref    string
+	Theirs object.ID
+}
