@@ -16,7 +16,7 @@ type Meta struct {
 	State       LifeState    `json:"state"`
 	From        string       `json:"from,omitempty"` // "SESSION POINT" that it was forked from
 	Lanes       []Lane       `json:"lanes"`
-	Transitions []Transition `json:"transitions"` // oldest first
+	Transitions []Transition `json:"-"` // oldest first; a file of its own, transitions.jsonl, to which lines are only added
 }
 
 // Lane has one writer.
@@ -24,7 +24,9 @@ type Lane struct {
 	Name    string    `json:"name"`
 	Writer  Writer    `json:"writer"`
 	Since   time.Time `json:"since"`
-	Segment int       `json:"segment"` // that it writes to
+	Segment int       `json:"segment"` // that it writes to, at least: a take-over begins a new one
+	// Left is when the writer let go; nil: it has not, and works or has died.
+	Left *time.Time `json:"left,omitempty"`
 }
 
 // Writer is who makes points: a state directory on a machine, and the process there, so that on the same machine it can be
@@ -34,6 +36,7 @@ type Writer struct {
 	Host    string `json:"host"`
 	Boot    string `json:"boot"`    // of that machine
 	State   string `json:"state"`   // names the state directory, hashed
+	PIDs    string `json:"pids"`    // namespace that PID is of
 	PID     int    `json:"pid"`     // of the process that outlives workers
 	Started uint64 `json:"started"` // of it, in clock ticks since boot (proc_pid_stat(5), field 22)
 }

@@ -1,0 +1,299 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+)
+
+var (
+	// ErrNoMeta says that nothing is known of a session.
+	ErrNoMeta = errors.New("no such session")
+	// ErrNotMeta says that a commit does not tell what a session is.
+	ErrNotMeta = errors.New("no session's metadata")
+	// ErrNewerMeta says that a later version of this program has written it.
+	ErrNewerMeta = errors.New("metadata of a later version")
+)
+
+const (
+	metaVersion     = 1
+	metaFile        = "session.json"
+	transitionsFile = "transitions.jsonl"
+
+	maxMetaFile    = 1 << 20  // bytes
+	maxTransitions = 16 << 20 // bytes; a mount and its end take about 200
+	maxLanes       = 1000
+	maxActor       = 200 // bytes of an actor or a reason
+)
+
+// BaseRef is the point that a mount began with which was not made in it. It is there because the mount reads what that
+// point holds.
+func BaseRef(session string) string { return Prefix + "base/" + session }
+
+// ValidName says whether a lane or a pin may be called so: it is a component of a ref's name (git-check-ref-format).
+func ValidName(name string) error {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r)
+	}
+	switch {
+	case name == "" || len(name) > 128:
+		return fmt.Errorf("a name has 1 to 128 characters, %.20q has %d", name, len(name))
+	case strings.ContainsFunc(name, func(r rune) bool { return !plain(r) }) || strings.ContainsRune("._-", rune(name[0])):
+		return fmt.Errorf("%.140q is no name: letters, digits, dots, dashes and underscores are, a letter or digit first", name)
+	case strings.Contains(name, "..") || strings.HasSuffix(name, ".") || strings.HasSuffix(name, ".lock"):
+		return fmt.Errorf("%.140q cannot be a part of a git ref's name", name)
+	}
+	return nil
+}
+
+// newObject makes an object of its content.
+func newObject(f object.Format, t object.Type, content []byte) (odb.Outgoing, error) {
+	id, err := object.Hash(f, t, content)
+	if err != nil {
+		return odb.Outgoing{}, err
+	}
+	return odb.Outgoing{ID: id, Type: t, Size: int64(len(content)), Open: func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(content)), nil
+	}}, nil
+}
+
+// newTree writes a tree; entries are sorted as git has them.
+func newTree(f object.Format, entries []object.TreeEntry) (odb.Outgoing, error) {
+	var b bytes.Buffer
+	for _, e := range entries {
+		fmt.Fprintf(&b, "%o %s\x00", uint32(e.Mode), e.Name)
+		b.Write(e.ID.Bytes())
+	}
+	return newObject(f, object.Tree, b.Bytes())
+}
+
+// encode gives the commit of the metadata, and the objects that it is made of. Parent is the version before; zero: none.
+func (m Meta) encode(f object.Format, parent object.ID, at time.Time) (object.ID, []odb.Outgoing, error) {
+	text, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return object.ID{}, nil, err
+	}
+	var lines bytes.Buffer
+	for _, t := range m.Transitions {
+		line, err := json.Marshal(t)
+		if err != nil {
+			return object.ID{}, nil, err
+		}
+		lines.Write(append(line, '\n'))
+	}
+	var objects []odb.Outgoing
+	var entries []object.TreeEntry
+	for _, file := range []struct {
+		name    string
+		content []byte
+	}{{metaFile, append(text, '\n')}, {transitionsFile, lines.Bytes()}} {
+		blob, err := newObject(f, object.Blob, file.content)
+		if err != nil {
+			return object.ID{}, nil, err
+		}
+		objects = append(objects, blob)
+		entries = append(entries, object.TreeEntry{Name: file.name, Mode: object.ModeFile, ID: blob.ID})
+	}
+	tree, err := newTree(f, entries)
+	if err != nil {
+		return object.ID{}, nil, err
+	}
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "tree %s\n", tree.ID)
+	if !parent.IsZero() {
+		fmt.Fprintf(&b, "parent %s\n", parent)
+	}
+	signed(&b, at)
+	fmt.Fprintf(&b, "\nsession %s: %s\n", m.Session, m.subject())
+	commit, err := newObject(f, object.Commit, b.Bytes())
+	if err != nil {
+		return object.ID{}, nil, err
+	}
+	return commit.ID, append(objects, tree, commit), nil
+}
+
+// subject tells of the last thing that has become of the session.
+func (m Meta) subject() string {
+	if len(m.Transitions) == 0 {
+		return string(m.State)
+	}
+	t := m.Transitions[len(m.Transitions)-1]
+	text := string(t.State)
+	if t.Reason != "" {
+		text += " (" + t.Reason + ")"
+	}
+	return text
+}
+
+// ParseMeta reads session.json and transitions.jsonl.
+func ParseMeta(text, transitions []byte) (Meta, error) {
+	var m Meta
+	if err := json.Unmarshal(text, &m); err != nil {
+		return Meta{}, fmt.Errorf("read %s: %w: %w", metaFile, ErrNotMeta, err)
+	}
+	bad := func(format string, args ...any) (Meta, error) {
+		return Meta{}, fmt.Errorf("read %s: %w: %w", metaFile, ErrNotMeta, fmt.Errorf(format, args...))
+	}
+	switch {
+	case m.Version > metaVersion:
+		return Meta{}, fmt.Errorf("read %s: %w: %d", metaFile, ErrNewerMeta, m.Version)
+	case m.Version < 1:
+		return bad("version %d", m.Version)
+	case !slices.Contains(lifeStates, m.State):
+		return bad("state %.40q", m.State)
+	case len(m.Lanes) > maxLanes:
+		return bad("%d lanes", len(m.Lanes))
+	}
+	if err := ValidName(m.Session); err != nil {
+		return bad("%w", err)
+	}
+	if _, err := object.ParseFormat(m.Format); err != nil {
+		return bad("%w", err)
+	}
+	for i, l := range m.Lanes {
+		if err := ValidName(l.Name); err != nil {
+			return bad("%w", err)
+		}
+		if l.Segment < 0 || l.Segment > maxSegment || slices.ContainsFunc(m.Lanes[:i], func(o Lane) bool { return o.Name == l.Name }) {
+			return bad("lane %s is there twice, or has no segment %d", l.Name, l.Segment)
+		}
+	}
+	for line := range bytes.Lines(transitions) {
+		var t Transition
+		if err := json.Unmarshal(line, &t); err != nil {
+			return Meta{}, fmt.Errorf("read %s: %w: %w", transitionsFile, ErrNotMeta, err)
+		}
+		m.Transitions = append(m.Transitions, t)
+	}
+	return m, nil
+}
+
+// ReadMeta gives what a session is, and the commit that says so.
+func ReadMeta(r *Repo, session string) (Meta, object.ID, error) {
+	id, err := r.Ref(MetaRef(session))
+	if err != nil {
+		return Meta{}, id, fmt.Errorf("read session %s: %w", session, err)
+	}
+	if id.IsZero() {
+		return Meta{}, id, fmt.Errorf("read session %s: %w", session, ErrNoMeta)
+	}
+	m, err := MetaAt(r, r.Format(), id)
+	if err == nil && m.Session != session {
+		err = fmt.Errorf("%w: it is that of session %.140q", ErrNotMeta, m.Session)
+	}
+	if err != nil {
+		return Meta{}, id, fmt.Errorf("read session %s: %w", session, err)
+	}
+	return m, id, nil
+}
+
+// MetaAt gives what a commit says of a session.
+func MetaAt(src Objects, f object.Format, commit object.ID) (Meta, error) {
+	_, content, err := getAs(src, commit, object.Commit, object.MaxCommitSize)
+	if err != nil {
+		return Meta{}, err
+	}
+	info, err := object.ParseCommit(f, content)
+	if err != nil {
+		return Meta{}, err
+	}
+	_, content, err = getAs(src, info.Tree, object.Tree, maxMetaFile)
+	if err != nil {
+		return Meta{}, err
+	}
+	entries, err := object.ParseTree(f, content)
+	if err != nil {
+		return Meta{}, err
+	}
+	files := map[string][]byte{}
+	for _, e := range entries {
+		if limit := map[string]int64{metaFile: maxMetaFile, transitionsFile: maxTransitions}[e.Name]; limit > 0 {
+			if _, files[e.Name], err = getAs(src, e.ID, object.Blob, limit); err != nil {
+				return Meta{}, err
+			}
+		}
+	}
+	return ParseMeta(files[metaFile], files[transitionsFile])
+}
+
+// getAs gets an object that is to be of a type.
+func getAs(src Objects, id object.ID, want object.Type, limit int64) (object.Type, []byte, error) {
+	t, content, err := src.Get(id, limit)
+	if err == nil && t != want {
+		err = fmt.Errorf("object %s is a %s, not a %s", id, t, want)
+	}
+	return t, content, err
+}
+
+// changeTries is how often a change begins anew because somebody else was quicker.
+const changeTries = 20
+
+// changeMeta makes the next version of what a session is. If change changes nothing there is none.
+func changeMeta(ctx context.Context, r *Repo, session string, change func(m *Meta, now time.Time) error) (m Meta, before, after object.ID, err error) {
+	for range changeTries {
+		m, before, err = ReadMeta(r, session)
+		if err != nil {
+			return Meta{}, before, before, err
+		}
+		was := m
+		was.Lanes, was.Transitions = slices.Clone(m.Lanes), slices.Clone(m.Transitions)
+		now := time.Now().UTC()
+		if err := change(&m, now); err != nil {
+			return was, before, before, err
+		}
+		if same(was, m) {
+			return m, before, before, nil
+		}
+		after, err = writeMeta(ctx, r, m, before, before, now)
+		if !errors.Is(err, ErrRefMoved) {
+			return m, before, after, err
+		}
+	}
+	return Meta{}, before, before, err
+}
+
+func same(a, b Meta) bool {
+	if len(a.Transitions) != len(b.Transitions) {
+		return false
+	}
+	x, errX := json.Marshal(a)
+	y, errY := json.Marshal(b)
+	return errX == nil && errY == nil && bytes.Equal(x, y)
+}
+
+// writeMeta writes a version on top of parent, and has MetaRef, which is now at old, name it.
+func writeMeta(ctx context.Context, r *Repo, m Meta, parent, old object.ID, now time.Time) (object.ID, error) {
+	id, objects, err := m.encode(r.Format(), parent, now)
+	if err == nil {
+		err = r.Write(ctx, objects)
+	}
+	if err == nil {
+		err = r.Update(ctx, []RefChange{{Name: MetaRef(m.Session), Old: old, New: id}})
+	}
+	if err != nil {
+		return object.ID{}, fmt.Errorf("write session %s: %w", m.Session, err)
+	}
+	return id, nil
+}
+
+// Begin writes the first version of what a session is; one that is there stays as it is.
+func Begin(ctx context.Context, r *Repo, m Meta, actor string) (Meta, error) {
+	now := time.Now().UTC()
+	m.Version, m.Began, m.State, m.Format = metaVersion, now, Open, r.Format().String()
+	m.Lanes, m.Transitions = []Lane{}, nil
+	m.transit(Open, now, actor, "begun")
+	_, err := writeMeta(ctx, r, m, object.ID{}, object.ID{}, now)
+	if errors.Is(err, ErrRefMoved) {
+		m, _, err = ReadMeta(r, m.Session)
+	}
+	return m, err
+}
