@@ -28,7 +28,7 @@ var floors = [][]string{
 	{"worktree/journal"},
 	{"prioritize", "gitdir/index", "gitdir/fsmonitor/query", "convert", "filter", "transport", "odb", "cache", "overlay/wal", "control", "config", "internal/packedrefs", "internal/gittest", "internal/torture", "internal/disk/disktest", "supervisor"},
 	{"overlay", "gitdir/fsmonitor"},
-	{"fetch", "promisor", "session", "internal/gittest/gitserve", "internal/gittest/rot13filter"},
+	{"fetch", "promisor", "session", "internal/gittest/gitserve", "internal/workday", "internal/gittest/rot13filter"},
 	{"worktree"},
 	{"gitdir", "session/capture", "session/writeback", "session/transcript", "fuse", "worktree/worktreetest"},
 	{"daemon"},
