@@ -47,6 +47,11 @@ func (o Options) configure(c *config.Config, path string) ([]byte, error) {
 	}
 	// The store's packs are looked after by artifactfs; git tidying up behind a command would only get in the way.
 	c.SetOption("gc", "", "auto", "0").SetOption("maintenance", "", "auto", "false")
+	if o.State != nil {
+		if err := o.setBranches(c); err != nil {
+			return nil, err
+		}
+	}
 	o.setPlaces(c, path)
 	var b bytes.Buffer
 	err := config.NewEncoder(&b).Encode(c)

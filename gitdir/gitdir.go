@@ -36,6 +36,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
 )
 
 // Options describe a git directory.
@@ -55,6 +56,10 @@ type Options struct {
 	// Helper is the artifactfs command that git runs for objects it lacks; "": git asks the remote.
 	Helper string
 	Inside bool // it is mounted at .git in the working tree, as inside.go has it
+
+	Session   string                        // objects directory of a session that is borrowed from too; "": none
+	State     *session.State                // what the new directory is to be like; nil: like a clone
+	Committer func(commit object.ID) string // "NAME <EMAIL> SECONDS ZONE" of a commit of State; nil, or "": it is not known
 }
 
 // Dir is a git directory on disk.
@@ -74,6 +79,13 @@ func Create(path string, o Options) (*Dir, error) {
 	if d.head.Name != "" {
 		head = "ref: " + o.Ref + "\n"
 	}
+	var err error
+	if o.State != nil {
+		if head, err = o.stateHead(); err != nil {
+			return nil, fmt.Errorf("make git directory: %w", err)
+		}
+		d.head = packedrefs.Ref{}
+	}
 	c, err := fromTemplate(path, o)
 	if err != nil {
 		return nil, fmt.Errorf("make git directory: %w", err)
@@ -90,14 +102,21 @@ func Create(path string, o Options) (*Dir, error) {
 		os.WriteFile(filepath.Join(path, "config"), cfg, 0o644),
 		o.setMonitor(path),
 		d.SetShallow(o.Shallow),
-		d.SetRefs(nil),
+		o.writeRefs(d, path),
 		d.SetDefault(o.Default),
-		o.writeLogs(path),
 		disk.WriteFile(filepath.Join(path, "HEAD"), []byte(head), 0o644)) // last: git takes it for a repository now
 	if err != nil {
 		return nil, fmt.Errorf("make git directory: %w", err)
 	}
 	return d, nil
+}
+
+// writeRefs writes the refs of a new git directory and begins their logs.
+func (o Options) writeRefs(d *Dir, path string) error {
+	if o.State != nil {
+		return o.writeState(path)
+	}
+	return errors.Join(d.SetRefs(nil), o.writeLogs(path))
 }
 
 func (o Options) dir(path string) *Dir {

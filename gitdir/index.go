@@ -27,6 +27,7 @@ type IndexOptions struct {
 	Ignore func(e index.Entry) ([]byte, bool)
 	// Converts says whether git would convert a file on its way into the repository (attributes like text, filters); nil: none.
 	Converts func(e index.Entry) bool
+	Staged   *Staged // what the index has otherwise than the working tree; nil: nothing
 }
 
 // WriteIndex writes the index of a working tree that nobody has changed yet, if there is none. Once it is there it is
@@ -62,6 +63,13 @@ func (d *Dir) writeIndex(ctx context.Context, path string, o IndexOptions, walk 
 	if err != nil {
 		return err
 	}
+	x, err := b.Index()
+	if err != nil {
+		return err
+	}
+	if o.Staged != nil {
+		o.Staged.apply(x)
+	}
 	// As git does it: who holds the lock may replace the file, and nobody else.
 	lock := path + ".lock"
 	if err := os.Remove(lock); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -72,7 +80,7 @@ func (d *Dir) writeIndex(ctx context.Context, path string, o IndexOptions, walk 
 		return err
 	}
 	out := bufio.NewWriterSize(f, 1<<20)
-	_, err = b.WriteTo(out)
+	_, err = x.WriteTo(out)
 	err = errors.Join(err, out.Flush(), f.Sync(), f.Close())
 	if _, missing := os.Lstat(path); err == nil && errors.Is(missing, fs.ErrNotExist) {
 		err = os.Rename(lock, path)

@@ -17,6 +17,7 @@ import (
 const (
 	insideDir     = "artifactfs"
 	InsideObjects = insideDir + "/objects" // directory: the store's objects
+	InsideSession = insideDir + "/session" // directory: the session's objects
 	InsideHelper  = insideDir + "/helper"  // file: the artifactfs command
 	InsideMonitor = insideDir + "/monitor" // file: Options.Monitor
 	borrowedName  = insideDir + "/borrowed"
@@ -76,15 +77,27 @@ func (o Options) borrow(path string) error {
 		if errors.Is(err, os.ErrNotExist) {
 			err = nil
 		}
-		return errors.Join(err, os.WriteFile(alternates, []byte(o.Objects+"\n"), 0o644))
+		return errors.Join(err, os.WriteFile(alternates, []byte(o.borrowed()), 0o644))
 	}
-	return errors.Join(PrepareInside(path), os.WriteFile(filepath.Join(path, borrowedName), []byte(o.Objects+"\n"), 0o644),
-		os.WriteFile(alternates, []byte("../"+InsideObjects+"\n"), 0o644)) // relative to objects (gitrepository-layout)
+	inside := "../" + InsideObjects + "\n" // relative to objects (gitrepository-layout)
+	if o.Session != "" {
+		inside += "../" + InsideSession + "\n"
+	}
+	return errors.Join(PrepareInside(path), os.WriteFile(filepath.Join(path, borrowedName), []byte(o.borrowed()), 0o644),
+		os.WriteFile(alternates, []byte(inside), 0o644))
+}
+
+// borrowed lists the directories of objects, a line each.
+func (o Options) borrowed() string {
+	if o.Session == "" {
+		return o.Objects + "\n"
+	}
+	return o.Objects + "\n" + o.Session + "\n"
 }
 
 // PrepareInside makes the places that are to be mounted over, in a git directory that may not be made yet.
 func PrepareInside(path string) error {
-	err := os.MkdirAll(filepath.Join(path, InsideObjects), 0o755)
+	err := errors.Join(os.MkdirAll(filepath.Join(path, InsideObjects), 0o755), os.MkdirAll(filepath.Join(path, InsideSession), 0o755))
 	for _, name := range []string{InsideHelper, InsideMonitor} {
 		f, openErr := os.OpenFile(filepath.Join(path, name), os.O_CREATE|os.O_WRONLY, 0o755)
 		if openErr == nil {
@@ -101,12 +114,16 @@ func Borrowing(path string) []string {
 	if err != nil {
 		return nil
 	}
-	return []string{BorrowFrom(strings.TrimSuffix(string(objects), "\n"))}
+	return []string{BorrowFrom(strings.Split(strings.TrimSuffix(string(objects), "\n"), "\n")...)}
 }
 
-// BorrowFrom is the variable that has a git command borrow from a directory of objects.
-func BorrowFrom(objects string) string {
-	return `GIT_ALTERNATE_OBJECT_DIRECTORIES="` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(objects) + `"`
+// BorrowFrom is the variable that has a git command borrow from directories of objects.
+func BorrowFrom(objects ...string) string {
+	quoted := make([]string, len(objects))
+	for i, dir := range objects {
+		quoted[i] = `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(dir) + `"`
+	}
+	return "GIT_ALTERNATE_OBJECT_DIRECTORIES=" + strings.Join(quoted, ":")
 }
 
 // hook gives the place of the monitor's hook program, what it links to, and how git is told of it. git starts it in the top

@@ -1,0 +1,206 @@
+package gitdir
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/go-git/go-git/v5/plumbing/format/config"
+
+	"github.com/artifactfs/artifactfs/gitdir/index"
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/packedrefs"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// A git directory can be made as one was at a point of a session: its HEAD, refs, stashes, upstreams, what git was in the
+// middle of, and what was staged. What it was told by a session's repository is not trusted: of settings it takes those that
+// name what a branch follows, and of files those that git leaves in the middle of something.
+
+// carried are the files and directories (with a slash behind) of a git directory that a State may hold.
+var carried = []string{
+	"MERGE_HEAD", "MERGE_MODE", "MERGE_MSG", "MERGE_RR", "SQUASH_MSG", "AUTO_MERGE", "CHERRY_PICK_HEAD", "REVERT_HEAD", "REBASE_HEAD", "ORIG_HEAD",
+	"BISECT_ANCESTORS_OK", "BISECT_EXPECTED_REV", "BISECT_FIRST_PARENT", "BISECT_LOG", "BISECT_NAMES", "BISECT_RUN", "BISECT_START", "BISECT_TERMS", "BISECT_HEAD",
+	"rebase-merge/", "rebase-apply/", "sequencer/", "info/exclude", "info/sparse-checkout",
+}
+
+// Carries says whether a file of a git directory, by its path in it, belongs to what a State holds.
+func Carries(name string) bool {
+	return slices.ContainsFunc(carried, func(c string) bool {
+		return name == c || strings.HasSuffix(c, "/") && strings.HasPrefix(name, c)
+	}) && filepath.IsLocal(name) && filepath.Clean(name) == name && !strings.HasSuffix(name, ".lock")
+}
+
+// branchSettings are those of a branch's section that a State may hold.
+var branchSettings = []string{"remote", "merge", "rebase", "pushremote", "description"}
+
+// writeState makes what a new git directory has of another at a point. HEAD comes after it.
+func (o Options) writeState(path string) error {
+	s := o.State
+	err := disk.WriteFile(filepath.Join(path, "packed-refs"), packedrefs.Encode(nil, o.stateRefs()), 0o644)
+	for name, f := range s.Files {
+		if !Carries(name) {
+			continue
+		}
+		mode := os.FileMode(0o644)
+		if f.Exec {
+			mode = 0o755
+		}
+		at := filepath.Join(path, filepath.FromSlash(name))
+		err = errors.Join(err, os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, f.Content, mode))
+	}
+	return errors.Join(err, o.writeStateLogs(path))
+}
+
+// stateRefs are all refs of a State.
+func (o Options) stateRefs() []packedrefs.Ref {
+	var refs []packedrefs.Ref
+	seen := map[string]bool{}
+	for _, r := range slices.Concat(o.State.Refs, o.State.Remote) {
+		if validRef(r.Name) && r.Name != originHead && !seen[r.Name] && r.ID.Format() == o.Format && !r.ID.IsZero() {
+			seen[r.Name] = true
+			refs = append(refs, packedrefs.Ref{Name: r.Name, ID: r.ID})
+		}
+	}
+	return refs
+}
+
+// validRef looks at a name as git-check-ref-format does, and for where a State's refs may lie.
+func validRef(name string) bool {
+	if !strings.HasPrefix(name, "refs/heads/") && !strings.HasPrefix(name, "refs/tags/") && !strings.HasPrefix(name, "refs/notes/") &&
+		!strings.HasPrefix(name, "refs/remotes/") && name != stashRef {
+		return false
+	}
+	if strings.ContainsAny(name, " ~^:?*[\\\x7f") || strings.Contains(name, "..") || strings.Contains(name, "@{") || strings.HasSuffix(name, ".") {
+		return false
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		if part == "" || strings.HasPrefix(part, ".") || strings.HasSuffix(part, ".lock") {
+			return false
+		}
+	}
+	return !strings.ContainsFunc(name, func(r rune) bool { return r < ' ' })
+}
+
+const stashRef = "refs/stash"
+
+// stateHead is the content of HEAD.
+func (o Options) stateHead() (string, error) {
+	switch s := o.State; {
+	case s.Branch != "" && strings.HasPrefix(s.Branch, "refs/heads/") && validRef(s.Branch):
+		return "ref: " + s.Branch + "\n", nil
+	case s.Branch == "" && !s.Head.IsZero() && s.Head.Format() == o.Format:
+		return s.Head.String() + "\n", nil
+	default:
+		return "", fmt.Errorf("HEAD was on %q at %s", s.Branch, s.Head)
+	}
+}
+
+// writeStateLogs writes the log of stashes, without which git knows only the newest, and begins that of HEAD.
+func (o Options) writeStateLogs(path string) error {
+	zero := strings.Repeat("0", 2*o.Format.Size())
+	who := func(id object.ID) string {
+		if o.Committer != nil {
+			if text := o.Committer(id); text != "" {
+				return text
+			}
+		}
+		return "artifactfs <artifactfs@localhost> 0 +0000"
+	}
+	logs := map[string]string{}
+	if s := o.State; !s.Head.IsZero() {
+		line := zero + " " + s.Head.String() + " " + who(s.Head) + "\tsession: went on at a checkpoint\n"
+		logs["HEAD"] = line
+		if s.Branch != "" {
+			logs[s.Branch] = line
+		}
+	}
+	var stashes bytes.Buffer
+	before := zero
+	for _, stash := range slices.Backward(o.State.Stashes) {
+		fmt.Fprintf(&stashes, "%s %s %s\t%s\n", before, stash.Commit, who(stash.Commit), oneLine(stash.Message))
+		before = stash.Commit.String()
+	}
+	if stashes.Len() > 0 {
+		logs[stashRef] = stashes.String()
+	}
+	for name, text := range logs {
+		at := filepath.Join(path, "logs", filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(at, []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func oneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\r' || r == 0 {
+			return ' '
+		}
+		return r
+	}, s)
+}
+
+// setBranches takes over what the branches of a State follow.
+func (o Options) setBranches(c *config.Config) error {
+	text, ok := o.State.Files["config"]
+	if !ok {
+		return nil
+	}
+	was := config.New()
+	if err := config.NewDecoder(bytes.NewReader(text.Content)).Decode(was); err != nil {
+		return fmt.Errorf("read the settings of branches: %w", err)
+	}
+	c.RemoveSection("branch")
+	for _, b := range was.Section("branch").Subsections {
+		if !validRef("refs/heads/" + b.Name) {
+			continue
+		}
+		for _, key := range branchSettings {
+			for _, value := range b.OptionAll(key) {
+				if !strings.ContainsFunc(value, func(r rune) bool { return r < ' ' }) {
+					c.Section("branch").Subsection(b.Name).AddOption(key, value)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// Staged is how an index differs from the working tree that the walk goes over.
+type Staged struct {
+	Changes []index.Change // of paths without conflict
+	Others  []index.Entry  // stages of paths with a conflict
+	Trees   func(dir string) (object.ID, bool)
+}
+
+// apply makes the index of a working tree that nobody has changed one of what was staged.
+func (s *Staged) apply(x *index.Index) {
+	changes := slices.Clone(s.Changes)
+	for i, e := range s.Others {
+		if i == 0 || s.Others[i-1].Path != e.Path {
+			changes = append(changes, index.Change{Entry: index.Entry{Path: e.Path}, Gone: true})
+		}
+	}
+	x.Apply(changes)
+	if len(s.Others) > 0 {
+		x.Entries = append(x.Entries, s.Others...)
+		slices.SortStableFunc(x.Entries, func(a, b index.Entry) int {
+			if n := strings.Compare(a.Path, b.Path); n != 0 {
+				return n
+			}
+			return int(a.Stage) - int(b.Stage)
+		})
+	}
+	if s.Trees != nil && len(changes) > 0 {
+		x.SetTrees(s.Trees)
+	}
+}
