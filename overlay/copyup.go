@@ -99,6 +99,8 @@ func fill(to disk.File, base io.ReaderAt, size int64) error {
 // CopyRange copies from another file's content, or within this one, and says how much: less than n at the end of the
 // source. ErrBase: CopyUp first; ErrSourceBase: the source is for the caller to read.
 func (f *File) CopyRange(from *File, fromOff, off, n int64) (int64, error) {
+	f.l.cut.RLock()
+	defer f.l.cut.RUnlock()
 	unlock, err := f.lockWith(from)
 	if err != nil {
 		return 0, err
@@ -111,6 +113,7 @@ func (f *File) CopyRange(from *File, fromOff, off, n int64) (int64, error) {
 		return 0, nil
 	}
 	n = min(n, max(0, from.size.Load()-fromOff))
+	f.keep(off, off+n)
 	done, err := f.data.CopyFrom(off, from.data.Own(), fromOff, n)
 	f.writes.Store(f.l.clock())
 	if done > 0 {

@@ -3,6 +3,7 @@ package overlay
 import (
 	"errors"
 	"io"
+	"math"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -33,10 +34,13 @@ func (f *File) ReadAt(p []byte, off int64) (int, error) {
 // WriteAt writes as pwrite(2) does; with an error too, n bytes have been written. ErrBase: CopyUp first. A write that
 // covers all of a base file needs nothing of the base: CopyUp from its own bytes.
 func (f *File) WriteAt(p []byte, off int64) (int, error) {
+	f.l.cut.RLock()
+	defer f.l.cut.RUnlock()
 	if err := f.lockForChange(); err != nil {
 		return 0, err
 	}
 	defer f.mu.RUnlock()
+	f.keep(off, off+int64(len(p)))
 	n := 0
 	err := f.l.withRoom(func() error {
 		done, err := f.data.WriteAt(p[n:], off+int64(n))
@@ -182,6 +186,8 @@ func (f *File) Truncate(size int64) error {
 	if f.l.o.ReadOnly {
 		return syscall.EROFS
 	}
+	f.l.cut.RLock()
+	defer f.l.cut.RUnlock()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	err := f.load()
@@ -200,6 +206,7 @@ func (f *File) Truncate(size int64) error {
 	if err := f.prepare(); err != nil {
 		return err
 	}
+	f.keep(size, math.MaxInt64)
 	if err := f.data.Truncate(size); err != nil {
 		return err
 	}
@@ -210,10 +217,15 @@ func (f *File) Truncate(size int64) error {
 
 // Fallocate is fallocate(2). ErrBase: CopyUp first.
 func (f *File) Fallocate(mode uint32, off, n int64) error {
+	f.l.cut.RLock()
+	defer f.l.cut.RUnlock()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.prepare(); err != nil {
 		return err
+	}
+	if mode&^unix.FALLOC_FL_KEEP_SIZE != 0 {
+		f.keep(off, math.MaxInt64) // a hole, zeros, or all that is behind gets another place
 	}
 	err := f.l.withRoom(func() error { return f.data.Allocate(mode, off, n) })
 	f.writes.Store(f.l.clock())

@@ -66,8 +66,15 @@ func (l *Layer) removeDead() error {
 	l.removing.Lock()
 	defer l.removing.Unlock()
 	l.mu.Lock()
-	dead := l.dead
-	l.dead = nil
+	var dead, pinned []uint64
+	for _, number := range l.dead {
+		if l.pins.pinned(number) {
+			pinned = append(pinned, number) // the last pin pokes the janitor
+		} else {
+			dead = append(dead, number)
+		}
+	}
+	l.dead = pinned
 	l.mu.Unlock()
 	if len(dead) == 0 {
 		return nil
@@ -128,7 +135,11 @@ func (l *Layer) withRoom(do func() error) error {
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 		return err
 	}
-	if err := errors.Join(l.dropForsaken(), l.removeDead()); err != nil {
+	err = l.dropForsaken()
+	l.mu.RLock()
+	l.pins.yield(l.dead)
+	l.mu.RUnlock()
+	if err := errors.Join(err, l.removeDead()); err != nil {
 		l.log.Warn("overlay cannot make room", zap.Error(err))
 	}
 	return do()

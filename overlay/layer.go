@@ -79,6 +79,9 @@ type Layer struct {
 	contents *contents
 	files    files
 
+	cut  sync.RWMutex // held shared while contents are changed, whole by Freeze; taken before a File's mu
+	pins pins
+
 	rotating sync.Mutex // one rotation at a time; taken before mu
 	removing sync.Mutex // one removal of dead contents at a time; taken after a File's mu, before rotating
 

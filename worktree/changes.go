@@ -145,6 +145,7 @@ func (t *Tree) Written(n Node) {
 	var f journal.Flight
 	t.note(&f, n)
 	t.journal.Land(&f)
+	t.notice()
 }
 
 // OnRecord says, where that costs nothing, whether the next answer of Changes will name a node anyway.

@@ -40,6 +40,7 @@ func (t *Tree) updateIn(flight *journal.Flight, f func(e *edit) error) error {
 	if t.readOnly() {
 		return syscall.EROFS
 	}
+	defer t.notice()
 	return t.layer.Update(func(tx *overlay.Tx) error {
 		e := &edit{merged: merged{tx.Reader, t}, tx: tx, now: tx.Now(), flight: flight}
 		if err := f(e); err != nil {

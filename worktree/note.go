@@ -130,6 +130,7 @@ func recorded(path string, dir bool) string {
 
 // noting calls change, which changes the contents of a file, as a flight.
 func (t *Tree) noting(n Node, change func() error) error {
+	defer t.notice()
 	if t.journal == nil {
 		return change()
 	}

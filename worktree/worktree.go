@@ -57,6 +57,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -175,6 +176,9 @@ type Tree struct {
 	journal  *journal.Journal // nil: none is kept
 	writing  writing
 	gate     gate
+
+	noticed    chan struct{} // see Noticed
+	lastChange atomic.Int64  // nanoseconds since 1970; 0: never
 }
 
 // Open starts a namespace over the inode table at tablePath (a second file beside it, tablePath.names, holds
@@ -188,7 +192,7 @@ func Open(tablePath string, src Source, o Options) (*Tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open inode table %s: %w", tablePath, err)
 	}
-	t := &Tree{src: src, options: o, table: table, tookOver: table.kept.goesOn}
+	t := &Tree{src: src, options: o, table: table, tookOver: table.kept.goesOn, noticed: make(chan struct{}, 1)}
 	if err := t.attach(o); err != nil {
 		return nil, errors.Join(err, t.close())
 	}
