@@ -1,12 +1,20 @@
 package session
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
 
+	"github.com/go-git/go-git/v5/plumbing/format/config"
 	"go.uber.org/zap"
 
-	"github.com/artifactfs/artifactfs/internal/packedrefs"
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 )
@@ -18,6 +26,8 @@ var (
 	ErrNoPoint = errors.New("no such point")
 	// ErrAmbiguous says that several points are called so.
 	ErrAmbiguous = errors.New("several points begin with that")
+	// ErrReadOnly says that a Repo was opened to be read.
+	ErrReadOnly = errors.New("repository is open for reading only")
 )
 
 // RepoOptions describe a Repo.
@@ -31,88 +41,236 @@ type RepoOptions struct {
 	Log      *zap.Logger // nil: no log
 }
 
-// RefChange moves a ref.
-type RefChange struct {
-	Name  string
-	Old   object.ID // that it has now; zero: it is not there
-	New   object.ID // zero: it goes
-	Force bool      // whatever it is now
+// Repo is a bare repository of a session. Any number of goroutines may use it, and other processes at the same time.
+//
+// Locks: updating > refs.mu; maintaining is taken alone. updating is held across disk operations, and with it the file
+// lock that keeps out other processes of ours; git is kept out by its own lock files.
+type Repo struct {
+	dir      string
+	session  string
+	format   object.Format
+	readOnly bool
+	log      *zap.Logger
+
+	own    *place   // objects of the repository itself
+	borrow []*place // those that the mounted remote can give again
+	fresh  []*place
+
+	updating sync.Mutex
+	changed  chan struct{}
+	packed   packedCache
+
+	maintaining sync.Mutex
+	tidying     tidying
 }
 
-// Repo is a bare repository of a session.
-type Repo struct {
-	dir string
-}
+// name of the file whose lock is held while refs are moved; git's lock files are links to it.
+const lockFile = "artifactfs.lock"
 
 // OpenRepo opens the repository at dir, or makes it.
-func OpenRepo(dir string, o RepoOptions) (*Repo, error) { return nil, errors.ErrUnsupported }
+func OpenRepo(dir string, o RepoOptions) (*Repo, error) {
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	r := &Repo{dir: dir, session: o.Session, format: o.Format, readOnly: o.ReadOnly, log: o.Log, changed: make(chan struct{}, 1)}
+	if err := r.prepare(o); err != nil {
+		return nil, fmt.Errorf("open session repository %s: %w", dir, err)
+	}
+	r.own = newPlace(filepath.Join(dir, "objects"), o.Format)
+	for _, b := range o.Borrow {
+		r.borrow = append(r.borrow, newPlace(b, o.Format))
+	}
+	for _, f := range o.Fresh {
+		r.fresh = append(r.fresh, newPlace(f, o.Format))
+	}
+	r.tidying.ctx, r.tidying.cancel = context.WithCancel(context.Background())
+	return r, nil
+}
+
+// prepare makes what is not there. HEAD comes last: git takes it for a repository then.
+func (r *Repo) prepare(o RepoOptions) error {
+	head := filepath.Join(r.dir, "HEAD")
+	if r.readOnly {
+		_, err := os.Lstat(head)
+		return err
+	}
+	for _, dir := range []string{"objects/info", "objects/pack", "refs/heads", "refs/tags", "info"} {
+		if err := os.MkdirAll(filepath.Join(r.dir, dir), 0o755); err != nil {
+			return err
+		}
+	}
+	if err := r.configure(o); err != nil {
+		return err
+	}
+	var alternates strings.Builder
+	for _, b := range o.Borrow {
+		alternates.WriteString(quoteAlternate(b) + "\n")
+	}
+	if err := writeChanged(filepath.Join(r.dir, "objects", "info", "alternates"), []byte(alternates.String())); err != nil {
+		return err
+	}
+	if _, err := os.Lstat(head); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := disk.WriteFile(head, []byte("ref: refs/heads/main\n"), 0o644); err != nil {
+		return err
+	}
+	for _, dir := range []string{"objects/info", "objects", "refs", ".", ".."} {
+		if err := syncDir(filepath.Join(r.dir, dir)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// quoteAlternate writes a path as git reads it in objects/info/alternates: in C's quotes if it begins with one.
+func quoteAlternate(path string) string {
+	if !strings.HasPrefix(path, `"`) && !strings.ContainsRune(path, '\n') {
+		return path
+	}
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(path) + `"`
+}
+
+// configure writes the configuration, of which what users set stays. It is that of a partial clone of the mounted remote:
+// the trees of points name blobs that nobody has looked at yet.
+func (r *Repo) configure(o RepoOptions) error {
+	name := filepath.Join(r.dir, "config")
+	c := config.New()
+	text, err := os.ReadFile(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return err
+	default:
+		if err := config.NewDecoder(bytes.NewReader(text)).Decode(c); err != nil {
+			return fmt.Errorf("read %s: %w", name, err)
+		}
+	}
+	c.SetOption("core", "", "repositoryformatversion", "1").SetOption("core", "", "filemode", "true").SetOption("core", "", "bare", "true")
+	if o.Format != object.SHA1 {
+		c.SetOption("extensions", "", "objectFormat", o.Format.String())
+	}
+	if o.Remote != "" {
+		c.SetOption("extensions", "", "partialClone", "origin").
+			SetOption("remote", "origin", "url", o.Remote).
+			SetOption("remote", "origin", "promisor", "true").
+			SetOption("remote", "origin", "partialclonefilter", "blob:none")
+	}
+	c.SetOption("uploadpack", "", "allowFilter", "true").SetOption("uploadpack", "", "allowAnySHA1InWant", "true").
+		SetOption("gc", "", "auto", "0").SetOption("maintenance", "", "auto", "false").SetOption("receive", "", "autogc", "false")
+	var b bytes.Buffer
+	if err := config.NewEncoder(&b).Encode(c); err != nil {
+		return err
+	}
+	return writeChanged(name, b.Bytes())
+}
+
+// writeChanged writes a file if it does not hold that already.
+func writeChanged(name string, text []byte) error {
+	if old, err := os.ReadFile(name); err == nil && bytes.Equal(old, text) {
+		return nil
+	}
+	return disk.WriteFile(name, text, 0o644)
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
 
 // Close ends what goes on in the background and lets go of all files.
-func (r *Repo) Close() error { return nil }
+func (r *Repo) Close() error {
+	r.tidying.stop()
+	err := r.own.close()
+	for _, p := range r.borrow {
+		err = errors.Join(err, p.close())
+	}
+	for _, p := range r.fresh {
+		err = errors.Join(err, p.close())
+	}
+	return err
+}
 
 // Dir is where the repository is.
 func (r *Repo) Dir() string { return r.dir }
 
 // Session is whose it is.
-func (r *Repo) Session() string { return "" }
+func (r *Repo) Session() string { return r.session }
 
 // Format is that of its objects.
-func (r *Repo) Format() object.Format { return 0 }
-
-// Refs lists the refs whose names begin with prefix, sorted by name, as stock git sees them; without HEAD.
-func (r *Repo) Refs(prefix string) ([]packedrefs.Ref, error) { return nil, nil }
-
-// Ref is what a ref names; zero: it is not there.
-func (r *Repo) Ref(name string) (object.ID, error) { return object.ID{}, nil }
-
-// Update makes all changes, each of another ref, durably, or none: ErrRefMoved. Who dies meanwhile may leave some of them.
-func (r *Repo) Update(ctx context.Context, changes []RefChange) error { return errors.ErrUnsupported }
-
-// SetHead makes HEAD name a branch, by its full name.
-func (r *Repo) SetHead(branch string) error { return errors.ErrUnsupported }
+func (r *Repo) Format() object.Format { return r.format }
 
 // Changed is told whenever refs were moved by Update; it holds one sign.
-func (r *Repo) Changed() <-chan struct{} { return nil }
+func (r *Repo) Changed() <-chan struct{} { return r.changed }
 
-// Write keeps objects as one pack, durably. Those that it owns already are left out.
-func (r *Repo) Write(ctx context.Context, objects []odb.Outgoing) error { return errors.ErrUnsupported }
-
-// Owned says whether the repository holds an object itself.
-func (r *Repo) Owned(id object.ID) bool { return false }
-
-// Get gives an object's content, owned or borrowed, like odb.Store.Get.
-func (r *Repo) Get(id object.ID, limit int64) (object.Type, []byte, error) {
-	return 0, nil, errors.ErrUnsupported
+// SetHead makes HEAD name a branch, by its full name.
+func (r *Repo) SetHead(branch string) error {
+	if r.readOnly {
+		return ErrReadOnly
+	}
+	if !strings.HasPrefix(branch, "refs/heads/") || !validRef(branch) {
+		return fmt.Errorf("set HEAD: %q is no branch", branch)
+	}
+	return writeChanged(filepath.Join(r.dir, "HEAD"), []byte("ref: "+branch+"\n"))
 }
 
-// Size gives an object's type and size.
-func (r *Repo) Size(id object.ID) (object.Type, int64, error) { return 0, 0, errors.ErrUnsupported }
-
-// Tree reads a tree.
-func (r *Repo) Tree(id object.ID) ([]object.TreeEntry, error) { return nil, errors.ErrUnsupported }
-
-// Commit reads a commit.
-func (r *Repo) Commit(id object.ID) (object.CommitInfo, error) {
-	return object.CommitInfo{}, errors.ErrUnsupported
+// Shallow lists the commits whose parents are not here.
+func (r *Repo) Shallow() ([]object.ID, error) {
+	text, err := os.ReadFile(filepath.Join(r.dir, "shallow"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var ids []object.ID
+	for line := range strings.Lines(string(text)) {
+		id, err := parseID(r.format, strings.TrimSuffix(line, "\n"))
+		if err != nil {
+			return nil, fmt.Errorf("read shallow: %w", err)
+		}
+		ids = append(ids, id)
+	}
+	return ids, nil
 }
-
-// Points lists the points of all lanes, newest first, at most limit of them; 0: all.
-func (r *Repo) Points(limit int) ([]Point, error) { return nil, errors.ErrUnsupported }
-
-// PointAt reads the point that a commit is.
-func (r *Repo) PointAt(commit object.ID) (Point, error) { return Point{}, errors.ErrUnsupported }
-
-// Find gives the point that is called name: a PointID or the beginning of one, a pin, "@" for the newest, or "@~N" for the Nth before it.
-func (r *Repo) Find(name string) (Point, error) { return Point{}, errors.ErrUnsupported }
-
-// Pins gives the names of the points that are kept, by their ids.
-func (r *Repo) Pins() (map[PointID][]string, error) { return nil, errors.ErrUnsupported }
-
-// State reads what git had beside the files of a point.
-func (r *Repo) State(p Point) (State, error) { return State{}, errors.ErrUnsupported }
 
 // SetShallow records the commits whose parents are not here.
-func (r *Repo) SetShallow(ids []object.ID) error { return errors.ErrUnsupported }
+func (r *Repo) SetShallow(ids []object.ID) error {
+	if r.readOnly {
+		return ErrReadOnly
+	}
+	name := filepath.Join(r.dir, "shallow")
+	if len(ids) == 0 {
+		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	var text strings.Builder
+	for _, id := range ids {
+		text.WriteString(id.String() + "\n")
+	}
+	return writeChanged(name, []byte(text.String()))
+}
 
-// Shallow lists them.
-func (r *Repo) Shallow() ([]object.ID, error) { return nil, errors.ErrUnsupported }
+// Write keeps objects as one pack, durably. Those that it owns already are left out.
+func (r *Repo) Write(ctx context.Context, objects []odb.Outgoing) error {
+	if r.readOnly {
+		return ErrReadOnly
+	}
+	s, err := r.own.packs()
+	if err != nil {
+		return err
+	}
+	name, err := s.Write(ctx, objects, odb.WriteOptions{})
+	if err == nil && name != "" {
+		r.tidying.wrote(r)
+	}
+	return err
+}
+
+// Packs is the repository's own store of packs, for whoever brings in more: a fetch from a session remote.
+func (r *Repo) Packs() (*odb.Store, error) { return r.own.packs() }

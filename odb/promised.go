@@ -1,0 +1,40 @@
+package odb
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// Promised says whether a pack with the mark of a partial clone's remote has the object: that remote can give it again.
+func (s *Store) Promised(id object.ID) bool {
+	found, gone := s.promised(id)
+	if !found && gone && s.Refresh() == nil {
+		found, _ = s.promised(id)
+	}
+	return found
+}
+
+func (s *Store) promised(id object.ID) (found, gone bool) {
+	v := s.acquire()
+	defer s.release(v)
+	for _, from := range v.packs {
+		p, ok := from.(*pack)
+		if !ok {
+			continue
+		}
+		if err := p.open(); err != nil {
+			gone = gone || errors.Is(err, fs.ErrNotExist)
+			continue
+		}
+		if _, ok := p.find(id); !ok {
+			continue
+		}
+		if _, err := os.Lstat(p.path + ".promisor"); err == nil {
+			return true, gone
+		}
+	}
+	return false, gone
+}

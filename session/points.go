@@ -1,0 +1,200 @@
+package session
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// PointAt reads the point that a commit is.
+func (r *Repo) PointAt(commit object.ID) (Point, error) {
+	p, _, err := r.pointAt(commit)
+	return p, err
+}
+
+func (r *Repo) pointAt(commit object.ID) (p Point, parent object.ID, err error) {
+	content, err := r.typed(commit, object.Commit, object.MaxCommitSize)
+	if err != nil {
+		return Point{}, object.ID{}, err
+	}
+	if p, err = ParsePoint(r.format, commit, content); err != nil {
+		return Point{}, object.ID{}, err
+	}
+	parent, err = PointParent(r.format, content)
+	return p, parent, err
+}
+
+// Points lists the points of all lanes, newest first, at most limit of them; 0: all.
+func (r *Repo) Points(limit int) ([]Point, error) {
+	var list []Point
+	err := r.EachPoint(func(p Point) bool {
+		list = append(list, p)
+		return limit <= 0 || len(list) < limit
+	})
+	return list, err
+}
+
+// cursor is a segment of which the points that are newer than this one were told.
+type cursor struct {
+	point  Point
+	parent object.ID
+}
+
+// EachPoint calls emit with the points of all lanes, newest first, until it says false.
+func (r *Repo) EachPoint(emit func(Point) bool) error {
+	refs, err := r.Refs(LanePrefix(r.session))
+	if err != nil {
+		return fmt.Errorf("list points: %w", err)
+	}
+	var heads []cursor // newest last
+	add := func(commit object.ID) error {
+		p, parent, err := r.pointAt(commit)
+		if err != nil {
+			return fmt.Errorf("list points: %w", err)
+		}
+		i, _ := slices.BinarySearchFunc(heads, p.ID, func(c cursor, id PointID) int { return cmp.Compare(c.point.ID, id) })
+		heads = slices.Insert(heads, i, cursor{p, parent})
+		return nil
+	}
+	for _, ref := range refs {
+		if err := add(ref.ID); err != nil {
+			return err
+		}
+	}
+	for len(heads) > 0 {
+		c := heads[len(heads)-1]
+		heads = heads[:len(heads)-1]
+		if !emit(c.point) {
+			return nil
+		}
+		if !c.parent.IsZero() {
+			if err := add(c.parent); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Segments lists the numbers of a lane's segments, oldest first.
+func (r *Repo) Segments(lane string) ([]int, error) {
+	prefix := LanePrefix(r.session) + lane + "/"
+	refs, err := r.Refs(prefix)
+	if err != nil {
+		return nil, err
+	}
+	var list []int
+	for _, ref := range refs {
+		n, err := strconv.Atoi(strings.TrimPrefix(ref.Name, prefix))
+		if err == nil && SegmentRef(r.session, lane, n) == ref.Name {
+			list = append(list, n)
+		}
+	}
+	slices.Sort(list)
+	return list, nil
+}
+
+// Newest gives the newest point of a lane; ErrNoPoint: there is none.
+func (r *Repo) Newest(lane string) (Point, error) {
+	segments, err := r.Segments(lane)
+	if err != nil {
+		return Point{}, err
+	}
+	if len(segments) == 0 {
+		return Point{}, fmt.Errorf("lane %s: %w", lane, ErrNoPoint)
+	}
+	tip, err := r.Ref(SegmentRef(r.session, lane, segments[len(segments)-1]))
+	if err != nil {
+		return Point{}, err
+	}
+	if tip.IsZero() {
+		return Point{}, fmt.Errorf("lane %s: %w", lane, ErrNoPoint)
+	}
+	return r.PointAt(tip)
+}
+
+// Find gives the point that is called name: a PointID or the beginning of one, a pin, "@" for the newest, or "@~N" for the
+// Nth before it.
+func (r *Repo) Find(name string) (Point, error) {
+	if back, ok := strings.CutPrefix(name, "@"); ok || name == "" {
+		n, err := parseBack(back)
+		if err != nil {
+			return Point{}, fmt.Errorf("find point %.80q: %w", name, err)
+		}
+		list, err := r.Points(n + 1)
+		if err == nil && len(list) <= n {
+			err = fmt.Errorf("find point %.80q: %w: there are %d", name, ErrNoPoint, len(list))
+		}
+		if err != nil {
+			return Point{}, err
+		}
+		return list[n], nil
+	}
+	if ref := PinPrefix(r.session) + name; validRef(ref) {
+		id, err := r.Ref(ref)
+		if err != nil {
+			return Point{}, fmt.Errorf("find point %.80q: %w", name, err)
+		}
+		if !id.IsZero() {
+			return r.PointAt(id)
+		}
+	}
+	prefix := strings.ToUpper(name)
+	if len(prefix) > idLen || !isDigits(prefix) {
+		return Point{}, fmt.Errorf("find point %.80q: %w", name, ErrNoPoint)
+	}
+	var found []Point
+	err := r.EachPoint(func(p Point) bool {
+		if strings.HasPrefix(string(p.ID), prefix) {
+			found = append(found, p)
+		}
+		return len(found) < 2 && string(p.ID) >= prefix // they come sorted
+	})
+	switch {
+	case err != nil:
+		return Point{}, fmt.Errorf("find point %.80q: %w", name, err)
+	case len(found) == 0:
+		return Point{}, fmt.Errorf("find point %.80q: %w", name, ErrNoPoint)
+	case len(found) > 1:
+		return Point{}, fmt.Errorf("find point %.80q: %w", name, ErrAmbiguous)
+	}
+	return found[0], nil
+}
+
+// parseBack reads what stands behind "@".
+func parseBack(text string) (int, error) {
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(strings.TrimPrefix(text, "~"), 10, 31)
+	if err != nil || text[0] != '~' {
+		return 0, errors.Join(ErrNoPoint, err)
+	}
+	return int(n), nil
+}
+
+// Pins gives the names of the points that are kept, by their ids.
+func (r *Repo) Pins() (map[PointID][]string, error) {
+	prefix := PinPrefix(r.session)
+	refs, err := r.Refs(prefix)
+	if err != nil {
+		return nil, err
+	}
+	pins := map[PointID][]string{}
+	for _, ref := range refs {
+		p, err := r.PointAt(ref.ID)
+		if err != nil {
+			return nil, fmt.Errorf("read pin %s: %w", ref.Name, err)
+		}
+		pins[p.ID] = append(pins[p.ID], strings.TrimPrefix(ref.Name, prefix))
+	}
+	return pins, nil
+}
+
+// State reads what git had beside the files of a point.
+func (r *Repo) State(p Point) (State, error) { return ReadState(r, r.format, p.State) }

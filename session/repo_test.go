@@ -1,0 +1,208 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/internal/packedrefs"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+func git(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	out, err := gittest.Git(context.Background(), dir, args...)
+	if err != nil {
+		t.Fatalf("git %s: %v", strings.Join(args, " "), err)
+	}
+	return out
+}
+
+func open(t *testing.T, dir string, o session.RepoOptions) *session.Repo {
+	t.Helper()
+	r, err := session.OpenRepo(dir, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	return r
+}
+
+func outgoing(t *testing.T, f object.Format, typ object.Type, content string) odb.Outgoing {
+	t.Helper()
+	o, err := session.Outgoing(f, typ, []byte(content))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// commits writes n commits of an empty tree.
+func commits(t *testing.T, r *session.Repo, n int) []object.ID {
+	t.Helper()
+	tree := outgoing(t, r.Format(), object.Tree, "")
+	all, ids := []odb.Outgoing{tree}, []object.ID{}
+	for i := range n {
+		c := outgoing(t, r.Format(), object.Commit, fmt.Sprintf("tree %s\nauthor a <a> %d +0000\ncommitter a <a> %d +0000\n\nm\n", tree.ID, i, i))
+		all, ids = append(all, c), append(ids, c.ID)
+	}
+	if err := r.Write(context.Background(), all); err != nil {
+		t.Fatal(err)
+	}
+	return ids
+}
+
+// Refs are moved by random changes, now and then by git too; git and a second Repo see the same as a map.
+func TestRefsAreAsGitSeesThem(t *testing.T) {
+	for _, f := range []object.Format{object.SHA1, object.SHA256} {
+		t.Run(f.String(), func(t *testing.T) { testRefs(t, f) })
+	}
+}
+
+func testRefs(t *testing.T, f object.Format) {
+	dir := filepath.Join(t.TempDir(), "s.git")
+	r := open(t, dir, session.RepoOptions{Format: f, Session: "s"})
+	other := open(t, dir, session.RepoOptions{Format: f, Session: "s", ReadOnly: true})
+	ids := commits(t, r, 5)
+	names := []string{"refs/heads/a", "refs/heads/a/b", "refs/heads/a/b/c", "refs/heads/main", "refs/tags/v1", "refs/notes/x", session.SegmentRef("s", "main", 1)}
+	want := map[string]object.ID{}
+	rng := rand.New(rand.NewPCG(1, uint64(f)))
+	ctx := context.Background()
+	for step := range 300 {
+		switch rng.IntN(12) {
+		case 0:
+			git(t, dir, "pack-refs", "--all")
+			continue
+		case 1:
+			name := names[3+rng.IntN(3)]
+			id := ids[rng.IntN(len(ids))]
+			git(t, dir, "update-ref", name, id.String())
+			want[name] = id
+			continue
+		}
+		next := map[string]object.ID{}
+		for k, v := range want {
+			next[k] = v
+		}
+		var changes []session.RefChange
+		fits := true
+		for _, i := range rng.Perm(len(names))[:1+rng.IntN(3)] {
+			c := session.RefChange{Name: names[i], Old: want[names[i]]}
+			if rng.IntN(3) > 0 {
+				c.New = ids[rng.IntN(len(ids))]
+				next[c.Name] = c.New
+			} else {
+				delete(next, c.Name)
+			}
+			if rng.IntN(8) == 0 {
+				c.Old = object.MustID(strings.Repeat("1", 2*f.Size()))
+				fits = false
+			}
+			changes = append(changes, c)
+		}
+		clash := false
+		for a := range next {
+			for b := range next {
+				clash = clash || strings.HasPrefix(a, b+"/")
+			}
+		}
+		err := r.Update(ctx, changes)
+		switch {
+		case !fits && !errors.Is(err, session.ErrRefMoved):
+			t.Fatalf("step %d: a change of what is not so: %v", step, err)
+		case fits && !clash && err != nil:
+			t.Fatalf("step %d: %+v of %v: %v", step, changes, want, err)
+		case fits && clash && err == nil:
+			t.Fatalf("step %d: %+v of %v cannot be", step, changes, want)
+		case err == nil:
+			want = next
+		case fits:
+			// Those in the way of others may have gone first.
+			for _, c := range changes {
+				if got, err := r.Ref(c.Name); err == nil && got.IsZero() {
+					delete(want, c.Name)
+				}
+			}
+		}
+		var lines []string
+		for name, id := range want {
+			lines = append(lines, id.String()+" "+name)
+		}
+		slices.SortFunc(lines, func(a, b string) int { return strings.Compare(a[f.Size()*2:], b[f.Size()*2:]) })
+		text := strings.Join(lines, "\n")
+		if got := git(t, dir, "for-each-ref", "--format=%(objectname) %(refname)"); got != text {
+			t.Fatalf("step %d: git sees\n%s\nwant\n%s", step, got, text)
+		}
+		for _, from := range []*session.Repo{r, other} {
+			refs, err := from.Refs("refs/")
+			if err != nil || listed(refs) != text {
+				t.Fatalf("step %d: listed\n%s\nwant\n%s (%v)", step, listed(refs), text, err)
+			}
+			for _, name := range names {
+				if got, err := from.Ref(name); err != nil || got != want[name] {
+					t.Fatalf("step %d: %s is %s, want %s (%v)", step, name, got, want[name], err)
+				}
+			}
+			heads, err := from.Refs("refs/heads/a")
+			if err != nil || slices.ContainsFunc(heads, func(r packedrefs.Ref) bool { return !strings.HasPrefix(r.Name, "refs/heads/a") }) {
+				t.Fatalf("step %d: below a: %v, %v", step, heads, err)
+			}
+		}
+	}
+	left, _ := filepath.Glob(filepath.Join(dir, "refs", "*", "*.lock"))
+	if len(left) > 0 {
+		t.Errorf("locks are left: %v", left)
+	}
+	git(t, dir, "fsck", "--strict")
+}
+
+func listed(refs []packedrefs.Ref) string {
+	var lines []string
+	for _, r := range refs {
+		lines = append(lines, r.ID.String()+" "+r.Name)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// A lock of a killed process of ours is no hindrance, one of git's is waited for.
+func TestLocksThatAreLeft(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "s.git")
+	r := open(t, dir, session.RepoOptions{Session: "s"})
+	ids := commits(t, r, 2)
+	ctx := context.Background()
+	if err := r.Update(ctx, []session.RefChange{{Name: "refs/heads/x", New: ids[0]}}); err != nil {
+		t.Fatal(err)
+	}
+	lock := filepath.Join(dir, "refs/heads/x.lock")
+	if err := os.Link(filepath.Join(dir, "artifactfs.lock"), lock); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Update(ctx, []session.RefChange{{Name: "refs/heads/x", Old: ids[0], New: ids[1]}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(lock, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	if err := r.Update(short, []session.RefChange{{Name: "refs/heads/x", Old: ids[1], New: ids[0]}}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("git's lock: %v", err)
+	}
+	if err := os.Remove(lock); err != nil {
+		t.Fatal(err)
+	}
+	if got := git(t, dir, "rev-parse", "refs/heads/x"); got != ids[1].String() {
+		t.Errorf("x is %s", got)
+	}
+}
+

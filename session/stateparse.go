@@ -1,0 +1,94 @@
+package session
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/internal/packedrefs"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// parseHead reads stateHead.
+func parseHead(f object.Format, text string) (branch string, head object.ID, err error) {
+	rest := text
+	if after, ok := strings.CutPrefix(text, "ref: "); ok {
+		branch, rest, ok = strings.Cut(after, "\n")
+		if !ok || branch == "HEAD" || !validRef(branch) {
+			return "", object.ID{}, fmt.Errorf("%w: %.80q", errState, text)
+		}
+	}
+	if rest == "" {
+		return branch, object.ID{}, nil
+	}
+	line, ok := strings.CutSuffix(rest, "\n")
+	if head, err = parseID(f, line); err != nil || !ok {
+		return "", object.ID{}, fmt.Errorf("%w: %.80q", errState, text)
+	}
+	return branch, head, nil
+}
+
+// parseSpecial reads stateSpecial.
+func parseSpecial(f object.Format, text []byte) ([]IndexEntry, error) {
+	var list []IndexEntry
+	for line := range bytes.Lines(text) {
+		var e specialEntry
+		if err := json.Unmarshal(line, &e); err != nil {
+			return nil, fmt.Errorf("%w: %w", errState, err)
+		}
+		x := IndexEntry{Path: string(e.Path), Mode: object.Mode(e.Mode), Stage: e.Stage, AssumeValid: e.AssumeValid, SkipWorktree: e.SkipWorktree, IntentToAdd: e.IntentToAdd}
+		if e.ID != "" {
+			id, err := parseID(f, e.ID)
+			if err != nil {
+				return nil, fmt.Errorf("%w: %w", errState, err)
+			}
+			x.ID = id
+		}
+		modes := []object.Mode{object.ModeFile, object.ModeExec, object.ModeSymlink, object.ModeGitlink}
+		if e.Stage > 3 || !validPath(x.Path) || !slices.Contains(modes, x.Mode) || x.ID.IsZero() != x.IntentToAdd {
+			return nil, fmt.Errorf("%w: %.80q is no entry of an index", errState, line)
+		}
+		list = append(list, x)
+	}
+	return list, nil
+}
+
+// validPath says whether a path can be in an index.
+func validPath(path string) bool {
+	for part := range strings.SplitSeq(path, "/") {
+		if !validFileName(part) {
+			return false
+		}
+	}
+	return true
+}
+
+// parseRefs reads stateRefs and stateRemote.
+func parseRefs(f object.Format, text []byte) ([]packedrefs.Ref, error) {
+	refs, err := packedrefs.Decode(text)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errState, err)
+	}
+	for _, r := range refs {
+		if r.ID.Format() != f || !validRef(r.Name) || !r.Peeled.IsZero() {
+			return nil, fmt.Errorf("%w: ref %.80q", errState, r.Name)
+		}
+	}
+	return refs, nil
+}
+
+// parseStashes reads stateStashes.
+func parseStashes(f object.Format, text string) ([]Stash, error) {
+	var list []Stash
+	for line := range strings.Lines(text) {
+		name, message, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		id, err := parseID(f, name)
+		if err != nil || !ok {
+			return nil, fmt.Errorf("%w: %.80q is no stash", errState, line)
+		}
+		list = append(list, Stash{Commit: id, Message: message})
+	}
+	return list, nil
+}
