@@ -1,0 +1,253 @@
+package workday
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/internal/torture"
+)
+
+// Journey is work that is interrupted by the death of everything, again and again, and goes on from what was saved in a
+// state directory that knows nothing of it.
+type Journey struct {
+	Binary  string // artifactfs
+	Base    string // an empty directory for all that is needed; its name must not be long
+	Remote  string // that is mounted
+	Session string
+
+	// Saved is the session remote. "": the embedded one, whose path the next state directory is given; every kill is then
+	// that of a session of its own.
+	Saved string
+
+	Flags    []string // of mount
+	Seed     uint64
+	Longest  time.Duration // until a kill
+	Interval time.Duration // of the policy, and what a machine with much to do may add
+	Log      func(format string, args ...any)
+
+	rnd   *rand.Rand
+	hops  int
+	tally Tally
+}
+
+// Tally sums up a Journey.
+type Tally struct {
+	Kills    int
+	Exact    int           // States that came back in all; the others are of the middle of a step
+	Bare     int           // kills before there was anything to come back
+	Promises int           // that bound
+	Steps    int           // of the worker
+	Lost     time.Duration // most of the work of one kill
+	Resume   []time.Duration
+	Faults   []string
+	Commits  []string // that branches named a while before a kill
+}
+
+// hop is one state directory and its mount.
+type hop struct {
+	state, dir, ledger string
+	id                 string // of the mount
+	took               time.Duration
+}
+
+// Run kills everything so often.
+func (j *Journey) Run(ctx context.Context, kills int) (Tally, error) {
+	j.rnd = rand.New(rand.NewPCG(j.Seed, 17))
+	h, err := j.mount(ctx, j.Saved)
+	if err != nil {
+		return j.tally, err
+	}
+	defer func() { j.leave(ctx, h) }()
+	for j.tally.Kills < kills {
+		killed, err := j.work(ctx, h)
+		if err != nil {
+			return j.tally, err
+		}
+		from := j.Saved
+		if from == "" {
+			from = filepath.Join(h.state, "mounts", h.id, "session.git")
+		}
+		next, err := j.mount(ctx, from)
+		if err != nil {
+			return j.tally, fmt.Errorf("after kill %d: %w", j.tally.Kills, err)
+		}
+		if err := j.judge(ctx, h, next, killed); err != nil {
+			return j.tally, err
+		}
+		if len(j.tally.Faults) > 0 { // all is left as it is, to be looked at
+			h = next
+			return j.tally, nil
+		}
+		if j.Saved == "" {
+			j.leave(ctx, next)
+			if next, err = j.mount(ctx, ""); err != nil {
+				return j.tally, err
+			}
+		}
+		if err := os.RemoveAll(h.state); err != nil {
+			return j.tally, err
+		}
+		h = next
+	}
+	return j.tally, nil
+}
+
+// afs runs the program with a state directory and reads what it prints.
+func (j *Journey) afs(ctx context.Context, h *hop, out any, args ...string) error {
+	cmd := exec.CommandContext(ctx, j.Binary, append([]string{"--state", h.state}, args...)...)
+	cmd.Dir, cmd.Env = j.Base, gittest.Env()
+	cmd.WaitDelay = time.Second // a daemon that it started has its output
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	printed, err := cmd.Output()
+	if err != nil && !errors.Is(err, exec.ErrWaitDelay) {
+		return fmt.Errorf("artifactfs %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.Unmarshal(printed, out); err != nil {
+		return fmt.Errorf("artifactfs %s printed %.80q: %w", strings.Join(args, " "), printed, err)
+	}
+	return nil
+}
+
+// mount begins or goes on in a new state directory.
+func (j *Journey) mount(ctx context.Context, saved string) (*hop, error) {
+	j.hops++
+	h := &hop{state: filepath.Join(j.Base, fmt.Sprintf("s%d", j.hops)), dir: filepath.Join(j.Base, fmt.Sprintf("m%d", j.hops)), ledger: filepath.Join(j.Base, fmt.Sprintf("l%d", j.hops))}
+	session := j.Session
+	if j.Saved == "" && saved == "" {
+		session = fmt.Sprintf("%s%d", session, j.hops)
+	} else if j.Saved == "" {
+		session = filepath.Base(filepath.Dir(saved)) // home and session have one name
+	}
+	args := append([]string{"mount", j.Remote, h.dir, "--json", "--session", session}, j.Flags...)
+	if saved != "" {
+		args = append(args, "--session-remote", saved)
+	}
+	start := time.Now()
+	var reply struct{ ID string }
+	if err := j.afs(ctx, h, &reply, args...); err != nil {
+		return nil, err
+	}
+	h.id, h.took = reply.ID, time.Since(start)
+	return h, nil
+}
+
+// work lets somebody work until everything is killed.
+func (j *Journey) work(ctx context.Context, h *hop) (killed time.Time, err error) {
+	w, err := Start(Options{Dir: h.dir, Ledger: h.ledger, Program: []string{j.Binary, "--state", h.state}, Seed: j.rnd.Uint64(), Pause: 400 * time.Millisecond})
+	if err != nil {
+		return killed, err
+	}
+	wait := time.Duration(j.rnd.Int64N(int64(j.Longest)))
+	select {
+	case <-time.After(wait):
+	case <-ctx.Done():
+	}
+	killed = time.Now()
+	victim := torture.Victim{State: h.state, Command: "worker"}
+	for _, p := range victim.Processes() {
+		syscall.Kill(p.PID, syscall.SIGKILL)
+	}
+	w.Kill()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		left := victim.Processes()
+		if len(left) == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			return killed, fmt.Errorf("processes %v outlive a kill", left)
+		}
+		for _, p := range left {
+			syscall.Kill(p.PID, syscall.SIGKILL)
+		}
+	}
+	if text := w.stderr.String(); text != "" && !strings.Contains(text, "not connected") {
+		j.tally.Faults = append(j.tally.Faults, "the worker ended: "+text)
+	}
+	if err := unix.Unmount(h.dir, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+		return killed, fmt.Errorf("unmount %s: %w", h.dir, err)
+	}
+	j.tally.Kills++
+	return killed, ctx.Err()
+}
+
+// judge compares what came back with what was there.
+func (j *Journey) judge(ctx context.Context, before, after *hop, killed time.Time) error {
+	ledger, err := ReadLedger(before.ledger)
+	if err != nil {
+		return err
+	}
+	state, err := Look(ctx, after.dir)
+	if err != nil {
+		j.tally.Faults = append(j.tally.Faults, err.Error())
+		return nil
+	}
+	var log struct {
+		Points []struct {
+			ID, Tree, Head, Branch string
+			Time                   time.Time
+		}
+	}
+	if err := j.afs(ctx, after, &log, "session", "log", after.dir, "--json"); err != nil {
+		return err
+	}
+	s := Saved{State: state, Tree: state.Tree, Head: state.Head, Branch: trimHeads(state.Branch)}
+	if len(log.Points) > 0 {
+		p := log.Points[0]
+		s.ID, s.Time, s.Tree, s.Head, s.Branch = p.ID, p.Time, p.Tree, p.Head, p.Branch
+	} else {
+		j.tally.Bare++
+	}
+	v := Judge(ledger, s, Limits{Killed: killed, Interval: j.Interval, Local: j.Saved == ""})
+	for _, f := range v.Faults {
+		j.tally.Faults = append(j.tally.Faults, fmt.Sprintf("kill %d (%s, then %s): %s", j.tally.Kills, before.state, after.state, f))
+	}
+	if v.Exact {
+		j.tally.Exact++
+	}
+	j.tally.Promises += v.Newer
+	j.tally.Lost = max(j.tally.Lost, v.Lost)
+	j.tally.Resume = append(j.tally.Resume, after.took)
+	for _, e := range ledger {
+		if !e.Begins {
+			j.tally.Steps++
+		}
+	}
+	for _, id := range Commits(ledger, killed.Add(-3*time.Second)) {
+		if !slices.Contains(j.tally.Commits, id) {
+			j.tally.Commits = append(j.tally.Commits, id)
+		}
+	}
+	j.Log("kill %d: %d lines of the ledger, point %s, exact %v, lost %v, resumed in %v", j.tally.Kills, len(ledger), s.ID, v.Exact, v.Lost.Round(time.Millisecond), after.took.Round(time.Millisecond))
+	return nil
+}
+
+// leave ends a hop.
+func (j *Journey) leave(ctx context.Context, h *hop) {
+	if err := j.afs(ctx, h, nil, "unmount", "--all"); err != nil {
+		j.Log("%v", err)
+		unix.Unmount(h.dir, unix.MNT_DETACH)
+	}
+	victim := torture.Victim{State: h.state, Command: "worker"}
+	for deadline := time.Now().Add(30 * time.Second); len(victim.Processes()) > 0 && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	}
+	if len(j.tally.Faults) == 0 {
+		os.RemoveAll(h.state)
+	}
+}

@@ -1,0 +1,179 @@
+package workday
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/internal/gittest"
+)
+
+func TestMain(m *testing.M) {
+	Main()
+	os.Exit(m.Run())
+}
+
+// cloned is a plain clone of a small repository.
+func cloned(t *testing.T) string {
+	t.Helper()
+	r, err := gittest.New(filepath.Join(t.TempDir(), "r.git"), gittest.RepoOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Sized(4, 5); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Commit("main", map[string]gittest.File{".gitignore": {Data: []byte("build/\n")}}, "Ignore"); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "c")
+	if _, err := gittest.Git(t.Context(), "", "clone", "-q", r.Path, dir); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func look(t *testing.T, dir string) State {
+	t.Helper()
+	s, err := Look(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// A day on a plain file system has no faults, and what is copied is the same.
+func TestWorkOnAPlainClone(t *testing.T) {
+	dir, ledger := cloned(t), filepath.Join(t.TempDir(), "ledger")
+	w, err := Start(Options{Dir: dir, Ledger: ledger, Seed: 3, Steps: 60})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	all, err := ReadLedger(ledger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trees := map[string]bool{}
+	for _, e := range all {
+		if e.Fault != "" {
+			t.Errorf("%s: %s", e.Step, e.Fault)
+		}
+		trees[e.State.Tree] = true
+	}
+	if len(all) != 121 || len(trees) < 20 {
+		t.Errorf("%d lines, %d trees", len(all), len(trees))
+	}
+	last := all[len(all)-1].State
+	copied := filepath.Join(t.TempDir(), "copy")
+	if out, err := exec.Command("cp", "-a", dir, copied).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if d := last.Differs(look(t, copied)); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestLookSeesEverything(t *testing.T) {
+	for script, want := range map[string]string{
+		"echo x >>d0000/f0000.txt": "tree status", "chmod +x d0000/f0000.txt": "tree status", "rm d0000/f0000.txt": "tree status",
+		"ln -sf elsewhere d0000/f0000.txt": "tree status", "echo x >new": "tree status",
+		"mkdir -p build && echo x >build/x": "", "mkdir empty": "", "touch d0000/f0000.txt": "", "git status >/dev/null": "",
+		"git commit -q --allow-empty -m x": "HEAD refs", "git switch -q -c other": "branch refs", "git switch -q --detach": "branch",
+		"git tag x": "refs", "git notes add -m x": "refs", "echo x >new && git add new": "tree index status", "echo x >new && git add -N new": "tree index status",
+		"git update-index --assume-unchanged d0000/f0000.txt":                          "index",
+		"echo x >>d0000/f0000.txt && git stash -q":                                     "refs stashes",
+		"echo x >>d0000/f0000.txt && git update-index --skip-worktree d0000/f0000.txt": "tree index",
+		"git rebase -q -i HEAD~1":                                                      "branch operation",
+	} {
+		dir := cloned(t)
+		before := look(t, dir)
+		cmd := exec.Command("sh", "-c", script)
+		cmd.Dir, cmd.Env = dir, append(gittest.Env(), `GIT_SEQUENCE_EDITOR=sed -i "s/^pick/edit/"`)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", script, err, out)
+		}
+		var got []string
+		differs := before.Differs(look(t, dir))
+		for part := range strings.SplitSeq(differs, "; ") {
+			if fields := strings.Fields(part); len(fields) > 0 {
+				got = append(got, strings.TrimSuffix(fields[0], ":"))
+			}
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: sees %q, want %s: %s", script, got, want, differs)
+		}
+	}
+}
+
+// The judge lets pass what may be, and nothing else.
+func TestJudge(t *testing.T) {
+	zero := time.Unix(1_700_000_000, 0)
+	at := func(seconds float64) time.Time { return zero.Add(time.Duration(seconds * float64(time.Second))) }
+	state := func(tree string) State { return State{Tree: tree, Head: "h", Branch: "refs/heads/main"} }
+	saved := func(seconds float64, tree, id string) Saved {
+		return Saved{ID: id, Time: at(seconds), Tree: tree, Head: "h", Branch: "main", State: state(tree)}
+	}
+	day := []Entry{
+		{At: at(0), Step: "begin", State: state("0")},
+		{At: at(2), Step: "edit", Begins: true}, {At: at(3), Step: "edit", State: state("1")},
+		{At: at(4), Step: "checkpoint", Promise: true, Since: at(3), Point: "P1", State: state("1")},
+		{At: at(6), Step: "edit", Begins: true}, {At: at(7), Step: "edit", State: state("2")},
+		{At: at(8), Step: "sync", Promise: true, Synced: true, Since: at(7), State: state("2")},
+		{At: at(10), Step: "edit", Begins: true}, {At: at(12), Step: "edit", State: state("3")},
+		{At: at(16), Step: "edit", Begins: true}, {At: at(17), Step: "edit", State: state("4")},
+		{At: at(20), Step: "commit", Begins: true},
+	}
+	wrong := saved(8, "2", "P2")
+	wrong.Head = "other"
+	for _, c := range []struct {
+		name   string
+		saved  Saved
+		local  bool
+		limit  float64
+		exact  bool
+		faults string // a word of each
+	}{
+		{name: "the last state", saved: saved(18, "4", "P4"), exact: true},
+		{name: "in the middle of a step", saved: saved(11, "half", "P3"), limit: 12},
+		{name: "in the middle of the last step", saved: saved(20.2, "half", "P5")},
+		{name: "a state between", saved: saved(8.5, "2", "P2"), limit: 12, exact: true},
+		{name: "too old", saved: saved(8.5, "2", "P2"), limit: 5, exact: true, faults: "lost"},
+		{name: "nothing like it", saved: saved(8.5, "x", "P2"), limit: 12, faults: "nothing"},
+		{name: "a promise broken", saved: saved(4, "1", "P1"), limit: 20, exact: true, faults: "gone"},
+		{name: "a point that is not what it was", saved: saved(4, "2", "P1"), limit: 20, exact: true, faults: "promised"},
+		{name: "nothing at all", saved: Saved{State: state("0"), Tree: "0", Head: "h", Branch: "main"}, limit: 30, faults: "gone"},
+		{name: "nothing at all, all promises bind", local: true, saved: Saved{State: state("0"), Tree: "0", Head: "h", Branch: "main"}, limit: 30, faults: "gone gone"},
+		{name: "stock git finds another HEAD", saved: wrong, limit: 30, exact: true, faults: "HEAD"},
+	} {
+		if c.limit == 0 {
+			c.limit = 8
+		}
+		v := Judge(day, c.saved, Limits{Killed: at(22), Interval: time.Duration(c.limit * float64(time.Second)), Local: c.local})
+		want := strings.Fields(c.faults)
+		ok := len(v.Faults) == len(want) && v.Exact == c.exact
+		for i := range min(len(want), len(v.Faults)) {
+			ok = ok && strings.Contains(v.Faults[i], want[i])
+		}
+		if !ok {
+			t.Errorf("%s: %+v, want exact %v and %q", c.name, v, c.exact, want)
+		}
+	}
+}
+
+func TestLedgerCutOff(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger")
+	if err := os.WriteFile(path, []byte(`{"step":"a"}`+"\n"+`{"step":"b`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	all, err := ReadLedger(path)
+	if err != nil || !slices.EqualFunc(all, []string{"a"}, func(e Entry, s string) bool { return e.Step == s }) {
+		t.Errorf("%+v, %v", all, err)
+	}
+}

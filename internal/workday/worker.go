@@ -1,0 +1,199 @@
+package workday
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/artifactfs/artifactfs/internal/gittest"
+)
+
+// Options say who works where.
+type Options struct {
+	Dir     string        // the working tree
+	Ledger  string        // a file that is made or added to
+	Program []string      // command and arguments of the program that saves the tree, such as `artifactfs --state DIR`; none: nobody is asked to
+	Seed    uint64        // of all that is random
+	Steps   int           // to be made; 0: until killed
+	Pause   time.Duration // longest one between steps
+}
+
+const workerVar = "ARTIFACTFS_WORKDAY" // has the Options of a process that is a worker
+
+// Main is called first by programs that use this package. It does not return in a process that is a worker.
+func Main() {
+	spec := os.Getenv(workerVar)
+	if spec == "" {
+		return
+	}
+	os.Unsetenv(workerVar)
+	var o Options
+	err := json.Unmarshal([]byte(spec), &o)
+	if err == nil {
+		err = work(context.Background(), o)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// Worker is one at work.
+type Worker struct {
+	cmd    *exec.Cmd
+	stderr strings.Builder
+}
+
+// Start begins a worker's day.
+func Start(o Options) (*Worker, error) {
+	spec, err := json.Marshal(o)
+	if err != nil {
+		return nil, fmt.Errorf("start worker: %w", err)
+	}
+	w := &Worker{cmd: exec.Command("/proc/self/exe")}
+	w.cmd.Args[0] = "workday" // for ps
+	w.cmd.Env = append(gittest.Env(), workerVar+"="+string(spec))
+	w.cmd.Dir, w.cmd.Stderr = "/", &w.stderr // it goes into the tree by itself: who starts it must not wait for the tree
+	w.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	w.cmd.WaitDelay = time.Second
+	if err := w.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start worker: %w", err)
+	}
+	return w, nil
+}
+
+// Kill ends the worker and all it has started, at once.
+func (w *Worker) Kill() {
+	syscall.Kill(-w.cmd.Process.Pid, syscall.SIGKILL)
+	w.cmd.Wait()
+}
+
+// Wait waits for the end of a worker with a number of steps.
+func (w *Worker) Wait() error {
+	if err := w.cmd.Wait(); err != nil {
+		return fmt.Errorf("work: %w: %s", err, w.stderr.String())
+	}
+	return nil
+}
+
+// working is the worker in its own process.
+type working struct {
+	Options
+	ctx    context.Context
+	rnd    *rand.Rand
+	ledger ledger
+	made   int // things named so far
+	state  State
+	since  time.Time // of state
+}
+
+func work(ctx context.Context, o Options) error {
+	f, err := os.OpenFile(o.Ledger, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	if err != nil {
+		return fmt.Errorf("work: %w", err)
+	}
+	defer f.Close()
+	if err := os.Chdir(o.Dir); err != nil {
+		return fmt.Errorf("work: %w", err)
+	}
+	w := &working{Options: o, ctx: ctx, rnd: rand.New(rand.NewPCG(o.Seed, 11)), ledger: ledger{f}}
+	w.made = int(time.Now().Unix() % 1_000_000) // another worker's names are others
+	if err := w.look("begin", ""); err != nil {
+		return err
+	}
+	for n := 0; o.Steps == 0 || n < o.Steps; n++ {
+		if err := w.step(); err != nil {
+			return fmt.Errorf("work: %w", err)
+		}
+		if o.Pause > 0 {
+			time.Sleep(time.Duration(w.rnd.Int64N(int64(o.Pause))))
+		}
+	}
+	return nil
+}
+
+// look writes down the State after a step.
+func (w *working) look(step, fault string) error {
+	s, err := Look(w.ctx, w.Dir)
+	if err != nil {
+		fault += err.Error()
+		s = w.state
+	}
+	w.state, w.since = s, time.Now()
+	return errors.Join(w.ledger.add(Entry{At: w.since, Step: step, State: s, Fault: fault}), err)
+}
+
+func (w *working) step() error {
+	if len(w.Program) > 0 && w.rnd.IntN(6) == 0 {
+		return w.save()
+	}
+	name, script := w.choose()
+	if err := w.ledger.add(Entry{At: time.Now(), Step: name, Begins: true}); err != nil {
+		return err
+	}
+	out, err := w.sh(script)
+	if err == nil {
+		out = ""
+	}
+	return w.look(name, trouble(out))
+}
+
+// sh runs a script of shell tools and git in the tree. That git refuses something is part of a working day.
+func (w *working) sh(script string) (string, error) {
+	cmd := exec.CommandContext(w.ctx, "sh", "-c", script)
+	cmd.Dir, cmd.Env = w.Dir, append(gittest.Env(), "GIT_EDITOR=true", "GIT_SEQUENCE_EDITOR=true", "GIT_MERGE_AUTOEDIT=no")
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// trouble finds in what commands said that it was no refusal but damage.
+func trouble(said string) string {
+	for line := range strings.Lines(said) {
+		for _, sign := range []string{"nput/output error", "tale file handle", "not connected", "corrupt", "bad object", "unable to read", "is missing", "invalid object", "not a valid object", "could not parse", "lost"} {
+			if strings.Contains(line, sign) {
+				return strings.TrimSpace(line)
+			}
+		}
+	}
+	return ""
+}
+
+// save asks the program to, in one of its ways, and writes down what it promises.
+func (w *working) save() error {
+	way := [][]string{{"checkpoint", w.Dir, "--json"}, {"checkpoint", w.Dir, "--json", "--sync"}, {"sync", w.Dir, "--json"}}[w.rnd.IntN(3)]
+	name := strings.Join(append(way[:1:1], way[2:]...), " ")
+	cmd := exec.CommandContext(w.ctx, w.Program[0], append(append([]string(nil), w.Program[1:]...), way...)...)
+	cmd.Dir, cmd.Env = filepath.Dir(w.Dir), gittest.Env()
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	e := Entry{At: time.Now(), Step: name, State: w.state, Since: w.since}
+	if err != nil {
+		e.Fault = fmt.Sprintf("%s: %v: %s", name, err, strings.TrimSpace(stderr.String()))
+		return w.ledger.add(e)
+	}
+	var said struct {
+		ID   string `json:"id"`
+		Tree string `json:"tree"`
+		Made bool   `json:"made"`
+	}
+	if err := json.Unmarshal(out, &said); err != nil {
+		e.Fault = fmt.Sprintf("%s printed %.80q: %v", name, out, err)
+	}
+	e.Promise, e.Synced = true, way[0] == "sync" || len(way) == 4
+	if way[0] == "checkpoint" {
+		if e.Point = said.ID; said.Tree != w.state.Tree {
+			e.Fault = fmt.Sprintf("%s: tree %s, but stock git makes %s of the files", name, said.Tree, w.state.Tree)
+		}
+	}
+	return w.ledger.add(e)
+}
