@@ -101,6 +101,12 @@ func TestChanges(t *testing.T) {
 		{"write to two", "dir/f11 dir/hard", func() { w.write(w.node("dir/hard"), "x", 0) }},
 		{"unlink the first", "dir/f11", func() { w.ok(w.unlink("dir/f11")) }},
 		{"write to one", "dir/hard", func() { w.write(w.node("dir/hard"), "x", 0) }},
+		{"link it again", "made/hard", func() { w.ok(w.link("dir/hard", "made/hard")) }},
+		{"write to what lost a name to another file, whose directory changes", "dir/f12 dir/hard made/ made/* made/hard", func() {
+			w.ok(w.rename("dir/f12", "made/hard"))
+			w.set("made", Change{Set: SetMode, Mode: 0o700})
+			w.write(w.node("dir/hard"), "y", 0)
+		}},
 		{"a file without a name", "", func() {
 			a, err := w.Tmpfile(ctx, w.node("dir"), 0o600, Cred{})
 			w.ok(err)

@@ -136,9 +136,7 @@ func (e *edit) remove(dir Node, b block, name string) {
 	if n, ok := e.entry(dir, b, name); ok {
 		if in, ok := e.latest(n); ok {
 			e.noteName(e.flight, dir, name, n, in, false)
-			if !isDir(in) && in.Parent == dir { // another name that it has is in a directory that is not known; place knows its own
-				in.Parent = 0
-			}
+			e.leave(in, dir)
 		}
 	}
 	if _, ok := e.tree.table.search(b, name); ok {
@@ -146,6 +144,14 @@ func (e *edit) remove(dir Node, b block, name string) {
 		return
 	}
 	e.tx.ClearEntry(dir, name)
+}
+
+// leave is for what loses a name in a directory. Another name that a file has is in one that is not known; place knows its
+// own.
+func (e *edit) leave(in *overlay.Inode, dir Node) {
+	if !isDir(in) && in.Parent == dir {
+		in.Parent = 0
+	}
 }
 
 // drop takes one name's worth from a node; a directory has only one.

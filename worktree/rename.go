@@ -115,6 +115,7 @@ func (r *renaming) move() error {
 			return syscall.ENOTEMPTY
 		}
 		r.drop(r.over)
+		r.leave(r.over, r.newDir.Node)
 		r.touch(r.newDir, -subdirs(r.over))
 	}
 	r.remove(r.dir.Node, r.from, r.name)
