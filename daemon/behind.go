@@ -100,6 +100,7 @@ func (m *mount) goBehind(before handover) bool {
 		})
 	}
 	m.work.Go(func() { m.tendPacks(ctx) })
+	m.work.Go(func() { m.expect(ctx) })
 	m.work.Go(func() { m.fillIndex(ctx, before.Filled) })
 	go func() { // somebody may unmount without us
 		m.server.Wait()
@@ -181,7 +182,7 @@ func (m *mount) wholeSnapshot(ctx context.Context) (*fetch.Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	again.Ref = snap.Ref
+	again.Ref, again.Tree, again.Time = snap.Ref, snap.Tree, snap.Time
 	m.mu.Lock()
 	m.snap = again
 	m.mu.Unlock()

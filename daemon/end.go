@@ -131,10 +131,8 @@ func (m *mount) finish() {
 		m.filters.Close()
 		m.view.Close()
 	}
-	if m.local != nil {
-		if err := m.local.Close(); err != nil {
-			m.daemon.log.Warn("close objects of git directory", zap.String("dir", m.dir), zap.Error(err))
-		}
+	if err := m.takeBack(); err != nil {
+		m.daemon.log.Warn("close objects of git directory and session", zap.String("dir", m.dir), zap.Error(err))
 	}
 	if m.release != nil {
 		m.release()

@@ -17,6 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/filter"
 	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/transport"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
@@ -41,7 +42,9 @@ type mount struct {
 	home    *home
 	store   *fetch.Store
 	release func()
-	local   *fetch.Local // what its git directory has
+	local   *fetch.Local      // what its git directory has
+	owned   *fetch.Local      // what its session's repository has
+	second  *transport.Remote // that has contents which the session made; nil: none
 	snap    *fetch.Snapshot
 	view    *fetch.View
 	filters *filter.Programs
@@ -53,6 +56,7 @@ type mount struct {
 	left   inheritance   // by another process, and not taken yet
 	taking chan struct{} // closed when it was taken over from another process, or cannot be; nil: it was made here
 	base   *record       // what it is to show, if it was mounted before; nil: what its request names
+	from   *origin       // point that it is to begin with; nil: none of this host
 
 	redirects  redirects
 	inside     gitInside

@@ -45,6 +45,8 @@ type record struct {
 	GID     uint32    `json:"gid"`
 	Began   time.Time `json:"began"`
 
+	Point *pointRecord `json:"point,omitempty"` // that it began with instead of the commit's tree
+
 	// Made are the directories that were made for the mount, the deepest last. After a kill they are still there, and
 	// the next mount in Dir removes them at its end.
 	Made []string `json:"made,omitempty"`
@@ -144,6 +146,12 @@ func (r record) base() (fetch.Base, error) {
 	}
 	if (r.Commit == "") != (r.Tree == "") {
 		return b, errRecord
+	}
+	if r.Point != nil {
+		var err error
+		if b.Shown, err = object.ParseID(r.Point.Tree); err != nil || b.Shown.Format() != b.Format {
+			return b, errRecord
+		}
 	}
 	if r.Commit == "" {
 		return b, nil

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -204,7 +203,9 @@ func (m *mount) takeOver() (err error) {
 		}
 		return err
 	}
-	m.local = m.store.Lend(filepath.Join(m.gitPath(), "objects"))
+	if err = m.lend(); err != nil {
+		return err
+	}
 	base, err := m.record.base()
 	if err != nil {
 		return err
@@ -270,16 +271,14 @@ func (m *mount) letGo() {
 		m.filters.Close()
 		m.view.Close()
 	}
-	if m.local != nil {
-		m.local.Close()
-	}
+	_ = m.takeBack()
 	if m.home != nil { // its lock is to be held for all that
 		m.left.files[partLock] = m.home.lock
 	}
 	if m.release != nil {
 		m.release()
 	}
-	m.view, m.filters, m.local, m.home, m.release, m.store, m.snap = nil, nil, nil, nil, nil, nil, nil
+	m.view, m.filters, m.home, m.release, m.store, m.snap = nil, nil, nil, nil, nil, nil
 }
 
 // hungUp says whether the kernel has let go of a mount: it was unmounted, or its connection was aborted.

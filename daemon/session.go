@@ -101,6 +101,9 @@ func (m *mount) beginAnew(ctx context.Context) error {
 // acquire gets the commit: what --ref names, or what the session is on top of, whatever became of the ref since.
 func (m *mount) acquire(ctx context.Context, progress func(control.Progress)) error {
 	if !m.resumed {
+		if began, err := m.acquirePoint(ctx, progress); began || err != nil {
+			return err
+		}
 		snap, err := m.acquireFirst(ctx)
 		if err != nil {
 			return remoteFault(err)
@@ -123,7 +126,7 @@ func (m *mount) acquire(ctx context.Context, progress func(control.Progress)) er
 	if m.snap, err = m.store.Resume(ctx, base); err != nil {
 		return remoteFault(err)
 	}
-	if m.snap.Tree != base.Tree {
+	if m.snap.Tree != base.Tree && base.Shown.IsZero() {
 		return fmt.Errorf("read session %s: %w: commit %s has another tree", m.home.dir, errRecord, m.record.Commit)
 	}
 	return nil

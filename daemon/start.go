@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
 
 	"go.uber.org/zap"
@@ -56,7 +55,9 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 		return reply, err
 	}
 	m.keep(partLock, m.home.lock)
-	m.local = m.store.Lend(filepath.Join(m.gitPath(), "objects"))
+	if err = m.lend(); err != nil {
+		return reply, err
+	}
 	read := make(chan gitdir.Checkout, 1)
 	go func() { read <- gitdir.ReadCheckout(ctx, m.gitPath()) }() // while the remote is asked
 	err = m.acquire(ctx, progress)

@@ -19,6 +19,17 @@ type Base struct {
 	Tree   object.ID // both zero for an unborn branch
 	Time   time.Time
 	Format object.Format
+	// Shown is the tree that is mounted, if that is another than the commit's: one that a session made.
+	Shown object.ID
+}
+
+// shows has a snapshot of the base's commit show what is mounted of it.
+func (b Base) shows(s *Snapshot) *Snapshot {
+	s.Ref = b.Ref
+	if !b.Shown.IsZero() {
+		s.Tree, s.Time = b.Shown, b.Time
+	}
+	return s
 }
 
 // Resume acquires the commit of an earlier snapshot again. If the store has it, the remote is not asked; an unborn
@@ -32,7 +43,7 @@ func (s *Store) Resume(ctx context.Context, b Base) (*Snapshot, error) {
 		snap := newSnapshot(target{name: b.Ref}, b.Format, time.Now())
 		snap.Time, snap.Local = b.Time, true
 		snap.finish(nil)
-		return snap, nil
+		return b.shows(snap), nil
 	}
 	snap, ok := s.here(b.Commit, time.Now())
 	if !ok {
@@ -41,8 +52,7 @@ func (s *Store) Resume(ctx context.Context, b Base) (*Snapshot, error) {
 			return nil, err
 		}
 	}
-	snap.Ref = b.Ref
-	return snap, nil
+	return b.shows(snap), nil
 }
 
 // errCutOff says that trees were still coming when a process ended.
@@ -63,8 +73,8 @@ func (s *Store) Again(ctx context.Context, b Base) (*Snapshot, error) {
 		snap.Tree, snap.Partial = b.Tree, s.partial()
 		snap.finish(errCutOff)
 	}
-	snap.Ref, snap.Time = b.Ref, b.Time
-	return snap, nil
+	snap.Time = b.Time
+	return b.shows(snap), nil
 }
 
 // Completed tells the store what a process before this one has found out: that its history is complete.

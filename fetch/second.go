@@ -64,6 +64,8 @@ type BringRequest struct {
 	From  *transport.Remote
 	Wants []object.ID // commits, trees or blobs
 	Haves []object.ID // commits that are here with all that they reach
+	// Contents says that blobs come too; without, only those that are wanted by their ids.
+	Contents bool
 }
 
 // Brought is what came.
@@ -73,8 +75,7 @@ type Brought struct {
 	Shallow []object.ID // commits whose parents did not come, since who gave them lacks them
 }
 
-// Bring fetches objects into the packs of the Local, commits with their trees and without blobs where the remote can
-// leave them out.
+// Bring fetches objects into the packs of the Local, commits with their trees.
 func (l *Local) Bring(ctx context.Context, r BringRequest) (Brought, error) {
 	caps, err := r.From.Capabilities(ctx)
 	if err != nil {
@@ -85,7 +86,7 @@ func (l *Local) Bring(ctx context.Context, r BringRequest) (Brought, error) {
 		return Brought{}, err
 	}
 	req := transport.FetchRequest{Wants: r.Wants, Haves: r.Haves}
-	if caps.Filter {
+	if caps.Filter && !r.Contents {
 		req.Filter = "blob:none"
 	}
 	resp, err := r.From.Fetch(ctx, req)

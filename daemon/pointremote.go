@@ -1,0 +1,273 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// sessionRemote opens the session remote of a mount; nil: it has none but the repository in its home. Kind is one of the
+// constants of control, or "" for a URL. A token goes to the host of the mounted remote alone.
+func (d *Daemon) sessionRemote(r control.MountRequest) (remote *transport.Remote, kind string, err error) {
+	at := r.SessionOptions.Remote
+	switch at {
+	case "", control.RemoteEmbedded:
+		return nil, control.RemoteEmbedded, nil
+	case control.RemoteNone:
+		return nil, control.RemoteNone, nil
+	case control.RemoteOrigin:
+		at, kind = r.Remote, control.RemoteOrigin
+	}
+	patience := r.Timeout
+	if patience == 0 {
+		patience = DefaultDeadline
+	}
+	o := transport.Options{Retries: retries, Log: d.log, Stall: r.Timeout, Patience: patience}
+	if kind == control.RemoteOrigin || sameHost(at, r.Remote) {
+		o.Token, o.TokenFile = string(r.Token), r.TokenFile
+	}
+	if remote, err = transport.Open(at, o); err != nil {
+		return nil, kind, fmt.Errorf("open session remote: %w", err)
+	}
+	return remote, kind, nil
+}
+
+// arrive brings a session that is on its session remote and not here; nil: it is not there either, or nobody else has it.
+func (m *mount) arrive(ctx context.Context, progress func(control.Progress)) (*arrival, error) {
+	if m.second == nil {
+		return nil, nil
+	}
+	return m.arriveFrom(ctx, m.second, m.session, progress)
+}
+
+// arriveFrom brings a session's points, their trees and what is to be known of them, into the repository of the home.
+func (m *mount) arriveFrom(ctx context.Context, remote *transport.Remote, name string, progress func(control.Progress)) (*arrival, error) {
+	caps, err := remote.Capabilities(ctx)
+	if err != nil {
+		return nil, sessionFault(remote, err)
+	}
+	refs, err := remote.Refs(ctx, []string{session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.KeptPrefix(name), session.TranscriptRef(name), "refs/heads/", "refs/tags/", "refs/notes/"})
+	if err != nil {
+		return nil, sessionFault(remote, err)
+	}
+	there := map[string]object.ID{}
+	var points []object.ID
+	for _, r := range refs.List {
+		there[r.Name] = r.ID
+		if strings.HasPrefix(r.Name, session.LanePrefix(name)) || strings.HasPrefix(r.Name, session.PinPrefix(name)) {
+			points = append(points, r.ID)
+		}
+	}
+	metaID, ok := there[session.MetaRef(name)]
+	if !ok || len(points) == 0 {
+		return nil, nil
+	}
+	progress(control.Progress{Phase: "session"})
+	repo, err := session.OpenRepo(m.sessionRepoDir(), m.repoOptions(caps.Format, name))
+	if err != nil {
+		return nil, err
+	}
+	defer repo.Close()
+	if _, err := m.owned.Bring(ctx, fetch.BringRequest{From: remote, Wants: []object.ID{metaID}, Contents: true}); err != nil {
+		return nil, sessionFault(remote, err)
+	}
+	if err := setRefs(ctx, repo, there, func(ref string) bool { return ref == session.MetaRef(name) }); err != nil {
+		return nil, err
+	}
+	meta, _, err := session.ReadMeta(repo, name)
+	if err != nil {
+		return nil, err
+	}
+	if meta.Remote != m.store.URL() {
+		return nil, fmt.Errorf("%w: %s", errOtherRemote, meta.Remote)
+	}
+	a := &arrival{ref: meta.Ref, format: caps.Format}
+	if meta.Base != "" {
+		if a.base, err = object.ParseID(meta.Base); err != nil {
+			return nil, fmt.Errorf("read session %s: %w", name, err)
+		}
+	}
+	if err := m.acquireBase(ctx, a); err != nil {
+		return nil, err
+	}
+	if err := m.bringPoints(ctx, repo, remote, a.base, points); err != nil {
+		return nil, sessionFault(remote, err)
+	}
+	ofPoints := func(ref string) bool {
+		return strings.HasPrefix(ref, session.LanePrefix(name)) || strings.HasPrefix(ref, session.PinPrefix(name))
+	}
+	if err := setRefs(ctx, repo, there, ofPoints); err != nil {
+		return nil, err
+	}
+	at := m.request.At
+	if at == "" {
+		at = "@"
+	}
+	if a.point, err = repo.Find(at); err != nil {
+		return nil, fmt.Errorf("find %s: %w", at, err)
+	}
+	if err := m.bringState(ctx, repo, remote, a, there); err != nil {
+		return nil, sessionFault(remote, err)
+	}
+	return a, m.beginRepo(ctx, repo, a.point)
+}
+
+// beginRepo keeps the point that the mount begins with, whatever becomes of its lane.
+func (m *mount) beginRepo(ctx context.Context, repo *session.Repo, p session.Point) error {
+	return repo.Update(ctx, []session.RefChange{{Name: session.BaseRef(repo.Session()), New: p.Commit, Force: true}})
+}
+
+// bringPoints brings points, with trees, States, and the session's commits.
+func (m *mount) bringPoints(ctx context.Context, repo *session.Repo, remote *transport.Remote, base object.ID, points []object.ID) error {
+	var haves []object.ID
+	if !base.IsZero() {
+		haves = append(haves, base)
+	}
+	slices.SortFunc(points, func(a, b object.ID) int { return strings.Compare(a.String(), b.String()) })
+	in, err := m.owned.Bring(ctx, fetch.BringRequest{From: remote, Wants: slices.Compact(points), Haves: haves})
+	if err != nil {
+		return err
+	}
+	return addShallow(repo, in.Shallow)
+}
+
+func addShallow(repo *session.Repo, ids []object.ID) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	had, err := repo.Shallow()
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if !slices.Contains(had, id) {
+			had = append(had, id)
+		}
+	}
+	return repo.SetShallow(had)
+}
+
+// bringState brings the small files of a point's State, and what the session's branches, tags and notes have become since
+// on the session remote: commits that are newer than the point are not to be lost.
+func (m *mount) bringState(ctx context.Context, repo *session.Repo, remote *transport.Remote, a *arrival, there map[string]object.ID) error {
+	wants, err := stateBlobs(repo, a.point)
+	if err != nil {
+		return err
+	}
+	if wants = m.owned.Missing(wants); len(wants) > 0 {
+		if _, err := m.owned.Bring(ctx, fetch.BringRequest{From: remote, Wants: wants}); err != nil {
+			return err
+		}
+	}
+	state, err := repo.State(a.point)
+	if err != nil {
+		return err
+	}
+	var newer []object.ID
+	named := map[string]bool{session.TranscriptRef(repo.Session()): true}
+	for _, r := range state.Refs {
+		named[r.Name] = true
+	}
+	for ref, id := range there {
+		if !named[ref] && !strings.HasPrefix(ref, session.KeptPrefix(repo.Session())) {
+			continue
+		}
+		named[ref] = true
+		if _, _, err := repo.Size(id); err != nil {
+			newer = append(newer, id)
+		}
+	}
+	if len(newer) > 0 {
+		in, err := m.owned.Bring(ctx, fetch.BringRequest{From: remote, Wants: newer, Haves: []object.ID{a.point.Commit}})
+		if err == nil {
+			err = addShallow(repo, in.Shallow)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return setRefs(ctx, repo, there, func(ref string) bool { return named[ref] && repo.Owned(there[ref]) })
+}
+
+// stateBlobs lists the files of a State, without what was staged.
+func stateBlobs(repo *session.Repo, p session.Point) ([]object.ID, error) {
+	c, err := repo.Commit(p.State)
+	if err != nil {
+		return nil, err
+	}
+	var blobs []object.ID
+	var walk func(tree object.ID, at string) error
+	walk = func(tree object.ID, at string) error {
+		entries, err := repo.Tree(tree)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			name := path.Join(at, e.Name)
+			switch {
+			case e.Mode == object.ModeDir && name != "index" && name != "conflict":
+				if err := walk(e.ID, name); err != nil {
+					return err
+				}
+			case e.Mode.IsBlob():
+				blobs = append(blobs, e.ID)
+			}
+		}
+		return nil
+	}
+	return blobs, walk(c.Tree, "")
+}
+
+// setRefs has refs of the repository name what those of the session remote name.
+func setRefs(ctx context.Context, repo *session.Repo, there map[string]object.ID, which func(ref string) bool) error {
+	var changes []session.RefChange
+	for ref, id := range there {
+		if which(ref) {
+			changes = append(changes, session.RefChange{Name: ref, New: id, Force: true})
+		}
+	}
+	if len(changes) == 0 {
+		return nil
+	}
+	return repo.Update(ctx, changes)
+}
+
+// expect tells the store which blobs it need not ask the mounted remote for: those in which the point that the mount began
+// with differs from the base. It waits for trees.
+func (m *mount) expect(ctx context.Context) {
+	base, err := m.record.base()
+	if err != nil || base.Shown.IsZero() || m.second == nil {
+		return
+	}
+	var ids []object.ID
+	err = diffTrees(ctx, m.store.Tree, base.Tree, base.Shown, func(_ string, _, to object.TreeEntry) error {
+		if to.Mode.IsBlob() {
+			ids = append(ids, to.ID)
+		}
+		return nil
+	})
+	if err != nil {
+		m.daemon.log.Debug("look for contents of the session", zap.String("dir", m.dir), zap.Error(err))
+	}
+	m.owned.Expect(m.owned.Missing(ids))
+}
+
+// sessionFault says of which remote a fault is.
+func sessionFault(remote *transport.Remote, err error) error {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return fmt.Errorf("session remote %s: %w", filepath.Clean(remote.URL()), remoteFault(err))
+}
