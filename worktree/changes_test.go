@@ -102,8 +102,9 @@ func TestChanges(t *testing.T) {
 		{"unlink the first", "dir/f11", func() { w.ok(w.unlink("dir/f11")) }},
 		{"write to one", "dir/hard", func() { w.write(w.node("dir/hard"), "x", 0) }},
 		{"link it again", "made/hard", func() { w.ok(w.link("dir/hard", "made/hard")) }},
-		{"write to what lost a name to another file, whose directory changes", "dir/f12 dir/hard made/ made/* made/hard", func() {
-			w.ok(w.rename("dir/f12", "made/hard"))
+		{"write to what lost a name to another file, whose directory changes", "dir/hard made/ made/* made/hard made/other", func() {
+			w.create("made/other", "data")
+			w.ok(w.rename("made/other", "made/hard"))
 			w.set("made", Change{Set: SetMode, Mode: 0o700})
 			w.write(w.node("dir/hard"), "y", 0)
 		}},
