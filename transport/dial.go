@@ -39,15 +39,31 @@ next:
 	return kept
 }
 
-// dialLocal runs upload-pack on a repository of this machine. It is our own process and serves us alone, so it
+// service is a program of git on the server's side.
+type service string
+
+const (
+	uploadPack  service = "git-upload-pack"
+	receivePack service = "git-receive-pack"
+)
+
+// path is where smart HTTP has it.
+func (s service) path() string { return "/" + string(s) }
+
+// program is how it is called: by the user's command where there is one, else by git's name with this prefix.
+func (r *Remote) program(s service, prefix string) string {
+	if s == uploadPack && r.opts.UploadPack != "" {
+		return r.opts.UploadPack
+	}
+	return prefix + strings.TrimPrefix(string(s), "git-")
+}
+
+// dialLocal runs upload-pack, or receive-pack, on a repository of this machine. It is our own process and serves us alone, so it
 // may do what a server's administrator has to allow to strangers: filters, sizes, and a repository of another user
 // (git's safe.directory guards against repositories one stumbles into; this one was named).
-func (r *Remote) dialLocal(path string) dial {
-	verdict := func(_ context.Context, p *process, err error) error { return localVerdict(path, p, err) }
-	program := r.opts.UploadPack
-	if program == "" {
-		program = "git upload-pack"
-	}
+func (r *Remote) dialLocal(path string, s service) dial {
+	verdict := func(_ context.Context, p *process, err error) error { return localVerdict(path, s, p, err) }
+	program := r.program(s, "git ")
 	return func(context.Context) (duplex, error) {
 		cmd := exec.Command("sh", "-c", program+` "$1"`, "sh", path)
 		cmd.Env = append(without(os.Environ(), repoEnv, configEnv),
@@ -59,7 +75,7 @@ func (r *Remote) dialLocal(path string) dial {
 	}
 }
 
-func localVerdict(path string, p *process, err error) error {
+func localVerdict(path string, s service, p *process, err error) error {
 	_, statErr := os.Stat(path)
 	switch {
 	case errors.Is(err, ErrNoV2), errors.Is(err, errProtocol):
@@ -69,19 +85,16 @@ func localVerdict(path string, p *process, err error) error {
 	case statErr != nil || p.cmd.ProcessState.ExitCode() == 128: // git's "not a git repository" and the like
 		return fmt.Errorf("%w%s", ErrNotFound, p.said())
 	}
-	return fmt.Errorf("%w: upload-pack ended with %v%s", ErrUnreachable, p.cmd.ProcessState, p.said())
+	return fmt.Errorf("%w: %s ended with %v%s", ErrUnreachable, s, p.cmd.ProcessState, p.said())
 }
 
-// dialSSH runs upload-pack on another host. The quoting is for the login shell there.
-func (r *Remote) dialSSH(ep *endpoint, ssh sshProgram) dial {
+// dialSSH runs upload-pack, or receive-pack, on another host. The quoting is for the login shell there.
+func (r *Remote) dialSSH(ep *endpoint, ssh sshProgram, s service) dial {
 	host := ep.host
 	if ep.user != "" {
 		host = ep.user + "@" + host
 	}
-	program := r.opts.UploadPack
-	if program == "" {
-		program = "git-upload-pack"
-	}
+	program := r.program(s, "git-")
 	argv := ssh.argv(append(ssh.options(ep.port, r.opts.Connect), host, program+" '"+strings.ReplaceAll(ep.path, "'", `'\''`)+"'"))
 	verdict := func(ctx context.Context, p *process, err error) error {
 		var said remoteError
@@ -105,7 +118,7 @@ func (r *Remote) dialSSH(ep *endpoint, ssh sshProgram) dial {
 }
 
 // dialGit connects to a git daemon.
-func (r *Remote) dialGit(ep *endpoint) dial {
+func (r *Remote) dialGit(ep *endpoint, service service) dial {
 	port := ep.port
 	if port == "" {
 		port = "9418"
@@ -117,7 +130,7 @@ func (r *Remote) dialGit(ep *endpoint) dial {
 	if ep.port != "" {
 		host += ":" + ep.port
 	}
-	request := fmt.Sprintf("git-upload-pack %s\x00host=%s\x00\x00version=2\x00", ep.path, host)
+	request := fmt.Sprintf("%s %s\x00host=%s\x00\x00version=2\x00", service, ep.path, host)
 	return func(ctx context.Context) (duplex, error) {
 		if len(request)+4 > maxPacket {
 			return nil, errors.New("path is too long")

@@ -108,3 +108,13 @@ func plain(text []byte) string {
 		return c
 	}, string(text))
 }
+
+// brokenPipe marks an error of writing to the server, of which what the server has said is the better explanation.
+type brokenPipe struct{ error }
+
+func (e brokenPipe) Unwrap() error { return e.error }
+
+func isIO(err error) bool {
+	var broken brokenPipe
+	return errors.As(err, &broken) || errors.Is(err, context.Canceled)
+}

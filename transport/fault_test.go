@@ -235,11 +235,11 @@ func TestErrorsInPack(t *testing.T) {
 	id := object.MustID(strings.Repeat("ab", 20))
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {
-			w.Header().Set("Content-Type", contentBase+"advertisement")
+			w.Header().Set("Content-Type", "application/x-git-upload-pack-advertisement")
 			io.WriteString(w, v2)
 			return
 		}
-		w.Header().Set("Content-Type", contentBase+"result")
+		w.Header().Set("Content-Type", "application/x-git-upload-pack-result")
 		parts := map[string]string{
 			"1": "000dpackfile\n" + "0009\x01PACK" + "000a\x03sorry0000",
 			"2": "000dpackfile\n" + "0005\x01" + "0007\x02ok" + "0009\x01PACK" + "0005\x01" + "0000",

@@ -14,7 +14,7 @@ const (
 	idleLane     = 60 * time.Second // a kept upload-pack is a process on the server
 )
 
-// duplex is a connection to one upload-pack.
+// duplex is a connection to one upload-pack or receive-pack.
 type duplex interface {
 	io.Reader
 	io.Writer
@@ -41,8 +41,9 @@ type lane struct {
 
 // lanes is the carrier for dialogues: ssh, git:// and local processes.
 type lanes struct {
-	remote *Remote
-	dial   dial
+	remote   *Remote
+	dial     dial // to upload-pack
+	dialPush dial // to receive-pack
 
 	mu     sync.Mutex
 	idle   []*lane       // last used last
@@ -51,6 +52,10 @@ type lanes struct {
 }
 
 var _ carrier = (*lanes)(nil)
+
+func (r *Remote) newLanes(to func(service) dial) *lanes {
+	return &lanes{remote: r, dial: to(uploadPack), dialPush: to(receivePack)}
+}
 
 // open dials and reads the capabilities that every dialogue begins with.
 func (s *lanes) open(ctx context.Context) (*lane, Capabilities, error) {

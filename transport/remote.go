@@ -28,6 +28,8 @@ type carrier interface {
 	discover(ctx context.Context) (Capabilities, error)
 	// exchange sends one command, a message of packets that ends in a flush. The answer has begun to arrive.
 	exchange(ctx context.Context, kind commandKind, message []byte) (*answer, error)
+	// receive begins a push: what the server has below the prefixes, and takes.
+	receive(ctx context.Context, prefixes []string) (pushLine, Receiver, error)
 	// spare gives what opens a connection ahead of need; nil if one is there or on its way.
 	spare() func(context.Context) error
 	// close drops what is kept. Exchanges in progress were ended before.
@@ -117,7 +119,7 @@ func (r *Remote) begin() error {
 func (r *Remote) newCarrier(ctx context.Context) (carrier, error) {
 	ep := r.endpoint
 	if ep.scheme == schemeLocal {
-		return &lanes{remote: r, dial: r.dialLocal(ep.path)}, nil
+		return r.newLanes(func(s service) dial { return r.dialLocal(ep.path, s) }), nil
 	}
 	set, err := readSettings(ctx)
 	if err != nil {
@@ -132,11 +134,12 @@ func (r *Remote) newCarrier(ctx context.Context) (carrier, error) {
 	case schemeHTTP:
 		return r.newWeb(ep, set)
 	case schemeSSH:
-		return &lanes{remote: r, dial: r.dialSSH(ep, set.ssh())}, nil
+		ssh := set.ssh()
+		return r.newLanes(func(s service) dial { return r.dialSSH(ep, ssh, s) }), nil
 	case schemeGit:
-		return &lanes{remote: r, dial: r.dialGit(ep)}, nil
+		return r.newLanes(func(s service) dial { return r.dialGit(ep, s) }), nil
 	case schemeLocal:
-		return &lanes{remote: r, dial: r.dialLocal(ep.path)}, nil
+		return r.newLanes(func(s service) dial { return r.dialLocal(ep.path, s) }), nil
 	}
 	return nil, fmt.Errorf("unknown scheme %d", ep.scheme)
 }
@@ -168,16 +171,8 @@ func (r *Remote) connect(ctx context.Context) (carrier, Capabilities, error) {
 		return c, deref(caps), err
 	}
 	if c == nil {
-		if c, err = r.newCarrier(ctx); err != nil {
+		if c, err = r.setOut(ctx); err != nil {
 			return nil, Capabilities{}, err
-		}
-		r.mu.Lock()
-		closed := r.closed
-		r.carrier = c
-		r.mu.Unlock()
-		if closed { // Close has missed it
-			c.close()
-			return nil, Capabilities{}, errClosed
 		}
 	}
 	found, err := c.discover(ctx)
@@ -188,6 +183,41 @@ func (r *Remote) connect(ctx context.Context) (carrier, Capabilities, error) {
 	r.caps = &found
 	r.mu.Unlock()
 	return c, found, nil
+}
+
+// setOut chooses the carrier. The caller has the turn.
+func (r *Remote) setOut(ctx context.Context) (carrier, error) {
+	c, err := r.newCarrier(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	closed := r.closed
+	r.carrier = c
+	r.mu.Unlock()
+	if closed { // Close has missed it
+		c.close()
+		return nil, errClosed
+	}
+	return c, nil
+}
+
+// reach gives the carrier for who does not need to know what upload-pack can do.
+func (r *Remote) reach(ctx context.Context) (carrier, error) {
+	c, _, err := r.known()
+	if err != nil || c != nil {
+		return c, err
+	}
+	select {
+	case r.turn <- struct{}{}:
+		defer func() { <-r.turn }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if c, _, err = r.known(); err != nil || c != nil {
+		return c, err
+	}
+	return r.setOut(ctx)
 }
 
 func deref(c *Capabilities) Capabilities {
@@ -206,14 +236,22 @@ func (r *Remote) capabilities(ctx context.Context) (Capabilities, error) {
 	return caps, err
 }
 
-// attempts runs once until it succeeds, fails for good, or the attempts are used up.
+// attempts runs once, when the server was asked for its capabilities, until it succeeds.
 func (r *Remote) attempts(ctx context.Context, verb string, once func(carrier, Capabilities) error) error {
-	start := time.Now()
-	for n := 0; ; n++ {
+	return r.try(ctx, verb, func() error {
 		c, caps, err := r.connect(ctx)
 		if err == nil {
 			err = once(c, caps)
 		}
+		return err
+	})
+}
+
+// try runs once until it succeeds, fails for good, or the attempts are used up.
+func (r *Remote) try(ctx context.Context, verb string, once func() error) error {
+	start := time.Now()
+	for n := 0; ; n++ {
+		err := once()
 		if err == nil {
 			return nil
 		}

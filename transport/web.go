@@ -24,8 +24,6 @@ const (
 	drainGrace   = 250 * time.Millisecond  // for the end of a body whose message has ended
 	userAgent    = "git/2.40 (artifactfs)" // some forges serve only clients that begin with "git/"
 	servicePath  = "/info/refs"
-	commandPath  = "/git-upload-pack"
-	contentBase  = "application/x-git-upload-pack-"
 	maxRetryWait = 24 * time.Hour
 )
 
@@ -41,6 +39,8 @@ type web struct {
 	mu   sync.Mutex
 	base *url.URL // where discovery was led to; the URL as given before
 	auth *authenticator
+	// receiver is what there is to say of pushing, without refs, if those are too many to be asked for again.
+	receiver *Receiver
 }
 
 var _ carrier = (*web)(nil)
@@ -125,44 +125,52 @@ type moved struct{ to *url.URL }
 
 func (m moved) Error() string { return "server redirects to " + m.to.Host }
 
-func (h *web) discover(ctx context.Context) (Capabilities, error) {
+func (h *web) discover(ctx context.Context) (caps Capabilities, err error) {
+	err = h.advertisement(ctx, uploadPack, func(p *pktReader) (err error) {
+		caps, err = parseCapabilities(p)
+		return err
+	})
+	return caps, err
+}
+
+// advertisement has read look at what a service says first, wherever the server leads to.
+func (h *web) advertisement(ctx context.Context, s service, read func(*pktReader) error) error {
 	for hop := 0; ; hop++ {
 		base, _ := h.at()
-		a, err := h.send(ctx, call{method: http.MethodGet, url: below(base, servicePath, "service=git-upload-pack"), kind: "advertisement"})
+		a, err := h.send(ctx, call{method: http.MethodGet, service: s, url: below(base, servicePath, "service="+string(s)), kind: "advertisement"})
 		var m moved
 		if errors.As(err, &m) {
 			if hop >= maxHops || !h.set.follow {
-				return Capabilities{}, err
+				return err
 			}
-			next, err := rebase(m.to)
+			next, err := rebase(m.to, s)
 			if err != nil {
-				return Capabilities{}, err
+				return err
 			}
 			if base.Scheme == "https" && next.Scheme != "https" {
-				return Capabilities{}, fmt.Errorf("%w: %w without encryption", ErrUnreachable, m)
+				return fmt.Errorf("%w: %w without encryption", ErrUnreachable, m)
 			}
 			h.move(next)
 			continue
 		}
 		if err != nil {
-			return Capabilities{}, err
+			return err
 		}
-		caps, err := parseCapabilities(a.pktReader)
-		if err != nil {
+		if err := read(a.pktReader); err != nil {
 			a.abort()
 			var said remoteError
 			if errors.As(err, &said) {
-				return caps, fmt.Errorf("%w: %w", ErrNotFound, err)
+				return fmt.Errorf("%w: %w", ErrNotFound, err)
 			}
-			return caps, lost(err)
+			return lost(err)
 		}
 		a.finish()
-		return caps, nil
+		return nil
 	}
 }
 
 // rebase finds the repository behind a redirected discovery.
-func rebase(to *url.URL) (*url.URL, error) {
+func rebase(to *url.URL, s service) (*url.URL, error) {
 	u := *to
 	path, ok := strings.CutSuffix(u.Path, servicePath)
 	if !ok || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
@@ -170,13 +178,13 @@ func rebase(to *url.URL) (*url.URL, error) {
 	}
 	u.Path, u.RawPath = path, strings.TrimSuffix(u.RawPath, servicePath)
 	u.User, u.Fragment, u.RawFragment = nil, "", ""
-	q := strings.TrimSuffix(u.RawQuery, "service=git-upload-pack")
+	q := strings.TrimSuffix(u.RawQuery, "service="+string(s))
 	u.RawQuery = strings.TrimSuffix(q, "&")
 	return &u, nil
 }
 
 func (h *web) exchange(ctx context.Context, _ commandKind, message []byte) (*answer, error) {
-	c := call{method: http.MethodPost, kind: "result", body: message}
+	c := call{method: http.MethodPost, service: uploadPack, kind: "result", body: message}
 	if len(message) > gzipOver {
 		var err error
 		if c.body, err = compress(message); err != nil {
@@ -185,7 +193,7 @@ func (h *web) exchange(ctx context.Context, _ commandKind, message []byte) (*ans
 		c.gzip = true
 	}
 	base, _ := h.at()
-	c.url = below(base, commandPath, "")
+	c.url = below(base, c.service.path(), "")
 	a, err := h.send(ctx, c)
 	// A repository that was moved while it was in use is looked for where it was named at first.
 	var m moved
@@ -197,7 +205,7 @@ func (h *web) exchange(ctx context.Context, _ commandKind, message []byte) (*ans
 			return nil, err
 		}
 		base, _ = h.at()
-		c.url = below(base, commandPath, "")
+		c.url = below(base, c.service.path(), "")
 		a, err = h.send(ctx, c)
 	}
 	return a, err
@@ -222,12 +230,20 @@ func compress(message []byte) ([]byte, error) {
 
 // call is one HTTP request, repeated as often as logins need it.
 type call struct {
-	method string
-	url    *url.URL
-	body   []byte
-	gzip   bool
-	kind   string // of the answer's content type
+	method  string
+	service service
+	url     *url.URL
+	body    []byte
+	gzip    bool
+	open    func() (io.ReadCloser, int64, error) // gives the body, and its length or -1, in place of body
+	kind    string                               // of the answer's content type
 }
+
+// contentType is that of what is sent or answered.
+func (c call) contentType(kind string) string { return "application/x-" + string(c.service) + "-" + kind }
+
+// changes says whether the server is changed by it, so that it must not be made twice.
+func (c call) changes() bool { return c.service == receivePack && c.method == http.MethodPost }
 
 // send makes the request with the logins there are until one is accepted.
 func (h *web) send(ctx context.Context, c call) (*answer, error) {
@@ -238,7 +254,7 @@ func (h *web) send(ctx context.Context, c call) (*answer, error) {
 	}
 	for tries := 0; ; tries++ {
 		a, res, err := h.once(ctx, c, l)
-		if errors.Is(err, errHungUp) {
+		if errors.Is(err, errHungUp) && !c.changes() {
 			a, res, err = h.once(ctx, c, l)
 		}
 		if err != nil {
@@ -270,8 +286,11 @@ func (h *web) judge(c call, res *http.Response) error {
 	said := fmt.Errorf("server answers %s", plain([]byte(res.Status)))
 	switch code := res.StatusCode; {
 	case code == http.StatusOK:
-		if kind, _, _ := strings.Cut(res.Header.Get("Content-Type"), ";"); strings.TrimSpace(kind) == contentBase+c.kind {
+		if kind, _, _ := strings.Cut(res.Header.Get("Content-Type"), ";"); strings.TrimSpace(kind) == c.contentType(c.kind) {
 			return nil
+		}
+		if c.service == receivePack && c.method == http.MethodGet {
+			return fmt.Errorf("%w: server answers %s", ErrNoPush, plain([]byte(res.Header.Get("Content-Type"))))
 		}
 		if c.method == http.MethodGet {
 			return fmt.Errorf("%w: server answers %s", ErrNoV2, plain([]byte(res.Header.Get("Content-Type"))))
@@ -310,9 +329,13 @@ func retryAfter(value string, now time.Time) time.Duration {
 
 // once makes one request. The answer is not judged yet. errHungUp: it went out on a spare connection that turned out
 // to be dead.
-func (h *web) once(ctx context.Context, c call, l *login) (*answer, *http.Response, error) {
+func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Response, err error) {
 	callCtx, cancel := context.WithCancel(ctx)
-	w := h.remote.watches.add(ctx, h.remote.opts.Stall, cancel)
+	stall := h.remote.opts.Stall
+	if c.changes() {
+		stall *= pushPatience
+	}
+	w := h.remote.watches.add(ctx, stall, cancel)
 	// Until there is a connection the limits of dialling hold, from then on a byte must move now and then.
 	onSpare, answered := false, atomic.Bool{}
 	trace := &httptrace.ClientTrace{
@@ -323,12 +346,24 @@ func (h *web) once(ctx context.Context, c call, l *login) (*answer, *http.Respon
 		WroteHeaders:         func() { h.remote.stats.requests.Add(1) },
 		GotFirstResponseByte: func() { answered.Store(true) },
 	}
-	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(callCtx, trace), c.method, c.url.String(), bytes.NewReader(c.body))
+	var content io.Reader = bytes.NewReader(c.body)
+	length := int64(len(c.body))
+	if c.open != nil {
+		var body io.ReadCloser
+		if body, length, err = c.open(); err != nil {
+			w.release()
+			cancel()
+			return nil, nil, err
+		}
+		content = pacedBody{body, w}
+	}
+	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(callCtx, trace), c.method, c.url.String(), content)
 	if err != nil {
 		w.release()
 		cancel()
 		return nil, nil, errors.New("make request: malformed URL")
 	}
+	req.ContentLength = length
 	h.setHeaders(req, c, l)
 	res, err := h.transport.RoundTrip(req)
 	w.disarm()
@@ -366,8 +401,10 @@ const drainMost = 64 << 10
 
 func (h *web) setHeaders(req *http.Request, c call, l *login) {
 	req.Header.Set("User-Agent", userAgent)
-	req.Header.Set("Git-Protocol", "version=2")
-	req.Header.Set("Accept", contentBase+c.kind)
+	if c.service == uploadPack {
+		req.Header.Set("Git-Protocol", "version=2")
+	}
+	req.Header.Set("Accept", c.contentType(c.kind))
 	if samePlace(h.endpoint.base, c.url) {
 		for _, line := range h.set.headers {
 			if name, value, ok := strings.Cut(line, ":"); ok {
@@ -382,9 +419,12 @@ func (h *web) setHeaders(req *http.Request, c call, l *login) {
 		req.Body, req.GetBody = nil, nil
 		return
 	}
-	req.Header.Set("Content-Type", "application/x-git-upload-pack-request")
+	req.Header.Set("Content-Type", c.contentType("request"))
 	if c.gzip {
 		req.Header.Set("Content-Encoding", "gzip")
+	}
+	if c.changes() {
+		return
 	}
 	// Reading commands change nothing. Saying so lets net/http repeat one on a new connection when the kept one
 	// turns out to be dead; an empty list sends no header.

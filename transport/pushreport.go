@@ -1,0 +1,297 @@
+package transport
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+var (
+	// ErrNoPush says that a server has no way to be pushed to.
+	ErrNoPush   = errors.New("server takes no pushes")
+	errNoReport = fmt.Errorf("%w that it reports on", ErrNoPush)
+)
+
+// RejectKind sorts the reasons for which servers refuse an update.
+type RejectKind uint8
+
+const (
+	RejectOther       RejectKind = iota // said in words that are not known
+	RejectMoved                         // the ref was not what it was taken for, or could not be moved for a moment
+	RejectFastForward                   // the server forbids rewriting
+	RejectDeletion                      // it forbids removal
+	RejectHook                          // a hook said no
+	RejectMissing                       // it lacks objects that the new id needs
+	RejectUnpack                        // it could not keep the pack
+	RejectAtomic                        // another update of the same push was refused
+	RejectShallow                       // it does not want history without its beginning
+)
+
+// Rejected is why a server refused an update.
+type Rejected struct {
+	Ref  string
+	Kind RejectKind
+	Text string // its words, fit for one line
+}
+
+func (e *Rejected) Error() string { return "server refuses " + e.Ref + ": " + e.Text }
+
+// rejectKind knows the words of git's receive-pack. The protocol has no codes; who does not know the words finds out by
+// asking what the ref is now.
+func rejectKind(text string) RejectKind {
+	switch text {
+	case "non-fast-forward":
+		return RejectFastForward
+	case "deletion prohibited", "deletion of the current branch prohibited":
+		return RejectDeletion
+	case "hook declined", "pre-receive hook declined":
+		return RejectHook
+	case "missing necessary objects":
+		return RejectMissing
+	case "unpacker error":
+		return RejectUnpack
+	case "atomic push failure", "atomic transaction failed", "transaction failed to start":
+		return RejectAtomic
+	case "shallow update not allowed":
+		return RejectShallow
+	case "failed to update ref", "failed to lock", "failed to delete", "reference already exists", "reference does not exist",
+		"incorrect old value provided", "reference conflict due to case-insensitive filesystem":
+		return RejectMoved
+	}
+	return RejectOther
+}
+
+// parseReceiver reads what a server says first to who wants to push: protocol version 0 or 1, of gitprotocol-pack's
+// "Reference Discovery". Over HTTP a "# service" header and a flush may stand before it.
+func parseReceiver(p *pktReader, prefixes []string) (Receiver, error) {
+	var about Receiver
+	kind, line, err := p.line()
+	if err == nil && kind == packetData && string(line) == "# service="+string(receivePack) {
+		if kind, _, err = p.line(); err == nil && kind != packetFlush {
+			return about, fmt.Errorf("%w: %v behind the service header", errProtocol, kind)
+		}
+		kind, line, err = p.line()
+	}
+	if err == nil && kind == packetData && string(line) == "version 1" {
+		kind, line, err = p.line()
+	}
+	for n := 0; ; n++ {
+		if err != nil {
+			return about, cutAfter(n, err)
+		}
+		if kind == packetFlush && n > 0 {
+			return about, nil
+		}
+		if kind != packetData || n >= maxRefs {
+			return about, fmt.Errorf("%w: %v as ref %d", errProtocol, kind, n)
+		}
+		text := string(line)
+		if n == 0 {
+			var traits string
+			text, traits, _ = strings.Cut(text, "\x00")
+			if err := about.learn(traits); err != nil {
+				return about, err
+			}
+		}
+		if err := about.note(text, prefixes); err != nil {
+			return about, err
+		}
+		kind, line, err = p.line()
+	}
+}
+
+// cutAfter: a stream that ends before its first packet was never a conversation.
+func cutAfter(n int, err error) error {
+	if n > 0 {
+		return cut(err)
+	}
+	return err
+}
+
+// learn reads the capabilities behind the first ref.
+func (about *Receiver) learn(traits string) error {
+	for trait := range strings.FieldsSeq(traits) {
+		key, value, _ := strings.Cut(trait, "=")
+		if !isCapability(key, value) {
+			return fmt.Errorf("%w: capability %.80q", errProtocol, trait)
+		}
+		switch key {
+		case "report-status":
+			about.report = true
+		case "side-band-64k":
+			about.sideBand = true
+		case "quiet":
+			about.quiet = true
+		case "atomic":
+			about.Atomic = true
+		case "delete-refs":
+			about.Delete = true
+		case "agent":
+			about.Agent, about.namesAgent = value, true
+		case "object-format":
+			f, err := object.ParseFormat(value)
+			if err != nil {
+				return fmt.Errorf("%w: %w", errProtocol, err)
+			}
+			about.Format, about.namesFormat = f, true
+		}
+	}
+	return nil
+}
+
+// note reads "<id> <name>". A repository without refs tells of its capabilities beside a name that is none.
+func (about *Receiver) note(line string, prefixes []string) error {
+	hex, name, ok := strings.Cut(line, " ")
+	if hex == "shallow" { // where the server's own history ends
+		return nil
+	}
+	if ok && name == "capabilities^{}" && strings.Trim(hex, "0") == "" {
+		return nil
+	}
+	id, err := parseID(about.Format, hex)
+	if err != nil {
+		return err
+	}
+	switch {
+	case name == ".have":
+		about.Have = append(about.Have, id)
+	case name == "HEAD" || !isRefName(name): // not to be pushed to
+	case wanted(name, prefixes):
+		about.Refs = append(about.Refs, Ref{Name: name, ID: id})
+	}
+	return nil
+}
+
+// banded is the content of band 1 of a report.
+type banded struct {
+	p    *pktReader
+	rest []byte
+	said []byte // the end of what came on band 2
+	over bool   // the flush was read
+}
+
+func (b *banded) Read(to []byte) (int, error) {
+	for len(b.rest) == 0 {
+		if err := b.step(); err != nil {
+			return 0, err
+		}
+	}
+	n := copy(to, b.rest)
+	b.rest = b.rest[n:]
+	return n, nil
+}
+
+func (b *banded) step() error {
+	if b.over {
+		return io.EOF
+	}
+	kind, packet, err := b.p.packet()
+	switch {
+	case err != nil:
+		return cut(err)
+	case kind == packetFlush:
+		b.over = true
+		return io.EOF
+	case kind != packetData || len(packet) == 0:
+		return fmt.Errorf("%w: %v in a report", errProtocol, kind)
+	}
+	switch packet[0] {
+	case bandData:
+		b.rest = packet[1:]
+	case bandProgress:
+		b.said = append(b.said, packet[1:]...)
+		b.said = b.said[max(0, len(b.said)-saidMost):]
+	case bandError:
+		return parseRemoteError(packet[1:])
+	default:
+		return fmt.Errorf("%w: side band %d", errProtocol, packet[0])
+	}
+	return nil
+}
+
+// drain reads on to the end, which comes when the server's hooks are through.
+func (b *banded) drain() error {
+	for {
+		b.rest = nil
+		if err := b.step(); err == io.EOF {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+// report reads what became of the updates: gitprotocol-pack, "Report Status".
+func (p *Push) report(answer *pktReader, updates []RefUpdate) ([]error, error) {
+	if !p.sideBand {
+		return parseReport(answer, updates, func() string { return "" })
+	}
+	b := &banded{p: answer}
+	results, err := parseReport(newPktReader(b), updates, func() string { return plain(b.said) })
+	if err == nil {
+		err = b.drain()
+	}
+	return results, err
+}
+
+func parseReport(p *pktReader, updates []RefUpdate, said func() string) ([]error, error) {
+	kind, line, err := p.line()
+	if err != nil {
+		return nil, cut(err)
+	}
+	unpacked, ok := strings.CutPrefix(string(line), "unpack ")
+	if kind != packetData || !ok {
+		return nil, fmt.Errorf("%w: %.80q in place of a report", errProtocol, line)
+	}
+	index := make(map[string]int, len(updates))
+	for i, u := range updates {
+		index[u.Name] = i
+	}
+	results, told := make([]error, len(updates)), make([]bool, len(updates))
+	for {
+		kind, line, err := p.line()
+		if err != nil {
+			return nil, cut(err)
+		}
+		if kind == packetFlush {
+			break
+		}
+		word, rest, _ := strings.Cut(string(line), " ")
+		name, reason, _ := strings.Cut(rest, " ")
+		i, known := index[name]
+		if kind != packetData || !known && word != "option" {
+			return nil, fmt.Errorf("%w: %.80q in a report", errProtocol, line)
+		}
+		switch word {
+		case "ok":
+			told[i] = true
+		case "ng":
+			told[i] = true
+			results[i] = &Rejected{Ref: name, Kind: rejectKind(reason), Text: plain([]byte(reason))}
+		case "option": // of report-status-v2, which was not asked for
+		default:
+			return nil, fmt.Errorf("%w: %.80q in a report", errProtocol, line)
+		}
+	}
+	for i, u := range updates {
+		rejected, _ := results[i].(*Rejected)
+		switch {
+		case unpacked != "ok" && !u.New.IsZero():
+			if rejected == nil || rejected.Kind == RejectOther {
+				rejected = &Rejected{Ref: u.Name}
+			}
+			rejected.Kind, rejected.Text = RejectUnpack, plain([]byte(unpacked))
+			results[i] = rejected
+		case !told[i]:
+			return nil, fmt.Errorf("%w: report does not tell of %s", errProtocol, u.Name)
+		}
+		// What a hook or the unpacker prints is the reason; the report says only who it was.
+		if rejected != nil && (rejected.Kind == RejectHook || rejected.Kind == RejectUnpack) && said() != "" {
+			rejected.Text += ": " + said()
+		}
+	}
+	return results, nil
+}

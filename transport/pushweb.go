@@ -1,0 +1,185 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+)
+
+const (
+	// Servers and proxies that do not know requests of unknown length get to see none until a pack is larger than this:
+	// http.postBuffer of git.
+	postWhole = 1 << 20
+	// A listing of refs longer than this is not asked for again by who wants to know of a few.
+	advertisedLong = 256
+)
+
+// webPush is a push over HTTP.
+type webPush struct{ web *web }
+
+var _ pushLine = webPush{}
+
+// receive: what a server can do is asked for once. What its refs are, if they are many, is then asked of upload-pack, which
+// tells of some.
+func (h *web) receive(ctx context.Context, prefixes []string) (pushLine, Receiver, error) {
+	h.mu.Lock()
+	known := h.receiver
+	h.mu.Unlock()
+	if known != nil && len(prefixes) > 0 {
+		about := *known
+		refs, err := h.list(ctx, prefixes)
+		if err == nil {
+			about.Refs = refs
+			return webPush{h}, about, nil
+		}
+		if !errors.Is(err, ErrNoV2) {
+			return nil, about, err
+		}
+	}
+	var about Receiver
+	count := 0
+	err := h.advertisement(ctx, receivePack, func(p *pktReader) (err error) {
+		about, err = parseReceiver(p, nil)
+		count = len(about.Refs)
+		about.Refs = only(about.Refs, prefixes)
+		return err
+	})
+	if err != nil {
+		return nil, about, err
+	}
+	if count > advertisedLong {
+		brief := about
+		brief.Refs, brief.Have = nil, nil
+		h.mu.Lock()
+		h.receiver = &brief
+		h.mu.Unlock()
+	}
+	return webPush{h}, about, nil
+}
+
+func only(refs []Ref, prefixes []string) []Ref {
+	kept := refs[:0]
+	for _, r := range refs {
+		if wanted(r.Name, prefixes) {
+			kept = append(kept, r)
+		}
+	}
+	return kept
+}
+
+// list is Refs of the Remote, within an attempt.
+func (h *web) list(ctx context.Context, prefixes []string) ([]Ref, error) {
+	_, caps, err := h.remote.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	message, err := refsMessage(caps, prefixes)
+	if err != nil {
+		return nil, err
+	}
+	var refs Refs
+	err = ask(ctx, h, readsRefs, message, func(a *answer) (err error) {
+		refs, err = parseRefs(a.pktReader, caps.Format, prefixes)
+		return err
+	})
+	return refs.List, err
+}
+
+func (webPush) close() {}
+
+func (l webPush) send(ctx context.Context, head []byte, pack func(context.Context, io.Writer) error, read func(*pktReader) error) error {
+	h := l.web
+	base, _ := h.at()
+	c := call{method: http.MethodPost, service: receivePack, kind: "result", url: below(base, receivePack.path(), "")}
+	var up *upload
+	if pack == nil {
+		c.body = head
+	} else {
+		c.open = func() (io.ReadCloser, int64, error) {
+			if up != nil {
+				up.Close()
+			}
+			up = &upload{head: bytes.NewReader(head)}
+			return up.start(ctx, pack)
+		}
+	}
+	a, err := h.send(ctx, c)
+	if err == nil {
+		if err = read(a.pktReader); err != nil {
+			a.abort()
+		} else {
+			a.finish()
+		}
+	}
+	if up != nil {
+		packed := up.stop()
+		if err != nil && packed != nil && !isIO(packed) && ctx.Err() == nil {
+			err = packed
+		}
+	}
+	var m moved
+	if errors.As(err, &m) {
+		err = fmt.Errorf("%w: %w in the middle of a push", ErrUnreachable, err)
+	}
+	return err
+}
+
+// upload is the body of a push: commands, then a pack while it is made.
+type upload struct {
+	head io.Reader
+	pipe *io.PipeReader
+	made *emitter
+	all  io.Reader
+}
+
+// start gives the length of the body if the pack is small, else -1.
+func (u *upload) start(ctx context.Context, pack func(context.Context, io.Writer) error) (io.ReadCloser, int64, error) {
+	r, w := io.Pipe()
+	u.pipe = r
+	u.made = emit(ctx, func(ctx context.Context) error {
+		err := pack(ctx, w)
+		w.CloseWithError(err)
+		return err
+	})
+	var first bytes.Buffer
+	_, err := io.CopyN(&first, io.MultiReader(u.head, r), postWhole)
+	if err == io.EOF {
+		u.all = &first
+		return u, int64(first.Len()), nil
+	}
+	if err != nil {
+		u.stop()
+		return nil, 0, err
+	}
+	u.all = io.MultiReader(&first, r)
+	return u, -1, nil
+}
+
+func (u *upload) Read(b []byte) (int, error) { return u.all.Read(b) }
+
+// Close makes the pack end; net/http calls it when it is through, from a goroutine of its own.
+func (u *upload) Close() error {
+	u.pipe.CloseWithError(brokenPipe{errEnough})
+	return nil
+}
+
+func (u *upload) stop() error {
+	u.Close()
+	return u.made.stop()
+}
+
+// pacedBody runs a watch's clock while what it has given is on its way, and stops it while more is being made.
+type pacedBody struct {
+	io.ReadCloser
+	w *watch
+}
+
+func (b pacedBody) Read(p []byte) (int, error) {
+	b.w.disarm()
+	n, err := b.ReadCloser.Read(p)
+	b.w.arm()
+	return n, err
+}
