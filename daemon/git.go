@@ -23,6 +23,7 @@ import (
 	"github.com/artifactfs/artifactfs/gitdir/index"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/promisor"
+	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
@@ -50,6 +51,10 @@ func (m *mount) makeGitDir(ctx context.Context) (*gitdir.Dir, error) {
 	if err != nil {
 		return nil, err
 	}
+	was, err := m.likePoint(&o)
+	if err != nil {
+		return nil, err
+	}
 	dir, ok, err := gitdir.Open(m.gitPath(), o)
 	if err == nil && !ok {
 		dir, err = gitdir.Create(m.gitPath(), o)
@@ -60,7 +65,7 @@ func (m *mount) makeGitDir(ctx context.Context) (*gitdir.Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := dir.WriteIndex(ctx, m.indexOptions(ctx), m.walkBase); err != nil {
+	if err := m.writeIndex(ctx, dir, was); err != nil {
 		return nil, err
 	}
 	if !ok || !m.resumed && !dir.Sealed() { // or it was made by a process that died before it could say so
@@ -71,11 +76,28 @@ func (m *mount) makeGitDir(ctx context.Context) (*gitdir.Dir, error) {
 	return dir, m.openToGit(ctx, dir)
 }
 
+// writeIndex writes the first index, if there is none: of what the mount shows, or of what was staged at the point that it
+// began with.
+func (m *mount) writeIndex(ctx context.Context, dir *gitdir.Dir, was *session.Index) error {
+	o := m.indexOptions(ctx)
+	if was != nil {
+		var err error
+		if o.Staged, err = m.staged(ctx, was); err != nil {
+			return err
+		}
+	}
+	return dir.WriteIndex(ctx, o, m.walkBase)
+}
+
 // goOnWithGit takes over a git directory that another process served. Nothing in it is touched, and nothing is waited
 // for.
 func (m *mount) goOnWithGit(ctx context.Context) (*gitdir.Dir, error) {
 	snap := m.snapshot()
-	dir := gitdir.GoOn(m.gitPath(), gitdir.Options{Format: snap.Format, WorkTree: m.dir, Ref: snap.Ref, Commit: snap.Commit})
+	o := gitdir.Options{Format: snap.Format, WorkTree: m.dir, Ref: snap.Ref, Commit: snap.Commit}
+	if m.record.Point != nil {
+		o.Ref = ""
+	}
+	dir := gitdir.GoOn(m.gitPath(), o)
 	return dir, m.openToGit(ctx, dir)
 }
 
@@ -127,7 +149,7 @@ func (m *mount) serveGit(dir *gitdir.Dir) error {
 	if err != nil {
 		return err
 	}
-	objects, err := promisor.Serve(m.gitPath(), m.store, promisor.Options{Inherited: m.left.take(partObjects), Keep: m.keepAs(partObjects)}, m.daemon.log)
+	objects, err := promisor.Serve(m.gitPath(), m.provider(), promisor.Options{Inherited: m.left.take(partObjects), Keep: m.keepAs(partObjects)}, m.daemon.log)
 	if err != nil {
 		return errors.Join(err, monitor.Close())
 	}

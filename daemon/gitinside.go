@@ -68,12 +68,16 @@ func (g *gitInside) places() ([]boundPlace, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find own program: %w", err)
 	}
-	return []boundPlace{
+	places := []boundPlace{
 		{m.gitPath(), "", false},
 		{filepath.Join(m.store.GitDir(), "objects"), gitdir.InsideObjects, true},
 		{program, gitdir.InsideHelper, true},
 		{hookProgram(program), gitdir.InsideMonitor, true},
-	}, nil
+	}
+	if m.record.Point != nil {
+		places = append(places, boundPlace{m.sessionObjects(), gitdir.InsideSession, true})
+	}
+	return places, nil
 }
 
 // bind mounts what is not mounted yet. The kernel has the mount, and nobody was told of it yet.

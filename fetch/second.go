@@ -267,6 +267,23 @@ func (l *Local) Refresh() error {
 	return errors.Join(l.store.Refresh(), packs.Refresh())
 }
 
+// Size tells an object's type and size in bytes, if the Store or the Local has it.
+func (l *Local) Size(id object.ID) (object.Type, int64, error) {
+	packs, loose, ok := l.open()
+	if ok {
+		if t, n, err := packs.Size(id); err == nil {
+			return t, n, nil
+		}
+		if t, n, err := loose.Size(id); err == nil {
+			return t, n, nil
+		}
+	}
+	if n, ok := l.store.sizes.Get(id); ok {
+		return object.Blob, n, nil
+	}
+	return l.store.objects.Size(id)
+}
+
 // Missing gives those of ids that neither the Store nor the Local has.
 func (l *Local) Missing(ids []object.ID) []object.ID {
 	missing := l.store.Missing(ids)

@@ -1,0 +1,177 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/gitdir/index"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/promisor"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// provider brings objects to where the mount's git directory finds them.
+func (m *mount) provider() promisor.Provider {
+	if m.record.Point != nil {
+		return m.owned
+	}
+	return m.store
+}
+
+// likePoint has a git directory be like that of the point which the mount began with, if it did and there is none yet, and
+// gives what was staged then.
+func (m *mount) likePoint(o *gitdir.Options) (*session.Index, error) {
+	if m.record.Point == nil {
+		return nil, nil
+	}
+	o.Session = m.sessionObjects()
+	if _, err := os.Lstat(filepath.Join(m.gitPath(), "index")); err == nil {
+		o.Ref = "" // its branches are as they are
+		return nil, nil
+	}
+	repo, err := session.OpenRepo(m.sessionRepoDir(), session.RepoOptions{Format: o.Format, Session: m.session, ReadOnly: true, Borrow: []string{o.Objects}})
+	if err != nil {
+		return nil, err
+	}
+	defer repo.Close()
+	commit, err := object.ParseID(m.record.Point.Commit)
+	if err != nil {
+		return nil, err
+	}
+	p, err := repo.PointAt(commit)
+	if err != nil {
+		return nil, err
+	}
+	state, err := repo.State(p)
+	if err != nil {
+		return nil, err
+	}
+	committers := map[object.ID]string{}
+	for _, s := range state.Stashes {
+		committers[s.Commit] = committerOf(repo, s.Commit)
+	}
+	committers[state.Head] = committerOf(repo, state.Head)
+	o.State, o.Committer = &state, func(id object.ID) string { return committers[id] }
+	return &state.Index, nil
+}
+
+// committerOf gives who made a commit and when, as reflogs have it; "": it cannot be told.
+func committerOf(repo *session.Repo, id object.ID) string {
+	if id.IsZero() {
+		return ""
+	}
+	t, content, err := repo.Get(id, object.MaxCommitSize)
+	if err != nil || t != object.Commit {
+		return ""
+	}
+	head, _, _ := strings.Cut(string(content), "\n\n")
+	for line := range strings.Lines(head) {
+		if who, ok := strings.CutPrefix(line, "committer "); ok {
+			return strings.TrimSuffix(who, "\n")
+		}
+	}
+	return ""
+}
+
+// staged tells how an index differs from the tree that is mounted.
+func (m *mount) staged(ctx context.Context, x *session.Index) (*gitdir.Staged, error) {
+	read := func(ctx context.Context, id object.ID) ([]object.TreeEntry, error) { return m.view.Tree(ctx, id) }
+	return stagedAgainst(ctx, read, m.snapshot().Tree, x, m.store.Format(), func(id object.ID) (int64, bool) {
+		_, n, err := m.owned.Size(id)
+		return n, err == nil
+	})
+}
+
+// stagedAgainst tells how an index differs from a tree. Size is that of a blob, if it is known.
+func stagedAgainst(ctx context.Context, read treeReader, tree object.ID, x *session.Index, f object.Format, size func(object.ID) (int64, bool)) (*gitdir.Staged, error) {
+	s := &gitdir.Staged{}
+	special := map[string]session.IndexEntry{}
+	var conflicts []session.IndexEntry
+	for _, e := range x.Special {
+		if e.Stage == 0 {
+			special[e.Path] = e
+		} else {
+			conflicts = append(conflicts, e)
+		}
+	}
+	for path, e := range special { // also if it is as the tree has it
+		if !e.IntentToAdd {
+			s.Changes = append(s.Changes, index.Change{Entry: special0(e)})
+			continue
+		}
+		empty, err := object.Hash(f, object.Blob, nil)
+		if err != nil {
+			return nil, err
+		}
+		s.Changes = append(s.Changes, index.Change{Entry: index.Entry{Path: path, Mode: e.Mode, ID: empty, IntentToAdd: true, AssumeValid: e.AssumeValid, SkipWorktree: e.SkipWorktree}})
+	}
+	err := diffTrees(ctx, read, tree, x.Tree, func(path string, from, to object.TreeEntry) error {
+		if _, told := special[path]; told {
+			return nil
+		}
+		c := index.Change{Entry: index.Entry{Path: path, Mode: to.Mode, ID: to.ID}, Gone: to.Mode == 0}
+		if to.Mode.IsBlob() {
+			if n, ok := size(to.ID); ok {
+				c.Entry.Stat.Size = uint32(n)
+			}
+		}
+		s.Changes = append(s.Changes, c)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("compare what was staged: %w", err)
+	}
+	slices.SortFunc(conflicts, func(a, b session.IndexEntry) int {
+		if n := strings.Compare(a.Path, b.Path); n != 0 {
+			return n
+		}
+		return int(a.Stage) - int(b.Stage)
+	})
+	for _, e := range conflicts {
+		s.Changes = slices.DeleteFunc(s.Changes, func(c index.Change) bool { return c.Entry.Path == e.Path })
+		s.Others = append(s.Others, special0(e))
+	}
+	s.Trees = treesOf(ctx, read, x.Tree)
+	return s, nil
+}
+
+func special0(e session.IndexEntry) index.Entry {
+	return index.Entry{Path: e.Path, Mode: e.Mode, ID: e.ID, Stage: e.Stage, AssumeValid: e.AssumeValid, SkipWorktree: e.SkipWorktree}
+}
+
+// treesOf finds the trees of directories below a root.
+func treesOf(ctx context.Context, read treeReader, root object.ID) func(dir string) (object.ID, bool) {
+	trees := map[string]object.ID{"": root}
+	var find func(dir string) object.ID
+	find = func(dir string) object.ID {
+		if tree, ok := trees[dir]; ok {
+			return tree
+		}
+		parent := parentOf(dir)
+		above := find(parent)
+		trees[dir] = object.ID{}
+		if above.IsZero() {
+			return above
+		}
+		entries, err := read(ctx, above)
+		if err != nil {
+			return object.ID{}
+		}
+		for _, e := range entries {
+			if e.Mode == object.ModeDir {
+				trees[path.Join(parent, e.Name)] = e.ID
+			}
+		}
+		return trees[dir]
+	}
+	return func(dir string) (object.ID, bool) {
+		tree := find(dir)
+		return tree, !tree.IsZero()
+	}
+}
