@@ -1,0 +1,318 @@
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// pushes are the requests that a fault of a session remote is done to.
+func pushes(kind gittest.Kind, status int) gittest.Fault {
+	return gittest.Fault{Kind: kind, Status: status, On: gittest.Push}
+}
+
+// orderly checks that what a session remote was sent came once and in the order in which it was made.
+func (c *carried) orderly(commits []string, points []control.Point) {
+	c.w.Helper()
+	var gotCommits []string
+	last, seen := map[string]object.ID{}, map[object.ID]string{}
+	for _, u := range must[[]gittest.Update](c.w)(c.Updates()) {
+		if was, known := last[u.Ref]; known && was != u.Old {
+			c.w.Errorf("%s went from %s to %s, but was %s", u.Ref, u.Old, u.New, was)
+		}
+		last[u.Ref] = u.New
+		if u.Ref == "refs/heads/main" {
+			if before, twice := seen[u.New]; twice {
+				c.w.Errorf("%s was sent twice, as %s too", u.New, before)
+			}
+			seen[u.New] = u.Ref
+			gotCommits = append(gotCommits, u.New.String())
+		}
+	}
+	// Several may come in one push: those that were sent are a part of those made, in order, and the last one is the last.
+	if at := subsequence(gotCommits, commits); at >= 0 {
+		c.w.Errorf("%s came out of order", gotCommits[at])
+	}
+	if got := c.w.git(c.Path, "rev-parse", "main"); got != commits[len(commits)-1] {
+		c.w.Errorf("main is %s, want %s", got, commits[len(commits)-1])
+	}
+	all := c.w.git(c.Path, "rev-list", "--all")
+	for _, id := range commits {
+		if !strings.Contains(all, id) {
+			c.w.Errorf("commit %s is not there", id)
+		}
+	}
+	for _, p := range points {
+		if !strings.Contains(all, p.Commit) {
+			c.w.Errorf("point %s is not there", p.ID)
+		}
+	}
+}
+
+// subsequence gives the index of the first of part that is not in whole in the same order; -1: all are.
+func subsequence(part, whole []string) int {
+	for i, p := range part {
+		for len(whole) > 0 && whole[0] != p {
+			whole = whole[1:]
+		}
+		if len(whole) == 0 {
+			return i
+		}
+	}
+	return -1
+}
+
+// A session remote that is away gets everything when it is back: in order, once. Until then nobody is kept from his work.
+func TestSessionRemoteAway(t *testing.T) {
+	w, r := newTravelled(t)
+	url := w.serve(gittest.ServerOptions{}).URL("r.git")
+	c := w.sessionRemote("http", r)
+	m := w.bare(url, append(c.flags("work"), "--wait", "git", "--checkpoint", "off")...)
+	w.sh(m.Dir, "echo 0 >work && git add work && git commit -qm 0")
+	m.checkpoint("--sync")
+	commits := []string{w.git(m.Dir, "rev-parse", "HEAD")}
+	c.server.Down()
+	var points []control.Point
+	for i := range 8 {
+		w.sh(m.Dir, fmt.Sprintf("echo %d >>work && git commit -qam %d && echo untracked >>more", i, i))
+		commits = append(commits, w.git(m.Dir, "rev-parse", "HEAD"))
+		p := m.checkpoint()
+		if p.Synced {
+			t.Errorf("point %+v is said to be away", p)
+		}
+		points = append(points, p.Point)
+		if i == 3 { // whoever serves next goes on with what is to be sent
+			w.killDaemon()
+			m, _ = w.mountAt(url, m.Dir, "--session", "work", "--checkpoint", "off", "--wait", "git")
+		}
+	}
+	st := m.await("the status says so", func(s control.MountStatus) bool { return s.Session.Error != "" }).Session
+	if st.Pending == 0 || !strings.Contains(st.Error, "refused") {
+		t.Errorf("status %+v", st)
+	}
+	if res := w.afs("sync", m.Dir, "--timeout", "300ms"); res.code != control.ExitUnsynced {
+		t.Errorf("sync: %s", res)
+	}
+	if res := w.afs("unmount", m.Dir, "--timeout", "300ms"); res.code != control.ExitUnsynced {
+		t.Errorf("unmount: %s", res)
+	}
+	if err := c.server.Up(); err != nil {
+		t.Fatal(err)
+	}
+	m, _ = w.mountAt(url, m.Dir, "--session", "work", "--checkpoint", "off", "--wait", "git")
+	m.sync()
+	c.orderly(commits, points)
+	w.sound(c.Path)
+	if st := m.status().Session; st.Pending != 0 || st.Error != "" {
+		t.Errorf("status %+v", st)
+	}
+	if res := w.afs("unmount", m.Dir); res.code != 0 {
+		t.Error(res)
+	}
+}
+
+// However a session remote fails, status says how, nothing is lost, and all is sent when it is well.
+func TestSessionRemoteFails(t *testing.T) {
+	w, r := newTravelled(t)
+	url := w.serve(gittest.ServerOptions{}).URL("r.git")
+	c := w.sessionRemote("http", r)
+	token := gittest.Fault{Kind: gittest.RequireAuth, User: "u", Pass: "new-" + password, On: gittest.Push}
+	m := w.bare(url, append(c.flags("work"), "--wait", "git", "--checkpoint", "off")...)
+	w.sh(m.Dir, "echo 0 >work && git add work && git commit -qm 0")
+	m.checkpoint("--sync")
+	n := 0
+	for _, f := range []struct {
+		name, says string
+		begin      func() (end func())
+	}{
+		{"refuses", "403", func() func() { return c.server.Inject(pushes(gittest.Status, 403)).Remove }},
+		{"is overloaded", "503", func() func() { return c.server.Inject(pushes(gittest.Status, 503)).Remove }},
+		{"revokes the token", "", func() func() { return c.server.Inject(token).Remove }},
+		{"cuts answers off", "", func() func() {
+			return c.server.Inject(gittest.Fault{Kind: gittest.Cut, On: gittest.Push, After: 20}).Remove
+		}},
+		{"talks nonsense", "", func() func() { return c.server.Inject(pushes(gittest.Garbage, 0)).Remove }},
+		{"has a hook that declines", "not today", func() func() {
+			check2(w, c.Decline("not today"))
+			return func() { check2(w, c.Accept()) }
+		}},
+		{"is not there", "", func() func() {
+			check2(w, os.Rename(c.Path, c.Path+".away"))
+			return func() { check2(w, os.Rename(c.Path+".away", c.Path)) }
+		}},
+	} {
+		t.Run(f.name, func(t *testing.T) {
+			end := f.begin()
+			n++
+			w.sh(m.Dir, fmt.Sprintf("echo %d >>work && git commit -qam %d && echo %d >>more", n, n, n))
+			p := m.checkpoint()
+			st := m.await("the status says so", func(s control.MountStatus) bool { return s.Session.Error != "" && s.Session.Pending > 0 }).Session
+			t.Logf("%s, mode %s, %d pending", st.Error, st.Mode, st.Pending)
+			if !strings.Contains(st.Error, f.says) || strings.Contains(st.Error, password) {
+				t.Errorf("the status says %q, want %q", st.Error, f.says)
+			}
+			if res := w.afs("sync", m.Dir, "--timeout", "300ms"); res.code != control.ExitUnsynced {
+				t.Errorf("sync: %s", res)
+			}
+			w.wantFile(m.path("d0000/f0000.txt"), w.git(r.Path, "show", "main:d0000/f0000.txt")+"\n")
+			end()
+			m.sync()
+			if id := w.git(m.Dir, "rev-parse", "HEAD"); w.git(c.Path, "rev-parse", "main") != id || !w.has(c.Path, p.Commit) {
+				t.Errorf("commit %s or point %s is not there", id, p.Commit)
+			}
+			if st := m.status().Session; st.Pending != 0 || st.Error != "" {
+				t.Errorf("status %+v", st)
+			}
+		})
+	}
+	t.Run("loses refs", func(t *testing.T) {
+		var lost []string
+		for name := range must[map[string]object.ID](t)(c.Refs()) {
+			if name == "refs/heads/main" || strings.HasPrefix(name, "refs/afs/j/") {
+				w.git(c.Path, "update-ref", "-d", name)
+				lost = append(lost, name)
+			}
+		}
+		w.sh(m.Dir, "echo lost >>work && git commit -qam lost")
+		m.checkpoint("--sync")
+		refs := must[map[string]object.ID](t)(c.Refs())
+		for _, name := range lost {
+			if refs[name].IsZero() {
+				t.Errorf("%s was not sent again", name)
+			}
+		}
+	})
+	t.Run("diverges", func(t *testing.T) {
+		clone := w.clone(c.Path)
+		w.sh(clone, "git commit -q --allow-empty -m theirs && git push -q origin HEAD:main")
+		theirs := w.git(clone, "rev-parse", "HEAD")
+		w.sh(m.Dir, "echo ours >>work && git commit -qam ours")
+		ours := w.git(m.Dir, "rev-parse", "HEAD")
+		st := m.await("the status says so", func(s control.MountStatus) bool { return len(s.Session.Diverged) > 0 }).Session
+		if st.Diverged[0] != "refs/heads/main" && st.Diverged[0] != "main" {
+			t.Errorf("status %+v", st)
+		}
+		w.until("ours is kept beside theirs", func() bool { return w.has(c.Path, ours) })
+		if got := w.git(c.Path, "rev-parse", "main"); got != theirs {
+			t.Errorf("main was moved to %s by force, was %s", got, theirs)
+		}
+		if got := w.git(m.Dir, "rev-parse", "HEAD"); got != ours {
+			t.Errorf("the user's branch was moved to %s", got)
+		}
+		// Merged by the user as ever, it goes on.
+		w.sh(m.Dir, "git fetch -q "+c.arg+" main && git merge -q -m merged FETCH_HEAD")
+		merged := w.git(m.Dir, "rev-parse", "HEAD")
+		w.until("the merge is there", func() bool { return w.git(c.Path, "rev-parse", "main") == merged })
+		m.await("nothing diverges any more", func(s control.MountStatus) bool { return len(s.Session.Diverged) == 0 })
+	})
+	w.sound(c.Path)
+	w.unmount(m)
+}
+
+// A session remote whose disk is full gets the rest when there is room.
+func TestSessionRemoteIsFull(t *testing.T) {
+	w, r := newTravelled(t)
+	url := w.serve(gittest.ServerOptions{}).URL("r.git")
+	disk := w.place("disk")
+	check(t, errors.Join(os.Mkdir(disk, 0o755), unix.Mount("tmpfs", disk, "tmpfs", 0, "size=4m")))
+	t.Cleanup(func() { w.until("the disk is free", func() bool { return unix.Unmount(disk, 0) == nil }) })
+	path := filepath.Join(disk, "s.git")
+	check(t, os.MkdirAll(path, 0o755))
+	c := &carried{w: w, Receiver: must[*gittest.Receiver](t)(gittest.NewReceiver(path, gittest.RepoOptions{}))}
+	w.git(path, "fetch", "--quiet", r.Path, "refs/heads/*:refs/heads/*")
+	c.server = must[*gittest.Server](t)(gittest.Serve(gittest.ServerOptions{Root: disk}))
+	t.Cleanup(func() { c.server.Close() })
+	c.arg = c.server.URL("s.git")
+	m := w.bare(url, append(c.flags("work"), "--wait", "git", "--checkpoint", "off")...)
+	check(t, os.WriteFile(m.path("large"), randomBytes(6<<20), 0o644))
+	w.sh(m.Dir, "git add large && git commit -qm large")
+	p := m.checkpoint()
+	st := m.await("the status says so", func(s control.MountStatus) bool { return s.Session.Error != "" }).Session
+	t.Logf("%s", st.Error)
+	if res := w.afs("unmount", m.Dir, "--timeout", "1s"); res.code != control.ExitUnsynced {
+		t.Errorf("unmount: %s", res)
+	}
+	check(t, unix.Mount("", disk, "", unix.MS_REMOUNT, "size=64m"))
+	m, _ = w.mountAt(url, m.Dir, "--session", "work", "--wait", "git")
+	m.sync()
+	if !w.has(path, p.Commit) || w.git(path, "rev-parse", "main") != w.git(m.Dir, "rev-parse", "HEAD") {
+		t.Error("the point or the commit is not there")
+	}
+	w.sound(path)
+	w.unmount(m)
+}
+
+// An empty session remote gets the base in one go, not blob by blob.
+func TestSessionRemoteIsSeeded(t *testing.T) {
+	w := newWorld(t)
+	r := w.sized(20, 30)
+	must[[]object.ID](t)(r.History(20))
+	s := w.serve(gittest.ServerOptions{})
+	c := w.sessionRemote("http", nil)
+	m := w.bare(s.URL("sized.git"), append(c.flags("work"), "--wait", "git")...)
+	s.forget()
+	w.sh(m.Dir, "echo new >new && echo more >>d0001/f0001.txt && git add -A && git commit -qm new")
+	m.checkpoint("--sync")
+	if n := len(s.Log().Requests()); n > 5 {
+		t.Errorf("%d requests to the remote:\n%s", n, s.Log())
+	}
+	if st := m.status().Session; st.Mode != "seed" && st.Mode != "shared" || st.Pending != 0 {
+		t.Errorf("status %+v", st)
+	}
+	w.sound(c.Path)
+	clone := w.clone(c.arg)
+	w.sound(clone)
+	if w.git(clone, "rev-parse", "HEAD") != w.git(m.Dir, "rev-parse", "HEAD") || w.git(clone, "status", "--porcelain") != "" {
+		t.Error("the clone is another")
+	}
+	w.unmount(m)
+}
+
+// The remote itself can be the session remote.
+func TestSessionRemoteIsTheOrigin(t *testing.T) {
+	w := newWorld(t)
+	r := w.sized(3, 3)
+	must[*gittest.Receiver](t)(gittest.Receiving(r))
+	s := w.serve(gittest.ServerOptions{})
+	m := w.bare(s.URL("sized.git"), "--wait", "git", "--session", "work", "--session-remote", "origin")
+	w.sh(m.Dir, "git switch -qc topic && echo new >new && git add new && git commit -qm new")
+	id := w.git(m.Dir, "rev-parse", "HEAD")
+	w.until("the branch is there", func() bool { return w.refsIn(r.Path)["refs/heads/topic"].String() == id })
+	// A push of the user's own is no conflict.
+	w.sh(m.Dir, "echo more >>new && git commit -qam more && git push -q origin topic 2>/dev/null || true")
+	m.checkpoint("--sync")
+	if got := w.refsIn(r.Path)["refs/heads/topic"].String(); got != w.git(m.Dir, "rev-parse", "HEAD") {
+		t.Errorf("topic is %s", got)
+	}
+	if st := m.status().Session; len(st.Diverged) > 0 || st.Error != "" || st.Pending > 0 || st.Mode != "shared" {
+		t.Errorf("status %+v", st)
+	}
+	w.sound(r.Path)
+	w.unmount(m)
+}
+
+// Without a session remote nothing is kept beside the work itself.
+func TestSessionRemoteNone(t *testing.T) {
+	w := newWorld(t)
+	w.sized(3, 3)
+	m := w.bare(w.serve(gittest.ServerOptions{}).URL("sized.git"), "--wait", "git", "--session", "work", "--session-remote", "none")
+	w.sh(m.Dir, "echo new >new && git add new && git commit -qm new && echo dirty >dirty")
+	if st := m.status().Session; st.Mode != "none" || st.Points != 0 || st.Pending != 0 {
+		t.Errorf("status %+v", st)
+	}
+	if res := w.afs("unmount", m.Dir); res.code != 0 {
+		t.Error(res)
+	}
+	if exists(filepath.Join(w.state, "mounts", "work", "session.git")) {
+		t.Error("there is a session.git")
+	}
+}

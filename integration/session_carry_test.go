@@ -1,0 +1,371 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/internal/workday"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+func init() { workday.Main() }
+
+// carried is a session remote of which a test knows where it lies on disk.
+type carried struct {
+	w    *world
+	name string // "embedded", or how it is reached
+	arg  string // of --session-remote; "": none is given
+	*gittest.Receiver
+	server *gittest.Server // nil: there is none
+}
+
+// sessionRemote makes an empty session remote, reached by "path", "http" or "ssh". With a base it has all that base has.
+func (w *world) sessionRemote(scheme string, base *gittest.Repo) *carried {
+	w.Helper()
+	c := &carried{w: w, name: scheme}
+	path := filepath.Join(w.root, "carried-"+scheme, "s.git")
+	check2(w, os.MkdirAll(filepath.Dir(path), 0o755))
+	c.Receiver = must[*gittest.Receiver](w)(gittest.NewReceiver(path, gittest.RepoOptions{}))
+	if base != nil {
+		w.git(path, "fetch", "--quiet", base.Path, "refs/heads/*:refs/heads/*", "refs/tags/*:refs/tags/*")
+	}
+	o := gittest.ServerOptions{Root: filepath.Dir(path)}
+	switch scheme {
+	case "path":
+		c.arg = path
+	case "http":
+		c.server = must[*gittest.Server](w)(gittest.Serve(o))
+	case "ssh":
+		s, command, err := gittest.ServeSSH(o)
+		if err != nil {
+			w.Fatal(err)
+		}
+		c.server = s
+		w.env = append(w.env, "GIT_SSH_COMMAND="+command)
+	}
+	if c.server != nil {
+		w.Cleanup(func() { c.server.Close() })
+		c.arg = c.server.URL("s.git")
+	}
+	return c
+}
+
+// flags are those of mount.
+func (c *carried) flags(session string) []string {
+	return []string{"--session", session, "--session-remote", c.arg}
+}
+
+// elsewhere is the same world seen from a state directory that knows nothing.
+func (w *world) elsewhere() *world {
+	other := *w
+	other.state = w.place("state")
+	w.Cleanup(func() {
+		if r := other.afs("unmount", "--all"); r.code != 0 && r.code != control.ExitUnsynced {
+			w.Errorf("elsewhere: %s", r)
+		}
+		if log, err := os.ReadFile(other.logFile()); w.Failed() && err == nil {
+			w.Logf("the daemon's log elsewhere:\n%s", log[max(0, len(log)-16<<10):])
+		}
+	})
+	return &other
+}
+
+// json is ok for what prints JSON.
+func (w *world) json(into any, args ...string) {
+	w.Helper()
+	if out := w.ok(append(args, "--json")...); json.Unmarshal([]byte(out), into) != nil {
+		w.Fatalf("artifactfs %s printed %.200q", strings.Join(args, " "), out)
+	}
+}
+
+func (m mounted) checkpoint(args ...string) control.CheckpointReply {
+	m.w.Helper()
+	var p control.CheckpointReply
+	m.w.json(&p, append([]string{"checkpoint", m.Dir}, args...)...)
+	return p
+}
+
+func (m mounted) sync() {
+	m.w.Helper()
+	m.w.ok("sync", m.Dir, "--timeout", "60s")
+}
+
+func (m mounted) points() []control.Point {
+	m.w.Helper()
+	var l control.SessionLogReply
+	m.w.json(&l, "session", "log", m.Dir)
+	return l.Points
+}
+
+// look is what stock git says of a tree.
+func (w *world) look(dir string) workday.State {
+	w.Helper()
+	return must[workday.State](w)(workday.Look(context.Background(), dir))
+}
+
+// same compares two looks.
+func (w *world) same(what string, was, is workday.State) {
+	w.Helper()
+	if d := was.Differs(is); d != "" {
+		w.Errorf("%s: %s", what, d)
+	}
+}
+
+// sh runs a script of shell tools and stock git in a directory.
+func (w *world) sh(dir, script string) string {
+	w.Helper()
+	cmd := exec.Command("sh", "-ec", script)
+	cmd.Dir, cmd.Env = dir, append(gittest.Env(), "GIT_EDITOR=true")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		w.Fatalf("%s: %v: %s", script, err, out)
+	}
+	return strings.TrimSuffix(string(out), "\n")
+}
+
+// sound has stock git check a repository.
+func (w *world) sound(dir string) {
+	w.Helper()
+	cmd := exec.Command("git", "fsck", "--full", "--no-dangling", "--no-progress")
+	cmd.Dir, cmd.Env = dir, gittest.Env()
+	out, err := cmd.CombinedOutput()
+	for line := range strings.Lines(string(out)) {
+		if !strings.HasPrefix(line, "notice: ") {
+			w.Errorf("git fsck in %s: %s", dir, line)
+		}
+	}
+	if err != nil {
+		w.Errorf("git fsck in %s: %v", dir, err)
+	}
+}
+
+// users are the refs of the user's, by their full names.
+func users(refs map[string]object.ID) map[string]object.ID {
+	own := map[string]object.ID{}
+	for name, id := range refs {
+		if strings.HasPrefix(name, "refs/heads/") || strings.HasPrefix(name, "refs/tags/") || strings.HasPrefix(name, "refs/notes/") {
+			own[name] = id
+		}
+	}
+	return own
+}
+
+// refsIn are the user's refs in a git directory, as stock git tells them.
+func (w *world) refsIn(dir string) map[string]object.ID {
+	w.Helper()
+	return users(must[map[string]object.ID](w)((&gittest.Repo{Path: dir}).Refs()))
+}
+
+// has says whether a commit can be reached from some ref of a repository.
+func (w *world) has(dir, commit string) bool {
+	w.Helper()
+	return slices.Contains(strings.Split(w.git(dir, "rev-list", "--all"), "\n"), commit)
+}
+
+const carriedWithin = time.Second // and what a busy machine may add: it is `make bench BENCH=-session` that measures
+
+// Whatever moves a branch, tag or note in a mount moves it on the session remote, of every kind.
+func TestSessionCarriesCommits(t *testing.T) {
+	for _, kind := range []string{"embedded", "path", "http", "ssh"} {
+		t.Run(kind, func(t *testing.T) {
+			w := newWorld(t)
+			r := w.repo("r.git", object.SHA1)
+			must[object.ID](t)(r.Sized(6, 6))
+			must[[]object.ID](t)(r.History(5))
+			url := w.serve(gittest.ServerOptions{}).URL("r.git")
+			flags := []string{"--wait", "git", "--checkpoint", "off"}
+			var c *carried
+			if kind != "embedded" {
+				c = w.sessionRemote(kind, r)
+				flags = append(flags, c.flags("work")...)
+			} else {
+				flags = append(flags, "--session", "work")
+			}
+			m := w.mount(url, flags...)
+			git, theirs := m.gitDir(), filepath.Join(w.state, "mounts", "work", "session.git")
+			if c != nil {
+				theirs = c.Path
+			}
+			base := w.refsIn(r.Path)
+			there := func() map[string]object.ID {
+				if !exists(filepath.Join(theirs, "HEAD")) {
+					return nil
+				}
+				return w.refsIn(theirs)
+			}
+			var old []string
+			slowest := time.Duration(0)
+			for _, script := range []string{
+				"echo new >new && echo more >>d0001/f0001.txt && git add -A && git commit -qm first",
+				"mv d0002 moved && rm d0003/f0001.txt && git add -A && git commit -qm second",
+				"git commit -q --amend -m 'second, amended'",
+				"git switch -qc side HEAD~1 && echo side >side && git add -A && git commit -qm side",
+				"git rebase -q main",
+				"git switch -q main && git merge -q --no-ff -m merge side",
+				"git tag light && git tag -am annotated heavy && git notes add -m note",
+				"git branch -q -D side && git pack-refs --all && git gc -q",
+				"git update-ref refs/heads/raw HEAD~1",
+				"git notes append -m more && git tag -d light && git branch -m raw renamed",
+			} {
+				old = append(old, w.git(m.Dir, "rev-parse", "main"))
+				w.sh(m.Dir, script)
+				at := time.Now()
+				want := w.refsIn(git)
+				w.until("the refs are on the session remote after "+script, func() bool {
+					got := there()
+					for name, id := range want {
+						if got[name] != id && !(c == nil && base[name] == id) { // the embedded one has those that were moved
+							return false
+						}
+					}
+					for name := range got {
+						if want[name].IsZero() {
+							return false
+						}
+					}
+					return true
+				})
+				slowest = max(slowest, time.Since(at))
+			}
+			t.Logf("the slowest of them was there %s after the command", slowest.Round(time.Millisecond))
+			if slowest > 5*carriedWithin {
+				t.Errorf("it took %s", slowest)
+			}
+			for _, id := range old {
+				if !w.has(theirs, id) && id != base["refs/heads/main"].String() {
+					t.Errorf("%s, that main was, is gone", id)
+				}
+			}
+			if c != nil {
+				last := map[string]object.ID{}
+				for _, u := range must[[]gittest.Update](t)(c.Updates()) {
+					if was, seen := last[u.Ref]; seen && u.Old != was {
+						t.Errorf("%s went from %s to %s, but was %s", u.Ref, u.Old, u.New, was)
+					}
+					last[u.Ref] = u.New
+				}
+			}
+
+			// It is a repository like any other.
+			w.sound(theirs)
+			clone := w.clone(theirs)
+			w.sound(clone)
+			if got, want := w.git(clone, "rev-parse", "origin/main"), w.git(m.Dir, "rev-parse", "main"); got != want {
+				t.Errorf("a clone has %s, want %s", got, want)
+			}
+			w.git(clone, "checkout", "--quiet", "origin/main")
+			if got, want := w.git(clone, "rev-parse", "HEAD^{tree}"), w.git(m.Dir, "write-tree"); got != want {
+				t.Errorf("a clone has tree %s, want %s", got, want)
+			}
+			if out := w.git(m.Dir, "status", "--porcelain"); out != "" {
+				t.Errorf("status: %s", out)
+			}
+			if out := w.git(m.Dir, "for-each-ref") + w.git(m.Dir, "remote", "--verbose"); strings.Contains(out, "refs/afs") || strings.Contains(out, "session") {
+				t.Errorf("git's user sees %s", out)
+			}
+			m.sync()
+			if st := m.status().Session; st.Pending != 0 || st.Error != "" || len(st.Diverged) > 0 || st.Name != "work" || c != nil && st.LastSync == nil {
+				t.Errorf("status %+v", st)
+			}
+		})
+	}
+}
+
+// Tools that write through .git are seen like git itself.
+func TestSessionCarriesWhatOthersWrite(t *testing.T) {
+	w := newWorld(t)
+	r := w.repo("r.git", object.SHA1)
+	must[object.ID](t)(r.Sized(3, 3))
+	m := w.mount(w.serve(gittest.ServerOptions{}).URL("r.git"), "--wait", "git", "--session", "work")
+	theirs := filepath.Join(w.state, "mounts", "work", "session.git")
+	arrives := func(ref, want string) {
+		t.Helper()
+		w.until(ref+" is on the session remote", func() bool {
+			id, err := gittest.Git(t.Context(), theirs, "rev-parse", "--verify", "--quiet", ref)
+			return err == nil && id == want
+		})
+	}
+	linked := w.place("linked")
+	w.sh(m.Dir, "git worktree add -q -b linked "+linked)
+	w.sh(linked, "echo linked >linked && git add linked && git commit -qm linked")
+	arrives("refs/heads/linked", w.git(linked, "rev-parse", "HEAD"))
+
+	clone := w.clone(r.Path)
+	w.sh(clone, "git commit -q --allow-empty -m elsewhere")
+	w.sh(m.Dir, "git fetch -q "+clone+" HEAD:refs/heads/fetched")
+	arrives("refs/heads/fetched", w.git(clone, "rev-parse", "HEAD"))
+
+	// As libraries do: a file below refs, renamed into place, and a pack that came by itself.
+	w.sh(clone, "git commit -q --allow-empty -m packed && git bundle create -q ../packed.bundle HEAD~1..HEAD")
+	id := w.git(clone, "rev-parse", "HEAD")
+	w.sh(m.Dir, "git bundle unbundle "+filepath.Join(filepath.Dir(clone), "packed.bundle"))
+	check(t, os.MkdirAll(filepath.Join(m.gitDir(), "refs", "heads", "deep"), 0o755))
+	check(t, os.WriteFile(filepath.Join(m.gitDir(), "new"), []byte(id+"\n"), 0o644))
+	check(t, os.Rename(filepath.Join(m.gitDir(), "new"), filepath.Join(m.gitDir(), "refs", "heads", "deep", "written")))
+	arrives("refs/heads/deep/written", id)
+	w.sound(theirs)
+	w.sh(m.Dir, "git worktree remove "+linked)
+}
+
+// A point looks at git and leaves it alone.
+func TestPointsTouchNothingOfGit(t *testing.T) {
+	w := newWorld(t)
+	r := w.repo("r.git", object.SHA1)
+	must[object.ID](t)(r.Sized(5, 5))
+	m := w.mount(w.serve(gittest.ServerOptions{}).URL("r.git"), "--wait", "git", "--history", "full", "--session", "work", "--checkpoint", "off")
+	w.sh(m.Dir, "echo a >a && git add a && git commit -qm a && echo b >>a && git stash -q && echo c >>a && git add a && echo d >>a && echo e >e && git status -s")
+	m.checkpoint("--sync")
+	w.sh(m.Dir, "echo more >>a; echo f >f")
+	before := w.sh(m.gitDir(), "find . -type f | sort | xargs sha256sum; find . -printf '%p %i %m %T@\n' | sort")
+	requests := m.status().Network
+	p := m.checkpoint()
+	if !p.Made {
+		t.Errorf("%+v", p)
+	}
+	if again := m.checkpoint(); again.Made || again.ID != p.ID {
+		t.Errorf("nothing has changed, but %+v is another than %+v", again, p)
+	}
+	if after := w.sh(m.gitDir(), "find . -type f | sort | xargs sha256sum; find . -printf '%p %i %m %T@\n' | sort"); after != before {
+		t.Errorf("the git directory was changed:\n%s", diffLines(before, after))
+	}
+	if now := m.status().Network; now != requests {
+		t.Errorf("a point asked the remote: %+v, was %+v", now, requests)
+	}
+	if tree := w.look(m.Dir).Tree; p.Tree != tree {
+		t.Errorf("the point has tree %s, git makes %s", p.Tree, tree)
+	}
+}
+
+// diffLines tells which lines two texts do not share.
+func diffLines(a, b string) string {
+	var out strings.Builder
+	in := func(text string) map[string]bool {
+		set := map[string]bool{}
+		for line := range strings.Lines(text) {
+			set[line] = true
+		}
+		return set
+	}
+	inA, inB := in(a), in(b)
+	for line := range strings.Lines(a) {
+		if !inB[line] {
+			fmt.Fprintf(&out, "- %s", line)
+		}
+	}
+	for line := range strings.Lines(b) {
+		if !inA[line] {
+			fmt.Fprintf(&out, "+ %s", line)
+		}
+	}
+	return out.String()
+}

@@ -1,0 +1,52 @@
+package integration
+
+import (
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/internal/workday"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// sessionKills is how often everything is killed; `make bench BENCH="-session -only kills"` does it more often.
+var sessionKills = envInt("AFS_SESSION_KILLS", 3)
+
+// policyInterval is the longest time that the default policy leaves work without a point, and what a busy machine adds.
+const policyInterval = 10*time.Second + 10*time.Second
+
+// Whatever dies at whatever moment, the work goes on from the last point in a state directory that knows nothing of it.
+func TestSessionOutlivesEverything(t *testing.T) {
+	for _, kind := range []string{"embedded", "http"} {
+		t.Run(kind, func(t *testing.T) {
+			w := newWorld(t)
+			r := w.repo("r.git", object.SHA1)
+			must[object.ID](t)(r.Sized(8, 6))
+			w.commit(r, map[string]gittest.File{".gitignore": {Data: []byte("build/\n")}})
+			j := workday.Journey{Binary: binary, Base: w.place("j"), Remote: w.serve(gittest.ServerOptions{}).URL("r.git"), Session: "work", Seed: uint64(modelSeed), Longest: 4 * time.Second, Interval: policyInterval, Log: t.Logf}
+			check(t, os.Mkdir(j.Base, 0o755))
+			var c *carried
+			if kind == "http" {
+				c = w.sessionRemote(kind, nil)
+				j.Saved = c.arg
+			}
+			tally, err := j.Run(t.Context(), sessionKills)
+			for _, f := range tally.Faults {
+				t.Error(f)
+			}
+			check(t, err)
+			t.Logf("seed %d: %+v", j.Seed, tally)
+			if c == nil || t.Failed() {
+				return
+			}
+			w.sound(c.Path)
+			for _, id := range slices.Compact(tally.Commits) {
+				if !w.has(c.Path, id) {
+					t.Errorf("commit %s is gone", id)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,92 @@
+package integration
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/gittest"
+)
+
+// The default policy saves what settles, without being asked, and a command that is about to throw work away waits for it.
+func TestPolicies(t *testing.T) {
+	w := newWorld(t)
+	w.sized(3, 3)
+	url := w.serve(gittest.ServerOptions{}).URL("sized.git")
+	idle := w.bare(url, "--wait", "git", "--session", "idle")
+	if st := idle.status().Session; st.Policy != control.PolicyIdle || st.Points != 0 {
+		t.Errorf("status %+v", st)
+	}
+	w.sh(idle.Dir, "echo new >new")
+	at := time.Now()
+	st := idle.await("a point is made", func(s control.MountStatus) bool { return s.Session.Points > 0 }).Session
+	if took := time.Since(at); took < time.Second || took > 10*time.Second || st.Dirty {
+		t.Errorf("after %s: %+v", took, st)
+	}
+	if p := idle.points(); len(p) != 1 || p[0].Reason != "idle" {
+		t.Errorf("points %+v", p)
+	}
+	risk := w.bare(url, "--wait", "git", "--session", "risk", "--checkpoint", "before-risk")
+	for i, script := range []string{"git reset -q --hard", "git checkout -q -- d0000", "git restore d0000/f0000.txt", "git clean -qfd && git checkout -q .", "git stash -q", "git switch -qf --detach"} {
+		w.sh(risk.Dir, fmt.Sprintf("echo precious %d >d0000/f0000.txt; echo %d >untracked", i, i))
+		want := w.look(risk.Dir).Tree
+		w.sh(risk.Dir, script)
+		if p := risk.points(); len(p) == 0 || p[0].Tree != want || p[0].Reason != "before-risk" {
+			t.Errorf("%s: no point of what it threw away: %+v", script, p[:min(len(p), 1)])
+		}
+	}
+	often := w.bare(url, "--wait", "git", "--session", "often", "--checkpoint", "interval=500ms")
+	w.sh(often.Dir, "echo a >a")
+	often.await("a point is made", func(s control.MountStatus) bool { return s.Session.Points == 1 })
+	w.sh(often.Dir, "echo b >a")
+	often.await("another is made", func(s control.MountStatus) bool { return s.Session.Points == 2 })
+}
+
+// What should not leave the machine stays out of points, and is told.
+func TestPointsLeaveOut(t *testing.T) {
+	w := newWorld(t)
+	r := w.sized(2, 2)
+	w.commit(r, map[string]gittest.File{".gitignore": {Data: []byte("build/\n*.o\n!keep.o\n")}, "config/.env": {Data: []byte("TRACKED=1\n")}, "tracked.o": {Data: []byte("tracked\n")}})
+	url := w.serve(gittest.ServerOptions{}).URL("sized.git")
+	script := `mkdir -p build/deep .aws src && echo x >build/deep/x && echo x >a.o && echo x >keep.o && echo changed >tracked.o
+		echo SECRET >.env && echo SECRET >.env.local && echo K >key.pem && echo K >id_rsa && echo K >.aws/credentials
+		echo changed >config/.env && echo ok >src/environment && head -c 2000000 /dev/urandom >large && mkfifo pipe`
+	for _, c := range []struct {
+		name  string
+		flags []string
+		in    string
+		out   map[string]string
+	}{
+		{"default", []string{"--max-file-size", "1M"}, "keep.o tracked.o config/.env src/environment", map[string]string{"build": "ignored", "a.o": "ignored", ".env": "secret", ".env.local": "secret", "key.pem": "secret", "id_rsa": "secret", ".aws/credentials": "secret", "large": "size", "pipe": "type"}},
+		{"asked for", []string{"--include", "build/**,.env.local", "--exclude", "src/**", "--max-file-size", "10M"}, "build/deep/x .env.local large", map[string]string{".env": "secret", "src": "excluded"}},
+		{"no deny list", []string{"--no-deny-list"}, ".env key.pem id_rsa .aws/credentials", map[string]string{"a.o": "ignored"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := w.bare(url, append(c.flags, "--wait", "git", "--checkpoint", "off", "--session", strings.ReplaceAll(c.name, " ", "-"))...)
+			w.sh(m.Dir, script)
+			p := m.checkpoint()
+			held := map[string]bool{}
+			for name := range strings.SplitSeq(w.git(filepath.Join(w.state, "mounts", m.ID, "session.git"), "ls-tree", "-r", "--name-only", "-z", p.Tree), "\x00") {
+				held[name] = true
+			}
+			for _, name := range strings.Fields(c.in) {
+				if !held[name] {
+					t.Errorf("%s is not in the point", name)
+				}
+			}
+			left := map[string]string{}
+			for _, l := range p.Left {
+				left[strings.TrimSuffix(l.Path, "/")] = l.Why
+			}
+			for name, why := range c.out {
+				if held[name] || left[name] != why && left[filepath.Dir(name)] != why && left[filepath.Join(name, "environment")] != why {
+					t.Errorf("%s: held %v, left out because of %q, want %q", name, held[name], left[name], why)
+				}
+			}
+			w.unmount(m)
+		})
+	}
+}
