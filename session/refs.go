@@ -19,6 +19,25 @@ import (
 // maxLinks is how many refs may name each other, as in git.
 const maxLinks = 5
 
+// RefDir reads the refs of a git directory, this package's or the user's.
+type RefDir struct {
+	dir    string
+	format object.Format
+	packed packedCache
+}
+
+// NewRefDir gives the refs of the git directory dir.
+func NewRefDir(dir string, f object.Format) *RefDir { return &RefDir{dir: dir, format: f} }
+
+// Head tells the ref that HEAD names, "" if it is detached, and its commit, zero if that is not born.
+func (r *RefDir) Head() (branch string, id object.ID, err error) {
+	id, branch, err = r.loose("HEAD")
+	if err == nil && branch != "" {
+		id, err = r.Ref(branch)
+	}
+	return branch, id, err
+}
+
 // packedCache is what packed-refs held when it was read.
 type packedCache struct {
 	mu   sync.Mutex
@@ -27,7 +46,7 @@ type packedCache struct {
 }
 
 // packedRefs reads packed-refs, if it is another than before.
-func (r *Repo) packedRefs() ([]packedrefs.Ref, error) {
+func (r *RefDir) packedRefs() ([]packedrefs.Ref, error) {
 	name := filepath.Join(r.dir, "packed-refs")
 	c := &r.packed
 	c.mu.Lock()
@@ -57,7 +76,7 @@ func (r *Repo) packedRefs() ([]packedrefs.Ref, error) {
 }
 
 // loose reads the file of a ref: an id, or the name of another ref; neither if there is none.
-func (r *Repo) loose(name string) (id object.ID, link string, err error) {
+func (r *RefDir) loose(name string) (id object.ID, link string, err error) {
 	text, err := os.ReadFile(filepath.Join(r.dir, filepath.FromSlash(name)))
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.ENOTDIR):
@@ -76,7 +95,7 @@ func (r *Repo) loose(name string) (id object.ID, link string, err error) {
 }
 
 // Ref is what a ref names; zero: it is not there.
-func (r *Repo) Ref(name string) (object.ID, error) {
+func (r *RefDir) Ref(name string) (object.ID, error) {
 	for range maxLinks {
 		if !validRef(name) {
 			return object.ID{}, fmt.Errorf("read ref: %.80q is no name of one", name)
@@ -99,7 +118,7 @@ func (r *Repo) Ref(name string) (object.ID, error) {
 	return object.ID{}, fmt.Errorf("read ref %s: %w", name, syscall.ELOOP)
 }
 
-func (r *Repo) inPacked(name string) (object.ID, error) {
+func (r *RefDir) inPacked(name string) (object.ID, error) {
 	packed, err := r.packedRefs()
 	if err != nil {
 		return object.ID{}, err
@@ -112,7 +131,7 @@ func (r *Repo) inPacked(name string) (object.ID, error) {
 }
 
 // Refs lists the refs whose names begin with prefix, sorted by name, as stock git sees them; without HEAD.
-func (r *Repo) Refs(prefix string) ([]packedrefs.Ref, error) {
+func (r *RefDir) Refs(prefix string) ([]packedrefs.Ref, error) {
 	found := map[string]packedrefs.Ref{}
 	// First the files: what is packed in between is found in the other place then.
 	var links []string

@@ -43,9 +43,10 @@ type RepoOptions struct {
 
 // Repo is a bare repository of a session. Any number of goroutines may use it, and other processes at the same time.
 //
-// Locks: updating > refs.mu; maintaining is taken alone. updating is held across disk operations, and with it the file
+// Locks: updating > RefDir's; maintaining is taken alone. updating is held across disk operations, and with it the file
 // lock that keeps out other processes of ours; git is kept out by its own lock files.
 type Repo struct {
+	*RefDir
 	dir      string
 	session  string
 	format   object.Format
@@ -58,7 +59,6 @@ type Repo struct {
 
 	updating sync.Mutex
 	changed  chan struct{}
-	packed   packedCache
 
 	maintaining sync.Mutex
 	tidying     tidying
@@ -72,7 +72,7 @@ func OpenRepo(dir string, o RepoOptions) (*Repo, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
-	r := &Repo{dir: dir, session: o.Session, format: o.Format, readOnly: o.ReadOnly, log: o.Log, changed: make(chan struct{}, 1)}
+	r := &Repo{RefDir: NewRefDir(dir, o.Format), dir: dir, session: o.Session, format: o.Format, readOnly: o.ReadOnly, log: o.Log, changed: make(chan struct{}, 1)}
 	if err := r.prepare(o); err != nil {
 		return nil, fmt.Errorf("open session repository %s: %w", dir, err)
 	}

@@ -205,4 +205,3 @@ func TestLocksThatAreLeft(t *testing.T) {
 		t.Errorf("x is %s", got)
 	}
 }
-

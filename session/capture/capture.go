@@ -25,9 +25,6 @@ type Rules struct {
 	MaxFileSize int64    // larger new files are left out, in bytes; 0: DefaultMaxFileSize
 }
 
-// Validate says what is wrong with the globs.
-func (r Rules) Validate() error { return nil }
-
 // Options describe a Capturer.
 type Options struct {
 	Tree      *worktree.Tree

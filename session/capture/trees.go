@@ -1,0 +1,251 @@
+package capture
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// treeReader gives trees by their ids.
+type treeReader func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
+
+// child is what a directory has under a name.
+type child struct {
+	mode object.Mode
+	id   object.ID // of a directory that is in memory: what it was read from, or zero
+	dir  *directory
+}
+
+// directory is a tree in memory.
+type directory struct {
+	entries map[string]child
+	edited  bool
+}
+
+// trees is a tree that is being changed: only directories that are looked into are read.
+type trees struct {
+	read   treeReader
+	format object.Format
+	root   child
+}
+
+func newTrees(read treeReader, f object.Format, root object.ID) *trees {
+	return &trees{read: read, format: f, root: child{mode: object.ModeDir, id: root}}
+}
+
+// open reads a directory.
+func (t *trees) open(ctx context.Context, c *child) (*directory, error) {
+	if c.dir != nil {
+		return c.dir, nil
+	}
+	d := &directory{entries: map[string]child{}}
+	if !c.id.IsZero() {
+		entries, err := t.read(ctx, c.id)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			d.entries[e.Name] = child{mode: e.Mode, id: e.ID}
+		}
+	}
+	c.dir = d
+	return d, nil
+}
+
+// within gives the directory at a path and keeps those on the way. Make: those that are not there are made, in the place of
+// what else is; else it is nil.
+func (t *trees) within(ctx context.Context, path string, make bool) (*directory, error) {
+	d, err := t.open(ctx, &t.root)
+	if err != nil {
+		return nil, err
+	}
+	for path != "" {
+		var name string
+		name, path, _ = strings.Cut(path, "/")
+		c, ok := d.entries[name]
+		if !ok || c.mode != object.ModeDir {
+			if !make {
+				return nil, nil
+			}
+			c = child{mode: object.ModeDir, dir: &directory{entries: map[string]child{}}}
+		}
+		d.edited = d.edited || make
+		next, err := t.open(ctx, &c)
+		if err != nil {
+			return nil, err
+		}
+		d.entries[name] = c
+		d = next
+	}
+	d.edited = d.edited || make
+	return d, nil
+}
+
+func split(path string) (dir, name string) {
+	i := strings.LastIndexByte(path, '/')
+	return path[:max(0, i)], path[i+1:]
+}
+
+// get tells what is at a path; mode 0: nothing.
+func (t *trees) get(ctx context.Context, path string) (object.Mode, object.ID, error) {
+	dir, name := split(path)
+	d, err := t.within(ctx, dir, false)
+	if err != nil || d == nil {
+		return 0, object.ID{}, err
+	}
+	c := d.entries[name]
+	return c.mode, c.id, nil
+}
+
+// set puts something at a path, in the place of all that was there.
+func (t *trees) set(ctx context.Context, path string, mode object.Mode, id object.ID) error {
+	dir, name := split(path)
+	d, err := t.within(ctx, dir, true)
+	if err != nil {
+		return err
+	}
+	d.entries[name] = child{mode: mode, id: id}
+	return nil
+}
+
+// clear makes an empty directory at a path, which is no entry as long as nothing is in it.
+func (t *trees) clear(ctx context.Context, path string) error {
+	if path == "" {
+		t.root = child{mode: object.ModeDir, dir: &directory{entries: map[string]child{}, edited: true}}
+		return nil
+	}
+	return t.set(ctx, path, object.ModeDir, object.ID{})
+}
+
+// remove takes away what is at a path.
+func (t *trees) remove(ctx context.Context, path string) error {
+	dir, name := split(path)
+	d, err := t.within(ctx, dir, false)
+	if err != nil || d == nil {
+		return err
+	}
+	if _, ok := d.entries[name]; !ok {
+		return nil
+	}
+	if d, err = t.within(ctx, dir, true); err == nil {
+		delete(d.entries, name)
+	}
+	return err
+}
+
+// write gives the root's id, and each tree that has changed to emit.
+func (t *trees) write(emit func(id object.ID, content []byte) error) (object.ID, error) {
+	id, err := t.writeChild(t.root, emit)
+	if err == nil && id.IsZero() {
+		id, err = object.Hash(t.format, object.Tree, nil)
+		if err == nil {
+			err = emit(id, nil)
+		}
+	}
+	return id, err
+}
+
+// writeChild gives the id of a directory; zero: there is nothing in it.
+func (t *trees) writeChild(c child, emit func(id object.ID, content []byte) error) (object.ID, error) {
+	if c.dir == nil || !c.dir.edited {
+		return c.id, nil
+	}
+	entries := make([]object.TreeEntry, 0, len(c.dir.entries))
+	for name, e := range c.dir.entries {
+		if e.mode == object.ModeDir {
+			var err error
+			if e.id, err = t.writeChild(e, emit); err != nil {
+				return object.ID{}, err
+			}
+			if e.id.IsZero() {
+				continue
+			}
+		}
+		entries = append(entries, object.TreeEntry{Name: name, Mode: e.mode, ID: e.id})
+	}
+	if len(entries) == 0 {
+		return object.ID{}, nil
+	}
+	content := session.EncodeTree(entries)
+	id, err := object.Hash(t.format, object.Tree, content)
+	if err != nil {
+		return object.ID{}, err
+	}
+	if id == c.id {
+		return id, nil
+	}
+	return id, emit(id, content)
+}
+
+// difference is a path that two trees do not have alike; a mode of 0: nothing is there.
+type difference struct {
+	path     string
+	from, to object.TreeEntry
+}
+
+// compare calls emit for every path that two trees do not have alike, in git's order of entries; zero ids are empty trees.
+func compare(ctx context.Context, read treeReader, from, to object.ID, dir string, emit func(difference) error) error {
+	if from == to {
+		return nil
+	}
+	var a, b []object.TreeEntry
+	var err error
+	if !from.IsZero() {
+		if a, err = read(ctx, from); err != nil {
+			return fmt.Errorf("compare trees: %w", err)
+		}
+	}
+	if !to.IsZero() {
+		if b, err = read(ctx, to); err != nil {
+			return fmt.Errorf("compare trees: %w", err)
+		}
+	}
+	names := map[string]object.TreeEntry{}
+	for _, e := range a {
+		names[e.Name] = e
+	}
+	one := func(x, y object.TreeEntry) error {
+		path := join(dir, x.Name)
+		if x.Name == "" {
+			path = join(dir, y.Name)
+		}
+		if x.Mode == object.ModeDir || y.Mode == object.ModeDir {
+			var below [2]object.ID
+			for i, e := range []*object.TreeEntry{&x, &y} {
+				if e.Mode == object.ModeDir {
+					below[i] = e.ID
+					*e = object.TreeEntry{}
+				}
+			}
+			if x.Mode != 0 || y.Mode != 0 {
+				if err := emit(difference{path, x, y}); err != nil {
+					return err
+				}
+			}
+			return compare(ctx, read, below[0], below[1], path, emit)
+		}
+		return emit(difference{path, x, y})
+	}
+	for _, e := range b {
+		was, ok := names[e.Name]
+		delete(names, e.Name)
+		if ok && was == e {
+			continue
+		}
+		if err := one(was, e); err != nil {
+			return err
+		}
+	}
+	for _, e := range slices.Clone(a) {
+		if _, gone := names[e.Name]; gone {
+			if err := one(e, object.TreeEntry{}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
