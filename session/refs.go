@@ -38,6 +38,9 @@ func (r *RefDir) Head() (branch string, id object.ID, err error) {
 	return branch, id, err
 }
 
+// errBroken says that the file of a ref holds nothing that git writes.
+var errBroken = errors.New("broken ref")
+
 // packedCache is what packed-refs held when it was read.
 type packedCache struct {
 	mu   sync.Mutex
@@ -89,7 +92,7 @@ func (r *RefDir) loose(name string) (id object.ID, link string, err error) {
 		return object.ID{}, strings.TrimLeft(link, " \t"), nil
 	}
 	if id, err = parseID(r.format, line); err != nil {
-		return object.ID{}, "", fmt.Errorf("read ref %s: %w", name, err)
+		return object.ID{}, "", fmt.Errorf("read ref %s: %w: %w", name, errBroken, err)
 	}
 	return id, "", nil
 }
@@ -154,6 +157,7 @@ func (r *RefDir) Refs(prefix string) ([]packedrefs.Ref, error) {
 		}
 		id, link, err := r.loose(name)
 		switch {
+		case errors.Is(err, errBroken): // a power cut leaves empty files; git takes no notice of them in a list
 		case err != nil:
 			return err
 		case link != "":

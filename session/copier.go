@@ -1,0 +1,177 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+)
+
+// Copier collects objects that were made in the mount's git directory and are to last.
+//
+// Whoever puts an object into a Repo puts all below it there as well, so a walk ends where the Repo owns something, and
+// where the mounted remote has it.
+type Copier struct {
+	repo *Repo
+	seen map[object.ID]bool
+	list []odb.Outgoing
+	// ground is the remote's commits that what is copied stands on.
+	ground map[object.ID]bool
+}
+
+// NewCopier begins with nothing.
+func NewCopier(repo *Repo) *Copier {
+	return &Copier{repo: repo, seen: map[object.ID]bool{}, ground: map[object.ID]bool{}}
+}
+
+// Objects are those that were collected, for Repo.Write.
+func (c *Copier) Objects() []odb.Outgoing { return c.list }
+
+// Ground are the commits of the remote that tips and what is below them stand on.
+func (c *Copier) Ground() map[object.ID]bool { return c.ground }
+
+// Blob takes a blob if it was made here.
+func (c *Copier) Blob(id object.ID) error { return c.blob(id) }
+
+// Commits takes what the tips, commits mostly, need and the Repo does not own.
+func (c *Copier) Commits(ctx context.Context, tips []object.ID) error {
+	stack := slices.Clone(tips)
+	for len(stack) > 0 {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		id := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		below, err := c.tip(id)
+		if err != nil {
+			return err
+		}
+		stack = append(stack, below...)
+	}
+	return nil
+}
+
+// tip takes a commit, or whatever else a ref may name, and gives what is to be looked at next.
+func (c *Copier) tip(id object.ID) ([]object.ID, error) {
+	if c.seen[id] {
+		return nil, nil
+	}
+	c.seen[id] = true
+	if c.repo.Owned(id) {
+		return nil, nil
+	}
+	if c.repo.Remotes(id) {
+		c.ground[id] = true
+		return nil, nil
+	}
+	t, content, err := c.repo.Get(id, object.MaxCommitSize)
+	if errors.Is(err, odb.ErrTooLarge) { // a blob that a tag names
+		return nil, c.blob(id)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("carry %s: %w", id, err)
+	}
+	c.take(id, t, content)
+	switch t {
+	case object.Commit:
+		info, err := object.ParseCommit(c.repo.Format(), content)
+		if err != nil {
+			return nil, fmt.Errorf("carry commit %s: %w", id, err)
+		}
+		var before object.ID
+		if len(info.Parents) > 0 {
+			if parent, err := c.repo.Commit(info.Parents[0]); err == nil {
+				before = parent.Tree
+			}
+		}
+		return info.Parents, c.tree(info.Tree, before)
+	case object.Tag:
+		target, _, err := object.ParseTagTarget(c.repo.Format(), content)
+		if err != nil {
+			return nil, fmt.Errorf("carry tag %s: %w", id, err)
+		}
+		return []object.ID{target}, nil
+	case object.Tree:
+		c.list = c.list[:len(c.list)-1]
+		delete(c.seen, id)
+		return nil, c.tree(id, object.ID{})
+	}
+	return nil, nil
+}
+
+// tree takes a tree. What is in the tree before, of the commit before, is where it should be.
+func (c *Copier) tree(id, before object.ID) error {
+	if id == before || c.seen[id] {
+		return nil
+	}
+	c.seen[id] = true
+	if c.repo.Owned(id) || c.repo.Remotes(id) {
+		return nil
+	}
+	t, content, err := c.repo.Get(id, object.MaxTreeSize)
+	if err == nil && t != object.Tree {
+		err = fmt.Errorf("it is a %s", t)
+	}
+	if err != nil {
+		return fmt.Errorf("carry tree %s: %w", id, err)
+	}
+	entries, err := object.ParseTree(c.repo.Format(), content)
+	if err != nil {
+		return fmt.Errorf("carry tree %s: %w", id, err)
+	}
+	c.take(id, t, content)
+	old := map[string]object.ID{}
+	if !before.IsZero() {
+		if list, err := c.repo.Tree(before); err == nil {
+			for _, e := range list {
+				old[e.Name] = e.ID
+			}
+		}
+	}
+	for _, e := range entries {
+		switch {
+		case e.ID == old[e.Name]:
+		case e.Mode == object.ModeDir:
+			err = c.tree(e.ID, old[e.Name])
+		case e.Mode.IsBlob():
+			err = c.blob(e.ID)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// blob takes a blob if it was made here. One that is nowhere on this host is the remote's: git has taken its id from the
+// index.
+func (c *Copier) blob(id object.ID) error {
+	if c.seen[id] {
+		return nil
+	}
+	c.seen[id] = true
+	if c.repo.Owned(id) || c.repo.Remotes(id) {
+		return nil
+	}
+	t, size, err := c.repo.Size(id)
+	if errors.Is(err, odb.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("carry blob %s: %w", id, err)
+	}
+	c.list = append(c.list, odb.Outgoing{ID: id, Type: t, Size: size, Open: func() (io.ReadCloser, error) { return c.repo.Open(id) }})
+	return nil
+}
+
+// take puts what was read on the list.
+func (c *Copier) take(id object.ID, t object.Type, content []byte) {
+	c.list = append(c.list, odb.Outgoing{ID: id, Type: t, Size: int64(len(content)), Open: func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(content)), nil
+	}})
+}
