@@ -467,3 +467,23 @@ func TestForkBringsItsToken(t *testing.T) {
 		t.Error("a mount that could not be asked for passes as a fork")
 	}
 }
+
+func TestPolicies(t *testing.T) {
+	for text, want := range map[string]time.Duration{"off": 0, "idle": 0, "before-risk": 0, "interval=90s": 90 * time.Second} {
+		if _, every, err := Policy(text).Split(); err != nil || every != want {
+			t.Errorf("%s: %v, %v", text, every, err)
+		}
+		r := mountRequest("/m")
+		r.SessionOptions.Policy = Policy(text)
+		if err := r.validate(); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	for _, text := range []string{"on", "interval", "interval=", "interval=5", "interval=1ms", "interval=9999h"} {
+		r := mountRequest("/m")
+		r.SessionOptions.Policy = Policy(text)
+		if err := r.validate(); AsError(err) == nil || AsError(err).Code != ExitUsage {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}

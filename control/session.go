@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -39,6 +40,38 @@ const (
 	PolicyBeforeRisk Policy = "before-risk" // before git commands that throw changes away
 	PolicyInterval   Policy = "interval="   // prefix of "interval=DURATION": that often, while there is something new
 )
+
+// What is outside of these was mistyped.
+const minInterval, maxInterval = time.Second, 30 * 24 * time.Hour
+
+// Split gives what the policy is, and of PolicyInterval how often.
+func (p Policy) Split() (kind Policy, every time.Duration, err error) {
+	switch p {
+	case PolicyOff, PolicyIdle, PolicyBeforeRisk:
+		return p, 0, nil
+	}
+	text, ok := strings.CutPrefix(string(p), string(PolicyInterval))
+	if !ok {
+		return "", 0, badRequest("unknown policy %.40q for checkpoints: off, idle, before-risk or interval=DURATION", p)
+	}
+	every, parseErr := time.ParseDuration(text)
+	if parseErr != nil || every < minInterval || every > maxInterval {
+		return "", 0, badRequest("%.40q is no interval for checkpoints: a duration between %v and %v is, such as 5m", text, minInterval, maxInterval)
+	}
+	return PolicyInterval, every, nil
+}
+
+func (o SessionOptions) validate() error {
+	if o.Policy != "" {
+		if _, _, err := o.Policy.Split(); err != nil {
+			return err
+		}
+	}
+	if o.MaxFileSize < 0 {
+		return badRequest("a size is negative")
+	}
+	return nil
+}
 
 // Session remotes that are no URL.
 const (

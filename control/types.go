@@ -371,7 +371,7 @@ func (r MountRequest) validate() error {
 	case r.TokenFile != "" && !filepath.IsAbs(r.TokenFile):
 		return badRequest("token file %q is not absolute", r.TokenFile)
 	}
-	return nil
+	return r.SessionOptions.validate()
 }
 
 // maxSession is the longest name of a session, in bytes: it names a directory.

@@ -49,6 +49,7 @@ func (m *mount) goBehind(before handover) bool {
 			return
 		}
 		m.tell(func(h *handover) { h.GitReady = true })
+		m.work.Go(func() { m.carry.begin(ctx) })
 		if !m.snapshot().Whole() { // a process died while they came
 			m.persist(ctx, "bring trees", nil, func() error {
 				_, err := m.wholeSnapshot(ctx)

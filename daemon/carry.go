@@ -2,24 +2,357 @@ package daemon
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"sync"
+	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/capture"
+	"github.com/artifactfs/artifactfs/session/writeback"
+	"github.com/artifactfs/artifactfs/transport"
 )
 
-// carry is what carries a mount's work away: it makes points of the working tree, has the user's commits follow, and
-// waits for both to be on the session remote. A mount that is not written to has one that does nothing.
+// carry is what carries a mount's work away. Nothing of it is in this process alone: points and refs are in the session's
+// repository, what the session remote has of them in small files beside it, so a process that dies leaves all of it to the
+// next.
+//
+//	files   the tree says that something changed -> policy -> capture.Capturer -> repository
+//	git     writeback.Carrier watches the refs of the git directory            -> repository
+//	                                                                 repository -> writeback.Queue -> session remote
+//
+// The repository is made when there is something to put in it: a mount in which nobody did anything leaves nothing. A mount
+// that is not written to, or whose session remote is none, carries nothing.
+//
+// Lock order: turn, then opening, then mu.
 type carry struct {
 	mount *mount
 
-	mu      sync.Mutex
-	options control.SessionOptions // what is in force; its remote may hold a secret
-	failure error                  // of the last try to make a point; nil: it went well
+	turn    chan struct{} // holds one while a point is made, or points are removed: one at a time
+	opening sync.Mutex    // held while what is below is made
+
+	mu       sync.Mutex
+	options  control.SessionOptions // what is in force; its remote may hold a secret
+	kind     control.Policy         // of the options
+	every    time.Duration          // of PolicyInterval
+	repo     *session.Repo
+	meta     session.Meta
+	lane     session.Lane
+	writer   session.Writer
+	capturer *capture.Capturer
+	carrier  *writeback.Carrier
+	queue    *writeback.Queue
+	origin   *transport.Remote // that is mounted; nil: nobody asks it
+	closed   bool
+
+	notes   []string
+	failed  map[string]error // by what was being done
+	looked  string           // process that looked for its repository last, and was let go on
+	last    session.Point    // the newest point
+	points  int64            // that there are; those of all lanes
+	seen    time.Time        // what had changed by then is in the newest point
+	ending  ending
+	counted figures
 }
 
-// point makes a point of the working tree as it is now. made is false if nothing has changed since the last one, which is
-// given then.
-func (c *carry) point(ctx context.Context, reason session.Reason, message string) (p session.Point, made bool, err error) {
-	return session.Point{}, false, errNotYet
+// figures count what was done since this process began to serve the mount.
+type figures struct {
+	made   int64
+	paused time.Duration // longest
+	took   time.Duration // in all
+}
+
+const memoryName = "capture.json" // in a home: where the last point ended
+
+var (
+	errNoCarry = errors.New("nothing is carried away from this mount")
+	errEnded   = errors.New("the mount ends")
+)
+
+// hasRepo says whether a home has one.
+func hasRepo(home string) bool {
+	_, err := os.Lstat(filepath.Join(home, sessionRepoName))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// carries says whether the mount has anything to do with a session remote.
+func (c *carry) carries() bool {
+	return c.mount.writable() && c.optionsNow().Remote != control.RemoteNone
+}
+
+func (c *carry) optionsNow() control.SessionOptions {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.options
+}
+
+// settle finds out how the work is carried: what was asked for, else what the session was carried with before. It needs the
+// record, and has it say so.
+func (c *carry) settle() error {
+	o, before := c.mount.request.SessionOptions, c.mount.record.Carried
+	if o.Remote == "" {
+		o.Remote = before.Remote
+	}
+	if o.Remote == "" {
+		o.Remote = control.RemoteEmbedded
+	}
+	if o.Policy == "" {
+		o.Policy = before.Policy
+	}
+	if o.Policy == "" {
+		o.Policy = control.PolicyIdle
+	}
+	if o.Include == nil {
+		o.Include = before.Include
+	}
+	if o.Exclude == nil {
+		o.Exclude = before.Exclude
+	}
+	o.NoDenyList = o.NoDenyList || before.NoDenyList
+	if o.MaxFileSize == 0 {
+		o.MaxFileSize = before.MaxFileSize
+	}
+	kind, every, err := o.Policy.Split()
+	if err != nil {
+		return err
+	}
+	if err := rulesOf(o).Validate(); err != nil {
+		return &control.Error{Code: control.ExitUsage, Verb: "mount", Object: c.mount.dir, Cause: err.Error()}
+	}
+	c.mu.Lock()
+	c.options, c.kind, c.every = o, kind, every
+	c.mu.Unlock()
+	if c.mount.writable() {
+		c.mount.record.Carried = shown(o)
+	}
+	return nil
+}
+
+// shown are options without what only one mount is to know.
+func shown(o control.SessionOptions) control.SessionOptions {
+	switch o.Remote {
+	case control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone, "":
+	default:
+		o.Remote = secretFree(o.Remote)
+	}
+	o.TakeOver = false
+	return o
+}
+
+func rulesOf(o control.SessionOptions) capture.Rules {
+	return capture.Rules{Include: o.Include, Exclude: o.Exclude, NoDenyList: o.NoDenyList, MaxFileSize: o.MaxFileSize}
+}
+
+// claim has the session be this state directory's to write to, if there is something of it already; it is asked before
+// anybody can write.
+func (c *carry) claim(ctx context.Context) error {
+	if !c.carries() || !hasRepo(c.mount.home.dir) {
+		return nil
+	}
+	_, err := c.open(ctx)
+	var held *session.HeldError
+	if errors.As(err, &held) || errors.Is(err, session.ErrClosed) || ctx.Err() != nil {
+		return err
+	}
+	c.note("open the session", err) // it is tried again, and the files are there all the same
+	return nil
+}
+
+// open gives the session's repository, and makes it first if there is none.
+func (c *carry) open(ctx context.Context) (*session.Repo, error) {
+	c.opening.Lock()
+	defer c.opening.Unlock()
+	c.mu.Lock()
+	repo, closed := c.repo, c.closed
+	c.mu.Unlock()
+	switch {
+	case repo != nil:
+		return repo, nil
+	case closed:
+		return nil, errEnded
+	case !c.carries():
+		return nil, errNoCarry
+	}
+	m := c.mount
+	base, err := m.record.base()
+	if err != nil {
+		return nil, err
+	}
+	o := m.repoOptions(base.Format, m.session)
+	o.Fresh = []string{filepath.Join(m.gitPath(), "objects")}
+	repo, err = session.OpenRepo(m.sessionRepoDir(), o)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.join(ctx, repo); err != nil {
+		return nil, errors.Join(err, repo.Close())
+	}
+	return repo, nil
+}
+
+// join has this process write to the session, and begins to send what is in the repository.
+func (c *carry) join(ctx context.Context, repo *session.Repo) error {
+	m, o := c.mount, c.optionsNow()
+	base, err := m.record.base()
+	if err != nil {
+		return err
+	}
+	log := m.daemon.log.With(zap.String("session", m.session))
+	origin, err := c.openOrigin()
+	if err != nil {
+		return err
+	}
+	var queue *writeback.Queue
+	claimed, err := c.claimLane(ctx, repo, o.TakeOver)
+	if err == nil {
+		queue, err = writeback.NewQueue(writeback.QueueOptions{
+			Repo: repo, Session: m.session, Dir: m.home.dir, Remote: m.second, Origin: origin, Store: m.store, Taken: c.takenOver, Log: log,
+		})
+	}
+	var capturer *capture.Capturer
+	if err == nil {
+		capturer, err = capture.New(capture.Options{
+			Tree: m.tree, WriteBack: c.writeBack, GitDir: m.gitPath(), WorkTree: m.dir, Repo: repo, Memory: filepath.Join(m.home.dir, memoryName),
+			Lane: claimed.Lane.Name, Base: base.Commit, BaseTree: base.Tree, Rules: rulesOf(o), Converts: m.view.Converts, Log: log,
+		})
+	}
+	if err != nil {
+		if queue != nil {
+			err = errors.Join(err, queue.Close())
+		}
+		if origin != nil {
+			origin.Close()
+		}
+		return err
+	}
+	points, err := repo.Points(0)
+	if err != nil {
+		log.Warn("count points", zap.Error(err))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.repo, c.capturer, c.queue, c.origin = repo, capturer, queue, origin
+	c.meta, c.lane, c.points = claimed.Meta, claimed.Lane, int64(len(points))
+	c.last, _ = capturer.Last()
+	if claimed.Interrupted {
+		m.daemon.log.Info("whoever worked in the session before was interrupted", zap.String("session", m.session))
+	}
+	return nil
+}
+
+// claimLane makes this state directory the writer of a lane of the session.
+func (c *carry) claimLane(ctx context.Context, repo *session.Repo, takeOver bool) (session.Claimed, error) {
+	m := c.mount
+	writer, err := m.daemon.writer()
+	if err != nil {
+		return session.Claimed{}, err
+	}
+	r := m.record
+	meta, err := session.Begin(ctx, repo, session.Meta{Session: m.session, Remote: r.Remote, Ref: r.Ref, Base: r.Commit, Format: r.Format, Began: r.Began}, session.Actor())
+	if err != nil {
+		return session.Claimed{}, err
+	}
+	c.mu.Lock()
+	c.writer = writer
+	c.mu.Unlock()
+	return session.Claim(ctx, repo, session.ClaimRequest{
+		Session: m.session, Lane: laneOf(meta, writer), Writer: writer, TakeOver: takeOver, Actor: session.Actor(), Reason: "mounted at " + m.dir,
+	})
+}
+
+// laneOf is the lane that a writer works in, or did last; "": the first.
+func laneOf(meta session.Meta, w session.Writer) string {
+	var newest session.Lane
+	for _, l := range meta.Lanes {
+		if l.Writer.Same(w) && !l.Since.Before(newest.Since) {
+			newest = l
+		}
+	}
+	return newest.Name
+}
+
+// writer is who this process is to others that may work in the same sessions.
+func (d *Daemon) writer() (session.Writer, error) {
+	pid := os.Getpid()
+	if d.keeper != nil { // which goes on with another process when this one dies
+		pid = os.Getppid()
+	}
+	return session.Here(d.state, pid)
+}
+
+// openOrigin opens the mounted remote for those who send its history to a session remote that lacks it.
+func (c *carry) openOrigin() (*transport.Remote, error) {
+	if c.mount.second == nil {
+		return nil, nil
+	}
+	r := c.mount.request
+	r.SessionOptions.Remote = control.RemoteOrigin
+	origin, _, err := c.mount.daemon.sessionRemote(r)
+	return origin, err
+}
+
+// takenOver is told when somebody else has moved a ref of the session's own: he has taken the lane over, or changed what the
+// session is. This mount goes on in a lane of its own then, so that nothing is lost.
+func (c *carry) takenOver(t writeback.Taken) {
+	m := c.mount
+	log := m.daemon.log.With(zap.String("session", m.session), zap.String("ref", t.Ref))
+	log.Warn("somebody else has moved a ref of the session")
+	if t.Ref != session.MetaRef(m.session) {
+		return
+	}
+	c.mu.Lock()
+	repo, lane, writer, capturer, queue := c.repo, c.lane, c.writer, c.capturer, c.queue
+	c.mu.Unlock()
+	if repo == nil {
+		return
+	}
+	meta, ours, err := session.Yield(context.Background(), repo, session.YieldRequest{
+		Session: m.session, Lane: lane.Name, Writer: writer, Theirs: t.Theirs, Actor: session.Actor(),
+	})
+	c.note("follow what others did to the session", err)
+	if err != nil {
+		return
+	}
+	if ours.Name != lane.Name {
+		capturer.SetLane(ours.Name)
+	}
+	c.mu.Lock()
+	c.meta, c.lane = meta, ours
+	if ours.Name != lane.Name {
+		c.notes = append(c.notes, takenText(meta, lane.Name, ours.Name))
+	}
+	c.mu.Unlock()
+	queue.Wake()
+}
+
+// takenText says who goes on in a lane that was ours.
+func takenText(meta session.Meta, theirs, ours string) string {
+	for _, l := range meta.Lanes {
+		if l.Name == theirs {
+			return fmt.Sprintf("%s has taken session %s over at %s: points of this mount go to lane %s", l.Writer.Host, meta.Session, l.Since.Format(time.RFC3339), ours)
+		}
+	}
+	return fmt.Sprintf("session %s was taken over: points of this mount go to lane %s", meta.Session, ours)
+}
+
+// note records how carrying went; the mount itself goes on.
+func (c *carry) note(what string, err error) {
+	if errors.Is(err, context.Canceled) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, failed := c.failed[what]; err != nil {
+		c.mount.daemon.log.Warn(what, zap.String("dir", c.mount.dir), zap.Error(err))
+		c.failed[what] = err
+	} else if failed {
+		c.mount.daemon.log.Info("succeeded after all: "+what, zap.String("dir", c.mount.dir))
+		delete(c.failed, what)
+	}
 }

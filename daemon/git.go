@@ -309,11 +309,13 @@ func (m *mount) awaitGit(ctx context.Context, pid uint32) (done bool) {
 	if !m.tried(ctx, m.gitTried) {
 		return false
 	}
-	argv, err := os.ReadFile(proc + "cmdline")
+	cmdline, err := os.ReadFile(proc + "cmdline")
 	if err != nil {
 		return false
 	}
-	if gitdir.NeedsHistory(strings.Split(strings.TrimSuffix(string(argv), "\x00"), "\x00")) {
+	argv := strings.Split(strings.TrimSuffix(string(cmdline), "\x00"), "\x00")
+	m.carry.beforeRisk(ctx, pid, argv)
+	if gitdir.NeedsHistory(argv) {
 		m.hurry.Store(true)
 		if !m.tried(ctx, m.historyTried) {
 			return false
@@ -328,7 +330,7 @@ func (m *mount) awaitGit(ctx context.Context, pid uint32) (done bool) {
 	select {
 	case <-m.historyTried:
 		h := m.view.Hydration(ctx)
-		return h.Hydrated == h.Blobs && m.snapshot().Whole()
+		return h.Hydrated == h.Blobs && m.snapshot().Whole() && !m.carry.guards()
 	default:
 		return false
 	}

@@ -218,16 +218,18 @@ type work struct {
 	changed, bytes int64
 	git            bool // what only its git directory has
 	damaged        bool // not all that it held can be read
+	carried        bool // points, or commits that were carried away from it
 }
 
-func (w work) any() bool { return w.changed > 0 || w.git || w.damaged }
+func (w work) any() bool { return w.changed > 0 || w.git || w.damaged || w.carried }
 
 // look finds out what an unmounted home holds. An error means that it may hold anything.
 func (t *home) look() (record, work, error) {
 	var w work
 	r, err := readRecord(t.dir)
+	w.carried = hasRepo(t.dir)
 	if errors.Is(err, fs.ErrNotExist) && !hasOverlay(t.dir) {
-		return record{}, w, nil // of a mount without a session, or killed before it could be written to
+		return record{}, work{}, nil // of a mount without a session, or killed before it could be written to
 	}
 	if err != nil {
 		return r, w, err

@@ -175,6 +175,7 @@ func (d *Daemon) newMount(r control.MountRequest, id, dir string, since time.Tim
 		shown: make(chan struct{}, 1),
 	}
 	m.redirects.mount, m.submodules.mount, m.inside.mount, m.carry.mount = m, m, m, m
+	m.carry.turn, m.carry.failed = make(chan struct{}, 1), map[string]error{}
 	return m
 }
 
@@ -258,6 +259,7 @@ func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control
 		return control.UnmountReply{}, explain("unmount", m.dir, err)
 	}
 	m.setDiscard(r.Discard)
+	m.carry.setPatience(r.Timeout)
 	if err := m.stop(ctx, r.Detach); err != nil {
 		m.setDiscard(false)
 		return control.UnmountReply{}, explain("unmount", m.dir, err)
@@ -275,6 +277,7 @@ func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control
 	if o.kept.any() {
 		reply.Session, reply.Kept = m.session, o.kept.changed
 	}
+	reply.Pending, reply.Why = m.carry.left()
 	return reply, nil
 }
 

@@ -60,7 +60,9 @@ func (m *mount) lend() error {
 	if m.session == "" && m.request.At == "" {
 		return nil
 	}
-	second, _, err := m.daemon.sessionRemote(m.request)
+	r := m.request
+	r.SessionOptions = m.carry.optionsNow()
+	second, _, err := m.daemon.sessionRemote(r)
 	if err != nil || second == nil {
 		return err
 	}

@@ -54,6 +54,9 @@ type record struct {
 	Redirects  []redirected `json:"redirects"`  // what the overlay shows in their places is ours, not the user's work
 	Configured []string     `json:"configured"` // redirects that the repository's configuration names
 
+	// Carried says how the work is carried away; its remote is without secrets.
+	Carried control.SessionOptions `json:"carried,omitzero"`
+
 	// Counted says that Changed and Bytes are those of the overlay as it lies there. It is false while the session is
 	// mounted, and so after a kill.
 	Counted bool  `json:"counted"`

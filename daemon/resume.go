@@ -203,6 +203,9 @@ func (m *mount) takeOver() (err error) {
 		}
 		return err
 	}
+	if err = m.carry.settle(); err != nil {
+		return err
+	}
 	if err = m.lend(); err != nil {
 		return err
 	}

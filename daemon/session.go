@@ -248,6 +248,7 @@ func (m *mount) leave() (o outcome) {
 	if w.git, err = gitdir.HasWork(ctx, filepath.Join(m.home.dir, "git")); err != nil {
 		o.err = errors.Join(o.err, err)
 	}
+	w.carried = hasRepo(m.home.dir)
 	switch {
 	case m.session == "" || m.writable() && m.discards():
 		m.removeHome()

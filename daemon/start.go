@@ -55,6 +55,9 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 		return reply, err
 	}
 	m.keep(partLock, m.home.lock)
+	if err = m.carry.settle(); err != nil {
+		return reply, err
+	}
 	if err = m.lend(); err != nil {
 		return reply, err
 	}
@@ -74,6 +77,9 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	progress(control.Progress{Phase: "trees"})
 	rootReady := m.readRoot(ctx)
 	if err = m.redirect(ctx); err != nil {
+		return reply, err
+	}
+	if err = m.carry.claim(ctx); err != nil {
 		return reply, err
 	}
 	if err = m.attach(); err != nil {

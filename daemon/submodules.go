@@ -184,6 +184,10 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*mount, error) 
 	r.Remote, r.Dir, r.Ref = remote, filepath.Join(around.dir, w.Path), w.commit.String()
 	r.Submodules, r.Redirects, r.RedirectsOnly, r.Nonce = false, nil, false, ""
 	r.Wait, r.Session, r.Device, r.Through = control.WaitTree, "", nil, ""
+	r.At = ""
+	if r.SessionOptions.Remote != control.RemoteNone { // that of the mount around it has branches of another repository
+		r.SessionOptions.Remote = control.RemoteEmbedded
+	}
 	if around.session != "" {
 		name := SessionName(around.session, w.Path)
 		r.Session = around.session[:min(len(around.session), maxSessionName-len(name)-1)] + "." + name

@@ -1,0 +1,184 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// A mount ends in two steps. While the kernel still has it, what takes long is done: a point of what programs have written,
+// and the sending of all there is. When it is gone, nothing can change any more: what was written in between is kept too, and
+// the session remote hears that nobody works in the session now.
+
+// How long the end of a mount may take for what is carried away.
+const (
+	syncTime  = 30 * time.Second // for the session remote, while the mount is still there
+	keepTime = 30 * time.Second // for a point
+	lastTime  = 5 * time.Second  // for the session remote to hear of the rest
+)
+
+// ending is how a mount ends, for what is carried away from it.
+type ending struct {
+	patience time.Duration // for the session remote; 0: syncTime, negative: none
+	tried    bool          // before did its part
+	why      error         // that not all is there
+	pending  int64         // refs that are not on the session remote
+	points   int64
+}
+
+// before does what takes long of the end of a mount, while it is still there.
+func (c *carry) before(ctx context.Context) {
+	m := c.mount
+	if !c.carries() || m.discards() || !m.wasServed() || m.foreign() || !m.mounted() {
+		return
+	}
+	keep, cancel := context.WithTimeout(ctx, keepTime)
+	defer cancel()
+	err := c.keepAll(keep, c.endReason())
+	if wait := c.patience(ctx); wait > 0 {
+		ctx, cancel := context.WithTimeoutCause(ctx, wait, errSlow)
+		defer cancel()
+		err = errors.Join(err, c.send(ctx, nil))
+	}
+	if err != nil {
+		m.daemon.log.Warn("carry work away before the end of a mount", zap.String("dir", m.dir), zap.Error(err))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ending.tried, c.ending.why = true, err
+}
+
+var errSlow = errors.New("the session remote takes too long")
+
+// patience is how long the session remote is waited for before the mount goes, and leaves time to take it away.
+func (c *carry) patience(ctx context.Context) time.Duration {
+	c.mu.Lock()
+	wait := c.ending.patience
+	c.mu.Unlock()
+	if wait == 0 {
+		wait = syncTime
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		wait = min(wait, time.Until(deadline)/2)
+	}
+	return wait
+}
+
+func (c *carry) setPatience(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ending.patience = d
+}
+
+// endReason is that of the point with which the mount ends.
+func (c *carry) endReason() session.Reason {
+	if c.mount.daemon.ending() {
+		return session.Shutdown
+	}
+	return session.Unmount
+}
+
+// ending says whether the daemon is being closed.
+func (d *Daemon) ending() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.closed
+}
+
+// end ends the carrying. The kernel does not have the mount any more, and nobody makes points now; the tree is still open.
+func (c *carry) end() {
+	m := c.mount
+	if m.home == nil || m.tree == nil || !c.carries() {
+		return
+	}
+	if m.wasServed() && !m.discards() {
+		c.endWork()
+	}
+	c.mu.Lock()
+	carrier, queue, repo, origin := c.carrier, c.queue, c.repo, c.origin
+	c.closed = true
+	c.mu.Unlock()
+	var errs []error
+	if carrier != nil {
+		errs = append(errs, carrier.Close())
+	}
+	if queue != nil {
+		c.count()
+		errs = append(errs, queue.Close())
+	}
+	if origin != nil {
+		errs = append(errs, origin.Close())
+	}
+	if repo != nil {
+		errs = append(errs, repo.Close())
+	}
+	if err := errors.Join(errs...); err != nil {
+		m.daemon.log.Warn("end a session", zap.String("session", m.session), zap.Error(err))
+	}
+}
+
+// endWork keeps what is not kept yet, and has it told that nobody works in the session any more.
+func (c *carry) endWork() {
+	ctx, cancel := context.WithTimeout(context.Background(), keepTime)
+	defer cancel()
+	err := c.keepAll(ctx, c.endReason())
+	c.mu.Lock()
+	repo, writer, lane, tried := c.repo, c.writer, c.lane.Name, c.ending.tried
+	before, wait := c.ending.why, c.ending.patience
+	c.mu.Unlock()
+	if repo == nil {
+		return
+	}
+	if _, releaseErr := session.Release(ctx, repo, c.mount.session, lane, writer, string(c.endReason()), session.Actor()); releaseErr != nil {
+		err = errors.Join(err, releaseErr)
+	}
+	if wait >= 0 && (!tried || before == nil) {
+		ctx, cancel := context.WithTimeoutCause(context.Background(), lastTime, errSlow)
+		defer cancel()
+		err = errors.Join(err, c.send(ctx, nil))
+	} else {
+		err = errors.Join(err, before)
+	}
+	if err != nil {
+		c.mount.daemon.log.Warn("carry work away at the end of a mount", zap.String("dir", c.mount.dir), zap.Error(err))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ending.why = err
+}
+
+// count notes what is not on the session remote in the end.
+func (c *carry) count() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	st := c.queue.Status()
+	c.ending.pending, c.ending.points = int64(st.Pending), c.points
+	if c.ending.why == nil {
+		c.ending.why = st.Failure
+	}
+}
+
+// left is what of the work is not on the session remote, and why.
+func (c *carry) left() (pending int64, why string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ending.pending == 0 {
+		return 0, ""
+	}
+	if c.ending.why == nil {
+		return c.ending.pending, "it was not waited for"
+	}
+	return c.ending.pending, control.AsError(c.ending.why).Error()
+}
+
+// wasServed says whether the kernel had the mount.
+func (m *mount) wasServed() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.cancel != nil
+}

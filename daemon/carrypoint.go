@@ -1,0 +1,139 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/capture"
+	"github.com/artifactfs/artifactfs/session/writeback"
+)
+
+// point makes a point of the working tree as it is now. made is false if nothing has changed since the last one, which is
+// given then.
+func (c *carry) point(ctx context.Context, reason session.Reason, message string) (p session.Point, made bool, err error) {
+	p, report, err := c.capture(ctx, reason, message)
+	return p, report.Made, err
+}
+
+// capture is point with all that is to be told of it.
+func (c *carry) capture(ctx context.Context, reason session.Reason, message string) (session.Point, capture.Report, error) {
+	if !c.mount.tried(ctx, c.mount.gitTried) {
+		return session.Point{}, capture.Report{}, errEnded
+	}
+	return c.captureNow(ctx, reason, message)
+}
+
+func (c *carry) captureNow(ctx context.Context, reason session.Reason, message string) (p session.Point, report capture.Report, err error) {
+	select {
+	case c.turn <- struct{}{}:
+		defer func() { <-c.turn }()
+	case <-ctx.Done():
+		return p, report, ctx.Err()
+	}
+	if _, err = c.open(ctx); err != nil {
+		return p, report, err
+	}
+	c.mu.Lock()
+	capturer := c.capturer
+	c.mu.Unlock()
+	began := time.Now()
+	p, report, err = capturer.Point(ctx, reason, message)
+	c.note("make a point", err)
+	if err != nil {
+		return p, report, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last, c.seen = p, began
+	if report.Made {
+		c.points++
+		c.counted.made++
+		c.counted.paused = max(c.counted.paused, report.Paused)
+		c.counted.took += report.Took
+		c.mount.daemon.log.Debug("point", zap.String("dir", c.mount.dir), zap.String("id", string(p.ID)), zap.String("reason", string(reason)),
+			zap.Int64("changed", p.Changed), zap.Duration("paused", report.Paused), zap.Duration("took", report.Took))
+	}
+	return p, report, nil
+}
+
+// writeBack brings what the kernel has of programs' writes to the tree. When the kernel has let go of the mount there is
+// nothing more to come.
+func (c *carry) writeBack(ctx context.Context) error {
+	if c.mount.server == nil || c.mount.letsGo() {
+		return nil
+	}
+	return c.mount.server.WriteBack(ctx)
+}
+
+// letsGo says whether the mount is being taken down: the kernel does not have it any more.
+func (m *mount) letsGo() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.stopping
+}
+
+// beginCarrier has the user's refs follow.
+func (c *carry) beginCarrier(ctx context.Context) {
+	m := c.mount
+	o := writeback.CarrierOptions{
+		Repo: func() (*session.Repo, error) { return c.open(context.WithoutCancel(ctx)) }, Session: m.session, GitDir: m.gitPath(), Dir: m.home.dir, Store: m.store,
+		Embedded: c.optionsNow().Remote == control.RemoteEmbedded, Failed: func(err error) { c.note("carry refs", err) },
+		Log: m.daemon.log.With(zap.String("session", m.session)),
+	}
+	for retry := retryFirst; ; retry = min(2*retry, retryMost) {
+		carrier, err := writeback.NewCarrier(o)
+		c.note("watch refs", err)
+		if err == nil {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.carrier = carrier
+			return
+		}
+		if !pause(ctx, retry) {
+			return
+		}
+	}
+}
+
+// unsaved says whether there may be anything to make a point of when there is no repository yet.
+func (c *carry) unsaved(ctx context.Context) bool {
+	if hasRepo(c.mount.home.dir) || c.mount.changed() > 0 {
+		return true
+	}
+	work, err := gitdir.HasWork(ctx, filepath.Join(c.mount.home.dir, "git"))
+	return work || err != nil
+}
+
+// keepAll has the repository hold all that is there.
+func (c *carry) keepAll(ctx context.Context, reason session.Reason) error {
+	c.mu.Lock()
+	carrier, off := c.carrier, c.kind == control.PolicyOff
+	c.mu.Unlock()
+	var err error
+	if carrier != nil {
+		err = carrier.Flush(ctx)
+	}
+	if off && reason != session.Manual || !c.unsaved(ctx) {
+		return err
+	}
+	_, _, pointErr := c.captureNow(ctx, reason, "")
+	return errors.Join(err, pointErr)
+}
+
+// send returns when the session remote has what the repository has.
+func (c *carry) send(ctx context.Context, progress func(writeback.Status)) error {
+	c.mu.Lock()
+	queue := c.queue
+	c.mu.Unlock()
+	if queue == nil {
+		return nil
+	}
+	return queue.Sync(ctx, progress)
+}

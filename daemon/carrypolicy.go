@@ -1,0 +1,129 @@
+package daemon
+
+import (
+	"context"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// When points are made without being asked for. Whoever writes without a pause gets one every idleMost.
+const (
+	idleRest = 2 * time.Second  // writes have settled when there was none for so long
+	idleMost = 10 * time.Second // between the points of one who goes on writing, and after which a change is in one
+
+	riskTime = 10 * time.Second // for which a git command is kept waiting, at most
+)
+
+// guards says whether points are made before git commands that throw work away.
+func (c *carry) guards() bool {
+	if !c.carries() {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return (c.kind == control.PolicyIdle || c.kind == control.PolicyBeforeRisk) && !c.closed
+}
+
+// begin starts to carry, when the git directory is there.
+func (c *carry) begin(ctx context.Context) {
+	if !c.carries() {
+		return
+	}
+	c.mount.work.Go(func() { c.beginCarrier(ctx) })
+	c.mu.Lock()
+	kind := c.kind
+	c.mu.Unlock()
+	if kind == control.PolicyIdle || kind == control.PolicyInterval {
+		c.makePoints(ctx)
+	}
+}
+
+// makePoints makes points by the policy until ctx ends. It waits for the tree to tell of a change: a mount at rest costs
+// nothing.
+func (c *carry) makePoints(ctx context.Context) {
+	noticed := c.mount.tree.Noticed()
+	changed := c.mount.changed() > 0 // by a process before this one
+	var made time.Time               // when the last one was
+	retry := retryFirst
+	for {
+		if !changed {
+			select {
+			case <-noticed:
+			case <-ctx.Done():
+				return
+			}
+		}
+		if !c.rest(ctx, time.Now(), made) {
+			return
+		}
+		select { // what was told of until now is in the point
+		case <-noticed:
+		default:
+		}
+		var err error
+		if c.unsaved(ctx) {
+			_, _, err = c.point(ctx, c.reason(), "")
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		made, changed = time.Now(), err != nil
+		if err == nil {
+			retry = retryFirst
+			continue
+		}
+		if !pause(ctx, retry) {
+			return
+		}
+		retry = min(2*retry, retryMost)
+	}
+}
+
+// reason is that of points that the policy makes.
+func (c *carry) reason() session.Reason {
+	if c.kind == control.PolicyInterval {
+		return session.Interval
+	}
+	return session.Idle
+}
+
+// rest waits until a point is due for what was changed first at a time, the last one having been made at another; false:
+// ctx has ended.
+func (c *carry) rest(ctx context.Context, first, made time.Time) bool {
+	for {
+		wait := time.Until(c.due(first, c.mount.tree.LastChange(), made))
+		if wait <= 0 {
+			return true
+		}
+		if !pause(ctx, wait) {
+			return false
+		}
+	}
+}
+
+// due is when a point is to be made.
+func (c *carry) due(first, last, made time.Time) time.Time {
+	if c.kind == control.PolicyInterval {
+		return first.Add(c.every)
+	}
+	at := last.Add(idleRest)
+	if most := first.Add(idleMost); most.Before(at) {
+		at = most
+	}
+	if least := made.Add(idleMost); !made.IsZero() && at.Before(least) {
+		at = least
+	}
+	return at
+}
+
+// pause waits; false: ctx has ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

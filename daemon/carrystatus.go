@@ -1,0 +1,137 @@
+package daemon
+
+import (
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/writeback"
+)
+
+const modeNone = "none" // of a mount of which nothing is carried away
+
+// status tells how the mount's work is carried.
+func (c *carry) status() control.SessionStatus {
+	m := c.mount
+	s := control.SessionStatus{Name: m.session}
+	if !m.writable() {
+		return s
+	}
+	if !c.carries() {
+		s.Mode = modeNone
+		return s
+	}
+	changed, last := m.changed() > 0, m.tree.LastChange()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.Policy, s.State, s.Lane, s.Points = c.options.Policy, string(session.Active), c.lane.Name, c.points
+	s.Remote = shownRemote(c.options.Remote, m.home.dir, m.record)
+	if c.options.Remote == control.RemoteEmbedded {
+		s.Mode = string(writeback.ModeEmbedded)
+	}
+	setLast(&s, c.last)
+	s.Dirty = last.After(c.seen)
+	if last.IsZero() && c.seen.IsZero() { // nothing since a process before this one
+		s.Dirty = changed && c.last.ID == ""
+	}
+	if c.queue != nil {
+		setQueue(&s, c.queue.Status())
+	}
+	for _, what := range slices.Sorted(maps.Keys(c.failed)) {
+		s.Error = fmt.Sprintf("%s: %v", what, c.failed[what])
+	}
+	return s
+}
+
+// notices are what is worth a line of its own.
+func (c *carry) notices() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	notes := slices.Clone(c.notes)
+	if c.queue == nil {
+		return notes
+	}
+	st := c.queue.Status()
+	if st.Seeding {
+		notes = append(notes, fmt.Sprintf("the session remote gets the history that the session stands on first: %s", seedText(st)))
+	}
+	for _, ref := range st.Refused {
+		notes = append(notes, "the session remote does not take "+ref)
+	}
+	return append(notes, st.Notices...)
+}
+
+func seedText(st writeback.Status) string {
+	if st.SeedSize == 0 {
+		return fmt.Sprintf("%d MiB so far", st.Seeded>>20)
+	}
+	return fmt.Sprintf("%d of %d MiB", st.Seeded>>20, st.SeedSize>>20)
+}
+
+// shownRemote is a session remote without secrets, as status shows it; of the embedded one it is the path.
+func shownRemote(remote, home string, r record) string {
+	switch remote {
+	case control.RemoteEmbedded, "":
+		return filepath.Join(home, sessionRepoName)
+	case control.RemoteOrigin:
+		return r.Remote
+	case control.RemoteNone:
+		return ""
+	}
+	return secretFree(remote)
+}
+
+func setLast(s *control.SessionStatus, p session.Point) {
+	if p.ID == "" {
+		return
+	}
+	at := p.Time
+	s.LastID, s.LastAt = string(p.ID), &at
+}
+
+func setQueue(s *control.SessionStatus, st writeback.Status) {
+	s.Mode, s.Pending, s.Diverged = string(st.Mode), int64(st.Pending), st.Diverged
+	if !st.LastSync.IsZero() {
+		at := st.LastSync
+		s.LastSync = &at
+	}
+	if st.Failure != nil && st.Pending > 0 {
+		s.Error = st.Failure.Error()
+	}
+}
+
+// progressOf tells of a queue at work.
+func progressOf(progress func(control.Progress)) func(writeback.Status) {
+	return func(st writeback.Status) {
+		p := control.Progress{Phase: "sync", Total: int64(st.Pending), Unit: "refs"}
+		if st.Seeding {
+			p = control.Progress{Phase: "seed", Done: st.Seeded, Total: st.SeedSize, Unit: "bytes"}
+		}
+		progress(p)
+	}
+}
+
+// synced says of a point whether the session remote has it.
+func (o *opened) synced(p session.Point) bool {
+	if o.acknowledged == nil {
+		return false
+	}
+	return o.acknowledged(p)
+}
+
+// shownPoint is a point as it is told of.
+func (o *opened) shown(p session.Point) control.Point {
+	s := control.Point{
+		ID: string(p.ID), Session: p.Session, Lane: p.Lane, Commit: p.Commit.String(), Tree: p.Tree.String(), Branch: shortRef(p.Branch),
+		Reason: string(p.Reason), Message: p.Message, Time: p.Time.In(time.UTC), Prev: string(p.Prev), Changed: p.Changed, Bytes: p.Bytes, Left: p.Left,
+		Pins: o.pins[p.ID], Synced: o.synced(p),
+	}
+	if !p.Head.IsZero() {
+		s.Head = p.Head.String()
+	}
+	return s
+}

@@ -1,0 +1,227 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/writeback"
+)
+
+// opened is a session that something is asked of, mounted or not. It is to be closed.
+type opened struct {
+	session string
+	record  record
+	home    string
+	mount   *mount        // nil: it is not mounted
+	repo    *session.Repo // nil: nothing was carried yet
+	queue   *writeback.Queue
+
+	pins    map[session.PointID][]string
+	release func()
+
+	acknowledged func(session.Point) bool
+}
+
+func (o *opened) close() {
+	if o.release != nil {
+		o.release()
+	}
+}
+
+var errBusySession = errors.New("it is mounted by another process")
+
+// openSession finds a session by the directory where it is, or was last, mounted, or by its name. With write its repository
+// can be changed; of a session that is not mounted nobody else can use it then.
+func (d *Daemon) openSession(ctx context.Context, of string, write bool) (*opened, error) {
+	if m, err := d.mounted(ctx, of); err != nil {
+		return nil, err
+	} else if m != nil {
+		return m.carry.opened()
+	}
+	id, err := d.homes.named(of)
+	if err != nil {
+		return nil, err
+	}
+	t, err := d.homes.waitExisting(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	o, err := t.openSession(write)
+	if err != nil {
+		t.unlock()
+		return nil, err
+	}
+	return o, nil
+}
+
+// mounted finds the mount of a session; nil: there is none.
+func (d *Daemon) mounted(ctx context.Context, of string) (*mount, error) {
+	var m *mount
+	if filepath.IsAbs(of) {
+		m, _ = d.find(of)
+	} else {
+		for _, other := range d.list() {
+			if other.session == of && other.writable() {
+				m = other
+			}
+		}
+	}
+	if m == nil {
+		return nil, nil
+	}
+	if err := m.settled(ctx); err != nil {
+		return nil, err
+	}
+	if !m.served() || m.isGone() {
+		return nil, nil
+	}
+	if m.session == "" {
+		return nil, errNoSession
+	}
+	return m, nil
+}
+
+// opened is the session of a mount.
+func (c *carry) opened() (*opened, error) {
+	m := c.mount
+	o := &opened{session: m.session, record: m.record, home: m.home.dir, mount: m}
+	if !m.writable() { // somebody may be working in it elsewhere
+		if !hasRepo(o.home) {
+			return o, nil
+		}
+		repo, err := session.OpenRepo(filepath.Join(o.home, sessionRepoName), o.options(m.daemon.state, false, m.daemon.log))
+		if err != nil {
+			return nil, err
+		}
+		o.repo, o.release = repo, func() { repo.Close() }
+		return o, o.read()
+	}
+	c.mu.Lock()
+	o.repo, o.queue = c.repo, c.queue
+	c.mu.Unlock()
+	return o, o.read()
+}
+
+// openSession opens the session of a home that is not mounted, of which we hold the lock.
+func (t *home) openSession(write bool) (*opened, error) {
+	r, err := readRecord(t.dir)
+	if err != nil {
+		return nil, err
+	}
+	o := &opened{session: r.Session, record: r, home: t.dir, release: t.unlock}
+	if !hasRepo(t.dir) {
+		return o, nil
+	}
+	repo, err := session.OpenRepo(filepath.Join(t.dir, sessionRepoName), o.options(t.homes.state, write, t.homes.log))
+	if err != nil {
+		return nil, err
+	}
+	o.repo, o.release = repo, func() {
+		if err := repo.Close(); err != nil {
+			t.homes.log.Warn("close session", zap.String("home", t.dir), zap.Error(err))
+		}
+		t.unlock()
+	}
+	if err := o.read(); err != nil {
+		repo.Close()
+		return nil, err
+	}
+	return o, nil
+}
+
+// options are those of the repository.
+func (o *opened) options(state string, write bool, log *zap.Logger) session.RepoOptions {
+	base, _ := o.record.base()
+	store := filepath.Join(state, "stores", storeName(o.record.Remote), "git", "objects")
+	return session.RepoOptions{
+		Format: base.Format, Session: o.session, Remote: o.record.Remote, Borrow: []string{store}, Fresh: []string{filepath.Join(o.home, "git", "objects")},
+		ReadOnly: !write, Log: log.With(zap.String("session", o.session)),
+	}
+}
+
+// read gets what is told of points beside themselves.
+func (o *opened) read() (err error) {
+	if o.repo == nil {
+		return nil
+	}
+	o.pins, err = o.repo.Pins()
+	embedded := o.record.Carried.Remote == control.RemoteEmbedded || o.record.Carried.Remote == ""
+	switch {
+	case embedded:
+		o.acknowledged = func(session.Point) bool { return true }
+	case o.queue != nil:
+		o.acknowledged = acknowledgedBy(o.repo, o.queue.Acknowledged)
+	}
+	return err
+}
+
+// acknowledgedBy says of points whether the session remote has them: whether what it has of their segments is as new.
+func acknowledgedBy(repo *session.Repo, acknowledged func(ref string) object.ID) func(session.Point) bool {
+	newest := map[string]session.Point{}
+	return func(p session.Point) bool {
+		ref := session.SegmentRef(p.Session, p.Lane, p.Segment)
+		there, known := newest[ref]
+		if !known {
+			if id := acknowledged(ref); !id.IsZero() {
+				there, _ = repo.PointAt(id)
+			}
+			newest[ref] = there
+		}
+		return p.ID <= there.ID
+	}
+}
+
+// named finds a home that is not mounted, by its session's name or the directory where it was mounted last.
+func (h homes) named(of string) (id string, err error) {
+	if !filepath.IsAbs(of) {
+		if err := control.ValidSession(of); err != nil {
+			return "", err
+		}
+		return of, nil
+	}
+	ids, _, err := h.ids()
+	if err != nil {
+		return "", err
+	}
+	var newest record
+	for _, candidate := range ids {
+		r, err := readRecord(filepath.Join(h.dir(), candidate))
+		if err == nil && r.Dir == filepath.Clean(of) && !r.Began.Before(newest.Began) {
+			id, newest = candidate, r
+		}
+	}
+	if id == "" {
+		return "", errNoSession
+	}
+	return id, nil
+}
+
+// waitExisting locks a home that is there; who only looks at it is waited for, an inUseError if a mount has it.
+func (h homes) waitExisting(ctx context.Context, id string) (*home, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	for {
+		t, err := h.existing(id)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil, errNoSession
+		case !errors.Is(err, disk.ErrLocked):
+			return t, err
+		}
+		if holder, ok := h.holder(id); ok {
+			return nil, fmt.Errorf("%w: %w", errBusySession, holder)
+		}
+		if !pause(ctx, lookPause) {
+			return nil, err
+		}
+	}
+}

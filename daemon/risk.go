@@ -1,0 +1,135 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/promisor"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// harmless lists the commands of git that leave files, index and stashes as they are, or only add to them, whatever their
+// arguments; and merge and the like, which refuse to overwrite what is not committed. Others, unless risky knows better, may
+// be an alias for anything.
+var harmless = []string{
+	"add", "annotate", "apply", "archive", "blame", "branch", "bundle", "cat-file", "check-attr", "check-ignore", "check-mailmap",
+	"check-ref-format", "cherry", "commit", "commit-graph", "commit-tree", "config", "count-objects", "credential", "describe", "diff",
+	"diff-files", "diff-index", "diff-tree", "difftool", "fast-export", "fast-import", "fetch", "fetch-pack", "fmt-merge-msg", "for-each-ref",
+	"for-each-repo", "format-patch", "fsck", "fsmonitor--daemon", "gc", "get-tar-commit-id", "grep", "hash-object", "help", "hook", "init",
+	"index-pack", "interpret-trailers", "log", "ls-files", "ls-remote", "ls-tree", "mailinfo", "mailsplit", "maintenance", "merge-base", "merge-tree", "mktag",
+	"mktree", "multi-pack-index", "mv", "name-rev", "notes", "pack-objects", "pack-refs", "patch-id", "prune", "prune-packed", "push", "range-diff",
+	"receive-pack", "reflog", "remote", "repack", "replace", "request-pull", "rerere", "rev-list", "rev-parse", "send-email", "send-pack", "shortlog", "show",
+	"show-branch", "show-index", "show-ref", "status", "stripspace", "symbolic-ref", "tag", "unpack-objects", "update-ref",
+	"update-server-info", "upload-archive", "upload-pack", "var", "verify-commit", "verify-pack", "verify-tag", "version", "whatchanged", "write-tree",
+}
+
+// risky says whether a process with these arguments may throw away changes that are nowhere but in the working tree, the
+// index, or the stashes. It says so too often rather than not often enough: what it costs is a point.
+func risky(argv []string) bool {
+	if len(argv) == 0 {
+		return false
+	}
+	if base := filepath.Base(argv[0]); base != "git" && !strings.HasPrefix(base, "git-") {
+		return false
+	}
+	command, args := promisor.Subcommand(argv)
+	if command == "" || slices.Contains(harmless, command) {
+		return false
+	}
+	has := func(options ...string) bool { return slices.ContainsFunc(args, option(options...)) }
+	switch command {
+	case "reset":
+		return has("--hard", "--keep", "--merge")
+	case "checkout":
+		return !has("-b") || has("-f", "--force", "-m", "--merge")
+	case "switch":
+		return has("-f", "--force", "--discard-changes", "-m", "--merge")
+	case "restore":
+		return !has("-S", "--staged") || has("-W", "--worktree")
+	case "clean":
+		return has("-f", "--force", "-i", "--interactive")
+	case "stash":
+		return len(args) == 0 || !slices.Contains([]string{"list", "show", "create", "store"}, args[0])
+	case "rm":
+		return !has("--cached")
+	case "read-tree":
+		return has("-u", "--reset")
+	case "checkout-index":
+		return has("-f", "--force")
+	case "merge", "cherry-pick", "revert", "am":
+		return has("--abort", "--skip", "--quit", "--autostash")
+	case "pull":
+		return has("--autostash", "-r", "--rebase")
+	case "worktree":
+		return len(args) > 0 && args[0] == "remove" && has("-f", "--force")
+	case "submodule":
+		return has("update", "deinit")
+	case "update-index":
+		return has("--force-remove", "--index-info", "--cacheinfo", "--unresolve")
+	}
+	return true
+}
+
+// option matches an argument that is one of these options: a long one with or without a value, a short one also among others
+// behind one dash.
+func option(options ...string) func(arg string) bool {
+	return func(arg string) bool {
+		for _, o := range options {
+			long := strings.HasPrefix(o, "--")
+			switch {
+			case arg == o, long && strings.HasPrefix(arg, o+"="):
+				return true
+			case len(o) == 2 && !long && len(arg) > 2 && arg[0] == '-' && arg[1] != '-' && strings.Contains(arg[1:], o[1:]):
+				return true
+			}
+		}
+		return false
+	}
+}
+
+var errPatience = errors.New("git was not kept waiting any longer")
+
+// beforeRisk makes a point, if there is something to keep, before a git command goes on that may throw work away. Every
+// command looks for its repository several times; the first time counts.
+func (c *carry) beforeRisk(ctx context.Context, pid uint32, argv []string) {
+	if !c.guards() || !risky(argv) || !c.firstLook(pid) {
+		return
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, riskTime, errPatience)
+	defer cancel()
+	if !c.unsaved(ctx) {
+		return
+	}
+	_, made, err := c.point(ctx, session.BeforeRisk, "")
+	c.mount.daemon.log.Debug("git may throw work away", zap.String("dir", c.mount.dir), zap.Uint32("pid", pid), zap.Bool("made", made), zap.Error(err))
+}
+
+// firstLook is true once for a process.
+func (c *carry) firstLook(pid uint32) bool {
+	process := processName(pid)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.looked == process && process != "" {
+		return false
+	}
+	c.looked = process
+	return true
+}
+
+// processName tells a process from all others that have or had its number: by when it began, field 22 of proc_pid_stat(5),
+// counted from behind the name of the command, which may hold anything. "": it is gone.
+func processName(pid uint32) string {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	if err != nil || len(fields) < 20 {
+		return ""
+	}
+	return fmt.Sprintf("%d.%s", pid, fields[19])
+}
