@@ -17,9 +17,9 @@ import (
 
 // How long the end of a mount may take for what is carried away.
 const (
-	syncTime  = 30 * time.Second // for the session remote, while the mount is still there
+	syncTime = 30 * time.Second // for the session remote, while the mount is still there
 	keepTime = 30 * time.Second // for a point
-	lastTime  = 5 * time.Second  // for the session remote to hear of the rest
+	lastTime = 5 * time.Second  // for the session remote to hear of the rest
 )
 
 // ending is how a mount ends, for what is carried away from it.
