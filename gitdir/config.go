@@ -48,7 +48,7 @@ func (o Options) configure(c *config.Config, path string) ([]byte, error) {
 	// The store's packs are looked after by artifactfs; git tidying up behind a command would only get in the way.
 	c.SetOption("gc", "", "auto", "0").SetOption("maintenance", "", "auto", "false")
 	if o.State != nil {
-		if err := o.setBranches(c); err != nil {
+		if err := o.setCarried(c); err != nil {
 			return nil, err
 		}
 	}

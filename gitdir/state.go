@@ -19,7 +19,7 @@ import (
 
 // A git directory can be made as one was at a point of a session: its HEAD, refs, stashes, upstreams, what git was in the
 // middle of, and what was staged. What it was told by a session's repository is not trusted: of settings it takes those that
-// name what a branch follows, and of files those that git leaves in the middle of something.
+// name what a branch follows and who commits, and of files those that git leaves in the middle of something.
 
 // carried are the files and directories (with a slash behind) of a git directory that a State may hold.
 var carried = []string{
@@ -149,8 +149,8 @@ func oneLine(s string) string {
 	}, s)
 }
 
-// setBranches takes over what the branches of a State follow.
-func (o Options) setBranches(c *config.Config) error {
+// setCarried takes over what the branches of a State follow, and who worked there.
+func (o Options) setCarried(c *config.Config) error {
 	text, ok := o.State.Files["config"]
 	if !ok {
 		return nil
@@ -170,6 +170,11 @@ func (o Options) setBranches(c *config.Config) error {
 					c.Section("branch").Subsection(b.Name).AddOption(key, value)
 				}
 			}
+		}
+	}
+	for _, key := range []string{"name", "email"} {
+		if value := was.Section("user").Option(key); value != "" && !strings.ContainsFunc(value, func(r rune) bool { return r < ' ' }) {
+			c.Section("user").SetOption(key, value)
 		}
 	}
 	return nil
