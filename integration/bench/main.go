@@ -5,11 +5,12 @@
 //	go run ./integration/bench -write [-places NAME=DIR,...] [-only REGEXP] [REPOSITORY.git ...]
 //	go run ./integration/bench -git [-git2 PROGRAM] [-only REGEXP] [REPOSITORY.git ...]
 //	go run ./integration/bench -takeover [-kills N] [REPOSITORY.git]
+//	go run ./integration/bench -session [-kills N] [-outage DURATION] [-forge DIR] [-only REGEXP]
 //	go run ./integration/bench -many | -leak
 //
 // With -write it compares work on a mount with the same work on a plain directory, with -git what git does in a mount
-// with what it does in clones. -takeover kills who serves a mount while programs work in it, -many weighs hundreds of
-// mounts, -leak mounts a thousand times.
+// with what it does in clones. -takeover kills who serves a mount while programs work in it, -session carries work
+// to session remotes and brings it back, -many weighs hundreds of mounts, -leak mounts a thousand times.
 //
 // Without arguments it makes three repositories of its own. It needs root or fusermount3, and bin/artifactfs and
 // bin/gitserve, which `make bench` builds. Seconds are noisy on a small machine; requests and blobs are exact.
@@ -27,10 +28,12 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/internal/torture"
+	"github.com/artifactfs/artifactfs/internal/workday"
 )
 
 func main() {
 	torture.Main()
+	workday.Main()
 	log.SetFlags(0)
 	log.SetPrefix("bench: ")
 	rtt := flag.Duration("rtt", 50*time.Millisecond, "round-trip time of the served repositories")
@@ -40,6 +43,7 @@ func main() {
 	o, isWrite := writeFlags()
 	g, isGit := gitFlags()
 	t, isTakeover := takeoverFlags()
+	c, isCarry := carryFlags()
 	m, isMany := manyFlags()
 	l, isLeak := leakFlags()
 	flag.Parse()
@@ -69,6 +73,10 @@ func main() {
 		run func() error
 	}{
 		{*isTakeover, func() error { return b.takeovers(repos, *t) }},
+		{*isCarry, func() error {
+			c.only, c.kills, c.seed = match, t.kills, t.seed
+			return b.carries(*c)
+		}},
 		{*isMany, func() error { return b.manies(*m) }},
 		{*isLeak, func() error { return b.leaks(*l, *m) }},
 	} {

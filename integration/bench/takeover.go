@@ -33,10 +33,10 @@ type takeoverOptions struct {
 func takeoverFlags() (o *takeoverOptions, is *bool) {
 	o = &takeoverOptions{}
 	is = flag.Bool("takeover", false, "measure how long programs in a mount stand still when who serves it is killed")
-	flag.IntVar(&o.kills, "kills", 100, "with -takeover: how often")
+	flag.IntVar(&o.kills, "kills", 100, "with -takeover and -session: how often")
 	flag.DurationVar(&o.longest, "longest", time.Second, "with -takeover: a kill comes at most so long after the one before has been got over")
 	flag.IntVar(&o.readers, "readers", 50, "with -takeover: programs that hold files open and read")
-	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "with -takeover: of all that is random")
+	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "with -takeover and -session: of all that is random")
 	return o, is
 }
 

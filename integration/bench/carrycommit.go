@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/internal/workday"
+)
+
+// commitsEach are made for every kind of session remote.
+const commitsEach = 20
+
+// carryPlace is a session remote, and where it lies on disk.
+type carryPlace struct {
+	kind, arg, path string
+	end             func() error
+}
+
+// commits times the way of a commit to a session remote of each kind, then looks at it with stock git.
+func (r *rig) commits(o carryOptions) error {
+	for _, kind := range []func() (carryPlace, error){
+		func() (carryPlace, error) { return carryPlace{kind: "embedded"}, nil },
+		func() (carryPlace, error) {
+			c, s, url, err := r.receiver(true, 0)
+			if err != nil {
+				return carryPlace{}, err
+			}
+			return carryPlace{"http", url, c.Path, s.Close}, nil
+		},
+		func() (carryPlace, error) {
+			c, s, _, err := r.receiver(true, 0)
+			if err != nil {
+				return carryPlace{}, err
+			}
+			return carryPlace{"path", c.Path, c.Path, s.Close}, nil
+		},
+		r.overSSH,
+		func() (carryPlace, error) { return r.forge(o.forge) },
+	} {
+		p, err := kind()
+		if err != nil {
+			return err
+		}
+		if p.kind == "" { // not asked for
+			continue
+		}
+		err = r.commitsTo(p)
+		if p.end != nil {
+			p.end()
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", p.kind, err)
+		}
+	}
+	return nil
+}
+
+func (r *rig) overSSH() (carryPlace, error) {
+	c, s, _, err := r.receiver(true, 0)
+	if err != nil {
+		return carryPlace{}, err
+	}
+	s.Close()
+	ssh, command, err := gittest.ServeSSH(gittest.ServerOptions{Root: filepath.Dir(c.Path), Cheap: true})
+	if err != nil {
+		return carryPlace{}, err
+	}
+	r.env = append(r.env, "GIT_SSH_COMMAND="+command)
+	return carryPlace{"ssh", ssh.URL("s.git"), c.Path, ssh.Close}, nil
+}
+
+func (r *rig) commitsTo(p carryPlace) error {
+	state := r.path("state-" + p.kind)
+	flags := []string{"--session", "work", "--wait", "git", "--prefetch", "none"}
+	if p.arg != "" {
+		flags = append(flags, "--session-remote", p.arg)
+	}
+	m, _, err := r.mount(state, flags...)
+	if err != nil {
+		return err
+	}
+	if p.path == "" {
+		p.path = filepath.Join(state, "mounts", m.ID, "session.git")
+		p.arg = p.path
+	}
+	var times []time.Duration
+	var ids []string
+	for i := range commitsEach {
+		id, err := r.sh(m.Dir, fmt.Sprintf("echo %d >>new%d; sed -i 's/some/any/' %s; git add -A; git commit -qm %d; git rev-parse HEAD", i, i%5, filePath(i*7), i))
+		if err != nil {
+			return err
+		}
+		took, err := await(p.path, "refs/heads/main", id, time.Minute)
+		if err != nil {
+			st, _ := r.status(state, m.Dir)
+			return fmt.Errorf("%w; status %+v", err, st.Session)
+		}
+		times, ids = append(times, took), append(ids, id)
+	}
+	slices.Sort(times)
+	longest := times[len(times)-1]
+	r.row("commit", p.kind, fmt.Sprintf("median %s, longest of %d %s", seconds(percentile(times, 50)), len(times), seconds(longest)), "1 s", longest < time.Second)
+	if _, err := r.afs(state, nil, "checkpoint", m.Dir, "--sync"); err != nil {
+		return err
+	}
+	clone := r.path("clone")
+	if _, err := r.sh(r.dir, "git clone -q "+p.arg+" "+clone); err != nil {
+		return err
+	}
+	for _, dir := range []string{p.path, clone} {
+		if err := r.sound(dir); err != nil {
+			return err
+		}
+	}
+	got, err := r.sh(clone, "git rev-parse origin/main && git rev-list --count origin/main ^"+ids[0])
+	if err != nil {
+		return err
+	}
+	if want := fmt.Sprintf("%s\n%d", ids[len(ids)-1], commitsEach-1); got != want {
+		r.wrong("%s: a clone has %q, want %q", p.kind, got, want)
+	}
+	return r.end(state)
+}
+
+// kills has everything die at random moments of a working day, see workday.Journey.
+func (r *rig) kills(o carryOptions) error {
+	for _, k := range []struct {
+		kind  string
+		kills int
+	}{{"http", o.kills - o.kills/4}, {"embedded", o.kills / 4}} {
+		if k.kills == 0 {
+			continue
+		}
+		j := workday.Journey{Binary: filepath.Join(r.bin, "artifactfs"), Base: r.path("j"), Remote: r.url, Session: "work", Seed: o.seed, Longest: 15 * time.Second, Interval: 20 * time.Second,
+			Log: func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }}
+		if err := os.Mkdir(j.Base, 0o755); err != nil {
+			return err
+		}
+		var c *gittest.Receiver
+		if k.kind == "http" {
+			var s *gittest.Server
+			var err error
+			if c, s, j.Saved, err = r.receiver(false, 0); err != nil {
+				return err
+			}
+			defer s.Close()
+		}
+		tally, err := j.Run(context.Background(), k.kills)
+		for _, f := range tally.Faults {
+			r.wrong("seed %d: %s", o.seed, f)
+		}
+		if err != nil {
+			return err
+		}
+		slices.Sort(tally.Resume)
+		r.row("kills", k.kind, fmt.Sprintf("%d kills in %d steps: %d came back exactly, %d of the middle of a step; %d promises held, at most %s of work lost; resumed in %s (median)", tally.Kills, tally.Steps, tally.Exact, tally.Kills-tally.Exact,
+			tally.Promises, seconds(tally.Lost), seconds(percentile(tally.Resume, 50))), "10 s lost", tally.Lost < 12*time.Second && len(tally.Faults) == 0)
+		if c == nil || len(tally.Faults) > 0 {
+			continue
+		}
+		if err := r.sound(c.Path); err != nil {
+			return err
+		}
+		reachable, err := r.sh(c.Path, "git rev-list --all")
+		if err != nil {
+			return err
+		}
+		missing := 0
+		for _, id := range tally.Commits {
+			if !strings.Contains(reachable, id) {
+				r.wrong("commit %s is gone", id)
+				missing++
+			}
+		}
+		r.row("kills", k.kind, fmt.Sprintf("%d of %d commits on the session remote", len(tally.Commits)-missing, len(tally.Commits)), "all", missing == 0)
+	}
+	return nil
+}

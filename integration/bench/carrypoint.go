@@ -1,0 +1,281 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// points measures what a point of a large repository costs, and how long those who write have to wait for it.
+func (r *rig) points(o carryOptions) error {
+	m, _, err := r.mount(r.state, "--session", "work", "--checkpoint", "off", "--wait", "git", "--prefetch", "none", "--history", "none")
+	if err != nil {
+		return err
+	}
+	if _, err := r.sh(m.Dir, "echo first >first"); err != nil {
+		return err
+	}
+	var first pointed
+	if _, err := r.afs(r.state, &first, "checkpoint", m.Dir); err != nil {
+		return err
+	}
+	r.row("point", "the first one", fmt.Sprintf("%.1f ms", first.Took), "", true)
+	if err := r.fewFiles(m, o.files); err != nil {
+		return err
+	}
+	if err := r.manyFiles(m); err != nil {
+		return err
+	}
+	return r.pauses(m)
+}
+
+// fewFiles changes ten files at a time.
+func (r *rig) fewFiles(m carriedMount, files int) error {
+	const rounds = 15
+	var inside, wall []time.Duration
+	var fetched int64
+	looks := map[string]int{}
+	for i := range rounds {
+		var script strings.Builder
+		for j := range 10 {
+			fmt.Fprintf(&script, "echo %d >>%s\n", i, filePath((i*10+j)*files/(rounds*10)))
+		}
+		if _, err := r.sh(m.Dir, script.String()); err != nil {
+			return err
+		}
+		before, err := r.status(r.state, m.Dir)
+		if err != nil {
+			return err
+		}
+		seen, end, err := r.follow(m.Dir)
+		if err != nil {
+			return err
+		}
+		var p pointed
+		took, err := r.afs(r.state, &p, "checkpoint", m.Dir)
+		end()
+		if err != nil {
+			return err
+		}
+		for op, n := range seen {
+			looks[op] += n
+		}
+		after, err := r.status(r.state, m.Dir)
+		if err != nil {
+			return err
+		}
+		if p.Changed != 10 || !p.Made {
+			r.wrong("point %d: %+v", i, p)
+		}
+		fetched += after.Network.Blobs - before.Network.Blobs
+		inside, wall = append(inside, time.Duration(p.Took*1e6)), append(wall, took)
+	}
+	slices.Sort(inside)
+	slices.Sort(wall)
+	r.row("point", fmt.Sprintf("10 changed files of %d", files), fmt.Sprintf("median %s, longest of %d %s", seconds(percentile(inside, 50)), rounds, seconds(inside[rounds-1])), "50 ms", percentile(inside, 50) < 50*time.Millisecond)
+	r.row("point", "with the command's start and end", fmt.Sprintf("median %s", seconds(percentile(wall, 50))), "", true)
+	lstat := looks["getattr"] + looks["lookup"] + looks["readdir"] + looks["readdirplus"]
+	r.row("point", "blobs fetched, lstat of the mount", fmt.Sprintf("%d, %d (all the kernel asked meanwhile: %v)", fetched, lstat, looks), "0, 0", fetched == 0 && lstat == 0)
+
+	st, err := r.look(m.Dir)
+	if err != nil {
+		return err
+	}
+	var last pointed
+	if _, err := r.afs(r.state, &last, "checkpoint", m.Dir); err != nil {
+		return err
+	}
+	if last.Tree != st.Tree || last.Made {
+		r.wrong("the last point has tree %s (new: %v), stock git makes %s", last.Tree, last.Made, st.Tree)
+	}
+	return nil
+}
+
+// follow counts what the kernel asks for in a mount, until end is called.
+func (r *rig) follow(dir string) (seen map[string]int, end func(), err error) {
+	cmd := r.command(r.state, "trace", dir, "--all", "--json")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, nil, err
+	}
+	seen = map[string]int{}
+	var reading sync.WaitGroup
+	began := make(chan struct{})
+	reading.Go(func() {
+		open := sync.OnceFunc(func() { close(began) })
+		defer open()
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			var e struct {
+				Op   string `json:"op"`
+				Path string `json:"path"`
+			}
+			if json.Unmarshal(lines.Bytes(), &e) != nil || e.Op == "" {
+				continue
+			}
+			if strings.HasSuffix(e.Path, "trace-mark") {
+				open()
+				continue
+			}
+			seen[e.Op]++
+		}
+	})
+	// What is looked for and not there is seen as soon as it is followed.
+	for begun := false; !begun; {
+		os.Lstat(filepath.Join(dir, "trace-mark"))
+		select {
+		case <-began:
+			begun = true
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	return seen, func() {
+		time.Sleep(20 * time.Millisecond) // what was asked is told a moment later
+		cmd.Process.Signal(os.Interrupt)
+		reading.Wait()
+		cmd.Wait()
+	}, nil
+}
+
+// manyFiles makes 10,000 new files, and does the same in a clone on the local disk.
+func (r *rig) manyFiles(m carriedMount) error {
+	const rounds = 3
+	clone := r.path("clone")
+	if _, err := r.sh(r.dir, "git clone -q "+r.repo+" "+clone); err != nil {
+		return err
+	}
+	var ours, theirs, pauses []time.Duration
+	for i := range rounds {
+		for _, dir := range []string{m.Dir, clone} {
+			for j := range 10_000 {
+				path := filepath.Join(dir, fmt.Sprintf("new%d/dir%02d/file%04d", i, j/100, j))
+				if j%100 == 0 {
+					if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+						return err
+					}
+				}
+				if err := os.WriteFile(path, fmt.Appendf(nil, "new %d %d\n%s", i, j, strings.Repeat("what is new in it\n", j%40)), 0o644); err != nil {
+					return err
+				}
+			}
+		}
+		// Both have it on disk first: what is measured is the saving.
+		if _, err := r.sh(m.Dir, "sync -f . && sync -f "+clone); err != nil {
+			return err
+		}
+		var p pointed
+		if _, err := r.afs(r.state, &p, "checkpoint", m.Dir); err != nil {
+			return err
+		}
+		if p.Changed < 10_000 {
+			r.wrong("point %+v", p)
+		}
+		start := time.Now()
+		if _, err := r.sh(clone, "git add -A && git commit -qm new"); err != nil {
+			return err
+		}
+		ours, theirs, pauses = append(ours, time.Duration(p.Took*1e6)), append(theirs, time.Since(start)), append(pauses, time.Duration(p.Paused*1e6))
+	}
+	slices.Sort(ours)
+	slices.Sort(theirs)
+	ratio := float64(percentile(theirs, 50)) / float64(percentile(ours, 50))
+	r.row("point", "10,000 new files", fmt.Sprintf("%s, git add -A && git commit in a clone %s: %.1fx", seconds(percentile(ours, 50)), seconds(percentile(theirs, 50)), ratio), "3x", ratio >= 3)
+	r.row("pause", "of that point, as it says", seconds(slices.Max(pauses)), "20 ms", slices.Max(pauses) < 20*time.Millisecond)
+	return nil
+}
+
+// pauses has 64 writers at work, without points and then with one after the other.
+func (r *rig) pauses(m carriedMount) error {
+	const writers, look = 64, 10 * time.Second
+	dir := filepath.Join(m.Dir, "writers")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	var stop atomic.Bool
+	var slowest, slowestName, done atomic.Int64
+	longer := func(most *atomic.Int64, took time.Duration) {
+		for {
+			was := most.Load()
+			if int64(took) <= was || most.CompareAndSwap(was, int64(took)) {
+				return
+			}
+		}
+	}
+	var all sync.WaitGroup
+	failed := make(chan error, writers)
+	for i := range writers {
+		all.Go(func() {
+			path := filepath.Join(dir, fmt.Sprint("file", i))
+			f, err := os.Create(path)
+			if err != nil {
+				failed <- err
+				return
+			}
+			defer f.Close()
+			buf := make([]byte, 4096)
+			for n := 0; !stop.Load(); n++ {
+				start := time.Now()
+				_, err := f.WriteAt(buf, int64(n%64)*4096)
+				wrote := time.Since(start)
+				if err == nil && n%8 == 0 {
+					start = time.Now()
+					if err = os.WriteFile(path+".tmp", buf[:100], 0o644); err == nil {
+						err = os.Rename(path+".tmp", path+".new")
+					}
+					longer(&slowestName, time.Since(start))
+				}
+				if err != nil {
+					failed <- err
+					return
+				}
+				longer(&slowest, wrote)
+				done.Add(1)
+				time.Sleep(5 * time.Millisecond)
+			}
+		})
+	}
+	defer func() { stop.Store(true); all.Wait() }()
+	time.Sleep(time.Second)
+	measure := func(during func() error) (write, name time.Duration, err error) {
+		slowest.Store(0)
+		slowestName.Store(0)
+		for end := time.Now().Add(look); time.Now().Before(end); {
+			if err := during(); err != nil {
+				return 0, 0, err
+			}
+		}
+		select {
+		case err = <-failed:
+		default:
+		}
+		return time.Duration(slowest.Load()), time.Duration(slowestName.Load()), err
+	}
+	write0, name0, err := measure(func() error { time.Sleep(100 * time.Millisecond); return nil })
+	if err != nil {
+		return err
+	}
+	var said []float64
+	write, name, err := measure(func() error {
+		var p pointed
+		_, err := r.afs(r.state, &p, "checkpoint", m.Dir)
+		said = append(said, p.Paused)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	slices.Sort(said)
+	longest := time.Duration(said[len(said)-1] * 1e6)
+	r.row("pause", fmt.Sprintf("%d points, %d writers", len(said), writers), fmt.Sprintf("they say: median %.1f ms, longest %s", said[len(said)/2], seconds(longest)), "20 ms", longest < 20*time.Millisecond)
+	r.row("pause", "longest write; file made and renamed", fmt.Sprintf("%s; %s (without points %s; %s)", seconds(write), seconds(name), seconds(write0), seconds(name0)), "", true)
+	return nil
+}
