@@ -92,6 +92,15 @@ type SessionOptions struct {
 	MaxFileSize int64    `json:"max_file_size,omitempty"` // bytes; larger new files are left out; 0: the default
 }
 
+// elsewhere says whether the session remote is a repository that may be known on other machines.
+func (o SessionOptions) elsewhere() bool {
+	switch o.Remote {
+	case "", RemoteEmbedded, RemoteOrigin, RemoteNone:
+		return false
+	}
+	return true
+}
+
 // CheckpointRequest asks for a point of the mount at Dir.
 type CheckpointRequest struct {
 	Dir     string `json:"dir"` // absolute, the mount or a directory in it

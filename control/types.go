@@ -45,9 +45,11 @@ const (
 
 // MountRequest asks for a working tree at a directory.
 type MountRequest struct {
-	Remote string `json:"remote"` // any git URL or absolute path; may carry a secret, so it is never printed or logged
-	Dir    string `json:"dir"`    // absolute; created if missing
-	Ref    string `json:"ref"`    // branch, tag, full ref name or commit id; "" is the remote's HEAD
+	// Remote is any git URL or absolute path; it may carry a secret, so it is never printed or logged. "": what is known on
+	// the session remote, a URL or path, of Session says it.
+	Remote string `json:"remote"`
+	Dir    string `json:"dir"` // absolute; created if missing
+	Ref    string `json:"ref"` // branch, tag, full ref name or commit id; "" is the remote's HEAD
 
 	// Session names the durable work that the mount goes on with or begins. "": one that is made of remote and
 	// directory, or none if the mount is read-only.
@@ -352,7 +354,7 @@ func (r MountRequest) validate() error {
 		}
 	}
 	switch {
-	case r.Remote == "":
+	case r.Remote == "" && (r.Session == "" || !r.SessionOptions.elsewhere()):
 		return badRequest("no remote given")
 	case !filepath.IsAbs(r.Dir):
 		return badRequest("directory %q is not absolute", r.Dir)
