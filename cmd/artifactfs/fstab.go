@@ -113,7 +113,7 @@ func (a *app) helperUnmount(h helperRun) error {
 		all, asked := a.mounts(ctx)
 		m, err := find(all, asked, "unmount", h.dir)
 		if err == nil && isDir(m.Dir, h.dir) {
-			return a.unmount(ctx, unmountOptions{dirs: []string{h.dir}})
+			return a.unmount(ctx, unmountOptions{dirs: []string{h.dir}, timeout: unmountTime})
 		}
 	}
 	if err := unix.Unmount(h.dir, int(h.flags)|unix.UMOUNT_NOFOLLOW); err != nil {

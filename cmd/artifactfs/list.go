@@ -38,7 +38,7 @@ func (a *app) list(ctx context.Context) error {
 		return asked // an empty table is the one thing a script can read
 	}
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "DIR\tREF\tSTATE\tFILES\tHYDRATED\tCHANGED\tSESSION\tREMOTE")
+	fmt.Fprintln(w, "DIR\tREF\tSTATE\tFILES\tHYDRATED\tCHANGED\tSESSION\tPENDING\tREMOTE")
 	for _, m := range all {
 		ref, changed, session := refName(m.Ref, m.Commit), count(m.Overlay.Changed), m.Session.Name
 		files, hydrated := count(m.Tree.Files), count(m.Blobs.Hydrated)+" of "+count(m.Blobs.Total)
@@ -48,13 +48,17 @@ func (a *app) list(ctx context.Context) error {
 		if m.Overlay.Changed < 0 {
 			changed = "?"
 		}
+		pending := count(m.Session.Pending)
 		if session == "" {
 			session = "-"
+		}
+		if m.Session.Remote == "" {
+			pending = "-"
 		}
 		if !m.mounted() {
 			files, hydrated = "-", "-"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", (&control.Error{Cause: m.Dir}).Error(), ref, m.State, files, hydrated, changed, session, m.Remote)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", (&control.Error{Cause: m.Dir}).Error(), ref, m.State, files, hydrated, changed, session, pending, m.Remote)
 	}
 	if err := w.Flush(); err != nil {
 		return fmt.Errorf("print result: %w", err)

@@ -122,9 +122,11 @@ func (a *app) rootCommand() *cobra.Command {
 however big the repository is; contents come when they are read, and in the background in order of likely need.
 
 A background daemon serves the mounts. It starts with the first mount and ends when it has been idle for a while;
-mount --foreground does without it. What is changed in a mount is kept on this host when it is unmounted.
+mount --foreground does without it. What is changed and committed in a mount is kept in a session: checkpoints of it are
+made by themselves, and it can be carried to a git repository of yours and resumed from there.
 
-Exit codes: 0 done; 1 failed; 2 wrong arguments; 3 remote unreachable, refused or not found; 4 no such mount or session.`,
+Exit codes: 0 done; 1 failed; 2 wrong arguments; 3 remote unreachable, refused or not found; 4 no such mount or session;
+5 done, but not everything is on the session remote yet.`,
 		Example: `  artifactfs mount https://github.com/git/git
   ls git && artifactfs status git
   artifactfs unmount git`,
@@ -159,7 +161,7 @@ Exit codes: 0 done; 1 failed; 2 wrong arguments; 3 remote unreachable, refused o
 	f.StringVar(&a.logFile, "log-file", "", "log to `FILE` (default: stderr; background daemon: DIR/log/daemon.log)")
 	f.Var(newChoice(&a.logLevel, "", "debug", "info", "warn", "error"), "log-level", "log from this level up (default: info for a daemon, else warn)")
 	f.Var(newChoice(&a.logFormat, "console", "console", "json"), "log-format", "how to write the log")
-	root.AddCommand(a.mountCommand(), a.unmountCommand(), a.runCommand(), a.statusCommand(), a.listCommand(), a.prefetchCommand(), a.switchCommand(), a.traceCommand(), a.cacheCommand(),
+	root.AddCommand(a.mountCommand(), a.unmountCommand(), a.runCommand(), a.statusCommand(), a.listCommand(), a.prefetchCommand(), a.switchCommand(), a.checkpointCommand(), a.syncCommand(), a.sessionCommand(), a.traceCommand(), a.cacheCommand(),
 		a.daemonCommand(), a.workerCommand(), a.doctorCommand(), a.versionCommand(), a.completionCommand(), a.promisorCommand())
 	for name, values := range map[string][]string{"log-level": {"debug", "info", "warn", "error"}, "log-format": {"console", "json"}} {
 		completeFlag(root, name, values...)

@@ -9,11 +9,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
@@ -236,12 +238,21 @@ func TestHelpTeaches(t *testing.T) {
 	a := newAfs(t)
 	root := (&app{stdout: os.Stdout, stderr: os.Stderr}).rootCommand()
 	pages := map[string][]string{"": {"--help"}}
-	for _, c := range root.Commands() {
-		if !c.Hidden {
-			pages[c.Name()] = []string{c.Name(), "--help"}
+	var add func(c *cobra.Command, names ...string)
+	add = func(c *cobra.Command, names ...string) {
+		if c.Hidden {
+			return
+		}
+		names = append(slices.Clone(names), c.Name())
+		pages[strings.Join(names, " ")] = append(slices.Clone(names), "--help")
+		for _, sub := range c.Commands() {
+			add(sub, names...)
 		}
 	}
-	for _, name := range []string{"mount", "unmount", "status", "list", "prefetch", "daemon", "version", "completion"} {
+	for _, c := range root.Commands() {
+		add(c)
+	}
+	for _, name := range []string{"mount", "unmount", "status", "list", "prefetch", "daemon", "version", "completion", "checkpoint", "sync", "session", "session log", "session gc"} {
 		if pages[name] == nil {
 			t.Errorf("there is no command %s", name)
 		}
@@ -296,6 +307,17 @@ func TestUsageErrors(t *testing.T) {
 		"mount /":                 "artifactfs: mount: no directory can be made of the remote's name\nhint: name one: artifactfs mount REMOTE DIR\n",
 		"unmount":                 "artifactfs: unmount: needs a directory, --session, or --all\nhint: artifactfs unmount --help\n",
 		"unmount --all a":         "artifactfs: unmount: takes directories and sessions, or --all, not both\nhint: artifactfs unmount --help\n",
+		"mount a --checkpoint=x":  "artifactfs: mount: invalid argument \"x\" for \"--checkpoint\" flag: must be one of off|idle|before-risk|interval=DURATION\nhint: artifactfs mount --help\n",
+		"mount a --at=@":          "artifactfs: mount: --at needs --session, whose checkpoint it is\nhint: artifactfs mount --help\n",
+		"session frob":            "artifactfs: session: unknown command \"frob\"\nhint: artifactfs session --help\n",
+		"session lgo":             "artifactfs: session: unknown command \"lgo\"\nhint: did you mean session log?\n",
+		"session restore":         "artifactfs: restore: takes ID [PATH...], got 0 arguments\nhint: artifactfs session restore --help\n",
+		"session log -C a b":      "artifactfs: log: names the session twice\nhint: artifactfs session log --help\n",
+		"session pin a/b":         "artifactfs: pin: \"a/b\" is no name: letters, digits, dots, dashes and underscores are, a letter or digit first\nhint: artifactfs session pin --help\n",
+		"session fork a --ref=b":  "artifactfs: fork: takes no --ref: the new session begins at the checkpoint ID\nhint: artifactfs session fork --help\n",
+		"session note HEAD a":     "artifactfs: note: \"a\" is neither - nor a JSON object\nhint: artifactfs session note --help\n",
+		"checkpoint --pin=.":      "artifactfs: checkpoint: --pin: \".\" is no name: letters, digits, dots, dashes and underscores are, a letter or digit first\nhint: artifactfs checkpoint --help\n",
+		"sync --timeout=-1s":      "artifactfs: sync: --timeout is negative\nhint: artifactfs sync --help\n",
 		"status a b":              "artifactfs: status: takes [DIR], got 2 arguments\nhint: artifactfs status --help\n",
 		"list a":                  "artifactfs: list: takes no arguments, got 1 argument\nhint: artifactfs list --help\n",
 		"prefetch":                "artifactfs: prefetch: takes DIR [PATHSPEC...], got 0 arguments\nhint: artifactfs prefetch --help\n",
@@ -312,10 +334,10 @@ func TestUsageErrors(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	a := newAfs(t)
-	if got := a.ok("version"); !strings.HasPrefix(got, "artifactfs ") || !strings.Contains(got, "protocol 4)") {
+	if got := a.ok("version"); !strings.HasPrefix(got, "artifactfs ") || !strings.Contains(got, "protocol 5)") {
 		t.Errorf("version: %q", got)
 	}
-	if got := a.ok("version", "--json"); !strings.Contains(got, `"protocol":4`) {
+	if got := a.ok("version", "--json"); !strings.Contains(got, `"protocol":5`) {
 		t.Errorf("version --json: %q", got)
 	}
 }

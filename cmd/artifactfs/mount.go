@@ -118,6 +118,7 @@ func (o *mountOptions) addFlags(cmd *cobra.Command) {
 	f.Uint32Var(&r.UID, "uid", uint32(os.Getuid()), "`ID` of the owner of everything in the mount")
 	f.Uint32Var(&r.GID, "gid", uint32(os.Getgid()), "`ID` of the group of everything in the mount")
 	f.BoolVar(&r.AllowOther, "allow-other", false, "let other users in")
+	o.addCarryFlags(cmd)
 	completeFlag(cmd, "git-dir", "outside", "inside")
 	completeFlag(cmd, "wait", "tree", "git", "all")
 	completeFlag(cmd, "history", "background", "full", "none")
@@ -141,6 +142,9 @@ func (o *mountOptions) complete(cmd *cobra.Command, args []string, a *app) error
 		if r.Device, err = inheritedDevice(o.device); err != nil {
 			return err
 		}
+	}
+	if err := completeCarry(cmd, r); err != nil {
+		return err
 	}
 	return completeRequest(r, args)
 }
@@ -166,7 +170,8 @@ func completeRequest(r *control.MountRequest, args []string) error {
 		return &control.Error{Code: control.ExitUsage, Verb: "mount", Object: object, Cause: cause, Hint: hint}
 	}
 	r.Remote = args[0]
-	if r.Remote == "" {
+	elsewhere := r.Session != "" && r.SessionOptions.Remote != "" // what is there says of which remote it is
+	if r.Remote == "" && !elsewhere {
 		return fail("", "REMOTE is empty", "artifactfs mount --help")
 	}
 	if r.Timeout < 0 {
@@ -180,7 +185,7 @@ func completeRequest(r *control.MountRequest, args []string) error {
 	if err := completeRedirects(r); err != nil {
 		return err
 	}
-	if isPath(r.Remote) {
+	if r.Remote != "" && isPath(r.Remote) {
 		abs, err := filepath.Abs(r.Remote)
 		if err != nil {
 			return fmt.Errorf("mount: %w", err)

@@ -49,7 +49,8 @@ The flags are those of mount, and as with mount each has an environment variable
 is not given, $ARTIFACTFS_DIR if --dir is not.
 
 Exit codes: CMD's; 128 and the signal's number if one ended it; 126 if CMD cannot be run, 127 if it is not found; those
-of mount, with a message, if CMD was not run; 1 if CMD ended with 0 and its work could not be settled.`,
+of mount, with a message, if CMD was not run. If CMD ended with 0: 1 if its work could not be settled, 5 if not all of
+it is on the session remote yet.`,
 		Example: `  artifactfs run https://github.com/git/git -- make -j8
   artifactfs run https://example.org/app.git --ref v2.1 --discard -- go test ./...
   artifactfs run git@example.org:team/app.git --session fix-login -- bash`,
@@ -152,9 +153,10 @@ func (a *app) runMounted(ctx context.Context, o runOptions) error {
 	}
 	ctx = context.WithoutCancel(ctx)
 	if err := a.endRun(ctx, reply, o.discard); err != nil {
-		printError(a.stderr, control.AsError(failure("unmount", reply.Dir, err)))
+		e := control.AsError(failure("unmount", reply.Dir, err))
+		printError(a.stderr, e)
 		if code == control.ExitDone {
-			code = control.ExitFailed
+			code = e.Code
 		}
 	}
 	if code == control.ExitDone {
@@ -203,6 +205,9 @@ func (a *app) endRun(ctx context.Context, m control.MountReply, discard bool) er
 	}
 	if reply.Session != "" {
 		a.sayKeptByRun(m, reply)
+	}
+	if reply.Pending > 0 {
+		return unsynced("run", m.Dir, control.SessionStatus{Pending: reply.Pending, Error: reply.Why})
 	}
 	return nil
 }

@@ -37,10 +37,10 @@ func TestKeptSessionsAreShown(t *testing.T) {
 	m := mountStatus("/m")
 	m.Session.Name, m.Overlay.Changed = "work", 2
 	serve(t, control.DaemonSocket(a.state), newFakeDaemon(m))
-	want := "DIR" + strings.Repeat(" ", len(a.dir)+4) + "REF   STATE      FILES   HYDRATED          CHANGED  SESSION  REMOTE\n"
+	want := "DIR" + strings.Repeat(" ", len(a.dir)+4) + "REF   STATE      FILES   HYDRATED          CHANGED  SESSION  PENDING  REMOTE\n"
 	if got := a.ok("list"); !strings.HasPrefix(got, want) || strings.Contains(got, "none") ||
-		!strings.Contains(got, "  main  unmounted  -       -                 3        fix      https://127.0.0.1/app\n") ||
-		!strings.Contains(got, "  main  mounted    14,103  13,899 of 13,900  2        work     https://127.0.0.1/app\n") {
+		!strings.Contains(got, "  main  unmounted  -       -                 3        fix      -        https://127.0.0.1/app\n") ||
+		!strings.Contains(got, "  main  mounted    14,103  13,899 of 13,900  2        work     -        https://127.0.0.1/app\n") {
 		t.Errorf("list:\n%s", got)
 	}
 	want = a.dir + `/it's
@@ -89,13 +89,13 @@ func TestUnmountOfSessions(t *testing.T) {
 	if want := "artifactfs: kept 1 changed path in session work (artifactfs mount https://127.0.0.1/app /m --session work goes on with them)\n"; r.code != 0 || r.stdout != "unmounted /m\n" || r.stderr != want {
 		t.Errorf("%+v", r)
 	}
-	if r := a.run("unmount", "--all", "--json"); r.code != 0 || r.stdout != `{"unmounted":[{"id":"more","dir":"/n","session":"more","kept":0}]}`+"\n" || !strings.Contains(r.stderr, "kept git objects in session more") {
+	if r := a.run("unmount", "--all", "--json"); r.code != 0 || r.stdout != `{"unmounted":[{"id":"more","dir":"/n","session":"more","pending":0,"kept":0}]}`+"\n" || !strings.Contains(r.stderr, "kept git objects in session more") {
 		t.Errorf("%+v", r)
 	}
 	if _, err := os.Stat(other); err != nil {
 		t.Errorf("unmount --all took what was not mounted: %v", err)
 	}
-	if got := a.ok("unmount", "/gone/other", "--discard", "--json"); got != `{"unmounted":[{"id":"other","dir":"/gone/other","session":"","kept":0,"discarded":true}]}`+"\n" {
+	if got := a.ok("unmount", "/gone/other", "--discard", "--json"); got != `{"unmounted":[{"id":"other","dir":"/gone/other","session":"","pending":0,"kept":0,"discarded":true}]}`+"\n" {
 		t.Errorf("got %s", got)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
 )
 
 func (a *app) statusCommand() *cobra.Command {
@@ -184,7 +185,7 @@ func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 		line("head", "%s", head)
 	}
 	if m.State == control.StateUnmounted || m.State == control.StateFailed {
-		changedLines(m, line)
+		changedLines(m, now, line)
 		return
 	}
 	line("history", "%s", historyText(m))
@@ -202,7 +203,7 @@ func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 	if o := m.Operations; o.Pending > 0 {
 		line("waiting", "%s not answered yet", plural(o.Pending, "request"))
 	}
-	changedLines(m, line)
+	changedLines(m, now, line)
 	for _, r := range m.Redirects {
 		arrow := "->"
 		if !r.Active {
@@ -213,19 +214,67 @@ func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 }
 
 // changedLines tell of the work.
-func changedLines(m control.MountStatus, line func(label, format string, args ...any)) {
+func changedLines(m control.MountStatus, now time.Time, line func(label, format string, args ...any)) {
 	switch {
 	case m.Overlay.Changed < 0:
 		line("changed", "cannot be told; artifactfs doctor tells more")
 	case m.Overlay.Changed > 0:
 		line("changed", "%s, %s", plural(m.Overlay.Changed, "path"), bytesOf(m.Overlay.Bytes))
 	}
-	switch s := m.Session; {
-	case s.Name != "" && s.Remote != "":
-		line("session", "%s on %s, %d pending", s.Name, s.Remote, s.Pending)
-	case s.Name != "":
-		line("session", "%s", s.Name)
+	if m.Session.Name != "" {
+		sessionLines(m.Session, now, line)
 	}
+}
+
+// sessionLines tell of how the work is carried away.
+func sessionLines(s control.SessionStatus, now time.Time, line func(label, format string, args ...any)) {
+	what := s.Name
+	if s.State != "" && s.State != string(session.Active) {
+		what += ", " + s.State
+	}
+	if s.Lane != "" && s.Lane != session.MainLane {
+		what += ", lane " + s.Lane
+	}
+	line("session", "%s", what)
+	if s.Points > 0 {
+		what := plural(s.Points, "checkpoint")
+		if s.LastAt != nil {
+			what += fmt.Sprintf(", the last %s (%s)", ago(*s.LastAt, now), s.LastID)
+		}
+		if s.Dirty {
+			what += ", changed since"
+		}
+		line("points", "%s", what)
+	}
+	if s.Remote != "" {
+		line("carried", "%s", carriedText(s, now))
+	}
+	if s.Error != "" {
+		line("carrying", "%s", s.Error)
+	}
+	for _, ref := range s.Diverged {
+		line("diverged", "%s: somebody else has moved it on the session remote; ours is %s there", ref, session.DivergedRef(s.Name, ref))
+	}
+}
+
+// carriedText says how much of the work is on the session remote.
+func carriedText(s control.SessionStatus, now time.Time) string {
+	text := "to " + sessionRemoteText(s)
+	switch {
+	case s.Mode == control.RemoteEmbedded:
+		return text
+	case s.Mode == "seed":
+		text += " (seed: it gets all of the history, too)"
+	}
+	if s.Pending > 0 {
+		text += fmt.Sprintf(", %s pending", plural(s.Pending, "ref"))
+	} else {
+		text += ", all there"
+	}
+	if s.LastSync != nil {
+		text += ", " + ago(*s.LastSync, now)
+	}
+	return text
 }
 
 func refAndCommit(m control.MountStatus) string {

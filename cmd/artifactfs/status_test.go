@@ -30,7 +30,7 @@ func TestStatusPrintsTheContract(t *testing.T) {
 		`"state":"mounted","read_only":true,"since":"2024-05-06T07:08:09Z","pid":42,"git_ready":true,"history":"complete",` +
 		`"tree":{"files":14103,"complete":true},"blobs":{"total":13900,"hydrated":13899,"bytes":13002342},` +
 		`"network":{"requests":12,"round_trips":15,"blobs":1204,"bytes":4299161},"queue":{"foreground":1,"background":2000},"operations":{"total":0,"pending":0,"fetched":0},` +
-		`"overlay":{"changed":0,"bytes":0},"session":{"name":"","remote":"","mode":"","pending":0,"last_sync":null}}`
+		`"overlay":{"changed":0,"bytes":0},"session":{"name":"","remote":"","mode":"","pending":0,"last_sync":null,"points":0,"last_point_at":null,"dirty":false}}`
 	for _, args := range [][]string{{"status", "m", "--json"}, {"status", "m/deep/below", "--json"}, {"status", m.Dir, "--json"}} {
 		if got := a.ok(args...); got != one+"\n" {
 			t.Errorf("%v\n got %swant %s", args, got, one)
@@ -86,7 +86,7 @@ func TestPreparingMountTellsWhatIsKnown(t *testing.T) {
 	if got := a.ok("status"); got != "/p\n  state     preparing (pid 7)\n" {
 		t.Errorf("status:\n%s", got)
 	}
-	if got := a.ok("list"); !strings.HasSuffix(got, "/p   -    preparing  0      0 of 0    0        -        \n") {
+	if got := a.ok("list"); !strings.HasSuffix(got, "/p   -    preparing  0      0 of 0    0        -        -        \n") {
 		t.Errorf("list:\n%q", got)
 	}
 }
@@ -121,10 +121,10 @@ func TestListShowsEveryDaemon(t *testing.T) {
 	a := newAfs(t)
 	serve(t, control.DaemonSocket(a.state), newFakeDaemon(mountStatus("/b"), mountStatus("/a/long/name")))
 	serve(t, control.MountSocket(a.state, 7), newFakeDaemon(mountStatus("/c")))
-	want := `DIR           REF   STATE    FILES   HYDRATED          CHANGED  SESSION  REMOTE
-/a/long/name  main  mounted  14,103  13,899 of 13,900  0        -        https://127.0.0.1/app
-/b            main  mounted  14,103  13,899 of 13,900  0        -        https://127.0.0.1/app
-/c            main  mounted  14,103  13,899 of 13,900  0        -        https://127.0.0.1/app
+	want := `DIR           REF   STATE    FILES   HYDRATED          CHANGED  SESSION  PENDING  REMOTE
+/a/long/name  main  mounted  14,103  13,899 of 13,900  0        -        -        https://127.0.0.1/app
+/b            main  mounted  14,103  13,899 of 13,900  0        -        -        https://127.0.0.1/app
+/c            main  mounted  14,103  13,899 of 13,900  0        -        -        https://127.0.0.1/app
 `
 	if got := a.ok("list"); got != want {
 		t.Errorf("got\n%s", got)
@@ -171,7 +171,7 @@ func TestUnmount(t *testing.T) {
 	f.mu.Lock()
 	f.busy = ""
 	f.mu.Unlock()
-	if got := a.ok("unmount", "--all", "--json"); got != `{"unmounted":[{"id":"m1","dir":"/busy","session":"","kept":0}]}`+"\n" {
+	if got := a.ok("unmount", "--all", "--json"); got != `{"unmounted":[{"id":"m1","dir":"/busy","session":"","pending":0,"kept":0}]}`+"\n" {
 		t.Errorf("--json: %s", got)
 	}
 	await(t, ended)

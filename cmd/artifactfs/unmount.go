@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,6 +17,7 @@ type unmountOptions struct {
 	dirs, sessions []string
 	all, discard   bool
 	detach         bool
+	timeout        time.Duration
 }
 
 func (a *app) unmountCommand() *cobra.Command {
@@ -27,8 +29,10 @@ func (a *app) unmountCommand() *cobra.Command {
 		Long: `Unmount ends the mounts at the named directories, or of the named sessions. A directory that mount made is removed
 again. What was hydrated stays in the cache for the next mount.
 
-What was changed in a mount is kept on this host, and unmount says how to go on with it. With --discard it is thrown
-away, also that of a session that is not mounted; DIR is then where it was mounted last. There is no way back.
+What was changed in a mount is kept on this host, and unmount says how to go on with it. A checkpoint of it is made, and
+unmount waits until it and all commits are on the session remote, but no longer than --timeout: then they are sent by
+the next mount, and the exit code is 5. With --discard what was changed is thrown away, also that of a session that is
+not mounted; DIR is then where it was mounted last. There is no way back.
 
 Submodules that were mounted with DIR end with it.
 
@@ -44,6 +48,8 @@ written is kept, and whatever its users do there from then on fails.`,
 			switch {
 			case o.all && named > 0:
 				return errors.New("takes directories and sessions, or --all, not both")
+			case o.timeout < 0:
+				return errors.New("--timeout is negative")
 			case o.all && o.discard:
 				return errors.New("throws away only what is named: --discard does not go with --all")
 			case !o.all && named == 0:
@@ -67,9 +73,13 @@ written is kept, and whatever its users do there from then on fails.`,
 	f.StringArrayVar(&o.sessions, "session", nil, "end the mount of the session `NAME`, wherever it is")
 	f.BoolVar(&o.discard, "discard", false, "throw away what was changed")
 	f.BoolVar(&o.detach, "detach", false, "end what is in use, too")
+	f.DurationVar(&o.timeout, "timeout", unmountTime, "longest `WAIT` for the session remote; 0 does not wait at all")
 	f.BoolVar(&o.all, "all", false, "end every mount of the state directory")
 	return cmd
 }
+
+// unmountTime is how long an unmount waits for the session remote if nothing else is said.
+const unmountTime = 30 * time.Second
 
 // unmounted is what became of one mount or session.
 type unmounted struct {
@@ -82,6 +92,7 @@ func (a *app) unmount(ctx context.Context, o unmountOptions) error {
 	mounts, asked := a.mounts(ctx)
 	targets, errs := choose(mounts, asked, o)
 	done := []unmounted{}
+	var late []control.UnmountReply // that may not have everything on the session remote
 	for _, m := range targets {
 		reply, err := a.unmountOne(ctx, m, o)
 		if err != nil && o.all && control.AsError(err).Code == control.ExitNotMounted {
@@ -106,13 +117,20 @@ func (a *app) unmount(ctx context.Context, o unmountOptions) error {
 			if sub.Session != "" {
 				a.sayKeptInside(m.MountStatus, sub)
 			}
+			late = append(late, sub)
 		}
+		late = append(late, reply.UnmountReply)
 	}
 	if o.all && errors.Join(errs...) == nil {
 		errs = append(errs, a.endDaemon(ctx))
 	}
 	if a.json {
 		errs = append(errs, printJSON(a.stdout, map[string]any{"unmounted": done}))
+	}
+	for _, r := range late {
+		if r.Pending > 0 {
+			errs = append(errs, unsynced("unmount", r.Dir, control.SessionStatus{Pending: r.Pending, Error: r.Why}))
+		}
 	}
 	return a.reportAll(errs)
 }
@@ -164,8 +182,16 @@ func (a *app) unmountOne(ctx context.Context, m served, o unmountOptions) (unmou
 		err := daemon.Discard(a.state, m.Session.Name)
 		return unmounted{control.UnmountReply{ID: m.ID, Dir: m.Dir}, true}, err
 	}
-	reply, err := m.client.Unmount(ctx, control.UnmountRequest{Dir: m.Dir, Discard: o.discard, Detach: o.detach})
+	reply, err := m.client.Unmount(ctx, control.UnmountRequest{Dir: m.Dir, Discard: o.discard, Detach: o.detach, Timeout: unmountWait(o.timeout)})
 	return unmounted{reply, o.discard}, err
+}
+
+// unmountWait is a time as a request has it, where none at all is negative.
+func unmountWait(t time.Duration) time.Duration {
+	if t == 0 {
+		return -1
+	}
+	return t
 }
 
 // sayKept says where the work is, beside the result: whoever only reads that misses nothing he would have to do.

@@ -152,7 +152,7 @@ func (w *watcher) head(out io.Writer, all survey, asked error, now time.Time) {
 func (w *watcher) table(out io.Writer, mounts []served, now time.Time, header bool) {
 	var t bytes.Buffer
 	columns := tabwriter.NewWriter(&t, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(columns, "TIME\tOPS/S\tWAIT\tMISS/S\tREQ/S\tRECV/S\tQUEUE\tHERE\tCHANGED\tSTATE\t  DIR")
+	fmt.Fprintln(columns, "TIME\tOPS/S\tWAIT\tMISS/S\tREQ/S\tRECV/S\tQUEUE\tHERE\tCHANGED\tPENDING\tSTATE\t  DIR")
 	before := map[string]control.MountStatus{}
 	for _, m := range mounts {
 		last, known := w.before[m.Dir]
@@ -170,12 +170,16 @@ func (w *watcher) table(out io.Writer, mounts []served, now time.Time, header bo
 		if m.Blobs.Total > 0 {
 			hydrated = fmt.Sprintf("%d %%", m.Blobs.Hydrated*100/m.Blobs.Total)
 		}
-		fmt.Fprintf(columns, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t  %s\n", now.Format("15:04:05"),
+		pending := "-"
+		if m.Session.Remote != "" {
+			pending = count(m.Session.Pending)
+		}
+		fmt.Fprintf(columns, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t  %s\n", now.Format("15:04:05"),
 			rate(func(s control.MountStatus) int64 { return s.Operations.Total }, count), count(m.Operations.Pending),
 			rate(func(s control.MountStatus) int64 { return s.Operations.Fetched }, count),
 			rate(func(s control.MountStatus) int64 { return s.Network.Requests }, count),
 			rate(func(s control.MountStatus) int64 { return s.Network.Bytes }, bytesOf),
-			count(m.Queue.Foreground)+"+"+count(m.Queue.Background), hydrated, count(m.Overlay.Changed), m.State,
+			count(m.Queue.Foreground)+"+"+count(m.Queue.Background), hydrated, count(m.Overlay.Changed), pending, m.State,
 			(&control.Error{Cause: m.Dir}).Error())
 	}
 	columns.Flush()

@@ -1,0 +1,220 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+func (a *app) checkpointCommand() *cobra.Command {
+	var r control.CheckpointRequest
+	cmd := &cobra.Command{
+		Use:   "checkpoint [DIR] [-m MESSAGE] [--pin NAME] [--sync]",
+		Short: "Keep the working tree as it is now",
+		Long: `Checkpoint keeps all files of the mount at DIR (of the one around the current directory if it is left out), the index,
+HEAD, branches and stashes as they are at this moment, and prints the checkpoint's id. Nothing of git's is touched:
+no commit, no stash, no index. If nothing has changed since the last one, its id is the answer.
+
+Checkpoints are also made without being asked for: see --checkpoint of artifactfs mount. Files that git ignores are not
+in them, nor files that look like secrets (.env, *.pem, id_rsa, ...) or are over the size limit unless git has them
+already; what is left out is told on stderr. --include, --exclude, --no-deny-list and --max-file-size of mount say it
+otherwise.
+
+With --sync it returns when the checkpoint is on the session remote.
+
+artifactfs session tells what can be done with checkpoints.`,
+		Example: `  artifactfs checkpoint
+  artifactfs checkpoint /srv/app -m 'before the big rename' --pin before-rename
+  id=$(artifactfs checkpoint app) && artifactfs session fork -C app "$id" /tmp/copy
+  artifactfs checkpoint app --json | jq .left`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if r.Pin != "" {
+				if err := session.ValidName(r.Pin); err != nil {
+					return fmt.Errorf("--pin: %w", err)
+				}
+			}
+			return arguments(0, 1, "[DIR]")(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.checkpoint(cmd.Context(), here(args), r)
+		},
+		ValidArgsFunction: a.completeMounts(1),
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVarP(&r.Message, "message", "m", "", "`TEXT` that says what it is")
+	f.StringVar(&r.Pin, "pin", "", "keep it by this `NAME` for as long as nobody unpins it")
+	f.BoolVar(&r.Sync, "sync", false, "return when it is on the session remote")
+	return cmd
+}
+
+// here is the directory of commands that take one or none.
+func here(args []string) string {
+	if len(args) > 0 {
+		return args[0]
+	}
+	return "."
+}
+
+func (a *app) checkpoint(ctx context.Context, dir string, r control.CheckpointRequest) error {
+	all, asked := a.mounts(ctx)
+	m, err := find(all, asked, "checkpoint", dir)
+	if err != nil {
+		return err
+	}
+	r.Dir = m.Dir
+	p := a.newProgress()
+	reply, err := m.client.Checkpoint(ctx, r, p.show)
+	p.stop()
+	if err != nil {
+		return failure("checkpoint", m.Dir, err)
+	}
+	if a.json {
+		err = printJSON(a.stdout, reply)
+	} else {
+		_, err = fmt.Fprintln(a.stdout, reply.ID)
+		a.sayLeft(reply)
+	}
+	if err == nil && r.Sync && !reply.Synced {
+		err = &control.Error{Code: control.ExitUnsynced, Verb: "sync", Object: m.Dir, Cause: "the checkpoint is made, and not on the session remote yet",
+			Hint: "artifactfs status " + shellWord(m.Dir) + " tells why"}
+	}
+	return err
+}
+
+// leftShown is how many paths are named.
+const leftShown = 5
+
+// sayLeft names what a checkpoint does not hold. Who ignores a path knows that.
+func (a *app) sayLeft(c control.CheckpointReply) {
+	if a.verbose {
+		what := "nothing has changed since"
+		if c.Made {
+			what = fmt.Sprintf("%s, %s new", plural(c.Changed, "changed path"), bytesOf(c.Bytes))
+		}
+		fmt.Fprintf(a.stderr, "artifactfs: %s; took %s, programs waited %s\n", what, milliseconds(c.Took), milliseconds(c.Paused))
+	}
+	var names []string
+	ignored := 0
+	for _, l := range c.Left {
+		if l.Why == "ignored" && !a.verbose {
+			ignored++
+			continue
+		}
+		names = append(names, leftText(l))
+	}
+	more := int(c.Point.Left) - ignored - len(names)
+	if len(names) == 0 {
+		return
+	}
+	if !a.verbose && len(names) > leftShown {
+		more += len(names) - leftShown
+		names = names[:leftShown]
+	}
+	text := strings.Join(names, ", ")
+	if more > 0 {
+		text += fmt.Sprintf(" and %s more", count(int64(more)))
+	}
+	fmt.Fprintln(a.stderr, (&control.Error{Verb: "artifactfs: left out", Cause: text}).Error())
+}
+
+// leftText names a path and why a checkpoint does not hold it.
+func leftText(l control.LeftOut) string {
+	why := map[string]string{"secret": "looks like a secret", "size": bytesOf(l.Size), "type": "no file that git could hold"}[l.Why]
+	if why == "" {
+		why = l.Why
+	}
+	return fmt.Sprintf("%s (%s)", l.Path, why)
+}
+
+func milliseconds(ms float64) string {
+	if ms < 1000 {
+		return fmt.Sprintf("%.3g ms", ms)
+	}
+	return seconds(time.Duration(ms * float64(time.Millisecond)))
+}
+
+func (a *app) syncCommand() *cobra.Command {
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "sync [DIR] [--timeout WAIT]",
+		Short: "Wait until all work is on the session remote",
+		Long: `Sync makes a checkpoint of the mount at DIR (of the one around the current directory if it is left out) if something
+has changed, and returns when it and all commits, branches, tags and notes are on the session remote. Without one of
+your own (--session-remote of artifactfs mount) that is a repository below the state directory, and it returns at once.
+
+Exit codes: 5 if it is not all there when --timeout is over. It is kept here, and is tried again by itself.`,
+		Example: `  artifactfs sync
+  artifactfs sync /srv/app --timeout 1m && poweroff`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if timeout < 0 {
+				return errors.New("--timeout is negative")
+			}
+			return arguments(0, 1, "[DIR]")(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.sync(cmd.Context(), here(args), timeout)
+		},
+		ValidArgsFunction: a.completeMounts(1),
+	}
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "give up after `WAIT` (default: never)")
+	return cmd
+}
+
+func (a *app) sync(ctx context.Context, dir string, timeout time.Duration) error {
+	all, asked := a.mounts(ctx)
+	m, err := find(all, asked, "sync", dir)
+	if err != nil {
+		return err
+	}
+	p := a.newProgress()
+	reply, err := m.client.Sync(ctx, control.SyncRequest{Dir: m.Dir, Timeout: timeout}, p.show)
+	p.stop()
+	if err != nil {
+		return failure("sync", m.Dir, err)
+	}
+	if a.json {
+		err = printJSON(a.stdout, reply)
+	}
+	s := reply.Session
+	if err == nil && s.Pending > 0 {
+		err = unsynced("sync", m.Dir, s)
+	}
+	if err == nil && !a.json {
+		err = printSynced(a.stdout, s)
+	}
+	return err
+}
+
+func printSynced(w io.Writer, s control.SessionStatus) error {
+	_, err := fmt.Fprintf(w, "session %s is on %s\n", s.Name, sessionRemoteText(s))
+	return err
+}
+
+// unsynced says that work is not on the session remote, and why.
+func unsynced(verb, dir string, s control.SessionStatus) error {
+	cause := plural(s.Pending, "ref") + " not on the session remote yet"
+	if s.Error != "" {
+		cause += ": " + s.Error
+	}
+	return &control.Error{Code: control.ExitUnsynced, Verb: verb, Object: dir, Cause: cause, Hint: "the work is kept here, and sending it is tried again by itself"}
+}
+
+// sessionRemoteText names where a session is carried to.
+func sessionRemoteText(s control.SessionStatus) string {
+	switch {
+	case s.Remote == "":
+		return "no session remote"
+	case s.Mode == control.RemoteEmbedded:
+		return "this host, in " + s.Remote
+	}
+	return s.Remote
+}

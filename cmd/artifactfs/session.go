@@ -1,0 +1,268 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+func (a *app) sessionCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:                   "session COMMAND",
+		DisableFlagsInUseLine: true,
+		Short:                 "Look at, bring back, fork and resume work",
+		Long: `A session is the work that is done in a mount. It has checkpoints: all files as they were at a moment, with git's index,
+HEAD, branches and stashes. They are made by themselves when writes have settled, before an unmount and before git
+commands that throw changes away, and by artifactfs checkpoint; nothing of the user's git is touched by them.
+
+A checkpoint is named by its id or the beginning of it, by a pin's name, or from the newest: @ is that, @~1 the one
+before. Which session is meant says -C, by the directory of its mount or by its name; without it, it is the one that is
+mounted around the current directory.
+
+Everything is on the session remote, a git repository: one below the state directory, or that of --session-remote of
+artifactfs mount. From there session resume goes on with the work on another machine.`,
+		Example: `  artifactfs session log
+  artifactfs session diff @~1 @ --stat
+  artifactfs session restore @~1 src/main.c
+  artifactfs session fork /tmp/try
+  artifactfs session resume fix-login /srv/fix --session-remote https://git.example.org/work.git`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			e := &control.Error{Code: control.ExitUsage, Verb: "session", Cause: fmt.Sprintf("unknown command %q", args[0]), Hint: "artifactfs session --help"}
+			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+				e.Hint = "did you mean session " + near[0] + "?"
+			}
+			return e
+		},
+		RunE:                       func(cmd *cobra.Command, args []string) error { return cmd.Help() },
+		SuggestionsMinimumDistance: 2,
+	}
+	cmd.AddCommand(a.sessionListCommand(), a.sessionLogCommand(), a.sessionShowCommand(), a.sessionDiffCommand(), a.sessionRestoreCommand(),
+		a.sessionForkCommand(), a.sessionResumeCommand(), a.sessionPinCommand(), a.sessionUnpinCommand(), a.sessionNoteCommand(), a.sessionRecordCommand())
+	cmd.AddCommand(a.sessionStateCommands()...)
+	cmd.AddCommand(a.sessionGCCommand())
+	return cmd
+}
+
+// work is a session that a command is about.
+type work struct {
+	client *control.Client
+	of     string  // as requests name it
+	mount  *served // nil: it is not mounted
+}
+
+// name is what people call it.
+func (w work) name() string {
+	if w.mount != nil {
+		return w.mount.Dir
+	}
+	return "session " + w.of
+}
+
+// sessionOf finds the session that is called name: by a session's name, or as the directory of a mount or one inside; "":
+// the mount around the current directory. Who serves it is asked; of what is not mounted, the shared daemon.
+func (a *app) sessionOf(ctx context.Context, verb, name string) (work, error) {
+	all, asked := a.mounts(ctx)
+	if name == "" {
+		m, err := find(all, asked, verb, ".")
+		if e := control.AsError(err); e != nil && e.Code == control.ExitNotMounted {
+			e.Cause, e.Hint = "the current directory is in no mount", "artifactfs session list shows the sessions; -C DIR|SESSION names one"
+			return work{}, e
+		}
+		return work{m.client, m.Dir, &m}, err
+	}
+	named := slices.DeleteFunc(slices.Clone(all), func(m served) bool { return m.Session.Name != name })
+	slices.SortStableFunc(named, func(x, y served) int { return cmp.Compare(rank(x), rank(y)) })
+	if len(named) > 0 && named[0].mounted() {
+		return work{named[0].client, named[0].Dir, &named[0]}, nil
+	}
+	m, err := find(all, asked, verb, name)
+	if err == nil {
+		return work{m.client, m.Dir, &m}, nil
+	}
+	of := name
+	if kept, ok := findKept(all, name); ok && len(named) == 0 {
+		of = kept.Session.Name
+	}
+	if control.ValidSession(of) != nil {
+		return work{}, err
+	}
+	client, err := a.ensureDaemon(ctx)
+	return work{client: client, of: of}, err
+}
+
+// rank is low of mounts that work in a session, and not only show it.
+func rank(m served) int {
+	switch {
+	case m.mounted() && !m.ReadOnly:
+		return 0
+	case m.mounted():
+		return 1
+	}
+	return 2
+}
+
+// mounted gives the mount of a session that has to have one.
+func (w work) mounted(verb string) (served, error) {
+	if w.mount == nil {
+		return served{}, &control.Error{Code: control.ExitNotMounted, Verb: verb, Object: "session " + w.of, Cause: "it is not mounted",
+			Hint: "artifactfs session resume " + w.of + " DIR mounts it"}
+	}
+	return *w.mount, nil
+}
+
+// ofFlag adds the flag that says which session is meant.
+func (a *app) ofFlag(cmd *cobra.Command, of *string) {
+	cmd.Flags().StringVarP(of, "of", "C", "", "the session, by its mount or its name (`DIR|SESSION`; default: that of\nthe current directory)")
+	if err := cmd.RegisterFlagCompletionFunc("of", a.completeSessions(1<<10)); err != nil {
+		panic(err) // as in completeFlag
+	}
+}
+
+// completeSessions offers the sessions' names to the shell.
+func (a *app) completeSessions(most int) cobra.CompletionFunc {
+	return func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		state, err := control.StateDir(a.state)
+		if err != nil || len(args) >= most {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		a.state = state
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		all, _ := a.mounts(ctx)
+		var names []cobra.Completion
+		for _, m := range all {
+			if m.Session.Name != "" {
+				names = append(names, cobra.CompletionWithDesc(m.Session.Name, m.Dir))
+			}
+		}
+		return names, cobra.ShellCompDirectiveDefault
+	}
+}
+
+func (a *app) sessionListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List sessions, mounted or not",
+		Long: `List prints a table of the sessions of the state directory: their state, how many checkpoints there are and how old
+the newest is, how many refs are not on the session remote yet, where they are mounted or were last, and of what.
+
+A session is active while it is mounted and paused when it is not; one whose mount died is paused (interrupted).`,
+		Example: `  artifactfs session list
+  artifactfs session list --json | jq -r '.sessions[].name'`,
+		Args: arguments(0, 0, "no arguments"),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.sessionList(cmd.Context()) },
+	}
+}
+
+// sessions asks all daemons at once: each knows all sessions, and those that it serves better than the others.
+func (a *app) sessions(ctx context.Context) ([]control.SessionInfo, error) {
+	sockets, err := a.sockets(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(sockets) == 0 {
+		client, err := a.ensureDaemon(ctx)
+		if err != nil {
+			return nil, err
+		}
+		reply, err := client.Sessions(ctx)
+		return reply.Sessions, err
+	}
+	replies, errs := make([]control.SessionsReply, len(sockets)), make([]error, len(sockets))
+	var wg sync.WaitGroup
+	for i, socket := range sockets {
+		wg.Go(func() {
+			client, err := control.Dial(ctx, socket)
+			if err == nil {
+				replies[i], err = client.Sessions(ctx)
+			}
+			if errors.Is(err, control.ErrNoServer) && a.socket == "" {
+				err = nil // it ended since it was listed
+			}
+			errs[i] = err
+		})
+	}
+	wg.Wait()
+	best := map[string]control.SessionInfo{}
+	for _, r := range replies {
+		for _, s := range r.Sessions {
+			if known, ok := best[s.Name]; !ok || s.Mounted && !known.Mounted {
+				best[s.Name] = s
+			}
+		}
+	}
+	all := make([]control.SessionInfo, 0, len(best))
+	for _, s := range best {
+		all = append(all, s)
+	}
+	slices.SortFunc(all, func(x, y control.SessionInfo) int { return cmp.Compare(x.Name, y.Name) })
+	return all, errors.Join(errs...)
+}
+
+func (a *app) sessionList(ctx context.Context) error {
+	all, asked := a.sessions(ctx)
+	if a.json {
+		if all == nil {
+			all = []control.SessionInfo{}
+		}
+		return errors.Join(printJSON(a.stdout, control.SessionsReply{Sessions: all}), asked)
+	}
+	if len(all) == 0 {
+		return asked
+	}
+	now := time.Now()
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "SESSION\tSTATE\tPOINTS\tLAST\tPENDING\tDIR\tREMOTE")
+	for _, s := range all {
+		last, dir := "-", s.Dir
+		if s.LastAt != nil {
+			last = ago(*s.LastAt, now)
+		}
+		if dir == "" {
+			dir = "-"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, stateText(s), count(s.Points), last, count(s.Pending), (&control.Error{Cause: dir}).Error(), s.Origin)
+	}
+	if err := w.Flush(); err != nil {
+		return fmt.Errorf("print result: %w", err)
+	}
+	return asked
+}
+
+// stateText is a session's state, and that it was not asked for if so.
+func stateText(s control.SessionInfo) string {
+	state := cmp.Or(s.State, "-")
+	if n := len(s.History); n > 0 && s.History[n-1].State == s.State && s.History[n-1].Reason == "interrupted" {
+		state += " (interrupted)"
+	}
+	return state
+}
+
+// ago writes how long ago something was, with its largest unit.
+func ago(t, now time.Time) string {
+	d := now.Sub(t)
+	switch {
+	case d < 2*time.Second:
+		return "just now"
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%d s ago", d/time.Second)
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d min ago", d/time.Minute)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h ago", d/time.Hour)
+	}
+	return fmt.Sprintf("%d days ago", d/(24*time.Hour))
+}

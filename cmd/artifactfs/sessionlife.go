@@ -1,0 +1,205 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+func (a *app) sessionPinCommand() *cobra.Command {
+	var of string
+	cmd := &cobra.Command{
+		Use:   "pin [ID] NAME",
+		Short: "Keep a checkpoint by name",
+		Long: `Pin gives a checkpoint, the newest if none is named, a name. It is kept for as long as it has one, also by session gc. A
+name goes on to the checkpoint that it is given to last.`,
+		Example: `  artifactfs session pin before-rename
+  artifactfs session pin @~3 works -C fix-login`,
+		Args: arguments(1, 2, "[ID] NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name, id := args[len(args)-1], "@"
+			if len(args) > 1 {
+				id = args[0]
+			}
+			if err := session.ValidName(name); err != nil {
+				return usage(cmd, err)
+			}
+			return a.sessionSet(cmd.Context(), of, "pin", control.SessionSetRequest{Pin: name, ID: id}, "pinned "+name)
+		},
+		ValidArgsFunction: a.completePoints(&of, 1),
+	}
+	a.ofFlag(cmd, &of)
+	return cmd
+}
+
+func (a *app) sessionUnpinCommand() *cobra.Command {
+	var of string
+	cmd := &cobra.Command{
+		Use:     "unpin NAME",
+		Short:   "Forget the name of a checkpoint",
+		Long:    `Unpin forgets a name that session pin or checkpoint --pin gave. The checkpoint is kept as long as others of its age are.`,
+		Example: `  artifactfs session unpin before-rename`,
+		Args:    arguments(1, 1, "NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := session.ValidName(args[0]); err != nil {
+				return usage(cmd, err)
+			}
+			return a.sessionSet(cmd.Context(), of, "unpin", control.SessionSetRequest{Pin: args[0], Unpin: true}, "unpinned "+args[0])
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	a.ofFlag(cmd, &of)
+	return cmd
+}
+
+func (a *app) sessionSet(ctx context.Context, of, verb string, r control.SessionSetRequest, done string) error {
+	w, err := a.sessionOf(ctx, verb, of)
+	if err != nil {
+		return err
+	}
+	r.Of, r.Actor = w.of, session.Actor()
+	info, err := w.client.SessionSet(ctx, r)
+	if err != nil {
+		return failure(verb, w.name(), err)
+	}
+	if a.json {
+		return printJSON(a.stdout, info)
+	}
+	_, err = fmt.Fprintln(a.stdout, strings.TrimSpace(done+" "+info.Name))
+	return err
+}
+
+// sessionStates are the commands that change the state of a session.
+var sessionStates = []struct{ verb, state, done, short, long, example string }{
+	{"pause", string(session.Paused), "paused session", "Say that nobody is at work in a session any more",
+		`Pause says that a session whose mount died is not being worked in, so that another machine can go on with it. Unmounting
+pauses a session by itself.`, `  artifactfs session pause fix-login -m 'the machine is gone'`},
+	{"close", string(session.Closed), "closed session", "Say that a session is done",
+		`Close says that nobody means to go on with a session. All that it holds stays, and it cannot be mounted until session
+reopen. It must not be mounted.`, `  artifactfs session close fix-login -m merged`},
+	{"archive", string(session.Archived), "archived session", "Say that a session is done, and only keep what is pinned",
+		`Archive says that nobody means to go on with a session, and that of its checkpoints only the newest and the pinned ones
+are of use: session gc drops the others. It must not be mounted.`, `  artifactfs session archive fix-login && artifactfs session gc fix-login`},
+	{"reopen", string(session.Open), "reopened session", "Take back close or archive",
+		`Reopen lets a session that was closed or archived be worked in again.`, `  artifactfs session reopen fix-login`},
+}
+
+func (a *app) sessionStateCommands() (cmds []*cobra.Command) {
+	for _, s := range sessionStates {
+		var of, reason string
+		cmd := &cobra.Command{
+			Use:     s.verb + " [DIR|SESSION] [-m REASON]",
+			Short:   s.short,
+			Long:    s.long + "\n\nThe change is recorded with its time, who made it ($ARTIFACTFS_ACTOR, or the user and host) and why.",
+			Example: s.example,
+			Args:    func(cmd *cobra.Command, args []string) error { return atMostOne(cmd, args, of) },
+			RunE: func(cmd *cobra.Command, args []string) error {
+				return a.sessionSet(cmd.Context(), cmp.Or(of, first(args)), s.verb, control.SessionSetRequest{State: s.state, Reason: reason}, s.done)
+			},
+			ValidArgsFunction: a.completeSessions(1),
+		}
+		cmd.Flags().StringVarP(&reason, "message", "m", "", "`REASON`")
+		a.ofFlag(cmd, &of)
+		cmds = append(cmds, cmd)
+	}
+	return cmds
+}
+
+// days is a flag that takes a time, also in days.
+type days time.Duration
+
+func (d *days) String() string {
+	if *d == 0 {
+		return ""
+	}
+	return strconv.FormatFloat(time.Duration(*d).Hours()/24, 'g', 4, 64) + "d"
+}
+
+func (d *days) Type() string { return "AGE" }
+
+func (d *days) Set(text string) error {
+	t, err := time.ParseDuration(text)
+	if number, ok := strings.CutSuffix(text, "d"); ok {
+		var n float64
+		if n, err = strconv.ParseFloat(number, 64); err == nil && !(math.Abs(n) < 36500) {
+			err = errors.New("too long")
+		}
+		t = time.Duration(n * 24 * float64(time.Hour))
+	}
+	if err != nil || t < 0 {
+		return errors.New("not a time; examples are 7d and 12h")
+	}
+	*d = days(max(t, 1)) // none at all is next to nothing: in a request 0 stands for the default
+	return nil
+}
+
+func (a *app) sessionGCCommand() *cobra.Command {
+	var of string
+	var all, daily days
+	var dryRun bool
+	cmd := &cobra.Command{
+		Use:   "gc [DIR|SESSION] [--dry-run]",
+		Short: "Drop old checkpoints",
+		Long: `Gc drops checkpoints of a session that no rule keeps, and what only they hold. Kept are all that are younger than
+--keep-all; of the older ones the last of each day, up to --keep-daily; the pinned ones; and always the newest. Of an
+archived session only the last two.
+
+Branches, tags and notes are never touched, nor what they were before they were rewritten. What is dropped here is
+dropped on the session remote, too. --dry-run only says what would be dropped.`,
+		Example: `  artifactfs session gc --dry-run
+  artifactfs session gc fix-login --keep-all 1d --keep-daily 7d`,
+		Args: func(cmd *cobra.Command, args []string) error { return atMostOne(cmd, args, of) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.sessionGC(cmd.Context(), cmp.Or(of, first(args)), control.SessionGCRequest{DryRun: dryRun, All: time.Duration(all), Daily: time.Duration(daily)})
+		},
+		ValidArgsFunction: a.completeSessions(1),
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.BoolVarP(&dryRun, "dry-run", "n", false, "only say what would be dropped")
+	f.Var(&all, "keep-all", "keep all that are younger (default 7d)")
+	f.Var(&daily, "keep-daily", "of older ones keep the last of each day for so long (default 30d)")
+	a.ofFlag(cmd, &of)
+	return cmd
+}
+
+func (a *app) sessionGC(ctx context.Context, of string, r control.SessionGCRequest) error {
+	w, err := a.sessionOf(ctx, "gc", of)
+	if err != nil {
+		return err
+	}
+	r.Of = w.of
+	p := a.newProgress()
+	reply, err := w.client.SessionGC(ctx, r, p.show)
+	p.stop()
+	if err != nil {
+		return failure("gc", w.name(), err)
+	}
+	if a.json {
+		if reply.Dropped == nil {
+			reply.Dropped = []control.Point{}
+		}
+		return printJSON(a.stdout, reply)
+	}
+	if r.DryRun || a.verbose {
+		if err := printPoints(a.stdout, reply.Dropped, time.Now()); err != nil {
+			return err
+		}
+	}
+	text := fmt.Sprintf("dropped %s, kept %s, %s became free", plural(int64(len(reply.Dropped)), "checkpoint"), count(reply.Kept), bytesOf(reply.Bytes))
+	if r.DryRun {
+		text = fmt.Sprintf("would drop %s and keep %s", plural(int64(len(reply.Dropped)), "checkpoint"), count(reply.Kept))
+	}
+	_, err = fmt.Fprintln(a.stdout, text)
+	return err
+}

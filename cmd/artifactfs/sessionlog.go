@@ -1,0 +1,347 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+func (a *app) sessionLogCommand() *cobra.Command {
+	var of string
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "log [DIR|SESSION] [-n NUMBER]",
+		Short: "List checkpoints, newest first",
+		Long: `Log prints a line for each checkpoint of a session, newest first: its id, how long ago it was made, why (manual, idle,
+interval, before-risk, unmount, shutdown, restore, fork), how many paths differ from the one before, how many bytes are
+new in it, the branch, and the pins and the message it has. A * behind the id says that it is not on the session remote
+yet.
+
+An id may be cut to as many of its first characters as no other has.`,
+		Example: `  artifactfs session log
+  artifactfs session log /srv/app -n 5
+  artifactfs session log fix-login --json | jq -r '.points[0].id'`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if limit < 0 {
+				return errors.New("-n is negative")
+			}
+			return atMostOne(cmd, args, of)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.sessionLog(cmd.Context(), cmp.Or(of, first(args)), limit)
+		},
+		ValidArgsFunction: a.completeSessions(1),
+	}
+	cmd.Flags().IntVarP(&limit, "number", "n", 0, "at most so `MANY` (default: all)")
+	a.ofFlag(cmd, &of)
+	return cmd
+}
+
+// atMostOne checks the arguments of commands that take the session as an argument, too.
+func atMostOne(cmd *cobra.Command, args []string, of string) error {
+	if of != "" && len(args) > 0 {
+		return errors.New("names the session twice")
+	}
+	return arguments(0, 1, "[DIR|SESSION]")(cmd, args)
+}
+
+func first(args []string) string {
+	if len(args) == 0 {
+		return ""
+	}
+	return args[0]
+}
+
+func (a *app) sessionLog(ctx context.Context, of string, limit int) error {
+	w, err := a.sessionOf(ctx, "log", of)
+	if err != nil {
+		return err
+	}
+	reply, err := w.client.SessionLog(ctx, control.SessionLogRequest{Of: w.of, Limit: limit})
+	if err != nil {
+		return failure("log", w.name(), err)
+	}
+	if a.json {
+		if reply.Points == nil {
+			reply.Points = []control.Point{}
+		}
+		return printJSON(a.stdout, reply)
+	}
+	return printPoints(a.stdout, reply.Points, time.Now())
+}
+
+func printPoints(out io.Writer, points []control.Point, now time.Time) error {
+	if len(points) == 0 {
+		return nil
+	}
+	var text bytes.Buffer
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "ID\tMADE\tWHY\tCHANGED\tNEW\tBRANCH\tMESSAGE")
+	for _, p := range points {
+		id := p.ID
+		if !p.Synced {
+			id += "*"
+		}
+		message := (&control.Error{Cause: p.Message}).Error()
+		if len(p.Pins) > 0 {
+			message = strings.TrimSpace("[" + strings.Join(p.Pins, ", ") + "] " + message)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", id, ago(p.Time, now), p.Reason, count(p.Changed), bytesOf(p.Bytes), branchText(p), message)
+	}
+	w.Flush()
+	for line := range strings.Lines(text.String()) {
+		if _, err := fmt.Fprintln(out, strings.TrimRight(line, " \n")); err != nil {
+			return fmt.Errorf("print result: %w", err)
+		}
+	}
+	return nil
+}
+
+// branchText names the branch of a point, or the commit if HEAD was detached.
+func branchText(p control.Point) string {
+	if p.Branch == "" && p.Head != "" {
+		return p.Head[:min(12, len(p.Head))]
+	}
+	return cmp.Or((&control.Error{Cause: p.Branch}).Error(), "-")
+}
+
+func (a *app) sessionShowCommand() *cobra.Command {
+	var of string
+	cmd := &cobra.Command{
+		Use:   "show [ID]",
+		Short: "Tell all about a checkpoint",
+		Long: `Show tells of a checkpoint, the newest if none is named: when and why it was made, the commit that HEAD was, what had
+changed since the one before, what was staged, and what it does not hold and why.`,
+		Example: `  artifactfs session show
+  artifactfs session show @~2 -C fix-login
+  artifactfs session show before-rename --json | jq .left_out`,
+		Args: arguments(0, 1, "[ID]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.sessionShow(cmd.Context(), of, first(args))
+		},
+		ValidArgsFunction: a.completePoints(&of, 1),
+	}
+	a.ofFlag(cmd, &of)
+	return cmd
+}
+
+// completePoints offers checkpoints to the shell.
+func (a *app) completePoints(of *string, most int) cobra.CompletionFunc {
+	return func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		state, err := control.StateDir(a.state)
+		if err != nil || len(args) >= most {
+			return nil, cobra.ShellCompDirectiveDefault
+		}
+		a.state = state
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		w, err := a.sessionOf(ctx, "complete", *of)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		reply, _ := w.client.SessionLog(ctx, control.SessionLogRequest{Of: w.of, Limit: 20})
+		var ids []cobra.Completion
+		now := time.Now()
+		for _, p := range reply.Points {
+			what := ago(p.Time, now) + ", " + cmp.Or(p.Message, p.Reason)
+			for _, pin := range p.Pins {
+				ids = append(ids, cobra.CompletionWithDesc(pin, what))
+			}
+			ids = append(ids, cobra.CompletionWithDesc(p.ID, what))
+		}
+		return ids, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
+	}
+}
+
+func (a *app) sessionShow(ctx context.Context, of, id string) error {
+	w, err := a.sessionOf(ctx, "show", of)
+	if err != nil {
+		return err
+	}
+	reply, err := w.client.SessionShow(ctx, control.SessionShowRequest{Of: w.of, ID: id})
+	if err != nil {
+		return failure("show", cmp.Or(id, w.name()), err)
+	}
+	if a.json {
+		return printJSON(a.stdout, reply)
+	}
+	printShow(a.stdout, reply, time.Now())
+	return nil
+}
+
+// pathsShown is how many paths of a kind are listed for people.
+const pathsShown = 100
+
+func printShow(out io.Writer, s control.SessionShowReply, now time.Time) {
+	fmt.Fprintln(out, s.ID)
+	line := func(label, format string, args ...any) { printLine(out, label, format, args...) }
+	if s.Message != "" {
+		line("message", "%s", s.Message)
+	}
+	line("made", "%s (%s), %s", s.Time.Local().Format("2006-01-02 15:04:05"), ago(s.Time, now), s.Reason)
+	line("session", "%s, lane %s", s.Session, s.Lane)
+	if len(s.Pins) > 0 {
+		line("pins", "%s", strings.Join(s.Pins, ", "))
+	}
+	switch {
+	case s.Branch != "" && s.Head != "":
+		line("head", "%s at %.12s", s.Branch, s.Head)
+	case s.Branch != "":
+		line("head", "%s, which has no commit", s.Branch)
+	default:
+		line("head", "%.12s", s.Head)
+	}
+	line("commit", "%s", s.Commit)
+	where := "yes"
+	if !s.Synced {
+		where = "not yet"
+	}
+	line("carried", "%s", where)
+	if s.Records > 0 {
+		line("records", "%s of the transcript", plural(s.Records, "line"))
+	}
+	since := "since the one before"
+	if s.Prev == "" {
+		since = "since the session began"
+	}
+	printChanges(out, "changed "+since, s.Changes)
+	printChanges(out, "staged", s.Staged)
+	if s.Left > 0 {
+		fmt.Fprintf(out, "left out (%s)\n", count(s.Left))
+		for i, l := range s.LeftOut {
+			if i == pathsShown {
+				break
+			}
+			fmt.Fprintf(out, "  %s\n", (&control.Error{Cause: leftText(l)}).Error())
+		}
+		if more := s.Left - int64(min(len(s.LeftOut), pathsShown)); more > 0 {
+			fmt.Fprintf(out, "  ... and %s more\n", count(more))
+		}
+	}
+}
+
+func printChanges(out io.Writer, title string, changes []control.PathChange) {
+	if len(changes) == 0 {
+		return
+	}
+	fmt.Fprintf(out, "%s (%s)\n", title, count(int64(len(changes))))
+	for i, c := range changes {
+		if i == pathsShown {
+			fmt.Fprintf(out, "  ... and %s more (--json has all)\n", count(int64(len(changes)-i)))
+			break
+		}
+		fmt.Fprintf(out, "  %s  %s\n", c.Status, (&control.Error{Cause: c.Path}).Error())
+	}
+}
+
+type diffOptions struct {
+	of                         string
+	stat, nameOnly, nameStatus bool
+}
+
+func (a *app) sessionDiffCommand() *cobra.Command {
+	var o diffOptions
+	cmd := &cobra.Command{
+		Use:   "diff [A [B]] [--stat|--name-only|--name-status]",
+		Short: "Tell what differs between checkpoints",
+		Long: `Diff prints what changed from checkpoint A to checkpoint B, as git diff does. With A alone it is what changed from there
+to the working tree as it is now, of which a checkpoint is made; without arguments, all that the session has changed
+since the commit it began with.
+
+Paths alone (--name-only, --name-status) are told by comparing trees; for lines, contents that are not on this host come
+from the remote.`,
+		Example: `  artifactfs session diff
+  artifactfs session diff @ --name-status
+  artifactfs session diff @~1 @ --stat
+  artifactfs session diff -C fix-login 01J9ZK before-rename`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			n := 0
+			for _, is := range []bool{o.stat, o.nameOnly, o.nameStatus} {
+				if is {
+					n++
+				}
+			}
+			if n > 1 {
+				return errors.New("takes one of --stat, --name-only and --name-status")
+			}
+			return arguments(0, 2, "[A [B]]")(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.sessionDiff(cmd.Context(), o, append(args, "", "")[:2])
+		},
+		ValidArgsFunction: a.completePoints(&o.of, 2),
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.BoolVar(&o.stat, "stat", false, "how many lines of each file")
+	f.BoolVar(&o.nameOnly, "name-only", false, "just the paths")
+	f.BoolVar(&o.nameStatus, "name-status", false, "just the paths, and whether they were added (A), modified (M), deleted (D)\nor became something else (T)")
+	a.ofFlag(cmd, &o.of)
+	return cmd
+}
+
+func (a *app) sessionDiff(ctx context.Context, o diffOptions, ends []string) error {
+	w, err := a.sessionOf(ctx, "diff", o.of)
+	if err != nil {
+		return err
+	}
+	names := o.nameOnly || o.nameStatus
+	reply, err := w.client.SessionDiff(ctx, control.SessionDiffRequest{Of: w.of, A: ends[0], B: ends[1], Patch: !names && !o.stat, Stat: o.stat})
+	if err != nil {
+		return failure("diff", w.name(), err)
+	}
+	switch {
+	case a.json:
+		if reply.Changes == nil {
+			reply.Changes = []control.PathChange{}
+		}
+		return printJSON(a.stdout, reply)
+	case o.stat:
+		return printStat(a.stdout, reply.Changes)
+	case names:
+		for _, c := range reply.Changes {
+			text := c.Path
+			if o.nameStatus {
+				text = c.Status + "\t" + c.Path
+			}
+			if _, err := fmt.Fprintln(a.stdout, text); err != nil {
+				return fmt.Errorf("print result: %w", err)
+			}
+		}
+		return nil
+	}
+	if _, err := io.WriteString(a.stdout, reply.Patch); err != nil {
+		return fmt.Errorf("print result: %w", err)
+	}
+	return nil
+}
+
+// printStat writes what git diff --stat does, without its bars.
+func printStat(out io.Writer, changes []control.PathChange) error {
+	if len(changes) == 0 {
+		return nil
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	var added, removed int64
+	for _, c := range changes {
+		lines := "binary"
+		if c.Added >= 0 && c.Removed >= 0 {
+			lines = fmt.Sprintf("+%s\t-%s", count(c.Added), count(c.Removed))
+			added, removed = added+c.Added, removed+c.Removed
+		}
+		fmt.Fprintf(w, "%s  %s\t%s\n", c.Status, (&control.Error{Cause: c.Path}).Error(), lines)
+	}
+	w.Flush()
+	_, err := fmt.Fprintf(out, "%s, +%s -%s\n", plural(int64(len(changes)), "path"), count(added), count(removed))
+	return err
+}

@@ -1,0 +1,245 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+func (a *app) sessionNoteCommand() *cobra.Command {
+	var of, ref string
+	cmd := &cobra.Command{
+		Use:   "note [COMMIT] -|JSON",
+		Short: "Write a git note on a commit",
+		Long: `Note writes JSON, or what it reads of stdin (-), as a git note on COMMIT, which is HEAD if it is left out. git notes
+--ref=agent and git log --notes=agent show it, and it is carried to the session remote as commits are. The members of an
+object are put into the one that is there already, over those of the same names; anything else takes the place of what
+is there. What looks like a secret is taken out.`,
+		Example: `  artifactfs session note '{"model":"m-1","task":"fix login"}'
+  agent --summary | artifactfs session note HEAD~1 --ref agent --json -
+  git log --notes=agent`,
+		Args: arguments(0, 2, "[COMMIT] -|JSON"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			commit, text := "", "-"
+			if n := len(args); n > 0 && (args[n-1] == "-" || strings.HasPrefix(strings.TrimSpace(args[n-1]), "{")) {
+				args, text = args[:n-1], args[n-1]
+			} else if n == 2 {
+				return usage(cmd, fmt.Errorf("%.40q is neither - nor a JSON object", args[1]))
+			} else if isTerminal(os.Stdin) {
+				return usage(cmd, errors.New("takes a JSON object, or - to read it from stdin"))
+			}
+			if len(args) > 0 {
+				commit = args[0]
+			}
+			return a.sessionNote(cmd.Context(), of, control.SessionNoteRequest{Commit: commit, Ref: ref}, text)
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&ref, "ref", "agent", "write to refs/notes/`NAME`")
+	a.ofFlag(cmd, &of)
+	return cmd
+}
+
+// maxNote is the longest note in bytes: a request has room for it.
+const maxNote = 512 << 10
+
+func (a *app) sessionNote(ctx context.Context, of string, r control.SessionNoteRequest, text string) error {
+	content := []byte(text)
+	if text == "-" {
+		var err error
+		if content, err = io.ReadAll(io.LimitReader(os.Stdin, maxNote+1)); err != nil {
+			return fmt.Errorf("read stdin: %w", err)
+		}
+	}
+	content = bytes.TrimSpace(content)
+	switch {
+	case len(content) > maxNote:
+		return &control.Error{Code: control.ExitUsage, Verb: "note", Cause: "it is longer than " + bytesOf(maxNote)}
+	case !json.Valid(content):
+		return &control.Error{Code: control.ExitUsage, Verb: "note", Cause: "it is no JSON"}
+	}
+	r.JSON = content
+	w, err := a.sessionOf(ctx, "note", of)
+	if err != nil {
+		return err
+	}
+	m, err := w.mounted("note")
+	if err != nil {
+		return err
+	}
+	r.Dir = m.Dir
+	reply, err := m.client.SessionNote(ctx, r)
+	if err != nil {
+		return failure("note", m.Dir, err)
+	}
+	a.sayRedacted(reply.Redacted)
+	if a.json {
+		return printJSON(a.stdout, reply)
+	}
+	_, err = fmt.Fprintf(a.stdout, "noted on %.12s in %s\n", reply.Commit, reply.Ref)
+	return err
+}
+
+func (a *app) sayRedacted(n int64) {
+	if n > 0 {
+		fmt.Fprintf(a.stderr, "artifactfs: %s looked like a secret and was taken out\n", plural(n, "text"))
+	}
+}
+
+func (a *app) sessionRecordCommand() *cobra.Command {
+	var of string
+	cmd := &cobra.Command{
+		Use:   "record [FILE|-]",
+		Short: "Append to the transcript of a session",
+		Long: `Record reads lines, a JSON object each, and appends them to the transcript of the session: turns, tool calls, whatever
+tells how the work was done. They are kept apart from files, in refs/afs/transcript/SESSION, each with its time and the
+checkpoint that was the newest then, and carried to the session remote. What looks like a secret is taken out before
+anything is written.
+
+As long as its input is open it writes what it has read whenever there is a pause.`,
+		Example: `  agent --events | artifactfs session record -C /srv/app
+  echo '{"role":"user","text":"fix the login"}' | artifactfs session record
+  artifactfs session record turns.jsonl --json`,
+		Args: arguments(0, 1, "[FILE|-]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.sessionRecord(cmd.Context(), of, first(args))
+		},
+	}
+	a.ofFlag(cmd, &of)
+	return cmd
+}
+
+const (
+	recordPause   = 200 * time.Millisecond // without a line; what was read is written then
+	recordLines   = 1000                   // of one request, at most
+	recordBytes   = 256 << 10              // that a request begins no other line with; quoting at most doubles them
+	maxRecordLine = 256 << 10
+)
+
+func (a *app) sessionRecord(ctx context.Context, of, from string) error {
+	in := io.Reader(os.Stdin)
+	if from != "" && from != "-" {
+		f, err := os.Open(from)
+		if err != nil {
+			return &control.Error{Code: control.ExitUsage, Verb: "record", Object: from, Cause: err.Error()}
+		}
+		defer f.Close()
+		in = f
+	}
+	w, err := a.sessionOf(ctx, "record", of)
+	if err != nil {
+		return err
+	}
+	m, err := w.mounted("record")
+	if err != nil {
+		return err
+	}
+	var total control.SessionRecordReply
+	err = batches(ctx, in, func(lines []string) error {
+		reply, err := m.client.SessionRecord(ctx, control.SessionRecordRequest{Dir: m.Dir, Lines: lines})
+		if err != nil {
+			return failure("record", m.Dir, err)
+		}
+		reply.Lines, reply.Redacted = reply.Lines+total.Lines, reply.Redacted+total.Redacted
+		total = reply
+		return nil
+	})
+	a.sayRedacted(total.Redacted)
+	switch {
+	case err != nil:
+		if total.Lines > 0 {
+			fmt.Fprintf(a.stderr, "artifactfs: recorded %s before that\n", plural(total.Lines, "line"))
+		}
+		return err
+	case a.json:
+		return printJSON(a.stdout, total)
+	case total.Lines == 0:
+		fmt.Fprintln(a.stdout, "nothing to record")
+	default:
+		fmt.Fprintf(a.stdout, "recorded %s in %s\n", plural(total.Lines, "line"), total.Ref)
+	}
+	return nil
+}
+
+// batches gives lines to write in turn, as many at a time as there are at once.
+func batches(ctx context.Context, in io.Reader, write func(lines []string) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	lines, failed := make(chan string, recordLines), make(chan error, 1)
+	go func() { // it ends with its input, or with the process
+		failed <- readRecords(ctx, in, lines)
+		close(lines)
+	}()
+	var batch []string
+	size := 0
+	flush := func() error {
+		if len(batch) == 0 {
+			return nil
+		}
+		err := write(batch)
+		batch, size = nil, 0
+		return err
+	}
+	pause := time.NewTimer(recordPause)
+	defer pause.Stop()
+	for {
+		select {
+		case line, more := <-lines:
+			if !more {
+				return errors.Join(flush(), <-failed)
+			}
+			batch, size = append(batch, line), size+len(line)
+			if len(batch) >= recordLines || size >= recordBytes {
+				if err := flush(); err != nil {
+					return err
+				}
+			}
+			pause.Reset(recordPause)
+		case <-pause.C:
+			if err := flush(); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// readRecords checks the lines that it reads.
+func readRecords(ctx context.Context, in io.Reader, lines chan<- string) error {
+	scanner := bufio.NewScanner(in)
+	scanner.Buffer(nil, maxRecordLine)
+	for n := 1; scanner.Scan(); n++ {
+		line := bytes.TrimSpace(scanner.Bytes())
+		if len(line) == 0 {
+			continue
+		}
+		if line[0] != '{' || !json.Valid(line) {
+			return &control.Error{Code: control.ExitUsage, Verb: "record", Object: fmt.Sprintf("line %d", n), Cause: "it is no JSON object"}
+		}
+		select {
+		case lines <- string(line):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if err := scanner.Err(); errors.Is(err, bufio.ErrTooLong) {
+		return &control.Error{Code: control.ExitUsage, Verb: "record", Cause: "a line is longer than " + bytesOf(maxRecordLine)}
+	} else if err != nil {
+		return fmt.Errorf("read records: %w", err)
+	}
+	return nil
+}

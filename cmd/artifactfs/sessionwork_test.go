@@ -1,0 +1,474 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// sessionsOf answers with what a test says, and remembers what it was asked.
+type sessionsOf struct {
+	mu    sync.Mutex
+	asked []any
+
+	checkpoint control.CheckpointReply
+	sync       control.SyncReply
+	list       []control.SessionInfo
+	points     []control.Point
+	show       control.SessionShowReply
+	diff       control.SessionDiffReply
+	restore    control.RestoreReply
+	gc         control.SessionGCReply
+	note       control.SessionNoteReply
+}
+
+func (s *sessionsOf) ask(r any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked = append(s.asked, r)
+}
+
+// last gives what was asked last.
+func last[T any](t *testing.T, s *sessionsOf) (r T) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.asked) == 0 {
+		t.Fatal("nothing was asked")
+	}
+	r, ok := s.asked[len(s.asked)-1].(T)
+	if !ok {
+		t.Fatalf("asked was %+v", s.asked[len(s.asked)-1])
+	}
+	return r
+}
+
+func (s *sessionsOf) Checkpoint(_ context.Context, r control.CheckpointRequest, _ func(control.Progress)) (control.CheckpointReply, error) {
+	s.ask(r)
+	return s.checkpoint, nil
+}
+
+func (s *sessionsOf) Sync(_ context.Context, r control.SyncRequest, _ func(control.Progress)) (control.SyncReply, error) {
+	s.ask(r)
+	return s.sync, nil
+}
+
+func (s *sessionsOf) Sessions(context.Context) (control.SessionsReply, error) {
+	return control.SessionsReply{Sessions: s.list}, nil
+}
+
+func (s *sessionsOf) SessionLog(_ context.Context, r control.SessionLogRequest) (control.SessionLogReply, error) {
+	s.ask(r)
+	return control.SessionLogReply{Session: "work", Points: s.points}, nil
+}
+
+func (s *sessionsOf) SessionShow(_ context.Context, r control.SessionShowRequest) (control.SessionShowReply, error) {
+	s.ask(r)
+	return s.show, nil
+}
+
+func (s *sessionsOf) SessionDiff(_ context.Context, r control.SessionDiffRequest) (control.SessionDiffReply, error) {
+	s.ask(r)
+	return s.diff, nil
+}
+
+func (s *sessionsOf) Restore(_ context.Context, r control.RestoreRequest, _ func(control.Progress)) (control.RestoreReply, error) {
+	s.ask(r)
+	return s.restore, nil
+}
+
+func (s *sessionsOf) Fork(_ context.Context, r control.ForkRequest, _ func(control.Progress)) (control.MountReply, error) {
+	s.ask(r)
+	return control.MountReply{Dir: r.Mount.Dir, Remote: r.Mount.Remote, Session: "copy", Ref: "main", Files: 3}, nil
+}
+
+func (s *sessionsOf) SessionSet(_ context.Context, r control.SessionSetRequest) (control.SessionInfo, error) {
+	s.ask(r)
+	return control.SessionInfo{SessionStatus: control.SessionStatus{Name: "work"}}, nil
+}
+
+func (s *sessionsOf) SessionNote(_ context.Context, r control.SessionNoteRequest) (control.SessionNoteReply, error) {
+	s.ask(r)
+	return s.note, nil
+}
+
+func (s *sessionsOf) SessionRecord(_ context.Context, r control.SessionRecordRequest) (control.SessionRecordReply, error) {
+	s.ask(r)
+	return control.SessionRecordReply{Ref: "refs/afs/transcript/work", Lines: int64(len(r.Lines)), Redacted: 1}, nil
+}
+
+func (s *sessionsOf) SessionGC(_ context.Context, r control.SessionGCRequest, _ func(control.Progress)) (control.SessionGCReply, error) {
+	s.ask(r)
+	return s.gc, nil
+}
+
+const pointA, pointB = "01J9ZK3V9Q2M4N6P8R0T1V3X5Z", "01J9ZK4W0R3N5P7Q9S1V2X4Y60"
+
+// newWork serves a session that is mounted in the directory app.
+func newWork(t *testing.T) (*afs, *sessionsOf, *fakeDaemon) {
+	t.Helper()
+	a, s := newAfs(t), &sessionsOf{}
+	dir := filepath.Join(a.dir, "app")
+	if err := os.MkdirAll(filepath.Join(dir, "sub"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	m := mountStatus(dir)
+	m.Session.Name = "work"
+	f := newFakeDaemon(m)
+	f.fakeSessions = s
+	serve(t, control.DaemonSocket(a.state), f)
+	return a, s, f
+}
+
+func TestCheckpointPrintsItsID(t *testing.T) {
+	a, s, _ := newWork(t)
+	s.checkpoint = control.CheckpointReply{Point: control.Point{ID: pointA, Left: 4, Synced: true}, Made: true, Paused: 0.31, Took: 12}
+	s.checkpoint.Left = []control.LeftOut{{Path: "out/", Why: "ignored"}, {Path: "app/.env", Why: "secret"}, {Path: "core", Why: "size", Size: 60 << 20}}
+	r := a.run("checkpoint", "app/sub", "-m", "before it", "--pin", "good", "--sync")
+	if r.code != 0 || r.stdout != pointA+"\n" || r.stderr != "artifactfs: left out: app/.env (looks like a secret), core (60.0 MiB) and 1 more\n" {
+		t.Errorf("%+v", r)
+	}
+	if q := last[control.CheckpointRequest](t, s); q != (control.CheckpointRequest{Dir: a.dir + "/app", Message: "before it", Pin: "good", Sync: true}) {
+		t.Errorf("asked for %+v", q)
+	}
+	s.checkpoint.Synced = false
+	if r := a.run("checkpoint", "app", "--sync"); r.code != control.ExitUnsynced || r.stdout != pointA+"\n" || !strings.Contains(r.stderr, "not on the session remote yet\nhint: artifactfs status") {
+		t.Errorf("%+v", r)
+	}
+	if r := a.run("checkpoint"); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "nothing of artifactfs is mounted there") {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestSyncTellsWhatIsMissing(t *testing.T) {
+	a, s, _ := newWork(t)
+	s.sync = control.SyncReply{Dir: a.dir + "/app", Session: control.SessionStatus{Name: "work", Remote: "https://127.0.0.1/work", Mode: "shared"}}
+	if got := a.ok("sync", "app"); got != "session work is on https://127.0.0.1/work\n" {
+		t.Errorf("%q", got)
+	}
+	s.sync.Session.Pending, s.sync.Session.Error = 3, "connection refused"
+	r := a.run("sync", "app", "--timeout", "2s")
+	want := "artifactfs: sync " + a.dir + "/app: 3 refs not on the session remote yet: connection refused\nhint: the work is kept here, and sending it is tried again by itself\n"
+	if r.code != control.ExitUnsynced || r.stdout != "" || r.stderr != want {
+		t.Errorf("%+v", r)
+	}
+	if q := last[control.SyncRequest](t, s); q.Timeout != 2*time.Second {
+		t.Errorf("asked for %+v", q)
+	}
+	if r := a.run("sync", "app", "--json"); r.code != control.ExitUnsynced || !strings.Contains(r.stdout, `"pending":3`) {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestSessionsAreNamedByDirectoryOrName(t *testing.T) {
+	a, s, _ := newWork(t)
+	a.keep(t, "old", "/gone/old", 1)
+	for args, want := range map[string]string{
+		"log app": a.dir + "/app", "log work": a.dir + "/app", "log -C app/sub": a.dir + "/app", "log old": "old", "log /gone/old": "old", "log never-seen": "never-seen",
+	} {
+		a.ok(append([]string{"session"}, strings.Fields(args)...)...)
+		if q := last[control.SessionLogRequest](t, s); q.Of != want {
+			t.Errorf("%s asks for %s, want %s", args, q.Of, want)
+		}
+	}
+	r := a.run("session", "log")
+	if r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "the current directory is in no mount\nhint: artifactfs session list") {
+		t.Errorf("%+v", r)
+	}
+	if r := a.run("session", "restore", "@", "-C", "old"); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "hint: artifactfs session resume old DIR mounts it") {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestSessionTables(t *testing.T) {
+	a, s, _ := newWork(t)
+	now := time.Now()
+	minutes := func(n int) time.Time { return now.Add(-time.Duration(n)*time.Minute - time.Second) }
+	at := minutes(5)
+	s.list = []control.SessionInfo{
+		{SessionStatus: control.SessionStatus{Name: "work", State: "active", Points: 12, LastAt: &at, Pending: 2}, Origin: "https://127.0.0.1/app", Dir: "/w", Mounted: true},
+		{SessionStatus: control.SessionStatus{Name: "old", State: "paused"}, Origin: "https://127.0.0.1/app", Dir: "/o",
+			History: []control.Transition{{State: "active"}, {State: "paused", Reason: "interrupted"}}},
+	}
+	want := `SESSION  STATE                 POINTS  LAST       PENDING  DIR  REMOTE
+old      paused (interrupted)  0       -          0        /o   https://127.0.0.1/app
+work     active                12      5 min ago  2        /w   https://127.0.0.1/app
+`
+	if got := a.ok("session", "list"); got != want {
+		t.Errorf("list:\n%s", got)
+	}
+	s.points = []control.Point{
+		{ID: pointB, Time: minutes(3), Reason: "manual", Changed: 2, Bytes: 2048, Branch: "main", Message: "two\x1b[31m", Pins: []string{"good"}},
+		{ID: pointA, Time: minutes(180), Reason: "idle", Changed: 1, Bytes: 10, Head: strings.Repeat("ab", 20), Synced: true},
+	}
+	want = `ID                           MADE       WHY     CHANGED  NEW      BRANCH        MESSAGE
+01J9ZK4W0R3N5P7Q9S1V2X4Y60*  3 min ago  manual  2        2.0 KiB  main          [good] two [31m
+01J9ZK3V9Q2M4N6P8R0T1V3X5Z   3 h ago    idle    1        10 B     abababababab
+`
+	if got := a.ok("session", "log", "app", "-n", "2"); got != want {
+		t.Errorf("log:\n%s", got)
+	}
+	if q := last[control.SessionLogRequest](t, s); q.Limit != 2 {
+		t.Errorf("asked for %+v", q)
+	}
+	s.show = control.SessionShowReply{Point: s.points[0], Changes: []control.PathChange{{Path: "a b", Status: "M"}}, LeftOut: []control.LeftOut{{Path: ".env", Why: "secret"}}}
+	s.show.Session, s.show.Lane, s.show.Commit, s.show.Left, s.show.Head = "work", "main", strings.Repeat("12", 20), 3, strings.Repeat("34", 20)
+	got := a.ok("session", "show", "good", "-C", "app")
+	for _, want := range []string{pointB + "\n  message   two [31m\n", " (3 min ago), manual\n", "  session   work, lane main\n  pins      good\n  head      main at 343434343434\n",
+		"  carried   not yet\n", "changed since the session began (1)\n  M  a b\n", "left out (3)\n  .env (looks like a secret)\n  ... and 2 more\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("show has no %q:\n%s", want, got)
+		}
+	}
+}
+
+func TestSessionDiff(t *testing.T) {
+	a, s, _ := newWork(t)
+	s.diff = control.SessionDiffReply{Patch: "diff --git a/x b/x\n", Changes: []control.PathChange{{Path: "x", Status: "M", Added: 3, Removed: 1}, {Path: "y", Status: "A", Added: -1}}}
+	for args, want := range map[string]struct {
+		out string
+		ask control.SessionDiffRequest
+	}{
+		"":                 {"diff --git a/x b/x\n", control.SessionDiffRequest{Patch: true}},
+		"@":                {"diff --git a/x b/x\n", control.SessionDiffRequest{A: "@", Patch: true}},
+		"@~1 @ --stat":     {"M  x  +3  -1\nA  y  binary\n2 paths, +3 -1\n", control.SessionDiffRequest{A: "@~1", B: "@", Stat: true}},
+		"@ --name-only":    {"x\ny\n", control.SessionDiffRequest{A: "@"}},
+		"@ --name-status ": {"M\tx\nA\ty\n", control.SessionDiffRequest{A: "@"}},
+	} {
+		got := a.ok(append([]string{"session", "diff", "-C", "app"}, strings.Fields(args)...)...)
+		want.ask.Of = a.dir + "/app"
+		if q := last[control.SessionDiffRequest](t, s); got != want.out || q != want.ask {
+			t.Errorf("%s: %q, asked for %+v", args, got, q)
+		}
+	}
+}
+
+func TestSessionRestore(t *testing.T) {
+	a, s, _ := newWork(t)
+	s.restore = control.RestoreReply{Dir: a.dir + "/app", Point: control.Point{ID: pointA, Time: time.Now()}, Before: &control.Point{ID: pointB},
+		Changes: []control.PathChange{{Path: "x", Status: "M"}}, Kept: []string{"busy"}}
+	r := a.run("session", "restore", pointA, "./x", "../y", "-C", "app/sub")
+	want := "changed meanwhile, and left as it is: busy\n1 path brought back to " + pointA + " (just now)\n"
+	if r.code != 0 || r.stdout != want || r.stderr != "artifactfs: session restore -C "+a.dir+"/app "+pointB+" undoes it\n" {
+		t.Errorf("%+v", r)
+	}
+	if q := last[control.RestoreRequest](t, s); !slices.Equal(q.Paths, []string{"sub/x", "y"}) || q.Staged || q.DryRun {
+		t.Errorf("asked for %+v", q)
+	}
+	for paths, want := range map[string]string{"": "", ".": "", a.dir + "/app/z": "z", "app": "app"} {
+		a.run(append([]string{"session", "restore", pointA, "-C", "work", "--staged"}, strings.Fields(paths)...)...)
+		if q := last[control.RestoreRequest](t, s); strings.Join(q.Paths, ",") != want || !q.Staged {
+			t.Errorf("%q asked for %+v", paths, q)
+		}
+	}
+	if r := a.run("session", "restore", pointA, "../../x", "-C", "app/sub"); r.code != control.ExitUsage || !strings.Contains(r.stderr, "it is not in the mount") {
+		t.Errorf("%+v", r)
+	}
+	s.restore.Before, s.restore.DryRun = nil, true
+	if got := a.ok("session", "restore", pointA, "-C", "app", "-n"); got != "would change (1)\n  M  x\n1 path would be brought back to "+pointA+" (just now)\n" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestSessionForkAndResume(t *testing.T) {
+	a, s, f := newWork(t)
+	got := a.ok("session", "fork", "@~1", "copy", "-C", "app", "--session", "copy", "--checkpoint", "interval=1m")
+	if !strings.HasPrefix(got, "forked session copy: mounted https://127.0.0.1/app at "+a.dir+"/copy (main, 3 files, ") {
+		t.Errorf("%q", got)
+	}
+	q := last[control.ForkRequest](t, s)
+	if q.Of != a.dir+"/app" || q.ID != "@~1" || q.Mount.Dir != a.dir+"/copy" || q.Mount.Session != "copy" || q.Mount.Remote != "https://127.0.0.1/app" || q.Mount.SessionOptions.Policy != "interval=1m" {
+		t.Errorf("asked for %+v", q)
+	}
+	s.list = []control.SessionInfo{{SessionStatus: control.SessionStatus{Name: "old"}, Origin: "https://127.0.0.1/other", Dir: a.dir + "/there"},
+		{SessionStatus: control.SessionStatus{Name: "work"}, Dir: "/w", Mounted: true}}
+	for args, want := range map[string]string{"old": "https://127.0.0.1/other " + a.dir + "/there ", "old here": "https://127.0.0.1/other " + a.dir + "/here ",
+		"far --session-remote w.git --take-over": " " + a.dir + "/far " + a.dir + "/w.git"} {
+		if r := a.run(append([]string{"session", "resume"}, strings.Fields(args)...)...); r.code != 0 && !strings.HasPrefix(args, "far") {
+			t.Errorf("%s: %+v", args, r)
+			continue
+		}
+		f.mu.Lock()
+		var r control.MountRequest
+		if len(f.requests) > 0 {
+			r = f.requests[len(f.requests)-1]
+		}
+		f.mu.Unlock()
+		if got := fmt.Sprintf("%s %s %s", r.Remote, r.Dir, r.SessionOptions.Remote); got != want || r.Session != strings.Fields(args)[0] {
+			t.Errorf("%s asked for %+v", args, r)
+		}
+	}
+	if r := a.run("session", "resume", "work"); r.code != control.ExitFailed || !strings.Contains(r.stderr, "resume session work: it is mounted at /w") {
+		t.Errorf("%+v", r)
+	}
+	if r := a.run("session", "resume", "none"); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "hint: --session-remote URL says where it is") {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestSessionNoteAndRecord(t *testing.T) {
+	a, s, _ := newWork(t)
+	s.note = control.SessionNoteReply{Commit: strings.Repeat("12", 20), Ref: "refs/notes/agent", Redacted: 2}
+	for args, want := range map[string]string{`{"a":1}`: " agent {\"a\":1}", `HEAD~1 {"a":1} --ref=x`: "HEAD~1 x {\"a\":1}", "HEAD -": "HEAD agent {\"b\":2}", "-": " agent {\"b\":2}", "HEAD": "HEAD agent {\"b\":2}", "": " agent {\"b\":2}"} {
+		cmd := a.command(append([]string{"session", "note", "-C", "app"}, strings.Fields(args)...)...)
+		cmd.Stdin = strings.NewReader("{\"b\":2}\n")
+		out, err := cmd.CombinedOutput()
+		q := last[control.SessionNoteRequest](t, s)
+		if got := q.Commit + " " + q.Ref + " " + string(q.JSON); err != nil || got != want || !strings.Contains(string(out), "noted on 121212121212 in refs/notes/agent\n") || !strings.Contains(string(out), "2 texts looked like a secret") {
+			t.Errorf("%s: asked for %s, %v\n%s", args, got, err, out)
+		}
+	}
+	record := func(text string, args ...string) string {
+		cmd := a.command(append([]string{"session", "record", "-C", "app"}, args...)...)
+		cmd.Stdin = strings.NewReader(text)
+		out, _ := cmd.CombinedOutput()
+		return string(out)
+	}
+	if got := record("{\"a\":1}\n\n  {\"b\":2}\n"); got != "artifactfs: 1 text looked like a secret and was taken out\nrecorded 2 lines in refs/afs/transcript/work\n" {
+		t.Errorf("%q", got)
+	}
+	if q := last[control.SessionRecordRequest](t, s); !slices.Equal(q.Lines, []string{`{"a":1}`, `{"b":2}`}) {
+		t.Errorf("asked for %+v", q)
+	}
+	if got := record("{\"a\":1}\n[2]\n"); !strings.Contains(got, "recorded 1 line before that\nartifactfs: record line 2: it is no JSON object\n") {
+		t.Errorf("%q", got)
+	}
+	if got := record(""); got != "nothing to record\n" {
+		t.Errorf("%q", got)
+	}
+	if got := record(`{"a":"` + strings.Repeat("x", maxRecordLine) + `"}`); !strings.Contains(got, "a line is longer than 256 KiB") {
+		t.Errorf("%q", got)
+	}
+}
+
+// A program that goes on talking is recorded while it does.
+func TestRecordDoesNotWaitForTheEnd(t *testing.T) {
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer read.Close()
+	wrote := make(chan []string, 10)
+	done := make(chan error, 1)
+	go func() {
+		done <- batches(t.Context(), read, func(lines []string) error { wrote <- lines; return nil })
+	}()
+	fmt.Fprintln(write, `{"a":1}`)
+	if got := await(t, wrote); !slices.Equal(got, []string{`{"a":1}`}) {
+		t.Errorf("%q", got)
+	}
+	fmt.Fprint(write, "{\"b\":2}\n{\"c\":3}")
+	write.Close()
+	if err := await(t, done); err != nil {
+		t.Error(err)
+	}
+	close(wrote)
+	n := 0
+	for lines := range wrote {
+		n += len(lines)
+	}
+	if n != 2 {
+		t.Errorf("%d lines more", n)
+	}
+}
+
+func TestSessionStates(t *testing.T) {
+	a, s, _ := newWork(t)
+	a.env = []string{"ARTIFACTFS_ACTOR=robot"}
+	for args, want := range map[string]control.SessionSetRequest{
+		"pin good":           {Pin: "good", ID: "@"},
+		"pin @~1 good":       {Pin: "good", ID: "@~1"},
+		"unpin good":         {Pin: "good", Unpin: true},
+		"pause -m gone":      {State: "paused", Reason: "gone"},
+		"close -m merged":    {State: "closed", Reason: "merged"},
+		"archive":            {State: "archived"},
+		"reopen --message=x": {State: "open", Reason: "x"},
+	} {
+		words := strings.Fields(args)
+		got := a.ok(append([]string{"session", words[0], "-C", "app"}, words[1:]...)...)
+		want.Of, want.Actor = a.dir+"/app", "robot"
+		if q := last[control.SessionSetRequest](t, s); q != want || !strings.HasSuffix(got, " work\n") {
+			t.Errorf("%s: %q, asked for %+v", args, got, q)
+		}
+	}
+}
+
+func TestSessionGC(t *testing.T) {
+	a, s, _ := newWork(t)
+	s.gc = control.SessionGCReply{Kept: 4, Dropped: []control.Point{{ID: pointA, Time: time.Now(), Reason: "idle", Synced: true}}, Bytes: 3 << 20}
+	if got := a.ok("session", "gc", "work", "--keep-all", "1.5d", "--keep-daily", "0"); got != "dropped 1 checkpoint, kept 4, 3.0 MiB became free\n" {
+		t.Errorf("%q", got)
+	}
+	if q := last[control.SessionGCRequest](t, s); q.All != 36*time.Hour || q.Daily != 1 || q.DryRun {
+		t.Errorf("asked for %+v", q)
+	}
+	if got := a.ok("session", "gc", "app", "-n"); !strings.Contains(got, pointA) || !strings.HasSuffix(got, "would drop 1 checkpoint and keep 4\n") {
+		t.Errorf("%q", got)
+	}
+	if q := last[control.SessionGCRequest](t, s); q.All != 0 || q.Daily != 0 || !q.DryRun {
+		t.Errorf("asked for %+v", q)
+	}
+	for _, bad := range []string{"x", "-1d", "1e9d", "NaNd"} {
+		if r := a.run("session", "gc", "app", "--keep-all", bad); r.code != control.ExitUsage || !strings.Contains(r.stderr, "not a time; examples are 7d and 12h") {
+			t.Errorf("%s: %+v", bad, r)
+		}
+	}
+}
+
+func TestUnmountOfWhatIsNotCarriedAway(t *testing.T) {
+	a, _, f := newWork(t)
+	dir := a.dir + "/app"
+	f.kept = map[string]control.UnmountReply{dir: {ID: "work", Dir: dir, Session: "work", Kept: 2, Pending: 3, Why: "disk full"}}
+	r := a.run("unmount", "app", "--timeout", "0")
+	want := "artifactfs: unmount " + dir + ": 3 refs not on the session remote yet: disk full\nhint: the work is kept here, and sending it is tried again by itself\n"
+	if r.code != control.ExitUnsynced || r.stdout != "unmounted "+dir+"\n" || !strings.HasSuffix(r.stderr, want) {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestMountCarriesItsFlags(t *testing.T) {
+	a := newAfs(t)
+	f := newFakeDaemon()
+	serve(t, control.DaemonSocket(a.state), f)
+	a.env = []string{"ARTIFACTFS_SESSION_REMOTE=w.git", "ARTIFACTFS_CHECKPOINT=before-risk", "ARTIFACTFS_INCLUDE=dist/**,.env.test", "ARTIFACTFS_MAX_FILE_SIZE=1G"}
+	a.ok("mount", "h:r.git", "m", "--take-over", "--exclude", "*.iso", "--no-deny-list")
+	a.env = nil
+	a.ok("mount", "h:r.git", "n", "--session", "s", "--at", "@~1", "--session-remote", "https://127.0.0.1/w")
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.requests[0].SessionOptions
+	if s.Remote != a.dir+"/w.git" || s.Policy != control.PolicyBeforeRisk || !s.TakeOver || !s.NoDenyList || s.MaxFileSize != 1<<30 ||
+		!slices.Equal(s.Include, []string{"dist/**", ".env.test"}) || !slices.Equal(s.Exclude, []string{"*.iso"}) {
+		t.Errorf("%+v", s)
+	}
+	if r := f.requests[1]; r.At != "@~1" || !r.ReadOnly || r.SessionOptions.Remote != "https://127.0.0.1/w" {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestStatusOfASession(t *testing.T) {
+	a := newAfs(t)
+	m := mountStatus("/m")
+	at := time.Now().Add(-90 * time.Second)
+	m.Session = control.SessionStatus{Name: "work", Remote: "https://127.0.0.1/w", Mode: "shared", Pending: 2, Error: "refused", State: "active", Lane: "main-host-1a2b",
+		Diverged: []string{"refs/heads/main"}, Points: 7, LastID: pointA, LastAt: &at, Dirty: true, LastSync: &at}
+	serve(t, control.DaemonSocket(a.state), newFakeDaemon(m))
+	got := a.ok("status", "/m")
+	for _, want := range []string{
+		"  session   work, lane main-host-1a2b\n  points    7 checkpoints, the last 90 s ago (" + pointA + "), changed since\n",
+		"  carried   to https://127.0.0.1/w, 2 refs pending, 90 s ago\n  carrying  refused\n",
+		"  diverged  refs/heads/main: somebody else has moved it on the session remote; ours is refs/afs/diverged/work/heads/main there\n",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+}
