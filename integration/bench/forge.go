@@ -54,7 +54,7 @@ DEFAULT_BRANCH = main
 INSTALL_LOCK = true
 SECRET_KEY = tests
 INTERNAL_TOKEN = eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJuYmYiOjE3MDAwMDAwMDB9.tests-tests-tests-tests-tests-tests-tests-tst
-PASSWORD_HASH_ALGO = pbkdf2$1
+PASSWORD_HASH_ALGO = pbkdf2_v1
 [service]
 DISABLE_REGISTRATION = true
 [log]
