@@ -38,3 +38,11 @@ type GCResult struct {
 func GC(ctx context.Context, r *Repo, o GCOptions) (GCResult, error) {
 	return GCResult{}, errors.ErrUnsupported
 }
+
+// Working keeps what nothing names from being removed until done is called. Whoever looks for what is there already,
+// writes the rest, and then has a ref name it, is in the middle of that. It must not be asked for twice at a time by one
+// goroutine.
+func (r *Repo) Working() (done func()) {
+	r.sweeping.RLock()
+	return r.sweeping.RUnlock
+}

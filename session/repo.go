@@ -43,7 +43,7 @@ type RepoOptions struct {
 
 // Repo is a bare repository of a session. Any number of goroutines may use it, and other processes at the same time.
 //
-// Locks: updating > RefDir's; maintaining is taken alone. updating is held across disk operations, and with it the file
+// Locks: maintaining > sweeping > updating > RefDir's. updating is held across disk operations, and with it the file
 // lock that keeps out other processes of ours; git is kept out by its own lock files.
 type Repo struct {
 	*RefDir
@@ -59,6 +59,8 @@ type Repo struct {
 
 	updating sync.Mutex
 	changed  chan struct{}
+
+	sweeping sync.RWMutex // see Working
 
 	maintaining sync.Mutex
 	tidying     tidying
