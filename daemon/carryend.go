@@ -105,7 +105,7 @@ func (c *carry) end() {
 	c.mu.Unlock()
 	var errs []error
 	if carrier != nil {
-		errs = append(errs, carrier.Close())
+		carrier.Close()
 	}
 	if queue != nil {
 		c.count()

@@ -83,23 +83,16 @@ func (m *mount) letsGo() bool {
 func (c *carry) beginCarrier(ctx context.Context) {
 	m := c.mount
 	o := writeback.CarrierOptions{
-		Repo: func() (*session.Repo, error) { return c.open(context.WithoutCancel(ctx)) }, Session: m.session, GitDir: m.gitPath(), Dir: m.home.dir, Store: m.store,
-		Embedded: c.optionsNow().Remote == control.RemoteEmbedded, Failed: func(err error) { c.note("carry refs", err) },
+		Repo: func() (*session.Repo, error) { return c.open(context.WithoutCancel(ctx)) }, Session: m.session, GitDir: m.gitPath(),
+		Format: m.snapshot().Format, Refs: m.store.Refs, Watch: m.daemon.watch.watch, Failed: func(err error) { c.note("carry refs", err) },
 		Log: m.daemon.log.With(zap.String("session", m.session)),
 	}
-	for retry := retryFirst; ; retry = min(2*retry, retryMost) {
-		carrier, err := writeback.NewCarrier(o)
-		c.note("watch refs", err)
-		if err == nil {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.carrier = carrier
-			return
-		}
-		if !pause(ctx, retry) {
-			return
-		}
+	if c.optionsNow().Remote == control.RemoteEmbedded {
+		o.Provide = m.store
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.carrier = writeback.NewCarrier(o)
 }
 
 // unsaved says whether there may be anything to make a point of when there is no repository yet.

@@ -31,7 +31,7 @@ func (c *carry) begin(ctx context.Context) {
 	if !c.carries() {
 		return
 	}
-	c.mount.work.Go(func() { c.beginCarrier(ctx) })
+	c.beginCarrier(ctx)
 	c.mu.Lock()
 	kind := c.kind
 	c.mu.Unlock()

@@ -3,60 +3,282 @@ package daemon
 import (
 	"context"
 	"errors"
+	"path/filepath"
+	"slices"
+	"time"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/capture"
+	"github.com/artifactfs/artifactfs/session/transcript"
 )
-
-var errNotYet = errors.New("not there yet")
 
 var _ control.Sessions = (*Daemon)(nil)
 
+var errNotYet = errors.New("not there yet")
+
+// carried finds a mount that work is carried away from.
+func (d *Daemon) carried(verb, dir string) (*mount, error) {
+	m, ok := d.find(dir)
+	if !ok || !m.served() {
+		return nil, notMounted(verb, dir)
+	}
+	if !m.carry.carries() {
+		return nil, explainCarry(verb, m.dir, errNoCarry)
+	}
+	return m, nil
+}
+
 // Checkpoint makes a point of a working tree.
 func (d *Daemon) Checkpoint(ctx context.Context, r control.CheckpointRequest, progress func(control.Progress)) (control.CheckpointReply, error) {
-	return control.CheckpointReply{}, explain("checkpoint", r.Dir, errNotYet)
+	var reply control.CheckpointReply
+	m, err := d.carried("checkpoint", r.Dir)
+	if err != nil {
+		return reply, err
+	}
+	if r.Pin != "" {
+		if err := session.ValidName(r.Pin); err != nil {
+			return reply, &control.Error{Code: control.ExitUsage, Verb: "pin", Object: r.Pin, Cause: err.Error()}
+		}
+	}
+	p, report, err := m.carry.capture(ctx, session.Manual, r.Message)
+	if err != nil {
+		return reply, explainCarry("checkpoint", m.dir, err)
+	}
+	o, err := m.carry.opened()
+	if err != nil {
+		return reply, explainCarry("checkpoint", m.dir, err)
+	}
+	if r.Pin != "" {
+		if err := session.SetPin(ctx, o.repo, o.session, r.Pin, p); err != nil {
+			return reply, explainCarry("pin", r.Pin, err)
+		}
+	}
+	if r.Sync {
+		if err := m.carry.sendAll(ctx, progressOf(progress)); err != nil {
+			return reply, unsynced("sync", m.dir, err)
+		}
+	}
+	if o, err = m.carry.opened(); err != nil {
+		return reply, explainCarry("checkpoint", m.dir, err)
+	}
+	return control.CheckpointReply{
+		Point: o.shown(p), Made: report.Made, Left: leftOut(report.Left),
+		Paused: milliseconds(report.Paused), Took: milliseconds(report.Took),
+	}, nil
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+func leftOut(all []capture.LeftOut) []control.LeftOut {
+	left := []control.LeftOut{}
+	for _, l := range all {
+		left = append(left, control.LeftOut{Path: l.Path, Why: string(l.Why), Size: l.Size})
+	}
+	return left
 }
 
 // Sync waits until a mount's work is on its session remote.
 func (d *Daemon) Sync(ctx context.Context, r control.SyncRequest, progress func(control.Progress)) (control.SyncReply, error) {
-	return control.SyncReply{}, explain("sync", r.Dir, errNotYet)
+	var reply control.SyncReply
+	m, err := d.carried("sync", r.Dir)
+	if err != nil {
+		return reply, err
+	}
+	if r.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, r.Timeout, errSlow)
+		defer cancel()
+	}
+	if !m.tried(ctx, m.gitTried) {
+		return reply, unsynced("sync", m.dir, errEnded)
+	}
+	if err := m.carry.keepAll(ctx, session.Manual); err != nil {
+		return reply, explainCarry("sync", m.dir, err)
+	}
+	if err := m.carry.sendAll(ctx, progressOf(progress)); err != nil {
+		return reply, unsynced("sync", m.dir, err)
+	}
+	return control.SyncReply{Dir: m.dir, Session: m.carry.status()}, nil
 }
 
 // Sessions lists those of the state directory.
 func (d *Daemon) Sessions(ctx context.Context) (control.SessionsReply, error) {
-	return control.SessionsReply{}, explain("list", "sessions", errNotYet)
+	reply := control.SessionsReply{Sessions: []control.SessionInfo{}}
+	there := map[string]bool{}
+	for _, m := range d.list() {
+		if !m.served() || m.isGone() || !m.writable() {
+			continue
+		}
+		there[m.session] = true
+		o, err := m.carry.opened()
+		if err != nil {
+			return reply, explainCarry("list", "sessions", err)
+		}
+		reply.Sessions = append(reply.Sessions, o.info())
+	}
+	unmounted, err := d.homes.sessions(ctx, there)
+	reply.Sessions = append(reply.Sessions, unmounted...)
+	slices.SortFunc(reply.Sessions, func(a, b control.SessionInfo) int { return compareNames(a.Name, b.Name) })
+	return reply, err
 }
 
 // SessionLog lists points, newest first.
 func (d *Daemon) SessionLog(ctx context.Context, r control.SessionLogRequest) (control.SessionLogReply, error) {
-	return control.SessionLogReply{}, explain("read session", r.Of, errNotYet)
-}
-
-// SessionShow tells all about one point.
-func (d *Daemon) SessionShow(ctx context.Context, r control.SessionShowRequest) (control.SessionShowReply, error) {
-	return control.SessionShowReply{}, explain("show point", r.ID, errNotYet)
-}
-
-// SessionDiff compares two points.
-func (d *Daemon) SessionDiff(ctx context.Context, r control.SessionDiffRequest) (control.SessionDiffReply, error) {
-	return control.SessionDiffReply{}, explain("compare points of", r.Of, errNotYet)
+	o, err := d.openSession(ctx, r.Of, false)
+	if err != nil {
+		return control.SessionLogReply{}, explainCarry("read session", r.Of, err)
+	}
+	defer o.close()
+	reply := control.SessionLogReply{Session: o.session, Points: []control.Point{}}
+	if o.repo == nil {
+		return reply, nil
+	}
+	points, err := o.repo.Points(r.Limit)
+	if err != nil {
+		return reply, explainCarry("read session", r.Of, err)
+	}
+	for _, p := range points {
+		reply.Points = append(reply.Points, o.shown(p))
+	}
+	return reply, nil
 }
 
 // SessionSet changes a session's state or a pin.
 func (d *Daemon) SessionSet(ctx context.Context, r control.SessionSetRequest) (control.SessionInfo, error) {
-	return control.SessionInfo{}, explain("change session", r.Of, errNotYet)
+	o, err := d.openSession(ctx, r.Of, true)
+	if err != nil {
+		return control.SessionInfo{}, explainCarry("change session", r.Of, err)
+	}
+	defer o.close()
+	if err := o.change(ctx, r); err != nil {
+		return control.SessionInfo{}, explainCarry("change session", r.Of, err)
+	}
+	o.sendLater(ctx, d)
+	if err := o.read(); err != nil {
+		return control.SessionInfo{}, explainCarry("read session", r.Of, err)
+	}
+	return o.info(), nil
+}
+
+// change does what a request asks for.
+func (o *opened) change(ctx context.Context, r control.SessionSetRequest) error {
+	if o.repo == nil {
+		return errNothingCarried
+	}
+	if r.Pin != "" {
+		if r.Unpin {
+			return session.RemovePin(ctx, o.repo, o.session, r.Pin)
+		}
+		p, err := o.find(r.ID)
+		if err != nil {
+			return err
+		}
+		return session.SetPin(ctx, o.repo, o.session, r.Pin, p)
+	}
+	if r.State == "" {
+		return nil
+	}
+	actor := r.Actor
+	if actor == "" {
+		actor = session.Actor()
+	}
+	_, err := session.Transit(ctx, o.repo, o.session, session.Transition{
+		State: session.LifeState(r.State), Time: time.Now().UTC(), Actor: actor, Reason: r.Reason,
+	})
+	return err
 }
 
 // SessionNote writes a git note.
 func (d *Daemon) SessionNote(ctx context.Context, r control.SessionNoteRequest) (control.SessionNoteReply, error) {
-	return control.SessionNoteReply{}, explain("write note", r.Dir, errNotYet)
+	m, ok := d.find(r.Dir)
+	if !ok || !m.served() || !m.writable() {
+		return control.SessionNoteReply{}, notMounted("write note", r.Dir)
+	}
+	if !m.tried(ctx, m.gitTried) {
+		return control.SessionNoteReply{}, explain("write note", r.Dir, errEnded)
+	}
+	n, err := transcript.Note(ctx, transcript.NoteRequest{GitDir: m.gitPath(), Commit: r.Commit, Ref: r.Ref, JSON: r.JSON})
+	if err != nil {
+		return control.SessionNoteReply{}, explainCarry("write note", r.Commit, err)
+	}
+	return control.SessionNoteReply{Commit: n.Commit, Ref: n.Ref, Note: n.Note, Redacted: n.Redacted}, nil
 }
 
 // SessionRecord appends to a session's transcript.
 func (d *Daemon) SessionRecord(ctx context.Context, r control.SessionRecordRequest) (control.SessionRecordReply, error) {
-	return control.SessionRecordReply{}, explain("record", r.Dir, errNotYet)
+	m, err := d.carried("record", r.Dir)
+	if err != nil {
+		return control.SessionRecordReply{}, err
+	}
+	repo, err := m.carry.open(ctx)
+	if err != nil {
+		return control.SessionRecordReply{}, explainCarry("record", m.dir, err)
+	}
+	m.carry.mu.Lock()
+	last, lane := m.carry.last, m.carry.lane.Name
+	m.carry.mu.Unlock()
+	n, err := transcript.Record(ctx, repo, transcript.Batch{
+		Session: m.session, Lane: lane, Point: last.ID, Actor: session.Actor(), Time: time.Now().UTC(), Lines: r.Lines,
+	})
+	if err != nil {
+		return control.SessionRecordReply{}, explainCarry("record", m.dir, err)
+	}
+	return control.SessionRecordReply{Ref: n.Ref, Point: string(last.ID), Lines: n.Lines, Redacted: n.Redacted}, nil
 }
 
 // SessionGC drops points that no rule keeps.
 func (d *Daemon) SessionGC(ctx context.Context, r control.SessionGCRequest, progress func(control.Progress)) (control.SessionGCReply, error) {
-	return control.SessionGCReply{}, explain("collect", r.Of, errNotYet)
+	reply := control.SessionGCReply{DryRun: r.DryRun, Dropped: []control.Point{}}
+	o, err := d.openSession(ctx, r.Of, !r.DryRun)
+	if err != nil {
+		return reply, explainCarry("collect", r.Of, err)
+	}
+	defer o.close()
+	reply.Session = o.session
+	if o.repo == nil {
+		return reply, nil
+	}
+	if o.mount != nil && o.mount.writable() {
+		if !r.DryRun {
+			if err := o.mount.carry.keepAll(ctx, session.Idle); err != nil {
+				return reply, explainCarry("collect", r.Of, err)
+			}
+		}
+		if err := o.mount.carry.alone(ctx); err != nil {
+			return reply, explainCarry("collect", r.Of, err)
+		}
+		defer o.mount.carry.letOthers()
+	}
+	n, err := session.GC(ctx, o.repo, session.GCOptions{
+		Session: o.session, Keep: session.Retention{All: r.All, Daily: r.Daily}, Now: time.Now(), DryRun: r.DryRun,
+	})
+	if err != nil {
+		return reply, explainCarry("collect", r.Of, err)
+	}
+	reply.Kept, reply.Bytes = int64(n.Kept), n.Bytes
+	for _, p := range n.Dropped {
+		reply.Dropped = append(reply.Dropped, o.shown(p))
+	}
+	if !r.DryRun {
+		if o.mount != nil {
+			o.mount.carry.recount()
+		}
+		o.sendLater(ctx, d)
+	}
+	return reply, nil
 }
+
+// find gives a point of the session; "" is the newest.
+func (o *opened) find(id string) (session.Point, error) {
+	if o.repo == nil {
+		return session.Point{}, errNothingCarried
+	}
+	if id == "" {
+		id = "@"
+	}
+	return o.repo.Find(id)
+}
+
+// homeName is the directory of an opened session below mounts/.
+func (o *opened) homeName() string { return filepath.Base(o.home) }
