@@ -52,11 +52,12 @@ type carry struct {
 	closed   bool
 
 	notes   []string
-	failed  map[string]error // by what was being done
-	looked  string           // process that looked for its repository last, and was let go on
-	last    session.Point    // the newest point
-	points  int64            // that there are; those of all lanes
-	seen    time.Time        // what had changed by then is in the newest point
+	failed  map[string]error  // by what was being done
+	looked  string            // process that looked for its repository last, and was let go on
+	last    session.Point     // the newest point
+	leftOut []capture.LeftOut // of last
+	points  int64             // that there are; those of all lanes
+	seen    time.Time         // what had changed by then is in the newest point
 	ending  ending
 	counted figures
 }

@@ -31,12 +31,10 @@ func (c *carry) capture(ctx context.Context, reason session.Reason, message stri
 }
 
 func (c *carry) captureNow(ctx context.Context, reason session.Reason, message string) (p session.Point, report capture.Report, err error) {
-	select {
-	case c.turn <- struct{}{}:
-		defer func() { <-c.turn }()
-	case <-ctx.Done():
-		return p, report, ctx.Err()
+	if err = c.alone(ctx); err != nil {
+		return p, report, err
 	}
+	defer c.letOthers()
 	if _, err = c.open(ctx); err != nil {
 		return p, report, err
 	}
@@ -51,7 +49,7 @@ func (c *carry) captureNow(ctx context.Context, reason session.Reason, message s
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.last, c.seen = p, began
+	c.last, c.seen, c.leftOut = p, began, report.Left
 	if report.Made {
 		c.points++
 		c.counted.made++
@@ -61,6 +59,42 @@ func (c *carry) captureNow(ctx context.Context, reason session.Reason, message s
 			zap.Int64("changed", p.Changed), zap.Duration("paused", report.Paused), zap.Duration("took", report.Took))
 	}
 	return p, report, nil
+}
+
+// alone waits until nobody else makes points, or removes them; letOthers ends that.
+func (c *carry) alone(ctx context.Context) error {
+	select {
+	case c.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (c *carry) letOthers() { <-c.turn }
+
+// leftOf is what a point does not hold; it is known of the newest alone.
+func (c *carry) leftOf(id session.PointID) []capture.LeftOut {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.last.ID != id {
+		return nil
+	}
+	return c.leftOut
+}
+
+// recount counts the points again, some of which were removed.
+func (c *carry) recount() {
+	c.mu.Lock()
+	repo := c.repo
+	c.mu.Unlock()
+	points, err := repo.Points(0)
+	if err != nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.points = int64(len(points))
 }
 
 // writeBack brings what the kernel has of programs' writes to the tree. When the kernel has let go of the mount there is

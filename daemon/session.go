@@ -290,6 +290,9 @@ func (m *mount) discards() bool {
 func explainSession(e *control.Error, m *mount, err error) bool {
 	var used inUseError
 	var other otherCommitError
+	if explainHeld(e, err) {
+		return true
+	}
 	again := fmt.Sprintf("artifactfs mount %s DIR --read-only --session %s shows what can be read; artifactfs doctor --fix mends", e.Object, m.session)
 	switch {
 	case errors.As(err, &used):

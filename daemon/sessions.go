@@ -3,8 +3,8 @@ package daemon
 import (
 	"context"
 	"errors"
-	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
@@ -14,8 +14,6 @@ import (
 )
 
 var _ control.Sessions = (*Daemon)(nil)
-
-var errNotYet = errors.New("not there yet")
 
 // carried finds a mount that work is carried away from.
 func (d *Daemon) carried(verb, dir string) (*mount, error) {
@@ -55,7 +53,7 @@ func (d *Daemon) Checkpoint(ctx context.Context, r control.CheckpointRequest, pr
 		}
 	}
 	if r.Sync {
-		if err := m.carry.sendAll(ctx, progressOf(progress)); err != nil {
+		if err := m.carry.send(ctx, progressOf(progress)); err != nil {
 			return reply, unsynced("sync", m.dir, err)
 		}
 	}
@@ -96,7 +94,7 @@ func (d *Daemon) Sync(ctx context.Context, r control.SyncRequest, progress func(
 	if err := m.carry.keepAll(ctx, session.Manual); err != nil {
 		return reply, explainCarry("sync", m.dir, err)
 	}
-	if err := m.carry.sendAll(ctx, progressOf(progress)); err != nil {
+	if err := m.carry.send(ctx, progressOf(progress)); err != nil {
 		return reply, unsynced("sync", m.dir, err)
 	}
 	return control.SyncReply{Dir: m.dir, Session: m.carry.status()}, nil
@@ -119,7 +117,7 @@ func (d *Daemon) Sessions(ctx context.Context) (control.SessionsReply, error) {
 	}
 	unmounted, err := d.homes.sessions(ctx, there)
 	reply.Sessions = append(reply.Sessions, unmounted...)
-	slices.SortFunc(reply.Sessions, func(a, b control.SessionInfo) int { return compareNames(a.Name, b.Name) })
+	slices.SortFunc(reply.Sessions, func(a, b control.SessionInfo) int { return strings.Compare(a.Name, b.Name) })
 	return reply, err
 }
 
@@ -280,5 +278,4 @@ func (o *opened) find(id string) (session.Point, error) {
 	return o.repo.Find(id)
 }
 
-// homeName is the directory of an opened session below mounts/.
-func (o *opened) homeName() string { return filepath.Base(o.home) }
+var errNotYet = errors.New("not there yet")

@@ -1,0 +1,64 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/writeback"
+)
+
+// explainCarry gives the errors of points and sessions their exit code and hint.
+func explainCarry(verb, thing string, err error) *control.Error {
+	e := explain(verb, thing, err)
+	explainHeld(e, err)
+	var change *session.TransitionError
+	var used inUseError
+	switch {
+	case errors.Is(err, errNoSession), errors.Is(err, session.ErrNoMeta):
+		e.Code, e.Hint = control.ExitNotMounted, "artifactfs session list shows those that there are"
+	case errors.Is(err, session.ErrNoPoint):
+		e.Code, e.Hint = control.ExitNotMounted, "artifactfs session log lists them"
+	case errors.Is(err, session.ErrAmbiguous):
+		e.Code, e.Hint = control.ExitUsage, "more digits tell them apart"
+	case errors.Is(err, errNothingCarried):
+		e.Code, e.Hint = control.ExitNotMounted, "artifactfs checkpoint makes one"
+	case errors.Is(err, session.ErrNoPin):
+		e.Code, e.Hint = control.ExitNotMounted, "artifactfs session log shows those that there are"
+	case errors.Is(err, errNoCarry):
+		e.Hint = "mount it without --read-only and with a --session-remote other than none"
+	case errors.As(err, &change):
+		e.Code = control.ExitUsage
+	case errors.As(err, &used):
+		e.Hint = "ask the daemon that serves it, or unmount it"
+	}
+	return e
+}
+
+// explainHeld tells what can be done about a session that this mount cannot write to; false: that is not it.
+func explainHeld(e *control.Error, err error) bool {
+	var held *session.HeldError
+	switch {
+	case errors.As(err, &held):
+		e.Hint = "artifactfs session fork begins another session at its newest point; --take-over goes on in its place"
+	case errors.Is(err, session.ErrClosed):
+		e.Hint = "artifactfs session reopen opens it again; --session NAME begins other work"
+	default:
+		return false
+	}
+	return true
+}
+
+// unsynced says that not all is on the session remote.
+func unsynced(verb, dir string, err error) *control.Error {
+	e := explainCarry(verb, dir, err)
+	if errors.Is(err, context.DeadlineExceeded) {
+		e.Cause = errSlow.Error()
+	}
+	e.Code = control.ExitUnsynced
+	if e.Hint == "" || errors.Is(err, writeback.ErrMoved) {
+		e.Hint = "all of it is kept on this host; artifactfs status tells what is missing there"
+	}
+	return e
+}

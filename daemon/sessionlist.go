@@ -1,0 +1,128 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/writeback"
+)
+
+// info tells of a session, mounted or not.
+func (o *opened) info() control.SessionInfo {
+	r := o.record
+	i := control.SessionInfo{Origin: r.Remote, Dir: r.Dir, Base: r.Commit, Mounted: o.mount != nil}
+	if o.mount != nil && o.mount.writable() {
+		i.SessionStatus = o.mount.carry.status()
+		i.Dir = o.mount.dir
+	} else {
+		i.SessionStatus = o.unmountedStatus()
+	}
+	if o.repo == nil {
+		return i
+	}
+	if p, err := o.repo.Find("@"); err == nil {
+		last := o.shown(p)
+		i.Last = &last
+	}
+	meta, _, err := session.ReadMeta(o.repo, o.session)
+	if err != nil {
+		return i
+	}
+	i.State, i.From = string(meta.State), meta.From
+	for _, t := range meta.Transitions {
+		i.History = append(i.History, control.Transition{State: string(t.State), Time: t.Time, Actor: t.Actor, Reason: t.Reason})
+	}
+	return i
+}
+
+// unmountedStatus is the status of a session that nobody here works in.
+func (o *opened) unmountedStatus() control.SessionStatus {
+	s := control.SessionStatus{Name: o.session, Remote: shownRemote(o.record.Carried.Remote, o.home, o.record), Policy: o.record.Carried.Policy}
+	switch o.record.Carried.Remote {
+	case "", control.RemoteEmbedded:
+		s.Mode = string(writeback.ModeEmbedded)
+	case control.RemoteNone:
+		s.Mode = modeNone
+	}
+	s.State = string(session.Paused)
+	if o.repo == nil {
+		return s
+	}
+	if points, err := o.repo.Points(0); err == nil {
+		s.Points = int64(len(points))
+		if len(points) > 0 {
+			setLast(&s, points[0])
+		}
+	}
+	if meta, _, err := session.ReadMeta(o.repo, o.session); err == nil {
+		s.State = string(meta.State)
+		if meta.Interrupted() {
+			s.State = string(session.Paused)
+		}
+	}
+	return s
+}
+
+// sessions lists those that are not mounted.
+func (h homes) sessions(ctx context.Context, but map[string]bool) ([]control.SessionInfo, error) {
+	ids, _, err := h.ids()
+	if err != nil {
+		return nil, err
+	}
+	var all []control.SessionInfo
+	for _, id := range ids {
+		if but[id] {
+			continue
+		}
+		t, err := h.existing(id)
+		if errors.Is(err, disk.ErrLocked) || errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return all, fmt.Errorf("list sessions: %w", err)
+		}
+		o, err := t.openSession(false)
+		if err != nil {
+			if !errors.Is(err, fs.ErrNotExist) { // of a mount without a session
+				h.log.Warn("read session", zap.String("home", filepath.Join(h.dir(), id)), zap.Error(err))
+			}
+			t.unlock()
+			continue
+		}
+		all = append(all, o.info())
+		o.close()
+	}
+	return all, nil
+}
+
+// sendLater has the session remote hear of a change: at once if the session is mounted, else when it is mounted next or,
+// if it can be reached in a moment, now.
+func (o *opened) sendLater(ctx context.Context, d *Daemon) {
+	remote := o.record.Carried.Remote
+	if o.mount != nil || o.repo == nil || remote == control.RemoteEmbedded || remote == "" {
+		return
+	}
+	r := control.MountRequest{Remote: o.record.Remote, SessionOptions: o.record.Carried}
+	to, _, err := d.sessionRemote(r)
+	if err != nil || to == nil {
+		return
+	}
+	defer to.Close()
+	ctx, cancel := context.WithTimeoutCause(ctx, lastTime, errSlow)
+	defer cancel()
+	queue, err := writeback.NewQueue(writeback.QueueOptions{Repo: o.repo, Session: o.session, Dir: o.home, Remote: to, Log: d.log})
+	if err == nil {
+		err = errors.Join(queue.Sync(ctx, nil), queue.Close())
+	}
+	if err != nil {
+		d.log.Info("the session remote hears of it when the session is mounted", zap.String("session", o.session), zap.Error(err))
+	}
+}
