@@ -32,16 +32,18 @@ type carryOptions struct {
 	outage time.Duration
 	files  int
 	forge  string
+	jj     string
 	seed   uint64
 }
 
 // carryFlags declares the flags of -session that are not those of others.
 func carryFlags() (o *carryOptions, is *bool) {
 	o = &carryOptions{}
-	is = flag.Bool("session", false, "measure how work is carried to session remotes and brought back (-only commit|kills|points|outage|forks|resume|seed)")
+	is = flag.Bool("session", false, "measure how work is carried to session remotes and brought back (-only commit|kills|points|outage|forks|resume|seed|jj)")
 	flag.DurationVar(&o.outage, "outage", 30*time.Second, "with -session: the session remote is away so long")
 	flag.IntVar(&o.files, "session-files", 110_000, "with -session: files of the large repository")
 	flag.StringVar(&o.forge, "forge", "", "with -session: `source` directory of gitea with the program gitea built in it, to be a session remote too")
+	flag.StringVar(&o.jj, "jj", "", "with -session: work with this jj `program` in a mount, too")
 	return o, is
 }
 
@@ -77,6 +79,7 @@ func (b *bench) carries(o carryOptions) error {
 		{"forks", o.files, 0, (*rig).forks},
 		{"resume", 5000, b.rtt, (*rig).resume},
 		{"seed", 5000, b.rtt, (*rig).seeding},
+		{"jj", 500, 0, (*rig).jj},
 	} {
 		if !o.only.MatchString(c.name) {
 			continue
