@@ -45,6 +45,8 @@ type mount struct {
 	local   *fetch.Local      // what its git directory has
 	owned   *fetch.Local      // what its session's repository has
 	second  *transport.Remote // that has contents which the session made; nil: none
+	elders  *fetch.Local      // the same as owned, and elder as second, of the session that this one was forked from; nil: none
+	elder   *transport.Remote
 	snap    *fetch.Snapshot
 	view    *fetch.View
 	filters *filter.Programs
@@ -90,18 +92,20 @@ type mount struct {
 
 // Mount acquires and mounts. Whatever fails, or if ctx ends, nothing is left of it.
 func (d *Daemon) Mount(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error) {
-	_, reply, err := d.mount(ctx, r, nil, nil, progress)
+	_, reply, err := d.mount(ctx, r, beginning{}, progress)
 	return reply, err
 }
 
-// mount is Mount, also of a submodule of the mount around it, or of what was mounted before.
-func (d *Daemon) mount(ctx context.Context, r control.MountRequest, around *mount, base *record, progress func(control.Progress)) (*mount, control.MountReply, error) {
+// mount is Mount, also of a submodule of the mount around it, of what was mounted before, or of a point.
+func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b beginning, progress func(control.Progress)) (*mount, control.MountReply, error) {
 	start := time.Now()
 	ctx, abort := context.WithCancel(ctx)
 	defer abort()
 	m, err := d.earlier(ctx, r)
 	if err == nil && m == nil {
-		m, err = d.reserve(r, around, base, abort)
+		if err = d.complete(ctx, &r, &b); err == nil {
+			m, err = d.reserve(r, b, abort)
+		}
 	}
 	if err != nil {
 		return nil, control.MountReply{}, explain("mount", r.Dir, err)
@@ -142,9 +146,11 @@ func (d *Daemon) mount(ctx context.Context, r control.MountRequest, around *moun
 }
 
 // reserve takes a directory's place in the registry, so that it is mounted once.
-func (d *Daemon) reserve(r control.MountRequest, around *mount, base *record, abort context.CancelFunc) (*mount, error) {
+func (d *Daemon) reserve(r control.MountRequest, b beginning, abort context.CancelFunc) (*mount, error) {
 	id, dir := r.Session, filepath.Clean(r.Dir)
-	if id == "" && !r.ReadOnly {
+	if r.At != "" {
+		id = "" // the session itself may be mounted beside it
+	} else if id == "" && !r.ReadOnly {
 		id = SessionName(secretFree(r.Remote), dir)
 	}
 	session := id
@@ -154,7 +160,7 @@ func (d *Daemon) reserve(r control.MountRequest, around *mount, base *record, ab
 		id = namelessPrefix + hex.EncodeToString(random[:])
 	}
 	m := d.newMount(r, id, dir, time.Now())
-	m.session, m.around, m.base, m.abort = session, around, base, abort
+	m.session, m.around, m.base, m.from, m.abort = session, b.around, b.base, b.from, abort
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {

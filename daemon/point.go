@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/transport"
 )
 
 // A mount can begin with a point instead of a commit's tree: a session that goes on here and was worked in elsewhere, a
@@ -37,6 +38,7 @@ type pointRecord struct {
 	Commit string `json:"commit"`
 	Tree   string `json:"tree"`
 	State  string `json:"state"`
+	From   string `json:"from,omitempty"` // session remote of another session that has contents which are not here
 }
 
 // origin says that a mount is to begin with a point of a session of this host.
@@ -44,9 +46,8 @@ type origin struct {
 	home    string // of that session
 	session string
 	point   session.Point
+	carried control.SessionOptions
 }
-
-var errNoSuchSession = errors.New("neither this host nor the session remote knows the session")
 
 func (m *mount) sessionRepoDir() string { return filepath.Join(m.home.dir, sessionRepoName) }
 
@@ -63,23 +64,45 @@ func (m *mount) lend() error {
 	r := m.request
 	r.SessionOptions = m.carry.optionsNow()
 	second, _, err := m.daemon.sessionRemote(r)
-	if err != nil || second == nil {
+	if err != nil {
 		return err
 	}
-	m.second = second
-	m.owned.From(second)
+	if second != nil {
+		m.second = second
+		m.owned.From(second)
+	}
+	if p := m.record.Point; p != nil && p.From != "" {
+		return m.lendElder(p.From)
+	}
+	return nil
+}
+
+// lendElder has the store ask the session remote of the session that this one was forked from, too.
+func (m *mount) lendElder(at string) error {
+	r := m.request
+	r.SessionOptions.Remote = at
+	elder, _, err := m.daemon.sessionRemote(r)
+	if err != nil || elder == nil {
+		return err
+	}
+	m.elder, m.elders = elder, m.store.Lend(m.sessionObjects())
+	m.elders.From(elder)
 	return nil
 }
 
 // takeBack is the reverse of lend.
 func (m *mount) takeBack() (err error) {
-	if m.local != nil {
-		err = errors.Join(m.local.Close(), m.owned.Close())
+	for _, l := range []*fetch.Local{m.local, m.owned, m.elders} {
+		if l != nil {
+			err = errors.Join(err, l.Close())
+		}
 	}
-	if m.second != nil {
-		err = errors.Join(err, m.second.Close())
+	for _, r := range []*transport.Remote{m.second, m.elder} {
+		if r != nil {
+			err = errors.Join(err, r.Close())
+		}
 	}
-	m.local, m.owned, m.second = nil, nil, nil
+	m.local, m.owned, m.elders, m.second, m.elder = nil, nil, nil, nil, nil
 	return err
 }
 
@@ -88,12 +111,18 @@ func (m *mount) acquirePoint(ctx context.Context, progress func(control.Progress
 	var came *arrival
 	var err error
 	switch {
+	case m.base != nil && m.base.Point == nil:
+		return false, nil
 	case m.from != nil:
 		came, err = m.link(ctx, *m.from)
+	case m.request.At != "":
+		if came, err = m.arrive(ctx, m.request.Session, progress); err == nil && came == nil {
+			err = errNoSession
+		}
 	case m.session == "":
 		return false, nil
 	default:
-		came, err = m.arrive(ctx, progress)
+		came, err = m.arrive(ctx, m.session, progress)
 	}
 	if err != nil || came == nil {
 		return false, err
@@ -103,6 +132,7 @@ func (m *mount) acquirePoint(ctx context.Context, progress func(control.Progress
 
 // arrival is a point whose objects are in the session's repository of the mount's home.
 type arrival struct {
+	from   string // session remote of another session that has contents which are not here
 	point  session.Point
 	ref    string // full name of what the session began with; "" of a commit
 	base   object.ID
@@ -124,7 +154,12 @@ func (m *mount) beginAt(ctx context.Context, a *arrival) error {
 	}
 	m.record.Time = pointTime(a.point, m.since)
 	m.record.Point = &pointRecord{
-		ID: string(a.point.ID), Commit: a.point.Commit.String(), Tree: a.point.Tree.String(), State: a.point.State.String(),
+		ID: string(a.point.ID), Commit: a.point.Commit.String(), Tree: a.point.Tree.String(), State: a.point.State.String(), From: a.from,
+	}
+	if a.from != "" {
+		if err := m.lendElder(a.from); err != nil {
+			return err
+		}
 	}
 	snap.Ref, snap.Tree, snap.Time = a.ref, a.point.Tree, m.record.Time
 	m.snap = snap
@@ -177,7 +212,18 @@ func (m *mount) link(ctx context.Context, from origin) (*arrival, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &arrival{point: from.point, ref: r.Ref, base: from.point.Base, format: from.point.Tree.Format()}, nil
+	elder := ""
+	switch at := from.carried.Remote; at {
+	case "", control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone:
+		if r.Point != nil {
+			elder = r.Point.From
+		}
+	default:
+		if m.second == nil || m.second.URL() != secretFree(at) {
+			elder = secretFree(at)
+		}
+	}
+	return &arrival{point: from.point, from: elder, ref: r.Ref, base: from.point.Base, format: from.point.Tree.Format()}, nil
 }
 
 // linkObjects gives a directory of objects all packs and loose objects of another, which others may be changing: packs

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/transport"
 )
@@ -45,11 +47,11 @@ func (d *Daemon) sessionRemote(r control.MountRequest) (remote *transport.Remote
 }
 
 // arrive brings a session that is on its session remote and not here; nil: it is not there either, or nobody else has it.
-func (m *mount) arrive(ctx context.Context, progress func(control.Progress)) (*arrival, error) {
+func (m *mount) arrive(ctx context.Context, name string, progress func(control.Progress)) (*arrival, error) {
 	if m.second == nil {
 		return nil, nil
 	}
-	return m.arriveFrom(ctx, m.second, m.session, progress)
+	return m.arriveFrom(ctx, m.second, name, progress)
 }
 
 // arriveFrom brings a session's points, their trees and what is to be known of them, into the repository of the home.
@@ -248,7 +250,7 @@ func setRefs(ctx context.Context, repo *session.Repo, there map[string]object.ID
 // with differs from the base. It waits for trees.
 func (m *mount) expect(ctx context.Context) {
 	base, err := m.record.base()
-	if err != nil || base.Shown.IsZero() || m.second == nil {
+	if err != nil || base.Shown.IsZero() || m.second == nil && m.elder == nil {
 		return
 	}
 	var ids []object.ID
@@ -261,8 +263,63 @@ func (m *mount) expect(ctx context.Context) {
 	if err != nil {
 		m.daemon.log.Debug("look for contents of the session", zap.String("dir", m.dir), zap.Error(err))
 	}
-	m.owned.Expect(m.owned.Missing(ids))
+	ids = m.owned.Missing(ids)
+	m.owned.Expect(ids)
+	if m.elders != nil {
+		m.elders.Expect(ids)
+	}
 }
+
+// remoteOfSession asks the session remote which repository a session is of.
+func (d *Daemon) remoteOfSession(ctx context.Context, r control.MountRequest) (string, error) {
+	remote, kind, err := d.sessionRemote(r)
+	if err != nil {
+		return "", err
+	}
+	if remote == nil || kind != "" {
+		return "", errNoSession
+	}
+	defer remote.Close()
+	refs, err := remote.Refs(ctx, []string{session.MetaRef(r.Session)})
+	if err != nil {
+		return "", sessionFault(remote, err)
+	}
+	i := slices.IndexFunc(refs.List, func(ref transport.Ref) bool { return ref.Name == session.MetaRef(r.Session) })
+	if i < 0 {
+		return "", errNoSession
+	}
+	meta, err := d.fetchMeta(ctx, remote, refs.List[i].ID)
+	if err != nil {
+		return "", sessionFault(remote, err)
+	}
+	return meta.Remote, nil
+}
+
+// fetchMeta reads what a session is from its remote, and keeps nothing.
+func (d *Daemon) fetchMeta(ctx context.Context, remote *transport.Remote, id object.ID) (session.Meta, error) {
+	tmp, err := os.MkdirTemp(d.state, "meta-*.tmp")
+	if err != nil {
+		return session.Meta{}, err
+	}
+	defer os.RemoveAll(tmp)
+	objects, err := odb.Open(tmp, id.Format())
+	if err != nil {
+		return session.Meta{}, err
+	}
+	defer objects.Close()
+	resp, err := remote.Fetch(ctx, transport.FetchRequest{Wants: []object.ID{id}, Depth: 1})
+	if err != nil {
+		return session.Meta{}, err
+	}
+	defer resp.Pack.Close()
+	if _, err := objects.Ingest(ctx, resp.Pack, odb.IngestOptions{MaxObjectSize: maxMeta}, nil); err != nil {
+		return session.Meta{}, err
+	}
+	return session.MetaAt(objects, id.Format(), id)
+}
+
+// maxMeta is the size in bytes of the largest object of what is to be known of a session.
+const maxMeta = 16 << 20
 
 // sessionFault says of which remote a fault is.
 func sessionFault(remote *transport.Remote, err error) error {

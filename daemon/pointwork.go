@@ -2,16 +2,200 @@ package daemon
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/session"
 )
 
-// Restore brings files back to what they were at a point.
-func (d *Daemon) Restore(ctx context.Context, r control.RestoreRequest, progress func(control.Progress)) (control.RestoreReply, error) {
-	return control.RestoreReply{}, explain("restore", r.Dir, errNotYet)
-}
+var errSessionExists = errors.New("the session exists already")
 
 // Fork begins a session at a point of another one, and mounts it.
 func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest, progress func(control.Progress)) (control.MountReply, error) {
-	return control.MountReply{}, explain("fork", r.Of, errNotYet)
+	h, err := d.homeOf(r.Of)
+	if err != nil {
+		return control.MountReply{}, explain("fork", r.Of, err)
+	}
+	to := h.request(r.Mount)
+	if to.Session == "" {
+		to.Session = SessionName(secretFree(to.Remote), filepath.Clean(to.Dir))
+	}
+	if _, err := readRecord(filepath.Join(d.homes.dir(), to.Session)); !errors.Is(err, fs.ErrNotExist) {
+		e := explain("fork", r.Of, fmt.Errorf("%w: %s", errSessionExists, to.Session))
+		e.Hint = "--session NAME gives it another name"
+		return control.MountReply{}, e
+	}
+	var from *origin
+	var base *record
+	p, err := h.pointToFork(ctx, r.ID)
+	switch {
+	case err != nil:
+		return control.MountReply{}, explain("fork", r.Of, err)
+	case p.ID == "": // nobody has done anything there yet
+		base = &h.record
+	default:
+		from = &origin{home: h.dir, session: h.session, point: p, carried: h.carried}
+	}
+	_, reply, err := d.mount(ctx, to, beginning{base: base, from: from}, progress)
+	return reply, err
+}
+
+// sessionHome is the home of a session, mounted or not.
+type sessionHome struct {
+	dir     string
+	session string
+	record  record
+	mount   *mount // that is served now; nil: none
+	carried control.SessionOptions
+}
+
+// homeOf finds a session by the directory of its mount, or one in it, or by its name.
+func (d *Daemon) homeOf(of string) (h sessionHome, err error) {
+	m, ok := d.mountOf(of)
+	switch {
+	case ok && (!m.served() || m.session == ""):
+		return h, errNoSession
+	case ok:
+		h = sessionHome{dir: m.home.dir, session: m.session, record: m.record, mount: m, carried: m.carry.optionsNow()}
+		return h, nil
+	case filepath.IsAbs(of):
+		return h, notMounted("find session", of)
+	}
+	if err := control.ValidSession(of); err != nil {
+		return h, err
+	}
+	h = sessionHome{dir: filepath.Join(d.homes.dir(), of), session: of}
+	h.record, err = readRecord(h.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return h, errNoSession
+	}
+	h.carried = h.record.Carried
+	return h, err
+}
+
+// mountOf is the mount that a directory is in, or that a session has.
+func (d *Daemon) mountOf(of string) (*mount, bool) {
+	if filepath.IsAbs(of) {
+		return d.find(of)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, m := range d.mounts {
+		if m.id == of && m.session == of {
+			return m, true
+		}
+	}
+	return nil, false
+}
+
+// request completes a request for a mount of the session's remote.
+func (h sessionHome) request(r control.MountRequest) control.MountRequest {
+	if r.Remote == "" || r.Remote == h.record.Remote {
+		r.Remote = h.record.Remote
+		if h.mount != nil {
+			r.Remote = h.mount.request.Remote // which may hold a secret
+			if r.Token == "" && r.TokenFile == "" {
+				r.Token, r.TokenFile = h.mount.request.Token, h.mount.request.TokenFile
+			}
+		}
+	}
+	r.Ref = ""
+	return r
+}
+
+// pointToFork is the point that a fork begins with; without an id, what is there now.
+func (h sessionHome) pointToFork(ctx context.Context, id string) (session.Point, error) {
+	if id == "" && h.mount != nil && h.mount.writable() {
+		p, _, err := h.mount.carry.point(ctx, session.Forking, "")
+		return p, err
+	}
+	return h.find(id)
+}
+
+// find gives a point of the session by its name; "" is the newest, and none if there are no points.
+func (h sessionHome) find(id string) (session.Point, error) {
+	repo, err := h.open()
+	if errors.Is(err, fs.ErrNotExist) && id == "" {
+		return session.Point{}, nil
+	}
+	if err != nil {
+		return session.Point{}, err
+	}
+	defer repo.Close()
+	if id == "" {
+		id = "@"
+	}
+	return repo.Find(id)
+}
+
+// open opens the session's repository to be read.
+func (h sessionHome) open() (*session.Repo, error) {
+	base, err := h.record.base()
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(h.dir, sessionRepoName)
+	stores, err := os.ReadFile(filepath.Join(dir, "objects", "info", "alternates"))
+	if err != nil {
+		return nil, err
+	}
+	return session.OpenRepo(dir, session.RepoOptions{Format: base.Format, Session: h.session, ReadOnly: true, Borrow: pathLines(stores)})
+}
+
+// show has a mount that is to show one point begin with it, if the session is on this host; nil: it is not.
+func (d *Daemon) show(r *control.MountRequest) (*origin, error) {
+	h, err := d.homeOf(r.Session)
+	if errors.Is(err, errNoSession) && r.SessionOptions.Remote != "" {
+		return nil, nil // it is looked for there
+	}
+	if err != nil {
+		return nil, err
+	}
+	*r = h.request(*r)
+	p, err := h.find(r.At)
+	if err != nil {
+		return nil, err
+	}
+	return &origin{home: h.dir, session: h.session, point: p, carried: h.carried}, nil
+}
+
+// beginning says what a mount begins with, if that is not what its request names.
+type beginning struct {
+	around *mount  // that it is a submodule of
+	base   *record // it was mounted before
+	from   *origin // a point of a session of this host
+}
+
+// complete finds out what a request leaves open because the session knows it.
+func (d *Daemon) complete(ctx context.Context, r *control.MountRequest, b *beginning) (err error) {
+	if r.At != "" && b.from == nil {
+		r.ReadOnly = true
+		if b.from, err = d.show(r); err != nil {
+			return err
+		}
+	}
+	if r.Remote != "" {
+		return nil
+	}
+	if h, err := d.homeOf(r.Session); err == nil {
+		*r = h.request(*r)
+		return nil
+	}
+	r.Remote, err = d.remoteOfSession(ctx, *r)
+	return err
+}
+
+// pathLines are the lines of a file of paths that begin with a slash.
+func pathLines(text []byte) (paths []string) {
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSuffix(line, "\n"); filepath.IsAbs(line) {
+			paths = append(paths, line)
+		}
+	}
+	return paths
 }

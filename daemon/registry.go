@@ -159,7 +159,7 @@ func (d *Daemon) remount(ctx context.Context, path string) bool {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(d.ctx, cancel)()
-	_, _, err = d.mount(ctx, r.Request, nil, &r.Record, func(control.Progress) {})
+	_, _, err = d.mount(ctx, r.Request, beginning{base: &r.Record}, func(control.Progress) {})
 	if err == nil {
 		return true
 	}

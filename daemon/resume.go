@@ -301,7 +301,7 @@ func (m *mount) takeAway() {
 		switch {
 		case err != nil:
 			lock.Close()
-		case m.request.ReadOnly && m.request.Session == "":
+		case m.request.ReadOnly && (m.request.Session == "" || m.request.At != ""):
 			m.home = t
 			m.removeHome()
 		default:

@@ -195,7 +195,7 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*mount, error) 
 	if !sameHost(remote, around.request.Remote) { // it must not learn the other's password
 		r.Token, r.TokenFile = "", ""
 	}
-	m, _, err := s.mount.daemon.mount(ctx, r, around, nil, func(control.Progress) {})
+	m, _, err := s.mount.daemon.mount(ctx, r, beginning{around: around}, func(control.Progress) {})
 	return m, err
 }
 
