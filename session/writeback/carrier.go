@@ -2,38 +2,229 @@ package writeback
 
 import (
 	"context"
-	"errors"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"time"
 
 	"go.uber.org/zap"
 
-	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/internal/packedrefs"
+	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 )
 
+const (
+	settle    = 15 * time.Millisecond // after a sign: git's commands move several refs, and remove locks
+	lockedFor = 20 * time.Millisecond // then git that is moving a ref is looked at again
+	unwatched = time.Second           // between looks where changes cannot be watched
+	retryMost = 30 * time.Second
+)
+
+// Provider has what the mounted remote gives: fetch.Store or fetch.Local.
+type Provider interface {
+	// Provide has objects in packs where git reads them.
+	Provide(ctx context.Context, wanted, along []object.ID) error
+	// Missing gives those that are not.
+	Missing(ids []object.ID) []object.ID
+}
+
 // CarrierOptions describe a Carrier.
 type CarrierOptions struct {
-	Repo     func() (*session.Repo, error) // makes it; called when there is something to carry, so once or never
-	Session  string
-	GitDir   string // of the mount
-	Dir      string // where it keeps what it has carried: the mount's home
-	Store    *fetch.Store
-	Embedded bool        // the Repo is the session remote: what stock git needs to clone it is brought there
-	Failed   func(error) // is told of failures, and of nil after them; may be nil
-	Log      *zap.Logger // may be nil
+	Repo    func() (*session.Repo, error) // makes it; called when there is something to carry, so once or never
+	Session string
+	GitDir  string // of the mount
+	Format  object.Format
+	// Refs are the mounted remote's branches and tags, as far as they are known: what is there just so is not carried.
+	Refs func() []packedrefs.Ref
+	// Watch has something sent, if there is room, when a file comes into a directory, until stop.
+	Watch func(dir string, wake chan<- struct{}) (stop func(), err error)
+	// Provide is set if the Repo itself is the session remote: what stock git needs to clone it is brought there.
+	Provide Provider
+	Failed  func(error) // is told of failures, and of nil after them; may be nil
+	Log     *zap.Logger // may be nil
 }
 
 // Carrier brings branches, tags and notes of a mount's git directory into the session's Repo, with the objects that were
 // made there, as they move.
-type Carrier struct{}
+//
+// Locks: passing is held by who makes a pass, across disk and network; mu is a leaf.
+type Carrier struct {
+	o      CarrierOptions
+	log    *zap.Logger
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+	wake   chan struct{}
+
+	passing chan struct{} // a token
+	refs    gitRefs
+	repo    *session.Repo
+	watched map[string]func()
+	clone   *cloneable
+
+	mu      sync.Mutex
+	failure error
+}
 
 // NewCarrier begins to watch. The refs as they are now are brought in the background.
-func NewCarrier(o CarrierOptions) (*Carrier, error) { return nil, errors.ErrUnsupported }
+func NewCarrier(o CarrierOptions) *Carrier {
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	c := &Carrier{
+		o: o, log: o.Log, cancel: cancel, wake: make(chan struct{}, 1), passing: make(chan struct{}, 1),
+		refs: gitRefs{dir: o.GitDir, format: o.Format}, watched: map[string]func(){},
+	}
+	c.done.Go(func() { c.run(ctx) })
+	return c
+}
 
 // Flush returns when the refs that were there when it was called are in the Repo.
-func (c *Carrier) Flush(ctx context.Context) error { return errors.ErrUnsupported }
+func (c *Carrier) Flush(ctx context.Context) error {
+	next, err := c.pass(ctx)
+	if err != nil || next > 0 {
+		select { // the loop sees to the rest
+		case c.wake <- struct{}{}:
+		default:
+		}
+	}
+	return err
+}
 
 // Failure is why the last try has failed; nil: it has not.
-func (c *Carrier) Failure() error { return nil }
+func (c *Carrier) Failure() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.failure
+}
 
-// Close ends the watch.
-func (c *Carrier) Close() error { return nil }
+// Close ends the watch, and what is under way.
+func (c *Carrier) Close() {
+	c.cancel()
+	c.done.Wait()
+	c.passing <- struct{}{}
+	for _, stop := range c.watched {
+		stop()
+	}
+	clear(c.watched)
+	<-c.passing
+}
+
+func (c *Carrier) run(ctx context.Context) {
+	failures := 0
+	for {
+		next, err := c.pass(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if failures++; err == nil {
+			failures = 0
+		}
+		var timer <-chan time.Time
+		switch {
+		case err != nil:
+			timer = time.After(retryIn(failures))
+		case next > 0:
+			timer = time.After(next)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.wake:
+		case <-timer:
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(settle):
+		}
+		select { // what came while things settled is seen now
+		case <-c.wake:
+		default:
+		}
+	}
+}
+
+// retryIn doubles from failure to failure, and has chance in it so that many do not come back at once.
+func retryIn(failures int) time.Duration {
+	d := min(200*time.Millisecond<<min(failures-1, 10), retryMost)
+	return d/2 + rand.N(d/2)
+}
+
+// pass carries what has moved, and says when to look again though nothing tells of changes; 0: never.
+func (c *Carrier) pass(ctx context.Context) (next time.Duration, err error) {
+	select {
+	case c.passing <- struct{}{}:
+		defer func() { <-c.passing }()
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+	defer func() {
+		if ctx.Err() == nil {
+			c.tell(err)
+		}
+	}()
+	// Watches come before the look: what is made by then is looked at again.
+	for tries := 0; ; tries++ {
+		now, err := c.refs.read()
+		if err != nil {
+			return 0, err
+		}
+		fresh, ok := c.watch(now.dirs)
+		if fresh && ok && tries < 3 {
+			continue
+		}
+		switch {
+		case !ok:
+			next = unwatched
+		case fresh || now.locked:
+			next = lockedFor
+		}
+		return next, c.carry(ctx, now)
+	}
+}
+
+// watch sees to it that every directory is watched, and says whether one was not.
+func (c *Carrier) watch(dirs []string) (fresh, ok bool) {
+	if c.o.Watch == nil {
+		return false, false
+	}
+	here := map[string]bool{}
+	ok = true
+	for _, dir := range dirs {
+		here[dir] = true
+		if c.watched[dir] != nil {
+			continue
+		}
+		stop, err := c.o.Watch(dir, c.wake)
+		if err != nil {
+			if _, statErr := os.Lstat(dir); statErr == nil {
+				ok = false
+			}
+			continue
+		}
+		c.watched[dir], fresh = stop, true
+	}
+	for dir, stop := range c.watched {
+		if !here[dir] { // a directory of the same name would be another
+			stop()
+			delete(c.watched, dir)
+		}
+	}
+	return fresh, ok
+}
+
+func (c *Carrier) tell(err error) {
+	c.mu.Lock()
+	before := c.failure
+	c.failure = err
+	c.mu.Unlock()
+	if err != nil && (before == nil || before.Error() != err.Error()) {
+		c.log.Warn("carry refs", zap.String("session", c.o.Session), zap.Error(err))
+	}
+	if c.o.Failed != nil && (err != nil || before != nil) {
+		c.o.Failed(err)
+	}
+}

@@ -1,0 +1,398 @@
+package writeback
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/internal/packedrefs"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// place is an origin, a store of its commits and trees without contents, a git directory with a working tree that borrows
+// from it as a mount's does, and the session's repository.
+type place struct {
+	t       testing.TB
+	origin  *gittest.Repo
+	store   string // git directory
+	git     string // of the mount
+	work    string // its working tree
+	session string // git directory
+	repo    *session.Repo
+	base    object.ID
+	format  object.Format
+}
+
+func run(t testing.TB, dir string, stdin string, args ...string) string {
+	t.Helper()
+	out, err := try(t, dir, stdin, args...)
+	if err != nil {
+		t.Fatalf("git %v: %v\n%s", args, err, out)
+	}
+	return out
+}
+
+func try(t testing.TB, dir string, stdin string, args ...string) (string, error) {
+	t.Helper()
+	cmd := exec.Command("git", args...)
+	cmd.Dir, cmd.Stdin, cmd.Env = dir, strings.NewReader(stdin), gittest.Env()
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return string(out) + stderr.String(), err
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+const sessionName = "s1"
+
+func newPlace(t testing.TB, f object.Format) *place {
+	t.Helper()
+	root := t.TempDir()
+	origin, err := gittest.New(filepath.Join(root, "origin"), gittest.RepoOptions{Format: f})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := origin.History(5); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := origin.Sized(4, 5); err != nil {
+		t.Fatal(err)
+	}
+	p := &place{t: t, origin: origin, store: filepath.Join(root, "store"), git: filepath.Join(root, "git"), work: filepath.Join(root, "work"), session: filepath.Join(root, "session.git"), format: f}
+	p.base = object.MustID(run(t, origin.Path, "", "rev-parse", "main"))
+	run(t, root, "", "clone", "-q", "--bare", "--filter=blob:none", "--no-local", "file://"+origin.Path, p.store)
+	run(t, root, "", "init", "-q", "--object-format="+f.String(), "-b", "main", "--separate-git-dir", p.git, p.work)
+	if err := os.WriteFile(filepath.Join(p.git, "objects/info/alternates"), []byte(p.store+"/objects\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range [][2]string{{"extensions.partialClone", "origin"}, {"remote.origin.url", "file://" + origin.Path}, {"remote.origin.promisor", "true"}, {"remote.origin.partialclonefilter", "blob:none"},
+		{"core.repositoryFormatVersion", "1"}, {"gc.auto", "0"}, {"user.name", "a"}, {"user.email", "a@b"}, {"remote.origin.fetch", "+refs/heads/*:refs/remotes/origin/*"}} {
+		run(t, p.work, "", "config", c[0], c[1])
+	}
+	run(t, p.work, "", "update-ref", "refs/remotes/origin/main", p.base.String())
+	run(t, p.work, "", "update-ref", "refs/heads/main", p.base.String())
+	run(t, p.work, "", "pack-refs", "--all")
+	run(t, p.work, "", "read-tree", "HEAD") // nothing is checked out: a mount would show it
+	return p
+}
+
+func (p *place) open() (*session.Repo, error) {
+	if p.repo != nil {
+		return p.repo, nil
+	}
+	repo, err := session.OpenRepo(p.session, session.RepoOptions{Format: p.format, Session: sessionName, Remote: "file://" + p.origin.Path,
+		Borrow: []string{p.store + "/objects"}, Fresh: []string{p.git + "/objects"}})
+	if err == nil {
+		p.repo = repo
+		p.t.Cleanup(func() { repo.Close() })
+	}
+	return repo, err
+}
+
+// commit changes a file as a user does and gives the commit. Files that were not touched are not in the way.
+func (p *place) commit(name, content string, args ...string) object.ID {
+	p.t.Helper()
+	file := filepath.Join(p.work, name)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
+		p.t.Fatal(err)
+	}
+	run(p.t, p.work, "", "add", name)
+	tree := run(p.t, p.work, "", "write-tree", "--missing-ok")
+	_ = tree
+	run(p.t, p.work, "", append([]string{"commit", "-q", "-m", name}, args...)...)
+	return object.MustID(run(p.t, p.work, "", "rev-parse", "HEAD"))
+}
+
+// Provide and Missing stand for fetch.Store: contents come from the origin into the store.
+func (p *place) Missing(ids []object.ID) []object.ID {
+	packs, err := odb.Open(p.store+"/objects", p.format)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer packs.Close()
+	var missing []object.ID
+	for _, id := range ids {
+		if !packs.Has(id) {
+			missing = append(missing, id)
+		}
+	}
+	return missing
+}
+
+func (p *place) Provide(ctx context.Context, wanted, along []object.ID) error {
+	var in strings.Builder
+	for _, id := range append(wanted, along...) {
+		fmt.Fprintln(&in, id)
+	}
+	cmd := exec.CommandContext(ctx, "git", "fetch", "-q", "--no-tags", "--refmap=", "--filter=blob:none", "--stdin", "origin")
+	cmd.Dir, cmd.Stdin, cmd.Env = p.store, strings.NewReader(in.String()), gittest.Env()
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("git fetch: %w: %s", err, out)
+	}
+	return nil
+}
+
+// pollWatch stands for the daemon's watch: it looks at a directory's time.
+func pollWatch(t testing.TB) func(dir string, wake chan<- struct{}) (func(), error) {
+	return func(dir string, wake chan<- struct{}) (func(), error) {
+		ctx, cancel := context.WithCancel(context.Background())
+		var done sync.WaitGroup
+		st, err := os.Stat(dir)
+		if err != nil {
+			cancel()
+			return nil, err
+		}
+		done.Go(func() {
+			last := st.ModTime()
+			for tick := time.NewTicker(2 * time.Millisecond); ; {
+				select {
+				case <-ctx.Done():
+					tick.Stop()
+					return
+				case <-tick.C:
+				}
+				if st, err := os.Stat(dir); err == nil && !st.ModTime().Equal(last) {
+					last = st.ModTime()
+					select {
+					case wake <- struct{}{}:
+					default:
+					}
+				}
+			}
+		})
+		return func() { cancel(); done.Wait() }, nil
+	}
+}
+
+func (p *place) carrier(o CarrierOptions) *Carrier {
+	o.Repo, o.Session, o.GitDir, o.Format = p.open, sessionName, p.git, p.format
+	if o.Watch == nil {
+		o.Watch = pollWatch(p.t)
+	}
+	o.Refs = func() []packedrefs.Ref { return []packedrefs.Ref{{Name: "refs/heads/main", ID: p.base}} }
+	c := NewCarrier(o)
+	p.t.Cleanup(c.Close)
+	return c
+}
+
+// await polls until a condition holds.
+func await(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited too long for %s", what)
+		}
+	}
+}
+
+func (p *place) inSession(name string) string {
+	out, err := try(p.t, p.session, "", "rev-parse", "-q", "--verify", name)
+	if err != nil {
+		return ""
+	}
+	return out
+}
+
+func (p *place) kept() []string {
+	out := run(p.t, p.session, "", "for-each-ref", "--format=%(objectname)", session.KeptPrefix(sessionName))
+	return strings.Fields(out)
+}
+
+func TestCarrier(t *testing.T) {
+	for _, f := range []object.Format{object.SHA1, object.SHA256} {
+		t.Run(f.String(), func(t *testing.T) {
+			p := newPlace(t, f)
+			c := p.carrier(CarrierOptions{})
+			if err := c.Flush(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if p.repo != nil {
+				t.Fatal("a repository was made for nothing")
+			}
+			one := p.commit("d/new.txt", "one")
+			start := time.Now()
+			await(t, "the commit", func() bool { return p.inSession("refs/heads/main") == one.String() })
+			t.Logf("carried within %v", time.Since(start))
+			if p.repo.Owned(p.base) {
+				t.Error("the remote's commit was copied")
+			}
+			// Rewritten, branched, tagged, noted, removed, and packed.
+			two := p.commit("d/new.txt", "two", "--amend")
+			await(t, "the amended commit", func() bool { return p.inSession("refs/heads/main") == two.String() })
+			if kept := p.kept(); len(kept) != 1 || kept[0] != one.String() {
+				t.Errorf("kept %v, want %v", kept, one)
+			}
+			run(t, p.work, "", "checkout", "-q", "-b", "feature/x")
+			three := p.commit("three.txt", "three")
+			run(t, p.work, "", "tag", "-a", "-m", "v", "v1")
+			run(t, p.work, "", "tag", "light")
+			run(t, p.work, "", "notes", "--ref", "agent", "add", "-m", "note")
+			if err := c.Flush(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range []string{"refs/heads/feature/x", "refs/tags/v1", "refs/tags/light", "refs/notes/agent", "refs/heads/main"} {
+				if got, want := p.inSession(name), run(t, p.work, "", "rev-parse", name); got != want {
+					t.Errorf("%s is %q, want %s", name, got, want)
+				}
+			}
+			if head := run(t, p.session, "", "symbolic-ref", "HEAD"); head != "refs/heads/feature/x" {
+				t.Errorf("HEAD is %s", head)
+			}
+			run(t, p.work, "", "pack-refs", "--all", "--prune")
+			if err := c.Flush(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			run(t, p.work, "", "checkout", "-q", "--detach")
+			run(t, p.work, "", "branch", "-q", "-D", "feature/x")
+			run(t, p.work, "", "tag", "-d", "light")
+			// A name that another stood in the way of.
+			run(t, p.work, "", "branch", "feature", three.String())
+			await(t, "a branch in place of another", func() bool { return p.inSession("refs/heads/feature") == three.String() })
+			if got := p.inSession("refs/heads/feature/x") + p.inSession("refs/tags/light"); got != "" {
+				t.Errorf("removed refs are there: %s", got)
+			}
+			if kept := p.kept(); len(kept) != 2 {
+				t.Errorf("kept %v, want two", kept)
+			}
+			run(t, p.session, "", "fsck", "--connectivity-only")
+			// Somebody else goes on where this one ends; what was removed in between is noticed.
+			c.Close()
+			run(t, p.work, "", "branch", "-q", "-D", "feature")
+			run(t, p.work, "", "update-ref", "refs/heads/main", p.base.String())
+			c = p.carrier(CarrierOptions{})
+			if err := c.Flush(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := p.inSession("refs/heads/feature"); got != "" {
+				t.Errorf("feature is %s", got)
+			}
+			if got := p.inSession("refs/heads/main"); got != p.base.String() {
+				t.Errorf("main is %s", got)
+			}
+		})
+	}
+}
+
+// A git directory that is not there says nothing about refs.
+func TestCarrierWithoutGitDirectory(t *testing.T) {
+	p := newPlace(t, object.SHA1)
+	c := p.carrier(CarrierOptions{})
+	one := p.commit("a", "a")
+	if err := c.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(p.git, p.git+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Flush(t.Context()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without a git directory: %v", err)
+	}
+	if got := p.inSession("refs/heads/main"); got != one.String() {
+		t.Errorf("main is %q", got)
+	}
+	os.Rename(p.git+".away", p.git)
+	await(t, "recovery", func() bool { return c.Failure() == nil })
+}
+
+// What is not the session's is not carried: fetched tags and branches that are as the remote has them.
+func TestCarrierLeavesTheRemotes(t *testing.T) {
+	p := newPlace(t, object.SHA1)
+	c := p.carrier(CarrierOptions{})
+	run(t, p.origin.Path, "", "tag", "theirs", "main")
+	run(t, p.origin.Path, "", "tag", "-a", "-m", "x", "annotated", "main")
+	run(t, p.work, "", "fetch", "-q", "--tags", "origin")
+	run(t, p.work, "", "branch", "ours", "main")
+	run(t, p.work, "", "tag", "mine", "main~1")
+	if err := c.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{"refs/tags/theirs": false, "refs/tags/annotated": false, "refs/heads/main": false, "refs/heads/ours": true, "refs/tags/mine": true} {
+		if got := p.inSession(name) != ""; got != want {
+			t.Errorf("%s is there: %v, want %v", name, got, want)
+		}
+	}
+}
+
+// The Repo as session remote can be cloned by stock git at any time, and all is well in both.
+func TestCloneable(t *testing.T) {
+	for _, f := range []object.Format{object.SHA1, object.SHA256} {
+		t.Run(f.String(), func(t *testing.T) {
+			p := newPlace(t, f)
+			c := p.carrier(CarrierOptions{Provide: p})
+			check := func(branch string, want object.ID) {
+				t.Helper()
+				if err := c.Flush(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				// Nothing may come from the origin now.
+				if err := os.Rename(p.origin.Path, p.origin.Path+".away"); err != nil {
+					t.Fatal(err)
+				}
+				defer os.Rename(p.origin.Path+".away", p.origin.Path)
+				into := filepath.Join(t.TempDir(), "clone")
+				if out, err := try(t, "/", "", "clone", "-q", p.session, into); err != nil {
+					t.Fatalf("clone: %v: %s", err, out)
+				}
+				if got := run(t, into, "", "rev-parse", "origin/"+branch); got != want.String() {
+					t.Errorf("%s is %s, want %v", branch, got, want)
+				}
+				if out := run(t, into, "", "status", "--porcelain"); out != "" {
+					t.Errorf("status of the clone: %s", out)
+				}
+				for _, dir := range []string{into, p.session} {
+					if out, err := try(t, dir, "", "fsck", "--strict"); err != nil || strings.Contains(out, "missing") {
+						t.Errorf("fsck %s: %v: %s", dir, err, out)
+					}
+				}
+			}
+			run(t, p.work, "", "branch", "later") // nothing to clone for
+			one := p.commit("d0001/new.txt", "one")
+			check("main", one)
+			if p.inSession("refs/heads/later") != "" {
+				t.Error("a branch that is as the remote's made all contents come")
+			}
+			two := p.commit("two.txt", "two")
+			check("main", two)
+			run(t, p.work, "", "checkout", "-q", "-f", "-b", "old", p.base.String()+"~2")
+			three := p.commit("three.txt", "three")
+			check("old", three)
+			run(t, p.work, "", "merge", "-q", "-m", "both", "main")
+			check("old", object.MustID(run(t, p.work, "", "rev-parse", "HEAD")))
+			run(t, p.work, "", "tag", "-a", "-m", "v", "v1")
+			run(t, p.work, "", "update-ref", "refs/heads/old", p.base.String())
+			check("old", p.base)
+		})
+	}
+}
+
+func FuzzFetchedTags(f *testing.F) {
+	f.Add("1234\tnot-for-merge\ttag 'v1' of file:///x\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "FETCH_HEAD"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		for name := range fetchedTags(dir) {
+			if !strings.HasPrefix(name, "refs/tags/") {
+				t.Errorf("read %q", name)
+			}
+		}
+	})
+}

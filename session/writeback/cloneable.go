@@ -1,0 +1,143 @@
+package writeback
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// cloneable keeps a Repo such that stock git can clone its branches, tags and notes at any time: the commits of the
+// mounted remote that they stand on are marked as shallow, so that the history behind them is not needed, and all
+// contents of the trees that a clone gets are in packs. A user's commit has brought nearly all of them before (decision
+// 0007).
+type cloneable struct {
+	repo    *session.Repo
+	provide Provider
+	commits map[object.ID]bool // that can be cloned
+	trees   map[object.ID]bool
+}
+
+func newCloneable(repo *session.Repo, p Provider) *cloneable {
+	return &cloneable{repo: repo, provide: p, commits: map[object.ID]bool{}, trees: map[object.ID]bool{}}
+}
+
+// survey is what making tips cloneable takes.
+type survey struct {
+	commits, trees map[object.ID]bool
+	ground         []object.ID // commits of the mounted remote
+	blobs          map[object.ID]bool
+}
+
+// ready makes tips fit to be cloned.
+func (c *cloneable) ready(ctx context.Context, tips []object.ID) error {
+	v := survey{commits: map[object.ID]bool{}, trees: map[object.ID]bool{}, blobs: map[object.ID]bool{}}
+	for stack := slices.Clone(tips); len(stack) > 0; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		id := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		if c.commits[id] || v.commits[id] {
+			continue
+		}
+		v.commits[id] = true
+		below, err := c.look(id, &v)
+		if err != nil {
+			return err
+		}
+		stack = append(stack, below...)
+	}
+	if missing := c.provide.Missing(slices.Collect(maps.Keys(v.blobs))); len(missing) > 0 {
+		if err := c.provide.Provide(ctx, missing, nil); err != nil {
+			return fmt.Errorf("bring contents for clones: %w", err)
+		}
+	}
+	if err := c.mark(v.ground); err != nil {
+		return err
+	}
+	maps.Copy(c.commits, v.commits)
+	maps.Copy(c.trees, v.trees)
+	return nil
+}
+
+// mark notes where history ends for a clone.
+func (c *cloneable) mark(ground []object.ID) error {
+	shallow, err := c.repo.Shallow()
+	if err != nil {
+		return err
+	}
+	marks := slices.Clone(shallow)
+	for _, id := range ground {
+		if !slices.Contains(marks, id) {
+			marks = append(marks, id)
+		}
+	}
+	if len(marks) == len(shallow) {
+		return nil
+	}
+	return c.repo.SetShallow(marks)
+}
+
+// look takes what a ref names, or a parent, and gives what a clone gets with it.
+func (c *cloneable) look(id object.ID, v *survey) ([]object.ID, error) {
+	t, content, err := c.repo.Get(id, object.MaxCommitSize)
+	if errors.Is(err, odb.ErrTooLarge) { // a blob that a tag names
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look at %s: %w", id, err)
+	}
+	switch t {
+	case object.Commit:
+		info, err := object.ParseCommit(c.repo.Format(), content)
+		if err != nil {
+			return nil, fmt.Errorf("look at commit %s: %w", id, err)
+		}
+		if err := c.tree(info.Tree, v); err != nil {
+			return nil, err
+		}
+		if !c.repo.Owned(id) {
+			v.ground = append(v.ground, id)
+			return nil, nil
+		}
+		return info.Parents, nil
+	case object.Tag:
+		target, _, err := object.ParseTagTarget(c.repo.Format(), content)
+		if err != nil {
+			return nil, fmt.Errorf("look at tag %s: %w", id, err)
+		}
+		return []object.ID{target}, nil
+	case object.Tree:
+		return nil, c.tree(id, v)
+	}
+	return nil, nil
+}
+
+// tree lists the contents below a tree that the Repo does not hold itself.
+func (c *cloneable) tree(id object.ID, v *survey) error {
+	if c.trees[id] || v.trees[id] {
+		return nil
+	}
+	v.trees[id] = true
+	entries, err := c.repo.Tree(id)
+	if err != nil {
+		return fmt.Errorf("look at tree %s: %w", id, err)
+	}
+	for _, e := range entries {
+		switch {
+		case e.Mode == object.ModeDir:
+			if err := c.tree(e.ID, v); err != nil {
+				return err
+			}
+		case e.Mode.IsBlob() && !v.blobs[e.ID] && !c.repo.Owned(e.ID):
+			v.blobs[e.ID] = true
+		}
+	}
+	return nil
+}

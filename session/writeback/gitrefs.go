@@ -1,0 +1,178 @@
+package writeback
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/internal/packedrefs"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// userRefs are the directories of refs that are carried.
+var userRefs = []string{"refs/heads/", "refs/tags/", "refs/notes/"}
+
+func isUsers(name string) bool {
+	for _, p := range userRefs {
+		if strings.HasPrefix(name, p) {
+			return true
+		}
+	}
+	return false
+}
+
+// gitRefs reads the refs of a git directory as gitrepository-layout has them, without git.
+type gitRefs struct {
+	dir    string
+	format object.Format
+	packed []packedrefs.Ref // that were read last
+	stat   fs.FileInfo      // of the file then
+}
+
+// refsOf is what a git directory's refs were at one moment, or close to it.
+type refsOf struct {
+	users   map[string]object.ID
+	remotes map[string]object.ID // refs/remotes/
+	head    string               // full name of the branch that HEAD names; "": none
+	dirs    []string             // in which refs lie
+	locked  bool                 // git is moving one
+	broken  map[string]bool      // refs that hold nothing that is one: what a power cut leaves
+}
+
+// read reads files first: what git packs meanwhile is in the other place then.
+func (g *gitRefs) read() (refsOf, error) {
+	r := refsOf{users: map[string]object.ID{}, remotes: map[string]object.ID{}, broken: map[string]bool{}, dirs: []string{g.dir}}
+	head, err := os.ReadFile(filepath.Join(g.dir, "HEAD"))
+	if err != nil { // nothing is told of a git directory that is not there, least of all that its refs are gone
+		return r, fmt.Errorf("read refs: %w", err)
+	}
+	if name, ok := strings.CutPrefix(strings.TrimSpace(string(head)), "ref: "); ok && strings.HasPrefix(name, "refs/heads/") {
+		r.head = name
+	}
+	loose := map[string]object.ID{}
+	for _, below := range append([]string{"refs/remotes/"}, userRefs...) {
+		if err := g.walk(below, loose, &r); err != nil {
+			return r, fmt.Errorf("read refs: %w", err)
+		}
+	}
+	if err := g.readPacked(); err != nil {
+		return r, fmt.Errorf("read refs: %w", err)
+	}
+	put := func(name string, id object.ID) {
+		if isUsers(name) {
+			r.users[name] = id
+		} else if strings.HasPrefix(name, "refs/remotes/") {
+			r.remotes[name] = id
+		}
+	}
+	for _, p := range g.packed {
+		put(p.Name, p.ID)
+	}
+	for name, id := range loose {
+		if id.IsZero() { // another ref's name: not carried
+			delete(r.users, name)
+			continue
+		}
+		put(name, id)
+	}
+	return r, nil
+}
+
+func (g *gitRefs) walk(below string, loose map[string]object.ID, r *refsOf) error {
+	watched := below != "refs/remotes/"
+	root := filepath.Join(g.dir, filepath.FromSlash(below))
+	return filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if watched {
+				r.dirs = append(r.dirs, file)
+			}
+			return nil
+		}
+		rel, err := filepath.Rel(g.dir, file)
+		if err != nil {
+			return err
+		}
+		name := filepath.ToSlash(rel)
+		if strings.HasSuffix(name, ".lock") {
+			r.locked = r.locked || watched
+			return nil
+		}
+		text, err := os.ReadFile(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		line := strings.TrimRight(string(text), "\r\n\t ")
+		if strings.HasPrefix(line, "ref:") {
+			loose[name] = object.ID{}
+			return nil
+		}
+		id, err := object.ParseID(line)
+		if err != nil || id.Format() != g.format {
+			r.broken[name] = true
+			return nil
+		}
+		loose[name] = id
+		return nil
+	})
+}
+
+// readPacked reads packed-refs if it is another file than before.
+func (g *gitRefs) readPacked() error {
+	name := filepath.Join(g.dir, "packed-refs")
+	st, err := os.Stat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		g.packed, g.stat = nil, nil
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if g.stat != nil && os.SameFile(st, g.stat) && st.ModTime().Equal(g.stat.ModTime()) && st.Size() == g.stat.Size() {
+		return nil
+	}
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	packed, err := packedrefs.Decode(text)
+	if err != nil {
+		return err
+	}
+	g.packed, g.stat = packed, st
+	return nil
+}
+
+// fetchedTags are the tags that git's last fetch has brought, as FETCH_HEAD tells: "<id>\t<not-for-merge>\ttag 'NAME' of URL".
+func fetchedTags(dir string) map[string]bool {
+	tags := map[string]bool{}
+	text, err := os.ReadFile(filepath.Join(dir, "FETCH_HEAD"))
+	if err != nil {
+		return tags
+	}
+	for line := range strings.Lines(string(text)) {
+		fields := strings.SplitN(line, "\t", 3)
+		if len(fields) < 3 {
+			continue
+		}
+		rest, ok := strings.CutPrefix(fields[2], "tag '")
+		if !ok {
+			continue
+		}
+		if name, _, ok := strings.Cut(rest, "' of "); ok {
+			tags["refs/tags/"+name] = true
+		}
+	}
+	return tags
+}
