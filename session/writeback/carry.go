@@ -34,8 +34,6 @@ func (c *Carrier) carry(ctx context.Context, now refsOf) error {
 			c.clone = newCloneable(repo, c.o.Provide)
 		}
 	}
-	// What is copied is not named by anything for a moment.
-	defer c.repo.Working()()
 	before, err := readCarried(c.repo)
 	if err != nil {
 		return err
@@ -47,23 +45,25 @@ func (c *Carrier) carry(ctx context.Context, now refsOf) error {
 	if len(moves) == 0 {
 		return after.write(c.repo, before)
 	}
-	copies := session.NewCopier(c.repo)
 	var tips []object.ID
 	for _, m := range moves {
 		if !m.new.IsZero() {
 			tips = append(tips, m.new)
 		}
 	}
+	if c.clone != nil {
+		if err := c.clone.ready(ctx, tips); err != nil {
+			return err
+		}
+	}
+	// What is copied is not named by anything for a moment.
+	defer c.repo.Working()()
+	copies := session.NewCopier(c.repo)
 	if err := copies.Commits(ctx, tips); err != nil {
 		return err
 	}
 	if err := c.repo.Write(ctx, copies.Objects()); err != nil {
 		return err
-	}
-	if c.clone != nil {
-		if err := c.clone.ready(ctx, tips); err != nil {
-			return err
-		}
 	}
 	changes, err := c.changes(moves)
 	if err != nil {

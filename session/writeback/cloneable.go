@@ -53,7 +53,8 @@ func (c *cloneable) ready(ctx context.Context, tips []object.ID) error {
 		}
 		stack = append(stack, below...)
 	}
-	if missing := c.provide.Missing(slices.Collect(maps.Keys(v.blobs))); len(missing) > 0 {
+	missing := slices.DeleteFunc(c.provide.Missing(slices.Collect(maps.Keys(v.blobs))), c.ours)
+	if len(missing) > 0 {
 		if err := c.provide.Provide(ctx, missing, nil); err != nil {
 			return fmt.Errorf("bring contents for clones: %w", err)
 		}
@@ -64,6 +65,18 @@ func (c *cloneable) ready(ctx context.Context, tips []object.ID) error {
 	maps.Copy(c.commits, v.commits)
 	maps.Copy(c.trees, v.trees)
 	return nil
+}
+
+// ours says whether an object that is on this host, or may be, was made in the session: it may not have been copied yet.
+func (c *cloneable) ours(id object.ID) bool {
+	if c.repo.Owned(id) {
+		return true
+	}
+	if c.repo.Remotes(id) {
+		return false
+	}
+	_, _, err := c.repo.Size(id)
+	return err == nil
 }
 
 // mark notes where history ends for a clone.
@@ -102,7 +115,7 @@ func (c *cloneable) look(id object.ID, v *survey) ([]object.ID, error) {
 		if err := c.tree(info.Tree, v); err != nil {
 			return nil, err
 		}
-		if !c.repo.Owned(id) {
+		if !c.ours(id) {
 			v.ground = append(v.ground, id)
 			return nil, nil
 		}
