@@ -33,6 +33,7 @@ import (
 type table struct {
 	records, names *region
 	kept           *kept
+	held           *os.File // is locked as long as the table is open
 
 	nodes, dirs atomic.Int64  // see Counts
 	next        atomic.Uint64 // the first free record
@@ -180,7 +181,7 @@ func openTable(path string, root object.ID, takeOver bool) (*table, error) {
 	if t.records, err = openRegion(path, chunkBits); err != nil {
 		return nil, err
 	}
-	if err := lock(t.records.file, takeOver); err != nil {
+	if t.held, err = lock(path, takeOver); err != nil {
 		return nil, errors.Join(err, t.records.close())
 	}
 	if err := t.open(path, root, boot, takeOver); err != nil {
@@ -189,16 +190,22 @@ func openTable(path string, root object.ID, takeOver bool) (*table, error) {
 	return t, nil
 }
 
-// lock keeps a second process from handing out the same nodes; the kernel drops it when the last of our threads has
-// ended. For that of the dead process a takeover waits.
-func lock(f *os.File, takeOver bool) error {
+// lock keeps a second process from handing out the same nodes; the kernel drops it when the threads of this one have
+// ended. For those of the dead process a takeover waits, but not for one that waits for an answer of its own mount, and
+// so for us (fuse.WithoutDevice): it has closed this file. What it keeps is the process's memory, and with that every
+// file that is mapped there. So the lock is that of a file of its own.
+func lock(path string, takeOver bool) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
 	for start := time.Now(); ; time.Sleep(time.Millisecond) {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		switch {
 		case err == nil:
-			return nil
+			return f, nil
 		case !takeOver || !errors.Is(err, unix.EWOULDBLOCK) || time.Since(start) > lockWait:
-			return fmt.Errorf("lock: %w", err)
+			return nil, errors.Join(fmt.Errorf("lock: %w", err), f.Close())
 		}
 	}
 }
@@ -253,7 +260,7 @@ func (t *table) start(root object.ID, boot [16]byte) error {
 
 func (t *table) close() error {
 	// Closing the file is not enough: a child that is being started has a copy until it runs its program.
-	errs := []error{unix.Flock(int(t.records.file.Fd()), unix.LOCK_UN), t.records.close()}
+	errs := []error{unix.Flock(int(t.held.Fd()), unix.LOCK_UN), t.held.Close(), t.records.close()}
 	if t.names != nil {
 		errs = append(errs, t.names.close())
 	}
