@@ -33,6 +33,8 @@ import (
 // that is there from the start. The placeholder, directory or link, is in the overlay but nobody's work: it goes with
 // the mount, and the record remembers it for the next one if this one is killed.
 
+var errHasFiles = errors.New("it has files already")
+
 // busyPause is the longest pause between tries to unmount what is busy; they double.
 const busyPause = 64 * time.Millisecond
 
@@ -188,7 +190,7 @@ func (r *redirects) hook(p string) (bind func() error, ok bool) {
 
 // bind mounts the backing over the directory. It must run on the thread whose look-ups package fuse answers at once.
 // The directory is opened without following links, and mounted on by its descriptor: whoever owns the mount's files
-// could put a link in the way that leads out of it.
+// could put a link in the way that leads out of it. What has files in it is left as it is: nobody would see them.
 func (r *redirects) bind(d *redirect) error {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -213,6 +215,11 @@ func (r *redirects) bind(d *redirect) error {
 		return fmt.Errorf("open %s: %w", d.Path, err)
 	}
 	defer unix.Close(dir)
+	if _, empty, err := r.bare(context.Background(), d.Path); err != nil {
+		return err
+	} else if !empty {
+		return errHasFiles
+	}
 	if err := unix.Mount(r.backing(d.redirected), fmt.Sprintf("/proc/thread-self/fd/%d", dir), "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("bind %s: %w", d.Path, err)
 	}
@@ -231,6 +238,16 @@ func (r *redirects) makeBacking(d *redirect) error {
 		return err
 	}
 	return errors.Join(os.Chown(backing, int(attr.UID), int(attr.GID)), os.Chmod(backing, os.FileMode(attr.Mode&0o777)))
+}
+
+// bare gives the directory that a path is in the tree, and whether nothing is in it.
+func (r *redirects) bare(ctx context.Context, p string) (attr worktree.Attr, empty bool, err error) {
+	if attr, err = r.attr(ctx, p); err != nil || attr.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return attr, false, err
+	}
+	empty = true
+	err = r.mount.tree.ReadDir(ctx, attr.Node, 0, func(worktree.Entry) bool { empty = false; return false })
+	return attr, empty && err == nil, err
 }
 
 func (r *redirects) attr(ctx context.Context, p string) (worktree.Attr, error) {
@@ -265,13 +282,9 @@ func (r *redirects) link(ctx context.Context) {
 // bindExisting redirects the directories that are there already. One with files in it holds work, and is left alone.
 func (r *redirects) bindExisting(ctx context.Context) {
 	for _, d := range r.all {
-		attr, err := r.attr(ctx, d.Path)
-		if err != nil {
+		attr, empty, err := r.bare(ctx, d.Path)
+		if attr.Node == 0 {
 			continue // it is made later, or never
-		}
-		empty := attr.Mode&unix.S_IFMT == unix.S_IFDIR
-		if empty {
-			err = r.mount.tree.ReadDir(ctx, attr.Node, 0, func(worktree.Entry) bool { empty = false; return false })
 		}
 		if !empty || err != nil {
 			r.notes = append(r.notes, fmt.Sprintf("%s is not redirected: the session has files of its own there", d.Path))
@@ -339,52 +352,7 @@ func (r *redirects) rebind(ctx context.Context) {
 		if _, err := r.attr(ctx, d.Path); err != nil {
 			continue
 		}
-		err := fuse.WithoutDevice(func() error { return r.bind(d) })
-		if err != nil {
-			r.mount.daemon.log.Warn("redirect again", zap.String("dir", r.mount.dir), zap.String("path", d.Path), zap.Error(err))
-		}
-	}
-}
-
-// again is plan for a mount that goes on: the kernel has it, and all was decided.
-func (r *redirects) again() {
-	table, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		r.mount.daemon.log.Warn("read mount table", zap.Error(err))
-	}
-	for _, d := range r.mount.record.Redirects {
-		one := &redirect{redirected: d}
-		active := !mayBind() // a link is there from the start
-		if !active {
-			_, active = boundAt(table, r.mount.dir, r.source(d))
-		}
-		one.active.Store(active)
-		r.all = append(r.all, one)
-	}
-}
-
-// bindAgain binds what a process left unbound that died between a mkdir(2) and the bind, or between an unbind and an
-// unmount that did not come.
-func (r *redirects) bindAgain(ctx context.Context) {
-	if !mayBind() || !r.mount.writable() {
-		return
-	}
-	for _, d := range r.all {
-		if d.active.Load() {
-			continue
-		}
-		attr, err := r.attr(ctx, d.Path)
-		if err != nil || attr.Mode&unix.S_IFMT != unix.S_IFDIR {
-			continue
-		}
-		empty := true
-		err = r.mount.tree.ReadDir(ctx, attr.Node, 0, func(worktree.Entry) bool { empty = false; return false })
-		if err == nil && empty {
-			err = fuse.WithoutDevice(func() error { return r.bind(d) })
-		}
-		if err != nil {
-			r.mount.daemon.log.Warn("redirect again", zap.String("dir", r.mount.dir), zap.String("path", d.Path), zap.Error(err))
-		}
+		r.redirect(ctx, d)
 	}
 }
 

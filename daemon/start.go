@@ -174,6 +174,9 @@ func (m *mount) fuseOptions() fuse.Options {
 	}
 	if m.writable() && mayBind() && len(m.redirects.all) > 0 {
 		o.Redirect = m.redirects.hook
+		if m.taking != nil {
+			o.Unbound = m.redirects.unbound()
+		}
 	}
 	return o
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -97,6 +98,48 @@ func TestSubmodulesAndRedirectsOutliveTheirProcess(t *testing.T) {
 	if reply := k.unmount(dir); len(reply.Submodules) != 1 || reply.Submodules[0].Kept != 1 {
 		t.Errorf("unmounted %+v", reply)
 	}
+}
+
+// A directory to be redirected that is made while processes die is redirected before anybody gets into it.
+func TestRedirectsMadeUnderKills(t *testing.T) {
+	k := newKeep(t)
+	k.start()
+	k.await()
+	repo := sample(t, k.dir("remote"))
+	dir := k.dir("mnt")
+	r := k.request(repo.Path, dir)
+	r.RedirectsOnly = true
+	for i := range 60 {
+		r.Redirects = append(r.Redirects, fmt.Sprintf("dir%d/out%d", i%4, i))
+	}
+	k.mount(r)
+	made := make(chan string, 1)
+	go func() {
+		made <- k.sh(dir, "for i in $(seq 0 59); do d=dir$((i % 4))/out$i; mkdir $d; echo $i >$d/file; done; cat dir*/out*/file | sort -n")
+	}()
+	kills := 0
+	for over := false; !over; {
+		select {
+		case got := <-made:
+			if n := strings.Count(got, "\n"); n != 60 {
+				t.Errorf("%d files are seen: %q", n, got)
+			}
+			over = true
+		case <-time.After(rand.N(20 * time.Millisecond)):
+			k.again()
+			for k.status(dir).State != control.StateMounted {
+				time.Sleep(time.Millisecond)
+			}
+			kills++
+		}
+	}
+	t.Logf("%d kills", kills)
+	for _, d := range k.status(dir).Redirects {
+		if files, _ := os.ReadDir(d.Target); !d.Active || len(files) != 1 {
+			t.Errorf("%s: active %v, %d files there", d.Path, d.Active, len(files))
+		}
+	}
+	k.unmount(dir)
 }
 
 func TestATakeoverNeedsNoRemote(t *testing.T) {

@@ -90,6 +90,7 @@ type testKeeper struct {
 
 	cmd   *exec.Cmd
 	ended chan error
+	deaf  chan struct{} // closed when the kernel has closed the daemon's connection
 	log   *os.File
 
 	mu    sync.Mutex
@@ -158,10 +159,10 @@ func (k *testKeeper) start() {
 		k.t.Fatal(err)
 	}
 	peer.Close()
-	ended, ready := make(chan error, 1), make(chan struct{})
+	ended, ready, deaf := make(chan error, 1), make(chan struct{}), make(chan struct{})
 	go func() { ended <- cmd.Wait() }()
 	k.mu.Lock()
-	k.cmd, k.ended, k.ready = cmd, ended, ready
+	k.cmd, k.ended, k.ready, k.deaf = cmd, ended, ready, deaf
 	for name, f := range k.kept {
 		if err := conn.Send(keeper.Message{keeper.Name: name}, int(f.Fd())); err != nil {
 			k.t.Error(err)
@@ -171,10 +172,11 @@ func (k *testKeeper) start() {
 	if err := conn.Send(keeper.Start{Reason: "killed"}.Message()); err != nil {
 		k.t.Fatal(err)
 	}
-	go k.hear(conn, ready)
+	go k.hear(conn, ready, deaf)
 }
 
-func (k *testKeeper) hear(conn *keeper.Conn, ready chan struct{}) {
+func (k *testKeeper) hear(conn *keeper.Conn, ready, deaf chan struct{}) {
+	defer close(deaf)
 	defer conn.Close()
 	for {
 		m, fds, err := conn.Receive()
@@ -217,7 +219,8 @@ func (k *testKeeper) await() {
 	k.client = client
 }
 
-// kill kills the daemon, and waits until nothing of it is left.
+// kill kills the daemon, and waits as a supervisor does: until it has no files any more. One of its threads may still wait
+// for an answer of the next one.
 func (k *testKeeper) kill() {
 	if k.cmd == nil {
 		return
@@ -225,7 +228,7 @@ func (k *testKeeper) kill() {
 	k.cmd.Process.Kill()
 	k.cmd = nil
 	select {
-	case <-k.ended:
+	case <-k.deaf:
 	case <-time.After(takeoverTime):
 		k.t.Error("a killed daemon does not end")
 	}

@@ -32,6 +32,7 @@ type redirects struct {
 
 	mu      sync.Mutex
 	binding map[place]*redirect
+	threads map[uint32]bool // that mount; several may be about the same place
 }
 
 // place is a name in a directory.
@@ -41,11 +42,10 @@ type place struct {
 }
 
 type redirect struct {
-	node   worktree.Node // the directory; guarded by redirects.mu
-	thread atomic.Uint32 // that mounts
-	once   sync.Once
-	asked  chan struct{} // closed by once when somebody else looks the name up
-	done   chan struct{}
+	node  worktree.Node // the directory; guarded by redirects.mu
+	once  sync.Once
+	asked chan struct{} // closed by once when somebody else looks the name up
+	done  chan struct{}
 }
 
 const (
@@ -84,17 +84,81 @@ func (f *writable) mkdirRedirected(cancel <-chan struct{}, in *raw.MkdirIn, name
 	d.node = worktree.Node(out.NodeId)
 	r.mu.Unlock()
 	r.binds.Go(func() {
-		defer r.end(p, d)
-		noted := r.afterMkdir(at)
-		err := WithoutDevice(func() error {
-			d.thread.Store(uint32(unix.Gettid()))
-			return d.bind(bind, noted)
-		})
-		if err != nil {
+		if err := r.run(p, d, bind, at); err != nil {
 			r.log.Error("redirect directory", zap.String("path", at), zap.Error(err))
 		}
 	})
 	return raw.OK
+}
+
+// run calls bind and ends the redirect.
+func (r *redirects) run(p place, d *redirect, bind func() error, at string) error {
+	defer r.end(p, d)
+	noted := r.afterMkdir(at)
+	return WithoutDevice(func() error {
+		defer r.mounts(uint32(unix.Gettid()))()
+		return d.bind(bind, noted)
+	})
+}
+
+// mounts has the look-ups of a thread answered at once until the returned function is called. Whoever mounts for the
+// same place may wait for the other, and must not wait here for what that one does.
+func (r *redirects) mounts(thread uint32) (over func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.threads == nil {
+		r.threads = make(map[uint32]bool)
+	}
+	r.threads[thread] = true
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.threads, thread)
+	}
+}
+
+// unfinished is a directory that was made and for which bind was not called, or did not get to its end.
+type unfinished struct {
+	place
+	*redirect
+	bind func() error
+	path string
+}
+
+// remember has everybody wait for these directories from now on. The kernel is not served yet.
+func (r *redirects) remember(t *worktree.Tree, list []worktree.Place) (found []unfinished) {
+	for _, at := range list {
+		p := place{at.Dir, at.Name}
+		if bind, path, ok := r.asked(t, at.Dir, at.Name); ok {
+			found = append(found, unfinished{p, r.begin(p), bind, path})
+		}
+	}
+	return found
+}
+
+// finish redirects them. Nobody waits for that.
+func (r *redirects) finish(list []unfinished) {
+	for _, u := range list {
+		r.binds.Go(func() {
+			if err := r.run(u.place, u.redirect, u.bind, u.path); err != nil {
+				r.log.Error("redirect directory", zap.String("path", u.path), zap.Error(err))
+			}
+		})
+	}
+}
+
+// Redirect calls bind for a directory that is there already, and waits for it. Others wait meanwhile as they do for one
+// that was just made.
+func (s *Server) Redirect(at worktree.Place, bind func() error) error {
+	r, p := s.redirects, place{at.Dir, at.Name}
+	parent, err := s.fs.tree.Path(at.Dir)
+	if err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	d := r.begin(p)
+	r.binds.Go(func() { done <- r.run(p, d, bind, path.Join(parent, at.Name)) })
+	return <-done
 }
 
 // afterMkdir gives what is closed when the kernel has taken note of a directory just made. Until then it knows the name
@@ -156,32 +220,33 @@ func (r *redirects) end(p place, d *redirect) {
 	close(d.done)
 }
 
-// wait waits until a name is no directory that something is just being mounted over. For the thread that mounts it
+// wait waits until a name is no directory that something is just being mounted over. For a thread that mounts it
 // says true instead: what that is shown, the kernel must not keep for others.
 func (r *redirects) wait(w *waiter, dir worktree.Node, name string) (mounting bool, err error) {
-	if r.running.Load() == 0 {
-		return false, nil
+	var late <-chan time.Time
+	for r.running.Load() > 0 {
+		r.mu.Lock()
+		d, ok := r.binding[place{dir, name}]
+		mounts := r.threads[w.pid]
+		r.mu.Unlock()
+		if !ok || mounts {
+			return ok, nil
+		}
+		d.once.Do(func() { close(d.asked) })
+		if late == nil {
+			timer := time.NewTimer(longestWait)
+			defer timer.Stop()
+			late = timer.C
+		}
+		select {
+		case <-d.done: // there may be another that was begun since
+		case <-late:
+			return true, nil
+		case <-w.Done():
+			return false, w.Err()
+		}
 	}
-	r.mu.Lock()
-	d, ok := r.binding[place{dir, name}]
-	r.mu.Unlock()
-	switch {
-	case !ok:
-		return false, nil
-	case d.thread.Load() == w.pid:
-		return true, nil
-	}
-	d.once.Do(func() { close(d.asked) })
-	late := time.NewTimer(longestWait)
-	defer late.Stop()
-	select {
-	case <-d.done:
-		return false, nil
-	case <-late.C:
-		return true, nil
-	case <-w.Done():
-		return false, w.Err()
-	}
+	return false, nil
 }
 
 // busy says whether something is just being mounted over a directory, which a listing must not show to the kernel.

@@ -64,6 +64,10 @@ type Options struct {
 	// own, which alone can reach the directory until bind returns. If bind fails the directory is an ordinary one.
 	Redirect func(path string) (bind func() error, ok bool)
 
+	// Unbound are directories that a process before this one has made, without having got to the end of bind. Nobody sees
+	// one before bind was called again.
+	Unbound []worktree.Place
+
 	// Await, if not nil, is asked with every look-up of ".git" in the root, until it says that it is done. It may wait;
 	// ctx ends when the look-up is interrupted. pid is the thread that looks it up.
 	Await func(ctx context.Context, pid uint32) (done bool)
@@ -112,12 +116,14 @@ func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) 
 	}
 	s := &Server{dir: dir, fs: newFileSystem(t, o), device: d, ended: make(chan struct{})}
 	var requests raw.RawFileSystem = s.fs
+	var unbound []unfinished
 	if !o.ReadOnly {
 		w := &writable{
 			fileSystem: s.fs, sizes: sizes{tree: t}, resized: resized{tree: t},
 			redirects: redirects{hook: o.Redirect, dir: dir, log: o.Log},
 		}
 		requests, s.redirects = w, &w.redirects
+		unbound = s.redirects.remember(t, o.Unbound)
 	}
 	if o.Latencies == nil {
 		o.Latencies = new(Latencies)
@@ -142,7 +148,11 @@ func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) 
 		d.file.Close()
 	}()
 	if !first {
-		if err := d.resend(); err != nil {
+		err := d.resend()
+		if s.redirects != nil {
+			s.redirects.finish(unbound)
+		}
+		if err != nil {
 			return s, fmt.Errorf("serve %s: %w", dir, err)
 		}
 		return s, nil
