@@ -196,7 +196,11 @@ func (r *Repo) Remotes(id object.ID) bool {
 		}
 	}
 	for _, p := range r.fresh {
-		if s, err := p.packs(); err == nil && s.Promised(id) {
+		s, err := p.packs()
+		if err != nil {
+			continue
+		}
+		if s.Promised(id) || s.Refresh() == nil && s.Promised(id) { // git may just have fetched it
 			return true
 		}
 	}
