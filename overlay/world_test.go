@@ -35,6 +35,7 @@ type world struct {
 	serial int
 	names  []string           // in order of creation, for choices that repeat
 	synced func(m *modelFile) // called after each fsync; may be nil
+	pinned []pinnedFile
 }
 
 // modelFile is what a file must be.
@@ -88,11 +89,12 @@ func (w *world) kill() {
 	close(w.l.stop)
 	w.l.busy.Wait()
 	w.l.abandon()
-	w.l = nil
+	w.l, w.pinned = nil, nil
 }
 
 func (w *world) mustClose() {
 	w.t.Helper()
+	w.release()
 	if err := w.l.Close(); err != nil {
 		w.t.Fatal(err)
 	}
@@ -276,7 +278,7 @@ func (w *world) step(r *rand.Rand) error {
 		return w.create(fresh)
 	}
 	name := w.names[r.IntN(len(w.names))]
-	switch r.IntN(12) {
+	switch r.IntN(14) {
 	case 0, 1, 2:
 		return w.create(fresh)
 	case 3, 4, 5:
@@ -299,6 +301,13 @@ func (w *world) step(r *rand.Rand) error {
 		return nil
 	case 9:
 		return w.chmod(name, r.Uint32N(0o1000))
+	case 10:
+		if len(w.pinned) > 0 && r.IntN(2) == 0 {
+			w.comparePins()
+			w.release()
+		}
+		w.freeze()
+		return nil
 	}
 	return w.fsync(name)
 }
@@ -326,7 +335,7 @@ func (w *world) look(name string) (*modelFile, bool, error) {
 	}
 	f := w.l.File(n)
 	defer f.Done()
-	p1 := make([]byte, 64<<10)
+	p1 := make([]byte, max(64<<10, in.Size+1))
 	k, err := f.ReadAt(p1, 0)
 	switch {
 	case errors.Is(err, ErrBase):
@@ -369,6 +378,7 @@ func (w *world) compare() {
 			return true
 		})
 	})
+	w.comparePins()
 }
 
 // sound runs Check over the closed layer and wants nothing found.

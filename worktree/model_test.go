@@ -105,15 +105,18 @@ func runLife(t *testing.T, life string) {
 	for _, s := range seen {
 		m.trust(s)
 	}
+	copiers := takeCopiers(m)
 	for i := range steps {
 		m.what = fmt.Sprintf("step %d", i)
 		m.step()
 		seen = m.lookers(seen)
+		copiers.step(m)
 		if m.rng.IntN(150) == 0 {
 			m.compare()
 		}
 		if m.rng.IntN(200) == 0 {
 			m.closeFiles()
+			copiers.dropAll(m)
 			before := m.nodes()
 			w.reopen()
 			if after := m.nodes(); !slices.Equal(before, after) {
@@ -125,6 +128,7 @@ func runLife(t *testing.T, life string) {
 		}
 	}
 	m.keepLooks(seen)
+	copiers.keep(m)
 	m.step()
 	if takesOver(seed, number+1) {
 		m.dieBusy(number)
