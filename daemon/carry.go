@@ -258,7 +258,11 @@ func (c *carry) claimLane(ctx context.Context, repo *session.Repo, takeOver bool
 		return session.Claimed{}, err
 	}
 	r := m.record
-	meta, err := session.Begin(ctx, repo, session.Meta{Session: m.session, Remote: r.Remote, Ref: r.Ref, Base: r.Commit, Format: r.Format, Began: r.Began}, session.Actor())
+	first := session.Meta{Session: m.session, Remote: r.Remote, Ref: r.Ref, Base: r.Commit, Format: r.Format, Began: r.Began}
+	if m.from != nil {
+		first.From = m.from.session + " " + string(m.from.point.ID)
+	}
+	meta, err := session.Begin(ctx, repo, first, session.Actor())
 	if err != nil {
 		return session.Claimed{}, err
 	}

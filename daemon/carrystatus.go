@@ -135,3 +135,10 @@ func (o *opened) shown(p session.Point) control.Point {
 	}
 	return s
 }
+
+// figures are those of this process.
+func (c *carry) figures() figures {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.counted
+}

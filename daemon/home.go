@@ -328,6 +328,7 @@ func Kept(state string) ([]control.MountStatus, error) {
 			return kept, fmt.Errorf("list sessions: %w", err)
 		}
 		r, w, err := t.look()
+		carried := t.carried(r)
 		t.unlock()
 		switch {
 		case err != nil:
@@ -336,7 +337,9 @@ func Kept(state string) ([]control.MountStatus, error) {
 			s.Error = err.Error()
 			kept = append(kept, s)
 		case w.any():
-			kept = append(kept, unmountedStatus(id, r, w))
+			s := unmountedStatus(id, r, w)
+			s.Session = carried
+			kept = append(kept, s)
 		}
 	}
 	return kept, nil

@@ -98,13 +98,14 @@ type scraped struct {
 	ops   map[string]uint64
 	store *fetch.Store // nil while the mount is being prepared
 	label metrics.Label
+	figures
 }
 
 func (d *Daemon) scrape(ctx context.Context) (all []scraped) {
 	for _, m := range d.list() {
 		s := scraped{MountStatus: m.statusWithin(ctx, metricsAge), label: metrics.Label{Name: "mount", Value: m.dir}}
 		if m.served() {
-			s.store = m.store
+			s.store, s.figures = m.store, m.carry.figures()
 			if m.server != nil {
 				s.ops = m.server.Stats()
 			}
@@ -145,6 +146,11 @@ func writeMounts(w *metrics.Writer, mounts []scraped) {
 	each("artifactfs_mount_changed_bytes", metrics.Gauge, "Bytes of changed contents.", func(m *scraped) float64 { return float64(m.Overlay.Bytes) })
 	each("artifactfs_mount_operations_pending", metrics.Gauge, "Requests of the kernel that are not answered yet.", func(m *scraped) float64 { return float64(m.Operations.Pending) })
 	each("artifactfs_mount_operations_fetched_total", metrics.Counter, "Requests of the kernel that needed something from the remote.", func(m *scraped) float64 { return float64(m.Operations.Fetched) })
+	each("artifactfs_session_pending_refs", metrics.Gauge, "Refs that are not on the session remote yet.", func(m *scraped) float64 { return float64(m.Session.Pending) })
+	each("artifactfs_session_points", metrics.Gauge, "Points of the session.", func(m *scraped) float64 { return float64(m.Session.Points) })
+	each("artifactfs_session_points_made_total", metrics.Counter, "Points that this process has made.", func(m *scraped) float64 { return float64(m.figures.made) })
+	each("artifactfs_session_point_seconds_total", metrics.Counter, "Time that making them took.", func(m *scraped) float64 { return m.figures.took.Seconds() })
+	each("artifactfs_session_pause_max_seconds", metrics.Gauge, "Longest time that writers had to wait for a point.", func(m *scraped) float64 { return m.figures.paused.Seconds() })
 	w.Family("artifactfs_mount_operations_total", metrics.Counter, "Requests of the kernel by kind.")
 	for _, m := range mounts {
 		kinds := make([]string, 0, len(m.ops))

@@ -43,6 +43,22 @@ func (o *opened) info() control.SessionInfo {
 	return i
 }
 
+// carried tells how the work of a home was carried away, which we hold the lock of.
+func (t *home) carried(r record) control.SessionStatus {
+	o := &opened{session: r.Session, record: r, home: t.dir}
+	if !hasRepo(t.dir) {
+		return o.unmountedStatus()
+	}
+	repo, err := session.OpenRepo(filepath.Join(t.dir, sessionRepoName), o.options(t.homes.state, false, t.homes.log))
+	if err != nil {
+		t.homes.log.Warn("read session", zap.String("home", t.dir), zap.Error(err))
+		return control.SessionStatus{Name: r.Session}
+	}
+	defer repo.Close()
+	o.repo = repo
+	return o.unmountedStatus()
+}
+
 // unmountedStatus is the status of a session that nobody here works in.
 func (o *opened) unmountedStatus() control.SessionStatus {
 	s := control.SessionStatus{Name: o.session, Remote: shownRemote(o.record.Carried.Remote, o.home, o.record), Policy: o.record.Carried.Policy}
