@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -104,7 +105,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// clearEnvironment takes away what could sway git, in the tests and in all they start.
+// clearEnvironment takes away what could sway git, in the tests and in all they start, and what our parent ignores.
 func clearEnvironment() {
 	path := os.Getenv("PATH")
 	env := gittest.Env()
@@ -115,6 +116,13 @@ func clearEnvironment() {
 	}
 	os.Setenv("PATH", path)
 	os.Setenv("HOME", filepath.Join(base, "home"))
+	// What a parent like nohup has ignored would be ignored by all that is started here. Who has a handler starts others
+	// without.
+	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT} {
+		if signal.Ignored(s) {
+			signal.Notify(make(chan os.Signal, 1), s)
+		}
+	}
 	for _, name := range []string{"ARTIFACTFS_TOKEN", "ARTIFACTFS_STATE", "XDG_STATE_HOME", "SSH_AUTH_SOCK"} {
 		os.Unsetenv(name)
 	}

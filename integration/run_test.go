@@ -106,8 +106,10 @@ func TestRunCutsOffWhatStays(t *testing.T) {
 
 func TestRunForwardsSignals(t *testing.T) {
 	w, url := runWorld(t)
+	ctx, cancel := context.WithTimeout(context.Background(), commandTime)
+	defer cancel()
 	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR1} {
-		cmd := w.command(context.Background(), "run", url, "--discard", "--", "sh", "-c",
+		cmd := w.command(ctx, "run", url, "--discard", "--", "sh", "-c",
 			`trap 'echo got; exit 9' TERM INT HUP USR1; echo up; while :; do sleep 0.05; done`)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal
 		var out lockedBuffer

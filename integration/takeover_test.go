@@ -376,7 +376,14 @@ func TestGivesUpCleanly(t *testing.T) {
 	w := newWorld(t)
 	w.commit(w.repo("r.git", object.SHA1), sample("gives up"))
 	m := w.bare(w.serve(gittest.ServerOptions{}).URL("r.git"))
-	// Each worker is killed as soon as it is there, ready or not.
+	// No worker gets ready: what it has to lock is ours as soon as the first is dead. One that did would make the supervisor
+	// begin to count anew.
+	table := must[*os.File](t)(os.OpenFile(filepath.Join(w.state, "mounts", m.ID, "inodes"), os.O_RDWR, 0))
+	defer table.Close()
+	go func() {
+		for syscall.Flock(int(table.Fd()), syscall.LOCK_EX) == syscall.EINTR {
+		}
+	}()
 	var deaths int
 	w.until("the daemon has given up", func() bool {
 		for _, p := range w.victim().Processes() {
@@ -389,6 +396,7 @@ func TestGivesUpCleanly(t *testing.T) {
 	})
 	t.Logf("%d workers killed", deaths)
 	w.until("nothing is mounted", func() bool { return len(mountsBelow(w.root)) == 0 })
+	check(t, syscall.Flock(int(table.Fd()), syscall.LOCK_UN))
 	r := w.afs("mount", m.Remote, m.Dir)
 	if r.code != 0 || !strings.Contains(r.stderr, "the mount that was here ended") || !strings.Contains(r.stderr, "workers in a row have failed") {
 		t.Errorf("the next mount does not say what happened: %s", r)
