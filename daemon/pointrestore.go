@@ -2,11 +2,294 @@ package daemon
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/worktree"
 )
+
+// A restore brings files back to what they were at a point, without reading a content. Nothing can be lost by it:
+//
+//	look at the paths         what is there now
+//	point                     keeps all of that, and undoes the restore
+//	compare the two points    what neither holds, such as ignored files, is not touched
+//	worktree.Graft            only where still is what was found before the point was made
+//	index                     hears of it, and is brought back too if that is asked for
+
+// restoring is one restore under way.
+type restoring struct {
+	m      *mount
+	repo   *session.Repo
+	paths  []string // relative to the mount; none: all
+	target session.Point
+	now    session.Point // what is there
+	list   []gitdir.Difference
+	found  map[string]worktree.Found // before now was made
+	kept   []string
+}
 
 // Restore brings files back to what they were at a point.
 func (d *Daemon) Restore(ctx context.Context, r control.RestoreRequest, progress func(control.Progress)) (control.RestoreReply, error) {
-	return control.RestoreReply{}, explain("restore", r.Dir, errNotYet)
+	m, ok := d.find(r.Dir)
+	if !ok || !m.served() {
+		return control.RestoreReply{}, notMounted("restore", r.Dir)
+	}
+	start := time.Now()
+	reply, err := m.restore(ctx, r)
+	if err != nil {
+		return control.RestoreReply{}, explainRestore(m, r, err)
+	}
+	if !r.DryRun {
+		d.log.Info("restored", zap.String("dir", m.dir), zap.String("point", reply.Point.ID), zap.Int("paths", len(reply.Changes)),
+			zap.Duration("took", time.Since(start)))
+	}
+	return reply, nil
+}
+
+func (m *mount) restore(ctx context.Context, r control.RestoreRequest) (reply control.RestoreReply, err error) {
+	if !m.writable() {
+		return reply, errReadOnly
+	}
+	if !m.tried(ctx, m.gitTried) {
+		return reply, errors.Join(ctx.Err(), errNoGit)
+	}
+	m.mu.Lock()
+	git, ready := m.git.dir, m.gitReady
+	m.mu.Unlock()
+	if !ready {
+		return reply, errNoGit
+	}
+	w := &restoring{m: m, found: map[string]worktree.Found{}}
+	for _, p := range r.Paths {
+		if p = filepath.ToSlash(filepath.Clean(p)); p == "." {
+			w.paths = nil
+			break
+		} else if !filepath.IsLocal(p) {
+			return reply, fmt.Errorf("%s is not in the mount", p)
+		}
+		w.paths = append(w.paths, p)
+	}
+	lock, err := git.LockIndex()
+	if err != nil {
+		return reply, err
+	}
+	defer lock.Release() // it is given up already if all goes well
+	if err := w.compare(ctx, r.ID); err != nil {
+		return reply, err
+	}
+	reply = control.RestoreReply{Dir: m.dir, Point: pointOf(w.target), DryRun: r.DryRun, Changes: w.changes(), Kept: []string{}}
+	if r.DryRun {
+		return reply, nil
+	}
+	if err := w.carryOut(ctx, git, lock, r.Staged); err != nil {
+		return reply, err
+	}
+	before := pointOf(w.now)
+	reply.Before, reply.Kept = &before, append(reply.Kept, w.kept...)
+	reply.Changes = slices.DeleteFunc(reply.Changes, func(c control.PathChange) bool { return slices.Contains(w.kept, c.Path) })
+	return reply, nil
+}
+
+// compare finds out what differs between what is there and the point. What was found at a path is what it was before the
+// point was made which has it.
+func (w *restoring) compare(ctx context.Context, id string) (err error) {
+	m := w.m
+	if w.now, _, err = m.carry.point(ctx, session.Restore, ""); err != nil {
+		return err
+	}
+	if w.repo, err = m.carry.open(ctx); err != nil {
+		return err
+	}
+	if w.target, err = w.repo.Find(id); err != nil {
+		return err
+	}
+	const tries = 5 // somebody may be writing without end
+	for try := 0; ; try++ {
+		if err := w.differences(ctx); err != nil {
+			return err
+		}
+		for _, d := range w.list {
+			if w.found[d.Path], err = m.tree.Find(ctx, d.Path); err != nil {
+				return err
+			}
+		}
+		before := w.now
+		if w.now, _, err = m.carry.point(ctx, session.Restore, ""); err != nil {
+			return err
+		}
+		if w.now.Tree == before.Tree || try == tries {
+			break
+		}
+	}
+	return w.differences(ctx)
+}
+
+// differences lists the paths that are to change, in the order of a walk.
+func (w *restoring) differences(ctx context.Context) error {
+	w.list = w.list[:0]
+	redirects := w.m.redirects.shown()
+	return diffTrees(ctx, w.m.view.Tree, w.now.Tree, w.target.Tree, func(path string, from, to object.TreeEntry) error {
+		elsewhere := slices.ContainsFunc(redirects, func(dir string) bool { return strings.HasPrefix(path+"/", dir) })
+		if !w.wants(path) || elsewhere || from.Mode == object.ModeGitlink || to.Mode == object.ModeGitlink {
+			return nil
+		}
+		w.list = append(w.list, gitdir.Difference{Path: path, OldMode: from.Mode, NewMode: to.Mode, Old: from.ID, New: to.ID})
+		return nil
+	})
+}
+
+// wants says whether a path is one of those that were asked for, or below one.
+func (w *restoring) wants(at string) bool {
+	return len(w.paths) == 0 || slices.ContainsFunc(w.paths, func(p string) bool { return at == p || strings.HasPrefix(at, p+"/") })
+}
+
+func (w *restoring) changes() []control.PathChange {
+	list := make([]control.PathChange, 0, len(w.list))
+	for _, d := range w.list {
+		list = append(list, pathChange(d.Path, object.TreeEntry{Mode: d.OldMode, ID: d.Old}, object.TreeEntry{Mode: d.NewMode, ID: d.New}))
+	}
+	return list
+}
+
+// plan makes grafts of the differences. A path whose place is taken by what points do not hold stays as it is.
+func (w *restoring) plan(ctx context.Context) ([]worktree.Graft, error) {
+	p := &plan{m: w.m, to: map[string]gitdir.Difference{}, gone: map[string]bool{}}
+	for _, d := range w.list {
+		if d.NewMode == 0 {
+			p.gone[d.Path] = true
+		}
+	}
+	above := map[string]bool{}
+	for _, d := range w.list {
+		over, looked := w.found[d.Path]
+		g := worktree.Graft{Path: d.Path, Mode: d.NewMode, ID: d.New, Over: over}
+		switch {
+		case !looked: // somebody has just begun to change it
+			w.kept = append(w.kept, d.Path)
+			continue
+		case d.NewMode == 0:
+		case over.Node == 0:
+			taken, err := w.takenAbove(ctx, d.Path, p.gone, above)
+			if err != nil {
+				return nil, err
+			}
+			if taken {
+				w.kept = append(w.kept, d.Path)
+				continue
+			}
+		case isDir(over):
+			left, err := p.left(ctx, over.Node, d.Path)
+			if err != nil {
+				return nil, err
+			}
+			if len(left) > 0 {
+				w.kept = append(w.kept, d.Path)
+				continue
+			}
+			p.clearAway(&g)
+		}
+		p.grafts = append(p.grafts, g)
+	}
+	return append(p.grafts, p.clear...), nil
+}
+
+// takenAbove says whether there is something else where a directory of a path has to be, that does not go.
+func (w *restoring) takenAbove(ctx context.Context, at string, gone, known map[string]bool) (bool, error) {
+	for dir := path.Dir(at); dir != "."; dir = path.Dir(dir) {
+		taken, ok := known[dir]
+		if !ok {
+			f, err := w.m.tree.Find(ctx, dir)
+			if err != nil {
+				return false, err
+			}
+			taken = f.Node != 0 && !isDir(f) && !gone[dir]
+			known[dir] = taken
+		}
+		if taken {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// carryOut changes files and index. It gives up the lock if it succeeds.
+func (w *restoring) carryOut(ctx context.Context, git *gitdir.Dir, lock *gitdir.LockedIndex, staged bool) error {
+	m := w.m
+	if m.stale() {
+		m.server.Invalidate(m.staleAfter(ctx, w.list))
+	}
+	x, err := lock.Read()
+	if err != nil {
+		return err
+	}
+	grafts, err := w.plan(ctx)
+	if err != nil {
+		return err
+	}
+	device, err := deviceOf(m.dir)
+	if err != nil {
+		return err
+	}
+	var index *restoredIndex
+	if staged {
+		if index, err = w.stagedThen(ctx, git); err != nil {
+			return err
+		}
+	}
+	ctx = context.WithoutCancel(ctx) // what was begun is finished; it waits for nothing far away
+	m.tell(func(h *handover) { h.Stale = true })
+	done, err := m.tree.Graft(ctx, w.target.Tree, grafts, x.Token)
+	m.server.Refresh(done.Since.Open)
+	m.server.Invalidate(done.Stale)
+	m.tell(func(h *handover) { h.Stale = false })
+	if err != nil {
+		return err
+	}
+	for i, g := range grafts {
+		if done.Done[i].Kept {
+			w.kept = append(w.kept, g.Path)
+		}
+	}
+	written := time.Now().Truncate(time.Second).Add(time.Second)
+	index.renew(x, grafts, done, device)
+	return lock.Replace(x, written)
+}
+
+func pointOf(p session.Point) control.Point {
+	c := control.Point{
+		ID: string(p.ID), Session: p.Session, Lane: p.Lane, Commit: p.Commit.String(), Tree: p.Tree.String(), Branch: shortRef(p.Branch),
+		Reason: string(p.Reason), Message: p.Message, Time: p.Time, Prev: string(p.Prev), Changed: p.Changed, Bytes: p.Bytes, Left: p.Left,
+	}
+	if !p.Head.IsZero() {
+		c.Head = p.Head.String()
+	}
+	return c
+}
+
+// explainRestore gives the errors of a restore their exit codes and hints.
+func explainRestore(m *mount, r control.RestoreRequest, err error) *control.Error {
+	e := explain("restore", m.dir, err)
+	switch {
+	case errors.Is(err, errReadOnly), errors.Is(err, syscall.EROFS):
+		e.Hint = "mount without --read-only to change it"
+	case errors.Is(err, gitdir.ErrLocked):
+		e.Hint = "if no git command runs in the mount, remove " + filepath.Join(m.gitPath(), "index.lock")
+	case errors.Is(err, session.ErrNoPoint):
+		e.Code, e.Cause, e.Hint = control.ExitUsage, "there is no point "+r.ID, "artifactfs session log lists them"
+	case errors.Is(err, session.ErrAmbiguous):
+		e.Code, e.Hint = control.ExitUsage, "give more of its id"
+	}
+	return e
 }

@@ -347,3 +347,16 @@ func (l *Local) provideSecond(ctx context.Context, ids []object.ID) error {
 	_, err := l.store.askSeconds(ctx, []*Local{l}, ids, l.store.blobPipe.arrived)
 	return err
 }
+
+// Keep writes objects into a pack of the Local, as made there.
+func (l *Local) Keep(ctx context.Context, objects []odb.Outgoing) error {
+	if len(objects) == 0 {
+		return nil
+	}
+	packs, err := l.make(l.store.Format())
+	if err != nil {
+		return err
+	}
+	_, err = packs.Write(ctx, objects, odb.WriteOptions{})
+	return err
+}

@@ -68,7 +68,7 @@ func (d *Dir) writeIndex(ctx context.Context, path string, o IndexOptions, walk 
 		return err
 	}
 	if o.Staged != nil {
-		o.Staged.apply(x)
+		o.Staged.Apply(x)
 	}
 	// As git does it: who holds the lock may replace the file, and nobody else.
 	lock := path + ".lock"

@@ -187,8 +187,8 @@ type Staged struct {
 	Trees   func(dir string) (object.ID, bool)
 }
 
-// apply makes the index of a working tree that nobody has changed one of what was staged.
-func (s *Staged) apply(x *index.Index) {
+// Apply makes the index of a working tree that nobody has changed one of what was staged.
+func (s *Staged) Apply(x *index.Index) {
 	changes := slices.Clone(s.Changes)
 	for i, e := range s.Others {
 		if i == 0 || s.Others[i-1].Path != e.Path {
