@@ -89,14 +89,19 @@ func (m *mount) restore(ctx context.Context, r control.RestoreRequest) (reply co
 	if err := w.compare(ctx, r.ID); err != nil {
 		return reply, err
 	}
-	reply = control.RestoreReply{Dir: m.dir, Point: pointOf(w.target), DryRun: r.DryRun, Changes: w.changes(), Kept: []string{}}
+	o, err := m.carry.opened()
+	if err != nil {
+		return reply, err
+	}
+	defer o.close()
+	reply = control.RestoreReply{Dir: m.dir, Point: o.shown(w.target), DryRun: r.DryRun, Changes: w.changes(), Kept: []string{}}
 	if r.DryRun {
 		return reply, nil
 	}
 	if err := w.carryOut(ctx, git, lock, r.Staged); err != nil {
 		return reply, err
 	}
-	before := pointOf(w.now)
+	before := o.shown(w.now)
 	reply.Before, reply.Kept = &before, append(reply.Kept, w.kept...)
 	reply.Changes = slices.DeleteFunc(reply.Changes, func(c control.PathChange) bool { return slices.Contains(w.kept, c.Path) })
 	return reply, nil
@@ -265,17 +270,6 @@ func (w *restoring) carryOut(ctx context.Context, git *gitdir.Dir, lock *gitdir.
 	written := time.Now().Truncate(time.Second).Add(time.Second)
 	index.renew(x, grafts, done, device)
 	return lock.Replace(x, written)
-}
-
-func pointOf(p session.Point) control.Point {
-	c := control.Point{
-		ID: string(p.ID), Session: p.Session, Lane: p.Lane, Commit: p.Commit.String(), Tree: p.Tree.String(), Branch: shortRef(p.Branch),
-		Reason: string(p.Reason), Message: p.Message, Time: p.Time, Prev: string(p.Prev), Changed: p.Changed, Bytes: p.Bytes, Left: p.Left,
-	}
-	if !p.Head.IsZero() {
-		c.Head = p.Head.String()
-	}
-	return c
 }
 
 // explainRestore gives the errors of a restore their exit codes and hints.
