@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 
 	"github.com/artifactfs/artifactfs/object"
@@ -38,8 +39,17 @@ func (c *Copier) Ground() map[object.ID]bool { return c.ground }
 // Blob takes a blob if it was made here.
 func (c *Copier) Blob(id object.ID) error { return c.blob(id) }
 
-// Commits takes what the tips, commits mostly, need and the Repo does not own.
+// Commits takes what the tips, commits mostly, need and the Repo does not own. With an error nothing of that was taken.
 func (c *Copier) Commits(ctx context.Context, tips []object.ID) error {
+	seen, taken := maps.Clone(c.seen), len(c.list)
+	err := c.commits(ctx, tips)
+	if err != nil { // part of a history is of no use to anybody, and would be taken for all of it
+		c.seen, c.list = seen, c.list[:taken]
+	}
+	return err
+}
+
+func (c *Copier) commits(ctx context.Context, tips []object.ID) error {
 	stack := slices.Clone(tips)
 	for len(stack) > 0 {
 		if err := ctx.Err(); err != nil {

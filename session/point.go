@@ -41,7 +41,26 @@ type State struct {
 	Stashes []Stash          // newest first
 	Index   Index
 	Files   map[string]File // of the git directory, by their paths in it: MERGE_HEAD, rebase-merge/done, ...
+	Left    []LeftOut       // that the point does not hold, the first hundred; not part of what makes two States differ
 }
+
+// LeftOut is a path that a point does not hold; of a directory (with a slash behind) nothing below it is held.
+type LeftOut struct {
+	Path string `json:"path"`
+	Why  Why    `json:"why"`
+	Size int64  `json:"size,omitempty"` // bytes, of a file
+}
+
+// Why says why a path was left out.
+type Why string
+
+const (
+	Ignored  Why = "ignored"  // git ignores it
+	Secret   Why = "secret"   // it looks like one
+	Excluded Why = "excluded" // a glob says so
+	TooLarge Why = "size"     // it is over the limit
+	NoFile   Why = "type"     // git keeps no fifos, sockets, devices and repositories in repositories
+)
 
 // Stash is an entry of the reflog of refs/stash.
 type Stash struct {

@@ -166,6 +166,16 @@ func EncodeState(f object.Format, s State, parents []object.ID, at time.Time) (o
 	}
 	signed(&commit, at)
 	commit.WriteString("\nstate\n")
+	if len(s.Left) > 0 {
+		commit.WriteString("\n")
+		lines := json.NewEncoder(&commit)
+		lines.SetEscapeHTML(false)
+		for _, l := range s.Left {
+			if err := lines.Encode(l); err != nil {
+				return object.ID{}, nil, fmt.Errorf("write state: %w", err)
+			}
+		}
+	}
 	id := w.add(object.Commit, commit.Bytes())
 	return id, w.objects, w.err
 }
@@ -236,7 +246,7 @@ func readState(src Objects, f object.Format, id object.ID) (State, error) {
 	if err != nil {
 		return State{}, err
 	}
-	var s State
+	s := State{Left: parseLeft(content)}
 	entries, err := readTree(src, f, info.Tree)
 	if err != nil {
 		return State{}, err

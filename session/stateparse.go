@@ -92,3 +92,16 @@ func parseStashes(f object.Format, text string) ([]Stash, error) {
 	}
 	return list, nil
 }
+
+// parseLeft reads what stands in the message of a State's commit. It is there to be shown: what cannot be read is left out.
+func parseLeft(commit []byte) []LeftOut {
+	_, message, _ := bytes.Cut(commit, []byte("\n\n"))
+	var list []LeftOut
+	for line := range bytes.Lines(message) {
+		var l LeftOut
+		if len(line) > 0 && line[0] == '{' && json.Unmarshal(line, &l) == nil && l.Path != "" {
+			list = append(list, l)
+		}
+	}
+	return list
+}

@@ -48,6 +48,14 @@ func NewPointID(now time.Time) PointID {
 	return encodeID(raw)
 }
 
+// NewPointIDAfter makes an id that sorts behind another one too, which another process may have made by another clock.
+func NewPointIDAfter(now time.Time, after PointID) PointID {
+	if after != "" && !after.Time().Before(now) {
+		now = after.Time().Add(time.Millisecond)
+	}
+	return NewPointID(now)
+}
+
 // encodeID writes 128 bits as 26 digits of 5 bits, the first of which has two bits too many.
 func encodeID(raw [16]byte) PointID {
 	var text [idLen]byte

@@ -5,6 +5,10 @@ package capture
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -39,26 +43,16 @@ type Options struct {
 	Rules     Rules
 	// Converts says whether git converts the file at a path, so that its blob is not what the file holds; nil: never.
 	Converts func(path string) bool
-	Log      *zap.Logger // nil: no log
+	// Blob gives a blob of the base that the Repo cannot read: an ignore file that nobody has looked at yet, or one of
+	// attributes. nil: there is no other place.
+	Blob func(ctx context.Context, path string, id object.ID) ([]byte, error)
+	// Trees gives a tree that the Repo cannot read, since it is still on its way; nil: there is no other place.
+	Trees func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
+	Log   *zap.Logger // nil: no log
 }
 
-// LeftOut is a path that a point does not hold; of a directory (with a slash behind) nothing below it is held.
-type LeftOut struct {
-	Path string
-	Why  Why
-	Size int64 // bytes, of a file
-}
-
-// Why says why a path was left out.
-type Why string
-
-const (
-	Ignored  Why = "ignored"  // git ignores it
-	Secret   Why = "secret"   // it looks like one
-	Excluded Why = "excluded" // a glob says so
-	TooLarge Why = "size"     // it is over MaxFileSize
-	NoFile   Why = "type"     // git keeps no fifos, sockets, devices and repositories in repositories
-)
+// LeftOut is a path that a point does not hold.
+type LeftOut = session.LeftOut
 
 // Report tells of the making of a point.
 type Report struct {
@@ -69,19 +63,368 @@ type Report struct {
 }
 
 // Capturer makes the points of one mount. Its methods may be called from many goroutines; one point is made at a time.
-type Capturer struct{}
+type Capturer struct {
+	o      Options
+	rules  rules
+	format object.Format
+	refs   *session.RefDir // of the mount's git directory
 
-// New goes on from the newest point of the lane.
-func New(o Options) (*Capturer, error) { return nil, errors.ErrUnsupported }
+	turn chan struct{} // holds a token; who has it makes a point, and owns what follows
+	mem  memory
+	left *leftSet
+	user userIgnore
+	// headTree is HEAD's while a point is made.
+	headTree    object.ID
+	pinned      int64 // FreezeOptions.MaxPinned
+	treeCache   map[object.ID]map[string]object.TreeEntry
+	ignoreFiles map[object.ID]globs
+	remotes     map[object.ID]bool // commits that the mounted remote has
 
-// Point makes a point of what is there now, or gives the newest one if nothing has changed since. When it returns the
-// point is on disk.
-func (c *Capturer) Point(ctx context.Context, reason session.Reason, message string) (session.Point, Report, error) {
-	return session.Point{}, Report{}, errors.ErrUnsupported
+	mu    sync.Mutex
+	lane  string
+	fresh bool // the next point begins a segment
+	last  *session.Point
+	count int // of points in last's segment
 }
 
-// Last is the newest point of the lane; false: there is none.
-func (c *Capturer) Last() (session.Point, bool) { return session.Point{}, false }
+// segmentPoints is how many points a segment has at most.
+const segmentPoints = 256
+
+// New goes on from the newest point of the lane.
+func New(o Options) (*Capturer, error) {
+	if o.Lane == "" {
+		o.Lane = "main"
+	}
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	r, err := o.Rules.compile()
+	if err != nil {
+		return nil, fmt.Errorf("read rules of points: %w", err)
+	}
+	c := &Capturer{
+		o: o, rules: r, format: o.Repo.Format(), refs: session.NewRefDir(o.GitDir, o.Repo.Format()), turn: make(chan struct{}, 1), lane: o.Lane,
+		pinned: r.max, ignoreFiles: map[object.ID]globs{}, remotes: map[object.ID]bool{}, left: newLeftSet(nil),
+	}
+	last, err := o.Repo.Newest(o.Lane)
+	switch {
+	case errors.Is(err, session.ErrNoPoint):
+	case err != nil:
+		return nil, fmt.Errorf("look for the newest point: %w", err)
+	default:
+		if c.count, err = c.segmentLength(last); err != nil {
+			return nil, fmt.Errorf("look for the newest point: %w", err)
+		}
+		c.last = &last
+		c.mem = recall(o.Memory, last.Commit)
+		c.left = newLeftSet(c.mem.Left)
+	}
+	c.turn <- struct{}{}
+	return c, nil
+}
+
+// segmentLength counts the points of a segment up to one.
+func (c *Capturer) segmentLength(p session.Point) (int, error) {
+	n := 0
+	for at := p.Commit; !at.IsZero(); n++ {
+		_, content, err := c.o.Repo.Get(at, object.MaxCommitSize)
+		if err != nil {
+			return n, err
+		}
+		if at, err = session.PointParent(c.format, content); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// Last is the newest point that was made, or that the lane had before; false: there is none.
+func (c *Capturer) Last() (session.Point, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.last == nil {
+		return session.Point{}, false
+	}
+	return *c.last, true
+}
 
 // SetLane makes the next point begin a segment of its own, in that lane.
-func (c *Capturer) SetLane(lane string) {}
+func (c *Capturer) SetLane(lane string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lane, c.fresh = lane, true
+}
+
+// Point makes a point of what is there now, or gives the newest one if nothing has changed since. When it returns the
+// point is on disk. With a reason that nobody has asked for, a session without a point gets none as long as nothing differs
+// from what was mounted: the Point is zero then.
+func (c *Capturer) Point(ctx context.Context, reason session.Reason, message string) (session.Point, Report, error) {
+	began := time.Now()
+	select {
+	case <-c.turn:
+	case <-ctx.Done():
+		return session.Point{}, Report{}, ctx.Err()
+	}
+	defer func() { c.turn <- struct{}{} }()
+	c.treeCache = map[object.ID]map[string]object.TreeEntry{}
+	p, report, err := c.point(ctx, reason, message)
+	c.treeCache = nil
+	if err != nil {
+		// What was remembered may be half of something: the next point looks at everything.
+		c.mem, c.left = memory{}, newLeftSet(nil)
+		return session.Point{}, Report{}, fmt.Errorf("make point: %w", err)
+	}
+	report.Took = time.Since(began)
+	return p, report, nil
+}
+
+// shot is what a point is made of.
+type shot struct {
+	view   *view
+	edit   *edit
+	out    *output
+	copies *session.Copier
+	state  gitState
+	tree   object.ID
+}
+
+func (c *Capturer) point(ctx context.Context, reason session.Reason, message string) (session.Point, Report, error) {
+	if c.o.WriteBack != nil {
+		if err := c.o.WriteBack(ctx); err != nil {
+			return session.Point{}, Report{}, fmt.Errorf("bring what programs have written: %w", err)
+		}
+	}
+	s, err := c.shoot(ctx)
+	if err != nil {
+		return session.Point{}, Report{}, err
+	}
+	defer s.view.frozen.Release()
+	report := Report{Left: s.edit.left.first(), Paused: s.view.frozen.Paused}
+	last, have := c.Last()
+	nothing, err := c.nothingNew(ctx, s, last, have, reason)
+	if err != nil {
+		return session.Point{}, Report{}, err
+	}
+	if nothing {
+		if have {
+			c.remember(s, last.Commit)
+		}
+		return last, report, nil
+	}
+	p, err := c.write(ctx, s, last, reason, message)
+	if err != nil {
+		return session.Point{}, Report{}, err
+	}
+	report.Made = true
+	c.remember(s, p.Commit)
+	return p, report, nil
+}
+
+// shoot looks at files and git until both agree on what is tracked.
+func (c *Capturer) shoot(ctx context.Context) (*shot, error) {
+	whole := false
+	for try := 0; ; try++ {
+		s := &shot{out: newOutput(c.format, c.o.Repo.Remotes), copies: session.NewCopier(c.o.Repo)}
+		var err error
+		if s.view, err = c.look(ctx, whole); err != nil {
+			return nil, fmt.Errorf("look at the working tree: %w", err)
+		}
+		again, err := c.develop(ctx, s)
+		if err == nil && (again == agree || try > 3) {
+			return s, nil
+		}
+		s.view.frozen.Release()
+		switch {
+		case errors.Is(err, errUnpinned) && c.pinned > 0: // a file that git tracks is that large
+			c.pinned, whole = 0, true // what was remembered has been written to
+		case err != nil:
+			return nil, err
+		}
+		whole = whole || again == lookAgain
+	}
+}
+
+// verdict says whether a look at the working tree is of use.
+type verdict int
+
+const (
+	agree     verdict = iota
+	lookAgain         // at all that differs from the base tree
+)
+
+// develop makes a tree of what was seen.
+func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
+	var err error
+	if s.state, err = c.readState(ctx, s.out, s.copies); err != nil {
+		return agree, err
+	}
+	c.headTree = s.state.head
+	tracksAnew := c.mem.Index != nil && (c.mem.Index.Head != s.state.head.String() || c.mem.Index.Tree != s.state.Index.Tree.String() || len(s.state.Index.Special) > 0)
+	c.mem.Index = &indexMemory{Stat: s.state.stat, Head: s.state.head.String(), Tree: s.state.Index.Tree.String(), Special: s.state.Index.Special, Plain: len(s.state.Index.Special) == 0}
+	s.view.track(s.state.head, s.state.Index)
+	for dir := range s.view.skipped {
+		if s.view.tracked(dir) { // git was told of something in it meanwhile
+			return lookAgain, nil
+		}
+	}
+	if tracksAnew && !s.view.whole {
+		for path := range c.left.all {
+			if s.view.tracked(strings.TrimSuffix(path, "/")) {
+				return lookAgain, nil
+			}
+		}
+		for path := range c.mem.forced {
+			if !s.view.tracked(path) {
+				return lookAgain, nil
+			}
+		}
+	}
+	if s.edit, err = c.apply(ctx, s.view, s.out); err != nil {
+		return agree, err
+	}
+	s.tree, err = s.edit.trees.write(func(id object.ID, content []byte) error {
+		s.out.raw(id, object.Tree, content)
+		return nil
+	})
+	return agree, err
+}
+
+// nothingNew says whether there is nothing to make a point of.
+func (c *Capturer) nothingNew(ctx context.Context, s *shot, last session.Point, have bool, reason session.Reason) (bool, error) {
+	if !have {
+		switch reason {
+		case session.Manual, session.Forking, session.Restore:
+			return false, nil
+		}
+		base, err := c.baseTree()
+		return err == nil && s.tree == base && s.state.Head == c.o.Base && len(s.state.Stashes) == 0 && s.state.Index.Tree == base && len(s.state.Index.Special) == 0, err
+	}
+	if last.Tree != s.tree {
+		return false, nil
+	}
+	info, err := c.o.Repo.Commit(last.State)
+	if err != nil {
+		return false, err
+	}
+	id, objects, err := session.EncodeState(c.format, s.state.State, s.state.parents, time.Time{})
+	if err != nil {
+		return false, err
+	}
+	_ = id
+	tree := objects[len(objects)-2].ID
+	return tree == info.Tree && slices.Equal(info.Parents, s.state.parents), nil
+}
+
+// baseTree is what was mounted; an empty tree if that is nothing.
+func (c *Capturer) baseTree() (object.ID, error) {
+	if !c.o.BaseTree.IsZero() {
+		return c.o.BaseTree, nil
+	}
+	return object.Hash(c.format, object.Tree, nil)
+}
+
+// write makes the objects of a point and moves the lane's ref to it.
+func (c *Capturer) write(ctx context.Context, s *shot, last session.Point, reason session.Reason, message string) (session.Point, error) {
+	now := time.Now().UTC()
+	bytes := s.out.bytes // of files, not of what comes now
+	state := s.state.State
+	state.Left = s.edit.left.first()
+	stateID, objects, err := session.EncodeState(c.format, state, s.state.parents, now)
+	if err != nil {
+		return session.Point{}, err
+	}
+	for _, o := range objects {
+		s.out.add(o)
+	}
+	c.mu.Lock()
+	lane, fresh, count := c.lane, c.fresh, c.count
+	c.mu.Unlock()
+	p := session.Point{
+		ID: session.NewPointIDAfter(now, last.ID), Tree: s.tree, State: stateID, Session: c.o.Repo.Session(), Lane: lane, Segment: last.Segment, Reason: reason,
+		Message: message, Time: now.Truncate(time.Second), Head: s.state.Head, Branch: s.state.Branch, Prev: last.ID, Base: c.o.Base, Bytes: bytes, Left: int64(len(s.edit.left.all)),
+	}
+	if p.Changed, err = c.changed(ctx, s, last.Tree); err != nil {
+		return session.Point{}, err
+	}
+	parent := last.Commit
+	change := session.RefChange{Name: session.SegmentRef(p.Session, lane, p.Segment), Old: last.Commit}
+	if !parent.IsZero() && !fresh && lane == last.Lane {
+		tip, err := c.o.Repo.Ref(change.Name)
+		if err != nil {
+			return session.Point{}, err
+		}
+		fresh = tip != last.Commit // old points were dropped, and this one has another commit now
+	}
+	y1, m1, d1 := last.Time.UTC().Date()
+	y2, m2, d2 := now.Date()
+	if parent.IsZero() || fresh || lane != last.Lane || count >= segmentPoints || y1 != y2 || m1 != m2 || d1 != d2 {
+		segments, err := c.o.Repo.Segments(lane)
+		if err != nil {
+			return session.Point{}, err
+		}
+		p.Segment, parent, count = 1, object.ID{}, 0
+		if len(segments) > 0 {
+			p.Segment = segments[len(segments)-1] + 1
+		}
+		change = session.RefChange{Name: session.SegmentRef(p.Session, lane, p.Segment)}
+	}
+	commit, err := session.Outgoing(c.format, object.Commit, p.Encode(parent))
+	if err != nil {
+		return session.Point{}, err
+	}
+	p.Commit, change.New = commit.ID, commit.ID
+	s.out.add(commit)
+	if err := c.o.Repo.Write(ctx, append(s.out.list, s.copies.Objects()...)); err != nil {
+		return session.Point{}, err
+	}
+	if err := c.o.Repo.Update(ctx, []session.RefChange{change}); err != nil {
+		return session.Point{}, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last, c.count = &p, count+1
+	if c.lane == lane {
+		c.fresh = false
+	}
+	return p, nil
+}
+
+// changed counts the paths that differ from the point before, or what was mounted.
+func (c *Capturer) changed(ctx context.Context, s *shot, before object.ID) (int64, error) {
+	if before.IsZero() {
+		before = c.o.BaseTree
+	}
+	var n int64
+	read := func(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
+		if content, ok := s.out.trees[id]; ok { // it is not in the Repo yet
+			return object.ParseTree(c.format, content)
+		}
+		return c.readTree(ctx, id)
+	}
+	err := compare(ctx, read, before, s.tree, "", func(difference) error { n++; return nil })
+	return n, err
+}
+
+// remember keeps what the next point goes on from.
+func (c *Capturer) remember(s *shot, commit object.ID) {
+	f := s.view.frozen
+	c.left = s.edit.left
+	c.mem = memory{
+		Point: commit.String(), Token: f.Token, tree: s.tree, Rules: s.view.x.print, Left: c.left.all, forced: s.edit.forced, Ignore: s.edit.ignore,
+		Attributes: s.edit.attributes, Index: c.mem.Index,
+	}
+	if err := c.mem.save(c.o.Memory); err != nil {
+		c.o.Log.Warn("the next start looks at all changes", zap.Error(err))
+	}
+}
+
+func (c *Capturer) lastHeadTree() object.ID {
+	if c.mem.Index == nil {
+		return object.ID{}
+	}
+	id, err := object.ParseID(c.mem.Index.Head)
+	if err != nil {
+		return object.ID{}
+	}
+	return id
+}

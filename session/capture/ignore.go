@@ -123,6 +123,7 @@ type ignores struct {
 	user   globs // core.excludesFile
 	own    globs // info/exclude
 	of     func(dir string) globs
+	print  string          // names the rules that are not in ignore files
 	cached map[string]bool // directories that are ignored, or are not
 }
 

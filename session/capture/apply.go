@@ -1,0 +1,305 @@
+package capture
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// edit is how a view becomes a tree.
+type edit struct {
+	c      *Capturer
+	v      *view
+	out    *output
+	trees  *trees
+	left   *leftSet
+	forced map[string]bool
+	ignore map[string]string // as memory.Ignore
+	// Of contents: those that become blobs as they are, and those that git converts.
+	plain, cleaned []source
+	attributes     bool
+}
+
+// apply puts the entries of a view into its tree.
+func (c *Capturer) apply(ctx context.Context, v *view, out *output) (*edit, error) {
+	e := &edit{c: c, v: v, out: out, trees: newTrees(c.readTree, c.format, v.from), forced: map[string]bool{}, ignore: map[string]string{}}
+	if v.whole {
+		e.left = newLeftSet(nil)
+	} else {
+		e.left, e.forced, e.attributes = c.left, c.mem.forced, c.mem.Attributes
+		for dir, text := range c.mem.Ignore {
+			e.ignore[dir] = text
+		}
+	}
+	if len(e.ignore) > 0 {
+		for dir := range e.ignore {
+			for at := join(dir, ignoreName); at != ""; at = parent(at) {
+				if v.told[at] {
+					delete(e.ignore, dir)
+				}
+			}
+		}
+	}
+	under := "" // a directory of which nothing is held
+	for i := range v.frozen.Entries {
+		f := &v.frozen.Entries[i]
+		if under != "" && strings.HasPrefix(f.Path, under) {
+			continue
+		}
+		e.left.forget(f.Path)
+		delete(e.forced, f.Path)
+		if f.Path == attributesName || strings.HasSuffix(f.Path, "/"+attributesName) {
+			e.attributes = true
+		}
+		passed, err := e.entry(ctx, f)
+		if err != nil {
+			return nil, fmt.Errorf("keep %s: %w", f.Path, err)
+		}
+		if passed {
+			under = f.Path + "/"
+		}
+	}
+	if err := v.failure; err != nil {
+		return nil, err
+	}
+	return e, e.contents(ctx)
+}
+
+// entry puts one entry into the tree; passed: nothing below it is held.
+func (e *edit) entry(ctx context.Context, f *worktree.FrozenEntry) (passed bool, err error) {
+	switch f.Kind {
+	case worktree.FrozenGone:
+		return false, e.trees.remove(ctx, f.Path)
+	case worktree.FrozenSkipped:
+		return true, e.leave(ctx, f, session.Ignored)
+	case worktree.FrozenDir, worktree.FrozenTree:
+		if f.Path != "" && e.v.skip(f.Path) {
+			return true, e.leave(ctx, f, session.Ignored)
+		}
+		if f.Kind == worktree.FrozenDir {
+			return false, e.trees.clear(ctx, f.Path)
+		}
+		return false, e.trees.set(ctx, f.Path, object.ModeDir, f.ID)
+	case worktree.FrozenOther, worktree.FrozenModule:
+		return true, e.module(ctx, f)
+	}
+	reason, err := e.judge(ctx, f)
+	if err != nil {
+		return false, err
+	}
+	if reason != "" {
+		return false, e.leave(ctx, f, reason)
+	}
+	switch f.Kind {
+	case worktree.FrozenLink:
+		id, err := e.out.blob([]byte(f.Target))
+		if err != nil {
+			return false, err
+		}
+		return false, e.trees.set(ctx, f.Path, object.ModeSymlink, id)
+	case worktree.FrozenBlob:
+		if moved, err := e.moved(ctx, f); moved || err != nil {
+			return false, err
+		}
+		return false, e.trees.set(ctx, f.Path, f.Mode, f.ID)
+	}
+	if f.Content == nil {
+		return false, errUnpinned
+	}
+	s := source{path: f.Path, size: f.Size, content: f.Content, mode: f.Mode}
+	if f.Size > 0 && (e.attributes || e.c.converts(f.Path)) {
+		e.cleaned = append(e.cleaned, s)
+	} else {
+		e.plain = append(e.plain, s)
+	}
+	return false, nil
+}
+
+// moved takes up an unchanged blob at another path than it came with: git may convert it otherwise there, so that what
+// counts is how it looks.
+func (e *edit) moved(ctx context.Context, f *worktree.FrozenEntry) (bool, error) {
+	if f.From == "" || f.Mode == object.ModeSymlink || !e.attributes && !e.c.converts(f.Path) && !e.c.converts(f.From) {
+		return false, nil
+	}
+	if ext(f.From) == ext(f.Path) && parent(f.From) == parent(f.Path) && !e.attributes {
+		return false, nil
+	}
+	n, err := e.c.o.Tree.Resolve(ctx, f.Path)
+	if err != nil {
+		return false, nil // it goes on moving: the next point has it
+	}
+	a, err := e.c.o.Tree.Attr(ctx, n)
+	if err != nil {
+		return false, err
+	}
+	e.cleaned = append(e.cleaned, source{path: f.Path, size: a.Size, content: readerAt{e.c.o.Tree, ctx, n}, mode: f.Mode})
+	return true, nil
+}
+
+// ext is what rules of attributes mostly go by.
+func ext(path string) string { return path[max(0, strings.LastIndexAny(path, "./")):] }
+
+// readerAt reads a file of the working tree as it is now.
+type readerAt struct {
+	tree *worktree.Tree
+	ctx  context.Context
+	node worktree.Node
+}
+
+func (r readerAt) ReadAt(p []byte, off int64) (int, error) {
+	for n := 0; n < len(p); {
+		k, err := r.tree.Read(r.ctx, r.node, p[n:], off+int64(n))
+		n += k
+		if err != nil {
+			return n, err
+		}
+		if k == 0 {
+			return n, io.EOF
+		}
+	}
+	return len(p), nil
+}
+
+// module puts a submodule into the tree as it is in the index, and leaves out what git does not keep.
+func (e *edit) module(ctx context.Context, f *worktree.FrozenEntry) error {
+	for _, root := range append([]object.ID{e.c.lastIndexTree()}, e.v.tracking...) {
+		was, err := e.c.lookup(ctx, root, f.Path)
+		if err != nil {
+			return err
+		}
+		if was.Mode == object.ModeGitlink {
+			return e.trees.set(ctx, f.Path, object.ModeGitlink, was.ID)
+		}
+	}
+	if f.Mode == object.ModeGitlink && !f.ID.IsZero() {
+		return e.trees.set(ctx, f.Path, object.ModeGitlink, f.ID)
+	}
+	return e.leave(ctx, f, session.NoFile)
+}
+
+// judge says why a file or link is left out; "": it is not.
+func (e *edit) judge(ctx context.Context, f *worktree.FrozenEntry) (session.Why, error) {
+	r, path := &e.c.rules, f.Path
+	if r.include.covers(path, false) {
+		return "", nil
+	}
+	if r.exclude.covers(path, false) {
+		return session.Excluded, nil
+	}
+	if e.v.tracked(path) {
+		if e.committed(ctx, path) {
+			return "", nil
+		}
+		if r.secret(path) { // it was only staged, perhaps by mistake
+			return session.Secret, nil
+		}
+		if e.v.x.file(path) {
+			e.forced[path] = true
+		}
+		return "", nil
+	}
+	switch {
+	case e.v.x.file(path):
+		return session.Ignored, nil
+	case r.secret(path):
+		return session.Secret, nil
+	case f.Kind == worktree.FrozenContent && f.Size > r.max:
+		return session.TooLarge, nil
+	}
+	if f.Content != nil && withToken[path[strings.LastIndexByte(path, '/')+1:]] != nil {
+		head := make([]byte, min(f.Size, 64<<10))
+		if _, err := io.ReadFull(io.NewSectionReader(f.Content, 0, int64(len(head))), head); err != nil {
+			return "", err
+		}
+		if r.secretContent(path, head) {
+			return session.Secret, nil
+		}
+	}
+	return "", nil
+}
+
+// committed says whether the base or HEAD have a path, and not only the index.
+func (e *edit) committed(ctx context.Context, path string) bool {
+	for _, root := range []object.ID{e.c.o.BaseTree, e.c.headTree} {
+		if was, err := e.c.lookup(ctx, root, path); err == nil && was.Mode != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// leave takes a path out of the tree; what git tracked there before stays as that was.
+func (e *edit) leave(ctx context.Context, f *worktree.FrozenEntry, reason session.Why) error {
+	l := LeftOut{Path: f.Path, Why: reason, Size: f.Size}
+	switch f.Kind {
+	case worktree.FrozenSkipped, worktree.FrozenDir, worktree.FrozenTree:
+		l.Path, l.Size = f.Path+"/", 0
+	}
+	e.left.add(l)
+	if text, ok := e.v.changed[parent(f.Path)]; ok && len(text) > 0 && strings.HasSuffix(f.Path, ignoreName) && f.Path == join(parent(f.Path), ignoreName) {
+		e.ignore[parent(f.Path)] = string(text)
+	}
+	if reason == session.Excluded {
+		was, err := e.c.lookup(ctx, e.c.o.BaseTree, f.Path)
+		if err != nil {
+			return err
+		}
+		if was.Mode != 0 {
+			return e.trees.set(ctx, f.Path, was.Mode, was.ID)
+		}
+	}
+	return e.trees.remove(ctx, f.Path)
+}
+
+// contents makes blobs of files.
+func (e *edit) contents(ctx context.Context) error {
+	if err := e.out.hash(ctx, e.plain); err != nil {
+		return err
+	}
+	for i := range e.plain {
+		s := &e.plain[i]
+		same, err := e.known(ctx, s.path, s.id)
+		if err != nil {
+			return err
+		}
+		if !same {
+			e.out.keep(s)
+		}
+		if err := e.trees.set(ctx, s.path, s.mode, s.id); err != nil {
+			return err
+		}
+	}
+	if len(e.cleaned) == 0 {
+		return nil
+	}
+	if err := e.c.clean(ctx, e, e.cleaned); err != nil {
+		return fmt.Errorf("convert files: %w", err)
+	}
+	for i := range e.cleaned {
+		s := &e.cleaned[i]
+		if err := e.trees.set(ctx, s.path, s.mode, s.id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// known says whether a file holds what the base or the point before has there, so that its blob is no news, though it may
+// be nowhere on this host.
+func (e *edit) known(ctx context.Context, path string, id object.ID) (bool, error) {
+	for _, root := range []object.ID{e.c.o.BaseTree, e.v.from} {
+		was, err := e.c.lookup(ctx, root, path)
+		if err != nil {
+			return false, err
+		}
+		if was.Mode.IsBlob() && was.ID == id {
+			return true, nil
+		}
+	}
+	return false, nil
+}

@@ -1,0 +1,50 @@
+package capture_test
+
+import (
+	"testing"
+
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+func TestPoint(t *testing.T) {
+	w := newWorld(t, object.SHA1, map[string]gittest.File{
+		"README": text("hello\n"), "src/a.c": text("int a;\n"), "src/deep/b.c": text("int b;\n"), ".gitignore": text("*.o\nbuild/\n"),
+	})
+	if p, r := w.point(session.Idle); r.Made || p.ID != "" {
+		t.Errorf("a point of nothing: %+v", p)
+	}
+	w.write("src/a.c", "int a = 1;\n")
+	w.write("new/x.txt", "x\n")
+	w.write("new/x.o", "object\n")
+	w.write("build/out", "out\n")
+	w.remove("README")
+	p, r := w.check("edits")
+	if !r.Made || p.Changed != 3 || p.Left != 2 || p.Prev != "" || p.Segment != 1 {
+		t.Errorf("made %+v, %+v", p, r)
+	}
+	if q, r := w.point(session.Idle); r.Made || q.ID != p.ID {
+		t.Errorf("a second point of the same: %+v", q)
+	}
+	w.write("src/a.c", "int a = 2;\n")
+	q, r := w.check("more")
+	if !r.Made || q.Prev != p.ID || q.Changed != 1 {
+		t.Errorf("made %+v, %+v", q, r)
+	}
+	w.git(w.plain, "add", "-A")
+	s, r := w.check("staged")
+	if !r.Made || s.Tree != q.Tree {
+		t.Errorf("staging is no news: %+v", r)
+	}
+	w.git(w.plain, "commit", "-q", "-m", "mine")
+	c, _ := w.check("committed")
+	if c.Head.String() != w.git(w.plain, "rev-parse", "HEAD") {
+		t.Errorf("HEAD is %s", c.Head)
+	}
+	list, err := w.repo.Points(0)
+	if err != nil || len(list) != 4 || list[0] != c || list[3] != p {
+		t.Errorf("points: %+v, %v", list, err)
+	}
+	w.git(w.dir+"/session.git", "fsck", "--strict")
+}

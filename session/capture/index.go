@@ -1,0 +1,221 @@
+package capture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/artifactfs/artifactfs/gitdir/index"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// fileStat tells whether a file that is replaced as a whole is another one than before.
+type fileStat struct {
+	Ino, Size    int64
+	Mtime, Ctime int64 // nanoseconds since 1970
+}
+
+// statOf is zero for a file that is not there.
+func statOf(name string) (fileStat, error) {
+	var st syscall.Stat_t
+	err := syscall.Stat(name, &st)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fileStat{}, nil
+	}
+	return fileStat{int64(st.Ino), st.Size, st.Mtim.Nano(), st.Ctim.Nano()}, err
+}
+
+// staging makes the tree of an index.
+type staging struct {
+	c      *Capturer
+	out    *output
+	copies *session.Copier
+	// against are trees in which, at the same path, an entry may be that need not be looked at; whether it is tracked, the
+	// first ones of them tell.
+	tracked int
+}
+
+// readIndex reads the index, unless it is the one that was read last.
+func (c *Capturer) readIndex(ctx context.Context, out *output, copies *session.Copier, head object.ID) (session.Index, fileStat, error) {
+	name := filepath.Join(c.o.GitDir, "index")
+	st, err := statOf(name)
+	if err != nil {
+		return session.Index{}, st, fmt.Errorf("read index: %w", err)
+	}
+	if c.mem.Index != nil && c.mem.Index.Stat == st && c.mem.Index.Head == head.String() {
+		x, err := c.mem.Index.index()
+		if err == nil {
+			return x, st, nil
+		}
+	}
+	x := &index.Index{Format: c.format}
+	if st != (fileStat{}) {
+		text, err := os.ReadFile(name)
+		if err == nil {
+			x, err = index.Read(c.format, text)
+		}
+		if errors.Is(err, index.ErrSplit) {
+			x, err = c.joinedIndex(ctx, name)
+		}
+		if err != nil {
+			return session.Index{}, st, fmt.Errorf("read index: %w", err)
+		}
+	}
+	s := &staging{c: c, out: out, copies: copies, tracked: 2}
+	made, err := s.index(ctx, x, []object.ID{head, c.o.BaseTree, c.lastIndexTree()})
+	if err != nil {
+		return session.Index{}, st, fmt.Errorf("read index: %w", err)
+	}
+	return made, st, nil
+}
+
+func (c *Capturer) lastIndexTree() object.ID {
+	if c.mem.Index == nil {
+		return object.ID{}
+	}
+	id, err := object.ParseID(c.mem.Index.Tree)
+	if err != nil {
+		return object.ID{}
+	}
+	return id
+}
+
+func (s *staging) index(ctx context.Context, x *index.Index, against []object.ID) (session.Index, error) {
+	var made session.Index
+	plain := x.Entries
+	for i := range x.Entries {
+		e := &x.Entries[i]
+		if e.Stage == 0 && !e.AssumeValid && !e.SkipWorktree && !e.IntentToAdd || e.Mode == object.ModeDir {
+			continue
+		}
+		special := session.IndexEntry{Path: e.Path, Mode: e.Mode, ID: e.ID, Stage: e.Stage, AssumeValid: e.AssumeValid, SkipWorktree: e.SkipWorktree, IntentToAdd: e.IntentToAdd}
+		if e.IntentToAdd {
+			special.ID = object.ID{}
+		}
+		made.Special = append(made.Special, special)
+		if e.Stage != 0 && e.Mode.IsBlob() {
+			if err := s.copies.Blob(e.ID); err != nil {
+				return made, err
+			}
+		}
+	}
+	if slices.ContainsFunc(made.Special, func(e session.IndexEntry) bool { return e.Stage != 0 || e.IntentToAdd }) {
+		plain = slices.DeleteFunc(slices.Clone(plain), func(e index.Entry) bool { return e.Stage != 0 || e.IntentToAdd })
+	}
+	var err error
+	made.Tree, err = s.dir(ctx, plain, "", x.Tree, against)
+	if err == nil && made.Tree.IsZero() {
+		made.Tree, err = s.out.tree(nil)
+	}
+	return made, err
+}
+
+// dir makes the tree of the entries below a directory, whose path ends in a slash; zero: there are none. against are that
+// directory's trees elsewhere.
+func (s *staging) dir(ctx context.Context, entries []index.Entry, path string, cached *index.Tree, against []object.ID) (object.ID, error) {
+	if cached != nil && cached.Count >= 0 && !cached.ID.IsZero() && len(entries) > 0 &&
+		(slices.Contains(against, cached.ID) || s.c.o.Repo.Owned(cached.ID) || s.c.o.Repo.Remotes(cached.ID)) {
+		return cached.ID, nil
+	}
+	var refs []map[string]object.TreeEntry
+	for _, id := range against {
+		list, err := s.c.entries(ctx, id)
+		if err != nil {
+			return object.ID{}, err
+		}
+		refs = append(refs, list)
+	}
+	var made []object.TreeEntry
+	for len(entries) > 0 {
+		e := &entries[0]
+		name, _, deep := strings.Cut(e.Path[len(path):], "/")
+		if !deep || e.Mode == object.ModeDir { // of a sparse index
+			entries = entries[1:]
+			entry := object.TreeEntry{Name: name, Mode: e.Mode, ID: e.ID}
+			keep, err := s.entry(e.Path, entry, refs)
+			if err != nil {
+				return object.ID{}, err
+			}
+			if keep {
+				made = append(made, entry)
+			}
+			continue
+		}
+		below := path + name + "/"
+		end, _ := slices.BinarySearchFunc(entries, path+name+"0", func(e index.Entry, p string) int { return strings.Compare(e.Path, p) }) // '0' follows '/'
+		var sub *index.Tree
+		if cached != nil {
+			if i := slices.IndexFunc(cached.Sub, func(t *index.Tree) bool { return t.Name == name }); i >= 0 {
+				sub = cached.Sub[i]
+			}
+		}
+		there := make([]object.ID, len(refs))
+		for i, r := range refs {
+			if r[name].Mode == object.ModeDir {
+				there[i] = r[name].ID
+			}
+		}
+		id, err := s.dir(ctx, entries[:end], below, sub, there)
+		if err != nil {
+			return object.ID{}, err
+		}
+		if !id.IsZero() {
+			made = append(made, object.TreeEntry{Name: name, Mode: object.ModeDir, ID: id})
+		}
+		entries = entries[end:]
+	}
+	if len(made) == 0 {
+		return object.ID{}, nil
+	}
+	return s.out.tree(made)
+}
+
+// entry takes up what is new in the index. Secrets that were only staged stay here.
+func (s *staging) entry(path string, e object.TreeEntry, refs []map[string]object.TreeEntry) (keep bool, err error) {
+	tracked := false
+	for i, r := range refs {
+		was, ok := r[e.Name]
+		if ok && was == e {
+			return true, nil
+		}
+		tracked = tracked || ok && i < s.tracked
+	}
+	if !tracked && !s.c.rules.include.covers(path, false) && (s.c.rules.secret(path) || s.c.rules.exclude.covers(path, false)) {
+		return false, nil
+	}
+	if e.Mode.IsBlob() {
+		return true, s.copies.Blob(e.ID)
+	}
+	return true, nil
+}
+
+// joinedIndex reads an index that git keeps in two files, as git makes one of them.
+func (c *Capturer) joinedIndex(ctx context.Context, name string) (*index.Index, error) {
+	dir, err := os.MkdirTemp("", "artifactfs-index-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	copied := filepath.Join(dir, "index")
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(copied, text, 0o600); err != nil {
+		return nil, err
+	}
+	if _, err := c.git(ctx, gitRun{env: []string{"GIT_INDEX_FILE=" + copied}}, "-c", "core.splitIndex=false", "update-index", "--no-split-index", "--force-write-index"); err != nil {
+		return nil, err
+	}
+	if text, err = os.ReadFile(copied); err != nil {
+		return nil, err
+	}
+	return index.Read(c.format, text)
+}

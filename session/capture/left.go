@@ -1,0 +1,84 @@
+package capture
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// leftSet is what a tree does not hold, by path; that of a directory ends in a slash.
+type leftSet struct {
+	all   map[string]LeftOut
+	below map[string]int // how many there are below a directory
+}
+
+func newLeftSet(all map[string]LeftOut) *leftSet {
+	s := &leftSet{all: map[string]LeftOut{}, below: map[string]int{}}
+	for _, l := range all {
+		s.add(l)
+	}
+	return s
+}
+
+func (s *leftSet) add(l LeftOut) {
+	if _, ok := s.all[l.Path]; !ok {
+		s.count(l.Path, 1)
+	}
+	s.all[l.Path] = l
+}
+
+func (s *leftSet) count(path string, n int) {
+	for dir := parent(strings.TrimSuffix(path, "/")); dir != ""; dir = parent(dir) {
+		if s.below[dir] += n; s.below[dir] == 0 {
+			delete(s.below, dir)
+		}
+	}
+}
+
+func (s *leftSet) delete(path string) {
+	if _, ok := s.all[path]; ok {
+		delete(s.all, path)
+		s.count(path, -1)
+	}
+}
+
+// forget takes away what is at a path and below it.
+func (s *leftSet) forget(path string) {
+	s.delete(path)
+	s.delete(path + "/")
+	if s.below[path] == 0 {
+		return
+	}
+	for p := range s.all {
+		if strings.HasPrefix(p, path+"/") {
+			s.delete(p)
+		}
+	}
+}
+
+// reported is how many of them are listed.
+const reported = 100
+
+// why orders reasons by how much they may surprise.
+func why(w session.Why) int {
+	return slices.Index([]session.Why{session.Secret, session.TooLarge, session.Excluded, session.NoFile, session.Ignored}, w)
+}
+
+// first lists some, those that may surprise first.
+func (s *leftSet) first() []LeftOut {
+	list := make([]LeftOut, 0, reported+1)
+	order := func(a, b LeftOut) int {
+		return cmp.Or(cmp.Compare(why(a.Why), why(b.Why)), strings.Compare(a.Path, b.Path))
+	}
+	for _, l := range s.all {
+		if len(list) == reported && order(l, list[reported-1]) > 0 {
+			continue
+		}
+		i, _ := slices.BinarySearchFunc(list, l, order)
+		list = slices.Insert(list, i, l)
+		list = list[:min(len(list), reported)]
+	}
+	return list
+}

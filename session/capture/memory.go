@@ -1,0 +1,102 @@
+package capture
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// memory is what the next point goes on from. It is a help only: without it everything is looked at that differs from the
+// base tree. So it is written without a sync, and what cannot be read counts for nothing.
+type memory struct {
+	Version int    `json:"version"`
+	Point   string `json:"point"` // commit that it belongs to
+	Token   string `json:"token"` // of the Tree
+	Tree    string `json:"tree"`  // at Token
+	Rules   string `json:"rules"` // by which paths were left out
+	// Left are the paths that are not in Tree, and Forced those that are only because they are tracked.
+	Left   map[string]LeftOut `json:"left,omitempty"`
+	Forced []string           `json:"forced,omitempty"`
+	// Ignore holds the ignore files that Tree does not, by their directories.
+	Ignore map[string]string `json:"ignore,omitempty"`
+	// Attributes says that files of attributes are others than in the base tree.
+	Attributes bool         `json:"attributes,omitempty"`
+	Index      *indexMemory `json:"index,omitempty"`
+	tree       object.ID    // Tree
+	forced     map[string]bool
+}
+
+// indexMemory is an index that was read.
+type indexMemory struct {
+	Stat    fileStat             `json:"stat"`
+	Head    string               `json:"head"` // tree of HEAD then
+	Tree    string               `json:"tree"`
+	Special []session.IndexEntry `json:"-"`
+	Plain   bool                 `json:"plain"` // Special is empty
+}
+
+const (
+	memoryVersion = 1
+	// maxRemembered is how many paths that were left out are worth a file.
+	maxRemembered = 20_000
+)
+
+// index gives what was staged.
+func (m *indexMemory) index() (session.Index, error) {
+	if !m.Plain && m.Special == nil {
+		return session.Index{}, errors.New("special entries were not kept")
+	}
+	id, err := object.ParseID(m.Tree)
+	return session.Index{Tree: id, Special: m.Special}, err
+}
+
+// recall reads the memory that belongs to a point.
+func recall(name string, point object.ID) memory {
+	text, err := os.ReadFile(name)
+	var m memory
+	if err == nil {
+		err = json.Unmarshal(text, &m)
+	}
+	if err == nil {
+		m.tree, err = object.ParseID(m.Tree)
+	}
+	if err != nil || m.Version != memoryVersion || m.Point != point.String() {
+		return memory{}
+	}
+	m.forced = map[string]bool{}
+	for _, path := range m.Forced {
+		m.forced[path] = true
+	}
+	return m
+}
+
+// save keeps the memory for another process.
+func (m *memory) save(name string) error {
+	if name == "" {
+		return nil
+	}
+	if len(m.Left)+len(m.forced) > maxRemembered {
+		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	m.Version, m.Tree = memoryVersion, m.tree.String()
+	m.Forced = m.Forced[:0]
+	for path := range m.forced {
+		m.Forced = append(m.Forced, path)
+	}
+	text, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	temp := name + ".tmp"
+	if err := os.WriteFile(temp, text, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(temp, name)
+}

@@ -1,0 +1,147 @@
+package capture
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// attributesName is that of the files that say how git converts contents.
+const attributesName = ".gitattributes"
+
+// fetchWait is how long one ignore file that is not on this host is waited for.
+const fetchWait = 5 * time.Second
+
+// ignoreSettings are the rules that hold beside those in the working tree.
+type ignoreSettings struct {
+	fold      bool
+	user, own globs
+	print     string // names all rules that do not lie in the working tree
+}
+
+// userIgnore is what git's configuration says, as long as its files are the same.
+type userIgnore struct {
+	stats []fileStat
+	file  string // core.excludesFile
+	fold  bool
+}
+
+// configFiles are those that may say where the user's ignore file is; files that these include are not looked at.
+func configFiles(gitDir string) []string {
+	home, _ := os.UserHomeDir()
+	files := []string{filepath.Join(gitDir, "config"), "/etc/gitconfig", filepath.Join(configHome(), "git", "config")}
+	if home != "" {
+		files = append(files, filepath.Join(home, ".gitconfig"))
+	}
+	return files
+}
+
+func configHome() string {
+	if dir := os.Getenv("XDG_CONFIG_HOME"); dir != "" {
+		return dir
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "/nonexistent"
+	}
+	return filepath.Join(home, ".config")
+}
+
+// ignoreSettings reads the user's ignore file, that of the git directory, and what the capturer was told.
+func (c *Capturer) ignoreSettings(ctx context.Context) (ignoreSettings, error) {
+	var stats []fileStat
+	for _, name := range configFiles(c.o.GitDir) {
+		st, err := statOf(name)
+		if err != nil && !errors.Is(err, fs.ErrPermission) {
+			st = fileStat{}
+		}
+		stats = append(stats, st)
+	}
+	if !equalStats(stats, c.user.stats) {
+		out, err := c.git(ctx, gitRun{quiet: true}, "config", "--type=path", "--get", "core.excludesFile")
+		if err != nil {
+			return ignoreSettings{}, err
+		}
+		fold, err := c.git(ctx, gitRun{quiet: true}, "config", "--type=bool", "--get", "core.ignoreCase")
+		if err != nil {
+			return ignoreSettings{}, err
+		}
+		c.user = userIgnore{stats, strings.TrimSuffix(string(out), "\n"), string(fold) == "true\n"}
+		if c.user.file == "" {
+			c.user.file = filepath.Join(configHome(), "git", "ignore")
+		}
+	}
+	user, own := readRules(c.user.file), readRules(infoExclude(c.o.GitDir))
+	sum := sha256.New()
+	fmt.Fprintf(sum, "%v\x00%q\x00%q\x00%+v", c.user.fold, user, own, c.o.Rules)
+	return ignoreSettings{c.user.fold, parseIgnore(user, c.user.fold), parseIgnore(own, c.user.fold), hex.EncodeToString(sum.Sum(nil)[:16])}, nil
+}
+
+func equalStats(a, b []fileStat) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// readRules reads a file of rules; as for git, one that cannot be read says nothing.
+func readRules(name string) []byte {
+	st, err := os.Stat(name)
+	if err != nil || !st.Mode().IsRegular() || st.Size() > maxIgnoreFile {
+		return nil
+	}
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil
+	}
+	return text
+}
+
+// gitRun says how git is run.
+type gitRun struct {
+	dir   string
+	env   []string
+	in    []byte
+	quiet bool // exit status 1 is an answer
+}
+
+// git runs stock git on the mount's git directory. It never looks into the mount.
+func (c *Capturer) git(ctx context.Context, r gitRun, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, "git", append([]string{"--git-dir=" + c.o.GitDir, "-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false"}, args...)...)
+	cmd.Dir = r.dir
+	if cmd.Dir == "" {
+		cmd.Dir = "/"
+	}
+	for _, e := range os.Environ() {
+		if !strings.HasPrefix(e, "GIT_") || strings.HasPrefix(e, "GIT_CONFIG_NOSYSTEM=") || strings.HasPrefix(e, "GIT_CONFIG_GLOBAL=") {
+			cmd.Env = append(cmd.Env, e)
+		}
+	}
+	cmd.Env = append(append(cmd.Env, "GIT_OPTIONAL_LOCKS=0", "GIT_TERMINAL_PROMPT=0", "LC_ALL=C"), r.env...)
+	cmd.Stdin = bytes.NewReader(r.in)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() == 1 && r.quiet {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(stderr.String()))
+	}
+	return out, nil
+}

@@ -1,0 +1,373 @@
+package capture
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"path/filepath"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// view is one look at the working tree and the rules that hold in it.
+type view struct {
+	c      *Capturer
+	ctx    context.Context // of the one call that the view is made for: callbacks of the Tree need it
+	frozen *worktree.Frozen
+	from   object.ID // tree that the entries are to be applied to
+	whole  bool      // that is the base tree
+	x      ignores
+	// Trees by which a path counts as tracked: of HEAD, of the index.
+	tracking []object.ID
+	special  map[string]bool // paths that the index has and its tree has not
+	told     map[string]bool // paths of all entries
+	changed  map[string][]byte
+	parsed   map[string]globs // of changed, and of what was left out before
+	needs    map[string]object.ID
+	skipped  map[string]bool
+	failure  error
+}
+
+var errRules = errors.New("rules are not those by which directories were passed over")
+
+// rulesOf gives the rules that a directory's ignore file has, as far as that is known without waiting.
+func (v *view) rulesOf(dir string) globs {
+	if g, ok := v.parsed[dir]; ok {
+		return g
+	}
+	g := v.readRules(dir)
+	v.parsed[dir] = g
+	return g
+}
+
+func (v *view) readRules(dir string) globs {
+	path := join(dir, ignoreName)
+	if text, ok := v.changed[dir]; ok {
+		return parseIgnore(text, v.x.fold)
+	}
+	for at := path; at != ""; at = parent(at) {
+		if v.told[at] {
+			return nil
+		}
+	}
+	if text, ok := v.c.mem.Ignore[dir]; ok && !v.whole {
+		return parseIgnore([]byte(text), v.x.fold)
+	}
+	e, err := v.c.lookup(v.ctx, v.from, path)
+	if err != nil {
+		v.failure = errors.Join(v.failure, err)
+		return nil
+	}
+	if e.Mode != object.ModeFile && e.Mode != object.ModeExec { // git does not follow links here
+		return nil
+	}
+	if g, ok := v.c.ignoreFiles[e.ID]; ok {
+		return g
+	}
+	_, text, err := v.c.o.Repo.Get(e.ID, maxIgnoreFile)
+	if err != nil {
+		v.needs[path] = e.ID
+		return nil
+	}
+	g := parseIgnore(text, v.x.fold)
+	v.c.ignoreFiles[e.ID] = g
+	return g
+}
+
+// fetchRules brings the ignore files that are not on this host. One that cannot be had ignores nothing: to hold too much
+// is better than to lose something.
+func (v *view) fetchRules() {
+	for path, id := range v.needs {
+		text, err := []byte(nil), error(odb.ErrNotFound)
+		if v.c.o.Blob != nil {
+			ctx, cancel := context.WithTimeout(v.ctx, fetchWait)
+			text, err = v.c.o.Blob(ctx, path, id)
+			cancel()
+		}
+		if err != nil {
+			v.c.o.Log.Warn("ignore file cannot be read", zap.String("path", path), zap.Error(err))
+			v.parsed[parent(path)] = nil
+			continue
+		}
+		g := parseIgnore(text, v.x.fold)
+		v.c.ignoreFiles[id] = g
+		v.parsed[parent(path)] = g
+	}
+	clear(v.needs)
+	clear(v.x.cached)
+}
+
+// skip says of a directory that nothing below it is held.
+func (v *view) skip(dir string) bool {
+	if v.skipped[dir] {
+		return true
+	}
+	if !v.x.dir(dir) || v.c.rules.include.covers(dir, true) || v.c.rules.include.below(dir) || v.tracked(dir) {
+		return false
+	}
+	v.skipped[dir] = true
+	return true
+}
+
+// tracked says whether git knows a path, or something below it.
+func (v *view) tracked(path string) bool {
+	if v.special[path] {
+		return true
+	}
+	for _, root := range v.tracking {
+		e, err := v.c.lookup(v.ctx, root, path)
+		if err != nil {
+			v.failure = errors.Join(v.failure, err)
+			return true
+		}
+		if e.Mode != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// track says by what paths count as tracked.
+func (v *view) track(head object.ID, x session.Index) {
+	v.tracking = v.tracking[:0]
+	for _, id := range []object.ID{head, x.Tree} {
+		if !id.IsZero() {
+			v.tracking = append(v.tracking, id)
+		}
+	}
+	v.special = map[string]bool{}
+	for _, e := range x.Special {
+		for at := e.Path; at != "" && !v.special[at]; at = parent(at) {
+			v.special[at] = true
+		}
+	}
+}
+
+// learn takes up what entries say of ignore files. stale: paths that are not told are to be looked at anew.
+func (v *view) learn(entries []worktree.FrozenEntry, read func(e *worktree.FrozenEntry) ([]byte, error)) (stale, differs bool, err error) {
+	v.told = make(map[string]bool, len(entries))
+	for i := range entries {
+		v.told[entries[i].Path] = true
+	}
+	before := v.changed
+	v.changed = map[string][]byte{}
+	for i := range entries {
+		e := &entries[i]
+		if e.Path != ignoreName && !strings.HasSuffix(e.Path, "/"+ignoreName) {
+			continue
+		}
+		dir := parent(e.Path)
+		var text []byte
+		if e.Kind == worktree.FrozenContent || e.Kind == worktree.FrozenBlob && e.Mode != object.ModeSymlink {
+			if text, err = read(e); err != nil {
+				return false, false, err
+			}
+		}
+		v.changed[dir] = text
+		old, known := before[dir]
+		differs = differs || !known || !bytes.Equal(old, text)
+		within := false
+		for at := dir; at != "" && !within; at = parent(at) {
+			within = v.told[at]
+		}
+		stale = stale || !within
+	}
+	differs = differs || len(before) != len(v.changed)
+	clear(v.parsed)
+	clear(v.x.cached)
+	return stale, differs, v.failure
+}
+
+// look freezes the working tree, without what is in directories that are ignored.
+func (c *Capturer) look(ctx context.Context, again bool) (*view, error) {
+	token, whole := c.mem.Token, c.mem.tree.IsZero() || again
+	rules, err := c.ignoreSettings(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if rules.print != c.mem.Rules {
+		whole = true
+	}
+	for try := 0; ; try++ {
+		if whole {
+			token = ""
+		}
+		v := &view{c: c, ctx: ctx, from: c.mem.tree, whole: whole, told: map[string]bool{}, changed: map[string][]byte{},
+			parsed: map[string]globs{}, needs: map[string]object.ID{}, skipped: map[string]bool{}}
+		v.x = ignores{print: rules.print, fold: rules.fold, user: rules.user, own: rules.own, of: v.rulesOf, cached: map[string]bool{}}
+		if whole {
+			v.from = c.o.BaseTree
+		}
+		x := session.Index{}
+		if c.mem.Index != nil {
+			x.Tree, x.Special = c.lastIndexTree(), c.mem.Index.Special
+		}
+		v.track(c.lastHeadTree(), x) // for what is passed over; whether that was right is seen when git has been read
+		if whole, err = v.names(token, try); err != nil {
+			return nil, err
+		}
+		if whole && token != "" {
+			continue
+		}
+		frozen, err := c.o.Tree.Freeze(ctx, token, worktree.FreezeOptions{Skip: v.skipping(try), MaxPinned: c.pinned})
+		if err != nil {
+			return nil, err
+		}
+		if frozen.Whole && token != "" { // what was known at the token is not known any more
+			v.from, v.whole = c.o.BaseTree, true
+			clear(v.parsed)
+		}
+		stale, differs, err := v.learn(frozen.Entries, func(e *worktree.FrozenEntry) ([]byte, error) { return c.contentOf(ctx, e) })
+		if err == nil && (!differs || try > 2) && (!stale || v.whole) {
+			v.frozen = frozen
+			return v, nil
+		}
+		frozen.Release()
+		if err != nil {
+			return nil, err
+		}
+		whole = whole || stale
+	}
+}
+
+// names looks at the names of what has changed, while nobody waits, so that the rules are known when it counts. whole: all
+// has to be looked at, since rules for what has not changed have.
+func (v *view) names(token string, try int) (whole bool, err error) {
+	for range 3 {
+		dry, err := v.c.o.Tree.Freeze(v.ctx, token, worktree.FreezeOptions{Skip: v.skipping(try), DryRun: true})
+		if err != nil {
+			return false, err
+		}
+		dry.Release()
+		if dry.Whole && token != "" {
+			return true, nil
+		}
+		stale, differs, err := v.learn(dry.Entries, func(e *worktree.FrozenEntry) ([]byte, error) { return v.c.contentNow(v.ctx, e.Path) })
+		if err != nil {
+			return false, err
+		}
+		if stale && token != "" {
+			return true, nil
+		}
+		clear(v.skipped)
+		for i := range dry.Entries { // so that what they need is known
+			if e := &dry.Entries[i]; e.Kind == worktree.FrozenDir {
+				v.x.dir(e.Path)
+			}
+		}
+		if len(v.needs) == 0 && !differs {
+			return token == "", nil
+		}
+		v.fetchRules()
+	}
+	return token == "", nil
+}
+
+// skipping gives what directories are passed over; none if that did not come to an end.
+func (v *view) skipping(try int) func(dir string) bool {
+	if try > 2 {
+		return nil
+	}
+	return v.skip
+}
+
+// contentNow reads an ignore file as it is at this moment; what is none is empty.
+func (c *Capturer) contentNow(ctx context.Context, path string) ([]byte, error) {
+	n, err := c.o.Tree.Resolve(ctx, path)
+	if err != nil {
+		return nil, nil // it went meanwhile
+	}
+	a, err := c.o.Tree.Attr(ctx, n)
+	if err != nil || a.Size > maxIgnoreFile {
+		return nil, nil
+	}
+	text := make([]byte, a.Size)
+	k, err := c.o.Tree.Read(ctx, n, text, 0)
+	if err != nil {
+		return nil, nil
+	}
+	return text[:k], nil
+}
+
+// contentOf reads an ignore file as it was frozen.
+func (c *Capturer) contentOf(ctx context.Context, e *worktree.FrozenEntry) ([]byte, error) {
+	if e.Kind == worktree.FrozenBlob {
+		if _, text, err := c.o.Repo.Get(e.ID, maxIgnoreFile); err == nil {
+			return text, nil
+		}
+		if c.o.Blob == nil {
+			return nil, nil
+		}
+		text, err := c.o.Blob(ctx, e.Path, e.ID)
+		if err != nil {
+			c.o.Log.Warn("ignore file cannot be read", zap.String("path", e.Path), zap.Error(err))
+		}
+		return text, nil
+	}
+	if e.Content == nil || e.Size > maxIgnoreFile {
+		return nil, nil
+	}
+	text := make([]byte, e.Size)
+	_, err := io.ReadFull(io.NewSectionReader(e.Content, 0, e.Size), text)
+	return text, err
+}
+
+// lookup finds what a tree has at a path; mode 0: nothing.
+func (c *Capturer) lookup(ctx context.Context, root object.ID, path string) (object.TreeEntry, error) {
+	id := root
+	for {
+		var name string
+		var deep bool
+		name, path, deep = strings.Cut(path, "/")
+		entries, err := c.entries(ctx, id)
+		if err != nil {
+			return object.TreeEntry{}, err
+		}
+		e := entries[name]
+		if !deep || e.Mode != object.ModeDir {
+			if deep {
+				e = object.TreeEntry{}
+			}
+			return e, nil
+		}
+		id = e.ID
+	}
+}
+
+// entries gives a tree by its names. They are kept as long as a point is made.
+func (c *Capturer) entries(ctx context.Context, id object.ID) (map[string]object.TreeEntry, error) {
+	if id.IsZero() {
+		return nil, nil
+	}
+	if m, ok := c.treeCache[id]; ok {
+		return m, nil
+	}
+	list, err := c.readTree(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	m := make(map[string]object.TreeEntry, len(list))
+	for _, e := range list {
+		m[e.Name] = e
+	}
+	c.treeCache[id] = m
+	return m, nil
+}
+
+// readTree gives a tree from where it is.
+func (c *Capturer) readTree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
+	list, err := c.o.Repo.Tree(id)
+	if err != nil && c.o.Trees != nil {
+		return c.o.Trees(ctx, id)
+	}
+	return list, err
+}
+
+func infoExclude(gitDir string) string { return filepath.Join(gitDir, "info", "exclude") }

@@ -1,0 +1,302 @@
+package capture_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/capture"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// world is a repository that is mounted and, beside it, a plain clone with whose git directory both work: what is done to
+// one of the trees is done to the other.
+type world struct {
+	t      testing.TB
+	ctx    context.Context
+	dir    string
+	plain  string // the clone
+	commit object.ID
+	root   object.ID
+	tree   *worktree.Tree
+	repo   *session.Repo
+	o      capture.Options
+	c      *capture.Capturer
+}
+
+// objects gives a Tree what it is made of.
+type objects struct {
+	repo *session.Repo
+	seen map[string]int
+}
+
+type content []byte
+
+func (c content) Size() int64 { return int64(len(c)) }
+func (c content) Release()    {}
+func (c content) ReadAt(p []byte, off int64) (int, error) {
+	return bytes.NewReader(c).ReadAt(p, off)
+}
+
+func (o objects) Tree(_ context.Context, id object.ID) ([]object.TreeEntry, error) {
+	if id.IsZero() {
+		return nil, nil
+	}
+	return o.repo.Tree(id)
+}
+
+func (o objects) Size(_ context.Context, b worktree.Blob) (int64, error) {
+	_, n, err := o.repo.Size(b.ID)
+	return n, err
+}
+
+func (o objects) KnownSize(b worktree.Blob) (int64, bool) { return 0, false }
+func (o objects) Looked(worktree.Blob)                    {}
+func (o objects) Open(_ context.Context, b worktree.Blob) (worktree.Content, error) {
+	o.seen[b.Path]++
+	_, text, err := o.repo.Get(b.ID, 1<<30)
+	return content(text), err
+}
+
+func newWorld(t testing.TB, f object.Format, files map[string]gittest.File) *world {
+	t.Helper()
+	w := &world{t: t, ctx: context.Background(), dir: t.TempDir()}
+	for k, v := range map[string]string{"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "XDG_CONFIG_HOME": filepath.Join(w.dir, "config"), "HOME": w.dir} {
+		t.Setenv(k, v)
+	}
+	remote, err := gittest.New(filepath.Join(w.dir, "remote.git"), gittest.RepoOptions{Format: f})
+	if err == nil {
+		w.commit, err = remote.Commit("main", files, "base")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.plain = filepath.Join(w.dir, "plain")
+	w.git(w.dir, "clone", "-q", "--no-local", "remote.git", "plain")
+	w.root = object.MustID(w.git(w.plain, "rev-parse", "HEAD^{tree}"))
+	w.repo, err = session.OpenRepo(filepath.Join(w.dir, "session.git"), session.RepoOptions{
+		Format: f, Session: "s", Remote: "file://" + filepath.Join(w.dir, "remote.git"),
+		Borrow: []string{filepath.Join(w.dir, "remote.git", "objects")}, Fresh: []string{filepath.Join(w.plain, ".git", "objects")},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.repo.Close() })
+	w.openTree()
+	w.o = capture.Options{Tree: w.tree, GitDir: filepath.Join(w.plain, ".git"), Repo: w.repo, Memory: filepath.Join(w.dir, "memory"),
+		Base: w.commit, BaseTree: w.root, Rules: capture.Rules{NoDenyList: true}}
+	w.openCapturer()
+	return w
+}
+
+func (w *world) openTree() {
+	w.t.Helper()
+	tree, err := worktree.Open(filepath.Join(w.dir, "table"), objects{w.repo, map[string]int{}}, worktree.Options{
+		Root: w.root, Time: time.Unix(1_700_000_000, 0), UID: uint32(os.Getuid()), GID: uint32(os.Getgid()),
+		Overlay: filepath.Join(w.dir, "overlay"), Journal: filepath.Join(w.dir, "journal"), GitFile: "gitdir: elsewhere\n",
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { tree.Close() })
+	w.tree = tree
+}
+
+func (w *world) openCapturer() {
+	w.t.Helper()
+	w.o.Tree = w.tree
+	c, err := capture.New(w.o)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.c = c
+}
+
+func (w *world) git(dir string, args ...string) string {
+	w.t.Helper()
+	out, err := gittest.Git(w.ctx, dir, args...)
+	if err != nil {
+		w.t.Fatalf("git %s: %v", strings.Join(args, " "), err)
+	}
+	return out
+}
+
+// gitFails runs git where it may fail.
+func (w *world) gitMay(args ...string) error {
+	_, err := gittest.Git(w.ctx, w.plain, args...)
+	return err
+}
+
+func (w *world) at(path string) string { return filepath.Join(w.plain, path) }
+
+func (w *world) parent(path string) (worktree.Node, string) {
+	w.t.Helper()
+	dir, name := filepath.Split(path)
+	n, err := w.tree.Resolve(w.ctx, strings.TrimSuffix(dir, "/"))
+	if err != nil {
+		w.t.Fatalf("resolve %s: %v", dir, err)
+	}
+	return n, name
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+var cred = worktree.Cred{UID: uint32(os.Getuid()), GID: uint32(os.Getgid())}
+
+func (w *world) mkdir(path string) {
+	w.t.Helper()
+	if _, err := os.Stat(w.at(path)); err == nil {
+		return
+	}
+	if dir := filepath.Dir(path); dir != "." {
+		w.mkdir(dir)
+	}
+	must(w.t, os.Mkdir(w.at(path), 0o755))
+	n, name := w.parent(path)
+	_, err := w.tree.Mkdir(w.ctx, n, name, 0o755, cred)
+	must(w.t, err)
+}
+
+// write makes or replaces the contents of a file.
+func (w *world) write(path, text string) {
+	w.t.Helper()
+	if dir := filepath.Dir(path); dir != "." {
+		w.mkdir(dir)
+	}
+	_, err := os.Lstat(w.at(path))
+	must(w.t, os.WriteFile(w.at(path), []byte(text), 0o644))
+	dir, name := w.parent(path)
+	if err != nil {
+		_, err := w.tree.Mknod(w.ctx, dir, name, syscall.S_IFREG|0o644, 0, cred)
+		must(w.t, err)
+	}
+	w.put(path, text)
+}
+
+func (w *world) put(path, text string) {
+	w.t.Helper()
+	n, err := w.tree.Resolve(w.ctx, path)
+	must(w.t, err)
+	_, err = w.tree.SetAttr(w.ctx, n, worktree.Change{Set: worktree.SetSize, Size: 0})
+	must(w.t, err)
+	_, err = w.tree.Write(w.ctx, n, []byte(text), 0, false)
+	must(w.t, err)
+	// The kernel says the times itself, behind its writes.
+	_, err = w.tree.SetAttr(w.ctx, n, worktree.Change{Set: worktree.SetMtime, Mtime: worktree.NowTime})
+	must(w.t, err)
+}
+
+func (w *world) symlink(path, target string) {
+	w.t.Helper()
+	if dir := filepath.Dir(path); dir != "." {
+		w.mkdir(dir)
+	}
+	must(w.t, os.Symlink(target, w.at(path)))
+	n, name := w.parent(path)
+	_, err := w.tree.Symlink(w.ctx, n, name, target, cred)
+	must(w.t, err)
+}
+
+func (w *world) chmod(path string, mode uint32) {
+	w.t.Helper()
+	must(w.t, os.Chmod(w.at(path), os.FileMode(mode)))
+	n, err := w.tree.Resolve(w.ctx, path)
+	must(w.t, err)
+	_, err = w.tree.SetAttr(w.ctx, n, worktree.Change{Set: worktree.SetMode, Mode: mode})
+	must(w.t, err)
+}
+
+// remove removes whatever is at a path.
+func (w *world) remove(path string) {
+	w.t.Helper()
+	st, err := os.Lstat(w.at(path))
+	must(w.t, err)
+	if st.IsDir() {
+		entries, err := os.ReadDir(w.at(path))
+		must(w.t, err)
+		for _, e := range entries {
+			w.remove(filepath.Join(path, e.Name()))
+		}
+	}
+	must(w.t, os.Remove(w.at(path)))
+	n, name := w.parent(path)
+	if st.IsDir() {
+		must(w.t, w.tree.Rmdir(w.ctx, n, name))
+	} else {
+		must(w.t, w.tree.Unlink(w.ctx, n, name))
+	}
+}
+
+func (w *world) rename(from, to string) error {
+	w.t.Helper()
+	if err := os.Rename(w.at(from), w.at(to)); err != nil {
+		return err
+	}
+	a, x := w.parent(from)
+	b, y := w.parent(to)
+	must(w.t, w.tree.Rename(w.ctx, a, x, b, y, 0))
+	return nil
+}
+
+// want is the tree that git makes of the clone.
+func (w *world) want() string {
+	w.t.Helper()
+	scratch := filepath.Join(w.dir, "scratch")
+	text, err := os.ReadFile(w.at(".git/index"))
+	must(w.t, err)
+	must(w.t, os.WriteFile(scratch, text, 0o600))
+	run := func(args ...string) string {
+		cmd := exec.Command("git", args...)
+		cmd.Dir = w.plain
+		cmd.Env = append(gittest.Env(), "GIT_INDEX_FILE="+scratch)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			w.t.Fatalf("git %s: %v: %s", strings.Join(args, " "), err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	run("add", "-A")
+	return run("write-tree")
+}
+
+func (w *world) point(reason session.Reason) (session.Point, capture.Report) {
+	w.t.Helper()
+	p, report, err := w.c.Point(w.ctx, reason, "")
+	must(w.t, err)
+	return p, report
+}
+
+// check makes a point and compares it with what git would make.
+func (w *world) check(step string) (session.Point, capture.Report) {
+	w.t.Helper()
+	p, report := w.point(session.Manual)
+	if want := w.want(); p.Tree.String() != want {
+		w.t.Fatalf("%s: the tree is %s, git's is %s:\n%s\nleft out: %+v\nstatus:\n%s", step, p.Tree, want, w.diff(p.Tree.String(), want), report.Left, w.git(w.plain, "status", "--short", "--ignored"))
+	}
+	return p, report
+}
+
+func (w *world) diff(a, b string) string {
+	cmd := exec.Command("git", "diff-tree", "-r", a, b)
+	cmd.Dir = w.plain
+	cmd.Env = append(gittest.Env(), "GIT_ALTERNATE_OBJECT_DIRECTORIES="+filepath.Join(w.dir, "session.git", "objects"))
+	out, err := cmd.CombinedOutput()
+	return fmt.Sprintf("%s%v", out, err)
+}
+
+func text(s string) gittest.File { return gittest.File{Data: []byte(s)} }
