@@ -3,7 +3,6 @@ package capture
 import (
 	"context"
 	"errors"
-
 )
 
 // errUnpinned says that a file is larger than those whose contents were asked for.
@@ -14,4 +13,3 @@ func (c *Capturer) converts(path string) bool { return c.o.Converts != nil && c.
 func (c *Capturer) clean(ctx context.Context, e *edit, list []source) error {
 	return errors.ErrUnsupported
 }
-
