@@ -1,0 +1,192 @@
+package fetch
+
+import (
+	"errors"
+	"io"
+	"path/filepath"
+	"testing"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/convert"
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// twoRemotes is a repository, and another that has a commit on top of it which the first does not know.
+type twoRemotes struct {
+	first, second *gittest.Server
+	store         *Store
+	local         *Local
+	remote        *transport.Remote // second
+	snap          *Snapshot         // of the first
+	tip, tree     object.ID         // of the second
+	own, both     Blob              // that only the second has, and both
+}
+
+func newTwoRemotes(t *testing.T) *twoRemotes {
+	t.Helper()
+	root, elsewhere := t.TempDir(), t.TempDir()
+	repo, err := gittest.New(filepath.Join(root, "r.git"), gittest.RepoOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]gittest.File{"same": {Data: []byte("same\n")}, "dir/changed": {Data: []byte("before\n")}, "dir/kept": {Data: []byte("kept\n")}}
+	if _, err := repo.Commit("main", files, "first"); err != nil {
+		t.Fatal(err)
+	}
+	git := func(dir string, args ...string) string {
+		t.Helper()
+		out, err := gittest.Git(t.Context(), dir, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	other, err := gittest.New(filepath.Join(elsewhere, "s.git"), gittest.RepoOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	git(other.Path, "fetch", "-q", repo.Path, "main:main")
+	tip, err := other.Commit("main", map[string]gittest.File{"dir/changed": {Data: []byte("after\n")}, "dir/new": {Data: []byte("new\n")}}, "second")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &twoRemotes{tip: tip, tree: object.MustID(git(other.Path, "rev-parse", tip.String()+"^{tree}"))}
+	if w.first, err = gittest.Serve(gittest.ServerOptions{Root: root}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.first.Close() })
+	if w.second, err = gittest.Serve(gittest.ServerOptions{Root: elsewhere}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.second.Close() })
+	dir := t.TempDir()
+	w.store = openStore(t, dir, w.first.URL("r.git"))
+	w.snap, err = w.store.Acquire(t.Context(), "")
+	if err == nil {
+		err = w.snap.Wait(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.remote, err = transport.Open(w.second.URL("s.git"), transport.Options{Log: zap.NewNop()}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.remote.Close() })
+	w.local = w.store.Lend(filepath.Join(dir, "session.git", "objects"))
+	t.Cleanup(func() { w.local.Close() })
+	blob := func(path string) Blob {
+		return Blob{ID: object.MustID(git(other.Path, "rev-parse", tip.String()+":"+path)), Path: path}
+	}
+	w.own, w.both = blob("dir/new"), blob("dir/kept")
+	return w
+}
+
+// bring has commits and trees of the second remote here.
+func (w *twoRemotes) bring(t *testing.T) {
+	t.Helper()
+	in, err := w.local.Bring(t.Context(), BringRequest{From: w.remote, Wants: []object.ID{w.tip}, Haves: []object.ID{w.snap.Commit}})
+	if err != nil || in.Objects != 3 { // a commit and two trees
+		t.Fatalf("brought %+v, %v", in, err)
+	}
+	w.snap.Tree = w.tree
+}
+
+func read(t *testing.T, v *View, b Blob) (string, error) {
+	t.Helper()
+	c, err := v.Open(t.Context(), b)
+	if err != nil {
+		return "", err
+	}
+	defer c.Release()
+	text, err := io.ReadAll(io.NewSectionReader(c, 0, c.Size()))
+	return string(text), err
+}
+
+// Contents that a session made come from its remote, all others from the store's, and each remote is asked once.
+func TestContentsOfTwoRemotes(t *testing.T) {
+	for _, expected := range []bool{true, false} {
+		w := newTwoRemotes(t)
+		w.bring(t)
+		w.local.From(w.remote)
+		if expected {
+			w.local.Expect([]object.ID{w.own.ID})
+		}
+		w.first.Log().Reset()
+		v := w.store.View(w.snap, convert.Settings{}, nil)
+		defer v.Close()
+		for blob, want := range map[Blob]string{w.own: "new\n", w.both: "kept\n"} {
+			if text, err := read(t, v, blob); err != nil || text != want {
+				t.Errorf("%s is %q, %v", blob.Path, text, err)
+			}
+		}
+		if n := len(w.first.Log().Requests()); expected && n > 1 {
+			t.Errorf("the first remote was asked %d times", n)
+		}
+		if lacking := w.local.Missing([]object.ID{w.own.ID}); len(lacking) != 0 {
+			t.Error("what the second remote gave is not kept")
+		}
+		if lacking := w.store.Missing([]object.ID{w.own.ID}); len(lacking) != 1 {
+			t.Error("what the second remote gave is in the store")
+		}
+	}
+}
+
+// Git is provided with objects of both remotes, where it borrows them.
+func TestProvideFromTwoRemotes(t *testing.T) {
+	for _, expected := range []bool{true, false} {
+		w := newTwoRemotes(t)
+		w.bring(t)
+		w.local.From(w.remote)
+		if expected {
+			w.local.Expect([]object.ID{w.own.ID})
+		}
+		wanted := []object.ID{w.own.ID, w.both.ID}
+		if err := w.local.Provide(t.Context(), wanted, nil); err != nil {
+			t.Error(err)
+		}
+		if lacking := w.local.Missing(wanted); len(lacking) > 0 {
+			t.Errorf("%s are missing", lacking)
+		}
+		if kind, n, err := w.local.Size(w.own.ID); err != nil || kind != object.Blob || n != 4 {
+			t.Errorf("its size is %d of a %s, %v", n, kind, err)
+		}
+	}
+}
+
+// What neither remote has is told as missing, and a second remote that is away as that; nothing else suffers.
+func TestContentsOfNoRemote(t *testing.T) {
+	w := newTwoRemotes(t)
+	w.bring(t)
+	w.local.From(w.remote)
+	v := w.store.View(w.snap, convert.Settings{}, nil)
+	defer v.Close()
+	nowhere := Blob{ID: object.MustID("0123456789012345678901234567890123456789"), Path: "nowhere"}
+	if _, err := read(t, v, nowhere); !errors.Is(err, ErrNotFound) {
+		t.Errorf("nowhere: %v", err)
+	}
+	if err := w.local.Provide(t.Context(), []object.ID{nowhere.ID}, nil); !errors.Is(err, ErrNotFound) && !isNotOurs(err) {
+		t.Errorf("provide nowhere: %v", err)
+	}
+	w.second.Down()
+	w.local.Expect([]object.ID{w.own.ID})
+	if _, err := read(t, v, w.own); err == nil || errors.Is(err, ErrNotFound) {
+		t.Errorf("of a remote that is away: %v", err)
+	}
+	if text, err := read(t, v, w.both); err != nil || text != "kept\n" {
+		t.Errorf("of the other remote: %q, %v", text, err)
+	}
+	if err := w.second.Up(); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := read(t, v, w.own); err != nil || text != "new\n" {
+		t.Errorf("of a remote that is back: %q, %v", text, err)
+	}
+}
+
+func isNotOurs(err error) bool {
+	var refused transport.NotOurRef
+	return errors.As(err, &refused)
+}
