@@ -62,6 +62,11 @@ func (m *Meta) transit(to LifeState, now time.Time, actor, reason string) {
 	}
 }
 
+// is says whether both tell of the same change.
+func (t Transition) is(o Transition) bool {
+	return t.State == o.State && t.Time.Equal(o.Time) && t.Actor == o.Actor && t.Reason == o.Reason
+}
+
 // clip bounds what others say.
 func clip(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), maxActor)], "")
@@ -261,6 +266,7 @@ type YieldRequest struct {
 // Yield puts what is known here of a session on top of what is known at the session remote. If somebody there has taken
 // the Writer's lane over, the Writer goes on in a lane of its own.
 func Yield(ctx context.Context, r *Repo, q YieldRequest) (Meta, Lane, error) {
+	defer r.Working()()
 	for range changeTries {
 		ours, before, err := ReadMeta(r, q.Session)
 		if err != nil {
@@ -288,7 +294,7 @@ func Yield(ctx context.Context, r *Repo, q YieldRequest) (Meta, Lane, error) {
 // it there, each with its own time.
 func (m *Meta) yield(ours Meta, q YieldRequest, now time.Time) Lane {
 	common := 0
-	for common < min(len(m.Transitions), len(ours.Transitions)) && m.Transitions[common] == ours.Transitions[common] {
+	for common < min(len(m.Transitions), len(ours.Transitions)) && m.Transitions[common].is(ours.Transitions[common]) {
 		common++
 	}
 	m.Transitions = append(m.Transitions, ours.Transitions[common:]...)

@@ -55,8 +55,8 @@ func ValidName(name string) error {
 	return nil
 }
 
-// newObject makes an object of its content.
-func newObject(f object.Format, t object.Type, content []byte) (odb.Outgoing, error) {
+// NewObject makes an object of its content.
+func NewObject(f object.Format, t object.Type, content []byte) (odb.Outgoing, error) {
 	id, err := object.Hash(f, t, content)
 	if err != nil {
 		return odb.Outgoing{}, err
@@ -66,14 +66,26 @@ func newObject(f object.Format, t object.Type, content []byte) (odb.Outgoing, er
 	}}, nil
 }
 
-// newTree writes a tree; entries are sorted as git has them.
-func newTree(f object.Format, entries []object.TreeEntry) (odb.Outgoing, error) {
+// NewTree makes a tree of entries, which are sorted as git has them.
+func NewTree(f object.Format, entries []object.TreeEntry) (odb.Outgoing, error) {
 	var b bytes.Buffer
 	for _, e := range entries {
 		fmt.Fprintf(&b, "%o %s\x00", uint32(e.Mode), e.Name)
 		b.Write(e.ID.Bytes())
 	}
-	return newObject(f, object.Tree, b.Bytes())
+	return NewObject(f, object.Tree, b.Bytes())
+}
+
+// NewCommit makes a commit that is nobody's. Parent is the one before; zero: there is none.
+func NewCommit(f object.Format, tree, parent object.ID, at time.Time, message string) (odb.Outgoing, error) {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "tree %s\n", tree)
+	if !parent.IsZero() {
+		fmt.Fprintf(&b, "parent %s\n", parent)
+	}
+	signed(&b, at)
+	fmt.Fprintf(&b, "\n%s\n", strings.TrimSpace(strings.ReplaceAll(message, "\x00", "")))
+	return NewObject(f, object.Commit, b.Bytes())
 }
 
 // encode gives the commit of the metadata, and the objects that it is made of. Parent is the version before; zero: none.
@@ -96,25 +108,18 @@ func (m Meta) encode(f object.Format, parent object.ID, at time.Time) (object.ID
 		name    string
 		content []byte
 	}{{metaFile, append(text, '\n')}, {transitionsFile, lines.Bytes()}} {
-		blob, err := newObject(f, object.Blob, file.content)
+		blob, err := NewObject(f, object.Blob, file.content)
 		if err != nil {
 			return object.ID{}, nil, err
 		}
 		objects = append(objects, blob)
 		entries = append(entries, object.TreeEntry{Name: file.name, Mode: object.ModeFile, ID: blob.ID})
 	}
-	tree, err := newTree(f, entries)
+	tree, err := NewTree(f, entries)
 	if err != nil {
 		return object.ID{}, nil, err
 	}
-	var b bytes.Buffer
-	fmt.Fprintf(&b, "tree %s\n", tree.ID)
-	if !parent.IsZero() {
-		fmt.Fprintf(&b, "parent %s\n", parent)
-	}
-	signed(&b, at)
-	fmt.Fprintf(&b, "\nsession %s: %s\n", m.Session, m.subject())
-	commit, err := newObject(f, object.Commit, b.Bytes())
+	commit, err := NewCommit(f, tree.ID, parent, at, fmt.Sprintf("session %s: %s", m.Session, m.subject()))
 	if err != nil {
 		return object.ID{}, nil, err
 	}
@@ -198,7 +203,7 @@ func ReadMeta(r *Repo, session string) (Meta, object.ID, error) {
 
 // MetaAt gives what a commit says of a session.
 func MetaAt(src Objects, f object.Format, commit object.ID) (Meta, error) {
-	_, content, err := getAs(src, commit, object.Commit, object.MaxCommitSize)
+	content, err := typed(src, commit, object.Commit, object.MaxCommitSize)
 	if err != nil {
 		return Meta{}, err
 	}
@@ -206,7 +211,7 @@ func MetaAt(src Objects, f object.Format, commit object.ID) (Meta, error) {
 	if err != nil {
 		return Meta{}, err
 	}
-	_, content, err = getAs(src, info.Tree, object.Tree, maxMetaFile)
+	content, err = typed(src, info.Tree, object.Tree, maxMetaFile)
 	if err != nil {
 		return Meta{}, err
 	}
@@ -217,7 +222,7 @@ func MetaAt(src Objects, f object.Format, commit object.ID) (Meta, error) {
 	files := map[string][]byte{}
 	for _, e := range entries {
 		if limit := map[string]int64{metaFile: maxMetaFile, transitionsFile: maxTransitions}[e.Name]; limit > 0 {
-			if _, files[e.Name], err = getAs(src, e.ID, object.Blob, limit); err != nil {
+			if files[e.Name], err = typed(src, e.ID, object.Blob, limit); err != nil {
 				return Meta{}, err
 			}
 		}
@@ -225,20 +230,12 @@ func MetaAt(src Objects, f object.Format, commit object.ID) (Meta, error) {
 	return ParseMeta(files[metaFile], files[transitionsFile])
 }
 
-// getAs gets an object that is to be of a type.
-func getAs(src Objects, id object.ID, want object.Type, limit int64) (object.Type, []byte, error) {
-	t, content, err := src.Get(id, limit)
-	if err == nil && t != want {
-		err = fmt.Errorf("object %s is a %s, not a %s", id, t, want)
-	}
-	return t, content, err
-}
-
 // changeTries is how often a change begins anew because somebody else was quicker.
 const changeTries = 20
 
 // changeMeta makes the next version of what a session is. If change changes nothing there is none.
 func changeMeta(ctx context.Context, r *Repo, session string, change func(m *Meta, now time.Time) error) (m Meta, before, after object.ID, err error) {
+	defer r.Working()()
 	for range changeTries {
 		m, before, err = ReadMeta(r, session)
 		if err != nil {
@@ -291,6 +288,7 @@ func Begin(ctx context.Context, r *Repo, m Meta, actor string) (Meta, error) {
 	m.Version, m.Began, m.State, m.Format = metaVersion, now, Open, r.Format().String()
 	m.Lanes, m.Transitions = []Lane{}, nil
 	m.transit(Open, now, actor, "begun")
+	defer r.Working()()
 	_, err := writeMeta(ctx, r, m, object.ID{}, object.ID{}, now)
 	if errors.Is(err, ErrRefMoved) {
 		m, _, err = ReadMeta(r, m.Session)

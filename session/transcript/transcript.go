@@ -1,14 +1,38 @@
 // Package transcript keeps what is said of the work in a session, apart from its files: notes on commits, and a record of
 // who did what. Nothing of it is written before what looks like a secret was taken out (Redact).
+//
+// What is recorded lies in the tree of session.TranscriptRef, each commit of which adds a batch:
+//
+//	2006-01-02/POINT.jsonl        what was recorded on a day (in UTC) while POINT was the newest point ("none": there was none)
+//	2006-01-02/POINT.0002.jsonl   and what did not fit
+//
+// A line is {"time","point","session","lane","actor","record":{...}}, of which record is what was given.
+//
+// Notes are git's own, on refs/notes/*, in the mount's git directory, and written by stock git: it may have to bring the
+// notes that are there from the remote.
 package transcript
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
-	"os/exec"
+	"fmt"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
+)
+
+const (
+	maxLine = 1 << 20  // bytes of a record
+	maxPart = 64 << 10 // bytes of a file from which on the next one is begun: each batch writes it anew
+	// maxFile is the longest file that is read: a part, and a batch in it.
+	maxFile = 64 << 20
+	tries   = 20 // when somebody else was quicker
 )
 
 // Batch is what is recorded at once.
@@ -28,35 +52,213 @@ type Recorded struct {
 	Redacted int64 // secrets that were taken out
 }
 
-// Record adds a batch to what was recorded of a session.
+// envelope is a line.
+type envelope struct {
+	Time    time.Time       `json:"time"`
+	Point   session.PointID `json:"point"`
+	Session string          `json:"session"`
+	Lane    string          `json:"lane"`
+	Actor   string          `json:"actor,omitempty"`
+	Record  json.RawMessage `json:"record"`
+}
+
+// LineError says what is wrong with a line.
+type LineError struct {
+	Line int // from 1
+	Err  error
+}
+
+func (e *LineError) Error() string { return fmt.Sprintf("record line %d: %v", e.Line, e.Err) }
+
+func (e *LineError) Unwrap() error { return e.Err }
+
+// Record adds a batch to what was recorded of a session: all of it, or nothing.
 func Record(ctx context.Context, r *session.Repo, b Batch) (Recorded, error) {
-	return Recorded{}, errors.ErrUnsupported
+	ref := session.TranscriptRef(b.Session)
+	text, redacted, err := b.encode()
+	if err != nil {
+		return Recorded{}, err
+	}
+	done := Recorded{Ref: ref, Lines: int64(len(b.Lines)), Redacted: redacted}
+	if len(b.Lines) == 0 {
+		return done, nil
+	}
+	defer r.Working()()
+	for range tries {
+		err = b.add(ctx, r, ref, text)
+		if !errors.Is(err, session.ErrRefMoved) {
+			break
+		}
+	}
+	if err != nil {
+		return Recorded{}, fmt.Errorf("record in %s: %w", ref, err)
+	}
+	return done, nil
+}
+
+// encode gives the lines that are written.
+func (b Batch) encode() (text []byte, redacted int64, err error) {
+	var out bytes.Buffer
+	e := json.NewEncoder(&out)
+	e.SetEscapeHTML(false)
+	for i, line := range b.Lines {
+		if len(line) > maxLine {
+			return nil, 0, &LineError{i + 1, fmt.Errorf("%d bytes, limit is %d", len(line), maxLine)}
+		}
+		clean, n, err := RedactJSON([]byte(line))
+		if err == nil && !isObject(clean) {
+			err = fmt.Errorf("%w object", ErrNotJSON)
+		}
+		if err != nil {
+			return nil, 0, &LineError{i + 1, err}
+		}
+		redacted += n
+		if err := e.Encode(envelope{Time: b.Time.UTC(), Point: b.Point, Session: b.Session, Lane: b.Lane, Actor: b.Actor, Record: clean}); err != nil {
+			return nil, 0, &LineError{i + 1, err}
+		}
+	}
+	return out.Bytes(), redacted, nil
+}
+
+// add makes the next commit.
+func (b Batch) add(ctx context.Context, r *session.Repo, ref string, text []byte) error {
+	f := r.Format()
+	head, err := r.Ref(ref)
+	if err != nil {
+		return err
+	}
+	days, err := treeOf(r, head)
+	if err != nil {
+		return err
+	}
+	day := b.Time.UTC().Format(time.DateOnly)
+	var files []object.TreeEntry
+	at, known := slices.BinarySearchFunc(days, day, func(e object.TreeEntry, name string) int { return strings.Compare(e.Name, name) })
+	if known {
+		if files, err = r.Tree(days[at].ID); err != nil {
+			return err
+		}
+	}
+	name, before, err := b.part(r, files)
+	if err != nil {
+		return err
+	}
+	blob, err := session.NewObject(f, object.Blob, append(before, text...))
+	if err != nil {
+		return err
+	}
+	files = put(files, object.TreeEntry{Name: name, Mode: object.ModeFile, ID: blob.ID})
+	dayTree, err := session.NewTree(f, files)
+	if err != nil {
+		return err
+	}
+	days = put(days, object.TreeEntry{Name: day, Mode: object.ModeDir, ID: dayTree.ID})
+	tree, err := session.NewTree(f, days)
+	if err != nil {
+		return err
+	}
+	message := fmt.Sprintf("record: %d lines\n\nAfs-Session: %s\nAfs-Lane: %s\n", len(b.Lines), b.Session, b.Lane)
+	if b.Point != "" {
+		message += fmt.Sprintf("Afs-Checkpoint: %s\n", b.Point)
+	}
+	commit, err := session.NewCommit(f, tree.ID, head, b.Time, message)
+	if err != nil {
+		return err
+	}
+	if err := r.Write(ctx, []odb.Outgoing{blob, dayTree, tree, commit}); err != nil {
+		return err
+	}
+	return r.Update(ctx, []session.RefChange{{Name: ref, Old: head, New: commit.ID}})
+}
+
+// treeOf lists the days; the zero commit has none.
+func treeOf(r *session.Repo, commit object.ID) ([]object.TreeEntry, error) {
+	if commit.IsZero() {
+		return nil, nil
+	}
+	info, err := r.Commit(commit)
+	if err != nil {
+		return nil, err
+	}
+	return r.Tree(info.Tree)
+}
+
+// put sets an entry. Names here are of digits, letters and dashes, whose order git's is; a directory stands only beside
+// directories.
+func put(entries []object.TreeEntry, e object.TreeEntry) []object.TreeEntry {
+	entries = slices.Clone(entries)
+	at, known := slices.BinarySearchFunc(entries, e.Name, func(e object.TreeEntry, name string) int { return strings.Compare(e.Name, name) })
+	if known {
+		entries[at] = e
+		return entries
+	}
+	return slices.Insert(entries, at, e)
+}
+
+// part finds the file that a batch goes to, and what is in it.
+func (b Batch) part(r *session.Repo, files []object.TreeEntry) (name string, before []byte, err error) {
+	for n := 1; ; n++ {
+		name = partName(b.Point, n)
+		at, known := slices.BinarySearchFunc(files, name, func(e object.TreeEntry, name string) int { return strings.Compare(e.Name, name) })
+		if !known {
+			return name, nil, nil
+		}
+		_, size, err := r.Size(files[at].ID)
+		if err != nil {
+			return "", nil, err
+		}
+		if size < maxPart {
+			_, before, err = r.Get(files[at].ID, maxFile)
+			return name, before, err
+		}
+	}
+}
+
+// partName is that of the nth file of a point.
+func partName(p session.PointID, n int) string {
+	base := stem(p)
+	if n == 1 {
+		return base + ".jsonl"
+	}
+	return fmt.Sprintf("%s.%04d.jsonl", base, n)
+}
+
+func stem(p session.PointID) string {
+	if p == "" {
+		return "none"
+	}
+	return string(p)
 }
 
 // Count is how many lines belong to a point.
 func Count(r *session.Repo, name string, p session.PointID) (int64, error) {
-	return 0, errors.ErrUnsupported
-}
-
-// NoteRequest asks for a note on a commit.
-type NoteRequest struct {
-	GitDir string
-	Commit string // as git names commits; "": HEAD
-	Ref    string // "agent" is refs/notes/agent
-	JSON   []byte
-	// Command makes git's commands; nil: the one on the path.
-	Command func(ctx context.Context, args ...string) *exec.Cmd
-}
-
-// Noted is a note that was written.
-type Noted struct {
-	Commit   string // full id
-	Ref      string // full name
-	Note     string // id of the blob
-	Redacted int64
-}
-
-// Note writes a git note.
-func Note(ctx context.Context, n NoteRequest) (Noted, error) {
-	return Noted{}, errors.ErrUnsupported
+	head, err := r.Ref(session.TranscriptRef(name))
+	if err != nil {
+		return 0, err
+	}
+	days, err := treeOf(r, head)
+	if err != nil {
+		return 0, fmt.Errorf("read transcript: %w", err)
+	}
+	var lines int64
+	for _, day := range days {
+		if day.Mode != object.ModeDir {
+			continue
+		}
+		files, err := r.Tree(day.ID)
+		if err != nil {
+			return 0, fmt.Errorf("read transcript: %w", err)
+		}
+		for _, e := range files {
+			if !strings.HasPrefix(e.Name, stem(p)+".") {
+				continue
+			}
+			_, text, err := r.Get(e.ID, maxFile)
+			if err != nil {
+				return 0, fmt.Errorf("read transcript: %w", err)
+			}
+			lines += int64(bytes.Count(text, []byte("\n")))
+		}
+	}
+	return lines, nil
 }

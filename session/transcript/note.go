@@ -1,0 +1,150 @@
+package transcript
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+var (
+	// ErrNoCommit says that a name is that of no commit.
+	ErrNoCommit = errors.New("no such commit")
+	// ErrNotesRef says that a name is none of a ref below refs/notes/.
+	ErrNotesRef = errors.New("no name of notes")
+)
+
+const (
+	notesPrefix = "refs/notes/"
+	maxNote     = 16 << 20 // bytes of a note that is there already
+	noteTries   = 5        // when the user's git writes notes at the same time
+)
+
+// NoteRequest asks for a note on a commit.
+type NoteRequest struct {
+	GitDir string
+	Commit string // as git names commits; "": HEAD
+	Ref    string // "agent" is refs/notes/agent
+	JSON   []byte
+	// Command makes git's commands; nil: the one on the path.
+	Command func(ctx context.Context, args ...string) *exec.Cmd
+}
+
+// Noted is a note that was written.
+type Noted struct {
+	Commit   string // full id
+	Ref      string // full name
+	Note     string // id of the blob
+	Redacted int64
+}
+
+// noting is held while a note is read and written.
+var noting sync.Mutex
+
+// Note writes a git note. Of two objects the members are put together, those of the new one over those of the old one;
+// anything else takes the place of what was there.
+func Note(ctx context.Context, n NoteRequest) (Noted, error) {
+	clean, redacted, err := RedactJSON(n.JSON)
+	if err != nil {
+		return Noted{}, fmt.Errorf("write note: %w", err)
+	}
+	done := Noted{Ref: notesRef(n.Ref), Redacted: redacted}
+	if _, err := n.git(ctx, nil, "check-ref-format", done.Ref); err != nil || done.Ref == notesPrefix {
+		return Noted{}, fmt.Errorf("write note: %w: %.80q", ErrNotesRef, n.Ref)
+	}
+	commit := n.Commit
+	if commit == "" {
+		commit = "HEAD"
+	}
+	id, err := n.git(ctx, nil, "rev-parse", "--verify", "--quiet", "--end-of-options", commit+"^{commit}")
+	if err != nil {
+		return Noted{}, fmt.Errorf("write note: %w: %.80q", ErrNoCommit, commit)
+	}
+	done.Commit = string(id)
+	noting.Lock()
+	defer noting.Unlock()
+	for range noteTries {
+		if done.Note, err = n.write(ctx, done, clean); err == nil || ctx.Err() != nil {
+			break
+		}
+	}
+	if err != nil {
+		return Noted{}, fmt.Errorf("write note on %s: %w", done.Commit, err)
+	}
+	return done, nil
+}
+
+// notesRef is the full name of a notes' ref.
+func notesRef(name string) string {
+	name = strings.TrimPrefix(name, notesPrefix)
+	return notesPrefix + strings.TrimPrefix(name, "notes/")
+}
+
+func (n NoteRequest) write(ctx context.Context, to Noted, text []byte) (note string, err error) {
+	if old, err := n.git(ctx, nil, "notes", "--ref", to.Ref, "list", to.Commit); err == nil && isObject(text) {
+		if before, err := n.git(ctx, nil, "cat-file", "blob", string(old)); err == nil && isObject(before) {
+			if merged, err := mergeObjects(before, text); err == nil {
+				text = merged
+			}
+		}
+	}
+	if _, err := n.git(ctx, text, "notes", "--ref", to.Ref, "add", "--force", "--file", "-", to.Commit); err != nil {
+		return "", err
+	}
+	id, err := n.git(ctx, nil, "notes", "--ref", to.Ref, "list", to.Commit)
+	if err != nil {
+		return "", err
+	}
+	if _, err := object.ParseID(string(id)); err != nil {
+		return "", err
+	}
+	return string(id), nil
+}
+
+// git runs a command in the git directory, without the working tree, and gives what it prints.
+func (n NoteRequest) git(ctx context.Context, in []byte, args ...string) ([]byte, error) {
+	command := n.Command
+	if command == nil {
+		command = func(ctx context.Context, args ...string) *exec.Cmd { return exec.CommandContext(ctx, "git", args...) }
+	}
+	verb := args[0]
+	// The git directory names the mount as its working tree, at which nobody is to look from here.
+	args = append([]string{"--git-dir", n.GitDir, "--work-tree", n.GitDir, "-c", "core.hooksPath=" + os.DevNull, "-c", "core.fsmonitor=false"}, args...)
+	cmd := command(ctx, args...)
+	cmd.Dir = filepath.Clean(n.GitDir)
+	cmd.Env = append(cmd.Environ(), "LC_ALL=C", "GIT_TERMINAL_PROMPT=0")
+	for _, role := range []string{"AUTHOR", "COMMITTER"} { // as points have it; who asked may be another than who runs this
+		cmd.Env = append(cmd.Env, "GIT_"+role+"_NAME=artifactfs", "GIT_"+role+"_EMAIL=artifactfs@localhost")
+	}
+	var out, errOut bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in), &limited{&out, maxNote}, &limited{&errOut, 4 << 10}
+	if err := cmd.Run(); err != nil {
+		if text := strings.TrimSpace(errOut.String()); text != "" {
+			err = fmt.Errorf("%w: %s", err, text)
+		}
+		return nil, fmt.Errorf("git %s: %w", verb, err)
+	}
+	return bytes.TrimSpace(out.Bytes()), nil
+}
+
+// limited keeps no more of what a command prints than there is room for.
+type limited struct {
+	to   *bytes.Buffer
+	left int
+}
+
+func (l *limited) Write(p []byte) (int, error) {
+	if len(p) > l.left {
+		return 0, io.ErrShortBuffer
+	}
+	l.left -= len(p)
+	return l.to.Write(p)
+}

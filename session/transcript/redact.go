@@ -1,0 +1,200 @@
+package transcript
+
+import (
+	"math"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// kind is a shape of secrets. It is looked for only where one of the hints stands, which it begins with, in lower case: to
+// let expressions search takes a hundred times as long.
+type kind struct {
+	name  string
+	hints []string
+	shape *regexp.Regexp
+	word  bool // no letter or digit stands before it
+	// secret is the group that is taken out; 0: all of it; negative: the one that was found. Doubt says that it may be
+	// something else, as the shape alone does not tell, so that it has to look as if it were made by chance.
+	secret int
+	doubt  bool
+}
+
+// kinds are looked for in this order. A text that was taken out looks like none of them.
+var kinds = []kind{
+	{name: "private key", hints: []string{"-----begin "}, shape: begin(`-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----[\s\S]*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\z)`)},
+	{name: "aws key", hints: []string{"akia", "asia", "agpa", "aida", "aroa", "anpa", "abia", "acca"}, shape: begin(`[A-Z]{4}[A-Z0-9]{16}\b`), word: true},
+	{name: "github token", hints: []string{"ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"}, shape: begin(`(?:gh[pousr]_[A-Za-z0-9]{20,255}|github_pat_[A-Za-z0-9_]{22,255})`), word: true},
+	{name: "gitlab token", hints: []string{"gl"}, shape: begin(`gl(?:pat|ptt|dt|rt|cbt|soat|ft|imt|agent|oas|ffct)-[A-Za-z0-9_-]{20,}`), word: true},
+	{name: "slack token", hints: []string{"xox", "xapp-"}, shape: begin(`(?:xox[abeoprs]|xapp)-[A-Za-z0-9-]{10,}`), word: true},
+	{name: "slack webhook", hints: []string{"hooks.slack.com/"}, shape: begin(`hooks\.slack\.com/(?:services|workflows|triggers)/([A-Za-z0-9_/+-]{20,})`), secret: 1},
+	{name: "google key", hints: []string{"aiza", "ya29.", "gocspx-"}, shape: begin(`(?:AIza[A-Za-z0-9_-]{35}|ya29\.[A-Za-z0-9_-]{20,}|GOCSPX-[A-Za-z0-9_-]{20,})`), word: true},
+	{name: "npm token", hints: []string{"npm_"}, shape: begin(`npm_[A-Za-z0-9]{36,}`), word: true},
+	{name: "pypi token", hints: []string{"pypi-"}, shape: begin(`pypi-[A-Za-z0-9_-]{50,}`), word: true},
+	{name: "api key", hints: []string{"sk-"}, shape: begin(`sk-[A-Za-z0-9_-]{20,}`), word: true, doubt: true},
+	{name: "api key", hints: []string{"sk_", "rk_", "hf_", "dckr_pat_", "dop_v1_", "sg."}, shape: begin(`(?:[sr]k_(?:live|test)_[A-Za-z0-9]{16,}|hf_[A-Za-z0-9]{30,}|dckr_pat_[A-Za-z0-9_-]{20,}|dop_v1_[a-f0-9]{64}|SG\.[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_-]{40,})`), word: true},
+	{name: "jwt", hints: []string{"eyj"}, shape: begin(`eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}`), word: true},
+	{name: "password", hints: []string{"://"}, shape: begin(`://[^\s/:@"'<>\\]*:([^\s/@"'<>\\]+)@`), secret: 1},
+	{name: "token", hints: []string{"://"}, shape: begin(`://([A-Za-z0-9_.~%+-]{16,})@`), secret: 1, doubt: true},
+	{name: "authorization", hints: []string{"authorization"}, shape: begin(`(?i)authorization\\?["']?\s*[:=]\s*\\?["']?(?:(?:bearer|basic|token|digest|negotiate|apikey)\s+)?([A-Za-z0-9._~+/-]{8,}=*)`), secret: 1},
+	{name: "authorization", hints: []string{"bearer", "basic"}, shape: begin(`(?i)(?:bearer|basic)\s+([A-Za-z0-9._~+/-]{16,}=*)`), word: true, secret: 1, doubt: true},
+	{name: "password", hints: []string{"passw", "pwd"}, shape: begin(`(?i)(?:passw(?:or)?d|pwd)\\?["']?\s*(?:=|:\s)\s*\\?(?:"([^"\n\\]{4,})\\?"|'([^'\n]{4,})'|([^\s"',;&|)}\]\\]{4,}))`), secret: -1},
+	{name: "secret", hints: []string{"secret", "token", "passphrase", "api", "access", "private", "auth", "credential"},
+		shape: begin(`(?i)(?:secret|token|passphrase|api[_-]?key|access[_-]?key|private[_-]?key|auth[_-]?key|credentials?)[a-z0-9_]{0,16}\\?["']?\s*[:=]\s*\\?["']?([^\s"',;&|<>(){}\[\]\\]{8,})`), secret: 1, doubt: true},
+}
+
+func begin(shape string) *regexp.Regexp { return regexp.MustCompile(`\A(?:` + shape + `)`) }
+
+// Redact takes out what looks like a secret, and says how often it did.
+func Redact(text string) (clean string, secrets int64) {
+	low := lower(text)
+	for _, k := range kinds {
+		if redacted, n := k.redact(text, low); n > 0 {
+			text, low, secrets = redacted, lower(redacted), secrets+n
+		}
+	}
+	return text, secrets
+}
+
+// lower changes letters of ASCII alone, so that all others stay where they are.
+func lower(text string) string {
+	if !strings.ContainsFunc(text, func(r rune) bool { return r >= 'A' && r <= 'Z' }) {
+		return text
+	}
+	b := []byte(text)
+	for i, c := range b {
+		if c >= 'A' && c <= 'Z' {
+			b[i] = c + 'a' - 'A'
+		}
+	}
+	return string(b)
+}
+
+// places lists where the hints stand, in order.
+func (k kind) places(low string) (all []int) {
+	for _, h := range k.hints {
+		for from := 0; ; {
+			i := strings.Index(low[from:], h)
+			if i < 0 {
+				break
+			}
+			all = append(all, from+i)
+			from += i + 1
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+func isWord(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '_'
+}
+
+func (k kind) redact(text, low string) (string, int64) {
+	var b strings.Builder
+	var n int64
+	last := 0
+	for _, at := range k.places(low) {
+		if at < last || k.word && at > 0 && isWord(low[at-1]) {
+			continue
+		}
+		m := k.shape.FindStringSubmatchIndex(text[at:])
+		if m == nil {
+			continue
+		}
+		from, to := k.place(m)
+		from, to = at+from, at+to
+		if value := text[from:to]; placeholder(value) || k.doubt && !random(value) {
+			continue
+		}
+		b.WriteString(text[last:from])
+		b.WriteString("[redacted " + k.name + "]")
+		last = to
+		n++
+	}
+	if n == 0 {
+		return text, 0
+	}
+	b.WriteString(text[last:])
+	return b.String(), n
+}
+
+// place is where the secret stands in a match.
+func (k kind) place(m []int) (from, to int) {
+	if k.secret >= 0 {
+		return m[2*k.secret], m[2*k.secret+1]
+	}
+	for i := 2; i < len(m); i += 2 {
+		if m[i] >= 0 {
+			return m[i], m[i+1]
+		}
+	}
+	return m[0], m[1]
+}
+
+// placeholder says whether a value only stands where a secret would: a variable, stars, what was taken out already.
+func placeholder(v string) bool {
+	low := strings.ToLower(v)
+	switch {
+	case strings.HasPrefix(v, "$"), strings.HasPrefix(v, "%"), strings.HasPrefix(v, "<"), strings.HasPrefix(v, "[redacted"), strings.HasPrefix(v, "{{"):
+		return true
+	case strings.Trim(v, "*") == "", strings.Trim(low, "x") == "", strings.Trim(v, ".") == "":
+		return true
+	case low == "null", low == "none", low == "true", low == "false", low == "undefined", low == "string", low == "nil":
+		return true
+	}
+	for _, p := range []string{"process.env", "os.environ", "os.getenv", "env.", "getenv(", "secrets.", "your_", "your-", "redacted"} {
+		if strings.HasPrefix(low, p) {
+			return true
+		}
+	}
+	return false
+}
+
+const (
+	leastRandom  = 8   // bytes of what can be told from a word
+	leastEntropy = 3.0 // bits a byte: words have less of them, or no digits
+)
+
+// random says whether a value looks as if it were made by chance: long, of many different characters, with digits among
+// letters.
+func random(v string) bool {
+	if len(v) < leastRandom {
+		return false
+	}
+	var counts [256]int
+	digits, upper, lower, changes := 0, 0, 0, 0
+	class := byte(0)
+	for i := range len(v) {
+		c := v[i]
+		counts[c]++
+		now := byte('.')
+		switch {
+		case c >= '0' && c <= '9':
+			digits++
+			now = '0'
+		case c >= 'A' && c <= 'Z':
+			upper++
+			now = 'A'
+		case c >= 'a' && c <= 'z':
+			lower++
+			now = 'a'
+		}
+		if now != class && i > 0 {
+			changes++
+		}
+		class = now
+	}
+	if digits+upper+lower < len(v)*3/4 {
+		return false
+	}
+	entropy := 0.0
+	for _, n := range counts {
+		if n > 0 {
+			p := float64(n) / float64(len(v))
+			entropy -= p * math.Log2(p)
+		}
+	}
+	mixed := digits > 0 && upper+lower > 0 || upper > 0 && lower > 0 && changes > len(v)/4
+	return entropy >= leastEntropy && mixed && changes >= 3
+}

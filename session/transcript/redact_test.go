@@ -1,0 +1,147 @@
+package transcript
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+// letters makes a text that no scanner of this repository takes for a secret of ours.
+func letters(n int) string { return strings.Repeat("a1B2c3D4e5F6g7H8i9J0", 20)[:n] }
+
+func TestSecretsOfKnownShapesAreTakenOut(t *testing.T) {
+	key := "-----BEGIN " + "RSA PRIVATE KEY-----\nMIIE" + letters(60) + "\n-----END RSA PRIVATE KEY-----"
+	for text, want := range map[string]string{
+		"id AKIA" + "IOSFODNN7EXAMPLE.":                                             "id [redacted aws key].",
+		"aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY":          "aws_secret_access_key = [redacted secret]",
+		"push with ghp_" + letters(36) + " now":                                     "push with [redacted github token] now",
+		"github_pat_" + letters(40):                                                 "[redacted github token]",
+		"glpat-" + letters(20):                                                      "[redacted gitlab token]",
+		"xoxb-123456789012-" + letters(24):                                          "[redacted slack token]",
+		"https://hooks.slack.com/services/T00000000/B00000000/" + letters(24):       "https://hooks.slack.com/services/[redacted slack webhook]",
+		"?key=AIza" + letters(35):                                                   "?key=[redacted google key]",
+		"ya29." + letters(40):                                                       "[redacted google key]",
+		"//registry.npmjs.org/:_authToken=npm_" + letters(36):                       "//registry.npmjs.org/:_authToken=[redacted npm token]",
+		"pypi-" + letters(60):                                                       "[redacted pypi token]",
+		"sk-proj-" + letters(40):                                                    "[redacted api key]",
+		"sk_live_" + letters(24):                                                    "[redacted api key]",
+		"hf_" + letters(34):                                                         "[redacted api key]",
+		"cookie eyJ" + letters(20) + ".eyJ" + letters(30) + "." + letters(43):       "cookie [redacted jwt]",
+		"before\n" + key + "\nafter":                                                "before\n[redacted private key]\nafter",
+		"cut -----BEGIN OPENSSH PRIVATE " + "KEY-----\nb3BlbnNz":                    "cut [redacted private key]",
+		"git clone https://joe:hunter2@example.org/app.git":                         "git clone https://joe:[redacted password]@example.org/app.git",
+		"git clone https://" + letters(30) + "@example.org/app":                     "git clone https://[redacted token]@example.org/app",
+		"postgres://app:" + "s3cr3t@db:5432/app":                                    "postgres://app:[redacted password]@db:5432/app",
+		"curl -H 'Authorization: Bearer " + letters(24) + "'":                       "curl -H 'Authorization: Bearer [redacted authorization]'",
+		"Authorization: Basic am9lOmh1bnRlcjI=":                                     "Authorization: Basic [redacted authorization]",
+		"used bearer " + letters(30) + " there":                                     "used bearer [redacted authorization] there",
+		"export DB_PASSWORD=hunter2 && run":                                         "export DB_PASSWORD=[redacted password] && run",
+		"password: hunter2":                                                         "password: [redacted password]",
+		"PASSWD='correct horse battery'":                                            "PASSWD='[redacted password]'",
+		"DEPLOY_TOKEN=" + letters(20):                                               "DEPLOY_TOKEN=[redacted secret]",
+		`{\"client_secret\": \"` + letters(20) + `\"}`:                              `{\"client_secret\": \"[redacted secret]\"}`,
+		`api-key: "` + letters(32) + `", AKIA` + `IOSFODNN7EXAMPLE`:                 `api-key: "[redacted secret]", [redacted aws key]`,
+		"two ghp_" + letters(36) + " and gho_" + strings.ToUpper(letters(36)) + ".": "two [redacted github token] and [redacted github token].",
+	} {
+		got, n := Redact(text)
+		if got != want || n == 0 {
+			t.Errorf("%q\n got %q (%d)\nwant %q", text, got, n, want)
+		}
+		if again, n := Redact(got); again != got || n != 0 {
+			t.Errorf("%q becomes %q, and then %q", text, got, again)
+		}
+	}
+}
+
+func TestWhatIsNoSecretStays(t *testing.T) {
+	for _, text := range []string{
+		"", "the password is not known", "tokens: 12345", "token = next()", "max_tokens=4096", "SECRET=$SECRET", "password=${DB_PASSWORD}", "API_KEY=<your key>",
+		"password: ********", `token = os.environ["TOKEN"]`, "secret: process.env.SECRET_TOKEN_NAME", "basic authentication is enough for everybody",
+		"commit 0123456789abcdef0123456789abcdef01234567", "sha256:" + strings.Repeat("ab12", 16), "https://example.org/a:b@c", "git@github.com:team/app.git",
+		"ssh://git@example.org/app.git", "func tokenize(keyword string) error", "key: value", "primary_key: customer_identifier", "sk-learn is a library",
+		"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----", "-----BEGIN PUBLIC KEY-----", "01J9ZK3V9Q2M4N6P8R0T1V3X5Z", "passwordless login", "bearer of bad news, and of a longword",
+	} {
+		if got, n := Redact(text); got != text || n != 0 {
+			t.Errorf("%q becomes %q", text, got)
+		}
+	}
+}
+
+func TestJSONKeepsItsShape(t *testing.T) {
+	secret := "ghp_" + letters(36)
+	for in, want := range map[string]string{
+		`{"b": 1, "a": [true, null, 1.50, "x"]}`:                `{"b":1,"a":[true,null,1.50,"x"]}`,
+		`{"text":"see ` + secret + `","n":1e400}`:               `{"text":"see [redacted github token]","n":1e400}`,
+		`{"\u0067hp_` + letters(36) + `":1}`:                    `{"[redacted github token]":1}`,
+		`{"t":"\u0067hp_` + letters(36) + `\n<&>"}`:             `{"t":"[redacted github token]\n<&>"}`,
+		`{"password":"hunter2","user":"joe"}`:                   `{"password":"[redacted password]","user":"joe"}`,
+		`{"db_password":["hunter2","hunter3"],"list":["x"]}`:    `{"db_password":["[redacted db_password]","[redacted db_password]"],"list":["x"]}`,
+		`{"password":{"rule":"at least eight"},"a":"b"}`:        `{"password":{"rule":"at least eight"},"a":"b"}`,
+		`{"token":"the","tokens":12,"key":"name"}`:              `{"token":"the","tokens":12,"key":"name"}`,
+		`{"access_token":"` + letters(24) + `"}`:                `{"access_token":"[redacted access_token]"}`,
+		`{"headers":{"Authorization":"Bearer abcdefgh"}}`:       `{"headers":{"Authorization":"[redacted authorization]"}}`,
+		`{"password":"$DB_PASSWORD","secret":"***","pwd":"no"}`: `{"password":"$DB_PASSWORD","secret":"***","pwd":"no"}`,
+		`{"a":"\"\\","b":"\\"}`:                                 `{"a":"\"\\","b":"\\"}`,
+		` "` + secret + `" `:                                    `"[redacted github token]"`,
+	} {
+		got, n, err := RedactJSON([]byte(in))
+		if err != nil || string(got) != want || (n > 0) != strings.Contains(want, "[redacted") {
+			t.Errorf("%s\n got %s, %d, %v\nwant %s", in, got, n, err, want)
+		}
+	}
+	for _, in := range []string{"", "{", `{"a":}`, `{} {}`, "x"} {
+		if _, _, err := RedactJSON([]byte(in)); err == nil {
+			t.Errorf("%q is taken for JSON", in)
+		}
+	}
+}
+
+func FuzzRedactJSON(f *testing.F) {
+	f.Add([]byte(`{"password":"hunter2","a":["AKIAIOSFODNN7EXAMPLE",{"\u0062":"\\\""}]}`))
+	f.Add([]byte(`["https://a:b@c", "-----BEGIN PRIVATE KEY-----", "Bearer a1B2c3D4e5F6g7H8i9"]`))
+	f.Add([]byte("\"\xff\""))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		out, n, err := RedactJSON(in)
+		if json.Valid(in) != (err == nil) {
+			t.Fatalf("valid: %v, but %v", json.Valid(in), err)
+		}
+		if err != nil {
+			return
+		}
+		if !json.Valid(out) {
+			t.Fatalf("%q becomes %q", in, out)
+		}
+		again, more, err := RedactJSON(out)
+		if err != nil || n == 0 && string(again) != string(out) {
+			t.Fatalf("%q, then %q (%d), %v", out, again, more, err)
+		}
+	})
+}
+
+func FuzzMergeObjects(f *testing.F) {
+	f.Add([]byte(`{"a":1,"b":[2]}`), []byte(`{"b":{"c":"d"},"a\u0000":null}`))
+	f.Fuzz(func(t *testing.T, a, b []byte) {
+		merged, err := mergeObjects(a, b)
+		if err == nil && json.Valid(a) && json.Valid(b) && !json.Valid(merged) {
+			t.Fatalf("%q and %q become %q", a, b, merged)
+		}
+	})
+}
+
+func TestObjectsAreMerged(t *testing.T) {
+	for _, c := range [][3]string{
+		{`{}`, `{}`, `{}`}, {`{"a":1}`, `{"b":2}`, `{"a":1,"b":2}`}, {`{"b":1,"a":{"x":1}}`, `{"a":{"y":2},"c":[3]}`, `{"b":1,"a":{"y":2},"c":[3]}`},
+	} {
+		if got, err := mergeObjects([]byte(c[0]), []byte(c[1])); err != nil || string(got) != c[2] {
+			t.Errorf("%s and %s become %s, %v", c[0], c[1], got, err)
+		}
+	}
+}
+
+func BenchmarkRedact(b *testing.B) {
+	text := strings.Repeat("the token of a key is not a secret, says https://example.org/ to whom it concerns; password rules apply. ", 640)
+	b.SetBytes(int64(len(text)))
+	for b.Loop() {
+		Redact(text)
+	}
+}
