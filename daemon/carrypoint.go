@@ -9,7 +9,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/capture"
 	"github.com/artifactfs/artifactfs/session/writeback"
@@ -127,6 +129,11 @@ func (c *carry) beginCarrier(ctx context.Context) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.carrier = writeback.NewCarrier(o)
+}
+
+// rawBlob reads a small blob of the base as it is stored.
+func (m *mount) rawBlob(ctx context.Context, path string, id object.ID) ([]byte, error) {
+	return m.readIgnoreFile(ctx, fetch.Blob{ID: id, Path: path, Link: true}) // what a link holds is never converted
 }
 
 // unsaved says whether there may be anything to make a point of when there is no repository yet.

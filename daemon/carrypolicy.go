@@ -32,11 +32,23 @@ func (c *carry) begin(ctx context.Context) {
 		return
 	}
 	c.beginCarrier(ctx)
+	c.goOn(ctx)
 	c.mu.Lock()
 	kind := c.kind
 	c.mu.Unlock()
 	if kind == control.PolicyIdle || kind == control.PolicyInterval {
 		c.makePoints(ctx)
+	}
+}
+
+// goOn opens the session's repository, if there is one, so that what a process before this one has not sent is sent.
+func (c *carry) goOn(ctx context.Context) {
+	for retry := retryFirst; hasRepo(c.mount.home.dir); retry = min(2*retry, retryMost) {
+		_, err := c.open(ctx)
+		c.note("open the session", err)
+		if err == nil || !pause(ctx, retry) {
+			return
+		}
 	}
 }
 
