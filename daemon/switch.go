@@ -97,12 +97,16 @@ func (m *mount) moveTo(ctx context.Context, git *gitdir.Dir, r control.SwitchReq
 	if err != nil {
 		return reply, err
 	}
-	reply, err = m.change(ctx, git, lock, from.Tree, to.Tree, r, again)
+	reply, err = m.change(ctx, git, lock, from.Tree, to.Tree, lasting(r, to), again)
 	if err != nil {
 		return reply, errors.Join(err, lock.Release())
 	}
-	if err := git.Move(ctx, from, to); err != nil {
-		return reply, err
+	// Done again, HEAD may have been moved already: the reflog shall not say that it was moved to where it was.
+	if !again || from.Branch != to.Branch || from.Commit != to.Commit || to.New {
+		err = git.Move(ctx, from, to)
+	}
+	if err != nil { // git says what differs from HEAD; nobody shall move it later behind the user's back
+		return reply, errors.Join(err, m.forgetSwitch())
 	}
 	if err := m.forgetSwitch(); err != nil {
 		m.daemon.log.Warn("forget a switch that is done", zap.Error(err))
@@ -111,6 +115,18 @@ func (m *mount) moveTo(ctx context.Context, git *gitdir.Dir, r control.SwitchReq
 	reply.Dir, reply.From, reply.FromCommit = m.dir, from.Branch, from.Commit.String()
 	reply.Branch, reply.Commit, reply.Created, reply.Upstream = to.Branch, to.Commit.String(), to.New, strings.TrimPrefix(to.Upstream, "refs/remotes/")
 	return reply, nil
+}
+
+// lasting is a request that means the same when HEAD has been moved: "-" and "HEAD~2" do not.
+func lasting(r control.SwitchRequest, to gitdir.Destination) control.SwitchRequest {
+	switch {
+	case r.Create != "": // found to be there when it is done again
+	case to.Branch != "":
+		r.Ref = to.Branch
+	default:
+		r.Ref = to.Commit.String()
+	}
+	return r
 }
 
 // destination finds out where to go. What only the remote knows is brought here: the commit and its trees, in one
@@ -214,8 +230,8 @@ func (m *mount) finishSwitch(ctx context.Context, git *gitdir.Dir) {
 	}
 	text, err := os.ReadFile(filepath.Join(m.home.dir, switchFile))
 	began := !errors.Is(err, fs.ErrNotExist)
-	if lockErr := git.BreakLock(began); lockErr != nil {
-		m.daemon.log.Warn("break the lock of an interrupted switch", zap.String("dir", m.dir), zap.Error(lockErr))
+	if lockErr := git.BreakLocks(ctx, began); lockErr != nil {
+		m.daemon.log.Warn("break the locks of an interrupted switch", zap.String("dir", m.dir), zap.Error(lockErr))
 	}
 	if !began {
 		return

@@ -57,9 +57,13 @@ func (d *Dir) LockIndex() (*LockedIndex, error) {
 	return l, nil
 }
 
-// BreakLock removes the lock that a dead process of ours left. It is known by its mark, or by the caller, who knows that
-// the new index was being written into it.
-func (d *Dir) BreakLock(ours bool) error {
+// BreakLocks removes the locks that a dead process of ours left, and the gits that it ran. That of the index is known by
+// its mark, or by the caller, who knows that the new index was being written into it.
+func (d *Dir) BreakLocks(ctx context.Context, ours bool) error {
+	return errors.Join(d.breakIndex(ours), d.breakUpdates(ctx))
+}
+
+func (d *Dir) breakIndex(ours bool) error {
 	lock := filepath.Join(d.path, "index.lock")
 	leftovers, err := filepath.Glob(filepath.Join(quoteGlob.Replace(d.path), lockPrefix+"*"))
 	text, readErr := os.ReadFile(lock)

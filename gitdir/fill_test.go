@@ -141,7 +141,7 @@ func TestBreakLock(t *testing.T) {
 	if err := os.Link(made, lock); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.BreakLock(false); err != nil {
+	if err := d.BreakLocks(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Lstat(lock); err == nil {
@@ -150,7 +150,7 @@ func TestBreakLock(t *testing.T) {
 	if err := os.WriteFile(lock, []byte("an index"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.BreakLock(false); err != nil {
+	if err := d.BreakLocks(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Lstat(lock); err != nil {

@@ -164,24 +164,22 @@ func (d *Dir) unused(ctx context.Context, branch string) error {
 	return nil
 }
 
-// Move moves HEAD, and makes the branch that is to be made.
+// Move moves HEAD, and makes the branch that is to be made. It does not stop in the middle when ctx ends.
 func (d *Dir) Move(ctx context.Context, from Head, to Destination) error {
 	if to.New {
 		args := []string{"branch", to.Branch, to.start}
 		if to.Upstream != "" {
 			args = []string{"branch", "--track", to.Branch, to.start}
 		}
-		if _, err := d.git(ctx, nil, args...); err != nil {
+		if err := d.update(ctx, []string{"HEAD", "refs/heads/" + to.Branch, "config"}, args...); err != nil {
 			return err
 		}
 	}
 	reason := "checkout: moving from " + from.name() + " to " + to.Name
 	if to.Branch != "" {
-		_, err := d.git(ctx, nil, "symbolic-ref", "-m", reason, "HEAD", "refs/heads/"+to.Branch)
-		return err
+		return d.update(ctx, []string{"HEAD"}, "symbolic-ref", "-m", reason, "HEAD", "refs/heads/"+to.Branch)
 	}
-	_, err := d.git(ctx, nil, "update-ref", "--no-deref", "-m", reason, "HEAD", to.Commit.String())
-	return err
+	return d.update(ctx, []string{"HEAD"}, "update-ref", "--no-deref", "-m", reason, "HEAD", to.Commit.String())
 }
 
 // Track notes a branch, tag or commit that the remote has and that did not come with history.
@@ -192,8 +190,7 @@ func (d *Dir) Track(ctx context.Context, ref string, commit object.ID) error {
 	if ref == "" {
 		return nil
 	}
-	_, err := d.git(ctx, nil, "update-ref", ref, commit.String())
-	return err
+	return d.update(ctx, []string{ref}, "update-ref", ref, commit.String())
 }
 
 // Busy names what is under way and forbids to go elsewhere; "": nothing.
@@ -230,20 +227,30 @@ func (d *Dir) objects(ctx context.Context, names ...string) ([]object.ID, error)
 
 // git runs a git command on this directory and its working tree; it takes no lock that is not its purpose.
 func (d *Dir) git(ctx context.Context, stdin []byte, args ...string) ([]byte, error) {
+	cmd := d.command(ctx, args...)
+	cmd.Stdin = bytes.NewReader(stdin)
+	return output(cmd, args[0])
+}
+
+func (d *Dir) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := command(ctx, append([]string{"--git-dir", d.path, "--work-tree", d.workTree, "--no-optional-locks"}, args...)...)
 	cmd.Env = append(append(cmd.Env, "LC_ALL=C", "GIT_TERMINAL_PROMPT=0", "GIT_NO_LAZY_FETCH=1"), Borrowing(d.path)...)
-	cmd.Stdin = bytes.NewReader(stdin)
+	return cmd
+}
+
+// output runs git; what it says in an error is of a command.
+func output(cmd *exec.Cmd, what string) ([]byte, error) {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
 		if said := strings.TrimSpace(stderr.String()); said != "" {
-			return out, fmt.Errorf("git %s: %w: %s", args[0], err, said)
+			return out, fmt.Errorf("git %s: %w: %s", what, err, said)
 		}
 	}
 	if err != nil {
-		return out, fmt.Errorf("git %s: %w", args[0], err)
+		return out, fmt.Errorf("git %s: %w", what, err)
 	}
 	return out, nil
 }
