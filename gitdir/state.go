@@ -149,10 +149,13 @@ func oneLine(s string) string {
 	}, s)
 }
 
+// maxCarriedConfig is the size in bytes of settings over which they are not looked at.
+const maxCarriedConfig = 1 << 20
+
 // setCarried takes over what the branches of a State follow, and who worked there.
 func (o Options) setCarried(c *config.Config) error {
 	text, ok := o.State.Files["config"]
-	if !ok {
+	if !ok || len(text.Content) > maxCarriedConfig {
 		return nil
 	}
 	was := config.New()
