@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -129,7 +130,8 @@ func repeatable(o op, args any) bool {
 		return args.(MountRequest).Nonce != ""
 	case opSwitch:
 		r := args.(SwitchRequest)
-		return r.Create == "" && r.Ref != "-"
+		// What is found from where HEAD is or was is something else the second time.
+		return r.Create == "" && r.Ref != "-" && (r.Ref == "HEAD" || !strings.Contains(r.Ref, "HEAD") && !strings.Contains(r.Ref, "@"))
 	case opCheckpoint: // the second finds the point that the first has made, or makes it
 		return true
 	case opFork:

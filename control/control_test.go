@@ -381,7 +381,7 @@ func TestBrokenRequestsAreAskedAgain(t *testing.T) {
 	if _, err := answering(t, notMounted).Unmount(t.Context(), UnmountRequest{Dir: "/m"}); AsError(err).Code != ExitNotMounted {
 		t.Errorf("unmount of nothing: %v", err)
 	}
-	for _, r := range []SwitchRequest{{Dir: "/m", Ref: "-"}, {Dir: "/m", Create: "new"}} {
+	for _, r := range []SwitchRequest{{Dir: "/m", Ref: "-"}, {Dir: "/m", Create: "new"}, {Dir: "/m", Ref: "HEAD~2", Detach: true}, {Dir: "/m", Ref: "@{-2}"}} {
 		if _, err := answering(t, died, `{"version":5,"result":{}}`).Switch(t.Context(), r, nil); !errors.Is(err, ErrNoServer) {
 			t.Errorf("%+v was asked twice: %v", r, err)
 		}
