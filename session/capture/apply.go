@@ -18,7 +18,6 @@ type edit struct {
 	out    *output
 	trees  *trees
 	left   *leftSet
-	forced map[string]bool
 	ignore map[string]string // as memory.Ignore
 	// Of contents: those that become blobs as they are, and those that git converts.
 	plain, cleaned []source
@@ -27,11 +26,11 @@ type edit struct {
 
 // apply puts the entries of a view into its tree.
 func (c *Capturer) apply(ctx context.Context, v *view, out *output) (*edit, error) {
-	e := &edit{c: c, v: v, out: out, trees: newTrees(c.readTree, c.format, v.from), forced: map[string]bool{}, ignore: map[string]string{}}
+	e := &edit{c: c, v: v, out: out, trees: newTrees(c.readTree, c.format, v.from), ignore: map[string]string{}}
 	if v.whole {
 		e.left = newLeftSet(nil)
 	} else {
-		e.left, e.forced, e.attributes = c.left, c.mem.forced, c.mem.Attributes
+		e.left, e.attributes = c.left, c.mem.Attributes
 		for dir, text := range c.mem.Ignore {
 			e.ignore[dir] = text
 		}
@@ -39,7 +38,7 @@ func (c *Capturer) apply(ctx context.Context, v *view, out *output) (*edit, erro
 	if len(e.ignore) > 0 {
 		for dir := range e.ignore {
 			for at := join(dir, ignoreName); at != ""; at = parent(at) {
-				if v.told[at] {
+				if _, ok := v.told[at]; ok {
 					delete(e.ignore, dir)
 				}
 			}
@@ -52,7 +51,6 @@ func (c *Capturer) apply(ctx context.Context, v *view, out *output) (*edit, erro
 			continue
 		}
 		e.left.forget(f.Path)
-		delete(e.forced, f.Path)
 		if f.Path == attributesName || strings.HasSuffix(f.Path, "/"+attributesName) {
 			e.attributes = true
 		}
@@ -84,7 +82,7 @@ func (e *edit) entry(ctx context.Context, f *worktree.FrozenEntry) (passed bool,
 		if f.Kind == worktree.FrozenDir {
 			return false, e.trees.clear(ctx, f.Path)
 		}
-		return false, e.trees.set(ctx, f.Path, object.ModeDir, f.ID)
+		return false, e.movedTree(ctx, f)
 	case worktree.FrozenOther, worktree.FrozenModule:
 		return true, e.module(ctx, f)
 	}
@@ -118,6 +116,24 @@ func (e *edit) entry(ctx context.Context, f *worktree.FrozenEntry) (passed bool,
 		e.plain = append(e.plain, s)
 	}
 	return false, nil
+}
+
+// movedTree puts a directory into the tree that is what it was elsewhere, without what is ignored at its new place.
+func (e *edit) movedTree(ctx context.Context, f *worktree.FrozenEntry) error {
+	if err := e.trees.set(ctx, f.Path, object.ModeDir, f.ID); err != nil {
+		return err
+	}
+	ignored, err := e.v.ignoredIn(f.ID, f.Path)
+	if err != nil {
+		return err
+	}
+	for _, path := range ignored {
+		e.left.add(LeftOut{Path: path, Why: session.Ignored})
+		if err := e.trees.remove(ctx, strings.TrimSuffix(path, "/")); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // moved takes up an unchanged blob at another path than it came with: git may convert it otherwise there, so that what
@@ -167,14 +183,12 @@ func (r readerAt) ReadAt(p []byte, off int64) (int, error) {
 
 // module puts a submodule into the tree as it is in the index, and leaves out what git does not keep.
 func (e *edit) module(ctx context.Context, f *worktree.FrozenEntry) error {
-	for _, root := range append([]object.ID{e.c.lastIndexTree()}, e.v.tracking...) {
-		was, err := e.c.lookup(ctx, root, f.Path)
-		if err != nil {
-			return err
-		}
-		if was.Mode == object.ModeGitlink {
-			return e.trees.set(ctx, f.Path, object.ModeGitlink, was.ID)
-		}
+	was, err := e.c.lookup(ctx, e.v.tracking, f.Path)
+	if err != nil {
+		return err
+	}
+	if was.Mode == object.ModeGitlink {
+		return e.trees.set(ctx, f.Path, object.ModeGitlink, was.ID)
 	}
 	if f.Mode == object.ModeGitlink && !f.ID.IsZero() {
 		return e.trees.set(ctx, f.Path, object.ModeGitlink, f.ID)
@@ -192,21 +206,15 @@ func (e *edit) judge(ctx context.Context, f *worktree.FrozenEntry) (session.Why,
 		return session.Excluded, nil
 	}
 	if e.v.tracked(path) {
-		if e.committed(ctx, path) {
-			return "", nil
-		}
-		if r.secret(path) { // it was only staged, perhaps by mistake
+		if r.secret(path) && !e.committed(ctx, path) { // it was only staged, perhaps by mistake
 			return session.Secret, nil
-		}
-		if e.v.x.file(path) {
-			e.forced[path] = true
 		}
 		return "", nil
 	}
 	switch {
 	case e.v.x.file(path):
 		return session.Ignored, nil
-	case r.secret(path):
+	case r.secret(path) && !e.committed(ctx, path):
 		return session.Secret, nil
 	case f.Kind == worktree.FrozenContent && f.Size > r.max:
 		return session.TooLarge, nil
@@ -221,6 +229,55 @@ func (e *edit) judge(ctx context.Context, f *worktree.FrozenEntry) (session.Why,
 		}
 	}
 	return "", nil
+}
+
+// forgotten takes out what git knew, or the base tree has, and git knows no more and ignores.
+func (e *edit) forgotten(ctx context.Context, was, now tracking) error {
+	var list []string
+	candidate := func(path string) {
+		for at := path; at != ""; at = parent(at) {
+			if _, ok := e.v.told[at]; ok { // it was judged
+				return
+			}
+		}
+		if !e.v.tracked(path) && !e.c.rules.include.covers(path, false) {
+			e.v.x.file(path)
+			list = append(list, path)
+		}
+	}
+	before := was.index.Tree
+	if e.v.whole {
+		before = e.c.o.BaseTree
+	}
+	err := compare(ctx, e.c.readTree, before, now.index.Tree, "", func(d difference) error {
+		if d.from.Mode != 0 && d.to.Mode == 0 {
+			candidate(d.path)
+		}
+		return nil
+	})
+	for _, s := range was.index.Special {
+		candidate(s.Path)
+	}
+	if err != nil {
+		return err
+	}
+	if len(e.v.needs) > 0 {
+		e.v.fetchRules()
+	}
+	for _, path := range list {
+		mode, _, err := e.trees.get(ctx, path)
+		if err != nil {
+			return err
+		}
+		if mode == 0 || !e.v.x.file(path) {
+			continue
+		}
+		e.left.add(LeftOut{Path: path, Why: session.Ignored})
+		if err := e.trees.remove(ctx, path); err != nil {
+			return err
+		}
+	}
+	return e.v.failure
 }
 
 // committed says whether the base or HEAD have a path, and not only the index.

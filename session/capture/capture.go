@@ -77,6 +77,8 @@ type Capturer struct {
 	headTree    object.ID
 	pinned      int64 // FreezeOptions.MaxPinned
 	treeCache   map[object.ID]map[string]object.TreeEntry
+	pending     map[object.ID][]byte // trees that are not in the Repo yet
+	tracking    tracking             // as far as it is known
 	ignoreFiles map[object.ID]globs
 	remotes     map[object.ID]bool // commits that the mounted remote has
 
@@ -166,9 +168,10 @@ func (c *Capturer) Point(ctx context.Context, reason session.Reason, message str
 		return session.Point{}, Report{}, ctx.Err()
 	}
 	defer func() { c.turn <- struct{}{} }()
-	c.treeCache = map[object.ID]map[string]object.TreeEntry{}
+	c.treeCache, c.pending = map[object.ID]map[string]object.TreeEntry{}, map[object.ID][]byte{}
+	c.tracking = c.mem.tracking()
 	p, report, err := c.point(ctx, reason, message)
-	c.treeCache = nil
+	c.treeCache, c.pending, c.tracking = nil, nil, tracking{}
 	if err != nil {
 		// What was remembered may be half of something: the next point looks at everything.
 		c.mem, c.left = memory{}, newLeftSet(nil)
@@ -176,6 +179,12 @@ func (c *Capturer) Point(ctx context.Context, reason session.Reason, message str
 	}
 	report.Took = time.Since(began)
 	return p, report, nil
+}
+
+// tracking is what git knows: the tree of HEAD, and the index.
+type tracking struct {
+	head  object.ID
+	index session.Index
 }
 
 // shot is what a point is made of.
@@ -194,6 +203,7 @@ func (c *Capturer) point(ctx context.Context, reason session.Reason, message str
 			return session.Point{}, Report{}, fmt.Errorf("bring what programs have written: %w", err)
 		}
 	}
+	defer c.o.Repo.Working()()
 	s, err := c.shoot(ctx)
 	if err != nil {
 		return session.Point{}, Report{}, err
@@ -259,28 +269,32 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 		return agree, err
 	}
 	c.headTree = s.state.head
-	tracksAnew := c.mem.Index != nil && (c.mem.Index.Head != s.state.head.String() || c.mem.Index.Tree != s.state.Index.Tree.String() || len(s.state.Index.Special) > 0)
-	c.mem.Index = &indexMemory{Stat: s.state.stat, Head: s.state.head.String(), Tree: s.state.Index.Tree.String(), Special: s.state.Index.Special, Plain: len(s.state.Index.Special) == 0}
-	s.view.track(s.state.head, s.state.Index)
+	for id, content := range s.out.trees {
+		c.pending[id] = content
+	}
+	anew := c.mem.Index == nil || c.mem.Index.Head != s.state.head.String() || c.mem.Index.Tree != s.state.Index.Tree.String() ||
+		!slices.Equal(c.mem.Index.Special, s.state.Index.Special)
+	c.tracking = tracking{s.state.head, s.state.Index}
+	s.view.track(c.tracking)
 	for dir := range s.view.skipped {
 		if s.view.tracked(dir) { // git was told of something in it meanwhile
 			return lookAgain, nil
 		}
 	}
-	if tracksAnew && !s.view.whole {
+	if anew && !s.view.whole {
 		for path := range c.left.all {
 			if s.view.tracked(strings.TrimSuffix(path, "/")) {
-				return lookAgain, nil
-			}
-		}
-		for path := range c.mem.forced {
-			if !s.view.tracked(path) {
 				return lookAgain, nil
 			}
 		}
 	}
 	if s.edit, err = c.apply(ctx, s.view, s.out); err != nil {
 		return agree, err
+	}
+	if anew || s.view.whole {
+		if err := s.edit.forgotten(ctx, c.mem.tracking(), c.tracking); err != nil {
+			return agree, err
+		}
 	}
 	s.tree, err = s.edit.trees.write(func(id object.ID, content []byte) error {
 		s.out.raw(id, object.Tree, content)
@@ -410,21 +424,12 @@ func (c *Capturer) remember(s *shot, commit object.ID) {
 	f := s.view.frozen
 	c.left = s.edit.left
 	c.mem = memory{
-		Point: commit.String(), Token: f.Token, tree: s.tree, Rules: s.view.x.print, Left: c.left.all, forced: s.edit.forced, Ignore: s.edit.ignore,
-		Attributes: s.edit.attributes, Index: c.mem.Index,
+		Point: commit.String(), Token: f.Token, tree: s.tree, Rules: s.view.x.print, Left: c.left.all, Ignore: s.edit.ignore,
+		Attributes: s.edit.attributes, Index: &indexMemory{
+			Stat: s.state.stat, Head: s.state.head.String(), Tree: s.state.Index.Tree.String(), Special: s.state.Index.Special, Plain: len(s.state.Index.Special) == 0,
+		},
 	}
 	if err := c.mem.save(c.o.Memory); err != nil {
 		c.o.Log.Warn("the next start looks at all changes", zap.Error(err))
 	}
-}
-
-func (c *Capturer) lastHeadTree() object.ID {
-	if c.mem.Index == nil {
-		return object.ID{}
-	}
-	id, err := object.ParseID(c.mem.Index.Head)
-	if err != nil {
-		return object.ID{}
-	}
-	return id
 }

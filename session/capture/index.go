@@ -69,22 +69,11 @@ func (c *Capturer) readIndex(ctx context.Context, out *output, copies *session.C
 		}
 	}
 	s := &staging{c: c, out: out, copies: copies, tracked: 2}
-	made, err := s.index(ctx, x, []object.ID{head, c.o.BaseTree, c.lastIndexTree()})
+	made, err := s.index(ctx, x, []object.ID{head, c.o.BaseTree, c.mem.tracking().index.Tree})
 	if err != nil {
 		return session.Index{}, st, fmt.Errorf("read index: %w", err)
 	}
 	return made, st, nil
-}
-
-func (c *Capturer) lastIndexTree() object.ID {
-	if c.mem.Index == nil {
-		return object.ID{}
-	}
-	id, err := object.ParseID(c.mem.Index.Tree)
-	if err != nil {
-		return object.ID{}
-	}
-	return id
 }
 
 func (s *staging) index(ctx context.Context, x *index.Index, against []object.ID) (session.Index, error) {

@@ -18,16 +18,14 @@ type memory struct {
 	Token   string `json:"token"` // of the Tree
 	Tree    string `json:"tree"`  // at Token
 	Rules   string `json:"rules"` // by which paths were left out
-	// Left are the paths that are not in Tree, and Forced those that are only because they are tracked.
-	Left   map[string]LeftOut `json:"left,omitempty"`
-	Forced []string           `json:"forced,omitempty"`
+	// Left are the paths that are not in Tree.
+	Left map[string]LeftOut `json:"left,omitempty"`
 	// Ignore holds the ignore files that Tree does not, by their directories.
 	Ignore map[string]string `json:"ignore,omitempty"`
 	// Attributes says that files of attributes are others than in the base tree.
 	Attributes bool         `json:"attributes,omitempty"`
 	Index      *indexMemory `json:"index,omitempty"`
 	tree       object.ID    // Tree
-	forced     map[string]bool
 }
 
 // indexMemory is an index that was read.
@@ -54,6 +52,16 @@ func (m *indexMemory) index() (session.Index, error) {
 	return session.Index{Tree: id, Special: m.Special}, err
 }
 
+// tracking is what git knew, as far as that was kept.
+func (m *memory) tracking() tracking {
+	if m.Index == nil {
+		return tracking{}
+	}
+	head, _ := object.ParseID(m.Index.Head) // none of an unborn branch
+	tree, _ := object.ParseID(m.Index.Tree)
+	return tracking{head, session.Index{Tree: tree, Special: m.Index.Special}}
+}
+
 // recall reads the memory that belongs to a point.
 func recall(name string, point object.ID) memory {
 	text, err := os.ReadFile(name)
@@ -67,10 +75,6 @@ func recall(name string, point object.ID) memory {
 	if err != nil || m.Version != memoryVersion || m.Point != point.String() {
 		return memory{}
 	}
-	m.forced = map[string]bool{}
-	for _, path := range m.Forced {
-		m.forced[path] = true
-	}
 	return m
 }
 
@@ -79,17 +83,13 @@ func (m *memory) save(name string) error {
 	if name == "" {
 		return nil
 	}
-	if len(m.Left)+len(m.forced) > maxRemembered {
+	if len(m.Left) > maxRemembered {
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		return nil
 	}
 	m.Version, m.Tree = memoryVersion, m.tree.String()
-	m.Forced = m.Forced[:0]
-	for path := range m.forced {
-		m.Forced = append(m.Forced, path)
-	}
 	text, err := json.Marshal(m)
 	if err != nil {
 		return err

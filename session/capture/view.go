@@ -12,22 +12,20 @@ import (
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
-	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
 // view is one look at the working tree and the rules that hold in it.
 type view struct {
-	c      *Capturer
-	ctx    context.Context // of the one call that the view is made for: callbacks of the Tree need it
-	frozen *worktree.Frozen
-	from   object.ID // tree that the entries are to be applied to
-	whole  bool      // that is the base tree
-	x      ignores
-	// Trees by which a path counts as tracked: of HEAD, of the index.
-	tracking []object.ID
-	special  map[string]bool // paths that the index has and its tree has not
-	told     map[string]bool // paths of all entries
+	c        *Capturer
+	ctx      context.Context // of the one call that the view is made for: callbacks of the Tree need it
+	frozen   *worktree.Frozen
+	from     object.ID // tree that the entries are to be applied to
+	whole    bool      // that is the base tree
+	x        ignores
+	tracking object.ID            // tree of the index
+	special  map[string]bool      // paths that the index has and its tree has not
+	told     map[string]object.ID // paths of all entries; of a FrozenTree its ID
 	changed  map[string][]byte
 	parsed   map[string]globs // of changed, and of what was left out before
 	needs    map[string]object.ID
@@ -52,15 +50,19 @@ func (v *view) readRules(dir string) globs {
 	if text, ok := v.changed[dir]; ok {
 		return parseIgnore(text, v.x.fold)
 	}
+	root, rel := v.from, path
 	for at := path; at != ""; at = parent(at) {
-		if v.told[at] {
-			return nil
+		if id, ok := v.told[at]; ok {
+			if id.IsZero() {
+				return nil
+			}
+			root, rel = id, path[len(at)+1:] // it was moved there with all that is in it
 		}
 	}
-	if text, ok := v.c.mem.Ignore[dir]; ok && !v.whole {
+	if text, ok := v.c.mem.Ignore[dir]; ok && !v.whole && root == v.from {
 		return parseIgnore([]byte(text), v.x.fold)
 	}
-	e, err := v.c.lookup(v.ctx, v.from, path)
+	e, err := v.c.lookup(v.ctx, root, rel)
 	if err != nil {
 		v.failure = errors.Join(v.failure, err)
 		return nil
@@ -116,34 +118,49 @@ func (v *view) skip(dir string) bool {
 	return true
 }
 
+// ignoredIn lists what is ignored in a directory that was moved with all that is in it, which was tracked where it was
+// before; directories end in a slash.
+func (v *view) ignoredIn(id object.ID, dir string) (list []string, err error) {
+	entries, err := v.c.entries(v.ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	for name, e := range entries {
+		path := join(dir, name)
+		switch {
+		case e.Mode == object.ModeDir && v.skip(path):
+			list = append(list, path+"/")
+		case e.Mode == object.ModeDir:
+			below, err := v.ignoredIn(e.ID, path)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, below...)
+		case !v.x.file(path), v.tracked(path), v.c.rules.include.covers(path, false):
+		default:
+			list = append(list, path)
+		}
+	}
+	return list, nil
+}
+
 // tracked says whether git knows a path, or something below it.
 func (v *view) tracked(path string) bool {
 	if v.special[path] {
 		return true
 	}
-	for _, root := range v.tracking {
-		e, err := v.c.lookup(v.ctx, root, path)
-		if err != nil {
-			v.failure = errors.Join(v.failure, err)
-			return true
-		}
-		if e.Mode != 0 {
-			return true
-		}
+	e, err := v.c.lookup(v.ctx, v.tracking, path)
+	if err != nil {
+		v.failure = errors.Join(v.failure, err)
 	}
-	return false
+	return err != nil || e.Mode != 0
 }
 
-// track says by what paths count as tracked.
-func (v *view) track(head object.ID, x session.Index) {
-	v.tracking = v.tracking[:0]
-	for _, id := range []object.ID{head, x.Tree} {
-		if !id.IsZero() {
-			v.tracking = append(v.tracking, id)
-		}
-	}
+// track says by what paths count as tracked: by the index alone, as for git.
+func (v *view) track(by tracking) {
+	v.tracking = by.index.Tree
 	v.special = map[string]bool{}
-	for _, e := range x.Special {
+	for _, e := range by.index.Special {
 		for at := e.Path; at != "" && !v.special[at]; at = parent(at) {
 			v.special[at] = true
 		}
@@ -152,9 +169,13 @@ func (v *view) track(head object.ID, x session.Index) {
 
 // learn takes up what entries say of ignore files. stale: paths that are not told are to be looked at anew.
 func (v *view) learn(entries []worktree.FrozenEntry, read func(e *worktree.FrozenEntry) ([]byte, error)) (stale, differs bool, err error) {
-	v.told = make(map[string]bool, len(entries))
+	v.told = make(map[string]object.ID, len(entries))
 	for i := range entries {
-		v.told[entries[i].Path] = true
+		e := &entries[i]
+		v.told[e.Path] = object.ID{}
+		if e.Kind == worktree.FrozenTree {
+			v.told[e.Path] = e.ID
+		}
 	}
 	before := v.changed
 	v.changed = map[string][]byte{}
@@ -175,7 +196,7 @@ func (v *view) learn(entries []worktree.FrozenEntry, read func(e *worktree.Froze
 		differs = differs || !known || !bytes.Equal(old, text)
 		within := false
 		for at := dir; at != "" && !within; at = parent(at) {
-			within = v.told[at]
+			_, within = v.told[at]
 		}
 		stale = stale || !within
 	}
@@ -199,17 +220,13 @@ func (c *Capturer) look(ctx context.Context, again bool) (*view, error) {
 		if whole {
 			token = ""
 		}
-		v := &view{c: c, ctx: ctx, from: c.mem.tree, whole: whole, told: map[string]bool{}, changed: map[string][]byte{},
+		v := &view{c: c, ctx: ctx, from: c.mem.tree, whole: whole, told: map[string]object.ID{}, changed: map[string][]byte{},
 			parsed: map[string]globs{}, needs: map[string]object.ID{}, skipped: map[string]bool{}}
 		v.x = ignores{print: rules.print, fold: rules.fold, user: rules.user, own: rules.own, of: v.rulesOf, cached: map[string]bool{}}
 		if whole {
 			v.from = c.o.BaseTree
 		}
-		x := session.Index{}
-		if c.mem.Index != nil {
-			x.Tree, x.Special = c.lastIndexTree(), c.mem.Index.Special
-		}
-		v.track(c.lastHeadTree(), x) // for what is passed over; whether that was right is seen when git has been read
+		v.track(c.tracking) // for what is passed over; whether that was right is seen when git has been read
 		if whole, err = v.names(token, try); err != nil {
 			return nil, err
 		}
@@ -260,6 +277,12 @@ func (v *view) names(token string, try int) (whole bool, err error) {
 		for i := range dry.Entries { // so that what they need is known
 			if e := &dry.Entries[i]; e.Kind == worktree.FrozenDir {
 				v.x.dir(e.Path)
+			} else if e.Kind == worktree.FrozenTree {
+				if _, err := v.ignoredIn(e.ID, e.Path); err != nil {
+					return false, err
+				}
+			} else if e.Kind != worktree.FrozenGone && !v.tracked(e.Path) {
+				v.x.file(e.Path)
 			}
 		}
 		if len(v.needs) == 0 && !differs {
@@ -363,6 +386,9 @@ func (c *Capturer) entries(ctx context.Context, id object.ID) (map[string]object
 
 // readTree gives a tree from where it is.
 func (c *Capturer) readTree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
+	if content, ok := c.pending[id]; ok {
+		return object.ParseTree(c.format, content)
+	}
 	list, err := c.o.Repo.Tree(id)
 	if err != nil && c.o.Trees != nil {
 		return c.o.Trees(ctx, id)

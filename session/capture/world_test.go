@@ -260,6 +260,9 @@ func (w *world) want() string {
 	text, err := os.ReadFile(w.at(".git/index"))
 	must(w.t, err)
 	must(w.t, os.WriteFile(scratch, text, 0o600))
+	st, err := os.Stat(w.at(".git/index"))
+	must(w.t, err)
+	must(w.t, os.Chtimes(scratch, st.ModTime(), st.ModTime())) // by which git knows what it cannot be sure of
 	run := func(args ...string) string {
 		cmd := exec.Command("git", args...)
 		cmd.Dir = w.plain
@@ -286,7 +289,7 @@ func (w *world) check(step string) (session.Point, capture.Report) {
 	w.t.Helper()
 	p, report := w.point(session.Manual)
 	if want := w.want(); p.Tree.String() != want {
-		w.t.Fatalf("%s: the tree is %s, git's is %s:\n%s\nleft out: %+v\nstatus:\n%s", step, p.Tree, want, w.diff(p.Tree.String(), want), report.Left, w.git(w.plain, "status", "--short", "--ignored"))
+		w.t.Fatalf("%s: the tree is %s, git's is %s:\n%s\nleft out: %+v\nstatus:\n%s", step, p.Tree, want, w.diff(p.Tree.String(), want), report.Left, w.git(w.plain, "status", "--short", "--ignored")+"\n"+w.rules())
 	}
 	return p, report
 }
@@ -300,3 +303,9 @@ func (w *world) diff(a, b string) string {
 }
 
 func text(s string) gittest.File { return gittest.File{Data: []byte(s)} }
+
+// rules are all ignore files there are.
+func (w *world) rules() string {
+	out, _ := exec.Command("sh", "-c", "cd "+w.plain+" && for f in .git/info/exclude $(find . -name .gitignore); do echo \"== $f\"; cat $f; done").CombinedOutput()
+	return string(out)
+}
