@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -55,27 +54,6 @@ func ValidName(name string) error {
 	return nil
 }
 
-// NewObject makes an object of its content.
-func NewObject(f object.Format, t object.Type, content []byte) (odb.Outgoing, error) {
-	id, err := object.Hash(f, t, content)
-	if err != nil {
-		return odb.Outgoing{}, err
-	}
-	return odb.Outgoing{ID: id, Type: t, Size: int64(len(content)), Open: func() (io.ReadCloser, error) {
-		return io.NopCloser(bytes.NewReader(content)), nil
-	}}, nil
-}
-
-// NewTree makes a tree of entries, which are sorted as git has them.
-func NewTree(f object.Format, entries []object.TreeEntry) (odb.Outgoing, error) {
-	var b bytes.Buffer
-	for _, e := range entries {
-		fmt.Fprintf(&b, "%o %s\x00", uint32(e.Mode), e.Name)
-		b.Write(e.ID.Bytes())
-	}
-	return NewObject(f, object.Tree, b.Bytes())
-}
-
 // NewCommit makes a commit that is nobody's. Parent is the one before; zero: there is none.
 func NewCommit(f object.Format, tree, parent object.ID, at time.Time, message string) (odb.Outgoing, error) {
 	var b bytes.Buffer
@@ -85,7 +63,7 @@ func NewCommit(f object.Format, tree, parent object.ID, at time.Time, message st
 	}
 	signed(&b, at)
 	fmt.Fprintf(&b, "\n%s\n", strings.TrimSpace(strings.ReplaceAll(message, "\x00", "")))
-	return NewObject(f, object.Commit, b.Bytes())
+	return Outgoing(f, object.Commit, b.Bytes())
 }
 
 // encode gives the commit of the metadata, and the objects that it is made of. Parent is the version before; zero: none.
@@ -108,14 +86,14 @@ func (m Meta) encode(f object.Format, parent object.ID, at time.Time) (object.ID
 		name    string
 		content []byte
 	}{{metaFile, append(text, '\n')}, {transitionsFile, lines.Bytes()}} {
-		blob, err := NewObject(f, object.Blob, file.content)
+		blob, err := Outgoing(f, object.Blob, file.content)
 		if err != nil {
 			return object.ID{}, nil, err
 		}
 		objects = append(objects, blob)
 		entries = append(entries, object.TreeEntry{Name: file.name, Mode: object.ModeFile, ID: blob.ID})
 	}
-	tree, err := NewTree(f, entries)
+	tree, err := Outgoing(f, object.Tree, EncodeTree(entries))
 	if err != nil {
 		return object.ID{}, nil, err
 	}

@@ -143,17 +143,17 @@ func (b Batch) add(ctx context.Context, r *session.Repo, ref string, text []byte
 	if err != nil {
 		return err
 	}
-	blob, err := session.NewObject(f, object.Blob, append(before, text...))
+	blob, err := session.Outgoing(f, object.Blob, append(before, text...))
 	if err != nil {
 		return err
 	}
 	files = put(files, object.TreeEntry{Name: name, Mode: object.ModeFile, ID: blob.ID})
-	dayTree, err := session.NewTree(f, files)
+	dayTree, err := session.Outgoing(f, object.Tree, session.EncodeTree(files))
 	if err != nil {
 		return err
 	}
 	days = put(days, object.TreeEntry{Name: day, Mode: object.ModeDir, ID: dayTree.ID})
-	tree, err := session.NewTree(f, days)
+	tree, err := session.Outgoing(f, object.Tree, session.EncodeTree(days))
 	if err != nil {
 		return err
 	}

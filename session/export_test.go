@@ -1,0 +1,13 @@
+package session
+
+import "github.com/artifactfs/artifactfs/object"
+
+// FindInPackTable says whether the index of a pack has an object.
+func FindInPackTable(f object.Format, text []byte, id object.ID) (bool, error) {
+	t, err := parsePackTable(f, text)
+	if err != nil {
+		return false, err
+	}
+	_, ok := t.find(id)
+	return ok, nil
+}

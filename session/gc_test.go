@@ -1,0 +1,302 @@
+package session_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// lane makes points in a Repo, each with a file of its own and one that all have.
+type lane struct {
+	t    *testing.T
+	r    *session.Repo
+	name string
+	last session.Point
+}
+
+func (l *lane) point(at time.Time, segment int) session.Point {
+	l.t.Helper()
+	f := l.r.Format()
+	blob := outgoing(l.t, f, object.Blob, fmt.Sprintf("%s %s %x", l.name, at, rand.Uint64()))
+	all := outgoing(l.t, f, object.Blob, "all have it\n")
+	tree := outgoing(l.t, f, object.Tree, string(session.EncodeTree([]object.TreeEntry{{Name: "own", Mode: object.ModeFile, ID: blob.ID}, {Name: "all", Mode: object.ModeFile, ID: all.ID}})))
+	state, objects, err := session.EncodeState(f, session.State{Index: session.Index{Tree: tree.ID}}, nil, at)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	p := session.Point{ID: session.NewPointID(at), Tree: tree.ID, State: state, Session: l.r.Session(), Lane: l.name, Segment: segment, Reason: session.Idle, Time: at.Truncate(time.Second).UTC(), Prev: l.last.ID}
+	parent := object.ID{}
+	change := session.RefChange{Name: session.SegmentRef(p.Session, l.name, segment)}
+	if l.last.Segment == segment {
+		parent, change.Old = l.last.Commit, l.last.Commit
+	}
+	commit := outgoing(l.t, f, object.Commit, string(p.Encode(parent)))
+	p.Commit, change.New = commit.ID, commit.ID
+	if err := l.r.Write(context.Background(), append(objects, blob, all, tree, commit)); err != nil {
+		l.t.Fatal(err)
+	}
+	if err := l.r.Update(context.Background(), []session.RefChange{change}); err != nil {
+		l.t.Fatal(err)
+	}
+	l.last = p
+	return p
+}
+
+func ids(points []session.Point) (list []session.PointID) {
+	for _, p := range points {
+		list = append(list, p.ID)
+	}
+	return list
+}
+
+func points(t *testing.T, r *session.Repo) []session.Point {
+	t.Helper()
+	all, err := r.Points(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+const day = 24 * time.Hour
+
+func TestGCKeepsWhatItsRulesSay(t *testing.T) {
+	for _, f := range []object.Format{object.SHA1, object.SHA256} {
+		r := open(t, filepath.Join(t.TempDir(), "s.git"), session.RepoOptions{Format: f, Session: "s"})
+		ctx := t.Context()
+		now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+		l := &lane{t: t, r: r, name: "main"}
+		var made []session.Point
+		for i, at := range []time.Duration{50 * day, 40*day + time.Hour, 40 * day, 20*day + 2*time.Hour, 20*day + time.Hour, 20 * day, 8*day + time.Hour, 8 * day, 6 * day, time.Hour} {
+			made = append(made, l.point(now.Add(-at), []int{1, 2, 2, 3, 3, 3, 4, 4, 4, 5}[i]))
+		}
+		other := &lane{t: t, r: r, name: "main-far-1234"}
+		lone := other.point(now.Add(-60*day), 1)
+		if err := session.SetPin(ctx, r, "s", "good", made[4]); err != nil {
+			t.Fatal(err)
+		}
+		user := commits(t, r, 2)
+		if err := r.Update(ctx, []session.RefChange{{Name: "refs/heads/main", New: user[0]}, {Name: session.KeptPrefix("s") + "x", New: user[1]}}); err != nil {
+			t.Fatal(err)
+		}
+		want := []session.PointID{lone.ID, made[9].ID, made[8].ID, made[7].ID, made[5].ID, made[4].ID} // as they were made
+		dry, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now, DryRun: true})
+		if err != nil || dry.Kept != 6 || len(dry.Dropped) != 5 || len(points(t, r)) != 11 {
+			t.Fatalf("dry run: %+v, %v", dry, err)
+		}
+		if !slices.Equal(ids(dry.Dropped), []session.PointID{made[6].ID, made[3].ID, made[2].ID, made[1].ID, made[0].ID}) {
+			t.Errorf("dropped %v", ids(dry.Dropped))
+		}
+		done, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now})
+		if err != nil || done.Kept != 6 || len(done.Dropped) != 5 || done.Bytes <= 0 {
+			t.Fatalf("%+v, %v", done, err)
+		}
+		left := points(t, r)
+		if !slices.Equal(ids(left), want) {
+			t.Errorf("left %v\nwant %v", ids(left), want)
+		}
+		for _, p := range left {
+			if _, err := r.State(p); err != nil {
+				t.Error(err)
+			}
+			was := slices.IndexFunc(made, func(o session.Point) bool { return o.ID == p.ID })
+			if was >= 0 && (p.Tree != made[was].Tree || p.State != made[was].State || !p.Time.Equal(made[was].Time) || p.Segment != made[was].Segment) {
+				t.Errorf("%+v was %+v", p, made[was])
+			}
+		}
+		pin, err := r.Find("good")
+		if err != nil || pin.ID != made[4].ID {
+			t.Errorf("%+v, %v", pin, err)
+		}
+		for _, gone := range done.Dropped {
+			if r.Owned(gone.Tree) {
+				t.Errorf("the tree of %s is still there", gone.ID)
+			}
+		}
+		for _, id := range user {
+			if !r.Owned(id) {
+				t.Errorf("the user's %s is gone", id)
+			}
+		}
+		git(t, r.Dir(), "fsck", "--strict")
+		again, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now})
+		if err != nil || len(again.Dropped) != 0 || again.Bytes != 0 {
+			t.Errorf("again: %+v, %v", again, err)
+		}
+		l.last = left[0]
+		l.point(now, 6)
+		git(t, r.Dir(), "fsck", "--strict")
+	}
+}
+
+func TestGCOfAnArchivedSession(t *testing.T) {
+	r := begun(t)
+	ctx, now := t.Context(), time.Now()
+	l := &lane{t: t, r: r, name: "main"}
+	a := l.point(now.Add(-3*time.Minute), 1)
+	l.point(now.Add(-2*time.Minute), 1)
+	c := l.point(now.Add(-time.Minute), 1)
+	if err := session.SetPin(ctx, r, "s", "good", a); err != nil {
+		t.Fatal(err)
+	}
+	if err := session.RemovePin(ctx, r, "s", "bad"); err == nil {
+		t.Error("a pin that is not there was removed")
+	}
+	if _, err := session.Transit(ctx, r, "s", session.Transition{State: session.Archived}); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now}); err != nil || len(done.Dropped) != 1 {
+		t.Errorf("%+v, %v", done, err)
+	}
+	if got := points(t, r); !slices.Equal(ids(got), []session.PointID{c.ID, a.ID}) || got[0].Prev != a.ID {
+		t.Errorf("%+v", got)
+	}
+	if err := session.RemovePin(ctx, r, "s", "good"); err != nil {
+		t.Error(err)
+	}
+	if done, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now}); err != nil || len(done.Dropped) != 1 {
+		t.Errorf("%+v, %v", done, err)
+	}
+	git(t, r.Dir(), "fsck", "--strict")
+}
+
+func TestGCLeavesTheLanesOfOthersAlone(t *testing.T) {
+	r := begun(t)
+	ctx, now, w := t.Context(), time.Now(), here(t, t.TempDir())
+	if _, err := claim(r, faraway(t), nil); err != nil {
+		t.Fatal(err)
+	}
+	l := &lane{t: t, r: r, name: "main"}
+	for i := range 3 {
+		l.point(now.Add(time.Duration(i-100)*day), 1)
+	}
+	if done, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now, Writer: w}); err != nil || len(done.Dropped) != 0 {
+		t.Errorf("%+v, %v", done, err)
+	}
+	if _, err := claim(r, w, takeOver); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now, Writer: w}); err != nil || len(done.Dropped) != 2 {
+		t.Errorf("%+v, %v", done, err)
+	}
+}
+
+// A base point stays with what it holds, and so does what stock git has pushed, in files of its own.
+func TestGCKeepsWhatOthersPutThere(t *testing.T) {
+	r := begun(t)
+	ctx, now := t.Context(), time.Now()
+	l := &lane{t: t, r: r, name: "main"}
+	base := l.point(now.Add(-100*day), 1)
+	l.point(now.Add(-99*day), 2)
+	if err := r.Update(ctx, []session.RefChange{{Name: session.BaseRef("s"), New: base.Commit}}); err != nil {
+		t.Fatal(err)
+	}
+	tree := strings.TrimSpace(git(t, r.Dir(), "rev-parse", base.Tree.String()+":own"))
+	loose, err := gittest.Git(ctx, r.Dir(), "commit-tree", "-m", "x", base.Tree.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	git(t, r.Dir(), "update-ref", "refs/heads/pushed", strings.TrimSpace(loose))
+	if done, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now}); err != nil || len(done.Dropped) != 1 {
+		t.Errorf("%+v, %v", done, err)
+	}
+	if !r.Owned(object.MustID(tree)) {
+		t.Error("a file of the base is gone")
+	}
+	git(t, r.Dir(), "fsck", "--strict")
+	if err := r.Update(ctx, []session.RefChange{{Name: session.BaseRef("s"), Old: base.Commit}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now}); err != nil || !r.Owned(object.MustID(tree)) {
+		t.Errorf("what a loose commit names is gone, %v", err)
+	}
+	git(t, r.Dir(), "fsck", "--strict")
+}
+
+// Objects are written, and refs moved, while gc works.
+func TestGCBesideWriters(t *testing.T) {
+	r := begun(t)
+	now := time.Now()
+	l := &lane{t: t, r: r, name: "main"}
+	for i := range 40 {
+		l.point(now.Add(-100*day+time.Duration(i)*time.Minute), 1)
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	var tips []object.ID
+	go func() {
+		defer close(stopped)
+		for n := 0; ; n++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			func() {
+				defer r.Working()()
+				// The same things again and again: some are there, and named by nothing.
+				tree := outgoing(t, r.Format(), object.Tree, string(session.EncodeTree([]object.TreeEntry{{Name: "f", Mode: object.ModeFile, ID: outgoing(t, r.Format(), object.Blob, fmt.Sprint(n%3)).ID}})))
+				c := outgoing(t, r.Format(), object.Commit, fmt.Sprintf("tree %s\nauthor a <a> %d +0000\ncommitter a <a> %d +0000\n\nm\n", tree.ID, n%5, n%5))
+				if err := r.Write(context.Background(), []odb.Outgoing{outgoing(t, r.Format(), object.Blob, fmt.Sprint(n%3)), tree, c}); err != nil {
+					t.Error(err)
+				}
+				if err := r.Update(context.Background(), []session.RefChange{{Name: "refs/heads/w", New: c.ID, Force: true}}); err != nil {
+					t.Error(err)
+				}
+				tips = append(tips, c.ID)
+			}()
+		}
+	}()
+	for i := range 5 {
+		if _, err := session.GC(t.Context(), r, session.GCOptions{Session: "s", Now: now, Keep: session.Retention{All: time.Duration(110-2*i) * day, Daily: 1}}); err != nil {
+			t.Error(err)
+		}
+		git(t, r.Dir(), "fsck")
+	}
+	close(stop)
+	<-stopped
+	if len(tips) == 0 {
+		t.Fatal("nobody wrote")
+	}
+	git(t, r.Dir(), "fsck", "--strict")
+}
+
+func FuzzPackTable(f *testing.F) {
+	dir := f.TempDir()
+	r, err := session.OpenRepo(filepath.Join(dir, "s.git"), session.RepoOptions{Format: object.SHA1, Session: "s"})
+	if err != nil {
+		f.Fatal(err)
+	}
+	blob, err := session.Outgoing(object.SHA1, object.Blob, []byte("x"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	if err := r.Write(context.Background(), []odb.Outgoing{blob}); err != nil {
+		f.Fatal(err)
+	}
+	names, _ := filepath.Glob(filepath.Join(r.Dir(), "objects/pack/*.idx"))
+	for _, n := range names {
+		text, err := os.ReadFile(n)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	r.Close()
+	f.Fuzz(func(t *testing.T, text []byte) {
+		found, err := session.FindInPackTable(object.SHA1, text, blob.ID)
+		if err != nil && found {
+			t.Fatal("found in what is none")
+		}
+	})
+}

@@ -1,0 +1,380 @@
+package session_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// here is a writer that lives: this process.
+func here(t *testing.T, stateDir string) session.Writer {
+	t.Helper()
+	w, err := session.Here(stateDir, os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// dead is one that does not: its process has ended.
+func dead(t *testing.T, stateDir string) session.Writer {
+	t.Helper()
+	cmd := exec.Command("sleep", "100")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w, err := session.Here(stateDir, cmd.Process.Pid)
+	cmd.Process.Kill()
+	cmd.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// faraway is one of whom nothing can be told.
+func faraway(t *testing.T) session.Writer {
+	w := here(t, t.TempDir())
+	w.Machine, w.Boot, w.Host = strings.Repeat("f", 32), "another", "far"
+	return w
+}
+
+func begun(t *testing.T) *session.Repo {
+	t.Helper()
+	r := open(t, filepath.Join(t.TempDir(), "s.git"), session.RepoOptions{Format: object.SHA1, Session: "s"})
+	m, err := session.Begin(t.Context(), r, session.Meta{Session: "s", Remote: "https://example.org/app", Ref: "refs/heads/main"}, "joe")
+	if err != nil || m.State != session.Open {
+		t.Fatalf("%+v, %v", m, err)
+	}
+	return r
+}
+
+func claim(r *session.Repo, w session.Writer, more func(*session.ClaimRequest)) (session.Claimed, error) {
+	q := session.ClaimRequest{Session: "s", Writer: w, Actor: "joe", Reason: "mounted"}
+	if more != nil {
+		more(&q)
+	}
+	return session.Claim(context.Background(), r, q)
+}
+
+func takeOver(q *session.ClaimRequest) { q.TakeOver = true }
+
+// story is what became of a session.
+func story(t *testing.T, r *session.Repo) string {
+	t.Helper()
+	m, _, err := session.ReadMeta(r, "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, tr := range m.Transitions {
+		all = append(all, string(tr.State)+":"+tr.Reason)
+	}
+	return strings.Join(all, " ") + " = " + string(m.State)
+}
+
+func TestWriters(t *testing.T) {
+	a, b := t.TempDir(), t.TempDir()
+	w := here(t, a)
+	if w.Life() != session.Lives || w.PID != os.Getpid() || w.Started == 0 || w.Boot == "" || len(w.State) != 32 {
+		t.Errorf("%+v, %v", w, w.Life())
+	}
+	if again := here(t, a); again != w {
+		t.Errorf("%+v, then %+v", w, again)
+	}
+	if other := here(t, b); other.Same(w) || !w.Same(w) || (session.Writer{}).Same(session.Writer{}) {
+		t.Errorf("%+v and %+v", w, other)
+	}
+	if d := dead(t, a); d.Life() != session.Dead || !d.Same(w) {
+		t.Errorf("%+v: %v", d, d.Life())
+	}
+	reused := w
+	reused.Started++
+	if reused.Life() != session.Dead {
+		t.Error("another process of that number counts")
+	}
+	if f := faraway(t); f.Life() != session.Unknown {
+		t.Errorf("%+v: %v", f, f.Life())
+	}
+	namespace := w
+	namespace.PIDs = "pid:[1]"
+	if namespace.Life() != session.Unknown {
+		t.Error("a process of another pid namespace can be told")
+	}
+	if err := os.WriteFile(filepath.Join(a, "writer-id"), []byte("torn"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if again := here(t, a); len(again.State) != 32 || again.State == w.State {
+		t.Errorf("a torn name: %+v", again)
+	}
+	var wg sync.WaitGroup
+	c := t.TempDir()
+	names := make([]string, 8)
+	for i := range names {
+		wg.Go(func() { names[i] = here(t, c).State })
+	}
+	wg.Wait()
+	for _, n := range names {
+		if n != names[0] {
+			t.Errorf("names of one directory: %q", names)
+		}
+	}
+	t.Setenv("ARTIFACTFS_ACTOR", " robot ")
+	if got := session.Actor(); got != "robot" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestLifeOfASession(t *testing.T) {
+	r := begun(t)
+	ctx, w := t.Context(), here(t, t.TempDir())
+	c, err := claim(r, w, nil)
+	if err != nil || c.Lane.Name != "main" || c.Lane.Segment != 1 || c.Interrupted || c.TookOver || c.Meta.State != session.Active {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	before, _ := r.Ref(session.MetaRef("s"))
+	if _, err := claim(r, w, nil); err != nil {
+		t.Fatal(err)
+	}
+	if after, _ := r.Ref(session.MetaRef("s")); after != before {
+		t.Error("who has the lane already changes something")
+	}
+	if m, err := session.Release(ctx, r, "s", "main", w, "unmounted", "joe"); err != nil || m.State != session.Paused {
+		t.Errorf("%+v, %v", m, err)
+	}
+	if m, err := session.Release(ctx, r, "s", "main", w, "unmounted", "joe"); err != nil || len(m.Transitions) != 3 {
+		t.Errorf("twice: %+v, %v", m, err)
+	}
+	if c, err = claim(r, w, nil); err != nil || c.Interrupted || c.Lane.Segment != 1 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	elsewhere := here(t, t.TempDir())
+	var held *session.HeldError
+	if _, err := claim(r, elsewhere, nil); !errors.As(err, &held) || held.Writer != w || held.Life != session.Lives {
+		t.Errorf("%v", err)
+	}
+	if _, err := session.Release(ctx, r, "s", "main", elsewhere, "", ""); err != nil {
+		t.Error(err)
+	}
+	if c, err = claim(r, elsewhere, takeOver); err != nil || !c.TookOver || c.Lane.Segment != 2 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if m, err := session.Release(ctx, r, "s", "main", w, "unmounted", "joe"); err != nil || m.State != session.Active {
+		t.Errorf("who lost the lane lets go of it: %+v, %v", m, err)
+	}
+	for _, to := range []session.LifeState{session.Paused, session.Closed, session.Archived} {
+		if _, err := session.Transit(ctx, r, "s", session.Transition{State: to}); !errors.As(err, &held) {
+			t.Errorf("%s while somebody is at work: %v", to, err)
+		}
+	}
+	session.Release(ctx, r, "s", "main", elsewhere, "unmounted", "joe")
+	for _, to := range []session.LifeState{session.Closed, session.Closed, session.Archived, session.Open, session.Archived, session.Open, session.Open} {
+		if _, err := session.Transit(ctx, r, "s", session.Transition{State: to, Actor: "joe", Reason: "merged"}); err != nil {
+			t.Errorf("%s: %v", to, err)
+		}
+		if to == session.Open {
+			continue
+		}
+		if _, err := claim(r, w, takeOver); !errors.Is(err, session.ErrClosed) {
+			t.Errorf("%s: %v", to, err)
+		}
+	}
+	want := "open:begun active:mounted paused:unmounted resumed:mounted paused:taken over by " + w.Host + " resumed:mounted paused:unmounted" +
+		" closed:merged archived:merged paused:merged archived:merged paused:merged = paused"
+	if got := story(t, r); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	git(t, r.Dir(), "fsck", "--strict")
+	if n := strings.Count(git(t, r.Dir(), "log", "--format=%H", session.MetaRef("s")), "\n"); n < 10 {
+		t.Errorf("%d versions", n)
+	}
+	var bad *session.TransitionError
+	if _, err := session.Transit(ctx, r, "s", session.Transition{State: session.Resumed}); !errors.As(err, &bad) {
+		t.Error(err)
+	}
+	if _, _, err := session.ReadMeta(r, "t"); !errors.Is(err, session.ErrNoMeta) {
+		t.Error(err)
+	}
+}
+
+func TestACrashIsAPause(t *testing.T) {
+	r := begun(t)
+	state := t.TempDir()
+	if _, err := claim(r, dead(t, state), nil); err != nil {
+		t.Fatal(err)
+	}
+	if m, _, _ := session.ReadMeta(r, "s"); !m.Interrupted() {
+		t.Error("it is not seen")
+	}
+	if c, err := claim(r, here(t, t.TempDir()), nil); err != nil || !c.Interrupted || c.TookOver || c.Lane.Segment != 2 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if m, _, _ := session.ReadMeta(r, "s"); m.Interrupted() {
+		t.Error("it is seen although somebody is at work")
+	}
+	want := "open:begun active:mounted paused:interrupted resumed:mounted = active"
+	if got := story(t, r); got != want {
+		t.Errorf("got %s", got)
+	}
+	r = begun(t)
+	claim(r, dead(t, state), nil)
+	if m, err := session.Transit(t.Context(), r, "s", session.Transition{State: session.Paused, Actor: "joe", Reason: "it is gone"}); err != nil || m.State != session.Paused {
+		t.Errorf("%+v, %v", m, err)
+	}
+	if got, want := story(t, r), "open:begun active:mounted paused:interrupted = paused"; got != want {
+		t.Errorf("got %s", got)
+	}
+	// Who cannot be seen has to be asked for.
+	r = begun(t)
+	claim(r, faraway(t), nil)
+	var held *session.HeldError
+	if _, err := claim(r, here(t, state), nil); !errors.As(err, &held) || held.Life != session.Unknown || !strings.Contains(err.Error(), "on far works in session s since ") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestClaimIsSentFirst(t *testing.T) {
+	r := begun(t)
+	before, _ := r.Ref(session.MetaRef("s"))
+	w := here(t, t.TempDir())
+	var held *session.HeldError
+	for _, fail := range []error{session.ErrMoved, os.ErrPermission} {
+		_, err := claim(r, w, func(q *session.ClaimRequest) {
+			q.Send = func(_ context.Context, old, new object.ID) error {
+				if old != before || new.IsZero() || new == old {
+					t.Errorf("%s to %s", old, new)
+				}
+				return fail
+			}
+		})
+		if errors.As(err, &held) != (fail == session.ErrMoved) || fail != session.ErrMoved && !errors.Is(err, fail) {
+			t.Errorf("%v: %v", fail, err)
+		}
+		if now, _ := r.Ref(session.MetaRef("s")); now != before {
+			t.Errorf("%v: it was not taken back", fail)
+		}
+	}
+	if c, err := claim(r, w, func(q *session.ClaimRequest) { q.Send = func(context.Context, object.ID, object.ID) error { return nil } }); err != nil || c.Lane.Writer != w {
+		t.Errorf("%+v, %v", c, err)
+	}
+}
+
+// Two machines go on with one session: the second has asked for it, and the first finds out later.
+func TestWhoLosesALaneGetsAnother(t *testing.T) {
+	ours := begun(t)
+	w, other := here(t, t.TempDir()), faraway(t)
+	if _, err := claim(ours, w, nil); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "theirs.git")
+	git(t, ".", "clone", "--quiet", "--mirror", ours.Dir(), dir)
+	theirs := open(t, dir, session.RepoOptions{Format: object.SHA1, Session: "s"})
+	if _, err := claim(theirs, other, takeOver); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := session.Transit(t.Context(), ours, "s", session.Transition{State: session.Paused}); err == nil {
+		t.Error("paused under our hands")
+	}
+	git(t, ours.Dir(), "fetch", "--quiet", dir, "+"+session.MetaRef("s")+":refs/afs/theirs")
+	id, err := ours.Ref("refs/afs/theirs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, lane, err := session.Yield(t.Context(), ours, session.YieldRequest{Session: "s", Lane: "main", Writer: w, Theirs: id, Actor: "joe"})
+	if err != nil || !strings.HasPrefix(lane.Name, "main-") || session.ValidName(lane.Name) != nil || !lane.Writer.Same(w) || m.State != session.Active {
+		t.Fatalf("%+v, %+v, %v", m, lane, err)
+	}
+	if m.Lanes[0].Writer != other || len(m.Lanes) != 2 {
+		t.Errorf("%+v", m.Lanes)
+	}
+	// What we say comes behind what they say, so that the session remote takes it.
+	git(t, ours.Dir(), "merge-base", "--is-ancestor", "refs/afs/theirs", session.MetaRef("s"))
+	if c, err := claim(ours, w, func(q *session.ClaimRequest) { q.Lane = lane.Name }); err != nil || c.Interrupted {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if m, err := session.Release(t.Context(), ours, "s", lane.Name, w, "unmounted", "joe"); err != nil || m.State != session.Active {
+		t.Errorf("the other one still works: %+v, %v", m, err)
+	}
+	// Without a take-over the lane stays ours.
+	again, l, err := session.Yield(t.Context(), ours, session.YieldRequest{Session: "s", Lane: lane.Name, Writer: w, Theirs: id, Actor: "joe"})
+	if err != nil || l.Name != lane.Name {
+		t.Errorf("%+v, %+v, %v", again, l, err)
+	}
+	git(t, ours.Dir(), "fsck", "--strict")
+}
+
+func TestClaimsAtTheSameTime(t *testing.T) {
+	r := begun(t)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	won := 0
+	writers := make([]session.Writer, 6)
+	for i := range writers {
+		writers[i] = here(t, t.TempDir())
+	}
+	for _, w := range writers {
+		wg.Go(func() {
+			_, err := claim(r, w, nil)
+			var held *session.HeldError
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				won++
+			case !errors.As(err, &held):
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if won != 1 {
+		t.Errorf("%d have it", won)
+	}
+}
+
+func TestNames(t *testing.T) {
+	for _, good := range []string{"a", "main", "before-rename", "v1.2_x", "0"} {
+		if err := session.ValidName(good); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, bad := range []string{"", ".a", "-a", "a/b", "a..b", "a.lock", "a.", "a b", "ä", "@", strings.Repeat("a", 129)} {
+		if session.ValidName(bad) == nil {
+			t.Errorf("%q is good", bad)
+		}
+	}
+}
+
+func FuzzParseMeta(f *testing.F) {
+	m := session.Meta{Version: 1, Session: "s", Format: "sha1", Began: time.Unix(1, 0).UTC(), State: session.Active, Lanes: []session.Lane{{Name: "main", Segment: 3}}}
+	text, err := json.Marshal(m)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(text, []byte(`{"state":"open","time":"2026-11-22T03:04:05Z","actor":"joe","reason":"begun"}`+"\n"))
+	f.Add([]byte(`{"version":2}`), []byte("{}\n{}"))
+	f.Fuzz(func(t *testing.T, text, transitions []byte) {
+		m, err := session.ParseMeta(text, transitions)
+		if err != nil {
+			if !errors.Is(err, session.ErrNotMeta) && !errors.Is(err, session.ErrNewerMeta) {
+				t.Fatal(err)
+			}
+			return
+		}
+		for _, l := range m.Lanes {
+			if session.ValidName(l.Name) != nil {
+				t.Fatalf("lane %q", l.Name)
+			}
+		}
+	})
+}

@@ -1,0 +1,390 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+)
+
+// packTable is the table of a pack's objects.
+type packTable struct {
+	path     string // of its files, without what follows the dot
+	size     int64  // of the file of objects, in bytes
+	promised bool   // it can be had again from the session remote, and may lack what its objects name
+	kept     bool   // somebody wants it to stay
+	idSize   int
+	fanout   [256]uint32
+	ids      []byte // sorted
+	live     []bool
+}
+
+// errTable says that the table of a pack is not what git writes.
+var errTable = errors.New("no pack index of version 2")
+
+// parsePackTable reads the ids of a pack's index (gitformat-pack(5), version 2).
+func parsePackTable(f object.Format, text []byte) (t packTable, err error) {
+	const head = 8
+	if len(text) < head+4*256 || !bytes.HasPrefix(text, []byte("\xfftOc\x00\x00\x00\x02")) {
+		return t, errTable
+	}
+	last := uint32(0)
+	for i := range t.fanout {
+		t.fanout[i] = binary.BigEndian.Uint32(text[head+4*i:])
+		if t.fanout[i] < last {
+			return t, errTable
+		}
+		last = t.fanout[i]
+	}
+	t.idSize = f.Size()
+	rest := text[head+4*256:]
+	if uint64(len(rest)) < uint64(last)*uint64(t.idSize) {
+		return t, errTable
+	}
+	t.ids, t.live = rest[:int(last)*t.idSize], make([]bool, last)
+	return t, nil
+}
+
+func (t *packTable) id(i int) []byte { return t.ids[i*t.idSize : (i+1)*t.idSize] }
+
+// find gives the place of an object in the table.
+func (t *packTable) find(id object.ID) (int, bool) {
+	raw := id.Bytes()
+	if len(raw) != t.idSize {
+		return 0, false
+	}
+	lo, hi := 0, int(t.fanout[raw[0]])
+	if raw[0] > 0 {
+		lo = int(t.fanout[raw[0]-1])
+	}
+	for lo < hi {
+		mid := int(uint(lo+hi) >> 1)
+		switch c := bytes.Compare(t.id(mid), raw); {
+		case c < 0:
+			lo = mid + 1
+		case c > 0:
+			hi = mid
+		default:
+			return mid, true
+		}
+	}
+	return 0, false
+}
+
+// dead counts the objects that nothing names.
+func (t *packTable) dead() (n int) {
+	for _, l := range t.live {
+		if !l {
+			n++
+		}
+	}
+	return n
+}
+
+// marking finds what refs lead to.
+type marking struct {
+	repo  *Repo
+	packs []*packTable
+	loose bool // there are objects in files of their own
+	stack []object.ID
+}
+
+// readTables lists the repository's own packs.
+func (r *Repo) readTables() ([]*packTable, error) {
+	names, err := filepath.Glob(filepath.Join(r.own.dir, "pack", "pack-*.idx"))
+	if err != nil {
+		return nil, err
+	}
+	var all []*packTable
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // packed anew meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		t, err := parsePackTable(r.format, text)
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", name, err)
+		}
+		t.path = strings.TrimSuffix(name, ".idx")
+		st, err := os.Stat(t.path + ".pack")
+		if err != nil {
+			return nil, err
+		}
+		t.size, t.promised, t.kept = st.Size(), exists(t.path+".promisor"), exists(t.path+".keep")
+		all = append(all, &t)
+	}
+	return all, nil
+}
+
+func exists(name string) bool {
+	_, err := os.Lstat(name)
+	return err == nil
+}
+
+// add has an object looked at, if it was not yet and is here. Of a blob nothing has to be read.
+func (m *marking) add(id object.ID, blob bool) {
+	here, new := false, false
+	for _, t := range m.packs {
+		if i, ok := t.find(id); ok {
+			here, new = true, new || !t.live[i]
+			t.live[i] = true
+		}
+	}
+	switch {
+	case blob || here && !new:
+	case here:
+		m.stack = append(m.stack, id)
+	case m.loose && exists(filepath.Join(m.repo.own.dir, id.String()[:2], id.String()[2:])):
+		m.stack = append(m.stack, id)
+	}
+}
+
+// refs marks what all refs name, and HEAD, which may be detached.
+func (m *marking) refs(ctx context.Context) error {
+	refs, err := m.repo.Refs("")
+	if err != nil {
+		return err
+	}
+	_, head, err := m.repo.Head()
+	if err != nil {
+		return err
+	}
+	for _, ref := range refs {
+		m.add(ref.ID, false)
+	}
+	if !head.IsZero() {
+		m.add(head, false)
+	}
+	seen := map[object.ID]bool{} // loose ones have no mark
+	for len(m.stack) > 0 {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		id := m.stack[len(m.stack)-1]
+		m.stack = m.stack[:len(m.stack)-1]
+		if seen[id] {
+			continue
+		}
+		seen[id] = true
+		if err := m.below(id); err != nil {
+			return fmt.Errorf("follow %s: %w", id, err)
+		}
+	}
+	return nil
+}
+
+// below marks what an object names.
+func (m *marking) below(id object.ID) error {
+	f := m.repo.format
+	t, _, err := m.repo.Size(id)
+	if err != nil || t == object.Blob {
+		return err
+	}
+	_, content, err := m.repo.Get(id, object.MaxTreeSize)
+	if err != nil {
+		return err
+	}
+	switch t {
+	case object.Commit:
+		info, err := object.ParseCommit(f, content)
+		if err != nil {
+			return err
+		}
+		m.add(info.Tree, false)
+		for _, p := range info.Parents {
+			m.add(p, false)
+		}
+	case object.Tree:
+		entries, err := object.ParseTree(f, content)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if e.Mode != object.ModeGitlink {
+				m.add(e.ID, e.Mode != object.ModeDir)
+			}
+		}
+	case object.Tag:
+		target, _, err := object.ParseTagTarget(f, content)
+		if err != nil {
+			return err
+		}
+		m.add(target, false)
+	}
+	return nil
+}
+
+// sweep removes packs that hold what nothing names, of which the rest is packed anew first. What is in files of their own
+// was put there by stock git, and is left to it.
+func (r *Repo) sweep(ctx context.Context) (freed int64, err error) {
+	r.maintaining.Lock()
+	defer r.maintaining.Unlock()
+	m := &marking{repo: r}
+	if m.packs, err = r.readTables(); err != nil {
+		return 0, err
+	}
+	m.loose = len(looseDirs(r.own.dir)) > 0
+	if err := m.refs(ctx); err != nil {
+		return 0, err
+	}
+	old, wanted := m.wasteful()
+	if len(old) == 0 {
+		return 0, nil
+	}
+	fresh, err := r.repack(ctx, wanted)
+	if err != nil {
+		return 0, err
+	}
+	// From here on nobody writes. What refs name now that they did not before is not in what was packed anew.
+	r.sweeping.Lock()
+	defer r.sweeping.Unlock()
+	if err := m.takeUp(fresh); err != nil {
+		return 0, err
+	}
+	if err := m.refs(ctx); err != nil {
+		return 0, err
+	}
+	old = slices.DeleteFunc(old, func(t *packTable) bool { return t.path == fresh || !m.spare(t, old, wanted) })
+	for _, t := range old {
+		freed += t.size
+	}
+	if st, err := os.Stat(fresh + ".pack"); err == nil && !slices.ContainsFunc(m.packs, func(t *packTable) bool { return t.path == fresh }) {
+		freed -= st.Size()
+	}
+	if err := r.removePacks(old); err != nil {
+		return 0, err
+	}
+	return max(0, freed), nil
+}
+
+// takeUp adds the packs that were written since, but for one that holds only what others do.
+func (m *marking) takeUp(but string) error {
+	now, err := m.repo.readTables()
+	if err != nil {
+		return err
+	}
+	for _, t := range now {
+		if t.path != but && !slices.ContainsFunc(m.packs, func(o *packTable) bool { return o.path == t.path }) {
+			m.packs = append(m.packs, t)
+		}
+	}
+	return nil
+}
+
+// looseDirs lists directories of objects in files of their own.
+func looseDirs(dir string) []string {
+	names, _ := filepath.Glob(filepath.Join(dir, "[0-9a-f][0-9a-f]"))
+	return names
+}
+
+// wasteful lists the packs to be removed, and what of them has to be kept. A pack that the session remote can give again
+// goes only as a whole: what is in it may lack what it names, which its mark allows.
+func (m *marking) wasteful() (old []*packTable, wanted map[object.ID]bool) {
+	wanted = map[object.ID]bool{}
+	for _, t := range m.packs {
+		dead := t.dead()
+		if t.kept || dead == 0 || t.promised && dead < len(t.live) {
+			continue
+		}
+		old = append(old, t)
+		for i, live := range t.live {
+			if live {
+				id, err := object.FromBytes(t.id(i))
+				if err == nil {
+					wanted[id] = true
+				}
+			}
+		}
+	}
+	return old, wanted
+}
+
+// spare says whether all of a pack that is named is elsewhere.
+func (m *marking) spare(t *packTable, old []*packTable, packed map[object.ID]bool) bool {
+	for i, live := range t.live {
+		if !live {
+			continue
+		}
+		id, err := object.FromBytes(t.id(i))
+		if err != nil {
+			return false
+		}
+		elsewhere := packed[id]
+		for _, o := range m.packs {
+			if !elsewhere && !slices.Contains(old, o) {
+				_, elsewhere = o.find(id)
+			}
+		}
+		if !elsewhere {
+			return false
+		}
+	}
+	return true
+}
+
+// repack has stock git write a pack of objects, and gives its path; "": there is nothing to write.
+func (r *Repo) repack(ctx context.Context, wanted map[object.ID]bool) (path string, err error) {
+	if len(wanted) == 0 {
+		return "", nil
+	}
+	var list bytes.Buffer
+	for id := range wanted {
+		list.WriteString(id.String() + "\n")
+	}
+	base := filepath.Join(r.own.dir, "pack", "pack")
+	cmd := exec.CommandContext(ctx, "git", "--git-dir", r.dir, "-c", "core.hooksPath="+os.DevNull, "pack-objects", "-q", "--threads=1", "--delta-base-offset", base)
+	cmd.Dir = r.dir
+	cmd.Env = append(cmd.Environ(), "LC_ALL=C", "GIT_NO_LAZY_FETCH=1", "GIT_TERMINAL_PROMPT=0")
+	var errOut bytes.Buffer
+	cmd.Stdin, cmd.Stderr = &list, &errOut
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("git pack-objects: %w: %.400s", err, strings.TrimSpace(errOut.String()))
+	}
+	path = base + "-" + strings.TrimSpace(string(out))
+	if !exists(path+".pack") || !exists(path+".idx") {
+		return "", fmt.Errorf("git pack-objects: %w: %s", fs.ErrNotExist, path)
+	}
+	return path, syncDir(filepath.Dir(path))
+}
+
+// removePacks removes packs; first what makes readers look at them. Who has them open reads on.
+func (r *Repo) removePacks(old []*packTable) error {
+	dir := filepath.Join(r.own.dir, "pack")
+	if err := os.Remove(filepath.Join(dir, "multi-pack-index")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, suffixes := range [][]string{{".idx"}, {".pack", ".rev", ".bitmap", ".promisor", ".mtimes"}} {
+		for _, t := range old {
+			for _, suffix := range suffixes {
+				if err := os.Remove(t.path + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+					return err
+				}
+			}
+		}
+		if err := syncDir(dir); err != nil {
+			return err
+		}
+	}
+	s, err := r.own.packs()
+	if errors.Is(err, odb.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return s.Refresh()
+}
