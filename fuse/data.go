@@ -23,6 +23,8 @@ func (f *writable) Read(cancel <-chan struct{}, in *raw.ReadIn, buf []byte) (raw
 
 // Write has most often no caller: the kernel writes back what it has cached. With a bit to drop it has one, who waits.
 func (f *writable) Write(cancel <-chan struct{}, in *raw.WriteIn, data []byte) (uint32, raw.Status) {
+	round := f.writes.begin()
+	defer f.writes.end(round)
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
 	n, err := f.tree.Write(w, worktree.Node(in.NodeId), data, int64(in.Offset), in.WriteFlags&raw.WRITE_KILL_SUIDGID != 0)

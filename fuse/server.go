@@ -85,6 +85,8 @@ type Server struct {
 	fs        *fileSystem
 	redirects *redirects // nil on a read-only mount
 	device    *Device
+	writes    *writing
+	sending   chan struct{} // has room for who calls syncfs(2)
 	ended     chan struct{} // closed when the kernel has let go of the mount and no request is under way
 }
 
@@ -114,12 +116,14 @@ func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) 
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
-	s := &Server{dir: dir, fs: newFileSystem(t, o), device: d, ended: make(chan struct{})}
+	s := &Server{
+		dir: dir, fs: newFileSystem(t, o), device: d, writes: new(writing), sending: make(chan struct{}, 1), ended: make(chan struct{}),
+	}
 	var requests raw.RawFileSystem = s.fs
 	var unbound []unfinished
 	if !o.ReadOnly {
 		w := &writable{
-			fileSystem: s.fs, sizes: sizes{tree: t}, resized: resized{tree: t},
+			fileSystem: s.fs, sizes: sizes{tree: t}, resized: resized{tree: t}, writes: s.writes,
 			redirects: redirects{hook: o.Redirect, dir: dir, log: o.Log},
 		}
 		requests, s.redirects = w, &w.redirects

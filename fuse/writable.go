@@ -14,6 +14,7 @@ type writable struct {
 	sizes     sizes
 	resized   resized
 	redirects redirects
+	writes    *writing
 
 	notices sync.WaitGroup // notices to the kernel that must not be waited for in a request
 }

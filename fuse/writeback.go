@@ -2,26 +2,68 @@ package fuse
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// WriteBack returns when what programs had written into the kernel's cache before the call is in the tree. Through a
-// file that the kernel does not tell us of, as one that is mapped, they may have written too: all files are written back.
-// It must not be called by who answers a request. When ctx ends it returns, and the kernel goes on.
+// errElsewhere says that something else is mounted over the mount.
+var errElsewhere = errors.New("something else is mounted there")
+
+// WriteBack returns when what programs had written into the kernel's cache before the call is in the tree. It must not be
+// called by who answers a request. When ctx ends it returns, and the kernel goes on.
+//
+// Only of some files does the kernel tell that they are written to (Refresh has it tell anew), and of those that are
+// mapped of none: so all are written back. To do that syncfs(2) looks at those alone that have something to be written.
+// It sends it, and times, but does not wait for the answers (fs/fs-writeback.c, wait_sb_inodes leaves out what fuse has).
+// Requests come in the order in which they were sent, so that a request of our own behind them says that they are here,
+// except for those that the kernel holds back because too many are under way: then it is done once more.
 func (s *Server) WriteBack(ctx context.Context) error {
 	s.Refresh(s.fs.tree.Writers())
-	done := make(chan error, 1)
-	go func() { done <- WithoutDevice(s.syncfs) }()
-	select {
-	case err := <-done:
-		if err != nil {
+	for {
+		if err := s.sendAll(ctx); err != nil {
 			return fmt.Errorf("write back %s: %w", s.dir, err)
 		}
-		return nil
+		many := s.fs.ops.pending.Load() >= maxBackground/2
+		if err := s.writes.wait(ctx); err != nil {
+			return fmt.Errorf("write back %s: %w", s.dir, err)
+		}
+		if !many {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("write back %s: %w", s.dir, context.Cause(ctx))
+		case <-time.After(heldBack):
+		}
+	}
+}
+
+// heldBack is how long the kernel is given before it is asked again whether it still holds requests back.
+const heldBack = 10 * time.Millisecond
+
+// sendAll has the kernel send what is to be written, and waits until it has come. One thread at a time does so: one that
+// hangs stays alone.
+func (s *Server) sendAll(ctx context.Context) error {
+	select {
+	case s.sending <- struct{}{}:
 	case <-ctx.Done():
-		return fmt.Errorf("write back %s: %w", s.dir, context.Cause(ctx))
+		return context.Cause(ctx)
+	}
+	done := make(chan error, 1)
+	go func() {
+		err := WithoutDevice(s.syncfs)
+		<-s.sending
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 
@@ -31,5 +73,78 @@ func (s *Server) syncfs() error {
 		return err
 	}
 	defer unix.Close(fd)
-	return unix.Syncfs(fd)
+	if _, err := ignoringEINTR(func() (int, error) { return 0, unix.Syncfs(fd) }); err != nil {
+		return err
+	}
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(fd, &st); err != nil { // the request behind them
+		return err
+	}
+	if st.Type != unix.FUSE_SUPER_MAGIC {
+		return errElsewhere
+	}
+	return nil
+}
+
+// writing are the WRITEs that are being answered.
+type writing struct {
+	mu    sync.Mutex
+	round uint64
+	under map[uint64]int // how many began in a round
+	ended chan struct{}  // closed when the last of a round ends; nil: nobody waits
+}
+
+// begin notes that a WRITE has come; what it gives is for end.
+func (w *writing) begin() (round uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.under == nil {
+		w.under = make(map[uint64]int)
+	}
+	w.under[w.round]++
+	return w.round
+}
+
+func (w *writing) end(round uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.under[round]--; w.under[round] > 0 {
+		return
+	}
+	delete(w.under, round)
+	if w.ended != nil {
+		close(w.ended)
+		w.ended = nil
+	}
+}
+
+// wait returns when those that have come are answered.
+func (w *writing) wait(ctx context.Context) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.round++
+	for until := w.round; w.before(until); {
+		if w.ended == nil {
+			w.ended = make(chan struct{})
+		}
+		ended := w.ended
+		w.mu.Unlock()
+		select {
+		case <-ended:
+			w.mu.Lock()
+		case <-ctx.Done():
+			w.mu.Lock()
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+func (w *writing) before(round uint64) bool {
+	for r := range w.under {
+		if r < round {
+			return true
+		}
+	}
+	return false
 }

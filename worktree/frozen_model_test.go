@@ -206,7 +206,7 @@ type copiers struct {
 }
 
 func (c *copiers) step(m *model) {
-	switch m.rng.IntN(30) {
+	switch m.rng.IntN(100) {
 	case 0:
 		if len(c.Copies) < 2 {
 			c.Copies = append(c.Copies, newCopied(m.workspace))

@@ -298,15 +298,24 @@ func TestGraftModel(t *testing.T) {
 	}
 	g := newGrafter(t, trees...)
 	g.src.KnowsSizes.Store(rng.IntN(2) == 0)
+	copied := newCopied(g.workspace)
+	freeze := func(what string) {
+		if rng.IntN(2) == 0 {
+			copied.freeze(g.workspace, FreezeOptions{}).Release()
+			copied.compare(g.workspace, what)
+		}
+	}
 	for step := range 120 {
 		to := rng.IntN(len(trees))
 		g.sweep()
 		g.graft(to)
 		what := fmt.Sprintf("seed %d, step %d, tree %d", seed, step, to)
 		g.want(what, expected(trees[to]))
+		freeze(what)
 		for range rng.IntN(6) {
 			g.edit(rng)
 		}
+		freeze(what)
 		if rng.IntN(8) == 0 {
 			before := g.nodes()
 			g.reopen()

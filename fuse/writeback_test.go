@@ -1,0 +1,222 @@
+package fuse
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/worktree"
+	"github.com/artifactfs/artifactfs/worktree/worktreetest"
+)
+
+// frozen has everything written back and tells what differs from the base tree, contents by path.
+func (m *mounted) frozen() map[string]string {
+	m.Helper()
+	ctx, cancel := context.WithTimeout(m.Context(), 10*time.Second)
+	defer cancel()
+	if err := m.WriteBack(ctx); err != nil {
+		m.Fatal(err)
+	}
+	f, err := m.tree.Freeze(ctx, "", worktree.FreezeOptions{})
+	if err != nil {
+		m.Fatal(err)
+	}
+	defer f.Release()
+	contents := map[string]string{}
+	for _, e := range f.Entries {
+		if e.Kind != worktree.FrozenContent {
+			continue
+		}
+		data := make([]byte, e.Size)
+		if n, err := e.Content.ReadAt(data, 0); int64(n) < e.Size {
+			m.Errorf("%s: %d of %d bytes: %v", e.Path, n, e.Size, err)
+		}
+		contents[e.Path] = string(data)
+	}
+	return contents
+}
+
+// What a program has written is in a freeze though it has closed nothing: into a new file, into one of the base, and
+// through a mapping, of which nobody hears.
+func TestWriteBack(t *testing.T) {
+	base := pattern(3*int(pageSize) + 100)
+	m := tracked(t, map[string]worktreetest.File{"dir/known": {Data: base}, "mapped": {Data: base}, "other": {Data: "other"}}, Options{})
+	m.src.KnowsSizes.Store(true)
+	open := func(name string) *os.File {
+		f, err := os.OpenFile(m.path(name), os.O_RDWR|os.O_CREATE, 0o644)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		return f
+	}
+	write := func(f *os.File, text string, off int64) {
+		if _, err := f.WriteAt([]byte(text), off); err != nil {
+			t.Fatal(err)
+		}
+	}
+	known, fresh, mapped := open("dir/known"), open("new"), open("mapped")
+	mapping, err := unix.Mmap(int(mapped.Fd()), 0, len(base), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(mapping)
+	want := map[string][]byte{"dir/known": []byte(base), "mapped": []byte(base), "new": nil}
+	for round := range 30 {
+		text := fmt.Sprintf("round %02d", round)
+		write(known, text, int64(round)*10)
+		copy(want["dir/known"][round*10:], text)
+		write(fresh, text, int64(len(want["new"])))
+		want["new"] = append(want["new"], text...)
+		at := (round * 1000) % (len(base) - 10)
+		copy(mapping[at:], text)
+		copy(want["mapped"][at:], text)
+		got := m.frozen()
+		for name, data := range want {
+			if got[name] != string(data) {
+				t.Errorf("round %d: %s has %d bytes, want %d, or others", round, name, len(got[name]), len(data))
+			}
+		}
+		if _, ok := got["other"]; ok {
+			t.Error("what nobody touched is told")
+		}
+	}
+}
+
+// As long as nobody writes, the kernel has nothing to send.
+func TestWriteBackOfNothing(t *testing.T) {
+	m := tracked(t, manyFiles(1000), Options{})
+	m.run("find", ".", "-size", "+100k")
+	m.frozen()
+	undisturbed(t, func() (errs []error) {
+		requests := m.requests(func() { m.frozen() })
+		delete(requests, "STATFS")
+		if total(requests) > 1 { // the root's attributes, where they are not known
+			errs = append(errs, fmt.Errorf("requests: %v", requests))
+		}
+		return errs
+	})
+}
+
+// Whoever waits for a remote that does not answer keeps nobody from a freeze; a write that waits for it ends it in time.
+func TestWriteBackBesideTheBlocked(t *testing.T) {
+	files := map[string]worktreetest.File{"file": {Data: "data"}, "slow": {Data: pattern(3 * int(pageSize))}}
+	for i := range 40 {
+		files[fmt.Sprint("blocked", i)] = worktreetest.File{Data: fmt.Sprint("blocked ", i)}
+	}
+	m := tracked(t, files, Options{})
+	m.src.KnowsSizes.Store(true)
+	release := make(chan struct{})
+	var readers sync.WaitGroup
+	for name := range files {
+		if name == "file" {
+			continue
+		}
+		m.src.Rule(name, worktreetest.Rule{Block: release})
+		if name != "slow" {
+			readers.Go(func() { os.ReadFile(m.path(name)) })
+		}
+	}
+	defer readers.Wait()
+	for name := range files {
+		if strings.HasPrefix(name, "blocked") {
+			for m.src.Waiting(name) == 0 {
+				time.Sleep(time.Millisecond)
+			}
+		}
+	}
+	if err := os.WriteFile(m.path("file"), []byte("new"), 0o644); err != nil {
+		t.Error(err)
+	}
+	if got := m.frozen(); got["file"] != "new" {
+		t.Errorf("%q", got)
+	}
+	f, err := os.OpenFile(m.path("slow"), os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A whole page needs nothing of what was there until it is written back.
+	page := strings.Repeat("x", int(pageSize))
+	if _, err := f.WriteAt([]byte(page), 0); err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	if err := m.WriteBack(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("with a write that waits: %v", err)
+	}
+	cancel()
+	close(release)
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+	if got := m.frozen(); !strings.HasPrefix(got["slow"], page) {
+		t.Errorf("slow: %.20q", got["slow"])
+	}
+}
+
+// A program that appends a number to one file, then to another, each time until it is on disk, is seen at a moment: the
+// second file never has more, nor two less. Others write all the while.
+func TestFreezeBetweenWrites(t *testing.T) {
+	m := tracked(t, nil, Options{})
+	var stop atomic.Bool
+	var all sync.WaitGroup
+	const pairs, writers = 3, 8
+	for i := range pairs {
+		var files [2]*os.File
+		for k := range files {
+			var err error
+			if files[k], err = os.OpenFile(m.path(fmt.Sprintf("pair%d-%d", i, k)), os.O_WRONLY|os.O_CREATE|os.O_APPEND|os.O_SYNC, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			defer files[k].Close()
+		}
+		all.Go(func() {
+			for n := 0; !stop.Load(); n++ {
+				for _, f := range files {
+					if _, err := fmt.Fprintf(f, "%09d\n", n); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			}
+		})
+	}
+	for i := range writers {
+		all.Go(func() {
+			data := bytes.Repeat([]byte("w"), 10_000)
+			for n := 0; !stop.Load(); n++ {
+				if err := os.WriteFile(m.path(filepath.Join(fmt.Sprintf("noise%d-%d", i, n%20))), data, 0o644); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	seen := 0
+	for begin := time.Now(); time.Since(begin) < 2*time.Second && !t.Failed(); {
+		got := m.frozen()
+		for i := range pairs {
+			a, b := got[fmt.Sprintf("pair%d-0", i)], got[fmt.Sprintf("pair%d-1", i)]
+			if len(a)%10 != 0 || len(b)%10 != 0 || len(a)-len(b) != 0 && len(a)-len(b) != 10 || !strings.HasPrefix(a, b) {
+				t.Errorf("pair %d: %d and %d bytes", i, len(a), len(b))
+			}
+			seen = max(seen, len(b)/10)
+		}
+	}
+	stop.Store(true)
+	all.Wait()
+	t.Logf("%d numbers", seen)
+	if seen == 0 {
+		t.Error("nobody wrote anything")
+	}
+}
