@@ -46,8 +46,8 @@ func (o *opened) info() control.SessionInfo {
 // carried tells how the work of a home was carried away, which we hold the lock of.
 func (t *home) carried(r record) control.SessionStatus {
 	o := &opened{session: r.Session, record: r, home: t.dir}
-	if !hasRepo(t.dir) {
-		return o.unmountedStatus()
+	if !hasRepo(t.dir) { // nothing was
+		return control.SessionStatus{Name: r.Session}
 	}
 	repo, err := session.OpenRepo(filepath.Join(t.dir, sessionRepoName), o.options(t.homes.state, false, t.homes.log))
 	if err != nil {

@@ -248,8 +248,12 @@ func (d *Daemon) SessionGC(ctx context.Context, r control.SessionGCRequest, prog
 		}
 		defer o.mount.carry.letOthers()
 	}
+	writer, err := d.writer()
+	if err != nil {
+		return reply, explainCarry("collect", r.Of, err)
+	}
 	n, err := session.GC(ctx, o.repo, session.GCOptions{
-		Session: o.session, Keep: session.Retention{All: r.All, Daily: r.Daily}, Now: time.Now(), DryRun: r.DryRun,
+		Session: o.session, Writer: writer, Keep: session.Retention{All: r.All, Daily: r.Daily}, Now: time.Now(), DryRun: r.DryRun,
 	})
 	if err != nil {
 		return reply, explainCarry("collect", r.Of, err)
