@@ -4,6 +4,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/artifactfs/artifactfs/control"
@@ -12,7 +14,7 @@ import (
 
 // look is what a user sees of a working tree and its git directory.
 const look = `git status --porcelain=v2 --branch; echo == staged; git diff --cached; echo == changed; git diff; echo == log; git log --oneline -n 5
-echo == branches; git for-each-ref refs/heads refs/tags refs/stash refs/notes; echo == stashes; git stash list; git branch -vv; git config user.name
+echo == branches; git for-each-ref refs/heads refs/tags refs/stash refs/notes; echo == stashes; git stash list; git branch -vv
 echo == files; find . -path ./.git -prune -o \( -type f -printf '%p %m ' -exec sha1sum {} \; \) -o -type l -printf '%p -> %l\n' -o -print | sort`
 
 // work is an hour of somebody's.
@@ -56,18 +58,29 @@ func served(t *testing.T) (remote, sessions string) {
 
 // A session that was worked in elsewhere goes on with everything as it was, and no content is fetched before it is read.
 func TestASessionGoesOnElsewhere(t *testing.T) {
+	t.Run("remote", func(t *testing.T) { goOnElsewhere(t, false) })
+	t.Run("embedded", func(t *testing.T) { goOnElsewhere(t, true) })
+}
+
+func goOnElsewhere(t *testing.T, embedded bool) {
 	k := newKeep(t)
 	k.start()
 	k.await()
 	remote, sessions := served(t)
 	dir := k.dir("m")
 	r := k.request(remote, dir)
-	r.Session, r.SessionOptions.Remote, r.SessionOptions.Policy = "hour", sessions, control.PolicyOff
+	r.Session, r.SessionOptions.Policy = "hour", control.PolicyOff
+	if !embedded {
+		r.SessionOptions.Remote = sessions
+	}
 	k.mount(r)
 	k.sh(dir, anHour)
 	p := k.checkpoint(dir)
 	before := k.sh(dir, look)
 	k.unmount(dir)
+	if embedded {
+		sessions = filepath.Join(k.state, "mounts", "hour", sessionRepoName)
+	}
 
 	other := newKeep(t)
 	other.start()
@@ -101,6 +114,159 @@ func TestASessionGoesOnElsewhere(t *testing.T) {
 	other.again()
 	if after := other.sh(there, look); after != before {
 		t.Errorf("after a kill: %s", diffText(t, before, after))
+	}
+	if p := other.checkpoint(there); !p.Made || p.Prev == "" {
+		t.Errorf("the next point: %+v", p)
+	}
+}
+
+// A fork has what the session has, at once, and goes its own way; one point of it can be looked at.
+func TestForksAndPointsAreMounted(t *testing.T) {
+	k := newKeep(t)
+	k.start()
+	k.await()
+	remote, _ := served(t)
+	dir := k.dir("m")
+	r := k.request(remote, dir)
+	r.Session, r.SessionOptions.Policy = "hour", control.PolicyOff
+	k.mount(r)
+	k.sh(dir, "echo first >README.md; git add README.md; git config user.name a; git config user.email a@b; git commit -q -m first")
+	first := k.checkpoint(dir)
+	k.sh(dir, anHour)
+	before := k.sh(dir, look)
+
+	// Of what is there now, which nobody has made a point of.
+	fork := k.request("", k.dir("fork"))
+	fork.Session, fork.Prefetch, fork.SessionOptions.Policy = "forked", control.PrefetchNone, control.PolicyOff
+	if _, err := k.client.Fork(t.Context(), control.ForkRequest{Of: dir, Mount: fork}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if after := k.sh(fork.Dir, look); after != before {
+		t.Errorf("the fork is otherwise:\n%s", diffText(t, before, after))
+	}
+	k.sh(fork.Dir, "echo fork >dir0/file0.txt; git -c user.name=a -c user.email=a@b commit -q -a -m fork; git stash -q; rm dir2/file6.txt; git checkout -q main; git fsck --connectivity-only")
+	if after := k.sh(dir, look); after != before {
+		t.Errorf("the fork changed the session:\n%s", diffText(t, before, after))
+	}
+	k.sh(dir, "rm -r dir0; echo gone >link2")
+	if text := k.sh(fork.Dir, "cat dir0/file0.txt"); text != "content 0\n" {
+		t.Errorf("the session changed the fork: %q", text)
+	}
+	if _, err := k.client.Fork(t.Context(), control.ForkRequest{Of: "hour", Mount: fork}, nil); err == nil {
+		t.Error("a session was forked to one that is there")
+	}
+
+	// One point, beside the session.
+	at := k.request(remote, k.dir("at"))
+	at.Session, at.At, at.ReadOnly = "hour", first.ID, true
+	k.mount(at)
+	if text := k.sh(at.Dir, "cat README.md; git status --porcelain; git log --format=%s -n 1"); text != "first\nfirst\n" {
+		t.Errorf("the point is %q", text)
+	}
+	if err := os.WriteFile(filepath.Join(at.Dir, "x"), nil, 0o600); err == nil {
+		t.Error("a point was written to")
+	}
+	k.kill()
+	k.again()
+	if text := k.sh(at.Dir, "cat README.md dir0/file4.txt"); text != "first\ncontent 4\n" {
+		t.Errorf("after a kill the point is %q", text)
+	}
+	k.unmount(at.Dir)
+
+	// Of a session that nobody has mounted, and of a fork.
+	k.unmount(dir)
+	fork2 := k.request("", k.dir("fork2"))
+	fork2.Session, fork2.SessionOptions.Policy = "again", control.PolicyOff
+	if _, err := k.client.Fork(t.Context(), control.ForkRequest{Of: "hour", ID: first.ID, Mount: fork2}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if text := k.sh(fork2.Dir, "cat README.md; git status --porcelain; git branch"); text != "first\n* main\n" {
+		t.Errorf("the fork of a point is %q", text)
+	}
+	fork3 := k.request("", k.dir("fork3"))
+	fork3.Session, fork3.SessionOptions.Policy = "third", control.PolicyOff
+	before = k.sh(fork.Dir, look)
+	if _, err := k.client.Fork(t.Context(), control.ForkRequest{Of: "forked", Mount: fork3}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if after := k.sh(fork3.Dir, look); after != before {
+		t.Errorf("the fork of a fork is otherwise:\n%s", diffText(t, before, after))
+	}
+	for _, dir := range []string{fork.Dir, fork2.Dir, fork3.Dir} {
+		k.unmount(dir)
+	}
+	fork.Remote = remote
+	k.mount(fork) // it is there, though only the first of its points was made there
+	k.sh(fork.Dir, "git log --format=%s -n 1 feature | grep -x fork")
+}
+
+// A restore brings files and index back, keeps what was there, and leaves alone what points do not hold.
+func TestRestore(t *testing.T) {
+	k := newKeep(t)
+	k.start()
+	k.await()
+	remote, _ := served(t)
+	dir := k.dir("m")
+	r := k.request(remote, dir)
+	r.Session, r.SessionOptions.Policy = "hour", control.PolicyOff
+	k.mount(r)
+	k.sh(dir, anHour)
+	first := k.checkpoint(dir)
+	before := k.sh(dir, look)
+	k.sh(dir, `echo 'object file' >keep.o; mkdir out; echo x >out/x.o
+rm -r untracked dir1; echo other >README.md; git add README.md; git rm -q --cached added.txt; ln -sf nowhere link; rm dir2/script; mkdir dir2/script; echo s >dir2/script/s
+echo new >new; chmod +x dir0/file12.txt; git reset -q dir0/file4.txt; mv newdir renamed; echo 'not a directory' >newdir`)
+	changed := k.sh(dir, look)
+	restore := func(q control.RestoreRequest) control.RestoreReply {
+		t.Helper()
+		q.Dir = dir
+		reply, err := k.client.Restore(t.Context(), q, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return reply
+	}
+	dry := restore(control.RestoreRequest{ID: first.ID, DryRun: true})
+	if after := k.sh(dir, look); after != changed {
+		t.Errorf("a dry run changes something:\n%s", diffText(t, changed, after))
+	}
+	done := restore(control.RestoreRequest{ID: first.ID, Staged: true})
+	if done.Before == nil || len(done.Kept) > 0 || !reflect.DeepEqual(dry.Changes, done.Changes) || len(done.Changes) < 15 {
+		t.Errorf("restored %+v, and was to: %+v", done, dry.Changes)
+	}
+	ignored := k.sh(dir, "cat keep.o out/x.o; rm -r keep.o out")
+	if ignored != "object file\nx\n" {
+		t.Errorf("ignored files are %q", ignored)
+	}
+	if after := k.sh(dir, look); after != before {
+		t.Errorf("the point was restored otherwise:\n%s", diffText(t, before, after))
+	}
+	k.sh(dir, "git fsck --connectivity-only")
+
+	// And back.
+	done = restore(control.RestoreRequest{ID: done.Before.ID, Staged: true})
+	k.sh(dir, "mkdir out; echo 'object file' >keep.o; echo x >out/x.o")
+	if after := k.sh(dir, look); after != changed {
+		t.Errorf("what was there before was restored otherwise:\n%s", diffText(t, changed, after))
+	}
+
+	// Some paths, and not the index. A file of somebody's that no point has is in the way of one of them.
+	k.sh(dir, "rm -r README.md dir2/script; mkdir dir2/script; echo o >dir2/script/built.o")
+	staged := k.sh(dir, "git diff --cached")
+	done = restore(control.RestoreRequest{ID: first.ID[:20], Paths: []string{"README.md", "dir2/script", "dir1"}})
+	if !slices.Equal(done.Kept, []string{"dir2/script"}) {
+		t.Errorf("kept %q", done.Kept)
+	}
+	if after := k.sh(dir, "git diff --cached"); after != staged {
+		t.Errorf("the index changed:\n%s", diffText(t, staged, after))
+	}
+	if text := k.sh(dir, "cat README.md dir1/new.txt dir2/script/built.o newdir"); text != "read me\none\no\nnot a directory\n" {
+		t.Errorf("files are %q", text)
+	}
+	for _, id := range []string{"01ZZZ", "nothing"} {
+		if _, err := k.client.Restore(t.Context(), control.RestoreRequest{Dir: dir, ID: id}, nil); err == nil {
+			t.Errorf("%s was restored", id)
+		}
 	}
 }
 
