@@ -95,6 +95,14 @@ func (v *View) Converts(path string) bool {
 	return convert.Returns(v.rules.settings, files, path)
 }
 
+// Returns is Converts that waits for the attributes.
+func (v *View) Returns(ctx context.Context, path string) (bool, error) {
+	if _, err := v.attributes(ctx, dirOf(path), func() company { return company{} }); err != nil {
+		return v.Converts(path), fmt.Errorf("read attributes of %s: %w", path, err)
+	}
+	return v.Converts(path), nil
+}
+
 // attributes gives the .gitattributes that apply in a directory. What is fetched for that takes along with it.
 func (v *View) attributes(ctx context.Context, dir string, along func() company) ([]*convert.File, error) {
 	v.mu.Lock()

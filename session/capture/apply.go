@@ -16,21 +16,26 @@ type edit struct {
 	c      *Capturer
 	v      *view
 	out    *output
+	copies *session.Copier
 	trees  *trees
 	left   *leftSet
 	ignore map[string]string // as memory.Ignore
 	// Of contents: those that become blobs as they are, and those that git converts.
 	plain, cleaned []source
-	attributes     bool
+	// attributes are the directories whose files of attributes are others than in the base tree.
+	attributes map[string]bool
 }
 
 // apply puts the entries of a view into its tree.
-func (c *Capturer) apply(ctx context.Context, v *view, out *output) (*edit, error) {
-	e := &edit{c: c, v: v, out: out, trees: newTrees(c.readTree, c.format, v.from), ignore: map[string]string{}}
+func (c *Capturer) apply(ctx context.Context, v *view, out *output, copies *session.Copier) (*edit, error) {
+	e := &edit{c: c, v: v, out: out, copies: copies, trees: newTrees(c.readTree, c.format, v.from), ignore: map[string]string{}, attributes: map[string]bool{}}
 	if v.whole {
 		e.left = newLeftSet(nil)
 	} else {
-		e.left, e.attributes = c.left, c.mem.Attributes
+		e.left = c.left
+		for _, dir := range c.mem.Attributes {
+			e.attributes[dir] = true
+		}
 		for dir, text := range c.mem.Ignore {
 			e.ignore[dir] = text
 		}
@@ -44,6 +49,11 @@ func (c *Capturer) apply(ctx context.Context, v *view, out *output) (*edit, erro
 			}
 		}
 	}
+	for i := range v.frozen.Entries {
+		if path := v.frozen.Entries[i].Path; path == attributesName || strings.HasSuffix(path, "/"+attributesName) {
+			e.attributes[parent(path)] = true
+		}
+	}
 	under := "" // a directory of which nothing is held
 	for i := range v.frozen.Entries {
 		f := &v.frozen.Entries[i]
@@ -51,9 +61,6 @@ func (c *Capturer) apply(ctx context.Context, v *view, out *output) (*edit, erro
 			continue
 		}
 		e.left.forget(f.Path)
-		if f.Path == attributesName || strings.HasSuffix(f.Path, "/"+attributesName) {
-			e.attributes = true
-		}
 		passed, err := e.entry(ctx, f)
 		if err != nil {
 			return nil, fmt.Errorf("keep %s: %w", f.Path, err)
@@ -110,7 +117,7 @@ func (e *edit) entry(ctx context.Context, f *worktree.FrozenEntry) (passed bool,
 		return false, errUnpinned
 	}
 	s := source{path: f.Path, size: f.Size, content: f.Content, mode: f.Mode}
-	if f.Size > 0 && (e.attributes || e.c.converts(f.Path)) {
+	if f.Size > 0 && (e.other(f.Path) || e.c.converts(ctx, f.Path)) {
 		e.cleaned = append(e.cleaned, s)
 	} else {
 		e.plain = append(e.plain, s)
@@ -139,10 +146,10 @@ func (e *edit) movedTree(ctx context.Context, f *worktree.FrozenEntry) error {
 // moved takes up an unchanged blob at another path than it came with: git may convert it otherwise there, so that what
 // counts is how it looks.
 func (e *edit) moved(ctx context.Context, f *worktree.FrozenEntry) (bool, error) {
-	if f.From == "" || f.Mode == object.ModeSymlink || !e.attributes && !e.c.converts(f.Path) && !e.c.converts(f.From) {
+	if f.From == "" || f.Mode == object.ModeSymlink || !e.other(f.Path) && !e.c.converts(ctx, f.Path) && !e.c.converts(ctx, f.From) {
 		return false, nil
 	}
-	if ext(f.From) == ext(f.Path) && parent(f.From) == parent(f.Path) && !e.attributes {
+	if ext(f.From) == ext(f.Path) && parent(f.From) == parent(f.Path) && !e.other(f.Path) {
 		return false, nil
 	}
 	n, err := e.c.o.Tree.Resolve(ctx, f.Path)
@@ -155,6 +162,18 @@ func (e *edit) moved(ctx context.Context, f *worktree.FrozenEntry) (bool, error)
 	}
 	e.cleaned = append(e.cleaned, source{path: f.Path, size: a.Size, content: readerAt{e.c.o.Tree, ctx, n}, mode: f.Mode})
 	return true, nil
+}
+
+// other says whether other attributes than the base tree's may hold for a path.
+func (e *edit) other(path string) bool {
+	if len(e.attributes) == 0 {
+		return false
+	}
+	for dir := parent(path); ; dir = parent(dir) {
+		if e.attributes[dir] || dir == "" {
+			return e.attributes[dir]
+		}
+	}
 }
 
 // ext is what rules of attributes mostly go by.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -41,8 +42,9 @@ type Options struct {
 	Base      object.ID // commit that the session began with, which the mounted remote has; zero: unborn
 	BaseTree  object.ID // the Tree's base; zero: empty
 	Rules     Rules
-	// Converts says whether git converts the file at a path, so that its blob is not what the file holds; nil: never.
-	Converts func(path string) bool
+	// Converts says whether git may convert the file at a path by the attributes that were mounted, so that its blob is not
+	// what the file holds; nil: never.
+	Converts func(ctx context.Context, path string) (bool, error)
 	// Blob gives a blob of the base that the Repo cannot read: an ignore file that nobody has looked at yet, or one of
 	// attributes. nil: there is no other place.
 	Blob func(ctx context.Context, path string, id object.ID) ([]byte, error)
@@ -121,6 +123,7 @@ func New(o Options) (*Capturer, error) {
 		c.mem = recall(o.Memory, last.Commit)
 		c.left = newLeftSet(c.mem.Left)
 	}
+	c.sweepClean()
 	c.turn <- struct{}{}
 	return c, nil
 }
@@ -204,11 +207,15 @@ func (c *Capturer) point(ctx context.Context, reason session.Reason, message str
 		}
 	}
 	defer c.o.Repo.Working()()
+	if err := c.follow(); err != nil {
+		return session.Point{}, Report{}, fmt.Errorf("look for the newest point: %w", err)
+	}
 	s, err := c.shoot(ctx)
 	if err != nil {
 		return session.Point{}, Report{}, err
 	}
 	defer s.view.frozen.Release()
+	defer s.out.close()
 	report := Report{Left: s.edit.left.first(), Paused: s.view.frozen.Paused}
 	last, have := c.Last()
 	nothing, err := c.nothingNew(ctx, s, last, have, reason)
@@ -230,6 +237,31 @@ func (c *Capturer) point(ctx context.Context, reason session.Reason, message str
 	return p, report, nil
 }
 
+// follow takes up the newest point by its new name, if points before it were dropped.
+func (c *Capturer) follow() error {
+	last, have := c.Last()
+	if !have {
+		return nil
+	}
+	tip, err := c.o.Repo.Ref(session.SegmentRef(last.Session, last.Lane, last.Segment))
+	if err != nil || tip == last.Commit || tip.IsZero() {
+		return err
+	}
+	now, err := c.o.Repo.PointAt(tip)
+	if err != nil || now.ID != last.ID {
+		return err
+	}
+	count, err := c.segmentLength(now)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.last, c.count = &now, count
+	c.mu.Unlock()
+	c.mem.Point = now.Commit.String()
+	return nil
+}
+
 // shoot looks at files and git until both agree on what is tracked.
 func (c *Capturer) shoot(ctx context.Context) (*shot, error) {
 	whole := false
@@ -244,6 +276,7 @@ func (c *Capturer) shoot(ctx context.Context) (*shot, error) {
 			return s, nil
 		}
 		s.view.frozen.Release()
+		s.out.close()
 		switch {
 		case errors.Is(err, errUnpinned) && c.pinned > 0: // a file that git tracks is that large
 			c.pinned, whole = 0, true // what was remembered has been written to
@@ -288,7 +321,7 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 			}
 		}
 	}
-	if s.edit, err = c.apply(ctx, s.view, s.out); err != nil {
+	if s.edit, err = c.apply(ctx, s.view, s.out, s.copies); err != nil {
 		return agree, err
 	}
 	if anew || s.view.whole {
@@ -425,7 +458,7 @@ func (c *Capturer) remember(s *shot, commit object.ID) {
 	c.left = s.edit.left
 	c.mem = memory{
 		Point: commit.String(), Token: f.Token, tree: s.tree, Rules: s.view.x.print, Left: c.left.all, Ignore: s.edit.ignore,
-		Attributes: s.edit.attributes, Index: &indexMemory{
+		Attributes: slices.Sorted(maps.Keys(s.edit.attributes)), Index: &indexMemory{
 			Stat: s.state.stat, Head: s.state.head.String(), Tree: s.state.Index.Tree.String(), Special: s.state.Index.Special, Plain: len(s.state.Index.Special) == 0,
 		},
 	}

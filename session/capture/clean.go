@@ -1,15 +1,267 @@
 package capture
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
 )
 
 // errUnpinned says that a file is larger than those whose contents were asked for.
 var errUnpinned = errors.New("content was not kept")
 
-func (c *Capturer) converts(path string) bool { return c.o.Converts != nil && c.o.Converts(path) }
+// converts says whether git may convert the file at a path.
+func (c *Capturer) converts(ctx context.Context, path string) bool {
+	if c.o.Converts == nil {
+		return false
+	}
+	yes, err := c.o.Converts(ctx, path)
+	if err != nil {
+		c.o.Log.Warn("attributes cannot be read", zap.String("path", path), zap.Error(err))
+	}
+	return yes
+}
 
+// cleanPrefix begins the names of directories, in the Repo's, in which git converts files.
+const cleanPrefix = "artifactfs-clean-"
+
+// sweepClean removes what a process that was killed has left.
+func (c *Capturer) sweepClean() {
+	entries, err := os.ReadDir(c.o.Repo.Dir())
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), cleanPrefix) {
+			if err := os.RemoveAll(filepath.Join(c.o.Repo.Dir(), e.Name())); err != nil {
+				c.o.Log.Warn("remove files that were being converted", zap.Error(err))
+			}
+		}
+	}
+}
+
+// cleaning is a working tree with the files that git is to convert, and with nothing else than the attributes that count
+// for them: git never looks into the mount.
+type cleaning struct {
+	c   *Capturer
+	e   *edit
+	dir string
+}
+
+func (l *cleaning) work(path string) string {
+	return filepath.Join(l.dir, "work", filepath.FromSlash(path))
+}
+
+// clean gives files the ids of the blobs that `git add` makes of them.
 func (c *Capturer) clean(ctx context.Context, e *edit, list []source) error {
-	return errors.ErrUnsupported
+	dir, err := os.MkdirTemp(c.o.Repo.Dir(), cleanPrefix)
+	if err != nil {
+		return err
+	}
+	e.out.temps = append(e.out.temps, dir)
+	l := &cleaning{c, e, dir}
+	if err := l.attributes(ctx, list); err != nil {
+		return err
+	}
+	for i := range list {
+		if err := l.put(&list[i]); err != nil {
+			return err
+		}
+	}
+	err = l.add(ctx, list)
+	if err != nil && ctx.Err() == nil && len(list) > 1 { // one of them cannot be converted: the others can
+		for i := range list {
+			if err := l.add(ctx, list[i:i+1]); err != nil {
+				l.asItIs(ctx, &list[i], err)
+			}
+		}
+		return ctx.Err()
+	}
+	if err != nil && ctx.Err() == nil {
+		l.asItIs(ctx, &list[0], err)
+		return nil
+	}
+	return err
+}
+
+// asItIs keeps a file that git refuses to convert.
+func (l *cleaning) asItIs(ctx context.Context, s *source, cause error) {
+	l.c.o.Log.Warn("file is kept as it is", zap.String("path", s.path), zap.Error(cause))
+	one := []source{*s}
+	if err := l.e.out.hash(ctx, one); err == nil {
+		l.e.out.keep(&one[0])
+		s.id = one[0].id
+	}
+}
+
+// attributes puts the files of attributes there that hold at the new paths.
+func (l *cleaning) attributes(ctx context.Context, list []source) error {
+	done := map[string]bool{}
+	for i := range list {
+		for dir := parent(list[i].path); !done[dir]; dir = parent(dir) {
+			done[dir] = true
+			path := join(dir, attributesName)
+			mode, id, err := l.e.trees.get(ctx, path)
+			if err != nil {
+				return err
+			}
+			if mode != object.ModeFile && mode != object.ModeExec {
+				continue
+			}
+			text, err := l.read(ctx, path, id)
+			if err != nil {
+				return fmt.Errorf("read %s: %w", path, err)
+			}
+			if err := os.MkdirAll(l.work(dir), 0o700); err != nil {
+				return err
+			}
+			if err := os.WriteFile(l.work(path), text, 0o600); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// read gives a blob of the new tree.
+func (l *cleaning) read(ctx context.Context, path string, id object.ID) ([]byte, error) {
+	for i := range l.e.plain {
+		if s := &l.e.plain[i]; s.path == path && s.id == id {
+			text := make([]byte, s.size)
+			_, err := io.ReadFull(io.NewSectionReader(s.content, 0, s.size), text)
+			return text, err
+		}
+	}
+	_, text, err := l.c.o.Repo.Get(id, maxIgnoreFile)
+	if err != nil && l.c.o.Blob != nil {
+		ctx, cancel := context.WithTimeout(ctx, fetchWait)
+		defer cancel()
+		return l.c.o.Blob(ctx, path, id)
+	}
+	return text, err
+}
+
+func (l *cleaning) put(s *source) error {
+	name := l.work(s.path)
+	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, io.NewSectionReader(s.content, 0, s.size))
+	return errors.Join(err, f.Close())
+}
+
+// add has git add files to an index of its own that holds what theirs does: what is staged decides about line ends, too.
+func (l *cleaning) add(ctx context.Context, list []source) error {
+	var staged, paths bytes.Buffer
+	for i := range list {
+		path := list[i].path
+		fmt.Fprintf(&paths, "%s\x00", path)
+		was, err := l.c.lookup(ctx, l.e.v.tracking, path)
+		if err != nil {
+			return err
+		}
+		if was.Mode.IsBlob() {
+			fmt.Fprintf(&staged, "%o %s\t%s\x00", uint32(was.Mode), was.ID, path)
+		}
+	}
+	index, objects := filepath.Join(l.dir, "index"), filepath.Join(l.dir, "objects")
+	if err := os.Remove(index); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := os.MkdirAll(objects, 0o700); err != nil {
+		return err
+	}
+	run := gitRun{dir: filepath.Join(l.dir, "work"), env: []string{
+		"GIT_WORK_TREE=" + filepath.Join(l.dir, "work"), "GIT_INDEX_FILE=" + index,
+		"GIT_OBJECT_DIRECTORY=" + objects, "GIT_ALTERNATE_OBJECT_DIRECTORIES=" + quoteList(filepath.Join(l.c.o.GitDir, "objects")),
+	}}
+	settings := []string{"-c", "core.splitIndex=false", "-c", "core.sparseCheckout=false", "-c", "core.safecrlf=false", "update-index", "-z"}
+	run.in = staged.Bytes()
+	if _, err := l.c.git(ctx, run, append(settings, "--index-info")...); err != nil {
+		return err
+	}
+	run.in = paths.Bytes()
+	if _, err := l.c.git(ctx, run, append(settings, "--add", "--stdin")...); err != nil {
+		return err
+	}
+	run.in = nil
+	out, err := l.c.git(ctx, run, "ls-files", "-s", "-z")
+	if err != nil {
+		return err
+	}
+	ids, err := parseStaged(l.c.format, out)
+	if err != nil {
+		return err
+	}
+	loose := odb.NewLoose(objects, l.c.format)
+	for i := range list {
+		id, ok := ids[list[i].path]
+		if !ok {
+			return fmt.Errorf("git has not added %s", list[i].path)
+		}
+		list[i].id = id
+		if err := l.take(loose, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// take puts what git has made of a file on the list; what it had already is kept if it was made here.
+func (l *cleaning) take(loose *odb.Loose, id object.ID) error {
+	_, size, err := loose.Size(id)
+	if errors.Is(err, odb.ErrNotFound) {
+		return l.e.copies.Blob(id)
+	}
+	if err != nil {
+		return err
+	}
+	l.e.out.add(odb.Outgoing{ID: id, Type: object.Blob, Size: size, Open: func() (io.ReadCloser, error) {
+		in, out := io.Pipe()
+		go func() { out.CloseWithError(loose.WriteTo(id, out)) }()
+		return in, nil
+	}})
+	return nil
+}
+
+// parseStaged reads what `git ls-files -s -z` prints: "MODE ID STAGE\tPATH".
+func parseStaged(f object.Format, out []byte) (map[string]object.ID, error) {
+	ids := map[string]object.ID{}
+	for line := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
+		head, path, ok := strings.Cut(line, "\t")
+		fields := strings.Fields(head)
+		if !ok || len(fields) != 3 {
+			if line == "" {
+				continue
+			}
+			return nil, fmt.Errorf("read git ls-files: %.80q", line)
+		}
+		id, err := object.ParseID(fields[1])
+		if err != nil || id.Format() != f {
+			return nil, fmt.Errorf("read git ls-files: %.80q", line)
+		}
+		ids[path] = id
+	}
+	return ids, nil
+}
+
+// quoteList is a path as an element of GIT_ALTERNATE_OBJECT_DIRECTORIES.
+func quoteList(path string) string {
+	if !strings.ContainsAny(path, ":\"\n") {
+		return path
+	}
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(path) + `"`
 }

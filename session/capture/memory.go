@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"unicode/utf8"
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
@@ -22,8 +23,8 @@ type memory struct {
 	Left map[string]LeftOut `json:"left,omitempty"`
 	// Ignore holds the ignore files that Tree does not, by their directories.
 	Ignore map[string]string `json:"ignore,omitempty"`
-	// Attributes says that files of attributes are others than in the base tree.
-	Attributes bool         `json:"attributes,omitempty"`
+	// Attributes are the directories whose files of attributes are others than in the base tree.
+	Attributes []string     `json:"attributes,omitempty"`
 	Index      *indexMemory `json:"index,omitempty"`
 	tree       object.ID    // Tree
 }
@@ -88,6 +89,11 @@ func (m *memory) save(name string) error {
 			return err
 		}
 		return nil
+	}
+	for path := range m.Left {
+		if !utf8.ValidString(path) { // which JSON does not keep
+			return os.RemoveAll(name)
+		}
 	}
 	m.Version, m.Tree = memoryVersion, m.tree.String()
 	text, err := json.Marshal(m)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"sync"
 
@@ -21,12 +22,20 @@ type output struct {
 	list    []odb.Outgoing
 	listed  map[object.ID]bool
 	trees   map[object.ID][]byte
-	bytes   int64 // of blobs on the list
-	keeping int64 // bytes of contents that are kept in memory
+	bytes   int64    // of blobs on the list
+	temps   []string // directories in which some of them are
+	keeping int64    // bytes of contents that are kept in memory
 }
 
 func newOutput(f object.Format, have func(id object.ID) bool) *output {
 	return &output{format: f, have: have, listed: map[object.ID]bool{}, trees: map[object.ID][]byte{}}
+}
+
+// close removes what was needed only to write the objects. It can only fail to.
+func (w *output) close() {
+	for _, dir := range w.temps {
+		os.RemoveAll(dir)
+	}
 }
 
 func (w *output) add(o odb.Outgoing) {
