@@ -15,6 +15,7 @@ func explainCarry(verb, thing string, err error) *control.Error {
 	explainHeld(e, err)
 	var change *session.TransitionError
 	var used inUseError
+	var mounted sessionMountedError
 	switch {
 	case errors.Is(err, errNoSession), errors.Is(err, session.ErrNoMeta):
 		e.Code, e.Hint = control.ExitNotMounted, "artifactfs session list shows those that there are"
@@ -30,11 +31,18 @@ func explainCarry(verb, thing string, err error) *control.Error {
 		e.Hint = "mount it without --read-only and with a --session-remote other than none"
 	case errors.As(err, &change):
 		e.Code = control.ExitUsage
+	case errors.As(err, &mounted):
+		e.Hint = "artifactfs unmount " + mounted.dir + " ends that"
 	case errors.As(err, &used):
 		e.Hint = "ask the daemon that serves it, or unmount it"
 	}
 	return e
 }
+
+// sessionMountedError says that something cannot be done with a session while it is mounted.
+type sessionMountedError struct{ dir string }
+
+func (e sessionMountedError) Error() string { return "it is mounted at " + e.dir }
 
 // explainHeld tells what can be done about a session that this mount cannot write to; false: that is not it.
 func explainHeld(e *control.Error, err error) bool {

@@ -177,6 +177,9 @@ func (o *opened) change(ctx context.Context, r control.SessionSetRequest) error 
 	if r.State == "" {
 		return nil
 	}
+	if o.mount != nil && o.mount.writable() {
+		return sessionMountedError{o.mount.dir}
+	}
 	actor := r.Actor
 	if actor == "" {
 		actor = session.Actor()

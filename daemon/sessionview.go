@@ -135,6 +135,12 @@ func (d *Daemon) SessionDiff(ctx context.Context, r control.SessionDiffRequest) 
 		return reply, explainCarry("read session", r.Of, err)
 	}
 	defer o.close()
+	var a session.Point
+	if r.A != "" { // before a point is made now: "@" is the newest that there was
+		if a, err = o.find(r.A); err != nil {
+			return reply, explainCarry("compare point", r.A, err)
+		}
+	}
 	if r.B == "" && o.mount != nil && o.mount.carry.carries() {
 		if _, _, err := o.mount.carry.point(ctx, session.Idle, ""); err != nil {
 			return reply, explainCarry("compare with the working tree of", r.Of, err)
@@ -146,14 +152,11 @@ func (d *Daemon) SessionDiff(ctx context.Context, r control.SessionDiffRequest) 
 	if o.repo == nil {
 		return reply, explainCarry("compare points of", r.Of, errNothingCarried)
 	}
-	from, err := o.baseTree()
-	if r.A != "" && err == nil {
-		var a session.Point
-		a, err = o.find(r.A)
-		from = a.Tree
-	}
-	if err != nil {
-		return reply, explainCarry("compare point", r.A, err)
+	from, err := a.Tree, error(nil)
+	if r.A == "" {
+		if from, err = o.baseTree(); err != nil {
+			return reply, explainCarry("read session", r.Of, err)
+		}
 	}
 	b, err := o.find(r.B)
 	if errors.Is(err, session.ErrNoPoint) && r.B == "" { // nothing was ever changed
