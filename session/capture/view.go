@@ -167,7 +167,7 @@ func (v *view) track(by tracking) {
 	}
 }
 
-// learn takes up what entries say of ignore files. stale: paths that are not told are to be looked at anew.
+// learn takes up what entries say of ignore files and attributes. stale: paths that are not told are to be looked at anew.
 func (v *view) learn(entries []worktree.FrozenEntry, read func(e *worktree.FrozenEntry) ([]byte, error)) (stale, differs bool, err error) {
 	v.told = make(map[string]object.ID, len(entries))
 	for i := range entries {
@@ -181,10 +181,13 @@ func (v *view) learn(entries []worktree.FrozenEntry, read func(e *worktree.Froze
 	v.changed = map[string][]byte{}
 	for i := range entries {
 		e := &entries[i]
-		if e.Path != ignoreName && !strings.HasSuffix(e.Path, "/"+ignoreName) {
+		dir, name := split(e.Path)
+		if name == attributesName { // what was converted by others is to be converted anew
+			stale = stale || !v.within(dir)
+		}
+		if name != ignoreName {
 			continue
 		}
-		dir := parent(e.Path)
 		var text []byte
 		if e.Kind == worktree.FrozenContent || e.Kind == worktree.FrozenBlob && e.Mode != object.ModeSymlink {
 			if text, err = read(e); err != nil {
@@ -194,16 +197,22 @@ func (v *view) learn(entries []worktree.FrozenEntry, read func(e *worktree.Froze
 		v.changed[dir] = text
 		old, known := before[dir]
 		differs = differs || !known || !bytes.Equal(old, text)
-		within := false
-		for at := dir; at != "" && !within; at = parent(at) {
-			_, within = v.told[at]
-		}
-		stale = stale || !within
+		stale = stale || !v.within(dir)
 	}
 	differs = differs || len(before) != len(v.changed)
 	clear(v.parsed)
 	clear(v.x.cached)
 	return stale, differs, v.failure
+}
+
+// within says whether all that is in a directory is told.
+func (v *view) within(dir string) bool {
+	for at := dir; at != ""; at = parent(at) {
+		if _, ok := v.told[at]; ok {
+			return true
+		}
+	}
+	return false
 }
 
 // look freezes the working tree, without what is in directories that are ignored.

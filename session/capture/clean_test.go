@@ -1,0 +1,94 @@
+package capture_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/convert"
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// Files that git converts are in the tree as git add makes them, whatever the attributes were when they came.
+func TestConvertedFiles(t *testing.T) {
+	w := newWorld(t, object.SHA1, map[string]gittest.File{
+		".gitattributes": text("*.txt text\n*.up filter=upper\n*.id ident\nraw.txt -text\n*.u16 text working-tree-encoding=UTF-16LE\n*.auto text=auto\n"),
+		"a.txt":          text("one\ntwo\n"), "raw.txt": text("r\r\n"), "crlf.auto": text("old\r\nfile\r\n"), "b.bin": text("\x00"),
+	})
+	w.git(w.plain, "config", "filter.upper.clean", "tr a-z A-Z")
+	w.git(w.plain, "config", "filter.upper.smudge", "cat")
+	w.git(w.plain, "config", "filter.broken.clean", "false")
+	w.git(w.plain, "config", "filter.broken.required", "true")
+	settings := convert.Settings{Drivers: map[string]convert.Driver{"upper": {Name: "upper", Clean: true}}}
+	attributes, err := os.ReadFile(w.at(".gitattributes"))
+	must(t, err)
+	base := []*convert.File{settings.Parse(attributes, true)}
+	w.o.Converts = func(_ context.Context, path string) (bool, error) { return convert.Returns(settings, base, path), nil }
+	w.openCapturer()
+
+	w.write("a.txt", "one\r\nthree\r\n")
+	w.write("raw.txt", "x\r\ny\r\n")
+	w.write("new.up", "shout\n")
+	w.write("v.id", "$Id: 1234 $\n")
+	w.write("x.u16", "h\x00i\x00\n\x00")
+	w.write("crlf.auto", "old\r\nstays\r\n") // since the index has them so
+	w.write("crlf2.auto", "new\r\ngoes\r\n")
+	w.write("b.bin", "\r\n")
+	w.write("empty.txt", "")
+	w.check("converted")
+
+	w.write("sub/.gitattributes", "*.bin text\n")
+	w.write("sub/c.bin", "text\r\nnow\r\n")
+	w.write("sub/deep/d.bin", "deep\r\n")
+	w.check("attributes of a directory")
+	w.restart()
+	w.write("sub/e.bin", "later\r\n")
+	w.check("attributes that came before")
+	w.remove("sub/.gitattributes")
+	w.write("sub/f.bin", "as it is\r\n")
+	w.check("attributes that went")
+
+	if err := w.rename("a.txt", "a.bin"); err != nil {
+		t.Fatal(err)
+	}
+	w.check("moved to where nothing is converted")
+
+	w.write(".gitattributes", "*.brk filter=broken\n*.txt text\n")
+	w.write("z.brk", "kept\r\nall the same\n")
+	w.write("z.txt", "z\r\n")
+	p, _ := w.point("manual")
+	mode, content := w.in(p.Tree, "z.brk")
+	if mode != object.ModeFile || content != "kept\r\nall the same\n" {
+		t.Errorf("a file that git refuses is %o %q", mode, content)
+	}
+	if _, content := w.in(p.Tree, "z.txt"); content != "z\n" {
+		t.Errorf("beside it, z.txt is %q", content)
+	}
+	left, _ := filepath.Glob(filepath.Join(w.repo.Dir(), "artifactfs-clean-*"))
+	if len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// in reads a file of a tree of the session.
+func (w *world) in(tree object.ID, path string) (object.Mode, string) {
+	w.t.Helper()
+	dir, name, deep := strings.Cut(path, "/")
+	entries, err := w.repo.Tree(tree)
+	must(w.t, err)
+	for _, e := range entries {
+		if e.Name != dir {
+			continue
+		}
+		if deep {
+			return w.in(e.ID, name)
+		}
+		_, text, err := w.repo.Get(e.ID, 1<<30)
+		must(w.t, err)
+		return e.Mode, string(text)
+	}
+	return 0, ""
+}
