@@ -16,6 +16,9 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/format/config"
 )
 
+// madeSuffix begins the name's end of a directory that git makes.
+const madeSuffix = ".new"
+
 // fromTemplate lets git put into path what it puts into every new repository: hooks, description, info/exclude, and
 // whatever else the user's template holds. It gives the template's configuration. Without git there is none of it.
 func fromTemplate(path string, o Options) (*config.Config, error) {
@@ -23,9 +26,14 @@ func fromTemplate(path string, o Options) (*config.Config, error) {
 	if err := os.MkdirAll(path, 0o755); err != nil || o.Git == (Version{}) {
 		return c, err
 	}
-	// Beside, since git writes HEAD, which has to come last.
-	made := path + ".new"
-	if err := os.RemoveAll(made); err != nil {
+	// Beside, since git writes HEAD, which has to come last. What a dead process has begun goes, if its git has ended;
+	// otherwise that is still writing there, and another place is needed.
+	left, _ := filepath.Glob(quoteGlob.Replace(path) + madeSuffix + "*")
+	for _, dir := range left {
+		os.RemoveAll(dir)
+	}
+	made, err := os.MkdirTemp(filepath.Dir(path), filepath.Base(path)+madeSuffix)
+	if err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(made)
