@@ -18,7 +18,7 @@ const MainLane = "main"
 
 var (
 	// ErrClosed says that nobody is to go on with a session: it is closed or archived.
-	ErrClosed = errors.New("the session is closed")
+	ErrClosed = errors.New("it has to be reopened first")
 	// ErrMoved says that somebody else has moved the ref on the session remote.
 	ErrMoved = errors.New("somebody else has moved it")
 )
@@ -37,11 +37,15 @@ func (e *HeldError) Error() string {
 	if e.Writer == (Writer{}) {
 		return fmt.Sprintf("somebody else has just begun to work in session %s", e.Session)
 	}
-	where := "on " + e.Writer.Host
+	who := "host " + e.Writer.Host
 	if e.Life == Lives {
-		where += fmt.Sprintf(" (process %d)", e.Writer.PID)
+		who = fmt.Sprintf("process %d on this host", e.Writer.PID)
 	}
-	return fmt.Sprintf("another state directory %s works in session %s since %s", where, e.Session, e.Since.UTC().Format("2006-01-02 15:04:05 MST"))
+	since := e.Since.UTC().Format("2006-01-02 15:04:05 MST")
+	if e.Life == Unknown {
+		return fmt.Sprintf("%s is at work in session %s since %s, or has not said that it is not", who, e.Session, since)
+	}
+	return fmt.Sprintf("%s is at work in session %s since %s", who, e.Session, since)
 }
 
 // TransitionError says that a session cannot become what it was to become.
@@ -137,7 +141,7 @@ func Claim(ctx context.Context, r *Repo, q ClaimRequest) (Claimed, error) {
 
 func (m *Meta) claim(q ClaimRequest, now time.Time) (c Claimed, err error) {
 	if m.State == Closed || m.State == Archived {
-		return c, fmt.Errorf("go on with session %s: %w: it is %s", m.Session, ErrClosed, m.State)
+		return c, fmt.Errorf("go on with session %s, which is %s: %w", m.Session, m.State, ErrClosed)
 	}
 	if err := ValidName(q.Lane); err != nil {
 		return c, err

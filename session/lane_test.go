@@ -238,7 +238,7 @@ func TestACrashIsAPause(t *testing.T) {
 	r = begun(t)
 	claim(r, faraway(t), nil)
 	var held *session.HeldError
-	if _, err := claim(r, here(t, state), nil); !errors.As(err, &held) || held.Life != session.Unknown || !strings.Contains(err.Error(), "on far works in session s since ") {
+	if _, err := claim(r, here(t, state), nil); !errors.As(err, &held) || held.Life != session.Unknown || !strings.Contains(err.Error(), "host far is at work in session s since ") {
 		t.Errorf("%v", err)
 	}
 }

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
+	"strings"
 	"sync"
 	"text/tabwriter"
 	"time"
@@ -87,19 +89,27 @@ func (a *app) sessionOf(ctx context.Context, verb, name string) (work, error) {
 	if len(named) > 0 && named[0].mounted() {
 		return work{named[0].client, named[0].Dir, &named[0]}, nil
 	}
-	m, err := find(all, asked, verb, name)
-	if err == nil {
-		return work{m.client, m.Dir, &m}, nil
-	}
 	of := name
 	if kept, ok := findKept(all, name); ok && len(named) == 0 {
 		of = kept.Session.Name
+	} else if len(named) == 0 && isDirectory(name) {
+		m, err := find(all, asked, verb, name)
+		return work{m.client, m.Dir, &m}, err
 	}
-	if control.ValidSession(of) != nil {
-		return work{}, err
+	if e := control.ValidSession(of); e != nil {
+		return work{}, &control.Error{Code: control.ExitUsage, Verb: verb, Object: name, Cause: "it is neither a directory nor the name of a session", Hint: "artifactfs session list shows the sessions"}
 	}
 	client, err := a.ensureDaemon(ctx)
 	return work{client: client, of: of}, err
+}
+
+// isDirectory says whether a name is meant as that of a directory.
+func isDirectory(name string) bool {
+	if name == "." || name == ".." || strings.Contains(name, "/") {
+		return true
+	}
+	info, err := os.Stat(name)
+	return err == nil && info.IsDir()
 }
 
 // rank is low of mounts that work in a session, and not only show it.

@@ -34,7 +34,7 @@ name goes on to the checkpoint that it is given to last.`,
 			if err := session.ValidName(name); err != nil {
 				return usage(cmd, err)
 			}
-			return a.sessionSet(cmd.Context(), of, "pin", control.SessionSetRequest{Pin: name, ID: id}, "pinned "+name)
+			return a.sessionSet(cmd.Context(), of, "pin", control.SessionSetRequest{Pin: name, ID: id}, "pinned "+name+" in session")
 		},
 		ValidArgsFunction: a.completePoints(&of, 1),
 	}
@@ -54,7 +54,7 @@ func (a *app) sessionUnpinCommand() *cobra.Command {
 			if err := session.ValidName(args[0]); err != nil {
 				return usage(cmd, err)
 			}
-			return a.sessionSet(cmd.Context(), of, "unpin", control.SessionSetRequest{Pin: args[0], Unpin: true}, "unpinned "+args[0])
+			return a.sessionSet(cmd.Context(), of, "unpin", control.SessionSetRequest{Pin: args[0], Unpin: true}, "unpinned "+args[0]+" in session")
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}

@@ -131,7 +131,7 @@ func (a *app) printRestore(r control.RestoreReply, now time.Time) {
 	}
 	fmt.Fprintf(a.stdout, "%s brought back to %s\n", changes, at)
 	if r.Before != nil && len(r.Changes) > 0 {
-		fmt.Fprintf(a.stderr, "artifactfs: session restore -C %s %s undoes it\n", shellWord(r.Dir), r.Before.ID)
+		fmt.Fprintf(a.stderr, "artifactfs: kept what was there (artifactfs session restore -C %s %s undoes it)\n", shellWord(r.Dir), r.Before.ID)
 	}
 }
 

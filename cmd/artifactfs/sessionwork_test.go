@@ -179,6 +179,19 @@ func TestSessionsAreNamedByDirectoryOrName(t *testing.T) {
 			t.Errorf("%s asks for %s, want %s", args, q.Of, want)
 		}
 	}
+	cmd := a.command("session", "log", "old")
+	cmd.Dir = filepath.Join(a.dir, "app") // where it could be a path
+	if out, err := cmd.CombinedOutput(); err != nil || last[control.SessionLogRequest](t, s).Of != "old" {
+		t.Errorf("%v\n%s", err, out)
+	}
+	for _, bad := range []string{"/nowhere", "./x"} {
+		if r := a.run("session", "log", bad); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "nothing of artifactfs is mounted there") {
+			t.Errorf("%+v", r)
+		}
+	}
+	if r := a.run("session", "log", "a b"); r.code != control.ExitUsage || !strings.Contains(r.stderr, "it is neither a directory nor the name of a session") {
+		t.Errorf("%+v", r)
+	}
 	r := a.run("session", "log")
 	if r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "the current directory is in no mount\nhint: artifactfs session list") {
 		t.Errorf("%+v", r)
@@ -257,7 +270,7 @@ func TestSessionRestore(t *testing.T) {
 		Changes: []control.PathChange{{Path: "x", Status: "M"}}, Kept: []string{"busy"}}
 	r := a.run("session", "restore", pointA, "./x", "../y", "-C", "app/sub")
 	want := "changed meanwhile, and left as it is: busy\n1 path brought back to " + pointA + " (just now)\n"
-	if r.code != 0 || r.stdout != want || r.stderr != "artifactfs: session restore -C "+a.dir+"/app "+pointB+" undoes it\n" {
+	if r.code != 0 || r.stdout != want || r.stderr != "artifactfs: kept what was there (artifactfs session restore -C "+a.dir+"/app "+pointB+" undoes it)\n" {
 		t.Errorf("%+v", r)
 	}
 	if q := last[control.RestoreRequest](t, s); !slices.Equal(q.Paths, []string{"sub/x", "y"}) || q.Staged || q.DryRun {
