@@ -98,6 +98,8 @@ func (r *rig) fewFiles(m carriedMount, files int) error {
 	return nil
 }
 
+const traceMark = "no-such-name"
+
 // follow counts what the kernel asks for in a mount, until end is called.
 func (r *rig) follow(dir string) (seen map[string]int, end func(), err error) {
 	cmd := r.command(r.state, "trace", dir, "--all", "--json")
@@ -122,16 +124,17 @@ func (r *rig) follow(dir string) (seen map[string]int, end func(), err error) {
 			if json.Unmarshal(lines.Bytes(), &e) != nil || e.Op == "" {
 				continue
 			}
-			if strings.HasSuffix(e.Path, "trace-mark") {
+			if strings.Contains(e.Path, traceMark) {
 				open()
 				continue
 			}
 			seen[e.Op]++
 		}
 	})
-	// What is looked for and not there is seen as soon as it is followed.
+	// What is looked for and not there is seen as soon as it is followed; each name once, as the kernel remembers.
 	for begun := false; !begun; {
-		os.Lstat(filepath.Join(dir, "trace-mark"))
+		r.places++
+		os.Lstat(filepath.Join(dir, fmt.Sprint(traceMark, r.places)))
 		select {
 		case <-began:
 			begun = true
