@@ -264,7 +264,9 @@ func TestClaimIsSentFirst(t *testing.T) {
 			t.Errorf("%v: it was not taken back", fail)
 		}
 	}
-	if c, err := claim(r, w, func(q *session.ClaimRequest) { q.Send = func(context.Context, object.ID, object.ID) error { return nil } }); err != nil || c.Lane.Writer != w {
+	if c, err := claim(r, w, func(q *session.ClaimRequest) {
+		q.Send = func(context.Context, object.ID, object.ID) error { return nil }
+	}); err != nil || c.Lane.Writer != w {
 		t.Errorf("%+v, %v", c, err)
 	}
 }

@@ -262,6 +262,9 @@ func writeMeta(ctx context.Context, r *Repo, m Meta, parent, old object.ID, now 
 
 // Begin writes the first version of what a session is; one that is there stays as it is.
 func Begin(ctx context.Context, r *Repo, m Meta, actor string) (Meta, error) {
+	if known, _, err := ReadMeta(r, m.Session); !errors.Is(err, ErrNoMeta) {
+		return known, err
+	}
 	now := time.Now().UTC()
 	m.Version, m.Began, m.State, m.Format = metaVersion, now, Open, r.Format().String()
 	m.Lanes, m.Transitions = []Lane{}, nil
