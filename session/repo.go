@@ -158,6 +158,8 @@ func (r *Repo) configure(o RepoOptions) error {
 			SetOption("remote", "origin", "promisor", "true").
 			SetOption("remote", "origin", "partialclonefilter", "blob:none")
 	}
+	// The store's commit-graph tells of parents that are not here (see SetShallow).
+	c.SetOption("core", "", "commitGraph", "false")
 	c.SetOption("uploadpack", "", "allowFilter", "true").SetOption("uploadpack", "", "allowAnySHA1InWant", "true").
 		SetOption("gc", "", "auto", "0").SetOption("maintenance", "", "auto", "false").SetOption("receive", "", "autogc", "false")
 	var b bytes.Buffer

@@ -135,12 +135,28 @@ func (e *edit) movedTree(ctx context.Context, f *worktree.FrozenEntry) error {
 		return err
 	}
 	for _, path := range ignored {
-		e.left.add(LeftOut{Path: path, Why: session.Ignored})
-		if err := e.trees.remove(ctx, strings.TrimSuffix(path, "/")); err != nil {
+		mode, id, err := e.trees.get(ctx, strings.TrimSuffix(path, "/"))
+		if err == nil {
+			err = e.drop(ctx, path, mode, id)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// drop takes out of the tree what is ignored, though it was tracked once. The rules of an ignore file go on to hold.
+func (e *edit) drop(ctx context.Context, path string, mode object.Mode, id object.ID) error {
+	e.left.add(LeftOut{Path: path, Why: session.Ignored})
+	if dir, name := split(path); name == ignoreName && (mode == object.ModeFile || mode == object.ModeExec) {
+		text, err := e.c.contentOf(ctx, &worktree.FrozenEntry{Path: path, Kind: worktree.FrozenBlob, ID: id})
+		if err != nil {
+			return err
+		}
+		e.ignore[dir] = string(text)
+	}
+	return e.trees.remove(ctx, strings.TrimSuffix(path, "/"))
 }
 
 // moved takes up an unchanged blob at another path than it came with: git may convert it otherwise there, so that what
@@ -284,15 +300,14 @@ func (e *edit) forgotten(ctx context.Context, was, now tracking) error {
 		e.v.fetchRules()
 	}
 	for _, path := range list {
-		mode, _, err := e.trees.get(ctx, path)
+		mode, id, err := e.trees.get(ctx, path)
 		if err != nil {
 			return err
 		}
 		if mode == 0 || !e.v.x.file(path) {
 			continue
 		}
-		e.left.add(LeftOut{Path: path, Why: session.Ignored})
-		if err := e.trees.remove(ctx, path); err != nil {
+		if err := e.drop(ctx, path, mode, id); err != nil {
 			return err
 		}
 	}

@@ -179,8 +179,8 @@ func (c *Capturer) readFiles() (map[string]session.File, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	if branches := branchConfig(text); len(branches) > 0 {
-		files["config"] = session.File{Content: branches}
+	if kept := keptConfig(text); len(kept) > 0 {
+		files["config"] = session.File{Content: kept}
 	}
 	return files, nil
 }
@@ -188,8 +188,8 @@ func (c *Capturer) readFiles() (map[string]session.File, error) {
 // branchKeys are what is kept of the settings of a branch; others may name commands.
 var branchKeys = []string{"remote", "merge", "rebase", "pushremote", "description"}
 
-// branchConfig is what a configuration says of branches; of one that cannot be read, nothing.
-func branchConfig(text []byte) []byte {
+// keptConfig is what a configuration says of branches, and of who commits; of one that cannot be read, nothing.
+func keptConfig(text []byte) []byte {
 	all := config.New()
 	if err := config.NewDecoder(bytes.NewReader(text)).Decode(all); err != nil {
 		return nil
@@ -200,6 +200,11 @@ func branchConfig(text []byte) []byte {
 			if slices.Contains(branchKeys, strings.ToLower(o.Key)) && !hasSecret(o.Value) {
 				kept.AddOption("branch", b.Name, strings.ToLower(o.Key), o.Value)
 			}
+		}
+	}
+	for _, key := range []string{"name", "email"} {
+		if all.Section("user").HasOption(key) {
+			kept.AddOption("user", "", key, all.Section("user").Option(key))
 		}
 	}
 	var b bytes.Buffer
