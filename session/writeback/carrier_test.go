@@ -29,6 +29,7 @@ type place struct {
 	git     string // of the mount
 	work    string // its working tree
 	session string // git directory
+	mu      sync.Mutex
 	repo    *session.Repo
 	base    object.ID
 	format  object.Format
@@ -90,6 +91,8 @@ func newPlace(t testing.TB, f object.Format) *place {
 }
 
 func (p *place) open() (*session.Repo, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.repo != nil {
 		return p.repo, nil
 	}

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
 )
 
 // Mode says how a session remote comes to the objects that the session did not make.
@@ -35,7 +36,7 @@ const (
 
 var (
 	// ErrMoved says that somebody else has moved a ref on the session remote.
-	ErrMoved = errors.New("somebody else has moved it on the session remote")
+	ErrMoved = session.ErrMoved
 	// ErrRefused says that the session remote refused a ref.
 	ErrRefused = errors.New("the session remote refuses it")
 	// ErrClosed says that the queue was closed while somebody waited.
@@ -54,8 +55,8 @@ type Status struct {
 	Refused  []string  // refs that the session remote does not want
 	Notices  []string  // what is worth telling, such as refs that the session remote had lost
 
-	Seeded, SeedSize int64 // bytes of the base on their way; SeedSize 0: not known yet
-	Seeding          bool
+	Seeding          bool  // the ground is on its way
+	Seeded, SeedSize int64 // bytes of it; SeedSize 0: not known yet
 }
 
 // Taken tells that somebody else has moved a ref of the session's own: another machine has taken it over.

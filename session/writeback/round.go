@@ -1,0 +1,322 @@
+package writeback
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+const (
+	roundTries  = 6                // pushes in a round, each of which learned something from the one before
+	refusedWait = 10 * time.Second // before what was refused is tried again; it doubles
+	refusedMost = 10 * time.Minute
+	namesMost   = 500 // refs that are asked for by their names
+)
+
+// request is what a round is for.
+type request struct {
+	only   []string // refs; none: all
+	verify bool     // the session remote is asked even if nothing is to be sent, and what it refused is tried again
+}
+
+// round brings the session remote up to date. It gives commits of the mounted remote that have to go there first.
+func (q *Queue) round(ctx context.Context, r request) (need []object.ID, err error) {
+	select {
+	case q.turn <- struct{}{}:
+		defer func() { <-q.turn }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	defer func() {
+		if ctx.Err() == nil {
+			q.fail(err)
+		}
+		q.tell()
+	}()
+	if r.verify {
+		clear(q.refused)
+	}
+	t := &trial{q: q, request: r, failed: map[string]int{}}
+	defer q.decline()
+	for range roundTries {
+		again, err := t.try(ctx)
+		if err != nil || !again {
+			return t.need, err
+		}
+	}
+	return nil, errors.New("the session remote's refs do not come to rest")
+}
+
+// trial is a round under way.
+type trial struct {
+	q       *Queue
+	request request
+	need    []object.ID
+	apart   bool           // all at once was refused: each for itself
+	missing int            // pushes of which the session remote lacked objects
+	fill    bool           // objects of the mounted remote that are named are sent, too
+	failed  map[string]int // updates that were refused for reasons that may pass
+}
+
+// try makes one push, and says whether there is more to do.
+func (t *trial) try(ctx context.Context) (again bool, err error) {
+	q := t.q
+	local, err := q.local()
+	if err != nil {
+		return false, err
+	}
+	q.mu.Lock()
+	ledger := q.ledger.clone()
+	q.mu.Unlock()
+	if !t.request.verify && ledger.pending(local, q.o.Session) == 0 {
+		return false, nil
+	}
+	push, err := q.o.Remote.OpenPush(ctx, q.names(local, ledger))
+	if err != nil {
+		return false, err
+	}
+	defer push.Close()
+	if push.Format != q.o.Repo.Format() {
+		return false, fmt.Errorf("%w: its objects are %v, the session's %v", transport.ErrNoPush, push.Format, q.o.Repo.Format())
+	}
+	theirs := map[string]object.ID{}
+	for _, ref := range push.Refs {
+		theirs[ref.Name] = ref.ID
+	}
+	plan := q.compare(local, theirs, ledger)
+	q.follow(ctx, plan, local)
+	updates := slices.DeleteFunc(plan.updates, func(u update) bool { return t.left(u) })
+	if len(updates) == 0 {
+		q.keep(ledger, local)
+		return false, nil
+	}
+	load, updates, err := t.load(ctx, updates, ledger, theirs)
+	if err != nil {
+		return false, err
+	}
+	if len(updates) == 0 {
+		q.keep(ledger, local)
+		return false, nil
+	}
+	return t.send(ctx, push, updates, ledger, load, local)
+}
+
+// left says whether an update is not for now.
+func (t *trial) left(u update) bool {
+	if len(t.request.only) > 0 && !slices.Contains(t.request.only, u.from) {
+		return true
+	}
+	r, ok := t.q.refused[u.Name]
+	return ok && r.id == u.New && time.Now().Before(r.until)
+}
+
+// load finds out what has to be sent with updates. Those that stand on something that is to be sent first are left out.
+func (t *trial) load(ctx context.Context, updates []update, l *ledger, theirs map[string]object.ID) (*haul, []update, error) {
+	q := t.q
+	if q.sent == nil {
+		var have []object.ID
+		for _, r := range l.refs {
+			if !r.acked.IsZero() && q.o.Repo.Owned(r.acked) {
+				have = append(have, r.acked)
+			}
+		}
+		h, err := newHaul(ctx, q.o.Repo, have, idSet{})
+		if err != nil {
+			return nil, nil, err
+		}
+		q.sent = h.seen
+	}
+	h, err := newHaul(ctx, q.o.Repo, tipsOf(updates), q.sent)
+	if err != nil {
+		return nil, nil, err
+	}
+	lacks, err := q.lacks(ctx, h.ground, l, theirs)
+	if err != nil {
+		return nil, nil, err
+	}
+	t.need = lacks
+	if len(lacks) == 0 && t.fill {
+		err = h.fill(ctx, slices.Collect(maps.Keys(l.ground)), q.o.Store)
+	}
+	if len(lacks) == 0 {
+		return h, updates, err
+	}
+	updates = slices.DeleteFunc(updates, func(u update) bool { return !u.New.IsZero() && !isFirst(u.from, q.o.Session) })
+	h, err = newHaul(ctx, q.o.Repo, tipsOf(updates), q.sent)
+	return h, updates, err
+}
+
+func tipsOf(updates []update) []object.ID {
+	var tips []object.ID
+	for _, u := range updates {
+		if !u.New.IsZero() {
+			tips = append(tips, u.New)
+		}
+	}
+	return tips
+}
+
+// send pushes. That something may be on its way is written down before it is, so that nobody takes it for somebody
+// else's later.
+func (t *trial) send(ctx context.Context, push *transport.Push, updates []update, l *ledger, load *haul, local map[string]object.ID) (again bool, err error) {
+	q := t.q
+	req := transport.PushRequest{Atomic: push.Atomic && len(updates) > 1 && !t.apart}
+	for _, u := range updates {
+		req.Updates = append(req.Updates, u.RefUpdate)
+		l.refs[u.Name] = acquaint{acked: u.Old, sent: u.New, sending: true}
+	}
+	if len(load.objects) > 0 {
+		req.Pack = packer(q.o.Repo, load.objects)
+	}
+	q.keep(l, local)
+	start := time.Now()
+	results, err := push.Send(ctx, req)
+	if err != nil {
+		return false, err
+	}
+	q.log.Debug("pushed", zap.String("session", q.o.Session), zap.Int("refs", len(updates)), zap.Int("objects", len(load.objects)), zap.Duration("took", time.Since(start)))
+	var refused, lacking *transport.Rejected
+	var failure error
+	for i, u := range updates {
+		var r *transport.Rejected
+		if !errors.As(results[i], &r) {
+			l.learn(u.Name, u.New)
+			delete(q.refused, u.Name)
+			continue
+		}
+		l.learn(u.Name, u.Old)
+		refused = r
+		if r.Kind == transport.RejectMissing {
+			lacking = r
+		} else if err := t.rejected(u, r, l); err != nil {
+			failure = err
+		}
+	}
+	if refused == nil {
+		for _, id := range load.objects {
+			q.sent[id] = true
+		}
+	} else { // which objects were whose is not known
+		q.sent, t.apart = nil, true
+	}
+	if lacking != nil && failure == nil {
+		failure = t.lacking(lacking, l)
+	}
+	q.keep(l, local)
+	if failure != nil {
+		return false, failure
+	}
+	return refused != nil || l.pending(local, q.o.Session) > 0 && len(t.request.only) == 0, nil
+}
+
+// rejected learns from a refusal; an error ends the round.
+func (t *trial) rejected(u update, r *transport.Rejected, l *ledger) error {
+	q := t.q
+	switch r.Kind {
+	case transport.RejectUnpack, transport.RejectShallow:
+		return r
+	case transport.RejectAtomic:
+		return nil
+	case transport.RejectFastForward:
+		if !u.New.IsZero() && strings.HasPrefix(u.Name, "refs/heads/") && !q.noRewrite {
+			q.noRewrite = true // ours goes elsewhere
+			return nil
+		}
+	case transport.RejectDeletion:
+		// What is kept there does no harm. It is not ours any more.
+		delete(l.refs, u.Name)
+		q.mu.Lock()
+		q.notice("the session remote keeps " + u.Name + ", which was removed here")
+		q.mu.Unlock()
+		return nil
+	case transport.RejectMoved, transport.RejectOther:
+		if t.failed[u.Name]++; t.failed[u.Name] == 1 {
+			return nil // what it is now is asked anew
+		}
+	case transport.RejectHook, transport.RejectMissing:
+	}
+	before := q.refused[u.Name]
+	count := 1
+	if before.id == u.New {
+		count = before.count + 1
+	}
+	q.refused[u.Name] = refusal{id: u.New, count: count, text: r.Text, until: time.Now().Add(min(refusedWait<<min(count-1, 10), refusedMost))}
+	return nil
+}
+
+// lacking deals with a session remote that lost objects, or never had them: first it is believed to have what its refs
+// reach and nothing else, then to lack the ground, then all that is named is sent, whosever it is.
+func (t *trial) lacking(r *transport.Rejected, l *ledger) error {
+	t.missing++
+	switch {
+	case t.missing == 1: // as is done after every refusal
+	case t.missing == 2:
+		clear(l.ground)
+	case t.missing == 3 && t.q.o.Store != nil:
+		t.fill = true
+	default:
+		return r
+	}
+	return nil
+}
+
+// keep takes over what was learned. Where it cannot be written, as on a full disk, sending goes on: what is lost of it is
+// found out again.
+func (q *Queue) keep(l *ledger, local map[string]object.ID) {
+	if l.pending(local, q.o.Session) == 0 {
+		l.synced = time.Now()
+	}
+	q.mu.Lock()
+	q.ledger = l.clone()
+	q.mu.Unlock()
+	if err := l.write(q.o.Repo); err != nil {
+		q.log.Warn("note what was sent", zap.String("session", q.o.Session), zap.Error(err))
+	}
+}
+
+// decline has Status tell of what is refused.
+func (q *Queue) decline() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.declined = nil
+	for name, r := range q.refused {
+		q.declined = append(q.declined, name+": "+r.text)
+	}
+	slices.Sort(q.declined)
+}
+
+// names are the refs that the session remote is asked for.
+func (q *Queue) names(local map[string]object.ID, l *ledger) []string {
+	name := q.o.Session
+	names := []string{
+		session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.KeptPrefix(name), session.TranscriptRef(name),
+		divergedPrefix(name), groundPrefix(name),
+	}
+	users := map[string]bool{}
+	for ref := range local {
+		users[ref] = isUsers(ref)
+	}
+	for ref := range l.refs {
+		users[ref] = isUsers(ref)
+	}
+	maps.DeleteFunc(users, func(_ string, is bool) bool { return !is })
+	if len(users) > namesMost {
+		return append(names, userRefs...)
+	}
+	return slices.AppendSeq(names, maps.Keys(users))
+}
+
+func divergedPrefix(name string) string { return session.Prefix + "diverged/" + name + "/" }
+
+// groundPrefix is that of commits of the mounted remote that the session remote got to stand on.
+func groundPrefix(name string) string { return session.Prefix + "ground/" + name + "/" }

@@ -1,0 +1,94 @@
+package writeback
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+const noticesMost = 20
+
+// Status is cheap.
+func (q *Queue) Status() Status {
+	if q.o.Remote == nil {
+		return Status{Mode: ModeEmbedded}
+	}
+	local, err := q.local()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	s := Status{
+		Mode: q.ledger.mode, LastSync: q.ledger.synced, Failure: q.failure, Since: q.since, Diverged: slices.Clone(q.diverged),
+		Moved: slices.Sorted(maps.Keys(q.moved)), Refused: slices.Clone(q.declined), Notices: slices.Clone(q.notices),
+	}
+	if err != nil && s.Failure == nil {
+		s.Failure = err
+	}
+	if s.Failure == nil {
+		s.Since = time.Time{}
+	}
+	s.Pending = q.ledger.pending(local, q.o.Session)
+	if q.seeding != nil {
+		s.Seeding, s.Seeded, s.SeedSize = true, q.seeding.done.Load(), q.seeding.size.Load()
+	}
+	return s
+}
+
+// pending counts refs that are here otherwise than on the session remote. One that diverged is there under another name.
+func (l *ledger) pending(local map[string]object.ID, name string) int {
+	n := 0
+	for ref, id := range local {
+		other := session.DivergedRef(name, ref)
+		if l.refs[ref].acked != id && l.refs[other].acked != id && l.refs[divergedOwn(other, id)].acked != id {
+			n++
+		}
+	}
+	for ref, r := range l.refs {
+		if _, here := local[ref]; !here && !r.acked.IsZero() && isSent(ref, name) {
+			n++
+		}
+	}
+	return n
+}
+
+// local is the refs that are to be on the session remote.
+func (q *Queue) local() (map[string]object.ID, error) {
+	refs, err := q.o.Repo.Refs("refs/")
+	if err != nil {
+		return nil, err
+	}
+	local := map[string]object.ID{}
+	for _, r := range refs {
+		if isSent(r.Name, q.o.Session) {
+			local[r.Name] = r.ID
+		}
+	}
+	return local, nil
+}
+
+// isSent says whether a ref of the Repo is one that goes to the session remote under its own name.
+func isSent(ref, name string) bool {
+	return isUsers(ref) || isFirst(ref, name) || isLane(ref, name) ||
+		strings.HasPrefix(ref, session.PinPrefix(name)) || strings.HasPrefix(ref, session.KeptPrefix(name))
+}
+
+// isFirst says whether a ref stands on nothing of the mounted remote's.
+func isFirst(ref, name string) bool {
+	return ref == session.MetaRef(name) || ref == session.TranscriptRef(name)
+}
+
+func isLane(ref, name string) bool { return strings.HasPrefix(ref, session.LanePrefix(name)) }
+
+// notice keeps what is worth telling. The caller has mu.
+func (q *Queue) notice(text string) {
+	if slices.Contains(q.notices, text) {
+		return
+	}
+	q.notices = append(q.notices, text)
+	if extra := len(q.notices) - noticesMost; extra > 0 {
+		q.notices = slices.Delete(q.notices, 0, extra)
+	}
+}
