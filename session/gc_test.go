@@ -300,3 +300,70 @@ func FuzzPackTable(f *testing.F) {
 		}
 	})
 }
+
+func BenchmarkGC(b *testing.B) {
+	const points = 1000
+	for b.Loop() {
+		b.StopTimer()
+		dir := b.TempDir()
+		r, err := session.OpenRepo(filepath.Join(dir, "s.git"), session.RepoOptions{Format: object.SHA1, Session: "s"})
+		if err != nil {
+			b.Fatal(err)
+		}
+		now := time.Now()
+		fillWithPoints(b, r, points, now)
+		b.StartTimer()
+		done, err := session.GC(context.Background(), r, session.GCOptions{Session: "s", Now: now, Keep: session.Retention{All: 30 * day, Daily: 30 * day}})
+		if err != nil || len(done.Dropped) < points/2 {
+			b.Fatalf("%+v, %v", done, err)
+		}
+		b.ReportMetric(float64(len(done.Dropped)), "dropped")
+		r.Close()
+	}
+}
+
+// fillWithPoints writes points of a tree of 1,000 files, one of which is another each time, in one pack.
+func fillWithPoints(b *testing.B, r *session.Repo, n int, now time.Time) {
+	f := r.Format()
+	var all []odb.Outgoing
+	add := func(typ object.Type, content []byte) object.ID {
+		o, err := session.Outgoing(f, typ, content)
+		if err != nil {
+			b.Fatal(err)
+		}
+		all = append(all, o)
+		return o.ID
+	}
+	var entries []object.TreeEntry
+	for i := range 1000 {
+		entries = append(entries, object.TreeEntry{Name: fmt.Sprintf("file%04d", i), Mode: object.ModeFile, ID: add(object.Blob, fmt.Appendf(nil, "%d\n", i))})
+	}
+	var changes []session.RefChange
+	var last session.Point
+	for i := range n {
+		at := now.Add(-60*day + time.Duration(i)*time.Hour)
+		entries[i%1000].ID = add(object.Blob, fmt.Appendf(nil, "point %d\n", i))
+		tree := add(object.Tree, session.EncodeTree(entries))
+		state, objects, err := session.EncodeState(f, session.State{Index: session.Index{Tree: tree}}, nil, at)
+		if err != nil {
+			b.Fatal(err)
+		}
+		all = append(all, objects...)
+		p := session.Point{ID: session.NewPointID(at), Tree: tree, State: state, Session: "s", Lane: "main", Segment: 1 + i/200, Reason: session.Idle, Time: at, Prev: last.ID}
+		parent := object.ID{}
+		if last.Segment == p.Segment {
+			parent = last.Commit
+		}
+		p.Commit = add(object.Commit, p.Encode(parent))
+		if i%200 == 199 || i == n-1 {
+			changes = append(changes, session.RefChange{Name: session.SegmentRef("s", "main", p.Segment), New: p.Commit})
+		}
+		last = p
+	}
+	if err := r.Write(context.Background(), all); err != nil {
+		b.Fatal(err)
+	}
+	if err := r.Update(context.Background(), changes); err != nil {
+		b.Fatal(err)
+	}
+}
