@@ -119,6 +119,9 @@ func (m *mount) acquirePoint(ctx context.Context, progress func(control.Progress
 		if came, err = m.arrive(ctx, m.request.Session, progress); err == nil && came == nil {
 			err = errNoSession
 		}
+		if err != nil {
+			err = explainPoint(m.request, err)
+		}
 	case m.session == "":
 		return false, nil
 	default:
@@ -318,4 +321,12 @@ func pointTime(p session.Point, since time.Time) time.Time {
 		return latest
 	}
 	return p.Time
+}
+
+// shownPoint tells that a mount shows one point of a session.
+func (m *mount) shownPoint() []string {
+	if m.request.At == "" || m.record.Point == nil {
+		return nil
+	}
+	return []string{fmt.Sprintf("shows checkpoint %s of session %s", m.record.Point.ID, m.request.Session)}
 }

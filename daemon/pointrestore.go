@@ -274,16 +274,14 @@ func (w *restoring) carryOut(ctx context.Context, git *gitdir.Dir, lock *gitdir.
 
 // explainRestore gives the errors of a restore their exit codes and hints.
 func explainRestore(m *mount, r control.RestoreRequest, err error) *control.Error {
-	e := explain("restore", m.dir, err)
+	e := explainCarry("restore", m.dir, err)
 	switch {
 	case errors.Is(err, errReadOnly), errors.Is(err, syscall.EROFS):
 		e.Hint = "mount without --read-only to change it"
 	case errors.Is(err, gitdir.ErrLocked):
 		e.Hint = "if no git command runs in the mount, remove " + filepath.Join(m.gitPath(), "index.lock")
-	case errors.Is(err, session.ErrNoPoint):
-		e.Code, e.Cause, e.Hint = control.ExitUsage, "there is no point "+r.ID, "artifactfs session log lists them"
-	case errors.Is(err, session.ErrAmbiguous):
-		e.Code, e.Hint = control.ExitUsage, "give more of its id"
+	case errors.Is(err, session.ErrNoPoint), errors.Is(err, session.ErrAmbiguous):
+		e.Object = "checkpoint " + r.ID
 	}
 	return e
 }

@@ -19,14 +19,14 @@ var errSessionExists = errors.New("the session exists already")
 func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest, progress func(control.Progress)) (control.MountReply, error) {
 	h, err := d.homeOf(r.Of)
 	if err != nil {
-		return control.MountReply{}, explain("fork", r.Of, err)
+		return control.MountReply{}, explainCarry("fork", r.Of, err)
 	}
 	to := h.request(r.Mount)
 	if to.Session == "" {
 		to.Session = SessionName(secretFree(to.Remote), filepath.Clean(to.Dir))
 	}
 	if _, err := readRecord(filepath.Join(d.homes.dir(), to.Session)); !errors.Is(err, fs.ErrNotExist) {
-		e := explain("fork", r.Of, fmt.Errorf("%w: %s", errSessionExists, to.Session))
+		e := explainCarry("fork", r.Of, fmt.Errorf("%w: %s", errSessionExists, to.Session))
 		e.Hint = "--session NAME gives it another name"
 		return control.MountReply{}, e
 	}
@@ -35,7 +35,7 @@ func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest, progress func(
 	p, err := h.pointToFork(ctx, r.ID)
 	switch {
 	case err != nil:
-		return control.MountReply{}, explain("fork", r.Of, err)
+		return control.MountReply{}, explainCarry("fork", r.Of, err)
 	case p.ID == "": // nobody has done anything there yet
 		base = &h.record
 	default:
@@ -176,7 +176,7 @@ func (d *Daemon) complete(ctx context.Context, r *control.MountRequest, b *begin
 	if r.At != "" && b.from == nil {
 		r.ReadOnly = true
 		if b.from, err = d.show(r); err != nil {
-			return err
+			return explainPoint(*r, err)
 		}
 	}
 	if r.Remote != "" {
@@ -186,8 +186,23 @@ func (d *Daemon) complete(ctx context.Context, r *control.MountRequest, b *begin
 		*r = h.request(*r)
 		return nil
 	}
-	r.Remote, err = d.remoteOfSession(ctx, *r)
-	return err
+	if r.Remote, err = d.remoteOfSession(ctx, *r); err != nil {
+		return explainPoint(*r, err)
+	}
+	return nil
+}
+
+// explainPoint says what is wrong with the session of a mount, or with the point of it that is to be shown.
+func explainPoint(r control.MountRequest, err error) *control.Error {
+	thing := "session " + r.Session
+	if errors.Is(err, session.ErrNoPoint) || errors.Is(err, session.ErrAmbiguous) {
+		thing = "checkpoint " + r.At + " of " + thing
+	}
+	e := explainCarry("mount", thing, err)
+	if errors.Is(err, errNoSession) && r.SessionOptions.Remote != "" {
+		e.Hint = "artifactfs session list shows those of this host; the session remote has none of this name"
+	}
+	return e
 }
 
 // pathLines are the lines of a file of paths that begin with a slash.

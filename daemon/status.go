@@ -84,6 +84,7 @@ func (m *mount) statusWithin(ctx context.Context, age time.Duration) control.Mou
 	s.Notes = append(s.Notes, m.redirects.notes...)
 	s.Notes = append(s.Notes, m.submodules.problems()...)
 	s.Notes = append(s.Notes, m.carry.notices()...)
+	s.Notes = append(s.Notes, m.shownPoint()...)
 	s.Session = m.carry.status()
 	if stats.Failure != nil {
 		s.Error = stats.Failure.Error()
