@@ -131,3 +131,104 @@ func TestWorkIsCarriedIntoTheEmbeddedRepository(t *testing.T) {
 		t.Errorf("discarded, and %v is left", left)
 	}
 }
+
+func TestAPointIsMadeBeforeGitThrowsWorkAway(t *testing.T) {
+	k := newKeep(t)
+	remote := k.dir("remote")
+	sample(t, remote)
+	k.start()
+	k.await()
+	dir := k.dir("mnt")
+	r := k.request(remote, dir)
+	r.SessionOptions.Policy = control.PolicyBeforeRisk
+	k.mount(r)
+	k.sh(dir, "git checkout -q .")
+	if st := k.status(dir).Session; st.Points != 0 {
+		t.Errorf("nothing was changed: %+v", st)
+	}
+	k.sh(dir, "echo lost >> README.md; git reset -q --hard; echo lost > new; git clean -fdq; git stash list")
+	log, err := k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: dir})
+	if err != nil || len(log.Points) != 2 || log.Points[0].Reason != "before-risk" {
+		t.Fatalf("%v, %+v", err, log)
+	}
+	diff, err := k.client.SessionDiff(t.Context(), control.SessionDiffRequest{Of: dir, B: log.Points[1].ID, Patch: true, Stat: true})
+	if err != nil || len(diff.Changes) != 1 || diff.Changes[0].Path != "README.md" || diff.Changes[0].Added != 1 || !strings.Contains(diff.Patch, "\n+lost\n") {
+		t.Errorf("the first: %v, %+v", err, diff)
+	}
+	show, err := k.client.SessionShow(t.Context(), control.SessionShowRequest{Of: dir, ID: "@"})
+	if err != nil || len(show.Changes) != 2 || show.Changes[0].Status != "M" || show.Changes[1].Path != "new" || show.Changes[1].Status != "A" {
+		t.Errorf("the second: %v, %+v", err, show)
+	}
+	k.unmount(dir)
+}
+
+func TestWorkReachesTheSessionRemote(t *testing.T) {
+	k := newKeep(t)
+	remote, second, dir := k.dir("remote"), k.dir("second.git"), k.dir("mnt")
+	sample(t, remote)
+	k.sh("/", "git clone -q --bare "+remote+" "+second)
+	k.start()
+	k.await()
+	r := k.request(remote, dir)
+	r.SessionOptions.Remote = second
+	session := k.mount(r).Session
+	k.sh(dir, "echo new > new; git add new; git commit -qm one")
+	head := k.sh(dir, "git rev-parse HEAD")
+	k.until("the commit is on the session remote", func() bool { return k.sh(second, "git rev-parse main") == head })
+	p, err := k.client.Checkpoint(t.Context(), control.CheckpointRequest{Dir: dir, Message: "said", Pin: "good", Sync: true}, nil)
+	if err != nil || !p.Synced || !p.Made || p.Reason != "manual" || len(p.Pins) != 1 {
+		t.Errorf("%v, %+v", err, p)
+	}
+	if got := k.sh(second, "git rev-parse refs/afs/pin/"+session+"/good; git fsck --no-dangling"); got != p.Commit+"\n" {
+		t.Errorf("on the session remote: %q", got)
+	}
+	if st := k.status(dir).Session; st.Mode != "shared" || st.Pending != 0 || st.LastSync == nil || st.Remote != second {
+		t.Errorf("%+v", st)
+	}
+	k.again()
+	k.sh("/", "mv "+second+" "+second+".away")
+	k.sh(dir, "echo late > late")
+	reply, err := k.client.Unmount(t.Context(), control.UnmountRequest{Dir: dir, Timeout: -1})
+	if err != nil || reply.Pending == 0 || reply.Why == "" || reply.Session != session {
+		t.Errorf("%v, %+v", err, reply)
+	}
+	k.sh("/", "mv "+second+".away "+second)
+	r.SessionOptions.Remote = "" // as before
+	k.mount(r)
+	k.until("all is there", func() bool { st := k.status(dir).Session; return st.LastSync != nil && st.Pending == 0 && st.Remote == second })
+	log, err := k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: dir, Limit: 1})
+	if err != nil || !log.Points[0].Synced || log.Points[0].Reason != "unmount" {
+		t.Errorf("%v, %+v", err, log)
+	}
+	if reply := k.unmount(dir); reply.Pending != 0 {
+		t.Errorf("%+v", reply)
+	}
+}
+
+func TestNothingIsCarriedWhereNothingIsToBe(t *testing.T) {
+	k := newKeep(t)
+	remote, dir := k.dir("remote"), k.dir("mnt")
+	sample(t, remote)
+	k.start()
+	k.await()
+	r := k.request(remote, dir)
+	r.SessionOptions.Remote = control.RemoteNone
+	session := k.mount(r).Session
+	k.sh(dir, "echo new > new; git add new; git commit -qm one; git reset -q --hard HEAD~1")
+	if _, err := k.client.Checkpoint(t.Context(), control.CheckpointRequest{Dir: dir}, nil); err == nil {
+		t.Error("a point was made")
+	}
+	if st := k.status(dir).Session; st.Mode != modeNone || st.Remote != "" || st.Points != 0 {
+		t.Errorf("%+v", st)
+	}
+	k.sh(dir, "echo more > more")
+	if reply := k.unmount(dir); reply.Session != session || hasRepo(filepath.Join(k.state, "mounts", session)) {
+		t.Errorf("%+v", reply)
+	}
+	r.SessionOptions = control.SessionOptions{Remote: control.RemoteEmbedded, Policy: control.PolicyOff}
+	k.mount(r)
+	k.sh(dir, "echo evenmore > more; git reset -q --hard")
+	if reply := k.unmount(dir); hasRepo(filepath.Join(k.state, "mounts", session)) {
+		t.Errorf("%+v", reply)
+	}
+}
