@@ -18,7 +18,7 @@ import (
 // knows that this git is dead, and whose locks those are.
 
 const (
-	updatePrefix = ".artifactfs-update-"
+	updatePrefix = "artifactfs-update-" // nobody's work (sumOf)
 
 	updateTime = 10 * time.Second // for a git to end that a dead process started
 	lockTime   = time.Second      // for a lock of somebody who lives to go
