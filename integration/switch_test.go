@@ -308,6 +308,34 @@ func TestSwitchKilled(t *testing.T) {
 	t.Logf("ended on %v", done)
 }
 
+// Whenever the worker alone dies, which leaves the gits that it has started, the switch is made, once.
+func TestSwitchTakenOver(t *testing.T) {
+	w := newWorld(t)
+	_, url := w.switchRepo(600)
+	m := w.mount(url, "--history", "full", "--prefetch", "none")
+	clones := map[string]string{"main": w.clone(url), "far": w.clone(url, "-b", "far")}
+	for round := range 8 {
+		to := []string{"far", "main"}[round%2]
+		old := w.serving()
+		strike := time.AfterFunc(rand.N(100*time.Millisecond), func() { syscall.Kill(old, syscall.SIGKILL) })
+		w.ok("switch", "-C", m.Dir, to)
+		strike.Stop()
+		if got := w.git(m.Dir, "symbolic-ref", "--short", "HEAD"); got != to {
+			t.Errorf("round %d, to %s: on %s", round, to, got)
+		}
+		if out := w.git(m.Dir, "status", "--porcelain"); out != "" {
+			t.Errorf("round %d, to %s: %s", round, to, out)
+		}
+		if out := w.git(m.Dir, "-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false", "status", "--porcelain"); out != "" {
+			t.Errorf("round %d, to %s, looking everywhere: %s", round, to, out)
+		}
+		w.compareTrees(m.Dir, clones[to])
+		if t.Failed() {
+			return
+		}
+	}
+}
+
 // Programs that write while a switch is made lose nothing, and git says what differs.
 func TestSwitchUnderWriters(t *testing.T) {
 	w := newWorld(t)
