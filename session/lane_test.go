@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -35,10 +36,13 @@ func dead(t *testing.T, stateDir string) session.Writer {
 	}
 	w, err := session.Here(stateDir, cmd.Process.Pid)
 	cmd.Process.Kill()
-	cmd.Wait()
 	if err != nil {
 		t.Fatal(err)
 	}
+	for w.Life() == session.Lives { // also while nobody has waited for it
+		runtime.Gosched()
+	}
+	cmd.Wait()
 	return w
 }
 

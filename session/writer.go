@@ -107,7 +107,7 @@ func pidNamespace() string {
 	return name
 }
 
-// startOf is when a process began, in clock ticks since boot: its number alone may be another's by now.
+// startOf is when a process that lives began, in clock ticks since boot: its number alone may be another's by now.
 func startOf(pid int) (uint64, error) {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
@@ -117,6 +117,9 @@ func startOf(pid int) (uint64, error) {
 	fields := strings.Fields(rest)
 	if len(fields) < 20 {
 		return 0, errors.New("its stat has too few fields")
+	}
+	if fields[0] == "Z" || fields[0] == "X" { // it has ended, and its parent does not care
+		return 0, fs.ErrNotExist
 	}
 	return strconv.ParseUint(fields[19], 10, 64) // field 22, of which the first two are gone
 }
