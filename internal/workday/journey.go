@@ -78,7 +78,10 @@ func (j *Journey) Run(ctx context.Context, kills int) (Tally, error) {
 		}
 		from := j.Saved
 		if from == "" {
-			from = filepath.Join(h.state, "mounts", h.id, "session.git")
+			// Killed before there was anything to be saved, there is none.
+			if from = filepath.Join(h.state, "mounts", h.id, "session.git"); !exists(filepath.Join(from, "HEAD")) {
+				from = ""
+			}
 		}
 		next, err := j.mount(ctx, from)
 		if err != nil {
@@ -103,6 +106,11 @@ func (j *Journey) Run(ctx context.Context, kills int) (Tally, error) {
 		h = next
 	}
 	return j.tally, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // afs runs the program with a state directory and reads what it prints.
@@ -142,6 +150,7 @@ func (j *Journey) mount(ctx context.Context, saved string) (*hop, error) {
 	start := time.Now()
 	var reply struct{ ID string }
 	if err := j.afs(ctx, h, &reply, args...); err != nil {
+		j.leave(ctx, h)
 		return nil, err
 	}
 	h.id, h.took = reply.ID, time.Since(start)
