@@ -284,14 +284,25 @@ func Yield(ctx context.Context, r *Repo, q YieldRequest) (Meta, Lane, error) {
 			return Meta{}, Lane{}, fmt.Errorf("read session %s of the session remote: %w", q.Session, err)
 		}
 		now := time.Now().UTC()
+		was := theirs.clone()
 		lane := theirs.yield(ours, q, now)
-		_, err = writeMeta(ctx, r, theirs, q.Theirs, before, now)
+		if same(was, theirs) { // they know all: a version of our own would be news to them, and so on
+			err = r.Update(ctx, []RefChange{{Name: MetaRef(q.Session), Old: before, New: q.Theirs}})
+		} else {
+			_, err = writeMeta(ctx, r, theirs, q.Theirs, before, now)
+		}
 		if errors.Is(err, ErrRefMoved) {
 			continue
 		}
 		return theirs, lane, err
 	}
 	return Meta{}, Lane{}, fmt.Errorf("write session %s: %w", q.Session, ErrRefMoved)
+}
+
+// clone gives a copy that shares nothing which changes.
+func (m Meta) clone() Meta {
+	m.Lanes, m.Transitions = slices.Clone(m.Lanes), slices.Clone(m.Transitions)
+	return m
 }
 
 // yield makes theirs what both know. What became of the session here since they parted is told again behind what became of

@@ -311,6 +311,18 @@ func TestWhoLosesALaneGetsAnother(t *testing.T) {
 	if m, err := session.Release(t.Context(), ours, "s", lane.Name, w, "unmounted", "joe"); err != nil || m.State != session.Active {
 		t.Errorf("the other one still works: %+v, %v", m, err)
 	}
+	// The other one hears of that, has nothing to add, and so we hear of nothing.
+	git(t, theirs.Dir(), "fetch", "--quiet", ours.Dir(), "+"+session.MetaRef("s")+":refs/afs/theirs")
+	back, err := theirs.Ref("refs/afs/theirs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, l, err := session.Yield(t.Context(), theirs, session.YieldRequest{Session: "s", Lane: "main", Writer: other, Theirs: back}); err != nil || l.Name != "main" || l.Writer != other {
+		t.Errorf("%+v, %v", l, err)
+	}
+	if now, _ := theirs.Ref(session.MetaRef("s")); now != back {
+		t.Errorf("it is %s now, not %s", now, back)
+	}
 	// Without a take-over the lane stays ours.
 	again, l, err := session.Yield(t.Context(), ours, session.YieldRequest{Session: "s", Lane: lane.Name, Writer: w, Theirs: id, Actor: "joe"})
 	if err != nil || l.Name != lane.Name {

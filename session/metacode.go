@@ -219,8 +219,7 @@ func changeMeta(ctx context.Context, r *Repo, session string, change func(m *Met
 		if err != nil {
 			return Meta{}, before, before, err
 		}
-		was := m
-		was.Lanes, was.Transitions = slices.Clone(m.Lanes), slices.Clone(m.Transitions)
+		was := m.clone()
 		now := time.Now().UTC()
 		if err := change(&m, now); err != nil {
 			return was, before, before, err
