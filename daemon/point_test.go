@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,8 +14,8 @@ import (
 )
 
 // look is what a user sees of a working tree and its git directory.
-const look = `git status --porcelain=v2 --branch; echo == staged; git diff --cached; echo == changed; git diff; echo == log; git log --oneline -n 5
-echo == branches; git for-each-ref refs/heads refs/tags refs/stash refs/notes; echo == stashes; git stash list; git branch -vv
+const look = `git status --porcelain=v2 --branch; echo == staged; git diff --cached; echo == changed; git diff; echo == log; git log --oneline -n 5 || true
+echo == branches; git for-each-ref refs/heads refs/tags refs/stash refs/notes; echo == stashes; git stash list; git branch -vv | sed 's/HEAD detached from [0-9a-f]*/HEAD detached/; s/HEAD detached at [0-9a-f]*/HEAD detached/; s/  */ /g'
 echo == files; find . -path ./.git -prune -o \( -type f -printf '%p %m ' -exec sha1sum {} \; \) -o -type l -printf '%p -> %l\n' -o -print | sort`
 
 // work is an hour of somebody's.
@@ -198,6 +199,59 @@ func TestForksAndPointsAreMounted(t *testing.T) {
 	fork.Remote = remote
 	k.mount(fork) // it is there, though only the first of its points was made there
 	k.sh(fork.Dir, "git log --format=%s -n 1 feature | grep -x fork")
+}
+
+// states are what a git directory may be in the middle of.
+var states = map[string]string{
+	"nothing done":   "true",
+	"merge":          "git checkout -q -b a; echo a >README.md; git commit -q -a -m a; git checkout -q -b b main; echo b >README.md; git rm -q dir0/file0.txt; git commit -q -a -m b; git merge a || true; echo more >>dir1/file1.txt",
+	"deleted by us":  "git checkout -q -b a; echo a >README.md; git commit -q -a -m a; git checkout -q -b b main; git rm -q README.md; git commit -q -m b; git merge a || true",
+	"rebase":         "git checkout -q -b a; echo a >README.md; git commit -q -a -m a; echo x >x; git add x; git commit -q -m x; git checkout -q -b b main; echo b >README.md; git commit -q -a -m b; git rebase b a || true; echo half >README.md",
+	"cherry-pick":    "git checkout -q -b a; echo a >README.md; git commit -q -a -m a; git checkout -q -b b main; echo b >README.md; git commit -q -a -m b; git cherry-pick a || true",
+	"detached":       "git checkout -q HEAD~1; echo x >>README.md; git add README.md",
+	"detached, own":  "git checkout -q --detach; echo x >>README.md; git commit -q -a -m own; git branch -q aside; git tag -a -m annotated t",
+	"orphan":         "git checkout -q --orphan new; git rm -q --cached dir0/file0.txt",
+	"nothing left":   "git rm -q -r .; rm -rf dir0 README.md",
+	"all unstaged":   "git rm -q -r --cached .",
+	"flags":          "git update-index --assume-unchanged dir0/file0.txt; git update-index --skip-worktree dir0/file4.txt; echo z >>dir0/file0.txt",
+	"types":          "rm dir0/file0.txt; ln -s x dir0/file0.txt; rm -r dir1; echo file >dir1; rm README.md; mkdir README.md; echo r >README.md/r; git add README.md",
+	"renamed":        "git branch -q -m main trunk; git branch -q --track other origin/main; git checkout -q other; git config branch.other.description text",
+	"lines":          "echo 'dir0/* text eol=crlf' >.gitattributes; rm dir0/*; git add .gitattributes; printf 'a\\r\\nb\\r\\n' >dir0/file0.txt; git add dir0/file0.txt; printf 'c\\r\\n' >dir0/file4.txt; printf 'd\\r\\n' >dir0/new.txt",
+	"odd names":      "echo x >'a b'; echo y >\"$(printf 'new\\nline')\"; echo z >\"$(printf 'bytes\\377')\"; git add -A; echo u >'\"quoted\"'; echo x >-dash",
+	"excluded":       "echo '*.log' >>.git-exclude; cat .git-exclude >>\"$(git rev-parse --git-path info/exclude)\"; rm .git-exclude; echo x >a.txt; git add a.txt",
+	"stash, applied": "for i in 1 2 3; do echo $i >README.md; git stash push -q -m s$i; done; git stash apply -q stash@{1}; echo u >u; git stash push -q -u -m all",
+}
+
+const lookCloser = look + `; echo == index; git ls-files -v --stage; git status | sed '/^HEAD detached/d'; git log --format='%H %s' --all; git stash list --format='%gd %gs %H'; git for-each-ref; git config --get-regexp '^branch'`
+
+// Whatever git is in the middle of, a fork is in the middle of the same.
+func TestForksAreInTheSameState(t *testing.T) {
+	k := newKeep(t)
+	k.start()
+	k.await()
+	remote, _ := served(t)
+	n := 0
+	for name, script := range states {
+		n++
+		t.Run(name, func(t *testing.T) {
+			r := k.request(remote, k.dir(fmt.Sprintf("m%d", n)))
+			r.Session, r.SessionOptions.Policy, r.Prefetch = fmt.Sprintf("s%d", n), control.PolicyOff, control.PrefetchNone
+			k.mount(r)
+			defer k.unmount(r.Dir)
+			k.sh(r.Dir, "export GIT_EDITOR=true; "+script)
+			before := k.sh(r.Dir, lookCloser)
+			fork := r
+			fork.Dir, fork.Session = k.dir(fmt.Sprintf("f%d", n)), fmt.Sprintf("f%d", n)
+			if _, err := k.client.Fork(t.Context(), control.ForkRequest{Of: r.Dir, Mount: fork}, nil); err != nil {
+				t.Fatal(err)
+			}
+			defer k.unmount(fork.Dir)
+			if after := k.sh(fork.Dir, lookCloser); after != before {
+				t.Errorf("it is otherwise:\n%s", diffText(t, before, after))
+			}
+			k.sh(fork.Dir, "git fsck --connectivity-only")
+		})
+	}
 }
 
 // A restore brings files and index back, keeps what was there, and leaves alone what points do not hold.

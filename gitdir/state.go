@@ -113,7 +113,11 @@ func (o Options) writeStateLogs(path string) error {
 	}
 	logs := map[string]string{}
 	if s := o.State; !s.Head.IsZero() {
-		line := zero + " " + s.Head.String() + " " + who(s.Head) + "\tsession: went on at a checkpoint\n"
+		what := "session: went on at a checkpoint"
+		if s.Branch == "" { // by such a line git tells where HEAD was detached
+			what = "checkout: moving from a checkpoint to " + s.Head.String()
+		}
+		line := zero + " " + s.Head.String() + " " + who(s.Head) + "\t" + what + "\n"
 		logs["HEAD"] = line
 		if s.Branch != "" {
 			logs[s.Branch] = line
