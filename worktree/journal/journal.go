@@ -205,6 +205,17 @@ func (j *Journal) Since(token string) (next string, paths []string, known bool) 
 	return next, paths, true
 }
 
+// Longer says whether more than n records came since a token, as far as that can be told without looking at them.
+func (j *Journal) Longer(token string, n uint64) bool {
+	if j == nil {
+		return false
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	epoch, from, ok := parseToken(token)
+	return ok && epoch == j.epoch && from+n < j.last
+}
+
 // Start is the token of the beginning, when nothing had changed.
 func (j *Journal) Start() string {
 	if j == nil {

@@ -1,0 +1,72 @@
+package worktree
+
+import (
+	"slices"
+	"strings"
+)
+
+// merge puts entries in the place of those that were told before of the same paths and of what is below them.
+func merge(old, fresh []FrozenEntry, told []string) []FrozenEntry {
+	if len(old) == 0 {
+		return fresh
+	}
+	if len(told) == 0 {
+		return old
+	}
+	all := make([]FrozenEntry, 0, len(old)+len(fresh))
+	for _, e := range old {
+		for len(told) > 0 && !isWithin(e.Path, told[0]) && comparePaths(told[0], e.Path) < 0 {
+			told = told[1:]
+		}
+		if len(told) > 0 && isWithin(e.Path, told[0]) {
+			continue
+		}
+		for len(fresh) > 0 && comparePaths(fresh[0].Path, e.Path) < 0 {
+			all, fresh = append(all, fresh[0]), fresh[1:]
+		}
+		all = append(all, e)
+	}
+	return append(all, fresh...)
+}
+
+// outermost gives a path, or that above it which entries tell of without telling what is below.
+func outermost(entries []FrozenEntry, path string) string {
+	if len(entries) == 0 {
+		return path
+	}
+	for end := 0; end < len(path); end++ {
+		if i := strings.IndexByte(path[end:], '/'); i >= 0 {
+			end += i
+		} else {
+			break
+		}
+		i, ok := slices.BinarySearchFunc(entries, path[:end], func(e FrozenEntry, at string) int { return comparePaths(e.Path, at) })
+		if ok && entries[i].Kind != FrozenDir {
+			return path[:end]
+		}
+	}
+	return path
+}
+
+// comparePaths orders paths by their elements.
+func comparePaths(a, b string) int {
+	n := min(len(a), len(b))
+	for i := range n {
+		if a[i] == b[i] {
+			continue
+		}
+		x, y := int(a[i]), int(b[i])
+		if a[i] == '/' {
+			x = -1
+		}
+		if b[i] == '/' {
+			y = -1
+		}
+		return x - y
+	}
+	return len(a) - len(b)
+}
+
+func isWithin(path, dir string) bool {
+	return strings.HasPrefix(path, dir) && (len(path) == len(dir) || path[len(dir)] == '/')
+}
