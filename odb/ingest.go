@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"syscall"
 
 	"github.com/artifactfs/artifactfs/object"
@@ -135,9 +136,13 @@ func hasPack(packs []source, path string) bool {
 // finish makes file a pack at path, whose entries t lists and sum ends. The order makes sure that whoever sees the index
 // also sees, even after a power loss, the whole pack and its mark.
 func (s *Store) finish(f *os.File, t *table, path string, sum []byte, promisor bool) (err error) {
-	if err := errors.Join(f.Chmod(0o444), f.Sync()); err != nil {
+	if err := f.Chmod(0o444); err != nil {
 		return err
 	}
+	var writing sync.WaitGroup // the disk is busy with the pack while the index is made, and takes both in one go
+	defer writing.Wait()
+	var failed error
+	writing.Go(func() { failed = f.Sync() })
 	idx, err := lockedTemp(s.dir)
 	if err != nil {
 		return err
@@ -153,6 +158,9 @@ func (s *Store) finish(f *os.File, t *table, path string, sum []byte, promisor b
 	}
 	if err := errors.Join(idx.Chmod(0o444), idx.Sync()); err != nil {
 		return fmt.Errorf("write index: %w", err)
+	}
+	if writing.Wait(); failed != nil {
+		return failed
 	}
 	return publish(f.Name(), idx.Name(), path, promisor)
 }
