@@ -57,6 +57,55 @@ func newHaul(ctx context.Context, repo *session.Repo, tips []object.ID, sent idS
 	return h, nil
 }
 
+// hadOf is what a session remote has that has these tips, as far as it is worth knowing: all commits, and the trees and
+// contents of the newest. Whatever else it has is sent again if it is named anew, which is rare, and does no harm.
+func hadOf(ctx context.Context, repo *session.Repo, tips []object.ID) (idSet, error) {
+	h := &haul{repo: repo, sent: idSet{}, seen: idSet{}, ground: idSet{}}
+	level := tips
+	for depth := 0; len(level) > 0; depth++ {
+		var next []object.ID
+		for _, id := range level {
+			if err := ctx.Err(); err != nil {
+				return nil, context.Cause(ctx)
+			}
+			if h.seen[id] || !repo.Owned(id) {
+				continue
+			}
+			h.seen[id] = true
+			below, tree, err := h.names(id)
+			if err == nil && depth < 2 {
+				err = h.tree(tree, object.ID{})
+			}
+			if err != nil {
+				return nil, fmt.Errorf("look at %s: %w", id, err)
+			}
+			next = append(next, below...)
+		}
+		level = next
+	}
+	return h.seen, nil
+}
+
+// names gives what a commit or tag names. Others name nothing here.
+func (h *haul) names(id object.ID) (below []object.ID, tree object.ID, err error) {
+	t, content, err := h.repo.Get(id, object.MaxCommitSize)
+	if errors.Is(err, odb.ErrTooLarge) {
+		return nil, tree, nil
+	}
+	if err != nil {
+		return nil, tree, err
+	}
+	switch t {
+	case object.Commit:
+		info, err := object.ParseCommit(h.repo.Format(), content)
+		return info.Parents, info.Tree, err
+	case object.Tag:
+		target, _, err := object.ParseTagTarget(h.repo.Format(), content)
+		return []object.ID{target}, tree, err
+	}
+	return nil, tree, nil
+}
+
 // tip takes a commit, or whatever else a ref names.
 func (h *haul) tip(id object.ID) ([]object.ID, error) {
 	t, content, err := h.repo.Get(id, object.MaxTreeSize)
@@ -99,7 +148,7 @@ func (h *haul) tip(id object.ID) ([]object.ID, error) {
 // tree takes a tree and what is below it, except what stands in the tree before, of the parent, in the same place: either
 // the session remote has that, or it is taken with the parent.
 func (h *haul) tree(id, before object.ID) error {
-	if id == before || h.sent[id] || h.seen[id] || !h.repo.Owned(id) {
+	if id.IsZero() || id == before || h.sent[id] || h.seen[id] || !h.repo.Owned(id) {
 		return nil
 	}
 	h.seen[id] = true

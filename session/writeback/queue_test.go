@@ -2,10 +2,13 @@ package writeback
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -125,7 +128,13 @@ func (p *place) queue(to *far, o QueueOptions) *Queue {
 	return q
 }
 
-// sync waits for a queue, with patience.
+// carried waits for the carrier.
+func (p *place) carried(id object.ID) {
+	p.t.Helper()
+	await(p.t, "the carrier", func() bool { return p.inSession("refs/heads/main") == id.String() })
+}
+
+// syncAll waits for a queue, with patience.
 func syncAll(t testing.TB, q *Queue) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -406,6 +415,7 @@ func TestRefusals(t *testing.T) {
 	// All is refused.
 	remove = hook("pre-receive", "echo closed today >&2; exit 1")
 	two := p.commit("a", "two")
+	p.carried(two)
 	if err := syncAll(t, q); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "closed today") {
 		t.Errorf("sync: %v", err)
 	}
@@ -417,6 +427,7 @@ func TestRefusals(t *testing.T) {
 	// Rewriting is forbidden: ours goes beside.
 	run(t, to.dir, "", "config", "receive.denyNonFastForwards", "true")
 	three := p.commit("a", "three", "--amend")
+	p.carried(three)
 	if err := syncAll(t, q); !errors.Is(err, ErrMoved) {
 		t.Errorf("sync: %v (%+v)", err, q.Status())
 	}
@@ -459,6 +470,7 @@ func TestOutage(t *testing.T) {
 	var points []session.Point
 	for i := range 10 {
 		last = p.commit("a", fmt.Sprint(i))
+		p.carried(last)
 		points = append(points, p.point("idle"))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
@@ -482,4 +494,159 @@ func TestOutage(t *testing.T) {
 		}
 	}
 	run(t, to.dir, "", "fsck", "--strict")
+}
+
+// Whether a push whose answer was lost has been done is found out, also when the ref has gone on by then.
+func TestLostAnswer(t *testing.T) {
+	p := newPlace(t, object.SHA1)
+	to := newFar(t, "http", object.SHA1, p.origin.Path)
+	p.carrier(CarrierOptions{})
+	q := p.queue(to, QueueOptions{})
+	one := p.commit("a", "one")
+	p.carried(one)
+	wantSync(t, q)
+	isPost := func(r gittest.Request) bool { return r.Method == "POST" }
+	cut := to.server.Inject(gittest.Fault{Kind: gittest.Cut, On: gittest.Push, Match: isPost, Times: 1})
+	away := to.server.Inject(gittest.Fault{Kind: gittest.Status, On: gittest.Push, Skip: 2}) // behind that push nothing goes
+	two := p.commit("a", "two")
+	p.carried(two)
+	await(t, "a push without an answer", func() bool { return cut.Hits() == 1 && to.ref("refs/heads/main") == two.String() })
+	q.Close()
+	three := p.commit("a", "three", "--amend")
+	p.carried(three)
+	away.Remove()
+	q = p.queue(to, QueueOptions{})
+	wantSync(t, q)
+	if st := q.Status(); to.ref("refs/heads/main") != three.String() || len(st.Diverged) > 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// A queue that ends at any moment, and remotes that break off, lose nothing and do nothing twice.
+func TestQueueEndsAnywhere(t *testing.T) {
+	p := newPlace(t, object.SHA1)
+	to := newFar(t, "http", object.SHA1, p.origin.Path)
+	p.carrier(CarrierOptions{})
+	run(t, to.dir, "", "config", "core.logAllRefUpdates", "always")
+	remote := to.open(transport.Options{})
+	var tips []object.ID
+	var points []session.Point
+	for i := range 25 {
+		q := p.queue(to, QueueOptions{Remote: remote})
+		args := []string{}
+		if i%3 == 2 {
+			args = append(args, "--amend")
+		}
+		tips = append(tips, p.commit("a", fmt.Sprint(i), args...))
+		points = append(points, p.point("idle"))
+		var fault *gittest.Injection
+		switch i % 4 {
+		case 1:
+			fault = to.server.Inject(gittest.Fault{Kind: gittest.Cut, On: gittest.Push, After: int64(i * 7 % 300), Skip: i % 3})
+		case 2:
+			fault = to.server.Inject(gittest.Fault{Kind: gittest.Status, On: gittest.Push, Skip: i % 3})
+		}
+		time.Sleep(time.Duration(i*i%60) * time.Millisecond) // some moment, none in particular
+		q.Close()
+		if fault != nil {
+			fault.Remove()
+		}
+	}
+	p.carried(tips[len(tips)-1])
+	q := p.queue(to, QueueOptions{Remote: remote})
+	wantSync(t, q)
+	if st := q.Status(); len(st.Diverged)+len(st.Moved)+len(st.Notices) > 0 {
+		t.Errorf("%+v", st)
+	}
+	if got := to.ref("refs/heads/main"); got != tips[len(tips)-1].String() {
+		t.Errorf("main is %s", got)
+	}
+	chain := strings.Fields(run(t, to.dir, "", "rev-list", "--first-parent", "-25", session.SegmentRef(sessionName, "main", 1)))
+	for i, id := range chain {
+		if id != points[len(points)-1-i].Commit.String() {
+			t.Errorf("point %d from the end is %s", i, id)
+		}
+	}
+	// Every value came once: what a ref was moved to it was not moved to again.
+	seen := map[string]bool{}
+	for _, id := range strings.Fields(run(t, to.dir, "", "log", "-g", "--format=%H", "refs/heads/main")) {
+		if seen[id] {
+			t.Errorf("main came to %s twice", id)
+		}
+		seen[id] = true
+	}
+	run(t, to.dir, "", "fsck", "--strict")
+}
+
+// A server of old that cannot be asked what it has, and has nothing.
+func TestSeedUnasked(t *testing.T) {
+	p := newPlace(t, object.SHA1)
+	to := newFar(t, "http", object.SHA1, "")
+	to.server.Inject(gittest.Fault{Kind: gittest.NoV2})
+	p.carrier(CarrierOptions{})
+	one := p.commit("a", "one")
+	p.carried(one)
+	q := p.queue(to, QueueOptions{})
+	wantSync(t, q)
+	if got := to.ref("refs/heads/main"); got != one.String() || q.Status().Mode != ModeSeed {
+		t.Errorf("main is %q; %+v", got, q.Status())
+	}
+}
+
+// A session remote whose disk is full says so, and gets all when there is room.
+func TestFullRemote(t *testing.T) {
+	p := newPlace(t, object.SHA1)
+	dir := t.TempDir()
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=2m", "none", dir).CombinedOutput(); err != nil {
+		t.Skipf("mount tmpfs: %v: %s", err, out)
+	}
+	t.Cleanup(func() { exec.Command("umount", "-l", dir).Run() })
+	to := &far{t: t, dir: filepath.Join(dir, "far"), url: filepath.Join(dir, "far")}
+	run(t, "/", "", "clone", "-q", "--bare", "--no-hardlinks", p.origin.Path, to.dir)
+	p.carrier(CarrierOptions{})
+	q := p.queue(to, QueueOptions{})
+	one := p.commit("a", "one")
+	p.carried(one)
+	wantSync(t, q)
+	noise := make([]byte, 4<<20)
+	rand.Read(noise)
+	two := p.commit("noise", string(noise))
+	p.carried(two)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := q.Sync(ctx, nil); err == nil {
+		t.Error("all was taken by a full disk")
+	}
+	if st := q.Status(); st.Failure == nil || !strings.Contains(st.Failure.Error(), "No space") || st.Pending == 0 {
+		t.Errorf("%+v", st)
+	}
+	if out, err := exec.Command("mount", "-o", "remount,size=64m", dir).CombinedOutput(); err != nil {
+		t.Fatalf("remount: %v: %s", err, out)
+	}
+	wantSync(t, q)
+	if got := to.ref("refs/heads/main"); got != two.String() {
+		t.Errorf("main is %s", got)
+	}
+	run(t, to.dir, "", "fsck", "--strict")
+}
+
+func FuzzLedger(f *testing.F) {
+	l := newLedger("https://host/x y")
+	id := object.MustID(strings.Repeat("12", 20))
+	l.mode, l.synced, l.ground[id] = ModeSeed, time.Unix(5, 6), true
+	l.refs["refs/heads/a"] = acquaint{acked: id, sent: id, sending: true}
+	l.refs["refs/heads/b"] = acquaint{acked: id, sending: true}
+	l.refs["refs/heads/c"] = acquaint{acked: id}
+	f.Add(l.encode())
+	f.Add([]byte(ledgerHead + "\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		l, err := parseLedger(object.SHA1, text)
+		if err != nil {
+			return
+		}
+		again, err := parseLedger(object.SHA1, l.encode())
+		if err != nil || !reflect.DeepEqual(again.refs, l.refs) || again.remote != l.remote || again.mode != l.mode {
+			t.Errorf("%q read as %+v, then as %+v (%v)", text, l, again, err)
+		}
+	})
 }

@@ -130,17 +130,17 @@ func (t *trial) load(ctx context.Context, updates []update, l *ledger, theirs ma
 				have = append(have, r.acked)
 			}
 		}
-		h, err := newHaul(ctx, q.o.Repo, have, idSet{})
+		had, err := hadOf(ctx, q.o.Repo, have)
 		if err != nil {
 			return nil, nil, err
 		}
-		q.sent = h.seen
+		q.sent = had
 	}
 	h, err := newHaul(ctx, q.o.Repo, tipsOf(updates), q.sent)
 	if err != nil {
 		return nil, nil, err
 	}
-	lacks, err := q.lacks(ctx, h.ground, l, theirs)
+	lacks, err := q.lacks(ctx, h.ground, l, theirs, t.missing < 2)
 	if err != nil {
 		return nil, nil, err
 	}

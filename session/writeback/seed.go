@@ -22,8 +22,9 @@ type seeding struct{ done, size atomic.Int64 }
 // errNoGround says that what the session stands on can be had from nobody.
 var errNoGround = errors.New("the session remote lacks the history that the session stands on")
 
-// lacks gives the ground that the session remote does not have. It is asked about what is not known yet.
-func (q *Queue) lacks(ctx context.Context, ground idSet, l *ledger, theirs map[string]object.ID) ([]object.ID, error) {
+// lacks gives the ground that the session remote does not have. It is asked about what is not known yet; where it cannot
+// be, it is believed to have it until it complains.
+func (q *Queue) lacks(ctx context.Context, ground idSet, l *ledger, theirs map[string]object.ID, believe bool) ([]object.ID, error) {
 	there := idSet{}
 	for _, id := range theirs {
 		there[id] = true
@@ -37,9 +38,14 @@ func (q *Queue) lacks(ctx context.Context, ground idSet, l *ledger, theirs map[s
 	slices.SortFunc(open, object.ID.Compare)
 	var lacks []object.ID
 	if len(open) > 0 && (q.o.Origin == nil || q.o.Origin.URL() != q.o.Remote.URL()) {
-		var err error
-		if open, lacks, err = q.probe(ctx, open); err != nil {
+		has, not, known, err := q.probe(ctx, open)
+		switch {
+		case err != nil:
 			return nil, err
+		case known:
+			open, lacks = has, not
+		case !believe:
+			open, lacks = nil, open
 		}
 	}
 	for _, id := range open {
@@ -54,15 +60,15 @@ func (q *Queue) lacks(ctx context.Context, ground idSet, l *ledger, theirs map[s
 	return lacks, nil
 }
 
-// probe asks for commits, and for as little of them as can be; who is refused lacks them. Servers that cannot be asked so
-// are believed to have what they need: they complain otherwise.
-func (q *Queue) probe(ctx context.Context, ids []object.ID) (has, lacks []object.ID, err error) {
+// probe asks for commits, and for as little of them as can be; who is refused lacks them. Not all servers can be asked
+// so, and only git's own words for no are known.
+func (q *Queue) probe(ctx context.Context, ids []object.ID) (has, lacks []object.ID, known bool, err error) {
 	caps, err := q.o.Remote.Capabilities(ctx)
 	if errors.Is(err, transport.ErrNoV2) || err == nil && !caps.Shallow {
-		return ids, nil, nil
+		return nil, nil, false, nil
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, false, err
 	}
 	has = slices.Clone(ids)
 	for len(has) > 0 {
@@ -75,15 +81,17 @@ func (q *Queue) probe(ctx context.Context, ids []object.ID) (has, lacks []object
 		switch {
 		case err == nil:
 			res.Pack.Close()
-			return has, lacks, nil
+			return has, lacks, true, nil
 		case errors.As(err, &refused) && slices.Contains(has, refused.ID):
 			lacks = append(lacks, refused.ID)
 			has = slices.DeleteFunc(has, func(id object.ID) bool { return id == refused.ID })
+		case ctx.Err() != nil || errors.Is(err, transport.ErrUnreachable) || errors.Is(err, transport.ErrStalled) || final(err):
+			return nil, nil, false, err
 		default:
-			return nil, nil, err
+			return nil, nil, false, nil
 		}
 	}
-	return nil, lacks, nil
+	return nil, lacks, true, nil
 }
 
 // seed sends commits of the mounted remote with all their history. They are fetched once, in one piece, and wait in a
