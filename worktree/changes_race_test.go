@@ -91,6 +91,8 @@ func TestChangesWhileChanging(t *testing.T) {
 		lookers[i] = &looker{w, w.StartToken(), map[string]string{}}
 		lookers[i].look("")
 	}
+	copies := []*copied{newCopied(w), newCopied(w)}
+	copies[0].Token = w.StartToken()
 	var writers, all sync.WaitGroup
 	var stopped atomic.Bool
 	names := strings.Fields("d0 d1 d2 s0 s1 s2 f0 f1 f2 f3")
@@ -151,9 +153,20 @@ func TestChangesWhileChanging(t *testing.T) {
 			l.again()
 		})
 	}
+	for _, c := range copies {
+		all.Go(func() {
+			for !stopped.Load() {
+				c.freeze(w, FreezeOptions{}).Release()
+			}
+			c.freeze(w, FreezeOptions{}).Release()
+		})
+	}
 	writers.Wait()
 	stopped.Store(true)
 	all.Wait()
+	for i, c := range copies {
+		c.compare(w, fmt.Sprint("copy ", i))
+	}
 	truth := &looker{w, "", map[string]string{}}
 	truth.look("")
 	for i, l := range lookers {
