@@ -317,6 +317,14 @@ echo new >new; chmod +x dir0/file12.txt; git reset -q dir0/file4.txt; mv newdir 
 	if text := k.sh(dir, "cat README.md dir1/new.txt dir2/script/built.o newdir"); text != "read me\none\no\nnot a directory\n" {
 		t.Errorf("files are %q", text)
 	}
+	newest := k.checkpoint(dir)
+	k.sh(dir, "echo oops >README.md")
+	if done = restore(control.RestoreRequest{ID: "@"}); done.Point.ID != newest.ID || len(done.Changes) != 1 {
+		t.Errorf("to the newest point: %+v", done)
+	}
+	if text := k.sh(dir, "cat README.md"); text != "read me\n" {
+		t.Errorf("at the newest point README.md is %q", text)
+	}
 	for _, id := range []string{"01ZZZ", "nothing"} {
 		if _, err := k.client.Restore(t.Context(), control.RestoreRequest{Dir: dir, ID: id}, nil); err == nil {
 			t.Errorf("%s was restored", id)

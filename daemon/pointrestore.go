@@ -111,13 +111,13 @@ func (m *mount) restore(ctx context.Context, r control.RestoreRequest) (reply co
 // point was made which has it.
 func (w *restoring) compare(ctx context.Context, id string) (err error) {
 	m := w.m
-	if w.now, _, err = m.carry.point(ctx, session.Restore, ""); err != nil {
-		return err
-	}
 	if w.repo, err = m.carry.open(ctx); err != nil {
 		return err
 	}
-	if w.target, err = w.repo.Find(id); err != nil {
+	if w.target, err = w.repo.Find(id); err != nil { // before the point is made, which is the newest then
+		return err
+	}
+	if w.now, _, err = m.carry.point(ctx, session.Restore, ""); err != nil {
 		return err
 	}
 	const tries = 5 // somebody may be writing without end

@@ -256,7 +256,7 @@ func (m *mount) leave() (o outcome) {
 	case m.request.ReadOnly, m.tree == nil && !m.home.fresh:
 		m.home.giveUp()
 		return outcome{err: o.err}
-	case m.tree == nil, o.err == nil && !w.any():
+	case m.tree == nil, m.home.fresh && !m.wasServed(), o.err == nil && !w.any():
 		m.removeHome()
 		return o
 	}
