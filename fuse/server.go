@@ -26,6 +26,8 @@
 // Of a write into the cache of a file that is kept open the only sign is a GETXATTR (xattr.go). It comes once, and again
 // after the kernel has been given the file's attributes anew: Refresh makes it ask for them.
 //
+// WriteBack brings what is in that cache here at any time (writeback.go), before a freeze of the tree.
+//
 // A mount that is read-only is so for the kernel (MS_RDONLY), not only in our answers: an open for writing is then
 // refused at open(2), of which we would never hear, access(2) says the same, and reading leaves attributes cached.
 package fuse

@@ -73,17 +73,17 @@ func (s *Server) syncfs() error {
 		return err
 	}
 	defer unix.Close(fd)
-	if _, err := ignoringEINTR(func() (int, error) { return 0, unix.Syncfs(fd) }); err != nil {
-		return err
-	}
 	var st unix.Statfs_t
-	if err := unix.Fstatfs(fd, &st); err != nil { // the request behind them
+	if err := unix.Fstatfs(fd, &st); err != nil {
 		return err
 	}
 	if st.Type != unix.FUSE_SUPER_MAGIC {
 		return errElsewhere
 	}
-	return nil
+	if _, err := ignoringEINTR(func() (int, error) { return 0, unix.Syncfs(fd) }); err != nil {
+		return err
+	}
+	return unix.Fstatfs(fd, &st) // the request behind them
 }
 
 // writing are the WRITEs that are being answered.

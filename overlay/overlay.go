@@ -22,6 +22,10 @@
 //   - look-up: the kernel was told of a node, and may use its number until it forgets it. A node without a name lives for
 //     as long as it has a look-up: somebody may have it open.
 //   - request: what the kernel asked for, by its number. A record carries that of the request that it was made for.
+//   - moment: when nothing is changed, neither names nor contents (Freeze).
+//   - pin: a content is to be read as it was at a moment. What a change is about to overwrite is kept for the pin's reader
+//     in a file without a name; the content itself, the log and what is promised of them are the same with pins and without.
+//     A pin is this process's own and ends with it. A dead content is removed behind its last pin.
 //   - takeover: the kernel still has the mount that a process served which is dead, look-ups and unanswered requests too.
 //
 // # The way of a write
@@ -42,10 +46,14 @@
 //
 // # Lock order
 //
-//	File.mu -> Layer.mu -> inside wal
+//	Layer.cut -> File.mu -> Layer.mu -> inside wal
+//	Layer.cut -> Layer.mu
+//	File.mu -> Pin.mu -> pins.mu (a leaf)
+//	Layer.mu -> pins.mu
 //	File.mu -> files.mu, contents.mu (leaves)
 //	Layer.rotating -> Layer.mu
 //
 // Two Files are locked in the order of their nodes. The disk is waited for under File.mu and rotating alone, except
-// that the log may have to grow under Layer.mu.
+// that the log may have to grow under Layer.mu. Layer.cut is held shared by whoever changes contents, until their size is
+// in the state too, and whole at a moment, for as long as it takes to look at memory.
 package overlay

@@ -28,6 +28,15 @@
 // last. A change is noted before it is made, within the Update that makes it, or, if it is one of contents, under
 // Layer.View: paths do not change meanwhile. The file ".git" in the root is in the overlay and no change (gitfile.go).
 //
+// # Freeze
+//
+// A freeze tells what differs since a token, all of it as it was at one moment, with contents that can be read while
+// programs go on to change them. Most of it is told before the moment, with nobody waiting: what a directory after the
+// other has, whose contents are pinned in the overlay. Whatever changes meanwhile is on record in the journal behind the
+// token that was given first; at the moment, under Layer.Freeze, only that is told once more and takes the place of what
+// was told before. So others wait for what changed within the milliseconds that the freeze took, however much there is to
+// tell.
+//
 // # Takeover
 //
 // The kernel may keep its mount when the process dies, and the next one opens the Tree with Options.TakeOver. What the
@@ -43,7 +52,7 @@
 // within one overlay.Layer.Update, and so is alone. Contents are guarded by their overlay.File. No lock is held while
 // a Source is asked, so one slow object delays only who waits for it. Lock order:
 //
-//	overlay.File -> overlay.Layer
+//	overlay's cut -> overlay.File -> overlay.Layer
 //	overlay.Layer -> journal.Journal
 //	table.syncing -> table.append
 //	Tree.writing is a leaf
