@@ -14,12 +14,16 @@ cleanup() {
 	status=$?
 	trap - EXIT
 	trap '' INT TERM # a second Ctrl-C must not leave half of it
-	"$afs" unmount --all >/dev/null 2>&1 || true
-	if grep -qF " $mnt fuse" /proc/self/mounts; then
-		echo "demo: $mnt did not unmount, detaching it" >&2
-		umount -l "$mnt" 2>/dev/null || fusermount3 -uz "$mnt" || true
-		[ $status -ne 0 ] || status=1
-	fi
+	for state in "$tmp/state" "$tmp/elsewhere"; do
+		[ ! -d "$state" ] || "$afs" unmount --all --state "$state" >/dev/null 2>&1 || true
+	done
+	for dir in "$mnt" "$tmp/resumed"; do
+		if grep -qF " $dir fuse" /proc/self/mounts; then
+			echo "demo: $dir did not unmount, detaching it" >&2
+			detach "$dir"
+			[ $status -ne 0 ] || status=1
+		fi
+	done
 	if [ -n "$server" ]; then
 		kill "$server" 2>/dev/null || true
 		wait "$server" 2>/dev/null || true
@@ -31,6 +35,8 @@ cleanup() {
 	rm -rf --one-file-system "$tmp"
 	exit $status
 }
+# detach takes a mount away that nobody serves.
+detach() { umount -l "$1" 2>/dev/null || fusermount3 -uz "$1" || true; }
 trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
@@ -207,4 +213,49 @@ start=$(now)
 took "$start" "unmounted"
 ! grep -qF " $mnt fuse" /proc/self/mounts || fail "still mounted"
 [ ! -e "$mnt" ] || fail "the directory that mount made is still there"
+
+title "A session with a repository of its own: --session demo --session-remote work.git, which is empty"
+git init -q --bare "$tmp/work.git"
+"$afs" mount --session demo --session-remote "$tmp/work.git" --prefetch none "$url" "$mnt" >/dev/null
+branch=$(git -C "$mnt" symbolic-ref --short HEAD)
+commit() { git -C "$mnt" -c user.name=demo -c user.email=demo@localhost commit -q --allow-empty -m "$1"; }
+# arrives: waits until the session remote has the commit that was made last.
+arrives() {
+	head=$(git -C "$mnt" rev-parse HEAD)
+	until [ "$(git -C "$tmp/work.git" rev-parse -q --verify "refs/heads/$branch" 2>/dev/null)" = "$head" ]; do
+		[ $((($(now) - $1) / 1000000000)) -lt 120 ] || fail "the commit does not come to the session remote: $("$afs" status "$mnt")"
+		sleep 0.02
+	done
+}
+start=$(now)
+commit 'the first'
+arrives "$start"
+took "$start" "git commit: it is in work.git, and all of the history, which it lacked"
+start=$(now)
+commit 'the second'
+arrives "$start"
+took "$start" "git commit: it is in work.git"
+change "$mnt"
+echo staged >"$mnt/demo-staged"
+git -C "$mnt" add demo-staged
+start=$(now)
+id=$("$afs" checkpoint --sync -m 'the demo' "$mnt")
+took "$start" "artifactfs checkpoint --sync: $id, 1,000 new files and all, is in work.git"
+before=$(git -C "$mnt" status --porcelain | LC_ALL=C sort)
+commit=$(git -C "$mnt" rev-parse HEAD)
+
+title "kill -9 of all of the daemon, and artifactfs session resume demo with another state directory"
+kill -9 "-$(number supervisor "$("$afs" status --json)")"
+detach "$mnt"
+export ARTIFACTFS_STATE="$tmp/elsewhere"
+start=$(now)
+"$afs" session resume demo "$tmp/resumed" --session-remote "$tmp/work.git" --prefetch none >/dev/null
+took "$start" "the tree is there"
+[ "$(git -C "$tmp/resumed" rev-parse HEAD)" = "$commit" ] || fail "HEAD is another one"
+after=$(git -C "$tmp/resumed" status --porcelain | LC_ALL=C sort)
+[ "$after" = "$before" ] || fail "git status is not what it was"
+took "$start" "git status and HEAD are as they were: $(echo "$after" | wc -l) lines"
+"$afs" session log "$tmp/resumed" | head -n 4 | sed 's/^/  /'
+"$afs" unmount --all 2>&1 | sed 's/^/  /'
+! grep -qF " $tmp/resumed fuse" /proc/self/mounts || fail "still mounted"
 echo
