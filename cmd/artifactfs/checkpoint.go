@@ -203,10 +203,13 @@ func printSynced(w io.Writer, s control.SessionStatus) error {
 func unsynced(verb, dir string, s control.SessionStatus) error {
 	cause := plural(s.Pending, "ref") + " not on the session remote yet"
 	if s.Error != "" {
-		cause += ": " + s.Error
+		cause += ": " + sentence(s.Error)
 	}
 	return &control.Error{Code: control.ExitUnsynced, Verb: verb, Object: dir, Cause: cause, Hint: "the work is kept here, and sending it is tried again by itself"}
 }
+
+// sentence puts several errors, a line each, on one.
+func sentence(text string) string { return strings.ReplaceAll(strings.TrimSpace(text), "\n", "; ") }
 
 // sessionRemoteText names where a session is carried to.
 func sessionRemoteText(s control.SessionStatus) string {

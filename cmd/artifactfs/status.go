@@ -250,7 +250,7 @@ func sessionLines(s control.SessionStatus, now time.Time, line func(label, forma
 		line("carried", "%s", carriedText(s, now))
 	}
 	if s.Error != "" {
-		line("carrying", "%s", s.Error)
+		line("carrying", "%s", sentence(s.Error))
 	}
 	for _, ref := range s.Diverged {
 		line("diverged", "%s: somebody else has moved it on the session remote; ours is %s there", ref, session.DivergedRef(s.Name, ref))
