@@ -223,7 +223,7 @@ func (c *carry) join(ctx context.Context, repo *session.Repo) error {
 	if err == nil {
 		capturer, err = capture.New(capture.Options{
 			Tree: m.tree, WriteBack: c.writeBack, GitDir: m.gitPath(), WorkTree: m.dir, Repo: repo, Memory: filepath.Join(m.home.dir, memoryName),
-			Lane: claimed.Lane.Name, Base: base.Commit, BaseTree: m.snapshot().Tree, Rules: rulesOf(o), Converts: m.view.Returns,
+			Lane: claimed.Lane.Name, Segment: claimed.Lane.Segment, Base: base.Commit, BaseTree: m.snapshot().Tree, Rules: rulesOf(o), Converts: m.view.Returns,
 			Blob: m.rawBlob, Trees: m.view.Tree, Log: log,
 		})
 	}
@@ -329,7 +329,7 @@ func (c *carry) takenOver(t writeback.Taken) {
 		return
 	}
 	if ours.Name != lane.Name {
-		capturer.SetLane(ours.Name)
+		capturer.SetLane(ours.Name, ours.Segment)
 	}
 	c.mu.Lock()
 	c.meta, c.lane = meta, ours

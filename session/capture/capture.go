@@ -39,6 +39,7 @@ type Options struct {
 	Repo      *session.Repo
 	Memory    string    // file that remembers where the last point ended, so that the next one goes on from there
 	Lane      string    // "": "main"
+	Segment   int       // of the lane, the first that may be written to: those before it are another writer's
 	Base      object.ID // commit that the session began with, which the mounted remote has; zero: unborn
 	BaseTree  object.ID // the Tree's base; zero: empty
 	Rules     Rules
@@ -82,10 +83,11 @@ type Capturer struct {
 	pending     map[object.ID][]byte // trees that are not in the Repo yet
 	tracking    tracking             // as far as it is known
 	ignoreFiles map[object.ID]globs
-	remotes     map[object.ID]bool // commits that the mounted remote has
+	settled     map[object.ID]bool // what refs name that need not be copied: the mounted remote has it, or nobody
 
 	mu    sync.Mutex
 	lane  string
+	least int  // as Options.Segment, of lane
 	fresh bool // the next point begins a segment
 	last  *session.Point
 	count int // of points in last's segment
@@ -107,8 +109,8 @@ func New(o Options) (*Capturer, error) {
 		return nil, fmt.Errorf("read rules of points: %w", err)
 	}
 	c := &Capturer{
-		o: o, rules: r, format: o.Repo.Format(), refs: session.NewRefDir(o.GitDir, o.Repo.Format()), turn: make(chan struct{}, 1), lane: o.Lane,
-		pinned: r.max, ignoreFiles: map[object.ID]globs{}, remotes: map[object.ID]bool{}, left: newLeftSet(nil),
+		o: o, rules: r, format: o.Repo.Format(), refs: session.NewRefDir(o.GitDir, o.Repo.Format()), turn: make(chan struct{}, 1), lane: o.Lane, least: o.Segment,
+		pinned: r.max, ignoreFiles: map[object.ID]globs{}, settled: map[object.ID]bool{}, left: newLeftSet(nil),
 	}
 	last, err := o.Repo.Newest(o.Lane)
 	switch {
@@ -153,11 +155,11 @@ func (c *Capturer) Last() (session.Point, bool) {
 	return *c.last, true
 }
 
-// SetLane makes the next point begin a segment of its own, in that lane.
-func (c *Capturer) SetLane(lane string) {
+// SetLane makes the next point begin a segment of its own, in that lane, that is at least the one given.
+func (c *Capturer) SetLane(lane string, segment int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.lane, c.fresh = lane, true
+	c.lane, c.least, c.fresh = lane, segment, true
 }
 
 // Point makes a point of what is there now, or gives the newest one if nothing has changed since. When it returns the
@@ -384,7 +386,7 @@ func (c *Capturer) write(ctx context.Context, s *shot, last session.Point, reaso
 		s.out.add(o)
 	}
 	c.mu.Lock()
-	lane, fresh, count := c.lane, c.fresh, c.count
+	lane, fresh, count, least := c.lane, c.fresh, c.count, c.least
 	c.mu.Unlock()
 	p := session.Point{
 		ID: session.NewPointIDAfter(now, last.ID), Tree: s.tree, State: stateID, Session: c.o.Repo.Session(), Lane: lane, Segment: last.Segment, Reason: reason,
@@ -404,14 +406,14 @@ func (c *Capturer) write(ctx context.Context, s *shot, last session.Point, reaso
 	}
 	y1, m1, d1 := last.Time.UTC().Date()
 	y2, m2, d2 := now.Date()
-	if parent.IsZero() || fresh || lane != last.Lane || count >= segmentPoints || y1 != y2 || m1 != m2 || d1 != d2 {
+	if parent.IsZero() || fresh || lane != last.Lane || count >= segmentPoints || p.Segment < least || y1 != y2 || m1 != m2 || d1 != d2 {
 		segments, err := c.o.Repo.Segments(lane)
 		if err != nil {
 			return session.Point{}, err
 		}
-		p.Segment, parent, count = 1, object.ID{}, 0
+		p.Segment, parent, count = max(1, least), object.ID{}, 0
 		if len(segments) > 0 {
-			p.Segment = segments[len(segments)-1] + 1
+			p.Segment = max(p.Segment, segments[len(segments)-1]+1)
 		}
 		change = session.RefChange{Name: session.SegmentRef(p.Session, lane, p.Segment)}
 	}

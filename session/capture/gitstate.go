@@ -235,9 +235,7 @@ func (c *Capturer) readTips(ctx context.Context, s *gitState, copies *session.Co
 		add(stash.Commit)
 	}
 	for _, r := range s.Refs {
-		if !strings.HasPrefix(r.Name, "refs/tags/") {
-			add(r.ID)
-		}
+		add(r.ID)
 	}
 	for name, f := range s.Files {
 		if !strings.HasSuffix(name, "_HEAD") && !slices.Contains([]string{"rebase-merge/onto", "rebase-merge/orig-head", "rebase-apply/onto", "rebase-apply/orig-head"}, name) {
@@ -252,7 +250,7 @@ func (c *Capturer) readTips(ctx context.Context, s *gitState, copies *session.Co
 	slices.SortFunc(s.tips, object.ID.Compare) // so that the same state is the same commit
 	made := map[object.ID]bool{}
 	for _, id := range s.tips {
-		if c.remotes[id] {
+		if c.settled[id] {
 			continue
 		}
 		if c.o.Repo.Owned(id) {
@@ -260,7 +258,7 @@ func (c *Capturer) readTips(ctx context.Context, s *gitState, copies *session.Co
 			continue
 		}
 		if c.o.Repo.Remotes(id) {
-			c.remotes[id] = true
+			c.settled[id] = true
 			continue
 		}
 		err := copies.Commits(ctx, []object.ID{id})
@@ -268,7 +266,8 @@ func (c *Capturer) readTips(ctx context.Context, s *gitState, copies *session.Co
 			if id == s.Head {
 				return err
 			}
-			continue // git forgets what nobody needs any more: ORIG_HEAD of long ago
+			c.settled[id] = true // git forgets what nobody needs any more, ORIG_HEAD of long ago; tags of the remote were not fetched
+			continue
 		}
 		made[id] = true
 	}
