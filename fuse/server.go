@@ -38,7 +38,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"syscall"
 
 	raw "github.com/hanwen/go-fuse/v2/fuse"
 	"go.uber.org/zap"
@@ -179,19 +178,18 @@ func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) 
 
 // refusePoll has the kernel told, by one poll of a name that go-fuse answers itself, that files here cannot be
 // polled. Go's runtime registers every file it opens with epoll in a call that the scheduler does not see
-// waiting; if that were a request to this same process, it could stop the process for good. The descriptor it
-// opens must not leak into a child that is just being started, where it would keep the mount busy.
+// waiting; if that were a request to this same process, it could stop the process for good.
 func (s *Server) refusePoll() error {
-	syscall.ForkLock.RLock()
-	defer syscall.ForkLock.RUnlock()
-	fd, err := unix.Open(filepath.Join(s.dir, pollName), unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return &fs.PathError{Op: "open", Path: s.dir, Err: err}
-	}
-	defer unix.Close(fd)
-	// ENOSYS is kept by the kernel, and is no error of poll(2).
-	unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-	return nil
+	return WithoutDevice(func() error {
+		fd, err := unix.Open(filepath.Join(s.dir, pollName), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return &fs.PathError{Op: "open", Path: s.dir, Err: err}
+		}
+		defer unix.Close(fd)
+		// ENOSYS is kept by the kernel, and is no error of poll(2).
+		unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		return nil
+	})
 }
 
 // pollName is a file in the root that the library has for those who want to poll it (fuse/poll.go there).
