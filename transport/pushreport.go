@@ -42,13 +42,14 @@ func (e *Rejected) Error() string { return "server refuses " + e.Ref + ": " + e.
 // rejectKind knows the words of git's receive-pack. The protocol has no codes; who does not know the words finds out by
 // asking what the ref is now.
 func rejectKind(text string) RejectKind {
+	if strings.HasSuffix(text, "hook declined") { // "hook declined", "pre-receive hook declined", "protected branch hook declined"
+		return RejectHook
+	}
 	switch text {
 	case "non-fast-forward":
 		return RejectFastForward
 	case "deletion prohibited", "deletion of the current branch prohibited":
 		return RejectDeletion
-	case "hook declined", "pre-receive hook declined":
-		return RejectHook
 	case "missing necessary objects":
 		return RejectMissing
 	case "unpacker error":

@@ -240,7 +240,9 @@ type call struct {
 }
 
 // contentType is that of what is sent or answered.
-func (c call) contentType(kind string) string { return "application/x-" + string(c.service) + "-" + kind }
+func (c call) contentType(kind string) string {
+	return "application/x-" + string(c.service) + "-" + kind
+}
 
 // changes says whether the server is changed by it, so that it must not be made twice.
 func (c call) changes() bool { return c.service == receivePack && c.method == http.MethodPost }

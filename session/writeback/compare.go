@@ -161,7 +161,7 @@ func (q *Queue) undiverge(ref string, theirs map[string]object.ID, l *ledger) []
 	return []update{{ref, transport.RefUpdate{Name: to, Old: there}}}
 }
 
-// follow brings what others made of the session's own refs, and tells of it once.
+// follow brings what others made of the session's own refs. The loop tells of it, once.
 func (q *Queue) follow(ctx context.Context, c comparison, local map[string]object.ID) {
 	q.mu.Lock()
 	q.moved = c.moved
@@ -177,10 +177,8 @@ func (q *Queue) follow(ctx context.Context, c comparison, local map[string]objec
 		}
 		q.mu.Lock()
 		q.told[ref] = theirs
+		q.news = append(q.news, Taken{Ref: ref, Theirs: theirs})
 		q.mu.Unlock()
-		if q.o.Taken != nil {
-			q.done.Go(func() { q.o.Taken(Taken{Ref: ref, Theirs: theirs}) })
-		}
 	}
 }
 

@@ -31,8 +31,10 @@ type QueueOptions struct {
 	Remote  *transport.Remote // session remote; nil: the Repo is that. It stays the caller's to close, after the Queue
 	Origin  *transport.Remote // mounted remote, asked for the history that the session remote lacks; nil: it has it
 	Store   Provider          // of the mounted remote; may be nil
-	Taken   func(Taken)       // is told, from a goroutine of the Queue, when a ref of the session's own was moved by others; may be nil
-	Log     *zap.Logger       // may be nil
+	// Taken is told when a ref of the session's own was moved by others; what it does about it is sent at once. It comes
+	// from the Queue's own goroutine, so it must not wait for the Queue. May be nil.
+	Taken func(Taken)
+	Log   *zap.Logger // may be nil
 }
 
 // Queue brings a Repo's refs to the session remote, as they move.
@@ -59,6 +61,7 @@ type Queue struct {
 	diverged []string
 	moved    map[string]object.ID // the session's own refs that others moved, to what
 	told     map[string]object.ID // of which Taken was told
+	news     []Taken              // of which it will be
 	declined []string
 	notices  []string
 	seeding  *seeding
@@ -132,6 +135,9 @@ func (q *Queue) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		if q.tellTaken() { // what comes of that is sent before anybody is told how it stands
+			continue
+		}
 		if err == nil && len(need) > 0 {
 			if err = q.seed(ctx, need); err == nil {
 				continue
@@ -149,6 +155,20 @@ func (q *Queue) run(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// tellTaken tells of refs that others have moved, if there is news.
+func (q *Queue) tellTaken() bool {
+	q.mu.Lock()
+	news := q.news
+	q.news = nil
+	q.mu.Unlock()
+	for _, n := range news {
+		if q.o.Taken != nil {
+			q.o.Taken(n)
+		}
+	}
+	return len(news) > 0
 }
 
 // rest waits for a reason to make a round; false: there will be none.
@@ -330,11 +350,11 @@ func (q *Queue) Send(ctx context.Context, refs ...string) error {
 	defer cancel(nil)
 	defer context.AfterFunc(q.ctx, func() { cancel(ErrClosed) })()
 	need, err := q.round(ctx, request{only: refs, verify: true})
+	q.Wake() // there may be news
 	if err != nil {
 		return err
 	}
 	if len(need) > 0 {
-		q.Wake()
 		return errors.New("the session remote gets the history that the session stands on first")
 	}
 	st := q.Status()

@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	roundTries  = 6                // pushes in a round, each of which learned something from the one before
+	roundTries  = 8                // pushes in a round, each of which learned something from the one before
+	movedTries  = 2                // pushes of a ref that cannot be moved for a moment
 	refusedWait = 10 * time.Second // before what was refused is tried again; it doubles
 	refusedMost = 10 * time.Minute
 	namesMost   = 500 // refs that are asked for by their names
@@ -50,9 +51,16 @@ func (q *Queue) round(ctx context.Context, r request) (need []object.ID, err err
 	defer q.decline()
 	for range roundTries {
 		again, err := t.try(ctx)
-		if err != nil || !again {
-			return t.need, err
+		if err == nil && again {
+			continue
 		}
+		if err == nil && t.later != nil {
+			err = t.later
+		}
+		return t.need, err
+	}
+	if t.later != nil {
+		return nil, t.later
 	}
 	return nil, errors.New("the session remote's refs do not come to rest")
 }
@@ -65,7 +73,8 @@ type trial struct {
 	apart   bool           // all at once was refused: each for itself
 	missing int            // pushes of which the session remote lacked objects
 	fill    bool           // objects of the mounted remote that are named are sent, too
-	failed  map[string]int // updates that were refused for reasons that may pass
+	failed  map[string]int // updates that were refused for reasons that may pass, and how often
+	later   error          // of those that were left for another round
 }
 
 // try makes one push, and says whether there is more to do.
@@ -114,6 +123,9 @@ func (t *trial) try(ctx context.Context) (again bool, err error) {
 // left says whether an update is not for now.
 func (t *trial) left(u update) bool {
 	if len(t.request.only) > 0 && !slices.Contains(t.request.only, u.from) {
+		return true
+	}
+	if t.failed[u.Name] > movedTries {
 		return true
 	}
 	r, ok := t.q.refused[u.Name]
@@ -239,9 +251,14 @@ func (t *trial) rejected(u update, r *transport.Rejected, l *ledger) error {
 		q.notice("the session remote keeps " + u.Name + ", which was removed here")
 		q.mu.Unlock()
 		return nil
-	case transport.RejectMoved, transport.RejectOther:
+	case transport.RejectMoved: // what it is now is asked anew; or somebody has it locked, who may be an earlier push of ours
+		if t.failed[u.Name]++; t.failed[u.Name] > movedTries {
+			t.later = r
+		}
+		return nil
+	case transport.RejectOther:
 		if t.failed[u.Name]++; t.failed[u.Name] == 1 {
-			return nil // what it is now is asked anew
+			return nil
 		}
 	case transport.RejectHook, transport.RejectMissing:
 	}
