@@ -1,0 +1,185 @@
+package capture_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/capture"
+)
+
+// reasons tells why paths were left out.
+func reasons(left []capture.LeftOut) string {
+	var list []string
+	for _, l := range left {
+		list = append(list, l.Path+" "+string(l.Why))
+	}
+	slices.Sort(list)
+	return strings.Join(list, ", ")
+}
+
+func ruledWorld(t *testing.T, r capture.Rules) *world {
+	t.Helper()
+	w := newWorld(t, object.SHA1, map[string]gittest.File{
+		".gitignore": text("build/\n*.log\n"), ".env": text("committed\n"), "a.pem": text("committed\n"), "src/a.c": text("a\n"), "large": text("small\n"),
+	})
+	w.o.Rules = r
+	w.openCapturer()
+	return w
+}
+
+func edits(w *world) {
+	for _, path := range []string{
+		".env", "a.pem", "sub/.env", "sub/.env.local", "sub/.env.example", "id_rsa", "id_map.go", "x/.aws/credentials", "server.key", "src/new.c", "src/a.c", "build/out.o",
+		"build/deep/keep.txt", "trace.log", "dist/app.js", ".npmrc", "sub/.npmrc",
+	} {
+		w.write(path, "changed\n")
+	}
+	w.write("sub/.npmrc", "//registry/:_authToken=abc\n")
+	w.write("large", strings.Repeat("x", 2000))
+	w.write("larger", strings.Repeat("x", 2000))
+}
+
+func (w *world) files(p session.Point) string {
+	return strings.ReplaceAll(w.git(w.repo.Dir(), "ls-tree", "-r", "--name-only", p.Tree.String()), "\n", " ")
+}
+
+func TestWhatIsLeftOut(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		rules   capture.Rules
+		files   string
+		left    string
+		tracked string // of src/a.c
+	}{
+		{"by default", capture.Rules{MaxFileSize: 1000},
+			".env .gitignore .npmrc a.pem dist/app.js id_map.go large src/a.c src/new.c sub/.env.example",
+			"build/ ignored, id_rsa secret, larger size, server.key secret, sub/.env secret, sub/.env.local secret, sub/.npmrc secret, trace.log ignored, x/.aws/credentials secret", "changed\n"},
+		{"no deny list", capture.Rules{MaxFileSize: 1000, NoDenyList: true},
+			".env .gitignore .npmrc a.pem dist/app.js id_map.go id_rsa large server.key src/a.c src/new.c sub/.env sub/.env.example sub/.env.local sub/.npmrc x/.aws/credentials",
+			"build/ ignored, larger size, trace.log ignored", "changed\n"},
+		{"globs", capture.Rules{Include: []string{"build/deep/*", "*.log", "sub/.env"}, Exclude: []string{"dist", "src/*.c", "id_*"}},
+			".env .gitignore .npmrc a.pem build/deep/keep.txt large larger src/a.c sub/.env sub/.env.example trace.log",
+			"build/out.o ignored, dist/app.js excluded, id_map.go excluded, id_rsa excluded, server.key secret, src/a.c excluded, src/new.c excluded, sub/.env.local secret, sub/.npmrc secret, x/.aws/credentials secret", "a\n"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w := ruledWorld(t, test.rules)
+			edits(w)
+			p, r := w.point(session.Manual)
+			if got := w.files(p); got != test.files {
+				t.Errorf("holds\n%s\nwant\n%s", got, test.files)
+			}
+			if got := reasons(r.Left); got != test.left || p.Left != int64(len(r.Left)) {
+				t.Errorf("left out\n%s\nwant\n%s (%d)", got, test.left, p.Left)
+			}
+			s, err := w.repo.State(p)
+			if err != nil || reasons(s.Left) != test.left {
+				t.Errorf("the state tells %s, %v", reasons(s.Left), err)
+			}
+			if _, content := w.in(p.Tree, "src/a.c"); content != test.tracked {
+				t.Errorf("src/a.c is %q", content)
+			}
+		})
+	}
+}
+
+// A secret that was staged, but is in no commit, is nowhere in what leaves the machine.
+func TestStagedSecrets(t *testing.T) {
+	w := ruledWorld(t, capture.Rules{})
+	w.write("sub/.env", "SECRET=hunter2\n")
+	w.write("sub/ok", "fine\n")
+	w.write(".env", "committed before\n")
+	w.git(w.plain, "add", "-A")
+	p, _ := w.point(session.Manual)
+	s, err := w.repo.State(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mode, _ := w.in(s.Index.Tree, "sub/.env"); mode != 0 {
+		t.Error("it is in the index's tree")
+	}
+	if mode, _ := w.in(s.Index.Tree, "sub/ok"); mode == 0 {
+		t.Error("what is beside it is not")
+	}
+	if _, got := w.in(s.Index.Tree, ".env"); got != "committed before\n" {
+		t.Errorf("one that is committed is %q", got)
+	}
+	blob := object.MustID(w.git(w.plain, "rev-parse", ":sub/.env"))
+	if w.repo.Owned(blob) {
+		t.Error("its blob is in the repository")
+	}
+	w.git(w.plain, "commit", "-q", "-m", "on purpose")
+	p, _ = w.point(session.Manual)
+	if s, err = w.repo.State(p); err != nil {
+		t.Fatal(err)
+	}
+	if mode, _ := w.in(s.Index.Tree, "sub/.env"); mode == 0 {
+		t.Error("committed, it is not in the index's tree")
+	}
+	w.git(w.repo.Dir(), "fsck")
+}
+
+// Rules that change say anew what is held, of what has not changed too.
+func TestRulesThatChange(t *testing.T) {
+	w := ruledWorld(t, capture.Rules{NoDenyList: true})
+	w.write("build/a", "a\n")
+	w.write("one.log", "log\n")
+	w.write("two.tmp", "tmp\n")
+	w.check("first")
+	w.write(".gitignore", "*.tmp\n")
+	w.check("other rules")
+	w.git(w.plain, "add", "-f", "two.tmp")
+	w.check("tracked though ignored")
+	w.git(w.plain, "rm", "-q", "--cached", "two.tmp")
+	w.check("and no more")
+	must(t, os.WriteFile(w.at(".git/info/exclude"), []byte("one.log\n"), 0o644))
+	w.check("info/exclude")
+	w.o.Rules.Include = []string{"*.tmp"}
+	w.openCapturer()
+	p, _ := w.point(session.Idle)
+	if mode, _ := w.in(p.Tree, "two.tmp"); mode == 0 {
+		t.Error("an included file is not held")
+	}
+}
+
+// An ignore file that is not on this host is asked for, once.
+func TestIgnoreFilesFromAfar(t *testing.T) {
+	w := ruledWorld(t, capture.Rules{})
+	_, rules := w.in(w.root, ".gitignore")
+	id := object.MustID(w.git(w.plain, "rev-parse", "HEAD:.gitignore"))
+	// Only commits and trees are here.
+	far := w.dir + "/far"
+	w.git(w.dir, "clone", "-q", "--bare", "--filter=blob:none", "file://"+w.dir+"/remote.git", "far")
+	w.git(far, "config", "remote.origin.promisor", "false")
+	repo, err := session.OpenRepo(w.dir+"/far-session.git", session.RepoOptions{Session: "s", Borrow: []string{far + "/objects"}})
+	must(t, err)
+	defer repo.Close()
+	asked := 0
+	w.o.Repo, w.o.Memory = repo, ""
+	w.o.Blob = func(_ context.Context, path string, blob object.ID) ([]byte, error) {
+		asked++
+		if path != ".gitignore" || blob != id {
+			return nil, fmt.Errorf("asked for %s %s", path, blob)
+		}
+		return []byte(rules), nil
+	}
+	w.openCapturer()
+	w.write("x.log", "x\n")
+	w.write("build/x", "x\n")
+	w.write("new", "x\n")
+	p, r := w.point(session.Manual)
+	if asked != 1 || reasons(r.Left) != "build/ ignored, x.log ignored" || p.Changed != 1 {
+		t.Errorf("asked %d times, left out %v, %+v", asked, r.Left, p)
+	}
+	w.write("y.log", "y\n")
+	w.write("src/a.c", "edited\n")
+	if p, r = w.point(session.Manual); asked != 1 || p.Left != 3 || !r.Made {
+		t.Errorf("then asked %d times, left out %v, %+v", asked, r.Left, p)
+	}
+}
