@@ -230,7 +230,7 @@ func TestSessionRemoteIsFull(t *testing.T) {
 	c := &carried{w: w, Receiver: must[*gittest.Receiver](t)(gittest.NewReceiver(path, gittest.RepoOptions{}))}
 	w.git(path, "fetch", "--quiet", r.Path, "refs/heads/*:refs/heads/*")
 	c.server = must[*gittest.Server](t)(gittest.Serve(gittest.ServerOptions{Root: disk}))
-	t.Cleanup(func() { c.server.Close() })
+	t.Cleanup(func() { w.afs("unmount", "--all"); c.server.Close() })
 	c.arg = c.server.URL("s.git")
 	m := w.bare(url, append(c.flags("work"), "--wait", "git", "--checkpoint", "off")...)
 	check(t, os.WriteFile(m.path("large"), randomBytes(6<<20), 0o644))

@@ -54,7 +54,12 @@ func (w *world) sessionRemote(scheme string, base *gittest.Repo) *carried {
 		w.env = append(w.env, "GIT_SSH_COMMAND="+command)
 	}
 	if c.server != nil {
-		w.Cleanup(func() { c.server.Close() })
+		w.Cleanup(func() { // the end of a mount is told to the session remote, too
+			if r := w.afs("unmount", "--all"); r.code != 0 {
+				w.Errorf("before the session remote ends: %s", r)
+			}
+			c.server.Close()
+		})
 		c.arg = c.server.URL("s.git")
 	}
 	return c
@@ -221,7 +226,12 @@ func TestSessionCarriesCommits(t *testing.T) {
 				w.sh(m.Dir, script)
 				at := time.Now()
 				want := w.refsIn(git)
+				since := time.Now()
 				w.until("the refs are on the session remote after "+script, func() bool {
+					if time.Since(since) > patience/2 {
+						t.Logf("%s: status %+v", script, m.status().Session)
+						since = time.Now()
+					}
 					got := there()
 					for name, id := range want {
 						if got[name] != id && !(c == nil && base[name] == id) { // the embedded one has those that were moved
