@@ -56,6 +56,7 @@ func (m *mount) arrive(ctx context.Context, name string, progress func(control.P
 
 // arriveFrom brings a session's points, their trees and what is to be known of them, into the repository of the home.
 func (m *mount) arriveFrom(ctx context.Context, remote *transport.Remote, name string, progress func(control.Progress)) (*arrival, error) {
+	m.store.Approach() // while the session remote is asked
 	caps, err := remote.Capabilities(ctx)
 	if err != nil {
 		return nil, sessionFault(remote, err)
@@ -101,10 +102,13 @@ func (m *mount) arriveFrom(ctx context.Context, remote *transport.Remote, name s
 			return nil, fmt.Errorf("read session %s: %w", name, err)
 		}
 	}
-	if err := m.acquireBase(ctx, a); err != nil {
-		return nil, err
+	based := make(chan error, 1)
+	go func() { based <- m.acquireBase(ctx, a) }()
+	err = m.bringPoints(ctx, repo, remote, a.base, points)
+	if baseErr := <-based; baseErr != nil {
+		return nil, baseErr
 	}
-	if err := m.bringPoints(ctx, repo, remote, a.base, points); err != nil {
+	if err != nil {
 		return nil, sessionFault(remote, err)
 	}
 	ofPoints := func(ref string) bool {

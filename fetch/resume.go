@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/transport"
 )
@@ -53,6 +55,15 @@ func (s *Store) Resume(ctx context.Context, b Base) (*Snapshot, error) {
 		}
 	}
 	return b.shows(snap), nil
+}
+
+// Approach opens the way to the remote, for somebody who is about to ask it.
+func (s *Store) Approach() {
+	s.background(func(ctx context.Context) {
+		if _, err := s.remote.Capabilities(ctx); err != nil {
+			s.log.Debug("approach remote", zap.Error(err)) // who asks will hear of it
+		}
+	})
 }
 
 // errCutOff says that trees were still coming when a process ended.

@@ -147,6 +147,11 @@ func askFirst(ids []object.ID, seconds []*Local) (own, theirs []object.ID) {
 	return own, theirs
 }
 
+// elsewhere says whether a second remote is likely to have a blob, and the Store's not.
+func (s *Store) elsewhere(id object.ID) bool {
+	return slices.ContainsFunc(s.seconds(), func(l *Local) bool { return l.expects(id) })
+}
+
 // fetchBlobs asks for blobs wherever they may be, and has each published as it arrives.
 func (s *Store) fetchBlobs(ctx context.Context, b *batch, wants []object.ID, arrived func(object.ID, []byte)) (n int, err error) {
 	seconds := s.seconds()

@@ -182,8 +182,10 @@ func (v *View) Size(ctx context.Context, b Blob) (int64, error) {
 		if n, ok := v.store.lentSize(b.ID); ok {
 			return n, nil
 		}
-		if n, ok, err := v.askSizes(ctx, b.ID, b.Path); ok || err != nil {
-			return n, err
+		if !v.store.elsewhere(b.ID) {
+			if n, ok, err := v.askSizes(ctx, b.ID, b.Path); ok || err != nil {
+				return n, err
+			}
 		}
 	}
 	c, err := v.Open(ctx, b)
