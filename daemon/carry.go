@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -51,15 +50,16 @@ type carry struct {
 	origin   *transport.Remote // that is mounted; nil: nobody asks it
 	closed   bool
 
-	notes   []string
-	failed  map[string]error  // by what was being done
-	looked  string            // process that looked for its repository last, and was let go on
-	last    session.Point     // the newest point
-	leftOut []capture.LeftOut // of last
-	points  int64             // that there are; those of all lanes
-	seen    time.Time         // what had changed by then is in the newest point
-	ending  ending
-	counted figures
+	followed chan struct{} // closed when what others did was followed; then another one
+	notes    []string
+	failed   map[string]error  // by what was being done
+	looked   string            // process that looked for its repository last, and was let go on
+	last     session.Point     // the newest point
+	leftOut  []capture.LeftOut // of last
+	points   int64             // that there are; those of all lanes
+	seen     time.Time         // what had changed by then is in the newest point
+	ending   ending
+	counted  figures
 }
 
 // figures count what was done since this process began to serve the mount.
@@ -213,7 +213,7 @@ func (c *carry) join(ctx context.Context, repo *session.Repo) error {
 	claimed, err := c.claimLane(ctx, repo, o.TakeOver)
 	if err == nil {
 		queue, err = writeback.NewQueue(writeback.QueueOptions{
-			Repo: repo, Session: m.session, Dir: m.home.dir, Remote: m.second, Origin: origin, Store: m.store, Taken: c.takenOver, Log: log,
+			Repo: repo, Session: m.session, Dir: m.home.dir, Remote: m.second, Origin: origin, Store: m.store, Taken: c.takenOver, Log: m.daemon.log,
 		})
 	}
 	if errors.Is(err, errors.ErrUnsupported) {
@@ -304,50 +304,6 @@ func (c *carry) openOrigin() (*transport.Remote, error) {
 	r.SessionOptions.Remote = control.RemoteOrigin
 	origin, _, err := c.mount.daemon.sessionRemote(r)
 	return origin, err
-}
-
-// takenOver is told when somebody else has moved a ref of the session's own: he has taken the lane over, or changed what the
-// session is. This mount goes on in a lane of its own then, so that nothing is lost.
-func (c *carry) takenOver(t writeback.Taken) {
-	m := c.mount
-	log := m.daemon.log.With(zap.String("session", m.session), zap.String("ref", t.Ref))
-	log.Warn("somebody else has moved a ref of the session")
-	if t.Ref != session.MetaRef(m.session) {
-		return
-	}
-	c.mu.Lock()
-	repo, lane, writer, capturer, queue := c.repo, c.lane, c.writer, c.capturer, c.queue
-	c.mu.Unlock()
-	if repo == nil {
-		return
-	}
-	meta, ours, err := session.Yield(context.Background(), repo, session.YieldRequest{
-		Session: m.session, Lane: lane.Name, Writer: writer, Theirs: t.Theirs, Actor: session.Actor(),
-	})
-	c.note("follow what others did to the session", err)
-	if err != nil {
-		return
-	}
-	if ours.Name != lane.Name {
-		capturer.SetLane(ours.Name, ours.Segment)
-	}
-	c.mu.Lock()
-	c.meta, c.lane = meta, ours
-	if ours.Name != lane.Name {
-		c.notes = append(c.notes, takenText(meta, lane.Name, ours.Name))
-	}
-	c.mu.Unlock()
-	queue.Wake()
-}
-
-// takenText says who goes on in a lane that was ours.
-func takenText(meta session.Meta, theirs, ours string) string {
-	for _, l := range meta.Lanes {
-		if l.Name == theirs {
-			return fmt.Sprintf("%s has taken session %s over at %s: points of this mount go to lane %s", l.Writer.Host, meta.Session, l.Since.Format(time.RFC3339), ours)
-		}
-	}
-	return fmt.Sprintf("session %s was taken over: points of this mount go to lane %s", meta.Session, ours)
 }
 
 // note records how carrying went; the mount itself goes on.

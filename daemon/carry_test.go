@@ -195,7 +195,10 @@ func TestWorkReachesTheSessionRemote(t *testing.T) {
 	k.sh("/", "mv "+second+".away "+second)
 	r.SessionOptions.Remote = "" // as before
 	k.mount(r)
-	k.until("all is there", func() bool { st := k.status(dir).Session; return st.LastSync != nil && st.Pending == 0 && st.Remote == second })
+	k.until("all is there", func() bool {
+		st := k.status(dir).Session
+		return st.LastSync != nil && st.Pending == 0 && st.Remote == second
+	})
 	log, err := k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: dir, Limit: 1})
 	if err != nil || !log.Points[0].Synced || log.Points[0].Reason != "unmount" {
 		t.Errorf("%v, %+v", err, log)

@@ -121,7 +121,7 @@ func (c *carry) beginCarrier(ctx context.Context) {
 	o := writeback.CarrierOptions{
 		Repo: func() (*session.Repo, error) { return c.open(context.WithoutCancel(ctx)) }, Session: m.session, GitDir: m.gitPath(),
 		Format: m.snapshot().Format, Refs: m.store.Refs, Watch: m.daemon.watch.watch, Failed: func(err error) { c.note("carry refs", err) },
-		Log: m.daemon.log.With(zap.String("session", m.session)),
+		Log: m.daemon.log,
 	}
 	if c.optionsNow().Remote == control.RemoteEmbedded {
 		o.Provide = m.store
@@ -159,15 +159,4 @@ func (c *carry) keepAll(ctx context.Context, reason session.Reason) error {
 	}
 	_, _, pointErr := c.captureNow(ctx, reason, "")
 	return errors.Join(err, pointErr)
-}
-
-// send returns when the session remote has what the repository has.
-func (c *carry) send(ctx context.Context, progress func(writeback.Status)) error {
-	c.mu.Lock()
-	queue := c.queue
-	c.mu.Unlock()
-	if queue == nil {
-		return nil
-	}
-	return queue.Sync(ctx, progress)
 }

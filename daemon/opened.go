@@ -11,7 +11,6 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/disk"
-	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/writeback"
 )
@@ -159,25 +158,9 @@ func (o *opened) read() (err error) {
 	case embedded:
 		o.acknowledged = func(session.Point) bool { return true }
 	case o.queue != nil:
-		o.acknowledged = acknowledgedBy(o.repo, o.queue.Acknowledged)
+		o.acknowledged = o.queue.Has
 	}
 	return err
-}
-
-// acknowledgedBy says of points whether the session remote has them: whether what it has of their segments is as new.
-func acknowledgedBy(repo *session.Repo, acknowledged func(ref string) object.ID) func(session.Point) bool {
-	newest := map[string]session.Point{}
-	return func(p session.Point) bool {
-		ref := session.SegmentRef(p.Session, p.Lane, p.Segment)
-		there, known := newest[ref]
-		if !known {
-			if id := acknowledged(ref); !id.IsZero() {
-				there, _ = repo.PointAt(id)
-			}
-			newest[ref] = there
-		}
-		return p.ID <= there.ID
-	}
 }
 
 // named finds a home that is not mounted, by its session's name or the directory where it was mounted last.

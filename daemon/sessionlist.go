@@ -36,9 +36,12 @@ func (o *opened) info() control.SessionInfo {
 	if err != nil {
 		return i
 	}
-	i.State, i.From = string(meta.State), meta.From
+	i.From = meta.From
 	for _, t := range meta.Transitions {
 		i.History = append(i.History, control.Transition{State: string(t.State), Time: t.Time, Actor: t.Actor, Reason: t.Reason})
+	}
+	if o.mount == nil && meta.Interrupted() { // whoever mounts it next writes it down
+		i.History = append(i.History, control.Transition{State: string(session.Paused), Time: meta.Transitions[len(meta.Transitions)-1].Time, Reason: session.Interrupted})
 	}
 	return i
 }

@@ -53,6 +53,8 @@ func (d *Daemon) Checkpoint(ctx context.Context, r control.CheckpointRequest, pr
 		}
 	}
 	if r.Sync {
+		ctx, cancel := context.WithTimeoutCause(ctx, syncTime, errSlow)
+		defer cancel()
 		if err := m.carry.send(ctx, progressOf(progress)); err != nil {
 			return reply, unsynced("sync", m.dir, err)
 		}
@@ -136,6 +138,7 @@ func (d *Daemon) SessionLog(ctx context.Context, r control.SessionLogRequest) (c
 	if err != nil {
 		return reply, explainCarry("read session", r.Of, err)
 	}
+	points = slices.CompactFunc(points, func(a, b session.Point) bool { return a.ID == b.ID }) // in two segments, if others made way
 	for _, p := range points {
 		reply.Points = append(reply.Points, o.shown(p))
 	}
