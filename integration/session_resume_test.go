@@ -57,7 +57,7 @@ func TestSessionResumesElsewhere(t *testing.T) {
 			if !again.Resumed || again.Session != "work" {
 				t.Errorf("mount said %+v", again.MountReply)
 			}
-			w.sh(again.Dir, "ls -lR >/dev/null; find . -name .git -prune -o -type f -print >/dev/null")
+			w.sh(again.Dir, "ls -R >/dev/null; find . -name .git -prune -o -type f -print >/dev/null")
 			if sent, n := s.Log().Blobs(); n > 0 {
 				t.Errorf("%d blobs came from the remote before anything was read: %v", n, sent)
 			}

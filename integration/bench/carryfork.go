@@ -139,14 +139,14 @@ func (r *rig) resume(o carryOptions) error {
 			return err
 		}
 		start := time.Now()
-		if _, err := r.sh(again.Dir, "ls -l >/dev/null"); err != nil {
+		if _, err := r.sh(again.Dir, "ls >/dev/null"); err != nil {
 			return err
 		}
 		ls := took + time.Since(start)
 		mounts, lists = append(mounts, took), append(lists, ls)
 		if i == 0 {
 			r.row("resume", "round trips until then, remote and session remote", fmt.Sprintf("%d and %d", r.server.Log().RoundTrips(), server.Log().RoundTrips()), "", true)
-			if _, err := r.sh(again.Dir, "find . -name .git -prune -o -type f -size +0 >/dev/null"); err != nil {
+			if _, err := r.sh(again.Dir, "find . -name .git -prune -o -type f -print >/dev/null"); err != nil {
 				return err
 			}
 			st, err := r.status(state, again.Dir)
@@ -171,7 +171,7 @@ func (r *rig) resume(o carryOptions) error {
 	slices.Sort(mounts)
 	slices.Sort(lists)
 	r.row("resume", fmt.Sprintf("mount, over %s", r.rtt), fmt.Sprintf("median of %d %s", len(mounts), seconds(percentile(mounts, 50))), "", true)
-	r.row("resume", "and ls -l", fmt.Sprintf("median %s", seconds(percentile(lists, 50))), "", true)
+	r.row("resume", "and ls", fmt.Sprintf("median %s", seconds(percentile(lists, 50))), "", true)
 	return r.sound(c.Path)
 }
 
