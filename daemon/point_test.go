@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/artifactfs/artifactfs/control"
@@ -118,6 +119,47 @@ func goOnElsewhere(t *testing.T, embedded bool) {
 	}
 	if p := other.checkpoint(there); !p.Made || p.Prev == "" {
 		t.Errorf("the next point: %+v", p)
+	}
+}
+
+// Commits that were carried away after the last point are not lost when the session goes on from that point, and what is
+// committed then takes their place on the branch.
+func TestCommitsAfterThePointAreKept(t *testing.T) {
+	k := newKeep(t)
+	k.start()
+	k.await()
+	remote, sessions := served(t)
+	dir := k.dir("m")
+	r := k.request(remote, dir)
+	r.Session, r.SessionOptions.Policy, r.SessionOptions.Remote = "hour", control.PolicyOff, sessions
+	k.mount(r)
+	k.sh(dir, "git config user.name a; git config user.email a@b; echo one >one; git add one; git commit -q -m one")
+	p := k.checkpoint(dir)
+	k.sh(dir, "echo two >two; git add two; git commit -q -m two")
+	late := strings.TrimSpace(k.sh(dir, "git rev-parse HEAD"))
+	eventually(t, "the commit is on the session remote", func() bool {
+		return strings.TrimSpace(k.sh(sessions, "git rev-parse refs/heads/main")) == late
+	})
+
+	other := newKeep(t)
+	other.start()
+	other.await()
+	there := other.dir("m")
+	r = other.request("", there)
+	r.Session, r.Wait = "hour", control.WaitGit
+	r.SessionOptions = control.SessionOptions{Remote: sessions, Policy: control.PolicyOff, TakeOver: true}
+	other.mount(r)
+	if head := strings.TrimSpace(other.sh(there, "git rev-parse HEAD; git status --porcelain")); head != p.Head {
+		t.Errorf("it goes on at %s, the point's is %s", head, p.Head)
+	}
+	other.sh(there, "echo other >other; git add other; git commit -q -m other")
+	other.checkpoint(there)
+	mine := strings.TrimSpace(other.sh(there, "git rev-parse HEAD"))
+	if main := strings.TrimSpace(k.sh(sessions, "git rev-parse refs/heads/main")); main != mine {
+		t.Errorf("main is %s on the session remote, and %s here", main, mine)
+	}
+	if refs := k.sh(sessions, "git for-each-ref --format='%(objectname) %(refname)' refs/afs/kept refs/afs/diverged"); !strings.Contains(refs, late+" ") {
+		t.Errorf("%s is lost: %s", late, refs)
 	}
 }
 
