@@ -132,7 +132,7 @@ func (c *cloneable) look(id object.ID, v *survey) ([]object.ID, error) {
 	return nil, nil
 }
 
-// tree lists the contents below a tree that the Repo does not hold itself.
+// tree lists the contents below a tree.
 func (c *cloneable) tree(id object.ID, v *survey) error {
 	if c.trees[id] || v.trees[id] {
 		return nil
@@ -148,7 +148,7 @@ func (c *cloneable) tree(id object.ID, v *survey) error {
 			if err := c.tree(e.ID, v); err != nil {
 				return err
 			}
-		case e.Mode.IsBlob() && !v.blobs[e.ID] && !c.repo.Owned(e.ID):
+		case e.Mode.IsBlob():
 			v.blobs[e.ID] = true
 		}
 	}

@@ -65,6 +65,7 @@ type Queue struct {
 	declined []string
 	notices  []string
 	seeding  *seeding
+	ground   groundTry
 	// Who waits for all to be there.
 	asked, answered uint64 // counts of calls of Sync, and of those that a round began after
 	outcome         error  // of that round
@@ -138,20 +139,20 @@ func (q *Queue) run(ctx context.Context) {
 		if q.tellTaken() { // what comes of that is sent before anybody is told how it stands
 			continue
 		}
+		if failures++; err == nil {
+			failures = 0
+		}
+		var wait time.Duration
 		if err == nil && len(need) > 0 {
-			if err = q.seed(ctx, need); err == nil {
+			if wait, err = q.bringGround(ctx, need, asked > q.answeredNow()); err == nil {
 				continue
 			}
 			if ctx.Err() != nil {
 				return
 			}
-			q.fail(err)
 		}
-		if failures++; err == nil {
-			failures = 0
-		}
-		q.answer(asked, err)
-		if !q.rest(ctx, failures) {
+		q.answer(asked, err, wait > groundFirst)
+		if !q.rest(ctx, failures, wait) {
 			return
 		}
 	}
@@ -171,16 +172,20 @@ func (q *Queue) tellTaken() bool {
 	return len(news) > 0
 }
 
-// rest waits for a reason to make a round; false: there will be none.
-func (q *Queue) rest(ctx context.Context, failures int) bool {
+// rest waits for a reason to make a round; false: there will be none. Failures are those to reach the session remote, wait
+// is until something is worth another try, if there is such a thing.
+func (q *Queue) rest(ctx context.Context, failures int, wait time.Duration) bool {
 	var retry, forget <-chan time.Time
+	if refused := q.refusalsEnd(); wait == 0 || refused > 0 && refused < wait {
+		wait = refused
+	}
 	if failures > 0 {
 		most := queueRetry
 		if q.askedNow() > q.answeredNow() {
 			most = syncRetry
 		}
 		retry = time.After(min(retryIn(failures), most))
-	} else if wait := q.refusalsEnd(); wait > 0 {
+	} else if wait > 0 {
 		retry = time.After(wait)
 	}
 	forget = time.After(forgetIdle)
@@ -239,10 +244,11 @@ func (q *Queue) answeredNow() uint64 {
 	return q.answered
 }
 
-// answer tells who waits what came of a round that began when so many had asked. An unreachable remote is no answer.
-func (q *Queue) answer(asked uint64, err error) {
+// answer tells who waits what came of a round that began when so many had asked. An unreachable remote is no answer,
+// unless it is given up for longer than anybody waits.
+func (q *Queue) answer(asked uint64, err error, givenUp bool) {
 	q.mu.Lock()
-	if err == nil || final(err) {
+	if err == nil || givenUp || final(err) {
 		q.answered = max(q.answered, asked)
 		q.outcome = err
 	}

@@ -682,3 +682,38 @@ func TestDelay(t *testing.T) {
 		}
 	}
 }
+
+// A mounted remote that cannot give its history is not asked for it again and again, and who waits is told.
+func TestSeedFails(t *testing.T) {
+	p := newPlace(t, object.SHA1)
+	serve, err := gittest.Serve(gittest.ServerOptions{Root: filepath.Dir(p.origin.Path)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer serve.Close()
+	origin, err := transport.Open(serve.URL("origin"), transport.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer origin.Close()
+	to := newFar(t, "http", object.SHA1, "")
+	broken := serve.Inject(gittest.Fault{Kind: gittest.Garbage, On: gittest.Fetch})
+	p.carrier(CarrierOptions{})
+	p.carried(p.commit("a", "one"))
+	q := p.queue(to, QueueOptions{Origin: origin})
+	for range 3 {
+		if err := syncAll(t, q); err == nil || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("sync: %v", err)
+		}
+	}
+	p.carried(p.commit("a", "two"))
+	if st := q.Status(); st.Failure == nil || st.Pending == 0 || st.Mode != ModeSeed {
+		t.Errorf("%+v", st)
+	}
+	if n := broken.Hits(); n != 1 {
+		t.Errorf("the mounted remote was asked %d times", n)
+	}
+	broken.Remove()
+	q = p.reopen(q, to, QueueOptions{Origin: origin})
+	wantSync(t, q)
+}

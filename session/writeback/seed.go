@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -18,6 +19,62 @@ import (
 
 // seeding is the ground on its way: first from the mounted remote, then to the session remote.
 type seeding struct{ done, size atomic.Int64 }
+
+// Between tries to bring the ground, which cost the mounted remote a pack of all its history, the wait doubles. If only a
+// remote could not be reached, nothing was asked of it.
+const (
+	groundFirst  = 30 * time.Second
+	groundMost   = time.Hour
+	groundAgain  = 15 * time.Second // so long after a failure it is what somebody who asks is told
+	unreachFirst = time.Second
+	unreachMost  = time.Minute
+)
+
+// groundTry is the last try.
+type groundTry struct {
+	failure  error // nil: it went well
+	since    time.Time
+	at       time.Time
+	failures int
+}
+
+// bringGround brings it, or gives how long it is to be left alone, and why. It is tried before its time for who asks.
+func (q *Queue) bringGround(ctx context.Context, need []object.ID, asked bool) (time.Duration, error) {
+	q.mu.Lock()
+	last := q.ground
+	q.mu.Unlock()
+	if wait := time.Until(last.next()); last.failure != nil && wait > 0 && (!asked || time.Since(last.at) < groundAgain) {
+		return wait, last.failure
+	}
+	err := q.seed(ctx, need)
+	if ctx.Err() != nil {
+		return 0, context.Cause(ctx)
+	}
+	now := groundTry{failure: err, at: time.Now(), since: last.since, failures: last.failures + 1}
+	if last.failure == nil {
+		now.since = now.at
+	}
+	if err == nil {
+		now = groundTry{}
+	}
+	q.mu.Lock()
+	q.ground = now
+	q.mu.Unlock()
+	if err == nil {
+		return 0, nil
+	}
+	q.log.Warn("bring the session remote what the session stands on", zap.String("session", q.o.Session), zap.Error(err))
+	return time.Until(now.next()), err
+}
+
+// next is when another try is due.
+func (g groundTry) next() time.Time {
+	first, most := groundFirst, groundMost
+	if errors.Is(g.failure, transport.ErrUnreachable) || errors.Is(g.failure, transport.ErrStalled) {
+		first, most = unreachFirst, unreachMost
+	}
+	return g.at.Add(first + min(first<<min(max(g.failures-1, 0), 20), most))
+}
 
 // errNoGround says that what the session stands on can be had from nobody.
 var errNoGround = errors.New("the session remote lacks the history that the session stands on")

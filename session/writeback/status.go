@@ -24,6 +24,9 @@ func (q *Queue) Status() Status {
 		Mode: q.ledger.mode, LastSync: q.ledger.synced, Failure: q.failure, Since: q.since, Diverged: slices.Clone(q.diverged),
 		Moved: slices.Sorted(maps.Keys(q.moved)), Refused: slices.Clone(q.declined), Notices: slices.Clone(q.notices),
 	}
+	if s.Failure == nil && q.ground.failure != nil {
+		s.Failure, s.Since = q.ground.failure, q.ground.since
+	}
 	if err != nil && s.Failure == nil {
 		s.Failure = err
 	}
