@@ -103,7 +103,8 @@ func (f *writable) Lseek(cancel <-chan struct{}, in *raw.LseekIn, out *raw.Lseek
 	n := worktree.Node(in.NodeId)
 	err := f.toldSize(w, n)
 	if err == nil {
-		if status := f.server.InodeNotify(in.NodeId, 0, 0); status != raw.OK {
+		status := f.device.tellKernel(func() raw.Status { return f.server.InodeNotify(in.NodeId, 0, 0) })
+		if status != raw.OK {
 			err = syscall.Errno(status)
 		}
 	}

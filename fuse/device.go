@@ -22,6 +22,7 @@ type Device struct {
 	file   *os.File
 	init   []byte
 	answer []byte // empty until the mount was served
+	served int    // what the library has it as
 }
 
 // ErrUnfit says that a mount was begun by another version of this program, and this one cannot go on with it.
@@ -128,6 +129,7 @@ func (d *Device) begin(f raw.RawFileSystem, o *raw.MountOptions) (*raw.Server, e
 		return nil, os.NewSyscallError("socketpair", err)
 	}
 	defer unix.Close(pair[1])
+	d.served = pair[0]
 	if _, err := unix.Write(pair[1], d.init); err != nil {
 		return nil, errors.Join(os.NewSyscallError("write", err), unix.Close(pair[0]))
 	}

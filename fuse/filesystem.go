@@ -31,6 +31,7 @@ type fileSystem struct {
 	tracer tracer
 
 	server *raw.Server   // set by Init, before the first request
+	device *Device       // that server answers
 	kernel uint64        // what the kernel can do: CAP_ bits, set by Init
 	gone   chan struct{} // closed when the mount is gone: nobody is left who waits
 	leave  sync.Once

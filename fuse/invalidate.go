@@ -3,6 +3,8 @@ package fuse
 import (
 	"sync"
 
+	raw "github.com/hanwen/go-fuse/v2/fuse"
+
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
@@ -17,9 +19,12 @@ func (s *Server) Invalidate(stale worktree.Stale) {
 	var all sync.WaitGroup
 	for range min(notifiers, len(stale.Places)) {
 		all.Go(func() {
-			for p := range places {
-				s.raw.EntryNotify(uint64(p.Dir), p.Name) // ENOENT: the kernel does not have it
-			}
+			s.device.tellKernel(func() raw.Status {
+				for p := range places {
+					s.raw.EntryNotify(uint64(p.Dir), p.Name) // ENOENT: the kernel does not have it
+				}
+				return raw.OK
+			})
 		})
 	}
 	for _, p := range stale.Places {
@@ -27,12 +32,15 @@ func (s *Server) Invalidate(stale worktree.Stale) {
 	}
 	close(places)
 	all.Wait()
-	for _, n := range stale.Nodes {
-		// Of a directory the pages are its listing. Those of a file stay: what they hold is the node's for good.
-		off := int64(-1)
-		if stale.Dirs[n] {
-			off = 0
+	s.device.tellKernel(func() raw.Status {
+		for _, n := range stale.Nodes {
+			// Of a directory the pages are its listing. Those of a file stay: what they hold is the node's for good.
+			off := int64(-1)
+			if stale.Dirs[n] {
+				off = 0
+			}
+			s.raw.InodeNotify(uint64(n), off, 0)
 		}
-		s.raw.InodeNotify(uint64(n), off, 0)
-	}
+		return raw.OK
+	})
 }

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	raw "github.com/hanwen/go-fuse/v2/fuse"
+
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
@@ -76,7 +78,7 @@ func (f *writable) lookAgain(n worktree.Node) {
 		parent, err := f.tree.Parent(n)
 		at, pathErr := f.tree.Path(n)
 		if errors.Join(err, pathErr) == nil {
-			f.server.EntryNotify(uint64(parent), path.Base(at))
+			f.device.tellKernel(func() raw.Status { return f.server.EntryNotify(uint64(parent), path.Base(at)) })
 		}
 	})
 }

@@ -120,6 +120,7 @@ func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) 
 	s := &Server{
 		dir: dir, fs: newFileSystem(t, o), device: d, writes: new(writing), sending: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
+	s.fs.device = d
 	var requests raw.RawFileSystem = s.fs
 	var unbound []unfinished
 	if !o.ReadOnly {

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"sync"
 
+	raw "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 )
 
@@ -18,7 +19,23 @@ import (
 // while it is not dead it holds the files of the process. With the device, the mount would hang for ever, alive without
 // anybody to serve it (fs/fuse/dev.c, request_wait_answer); with a lock, a successor could not begin. With a table of
 // its own it holds nothing that matters: the others close what is open when they die.
-func WithoutDevice(f func() error) error {
+func WithoutDevice(f func() error) error { return withFiles(nil, f) }
+
+// tellKernel has the kernel told something for which it may wait for locks of the mount, whose holders may wait for us. The
+// thread that does it has the device and nothing else, so that a successor can begin and answer them: the keeper has the
+// device as well.
+func (d *Device) tellKernel(tell func() raw.Status) (status raw.Status) {
+	err := withFiles([]int{d.served}, func() error {
+		status = tell()
+		return nil
+	})
+	if err != nil { // there is no thread to be had
+		status = tell()
+	}
+	return status
+}
+
+func withFiles(keep []int, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // for good: the thread ends with the goroutine, nobody else may get these files
@@ -26,10 +43,10 @@ func WithoutDevice(f func() error) error {
 			// Go never ends the main thread. It would keep a copy of every open file, and be what /proc/self/fd shows. While
 			// it is taken, another goroutine gets another thread.
 			defer runtime.UnlockOSThread()
-			done <- WithoutDevice(f)
+			done <- withFiles(keep, f)
 			return
 		}
-		if err := closeAllBut(pollFiles()); err != nil {
+		if err := closeAllBut(slices.Sorted(slices.Values(slices.Concat(pollFiles(), keep)))); err != nil {
 			done <- err
 			return
 		}
