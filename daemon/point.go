@@ -34,11 +34,12 @@ const sessionRepoName = "session.git" // in a home
 
 // pointRecord is the point that a home began with, as its record has it.
 type pointRecord struct {
-	ID     string `json:"id"`
-	Commit string `json:"commit"`
-	Tree   string `json:"tree"`
-	State  string `json:"state"`
-	From   string `json:"from,omitempty"` // session remote of another session that has contents which are not here
+	ID     string    `json:"id"`
+	Commit string    `json:"commit"`
+	Tree   string    `json:"tree"`
+	State  string    `json:"state"`
+	Time   time.Time `json:"time"`
+	From   string    `json:"from,omitempty"` // session remote of another session that has contents which are not here
 }
 
 // origin says that a mount is to begin with a point of a session of this host.
@@ -157,7 +158,7 @@ func (m *mount) beginAt(ctx context.Context, a *arrival) error {
 	}
 	m.record.Time = pointTime(a.point, m.since)
 	m.record.Point = &pointRecord{
-		ID: string(a.point.ID), Commit: a.point.Commit.String(), Tree: a.point.Tree.String(), State: a.point.State.String(), From: a.from,
+		ID: string(a.point.ID), Commit: a.point.Commit.String(), Tree: a.point.Tree.String(), State: a.point.State.String(), Time: a.point.Time, From: a.from,
 	}
 	if a.from != "" {
 		if err := m.lendElder(a.from); err != nil {
@@ -321,6 +322,11 @@ func pointTime(p session.Point, since time.Time) time.Time {
 		return latest
 	}
 	return p.Time
+}
+
+// cameFromElsewhere says whether the mount began here with a session that was worked in elsewhere.
+func (m *mount) cameFromElsewhere() bool {
+	return !m.resumed && m.session != "" && m.from == nil && m.record.Point != nil && m.second != nil
 }
 
 // shownPoint tells that a mount shows one point of a session.

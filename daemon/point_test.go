@@ -91,7 +91,9 @@ func goOnElsewhere(t *testing.T, embedded bool) {
 	r = other.request(remote, there)
 	r.Session, r.Prefetch, r.Wait = "hour", control.PrefetchNone, control.WaitGit
 	r.SessionOptions.Remote, r.SessionOptions.Policy = sessions, control.PolicyOff
-	other.mount(r)
+	if reply := other.mount(r); !reply.Resumed {
+		t.Errorf("nobody is told that it goes on: %+v", reply)
+	}
 	if n := other.status(there).Network.Blobs; n != 0 {
 		t.Errorf("%d blobs were fetched to mount", n)
 	}

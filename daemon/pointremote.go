@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -325,10 +324,32 @@ func (d *Daemon) fetchMeta(ctx context.Context, remote *transport.Remote, id obj
 // maxMeta is the size in bytes of the largest object of what is to be known of a session.
 const maxMeta = 16 << 20
 
-// sessionFault says of which remote a fault is.
+// sessionRemoteError says of which remote a fault is.
+type sessionRemoteError struct {
+	url string
+	err error
+}
+
+func (e sessionRemoteError) Error() string { return "session remote " + e.url + ": " + e.err.Error() }
+func (e sessionRemoteError) Unwrap() error { return e.err }
+
 func sessionFault(remote *transport.Remote, err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	return fmt.Errorf("session remote %s: %w", filepath.Clean(remote.URL()), remoteFault(err))
+	return sessionRemoteError{remote.URL(), remoteFault(err)}
+}
+
+// explainSessionRemote says what can be done about a session remote that fails; false: it does not.
+func explainSessionRemote(e *control.Error, err error) bool {
+	var fault sessionRemoteError
+	if !errors.As(err, &fault) {
+		return false
+	}
+	e.Code, e.Object = control.ExitRemote, "session remote "+fault.url
+	e.Cause = fault.err.Error()
+	if e.Hint == "" {
+		e.Hint = "--session-remote names it; with embedded or none the mount does without"
+	}
+	return true
 }

@@ -199,6 +199,9 @@ func explainPoint(r control.MountRequest, err error) *control.Error {
 		thing = "checkpoint " + r.At + " of " + thing
 	}
 	e := explainCarry("mount", thing, err)
+	if explainSessionRemote(e, err) {
+		return e
+	}
 	if errors.Is(err, errNoSession) && r.SessionOptions.Remote != "" {
 		e.Hint = "artifactfs session list shows those of this host; the session remote has none of this name"
 	}

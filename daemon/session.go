@@ -200,6 +200,9 @@ func (m *mount) greet(progress func(control.Progress)) {
 	if m.resumed {
 		progress(control.Progress{Message: fmt.Sprintf("going on with session %s: %s", m.session, changedText(m.changed()))})
 	}
+	if m.cameFromElsewhere() {
+		progress(control.Progress{Message: fmt.Sprintf("going on with session %s of %s, at its checkpoint %s of %s", m.session, m.second.URL(), m.record.Point.ID, m.record.Point.Time.Local().Format(time.DateTime))})
+	}
 	if m.otherOwner {
 		progress(control.Progress{Message: fmt.Sprintf("files belong to user %d and group %d, as when the session began", m.record.UID, m.record.GID)})
 	}
@@ -291,6 +294,9 @@ func explainSession(e *control.Error, m *mount, err error) bool {
 	var used inUseError
 	var other otherCommitError
 	if explainHeld(e, err) {
+		return true
+	}
+	if explainSessionRemote(e, err) {
 		return true
 	}
 	again := fmt.Sprintf("artifactfs mount %s DIR --read-only --session %s shows what can be read; artifactfs doctor --fix mends", e.Object, m.session)

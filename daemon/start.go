@@ -105,7 +105,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 		return reply, remoteFault(err)
 	}
 	reply = control.MountReply{
-		Session: m.session, Resumed: m.resumed, Changed: m.changed(),
+		Session: m.session, Resumed: m.resumed || m.cameFromElsewhere(), Changed: m.changed(),
 		ID: m.id, Dir: m.dir, Remote: m.store.URL(), Ref: shortRef(m.snap.Ref), Commit: m.snap.Commit.String(), Files: -1,
 		Timings: control.Timings{
 			Connect: m.snap.Connect.Milliseconds(), Tree: time.Since(start).Milliseconds(), Mounted: mounted.Milliseconds(),
