@@ -40,6 +40,9 @@ artifactfs session tells what can be done with checkpoints.`,
 				if err := session.ValidName(r.Pin); err != nil {
 					return fmt.Errorf("--pin: %w", err)
 				}
+				if namesPoint(r.Pin) {
+					return fmt.Errorf("--pin: %s would name two checkpoints", r.Pin)
+				}
 			}
 			return arguments(0, 1, "[DIR]")(cmd, args)
 		},

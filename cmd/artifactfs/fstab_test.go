@@ -12,14 +12,15 @@ import (
 
 func TestMountHelperTranslatesOptions(t *testing.T) {
 	for args, want := range map[string]string{
-		"http://h/r.git /m":                                                "mount -- http://h/r.git /m",
-		"-n http://h/r.git /m -o rw":                                       "mount -- http://h/r.git /m",
-		"h:r.git /m -o ro,ref=v1,allow_other,uid=7,gid=8":                  "mount --read-only --ref=v1 --allow-other --uid=7 --gid=8 -- h:r.git /m",
-		"h:r.git /m -o state=/s,session=a,prefetch_budget=3M,git-dir=x":    "mount --state=/s --session=a --prefetch-budget=3M --git-dir=x -- h:r.git /m",
-		"h:r.git /m -sv -o rw,nosuid,nodev,user,foo=1,x-systemd.a=b":       "mount -- h:r.git /m",
-		"h:r.git /m -oredirect=a,redirect=b -t fuse.artifactfs -N /ns":     "mount --redirect=a --redirect=b -- h:r.git /m",
-		`h:r.git /m -o "redirect=a,b",token_file=/t,_netdev,noauto,auto`:   "mount --redirect=a,b --token-file=/t -- h:r.git /m",
-		"h:r.git /m -o defaults,nofail,user=joe,owner,comment=a,X-b,async": "mount -- h:r.git /m",
+		"http://h/r.git /m":                                                                              "mount -- http://h/r.git /m",
+		"-n http://h/r.git /m -o rw":                                                                     "mount -- http://h/r.git /m",
+		"h:r.git /m -o ro,ref=v1,allow_other,uid=7,gid=8":                                                "mount --read-only --ref=v1 --allow-other --uid=7 --gid=8 -- h:r.git /m",
+		"h:r.git /m -o state=/s,session=a,prefetch_budget=3M,git-dir=x":                                  "mount --state=/s --session=a --prefetch-budget=3M --git-dir=x -- h:r.git /m",
+		"h:r.git /m -sv -o rw,nosuid,nodev,user,foo=1,x-systemd.a=b":                                     "mount -- h:r.git /m",
+		"h:r.git /m -oredirect=a,redirect=b -t fuse.artifactfs -N /ns":                                   "mount --redirect=a --redirect=b -- h:r.git /m",
+		`h:r.git /m -o "redirect=a,b",token_file=/t,_netdev,noauto,auto`:                                 "mount --redirect=a,b --token-file=/t -- h:r.git /m",
+		"h:r.git /m -o session=s,session_remote=h:w.git,checkpoint=interval=30s,take_over,exclude=*.iso": "mount --session=s --session-remote=h:w.git --checkpoint=interval=30s --take-over --exclude=*.iso -- h:r.git /m",
+		"h:r.git /m -o defaults,nofail,user=joe,owner,comment=a,X-b,async":                               "mount -- h:r.git /m",
 	} {
 		h, err := parseHelper(mountHelper, strings.Fields(args))
 		if got := strings.Join(h.command, " "); err != nil || got != want {

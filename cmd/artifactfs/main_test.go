@@ -315,6 +315,8 @@ func TestUsageErrors(t *testing.T) {
 		"session log -C a b":      "artifactfs: log: names the session twice\nhint: artifactfs session log --help\n",
 		"session pin a/b":         "artifactfs: pin: \"a/b\" is no name: letters, digits, dots, dashes and underscores are, a letter or digit first\nhint: artifactfs session pin --help\n",
 		"session fork a --ref=b":  "artifactfs: fork: takes no --ref: the new session begins at the checkpoint ID\nhint: artifactfs session fork --help\n",
+		"session fork @~1":        "artifactfs: fork: takes [ID] DIR: @~1 is a checkpoint, and there is no DIR\nhint: artifactfs session fork --help\n",
+		"session pin @":           "artifactfs: pin: takes [ID] NAME: @ is a checkpoint, and there is no NAME\nhint: artifactfs session pin --help\n",
 		"session note HEAD a":     "artifactfs: note: \"a\" is neither - nor a JSON object\nhint: artifactfs session note --help\n",
 		"checkpoint --pin=.":      "artifactfs: checkpoint: --pin: \".\" is no name: letters, digits, dots, dashes and underscores are, a letter or digit first\nhint: artifactfs checkpoint --help\n",
 		"sync --timeout=-1s":      "artifactfs: sync: --timeout is negative\nhint: artifactfs sync --help\n",

@@ -99,6 +99,9 @@ func (a *app) sessionOf(ctx context.Context, verb, name string) (work, error) {
 	if e := control.ValidSession(of); e != nil {
 		return work{}, &control.Error{Code: control.ExitUsage, Verb: verb, Object: name, Cause: "it is neither a directory nor the name of a session", Hint: "artifactfs session list shows the sessions"}
 	}
+	if sockets, err := a.sockets(ctx); err == nil && len(sockets) == 0 && len(named) == 0 && of == name {
+		return work{}, noSession(verb, of) // nobody has to be started to say so
+	}
 	client, err := a.ensureDaemon(ctx)
 	return work{client: client, of: of}, err
 }
@@ -184,6 +187,9 @@ func (a *app) sessions(ctx context.Context) ([]control.SessionInfo, error) {
 		return nil, err
 	}
 	if len(sockets) == 0 {
+		if kept, err := a.mounts(ctx); err != nil || len(kept) == 0 {
+			return nil, err // nobody has to be started to say so
+		}
 		client, err := a.ensureDaemon(ctx)
 		if err != nil {
 			return nil, err

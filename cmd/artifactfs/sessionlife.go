@@ -31,6 +31,9 @@ name goes on to the checkpoint that it is given to last.`,
 			if len(args) > 1 {
 				id = args[0]
 			}
+			if namesPoint(name) {
+				return usage(cmd, fmt.Errorf("takes [ID] NAME: %s is a checkpoint, and there is no NAME", name))
+			}
 			if err := session.ValidName(name); err != nil {
 				return usage(cmd, err)
 			}

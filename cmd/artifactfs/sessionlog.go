@@ -153,7 +153,7 @@ func (a *app) completePoints(of *string, most int) cobra.CompletionFunc {
 		var ids []cobra.Completion
 		now := time.Now()
 		for _, p := range reply.Points {
-			what := ago(p.Time, now) + ", " + cmp.Or(p.Message, p.Reason)
+			what := ago(p.Time, now) + ", " + (&control.Error{Cause: cmp.Or(p.Message, p.Reason)}).Error()
 			for _, pin := range p.Pins {
 				ids = append(ids, cobra.CompletionWithDesc(pin, what))
 			}

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/session"
 )
 
 type restoreOptions struct {
@@ -180,6 +182,8 @@ func (a *app) sessionFork(cmd *cobra.Command, o forkOptions, args []string) erro
 	id, dir := "", args[len(args)-1]
 	if len(args) > 1 {
 		id = args[0]
+	} else if namesPoint(dir) {
+		return usage(cmd, fmt.Errorf("takes [ID] DIR: %s is a checkpoint, and there is no DIR", dir))
 	}
 	ctx := cmd.Context()
 	w, err := a.sessionOf(ctx, "fork", o.of)
@@ -201,6 +205,12 @@ func (a *app) sessionFork(cmd *cobra.Command, o forkOptions, args []string) erro
 		return failure("fork", w.name(), err)
 	}
 	return a.printWork("forked session "+reply.Session, reply, time.Since(start))
+}
+
+// namesPoint says whether a word can only be meant as a checkpoint.
+func namesPoint(word string) bool {
+	_, err := session.ParsePointID(word)
+	return err == nil || strings.HasPrefix(word, "@")
 }
 
 // originOf is the remote that a session is of.

@@ -232,6 +232,9 @@ work     active                12      5 min ago  2        /w   https://127.0.0.
 	if q := last[control.SessionLogRequest](t, s); q.Limit != 2 {
 		t.Errorf("asked for %+v", q)
 	}
+	if r := a.run("__complete", "session", "show", "-C", "app", ""); !strings.HasPrefix(r.stdout, "good\t3 min ago, two [31m\n"+pointB+"\t3 min ago, two [31m\n"+pointA+"\t3 h ago, idle\n:36\n") {
+		t.Errorf("completion: %q", r.stdout)
+	}
 	s.show = control.SessionShowReply{Point: s.points[0], Changes: []control.PathChange{{Path: "a b", Status: "M"}}, LeftOut: []control.LeftOut{{Path: ".env", Why: "secret"}}}
 	s.show.Session, s.show.Lane, s.show.Commit, s.show.Left, s.show.Head = "work", "main", strings.Repeat("12", 20), 3, strings.Repeat("34", 20)
 	got := a.ok("session", "show", "good", "-C", "app")

@@ -95,6 +95,7 @@ func TestNothingIsMounted(t *testing.T) {
 	a := newAfs(t)
 	for args, want := range map[string]string{
 		"status": "nothing is mounted\n", "status --json": `{"mounts":[]}` + "\n", "list": "", "list --json": `{"mounts":[]}` + "\n",
+		"session list": "", "session list --json": `{"sessions":[]}` + "\n",
 		"unmount --all": "", "unmount --all --json": `{"unmounted":[]}` + "\n",
 	} {
 		if got := a.ok(strings.Fields(args)...); got != want {
@@ -107,6 +108,9 @@ func TestNothingIsMounted(t *testing.T) {
 		if r := a.run(strings.Fields(args)...); r.code != control.ExitNotMounted || r.stdout != "" || r.stderr != want {
 			t.Errorf("%s: %+v", args, r)
 		}
+	}
+	if r := a.run("session", "log", "none"); r.code != control.ExitNotMounted || r.stderr != "artifactfs: log session none: there is no such session\nhint: artifactfs session list shows what there is\n" {
+		t.Errorf("%+v", r)
 	}
 	if _, err := os.Stat(a.state); err == nil {
 		t.Error("asking made a state directory")
