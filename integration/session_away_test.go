@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -134,7 +135,7 @@ func TestSessionRemoteFails(t *testing.T) {
 		name, says string
 		begin      func() (end func())
 	}{
-		{"refuses", "403", func() func() { return c.server.Inject(pushes(gittest.Status, 403)).Remove }},
+		{"refuses", "forbidden", func() func() { return c.server.Inject(pushes(gittest.Status, 403)).Remove }},
 		{"is overloaded", "503", func() func() { return c.server.Inject(pushes(gittest.Status, 503)).Remove }},
 		{"revokes the token", "", func() func() { return c.server.Inject(token).Remove }},
 		{"cuts answers off", "", func() func() {
@@ -155,7 +156,13 @@ func TestSessionRemoteFails(t *testing.T) {
 			n++
 			w.sh(m.Dir, fmt.Sprintf("echo %d >>work && git commit -qam %d && echo %d >>more", n, n, n))
 			p := m.checkpoint()
-			st := m.await("the status says so", func(s control.MountStatus) bool { return s.Session.Error != "" && s.Session.Pending > 0 }).Session
+			var st control.SessionStatus
+			for end := time.Now().Add(patience / 4); st.Error == "" || st.Pending == 0; time.Sleep(10 * time.Millisecond) {
+				if st = m.status().Session; time.Now().After(end) {
+					t.Errorf("the status does not say so: %+v", st)
+					break
+				}
+			}
 			t.Logf("%s, mode %s, %d pending", st.Error, st.Mode, st.Pending)
 			if !strings.Contains(st.Error, f.says) || strings.Contains(st.Error, password) {
 				t.Errorf("the status says %q, want %q", st.Error, f.says)
