@@ -95,6 +95,13 @@ func (m *mount) statusWithin(ctx context.Context, age time.Duration) control.Mou
 	s.Remote, s.Ref, s.Commit = m.store.URL(), shortRef(snap.Ref), snap.Commit.String()
 	if stats.History != "" {
 		s.History = control.HistoryState(stats.History)
+		select {
+		case <-m.historyTried:
+		default: // the store has it, and the mount's own refs do not show it yet
+			if s.History == control.HistoryComplete {
+				s.History = control.HistoryDeepening
+			}
+		}
 	}
 	h := m.view.RecentHydration(ctx, age)
 	s.Tree = control.TreeStatus{Files: int64(h.Files), Complete: snap.Whole()}
