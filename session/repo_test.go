@@ -205,3 +205,52 @@ func TestLocksThatAreLeft(t *testing.T) {
 		t.Errorf("x is %s", got)
 	}
 }
+
+// A store whose history is complete and has a commit-graph does not disturb a repository whose history is shallow.
+func TestCommitGraphBesideShallow(t *testing.T) {
+	dir := t.TempDir()
+	remote, err := gittest.New(filepath.Join(dir, "remote.git"), gittest.RepoOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	history, err := remote.History(5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	git(t, remote.Path, "gc", "-q")
+	git(t, remote.Path, "commit-graph", "write", "--reachable")
+	r := open(t, filepath.Join(dir, "s.git"), session.RepoOptions{Session: "s", Remote: "file://" + remote.Path, Borrow: []string{filepath.Join(remote.Path, "objects")}})
+	tip := history[4]
+	tree, err := r.Commit(tip)
+	if err != nil || len(tree.Parents) != 1 {
+		t.Fatalf("%+v, %v", tree, err)
+	}
+	mine := outgoing(t, object.SHA1, object.Commit, fmt.Sprintf("tree %s\nparent %s\nauthor a <a> 1 +0000\ncommitter a <a> 1 +0000\n\nm\n", tree.Tree, tip))
+	ctx := context.Background()
+	if err := r.Write(ctx, []odb.Outgoing{mine}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.SetShallow([]object.ID{tip}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := r.Shallow(); err != nil || !slices.Equal(got, []object.ID{tip}) {
+		t.Errorf("shallow: %v, %v", got, err)
+	}
+	if err := r.Update(ctx, []session.RefChange{{Name: "refs/heads/main", New: mine.ID}}); err != nil {
+		t.Fatal(err)
+	}
+	if out := git(t, r.Dir(), "fsck", "--no-dangling"); out != "" {
+		t.Errorf("git fsck: %s", out)
+	}
+	if got := git(t, r.Dir(), "rev-list", "--count", "main"); got != "2" {
+		t.Errorf("%s commits", got)
+	}
+	git(t, dir, "clone", "-q", "s.git", "clone")
+	if got := git(t, filepath.Join(dir, "clone"), "rev-parse", "HEAD"); got != mine.ID.String() {
+		t.Errorf("a clone has %s", got)
+	}
+	git(t, filepath.Join(dir, "clone"), "fsck")
+	if !r.Owned(mine.ID) || r.Owned(tip) || !r.Remotes(tip) || r.Remotes(mine.ID) {
+		t.Error("whose objects are whose is not known")
+	}
+}

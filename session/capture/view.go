@@ -3,7 +3,6 @@ package capture
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"path/filepath"
 	"strings"
@@ -33,7 +32,12 @@ type view struct {
 	failure  error
 }
 
-var errRules = errors.New("rules are not those by which directories were passed over")
+// fail keeps the first failure of what cannot give one back.
+func (v *view) fail(err error) {
+	if v.failure == nil {
+		v.failure = err
+	}
+}
 
 // rulesOf gives the rules that a directory's ignore file has, as far as that is known without waiting.
 func (v *view) rulesOf(dir string) globs {
@@ -64,7 +68,7 @@ func (v *view) readRules(dir string) globs {
 	}
 	e, err := v.c.lookup(v.ctx, root, rel)
 	if err != nil {
-		v.failure = errors.Join(v.failure, err)
+		v.fail(err)
 		return nil
 	}
 	if e.Mode != object.ModeFile && e.Mode != object.ModeExec { // git does not follow links here
@@ -151,7 +155,7 @@ func (v *view) tracked(path string) bool {
 	}
 	e, err := v.c.lookup(v.ctx, v.tracking, path)
 	if err != nil {
-		v.failure = errors.Join(v.failure, err)
+		v.fail(err)
 	}
 	return err != nil || e.Mode != 0
 }
