@@ -12,6 +12,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/object"
 )
 
 // look is what a user sees of a working tree and its git directory.
@@ -121,6 +122,60 @@ func goOnElsewhere(t *testing.T, embedded bool) {
 	}
 	if p := other.checkpoint(there); !p.Made || p.Prev == "" {
 		t.Errorf("the next point: %+v", p)
+	}
+}
+
+// Sessions go on elsewhere whatever they began with: ids of another kind, or a repository without a commit; and where git
+// sees nothing but the mount.
+func TestOtherSessionsGoOnElsewhere(t *testing.T) {
+	for name, o := range map[string]struct {
+		format object.Format
+		empty  bool
+		inside control.GitDir
+	}{"sha256": {object.SHA256, false, ""}, "empty": {object.SHA1, true, ""}, "inside": {object.SHA1, false, control.GitDirInside}} {
+		t.Run(name, func(t *testing.T) {
+			k := newKeep(t)
+			k.start()
+			k.await()
+			root := t.TempDir()
+			repo, err := gittest.New(filepath.Join(root, "r.git"), gittest.RepoOptions{Format: o.format})
+			if err == nil && !o.empty {
+				_, err = repo.Commit("main", map[string]gittest.File{"README.md": {Data: []byte("read me\n")}, "dir/file": {Data: []byte("file\n")}}, "a commit")
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			server, err := gittest.Serve(gittest.ServerOptions{Root: root})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer server.Close()
+			sessions := filepath.Join(root, "s.git")
+			if _, err := gittest.Git(t.Context(), root, "init", "-q", "--bare", "--object-format="+o.format.String(), sessions); err != nil {
+				t.Fatal(err)
+			}
+			r := k.request(server.URL("r.git"), k.dir("m"))
+			r.Session, r.GitDir, r.SessionOptions = "hour", o.inside, control.SessionOptions{Remote: sessions, Policy: control.PolicyOff}
+			k.mount(r)
+			k.sh(r.Dir, "git config user.name a; git config user.email a@b; echo one >one; git add one; git commit -q -m one; echo two >two; git add two; echo three >>two; echo new >new")
+			k.checkpoint(r.Dir)
+			before := k.sh(r.Dir, lookCloser)
+			k.unmount(r.Dir)
+
+			other := newKeep(t)
+			other.start()
+			other.await()
+			r.Dir, r.Prefetch = other.dir("m"), control.PrefetchNone
+			other.mount(r)
+			if after := other.sh(r.Dir, lookCloser); after != before {
+				t.Errorf("it goes on otherwise:\n%s", diffText(t, before, after))
+			}
+			other.sh(r.Dir, "git fsck --connectivity-only; git commit -q -a -m two")
+			other.kill()
+			other.again()
+			other.sh(r.Dir, "git log --format=%s | grep -x two; git show HEAD:one | grep -x one")
+			other.unmount(r.Dir)
+		})
 	}
 }
 

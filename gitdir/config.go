@@ -32,7 +32,7 @@ func (o Options) configure(c *config.Config, path string) ([]byte, error) {
 	if o.Format != object.SHA1 {
 		c.SetOption("extensions", "", "objectFormat", o.Format.String())
 	}
-	if o.Partial && o.Helper != "" {
+	if (o.Partial || o.Session != "") && o.Helper != "" { // a session may have contents elsewhere, whatever the remote is like
 		c.SetOption("remote", helperRemote, "promisor", "true").
 			SetOption("remote", helperRemote, "skipFetchAll", "true").
 			SetOption("remote", helperRemote, "tagOpt", "--no-tags")
