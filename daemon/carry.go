@@ -35,6 +35,7 @@ type carry struct {
 
 	turn    chan struct{} // holds one while a point is made, or points are removed: one at a time
 	opening sync.Mutex    // held while what is below is made
+	git     gitSigns
 
 	mu       sync.Mutex
 	options  control.SessionOptions // what is in force; its remote may hold a secret

@@ -97,6 +97,12 @@ func TestWorkIsCarriedIntoTheEmbeddedRepository(t *testing.T) {
 	if got := k.sh(repo, "git show "+log.Points[0].Commit+":later"); got != "later\n" {
 		t.Errorf("the point has %q", got)
 	}
+	points := log.Points[0].ID
+	k.sh(dir, "git add later; git commit -qm two; git branch side/way") // files stay as they are
+	k.until("a point of that was made", func() bool { st := k.status(dir).Session; return st.LastID != points && !st.Dirty })
+	if log, err = k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: dir, Limit: 1}); err != nil || log.Points[0].Head != strings.TrimSpace(k.sh(dir, "git rev-parse side/way")) {
+		t.Errorf("%v, %+v", err, log)
+	}
 	k.sh(dir, "echo last > last")
 	k.again() // whoever serves dies
 	k.sh(dir, "echo after > after")
@@ -121,9 +127,7 @@ func TestWorkIsCarriedIntoTheEmbeddedRepository(t *testing.T) {
 	if !again.Resumed || k.sh(dir, "cat last after") != "last\nafter\n" {
 		t.Errorf("mounted again: %+v", again)
 	}
-	if st := k.status(dir).Session; st.State != "active" || st.Dirty {
-		t.Errorf("mounted again: %+v", st)
-	}
+	k.until("all is in a point", func() bool { st := k.status(dir).Session; return st.State == "active" && !st.Dirty })
 	if _, err := k.client.Unmount(t.Context(), control.UnmountRequest{Dir: dir, Discard: true}); err != nil {
 		t.Fatal(err)
 	}

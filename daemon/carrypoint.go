@@ -120,7 +120,7 @@ func (c *carry) beginCarrier(ctx context.Context) {
 	m := c.mount
 	o := writeback.CarrierOptions{
 		Repo: func() (*session.Repo, error) { return c.open(context.WithoutCancel(ctx)) }, Session: m.session, GitDir: m.gitPath(),
-		Format: m.snapshot().Format, Refs: m.store.Refs, Watch: m.daemon.watch.watch, Failed: func(err error) { c.note("carry refs", err) },
+		Format: m.snapshot().Format, Refs: m.store.Refs, Watch: c.git.watch(m.daemon.watch), Failed: func(err error) { c.note("carry refs", err) },
 		Log: m.daemon.log,
 	}
 	if c.optionsNow().Remote == control.RemoteEmbedded {

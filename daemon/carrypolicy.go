@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
@@ -56,13 +57,15 @@ func (c *carry) goOn(ctx context.Context) {
 // nothing.
 func (c *carry) makePoints(ctx context.Context) {
 	noticed := c.mount.tree.Noticed()
-	changed := c.mount.changed() > 0 // by a process before this one
-	var made time.Time               // when the last one was
+	changed := c.unsaved(ctx) // by a process before this one
+	var made time.Time        // when the last one was
 	retry := retryFirst
 	for {
 		if !changed {
 			select {
 			case <-noticed:
+			case <-c.git.moved:
+				c.git.told()
 			case <-ctx.Done():
 				return
 			}
@@ -70,18 +73,17 @@ func (c *carry) makePoints(ctx context.Context) {
 		if !c.rest(ctx, time.Now(), made) {
 			return
 		}
-		select { // what was told of until now is in the point
-		case <-noticed:
-		default:
-		}
+		drain(noticed) // what was told of until now is in the point
+		drain(c.git.moved)
 		var err error
 		if c.unsaved(ctx) {
 			_, _, err = c.point(ctx, c.reason(), "")
+			made = time.Now()
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		made, changed = time.Now(), err != nil
+		changed = err != nil
 		if err == nil {
 			retry = retryFirst
 			continue
@@ -105,7 +107,14 @@ func (c *carry) reason() session.Reason {
 // ctx has ended.
 func (c *carry) rest(ctx context.Context, first, made time.Time) bool {
 	for {
-		wait := time.Until(c.due(first, c.mount.tree.LastChange(), made))
+		if drain(c.git.moved) {
+			c.git.told()
+		}
+		last := c.mount.tree.LastChange()
+		if at := c.git.last(); at.After(last) {
+			last = at
+		}
+		wait := time.Until(c.due(first, last, made))
 		if wait <= 0 {
 			return true
 		}
@@ -137,5 +146,56 @@ func pause(ctx context.Context, d time.Duration) bool {
 		return true
 	case <-ctx.Done():
 		return false
+	}
+}
+
+// drain empties a channel that holds one sign, and says whether there was one.
+func drain(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// gitSigns tell that something has moved in the git directory: refs, HEAD, the index. Much of that changes nothing that a
+// point would hold, which whoever makes one finds out.
+type gitSigns struct {
+	moved chan struct{} // holds one
+
+	mu sync.Mutex
+	at time.Time
+}
+
+func (g *gitSigns) told() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.at = time.Now()
+}
+
+// last is when something moved last, as far as somebody has looked.
+func (g *gitSigns) last() time.Time {
+	if len(g.moved) > 0 {
+		return time.Now()
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.at
+}
+
+// watch is the watcher's for others who watch the git directory, and tells us of the same.
+func (g *gitSigns) watch(w *watcher) func(dir string, wake chan<- struct{}) (stop func(), err error) {
+	return func(dir string, wake chan<- struct{}) (func(), error) {
+		theirs, err := w.watch(dir, wake)
+		if err != nil {
+			return nil, err
+		}
+		ours, err := w.watch(dir, g.moved)
+		if err != nil {
+			theirs()
+			return nil, err
+		}
+		return func() { theirs(); ours() }, nil
 	}
 }

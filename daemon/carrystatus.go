@@ -26,17 +26,23 @@ func (c *carry) status() control.SessionStatus {
 		return s
 	}
 	changed, last := m.changed() > 0, m.tree.LastChange()
+	if at := c.git.last(); at.After(last) {
+		last = at
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s.Policy, s.State, s.Lane, s.Points = c.options.Policy, string(session.Active), c.lane.Name, c.points
+	if s.Lane == "" {
+		s.Lane = session.MainLane
+	}
 	s.Remote = shownRemote(c.options.Remote, m.home.dir, m.record)
 	if c.options.Remote == control.RemoteEmbedded {
 		s.Mode = string(writeback.ModeEmbedded)
 	}
 	setLast(&s, c.last)
 	s.Dirty = last.After(c.seen)
-	if last.IsZero() && c.seen.IsZero() { // nothing since a process before this one
-		s.Dirty = changed && c.last.ID == ""
+	if c.last.ID == "" { // what moves in the git directory of an untouched mount is our own doing
+		s.Dirty = changed
 	}
 	if c.queue != nil {
 		setQueue(&s, c.queue.Status())
