@@ -1,6 +1,7 @@
 package writeback
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -27,8 +28,14 @@ func (q *Queue) Status() Status {
 	if s.Failure == nil && q.ground.failure != nil {
 		s.Failure, s.Since = q.ground.failure, q.ground.since
 	}
-	if err != nil && s.Failure == nil {
+	switch {
+	case s.Failure != nil:
+	case err != nil:
 		s.Failure = err
+	case len(s.Refused) > 0:
+		s.Failure = fmt.Errorf("%s: %w", s.Refused[0], ErrRefused)
+	case len(s.Moved) > 0:
+		s.Failure = fmt.Errorf("%s: %w", s.Moved[0], ErrMoved)
 	}
 	if s.Failure == nil {
 		s.Since = time.Time{}
