@@ -210,7 +210,6 @@ func (j *Journey) judge(ctx context.Context, before, after *hop, killed time.Tim
 	var log struct {
 		Points []struct {
 			ID, Tree, Head, Branch string
-			Time                   time.Time
 		}
 	}
 	if err := j.afs(ctx, after, &log, "session", "log", after.dir, "--json"); err != nil {
@@ -219,7 +218,7 @@ func (j *Journey) judge(ctx context.Context, before, after *hop, killed time.Tim
 	s := Saved{State: state, Tree: state.Tree, Head: state.Head, Branch: trimHeads(state.Branch)}
 	if len(log.Points) > 0 {
 		p := log.Points[0]
-		s.ID, s.Time, s.Tree, s.Head, s.Branch = p.ID, p.Time, p.Tree, p.Head, p.Branch
+		s.ID, s.Time, s.Tree, s.Head, s.Branch = p.ID, moment(p.ID), p.Tree, p.Head, p.Branch
 	} else {
 		j.tally.Bare++
 	}
@@ -245,6 +244,16 @@ func (j *Journey) judge(ctx context.Context, before, after *hop, killed time.Tim
 	}
 	j.Log("kill %d: %d lines of the ledger, point %s, exact %v, lost %v, resumed in %v", j.tally.Kills, len(ledger), s.ID, v.Exact, v.Lost.Round(time.Millisecond), after.took.Round(time.Millisecond))
 	return nil
+}
+
+// moment is the time in a ULID: to the millisecond, where commits have seconds.
+func moment(id string) time.Time {
+	const digits = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+	var ms int64
+	for _, c := range id[:min(len(id), 10)] {
+		ms = ms<<5 | int64(max(0, strings.IndexRune(digits, c)))
+	}
+	return time.UnixMilli(ms)
 }
 
 // leave ends a hop.

@@ -177,3 +177,9 @@ func TestLedgerCutOff(t *testing.T) {
 		t.Errorf("%+v, %v", all, err)
 	}
 }
+
+func TestMoment(t *testing.T) {
+	if got := moment("01ARZ3NDEKTSV4RRFFQ69G5FAV"); got.UnixMilli() != 1469922850259 {
+		t.Errorf("%d", got.UnixMilli())
+	}
+}
