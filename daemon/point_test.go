@@ -209,6 +209,11 @@ func TestCommitsAfterThePointAreKept(t *testing.T) {
 	if head := strings.TrimSpace(other.sh(there, "git rev-parse HEAD; git status --porcelain")); head != p.Head {
 		t.Errorf("it goes on at %s, the point's is %s", head, p.Head)
 	}
+	oldest := strings.TrimSpace(other.sh(there, "git rev-list --max-parents=0 HEAD"))
+	came := filepath.Join(other.state, "mounts", "hour", sessionRepoName, "objects", "pack")
+	if text := other.sh(came, "for p in *.idx; do git show-index <$p; done"); strings.Contains(text, oldest) || !strings.Contains(text, late) {
+		t.Errorf("the session remote sent what the mounted remote has, or not the late commit:\n%s", text)
+	}
 	other.sh(there, "echo other >other; git add other; git commit -q -m other")
 	other.checkpoint(there)
 	mine := strings.TrimSpace(other.sh(there, "git rev-parse HEAD"))

@@ -195,7 +195,7 @@ func (m *mount) bringState(ctx context.Context, repo *session.Repo, remote *tran
 		}
 	}
 	if len(newer) > 0 {
-		in, err := m.owned.Bring(ctx, fetch.BringRequest{From: remote, Wants: newer, Haves: []object.ID{a.point.Commit}})
+		in, err := m.owned.Bring(ctx, fetch.BringRequest{From: remote, Wants: newer, Haves: m.knownCommits(a, state)})
 		if err == nil {
 			err = addShallow(repo, in.Shallow)
 		}
@@ -204,6 +204,27 @@ func (m *mount) bringState(ctx context.Context, repo *session.Repo, remote *tran
 		}
 	}
 	return setRefs(ctx, repo, there, func(ref string) bool { return named[ref] && repo.Owned(there[ref]) })
+}
+
+// mostKnown is how many commits a session remote is told that we have; each costs a line.
+const mostKnown = 256
+
+// knownCommits lists commits that are here with all that they reach, as far as the mounted remote gives it: below a point
+// there is nothing but what the session owns, so its base has to be named too.
+func (m *mount) knownCommits(a *arrival, s session.State) []object.ID {
+	known := []object.ID{a.point.Commit}
+	if !a.base.IsZero() {
+		known = append(known, a.base)
+	}
+	for _, r := range slices.Concat(s.Refs, s.Remote) {
+		if len(known) == mostKnown {
+			break
+		}
+		if t, _, err := m.owned.Size(r.ID); err == nil && t == object.Commit && !slices.Contains(known, r.ID) {
+			known = append(known, r.ID)
+		}
+	}
+	return known
 }
 
 // stateBlobs lists the files of a State, without what was staged.
