@@ -223,7 +223,7 @@ func (c *carry) join(ctx context.Context, repo *session.Repo) error {
 	var capturer *capture.Capturer
 	if err == nil {
 		capturer, err = capture.New(capture.Options{
-			Tree: m.tree, WriteBack: c.writeBack, GitDir: m.gitPath(), WorkTree: m.dir, Repo: repo, Memory: filepath.Join(m.home.dir, memoryName),
+			Tree: m.tree, WriteBack: c.writeBack, GitDir: m.gitPath(), Repo: repo, Memory: filepath.Join(m.home.dir, memoryName),
 			Lane: claimed.Lane.Name, Segment: claimed.Lane.Segment, Base: base.Commit, BaseTree: m.snapshot().Tree, Rules: rulesOf(o), Converts: m.view.Returns,
 			Blob: m.rawBlob, Trees: m.view.Tree, Log: log,
 		})

@@ -1,5 +1,27 @@
 // Package capture makes points of a mount: it asks the working tree what changed, makes trees and blobs of that, reads
 // what git has beside the files, and keeps it all in the session's repository.
+//
+// It promises:
+//   - The tree of a point is the one that `git add -A` and `git write-tree` would make of the files at that moment, with
+//     the index there is, but for what Rules leave out, and nested repositories. Files that git converts (line ends,
+//     filters) are converted by stock git.
+//   - A point costs as much as what has changed since the one before: no file of the mount is looked at, no content of the
+//     mounted repository fetched. Ignore files and attributes that decide about new files are the exception.
+//   - When Point returns, the point is on disk: objects in one pack, then the lane's ref by compare-and-swap.
+//   - Nothing of the user's is written to: not the index, which is read as a file, nor refs, nor objects.
+//   - What was only staged and looks like a secret is nowhere in a point, nor in its state.
+//
+// # How
+//
+// The Tree tells names first (a dry run), so that the rules which they need are known before anybody has to wait; then it
+// is frozen. Directories that are ignored and hold nothing that git tracks are passed over. An ignore file that has changed
+// makes all that differs from the base tree be looked at anew, as do other rules and a memory that is gone; else only what
+// has changed since the point before is told, and put into its tree. Then git's state is read, and if it tracks something
+// that was left out, or no more what was held, that is mended.
+//
+// Terms: to be tracked is to be in the index, as for git. What is left out is listed with a reason, of a directory once.
+//
+// Capturer.turn is held while a point is made, and all but what Capturer.mu guards belongs to whoever holds it.
 package capture
 
 import (
@@ -35,7 +57,6 @@ type Options struct {
 	Tree      *worktree.Tree
 	WriteBack func(ctx context.Context) error // brings what the kernel has to the Tree; nil: it has nothing
 	GitDir    string                          // the mount's git directory
-	WorkTree  string                          // where it is mounted, for stock git; it is not looked at
 	Repo      *session.Repo
 	Memory    string    // file that remembers where the last point ended, so that the next one goes on from there
 	Lane      string    // "": "main"
