@@ -6,6 +6,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/transcript"
 	"github.com/artifactfs/artifactfs/session/writeback"
 )
 
@@ -14,6 +15,7 @@ func explainCarry(verb, thing string, err error) *control.Error {
 	e := explain(verb, thing, err)
 	explainHeld(e, err)
 	var change *session.TransitionError
+	var line *transcript.LineError
 	var used inUseError
 	var mounted sessionMountedError
 	switch {
@@ -29,7 +31,8 @@ func explainCarry(verb, thing string, err error) *control.Error {
 		e.Code, e.Hint = control.ExitNotMounted, "artifactfs session log shows those that there are"
 	case errors.Is(err, errNoCarry):
 		e.Hint = "mount it without --read-only and with a --session-remote other than none"
-	case errors.As(err, &change):
+	case errors.As(err, &change), errors.As(err, &line), errors.Is(err, transcript.ErrNoCommit), errors.Is(err, transcript.ErrNotesRef),
+		errors.Is(err, transcript.ErrNotJSON):
 		e.Code = control.ExitUsage
 	case errors.As(err, &mounted):
 		e.Hint = "artifactfs unmount " + mounted.dir + " ends that"

@@ -99,13 +99,23 @@ func (c *carry) recount() {
 	c.points = int64(len(points))
 }
 
+// writeBackTime bounds the wait for writes that need what a remote does not give: the bytes are in the next point.
+const writeBackTime = 5 * time.Second
+
 // writeBack brings what the kernel has of programs' writes to the tree. When the kernel has let go of the mount there is
 // nothing more to come.
 func (c *carry) writeBack(ctx context.Context) error {
 	if c.mount.server == nil || c.mount.letsGo() {
 		return nil
 	}
-	return c.mount.server.WriteBack(ctx)
+	limited, cancel := context.WithTimeout(ctx, writeBackTime)
+	defer cancel()
+	err := c.mount.server.WriteBack(limited)
+	if err != nil && ctx.Err() == nil && limited.Err() != nil {
+		c.mount.daemon.log.Warn("a point goes without what is being written", zap.String("dir", c.mount.dir), zap.Error(err))
+		return nil
+	}
+	return err
 }
 
 // letsGo says whether the mount is being taken down: the kernel does not have it any more.

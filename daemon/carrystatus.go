@@ -105,7 +105,7 @@ func setQueue(s *control.SessionStatus, st writeback.Status) {
 		at := st.LastSync
 		s.LastSync = &at
 	}
-	if st.Failure != nil && st.Pending > 0 {
+	if st.Failure != nil {
 		s.Error = st.Failure.Error()
 	}
 }
