@@ -208,7 +208,11 @@ func unsynced(verb, dir string, s control.SessionStatus) error {
 	if s.Error != "" {
 		cause += ": " + sentence(s.Error)
 	}
-	return &control.Error{Code: control.ExitUnsynced, Verb: verb, Object: dir, Cause: cause, Hint: "the work is kept here, and sending it is tried again by itself"}
+	hint := "the work is kept here, and sending it is tried again by itself"
+	if verb != "sync" { // nobody is there to try
+		hint = "the work is kept here, and is sent when session " + s.Name + " is mounted again"
+	}
+	return &control.Error{Code: control.ExitUnsynced, Verb: verb, Object: dir, Cause: cause, Hint: hint}
 }
 
 // sentence puts several errors, a line each, on one.

@@ -207,7 +207,7 @@ func (a *app) endRun(ctx context.Context, m control.MountReply, discard bool) er
 		a.sayKeptByRun(m, reply)
 	}
 	if reply.Pending > 0 {
-		return unsynced("run", m.Dir, control.SessionStatus{Pending: reply.Pending, Error: reply.Why})
+		return unsynced("run", m.Dir, control.SessionStatus{Name: m.Session, Pending: reply.Pending, Error: reply.Why})
 	}
 	return nil
 }

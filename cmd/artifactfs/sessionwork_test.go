@@ -444,7 +444,7 @@ func TestUnmountOfWhatIsNotCarriedAway(t *testing.T) {
 	dir := a.dir + "/app"
 	f.kept = map[string]control.UnmountReply{dir: {ID: "work", Dir: dir, Session: "work", Kept: 2, Pending: 3, Why: "a: disk full\nb: too"}}
 	r := a.run("unmount", "app", "--timeout", "0")
-	want := "artifactfs: unmount " + dir + ": 3 refs not on the session remote yet: a: disk full; b: too\nhint: the work is kept here, and sending it is tried again by itself\n"
+	want := "artifactfs: unmount " + dir + ": 3 refs not on the session remote yet: a: disk full; b: too\nhint: the work is kept here, and is sent when session work is mounted again\n"
 	if r.code != control.ExitUnsynced || r.stdout != "unmounted "+dir+"\n" || !strings.HasSuffix(r.stderr, want) {
 		t.Errorf("%+v", r)
 	}

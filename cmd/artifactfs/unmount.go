@@ -129,7 +129,7 @@ func (a *app) unmount(ctx context.Context, o unmountOptions) error {
 	}
 	for _, r := range late {
 		if r.Pending > 0 {
-			errs = append(errs, unsynced("unmount", r.Dir, control.SessionStatus{Pending: r.Pending, Error: r.Why}))
+			errs = append(errs, unsynced("unmount", r.Dir, control.SessionStatus{Name: r.Session, Pending: r.Pending, Error: r.Why}))
 		}
 	}
 	return a.reportAll(errs)
