@@ -92,13 +92,6 @@ func (c *Carrier) Flush(ctx context.Context) error {
 	return err
 }
 
-// Failure is why the last try has failed; nil: it has not.
-func (c *Carrier) Failure() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.failure
-}
-
 // Close ends the watch, and what is under way.
 func (c *Carrier) Close() {
 	c.cancel()

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -296,7 +297,8 @@ func TestCarrier(t *testing.T) {
 // A git directory that is not there says nothing about refs.
 func TestCarrierWithoutGitDirectory(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	c := p.carrier(CarrierOptions{})
+	var failure atomic.Pointer[error]
+	c := p.carrier(CarrierOptions{Failed: func(err error) { failure.Store(&err) }})
 	one := p.commit("a", "a")
 	if err := c.Flush(t.Context()); err != nil {
 		t.Fatal(err)
@@ -311,7 +313,7 @@ func TestCarrierWithoutGitDirectory(t *testing.T) {
 		t.Errorf("main is %q", got)
 	}
 	os.Rename(p.git+".away", p.git)
-	await(t, "recovery", func() bool { return c.Failure() == nil })
+	await(t, "recovery", func() bool { return *failure.Load() == nil })
 }
 
 // What is not the session's is not carried: fetched tags and branches that are as the remote has them.

@@ -230,8 +230,10 @@ func (h *haul) fill(ctx context.Context, ground []object.ID, store Provider) err
 			absent = append(absent, id)
 		}
 	}
-	if err := store.Provide(ctx, absent, nil); err != nil {
-		return fmt.Errorf("bring contents that the session remote lacks: %w", err)
+	if len(absent) > 0 {
+		if err := store.Provide(ctx, absent, nil); err != nil {
+			return fmt.Errorf("bring contents that the session remote lacks: %w", err)
+		}
 	}
 	h.objects = slices.AppendSeq(h.objects, maps.Keys(named))
 	return nil

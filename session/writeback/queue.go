@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -132,7 +131,7 @@ func (q *Queue) run(ctx context.Context) {
 	failures := 0
 	for {
 		asked := q.askedNow()
-		need, err := q.round(ctx, request{verify: asked > q.answeredNow()})
+		need, err := q.round(ctx, asked > q.answeredNow())
 		if ctx.Err() != nil {
 			return
 		}
@@ -342,38 +341,6 @@ func (q *Queue) unfinished() error {
 	}
 	for _, text := range st.Refused {
 		errs = append(errs, fmt.Errorf("%s: %w", text, ErrRefused))
-	}
-	return errors.Join(errs...)
-}
-
-// Send sends these refs now, before anything else, and tells whether the session remote has them: ErrMoved, ErrRefused, or
-// why it cannot be reached. It tries once.
-func (q *Queue) Send(ctx context.Context, refs ...string) error {
-	if q.o.Remote == nil {
-		return nil
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(q.ctx, func() { cancel(ErrClosed) })()
-	need, err := q.round(ctx, request{only: refs, verify: true})
-	q.Wake() // there may be news
-	if err != nil {
-		return err
-	}
-	if len(need) > 0 {
-		return errors.New("the session remote gets the history that the session stands on first")
-	}
-	st := q.Status()
-	var errs []error
-	for _, ref := range refs {
-		if slices.Contains(st.Moved, ref) || slices.Contains(st.Diverged, ref) {
-			errs = append(errs, fmt.Errorf("%s: %w", ref, ErrMoved))
-		}
-		for _, text := range st.Refused {
-			if strings.HasPrefix(text, ref+":") {
-				errs = append(errs, fmt.Errorf("%s: %w", text, ErrRefused))
-			}
-		}
 	}
 	return errors.Join(errs...)
 }

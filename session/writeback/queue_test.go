@@ -377,9 +377,6 @@ func TestTaken(t *testing.T) {
 	run(t, to.dir, "", "update-ref", meta, theirs.String())
 	ours := commit(p.session, first.String())
 	set(meta, first, ours)
-	if err := q.Send(t.Context(), meta); !errors.Is(err, ErrMoved) {
-		t.Errorf("a lost race: %v", err)
-	}
 	p.point("manual")
 	if err := syncAll(t, q); !errors.Is(err, ErrMoved) {
 		t.Errorf("sync: %v", err)

@@ -24,14 +24,9 @@ const (
 	namesMost   = 500 // refs that are asked for by their names
 )
 
-// request is what a round is for.
-type request struct {
-	only   []string // refs; none: all
-	verify bool     // the session remote is asked even if nothing is to be sent, and what it refused is tried again
-}
-
-// round brings the session remote up to date. It gives commits of the mounted remote that have to go there first.
-func (q *Queue) round(ctx context.Context, r request) (need []object.ID, err error) {
+// round brings the session remote up to date. It gives commits of the mounted remote that have to go there first. To verify
+// is to ask the session remote even if nothing is to be sent, and to try again what it refused.
+func (q *Queue) round(ctx context.Context, verify bool) (need []object.ID, err error) {
 	select {
 	case q.turn <- struct{}{}:
 		defer func() { <-q.turn }()
@@ -44,10 +39,10 @@ func (q *Queue) round(ctx context.Context, r request) (need []object.ID, err err
 		}
 		q.tell()
 	}()
-	if r.verify {
+	if verify {
 		clear(q.refused)
 	}
-	t := &trial{q: q, request: r, failed: map[string]int{}}
+	t := &trial{q: q, verify: verify, failed: map[string]int{}}
 	defer q.decline()
 	for range roundTries {
 		again, err := t.try(ctx)
@@ -68,7 +63,7 @@ func (q *Queue) round(ctx context.Context, r request) (need []object.ID, err err
 // trial is a round under way.
 type trial struct {
 	q       *Queue
-	request request
+	verify  bool
 	need    []object.ID
 	apart   bool           // all at once was refused: each for itself
 	missing int            // pushes of which the session remote lacked objects
@@ -87,7 +82,7 @@ func (t *trial) try(ctx context.Context) (again bool, err error) {
 	q.mu.Lock()
 	ledger := q.ledger.clone()
 	q.mu.Unlock()
-	if !t.request.verify && ledger.pending(local, q.o.Session) == 0 {
+	if !t.verify && ledger.pending(local, q.o.Session) == 0 {
 		return false, nil
 	}
 	push, err := q.o.Remote.OpenPush(ctx, q.names(local, ledger))
@@ -122,9 +117,6 @@ func (t *trial) try(ctx context.Context) (again bool, err error) {
 
 // left says whether an update is not for now.
 func (t *trial) left(u update) bool {
-	if len(t.request.only) > 0 && !slices.Contains(t.request.only, u.from) {
-		return true
-	}
 	if t.failed[u.Name] > movedTries {
 		return true
 	}
@@ -228,7 +220,7 @@ func (t *trial) send(ctx context.Context, push *transport.Push, updates []update
 	if failure != nil {
 		return false, failure
 	}
-	return refused != nil || l.pending(local, q.o.Session) > 0 && len(t.request.only) == 0, nil
+	return refused != nil || l.pending(local, q.o.Session) > 0, nil
 }
 
 // rejected learns from a refusal; an error ends the round.
