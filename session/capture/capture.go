@@ -221,6 +221,7 @@ type shot struct {
 	copies *session.Copier
 	state  gitState
 	tree   object.ID
+	left   []LeftOut // the first of what it does not hold
 }
 
 func (c *Capturer) point(ctx context.Context, reason session.Reason, message string) (session.Point, Report, error) {
@@ -239,7 +240,8 @@ func (c *Capturer) point(ctx context.Context, reason session.Reason, message str
 	}
 	defer s.view.frozen.Release()
 	defer s.out.close()
-	report := Report{Left: s.edit.left.first(), Paused: s.view.frozen.Paused}
+	s.left = s.edit.left.first()
+	report := Report{Left: s.left, Paused: s.view.frozen.Paused}
 	last, have := c.Last()
 	nothing, err := c.nothingNew(ctx, s, last, have, reason)
 	if err != nil {
@@ -398,7 +400,7 @@ func (c *Capturer) write(ctx context.Context, s *shot, last session.Point, reaso
 	now := time.Now().UTC()
 	bytes := s.out.bytes // of files, not of what comes now
 	state := s.state.State
-	state.Left = s.edit.left.first()
+	state.Left = s.left
 	stateID, objects, err := session.EncodeState(c.format, state, s.state.parents, now)
 	if err != nil {
 		return session.Point{}, err
