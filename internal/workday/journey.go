@@ -63,6 +63,9 @@ type hop struct {
 	took               time.Duration
 }
 
+// maxFaults are enough.
+const maxFaults = 20
+
 // Run kills everything so often.
 func (j *Journey) Run(ctx context.Context, kills int) (Tally, error) {
 	j.rnd = rand.New(rand.NewPCG(j.Seed, 17))
@@ -87,10 +90,11 @@ func (j *Journey) Run(ctx context.Context, kills int) (Tally, error) {
 		if err != nil {
 			return j.tally, fmt.Errorf("after kill %d: %w", j.tally.Kills, err)
 		}
+		faults := len(j.tally.Faults)
 		if err := j.judge(ctx, h, next, killed); err != nil {
 			return j.tally, err
 		}
-		if len(j.tally.Faults) > 0 { // all is left as it is, to be looked at
+		if len(j.tally.Faults) >= maxFaults {
 			h = next
 			return j.tally, nil
 		}
@@ -100,8 +104,10 @@ func (j *Journey) Run(ctx context.Context, kills int) (Tally, error) {
 				return j.tally, err
 			}
 		}
-		if err := os.RemoveAll(h.state); err != nil {
-			return j.tally, err
+		if faults == len(j.tally.Faults) { // else it is left, to be looked at
+			if err := os.RemoveAll(h.state); err != nil {
+				return j.tally, err
+			}
 		}
 		h = next
 	}
@@ -224,6 +230,7 @@ func (j *Journey) judge(ctx context.Context, before, after *hop, killed time.Tim
 	}
 	v := Judge(ledger, s, Limits{Killed: killed, Interval: j.Interval, Local: j.Saved == ""})
 	for _, f := range v.Faults {
+		j.Log("%s", f)
 		j.tally.Faults = append(j.tally.Faults, fmt.Sprintf("kill %d (%s, then %s): %s", j.tally.Kills, before.state, after.state, f))
 	}
 	if v.Exact {

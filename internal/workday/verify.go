@@ -90,7 +90,8 @@ func Judge(ledger []Entry, s Saved, l Limits) Verdict {
 	case !mid && len(at) > 0:
 		fault("point %s was made when nothing was under way: %s", s.ID, at[len(at)-1].Differs(s.State))
 	case len(ledger) > 0 && s.Time.Add(aside).Before(ledger[0].At):
-		if d := ledger[0].State.Differs(s.State); d != "" {
+		d := ledger[0].State.Differs(s.State)
+		if v.Exact = d == ""; d != "" {
 			fault("point %s is of before this worker: %s", s.ID, d)
 		}
 	}

@@ -148,8 +148,8 @@ func TestJudge(t *testing.T) {
 		{name: "nothing like it", saved: saved(8.5, "x", "P2"), limit: 12, faults: "nothing"},
 		{name: "a promise broken", saved: saved(4, "1", "P1"), limit: 20, exact: true, faults: "gone"},
 		{name: "a point that is not what it was", saved: saved(4, "2", "P1"), limit: 20, exact: true, faults: "promised"},
-		{name: "nothing at all", saved: Saved{State: state("0"), Tree: "0", Head: "h", Branch: "main"}, limit: 30, faults: "gone"},
-		{name: "nothing at all, all promises bind", local: true, saved: Saved{State: state("0"), Tree: "0", Head: "h", Branch: "main"}, limit: 30, faults: "gone gone"},
+		{name: "nothing at all", saved: Saved{State: state("0"), Tree: "0", Head: "h", Branch: "main"}, limit: 30, exact: true, faults: "gone"},
+		{name: "nothing at all, all promises bind", local: true, saved: Saved{State: state("0"), Tree: "0", Head: "h", Branch: "main"}, limit: 30, exact: true, faults: "gone gone"},
 		{name: "stock git finds another HEAD", saved: wrong, limit: 30, exact: true, faults: "HEAD"},
 	} {
 		if c.limit == 0 {
