@@ -38,6 +38,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"sync/atomic"
 
 	raw "github.com/hanwen/go-fuse/v2/fuse"
 	"go.uber.org/zap"
@@ -81,14 +82,15 @@ var ErrNoFUSE = errors.New("no /dev/fuse on this host")
 
 // Server is one mount.
 type Server struct {
-	dir       string
-	raw       *raw.Server
-	fs        *fileSystem
-	redirects *redirects // nil on a read-only mount
-	device    *Device
-	writes    *writing
-	sending   chan struct{} // has room for who calls syncfs(2)
-	ended     chan struct{} // closed when the kernel has let go of the mount and no request is under way
+	dir        string
+	raw        *raw.Server
+	fs         *fileSystem
+	redirects  *redirects // nil on a read-only mount
+	device     *Device
+	writes     *writing
+	sending    chan struct{} // has room for who calls syncfs(2)
+	refreshing atomic.Bool   // see refreshBeside
+	ended      chan struct{} // closed when the kernel has let go of the mount and no request is under way
 }
 
 const (

@@ -7,7 +7,10 @@ import (
 	"sync"
 	"time"
 
+	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/worktree"
 )
 
 // errElsewhere says that something else is mounted over the mount.
@@ -22,7 +25,14 @@ var errElsewhere = errors.New("something else is mounted there")
 // Requests come in the order in which they were sent, so that a request of our own behind them says that they are here,
 // except for those that the kernel holds back because too many are under way: then it is done once more.
 func (s *Server) WriteBack(ctx context.Context) error {
-	s.Refresh(s.fs.tree.Writers())
+	if s.redirects == nil {
+		return nil // nothing can be written
+	}
+	if nodes := s.fs.tree.Writers(); len(nodes) <= manyWriters {
+		s.Refresh(nodes)
+	} else {
+		defer s.refreshBeside(nodes)
+	}
 	for {
 		if err := s.sendAll(ctx); err != nil {
 			return fmt.Errorf("write back %s: %w", s.dir, err)
@@ -41,6 +51,27 @@ func (s *Server) WriteBack(ctx context.Context) error {
 		}
 	}
 }
+
+// refreshBeside is Refresh for very many files, which takes a while: nearly all of them are closed. What is written to one
+// of them before its turn is not told, and so all is written back once more at the end.
+func (s *Server) refreshBeside(nodes []worktree.Node) {
+	if !s.refreshing.CompareAndSwap(false, true) {
+		s.Refresh(nodes)
+		return
+	}
+	go func() {
+		defer s.refreshing.Store(false)
+		s.Refresh(nodes)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := s.sendAll(ctx); err != nil {
+			s.fs.log.Info("write back behind the rest", zap.String("dir", s.dir), zap.Error(err))
+		}
+	}()
+}
+
+// manyWriters is for how many files the kernel is made to tell anew while somebody waits.
+const manyWriters = 500
 
 // heldBack is how long the kernel is given before it is asked again whether it still holds requests back.
 const heldBack = 10 * time.Millisecond

@@ -220,3 +220,82 @@ func TestFreezeBetweenWrites(t *testing.T) {
 		t.Error("nobody wrote anything")
 	}
 }
+
+// BenchmarkWriteBackAndFreeze is what a moment costs, and what programs see of it that write all the while: the longest
+// write(2) with it, and in the same time without.
+func BenchmarkWriteBackAndFreeze(b *testing.B) {
+	for _, c := range []struct{ files, writers int }{{0, 0}, {10, 0}, {10, 64}, {10_000, 0}, {10_000, 64}} {
+		b.Run(fmt.Sprintf("files=%d/writers=%d", c.files, c.writers), func(b *testing.B) {
+			m := tracked(b, manyFiles(1000), Options{})
+			var stop atomic.Bool
+			var longest atomic.Int64
+			var all sync.WaitGroup
+			for i := range c.writers {
+				f, err := os.Create(m.path(fmt.Sprint("writer", i)))
+				if err != nil {
+					b.Fatal(err)
+				}
+				all.Go(func() {
+					defer f.Close()
+					for n := int64(0); !stop.Load(); n++ {
+						begin := time.Now()
+						if _, err := f.WriteAt([]byte("some text\n"), n%10_000*10); err != nil {
+							b.Error(err)
+							return
+						}
+						for took := int64(time.Since(begin)); ; {
+							if was := longest.Load(); took <= was || longest.CompareAndSwap(was, took) {
+								break
+							}
+						}
+						time.Sleep(2 * time.Millisecond)
+					}
+				})
+			}
+			token := m.tree.StartToken()
+			var paused, back, with, without time.Duration
+			var spent []time.Duration
+			for round := 0; b.Loop(); round++ {
+				b.StopTimer()
+				dir := m.path(fmt.Sprint("made", round))
+				if err := os.Mkdir(dir, 0o755); err != nil {
+					b.Fatal(err)
+				}
+				for i := range c.files {
+					if err := os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), []byte("contents"), 0o644); err != nil {
+						b.Fatal(err)
+					}
+				}
+				longest.Store(0)
+				b.StartTimer()
+				begin := time.Now()
+				if err := m.WriteBack(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+				written := time.Now()
+				f, err := m.tree.Freeze(b.Context(), token, worktree.FreezeOptions{})
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.StopTimer()
+				took := time.Since(begin)
+				back, spent = back+written.Sub(begin), append(spent, took)
+				token, paused = f.Token, max(paused, f.Paused)
+				f.Release()
+				with = max(with, time.Duration(longest.Swap(0)))
+				time.Sleep(took)
+				without = max(without, time.Duration(longest.Load()))
+				b.StartTimer()
+			}
+			stop.Store(true)
+			all.Wait()
+			ms := func(d time.Duration, name string) { b.ReportMetric(float64(d.Microseconds())/1000, name) }
+			ms(paused, "ms-paused")
+			ms(back/time.Duration(len(spent)), "ms-writeback")
+			if c.writers > 0 {
+				ms(with, "ms-longest-write")
+				ms(without, "ms-longest-write-without")
+			}
+		})
+	}
+}
