@@ -28,15 +28,12 @@ var lifeStates = []LifeState{Open, Active, Paused, Resumed, Closed, Archived}
 // HeldError says that somebody else is at work in a lane.
 type HeldError struct {
 	Session, Lane string
-	Writer        Writer    // zero: who was quicker is not known yet
+	Writer        Writer
 	Since         time.Time // that it is at work
 	Life          Life
 }
 
 func (e *HeldError) Error() string {
-	if e.Writer == (Writer{}) {
-		return fmt.Sprintf("somebody else has just begun to work in session %s", e.Session)
-	}
 	who := "host " + e.Writer.Host
 	if e.Life == Lives {
 		who = fmt.Sprintf("process %d on this host", e.Writer.PID)
@@ -99,9 +96,6 @@ type ClaimRequest struct {
 	TakeOver bool // also from somebody who seems to be at work in it
 	Actor    string
 	Reason   string
-	// Send moves MetaRef on the session remote from old to new before anybody works in the lane; ErrMoved: it was not at
-	// old. Nil: the session goes on where it was, and what is sent later tells whether somebody else was quicker.
-	Send func(ctx context.Context, old, new object.ID) error
 }
 
 // Claimed is what Claim gives.
@@ -112,13 +106,14 @@ type Claimed struct {
 	TookOver    bool // from somebody who may still be at work
 }
 
-// Claim makes a Writer the one of a lane: HeldError, ErrClosed if that cannot be. Who has the lane already keeps it.
+// Claim makes a Writer the one of a lane: HeldError, ErrClosed if that cannot be. Who has the lane already keeps it. Of two
+// state directories that claim one at the same time the session remote hears of one first; the other one has to Yield.
 func Claim(ctx context.Context, r *Repo, q ClaimRequest) (Claimed, error) {
 	if q.Lane == "" {
 		q.Lane = MainLane
 	}
 	var c Claimed
-	m, before, after, err := changeMeta(ctx, r, q.Session, func(m *Meta, now time.Time) (err error) {
+	m, err := changeMeta(ctx, r, q.Session, func(m *Meta, now time.Time) (err error) {
 		c, err = m.claim(q, now)
 		return err
 	})
@@ -126,16 +121,6 @@ func Claim(ctx context.Context, r *Repo, q ClaimRequest) (Claimed, error) {
 		return Claimed{}, err
 	}
 	c.Meta, c.Lane = m, *m.lane(q.Lane)
-	if q.Send == nil {
-		return c, nil
-	}
-	if err := q.Send(ctx, before, after); err != nil {
-		undo := r.Update(context.WithoutCancel(ctx), []RefChange{{Name: MetaRef(q.Session), Old: after, New: before}})
-		if errors.Is(err, ErrMoved) {
-			err = &HeldError{Session: q.Session, Lane: q.Lane}
-		}
-		return Claimed{}, errors.Join(err, undo)
-	}
 	return c, nil
 }
 
@@ -195,7 +180,7 @@ func (m *Meta) worked() bool {
 
 // Release lets go of a lane; with the last one the session is paused. A lane that somebody else has taken over is his.
 func Release(ctx context.Context, r *Repo, session, lane string, w Writer, reason, actor string) (Meta, error) {
-	m, _, _, err := changeMeta(ctx, r, session, func(m *Meta, now time.Time) error {
+	m, err := changeMeta(ctx, r, session, func(m *Meta, now time.Time) error {
 		l := m.lane(lane)
 		if l == nil || l.Left != nil || !l.Writer.Same(w) {
 			return nil
@@ -221,7 +206,7 @@ var become = map[LifeState][]LifeState{
 // Transit changes the state of a session that nobody works in: HeldError, TransitionError. One that is in that state
 // stays as it is.
 func Transit(ctx context.Context, r *Repo, session string, t Transition) (Meta, error) {
-	m, _, _, err := changeMeta(ctx, r, session, func(m *Meta, now time.Time) error {
+	m, err := changeMeta(ctx, r, session, func(m *Meta, now time.Time) error {
 		if m.State == t.State || t.State == Open && m.State == Paused {
 			return nil
 		}

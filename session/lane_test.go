@@ -247,34 +247,6 @@ func TestACrashIsAPause(t *testing.T) {
 	}
 }
 
-func TestClaimIsSentFirst(t *testing.T) {
-	r := begun(t)
-	before, _ := r.Ref(session.MetaRef("s"))
-	w := here(t, t.TempDir())
-	var held *session.HeldError
-	for _, fail := range []error{session.ErrMoved, os.ErrPermission} {
-		_, err := claim(r, w, func(q *session.ClaimRequest) {
-			q.Send = func(_ context.Context, old, new object.ID) error {
-				if old != before || new.IsZero() || new == old {
-					t.Errorf("%s to %s", old, new)
-				}
-				return fail
-			}
-		})
-		if errors.As(err, &held) != (fail == session.ErrMoved) || fail != session.ErrMoved && !errors.Is(err, fail) {
-			t.Errorf("%v: %v", fail, err)
-		}
-		if now, _ := r.Ref(session.MetaRef("s")); now != before {
-			t.Errorf("%v: it was not taken back", fail)
-		}
-	}
-	if c, err := claim(r, w, func(q *session.ClaimRequest) {
-		q.Send = func(context.Context, object.ID, object.ID) error { return nil }
-	}); err != nil || c.Lane.Writer != w {
-		t.Errorf("%+v, %v", c, err)
-	}
-}
-
 // Two machines go on with one session: the second has asked for it, and the first finds out later.
 func TestWhoLosesALaneGetsAnother(t *testing.T) {
 	ours := begun(t)

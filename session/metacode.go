@@ -212,27 +212,26 @@ func MetaAt(src Objects, f object.Format, commit object.ID) (Meta, error) {
 const changeTries = 20
 
 // changeMeta makes the next version of what a session is. If change changes nothing there is none.
-func changeMeta(ctx context.Context, r *Repo, session string, change func(m *Meta, now time.Time) error) (m Meta, before, after object.ID, err error) {
+func changeMeta(ctx context.Context, r *Repo, session string, change func(m *Meta, now time.Time) error) (Meta, error) {
 	defer r.Working()()
 	for range changeTries {
-		m, before, err = ReadMeta(r, session)
+		m, before, err := ReadMeta(r, session)
 		if err != nil {
-			return Meta{}, before, before, err
+			return Meta{}, err
 		}
 		was := m.clone()
 		now := time.Now().UTC()
 		if err := change(&m, now); err != nil {
-			return was, before, before, err
+			return was, err
 		}
 		if same(was, m) {
-			return m, before, before, nil
+			return m, nil
 		}
-		after, err = writeMeta(ctx, r, m, before, before, now)
-		if !errors.Is(err, ErrRefMoved) {
-			return m, before, after, err
+		if _, err = writeMeta(ctx, r, m, before, before, now); !errors.Is(err, ErrRefMoved) {
+			return m, err
 		}
 	}
-	return Meta{}, before, before, err
+	return Meta{}, fmt.Errorf("write session %s: %w", session, ErrRefMoved)
 }
 
 func same(a, b Meta) bool {
