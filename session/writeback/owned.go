@@ -224,13 +224,7 @@ func (h *haul) fill(ctx context.Context, ground []object.ID, store Provider) err
 			}
 		}
 	}
-	var absent []object.ID
-	for id := range named {
-		if _, _, err := h.repo.Size(id); err != nil {
-			absent = append(absent, id)
-		}
-	}
-	if len(absent) > 0 {
+	if absent := store.Missing(slices.Collect(maps.Keys(named))); len(absent) > 0 {
 		if err := store.Provide(ctx, absent, nil); err != nil {
 			return fmt.Errorf("bring contents that the session remote lacks: %w", err)
 		}

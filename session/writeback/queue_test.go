@@ -285,6 +285,7 @@ func TestSeed(t *testing.T) {
 			run(t, p.store, "", "fetch", "-q", "origin", side.String())
 			run(t, p.work, "", "read-tree", "--prefix=side/", side.String())
 			run(t, p.work, "", "commit", "-q", "-m", "side")
+			p.carried(object.MustID(run(t, p.work, "", "rev-parse", "HEAD")))
 			q2 := p.reopen(q, to, QueueOptions{Origin: origin, Store: p})
 			wantSync(t, q2)
 			run(t, to.dir, "", "fsck", "--strict")

@@ -144,7 +144,7 @@ func (t *trial) load(ctx context.Context, updates []update, l *ledger, theirs ma
 	if err != nil {
 		return nil, nil, err
 	}
-	lacks, err := q.lacks(ctx, h.ground, l, theirs, t.missing < 2)
+	lacks, err := q.lacks(ctx, h.ground, l, theirs, t.missing >= 2)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -214,7 +214,7 @@ func (t *trial) send(ctx context.Context, push *transport.Push, updates []update
 		q.sent, t.apart = nil, true
 	}
 	if lacking != nil && failure == nil {
-		failure = t.lacking(lacking, l)
+		failure = t.lacking(lacking)
 	}
 	q.keep(l, local)
 	if failure != nil {
@@ -265,12 +265,11 @@ func (t *trial) rejected(u update, r *transport.Rejected, l *ledger) error {
 
 // lacking deals with a session remote that lost objects, or never had them: first it is believed to have what its refs
 // reach and nothing else, then to lack the ground, then all that is named is sent, whosever it is.
-func (t *trial) lacking(r *transport.Rejected, l *ledger) error {
+func (t *trial) lacking(r *transport.Rejected) error {
 	t.missing++
 	switch {
 	case t.missing == 1: // as is done after every refusal
-	case t.missing == 2:
-		clear(l.ground)
+	case t.missing == 2: // the ground is asked for anew
 	case t.missing == 3 && t.q.o.Store != nil:
 		t.fill = true
 	default:

@@ -80,8 +80,8 @@ func (g groundTry) next() time.Time {
 var errNoGround = errors.New("the session remote lacks the history that the session stands on")
 
 // lacks gives the ground that the session remote does not have. It is asked about what is not known yet; where it cannot
-// be, it is believed to have it until it complains.
-func (q *Queue) lacks(ctx context.Context, ground idSet, l *ledger, theirs map[string]object.ID, believe bool) ([]object.ID, error) {
+// be, it is believed to have it. When it has complained nothing is believed, nor known.
+func (q *Queue) lacks(ctx context.Context, ground idSet, l *ledger, theirs map[string]object.ID, complained bool) ([]object.ID, error) {
 	there := idSet{}
 	for _, id := range theirs {
 		there[id] = true
@@ -90,6 +90,14 @@ func (q *Queue) lacks(ctx context.Context, ground idSet, l *ledger, theirs map[s
 	for id := range ground {
 		if !l.ground[id] && !there[id] {
 			open = append(open, id)
+		}
+	}
+	if complained {
+		for id := range l.ground {
+			if !there[id] {
+				open = append(open, id)
+				delete(l.ground, id)
+			}
 		}
 	}
 	slices.SortFunc(open, object.ID.Compare)
@@ -101,7 +109,7 @@ func (q *Queue) lacks(ctx context.Context, ground idSet, l *ledger, theirs map[s
 			return nil, err
 		case known:
 			open, lacks = has, not
-		case !believe:
+		case complained:
 			open, lacks = nil, open
 		}
 	}
