@@ -47,6 +47,11 @@ func TestMain(m *testing.M) {
 		}
 	case "use":
 		useTakeover(os.Getenv(mountEnv))
+	case "map":
+		if err := writeMapped(os.Getenv(mountEnv)); err != nil {
+			fmt.Fprintln(os.Stderr, "map:", err)
+			os.Exit(1)
+		}
 	default:
 		os.Exit(m.Run())
 	}

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -65,12 +67,7 @@ func TestWriteBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	known, fresh, mapped := open("dir/known"), open("new"), open("mapped")
-	mapping, err := unix.Mmap(int(mapped.Fd()), 0, len(base), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Munmap(mapping)
+	known, fresh, writeMapped := open("dir/known"), open("new"), m.mapped("mapped")
 	want := map[string][]byte{"dir/known": []byte(base), "mapped": []byte(base), "new": nil}
 	for round := range 30 {
 		text := fmt.Sprintf("round %02d", round)
@@ -79,7 +76,7 @@ func TestWriteBack(t *testing.T) {
 		write(fresh, text, int64(len(want["new"])))
 		want["new"] = append(want["new"], text...)
 		at := (round * 1000) % (len(base) - 10)
-		copy(mapping[at:], text)
+		writeMapped(at, text)
 		copy(want["mapped"][at:], text)
 		got := m.frozen()
 		for name, data := range want {
@@ -89,6 +86,67 @@ func TestWriteBack(t *testing.T) {
 		}
 		if _, ok := got["other"]; ok {
 			t.Error("what nobody touched is told")
+		}
+	}
+}
+
+// mapped has a file mapped, by another process: a thread of this one that waits for a page of its own mount would not be
+// seen waiting by Go's scheduler.
+func (m *mounted) mapped(name string) (write func(at int, text string)) {
+	m.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		m.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), roleEnv+"=map", mountEnv+"="+m.path(name))
+	cmd.Stderr = os.Stderr
+	in, inErr := cmd.StdinPipe()
+	out, outErr := cmd.StdoutPipe()
+	if err := errors.Join(inErr, outErr, cmd.Start()); err != nil {
+		m.Fatal(err)
+	}
+	m.Cleanup(func() {
+		if err := errors.Join(in.Close(), cmd.Wait()); err != nil {
+			m.Error(err)
+		}
+	})
+	return func(at int, text string) {
+		m.Helper()
+		if _, err := fmt.Fprintf(in, "%d %q\n", at, text); err != nil {
+			m.Fatal(err)
+		}
+		if _, err := io.ReadFull(out, make([]byte, 1)); err != nil {
+			m.Fatal(err)
+		}
+	}
+}
+
+// writeMapped is what the process does that mapped starts.
+func writeMapped(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	mapping, err := unix.Mmap(int(f.Fd()), 0, int(st.Size()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return err
+	}
+	for {
+		var at int
+		var text string
+		if _, err := fmt.Scanf("%d %q\n", &at, &text); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		copy(mapping[at:], text)
+		if _, err := os.Stdout.WriteString("."); err != nil {
+			return err
 		}
 	}
 }
