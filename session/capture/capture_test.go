@@ -47,4 +47,7 @@ func TestPoint(t *testing.T) {
 		t.Errorf("points: %+v, %v", list, err)
 	}
 	w.git(w.dir+"/session.git", "fsck", "--strict")
+	if len(w.opened) > 0 {
+		t.Errorf("contents were read: %v", w.opened)
+	}
 }

@@ -32,6 +32,7 @@ type world struct {
 	repo   *session.Repo
 	o      capture.Options
 	c      *capture.Capturer
+	opened map[string]int // contents that the Tree was asked for, by path
 }
 
 // objects gives a Tree what it is made of.
@@ -101,7 +102,8 @@ func newWorld(t testing.TB, f object.Format, files map[string]gittest.File) *wor
 
 func (w *world) openTree() {
 	w.t.Helper()
-	tree, err := worktree.Open(filepath.Join(w.dir, "table"), objects{w.repo, map[string]int{}}, worktree.Options{
+	w.opened = map[string]int{}
+	tree, err := worktree.Open(filepath.Join(w.dir, "table"), objects{w.repo, w.opened}, worktree.Options{
 		Root: w.root, Time: time.Unix(1_700_000_000, 0), UID: uint32(os.Getuid()), GID: uint32(os.Getgid()),
 		Overlay: filepath.Join(w.dir, "overlay"), Journal: filepath.Join(w.dir, "journal"), GitFile: "gitdir: elsewhere\n",
 	})
