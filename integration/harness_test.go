@@ -59,7 +59,10 @@ func run(m *testing.M) int {
 		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
 		return 1
 	}
-	clearEnvironment()
+	if err := keepGo(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	undo, err := seeConnections()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -78,6 +81,21 @@ func run(m *testing.M) int {
 		code = 1
 	}
 	return code
+}
+
+// keepGo clears the environment but for where Go has what it has built and downloaded: tests build the program again, and
+// would do all of that anew in another home.
+func keepGo() error {
+	names := []string{"GOCACHE", "GOMODCACHE"}
+	out, err := exec.Command("go", append([]string{"env"}, names...)...).Output()
+	if err != nil {
+		return fmt.Errorf("go env: %w", err)
+	}
+	clearEnvironment()
+	for i, dir := range strings.Split(strings.TrimSpace(string(out)), "\n") {
+		os.Setenv(names[i], dir)
+	}
+	return nil
 }
 
 const connections = "/sys/fs/fuse/connections"
