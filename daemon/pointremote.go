@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/writeback"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
@@ -126,7 +127,25 @@ func (m *mount) arriveFrom(ctx context.Context, remote *transport.Remote, name s
 	if err := m.bringState(ctx, repo, remote, a, there); err != nil {
 		return nil, sessionFault(remote, err)
 	}
-	return a, m.beginRepo(ctx, repo, a.point)
+	if err := m.beginRepo(ctx, repo, a.point); err != nil {
+		return nil, err
+	}
+	return a, adopt(repo, remote, there)
+}
+
+// adopt has the queue know what the session remote has, before anything of it is changed here.
+func adopt(repo *session.Repo, remote *transport.Remote, there map[string]object.ID) error {
+	refs, err := repo.Refs("refs/")
+	if err != nil {
+		return err
+	}
+	same := map[string]object.ID{}
+	for _, r := range refs {
+		if there[r.Name] == r.ID {
+			same[r.Name] = r.ID
+		}
+	}
+	return writeback.Adopt(repo, remote.URL(), same)
 }
 
 // beginRepo keeps the point that the mount begins with, whatever becomes of its lane.

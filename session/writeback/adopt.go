@@ -1,0 +1,17 @@
+package writeback
+
+import (
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// Adopt notes that a session remote has refs as they have just been brought from there into the Repo, for the Queue that
+// begins later: what becomes of them here until then is not taken for somebody else's move. Remote is its URL without
+// secrets.
+func Adopt(repo *session.Repo, remote string, refs map[string]object.ID) error {
+	l := newLedger(remote)
+	for name, id := range refs {
+		l.refs[name] = acquaint{acked: id}
+	}
+	return l.write(repo)
+}

@@ -1,0 +1,30 @@
+package writeback
+
+import (
+	"maps"
+	"path/filepath"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// What was adopted of one session remote is known of it, and of no other.
+func TestAdopt(t *testing.T) {
+	repo, err := session.OpenRepo(filepath.Join(t.TempDir(), "session.git"), session.RepoOptions{Format: object.SHA1, Session: "s"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer repo.Close()
+	id := object.MustID("1111111111111111111111111111111111111111")
+	if err := Adopt(repo, "https://host/x", map[string]object.ID{"refs/heads/main": id}); err != nil {
+		t.Fatal(err)
+	}
+	l, err := readLedger(repo, "https://host/x")
+	if err != nil || !maps.Equal(l.refs, map[string]acquaint{"refs/heads/main": {acked: id}}) {
+		t.Errorf("%+v, %v", l, err)
+	}
+	if l, err = readLedger(repo, "https://host/y"); err != nil || len(l.refs) != 0 {
+		t.Errorf("of another remote: %+v, %v", l, err)
+	}
+}
