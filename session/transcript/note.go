@@ -34,8 +34,6 @@ type NoteRequest struct {
 	Commit string // as git names commits; "": HEAD
 	Ref    string // "agent" is refs/notes/agent
 	JSON   []byte
-	// Command makes git's commands; nil: the one on the path.
-	Command func(ctx context.Context, args ...string) *exec.Cmd
 }
 
 // Noted is a note that was written.
@@ -111,14 +109,10 @@ func (n NoteRequest) write(ctx context.Context, to Noted, text []byte) (note str
 
 // git runs a command in the git directory, without the working tree, and gives what it prints.
 func (n NoteRequest) git(ctx context.Context, in []byte, args ...string) ([]byte, error) {
-	command := n.Command
-	if command == nil {
-		command = func(ctx context.Context, args ...string) *exec.Cmd { return exec.CommandContext(ctx, "git", args...) }
-	}
 	verb := args[0]
 	// The git directory names the mount as its working tree, at which nobody is to look from here.
 	args = append([]string{"--git-dir", n.GitDir, "--work-tree", n.GitDir, "-c", "core.hooksPath=" + os.DevNull, "-c", "core.fsmonitor=false"}, args...)
-	cmd := command(ctx, args...)
+	cmd := exec.CommandContext(ctx, "git", args...)
 	cmd.Dir = filepath.Clean(n.GitDir)
 	cmd.Env = append(cmd.Environ(), "LC_ALL=C", "GIT_TERMINAL_PROMPT=0")
 	for _, role := range []string{"AUTHOR", "COMMITTER"} { // as points have it; who asked may be another than who runs this
