@@ -3,11 +3,13 @@ package daemon
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/session"
 )
 
@@ -29,6 +31,7 @@ type ending struct {
 	why      error         // that not all is there
 	pending  int64         // refs that are not on the session remote
 	points   int64
+	empty    bool // the repository holds nothing but that it is there
 }
 
 // before does what takes long of the end of a mount, while it is still there.
@@ -115,6 +118,10 @@ func (c *carry) end() {
 		errs = append(errs, origin.Close())
 	}
 	if repo != nil {
+		refs, err := repo.Refs("")
+		c.mu.Lock()
+		c.ending.empty = err == nil && !slices.ContainsFunc(refs, func(r packedrefs.Ref) bool { return r.Name != session.MetaRef(m.session) })
+		c.mu.Unlock()
 		errs = append(errs, repo.Close())
 	}
 	if err := errors.Join(errs...); err != nil {

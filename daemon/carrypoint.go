@@ -151,8 +151,14 @@ func (c *carry) unsaved(ctx context.Context) bool {
 	if hasRepo(c.mount.home.dir) || c.mount.changed() > 0 {
 		return true
 	}
+	c.mount.mu.Lock()
+	ready := c.mount.gitReady
+	c.mount.mu.Unlock()
+	if !ready { // nobody could use git yet
+		return false
+	}
 	work, err := gitdir.HasWork(ctx, filepath.Join(c.mount.home.dir, "git"))
-	return work || err != nil
+	return work && err == nil
 }
 
 // keepAll has the repository hold all that is there.

@@ -251,7 +251,7 @@ func (m *mount) leave() (o outcome) {
 	if w.git, err = gitdir.HasWork(ctx, filepath.Join(m.home.dir, "git")); err != nil {
 		o.err = errors.Join(o.err, err)
 	}
-	w.carried = hasRepo(m.home.dir) && (m.wasServed() || !m.home.fresh) // a mount that never came to be leaves nothing
+	w.carried = hasRepo(m.home.dir) && !m.carry.ending.empty && (m.wasServed() || !m.home.fresh) // a mount that never came to be leaves nothing
 	switch {
 	case m.session == "" || m.writable() && m.discards():
 		m.removeHome()
