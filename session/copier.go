@@ -21,20 +21,15 @@ type Copier struct {
 	repo *Repo
 	seen map[object.ID]bool
 	list []odb.Outgoing
-	// ground is the remote's commits that what is copied stands on.
-	ground map[object.ID]bool
 }
 
 // NewCopier begins with nothing.
 func NewCopier(repo *Repo) *Copier {
-	return &Copier{repo: repo, seen: map[object.ID]bool{}, ground: map[object.ID]bool{}}
+	return &Copier{repo: repo, seen: map[object.ID]bool{}}
 }
 
 // Objects are those that were collected, for Repo.Write.
 func (c *Copier) Objects() []odb.Outgoing { return c.list }
-
-// Ground are the commits of the remote that tips and what is below them stand on.
-func (c *Copier) Ground() map[object.ID]bool { return c.ground }
 
 // Blob takes a blob if it was made here.
 func (c *Copier) Blob(id object.ID) error { return c.blob(id) }
@@ -72,11 +67,7 @@ func (c *Copier) tip(id object.ID) ([]object.ID, error) {
 		return nil, nil
 	}
 	c.seen[id] = true
-	if c.repo.Owned(id) {
-		return nil, nil
-	}
-	if c.repo.Remotes(id) {
-		c.ground[id] = true
+	if c.repo.Owned(id) || c.repo.Remotes(id) {
 		return nil, nil
 	}
 	t, content, err := c.repo.Get(id, object.MaxCommitSize)
