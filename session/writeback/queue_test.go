@@ -396,6 +396,17 @@ func TestTaken(t *testing.T) {
 	if n := len(taken); n != 1 {
 		t.Errorf("told %d times", n)
 	}
+	// A repository that has lost its refs removes nothing there.
+	q.Close()
+	for _, ref := range strings.Fields(run(t, p.session, "", "for-each-ref", "--format=%(refname)")) {
+		run(t, p.session, "", "update-ref", "-d", ref)
+	}
+	q = p.queue(to, QueueOptions{})
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := q.Sync(ctx, nil); !errors.Is(err, errNoMeta) || to.ref(lane) == "" {
+		t.Errorf("sync without refs: %v", err)
+	}
 }
 
 func TestRefusals(t *testing.T) {

@@ -60,6 +60,8 @@ func (q *Queue) round(ctx context.Context, verify bool) (need []object.ID, err e
 	return nil, errors.New("the session remote's refs do not come to rest")
 }
 
+var errNoMeta = errors.New("the session's refs are lost here")
+
 // trial is a round under way.
 type trial struct {
 	q       *Queue
@@ -84,6 +86,10 @@ func (t *trial) try(ctx context.Context) (again bool, err error) {
 	q.mu.Unlock()
 	if !t.verify && ledger.pending(local, q.o.Session) == 0 {
 		return false, nil
+	}
+	// What a session is nobody removes. Where that is gone the repository was damaged, and the rest is not gone on purpose.
+	if meta := session.MetaRef(q.o.Session); local[meta].IsZero() && !ledger.refs[meta].acked.IsZero() {
+		return false, fmt.Errorf("compare with session remote: %w", errNoMeta)
 	}
 	push, err := q.o.Remote.OpenPush(ctx, q.names(local, ledger))
 	if err != nil {
