@@ -450,6 +450,15 @@ func TestUnmountOfWhatIsNotCarriedAway(t *testing.T) {
 	}
 }
 
+func TestWhatIsDiscardedIsNotMissing(t *testing.T) {
+	a, _, f := newWork(t)
+	dir := a.dir + "/app"
+	f.kept = map[string]control.UnmountReply{dir: {ID: "work", Dir: dir, Pending: 1, Why: "moved"}}
+	if got := a.ok("unmount", "app", "--discard"); got != "unmounted "+dir+"\n" {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestMountCarriesItsFlags(t *testing.T) {
 	a := newAfs(t)
 	f := newFakeDaemon()

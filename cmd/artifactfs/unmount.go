@@ -128,7 +128,7 @@ func (a *app) unmount(ctx context.Context, o unmountOptions) error {
 		errs = append(errs, printJSON(a.stdout, map[string]any{"unmounted": done}))
 	}
 	for _, r := range late {
-		if r.Pending > 0 {
+		if r.Pending > 0 && !o.discard {
 			errs = append(errs, unsynced("unmount", r.Dir, control.SessionStatus{Name: r.Session, Pending: r.Pending, Error: r.Why}))
 		}
 	}
