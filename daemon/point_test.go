@@ -105,7 +105,7 @@ func goOnElsewhere(t *testing.T, embedded bool) {
 	if after := other.sh(there, look); after != before {
 		t.Errorf("%s goes on otherwise:\n%s", p.ID, diffText(t, before, after))
 	}
-	other.sh(there, "git fsck --connectivity-only")
+	other.sh(there, "git fsck --connectivity-only; git cat-file -e $(git ls-files -s intent | cut -d' ' -f2)")
 
 	// It goes on again here, from what lies here.
 	other.sh(there, "echo more >>README.md")

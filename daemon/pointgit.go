@@ -12,6 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/gitdir/index"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/promisor"
 	"github.com/artifactfs/artifactfs/session"
 )
@@ -81,6 +82,15 @@ func committerOf(repo *session.Repo, id object.ID) string {
 
 // staged tells how an index differs from the tree that is mounted.
 func (m *mount) staged(ctx context.Context, x *session.Index) (*gitdir.Staged, error) {
+	if slices.ContainsFunc(x.Special, func(e session.IndexEntry) bool { return e.IntentToAdd }) {
+		empty, err := emptyBlob(m.store.Format())
+		if err == nil {
+			err = m.owned.Keep(ctx, []odb.Outgoing{empty})
+		}
+		if err != nil {
+			return nil, fmt.Errorf("keep what was staged: %w", err)
+		}
+	}
 	read := func(ctx context.Context, id object.ID) ([]object.TreeEntry, error) { return m.view.Tree(ctx, id) }
 	return stagedAgainst(ctx, read, m.snapshot().Tree, x, m.store.Format(), func(id object.ID) (int64, bool) {
 		_, n, err := m.owned.Size(id)
@@ -105,11 +115,11 @@ func stagedAgainst(ctx context.Context, read treeReader, tree object.ID, x *sess
 			s.Changes = append(s.Changes, index.Change{Entry: special0(e)})
 			continue
 		}
-		empty, err := object.Hash(f, object.Blob, nil)
+		empty, err := emptyBlob(f)
 		if err != nil {
 			return nil, err
 		}
-		s.Changes = append(s.Changes, index.Change{Entry: index.Entry{Path: path, Mode: e.Mode, ID: empty, IntentToAdd: true, AssumeValid: e.AssumeValid, SkipWorktree: e.SkipWorktree}})
+		s.Changes = append(s.Changes, index.Change{Entry: index.Entry{Path: path, Mode: e.Mode, ID: empty.ID, IntentToAdd: true, AssumeValid: e.AssumeValid, SkipWorktree: e.SkipWorktree}})
 	}
 	err := diffTrees(ctx, read, tree, x.Tree, func(path string, from, to object.TreeEntry) error {
 		if _, told := special[path]; told {
@@ -140,6 +150,9 @@ func stagedAgainst(ctx context.Context, read treeReader, tree object.ID, x *sess
 	s.Trees = treesOf(ctx, read, x.Tree)
 	return s, nil
 }
+
+// emptyBlob is what git has in its index for a file that is to be added later, and expects to find.
+func emptyBlob(f object.Format) (odb.Outgoing, error) { return session.Outgoing(f, object.Blob, nil) }
 
 func special0(e session.IndexEntry) index.Entry {
 	return index.Entry{Path: e.Path, Mode: e.Mode, ID: e.ID, Stage: e.Stage, AssumeValid: e.AssumeValid, SkipWorktree: e.SkipWorktree}

@@ -80,7 +80,13 @@ func (w *restoring) stateOf(ctx context.Context, p session.Point) (session.State
 func (w *restoring) keepForGit(ctx context.Context, x *restoredIndex) error {
 	var out []odb.Outgoing
 	add := func(e index.Entry) {
-		if !e.Mode.IsBlob() || e.IntentToAdd || !w.repo.Owned(e.ID) {
+		if e.IntentToAdd {
+			if empty, err := emptyBlob(e.ID.Format()); err == nil {
+				out = append(out, empty)
+			}
+			return
+		}
+		if !e.Mode.IsBlob() || !w.repo.Owned(e.ID) {
 			return
 		}
 		if _, size, err := w.repo.Size(e.ID); err == nil {

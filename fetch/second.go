@@ -362,6 +362,12 @@ func (l *Local) Keep(ctx context.Context, objects []odb.Outgoing) error {
 	if err != nil {
 		return err
 	}
+	seen := make(map[object.ID]bool, len(objects))
+	objects = slices.DeleteFunc(slices.Clone(objects), func(o odb.Outgoing) bool {
+		again := seen[o.ID]
+		seen[o.ID] = true
+		return again
+	})
 	_, err = packs.Write(ctx, objects, odb.WriteOptions{})
 	return err
 }
