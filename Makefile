@@ -10,7 +10,7 @@ FUZZTIME ?= 10s
 BIN      ?= bin
 # Packages tested at once. Tests of mounts measure time and wait for the kernel: one after the other, by default.
 TESTP    ?= 1
-TESTTIME ?= 60m
+TESTTIME ?= 24m
 # -count=1 below: the cache of test results does not know that integration tests depend on the command they build.
 # Go flags for `make test`, such as -run TestX or -race.
 TESTFLAGS ?=
