@@ -3,13 +3,11 @@ package daemon
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/session"
 )
 
@@ -118,9 +116,9 @@ func (c *carry) end() {
 		errs = append(errs, origin.Close())
 	}
 	if repo != nil {
-		refs, err := repo.Refs("")
+		empty := isEmpty(repo)
 		c.mu.Lock()
-		c.ending.empty = err == nil && !slices.ContainsFunc(refs, func(r packedrefs.Ref) bool { return r.Name != session.MetaRef(m.session) })
+		c.ending.empty = empty
 		c.mu.Unlock()
 		errs = append(errs, repo.Close())
 	}

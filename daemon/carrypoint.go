@@ -3,14 +3,14 @@ package daemon
 import (
 	"context"
 	"errors"
-	"path/filepath"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
-	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/capture"
@@ -146,19 +146,22 @@ func (m *mount) rawBlob(ctx context.Context, path string, id object.ID) ([]byte,
 	return m.readIgnoreFile(ctx, fetch.Blob{ID: id, Path: path, Link: true}) // what a link holds is never converted
 }
 
-// unsaved says whether there may be anything to make a point of when there is no repository yet.
-func (c *carry) unsaved(ctx context.Context) bool {
-	if hasRepo(c.mount.home.dir) || c.mount.changed() > 0 {
-		return true
+// unsaved says whether there may be anything to make a point of. What only git knows of, and the carrier does not bring along,
+// was in files first.
+func (c *carry) unsaved() bool {
+	c.mu.Lock()
+	repo := c.repo
+	c.mu.Unlock()
+	if repo != nil && isEmpty(repo) {
+		return c.mount.changed() > 0
 	}
-	c.mount.mu.Lock()
-	ready := c.mount.gitReady
-	c.mount.mu.Unlock()
-	if !ready { // nobody could use git yet
-		return false
-	}
-	work, err := gitdir.HasWork(ctx, filepath.Join(c.mount.home.dir, "git"))
-	return work && err == nil
+	return hasRepo(c.mount.home.dir) || c.mount.changed() > 0
+}
+
+// isEmpty says whether a session's repository says that the session is there, and nothing more.
+func isEmpty(repo *session.Repo) bool {
+	refs, err := repo.Refs("")
+	return err == nil && !slices.ContainsFunc(refs, func(r packedrefs.Ref) bool { return r.Name != session.MetaRef(repo.Session()) })
 }
 
 // keepAll has the repository hold all that is there.
@@ -170,7 +173,7 @@ func (c *carry) keepAll(ctx context.Context, reason session.Reason) error {
 	if carrier != nil {
 		err = carrier.Flush(ctx)
 	}
-	if off && reason != session.Manual || !c.unsaved(ctx) {
+	if off && reason != session.Manual || !c.unsaved() {
 		return err
 	}
 	_, _, pointErr := c.captureNow(ctx, reason, "")

@@ -57,8 +57,8 @@ func (c *carry) goOn(ctx context.Context) {
 // nothing.
 func (c *carry) makePoints(ctx context.Context) {
 	noticed := c.mount.tree.Noticed()
-	changed := c.unsaved(ctx) // by a process before this one
-	var made time.Time        // when the last one was
+	changed := c.unsaved() // by a process before this one
+	var made time.Time     // when the last one was
 	retry := retryFirst
 	for {
 		if !changed {
@@ -76,7 +76,7 @@ func (c *carry) makePoints(ctx context.Context) {
 		drain(noticed) // what was told of until now is in the point
 		drain(c.git.moved)
 		var err error
-		if c.unsaved(ctx) {
+		if c.unsaved() {
 			_, _, err = c.point(ctx, c.reason(), "")
 			made = time.Now()
 		}

@@ -284,7 +284,9 @@ func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control
 	if o.kept.any() {
 		reply.Session, reply.Kept = m.session, o.kept.changed
 	}
-	reply.Pending, reply.Why = m.carry.left()
+	if !r.Discard {
+		reply.Pending, reply.Why = m.carry.left()
+	}
 	return reply, nil
 }
 

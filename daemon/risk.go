@@ -104,7 +104,7 @@ func (c *carry) beforeRisk(ctx context.Context, pid uint32, argv []string) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, riskTime, errPatience)
 	defer cancel()
-	if !c.unsaved(ctx) {
+	if !c.unsaved() {
 		return
 	}
 	_, made, err := c.point(ctx, session.BeforeRisk, "")
