@@ -131,6 +131,7 @@ func (c *carry) end() {
 func (c *carry) endWork() {
 	ctx, cancel := context.WithTimeout(context.Background(), keepTime)
 	defer cancel()
+	c.mount.redirects.end(ctx) // nothing is bound over what stands for them any more
 	err := c.keepAll(ctx, c.endReason())
 	c.mu.Lock()
 	repo, writer, lane, tried := c.repo, c.writer, c.lane.Name, c.ending.tried
