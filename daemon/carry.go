@@ -217,9 +217,6 @@ func (c *carry) join(ctx context.Context, repo *session.Repo) error {
 			Repo: repo, Session: m.session, Dir: m.home.dir, Remote: m.second, Origin: origin, Store: m.store, Taken: c.takenOver, Log: m.daemon.log,
 		})
 	}
-	if errors.Is(err, errors.ErrUnsupported) {
-		queue, err = nil, nil
-	}
 	var capturer *capture.Capturer
 	if err == nil {
 		capturer, err = capture.New(capture.Options{

@@ -28,8 +28,7 @@ type ending struct {
 	tried    bool          // before did its part
 	why      error         // that not all is there
 	pending  int64         // refs that are not on the session remote
-	points   int64
-	empty    bool // the repository holds nothing but that it is there
+	empty    bool          // the repository holds nothing but that it is there
 }
 
 // before does what takes long of the end of a mount, while it is still there.
@@ -163,7 +162,7 @@ func (c *carry) count() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	st := c.queue.Status()
-	c.ending.pending, c.ending.points = int64(st.Pending), c.points
+	c.ending.pending = int64(st.Pending)
 	if c.ending.why == nil {
 		c.ending.why = st.Failure
 	}

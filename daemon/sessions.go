@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -287,5 +286,3 @@ func (o *opened) find(id string) (session.Point, error) {
 	}
 	return o.repo.Find(id)
 }
-
-var errNotYet = errors.New("not there yet")
