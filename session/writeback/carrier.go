@@ -15,9 +15,11 @@ import (
 )
 
 const (
-	settle    = 15 * time.Millisecond // after a sign: git's commands move several refs, and remove locks
-	lockedFor = 20 * time.Millisecond // then git that is moving a ref is looked at again
-	unwatched = time.Second           // between looks where changes cannot be watched
+	settle    = 15 * time.Millisecond  // after a sign: git's commands move several refs, and remove locks
+	lockedFor = 20 * time.Millisecond  // then git that is moving a ref is looked at again
+	unwatched = time.Second            // between looks where changes cannot be watched
+	firstLook = 100 * time.Millisecond // after a sign, and then ever more rarely until lastLook: see run
+	lastLook  = 10 * time.Second
 	retryMost = 30 * time.Second
 )
 
@@ -59,11 +61,17 @@ type Carrier struct {
 	passing chan struct{} // a token
 	refs    gitRefs
 	repo    *session.Repo
-	watched map[string]func()
+	watched map[string]watched
 	clone   *cloneable
 
 	mu      sync.Mutex
 	failure error
+}
+
+// watched is a directory whose changes are told.
+type watched struct {
+	stop func()
+	info os.FileInfo
 }
 
 // NewCarrier begins to watch. The refs as they are now are brought in the background.
@@ -74,7 +82,7 @@ func NewCarrier(o CarrierOptions) *Carrier {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &Carrier{
 		o: o, log: o.Log, cancel: cancel, wake: make(chan struct{}, 1), passing: make(chan struct{}, 1),
-		refs: gitRefs{dir: o.GitDir, format: o.Format}, watched: map[string]func(){},
+		refs: gitRefs{dir: o.GitDir, format: o.Format}, watched: map[string]watched{},
 	}
 	c.done.Go(func() { c.run(ctx) })
 	return c
@@ -97,15 +105,17 @@ func (c *Carrier) Close() {
 	c.cancel()
 	c.done.Wait()
 	c.passing <- struct{}{}
-	for _, stop := range c.watched {
-		stop()
+	for _, w := range c.watched {
+		w.stop()
 	}
 	clear(c.watched)
 	<-c.passing
 }
 
+// run makes a pass after each sign, and a few more after it: git removes directories of refs that become empty and makes
+// them anew, and of what comes into one before it is watched there is no sign. At rest there is no timer.
 func (c *Carrier) run(ctx context.Context) {
-	failures := 0
+	failures, again := 0, firstLook
 	for {
 		next, err := c.pass(ctx)
 		if ctx.Err() != nil {
@@ -120,11 +130,15 @@ func (c *Carrier) run(ctx context.Context) {
 			timer = time.After(retryIn(failures))
 		case next > 0:
 			timer = time.After(next)
+		case again < lastLook:
+			timer = time.After(again)
+			again *= 3
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-c.wake:
+			again = firstLook
 		case <-timer:
 			continue
 		}
@@ -188,8 +202,16 @@ func (c *Carrier) watch(dirs []string) (fresh, ok bool) {
 	ok = true
 	for _, dir := range dirs {
 		here[dir] = true
-		if c.watched[dir] != nil {
+		info, err := os.Lstat(dir)
+		if err != nil {
 			continue
+		}
+		if w, ok := c.watched[dir]; ok {
+			if os.SameFile(w.info, info) {
+				continue
+			}
+			w.stop() // of the directory that had this name before
+			delete(c.watched, dir)
 		}
 		stop, err := c.o.Watch(dir, c.wake)
 		if err != nil {
@@ -198,11 +220,11 @@ func (c *Carrier) watch(dirs []string) (fresh, ok bool) {
 			}
 			continue
 		}
-		c.watched[dir], fresh = stop, true
+		c.watched[dir], fresh = watched{stop, info}, true
 	}
-	for dir, stop := range c.watched {
-		if !here[dir] { // a directory of the same name would be another
-			stop()
+	for dir, w := range c.watched {
+		if !here[dir] {
+			w.stop()
 			delete(c.watched, dir)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
 )
 
@@ -143,7 +144,9 @@ func (c *Carrier) moves(now refsOf, before carried) ([]move, carried, error) {
 					continue
 				}
 			}
-			if c.clone != nil && c.repo.Remotes(id) && !c.repo.Owned(id) {
+			if bare, err := c.bare(id); err != nil {
+				return nil, nil, err
+			} else if bare {
 				continue // to make it cloneable is to bring all contents of a tree that nobody may ever look at
 			}
 		}
@@ -176,6 +179,27 @@ func (c *Carrier) moves(now refsOf, before carried) ([]move, carried, error) {
 	// whoever reads along.
 	slices.SortFunc(moves, func(a, b move) int { return strings.Compare(a.name, b.name) })
 	return moves, after, nil
+}
+
+// bare says whether a ref names nothing but what the mounted remote can give again, itself or by a tag around it, in a Repo
+// that is to be cloned.
+func (c *Carrier) bare(id object.ID) (bool, error) {
+	for c.clone != nil {
+		if c.repo.Remotes(id) && !c.repo.Owned(id) {
+			return true, nil
+		}
+		t, content, err := c.repo.Get(id, object.MaxCommitSize)
+		if errors.Is(err, odb.ErrTooLarge) || err == nil && t != object.Tag {
+			return false, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("look at %s: %w", id, err)
+		}
+		if id, _, err = object.ParseTagTarget(c.repo.Format(), content); err != nil {
+			return false, fmt.Errorf("look at tag: %w", err)
+		}
+	}
+	return false, nil
 }
 
 // changes are the moves, and before them what keeps the tips that they leave behind: who dies in the middle of an Update
