@@ -229,7 +229,7 @@ func TestSessionCarriesCommits(t *testing.T) {
 				since := time.Now()
 				w.until("the refs are on the session remote after "+script, func() bool {
 					if time.Since(since) > patience/2 {
-						t.Logf("%s: status %+v", script, m.status().Session)
+						t.Logf("%s: wanted %v, there are %v; status %+v", script, want, there(), m.status().Session)
 						since = time.Now()
 					}
 					got := there()
