@@ -52,6 +52,11 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 	return call[Status](ctx, c, opStatus, empty{}, nil)
 }
 
+// Mounts is Status without what has to be counted: for who looks for a mount.
+func (c *Client) Mounts(ctx context.Context) (Status, error) {
+	return call[Status](ctx, c, opMounts, empty{}, nil)
+}
+
 // Prefetch asks to hydrate; progress is called from this goroutine.
 func (c *Client) Prefetch(ctx context.Context, r PrefetchRequest, progress func(Progress)) (PrefetchReply, error) {
 	return call[PrefetchReply](ctx, c, opPrefetch, r, progress)
@@ -138,7 +143,7 @@ func repeatable(o op, args any) bool {
 		return args.(ForkRequest).Mount.Nonce != ""
 	case opSync, opSessions, opSessionLog, opSessionShow, opSessionDiff, opSessionSet, opSessionGC:
 		return true
-	case opStatus, opPrefetch, opUnmount, opShutdown:
+	case opStatus, opMounts, opPrefetch, opUnmount, opShutdown:
 		return true
 	}
 	return false

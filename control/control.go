@@ -44,6 +44,12 @@ type Handler interface {
 	Shutdown(ctx context.Context) error
 }
 
+// Lister is a Handler that tells what is mounted in less time than Status.
+type Lister interface {
+	// Mounts is Status without what has to be counted: files, contents and changes.
+	Mounts(ctx context.Context) (Status, error)
+}
+
 // Upgrader is a Handler that can be replaced.
 type Upgrader interface {
 	// Upgrade has another process go on with the mounts. It returns when that cannot be; else this process ends.

@@ -328,6 +328,11 @@ func (s *Server) work(ctx context.Context, o op, args any, out *sender) (result 
 		return s.handler.Unmount(ctx, args.(UnmountRequest))
 	case opStatus:
 		return s.handler.Status(ctx)
+	case opMounts:
+		if h, ok := s.handler.(Lister); ok {
+			return h.Mounts(ctx)
+		}
+		return s.handler.Status(ctx)
 	case opPrefetch:
 		return s.handler.Prefetch(ctx, args.(PrefetchRequest), out.progress)
 	case opSwitch:

@@ -21,6 +21,7 @@ const (
 	opMount    op = "mount"
 	opUnmount  op = "unmount"
 	opStatus   op = "status"
+	opMounts   op = "mounts"
 	opPrefetch op = "prefetch"
 	opSwitch   op = "switch"
 	opTrace    op = "trace"
@@ -157,7 +158,7 @@ func decodeRequest(line []byte) (o op, args any, err error) {
 		args, err = decodeArgs[SessionRecordRequest](r.Args)
 	case opSessionGC:
 		args, err = decodeArgs[SessionGCRequest](r.Args)
-	case opStatus, opShutdown, opSessions:
+	case opStatus, opMounts, opShutdown, opSessions:
 		args = empty{}
 		err = strict(r.Args, &empty{})
 	default:

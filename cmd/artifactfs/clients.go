@@ -56,9 +56,9 @@ type serving struct {
 	cache control.CacheStatus
 }
 
-// mounts gives the mounts of a survey.
+// mounts gives the mounts of a survey, without numbers of files: for who looks for one.
 func (a *app) mounts(ctx context.Context) ([]served, error) {
-	s, err := a.survey(ctx)
+	s, err := a.surveyBy(ctx, (*control.Client).Mounts)
 	return s.mounts, err
 }
 
@@ -91,6 +91,10 @@ func (s *survey) add(kept, failed []control.MountStatus) {
 
 // survey asks every daemon at once. What the others said is there even when the error tells that one did not answer.
 func (a *app) survey(ctx context.Context) (survey, error) {
+	return a.surveyBy(ctx, (*control.Client).Status)
+}
+
+func (a *app) surveyBy(ctx context.Context, question func(*control.Client, context.Context) (control.Status, error)) (survey, error) {
 	var s survey
 	sockets, err := a.sockets(ctx)
 	if err != nil {
@@ -102,7 +106,7 @@ func (a *app) survey(ctx context.Context) (survey, error) {
 	clients := make([]*control.Client, len(sockets))
 	var wg sync.WaitGroup
 	for i, socket := range sockets {
-		wg.Go(func() { answers[i], clients[i], errs[i] = ask(ctx, socket) })
+		wg.Go(func() { answers[i], clients[i], errs[i] = ask(ctx, socket, question) })
 	}
 	wg.Wait()
 	for i, socket := range sockets {
@@ -123,12 +127,12 @@ func (a *app) survey(ctx context.Context) (survey, error) {
 	return s, errors.Join(errs...)
 }
 
-func ask(ctx context.Context, socket string) (control.Status, *control.Client, error) {
+func ask(ctx context.Context, socket string, question func(*control.Client, context.Context) (control.Status, error)) (control.Status, *control.Client, error) {
 	client, err := control.Dial(ctx, socket)
 	if err != nil {
 		return control.Status{}, nil, err
 	}
-	status, err := client.Status(ctx)
+	status, err := question(client, ctx)
 	if err != nil && !errors.Is(err, control.ErrNoServer) {
 		err = failure("ask", socket, err)
 	}
