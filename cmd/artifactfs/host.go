@@ -13,6 +13,7 @@ import (
 // host serves mounts in this process.
 type host interface {
 	control.Handler
+	control.Lister
 	control.Sessions
 	// Idle is closed while no mount is there or being made; asked again it is a new channel once one has come.
 	Idle() <-chan struct{}

@@ -168,6 +168,8 @@ func (f *fakeDaemon) Unmount(ctx context.Context, r control.UnmountRequest) (con
 	return control.UnmountReply{}, &control.Error{Code: control.ExitNotMounted, Verb: "unmount", Object: r.Dir, Cause: "not mounted"}
 }
 
+func (f *fakeDaemon) Mounts(ctx context.Context) (control.Status, error) { return f.Status(ctx) }
+
 func (f *fakeDaemon) Status(ctx context.Context) (control.Status, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
