@@ -104,7 +104,9 @@ func (j *Journey) Run(ctx context.Context, kills int) (Tally, error) {
 				return j.tally, err
 			}
 		}
-		if faults == len(j.tally.Faults) { // else it is left, to be looked at
+		if faults < len(j.tally.Faults) {
+			j.Log("%s", next.warnings())
+		} else { // what is faulty is left, to be looked at
 			if err := os.RemoveAll(h.state); err != nil {
 				return j.tally, err
 			}
@@ -261,6 +263,18 @@ func moment(id string) time.Time {
 		ms = ms<<5 | int64(max(0, strings.IndexRune(digits, c)))
 	}
 	return time.UnixMilli(ms)
+}
+
+// warnings are what the daemon of a hop found worth a warning.
+func (h *hop) warnings() string {
+	text, _ := os.ReadFile(filepath.Join(h.state, "log", "daemon.log"))
+	var kept strings.Builder
+	for line := range strings.Lines(string(text)) {
+		if !strings.Contains(line, "\tinfo\t") {
+			kept.WriteString(line)
+		}
+	}
+	return kept.String()
 }
 
 // leave ends a hop.

@@ -101,7 +101,9 @@ func tree(ctx context.Context, dir, gitDir, common string, flagged bool) (string
 		if !flagged {
 			break
 		}
-		if _, err := run(ctx, dir, env, "sh", "-c", "git ls-files -z | git update-index -z --no-"+flag+" --stdin"); err != nil {
+		// Without paths in conflict, which git cannot mark.
+		mark := `git ls-files --stage -z | sed -z -n 's/^[0-7]* [0-9a-f]* 0\t//p' | git update-index -z --no-` + flag + ` --stdin`
+		if _, err := run(ctx, dir, env, "sh", "-c", mark); err != nil {
 			return "", err
 		}
 	}

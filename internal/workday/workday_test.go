@@ -90,7 +90,8 @@ func TestLookSeesEverything(t *testing.T) {
 		"git update-index --assume-unchanged d0000/f0000.txt":                          "index",
 		"echo x >>d0000/f0000.txt && git stash -q":                                     "refs stashes",
 		"echo x >>d0000/f0000.txt && git update-index --skip-worktree d0000/f0000.txt": "tree index",
-		"git rebase -q -i HEAD~1":                                                      "branch operation",
+		"git switch -q -c x && echo x >d0000/f0000.txt && git commit -qam x && git switch -q main && echo y >d0000/f0000.txt && git commit -qam y && git update-index --assume-unchanged d0000/f0001.txt && git merge -q x || true": "tree HEAD refs index status operation",
+		"git rebase -q -i HEAD~1": "branch operation",
 	} {
 		dir := cloned(t)
 		before := look(t, dir)
