@@ -158,7 +158,14 @@ func (s *Store) fetchBlobs(ctx context.Context, b *batch, wants []object.ID, arr
 	own, theirs := askFirst(wants, seconds)
 	var secondErr error
 	if len(theirs) > 0 {
-		n, secondErr = s.askSeconds(ctx, seconds, theirs, arrived)
+		came := map[object.ID]bool{}
+		n, secondErr = s.askSeconds(ctx, seconds, theirs, func(id object.ID, content []byte) {
+			came[id] = true
+			arrived(id, content)
+		})
+		if secondErr != nil && ctx.Err() == nil { // a file that was moved is expected there and is the mounted remote's
+			own = append(slices.Clone(own), slices.DeleteFunc(theirs, func(id object.ID) bool { return came[id] })...)
+		}
 	}
 	for len(own) > 0 {
 		var resp *transport.FetchResponse
@@ -173,6 +180,9 @@ func (s *Store) fetchBlobs(ctx context.Context, b *batch, wants []object.ID, arr
 		if !errors.As(err, &refused) || len(seconds) == 0 {
 			break
 		}
+		if secondErr != nil && slices.Contains(theirs, refused.ID) {
+			return n, secondErr
+		}
 		own = slices.DeleteFunc(own, func(id object.ID) bool { return id == refused.ID })
 		var got int
 		got, err = s.askSeconds(ctx, seconds, []object.ID{refused.ID}, arrived)
@@ -181,7 +191,7 @@ func (s *Store) fetchBlobs(ctx context.Context, b *batch, wants []object.ID, arr
 			break
 		}
 	}
-	if err == nil {
+	if err == nil && ctx.Err() != nil {
 		err = secondErr
 	}
 	return n, err
