@@ -157,8 +157,8 @@ func (s *Store) fetchBlobs(ctx context.Context, b *batch, wants []object.ID, arr
 	seconds := s.seconds()
 	own, theirs := askFirst(wants, seconds)
 	var secondErr error
+	came := map[object.ID]bool{} // of theirs, from either remote
 	if len(theirs) > 0 {
-		came := map[object.ID]bool{}
 		n, secondErr = s.askSeconds(ctx, seconds, theirs, func(id object.ID, content []byte) {
 			came[id] = true
 			arrived(id, content)
@@ -167,12 +167,16 @@ func (s *Store) fetchBlobs(ctx context.Context, b *batch, wants []object.ID, arr
 			own = append(slices.Clone(own), slices.DeleteFunc(theirs, func(id object.ID) bool { return came[id] })...)
 		}
 	}
+	var refusedBoth []object.ID // of theirs
 	for len(own) > 0 {
 		var resp *transport.FetchResponse
 		resp, err = s.remote.Fetch(ctx, transport.FetchRequest{Wants: own})
 		if err == nil {
 			var got int
-			got, err = s.unpackBlobs(ctx, s.pausing(ctx, b, resp.Pack), arrived)
+			got, err = s.unpackBlobs(ctx, s.pausing(ctx, b, resp.Pack), func(id object.ID, content []byte) {
+				came[id] = true
+				arrived(id, content)
+			})
 			n += got
 			resp.Pack.Close()
 		}
@@ -180,10 +184,11 @@ func (s *Store) fetchBlobs(ctx context.Context, b *batch, wants []object.ID, arr
 		if !errors.As(err, &refused) || len(seconds) == 0 {
 			break
 		}
-		if secondErr != nil && slices.Contains(theirs, refused.ID) {
-			return n, secondErr
-		}
 		own = slices.DeleteFunc(own, func(id object.ID) bool { return id == refused.ID })
+		if secondErr != nil && slices.Contains(theirs, refused.ID) {
+			refusedBoth, err = append(refusedBoth, refused.ID), nil
+			continue
+		}
 		var got int
 		got, err = s.askSeconds(ctx, seconds, []object.ID{refused.ID}, arrived)
 		n += got
@@ -191,7 +196,14 @@ func (s *Store) fetchBlobs(ctx context.Context, b *batch, wants []object.ID, arr
 			break
 		}
 	}
-	if err == nil && ctx.Err() != nil {
+	switch {
+	case err == nil && len(refusedBoth) > 0 && slices.ContainsFunc(theirs, func(id object.ID) bool { return came[id] }):
+		// A session's repository that is a partial clone dies when it is asked for what it lacks, and gives nothing of the
+		// rest. It was not unreachable, then: without what the other remote had, it is asked for something else.
+		var got int
+		got, err = s.askSeconds(ctx, seconds, refusedBoth, arrived)
+		n += got
+	case err == nil && (len(refusedBoth) > 0 || ctx.Err() != nil):
 		err = secondErr
 	}
 	return n, err
@@ -327,7 +339,10 @@ func (l *Local) Provide(ctx context.Context, wanted, along []object.ID) error {
 	own, theirs := askFirst(wanted, []*Local{l})
 	ownAlong, theirsAlong := askFirst(along, []*Local{l})
 	if err := l.provideSecond(ctx, append(theirs, theirsAlong...)); err != nil && len(theirs) > 0 {
-		return err
+		if ctx.Err() != nil {
+			return err
+		}
+		own = append(slices.Clone(own), l.Missing(theirs)...) // as in fetchBlobs
 	}
 	err := l.provideRest(ctx, own, ownAlong)
 	if err == nil || ctx.Err() != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"go.uber.org/zap"
@@ -131,6 +132,31 @@ func TestContentsOfTwoRemotes(t *testing.T) {
 		if lacking := w.store.Missing([]object.ID{w.own.ID}); len(lacking) != 1 {
 			t.Error("what the second remote gave is in the store")
 		}
+	}
+}
+
+// A second remote that dies when it is asked for what it lacks, as a partial clone does, gives the rest all the same.
+func TestSecondRemoteThatDies(t *testing.T) {
+	w := newTwoRemotes(t)
+	w.bring(t)
+	w.local.From(w.remote)
+	w.local.Expect([]object.ID{w.own.ID, w.both.ID})
+	w.second.Inject(gittest.Fault{Kind: gittest.Cut, On: gittest.Fetch, Match: func(r gittest.Request) bool { return slices.Contains(r.Wants, w.both.ID) }})
+	came := map[object.ID]bool{}
+	if _, err := w.store.fetchBlobs(t.Context(), &batch{}, []object.ID{w.own.ID, w.both.ID}, func(id object.ID, _ []byte) { came[id] = true }); err != nil {
+		t.Error(err)
+	}
+	if !came[w.own.ID] || !came[w.both.ID] {
+		t.Errorf("came %v", came)
+	}
+	w = newTwoRemotes(t)
+	w.bring(t)
+	w.local.From(w.remote)
+	wanted := []object.ID{w.own.ID, w.both.ID}
+	w.local.Expect(wanted)
+	w.second.Inject(gittest.Fault{Kind: gittest.Cut, On: gittest.Fetch, Match: func(r gittest.Request) bool { return slices.Contains(r.Wants, w.both.ID) }})
+	if err := w.local.Provide(t.Context(), wanted, nil); err != nil || len(w.local.Missing(wanted)) > 0 {
+		t.Errorf("provide: %v, %v are missing", err, w.local.Missing(wanted))
 	}
 }
 
