@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 )
 
@@ -73,6 +74,23 @@ func (r *Remote) dialLocal(path string, s service) dial {
 			"GIT_CONFIG_KEY_2=transfer.advertiseObjectInfo", "GIT_CONFIG_VALUE_2=true")
 		return r.startProcess(cmd, verdict)
 	}
+}
+
+func (r *Remote) newLocal(path string) *lanes {
+	s := r.newLanes(func(s service) dial { return r.dialLocal(path, s) })
+	s.local = path
+	return s
+}
+
+// isPartial says whether a repository of this machine is a partial clone, as those of sessions are.
+func isPartial(ctx context.Context, path string) bool {
+	for _, dir := range []string{path, filepath.Join(path, ".git")} {
+		out, err := gitCommand(ctx, "config", "--file", filepath.Join(dir, "config"), "--get-regexp", `^(extensions\.partialclone|remote\..*\.promisor)$`).Output()
+		if err == nil && len(out) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 func localVerdict(path string, s service, p *process, err error) error {

@@ -42,8 +42,9 @@ type lane struct {
 // lanes is the carrier for dialogues: ssh, git:// and local processes.
 type lanes struct {
 	remote   *Remote
-	dial     dial // to upload-pack
-	dialPush dial // to receive-pack
+	dial     dial   // to upload-pack
+	dialPush dial   // to receive-pack
+	local    string // path of a repository of this machine; "": it is elsewhere
 
 	mu     sync.Mutex
 	idle   []*lane       // last used last

@@ -76,3 +76,17 @@ func TestSSHRefused(t *testing.T) {
 		t.Errorf("protocol 0 over ssh: %v", err)
 	}
 }
+
+// A partial clone takes a ref to what its promisor gave it. git's receive-pack hangs there when it is asked for a side band.
+func TestPushToPartialClone(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "r")
+	fx := makeRepo(t, dir, object.SHA1)
+	clone := filepath.Join(t.TempDir(), "c.git")
+	git(t, dir, "", "config", "uploadpack.allowFilter", "true")
+	git(t, dir, "", "clone", "-q", "--bare", "--filter=blob:none", "file://"+dir, clone)
+	results, err := push(t, openRemote(t, clone, Options{}), PushRequest{Updates: []RefUpdate{{Name: "refs/heads/new", New: fx.head}}})
+	wantKinds(t, results, err, done)
+	if got := refOf(t, clone, "refs/heads/new"); got != fx.head.String() {
+		t.Errorf("the ref is %q", got)
+	}
+}

@@ -37,6 +37,11 @@ func (s *lanes) receive(ctx context.Context, prefixes []string) (pushLine, Recei
 		}
 		return nil, about, err
 	}
+	if s.local != "" && about.sideBand && isPartial(ctx, s.local) {
+		// There check_connected (git 2.39, connected.c) returns with the side band's pipe open if the new commits came from
+		// the promisor, and receive-pack waits for its end for ever.
+		about.sideBand = false
+	}
 	return l, about, nil
 }
 

@@ -119,7 +119,7 @@ func (r *Remote) begin() error {
 func (r *Remote) newCarrier(ctx context.Context) (carrier, error) {
 	ep := r.endpoint
 	if ep.scheme == schemeLocal {
-		return r.newLanes(func(s service) dial { return r.dialLocal(ep.path, s) }), nil
+		return r.newLocal(ep.path), nil
 	}
 	set, err := readSettings(ctx)
 	if err != nil {
@@ -139,7 +139,7 @@ func (r *Remote) newCarrier(ctx context.Context) (carrier, error) {
 	case schemeGit:
 		return r.newLanes(func(s service) dial { return r.dialGit(ep, s) }), nil
 	case schemeLocal:
-		return r.newLanes(func(s service) dial { return r.dialLocal(ep.path, s) }), nil
+		return r.newLocal(ep.path), nil
 	}
 	return nil, fmt.Errorf("unknown scheme %d", ep.scheme)
 }
