@@ -68,6 +68,7 @@ type figures struct {
 	made   int64
 	paused time.Duration // longest
 	took   time.Duration // in all
+	pushed writeback.Figures
 }
 
 const memoryName = "capture.json" // in a home: where the last point ended

@@ -146,5 +146,9 @@ func (o *opened) shown(p session.Point) control.Point {
 func (c *carry) figures() figures {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.counted
+	f := c.counted
+	if c.queue != nil {
+		f.pushed = c.queue.Figures()
+	}
+	return f
 }

@@ -151,6 +151,7 @@ func writeMounts(w *metrics.Writer, mounts []scraped) {
 	each("artifactfs_session_points_made_total", metrics.Counter, "Points that this process has made.", func(m *scraped) float64 { return float64(m.figures.made) })
 	each("artifactfs_session_point_seconds_total", metrics.Counter, "Time that making them took.", func(m *scraped) float64 { return m.figures.took.Seconds() })
 	each("artifactfs_session_pause_max_seconds", metrics.Gauge, "Longest time that writers had to wait for a point.", func(m *scraped) float64 { return m.figures.paused.Seconds() })
+	writePushes(w, mounts, each)
 	w.Family("artifactfs_mount_operations_total", metrics.Counter, "Requests of the kernel by kind.")
 	for _, m := range mounts {
 		kinds := make([]string, 0, len(m.ops))
@@ -160,6 +161,23 @@ func writeMounts(w *metrics.Writer, mounts []scraped) {
 		slices.Sort(kinds)
 		for _, op := range kinds {
 			w.Sample(float64(m.ops[op]), m.label, metrics.Label{Name: "op", Value: strings.ToLower(op)})
+		}
+	}
+}
+
+// writePushes writes how mounts get on with their session remotes. Those of embedded ones push nothing.
+func writePushes(w *metrics.Writer, mounts []scraped, each func(name string, kind metrics.Kind, help string, value func(m *scraped) float64)) {
+	const prefix = "artifactfs_session_"
+	each(prefix+"pushes_total", metrics.Counter, "Tries to push to the session remote, those that found nothing to send included.", func(m *scraped) float64 { return float64(m.figures.pushed.Pushes) })
+	each(prefix+"push_failures_total", metrics.Counter, "Of them, those that were not answered, or had something refused.", func(m *scraped) float64 { return float64(m.figures.pushed.Failures) })
+	each(prefix+"push_seconds_total", metrics.Counter, "Time that they took.", func(m *scraped) float64 { return m.figures.pushed.Took.Seconds() })
+	each(prefix+"pushed_bytes_total", metrics.Counter, "Bytes of packs sent to the session remote.", func(m *scraped) float64 { return float64(m.figures.pushed.Bytes) })
+	each(prefix+"pushed_refs_total", metrics.Counter, "Refs moved on the session remote.", func(m *scraped) float64 { return float64(m.figures.pushed.Refs) })
+	each(prefix+"refused_refs_total", metrics.Counter, "Refs that the session remote did not move.", func(m *scraped) float64 { return float64(m.figures.pushed.Refused) })
+	w.Family(prefix+"last_sync_seconds", metrics.Gauge, "When all was on the session remote last, in seconds since the epoch.")
+	for _, m := range mounts {
+		if m.Session.LastSync != nil {
+			w.Sample(float64(m.Session.LastSync.UnixMilli())/1e3, m.label)
 		}
 	}
 }

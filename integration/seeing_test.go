@@ -57,12 +57,14 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("%v mounts", n)
 	}
 	url := s.URL("seen.git")
-	dir := filepath.Join(w.root, "a \"b\\c\nd")
-	w.ok("mount", strings.Replace(url, "://", "://user:hunter2@", 1), dir, "--history", "none", "--prefetch", "none")
+	dir, work := filepath.Join(w.root, "a \"b\\c\nd"), filepath.Join(w.root, "work.git")
+	w.git(w.root, "init", "-q", "--bare", work)
+	w.ok("mount", strings.Replace(url, "://", "://user:hunter2@", 1), dir, "--history", "none", "--prefetch", "none", "--session-remote", work)
 	for i := range 30 {
 		must[[]byte](t)(os.ReadFile(fmt.Sprintf("%s/dir/file%d", dir, i)))
 	}
 	check(t, os.WriteFile(filepath.Join(dir, "new"), []byte("12345"), 0o644))
+	w.ok("checkpoint", dir, "--sync")
 	all, text := w.scrape(socket)
 	for _, want := range []struct {
 		name   string
@@ -80,6 +82,10 @@ func TestMetrics(t *testing.T) {
 		{"artifactfs_fetch_request_seconds_count", []string{"remote", url, "class", "foreground"}, 1},
 		{"artifactfs_remote_requests_total", []string{"remote", url}, 2}, {"artifactfs_remote_received_blobs_total", []string{"remote", url}, 30},
 		{"artifactfs_remote_received_bytes_total", []string{"remote", url}, 300}, {"artifactfs_remote_up", []string{"remote", url}, 1},
+		{"artifactfs_session_points", []string{"mount", dir}, 1}, {"artifactfs_session_pushes_total", []string{"mount", dir}, 1},
+		{"artifactfs_session_pushed_refs_total", []string{"mount", dir}, 2}, {"artifactfs_session_pushed_bytes_total", []string{"mount", dir}, 300},
+		{"artifactfs_session_push_seconds_total", []string{"mount", dir}, 1e-6}, {"artifactfs_session_last_sync_seconds", []string{"mount", dir}, 1e9},
+		{"artifactfs_session_push_failures_total", []string{"mount", dir}, 0}, {"artifactfs_session_refused_refs_total", []string{"mount", dir}, 0},
 		{"artifactfs_cache_blobs", nil, 30}, {"artifactfs_cache_bytes", nil, 300}, {"artifactfs_cache_quota_bytes", nil, 1},
 		{"process_resident_memory_bytes", nil, 1 << 20}, {"process_open_fds", nil, 5}, {"go_goroutines", nil, 5},
 	} {

@@ -48,6 +48,8 @@ type Queue struct {
 	wake   chan struct{}
 	turn   chan struct{}
 
+	counted counters
+
 	// Of who has the turn.
 	sent      idSet // objects that the session remote has; nil: not looked at yet
 	noRewrite bool  // the session remote forbids it

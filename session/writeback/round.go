@@ -91,7 +91,7 @@ func (t *trial) try(ctx context.Context) (again bool, err error) {
 	if meta := session.MetaRef(q.o.Session); local[meta].IsZero() && !ledger.refs[meta].acked.IsZero() {
 		return false, fmt.Errorf("compare with session remote: %w", errNoMeta)
 	}
-	push, err := q.o.Remote.OpenPush(ctx, q.names(local, ledger))
+	push, err := q.openPush(ctx, q.names(local, ledger))
 	if err != nil {
 		return false, err
 	}
@@ -190,7 +190,7 @@ func (t *trial) send(ctx context.Context, push *transport.Push, updates []update
 	}
 	q.keep(l, local)
 	start := time.Now()
-	results, err := push.Send(ctx, req)
+	results, err := q.sendPush(ctx, push, req)
 	if err != nil {
 		return false, err
 	}

@@ -240,7 +240,7 @@ func (c *counted) Read(p []byte) (int, error) {
 // sendGround pushes it to refs that nobody looks at, so that the session remote keeps it.
 func (q *Queue) sendGround(ctx context.Context, need []object.ID, path string, s *seeding) error {
 	prefix := groundPrefix(q.o.Session)
-	push, err := q.o.Remote.OpenPush(ctx, []string{prefix})
+	push, err := q.openPush(ctx, []string{prefix})
 	if err != nil {
 		return err
 	}
@@ -269,7 +269,7 @@ func (q *Queue) sendGround(ctx context.Context, need []object.ID, path string, s
 			_, err = io.Copy(w, &counted{f, &s.done})
 			return err
 		}
-		results, err := push.Send(ctx, req)
+		results, err := q.sendPush(ctx, push, req)
 		if err != nil {
 			return err
 		}

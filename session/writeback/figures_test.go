@@ -1,0 +1,53 @@
+package writeback
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// What is sent is counted, what is refused, and what does not arrive.
+func TestFigures(t *testing.T) {
+	p := newPlace(t, object.SHA1)
+	to := newFar(t, "http", object.SHA1, p.origin.Path)
+	p.carrier(CarrierOptions{})
+	p.carried(p.commit("a", "one"))
+	q := p.queue(to, QueueOptions{})
+	wantSync(t, q)
+	quiet := q.Figures()
+	if quiet.Pushes < 1 || quiet.Refs < 1 || quiet.Bytes < 100 || quiet.Took <= 0 || quiet.Failures != 0 || quiet.Refused != 0 {
+		t.Errorf("after a push: %+v", quiet)
+	}
+
+	hook := filepath.Join(to.dir, "hooks", "pre-receive")
+	if err := os.WriteFile(hook, []byte("#!/bin/sh\ncat >/dev/null; exit 1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p.carried(p.commit("a", "two"))
+	if err := syncAll(t, q); err == nil {
+		t.Error("what is refused is synced")
+	}
+	refused := q.Figures()
+	if refused.Refused <= quiet.Refused || refused.Failures <= quiet.Failures || refused.Bytes <= quiet.Bytes || refused.Refs != quiet.Refs {
+		t.Errorf("after a refusal: %+v, before %+v", refused, quiet)
+	}
+	if err := os.Remove(hook); err != nil {
+		t.Fatal(err)
+	}
+
+	to.server.Down()
+	q.Wake()
+	await(t, "a failure", func() bool { return q.Figures().Failures > refused.Failures })
+	if now := q.Figures(); now.Refs != refused.Refs {
+		t.Errorf("without a session remote: %+v, before %+v", now, refused)
+	}
+	if err := to.server.Up(); err != nil {
+		t.Fatal(err)
+	}
+	wantSync(t, q)
+	if now := q.Figures(); now.Refs <= refused.Refs || now.Pushes <= refused.Pushes || now.Took <= refused.Took {
+		t.Errorf("in the end: %+v, before %+v", now, refused)
+	}
+}
