@@ -53,6 +53,75 @@ func TestWhatWasAskedGoesBeforeWhatTheSessionWasCarriedWith(t *testing.T) {
 	}
 }
 
+func TestPointsAreDueSoonAfterGit(t *testing.T) {
+	start := time.Now()
+	at := func(seconds float64) time.Time { return start.Add(time.Duration(seconds * float64(time.Second))) }
+	for name, c := range map[string]struct {
+		first, latest, tried time.Time
+		took                 time.Duration
+		want                 time.Time
+	}{
+		"nothing":              {time.Time{}, time.Time{}, at(-9), 0, time.Time{}},
+		"a commit":             {at(0), at(0.01), time.Time{}, 0, at(0.21)},
+		"a rebase":             {at(0), at(0.9), time.Time{}, 0, at(1)},
+		"soon after a point":   {at(0), at(0), at(-0.2), 0, at(0.8)},
+		"after one that lasts": {at(0), at(0), at(-0.5), time.Second, at(4.5)},
+		"after one that hangs": {at(0), at(0), at(-1), time.Minute, at(9)},
+	} {
+		if got := (&gitSigns{first: c.first, latest: c.latest}).due(c.tried, c.took); !got.Equal(c.want) {
+			t.Errorf("%s: %v after the first move, want %v", name, got.Sub(start), c.want.Sub(start))
+		}
+	}
+}
+
+// What git does is in a point soon, whatever the policy says of files.
+func TestAPointIsMadeSoonAfterGit(t *testing.T) {
+	for _, policy := range []control.Policy{control.PolicyIdle, control.PolicyBeforeRisk, "interval=1h"} {
+		t.Run(string(policy), func(t *testing.T) {
+			k := newKeep(t)
+			remote, dir := k.dir("remote"), k.dir("mnt")
+			sample(t, remote)
+			k.start()
+			k.await()
+			r := k.request(remote, dir)
+			r.SessionOptions.Policy = policy
+			k.mount(r)
+			k.sh(dir, "git config user.name a; git config user.email a@b; git config gc.auto 0")
+			before := ""
+			for _, command := range []string{
+				"echo one >one; git add one; git commit -qm one", "git commit -q --allow-empty -m two", "git branch side", "git tag mine", "echo more >one; git commit -qam three",
+				"echo even >>one; git stash -q", "echo odd >>one; git stash -q", "git stash drop -q stash@{1}", "git checkout -q --detach", "git branch -q -D side", "git notes add -m said",
+			} {
+				at := time.Now()
+				k.sh(dir, command)
+				k.until("a point has it: "+command, func() bool {
+					log, err := k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: dir, Limit: 1})
+					if err != nil || len(log.Points) == 0 || log.Points[0].ID == before {
+						return false
+					}
+					before = log.Points[0].ID
+					return true
+				})
+				if took := time.Since(at); took > 9*time.Second { // after which idle would have made one
+					t.Errorf("%s: it took %s", command, took)
+				}
+			}
+			log, err := k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: dir})
+			if err != nil || strings.TrimSpace(k.sh(dir, "git rev-parse HEAD")) != log.Points[0].Head || log.Points[0].Branch != "" {
+				t.Errorf("%v, %+v", err, log.Points)
+			}
+			if policy != control.PolicyIdle {
+				for _, p := range log.Points {
+					if p.Reason != "git" && p.Reason != "before-risk" {
+						t.Errorf("%+v", p)
+					}
+				}
+			}
+			k.unmount(dir)
+		})
+	}
+}
+
 // until waits for something that goes on behind a mount.
 func (k *testKeeper) until(what string, is func() bool) {
 	k.t.Helper()
@@ -91,7 +160,7 @@ func TestWorkIsCarriedIntoTheEmbeddedRepository(t *testing.T) {
 	}
 	k.until("a point was made", func() bool { st := k.status(dir).Session; return st.Points > 0 && !st.Dirty })
 	log, err := k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: dir})
-	if err != nil || len(log.Points) == 0 || log.Points[0].Reason != "idle" || log.Points[0].Head != head || log.Points[0].Branch != "main" || !log.Points[0].Synced {
+	if err != nil || len(log.Points) == 0 || log.Points[0].Head != head || log.Points[0].Branch != "main" || !log.Points[0].Synced {
 		t.Fatalf("%v, %+v", err, log)
 	}
 	if got := k.sh(repo, "git show "+log.Points[0].Commit+":later"); got != "later\n" {
@@ -233,6 +302,15 @@ func TestNothingIsCarriedWhereNothingIsToBe(t *testing.T) {
 		t.Errorf("%+v", reply)
 	}
 	r.SessionOptions = control.SessionOptions{Remote: control.RemoteEmbedded, Policy: control.PolicyOff}
+	k.mount(r)
+	k.sh(dir, "git commit -q --allow-empty -m two")
+	k.checkpoint(dir)
+	if st := k.status(dir).Session; st.Dirty || st.Points != 1 {
+		t.Errorf("after a checkpoint: %+v", st)
+	}
+	if _, err := k.client.Unmount(t.Context(), control.UnmountRequest{Dir: dir, Discard: true}); err != nil {
+		t.Fatal(err)
+	}
 	k.mount(r)
 	k.sh(dir, "echo evenmore > more; git reset -q --hard")
 	if reply := k.unmount(dir); hasRepo(filepath.Join(k.state, "mounts", session)) {

@@ -43,10 +43,17 @@ func (c *carry) captureNow(ctx context.Context, reason session.Reason, message s
 	c.mu.Lock()
 	capturer := c.capturer
 	c.mu.Unlock()
+	signed := drain(c.git.moved) // of which nobody else may know: not every policy has somebody who waits for it
+	if signed {
+		c.git.told()
+	}
 	began := time.Now()
 	p, report, err = capturer.Point(ctx, reason, message)
 	c.note("make a point", err)
 	if err != nil {
+		if signed {
+			c.git.sign()
+		}
 		return p, report, err
 	}
 	c.mu.Lock()
@@ -130,7 +137,7 @@ func (c *carry) beginCarrier(ctx context.Context) {
 	m := c.mount
 	o := writeback.CarrierOptions{
 		Repo: func() (*session.Repo, error) { return c.open(context.WithoutCancel(ctx)) }, Session: m.session, GitDir: m.gitPath(),
-		Format: m.snapshot().Format, Refs: m.store.Refs, Watch: c.git.watch(m.daemon.watch), Failed: func(err error) { c.note("carry refs", err) },
+		Format: m.snapshot().Format, Refs: m.store.Refs, Watch: c.git.watch(m.daemon.watch), Moved: c.git.movedRef, Failed: func(err error) { c.note("carry refs", err) },
 		Log: m.daemon.log,
 	}
 	if c.optionsNow().Remote == control.RemoteEmbedded {

@@ -14,6 +14,9 @@ const (
 	idleRest = 2 * time.Second  // writes have settled when there was none for so long
 	idleMost = 10 * time.Second // between the points of one who goes on writing, and after which a change is in one
 
+	gitRest = 200 * time.Millisecond // a git command is done when it has moved no ref for so long
+	gitMost = time.Second            // between the points of one that goes on moving them, and after which a move is in one
+
 	riskTime = 10 * time.Second // for which a git command is kept waiting, at most
 )
 
@@ -37,7 +40,7 @@ func (c *carry) begin(ctx context.Context) {
 	c.mu.Lock()
 	kind := c.kind
 	c.mu.Unlock()
-	if kind == control.PolicyIdle || kind == control.PolicyInterval {
+	if kind != control.PolicyOff {
 		c.makePoints(ctx)
 	}
 }
@@ -53,40 +56,57 @@ func (c *carry) goOn(ctx context.Context) {
 	}
 }
 
-// makePoints makes points by the policy until ctx ends. It waits for the tree to tell of a change: a mount at rest costs
-// nothing.
+// waiting is what the policy knows of changes that no point has yet.
+type waiting struct {
+	noticed, signs <-chan struct{} // of files, and of the git directory; nil: they alone are no reason for a point
+	first          time.Time       // change of them; zero: there is none
+	made           time.Time       // when the last point was
+	tried          time.Time       // when somebody looked last whether one is to be made
+	took           time.Duration   // that look
+}
+
+// makePoints makes points by the policy until ctx ends. It waits for the tree and the git directory to tell of a change: a
+// mount at rest costs nothing.
 func (c *carry) makePoints(ctx context.Context) {
-	noticed := c.mount.tree.Noticed()
-	changed := c.unsaved() // by a process before this one
-	var made time.Time     // when the last one was
+	var w waiting
+	if c.kind != control.PolicyBeforeRisk {
+		w.noticed, w.signs = c.mount.tree.Noticed(), c.git.moved
+		if c.unsaved() { // by a process before this one
+			w.first = time.Now()
+		}
+	}
 	retry := retryFirst
 	for {
-		if !changed {
-			select {
-			case <-noticed:
-			case <-c.git.moved:
-				c.git.told()
-			case <-ctx.Done():
-				return
-			}
-		}
-		if !c.rest(ctx, time.Now(), made) {
+		reason, ok := c.rest(ctx, &w)
+		if !ok {
 			return
 		}
-		drain(noticed) // what was told of until now is in the point
-		drain(c.git.moved)
+		// What was told of until now is in the point.
+		moved := c.git.clear()
+		drain(w.noticed)
+		drain(w.signs)
+		w.first, w.tried = time.Time{}, time.Now()
+		var made bool
 		var err error
 		if c.unsaved() {
-			_, _, err = c.point(ctx, c.reason(), "")
-			made = time.Now()
+			_, made, err = c.point(ctx, reason, "")
+		}
+		w.took = time.Since(w.tried)
+		if made {
+			w.made = time.Now()
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		changed = err != nil
 		if err == nil {
 			retry = retryFirst
 			continue
+		}
+		if moved {
+			c.git.movedRef()
+		}
+		if w.noticed != nil {
+			w.first = time.Now()
 		}
 		if !pause(ctx, retry) {
 			return
@@ -95,31 +115,50 @@ func (c *carry) makePoints(ctx context.Context) {
 	}
 }
 
-// reason is that of points that the policy makes.
-func (c *carry) reason() session.Reason {
-	if c.kind == control.PolicyInterval {
-		return session.Interval
-	}
-	return session.Idle
-}
-
-// rest waits until a point is due for what was changed first at a time, the last one having been made at another; false:
-// ctx has ended.
-func (c *carry) rest(ctx context.Context, first, made time.Time) bool {
+// rest waits until a point is due, and says why; false: ctx has ended.
+func (c *carry) rest(ctx context.Context, w *waiting) (session.Reason, bool) {
 	for {
-		if drain(c.git.moved) {
+		if drain(w.signs) {
 			c.git.told()
+			if w.first.IsZero() {
+				w.first = time.Now()
+			}
 		}
-		last := c.mount.tree.LastChange()
-		if at := c.git.last(); at.After(last) {
-			last = at
+		at, reason := c.git.due(w.tried, w.took), session.Git
+		if !w.first.IsZero() {
+			last := c.mount.tree.LastChange()
+			if told := c.git.last(); told.After(last) {
+				last = told
+			}
+			if by := c.due(w.first, last, w.made); at.IsZero() || by.Before(at) {
+				at, reason = by, session.Idle
+				if c.kind == control.PolicyInterval {
+					reason = session.Interval
+				}
+			}
 		}
-		wait := time.Until(c.due(first, last, made))
+		if at.IsZero() {
+			select {
+			case <-w.noticed:
+				w.first = time.Now()
+			case <-w.signs:
+				c.git.told()
+				w.first = time.Now()
+			case <-c.git.refs:
+			case <-ctx.Done():
+				return "", false
+			}
+			continue
+		}
+		wait := time.Until(at)
 		if wait <= 0 {
-			return true
+			return reason, true
 		}
-		if !pause(ctx, wait) {
-			return false
+		select {
+		case <-time.After(wait):
+		case <-c.git.refs:
+		case <-ctx.Done():
+			return "", false
 		}
 	}
 }
@@ -160,12 +199,65 @@ func drain(c <-chan struct{}) bool {
 }
 
 // gitSigns tell that something has moved in the git directory: refs, HEAD, the index. Much of that changes nothing that a
-// point would hold, which whoever makes one finds out.
+// point would hold, which whoever makes one finds out. Of branches, HEAD and stashes it is known that they are not where
+// they were: a commit is carried away at once, and the point that goes with it must not be long in coming.
 type gitSigns struct {
 	moved chan struct{} // holds one
+	refs  chan struct{} // holds one, when a ref has moved
 
-	mu sync.Mutex
-	at time.Time
+	mu            sync.Mutex
+	at            time.Time
+	first, latest time.Time // moves of refs that are in no point yet: the first, and the latest; zero: there are none
+}
+
+// movedRef is told when a ref is not where it was.
+func (g *gitSigns) movedRef() {
+	g.mu.Lock()
+	g.latest = time.Now()
+	if g.first.IsZero() {
+		g.first = g.latest
+	}
+	g.mu.Unlock()
+	select {
+	case g.refs <- struct{}{}:
+	default:
+	}
+}
+
+// clear says whether refs have moved, and forgets it.
+func (g *gitSigns) clear() bool {
+	drain(g.refs)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	moved := !g.first.IsZero()
+	g.first, g.latest = time.Time{}, time.Time{}
+	return moved
+}
+
+// due is when a point of moved refs is to be made, if somebody has looked for changes at a time, which took so long; zero:
+// none has moved. What takes long is done more rarely, so that a rebase of a hundred commits is not kept waiting by it.
+func (g *gitSigns) due(tried time.Time, took time.Duration) time.Time {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.first.IsZero() {
+		return time.Time{}
+	}
+	at := g.latest.Add(gitRest)
+	if by := g.first.Add(gitMost); by.Before(at) {
+		at = by
+	}
+	if least := tried.Add(min(max(gitMost, 5*took), idleMost)); !tried.IsZero() && at.Before(least) {
+		at = least
+	}
+	return at
+}
+
+// sign is what the watcher does.
+func (g *gitSigns) sign() {
+	select {
+	case g.moved <- struct{}{}:
+	default:
+	}
 }
 
 func (g *gitSigns) told() {

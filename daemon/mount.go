@@ -182,6 +182,7 @@ func (d *Daemon) newMount(r control.MountRequest, id, dir string, since time.Tim
 	}
 	m.redirects.mount, m.submodules.mount, m.inside.mount, m.carry.mount = m, m, m, m
 	m.carry.git.moved = make(chan struct{}, 1)
+	m.carry.git.refs = make(chan struct{}, 1)
 	m.carry.turn, m.carry.failed, m.carry.followed = make(chan struct{}, 1), map[string]error{}, make(chan struct{})
 	return m
 }

@@ -64,6 +64,7 @@ const (
 	Manual     Reason = "manual"      // somebody asked
 	Idle       Reason = "idle"        // writes had settled
 	Interval   Reason = "interval"    // it was time
+	Git        Reason = "git"         // a branch, HEAD or a stash was moved
 	BeforeRisk Reason = "before-risk" // a git command was about to throw changes away
 	Unmount    Reason = "unmount"     // the mount ends
 	Shutdown   Reason = "shutdown"    // the daemon ends

@@ -44,7 +44,7 @@ func (p *policy) Set(text string) error {
 func (o *mountOptions) addCarryFlags(cmd *cobra.Command) {
 	r, s, f := &o.request, &o.request.SessionOptions, cmd.Flags()
 	f.StringVar(&s.Remote, "session-remote", "", "carry work to the git repository `URL`; origin is REMOTE itself,\nembedded one below the state directory, none nowhere (default embedded)")
-	f.Var((*policy)(&s.Policy), "checkpoint", "make checkpoints off (never), idle (when writes have settled),\nbefore-risk (before git commands that throw changes away) or\ninterval=30s (that often); idle does before-risk, too (default idle)")
+	f.Var((*policy)(&s.Policy), "checkpoint", "make checkpoints off (never), idle (when writes have settled),\nbefore-risk (before git commands that throw changes away) or\ninterval=30s (that often); idle does before-risk, too; all but off\nalso when git has moved a branch, HEAD or a stash (default idle)")
 	f.BoolVar(&s.TakeOver, "take-over", false, "go on with the session though another machine seems to be at work in it")
 	f.StringSliceVar(&s.Include, "include", nil, "`GLOB`s of ignored or secret paths that checkpoints hold all the same")
 	f.StringSliceVar(&s.Exclude, "exclude", nil, "`GLOB`s of paths that checkpoints leave out")

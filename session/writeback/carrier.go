@@ -43,8 +43,11 @@ type CarrierOptions struct {
 	Watch func(dir string, wake chan<- struct{}) (stop func(), err error)
 	// Provide is set if the Repo itself is the session remote: what stock git needs to clone it is brought there.
 	Provide Provider
-	Failed  func(error) // is told of failures, and of nil after them; may be nil
-	Log     *zap.Logger // may be nil
+	// Moved is told when a branch, tag, note, stash or HEAD is not where it was, before that is carried; and when the Repo
+	// was made for it. It must not wait. May be nil.
+	Moved  func()
+	Failed func(error) // is told of failures, and of nil after them; may be nil
+	Log    *zap.Logger // may be nil
 }
 
 // Carrier brings branches, tags and notes of a mount's git directory into the session's Repo, with the objects that were
@@ -60,6 +63,7 @@ type Carrier struct {
 
 	passing chan struct{} // a token
 	refs    gitRefs
+	before  *refsOf // that were read last; nil: none
 	repo    *session.Repo
 	watched map[string]watched
 	clone   *cloneable
@@ -189,7 +193,18 @@ func (c *Carrier) pass(ctx context.Context) (next time.Duration, err error) {
 		case fresh || now.locked:
 			next = lockedFor
 		}
-		return next, c.carry(ctx, now)
+		moved, had := c.before != nil && !c.before.same(now), c.repo != nil
+		c.before = &now
+		c.tellMoved(moved)
+		err = c.carry(ctx, now)
+		c.tellMoved(c.repo != nil && !had) // until now there was nothing to make a point in
+		return next, err
+	}
+}
+
+func (c *Carrier) tellMoved(moved bool) {
+	if moved && c.o.Moved != nil {
+		c.o.Moved()
 	}
 }
 

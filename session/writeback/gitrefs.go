@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -37,6 +38,8 @@ type refsOf struct {
 	users   map[string]object.ID
 	remotes map[string]object.ID // refs/remotes/
 	head    string               // full name of the branch that HEAD names; "": none
+	text    string               // of HEAD, which may be an id
+	stashes string               // tells one list of stashes from another
 	dirs    []string             // in which refs lie
 	locked  bool                 // git is moving one
 	broken  map[string]bool      // refs that hold nothing that is one: what a power cut leaves
@@ -49,9 +52,11 @@ func (g *gitRefs) read() (refsOf, error) {
 	if err != nil { // nothing is told of a git directory that is not there, least of all that its refs are gone
 		return r, fmt.Errorf("read refs: %w", err)
 	}
+	r.text = string(head)
 	if name, ok := strings.CutPrefix(strings.TrimSpace(string(head)), "ref: "); ok && strings.HasPrefix(name, "refs/heads/") {
 		r.head = name
 	}
+	r.readStashes(g.dir)
 	loose := map[string]object.ID{}
 	for _, below := range append([]string{"refs/remotes/"}, userRefs...) {
 		if err := g.walk(below, loose, &r); err != nil {
@@ -79,6 +84,25 @@ func (g *gitRefs) read() (refsOf, error) {
 		put(name, id)
 	}
 	return r, nil
+}
+
+// readStashes looks at refs/stash, and at its log, which alone tells of all but the newest.
+func (r *refsOf) readStashes(dir string) {
+	for _, at := range []string{"refs", "logs/refs"} {
+		at = filepath.Join(dir, at)
+		if _, err := os.Lstat(at); err != nil {
+			continue
+		}
+		r.dirs = append(r.dirs, at)
+		if st, err := os.Stat(filepath.Join(at, "stash")); err == nil {
+			r.stashes += fmt.Sprintf("%d %d ", st.Size(), st.ModTime().UnixNano())
+		}
+	}
+}
+
+// same says whether all that a user moves with git is where it was.
+func (r refsOf) same(o refsOf) bool {
+	return r.text == o.text && r.stashes == o.stashes && maps.Equal(r.users, o.users)
 }
 
 func (g *gitRefs) walk(below string, loose map[string]object.ID, r *refsOf) error {
