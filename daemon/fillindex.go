@@ -65,8 +65,9 @@ func (m *mount) fillIndexOnce(ctx context.Context) bool {
 		},
 		Converts: func(e index.Entry) bool { return m.view.Converts(e.Path) },
 	}, func(e index.Entry) (int64, bool) {
-		// By its inode, which is the node as far as it has 32 bits: what lstat says of it is what git will compare with.
-		a, ok := m.tree.Glance(worktree.Node(e.Stat.Ino))
+		// By its inode: what lstat says of it is what git will compare with. An index has 32 bits of it, which is all of
+		// a base node, and some base node's number in one of the overlay's own. Those have no size that git could not see.
+		a, ok := m.tree.Glance(worktree.Node(e.Stat.Ino), e.ID)
 		return a.Size, ok && a.Mtime == e.Stat.Mtime && a.Ctime == e.Stat.Ctime
 	})
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"syscall"
 
+	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
@@ -57,14 +58,19 @@ func (t *Tree) KnownAttr(n Node) (Attr, bool) {
 	return a, a.Size >= 0
 }
 
-// Glance is KnownAttr for who is no reader: the Source does not hear of it.
-func (t *Tree) Glance(n Node) (Attr, bool) {
+// Glance is KnownAttr for who is no reader, so that the Source does not hear of it, and knows a node by a number that may
+// have lost its upper half: it tells of a file or link whose contents are still those that a blob of the base tree has, and
+// of nothing else.
+func (t *Tree) Glance(n Node, blob object.ID) (Attr, bool) {
 	if !t.gate.enter() {
 		return Attr{}, false
 	}
 	defer t.gate.leave()
 	in, err := t.inode(n)
-	if err != nil {
+	if err != nil || in.Size != overlay.SizeOfBase {
+		return Attr{}, false
+	}
+	if r, ok := t.table.record(n); !ok || r.objectID() != blob {
 		return Attr{}, false
 	}
 	a := t.describeBy(in, t.sizeHere)

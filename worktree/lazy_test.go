@@ -285,3 +285,33 @@ func TestFullDiskUnderOverlay(t *testing.T) {
 	w.write(n, "X", 0)
 	w.both(func() { w.contents(map[string]string{"f": "X" + strings.Repeat("x", 1<<20-1), "own": "kept"}) })
 }
+
+// An index keeps the lower half of an inode's number, which names another node if it was one of the overlay's own.
+func TestGlanceTellsOfUntouchedContentsAlone(t *testing.T) {
+	w := newWorkspace(t, map[string]worktreetest.File{"dir/a": {Data: "a"}, "dir/b": {Data: "bb"}, "l": {Data: "dir", Mode: object.ModeSymlink}})
+	w.src.KnowsSizes.Store(true)
+	blob := w.src.ID("dir/a")
+	for _, path := range []string{"dir/a", "l"} {
+		if a, ok := w.Glance(w.node(path), w.src.ID(path)); !ok || a != w.stat(path) {
+			t.Errorf("%s: %+v, %v", path, a, ok)
+		}
+	}
+	own := w.create("dir/own", "a")
+	for what, n := range map[string]Node{
+		"a directory": w.node("dir"), "another blob's file": w.node("dir/b"), "one of the overlay's": own,
+		"what has its lower half": own & (1<<32 - 1), "what is not there": 1<<32 - 1,
+	} {
+		if a, ok := w.Glance(n, blob); ok {
+			t.Errorf("%s: %+v", what, a)
+		}
+	}
+	n := w.node("dir/a")
+	w.set("dir/a", Change{Set: SetMode, Mode: 0o755})
+	if a, ok := w.Glance(n, blob); !ok || a.Size != 1 {
+		t.Errorf("after a chmod: %+v, %v", a, ok)
+	}
+	w.write(n, "longer", 0)
+	if a, ok := w.Glance(n, blob); ok {
+		t.Errorf("after a write: %+v", a)
+	}
+}
