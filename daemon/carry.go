@@ -211,6 +211,13 @@ func (c *carry) join(ctx context.Context, repo *session.Repo) error {
 	if err != nil {
 		return err
 	}
+	far := ""
+	if m.second != nil {
+		far = m.second.URL()
+	}
+	if _, err := writeback.Mend(ctx, repo, far); err != nil { // what a power cut has left of refs
+		log.Warn("mend refs", zap.Error(err))
+	}
 	var queue *writeback.Queue
 	claimed, err := c.claimLane(ctx, repo, o.TakeOver)
 	if err == nil {

@@ -38,8 +38,8 @@ func (r *RefDir) Head() (branch string, id object.ID, err error) {
 	return branch, id, err
 }
 
-// errBroken says that the file of a ref holds nothing that git writes.
-var errBroken = errors.New("broken ref")
+// ErrBroken says that the file of a ref holds nothing that git writes.
+var ErrBroken = errors.New("broken ref")
 
 // packedCache is what packed-refs held when it was read.
 type packedCache struct {
@@ -92,7 +92,7 @@ func (r *RefDir) loose(name string) (id object.ID, link string, err error) {
 		return object.ID{}, strings.TrimLeft(link, " \t"), nil
 	}
 	if id, err = parseID(r.format, line); err != nil {
-		return object.ID{}, "", fmt.Errorf("read ref %s: %w: %w", name, errBroken, err)
+		return object.ID{}, "", fmt.Errorf("read ref %s: %w: %w", name, ErrBroken, err)
 	}
 	return id, "", nil
 }
@@ -133,8 +133,16 @@ func (r *RefDir) inPacked(name string) (object.ID, error) {
 	return packed[i].ID, nil
 }
 
-// Refs lists the refs whose names begin with prefix, sorted by name, as stock git sees them; without HEAD.
+// Refs lists the refs whose names begin with prefix, sorted by name, as stock git sees them; without HEAD, and without
+// broken ones.
 func (r *RefDir) Refs(prefix string) ([]packedrefs.Ref, error) {
+	refs, _, err := r.AllRefs(prefix)
+	return refs, err
+}
+
+// AllRefs lists refs as Refs does, and the names of those that are broken: their files hold nothing that git writes, as a
+// power cut leaves them. What these name is not known, but nobody has removed them.
+func (r *RefDir) AllRefs(prefix string) (refs []packedrefs.Ref, broken []string, _ error) {
 	found := map[string]packedrefs.Ref{}
 	// First the files: what is packed in between is found in the other place then.
 	var links []string
@@ -157,7 +165,8 @@ func (r *RefDir) Refs(prefix string) ([]packedrefs.Ref, error) {
 		}
 		id, link, err := r.loose(name)
 		switch {
-		case errors.Is(err, errBroken): // a power cut leaves empty files; git takes no notice of them in a list
+		case errors.Is(err, ErrBroken): // what packed-refs has is older
+			broken = append(broken, name)
 		case err != nil:
 			return err
 		case link != "":
@@ -168,14 +177,14 @@ func (r *RefDir) Refs(prefix string) ([]packedrefs.Ref, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list refs: %w", err)
+		return nil, nil, fmt.Errorf("list refs: %w", err)
 	}
 	packed, err := r.packedRefs()
 	if err != nil {
-		return nil, fmt.Errorf("list refs: %w", err)
+		return nil, nil, fmt.Errorf("list refs: %w", err)
 	}
 	for _, p := range packed {
-		if _, ok := found[p.Name]; !ok && strings.HasPrefix(p.Name, prefix) && !slices.Contains(links, p.Name) {
+		if _, ok := found[p.Name]; !ok && strings.HasPrefix(p.Name, prefix) && !slices.Contains(links, p.Name) && !slices.Contains(broken, p.Name) {
 			found[p.Name] = p
 		}
 	}
@@ -184,12 +193,12 @@ func (r *RefDir) Refs(prefix string) ([]packedrefs.Ref, error) {
 			found[name] = packedrefs.Ref{Name: name, ID: id}
 		}
 	}
-	refs := make([]packedrefs.Ref, 0, len(found))
+	refs = make([]packedrefs.Ref, 0, len(found))
 	for _, ref := range found {
 		refs = append(refs, ref)
 	}
 	slices.SortFunc(refs, func(a, b packedrefs.Ref) int { return strings.Compare(a.Name, b.Name) })
-	return refs, nil
+	return refs, broken, nil
 }
 
 // validRef says whether git takes a name for a ref's, by the rules of git-check-ref-format(1). "HEAD" is one.

@@ -154,9 +154,12 @@ func (m *marking) add(id object.ID, blob bool) {
 
 // refs marks what all refs name, and HEAD, which may be detached.
 func (m *marking) refs(ctx context.Context) error {
-	refs, err := m.repo.Refs("")
+	refs, broken, err := m.repo.AllRefs("")
 	if err != nil {
 		return err
+	}
+	if len(broken) > 0 { // what they led to would be taken for nobody's
+		return fmt.Errorf("ref %s: %w", broken[0], ErrBroken)
 	}
 	_, head, err := m.repo.Head()
 	if err != nil {

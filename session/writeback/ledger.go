@@ -182,6 +182,9 @@ func (l *ledger) learn(name string, now object.ID) {
 	l.refs[name] = acquaint{acked: now}
 }
 
+// known is what the session remote has of a ref; zero: nothing.
+func (l *ledger) known(ref string) object.ID { return l.refs[ref].acked }
+
 func (l *ledger) clone() *ledger {
 	c := *l
 	c.ground, c.refs = maps.Clone(l.ground), maps.Clone(l.refs)

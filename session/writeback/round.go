@@ -77,13 +77,18 @@ type trial struct {
 // try makes one push, and says whether there is more to do.
 func (t *trial) try(ctx context.Context) (again bool, err error) {
 	q := t.q
-	local, err := q.local()
-	if err != nil {
-		return false, err
-	}
 	q.mu.Lock()
 	ledger := q.ledger.clone()
 	q.mu.Unlock()
+	local, err := q.local()
+	if errors.Is(err, session.ErrBroken) {
+		if _, err = q.o.Repo.MendRefs(ctx, ledger.known); err == nil {
+			local, err = q.local()
+		}
+	}
+	if err != nil {
+		return false, err
+	}
 	if !t.verify && ledger.pending(local, q.o.Session) == 0 {
 		return false, nil
 	}

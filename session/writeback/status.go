@@ -64,9 +64,10 @@ func (l *ledger) pending(local map[string]object.ID, name string) int {
 	return n
 }
 
-// local is the refs that are to be on the session remote.
+// local is the refs that are to be on the session remote. One that is broken is not among them, and an error says so: it
+// was not removed.
 func (q *Queue) local() (map[string]object.ID, error) {
-	refs, err := q.o.Repo.Refs("refs/")
+	refs, broken, err := q.o.Repo.AllRefs("refs/")
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +77,10 @@ func (q *Queue) local() (map[string]object.ID, error) {
 			local[r.Name] = r.ID
 		}
 	}
-	return local, nil
+	if len(broken) > 0 {
+		err = fmt.Errorf("read %s of the session: %w", strings.Join(broken, ", "), session.ErrBroken)
+	}
+	return local, err
 }
 
 // isSent says whether a ref of the Repo is one that goes to the session remote under its own name.

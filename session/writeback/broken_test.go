@@ -1,0 +1,76 @@
+package writeback
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// A ref whose file a power cut has emptied was not removed by anybody: the session remote keeps it.
+func TestBrokenRefs(t *testing.T) {
+	p := newPlace(t, object.SHA1)
+	to := newFar(t, "path", object.SHA1, p.origin.Path)
+	p.carrier(CarrierOptions{})
+	p.carried(p.commit("a", "one"))
+	point := p.point("manual")
+	segment, pin := session.SegmentRef(sessionName, "main", 1), session.PinPrefix(sessionName)+"keep"
+	if err := session.SetPin(t.Context(), p.repo, sessionName, "keep", point); err != nil {
+		t.Fatal(err)
+	}
+	q := p.queue(to, QueueOptions{})
+	wantSync(t, q)
+	for _, ref := range []string{segment, pin} {
+		if err := os.WriteFile(filepath.Join(p.repo.Dir(), ref), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	two := p.commit("a", "two")
+	p.carried(two)
+	err := syncAll(t, q)
+	for _, ref := range []string{segment, pin} {
+		if got := to.ref(ref); got != point.Commit.String() {
+			t.Errorf("%s is %q on the session remote, want %v (sync: %v)", ref, got, point.Commit, err)
+		}
+	}
+	// Of points the newest that is here counts, whatever the session remote has.
+	if err := q.Close(); err != nil {
+		t.Fatal(err)
+	}
+	newer := p.point("manual")
+	if newer.ID <= point.ID {
+		t.Fatalf("point %s after %s", newer.ID, point.ID)
+	}
+	unknown := session.PinPrefix(sessionName) + "unknown"
+	for _, ref := range []string{segment, pin, unknown} {
+		if err := os.WriteFile(filepath.Join(p.repo.Dir(), ref), []byte("0000"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := session.GC(t.Context(), p.repo, session.GCOptions{Session: sessionName, Now: time.Now()}); !errors.Is(err, session.ErrBroken) {
+		t.Errorf("gc with broken refs: %v", err)
+	}
+	url := to.open(transport.Options{}).URL()
+	mended, err := Mend(t.Context(), p.repo, url)
+	if err != nil || len(mended) != 3 {
+		t.Fatalf("mended %v: %v", mended, err)
+	}
+	for ref, want := range map[string]object.ID{segment: newer.Commit, pin: point.Commit, unknown: {}} {
+		if got, err := p.repo.Ref(ref); err != nil || got != want {
+			t.Errorf("%s is %v, want %v (%v)", ref, got, want, err)
+		}
+	}
+	if mended, err := Mend(t.Context(), p.repo, url); err != nil || len(mended) != 0 {
+		t.Errorf("nothing is broken, and %v was mended: %v", mended, err)
+	}
+	q = p.queue(to, QueueOptions{})
+	wantSync(t, q)
+	if got := to.ref(segment); got != newer.Commit.String() {
+		t.Errorf("%s is %s on the session remote", segment, got)
+	}
+}
