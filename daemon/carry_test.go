@@ -248,6 +248,8 @@ func TestWorkReachesTheSessionRemote(t *testing.T) {
 	k.sh(dir, "echo new > new; git add new; git commit -qm one")
 	head := k.sh(dir, "git rev-parse HEAD")
 	k.until("the commit is on the session remote", func() bool { return k.sh(second, "git rev-parse main") == head })
+	k.until("there is a point of it", func() bool { st := k.status(dir).Session; return st.Points > 0 && !st.Dirty })
+	k.sh(dir, "echo more > more")
 	p, err := k.client.Checkpoint(t.Context(), control.CheckpointRequest{Dir: dir, Message: "said", Pin: "good", Sync: true}, nil)
 	if err != nil || !p.Synced || !p.Made || p.Reason != "manual" || len(p.Pins) != 1 {
 		t.Errorf("%v, %+v", err, p)
