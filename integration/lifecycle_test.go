@@ -1,16 +1,13 @@
 package integration
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -349,87 +346,6 @@ func TestMountsAtOnceShareADaemon(t *testing.T) {
 	}
 }
 
-// usage is what a process holds.
-type usage struct {
-	fds, threads, rss int // rss in KiB
-}
-
-func usageOf(t testing.TB, pid int) usage {
-	t.Helper()
-	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	u := usage{fds: len(fds)}
-	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	for line := range bytes.Lines(status) {
-		key, value, _ := strings.Cut(string(line), ":")
-		n, _ := strconv.Atoi(strings.Fields(value + " 0")[0])
-		switch key {
-		case "Threads":
-			u.threads = n
-		case "VmRSS":
-			u.rss = n
-		}
-	}
-	return u
-}
-
-// stateFiles counts files and bytes below the state directory; the log grows on purpose.
-func (w *world) stateFiles() (files int) {
-	filepath.WalkDir(w.state, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
-			files++
-		}
-		return nil
-	})
-	return files
-}
-
-func TestManyMountsLeakNothing(t *testing.T) {
-	w := newWorld(t)
-	files := sample("leak")
-	w.commit(w.repo("r.git", object.SHA1), files)
-	url := w.serve(gittest.ServerOptions{}).URL("r.git")
-	const warm, rounds = 40, 100 // memory and files are measured after both
-	var before usage
-	var filesBefore int
-	settled := func() (u usage) { // idle connections and helpers of the last mount go in their own time
-		u = usageOf(t, w.serving())
-		for deadline := time.Now().Add(5 * time.Second); before.fds > 0 && u.fds > before.fds+8 && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-			u = usageOf(t, w.serving())
-		}
-		return u
-	}
-	for i := range rounds {
-		dir := w.place("m")
-		w.ok("mount", url, dir)
-		if n := readAll(t, dir, subtree(files, fmt.Sprintf("d%d", i%6))); n > 0 {
-			t.Fatalf("round %d: %d errors", i, n)
-		}
-		w.ok("unmount", dir)
-		if i == warm {
-			before, filesBefore = settled(), w.stateFiles()
-		}
-	}
-	after, filesAfter := settled(), w.stateFiles()
-	t.Logf("after %d mounts %+v and %d files, after %d %+v and %d", warm, before, filesBefore, rounds, after, filesAfter)
-	if after.fds > before.fds+8 { // pools of pipes grow a little; a leak would be of 60
-		links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", w.serving()))
-		for _, l := range links {
-			target, _ := os.Readlink(l)
-			t.Logf("%s", target)
-		}
-		t.Errorf("%d descriptors, were %d", after.fds, before.fds)
-	}
-	if after.threads > before.threads+8 || after.rss > before.rss+24<<10 {
-		t.Errorf("%+v, was %+v", after, before)
-	}
-	if filesAfter > filesBefore {
-		t.Errorf("%d files, were %d", filesAfter, filesBefore)
-	}
-}
-
 func TestStateDirectoriesAreIndependent(t *testing.T) {
 	w := newWorld(t)
 	files := sample("two states")
@@ -445,123 +361,5 @@ func TestStateDirectoriesAreIndependent(t *testing.T) {
 	w.ok("unmount", "--all")
 	if n := readAll(t, theirs.Dir, files); n > 0 {
 		t.Errorf("%d errors", n)
-	}
-}
-
-func TestListStatusPrefetch(t *testing.T) {
-	w := newWorld(t)
-	files := sample("prefetch")
-	repo := w.repo("r.git", object.SHA1)
-	commit := w.commit(repo, files)
-	s := w.serve(gittest.ServerOptions{})
-	m := w.bare(s.URL("r.git"), "--wait", "git")
-	out := w.ok("list")
-	if !strings.Contains(out, m.Dir) || !strings.Contains(out, s.URL("r.git")) || !strings.Contains(out, "main") {
-		t.Errorf("list:\n%s", out)
-	}
-	st := m.status()
-	if st.ID != m.ID || st.Remote != s.URL("r.git") || st.Ref != "main" || st.Commit != commit.String() || st.State != control.StateMounted || !st.GitReady ||
-		st.History != control.HistoryShallow || st.Tree.Files != int64(len(files)) || !st.Tree.Complete || st.Blobs.Total != int64(len(files)) || st.Blobs.Hydrated != 0 {
-		t.Errorf("status %+v", st)
-	}
-	w.ok("prefetch", m.Dir, "known", "d?/sub/f1", "--wait")
-	matched := subtree(files, "known")
-	for i := range 6 {
-		name := fmt.Sprintf("d%d/sub/f1", i)
-		matched[name] = files[name]
-	}
-	if st = m.status(); st.Blobs.Hydrated != int64(len(matched)) {
-		t.Errorf("%d hydrated, want %d", st.Blobs.Hydrated, len(matched))
-	}
-	s.quiet()
-	s.Log().Reset()
-	if n := readAll(t, m.Dir, matched); n > 0 || len(s.Log().Fetches()) > 0 {
-		t.Errorf("%d errors, requests\n%s", n, s.Log())
-	}
-	if r := w.afs("prefetch", m.path("d0"), "--wait", "--json"); r.code != 0 || !strings.Contains(r.stdout, `"matched":6,"hydrated":6`) {
-		t.Error(r)
-	}
-	// Everything, and the figures are those of the tree.
-	w.ok("prefetch", m.Dir, "--wait")
-	var bytes int64
-	for _, f := range files {
-		bytes += int64(len(f.Data))
-	}
-	if st = m.status(); st.Blobs.Hydrated != st.Blobs.Total || st.Blobs.Bytes != bytes || st.Queue != (control.QueueStatus{}) {
-		t.Errorf("status %+v, want %d bytes", st, bytes)
-	}
-	// Without the remote, prefetch of what is not here is an error, and not a wait for ever.
-	w.unmount(m)
-	late := w.repo("late.git", object.SHA1)
-	w.commit(late, sample("prefetch without a remote"))
-	m = w.bare(s.URL("late.git"), "--wait", "git", "--timeout", "1s")
-	s.Down()
-	w.refusal(w.afs("prefetch", m.Dir, "--wait"), control.ExitRemote, "", "")
-	s.up()
-}
-
-func TestWaitIsTrue(t *testing.T) {
-	w := newWorld(t)
-	files := sample("wait")
-	repo := w.repo("r.git", object.SHA1)
-	must[[]object.ID](t)(repo.History(30))
-	w.commit(repo, files)
-	s := w.serve(gittest.ServerOptions{RTT: 20 * time.Millisecond})
-	m := w.mount(s.URL("r.git"), "--wait", "git")
-	if st := m.status(); !st.GitReady || !st.Tree.Complete {
-		t.Errorf("--wait git: %+v", st)
-	}
-	if head := w.git(m.gitDir(), "rev-parse", "HEAD"); head != m.Commit {
-		t.Errorf("HEAD is %s", head)
-	}
-	w.unmount(m)
-	other := w.repo("other.git", object.SHA1)
-	must[[]object.ID](t)(other.History(30))
-	w.commit(other, sample("wait for all"))
-	m = w.mount(s.URL("other.git"), "--wait", "all", "--prefetch", "all", "--history", "full")
-	st := m.status()
-	if st.Blobs.Hydrated != st.Blobs.Total || st.Blobs.Total == 0 || st.History != control.HistoryComplete || !st.GitReady {
-		t.Errorf("--wait all: %+v", st)
-	}
-	s.Down() // it is all here
-	if n := readAll(t, m.Dir, sample("wait for all")); n > 0 {
-		t.Errorf("%d errors", n)
-	}
-	if n := w.git(m.gitDir(), "rev-list", "--count", "HEAD"); n != "31" {
-		t.Errorf("%s commits", n)
-	}
-	s.up()
-}
-
-// --wait all is an error when something did not come; nothing is mounted then.
-func TestWaitForAllFailsHonestly(t *testing.T) {
-	w := newWorld(t)
-	w.commit(w.repo("r.git", object.SHA1), sample("wait in vain"))
-	s := w.serve(gittest.ServerOptions{})
-	s.Inject(gittest.Fault{Kind: gittest.Status, Status: 403, On: gittest.Fetch, Match: func(r gittest.Request) bool { return r.Filter == "" }})
-	dir := w.place("m")
-	w.refused(control.ExitRemote, "access forbidden", "", s.URL("r.git"), dir, "--wait", "all", "--prefetch", "all", "--history", "none", "--timeout", "2s")
-	w.nothingLeft(dir)
-}
-
-// History that breaks off is completed behind the mount once the remote is back.
-func TestHistoryHealsBehindTheMount(t *testing.T) {
-	w := newWorld(t)
-	repo := w.repo("r.git", object.SHA1)
-	must[[]object.ID](t)(repo.History(30))
-	w.commit(repo, sample("history heals"))
-	s := w.serve(gittest.ServerOptions{})
-	fault := s.Inject(gittest.Fault{Kind: gittest.TruncatedPack, After: 100, Match: func(r gittest.Request) bool { return r.Depth == 0 && r.Filter != "" }})
-	m := w.mount(s.URL("r.git"), "--prefetch", "none", "--timeout", "2s")
-	st := m.await("status tells of the fault", func(st control.MountStatus) bool { return st.State == control.StateDegraded })
-	if !strings.Contains(st.Error, "history") || fault.Hits() == 0 {
-		t.Errorf("status %+v", st)
-	}
-	fault.Remove()
-	m.await("history is complete", func(st control.MountStatus) bool {
-		return st.State == control.StateMounted && st.History == control.HistoryComplete
-	})
-	if n := w.git(m.gitDir(), "rev-list", "--count", "HEAD"); n != "31" {
-		t.Errorf("%s commits", n)
 	}
 }

@@ -1,0 +1,266 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/gittest"
+)
+
+func TestAMountThatIsBeingMadeIsMadeAgain(t *testing.T) {
+	k := newKeep(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	k.start()
+	k.await()
+	dir := k.dir("mnt")
+	repo := sample(t, k.dir("remote"))
+	r := k.request("http://"+l.Addr().String()+"/x.git", dir)
+	r.Timeout = time.Minute
+	ctx, cancel := context.WithCancel(t.Context())
+	answer := make(chan error, 1)
+	go func() {
+		_, err := k.client.Mount(ctx, r, nil)
+		answer <- err
+	}()
+	eventually(t, "it is being made", func() bool {
+		st, err := k.client.Status(t.Context())
+		return err == nil && len(st.Mounts) == 1 && len(k.names()) > 1
+	})
+	k.kill()
+	cancel()
+	<-answer
+	k.start()
+	k.await()
+	if reply := k.mount(k.request(repo.Path, dir)); reply.Dir != dir {
+		t.Errorf("mounted: %+v", reply)
+	}
+	// The same asker gets the same mount.
+	again := k.request(repo.Path, k.dir("again"))
+	again.Nonce = "once"
+	first := k.mount(again)
+	k.again()
+	second := k.mount(again)
+	if first.ID != second.ID || first.Commit != second.Commit || first.Session != second.Session {
+		t.Errorf("%+v, and then %+v", first, second)
+	}
+	again.Nonce = "another"
+	if _, err := k.client.Mount(t.Context(), again, nil); err == nil {
+		t.Error("somebody else got a mount that is there")
+	}
+	k.unmount(dir)
+	k.unmount(again.Dir)
+}
+
+// A git command asks for an object, or what has changed, of a process that dies over it.
+func TestGitCommandsInFlightComeOutRight(t *testing.T) {
+	k := newKeep(t)
+	k.start()
+	k.await()
+	server, err := gittest.Serve(gittest.ServerOptions{Root: filepath.Dir(k.state)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Close() })
+	sample(t, k.dir("remote"))
+	dir := k.dir("mnt")
+	r := k.request(server.URL("remote"), dir)
+	r.Prefetch, r.Wait, r.History = control.PrefetchNone, control.WaitGit, control.HistoryFull
+	k.mount(r)
+	s := k.talk(dir)
+	for i, what := range []string{"git cat-file -p HEAD~1:README.md", "git cat-file -p HEAD:dir1/file1.txt"} {
+		fault := server.Inject(gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch})
+		s.begin(what)
+		eventually(t, "git asks", func() bool { return fault.Hits() > 0 })
+		k.kill()
+		fault.Remove()
+		k.start()
+		k.await()
+		if got, want := s.end(what), []string{"older", "content 1"}[i]; got != want {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+	}
+	// Sockets are there at every moment: whoever asks while nobody serves waits.
+	k.sh(dir, "echo new >>README.md")
+	k.kill()
+	s.begin("git status --porcelain")
+	k.start()
+	k.await()
+	if got := s.end("git status"); got != " M README.md" {
+		t.Errorf("status: %q", got)
+	}
+	s.close()
+	k.unmount(dir)
+}
+
+// A switch whose process dies in its middle is finished by the next, and the kernel is told of all that changed.
+func TestASwitchOutlivesItsProcess(t *testing.T) {
+	k := newKeep(t)
+	k.start()
+	k.await()
+	repo := sample(t, k.dir("remote"))
+	files, other := map[string]gittest.File{}, map[string]gittest.File{}
+	for i := range 1500 {
+		path := fmt.Sprintf("many%d/file%d", i%20, i)
+		files[path] = gittest.File{Data: []byte(fmt.Sprintf("%d\n", i))}
+		switch i % 4 {
+		case 0:
+			other[path] = gittest.File{Data: []byte(fmt.Sprintf("%d, and more\n", i))}
+		case 1:
+			other[path] = gittest.File{Delete: true}
+			other[fmt.Sprintf("new%d/file%d", i%20, i)] = gittest.File{Data: []byte("new\n")}
+		}
+	}
+	if _, err := repo.Commit("main", files, "many"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := gittest.Git(t.Context(), repo.Path, "branch", "other", "main"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := repo.Commit("other", other, "others"); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{}
+	for _, branch := range []string{"main", "other"} {
+		list, err := gittest.Git(t.Context(), repo.Path, "ls-tree", "-r", "--name-only", branch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want[branch] = fmt.Sprint(len(strings.Fields(list)))
+	}
+	dir := k.dir("mnt")
+	r := k.request(repo.Path, dir)
+	r.Prefetch = control.PrefetchAll
+	k.mount(r)
+	for round := range 12 {
+		to := []string{"other", "main"}[round%2]
+		k.sh(dir, "find . -type f -size -1000 | wc -l") // the kernel has it all
+		answer := make(chan error, 1)
+		client := k.client
+		go func() {
+			_, err := client.Switch(t.Context(), control.SwitchRequest{Dir: dir, Ref: to}, nil)
+			answer <- err
+		}()
+		eventually(t, "it is being done", func() bool {
+			if len(answer) > 0 {
+				return true
+			}
+			found, _ := filepath.Glob(filepath.Join(k.state, "mounts", "*", switchFile))
+			return len(found) > 0
+		})
+		time.Sleep(time.Duration(round) * 3 * time.Millisecond) // the moment of death is what is tried
+		k.again()
+		if err := <-answer; err != nil && !errors.Is(err, control.ErrNoServer) { // the socket is made anew here
+			t.Errorf("switch to %s: %v", to, err)
+		}
+		if _, err := k.client.Switch(t.Context(), control.SwitchRequest{Dir: dir, Ref: to}, nil); err != nil {
+			t.Fatalf("switch to %s again: %v", to, err)
+		}
+		got := k.sh(dir, "git status --porcelain; git symbolic-ref --short HEAD; find . -type f ! -name .git | wc -l; cat many0/file0; ls new1 2>/dev/null | wc -l")
+		content, fresh := "0\n", "0\n"
+		if to == "other" {
+			content, fresh = "0, and more\n", "75\n"
+		}
+		if got != to+"\n"+want[to]+"\n"+content+fresh {
+			t.Errorf("round %d, to %s: %q", round, to, got)
+		}
+		k.sh(dir, "test \"$(git ls-files -s | git hash-object --stdin)\" = \"$(git ls-tree -r HEAD | sed 's/ blob / /; s/\\([0-7]*\\) \\([0-9a-f]*\\)\\t/\\1 \\2 0\\t/' | git hash-object --stdin)\"; git diff --quiet HEAD")
+	}
+	k.unmount(dir)
+}
+
+// A process dies while it makes the git directory, at any moment of that.
+func TestAGitDirectoryIsMadeAllTheSame(t *testing.T) {
+	k := newKeep(t)
+	k.start()
+	k.await()
+	repo := sample(t, k.dir("remote"))
+	files := map[string]gittest.File{}
+	for i := range 20_000 {
+		files[fmt.Sprintf("many%d/file%d", i%100, i)] = gittest.File{Data: []byte(fmt.Sprintf("%d\n", i%50))}
+	}
+	if _, err := repo.Commit("main", files, "many"); err != nil {
+		t.Fatal(err)
+	}
+	dir := k.dir("mnt")
+	for round := range 15 {
+		r := k.request(repo.Path, dir)
+		r.Wait, r.Prefetch = control.WaitTree, control.PrefetchNone
+		k.mount(r)
+
+		if round%3 == 0 {
+			eventually(t, "the index is being written", func() bool {
+				found, err := filepath.Glob(filepath.Join(k.state, "mounts", "mnt-*", "git", "index*"))
+				return err == nil && len(found) > 0
+			})
+		}
+		time.Sleep(time.Duration(round) * 2 * time.Millisecond) // the moment of death is what is tried
+		k.again()
+		if got := k.sh(dir, "git status --porcelain; git log --oneline | wc -l; git reflog | wc -l"); got != "3\n1\n" {
+			t.Fatalf("round %d: %q", round, got)
+		}
+		if reply := k.unmount(dir); reply.Kept != 0 || reply.Session != "" {
+			t.Errorf("round %d: work was found: %+v", round, reply)
+		}
+	}
+}
+
+// Mounting and unmounting, with a death at any moment of either: who asks again gets what he asked for, once.
+func TestMountAndUnmountAreDoneOnce(t *testing.T) {
+	k := newKeep(t)
+	k.start()
+	k.await()
+	repo, dir := sample(t, k.dir("remote")), k.dir("mnt")
+	asked := func(round int, what string, ask func(*control.Client) error) {
+		t.Helper()
+		answer := make(chan error, 1)
+		client := k.client
+		go func() { answer <- ask(client) }()
+		time.Sleep(time.Duration(round) * 1500 * time.Microsecond) // the moment of death is what is tried
+		k.again()
+		err := <-answer
+		if errors.Is(err, control.ErrNoServer) { // the socket is made anew here
+			err = ask(k.client)
+		}
+		if err != nil {
+			t.Fatalf("round %d: %s: %v", round, what, err)
+		}
+	}
+	for round := range 24 {
+		r := k.request(repo.Path, dir)
+		r.Nonce, r.Wait = fmt.Sprint("mount ", round), []control.Wait{control.WaitTree, control.WaitGit}[round%2]
+		var reply control.MountReply
+		asked(round, "mount", func(c *control.Client) (err error) {
+			reply, err = c.Mount(t.Context(), r, nil)
+			return err
+		})
+		if reply.Dir != dir || reply.Commit == "" || reply.Changed != int64(round) {
+			t.Fatalf("round %d: mounted %+v", round, reply)
+		}
+		k.sh(dir, fmt.Sprintf("test $(ls | grep -c work) = %d; echo %d >work%d; git status --porcelain >/dev/null", round, round, round))
+		asked(round, "unmount", func(c *control.Client) error {
+			reply, err := c.Unmount(t.Context(), control.UnmountRequest{Dir: dir})
+			if e := (*control.Error)(nil); errors.As(err, &e) && e.Code == control.ExitNotMounted {
+				return nil // it was answered, or about to be
+			}
+			if err == nil && reply.Kept != int64(round+1) && reply.Session != "" {
+				return fmt.Errorf("it says that %d paths were kept", reply.Kept)
+			}
+			return err
+		})
+		if _, err := deviceOf(dir); err == nil {
+			t.Fatalf("round %d: it is mounted", round)
+		}
+		eventually(t, "nothing is kept", func() bool { return len(k.names()) == 0 })
+	}
+}

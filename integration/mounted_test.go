@@ -1,0 +1,130 @@
+package integration
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+func TestListStatusPrefetch(t *testing.T) {
+	w := newWorld(t)
+	files := sample("prefetch")
+	repo := w.repo("r.git", object.SHA1)
+	commit := w.commit(repo, files)
+	s := w.serve(gittest.ServerOptions{})
+	m := w.bare(s.URL("r.git"), "--wait", "git")
+	out := w.ok("list")
+	if !strings.Contains(out, m.Dir) || !strings.Contains(out, s.URL("r.git")) || !strings.Contains(out, "main") {
+		t.Errorf("list:\n%s", out)
+	}
+	st := m.status()
+	if st.ID != m.ID || st.Remote != s.URL("r.git") || st.Ref != "main" || st.Commit != commit.String() || st.State != control.StateMounted || !st.GitReady ||
+		st.History != control.HistoryShallow || st.Tree.Files != int64(len(files)) || !st.Tree.Complete || st.Blobs.Total != int64(len(files)) || st.Blobs.Hydrated != 0 {
+		t.Errorf("status %+v", st)
+	}
+	w.ok("prefetch", m.Dir, "known", "d?/sub/f1", "--wait")
+	matched := subtree(files, "known")
+	for i := range 6 {
+		name := fmt.Sprintf("d%d/sub/f1", i)
+		matched[name] = files[name]
+	}
+	if st = m.status(); st.Blobs.Hydrated != int64(len(matched)) {
+		t.Errorf("%d hydrated, want %d", st.Blobs.Hydrated, len(matched))
+	}
+	s.quiet()
+	s.Log().Reset()
+	if n := readAll(t, m.Dir, matched); n > 0 || len(s.Log().Fetches()) > 0 {
+		t.Errorf("%d errors, requests\n%s", n, s.Log())
+	}
+	if r := w.afs("prefetch", m.path("d0"), "--wait", "--json"); r.code != 0 || !strings.Contains(r.stdout, `"matched":6,"hydrated":6`) {
+		t.Error(r)
+	}
+	// Everything, and the figures are those of the tree.
+	w.ok("prefetch", m.Dir, "--wait")
+	var bytes int64
+	for _, f := range files {
+		bytes += int64(len(f.Data))
+	}
+	if st = m.status(); st.Blobs.Hydrated != st.Blobs.Total || st.Blobs.Bytes != bytes || st.Queue != (control.QueueStatus{}) {
+		t.Errorf("status %+v, want %d bytes", st, bytes)
+	}
+	// Without the remote, prefetch of what is not here is an error, and not a wait for ever.
+	w.unmount(m)
+	late := w.repo("late.git", object.SHA1)
+	w.commit(late, sample("prefetch without a remote"))
+	m = w.bare(s.URL("late.git"), "--wait", "git", "--timeout", "1s")
+	s.Down()
+	w.refusal(w.afs("prefetch", m.Dir, "--wait"), control.ExitRemote, "", "")
+	s.up()
+}
+
+func TestWaitIsTrue(t *testing.T) {
+	w := newWorld(t)
+	files := sample("wait")
+	repo := w.repo("r.git", object.SHA1)
+	must[[]object.ID](t)(repo.History(30))
+	w.commit(repo, files)
+	s := w.serve(gittest.ServerOptions{RTT: 20 * time.Millisecond})
+	m := w.mount(s.URL("r.git"), "--wait", "git")
+	if st := m.status(); !st.GitReady || !st.Tree.Complete {
+		t.Errorf("--wait git: %+v", st)
+	}
+	if head := w.git(m.gitDir(), "rev-parse", "HEAD"); head != m.Commit {
+		t.Errorf("HEAD is %s", head)
+	}
+	w.unmount(m)
+	other := w.repo("other.git", object.SHA1)
+	must[[]object.ID](t)(other.History(30))
+	w.commit(other, sample("wait for all"))
+	m = w.mount(s.URL("other.git"), "--wait", "all", "--prefetch", "all", "--history", "full")
+	st := m.status()
+	if st.Blobs.Hydrated != st.Blobs.Total || st.Blobs.Total == 0 || st.History != control.HistoryComplete || !st.GitReady {
+		t.Errorf("--wait all: %+v", st)
+	}
+	s.Down() // it is all here
+	if n := readAll(t, m.Dir, sample("wait for all")); n > 0 {
+		t.Errorf("%d errors", n)
+	}
+	if n := w.git(m.gitDir(), "rev-list", "--count", "HEAD"); n != "31" {
+		t.Errorf("%s commits", n)
+	}
+	s.up()
+}
+
+// --wait all is an error when something did not come; nothing is mounted then.
+func TestWaitForAllFailsHonestly(t *testing.T) {
+	w := newWorld(t)
+	w.commit(w.repo("r.git", object.SHA1), sample("wait in vain"))
+	s := w.serve(gittest.ServerOptions{})
+	s.Inject(gittest.Fault{Kind: gittest.Status, Status: 403, On: gittest.Fetch, Match: func(r gittest.Request) bool { return r.Filter == "" }})
+	dir := w.place("m")
+	w.refused(control.ExitRemote, "access forbidden", "", s.URL("r.git"), dir, "--wait", "all", "--prefetch", "all", "--history", "none", "--timeout", "2s")
+	w.nothingLeft(dir)
+}
+
+// History that breaks off is completed behind the mount once the remote is back.
+func TestHistoryHealsBehindTheMount(t *testing.T) {
+	w := newWorld(t)
+	repo := w.repo("r.git", object.SHA1)
+	must[[]object.ID](t)(repo.History(30))
+	w.commit(repo, sample("history heals"))
+	s := w.serve(gittest.ServerOptions{})
+	fault := s.Inject(gittest.Fault{Kind: gittest.TruncatedPack, After: 100, Match: func(r gittest.Request) bool { return r.Depth == 0 && r.Filter != "" }})
+	m := w.mount(s.URL("r.git"), "--prefetch", "none", "--timeout", "2s")
+	st := m.await("status tells of the fault", func(st control.MountStatus) bool { return st.State == control.StateDegraded })
+	if !strings.Contains(st.Error, "history") || fault.Hits() == 0 {
+		t.Errorf("status %+v", st)
+	}
+	fault.Remove()
+	m.await("history is complete", func(st control.MountStatus) bool {
+		return st.State == control.StateMounted && st.History == control.HistoryComplete
+	})
+	if n := w.git(m.gitDir(), "rev-list", "--count", "HEAD"); n != "31" {
+		t.Errorf("%s commits", n)
+	}
+}

@@ -1,0 +1,197 @@
+package writeback
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap/zaptest"
+
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+func TestMain(m *testing.M) {
+	// Neither the user's nor the machine's git configuration may have a say.
+	home, err := os.MkdirTemp("", "writeback-home")
+	if err != nil {
+		panic(err)
+	}
+	for _, e := range os.Environ() {
+		if name, _, _ := strings.Cut(e, "="); strings.HasPrefix(name, "GIT_") && name != "GIT_EXEC_PATH" {
+			os.Unsetenv(name)
+		}
+	}
+	os.Setenv("HOME", home)
+	os.Setenv("GIT_CONFIG_NOSYSTEM", "1")
+	code := m.Run()
+	os.RemoveAll(home)
+	os.Exit(code)
+}
+
+// far is a session remote.
+type far struct {
+	t      testing.TB
+	dir    string
+	url    string
+	server *gittest.Server // nil: a path
+}
+
+// newFar makes an empty session remote, or with the history of a repository.
+func newFar(t testing.TB, kind string, f object.Format, from string) *far {
+	t.Helper()
+	root := t.TempDir()
+	r := &far{t: t, dir: filepath.Join(root, "far")}
+	if from != "" {
+		run(t, root, "", "clone", "-q", "--bare", from, r.dir)
+	} else {
+		run(t, root, "", "init", "-q", "--bare", "-b", "main", "--object-format="+f.String(), r.dir)
+	}
+	run(t, r.dir, "", "config", "http.receivepack", "true")
+	run(t, r.dir, "", "config", "gc.auto", "0")
+	var err error
+	switch kind {
+	case "path":
+		r.url = r.dir
+		return r
+	case "http":
+		r.server, err = gittest.Serve(gittest.ServerOptions{Root: root})
+	case "ssh":
+		var command string
+		if r.server, command, err = gittest.ServeSSH(gittest.ServerOptions{Root: root}); err == nil {
+			t.Setenv("GIT_SSH_COMMAND", command)
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.server.Close() })
+	r.url = r.server.URL("far")
+	return r
+}
+
+func (r *far) ref(name string) string {
+	out, err := try(r.t, r.dir, "", "rev-parse", "-q", "--verify", name)
+	if err != nil {
+		return ""
+	}
+	return out
+}
+
+// unlock removes the locks that are left of processes of the server's: it kills those whose client has gone, as no other
+// server does.
+func (r *far) unlock() {
+	r.t.Helper()
+	r.server.Down()
+	locks := strings.Fields(run(r.t, r.dir, "", "-c", "alias.x=!find . -name '*.lock' -delete -print", "x"))
+	if len(locks) > 0 {
+		r.t.Logf("locks left: %v", locks)
+	}
+	if err := r.server.Up(); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *far) open(o transport.Options) *transport.Remote {
+	r.t.Helper()
+	remote, err := transport.Open(r.url, o)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { remote.Close() })
+	return remote
+}
+
+// queue begins one. It is closed before the remote, and can be earlier.
+func (p *place) queue(to *far, o QueueOptions) *Queue {
+	p.t.Helper()
+	repo, err := p.open()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	o.Repo, o.Session, o.Dir = repo, sessionName, p.t.TempDir()
+	if o.Remote == nil {
+		o.Remote = to.open(transport.Options{})
+	}
+	if o.Origin == nil {
+		origin, err := transport.Open("file://"+p.origin.Path, transport.Options{})
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		p.t.Cleanup(func() { origin.Close() })
+		o.Origin = origin
+	}
+	o.Log = zaptest.NewLogger(p.t)
+	q, err := NewQueue(o)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { q.Close() })
+	return q
+}
+
+// carried waits for the carrier.
+func (p *place) carried(id object.ID) {
+	p.t.Helper()
+	await(p.t, "the carrier", func() bool { return p.inSession("refs/heads/main") == id.String() })
+}
+
+// syncAll waits for a queue, with patience.
+func syncAll(t testing.TB, q *Queue) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	return q.Sync(ctx, nil)
+}
+
+func wantSync(t testing.TB, q *Queue) {
+	t.Helper()
+	if err := syncAll(t, q); err != nil {
+		t.Fatalf("sync: %v (%+v)", err, q.Status())
+	}
+	if st := q.Status(); st.Pending != 0 || st.Failure != nil || st.LastSync.IsZero() {
+		t.Fatalf("after sync: %+v", st)
+	}
+}
+
+// point makes a point of a tree, as a capturer does: a state, and a commit behind the point before.
+func (p *place) point(reason string) session.Point {
+	p.t.Helper()
+	repo, err := p.open()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	tree := run(p.t, p.work, "", "write-tree", "--missing-ok")
+	state := run(p.t, p.work, "", "commit-tree", "-m", "state", tree)
+	ref := session.SegmentRef(sessionName, "main", 1)
+	before, err := repo.Ref(ref)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	point := session.Point{ID: session.NewPointID(time.Now()), Tree: object.MustID(tree), State: object.MustID(state), Session: sessionName,
+		Lane: "main", Segment: 1, Reason: session.Reason(reason), Time: time.Now(), Base: p.base, Head: p.base}
+	content := point.Encode(before)
+	point.Commit = object.MustID(run(p.t, p.work, string(content), "hash-object", "-w", "-t", "commit", "--stdin"))
+	copies := session.NewCopier(repo)
+	if err := copies.Commits(p.t.Context(), []object.ID{point.Commit}); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := repo.Write(p.t.Context(), copies.Objects()); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := repo.Update(p.t.Context(), []session.RefChange{{Name: ref, Old: before, New: point.Commit}}); err != nil {
+		p.t.Fatal(err)
+	}
+	return point
+}
+
+// reopen is another process that goes on.
+func (p *place) reopen(q *Queue, to *far, o QueueOptions) *Queue {
+	q.Close()
+	return p.queue(to, o)
+}

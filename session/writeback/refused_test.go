@@ -1,0 +1,166 @@
+package writeback
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+func TestRefusals(t *testing.T) {
+	p := newPlace(t, object.SHA1)
+	to := newFar(t, "http", object.SHA1, p.origin.Path)
+	hook := func(name, script string) func() {
+		path := filepath.Join(to.dir, "hooks", name)
+		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return func() { os.Remove(path) }
+	}
+	p.carrier(CarrierOptions{})
+	q := p.queue(to, QueueOptions{})
+	// A protected branch does not hold the points up.
+	remove := hook("update", `test "$1" != refs/heads/main || { echo main is protected >&2; exit 1; }`)
+	one := p.commit("a", "one")
+	await(t, "the carrier", func() bool { return p.inSession("refs/heads/main") == one.String() })
+	point := p.point("manual")
+	err := syncAll(t, q)
+	if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "protected") {
+		t.Errorf("sync: %v", err)
+	}
+	if st := q.Status(); !q.Has(point) || len(st.Refused) != 1 || st.Pending != 1 {
+		t.Errorf("%+v", st)
+	}
+	remove()
+	wantSync(t, q)
+	// All is refused.
+	remove = hook("pre-receive", "echo closed today >&2; exit 1")
+	two := p.commit("a", "two")
+	p.carried(two)
+	if err := syncAll(t, q); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "closed today") {
+		t.Errorf("sync: %v", err)
+	}
+	remove()
+	wantSync(t, q)
+	if got := to.ref("refs/heads/main"); got != two.String() {
+		t.Errorf("main is %s", got)
+	}
+	// Rewriting is forbidden: ours goes beside.
+	run(t, to.dir, "", "config", "receive.denyNonFastForwards", "true")
+	three := p.commit("a", "three", "--amend")
+	p.carried(three)
+	if err := syncAll(t, q); !errors.Is(err, ErrMoved) {
+		t.Errorf("sync: %v (%+v)", err, q.Status())
+	}
+	if got := to.ref(session.DivergedRef(sessionName, "refs/heads/main")); got != three.String() || to.ref("refs/heads/main") != two.String() {
+		t.Errorf("ours is %s there", got)
+	}
+	run(t, to.dir, "", "config", "receive.denyNonFastForwards", "false")
+	q = p.reopen(q, to, QueueOptions{})
+	wantSync(t, q)
+	// So is removal.
+	run(t, to.dir, "", "config", "receive.denyDeletes", "true")
+	run(t, p.work, "", "branch", "gone", "HEAD")
+	await(t, "a branch", func() bool { return to.ref("refs/heads/gone") != "" })
+	run(t, p.work, "", "branch", "-D", "gone")
+	await(t, "the removal", func() bool { return p.inSession("refs/heads/gone") == "" })
+	wantSync(t, q)
+	// No access.
+	deny := to.server.Inject(gittest.Fault{Kind: gittest.RequireAuth, User: "u", Pass: "secret"})
+	four := p.commit("a", "four")
+	await(t, "the carrier", func() bool { return p.inSession("refs/heads/main") == four.String() })
+	if err := syncAll(t, q); !errors.Is(err, transport.ErrAuth) {
+		t.Errorf("sync: %v", err)
+	}
+	if st := q.Status(); st.Pending == 0 || st.Failure == nil {
+		t.Errorf("%+v", st)
+	}
+	deny.Remove()
+	wantSync(t, q)
+}
+
+// While the session remote is away everything waits, and then arrives once, in order.
+func TestOutage(t *testing.T) {
+	p := newPlace(t, object.SHA1)
+	to := newFar(t, "http", object.SHA1, p.origin.Path)
+	p.carrier(CarrierOptions{})
+	q := p.queue(to, QueueOptions{})
+	run(t, to.dir, "", "config", "core.logAllRefUpdates", "always")
+	to.server.Down()
+	var last object.ID
+	var points []session.Point
+	for i := range 10 {
+		last = p.commit("a", fmt.Sprint(i))
+		p.carried(last)
+		points = append(points, p.point("idle"))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if err := q.Sync(ctx, nil); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, transport.ErrUnreachable) {
+		t.Errorf("sync without a remote: %v", err)
+	}
+	q.Close() // and nothing is forgotten
+	if err := to.server.Up(); err != nil {
+		t.Fatal(err)
+	}
+	q = p.queue(to, QueueOptions{})
+	wantSync(t, q)
+	if to.ref("refs/heads/main") != last.String() || !q.Has(points[9]) {
+		t.Error("not all is there")
+	}
+	chain := strings.Fields(run(t, to.dir, "", "rev-list", "--first-parent", "-10", session.SegmentRef(sessionName, "main", 1)))
+	for i, id := range chain {
+		if id != points[9-i].Commit.String() {
+			t.Errorf("point %d from the end is %s", i, id)
+		}
+	}
+	run(t, to.dir, "", "fsck", "--strict")
+}
+
+// A session remote whose disk is full says so, and gets all when there is room.
+func TestFullRemote(t *testing.T) {
+	p := newPlace(t, object.SHA1)
+	dir := t.TempDir()
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=2m", "none", dir).CombinedOutput(); err != nil {
+		t.Skipf("mount tmpfs: %v: %s", err, out)
+	}
+	t.Cleanup(func() { exec.Command("umount", "-l", dir).Run() })
+	to := &far{t: t, dir: filepath.Join(dir, "far"), url: filepath.Join(dir, "far")}
+	run(t, "/", "", "clone", "-q", "--bare", "--no-hardlinks", p.origin.Path, to.dir)
+	p.carrier(CarrierOptions{})
+	q := p.queue(to, QueueOptions{})
+	one := p.commit("a", "one")
+	p.carried(one)
+	wantSync(t, q)
+	noise := make([]byte, 4<<20)
+	rand.Read(noise)
+	two := p.commit("noise", string(noise))
+	p.carried(two)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := q.Sync(ctx, nil); err == nil {
+		t.Error("all was taken by a full disk")
+	}
+	if st := q.Status(); st.Failure == nil || !strings.Contains(st.Failure.Error(), "No space") || st.Pending == 0 {
+		t.Errorf("%+v", st)
+	}
+	if out, err := exec.Command("mount", "-o", "remount,size=64m", dir).CombinedOutput(); err != nil {
+		t.Fatalf("remount: %v: %s", err, out)
+	}
+	wantSync(t, q)
+	if got := to.ref("refs/heads/main"); got != two.String() {
+		t.Errorf("main is %s", got)
+	}
+	run(t, to.dir, "", "fsck", "--strict")
+}

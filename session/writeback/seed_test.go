@@ -1,0 +1,114 @@
+package writeback
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// An empty session remote gets the history first, in one request to the mounted remote.
+func TestSeed(t *testing.T) {
+	for _, kind := range []string{"path", "http"} {
+		t.Run(kind, func(t *testing.T) {
+			p := newPlace(t, object.SHA1)
+			serve, err := gittest.Serve(gittest.ServerOptions{Root: filepath.Dir(p.origin.Path)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer serve.Close()
+			origin, err := transport.Open(serve.URL("origin"), transport.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer origin.Close()
+			to := newFar(t, kind, object.SHA1, "")
+			p.carrier(CarrierOptions{})
+			one := p.commit("d/new.txt", "one")
+			await(t, "the carrier", func() bool { return p.inSession("refs/heads/main") == one.String() })
+			point := p.point("manual")
+			q := p.queue(to, QueueOptions{Origin: origin})
+			defer q.Close()
+			wantSync(t, q)
+			if to.ref("refs/heads/main") != one.String() || !q.Has(point) || q.Status().Mode != ModeSeed {
+				t.Errorf("%+v", q.Status())
+			}
+			run(t, to.dir, "", "fsck", "--strict")
+			if n := len(serve.Log().Requests()); n > 5 {
+				t.Errorf("%d requests to the mounted remote:\n%s", n, serve.Log())
+			}
+			into := filepath.Join(t.TempDir(), "clone")
+			run(t, "/", "", "clone", "-q", to.dir, into)
+			if left, _ := filepath.Glob(filepath.Join(q.o.Dir, "*")); len(left) > 0 {
+				t.Errorf("left behind: %v", left)
+			}
+			// A file of a commit that is not in that history.
+			run(t, p.origin.Path, "", "branch", "side", "main")
+			side, err := p.origin.Commit("side", map[string]gittest.File{"side.txt": {Data: []byte("from the side")}}, "side")
+			if err != nil {
+				t.Fatal(err)
+			}
+			run(t, p.store, "", "fetch", "-q", "origin", side.String())
+			run(t, p.work, "", "read-tree", "--prefix=side/", side.String())
+			run(t, p.work, "", "commit", "-q", "-m", "side")
+			p.carried(object.MustID(run(t, p.work, "", "rev-parse", "HEAD")))
+			q2 := p.reopen(q, to, QueueOptions{Origin: origin, Store: p})
+			wantSync(t, q2)
+			run(t, to.dir, "", "fsck", "--strict")
+		})
+	}
+}
+
+// A server of old that cannot be asked what it has, and has nothing.
+func TestSeedUnasked(t *testing.T) {
+	p := newPlace(t, object.SHA1)
+	to := newFar(t, "http", object.SHA1, "")
+	to.server.Inject(gittest.Fault{Kind: gittest.NoV2})
+	p.carrier(CarrierOptions{})
+	one := p.commit("a", "one")
+	p.carried(one)
+	q := p.queue(to, QueueOptions{})
+	wantSync(t, q)
+	if got := to.ref("refs/heads/main"); got != one.String() || q.Status().Mode != ModeSeed {
+		t.Errorf("main is %q; %+v", got, q.Status())
+	}
+}
+
+// A mounted remote that cannot give its history is not asked for it again and again, and who waits is told.
+func TestSeedFails(t *testing.T) {
+	p := newPlace(t, object.SHA1)
+	serve, err := gittest.Serve(gittest.ServerOptions{Root: filepath.Dir(p.origin.Path)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer serve.Close()
+	origin, err := transport.Open(serve.URL("origin"), transport.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer origin.Close()
+	to := newFar(t, "http", object.SHA1, "")
+	broken := serve.Inject(gittest.Fault{Kind: gittest.Garbage, On: gittest.Fetch})
+	p.carrier(CarrierOptions{})
+	p.carried(p.commit("a", "one"))
+	q := p.queue(to, QueueOptions{Origin: origin})
+	for range 3 {
+		if err := syncAll(t, q); err == nil || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("sync: %v", err)
+		}
+	}
+	p.carried(p.commit("a", "two"))
+	if st := q.Status(); st.Failure == nil || st.Pending == 0 || st.Mode != ModeSeed {
+		t.Errorf("%+v", st)
+	}
+	if n := broken.Hits(); n != 1 {
+		t.Errorf("the mounted remote was asked %d times", n)
+	}
+	broken.Remove()
+	q = p.reopen(q, to, QueueOptions{Origin: origin})
+	wantSync(t, q)
+}
