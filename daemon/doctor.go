@@ -39,6 +39,7 @@ type Finding struct {
 type doctor struct {
 	homes    homes
 	repair   bool
+	deep     bool // everything is read
 	findings []Finding
 }
 
@@ -72,9 +73,10 @@ func (d *doctor) mend(object, what, how string, try func() error) {
 }
 
 // Examine looks at dead mounts, and at everything below a state directory that is not mounted. With repair it mends what
-// can be mended without loss: work that does not fit anywhere goes to lost+found.
-func Examine(ctx context.Context, state string, repair bool) ([]Finding, error) {
-	d := &doctor{homes: homes{state, zap.NewNop()}, repair: repair}
+// can be mended without loss: work that does not fit anywhere goes to lost+found. Of what is mounted it looks at what is
+// carried away. Deep reads all of that.
+func Examine(ctx context.Context, state string, repair, deep bool) ([]Finding, error) {
+	d := &doctor{homes: homes{state, zap.NewNop()}, repair: repair, deep: deep}
 	if err := d.deadMounts(ctx); err != nil {
 		return d.findings, err
 	}
@@ -89,7 +91,7 @@ func Examine(ctx context.Context, state string, repair bool) ([]Finding, error) 
 		if ctx.Err() != nil {
 			return d.findings, ctx.Err()
 		}
-		d.home(id)
+		d.home(ctx, id)
 	}
 	return d.findings, nil
 }
@@ -114,12 +116,16 @@ func (d *doctor) deadMounts(ctx context.Context) error {
 }
 
 // home looks at one home.
-func (d *doctor) home(id string) {
+func (d *doctor) home(ctx context.Context, id string) {
 	t, err := d.homes.existing(id)
 	switch {
 	case errors.Is(err, disk.ErrLocked):
 		if holder, ok := d.homes.holder(id); ok {
-			d.ok(id, "mounted at %s by process %s: not checked", holder.dir, holder.pid)
+			d.ok(id, "mounted at %s by process %s: its files are not checked", holder.dir, holder.pid)
+			home := filepath.Join(d.homes.dir(), id)
+			if r, err := readRecord(home); err == nil {
+				d.carried(ctx, id, home, r, true)
+			}
 		}
 		return
 	case errors.Is(err, fs.ErrNotExist):
@@ -144,6 +150,9 @@ func (d *doctor) home(id string) {
 		return
 	case err != nil:
 		d.wrong(id, "what was changed is in "+filepath.Join(t.dir, "overlay", "contents"), "%v", err)
+	}
+	if err == nil {
+		d.carried(ctx, id, t.dir, r, false)
 	}
 	if hasOverlay(t.dir) && !d.overlay(id, t) {
 		return

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,7 +33,7 @@ type RemoteCheck struct {
 	TokenFile string
 }
 
-// ExamineRemotes asks remotes what they can do.
+// ExamineRemotes asks remotes what they can do, and session remotes whether they take pushes.
 func ExamineRemotes(ctx context.Context, state string, c RemoteCheck) []Finding {
 	known := slices.Clone(c.Known)
 	h := homes{state, zap.NewNop()}
@@ -45,7 +46,9 @@ func ExamineRemotes(ctx context.Context, state string, c RemoteCheck) []Finding 
 	}
 	slices.Sort(known)
 	known = slices.DeleteFunc(slices.Compact(known), func(r string) bool { return slices.Contains(c.Named, r) })
-	all := make([]doctor, len(c.Named)+len(known))
+	sessions := h.farSessions()
+	far := slices.Sorted(maps.Keys(sessions))
+	all := make([]doctor, len(c.Named)+len(known)+len(far))
 	lanes := make(chan struct{}, remoteLanes)
 	var wg sync.WaitGroup
 	for i, url := range append(slices.Clone(c.Named), known...) {
@@ -60,6 +63,15 @@ func ExamineRemotes(ctx context.Context, state string, c RemoteCheck) []Finding 
 			ctx, cancel := context.WithTimeout(ctx, remoteTime)
 			defer cancel()
 			all[i].remote(ctx, url, o, bad)
+		})
+	}
+	for i, url := range far {
+		wg.Go(func() {
+			lanes <- struct{}{}
+			defer func() { <-lanes }()
+			ctx, cancel := context.WithTimeout(ctx, remoteTime)
+			defer cancel()
+			all[len(c.Named)+len(known)+i].sessionRemote(ctx, url, sessions[url])
 		})
 	}
 	wg.Wait()

@@ -235,7 +235,7 @@ func TestExamine(t *testing.T) {
 	defer mounted.unlock()
 	look := func(repair bool) map[string]Finding {
 		t.Helper()
-		findings, err := Examine(t.Context(), h.state, repair)
+		findings, err := Examine(t.Context(), h.state, repair, true)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -286,7 +286,7 @@ func TestExamineMendsAnOverlay(t *testing.T) {
 	}
 	wrong := func(repair bool) (open, mended int) {
 		t.Helper()
-		findings, err := Examine(t.Context(), h.state, repair)
+		findings, err := Examine(t.Context(), h.state, repair, true)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -75,6 +75,11 @@ func (o *opened) unmountedStatus() control.SessionStatus {
 	if o.repo == nil {
 		return s
 	}
+	if far := o.farURL(); far != "" {
+		if st, err := writeback.Look(o.repo, far); err == nil {
+			setQueue(&s, st)
+		}
+	}
 	if points, err := o.repo.Points(0); err == nil {
 		s.Points = int64(len(points))
 		if len(points) > 0 {

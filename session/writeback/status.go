@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 )
@@ -71,16 +72,21 @@ func (q *Queue) local() (map[string]object.ID, error) {
 	if err != nil {
 		return nil, err
 	}
-	local := map[string]object.ID{}
-	for _, r := range refs {
-		if isSent(r.Name, q.o.Session) {
-			local[r.Name] = r.ID
-		}
-	}
 	if len(broken) > 0 {
 		err = fmt.Errorf("read %s of the session: %w", strings.Join(broken, ", "), session.ErrBroken)
 	}
-	return local, err
+	return sentOf(refs, q.o.Session), err
+}
+
+// sentOf are those of a session's refs that are to be on the session remote.
+func sentOf(refs []packedrefs.Ref, name string) map[string]object.ID {
+	sent := map[string]object.ID{}
+	for _, r := range refs {
+		if isSent(r.Name, name) {
+			sent[r.Name] = r.ID
+		}
+	}
+	return sent
 }
 
 // isSent says whether a ref of the Repo is one that goes to the session remote under its own name.

@@ -1,0 +1,212 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/writeback"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// lockTime is how old a lock file of git's must be to count as left by a dead process.
+const lockTime = 10 * time.Minute
+
+// carried looks at what is carried away of a session. Of one that is mounted nothing is mended, as others work there.
+func (d *doctor) carried(ctx context.Context, id, home string, r record, mounted bool) {
+	if !hasRepo(home) {
+		return
+	}
+	o := &opened{session: r.Session, record: r, home: home}
+	dir := filepath.Join(home, sessionRepoName)
+	look := func() (session.Health, error) {
+		repo, err := session.OpenRepo(dir, o.options(d.homes.state, false, d.homes.log))
+		if err != nil {
+			return session.Health{}, err
+		}
+		defer repo.Close()
+		return repo.Check(ctx, d.deep)
+	}
+	h, err := look()
+	if mounted && err == nil && !h.Whole() { // or it was moved or packed just then
+		h, err = look()
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil {
+		d.wrong(id, "the files of the mount are not in there; what the session remote has, session resume brings back", "its checkpoints cannot be looked at: %v", err)
+		return
+	}
+	if len(h.Broken) > 0 {
+		d.broken(ctx, o, dir, h.Broken, mounted)
+		if again, err := look(); d.repair && err == nil {
+			h = again
+		}
+	}
+	d.sessionLocks(h.Locks)
+	bad := len(h.Broken) > 0
+	for _, l := range h.Lost {
+		bad = true
+		d.wrong(id, "the files of the mount are not in there; what the session remote has, session resume brings back", "%s does not lead to what it should: %v", l.Ref, l.Err)
+	}
+	for _, p := range h.Packs {
+		if p.Junk && !mounted {
+			d.mend(p.Path, p.What, "removes it", func() error { return os.Remove(p.Path) })
+		} else if !p.Junk {
+			bad = true
+			d.wrong(p.Path, "the files of the mount are not in there; what the session remote has, session resume brings back", "%s", p.What)
+		}
+	}
+	if !bad {
+		d.sessionWhole(id, o, dir, h, mounted)
+	}
+}
+
+// broken tells of refs that say nothing, and has them say what they did.
+func (d *doctor) broken(ctx context.Context, o *opened, dir string, refs []string, mounted bool) {
+	what := "holds nothing that is a ref, as a power cut leaves it: " + strings.Join(refs, ", ")
+	if mounted {
+		d.warn(dir, "who serves the mount mends it when something is sent, or at the next mount", "%s", what)
+		return
+	}
+	d.mend(dir, what, "gives it what it named", func() error {
+		repo, err := session.OpenRepo(dir, o.options(d.homes.state, true, d.homes.log))
+		if err != nil {
+			return err
+		}
+		defer repo.Close()
+		_, err = writeback.Mend(ctx, repo, o.farURL())
+		return err
+	})
+}
+
+// farURL is the URL, without secrets, of the session's remote; "": it has none but its own repository.
+func (o *opened) farURL() string {
+	switch remote := o.record.Carried.Remote; remote {
+	case "", control.RemoteEmbedded, control.RemoteNone:
+		return ""
+	default:
+		return shownRemote(remote, o.home, o.record)
+	}
+}
+
+// sessionLocks tells of locks that hold work up.
+func (d *doctor) sessionLocks(locks []session.Lock) {
+	for _, l := range locks {
+		age := time.Since(l.Since)
+		if age < lockTime {
+			d.warn(l.Path, "a git that works there removes it when it is done", "it is locked since %s", l.Since.Format(time.DateTime))
+			continue
+		}
+		d.mend(l.Path, fmt.Sprintf("a git that was killed has left this lock %s ago; no ref moves below it", age.Round(time.Minute)), "removes it",
+			func() error { return os.Remove(l.Path) })
+	}
+}
+
+// sessionWhole tells of a repository in which nothing is wrong, and what of it waits to be sent.
+func (d *doctor) sessionWhole(id string, o *opened, dir string, h session.Health, mounted bool) {
+	text := fmt.Sprintf("checkpoints are whole: %d", h.Points)
+	if h.Newest != nil {
+		text += fmt.Sprintf(", the newest (%s) of %s", h.Newest.ID, h.Newest.Time.Format(time.DateTime))
+	}
+	far := o.farURL()
+	if far == "" || mounted { // of which status tells
+		d.ok(id, "%s", text)
+		return
+	}
+	repo, err := session.OpenRepo(dir, o.options(d.homes.state, false, d.homes.log))
+	if err != nil {
+		d.wrong(id, "", "%v", err)
+		return
+	}
+	defer repo.Close()
+	st, err := writeback.Look(repo, far)
+	switch {
+	case err != nil:
+		d.warn(id, "", "%s; how much of them is on the session remote cannot be told: %v", text, err)
+	case st.Pending > 0:
+		since := "never yet was all of it"
+		if !st.LastSync.IsZero() {
+			since = "all of it was last at " + st.LastSync.Format(time.DateTime)
+		}
+		d.warn(id, "artifactfs session resume "+o.session+" sends it", "%s; %d refs are not on %s, %s", text, st.Pending, far, since)
+	default:
+		d.ok(id, "%s; all is on %s", text, far)
+	}
+}
+
+// farSessions are session remotes, by their URLs without secrets, and the sessions that have them.
+func (h homes) farSessions() map[string][]record {
+	all := map[string][]record{}
+	ids, _, err := h.ids()
+	if err != nil {
+		return all
+	}
+	for _, id := range ids {
+		home := filepath.Join(h.dir(), id)
+		r, err := readRecord(home)
+		if err != nil {
+			continue
+		}
+		if url := (&opened{session: r.Session, record: r, home: home}).farURL(); url != "" {
+			all[url] = append(all[url], r)
+		}
+	}
+	return all
+}
+
+// sessionRemote asks a session remote whether it takes pushes; nothing is sent.
+func (d *doctor) sessionRemote(ctx context.Context, url string, sessions []record) {
+	var names []string
+	var prefixes []string
+	for _, r := range sessions {
+		names = append(names, r.Session)
+		prefixes = append(prefixes, session.MetaRef(r.Session))
+	}
+	slices.Sort(names)
+	of := "session remote of " + strings.Join(names, ", ")
+	remote, err := transport.Open(url, transport.Options{Connect: remoteTime / 2, Stall: remoteTime})
+	if err != nil {
+		e := explain("open", url, err)
+		d.warn(url, e.Hint, "%s: %s", of, e.Cause)
+		return
+	}
+	defer remote.Close()
+	start := time.Now()
+	push, err := remote.OpenPush(ctx, prefixes)
+	if err != nil {
+		e := explain("push to", url, remoteFault(err))
+		d.warn(url, e.Hint, "%s: nothing can be pushed there: %s", of, e.Cause)
+		return
+	}
+	defer push.Close()
+	for _, r := range sessions {
+		if f, err := object.ParseFormat(r.Format); err == nil && f != push.Format {
+			d.warn(url, "artifactfs mount --session-remote with a repository of the same format", "%s: its objects are %v, those of %s are %v", of, push.Format, r.Session, f)
+			return
+		}
+	}
+	there := map[string]bool{}
+	for _, ref := range push.Refs {
+		there[ref.Name] = true
+	}
+	var lacks []string
+	for _, name := range names {
+		if !there[session.MetaRef(name)] {
+			lacks = append(lacks, name)
+		}
+	}
+	text := fmt.Sprintf("%s: it takes pushes (%v)", of, time.Since(start).Round(time.Millisecond))
+	if len(lacks) > 0 {
+		text += "; nothing was sent yet of " + strings.Join(lacks, ", ")
+	}
+	d.ok(url, "%s", text)
+}

@@ -1,0 +1,89 @@
+package integration
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// What is carried away of sessions is looked at too: refs, packs, locks, and where it goes.
+func TestDoctorLooksAtSessions(t *testing.T) {
+	w := newWorld(t)
+	r := w.repo("kept.git", object.SHA1)
+	w.commit(r, map[string]gittest.File{"file": {Data: []byte("x")}})
+	s := w.serve(gittest.ServerOptions{})
+	work, dir := filepath.Join(w.root, "work.git"), filepath.Join(w.root, "m")
+	w.git(w.root, "init", "-q", "--bare", work)
+	w.ok("mount", s.URL("kept.git"), dir, "--session", "kept", "--session-remote", work, "--checkpoint", "off")
+	check(t, os.WriteFile(filepath.Join(dir, "new"), []byte("one"), 0o644))
+	first := strings.TrimSpace(w.ok("checkpoint", dir, "--sync"))
+	check(t, os.WriteFile(filepath.Join(dir, "new"), []byte("two"), 0o644))
+	second := strings.TrimSpace(w.ok("checkpoint", dir, "--sync"))
+	w.says("doctor", 0, "kept: checkpoints are whole: 2, the newest ("+second+")", work+": session remote of kept: it takes pushes")
+	w.ok("unmount", dir)
+	home := filepath.Join(w.state, "mounts", "kept")
+	repo := filepath.Join(home, "session.git")
+	w.says("doctor", 0, "kept: checkpoints are whole: 2, the newest ("+second+")", "; all is on "+work)
+
+	// The session remote is away, and something waits for it.
+	check(t, os.Rename(work, work+".away"))
+	w.says("doctor", 0, "warn  "+work+": session remote of kept: nothing can be pushed there: ")
+	w.ok("session", "pin", "-C", "kept", first, "good")
+	w.says("doctor --offline", 0, "warn  kept: checkpoints are whole: 2", " 1 refs are not on "+work+", all of it was last at ", "artifactfs session resume kept sends it")
+	if list := w.ok("session", "list"); !strings.Contains(list, "  1        "+dir) {
+		t.Errorf("session list does not tell what waits:\n%s", list)
+	}
+	check(t, os.Rename(work+".away", work))
+
+	// A power cut has emptied refs; git was killed.
+	w.until("the session is let go", func() bool { return w.afs("doctor", "--offline").code == 0 })
+	segment := filepath.Join(repo, "refs", "afs", "j", "kept", "main", "000001")
+	check(t, os.WriteFile(segment, nil, 0o644))
+	lock := filepath.Join(repo, "packed-refs.lock")
+	check(t, os.WriteFile(lock, nil, 0o644))
+	hours := time.Now().Add(-3 * time.Hour)
+	check(t, os.Chtimes(lock, hours, hours))
+	w.says("doctor --offline", control.ExitFailed, "bad   "+repo+": holds nothing that is a ref, as a power cut leaves it: refs/afs/j/kept/main/000001", "--fix gives it what it named",
+		"bad   "+lock+": a git that was killed has left this lock 3h0m0s ago")
+	w.says("doctor --offline --fix", 0, "fixed "+repo+": holds nothing that is a ref", "fixed "+lock, "checkpoints are whole: 2, the newest ("+second+")")
+	if log := w.ok("session", "log", "-C", "kept"); !strings.Contains(log, first) || !strings.Contains(log, second) {
+		t.Errorf("checkpoints after that:\n%s", log)
+	}
+
+	// A pack is not whole.
+	w.until("the session is let go", func() bool { return w.afs("doctor", "--offline").code == 0 })
+	packs := must[[]string](t)(filepath.Glob(filepath.Join(repo, "objects", "pack", "*.pack")))
+	for _, pack := range packs {
+		check(t, os.Truncate(pack, 12))
+	}
+	w.says("doctor --offline --fix", control.ExitFailed, "bad   "+packs[0]+": ", "hint: the files of the mount are not in there")
+	for _, pack := range packs {
+		check(t, os.Remove(pack))
+		check(t, os.Remove(strings.TrimSuffix(pack, ".pack")+".idx"))
+	}
+	w.says("doctor --offline", control.ExitFailed, "bad   kept: refs/afs/j/kept/main/000001 does not lead to what it should: ")
+}
+
+// says runs a command line, and looks for texts in what it prints.
+func (w *world) says(line string, code int, wants ...string) {
+	w.Helper()
+	r := w.afs(strings.Fields(line)...)
+	if r.code != code {
+		w.Errorf("exit code %d, want %d", r.code, code)
+	}
+	for _, want := range wants {
+		if !strings.Contains(r.stdout, want) {
+			w.Errorf("nothing of %q", want)
+			code = -1
+		}
+	}
+	if r.code != code {
+		w.Error(r)
+	}
+}
