@@ -193,7 +193,15 @@ func (c *carry) open(ctx context.Context) (*session.Repo, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.join(ctx, repo); err != nil {
+	// Somebody may resume from it by path while the history behind the base is still on its way: git must not look for that.
+	ends := m.store.Boundary()
+	if !base.Commit.IsZero() {
+		ends = append(ends, base.Commit)
+	}
+	if err = repo.AddShallow(ends); err == nil {
+		err = c.join(ctx, repo)
+	}
+	if err != nil {
 		return nil, errors.Join(err, repo.Close())
 	}
 	return repo, nil

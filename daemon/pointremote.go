@@ -164,23 +164,7 @@ func (m *mount) bringPoints(ctx context.Context, repo *session.Repo, remote *tra
 	if err != nil {
 		return err
 	}
-	return addShallow(repo, in.Shallow)
-}
-
-func addShallow(repo *session.Repo, ids []object.ID) error {
-	if len(ids) == 0 {
-		return nil
-	}
-	had, err := repo.Shallow()
-	if err != nil {
-		return err
-	}
-	for _, id := range ids {
-		if !slices.Contains(had, id) {
-			had = append(had, id)
-		}
-	}
-	return repo.SetShallow(had)
+	return repo.AddShallow(in.Shallow)
 }
 
 // bringState brings the small files of a point's State, and what the session's branches, tags and notes have become since
@@ -216,7 +200,7 @@ func (m *mount) bringState(ctx context.Context, repo *session.Repo, remote *tran
 	if len(newer) > 0 {
 		in, err := m.owned.Bring(ctx, fetch.BringRequest{From: remote, Wants: newer, Haves: m.knownCommits(a, state)})
 		if err == nil {
-			err = addShallow(repo, in.Shallow)
+			err = repo.AddShallow(in.Shallow)
 		}
 		if err != nil {
 			return err

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -49,4 +50,20 @@ func TestSessionOutlivesEverything(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A session goes on from the repository in another state directory, though that one has neither history nor contents.
+func TestSessionOfAnEmptyStoreResumes(t *testing.T) {
+	w, r := newTravelled(t)
+	must[[]object.ID](t)(r.History(3))
+	url := w.serve(gittest.ServerOptions{}).URL("r.git")
+	m := w.bare(url, "--session", "work", "--wait", "git")
+	w.sh(m.Dir, "mv d0002/f0002.txt moved; mv d0003 elsewhere")
+	m.checkpoint()
+	before := w.look(m.Dir)
+	w.unmount(m)
+	o := w.elsewhere()
+	again := o.bare(url, "--session", "work", "--session-remote", filepath.Join(w.state, "mounts", m.ID, "session.git"), "--wait", "git")
+	w.same("resumed elsewhere", before, o.look(again.Dir))
+	o.sh(again.Dir, "cat moved elsewhere/* >/dev/null && git stash -qu && git log --oneline -2")
 }

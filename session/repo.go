@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -258,6 +259,24 @@ func (r *Repo) SetShallow(ids []object.ID) error {
 		text.WriteString(id.String() + "\n")
 	}
 	return writeChanged(name, []byte(text.String()))
+}
+
+// AddShallow records further commits whose parents are not here.
+func (r *Repo) AddShallow(ids []object.ID) error {
+	had, err := r.Shallow()
+	if err != nil {
+		return err
+	}
+	all := slices.Clone(had)
+	for _, id := range ids {
+		if !slices.Contains(all, id) {
+			all = append(all, id)
+		}
+	}
+	if len(all) == len(had) {
+		return nil
+	}
+	return r.SetShallow(all)
 }
 
 // Write keeps objects as one pack, durably. Those that it owns already are left out.

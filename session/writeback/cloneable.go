@@ -59,7 +59,7 @@ func (c *cloneable) ready(ctx context.Context, tips []object.ID) error {
 			return fmt.Errorf("bring contents for clones: %w", err)
 		}
 	}
-	if err := c.mark(v.ground); err != nil {
+	if err := c.repo.AddShallow(v.ground); err != nil {
 		return err
 	}
 	maps.Copy(c.commits, v.commits)
@@ -77,24 +77,6 @@ func (c *cloneable) ours(id object.ID) bool {
 	}
 	_, _, err := c.repo.Size(id)
 	return err == nil
-}
-
-// mark notes where history ends for a clone.
-func (c *cloneable) mark(ground []object.ID) error {
-	shallow, err := c.repo.Shallow()
-	if err != nil {
-		return err
-	}
-	marks := slices.Clone(shallow)
-	for _, id := range ground {
-		if !slices.Contains(marks, id) {
-			marks = append(marks, id)
-		}
-	}
-	if len(marks) == len(shallow) {
-		return nil
-	}
-	return c.repo.SetShallow(marks)
 }
 
 // look takes what a ref names, or a parent, and gives what a clone gets with it.
