@@ -139,6 +139,9 @@ func repeatable(o op, args any) bool {
 		return r.Create == "" && r.Ref != "-" && (r.Ref == "HEAD" || !strings.Contains(r.Ref, "HEAD") && !strings.Contains(r.Ref, "@"))
 	case opCheckpoint: // the second finds the point that the first has made, or makes it
 		return true
+	case opRestore: // who takes over has finished it; but the points that it makes change what is the newest
+		r := args.(RestoreRequest)
+		return r.Nonce != "" && !strings.HasPrefix(r.ID, "@")
 	case opFork:
 		return args.(ForkRequest).Mount.Nonce != ""
 	case opSync, opSessions, opSessionLog, opSessionShow, opSessionDiff, opSessionSet, opSessionGC:

@@ -244,6 +244,7 @@ type RestoreRequest struct {
 	Paths  []string `json:"paths"`  // relative to the mount; none: all that points hold
 	Staged bool     `json:"staged"` // bring the index back too
 	DryRun bool     `json:"dry_run"`
+	Nonce  string   `json:"nonce,omitempty"` // tells who asks again from others; "": nobody does
 }
 
 // RestoreReply is what `session restore --json` prints.

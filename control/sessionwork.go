@@ -1,6 +1,9 @@
 package control
 
-import "context"
+import (
+	"context"
+	"crypto/rand"
+)
 
 // workSession calls what a Handler has for sessions.
 func (s *Server) workSession(ctx context.Context, o op, args any, out *sender) (any, error) {
@@ -69,6 +72,9 @@ func (c *Client) SessionDiff(ctx context.Context, r SessionDiffRequest) (Session
 
 // Restore brings files back to what they were at a point.
 func (c *Client) Restore(ctx context.Context, r RestoreRequest, progress func(Progress)) (RestoreReply, error) {
+	if r.Nonce == "" {
+		r.Nonce = rand.Text()
+	}
 	return call[RestoreReply](ctx, c, opRestore, r, progress)
 }
 

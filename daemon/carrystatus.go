@@ -5,6 +5,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
@@ -65,10 +66,19 @@ func (c *carry) notices() []string {
 	if st.Seeding {
 		notes = append(notes, fmt.Sprintf("the session remote gets the history that the session stands on first: %s", seedText(st)))
 	}
+	for _, ref := range st.Behind {
+		name, id, _ := strings.Cut(ref, ": ")
+		notes = append(notes, aheadText(name, id))
+	}
 	for _, ref := range st.Refused {
 		notes = append(notes, "the session remote does not take "+ref)
 	}
 	return append(notes, st.Notices...)
+}
+
+// aheadText tells of a ref of which the session remote has more than is here.
+func aheadText(ref, id string) string {
+	return fmt.Sprintf("the session remote's %s has commits that the newest checkpoint does not know of; git merge %.12s brings them here", shortRef(ref), id)
 }
 
 func seedText(st writeback.Status) string {

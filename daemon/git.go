@@ -107,6 +107,7 @@ func (m *mount) openToGit(ctx context.Context, dir *gitdir.Dir) error {
 		return err
 	}
 	m.finishSwitch(ctx, dir)
+	m.finishRestore(ctx, dir)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.gitReady = true

@@ -17,6 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/filter"
 	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/transport"
 	"github.com/artifactfs/artifactfs/worktree"
 )
@@ -55,10 +56,11 @@ type mount struct {
 	git     stockGit
 
 	keeping
-	left   inheritance   // by another process, and not taken yet
-	taking chan struct{} // closed when it was taken over from another process, or cannot be; nil: it was made here
-	base   *record       // what it is to show, if it was mounted before; nil: what its request names
-	from   *origin       // point that it is to begin with; nil: none of this host
+	left   inheritance          // by another process, and not taken yet
+	taking chan struct{}        // closed when it was taken over from another process, or cannot be; nil: it was made here
+	base   *record              // what it is to show, if it was mounted before; nil: what its request names
+	from   *origin              // point that it is to begin with; nil: none of this host
+	newer  map[string]object.ID // refs of the session remote that the point it began with does not know of
 
 	redirects  redirects
 	inside     gitInside
@@ -88,6 +90,7 @@ type mount struct {
 	reply    control.MountReply // once started is closed
 	discard  bool               // throw away the work at the end
 	outcome  outcome            // frozen once gone is closed
+	restored *restored          // that nobody was told of; nil: none
 }
 
 // Mount acquires and mounts. Whatever fails, or if ctx ends, nothing is left of it.

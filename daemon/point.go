@@ -141,7 +141,8 @@ type arrival struct {
 	ref    string // full name of what the session began with; "" of a commit
 	base   object.ID
 	format object.Format
-	snap   *fetch.Snapshot // of the base; nil: it was not acquired yet
+	snap   *fetch.Snapshot      // of the base; nil: it was not acquired yet
+	newer  map[string]object.ID // refs that are not in the point as the session remote has them, and what they are there
 }
 
 // beginAt writes into the record what the mount begins with, and acquires the rest of it.
@@ -152,6 +153,7 @@ func (m *mount) beginAt(ctx context.Context, a *arrival) error {
 		}
 	}
 	snap := a.snap
+	m.newer = a.newer
 	m.record.Ref, m.record.Format = a.ref, snap.Format.String()
 	if !snap.Commit.IsZero() {
 		m.record.Commit, m.record.Tree = snap.Commit.String(), snap.Tree.String()

@@ -8,6 +8,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -206,7 +207,32 @@ func (m *mount) bringState(ctx context.Context, repo *session.Repo, remote *tran
 			return err
 		}
 	}
-	return setRefs(ctx, repo, there, func(ref string) bool { return named[ref] && repo.Owned(there[ref]) })
+	if err := keepNewer(ctx, repo, a, state, there); err != nil {
+		return err
+	}
+	return setRefs(ctx, repo, there, func(ref string) bool { return named[ref] && a.newer[ref].IsZero() && repo.Owned(there[ref]) })
+}
+
+// keepNewer keeps the tips of branches, tags and notes on the session remote that the point does not know of. Whoever went
+// on died before the next point, or it is somebody else's work: that cannot be told, so these refs stay there as they are,
+// and here they begin as in the point.
+func keepNewer(ctx context.Context, repo *session.Repo, a *arrival, state session.State, there map[string]object.ID) error {
+	a.newer = map[string]object.ID{}
+	var changes []session.RefChange
+	for _, r := range state.Refs {
+		id := there[r.Name]
+		if id.IsZero() || writeback.Within(repo, r.ID, id) {
+			continue
+		}
+		a.newer[r.Name] = id
+		if repo.Owned(id) {
+			changes = append(changes, session.RefChange{Name: session.KeptPrefix(repo.Session()) + string(session.NewPointID(time.Now())), New: id})
+		}
+	}
+	if len(changes) == 0 {
+		return nil
+	}
+	return repo.Update(ctx, changes)
 }
 
 // mostKnown is how many commits a session remote is told that we have; each costs a line.

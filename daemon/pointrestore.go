@@ -17,6 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/capture"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
@@ -25,6 +26,7 @@ import (
 //	look at the paths         what is there now
 //	point                     keeps all of that, and undoes the restore
 //	compare the two points    what neither holds, such as ignored files, is not touched
+//	restore.json              what is being done, for who goes on if we die now (finishRestore)
 //	worktree.Graft            only where still is what was found before the point was made
 //	index                     hears of it, and is brought back too if that is asked for
 
@@ -33,8 +35,11 @@ type restoring struct {
 	m      *mount
 	repo   *session.Repo
 	paths  []string // relative to the mount; none: all
+	nonce  string   // of who asked
 	target session.Point
+	began  session.Point // what there was, if the restore was interrupted and is finished now; zero: it is not
 	now    session.Point // what is there
+	point  func(context.Context, session.Reason, string) (session.Point, capture.Report, error)
 	list   []gitdir.Difference
 	found  map[string]worktree.Found // before now was made
 	kept   []string
@@ -71,7 +76,10 @@ func (m *mount) restore(ctx context.Context, r control.RestoreRequest) (reply co
 	if !ready {
 		return reply, errNoGit
 	}
-	w := &restoring{m: m, found: map[string]worktree.Found{}}
+	if done, ok := m.takeRestored(r.Nonce); ok {
+		return done, nil
+	}
+	w := &restoring{m: m, nonce: r.Nonce, found: map[string]worktree.Found{}, point: m.carry.capture}
 	for _, p := range r.Paths {
 		if p = filepath.ToSlash(filepath.Clean(p)); p == "." {
 			w.paths = nil
@@ -89,17 +97,25 @@ func (m *mount) restore(ctx context.Context, r control.RestoreRequest) (reply co
 	if err := w.compare(ctx, r.ID); err != nil {
 		return reply, err
 	}
-	o, err := m.carry.opened()
-	if err != nil {
-		return reply, err
-	}
-	defer o.close()
-	reply = control.RestoreReply{Dir: m.dir, Point: o.shown(w.target), DryRun: r.DryRun, Changes: w.changes(), Kept: []string{}}
 	if r.DryRun {
-		return reply, nil
+		return w.reply(true)
 	}
 	if err := w.carryOut(ctx, git, lock, r.Staged); err != nil {
 		return reply, err
+	}
+	return w.reply(false)
+}
+
+// reply tells what was done, or would be.
+func (w *restoring) reply(dry bool) (control.RestoreReply, error) {
+	o, err := w.m.carry.opened()
+	if err != nil {
+		return control.RestoreReply{}, err
+	}
+	defer o.close()
+	reply := control.RestoreReply{Dir: w.m.dir, Point: o.shown(w.target), DryRun: dry, Changes: w.changes(), Kept: []string{}}
+	if dry {
+		return reply, nil
 	}
 	before := o.shown(w.now)
 	reply.Before, reply.Kept = &before, append(reply.Kept, w.kept...)
@@ -117,7 +133,7 @@ func (w *restoring) compare(ctx context.Context, id string) (err error) {
 	if w.target, err = w.repo.Find(id); err != nil { // before the point is made, which is the newest then
 		return err
 	}
-	if w.now, _, err = m.carry.point(ctx, session.Restore, ""); err != nil {
+	if w.now, _, err = w.point(ctx, session.Restore, ""); err != nil {
 		return err
 	}
 	const tries = 5 // somebody may be writing without end
@@ -131,7 +147,7 @@ func (w *restoring) compare(ctx context.Context, id string) (err error) {
 			}
 		}
 		before := w.now
-		if w.now, _, err = m.carry.point(ctx, session.Restore, ""); err != nil {
+		if w.now, _, err = w.point(ctx, session.Restore, ""); err != nil {
 			return err
 		}
 		if w.now.Tree == before.Tree || try == tries {
@@ -145,7 +161,7 @@ func (w *restoring) compare(ctx context.Context, id string) (err error) {
 func (w *restoring) differences(ctx context.Context) error {
 	w.list = w.list[:0]
 	redirects := w.m.redirects.shown()
-	return diffTrees(ctx, w.m.view.Tree, w.now.Tree, w.target.Tree, func(path string, from, to object.TreeEntry) error {
+	err := diffTrees(ctx, w.m.view.Tree, w.now.Tree, w.target.Tree, func(path string, from, to object.TreeEntry) error {
 		elsewhere := slices.ContainsFunc(redirects, func(dir string) bool { return strings.HasPrefix(path+"/", dir) })
 		if !w.wants(path) || elsewhere || from.Mode == object.ModeGitlink || to.Mode == object.ModeGitlink {
 			return nil
@@ -153,6 +169,10 @@ func (w *restoring) differences(ctx context.Context) error {
 		w.list = append(w.list, gitdir.Difference{Path: path, OldMode: from.Mode, NewMode: to.Mode, Old: from.ID, New: to.ID})
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	return w.spareChanged(ctx)
 }
 
 // wants says whether a path is one of those that were asked for, or below one.
@@ -253,6 +273,10 @@ func (w *restoring) carryOut(ctx context.Context, git *gitdir.Dir, lock *gitdir.
 			return err
 		}
 	}
+	if err := w.noteRestore(staged); err != nil {
+		return err
+	}
+	defer m.forgetRestore()          // a process that is here to see how it went has told it
 	ctx = context.WithoutCancel(ctx) // what was begun is finished; it waits for nothing far away
 	m.tell(func(h *handover) { h.Stale = true })
 	done, err := m.tree.Graft(ctx, w.target.Tree, grafts, x.Token)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -202,6 +203,9 @@ func (m *mount) greet(progress func(control.Progress)) {
 	}
 	if m.cameFromElsewhere() {
 		progress(control.Progress{Message: fmt.Sprintf("going on with session %s of %s, at its checkpoint %s of %s", m.session, m.second.URL(), m.record.Point.ID, m.record.Point.Time.Local().Format(time.DateTime))})
+		for _, ref := range slices.Sorted(maps.Keys(m.newer)) {
+			progress(control.Progress{Message: aheadText(ref, m.newer[ref].String())})
+		}
 	}
 	if m.otherOwner {
 		progress(control.Progress{Message: fmt.Sprintf("files belong to user %d and group %d, as when the session began", m.record.UID, m.record.GID)})

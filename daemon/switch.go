@@ -230,7 +230,7 @@ func (m *mount) finishSwitch(ctx context.Context, git *gitdir.Dir) {
 	}
 	text, err := os.ReadFile(filepath.Join(m.home.dir, switchFile))
 	began := !errors.Is(err, fs.ErrNotExist)
-	if lockErr := git.BreakLocks(ctx, began); lockErr != nil {
+	if lockErr := git.BreakLocks(ctx, began || m.interrupted()); lockErr != nil {
 		m.daemon.log.Warn("break the locks of an interrupted switch", zap.String("dir", m.dir), zap.Error(lockErr))
 	}
 	if !began {

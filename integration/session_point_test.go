@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -254,4 +255,55 @@ func TestNotesAndTranscripts(t *testing.T) {
 		return err == nil
 	})
 	w.sound(m.sessionGit())
+}
+
+// Whenever everything dies in the middle of a restore, the next mount has all of it or nothing, and when the worker alone
+// dies the command has its answer.
+func TestRestoreKilled(t *testing.T) {
+	w := newWorld(t)
+	w.sized(20, 50)
+	m := w.bare(w.serve(gittest.ServerOptions{}).URL("sized.git"), "--wait", "git", "--session", "work", "--checkpoint", "off")
+	change := `for f in d*/*; do echo "$f %s" >"$f"; done; rm -rf new.*; mkdir new.%[1]s; for i in $(seq 200); do echo $i >new.%[1]s/$i; done`
+	w.sh(m.Dir, fmt.Sprintf(change, "one"))
+	points := []control.CheckpointReply{m.checkpoint()}
+	w.sh(m.Dir, fmt.Sprintf(change, "two"))
+	points = append(points, m.checkpoint())
+	at, halves := 1, 0
+	for round := range 12 {
+		to := points[1-at]
+		all := round%2 == 0
+		victim := -w.daemon()
+		if !all {
+			victim = w.serving()
+		}
+		record := filepath.Join(w.state, "mounts", m.ID, "restore.json")
+		over := make(chan result, 1)
+		go func() { over <- w.afs("session", "restore", "-C", m.Dir, to.ID) }()
+		w.until("the restore is under way", func() bool {
+			_, err := os.Lstat(record)
+			return err == nil || len(over) > 0
+		})
+		syscall.Kill(victim, syscall.SIGKILL)
+		r := <-over
+		if _, err := os.Lstat(record); err == nil {
+			halves++
+		}
+		if all {
+			w.dead()
+			w.ok("mount", m.Remote, m.Dir, "--session", "work", "--history", "none", "--prefetch", "none", "--wait", "git", "--checkpoint", "off")
+		} else if r.code != 0 {
+			t.Errorf("round %d: %s", round, r)
+		}
+		got := m.checkpoint().Tree
+		switch {
+		case got == to.Tree:
+			at = 1 - at
+		case got != points[at].Tree || !all:
+			t.Fatalf("round %d: the tree is %s, neither %s nor %s", round, got, points[at].Tree, to.Tree)
+		}
+	}
+	if halves == 0 {
+		t.Error("no kill came in the middle of one")
+	}
+	t.Logf("%d of 12 were in the middle", halves)
 }

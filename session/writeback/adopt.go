@@ -15,3 +15,9 @@ func Adopt(repo *session.Repo, remote string, refs map[string]object.ID) error {
 	}
 	return l.write(repo)
 }
+
+// Within says whether what a ref names is what another names, or in its history, as far as that is on this host.
+func Within(repo *session.Repo, tip, id object.ID) bool {
+	in, err := contains(repo, tip, id)
+	return err == nil && in
+}

@@ -27,9 +27,11 @@ type comparison struct {
 }
 
 // compare finds out what to change on the session remote. A ref there may be moved if it is as this session left it, if it
-// is what this session was about to make of it, or if ours contains it; otherwise it is somebody else's work, and stays.
+// is what this session was about to make of it, or if ours contains it; otherwise it is somebody else's work, and stays: so
+// does the work of a machine that died, as far as the point with which another one went on does not know of it.
 func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) comparison {
 	c := comparison{moved: map[string]object.ID{}}
+	behind := map[string]object.ID{}
 	var diverged []string
 	name := q.o.Session
 	for _, ref := range refsIn(local, l, name) {
@@ -68,6 +70,11 @@ func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) compariso
 		case isLane(ref, name) || ref == session.MetaRef(name):
 			c.moved[ref] = there
 			continue
+		case q.contains(there, mine): // ours is in theirs: there is nothing to send
+			l.learn(ref, mine)
+			behind[ref] = there
+			c.updates = append(c.updates, q.undiverge(ref, theirs, l)...)
+			continue
 		default:
 			diverged = append(diverged, ref)
 			c.updates = append(c.updates, q.diverge(ref, mine, theirs, l)...)
@@ -82,7 +89,7 @@ func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) compariso
 		c.updates = slices.DeleteFunc(c.updates, func(u update) bool { return isLane(u.Name, name) })
 	}
 	q.mu.Lock()
-	q.diverged = diverged
+	q.diverged, q.behind = diverged, behind
 	q.mu.Unlock()
 	return c
 }
@@ -120,10 +127,7 @@ func (q *Queue) say(text string) {
 	q.log.Info(text, zap.String("session", q.o.Session))
 }
 
-func (q *Queue) contains(tip, wanted object.ID) bool {
-	in, err := contains(q.o.Repo, tip, wanted)
-	return err == nil && in
-}
+func (q *Queue) contains(tip, wanted object.ID) bool { return Within(q.o.Repo, tip, wanted) }
 
 // diverge sends ours under another name. Should that have been moved as well, there is a name for just this value.
 func (q *Queue) diverge(ref string, mine object.ID, theirs map[string]object.ID, l *ledger) []update {

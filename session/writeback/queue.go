@@ -60,6 +60,7 @@ type Queue struct {
 	failure  error
 	since    time.Time
 	diverged []string
+	behind   map[string]object.ID // refs of which the session remote has more, and what it has
 	moved    map[string]object.ID // the session's own refs that others moved, to what
 	told     map[string]object.ID // of which Taken was told
 	news     []Taken              // of which it will be

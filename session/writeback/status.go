@@ -26,6 +26,9 @@ func (q *Queue) Status() Status {
 		Mode: q.ledger.mode, LastSync: q.ledger.synced, Failure: q.failure, Since: q.since, Diverged: slices.Clone(q.diverged),
 		Moved: slices.Sorted(maps.Keys(q.moved)), Refused: slices.Clone(q.declined), Notices: slices.Clone(q.notices),
 	}
+	for _, ref := range slices.Sorted(maps.Keys(q.behind)) {
+		s.Behind = append(s.Behind, ref+": "+q.behind[ref].String())
+	}
 	if s.Failure == nil && q.ground.failure != nil {
 		s.Failure, s.Since = q.ground.failure, q.ground.since
 	}

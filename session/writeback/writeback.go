@@ -51,6 +51,7 @@ type Status struct {
 	Failure  error     // why what is pending is not there; its text holds no secrets
 	Since    time.Time // since when there is Failure
 	Diverged []string  // refs that somebody else has moved; ours is at session.DivergedRef
+	Behind   []string  // "REF: ID" of refs of which the session remote has all that is here, and more
 	Moved    []string  // the session's own refs (meta, points) that somebody else has moved; they are not sent any more
 	Refused  []string  // refs that the session remote does not want
 	Notices  []string  // what is worth telling, such as refs that the session remote had lost

@@ -1,0 +1,82 @@
+package daemon
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// What is newer than the newest point on a session remote's branch stays there, whoever made it: nothing here has seen it.
+func TestABranchThatIsAheadOfThePointStays(t *testing.T) {
+	k := newKeep(t)
+	k.start()
+	k.await()
+	remote, sessions := served(t)
+	dir := k.dir("m")
+	r := k.request(remote, dir)
+	r.Session, r.SessionOptions.Policy, r.SessionOptions.Remote = "hour", control.PolicyOff, sessions
+	k.mount(r)
+	k.sh(dir, "git config user.name a; git config user.email a@b; echo one >one; git add one; git commit -q -m one")
+	k.checkpoint(dir)
+	point := strings.TrimSpace(k.sh(dir, "git rev-parse HEAD"))
+	k.unmount(dir)
+	clone := k.dir("clone")
+	k.sh("/", "git clone -q -b main "+sessions+" "+clone)
+	k.sh(clone, "git config user.name b; git config user.email b@c; echo two >two; git add two; git commit -q -m two; git push -q origin HEAD:main")
+	ahead := strings.TrimSpace(k.sh(clone, "git rev-parse HEAD"))
+
+	other := newKeep(t)
+	other.start()
+	other.await()
+	there := other.dir("m")
+	r = other.request(remote, there)
+	r.Session, r.Wait = "hour", control.WaitGit
+	r.SessionOptions.Remote, r.SessionOptions.Policy = sessions, control.PolicyOff
+	var said []string
+	if _, err := other.client.Mount(t.Context(), r, func(p control.Progress) { said = append(said, p.Message) }); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.TrimSpace(other.sh(there, "git rev-parse HEAD; git status --porcelain")); got != point {
+		t.Errorf("it begins otherwise: %s", got)
+	}
+	tells := func(notes []string) bool {
+		return slices.ContainsFunc(notes, func(s string) bool { return strings.Contains(s, "git merge "+ahead[:12]) })
+	}
+	if !tells(said) {
+		t.Errorf("nobody is told: %q", said)
+	}
+	if _, err := other.client.Sync(t.Context(), control.SyncRequest{Dir: there}, nil); err != nil {
+		t.Error(err)
+	}
+	tip := func() string { return strings.TrimSpace(k.sh(sessions, "git rev-parse main")) }
+	if got := tip(); got != ahead {
+		t.Errorf("main was %s on the session remote, and is %s", ahead, got)
+	}
+	if st := other.status(there); !tells(st.Notes) || st.Session.Pending != 0 || len(st.Session.Diverged) != 0 {
+		t.Errorf("%+v, %q", st.Session, st.Notes)
+	}
+	if got := k.sh(sessions, "git for-each-ref --format='%(objectname)' refs/afs/kept"); strings.TrimSpace(got) != ahead {
+		t.Errorf("kept: %q", got)
+	}
+	// Other work beside it is not on top of it, until somebody says so.
+	other.sh(there, "echo three >three; git add three; git commit -q -m three")
+	if _, err := other.client.Sync(t.Context(), control.SyncRequest{Dir: there}, nil); err == nil {
+		t.Error("sync says that all is there")
+	}
+	if st := other.status(there).Session; len(st.Diverged) != 1 || tip() != ahead {
+		t.Errorf("%s, %+v", tip(), st)
+	}
+	other.sh(there, "git merge -q -m both "+ahead[:12]+"; cat two three")
+	if _, err := other.client.Sync(t.Context(), control.SyncRequest{Dir: there}, nil); err != nil {
+		t.Error(err)
+	}
+	if st, merged := other.status(there), strings.TrimSpace(other.sh(there, "git rev-parse HEAD")); tip() != merged || len(st.Session.Diverged) != 0 || tells(st.Notes) {
+		t.Errorf("%s, %+v, %q", tip(), st.Session, st.Notes)
+	}
+	if got := strings.TrimSpace(k.sh(sessions, "git for-each-ref refs/afs/diverged; git fsck --no-dangling 2>/dev/null")); got != "" {
+		t.Errorf("left: %s", got)
+	}
+	other.unmount(there)
+}

@@ -1,0 +1,108 @@
+package daemon
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// Whoever goes on where a restore was interrupted finishes it, and leaves alone what somebody has changed since.
+func TestARestoreThatWasInterruptedIsFinished(t *testing.T) {
+	k := newKeep(t)
+	remote, dir := k.dir("remote"), k.dir("mnt")
+	sample(t, remote)
+	k.start()
+	k.await()
+	r := k.request(remote, dir)
+	r.SessionOptions.Policy = control.PolicyOff
+	name := k.mount(r).Session
+	home := filepath.Join(k.state, "mounts", name)
+	k.sh(dir, "echo old >a; echo old >b; echo old >c; mkdir d; echo old >d/e; git add a")
+	old := k.checkpoint(dir)
+	k.sh(dir, "echo new >a; echo new >b; echo new >c; rm -r d; echo new >f; git add -A")
+	now := k.checkpoint(dir)
+	restore := func(r control.RestoreRequest) control.RestoreReply {
+		t.Helper()
+		r.Dir = dir
+		reply, err := k.client.Restore(t.Context(), r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return reply
+	}
+	note := func(record restoreRecord) {
+		t.Helper()
+		text, err := json.Marshal(record)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(home, restoreFile), text, 0o600)
+		}
+		if err == nil { // the new index was being written
+			err = os.WriteFile(filepath.Join(home, "git", "index.lock"), []byte("DIRC"), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	told := func(word string) {
+		t.Helper()
+		has := func(note string) bool {
+			return strings.Contains(note, word) && strings.Contains(note, "artifactfs session restore -C "+dir+" "+now.ID)
+		}
+		k.until("status tells of it", func() bool { return slices.ContainsFunc(k.status(dir).Notes, has) })
+	}
+
+	restore(control.RestoreRequest{ID: old.ID, Paths: []string{"a"}}) // half of it
+	k.kill()
+	note(restoreRecord{Request: control.RestoreRequest{Dir: dir, ID: old.ID, Staged: true, Nonce: "mine"}, Before: session.PointID(now.ID)})
+	k.start()
+	k.await()
+	again := restore(control.RestoreRequest{ID: old.ID, Staged: true, Nonce: "mine"}) // as one asks whose answer did not come
+	if again.Before == nil || again.Before.ID != now.ID || len(again.Changes) != 5 {
+		t.Errorf("who asks again is told %+v", again)
+	}
+	told("and finished")
+	if p := k.checkpoint(dir); p.Tree != old.Tree {
+		t.Errorf("the tree is %s and not %s", p.Tree, old.Tree)
+	}
+	if got := k.sh(dir, "git status --porcelain"); got != "A  a\n?? b\n?? c\n?? d/\n" {
+		t.Errorf("git status: %s", got)
+	}
+	if _, err := os.Lstat(filepath.Join(home, restoreFile)); err == nil {
+		t.Error("it is still on record")
+	}
+	if again = restore(control.RestoreRequest{ID: old.ID, Nonce: "mine"}); len(again.Changes) != 0 {
+		t.Errorf("told twice: %+v", again)
+	}
+
+	// Somebody goes on in between; this time the mount itself had ended.
+	restore(control.RestoreRequest{ID: now.ID, Staged: true})
+	restore(control.RestoreRequest{ID: old.ID, Paths: []string{"a"}})
+	k.sh(dir, "echo newer >b; echo mine >g")
+	k.unmount(dir)
+	note(restoreRecord{Request: control.RestoreRequest{Dir: dir, ID: old.ID}, Before: session.PointID(now.ID)})
+	k.mount(r)
+	told("and finished")
+	if got := k.sh(dir, "cat a b c d/e g; ls f || true"); !strings.HasPrefix(got, "old\nnewer\nold\nold\nmine\nls: ") {
+		t.Errorf("it holds %s", got)
+	}
+
+	// A point that is gone cannot be gone back to.
+	k.kill()
+	note(restoreRecord{Request: control.RestoreRequest{Dir: dir, ID: string(session.NewPointID(again.Point.Time))}, Before: session.PointID(now.ID)})
+	k.start()
+	k.await()
+	told("cannot be finished")
+	if got := k.sh(dir, "cat a b c; git add a"); got != "old\nnewer\nold\n" {
+		t.Errorf("it holds %s", got)
+	}
+	if _, err := os.Lstat(filepath.Join(home, restoreFile)); err == nil {
+		t.Error("it is still on record")
+	}
+	k.unmount(dir)
+}
