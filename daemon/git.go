@@ -257,7 +257,7 @@ func (m *mount) ignoreFiles(ctx context.Context) (rules map[string][]byte, err e
 
 // readIgnoreFile gives the content of an ignore file; nil of one that is too large.
 func (m *mount) readIgnoreFile(ctx context.Context, b fetch.Blob) ([]byte, error) {
-	c, err := m.view.Open(ctx, b)
+	c, err := m.view.OpenAlone(ctx, b)
 	if err != nil {
 		return nil, err
 	}

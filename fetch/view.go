@@ -207,16 +207,24 @@ func (v *View) asStored(ctx context.Context, b Blob) (bool, error) {
 // Open gives a file's content as checkout would write it, fetching it if it is not here.
 func (v *View) Open(ctx context.Context, b Blob) (Content, error) {
 	v.ahead.looked(b.ID)
-	neighbours := func() company { return v.neighbours(ctx, b.ID, b.Path) }
+	return v.open(ctx, b, func() company { return v.neighbours(ctx, b.ID, b.Path) })
+}
+
+// OpenAlone is Open for who is no reader of the tree: nothing is brought along, and nothing is learned of what is read next.
+func (v *View) OpenAlone(ctx context.Context, b Blob) (Content, error) {
+	return v.open(ctx, b, func() company { return company{patience: hedgeAfter} })
+}
+
+func (v *View) open(ctx context.Context, b Blob, along func() company) (Content, error) {
 	if b.Link {
-		return v.raw(ctx, b.ID, b.Path, neighbours)
+		return v.raw(ctx, b.ID, b.Path, along)
 	}
 	r, err := v.rule(ctx, b.ID, b.Path)
 	if err != nil {
 		return nil, err
 	}
 	if r.IsZero() {
-		return v.raw(ctx, b.ID, b.Path, neighbours)
+		return v.raw(ctx, b.ID, b.Path, along)
 	}
 	return v.converted(ctx, b, r)
 }

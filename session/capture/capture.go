@@ -146,6 +146,9 @@ func New(o Options) (*Capturer, error) {
 		c.mem = recall(o.Memory, last.Commit)
 		c.left = newLeftSet(c.mem.Left)
 	}
+	if c.mem.Index == nil {
+		c.mem.Index = c.began()
+	}
 	c.sweepClean()
 	c.turn <- struct{}{}
 	return c, nil
@@ -349,7 +352,9 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 	if s.edit, err = c.apply(ctx, s.view, s.out, s.copies); err != nil {
 		return agree, err
 	}
-	if anew || s.view.whole {
+	// A mount that began with a point, and in which nothing was done since, has what that holds: no ignore file is fetched to
+	// judge it once more.
+	if anew || s.view.whole && len(s.view.frozen.Entries) > 0 {
 		if err := s.edit.forgotten(ctx, c.mem.tracking(), c.tracking); err != nil {
 			return agree, err
 		}
@@ -483,9 +488,7 @@ func (c *Capturer) remember(s *shot, commit object.ID) {
 	c.left = s.edit.left
 	c.mem = memory{
 		Point: commit.String(), Token: f.Token, tree: s.tree, Rules: s.view.x.print, Left: c.left.all, Ignore: s.edit.ignore,
-		Attributes: slices.Sorted(maps.Keys(s.edit.attributes)), Index: &indexMemory{
-			Stat: s.state.stat, Head: s.state.head.String(), Tree: s.state.Index.Tree.String(), Special: s.state.Index.Special, Plain: len(s.state.Index.Special) == 0,
-		},
+		Attributes: slices.Sorted(maps.Keys(s.edit.attributes)), Index: s.state.remembered(),
 	}
 	if err := c.mem.save(c.o.Memory); err != nil {
 		c.o.Log.Warn("the next start looks at all changes", zap.Error(err))

@@ -38,6 +38,11 @@ type indexMemory struct {
 	Plain   bool                 `json:"plain"` // Special is empty
 }
 
+// remembered is what the next point has to know of an index.
+func (s *gitState) remembered() *indexMemory {
+	return &indexMemory{Stat: s.stat, Head: s.head.String(), Tree: s.Index.Tree.String(), Special: s.Index.Special, Plain: len(s.Index.Special) == 0}
+}
+
 const (
 	memoryVersion = 1
 	// maxRemembered is how many paths that were left out are worth a file.
@@ -51,6 +56,27 @@ func (m *indexMemory) index() (session.Index, error) {
 	}
 	id, err := object.ParseID(m.Tree)
 	return session.Index{Tree: id, Special: m.Special}, err
+}
+
+// began tells what git knew in the point that the mount began with; nil: it did not begin with one, or that cannot be read.
+func (c *Capturer) began() *indexMemory {
+	ref, err := c.o.Repo.Ref(session.BaseRef(c.o.Repo.Session()))
+	if err != nil {
+		return nil
+	}
+	p, err := c.o.Repo.PointAt(ref)
+	if err != nil || p.Tree != c.o.BaseTree {
+		return nil
+	}
+	s, err := c.o.Repo.State(p)
+	if err != nil {
+		return nil
+	}
+	g := gitState{State: s, stat: fileStat{Ino: -1}} // of no file
+	if info, err := c.o.Repo.Commit(s.Head); err == nil {
+		g.head = info.Tree
+	}
+	return g.remembered()
 }
 
 // tracking is what git knew, as far as that was kept.
