@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 )
 
 // Mode is the mode of a tree entry; git knows these five and no others.
@@ -64,7 +65,7 @@ func ParseTree(f Format, content []byte) ([]TreeEntry, error) {
 		rest = rest[n:]
 		e := TreeEntry{name, mode, id}
 		if len(entries) > 0 {
-			if c := compareEntries(entries[len(entries)-1], e); c >= 0 {
+			if c := CompareEntries(entries[len(entries)-1], e); c >= 0 {
 				return nil, fmt.Errorf("parse tree entry %q: out of order or duplicate", name)
 			}
 		}
@@ -110,8 +111,8 @@ func isZero(b []byte) bool {
 	return true
 }
 
-// compareEntries is git's order: by bytes, a directory as if its name ended in '/'.
-func compareEntries(a, b TreeEntry) int {
+// CompareEntries is git's order: by bytes, a directory as if its name ended in '/'.
+func CompareEntries(a, b TreeEntry) int {
 	n := min(len(a.Name), len(b.Name))
 	if c := strings.Compare(a.Name[:n], b.Name[:n]); c != 0 {
 		return c
@@ -170,6 +171,10 @@ func hfsIgnored(r rune) bool {
 // The whole family is refused everywhere, because a tree that carries one is an attack wherever it is met.
 func IsDotGit(name string) bool {
 	if len(name) < 4 {
+		return false
+	}
+	// Nearly all names begin otherwise, and HFS+ ignores no ASCII.
+	if c := name[0]; c != '.' && c != 'g' && c != 'G' && c < utf8.RuneSelf {
 		return false
 	}
 	ntfs := name

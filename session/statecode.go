@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -59,33 +60,14 @@ func Outgoing(f object.Format, t object.Type, content []byte) (odb.Outgoing, err
 
 // EncodeTree gives the content of a tree, whose entries it sorts as git does.
 func EncodeTree(entries []object.TreeEntry) []byte {
-	slices.SortFunc(entries, compareEntries)
-	var b []byte
+	slices.SortFunc(entries, object.CompareEntries)
+	b := make([]byte, 0, 48*len(entries))
 	for _, e := range entries {
-		b = fmt.Appendf(b, "%o %s\x00", uint32(e.Mode), e.Name)
+		b = append(strconv.AppendUint(b, uint64(e.Mode), 8), ' ')
+		b = append(append(b, e.Name...), 0)
 		b = append(b, e.ID.Bytes()...)
 	}
 	return b
-}
-
-// compareEntries orders entries of a tree: a directory as if its name had a slash behind.
-func compareEntries(a, b object.TreeEntry) int {
-	n := min(len(a.Name), len(b.Name))
-	if c := strings.Compare(a.Name[:n], b.Name[:n]); c != 0 {
-		return c
-	}
-	return int(after(a, n)) - int(after(b, n))
-}
-
-// after is the byte of a name as it is compared behind the first n.
-func after(e object.TreeEntry, n int) byte {
-	switch {
-	case len(e.Name) > n:
-		return e.Name[n]
-	case e.Mode == object.ModeDir:
-		return '/'
-	}
-	return 0
 }
 
 // stateWriter collects the objects of a State.
