@@ -308,7 +308,11 @@ func (s *Store) publishJoined(packs []candidate, file, path string, t *table, su
 	if err != nil {
 		return fmt.Errorf("write mark: %w", err)
 	}
-	return publish(file, idx.Name(), path, true)
+	settle, err := publish(file, idx.Name(), path, true)
+	if err != nil {
+		return err
+	}
+	return settle()
 }
 
 // whole says whether a pack with its index and mark is there.

@@ -26,6 +26,8 @@ type Store struct {
 	bases  *lru[place]
 	serial atomic.Uint64
 
+	unsettled atomic.Int64 // packs whose names may not last yet
+
 	refreshing sync.Mutex // one reads the directory, the others want just what it finds
 	scanned    scan       // guarded by refreshing
 

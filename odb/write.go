@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"hash"
 	"hash/crc32"
@@ -41,6 +42,20 @@ type WriteOptions struct {
 // none was left. Git and other processes can read it as soon as Write returns. An object that does not hash to its id
 // fails the whole pack, of which nothing is kept then.
 func (s *Store) Write(ctx context.Context, objects []Outgoing, o WriteOptions) (name string, err error) {
+	name, settle, err := s.WriteAhead(ctx, objects, o)
+	if err == nil {
+		err = settle()
+	}
+	if err != nil {
+		return "", err
+	}
+	return name, nil
+}
+
+// WriteAhead is Write, but for the last wait for the disk, so that who calls it can have other things brought there
+// meanwhile. All objects are readable when it returns. They last when settle has returned, which must be called; if that fails
+// they are gone.
+func (s *Store) WriteAhead(ctx context.Context, objects []Outgoing, o WriteOptions) (name string, settle func() error, err error) {
 	seen := make(map[object.ID]bool, len(objects))
 	objects = slices.DeleteFunc(slices.Clone(objects), func(o Outgoing) bool {
 		again := seen[o.ID]
@@ -48,11 +63,11 @@ func (s *Store) Write(ctx context.Context, objects []Outgoing, o WriteOptions) (
 		return again || s.Has(o.ID)
 	})
 	if len(objects) == 0 {
-		return "", nil
+		return "", s.settleOthers, nil
 	}
 	file, err := lockedTemp(s.dir)
 	if err != nil {
-		return "", fmt.Errorf("write pack: %w", err)
+		return "", nil, fmt.Errorf("write pack: %w", err)
 	}
 	defer func() {
 		file.Close()
@@ -63,17 +78,46 @@ func (s *Store) Write(ctx context.Context, objects []Outgoing, o WriteOptions) (
 	w := newPackWriter(s.format, file)
 	sum, err := w.pack(ctx, objects)
 	if err != nil {
-		return "", fmt.Errorf("write pack: %w", err)
+		return "", nil, fmt.Errorf("write pack: %w", err)
 	}
 	name = "pack-" + hex.EncodeToString(sum)
 	path := filepath.Join(s.dir, name)
-	if err := s.finish(file, w.table, path, sum, o.Promisor); err != nil {
-		return "", fmt.Errorf("write pack: %w", err)
+	named, err := s.finish(file, w.table, path, sum, o.Promisor)
+	if err != nil {
+		return "", nil, fmt.Errorf("write pack: %w", err)
 	}
+	s.unsettled.Add(1) // before others see what they need not write
 	if !s.adopt(path) {
-		return "", fmt.Errorf("write pack: %w", fs.ErrClosed)
+		err = errors.Join(fs.ErrClosed, named())
+		s.unsettled.Add(-1)
+		return "", nil, fmt.Errorf("write pack: %w", err)
 	}
-	return name, nil
+	return name, func() error {
+		defer s.unsettled.Add(-1)
+		if err := named(); err != nil {
+			s.disown(path)
+			return fmt.Errorf("write pack: %w", err)
+		}
+		return nil
+	}, nil
+}
+
+// settleOthers returns when the packs last that others are writing ahead.
+func (s *Store) settleOthers() error {
+	if s.unsettled.Load() == 0 {
+		return nil
+	}
+	if err := syncDir(s.dir); err != nil {
+		return fmt.Errorf("write pack: %w", err)
+	}
+	return nil
+}
+
+// disown forgets a pack that is no more.
+func (s *Store) disown(path string) {
+	s.replace(func(packs []source) []source {
+		return slices.DeleteFunc(slices.Clone(packs), func(p source) bool { o, ok := p.(*pack); return ok && o.path == path })
+	})
 }
 
 // adopt makes a finished pack readable here; false: the Store is closed.

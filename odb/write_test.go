@@ -117,3 +117,41 @@ func TestWriteKeepsNothingOfAFailure(t *testing.T) {
 		t.Errorf("left behind: %v", left)
 	}
 }
+
+func TestWriteAhead(t *testing.T) {
+	dir, ctx := t.TempDir(), t.Context()
+	s, err := Open(dir, object.SHA1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	all := outgoing(t, object.SHA1, []byte("ahead"))
+	name, settle, err := s.WriteAhead(ctx, all, WriteOptions{})
+	if err != nil || name == "" || !s.Has(all[0].ID) {
+		t.Fatalf("%q, %v, there: %v", name, err, s.Has(all[0].ID))
+	}
+	again, others, err := s.WriteAhead(ctx, all, WriteOptions{})
+	if err != nil || again != "" {
+		t.Fatalf("what is there was written to %q, %v", again, err)
+	}
+	// The directory is what cannot be brought to the disk.
+	pack := filepath.Join(dir, "pack")
+	if err := os.Rename(pack, pack+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if err := others(); err == nil {
+		t.Error("a pack that another is writing counts as lasting")
+	}
+	if err := settle(); err == nil {
+		t.Error("a pack counts as lasting without its directory")
+	}
+	if err := others(); err != nil {
+		t.Errorf("waits for a pack that is gone: %v", err)
+	}
+	if err := os.Rename(pack+".away", pack); err != nil {
+		t.Fatal(err)
+	}
+	if v := s.acquire(); len(v.packs) > 0 {
+		t.Error("a pack that may not last is still there")
+	}
+}

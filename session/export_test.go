@@ -1,6 +1,10 @@
 package session
 
-import "github.com/artifactfs/artifactfs/object"
+import (
+	"context"
+
+	"github.com/artifactfs/artifactfs/object"
+)
 
 // FindInPackTable says whether the index of a pack has an object.
 func FindInPackTable(f object.Format, text []byte, id object.ID) (bool, error) {
@@ -10,4 +14,9 @@ func FindInPackTable(f object.Format, text []byte, id object.ID) (bool, error) {
 	}
 	_, ok := t.find(id)
 	return ok, nil
+}
+
+// UpdateAfter is Update that changes nothing before ready has returned.
+func (r *Repo) UpdateAfter(ctx context.Context, changes []RefChange, ready func() error) error {
+	return r.updateAfter(ctx, changes, ready)
 }

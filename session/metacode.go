@@ -247,10 +247,7 @@ func same(a, b Meta) bool {
 func writeMeta(ctx context.Context, r *Repo, m Meta, parent, old object.ID, now time.Time) (object.ID, error) {
 	id, objects, err := m.encode(r.Format(), parent, now)
 	if err == nil {
-		err = r.Write(ctx, objects)
-	}
-	if err == nil {
-		err = r.Update(ctx, []RefChange{{Name: MetaRef(m.Session), Old: old, New: id}})
+		err = r.Record(ctx, objects, []RefChange{{Name: MetaRef(m.Session), Old: old, New: id}})
 	}
 	if err != nil {
 		return object.ID{}, fmt.Errorf("write session %s: %w", m.Session, err)

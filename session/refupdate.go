@@ -33,6 +33,11 @@ const (
 
 // Update makes all changes, each of another ref, durably, or none: ErrRefMoved. Who dies meanwhile may leave some of them.
 func (r *Repo) Update(ctx context.Context, changes []RefChange) error {
+	return r.updateAfter(ctx, changes, func() error { return nil })
+}
+
+// updateAfter is Update that changes nothing before ready has returned, and only if that gives no error.
+func (r *Repo) updateAfter(ctx context.Context, changes []RefChange, ready func() error) error {
 	if r.readOnly {
 		return fmt.Errorf("move refs: %w", ErrReadOnly)
 	}
@@ -53,7 +58,7 @@ func (r *Repo) Update(ctx context.Context, changes []RefChange) error {
 		return fmt.Errorf("move refs: %w", err)
 	}
 	defer unlock()
-	if err := r.update(ctx, changes); err != nil {
+	if err := r.update(ctx, changes, ready); err != nil {
 		return fmt.Errorf("move refs: %w", err)
 	}
 	select {
@@ -65,7 +70,7 @@ func (r *Repo) Update(ctx context.Context, changes []RefChange) error {
 
 // update makes changes under the lock. A ref that stands where another is to have a directory goes first, in a step of
 // its own, as does one below the name of another.
-func (r *Repo) update(ctx context.Context, changes []RefChange) error {
+func (r *Repo) update(ctx context.Context, changes []RefChange, ready func() error) error {
 	var first, then []RefChange
 	for _, c := range changes {
 		if err := r.expect(c); err != nil {
@@ -80,10 +85,10 @@ func (r *Repo) update(ctx context.Context, changes []RefChange) error {
 			then = append(then, c)
 		}
 	}
-	if err := r.apply(ctx, first); err != nil {
+	if err := r.apply(ctx, first, ready); err != nil {
 		return err
 	}
-	return r.apply(ctx, then)
+	return r.apply(ctx, then, ready)
 }
 
 // inWay says whether two refs cannot be there at the same time.
@@ -112,7 +117,7 @@ func shown(id object.ID) string {
 }
 
 // apply is one transaction: all locks, a last look, then the files.
-func (r *Repo) apply(ctx context.Context, changes []RefChange) (err error) {
+func (r *Repo) apply(ctx context.Context, changes []RefChange, ready func() error) (err error) {
 	var locks []string
 	defer func() {
 		for _, name := range locks {
@@ -139,6 +144,11 @@ func (r *Repo) apply(ctx context.Context, changes []RefChange) (err error) {
 		}
 		gone[c.Name] = c.New.IsZero()
 	}
+	if slices.ContainsFunc(changes, func(c RefChange) bool { return c.New.IsZero() }) {
+		if err := ready(); err != nil {
+			return err
+		}
+	}
 	if err := r.dropPacked(ctx, gone, lock); err != nil {
 		return err
 	}
@@ -148,7 +158,7 @@ func (r *Repo) apply(ctx context.Context, changes []RefChange) (err error) {
 			if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
-		} else if err := r.writeRef(file, c.New); err != nil {
+		} else if err := r.writeRef(file, c.New, ready); err != nil {
 			return err
 		}
 	}
@@ -164,15 +174,16 @@ func (r *Repo) apply(ctx context.Context, changes []RefChange) (err error) {
 	return nil
 }
 
-// writeRef puts an id into the file of a ref. What is not finished is outside of refs, where git would take it for one.
-func (r *Repo) writeRef(file string, id object.ID) error {
+// writeRef puts an id into the file of a ref, once ready has returned. What is not finished is outside of refs, where git would
+// take it for one.
+func (r *Repo) writeRef(file string, id object.ID, ready func() error) error {
 	temp := filepath.Join(r.dir, "artifactfs.ref")
 	f, err := os.OpenFile(temp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o644)
 	if err != nil {
 		return err
 	}
 	_, err = f.WriteString(id.String() + "\n")
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+	if err = errors.Join(err, f.Sync(), f.Close(), ready()); err != nil {
 		return err
 	}
 	return os.Rename(temp, file)

@@ -281,18 +281,43 @@ func (r *Repo) AddShallow(ids []object.ID) error {
 
 // Write keeps objects as one pack, durably. Those that it owns already are left out.
 func (r *Repo) Write(ctx context.Context, objects []odb.Outgoing) error {
-	if r.readOnly {
-		return ErrReadOnly
-	}
-	s, err := r.own.packs()
+	settle, err := r.writeAhead(ctx, objects)
 	if err != nil {
 		return err
 	}
-	name, err := s.Write(ctx, objects, odb.WriteOptions{})
+	return settle()
+}
+
+// Record is Write and then Update, with fewer waits for the disk. The refs move when all objects are there.
+func (r *Repo) Record(ctx context.Context, objects []odb.Outgoing, changes []RefChange) error {
+	settle, err := r.writeAhead(ctx, objects)
+	if err != nil {
+		return err
+	}
+	settled := make(chan error, 1)
+	go func() { settled <- settle() }()
+	wait := sync.OnceValue(func() error { return <-settled })
+	err = r.updateAfter(ctx, changes, wait)
+	if last := wait(); err == nil {
+		err = last
+	}
+	return err
+}
+
+// writeAhead is Write as of odb.Store.WriteAhead.
+func (r *Repo) writeAhead(ctx context.Context, objects []odb.Outgoing) (settle func() error, err error) {
+	if r.readOnly {
+		return nil, ErrReadOnly
+	}
+	s, err := r.own.packs()
+	if err != nil {
+		return nil, err
+	}
+	name, settle, err := s.WriteAhead(ctx, objects, odb.WriteOptions{})
 	if err == nil && name != "" {
 		r.tidying.wrote(r)
 	}
-	return err
+	return settle, err
 }
 
 // Packs is the repository's own store of packs, for whoever brings in more: a fetch from a session remote.

@@ -254,3 +254,57 @@ func TestCommitGraphBesideShallow(t *testing.T) {
 		t.Error("whose objects are whose is not known")
 	}
 }
+
+// A ref may not name what a power cut could still take.
+func TestRefsWaitForTheirObjects(t *testing.T) {
+	ctx := t.Context()
+	r := open(t, filepath.Join(t.TempDir(), "r.git"), session.RepoOptions{Format: object.SHA1, Session: "s"})
+	ids := commits(t, r, 2)
+	const name, gone = "refs/heads/a", "refs/heads/gone"
+	if err := r.Update(ctx, []session.RefChange{{Name: name, New: ids[0]}, {Name: gone, New: ids[0]}}); err != nil {
+		t.Fatal(err)
+	}
+	asked := 0
+	lost := errors.New("the disk is failing")
+	changes := []session.RefChange{{Name: name, Old: ids[0], New: ids[1]}, {Name: gone, Old: ids[0]}, {Name: "refs/heads/new", New: ids[1]}}
+	for _, c := range changes {
+		before, err := r.Ref(c.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = r.UpdateAfter(ctx, []session.RefChange{c}, func() error {
+			asked++
+			if now, err := r.Ref(c.Name); err != nil || now != before {
+				t.Errorf("%s is %s before its objects last, was %s (%v)", c.Name, now, before, err)
+			}
+			return lost
+		})
+		if !errors.Is(err, lost) {
+			t.Errorf("%s: %v", c.Name, err)
+		}
+		if now, err := r.Ref(c.Name); err != nil || now != before {
+			t.Errorf("%s is %s though its objects do not last, was %s (%v)", c.Name, now, before, err)
+		}
+	}
+	if asked != len(changes) {
+		t.Errorf("asked %d times, want %d", asked, len(changes))
+	}
+	if err := r.UpdateAfter(ctx, changes, func() error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	git(t, r.Dir(), "fsck", "--strict")
+
+	tree := outgoing(t, r.Format(), object.Tree, "")
+	last := outgoing(t, r.Format(), object.Commit, fmt.Sprintf("tree %s\nauthor a <a> 1 +0000\ncommitter a <a> 1 +0000\n\nlast\n", tree.ID))
+	moved := []session.RefChange{{Name: name, Old: ids[0], New: last.ID}}
+	if err := r.Record(ctx, []odb.Outgoing{last}, moved); !errors.Is(err, session.ErrRefMoved) {
+		t.Errorf("a ref that has moved: %v", err)
+	}
+	moved[0].Old = ids[1]
+	if err := r.Record(ctx, []odb.Outgoing{last}, moved); err != nil {
+		t.Fatal(err)
+	}
+	if now, err := r.Ref(name); err != nil || now != last.ID || !r.Owned(last.ID) {
+		t.Errorf("%s is %s, %v", name, now, err)
+	}
+}

@@ -165,10 +165,7 @@ func (b Batch) add(ctx context.Context, r *session.Repo, ref string, text []byte
 	if err != nil {
 		return err
 	}
-	if err := r.Write(ctx, []odb.Outgoing{blob, dayTree, tree, commit}); err != nil {
-		return err
-	}
-	return r.Update(ctx, []session.RefChange{{Name: ref, Old: head, New: commit.ID}})
+	return r.Record(ctx, []odb.Outgoing{blob, dayTree, tree, commit}, []session.RefChange{{Name: ref, Old: head, New: commit.ID}})
 }
 
 // treeOf lists the days; the zero commit has none.
