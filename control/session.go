@@ -116,6 +116,13 @@ type CheckpointReply struct {
 	Left   []LeftOut `json:"left"`      // that it does not hold, the first hundred
 	Paused float64   `json:"paused_ms"` // for so long changes had to wait
 	Took   float64   `json:"took_ms"`
+	Steps  []Step    `json:"steps"` // of which that is made
+}
+
+// Step is a part of something, and how long it took.
+type Step struct {
+	Name string  `json:"name"`
+	Took float64 `json:"took_ms"`
 }
 
 // LeftOut is a path, or all that is below a directory, that a point does not hold.

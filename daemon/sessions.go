@@ -63,8 +63,16 @@ func (d *Daemon) Checkpoint(ctx context.Context, r control.CheckpointRequest, pr
 	}
 	return control.CheckpointReply{
 		Point: o.shown(p), Made: report.Made, Left: leftOut(report.Left),
-		Paused: milliseconds(report.Paused), Took: milliseconds(report.Took),
+		Paused: milliseconds(report.Paused), Took: milliseconds(report.Took), Steps: shownSteps(report.Steps),
 	}, nil
+}
+
+func shownSteps(all []capture.Step) []control.Step {
+	steps := []control.Step{}
+	for _, s := range all {
+		steps = append(steps, control.Step{Name: s.Name, Took: milliseconds(s.Took)})
+	}
+	return steps
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -99,10 +99,19 @@ func (r *Repo) readers() []reader {
 	return list
 }
 
-// look calls read with one place after the other until one has the object.
+// look calls read with one place after the other until one has the object. Packs that are known come first: to look
+// whether there are new ones takes longer.
 func (r *Repo) look(id object.ID, read func(reader) error) error {
 	err := fmt.Errorf("read object %s: %w", id, odb.ErrNotFound)
-	for _, p := range r.readers() {
+	list := r.readers()
+	for i, p := range list {
+		if s, ok := p.(*odb.Store); ok && s.Has(id) {
+			copy(list[1:i+1], list[:i])
+			list[0] = p
+			break
+		}
+	}
+	for _, p := range list {
 		e := read(p)
 		if e == nil || errors.Is(e, odb.ErrTooLarge) {
 			return e

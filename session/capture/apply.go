@@ -349,9 +349,11 @@ func (e *edit) leave(ctx context.Context, f *worktree.FrozenEntry, reason sessio
 
 // contents makes blobs of files.
 func (e *edit) contents(ctx context.Context) error {
+	e.c.steps.done("apply")
 	if err := e.out.hash(ctx, e.plain); err != nil {
 		return err
 	}
+	e.c.steps.done("hash")
 	for i := range e.plain {
 		s := &e.plain[i]
 		same, err := e.known(ctx, s.path, s.id)

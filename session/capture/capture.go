@@ -28,7 +28,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -84,6 +83,7 @@ type Report struct {
 	Left   []LeftOut // the first of Point.Left, at most a hundred
 	Paused time.Duration
 	Took   time.Duration
+	Steps  []Step // of Took, in order
 }
 
 // Capturer makes the points of one mount. Its methods may be called from many goroutines; one point is made at a time.
@@ -97,12 +97,15 @@ type Capturer struct {
 	mem  memory
 	left *leftSet
 	user userIgnore
+	// steps are those of the point that is made.
+	steps steps
 	// headTree is HEAD's while a point is made.
 	headTree    object.ID
-	pinned      int64 // FreezeOptions.MaxPinned
-	treeCache   map[object.ID]map[string]object.TreeEntry
-	pending     map[object.ID][]byte // trees that are not in the Repo yet
-	tracking    tracking             // as far as it is known
+	pinned      int64                            // FreezeOptions.MaxPinned
+	treeCache   map[object.ID][]object.TreeEntry // trees that were read
+	treesKept   int                              // entries of them
+	pending     map[object.ID][]byte             // trees that are not in the Repo yet
+	tracking    tracking                         // as far as it is known
 	ignoreFiles map[object.ID]globs
 	settled     map[object.ID]bool // what refs name that need not be copied: the mounted remote has it, or nobody
 
@@ -197,7 +200,9 @@ func (c *Capturer) Point(ctx context.Context, reason session.Reason, message str
 		return session.Point{}, Report{}, ctx.Err()
 	}
 	defer func() { c.turn <- struct{}{} }()
-	c.treeCache, c.pending = map[object.ID]map[string]object.TreeEntry{}, map[object.ID][]byte{}
+	c.steps = steps{last: began}
+	c.steps.done("turn")
+	c.treeCache, c.treesKept, c.pending = map[object.ID][]object.TreeEntry{}, 0, map[object.ID][]byte{}
 	c.tracking = c.mem.tracking()
 	p, report, err := c.point(ctx, reason, message)
 	c.treeCache, c.pending, c.tracking = nil, nil, tracking{}
@@ -206,7 +211,7 @@ func (c *Capturer) Point(ctx context.Context, reason session.Reason, message str
 		c.mem, c.left = memory{}, newLeftSet(nil)
 		return session.Point{}, Report{}, fmt.Errorf("make point: %w", err)
 	}
-	report.Took = time.Since(began)
+	report.Took, report.Steps = time.Since(began), c.steps.list
 	return p, report, nil
 }
 
@@ -232,6 +237,7 @@ func (c *Capturer) point(ctx context.Context, reason session.Reason, message str
 		if err := c.o.WriteBack(ctx); err != nil {
 			return session.Point{}, Report{}, fmt.Errorf("bring what programs have written: %w", err)
 		}
+		c.steps.done("write-back")
 	}
 	defer c.o.Repo.Working()()
 	if err := c.follow(); err != nil {
@@ -247,6 +253,7 @@ func (c *Capturer) point(ctx context.Context, reason session.Reason, message str
 	report := Report{Left: s.left, Paused: s.view.frozen.Paused}
 	last, have := c.Last()
 	nothing, err := c.nothingNew(ctx, s, last, have, reason)
+	c.steps.done("compare")
 	if err != nil {
 		return session.Point{}, Report{}, err
 	}
@@ -262,6 +269,7 @@ func (c *Capturer) point(ctx context.Context, reason session.Reason, message str
 	}
 	report.Made = true
 	c.remember(s, p.Commit)
+	c.steps.done("memory")
 	return p, report, nil
 }
 
@@ -299,6 +307,7 @@ func (c *Capturer) shoot(ctx context.Context) (*shot, error) {
 		if s.view, err = c.look(ctx, whole); err != nil {
 			return nil, fmt.Errorf("look at the working tree: %w", err)
 		}
+		c.steps.done("names")
 		again, err := c.develop(ctx, s)
 		if err == nil && (again == agree || try > 3) {
 			return s, nil
@@ -329,6 +338,7 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 	if s.state, err = c.readState(ctx, s.out, s.copies); err != nil {
 		return agree, err
 	}
+	c.steps.done("git")
 	c.headTree = s.state.head
 	for id, content := range s.out.trees {
 		c.pending[id] = content
@@ -363,6 +373,7 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 		s.out.raw(id, object.Tree, content)
 		return nil
 	})
+	c.steps.done("trees")
 	return agree, err
 }
 
@@ -451,12 +462,11 @@ func (c *Capturer) write(ctx context.Context, s *shot, last session.Point, reaso
 	}
 	p.Commit, change.New = commit.ID, commit.ID
 	s.out.add(commit)
-	if err := c.o.Repo.Write(ctx, append(s.out.list, s.copies.Objects()...)); err != nil {
+	c.steps.done("compare")
+	if err := c.o.Repo.Record(ctx, append(s.out.list, s.copies.Objects()...), []session.RefChange{change}); err != nil {
 		return session.Point{}, err
 	}
-	if err := c.o.Repo.Update(ctx, []session.RefChange{change}); err != nil {
-		return session.Point{}, err
-	}
+	c.steps.done("disk")
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.last, c.count = &p, count+1
@@ -480,17 +490,4 @@ func (c *Capturer) changed(ctx context.Context, s *shot, before object.ID) (int6
 	}
 	err := compare(ctx, read, before, s.tree, "", func(difference) error { n++; return nil })
 	return n, err
-}
-
-// remember keeps what the next point goes on from.
-func (c *Capturer) remember(s *shot, commit object.ID) {
-	f := s.view.frozen
-	c.left = s.edit.left
-	c.mem = memory{
-		Point: commit.String(), Token: f.Token, tree: s.tree, Rules: s.view.x.print, Left: c.left.all, Ignore: s.edit.ignore,
-		Attributes: slices.Sorted(maps.Keys(s.edit.attributes)), Index: s.state.remembered(),
-	}
-	if err := c.mem.save(c.o.Memory); err != nil {
-		c.o.Log.Warn("the next start looks at all changes", zap.Error(err))
-	}
 }

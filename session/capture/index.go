@@ -113,9 +113,9 @@ func (s *staging) dir(ctx context.Context, entries []index.Entry, path string, c
 		(slices.Contains(against, cached.ID) || s.c.o.Repo.Owned(cached.ID) || s.c.o.Repo.Remotes(cached.ID)) {
 		return cached.ID, nil
 	}
-	var refs []map[string]object.TreeEntry
+	var refs [][]object.TreeEntry
 	for _, id := range against {
-		list, err := s.c.entries(ctx, id)
+		list, err := s.c.readTree(ctx, id)
 		if err != nil {
 			return object.ID{}, err
 		}
@@ -147,8 +147,8 @@ func (s *staging) dir(ctx context.Context, entries []index.Entry, path string, c
 		}
 		there := make([]object.ID, len(refs))
 		for i, r := range refs {
-			if r[name].Mode == object.ModeDir {
-				there[i] = r[name].ID
+			if e, _ := find(r, name); e.Mode == object.ModeDir {
+				there[i] = e.ID
 			}
 		}
 		id, err := s.dir(ctx, entries[:end], below, sub, there)
@@ -167,10 +167,10 @@ func (s *staging) dir(ctx context.Context, entries []index.Entry, path string, c
 }
 
 // entry takes up what is new in the index. Secrets that were only staged stay here.
-func (s *staging) entry(path string, e object.TreeEntry, refs []map[string]object.TreeEntry) (keep bool, err error) {
+func (s *staging) entry(path string, e object.TreeEntry, refs [][]object.TreeEntry) (keep bool, err error) {
 	tracked := false
 	for i, r := range refs {
-		was, ok := r[e.Name]
+		was, ok := find(r, e.Name)
 		if ok && was == e {
 			return true, nil
 		}

@@ -4,8 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
+	"slices"
 	"unicode/utf8"
+
+	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
@@ -131,4 +135,17 @@ func (m *memory) save(name string) error {
 		return err
 	}
 	return os.Rename(temp, name)
+}
+
+// remember keeps what the next point goes on from.
+func (c *Capturer) remember(s *shot, commit object.ID) {
+	f := s.view.frozen
+	c.left = s.edit.left
+	c.mem = memory{
+		Point: commit.String(), Token: f.Token, tree: s.tree, Rules: s.view.x.print, Left: c.left.all, Ignore: s.edit.ignore,
+		Attributes: slices.Sorted(maps.Keys(s.edit.attributes)), Index: s.state.remembered(),
+	}
+	if err := c.mem.save(c.o.Memory); err != nil {
+		c.o.Log.Warn("the next start looks at all changes", zap.Error(err))
+	}
 }

@@ -22,8 +22,35 @@ type child struct {
 
 // directory is a tree in memory.
 type directory struct {
-	entries map[string]child
-	edited  bool
+	was    []object.TreeEntry // that was read, in git's order
+	now    map[string]child   // what was looked into or is to be there instead; mode 0: nothing
+	edited bool
+}
+
+func (d *directory) get(name string) child {
+	if c, ok := d.now[name]; ok {
+		return c
+	}
+	e, _ := find(d.was, name)
+	return child{mode: e.Mode, id: e.ID}
+}
+
+func (d *directory) set(name string, c child) {
+	if d.now == nil {
+		d.now = map[string]child{}
+	}
+	d.now[name] = c
+}
+
+// find gives the entry of a name: files and directories have places of their own in git's order.
+func find(list []object.TreeEntry, name string) (object.TreeEntry, bool) {
+	for _, mode := range []object.Mode{object.ModeFile, object.ModeDir} {
+		i, ok := slices.BinarySearchFunc(list, object.TreeEntry{Name: name, Mode: mode}, object.CompareEntries)
+		if ok {
+			return list[i], true
+		}
+	}
+	return object.TreeEntry{}, false
 }
 
 // trees is a tree that is being changed: only directories that are looked into are read.
@@ -42,14 +69,11 @@ func (t *trees) open(ctx context.Context, c *child) (*directory, error) {
 	if c.dir != nil {
 		return c.dir, nil
 	}
-	d := &directory{entries: map[string]child{}}
+	d := &directory{}
 	if !c.id.IsZero() {
-		entries, err := t.read(ctx, c.id)
-		if err != nil {
+		var err error
+		if d.was, err = t.read(ctx, c.id); err != nil {
 			return nil, err
-		}
-		for _, e := range entries {
-			d.entries[e.Name] = child{mode: e.Mode, id: e.ID}
 		}
 	}
 	c.dir = d
@@ -66,19 +90,19 @@ func (t *trees) within(ctx context.Context, path string, make bool) (*directory,
 	for path != "" {
 		var name string
 		name, path, _ = strings.Cut(path, "/")
-		c, ok := d.entries[name]
-		if !ok || c.mode != object.ModeDir {
+		c := d.get(name)
+		if c.mode != object.ModeDir {
 			if !make {
 				return nil, nil
 			}
-			c = child{mode: object.ModeDir, dir: &directory{entries: map[string]child{}}}
+			c = child{mode: object.ModeDir, dir: &directory{}}
 		}
 		d.edited = d.edited || make
 		next, err := t.open(ctx, &c)
 		if err != nil {
 			return nil, err
 		}
-		d.entries[name] = c
+		d.set(name, c)
 		d = next
 	}
 	d.edited = d.edited || make
@@ -97,7 +121,7 @@ func (t *trees) get(ctx context.Context, path string) (object.Mode, object.ID, e
 	if err != nil || d == nil {
 		return 0, object.ID{}, err
 	}
-	c := d.entries[name]
+	c := d.get(name)
 	return c.mode, c.id, nil
 }
 
@@ -108,14 +132,14 @@ func (t *trees) set(ctx context.Context, path string, mode object.Mode, id objec
 	if err != nil {
 		return err
 	}
-	d.entries[name] = child{mode: mode, id: id}
+	d.set(name, child{mode: mode, id: id})
 	return nil
 }
 
 // clear makes an empty directory at a path, which is no entry as long as nothing is in it.
 func (t *trees) clear(ctx context.Context, path string) error {
 	if path == "" {
-		t.root = child{mode: object.ModeDir, dir: &directory{entries: map[string]child{}, edited: true}}
+		t.root = child{mode: object.ModeDir, dir: &directory{edited: true}}
 		return nil
 	}
 	return t.set(ctx, path, object.ModeDir, object.ID{})
@@ -128,11 +152,11 @@ func (t *trees) remove(ctx context.Context, path string) error {
 	if err != nil || d == nil {
 		return err
 	}
-	if _, ok := d.entries[name]; !ok {
+	if d.get(name).mode == 0 {
 		return nil
 	}
 	if d, err = t.within(ctx, dir, true); err == nil {
-		delete(d.entries, name)
+		d.set(name, child{})
 	}
 	return err
 }
@@ -154,18 +178,23 @@ func (t *trees) writeChild(c child, emit func(id object.ID, content []byte) erro
 	if c.dir == nil || !c.dir.edited {
 		return c.id, nil
 	}
-	entries := make([]object.TreeEntry, 0, len(c.dir.entries))
-	for name, e := range c.dir.entries {
+	d := c.dir
+	entries := make([]object.TreeEntry, 0, len(d.was)+len(d.now))
+	for _, e := range d.was {
+		if _, ok := d.now[e.Name]; !ok {
+			entries = append(entries, e)
+		}
+	}
+	for name, e := range d.now {
 		if e.mode == object.ModeDir {
 			var err error
 			if e.id, err = t.writeChild(e, emit); err != nil {
 				return object.ID{}, err
 			}
-			if e.id.IsZero() {
-				continue
-			}
 		}
-		entries = append(entries, object.TreeEntry{Name: name, Mode: e.mode, ID: e.id})
+		if e.mode != 0 && !e.id.IsZero() {
+			entries = append(entries, object.TreeEntry{Name: name, Mode: e.mode, ID: e.id})
+		}
 	}
 	if len(entries) == 0 {
 		return object.ID{}, nil
@@ -204,47 +233,34 @@ func compare(ctx context.Context, read treeReader, from, to object.ID, dir strin
 			return fmt.Errorf("compare trees: %w", err)
 		}
 	}
-	names := map[string]object.TreeEntry{}
-	for _, e := range a {
-		names[e.Name] = e
-	}
-	one := func(x, y object.TreeEntry) error {
-		path := join(dir, x.Name)
-		if x.Name == "" {
-			path = join(dir, y.Name)
+	for len(a) > 0 || len(b) > 0 {
+		var x, y object.TreeEntry
+		order := 0
+		switch {
+		case len(a) == 0:
+			order = 1
+		case len(b) == 0:
+			order = -1
+		default:
+			order = object.CompareEntries(a[0], b[0])
 		}
-		if x.Mode == object.ModeDir || y.Mode == object.ModeDir {
-			var below [2]object.ID
-			for i, e := range []*object.TreeEntry{&x, &y} {
-				if e.Mode == object.ModeDir {
-					below[i] = e.ID
-					*e = object.TreeEntry{}
-				}
-			}
-			if x.Mode != 0 || y.Mode != 0 {
-				if err := emit(difference{path, x, y}); err != nil {
-					return err
-				}
-			}
-			return compare(ctx, read, below[0], below[1], path, emit)
+		if order <= 0 {
+			x, a = a[0], a[1:]
 		}
-		return emit(difference{path, x, y})
-	}
-	for _, e := range b {
-		was, ok := names[e.Name]
-		delete(names, e.Name)
-		if ok && was == e {
+		if order >= 0 {
+			y, b = b[0], b[1:]
+		}
+		if x == y {
 			continue
 		}
-		if err := one(was, e); err != nil {
-			return err
+		// In git's order a directory never meets what is none.
+		if x.Mode == object.ModeDir || y.Mode == object.ModeDir {
+			err = compare(ctx, read, x.ID, y.ID, join(dir, max(x.Name, y.Name)), emit)
+		} else {
+			err = emit(difference{join(dir, max(x.Name, y.Name)), x, y})
 		}
-	}
-	for _, e := range slices.Clone(a) {
-		if _, gone := names[e.Name]; gone {
-			if err := one(e, object.TreeEntry{}); err != nil {
-				return err
-			}
+		if err != nil {
+			return err
 		}
 	}
 	return nil

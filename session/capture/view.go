@@ -125,12 +125,12 @@ func (v *view) skip(dir string) bool {
 // ignoredIn lists what is ignored in a directory that was moved with all that is in it, which was tracked where it was
 // before; directories end in a slash.
 func (v *view) ignoredIn(id object.ID, dir string) (list []string, err error) {
-	entries, err := v.c.entries(v.ctx, id)
+	entries, err := v.c.readTree(v.ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	for name, e := range entries {
-		path := join(dir, name)
+	for _, e := range entries {
+		path := join(dir, e.Name)
 		switch {
 		case e.Mode == object.ModeDir && v.skip(path):
 			list = append(list, path+"/")
@@ -362,11 +362,11 @@ func (c *Capturer) lookup(ctx context.Context, root object.ID, path string) (obj
 		var name string
 		var deep bool
 		name, path, deep = strings.Cut(path, "/")
-		entries, err := c.entries(ctx, id)
+		list, err := c.readTree(ctx, id)
 		if err != nil {
 			return object.TreeEntry{}, err
 		}
-		e := entries[name]
+		e, _ := find(list, name)
 		if !deep || e.Mode != object.ModeDir {
 			if deep {
 				e = object.TreeEntry{}
@@ -377,28 +377,30 @@ func (c *Capturer) lookup(ctx context.Context, root object.ID, path string) (obj
 	}
 }
 
-// entries gives a tree by its names. They are kept as long as a point is made.
-func (c *Capturer) entries(ctx context.Context, id object.ID) (map[string]object.TreeEntry, error) {
+// treesKept is how many entries of trees are kept as long as a point is made.
+const treesKept = 500_000
+
+// readTree gives a tree from where it is; zero: an empty one. It is not to be changed.
+func (c *Capturer) readTree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	if id.IsZero() {
 		return nil, nil
 	}
-	if m, ok := c.treeCache[id]; ok {
-		return m, nil
+	if list, ok := c.treeCache[id]; ok {
+		return list, nil
 	}
-	list, err := c.readTree(ctx, id)
+	list, err := c.findTree(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	m := make(map[string]object.TreeEntry, len(list))
-	for _, e := range list {
-		m[e.Name] = e
+	if c.treesKept += len(list); c.treesKept > treesKept {
+		clear(c.treeCache)
+		c.treesKept = len(list)
 	}
-	c.treeCache[id] = m
-	return m, nil
+	c.treeCache[id] = list
+	return list, nil
 }
 
-// readTree gives a tree from where it is.
-func (c *Capturer) readTree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
+func (c *Capturer) findTree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	if content, ok := c.pending[id]; ok {
 		return object.ParseTree(c.format, content)
 	}
