@@ -147,15 +147,15 @@ func (l *Layer) open() (Recovery, error) {
 	if l.o.still {
 		return rec, nil
 	}
+	if len(l.dead)+len(l.due)+len(l.forsaken) > 0 {
+		l.poke()
+	}
 	l.busy.Add(1)
 	go l.janitor()
 	if orphans != nil {
 		l.busy.Add(1)
 		l.searching.Store(true)
 		go l.findOrphans(orphans, l.next, rec.TookOver)
-	}
-	if len(l.dead)+len(l.due)+len(l.forsaken) > 0 {
-		l.poke()
 	}
 	return rec, nil
 }
