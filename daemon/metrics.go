@@ -103,7 +103,7 @@ type scraped struct {
 
 func (d *Daemon) scrape(ctx context.Context) (all []scraped) {
 	for _, m := range d.list() {
-		s := scraped{MountStatus: m.statusWithin(ctx, metricsAge), label: metrics.Label{Name: "mount", Value: m.dir}}
+		s := scraped{MountStatus: m.statusSince(ctx, time.Now().Add(-metricsAge)), label: metrics.Label{Name: "mount", Value: m.dir}}
 		if m.served() {
 			s.store, s.figures = m.store, m.carry.figures()
 			if m.server != nil {

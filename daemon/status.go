@@ -16,15 +16,13 @@ import (
 const statusWait = 2 * time.Second
 
 // Status tells of every mount of this process.
-func (d *Daemon) Status(ctx context.Context) (control.Status, error) { return d.tell(ctx, 0) }
+func (d *Daemon) Status(ctx context.Context) (control.Status, error) { return d.tell(ctx, time.Now()) }
 
 // Mounts is Status without what has to be counted, which takes half a second in a tree of 100,000 files.
-func (d *Daemon) Mounts(ctx context.Context) (control.Status, error) { return d.tell(ctx, uncounted) }
+func (d *Daemon) Mounts(ctx context.Context) (control.Status, error) { return d.tell(ctx, time.Time{}) }
 
-// uncounted is the age of numbers that nobody wants.
-const uncounted = -1
-
-func (d *Daemon) tell(ctx context.Context, age time.Duration) (control.Status, error) {
+// tell tells of all mounts, with numbers that were counted since then; none with the zero time.
+func (d *Daemon) tell(ctx context.Context, then time.Time) (control.Status, error) {
 	usage := d.blobs.Usage()
 	st := control.Status{
 		Mounts: []control.MountStatus{},
@@ -37,7 +35,7 @@ func (d *Daemon) tell(ctx context.Context, age time.Duration) (control.Status, e
 		m.settled(wait) // a takeover takes a moment
 		if !m.isGone() {
 			there[m.dir] = true
-			st.Mounts = append(st.Mounts, m.statusWithin(ctx, age))
+			st.Mounts = append(st.Mounts, m.statusSince(ctx, then))
 		}
 	}
 	for _, f := range d.failures.list() {
@@ -64,10 +62,12 @@ func ForgetFailed(state, dir string) error {
 	return errors.New("it is not on record any more, or cannot be removed")
 }
 
-func (m *mount) status(ctx context.Context) control.MountStatus { return m.statusWithin(ctx, 0) }
+func (m *mount) status(ctx context.Context) control.MountStatus {
+	return m.statusSince(ctx, time.Now())
+}
 
-// statusWithin is status with a number of hydrated blobs that may be so old, or with no numbers of files.
-func (m *mount) statusWithin(ctx context.Context, age time.Duration) control.MountStatus {
+// statusSince is status with numbers of files that were counted since then; with none, if that is the zero time.
+func (m *mount) statusSince(ctx context.Context, then time.Time) control.MountStatus {
 	m.mu.Lock()
 	state, snap, served, gitReady, git := m.state, m.snap, m.cancel != nil, m.gitReady, m.git.dir
 	m.mu.Unlock()
@@ -111,8 +111,8 @@ func (m *mount) statusWithin(ctx context.Context, age time.Duration) control.Mou
 			}
 		}
 	}
-	if age != uncounted {
-		h := m.view.RecentHydration(ctx, age)
+	if !then.IsZero() {
+		h := m.view.HydrationSince(ctx, then)
 		s.Tree = control.TreeStatus{Files: int64(h.Files), Complete: snap.Whole()}
 		s.Blobs = control.BlobStatus{Total: int64(h.Blobs), Hydrated: int64(h.Hydrated), Bytes: h.Bytes}
 	}
@@ -120,7 +120,7 @@ func (m *mount) statusWithin(ctx context.Context, age time.Duration) control.Mou
 		Requests: stats.Requests - m.before.Requests, RoundTrips: stats.RoundTrips - m.before.RoundTrips,
 		Blobs: stats.Blobs - m.before.Blobs, Bytes: stats.BytesIn - m.before.BytesIn,
 	}
-	if m.session != "" && age != uncounted {
+	if m.session != "" && !then.IsZero() {
 		s.Overlay = control.OverlayStatus{Changed: m.changed(), Bytes: m.tree.Stats().Bytes}
 	}
 	s.Redirects = m.redirects.status()

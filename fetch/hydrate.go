@@ -32,20 +32,35 @@ const (
 	wantPoll = 200 * time.Millisecond
 )
 
+// hydration is what mounts of the same tree do once.
+type hydration struct {
+	tree   object.ID
+	policy Prefetch
+	budget int64
+}
+
 // Hydrate brings the tree's blobs in the background until all are here, the budget (content bytes; 0 is
 // unlimited) is spent, or ctx ends; an error says that some did not come. Classes go in order of likely need, so it
-// walks the tree once a class and keeps nothing but the queue in memory.
+// walks the tree once a class of which something is missing, and keeps nothing but the queue in memory. Where another
+// mount is at it, it waits, and then looks whether anything is left.
 func (v *View) Hydrate(ctx context.Context, policy Prefetch, budget int64) error {
 	if policy == PrefetchNone || v.shown().IsZero() {
 		return nil
 	}
-	start, lost := v.store.bytesIn.Load(), v.store.blobPipe.losses()
+	start := v.store.bytesIn.Load()
+	done, err := v.store.alone(ctx, hydration{v.shown(), policy, budget})
+	if err != nil {
+		return err
+	}
+	defer done()
+	lost := v.store.blobPipe.losses()
 	spent := func() bool { return budget > 0 && v.store.bytesIn.Load()-start >= budget }
+	left := map[prioritize.Class]int{}
 	for class := prioritize.Readahead + 1; class <= prioritize.Last; class++ {
-		if policy == PrefetchAuto && class == prioritize.Media {
+		if policy == PrefetchAuto && class == prioritize.Media || class > prioritize.Readahead+1 && left[class] == 0 {
 			continue
 		}
-		if err := v.hydrateClass(ctx, class, spent); err != nil {
+		if err := v.hydrateClass(ctx, class, left, spent); err != nil {
 			return err
 		}
 		if err, _ := v.store.blobPipe.health(); err != nil && v.store.blobPipe.losses() > lost {
@@ -70,7 +85,33 @@ func (v *View) lostSince(before int) error {
 	return nil
 }
 
-func (v *View) hydrateClass(ctx context.Context, class prioritize.Class, spent func() bool) error {
+// alone waits until nobody does the same; then others wait until it is done.
+func (s *Store) alone(ctx context.Context, h hydration) (done func(), err error) {
+	for {
+		s.mu.Lock()
+		other, ok := s.walks[h]
+		if !ok {
+			mine := make(chan struct{})
+			s.walks[h] = mine
+			s.mu.Unlock()
+			return func() {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				delete(s.walks, h)
+				close(mine)
+			}, nil
+		}
+		s.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// hydrateClass asks for what is missing of a class, and counts what is missing of others.
+func (v *View) hydrateClass(ctx context.Context, class prioritize.Class, left map[prioritize.Class]int, spent func() bool) error {
 	var wants []prioritize.Want
 	var err error
 	flush := func(room int) bool {
@@ -80,7 +121,11 @@ func (v *View) hydrateClass(ctx context.Context, class prioritize.Class, spent f
 		return err == nil && !spent()
 	}
 	_, walkErr := v.store.walkTree(ctx, v.shown(), "", func(f file) bool {
-		if classOf(f) != class || !v.missing(f.id) {
+		if !v.missing(f.id) {
+			return true
+		}
+		if c := classOf(f); c != class {
+			left[c]++
 			return true
 		}
 		wants = append(wants, prioritize.Want{ID: f.id, Class: class, Path: f.path})
@@ -179,20 +224,34 @@ func (v *View) Hydration(ctx context.Context) Hydration {
 	return c.Hydration
 }
 
-// RecentHydration is Hydration as it was counted within the last while, for those who ask again and again: counting a
-// large tree takes a tenth of a second.
-func (v *View) RecentHydration(ctx context.Context, within time.Duration) Hydration {
-	v.mu.Lock()
-	h, at := v.counted, v.countedAt
-	v.mu.Unlock()
-	if !at.IsZero() && time.Since(at) < within {
-		return h
+// count is what a tree had when it was counted.
+type count struct {
+	Hydration
+	began time.Time
+}
+
+// maxCounts is how many trees are known for what they had.
+const maxCounts = 256
+
+// HydrationSince is Hydration as it was counted since then, for those who ask again and again, or for many mounts: counting a
+// large tree takes a tenth of a second, once for all who show it.
+func (v *View) HydrationSince(ctx context.Context, then time.Time) Hydration {
+	s, tree := v.store, v.shown()
+	s.mu.Lock()
+	c, ok := s.counts[tree]
+	s.mu.Unlock()
+	if ok && !c.began.Before(then) {
+		return c.Hydration
 	}
-	h = v.Hydration(ctx)
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.counted, v.countedAt = h, time.Now()
-	return h
+	c = count{began: time.Now()}
+	c.Hydration = v.Hydration(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.counts) >= maxCounts {
+		clear(s.counts)
+	}
+	s.counts[tree] = c
+	return c.Hydration
 }
 
 // counter counts files, and each content once.

@@ -77,6 +77,9 @@ type Store struct {
 	refs     []packedrefs.Ref      // the remote's, once history was completed
 	lent     []*Local              // read beside objects; replaced, never changed
 	smudges  map[object.ID]*smudge // contents that programs are converting
+	rulings  map[object.ID]ruling  // of trees that were looked through
+	walks    map[hydration]chan struct{}
+	counts   map[object.ID]count // of trees, as they were counted last
 }
 
 // Open opens or makes the store in cfg.Dir. Nothing is asked of the remote yet.
@@ -84,7 +87,7 @@ func Open(cfg Config) (*Store, error) {
 	s := &Store{
 		dir: cfg.Dir, remote: cfg.Remote, blobs: cfg.Blobs, memory: cfg.Memory, credential: cfg.Credential, log: cfg.Log,
 		stop: make(chan struct{}), arrivals: map[object.ID]chan struct{}{},
-		smudges: map[object.ID]*smudge{},
+		smudges: map[object.ID]*smudge{}, rulings: map[object.ID]ruling{}, walks: map[hydration]chan struct{}{}, counts: map[object.ID]count{},
 	}
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)

@@ -8,7 +8,6 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/artifactfs/artifactfs/convert"
 	"github.com/artifactfs/artifactfs/filter"
@@ -58,9 +57,6 @@ type mounted struct {
 	crawling bool         // a walk through the whole tree is under way
 	sizing   *sizeRequest // nil while there is none: one at a time, each asks for thousands
 	views    map[object.ID]*View
-
-	counted   Hydration // when somebody asked for a recent one
-	countedAt time.Time
 }
 
 // View makes the view of a snapshot's tree, for a user with these git settings, whose filters programs runs. Reads are

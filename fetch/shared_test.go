@@ -1,0 +1,101 @@
+package fetch
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/convert"
+	"github.com/artifactfs/artifactfs/internal/gittest"
+)
+
+// What mounts of the same tree want behind them is done once: contents are asked for once, though several bring them, and
+// trees are looked through and counted once.
+func TestMountsOfATreeShareWhatGoesOnBehind(t *testing.T) {
+	root := t.TempDir()
+	repo, err := gittest.New(filepath.Join(root, "r.git"), gittest.RepoOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]gittest.File{
+		"README.md": {Data: []byte("read\n")}, "go.mod": {Data: []byte("module m\n")}, ".gitignore": {Data: []byte("*.o\n")}, "src/.gitignore": {Data: []byte("x\n")},
+		"src/a.go": {Data: []byte("package a\n")}, "src/a_test.go": {Data: []byte("package a_test\n")}, ".gitattributes": {Data: []byte("*.txt text\n")},
+		"docs/page.md": {Data: []byte("page\n")}, "picture.png": {Data: []byte("\x89PNG")}, "vendor/v.go": {Data: []byte("package v\n")}, "link": {Data: []byte("README.md"), Mode: "120000"},
+	}
+	if _, err := repo.Commit("main", files, "All"); err != nil {
+		t.Fatal(err)
+	}
+	server, err := gittest.Serve(gittest.ServerOptions{Root: root})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	s := openStore(t, t.TempDir(), server.URL("r.git"))
+	snap, err := s.Acquire(t.Context(), "")
+	if err == nil {
+		err = snap.Wait(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var views []*View
+	for range 4 {
+		v := s.View(snap, convert.Settings{}, nil)
+		defer v.Close()
+		views = append(views, v)
+	}
+	empty := views[0].HydrationSince(t.Context(), time.Now())
+	server.Log().Reset()
+	var all sync.WaitGroup
+	for _, v := range views {
+		all.Go(func() {
+			if err := v.Hydrate(t.Context(), PrefetchAll, 0); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	for id, n := range must2(server.Log().Blobs()) {
+		if n > 1 {
+			t.Errorf("%s was sent %d times", id, n)
+		}
+	}
+	hydrated := time.Now()
+	for i, v := range views {
+		if h := v.HydrationSince(t.Context(), hydrated); h.Hydrated != len(files) || h.Blobs != len(files) {
+			t.Errorf("mount %d has %+v, and had %+v", i, h, empty)
+		}
+		if c := s.counts[snap.Tree]; i > 0 && c.began.Before(hydrated) {
+			t.Error("an old number was told")
+		}
+		ignore, attributes, n, err := v.Ruling(t.Context())
+		if err != nil || len(ignore) != 2 || ignore[1].Path != "src/.gitignore" || len(attributes) != 1 || n != len(files) {
+			t.Errorf("mount %d goes by %v, %v of %d files: %v", i, ignore, attributes, n, err)
+		}
+	}
+	began := s.counts[snap.Tree].began
+	views[3].HydrationSince(t.Context(), hydrated)
+	if at := s.counts[snap.Tree].began; !at.Equal(began) || len(s.rulings) != 1 {
+		t.Error("it was counted, or looked through, for each")
+	}
+
+	// Who waits for somebody else does not wait for ever.
+	done, err := s.alone(t.Context(), hydration{snap.Tree, PrefetchAll, 0})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := views[0].Hydrate(ctx, PrefetchAll, 0); !errors.Is(err, context.Canceled) {
+		t.Errorf("who was cancelled got %v", err)
+	}
+	done()
+	if err := views[0].Hydrate(t.Context(), PrefetchAll, 0); err != nil {
+		t.Error(err)
+	}
+}
+
+func must2[A, B any](a A, _ B) A { return a }
