@@ -81,6 +81,9 @@ func (m *mount) goBehind(before handover) bool {
 		if before.Hydrated {
 			close(m.hydrateTried)
 		} else {
+			if m.snapshot().Local && m.request.Wait != control.WaitAll { // the walk is all there may be to do
+				m.daemon.turns.calm(ctx, nil, nil)
+			}
 			m.persist(ctx, "prefetch", m.hydrateTried, hydrate)
 		}
 		for {

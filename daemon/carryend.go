@@ -39,6 +39,9 @@ func (c *carry) before(ctx context.Context) {
 	}
 	keep, cancel := context.WithTimeout(ctx, keepTime)
 	defer cancel()
+	if m.changed() > 0 && m.snapshot().Whole() { // a point needs the git directory, which nobody may have asked for yet
+		m.triedGit(keep)
+	}
 	err := c.keepAll(keep, c.endReason())
 	if wait := c.patience(ctx); wait > 0 {
 		ctx, cancel := context.WithTimeoutCause(ctx, wait, errSlow)

@@ -26,7 +26,7 @@ func (c *carry) point(ctx context.Context, reason session.Reason, message string
 
 // capture is point with all that is to be told of it.
 func (c *carry) capture(ctx context.Context, reason session.Reason, message string) (session.Point, capture.Report, error) {
-	if !c.mount.tried(ctx, c.mount.gitTried) {
+	if !c.mount.triedGit(ctx) {
 		return session.Point{}, capture.Report{}, errEnded
 	}
 	return c.captureNow(ctx, reason, message)
@@ -173,6 +173,9 @@ func isEmpty(repo *session.Repo) bool {
 
 // keepAll has the repository hold all that is there.
 func (c *carry) keepAll(ctx context.Context, reason session.Reason) error {
+	if !c.mount.gitWasTried() && !c.mount.hasIndex() && c.mount.changed() == 0 { // neither git nor anybody else did anything
+		return nil
+	}
 	c.mu.Lock()
 	carrier, off := c.carrier, c.kind == control.PolicyOff
 	c.mu.Unlock()

@@ -80,6 +80,7 @@ type Daemon struct {
 	taken     int            // processes before this one whose mounts went on
 
 	readers     fetch.Readers
+	turns       turns
 	memoryLimit int64 // of the process without mounts, in bytes
 
 	mu     sync.Mutex
@@ -123,6 +124,7 @@ func New(c Config) (*Daemon, error) {
 		state: c.State, log: c.Log, sampled: fuse.Sampled(c.Log), homes: homes{c.State, c.Log}, memory: memory, blobs: blobs,
 		keeper: c.Keeper, failures: failures{c.State, c.Log}, watch: newWatcher(), served: make(chan struct{}),
 		stores: map[string]*sharedStore{}, mounts: map[string]*mount{}, idle: idle, taken: c.Takeovers,
+		turns: turns{turn: make(chan struct{}, 1)},
 	}
 	d.memoryLimit = debug.SetMemoryLimit(-1)
 	d.ctx, d.end = context.WithCancel(context.Background())

@@ -24,7 +24,7 @@ func (m *mount) fillIndex(ctx context.Context, filled bool) {
 	if !m.tried(ctx, m.gitTried) || !m.tried(ctx, m.hydrateTried) {
 		return
 	}
-	last, arrived := -1, int64(-1)
+	last, arrived := -1, m.indexed
 	if filled {
 		arrived = m.before.Blobs
 	}
@@ -33,9 +33,14 @@ func (m *mount) fillIndex(ctx context.Context, filled bool) {
 		if now := m.store.Stats().Blobs; now != arrived {
 			if here := m.view.Hydration(ctx).Hydrated; here == last {
 				arrived = now
-			} else if m.fillIndexOnce(ctx) {
-				last, arrived, pause = here, now, fillFirst
-				m.tell(func(h *handover) { h.Filled = true })
+			} else {
+				done := m.daemon.turns.take(ctx, nil, nil)
+				filled := m.fillIndexOnce(ctx)
+				done()
+				if filled {
+					last, arrived, pause = here, now, fillFirst
+					m.tell(func(h *handover) { h.Filled = true })
+				}
 			}
 		}
 		select {

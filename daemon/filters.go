@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"path/filepath"
@@ -29,12 +30,8 @@ func (m *mount) newFilters() *filter.Programs {
 
 // awaitGitDir waits until programs can use the mount's git directory.
 func (m *mount) awaitGitDir(ctx context.Context) error {
-	select {
-	case <-m.gitTried:
-	case <-m.gone:
-		return context.Canceled
-	case <-ctx.Done():
-		return ctx.Err()
+	if !m.triedGit(ctx) {
+		return cmp.Or(ctx.Err(), context.Canceled)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -47,6 +46,17 @@ func (m *mount) makeGitDir(ctx context.Context) (*gitdir.Dir, error) {
 	if err != nil {
 		return nil, err
 	}
+	x, modules := m.indexOptions(ctx), m.wholeModules(ctx) // for which the remote may be asked: nobody has the turn meanwhile
+	if drain(m.tree.Noticed()); m.changed() > 0 {          // a point is to be made soon
+		m.wantGit()
+	}
+	if !m.hasIndex() {
+		done := m.daemon.turns.take(ctx, m.gitWanted, m.tree.Noticed())
+		defer done()
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
 	o, err := m.gitOptions(ctx, snap)
 	if err != nil {
 		return nil, err
@@ -59,13 +69,13 @@ func (m *mount) makeGitDir(ctx context.Context) (*gitdir.Dir, error) {
 	if err == nil && !ok {
 		dir, err = gitdir.Create(m.gitPath(), o)
 	}
-	if err == nil && (m.request.Submodules || m.around != nil) {
-		err = m.configure(ctx, dir)
+	if err == nil && len(modules) > 0 {
+		err = dir.AddSubmodules(modules)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if err := m.writeIndex(ctx, dir, was); err != nil {
+	if err := m.writeIndex(ctx, dir, x, was); err != nil {
 		return nil, err
 	}
 	if !ok || !m.resumed && !dir.Sealed() { // or it was made by a process that died before it could say so
@@ -78,15 +88,22 @@ func (m *mount) makeGitDir(ctx context.Context) (*gitdir.Dir, error) {
 
 // writeIndex writes the first index, if there is none: of what the mount shows, or of what was staged at the point that it
 // began with.
-func (m *mount) writeIndex(ctx context.Context, dir *gitdir.Dir, was *session.Index) error {
-	o := m.indexOptions(ctx)
+func (m *mount) writeIndex(ctx context.Context, dir *gitdir.Dir, o gitdir.IndexOptions, was *session.Index) error {
+	if m.hasIndex() {
+		return nil
+	}
 	if was != nil {
 		var err error
 		if o.Staged, err = m.staged(ctx, was); err != nil {
 			return err
 		}
 	}
-	return dir.WriteIndex(ctx, o, m.walkBase)
+	came := m.store.Stats().Blobs
+	err := dir.WriteIndex(ctx, o, m.walkBase)
+	if err == nil {
+		m.indexed = came
+	}
+	return err
 }
 
 // goOnWithGit takes over a git directory that another process served. Nothing in it is touched, and nothing is waited
@@ -192,52 +209,51 @@ func (m *mount) walkBase(ctx context.Context, emit func(index.Entry) error) erro
 	})
 }
 
-// indexOptions tells what the index can vouch for.
+// hasIndex says whether git's index is there, which is git's alone then.
+func (m *mount) hasIndex() bool {
+	_, err := os.Lstat(filepath.Join(m.gitPath(), "index"))
+	return err == nil
+}
+
+// indexOptions tells what the index can vouch for, if it is to be written.
 func (m *mount) indexOptions(ctx context.Context) gitdir.IndexOptions {
+	if m.hasIndex() {
+		return gitdir.IndexOptions{}
+	}
 	ctx, cancel := context.WithTimeout(ctx, ignoreTime)
 	defer cancel()
-	rules, err := m.ignoreFiles(ctx)
+	rules, files, err := m.ignoreFiles(ctx)
 	if err != nil { // git is as right without them
 		m.daemon.log.Debug("read ignore files", zap.String("dir", m.dir), zap.Error(err))
 	}
 	return gitdir.IndexOptions{
 		Token:    m.tree.StartToken(),
+		Files:    files,
 		Ignore:   func(e index.Entry) ([]byte, bool) { content, ok := rules[e.Path]; return content, ok },
 		Converts: func(e index.Entry) bool { return m.view.Converts(e.Path) },
 	}
 }
 
 const (
-	ignoreFile    = ".gitignore"
 	maxIgnoreFile = 1 << 20         // bytes; a larger one is left to git
 	ignoreTime    = 2 * time.Second // git is kept waiting for them
 )
 
 // ignoreFiles reads the ignore files of the base tree: git knows them by their hashes, and must otherwise look at the
 // whole tree with the first change in it. They are small, and come in one request, unless nothing is to be prefetched.
-func (m *mount) ignoreFiles(ctx context.Context) (rules map[string][]byte, err error) {
-	var blobs []fetch.Blob
-	var ids []object.ID
-	err = m.tree.WalkBase(ctx, func(e worktree.BaseEntry) error {
-		if e.Mode != object.ModeFile && e.Mode != object.ModeExec {
-			return nil
-		}
-		switch path.Base(e.Path) {
-		case ignoreFile:
-			blobs = append(blobs, fetch.Blob{ID: e.ID, Path: e.Path})
-		case ".gitattributes": // which git reads to know whether an ignore file is converted
-		default:
-			return nil
-		}
-		ids = append(ids, e.ID)
-		return nil
-	})
+// files is how many the tree has.
+func (m *mount) ignoreFiles(ctx context.Context) (rules map[string][]byte, files int, err error) {
+	blobs, attributes, files, err := m.view.Ruling(ctx)
 	if err != nil || len(blobs) == 0 {
-		return nil, err
+		return nil, files, err
 	}
 	if m.request.Prefetch != control.PrefetchNone {
+		var ids []object.ID
+		for _, b := range slices.Concat(blobs, attributes) { // those git reads to know whether an ignore file is converted
+			ids = append(ids, b.ID)
+		}
 		if err = m.store.Provide(ctx, nil, ids); ctx.Err() != nil {
-			return nil, err
+			return nil, files, err
 		}
 	}
 	rules = make(map[string][]byte, len(blobs))
@@ -252,7 +268,7 @@ func (m *mount) ignoreFiles(ctx context.Context) (rules map[string][]byte, err e
 			rules[b.Path] = content
 		}
 	}
-	return rules, err
+	return rules, files, err
 }
 
 // readIgnoreFile gives the content of an ignore file; nil of one that is too large.
@@ -307,7 +323,7 @@ func (m *mount) awaitGit(ctx context.Context, pid uint32) (done bool) {
 	if err == nil && slices.Contains(listing, strings.TrimSpace(string(name))) {
 		return false
 	}
-	if !m.tried(ctx, m.gitTried) {
+	if !m.triedGit(ctx) {
 		return false
 	}
 	cmdline, err := os.ReadFile(proc + "cmdline")
@@ -330,16 +346,35 @@ func (m *mount) awaitGit(ctx context.Context, pid uint32) (done bool) {
 	}
 	select {
 	case <-m.historyTried:
-		h := m.view.Hydration(ctx)
-		return h.Hydrated == h.Blobs && m.snapshot().Whole() && !m.carry.guards()
 	default:
 		return false
 	}
+	if m.carry.guards() || !m.snapshot().Whole() {
+		return false
+	}
+	h := m.view.Hydration(ctx)
+	return h.Hydrated == h.Blobs
 }
 
 // hurried says whether somebody waits for history.
 func (m *mount) hurried() bool {
 	return m.hurry.Load() || m.request.History == control.HistoryFull || m.request.Wait == control.WaitAll
+}
+
+// triedGit waits until the git directory was tried to be made, which then comes before what nobody waits for.
+func (m *mount) triedGit(ctx context.Context) bool {
+	m.wantGit()
+	return m.tried(ctx, m.gitTried)
+}
+
+// gitWasTried says whether that was tried.
+func (m *mount) gitWasTried() bool {
+	select {
+	case <-m.gitTried:
+		return true
+	default:
+		return false
+	}
 }
 
 // tried waits until something was tried; false: ctx or the mount has ended.

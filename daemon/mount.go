@@ -80,6 +80,10 @@ type mount struct {
 
 	shown chan struct{} // holds one when another tree is shown than the one that was hydrated last
 
+	indexed   int64         // contents that had come when this process wrote git's index; negative: it did not
+	gitWanted chan struct{} // closed when somebody waits for the git directory
+	wantGit   func()        // closes it
+
 	mu       sync.Mutex
 	state    control.State      // until it leaves preparing, the fields above belong to start alone
 	aborted  bool               // somebody ended the start
@@ -104,6 +108,8 @@ func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b beginning,
 	start := time.Now()
 	ctx, abort := context.WithCancel(ctx)
 	defer abort()
+	ended := d.turns.begins()
+	defer ended()
 	m, err := d.earlier(ctx, r)
 	if err == nil && m == nil {
 		if err = d.complete(ctx, &r, &b); err == nil {
@@ -114,6 +120,7 @@ func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b beginning,
 		return nil, control.MountReply{}, explain("mount", r.Dir, err)
 	}
 	reply, err := m.begun(ctx, start, progress)
+	ended()
 	if err == nil {
 		if r.Submodules {
 			m.submodules.enter(ctx)
@@ -181,8 +188,9 @@ func (d *Daemon) newMount(r control.MountRequest, id, dir string, since time.Tim
 		daemon: d, id: id, dir: dir, request: r, since: since, state: control.StatePreparing,
 		abort: func() {}, gone: make(chan struct{}), started: make(chan struct{}), failures: map[string]error{},
 		gitTried: make(chan struct{}), historyTried: make(chan struct{}), hydrateTried: make(chan struct{}),
-		shown: make(chan struct{}, 1),
+		shown: make(chan struct{}, 1), gitWanted: make(chan struct{}), indexed: -1,
 	}
+	m.wantGit = sync.OnceFunc(func() { close(m.gitWanted) })
 	m.redirects.mount, m.submodules.mount, m.inside.mount, m.carry.mount = m, m, m, m
 	m.carry.git.moved = make(chan struct{}, 1)
 	m.carry.git.refs = make(chan struct{}, 1)

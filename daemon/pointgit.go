@@ -3,9 +3,7 @@ package daemon
 import (
 	"context"
 	"fmt"
-	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -32,7 +30,7 @@ func (m *mount) likePoint(o *gitdir.Options) (*session.Index, error) {
 		return nil, nil
 	}
 	o.Session = m.sessionObjects()
-	if _, err := os.Lstat(filepath.Join(m.gitPath(), "index")); err == nil {
+	if m.hasIndex() {
 		o.Ref = "" // its branches are as they are
 		return nil, nil
 	}

@@ -67,7 +67,7 @@ func (m *mount) restore(ctx context.Context, r control.RestoreRequest) (reply co
 	if !m.writable() {
 		return reply, errReadOnly
 	}
-	if !m.tried(ctx, m.gitTried) {
+	if !m.triedGit(ctx) {
 		return reply, errors.Join(ctx.Err(), errNoGit)
 	}
 	m.mu.Lock()

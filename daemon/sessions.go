@@ -97,7 +97,7 @@ func (d *Daemon) Sync(ctx context.Context, r control.SyncRequest, progress func(
 		ctx, cancel = context.WithTimeoutCause(ctx, r.Timeout, errSlow)
 		defer cancel()
 	}
-	if !m.tried(ctx, m.gitTried) {
+	if !m.triedGit(ctx) {
 		return reply, unsynced("sync", m.dir, errEnded)
 	}
 	if err := m.carry.keepAll(ctx, session.Manual); err != nil {
@@ -206,7 +206,7 @@ func (d *Daemon) SessionNote(ctx context.Context, r control.SessionNoteRequest) 
 	if !ok || !m.served() || !m.writable() {
 		return control.SessionNoteReply{}, notMounted("write note", r.Dir)
 	}
-	if !m.tried(ctx, m.gitTried) {
+	if !m.triedGit(ctx) {
 		return control.SessionNoteReply{}, explain("write note", r.Dir, errEnded)
 	}
 	n, err := transcript.Note(ctx, transcript.NoteRequest{GitDir: m.gitPath(), Commit: r.Commit, Ref: r.Ref, JSON: r.JSON})

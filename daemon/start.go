@@ -203,6 +203,9 @@ func (m *mount) await(ctx context.Context, progress func(control.Progress)) erro
 	if m.request.Wait == control.WaitAll {
 		waitFor = append(waitFor, m.historyTried, m.hydrateTried)
 	}
+	if len(waitFor) > 0 {
+		m.wantGit() // all else comes behind it
+	}
 	for _, ch := range waitFor {
 		if err := m.awaitOne(ctx, ch, progress); err != nil {
 			return err

@@ -152,8 +152,11 @@ func (m *mount) modules(ctx context.Context) (modules []gitdir.Submodule, refuse
 	return gitdir.ParseModules(text)
 }
 
-// configure tells a mount's git directory of the submodules, mounted or not.
-func (m *mount) configure(ctx context.Context, git *gitdir.Dir) error {
+// wholeModules are the submodules of which the mount's git directory is told, mounted or not, with whole URLs.
+func (m *mount) wholeModules(ctx context.Context) []gitdir.Submodule {
+	if !m.request.Submodules && m.around == nil {
+		return nil
+	}
 	modules, _, err := m.modules(ctx)
 	if err != nil {
 		return nil // a note says so
@@ -164,7 +167,7 @@ func (m *mount) configure(ctx context.Context, git *gitdir.Dir) error {
 			whole = append(whole, module)
 		}
 	}
-	return git.AddSubmodules(whole)
+	return whole
 }
 
 // mountOne mounts a submodule over the empty directory that stands for the gitlink.

@@ -67,7 +67,7 @@ func (m *mount) switchTo(ctx context.Context, r control.SwitchRequest, progress 
 	if !m.writable() {
 		return control.SwitchReply{}, errReadOnly
 	}
-	if !m.tried(ctx, m.gitTried) {
+	if !m.triedGit(ctx) {
 		return control.SwitchReply{}, errors.Join(ctx.Err(), errNoGit)
 	}
 	m.mu.Lock()

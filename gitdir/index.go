@@ -27,6 +27,7 @@ type IndexOptions struct {
 	Ignore func(e index.Entry) ([]byte, bool)
 	// Converts says whether git would convert a file on its way into the repository (attributes like text, filters); nil: none.
 	Converts func(e index.Entry) bool
+	Files    int     // about as many as there are
 	Staged   *Staged // what the index has otherwise than the working tree; nil: nothing
 }
 
@@ -49,7 +50,7 @@ func (d *Dir) writeIndex(ctx context.Context, path string, o IndexOptions, walk 
 		return err
 	}
 	b := index.NewBuilder(index.Options{
-		Format: d.format, Version: index.Version, Token: o.Token, Untracked: untracked,
+		Format: d.format, Version: index.Version, Token: o.Token, Untracked: untracked, Files: o.Files,
 		Ignore: func(e index.Entry) (object.ID, bool) { return o.ignoreID(d.format, e) },
 	})
 	err = walk(ctx, func(e index.Entry) error {

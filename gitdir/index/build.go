@@ -17,6 +17,7 @@ type Options struct {
 	Token   string // of the file system monitor; "": none
 	// Untracked tells all of it but Root, which the walk gives; nil: git looks for untracked files itself.
 	Untracked *Untracked
+	Files     int // about as many as the walk will tell, so that there is room for them; 0: not known
 	// Ignore gives the id that git compares with an ignore file's content (see Directory.Ignore), if it is known; nil: of none.
 	Ignore func(e Entry) (object.ID, bool)
 }
@@ -40,7 +41,7 @@ type level struct {
 // NewBuilder starts an index.
 func NewBuilder(o Options) *Builder {
 	b := &Builder{o: o}
-	b.x = Index{Format: o.Format, Version: o.Version, Token: o.Token}
+	b.x = Index{Format: o.Format, Version: o.Version, Token: o.Token, Entries: make([]Entry, 0, o.Files)}
 	return b
 }
 

@@ -45,7 +45,11 @@ func (x *Index) WriteTo(w io.Writer) (int64, error) {
 	}
 	version := x.version()
 	e := encoder{format: x.Format, heads: checksum(x.Format)}
-	e.out = make([]byte, 0, headerSize+len(x.Entries)*(fixedSize+x.Format.Size()+64))
+	path := 64 // as long as one is, and what is said of directories and by whom
+	if version == 4 {
+		path = 32 // less what it has in common with the one before
+	}
+	e.out = make([]byte, 0, headerSize+len(x.Entries)*(fixedSize+x.Format.Size()+path))
 	e.out = append(e.out, "DIRC"...)
 	e.out = binary.BigEndian.AppendUint32(e.out, version)
 	e.out = binary.BigEndian.AppendUint32(e.out, uint32(len(x.Entries)))

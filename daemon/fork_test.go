@@ -1,0 +1,107 @@
+package daemon
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/gittest"
+)
+
+// Forks ask nobody for anything, copy no content, and each is at once what the point was, and then its own.
+func TestForksShareEverything(t *testing.T) {
+	k := newKeep(t)
+	k.start()
+	k.await()
+	root := t.TempDir()
+	sample(t, filepath.Join(root, "r.git"))
+	server, err := gittest.Serve(gittest.ServerOptions{Root: root})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	r := k.request(server.URL("r.git"), k.dir("m"))
+	r.Session, r.Prefetch, r.History, r.Wait = "work", control.PrefetchNone, control.HistoryNone, control.WaitTree
+	r.SessionOptions.Policy = control.PolicyOff
+	k.mount(r)
+	k.sh(r.Dir, "for i in 1 2 3 4 5; do head -c 100000 /dev/urandom >large$i; done; echo staged >dir0/file0.txt; git add dir0/file0.txt large1; rm dir1/file1.txt")
+	p := k.checkpoint(r.Dir)
+	before := k.sh(r.Dir, look)
+	large := filepath.Join("session.git", "objects", "pack")
+	server.Log().Reset()
+	var forks []control.MountRequest
+	for i := range 6 {
+		f := r
+		f.Dir, f.Session = k.dir(fmt.Sprint("f", i)), fmt.Sprint("fork", i)
+		if i < 2 {
+			f.SessionOptions.Policy = control.PolicyIdle
+		}
+		if _, err := k.client.Fork(t.Context(), control.ForkRequest{Of: "work", ID: p.ID, Mount: f}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if text := k.sh(f.Dir, "ls large1 dir0/file0.txt; ls dir1/file1.txt 2>/dev/null || echo gone"); text != "dir0/file0.txt\nlarge1\ngone\n" {
+			t.Errorf("fork %d has %q", i, text)
+		}
+		forks = append(forks, f)
+	}
+	if all := server.Log().Requests(); len(all) > 0 {
+		t.Errorf("forks asked for something:\n%s", server.Log())
+	}
+	packs, err := os.ReadDir(filepath.Join(k.state, "mounts", "work", large))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range forks {
+		for _, p := range packs {
+			if !strings.HasSuffix(p.Name(), ".pack") {
+				continue
+			}
+			theirs, err := os.Stat(filepath.Join(k.state, "mounts", "work", large, p.Name()))
+			ours, err2 := os.Stat(filepath.Join(k.state, "mounts", f.Session, large, p.Name()))
+			if err != nil || err2 != nil || theirs.Sys().(*syscall.Stat_t).Ino != ours.Sys().(*syscall.Stat_t).Ino {
+				t.Errorf("%s has a copy of %s: %v %v", f.Session, p.Name(), err, err2)
+			}
+		}
+	}
+
+	// Some are left at once: one in which nothing was done, and one that git does not know of yet.
+	k.sh(forks[1].Dir, "echo mine >mine")
+	for _, f := range forks[:2] {
+		k.unmount(f.Dir)
+	}
+	if text := k.said(); strings.Contains(text, "warn") || strings.Contains(text, "error") {
+		t.Errorf("something is wrong:\n%s", text)
+	}
+	k.mount(forks[1])
+	if text := k.sh(forks[1].Dir, "cat mine; git status --porcelain mine; rm mine"); text != "mine\n?? mine\n" {
+		t.Errorf("what was written before git came is %q", text)
+	}
+	if points, err := k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: "fork1"}); err != nil || len(points.Points) == 0 {
+		t.Errorf("there is no point of it: %+v, %v", points, err)
+	}
+	for _, f := range forks[1:] {
+		if after := k.sh(f.Dir, look); after != before {
+			t.Errorf("%s is otherwise:\n%s", f.Session, diffText(t, before, after))
+		}
+	}
+
+	// A process dies before git has looked at one.
+	f := r
+	f.Dir, f.Session = k.dir("last"), "last"
+	if _, err := k.client.Fork(t.Context(), control.ForkRequest{Of: "work", ID: p.ID, Mount: f}, nil); err != nil {
+		t.Fatal(err)
+	}
+	k.kill()
+	k.again()
+	if after := k.sh(f.Dir, look); after != before {
+		t.Errorf("after a kill a fork is otherwise:\n%s", diffText(t, before, after))
+	}
+	k.sh(f.Dir, "git fsck --connectivity-only")
+	for _, f := range append(forks[1:], f, r) {
+		k.unmount(f.Dir)
+	}
+}
