@@ -65,7 +65,7 @@ func (m *indexMemory) index() (session.Index, error) {
 // began tells what git knew in the point that the mount began with; nil: it did not begin with one, or that cannot be read.
 func (c *Capturer) began() *indexMemory {
 	ref, err := c.o.Repo.Ref(session.BaseRef(c.o.Repo.Session()))
-	if err != nil {
+	if err != nil || ref.IsZero() {
 		return nil
 	}
 	p, err := c.o.Repo.PointAt(ref)
