@@ -51,7 +51,7 @@ func (m *mount) fillIndex(ctx context.Context, filled bool) {
 	}
 }
 
-// fillIndexOnce is false if git was at work, or is not there.
+// fillIndexOnce is false if git is at work, or is not there.
 func (m *mount) fillIndexOnce(ctx context.Context) bool {
 	m.mu.Lock()
 	dir, ready := m.git.dir, m.gitReady
@@ -69,6 +69,7 @@ func (m *mount) fillIndexOnce(ctx context.Context) bool {
 			return content, err == nil && content != nil
 		},
 		Converts: func(e index.Entry) bool { return m.view.Converts(e.Path) },
+		Bar:      m.passes.bar,
 	}, func(e index.Entry) (int64, bool) {
 		// By its inode: what lstat says of it is what git will compare with. An index has 32 bits of it, which is all of
 		// a base node, and some base node's number in one of the overlay's own. Those have no size that git could not see.

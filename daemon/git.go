@@ -331,6 +331,7 @@ func (m *mount) awaitGit(ctx context.Context, pid uint32) (done bool) {
 		return false
 	}
 	argv := strings.Split(strings.TrimSuffix(string(cmdline), "\x00"), "\x00")
+	m.passes.let(pid, argv)
 	m.carry.beforeRisk(ctx, pid, argv)
 	if gitdir.NeedsHistory(argv) {
 		m.hurry.Store(true)

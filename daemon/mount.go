@@ -76,7 +76,8 @@ type mount struct {
 	// Closed when the first try is over, whether it went well or not.
 	gitTried, historyTried, hydrateTried chan struct{}
 
-	hurry atomic.Bool // a git command waits for history
+	passes gitPass
+	hurry  atomic.Bool // a git command waits for history
 
 	shown chan struct{} // holds one when another tree is shown than the one that was hydrated last
 

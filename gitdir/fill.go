@@ -15,10 +15,11 @@ import (
 // FillIndex puts into the index what was not known when it was written, of files that are still as it has them: sizes, since
 // git compares contents where it has to look at a file and has no size, and commands that do not refresh the index take the
 // file for changed; and the ids of ignore files, without which git looks at all below them once. size gives what stat says
-// of a file, if that is known; of o, Ignore and Converts count. done is false if git was at work; then the index is as git
+// of a file, if that is known; of o, Ignore, Converts and Bar count. done is false if git was at work; then the index is as git
 // left it, and the next try may do better.
 //
-// A command of git's finds the index locked only for the moment of a rename: all else is done before.
+// The index is locked only for the moment of a rename, all else is done before; but a command of git's that comes upon the
+// lock ends with an error, or without what it wanted to write, so Bar is asked first.
 func (d *Dir) FillIndex(o IndexOptions, size func(e index.Entry) (int64, bool)) (done bool, err error) {
 	done, err = d.fillIndex(o, size)
 	if err != nil {
@@ -73,12 +74,18 @@ func (d *Dir) fillIndex(o IndexOptions, size func(e index.Entry) (int64, bool)) 
 	if err := os.Chtimes(f.Name(), before.ModTime(), before.ModTime()); err != nil {
 		return false, err
 	}
+	release, ok := o.Bar()
+	if !ok {
+		return false, nil
+	}
+	defer release()
 	lock := path + ".lock"
 	if err := os.Link(f.Name(), lock); errors.Is(err, fs.ErrExist) {
 		return false, nil
 	} else if err != nil {
 		return false, err
 	}
+
 	if now, err := os.Stat(path); err != nil || !os.SameFile(before, now) || !now.ModTime().Equal(before.ModTime()) {
 		return false, errors.Join(err, os.Remove(lock))
 	}

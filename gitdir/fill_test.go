@@ -77,7 +77,12 @@ func TestFillIndex(t *testing.T) {
 	o := IndexOptions{Ignore: func(e index.Entry) ([]byte, bool) {
 		text, err := os.ReadFile(filepath.Join(work, e.Path))
 		return text, err == nil
-	}}
+	}, Bar: func() (func(), bool) { return nil, false }}
+	if done, err := d.FillIndex(o, sizes); done || err != nil {
+		t.Errorf("while git is at work: %v, %v", done, err)
+	}
+	barred := 0
+	o.Bar = func() (func(), bool) { barred++; return func() { barred-- }, true }
 	lock := filepath.Join(path, "index.lock")
 	if err := os.WriteFile(lock, nil, 0o644); err != nil {
 		t.Fatal(err)
@@ -107,6 +112,9 @@ func TestFillIndex(t *testing.T) {
 		if done, err := d.FillIndex(o, sizes); !done || err != nil {
 			t.Errorf("not filled: %v, %v", done, err)
 		}
+	}
+	if barred != 0 {
+		t.Error("git is barred for ever")
 	}
 	if left, err := filepath.Glob(filepath.Join(path, "index?*")); len(left) > 0 || err != nil {
 		t.Errorf("left: %q, %v", left, err)

@@ -29,6 +29,8 @@ type IndexOptions struct {
 	Converts func(e index.Entry) bool
 	Files    int     // about as many as there are
 	Staged   *Staged // what the index has otherwise than the working tree; nil: nothing
+	// Bar keeps git commands from beginning until release, if none is at work.
+	Bar func() (release func(), ok bool)
 }
 
 // WriteIndex writes the index of a working tree that nobody has changed yet, if there is none. Once it is there it is
