@@ -18,8 +18,8 @@ func TestABranchThatIsAheadOfThePointStays(t *testing.T) {
 	r := k.request(remote, dir)
 	r.Session, r.SessionOptions.Policy, r.SessionOptions.Remote = "hour", control.PolicyOff, sessions
 	k.mount(r)
-	k.sh(dir, "git config user.name a; git config user.email a@b; echo one >one; git add one; git commit -q -m one")
-	k.checkpoint(dir)
+	k.sh(dir, "git config user.name a; git config user.email a@b; echo one >one; git add one; git commit -q -m one; echo secret >.env")
+	p := k.checkpoint(dir)
 	point := strings.TrimSpace(k.sh(dir, "git rev-parse HEAD"))
 	k.unmount(dir)
 	clone := k.dir("clone")
@@ -40,6 +40,9 @@ func TestABranchThatIsAheadOfThePointStays(t *testing.T) {
 	}
 	if got := strings.TrimSpace(other.sh(there, "git rev-parse HEAD; git status --porcelain")); got != point {
 		t.Errorf("it begins otherwise: %s", got)
+	}
+	if show, err := other.client.SessionShow(t.Context(), control.SessionShowRequest{Of: there, ID: p.ID}); err != nil || len(show.LeftOut) != 1 || show.LeftOut[0].Path != ".env" {
+		t.Errorf("what the point does not hold is not told elsewhere: %v, %+v", err, show.LeftOut)
 	}
 	tells := func(notes []string) bool {
 		return slices.ContainsFunc(notes, func(s string) bool { return strings.Contains(s, "git merge "+ahead[:12]) })

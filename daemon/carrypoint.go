@@ -82,14 +82,12 @@ func (c *carry) alone(ctx context.Context) error {
 
 func (c *carry) letOthers() { <-c.turn }
 
-// leftOf is what a point does not hold; it is known of the newest alone.
-func (c *carry) leftOf(id session.PointID) []capture.LeftOut {
+// leftOf is what the newest point does not hold of what there was when somebody looked last; false: it is another point, or
+// nobody has looked. What a point did not hold when it was made is in its State.
+func (c *carry) leftOf(id session.PointID) ([]capture.LeftOut, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.last.ID != id {
-		return nil
-	}
-	return c.leftOut
+	return c.leftOut, c.last.ID == id && c.leftOut != nil
 }
 
 // recount counts the points again, some of which were removed.

@@ -47,8 +47,11 @@ func (d *Daemon) SessionShow(ctx context.Context, r control.SessionShowRequest) 
 			return reply, explainCarry("show point", string(p.ID), err)
 		}
 	}
+	reply.LeftOut = leftOut(state.Left)
 	if o.mount != nil {
-		reply.LeftOut = leftOut(o.mount.carry.leftOf(p.ID))
+		if now, ok := o.mount.carry.leftOf(p.ID); ok {
+			reply.LeftOut = leftOut(now)
+		}
 	}
 	if reply.Records, err = transcript.Count(o.repo, o.session, p.ID); err != nil {
 		return reply, explainCarry("show point", string(p.ID), err)

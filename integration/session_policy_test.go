@@ -1,8 +1,10 @@
 package integration
 
 import (
+	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -88,7 +90,18 @@ func TestPointsLeaveOut(t *testing.T) {
 					t.Errorf("%s: held %v, left out because of %q, want %q", name, held[name], left[name], why)
 				}
 			}
-			w.unmount(m)
+			// It is told of any point, also when there are others and nobody serves it.
+			w.sh(m.Dir, "rm -rf build .aws *.o .env* key.pem id_rsa large pipe; echo more >more")
+			m.checkpoint()
+			for _, at := range []string{"mounted", "unmounted"} {
+				var show control.SessionShowReply
+				if out := w.ok("session", "show", "-C", m.Session, p.ID, "--json"); json.Unmarshal([]byte(out), &show) != nil || !reflect.DeepEqual(show.LeftOut, p.Left) {
+					t.Errorf("%s: show tells of %+v, and checkpoint of %+v", at, show.LeftOut, p.Left)
+				}
+				if at == "mounted" {
+					w.unmount(m)
+				}
+			}
 		})
 	}
 }
