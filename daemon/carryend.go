@@ -27,6 +27,7 @@ type ending struct {
 	patience time.Duration // for the session remote; 0: syncTime, negative: none
 	tried    bool          // before did its part
 	why      error         // that not all is there
+	unkept   error         // why the last of the work is in no point
 	pending  int64         // refs that are not on the session remote
 	empty    bool          // the repository holds nothing but that it is there
 }
@@ -136,6 +137,7 @@ func (c *carry) endWork() {
 	c.mount.redirects.end(ctx) // nothing is bound over what stands for them any more
 	err := c.keepAll(ctx, c.endReason())
 	c.mu.Lock()
+	c.ending.unkept = err
 	repo, writer, lane, tried := c.repo, c.writer, c.lane.Name, c.ending.tried
 	before, wait := c.ending.why, c.ending.patience
 	c.mu.Unlock()
@@ -149,8 +151,8 @@ func (c *carry) endWork() {
 		ctx, cancel := context.WithTimeoutCause(context.Background(), lastTime, errSlow)
 		defer cancel()
 		err = errors.Join(err, c.send(ctx, nil))
-	} else {
-		err = errors.Join(err, before)
+	} else if err == nil {
+		err = before
 	}
 	if err != nil {
 		c.mount.daemon.log.Warn("carry work away at the end of a mount", zap.String("dir", c.mount.dir), zap.Error(err))
@@ -175,6 +177,9 @@ func (c *carry) count() {
 func (c *carry) left() (pending int64, why string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.ending.unkept != nil { // the ref that would have moved
+		return max(1, c.ending.pending), "the last changes are in no checkpoint: " + control.AsError(c.ending.unkept).Error()
+	}
 	if c.ending.pending == 0 {
 		return 0, ""
 	}

@@ -3,6 +3,8 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/session"
@@ -18,6 +20,10 @@ func explainCarry(verb, thing string, err error) *control.Error {
 	var line *transcript.LineError
 	var used inUseError
 	var mounted sessionMountedError
+	var find *session.FindError
+	if errors.As(err, &find) {
+		e.Cause = findText(thing, find)
+	}
 	switch {
 	case errors.Is(err, errNoSession), errors.Is(err, session.ErrNoMeta):
 		e.Code, e.Hint = control.ExitNotMounted, "artifactfs session list shows those that there are"
@@ -40,6 +46,24 @@ func explainCarry(verb, thing string, err error) *control.Error {
 		e.Hint = "ask the daemon that serves it, or unmount it"
 	}
 	return e
+}
+
+// findText says in users' words that a checkpoint was not found; thing is what was asked for.
+func findText(thing string, e *session.FindError) string {
+	what, tail, _ := strings.Cut(e.Err.Error(), ": ")
+	switch {
+	case errors.Is(e, session.ErrNoPoint):
+		what = "there is no such checkpoint"
+	case errors.Is(e, session.ErrAmbiguous):
+		what = "several checkpoints begin with that"
+	}
+	if tail != "" {
+		what += ": " + tail
+	}
+	if !strings.Contains(thing, e.Name) {
+		what = fmt.Sprintf("checkpoint %.80q: %s", e.Name, what)
+	}
+	return what
 }
 
 // sessionMountedError says that something cannot be done with a session while it is mounted.

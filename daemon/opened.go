@@ -44,6 +44,11 @@ func (d *Daemon) openSession(ctx context.Context, of string, write bool) (*opene
 	if m, err := d.mounted(ctx, of); err != nil {
 		return nil, err
 	} else if m != nil {
+		if m.carry.carries() && hasRepo(m.home.dir) { // who took the mount over may not have come to it yet
+			if _, err := m.carry.open(ctx); err != nil && write {
+				return nil, err
+			}
+		}
 		return m.carry.opened()
 	}
 	id, err := d.homes.named(of)
@@ -93,7 +98,10 @@ func (d *Daemon) mounted(ctx context.Context, of string) (*mount, error) {
 func (c *carry) opened() (*opened, error) {
 	m := c.mount
 	o := &opened{session: m.session, record: m.record, home: m.home.dir, mount: m}
-	if !m.writable() { // somebody may be working in it elsewhere
+	c.mu.Lock()
+	o.repo, o.queue = c.repo, c.queue
+	c.mu.Unlock()
+	if o.repo == nil { // the mount is not written to, and somebody may be working in it elsewhere; or it cannot be written to now
 		if !hasRepo(o.home) {
 			return o, nil
 		}
@@ -102,11 +110,7 @@ func (c *carry) opened() (*opened, error) {
 			return nil, err
 		}
 		o.repo, o.release = repo, func() { repo.Close() }
-		return o, o.read()
 	}
-	c.mu.Lock()
-	o.repo, o.queue = c.repo, c.queue
-	c.mu.Unlock()
 	return o, o.read()
 }
 

@@ -154,7 +154,52 @@ func (w *restoring) compare(ctx context.Context, id string) (err error) {
 			break
 		}
 	}
+	if err := w.known(ctx); err != nil {
+		return err
+	}
 	return w.differences(ctx)
+}
+
+// noPathError says that there is nothing to bring back, nor to take away.
+type noPathError struct{ path string }
+
+func (e noPathError) Error() string {
+	return e.path + ": neither that checkpoint has it, nor one of how things are now"
+}
+
+// known sees that each path that was asked for is one of this point or of what is there.
+func (w *restoring) known(ctx context.Context) error {
+	for _, p := range w.paths {
+		for _, tree := range []object.ID{w.target.Tree, w.now.Tree, {}} {
+			if tree.IsZero() {
+				return noPathError{p}
+			}
+			has, err := w.has(ctx, tree, p)
+			if err != nil {
+				return err
+			}
+			if has {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+func (w *restoring) has(ctx context.Context, tree object.ID, at string) (bool, error) {
+	name, rest, deeper := strings.Cut(at, "/")
+	entries, err := w.m.view.Tree(ctx, tree)
+	if err != nil {
+		return false, err
+	}
+	i := slices.IndexFunc(entries, func(e object.TreeEntry) bool { return e.Name == name })
+	if i < 0 || deeper && entries[i].Mode != object.ModeDir {
+		return false, nil
+	}
+	if !deeper {
+		return true, nil
+	}
+	return w.has(ctx, entries[i].ID, rest)
 }
 
 // differences lists the paths that are to change, in the order of a walk.
@@ -299,13 +344,16 @@ func (w *restoring) carryOut(ctx context.Context, git *gitdir.Dir, lock *gitdir.
 // explainRestore gives the errors of a restore their exit codes and hints.
 func explainRestore(m *mount, r control.RestoreRequest, err error) *control.Error {
 	e := explainCarry("restore", m.dir, err)
+	var none noPathError
 	switch {
 	case errors.Is(err, errReadOnly), errors.Is(err, syscall.EROFS):
 		e.Hint = "mount without --read-only to change it"
 	case errors.Is(err, gitdir.ErrLocked):
 		e.Hint = "if no git command runs in the mount, remove " + filepath.Join(m.gitPath(), "index.lock")
 	case errors.Is(err, session.ErrNoPoint), errors.Is(err, session.ErrAmbiguous):
-		e.Object = "checkpoint " + r.ID
+		e = explainCarry("restore", "checkpoint "+r.ID, err)
+	case errors.As(err, &none):
+		e.Hint = "artifactfs session diff " + r.ID + " --name-only lists what differs"
 	}
 	return e
 }

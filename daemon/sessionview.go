@@ -28,7 +28,7 @@ func (d *Daemon) SessionShow(ctx context.Context, r control.SessionShowRequest) 
 	defer o.close()
 	p, err := o.find(r.ID)
 	if err != nil {
-		return reply, explainCarry("show point", r.ID, err)
+		return reply, explainCarry("show checkpoint", r.ID, err)
 	}
 	reply.Point = o.shown(p)
 	before, err := o.treeBefore(p)
@@ -36,15 +36,15 @@ func (d *Daemon) SessionShow(ctx context.Context, r control.SessionShowRequest) 
 		reply.Changes, err = o.changes(ctx, before, p.Tree)
 	}
 	if err != nil {
-		return reply, explainCarry("show point", string(p.ID), err)
+		return reply, explainCarry("show checkpoint", string(p.ID), err)
 	}
 	state, err := o.repo.State(p)
 	if err != nil {
-		return reply, explainCarry("show point", string(p.ID), err)
+		return reply, explainCarry("show checkpoint", string(p.ID), err)
 	}
 	if head, err := o.treeOf(p.Head); err == nil { // a commit that is not here leaves it untold
 		if reply.Staged, err = o.changes(ctx, head, state.Index.Tree); err != nil {
-			return reply, explainCarry("show point", string(p.ID), err)
+			return reply, explainCarry("show checkpoint", string(p.ID), err)
 		}
 	}
 	reply.LeftOut = leftOut(state.Left)
@@ -54,7 +54,7 @@ func (d *Daemon) SessionShow(ctx context.Context, r control.SessionShowRequest) 
 		}
 	}
 	if reply.Records, err = transcript.Count(o.repo, o.session, p.ID); err != nil {
-		return reply, explainCarry("show point", string(p.ID), err)
+		return reply, explainCarry("show checkpoint", string(p.ID), err)
 	}
 	return reply, nil
 }
@@ -141,7 +141,7 @@ func (d *Daemon) SessionDiff(ctx context.Context, r control.SessionDiffRequest) 
 	var a session.Point
 	if r.A != "" { // before a point is made now: "@" is the newest that there was
 		if a, err = o.find(r.A); err != nil {
-			return reply, explainCarry("compare point", r.A, err)
+			return reply, explainCarry("compare checkpoint", r.A, err)
 		}
 	}
 	if r.B == "" && o.mount != nil && o.mount.carry.carries() {
@@ -153,7 +153,7 @@ func (d *Daemon) SessionDiff(ctx context.Context, r control.SessionDiffRequest) 
 		}
 	}
 	if o.repo == nil {
-		return reply, explainCarry("compare points of", r.Of, errNothingCarried)
+		return reply, explainCarry("compare checkpoints of", r.Of, errNothingCarried)
 	}
 	from, err := a.Tree, error(nil)
 	if r.A == "" {
@@ -166,10 +166,10 @@ func (d *Daemon) SessionDiff(ctx context.Context, r control.SessionDiffRequest) 
 		return reply, nil
 	}
 	if err != nil {
-		return reply, explainCarry("compare point", r.B, err)
+		return reply, explainCarry("compare checkpoint", r.B, err)
 	}
 	if reply.Changes, err = o.changes(ctx, from, b.Tree); err != nil {
-		return reply, explainCarry("compare points of", r.Of, err)
+		return reply, explainCarry("compare checkpoints of", r.Of, err)
 	}
 	if !r.Stat && !r.Patch || len(reply.Changes) == 0 {
 		return reply, nil
@@ -180,14 +180,14 @@ func (d *Daemon) SessionDiff(ctx context.Context, r control.SessionDiffRequest) 
 	if r.Patch {
 		out, err := o.git(ctx, "diff-tree", "-p", "--no-renames", "--no-color", "--no-ext-diff", "--no-textconv", treeish(o, from), b.Tree.String())
 		if err != nil {
-			return reply, explainCarry("compare points of", r.Of, err)
+			return reply, explainCarry("compare checkpoints of", r.Of, err)
 		}
 		reply.Patch = string(out)
 	}
 	if r.Stat {
 		out, err := o.git(ctx, "diff-tree", "-r", "-z", "--numstat", "--no-renames", "--no-ext-diff", "--no-textconv", treeish(o, from), b.Tree.String())
 		if err != nil {
-			return reply, explainCarry("compare points of", r.Of, err)
+			return reply, explainCarry("compare checkpoints of", r.Of, err)
 		}
 		addLines(reply.Changes, out)
 	}

@@ -1,9 +1,11 @@
 package integration
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -68,6 +70,26 @@ func TestDoctorLooksAtSessions(t *testing.T) {
 		check(t, os.Remove(strings.TrimSuffix(pack, ".pack")+".idx"))
 	}
 	w.says("doctor --offline", control.ExitFailed, "bad   kept: refs/afs/j/kept/main/000001 does not lead to what it should: ")
+}
+
+// Who takes a mount over knows of its checkpoints from the first moment.
+func TestCheckpointsAreToldOfAfterATakeover(t *testing.T) {
+	w := newWorld(t)
+	r := w.repo("taken.git", object.SHA1)
+	w.commit(r, map[string]gittest.File{"file": {Data: []byte("x")}})
+	s := w.serve(gittest.ServerOptions{})
+	dir := filepath.Join(w.root, "m")
+	w.ok("mount", s.URL("taken.git"), dir, "--session", "taken")
+	check(t, os.WriteFile(filepath.Join(dir, "new"), []byte("one"), 0o644))
+	id := strings.TrimSpace(w.ok("checkpoint", dir))
+	for i := range 5 {
+		check(t, syscall.Kill(w.daemonStatus().PID, syscall.SIGKILL))
+		w.says("session log -C taken", 0, id)
+		check(t, syscall.Kill(w.daemonStatus().PID, syscall.SIGKILL))
+		w.says("session show -C taken "+id, 0, id)
+		check(t, syscall.Kill(w.daemonStatus().PID, syscall.SIGKILL))
+		w.says(fmt.Sprintf("session pin -C taken %s p%d", id, i), 0, "pinned")
+	}
 }
 
 // says runs a command line, and looks for texts in what it prints.

@@ -2,7 +2,6 @@ package session
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -118,17 +117,28 @@ func (r *Repo) Newest(lane string) (Point, error) {
 	return r.PointAt(tip)
 }
 
+// FindError says that a name is not that of one point: ErrNoPoint, ErrAmbiguous.
+type FindError struct {
+	Name string
+	Err  error
+}
+
+func (e *FindError) Error() string { return fmt.Sprintf("find point %.80q: %v", e.Name, e.Err) }
+
+// Unwrap gives ErrNoPoint or ErrAmbiguous.
+func (e *FindError) Unwrap() error { return e.Err }
+
 // Find gives the point that is called name: a PointID or the beginning of one, a pin, "@" for the newest, or "@~N" for the
 // Nth before it.
 func (r *Repo) Find(name string) (Point, error) {
 	if back, ok := strings.CutPrefix(name, "@"); ok || name == "" {
 		n, err := parseBack(back)
 		if err != nil {
-			return Point{}, fmt.Errorf("find point %.80q: %w", name, err)
+			return Point{}, &FindError{name, err}
 		}
 		list, err := r.Points(n + 1)
 		if err == nil && len(list) <= n {
-			err = fmt.Errorf("find point %.80q: %w: there are %d", name, ErrNoPoint, len(list))
+			err = &FindError{name, fmt.Errorf("%w: there are %d", ErrNoPoint, len(list))}
 		}
 		if err != nil {
 			return Point{}, err
@@ -146,7 +156,7 @@ func (r *Repo) Find(name string) (Point, error) {
 	}
 	prefix := strings.ToUpper(name)
 	if len(prefix) > idLen || !isDigits(prefix) {
-		return Point{}, fmt.Errorf("find point %.80q: %w", name, ErrNoPoint)
+		return Point{}, &FindError{name, ErrNoPoint}
 	}
 	var found []Point
 	err := r.EachPoint(func(p Point) bool {
@@ -159,9 +169,9 @@ func (r *Repo) Find(name string) (Point, error) {
 	case err != nil:
 		return Point{}, fmt.Errorf("find point %.80q: %w", name, err)
 	case len(found) == 0:
-		return Point{}, fmt.Errorf("find point %.80q: %w", name, ErrNoPoint)
+		return Point{}, &FindError{name, ErrNoPoint}
 	case len(found) > 1:
-		return Point{}, fmt.Errorf("find point %.80q: %w", name, ErrAmbiguous)
+		return Point{}, &FindError{name, ErrAmbiguous}
 	}
 	return found[0], nil
 }
@@ -173,7 +183,7 @@ func parseBack(text string) (int, error) {
 	}
 	n, err := strconv.ParseUint(strings.TrimPrefix(text, "~"), 10, 31)
 	if err != nil || text[0] != '~' {
-		return 0, errors.Join(ErrNoPoint, err)
+		return 0, ErrNoPoint
 	}
 	return int(n), nil
 }

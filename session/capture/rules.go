@@ -82,7 +82,7 @@ func (r Rules) compile() (rules, error) {
 		for _, glob := range list.from {
 			before := len(*list.to)
 			if *list.to = list.to.add(strings.TrimPrefix(glob, "./"), false); len(*list.to) == before {
-				return rules{}, fmt.Errorf("glob %q matches nothing", glob)
+				return rules{}, fmt.Errorf("%q is no glob: nothing can match it", glob)
 			}
 		}
 	}
