@@ -34,7 +34,7 @@ func (m *mount) goBehind(before handover) bool {
 		return false
 	}
 	m.state, m.cancel = control.StateMounted, cancel
-	m.work.Go(func() {
+	m.behind("go on behind the mount", func() {
 		var git *gitdir.Dir
 		m.afterOthers(ctx)
 		m.persist(ctx, "make git directory", m.gitTried, func() (err error) {
@@ -49,7 +49,7 @@ func (m *mount) goBehind(before handover) bool {
 			return
 		}
 		m.tell(func(h *handover) { h.GitReady = true })
-		m.work.Go(func() { m.carry.begin(ctx) })
+		m.behind("carry work away", func() { m.carry.begin(ctx) })
 		if !m.snapshot().Whole() { // a process died while they came
 			m.persist(ctx, "bring trees", nil, func() error {
 				_, err := m.wholeSnapshot(ctx)
@@ -68,7 +68,7 @@ func (m *mount) goBehind(before handover) bool {
 			m.tell(func(h *handover) { h.History = true })
 		}
 	})
-	m.work.Go(func() {
+	m.behind("hydrate", func() {
 		m.afterOthers(ctx)
 		budget := m.request.PrefetchBudget
 		if budget == 0 {
@@ -98,14 +98,14 @@ func (m *mount) goBehind(before handover) bool {
 		}
 	})
 	if m.taking != nil {
-		m.work.Go(func() { // it goes through the mount, where somebody may hold locks
+		m.behind("mount redirected directories", func() { // it goes through the mount, where somebody may hold locks
 			m.note("mount the git directory", m.inside.bind())
 			m.redirects.bindAgain(ctx)
 		})
 	}
-	m.work.Go(func() { m.tendPacks(ctx) })
-	m.work.Go(func() { m.expect(ctx) })
-	m.work.Go(func() { m.fillIndex(ctx, before.Filled) })
+	m.behind("tend packs", func() { m.tendPacks(ctx) })
+	m.behind("learn what only the session remote has", func() { m.expect(ctx) })
+	m.behind("fill the index", func() { m.fillIndex(ctx, before.Filled) })
 	go func() { // somebody may unmount without us
 		m.server.Wait()
 		m.unmountedBehindUs()
@@ -130,7 +130,7 @@ func (m *mount) afterOthers(ctx context.Context) {
 // after the first time, so that whoever waits hears of a failure; not at the mount's end, which m.gone tells of.
 func (m *mount) persist(ctx context.Context, what string, tried chan<- struct{}, work func() error) {
 	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
-		err := work()
+		err := m.guarded(what, work)
 		if ctx.Err() != nil {
 			return
 		}

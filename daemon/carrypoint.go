@@ -48,7 +48,10 @@ func (c *carry) captureNow(ctx context.Context, reason session.Reason, message s
 		c.git.told()
 	}
 	began := time.Now()
-	p, report, err = capturer.Point(ctx, reason, message)
+	err = c.mount.guarded("make a point", func() (err error) {
+		p, report, err = capturer.Point(ctx, reason, message)
+		return err
+	})
 	c.note("make a point", err)
 	if err != nil {
 		if signed {
