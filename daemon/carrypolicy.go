@@ -277,17 +277,20 @@ func (g *gitSigns) last() time.Time {
 }
 
 // watch is the watcher's for others who watch the git directory, and tells us of the same.
-func (g *gitSigns) watch(w *watcher) func(dir string, wake chan<- struct{}) (stop func(), err error) {
-	return func(dir string, wake chan<- struct{}) (func(), error) {
-		theirs, err := w.watch(dir, wake)
-		if err != nil {
-			return nil, err
+func (g *gitSigns) watch(w *watcher) func(dir string, wake chan<- struct{}) (stop func(), fresh bool, err error) {
+	return func(dir string, wake chan<- struct{}) (func(), bool, error) {
+		theirs, fresh, err := w.watch(dir, wake)
+		if err != nil || !fresh {
+			return nil, false, err
 		}
-		ours, err := w.watch(dir, g.moved)
+		ours, fresh, err := w.watch(dir, g.moved)
 		if err != nil {
 			theirs()
-			return nil, err
+			return nil, false, err
 		}
-		return func() { theirs(); ours() }, nil
+		if !fresh {
+			return theirs, true, nil
+		}
+		return func() { theirs(); ours() }, true, nil
 	}
 }

@@ -37,13 +37,15 @@ func (m *mount) tendPacks(ctx context.Context) {
 	}
 	wake, most := make(chan struct{}, 1), packsRetry
 	for _, d := range dirs {
-		stop, err := m.daemon.watch.watch(d.path, wake)
+		stop, fresh, err := m.daemon.watch.watch(d.path, wake)
 		if err != nil {
 			m.daemon.log.Debug("watch packs", zap.String("in", d.path), zap.Error(err))
 			most = packsBlind
 			continue
 		}
-		defer stop()
+		if fresh {
+			defer stop()
+		}
 	}
 	for pause := packsIdle; ; pause = min(2*pause, most) {
 		for _, d := range dirs {

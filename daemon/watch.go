@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -32,26 +33,30 @@ func newWatcher() *watcher {
 
 var errNoWatch = errors.New("changes cannot be watched")
 
-// watch has something sent, if there is room, whenever a file comes into dir, until stop. Several may watch one.
-func (w *watcher) watch(dir string, wake chan<- struct{}) (stop func(), err error) {
+// watch has something sent, if there is room, whenever a file comes into dir, until stop. Several may watch one. Who
+// watches it already is told that it is not fresh, and goes on; one by this name that was there before is another.
+func (w *watcher) watch(dir string, wake chan<- struct{}) (stop func(), fresh bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.file == nil {
-		return nil, errNoWatch
+		return nil, false, errNoWatch
 	}
 	raw, err := w.file.SyscallConn()
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	var n int
 	if controlErr := raw.Control(func(fd uintptr) {
 		n, err = unix.InotifyAddWatch(int(fd), dir, unix.IN_CREATE|unix.IN_MOVED_TO|unix.IN_ONLYDIR)
 	}); controlErr != nil || err != nil {
-		return nil, fmt.Errorf("watch %s: %w", dir, errors.Join(controlErr, err))
+		return nil, false, fmt.Errorf("watch %s: %w", dir, errors.Join(controlErr, err))
 	}
 	key := int32(n)
+	if slices.Contains(w.wakes[key], wake) {
+		return nil, false, nil
+	}
 	w.wakes[key] = append(w.wakes[key], wake)
-	return func() { w.forget(key, wake) }, nil
+	return func() { w.forget(key, wake) }, true, nil
 }
 
 func (w *watcher) forget(key int32, wake chan<- struct{}) {
@@ -84,16 +89,29 @@ func (w *watcher) read(f *os.File) {
 		}
 		w.mu.Lock()
 		for b := buf[:n]; len(b) >= unix.SizeofInotifyEvent; {
-			for _, wake := range w.wakes[int32(binary.NativeEndian.Uint32(b))] {
-				select {
-				case wake <- struct{}{}:
-				default:
+			key, mask := int32(binary.NativeEndian.Uint32(b)), binary.NativeEndian.Uint32(b[4:])
+			poke(w.wakes[key])
+			if mask&unix.IN_IGNORED != 0 { // the directory is gone
+				delete(w.wakes, key)
+			}
+			if mask&unix.IN_Q_OVERFLOW != 0 { // some were not told
+				for _, wakes := range w.wakes {
+					poke(wakes)
 				}
 			}
 			next := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(b[12:])) // len is the last of four numbers
 			b = b[min(next, len(b)):]
 		}
 		w.mu.Unlock()
+	}
+}
+
+func poke(wakes []chan<- struct{}) {
+	for _, wake := range wakes {
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
 	}
 }
 

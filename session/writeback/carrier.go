@@ -39,8 +39,9 @@ type CarrierOptions struct {
 	Format  object.Format
 	// Refs are the mounted remote's branches and tags, as far as they are known: what is there just so is not carried.
 	Refs func() []packedrefs.Ref
-	// Watch has something sent, if there is room, when a file comes into a directory, until stop.
-	Watch func(dir string, wake chan<- struct{}) (stop func(), err error)
+	// Watch has something sent, if there is room, when a file comes into a directory, or it is removed, until stop. It is
+	// not fresh if that is so already.
+	Watch func(dir string, wake chan<- struct{}) (stop func(), fresh bool, err error)
 	// Provide is set if the Repo itself is the session remote: what stock git needs to clone it is brought there.
 	Provide Provider
 	// Moved is told when a branch, tag, note, stash or HEAD is not where it was, before that is carried; and when the Repo
@@ -65,17 +66,11 @@ type Carrier struct {
 	refs    gitRefs
 	before  *refsOf // that were read last; nil: none
 	repo    *session.Repo
-	watched map[string]watched
+	watched map[string]func() // directories whose changes are told, and what ends that
 	clone   *cloneable
 
 	mu      sync.Mutex
 	failure error
-}
-
-// watched is a directory whose changes are told.
-type watched struct {
-	stop func()
-	info os.FileInfo
 }
 
 // NewCarrier begins to watch. The refs as they are now are brought in the background.
@@ -86,7 +81,7 @@ func NewCarrier(o CarrierOptions) *Carrier {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &Carrier{
 		o: o, log: o.Log, cancel: cancel, wake: make(chan struct{}, 1), passing: make(chan struct{}, 1),
-		refs: gitRefs{dir: o.GitDir, format: o.Format}, watched: map[string]watched{},
+		refs: gitRefs{dir: o.GitDir, format: o.Format}, watched: map[string]func(){},
 	}
 	c.done.Go(func() { c.run(ctx) })
 	return c
@@ -109,8 +104,8 @@ func (c *Carrier) Close() {
 	c.cancel()
 	c.done.Wait()
 	c.passing <- struct{}{}
-	for _, w := range c.watched {
-		w.stop()
+	for _, stop := range c.watched {
+		stop()
 	}
 	clear(c.watched)
 	<-c.passing
@@ -208,40 +203,38 @@ func (c *Carrier) tellMoved(moved bool) {
 	}
 }
 
-// watch sees to it that every directory is watched, and says whether one was not.
+// watch sees to it that every directory is watched, and says whether one was not. Each is asked for every time: one that was
+// removed and made anew is watched no more, and may even have the inode number of the one before.
 func (c *Carrier) watch(dirs []string) (fresh, ok bool) {
 	if c.o.Watch == nil {
 		return false, false
 	}
 	here := map[string]bool{}
-	ok = true
 	for _, dir := range dirs {
 		here[dir] = true
-		info, err := os.Lstat(dir)
-		if err != nil {
-			continue
-		}
-		if w, ok := c.watched[dir]; ok {
-			if os.SameFile(w.info, info) {
-				continue
-			}
-			w.stop() // of the directory that had this name before
+	}
+	for dir, stop := range c.watched {
+		if !here[dir] { // before it is watched by another name
+			stop()
 			delete(c.watched, dir)
 		}
-		stop, err := c.o.Watch(dir, c.wake)
+	}
+	ok = true
+	for _, dir := range dirs {
+		stop, another, err := c.o.Watch(dir, c.wake)
 		if err != nil {
 			if _, statErr := os.Lstat(dir); statErr == nil {
 				ok = false
 			}
 			continue
 		}
-		c.watched[dir], fresh = watched{stop, info}, true
-	}
-	for dir, w := range c.watched {
-		if !here[dir] {
-			w.stop()
-			delete(c.watched, dir)
+		if !another {
+			continue
 		}
+		if before := c.watched[dir]; before != nil {
+			before()
+		}
+		c.watched[dir], fresh = stop, true
 	}
 	return fresh, ok
 }

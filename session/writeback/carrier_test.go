@@ -154,15 +154,22 @@ func (p *place) Provide(ctx context.Context, wanted, along []object.ID) error {
 }
 
 // pollWatch stands for the daemon's watch: it looks at a directory's time.
-func pollWatch(t testing.TB) func(dir string, wake chan<- struct{}) (func(), error) {
-	return func(dir string, wake chan<- struct{}) (func(), error) {
-		ctx, cancel := context.WithCancel(context.Background())
-		var done sync.WaitGroup
+func pollWatch(t testing.TB) func(dir string, wake chan<- struct{}) (func(), bool, error) {
+	var mu sync.Mutex
+	watched := map[string]os.FileInfo{}
+	return func(dir string, wake chan<- struct{}) (func(), bool, error) {
 		st, err := os.Stat(dir)
 		if err != nil {
-			cancel()
-			return nil, err
+			return nil, false, err
 		}
+		mu.Lock()
+		defer mu.Unlock()
+		if before := watched[dir]; before != nil && os.SameFile(before, st) {
+			return nil, false, nil
+		}
+		watched[dir] = st
+		ctx, cancel := context.WithCancel(context.Background())
+		var done sync.WaitGroup
 		done.Go(func() {
 			last := st.ModTime()
 			for tick := time.NewTicker(2 * time.Millisecond); ; {
@@ -181,7 +188,15 @@ func pollWatch(t testing.TB) func(dir string, wake chan<- struct{}) (func(), err
 				}
 			}
 		})
-		return func() { cancel(); done.Wait() }, nil
+		return func() {
+			cancel()
+			done.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			if watched[dir] == st {
+				delete(watched, dir)
+			}
+		}, true, nil
 	}
 }
 

@@ -47,7 +47,8 @@ type refsOf struct {
 
 // read reads files first: what git packs meanwhile is in the other place then.
 func (g *gitRefs) read() (refsOf, error) {
-	r := refsOf{users: map[string]object.ID{}, remotes: map[string]object.ID{}, broken: map[string]bool{}, dirs: []string{g.dir}}
+	r := refsOf{users: map[string]object.ID{}, remotes: map[string]object.ID{}, broken: map[string]bool{},
+		dirs: []string{g.dir, filepath.Join(g.dir, "refs")}}
 	head, err := os.ReadFile(filepath.Join(g.dir, "HEAD"))
 	if err != nil { // nothing is told of a git directory that is not there, least of all that its refs are gone
 		return r, fmt.Errorf("read refs: %w", err)
