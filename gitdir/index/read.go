@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/object"
@@ -250,7 +251,7 @@ func (r *reader) extension() error {
 	in := &reader{x: r.x, text: body}
 	switch head[:4] {
 	case "TREE":
-		if r.x.Tree, err = in.tree(0); err == nil && in.at < len(body) {
+		if r.x.Tree, err = in.tree(0, len(r.x.Entries)); err == nil && in.at < len(body) {
 			err = errors.New("more than one root")
 		}
 	case "REUC":
@@ -278,7 +279,8 @@ func (r *reader) extension() error {
 // maxDepth bounds how deep directories can be within maxPath.
 const maxDepth = maxPath / 2
 
-func (r *reader) tree(depth int) (*Tree, error) {
+// tree reads the tree of a directory, and those below it; entries is how many the index has.
+func (r *reader) tree(depth, entries int) (*Tree, error) {
 	name, err := r.name()
 	if err != nil {
 		return nil, err
@@ -288,12 +290,16 @@ func (r *reader) tree(depth int) (*Tree, error) {
 		return nil, errShort
 	}
 	t := &Tree{Name: name}
-	var subs int
-	if _, err := fmt.Sscanf(r.text[r.at:r.at+end], "%d %d", &t.Count, &subs); err != nil {
+	count, below, _ := strings.Cut(r.text[r.at:r.at+end], " ")
+	if t.Count, err = strconv.Atoi(count); err != nil {
+		return nil, err
+	}
+	subs, err := strconv.Atoi(below)
+	if err != nil {
 		return nil, err
 	}
 	r.at += end + 1
-	if t.Count > len(r.x.Entries) || subs < 0 || subs > len(r.text)-r.at || depth > maxDepth {
+	if t.Count > entries || subs < 0 || subs > len(r.text)-r.at || depth > maxDepth {
 		return nil, errShort
 	}
 	if t.Count >= 0 {
@@ -302,7 +308,7 @@ func (r *reader) tree(depth int) (*Tree, error) {
 		}
 	}
 	for range subs {
-		s, err := r.tree(depth + 1)
+		s, err := r.tree(depth+1, entries)
 		if err != nil {
 			return nil, err
 		}

@@ -55,25 +55,52 @@ func (c *Capturer) readIndex(ctx context.Context, out *output, copies *session.C
 			return x, st, nil
 		}
 	}
-	x := &index.Index{Format: c.format}
-	if st != (fileStat{}) {
-		text, err := os.ReadFile(name)
-		if err == nil {
-			x, err = index.Read(c.format, text)
-		}
-		if errors.Is(err, index.ErrSplit) {
-			x, err = c.joinedIndex(ctx, name)
-		}
-		if err != nil {
-			return session.Index{}, st, fmt.Errorf("read index: %w", err)
-		}
-	}
 	s := &staging{c: c, out: out, copies: copies, tracked: 2}
-	made, err := s.index(ctx, x, []object.ID{head, c.o.BaseTree, c.mem.tracking().index.Tree})
+	made, err := s.file(ctx, name, st, []object.ID{head, c.o.BaseTree, c.mem.tracking().index.Tree})
 	if err != nil {
 		return session.Index{}, st, fmt.Errorf("read index: %w", err)
 	}
 	return made, st, nil
+}
+
+// file makes the tree of an index file; that need not be there.
+func (s *staging) file(ctx context.Context, name string, st fileStat, against []object.ID) (session.Index, error) {
+	if st == (fileStat{}) {
+		return s.index(ctx, &index.Index{Format: s.c.format}, against)
+	}
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return session.Index{}, err
+	}
+	if o, err := index.ReadOutline(s.c.format, text); err == nil {
+		id, err := s.root(ctx, o, o.Len(), o.Tree, against)
+		return session.Index{Tree: id}, err
+	} // what is wrong with it, if it is not just the form, Read says
+	x, err := index.Read(s.c.format, text)
+	if errors.Is(err, index.ErrSplit) {
+		x, err = s.c.joinedIndex(ctx, name)
+	}
+	if err != nil {
+		return session.Index{}, err
+	}
+	return s.index(ctx, x, against)
+}
+
+// entries are those of an index, in order.
+type entries interface {
+	Entry(i int) (index.Entry, error)
+	// Search gives the first one from lo on, before hi, whose path is not less than path.
+	Search(lo, hi int, path string) int
+}
+
+// listed are entries that were read.
+type listed []index.Entry
+
+func (l listed) Entry(i int) (index.Entry, error) { return l[i], nil }
+
+func (l listed) Search(lo, hi int, path string) int {
+	i, _ := slices.BinarySearchFunc(l[lo:hi], path, func(e index.Entry, path string) int { return strings.Compare(e.Path, path) })
+	return lo + i
 }
 
 func (s *staging) index(ctx context.Context, x *index.Index, against []object.ID) (session.Index, error) {
@@ -99,17 +126,23 @@ func (s *staging) index(ctx context.Context, x *index.Index, against []object.ID
 		plain = slices.DeleteFunc(slices.Clone(plain), func(e index.Entry) bool { return e.Stage != 0 || e.IntentToAdd })
 	}
 	var err error
-	made.Tree, err = s.dir(ctx, plain, "", x.Tree, against)
-	if err == nil && made.Tree.IsZero() {
-		made.Tree, err = s.out.tree(nil)
-	}
+	made.Tree, err = s.root(ctx, listed(plain), len(plain), x.Tree, against)
 	return made, err
 }
 
-// dir makes the tree of the entries below a directory, whose path ends in a slash; zero: there are none. against are that
-// directory's trees elsewhere.
-func (s *staging) dir(ctx context.Context, entries []index.Entry, path string, cached *index.Tree, against []object.ID) (object.ID, error) {
-	if cached != nil && cached.Count >= 0 && !cached.ID.IsZero() && len(entries) > 0 &&
+// root makes the tree of n entries.
+func (s *staging) root(ctx context.Context, all entries, n int, cached *index.Tree, against []object.ID) (object.ID, error) {
+	id, err := s.dir(ctx, all, 0, n, "", cached, against)
+	if err == nil && id.IsZero() {
+		id, err = s.out.tree(nil)
+	}
+	return id, err
+}
+
+// dir makes the tree of the entries from lo to hi, which are those below a directory, whose path ends in a slash; zero: there
+// are none. against are that directory's trees elsewhere.
+func (s *staging) dir(ctx context.Context, all entries, lo, hi int, path string, cached *index.Tree, against []object.ID) (object.ID, error) {
+	if cached != nil && cached.Count >= 0 && !cached.ID.IsZero() && lo < hi &&
 		(slices.Contains(against, cached.ID) || s.c.o.Repo.Owned(cached.ID) || s.c.o.Repo.Remotes(cached.ID)) {
 		return cached.ID, nil
 	}
@@ -122,11 +155,14 @@ func (s *staging) dir(ctx context.Context, entries []index.Entry, path string, c
 		refs = append(refs, list)
 	}
 	var made []object.TreeEntry
-	for len(entries) > 0 {
-		e := &entries[0]
+	for lo < hi {
+		e, err := all.Entry(lo)
+		if err != nil {
+			return object.ID{}, err
+		}
 		name, _, deep := strings.Cut(e.Path[len(path):], "/")
 		if !deep || e.Mode == object.ModeDir { // of a sparse index
-			entries = entries[1:]
+			lo++
 			entry := object.TreeEntry{Name: name, Mode: e.Mode, ID: e.ID}
 			keep, err := s.entry(e.Path, entry, refs)
 			if err != nil {
@@ -138,7 +174,7 @@ func (s *staging) dir(ctx context.Context, entries []index.Entry, path string, c
 			continue
 		}
 		below := path + name + "/"
-		end, _ := slices.BinarySearchFunc(entries, path+name+"0", func(e index.Entry, p string) int { return strings.Compare(e.Path, p) }) // '0' follows '/'
+		end := all.Search(lo, hi, path+name+"0") // '0' follows '/'
 		var sub *index.Tree
 		if cached != nil {
 			if i := slices.IndexFunc(cached.Sub, func(t *index.Tree) bool { return t.Name == name }); i >= 0 {
@@ -151,14 +187,14 @@ func (s *staging) dir(ctx context.Context, entries []index.Entry, path string, c
 				there[i] = e.ID
 			}
 		}
-		id, err := s.dir(ctx, entries[:end], below, sub, there)
+		id, err := s.dir(ctx, all, lo, end, below, sub, there)
 		if err != nil {
 			return object.ID{}, err
 		}
 		if !id.IsZero() {
 			made = append(made, object.TreeEntry{Name: name, Mode: object.ModeDir, ID: id})
 		}
-		entries = entries[end:]
+		lo = end
 	}
 	if len(made) == 0 {
 		return object.ID{}, nil
