@@ -60,9 +60,9 @@ func Start(o Options) (*Worker, error) {
 		return nil, fmt.Errorf("start worker: %w", err)
 	}
 	w := &Worker{cmd: exec.Command("/proc/self/exe")}
-	w.cmd.Args[0] = "workday" // for ps
-	w.cmd.Env = append(gittest.Env(), workerVar+"="+string(spec))
-	w.cmd.Dir, w.cmd.Stderr = "/", &w.stderr // it goes into the tree by itself: who starts it must not wait for the tree
+	w.cmd.Args[0] = "workday"                                                                       // for ps
+	w.cmd.Env = append(gittest.Env(), workerVar+"="+string(spec), "TMPDIR="+filepath.Dir(o.Ledger)) // what it leaves when it is killed
+	w.cmd.Dir, w.cmd.Stderr = "/", &w.stderr                                                        // it goes into the tree by itself: who starts it must not wait for the tree
 	w.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	w.cmd.WaitDelay = time.Second
 	if err := w.cmd.Start(); err != nil {
