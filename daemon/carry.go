@@ -50,6 +50,8 @@ type carry struct {
 	queue    *writeback.Queue
 	origin   *transport.Remote // that is mounted; nil: nobody asks it
 	closed   bool
+	claiming bool               // the session remote has not said yet whether the lane is ours
+	held     *session.HeldError // by whom it is, if it is not
 
 	followed chan struct{} // closed when what others did was followed; then another one
 	notes    []string
@@ -158,7 +160,12 @@ func (c *carry) claim(ctx context.Context) error {
 	if !c.carries() || !hasRepo(c.mount.home.dir) {
 		return nil
 	}
+	c.setClaiming(true)
+	defer c.setClaiming(false)
 	_, err := c.open(ctx)
+	if err == nil {
+		err = c.confirm(ctx)
+	}
 	var held *session.HeldError
 	if errors.As(err, &held) || errors.Is(err, session.ErrClosed) || ctx.Err() != nil {
 		return err

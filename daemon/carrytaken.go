@@ -37,7 +37,10 @@ func (c *carry) takenOver(t writeback.Taken) {
 	defer c.letOthers()
 	var err error
 	if t.Ref == session.MetaRef(c.mount.session) {
-		err = c.yield(ctx, t)
+		var given bool
+		if given, err = c.giveUpClaim(ctx, t); err == nil && !given {
+			err = c.yield(ctx, t)
+		}
 	} else {
 		err = c.makeWay(ctx, t)
 	}

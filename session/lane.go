@@ -173,6 +173,19 @@ func (l *Lane) leave(session string, q ClaimRequest) (c Claimed, err error) {
 	return c, nil
 }
 
+// Held says who else is at work in a lane, or may be; nil: nobody.
+func (m Meta) Held(lane string, w Writer) *HeldError {
+	l := m.lane(lane)
+	if l == nil || l.Left != nil || l.Writer.Same(w) {
+		return nil
+	}
+	life := l.Writer.Life()
+	if life == Dead {
+		return nil
+	}
+	return &HeldError{Session: m.Session, Lane: lane, Writer: l.Writer, Since: l.Since, Life: life}
+}
+
 // worked says whether somebody was ever at work.
 func (m *Meta) worked() bool {
 	return slices.ContainsFunc(m.Transitions, func(t Transition) bool { return t.State == Active })

@@ -1,6 +1,7 @@
 package writeback
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -49,6 +50,41 @@ func (q *Queue) Status() Status {
 		s.Seeding, s.Seeded, s.SeedSize = true, q.seeding.done.Load(), q.seeding.size.Load()
 	}
 	return s
+}
+
+// Reach returns when the session remote has a ref as the Repo has it. It does not try for long: a session remote that cannot
+// be reached, that refuses the ref, or on which somebody else has moved it ends it with an error that says so.
+func (q *Queue) Reach(ctx context.Context, ref string) error {
+	if q.o.Remote == nil {
+		return nil
+	}
+	for {
+		q.mu.Lock()
+		acked, failure, changed, closed := q.ledger.refs[ref].acked, q.failure, q.changed, q.closed
+		_, moved := q.moved[ref]
+		refused := slices.ContainsFunc(q.declined, func(text string) bool { return strings.HasPrefix(text, ref+": ") })
+		q.mu.Unlock()
+		id, err := q.o.Repo.Ref(ref)
+		switch {
+		case err != nil:
+			return err
+		case acked == id:
+			return nil
+		case failure != nil:
+			return failure
+		case moved:
+			return fmt.Errorf("%s: %w", ref, ErrMoved)
+		case refused:
+			return fmt.Errorf("%s: %w", ref, ErrRefused)
+		case closed:
+			return fmt.Errorf("send %s: %w", ref, ErrClosed)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("send %s: %w", ref, context.Cause(ctx))
+		}
+	}
 }
 
 // pending counts refs that are here otherwise than on the session remote. One that diverged is there under another name.
