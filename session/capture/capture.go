@@ -189,8 +189,8 @@ func (c *Capturer) SetLane(lane string, segment int) {
 	c.lane, c.least, c.fresh = lane, segment, true
 }
 
-// Point makes a point of what is there now, or gives the newest one if nothing has changed since. When it returns the
-// point is on disk. With a reason that nobody has asked for, a session without a point gets none as long as nothing differs
+// Point makes a point of what is there now, or gives the newest one if nothing has changed since and message says nothing
+// that is not said there. When it returns the point is on disk. With a reason that nobody has asked for, a session without a point gets none as long as nothing differs
 // from what was mounted: the Point is zero then.
 func (c *Capturer) Point(ctx context.Context, reason session.Reason, message string) (session.Point, Report, error) {
 	began := time.Now()
@@ -257,7 +257,7 @@ func (c *Capturer) point(ctx context.Context, reason session.Reason, message str
 	if err != nil {
 		return session.Point{}, Report{}, err
 	}
-	if nothing {
+	if nothing && (!have || message == "" || strings.TrimSpace(message) == strings.TrimSpace(last.Message)) { // what somebody says is kept, too
 		if have {
 			c.remember(s, last.Commit)
 		}

@@ -69,6 +69,26 @@ func TestSegments(t *testing.T) {
 	}
 }
 
+// Whoever says something of what there is has it kept, though a point of it was made just before; saying it again changes
+// nothing.
+func TestMessageOfWhatIsKeptAlready(t *testing.T) {
+	w := newWorld(t, object.SHA1, map[string]gittest.File{"a": text("a\n")})
+	w.write("a", "1")
+	before, _ := w.point(session.Idle)
+	said, r, err := w.c.Point(w.ctx, session.Manual, "before the clean-up")
+	must(t, err)
+	if !r.Made || said.ID <= before.ID || said.Tree != before.Tree || said.Message != "before the clean-up" {
+		t.Errorf("%+v (%v)", said, r.Made)
+	}
+	for _, message := range []string{"before the clean-up", ""} {
+		again, r, err := w.c.Point(w.ctx, session.Manual, message)
+		must(t, err)
+		if r.Made || again.ID != said.ID {
+			t.Errorf("said %q: %+v (%v)", message, again, r.Made)
+		}
+	}
+}
+
 // What the points before are called after a gc does not matter to the next one.
 func TestGCBetweenPoints(t *testing.T) {
 	w := newWorld(t, object.SHA1, map[string]gittest.File{"a": text("a\n")})
