@@ -35,9 +35,9 @@ type daemonFlags struct {
 
 func (a *app) addDaemonFlags(cmd *cobra.Command, f *daemonFlags) {
 	flags := cmd.Flags()
-	flags.DurationVar(&f.idle, "idle-exit", 0, "end after this long without a mount (default: never)")
+	flags.DurationVar(&f.idle, "idle-exit", 0, "end after `WAIT` without a mount (default: never)")
 	flags.BoolVar(&f.restore, "restore", false, "mount again what was mounted when the machine went down")
-	flags.DurationVar(&f.watchdog, "watchdog", defaultWatchdog, "replace the process that serves when it was silent for so long;\n0: never")
+	flags.DurationVar(&f.watchdog, "watchdog", defaultWatchdog, "replace the process that serves when it was silent for `WAIT`;\n0: never")
 	flags.Var(&a.metrics, "metrics", "serve metrics (Prometheus) and profiles (pprof) there: a socket,\nor an address of the loopback, for all users of this host to read")
 }
 

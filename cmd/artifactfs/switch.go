@@ -37,8 +37,8 @@ work as well; they download what they write.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&dir, "directory", "C", dir, "the mount, or a directory inside it")
-	f.StringVarP(&r.Create, "create", "c", "", "make a branch of this name there")
+	f.StringVarP(&dir, "directory", "C", dir, "the mount at `DIR`, or around it")
+	f.StringVarP(&r.Create, "create", "c", "", "make a branch `NAME` there")
 	f.BoolVar(&r.Detach, "detach", false, "go to a commit or tag, on no branch")
 	return cmd
 }
