@@ -14,6 +14,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
 
@@ -261,7 +262,7 @@ const (
 	// maxParallel is the largest content, in bytes, that is compressed in memory, beside others.
 	maxParallel = 1 << 20
 	// deflaters is how many objects are compressed at a time.
-	deflaters = 3
+	deflaters = 2
 )
 
 // deflation is a whole entry of a pack.
@@ -307,6 +308,7 @@ func deflated(ctx context.Context, f object.Format, objects []Outgoing) (next <-
 			d := entryDeflater{format: f}
 			for j := range jobs {
 				j.place <- d.entry(j.o)
+				runtime.Gosched() // others answer who waits for a file
 			}
 		})
 	}

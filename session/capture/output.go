@@ -79,6 +79,9 @@ func (w *output) blob(content []byte) (object.ID, error) {
 const (
 	smallFile = 1 << 20   // contents up to that many bytes are read once, and kept until they are written
 	keepMost  = 128 << 20 // bytes of them
+	// hashers is how many contents are read at a time. More would have all processors of a small host, and with them the
+	// threads that answer the kernel.
+	hashers = 2
 )
 
 // source is a content of which a blob is made.
@@ -97,7 +100,7 @@ func (w *output) hash(ctx context.Context, list []source) error {
 	var failure error
 	next := 0
 	var wg sync.WaitGroup
-	for range min(len(list), max(2, runtime.GOMAXPROCS(0))) {
+	for range min(len(list), hashers) {
 		wg.Go(func() {
 			buf := make([]byte, 256<<10)
 			for {
@@ -113,6 +116,7 @@ func (w *output) hash(ctx context.Context, list []source) error {
 				if stop {
 					return
 				}
+				runtime.Gosched() // programs that write wait for the same processors
 				if err := list[i].hash(w.format, keep, buf); err != nil {
 					mu.Lock()
 					failure = errors.Join(failure, fmt.Errorf("read %s: %w", list[i].path, err))
