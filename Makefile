@@ -31,7 +31,9 @@ build: ## build bin/artifactfs and, beside it, the hook for git before 2.55
 	CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/artifactfs ./cmd/artifactfs
 	CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags "-s -w" -o bin/artifactfs-fsmonitor ./cmd/artifactfs-fsmonitor
 
-demo: setup build ## mount this checkout's history over loopback, with timings (REMOTE=url: mount that)
+demo: ## mount this checkout's history over loopback, with timings (REMOTE=url: mount that)
+	@scripts/setup.sh run
+	@$(MAKE) --no-print-directory build
 	@GO="$(GO)" REMOTE="$(REMOTE)" scripts/demo.sh
 
 test: setup ## go vet and all tests, real mounts included (TESTFLAGS="-run X -race")

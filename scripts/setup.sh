@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs what artifactfs and its tests need beside Go: git with its HTTP and git:// servers, fusermount3 for mounts
-# of users, an ssh server, git-lfs and fio for tests. Says what it does, and does nothing where all is there.
+# of users, an ssh server, git-lfs and fio for tests; with the argument `run` only what it takes to run it. Says what it
+# does, and does nothing where all is there.
 set -eu
 
 have() { PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null 2>&1; }
@@ -10,13 +11,15 @@ want() { missing="$missing $1"; }
 have git || want git
 if have git && ! [ -x "$(git --exec-path)/git-http-backend" ]; then want git; fi
 have fusermount3 || want fuse3
-have sshd || want openssh-server
-have ssh || want openssh-client
-have git-lfs || want git-lfs
-have systemctl || want systemd
-have unshare || want util-linux
 have umount || want mount
-have fio || want fio
+if [ "${1:-}" != run ]; then
+	have sshd || want openssh-server
+	have ssh || want openssh-client
+	have git-lfs || want git-lfs
+	have systemctl || want systemd
+	have unshare || want util-linux
+	have fio || want fio
+fi
 [ -e /etc/ssl/certs/ca-certificates.crt ] || [ -e /etc/pki/tls/certs/ca-bundle.crt ] || [ -e /etc/ssl/cert.pem ] || want ca-certificates
 
 if ! have "${GO:-go}"; then
