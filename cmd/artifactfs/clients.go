@@ -264,7 +264,17 @@ func mountTypeAt(table []byte, dir string) (kind string) {
 
 // completeMounts offers the mounted directories to the shell, those already named left out.
 func (a *app) completeMounts(most int) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return a.completeListed(most, func(m served) (choice, about string) {
+		if m.mounted() {
+			return m.Dir, m.Remote
+		}
+		return "", ""
+	}, cobra.ShellCompDirectiveNoFileComp)
+}
+
+// completeListed offers what there is to say of each mount and session ("": nothing), and what the shell may offer besides.
+func (a *app) completeListed(most int, of func(m served) (choice, about string), besides cobra.ShellCompDirective) cobra.CompletionFunc {
+	return func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		state, err := control.StateDir(a.state)
 		if err != nil || len(args) >= most {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -273,14 +283,13 @@ func (a *app) completeMounts(most int) cobra.CompletionFunc {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		all, _ := a.mounts(ctx)
-		var dirs []cobra.Completion
+		var choices []cobra.Completion
 		for _, m := range all {
-			if !m.mounted() {
-				continue
+			if choice, about := of(m); choice != "" {
+				choices = append(choices, cobra.CompletionWithDesc(choice, about))
 			}
-			dirs = append(dirs, cobra.CompletionWithDesc(m.Dir, m.Remote))
 		}
-		return dirs, cobra.ShellCompDirectiveNoFileComp
+		return choices, besides
 	}
 }
 

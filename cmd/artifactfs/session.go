@@ -145,23 +145,7 @@ func (a *app) ofFlag(cmd *cobra.Command, of *string) {
 
 // completeSessions offers the sessions' names to the shell.
 func (a *app) completeSessions(most int) cobra.CompletionFunc {
-	return func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		state, err := control.StateDir(a.state)
-		if err != nil || len(args) >= most {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		a.state = state
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		all, _ := a.mounts(ctx)
-		var names []cobra.Completion
-		for _, m := range all {
-			if m.Session.Name != "" {
-				names = append(names, cobra.CompletionWithDesc(m.Session.Name, m.Dir))
-			}
-		}
-		return names, cobra.ShellCompDirectiveDefault
-	}
+	return a.completeListed(most, func(m served) (choice, about string) { return m.Session.Name, m.Dir }, cobra.ShellCompDirectiveDefault)
 }
 
 func (a *app) sessionListCommand() *cobra.Command {
