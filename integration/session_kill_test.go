@@ -28,17 +28,22 @@ func TestSessionOutlivesEverything(t *testing.T) {
 			w.commit(r, map[string]gittest.File{".gitignore": {Data: []byte("build/\n")}})
 			j := workday.Journey{Binary: binary, Base: w.place("j"), Remote: w.serve(gittest.ServerOptions{}).URL("r.git"), Session: "work", Seed: uint64(modelSeed), Longest: 4 * time.Second, Interval: policyInterval, Log: t.Logf}
 			check(t, os.Mkdir(j.Base, 0o755))
+			j.Objects = []string{filepath.Join(r.Path, "objects")}
 			var c *carried
 			if kind == "http" {
 				c = w.sessionRemote(kind, nil)
-				j.Saved = c.arg
+				j.Saved, j.Copy = c.arg, c.Path
+				j.Objects = append(j.Objects, filepath.Join(c.Path, "objects"))
 			}
 			tally, err := j.Run(t.Context(), sessionKills)
 			for _, f := range tally.Faults {
 				t.Error(f)
 			}
 			check(t, err)
-			t.Logf("seed %d: %+v", j.Seed, tally)
+			t.Logf("seed %d: %s", j.Seed, tally)
+			if n := tally.Found[workday.Undecided]; n > 0 {
+				t.Errorf("%d of what came back could not be told to be right", n)
+			}
 			if c == nil || t.Failed() {
 				return
 			}

@@ -29,6 +29,7 @@ import (
 type carryOptions struct {
 	only   *regexp.Regexp
 	kills  int
+	kinds  string
 	outage time.Duration
 	files  int
 	forge  string
@@ -42,6 +43,7 @@ func carryFlags() (o *carryOptions, is *bool) {
 	is = flag.Bool("session", false, "measure how work is carried to session remotes and brought back (-only commit|kills|points|outage|forks|resume|seed|jj)")
 	flag.DurationVar(&o.outage, "outage", 30*time.Second, "with -session: the session remote is away so long")
 	flag.IntVar(&o.files, "session-files", 110_000, "with -session: files of the large repository")
+	flag.StringVar(&o.kinds, "kinds", "http,embedded,path", "with -session: session `remotes` that the work of who is killed is carried to")
 	flag.StringVar(&o.forge, "forge", "", "with -session: `source` directory of gitea with the program gitea built in it, to be a session remote too")
 	flag.StringVar(&o.jj, "jj", "", "with -session: work with this jj `program` in a mount, too")
 	return o, is

@@ -5,7 +5,7 @@
 //	go run ./integration/bench -write [-places NAME=DIR,...] [-only REGEXP] [REPOSITORY.git ...]
 //	go run ./integration/bench -git [-git2 PROGRAM] [-only REGEXP] [REPOSITORY.git ...]
 //	go run ./integration/bench -takeover [-kills N] [REPOSITORY.git]
-//	go run ./integration/bench -session [-kills N] [-outage DURATION] [-forge DIR] [-jj PROGRAM] [-only REGEXP]
+//	go run ./integration/bench -session [-kills N] [-kinds LIST] [-outage DURATION] [-forge DIR] [-jj PROGRAM] [-only REGEXP]
 //	go run ./integration/bench -many | -leak
 //
 // With -write it compares work on a mount with the same work on a plain directory, with -git what git does in a mount
@@ -40,6 +40,7 @@ func main() {
 	only := flag.String("only", "", "run the measurements whose name matches")
 	bin := flag.String("bin", "bin", "directory of artifactfs and gitserve")
 	full := flag.Bool("full-clone", false, "also time a full git clone of each repository")
+	keep := flag.Bool("keep", false, "leave what was made if something is not as it must be")
 	o, isWrite := writeFlags()
 	g, isGit := gitFlags()
 	t, isTakeover := takeoverFlags()
@@ -53,7 +54,9 @@ func main() {
 	check(err)
 	code := 0
 	defer func() {
-		os.RemoveAll(work)
+		if code == 0 || !*keep {
+			os.RemoveAll(work)
+		}
 		os.Exit(code)
 	}()
 	binDir, err := filepath.Abs(*bin)

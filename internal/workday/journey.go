@@ -21,7 +21,8 @@ import (
 )
 
 // Journey is work that is interrupted by the death of everything, again and again, and goes on from what was saved in a
-// state directory that knows nothing of it.
+// state directory that knows nothing of it. What comes back is compared with the ledger, with what stock git finds in the
+// point, and with what the same steps do on a plain file system.
 type Journey struct {
 	Binary  string // artifactfs
 	Base    string // an empty directory for all that is needed; its name must not be long
@@ -31,6 +32,10 @@ type Journey struct {
 	// Saved is the session remote. "": the embedded one, whose path the next state directory is given; every kill is then
 	// that of a session of its own.
 	Saved string
+
+	// Objects are directories of objects of bare repositories: all that is mounted, and what is saved unless it is embedded.
+	Objects []string
+	Copy    string // path of the session remote's repository; "": the embedded one
 
 	Flags    []string // of mount
 	Seed     uint64
@@ -46,22 +51,37 @@ type Journey struct {
 // Tally sums up a Journey.
 type Tally struct {
 	Kills    int
-	Exact    int           // States that came back in all; the others are of the middle of a step
-	Bare     int           // kills before there was anything to come back
-	Promises int           // that bound
-	Steps    int           // of the worker
-	Lost     time.Duration // most of the work of one kill
+	Bare     int             // kills before there was anything to come back
+	Found    map[Finding]int // what a plain tree, in which all was done again, says of what came back
+	Recorded int             // States that are all that stock git finds in the point
+	Promises int             // that bound
+	Steps    int             // of the worker
+	Lost     time.Duration   // most of the work of one kill
+	Behind   time.Duration   // the oldest move of a ref that did not come back
 	Resume   []time.Duration
 	Faults   []string
 	Commits  []string // that branches named a while before a kill
 }
 
+// Exact is how many States came back that are proved to have been there.
+func (t Tally) Exact() int { return t.Found[Between] + t.Found[Moment] }
+
+func (t Tally) String() string {
+	return fmt.Sprintf("%d kills in %d steps: %d came back exactly (%d of between steps, %d of a moment within one), %d of several moments of a step, %d undecided, %d never were so; %d are as recorded, %d were before any point; "+
+		"%d promises held; at most %s of work and %s of moved refs lost",
+		t.Kills, t.Steps, t.Exact(), t.Found[Between], t.Found[Moment], t.Found[Blend], t.Found[Undecided], t.Found[Never], t.Recorded, t.Bare, t.Promises, t.Lost.Round(time.Millisecond), t.Behind.Round(time.Millisecond))
+}
+
 // hop is one state directory and its mount.
 type hop struct {
 	state, dir, ledger string
-	id                 string // of the mount
+	id, session        string // of the mount
+	begin              State
 	took               time.Duration
 }
+
+func (h *hop) beginning() string { return h.ledger + ".git" }
+func (h *hop) repo() string      { return filepath.Join(h.state, "mounts", h.id, "session.git") }
 
 // maxFaults are enough.
 const maxFaults = 20
@@ -69,10 +89,15 @@ const maxFaults = 20
 // Run kills everything so often.
 func (j *Journey) Run(ctx context.Context, kills int) (Tally, error) {
 	j.rnd = rand.New(rand.NewPCG(j.Seed, 17))
+	j.tally.Found = map[Finding]int{}
 	h, err := j.mount(ctx, j.Saved)
 	if err != nil {
 		return j.tally, err
 	}
+	if h.begin, err = Look(ctx, h.dir); err != nil {
+		return j.tally, err
+	}
+	fresh := h.begin
 	defer func() { j.leave(ctx, h) }()
 	for j.tally.Kills < kills {
 		killed, err := j.work(ctx, h)
@@ -82,7 +107,7 @@ func (j *Journey) Run(ctx context.Context, kills int) (Tally, error) {
 		from := j.Saved
 		if from == "" {
 			// Killed before there was anything to be saved, there is none.
-			if from = filepath.Join(h.state, "mounts", h.id, "session.git"); !exists(filepath.Join(from, "HEAD")) {
+			if from = h.repo(); !exists(filepath.Join(from, "HEAD")) {
 				from = ""
 			}
 		}
@@ -103,6 +128,7 @@ func (j *Journey) Run(ctx context.Context, kills int) (Tally, error) {
 			if next, err = j.mount(ctx, ""); err != nil {
 				return j.tally, err
 			}
+			next.begin = fresh
 		}
 		if faults < len(j.tally.Faults) {
 			j.Log("%s", next.warnings())
@@ -161,12 +187,18 @@ func (j *Journey) mount(ctx context.Context, saved string) (*hop, error) {
 		j.leave(ctx, h)
 		return nil, err
 	}
-	h.id, h.took = reply.ID, time.Since(start)
+	h.id, h.session, h.took = reply.ID, session, time.Since(start)
 	return h, nil
 }
 
 // work lets somebody work until everything is killed.
 func (j *Journey) work(ctx context.Context, h *hop) (killed time.Time, err error) {
+	if _, err := run(ctx, h.dir, nil, "git", "rev-parse", "--git-dir"); err != nil { // which waits until there is one
+		return killed, err
+	}
+	if err := keepBeginning(ctx, filepath.Join(h.state, "mounts", h.id, "git"), h.beginning()); err != nil {
+		return killed, fmt.Errorf("keep how it begins: %w", err)
+	}
 	w, err := Start(Options{Dir: h.dir, Ledger: h.ledger, Program: []string{j.Binary, "--state", h.state}, Seed: j.rnd.Uint64(), Pause: 400 * time.Millisecond})
 	if err != nil {
 		return killed, err
@@ -210,7 +242,11 @@ func (j *Journey) judge(ctx context.Context, before, after *hop, killed time.Tim
 	if err != nil {
 		return err
 	}
+	if len(ledger) == 0 || ledger[0].Begins {
+		ledger = slices.Insert(ledger, 0, Entry{Step: "begin", State: before.begin})
+	}
 	state, err := Look(ctx, after.dir)
+	after.begin = state
 	if err != nil {
 		j.tally.Faults = append(j.tally.Faults, err.Error())
 		return nil
@@ -231,13 +267,16 @@ func (j *Journey) judge(ctx context.Context, before, after *hop, killed time.Tim
 		j.tally.Bare++
 	}
 	v := Judge(ledger, s, Limits{Killed: killed, Interval: j.Interval, Local: j.Saved == ""})
+	finding, why, err := j.prove(ctx, before, ledger, s, &v)
+	if err != nil {
+		return err
+	}
+	j.tally.Found[finding]++
 	for _, f := range v.Faults {
 		j.Log("%s", f)
 		j.tally.Faults = append(j.tally.Faults, fmt.Sprintf("kill %d (%s, then %s): %s", j.tally.Kills, before.state, after.state, f))
 	}
-	if v.Exact {
-		j.tally.Exact++
-	}
+	j.tally.Behind = max(j.tally.Behind, v.Behind)
 	j.tally.Promises += v.Newer
 	j.tally.Lost = max(j.tally.Lost, v.Lost)
 	j.tally.Resume = append(j.tally.Resume, after.took)
@@ -251,8 +290,47 @@ func (j *Journey) judge(ctx context.Context, before, after *hop, killed time.Tim
 			j.tally.Commits = append(j.tally.Commits, id)
 		}
 	}
-	j.Log("kill %d: %d lines of the ledger, point %s, exact %v, lost %v, resumed in %v", j.tally.Kills, len(ledger), s.ID, v.Exact, v.Lost.Round(time.Millisecond), after.took.Round(time.Millisecond))
+	j.Log("kill %d: %d lines of the ledger, point %s %s %s, lost %v, refs %v, resumed in %v", j.tally.Kills, len(ledger), s.ID, finding, why, v.Lost.Round(time.Millisecond), v.Behind.Round(time.Millisecond), after.took.Round(time.Millisecond))
 	return nil
+}
+
+// prove asks stock git and a plain tree about what came back, and adds to the faults.
+func (j *Journey) prove(ctx context.Context, before *hop, ledger []Entry, s Saved, v *Verdict) (Finding, string, error) {
+	repo := j.Copy
+	if repo == "" {
+		repo = before.repo()
+	}
+	if s.ID != "" {
+		id, was, err := recorded(ctx, repo, before.session)
+		d := was.asRecorded(s.State)
+		switch {
+		case err != nil:
+			return Undecided, "", err
+		case id != s.ID:
+			v.Faults = append(v.Faults, fmt.Sprintf("the newest point of %s is %s, and %s came back", repo, id, s.ID))
+		case d != "":
+			v.Faults = append(v.Faults, fmt.Sprintf("point %s is not what it recorded: %s", id, d))
+		default:
+			j.tally.Recorded++
+		}
+	}
+	scratch, err := os.MkdirTemp("", "workday-*")
+	if err != nil {
+		return Undecided, "", err
+	}
+	defer os.RemoveAll(scratch)
+	o := oracle{scratch: scratch, beginning: before.beginning(), ledger: ledger, objects: append([]string{filepath.Join(before.state, "mounts", before.id, "git", "objects")}, j.Objects...)}
+	if exists(filepath.Join(before.repo(), "objects")) {
+		o.objects = append(o.objects, filepath.Join(before.repo(), "objects"))
+	}
+	finding, why, err := o.ask(ctx, s, v.At)
+	if err != nil {
+		return Undecided, err.Error(), ctx.Err()
+	}
+	if finding == Never {
+		v.Faults = append(v.Faults, fmt.Sprintf("point %s: %s", s.ID, why))
+	}
+	return finding, why, nil
 }
 
 // moment is the time in a ULID: to the millisecond, where commits have seconds.

@@ -13,6 +13,8 @@ type Entry struct {
 	At     time.Time `json:"at"`
 	Step   string    `json:"step"`
 	Begins bool      `json:"begins,omitempty"` // the step does, at that time; State is not told
+	Script string    `json:"script,omitempty"` // of a step that begins
+	Moment int64     `json:"moment,omitempty"` // seconds since 1970 that git is told for the commits of it
 	State  State     `json:"state,omitzero"`   // after the step
 
 	// Of a promise: since when the State was as it is, the point that holds it if it is known, and whether it is on the

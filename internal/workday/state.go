@@ -4,7 +4,9 @@
 //
 // Terms: a State is what stock git and the file system say of a working tree. A step is one command of the worker. The
 // ledger is a file outside of the tree that outlives the worker: a line before each step and one with the State after
-// it. A promise is a line that tells of a command that returned: from then on the State in it must not get lost.
+// it. The oracle makes the steps of a ledger again on a plain file system; a step that was under way is filmed there, and
+// what came back has to be of a moment in the film. A promise is a line that tells of a command that returned: from then on
+// the State in it must not get lost.
 //
 // The worker is a process of its own, so that it can be killed with all it has started. A program that uses this package
 // calls Main first: the worker is that program again.
@@ -37,6 +39,8 @@ type State struct {
 	Status    []string `json:"status"`    // as git status --porcelain prints it
 	Operation []string `json:"operation"` // files of one under way, "NAME HASH"
 }
+
+var errComplaint = errors.New("it complains") // and does not fail
 
 // Look asks stock git for the State of the tree at dir. It changes nothing there, and asks nothing of the program that
 // is judged but to read files.
@@ -123,7 +127,7 @@ func operation(gitDir string) ([]string, error) {
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil
 			}
-			if err != nil || d.IsDir() {
+			if err != nil || d.IsDir() || strings.HasSuffix(path, ".lock") {
 				return err
 			}
 			content, err := os.ReadFile(path)
@@ -180,8 +184,19 @@ func run(ctx context.Context, dir string, env []string, args ...string) (string,
 	cmd.Dir, cmd.Env = dir, append(gittest.Env(), env...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
+	err := cmd.Run()
+	if err == nil && bytes.Contains(stderr.Bytes(), []byte("error: ")) { // a file that cannot be read is one that has changed, to git status
+		err = errComplaint
+	}
+	if err != nil {
 		return "", fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(stderr.Bytes()))
 	}
 	return strings.TrimSuffix(stdout.String(), "\n"), nil
+}
+
+// exact is a blob to its last byte.
+func exact(ctx context.Context, repo, name string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, "git", "--git-dir="+repo, "cat-file", "blob", name)
+	cmd.Env = gittest.Env()
+	return cmd.Output()
 }

@@ -55,7 +55,7 @@ var steps = []step{
 	{"ignored", 1, func(w *working) string { return "mkdir -p build && echo object >build/" + w.name("x") + ".o" }},
 	{"copy", 1, func(w *working) string { return "cp " + w.file() + " " + filepath.Join(w.dir(), w.name("copy")) }},
 	{"large", 1, func(w *working) string {
-		return "head -c 300000 /dev/urandom >" + filepath.Join(w.dir(), w.name("large"))
+		return fmt.Sprintf("seq %d 1000000 | head -c 300000 >%s", w.made, filepath.Join(w.dir(), w.name("large")))
 	}},
 
 	{"add", 3, func(w *working) string { return "git add " + w.file() }},

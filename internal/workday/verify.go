@@ -29,6 +29,8 @@ type Verdict struct {
 	Exact  bool          // the State is one of the ledger's, in all; else the point is of the middle of a step
 	Lost   time.Duration // of work: from the first State that did not come back until Killed
 	Newer  int           // promises that bound
+	At     int           // the entry of the ledger whose State it is; -1: none
+	Behind time.Duration // how long before the kill the first ref was moved that did not come back so
 }
 
 // aside is how far the time of a point may be from the moment whose files it holds.
@@ -36,7 +38,7 @@ const aside = 500 * time.Millisecond
 
 // Judge compares what was found with a ledger.
 func Judge(ledger []Entry, s Saved, l Limits) Verdict {
-	var v Verdict
+	v := Verdict{At: -1}
 	fault := func(format string, args ...any) { v.Faults = append(v.Faults, fmt.Sprintf(format, args...)) }
 	for _, e := range ledger {
 		if e.Fault != "" {
@@ -52,7 +54,7 @@ func Judge(ledger []Entry, s Saved, l Limits) Verdict {
 	// States that were so at the time of the point.
 	from, to := s.Time.Add(-aside), s.Time.Add(aside)
 	var begun time.Time // of a step, while it is under way
-	var at []State
+	var at []int
 	mid := false
 	known := slices.IndexFunc(ledger, func(e Entry) bool { return s.ID != "" && e.Point == s.ID })
 	for i, e := range ledger {
@@ -74,25 +76,33 @@ func Judge(ledger []Entry, s Saved, l Limits) Verdict {
 				mid = true
 			}
 			if e.At.Before(to) && until.After(from) {
-				at = append(at, e.State)
+				at = append(at, i)
 			}
 			begun = time.Time{}
 		}
 	}
+	like := func(i int) bool { return ledger[i].State.Differs(s.State) == "" }
 	switch {
 	case known >= 0:
-		v.Exact = true
+		v.Exact, v.At = true, known
 		if d := ledger[known].State.Differs(s.State); d != "" {
 			fault("point %s that was promised after %q: %s", s.ID, ledger[known].Step, d)
 		}
-	case slices.ContainsFunc(at, func(a State) bool { return a.Differs(s.State) == "" }):
+	case slices.ContainsFunc(at, like):
 		v.Exact = true
+		v.At = at[slices.IndexFunc(at, like)]
 	case !mid && len(at) > 0:
-		fault("point %s was made when nothing was under way: %s", s.ID, at[len(at)-1].Differs(s.State))
+		fault("point %s was made when nothing was under way: %s", s.ID, ledger[at[len(at)-1]].State.Differs(s.State))
 	case len(ledger) > 0 && s.Time.Add(aside).Before(ledger[0].At):
 		d := ledger[0].State.Differs(s.State)
-		if v.Exact = d == ""; d != "" {
+		if v.Exact, v.At = d == "", 0; d != "" {
 			fault("point %s is of before this worker: %s", s.ID, d)
+		}
+	}
+	for _, e := range ledger {
+		if !e.Begins && !e.Promise && e.At.After(s.Time.Add(aside)) && !slices.Equal(e.State.Refs, s.State.Refs) {
+			v.Behind = l.Killed.Sub(e.At)
+			break
 		}
 	}
 

@@ -184,3 +184,63 @@ func TestMoment(t *testing.T) {
 		t.Errorf("%d", got.UnixMilli())
 	}
 }
+
+// What is done again on a plain file system tells of every moment whether it was one.
+func TestOracle(t *testing.T) {
+	dir, base := cloned(t), t.TempDir()
+	kept := filepath.Join(base, "kept")
+	if err := keepBeginning(t.Context(), filepath.Join(dir, ".git"), kept); err != nil {
+		t.Fatal(err)
+	}
+	ledger := []Entry{{Step: "begin", At: time.Now(), State: look(t, dir)}}
+	step := func(script string) {
+		e := Entry{Step: script, Script: script, Begins: true, At: time.Now(), Moment: time.Now().Unix()}
+		if out, err := e.command(t.Context(), dir).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", script, err, out)
+		}
+		ledger = append(ledger, e, Entry{Step: script, At: time.Now(), State: look(t, dir)})
+	}
+	step("echo new >new && git add -A && git commit -qm new")
+	between := look(t, dir)
+	for i := range ledger { // so long ago that the point cannot be of it
+		ledger[i].At = ledger[i].At.Add(-time.Minute)
+	}
+	step("echo one >one; rm d0000/f0000.txt; sed -i s/new/old/ new; git switch -q -c other; git add one")
+
+	objects := []string{filepath.Join(dir, ".git", "objects")}
+	at := func(script string) State {
+		copied := filepath.Join(t.TempDir(), "copy")
+		objects = append(objects, filepath.Join(copied, ".git", "objects"))
+		if out, err := exec.Command("sh", "-c", "cp -a "+dir+" "+copied+" && cd "+copied+" && git reset -q --hard "+between.Head+" && git clean -qfd && git switch -q main && git branch -q -D other;"+script+"; cp .git/index .git/all; GIT_INDEX_FILE=.git/all git add -A; GIT_INDEX_FILE=.git/all git write-tree; rm .git/all").CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return look(t, copied)
+	}
+	for i, c := range []struct {
+		name  string
+		state State
+		exact int
+		want  Finding
+	}{
+		{"between", between, 2, Between},
+		{"first write", at("echo one >one"), -1, Moment},
+		{"empty file", at("true >one"), -1, Moment},
+		{"all but the last", at("echo one >one; rm d0000/f0000.txt; sed -i s/new/old/ new; git switch -q -c other"), -1, Moment},
+		{"the second without the first", at("rm d0000/f0000.txt"), -1, Blend},
+		{"a content that never was", at("echo two >one"), -1, Never},
+		{"a file that never went", at("rm d0001/f0000.txt"), -1, Never},
+		{"a branch that never was", at("git switch -q -c another"), -1, Never},
+		{"what was never staged", at("echo one >one; git add one; rm d0000/f0000.txt; git rm -q --cached d0001/f0000.txt"), -1, Never},
+	} {
+		o := oracle{scratch: filepath.Join(base, "o"+string(rune('0'+i))), beginning: kept, ledger: ledger, objects: objects}
+		if got, why, err := o.ask(t.Context(), Saved{Time: ledger[3].At.Add(50 * time.Millisecond), State: c.state}, c.exact); got != c.want || err != nil {
+			t.Errorf("%s: %s (%s), %v; want %s", c.name, got, why, err, c.want)
+		}
+	}
+	lying := slices.Clone(ledger)
+	lying[2].State.Head = "0"
+	o := oracle{scratch: filepath.Join(base, "lying"), beginning: kept, ledger: lying, objects: []string{filepath.Join(dir, ".git", "objects")}}
+	if got, why, err := o.ask(t.Context(), Saved{Time: time.Now(), State: between}, 2); got != Never || err != nil {
+		t.Errorf("a ledger that lies: %s (%s), %v", got, why, err)
+	}
+}

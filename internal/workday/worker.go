@@ -137,22 +137,23 @@ func (w *working) step() error {
 		return w.save()
 	}
 	name, script := w.choose()
-	if err := w.ledger.add(Entry{At: time.Now(), Step: name, Begins: true}); err != nil {
+	e := Entry{At: time.Now(), Step: name, Begins: true, Script: script, Moment: time.Now().Unix()}
+	if err := w.ledger.add(e); err != nil {
 		return err
 	}
-	out, err := w.sh(script)
-	if err == nil {
-		out = ""
+	out, err := e.command(w.ctx, w.Dir).CombinedOutput()
+	if err == nil { // that git refuses something is part of a working day
+		out = nil
 	}
-	return w.look(name, trouble(out))
+	return w.look(name, trouble(string(out)))
 }
 
-// sh runs a script of shell tools and git in the tree. That git refuses something is part of a working day.
-func (w *working) sh(script string) (string, error) {
-	cmd := exec.CommandContext(w.ctx, "sh", "-c", script)
-	cmd.Dir, cmd.Env = w.Dir, append(gittest.Env(), "GIT_EDITOR=true", "GIT_SEQUENCE_EDITOR=true", "GIT_MERGE_AUTOEDIT=no")
-	out, err := cmd.CombinedOutput()
-	return string(out), err
+// command is the step, which does the same in a tree that is the same.
+func (e Entry) command(ctx context.Context, dir string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "sh", "-c", e.Script)
+	at := fmt.Sprintf("%d +0000", e.Moment)
+	cmd.Dir, cmd.Env = dir, append(gittest.Env(), "GIT_EDITOR=true", "GIT_SEQUENCE_EDITOR=true", "GIT_MERGE_AUTOEDIT=no", "GIT_AUTHOR_DATE="+at, "GIT_COMMITTER_DATE="+at)
+	return cmd
 }
 
 // trouble finds in what commands said that it was no refusal but damage.

@@ -1,0 +1,182 @@
+package workday
+
+import (
+	"context"
+	"crypto/sha1"
+	"fmt"
+	"os"
+	"regexp"
+	"runtime"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A step is filmed by stopping it after each system call that may have changed something (ptrace(2)).
+
+// temporary are the names that tools give to files of a moment.
+var temporary = regexp.MustCompile(`(^|/)(sed|\.merge_file_)[A-Za-z0-9]{6}$`)
+
+// settled is a path that is the same whenever the step is made.
+func settled(path string) string { return temporary.ReplaceAllString(path, "$1$2") }
+
+// digest is the id that git gives a blob.
+func digest(content []byte) string {
+	return fmt.Sprintf("%x", sha1.Sum(append(fmt.Appendf(nil, "blob %d\x00", len(content)), content...)))
+}
+
+// value is what a file is, read anew only if it may be another one.
+func (f *film) value(path string) (string, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		return "", err
+	}
+	now := cached{st.Ino, st.Size, st.Mtim.Nano(), st.Ctim.Nano(), ""}
+	var clock unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_REALTIME, &clock)
+	was, ok := f.cache[path]
+	if now.value = was.value; ok && was == now && clock.Nano()-now.ctime > 50e6 { // file systems' clocks tick slowly
+		return was.value, nil
+	}
+	mode := "100644"
+	var content []byte
+	var err error
+	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		var target string
+		target, err = os.Readlink(path)
+		mode, content = "120000", []byte(target)
+	} else {
+		if st.Mode&0o100 != 0 {
+			mode = "100755"
+		}
+		content, err = os.ReadFile(path)
+	}
+	if err != nil {
+		return "", err
+	}
+	now.value = mode + " " + digest(content)
+	f.cache[path] = now
+	return now.value, nil
+}
+
+// callInfo is struct ptrace_syscall_info.
+type callInfo struct {
+	op   uint8
+	_    [3]uint8
+	arch uint32
+	_    [2]uint64
+	nr   uint64 // when op is enter; of an exit it is the result
+	args [6]uint64
+	_    [2]uint64
+}
+
+const (
+	opEnter = 1
+	opExit  = 2
+)
+
+// harmless are calls that change no file; of others it is looked.
+var harmless = map[uint64]bool{
+	unix.SYS_READ: true, unix.SYS_PREAD64: true, unix.SYS_LSEEK: true, unix.SYS_MMAP: true, unix.SYS_MUNMAP: true, unix.SYS_MPROTECT: true, unix.SYS_BRK: true,
+	unix.SYS_RT_SIGACTION: true, unix.SYS_RT_SIGPROCMASK: true, unix.SYS_GETDENTS64: true, unix.SYS_FCNTL: true, unix.SYS_GETCWD: true, unix.SYS_EXECVE: true,
+	unix.SYS_WAIT4: true, unix.SYS_FSTAT: true, unix.SYS_CLOSE: true, unix.SYS_CLONE: true, unix.SYS_CLONE3: true, unix.SYS_EXIT_GROUP: true, unix.SYS_DUP: true,
+	unix.SYS_PIPE2: true, unix.SYS_GETPID: true, unix.SYS_FUTEX: true, unix.SYS_IOCTL: true, unix.SYS_FACCESSAT: true, unix.SYS_READLINKAT: true, unix.SYS_STATX: true,
+	unix.SYS_CHDIR: true, unix.SYS_PRLIMIT64: true, unix.SYS_GETRANDOM: true, unix.SYS_SET_TID_ADDRESS: true, unix.SYS_SET_ROBUST_LIST: true, unix.SYS_RSEQ: true,
+}
+
+func init() {
+	for _, nr := range looking {
+		harmless[nr] = true
+	}
+}
+
+// record makes a step and films it.
+func (f *film) record(ctx context.Context, e Entry) error {
+	failed := make(chan error, 1)
+	go func() { failed <- f.traced(ctx, e) }()
+	if err := <-failed; err != nil {
+		return fmt.Errorf("film %s: %w", e.Step, err)
+	}
+	return nil
+}
+
+func (f *film) traced(ctx context.Context, e Entry) error {
+	runtime.LockOSThread() // the thread ends with us: what it traces is nobody else's
+	if err := f.take(); err != nil {
+		return err
+	}
+	cmd := e.command(ctx, f.p.dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	first := cmd.Process.Pid
+	var status unix.WaitStatus
+	if _, err := unix.Wait4(first, &status, unix.WALL, nil); err != nil {
+		return err
+	}
+	const options = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACEFORK | unix.PTRACE_O_TRACEVFORK | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_EXITKILL
+	if err := unix.PtraceSetOptions(first, options); err != nil {
+		return err
+	}
+	changing := map[int]bool{} // processes in a call that may change something
+	known := map[int]bool{first: true}
+	pid, signal := first, 0
+	for {
+		if err := unix.PtraceSyscall(pid, signal); err != nil && err != unix.ESRCH {
+			return err
+		}
+		var err error
+		for pid, err = unix.Wait4(-1, &status, unix.WALL|unix.WNOTHREAD, nil); err == unix.EINTR; {
+			pid, err = unix.Wait4(-1, &status, unix.WALL|unix.WNOTHREAD, nil)
+		}
+		for err == nil && (status.Exited() || status.Signaled()) {
+			delete(known, pid)
+			if len(known) == 0 {
+				return f.take()
+			}
+			pid, err = unix.Wait4(-1, &status, unix.WALL|unix.WNOTHREAD, nil)
+		}
+		if err == unix.ECHILD {
+			return f.take()
+		}
+		if err != nil {
+			return err
+		}
+		signal = 0
+		switch stop := status.StopSignal(); {
+		case stop == unix.SIGTRAP|0x80:
+			if err := f.call(pid, changing); err != nil {
+				return err
+			}
+		case stop == unix.SIGTRAP && status.TrapCause() >= 0:
+		case stop == unix.SIGSTOP && !known[pid]: // it has just been made
+			known[pid] = true
+		default:
+			known[pid] = true
+			signal = int(stop)
+		}
+	}
+}
+
+// call is told of the beginning and of the end of a system call.
+func (f *film) call(pid int, changing map[int]bool) error {
+	var info callInfo
+	if _, _, e := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(pid), unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info)), 0, 0); e != 0 {
+		if e == unix.ESRCH {
+			return nil
+		}
+		return e
+	}
+	switch info.op {
+	case opEnter:
+		changing[pid] = !harmless[info.nr] && (info.nr != unix.SYS_OPENAT || info.args[2]&(unix.O_WRONLY|unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC) != 0)
+	case opExit:
+		if changing[pid] {
+			changing[pid] = false
+			return f.take()
+		}
+	}
+	return nil
+}

@@ -1,0 +1,177 @@
+package workday
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Finding is what the plain tree says of a State that came back.
+type Finding int
+
+const (
+	Undecided Finding = iota // nobody could tell
+	Between                  // it was so between two steps
+	Moment                   // it was so at one moment of a step
+	Blend                    // all of it was so in a step, but not all at one moment
+	Never                    // something of it never was
+)
+
+func (f Finding) String() string {
+	return [...]string{"undecided", "between steps", "at a moment of a step", "of several moments of a step", "never"}[f]
+}
+
+// oracle makes the steps of a ledger again on a plain file system, and says what a State that came back is of.
+type oracle struct {
+	scratch   string   // a directory that is there for it
+	beginning string   // see keepBeginning
+	objects   []string // directories of all objects that a step may need, and of what came back
+	ledger    []Entry  // the first entry is the State that it begins with
+}
+
+// before and behind say how far the step that a point is of may be from the time of the point.
+const (
+	before = 3 * time.Second
+	behind = 500 * time.Millisecond
+)
+
+// ask says what a State is of that a point at some time gave. exact is the entry of the ledger that has that State; -1: none.
+func (o *oracle) ask(ctx context.Context, s Saved, exact int) (Finding, string, error) {
+	p, err := newPlain(ctx, filepath.Join(o.scratch, "plain"), o.beginning, o.ledger[0].State.Tree, o.objects)
+	if err != nil {
+		return Undecided, "", fmt.Errorf("begin a plain tree: %w", err)
+	}
+	agrees := func(i int) (string, error) {
+		is, err := Look(ctx, p.dir)
+		if err != nil {
+			return "", err
+		}
+		return o.ledger[i].State.Differs(is), nil
+	}
+	if d, err := agrees(0); err != nil || d != "" {
+		return Undecided, "the plain tree begins otherwise: " + d, err
+	}
+	first := exact + 1 // entry that is not made again as it is
+	if exact < 0 {
+		exact = -1
+		first = slices.IndexFunc(o.ledger, func(e Entry) bool { return e.Begins })
+		for i, e := range o.ledger {
+			if e.Begins && (i+1 == len(o.ledger) || o.ledger[i+1].At.After(s.Time.Add(-before))) {
+				first = i
+				break
+			}
+		}
+	}
+	last := 0
+	for i := 1; i < first; i++ {
+		switch e := o.ledger[i]; {
+		case e.Begins:
+			p.make(ctx, e)
+		case !e.Promise:
+			last = i
+		}
+	}
+	if d, err := agrees(last); err != nil || d != "" {
+		return Never, fmt.Sprintf("after %s a plain tree is not like the one that was worked in: %s", o.ledger[last].Step, d), err
+	}
+	if exact >= 0 {
+		return Between, "", nil
+	}
+	if first < 0 {
+		return Undecided, "no step", nil
+	}
+	f := newFilm(p)
+	for _, e := range o.ledger[first:] {
+		if e.Begins && e.At.Before(s.Time.Add(behind)) {
+			if err := f.record(ctx, e); err != nil {
+				return Undecided, "", err
+			}
+		}
+	}
+	return o.compare(ctx, f, s.State)
+}
+
+// compare looks for a State in a film.
+func (o *oracle) compare(ctx context.Context, f *film, s State) (Finding, string, error) {
+	env := []string{"GIT_ALTERNATE_OBJECT_DIRECTORIES=" + strings.Join(o.objects, ":")}
+	listed, err := run(ctx, f.p.dir, env, "git", "-c", "core.quotePath=false", "ls-tree", "-r", s.Tree)
+	if err != nil {
+		return Undecided, "", err
+	}
+	files := map[string]string{}
+	for _, line := range lines(listed) {
+		about, path, _ := strings.Cut(line, "\t")
+		fields := strings.Fields(about)
+		files[settled(path)] = fields[0] + " " + fields[2]
+	}
+	indexes := map[string]bool{} // that are like s.Index
+	for key, content := range f.indexes {
+		like, err := f.isIndex(ctx, content, s.Index)
+		if err != nil {
+			return Undecided, "", err
+		}
+		indexes[key] = like
+	}
+	refs, under := s.refsKey(), strings.Join(s.Operation, "\n")
+	var hasFiles, hasRefs, hasIndex, hasUnder bool
+	for _, v := range f.views {
+		isFiles, isRefs, isIndex, isUnder := maps.Equal(v.files, files), v.refs == refs, indexes[v.index], v.under == under
+		if isFiles && isRefs && isIndex && isUnder {
+			return Moment, "", nil
+		}
+		hasFiles, hasRefs, hasIndex, hasUnder = hasFiles || isFiles, hasRefs || isRefs, hasIndex || isIndex, hasUnder || isUnder
+	}
+	var parts []string // that are of no moment as a whole
+	if !hasFiles {
+		for path, value := range files {
+			if !slices.ContainsFunc(f.views, func(v view) bool { return v.files[path] == value }) {
+				return Never, fmt.Sprintf("%s never was %s", path, value), nil
+			}
+		}
+		for path := range f.views[0].files {
+			if files[path] == "" && !slices.ContainsFunc(f.views, func(v view) bool { return v.files[path] == "" }) {
+				return Never, path + " never was gone", nil
+			}
+		}
+		parts = append(parts, "files")
+	}
+	if !hasUnder {
+		seen := map[string]bool{}
+		for _, v := range f.views {
+			for _, line := range lines(v.under) {
+				seen[line] = true
+			}
+		}
+		for _, line := range s.Operation {
+			if !seen[line] {
+				return Never, line + " never was so", nil
+			}
+		}
+		parts = append(parts, "operation")
+	}
+	if !hasRefs {
+		return Never, fmt.Sprintf("refs never were %q", refs), nil
+	}
+	if !hasIndex {
+		return Never, "the index never was so", nil
+	}
+	return Blend, fmt.Sprintf("%d moments; of several: %s", len(f.views), strings.Join(parts, ", ")), nil
+}
+
+// isIndex says whether git lists an index as wanted.
+func (f *film) isIndex(ctx context.Context, content []byte, want []string) (bool, error) {
+	if len(content) == 0 {
+		return len(want) == 0, nil
+	}
+	name := filepath.Join(f.p.dir, ".git", "index.film")
+	if err := os.WriteFile(name, content, 0o644); err != nil {
+		return false, err
+	}
+	listed, err := run(ctx, f.p.dir, []string{"GIT_INDEX_FILE=" + name}, "git", "ls-files", "--stage", "-v")
+	return slices.Equal(lines(listed), want), err
+}

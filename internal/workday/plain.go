@@ -1,0 +1,242 @@
+package workday
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// plain is a working tree on a plain file system, in which the steps of a ledger are made once more: whatever the tree
+// that is judged made of them, this is what they do.
+type plain struct {
+	dir string
+}
+
+// keepBeginning copies what a git directory has beside objects, so that a plain tree can begin like it later.
+func keepBeginning(ctx context.Context, gitDir, to string) error {
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return err
+	}
+	for _, name := range append([]string{"HEAD", "ORIG_HEAD", "SQUASH_MSG", "index", "packed-refs", "refs", "logs", "config"}, underWay...) {
+		from := filepath.Join(gitDir, name)
+		if !exists(from) {
+			continue
+		}
+		if _, err := run(ctx, to, nil, "cp", "-a", from, "."); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// newPlain makes a plain tree like the one that begins a ledger. Objects are directories that have all it may take.
+func newPlain(ctx context.Context, dir, beginning string, tree string, objects []string) (*plain, error) {
+	gitDir := filepath.Join(dir, ".git")
+	do := func(env []string, args ...string) (string, error) { return run(ctx, dir, env, args...) }
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	if _, err := do(nil, "git", "init", "-q"); err != nil {
+		return nil, err
+	}
+	had, err := os.ReadFile(filepath.Join(beginning, "config"))
+	if err != nil {
+		return nil, err
+	}
+	// What branches follow, and what a name without a branch may stand for.
+	var config strings.Builder
+	keep := false
+	for line := range strings.Lines(string(had)) {
+		if strings.HasPrefix(line, "[") {
+			keep = strings.HasPrefix(line, "[branch ") || strings.HasPrefix(line, `[remote "origin"]`)
+		}
+		if keep && !strings.Contains(line, "promisor") && !strings.Contains(line, "partial") {
+			config.WriteString(line)
+		}
+	}
+	config.WriteString("[gc]\n\tauto = 0\n[maintenance]\n\tauto = false\n")
+	own, err := os.ReadFile(filepath.Join(gitDir, "config"))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(gitDir, "config"), append(own, config.String()...), 0o644)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(gitDir, "objects", "info", "alternates"), []byte(strings.Join(objects, "\n")+"\n"), 0o644); err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(beginning)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if e.Name() == "config" {
+			continue
+		}
+		if _, err := do(nil, "cp", "-a", filepath.Join(beginning, e.Name()), gitDir); err != nil {
+			return nil, err
+		}
+	}
+	env := []string{"GIT_INDEX_FILE=" + filepath.Join(gitDir, "index.plain")}
+	if _, err := do(env, "git", "read-tree", tree); err != nil {
+		return nil, err
+	}
+	if _, err := do(env, "git", "checkout-index", "-a", "-f"); err != nil {
+		return nil, err
+	}
+	return &plain{dir}, os.Remove(filepath.Join(gitDir, "index.plain"))
+}
+
+// make makes a step.
+func (p *plain) make(ctx context.Context, e Entry) { _ = e.command(ctx, p.dir).Run() }
+
+// view is what there is at one moment, without asking git.
+type view struct {
+	files map[string]string // "MODE CONTENT" of paths that git does not ignore
+	refs  string            // HEAD, branches, tags, notes, stashes
+	index string            // key of its content in film.indexes
+	under string            // what is under way
+}
+
+// film are the views of the moments of a few steps.
+type film struct {
+	p       *plain
+	views   []view
+	indexes map[string][]byte
+	cache   map[string]cached
+}
+
+type cached struct {
+	ino          uint64
+	size         int64
+	mtime, ctime int64
+	value        string
+}
+
+func newFilm(p *plain) *film {
+	return &film{p: p, indexes: map[string][]byte{}, cache: map[string]cached{}}
+}
+
+// take adds what there is now, if anything is new.
+func (f *film) take() error {
+	v := view{files: map[string]string{}}
+	root := f.p.dir
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		rel, _ := filepath.Rel(root, path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil
+		case err != nil:
+			return err
+		case rel == ".git" || rel == "build":
+			return filepath.SkipDir
+		case d.IsDir():
+			return nil
+		}
+		value, err := f.value(path)
+		if err == nil {
+			v.files[settled(rel)] = value
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	gitDir := filepath.Join(root, ".git")
+	if v.refs, err = refsIn(gitDir); err != nil {
+		return err
+	}
+	index, _ := os.ReadFile(filepath.Join(gitDir, "index"))
+	v.index = digest(index)
+	f.indexes[v.index] = index
+	under, err := operation(gitDir)
+	if err != nil {
+		return err
+	}
+	v.under = strings.Join(under, "\n")
+	if n := len(f.views); n > 0 && f.views[n-1].same(v) {
+		return nil
+	}
+	f.views = append(f.views, v)
+	return nil
+}
+
+func (v view) same(o view) bool {
+	if v.refs != o.refs || v.index != o.index || v.under != o.under || len(v.files) != len(o.files) {
+		return false
+	}
+	for path, value := range v.files {
+		if o.files[path] != value {
+			return false
+		}
+	}
+	return true
+}
+
+// refsIn gives what a git directory's HEAD, refs and stashes are, as State has them.
+func refsIn(gitDir string) (string, error) {
+	refs := map[string]string{}
+	packed, err := os.ReadFile(filepath.Join(gitDir, "packed-refs"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	for line := range strings.Lines(string(packed)) {
+		id, name, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if strings.HasPrefix(name, "refs/") {
+			refs[name] = id
+		}
+	}
+	err = filepath.WalkDir(filepath.Join(gitDir, "refs"), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || strings.HasSuffix(path, ".lock") {
+			if errors.Is(err, fs.ErrNotExist) {
+				err = nil
+			}
+			return err
+		}
+		id, err := os.ReadFile(path)
+		rel, _ := filepath.Rel(gitDir, path)
+		if err == nil {
+			refs[rel] = strings.TrimSpace(string(id))
+		}
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	head, err := os.ReadFile(filepath.Join(gitDir, "HEAD"))
+	if err != nil {
+		return "", err
+	}
+	s := State{Head: strings.TrimSpace(string(head))}
+	if name, ok := strings.CutPrefix(s.Head, "ref: "); ok {
+		s.Branch, s.Head = name, refs[name]
+	}
+	for name, id := range refs {
+		if !strings.HasPrefix(name, "refs/remotes/") {
+			s.Refs = append(s.Refs, id+" "+name)
+		}
+	}
+	if refs["refs/stash"] != "" {
+		log, _ := os.ReadFile(filepath.Join(gitDir, "logs", "refs", "stash"))
+		for line := range strings.Lines(string(log)) {
+			about, message, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
+			if fields := strings.Fields(about); len(fields) > 1 {
+				s.Stashes = append(s.Stashes, fields[1]+" "+message)
+			}
+		}
+		slices.Reverse(s.Stashes)
+	}
+	return s.refsKey(), nil
+}
+
+// refsKey is all that s says of refs.
+func (s State) refsKey() string {
+	refs := slices.Clone(s.Refs)
+	slices.Sort(refs)
+	return fmt.Sprintf("%s\n%s\n%s\nstashes\n%s", s.Branch, s.Head, strings.Join(refs, "\n"), strings.Join(s.Stashes, "\n"))
+}
