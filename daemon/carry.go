@@ -244,7 +244,7 @@ func (c *carry) join(ctx context.Context, repo *session.Repo) error {
 	if err == nil {
 		capturer, err = capture.New(capture.Options{
 			Tree: m.tree, WriteBack: c.writeBack, GitDir: m.gitPath(), Repo: repo, Memory: filepath.Join(m.home.dir, memoryName),
-			Lane: claimed.Lane.Name, Segment: claimed.Lane.Segment, Base: base.Commit, BaseTree: m.snapshot().Tree, Rules: rulesOf(o), Converts: m.view.Returns,
+			Lane: claimed.Lane.Name, Segment: claimed.Lane.Segment, Base: base.Commit, BaseTree: m.snapshot().Tree, Beginning: m.beginning(), Rules: rulesOf(o), Converts: m.view.Returns,
 			Blob: m.rawBlob, Trees: m.view.Tree, Log: log,
 		})
 	}

@@ -3,7 +3,9 @@ package daemon
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"slices"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -154,16 +156,37 @@ func (m *mount) rawBlob(ctx context.Context, path string, id object.ID) ([]byte,
 	return m.readIgnoreFile(ctx, fetch.Blob{ID: id, Path: path, Link: true}) // what a link holds is never converted
 }
 
-// unsaved says whether there may be anything to make a point of. What only git knows of, and the carrier does not bring along,
-// was in files first.
+// unsaved says whether there may be anything to make a point of, in files or of what only git knows.
 func (c *carry) unsaved() bool {
 	c.mu.Lock()
 	repo := c.repo
 	c.mu.Unlock()
-	if repo != nil && isEmpty(repo) {
-		return c.mount.changed() > 0
+	m := c.mount
+	if m.changed() > 0 || repo == nil && hasRepo(m.home.dir) || repo != nil && !isEmpty(repo) {
+		return true
 	}
-	return hasRepo(c.mount.home.dir) || c.mount.changed() > 0
+	b := m.beginning()
+	if b == nil {
+		return false
+	}
+	untouched, err := b.Untouched(m.gitPath(), m.snapshot().Format)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // before there is a git directory nobody can have done anything to it
+		m.daemon.log.Debug("look at git", zap.String("dir", m.dir), zap.Error(err))
+	}
+	return err == nil && !untouched
+}
+
+// beginning is how git was when the commit was mounted; nil: a point was.
+func (m *mount) beginning() *capture.Beginning {
+	base, err := m.record.base()
+	if err != nil || !base.Shown.IsZero() {
+		return nil
+	}
+	b := &capture.Beginning{Commit: base.Commit, Tree: base.Tree, Refs: m.store.Refs}
+	if strings.HasPrefix(base.Ref, "refs/heads/") {
+		b.Branch = base.Ref
+	}
+	return b
 }
 
 // isEmpty says whether a session's repository says that the session is there, and nothing more.

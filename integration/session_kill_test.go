@@ -72,3 +72,25 @@ func TestSessionOfAnEmptyStoreResumes(t *testing.T) {
 	w.same("resumed elsewhere", before, o.look(again.Dir))
 	o.sh(again.Dir, "cat moved elsewhere/* >/dev/null && git stash -qu && git log --oneline -2")
 }
+
+// What only git knows of is kept, too, if nothing else was done.
+func TestWhatOnlyGitKnowsIsKept(t *testing.T) {
+	w, r := newTravelled(t)
+	must[[]object.ID](t)(r.History(3))
+	url := w.serve(gittest.ServerOptions{}).URL("r.git")
+	for name, script := range map[string]string{
+		"flag": "git update-index --assume-unchanged d0002/f0002.txt", "untracked": "git rm -q --cached d0002/f0002.txt", "detached": "git switch -q --detach",
+		"branch": "git switch -q -c topic", "tag": "git tag mine", "reset": "git reset -q --soft HEAD~1", "bisect": "git bisect start",
+	} {
+		m := w.mount(url, "--session", name, "--wait", "all")
+		w.sh(m.Dir, "git status >/dev/null; git log -1 >/dev/null")
+		w.sh(m.Dir, script)
+		m.sync()
+		before := w.look(m.Dir)
+		w.unmount(m)
+		o := w.elsewhere()
+		again := o.bare(url, "--session", name, "--session-remote", filepath.Join(w.state, "mounts", m.ID, "session.git"), "--wait", "git")
+		w.same(name, before, o.look(again.Dir))
+		o.unmount(again)
+	}
+}

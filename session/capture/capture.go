@@ -62,6 +62,8 @@ type Options struct {
 	Segment   int       // of the lane, the first that may be written to: those before it are another writer's
 	Base      object.ID // commit that the session began with, which the mounted remote has; zero: unborn
 	BaseTree  object.ID // the Tree's base; zero: empty
+	// Beginning is how git was then, if nobody has worked before; nil: it is not known.
+	Beginning *Beginning
 	Rules     Rules
 	// Converts says whether git may convert the file at a path by the attributes that were mounted, so that its blob is not
 	// what the file holds; nil: never.
@@ -382,6 +384,9 @@ func (c *Capturer) nothingNew(ctx context.Context, s *shot, last session.Point, 
 	if !have {
 		switch reason {
 		case session.Manual, session.Forking, session.Restore:
+			return false, nil
+		}
+		if c.o.Beginning != nil && !c.o.Beginning.like(s.state.State) {
 			return false, nil
 		}
 		base, err := c.baseTree()
