@@ -60,6 +60,7 @@ type carry struct {
 	last     session.Point     // the newest point
 	leftOut  []capture.LeftOut // of last
 	points   int64             // that there are; those of all lanes
+	old      int               // of them, for which gc is, when they were counted last
 	seen     time.Time         // what had changed by then is in the newest point
 	ending   ending
 	counted  figures
@@ -264,7 +265,8 @@ func (c *carry) join(ctx context.Context, repo *session.Repo) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.repo, c.capturer, c.queue, c.origin = repo, capturer, queue, origin
-	c.meta, c.lane, c.points = claimed.Meta, claimed.Lane, int64(len(points))
+	c.meta, c.lane = claimed.Meta, claimed.Lane
+	c.points, c.old = int64(len(points)), oldPoints(points, time.Now())
 	c.last, _ = capturer.Last()
 	if claimed.Interrupted {
 		m.daemon.log.Info("whoever worked in the session before was interrupted", zap.String("session", m.session))

@@ -106,7 +106,19 @@ func (c *carry) recount() {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.points = int64(len(points))
+	c.points, c.old = int64(len(points)), oldPoints(points, time.Now())
+}
+
+// manyOld is how many points that gc is for are worth a word: whoever counts or lists points reads each of them.
+const manyOld = 1000
+
+// oldPoints counts the points, newest first, of which gc drops all but the last of each day and those that are pinned.
+func oldPoints(points []session.Point, now time.Time) int {
+	i := slices.IndexFunc(points, func(p session.Point) bool { return now.Sub(p.Time) > session.DefaultAll })
+	if i < 0 {
+		return 0
+	}
+	return len(points) - i
 }
 
 // writeBackTime bounds the wait for writes that need what a remote does not give: the bytes are in the next point.

@@ -59,6 +59,9 @@ func (c *carry) notices() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	notes := slices.Clone(c.notes)
+	if c.old >= manyOld {
+		notes = append(notes, fmt.Sprintf("%d checkpoints are older than 7 days; artifactfs session gc keeps the last of each day, and pinned ones", c.old))
+	}
 	if c.queue == nil {
 		return notes
 	}
