@@ -210,8 +210,9 @@ func (o *opened) provide(ctx context.Context, changes []control.PathChange) erro
 	}
 	var ids []object.ID
 	for _, c := range changes {
-		for _, text := range []string{c.Old, c.New} {
-			if id, err := object.ParseID(text); err == nil && text != "" && !o.repo.Owned(id) {
+		for _, side := range [][2]string{{c.OldMode, c.Old}, {c.NewMode, c.New}} {
+			id, err := object.ParseID(side[1])
+			if err == nil && side[0] != modeText(object.ModeGitlink) && !o.repo.Owned(id) { // a submodule's commit is of another repository
 				ids = append(ids, id)
 			}
 		}

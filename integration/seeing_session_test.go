@@ -92,6 +92,23 @@ func TestCheckpointsAreToldOfAfterATakeover(t *testing.T) {
 	}
 }
 
+// The commit of a submodule is no content of this repository: nobody is asked for it.
+func TestDiffOfASubmodule(t *testing.T) {
+	w := newWorld(t)
+	r := w.repo("super.git", object.SHA1)
+	w.commit(r, map[string]gittest.File{"file": {Data: []byte("x\n")}})
+	s := w.serve(gittest.ServerOptions{})
+	dir := filepath.Join(w.root, "m")
+	w.ok("mount", s.URL("super.git"), dir, "--session", "super", "--wait", "git")
+	check(t, os.WriteFile(filepath.Join(dir, "file"), []byte("y\n"), 0o644))
+	w.git(w.root, "init", "-q", filepath.Join(dir, "sub"))
+	w.git(filepath.Join(dir, "sub"), "commit", "-q", "--allow-empty", "-m", "sub")
+	w.git(dir, "add", "sub")
+	w.git(dir, "commit", "-q", "-m", "super")
+	w.says("session diff -C super --stat", 0, "file", "sub")
+	w.says("session diff -C super", 0, "+y", "+Subproject commit ")
+}
+
 // says runs a command line, and looks for texts in what it prints.
 func (w *world) says(line string, code int, wants ...string) {
 	w.Helper()
