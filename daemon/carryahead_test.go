@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -82,4 +83,69 @@ func TestABranchThatIsAheadOfThePointStays(t *testing.T) {
 		t.Errorf("left: %s", got)
 	}
 	other.unmount(there)
+}
+
+// What the session itself has carried away after its newest point, before everything died, is in nobody's way elsewhere: it is
+// kept, is told, and the next commit takes its place.
+func TestABranchThatTheSessionMovedLastIsItsOwn(t *testing.T) {
+	for _, kind := range []string{"a session remote", "embedded"} {
+		t.Run(kind, func(t *testing.T) {
+			k := newKeep(t)
+			k.start()
+			k.await()
+			remote, sessions := served(t)
+			dir := k.dir("m")
+			r := k.request(remote, dir)
+			r.Session, r.SessionOptions.Policy, r.SessionOptions.Remote = "hour", control.PolicyOff, sessions
+			if kind == "embedded" {
+				r.SessionOptions.Remote = ""
+				sessions = filepath.Join(k.state, "mounts", "hour", "session.git")
+			}
+			k.mount(r)
+			k.sh(dir, "git config user.name a; git config user.email a@b; echo one >one; git add one; git commit -q -m one")
+			k.checkpoint(dir)
+			if _, err := k.client.Sync(t.Context(), control.SyncRequest{Dir: dir}, nil); err != nil {
+				t.Fatal(err)
+			}
+			point := strings.TrimSpace(k.sh(dir, "git rev-parse HEAD"))
+			k.sh(dir, "echo two >two; git add two; git commit -q -m two")
+			lost := strings.TrimSpace(k.sh(dir, "git rev-parse HEAD"))
+			tip := func() string { return strings.TrimSpace(k.sh("/", "git -C "+sessions+" rev-parse main")) }
+			k.until("the commit is carried away", func() bool { return tip() == lost })
+			k.kill()
+
+			other := newKeep(t)
+			other.start()
+			other.await()
+			there := other.dir("m")
+			r = other.request(remote, there)
+			r.Session, r.Wait = "hour", control.WaitGit
+			r.SessionOptions = control.SessionOptions{Remote: sessions, Policy: control.PolicyOff, TakeOver: true}
+			var said []string
+			if _, err := other.client.Mount(t.Context(), r, func(p control.Progress) { said = append(said, p.Message) }); err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.TrimSpace(other.sh(there, "git rev-parse HEAD; git status --porcelain")); got != point {
+				t.Errorf("it begins otherwise: %s", got)
+			}
+			if !slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, "kept: git show "+lost[:12]) }) {
+				t.Errorf("nobody is told: %q", said)
+			}
+			other.sh(there, "git show -s "+lost+"; echo three >three; git add three; git commit -q -m three")
+			if _, err := other.client.Sync(t.Context(), control.SyncRequest{Dir: there}, nil); err != nil {
+				t.Error(err)
+			}
+			three := strings.TrimSpace(other.sh(there, "git rev-parse HEAD"))
+			if st := other.status(there).Session; tip() != three || len(st.Diverged) != 0 || st.Pending != 0 {
+				t.Errorf("%s, %+v", tip(), st)
+			}
+			if kept := k.sh("/", "git -C "+sessions+" for-each-ref --format='%(objectname)' refs/afs/kept"); !strings.Contains(kept, lost) {
+				t.Errorf("kept: %q", kept)
+			}
+			other.unmount(there)
+			k.start()
+			k.await()
+			k.client.Unmount(t.Context(), control.UnmountRequest{Dir: dir}) // its lane is somebody else's
+		})
+	}
 }

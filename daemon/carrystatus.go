@@ -84,6 +84,11 @@ func aheadText(ref, id string) string {
 	return fmt.Sprintf("the session remote's %s has commits that the newest checkpoint does not know of; git merge %.12s brings them here", shortRef(ref), id)
 }
 
+// lostText tells of a ref that was moved after the last point of a session that died.
+func lostText(ref, id string) string {
+	return fmt.Sprintf("%s was moved to %.12s after that checkpoint, just before the end; it is kept: git show %.12s", shortRef(ref), id, id)
+}
+
 func seedText(st writeback.Status) string {
 	if st.SeedSize == 0 {
 		return fmt.Sprintf("%d MiB so far", st.Seeded>>20)

@@ -61,6 +61,7 @@ type mount struct {
 	base   *record              // what it is to show, if it was mounted before; nil: what its request names
 	from   *origin              // point that it is to begin with; nil: none of this host
 	newer  map[string]object.ID // refs of the session remote that the point it began with does not know of
+	moved  map[string]bool      // those of them that the session itself has moved
 
 	redirects  redirects
 	inside     gitInside

@@ -136,13 +136,14 @@ func (m *mount) acquirePoint(ctx context.Context, progress func(control.Progress
 
 // arrival is a point whose objects are in the session's repository of the mount's home.
 type arrival struct {
-	from   string // session remote of another session that has contents which are not here
-	point  session.Point
-	ref    string // full name of what the session began with; "" of a commit
-	base   object.ID
-	format object.Format
-	snap   *fetch.Snapshot      // of the base; nil: it was not acquired yet
-	newer  map[string]object.ID // refs that are not in the point as the session remote has them, and what they are there
+	from    string // session remote of another session that has contents which are not here
+	point   session.Point
+	ref     string // full name of what the session began with; "" of a commit
+	base    object.ID
+	format  object.Format
+	snap    *fetch.Snapshot      // of the base; nil: it was not acquired yet
+	newer   map[string]object.ID // refs that are not in the point as the session remote has them, and what they are there
+	carried map[string]bool      // those of them that the session itself has moved
 }
 
 // beginAt writes into the record what the mount begins with, and acquires the rest of it.
@@ -153,7 +154,7 @@ func (m *mount) beginAt(ctx context.Context, a *arrival) error {
 		}
 	}
 	snap := a.snap
-	m.newer = a.newer
+	m.newer, m.moved = a.newer, a.carried
 	m.record.Ref, m.record.Format = a.ref, snap.Format.String()
 	if !snap.Commit.IsZero() {
 		m.record.Commit, m.record.Tree = snap.Commit.String(), snap.Tree.String()

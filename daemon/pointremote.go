@@ -62,7 +62,7 @@ func (m *mount) arriveFrom(ctx context.Context, remote *transport.Remote, name s
 	if err != nil {
 		return nil, sessionFault(remote, err)
 	}
-	refs, err := remote.Refs(ctx, []string{session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.KeptPrefix(name), session.TranscriptRef(name), "refs/heads/", "refs/tags/", "refs/notes/"})
+	refs, err := remote.Refs(ctx, []string{session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.KeptPrefix(name), session.CarriedPrefix(name), session.TranscriptRef(name), "refs/heads/", "refs/tags/", "refs/notes/"})
 	if err != nil {
 		return nil, sessionFault(remote, err)
 	}
@@ -210,14 +210,16 @@ func (m *mount) bringState(ctx context.Context, repo *session.Repo, remote *tran
 	if err := keepNewer(ctx, repo, a, state, there); err != nil {
 		return err
 	}
-	return setRefs(ctx, repo, there, func(ref string) bool { return named[ref] && a.newer[ref].IsZero() && repo.Owned(there[ref]) })
+	return setRefs(ctx, repo, there, func(ref string) bool {
+		return named[ref] && (a.newer[ref].IsZero() || a.carried[ref]) && repo.Owned(there[ref])
+	})
 }
 
-// keepNewer keeps the tips of branches, tags and notes on the session remote that the point does not know of. Whoever went
-// on died before the next point, or it is somebody else's work: that cannot be told, so these refs stay there as they are,
-// and here they begin as in the point.
+// keepNewer keeps the tips of branches, tags and notes on the session remote that the point does not know of; here they begin
+// as in the point. What the session itself has made of them before it died without another point is the session's, and goes
+// on from there; somebody else's work stays there as it is.
 func keepNewer(ctx context.Context, repo *session.Repo, a *arrival, state session.State, there map[string]object.ID) error {
-	a.newer = map[string]object.ID{}
+	a.newer, a.carried = map[string]object.ID{}, map[string]bool{}
 	var changes []session.RefChange
 	for _, r := range state.Refs {
 		id := there[r.Name]
@@ -225,6 +227,9 @@ func keepNewer(ctx context.Context, repo *session.Repo, a *arrival, state sessio
 			continue
 		}
 		a.newer[r.Name] = id
+		if there[session.CarriedRef(repo.Session(), r.Name)] == id {
+			a.carried[r.Name] = true
+		}
 		if repo.Owned(id) {
 			changes = append(changes, session.RefChange{Name: session.KeptPrefix(repo.Session()) + string(session.NewPointID(time.Now())), New: id})
 		}

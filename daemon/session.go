@@ -204,7 +204,11 @@ func (m *mount) greet(progress func(control.Progress)) {
 	if m.cameFromElsewhere() {
 		progress(control.Progress{Message: fmt.Sprintf("going on with session %s of %s, at its checkpoint %s of %s", m.session, m.second.URL(), m.record.Point.ID, m.record.Point.Time.Local().Format(time.DateTime))})
 		for _, ref := range slices.Sorted(maps.Keys(m.newer)) {
-			progress(control.Progress{Message: aheadText(ref, m.newer[ref].String())})
+			text := aheadText(ref, m.newer[ref].String())
+			if m.moved[ref] {
+				text = lostText(ref, m.newer[ref].String())
+			}
+			progress(control.Progress{Message: text})
 		}
 	}
 	if m.otherOwner {

@@ -49,6 +49,13 @@ func PinPrefix(session string) string { return Prefix + "pin/" + session + "/" }
 // KeptPrefix is that of what the session's branches were before they were rewritten or removed.
 func KeptPrefix(session string) string { return Prefix + "kept/" + session + "/" }
 
+// CarriedRef says what a session has last made of a ref of the user's on its session remote. While that is as the session
+// left it, nobody else's work is there.
+func CarriedRef(session, ref string) string { return CarriedPrefix(session) + strings.TrimPrefix(ref, "refs/") }
+
+// CarriedPrefix is that of a session's CarriedRefs.
+func CarriedPrefix(session string) string { return Prefix + "carried/" + session + "/" }
+
 // DivergedRef is where a ref of the user's goes if somebody else has moved it on the session remote.
 func DivergedRef(session, ref string) string {
 	return Prefix + "diverged/" + session + "/" + strings.TrimPrefix(ref, "refs/")

@@ -218,6 +218,14 @@ func (c *Carrier) changes(moves []move) ([]session.RefChange, error) {
 	}
 	for _, m := range moves {
 		changes = append(changes, session.RefChange{Name: m.name, Old: m.old, New: m.new})
+		if c.clone != nil { // the Repo is the session remote
+			signed := session.CarriedRef(c.o.Session, m.name)
+			if was, err := c.repo.Ref(signed); err != nil {
+				return nil, err
+			} else if was != m.new {
+				changes = append(changes, session.RefChange{Name: signed, Old: was, New: m.new})
+			}
+		}
 		if m.old.IsZero() || kept[m.old] || !c.repo.Owned(m.old) {
 			continue
 		}

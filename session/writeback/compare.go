@@ -81,6 +81,7 @@ func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) compariso
 			continue
 		}
 		c.updates = append(c.updates, update{ref, transport.RefUpdate{Name: ref, Old: next, New: mine}})
+		c.updates = append(c.updates, q.sign(ref, mine, theirs)...)
 		if !next.IsZero() {
 			c.updates = append(c.updates, q.undiverge(ref, theirs, l)...)
 		}
@@ -128,6 +129,15 @@ func (q *Queue) say(text string) {
 }
 
 func (q *Queue) contains(tip, wanted object.ID) bool { return Within(q.o.Repo, tip, wanted) }
+
+// sign says beside a ref of the user's that it was this session that moved it.
+func (q *Queue) sign(ref string, mine object.ID, theirs map[string]object.ID) []update {
+	to := session.CarriedRef(q.o.Session, ref)
+	if !isUsers(ref) || theirs[to] == mine {
+		return nil
+	}
+	return []update{{ref, transport.RefUpdate{Name: to, Old: theirs[to], New: mine}}}
+}
 
 // diverge sends ours under another name. Should that have been moved as well, there is a name for just this value.
 func (q *Queue) diverge(ref string, mine object.ID, theirs map[string]object.ID, l *ledger) []update {

@@ -319,7 +319,7 @@ func (q *Queue) names(local map[string]object.ID, l *ledger) []string {
 	name := q.o.Session
 	names := []string{
 		session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.KeptPrefix(name), session.TranscriptRef(name),
-		divergedPrefix(name), groundPrefix(name),
+		session.CarriedPrefix(name), divergedPrefix(name), groundPrefix(name),
 	}
 	users := map[string]bool{}
 	for ref := range local {
