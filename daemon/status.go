@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/fetch"
 )
 
-// statusWait is how long mounts that are being taken over are waited for.
+// statusWait is how long mounts that are being taken over, and counts of large trees, are waited for.
 const statusWait = 2 * time.Second
 
 // Status tells of every mount of this process.
@@ -35,7 +35,7 @@ func (d *Daemon) tell(ctx context.Context, then time.Time) (control.Status, erro
 		m.settled(wait) // a takeover takes a moment
 		if !m.isGone() {
 			there[m.dir] = true
-			st.Mounts = append(st.Mounts, m.statusSince(ctx, then))
+			st.Mounts = append(st.Mounts, m.statusSince(wait, then))
 		}
 	}
 	for _, f := range d.failures.list() {

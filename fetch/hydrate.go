@@ -218,9 +218,11 @@ type Hydration struct {
 }
 
 // Hydration counts what is here of the whole tree; while trees still stream in, those that have come. It never waits.
-func (v *View) Hydration(ctx context.Context) Hydration {
-	c := counter{store: v.store, seen: map[object.ID]struct{}{}, missing: func(file) {}}
-	v.store.walkHere(v.shown(), "", func(f file) { c.add(f) })
+func (v *View) Hydration(ctx context.Context) Hydration { return v.store.hydration(v.shown()) }
+
+func (s *Store) hydration(tree object.ID) Hydration {
+	c := counter{store: s, seen: map[object.ID]struct{}{}, missing: func(file) {}}
+	s.walkHere(tree, "", func(f file) { c.add(f) })
 	return c.Hydration
 }
 
@@ -234,24 +236,51 @@ type count struct {
 const maxCounts = 256
 
 // HydrationSince is Hydration as it was counted since then, for those who ask again and again, or for many mounts: counting a
-// large tree takes a tenth of a second, once for all who show it.
+// large tree takes a tenth of a second, once for all who show it. Whoever cannot wait that long on a busy host, because ctx
+// ends, is told what was counted last; it goes on for who asks next.
 func (v *View) HydrationSince(ctx context.Context, then time.Time) Hydration {
 	s, tree := v.store, v.shown()
-	s.mu.Lock()
-	c, ok := s.counts[tree]
-	s.mu.Unlock()
-	if ok && !c.began.Before(then) {
-		return c.Hydration
+	for {
+		s.mu.Lock()
+		c := s.counts[tree]
+		done := s.counting[tree]
+		if done == nil && c.began.Before(then) {
+			done = make(chan struct{})
+			s.counting[tree] = done
+			go s.recount(tree, done)
+		}
+		s.mu.Unlock()
+		if !c.began.Before(then) {
+			return c.Hydration
+		}
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return c.Hydration
+		case <-s.stop:
+			return c.Hydration
+		}
 	}
-	c = count{began: time.Now()}
-	c.Hydration = v.Hydration(ctx)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.counts) >= maxCounts {
-		clear(s.counts)
+}
+
+// recount counts a tree, unless the Store is closed, and closes done.
+func (s *Store) recount(tree object.ID, done chan struct{}) {
+	began := time.Now()
+	end := func(h Hydration, counted bool) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(s.counts) >= maxCounts {
+			clear(s.counts)
+		}
+		if counted {
+			s.counts[tree] = count{h, began}
+		}
+		delete(s.counting, tree)
+		close(done)
 	}
-	s.counts[tree] = c
-	return c.Hydration
+	if !s.background(func(context.Context) { end(s.hydration(tree), true) }) {
+		end(Hydration{}, false)
+	}
 }
 
 // counter counts files, and each content once.

@@ -82,6 +82,12 @@ func TestMountsOfATreeShareWhatGoesOnBehind(t *testing.T) {
 		t.Error("it was counted, or looked through, for each")
 	}
 
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if h := views[0].HydrationSince(ended, time.Now().Add(time.Hour)); h.Blobs != len(files) {
+		t.Errorf("who cannot wait is told %+v", h)
+	}
+
 	// Who waits for somebody else does not wait for ever.
 	done, err := s.alone(t.Context(), hydration{snap.Tree, PrefetchAll, 0})
 	if err != nil {

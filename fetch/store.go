@@ -80,6 +80,7 @@ type Store struct {
 	rulings  map[object.ID]ruling  // of trees that were looked through
 	walks    map[hydration]chan struct{}
 	counts   map[object.ID]count // of trees, as they were counted last
+	counting map[object.ID]chan struct{}
 }
 
 // Open opens or makes the store in cfg.Dir. Nothing is asked of the remote yet.
@@ -87,7 +88,7 @@ func Open(cfg Config) (*Store, error) {
 	s := &Store{
 		dir: cfg.Dir, remote: cfg.Remote, blobs: cfg.Blobs, memory: cfg.Memory, credential: cfg.Credential, log: cfg.Log,
 		stop: make(chan struct{}), arrivals: map[object.ID]chan struct{}{},
-		smudges: map[object.ID]*smudge{}, rulings: map[object.ID]ruling{}, walks: map[hydration]chan struct{}{}, counts: map[object.ID]count{},
+		smudges: map[object.ID]*smudge{}, rulings: map[object.ID]ruling{}, walks: map[hydration]chan struct{}{}, counts: map[object.ID]count{}, counting: map[object.ID]chan struct{}{},
 	}
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
