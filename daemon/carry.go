@@ -258,16 +258,16 @@ func (c *carry) join(ctx context.Context, repo *session.Repo) error {
 		}
 		return err
 	}
-	points, err := repo.Points(0)
-	if err != nil {
-		log.Warn("count points", zap.Error(err))
-	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.repo, c.capturer, c.queue, c.origin = repo, capturer, queue, origin
 	c.meta, c.lane = claimed.Meta, claimed.Lane
-	c.points, c.old = int64(len(points)), oldPoints(points, time.Now())
 	c.last, _ = capturer.Last()
+	c.mu.Unlock()
+	if segments, err := repo.Refs(session.LanePrefix(m.session)); err == nil && len(segments) > fewSegments {
+		m.behind("count checkpoints", c.recount) // each is read
+	} else {
+		c.recount()
+	}
 	if claimed.Interrupted {
 		m.daemon.log.Info("whoever worked in the session before was interrupted", zap.String("session", m.session))
 	}

@@ -95,18 +95,22 @@ func (c *carry) leftOf(id session.PointID) ([]capture.LeftOut, bool) {
 	return c.leftOut, c.last.ID == id && c.leftOut != nil
 }
 
-// recount counts the points again, some of which were removed.
+// fewSegments is how many segments of points are counted while somebody waits.
+const fewSegments = 4
+
+// recount counts the points: those that are found, or some of which were removed.
 func (c *carry) recount() {
 	c.mu.Lock()
-	repo := c.repo
+	repo, made := c.repo, c.counted.made
 	c.mu.Unlock()
 	points, err := repo.Points(0)
 	if err != nil {
+		c.mount.daemon.log.Warn("count points", zap.String("session", c.mount.session), zap.Error(err))
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.points, c.old = int64(len(points)), oldPoints(points, time.Now())
+	c.points, c.old = int64(len(points))+int64(c.counted.made-made), oldPoints(points, time.Now())
 }
 
 // manyOld is how many points that gc is for are worth a word: whoever counts or lists points reads each of them.
