@@ -72,7 +72,7 @@ func (l *Loose) WriteTo(id object.ID, w io.Writer) error {
 
 // open calls use with an object at the start of its content.
 func (l *Loose) open(id object.ID, use func(r *looseReader) error) error {
-	if id.Format() != l.format {
+	if id.IsZero() || id.Format() != l.format {
 		return fmt.Errorf("read loose object %s: %w", id, ErrNotFound)
 	}
 	name := id.String()

@@ -48,6 +48,9 @@ func TestLooseObjectsAreRead(t *testing.T) {
 				t.Errorf("an object that is not there: %v", err)
 			}
 		}
+		if _, _, err := l.Get(object.ID{}, 10); !errors.Is(err, ErrNotFound) {
+			t.Errorf("no object at all: %v", err)
+		}
 	})
 }
 
