@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -114,7 +117,42 @@ func (s *Server) syncfs() error {
 	if _, err := ignoringEINTR(func() (int, error) { return 0, unix.Syncfs(fd) }); err != nil {
 		return err
 	}
-	return unix.Fstatfs(fd, &st) // the request behind them
+	if err := unix.Fstatfs(fd, &st); err != nil { // the request behind them
+		return err
+	}
+	var root unix.Stat_t
+	if err := unix.Fstat(fd, &root); err != nil {
+		return err
+	}
+	s.settle(fmt.Sprintf("/sys/fs/fuse/connections/%d/waiting", unix.Minor(root.Dev)))
+	return nil
+}
+
+// What one thread has taken from the device before another one took the request behind it may not have been looked at when
+// that is answered. settleTime bounds the wait for it, settleLook is between two looks at it, and settleBlind is the wait
+// where nothing can be looked at.
+const (
+	settleTime  = 20 * time.Millisecond
+	settleLook  = 50 * time.Microsecond
+	settleBlind = 2 * time.Millisecond
+)
+
+// settle waits until all requests that the kernel has no answer to are under way here. The file tells how many those are
+// (fs/fuse/control.c); it is there where fusectl is mounted. On a mount where there is always another request this may take
+// all of settleTime.
+func (s *Server) settle(waiting string) {
+	for until := time.Now().Add(settleTime); time.Now().Before(until); time.Sleep(settleLook) {
+		before := s.fs.ops.pending.Load()
+		text, err := os.ReadFile(waiting)
+		n, bad := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+		if err != nil || bad != nil {
+			time.Sleep(settleBlind)
+			return
+		}
+		if n <= min(before, s.fs.ops.pending.Load()) {
+			return
+		}
+	}
 }
 
 // writing are the WRITEs that are being answered.
