@@ -136,8 +136,11 @@ func (c *carry) endWork() {
 	defer cancel()
 	c.mount.redirects.end(ctx) // nothing is bound over what stands for them any more
 	err := c.keepAll(ctx, c.endReason())
+	var lost unkeptError
 	c.mu.Lock()
-	c.ending.unkept = err
+	if errors.As(err, &lost) {
+		c.ending.unkept = lost
+	}
 	repo, writer, lane, tried := c.repo, c.writer, c.lane.Name, c.ending.tried
 	before, wait := c.ending.why, c.ending.patience
 	c.mu.Unlock()

@@ -224,8 +224,27 @@ func (c *carry) keepAll(ctx context.Context, reason session.Reason) error {
 		err = carrier.Flush(ctx)
 	}
 	if off && reason != session.Manual || !c.unsaved() {
+		return unkept(err)
+	}
+	if _, _, pointErr := c.captureNow(ctx, reason, ""); pointErr != nil {
+		return errors.Join(err, unkept(pointErr))
+	}
+	if c.optionsNow().Remote == control.RemoteEmbedded { // commits are in the point; what is missing is their contents, for clones
 		return err
 	}
-	_, _, pointErr := c.captureNow(ctx, reason, "")
-	return errors.Join(err, pointErr)
+	return unkept(err)
 }
+
+// unkeptError says why the last of the work is neither in a point nor carried.
+type unkeptError struct{ cause error }
+
+func unkept(err error) error {
+	if err == nil {
+		return nil
+	}
+	return unkeptError{err}
+}
+
+func (e unkeptError) Error() string { return e.cause.Error() }
+
+func (e unkeptError) Unwrap() error { return e.cause }

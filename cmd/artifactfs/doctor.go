@@ -24,9 +24,10 @@ func (a *app) doctorCommand() *cobra.Command {
 		Short: "Find what is wrong, and mend it",
 		Long: `Doctor looks at all that mounts need: the kernel (it mounts something for a moment), fusermount3, git, the state
 directory and its disk, what was fetched, the daemon; and the remotes of mounts and kept sessions, and the given ones:
-whether they answer and what they can do; of session remotes, whether they take pushes, and what waits for them. It finds
-dead mounts and what killed processes left, checks the work of every session that is not mounted, and the checkpoints of
-all: refs, trees, packs, locks. Each is told on a line: ok, warn (it works, with less) or bad; bad ones make it fail.
+whether they answer and what they can do; of session remotes, whether they take pushes, and what waits for them.
+It finds dead mounts and what killed processes left, checks the work of every session that is not mounted, and the
+checkpoints of all: refs, trees, packs, locks. Each is told on a line: ok, warn (it works, with less) or bad; bad ones
+make it fail.
 
 With --fix it mends what can be mended; without, it says what that would do. What was changed in a mount is never
 deleted: what does not fit anywhere any more goes to the lost+found directory of its session.`,
