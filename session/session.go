@@ -51,7 +51,9 @@ func KeptPrefix(session string) string { return Prefix + "kept/" + session + "/"
 
 // CarriedRef says what a session has last made of a ref of the user's on its session remote. While that is as the session
 // left it, nobody else's work is there.
-func CarriedRef(session, ref string) string { return CarriedPrefix(session) + strings.TrimPrefix(ref, "refs/") }
+func CarriedRef(session, ref string) string {
+	return CarriedPrefix(session) + strings.TrimPrefix(ref, "refs/")
+}
 
 // CarriedPrefix is that of a session's CarriedRefs.
 func CarriedPrefix(session string) string { return Prefix + "carried/" + session + "/" }
