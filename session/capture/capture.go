@@ -232,6 +232,7 @@ type shot struct {
 	state  gitState
 	tree   object.ID
 	left   []LeftOut // the first of what it does not hold
+	at     time.Time // when it was taken
 }
 
 func (c *Capturer) point(ctx context.Context, reason session.Reason, message string) (session.Point, Report, error) {
@@ -309,6 +310,7 @@ func (c *Capturer) shoot(ctx context.Context) (*shot, error) {
 		if s.view, err = c.look(ctx, whole); err != nil {
 			return nil, fmt.Errorf("look at the working tree: %w", err)
 		}
+		s.at = time.Now().UTC()
 		c.steps.done("names")
 		again, err := c.develop(ctx, s)
 		if err == nil && (again == agree || try > 3) {
@@ -399,11 +401,10 @@ func (c *Capturer) nothingNew(ctx context.Context, s *shot, last session.Point, 
 	if err != nil {
 		return false, err
 	}
-	id, objects, err := session.EncodeState(c.format, s.state.State, s.state.parents, time.Time{})
+	_, objects, err := session.EncodeState(c.format, s.state.State, s.state.parents, time.Time{})
 	if err != nil {
 		return false, err
 	}
-	_ = id
 	tree := objects[len(objects)-2].ID
 	return tree == info.Tree && slices.Equal(info.Parents, s.state.parents), nil
 }
@@ -418,7 +419,7 @@ func (c *Capturer) baseTree() (object.ID, error) {
 
 // write makes the objects of a point and moves the lane's ref to it.
 func (c *Capturer) write(ctx context.Context, s *shot, last session.Point, reason session.Reason, message string) (session.Point, error) {
-	now := time.Now().UTC()
+	now := s.at          // not when it is written: that may be long after
 	bytes := s.out.bytes // of files, not of what comes now
 	state := s.state.State
 	state.Left = s.left
