@@ -62,6 +62,7 @@ func (l *lanePush) send(ctx context.Context, head []byte, pack func(context.Cont
 	p := &pulse{w: w}
 	l.stream.w, l.stream.r = w, l.conn
 	l.pkt.r = &pulsing{r: l.conn, p: p}
+	var unmade error // why there is no whole pack, if it is not for the connection, or because nobody wants it any more
 	e := emit(ctx, func(ctx context.Context) error {
 		to := &pulsing{w: l.conn, p: p}
 		if _, err := to.Write(head); err != nil || pack == nil {
@@ -70,6 +71,9 @@ func (l *lanePush) send(ctx context.Context, head []byte, pack func(context.Cont
 		}
 		if err := pack(ctx, to); err != nil {
 			if to.failed == nil { // the server must not take what it has for a pack
+				if ctx.Err() == nil {
+					unmade = err
+				}
 				l.conn.abort()
 			}
 			p.sent()
@@ -82,7 +86,11 @@ func (l *lanePush) send(ctx context.Context, head []byte, pack func(context.Cont
 	if err != nil {
 		l.conn.abort()
 	}
-	return settle(w, e, err)
+	err = settle(w, e, err)
+	if err == nil { // the server has said what it thinks of what it got
+		return unmade
+	}
+	return err
 }
 
 // settle says why a push has failed: what ended it, then what went wrong with the pack, then what was read.
