@@ -89,7 +89,7 @@ func (m *mount) restore(ctx context.Context, r control.RestoreRequest) (reply co
 		}
 		w.paths = append(w.paths, p)
 	}
-	lock, err := git.LockIndex()
+	lock, err := git.LockIndex(ctx)
 	if err != nil {
 		return reply, err
 	}

@@ -96,7 +96,7 @@ func (m *mount) finishRestore(ctx context.Context, git *gitdir.Dir) {
 // restoreRest finishes a restore, and has its reply ready for an asker who asks again.
 func (m *mount) restoreRest(ctx context.Context, git *gitdir.Dir, r restoreRecord) error {
 	w := &restoring{m: m, paths: r.Request.Paths, nonce: r.Request.Nonce, found: map[string]worktree.Found{}, point: m.carry.captureNow}
-	lock, err := git.LockIndex()
+	lock, err := git.LockIndex(ctx)
 	if err != nil {
 		return err
 	}

@@ -43,7 +43,10 @@ func TestARestoreThatWasInterruptedIsFinished(t *testing.T) {
 			err = os.WriteFile(filepath.Join(home, restoreFile), text, 0o600)
 		}
 		if err == nil { // the new index was being written
-			err = os.WriteFile(filepath.Join(home, "git", "index.lock"), []byte("DIRC"), 0o600)
+			err = os.WriteFile(filepath.Join(home, "git", "index.artifactfs-1"), []byte("DIRC"), 0o600)
+		}
+		if err == nil {
+			err = os.WriteFile(filepath.Join(home, "git", "index.lock"), []byte("artifactfs switch\n"), 0o600)
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -93,7 +93,7 @@ func (m *mount) moveTo(ctx context.Context, git *gitdir.Dir, r control.SwitchReq
 	if err != nil {
 		return reply, err
 	}
-	lock, err := git.LockIndex()
+	lock, err := git.LockIndex(ctx)
 	if err != nil {
 		return reply, err
 	}
@@ -230,7 +230,7 @@ func (m *mount) finishSwitch(ctx context.Context, git *gitdir.Dir) {
 	}
 	text, err := os.ReadFile(filepath.Join(m.home.dir, switchFile))
 	began := !errors.Is(err, fs.ErrNotExist)
-	if lockErr := git.BreakLocks(ctx, began || m.interrupted()); lockErr != nil {
+	if lockErr := git.BreakLocks(ctx); lockErr != nil {
 		m.daemon.log.Warn("break the locks of an interrupted switch", zap.String("dir", m.dir), zap.Error(lockErr))
 	}
 	if !began {

@@ -22,65 +22,79 @@ import (
 // ErrLocked says that another git process is changing the index, or was killed while it did.
 var ErrLocked = errors.New("index.lock exists: another git process runs here, or one was killed")
 
+// lockWait is how long LockIndex waits for a lock that somebody has. A `git status` that an editor runs holds it for
+// milliseconds, and FillIndex for less; one that lasts is of a command with an editor open, or of one that was killed.
+const lockWait = time.Second
+
 // LockedIndex is the index while nobody else may change it.
 type LockedIndex struct {
-	dir  *Dir
-	path string
+	dir   *Dir
+	path  string
+	given bool // up: a lock that is there now is somebody else's
 }
 
-// lockMark is what the lock holds until the new index is in it, and lockPrefix what it is called until it is the lock: by
-// them a successor knows what a process of ours left that was killed.
+// lockMark is what a lock of ours holds as long as it is there, and lockPrefix what files are called that are to be the lock
+// or the index: by them a successor knows what a process of ours left that was killed. Git writes the new index into its
+// lock; ours is written beside it, so that no lock that is broken can be git's.
 const (
 	lockMark   = "artifactfs switch\n"
 	lockPrefix = "index.artifactfs-"
 )
 
-// LockIndex takes the lock that git commands take.
-func (d *Dir) LockIndex() (*LockedIndex, error) {
-	l := &LockedIndex{d, filepath.Join(d.path, "index")}
-	f, err := os.CreateTemp(d.path, lockPrefix)
+// LockIndex takes the lock that git commands take; ErrLocked if others have it for longer than a second.
+func (d *Dir) LockIndex(ctx context.Context) (*LockedIndex, error) {
+	l := &LockedIndex{dir: d, path: filepath.Join(d.path, "index")}
+	for until := time.Now().Add(lockWait); ; {
+		ok, err := l.take()
+		if ok || err != nil {
+			return l, err
+		}
+		if time.Now().After(until) {
+			return nil, ErrLocked
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// take is false if somebody else has the lock.
+func (l *LockedIndex) take() (bool, error) {
+	f, err := os.CreateTemp(l.dir.path, lockPrefix)
 	if err != nil {
-		return nil, fmt.Errorf("lock index: %w", err)
+		return false, fmt.Errorf("lock index: %w", err)
 	}
 	defer os.Remove(f.Name())
 	_, err = f.WriteString(lockMark)
-	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
-		return nil, fmt.Errorf("lock index: %w", err)
+	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err == nil {
+		err = os.Link(f.Name(), l.path+".lock") // it is there with its mark, or not at all
 	}
-	err = os.Link(f.Name(), l.path+".lock") // it is there with its mark, or not at all
 	if errors.Is(err, fs.ErrExist) {
-		return nil, ErrLocked
+		return false, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("lock index: %w", err)
+		return false, fmt.Errorf("lock index: %w", err)
 	}
-	return l, nil
+	return true, nil
 }
 
-// BreakLocks removes the locks that a dead process of ours left, and the gits that it ran. That of the index is known by
-// its mark, or by the caller, who knows that the new index was being written into it.
-func (d *Dir) BreakLocks(ctx context.Context, ours bool) error {
-	return errors.Join(d.breakIndex(ours), d.breakUpdates(ctx))
+// BreakLocks removes the locks that a dead process of ours left, and the gits that it ran.
+func (d *Dir) BreakLocks(ctx context.Context) error {
+	return errors.Join(d.breakIndex(), d.breakUpdates(ctx))
 }
 
-func (d *Dir) breakIndex(ours bool) error {
+func (d *Dir) breakIndex() error {
 	lock := filepath.Join(d.path, "index.lock")
 	leftovers, err := filepath.Glob(filepath.Join(quoteGlob.Replace(d.path), lockPrefix+"*"))
-	text, readErr := os.ReadFile(lock)
-	linked := slices.ContainsFunc(leftovers, func(name string) bool { return sameFile(name, lock) }) // it was all but in place
-	if readErr == nil && (ours || linked || string(text) == lockMark) {
+	if text, readErr := os.ReadFile(lock); readErr == nil && string(text) == lockMark {
 		leftovers = append(leftovers, lock)
 	}
 	for _, name := range leftovers {
 		err = errors.Join(err, os.Remove(name))
 	}
 	return err
-}
-
-func sameFile(a, b string) bool {
-	x, err1 := os.Stat(a)
-	y, err2 := os.Stat(b)
-	return err1 == nil && err2 == nil && os.SameFile(x, y)
 }
 
 // Read reads the index; an empty one if there is none.
@@ -98,33 +112,41 @@ func (l *LockedIndex) Read() (*index.Index, error) {
 // Replace puts another index in the place of the one there was, with the time at which it is to be read as written. It
 // gives up the lock.
 func (l *LockedIndex) Replace(x *index.Index, written time.Time) error {
-	err := l.write(x, written)
+	name, err := l.dir.writeBeside(x, written)
 	if err == nil {
-		err = os.Rename(l.path+".lock", l.path)
+		defer os.Remove(name)
+		err = os.Rename(name, l.path)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("write index: %w", err), l.Release())
+		err = fmt.Errorf("write index: %w", err)
 	}
-	return nil
+	return errors.Join(err, l.Release())
 }
 
-func (l *LockedIndex) write(x *index.Index, written time.Time) error {
-	lock := l.path + ".lock"
-	f, err := os.OpenFile(lock, os.O_WRONLY|os.O_TRUNC, 0)
+// writeBeside writes an index into a file that is to be renamed to it.
+func (d *Dir) writeBeside(x *index.Index, written time.Time) (name string, err error) {
+	f, err := os.CreateTemp(d.path, lockPrefix)
 	if err != nil {
-		return err
+		return "", err
 	}
 	out := bufio.NewWriterSize(f, 1<<20)
 	_, err = x.WriteTo(out)
-	err = errors.Join(err, out.Flush(), f.Close())
+	err = errors.Join(err, out.Flush(), f.Chmod(0o644), f.Sync(), f.Close())
 	if err == nil {
-		err = os.Chtimes(lock, written, written)
+		err = os.Chtimes(f.Name(), written, written)
 	}
-	return err
+	if err != nil {
+		return "", errors.Join(err, os.Remove(f.Name()))
+	}
+	return f.Name(), nil
 }
 
-// Release gives the lock up and leaves the index as it is.
+// Release gives the lock up and leaves the index as it is; it does nothing if the lock is given up already.
 func (l *LockedIndex) Release() error {
+	if l.given {
+		return nil
+	}
+	l.given = true
 	err := os.Remove(l.path + ".lock")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

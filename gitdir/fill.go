@@ -1,10 +1,7 @@
 package gitdir
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -57,40 +54,26 @@ func (d *Dir) fillIndex(o IndexOptions, size func(e index.Entry) (int64, bool)) 
 	if filled == 0 {
 		return true, nil
 	}
-	f, err := os.CreateTemp(d.path, lockPrefix)
+	name, err := d.writeBeside(x, before.ModTime()) // files as young as the index are compared by content, and have to stay so
 	if err != nil {
 		return false, err
 	}
-	defer os.Remove(f.Name())
-	var out bytes.Buffer
-	_, err = x.WriteTo(&out)
-	if err == nil {
-		_, err = f.Write(out.Bytes())
-	}
-	if err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
-		return false, err
-	}
-	// Files as young as the index are compared by content. They have to stay so.
-	if err := os.Chtimes(f.Name(), before.ModTime(), before.ModTime()); err != nil {
-		return false, err
-	}
+	defer os.Remove(name)
 	release, ok := o.Bar()
 	if !ok {
 		return false, nil
 	}
 	defer release()
-	lock := path + ".lock"
-	if err := os.Link(f.Name(), lock); errors.Is(err, fs.ErrExist) {
-		return false, nil
-	} else if err != nil {
+	lock := &LockedIndex{dir: d, path: path}
+	if ok, err := lock.take(); !ok {
 		return false, err
 	}
-
+	defer lock.Release()
 	if now, err := os.Stat(path); err != nil || !os.SameFile(before, now) || !now.ModTime().Equal(before.ModTime()) {
-		return false, errors.Join(err, os.Remove(lock))
+		return false, err
 	}
-	if err := os.Rename(lock, path); err != nil {
-		return false, errors.Join(err, os.Remove(lock))
+	if err := os.Rename(name, path); err != nil {
+		return false, err
 	}
 	return true, nil
 }

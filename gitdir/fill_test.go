@@ -137,31 +137,3 @@ func TestFillIndex(t *testing.T) {
 	}
 	run("-c", "core.fsmonitor=false", "diff-files", "--exit-code", "--raw") // compares stat data, and no contents
 }
-
-// What a process left that was killed just before its index was in place goes; what git has locked stays.
-func TestBreakLock(t *testing.T) {
-	dir := t.TempDir()
-	d := &Dir{path: dir}
-	made, lock := filepath.Join(dir, lockPrefix+"1"), filepath.Join(dir, "index.lock")
-	if err := os.WriteFile(made, []byte("an index"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Link(made, lock); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.BreakLocks(t.Context(), false); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Lstat(lock); err == nil {
-		t.Error("the lock of a dead process of ours stays")
-	}
-	if err := os.WriteFile(lock, []byte("an index"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.BreakLocks(t.Context(), false); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Lstat(lock); err != nil {
-		t.Errorf("git's lock is gone: %v", err)
-	}
-}

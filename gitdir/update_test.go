@@ -67,7 +67,7 @@ func TestLocksOfDeadGits(t *testing.T) {
 	if err := os.Remove(hook); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.BreakLocks(t.Context(), true); err != nil || locked() {
+	if err := d.BreakLocks(t.Context()); err != nil || locked() {
 		t.Errorf("the lock of a dead git stays: %v", err)
 	}
 	if left, _ := filepath.Glob(filepath.Join(d.path, updatePrefix+"*")); len(left) > 0 {
@@ -85,7 +85,7 @@ func TestLocksOfDeadGits(t *testing.T) {
 	if err := errors.Join(syscall.Utimes(lock, []syscall.Timeval{old, old}), os.WriteFile(note, []byte("refs/heads/new\n"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.BreakLocks(t.Context(), true); err != nil || !locked() {
+	if err := d.BreakLocks(t.Context()); err != nil || !locked() {
 		t.Errorf("somebody else's lock is gone: %v", err)
 	}
 }
