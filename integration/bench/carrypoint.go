@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -193,92 +192,5 @@ func (r *rig) manyFiles(m carriedMount) error {
 	ratio := float64(percentile(theirs, 50)) / float64(percentile(ours, 50))
 	r.row("point", "10,000 new files", fmt.Sprintf("%s, git add -A && git commit in a clone %s: %.1fx", seconds(percentile(ours, 50)), seconds(percentile(theirs, 50)), ratio), "3x", ratio >= 3)
 	r.row("pause", "of that point, as it says", seconds(slices.Max(pauses)), "20 ms", slices.Max(pauses) < 20*time.Millisecond)
-	return nil
-}
-
-// pauses has 64 writers at work, without points and then with one after the other.
-func (r *rig) pauses(m carriedMount) error {
-	const writers, look = 64, 10 * time.Second
-	dir := filepath.Join(m.Dir, "writers")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	var stop atomic.Bool
-	var slowest, slowestName, done atomic.Int64
-	longer := func(most *atomic.Int64, took time.Duration) {
-		for {
-			was := most.Load()
-			if int64(took) <= was || most.CompareAndSwap(was, int64(took)) {
-				return
-			}
-		}
-	}
-	var all sync.WaitGroup
-	failed := make(chan error, writers)
-	for i := range writers {
-		all.Go(func() {
-			path := filepath.Join(dir, fmt.Sprint("file", i))
-			f, err := os.Create(path)
-			if err != nil {
-				failed <- err
-				return
-			}
-			defer f.Close()
-			buf := make([]byte, 4096)
-			for n := 0; !stop.Load(); n++ {
-				start := time.Now()
-				_, err := f.WriteAt(buf, int64(n%64)*4096)
-				wrote := time.Since(start)
-				if err == nil && n%8 == 0 {
-					start = time.Now()
-					if err = os.WriteFile(path+".tmp", buf[:100], 0o644); err == nil {
-						err = os.Rename(path+".tmp", path+".new")
-					}
-					longer(&slowestName, time.Since(start))
-				}
-				if err != nil {
-					failed <- err
-					return
-				}
-				longer(&slowest, wrote)
-				done.Add(1)
-				time.Sleep(5 * time.Millisecond)
-			}
-		})
-	}
-	defer func() { stop.Store(true); all.Wait() }()
-	time.Sleep(time.Second)
-	measure := func(during func() error) (write, name time.Duration, err error) {
-		slowest.Store(0)
-		slowestName.Store(0)
-		for end := time.Now().Add(look); time.Now().Before(end); {
-			if err := during(); err != nil {
-				return 0, 0, err
-			}
-		}
-		select {
-		case err = <-failed:
-		default:
-		}
-		return time.Duration(slowest.Load()), time.Duration(slowestName.Load()), err
-	}
-	write0, name0, err := measure(func() error { time.Sleep(100 * time.Millisecond); return nil })
-	if err != nil {
-		return err
-	}
-	var said []float64
-	write, name, err := measure(func() error {
-		var p pointed
-		_, err := r.afs(r.state, &p, "checkpoint", m.Dir)
-		said = append(said, p.Paused)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	slices.Sort(said)
-	longest := time.Duration(said[len(said)-1] * 1e6)
-	r.row("pause", fmt.Sprintf("%d points, %d writers", len(said), writers), fmt.Sprintf("they say: median %.1f ms, longest %s", said[len(said)/2], seconds(longest)), "20 ms", longest < 20*time.Millisecond)
-	r.row("pause", "longest write; file made and renamed", fmt.Sprintf("%s; %s (without points %s; %s)", seconds(write), seconds(name), seconds(write0), seconds(name0)), "", true)
 	return nil
 }
