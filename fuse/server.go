@@ -150,13 +150,16 @@ func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) 
 		}
 		return nil, err
 	}
+	if !first {
+		// Before anybody here reads: it is everything read and not answered that comes again, by whomever it was read.
+		err = d.resend()
+	}
 	go func() {
 		defer close(s.ended)
 		s.raw.Serve()
 		d.file.Close()
 	}()
 	if !first {
-		err := d.resend()
 		if s.redirects != nil {
 			s.redirects.finish(unbound)
 		}
