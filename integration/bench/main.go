@@ -54,6 +54,7 @@ func main() {
 	check(err)
 	code := 0
 	defer func() {
+		ending.Lock()
 		if code == 0 || !*keep {
 			os.RemoveAll(work)
 		}
@@ -61,6 +62,8 @@ func main() {
 	}()
 	binDir, err := filepath.Abs(*bin)
 	check(err)
+	check(os.Setenv("TMPDIR", work)) // what servers make goes with the rest
+	endWhenInterrupted(work, binDir)
 	repos := flag.Args()
 	if *isWrite {
 		b := &bench{work: work, bin: binDir}
