@@ -240,7 +240,7 @@ func (e *edit) judge(ctx context.Context, f *worktree.FrozenEntry) (session.Why,
 	if r.exclude.covers(path, false) {
 		return session.Excluded, nil
 	}
-	if e.v.tracked(path) {
+	if e.v.trackedFile(path) {
 		if r.secret(path) && !e.committed(ctx, path) { // it was only staged, perhaps by mistake
 			return session.Secret, nil
 		}
@@ -275,7 +275,7 @@ func (e *edit) forgotten(ctx context.Context, was, now tracking) error {
 				return
 			}
 		}
-		if !e.v.tracked(path) && !e.c.rules.include.covers(path, false) {
+		if !e.v.trackedFile(path) && !e.c.rules.include.covers(path, false) {
 			e.v.x.file(path)
 			list = append(list, path)
 		}
@@ -304,7 +304,7 @@ func (e *edit) forgotten(ctx context.Context, was, now tracking) error {
 		if err != nil {
 			return err
 		}
-		if mode == 0 || !e.v.x.file(path) {
+		if mode == 0 || mode == object.ModeDir || !e.v.x.file(path) {
 			continue
 		}
 		if err := e.drop(ctx, path, mode, id); err != nil {
@@ -317,7 +317,7 @@ func (e *edit) forgotten(ctx context.Context, was, now tracking) error {
 // committed says whether the base or HEAD have a path, and not only the index.
 func (e *edit) committed(ctx context.Context, path string) bool {
 	for _, root := range []object.ID{e.c.o.BaseTree, e.c.headTree} {
-		if was, err := e.c.lookup(ctx, root, path); err == nil && was.Mode != 0 {
+		if was, err := e.c.lookup(ctx, root, path); err == nil && was.Mode != 0 && was.Mode != object.ModeDir {
 			return true
 		}
 	}

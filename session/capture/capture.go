@@ -358,7 +358,7 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 	}
 	if anew && !s.view.whole {
 		for path := range c.left.all {
-			if s.view.tracked(strings.TrimSuffix(path, "/")) {
+			if dir, isDir := strings.CutSuffix(path, "/"); isDir && s.view.tracked(dir) || !isDir && s.view.trackedFile(path) {
 				return lookAgain, nil
 			}
 		}

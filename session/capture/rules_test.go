@@ -89,6 +89,32 @@ func TestWhatIsLeftOut(t *testing.T) {
 	}
 }
 
+// A file that took the place of a directory which git tracks is new to git: it may be ignored, or a secret.
+func TestAFileInPlaceOfATrackedDirectory(t *testing.T) {
+	for _, path := range []string{"a", ".env"} {
+		w := newWorld(t, object.SHA1, map[string]gittest.File{".gitignore": text("*.o\n"), "a/b": text("b\n"), ".env/c": text("c\n")})
+		w.o.Rules = capture.Rules{}
+		w.openCapturer()
+		w.remove(path)
+		w.write(path, "new\n")
+		want := session.Ignored
+		if path == "a" { // before it is ignored git would commit it
+			w.check("it is new")
+			w.write(".gitignore", "/a\n")
+			w.check("it is ignored")
+			w.git(w.plain, "add", "-f", path)
+			w.check("it is added all the same")
+			w.git(w.plain, "reset", "-q")
+			w.check("and not any more")
+		} else {
+			want = session.Secret
+		}
+		if _, r := w.point(session.Manual); reasons(r.Left) != path+" "+string(want) {
+			t.Errorf("left out: %s", reasons(r.Left))
+		}
+	}
+}
+
 // A secret that was staged, but is in no commit, is nowhere in what leaves the machine.
 func TestStagedSecrets(t *testing.T) {
 	w := ruledWorld(t, capture.Rules{})

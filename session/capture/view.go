@@ -23,7 +23,7 @@ type view struct {
 	whole    bool      // that is the base tree
 	x        ignores
 	tracking object.ID            // tree of the index
-	special  map[string]bool      // paths that the index has and its tree has not
+	special  map[string]bool      // paths that the index has and its tree has not; false: one is below
 	told     map[string]object.ID // paths of all entries; of a FrozenTree its ID
 	changed  map[string][]byte
 	parsed   map[string]globs // of changed, and of what was left out before
@@ -140,7 +140,7 @@ func (v *view) ignoredIn(id object.ID, dir string) (list []string, err error) {
 				return nil, err
 			}
 			list = append(list, below...)
-		case !v.x.file(path), v.tracked(path), v.c.rules.include.covers(path, false):
+		case !v.x.file(path), v.trackedFile(path), v.c.rules.include.covers(path, false):
 		default:
 			list = append(list, path)
 		}
@@ -150,14 +150,29 @@ func (v *view) ignoredIn(id object.ID, dir string) (list []string, err error) {
 
 // tracked says whether git knows a path, or something below it.
 func (v *view) tracked(path string) bool {
+	if _, ok := v.special[path]; ok {
+		return true
+	}
+	return v.trackedMode(path) != 0
+}
+
+// trackedFile says whether git knows a path itself: a file where git knows a directory is new to it.
+func (v *view) trackedFile(path string) bool {
 	if v.special[path] {
 		return true
 	}
+	mode := v.trackedMode(path)
+	return mode != 0 && mode != object.ModeDir
+}
+
+// trackedMode is what the tree of the index has at a path; 0: nothing. What cannot be read counts as a file.
+func (v *view) trackedMode(path string) object.Mode {
 	e, err := v.c.lookup(v.ctx, v.tracking, path)
 	if err != nil {
 		v.fail(err)
+		return object.ModeFile
 	}
-	return err != nil || e.Mode != 0
+	return e.Mode
 }
 
 // track says by what paths count as tracked: by the index alone, as for git.
@@ -165,8 +180,12 @@ func (v *view) track(by tracking) {
 	v.tracking = by.index.Tree
 	v.special = map[string]bool{}
 	for _, e := range by.index.Special {
-		for at := e.Path; at != "" && !v.special[at]; at = parent(at) {
-			v.special[at] = true
+		v.special[e.Path] = true
+		for at := parent(e.Path); at != ""; at = parent(at) {
+			if _, ok := v.special[at]; ok {
+				break
+			}
+			v.special[at] = false
 		}
 	}
 }
@@ -294,7 +313,7 @@ func (v *view) names(token string, try int) (whole bool, err error) {
 				if _, err := v.ignoredIn(e.ID, e.Path); err != nil {
 					return false, err
 				}
-			} else if e.Kind != worktree.FrozenGone && !v.tracked(e.Path) {
+			} else if e.Kind != worktree.FrozenGone && !v.trackedFile(e.Path) {
 				v.x.file(e.Path)
 			}
 		}
