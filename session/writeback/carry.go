@@ -203,7 +203,7 @@ func (c *Carrier) bare(id object.ID) (bool, error) {
 }
 
 // changes are the moves, and before them what keeps the tips that they leave behind: who dies in the middle of an Update
-// has made the first of them.
+// has made the first of them. A ref is signed before it is moved: moved and not signed it would be somebody else's.
 func (c *Carrier) changes(moves []move) ([]session.RefChange, error) {
 	var changes, keep []session.RefChange
 	kept := map[object.ID]bool{}
@@ -217,7 +217,6 @@ func (c *Carrier) changes(moves []move) ([]session.RefChange, error) {
 		}
 	}
 	for _, m := range moves {
-		changes = append(changes, session.RefChange{Name: m.name, Old: m.old, New: m.new})
 		if c.clone != nil { // the Repo is the session remote
 			signed := session.CarriedRef(c.o.Session, m.name)
 			if was, err := c.repo.Ref(signed); err != nil {
@@ -226,6 +225,7 @@ func (c *Carrier) changes(moves []move) ([]session.RefChange, error) {
 				changes = append(changes, session.RefChange{Name: signed, Old: was, New: m.new})
 			}
 		}
+		changes = append(changes, session.RefChange{Name: m.name, Old: m.old, New: m.new})
 		if m.old.IsZero() || kept[m.old] || !c.repo.Owned(m.old) {
 			continue
 		}
