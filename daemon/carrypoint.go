@@ -217,12 +217,9 @@ func (c *carry) keepAll(ctx context.Context, reason session.Reason) error {
 		return nil
 	}
 	c.mu.Lock()
-	carrier, off := c.carrier, c.kind == control.PolicyOff
+	off := c.kind == control.PolicyOff
 	c.mu.Unlock()
-	var err error
-	if carrier != nil {
-		err = carrier.Flush(ctx)
-	}
+	err := c.flush(ctx)
 	if off && reason != session.Manual || !c.unsaved() {
 		return unkept(err)
 	}
@@ -233,6 +230,17 @@ func (c *carry) keepAll(ctx context.Context, reason session.Reason) error {
 		return err
 	}
 	return unkept(err)
+}
+
+// flush has the refs that are there in the session's repository.
+func (c *carry) flush(ctx context.Context) error {
+	c.mu.Lock()
+	carrier := c.carrier
+	c.mu.Unlock()
+	if carrier == nil {
+		return nil
+	}
+	return carrier.Flush(ctx)
 }
 
 // unkeptError says why the last of the work is neither in a point nor carried.

@@ -54,6 +54,9 @@ func (d *Daemon) Checkpoint(ctx context.Context, r control.CheckpointRequest, pr
 	if r.Sync {
 		ctx, cancel := context.WithTimeoutCause(ctx, syncTime, errSlow)
 		defer cancel()
+		if err := m.carry.flush(ctx); err != nil { // a commit of a moment ago is nowhere but in git's directory
+			return reply, unsynced("sync", m.dir, err)
+		}
 		if err := m.carry.send(ctx, progressOf(progress)); err != nil {
 			return reply, unsynced("sync", m.dir, err)
 		}
