@@ -184,6 +184,13 @@ func (m *mount) bringState(ctx context.Context, repo *session.Repo, remote *tran
 	if err != nil {
 		return err
 	}
+	tags, err := state.TagObjects(a.format)
+	if err == nil {
+		err = repo.Write(ctx, tags)
+	}
+	if err != nil {
+		return err
+	}
 	var newer []object.ID
 	named := map[string]bool{session.TranscriptRef(repo.Session()): true}
 	for _, r := range state.Refs {

@@ -34,11 +34,12 @@ type Point struct {
 
 // State is what git had beside the files of a point.
 type State struct {
-	Branch  string           // as in Point
-	Head    object.ID        // as in Point
-	Refs    []packedrefs.Ref // refs/heads/, refs/tags/, refs/notes/ that the remote does not have just so, and refs/stash
-	Remote  []packedrefs.Ref // refs/remotes/ as they were
-	Stashes []Stash          // newest first
+	Branch  string               // as in Point
+	Head    object.ID            // as in Point
+	Refs    []packedrefs.Ref     // refs/heads/, refs/tags/, refs/notes/ that the remote does not have just so, and refs/stash
+	Remote  []packedrefs.Ref     // refs/remotes/ as they were
+	Stashes []Stash              // newest first
+	Tags    map[object.ID][]byte // annotated tags made here that Refs name, as git stores them: no commit leads to one
 	Index   Index
 	Files   map[string]File // of the git directory, by their paths in it: MERGE_HEAD, rebase-merge/done, ...
 	Left    []LeftOut       // that the point does not hold, the first hundred; not part of what makes two States differ

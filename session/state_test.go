@@ -52,7 +52,13 @@ func fullState(f object.Format) session.State {
 		}
 		return got
 	}
+	tag := []byte("object " + id(2).String() + "\ntype commit\ntag v1\ntagger a <a> 1 +0000\n\none\n")
+	tagID, err := object.Hash(f, object.Tag, tag)
+	if err != nil {
+		panic(err)
+	}
 	return session.State{
+		Tags:   map[object.ID][]byte{tagID: tag},
 		Branch: "refs/heads/topic/ü", Head: id(1),
 		Refs:    []packedrefs.Ref{{Name: "refs/heads/main", ID: id(2)}, {Name: "refs/stash", ID: id(3)}},
 		Remote:  []packedrefs.Ref{{Name: "refs/remotes/origin/main", ID: id(4)}},

@@ -26,6 +26,7 @@ const (
 	stateRefs    = "refs"     // "ID NAME\n", as in packed-refs
 	stateRemote  = "remotes"  // the same
 	stateStashes = "stashes"  // "ID MESSAGE\n", newest first
+	stateTags    = "tags"     // tree of blobs, each the content of a tag whose id is its name: git knows no tree with tags in it
 	stateFiles   = "git"      // tree of files of the git directory
 )
 
@@ -132,6 +133,13 @@ func EncodeState(f object.Format, s State, parents []object.ID, at time.Time) (o
 		fmt.Fprintf(&stashes, "%s %s\n", stash.Commit, strings.ReplaceAll(stash.Message, "\n", " "))
 	}
 	entries = w.text(entries, stateStashes, stashes.Bytes())
+	if len(s.Tags) > 0 {
+		var tags []object.TreeEntry
+		for id, content := range s.Tags {
+			tags = append(tags, object.TreeEntry{Name: id.String(), Mode: object.ModeFile, ID: w.add(object.Blob, content)})
+		}
+		entries = append(entries, object.TreeEntry{Name: stateTags, Mode: object.ModeDir, ID: w.add(object.Tree, EncodeTree(tags))})
+	}
 	if len(s.Files) > 0 {
 		id, err := w.files(s.Files)
 		if err != nil {
@@ -252,13 +260,17 @@ func readTree(src Objects, f object.Format, id object.ID) ([]object.TreeEntry, e
 // read takes up one entry of a State's tree. Entries that are not known are of later versions, and left alone.
 func (s *State) read(src Objects, f object.Format, e object.TreeEntry) error {
 	switch e.Name {
-	case stateIndex, stateFiles:
+	case stateIndex, stateFiles, stateTags:
 		if e.Mode != object.ModeDir {
 			return errState
 		}
-		if e.Name == stateIndex {
+		switch e.Name {
+		case stateIndex:
 			s.Index.Tree = e.ID
 			return nil
+		case stateTags:
+			s.Tags = map[object.ID][]byte{}
+			return readTags(src, f, e.ID, s.Tags)
 		}
 		s.Files = map[string]File{}
 		return readFiles(src, f, e.ID, "", s.Files, 0)
@@ -283,6 +295,42 @@ func (s *State) read(src Objects, f object.Format, e object.TreeEntry) error {
 		s.Stashes, err = parseStashes(f, string(text))
 	}
 	return err
+}
+
+// readTags reads stateTags.
+func readTags(src Objects, f object.Format, id object.ID, tags map[object.ID][]byte) error {
+	entries, err := readTree(src, f, id)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		content, err := typed(src, e.ID, object.Blob, object.MaxCommitSize)
+		if err != nil {
+			return err
+		}
+		is, err := object.Hash(f, object.Tag, content)
+		if err != nil {
+			return err
+		}
+		if e.Mode != object.ModeFile || is.String() != e.Name {
+			return fmt.Errorf("%w: %.80q is no tag", errState, e.Name)
+		}
+		tags[is] = content
+	}
+	return nil
+}
+
+// TagObjects are the tags of a State, for a repository that lacks them.
+func (s State) TagObjects(f object.Format) ([]odb.Outgoing, error) {
+	var tags []odb.Outgoing
+	for _, content := range s.Tags {
+		o, err := Outgoing(f, object.Tag, content)
+		if err != nil {
+			return nil, fmt.Errorf("read tag of a state: %w", err)
+		}
+		tags = append(tags, o)
+	}
+	return tags, nil
 }
 
 func readFiles(src Objects, f object.Format, id object.ID, dir string, files map[string]File, deep int) error {

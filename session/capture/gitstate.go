@@ -15,6 +15,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
 )
 
@@ -275,8 +276,44 @@ func (c *Capturer) readTips(ctx context.Context, s *gitState, copies *session.Co
 		if !made[id] {
 			continue
 		}
-		if t, _, err := c.o.Repo.Size(id); err == nil && t == object.Commit {
+		if err := c.readTip(ctx, id, s, copies); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mostNested bounds tags of tags.
+const mostNested = 16
+
+// readTip has the State lead to what was made here and has a name. A commit becomes a parent; a tag becomes a part of it,
+// and what it names a parent: the ref may be carried away later than the point, or never.
+func (c *Capturer) readTip(ctx context.Context, id object.ID, s *gitState, copies *session.Copier) error {
+	for range mostNested {
+		t, _, err := c.o.Repo.Size(id)
+		if err != nil || t != object.Commit && t != object.Tag {
+			return nil
+		}
+		if t == object.Commit {
 			s.parents = append(s.parents, id)
+			return nil
+		}
+		_, content, err := c.o.Repo.Get(id, object.MaxCommitSize)
+		if errors.Is(err, odb.ErrTooLarge) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read tag %s: %w", id, err)
+		}
+		if s.Tags == nil {
+			s.Tags = map[object.ID][]byte{}
+		}
+		s.Tags[id] = content
+		if id, _, err = object.ParseTagTarget(c.format, content); err != nil || c.o.Repo.Remotes(id) && !c.o.Repo.Owned(id) {
+			return nil
+		}
+		if copies.Commits(ctx, []object.ID{id}) != nil { // what it names is gone, for git, too
+			return nil
 		}
 	}
 	return nil

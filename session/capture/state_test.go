@@ -112,7 +112,25 @@ func testState(t *testing.T, f object.Format) {
 	w.git(w.plain, "tag", "light")
 	w.git(w.plain, "notes", "add", "-m", "note")
 	w.git(w.plain, "branch", "other", "HEAD~")
-	check("refs")
+	w.git(w.plain, "tag", "-a", "-m", "of a tag", "v2", "v1")
+	w.git(w.plain, "commit", "-q", "--allow-empty", "-m", "only the tag's")
+	w.git(w.plain, "tag", "-a", "-m", "t", "v3")
+	tagged := w.git(w.plain, "rev-parse", "HEAD")
+	w.git(w.plain, "reset", "-q", "--soft", "HEAD~")
+	s := check("refs")
+	p, _ := w.point(session.Manual)
+	if all := w.git(w.repo.Dir(), "rev-list", p.Commit.String()); !strings.Contains(all, tagged) {
+		t.Errorf("the point does not lead to what a tag names")
+	}
+	for _, name := range []string{"v1", "v2", "v3"} {
+		id := w.git(w.plain, "rev-parse", name)
+		if got := strings.TrimSpace(string(s.Tags[object.MustID(id)])); got != w.git(w.plain, "cat-file", "tag", name) {
+			t.Errorf("tag %s is %q", name, got)
+		}
+	}
+	if len(s.Tags) != 3 {
+		t.Errorf("tags %v", s.Tags)
+	}
 	for i := range 3 {
 		must(t, os.WriteFile(w.at("b"), []byte(fmt.Sprint("stash ", i)), 0o755))
 		w.git(w.plain, "stash", "push", "-q", "-m", fmt.Sprint("number ", i))
@@ -127,7 +145,7 @@ func testState(t *testing.T, f object.Format) {
 	if w.gitMay("merge", "main") == nil {
 		t.Fatal("there is no conflict")
 	}
-	s := check("a conflict")
+	s = check("a conflict")
 	if string(s.Files["MERGE_HEAD"].Content) != w.git(w.plain, "rev-parse", "main")+"\n" {
 		t.Errorf("files are %v", s.Files)
 	}

@@ -310,6 +310,42 @@ func TestCarrier(t *testing.T) {
 }
 
 // A git directory that is not there says nothing about refs.
+// A ref that has lost what it names keeps no other from being carried, and is carried when that is there again.
+func TestCarrierOfALostObject(t *testing.T) {
+	for _, embedded := range []bool{false, true} {
+		p := newPlace(t, object.SHA1)
+		one := p.commit("a", "one")
+		run(t, p.work, "", "tag", "-a", "-m", "t", "v1")
+		tag := run(t, p.work, "", "rev-parse", "v1")
+		lost := filepath.Join(p.git, "objects", tag[:2], tag[2:])
+		if err := os.Rename(lost, lost+".away"); err != nil {
+			t.Fatal(err)
+		}
+		o := CarrierOptions{}
+		if embedded {
+			o.Provide = p
+		}
+		c := p.carrier(o)
+		if err := c.Flush(t.Context()); !errors.Is(err, odb.ErrNotFound) || !strings.Contains(err.Error(), "v1") {
+			t.Errorf("flush: %v", err)
+		}
+		if got := p.inSession("refs/heads/main"); got != one.String() {
+			t.Errorf("main is %q", got)
+		}
+		two := p.commit("a", "two")
+		c.Flush(t.Context())
+		if got := p.inSession("refs/heads/main"); got != two.String() {
+			t.Errorf("main is %q", got)
+		}
+		if err := os.Rename(lost+".away", lost); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Flush(t.Context()); err != nil || p.inSession("refs/tags/v1") != tag {
+			t.Errorf("%v; v1 is %q", err, p.inSession("refs/tags/v1"))
+		}
+	}
+}
+
 func TestCarrierWithoutGitDirectory(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	var failure atomic.Pointer[error]

@@ -43,8 +43,9 @@ func (c *Carrier) carry(ctx context.Context, now refsOf) error {
 	if err != nil {
 		return err
 	}
+	moves, lost := c.there(moves, before, after)
 	if len(moves) == 0 {
-		return after.write(c.repo, before)
+		return errors.Join(lost, after.write(c.repo, before))
 	}
 	var tips []object.ID
 	for _, m := range moves {
@@ -85,10 +86,43 @@ func (c *Carrier) carry(ctx context.Context, now refsOf) error {
 	}
 	if now.head != "" {
 		if id, err := c.repo.Ref(now.head); err == nil && !id.IsZero() {
-			return c.repo.SetHead(now.head) // what a clone checks out
+			return errors.Join(lost, c.repo.SetHead(now.head)) // what a clone checks out
 		}
 	}
-	return nil
+	return lost
+}
+
+// there leaves out the moves to what is not there, of which the error tells: what one ref has lost keeps no other here.
+func (c *Carrier) there(moves []move, before, after carried) ([]move, error) {
+	var lost []error
+	moves = slices.DeleteFunc(moves, func(m move) bool {
+		if m.new.IsZero() {
+			return false
+		}
+		err := c.look(m.new)
+		if !errors.Is(err, odb.ErrNotFound) {
+			return false
+		}
+		lost = append(lost, fmt.Errorf("carry %s: %w", m.name, err))
+		if delete(after, m.name); !before[m.name].IsZero() {
+			after[m.name] = before[m.name]
+		}
+		return true
+	})
+	return moves, errors.Join(lost...)
+}
+
+// look reads what a ref names, and what that names if it is a tag.
+func (c *Carrier) look(id object.ID) error {
+	for {
+		t, content, err := c.repo.Get(id, object.MaxCommitSize)
+		if err != nil || t != object.Tag {
+			return err
+		}
+		if id, _, err = object.ParseTagTarget(c.repo.Format(), content); err != nil {
+			return fmt.Errorf("read tag: %w", err)
+		}
+	}
 }
 
 // anything says whether some ref is not as the mounted remote has it, or had it.
@@ -189,7 +223,7 @@ func (c *Carrier) bare(id object.ID) (bool, error) {
 			return true, nil
 		}
 		t, content, err := c.repo.Get(id, object.MaxCommitSize)
-		if errors.Is(err, odb.ErrTooLarge) || err == nil && t != object.Tag {
+		if errors.Is(err, odb.ErrTooLarge) || errors.Is(err, odb.ErrNotFound) || err == nil && t != object.Tag {
 			return false, nil
 		}
 		if err != nil {

@@ -1,0 +1,67 @@
+package daemon
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// A tag comes with the point that names it, also where the tag itself was never carried away: nobody is left with a name
+// of nothing.
+func TestATagComesWithItsPoint(t *testing.T) {
+	k := newKeep(t)
+	k.start()
+	k.await()
+	remote, sessions := served(t)
+	hook := "#!/bin/sh\ncase $1 in *tags/*) echo no tags; exit 1;; esac\n"
+	if err := os.WriteFile(filepath.Join(sessions, "hooks/update"), []byte(hook), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	dir := k.dir("m")
+	r := k.request(remote, dir)
+	r.Session, r.SessionOptions.Policy, r.SessionOptions.Remote = "hour", control.PolicyOff, sessions
+	k.mount(r)
+	k.sh(dir, "git config user.name a; git config user.email a@b; echo one >one; git add one; git commit -q -m one; git tag -a -m mine v1; git commit -q --allow-empty -m two; git tag -a -m other v2; git reset -q --soft v1; git tag -a -m tags v3 v2")
+	const look = "git for-each-ref --format='%(refname) %(objectname) %(objecttype) %(*objectname)' refs/heads refs/tags; git cat-file tag v3; git log --oneline v2"
+	before := k.sh(dir, look)
+	p, err := k.client.Checkpoint(t.Context(), control.CheckpointRequest{Dir: dir, Sync: true}, nil)
+	if err != nil && p.ID == "" {
+		t.Logf("%v", err) // tags are refused
+	}
+	k.until("the point is away", func() bool { return k.sh(sessions, "git for-each-ref refs/afs/j refs/heads") != "" })
+	if got := k.sh(sessions, "git for-each-ref refs/tags"); got != "" {
+		t.Fatalf("tags were taken: %s", got)
+	}
+	k.kill()
+	k.sh(sessions, "git repack -q -a -d; git prune --expire=now") // what was sent with the tags that were refused
+
+	other := newKeep(t)
+	other.start()
+	other.await()
+	there := other.dir("m")
+	r = other.request(remote, there)
+	r.Session, r.Wait = "hour", control.WaitGit
+	r.SessionOptions = control.SessionOptions{Remote: sessions, Policy: control.PolicyOff, TakeOver: true}
+	other.mount(r)
+	if after := other.sh(there, look); after != before {
+		t.Errorf("tags are not as before:\n%s\nwant\n%s", after, before)
+	}
+	other.sh(there, "git config user.name a; git config user.email a@b; git commit -q --allow-empty -m three; git fsck --connectivity-only")
+	head := strings.TrimSpace(other.sh(there, "git rev-parse HEAD"))
+	if err := os.Remove(filepath.Join(sessions, "hooks/update")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.client.Sync(t.Context(), control.SyncRequest{Dir: there}, nil); err != nil {
+		t.Error(err)
+	}
+	if got := strings.TrimSpace(k.sh(sessions, "git rev-parse main v1^{tag} v2^{tag} v3^{tag} && git fsck --no-dangling")); !strings.HasPrefix(got, head) {
+		t.Errorf("on the session remote is %s", got)
+	}
+	other.unmount(there)
+	k.start()
+	k.await()
+	k.client.Unmount(t.Context(), control.UnmountRequest{Dir: dir}) // its lane is somebody else's
+}
