@@ -121,6 +121,10 @@ func (q *Queue) lacks(ctx context.Context, ground idSet, l *ledger, theirs map[s
 	}
 	if len(lacks) > 0 {
 		l.mode = ModeSeed
+	} else if len(ground) > 0 { // whoever brought it, a push without an answer or somebody else
+		q.mu.Lock()
+		q.ground = groundTry{}
+		q.mu.Unlock()
 	}
 	return lacks, nil
 }

@@ -112,3 +112,32 @@ func TestSeedFails(t *testing.T) {
 	q = p.reopen(q, to, QueueOptions{Origin: origin})
 	wantSync(t, q)
 }
+
+// A history that came to the session remote in another way than by a try that ended well is no trouble any more.
+func TestSeededOtherwise(t *testing.T) {
+	p := newPlace(t, object.SHA1)
+	serve, err := gittest.Serve(gittest.ServerOptions{Root: filepath.Dir(p.origin.Path)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer serve.Close()
+	origin, err := transport.Open(serve.URL("origin"), transport.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer origin.Close()
+	to := newFar(t, "http", object.SHA1, "")
+	serve.Inject(gittest.Fault{Kind: gittest.Garbage, On: gittest.Fetch})
+	p.carrier(CarrierOptions{})
+	p.carried(p.commit("a", "one"))
+	q := p.queue(to, QueueOptions{Origin: origin})
+	defer q.Close()
+	if err := syncAll(t, q); err == nil || q.Status().Failure == nil {
+		t.Fatalf("%v, %+v", err, q.Status())
+	}
+	run(t, p.origin.Path, "", "push", "-q", to.dir, "main:refs/heads/theirs")
+	wantSync(t, q)
+	if st := q.Status(); st.Failure != nil || st.Pending != 0 {
+		t.Errorf("%+v", st)
+	}
+}
