@@ -124,7 +124,9 @@ func (j *Journey) Run(ctx context.Context, kills int) (Tally, error) {
 			return j.tally, nil
 		}
 		if j.Saved == "" {
-			j.leave(ctx, next)
+			if err := j.leave(ctx, next); err != nil {
+				j.tally.Faults = append(j.tally.Faults, fmt.Sprintf("kill %d (%s, then %s): %v", j.tally.Kills, h.state, next.state, err))
+			}
 			if next, err = j.mount(ctx, ""); err != nil {
 				return j.tally, err
 			}
@@ -259,6 +261,9 @@ func (j *Journey) judge(ctx context.Context, before, after *hop, killed time.Tim
 	if err := j.afs(ctx, after, &log, "session", "log", after.dir, "--json"); err != nil {
 		return err
 	}
+	if _, err := run(ctx, after.dir, nil, "git", "for-each-ref", "--format=%(objecttype)"); err != nil { // what a ref names is there
+		j.tally.Faults = append(j.tally.Faults, fmt.Sprintf("kill %d (%s, then %s): %v", j.tally.Kills, before.state, after.state, err))
+	}
 	s := Saved{State: state, Tree: state.Tree, Head: state.Head, Branch: trimHeads(state.Branch)}
 	if len(log.Points) > 0 {
 		p := log.Points[0]
@@ -356,15 +361,17 @@ func (h *hop) warnings() string {
 }
 
 // leave ends a hop.
-func (j *Journey) leave(ctx context.Context, h *hop) {
-	if err := j.afs(ctx, h, nil, "unmount", "--all"); err != nil {
+func (j *Journey) leave(ctx context.Context, h *hop) error {
+	err := j.afs(ctx, h, nil, "unmount", "--all")
+	if err != nil {
 		j.Log("%v", err)
 		unix.Unmount(h.dir, unix.MNT_DETACH)
 	}
 	victim := torture.Victim{State: h.state, Command: "worker"}
 	for deadline := time.Now().Add(30 * time.Second); len(victim.Processes()) > 0 && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 	}
-	if len(j.tally.Faults) == 0 {
+	if len(j.tally.Faults) == 0 && err == nil {
 		os.RemoveAll(h.state)
 	}
+	return err
 }
