@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -87,16 +88,16 @@ func ours(pid int, dir string) bool {
 	return err == nil && strings.Contains(string(args), dir)
 }
 
+// events are what was told so far. A line may be seen before all of it is written.
 func (y *try) events() (all []happening) {
-	f, err := os.Open(filepath.Join(y.dir, "events"))
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
+	text, _ := os.ReadFile(filepath.Join(y.dir, "events"))
+	for line := range bytes.Lines(text) {
+		if !bytes.HasSuffix(line, []byte("\n")) {
+			break
+		}
 		var h happening
-		if err := json.Unmarshal(lines.Bytes(), &h); err != nil {
-			y.Fatal(err)
+		if err := json.Unmarshal(line, &h); err != nil {
+			y.Fatalf("%q: %v", line, err)
 		}
 		all = append(all, h)
 	}
