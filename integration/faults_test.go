@@ -28,8 +28,8 @@ import (
 )
 
 const (
-	password   = "hunter2" // in every URL of these tests; nothing may ever show it
-	shortWait  = time.Second
+	password   = "hunter2"                 // in every URL of these tests; nothing may ever show it
+	shortWait  = 2 * time.Second           // what is not under a fault must be done by then, on a busy machine too
 	readWithin = shortWait + 6*time.Second // a read's deadline, and what a busy machine may add
 	faultLanes = 6                         // faults tried at once: they mostly wait
 )

@@ -267,7 +267,7 @@ func (r result) String() string {
 func (w *world) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, binary, append([]string{"--state", w.state}, args...)...)
 	cmd.Dir, cmd.Env = w.root, append(os.Environ(), w.env...)
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = 10 * time.Second // a busy machine may be slow to copy what was said
 	return cmd
 }
 

@@ -177,7 +177,20 @@ func (w *world) has(dir, commit string) bool {
 	return slices.Contains(strings.Split(w.git(dir, "rev-list", "--all"), "\n"), commit)
 }
 
-const carriedWithin = time.Second // and what a busy machine may add: it is `make bench BENCH=-session` that measures
+// carriedWithin is for a machine that has nothing else to do: it is `make bench BENCH=-session` that measures.
+const carriedWithin = 5 * time.Second
+
+// reached is how long the machine takes, as busy as it is now, for stock git to look at the session remote.
+func (c *carried) reached() time.Duration {
+	c.w.Helper()
+	cmd := exec.Command("git", "ls-remote", c.arg)
+	cmd.Dir, cmd.Env = c.w.root, append(gittest.Env(), c.w.env...)
+	start := time.Now()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		c.w.Fatalf("git ls-remote: %v: %s", err, out)
+	}
+	return time.Since(start)
+}
 
 // Whatever moves a branch, tag or note in a mount moves it on the session remote, of every kind.
 func TestSessionCarriesCommits(t *testing.T) {
@@ -245,12 +258,15 @@ func TestSessionCarriesCommits(t *testing.T) {
 					}
 					return true
 				})
-				slowest = max(slowest, time.Since(at))
+				took, within := time.Since(at), carriedWithin
+				if took > within && c != nil {
+					within += 5 * c.reached()
+				}
+				if slowest = max(slowest, took); took > within {
+					t.Errorf("it took %s, want at most %s: %s", took, within, script)
+				}
 			}
 			t.Logf("the slowest of them was there %s after the command", slowest.Round(time.Millisecond))
-			if slowest > 5*carriedWithin {
-				t.Errorf("it took %s", slowest)
-			}
 			for _, id := range old {
 				if !w.has(theirs, id) && id != base["refs/heads/main"].String() {
 					t.Errorf("%s, that main was, is gone", id)

@@ -23,8 +23,8 @@ func TestPolicies(t *testing.T) {
 	if st := idle.status().Session; st.Policy != control.PolicyIdle || st.Points != 0 {
 		t.Errorf("status %+v", st)
 	}
-	w.sh(idle.Dir, "echo new >new")
 	at := time.Now()
+	w.sh(idle.Dir, "echo new >new")
 	st := idle.await("a point is made", func(s control.MountStatus) bool { return s.Session.Points > 0 }).Session
 	if took := time.Since(at); took < time.Second || took > 10*time.Second || st.Dirty {
 		t.Errorf("after %s: %+v", took, st)
