@@ -21,6 +21,7 @@ var (
 	ErrForbidden   = error(denied("access forbidden"))           // authenticated or not, it is not allowed
 	ErrNotFound    = errors.New("no such repository")            // or one that the server hides
 	ErrNoV2        = errors.New("no git protocol version 2")     // protocol 0 or 1, or a dumb HTTP server
+	ErrURL         = errors.New("malformed remote URL")          // nothing was asked
 	ErrStalled     = errors.New("remote stalled")                // no byte for Options.Stall
 	errClosed      = errors.New("remote is closed")              // after Remote.Close
 	errAborted     = errors.New("closed before its end")         // FetchResponse.Pack, by its reader

@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -35,14 +34,20 @@ type endpoint struct {
 
 func (e *endpoint) String() string { return e.display }
 
+// malformed is an error about the way a remote is written, of which it repeats nothing that may be a secret.
+type malformed string
+
+func (m malformed) Error() string        { return "parse remote URL: " + string(m) }
+func (m malformed) Is(target error) bool { return target == ErrURL }
+
 // parseURL follows git's connect.c: what has "://" is a URL, what has a colon before the first slash is
 // host:path over ssh, everything else is a local path. No error repeats the URL, which may hold a secret.
 func parseURL(raw string) (*endpoint, error) {
 	if raw == "" {
-		return nil, errors.New("parse remote URL: empty")
+		return nil, malformed("empty")
 	}
 	if strings.ContainsFunc(raw, func(c rune) bool { return c < ' ' || c == 0x7f }) {
-		return nil, errors.New("parse remote URL: control character")
+		return nil, malformed("control character")
 	}
 	name, rest, isURL := strings.Cut(raw, "://")
 	if isURL && isSchemeName(name) {
@@ -56,13 +61,17 @@ func parseURL(raw string) (*endpoint, error) {
 		case "file":
 			return parseFile(raw, rest)
 		}
-		return nil, fmt.Errorf("parse remote URL: unknown scheme %q", name)
+		return nil, malformed(fmt.Sprintf("unknown scheme %q", name))
 	}
 	colon, slash := strings.IndexByte(raw, ':'), strings.IndexByte(raw, '/')
 	if host, rest, ok := scpBracket(raw); ok {
 		return newSSH(raw, host, rest)
 	}
 	if colon > 0 && (slash < 0 || colon < slash) {
+		// What is meant is a URL; to ssh the user would be a host, and the password a path that everybody may see.
+		if first, _, _ := strings.Cut(raw[colon+1:], "/"); strings.Contains(first, "@") && !strings.Contains(raw[:colon], "@") {
+			return nil, malformed("USER:PASSWORD@HOST without a scheme")
+		}
 		return newSSH(raw, raw[:colon], raw[colon+1:])
 	}
 	return newLocal(raw, raw)
@@ -98,11 +107,11 @@ func newLocal(raw, path string) (*endpoint, error) {
 func parseFile(raw, rest string) (*endpoint, error) {
 	host, path, ok := strings.Cut(rest, "/")
 	if !ok || host != "" && host != "localhost" {
-		return nil, errors.New("parse remote URL: file URL without an absolute local path")
+		return nil, malformed("file URL without an absolute local path")
 	}
 	path, err := url.PathUnescape("/" + path)
 	if err != nil || strings.IndexByte(path, 0) >= 0 {
-		return nil, errors.New("parse remote URL: bad escape in path")
+		return nil, malformed("bad escape in path")
 	}
 	ep, err := newLocal(raw, path)
 	if err == nil {
@@ -114,16 +123,16 @@ func parseFile(raw, rest string) (*endpoint, error) {
 func parseHTTP(raw string) (*endpoint, error) {
 	u, err := url.Parse(raw)
 	if err != nil { // the cause quotes parts of the URL
-		return nil, errors.New("parse remote URL: malformed")
+		return nil, malformed("malformed")
 	}
 	if u.Hostname() == "" {
-		return nil, errors.New("parse remote URL: no host")
+		return nil, malformed("no host")
 	}
 	ep := &endpoint{scheme: schemeHTTP, raw: raw, host: u.Hostname(), port: u.Port()}
 	ep.user = u.User.Username()
 	ep.secret, ep.hasPass = u.User.Password()
 	if strings.ContainsFunc(ep.user+ep.secret+u.Path+u.Host, func(c rune) bool { return c < ' ' || c == 0x7f }) {
-		return nil, errors.New("parse remote URL: control character") // would forge lines of git's credential protocol
+		return nil, malformed("control character") // would forge lines of git's credential protocol
 	}
 	u.User, u.Fragment, u.RawFragment = nil, "", ""
 	u.Scheme, u.Host = strings.ToLower(u.Scheme), strings.ToLower(u.Host)
@@ -137,14 +146,14 @@ func parseHTTP(raw string) (*endpoint, error) {
 func parseAuthority(s scheme, raw, rest string) (*endpoint, error) {
 	authority, path, ok := strings.Cut(rest, "/")
 	if !ok {
-		return nil, errors.New("parse remote URL: no path")
+		return nil, malformed("no path")
 	}
 	path, err := url.PathUnescape("/" + path)
 	if err != nil {
-		return nil, errors.New("parse remote URL: bad escape in path")
+		return nil, malformed("bad escape in path")
 	}
 	if authority, err = url.PathUnescape(authority); err != nil {
-		return nil, errors.New("parse remote URL: bad escape in host")
+		return nil, malformed("bad escape in host")
 	}
 	if strings.HasPrefix(path, "/~") { // a home directory, as git has it
 		path = path[1:]
@@ -177,7 +186,7 @@ func newHosted(s scheme, raw, authority, path string) (*endpoint, error) {
 	if strings.HasPrefix(ep.host, "[") {
 		end := strings.IndexByte(ep.host, ']')
 		if end < 0 || end+1 < len(ep.host) && ep.host[end+1] != ':' {
-			return nil, errors.New("parse remote URL: bad host")
+			return nil, malformed("bad host")
 		}
 		ep.host, ep.port = ep.host[1:end], strings.TrimPrefix(ep.host[end+1:], ":")
 	} else {
@@ -188,17 +197,17 @@ func newHosted(s scheme, raw, authority, path string) (*endpoint, error) {
 	all := ep.user + ep.host + ep.port + path
 	switch {
 	case ep.host == "":
-		return nil, errors.New("parse remote URL: no host")
+		return nil, malformed("no host")
 	case path == "" || path == "/":
-		return nil, errors.New("parse remote URL: no path")
+		return nil, malformed("no path")
 	case ep.host[0] == '-' || strings.HasPrefix(ep.user, "-") || path[0] == '-':
-		return nil, errors.New("parse remote URL: host, user or path begins with '-'")
+		return nil, malformed("host, user or path begins with '-'")
 	case strings.ContainsFunc(all, func(c rune) bool { return c < ' ' || c == 0x7f }):
-		return nil, errors.New("parse remote URL: control character")
+		return nil, malformed("control character")
 	case strings.Trim(ep.port, "0123456789") != "" || len(ep.port) > 5:
-		return nil, errors.New("parse remote URL: bad port")
+		return nil, malformed("bad port")
 	case ep.user == "" && ep.hasPass, strings.ContainsAny(ep.host, " /@"):
-		return nil, errors.New("parse remote URL: bad host")
+		return nil, malformed("bad host")
 	}
 	ep.display = ep.spell()
 	return ep, nil

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"errors"
 	"net/url"
 	"os"
 	"strings"
@@ -31,6 +32,8 @@ func TestParseURL(t *testing.T) {
 		{"git://host:9/~u/x", "git://host:9/~u/x", schemeGit, "", "host", "9", "~u/x"},
 		{"file:///a/b%20c", "file:///a/b%20c", schemeLocal, "", "", "", "/a/b c"},
 		{"/a/./b:c", "/a/b:c", schemeLocal, "", "", "", "/a/b:c"},
+		{"git@host:a@b/x", "ssh://git@host/a@b/x", schemeSSH, "git", "host", "", "a@b/x"},
+		{"host:dir/a@b", "host:dir/a@b", schemeSSH, "", "host", "", "dir/a@b"},
 		{"./host:x", cwd + "/host:x", schemeLocal, "", "", "", cwd + "/host:x"},
 	} {
 		ep, err := parseURL(c.raw)
@@ -45,12 +48,13 @@ func TestParseURL(t *testing.T) {
 	for _, raw := range []string{
 		"", "http://", "https:///x", "https://u:s3cret@exa mple/", "https://u:s3cret@h:port/x", "https://h/a%0ab", "https://h%0a/b",
 		"ftp://u:s3cret@h/x", "ssh://-oProxyCommand=s3cret/x", "ssh://-x@h/x", "-h:x", "h:-x", "h:", "ssh://h", "ssh://h/", "git://:s3cret@h/x",
+		"u:s3cret@h:x", "u:s3cret@h/x/y",
 		"ssh://h:99999999/x", "ssh://h/%zz", "file://host/x", "file://x", "a\nb", "ssh://h/a%0ab", "git://h/a%00host=x",
 	} {
 		ep, err := parseURL(raw)
 		if err == nil {
 			t.Errorf("%q: accepted as %+v", raw, ep)
-		} else if strings.Contains(err.Error(), "s3cret") {
+		} else if !errors.Is(err, ErrURL) || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%q: secret in %v", raw, err)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
@@ -290,6 +291,9 @@ func (h *web) judge(c call, res *http.Response) error {
 	case code == http.StatusOK:
 		if kind, _, _ := strings.Cut(res.Header.Get("Content-Type"), ";"); strings.TrimSpace(kind) == c.contentType(c.kind) {
 			return nil
+		}
+		if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); kind == "text/html" && c.method == http.MethodGet {
+			return fmt.Errorf("%w: server answers with a page for browsers", ErrNotFound) // often one to log in at
 		}
 		if c.service == receivePack && c.method == http.MethodGet {
 			return fmt.Errorf("%w: server answers %s", ErrNoPush, plain([]byte(res.Header.Get("Content-Type"))))

@@ -137,7 +137,8 @@ func TestStatuses(t *testing.T) {
 		{401, map[string]string{"WWW-Authenticate": `Basic realm="x"`}, ErrAuth, 1},
 		{500, nil, ErrUnreachable, 2},
 		{503, nil, ErrUnreachable, 2},
-		{200, nil, ErrNoV2, 1},
+		{200, map[string]string{"Content-Type": "text/plain"}, ErrNoV2, 1},
+		{200, map[string]string{"Content-Type": "text/html; charset=utf-8"}, ErrNotFound, 1},
 		{407, nil, ErrAuth, 1},
 	} {
 		s.set(status(c.code, c.header, "", 0))
