@@ -116,6 +116,7 @@ func TestTaken(t *testing.T) {
 		run(t, p.session, "", "update-ref", "-d", ref)
 	}
 	q = p.queue(to, QueueOptions{})
+	awaitFailure(t, q)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	if err := q.Sync(ctx, nil); !errors.Is(err, errNoMeta) || to.ref(lane) == "" {

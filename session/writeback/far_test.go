@@ -149,6 +149,12 @@ func syncAll(t testing.TB, q *Queue) error {
 	return q.Sync(ctx, nil)
 }
 
+// awaitFailure waits until a queue has tried, and told that it could not.
+func awaitFailure(t testing.TB, q *Queue) {
+	t.Helper()
+	await(t, "a failure", func() bool { return q.Status().Failure != nil })
+}
+
 func wantSync(t testing.TB, q *Queue) {
 	t.Helper()
 	if err := syncAll(t, q); err != nil {

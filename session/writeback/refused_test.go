@@ -105,6 +105,7 @@ func TestOutage(t *testing.T) {
 		p.carried(last)
 		points = append(points, p.point("idle"))
 	}
+	awaitFailure(t, q)
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	if err := q.Sync(ctx, nil); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, transport.ErrUnreachable) {
@@ -147,6 +148,7 @@ func TestFullRemote(t *testing.T) {
 	rand.Read(noise)
 	two := p.commit("noise", string(noise))
 	p.carried(two)
+	awaitFailure(t, q)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if err := q.Sync(ctx, nil); err == nil {
