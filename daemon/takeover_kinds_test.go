@@ -111,14 +111,19 @@ func TestRedirectsMadeUnderKills(t *testing.T) {
 		made <- k.sh(dir, "for i in $(seq 0 59); do d=dir$((i % 4))/out$i; mkdir $d; echo $i >$d/file; done; cat dir*/out*/file | sort -n")
 	}()
 	kills := 0
+	patience := time.Now().Add(takeoverTime / 2) // then nobody is in the way of the rest
 	for over := false; !over; {
+		pause := rand.N(20 * time.Millisecond)
+		if time.Now().After(patience) {
+			pause = takeoverTime
+		}
 		select {
 		case got := <-made:
 			if n := strings.Count(got, "\n"); n != 60 {
 				t.Errorf("%d files are seen: %q", n, got)
 			}
 			over = true
-		case <-time.After(rand.N(20 * time.Millisecond)):
+		case <-time.After(pause):
 			k.again()
 			for k.status(dir).State != control.StateMounted {
 				time.Sleep(time.Millisecond)
