@@ -17,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -53,6 +54,17 @@ type Config struct {
 	Kept      []keeper.Kept // what a process before this one has kept
 	Reason    string        // why that one ended; "": there was none
 	Takeovers int           // how many there were before
+}
+
+// take takes a file out of what was kept; nil: there is none of that name.
+func (c *Config) take(name string) *os.File {
+	at := slices.IndexFunc(c.Kept, func(k keeper.Kept) bool { return k.Name == name })
+	if at < 0 {
+		return nil
+	}
+	f := c.Kept[at].File
+	c.Kept = slices.Delete(slices.Clone(c.Kept), at, at+1)
+	return f
 }
 
 // Daemon implements control.Handler.
@@ -122,7 +134,7 @@ func New(c Config) (*Daemon, error) {
 	close(idle)
 	d := &Daemon{
 		state: c.State, log: c.Log, sampled: fuse.Sampled(c.Log), homes: homes{c.State, c.Log}, memory: memory, blobs: blobs,
-		keeper: c.Keeper, failures: failures{c.State, c.Log}, watch: newWatcher(), served: make(chan struct{}),
+		keeper: c.Keeper, failures: failures{c.State, c.Log}, watch: newWatcher(c.Keeper, c.take(keptWatch)), served: make(chan struct{}),
 		stores: map[string]*sharedStore{}, mounts: map[string]*mount{}, idle: idle, taken: c.Takeovers,
 		turns: turns{turn: make(chan struct{}, 1)},
 	}

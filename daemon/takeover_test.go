@@ -241,12 +241,14 @@ func (k *testKeeper) again() {
 	k.await()
 }
 
+// names are those of what is kept of mounts.
 func (k *testKeeper) names() (names []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for name := range k.kept {
-		_, p, _ := strings.Cut(name, ".")
-		names = append(names, p)
+		if _, p, ok := strings.Cut(name, "."); ok {
+			names = append(names, p)
+		}
 	}
 	slices.Sort(names)
 	return names

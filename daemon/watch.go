@@ -13,22 +13,57 @@ import (
 
 // watcher tells of files that come into directories, all of a daemon's with one descriptor (inotify(7)).
 type watcher struct {
-	mu    sync.Mutex
-	file  *os.File // nil: there is none
-	wakes map[int32][]chan<- struct{}
-	done  sync.WaitGroup
+	keeper Keeper // nil: the descriptor ends with this process
+	mu     sync.Mutex
+	file   *os.File                    // nil: there is none
+	wakes  map[int32][]chan<- struct{} // by watch; others are of processes before this one
+	done   sync.WaitGroup
 }
 
-// newWatcher cannot fail: without one, watch does.
-func newWatcher() *watcher {
-	w := &watcher{wakes: map[int32][]chan<- struct{}{}}
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
-	if err != nil {
-		return w
+// keptWatch is the name that the descriptor is kept by.
+const keptWatch = "watch"
+
+// newWatcher goes on with the descriptor of a process before this one, or makes one and has it kept. It cannot fail: without
+// one, watch does.
+//
+// It is kept because the kernel takes its time to end it (fs/notify, fsnotify_destroy_group waits for all who might be reading
+// the list of watches): 15 ms, as part of the death of a process that has it open alone, before its successor hears of that.
+func newWatcher(k Keeper, before *os.File) *watcher {
+	w := &watcher{keeper: k, wakes: map[int32][]chan<- struct{}{}}
+	if before != nil {
+		w.file = pollable(before)
 	}
-	w.file = os.NewFile(uintptr(fd), "inotify")
+	if w.file == nil {
+		fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+		if err != nil {
+			return w
+		}
+		w.file = os.NewFile(uintptr(fd), "inotify")
+		if k != nil {
+			k.Keep(keptWatch, w.file) // or else a successor waits for its end
+		}
+	}
 	w.done.Go(func() { w.read(w.file) })
 	return w
+}
+
+// pollable gives a file that Go's runtime polls, whatever those who passed it on did to its flags; nil: there is none. f is
+// closed.
+func pollable(f *os.File) *os.File {
+	defer f.Close()
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	fd, dupErr := -1, error(nil)
+	if err := raw.Control(func(old uintptr) { fd, dupErr = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 3) }); err != nil || dupErr != nil {
+		return nil
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		unix.Close(fd)
+		return nil
+	}
+	return os.NewFile(uintptr(fd), f.Name())
 }
 
 var errNoWatch = errors.New("changes cannot be watched")
@@ -122,6 +157,9 @@ func (w *watcher) close() {
 	w.mu.Unlock()
 	if f != nil {
 		f.Close()
+		if w.keeper != nil {
+			w.keeper.Drop(keptWatch)
+		}
 	}
 	w.done.Wait()
 }

@@ -1,11 +1,14 @@
 package daemon
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // told says whether a sign comes, or has come.
@@ -19,7 +22,7 @@ func told(wake <-chan struct{}) bool {
 }
 
 func TestADirectoryThatIsMadeAnewIsWatchedAgain(t *testing.T) {
-	w := newWatcher()
+	w := newWatcher(nil, nil)
 	defer w.close()
 	top := t.TempDir()
 	dir, wake := filepath.Join(top, "d"), make(chan struct{}, 1)
@@ -86,5 +89,58 @@ func TestADirectoryThatIsMadeAnewIsWatchedAgain(t *testing.T) {
 	made("g")
 	if !told(other) || drain(wake) {
 		t.Error("who has stopped is told, or the other is not")
+	}
+}
+
+// keepOne keeps what it was last given.
+type keepOne struct{ file *os.File }
+
+func (k *keepOne) Keep(name string, f *os.File) (err error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	controlErr := raw.Control(func(fd uintptr) {
+		n, dupErr := unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 3)
+		k.file, err = os.NewFile(uintptr(n), name), dupErr
+	})
+	return errors.Join(controlErr, err)
+}
+
+func (k *keepOne) Drop(string) error {
+	err := k.file.Close()
+	k.file = nil
+	return err
+}
+
+// A process that has the descriptor open alone takes long to die.
+func TestTheWatchOutlivesItsProcess(t *testing.T) {
+	keep := new(keepOne)
+	dir, wake := t.TempDir(), make(chan struct{}, 1)
+	first := newWatcher(keep, nil)
+	if _, _, err := first.watch(dir, make(chan struct{})); err != nil {
+		t.Fatal(err)
+	}
+	passed, err := unix.FcntlInt(keep.file.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := first.file.Close(); err != nil { // the end of its process
+		t.Fatal(err)
+	}
+	first.done.Wait()
+	next := newWatcher(keep, os.NewFile(uintptr(passed), keptWatch))
+	if _, fresh, err := next.watch(dir, wake); !fresh || err != nil {
+		t.Fatalf("watched before: %v, %v", fresh, err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "f"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if !told(wake) {
+		t.Error("nothing is told of a file")
+	}
+	next.close()
+	if keep.file != nil {
+		t.Error("it is kept when it is not needed any more")
 	}
 }
