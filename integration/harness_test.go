@@ -38,7 +38,13 @@ var (
 	binary string
 )
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(reaps); dir != "" {
+		reap(dir)
+		return
+	}
+	os.Exit(run(m))
+}
 
 // run builds the program, runs the tests, and fails if they leave a mount or a process behind.
 func run(m *testing.M) int {
@@ -53,6 +59,12 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	done, err := reaper()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer done()
 	defer os.RemoveAll(base)
 	binary = filepath.Join(base, "artifactfs")
 	if out, err := exec.Command("go", "build", "-o", base, "../cmd/artifactfs", "../internal/gittest/rot13filter").CombinedOutput(); err != nil {
