@@ -59,6 +59,7 @@ type carry struct {
 	looked   string            // process that looked for its repository last, and was let go on
 	last     session.Point     // the newest point
 	leftOut  []capture.LeftOut // of last
+	unread   []string          // ignore files that could not be had when it was made
 	points   int64             // that there are; those of all lanes
 	old      int               // of them, for which gc is, when they were counted last
 	seen     time.Time         // what had changed by then is in the newest point

@@ -63,7 +63,7 @@ func (c *carry) captureNow(ctx context.Context, reason session.Reason, message s
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.last, c.seen, c.leftOut = p, began, report.Left
+	c.last, c.seen, c.leftOut, c.unread = p, began, report.Left, report.Unread
 	if report.Made {
 		c.points++
 		c.counted.made++

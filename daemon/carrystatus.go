@@ -62,6 +62,9 @@ func (c *carry) notices() []string {
 	if c.old >= manyOld {
 		notes = append(notes, fmt.Sprintf("%d checkpoints are older than 7 days; artifactfs session gc keeps the last of each day, and pinned ones", c.old))
 	}
+	if len(c.unread) > 0 {
+		notes = append(notes, fmt.Sprintf("%s could not be read: the last checkpoint may hold what it ignores, and the next one tries again", strings.Join(c.unread, ", ")))
+	}
 	if c.queue == nil {
 		return notes
 	}

@@ -83,6 +83,7 @@ type LeftOut = session.LeftOut
 type Report struct {
 	Made   bool      // false: nothing has changed, and the point is the one before
 	Left   []LeftOut // the first of Point.Left, at most a hundred
+	Unread []string  // ignore files that could not be had: the point holds what they name, and the next one tries again
 	Paused time.Duration
 	Took   time.Duration
 	Steps  []Step // of Took, in order
@@ -253,7 +254,7 @@ func (c *Capturer) point(ctx context.Context, reason session.Reason, message str
 	defer s.view.frozen.Release()
 	defer s.out.close()
 	s.left = s.edit.left.first()
-	report := Report{Left: s.left, Paused: s.view.frozen.Paused}
+	report := Report{Left: s.left, Unread: s.view.unread, Paused: s.view.frozen.Paused}
 	last, have := c.Last()
 	nothing, err := c.nothingNew(ctx, s, last, have, reason)
 	c.steps.done("compare")

@@ -145,6 +145,9 @@ func (c *Capturer) remember(s *shot, commit object.ID) {
 		Point: commit.String(), Token: f.Token, tree: s.tree, Rules: s.view.x.print, Left: c.left.all, Ignore: s.edit.ignore,
 		Attributes: slices.Sorted(maps.Keys(s.edit.attributes)), Index: s.state.remembered(),
 	}
+	if len(s.view.unread) > 0 { // the next point looks at everything, to leave out what this one holds too much
+		c.mem, c.left = memory{}, newLeftSet(nil)
+	}
 	if err := c.mem.save(c.o.Memory); err != nil {
 		c.o.Log.Warn("the next start looks at all changes", zap.Error(err))
 	}

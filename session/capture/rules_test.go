@@ -2,6 +2,7 @@ package capture_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -176,36 +177,70 @@ func TestRulesThatChange(t *testing.T) {
 
 // An ignore file that is not on this host is asked for, once.
 func TestIgnoreFilesFromAfar(t *testing.T) {
-	w := ruledWorld(t, capture.Rules{})
-	_, rules := w.in(w.root, ".gitignore")
-	id := object.MustID(w.git(w.plain, "rev-parse", "HEAD:.gitignore"))
-	// Only commits and trees are here.
-	far := w.dir + "/far"
-	w.git(w.dir, "clone", "-q", "--bare", "--filter=blob:none", "file://"+w.dir+"/remote.git", "far")
-	w.git(far, "config", "remote.origin.promisor", "false")
-	repo, err := session.OpenRepo(w.dir+"/far-session.git", session.RepoOptions{Session: "s", Borrow: []string{far + "/objects"}})
-	must(t, err)
-	defer repo.Close()
-	asked := 0
-	w.o.Repo, w.o.Memory = repo, ""
-	w.o.Blob = func(_ context.Context, path string, blob object.ID) ([]byte, error) {
-		asked++
-		if path != ".gitignore" || blob != id {
-			return nil, fmt.Errorf("asked for %s %s", path, blob)
-		}
-		return []byte(rules), nil
-	}
+	w, asked, _ := farRules(t)
 	w.openCapturer()
 	w.write("x.log", "x\n")
 	w.write("build/x", "x\n")
 	w.write("new", "x\n")
 	p, r := w.point(session.Manual)
-	if asked != 1 || reasons(r.Left) != "build/ ignored, x.log ignored" || p.Changed != 1 {
-		t.Errorf("asked %d times, left out %v, %+v", asked, r.Left, p)
+	if *asked != 1 || reasons(r.Left) != "build/ ignored, x.log ignored" || p.Changed != 1 || len(r.Unread) > 0 {
+		t.Errorf("asked %d times, left out %v, %+v", *asked, r.Left, p)
 	}
 	w.write("y.log", "y\n")
 	w.write("src/a.c", "edited\n")
-	if p, r = w.point(session.Manual); asked != 1 || p.Left != 3 || !r.Made {
-		t.Errorf("then asked %d times, left out %v, %+v", asked, r.Left, p)
+	if p, r = w.point(session.Manual); *asked != 1 || p.Left != 3 || !r.Made {
+		t.Errorf("then asked %d times, left out %v, %+v", *asked, r.Left, p)
 	}
+}
+
+// While one cannot be had a point holds what it ignores; the first point that knows it does not.
+func TestIgnoreFilesThatCannotBeHad(t *testing.T) {
+	w, _, away := farRules(t)
+	w.o.Memory = w.dir + "/memory"
+	w.openCapturer()
+	*away = true
+	w.write("x.log", "x\n")
+	w.write("new", "x\n")
+	p, r := w.point(session.Manual)
+	if mode, _ := w.in(p.Tree, "x.log"); mode == 0 || !slices.Equal(r.Unread, []string{".gitignore"}) {
+		t.Errorf("mode %o, %+v", mode, r)
+	}
+	*away = false
+	w.write("newer", "x\n")
+	p, r = w.point(session.Manual)
+	if mode, _ := w.in(p.Tree, "x.log"); mode != 0 || reasons(r.Left) != "x.log ignored" || len(r.Unread) > 0 {
+		t.Errorf("then mode %o, %+v", mode, r)
+	}
+	for _, name := range []string{"new", "newer"} {
+		if mode, _ := w.in(p.Tree, name); mode == 0 {
+			t.Errorf("%s is not held", name)
+		}
+	}
+}
+
+// farRules is a world that has commits and trees alone; asked counts what was asked for of the ignore file, and while away
+// holds nothing is to be had.
+func farRules(t *testing.T) (w *world, asked *int, away *bool) {
+	t.Helper()
+	w, asked, away = ruledWorld(t, capture.Rules{}), new(int), new(bool)
+	_, rules := w.in(w.root, ".gitignore")
+	id := object.MustID(w.git(w.plain, "rev-parse", "HEAD:.gitignore"))
+	far := w.dir + "/far"
+	w.git(w.dir, "clone", "-q", "--bare", "--filter=blob:none", "file://"+w.dir+"/remote.git", "far")
+	w.git(far, "config", "remote.origin.promisor", "false")
+	repo, err := session.OpenRepo(w.dir+"/far-session.git", session.RepoOptions{Session: "s", Borrow: []string{far + "/objects"}})
+	must(t, err)
+	t.Cleanup(func() { repo.Close() })
+	w.repo, w.o.Repo, w.o.Memory = repo, repo, ""
+	w.o.Blob = func(_ context.Context, path string, blob object.ID) ([]byte, error) {
+		*asked++
+		if *away {
+			return nil, errors.New("the remote is away")
+		}
+		if path != ".gitignore" || blob != id {
+			return nil, fmt.Errorf("asked for %s %s", path, blob)
+		}
+		return []byte(rules), nil
+	}
+	return w, asked, away
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"go.uber.org/zap"
@@ -29,6 +30,7 @@ type view struct {
 	parsed   map[string]globs // of changed, and of what was left out before
 	needs    map[string]object.ID
 	skipped  map[string]bool
+	unread   []string // ignore files that could not be had
 	failure  error
 }
 
@@ -79,7 +81,9 @@ func (v *view) readRules(dir string) globs {
 	}
 	_, text, err := v.c.o.Repo.Get(e.ID, maxIgnoreFile)
 	if err != nil {
-		v.needs[path] = e.ID
+		if !slices.Contains(v.unread, path) { // or each step of the point would wait for it
+			v.needs[path] = e.ID
+		}
 		return nil
 	}
 	g := parseIgnore(text, v.x.fold)
@@ -100,6 +104,7 @@ func (v *view) fetchRules() {
 		if err != nil {
 			v.c.o.Log.Warn("ignore file cannot be read", zap.String("path", path), zap.Error(err))
 			v.parsed[parent(path)] = nil
+			v.unread = append(v.unread, path)
 			continue
 		}
 		g := parseIgnore(text, v.x.fold)
