@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/capture"
 	"github.com/artifactfs/artifactfs/session/writeback"
@@ -37,21 +38,24 @@ type carry struct {
 	opening sync.Mutex    // held while what is below is made
 	git     gitSigns
 
-	mu       sync.Mutex
-	options  control.SessionOptions // what is in force; its remote may hold a secret
-	kind     control.Policy         // of the options
-	every    time.Duration          // of PolicyInterval
-	repo     *session.Repo
-	meta     session.Meta
-	lane     session.Lane
-	writer   session.Writer
-	capturer *capture.Capturer
-	carrier  *writeback.Carrier
-	queue    *writeback.Queue
-	origin   *transport.Remote // that is mounted; nil: nobody asks it
-	closed   bool
-	claiming bool               // the session remote has not said yet whether the lane is ours
-	held     *session.HeldError // by whom it is, if it is not
+	mu        sync.Mutex
+	options   control.SessionOptions // what is in force; its remote may hold a secret
+	kind      control.Policy         // of the options
+	every     time.Duration          // of PolicyInterval
+	repo      *session.Repo
+	meta      session.Meta
+	lane      session.Lane
+	writer    session.Writer
+	capturer  *capture.Capturer
+	carrier   *writeback.Carrier
+	queue     *writeback.Queue
+	origin    *transport.Remote // that is mounted; nil: nobody asks it
+	closed    bool
+	claiming  bool               // the session remote has not said yet whether the lane is ours
+	held      *session.HeldError // by whom it is, if it is not
+	claimed   bool               // it was claimed for a mount that is just being made, and the session remote may know
+	unclaimed object.ID          // what the session was, when it was first claimed here
+	waited    time.Duration      // for the session remote's word, before confirm
 
 	followed chan struct{} // closed when what others did was followed; then another one
 	notes    []string
@@ -164,12 +168,18 @@ func (c *carry) claim(ctx context.Context) error {
 	}
 	c.setClaiming(true)
 	defer c.setClaiming(false)
+	if c.mount.resumed && c.optionsNow().TakeOver { // from whoever has it now
+		c.hear(ctx)
+	}
 	_, err := c.open(ctx)
+	if isRefusal(err) && c.hear(ctx) { // what was known here is of long ago
+		_, err = c.open(ctx)
+	}
 	if err == nil {
+		c.setClaimed(true)
 		err = c.confirm(ctx)
 	}
-	var held *session.HeldError
-	if errors.As(err, &held) || errors.Is(err, session.ErrClosed) || ctx.Err() != nil {
+	if isRefusal(err) || ctx.Err() != nil {
 		return err
 	}
 	c.note("open the session", err) // it is tried again, and the files are there all the same
@@ -291,8 +301,14 @@ func (c *carry) claimLane(ctx context.Context, repo *session.Repo, takeOver bool
 	if err != nil {
 		return session.Claimed{}, err
 	}
+	before, err := repo.Ref(session.MetaRef(m.session))
+	if err != nil {
+		return session.Claimed{}, err
+	}
 	c.mu.Lock()
-	c.writer = writer
+	if c.writer = writer; c.unclaimed.IsZero() {
+		c.unclaimed = before
+	}
 	c.mu.Unlock()
 	return session.Claim(ctx, repo, session.ClaimRequest{
 		Session: m.session, Lane: laneOf(meta, writer), Writer: writer, TakeOver: takeOver, Actor: session.Actor(), Reason: "mounted at " + m.dir,

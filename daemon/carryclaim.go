@@ -7,6 +7,8 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/writeback"
 )
@@ -28,7 +30,10 @@ func (c *carry) setClaiming(claiming bool) {
 // confirm returns when the session remote has acknowledged that the lane is ours, or does not answer; a session.HeldError
 // if somebody else has it.
 func (c *carry) confirm(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, confirmTime, errSlow)
+	c.mu.Lock()
+	left := confirmTime - c.waited
+	c.mu.Unlock()
+	ctx, cancel := context.WithTimeoutCause(ctx, left, errSlow)
 	defer cancel()
 	for try := 1; ; try++ {
 		c.mu.Lock()
@@ -52,6 +57,54 @@ func (c *carry) confirm(ctx context.Context) error {
 		}
 		return nil
 	}
+}
+
+// hear brings what the session remote knows of the session, and says whether that is news.
+func (c *carry) hear(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeoutCause(ctx, confirmTime, errSlow)
+	defer cancel()
+	news, err := c.hearOf(ctx)
+	if err != nil {
+		c.mount.daemon.log.Info("ask who is at work", zap.String("session", c.mount.session), zap.Error(err))
+	}
+	return news
+}
+
+func (c *carry) hearOf(ctx context.Context) (news bool, err error) {
+	m := c.mount
+	ref := session.MetaRef(m.session)
+	if m.second == nil {
+		return false, nil
+	}
+	refs, err := m.second.Refs(ctx, []string{ref})
+	if err != nil {
+		return false, err
+	}
+	base, err := m.record.base()
+	if err != nil {
+		return false, err
+	}
+	repo, err := session.OpenRepo(m.sessionRepoDir(), m.repoOptions(base.Format, m.session))
+	if err != nil {
+		return false, err
+	}
+	defer repo.Close()
+	ours, err := repo.Ref(ref)
+	if err != nil || ours.IsZero() {
+		return false, err
+	}
+	for _, r := range refs.List {
+		if r.Name != ref || r.ID == ours {
+			continue
+		}
+		if _, err := m.owned.Bring(ctx, fetch.BringRequest{From: m.second, Wants: []object.ID{r.ID}, Haves: []object.ID{ours}, Contents: true}); err != nil {
+			return false, err
+		}
+		if writeback.Within(repo, r.ID, ours) {
+			return true, repo.Update(ctx, []session.RefChange{{Name: ref, Old: ours, New: r.ID}})
+		}
+	}
+	return false, nil
 }
 
 func (c *carry) heldBy() *session.HeldError {

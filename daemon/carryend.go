@@ -97,6 +97,7 @@ func (d *Daemon) ending() bool {
 // end ends the carrying. The kernel does not have the mount any more, and nobody makes points now; the tree is still open.
 func (c *carry) end() {
 	m := c.mount
+	c.withdraw()
 	if m.home == nil || m.tree == nil || !c.carries() {
 		return
 	}

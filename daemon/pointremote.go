@@ -75,7 +75,7 @@ func (m *mount) arriveFrom(ctx context.Context, remote *transport.Remote, name s
 		}
 	}
 	metaID, ok := there[session.MetaRef(name)]
-	if !ok || len(points) == 0 {
+	if !ok {
 		return nil, nil
 	}
 	progress(control.Progress{Phase: "session"})
@@ -84,6 +84,11 @@ func (m *mount) arriveFrom(ctx context.Context, remote *transport.Remote, name s
 		return nil, err
 	}
 	defer repo.Close()
+	var claim *aheadClaim
+	if len(points) > 0 {
+		claim = m.carry.claimAhead(ctx, remote, session.MetaRef(name), metaID)
+		defer claim.end()
+	}
 	if _, err := m.owned.Bring(ctx, fetch.BringRequest{From: remote, Wants: []object.ID{metaID}, Contents: true}); err != nil {
 		return nil, sessionFault(remote, err)
 	}
@@ -96,6 +101,15 @@ func (m *mount) arriveFrom(ctx context.Context, remote *transport.Remote, name s
 	}
 	if meta.Remote != m.store.URL() {
 		return nil, fmt.Errorf("%w: %s", errOtherRemote, meta.Remote)
+	}
+	if err := m.carry.refused(meta); err != nil {
+		return nil, err
+	}
+	if len(points) == 0 { // there is nothing to go on from, but a session that is claimed as any other
+		return nil, adopt(repo, remote, there, nil)
+	}
+	if claim != nil {
+		claim.begin(ctx, repo)
 	}
 	a := &arrival{ref: meta.Ref, format: caps.Format}
 	if meta.Base != "" {
@@ -131,11 +145,14 @@ func (m *mount) arriveFrom(ctx context.Context, remote *transport.Remote, name s
 	if err := m.beginRepo(ctx, repo, a.point); err != nil {
 		return nil, err
 	}
-	return a, adopt(repo, remote, there)
+	if err := claim.wait(); err != nil {
+		return nil, err
+	}
+	return a, adopt(repo, remote, there, claim)
 }
 
-// adopt has the queue know what the session remote has, before anything of it is changed here.
-func adopt(repo *session.Repo, remote *transport.Remote, there map[string]object.ID) error {
+// adopt has the queue know what the session remote has, before anything else of it is changed here.
+func adopt(repo *session.Repo, remote *transport.Remote, there map[string]object.ID, claim *aheadClaim) error {
 	refs, err := repo.Refs("refs/")
 	if err != nil {
 		return err
@@ -146,7 +163,15 @@ func adopt(repo *session.Repo, remote *transport.Remote, there map[string]object
 			same[r.Name] = r.ID
 		}
 	}
-	return writeback.Adopt(repo, remote.URL(), same)
+	asked := map[string]object.ID{}
+	if claim != nil && !claim.now.IsZero() {
+		if same[claim.ref] = claim.old; claim.acked {
+			same[claim.ref] = claim.now
+		} else {
+			asked[claim.ref] = claim.now
+		}
+	}
+	return writeback.Adopt(repo, remote.URL(), same, asked)
 }
 
 // beginRepo keeps the point that the mount begins with, whatever becomes of its lane.

@@ -256,6 +256,30 @@ func Transit(ctx context.Context, r *Repo, session string, t Transition) (Meta, 
 	return m, err
 }
 
+// Withdraw is Release for who has claimed a lane and done nothing in it: it is as before, when MetaRef was at before, so that
+// whoever worked in it last finds it so.
+func Withdraw(ctx context.Context, r *Repo, session, lane string, w Writer, before object.ID, reason, actor string) (Meta, error) {
+	was, err := MetaAt(r, r.Format(), before)
+	if err != nil {
+		return Meta{}, fmt.Errorf("read session %s: %w", session, err)
+	}
+	if _, err := Release(ctx, r, session, lane, w, reason, actor); err != nil {
+		return Meta{}, err
+	}
+	return changeMeta(ctx, r, session, func(m *Meta, _ time.Time) error {
+		l, old := m.lane(lane), was.lane(lane)
+		if l == nil || old == nil || l.Left == nil || !l.Writer.Same(w) {
+			return nil
+		}
+		left := l.Left
+		*l = *old
+		if l.Left == nil { // whoever had it is known to be dead
+			l.Left = left
+		}
+		return nil
+	})
+}
+
 // YieldRequest says that somebody else has moved MetaRef on the session remote.
 type YieldRequest struct {
 	Session string

@@ -63,13 +63,40 @@ type pushLine interface {
 //
 // Refs may be of a moment ago; the server compares again when it moves them.
 func (r *Remote) OpenPush(ctx context.Context, prefixes []string) (*Push, error) {
+	return r.openPush(ctx, func(ctx context.Context, c carrier) (pushLine, Receiver, error) { return c.receive(ctx, prefixes) })
+}
+
+// OpenPushOf is OpenPush for who has just been told of refs (Refs), and is about to move some of them. Over HTTP a push is
+// one request that says what the refs are taken for, so nothing is asked now; elsewhere the server begins each push with
+// what they are.
+func (r *Remote) OpenPushOf(ctx context.Context, told []Ref) (*Push, error) {
+	_, caps, err := r.known()
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, 0, len(told))
+	for _, ref := range told {
+		names = append(names, ref.Name)
+	}
+	return r.openPush(ctx, func(ctx context.Context, c carrier) (pushLine, Receiver, error) {
+		if caps != nil {
+			if line := c.blind(); line != nil {
+				// What else a server can do it has not said. All of them report.
+				return line, Receiver{Format: caps.Format, Refs: told, report: true, namesFormat: caps.Format != object.SHA1}, nil
+			}
+		}
+		return c.receive(ctx, names)
+	})
+}
+
+func (r *Remote) openPush(ctx context.Context, begin func(context.Context, carrier) (pushLine, Receiver, error)) (*Push, error) {
 	var p *Push
 	err := r.try(ctx, "push to", func() error {
 		c, err := r.reach(ctx)
 		if err != nil {
 			return err
 		}
-		line, about, err := c.receive(ctx, prefixes)
+		line, about, err := begin(ctx, c)
 		if err != nil {
 			return err
 		}

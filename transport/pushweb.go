@@ -60,6 +60,8 @@ func (h *web) receive(ctx context.Context, prefixes []string) (pushLine, Receive
 	return webPush{h}, about, nil
 }
 
+func (h *web) blind() pushLine { return webPush{h} }
+
 func only(refs []Ref, prefixes []string) []Ref {
 	kept := refs[:0]
 	for _, r := range refs {

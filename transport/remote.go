@@ -30,6 +30,8 @@ type carrier interface {
 	exchange(ctx context.Context, kind commandKind, message []byte) (*answer, error)
 	// receive begins a push: what the server has below the prefixes, and takes.
 	receive(ctx context.Context, prefixes []string) (pushLine, Receiver, error)
+	// blind gives a push that begins without a word of the server's; nil: there is none.
+	blind() pushLine
 	// spare gives what opens a connection ahead of need; nil if one is there or on its way.
 	spare() func(context.Context) error
 	// close drops what is kept. Exchanges in progress were ended before.

@@ -16,12 +16,13 @@ func TestAdopt(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer repo.Close()
-	id := object.MustID("1111111111111111111111111111111111111111")
-	if err := Adopt(repo, "https://host/x", map[string]object.ID{"refs/heads/main": id}); err != nil {
+	id, next := object.MustID("1111111111111111111111111111111111111111"), object.MustID("2222222222222222222222222222222222222222")
+	refs := map[string]object.ID{"refs/heads/main": id, "refs/afs/meta/s": id}
+	if err := Adopt(repo, "https://host/x", refs, map[string]object.ID{"refs/afs/meta/s": next}); err != nil {
 		t.Fatal(err)
 	}
 	l, err := readLedger(repo, "https://host/x")
-	if err != nil || !maps.Equal(l.refs, map[string]acquaint{"refs/heads/main": {acked: id}}) {
+	if err != nil || !maps.Equal(l.refs, map[string]acquaint{"refs/heads/main": {acked: id}, "refs/afs/meta/s": {acked: id, sent: next, sending: true}}) {
 		t.Errorf("%+v, %v", l, err)
 	}
 	if l, err = readLedger(repo, "https://host/y"); err != nil || len(l.refs) != 0 {

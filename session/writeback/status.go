@@ -61,7 +61,7 @@ func (q *Queue) Reach(ctx context.Context, ref string) error {
 	for {
 		q.mu.Lock()
 		acked, failure, changed, closed := q.ledger.refs[ref].acked, q.failure, q.changed, q.closed
-		_, moved := q.moved[ref]
+		theirs, moved := q.moved[ref]
 		refused := slices.ContainsFunc(q.declined, func(text string) bool { return strings.HasPrefix(text, ref+": ") })
 		q.mu.Unlock()
 		id, err := q.o.Repo.Ref(ref)
@@ -72,7 +72,7 @@ func (q *Queue) Reach(ctx context.Context, ref string) error {
 			return nil
 		case failure != nil:
 			return failure
-		case moved:
+		case moved && !q.contains(id, theirs): // else that was settled, and ours is on top of theirs
 			return fmt.Errorf("%s: %w", ref, ErrMoved)
 		case refused:
 			return fmt.Errorf("%s: %w", ref, ErrRefused)

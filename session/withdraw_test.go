@@ -1,0 +1,49 @@
+package session_test
+
+import (
+	"testing"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// Who withdraws leaves a lane to whoever had it before, and says so.
+func TestWithdraw(t *testing.T) {
+	r := begun(t)
+	ctx, first, second := t.Context(), here(t, t.TempDir()), here(t, t.TempDir())
+	if _, err := claim(r, first, nil); err != nil {
+		t.Fatal(err)
+	}
+	held, _ := r.Ref(session.MetaRef("s"))
+	if _, err := session.Release(ctx, r, "s", "main", first, "unmounted", "joe"); err != nil {
+		t.Fatal(err)
+	}
+	left, _ := r.Ref(session.MetaRef("s"))
+	for _, before := range []object.ID{left, held} { // of held, whoever it was has died
+		was, err := session.MetaAt(r, r.Format(), before)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c, err := claim(r, second, nil); err != nil || c.Lane.Segment != 2 {
+			t.Fatalf("%+v, %v", c, err)
+		}
+		m, err := session.Withdraw(ctx, r, "s", "main", second, before, "not mounted", "joe")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := m.Lanes[0]
+		if len(m.Lanes) != 1 || l.Writer != first || l.Segment != 1 || l.Left == nil || !l.Since.Equal(was.Lanes[0].Since) || m.State != session.Paused {
+			t.Errorf("it is %+v, %s", m.Lanes, m.State)
+		}
+		if last := m.Transitions[len(m.Transitions)-1]; last.State != session.Paused || last.Reason != "not mounted" {
+			t.Errorf("the last that is told is %+v", last)
+		}
+	}
+	// A lane that is somebody else's stays.
+	if _, err := claim(r, first, nil); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := session.Withdraw(ctx, r, "s", "main", second, held, "", ""); err != nil || m.Lanes[0].Left != nil || m.State != session.Active {
+		t.Errorf("%+v, %v", m, err)
+	}
+}

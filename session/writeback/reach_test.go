@@ -1,0 +1,49 @@
+package writeback
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// A ref that somebody else has moved is that no more when ours was put on top of theirs: it is waited for.
+func TestReachWaitsForWhatWasSettled(t *testing.T) {
+	repo, err := session.OpenRepo(filepath.Join(t.TempDir(), "session.git"), session.RepoOptions{Format: object.SHA1, Session: "s"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer repo.Close()
+	remote, err := transport.Open(filepath.Join(t.TempDir(), "nowhere.git"), transport.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer remote.Close()
+	if _, err := session.Begin(t.Context(), repo, session.Meta{Session: "s"}, "joe"); err != nil {
+		t.Fatal(err)
+	}
+	ref := session.MetaRef("s")
+	theirs, err := repo.Ref(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := session.Claim(t.Context(), repo, session.ClaimRequest{Session: "s", Writer: session.Writer{State: "here"}}); err != nil {
+		t.Fatal(err)
+	}
+	q := &Queue{o: QueueOptions{Repo: repo, Session: "s", Remote: remote}, ledger: newLedger(remote.URL()), changed: make(chan struct{})}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for moved, want := range map[object.ID]error{
+		theirs: context.Canceled,
+		object.MustID("1111111111111111111111111111111111111111"): ErrMoved,
+	} {
+		q.moved = map[string]object.ID{ref: moved}
+		if err := q.Reach(ctx, ref); !errors.Is(err, want) {
+			t.Errorf("moved to %s: %v, want %v", moved, err, want)
+		}
+	}
+}
