@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -37,6 +40,7 @@ type link struct {
 	mu       sync.Mutex
 	addr     string
 	listener net.Listener // nil while down
+	held     int          // a socket that keeps the port while down; -1: there is none
 	closed   bool
 	conns    map[net.Conn]func() // what ends each
 	up, down time.Time           // when the line is free again, per direction
@@ -44,7 +48,7 @@ type link struct {
 
 // open listens on addr, a host and port; port 0 becomes a free one and stays the same while the link lives.
 func (l *link) open(addr string) error {
-	l.addr = addr
+	l.addr, l.held = addr, -1
 	l.conns = map[net.Conn]func(){}
 	return l.listen()
 }
@@ -59,9 +63,40 @@ func (l *link) listen() error {
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", l.addr, err)
 	}
+	l.letGo()
 	l.listener, l.addr = ln, ln.Addr().String()
 	l.wg.Go(func() { l.accept(ln) })
 	return nil
+}
+
+// hold keeps the port while nobody listens at it: another server would be given it, or a client that comes from the very
+// port it asks for, which is then connected to itself. Connections to a socket that is bound alone are refused.
+func (l *link) hold() {
+	at, err := netip.ParseAddrPort(l.addr)
+	if err != nil || !at.Addr().Is4() {
+		return
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) // who listens later does so with it, too
+	if err == nil {
+		err = unix.Bind(fd, &unix.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()})
+	}
+	if err != nil {
+		unix.Close(fd)
+		return
+	}
+	l.held = fd
+}
+
+// letGo ends hold.
+func (l *link) letGo() {
+	if l.held >= 0 {
+		unix.Close(l.held)
+	}
+	l.held = -1
 }
 
 // cut closes the port and every connection: the next one is refused.
@@ -70,6 +105,7 @@ func (l *link) cut() {
 	if l.listener != nil {
 		l.listener.Close()
 		l.listener = nil
+		l.hold()
 	}
 	ends := make([]func(), 0, len(l.conns))
 	for _, end := range l.conns {
@@ -87,6 +123,9 @@ func (l *link) close() {
 	l.closed = true
 	l.mu.Unlock()
 	l.cut()
+	l.mu.Lock()
+	l.letGo()
+	l.mu.Unlock()
 	l.wg.Wait()
 }
 
