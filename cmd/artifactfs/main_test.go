@@ -140,7 +140,9 @@ func (f *fakeDaemon) Mount(ctx context.Context, r control.MountRequest, progress
 	defer f.mu.Unlock()
 	f.requests = append(f.requests, r)
 	f.mounts = append(f.mounts, control.MountStatus{ID: "m1", Dir: r.Dir, Remote: r.Remote, State: control.StateMounted})
-	f.idle = make(chan struct{})
+	if len(f.mounts) == 1 {
+		f.idle = make(chan struct{})
+	}
 	return control.MountReply{
 		ID: "m1", Dir: r.Dir, Remote: r.Remote, Ref: "main", Commit: "0123456789abcdef0123456789abcdef01234567", Files: 14103,
 		Timings: control.Timings{Connect: 1, Tree: 2, Mounted: 3, Total: 4},

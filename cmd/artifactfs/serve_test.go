@@ -149,7 +149,7 @@ func (w *attend) hears(t *testing.T, key string) keeper.Message {
 }
 
 func TestWorkerEndsWhenIdle(t *testing.T) {
-	f := newFakeDaemon()
+	f := newFakeDaemon(control.MountStatus{ID: "m0", Dir: "/before"}) // else it may end before anything is mounted
 	a, _ := newServing(t, f)
 	w := startWorker(t, a, daemonFlags{idle: 200 * time.Millisecond}, keeper.Start{})
 	var client *control.Client
@@ -157,6 +157,9 @@ func TestWorkerEndsWhenIdle(t *testing.T) {
 		client, _ = control.Dial(t.Context(), a.daemonSocket())
 	}
 	if _, err := client.Mount(t.Context(), foregroundRequest(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Unmount(t.Context(), control.UnmountRequest{Dir: "/before"}); err != nil {
 		t.Fatal(err)
 	}
 	w.hears(t, keeper.Ready)
