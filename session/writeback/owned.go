@@ -204,21 +204,28 @@ func (h *haul) fill(ctx context.Context, ground []object.ID, store Provider) err
 	}
 	for _, id := range slices.Clone(h.objects) {
 		t, content, err := h.repo.Get(id, object.MaxTreeSize)
-		if err != nil || t != object.Tree {
+		if err != nil {
 			continue
 		}
-		entries, err := object.ParseTree(h.repo.Format(), content)
+		var entries []object.TreeEntry
+		switch t {
+		case object.Commit: // its tree may be that of another one, which was picked
+			var info object.CommitInfo
+			if info, err = object.ParseCommit(h.repo.Format(), content); err == nil {
+				entries = []object.TreeEntry{{Mode: object.ModeDir, ID: info.Tree}}
+			}
+		case object.Tree:
+			entries, err = object.ParseTree(h.repo.Format(), content)
+		}
 		if err != nil {
 			return err
 		}
 		for _, e := range entries {
-			if e.Mode == object.ModeGitlink || h.seen[e.ID] || h.sent[e.ID] || h.repo.Owned(e.ID) {
+			if e.Mode == object.ModeGitlink || h.seen[e.ID] || h.sent[e.ID] || held[e.ID] || h.repo.Owned(e.ID) {
 				continue
 			}
 			if e.Mode != object.ModeDir {
-				if !held[e.ID] {
-					named[e.ID] = true
-				}
+				named[e.ID] = true
 			} else if err := h.spread(e.ID, named, held); err != nil {
 				return err
 			}

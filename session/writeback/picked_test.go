@@ -1,0 +1,33 @@
+package writeback
+
+import (
+	"testing"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// A commit whose whole tree is one of a branch that only the mounted remote has, as a cherry-pick makes it, arrives with it.
+func TestATreeOfSomebodyElsesBranch(t *testing.T) {
+	for _, kind := range []string{"path", "http"} {
+		t.Run(kind, func(t *testing.T) {
+			p := newPlace(t, object.SHA1)
+			to := newFar(t, kind, object.SHA1, p.origin.Path)
+			blob := run(t, p.origin.Path, "theirs", "hash-object", "-w", "--stdin")
+			sub := run(t, p.origin.Path, "100644 blob "+blob+"\tfile\n", "mktree")
+			list := run(t, p.origin.Path, "", "ls-tree", "main")
+			tree := run(t, p.origin.Path, list+"\n040000 tree "+sub+"\tnew-directory\n", "mktree")
+			run(t, p.origin.Path, "", "branch", "feature", run(t, p.origin.Path, "", "commit-tree", "-m", "theirs", "-p", "main", tree))
+			run(t, p.work, "", "fetch", "-q", "--filter=blob:none", "origin", "feature:refs/remotes/origin/feature")
+			p.carrier(CarrierOptions{})
+			q := p.queue(to, QueueOptions{Store: p})
+			run(t, p.work, "", "update-ref", "refs/heads/main", run(t, p.work, "", "commit-tree", "-m", "picked", "-p", "main", tree))
+			picked := object.MustID(run(t, p.work, "", "rev-parse", "main"))
+			p.carried(picked)
+			wantSync(t, q)
+			if got := to.ref("refs/heads/main"); got != picked.String() {
+				t.Errorf("main is %q, want %s", got, picked)
+			}
+			run(t, to.dir, "", "fsck", "--strict")
+		})
+	}
+}
