@@ -5,30 +5,23 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/mountinfo"
 )
 
 // An adopted mount was made by somebody who may mount, and is served by this process, which may not: a container's runtime
 // opens /dev/fuse, mounts, and leaves the descriptor to the container. Until it is served, whoever touches the directory
 // waits, so it is only looked up in the table of mounts.
 
-// adoptable says why a mount made by somebody else cannot be served. Format of the table: proc_pid_mountinfo(5).
-func adoptable(table []byte, r control.MountRequest) error {
-	var found []string
-	for line := range strings.Lines(string(table)) {
-		if fields := strings.Fields(line); len(fields) > 4 && unquote.Replace(fields[4]) == r.Dir {
-			found = fields // the last is the one that is seen
-		}
-	}
-	at := slices.Index(found, "-")
-	if at < 0 || len(found) < at+4 || found[at+1] != fuseType {
+// adoptable says why a mount made by somebody else cannot be served.
+func adoptable(mounts mountinfo.Table, r control.MountRequest) error {
+	found, ok := mounts.At(r.Dir)
+	if !ok || found.Type != fuseType {
 		return fmt.Errorf("%w: nothing of the type %s is mounted there", errNotAdopted, fuseType)
 	}
-	has := func(options, name string) bool { return slices.Contains(strings.Split(options, ","), name) }
-	switch readOnly := has(found[5], "ro"); {
-	case !has(found[at+3], "default_permissions"):
+	switch readOnly := slices.Contains(found.Options, "ro"); {
+	case !slices.Contains(found.Super, "default_permissions"):
 		return fmt.Errorf("%w: it is mounted without default_permissions, so nobody would check modes", errNotAdopted)
 	case r.ReadOnly && !readOnly:
 		return fmt.Errorf("%w: it is not mounted read-only", errNotAdopted)
@@ -42,11 +35,11 @@ var errNotAdopted = errors.New("the descriptor cannot be used")
 
 // prepareAdopted is prepareMountpoint for one.
 func prepareAdopted(r control.MountRequest) (mountpoint, error) {
-	table, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := mountinfo.Self()
 	if err != nil {
-		return mountpoint{}, fmt.Errorf("read mount table: %w", err)
+		return mountpoint{}, err
 	}
-	return mountpoint{dir: r.Dir}, adoptable(table, r)
+	return mountpoint{dir: r.Dir}, adoptable(mounts, r)
 }
 
 // foreign says that the mount is one that only somebody else can unmount.

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/mountinfo"
 )
 
 func TestAdoptable(t *testing.T) {
@@ -28,7 +29,7 @@ func TestAdoptable(t *testing.T) {
 		"read-only, asked otherwise": {line("/w", "ro", fuseType, super), false, false},
 		"a broken table":             {"x y - z\n51 27 0:44 / /w\n", false, false},
 	} {
-		err := adoptable([]byte(c.table), control.MountRequest{Dir: "/w", ReadOnly: c.readOnly})
+		err := adoptable(mountinfo.Parse([]byte(c.table)), control.MountRequest{Dir: "/w", ReadOnly: c.readOnly})
 		if (err == nil) != c.ok || err != nil && !errors.Is(err, errNotAdopted) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -6,14 +6,17 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/keeper"
+	"github.com/artifactfs/artifactfs/internal/mountinfo"
 )
 
 // detachTime bounds the detaching of one mount; it waits for nobody.
@@ -82,10 +85,12 @@ func (u user) String() string { return fmt.Sprintf("%s (%s)", u.name, u.pid) }
 // usersOf finds the processes that keep a mount busy, by what the kernel tells of processes alone: to look at a file of
 // the mount would ask us. Those of others may not be seen.
 func usersOf(dir string) (users []user) {
-	id, device, ok := mountIDs(dir)
+	mounts, _ := mountinfo.Self()
+	mount, ok := mounts.At(dir)
 	if !ok {
 		return nil
 	}
+	id, device := strconv.Itoa(mount.ID), fmt.Sprintf("%02x:%02x", unix.Major(mount.Device), unix.Minor(mount.Device))
 	inside := func(path string) bool { return within(dir, strings.TrimSuffix(path, " (deleted)")) }
 	processes, _ := filepath.Glob("/proc/[0-9]*")
 	for _, proc := range processes {
@@ -108,6 +113,20 @@ func usersOf(dir string) (users []user) {
 		}
 		name, _ := os.ReadFile(filepath.Join(proc, "comm"))
 		users = append(users, user{filepath.Base(proc), strings.TrimSpace(string(name)), how})
+	}
+	return users
+}
+
+// usersByCopies are those who have a mount mounted elsewhere.
+func usersByCopies(copies []mountinfo.Copy) (users []user) {
+	for _, c := range copies {
+		if c.PID == 0 {
+			users = append(users, user{c.Point, "a bind mount", "it until that is unmounted"})
+			continue
+		}
+		pid := strconv.Itoa(c.PID)
+		name, _ := os.ReadFile(filepath.Join("/proc", pid, "comm"))
+		users = append(users, user{pid, strings.TrimSpace(string(name)), "it at " + c.Point + " of a mount namespace of its own"})
 	}
 	return users
 }
@@ -164,25 +183,6 @@ func mapsFrom(proc, device string) bool {
 		}
 	}
 	return false
-}
-
-// mountIDs gives the number of the mount at a directory, and its device as maps has it.
-func mountIDs(dir string) (id, device string, ok bool) {
-	table, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return "", "", false
-	}
-	for line := range strings.Lines(string(table)) {
-		f := strings.Fields(line)
-		var major, minor uint32
-		if len(f) < 5 || unquote.Replace(f[4]) != dir {
-			continue
-		}
-		if _, err := fmt.Sscanf(f[2], "%d:%d", &major, &minor); err == nil {
-			id, device, ok = f[0], fmt.Sprintf("%02x:%02x", major, minor), true
-		}
-	}
-	return id, device, ok
 }
 
 // usedError is fuse.ErrBusy with who it is.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/internal/mountinfo"
 )
 
 // flushTime is for what processes wrote to a busy mount that ends.
@@ -55,6 +56,11 @@ func (m *mount) unserve(ctx context.Context, force bool) error {
 	if m.foreign() {
 		return m.leaveForeign(force)
 	}
+	if busy := m.alone(ctx, force); busy != nil && !force {
+		return busy
+	} else if busy != nil {
+		return m.detach(busy)
+	}
 	err := m.inside.unbind(false)
 	if err == nil {
 		err = m.redirects.unbind(false)
@@ -72,7 +78,12 @@ func (m *mount) unserve(ctx context.Context, force bool) error {
 		}
 		return withUsers(m.dir, err)
 	}
-	m.daemon.log.Warn("detaching busy mount", zap.String("dir", m.dir), zap.Error(err))
+	return m.detach(err)
+}
+
+// detach takes a mount from the directory tree that is in use.
+func (m *mount) detach(busy error) error {
+	m.daemon.log.Warn("detaching busy mount", zap.String("dir", m.dir), zap.Error(busy))
 	m.flush()
 	if err := m.inside.unbind(true); err != nil {
 		m.daemon.log.Warn("detach git directory", zap.String("dir", m.dir), zap.Error(err))
@@ -81,6 +92,28 @@ func (m *mount) unserve(ctx context.Context, force bool) error {
 		m.daemon.log.Warn("detach redirected directories", zap.String("dir", m.dir), zap.Error(err))
 	}
 	return m.server.Detach()
+}
+
+// copiesFor is how long copies of a mount are waited for: a command in a namespace of its own may be about to end.
+const copiesFor = 5 * time.Second
+
+// alone waits until nobody has the mount mounted elsewhere, in a container most of all: for them it would go on, and never
+// end here. With force it does not wait.
+func (m *mount) alone(ctx context.Context, force bool) error {
+	for until := time.Now().Add(copiesFor); ; {
+		copies, err := mountinfo.Copies(m.dir)
+		if err != nil || len(copies) == 0 { // without /proc nobody can be named
+			return nil
+		}
+		if force || time.Now().After(until) {
+			return usedError{fuse.ErrBusy, usersByCopies(copies)}
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return usedError{fuse.ErrBusy, usersByCopies(copies)}
+		}
+	}
 }
 
 // flush has the kernel write what processes wrote to a mount that ends under them.

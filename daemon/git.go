@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
@@ -20,6 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/gitdir/fsmonitor"
 	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
 	"github.com/artifactfs/artifactfs/gitdir/index"
+	"github.com/artifactfs/artifactfs/internal/mountinfo"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/promisor"
 	"github.com/artifactfs/artifactfs/session"
@@ -288,21 +288,15 @@ func (m *mount) readIgnoreFile(ctx context.Context, b fetch.Blob) ([]byte, error
 	return content, nil
 }
 
-// deviceOf gives the device number of a mount without asking the mount, which is served by this process. Format of the
-// table: proc_pid_mountinfo(5); field 3 is the device, field 5 the mount point.
+// deviceOf gives the device number of a mount of ours without asking the mount, which is served by this process.
 func deviceOf(dir string) (uint32, error) {
-	table, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := mountinfo.Self()
 	if err != nil {
-		return 0, fmt.Errorf("read mount table: %w", err)
+		return 0, err
 	}
-	for line := range strings.Lines(string(table)) {
-		var major, minor uint32
-		fields := strings.Fields(line)
-		if len(fields) < 5 || unquote.Replace(fields[4]) != dir || !strings.Contains(line, " - "+fuseType+" ") {
-			continue
-		}
-		if _, err := fmt.Sscanf(fields[2], "%d:%d", &major, &minor); err == nil {
-			return uint32(unix.Mkdev(major, minor)), nil
+	for _, m := range mounts {
+		if m.Point == dir && m.Type == fuseType {
+			return uint32(m.Device), nil
 		}
 	}
 	return 0, fmt.Errorf("find device of %s: not mounted", dir)

@@ -7,7 +7,6 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -15,6 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/internal/mountinfo"
 )
 
 // gitInside shows a mount's git directory as .git in its root, for those who see nothing but the mount (a container): the
@@ -92,9 +92,9 @@ func (g *gitInside) bind() error {
 	if err != nil {
 		return err
 	}
-	return g.going(func(table []byte) error {
+	return g.going(func(mounts mountinfo.Table) error {
 		for _, p := range places {
-			if isMountPoint(table, g.at(p.at)) {
+			if isMountPoint(mounts, g.at(p.at)) {
 				continue
 			}
 			if err := g.bindOne(p); err != nil {
@@ -108,15 +108,15 @@ func (g *gitInside) bind() error {
 func (g *gitInside) at(place string) string { return filepath.Join(g.mount.dir, ".git", place) }
 
 // going runs f on a thread that holds none of our devices and whose look-ups of .git are answered at once.
-func (g *gitInside) going(f func(table []byte) error) error {
+func (g *gitInside) going(f func(mountinfo.Table) error) error {
 	return fuse.WithoutDevice(func() error {
 		g.thread.Store(uint32(unix.Gettid()))
 		defer g.thread.Store(0)
-		table, err := os.ReadFile("/proc/self/mountinfo")
+		mounts, err := mountinfo.Self()
 		if err != nil {
-			return fmt.Errorf("read mount table: %w", err)
+			return err
 		}
-		return f(table)
+		return f(mounts)
 	})
 }
 
@@ -160,12 +160,12 @@ func (g *gitInside) unbind(force bool) error {
 	if err != nil {
 		return err
 	}
-	return g.going(func(table []byte) error {
-		if force && isMountPoint(table, g.at("")) {
+	return g.going(func(mounts mountinfo.Table) error {
+		if force && isMountPoint(mounts, g.at("")) {
 			return unix.Unmount(g.at(""), unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
 		}
 		for _, p := range slices.Backward(places) {
-			if !isMountPoint(table, g.at(p.at)) {
+			if !isMountPoint(mounts, g.at(p.at)) {
 				continue
 			}
 			if err := unmountIdle(g.at(p.at), unix.UMOUNT_NOFOLLOW); errors.Is(err, unix.EBUSY) {
@@ -178,12 +178,7 @@ func (g *gitInside) unbind(force bool) error {
 	})
 }
 
-// isMountPoint looks for a mount point in the table, without touching it: proc_pid_mountinfo(5), field 5.
-func isMountPoint(table []byte, dir string) bool {
-	for line := range strings.Lines(string(table)) {
-		if fields := strings.Fields(line); len(fields) > 4 && unquote.Replace(fields[4]) == dir {
-			return true
-		}
-	}
-	return false
+func isMountPoint(mounts mountinfo.Table, dir string) bool {
+	_, ok := mounts.At(dir)
+	return ok
 }

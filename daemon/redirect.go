@@ -21,6 +21,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/internal/mountinfo"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/worktree"
 )
@@ -308,13 +309,13 @@ func (r *redirects) unbind(force bool) error {
 		flags |= unix.MNT_DETACH
 	}
 	return fuse.WithoutDevice(func() error {
-		table, err := os.ReadFile("/proc/self/mountinfo")
+		mounts, err := mountinfo.Self()
 		if err != nil {
-			return fmt.Errorf("read mount table: %w", err)
+			return err
 		}
 		for _, d := range r.all {
 			// Where it is now: a directory above it may have been renamed.
-			at, ok := boundAt(table, r.mount.dir, r.source(d.redirected))
+			at, ok := boundAt(mounts, r.mount.dir, r.source(d.redirected))
 			if !ok {
 				continue
 			}
@@ -361,17 +362,11 @@ func (r *redirects) source(d redirected) string {
 	return filepath.Join("mounts", r.mount.id, "redirect", d.Backing)
 }
 
-// boundAt finds a bind mount below dir of what ends in source. Format of the table: proc_pid_mountinfo(5); field 4 is
-// the bound directory inside its file system, field 5 the mount point.
-func boundAt(table []byte, dir, source string) (at string, ok bool) {
-	for line := range strings.Lines(string(table)) {
-		fields := strings.Fields(line)
-		if len(fields) < 5 {
-			continue
-		}
-		root, point := unquote.Replace(fields[3]), unquote.Replace(fields[4])
-		if point != dir && within(dir, point) && (strings.HasSuffix(root, "/"+source)) {
-			at, ok = point, true
+// boundAt finds a bind mount below dir of what ends in source.
+func boundAt(mounts mountinfo.Table, dir, source string) (at string, ok bool) {
+	for _, m := range mounts {
+		if m.Point != dir && within(dir, m.Point) && strings.HasSuffix(m.Root, "/"+source) {
+			at, ok = m.Point, true
 		}
 	}
 	return at, ok

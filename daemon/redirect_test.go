@@ -2,6 +2,8 @@ package daemon
 
 import (
 	"testing"
+
+	"github.com/artifactfs/artifactfs/internal/mountinfo"
 )
 
 func TestBoundAt(t *testing.T) {
@@ -14,7 +16,7 @@ func TestBoundAt(t *testing.T) {
 bad line
 `
 	for backing, want := range map[string]string{"0": "/srv/a/node modules", "1": "/srv/a/moved/target", "2": "", "3": ""} {
-		if at, ok := boundAt([]byte(table), "/srv/a", "mounts/w/redirect/"+backing); at != want || ok != (want != "") {
+		if at, ok := boundAt(mountinfo.Parse([]byte(table)), "/srv/a", "mounts/w/redirect/"+backing); at != want || ok != (want != "") {
 			t.Errorf("%s is at %q, %v", backing, at, ok)
 		}
 	}
@@ -36,7 +38,7 @@ func FuzzMountTable(f *testing.F) {
 	f.Add("31 30 8:1 /mounts/w/redirect/0 /srv/a/b rw - ext4 /dev/x rw\n", "/srv/a")
 	f.Add("a b c d\\040 /e - fuse.artifactfs x", "/")
 	f.Fuzz(func(t *testing.T, table, dir string) {
-		if at, ok := boundAt([]byte(table), dir, "mounts/w/redirect/0"); ok && (at == dir || !within(dir, at)) {
+		if at, ok := boundAt(mountinfo.Parse([]byte(table)), dir, "mounts/w/redirect/0"); ok && (at == dir || !within(dir, at)) {
 			t.Errorf("found %q below %q", at, dir)
 		}
 		above([]byte(table), dir)

@@ -2,12 +2,12 @@ package daemon
 
 import (
 	"context"
-	"os"
 	"path"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/internal/mountinfo"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
@@ -16,15 +16,15 @@ const unboundTime = 100 * time.Millisecond
 
 // again is plan for a mount that goes on: the kernel has it, and all was decided.
 func (r *redirects) again() {
-	table, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := mountinfo.Self()
 	if err != nil {
-		r.mount.daemon.log.Warn("read mount table", zap.Error(err))
+		r.mount.daemon.log.Warn("find redirected directories", zap.Error(err))
 	}
 	for _, d := range r.mount.record.Redirects {
 		one := &redirect{redirected: d}
 		active := !mayBind() // a link is there from the start
 		if !active {
-			_, active = boundAt(table, r.mount.dir, r.source(d))
+			_, active = boundAt(mounts, r.mount.dir, r.source(d))
 		}
 		one.active.Store(active)
 		r.all = append(r.all, one)

@@ -1,9 +1,7 @@
 package daemon
 
 import (
-	"bufio"
 	"context"
-	"os"
 	"path"
 	"slices"
 	"strings"
@@ -12,6 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/gitdir/index"
+	"github.com/artifactfs/artifactfs/internal/mountinfo"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/worktree"
 )
@@ -161,16 +160,9 @@ func (m *mount) mountedBelow(p string) bool {
 }
 
 func (m *mount) anyMount(is func(at string) bool) bool {
-	table, err := os.Open("/proc/self/mountinfo")
+	mounts, err := mountinfo.Self()
 	if err != nil {
 		return true // it is left alone
 	}
-	defer table.Close()
-	for lines := bufio.NewScanner(table); lines.Scan(); {
-		fields := strings.Fields(lines.Text())
-		if len(fields) > 4 && is(unquote.Replace(fields[4])) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(mounts, func(m mountinfo.Mount) bool { return is(m.Point) })
 }

@@ -1,7 +1,6 @@
 package fuse
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/internal/mountinfo"
 )
 
 // ErrBusy says that files of the mount are in use.
@@ -83,28 +84,7 @@ func (s *Server) umount(ctx context.Context, flags int) error {
 
 // listed looks for a mount point in what the kernel lists, without touching it.
 func listed(dir string) bool {
-	list, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return true
-	}
-	for line := range bytes.Lines(list) {
-		if f := bytes.Fields(line); len(f) > 4 && unescape(f[4]) == dir {
-			return true
-		}
-	}
-	return false
-}
-
-// unescape reads a path of mountinfo, where space, tab, newline and backslash are written as \ and three octal digits.
-func unescape(b []byte) string {
-	out := make([]byte, 0, len(b))
-	for i := 0; i < len(b); i++ {
-		if b[i] == '\\' && i+3 < len(b) {
-			out = append(out, (b[i+1]-'0')<<6|(b[i+2]-'0')<<3|(b[i+3]-'0'))
-			i += 3
-			continue
-		}
-		out = append(out, b[i])
-	}
-	return string(out)
+	mounts, err := mountinfo.Self()
+	_, ok := mounts.At(dir)
+	return ok || err != nil
 }

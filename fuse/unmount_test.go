@@ -136,9 +136,3 @@ func TestMountTable(t *testing.T) {
 	}
 	t.Error("not in the mount table")
 }
-
-func TestUnescape(t *testing.T) {
-	if got := unescape([]byte(`/a\040b\134c\0`)); got != `/a b\c\0` {
-		t.Errorf("%q", got)
-	}
-}

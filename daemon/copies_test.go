@@ -1,0 +1,67 @@
+package daemon
+
+import (
+	"bufio"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// A container that has the mount keeps it, and whoever unmounts is told instead of waiting for as long as it runs.
+func TestAMountThatIsMountedElsewhereIsBusy(t *testing.T) {
+	k := newKeep(t)
+	k.start()
+	k.await()
+	repo, dir := sample(t, k.dir("remote")), k.dir("mnt")
+	k.mount(k.request(repo.Path, dir))
+	container := func() (pid int, end func()) {
+		cmd := exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", "echo; exec cat")
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+		return cmd.Process.Pid, func() { in.Close(); cmd.Wait() }
+	}
+
+	pid, end := container()
+	defer end()
+	_, err := k.client.Unmount(t.Context(), control.UnmountRequest{Dir: dir})
+	if err == nil || !strings.Contains(err.Error(), "("+strconv.Itoa(pid)+")") {
+		t.Errorf("unmount of what a container (%d) has: %v", pid, err)
+	}
+	if got := k.sh(dir, "cat README.md; git status --porcelain"); got != "read me\n" {
+		t.Errorf("it goes on with %q", got)
+	}
+	answer := make(chan error, 1)
+	go func() {
+		_, err := k.client.Unmount(t.Context(), control.UnmountRequest{Dir: dir})
+		answer <- err
+	}()
+	end() // while it is waited for
+	if err := <-answer; err != nil {
+		t.Errorf("unmount of what a container had: %v", err)
+	}
+
+	k.mount(k.request(repo.Path, dir))
+	_, end = container()
+	defer end()
+	if _, err := k.client.Unmount(t.Context(), control.UnmountRequest{Dir: dir, Detach: true}); err != nil {
+		t.Errorf("detach what a container has: %v", err)
+	}
+	k.mount(k.request(repo.Path, dir))
+	end()
+	k.unmount(dir)
+}

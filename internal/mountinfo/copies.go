@@ -1,0 +1,105 @@
+package mountinfo
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Copy is another mount of a file system.
+type Copy struct {
+	Point string // below the root directory of the process
+	PID   int    // of a process in whose mount namespace it is; 0: in that of this process
+}
+
+// Copies lists the mounts of what is mounted at a directory that stay when it is unmounted there: bind mounts, and those of
+// other mount namespaces, whose processes go on using it; the file system ends with the last of them. Namespaces of processes
+// that this one may not look at, and those without processes, are not seen.
+func Copies(dir string) ([]Copy, error) {
+	own, err := Self()
+	if err != nil {
+		return nil, err
+	}
+	it, ok := own.At(dir)
+	if !ok {
+		return nil, nil
+	}
+	tables := others()
+	tables[0] = own
+	around, _ := own.byID(it.Parent)
+	reached := reach(around.Shared, tables)
+	var copies []Copy
+	for _, pid := range slices.Sorted(maps.Keys(tables)) {
+		t := tables[pid]
+		for _, m := range t {
+			if m.Device != it.Device || pid == 0 && m.ID == it.ID {
+				continue
+			}
+			// An unmount is one of the same place in every mount that it reaches.
+			parent, _ := t.byID(m.Parent)
+			if (reached[parent.Shared] || reached[parent.Master]) && parent.place(m) == around.place(it) {
+				continue
+			}
+			copies = append(copies, Copy{m.Point, pid})
+		}
+	}
+	return copies, nil
+}
+
+// others reads the tables of all other namespaces, by a process of each.
+func others() map[int]Table {
+	tables := map[int]Table{}
+	own, err := os.Readlink("/proc/self/ns/mnt")
+	if err != nil {
+		return tables
+	}
+	seen := map[string]bool{own: true}
+	links, _ := filepath.Glob("/proc/[0-9]*/ns/mnt")
+	for _, link := range links {
+		namespace, err := os.Readlink(link)
+		if err != nil || seen[namespace] {
+			continue
+		}
+		pid := strings.Split(link, "/")[2]
+		t, err := read(filepath.Join("/proc", pid, "mountinfo"))
+		if err != nil || len(t) == 0 {
+			continue // it has ended, and another process of the namespace may tell
+		}
+		seen[namespace] = true
+		if n, ok := number(pid); ok {
+			tables[n] = t
+		}
+	}
+	return tables
+}
+
+// reach gives the peer groups that hear of what happens in one: itself, its slaves and theirs.
+func reach(group int, tables map[int]Table) map[int]bool {
+	reached := map[int]bool{}
+	if group == 0 {
+		return reached
+	}
+	reached[group] = true
+	for more := true; more; {
+		more = false
+		for _, t := range tables {
+			for _, m := range t {
+				if reached[m.Master] && m.Shared != 0 && !reached[m.Shared] {
+					reached[m.Shared], more = true, true
+				}
+			}
+		}
+	}
+	return reached
+}
+
+// place is where in its own file system a mount has another one on it.
+func (m Mount) place(on Mount) string {
+	rest, err := filepath.Rel(m.Point, on.Point)
+	if err != nil {
+		return on.Point
+	}
+	return filepath.Join(m.Root, rest)
+}

@@ -1,0 +1,122 @@
+// Package mountinfo reads the kernel's tables of mounts, which tell of a mount without touching it: whoever looks at a
+// mount that this process serves waits for itself. Format: proc_pid_mountinfo(5).
+package mountinfo
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Mount is a line of a table.
+type Mount struct {
+	ID, Parent int
+	Device     uint64 // as stat(2) has it of what is in the mount
+	Root       string // what of its file system is mounted
+	Point      string // where, below the root directory of the process whose table it is
+	Options    []string
+	Shared     int // the peer group that mounts and unmounts below it are shared with; 0: none
+	Master     int // the peer group that they are taken over from; 0: none
+	Type       string
+	Source     string
+	Super      []string // options of the file system
+}
+
+// Table is what a mount namespace has mounted. Of two mounts at one place the later one is seen.
+type Table []Mount
+
+// Self reads the table of this process's namespace.
+func Self() (Table, error) { return read("/proc/self/mountinfo") }
+
+func read(path string) (Table, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read mount table: %w", err)
+	}
+	return Parse(text), nil
+}
+
+// Parse leaves out lines that are none of the format.
+func Parse(text []byte) (t Table) {
+	for line := range strings.Lines(string(text)) {
+		if m, ok := parseLine(line); ok {
+			t = append(t, m)
+		}
+	}
+	return t
+}
+
+func parseLine(line string) (m Mount, ok bool) {
+	front, back, found := strings.Cut(line, " - ")
+	f, b := strings.Fields(front), strings.Fields(back)
+	if !found || len(f) < 6 || len(b) < 1 {
+		return m, false
+	}
+	major, minor, _ := strings.Cut(f[2], ":")
+	maj, err1 := strconv.ParseUint(major, 10, 32)
+	low, err2 := strconv.ParseUint(minor, 10, 32)
+	if m.ID, ok = number(f[0]); !ok || err1 != nil || err2 != nil {
+		return m, false
+	}
+	m.Parent, _ = number(f[1])
+	m.Device = unix.Mkdev(uint32(maj), uint32(low))
+	m.Root, m.Point, m.Options = unquote.Replace(f[3]), unquote.Replace(f[4]), strings.Split(f[5], ",")
+	for _, tag := range f[6:] {
+		name, value, _ := strings.Cut(tag, ":")
+		switch n, _ := number(value); name {
+		case "shared":
+			m.Shared = n
+		case "master":
+			m.Master = n
+		}
+	}
+	b = append(b, "", "") // a source may be empty
+	m.Type, m.Source, m.Super = b[0], unquote.Replace(b[1]), strings.Split(b[2], ",")
+	return m, true
+}
+
+func number(s string) (int, bool) {
+	n, err := strconv.Atoi(s)
+	return n, err == nil
+}
+
+// unquote reads a path as the kernel writes it into tables (fs/seq_file.c, mangle_path).
+var unquote = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+
+// At gives what is mounted just at a directory.
+func (t Table) At(dir string) (Mount, bool) {
+	for _, m := range slices.Backward(t) {
+		if m.Point == dir {
+			return m, true
+		}
+	}
+	return Mount{}, false
+}
+
+// Above gives the mount that a path lies on.
+func (t Table) Above(path string) (found Mount, ok bool) {
+	for _, m := range t {
+		if len(m.Point) >= len(found.Point) && Within(m.Point, path) {
+			found, ok = m, true
+		}
+	}
+	return found, ok
+}
+
+// Within says whether path is dir or lies below it.
+func Within(dir, path string) bool {
+	rest, ok := strings.CutPrefix(path, dir)
+	return ok && (rest == "" || rest[0] == '/' || dir == "/")
+}
+
+func (t Table) byID(id int) (Mount, bool) {
+	i := slices.IndexFunc(t, func(m Mount) bool { return m.ID == id })
+	if i < 0 {
+		return Mount{}, false
+	}
+	return t[i], true
+}
