@@ -171,6 +171,8 @@ func (m *mount) serveGit(dir *gitdir.Dir) error {
 	if err != nil {
 		return errors.Join(err, monitor.Close())
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.git = stockGit{dir, monitor, objects}
 	return nil
 }
