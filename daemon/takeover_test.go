@@ -19,6 +19,7 @@ import (
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
@@ -76,8 +77,27 @@ func serveTest(state string) error {
 	if err := conn.Tell(keeper.Ready, "1"); err != nil {
 		return err
 	}
+	go leaveNothing(conn, state)
 	server.Serve(context.Background())
 	return d.Close(context.Background())
+}
+
+// leaveNothing takes the mounts away when the test has been killed, and ends.
+func leaveNothing(conn *keeper.Conn, state string) {
+	for {
+		if _, _, err := conn.Receive(); err != nil {
+			break
+		}
+	}
+	table, _ := os.ReadFile("/proc/self/mountinfo")
+	lines := strings.Split(string(table), "\n")
+	slices.Reverse(lines) // what is mounted over another comes behind it
+	for _, line := range lines {
+		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], filepath.Dir(state)+"/") {
+			unix.Unmount(f[4], unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		}
+	}
+	os.Exit(1)
 }
 
 // testKeeper is a supervisor: it starts daemons of one state directory, and has their descriptors.
