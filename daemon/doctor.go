@@ -108,7 +108,7 @@ func (d *doctor) deadMounts(ctx context.Context) error {
 		if len(fields) < 5 || !ok || !strings.HasPrefix(rest, fuseType+" ") {
 			continue
 		}
-		if dir := unquote.Replace(fields[4]); isDead(dir) {
+		if dir := unquote.Replace(fields[4]); IsDead(dir) {
 			d.mend(dir, "a dead mount is there: the process that served it is gone", "takes it away", func() error { return detachDead(ctx, dir) })
 		}
 	}

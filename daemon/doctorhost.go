@@ -157,6 +157,18 @@ func gitVersion(text string) (major, minor int, ok bool) {
 func (d *doctor) stateDir(state string) {
 	info, err := os.Stat(state)
 	if errors.Is(err, fs.ErrNotExist) {
+		above := state
+		for errors.Is(err, fs.ErrNotExist) && above != "/" {
+			above = filepath.Dir(above)
+			_, err = os.Stat(above)
+		}
+		if err == nil {
+			err = unix.Access(above, unix.W_OK|unix.X_OK)
+		}
+		if err != nil {
+			d.wrong(state, "choose another place with --state", "the state directory cannot be made: %v", err)
+			return
+		}
 		d.ok("state", "nothing was ever mounted")
 		return
 	}

@@ -83,6 +83,7 @@ func explain(verb, thing string, err error) *control.Error {
 	var notOurs transport.NotOurRef
 	var limited transport.RateLimited
 	var used usedError
+	var program *exec.Error
 	switch {
 	case errors.Is(err, context.Canceled):
 		e.Cause = "interrupted"
@@ -93,6 +94,8 @@ func explain(verb, thing string, err error) *control.Error {
 		}
 	case errors.As(err, &notOurs):
 		e.Code, e.Hint = control.ExitRemote, "the remote has no such commit, or does not give it out by its id"
+	case errors.Is(err, transport.ErrURL):
+		e.Code, e.Hint = control.ExitUsage, "http, https, ssh, git and file URLs, HOST:PATH and local paths name remotes"
 	case errors.Is(err, transport.ErrAuth):
 		e.Code, e.Hint = control.ExitRemote, "set ARTIFACTFS_TOKEN, use --token-file, or let a git credential helper know the password"
 	case errors.Is(err, transport.ErrForbidden):
@@ -123,6 +126,8 @@ func explain(verb, thing string, err error) *control.Error {
 		e.Hint = "a process has a file or its working directory there: fuser -vm " + thing + " names it"
 	case errors.Is(err, errUserMount):
 		e.Hint = "mount as root, or see that fusermount3 works for you: own the directory, have access to /dev/fuse; the log holds what it said"
+	case errors.As(err, &program) && errors.Is(err, exec.ErrNotFound) && program.Name == "git":
+		e.Hint = "install git; a daemon that runs already has the PATH that it was started with: artifactfs unmount --all ends it"
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrPermission):
 		e.Hint = "mount as root, or have fusermount3 installed and own the directory"
 	case errors.Is(err, errRemote):

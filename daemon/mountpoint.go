@@ -97,7 +97,7 @@ func clearDead(ctx context.Context, dir, around string) error {
 			return nil
 		case at != dir:
 			return fmt.Errorf("%w at %s", errInside, at)
-		case !isDead(dir):
+		case !IsDead(dir):
 			return errAlreadyMounted
 		}
 		if err := detachDead(ctx, dir); err != nil {
@@ -134,9 +134,9 @@ func within(dir, path string) bool {
 	return ok && (rest == "" || rest[0] == '/' || dir == "/")
 }
 
-// isDead says whether the process that served a mount is certainly gone. statfs is never answered from a cache, and
+// IsDead says whether the process that served a mount is certainly gone. statfs is never answered from a cache, and
 // of a connection without a process it fails at once (fs/fuse/dev.c, fuse_get_req).
-func isDead(dir string) bool {
+func IsDead(dir string) bool {
 	answer := make(chan error, 1)
 	go func() {
 		var st unix.Statfs_t

@@ -157,19 +157,38 @@ func (d *Daemon) SessionLog(ctx context.Context, r control.SessionLogRequest) (c
 
 // SessionSet changes a session's state or a pin.
 func (d *Daemon) SessionSet(ctx context.Context, r control.SessionSetRequest) (control.SessionInfo, error) {
+	verb := changeVerb(r)
 	o, err := d.openSession(ctx, r.Of, true)
 	if err != nil {
-		return control.SessionInfo{}, explainCarry("change session", r.Of, err)
+		return control.SessionInfo{}, explainCarry(verb, r.Of, err)
 	}
 	defer o.close()
 	if err := o.change(ctx, r); err != nil {
-		return control.SessionInfo{}, explainCarry("change session", r.Of, err)
+		return control.SessionInfo{}, explainCarry(verb, r.Of, err)
 	}
 	o.sendLater(ctx, d)
 	if err := o.read(); err != nil {
 		return control.SessionInfo{}, explainCarry("read session", r.Of, err)
 	}
 	return o.info(), nil
+}
+
+// changeVerb is what a person calls a change.
+func changeVerb(r control.SessionSetRequest) string {
+	switch session.LifeState(r.State) {
+	case session.Paused:
+		return "pause session"
+	case session.Closed:
+		return "close session"
+	case session.Archived:
+		return "archive session"
+	case session.Open:
+		return "reopen session"
+	}
+	if r.Unpin {
+		return "unpin in session"
+	}
+	return "pin in session"
 }
 
 // change does what a request asks for.

@@ -133,6 +133,9 @@ func runGit(ctx context.Context, gitDir string, env []string, args ...string) ([
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
+		for len(args) > 2 && args[0] == "-c" {
+			args = args[2:]
+		}
 		return nil, fmt.Errorf("git %s: %w: %s", args[0], err, lastLine(stderr.String()))
 	}
 	return stdout.Bytes(), nil

@@ -91,6 +91,11 @@ func TestBadRemote(t *testing.T) {
 		w.refused(control.ExitUsage, "", "", "")
 		w.refused(control.ExitUsage, "--wait", "--help", good, dir, "--wait", "never")
 		w.refused(control.ExitUsage, "--timeout", "", good, dir, "--timeout", "-1s")
+		w.refused(control.ExitUsage, "unknown scheme", "HOST:PATH", "ftp://user:"+password+"@host.invalid/r.git", dir)
+		w.refused(control.ExitUsage, "without a scheme", "HOST:PATH", "user:"+password+"@host.invalid:r.git", dir)
+		w.refused(control.ExitUsage, "without a scheme", "HOST:PATH", "user:"+password+"@host.invalid/team/r.git", dir)
+		w.refused(control.ExitUsage, "unknown scheme", "HOST:PATH", good, dir, "--session-remote", "ftp://user:"+password+"@host.invalid/r.git")
+		w.nothingLeft(dir)
 	})
 	w.noSecret()
 }

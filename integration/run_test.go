@@ -263,3 +263,16 @@ func (b *lockedBuffer) String() string {
 	defer b.mu.Unlock()
 	return b.buf.String()
 }
+
+// A daemon of another mount namespace mounts where CMD would find an empty directory.
+func TestRunDoesNotRunBesideTheMount(t *testing.T) {
+	w, url := runWorld(t)
+	w.mount(url)
+	r := w.script(`exec unshare --mount --propagation private artifactfs run "$1" --session beside -- sh -c 'echo it ran; ls'`, url)
+	if r.code != 1 || r.stdout != "" || !strings.Contains(r.stderr, "in another mount namespace\nhint: ") {
+		t.Error(r)
+	}
+	if out := w.ok("list"); strings.Contains(out, "beside") {
+		t.Errorf("it is still mounted:\n%s", out)
+	}
+}

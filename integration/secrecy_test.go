@@ -233,3 +233,22 @@ func TestSecretsOfATakeover(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What a long-lived command was given by its command line and environment is not to be read there by what it starts.
+func TestCommandsHideWhatTheyWereGiven(t *testing.T) {
+	w := newWorld(t)
+	w.commit(w.repo("r.git", object.SHA1), sample("hidden"))
+	s := w.serve(gittest.ServerOptions{})
+	s.Inject(gittest.Fault{Kind: gittest.RequireAuth, User: "user", Pass: password})
+	look := `cat /proc/$PPID/cmdline /proc/$PPID/environ`
+	r := w.afs("run", withSecret(s.URL("r.git")), "--discard", "--", "sh", "-c", look)
+	if r.code != 0 || !strings.Contains(r.stdout, "*@127.0.0.1") || strings.Contains(r.stdout, password) {
+		t.Error(r)
+	}
+	w.env = []string{"ARTIFACTFS_TOKEN=" + password, "ARTIFACTFS_REMOTE=" + withSecret(s.URL("r.git"))}
+	r = w.afs("run", "--discard", "--", "sh", "-c", look)
+	if r.code != 0 || !strings.Contains(r.stdout, "ARTIFACTFS_TOKEN=*") || strings.Contains(r.stdout, password) {
+		t.Error(r)
+	}
+	w.noSecret()
+}

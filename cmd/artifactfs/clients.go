@@ -124,7 +124,7 @@ func (a *app) surveyBy(ctx context.Context, question func(*control.Client, conte
 	s.add(kept, daemon.Failed(a.state))
 	errs = append(errs, err)
 	sort.SliceStable(s.mounts, func(i, j int) bool { return s.mounts[i].Dir < s.mounts[j].Dir })
-	return s, errors.Join(errs...)
+	return s, a.ofState(errors.Join(errs...))
 }
 
 func ask(ctx context.Context, socket string, question func(*control.Client, context.Context) (control.Status, error)) (control.Status, *control.Client, error) {
@@ -203,7 +203,12 @@ func notMounted(verb, dir string) *control.Error {
 		Hint: "artifactfs list shows what is"}
 	table, _ := os.ReadFile("/proc/self/mountinfo")
 	for _, spelling := range spellings(dir) {
-		if hasMount(table, spelling) {
+		switch {
+		case !hasMount(table, spelling):
+		case !daemon.IsDead(spelling):
+			e.Cause = "what is mounted there is served by nobody of this state directory"
+			e.Hint = "--state DIR names the state directory of who mounted it"
+		default:
 			e.Cause = "a dead mount is there: the process that served it is gone"
 			e.Hint = "umount -l " + dir + " removes it (fusermount3 -uz for users)"
 		}

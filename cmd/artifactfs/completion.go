@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 )
@@ -19,7 +20,10 @@ func (a *app) completionCommand() *cobra.Command {
 			if err := arguments(1, 1, "bash, zsh or fish")(cmd, args); err != nil {
 				return err
 			}
-			return cobra.OnlyValidArgs(cmd, args)
+			if !slices.Contains(cmd.ValidArgs, args[0]) {
+				return fmt.Errorf("takes bash, zsh or fish, not %q", args[0])
+			}
+			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error

@@ -162,9 +162,8 @@ func (a *app) supervise(ctx context.Context, f daemonFlags) error {
 func (a *app) becomeDaemon() error {
 	// Started by way of a descriptor, a process is named after its number. The name is the first thread's.
 	os.WriteFile("/proc/self/comm", []byte("artifactfs"), 0)
-	// There are secrets in memory, and core files lie about.
-	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		return fmt.Errorf("start daemon: %w", os.NewSyscallError("prctl", err))
+	if err := keepMemory(); err != nil {
+		return fmt.Errorf("start daemon: %w", err)
 	}
 	// It must not hold a directory that somebody wants to unmount, least of all one of its own.
 	for _, path := range []*string{&a.socket, &a.logFile} {

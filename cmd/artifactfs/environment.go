@@ -54,7 +54,7 @@ func flagsFromEnvironment(cmd *cobra.Command) error {
 
 // flagCause leaves out what pflag says about how the flag would have been written.
 func flagCause(err error) string {
-	text := err.Error()
+	text := flagText(err)
 	if i := strings.LastIndex(text, "flag: "); i >= 0 {
 		return text[i+len("flag: "):]
 	}

@@ -2,9 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"syscall"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/daemon"
@@ -47,5 +50,18 @@ func (a *app) ensureDaemon(ctx context.Context) (*control.Client, error) {
 		return nil, fmt.Errorf("start daemon: %w", err)
 	}
 	args, logFile := a.launchArguments()
-	return daemon.Ensure(ctx, daemon.LaunchConfig{Socket: a.daemonSocket(), Executable: executable, Args: args, Log: logFile})
+	client, err := daemon.Ensure(ctx, daemon.LaunchConfig{Socket: a.daemonSocket(), Executable: executable, Args: args, Log: logFile})
+	return client, a.ofState(err)
+}
+
+// ofState adds to an error what to do if the state directory cannot be used.
+func (a *app) ofState(err error) error {
+	if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EROFS) && !errors.Is(err, syscall.ENOTDIR) {
+		return err
+	}
+	e := *control.AsError(err)
+	if e.Hint == "" {
+		e.Hint = "the state directory is " + a.state + "; --state DIR or $ARTIFACTFS_STATE chooses another"
+	}
+	return &e
 }

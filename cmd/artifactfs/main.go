@@ -9,14 +9,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
+	"strconv"
 	"syscall"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/daemon"
 	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // tokenVariable holds a token for the remote. It is read once and forgotten, so that no child process inherits it.
@@ -26,6 +29,7 @@ func main() {
 	if query.IsHook(os.Args[0]) { // where the small program for it is not installed
 		os.Exit(query.Hook(os.Args, os.Stdout))
 	}
+	hideSecrets()
 	completeEnvironment()
 	token := control.Secret(os.Getenv(tokenVariable))
 	os.Unsetenv(tokenVariable)
@@ -110,7 +114,39 @@ func usage(cmd *cobra.Command, err error) error {
 	if cmd == cmd.Root() {
 		verb = ""
 	}
-	return &control.Error{Code: control.ExitUsage, Verb: verb, Cause: err.Error(), Hint: cmd.CommandPath() + " --help"}
+	return &control.Error{Code: control.ExitUsage, Verb: verb, Cause: flagText(err), Hint: cmd.CommandPath() + " --help"}
+}
+
+// flagText says what is wrong with a flag in words of a person, not of the packages that read it.
+func flagText(err error) string {
+	var bad *pflag.InvalidValueError
+	var number *strconv.NumError
+	if !errors.As(err, &bad) {
+		return err.Error()
+	}
+	why := ""
+	switch {
+	case errors.As(err, &number) && errors.Is(number.Err, strconv.ErrRange):
+		why = "out of range"
+	case errors.As(err, &number) && bad.GetFlag().Value.Type() == "bool":
+		why = "must be true or false"
+	case errors.As(err, &number):
+		why = "not a number"
+	case bad.GetFlag().Value.Type() == "duration":
+		why = "not a time; examples are 30s and 5m"
+	default:
+		return err.Error()
+	}
+	return fmt.Sprintf("invalid argument %q for \"--%s\" flag: %s", bad.GetValue(), bad.GetFlag().Name, why)
+}
+
+// reason is what the system said, without what it was about.
+func reason(err error) string {
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		return path.Err.Error()
+	}
+	return err.Error()
 }
 
 func (a *app) rootCommand() *cobra.Command {

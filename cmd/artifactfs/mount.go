@@ -197,6 +197,11 @@ func completeRequest(r *control.MountRequest, args []string) error {
 		if err != nil {
 			return fmt.Errorf("mount: %w", err)
 		}
+		if info, err := os.Stat(abs); err != nil {
+			return fail("--token-file "+r.TokenFile, reason(err), "a file whose only line is the token")
+		} else if info.IsDir() {
+			return fail("--token-file "+r.TokenFile, "it is a directory", "a file whose only line is the token")
+		}
 		r.TokenFile = abs
 	}
 	dir := repositoryName(r.Remote)

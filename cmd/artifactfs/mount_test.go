@@ -45,6 +45,9 @@ func TestMountAsksForWhatTheFlagsSay(t *testing.T) {
 	if err := os.Symlink(a.dir, filepath.Join(filepath.Dir(a.dir), "link")); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.WriteFile(filepath.Join(a.dir, "tok"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	a.ok("mount", "../repo", "../link/m", "--ref=v1", "--session=s.1", "--redirect=x/./y,z", "--history=full", "--prefetch=none", "--prefetch-budget=3M", "--wait=git",
 		"--allow-other", "--uid=7", "--gid=8", "--cache-size=2GiB", "--token-file=tok", "--timeout=90s")
 	a.ok("mount", "repo")

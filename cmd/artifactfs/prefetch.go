@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -48,6 +49,9 @@ func (a *app) prefetch(ctx context.Context, dir string, specs []string, wait boo
 	p.stop()
 	if err != nil {
 		return failure("prefetch", m.Dir, err)
+	}
+	if reply.Matched == 0 && len(paths) > 0 {
+		fmt.Fprintf(a.stderr, "artifactfs: nothing that the commit has matches %s\n", strings.Join(paths, " "))
 	}
 	if a.json {
 		return printJSON(a.stdout, reply)

@@ -137,6 +137,9 @@ func (p place) remove() {
 
 // runMounted mounts, runs, and unmounts.
 func (a *app) runMounted(ctx context.Context, o runOptions) error {
+	if err := keepMemory(); err != nil { // CMD is a process of the same user
+		return failure("run", o.request.Dir, err)
+	}
 	p := a.newProgress()
 	reply, err := a.mountInBackground(ctx, o.request, p.show)
 	p.stop()
@@ -145,6 +148,10 @@ func (a *app) runMounted(ctx context.Context, o runOptions) error {
 	}
 	a.serving = true // from here on a signal is the command's, and a second one too
 	code, err := control.ExitFailed, ctx.Err()
+	if err == nil && !mountedAt(reply.Dir) { // CMD would run in an empty directory
+		err = &control.Error{Verb: "run", Object: reply.Dir, Cause: "the daemon has mounted it where this process cannot see it, in another mount namespace",
+			Hint: "--state DIR with a state directory of this namespace's own has a daemon started here"}
+	}
 	if err == nil { // nobody has interrupted us at the last moment
 		code, err = a.runChild(o.command, reply.Dir)
 	}

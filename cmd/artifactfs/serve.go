@@ -42,6 +42,9 @@ func (a *app) daemonSocket() string {
 // serveMount is mount --foreground: a daemon for one mount, until it is unmounted or the process is told to end.
 func (a *app) serveMount(ctx context.Context, r control.MountRequest) (err error) {
 	a.prepareToServe()
+	if err := keepMemory(); err != nil {
+		return failure("mount", r.Dir, err)
+	}
 	log, closeLog, err := a.newLog(zapcore.WarnLevel)
 	if err != nil {
 		return err
@@ -49,7 +52,7 @@ func (a *app) serveMount(ctx context.Context, r control.MountRequest) (err error
 	defer closeLog()
 	h, err := a.newHost(daemon.Config{State: a.state, Log: log})
 	if err != nil {
-		return failure("mount", r.Dir, err)
+		return failure("mount", r.Dir, a.ofState(err))
 	}
 	defer func() {
 		err = errors.Join(err, closeHost(h))

@@ -111,7 +111,7 @@ func (a *app) sessionStateCommands() (cmds []*cobra.Command) {
 			},
 			ValidArgsFunction: a.completeSessions(1),
 		}
-		cmd.Flags().StringVarP(&reason, "message", "m", "", "`REASON`")
+		cmd.Flags().StringVarP(&reason, "message", "m", "", "the `REASON`, which is recorded")
 		a.ofFlag(cmd, &of)
 		cmds = append(cmds, cmd)
 	}

@@ -68,8 +68,10 @@ func (a *app) sessionNote(ctx context.Context, of string, r control.SessionNoteR
 	switch {
 	case len(content) > maxNote:
 		return &control.Error{Code: control.ExitUsage, Verb: "note", Cause: "it is longer than " + bytesOf(maxNote)}
+	case len(content) == 0:
+		return &control.Error{Code: control.ExitUsage, Verb: "note", Cause: "there is no JSON: stdin was empty", Hint: "artifactfs session note --help"}
 	case !json.Valid(content):
-		return &control.Error{Code: control.ExitUsage, Verb: "note", Cause: "it is no JSON"}
+		return &control.Error{Code: control.ExitUsage, Verb: "note", Cause: "it is no JSON", Hint: "artifactfs session note --help"}
 	}
 	r.JSON = content
 	w, err := a.sessionOf(ctx, "note", of)

@@ -158,7 +158,7 @@ func TestUnmount(t *testing.T) {
 	serve(t, control.MountSocket(a.state, 7), other)
 
 	r := a.run("unmount", "/none", "/a", "/busy", "/b/below")
-	want := "artifactfs: unmount /b/below: nothing of artifactfs is mounted there\nhint: artifactfs list shows what is\n" +
+	want := "artifactfs: unmount /b/below: nothing of artifactfs is mounted there\nhint: it lies in the mount at /b\n" +
 		"artifactfs: unmount /busy: busy\nhint: fuser\n" +
 		"artifactfs: unmount /none: nothing of artifactfs is mounted there\nhint: artifactfs list shows what is\n"
 	if r.code != control.ExitNotMounted || r.stdout != "unmounted /a\n" || r.stderr != want {

@@ -140,7 +140,9 @@ func choose(mounts []served, asked error, o unmountOptions) (targets []served, e
 	for _, dir := range o.dirs {
 		m, err := find(mounts, asked, "unmount", dir)
 		if err == nil && !isDir(m.Dir, dir) {
-			err = notMounted("unmount", dir)
+			e := notMounted("unmount", dir)
+			e.Hint = "it lies in the mount at " + m.Dir
+			err = e
 		}
 		if kept, ok := findKept(mounts, dir); ok && err != nil && o.discard {
 			m, err = kept, nil

@@ -104,7 +104,7 @@ func (a *app) work(ctx context.Context, conn *keeper.Conn, f daemonFlags) (err e
 	socket, lock := take(&kept, keptSocket), take(&kept, keptLock)
 	w.host, err = a.newHost(daemon.Config{State: a.state, Log: log, Keeper: conn, Kept: kept, Reason: start.Reason, Takeovers: start.Count})
 	if err != nil {
-		return fmt.Errorf("start daemon: %w", err)
+		return a.ofState(fmt.Errorf("start daemon: %w", err))
 	}
 	alive.Store(&w.host)
 	defer func() {
@@ -121,8 +121,11 @@ func (a *app) work(ctx context.Context, conn *keeper.Conn, f daemonFlags) (err e
 	}
 	defer endMetrics()
 	server, err := control.Inherit(ctx, a.daemonSocket(), socket, lock, w, log)
-	if err != nil {
-		return fmt.Errorf("start daemon: %w", err)
+	if errors.Is(err, control.ErrInUse) {
+		return errors.Join(err, &control.Error{Code: control.ExitFailed, Verb: "start daemon", Cause: err.Error(),
+			Hint: "artifactfs daemon --upgrade has it go on as this version; --state DIR is that of another one"})
+	} else if err != nil {
+		return a.ofState(fmt.Errorf("start daemon: %w", err))
 	}
 	if err := keepServer(conn, server); err != nil {
 		server.Close()

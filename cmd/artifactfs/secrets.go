@@ -1,0 +1,111 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// hideSecrets writes over the secrets this process was given: /proc shows arguments and environment for as long as it runs,
+// to ps and to whatever it starts. What the program itself sees of them stays as it was.
+func hideSecrets() {
+	given := func(s string) bool {
+		from, to := hidden(s)
+		return from < to
+	}
+	if !slices.ContainsFunc(os.Args, given) && !slices.ContainsFunc(os.Environ(), given) {
+		return
+	}
+	args := make([]string, len(os.Args))
+	for i, arg := range os.Args {
+		args[i] = strings.Clone(arg) // it lies in the memory that is written to; the environment is a copy already
+	}
+	os.Args = args
+	if err := overwriteSecrets(); err != nil { // all works without, only less discreetly
+		fmt.Fprintf(os.Stderr, "artifactfs: hide secrets from the process list: %v\n", err)
+	}
+}
+
+func overwriteSecrets() error {
+	start, end, err := argumentArea()
+	if err != nil {
+		return err
+	}
+	mem, err := os.OpenFile("/proc/self/mem", os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer mem.Close()
+	area := make([]byte, end-start)
+	if _, err := mem.ReadAt(area, start); err != nil {
+		return err
+	}
+	at := start
+	for s := range strings.SplitSeq(string(area), "\x00") {
+		if from, to := hidden(s); from < to {
+			if _, err := mem.WriteAt(bytes.Repeat([]byte{'*'}, to-from), at+int64(from)); err != nil {
+				return err
+			}
+		}
+		at += int64(len(s)) + 1
+	}
+	return nil
+}
+
+// hidden gives the part of an argument, or of a variable with its name, that is not to be seen: the token's value; of an http
+// URL all of USER:PASSWORD, since a token may stand for the user; of other URLs the password.
+func hidden(s string) (from, to int) {
+	if strings.HasPrefix(s, tokenVariable+"=") {
+		return len(tokenVariable) + 1, len(s)
+	}
+	scheme, rest, ok := strings.Cut(s, "://")
+	if !ok {
+		return 0, 0
+	}
+	from = len(scheme) + len("://")
+	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
+		rest = rest[:i]
+	}
+	to = from + max(0, strings.LastIndexByte(rest, '@'))
+	if scheme = strings.ToLower(scheme); strings.HasSuffix(scheme, "http") || strings.HasSuffix(scheme, "https") {
+		return from, to
+	}
+	colon := strings.IndexByte(s[from:to], ':')
+	if colon < 0 {
+		return 0, 0
+	}
+	return from + colon + 1, to
+}
+
+// argumentArea is where the kernel has put arguments and environment, one behind the other: proc_pid_stat(5), arg_start (48)
+// and env_end (51).
+func argumentArea() (start, end int64, err error) {
+	stat, err := os.ReadFile("/proc/self/stat")
+	if err != nil {
+		return 0, 0, err
+	}
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:])) // from the third on
+	if len(fields) < 49 {
+		return 0, 0, fmt.Errorf("read /proc/self/stat: %d fields", len(fields)+2)
+	}
+	if start, err = strconv.ParseInt(fields[45], 10, 64); err == nil {
+		end, err = strconv.ParseInt(fields[48], 10, 64)
+	}
+	if err == nil && (start <= 0 || end < start) {
+		err = fmt.Errorf("read /proc/self/stat: arguments from %d to %d", start, end)
+	}
+	return start, end, err
+}
+
+// keepMemory keeps what is in this process's memory, secrets too, out of core files and from other processes of its user.
+func keepMemory() error {
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return os.NewSyscallError("prctl", err)
+	}
+	return nil
+}
