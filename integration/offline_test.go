@@ -16,7 +16,7 @@ import (
 
 // offlineTime is the longest that anything may take which needs no contents. It is generous, machines are busy: a wait
 // for the network would be many times longer.
-const offlineTime = time.Second
+const offlineTime = 3 * time.Second
 
 // What needs no contents needs no network: nothing of the tree has been read, no size is known, and the server is gone.
 func TestWithoutNetwork(t *testing.T) {

@@ -233,11 +233,12 @@ func TestTrace(t *testing.T) {
 	check(t, syscall.Kill(before.PID, syscall.SIGKILL))
 	y.sees("what happens then", func() { check(t, os.Mkdir(m.path(fmt.Sprintf("after%d", n)), 0o755)); n++ },
 		func(e control.TraceEvent) bool { return e.Op == "mkdir" && strings.HasPrefix(e.Path, "after") })
-	y.mu.Lock()
-	told := y.stderr.String()
-	y.mu.Unlock()
-	if !strings.Contains(told, fmt.Sprintf("process %d, which served the mount, has ended", before.PID)) || !strings.Contains(told, "goes on with the mount") {
-		t.Errorf("it says %q", told)
+	for _, said := range []string{fmt.Sprintf("process %d, which served the mount, has ended", before.PID), "goes on with the mount"} {
+		w.until("trace says: "+said, func() bool {
+			y.mu.Lock()
+			defer y.mu.Unlock()
+			return strings.Contains(y.stderr.String(), said)
+		})
 	}
 	if r := w.afs("trace", w.root); r.code != control.ExitNotMounted {
 		t.Error(r)
