@@ -81,7 +81,7 @@ uninstall: ## remove what install put there, and nothing else
 	cd $(DESTDIR)/ && rm -f $(addprefix .$(PREFIX)/,$(installed)) $(addprefix .$(PREFIX)/share/artifactfs/,$(shared)) \
 		.$(HELPERDIR)/mount.fuse.artifactfs .$(HELPERDIR)/umount.fuse.artifactfs \
 		.$(UNITDIR)/system/artifactfs.service .$(UNITDIR)/user/artifactfs.service
-	cd $(DESTDIR)/ && for d in systemd container .; do rmdir .$(PREFIX)/share/artifactfs/$$d 2>/dev/null || true; done
+	cd $(DESTDIR)/ && for d in systemd container ''; do rmdir .$(PREFIX)/share/artifactfs/$$d 2>/dev/null || true; done
 
 systemd: build ## try the units under a real systemd, in namespaces (needs root)
 	$(GO) test -buildvcs=false -count=1 -v -run 'TestUnits' ./integration

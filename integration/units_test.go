@@ -81,4 +81,10 @@ func TestInstall(t *testing.T) {
 	if got := list(root); got != "usr/share/artifactfs/mine \n" {
 		t.Errorf("uninstall leaves\n%s", got)
 	}
+	share := filepath.Join(root, "usr/share/artifactfs")
+	w.check(os.Remove(filepath.Join(share, "mine")))
+	install("uninstall")
+	if _, err := os.Stat(share); err == nil {
+		t.Errorf("uninstall leaves %s, which is empty", share)
+	}
 }
