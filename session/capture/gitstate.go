@@ -295,7 +295,9 @@ func (c *Capturer) readTip(ctx context.Context, id object.ID, s *gitState, copie
 			return nil
 		}
 		if t == object.Commit {
-			s.parents = append(s.parents, id)
+			if !slices.Contains(s.parents, id) { // a branch names it, too
+				s.parents = append(s.parents, id)
+			}
 			return nil
 		}
 		_, content, err := c.o.Repo.Get(id, object.MaxCommitSize)

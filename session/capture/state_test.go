@@ -175,6 +175,9 @@ func TestStateThatStays(t *testing.T) {
 	w := newWorld(t, object.SHA1, map[string]gittest.File{"a": text("a\n")})
 	w.write("a", "b\n")
 	w.git(w.plain, "add", "-A")
+	w.git(w.plain, "commit", "-q", "-m", "tagged")
+	w.git(w.plain, "tag", "-a", "-m", "t", "v1")
+	w.git(w.plain, "tag", "-a", "-m", "t", "v2")
 	p, _ := w.point(session.Manual)
 	w.git(w.plain, "update-index", "--refresh", "--really-refresh", "--force-write-index")
 	if q, r := w.point(session.Idle); r.Made || q.ID != p.ID {
