@@ -67,8 +67,8 @@ func (r *Remote) OpenPush(ctx context.Context, prefixes []string) (*Push, error)
 }
 
 // OpenPushOf is OpenPush for who has just been told of refs (Refs), and is about to move some of them. Over HTTP a push is
-// one request that says what the refs are taken for, so nothing is asked now; elsewhere the server begins each push with
-// what they are.
+// one request that says what the refs are taken for, so nothing is asked now but for a connection; elsewhere the server
+// begins each push with what they are.
 func (r *Remote) OpenPushOf(ctx context.Context, told []Ref) (*Push, error) {
 	_, caps, err := r.known()
 	if err != nil {
@@ -81,6 +81,7 @@ func (r *Remote) OpenPushOf(ctx context.Context, told []Ref) (*Push, error) {
 	return r.openPush(ctx, func(ctx context.Context, c carrier) (pushLine, Receiver, error) {
 		if caps != nil {
 			if line := c.blind(); line != nil {
+				r.OpenSpare()
 				// What else a server can do it has not said. All of them report.
 				return line, Receiver{Format: caps.Format, Refs: told, report: true, namesFormat: caps.Format != object.SHA1}, nil
 			}
