@@ -318,6 +318,9 @@ func (w *restoring) carryOut(ctx context.Context, git *gitdir.Dir, lock *gitdir.
 			return err
 		}
 	}
+	if err := w.keepTarget(ctx); err != nil {
+		return err
+	}
 	if err := w.noteRestore(staged); err != nil {
 		return err
 	}
@@ -339,6 +342,16 @@ func (w *restoring) carryOut(ctx context.Context, git *gitdir.Dir, lock *gitdir.
 	written := time.Now().Truncate(time.Second).Add(time.Second)
 	index.renew(x, grafts, done, device)
 	return lock.Replace(x, written)
+}
+
+// keepTarget has the tree stay that the working tree is about to show parts of, even if gc drops the point.
+func (w *restoring) keepTarget(ctx context.Context) error {
+	defer w.repo.Working()()
+	if _, err := w.repo.Find(string(w.target.ID)); err != nil { // gc was faster
+		return err
+	}
+	ref := session.RestoredRef(w.repo.Session(), w.target.ID)
+	return w.repo.Update(ctx, []session.RefChange{{Name: ref, New: w.target.Tree, Force: true}})
 }
 
 // explainRestore gives the errors of a restore their exit codes and hints.

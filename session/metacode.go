@@ -38,6 +38,12 @@ const (
 // point holds.
 func BaseRef(session string) string { return Prefix + "base/" + session }
 
+// RestoredRef is the tree of a point that was brought back into the working tree. It is there because files and directories
+// that were not read or changed since are read from it, whatever becomes of the point.
+func RestoredRef(session string, id PointID) string {
+	return Prefix + "restored/" + session + "/" + string(id)
+}
+
 // ValidName says whether a lane or a pin may be called so: it is a component of a ref's name (git-check-ref-format).
 func ValidName(name string) error {
 	plain := func(r rune) bool {
