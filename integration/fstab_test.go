@@ -111,7 +111,7 @@ func TestMountHelperFails(t *testing.T) {
 		"":                      {32, "remote unreachable"},
 		"-f":                    {0, ""},
 		"-s -o nonsense=1 -f":   {0, ""},
-		"-o ref=x,timeout=soon": {1, "invalid duration"},
+		"-o ref=x,timeout=soon": {1, "not a time"},
 	} {
 		r := w.script(`AFS=$1 dir=$2; shift 2; ln -sf $AFS ./mount.fuse.artifactfs; exec ./mount.fuse.artifactfs http://127.0.0.1:1/x.git $dir "$@"`,
 			append([]string{binary, w.place("m")}, strings.Fields(args)...)...)
