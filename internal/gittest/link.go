@@ -8,9 +8,8 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -76,16 +75,16 @@ func (l *link) hold() {
 	if err != nil || !at.Addr().Is4() {
 		return
 	}
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return
 	}
-	err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) // who listens later does so with it, too
+	err = syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1) // who listens later does so with it, too
 	if err == nil {
-		err = unix.Bind(fd, &unix.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()})
+		err = syscall.Bind(fd, &syscall.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()})
 	}
 	if err != nil {
-		unix.Close(fd)
+		syscall.Close(fd)
 		return
 	}
 	l.held = fd
@@ -94,7 +93,7 @@ func (l *link) hold() {
 // letGo ends hold.
 func (l *link) letGo() {
 	if l.held >= 0 {
-		unix.Close(l.held)
+		syscall.Close(l.held)
 	}
 	l.held = -1
 }
