@@ -9,6 +9,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/writeback"
 )
 
 // A mount ends in two steps. While the kernel still has it, what takes long is done: a point of what programs have written,
@@ -151,7 +152,7 @@ func (c *carry) endWork() {
 	if _, releaseErr := session.Release(ctx, repo, c.mount.session, lane, writer, string(c.endReason()), session.Actor()); releaseErr != nil {
 		err = errors.Join(err, releaseErr)
 	}
-	if wait >= 0 && (!tried || before == nil) {
+	if wait >= 0 && (!tried || before == nil || answered(before)) {
 		ctx, cancel := context.WithTimeoutCause(context.Background(), lastTime, errSlow)
 		defer cancel()
 		err = errors.Join(err, c.send(ctx, nil))
@@ -184,13 +185,18 @@ func (c *carry) left() (pending int64, why string) {
 	if c.ending.unkept != nil { // the ref that would have moved
 		return max(1, c.ending.pending), "the last changes are in no checkpoint: " + control.AsError(c.ending.unkept).Error()
 	}
-	if c.ending.pending == 0 {
+	if c.ending.pending == 0 && !errors.Is(c.ending.why, writeback.ErrDiverged) {
 		return 0, ""
 	}
 	if c.ending.why == nil {
 		return c.ending.pending, "it was not waited for"
 	}
-	return c.ending.pending, control.AsError(c.ending.why).Error()
+	return max(1, c.ending.pending), unsyncedText(control.AsError(c.ending.why).Cause)
+}
+
+// answered says whether a session remote that does not have all of the work is there to be told of the end of it.
+func answered(err error) bool {
+	return errors.Is(err, writeback.ErrMoved) || errors.Is(err, writeback.ErrRefused)
 }
 
 // wasServed says whether the kernel had the mount.

@@ -88,12 +88,21 @@ func explainHeld(e *control.Error, err error) bool {
 // unsynced says that not all is on the session remote.
 func unsynced(verb, dir string, err error) *control.Error {
 	e := explainCarry(verb, dir, err)
+	e.Cause = unsyncedText(e.Cause)
 	if errors.Is(err, context.DeadlineExceeded) {
 		e.Cause = errSlow.Error()
 	}
 	e.Code = control.ExitUnsynced
-	if e.Hint == "" || errors.Is(err, writeback.ErrMoved) {
+	switch {
+	case errors.Is(err, writeback.ErrDiverged):
+		e.Hint = "both are kept there; git fetch and git merge of what it has make them one, which is sent by itself"
+	case e.Hint == "" || errors.Is(err, writeback.ErrMoved):
 		e.Hint = "all of it is kept on this host; artifactfs status tells what is missing there"
 	}
 	return e
+}
+
+// unsyncedText puts several reasons, a line each, on one.
+func unsyncedText(why string) string {
+	return strings.ReplaceAll(strings.TrimPrefix(strings.TrimSpace(why), "sync: "), "\n", "; ")
 }

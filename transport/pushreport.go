@@ -289,8 +289,8 @@ func parseReport(p *pktReader, updates []RefUpdate, said func() string) ([]error
 		case !told[i]:
 			return nil, fmt.Errorf("%w: report does not tell of %s", errProtocol, u.Name)
 		}
-		// What a hook or the unpacker prints is the reason; the report says only who it was.
-		if rejected != nil && (rejected.Kind == RejectHook || rejected.Kind == RejectUnpack) && said() != "" {
+		// What a hook, the unpacker or who could not lock a ref prints is the reason; the report says only who it was.
+		if rejected != nil && (rejected.Kind == RejectHook || rejected.Kind == RejectUnpack || rejected.Kind == RejectMoved) && said() != "" {
 			rejected.Text += ": " + said()
 		}
 	}

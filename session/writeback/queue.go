@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -64,7 +63,7 @@ type Queue struct {
 	moved    map[string]object.ID // the session's own refs that others moved, to what
 	told     map[string]object.ID // of which Taken was told
 	news     []Taken              // of which it will be
-	declined []string
+	declined []refusedRef         // the user's first
 	notices  []string
 	seeding  *seeding
 	ground   groundTry
@@ -339,8 +338,11 @@ func (q *Queue) Sync(ctx context.Context, progress func(Status)) error {
 func (q *Queue) unfinished() error {
 	st := q.Status()
 	var errs []error
-	for _, ref := range append(slices.Clone(st.Moved), st.Diverged...) {
+	for _, ref := range st.Moved {
 		errs = append(errs, fmt.Errorf("%s: %w", ref, ErrMoved))
+	}
+	for _, ref := range st.Diverged {
+		errs = append(errs, fmt.Errorf("%s: %w", ref, ErrDiverged))
 	}
 	for _, text := range st.Refused {
 		errs = append(errs, fmt.Errorf("%s: %w", text, ErrRefused))

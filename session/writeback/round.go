@@ -308,10 +308,15 @@ func (q *Queue) decline() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.declined = nil
-	for name, r := range q.refused {
-		q.declined = append(q.declined, name+": "+r.text)
+	names := slices.SortedFunc(maps.Keys(q.refused), func(a, b string) int {
+		if isUsers(a) != isUsers(b) { // what the user knows comes first
+			return strings.Compare(b, a)
+		}
+		return strings.Compare(a, b)
+	})
+	for _, name := range names {
+		q.declined = append(q.declined, refusedRef{name, q.refused[name].text})
 	}
-	slices.Sort(q.declined)
 }
 
 // names are the refs that the session remote is asked for.

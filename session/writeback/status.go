@@ -25,7 +25,7 @@ func (q *Queue) Status() Status {
 	defer q.mu.Unlock()
 	s := Status{
 		Mode: q.ledger.mode, LastSync: q.ledger.synced, Failure: q.failure, Since: q.since, Diverged: slices.Clone(q.diverged),
-		Moved: slices.Sorted(maps.Keys(q.moved)), Refused: slices.Clone(q.declined), Notices: slices.Clone(q.notices),
+		Moved: slices.Sorted(maps.Keys(q.moved)), Refused: together(q.declined), Notices: slices.Clone(q.notices),
 	}
 	for _, ref := range slices.Sorted(maps.Keys(q.behind)) {
 		s.Behind = append(s.Behind, ref+": "+q.behind[ref].String())
@@ -52,6 +52,33 @@ func (q *Queue) Status() Status {
 	return s
 }
 
+// refusedRef is a ref that the session remote does not want, and why.
+type refusedRef struct{ name, text string }
+
+// together tells of those that are refused for one reason at once: a server without room, or with a hook, refuses all of
+// them in the same words.
+func together(refused []refusedRef) []string {
+	var names []string // of the first with a reason
+	more := map[string]int{}
+	for _, r := range refused {
+		if more[r.text]++; more[r.text] == 1 {
+			names = append(names, r.name)
+		}
+	}
+	var told []string
+	for _, r := range refused {
+		if !slices.Contains(names, r.name) {
+			continue
+		}
+		what := r.name
+		if n := more[r.text] - 1; n > 0 {
+			what += fmt.Sprintf(" and %d more", n)
+		}
+		told = append(told, what+": "+r.text)
+	}
+	return told
+}
+
 // Reach returns when the session remote has a ref as the Repo has it. It does not try for long: a session remote that cannot
 // be reached, that refuses the ref, or on which somebody else has moved it ends it with an error that says so.
 func (q *Queue) Reach(ctx context.Context, ref string) error {
@@ -62,7 +89,7 @@ func (q *Queue) Reach(ctx context.Context, ref string) error {
 		q.mu.Lock()
 		acked, failure, changed, closed := q.ledger.refs[ref].acked, q.failure, q.changed, q.closed
 		theirs, moved := q.moved[ref]
-		refused := slices.ContainsFunc(q.declined, func(text string) bool { return strings.HasPrefix(text, ref+": ") })
+		refused := slices.ContainsFunc(q.declined, func(r refusedRef) bool { return r.name == ref })
 		q.mu.Unlock()
 		id, err := q.o.Repo.Ref(ref)
 		switch {

@@ -18,6 +18,7 @@ package writeback
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/artifactfs/artifactfs/object"
@@ -37,6 +38,8 @@ const (
 var (
 	// ErrMoved says that somebody else has moved a ref on the session remote.
 	ErrMoved = session.ErrMoved
+	// ErrDiverged says so of a ref of the user's, beside which ours is kept there. It is an ErrMoved.
+	ErrDiverged = fmt.Errorf("%w", ErrMoved)
 	// ErrRefused says that the session remote refused a ref.
 	ErrRefused = errors.New("the session remote refuses it")
 	// ErrClosed says that the queue was closed while somebody waited.
@@ -53,7 +56,7 @@ type Status struct {
 	Diverged []string  // refs that somebody else has moved; ours is at session.DivergedRef
 	Behind   []string  // "REF: ID" of refs of which the session remote has all that is here, and more
 	Moved    []string  // the session's own refs (meta, points) that somebody else has moved; they are not sent any more
-	Refused  []string  // refs that the session remote does not want
+	Refused  []string  // "REF: WHY" of refs that the session remote does not want, those for the same reason in one, the user's first
 	Notices  []string  // what is worth telling, such as refs that the session remote had lost
 
 	Seeding          bool  // the ground is on its way
