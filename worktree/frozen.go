@@ -56,16 +56,17 @@ func (z *freezing) run(ctx context.Context, token string, f *Frozen) error {
 	if !known {
 		paths = z.differing()
 	}
-	for range rounds {
+	for n := 1; ; n++ {
 		if err := z.round(ctx, f, func() error { return z.tell(f.Entries, paths) }); err != nil {
 			return err
 		}
 		if z.o.DryRun || z.tree.layer == nil {
 			return nil
 		}
-		if !z.tree.journal.Longer(f.Token, little) {
+		if n == rounds || !z.tree.journal.Longer(f.Token, little) {
 			break
 		}
+		// What is asked for here has to be told: nobody else will be.
 		if paths, known = z.since(f.Token, f); !known {
 			f.Token = "" // and so all is told once more
 			break
