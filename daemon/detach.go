@@ -91,7 +91,7 @@ func usersOf(dir string) (users []user) {
 		return nil
 	}
 	id, device := strconv.Itoa(mount.ID), fmt.Sprintf("%02x:%02x", unix.Major(mount.Device), unix.Minor(mount.Device))
-	inside := func(path string) bool { return within(dir, strings.TrimSuffix(path, " (deleted)")) }
+	inside := func(path string) bool { return mountinfo.Within(dir, strings.TrimSuffix(path, " (deleted)")) }
 	processes, _ := filepath.Glob("/proc/[0-9]*")
 	for _, proc := range processes {
 		how := ""

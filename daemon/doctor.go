@@ -7,11 +7,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/mountinfo"
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
@@ -98,18 +98,13 @@ func Examine(ctx context.Context, state string, repair, deep bool) ([]Finding, e
 
 // deadMounts finds mounts whose process is gone, whoever made them.
 func (d *doctor) deadMounts(ctx context.Context) error {
-	table, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := mountinfo.Self()
 	if err != nil {
-		return fmt.Errorf("read mount table: %w", err)
+		return err
 	}
-	for line := range strings.Lines(string(table)) {
-		fields := strings.Fields(line)
-		_, rest, ok := strings.Cut(line, " - ")
-		if len(fields) < 5 || !ok || !strings.HasPrefix(rest, fuseType+" ") {
-			continue
-		}
-		if dir := unquote.Replace(fields[4]); IsDead(dir) {
-			d.mend(dir, "a dead mount is there: the process that served it is gone", "takes it away", func() error { return detachDead(ctx, dir) })
+	for _, m := range mounts {
+		if m.Type == fuseType && IsDead(m.Point) {
+			d.mend(m.Point, "a dead mount is there: the process that served it is gone", "takes it away", func() error { return detachDead(ctx, m.Point) })
 		}
 	}
 	return nil

@@ -9,10 +9,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/internal/mountinfo"
 )
 
 const (
@@ -83,12 +84,12 @@ func checkDevice() error {
 // one around it, is an error.
 func clearDead(ctx context.Context, dir, around string) error {
 	for range maxStacked {
-		table, err := os.ReadFile("/proc/self/mountinfo")
+		mounts, err := mountinfo.Self()
 		if err != nil {
-			return fmt.Errorf("read mount table: %w", err)
+			return err
 		}
-		at, kind := above(table, dir)
-		switch {
+		it, _ := mounts.Above(dir)
+		switch at, kind := it.Point, it.Type; {
 		case kind == autofsType && at == dir:
 			return errAutomount
 		case kind != fuseType && at == dir && dir != "/":
@@ -105,33 +106,6 @@ func clearDead(ctx context.Context, dir, around string) error {
 		}
 	}
 	return errDeadMount
-}
-
-// above gives the mount that a path lies on. Format of the table: proc_pid_mountinfo(5); field 5 is the mount point,
-// the type follows the separator " - ". Of two mounts at one place the later line is the visible one.
-func above(table []byte, dir string) (at, kind string) {
-	for line := range bytes.Lines(table) {
-		fields := strings.Fields(string(line))
-		_, rest, found := strings.Cut(string(line), " - ")
-		if len(fields) < 5 || !found {
-			continue
-		}
-		point := unquote.Replace(fields[4])
-		if len(point) >= len(at) && within(point, dir) {
-			at = point
-			kind, _, _ = strings.Cut(rest, " ")
-		}
-	}
-	return at, kind
-}
-
-// unquote reads a path as the kernel writes it into tables (fs/seq_file.c, mangle_path).
-var unquote = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
-
-// within says whether path is dir or lies below it.
-func within(dir, path string) bool {
-	rest, ok := strings.CutPrefix(path, dir)
-	return ok && (rest == "" || rest[0] == '/' || dir == "/")
 }
 
 // IsDead says whether the process that served a mount is certainly gone. statfs is never answered from a cache, and

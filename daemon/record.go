@@ -15,6 +15,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/internal/mountinfo"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -124,7 +125,7 @@ func decodeRecord(text []byte) (record, error) {
 		return record{}, errRecord
 	}
 	for _, dir := range r.Made {
-		if !filepath.IsAbs(dir) || !within(dir, r.Dir) {
+		if !filepath.IsAbs(dir) || !mountinfo.Within(dir, r.Dir) {
 			return record{}, errRecord
 		}
 	}

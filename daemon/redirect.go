@@ -365,7 +365,7 @@ func (r *redirects) source(d redirected) string {
 // boundAt finds a bind mount below dir of what ends in source.
 func boundAt(mounts mountinfo.Table, dir, source string) (at string, ok bool) {
 	for _, m := range mounts {
-		if m.Point != dir && within(dir, m.Point) && strings.HasSuffix(m.Root, "/"+source) {
+		if m.Point != dir && mountinfo.Within(dir, m.Point) && strings.HasSuffix(m.Root, "/"+source) {
 			at, ok = m.Point, true
 		}
 	}

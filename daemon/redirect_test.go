@@ -33,14 +33,3 @@ func TestBackingsAreReused(t *testing.T) {
 		taken = append(taken, &redirect{redirected: redirected{c.path, got}})
 	}
 }
-
-func FuzzMountTable(f *testing.F) {
-	f.Add("31 30 8:1 /mounts/w/redirect/0 /srv/a/b rw - ext4 /dev/x rw\n", "/srv/a")
-	f.Add("a b c d\\040 /e - fuse.artifactfs x", "/")
-	f.Fuzz(func(t *testing.T, table, dir string) {
-		if at, ok := boundAt(mountinfo.Parse([]byte(table)), dir, "mounts/w/redirect/0"); ok && (at == dir || !within(dir, at)) {
-			t.Errorf("found %q below %q", at, dir)
-		}
-		above([]byte(table), dir)
-	})
-}

@@ -156,7 +156,7 @@ func (m *mount) mountedOn(p string) bool {
 
 // mountedBelow says the same of a path and all below it.
 func (m *mount) mountedBelow(p string) bool {
-	return m.anyMount(func(at string) bool { return within(path.Join(m.dir, p), at) })
+	return m.anyMount(func(at string) bool { return mountinfo.Within(path.Join(m.dir, p), at) })
 }
 
 func (m *mount) anyMount(is func(at string) bool) bool {

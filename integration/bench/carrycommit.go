@@ -125,7 +125,33 @@ func (r *rig) commitsTo(p carryPlace) error {
 	if want := fmt.Sprintf("%s\n%d", ids[len(ids)-1], commitsEach-1); got != want {
 		r.wrong("%s: a clone has %q, want %q", p.kind, got, want)
 	}
+	if p.kind != "embedded" { // which nobody pushes to
+		if err := r.stockPushes(p, clone); err != nil {
+			return err
+		}
+	}
 	return r.end(state)
+}
+
+// stockPushes times what stock git takes to push a commit there, and nothing else.
+func (r *rig) stockPushes(p carryPlace, clone string) error {
+	if _, err := r.sh(clone, "git checkout -q -b stock"); err != nil {
+		return err
+	}
+	var times []time.Duration
+	for range 10 {
+		if _, err := r.sh(clone, "echo more >>stock; git add stock; git commit -qm stock"); err != nil {
+			return err
+		}
+		start := time.Now()
+		if _, err := r.sh(clone, "git push -q origin stock"); err != nil {
+			return err
+		}
+		times = append(times, time.Since(start))
+	}
+	slices.Sort(times)
+	r.row("commit", p.kind+", git push in a clone", fmt.Sprintf("median %s, longest of %d %s", seconds(percentile(times, 50)), len(times), seconds(times[len(times)-1])), "", true)
+	return nil
 }
 
 // kills has everything die at random moments of a working day, see workday.Journey.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -113,6 +114,7 @@ func writeOne(dir string, stop *atomic.Bool) (w written, err error) {
 	defer f.Close()
 	path, buf := filepath.Join(dir, "other"), make([]byte, 4096)
 	for n := 0; !stop.Load(); n++ {
+		binary.LittleEndian.PutUint64(buf, uint64(n)+1) // there is always something to save
 		start := time.Now()
 		if _, err := f.WriteAt(buf, int64(n%64)*4096); err != nil {
 			return w, err

@@ -108,3 +108,17 @@ unshare --mount --propagation "$1" sh -euc "$2"'; echo >"$0"; exec sleep 60' "$0
 echo $! >>"$0.jobs"
 read -r _ <"$0.$$"
 `
+
+func FuzzParse(f *testing.F) {
+	f.Add(sample, "/srv/a b")
+	f.Add("a b c d\\040 /e - fuse.artifactfs x", "/")
+	f.Fuzz(func(t *testing.T, text, dir string) {
+		table := Parse([]byte(text))
+		if m, ok := table.At(dir); ok && m.Point != dir {
+			t.Errorf("at %q: %+v", dir, m)
+		}
+		if m, ok := table.Above(dir); ok && !Within(m.Point, dir) {
+			t.Errorf("above %q: %+v", dir, m)
+		}
+	})
+}
