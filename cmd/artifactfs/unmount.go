@@ -36,8 +36,9 @@ not mounted; DIR is then where it was mounted last. There is no way back.
 
 Submodules that were mounted with DIR end with it.
 
-A mount that a process still uses stays as it is, and the command fails. With --detach it goes all the same: what was
-written is kept, and whatever its users do there from then on fails.`,
+A mount that a process still uses, or that is mounted elsewhere too (by a container, a bind mount), stays as it is, and
+the command fails and names them. With --detach it goes all the same: what was written is kept, and whatever its users
+do there from then on fails.`,
 		Example: `  artifactfs unmount git
   artifactfs unmount /srv/a /srv/b
   artifactfs unmount git --discard
