@@ -286,7 +286,7 @@ type SessionSetRequest struct {
 // SessionNoteRequest asks to write a git note on a commit.
 type SessionNoteRequest struct {
 	Dir    string          `json:"dir"`
-	Commit string          `json:"commit"` // as git names commits; "" is HEAD
+	Commit string          `json:"commit"` // as git names commits; "" is HEAD; "@", "@~N", a checkpoint's id or "turn:N": that checkpoint
 	Ref    string          `json:"ref"`    // "agent" is refs/notes/agent
 	JSON   json.RawMessage `json:"json"`
 }

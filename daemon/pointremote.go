@@ -133,10 +133,7 @@ func (m *mount) arriveFrom(ctx context.Context, remote *transport.Remote, name s
 		return nil, err
 	}
 	at := m.request.At
-	if at == "" {
-		at = "@"
-	}
-	if a.point, err = repo.Find(at); err != nil {
+	if a.point, err = findPoint(ctx, repo, nil, at); err != nil {
 		return nil, fmt.Errorf("find %s: %w", at, err)
 	}
 	if err := m.bringState(ctx, repo, remote, a, there); err != nil {

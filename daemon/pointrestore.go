@@ -130,7 +130,7 @@ func (w *restoring) compare(ctx context.Context, id string) (err error) {
 	if w.repo, err = m.carry.open(ctx); err != nil {
 		return err
 	}
-	if w.target, err = w.repo.Find(id); err != nil { // before the point is made, which is the newest then
+	if w.target, err = findPoint(ctx, w.repo, m, id); err != nil { // before the point is made, which is the newest then
 		return err
 	}
 	if w.now, _, err = w.point(ctx, session.Restore, ""); err != nil {

@@ -114,11 +114,11 @@ func (h sessionHome) pointToFork(ctx context.Context, id string) (session.Point,
 		p, _, err := h.mount.carry.point(ctx, session.Forking, "")
 		return p, err
 	}
-	return h.find(id)
+	return h.find(ctx, id)
 }
 
-// find gives a point of the session by its name; "" is the newest, and none if there are no points.
-func (h sessionHome) find(id string) (session.Point, error) {
+// find returns the checkpoint of the session that a name means; "" is the newest, and none if there are no checkpoints.
+func (h sessionHome) find(ctx context.Context, id string) (session.Point, error) {
 	repo, err := h.open()
 	if errors.Is(err, fs.ErrNotExist) && id == "" {
 		return session.Point{}, nil
@@ -127,10 +127,7 @@ func (h sessionHome) find(id string) (session.Point, error) {
 		return session.Point{}, err
 	}
 	defer repo.Close()
-	if id == "" {
-		id = "@"
-	}
-	return repo.Find(id)
+	return findPoint(ctx, repo, h.mount, id)
 }
 
 // open opens the session's repository to be read.
@@ -148,7 +145,7 @@ func (h sessionHome) open() (*session.Repo, error) {
 }
 
 // show has a mount that is to show one point begin with it, if the session is on this host; nil: it is not.
-func (d *Daemon) show(r *control.MountRequest) (*origin, error) {
+func (d *Daemon) show(ctx context.Context, r *control.MountRequest) (*origin, error) {
 	h, err := d.homeOf(r.Session)
 	if errors.Is(err, errNoSession) && r.SessionOptions.Remote != "" {
 		return nil, nil // it is looked for there
@@ -157,7 +154,7 @@ func (d *Daemon) show(r *control.MountRequest) (*origin, error) {
 		return nil, err
 	}
 	*r = h.request(*r)
-	p, err := h.find(r.At)
+	p, err := h.find(ctx, r.At)
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +172,7 @@ type beginning struct {
 func (d *Daemon) complete(ctx context.Context, r *control.MountRequest, b *beginning) (err error) {
 	if r.At != "" && b.from == nil {
 		r.ReadOnly = true
-		if b.from, err = d.show(r); err != nil {
+		if b.from, err = d.show(ctx, r); err != nil {
 			return explainPoint(*r, err)
 		}
 	}

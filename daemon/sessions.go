@@ -34,7 +34,7 @@ func (d *Daemon) Checkpoint(ctx context.Context, r control.CheckpointRequest, pr
 		return reply, err
 	}
 	if r.Pin != "" {
-		if err := session.ValidName(r.Pin); err != nil {
+		if err := session.ValidPin(r.Pin); err != nil {
 			return reply, &control.Error{Code: control.ExitUsage, Verb: "pin", Object: r.Pin, Cause: err.Error()}
 		}
 	}
@@ -200,7 +200,7 @@ func (o *opened) change(ctx context.Context, r control.SessionSetRequest) error 
 		if r.Unpin {
 			return session.RemovePin(ctx, o.repo, o.session, r.Pin)
 		}
-		p, err := o.find(r.ID)
+		p, err := o.find(ctx, r.ID)
 		if err != nil {
 			return err
 		}
@@ -222,6 +222,13 @@ func (o *opened) change(ctx context.Context, r control.SessionSetRequest) error 
 	return err
 }
 
+// noteOn says whether the COMMIT of session note is a checkpoint, and not a name for git: it is as elsewhere "@", "@~N", a
+// whole id or a turn. Git has names that begin so, too ("@{u}").
+func noteOn(name string) bool {
+	_, err := session.ParsePointID(name)
+	return err == nil || strings.HasPrefix(name, "@") && !strings.HasPrefix(name, "@{") || strings.HasPrefix(name, "turn:")
+}
+
 // SessionNote writes a git note.
 func (d *Daemon) SessionNote(ctx context.Context, r control.SessionNoteRequest) (control.SessionNoteReply, error) {
 	m, ok := d.find(r.Dir)
@@ -231,7 +238,19 @@ func (d *Daemon) SessionNote(ctx context.Context, r control.SessionNoteRequest) 
 	if !m.triedGit(ctx) {
 		return control.SessionNoteReply{}, explain("write note", r.Dir, errEnded)
 	}
-	n, err := transcript.Note(ctx, transcript.NoteRequest{GitDir: m.gitPath(), Commit: r.Commit, Ref: r.Ref, JSON: r.JSON})
+	note := transcript.NoteRequest{GitDir: m.gitPath(), Commit: r.Commit, Ref: r.Ref, JSON: r.JSON}
+	if noteOn(r.Commit) {
+		repo, err := m.carry.open(ctx)
+		if err != nil {
+			return control.SessionNoteReply{}, explainCarry("write note", m.dir, err)
+		}
+		p, err := findPoint(ctx, repo, m, r.Commit)
+		if err != nil {
+			return control.SessionNoteReply{}, explainCarry("write note", "checkpoint "+r.Commit, err)
+		}
+		note.Commit, note.Also = p.Commit.String(), m.sessionObjects()
+	}
+	n, err := transcript.Note(ctx, note)
 	if err != nil {
 		return control.SessionNoteReply{}, explainCarry("write note", r.Commit, err)
 	}
@@ -306,13 +325,10 @@ func (d *Daemon) SessionGC(ctx context.Context, r control.SessionGCRequest, prog
 	return reply, nil
 }
 
-// find gives a point of the session; "" is the newest.
-func (o *opened) find(id string) (session.Point, error) {
+// find returns the checkpoint of the session that a name means; "" is the newest.
+func (o *opened) find(ctx context.Context, name string) (session.Point, error) {
 	if o.repo == nil {
 		return session.Point{}, errNothingCarried
 	}
-	if id == "" {
-		id = "@"
-	}
-	return o.repo.Find(id)
+	return findPoint(ctx, o.repo, o.mount, name)
 }

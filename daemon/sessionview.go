@@ -26,7 +26,7 @@ func (d *Daemon) SessionShow(ctx context.Context, r control.SessionShowRequest) 
 		return reply, explainCarry("read session", r.Of, err)
 	}
 	defer o.close()
-	p, err := o.find(r.ID)
+	p, err := o.find(ctx, r.ID)
 	if err != nil {
 		return reply, explainCarry("show checkpoint", r.ID, err)
 	}
@@ -140,7 +140,7 @@ func (d *Daemon) SessionDiff(ctx context.Context, r control.SessionDiffRequest) 
 	defer o.close()
 	var a session.Point
 	if r.A != "" { // before a point is made now: "@" is the newest that there was
-		if a, err = o.find(r.A); err != nil {
+		if a, err = o.find(ctx, r.A); err != nil {
 			return reply, explainCarry("compare checkpoint", r.A, err)
 		}
 	}
@@ -161,7 +161,7 @@ func (d *Daemon) SessionDiff(ctx context.Context, r control.SessionDiffRequest) 
 			return reply, explainCarry("read session", r.Of, err)
 		}
 	}
-	b, err := o.find(r.B)
+	b, err := o.find(ctx, r.B)
 	if errors.Is(err, session.ErrNoPoint) && r.B == "" { // nothing was ever changed
 		return reply, nil
 	}

@@ -375,7 +375,7 @@ func laneName(lane, host, chance string) string {
 
 // SetPin keeps a point by name. A pin of that name goes to it.
 func SetPin(ctx context.Context, r *Repo, session, name string, p Point) error {
-	if err := ValidName(name); err != nil {
+	if err := ValidPin(name); err != nil {
 		return err
 	}
 	if err := r.Update(ctx, []RefChange{{Name: PinPrefix(session) + name, New: p.Commit, Force: true}}); err != nil {

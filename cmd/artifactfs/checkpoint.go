@@ -37,7 +37,7 @@ artifactfs session tells what can be done with checkpoints.`,
   artifactfs checkpoint app --json | jq .left`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if r.Pin != "" {
-				if err := session.ValidName(r.Pin); err != nil {
+				if err := session.ValidPin(r.Pin); err != nil {
 					return fmt.Errorf("--pin: %w", err)
 				}
 				if namesPoint(r.Pin) {

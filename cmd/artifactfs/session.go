@@ -26,8 +26,17 @@ func (a *app) sessionCommand() *cobra.Command {
 HEAD, branches and stashes. They are made by themselves when writes have settled, before an unmount and before git
 commands that throw changes away, and by artifactfs checkpoint; nothing of the user's git is touched by them.
 
-A checkpoint is named by its id or the beginning of it, by a pin's name, or from the newest: @ is that, @~1 the one
-before. Which session is meant says -C, by the directory of its mount or by its name; without it, it is the one that is
+A checkpoint is named by
+  @, @~1         the newest, the one before it
+  01M80Q4Z       its id, or the beginning of it
+  before-rename  the name of a pin, which counts before all that follows
+  10m, 2h30m     the newest that is at least so old (also 90s, 3d, 1w)
+  14:05          the newest of then, today or yesterday; also '2025-11-22 14:05' and RFC 3339
+  2025-11-22     the last one of that day, or before it
+  HEAD           the first one with the commit that HEAD is now: the files right after the commit
+Times without a zone are of the daemon's.
+
+Which session is meant says -C, by the directory of its mount or by its name; without it, it is the one that is
 mounted around the current directory.
 
 Everything is on the session remote, a git repository: one below the state directory, or that of --session-remote of

@@ -34,7 +34,7 @@ name goes on to the checkpoint that it is given to last.`,
 			if namesPoint(name) {
 				return usage(cmd, fmt.Errorf("takes [ID] NAME: %s is a checkpoint, and there is no NAME", name))
 			}
-			if err := session.ValidName(name); err != nil {
+			if err := session.ValidPin(name); err != nil {
 				return usage(cmd, err)
 			}
 			return a.sessionSet(cmd.Context(), of, "pin", control.SessionSetRequest{Pin: name, ID: id}, "pinned "+name+" in session")

@@ -27,7 +27,7 @@ interval, git, before-risk, unmount, shutdown, restore, fork), how many paths di
 are new in it, the branch, and the pins and the message it has. A * behind the id says that it is not on the session
 remote yet.
 
-An id may be cut to as many of its first characters as no other has.`,
+An id may be cut to as many of its first characters as no other has; artifactfs session --help lists the other names.`,
 		Example: `  artifactfs session log
   artifactfs session log /srv/app -n 5
   artifactfs session log fix-login --json | jq -r '.points[0].id'`,

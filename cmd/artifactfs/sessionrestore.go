@@ -34,7 +34,7 @@ such as ignored files, is not touched. --dry-run only says what would change.
 
 PATHs are relative to the current directory, or to that of -C; a directory means all that is in it.`,
 		Example: `  artifactfs session restore @~1 --dry-run
-  artifactfs session restore @~1
+  artifactfs session restore 10m
   artifactfs session restore 01J9ZK src/main.c docs
   artifactfs session restore -C /srv/app before-rename --staged`,
 		Args: arguments(1, -1, "ID [PATH...]"),

@@ -21,12 +21,16 @@ func (a *app) sessionNoteCommand() *cobra.Command {
 	var of, ref string
 	cmd := &cobra.Command{
 		Use:   "note [COMMIT] -|JSON",
-		Short: "Write a git note on a commit",
+		Short: "Write a git note on a commit or a checkpoint",
 		Long: `Note writes JSON, or what it reads of stdin (-), as a git note on COMMIT, which is HEAD if it is left out. git notes
---ref=agent and git log --notes=agent show it, and it is carried to the session remote as commits are. The members of an
+--ref=agent and git log --notes=agent show it, and it is pushed to the session remote as commits are. The members of an
 object are put into the one that is there already, over those of the same names; anything else takes the place of what
-is there. What looks like a secret is taken out.`,
+is there. What looks like a secret is taken out.
+
+COMMIT is named as git names commits. As in the other session commands @ is the newest checkpoint and @~1 the one
+before; they and the whole id of a checkpoint write the note on the checkpoint's commit, not on HEAD.`,
 		Example: `  artifactfs session note '{"model":"m-1","task":"fix login"}'
+  artifactfs session note @ '{"tests":"passed"}'
   agent --summary | artifactfs session note HEAD~1 --ref agent --json -
   git log --notes=agent`,
 		Args: arguments(0, 2, "[COMMIT] -|JSON"),

@@ -32,6 +32,7 @@ const (
 type NoteRequest struct {
 	GitDir string
 	Commit string // as git names commits; "": HEAD
+	Also   string // directory of objects to look for Commit in besides GitDir's; "": none
 	Ref    string // "agent" is refs/notes/agent
 	JSON   []byte
 }
@@ -117,6 +118,9 @@ func (n NoteRequest) git(ctx context.Context, in []byte, args ...string) ([]byte
 	cmd.Env = append(cmd.Environ(), "LC_ALL=C", "GIT_TERMINAL_PROMPT=0")
 	for _, role := range []string{"AUTHOR", "COMMITTER"} { // as points have it; who asked may be another than who runs this
 		cmd.Env = append(cmd.Env, "GIT_"+role+"_NAME=artifactfs", "GIT_"+role+"_EMAIL=artifactfs@localhost")
+	}
+	if n.Also != "" {
+		cmd.Env = append(cmd.Env, "GIT_ALTERNATE_OBJECT_DIRECTORIES="+n.Also)
 	}
 	var out, errOut bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in), &limited{&out, maxNote}, &limited{&errOut, 4 << 10}

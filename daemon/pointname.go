@@ -1,0 +1,39 @@
+package daemon
+
+import (
+	"context"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// findPoint returns the checkpoint of a session that a name means; "" is the newest. It is the one place where the daemon
+// reads names of checkpoints. m is the session's mount, nil if it is not mounted: for HEAD a checkpoint is made there if the
+// commit has none yet, because one follows a commit only a moment later.
+func findPoint(ctx context.Context, repo *session.Repo, m *mount, name string) (session.Point, error) {
+	if name == "" {
+		name = "@"
+	}
+	if name == "HEAD" && m != nil && m.writable() && m.carry.carries() {
+		if err := m.carry.pointOfHead(ctx, repo); err != nil {
+			return session.Point{}, err
+		}
+	}
+	return repo.Find(name)
+}
+
+// pointOfHead makes a checkpoint if HEAD is another commit than in the newest one.
+func (c *carry) pointOfHead(ctx context.Context, repo *session.Repo) error {
+	last := object.ID{}
+	if newest, err := repo.Points(1); err != nil {
+		return err
+	} else if len(newest) > 0 {
+		last = newest[0].Head
+	}
+	_, head, err := session.NewRefDir(c.mount.gitPath(), repo.Format()).Head()
+	if err != nil || head == last {
+		return err
+	}
+	_, _, err = c.point(ctx, session.Git, "")
+	return err
+}
