@@ -148,6 +148,9 @@ func ParseMeta(text, transitions []byte) (Meta, error) {
 	if _, err := object.ParseFormat(m.Format); err != nil {
 		return bad("%w", err)
 	}
+	if err := ValidBranches(m.Branches); err != nil {
+		return bad("%w", err)
+	}
 	for i, l := range m.Lanes {
 		if err := ValidName(l.Name); err != nil {
 			return bad("%w", err)

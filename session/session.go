@@ -21,7 +21,7 @@
 //	refs/afs/kept/SESSION/ULID          tips of branches that were rewritten or removed
 //	refs/afs/diverged/SESSION/...       branches, tags and notes that somebody else has moved on the session remote
 //	refs/afs/transcript/SESSION         what was recorded of who worked in it
-//	refs/heads/*, refs/tags/*, refs/notes/*   the user's, as he has moved them
+//	refs/heads/*, refs/tags/*, refs/notes/*   the user's, as he has moved them; see Layout for their names on a session remote
 package session
 
 import (
