@@ -50,7 +50,7 @@ func (f *fake) Unmount(ctx context.Context, r UnmountRequest) (UnmountReply, err
 	defer f.mu.Unlock()
 	f.unmounts <- r.Dir
 	if _, ok := f.mounted[r.Dir]; !ok {
-		return UnmountReply{}, fmt.Errorf("wrapped: %w", &Error{Code: ExitNotMounted, Verb: "unmount", Object: r.Dir, Cause: "nothing is mounted there", Hint: "artifactfs list"})
+		return UnmountReply{}, fmt.Errorf("wrapped: %w", &Error{Code: ExitNotMounted, Verb: "unmount", Object: r.Dir, Cause: "nothing is mounted there", Hint: "artifactfs list", Kind: CodeConflict})
 	}
 	delete(f.mounted, r.Dir)
 	return UnmountReply{ID: "m1", Dir: r.Dir}, nil
@@ -153,7 +153,7 @@ func TestErrorCrossesTheSocketWhole(t *testing.T) {
 	c := (&Client{socket})
 	_, err := c.Unmount(t.Context(), UnmountRequest{Dir: "/nowhere"})
 	var e *Error
-	if !errors.As(err, &e) || *e != (Error{ExitNotMounted, "unmount", "/nowhere", "nothing is mounted there", "artifactfs list"}) {
+	if !errors.As(err, &e) || *e != (Error{ExitNotMounted, "unmount", "/nowhere", "nothing is mounted there", "artifactfs list", CodeConflict}) {
 		t.Errorf("got %#v", err)
 	}
 	_, err = c.Prefetch(t.Context(), PrefetchRequest{Dir: "/m"}, nil)

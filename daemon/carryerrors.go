@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/writeback"
 )
 
-// explainCarry gives the errors of points and sessions their exit code and hint.
+// explainCarry returns an error of checkpoints and sessions with its exit code, its error code and a hint.
 func explainCarry(verb, thing string, err error) *control.Error {
 	e := explain(verb, thing, err)
 	explainHeld(e, err)
@@ -23,6 +23,9 @@ func explainCarry(verb, thing string, err error) *control.Error {
 	var find *session.FindError
 	if errors.As(err, &find) {
 		e.Cause = findText(thing, find)
+	}
+	if code := carryCode(err); code != "" {
+		e.Kind = code
 	}
 	switch {
 	case errors.Is(err, errNoSession), errors.Is(err, session.ErrNoMeta):
@@ -46,6 +49,28 @@ func explainCarry(verb, thing string, err error) *control.Error {
 		e.Hint = "ask the daemon that serves it, or unmount it"
 	}
 	return e
+}
+
+// carryCode returns the code of a failure that only checkpoints and sessions have; "" for any other.
+func carryCode(err error) control.ErrorCode {
+	var change *session.TransitionError
+	var line *transcript.LineError
+	var used inUseError
+	var mounted sessionMountedError
+	var held *session.HeldError
+	switch {
+	case errors.Is(err, errNoSession), errors.Is(err, session.ErrNoMeta), errors.Is(err, session.ErrNoPoint), errors.Is(err, errNothingCarried),
+		errors.Is(err, session.ErrNoPin), errors.Is(err, transcript.ErrNoCommit):
+		return control.CodeNotFound
+	case errors.Is(err, session.ErrAmbiguous), errors.As(err, &line), errors.Is(err, transcript.ErrNotesRef), errors.Is(err, transcript.ErrNotJSON):
+		return control.CodeUsage
+	case errors.As(err, &held), errors.As(err, &change), errors.As(err, &mounted), errors.As(err, &used), errors.Is(err, session.ErrClosed),
+		errors.Is(err, session.ErrMoved):
+		return control.CodeConflict
+	case errors.Is(err, errNoCarry):
+		return control.CodeUnsupported
+	}
+	return ""
 }
 
 // findText says in users' words that a checkpoint was not found; thing is what was asked for.
@@ -93,6 +118,9 @@ func unsynced(verb, dir string, err error) *control.Error {
 		e.Cause = errSlow.Error()
 	}
 	e.Code = control.ExitUnsynced
+	if code := e.ErrorCode(); code == control.CodeFailed || code.Retryable() { // else something has to be changed first
+		e.Kind = control.CodeUnsynced
+	}
 	switch {
 	case errors.Is(err, writeback.ErrDiverged):
 		e.Hint = "both are kept there; git fetch and git merge of what it has make them one, which is sent by itself"

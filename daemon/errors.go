@@ -13,6 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/session/writeback"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
@@ -29,8 +30,8 @@ var (
 )
 
 func notMounted(verb, dir string) *control.Error {
-	return &control.Error{Code: control.ExitNotMounted, Verb: verb, Object: dir, Cause: "nothing of artifactfs is mounted there",
-		Hint: "artifactfs list shows what is mounted"}
+	return &control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotMounted, Verb: verb, Object: dir,
+		Cause: "nothing of artifactfs is mounted there", Hint: "artifactfs list shows what is mounted"}
 }
 
 // explainMount says what failed about the remote or about the directory, whichever it was.
@@ -71,14 +72,14 @@ func credential(r control.MountRequest) fetch.Credential {
 	return c
 }
 
-// explain gives an error its exit code and, where one helps, a hint.
+// explain returns err with its exit code, its error code and, where one helps, a hint.
 func explain(verb, thing string, err error) *control.Error {
 	var done *control.Error
 	if errors.As(err, &done) {
 		return done
 	}
 	// Most errors say themselves what was being done to what.
-	e := &control.Error{Code: control.ExitFailed, Verb: verb, Object: thing, Cause: strings.TrimPrefix(err.Error(), verb+" "+thing+": ")}
+	e := &control.Error{Code: control.ExitFailed, Kind: errorCode(err), Verb: verb, Object: thing, Cause: strings.TrimPrefix(err.Error(), verb+" "+thing+": ")}
 	var ref *fetch.RefError
 	var notOurs transport.NotOurRef
 	var limited transport.RateLimited
@@ -134,6 +135,37 @@ func explain(verb, thing string, err error) *control.Error {
 		e.Code = control.ExitRemote
 	}
 	return e
+}
+
+// errorCode returns the code of a failure of a remote, of the directory of a mount, or of this host.
+func errorCode(err error) control.ErrorCode {
+	var ref *fetch.RefError
+	var notOurs transport.NotOurRef
+	var limited transport.RateLimited
+	switch {
+	case errors.Is(err, transport.ErrURL):
+		return control.CodeUsage
+	case errors.As(err, &ref), errors.As(err, &notOurs), errors.Is(err, transport.ErrNotFound), errors.Is(err, fetch.ErrNotFound):
+		return control.CodeNotFound
+	case errors.Is(err, transport.ErrAuth):
+		return control.CodeAuth
+	case errors.Is(err, transport.ErrForbidden), errors.Is(err, writeback.ErrRefused):
+		return control.CodeRefused
+	case errors.Is(err, fetch.ErrDeadline), errors.Is(err, transport.ErrStalled):
+		return control.CodeTimeout
+	case errors.As(err, &limited):
+		return control.CodeRateLimited
+	case errors.Is(err, transport.ErrUnreachable):
+		return control.CodeUnreachable
+	case errors.Is(err, errAlreadyMounted), errors.Is(err, errTaken), errors.Is(err, errInside), errors.Is(err, errDeadMount),
+		errors.Is(err, errNotEmpty), errors.Is(err, errNotDirectory):
+		return control.CodeConflict
+	case errors.Is(err, fuse.ErrBusy):
+		return control.CodeBusy
+	case errors.Is(err, errNoFuse), errors.Is(err, fuse.ErrNoFUSE):
+		return control.CodeUnsupported
+	}
+	return control.AsError(err).Kind
 }
 
 // remoteFault is an error of getting something from a remote, whatever kind it is: broken packs and nonsense as well.

@@ -301,6 +301,9 @@ func (m *mount) discards() bool {
 func explainSession(e *control.Error, m *mount, err error) bool {
 	var used inUseError
 	var other otherCommitError
+	if code := carryCode(err); code != "" {
+		e.Kind = code
+	}
 	if explainHeld(e, err) {
 		return true
 	}
@@ -312,15 +315,18 @@ func explainSession(e *control.Error, m *mount, err error) bool {
 	case errors.As(err, &used):
 		e.Hint = "artifactfs unmount " + used.dir + " ends it there; --session NAME begins other work"
 	case errors.As(err, &other):
-		e.Code = control.ExitUsage
+		e.Code, e.Kind = control.ExitUsage, control.CodeConflict
 		e.Hint = "without --ref the session goes on; --session NAME mounts " + other.ref + " beside it; artifactfs unmount --discard --session " + other.session + " throws its work away"
 	case errors.Is(err, errNoSession):
-		e.Code, e.Cause, e.Hint = control.ExitNotMounted, "there is no session "+m.session, "artifactfs list shows those that are kept"
+		e.Code, e.Kind = control.ExitNotMounted, control.CodeNotFound
+		e.Cause, e.Hint = "there is no session "+m.session, "artifactfs list shows those that are kept"
 	case errors.Is(err, errOtherRemote):
-		e.Code, e.Hint = control.ExitUsage, "--session NAME begins other work"
+		e.Code, e.Kind, e.Hint = control.ExitUsage, control.CodeConflict, "--session NAME begins other work"
 	case errors.Is(err, overlay.ErrVersion), errors.Is(err, errNewer):
+		e.Kind = control.CodeUnsupported
 		e.Hint = "use the artifactfs that made it, or --session NAME to begin other work"
 	case errors.Is(err, overlay.ErrInUse):
+		e.Kind = control.CodeBusy
 		e.Hint = "--session NAME begins other work"
 	case errors.Is(err, overlay.ErrDamaged), errors.Is(err, errRecord), errors.Is(err, errNoRecord), errors.Is(err, worktree.ErrTable):
 		e.Hint = again

@@ -299,20 +299,20 @@ func explainSwitch(m *mount, r control.SwitchRequest, err error) *control.Error 
 	var busy busyError
 	switch {
 	case errors.As(err, &in):
-		e.Hint = in.hint
+		e.Kind, e.Hint = control.CodeConflict, in.hint
 	case errors.As(err, &busy):
-		e.Hint = "finish or abort that first; git status tells how"
+		e.Kind, e.Hint = control.CodeConflict, "finish or abort that first; git status tells how"
 	case errors.Is(err, errReadOnly):
-		e.Hint = "mount without --read-only to change it"
+		e.Kind, e.Hint = control.CodeUnsupported, "mount without --read-only to change it"
 	case errors.Is(err, gitdir.ErrLocked):
-		e.Hint = "if no git command runs in the mount, remove " + filepath.Join(m.gitPath(), "index.lock")
+		e.Kind, e.Hint = control.CodeBusy, "if no git command runs in the mount, remove "+filepath.Join(m.gitPath(), "index.lock")
 	case errors.Is(err, gitdir.ErrNoCommit):
-		e.Code, e.Hint = control.ExitUsage, "git branch -a lists branches; git fetch brings newer ones"
+		e.Code, e.Kind, e.Hint = control.ExitUsage, control.CodeNotFound, "git branch -a lists branches; git fetch brings newer ones"
 		e.Cause = fmt.Sprintf("there is no branch %s, here or on the remote", r.Ref)
 	case errors.Is(err, gitdir.ErrNotBranch):
 		e.Code, e.Hint = control.ExitUsage, "--detach goes there without a branch, -c NAME makes one"
 	case errors.Is(err, gitdir.ErrBranchExists):
-		e.Code, e.Hint = control.ExitUsage, "without -c it is switched to"
+		e.Code, e.Kind, e.Hint = control.ExitUsage, control.CodeConflict, "without -c it is switched to"
 	case errors.Is(err, gitdir.ErrAmbiguous):
 		e.Code, e.Hint = control.ExitUsage, "-c "+r.Ref+" REMOTE/"+r.Ref+" says which"
 	case errors.Is(err, index.ErrSplit), errors.Is(err, errSparse):

@@ -199,7 +199,7 @@ func shellWord(w string) string {
 const plainLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:@%+=,"
 
 func notMounted(verb, dir string) *control.Error {
-	e := &control.Error{Code: control.ExitNotMounted, Verb: verb, Object: dir, Cause: "nothing of artifactfs is mounted there",
+	e := &control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotMounted, Verb: verb, Object: dir, Cause: "nothing of artifactfs is mounted there",
 		Hint: "artifactfs list shows what is"}
 	table, _ := os.ReadFile("/proc/self/mountinfo")
 	for _, spelling := range spellings(dir) {

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"syscall"
 
@@ -83,7 +84,21 @@ func (a *app) run(args []string) int {
 	}
 	e := control.AsError(err)
 	printError(a.stderr, e)
+	if a.json || !a.began && asksForJSON(args) {
+		if err := printJSON(a.stdout, e.Report()); err != nil {
+			printError(a.stderr, control.AsError(err))
+		}
+	}
 	return e.Code
+}
+
+// asksForJSON reports whether arguments that could not be read as flags have --json among them. What follows -- is another
+// program's.
+func asksForJSON(args []string) bool {
+	if end := slices.Index(args, "--"); end >= 0 {
+		args = args[:end]
+	}
+	return slices.Contains(args, "--json")
 }
 
 // deadlySignals leaves out what our parent wants ignored, as nohup and non-interactive shells do.
@@ -150,6 +165,7 @@ func reason(err error) string {
 }
 
 func (a *app) rootCommand() *cobra.Command {
+	var showVersion bool
 	root := &cobra.Command{
 		Use:                   "artifactfs COMMAND",
 		DisableFlagsInUseLine: true,
@@ -162,7 +178,8 @@ mount --foreground does without it. What is changed and committed in a mount is 
 made by themselves, and it can be carried to a git repository of yours and resumed from there.
 
 Exit codes: 0 done; 1 failed; 2 wrong arguments; 3 remote unreachable, refused or not found; 4 no such mount or session;
-5 done, but not everything is on the session remote yet.`,
+5 done, but not everything is on the session remote yet. With --json the last line of stdout says what failed:
+{"error":{"code":"not-found","message":"...","hint":"...","retryable":false}}; doc/protocol.md lists the codes.`,
 		Example: `  artifactfs mount https://github.com/git/git
   ls git && artifactfs status git
   artifactfs unmount git`,
@@ -176,7 +193,12 @@ Exit codes: 0 done; 1 failed; 2 wrong arguments; 3 remote unreachable, refused o
 			}
 			return e
 		},
-		RunE:              func(cmd *cobra.Command, args []string) error { return cmd.Help() },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if showVersion {
+				return a.printVersion()
+			}
+			return cmd.Help()
+		},
 		PersistentPreRunE: a.begin,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
@@ -188,6 +210,7 @@ Exit codes: 0 done; 1 failed; 2 wrong arguments; 3 remote unreachable, refused o
 	root.SetErr(a.stderr)
 	root.SetHelpCommand(&cobra.Command{Hidden: true})
 	root.SetUsageTemplate(usageTemplate)
+	root.Flags().BoolVar(&showVersion, "version", false, "print the version, as artifactfs version does")
 	f := root.PersistentFlags()
 	f.SortFlags = false
 	f.StringVar(&a.state, "state", "", "keep everything in `DIR` (default: $ARTIFACTFS_STATE, else\n/var/lib/artifactfs for root, ~/.local/state/artifactfs for others)")

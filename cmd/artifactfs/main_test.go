@@ -311,7 +311,6 @@ func TestUsageErrors(t *testing.T) {
 		"run a --":                "artifactfs: run: lacks the command: artifactfs run REMOTE -- CMD [ARG...]\nhint: artifactfs run --help\n",
 		"run a b -- c":            "artifactfs: run: takes REMOTE -- CMD [ARG...], got 2 arguments in front of --\nhint: artifactfs run --help\n",
 		"run -- true":             "artifactfs: run: takes REMOTE -- CMD [ARG...], and $ARTIFACTFS_REMOTE is not set either\nhint: artifactfs run --help\n",
-		"run a --json -- true":    "artifactfs: run: --json makes no sense: the output is CMD's\nhint: artifactfs run --help\n",
 		"mount a --timeout=-1s":   "artifactfs: mount: --timeout is negative\n",
 		"mount /":                 "artifactfs: mount: no directory can be made of the remote's name\nhint: name one: artifactfs mount REMOTE DIR\n",
 		"unmount":                 "artifactfs: unmount: needs a directory, --session, or --all\nhint: artifactfs unmount --help\n",
@@ -345,10 +344,31 @@ func TestUsageErrors(t *testing.T) {
 	}
 }
 
+func TestUsageErrorAsJSON(t *testing.T) {
+	a := newAfs(t)
+	for line, want := range map[string]string{
+		"run a --json -- true":       `{"error":{"code":"usage","message":"run: --json makes no sense: the output is CMD's","hint":"artifactfs run --help","retryable":false}}`,
+		"mout --json":                `{"error":{"code":"usage","message":"unknown command \"mout\"","hint":"did you mean mount?","retryable":false}}`,
+		"list --bogus --json":        `{"error":{"code":"usage","message":"list: unknown flag: --bogus","hint":"artifactfs list --help","retryable":false}}`,
+		"run a --bogus -- b --json":  "",
+		"list --log-level=x --state": "",
+	} {
+		if want != "" {
+			want += "\n"
+		}
+		if r := a.run(strings.Fields(line)...); r.code != control.ExitUsage || r.stdout != want {
+			t.Errorf("%s: got exit %d and stdout %q, want %d and %q", line, r.code, r.stdout, control.ExitUsage, want)
+		}
+	}
+}
+
 func TestVersion(t *testing.T) {
 	a := newAfs(t)
 	if got := a.ok("version"); !strings.HasPrefix(got, "artifactfs ") || !strings.Contains(got, "protocol 5)") {
 		t.Errorf("version: %q", got)
+	}
+	if got := a.ok("--version"); got != a.ok("version") {
+		t.Errorf("--version: got %q, want what version prints", got)
 	}
 	if got := a.ok("version", "--json"); !strings.Contains(got, `"protocol":5`) {
 		t.Errorf("version --json: %q", got)

@@ -94,7 +94,7 @@ func TestMountFailureHasCodeAndHint(t *testing.T) {
 			return control.MountReply{}, c.err
 		}
 		f.mu.Unlock()
-		if r := a.run("mount", "--json", "https://127.0.0.1/x", "d"); r.code != c.code || r.stdout != "" || r.stderr != c.stderr {
+		if r := a.run("mount", "https://127.0.0.1/x", "d"); r.code != c.code || r.stdout != "" || r.stderr != c.stderr {
 			t.Errorf("%v: got %+v", c.err, r)
 		}
 	}

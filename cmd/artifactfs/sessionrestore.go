@@ -228,7 +228,7 @@ func (a *app) originOf(ctx context.Context, w work) (string, error) {
 }
 
 func noSession(verb, name string) *control.Error {
-	return &control.Error{Code: control.ExitNotMounted, Verb: verb, Object: "session " + name, Cause: "there is no such session",
+	return &control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotFound, Verb: verb, Object: "session " + name, Cause: "there is no such session",
 		Hint: "artifactfs session list shows what there is"}
 }
 
@@ -286,10 +286,10 @@ func (a *app) sessionResume(cmd *cobra.Command, o mountOptions, args []string) e
 	}
 	switch {
 	case known.Mounted:
-		return &control.Error{Code: control.ExitFailed, Verb: "resume", Object: "session " + name, Cause: "it is mounted at " + known.Dir,
+		return &control.Error{Code: control.ExitFailed, Kind: control.CodeConflict, Verb: "resume", Object: "session " + name, Cause: "it is mounted at " + known.Dir,
 			Hint: "artifactfs session fork -C " + name + " DIR begins another session where it is; artifactfs unmount " + shellWord(known.Dir) + " ends it there"}
 	case known.Name == "" && o.request.SessionOptions.Remote == "":
-		return cmp.Or(asked, error(&control.Error{Code: control.ExitNotMounted, Verb: "resume", Object: "session " + name, Cause: "there is no such session here",
+		return cmp.Or(asked, error(&control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotFound, Verb: "resume", Object: "session " + name, Cause: "there is no such session here",
 			Hint: "--session-remote URL says where it is; artifactfs session list shows those that are here"}))
 	}
 	dir := cmp.Or(append(args, known.Dir)[1], name)

@@ -102,12 +102,15 @@ func TestNothingIsMounted(t *testing.T) {
 			t.Errorf("%s: %q", args, got)
 		}
 	}
-	for _, args := range []string{"status d", "unmount d", "prefetch d", "status d --json"} {
+	for _, args := range []string{"status d", "unmount d", "prefetch d"} {
 		verb := strings.Fields(args)[0]
 		want := "artifactfs: " + verb + " d: nothing of artifactfs is mounted there\nhint: artifactfs list shows what is\n"
 		if r := a.run(strings.Fields(args)...); r.code != control.ExitNotMounted || r.stdout != "" || r.stderr != want {
 			t.Errorf("%s: %+v", args, r)
 		}
+	}
+	if r, want := a.run("status", "d", "--json"), `{"error":{"code":"not-mounted","message":"status d: nothing of artifactfs is mounted there","hint":"artifactfs list shows what is","retryable":false}}`+"\n"; r.code != control.ExitNotMounted || r.stdout != want {
+		t.Errorf("status d --json: got exit %d and %q, want %d and %q", r.code, r.stdout, control.ExitNotMounted, want)
 	}
 	if r := a.run("session", "log", "none"); r.code != control.ExitNotMounted || r.stderr != "artifactfs: log session none: there is no such session\nhint: artifactfs session list shows what there is\n" {
 		t.Errorf("%+v", r)

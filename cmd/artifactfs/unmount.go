@@ -165,7 +165,7 @@ func choose(mounts []served, asked error, o unmountOptions) (targets []served, e
 		case asked != nil:
 			errs = append(errs, asked)
 		default:
-			errs = append(errs, &control.Error{Code: control.ExitNotMounted, Verb: "unmount", Object: "session " + name, Cause: "there is no such session",
+			errs = append(errs, &control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotFound, Verb: "unmount", Object: "session " + name, Cause: "there is no such session",
 				Hint: "artifactfs list shows what there is"})
 		}
 	}

@@ -38,7 +38,7 @@ func (a *app) upgrade(ctx context.Context) error {
 	}
 	client, err := control.Dial(ctx, a.daemonSocket())
 	if errors.Is(err, control.ErrNoServer) {
-		return &control.Error{Code: control.ExitFailed, Verb: "upgrade", Object: "daemon", Cause: "none runs", Hint: "the next mount starts this version"}
+		return &control.Error{Code: control.ExitFailed, Kind: control.CodeNoDaemon, Verb: "upgrade", Object: "daemon", Cause: "none runs", Hint: "the next mount starts this version"}
 	} else if err != nil {
 		return failure("upgrade", "daemon", err)
 	}

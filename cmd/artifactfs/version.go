@@ -21,13 +21,17 @@ func (a *app) versionCommand() *cobra.Command {
 		Example: `  artifactfs version --json`,
 		Args:    arguments(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if a.json {
-				return printJSON(a.stdout, map[string]any{"version": versionText(), "go": runtime.Version(), "protocol": control.Protocol})
-			}
-			_, err := fmt.Fprintf(a.stdout, "artifactfs %s (%s %s/%s, protocol %d)\n", versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH, control.Protocol)
-			return err
+			return a.printVersion()
 		},
 	}
+}
+
+func (a *app) printVersion() error {
+	if a.json {
+		return printJSON(a.stdout, map[string]any{"version": versionText(), "go": runtime.Version(), "protocol": control.Protocol})
+	}
+	_, err := fmt.Fprintf(a.stdout, "artifactfs %s (%s %s/%s, protocol %d)\n", versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH, control.Protocol)
+	return err
 }
 
 // versionText falls back to what the go command records for those who build without make.
