@@ -163,9 +163,12 @@ func find(all []served, asked error, verb, dir string) (served, error) {
 	return served{}, e
 }
 
-// findKept gives the kept session that was last mounted at dir.
+// findKept returns the kept session that was last mounted at dir, unless another one is mounted there now.
 func findKept(all []served, dir string) (served, bool) {
 	for _, spelling := range spellings(dir) {
+		if slices.ContainsFunc(all, func(m served) bool { return m.mounted() && m.Dir == spelling }) {
+			return served{}, false
+		}
 		for _, m := range all {
 			if !m.mounted() && m.Dir == spelling {
 				return m, true

@@ -62,7 +62,7 @@ artifactfs mount. From there session resume goes on with the work on another mac
 	cmd.AddCommand(a.sessionListCommand(), a.sessionLogCommand(), a.sessionShowCommand(), a.sessionDiffCommand(), a.sessionRestoreCommand(),
 		a.sessionForkCommand(), a.sessionResumeCommand(), a.sessionPinCommand(), a.sessionUnpinCommand(), a.sessionNoteCommand(), a.sessionRecordCommand())
 	cmd.AddCommand(a.sessionStateCommands()...)
-	cmd.AddCommand(a.sessionGCCommand())
+	cmd.AddCommand(a.sessionHooksCommand(), a.sessionHookCommand(), a.sessionGCCommand())
 	return cmd
 }
 

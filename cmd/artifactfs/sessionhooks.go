@@ -1,0 +1,261 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/session/agenthook"
+)
+
+func (a *app) sessionHooksCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:                   "hooks COMMAND",
+		DisableFlagsInUseLine: true,
+		Short:                 "Let a coding agent record itself",
+		Long: `Hooks writes the hook configuration of a coding agent, so that the agent records itself in the session of the mount that it
+works in: each prompt, each tool call and its result go to the transcript (artifactfs session transcript), a checkpoint is
+made before each tool that may change files and at the end of each turn, and each commit of the agent gets a note (git log
+--notes=agent). What looks like a secret is taken out before anything is written.
+
+An agent waits for a hook, ` + agenthook.Timeout.String() + ` at the most; a hook that fails says so on stderr and never stops the agent.
+
+agent     configuration, relative to the directory   notes
+claude    .claude/settings.local.json
+codex     .codex/hooks.json                          Codex asks whether the hooks are trusted: /hooks
+gemini    .gemini/settings.json
+opencode  .opencode/plugins/artifactfs.js
+
+A file that is made by this is excluded from git (info/exclude) and so from checkpoints: it holds for this machine. What else
+a file configures stays as it is.`,
+		Example: `  artifactfs session hooks install claude
+  artifactfs session hooks install codex --dir /srv/app
+  artifactfs session hooks status
+  artifactfs session hooks uninstall claude`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, args []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.hooksInstallCommand(), a.hooksUninstallCommand(), a.hooksStatusCommand())
+	return cmd
+}
+
+// dirFlag adds the directory whose agents are configured.
+func dirFlag(cmd *cobra.Command, dir *string) {
+	cmd.Flags().StringVar(dir, "dir", "", "configure the agent for `DIR` (default: the top of the git working tree around the current directory)")
+}
+
+// completeAgents completes the one argument of commands that take an agent.
+func completeAgents(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	var names []string
+	if len(args) == 0 {
+		for _, a := range agenthook.Agents() {
+			names = append(names, string(a))
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// hooksChange is what `session hooks install|uninstall --json` prints.
+type hooksChange struct {
+	Agent   string `json:"agent"`
+	File    string `json:"file"`
+	Changed bool   `json:"changed"`
+	Tracked bool   `json:"tracked"` // git tracks the file
+}
+
+func (a *app) hooksInstallCommand() *cobra.Command {
+	var dir string
+	cmd := &cobra.Command{
+		Use:     "install claude|codex|gemini|opencode",
+		Short:   "Add the hooks to an agent's configuration",
+		Example: "  artifactfs session hooks install claude",
+		Args:    arguments(1, 1, "AGENT"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			agent, dir, err := hooksOf("install hooks", args[0], dir)
+			if err != nil {
+				return err
+			}
+			program, err := hookProgram()
+			if err != nil {
+				return failure("install hooks", args[0], err)
+			}
+			change, err := agenthook.Install(dir, agent, program)
+			if err != nil {
+				return failure("install hooks", args[0], err)
+			}
+			done := "installed the hooks of " + args[0] + " in " + change.Path
+			if !change.Changed {
+				done = "the hooks of " + args[0] + " are installed in " + change.Path
+			}
+			if err := a.printHooks(agent, change, done); err != nil || a.quiet {
+				return err
+			}
+			if agent == agenthook.Codex && change.Changed {
+				fmt.Fprintln(a.stderr, "artifactfs: Codex runs the hooks after you have trusted them (/hooks in Codex)")
+			}
+			return nil
+		},
+		ValidArgsFunction: completeAgents,
+	}
+	dirFlag(cmd, &dir)
+	return cmd
+}
+
+func (a *app) hooksUninstallCommand() *cobra.Command {
+	var dir string
+	cmd := &cobra.Command{
+		Use:     "uninstall claude|codex|gemini|opencode",
+		Short:   "Remove the hooks from an agent's configuration",
+		Example: "  artifactfs session hooks uninstall claude",
+		Args:    arguments(1, 1, "AGENT"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			agent, dir, err := hooksOf("uninstall hooks", args[0], dir)
+			if err != nil {
+				return err
+			}
+			change, err := agenthook.Uninstall(dir, agent)
+			if err != nil {
+				return failure("uninstall hooks", args[0], err)
+			}
+			if gitDir, err := gitDirOf(cmd.Context(), dir); err == nil && !anyInstalled(dir) {
+				if err := agenthook.ForgetTurns(gitDir); err != nil {
+					return failure("uninstall hooks", args[0], err)
+				}
+			}
+			done := "removed the hooks of " + args[0] + " from " + change.Path
+			if !change.Changed {
+				done = "no hooks of " + args[0] + " are installed in " + change.Path
+			}
+			return a.printHooks(agent, change, done)
+		},
+		ValidArgsFunction: completeAgents,
+	}
+	dirFlag(cmd, &dir)
+	return cmd
+}
+
+func (a *app) printHooks(agent agenthook.Agent, c agenthook.Change, done string) error {
+	if a.json {
+		return printJSON(a.stdout, hooksChange{string(agent), c.Path, c.Changed, c.Tracked})
+	}
+	_, err := fmt.Fprintln(a.stdout, done)
+	if c.Changed && c.Tracked && !a.quiet {
+		fmt.Fprintf(a.stderr, "artifactfs: git tracks %s, so git status shows it as modified\n", c.Path)
+	}
+	return err
+}
+
+// hookStatus is a line of `session hooks status --json`.
+type hookStatus struct {
+	Agent     string `json:"agent"`
+	File      string `json:"file"`
+	Installed bool   `json:"installed"`
+	Error     string `json:"error,omitempty"` // why the file cannot be read
+}
+
+func (a *app) hooksStatusCommand() *cobra.Command {
+	var dir string
+	cmd := &cobra.Command{
+		Use:     "status",
+		Short:   "Show which agents' hooks are installed",
+		Example: "  artifactfs session hooks status --json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			dir, err := hooksDir(dir)
+			if err != nil {
+				return err
+			}
+			var all []hookStatus
+			for _, agent := range agenthook.Agents() {
+				s := hookStatus{Agent: string(agent)}
+				if s.File, s.Installed, err = agenthook.Installed(dir, agent); err != nil {
+					s.Error = err.Error()
+				}
+				all = append(all, s)
+			}
+			if a.json {
+				return printJSON(a.stdout, map[string]any{"hooks": all})
+			}
+			for _, s := range all {
+				state := "not installed"
+				switch {
+				case s.Error != "":
+					state = s.Error
+				case s.Installed:
+					state = "installed in " + s.File
+				}
+				if _, err := fmt.Fprintf(a.stdout, "%-9s %s\n", s.Agent, state); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	dirFlag(cmd, &dir)
+	return cmd
+}
+
+func anyInstalled(dir string) bool {
+	for _, agent := range agenthook.Agents() {
+		if _, yes, err := agenthook.Installed(dir, agent); yes || err != nil {
+			return true
+		}
+	}
+	return false
+}
+
+func hooksOf(verb, name, dir string) (agenthook.Agent, string, error) {
+	agent, err := agenthook.ParseAgent(name)
+	if err != nil {
+		return "", "", &control.Error{Code: control.ExitUsage, Verb: verb, Cause: err.Error(), Hint: "artifactfs session hooks --help"}
+	}
+	dir, err = hooksDir(dir)
+	return agent, dir, err
+}
+
+// hooksDir returns the directory that is configured, absolute.
+func hooksDir(dir string) (string, error) {
+	if dir == "" {
+		dir = "."
+		if out, err := exec.Command("git", "rev-parse", "--show-toplevel").Output(); err == nil {
+			dir = strings.TrimSuffix(string(out), "\n")
+		}
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		return "", &control.Error{Code: control.ExitUsage, Verb: "configure hooks", Object: dir, Cause: "it is not a directory"}
+	}
+	return dir, nil
+}
+
+// hookProgram returns this program as sh runs it: by its name if that finds it, so that hooks go on after an upgrade.
+func hookProgram() (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	if found, err := exec.LookPath("artifactfs"); err == nil {
+		x, errX := os.Stat(found)
+		y, errY := os.Stat(self)
+		if errX == nil && errY == nil && os.SameFile(x, y) {
+			return "artifactfs", nil
+		}
+	}
+	return shellWord(self), nil
+}
+
+// gitDirOf returns the git directory of a working tree, absolute.
+func gitDirOf(ctx context.Context, dir string) (string, error) {
+	out, err := exec.CommandContext(ctx, "git", "-C", dir, "rev-parse", "--absolute-git-dir").Output()
+	return strings.TrimSuffix(string(out), "\n"), err
+}

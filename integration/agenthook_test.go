@@ -1,0 +1,102 @@
+package integration
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/gittest"
+)
+
+// An agent whose hooks are installed records itself: its events, a checkpoint before each tool that may change files and at the end
+// of the turn, a note on its commit. Uninstalling leaves the mount as it was.
+func TestAgentsRecordThemselves(t *testing.T) {
+	w := newWorld(t)
+	w.sized(2, 2)
+	url := w.serve(gittest.ServerOptions{}).URL("sized.git")
+	secret := "ghp_" + strings.Repeat("aB3d", 9)
+	for _, agent := range []string{"claude", "codex", "gemini", "opencode"} {
+		t.Run(agent, func(t *testing.T) {
+			w := w.in(t)
+			m := w.bare(url, "--wait", "git", "--session", "work-"+agent, "--checkpoint", "off")
+			defer w.unmount(m)
+			before := w.look(m.Dir)
+			exclude := w.sh(m.Dir, "cat $(git rev-parse --git-path info/exclude) 2>/dev/null || true")
+			w.sh(m.Dir, binary+" --state "+w.state+" session hooks install "+agent)
+			if status := w.git(m.Dir, "status", "--porcelain", "-uall"); status != "" {
+				t.Errorf("git status after the install: %q", status)
+			}
+			text := must[[]byte](t)(os.ReadFile(filepath.Join("..", "session", "agenthook", "testdata", agent+".jsonl")))
+			commit := "echo fixed >fixed && git add fixed && git commit -qm fix"
+			for line := range strings.Lines(string(text)) {
+				line = strings.NewReplacer("DIR", m.Dir, "SECRET", secret, "COMMAND", commit).Replace(line)
+				cmd := w.command(t.Context(), "session", "hook", agent)
+				cmd.Dir, cmd.Stdin = "/", strings.NewReader(line)
+				if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "artifactfs:") {
+					t.Fatalf("event %s: %v: %s", line, err, out)
+				}
+				var event struct {
+					Name  string `json:"hook_event_name"`
+					Input struct {
+						Command string `json:"command"`
+					} `json:"tool_input"`
+				}
+				check(t, json.Unmarshal([]byte(line), &event))
+				switch event.Name {
+				case "PreToolUse", "BeforeTool", "tool.execute.before": // the tool runs between this event and the next
+					if event.Input.Command != "" {
+						w.sh(m.Dir, event.Input.Command)
+					}
+				}
+			}
+			points := m.points()
+			if len(points) < 2 || !strings.HasPrefix(points[0].Message, "end of turn: The login is fixed") ||
+				!strings.Contains(points[len(points)-1].Message, "git commit") {
+				t.Errorf("checkpoints: %+v", points)
+			}
+			if got := w.sh(m.sessionGit(), "git ls-tree --name-only "+points[len(points)-1].Tree); strings.Contains(got, "fixed") {
+				t.Errorf("the checkpoint before the tool holds what the tool made: %s", got)
+			}
+			var note struct{ Agent, Prompt string }
+			check(t, json.Unmarshal([]byte(w.git(m.Dir, "notes", "--ref", "agent", "show", "HEAD")), &note))
+			if note.Agent != agent || !strings.HasPrefix(note.Prompt, "Fix the login") || strings.Contains(note.Prompt, secret) {
+				t.Errorf("note on the commit: %+v", note)
+			}
+			records := w.sh(m.sessionGit(), "git grep -h . refs/afs/transcript/work-"+agent+" -- '*.jsonl'")
+			for _, want := range []string{`"type":"prompt"`, `"role":"user"`, `"type":"tool_call"`, `"type":"tool_result"`, "The login is fixed."} {
+				if !strings.Contains(records, want) {
+					t.Errorf("the transcript has no %s:\n%s", want, records)
+				}
+			}
+			if strings.Contains(records, secret) {
+				t.Errorf("the transcript holds a secret:\n%s", records)
+			}
+			w.sh(m.Dir, binary+" --state "+w.state+" session hooks uninstall "+agent)
+			w.git(m.Dir, "reset", "-q", "--hard", "HEAD~1")
+			if after := w.look(m.Dir); after.Tree != before.Tree {
+				t.Errorf("the tree after the uninstall: %s, before the install: %s", after.Tree, before.Tree)
+			}
+			if left := w.sh(m.Dir, "cat $(git rev-parse --git-path info/exclude) 2>/dev/null || true; find . -name '.c*' -o -name '.gemini' -o -name '.opencode'; ls $(git rev-parse --git-dir) | grep hooks- || true"); left != exclude {
+				t.Errorf("left behind: %q, before: %q", left, exclude)
+			}
+		})
+	}
+}
+
+// A hook never disturbs its agent: where nothing is mounted, where no daemon answers, with an event that is no JSON.
+func TestHookNeverFails(t *testing.T) {
+	w := newWorld(t)
+	for _, in := range []string{`{"hook_event_name":"Stop","session_id":"s","cwd":"/"}`, "not JSON", ""} {
+		cmd := w.command(t.Context(), "session", "hook", "gemini")
+		cmd.Dir, cmd.Stdin = "/", strings.NewReader(in)
+		out, err := cmd.Output()
+		if err != nil || string(out) != "{}\n" {
+			t.Errorf("event %q: stdout %q, %v", in, out, err)
+		}
+	}
+	r := w.afs("session", "hooks", "install", "copilot")
+	w.refusal(r, control.ExitUsage, `unknown agent "copilot"`, "session hooks --help")
+}

@@ -1,0 +1,230 @@
+package agenthook
+
+import (
+	"bytes"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
+)
+
+// plugin is the plugin for opencode. COMMAND in it is replaced by the command line for sh, as a JSON string.
+//
+//go:embed opencode.js
+var plugin string
+
+// Change is the outcome of Install and Uninstall for one file.
+type Change struct {
+	Path    string // of the configuration
+	Changed bool
+	Tracked bool // git tracks the file, so the change shows in git status
+}
+
+// maxSettings is the longest settings file that is changed, in bytes.
+const maxSettings = 4 << 20
+
+// Install adds hooks to an agent's configuration in a directory. They run program, the beginning of a command line for sh.
+// What else is configured stays as it is, and hooks of an earlier Install are replaced. A file that it makes is excluded in
+// the repository's info/exclude, because it holds for this machine.
+func Install(dir string, a Agent, program string) (Change, error) {
+	c := configurations[a]
+	path := filepath.Join(dir, c.path)
+	change := Change{Path: path}
+	before, err := readSettings(path)
+	missing := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !missing {
+		return change, fmt.Errorf("read settings: %w", err)
+	}
+	after, err := c.render(a, before, program+commandSuffix(a))
+	if err != nil {
+		return change, fmt.Errorf("%s: %w", path, err)
+	}
+	change.Tracked = tracked(dir, c.path)
+	if change.Changed = missing || !bytes.Equal(before, after); !change.Changed {
+		return change, nil
+	}
+	if missing {
+		if err := exclude(dir, c.path); err != nil {
+			return change, fmt.Errorf("exclude %s from git: %w", c.path, err)
+		}
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return change, err
+	}
+	return change, writeSettings(path, after)
+}
+
+// render returns the file with hooks.
+func (c configuration) render(a Agent, before []byte, command string) ([]byte, error) {
+	if a == OpenCode {
+		if len(before) > 0 && !bytes.HasPrefix(before, []byte(pluginMark)) {
+			return nil, errors.New("it exists and is not the plugin of artifactfs")
+		}
+		return []byte(strings.Replace(plugin, "COMMAND", quote(command), 1)), nil
+	}
+	if len(bytes.TrimSpace(before)) == 0 {
+		before = []byte(emptySettings)
+	}
+	return c.install(before, a, command)
+}
+
+// pluginMark begins the plugin, so that another file of its name is not taken for it.
+const pluginMark = "// artifactfs session hooks"
+
+// Uninstall removes what Install added: the hooks, the file if there is nothing else in it, directories that are empty then,
+// and the line in info/exclude.
+func Uninstall(dir string, a Agent) (Change, error) {
+	c := configurations[a]
+	path := filepath.Join(dir, c.path)
+	change := Change{Path: path, Tracked: tracked(dir, c.path)}
+	before, err := readSettings(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return change, include(dir, c.path)
+	}
+	if err != nil {
+		return change, fmt.Errorf("read settings: %w", err)
+	}
+	var after []byte
+	if a == OpenCode {
+		if !bytes.HasPrefix(before, []byte(pluginMark)) {
+			return change, nil
+		}
+	} else {
+		rest, n, err := uninstall(before, a)
+		if err != nil {
+			return change, fmt.Errorf("%s: %w", path, err)
+		}
+		if n == 0 {
+			return change, nil
+		}
+		after = rest
+	}
+	change.Changed = true
+	if len(after) > 0 && string(after) != emptySettings {
+		return change, writeSettings(path, after)
+	}
+	if err := os.Remove(path); err != nil {
+		return change, err
+	}
+	for parent := filepath.Dir(c.path); parent != "."; parent = filepath.Dir(parent) {
+		if os.Remove(filepath.Join(dir, parent)) != nil { // it is not empty
+			break
+		}
+	}
+	return change, include(dir, c.path)
+}
+
+// Installed reports whether an agent's configuration in a directory has our hooks, and where it is.
+func Installed(dir string, a Agent) (path string, yes bool, err error) {
+	path = filepath.Join(dir, configurations[a].path)
+	text, err := readSettings(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return path, false, nil
+	case err != nil:
+		return path, false, err
+	case a == OpenCode:
+		return path, bytes.HasPrefix(text, []byte(pluginMark)), nil
+	}
+	_, n, err := uninstall(text, a)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", path, err)
+	}
+	return path, n > 0, err
+}
+
+func readSettings(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxSettings+1))
+	if err == nil && len(text) > maxSettings {
+		err = fmt.Errorf("%s has more than %d bytes", path, maxSettings)
+	}
+	return text, err
+}
+
+// writeSettings keeps the mode of a file that exists, and follows a symbolic link.
+func writeSettings(path string, text []byte) error {
+	mode := fs.FileMode(0o644)
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+		if info, err := os.Stat(path); err == nil {
+			mode = info.Mode().Perm()
+		}
+	}
+	return disk.WriteFile(path, text, mode)
+}
+
+// git returns what a git command in a directory prints, without the newline at its end.
+func git(dir string, args ...string) (string, error) {
+	out, err := exec.Command("git", append([]string{"-C", dir}, args...)...).Output()
+	return strings.TrimSuffix(string(out), "\n"), err
+}
+
+func tracked(dir, path string) bool {
+	out, err := git(dir, "ls-files", "--", path)
+	return err == nil && out != ""
+}
+
+// excludeMark stands above a line of ours in info/exclude.
+const excludeMark = "# artifactfs session hooks\n"
+
+// excluded returns the path of info/exclude and the lines that exclude a path of dir; ok is false outside of a repository.
+func excluded(dir, path string) (file, lines string, ok bool) {
+	out, err := git(dir, "rev-parse", "--path-format=absolute", "--git-path", "info/exclude", "--show-prefix")
+	file, prefix, found := strings.Cut(out, "\n")
+	if err != nil || !found {
+		return "", "", false
+	}
+	return file, excludeMark + "/" + prefix + path + "\n", true
+}
+
+func exclude(dir, path string) error {
+	file, lines, ok := excluded(dir, path)
+	if !ok {
+		return nil
+	}
+	if _, err := git(dir, "check-ignore", "-q", "--", path); err == nil {
+		return nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if n := len(text); n > 0 && text[n-1] != '\n' {
+		lines = "\n" + lines
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
+	}
+	return writeSettings(file, append(text, lines...))
+}
+
+func include(dir, path string) error {
+	file, lines, ok := excluded(dir, path)
+	if !ok {
+		return nil
+	}
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	before, after, found := strings.Cut(string(text), lines)
+	if !found {
+		return nil
+	}
+	return writeSettings(file, []byte(before+after))
+}

@@ -1,0 +1,64 @@
+// artifactfs session hooks: records prompts and tool calls in the session of this mount.
+// Written by `artifactfs session hooks install opencode`, removed by `artifactfs session hooks uninstall opencode`.
+import { spawn } from "node:child_process"
+
+const command = COMMAND
+const timeout = 15000
+
+// send resolves when the event is recorded, or cannot be: an agent never waits longer than timeout and never fails by it.
+function send(event) {
+  return new Promise((resolve) => {
+    const child = spawn("/bin/sh", ["-c", command], { stdio: ["pipe", "ignore", "ignore"] })
+    const timer = setTimeout(() => {
+      child.kill()
+      resolve()
+    }, timeout)
+    const done = () => {
+      clearTimeout(timer)
+      resolve()
+    }
+    child.on("error", done)
+    child.on("close", done)
+    child.stdin.on("error", () => {})
+    child.stdin.end(JSON.stringify(event))
+  })
+}
+
+const textOf = (parts) =>
+  (parts ?? [])
+    .filter((part) => part.type === "text" && !part.synthetic)
+    .map((part) => part.text)
+    .join("\n")
+
+// lastResponse returns the text of the newest answer in a conversation.
+async function lastResponse(client, id) {
+  try {
+    const { data } = await client.session.messages({ path: { id } })
+    const answer = (data ?? []).filter((message) => message.info.role === "assistant").at(-1)
+    return textOf(answer?.parts)
+  } catch {
+    return ""
+  }
+}
+
+export const ArtifactFS = async ({ client, directory }) => {
+  const event = (name, session, members) => send({ hook_event_name: name, session_id: session, cwd: directory, ...members })
+  return {
+    "chat.message": (input, output) =>
+      event("chat.message", input.sessionID, { model: input.model?.modelID, prompt: textOf(output.parts) }),
+    "tool.execute.before": (input, output) =>
+      event("tool.execute.before", input.sessionID, { tool_name: input.tool, tool_use_id: input.callID, tool_input: output.args }),
+    "tool.execute.after": (input, output) =>
+      event("tool.execute.after", input.sessionID, {
+        tool_name: input.tool,
+        tool_use_id: input.callID,
+        tool_input: input.args,
+        tool_response: { title: output?.title, output: output?.output },
+      }),
+    event: async ({ event: e }) => {
+      if (e.type !== "session.idle") return
+      const session = e.properties.sessionID
+      await event("session.idle", session, { last_assistant_message: await lastResponse(client, session) })
+    },
+  }
+}

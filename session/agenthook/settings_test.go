@@ -1,0 +1,178 @@
+package agenthook
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const users = `{
+  "model": "m-1",  "big": 12345678901234567890,
+  "hooks": {
+    "PreToolUse": [
+      {"matcher": "Bash", "hooks": [{"type": "command", "command": "./check.sh"}]}
+    ]
+  },
+  "permissions": {"allow": ["Bash(ls:*)"]}
+}
+`
+
+// What Install adds is removed to the byte, whatever else a file holds.
+func TestUninstallRestoresSettings(t *testing.T) {
+	for name, before := range map[string]string{
+		"other hooks": users,
+		"no hooks":    "{\n\t\"a\": [1, 2],\n\t\"b\": null\n}",
+		"one line":    `{"a":{"hooks":1}}`,
+		"empty hooks": `{"a":1}`,
+	} {
+		for _, a := range []Agent{Claude, Codex, Gemini} {
+			c := configurations[a]
+			command := "'/opt/my tools/artifactfs'" + commandSuffix(a)
+			after, err := c.install([]byte(before), a, command)
+			if err != nil {
+				t.Fatalf("%s: install for %s: %v", name, a, err)
+			}
+			var parsed struct {
+				Hooks map[string][]struct {
+					Hooks []struct{ Command string }
+				}
+			}
+			if err := json.Unmarshal(after, &parsed); err != nil {
+				t.Fatalf("%s: installed settings of %s are not JSON: %v\n%s", name, a, err, after)
+			}
+			for _, e := range c.events {
+				groups := parsed.Hooks[e.name]
+				if n := len(groups); n == 0 || groups[n-1].Hooks[0].Command != command {
+					t.Errorf("%s: %s has no hook on %s:\n%s", name, a, e.name, after)
+				}
+			}
+			again, err := c.install(after, a, command)
+			if err != nil || string(again) != string(after) {
+				t.Errorf("%s: a second install for %s changed the file (error %v):\n%s", name, a, err, again)
+			}
+			rest, n, err := uninstall(after, a)
+			if err != nil || n != len(c.events) || string(rest) != before {
+				t.Errorf("%s: uninstall for %s removed %d hooks, error %v, and left\n%s\nwant\n%s", name, a, n, err, rest, before)
+			}
+		}
+	}
+}
+
+func TestInstallRefusesWhatItCannotRead(t *testing.T) {
+	for _, before := range []string{"[]", "{} {}", "{", `{"hooks": []}`, `{"hooks": {"PreToolUse": {}}}`, "// comment\n{}"} {
+		if after, err := configurations[Claude].install([]byte(before), Claude, "artifactfs session hook claude"); err == nil {
+			t.Errorf("install into %q succeeded and wrote %s", before, after)
+		}
+	}
+}
+
+// An install into a directory with no configuration leaves no trace when it is undone.
+func TestUninstallLeavesNoTrace(t *testing.T) {
+	for _, a := range Agents() {
+		dir := t.TempDir()
+		if out, err := exec.Command("git", "init", "-q", dir).CombinedOutput(); err != nil {
+			t.Fatalf("git init: %v: %s", err, out)
+		}
+		exclude := filepath.Join(dir, ".git/info/exclude")
+		before, err := os.ReadFile(exclude)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if _, err := Install(dir, a, "artifactfs"); err != nil {
+				t.Fatalf("install for %s: %v", a, err)
+			}
+		}
+		if _, yes, err := Installed(dir, a); !yes || err != nil {
+			t.Errorf("after an install for %s: installed %v, error %v", a, yes, err)
+		}
+		status, err := git(dir, "status", "--porcelain", "--untracked-files=all")
+		if err != nil || status != "" {
+			t.Errorf("after an install for %s git status prints %q, error %v", a, status, err)
+		}
+		change, err := Uninstall(dir, a)
+		if err != nil || !change.Changed {
+			t.Errorf("uninstall for %s: changed %v, error %v", a, change.Changed, err)
+		}
+		entries, err := os.ReadDir(dir)
+		if err != nil || len(entries) != 1 {
+			t.Errorf("uninstall for %s left %v, error %v", a, entries, err)
+		}
+		if after, _ := os.ReadFile(exclude); string(after) != string(before) {
+			t.Errorf("uninstall for %s left info/exclude as %q", a, after)
+		}
+	}
+}
+
+// The plugin for opencode, run by node, sends the events that testdata/opencode.jsonl records.
+func TestOpenCodePlugin(t *testing.T) {
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip("node is not installed")
+	}
+	dir := t.TempDir()
+	program := filepath.Join(dir, "program")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\n[ \"$*\" = 'session hook opencode' ] || exit 1\ncat >>"+dir+"/events\necho >>"+dir+"/events\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	change, err := Install(dir, OpenCode, program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	module := filepath.Join(dir, "plugin.mjs") // opencode's runtime takes modules by any name, node by this one
+	if err := os.Rename(change.Path, module); err != nil {
+		t.Fatal(err)
+	}
+	script := `
+import { ArtifactFS } from "` + module + `"
+const client = { session: { messages: async () => ({ data: [
+  { info: { role: "user" }, parts: [{ type: "text", text: "no" }] },
+  { info: { role: "assistant" }, parts: [{ type: "tool" }, { type: "text", text: "The login is fixed." }] } ] }) } }
+const hooks = await ArtifactFS({ client, directory: "DIR" })
+const args = { command: "COMMAND", description: "commit" }
+await hooks["chat.message"]({ sessionID: "ses_1", model: { providerID: "p", modelID: "m-1" } },
+  { message: {}, parts: [{ type: "text", text: "Fix the login; the key is SECRET" }, { type: "text", text: "hint", synthetic: true }] })
+await hooks["tool.execute.before"]({ tool: "bash", sessionID: "ses_1", callID: "call_1" }, { args })
+await hooks["tool.execute.after"]({ tool: "bash", sessionID: "ses_1", callID: "call_1", args }, { title: "commit", output: "[main 1234567] fix", metadata: {} })
+await hooks.event({ event: { type: "session.idle", properties: { sessionID: "ses_1" } } })
+await hooks.event({ event: { type: "file.edited", properties: {} } })
+`
+	cmd := exec.Command(node, "--input-type=module", "-e", script)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("node: %v: %s", err, out)
+	}
+	sent, _ := os.ReadFile(filepath.Join(dir, "events"))
+	want, err := os.ReadFile("testdata/opencode.jsonl")
+	if err != nil || string(sent) != string(want) {
+		t.Errorf("the plugin sent\n%s\nwant\n%s", sent, want)
+	}
+}
+
+// FuzzUninstall: whatever a settings file holds, install and uninstall never fail together with a changed file, and a file that
+// can be installed into comes back to the byte, unless it has an empty list that a hook goes into.
+func FuzzUninstall(f *testing.F) {
+	for _, seed := range []string{users, "{}", `{"hooks":{}}`, `{"hooks":{"Stop":[]}}`, `{"a":"é\u00e9"}`, "{ }\n"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, before string) {
+		clean, had, err := uninstall([]byte(before), Claude)
+		if err != nil || had > 0 {
+			return
+		}
+		after, err := configurations[Claude].install(clean, Claude, "artifactfs session hook claude")
+		if err != nil {
+			return
+		}
+		rest, n, err := uninstall(after, Claude)
+		if err != nil || n != len(configurations[Claude].events) {
+			t.Fatalf("uninstall removed %d hooks, error %v, from\n%s", n, err, after)
+		}
+		squeezed := func(s string) string { return strings.Join(strings.Fields(s), "") }
+		if string(rest) != before && !strings.Contains(squeezed(before), "[]") && !strings.Contains(squeezed(before), "{}") {
+			t.Errorf("got %q, want %q", rest, before)
+		}
+	})
+}
