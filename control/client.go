@@ -39,6 +39,7 @@ func (c *Client) Mount(ctx context.Context, r MountRequest, progress func(Progre
 	if r.Nonce == "" {
 		r.Nonce = rand.Text()
 	}
+	r = r.ofCaller()
 	return call[MountReply](ctx, c, opMount, r, progress)
 }
 
@@ -207,11 +208,15 @@ func exchange(conn *net.UnixConn, o op, line []byte, progress func(Progress)) (j
 		switch {
 		case err != nil:
 			return nil, err
-		case m.Version != Protocol && !(o.timeless() && m.Version >= firstTimeless):
+		case !readable(m.Version) && !(o.timeless() && m.Version >= firstTimeless):
 			return nil, otherVersion(conn, m.Version)
 		case m.Error != nil:
 			return nil, m.Error
 		case m.Result != nil:
+			if progress != nil && len(m.Ignored) > 0 {
+				progress(Progress{Message: "the daemon is older than this program and ignored " + strings.Join(m.Ignored, ", ") +
+					": artifactfs daemon --upgrade has a newer one go on"})
+			}
 			return m.Result, nil
 		case progress != nil && m.Progress != nil:
 			progress(*m.Progress)
@@ -219,8 +224,11 @@ func exchange(conn *net.UnixConn, o op, line []byte, progress func(Progress)) (j
 	}
 }
 
+// readable reports whether messages of a version mean what they mean here.
+func readable(version int) bool { return version >= Oldest && version <= Protocol }
+
 func otherVersion(conn *net.UnixConn, version int) *Error {
-	e := &Error{Code: ExitFailed, Verb: "talk to", Object: "daemon",
+	e := &Error{Code: ExitFailed, Kind: CodeUnsupported, Verb: "talk to", Object: "daemon",
 		Cause: fmt.Sprintf("it speaks protocol %d, this command speaks %d", version, Protocol),
 		Hint:  "use the artifactfs that started it, or stop it"}
 	if version >= firstTimeless {

@@ -13,8 +13,12 @@
 //     who had asked already asks again, where that cannot do a thing twice.
 //   - A secret crosses the socket and goes nowhere else: MountRequest.Token is never printed, marshalled or logged.
 //
-// A server refuses fields it does not know, since they ask for something it would not do; a client ignores them,
-// since replies only ever gain fields.
+// Both sides ignore fields that they do not know: requests and replies only ever gain fields. A server names those that it
+// ignored in its answer, and refuses the request if they are among those that the request needs. doc/protocol.md describes
+// the messages for programs that are not written in Go.
+//
+// Ensure returns a Client of the daemon of a state directory and starts the daemon if none runs. The zero value of a field of
+// a request means the default of the command line.
 package control
 
 import (
@@ -22,9 +26,14 @@ import (
 	"errors"
 )
 
-// Protocol is the version of the messages. A server answers no other, but for what is the same in all (see timeless), and
-// its refusal is readable in all.
-const Protocol = 5
+// Protocol is the version of the messages. It changes only when a message changes its meaning; a new operation or a new field
+// does not change it. Oldest is the oldest version that is understood. A server answers a request in the older one of its
+// own version and the request's, so that a client of any version from Oldest on works for what both know. Some operations
+// are answered to older clients too (see timeless), and the refusal of all others is readable to them.
+const (
+	Protocol = 5
+	Oldest   = 5
+)
 
 // Handler does what is asked. Its methods are called concurrently; they return soon after ctx ends. An error that
 // is, or wraps, an *Error reaches the asker as it is, any other as ExitFailed with its text.

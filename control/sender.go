@@ -16,10 +16,11 @@ const (
 // sender writes the messages of one answer. Progress never holds up the work it tells of: while the asker is slow
 // to read, a newer step of a phase replaces the older one.
 type sender struct {
-	conn *net.UnixConn
-	done sync.WaitGroup
-	quit chan struct{}
-	wake chan struct{} // capacity 1
+	conn    *net.UnixConn
+	version int // of the messages
+	done    sync.WaitGroup
+	quit    chan struct{}
+	wake    chan struct{} // capacity 1
 
 	mu     sync.Mutex
 	unsent []Progress // at most one of a phase, and those with messages
@@ -80,19 +81,19 @@ func (s *sender) flush() {
 	}
 }
 
-func (s *sender) result(v any) error {
+func (s *sender) result(v any, ignored []string) error {
 	raw, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("encode result: %w", err)
 	}
-	return s.send(message{Result: raw})
+	return s.send(message{Result: raw, Ignored: ignored})
 }
 
 func (s *sender) send(m message) error { return s.sendBy(m, time.Now().Add(requestTime)) }
 
 // sendBy is send with another time for the message to be taken; the zero time is for ever.
 func (s *sender) sendBy(m message, deadline time.Time) error {
-	m.Version = Protocol
+	m.Version = s.version
 	line, err := json.Marshal(m)
 	if err != nil {
 		return fmt.Errorf("encode message: %w", err)

@@ -185,12 +185,16 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
 	if !s.admit(conn) {
 		return false
 	}
-	out := &sender{conn: conn}
+	out := &sender{conn: conn, version: Protocol}
 	reader := bufio.NewReader(conn)
 	conn.SetReadDeadline(time.Now().Add(requestTime))
-	o, args, err := s.readRequest(conn, reader)
+	r, err := s.readRequest(conn, reader)
+	o, args := r.op, r.args
 	if err != nil {
 		o = "" // nothing will be worked on
+	}
+	if r.version != 0 {
+		out.version = r.version
 	}
 	if !s.begin(ctx, conn, o) {
 		return false
@@ -221,7 +225,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
 
 	if err == nil {
 		if err = ctx.Err(); err == nil || o != opMount {
-			err = out.result(result)
+			err = out.result(result, r.ignored)
 		}
 		if err != nil && o == opMount {
 			s.undo(ctx, args.(MountRequest).Dir)
@@ -290,27 +294,27 @@ func (s *Server) finish() {
 	s.working--
 }
 
-func (s *Server) readRequest(conn *net.UnixConn, r *bufio.Reader) (op, any, error) {
+func (s *Server) readRequest(conn *net.UnixConn, r *bufio.Reader) (asked, error) {
 	peer, err := peerOf(conn)
 	if err != nil {
-		return "", nil, err
+		return asked{}, err
 	}
 	if peer.Uid != 0 && int(peer.Uid) != os.Geteuid() {
 		s.log.Warn("control connection refused", zap.Uint32("uid", peer.Uid), zap.Int32("pid", peer.Pid))
-		return "", nil, &Error{Code: ExitFailed, Verb: "talk to", Object: "daemon",
+		return asked{}, &Error{Code: ExitFailed, Kind: CodePermission, Verb: "talk to", Object: "daemon",
 			Cause: fmt.Sprintf("it belongs to user %d and serves nobody else", os.Geteuid())}
 	}
 	line, err := readLine(r, maxRequest)
 	if errors.Is(err, io.EOF) {
-		return "", nil, err
+		return asked{}, err
 	} else if err != nil {
-		return "", nil, badRequest("%v", err)
+		return asked{}, badRequest("%v", err)
 	}
-	o, args, err := decodeRequest(line)
+	a, err := decodeRequest(line)
 	if err == nil && r.Buffered() > 0 {
 		err = badRequest("bytes behind the end")
 	}
-	return o, args, err
+	return a, err
 }
 
 // work calls the handler. A handler that panics must not take the mounts of others with it.
@@ -344,7 +348,7 @@ func (s *Server) work(ctx context.Context, o op, args any, out *sender) (result 
 	case opUpgrade:
 		u, ok := s.handler.(Upgrader)
 		if !ok {
-			return nil, &Error{Code: ExitFailed, Verb: "upgrade", Object: "daemon", Cause: "this one has no supervisor",
+			return nil, &Error{Code: ExitFailed, Kind: CodeUnsupported, Verb: "upgrade", Object: "daemon", Cause: "this one has no supervisor",
 				Hint: "unmount what it serves, and mount again"}
 		}
 		return empty{}, u.Upgrade(ctx, args.(UpgradeRequest))

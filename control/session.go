@@ -287,7 +287,7 @@ type SessionSetRequest struct {
 type SessionNoteRequest struct {
 	Dir    string          `json:"dir"`
 	Commit string          `json:"commit"` // as git names commits; "" is HEAD; "@", "@~N", a checkpoint's id or "turn:N": that checkpoint
-	Ref    string          `json:"ref"`    // "agent" is refs/notes/agent
+	Ref    string          `json:"ref"`    // "agent", the default of a Client, is refs/notes/agent
 	JSON   json.RawMessage `json:"json"`
 }
 
@@ -329,6 +329,8 @@ type SessionGCReply struct {
 	Bytes   int64   `json:"bytes"` // that became free
 	DryRun  bool    `json:"dry_run"`
 }
+
+const defaultNotes = "agent"
 
 func needDir(dir string) error {
 	if !filepath.IsAbs(dir) {

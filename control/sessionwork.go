@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 )
@@ -9,7 +10,7 @@ import (
 func (s *Server) workSession(ctx context.Context, o op, args any, out *sender) (any, error) {
 	h, ok := s.handler.(Sessions)
 	if !ok {
-		return nil, badRequest("unknown operation %.40q", o)
+		return nil, unsupported("unknown operation %.40q", o)
 	}
 	switch o {
 	case opCheckpoint:
@@ -31,13 +32,15 @@ func (s *Server) workSession(ctx context.Context, o op, args any, out *sender) (
 	case opSessionSet:
 		return h.SessionSet(ctx, args.(SessionSetRequest))
 	case opSessionNote:
-		return h.SessionNote(ctx, args.(SessionNoteRequest))
+		r := args.(SessionNoteRequest)
+		r.Ref = cmp.Or(r.Ref, defaultNotes)
+		return h.SessionNote(ctx, r)
 	case opSessionRecord:
 		return h.SessionRecord(ctx, args.(SessionRecordRequest))
 	case opSessionGC:
 		return h.SessionGC(ctx, args.(SessionGCRequest), out.progress)
 	}
-	return nil, badRequest("unknown operation %.40q", o)
+	return nil, unsupported("unknown operation %.40q", o)
 }
 
 // Checkpoint asks for a point of a working tree.
@@ -80,6 +83,7 @@ func (c *Client) Restore(ctx context.Context, r RestoreRequest, progress func(Pr
 
 // Fork begins a session at a point of another, and mounts it.
 func (c *Client) Fork(ctx context.Context, r ForkRequest, progress func(Progress)) (MountReply, error) {
+	r.Mount = r.Mount.ofCaller()
 	return call[MountReply](ctx, c, opFork, r, progress)
 }
 
@@ -90,6 +94,7 @@ func (c *Client) SessionSet(ctx context.Context, r SessionSetRequest) (SessionIn
 
 // SessionNote writes a git note.
 func (c *Client) SessionNote(ctx context.Context, r SessionNoteRequest) (SessionNoteReply, error) {
+	r.Ref = cmp.Or(r.Ref, defaultNotes) // older daemons have no default
 	return call[SessionNoteReply](ctx, c, opSessionNote, r, nil)
 }
 

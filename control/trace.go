@@ -97,7 +97,7 @@ func readTrace(conn *net.UnixConn, line []byte, each func(Trace) error) error {
 		switch {
 		case err != nil:
 			return err
-		case m.Version != Protocol:
+		case !readable(m.Version):
 			return otherVersion(conn, m.Version)
 		case m.Error != nil:
 			return m.Error

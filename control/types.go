@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -65,14 +66,17 @@ type MountRequest struct {
 
 	GitDir GitDir `json:"git_dir,omitempty"` // "" is GitDirOutside
 
-	History        History  `json:"history"`
-	Prefetch       Prefetch `json:"prefetch"`
+	History        History  `json:"history"`         // "" is HistoryBackground
+	Prefetch       Prefetch `json:"prefetch"`        // "" is PrefetchAuto
 	PrefetchBudget int64    `json:"prefetch_budget"` // bytes that PrefetchAuto may bring; 0: the daemon's default
-	Wait           Wait     `json:"wait"`
+	Wait           Wait     `json:"wait"`            // "" is WaitTree
 
 	AllowOther bool   `json:"allow_other"` // other users may enter the mount
-	UID        uint32 `json:"uid"`         // owner shown for every path
-	GID        uint32 `json:"gid"`
+	UID        uint32 `json:"uid"`         // owner shown for every path; 0 is root
+	GID        uint32 `json:"gid"`         // its group; 0 is root's
+
+	// ExactOwner has a Client send UID and GID as they are. Without it a Client takes those that are 0 for the caller's own.
+	ExactOwner bool `json:"-"`
 
 	CacheSize int64         `json:"cache_size"` // quota in bytes of the hydrated contents on disk; 0: the daemon's default
 	TokenFile string        `json:"token_file"` // absolute; read again when the remote refuses what it held
@@ -97,6 +101,22 @@ type MountRequest struct {
 	// Device is an opened /dev/fuse with which somebody who may has mounted at Dir already; nil: the daemon mounts. It
 	// cannot cross the socket.
 	Device *os.File `json:"-"`
+}
+
+// withDefaults returns the request with the defaults of the command line in place of what is empty.
+func (r MountRequest) withDefaults() MountRequest {
+	r.History = cmp.Or(r.History, HistoryBackground)
+	r.Prefetch = cmp.Or(r.Prefetch, PrefetchAuto)
+	r.Wait = cmp.Or(r.Wait, WaitTree)
+	return r
+}
+
+// ofCaller returns the request with the owner of this process where none is named.
+func (r MountRequest) ofCaller() MountRequest {
+	if !r.ExactOwner {
+		r.UID, r.GID = cmp.Or(r.UID, uint32(os.Getuid())), cmp.Or(r.GID, uint32(os.Getgid()))
+	}
+	return r
 }
 
 // Secret is a string that shows itself to nobody who prints, marshals or logs it.
@@ -228,9 +248,10 @@ type DaemonStatus struct {
 	PID        int       `json:"pid"`                  // of the one that serves
 	Supervisor int       `json:"supervisor,omitempty"` // of the one that has it replaced when it dies; 0: there is none
 	Version    string    `json:"version"`
-	Since      time.Time `json:"since"`            // PID serves
-	Takeovers  int       `json:"takeovers"`        // processes that went on with the mounts of another
-	Reason     string    `json:"reason,omitempty"` // why the one before ended
+	Protocol   int       `json:"protocol,omitempty"` // newest version of the messages that it speaks
+	Since      time.Time `json:"since"`              // PID serves
+	Takeovers  int       `json:"takeovers"`          // processes that went on with the mounts of another
+	Reason     string    `json:"reason,omitempty"`   // why the one before ended
 
 	UpgradeFailed string `json:"upgrade_failed,omitempty"` // why the last upgrade was taken back
 }
@@ -426,6 +447,12 @@ func (r SwitchRequest) validate() error {
 		return badRequest("a new branch and no branch at the same time")
 	}
 	return nil
+}
+
+func unsupported(format string, args ...any) *Error {
+	e := badRequest(format, args...)
+	e.Kind = CodeUnsupported
+	return e
 }
 
 func badRequest(format string, args ...any) *Error {

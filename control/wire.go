@@ -2,11 +2,13 @@ package control
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
+	"slices"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -42,8 +44,8 @@ const (
 	opSessionGC     op = "session-gc"
 )
 
-// timeless says that an operation is answered to askers of all versions from firstTimeless on: without it a daemon could not
-// be replaced by a newer one.
+// timeless reports whether an operation is answered to clients of all versions from firstTimeless on: without it a daemon
+// could not be replaced by a newer one.
 func (o op) timeless() bool { return o == opStatus || o == opUpgrade }
 
 const firstTimeless = 4
@@ -53,6 +55,7 @@ type request struct {
 	Version int             `json:"version"`
 	Op      op              `json:"op"`
 	Args    json.RawMessage `json:"args"`
+	Needs   []string        `json:"needs,omitempty"` // fields of Args that the server must not ignore
 }
 
 // message is a line of the answer: exactly one of Progress, Trace, Result and Error.
@@ -62,6 +65,7 @@ type message struct {
 	Trace    *Trace          `json:"trace,omitempty"`
 	Result   json.RawMessage `json:"result,omitempty"`
 	Error    *Error          `json:"error,omitempty"`
+	Ignored  []string        `json:"ignored,omitempty"` // beside Result: fields of the request that the server does not know
 }
 
 // wireMount is the one place where a token is spelled out.
@@ -78,7 +82,16 @@ type wireFork struct {
 
 type empty struct{}
 
+func (empty) validate() error { return nil }
+
 func encodeRequest(o op, args any) ([]byte, error) {
+	switch r := args.(type) {
+	case MountRequest:
+		args = r.withDefaults()
+	case ForkRequest:
+		r.Mount = r.Mount.withDefaults()
+		args = r
+	}
 	if v, ok := args.(interface{ validate() error }); ok {
 		if err := v.validate(); err != nil {
 			return nil, err
@@ -94,7 +107,7 @@ func encodeRequest(o op, args any) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode %s request: %w", o, err)
 	}
-	line, err := json.Marshal(request{Protocol, o, raw})
+	line, err := json.Marshal(request{Version: Protocol, Op: o, Args: raw})
 	if err != nil {
 		return nil, fmt.Errorf("encode %s request: %w", o, err)
 	}
@@ -104,119 +117,140 @@ func encodeRequest(o op, args any) ([]byte, error) {
 	return append(line, '\n'), nil
 }
 
-// decodeRequest reads a request line. args is a MountRequest, UnmountRequest, PrefetchRequest, SwitchRequest,
-// TraceRequest, UpgradeRequest, one of session.go, or empty{}.
-// The version is looked at before anything else: another version's fields are none of our business.
-func decodeRequest(line []byte) (o op, args any, err error) {
-	var head struct {
-		Version int             `json:"version"`
-		Op      json.RawMessage `json:"op"`
-	}
-	if err := json.Unmarshal(line, &head); err != nil {
-		return "", nil, badRequest("not a JSON object of this protocol")
-	}
-	timeless := head.Version >= firstTimeless && (string(head.Op) == `"status"` || string(head.Op) == `"upgrade"`)
-	if head.Version != Protocol && !timeless {
-		return "", nil, badRequest("protocol %d, this daemon speaks %d", head.Version, Protocol)
-	}
+// asked is a request that a server has read.
+type asked struct {
+	op      op
+	args    any      // a MountRequest, ..., one of session.go, or empty{}
+	version int      // of the messages of the answer
+	ignored []string // fields of args that this server does not know
+}
+
+// decoders has how the arguments of each operation are read, and checked.
+var decoders = map[op]func(raw []byte) (args any, ignored []string, err error){
+	opMount:         decodeMount,
+	opUnmount:       decodeArgs[UnmountRequest],
+	opPrefetch:      decodeArgs[PrefetchRequest],
+	opSwitch:        decodeArgs[SwitchRequest],
+	opTrace:         decodeArgs[TraceRequest],
+	opUpgrade:       decodeArgs[UpgradeRequest],
+	opCheckpoint:    decodeArgs[CheckpointRequest],
+	opSync:          decodeArgs[SyncRequest],
+	opSessionLog:    decodeArgs[SessionLogRequest],
+	opSessionShow:   decodeArgs[SessionShowRequest],
+	opSessionDiff:   decodeArgs[SessionDiffRequest],
+	opRestore:       decodeArgs[RestoreRequest],
+	opFork:          decodeFork,
+	opSessionSet:    decodeArgs[SessionSetRequest],
+	opSessionNote:   decodeArgs[SessionNoteRequest],
+	opSessionRecord: decodeArgs[SessionRecordRequest],
+	opSessionGC:     decodeArgs[SessionGCRequest],
+	opStatus:        decodeArgs[empty],
+	opMounts:        decodeArgs[empty],
+	opShutdown:      decodeArgs[empty],
+	opSessions:      decodeArgs[empty],
+}
+
+// decodeRequest reads a request line. Fields that this server does not know are ignored and named, unless the request needs
+// them. The version is looked at first: the fields of one that is too old mean something else.
+func decodeRequest(line []byte) (asked, error) {
 	var r request
-	if err := strict(line, &r); err != nil {
-		return "", nil, err
+	a := asked{version: Protocol}
+	if err := decode(line, &r); err != nil {
+		return a, err
 	}
-	switch r.Op {
-	case opMount:
-		args, err = decodeMount(r.Args)
-	case opUnmount:
-		args, err = decodeArgs[UnmountRequest](r.Args)
-	case opPrefetch:
-		args, err = decodeArgs[PrefetchRequest](r.Args)
-	case opSwitch:
-		args, err = decodeArgs[SwitchRequest](r.Args)
-	case opTrace:
-		args, err = decodeArgs[TraceRequest](r.Args)
-	case opUpgrade:
-		args, err = decodeArgs[UpgradeRequest](r.Args)
-	case opCheckpoint:
-		args, err = decodeArgs[CheckpointRequest](r.Args)
-	case opSync:
-		args, err = decodeArgs[SyncRequest](r.Args)
-	case opSessionLog:
-		args, err = decodeArgs[SessionLogRequest](r.Args)
-	case opSessionShow:
-		args, err = decodeArgs[SessionShowRequest](r.Args)
-	case opSessionDiff:
-		args, err = decodeArgs[SessionDiffRequest](r.Args)
-	case opRestore:
-		args, err = decodeArgs[RestoreRequest](r.Args)
-	case opFork:
-		args, err = decodeFork(r.Args)
-	case opSessionSet:
-		args, err = decodeArgs[SessionSetRequest](r.Args)
-	case opSessionNote:
-		args, err = decodeArgs[SessionNoteRequest](r.Args)
-	case opSessionRecord:
-		args, err = decodeArgs[SessionRecordRequest](r.Args)
-	case opSessionGC:
-		args, err = decodeArgs[SessionGCRequest](r.Args)
-	case opStatus, opMounts, opShutdown, opSessions:
-		args = empty{}
-		err = strict(r.Args, &empty{})
-	default:
-		err = badRequest("unknown operation %.40q", r.Op)
+	a.version, a.op = min(max(r.Version, firstTimeless), Protocol), r.Op
+	if r.Version < Oldest && !(r.Version >= firstTimeless && r.Op.timeless()) {
+		return a, unsupported("protocol %d, this daemon speaks %d to %d", r.Version, Oldest, Protocol)
 	}
-	return r.Op, args, err
+	read, ok := decoders[r.Op]
+	if !ok {
+		return a, unsupported("unknown operation %.40q", r.Op)
+	}
+	if len(r.Args) == 0 {
+		r.Args = []byte("{}")
+	}
+	var err error
+	if a.args, a.ignored, err = read(r.Args); err != nil {
+		return a, err
+	}
+	for _, field := range r.Needs {
+		if slices.Contains(a.ignored, field) {
+			return a, unsupported("this daemon does not know the field %.40q of %s, which the request needs", field, r.Op)
+		}
+	}
+	return a, nil
 }
 
-func decodeMount(raw []byte) (MountRequest, error) {
+func decodeMount(raw []byte) (any, []string, error) {
 	var w wireMount
-	if err := strict(raw, &w); err != nil {
-		return MountRequest{}, err
+	if err := decode(raw, &w); err != nil {
+		return nil, nil, err
 	}
-	w.MountRequest.Token = Secret(w.Token)
-	return w.MountRequest, w.MountRequest.validate()
+	r := w.request()
+	return r, unknownFields(raw, reflect.TypeOf(w), ""), r.validate()
 }
 
-func decodeFork(raw []byte) (ForkRequest, error) {
+func decodeFork(raw []byte) (any, []string, error) {
 	var w wireFork
-	if err := strict(raw, &w); err != nil {
-		return ForkRequest{}, err
+	if err := decode(raw, &w); err != nil {
+		return nil, nil, err
 	}
-	w.ForkRequest.Mount = w.Mount.MountRequest
-	w.ForkRequest.Mount.Token = Secret(w.Mount.Token)
-	return w.ForkRequest, w.ForkRequest.validate()
+	w.ForkRequest.Mount = w.Mount.request()
+	return w.ForkRequest, unknownFields(raw, reflect.TypeOf(w), ""), w.ForkRequest.validate()
 }
 
-func decodeArgs[T interface{ validate() error }](raw []byte) (T, error) {
+func (w wireMount) request() MountRequest {
+	r := w.MountRequest.withDefaults()
+	r.Token = Secret(w.Token)
+	return r
+}
+
+func decodeArgs[T interface{ validate() error }](raw []byte) (any, []string, error) {
 	var args T
-	if err := strict(raw, &args); err != nil {
-		return args, err
+	if err := decode(raw, &args); err != nil {
+		return nil, nil, err
 	}
-	return args, args.validate()
+	return args, unknownFields(raw, reflect.TypeOf(args), ""), args.validate()
 }
 
-// strict decodes one JSON value, refusing fields v does not have and anything behind the value. Its error says
-// what is wrong without quoting a value: one of them is a token.
-func strict(raw []byte, v any) error {
+// decode decodes one JSON value. Its error says what is wrong without quoting a value: one of them is a token.
+func decode(raw []byte, v any) error {
 	if !utf8.Valid(raw) {
 		return badRequest("not UTF-8")
 	}
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.DisallowUnknownFields()
-	err := d.Decode(v)
+	err := json.Unmarshal(raw, v)
 	var wrongType *json.UnmarshalTypeError
-	var syntax *json.SyntaxError
 	switch {
-	case errors.As(err, &wrongType):
+	case errors.As(err, &wrongType) && wrongType.Field != "":
 		return badRequest("field %q has the wrong type", wrongType.Field)
-	case errors.As(err, &syntax), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return badRequest("not JSON")
-	case err != nil: // only the unknown field is left, and its text is the field's name
-		return badRequest("%v", err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return badRequest("bytes behind the end")
+	case err != nil:
+		return badRequest("not a JSON object of this protocol")
 	}
 	return nil
+}
+
+// unknownFields returns the members of a JSON object, and of objects in it, that a struct of type t has no field for, sorted;
+// prefix is what stands in front of their names. encoding/json ignores them, and the case of letters.
+func unknownFields(raw []byte, t reflect.Type, prefix string) (names []string) {
+	var members map[string]json.RawMessage
+	if t.Kind() != reflect.Struct || json.Unmarshal(raw, &members) != nil {
+		return nil
+	}
+	fields := make(map[string]reflect.Type)
+	for _, f := range reflect.VisibleFields(t) {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
+			fields[name] = f.Type
+		}
+	}
+	for name, value := range members {
+		if field, ok := fields[strings.ToLower(name)]; ok {
+			names = append(names, unknownFields(value, field, prefix+name+".")...)
+		} else {
+			names = append(names, prefix+name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 func decodeMessage(line []byte) (message, error) {
@@ -230,7 +264,7 @@ func decodeMessage(line []byte) (message, error) {
 			n++
 		}
 	}
-	if (m.Version == Protocol || m.Version >= firstTimeless) && n != 1 {
+	if m.Version >= firstTimeless && n != 1 {
 		return m, errors.New("read answer: not exactly one of progress, trace, result, error")
 	}
 	return m, nil

@@ -43,14 +43,14 @@ func newHost(c daemon.Config) (host, error) {
 	return d, nil
 }
 
-// ensureDaemon gives a client of the shared daemon, starting it if none runs.
+// ensureDaemon returns a client of the shared daemon, which it starts if none runs. The daemon logs as this command does.
 func (a *app) ensureDaemon(ctx context.Context) (*control.Client, error) {
 	executable, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("start daemon: %w", err)
 	}
-	args, logFile := a.launchArguments()
-	client, err := daemon.Ensure(ctx, daemon.LaunchConfig{Socket: a.daemonSocket(), Executable: executable, Args: args, Log: logFile})
+	client, err := control.Ensure(ctx, control.Launch{State: a.state, Socket: a.socket, Executable: executable,
+		LogFile: a.logFile, LogLevel: a.logLevel, LogFormat: a.logFormat})
 	return client, a.ofState(err)
 }
 

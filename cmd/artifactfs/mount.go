@@ -129,7 +129,7 @@ func (o *mountOptions) addFlags(cmd *cobra.Command) {
 func (o *mountOptions) complete(cmd *cobra.Command, args []string, a *app) error {
 	r := &o.request
 	r.PrefetchBudget, r.CacheSize, r.Token = int64(o.budget), int64(o.cache), a.token
-	r.Passing, r.Through = a.passing, a.through
+	r.Passing, r.Through, r.ExactOwner = a.passing, a.through, true
 	r.RedirectsOnly = cmd.Flags().Changed("redirect")
 	if r.GitDir == control.GitDirOutside {
 		r.GitDir = "" // what a daemon of an earlier version understands, too

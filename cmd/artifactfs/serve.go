@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"syscall"
@@ -18,8 +17,7 @@ import (
 )
 
 const (
-	launchedIdleExit = 5 * time.Minute // of a daemon that a mount started
-	closeTime        = 30 * time.Second
+	closeTime = 30 * time.Second
 
 	// A daemon is mostly idle, and hosts run many: its heap grows by less than Go's 100 % between collections, and what
 	// a burst took goes back to the system. The limit, in bytes, is soft: more is used where more is alive.
@@ -94,7 +92,7 @@ type alone struct {
 // Status adds what is known of this process.
 func (p alone) Status(ctx context.Context) (control.Status, error) {
 	s, err := p.host.Status(ctx)
-	s.Daemon = control.DaemonStatus{PID: os.Getpid(), Version: versionText(), Since: p.since}
+	s.Daemon = control.DaemonStatus{PID: os.Getpid(), Version: versionText(), Protocol: control.Protocol, Since: p.since}
 	return s, err
 }
 
@@ -184,20 +182,4 @@ func forgetRepository() {
 	} {
 		os.Unsetenv(name)
 	}
-}
-
-// launchArguments start a daemon that thinks of files and logs as this command does.
-func (a *app) launchArguments() (args []string, logFile string) {
-	args = []string{"daemon", "--state", a.state, "--socket", a.daemonSocket(), "--idle-exit", launchedIdleExit.String(), "--log-format", a.logFormat}
-	if a.logLevel != "" {
-		args = append(args, "--log-level", a.logLevel)
-	}
-	logFile = a.logFile
-	if logFile == "" {
-		logFile = filepath.Join(a.state, "log", "daemon.log")
-	}
-	if abs, err := filepath.Abs(logFile); err == nil { // the daemon is started in another directory
-		logFile = abs
-	}
-	return append(args, "--log-file", logFile), logFile
 }

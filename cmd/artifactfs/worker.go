@@ -278,7 +278,7 @@ func (w *worker) Status(ctx context.Context) (control.Status, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s.Daemon = control.DaemonStatus{
-		PID: os.Getpid(), Supervisor: w.start.Supervisor, Version: versionText(), Since: w.since, Takeovers: w.start.Count,
+		PID: os.Getpid(), Supervisor: w.start.Supervisor, Version: versionText(), Protocol: control.Protocol, Since: w.since, Takeovers: w.start.Count,
 		Reason: w.start.Reason, UpgradeFailed: w.failed,
 	}
 	return s, err

@@ -1,0 +1,193 @@
+package control
+
+import (
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the tables of fields into doc/protocol.md")
+
+const document = "../doc/protocol.md"
+
+// structs returns the struct types of this package with their comments.
+func structs(t *testing.T) map[string]*ast.StructType {
+	t.Helper()
+	found := make(map[string]*ast.StructType)
+	entries, err := os.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), ".go") || strings.HasSuffix(e.Name(), "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), e.Name(), nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range file.Decls {
+			g, ok := d.(*ast.GenDecl)
+			if !ok {
+				continue
+			}
+			for _, s := range g.Specs {
+				if s, ok := s.(*ast.TypeSpec); ok {
+					if st, ok := s.Type.(*ast.StructType); ok {
+						found[s.Name.Name] = st
+					}
+				}
+			}
+		}
+	}
+	return found
+}
+
+// jsonType returns what a Go type is in JSON.
+func jsonType(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.StarExpr:
+		return jsonType(e.X) + " or null"
+	case *ast.ArrayType:
+		return "array of " + jsonType(e.Elt)
+	case *ast.SelectorExpr:
+		switch e.Sel.Name {
+		case "Time":
+			return "time"
+		case "Duration":
+			return "nanoseconds"
+		}
+		return "any"
+	case *ast.Ident:
+		switch e.Name {
+		case "string", "State", "HistoryState", "History", "Prefetch", "Wait", "GitDir", "Policy", "TraceSource", "ErrorCode", "Secret":
+			return "string"
+		case "bool":
+			return "boolean"
+		case "int", "int64", "uint32", "float64":
+			return "number"
+		}
+		return e.Name
+	}
+	return "?"
+}
+
+// table returns the fields of a struct as a table; those that it embeds come first.
+func table(all map[string]*ast.StructType, name string) string {
+	var b strings.Builder
+	var rows func(name string)
+	rows = func(name string) {
+		for _, f := range all[name].Fields.List {
+			if len(f.Names) == 0 {
+				if id, ok := f.Type.(*ast.Ident); ok && all[id.Name] != nil {
+					rows(id.Name)
+				}
+				continue
+			}
+			if f.Tag == nil {
+				continue
+			}
+			key, options, _ := strings.Cut(reflect.StructTag(strings.Trim(f.Tag.Value, "`")).Get("json"), ",")
+			if key == "-" {
+				continue
+			}
+			about := strings.TrimSpace(f.Comment.Text())
+			if about == "" {
+				about = strings.TrimSpace(f.Doc.Text())
+			}
+			kind := jsonType(f.Type)
+			if strings.HasPrefix(options, "omit") {
+				kind += ", optional"
+			}
+			fmt.Fprintf(&b, "| `%s` | %s | %s |\n", key, kind, strings.NewReplacer("\n", " ", "|", "\\|").Replace(about))
+		}
+	}
+	rows(name)
+	if b.Len() == 0 {
+		return "No fields.\n"
+	}
+	return "| field | type | |\n|---|---|---|\n" + b.String()
+}
+
+// The tables of fields in doc/protocol.md are made of the types of this package: go test ./control -run Document -update
+func TestProtocolDocumentHasEveryField(t *testing.T) {
+	all := structs(t)
+	text, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := regexp.MustCompile(`(?s)<!-- fields of (\w+) -->\n.*?<!-- end -->`)
+	var shown []string
+	want := block.ReplaceAllStringFunc(string(text), func(old string) string {
+		name := block.FindStringSubmatch(old)[1]
+		shown = append(shown, name)
+		if all[name] == nil {
+			t.Errorf("%s has the fields of %s, which package control does not have", document, name)
+			return old
+		}
+		return "<!-- fields of " + name + " -->\n" + table(all, name) + "<!-- end -->"
+	})
+	for name, s := range all {
+		embedded := slices.Contains([]string{"wireMount", "wireFork"}, name)
+		for _, f := range s.Fields.List {
+			if f.Tag != nil && strings.Contains(f.Tag.Value, "json:") && !embedded && !slices.Contains(shown, name) {
+				t.Errorf("%s does not show the fields of %s: add a block <!-- fields of %s -->", document, name, name)
+				break
+			}
+		}
+	}
+	for o := range decoders {
+		if !strings.Contains(want, "### `"+string(o)+"`\n") {
+			t.Errorf("%s has no section about the operation %s", document, o)
+		}
+	}
+	for _, code := range errorCodes(t) {
+		if !strings.Contains(want, "| `"+code+"` |") {
+			t.Errorf("%s does not list the error code %s", document, code)
+		}
+	}
+	if want == string(text) {
+		return
+	}
+	if !*update {
+		t.Errorf("%s is out of date: go test ./control -run Document -update", document)
+	} else if err := os.WriteFile(document, []byte(want), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// errorCodes returns the values of the constants of type ErrorCode.
+func errorCodes(t *testing.T) (codes []string) {
+	t.Helper()
+	source, err := os.ReadFile("error.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile(`(?m)^\tCode\w+ +ErrorCode = "([a-z-]+)"`).FindAllStringSubmatch(string(source), -1) {
+		codes = append(codes, m[1])
+	}
+	if len(codes) < 10 {
+		t.Fatalf("found %d error codes", len(codes))
+	}
+	return codes
+}
+
+func TestEveryCallHasAnExample(t *testing.T) {
+	source, err := os.ReadFile("example_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for m := range reflect.TypeFor[*Client]().Methods() {
+		if !strings.Contains(string(source), "\nfunc ExampleClient_"+m.Name+"() {\n") {
+			t.Errorf("Client.%s has no example in example_test.go", m.Name)
+		}
+	}
+}

@@ -1,0 +1,415 @@
+package control_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// A program that imports this package needs the artifactfs program in $PATH and nothing else: the daemon is started if none
+// runs.
+func ExampleEnsure() {
+	ctx := context.Background()
+	client, err := control.Ensure(ctx, control.Launch{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	m, err := client.Mount(ctx, control.MountRequest{Remote: "https://git.example/app.git", Dir: "/srv/app"}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("mounted at", m.Dir)
+}
+
+func ExampleDial() {
+	state, err := control.StateDir("")
+	if err != nil {
+		log.Fatal(err)
+	}
+	client, err := control.Dial(context.Background(), control.DaemonSocket(state))
+	if errors.Is(err, control.ErrNoServer) {
+		fmt.Println("nothing is mounted")
+		return
+	}
+	_ = client
+}
+
+func ExampleAsError() {
+	client, end := fakeDaemon()
+	defer end()
+	_, err := client.Unmount(context.Background(), control.UnmountRequest{Dir: "/srv/other"})
+	e := control.AsError(err)
+	fmt.Println(e)
+	fmt.Println(e.ErrorCode(), e.ErrorCode().Retryable(), e.Hint)
+	// Output:
+	// unmount /srv/other: nothing is mounted there
+	// not-mounted false artifactfs list shows what is
+}
+
+func ExampleClient_Mount() {
+	client, end := fakeDaemon()
+	defer end()
+	m, err := client.Mount(context.Background(), control.MountRequest{
+		Remote:  "https://git.example/app.git",
+		Dir:     "/srv/app", // absolute
+		Session: "fix-login",
+	}, func(p control.Progress) { log.Println(p.Phase, p.Done, p.Total) })
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(m.Dir, m.Ref, m.Session)
+	// Output: /srv/app main fix-login
+}
+
+func ExampleClient_Unmount() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.Unmount(context.Background(), control.UnmountRequest{Dir: "/srv/app", Timeout: time.Minute})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.Session, r.Pending)
+	// Output: fix-login 0
+}
+
+func ExampleClient_Status() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.Status(context.Background())
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, m := range r.Mounts {
+		fmt.Println(m.Dir, m.State, m.Session.Name)
+	}
+	// Output: /srv/app mounted fix-login
+}
+
+func ExampleClient_Mounts() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.Mounts(context.Background())
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(len(r.Mounts), r.Mounts[0].Dir)
+	// Output: 1 /srv/app
+}
+
+func ExampleClient_Prefetch() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.Prefetch(context.Background(), control.PrefetchRequest{Dir: "/srv/app", Paths: []string{"services/api"}, Wait: true}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.Hydrated, "of", r.Matched)
+	// Output: 7 of 7
+}
+
+func ExampleClient_Switch() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.Switch(context.Background(), control.SwitchRequest{Dir: "/srv/app", Ref: "next"}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.Branch, r.Paths)
+	// Output: next 3
+}
+
+func ExampleClient_Trace() {
+	client, end := fakeDaemon()
+	defer end()
+	err := client.Trace(context.Background(), control.TraceRequest{Dir: "/srv/app"}, func(t control.Trace) error {
+		for _, e := range t.Events {
+			fmt.Println(e.Op, e.Path, e.Source)
+		}
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Output: read go.mod fetched
+}
+
+func ExampleClient_Upgrade() {
+	client, end := fakeDaemon()
+	defer end()
+	err := client.Upgrade(context.Background(), control.UpgradeRequest{Executable: "/usr/local/bin/artifactfs"})
+	if errors.Is(err, control.ErrNoServer) {
+		fmt.Println("the new version takes over") // the process that was asked has ended
+		return
+	}
+	fmt.Println(control.AsError(err).ErrorCode())
+	// Output: unsupported
+}
+
+func ExampleClient_Shutdown() {
+	client, end := fakeDaemon()
+	defer end()
+	if err := client.Shutdown(context.Background()); err != nil {
+		log.Fatal(err)
+	}
+	_, err := client.Status(context.Background())
+	fmt.Println(errors.Is(err, control.ErrNoServer))
+	// Output: true
+}
+
+func ExampleClient_Checkpoint() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.Checkpoint(context.Background(), control.CheckpointRequest{Dir: "/srv/app", Message: "before the clean-up", Sync: true}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.ID, r.Synced)
+	// Output: 01M80Q4Z50EZKC5YR3HTMPRYYQ true
+}
+
+func ExampleClient_Sync() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.Sync(context.Background(), control.SyncRequest{Dir: "/srv/app", Timeout: time.Minute}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.Session.Pending)
+	// Output: 0
+}
+
+func ExampleClient_Sessions() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.Sessions(context.Background())
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.Sessions[0].Name)
+	// Output: fix-login
+}
+
+func ExampleClient_SessionLog() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.SessionLog(context.Background(), control.SessionLogRequest{Of: "fix-login", Limit: 10})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, p := range r.Points {
+		fmt.Println(p.ID, p.Message)
+	}
+	// Output: 01M80Q4Z50EZKC5YR3HTMPRYYQ before the clean-up
+}
+
+func ExampleClient_SessionShow() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.SessionShow(context.Background(), control.SessionShowRequest{Of: "/srv/app"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.ID, r.Changes[0].Status, r.Changes[0].Path)
+	// Output: 01M80Q4Z50EZKC5YR3HTMPRYYQ M main.go
+}
+
+func ExampleClient_SessionDiff() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.SessionDiff(context.Background(), control.SessionDiffRequest{Of: "/srv/app", A: "@~1", B: "@"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.Changes[0].Status, r.Changes[0].Path)
+	// Output: M main.go
+}
+
+func ExampleClient_Restore() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.Restore(context.Background(), control.RestoreRequest{Dir: "/srv/app", ID: "@~1", Paths: []string{"main.go"}}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(len(r.Changes), "changed;", r.Before.ID, "undoes it")
+	// Output: 1 changed; 01M80Q4Z9W7XA3V6MEZKGN8CE9 undoes it
+}
+
+func ExampleClient_Fork() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.Fork(context.Background(), control.ForkRequest{Of: "fix-login", ID: "@", Mount: control.MountRequest{Dir: "/srv/try", Session: "try"}}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.Dir, r.Session)
+	// Output: /srv/try try
+}
+
+func ExampleClient_SessionSet() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.SessionSet(context.Background(), control.SessionSetRequest{Of: "fix-login", State: "closed", Reason: "merged"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.Name, r.State)
+	// Output: fix-login closed
+}
+
+func ExampleClient_SessionNote() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.SessionNote(context.Background(), control.SessionNoteRequest{Dir: "/srv/app", JSON: json.RawMessage(`{"task":"fix login"}`)})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.Ref, r.Redacted)
+	// Output: refs/notes/agent 0
+}
+
+func ExampleClient_SessionRecord() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.SessionRecord(context.Background(), control.SessionRecordRequest{Dir: "/srv/app", Lines: []string{`{"role":"user","text":"fix the login"}`}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.Lines, r.Ref)
+	// Output: 1 refs/afs/transcript/fix-login
+}
+
+func ExampleClient_SessionGC() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.SessionGC(context.Background(), control.SessionGCRequest{Of: "fix-login", DryRun: true}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.Kept, len(r.Dropped))
+	// Output: 12 1
+}
+
+// fakeDaemon serves a daemon that has one mount and does nothing.
+func fakeDaemon() (client *control.Client, end func()) {
+	dir, err := os.MkdirTemp("", "example-")
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	socket := filepath.Join(dir, "daemon.sock")
+	server, err := control.Listen(ctx, socket, daemon{}, zap.NewNop())
+	if err != nil {
+		log.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() { server.Serve(ctx); close(ended) }()
+	if client, err = control.Dial(ctx, socket); err != nil {
+		log.Fatal(err)
+	}
+	return client, func() { cancel(); <-ended; os.RemoveAll(dir) }
+}
+
+// daemon answers every request as if one session were mounted at /srv/app.
+type daemon struct{}
+
+var (
+	_ control.Handler  = daemon{}
+	_ control.Sessions = daemon{}
+)
+
+var (
+	point    = control.Point{ID: "01M80Q4Z50EZKC5YR3HTMPRYYQ", Session: "fix-login", Message: "before the clean-up", Synced: true}
+	before   = control.Point{ID: "01M80Q4Z9W7XA3V6MEZKGN8CE9", Session: "fix-login"}
+	changes  = []control.PathChange{{Path: "main.go", Status: "M"}}
+	theMount = control.MountStatus{ID: "m1", Dir: "/srv/app", State: control.StateMounted, Session: control.SessionStatus{Name: "fix-login"}}
+)
+
+type report = func(control.Progress)
+
+func (daemon) Mount(_ context.Context, r control.MountRequest, _ report) (control.MountReply, error) {
+	return control.MountReply{Dir: r.Dir, Ref: "main", Session: r.Session}, nil
+}
+
+func (daemon) Unmount(_ context.Context, r control.UnmountRequest) (control.UnmountReply, error) {
+	if r.Dir != theMount.Dir {
+		return control.UnmountReply{}, &control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotMounted, Verb: "unmount", Object: r.Dir,
+			Cause: "nothing is mounted there", Hint: "artifactfs list shows what is"}
+	}
+	return control.UnmountReply{Dir: r.Dir, Session: "fix-login"}, nil
+}
+
+func (daemon) Status(context.Context) (control.Status, error) {
+	return control.Status{Mounts: []control.MountStatus{theMount}}, nil
+}
+
+func (daemon) Prefetch(context.Context, control.PrefetchRequest, report) (control.PrefetchReply, error) {
+	return control.PrefetchReply{Matched: 7, Hydrated: 7}, nil
+}
+
+func (daemon) Switch(_ context.Context, r control.SwitchRequest, _ report) (control.SwitchReply, error) {
+	return control.SwitchReply{Dir: r.Dir, Branch: r.Ref, Paths: 3}, nil
+}
+
+func (daemon) Trace(_ context.Context, _ control.TraceRequest, emit func(control.Trace) error) error {
+	return emit(control.Trace{Events: []control.TraceEvent{{Op: "read", Path: "go.mod", Source: control.TraceFetched}}})
+}
+
+func (daemon) Shutdown(context.Context) error { return nil }
+
+func (daemon) Checkpoint(context.Context, control.CheckpointRequest, report) (control.CheckpointReply, error) {
+	return control.CheckpointReply{Point: point, Made: true}, nil
+}
+
+func (daemon) Sync(_ context.Context, r control.SyncRequest, _ report) (control.SyncReply, error) {
+	return control.SyncReply{Dir: r.Dir, Session: theMount.Session}, nil
+}
+
+func (daemon) Sessions(context.Context) (control.SessionsReply, error) {
+	return control.SessionsReply{Sessions: []control.SessionInfo{{SessionStatus: theMount.Session}}}, nil
+}
+
+func (daemon) SessionLog(context.Context, control.SessionLogRequest) (control.SessionLogReply, error) {
+	return control.SessionLogReply{Session: "fix-login", Points: []control.Point{point}}, nil
+}
+
+func (daemon) SessionShow(context.Context, control.SessionShowRequest) (control.SessionShowReply, error) {
+	return control.SessionShowReply{Point: point, Changes: changes}, nil
+}
+
+func (daemon) SessionDiff(context.Context, control.SessionDiffRequest) (control.SessionDiffReply, error) {
+	return control.SessionDiffReply{Changes: changes}, nil
+}
+
+func (daemon) Restore(_ context.Context, r control.RestoreRequest, _ report) (control.RestoreReply, error) {
+	return control.RestoreReply{Dir: r.Dir, Point: point, Before: &before, Changes: changes}, nil
+}
+
+func (daemon) Fork(_ context.Context, r control.ForkRequest, _ report) (control.MountReply, error) {
+	return control.MountReply{Dir: r.Mount.Dir, Session: r.Mount.Session}, nil
+}
+
+func (daemon) SessionSet(_ context.Context, r control.SessionSetRequest) (control.SessionInfo, error) {
+	return control.SessionInfo{SessionStatus: control.SessionStatus{Name: r.Of, State: r.State}}, nil
+}
+
+func (daemon) SessionNote(_ context.Context, r control.SessionNoteRequest) (control.SessionNoteReply, error) {
+	return control.SessionNoteReply{Ref: "refs/notes/" + r.Ref}, nil
+}
+
+func (daemon) SessionRecord(_ context.Context, r control.SessionRecordRequest) (control.SessionRecordReply, error) {
+	return control.SessionRecordReply{Ref: "refs/afs/transcript/fix-login", Lines: int64(len(r.Lines))}, nil
+}
+
+func (daemon) SessionGC(context.Context, control.SessionGCRequest, report) (control.SessionGCReply, error) {
+	return control.SessionGCReply{Session: "fix-login", Kept: 12, Dropped: []control.Point{before}, DryRun: true}, nil
+}

@@ -1,0 +1,81 @@
+package integration
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// A program that knows nothing but package control has a mount, and work in it, from nothing.
+func TestProgramStartsADaemonAndMounts(t *testing.T) {
+	w := newWorld(t)
+	w.commit(w.repo("r.git", object.SHA1), sample("program"))
+	remote, dir := w.serve(gittest.ServerOptions{}).URL("r.git"), w.place("m")
+	client, err := control.Ensure(t.Context(), control.Launch{State: w.state, Executable: binary})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := client.Mount(t.Context(), control.MountRequest{Remote: remote, Dir: dir}, nil)
+	if err != nil {
+		t.Fatalf("mount with all settings at zero: %v", err)
+	}
+	if err := os.WriteFile(dir+"/new", []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.Checkpoint(t.Context(), control.CheckpointRequest{Dir: dir, Message: "from a program"}, nil)
+	if err != nil || !c.Made || c.Session != m.Session {
+		t.Errorf("checkpoint: got %+v, %v, want one of session %s", c, err, m.Session)
+	}
+	again, err := control.Ensure(t.Context(), control.Launch{State: w.state, Executable: "/none"})
+	if err != nil {
+		t.Fatalf("ensure a daemon that runs: %v", err)
+	}
+	if s, err := again.Status(t.Context()); err != nil || len(s.Mounts) != 1 || s.Daemon.Protocol != control.Protocol {
+		t.Errorf("status: got %+v, %v, want one mount and protocol %d", s, err, control.Protocol)
+	}
+	_, err = client.Mount(t.Context(), control.MountRequest{Remote: remote + "-none", Dir: w.place("m")}, nil)
+	if got := control.AsError(err).ErrorCode(); got != control.CodeNotFound {
+		t.Errorf("mount of a repository that is not there: got code %q, want %q", got, control.CodeNotFound)
+	}
+}
+
+// The protocol by hand: a client of a later version, with fields that this daemon does not know.
+func TestProtocolWithoutALibrary(t *testing.T) {
+	w := newWorld(t)
+	w.commit(w.repo("r.git", object.SHA1), sample("by hand"))
+	m := w.bare(w.serve(gittest.ServerOptions{}).URL("r.git"))
+	ask := func(line string) (answer map[string]json.RawMessage) {
+		t.Helper()
+		conn, err := net.Dial("unix", control.DaemonSocket(w.state))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintln(conn, line)
+		for s := bufio.NewScanner(conn); s.Scan(); {
+			answer = nil
+			if err := json.Unmarshal(s.Bytes(), &answer); err != nil {
+				t.Fatalf("answer %q: %v", s.Text(), err)
+			}
+		}
+		return answer
+	}
+	a := ask(`{"version":7,"op":"checkpoint","args":{"dir":"` + m.Dir + `","mood":"good"},"trace":1}`)
+	if string(a["version"]) != "5" || !strings.Contains(string(a["result"]), `"id":"01`) || string(a["ignored"]) != `["mood"]` {
+		t.Errorf("checkpoint asked by a later version: got %s, want a checkpoint in version 5 and the field that was ignored", a)
+	}
+	if a := ask(`{"version":7,"op":"frobnicate","args":{}}`); !strings.Contains(string(a["error"]), `"kind":"unsupported"`) {
+		t.Errorf("unknown operation: got %s, want an error of kind unsupported", a)
+	}
+	if a := ask(`{"version":5,"op":"session-log","args":{"of":"none-such"}}`); !strings.Contains(string(a["error"]), `"kind":"not-found"`) {
+		t.Errorf("log of a session that is not there: got %s, want an error of kind not-found", a)
+	}
+}
