@@ -84,6 +84,11 @@ type MountRequest struct {
 
 	Token Secret `json:"-"` // crosses the socket beside the request, see wireMount
 
+	// SessionToken and SessionTokenFile are Token and TokenFile for a session remote. Without them it gets those of the
+	// mounted remote, if it is on the same host.
+	SessionToken     Secret `json:"-"`
+	SessionTokenFile string `json:"session_token_file,omitempty"`
+
 	// Nonce is the same in all tries of one asker, and of no other: a mount that was made for it is the answer.
 	Nonce string `json:"nonce,omitempty"`
 

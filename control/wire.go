@@ -68,10 +68,15 @@ type message struct {
 	Ignored  []string        `json:"ignored,omitempty"` // beside Result: fields of the request that the server does not know
 }
 
-// wireMount is the one place where a token is spelled out.
+// wireMount is the one place where the secrets of a request are spelled out.
 type wireMount struct {
 	MountRequest
-	Token string `json:"token,omitempty"`
+	Token        string `json:"token,omitempty"`
+	SessionToken string `json:"session_token,omitempty"`
+}
+
+func spellOut(r MountRequest) wireMount {
+	return wireMount{r, string(r.Token), string(r.SessionToken)}
 }
 
 // wireFork is a ForkRequest whose mount has its token.
@@ -99,9 +104,9 @@ func encodeRequest(o op, args any) ([]byte, error) {
 	}
 	switch r := args.(type) {
 	case MountRequest:
-		args = wireMount{r, string(r.Token)}
+		args = spellOut(r)
 	case ForkRequest:
-		args = wireFork{r, wireMount{r.Mount, string(r.Mount.Token)}}
+		args = wireFork{r, spellOut(r.Mount)}
 	}
 	raw, err := json.Marshal(args)
 	if err != nil {
@@ -201,7 +206,7 @@ func decodeFork(raw []byte) (any, []string, error) {
 
 func (w wireMount) request() MountRequest {
 	r := w.MountRequest.withDefaults()
-	r.Token = Secret(w.Token)
+	r.Token, r.SessionToken = Secret(w.Token), Secret(w.SessionToken)
 	return r
 }
 

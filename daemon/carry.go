@@ -340,7 +340,7 @@ func (c *carry) openOrigin() (*transport.Remote, error) {
 	if c.mount.second == nil {
 		return nil, nil
 	}
-	r := c.mount.request
+	r := c.mount.requestNow()
 	r.SessionOptions.Remote = control.RemoteOrigin
 	origin, _, err := c.mount.daemon.sessionRemote(r)
 	return origin, err

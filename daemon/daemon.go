@@ -98,7 +98,7 @@ type Daemon struct {
 	mu     sync.Mutex
 	closed bool
 	unfit  error // a mount is there that this version cannot serve
-	stores map[string]*sharedStore
+	stores map[storeKey]*sharedStore
 	mounts map[string]*mount // by directory
 	idle   chan struct{}     // closed while there is no mount
 }
@@ -135,7 +135,7 @@ func New(c Config) (*Daemon, error) {
 	d := &Daemon{
 		state: c.State, log: c.Log, sampled: fuse.Sampled(c.Log), homes: homes{c.State, c.Log}, memory: memory, blobs: blobs,
 		keeper: c.Keeper, failures: failures{c.State, c.Log}, watch: newWatcher(c.Keeper, c.take(keptWatch)), served: make(chan struct{}),
-		stores: map[string]*sharedStore{}, mounts: map[string]*mount{}, idle: idle, taken: c.Takeovers,
+		stores: map[storeKey]*sharedStore{}, mounts: map[string]*mount{}, idle: idle, taken: c.Takeovers,
 		turns: turns{turn: make(chan struct{}, 1)},
 	}
 	d.memoryLimit = debug.SetMemoryLimit(-1)
@@ -213,6 +213,7 @@ func (d *Daemon) add(m *mount) bool {
 	if len(d.mounts) == 0 {
 		d.idle = make(chan struct{})
 	}
+	m.login = d.loginFor(givenFor(m.request.Remote, string(m.request.Token), m.request.TokenFile))
 	d.mounts[m.dir] = m
 	d.limitMemory()
 	return true
@@ -264,14 +265,22 @@ func (d *Daemon) find(dir string) (*mount, bool) {
 	}
 }
 
-// store opens the store of a remote or joins the one that is open. Each use ends with a call of release.
-func (d *Daemon) store(r control.MountRequest) (s *fetch.Store, release func(), err error) {
+// storeKey says which mounts share a store: it holds what it was opened with.
+type storeKey struct {
+	dir, remote string
+	login       *login
+	timeout     time.Duration
+}
+
+// store opens the store of a mount's remote or joins the one that is open. Each use ends with a call of release.
+func (d *Daemon) store(m *mount) (s *fetch.Store, release func(), err error) {
+	r := m.request
 	deadline := r.Timeout
 	if deadline == 0 {
 		deadline = DefaultDeadline
 	}
 	remote, err := transport.Open(r.Remote, transport.Options{
-		Token: string(r.Token), TokenFile: r.TokenFile, Retries: retries, Log: d.log, Stall: r.Timeout, Patience: deadline,
+		Login: m.login.Login, Retries: retries, Log: d.log, Stall: r.Timeout, Patience: deadline,
 	})
 	if err != nil {
 		return nil, nil, err
@@ -280,8 +289,7 @@ func (d *Daemon) store(r control.MountRequest) (s *fetch.Store, release func(), 
 		d.blobs.SetQuota(r.CacheSize)
 	}
 	dir := storeName(remote.URL())
-	// A store holds the credentials it was opened with: other ones, or other patience, need another.
-	key := strings.Join([]string{dir, string(r.Token), r.TokenFile, r.Remote, r.Timeout.String()}, "\x00")
+	key := storeKey{dir, r.Remote, m.login, r.Timeout}
 	d.mu.Lock()
 	shared, ok := d.stores[key]
 	if !ok {
@@ -299,7 +307,7 @@ func (d *Daemon) store(r control.MountRequest) (s *fetch.Store, release func(), 
 		if shared.leave, shared.err = holdStore(path); shared.err == nil {
 			shared.Store, shared.err = fetch.Open(fetch.Config{
 				Dir: path, Remote: remote, Blobs: d.blobs, Memory: d.memory, Readers: &d.readers,
-				Deadline: deadline, Credential: credential(r), Log: d.log.With(zap.String("remote", remote.URL())),
+				Deadline: deadline, Credential: stockCredential(givenFor(r.Remote, "", ""), m.login.Login), Log: d.log.With(zap.String("remote", remote.URL())),
 			})
 		}
 		close(shared.opened)
@@ -311,7 +319,7 @@ func (d *Daemon) store(r control.MountRequest) (s *fetch.Store, release func(), 
 	return shared.Store, release, nil
 }
 
-func (d *Daemon) release(key string, shared *sharedStore) {
+func (d *Daemon) release(key storeKey, shared *sharedStore) {
 	d.mu.Lock()
 	shared.users--
 	last := shared.users == 0

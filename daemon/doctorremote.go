@@ -58,7 +58,7 @@ func ExamineRemotes(ctx context.Context, state string, c RemoteCheck) []Finding 
 			o := transport.Options{Connect: remoteTime / 2, Stall: remoteTime}
 			bad := all[i].warn // a mount goes on without it
 			if i < len(c.Named) {
-				o.Token, o.TokenFile, bad = string(c.Token), c.TokenFile, all[i].wrong
+				o.Login, bad = transport.NewLogin(string(c.Token), c.TokenFile), all[i].wrong
 			}
 			ctx, cancel := context.WithTimeout(ctx, remoteTime)
 			defer cancel()

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"net/url"
-	"os"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -54,22 +52,6 @@ func secretFree(remote string) string {
 	}
 	defer r.Close()
 	return r.URL()
-}
-
-// credential is what stock git gets to log in with, where it stands in for our own transport.
-func credential(r control.MountRequest) fetch.Credential {
-	c := fetch.Credential{User: "x-access-token", Secret: string(r.Token)}
-	if c.Secret == "" && r.TokenFile != "" {
-		if b, err := os.ReadFile(r.TokenFile); err == nil {
-			c.Secret = strings.TrimSpace(string(b))
-		}
-	}
-	if u, err := url.Parse(r.Remote); err == nil && u.User != nil {
-		if password, ok := u.User.Password(); ok {
-			c.User, c.Secret = u.User.Username(), password
-		}
-	}
-	return c
 }
 
 // explain returns err with its exit code, its error code and, where one helps, a hint.

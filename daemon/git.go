@@ -14,11 +14,13 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/credential"
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/gitdir/fsmonitor"
 	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
 	"github.com/artifactfs/artifactfs/gitdir/index"
+	"github.com/artifactfs/artifactfs/internal/gitsocket"
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/promisor"
@@ -27,11 +29,12 @@ import (
 )
 
 // stockGit is what git commands in a mount are served with besides files: its git directory, an answer to what has
-// changed, and objects that it lacks.
+// changed, objects that it lacks, and logins.
 type stockGit struct {
 	dir     *gitdir.Dir
 	monitor *fsmonitor.Server
 	objects *promisor.Server
+	logins  *credential.Server
 }
 
 // gitPath is where a mount's git directory is; the file .git in its root says so.
@@ -147,7 +150,7 @@ func (m *mount) gitOptions(ctx context.Context, snap *fetch.Snapshot) (gitdir.Op
 	return gitdir.Options{
 		Format: snap.Format, WorkTree: m.dir, Remote: m.store.URL(), Objects: filepath.Join(m.store.GitDir(), "objects"),
 		Ref: snap.Ref, Commit: snap.Commit, Shallow: snap.Shallow(), Partial: snap.Partial,
-		Default: branch, Git: version, Monitor: hookProgram(program), Helper: program, Inside: m.inside.wanted(),
+		Default: branch, Git: version, Monitor: hookProgram(program), Helper: program, Inside: m.inside.wanted(), Logins: logins{m}.helped(ctx),
 	}, nil
 }
 
@@ -167,13 +170,17 @@ func (m *mount) serveGit(dir *gitdir.Dir) error {
 	if err != nil {
 		return err
 	}
-	objects, err := promisor.Serve(m.gitPath(), m.provider(), promisor.Options{Inherited: m.left.take(partObjects), Keep: m.keepAs(partObjects)}, m.daemon.log)
+	objects, err := promisor.Serve(m.gitPath(), m.provider(), gitsocket.Options{Inherited: m.left.take(partObjects), Keep: m.keepAs(partObjects)}, m.daemon.log)
 	if err != nil {
 		return errors.Join(err, monitor.Close())
 	}
+	answers, err := credential.Serve(m.gitPath(), logins{m}, gitsocket.Options{Inherited: m.left.take(partLogins), Keep: m.keepAs(partLogins)}, m.daemon.log)
+	if err != nil {
+		return errors.Join(err, objects.Close(), monitor.Close())
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.git = stockGit{dir, monitor, objects}
+	m.git = stockGit{dir, monitor, objects, answers}
 	return nil
 }
 
@@ -182,7 +189,7 @@ func (g stockGit) close() error {
 	if g.dir == nil {
 		return nil
 	}
-	return errors.Join(g.monitor.Close(), g.objects.Close())
+	return errors.Join(g.monitor.Close(), g.objects.Close(), g.logins.Close())
 }
 
 // changes tells git what may have changed since a token. What programs write may still be in the kernel's cache, of

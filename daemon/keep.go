@@ -34,9 +34,10 @@ const (
 	partLock    part = "lock"      // of its home, which is free at no moment
 	partMonitor part = "fsmonitor" // sockets in its git directory that are listened on
 	partObjects part = "promisor"
+	partLogins  part = "credential"
 )
 
-var parts = []part{partDevice, partLock, partMonitor, partObjects, partState}
+var parts = []part{partDevice, partLock, partMonitor, partObjects, partLogins, partState}
 
 // keeping has kept what a mount's next process needs. The zero one keeps nothing.
 type keeping struct {

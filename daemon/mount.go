@@ -29,7 +29,7 @@ type mount struct {
 	daemon  *Daemon
 	id      string
 	dir     string
-	request control.MountRequest
+	request control.MountRequest // as it was made: see requestNow
 	since   time.Time
 	before  fetch.Stats // what the store had done when the mount began
 
@@ -38,6 +38,9 @@ type mount struct {
 	record  record // of the session
 
 	otherOwner bool // than was asked for: a session's files keep theirs
+
+	login        *login // to the mounted remote
+	sessionLogin *login // to the session remote; nil: there is none
 
 	point   mountpoint
 	home    *home

@@ -62,8 +62,13 @@ func (m *mount) lend() error {
 	if m.session == "" && m.request.At == "" {
 		return nil
 	}
-	r := m.request
+	r := m.requestNow()
 	r.SessionOptions = m.carry.optionsNow()
+	m.daemon.mu.Lock()
+	if at, _ := sessionURL(r); at != "" {
+		m.sessionLogin = m.daemon.loginFor(sessionGiven(r, at))
+	}
+	m.daemon.mu.Unlock()
 	second, _, err := m.daemon.sessionRemote(r)
 	if err != nil {
 		return err
@@ -80,7 +85,7 @@ func (m *mount) lend() error {
 
 // lendElder has the store ask the session remote of the session that this one was forked from, too.
 func (m *mount) lendElder(at string) error {
-	r := m.request
+	r := m.requestNow()
 	r.SessionOptions.Remote = at
 	elder, _, err := m.daemon.sessionRemote(r)
 	if err != nil || elder == nil {

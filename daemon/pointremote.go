@@ -22,29 +22,38 @@ import (
 )
 
 // sessionRemote opens the session remote of a mount; nil: it has none but the repository in its home. Kind is one of the
-// constants of control, or "" for a URL. A token goes to the host of the mounted remote alone.
+// constants of control, or "" for a URL. The token of the mounted remote goes to the host of that alone.
 func (d *Daemon) sessionRemote(r control.MountRequest) (remote *transport.Remote, kind string, err error) {
-	at := r.SessionOptions.Remote
-	switch at {
-	case "", control.RemoteEmbedded:
-		return nil, control.RemoteEmbedded, nil
-	case control.RemoteNone:
-		return nil, control.RemoteNone, nil
-	case control.RemoteOrigin:
-		at, kind = r.Remote, control.RemoteOrigin
+	at, kind := sessionURL(r)
+	if at == "" {
+		return nil, kind, nil
 	}
 	patience := r.Timeout
 	if patience == 0 {
 		patience = DefaultDeadline
 	}
-	o := transport.Options{Retries: retries, Log: d.log, Stall: r.Timeout, Patience: patience}
-	if kind == control.RemoteOrigin || sameHost(at, r.Remote) {
-		o.Token, o.TokenFile = string(r.Token), r.TokenFile
-	}
+	d.mu.Lock()
+	l := d.loginFor(sessionGiven(r, at))
+	d.mu.Unlock()
+	o := transport.Options{Login: l.Login, Retries: retries, Log: d.log, Stall: r.Timeout, Patience: patience}
 	if remote, err = transport.Open(at, o); err != nil {
 		return nil, kind, fmt.Errorf("open session remote: %w", err)
 	}
 	return remote, kind, nil
+}
+
+// sessionURL returns where the session remote of a request is, "" if it is none but the repository in the mount's home, and
+// its kind: one of the constants of control, or "" for a URL.
+func sessionURL(r control.MountRequest) (at, kind string) {
+	switch r.SessionOptions.Remote {
+	case "", control.RemoteEmbedded:
+		return "", control.RemoteEmbedded
+	case control.RemoteNone:
+		return "", control.RemoteNone
+	case control.RemoteOrigin:
+		return r.Remote, control.RemoteOrigin
+	}
+	return r.SessionOptions.Remote, ""
 }
 
 // arrive brings a session that is on its session remote and not here; nil: it is not there either, or nobody else has it.

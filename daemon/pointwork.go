@@ -98,9 +98,10 @@ func (h sessionHome) request(r control.MountRequest) control.MountRequest {
 	if r.Remote == "" || r.Remote == h.record.Remote {
 		r.Remote = h.record.Remote
 		if h.mount != nil {
-			r.Remote = h.mount.request.Remote // which may hold a secret
+			now := h.mount.requestNow()
+			r.Remote = now.Remote // which may hold a secret
 			if r.Token == "" && r.TokenFile == "" {
-				r.Token, r.TokenFile = h.mount.request.Token, h.mount.request.TokenFile
+				r.Token, r.TokenFile = now.Token, now.TokenFile
 			}
 		}
 	}

@@ -192,7 +192,7 @@ func (m *mount) takeOver() (err error) {
 	ctx := context.Background()
 	device := m.left.files[partDevice]
 	gone := hungUp(device)
-	if m.store, m.release, err = m.daemon.store(m.request); err != nil {
+	if m.store, m.release, err = m.daemon.store(m); err != nil {
 		return err
 	}
 	m.before = m.store.Stats()

@@ -46,7 +46,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	if len(m.point.made) > 0 {
 		m.tell(func(h *handover) { h.Made = m.point.made })
 	}
-	if m.store, m.release, err = m.daemon.store(m.request); err != nil {
+	if m.store, m.release, err = m.daemon.store(m); err != nil {
 		return reply, err
 	}
 	m.before = m.store.Stats()
@@ -112,7 +112,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 		},
 	}
 	m.tell(func(h *handover) {
-		h.Phase, h.Request, h.Record, h.Resumed, h.Notes, h.Made, h.Reply = phaseServed, m.request, m.record, m.resumed, m.redirects.notes, m.point.made, reply
+		h.Phase, h.Request, h.Record, h.Resumed, h.Notes, h.Made, h.Reply = phaseServed, m.requestNow(), m.record, m.resumed, m.redirects.notes, m.point.made, reply
 		if checkout.Size() <= maxCheckout {
 			h.Checkout = &checkout
 		}

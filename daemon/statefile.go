@@ -35,10 +35,12 @@ type handover struct {
 
 	Request control.MountRequest `json:"request"`
 	Token   string               `json:"token,omitempty"` // of Request, which does not spell it out
-	Around  string               `json:"around,omitempty"`
-	Resumed bool                 `json:"resumed,omitempty"` // its session was there before
-	Notes   []string             `json:"notes,omitempty"`   // of redirects
-	Reply   control.MountReply   `json:"reply"`             // to whoever asked for the mount
+
+	SessionToken string             `json:"session_token,omitempty"` // the same
+	Around       string             `json:"around,omitempty"`
+	Resumed      bool               `json:"resumed,omitempty"` // its session was there before
+	Notes        []string           `json:"notes,omitempty"`   // of redirects
+	Reply        control.MountReply `json:"reply"`             // to whoever asked for the mount
 
 	Record record `json:"record"`          // what is mounted, also of a mount without a session
 	Hello  []byte `json:"hello,omitempty"` // of its fuse.Device
@@ -103,7 +105,7 @@ func openStateFile(f *os.File) (*stateFile, error) {
 		if err := json.Unmarshal(text, &h); err != nil {
 			continue
 		}
-		h.Request.Token = control.Secret(h.Token)
+		h.Request.Token, h.Request.SessionToken = control.Secret(h.Token), control.Secret(h.SessionToken)
 		s.number, s.said, found = number, h, true
 	}
 	if !found {
@@ -135,7 +137,7 @@ func (s *stateFile) update(change func(h *handover)) error {
 	defer s.mu.Unlock()
 	next := s.said
 	change(&next)
-	next.Token = string(next.Request.Token)
+	next.Token, next.SessionToken = string(next.Request.Token), string(next.Request.SessionToken)
 	text, err := json.Marshal(next)
 	if err == nil && len(text) > slotSize-slotHeader {
 		err = fmt.Errorf("%d bytes are too many", len(text))

@@ -183,7 +183,7 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*mount, error) 
 	if err := around.plain(ctx, w.Path); err != nil {
 		return nil, err
 	}
-	r := around.request
+	r := around.requestNow()
 	r.Remote, r.Dir, r.Ref = remote, filepath.Join(around.dir, w.Path), w.commit.String()
 	r.Submodules, r.Redirects, r.RedirectsOnly, r.Nonce = false, nil, false, ""
 	r.Wait, r.Session, r.Device, r.Through = control.WaitTree, "", nil, ""

@@ -120,12 +120,15 @@ func readFormat(gitDir string) (object.Format, bool) {
 	return object.SHA1, true
 }
 
-// runGit runs stock git in a git directory and gives its output; an error carries what git said.
-func runGit(ctx context.Context, gitDir string, env []string, args ...string) ([]byte, error) {
+// runGit runs stock git in a git directory and gives its output; an error carries what git said. login, if it is not nil, is
+// git's descriptor 3.
+func runGit(ctx context.Context, gitDir string, login *os.File, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "git", args...)
 	cmd.Dir = gitDir
 	cmd.Env = append(os.Environ(), "GIT_DIR="+gitDir, "GIT_TERMINAL_PROMPT=0", "LC_ALL=C")
-	cmd.Env = append(cmd.Env, env...)
+	if login != nil {
+		cmd.ExtraFiles = []*os.File{login}
+	}
 	// A session of its own: whatever git starts ends with it, and no helper waits at a terminal for an answer.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }

@@ -2,9 +2,14 @@ package fetch
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/url"
+	"os"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
@@ -13,18 +18,53 @@ import (
 // Credential is a user name and secret that stock git may use. The zero value leaves git to its own helpers.
 type Credential struct{ User, Secret string }
 
-// credentialArgs hand a secret to git through its environment: an argument would show in the process list.
-func (s *Store) gitCredential() (args, env []string) {
-	if s.credential.Secret == "" {
-		return nil, nil
+// credentialHelper is what git runs for a login: descriptor 3 is a file in memory that holds it. So no argument and no
+// environment has it, which other processes can read.
+const credentialHelper = `!f() { if test "$1" = get; then cat /proc/self/fd/3; fi; }; f`
+
+// remoteGit runs stock git that may log in to the remote.
+func (s *Store) remoteGit(ctx context.Context, gitDir string, args ...string) ([]byte, error) {
+	var c Credential
+	if s.credential != nil {
+		c = s.credential()
 	}
-	return []string{"-c", "credential.helper=", "-c", `credential.helper=!f() { echo "username=$AFS_USER"; echo "password=$AFS_SECRET"; }; f`},
-		[]string{"AFS_USER=" + s.credential.User, "AFS_SECRET=" + s.credential.Secret}
+	place, ok := placeOf(s.remote.URL())
+	if c.Secret == "" || !ok || strings.ContainsAny(c.User+c.Secret, "\r\n\x00") {
+		return runGit(ctx, gitDir, nil, args...)
+	}
+	f, err := memoryFile("username=" + c.User + "\npassword=" + c.Secret + "\n")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	key := "credential." + place + ".helper=" // of this host alone, wherever a server leads to
+	return runGit(ctx, gitDir, f, append([]string{"-c", key, "-c", key + credentialHelper}, args...)...)
+}
+
+// placeOf returns the scheme and host of a URL; false: it has none.
+func placeOf(remote string) (string, bool) {
+	u, err := url.Parse(remote)
+	if err != nil || u.Host == "" {
+		return "", false
+	}
+	return u.Scheme + "://" + u.Host, true
+}
+
+// memoryFile makes a file without a name that holds text.
+func memoryFile(text string) (*os.File, error) {
+	fd, err := unix.MemfdCreate("artifactfs-login", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	f := os.NewFile(uintptr(fd), "artifactfs-login")
+	if _, err := f.WriteString(text); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
 func (s *Store) git(ctx context.Context, args ...string) ([]byte, error) {
-	credential, env := s.gitCredential()
-	return runGit(ctx, s.GitDir(), env, append(credential, args...)...)
+	return s.remoteGit(ctx, s.GitDir(), args...)
 }
 
 // acquireWithGit serves remotes that do not speak protocol version 2: old servers and plain file servers. Stock
@@ -61,8 +101,7 @@ func (s *Store) acquireWithGit(ctx context.Context, ref string, start time.Time)
 
 // resolveWithGit finds a ref by `git ls-remote`, which follows every protocol git has.
 func (s *Store) resolveWithGit(ctx context.Context, ref string) (name string, id object.ID, f object.Format, err error) {
-	credential, env := s.gitCredential()
-	out, err := runGit(ctx, s.dir, env, append(credential, "ls-remote", "--symref", s.remote.URL())...)
+	out, err := s.remoteGit(ctx, s.dir, "ls-remote", "--symref", s.remote.URL())
 	if err != nil {
 		return "", object.ID{}, 0, err
 	}

@@ -44,9 +44,9 @@ type Config struct {
 	Remote     *transport.Remote
 	Blobs      *cache.Blobs
 	Memory     *cache.Memory
-	Readers    *Readers      // of all stores of the process; nil: of this one
-	Deadline   time.Duration // how long a read waits for content before it fails
-	Credential Credential    // for stock git, where it stands in for our transport
+	Readers    *Readers          // of all stores of the process; nil: of this one
+	Deadline   time.Duration     // how long a read waits for content before it fails
+	Credential func() Credential // for stock git, where it stands in for our transport; nil: none
 	Log        *zap.Logger
 }
 
@@ -56,7 +56,7 @@ type Store struct {
 	remote     *transport.Remote
 	blobs      *cache.Blobs
 	memory     *cache.Memory
-	credential Credential
+	credential func() Credential
 	log        *zap.Logger
 
 	stop chan struct{}
@@ -124,6 +124,9 @@ func (s *Store) Close() error {
 
 // URL is the remote's, without secrets.
 func (s *Store) URL() string { return s.remote.URL() }
+
+// Remote is what the store fetches from. Close closes it.
+func (s *Store) Remote() *transport.Remote { return s.remote }
 
 // GitDir is the bare git repository that holds commits, trees and refs.
 func (s *Store) GitDir() string { return filepath.Join(s.dir, "git") }

@@ -116,7 +116,7 @@ func compareFiles(t *testing.T, theirs, ours string) {
 	}
 	for name := range b {
 		switch name {
-		case "packed-refs", monitorConfig, query.HookName, query.CarefulName, "logs/refs/heads/", "logs/refs/heads/main":
+		case "packed-refs", monitorConfig, loginsConfig, query.HookName, query.CarefulName, "logs/refs/heads/", "logs/refs/heads/main":
 		default:
 			if _, ok := a[name]; !ok {
 				t.Errorf("clone has no %s", name)
@@ -145,7 +145,7 @@ func compareConfig(t *testing.T, ours, theirs string) {
 	}
 	for _, line := range b {
 		key, _, _ := strings.Cut(line, "=")
-		if !slices.Contains(a, line) && !strings.HasPrefix(key, "includeif.") && !strings.HasPrefix(key, "remote."+helperRemote+".") &&
+		if !slices.Contains(a, line) && !strings.HasPrefix(key, "includeif.") && key != "include.path" && !strings.HasPrefix(key, "remote."+helperRemote+".") &&
 			!slices.Contains([]string{"core.worktree", "gc.auto", "maintenance.auto", "extensions.objectformat"}, key) {
 			t.Errorf("clone has not set %s", line)
 		}

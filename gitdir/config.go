@@ -16,6 +16,7 @@ import (
 
 const (
 	monitorConfig = "artifactfs-config" // settings of this working tree alone
+	loginsConfig  = "artifactfs-logins" // which logins git asks us for
 	// helperRemote is the promisor remote that the daemon answers for. It has to be in front of origin: git asks promisor
 	// remotes in the order of the file. (extensions.partialClone would say the same and make libgit2 refuse the repository.)
 	helperRemote = "artifactfs"
@@ -25,6 +26,7 @@ const (
 func (o Options) configure(c *config.Config, path string) ([]byte, error) {
 	// In front of everything, so that what the user sets wins.
 	first := config.New()
+	first.SetOption("include", "", "path", loginsConfig)
 	first.SetOption("includeIf", "gitdir:", "path", monitorConfig) // setPlaces says which
 	c.Sections = append(first.Sections, c.Sections...)
 	c.SetOption("core", "", "repositoryformatversion", "1").SetOption("core", "", "filemode", "true").

@@ -17,6 +17,7 @@
 //     core.worktree is missing.
 //   - artifactfs-config: what is set for the mount's working tree and not for others of the repository (`git worktree add`),
 //     included by config on the condition of this git directory.
+//   - artifactfs-logins: settings that have git ask the daemon for logins, included by config.
 //   - artifactfs-fsmonitor, or artifactfs-fsmonitor-careful: the hook of gits before 2.55; fsmonitor--daemon.ipc and its lock: what later ones ask.
 //
 // What git init puts into every repository (description, hooks, info/exclude, the user's template) is put there by git init.
@@ -56,6 +57,7 @@ type Options struct {
 	// Helper is the artifactfs command that git runs for objects it lacks; "": git asks the remote.
 	Helper string
 	Inside bool // it is mounted at .git in the working tree, as inside.go has it
+	Logins []Login
 
 	Session   string                        // objects directory of a session that is borrowed from too; "": none
 	State     *session.State                // what the new directory is to be like; nil: like a clone
@@ -101,6 +103,7 @@ func Create(path string, o Options) (*Dir, error) {
 		o.borrow(path),
 		os.WriteFile(filepath.Join(path, "config"), cfg, 0o644),
 		o.setMonitor(path),
+		o.SetLogins(path),
 		d.SetShallow(o.Shallow),
 		o.writeRefs(d, path),
 		d.SetDefault(o.Default),
@@ -150,6 +153,7 @@ func Open(path string, o Options) (*Dir, bool, error) {
 	d := o.dir(path)
 	err = errors.Join(err, o.borrow(path),
 		o.setMonitor(path),
+		o.SetLogins(path),
 		d.SetShallow(o.Shallow)) // what the store lacks now; it may have been made anew
 	if err != nil {
 		return nil, false, fmt.Errorf("open git directory: %w", err)

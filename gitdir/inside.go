@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing/format/config"
@@ -40,6 +41,11 @@ func (o Options) setPlaces(c *config.Config, path string) (changed bool) {
 		changed = true
 	case o.Inside && core.HasOption("worktree"):
 		core.RemoveOption("worktree") // it is what is around it
+		changed = true
+	}
+	if !slices.Contains(c.Section("include").OptionAll("path"), loginsConfig) { // it was made by an earlier version
+		first := config.New().Section("include")
+		c.Sections = append(config.Sections{first.AddOption("path", loginsConfig)}, c.Sections...)
 		changed = true
 	}
 	condition := "gitdir:" + quoteGlob.Replace(realPath(path))
@@ -143,7 +149,7 @@ func (o Options) hook(path, name string) (at, target, command string) {
 // isPlace says whether a line of the configuration is one that setPlaces sets.
 func isPlace(line string) bool {
 	line = strings.TrimSpace(line)
-	for _, prefix := range []string{"worktree =", "[includeIf ", "uploadpack ="} {
+	for _, prefix := range []string{"worktree =", "[include]", "path = " + loginsConfig, "[includeIf ", "uploadpack ="} {
 		if strings.HasPrefix(line, prefix) {
 			return true
 		}

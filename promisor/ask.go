@@ -9,11 +9,10 @@ import (
 	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/artifactfs/artifactfs/internal/gitsocket"
 )
 
 // socketName is where questions about a git directory are answered, inside it.
@@ -140,7 +139,7 @@ func (c *caller) connect(ctx context.Context, again bool) (greeting []byte, err 
 		return nil, nil
 	}
 	for end := time.Now().Add(returnTime); ; {
-		if c.conn, err = c.dial(ctx); err == nil {
+		if c.conn, err = gitsocket.Dial(ctx, c.gitDir, socketName); err == nil {
 			break
 		}
 		if !again || ctx.Err() != nil || time.Now().After(end) {
@@ -157,16 +156,6 @@ func (c *caller) connect(ctx context.Context, again bool) (greeting []byte, err 
 		return nil, fmt.Errorf("ask daemon: %w", err)
 	}
 	return greeting, nil
-}
-
-func (c *caller) dial(ctx context.Context) (net.Conn, error) {
-	name, done, err := socketPath(c.gitDir)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	var d net.Dialer
-	return d.DialContext(ctx, "unix", name)
 }
 
 // readMessage reads packets up to a flush, or an error, behind which nothing comes, as they are.
@@ -199,16 +188,4 @@ func readMessage(r *bufio.Reader) (message []byte, err error) {
 			return nil, fmt.Errorf("%w: message of more than %d bytes", errProtocol, maxMessage)
 		}
 	}
-}
-
-// socketPath spells the path of the socket so that it fits the 108 bytes of an address; done ends its validity.
-func socketPath(gitDir string) (name string, done func(), err error) {
-	if path := filepath.Join(gitDir, socketName); len(path) <= 100 {
-		return path, func() {}, nil
-	}
-	fd, err := unix.Open(gitDir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return "", nil, err
-	}
-	return fmt.Sprintf("/proc/self/fd/%d/%s", fd, socketName), func() { unix.Close(fd) }, nil
 }

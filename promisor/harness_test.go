@@ -18,6 +18,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/cache"
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/internal/gitsocket"
 	"github.com/artifactfs/artifactfs/internal/gittest"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/transport"
@@ -125,7 +126,7 @@ func newClone(t testing.TB, remote *gittest.Server, repo string) *clone {
 	}
 	c.run(c.dir, "symbolic-ref", "HEAD", snap.Ref)
 	c.run(c.dir, "read-tree", "HEAD")
-	if c.server, err = Serve(c.gitDir, c.counted, Options{}, log); err != nil {
+	if c.server, err = Serve(c.gitDir, c.counted, gitsocket.Options{}, log); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.server.Close() })

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -286,23 +285,6 @@ func TestOptionsLetOnlyHarmlessOnesThrough(t *testing.T) {
 	if v, ok := a.value("-S"); v != "y" || !ok || !a.has("-p") || a.has("--stat") {
 		t.Errorf("value %q, %v", v, ok)
 	}
-}
-
-func TestLongSocketPaths(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), strings.Repeat("long", 30))
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	name, done, err := socketPath(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer done()
-	l, err := net.Listen("unix", name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Close()
 }
 
 func FuzzReadRequest(f *testing.F) {

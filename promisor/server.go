@@ -7,15 +7,12 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"path/filepath"
 	"sync"
-	"syscall"
 	"time"
 
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 
+	"github.com/artifactfs/artifactfs/internal/gitsocket"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -38,32 +35,19 @@ type Server struct {
 	gitDir   string
 	provider Provider
 	log      *zap.Logger
-	listener *net.UnixListener
+	listener *gitsocket.Listener
 	oracle   *oracle
 	cancel   context.CancelFunc
 	wg       sync.WaitGroup
 }
 
-// Options are about processes that come after this one.
-type Options struct {
-	// Inherited is the listening socket of a server that died: whoever has connected to it meanwhile is answered. It is the
-	// server's from now on.
-	Inherited *os.File
-	// Keep is given the socket that is listened on; nil: nobody keeps it.
-	Keep func(listening *os.File) error
-}
-
 // Serve answers questions about the git directory from now on.
-func Serve(gitDir string, p Provider, o Options, log *zap.Logger) (*Server, error) {
+func Serve(gitDir string, p Provider, o gitsocket.Options, log *zap.Logger) (*Server, error) {
 	s := &Server{gitDir: gitDir, provider: p, log: log}
-	listen := s.listen
-	if o.Inherited != nil {
-		listen = func(Options) error { return s.inherit(o.Inherited) }
-	}
-	if err := listen(o); err != nil {
+	var err error
+	if s.listener, err = gitsocket.Listen(gitDir, socketName, o); err != nil {
 		return nil, fmt.Errorf("serve missing objects of %s: %w", gitDir, err)
 	}
-	var err error
 	if s.oracle, err = newOracle(gitDir, p, log); err != nil {
 		s.listener.Close()
 		return nil, fmt.Errorf("serve missing objects of %s: %w", gitDir, err)
@@ -74,64 +58,9 @@ func Serve(gitDir string, p Provider, o Options, log *zap.Logger) (*Server, erro
 	return s, nil
 }
 
-// inherit goes on with the socket of a server that died.
-func (s *Server) inherit(f *os.File) error {
-	defer f.Close()
-	l, err := net.FileListener(f)
-	if err != nil {
-		return err
-	}
-	u, ok := l.(*net.UnixListener)
-	if !ok {
-		return errors.Join(errors.New("not a socket's listener"), l.Close())
-	}
-	u.SetUnlinkOnClose(false)
-	s.listener = u
-	return nil
-}
-
-// listen takes the place of a server that died. The socket belongs to who owns the git directory, as all in it does.
-func (s *Server) listen(o Options) error {
-	path := filepath.Join(s.gitDir, socketName)
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	name, done, err := socketPath(s.gitDir)
-	if err != nil {
-		return err
-	}
-	defer done()
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
-	if err != nil {
-		return err
-	}
-	l.SetUnlinkOnClose(false) // its name may be valid no more
-	err = os.Chmod(path, 0o600)
-	if info, statErr := os.Stat(s.gitDir); err == nil && statErr == nil && os.Geteuid() == 0 {
-		owner := info.Sys().(*syscall.Stat_t)
-		err = os.Chown(path, int(owner.Uid), int(owner.Gid))
-	}
-	if err == nil && o.Keep != nil {
-		var f *os.File
-		if f, err = l.File(); err == nil {
-			err = errors.Join(o.Keep(f), f.Close())
-		}
-	}
-	if err != nil {
-		l.Close()
-		return err
-	}
-	s.listener = l
-	return nil
-}
-
 // Close ends all questions and waits for them; git asks the origin from now on.
 func (s *Server) Close() error {
 	s.cancel()
-	os.Remove(filepath.Join(s.gitDir, socketName))
-	if raw, err := s.listener.SyscallConn(); err == nil { // others may have it open, too
-		raw.Control(func(fd uintptr) { unix.Shutdown(int(fd), unix.SHUT_RDWR) })
-	}
 	err := s.listener.Close()
 	s.wg.Wait()
 	return errors.Join(err, s.oracle.close())

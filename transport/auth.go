@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"net/url"
-	"os"
 	"strings"
 	"sync"
 
@@ -21,12 +21,14 @@ const (
 	fromURL loginSource = iota
 	fromToken
 	fromHelper
+	fromHeader // of the settings
 )
 
 // login is one way to authenticate. It holds a secret: nothing prints it.
 type login struct {
 	header string // value of Authorization
 	source loginSource
+	user   string // "" if the header is not Basic
 	secret string
 	bearer bool
 	answer []byte // of git credential fill, for approve and reject
@@ -46,6 +48,7 @@ type authenticator struct {
 	mu       sync.Mutex
 	current  *login
 	approved bool
+	renewed  int // of Options.Login, when current was found
 }
 
 func newAuthenticator(r *Remote, ep *endpoint, at *url.URL, own bool) *authenticator {
@@ -58,13 +61,14 @@ func newAuthenticator(r *Remote, ep *endpoint, at *url.URL, own bool) *authentic
 
 // first is what to send without being asked: a known secret saves a round trip, but not in clear text.
 func (a *authenticator) first() (*login, error) {
-	a.mu.Lock()
-	current := a.current
-	a.mu.Unlock()
+	current, _ := a.known()
 	if current != nil || !a.own || a.url.Scheme != "https" {
 		return current, nil
 	}
 	l, err := a.given(false)
+	if errors.Is(err, errNoToken) { // the remote may be public
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -76,37 +80,42 @@ func (a *authenticator) first() (*login, error) {
 	return a.current, nil
 }
 
+// known returns the login that was found last, nil for none. One from before the token was renewed is forgotten, and again is
+// true once.
+func (a *authenticator) known() (current *login, again bool) {
+	_, _, renewed := a.remote.opts.Login.Given()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if again = a.own && renewed != a.renewed; again {
+		a.current, a.renewed = nil, renewed
+	}
+	return a.current, again
+}
+
 // given is the login from URL or token, nil if there is neither.
 func (a *authenticator) given(bearer bool) (*login, error) {
 	if !a.own {
 		return nil, nil
 	}
-	if a.pass {
-		return &login{header: basic(a.user, a.secret), source: fromURL, secret: a.secret}, nil
+	if _, _, renewed := a.remote.opts.Login.Given(); a.pass && renewed == 0 {
+		return &login{header: basic(a.user, a.secret), source: fromURL, user: a.user, secret: a.secret}, nil
 	}
 	return a.token(bearer)
 }
 
-// token reads Options.Token or TokenFile, the latter each time: short-lived tokens are replaced there.
+// token is the login from Options.Login.
 func (a *authenticator) token(bearer bool) (*login, error) {
-	token := a.remote.opts.Token
-	if token == "" && a.remote.opts.TokenFile != "" {
-		b, err := os.ReadFile(a.remote.opts.TokenFile)
-		if err != nil {
-			return nil, fmt.Errorf("read token file: %w", err)
-		}
-		token = string(bytes.TrimSpace(b))
-	}
-	if token == "" || strings.ContainsAny(token, "\r\n\x00") {
-		return nil, nil
+	token, err := a.remote.opts.Login.Token()
+	if err != nil || token == "" || !a.own {
+		return nil, err
 	}
 	l := &login{source: fromToken, secret: token, bearer: bearer}
 	if l.header = "Bearer " + token; !bearer {
-		user := a.user
-		if user == "" {
-			user = "x-access-token" // forges look at the token only
+		l.user = a.user
+		if l.user == "" {
+			l.user = "x-access-token" // forges look at the token only
 		}
-		l.header = basic(user, token)
+		l.header = basic(l.user, token)
 	}
 	return l, nil
 }
@@ -124,23 +133,25 @@ func (a *authenticator) next(ctx context.Context, tried *login, challenges []str
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	a.mu.Lock()
-	current := a.current
-	a.mu.Unlock()
+	current, again := a.known()
 	if current != nil && current != tried { // another exchange was refused before and has found it
 		return current, nil
 	}
-	bearer := offers(challenges, "bearer") && !offers(challenges, "basic")
+	bearer := onlyBearer(challenges)
 	var l *login
 	var err error
 	switch {
-	case tried == nil:
-		if l, err = a.given(bearer); err == nil && l == nil {
-			l, err = a.fill(ctx, challenges)
+	case tried == nil || again:
+		l, err = a.given(bearer)
+		if none := errors.Is(err, errNoToken); err == nil && l == nil || none {
+			var fillErr error
+			if l, fillErr = a.fill(ctx, challenges, mayPrompt()); !none || fillErr == nil {
+				err = fillErr
+			}
 		}
 	case tried.source == fromHelper:
 		a.tell(ctx, "reject", tried)
-		if l, err = a.fill(ctx, challenges); err == nil && l.secret == tried.secret {
+		if l, err = a.fill(ctx, challenges, mayPrompt()); err == nil && l.secret == tried.secret {
 			err = fmt.Errorf("%w: the credentials git has for %s were refused", ErrAuth, a.url.Host)
 		}
 	default:
@@ -179,8 +190,19 @@ func (a *authenticator) accepted(l *login) {
 	}()
 }
 
-// fill asks git credential. It prompts only if a person may be there to answer.
-func (a *authenticator) fill(ctx context.Context, challenges []string) (*login, error) {
+// onlyBearer says whether a server wants a token as such, and not as a password.
+func onlyBearer(challenges []string) bool {
+	return offers(challenges, "bearer") && !offers(challenges, "basic")
+}
+
+// mayPrompt says whether a person may be there to answer.
+func mayPrompt() bool {
+	_, err := unix.IoctlGetTermios(0, unix.TCGETS)
+	return err == nil
+}
+
+// fill asks git credential.
+func (a *authenticator) fill(ctx context.Context, challenges []string, prompt bool) (*login, error) {
 	var in bytes.Buffer
 	fmt.Fprintf(&in, "capability[]=authtype\nprotocol=%s\nhost=%s\npath=%s\n", a.url.Scheme, a.url.Host, strings.TrimPrefix(a.url.Path, "/"))
 	if a.user != "" {
@@ -191,8 +213,8 @@ func (a *authenticator) fill(ctx context.Context, challenges []string) (*login, 
 			fmt.Fprintf(&in, "wwwauth[]=%s\n", c)
 		}
 	}
-	cmd := gitCommand(ctx, "credential", "fill")
-	if _, err := unix.IoctlGetTermios(0, unix.TCGETS); err != nil {
+	cmd := a.remote.opts.Env.git(ctx, "credential", "fill")
+	if !prompt {
 		cmd.Env = append(cmd.Env, "GIT_TERMINAL_PROMPT=0")
 	}
 	cmd.Stdin = &in
@@ -226,12 +248,12 @@ func parseCredential(out []byte) *login {
 	if v["password"] == "" {
 		return nil
 	}
-	return &login{header: basic(v["username"], v["password"]), source: fromHelper, secret: v["password"], answer: out}
+	return &login{header: basic(v["username"], v["password"]), source: fromHelper, user: v["username"], secret: v["password"], answer: out}
 }
 
 // tell reports to git credential what became of a login. A helper that fails at it costs nothing but a later question.
 func (a *authenticator) tell(ctx context.Context, verb string, l *login) {
-	cmd := gitCommand(ctx, "credential", verb)
+	cmd := a.remote.opts.Env.git(ctx, "credential", verb)
 	cmd.Env = append(cmd.Env, "GIT_TERMINAL_PROMPT=0")
 	cmd.Stdin = bytes.NewReader(l.answer)
 	if err := cmd.Run(); err != nil {

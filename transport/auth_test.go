@@ -61,11 +61,11 @@ func TestStaticLogins(t *testing.T) {
 		o         Options
 		accept    string
 	}{
-		{"token", s.URL + "/r", Options{Token: "T0ken"}, basic("x-access-token", "T0ken")},
-		{"token file", s.URL + "/r", Options{TokenFile: file}, basic("x-access-token", "from-file")},
-		{"token and user", with("me"), Options{Token: "T0ken"}, basic("me", "T0ken")},
+		{"token", s.URL + "/r", Options{Login: NewLogin("T0ken", "")}, basic("x-access-token", "T0ken")},
+		{"token file", s.URL + "/r", Options{Login: NewLogin("", file)}, basic("x-access-token", "from-file")},
+		{"token and user", with("me"), Options{Login: NewLogin("T0ken", "")}, basic("me", "T0ken")},
 		{"userinfo", with("me:p%40ss"), Options{}, basic("me", "p@ss")},
-		{"userinfo, then token", with("me:old"), Options{Token: "T0ken"}, basic("me", "T0ken")},
+		{"userinfo, then token", with("me:old"), Options{Login: NewLogin("T0ken", "")}, basic("me", "T0ken")},
 	} {
 		d.only(c.accept)
 		r := openRemote(t, c.url, c.o)
@@ -94,7 +94,7 @@ func TestStaticLogins(t *testing.T) {
 	}
 	d.challenge = `Bearer realm="git"`
 	d.only("Bearer T0ken")
-	if _, err := openRemote(t, s.URL+"/r", Options{Token: "T0ken"}).Refs(t.Context(), nil); err != nil {
+	if _, err := openRemote(t, s.URL+"/r", Options{Login: NewLogin("T0ken", "")}).Refs(t.Context(), nil); err != nil {
 		t.Errorf("Bearer only: %v", err)
 	}
 }
@@ -107,7 +107,7 @@ func TestTokenFileRenewed(t *testing.T) {
 	d := &door{challenge: "Basic"}
 	s.set(d.guard)
 	file := filepath.Join(t.TempDir(), "token")
-	r := openRemote(t, s.URL+"/r", Options{TokenFile: file})
+	r := openRemote(t, s.URL+"/r", Options{Login: NewLogin("", file)})
 	for _, token := range []string{"one", "two"} {
 		if err := os.WriteFile(file, []byte(token), 0o600); err != nil {
 			t.Fatal(err)
@@ -128,7 +128,7 @@ func TestTokenUnasked(t *testing.T) {
 	d.only(basic("x-access-token", "tok"))
 	s.set(d.guard)
 	t.Setenv("GIT_SSL_NO_VERIFY", "1")
-	if _, err := openRemote(t, s.URL+"/r", Options{Token: "tok"}).Refs(t.Context(), nil); err != nil {
+	if _, err := openRemote(t, s.URL+"/r", Options{Login: NewLogin("tok", "")}).Refs(t.Context(), nil); err != nil {
 		t.Error(err)
 	}
 	if d.refused != 0 {

@@ -12,34 +12,6 @@ import (
 	"strings"
 )
 
-// repoEnv are git's variables that choose a repository (git rev-parse --local-env-vars, those that are not
-// configuration); none of them is meant for the remote's repository.
-var repoEnv = []string{
-	"GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_OBJECT_DIRECTORY", "GIT_DIR", "GIT_WORK_TREE", "GIT_IMPLICIT_WORK_TREE",
-	"GIT_GRAFT_FILE", "GIT_INDEX_FILE", "GIT_NO_REPLACE_OBJECTS", "GIT_REPLACE_REF_BASE", "GIT_PREFIX",
-	"GIT_SHALLOW_FILE", "GIT_COMMON_DIR", "GIT_NAMESPACE", "GIT_CEILING_DIRECTORIES",
-}
-
-// configEnv are those that are configuration given on a command line.
-var configEnv = []string{"GIT_CONFIG", "GIT_CONFIG_PARAMETERS", "GIT_CONFIG_COUNT"}
-
-func without(env []string, names ...[]string) []string {
-	kept := make([]string, 0, len(env)+8)
-next:
-	for _, e := range env {
-		name, _, _ := strings.Cut(e, "=")
-		for _, list := range names {
-			for _, n := range list {
-				if n == name {
-					continue next
-				}
-			}
-		}
-		kept = append(kept, e)
-	}
-	return kept
-}
-
 // service is a program of git on the server's side.
 type service string
 
@@ -67,7 +39,7 @@ func (r *Remote) dialLocal(path string, s service) dial {
 	program := r.program(s, "git ")
 	return func(context.Context) (duplex, error) {
 		cmd := exec.Command("sh", "-c", program+` "$1"`, "sh", path)
-		cmd.Env = append(without(os.Environ(), repoEnv, configEnv),
+		cmd.Env = append(r.opts.Env.forRepository(),
 			"GIT_PROTOCOL=version=2", "GIT_CONFIG_COUNT=3",
 			"GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*",
 			"GIT_CONFIG_KEY_1=uploadpack.allowFilter", "GIT_CONFIG_VALUE_1=true",
@@ -85,7 +57,7 @@ func (r *Remote) newLocal(path string) *lanes {
 // isPartial says whether a repository of this machine is a partial clone, as those of sessions are.
 func isPartial(ctx context.Context, path string) bool {
 	for _, dir := range []string{path, filepath.Join(path, ".git")} {
-		out, err := gitCommand(ctx, "config", "--file", filepath.Join(dir, "config"), "--get-regexp", `^(extensions\.partialclone|remote\..*\.promisor)$`).Output()
+		out, err := Environment(nil).git(ctx, "config", "--file", filepath.Join(dir, "config"), "--get-regexp", `^(extensions\.partialclone|remote\..*\.promisor)$`).Output()
 		if err == nil && len(out) > 0 {
 			return true
 		}
@@ -130,7 +102,7 @@ func (r *Remote) dialSSH(ep *endpoint, ssh sshProgram, s service) dial {
 	}
 	return func(context.Context) (duplex, error) {
 		cmd := exec.Command(argv[0], argv[1:]...)
-		cmd.Env = append(without(os.Environ(), repoEnv, configEnv), "GIT_PROTOCOL=version=2")
+		cmd.Env = append(ssh.env.forRepository(), "GIT_PROTOCOL=version=2")
 		return r.startProcess(cmd, verdict)
 	}
 }

@@ -56,8 +56,9 @@ func (r *Remote) newTransport(set webSettings) (*http.Transport, *webDialer, err
 // proxyFunc: http.proxy before the environment, whose no_proxy holds for both.
 func proxyFunc(set webSettings) (func(*http.Request) (*url.URL, error), error) {
 	if !set.proxySet {
+		choose := set.env.proxy()
 		return func(req *http.Request) (*url.URL, error) {
-			u, err := http.ProxyFromEnvironment(req)
+			u, err := choose(req)
 			if err != nil { // the cause quotes the proxy's URL, which may hold a password
 				return nil, errProxyURL
 			}
@@ -74,9 +75,9 @@ func proxyFunc(set webSettings) (func(*http.Request) (*url.URL, error), error) {
 	if err != nil || u.Host == "" {
 		return nil, errProxyURL
 	}
-	except := os.Getenv("no_proxy")
+	except := set.env.get("no_proxy")
 	if except == "" {
-		except = os.Getenv("NO_PROXY")
+		except = set.env.get("NO_PROXY")
 	}
 	return func(req *http.Request) (*url.URL, error) {
 		if excepted(except, req.URL.Hostname()) {

@@ -278,7 +278,7 @@ func TestPushWithToken(t *testing.T) {
 		}
 	}
 	write("right")
-	r := openRemote(t, s.URL+"/r", Options{TokenFile: file})
+	r := openRemote(t, s.URL+"/r", Options{Login: NewLogin("", file)})
 	p, err := r.OpenPush(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)

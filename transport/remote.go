@@ -123,7 +123,7 @@ func (r *Remote) newCarrier(ctx context.Context) (carrier, error) {
 	if ep.scheme == schemeLocal {
 		return r.newLocal(ep.path), nil
 	}
-	set, err := readSettings(ctx)
+	set, err := readSettings(ctx, r.opts.Env)
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +136,7 @@ func (r *Remote) newCarrier(ctx context.Context) (carrier, error) {
 	case schemeHTTP:
 		return r.newWeb(ep, set)
 	case schemeSSH:
-		ssh := set.ssh()
+		ssh := set.ssh(r.opts.Env)
 		return r.newLanes(func(s service) dial { return r.dialSSH(ep, ssh, s) }), nil
 	case schemeGit:
 		return r.newLanes(func(s service) dial { return r.dialGit(ep, s) }), nil

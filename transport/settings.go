@@ -5,8 +5,6 @@ import (
 	"context"
 	"fmt"
 	"net/url"
-	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"time"
@@ -23,8 +21,8 @@ type settings []setting
 
 // readSettings asks git for all of it in one call, system and user level and the environment's; which of it
 // applies to the remote's URL is decided here.
-func readSettings(ctx context.Context) (settings, error) {
-	cmd := gitCommand(ctx, "config", "-z", "--list")
+func readSettings(ctx context.Context, env Environment) (settings, error) {
+	cmd := env.git(ctx, "config", "-z", "--list")
 	out, err := cmd.Output()
 	if err != nil {
 		if ctx.Err() != nil {
@@ -33,15 +31,6 @@ func readSettings(ctx context.Context) (settings, error) {
 		return nil, fmt.Errorf("read git configuration: %w", err)
 	}
 	return parseSettings(out), nil
-}
-
-// gitCommand runs stock git outside any repository.
-func gitCommand(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "git", args...)
-	cmd.Dir = "/"
-	cmd.Env = without(os.Environ(), repoEnv)
-	cmd.WaitDelay = time.Second // a helper of git's may outlive it
-	return cmd
 }
 
 // parseSettings reads "name LF value NUL" entries, or "name NUL" for a key without a value.
@@ -86,6 +75,7 @@ func (s settings) insteadOf(raw string) (string, bool) {
 
 // webSettings are the http.* settings that apply to one URL.
 type webSettings struct {
+	env               Environment
 	insecure          bool // sslVerify = false
 	caFile, caDir     string
 	certFile, keyFile string
@@ -96,8 +86,8 @@ type webSettings struct {
 }
 
 // web collects http.* and http.<url>.*. Of the latter, what matches more of the URL wins (git-config, http.<url>.*).
-func (s settings) web(u *url.URL, user string) (webSettings, error) {
-	w := webSettings{follow: true}
+func (s settings) web(u *url.URL, user string, env Environment) (webSettings, error) {
+	w := webSettings{follow: true, env: env}
 	best := map[string]specificity{}
 	for _, line := range s {
 		key, ok := strings.CutPrefix(line.name, "http.")
@@ -130,13 +120,13 @@ func (w *webSettings) set(key string, line setting) error {
 		yes, err = line.boolean()
 		w.insecure = !yes
 	case "sslcainfo":
-		w.caFile = expandHome(line.value)
+		w.caFile = w.env.expandHome(line.value)
 	case "sslcapath":
-		w.caDir = expandHome(line.value)
+		w.caDir = w.env.expandHome(line.value)
 	case "sslcert":
-		w.certFile = expandHome(line.value)
+		w.certFile = w.env.expandHome(line.value)
 	case "sslkey":
-		w.keyFile = expandHome(line.value)
+		w.keyFile = w.env.expandHome(line.value)
 	case "proxy":
 		w.proxy, w.proxySet = line.value, true
 	case "followredirects":
@@ -155,25 +145,16 @@ func (w *webSettings) set(key string, line setting) error {
 
 // environment overrides the configuration, as in git.
 func (w *webSettings) environment() {
-	if os.Getenv("GIT_SSL_NO_VERIFY") != "" {
+	if w.env.get("GIT_SSL_NO_VERIFY") != "" {
 		w.insecure = true
 	}
 	for name, field := range map[string]*string{
 		"GIT_SSL_CAINFO": &w.caFile, "GIT_SSL_CAPATH": &w.caDir, "GIT_SSL_CERT": &w.certFile, "GIT_SSL_KEY": &w.keyFile,
 	} {
-		if v := os.Getenv(name); v != "" {
+		if v := w.env.get(name); v != "" {
 			*field = v
 		}
 	}
-}
-
-func expandHome(path string) string {
-	if rest, ok := strings.CutPrefix(path, "~/"); ok {
-		if home, err := os.UserHomeDir(); err == nil {
-			return home + "/" + rest
-		}
-	}
-	return path
 }
 
 func (line setting) boolean() (bool, error) {

@@ -47,11 +47,11 @@ func TestWebSettings(t *testing.T) {
 		{[]string{"http.followredirects", "http.sslcainfo=/ca", "http.sslcert=/c", "http.sslkey=/k"}, webSettings{follow: true, caFile: "/ca", certFile: "/c", keyFile: "/k"}},
 		{[]string{"http.followredirects=initial"}, webSettings{follow: true}},
 	} {
-		if got, err := config(c.lines...).web(u, "me"); err != nil || !reflect.DeepEqual(got, c.want) {
+		if got, err := config(c.lines...).web(u, "me", nil); err != nil || !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%q: %+v, %v", c.lines, got, err)
 		}
 	}
-	if _, err := config("http.sslverify=perhaps").web(u, ""); err == nil {
+	if _, err := config("http.sslverify=perhaps").web(u, "", nil); err == nil {
 		t.Error("a boolean that is none was accepted")
 	}
 }
@@ -78,7 +78,7 @@ func TestSSHPrograms(t *testing.T) {
 		t.Setenv(name, "")
 	}
 	argv := func(s settings) string {
-		p := s.ssh()
+		p := s.ssh(nil)
 		return strings.Join(p.argv(append(p.options("22", 15*time.Second), "host")), " ")
 	}
 	const options = "-o SendEnv=GIT_PROTOCOL -o ConnectTimeout=15 -p 22 host"
@@ -128,8 +128,8 @@ func FuzzSettings(f *testing.F) {
 	u := &url.URL{Scheme: "https", Host: "h"}
 	f.Fuzz(func(t *testing.T, in []byte) {
 		s := parseSettings(in)
-		s.web(u, "")
+		s.web(u, "", nil)
 		s.insteadOf("https://h/")
-		s.ssh()
+		s.ssh(nil)
 	})
 }

@@ -3,7 +3,6 @@ package transport
 import (
 	"context"
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 // sshProgram is how ssh is run. shell, if set, is a command for the shell; else path is run directly.
 type sshProgram struct {
+	env         Environment
 	shell, path string
 	variant     sshVariant
 }
@@ -27,19 +27,19 @@ const (
 )
 
 // ssh chooses the program in git's order.
-func (s settings) ssh() sshProgram {
-	var p sshProgram
+func (s settings) ssh(env Environment) sshProgram {
+	p := sshProgram{env: env}
 	switch {
-	case os.Getenv("GIT_SSH_COMMAND") != "":
-		p.shell = os.Getenv("GIT_SSH_COMMAND")
+	case env.get("GIT_SSH_COMMAND") != "":
+		p.shell = env.get("GIT_SSH_COMMAND")
 	case s.last("core.sshcommand") != "":
 		p.shell = s.last("core.sshcommand")
-	case os.Getenv("GIT_SSH") != "":
-		p.path = os.Getenv("GIT_SSH")
+	case env.get("GIT_SSH") != "":
+		p.path = env.get("GIT_SSH")
 	default:
 		p.path = "ssh"
 	}
-	name := os.Getenv("GIT_SSH_VARIANT")
+	name := env.get("GIT_SSH_VARIANT")
 	if name == "" {
 		name = s.last("ssh.variant")
 	}
@@ -101,7 +101,7 @@ func (p sshProgram) reaches(ctx context.Context, port, host string, connect time
 	}
 	argv := p.argv(append(args, host))
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Dir = "/"
+	cmd.Dir, cmd.Env = "/", p.env.forRepository()
 	out, err := cmd.Output()
 	if err != nil {
 		return false

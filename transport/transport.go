@@ -31,8 +31,8 @@ import (
 
 // Options say how a remote is reached. The zero value is usable.
 type Options struct {
-	Token      string        // sent as the password (or Bearer) to the remote's own host, http(s) only
-	TokenFile  string        // the same from a file, read again when the server refuses what it held
+	Login      *Login        // sent as the password (or Bearer) to the remote's own host, http(s) only; nil: none
+	Env        Environment   // of the programs that are run, and where their settings are read; nil: of this process
 	Stall      time.Duration // a wait for bytes longer than this fails the exchange; default 30 s
 	Connect    time.Duration // to open a connection; default 15 s
 	Retries    int           // attempts after the first, on transport faults, 429 and 5xx

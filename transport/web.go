@@ -47,7 +47,7 @@ type web struct {
 var _ carrier = (*web)(nil)
 
 func (r *Remote) newWeb(ep *endpoint, set settings) (*web, error) {
-	ws, err := set.web(ep.base, ep.user)
+	ws, err := set.web(ep.base, ep.user, r.opts.Env)
 	if err != nil {
 		return nil, err
 	}

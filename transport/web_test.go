@@ -216,7 +216,7 @@ func TestRedirect(t *testing.T) {
 	t.Setenv("GIT_CONFIG_KEY_0", "http."+s.URL+".extraHeader")
 	t.Setenv("GIT_CONFIG_VALUE_0", "X-Secret: s")
 	withSecret := strings.Replace(s.URL, "http://", "http://me:secret@", 1)
-	r := openRemote(t, withSecret+"/old", Options{Token: "token"})
+	r := openRemote(t, withSecret+"/old", Options{Login: NewLogin("token", "")})
 	for range 2 {
 		if _, err := r.Refs(t.Context(), nil); err != nil {
 			t.Fatal(err)
@@ -226,7 +226,7 @@ func TestRedirect(t *testing.T) {
 		t.Errorf("%d requests to the old place, want 1", n)
 	}
 	to = other.URL + "/login"
-	if _, err := openRemote(t, withSecret+"/old", Options{Token: "token"}).Refs(t.Context(), nil); !errors.Is(err, ErrAuth) {
+	if _, err := openRemote(t, withSecret+"/old", Options{Login: NewLogin("token", "")}).Refs(t.Context(), nil); !errors.Is(err, ErrAuth) {
 		t.Errorf("redirect to where a login is wanted: %v", err)
 	}
 	if authorized.Load() {

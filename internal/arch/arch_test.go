@@ -24,11 +24,11 @@ const (
 
 // floors lists every package from the ground up. A package imports lower floors only, never its own.
 var floors = [][]string{
-	{"object", "internal/disk", "internal/keeper", "internal/metrics", "internal/metrics/metricstest", "internal/mountinfo", "overlay/state"},
+	{"object", "internal/disk", "internal/gitsocket", "internal/keeper", "internal/metrics", "internal/metrics/metricstest", "internal/mountinfo", "overlay/state"},
 	{"worktree/journal"},
 	{"prioritize", "gitdir/index", "gitdir/fsmonitor/query", "convert", "filter", "transport", "odb", "cache", "overlay/wal", "control", "config", "session/agenthook", "internal/packedrefs", "internal/gittest", "internal/torture", "internal/disk/disktest", "supervisor"},
 	{"overlay", "gitdir/fsmonitor"},
-	{"fetch", "promisor", "session", "internal/gittest/gitserve", "internal/workday", "internal/gittest/rot13filter"},
+	{"credential", "fetch", "promisor", "session", "internal/gittest/gitserve", "internal/workday", "internal/gittest/rot13filter"},
 	{"worktree"},
 	{"gitdir", "session/capture", "session/writeback", "session/transcript", "fuse", "worktree/worktreetest"},
 	{"daemon"},
@@ -44,6 +44,7 @@ var libraries = map[string][]string{
 	"github.com/spf13/":               {"cmd/artifactfs"},
 	"github.com/BurntSushi/toml":      {"config"},
 	"github.com/pjbgf/sha1cd":         {"object"},
+	"golang.org/x/net/":               {"transport"},
 }
 
 // pkg is what `go list -json` tells of a package.

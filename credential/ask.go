@@ -1,0 +1,67 @@
+package credential
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/artifactfs/artifactfs/internal/gitsocket"
+)
+
+const (
+	askTries = 5 // the daemon may die, and another one goes on with its socket
+	askTime  = 2 * time.Minute
+)
+
+// Ask is the credential helper: it reads git's question from in and writes the daemon's answer to out. An error
+// is for the user; git goes on with the next helper. op is what git wants done; an operation that is not known does nothing, as the protocol wants it.
+func Ask(ctx context.Context, gitDir, op string, in io.Reader, out io.Writer) error {
+	if op != opGet && op != opStore && op != opErase {
+		return nil
+	}
+	q, _, err := readMessage(in)
+	if err != nil {
+		return err
+	}
+	q.op = op
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	var answer message
+	for range askTries {
+		if answer, err = exchange(ctx, gitDir, q); err == nil || ctx.Err() != nil {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("ask the daemon of this mount for a login: %w", err)
+	}
+	if answer.failure != "" {
+		return errors.New(answer.failure)
+	}
+	if op != opGet || answer.password == "" && answer.value == "" {
+		return nil
+	}
+	answer.op = ""
+	_, err = out.Write(answer.lines())
+	return err
+}
+
+// exchange asks once. The daemon answers one question for each connection.
+func exchange(ctx context.Context, gitDir string, q message) (message, error) {
+	conn, err := gitsocket.Dial(ctx, gitDir, socketName)
+	if err != nil {
+		return message{}, err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	if _, err := conn.Write(q.lines()); err != nil {
+		return message{}, err
+	}
+	answer, whole, err := readMessage(conn)
+	if err == nil && !whole { // the daemon died
+		err = io.ErrUnexpectedEOF
+	}
+	return answer, err
+}

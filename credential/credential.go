@@ -1,0 +1,131 @@
+// Package credential has the git commands in a mount log in as the mount does. git runs a credential helper, which Ask is; it
+// asks the daemon at a socket in the git directory, which Serve answers. So the secret is in no configuration, environment or
+// command line: it goes from the daemon's memory through the socket and a pipe to git.
+//
+// Only the owner of the git directory, root and the daemon's own user get an answer.
+//
+// The messages are those of git's credential protocol (git-credential(1), "INPUT/OUTPUT FORMAT"), behind a line with what git
+// wants done. An answer may hold a line "error=TEXT", which the helper prints for the user.
+package credential
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// socketName is where questions about a git directory are answered, inside it.
+const socketName = "artifactfs-credential"
+
+// maxMessage bounds a question or an answer, in bytes.
+const maxMessage = 256 << 10
+
+// What git wants done (gitcredentials(7), "CUSTOM HELPERS").
+const (
+	opGet   = "get"
+	opStore = "store" // the server took it
+	opErase = "erase" // the server refused it
+)
+
+// message is one question of git, or its answer.
+type message struct {
+	op             string
+	question       transport.Question
+	secret         string // that store and erase are about
+	user, password string
+	scheme, value  string
+	failure        string
+}
+
+var errMalformed = errors.New("malformed credential message")
+
+// readMessage reads lines up to an empty one, then whole is true, or the end. Keys that are not known are skipped, as the
+// protocol wants it.
+func readMessage(r io.Reader) (m message, whole bool, err error) {
+	limited := &io.LimitedReader{R: r, N: maxMessage}
+	lines := bufio.NewScanner(limited)
+	lines.Buffer(nil, maxMessage)
+	for lines.Scan() {
+		key, value, ok := strings.Cut(lines.Text(), "=")
+		if lines.Text() == "" {
+			return m, true, nil
+		}
+		if !ok || strings.ContainsAny(value, "\x00\r") {
+			return m, false, errMalformed
+		}
+		m.set(key, value)
+	}
+	if err := lines.Err(); err != nil {
+		return m, false, fmt.Errorf("read credential message: %w", err)
+	}
+	if limited.N == 0 {
+		return m, false, errMalformed
+	}
+	return m, false, nil
+}
+
+func (m *message) set(key, value string) {
+	switch key {
+	case "op":
+		m.op = value
+	case "protocol":
+		m.question.Protocol = value
+	case "host":
+		m.question.Host = value
+	case "path":
+		m.question.Path = value
+	case "username":
+		m.user = value
+	case "password":
+		m.password = value
+	case "authtype":
+		m.scheme = value
+	case "credential":
+		m.value = value
+	case "wwwauth[]":
+		if value == "" { // resets the list
+			m.question.Challenges = nil
+			break
+		}
+		m.question.Challenges = append(m.question.Challenges, value)
+	case "capability[]":
+		m.question.Schemes = m.question.Schemes || value == "authtype"
+	case "error":
+		m.failure = value
+	}
+	m.question.User, m.secret = m.user, m.password
+	if m.scheme != "" {
+		m.secret = m.value
+	}
+}
+
+// lines spells a message; what is empty is left out.
+func (m message) lines() []byte {
+	var b strings.Builder
+	line := func(key, value string) {
+		if value != "" && !strings.ContainsAny(value, "\r\n\x00") {
+			fmt.Fprintf(&b, "%s=%s\n", key, value)
+		}
+	}
+	line("op", m.op)
+	if m.question.Schemes {
+		line("capability[]", "authtype")
+	}
+	line("protocol", m.question.Protocol)
+	line("host", m.question.Host)
+	line("path", m.question.Path)
+	line("authtype", m.scheme)
+	line("credential", m.value)
+	line("username", m.user)
+	line("password", m.password)
+	for _, c := range m.question.Challenges {
+		line("wwwauth[]", c)
+	}
+	line("error", m.failure)
+	b.WriteString("\n")
+	return []byte(b.String())
+}

@@ -1,0 +1,147 @@
+package credential
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/internal/gitsocket"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+const (
+	answerTime = time.Minute // for a credential helper of the user's to answer
+	maxAskers  = 32
+)
+
+// Source holds the logins of a mount.
+type Source interface {
+	Credential(ctx context.Context, q transport.Question) (transport.Credential, bool, error)
+	Refused(ctx context.Context, q transport.Question, secret string)
+	Accepted(ctx context.Context, q transport.Question, secret string)
+}
+
+// Server answers the questions about one git directory until Close.
+type Server struct {
+	gitDir   string
+	source   Source
+	log      *zap.Logger
+	listener *gitsocket.Listener
+	room     chan struct{}
+	cancel   context.CancelFunc
+	wg       sync.WaitGroup
+}
+
+// Serve answers questions about the git directory from now on.
+func Serve(gitDir string, s Source, o gitsocket.Options, log *zap.Logger) (*Server, error) {
+	l, err := gitsocket.Listen(gitDir, socketName, o)
+	if err != nil {
+		return nil, fmt.Errorf("serve credentials of %s: %w", gitDir, err)
+	}
+	server := &Server{gitDir: gitDir, source: s, log: log, listener: l, room: make(chan struct{}, maxAskers)}
+	var ctx context.Context
+	ctx, server.cancel = context.WithCancel(context.Background())
+	server.wg.Go(func() { server.accept(ctx) })
+	return server, nil
+}
+
+// Close ends all questions and waits for them.
+func (s *Server) Close() error {
+	s.cancel()
+	err := s.listener.Close()
+	s.wg.Wait()
+	return err
+}
+
+func (s *Server) accept(ctx context.Context) {
+	for {
+		select {
+		case s.room <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		conn, err := s.listener.AcceptUnix()
+		if err != nil {
+			if ctx.Err() == nil {
+				s.log.Error("git's questions for credentials are no longer answered", zap.Error(err))
+			}
+			return
+		}
+		s.wg.Go(func() {
+			defer func() { <-s.room }()
+			defer conn.Close()
+			defer context.AfterFunc(ctx, func() { conn.Close() })()
+			if err := s.answer(ctx, conn); err != nil && ctx.Err() == nil {
+				s.log.Warn("answer git's question for credentials", zap.String("git", s.gitDir), zap.Error(err))
+			}
+		})
+	}
+}
+
+// answer answers the one question of a connection.
+func (s *Server) answer(ctx context.Context, conn *net.UnixConn) error {
+	uid, err := peer(conn)
+	if err != nil {
+		return err
+	}
+	if !s.lets(uid) {
+		return fmt.Errorf("user %d asked", uid)
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	if err := conn.SetReadDeadline(time.Now().Add(answerTime)); err != nil {
+		return err
+	}
+	q, whole, err := readMessage(conn)
+	if err != nil || !whole {
+		return err
+	}
+	conn.Write(s.reply(ctx, q).lines()) // it fails if git was interrupted
+	return nil
+}
+
+func (s *Server) reply(ctx context.Context, q message) message {
+	switch {
+	case q.op == opGet:
+		c, ok, err := s.source.Credential(ctx, q.question)
+		if err != nil {
+			return message{failure: err.Error()}
+		}
+		if ok {
+			return message{user: c.User, password: c.Password, scheme: c.Scheme, value: c.Value, question: transport.Question{Schemes: c.Scheme != ""}}
+		}
+	case q.op == opStore && q.secret != "":
+		s.source.Accepted(ctx, q.question, q.secret)
+	case q.op == opErase && q.secret != "":
+		s.source.Refused(ctx, q.question, q.secret)
+	}
+	return message{}
+}
+
+// lets says whether a user gets an answer: the mode of the socket says the same, but somebody may change that.
+func (s *Server) lets(uid uint32) bool {
+	owner, err := gitsocket.Owner(s.gitDir)
+	return uid == 0 || uid == uint32(os.Geteuid()) || err == nil && uid == owner.Uid
+}
+
+// peer returns the user at the other end.
+func peer(conn *net.UnixConn) (uid uint32, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var cred *unix.Ucred
+	if ctlErr := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); ctlErr != nil {
+		return 0, ctlErr
+	}
+	if err != nil {
+		return 0, os.NewSyscallError("getsockopt", err)
+	}
+	return cred.Uid, nil
+}

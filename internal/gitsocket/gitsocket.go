@@ -1,0 +1,122 @@
+// Package gitsocket holds the sockets in a mount's git directory at which the programs that git starts ask the daemon.
+//
+// Such a socket belongs to the owner of the git directory, and only that user and root may connect. It outlives the process
+// that listens: the next one inherits the listening descriptor, and programs that connect meanwhile wait in its queue.
+package gitsocket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Options are about the processes before and after this one.
+type Options struct {
+	// Inherited is the listening socket of a process that died. Listen closes it.
+	Inherited *os.File
+	// Keep receives the socket that is listened on, for the next process; nil: nobody keeps it.
+	Keep func(listening *os.File) error
+}
+
+// Listener is a listening socket in a git directory.
+type Listener struct {
+	*net.UnixListener
+	gitDir, name string
+}
+
+// Listen goes on with the inherited socket, or makes one called name in gitDir in place of what is there.
+func Listen(gitDir, name string, o Options) (*Listener, error) {
+	if o.Inherited != nil {
+		return inherit(gitDir, name, o.Inherited)
+	}
+	path := filepath.Join(gitDir, name)
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	short, done, err := address(gitDir, name)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: short, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false) // its name may no longer be valid
+	err = os.Chmod(path, 0o600)
+	if owner, ownerErr := Owner(gitDir); err == nil && ownerErr == nil && os.Geteuid() == 0 {
+		err = os.Chown(path, int(owner.Uid), int(owner.Gid))
+	}
+	if err == nil && o.Keep != nil {
+		var f *os.File
+		if f, err = l.File(); err == nil {
+			err = errors.Join(o.Keep(f), f.Close())
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return &Listener{l, gitDir, name}, nil
+}
+
+func inherit(gitDir, name string, f *os.File) (*Listener, error) {
+	defer f.Close()
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, err
+	}
+	u, ok := l.(*net.UnixListener)
+	if !ok {
+		return nil, errors.Join(errors.New("not a socket's listener"), l.Close())
+	}
+	u.SetUnlinkOnClose(false)
+	return &Listener{u, gitDir, name}, nil
+}
+
+// Close removes the socket and refuses connections from now on, also where another process has the descriptor.
+func (l *Listener) Close() error {
+	os.Remove(filepath.Join(l.gitDir, l.name))
+	if raw, err := l.SyscallConn(); err == nil {
+		raw.Control(func(fd uintptr) { unix.Shutdown(int(fd), unix.SHUT_RDWR) })
+	}
+	return l.UnixListener.Close()
+}
+
+// Dial connects to the socket called name in gitDir.
+func Dial(ctx context.Context, gitDir, name string) (net.Conn, error) {
+	short, done, err := address(gitDir, name)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	var d net.Dialer
+	return d.DialContext(ctx, "unix", short)
+}
+
+// Owner returns the stat(2) of a git directory.
+func Owner(gitDir string) (*syscall.Stat_t, error) {
+	info, err := os.Stat(gitDir)
+	if err != nil {
+		return nil, err
+	}
+	return info.Sys().(*syscall.Stat_t), nil
+}
+
+// address spells the path of the socket so that it fits the 108 bytes of sockaddr_un. The spelling is valid until done.
+func address(gitDir, name string) (short string, done func(), err error) {
+	if path := filepath.Join(gitDir, name); len(path) <= 100 {
+		return path, func() {}, nil
+	}
+	fd, err := unix.Open(gitDir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", nil, err
+	}
+	return fmt.Sprintf("/proc/self/fd/%d/%s", fd, name), func() { unix.Close(fd) }, nil
+}

@@ -1,0 +1,55 @@
+package gitsocket
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The socket of a directory with a long path can be connected to, belongs to its owner alone, and outlives its listener.
+func TestSocketGoesOn(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), strings.Repeat("long", 30))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var kept *os.File
+	first, err := Listen(dir, "s", Options{Keep: func(f *os.File) (err error) {
+		file, err := net.FileListener(f)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		kept, err = file.(*net.UnixListener).File()
+		return err
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(filepath.Join(dir, "s")); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode of the socket: got %v, %v, want 0600", info.Mode(), err)
+	}
+	first.UnixListener.Close() // as if the process had died: the name and the queue stay
+	asked, err := Dial(t.Context(), dir, "s")
+	if err != nil {
+		t.Fatalf("connect while nobody accepts: %v", err)
+	}
+	defer asked.Close()
+	second, err := Listen(dir, "s", Options{Inherited: kept})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := second.AcceptUnix()
+	if err != nil {
+		t.Fatalf("accept what waited: %v", err)
+	}
+	c.Close()
+	if err := second.Close(); err != nil {
+		t.Error(err)
+	}
+	if c, err := Dial(t.Context(), dir, "s"); err == nil {
+		c.Close()
+		t.Error("a closed socket takes connections")
+	}
+}

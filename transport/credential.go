@@ -1,0 +1,177 @@
+package transport
+
+import (
+	"context"
+	"encoding/base64"
+	"net/url"
+	"strings"
+)
+
+// Question asks for a login as git's credential protocol does (git-credential(1)).
+type Question struct {
+	Protocol, Host, Path string
+	User                 string   // "": any
+	Challenges           []string // values of WWW-Authenticate
+	Schemes              bool     // the asker takes a Scheme and Value
+}
+
+// Credential is the answer: a user name and a password, or the scheme and value of an Authorization header. It holds a
+// secret: nothing prints it.
+type Credential struct {
+	User, Password string
+	Scheme, Value  string
+}
+
+// Credential returns what this remote is logged in to with, for a program that talks to the same server. It asks for nothing
+// over the network. false: there is no login, or the question is about another server.
+func (r *Remote) Credential(ctx context.Context, q Question) (Credential, bool, error) {
+	a, headers, err := r.loginsFor(ctx, q)
+	if a == nil || err != nil {
+		return Credential{}, false, err
+	}
+	l, err := a.forOthers(ctx, q, headers)
+	if l == nil || err != nil || q.User != "" && l.user != "" && l.user != q.User && l.source != fromToken {
+		return Credential{}, false, err
+	}
+	return l.credential(q)
+}
+
+// Refused says that the server refused a secret that Credential returned: it is not used again without being looked up anew.
+func (r *Remote) Refused(ctx context.Context, q Question, secret string) {
+	a, _, err := r.loginsFor(ctx, q)
+	if a == nil || err != nil {
+		return
+	}
+	a.mu.Lock()
+	refused := a.current
+	if refused != nil && refused.secret == secret {
+		a.current, a.approved = nil, false
+	} else {
+		refused = nil
+	}
+	a.mu.Unlock()
+	if refused != nil && refused.source == fromHelper {
+		a.tell(ctx, "reject", refused)
+	}
+}
+
+// Accepted says that the server took a secret that Credential returned.
+func (r *Remote) Accepted(ctx context.Context, q Question, secret string) {
+	a, _, err := r.loginsFor(ctx, q)
+	if a == nil || err != nil {
+		return
+	}
+	if l, _ := a.known(); l != nil && l.secret == secret {
+		a.accepted(l)
+	}
+}
+
+// Logins returns the URLs, without secrets, for which Credential has answers: the remote's own, and the one that the user's
+// settings replace it by. first is true if the user gave a login for this remote, which then counts before what credential
+// helpers know.
+func (r *Remote) Logins(ctx context.Context) (urls []string, first bool, err error) {
+	if r.endpoint.scheme != schemeHTTP {
+		return nil, false, nil
+	}
+	urls = []string{r.endpoint.display}
+	c, err := r.reach(ctx)
+	if err != nil {
+		return urls, false, err
+	}
+	h, ok := c.(*web)
+	if !ok {
+		return urls, false, nil
+	}
+	if other := h.endpoint.display; other != urls[0] {
+		urls = append(urls, other)
+	}
+	token, file, renewed := r.opts.Login.Given()
+	first = token != "" || file != "" || renewed == 0 && h.endpoint.hasPass
+	for _, line := range h.set.headers {
+		name, _, _ := strings.Cut(line, ":")
+		first = first || strings.EqualFold(strings.TrimSpace(name), "Authorization")
+	}
+	return urls, first, nil
+}
+
+// loginsFor returns the logins for the server that a question is about, and the headers that the user has set for it; nil: it
+// is another server, or one that is not reached by HTTP.
+func (r *Remote) loginsFor(ctx context.Context, q Question) (*authenticator, []string, error) {
+	if r.endpoint.scheme != schemeHTTP {
+		return nil, nil, nil
+	}
+	c, err := r.reach(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	h, ok := c.(*web)
+	asked := &url.URL{Scheme: q.Protocol, Host: q.Host}
+	same := func(u *url.URL) bool {
+		return u.Scheme == asked.Scheme && strings.EqualFold(u.Hostname(), asked.Hostname()) && portOf(u) == portOf(asked)
+	}
+	if !ok || !same(h.endpoint.base) && !same(r.endpoint.base) {
+		return nil, nil, nil
+	}
+	at, a := h.at()
+	if !same(at) { // the server led us elsewhere, and those logins are for there
+		a = newAuthenticator(r, h.endpoint, h.endpoint.base, true)
+	}
+	return a, h.set.headers, nil
+}
+
+// forOthers finds a login in the order in which they count: what the user gave for this remote, the headers of the settings,
+// what a credential helper has answered or answers now.
+func (a *authenticator) forOthers(ctx context.Context, q Question, headers []string) (*login, error) {
+	l, givenErr := a.given(onlyBearer(q.Challenges) && q.Schemes)
+	if l != nil {
+		return l, nil
+	}
+	for _, line := range headers {
+		if name, value, ok := strings.Cut(line, ":"); ok && strings.EqualFold(strings.TrimSpace(name), "Authorization") {
+			return headerLogin(strings.TrimSpace(value)), nil
+		}
+	}
+	if l, _ = a.known(); l != nil {
+		return l, nil
+	}
+	l, err := a.fill(ctx, q.Challenges, false)
+	if err != nil { // no helper has one, which the asker's own may
+		return nil, givenErr
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.current == nil {
+		a.current, a.approved = l, false
+	}
+	return l, nil
+}
+
+// headerLogin is the login that an Authorization header of the user's settings stands for.
+func headerLogin(value string) *login {
+	scheme, rest, _ := strings.Cut(value, " ")
+	l := &login{header: value, source: fromHeader, secret: strings.TrimSpace(rest)}
+	if !strings.EqualFold(scheme, "basic") {
+		return l
+	}
+	text, err := base64.StdEncoding.DecodeString(l.secret)
+	if user, password, ok := strings.Cut(string(text), ":"); err == nil && ok {
+		l.user, l.secret = user, password
+	}
+	return l
+}
+
+// credential spells a login in git's terms. false: it is one that the asker could not use.
+func (l *login) credential(q Question) (Credential, bool, error) {
+	scheme, value, _ := strings.Cut(l.header, " ")
+	c := Credential{User: l.user, Password: l.secret}
+	if !strings.EqualFold(scheme, "basic") {
+		if !q.Schemes {
+			return Credential{}, false, nil
+		}
+		c = Credential{Scheme: scheme, Value: strings.TrimSpace(value)}
+	}
+	if strings.ContainsAny(c.User+c.Password+c.Scheme+c.Value, "\r\n\x00") { // it would forge lines of the protocol
+		return Credential{}, false, nil
+	}
+	return c, true, nil
+}

@@ -1,0 +1,100 @@
+package transport
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/net/http/httpproxy"
+)
+
+// Environment is a list of NAME=value as os.Environ returns it: that of the user who asked for a remote, with the settings of
+// git, ssh and credential helpers that count there. nil is the environment of this process. It may hold secrets.
+type Environment []string
+
+// repoEnv are git's variables that choose a repository (git rev-parse --local-env-vars, those that are not
+// configuration); none of them is meant for the remote's repository.
+var repoEnv = []string{
+	"GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_OBJECT_DIRECTORY", "GIT_DIR", "GIT_WORK_TREE", "GIT_IMPLICIT_WORK_TREE",
+	"GIT_GRAFT_FILE", "GIT_INDEX_FILE", "GIT_NO_REPLACE_OBJECTS", "GIT_REPLACE_REF_BASE", "GIT_PREFIX",
+	"GIT_SHALLOW_FILE", "GIT_COMMON_DIR", "GIT_NAMESPACE", "GIT_CEILING_DIRECTORIES",
+}
+
+func isRepoEnv(name string) bool { return slices.Contains(repoEnv, name) }
+
+// isConfigEnv says whether a variable is configuration given on a command line, which may hold a secret.
+func isConfigEnv(name string) bool {
+	return name == "GIT_CONFIG" || name == "GIT_CONFIG_PARAMETERS" || name == "GIT_CONFIG_COUNT" ||
+		strings.HasPrefix(name, "GIT_CONFIG_KEY_") || strings.HasPrefix(name, "GIT_CONFIG_VALUE_")
+}
+
+func (e Environment) all() []string {
+	if e == nil {
+		return os.Environ()
+	}
+	return e
+}
+
+// Without returns a copy without the variables that drop names.
+func (e Environment) Without(drop ...func(name string) bool) []string {
+	kept := make([]string, 0, len(e)+8)
+	for _, v := range e.all() {
+		name, _, _ := strings.Cut(v, "=")
+		if !slices.ContainsFunc(drop, func(is func(string) bool) bool { return is(name) }) {
+			kept = append(kept, v)
+		}
+	}
+	return kept
+}
+
+// get is os.Getenv: the last entry counts, as in a process that gets it.
+func (e Environment) get(name string) string {
+	if e == nil {
+		return os.Getenv(name)
+	}
+	for _, v := range slices.Backward(e) {
+		if value, ok := strings.CutPrefix(v, name+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+// git prepares stock git outside any repository.
+func (e Environment) git(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "git", args...)
+	cmd.Dir, cmd.Env = "/", e.Without(isRepoEnv)
+	cmd.WaitDelay = time.Second // a helper of git's may outlive it
+	return cmd
+}
+
+// forRepository is for a program that serves a repository of this host, or reaches one by ssh: it has settings of its own.
+func (e Environment) forRepository() []string { return e.Without(isRepoEnv, isConfigEnv) }
+
+func (e Environment) expandHome(path string) string {
+	if rest, ok := strings.CutPrefix(path, "~/"); ok && e.get("HOME") != "" {
+		return e.get("HOME") + "/" + rest
+	}
+	return path
+}
+
+// proxy chooses the proxy of a request by http_proxy, https_proxy and no_proxy.
+func (e Environment) proxy() func(*http.Request) (*url.URL, error) {
+	if e == nil {
+		return http.ProxyFromEnvironment
+	}
+	either := func(name string) string {
+		if v := e.get(strings.ToUpper(name)); v != "" {
+			return v
+		}
+		return e.get(name)
+	}
+	c := httpproxy.Config{HTTPProxy: either("http_proxy"), HTTPSProxy: either("https_proxy"), NoProxy: either("no_proxy"), CGI: e.get("REQUEST_METHOD") != ""}
+	choose := c.ProxyFunc()
+	return func(r *http.Request) (*url.URL, error) { return choose(r.URL) }
+}
