@@ -13,20 +13,36 @@ type treeReader func(ctx context.Context, id object.ID) ([]object.TreeEntry, err
 // diffTrees tells every path that two trees do not have alike, reading only directories that differ. An entry without a
 // mode is not there. A directory in the place of a file is told as the file that goes, and the files that come.
 func diffTrees(ctx context.Context, read treeReader, from, to object.ID, each func(path string, from, to object.TreeEntry) error) error {
-	return diffBelow(ctx, read, "", from, to, each)
+	return treeDiff{read, each, false}.below(ctx, "", from, to)
 }
 
-func diffBelow(ctx context.Context, read treeReader, at string, from, to object.ID, each func(string, object.TreeEntry, object.TreeEntry) error) error {
+// diffDirs is diffTrees that tells empty directories, too, with object.ModeDir: those that come where there was something
+// else or nothing, and those that are gone.
+func diffDirs(ctx context.Context, read treeReader, from, to object.ID, each func(path string, from, to object.TreeEntry) error) error {
+	return treeDiff{read, each, true}.below(ctx, "", from, to)
+}
+
+type treeDiff struct {
+	read treeReader
+	each func(path string, from, to object.TreeEntry) error
+	dirs bool // empty directories are told
+}
+
+func isEmptyDir(e object.TreeEntry) bool {
+	return e.Mode == object.ModeDir && e.ID == object.EmptyTree(e.ID.Format())
+}
+
+func (d treeDiff) below(ctx context.Context, at string, from, to object.ID) error {
 	if from == to {
 		return nil
 	}
 	var before, after []object.TreeEntry
 	var err error
 	if !from.IsZero() {
-		before, err = read(ctx, from)
+		before, err = d.read(ctx, from)
 	}
 	if err == nil && !to.IsZero() {
-		after, err = read(ctx, to)
+		after, err = d.read(ctx, to)
 	}
 	if err != nil {
 		return err
@@ -38,13 +54,13 @@ func diffBelow(ctx context.Context, read treeReader, at string, from, to object.
 	for _, e := range after {
 		old := was[e.Name]
 		delete(was, e.Name)
-		if err := diffEntry(ctx, read, path.Join(at, e.Name), old, e, each); err != nil {
+		if err := d.entry(ctx, path.Join(at, e.Name), old, e); err != nil {
 			return err
 		}
 	}
 	for _, e := range before {
 		if old, gone := was[e.Name]; gone {
-			if err := diffEntry(ctx, read, path.Join(at, e.Name), old, object.TreeEntry{}, each); err != nil {
+			if err := d.entry(ctx, path.Join(at, e.Name), old, object.TreeEntry{}); err != nil {
 				return err
 			}
 		}
@@ -52,9 +68,21 @@ func diffBelow(ctx context.Context, read treeReader, at string, from, to object.
 	return nil
 }
 
-func diffEntry(ctx context.Context, read treeReader, at string, from, to object.TreeEntry, each func(string, object.TreeEntry, object.TreeEntry) error) error {
+func (d treeDiff) entry(ctx context.Context, at string, from, to object.TreeEntry) error {
 	if from.Mode == to.Mode && from.ID == to.ID {
 		return nil
+	}
+	if d.dirs && (isEmptyDir(to) || isEmptyDir(from) && to.Mode == 0) {
+		was, is := object.TreeEntry{}, object.TreeEntry{}
+		if isEmptyDir(from) {
+			was = from
+		}
+		if isEmptyDir(to) {
+			is = to
+		}
+		if err := d.each(at, was, is); err != nil {
+			return err
+		}
 	}
 	var fromDir, toDir object.ID
 	if from.Mode == object.ModeDir {
@@ -64,9 +92,9 @@ func diffEntry(ctx context.Context, read treeReader, at string, from, to object.
 		toDir, to = to.ID, object.TreeEntry{}
 	}
 	if from.Mode != 0 || to.Mode != 0 {
-		if err := each(at, from, to); err != nil {
+		if err := d.each(at, from, to); err != nil {
 			return err
 		}
 	}
-	return diffBelow(ctx, read, at, fromDir, toDir, each)
+	return d.below(ctx, at, fromDir, toDir)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/promisor"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/worktree"
 )
 
 // provider brings objects to where the mount's git directory finds them.
@@ -58,6 +60,37 @@ func (m *mount) likePoint(o *gitdir.Options) (*session.Index, error) {
 	committers[state.Head] = committerOf(repo, state.Head)
 	o.State, o.Committer = &state, func(id object.ID) string { return committers[id] }
 	return &state.Index, nil
+}
+
+// likePointDirs gives the empty directories of the point that a new mount begins with their permissions: git's trees have
+// none. The kernel knows nothing of the mount yet.
+func (m *mount) likePointDirs(ctx context.Context) error {
+	if m.record.Point == nil || m.resumed || !m.writable() {
+		return nil
+	}
+	state, err := object.ParseID(m.record.Point.State)
+	if err != nil {
+		return err
+	}
+	repo, err := session.OpenRepo(m.sessionRepoDir(), session.RepoOptions{Format: m.store.Format(), Session: m.session, ReadOnly: true, Borrow: []string{filepath.Join(m.store.GitDir(), "objects")}})
+	if err != nil {
+		return err
+	}
+	defer repo.Close()
+	s, err := repo.State(session.Point{State: state})
+	if err != nil {
+		return err
+	}
+	for dir, perm := range s.Dirs {
+		n, err := m.tree.Resolve(ctx, dir)
+		if err == nil {
+			_, err = m.tree.SetAttr(ctx, n, worktree.Change{Set: worktree.SetMode, Mode: perm})
+		}
+		if err != nil {
+			return fmt.Errorf("set the mode of %s: %w", dir, err)
+		}
+	}
+	return nil
 }
 
 // committerOf gives who made a commit and when, as reflogs have it; "": it cannot be told.

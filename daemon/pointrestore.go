@@ -206,7 +206,7 @@ func (w *restoring) has(ctx context.Context, tree object.ID, at string) (bool, e
 func (w *restoring) differences(ctx context.Context) error {
 	w.list = w.list[:0]
 	redirects := w.m.redirects.shown()
-	err := diffTrees(ctx, w.m.view.Tree, w.now.Tree, w.target.Tree, func(path string, from, to object.TreeEntry) error {
+	err := diffDirs(ctx, w.m.view.Tree, w.now.Tree, w.target.Tree, func(path string, from, to object.TreeEntry) error {
 		elsewhere := slices.ContainsFunc(redirects, func(dir string) bool { return strings.HasPrefix(path+"/", dir) })
 		if !w.wants(path) || elsewhere || from.Mode == object.ModeGitlink || to.Mode == object.ModeGitlink {
 			return nil
@@ -242,14 +242,22 @@ func (w *restoring) plan(ctx context.Context) ([]worktree.Graft, error) {
 		}
 	}
 	above := map[string]bool{}
+	var dirs map[string]uint32 // permissions of empty directories
+	if slices.ContainsFunc(w.list, func(d gitdir.Difference) bool { return d.NewMode == object.ModeDir }) {
+		state, err := w.stateOf(ctx, w.target)
+		if err != nil {
+			return nil, err
+		}
+		dirs = state.Dirs
+	}
 	for _, d := range w.list {
 		over, looked := w.found[d.Path]
-		g := worktree.Graft{Path: d.Path, Mode: d.NewMode, ID: d.New, Over: over}
+		g := worktree.Graft{Path: d.Path, Mode: d.NewMode, ID: d.New, Over: over, Perm: dirs[d.Path]}
 		switch {
 		case !looked: // somebody has just begun to change it
 			w.kept = append(w.kept, d.Path)
 			continue
-		case d.NewMode == 0:
+		case d.NewMode == 0, d.NewMode == object.ModeDir && isDir(over):
 		case over.Node == 0:
 			taken, err := w.takenAbove(ctx, d.Path, p.gone, above)
 			if err != nil {
@@ -272,7 +280,24 @@ func (w *restoring) plan(ctx context.Context) ([]worktree.Graft, error) {
 		}
 		p.grafts = append(p.grafts, g)
 	}
+	p.dirsAbove(dirs)
 	return append(p.grafts, p.clear...), nil
+}
+
+// dirsAbove adds the directories above empty ones that have permissions of their own.
+func (p *plan) dirsAbove(perms map[string]uint32) {
+	added := map[string]bool{}
+	for _, g := range p.grafts {
+		if g.Mode != object.ModeDir {
+			continue
+		}
+		for dir := parentOf(g.Path); dir != "" && !added[dir]; dir = parentOf(dir) {
+			added[dir] = true
+			if perm, ok := perms[dir]; ok {
+				p.grafts = append(p.grafts, worktree.Graft{Path: dir, Mode: object.ModeDir, Perm: perm})
+			}
+		}
+	}
 }
 
 // takenAbove says whether there is something else where a directory of a path has to be, that does not go.

@@ -140,7 +140,7 @@ func (w *restoring) spareChanged(ctx context.Context) error {
 		return nil
 	}
 	changed := map[string]bool{}
-	err := diffTrees(ctx, w.m.view.Tree, w.began.Tree, w.now.Tree, func(path string, _, _ object.TreeEntry) error {
+	err := diffDirs(ctx, w.m.view.Tree, w.began.Tree, w.now.Tree, func(path string, _, _ object.TreeEntry) error {
 		changed[path] = true
 		return nil
 	})

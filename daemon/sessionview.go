@@ -100,7 +100,7 @@ func (o *opened) tree(ctx context.Context, id object.ID) ([]object.TreeEntry, er
 // changes lists the paths that two trees do not have alike.
 func (o *opened) changes(ctx context.Context, from, to object.ID) ([]control.PathChange, error) {
 	changes := []control.PathChange{}
-	err := diffTrees(ctx, o.tree, from, to, func(path string, from, to object.TreeEntry) error {
+	err := diffDirs(ctx, o.tree, from, to, func(path string, from, to object.TreeEntry) error {
 		changes = append(changes, pathChange(path, from, to))
 		return nil
 	})
@@ -212,7 +212,7 @@ func (o *opened) provide(ctx context.Context, changes []control.PathChange) erro
 	for _, c := range changes {
 		for _, side := range [][2]string{{c.OldMode, c.Old}, {c.NewMode, c.New}} {
 			id, err := object.ParseID(side[1])
-			if err == nil && side[0] != modeText(object.ModeGitlink) && !o.repo.Owned(id) { // a submodule's commit is of another repository
+			if err == nil && side[0] != modeText(object.ModeGitlink) && side[0] != modeText(object.ModeDir) && !o.repo.Owned(id) { // a submodule's commit is of another repository
 				ids = append(ids, id)
 			}
 		}

@@ -79,6 +79,9 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = m.redirect(ctx); err != nil {
 		return reply, err
 	}
+	if err = m.likePointDirs(ctx); err != nil {
+		return reply, err
+	}
 	if err = m.carry.claim(ctx); err != nil {
 		return reply, err
 	}

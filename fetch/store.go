@@ -176,7 +176,7 @@ func (s *Store) background(work func(ctx context.Context)) bool {
 // Tree gives the entries of a tree. While an acquisition streams, it waits for the tree to arrive; a tree that
 // no stream brings is asked for by itself. The zero id is the empty tree.
 func (s *Store) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
-	if id.IsZero() {
+	if id.IsZero() || id == object.EmptyTree(id.Format()) {
 		return nil, nil
 	}
 	if entries, ok := s.memory.Tree(id); ok {

@@ -212,7 +212,7 @@ func (s *Staged) Apply(x *index.Index) {
 			return int(a.Stage) - int(b.Stage)
 		})
 	}
-	if s.Trees != nil && len(changes) > 0 {
+	if s.Trees != nil {
 		x.SetTrees(s.Trees)
 	}
 }

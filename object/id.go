@@ -196,6 +196,20 @@ func (h *Hasher) Sum() (ID, error) {
 	return FromBytes(h.hash.Sum(buf[:0]))
 }
 
+var emptyTrees = func() (ids [2]ID) {
+	for _, f := range []Format{SHA1, SHA256} {
+		id, err := Hash(f, Tree, nil)
+		if err != nil {
+			panic(err) // no collision of nothing is known
+		}
+		ids[f] = id
+	}
+	return ids
+}()
+
+// EmptyTree returns the id of the tree without entries, which git knows without having it.
+func EmptyTree(f Format) ID { return emptyTrees[f] }
+
 // Hash computes the id of a whole object.
 func Hash(f Format, t Type, content []byte) (ID, error) {
 	h := NewHasher(f, t, int64(len(content)))

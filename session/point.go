@@ -41,8 +41,9 @@ type State struct {
 	Stashes []Stash              // newest first
 	Tags    map[object.ID][]byte // annotated tags made here that Refs name, as git stores them: no commit leads to one
 	Index   Index
-	Files   map[string]File // of the git directory, by their paths in it: MERGE_HEAD, rebase-merge/done, ...
-	Left    []LeftOut       // that the point does not hold, the first hundred; not part of what makes two States differ
+	Dirs    map[string]uint32 // permissions of the point's empty directories that are not 0755
+	Files   map[string]File   // of the git directory, by their paths in it: MERGE_HEAD, rebase-merge/done, ...
+	Left    []LeftOut         // that the point does not hold, the first hundred; not part of what makes two States differ
 }
 
 // LeftOut is a path that a point does not hold; of a directory (with a slash behind) nothing below it is held.

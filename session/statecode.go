@@ -27,6 +27,7 @@ const (
 	stateRemote  = "remotes"  // the same
 	stateStashes = "stashes"  // "ID MESSAGE\n", newest first
 	stateTags    = "tags"     // tree of blobs, each the content of a tag whose id is its name: git knows no tree with tags in it
+	stateDirs    = "dirs"     // "MODE PATH\0", sorted by path: permissions of empty directories in octal
 	stateFiles   = "git"      // tree of files of the git directory
 )
 
@@ -140,6 +141,11 @@ func EncodeState(f object.Format, s State, parents []object.ID, at time.Time) (o
 		}
 		entries = append(entries, object.TreeEntry{Name: stateTags, Mode: object.ModeDir, ID: w.add(object.Tree, EncodeTree(tags))})
 	}
+	var dirs bytes.Buffer
+	for _, path := range slices.Sorted(maps.Keys(s.Dirs)) {
+		fmt.Fprintf(&dirs, "%04o %s\x00", s.Dirs[path]&0o7777, path)
+	}
+	entries = w.text(entries, stateDirs, dirs.Bytes())
 	if len(s.Files) > 0 {
 		id, err := w.files(s.Files)
 		if err != nil {
@@ -274,7 +280,7 @@ func (s *State) read(src Objects, f object.Format, e object.TreeEntry) error {
 		}
 		s.Files = map[string]File{}
 		return readFiles(src, f, e.ID, "", s.Files, 0)
-	case stateHead, stateSpecial, stateRefs, stateRemote, stateStashes:
+	case stateHead, stateSpecial, stateRefs, stateRemote, stateStashes, stateDirs:
 	default:
 		return nil
 	}
@@ -291,6 +297,8 @@ func (s *State) read(src Objects, f object.Format, e object.TreeEntry) error {
 		s.Refs, err = parseRefs(f, text)
 	case stateRemote:
 		s.Remote, err = parseRefs(f, text)
+	case stateDirs:
+		s.Dirs, err = parseDirs(string(text))
 	case stateStashes:
 		s.Stashes, err = parseStashes(f, string(text))
 	}

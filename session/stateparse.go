@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
@@ -91,6 +92,25 @@ func parseStashes(f object.Format, text string) ([]Stash, error) {
 		list = append(list, Stash{Commit: id, Message: message})
 	}
 	return list, nil
+}
+
+// parseDirs reads stateDirs.
+func parseDirs(text string) (map[string]uint32, error) {
+	dirs := map[string]uint32{}
+	for text != "" {
+		var line string
+		var ok bool
+		if line, text, ok = strings.Cut(text, "\x00"); !ok {
+			return nil, fmt.Errorf("%w: %.80q has no end", errState, line)
+		}
+		mode, path, _ := strings.Cut(line, " ")
+		perm, err := strconv.ParseUint(mode, 8, 12)
+		if err != nil || !validPath(path) {
+			return nil, fmt.Errorf("%w: %.80q is no directory", errState, line)
+		}
+		dirs[path] = uint32(perm)
+	}
+	return dirs, nil
 }
 
 // parseLeft reads what stands in the message of a State's commit. It is there to be shown: what cannot be read is left out.

@@ -40,6 +40,9 @@ type FrozenEntry struct {
 	ID   object.ID   // of FrozenBlob, FrozenTree and FrozenModule
 	Mode object.Mode // as git has it; 0: nothing that it has
 	Size int64       // of FrozenContent and FrozenLink
+	// Perm are the permissions, as in st_mode without the type, of a FrozenDir or FrozenTree; of a FrozenGone, those of the
+	// directory that Path is missing in.
+	Perm uint32
 	// Target is where a FrozenLink points.
 	Target string
 	// Content is what a FrozenContent holds, until Release; nil of one that is longer than the limit, or with DryRun.

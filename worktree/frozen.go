@@ -237,8 +237,12 @@ func (m merged) sight(name string, n Node) (seen, bool) {
 func (z *freezing) path(path string) (told string, err error) {
 	var s seen
 	var there bool
+	var perm uint32 // of the last directory on the way
 	z.look(func(m merged) {
 		dir := Root
+		if in, ok := m.inode(dir); ok {
+			perm = in.Mode & 0o7777
+		}
 		for end := 0; ; end++ {
 			begin := end
 			if i := strings.IndexByte(path[begin:], '/'); i >= 0 {
@@ -257,14 +261,14 @@ func (z *freezing) path(path string) (told string, err error) {
 			if !there || end == len(path) || s.mode&syscall.S_IFMT != syscall.S_IFDIR || z.isClosed(told, s) {
 				return
 			}
-			dir = n
+			dir, perm = n, s.mode&0o7777
 		}
 	})
 	if err != nil {
 		return "", err
 	}
 	if !there {
-		z.entries = append(z.entries, FrozenEntry{Path: told, Kind: FrozenGone})
+		z.entries = append(z.entries, FrozenEntry{Path: told, Kind: FrozenGone, Perm: perm})
 		return told, nil
 	}
 	return told, z.node(told, s)
@@ -372,14 +376,14 @@ func (z *freezing) directory(e FrozenEntry, s seen, r *record) error {
 			e.Kind = FrozenOther
 		}
 	case r != nil && !z.isDirty(s.node):
-		e.Mode = object.ModeDir
+		e.Mode, e.Perm = object.ModeDir, s.mode&0o7777
 		z.ofTree(&e, FrozenTree, s.node, r)
 	case s.nested:
 		e.Kind = FrozenOther
 	case z.skips(e.Path):
 		e.Kind = FrozenSkipped
 	default:
-		e.Kind, e.Mode = FrozenDir, object.ModeDir
+		e.Kind, e.Mode, e.Perm = FrozenDir, object.ModeDir, s.mode&0o7777
 		z.entries = append(z.entries, e)
 		return z.below(e.Path, s.node)
 	}

@@ -27,7 +27,8 @@ import (
 // Graft says what a path is to be.
 type Graft struct {
 	Path string      // relative to the root
-	Mode object.Mode // of a blob, or of a submodule, which is an empty directory; 0: nothing is to be there
+	Mode object.Mode // of a blob, of a submodule, which is an empty directory, or ModeDir, of an empty directory; 0: nothing is to be there
+	Perm uint32      // permissions of a ModeDir; 0: 0755
 	ID   object.ID
 	// Over is what the caller found there and may be replaced. If it is something else by now, the path is left as it is.
 	Over Found
@@ -196,14 +197,19 @@ type graftDir struct {
 }
 
 func (g *grafting) run(ctx context.Context, list []Graft) error {
-	var gone, come []int
+	var gone, come, dirs []int
 	used := map[string]bool{} // directories that something comes into
 	for i, p := range list {
 		if p.Mode == 0 {
 			gone = append(gone, i)
 			continue
 		}
-		come = append(come, i)
+		if p.Mode == object.ModeDir {
+			dirs = append(dirs, i)
+			used[p.Path] = true
+		} else {
+			come = append(come, i)
+		}
 		for dir := parentOf(p.Path); dir != "" && !used[dir]; dir = parentOf(dir) {
 			used[dir] = true
 		}
@@ -222,7 +228,15 @@ func (g *grafting) run(ctx context.Context, list []Graft) error {
 			return err
 		}
 	}
-	return g.inBatches(ctx, list, come, g.put)
+	if err := g.inBatches(ctx, list, come, g.put); err != nil {
+		return err
+	}
+	for _, i := range dirs {
+		if err := g.putDir(ctx, list[i], &g.done[i]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // inBatches calls do for the paths, many of them within one update.

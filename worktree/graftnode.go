@@ -205,6 +205,32 @@ func (g *grafting) makeDirs(ctx context.Context, at string) error {
 	return nil
 }
 
+// putDir makes a directory that has nothing in it, unless there is one.
+func (g *grafting) putDir(ctx context.Context, p Graft, done *Grafted) error {
+	err := g.makeDirs(ctx, p.Path)
+	if errors.Is(err, ErrNotDir) { // somebody has put a file there
+		done.Kept = true
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	perm := p.Perm
+	if perm == 0 {
+		perm = mode(kindDir) & 0o7777
+	}
+	n := g.dirs[p.Path].node
+	err = g.tree.updateNoted(func(e *edit) error {
+		in, err := e.inode(n)
+		if err == nil && in.Mode&0o7777 != perm {
+			in.Mode, in.Ctime = in.Mode&^0o7777|perm, e.now
+		}
+		return err
+	})
+	g.stale[n], g.listings[n] = true, true
+	return err
+}
+
 // hideAll leaves nothing of what a base directory had.
 func (e *edit) hideAll(dir Node, b block) {
 	for n := b.first; n < b.first+Node(b.count); n++ {

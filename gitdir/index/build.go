@@ -151,6 +151,11 @@ func (b *Builder) fail(what string) {
 // close ends a directory: its entries are known, and its children come into the orders in which git searches them.
 func (b *Builder) close(l *level) {
 	l.tree.Count = len(b.x.Entries) - l.start
+	if slices.ContainsFunc(l.tree.Sub, func(s *Tree) bool { return s.Count <= 0 }) {
+		// A directory without a file is in the tree that was walked, and in no tree that git writes: it would be committed.
+		l.tree.Count = -1
+		l.tree.Sub = slices.DeleteFunc(l.tree.Sub, func(s *Tree) bool { return s.Count == 0 })
+	}
 	slices.SortFunc(l.tree.Sub, func(a, b *Tree) int { return compareTrees(a.Name, b.Name) })
 	slices.SortFunc(l.dir.Sub, func(a, b *Directory) int { return strings.Compare(a.Name, b.Name) })
 }
@@ -171,7 +176,7 @@ func (b *Builder) Index() (*Index, error) {
 	if b.err != nil {
 		return nil, b.err
 	}
-	for _, l := range b.stack {
+	for _, l := range slices.Backward(b.stack) { // a directory needs to know what is below it
 		b.close(l)
 	}
 	root := b.stack[0]

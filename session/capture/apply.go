@@ -24,11 +24,12 @@ type edit struct {
 	plain, cleaned []source
 	// attributes are the directories whose files of attributes are others than in the base tree.
 	attributes map[string]bool
+	dirs       map[string]uint32 // permissions of directories that are not 0755, empty ones and others
 }
 
 // apply puts the entries of a view into its tree.
 func (c *Capturer) apply(ctx context.Context, v *view, out *output, copies *session.Copier) (*edit, error) {
-	e := &edit{c: c, v: v, out: out, copies: copies, trees: newTrees(c.readTree, c.format, v.from), ignore: map[string]string{}, attributes: map[string]bool{}}
+	e := &edit{c: c, v: v, out: out, copies: copies, trees: newTrees(c.readTree, c.format, v.from), ignore: map[string]string{}, attributes: map[string]bool{}, dirs: map[string]uint32{}}
 	if v.whole {
 		e.left = newLeftSet(nil)
 	} else {
@@ -40,6 +41,7 @@ func (c *Capturer) apply(ctx context.Context, v *view, out *output, copies *sess
 			e.ignore[dir] = text
 		}
 	}
+	e.rememberDirs()
 	if len(e.ignore) > 0 {
 		for dir := range e.ignore {
 			for at := join(dir, ignoreName); at != ""; at = parent(at) {
@@ -79,6 +81,7 @@ func (c *Capturer) apply(ctx context.Context, v *view, out *output, copies *sess
 func (e *edit) entry(ctx context.Context, f *worktree.FrozenEntry) (passed bool, err error) {
 	switch f.Kind {
 	case worktree.FrozenGone:
+		e.mode(parent(f.Path), f.Perm)
 		return false, e.trees.remove(ctx, f.Path)
 	case worktree.FrozenSkipped:
 		return true, e.leave(ctx, f, session.Ignored)
@@ -86,6 +89,7 @@ func (e *edit) entry(ctx context.Context, f *worktree.FrozenEntry) (passed bool,
 		if f.Path != "" && e.v.skip(f.Path) {
 			return true, e.leave(ctx, f, session.Ignored)
 		}
+		e.mode(f.Path, f.Perm)
 		if f.Kind == worktree.FrozenDir {
 			return false, e.trees.clear(ctx, f.Path)
 		}

@@ -3,7 +3,7 @@
 //
 // It promises:
 //   - The tree of a point is the one that `git add -A` and `git write-tree` would make of the files at that moment, with
-//     the index there is, but for what Rules leave out, and nested repositories. Files that git converts (line ends,
+//     the index there is, and entries of the empty tree for directories in which it holds nothing, but for what Rules leave out, and nested repositories. Files that git converts (line ends,
 //     filters) are converted by stock git.
 //   - A point costs as much as what has changed since the one before: no file of the mount is looked at, no content of the
 //     mounted repository fetched. Ignore files and attributes that decide about new files are the exception.
@@ -96,10 +96,11 @@ type Capturer struct {
 	format object.Format
 	refs   *session.RefDir // of the mount's git directory
 
-	turn chan struct{} // holds a token; who has it makes a point, and owns what follows
-	mem  memory
-	left *leftSet
-	user userIgnore
+	turn     chan struct{} // holds a token; who has it makes a point, and owns what follows
+	mem      memory
+	left     *leftSet
+	user     userIgnore
+	baseDirs map[string]uint32 // as State.Dirs, of the point that the mount began with
 	// steps are those of the point that is made.
 	steps steps
 	// headTree is HEAD's while a point is made.
@@ -152,8 +153,8 @@ func New(o Options) (*Capturer, error) {
 		c.mem = recall(o.Memory, last.Commit)
 		c.left = newLeftSet(c.mem.Left)
 	}
-	if c.mem.Index == nil {
-		c.mem.Index = c.began()
+	if began := c.began(); c.mem.Index == nil {
+		c.mem.Index = began
 	}
 	c.sweepClean()
 	c.turn <- struct{}{}
@@ -374,6 +375,10 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 			return agree, err
 		}
 	}
+	if err := s.edit.emptyDirs(ctx); err != nil {
+		return agree, err
+	}
+	s.state.Dirs = s.edit.dirs
 	s.tree, err = s.edit.trees.write(func(id object.ID, content []byte) error {
 		s.out.raw(id, object.Tree, content)
 		return nil
@@ -481,20 +486,4 @@ func (c *Capturer) write(ctx context.Context, s *shot, last session.Point, reaso
 		c.fresh = false
 	}
 	return p, nil
-}
-
-// changed counts the paths that differ from the point before, or what was mounted.
-func (c *Capturer) changed(ctx context.Context, s *shot, before object.ID) (int64, error) {
-	if before.IsZero() {
-		before = c.o.BaseTree
-	}
-	var n int64
-	read := func(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
-		if content, ok := s.out.trees[id]; ok { // it is not in the Repo yet
-			return object.ParseTree(c.format, content)
-		}
-		return c.readTree(ctx, id)
-	}
-	err := compare(ctx, read, before, s.tree, "", func(difference) error { n++; return nil })
-	return n, err
 }

@@ -28,9 +28,11 @@ type memory struct {
 	// Ignore holds the ignore files that Tree does not, by their directories.
 	Ignore map[string]string `json:"ignore,omitempty"`
 	// Attributes are the directories whose files of attributes are others than in the base tree.
-	Attributes []string     `json:"attributes,omitempty"`
-	Index      *indexMemory `json:"index,omitempty"`
-	tree       object.ID    // Tree
+	Attributes []string `json:"attributes,omitempty"`
+	// Dirs are the permissions of empty directories that are not 0755.
+	Dirs  map[string]uint32 `json:"dirs,omitempty"`
+	Index *indexMemory      `json:"index,omitempty"`
+	tree  object.ID         // Tree
 }
 
 // indexMemory is an index that was read.
@@ -76,6 +78,7 @@ func (c *Capturer) began() *indexMemory {
 	if err != nil {
 		return nil
 	}
+	c.baseDirs = s.Dirs
 	g := gitState{State: s, stat: fileStat{Ino: -1}} // of no file
 	if info, err := c.o.Repo.Commit(s.Head); err == nil {
 		g.head = info.Tree
@@ -120,6 +123,11 @@ func (m *memory) save(name string) error {
 		}
 		return nil
 	}
+	for path := range m.Dirs {
+		if !utf8.ValidString(path) {
+			return os.RemoveAll(name)
+		}
+	}
 	for path := range m.Left {
 		if !utf8.ValidString(path) { // which JSON does not keep
 			return os.RemoveAll(name)
@@ -143,7 +151,7 @@ func (c *Capturer) remember(s *shot, commit object.ID) {
 	c.left = s.edit.left
 	c.mem = memory{
 		Point: commit.String(), Token: f.Token, tree: s.tree, Rules: s.view.x.print, Left: c.left.all, Ignore: s.edit.ignore,
-		Attributes: slices.Sorted(maps.Keys(s.edit.attributes)), Index: s.state.remembered(),
+		Attributes: slices.Sorted(maps.Keys(s.edit.attributes)), Index: s.state.remembered(), Dirs: s.edit.dirs,
 	}
 	if len(s.view.unread) > 0 { // the next point looks at everything, to leave out what this one holds too much
 		c.mem, c.left = memory{}, newLeftSet(nil)

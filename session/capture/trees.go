@@ -136,7 +136,7 @@ func (t *trees) set(ctx context.Context, path string, mode object.Mode, id objec
 	return nil
 }
 
-// clear makes an empty directory at a path, which is no entry as long as nothing is in it.
+// clear makes an empty directory at a path.
 func (t *trees) clear(ctx context.Context, path string) error {
 	if path == "" {
 		t.root = child{mode: object.ModeDir, dir: &directory{edited: true}}
@@ -163,22 +163,19 @@ func (t *trees) remove(ctx context.Context, path string) error {
 
 // write gives the root's id, and each tree that has changed to emit.
 func (t *trees) write(emit func(id object.ID, content []byte) error) (object.ID, error) {
-	id, err := t.writeChild(t.root, emit)
-	if err == nil && id.IsZero() {
-		id, err = object.Hash(t.format, object.Tree, nil)
-		if err == nil {
-			err = emit(id, nil)
-		}
-	}
-	return id, err
+	return t.writeChild(t.root, emit)
 }
 
-// writeChild gives the id of a directory; zero: there is nothing in it.
+// writeChild returns the id of a directory. One that has nothing in it is the empty tree, which git reads, though it makes
+// no such entry itself.
 func (t *trees) writeChild(c child, emit func(id object.ID, content []byte) error) (object.ID, error) {
-	if c.dir == nil || !c.dir.edited {
+	if !c.id.IsZero() && (c.dir == nil || !c.dir.edited) {
 		return c.id, nil
 	}
 	d := c.dir
+	if d == nil {
+		d = &directory{}
+	}
 	entries := make([]object.TreeEntry, 0, len(d.was)+len(d.now))
 	for _, e := range d.was {
 		if _, ok := d.now[e.Name]; !ok {
@@ -192,12 +189,9 @@ func (t *trees) writeChild(c child, emit func(id object.ID, content []byte) erro
 				return object.ID{}, err
 			}
 		}
-		if e.mode != 0 && !e.id.IsZero() {
+		if e.mode != 0 {
 			entries = append(entries, object.TreeEntry{Name: name, Mode: e.mode, ID: e.id})
 		}
-	}
-	if len(entries) == 0 {
-		return object.ID{}, nil
 	}
 	content := session.EncodeTree(entries)
 	id, err := object.Hash(t.format, object.Tree, content)
@@ -210,7 +204,13 @@ func (t *trees) writeChild(c child, emit func(id object.ID, content []byte) erro
 	return id, emit(id, content)
 }
 
-// difference is a path that two trees do not have alike; a mode of 0: nothing is there.
+// isEmptyTree says whether an entry is a directory that has nothing in it.
+func isEmptyTree(e object.TreeEntry) bool {
+	return e.Mode == object.ModeDir && e.ID == object.EmptyTree(e.ID.Format())
+}
+
+// difference is a path that two trees do not have alike; a mode of 0: nothing is there. Of directories only empty ones are
+// told, with object.ModeDir.
 type difference struct {
 	path     string
 	from, to object.TreeEntry
@@ -253,15 +253,36 @@ func compare(ctx context.Context, read treeReader, from, to object.ID, dir strin
 		if x == y {
 			continue
 		}
-		// In git's order a directory never meets what is none.
-		if x.Mode == object.ModeDir || y.Mode == object.ModeDir {
-			err = compare(ctx, read, x.ID, y.ID, join(dir, max(x.Name, y.Name)), emit)
-		} else {
-			err = emit(difference{join(dir, max(x.Name, y.Name)), x, y})
+		path := join(dir, max(x.Name, y.Name))
+		switch {
+		case x.Mode != object.ModeDir && y.Mode != object.ModeDir: // in git's order a directory never meets what is none
+			err = emit(difference{path, x, y})
+		case isEmptyTree(y) || isEmptyTree(x) && y.Mode == 0:
+			if err = compare(ctx, read, x.ID, y.ID, path, emit); err == nil {
+				err = emit(difference{path, x, y})
+			}
+		default:
+			err = compare(ctx, read, x.ID, y.ID, path, emit)
 		}
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// changed counts the paths that differ from the point before, or what was mounted.
+func (c *Capturer) changed(ctx context.Context, s *shot, before object.ID) (int64, error) {
+	if before.IsZero() {
+		before = c.o.BaseTree
+	}
+	var n int64
+	read := func(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
+		if content, ok := s.out.trees[id]; ok { // it is not in the Repo yet
+			return object.ParseTree(c.format, content)
+		}
+		return c.readTree(ctx, id)
+	}
+	err := compare(ctx, read, before, s.tree, "", func(difference) error { n++; return nil })
+	return n, err
 }

@@ -406,7 +406,7 @@ const treesKept = 500_000
 
 // readTree gives a tree from where it is; zero: an empty one. It is not to be changed.
 func (c *Capturer) readTree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
-	if id.IsZero() {
+	if id.IsZero() || id == object.EmptyTree(c.format) {
 		return nil, nil
 	}
 	if list, ok := c.treeCache[id]; ok {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -290,10 +291,72 @@ func (w *world) point(reason session.Reason) (session.Point, capture.Report) {
 func (w *world) check(step string) (session.Point, capture.Report) {
 	w.t.Helper()
 	p, report := w.point(session.Manual)
-	if want := w.want(); p.Tree.String() != want {
+	w.emptyDirs(step, p)
+	if want := w.want(); w.withoutEmpty(p.Tree.String()) != want {
 		w.t.Fatalf("%s: the tree is %s, git's is %s:\n%s\nleft out: %+v\nstatus:\n%s", step, p.Tree, want, w.diff(p.Tree.String(), want), report.Left, w.git(w.plain, "status", "--short", "--ignored")+"\n"+w.rules())
 	}
 	return p, report
+}
+
+// withoutEmpty is a tree without its empty directories, which git adds nothing of.
+func (w *world) withoutEmpty(tree string) string {
+	w.t.Helper()
+	list := w.git(w.repo.Dir(), "ls-tree", "-r", "-t", "-z", tree)
+	empty := object.EmptyTree(w.repo.Format()).String()
+	if !strings.Contains(list, empty) {
+		return tree
+	}
+	index := filepath.Join(w.t.TempDir(), "index")
+	cmd := exec.Command("git", "update-index", "-z", "--index-info")
+	cmd.Dir, cmd.Env = w.repo.Dir(), append(gittest.Env(), "GIT_INDEX_FILE="+index)
+	var files []string
+	for line := range strings.SplitSeq(list, "\x00") {
+		if !strings.HasPrefix(line, "040000") && line != "" {
+			files = append(files, line+"\x00")
+		}
+	}
+	cmd.Stdin = strings.NewReader(strings.Join(files, ""))
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		cmd = exec.Command("git", "write-tree", "--missing-ok")
+		cmd.Dir, cmd.Env = w.repo.Dir(), append(gittest.Env(), "GIT_INDEX_FILE="+index)
+		out, err = cmd.CombinedOutput()
+	}
+	if err != nil {
+		w.t.Fatalf("tree without empty directories: %v: %s", err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// emptyDirs checks that a point holds the directories in which there is nothing, unless git ignores them.
+func (w *world) emptyDirs(step string, p session.Point) {
+	w.t.Helper()
+	held := map[string]bool{}
+	empty := object.EmptyTree(w.repo.Format()).String()
+	for line := range strings.SplitSeq(w.git(w.repo.Dir(), "ls-tree", "-r", "-t", "-z", p.Tree.String()), "\x00") {
+		if entry, path, _ := strings.Cut(line, "\t"); strings.HasSuffix(entry, empty) {
+			held[path] = true
+			if st, err := os.Lstat(w.at(path)); err != nil || !st.IsDir() {
+				w.t.Fatalf("%s: the checkpoint has an empty directory %s, which is not there (%v)", step, path, err)
+			}
+		}
+	}
+	err := filepath.WalkDir(w.plain, func(path string, d fs.DirEntry, err error) error {
+		rel, _ := filepath.Rel(w.plain, path)
+		if err != nil || !d.IsDir() || rel == "." {
+			return err
+		}
+		if rel == ".git" {
+			return fs.SkipDir
+		}
+		if names, err := os.ReadDir(path); err == nil && len(names) == 0 && !held[rel] && w.gitMay("check-ignore", "-q", "--no-index", rel+"/") != nil {
+			w.t.Fatalf("%s: the checkpoint lacks the empty directory %s", step, rel)
+		}
+		return nil
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 func (w *world) diff(a, b string) string {

@@ -1,0 +1,99 @@
+package capture
+
+import (
+	"context"
+	"errors"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// plainDir is the mode of directories that git makes, of which nothing is noted.
+const plainDir = 0o755
+
+// mode notes the permissions of a directory.
+func (e *edit) mode(dir string, perm uint32) {
+	if dir == "" {
+		return
+	}
+	if perm == plainDir {
+		delete(e.dirs, dir)
+	} else {
+		e.dirs[dir] = perm
+	}
+}
+
+// rememberDirs takes up the modes of directories that nothing is told of.
+func (e *edit) rememberDirs() {
+	before := e.c.mem.Dirs
+	if e.v.whole {
+		before = e.c.baseDirs
+	}
+	for dir, perm := range before {
+		told := false
+		for at := dir; at != "" && !told; at = parent(at) {
+			_, told = e.v.told[at]
+		}
+		if !told {
+			e.dirs[dir] = perm
+		}
+	}
+}
+
+// emptyDirs leaves the modes of directories that are empty in the tree: of others git keeps none.
+func (e *edit) emptyDirs(ctx context.Context) error {
+	for dir := range e.dirs {
+		empty, err := e.trees.isEmpty(ctx, dir)
+		if err != nil {
+			return err
+		}
+		if !empty {
+			delete(e.dirs, dir)
+		}
+	}
+	return nil
+}
+
+// isEmpty says whether a path is a directory that has no file in it, nor below it.
+func (t *trees) isEmpty(ctx context.Context, path string) (bool, error) {
+	d, err := t.within(ctx, path, false)
+	if err != nil || d == nil {
+		return false, err
+	}
+	err = t.anyFile(ctx, d)
+	if errors.Is(err, errFile) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+var errFile = errors.New("there is a file")
+
+func (t *trees) anyFile(ctx context.Context, d *directory) error {
+	below := func(c child) error {
+		if c.mode == 0 {
+			return nil
+		}
+		if c.mode != object.ModeDir {
+			return errFile
+		}
+		next, err := t.open(ctx, &c)
+		if err != nil {
+			return err
+		}
+		return t.anyFile(ctx, next)
+	}
+	for _, e := range d.was {
+		if _, ok := d.now[e.Name]; ok {
+			continue
+		}
+		if err := below(child{mode: e.Mode, id: e.ID}); err != nil {
+			return err
+		}
+	}
+	for _, c := range d.now {
+		if err := below(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
