@@ -108,7 +108,7 @@ func OpenBlobs(dir string, quota int64) (*Blobs, error) {
 		quota: quota, evictAt: quota, segments: []*segment{nil}, byName: map[string]*segment{}, big: map[object.ID]*bigFile{},
 	}
 	b.index.hash = func(ref uint32) uint64 { return hashSum(b.entry(ref).idBytes()) }
-	if err := b.makeDirs(); err != nil {
+	if err := b.makeDirs(); err != nil && !isFull(err) { // what needs them makes them when there is room
 		return nil, fmt.Errorf("open blob cache: %w", err)
 	}
 	b.unnamed = b.probeUnnamed()

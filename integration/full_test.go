@@ -19,10 +19,10 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// smallDisk puts the world's state on a file system of its own, of so many bytes.
-func (w *world) smallDisk(size int) {
+// stateOn puts the world's state on a tmpfs with these options.
+func (w *world) stateOn(options string) {
 	w.Helper()
-	if err := errors.Join(os.Mkdir(w.state, 0o700), unix.Mount("tmpfs", w.state, "tmpfs", 0, fmt.Sprintf("size=%d,mode=700", size))); err != nil {
+	if err := errors.Join(os.Mkdir(w.state, 0o700), unix.Mount("tmpfs", w.state, "tmpfs", 0, options)); err != nil {
 		w.Fatal(err)
 	}
 }
@@ -30,8 +30,14 @@ func (w *world) smallDisk(size int) {
 // newWorldOnSmallDisk is a world whose state lies on a small disk, which ends with the world.
 func newWorldOnSmallDisk(t testing.TB, size int) *world {
 	t.Helper()
+	return newWorldOnDisk(t, fmt.Sprintf("size=%d,mode=700", size))
+}
+
+// newWorldOnDisk is a world whose state lies on a tmpfs with these options, which ends with the world.
+func newWorldOnDisk(t testing.TB, options string) *world {
+	t.Helper()
 	w := newWorld(t)
-	w.smallDisk(size)
+	w.stateOn(options)
 	t.Cleanup(func() { // runs before the world's own end
 		w.afs("unmount", "--all")
 		w.until("the daemon has ended", func() bool { return len(daemonsBelow(w.root)) == 0 })

@@ -133,14 +133,7 @@ func (l *Layer) open() (Recovery, error) {
 	if err != nil || l.o.ReadOnly {
 		return rec, err
 	}
-	err = l.update(func(tx *Tx) error {
-		tx.batch.SetCounter(counterBoot, l.bootMark())
-		if !rec.TookOver && l.state.Requests() > 0 {
-			tx.batch.ForgetRequests() // those of another kernel may have the same numbers
-		}
-		return nil
-	})
-	if err != nil {
+	if err := l.begin(rec.TookOver); err != nil {
 		return rec, err
 	}
 	l.state.EachDead(func(number uint64) bool { l.dead = append(l.dead, number); return true })
@@ -158,6 +151,20 @@ func (l *Layer) open() (Recovery, error) {
 		go l.findOrphans(orphans, l.next, rec.TookOver)
 	}
 	return rec, nil
+}
+
+// begin notes that the layer is in use. A layer that is taken over has that on record already: to go on with it needs no
+// room in the log, which a full disk may not have.
+func (l *Layer) begin(tookOver bool) error {
+	return l.update(func(tx *Tx) error {
+		if l.state.Counter(counterBoot) != l.bootMark() {
+			tx.batch.SetCounter(counterBoot, l.bootMark())
+		}
+		if !tookOver && l.state.Requests() > 0 {
+			tx.batch.ForgetRequests() // those of another kernel may have the same numbers
+		}
+		return nil
+	})
 }
 
 // replay takes a record of the log. Of a process that was killed on this boot the log is what it wrote, and the base what

@@ -18,8 +18,9 @@ import (
 // It is mapped, so that it is right whenever the process dies; who takes the mount over goes on with it, and who serves
 // another begins it anew. The host's death ends it too: no kernel knows anything then.
 type told struct {
-	file disk.File
-	maps [][]byte
+	file  disk.File
+	taken int64 // bytes of the file that have their disk space
+	maps  [][]byte
 }
 
 // toldHeader is at the start of the file, in the byte order of the host.
@@ -75,7 +76,11 @@ func resumeTold(on disk.FS, path, boot string) (t *told, ok bool, err error) {
 	if h != *toldHeaderOf(boot) {
 		return nil, false, f.Close()
 	}
-	return &told{file: f}, true, nil
+	st, err := f.Stat()
+	if err != nil {
+		return nil, false, errors.Join(err, f.Close())
+	}
+	return &told{file: f, taken: st.Size()}, true, nil
 }
 
 func (h *toldHeader) bytes() []byte {
@@ -85,8 +90,11 @@ func (h *toldHeader) bytes() []byte {
 // memory is a state.Memory. The disk space is taken here: to count a look-up cannot fail.
 func (t *told) memory(off int64) ([]byte, error) {
 	off += toldStart
-	if err := t.file.Allocate(0, off, state.CountChunk); err != nil {
-		return nil, err
+	if off+state.CountChunk > t.taken { // to take a mount over must not fail on a full disk
+		if err := t.file.Allocate(0, off, state.CountChunk); err != nil {
+			return nil, err
+		}
+		t.taken = off + state.CountChunk
 	}
 	m, err := t.file.Map(off, state.CountChunk)
 	if err == nil {

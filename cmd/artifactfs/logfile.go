@@ -30,16 +30,21 @@ type logFile struct {
 	size int64    // at which it is put aside
 }
 
+// openLogFile opens the log file at path, which is made if it is missing. On a full disk that waits for the first Write
+// that finds room: a process that is to go on with mounts must not fail for its log.
 func openLogFile(path string) (*logFile, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, err
+	l := &logFile{path: path, size: logSize}
+	if err = os.MkdirAll(filepath.Dir(path), 0o700); err == nil {
+		l.file, err = appendTo(path)
 	}
-	f, err := appendTo(path)
-	return &logFile{path: path, file: f, size: logSize}, err
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		err = nil
+	}
+	return l, err
 }
 
 func appendTo(path string) (*os.File, error) {

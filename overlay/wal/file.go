@@ -30,6 +30,7 @@ type file struct {
 	stopped chan struct{}
 	growing sync.Mutex
 	made    int64 // guarded by growing: chunks that are mapped, or were
+	taken   int64 // bytes of the file that have their disk space
 
 	// Guarded by the owner.
 	chunks   []*chunk // the ones that end and what is behind it lie in, in order
@@ -58,7 +59,7 @@ func create(fs disk.FS, path string, boot bootID) (*file, error) {
 	rand.Read(epoch[:])
 	h.epoch = binary.NativeEndian.Uint64(epoch[:])
 	h.crc = h.sum()
-	l, err := resume(f, headerSize, 0, func(to *header) { *to = h }, true)
+	l, err := resume(f, headerSize, 0, 0, func(to *header) { *to = h }, true)
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
@@ -66,11 +67,16 @@ func create(fs disk.FS, path string, boot bootID) (*file, error) {
 }
 
 // resume makes a file ready to be appended to at end, behind which it has nothing but zeros, and syncs it if asked to.
-func resume(f disk.File, end int64, last uint64, set func(*header), sync bool) (*file, error) {
-	l := &file{disk: f, want: make(chan struct{}, 1), stopped: make(chan struct{}), end: end, appended: last}
-	l.made = end / chunkSize
-	if err := f.Allocate(0, 0, (l.made+1)*chunkSize); err != nil {
-		return nil, err
+// The first taken bytes are known to have their disk space: to go on within them must not fail on a full disk. So what
+// is mapped is the chunk with the last byte there is, and not the one that the next record may need.
+func resume(f disk.File, end int64, last uint64, taken int64, set func(*header), sync bool) (*file, error) {
+	l := &file{disk: f, want: make(chan struct{}, 1), stopped: make(chan struct{}), end: end, appended: last, taken: taken}
+	l.made = (end - 1) / chunkSize
+	if size := (l.made + 1) * chunkSize; size > taken {
+		if err := f.Allocate(0, 0, size); err != nil {
+			return nil, err
+		}
+		l.taken = size
 	}
 	var err error
 	if l.page, err = f.Map(0, pageSize); err != nil {
@@ -109,8 +115,11 @@ func (l *file) grow() (*chunk, error) {
 
 func (l *file) makeLocked() (*chunk, error) {
 	off := l.made * chunkSize
-	if err := l.disk.Allocate(0, off, chunkSize); err != nil {
-		return nil, err
+	if off+chunkSize > l.taken {
+		if err := l.disk.Allocate(0, off, chunkSize); err != nil {
+			return nil, err
+		}
+		l.taken = off + chunkSize
 	}
 	mem, err := l.disk.Map(off, chunkSize)
 	if err != nil {

@@ -50,7 +50,11 @@ func Open(path string, o Options) (*Log, Recovery, error) {
 		// rotation may have changed, is synced then too.
 		mustSync := found.Clean || found.PowerLost || found.old
 		l.dirDirty = !mustSync
-		l.file, err = resume(f, found.end, found.last, func(h *header) { h.boot, h.clean = l.bootID, 0; h.raise() }, mustSync)
+		taken := int64(0)
+		if !mustSync { // the process that was killed on this boot took space for all of the file
+			taken = found.size
+		}
+		l.file, err = resume(f, found.end, found.last, taken, func(h *header) { h.boot, h.clean = l.bootID, 0; h.raise() }, mustSync)
 	}
 	if err != nil {
 		return nil, found.Recovery, errors.Join(fmt.Errorf("open log: %w", err), f.Close())
@@ -77,7 +81,8 @@ func (l *Log) start(o Options) (_ *Log, r Recovery, err error) {
 type recovered struct {
 	Recovery
 	replayed
-	old bool // it is of a former version
+	old  bool  // it is of a former version
+	size int64 // of the file
 }
 
 // recover replays a file and, unless it only salvages, cuts what is behind the end. In what order these reach the
@@ -98,7 +103,7 @@ func (l *Log) recover(f disk.File, o *Options) (recovered, error) {
 		}
 		return r, err
 	}
-	r.Clean, r.old = h.clean == 1, h.version != version
+	r.Clean, r.old, r.size = h.clean == 1, h.version != version, st.Size()
 	r.PowerLost = !r.Clean && (h.boot != l.bootID || h.boot == bootID{})
 	emit := o.Replay
 	if emit == nil {

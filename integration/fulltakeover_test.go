@@ -1,0 +1,95 @@
+package integration
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// A takeover needs no new room: with the disk of the state directory full, to the last block or to the last inode, each
+// successor of a killed worker serves the mounts, and all works again when there is room.
+func TestTakeoverOnFullDisk(t *testing.T) {
+	const kills = 12 // more than workers that may fail one after the other
+	for _, c := range []struct {
+		name, disk string
+		fill       func(w *world, m mounted) (free func())
+	}{
+		{"blocks", "size=48m,mode=700", (*world).fillBlocks},
+		{"inodes", "size=128m,nr_inodes=600,mode=700", (*world).fillInodes},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorldOnDisk(t, c.disk)
+			w.commit(w.repo("r.git", object.SHA1), map[string]gittest.File{"base": {Data: []byte("base\n")}, "changed": {Data: []byte("before\n")}})
+			m := w.bare(w.serve(gittest.ServerOptions{}).URL("r.git"))
+			check2(t, os.WriteFile(m.path("changed"), []byte("after\n"), 0o644))
+			check2(t, os.WriteFile(m.path("new"), []byte("new\n"), 0o644))
+			want := map[string]string{"base": "base\n", "changed": "after\n", "new": "new\n"}
+			reads := func(when string) {
+				t.Helper()
+				for name, text := range want {
+					if got, err := os.ReadFile(m.path(name)); err != nil || string(got) != text {
+						t.Fatalf("%s of %s: got %q (%v), want %q", name, when, got, err, text)
+					}
+				}
+			}
+			reads("a new mount")
+			free := c.fill(w, m)
+			for n := range kills {
+				pid := w.daemonStatus().PID
+				check2(t, syscall.Kill(pid, syscall.SIGKILL))
+				w.until("another worker serves", func() bool { return w.daemonStatus().PID != pid })
+				w.dropCaches()
+				reads(fmt.Sprintf("a mount after kill %d", n+1))
+			}
+			big := bytes.Repeat([]byte("big"), 1<<20)
+			wants(t, "writing a file after the kills", writeFile(m.path("big"), big), unix.ENOSPC)
+			free()
+			check2(t, writeFile(m.path("big"), big))
+			want["big"] = string(big)
+			pid := w.daemonStatus().PID
+			check2(t, syscall.Kill(pid, syscall.SIGKILL))
+			reads("a mount with room again")
+			if st := m.status(); st.Error != "" {
+				t.Errorf("status with room again: got error %q, want none", st.Error)
+			}
+		})
+	}
+}
+
+// fillBlocks takes all blocks, those too that the mount has reserved for changes of names.
+func (w *world) fillBlocks(m mounted) (free func()) {
+	w.Helper()
+	free = w.fill()
+	for i := 0; ; i++ {
+		err := os.WriteFile(m.path(fmt.Sprintf("%d-%s", i, strings.Repeat("x", 200))), nil, 0o644)
+		if errors.Is(err, unix.ENOSPC) {
+			return free
+		}
+		check2(w, err)
+	}
+}
+
+// fillInodes takes all inodes, among them those of the log file, which was removed to make room.
+func (w *world) fillInodes(mounted) (free func()) {
+	w.Helper()
+	check2(w, os.RemoveAll(filepath.Dir(w.logFile())))
+	dir := filepath.Join(w.state, "filler")
+	check2(w, os.Mkdir(dir, 0o700))
+	for i := 0; ; i++ {
+		err := os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), nil, 0o600)
+		if errors.Is(err, unix.ENOSPC) {
+			return func() { check2(w, os.RemoveAll(dir)) }
+		}
+		check2(w, err)
+	}
+}
