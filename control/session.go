@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -67,6 +68,9 @@ func (o SessionOptions) validate() error {
 			return err
 		}
 	}
+	if o.Base != "" && !slices.Contains(BaseModes, o.Base) {
+		return badRequest("unknown base %.40q for a session: auto, thin, shared or seed", o.Base)
+	}
 	if o.MaxFileSize < 0 {
 		return badRequest("a size is negative")
 	}
@@ -80,11 +84,25 @@ const (
 	RemoteNone     = "none"     // nothing leaves the mount, and no points are made
 )
 
+// BaseMode says how a session remote comes to the history of the mounted repository.
+type BaseMode string
+
+const (
+	BaseAuto   BaseMode = "auto"   // shared if it has the history, thin if it is empty and REMOTE is a network URL, else seed
+	BaseThin   BaseMode = "thin"   // it does without, and names URL and commit
+	BaseShared BaseMode = "shared" // it has it, or pushing fails
+	BaseSeed   BaseMode = "seed"   // it is sent there if it is not there
+)
+
+// BaseModes lists all of them.
+var BaseModes = []BaseMode{BaseAuto, BaseThin, BaseShared, BaseSeed}
+
 // SessionOptions are what a mount says of how its work is carried back.
 type SessionOptions struct {
-	Remote   string `json:"remote,omitempty"`    // URL, path, or one of the constants; may carry a secret, so it is never printed or logged
-	Policy   Policy `json:"policy,omitempty"`    // "": PolicyIdle
-	TakeOver bool   `json:"take_over,omitempty"` // go on although another machine seems to be at work in the session
+	Remote   string   `json:"remote,omitempty"`    // URL, path, or one of the constants; may carry a secret, so it is never printed or logged
+	Policy   Policy   `json:"policy,omitempty"`    // "": PolicyIdle
+	Base     BaseMode `json:"base,omitempty"`      // how the session remote comes to the mounted repository's history; "": BaseAuto
+	TakeOver bool     `json:"take_over,omitempty"` // go on although another machine seems to be at work in the session
 
 	Include     []string `json:"include,omitempty"`       // globs of ignored or denied paths that points hold all the same
 	Exclude     []string `json:"exclude,omitempty"`       // globs of paths that points leave out, besides those that look like secrets
@@ -214,6 +232,8 @@ type SessionShowReply struct {
 	LeftOut []LeftOut    `json:"left_out"`
 	Staged  []PathChange `json:"staged"`  // the index against HEAD
 	Records int64        `json:"records"` // lines of the transcript that belong to it
+
+	Status SessionStatus `json:"session_status"` // of its session
 }
 
 // SessionDiffRequest asks what differs between two points, or a point and the working tree now.

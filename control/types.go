@@ -358,7 +358,7 @@ type RedirectStatus struct {
 type SessionStatus struct {
 	Name     string     `json:"name"`
 	Remote   string     `json:"remote"`             // URL without secrets; of the embedded one its path; "": none
-	Mode     string     `json:"mode"`               // how the session remote comes to the base: "embedded", "shared", "seed", "none"; "" while that is not known
+	Mode     string     `json:"mode"`               // how the session remote comes to the base: "embedded", "shared", "seed", "thin", "none"; "" while that is not known
 	Pending  int64      `json:"pending"`            // refs not yet on the session remote
 	LastSync *time.Time `json:"last_sync"`          // null: never
 	Error    string     `json:"error,omitempty"`    // why what is pending is not there; without secrets
@@ -370,6 +370,11 @@ type SessionStatus struct {
 	LastID   string     `json:"last_point,omitempty"` // the newest point
 	LastAt   *time.Time `json:"last_point_at"`        // null: none
 	Dirty    bool       `json:"dirty"`                // something changed since
+
+	// Bytes over the network, of all mounts of the session on this host.
+	Sent     int64 `json:"sent"`             // to the session remote
+	Received int64 `json:"received"`         // from it
+	Seeded   int64 `json:"seeded,omitempty"` // from the mounted remote, of history that the session remote lacked
 }
 
 // validate refuses what no daemon could do, on the asker's side and again on the server's.

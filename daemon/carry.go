@@ -113,6 +113,9 @@ func (c *carry) settle() error {
 	if o.Remote == "" {
 		o.Remote = control.RemoteEmbedded
 	}
+	if o.Base == "" {
+		o.Base = before.Base
+	}
 	if o.Policy == "" {
 		o.Policy = before.Policy
 	}
@@ -249,7 +252,7 @@ func (c *carry) join(ctx context.Context, repo *session.Repo) error {
 	claimed, err := c.claimLane(ctx, repo, o.TakeOver)
 	if err == nil {
 		queue, err = writeback.NewQueue(writeback.QueueOptions{
-			Repo: repo, Session: m.session, Dir: m.home.dir, Remote: m.second, Origin: origin, Store: m.store, Taken: c.takenOver, Log: m.daemon.log,
+			Repo: repo, Session: m.session, Dir: m.home.dir, Remote: m.second, Origin: origin, Store: m.store, Base: baseMode(o.Base), BaseURL: readableURL(m.record.Remote), Taken: c.takenOver, Log: m.daemon.log,
 		})
 	}
 	var capturer *capture.Capturer
@@ -343,7 +346,10 @@ func (c *carry) openOrigin() (*transport.Remote, error) {
 	r := c.mount.requestNow()
 	r.SessionOptions.Remote = control.RemoteOrigin
 	origin, _, err := c.mount.daemon.sessionRemote(r)
-	return origin, err
+	if err != nil {
+		return nil, err
+	}
+	return origin.Remote, nil
 }
 
 // note records how carrying went; the mount itself goes on.

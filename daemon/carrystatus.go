@@ -122,6 +122,7 @@ func setLast(s *control.SessionStatus, p session.Point) {
 
 func setQueue(s *control.SessionStatus, st writeback.Status) {
 	s.Mode, s.Pending, s.Diverged = string(st.Mode), int64(st.Pending), st.Diverged
+	s.Sent, s.Received, s.Seeded = st.Traffic.Sent, st.Traffic.Received, st.Traffic.Seeded
 	if !st.LastSync.IsZero() {
 		at := st.LastSync
 		s.LastSync = &at

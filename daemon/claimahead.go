@@ -10,6 +10,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/session/writeback"
 	"github.com/artifactfs/artifactfs/transport"
 )
@@ -23,8 +24,8 @@ type aheadClaim struct {
 	ref    string
 	old    object.ID // of ref, on the session remote
 	cancel context.CancelFunc
-	opened chan *transport.Push // nil: it cannot be had
-	done   chan struct{}        // closed when what begin has begun is over; nil: it was not called
+	opened chan *thin.Push // nil: it cannot be had
+	done   chan struct{}   // closed when what begin has begun is over; nil: it was not called
 
 	// Valid once done is closed.
 	now   object.ID // what the session remote was asked to make of ref; zero: nothing was sent
@@ -33,12 +34,12 @@ type aheadClaim struct {
 }
 
 // claimAhead opens the way for a claim; nil: there is none to be made. Where a push is a dialogue it begins now.
-func (c *carry) claimAhead(ctx context.Context, remote *transport.Remote, ref string, old object.ID) *aheadClaim {
+func (c *carry) claimAhead(ctx context.Context, remote *thin.Remote, ref string, old object.ID) *aheadClaim {
 	if !c.carries() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, confirmTime, errSlow)
-	a := &aheadClaim{carry: c, ref: ref, old: old, cancel: cancel, opened: make(chan *transport.Push, 1)}
+	a := &aheadClaim{carry: c, ref: ref, old: old, cancel: cancel, opened: make(chan *thin.Push, 1)}
 	go func() {
 		push, err := remote.OpenPushOf(ctx, []transport.Ref{{Name: ref, ID: old}})
 		if err != nil {

@@ -118,7 +118,7 @@ type logins struct{ mount *mount }
 func (l logins) remotes() []*transport.Remote {
 	all := []*transport.Remote{l.mount.store.Remote()}
 	if l.mount.second != nil {
-		all = append(all, l.mount.second)
+		all = append(all, l.mount.second.Remote)
 	}
 	return all
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/filter"
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/transport"
+	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
@@ -46,11 +46,11 @@ type mount struct {
 	home    *home
 	store   *fetch.Store
 	release func()
-	local   *fetch.Local      // what its git directory has
-	owned   *fetch.Local      // what its session's repository has
-	second  *transport.Remote // that has contents which the session made; nil: none
-	elders  *fetch.Local      // the same as owned, and elder as second, of the session that this one was forked from; nil: none
-	elder   *transport.Remote
+	local   *fetch.Local // what its git directory has
+	owned   *fetch.Local // what its session's repository has
+	second  *thin.Remote // that has contents which the session made; nil: none
+	elders  *fetch.Local // the same as owned, and elder as second, of the session that this one was forked from; nil: none
+	elder   *thin.Remote
 	snap    *fetch.Snapshot
 	view    *fetch.View
 	filters *filter.Programs

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
-	"github.com/artifactfs/artifactfs/transport"
+	"github.com/artifactfs/artifactfs/session/thin"
 )
 
 // A mount can begin with a point instead of a commit's tree: a session that goes on here and was worked in elsewhere, a
@@ -64,6 +65,7 @@ func (m *mount) lend() error {
 	}
 	r := m.requestNow()
 	r.SessionOptions = m.carry.optionsNow()
+	r.Session = cmp.Or(m.session, r.Session)
 	m.daemon.mu.Lock()
 	if at, _ := sessionURL(r); at != "" {
 		m.sessionLogin = m.daemon.loginFor(sessionGiven(r, at))
@@ -74,6 +76,7 @@ func (m *mount) lend() error {
 		return err
 	}
 	if second != nil {
+		second.Keep(thinDir(m.sessionRepoDir()))
 		m.second = second
 		m.owned.From(second)
 	}
@@ -103,7 +106,7 @@ func (m *mount) takeBack() (err error) {
 			err = errors.Join(err, l.Close())
 		}
 	}
-	for _, r := range []*transport.Remote{m.second, m.elder} {
+	for _, r := range []*thin.Remote{m.second, m.elder} {
 		if r != nil {
 			err = errors.Join(err, r.Close())
 		}

@@ -17,13 +17,14 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/session/writeback"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
 // sessionRemote opens the session remote of a mount; nil: it has none but the repository in its home. Kind is one of the
 // constants of control, or "" for a URL. The token of the mounted remote goes to the host of that alone.
-func (d *Daemon) sessionRemote(r control.MountRequest) (remote *transport.Remote, kind string, err error) {
+func (d *Daemon) sessionRemote(r control.MountRequest) (remote *thin.Remote, kind string, err error) {
 	at, kind := sessionURL(r)
 	if at == "" {
 		return nil, kind, nil
@@ -36,10 +37,11 @@ func (d *Daemon) sessionRemote(r control.MountRequest) (remote *transport.Remote
 	l := d.loginFor(sessionGiven(r, at))
 	d.mu.Unlock()
 	o := transport.Options{Login: l.Login, Retries: retries, Log: d.log, Stall: r.Timeout, Patience: patience}
-	if remote, err = transport.Open(at, o); err != nil {
+	far, err := transport.Open(at, o)
+	if err != nil {
 		return nil, kind, fmt.Errorf("open session remote: %w", err)
 	}
-	return remote, kind, nil
+	return thin.New(far, r.Session, d.log), kind, nil
 }
 
 // sessionURL returns where the session remote of a request is, "" if it is none but the repository in the mount's home, and
@@ -65,7 +67,7 @@ func (m *mount) arrive(ctx context.Context, name string, progress func(control.P
 }
 
 // arriveFrom brings a session's points, their trees and what is to be known of them, into the repository of the home.
-func (m *mount) arriveFrom(ctx context.Context, remote *transport.Remote, name string, progress func(control.Progress)) (*arrival, error) {
+func (m *mount) arriveFrom(ctx context.Context, remote *thin.Remote, name string, progress func(control.Progress)) (*arrival, error) {
 	m.store.Approach() // while the session remote is asked
 	caps, err := remote.Capabilities(ctx)
 	if err != nil {
@@ -158,7 +160,7 @@ func (m *mount) arriveFrom(ctx context.Context, remote *transport.Remote, name s
 }
 
 // adopt has the queue know what the session remote has, before anything else of it is changed here.
-func adopt(repo *session.Repo, remote *transport.Remote, there map[string]object.ID, claim *aheadClaim) error {
+func adopt(repo *session.Repo, remote *thin.Remote, there map[string]object.ID, claim *aheadClaim) error {
 	refs, err := repo.Refs("refs/")
 	if err != nil {
 		return err
@@ -177,6 +179,9 @@ func adopt(repo *session.Repo, remote *transport.Remote, there map[string]object
 			asked[claim.ref] = claim.now
 		}
 	}
+	if err := remote.Adopt(); err != nil {
+		return err
+	}
 	return writeback.Adopt(repo, remote.URL(), same, asked)
 }
 
@@ -186,7 +191,7 @@ func (m *mount) beginRepo(ctx context.Context, repo *session.Repo, p session.Poi
 }
 
 // bringPoints brings points, with trees, States, and the session's commits.
-func (m *mount) bringPoints(ctx context.Context, repo *session.Repo, remote *transport.Remote, base object.ID, points []object.ID) error {
+func (m *mount) bringPoints(ctx context.Context, repo *session.Repo, remote *thin.Remote, base object.ID, points []object.ID) error {
 	var haves []object.ID
 	if !base.IsZero() {
 		haves = append(haves, base)
@@ -201,7 +206,7 @@ func (m *mount) bringPoints(ctx context.Context, repo *session.Repo, remote *tra
 
 // bringState brings the small files of a point's State, and what the session's branches, tags and notes have become since
 // on the session remote: commits that are newer than the point are not to be lost.
-func (m *mount) bringState(ctx context.Context, repo *session.Repo, remote *transport.Remote, a *arrival, there map[string]object.ID) error {
+func (m *mount) bringState(ctx context.Context, repo *session.Repo, remote *thin.Remote, a *arrival, there map[string]object.ID) error {
 	wants, err := stateBlobs(repo, a.point)
 	if err != nil {
 		return err
@@ -392,7 +397,7 @@ func (d *Daemon) remoteOfSession(ctx context.Context, r control.MountRequest) (s
 }
 
 // fetchMeta reads what a session is from its remote, and keeps nothing.
-func (d *Daemon) fetchMeta(ctx context.Context, remote *transport.Remote, id object.ID) (session.Meta, error) {
+func (d *Daemon) fetchMeta(ctx context.Context, remote *thin.Remote, id object.ID) (session.Meta, error) {
 	tmp, err := os.MkdirTemp(d.state, "meta-*.tmp")
 	if err != nil {
 		return session.Meta{}, err
@@ -426,7 +431,7 @@ type sessionRemoteError struct {
 func (e sessionRemoteError) Error() string { return "session remote " + e.url + ": " + e.err.Error() }
 func (e sessionRemoteError) Unwrap() error { return e.err }
 
-func sessionFault(remote *transport.Remote, err error) error {
+func sessionFault(remote *thin.Remote, err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}

@@ -134,15 +134,16 @@ func (o *opened) sendLater(ctx context.Context, d *Daemon) {
 	if o.mount != nil || o.repo == nil || remote == control.RemoteEmbedded || remote == "" {
 		return
 	}
-	r := control.MountRequest{Remote: o.record.Remote, SessionOptions: o.record.Carried}
+	r := control.MountRequest{Remote: o.record.Remote, Session: o.session, SessionOptions: o.record.Carried}
 	to, _, err := d.sessionRemote(r)
 	if err != nil || to == nil {
 		return
 	}
 	defer to.Close()
+	to.Keep(thinDir(o.repo.Dir()))
 	ctx, cancel := context.WithTimeoutCause(ctx, lastTime, errSlow)
 	defer cancel()
-	queue, err := writeback.NewQueue(writeback.QueueOptions{Repo: o.repo, Session: o.session, Dir: o.home, Remote: to, Log: d.log})
+	queue, err := writeback.NewQueue(writeback.QueueOptions{Repo: o.repo, Session: o.session, Dir: o.home, Remote: to, Base: baseMode(o.record.Carried.Base), BaseURL: readableURL(o.record.Remote), Log: d.log})
 	if err == nil {
 		err = errors.Join(queue.Sync(ctx, nil), queue.Close())
 	}

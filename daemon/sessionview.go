@@ -30,7 +30,7 @@ func (d *Daemon) SessionShow(ctx context.Context, r control.SessionShowRequest) 
 	if err != nil {
 		return reply, explainCarry("show checkpoint", r.ID, err)
 	}
-	reply.Point = o.shown(p)
+	reply.Point, reply.Status = o.shown(p), o.info().SessionStatus
 	before, err := o.treeBefore(p)
 	if err == nil {
 		reply.Changes, err = o.changes(ctx, before, p.Tree)

@@ -12,7 +12,6 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/prioritize"
-	"github.com/artifactfs/artifactfs/transport"
 )
 
 // objects is where verified objects are read from.
@@ -38,7 +37,7 @@ type Local struct {
 	closed   bool
 	packs    *odb.Store // nil until there are any
 	loose    *odb.Loose
-	second   *transport.Remote  // that has what the store's does not have; nil: none
+	second   SessionRemote      // that has what the store's does not have; nil: none
 	expected map[object.ID]bool // blobs that it is asked for before the store's remote
 }
 

@@ -19,8 +19,14 @@ import (
 // session names blobs of both remotes, and does not say which are whose: those that differ from the tree that the session
 // began with are looked for at the second first (Expect), all others when the Store's remote has refused them.
 
+// SessionRemote is a remote that has the objects of a session.
+type SessionRemote interface {
+	Capabilities(ctx context.Context) (transport.Capabilities, error)
+	Fetch(ctx context.Context, req transport.FetchRequest) (*transport.FetchResponse, error)
+}
+
 // From has the Store ask another remote too, for what its own does not have; nil: no longer. The Local does not close it.
-func (l *Local) From(second *transport.Remote) {
+func (l *Local) From(second SessionRemote) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.second = second
@@ -50,7 +56,7 @@ func (l *Local) expects(id object.ID) bool {
 	return l.expected[id]
 }
 
-func (l *Local) asks() *transport.Remote {
+func (l *Local) asks() SessionRemote {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -61,7 +67,7 @@ func (l *Local) asks() *transport.Remote {
 
 // BringRequest asks for objects of a session.
 type BringRequest struct {
-	From  *transport.Remote
+	From  SessionRemote
 	Wants []object.ID // commits, trees or blobs
 	Haves []object.ID // commits that are here with all that they reach
 	// Contents says that blobs come too; without, only those that are wanted by their ids.

@@ -265,15 +265,20 @@ func TestSessionRemoteIsSeeded(t *testing.T) {
 	must[[]object.ID](t)(r.History(20))
 	s := w.serve(gittest.ServerOptions{})
 	c := w.sessionRemote("http", nil)
-	m := w.bare(s.URL("sized.git"), append(c.flags("work"), "--wait", "git")...)
+	m := w.bare(s.URL("sized.git"), append(c.flags("work"), "--wait", "git", "--session-base", "seed")...)
 	s.forget()
 	w.sh(m.Dir, "echo new >new && echo more >>d0001/f0001.txt && git add -A && git commit -qm new")
 	m.checkpoint("--sync")
 	if n := len(s.Log().Requests()); n > 5 {
 		t.Errorf("%d requests to the remote:\n%s", n, s.Log())
 	}
-	if st := m.status().Session; st.Mode != "seed" && st.Mode != "shared" || st.Pending != 0 {
+	st := m.status().Session
+	if st.Mode != "seed" && st.Mode != "shared" || st.Pending != 0 {
 		t.Errorf("status %+v", st)
+	}
+	in, out := bytesOf(c.server)
+	if seeded, _ := bytesOf(s.Server); st.Sent < in || st.Received < out || st.Seeded == 0 || in == 0 || seeded == 0 {
+		t.Errorf("status tells of %d bytes sent, %d received and %d for seeding; the session remote got %d and sent %d", st.Sent, st.Received, st.Seeded, in, out)
 	}
 	w.sound(c.Path)
 	clone := w.clone(c.arg)

@@ -341,3 +341,17 @@ func (w *sliceWriter) Write(p []byte) (int, error) {
 	w.b = append(w.b, p...)
 	return len(p), nil
 }
+
+// WritePack writes a pack of objects, each once, that needs no other.
+func WritePack(ctx context.Context, w io.Writer, f object.Format, objects []Outgoing) error {
+	seen := make(map[object.ID]bool, len(objects))
+	objects = slices.DeleteFunc(slices.Clone(objects), func(o Outgoing) bool {
+		again := seen[o.ID]
+		seen[o.ID] = true
+		return again
+	})
+	if _, err := newPackWriter(f, w).pack(ctx, objects); err != nil {
+		return fmt.Errorf("write pack: %w", err)
+	}
+	return nil
+}

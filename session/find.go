@@ -38,7 +38,7 @@ func (r *Repo) Find(name string) (Point, error) {
 	if back, ok := strings.CutPrefix(name, "@"); ok || name == "" {
 		return r.findBack(name, back)
 	}
-	if ref := PinPrefix(r.session) + name; validRef(ref) {
+	if ref := PinPrefix(r.session) + name; ValidRef(ref) {
 		id, err := r.Ref(ref)
 		if err != nil {
 			return Point{}, fmt.Errorf("find checkpoint %.80q: %w", name, err)

@@ -54,7 +54,7 @@ func ValidBranches(pattern string) error {
 		return fmt.Errorf("%.100q has {session} in it more than once", pattern)
 	}
 	name := headsPrefix + strings.NewReplacer(sessionField, "s", branchField, "b").Replace(pattern)
-	if !validRef(name) || strings.ContainsAny(name, "{}") || strings.HasPrefix(pattern, "-") || strings.HasPrefix(pattern, "refs/") {
+	if !ValidRef(name) || strings.ContainsAny(name, "{}") || strings.HasPrefix(pattern, "-") || strings.HasPrefix(pattern, "refs/") {
 		return fmt.Errorf("%.100q makes no names of branches that git takes; an example is %s", pattern, DefaultBranches)
 	}
 	return nil

@@ -100,7 +100,7 @@ func (r *RefDir) loose(name string) (id object.ID, link string, err error) {
 // Ref is what a ref names; zero: it is not there.
 func (r *RefDir) Ref(name string) (object.ID, error) {
 	for range maxLinks {
-		if !validRef(name) {
+		if !ValidRef(name) {
 			return object.ID{}, fmt.Errorf("read ref: %.80q is no name of one", name)
 		}
 		id, link, err := r.loose(name)
@@ -160,7 +160,7 @@ func (r *RefDir) AllRefs(prefix string) (refs []packedrefs.Ref, broken []string,
 		}
 		rel, err := filepath.Rel(r.dir, file)
 		name := filepath.ToSlash(rel)
-		if err != nil || d.IsDir() || !strings.HasPrefix(name, prefix) || !validRef(name) {
+		if err != nil || d.IsDir() || !strings.HasPrefix(name, prefix) || !ValidRef(name) {
 			return err
 		}
 		id, link, err := r.loose(name)
@@ -201,8 +201,8 @@ func (r *RefDir) AllRefs(prefix string) (refs []packedrefs.Ref, broken []string,
 	return refs, broken, nil
 }
 
-// validRef says whether git takes a name for a ref's, by the rules of git-check-ref-format(1). "HEAD" is one.
-func validRef(name string) bool {
+// ValidRef says whether git takes a name for a ref's, by the rules of git-check-ref-format(1). "HEAD" is one.
+func ValidRef(name string) bool {
 	if name == "HEAD" {
 		return true
 	}

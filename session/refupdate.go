@@ -46,7 +46,7 @@ func (r *Repo) updateAfter(ctx context.Context, changes []RefChange, ready func(
 	}
 	named := map[string]bool{}
 	for _, c := range changes {
-		if !validRef(c.Name) || c.Name == "HEAD" || named[c.Name] {
+		if !ValidRef(c.Name) || c.Name == "HEAD" || named[c.Name] {
 			return fmt.Errorf("move refs: %.80q is no name of a ref, or was given twice", c.Name)
 		}
 		named[c.Name] = true

@@ -216,7 +216,7 @@ func (r *Repo) SetHead(branch string) error {
 	if r.readOnly {
 		return ErrReadOnly
 	}
-	if !strings.HasPrefix(branch, "refs/heads/") || !validRef(branch) {
+	if !strings.HasPrefix(branch, "refs/heads/") || !ValidRef(branch) {
 		return fmt.Errorf("set HEAD: %q is no branch", branch)
 	}
 	return writeChanged(filepath.Join(r.dir, "HEAD"), []byte("ref: "+branch+"\n"))

@@ -17,7 +17,7 @@ func parseHead(f object.Format, text string) (branch string, head object.ID, err
 	rest := text
 	if after, ok := strings.CutPrefix(text, "ref: "); ok {
 		branch, rest, ok = strings.Cut(after, "\n")
-		if !ok || branch == "HEAD" || !validRef(branch) {
+		if !ok || branch == "HEAD" || !ValidRef(branch) {
 			return "", object.ID{}, fmt.Errorf("%w: %.80q", errState, text)
 		}
 	}
@@ -73,7 +73,7 @@ func parseRefs(f object.Format, text []byte) ([]packedrefs.Ref, error) {
 		return nil, fmt.Errorf("%w: %w", errState, err)
 	}
 	for _, r := range refs {
-		if r.ID.Format() != f || !validRef(r.Name) || !r.Peeled.IsZero() {
+		if r.ID.Format() != f || !ValidRef(r.Name) || !r.Peeled.IsZero() {
 			return nil, fmt.Errorf("%w: ref %.80q", errState, r.Name)
 		}
 	}

@@ -391,3 +391,20 @@ func (r *Repo) removePacks(old []*packTable) error {
 	}
 	return s.Refresh()
 }
+
+// PackIDs lists the objects of a pack by the content of its index.
+func PackIDs(f object.Format, index []byte) ([]object.ID, error) {
+	t, err := parsePackTable(f, index)
+	if err != nil {
+		return nil, err
+	}
+	ids := make([]object.ID, 0, len(t.live))
+	for i := range t.live {
+		id, err := object.FromBytes(t.id(i))
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
+	}
+	return ids, nil
+}

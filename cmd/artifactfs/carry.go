@@ -40,11 +40,35 @@ func (p *policy) Set(text string) error {
 	return nil
 }
 
+// baseMode is a flag that takes a control.BaseMode.
+type baseMode control.BaseMode
+
+// baseWords are the values of baseMode.
+var baseWords = func() (words []string) {
+	for _, b := range control.BaseModes {
+		words = append(words, string(b))
+	}
+	return words
+}()
+
+func (b *baseMode) String() string { return string(*b) }
+
+func (b *baseMode) Type() string { return "MODE" }
+
+func (b *baseMode) Set(text string) error {
+	if !slices.Contains(baseWords, text) {
+		return fmt.Errorf("must be one of %s", strings.Join(baseWords, "|"))
+	}
+	*b = baseMode(text)
+	return nil
+}
+
 // addCarryFlags adds those that say how work is carried to the session remote.
 func (o *mountOptions) addCarryFlags(cmd *cobra.Command) {
 	r, s, f := &o.request, &o.request.SessionOptions, cmd.Flags()
 	f.StringVar(&s.Remote, "session-remote", "", "carry work to the git repository `URL`; origin is REMOTE itself,\nembedded one below the state directory, none nowhere (default embedded)")
 	f.Var((*policy)(&s.Policy), "checkpoint", "make checkpoints off (never), idle (when writes have settled),\nbefore-risk (before git commands that throw changes away) or\ninterval=30s (that often); idle does before-risk, too; all but off\nalso when git has moved a branch, HEAD or a stash (default idle)")
+	f.Var((*baseMode)(&s.Base), "session-base", "how the session remote comes to REMOTE's history: shared (it has it),\nthin (it does without, and names URL and commit), seed (all of it is\nsent there), auto: shared if it has it, thin if it is empty and REMOTE\nis a network URL (http, https, ssh, git), else seed; a session that is\nthere already stays as it is (default auto)")
 	f.BoolVar(&s.TakeOver, "take-over", false, "go on with the session though another machine seems to be at work in it")
 	f.StringSliceVar(&s.Include, "include", nil, "`GLOB`s of ignored or secret paths that checkpoints hold all the same")
 	f.StringSliceVar(&s.Exclude, "exclude", nil, "`GLOB`s of paths that checkpoints leave out")
@@ -52,6 +76,7 @@ func (o *mountOptions) addCarryFlags(cmd *cobra.Command) {
 	f.Var((*size)(&s.MaxFileSize), "max-file-size", "leave larger new files out of checkpoints (default "+sizeText(capture.DefaultMaxFileSize)+")")
 	f.StringVar(&r.At, "at", "", "show the checkpoint `ID` of --session, read-only")
 	completeFlag(cmd, "checkpoint", "off", "idle", "before-risk", "interval=")
+	completeFlag(cmd, "session-base", baseWords...)
 	completeFlag(cmd, "session-remote", control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone)
 }
 

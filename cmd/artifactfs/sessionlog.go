@@ -121,7 +121,8 @@ func (a *app) sessionShowCommand() *cobra.Command {
 		Use:   "show [ID]",
 		Short: "Tell all about a checkpoint",
 		Long: `Show tells of a checkpoint, the newest if none is named: when and why it was made, the commit that HEAD was, what had
-changed since the one before, what was staged, and what it does not hold and why.`,
+changed since the one before, what was staged, and what it does not hold and why; and of its session, how the session
+remote comes to the history (--session-base of mount) and how many bytes it has sent and received.`,
 		Example: `  artifactfs session show
   artifactfs session show @~2 -C fix-login
   artifactfs session show before-rename --json | jq .left_out`,
@@ -207,6 +208,12 @@ func printShow(out io.Writer, s control.SessionShowReply, now time.Time) {
 		where = "not yet"
 	}
 	line("carried", "%s", where)
+	if s.Status.Remote != "" {
+		line("remote", "%s", carriedText(s.Status, now))
+	}
+	if s.Status.Sent+s.Status.Received > 0 {
+		line("traffic", "%s", trafficText(s.Status))
+	}
 	if s.Records > 0 {
 		line("records", "%s of the transcript", plural(s.Records, "line"))
 	}

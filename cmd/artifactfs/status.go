@@ -249,6 +249,9 @@ func sessionLines(s control.SessionStatus, now time.Time, line func(label, forma
 	if s.Remote != "" {
 		line("carried", "%s", carriedText(s, now))
 	}
+	if s.Sent+s.Received > 0 {
+		line("traffic", "%s", trafficText(s))
+	}
 	if s.Error != "" {
 		line("carrying", "%s", sentence(s.Error))
 	}
@@ -265,6 +268,8 @@ func carriedText(s control.SessionStatus, now time.Time) string {
 		return text
 	case s.Mode == "seed":
 		text += " (seed: it gets all of the history, too)"
+	case s.Mode == "thin":
+		text += " (thin: it has only what the session made)"
 	}
 	if s.Pending > 0 {
 		text += fmt.Sprintf(", %s pending", plural(s.Pending, "ref"))
@@ -273,6 +278,15 @@ func carriedText(s control.SessionStatus, now time.Time) string {
 	}
 	if s.LastSync != nil {
 		text += ", " + ago(*s.LastSync, now)
+	}
+	return text
+}
+
+// trafficText says how many bytes the session has moved over the network.
+func trafficText(s control.SessionStatus) string {
+	text := fmt.Sprintf("%s sent, %s received", sizeText(s.Sent), sizeText(s.Received))
+	if s.Seeded > 0 {
+		text += fmt.Sprintf(", and %s from the mounted remote for it", sizeText(s.Seeded))
 	}
 	return text
 }

@@ -29,7 +29,7 @@ var floors = [][]string{
 	{"prioritize", "gitdir/index", "gitdir/fsmonitor/query", "convert", "filter", "transport", "odb", "cache", "overlay/wal", "control", "config", "session/agenthook", "internal/packedrefs", "internal/gittest", "internal/torture", "internal/disk/disktest", "supervisor"},
 	{"overlay", "gitdir/fsmonitor"},
 	{"credential", "fetch", "promisor", "session", "internal/gittest/gitserve", "internal/workday", "internal/gittest/rot13filter"},
-	{"worktree"},
+	{"worktree", "session/thin"},
 	{"gitdir", "session/capture", "session/writeback", "session/transcript", "fuse", "worktree/worktreetest"},
 	{"daemon"},
 	{"cmd/artifactfs", "cmd/artifactfs-fsmonitor"},

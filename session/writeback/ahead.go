@@ -7,13 +7,14 @@ import (
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
 // Ahead moves one ref of the session's own on the session remote, by a push that somebody has opened, for who cannot wait for
 // a Queue. ErrMoved: it is not old any more, or could not be moved for a moment. After any other error it is open whether it
 // has moved; Adopt has the Queue find out.
-func Ahead(ctx context.Context, repo *session.Repo, push *transport.Push, ref string, old, new object.ID) error {
+func Ahead(ctx context.Context, repo *session.Repo, push *thin.Push, ref string, old, new object.ID) error {
 	had, err := hadOf(ctx, repo, []object.ID{old})
 	if err != nil {
 		return err
@@ -26,7 +27,7 @@ func Ahead(ctx context.Context, repo *session.Repo, push *transport.Push, ref st
 	if len(h.objects) > 0 {
 		req.Pack = packer(repo, h.objects)
 	}
-	results, err := push.Send(ctx, req)
+	results, err := push.Send(ctx, req, thin.Load{})
 	if err != nil {
 		return err
 	}

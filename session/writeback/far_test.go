@@ -12,7 +12,9 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/gittest"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
@@ -97,14 +99,16 @@ func (r *far) unlock() {
 	}
 }
 
-func (r *far) open(o transport.Options) *transport.Remote {
+func (r *far) open(o transport.Options) *thin.Remote {
 	r.t.Helper()
 	remote, err := transport.Open(r.url, o)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.t.Cleanup(func() { remote.Close() })
-	return remote
+	far := thin.New(remote, sessionName, nil)
+	far.Keep(r.t.TempDir())
+	r.t.Cleanup(func() { far.Close() })
+	return far
 }
 
 // queue begins one. It is closed before the remote, and can be earlier.
@@ -194,6 +198,21 @@ func (p *place) point(reason string) session.Point {
 		p.t.Fatal(err)
 	}
 	return point
+}
+
+// ingest puts what was fetched into a store of its own.
+func (p *place) ingest(resp *transport.FetchResponse) *odb.Store {
+	p.t.Helper()
+	defer resp.Pack.Close()
+	into, err := odb.Open(p.t.TempDir(), p.base.Format())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { into.Close() })
+	if _, err := into.Ingest(p.t.Context(), resp.Pack, odb.IngestOptions{MaxObjectSize: 1 << 30}, nil); err != nil {
+		p.t.Fatal(err)
+	}
+	return into
 }
 
 // reopen is another process that goes on.

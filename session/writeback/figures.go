@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
@@ -32,7 +33,7 @@ func (q *Queue) Figures() Figures {
 }
 
 // openPush begins a push: it asks the session remote what it has.
-func (q *Queue) openPush(ctx context.Context, prefixes []string) (*transport.Push, error) {
+func (q *Queue) openPush(ctx context.Context, prefixes []string) (*thin.Push, error) {
 	start := time.Now()
 	push, err := q.o.Remote.OpenPush(ctx, prefixes)
 	q.counted.took.Add(int64(time.Since(start)))
@@ -47,12 +48,16 @@ func (q *Queue) openPush(ctx context.Context, prefixes []string) (*transport.Pus
 }
 
 // sendPush goes on with it.
-func (q *Queue) sendPush(ctx context.Context, push *transport.Push, req transport.PushRequest) ([]error, error) {
+func (q *Queue) sendPush(ctx context.Context, push *thin.Push, req transport.PushRequest, load thin.Load) ([]error, error) {
 	start := time.Now()
 	if pack := req.Pack; pack != nil {
 		req.Pack = func(ctx context.Context, w io.Writer) error { return pack(ctx, &counting{w, &q.counted.bytes}) }
 	}
-	results, err := push.Send(ctx, req)
+	before := q.o.Remote.Stats().BytesOut
+	results, err := push.Send(ctx, req, load)
+	if push.Thin() {
+		q.counted.bytes.Add(q.o.Remote.Stats().BytesOut - before)
+	}
 	q.counted.took.Add(int64(time.Since(start)))
 	refused := int64(0)
 	for _, result := range results {

@@ -21,11 +21,12 @@ import (
 // ledger is what is known of the session remote. It is a file of the Repo: where that is lost, nothing is taken for
 // removed on purpose.
 type ledger struct {
-	remote string // URL without secrets; what is known of another is of no use
-	mode   Mode
-	synced time.Time           // when all was there last
-	ground map[object.ID]bool  // commits that the session remote has with all they reach
-	refs   map[string]acquaint // by their names there
+	remote  string // URL without secrets; what is known of another is of no use
+	mode    Mode
+	traffic Traffic
+	synced  time.Time           // when all was there last
+	ground  map[object.ID]bool  // commits that the session remote has with all they reach
+	refs    map[string]acquaint // by their names there
 }
 
 // acquaint is what is known of one ref.
@@ -79,6 +80,9 @@ func (l *ledger) encode() []byte {
 	if l.mode != ModeUnknown {
 		fmt.Fprintf(&b, "mode %s\n", l.mode)
 	}
+	if l.traffic != (Traffic{}) {
+		fmt.Fprintf(&b, "traffic %d %d %d\n", l.traffic.Sent, l.traffic.Received, l.traffic.Seeded)
+	}
 	if !l.synced.IsZero() {
 		fmt.Fprintf(&b, "synced %d\n", l.synced.UnixNano())
 	}
@@ -115,13 +119,15 @@ func parseLedger(f object.Format, text []byte) (*ledger, error) {
 		case "remote":
 			l.remote, err = strconv.Unquote(rest)
 		case "mode":
-			if l.mode = Mode(rest); l.mode != ModeShared && l.mode != ModeSeed {
+			if l.mode = Mode(rest); l.mode != ModeShared && l.mode != ModeSeed && l.mode != ModeThin {
 				err = errLedger
 			}
 		case "synced":
 			var ns int64
 			ns, err = strconv.ParseInt(rest, 10, 64)
 			l.synced = time.Unix(0, ns)
+		case "traffic":
+			_, err = fmt.Sscanf(rest, "%d %d %d", &l.traffic.Sent, &l.traffic.Received, &l.traffic.Seeded)
 		case "ground":
 			var id object.ID
 			id, err = parseID(f, rest)

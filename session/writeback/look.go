@@ -13,5 +13,5 @@ func Look(repo *session.Repo, remote string) (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	return Status{Mode: l.mode, LastSync: l.synced, Pending: l.pending(sentOf(refs, repo.Session()), repo.Session())}, nil
+	return Status{Mode: l.mode, Traffic: l.traffic, LastSync: l.synced, Pending: l.pending(sentOf(refs, repo.Session()), repo.Session())}, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
@@ -26,9 +27,11 @@ type QueueOptions struct {
 	Repo    *session.Repo
 	Session string
 	Dir     string            // where the history that a session remote lacks waits to be sent; the mount's home
-	Remote  *transport.Remote // session remote; nil: the Repo is that. It stays the caller's to close, after the Queue
+	Remote  *thin.Remote      // session remote; nil: the Repo is that. It stays the caller's to close, after the Queue
 	Origin  *transport.Remote // mounted remote, asked for the history that the session remote lacks; nil: it has it
 	Store   Provider          // of the mounted remote; may be nil
+	Base    Mode              // how the session remote comes to the base; ModeUnknown: what is best, if it is not decided yet
+	BaseURL string            // of the mounted remote, without secrets, if other machines can read it there; "": they cannot
 	// Taken is told when a ref of the session's own was moved by others; what it does about it is sent at once. It comes
 	// from the Queue's own goroutine, so it must not wait for the Queue. May be nil.
 	Taken func(Taken)
@@ -56,6 +59,7 @@ type Queue struct {
 
 	mu       sync.Mutex
 	ledger   *ledger
+	before   Traffic // of the queues before this one
 	failure  error
 	since    time.Time
 	diverged []string
@@ -99,7 +103,10 @@ func NewQueue(o QueueOptions) (*Queue, error) {
 		q.cancel()
 		return nil, err
 	}
-	q.ledger = l
+	q.ledger, q.before = l, l.traffic
+	if l.mode == ModeThin {
+		o.Remote.Begin()
+	}
 	q.Wake()
 	q.done.Go(func() { q.run(q.ctx) })
 	return q, nil
@@ -123,6 +130,7 @@ func (q *Queue) Close() error {
 	q.done.Wait()
 	if !before {
 		q.turn <- struct{}{} // whoever has it ends soon
+		q.keepTraffic()
 		q.tell()
 	}
 	return nil
@@ -259,7 +267,7 @@ func (q *Queue) answer(asked uint64, err error, givenUp bool) {
 
 // final says whether another try would come to the same.
 func final(err error) bool {
-	for _, is := range []error{transport.ErrAuth, transport.ErrForbidden, transport.ErrNotFound, transport.ErrNoPush} {
+	for _, is := range []error{errNoGround, transport.ErrAuth, transport.ErrForbidden, transport.ErrNotFound, transport.ErrNoPush} {
 		if errors.Is(err, is) {
 			return true
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
@@ -34,7 +35,7 @@ func TestReachWaitsForWhatWasSettled(t *testing.T) {
 	if _, err := session.Claim(t.Context(), repo, session.ClaimRequest{Session: "s", Writer: session.Writer{State: "here"}}); err != nil {
 		t.Fatal(err)
 	}
-	q := &Queue{o: QueueOptions{Repo: repo, Session: "s", Remote: remote}, ledger: newLedger(remote.URL()), changed: make(chan struct{})}
+	q := &Queue{o: QueueOptions{Repo: repo, Session: "s", Remote: thin.New(remote, "s", nil)}, ledger: newLedger(remote.URL()), changed: make(chan struct{})}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for moved, want := range map[object.ID]error{

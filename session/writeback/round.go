@@ -13,6 +13,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
@@ -104,6 +105,9 @@ func (t *trial) try(ctx context.Context) (again bool, err error) {
 	if push.Format != q.o.Repo.Format() {
 		return false, fmt.Errorf("%w: its objects are %v, the session's %v", transport.ErrNoPush, push.Format, q.o.Repo.Format())
 	}
+	if err := q.choose(ctx, push, ledger); err != nil {
+		return false, err
+	}
 	theirs := map[string]object.ID{}
 	for _, ref := range push.Refs {
 		theirs[ref.Name] = ref.ID
@@ -115,7 +119,7 @@ func (t *trial) try(ctx context.Context) (again bool, err error) {
 		q.keep(ledger, local)
 		return false, nil
 	}
-	load, updates, err := t.load(ctx, updates, ledger, theirs)
+	load, updates, err := t.load(ctx, push, updates, ledger, theirs)
 	if err != nil {
 		return false, err
 	}
@@ -136,7 +140,7 @@ func (t *trial) left(u update) bool {
 }
 
 // load finds out what has to be sent with updates. Those that stand on something that is to be sent first are left out.
-func (t *trial) load(ctx context.Context, updates []update, l *ledger, theirs map[string]object.ID) (*haul, []update, error) {
+func (t *trial) load(ctx context.Context, push *thin.Push, updates []update, l *ledger, theirs map[string]object.ID) (*haul, []update, error) {
 	q := t.q
 	if q.sent == nil {
 		var have []object.ID
@@ -155,7 +159,13 @@ func (t *trial) load(ctx context.Context, updates []update, l *ledger, theirs ma
 	if err != nil {
 		return nil, nil, err
 	}
+	if push.Thin() {
+		return h, updates, nil
+	}
 	lacks, err := q.lacks(ctx, h.ground, l, theirs, t.missing >= 2)
+	if err == nil && len(lacks) > 0 && q.o.Base == ModeShared {
+		err = errNoGround
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -183,19 +193,24 @@ func tipsOf(updates []update) []object.ID {
 
 // send pushes. That something may be on its way is written down before it is, so that nobody takes it for somebody
 // else's later.
-func (t *trial) send(ctx context.Context, push *transport.Push, updates []update, l *ledger, load *haul, local map[string]object.ID) (again bool, err error) {
+func (t *trial) send(ctx context.Context, push *thin.Push, updates []update, l *ledger, load *haul, local map[string]object.ID) (again bool, err error) {
 	q := t.q
 	req := transport.PushRequest{Atomic: push.Atomic && len(updates) > 1 && !t.apart}
 	for _, u := range updates {
 		req.Updates = append(req.Updates, u.RefUpdate)
 		l.refs[u.Name] = acquaint{acked: u.Old, sent: u.New, sending: true}
 	}
-	if len(load.objects) > 0 {
+	var contained thin.Load
+	if push.Thin() {
+		if contained, err = q.contained(ctx, push, updates, load); err != nil {
+			return false, err
+		}
+	} else if len(load.objects) > 0 {
 		req.Pack = packer(q.o.Repo, load.objects)
 	}
 	q.keep(l, local)
 	start := time.Now()
-	results, err := q.sendPush(ctx, push, req)
+	results, err := q.sendPush(ctx, push, req, contained)
 	if err != nil {
 		return false, err
 	}
@@ -296,6 +311,7 @@ func (q *Queue) keep(l *ledger, local map[string]object.ID) {
 		l.synced = time.Now()
 	}
 	q.mu.Lock()
+	l.traffic = q.traffic()
 	q.ledger = l.clone()
 	q.mu.Unlock()
 	if err := l.write(q.o.Repo); err != nil {

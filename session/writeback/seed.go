@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
@@ -273,7 +274,7 @@ func (q *Queue) sendGround(ctx context.Context, need []object.ID, path string, s
 			_, err = io.Copy(w, &counted{f, &s.done})
 			return err
 		}
-		results, err := q.sendPush(ctx, push, req)
+		results, err := q.sendPush(ctx, push, req, thin.Load{})
 		if err != nil {
 			return err
 		}

@@ -24,7 +24,7 @@ func (q *Queue) Status() Status {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	s := Status{
-		Mode: q.ledger.mode, LastSync: q.ledger.synced, Failure: q.failure, Since: q.since, Diverged: slices.Clone(q.diverged),
+		Mode: q.ledger.mode, Traffic: q.traffic(), LastSync: q.ledger.synced, Failure: q.failure, Since: q.since, Diverged: slices.Clone(q.diverged),
 		Moved: slices.Sorted(maps.Keys(q.moved)), Refused: together(q.declined), Notices: slices.Clone(q.notices),
 	}
 	for _, ref := range slices.Sorted(maps.Keys(q.behind)) {

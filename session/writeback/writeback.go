@@ -33,6 +33,7 @@ const (
 	ModeEmbedded Mode = "embedded" // it is the Repo, which borrows them
 	ModeShared   Mode = "shared"   // it has them
 	ModeSeed     Mode = "seed"     // they were, or are being, sent there
+	ModeThin     Mode = "thin"     // it does without: see package thin
 )
 
 var (
@@ -58,6 +59,8 @@ type Status struct {
 	Moved    []string  // the session's own refs (meta, points) that somebody else has moved; they are not sent any more
 	Refused  []string  // "REF: WHY" of refs that the session remote does not want, those for the same reason in one, the user's first
 	Notices  []string  // what is worth telling, such as refs that the session remote had lost
+
+	Traffic Traffic
 
 	Seeding          bool  // the ground is on its way
 	Seeded, SeedSize int64 // bytes of it; SeedSize 0: not known yet

@@ -1,0 +1,114 @@
+package integration
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// bytesOf returns the bytes of the bodies of all requests and answers of a server.
+func bytesOf(s *gittest.Server) (in, out int64) {
+	for _, r := range s.Log().Requests() {
+		in, out = in+r.BytesIn, out+r.BytesOut
+	}
+	return in, out
+}
+
+// A small change in a large repository costs an empty session remote little, and goes on elsewhere as it was.
+func TestSessionThinIsSmall(t *testing.T) {
+	w := newWorld(t)
+	r := w.sized(100, 50)
+	must[[]object.ID](t)(r.History(300))
+	s := w.serve(gittest.ServerOptions{})
+	c := w.sessionRemote("http", nil)
+	m := w.bare(s.URL("sized.git"), append(c.flags("work"), "--wait", "git")...)
+	w.sh(m.Dir, "echo x >>d0001/f0001.txt && git commit -qam small && echo y >new")
+	p := m.checkpoint("--sync")
+	before := w.look(m.Dir)
+	in, out := bytesOf(c.server)
+	t.Logf("sent %d, received %d", in, out)
+	if in+out > 200_000 || in == 0 {
+		t.Errorf("a small change cost %d bytes to the session remote and %d back, want 200 KB at most:\n%s", in, out, c.server.Log())
+	}
+	st := m.status().Session
+	if st.Mode != "thin" || st.Sent < in || st.Received < out || st.Seeded != 0 {
+		t.Errorf("status %+v, want mode thin, and %d bytes sent and %d received at least", st, in, out)
+	}
+	var show control.SessionShowReply
+	w.json(&show, "session", "show", "-C", m.Dir)
+	if show.Status.Mode != "thin" || show.Status.Sent < in {
+		t.Errorf("session show tells %+v", show.Status)
+	}
+	if text := w.ok("session", "show", "-C", m.Dir); !strings.Contains(text, "(thin: ") || !strings.Contains(text, " sent, ") {
+		t.Errorf("session show prints:\n%s", text)
+	}
+	w.unmount(m)
+	w.sound(c.Path)
+
+	o := w.elsewhere()
+	again := o.bare(s.URL("sized.git"), append(c.flags("work"), "--wait", "git")...)
+	if !again.Resumed || again.Session != "work" {
+		t.Errorf("mount elsewhere said %+v", again.MountReply)
+	}
+	w.same("resumed elsewhere", before, o.look(again.Dir))
+	if points := again.points(); len(points) == 0 || !containsPoint(points, p.ID) {
+		t.Errorf("checkpoints elsewhere: %+v, want %s among them", points, p.ID)
+	}
+	o.unmount(again)
+}
+
+func containsPoint(points []control.Point, id string) bool {
+	for _, p := range points {
+		if p.ID == id {
+			return true
+		}
+	}
+	return false
+}
+
+// All that a session can hold goes on elsewhere, comes back from there, and is taken over, with commits that the mounted
+// remote made meanwhile.
+func TestSessionThinGoesOn(t *testing.T) {
+	w, r := newTravelled(t)
+	s := w.serve(gittest.ServerOptions{})
+	c := w.sessionRemote("http", nil)
+	m := w.bare(s.URL("r.git"), append(c.flags("work"), "--wait", "git")...)
+	w.sh(m.Dir, everything)
+	m.checkpoint("--sync", "-m", "before the journey")
+	before := w.look(m.Dir)
+	w.unmount(m)
+
+	o := w.elsewhere()
+	again := o.bare(s.URL("r.git"), append(c.flags("work"), "--wait", "git")...)
+	w.same("resumed elsewhere", before, o.look(again.Dir))
+	w.commit(r, map[string]gittest.File{"pulled/deep/file": {Data: []byte("later\n")}, "d0005/f0001.txt": {Data: []byte("changed later\n")}})
+	o.sh(again.Dir, "git reset -q --hard && git clean -qfd && git fetch -q origin && git merge -qm merged origin/main && echo more >>pulled/deep/file && git commit -qam 'on top' && git rm -q pulled/deep/file && echo z >z")
+	again.checkpoint("--sync")
+	before = o.look(again.Dir)
+
+	// It is not let go of there: the first machine takes it over.
+	third := w.elsewhere()
+	if r := third.afs("mount", s.URL("r.git"), third.place("third"), "--session", "work", "--session-remote", c.arg); r.code == 0 {
+		t.Errorf("a session that is at work elsewhere was mounted: %s", r)
+	}
+	back := third.bare(s.URL("r.git"), append(c.flags("work"), "--wait", "git", "--take-over")...)
+	w.same("taken over", before, third.look(back.Dir))
+	third.sh(back.Dir, "git log --all >/dev/null && git rev-list --objects --all --not --remotes >/dev/null && cat d0005/f0001.txt >/dev/null && echo taken >taken")
+	back.checkpoint("--sync")
+	if st := back.status().Session; st.Mode != "thin" || st.Pending != 0 {
+		t.Errorf("status after the take-over: %+v", st)
+	}
+	w.sound(c.Path)
+	third.unmount(back)
+	// The same state directory goes on with it, with no container fetched.
+	c.server.Log().Reset()
+	back = third.bare(s.URL("r.git"), append(c.flags("work"), "--wait", "git")...)
+	back.sync()
+	if _, out := bytesOf(c.server); out > 20_000 {
+		t.Errorf("%d bytes came from the session remote for what is here:\n%s", out, c.server.Log())
+	}
+	third.unmount(back)
+}

@@ -1,0 +1,246 @@
+// Package thin stores a session on a session remote that lacks the history of the mounted repository, and without sending
+// that history there.
+//
+// A git server refuses a push unless all that the new refs reach is there. In thin mode the objects that the session owns
+// therefore travel inside of blobs: a container is a commit that is complete by itself, at one ref of the session remote,
+//
+//	refs/afs/thin/SESSION
+//	  container.json     refs of the session as they would be on the session remote, and the base: URL and commits
+//	  pack/000001.pack   packs of owned objects
+//
+// and a push is one new container on top of the last, by compare-and-swap of that ref. What a session is and who works in it
+// (session.MetaRef) is complete by itself too, and stays an ordinary ref.
+//
+// Remote is a session remote seen with the refs of one session: whether they are ordinary refs or inside of a container makes
+// no difference to its callers.
+//
+// Small packs are joined from time to time, so that their number stays below joinAt plus one for each fullPack bytes, and a
+// byte is sent again a number of times that grows with the logarithm of the session's size.
+//
+// Everything read from a session remote is foreign: sizes are bounded, names are checked, and objects are hashed.
+package thin
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+const (
+	version      = 1
+	manifestName = "container.json"
+	packDir      = "pack"
+
+	maxManifest = 64 << 20 // bytes
+	maxRefs     = 1 << 20
+	maxPacks    = 1 << 16
+	maxCommits  = 1 << 16
+	maxPack     = 8 << 30 // bytes; packs are PackSize or less, but for one large object
+)
+
+// Prefix is the prefix of the refs of containers.
+const Prefix = session.Prefix + "thin/"
+
+// Ref returns the ref of a session's container.
+func Ref(name string) string { return Prefix + name }
+
+// ErrContainer says that a ref does not hold a container.
+var ErrContainer = errors.New("not a container of a session")
+
+// ErrNewer says that a later version of this program wrote a container.
+var ErrNewer = errors.New("container of a later version")
+
+// Base is what the objects of a container stand on.
+type Base struct {
+	URL     string // of the mounted remote, without secrets
+	Commits []object.ID
+}
+
+// packEntry is one pack of a container.
+type packEntry struct {
+	Name string
+	Blob object.ID
+	Size int64 // bytes
+}
+
+// manifest is the content of container.json.
+type manifest struct {
+	Session string
+	Format  object.Format
+	Base    Base
+	Next    int         // number of the next pack
+	Packs   []packEntry // by name, which is also by age
+	Refs    map[string]object.ID
+}
+
+// manifestJSON is manifest as it is written.
+type manifestJSON struct {
+	Version int               `json:"version"`
+	Session string            `json:"session"`
+	Format  string            `json:"format"`
+	Base    baseJSON          `json:"base"`
+	Next    int               `json:"next_pack"`
+	Packs   []packJSON        `json:"packs"`
+	Refs    map[string]string `json:"refs"`
+}
+
+type baseJSON struct {
+	URL     string   `json:"url"`
+	Commits []string `json:"commits"`
+}
+
+type packJSON struct {
+	Name string `json:"name"`
+	Blob string `json:"blob"`
+	Size int64  `json:"size"`
+}
+
+func packName(number int) string { return fmt.Sprintf("%06d.pack", number) }
+
+func (m manifest) encode() ([]byte, error) {
+	j := manifestJSON{Version: version, Session: m.Session, Format: m.Format.String(), Base: baseJSON{URL: m.Base.URL, Commits: []string{}},
+		Next: m.Next, Packs: []packJSON{}, Refs: map[string]string{}}
+	for _, id := range m.Base.Commits {
+		j.Base.Commits = append(j.Base.Commits, id.String())
+	}
+	for _, p := range m.Packs {
+		j.Packs = append(j.Packs, packJSON{p.Name, p.Blob.String(), p.Size})
+	}
+	for name, id := range m.Refs {
+		j.Refs[name] = id.String()
+	}
+	return json.MarshalIndent(j, "", " ")
+}
+
+// decodeManifest reads a manifest that anybody may have written.
+func decodeManifest(text []byte) (manifest, error) {
+	var j manifestJSON
+	if len(text) > maxManifest {
+		return manifest{}, fmt.Errorf("%w: %d bytes", ErrContainer, len(text))
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	if err := d.Decode(&j); err != nil {
+		return manifest{}, fmt.Errorf("%w: %w", ErrContainer, err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return manifest{}, fmt.Errorf("%w: something follows the JSON", ErrContainer)
+	}
+	if j.Version > version {
+		return manifest{}, fmt.Errorf("%w: %d", ErrNewer, j.Version)
+	}
+	m, err := j.manifest()
+	if err != nil {
+		return manifest{}, fmt.Errorf("%w: %w", ErrContainer, err)
+	}
+	return m, nil
+}
+
+func (j manifestJSON) manifest() (manifest, error) {
+	m := manifest{Session: j.Session, Base: Base{URL: j.Base.URL}, Next: j.Next, Refs: make(map[string]object.ID, len(j.Refs))}
+	switch j.Format {
+	case object.SHA1.String():
+		m.Format = object.SHA1
+	case object.SHA256.String():
+		m.Format = object.SHA256
+	default:
+		return m, fmt.Errorf("unknown object format %.20q", j.Format)
+	}
+	switch {
+	case j.Version != version:
+		return m, fmt.Errorf("version %d", j.Version)
+	case session.ValidName(j.Session) != nil:
+		return m, fmt.Errorf("session %.140q", j.Session)
+	case len(j.Packs) > maxPacks || len(j.Refs) > maxRefs || len(j.Base.Commits) > maxCommits:
+		return m, fmt.Errorf("%d packs, %d refs, %d commits are too many", len(j.Packs), len(j.Refs), len(j.Base.Commits))
+	case j.Next < 0 || j.Next > 1<<40:
+		return m, fmt.Errorf("next pack %d", j.Next)
+	}
+	if err := plainURL(j.Base.URL); err != nil {
+		return m, err
+	}
+	id := func(text string) (object.ID, error) {
+		id, err := object.ParseID(text)
+		if err == nil && (id.Format() != m.Format || strings.Trim(text, "0") == "") {
+			err = fmt.Errorf("object id %.80q", text)
+		}
+		return id, err
+	}
+	for _, text := range j.Base.Commits {
+		commit, err := id(text)
+		if err != nil {
+			return m, err
+		}
+		m.Base.Commits = append(m.Base.Commits, commit)
+	}
+	for _, p := range j.Packs {
+		blob, err := id(p.Blob)
+		if err != nil {
+			return m, err
+		}
+		var n int
+		if _, err := fmt.Sscanf(p.Name, "%d.pack", &n); err != nil || packName(n) != p.Name || n < 0 || n >= j.Next {
+			return m, fmt.Errorf("pack %.40q", p.Name)
+		}
+		if p.Size < 0 || p.Size > maxPack {
+			return m, fmt.Errorf("pack %s of %d bytes", p.Name, p.Size)
+		}
+		if len(m.Packs) > 0 && !older(m.Packs[len(m.Packs)-1].Name, p.Name) {
+			return m, fmt.Errorf("pack %s is out of order", p.Name)
+		}
+		m.Packs = append(m.Packs, packEntry{p.Name, blob, p.Size})
+	}
+	for name, text := range j.Refs {
+		at, err := id(text)
+		if err != nil {
+			return m, err
+		}
+		if !session.ValidRef(name) || direct(name, j.Session) || name == session.OwnerRef {
+			return m, fmt.Errorf("ref %.200q", name)
+		}
+		m.Refs[name] = at
+	}
+	return m, nil
+}
+
+// older compares names of packs, of which the longer has the larger number.
+func older(a, b string) bool { return len(a) < len(b) || len(a) == len(b) && a < b }
+
+// plainURL refuses a base that has a password, or could not be a URL of a remote.
+func plainURL(text string) error {
+	if len(text) > 4096 || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return fmt.Errorf("base %.80q", text)
+	}
+	if u, err := url.Parse(text); err == nil && u.User != nil {
+		if _, has := u.User.Password(); has {
+			return errors.New("the URL of the base holds a password")
+		}
+	}
+	return nil
+}
+
+// direct says whether a ref is an ordinary one of the session remote in thin mode too: it is complete by itself, and others
+// read it without reading a container.
+func direct(ref, name string) bool {
+	return ref == session.MetaRef(name) || ref == "HEAD" || strings.HasPrefix(ref, Prefix) || strings.HasPrefix(ref, TrashPrefix)
+}
+
+// TrashPrefix is the prefix of the refs of deleted sessions.
+const TrashPrefix = session.Prefix + "trash/"
+
+func (m manifest) clone() manifest {
+	c := m
+	c.Base.Commits, c.Packs = slices.Clone(m.Base.Commits), slices.Clone(m.Packs)
+	c.Refs = make(map[string]object.ID, len(m.Refs))
+	for name, id := range m.Refs {
+		c.Refs[name] = id
+	}
+	return c
+}

@@ -1,0 +1,393 @@
+package thin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+const (
+	// PackSize is how large a pack of a container gets, in bytes.
+	PackSize = 32 << 20
+	fullPack = PackSize / 2 // a pack of this size is not joined with others
+	joinAt   = 32           // smaller packs, before some are joined
+	joinLess = joinAt / 2   // the fewest that are
+)
+
+// Push is a push of a session under way.
+type Push struct {
+	transport.Receiver
+	remote *Remote
+	push   *transport.Push
+	thin   bool
+	tip    object.ID
+}
+
+// Load is what a push to a container brings.
+type Load struct {
+	Direct    []odb.Outgoing // what the ordinary refs need
+	Contained []object.ID    // what the refs in the container need, and it does not have
+	Base      Base           // what these stand on, beside what is known
+	// All returns what the container's refs need in all, if it is to be written anew; ok is false if that is not known here.
+	All func(ctx context.Context, refs map[string]object.ID) (ids []object.ID, ok bool, err error)
+	// Write writes packs of objects into a directory, none much larger than PackSize. It leaves out objects that are not
+	// here any more.
+	Write func(ctx context.Context, dir string, ids []object.ID) error
+}
+
+// OpenPush begins a push: it asks the session remote what it has below the prefixes (none: all).
+func (r *Remote) OpenPush(ctx context.Context, prefixes []string) (*Push, error) {
+	asked := prefixes
+	if r.session != "" {
+		asked = r.asked(prefixes)
+	}
+	push, err := r.Remote.OpenPush(ctx, asked)
+	if err != nil {
+		return nil, err
+	}
+	p := &Push{Receiver: push.Receiver, remote: r, push: push}
+	if r.session == "" {
+		return p, nil
+	}
+	if p.Refs, p.thin, p.tip, err = r.view(ctx, p.Format, push.Refs, prefixes); err != nil {
+		push.Close()
+		return nil, err
+	}
+	if p.thin {
+		p.Atomic, p.Delete = true, true
+	}
+	return p, nil
+}
+
+// OpenPushOf is transport.Remote.OpenPushOf for ordinary refs.
+func (r *Remote) OpenPushOf(ctx context.Context, told []transport.Ref) (*Push, error) {
+	push, err := r.Remote.OpenPushOf(ctx, told)
+	if err != nil {
+		return nil, err
+	}
+	return &Push{Receiver: push.Receiver, remote: r, push: push}, nil
+}
+
+// Thin says whether the push goes to a container.
+func (p *Push) Thin() bool { return p.thin }
+
+// Begin has the session use a container, beginning with this push.
+func (p *Push) Begin() error {
+	owner, err := p.remote.owner(p.Format)
+	if err != nil {
+		return err
+	}
+	p.remote.Begin()
+	p.thin, p.Atomic, p.Delete = true, true, true
+	p.Refs = slices.DeleteFunc(slices.Clone(p.Refs), func(ref transport.Ref) bool { return !direct(ref.Name, p.remote.session) })
+	p.Refs = append(p.Refs, owner)
+	return nil
+}
+
+// Direct says whether a ref is an ordinary one though the session uses a container.
+func (p *Push) Direct(ref string) bool { return direct(ref, p.remote.session) }
+
+// Close ends the push. Where nothing was sent nothing has changed.
+func (p *Push) Close() { p.push.Close() }
+
+// Send moves refs by compare-and-swap, as transport.Push.Send does. Of a push to a container all of load is sent in place of
+// req.Pack.
+func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) ([]error, error) {
+	if !p.thin {
+		return p.push.Send(ctx, req)
+	}
+	r := p.remote
+	r.loading.Lock()
+	defer r.loading.Unlock()
+	r.mu.Lock()
+	now, at, keepOld := r.manifest.clone(), r.tip, r.keepOld
+	r.mu.Unlock()
+	moved := &transport.Rejected{Ref: Ref(r.session), Kind: transport.RejectMoved, Text: "the container was moved"}
+	if at != p.tip {
+		return rejectAll(req.Updates, moved), nil
+	}
+	var ordinary []transport.RefUpdate
+	contained := false
+	for _, u := range req.Updates {
+		if direct(u.Name, r.session) {
+			ordinary = append(ordinary, u)
+			continue
+		}
+		contained = true
+		if now.Refs[u.Name] != u.Old {
+			return rejectAll(req.Updates, moved), nil
+		}
+		if u.New.IsZero() {
+			delete(now.Refs, u.Name)
+		} else {
+			if now.Refs == nil {
+				now.Refs = map[string]object.ID{}
+			}
+			now.Refs[u.Name] = u.New
+		}
+	}
+	if !contained {
+		return p.push.Send(ctx, transport.PushRequest{Updates: ordinary, Pack: packOf(p.Format, load.Direct), Atomic: req.Atomic && p.push.Atomic})
+	}
+	next, err := r.next(ctx, p, now, load, keepOld)
+	if err != nil {
+		return nil, fmt.Errorf("make container of session %s: %w", r.session, err)
+	}
+	defer os.RemoveAll(next.dir)
+	if err := r.writeState(state{Tip: at, Manifest: r.manifest, Next: next.id, NextManifest: next.manifest}); err != nil {
+		return nil, err
+	}
+	send := transport.PushRequest{
+		Updates: append(ordinary, transport.RefUpdate{Name: Ref(r.session), Old: at, New: next.id}),
+		Pack:    packOf(p.Format, append(load.Direct, next.objects...)), Atomic: len(ordinary) > 0 && p.push.Atomic,
+	}
+	results, err := p.push.Send(ctx, send)
+	if err != nil {
+		return nil, err
+	}
+	last := results[len(ordinary)]
+	if last == nil {
+		if err := r.arrived(next); err != nil {
+			r.log.Warn("note what is in the container", zap.String("session", r.session), zap.Error(err))
+		}
+	}
+	var refused *transport.Rejected
+	if errors.As(last, &refused) && refused.Kind == transport.RejectFastForward && next.alone {
+		r.mu.Lock()
+		r.keepOld = true
+		r.mu.Unlock()
+		last = moved // tried again with the predecessor
+	}
+	all := make([]error, 0, len(req.Updates))
+	for _, u := range req.Updates {
+		if i := slices.IndexFunc(ordinary, func(o transport.RefUpdate) bool { return o.Name == u.Name }); i >= 0 {
+			all = append(all, results[i])
+		} else {
+			all = append(all, last)
+		}
+	}
+	return all, nil
+}
+
+func rejectAll(updates []transport.RefUpdate, why error) []error {
+	all := make([]error, len(updates))
+	for i := range all {
+		all[i] = why
+	}
+	return all
+}
+
+// packOf returns what writes a pack of objects.
+func packOf(f object.Format, objects []odb.Outgoing) func(context.Context, io.Writer) error {
+	if len(objects) == 0 {
+		return nil
+	}
+	return func(ctx context.Context, w io.Writer) error { return odb.WritePack(ctx, w, f, objects) }
+}
+
+// nextContainer is a container that is ready to be sent.
+type nextContainer struct {
+	id       object.ID
+	manifest manifest
+	objects  []odb.Outgoing // that the session remote lacks
+	ids      map[string][]object.ID
+	dir      string // of the packs
+	alone    bool   // without its predecessor
+	anew     bool
+}
+
+// next makes the container that is to follow. The caller holds loading, and removes its directory.
+func (r *Remote) next(ctx context.Context, p *Push, m manifest, load Load, keepOld bool) (n *nextContainer, err error) {
+	place, err := r.place()
+	if err != nil {
+		return nil, err
+	}
+	n = &nextContainer{ids: map[string][]object.ID{}}
+	if n.dir, err = os.MkdirTemp(place, "next-*"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			os.RemoveAll(n.dir)
+		}
+	}()
+	m.Session, m.Format = r.session, p.Format
+	if m.Base.URL == "" {
+		m.Base.URL = load.Base.URL
+	}
+	for _, id := range load.Base.Commits {
+		if !slices.Contains(m.Base.Commits, id) && len(m.Base.Commits) < maxCommits {
+			m.Base.Commits = append(m.Base.Commits, id)
+		}
+	}
+	ids := load.Contained
+	if r.rewriting() && load.All != nil {
+		all, ok, err := load.All(ctx, m.Refs)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			ids, m.Packs, n.anew = all, nil, true
+		}
+	}
+	if len(ids) > 0 {
+		joined, rest := r.join(m.Packs)
+		m.Packs = rest
+		if err := load.Write(ctx, n.dir, append(slices.Clone(ids), joined...)); err != nil {
+			return nil, err
+		}
+	}
+	if err := n.addPacks(p.Format, &m); err != nil {
+		return nil, err
+	}
+	var before object.ID
+	if n.anew && !keepOld {
+		n.alone = true
+	} else {
+		before = p.tip
+	}
+	n.manifest = m
+	return n, n.addCommit(p.Format, before)
+}
+
+// join chooses small packs that become one with what is new: none while there are few. It returns their objects and the
+// other packs.
+func (r *Remote) join(packs []packEntry) (ids []object.ID, rest []packEntry) {
+	var small []packEntry
+	for _, p := range packs {
+		if p.Size < fullPack {
+			small = append(small, p)
+		}
+	}
+	if len(small) < joinAt {
+		return nil, packs
+	}
+	// The newest ones, and those before them that are not much larger: each time a byte is sent again it is in a pack of a
+	// larger order.
+	joined, size := map[string]bool{}, int64(0)
+	for i := len(small) - 1; i >= 0; i-- {
+		p := small[i]
+		if len(joined) >= joinLess && p.Size > 2*size {
+			break
+		}
+		list, ok := r.readIDs(p.Name)
+		if !ok {
+			continue
+		}
+		joined[p.Name], size = true, size+p.Size
+		ids = append(ids, list...)
+	}
+	rest = slices.DeleteFunc(slices.Clone(packs), func(p packEntry) bool { return joined[p.Name] })
+	return ids, rest
+}
+
+// addPacks takes the files of packs into the container.
+func (n *nextContainer) addPacks(f object.Format, m *manifest) error {
+	files, err := filepath.Glob(join(n.dir, "*.pack"))
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		blob, err := fileBlob(f, file)
+		if err != nil {
+			return err
+		}
+		name := packName(m.Next)
+		m.Next++
+		text, err := os.ReadFile(strings.TrimSuffix(file, ".pack") + ".idx")
+		if err != nil {
+			return err
+		}
+		if n.ids[name], err = session.PackIDs(f, text); err != nil {
+			return err
+		}
+		m.Packs = append(m.Packs, packEntry{name, blob.ID, blob.Size})
+		n.objects = append(n.objects, blob)
+	}
+	return nil
+}
+
+// fileBlob is the blob of a file's content.
+func fileBlob(f object.Format, name string) (o odb.Outgoing, err error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return o, err
+	}
+	defer file.Close()
+	st, err := file.Stat()
+	if err != nil {
+		return o, err
+	}
+	h := object.NewHasher(f, object.Blob, st.Size())
+	if _, err := io.Copy(h, file); err != nil {
+		return o, err
+	}
+	o = odb.Outgoing{Type: object.Blob, Size: st.Size(), Open: func() (io.ReadCloser, error) { return os.Open(name) }}
+	o.ID, err = h.Sum()
+	return o, err
+}
+
+// addCommit makes manifest, trees and commit.
+func (n *nextContainer) addCommit(f object.Format, before object.ID) error {
+	text, err := n.manifest.encode()
+	if err != nil {
+		return err
+	}
+	var packs []object.TreeEntry
+	for _, p := range n.manifest.Packs {
+		packs = append(packs, object.TreeEntry{Mode: object.ModeFile, Name: p.Name, ID: p.Blob})
+	}
+	add := func(t object.Type, content []byte) (object.ID, error) {
+		o, err := session.Outgoing(f, t, content)
+		n.objects = append(n.objects, o)
+		return o.ID, err
+	}
+	refs, err := add(object.Blob, text)
+	if err != nil {
+		return err
+	}
+	root := []object.TreeEntry{{Mode: object.ModeFile, Name: manifestName, ID: refs}}
+	if len(packs) > 0 {
+		tree, err := add(object.Tree, session.EncodeTree(packs))
+		if err != nil {
+			return err
+		}
+		root = append(root, object.TreeEntry{Mode: object.ModeDir, Name: packDir, ID: tree})
+	}
+	tree, err := add(object.Tree, session.EncodeTree(root))
+	if err != nil {
+		return err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "tree %s\n", tree)
+	if !before.IsZero() {
+		fmt.Fprintf(&b, "parent %s\n", before)
+	}
+	who := fmt.Sprintf("artifactfs <artifactfs@localhost> %d +0000", time.Now().Unix())
+	fmt.Fprintf(&b, "author %s\ncommitter %s\n\nContainer of session %s\n", who, who, n.manifest.Session)
+	n.id, err = add(object.Commit, []byte(b.String()))
+	return err
+}
+
+// arrived takes over what the session remote has acknowledged.
+func (r *Remote) arrived(n *nextContainer) error {
+	r.set(n.id, n.manifest)
+	err := r.writeIDs(n.manifest, n.ids)
+	if n.anew {
+		err = errors.Join(err, r.rewritten())
+	}
+	return errors.Join(err, r.writeState(state{Tip: n.id, Manifest: n.manifest}))
+}

@@ -1,0 +1,246 @@
+package thin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// Remote is a session remote with the refs of one session. Where the session has a container, its refs and objects come from
+// there, and pushes go there; else all calls are passed on. It is safe for concurrent use; OpenPush to Send is for one caller
+// at a time.
+//
+// Locks: loading is held across network and disk, and taken before mu. mu is a leaf.
+type Remote struct {
+	*transport.Remote
+	session string
+	log     *zap.Logger
+
+	loading sync.Mutex
+
+	mu       sync.Mutex
+	dir      string // of state and unpacked containers; "": a temporary one, made when it is needed
+	own      bool   // dir is temporary
+	begun    bool   // the session uses a container, though there may be none yet
+	tip      object.ID
+	manifest manifest // of tip
+	unpacked *unpacked
+	metas    map[object.ID]bool // ids of ordinary refs, which are not in the container
+	keepOld  bool               // the session remote refuses a container without its predecessor
+}
+
+// New returns the session remote with the refs of a session. An empty name passes everything on.
+func New(remote *transport.Remote, name string, log *zap.Logger) *Remote {
+	if log == nil {
+		log = zap.NewNop()
+	}
+	return &Remote{Remote: remote, session: name, log: log, metas: map[object.ID]bool{}}
+}
+
+// Keep names a directory for what is known of the container, so that it need not be fetched again. It is made when it is
+// needed. Keep is called before anything else.
+func (r *Remote) Keep(dir string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.dir = dir
+}
+
+// Begin has the session use a container from now on.
+func (r *Remote) Begin() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.begun = true
+}
+
+// Thin says whether the session is known to use a container.
+func (r *Remote) Thin() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.begun
+}
+
+// Base returns what the session's container stands on; the zero Base if none was read yet.
+func (r *Remote) Base() Base {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return Base{URL: r.manifest.Base.URL, Commits: slices.Clone(r.manifest.Base.Commits)}
+}
+
+// Close closes the session remote, and removes what was unpacked.
+func (r *Remote) Close() error {
+	r.loading.Lock()
+	defer r.loading.Unlock()
+	err := r.Remote.Close()
+	r.mu.Lock()
+	u, dir, own := r.unpacked, r.dir, r.own
+	r.unpacked = nil
+	r.mu.Unlock()
+	if u != nil {
+		err = errors.Join(err, u.close())
+	}
+	if own {
+		err = errors.Join(err, os.RemoveAll(dir))
+	}
+	return err
+}
+
+// Refs lists the refs of the session that begin with one of the prefixes.
+func (r *Remote) Refs(ctx context.Context, prefixes []string) (transport.Refs, error) {
+	if r.session == "" {
+		return r.Remote.Refs(ctx, prefixes)
+	}
+	refs, err := r.Remote.Refs(ctx, r.asked(prefixes))
+	if err != nil {
+		return refs, err
+	}
+	caps, err := r.Capabilities(ctx)
+	if err != nil {
+		return refs, err
+	}
+	list, _, _, err := r.view(ctx, caps.Format, refs.List, prefixes)
+	refs.List = list
+	return refs, err
+}
+
+// asked adds the ref of the container to those that are asked for.
+func (r *Remote) asked(prefixes []string) []string {
+	if len(prefixes) == 0 {
+		return nil
+	}
+	return append(slices.Clone(prefixes), Ref(r.session))
+}
+
+// view returns the refs of the session, whether it uses a container, and at which commit that is.
+func (r *Remote) view(ctx context.Context, f object.Format, list []transport.Ref, prefixes []string) (refs []transport.Ref, thin bool, tip object.ID, err error) {
+	for _, ref := range list {
+		if ref.Name == Ref(r.session) {
+			tip = ref.ID
+		}
+	}
+	if thin = !tip.IsZero() || r.Thin(); !thin {
+		return wanted(list, prefixes), false, tip, nil
+	}
+	r.loading.Lock()
+	defer r.loading.Unlock()
+	if err := r.load(ctx, tip); err != nil {
+		return nil, true, tip, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.begun = true
+	for _, ref := range list {
+		if direct(ref.Name, r.session) {
+			refs = append(refs, ref)
+			r.metas[ref.ID] = true
+		}
+	}
+	for name, id := range r.manifest.Refs {
+		refs = append(refs, transport.Ref{Name: name, ID: id})
+	}
+	owner, err := r.owner(f)
+	if err != nil {
+		return nil, true, tip, err
+	}
+	refs = append(refs, owner)
+	slices.SortFunc(refs, func(a, b transport.Ref) int { return strings.Compare(a.Name, b.Name) })
+	return wanted(refs, prefixes), true, tip, nil
+}
+
+// owner is the ref that says that the plain names of branches are the session's: in a container they always are.
+func (r *Remote) owner(f object.Format) (transport.Ref, error) {
+	blob, err := session.OwnerBlob(f, r.session)
+	return transport.Ref{Name: session.OwnerRef, ID: blob.ID}, err
+}
+
+// wanted returns the refs that begin with one of the prefixes; none: all.
+func wanted(refs []transport.Ref, prefixes []string) []transport.Ref {
+	if len(prefixes) == 0 {
+		return refs
+	}
+	var some []transport.Ref
+	for _, ref := range refs {
+		if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(ref.Name, p) }) {
+			some = append(some, ref)
+		}
+	}
+	return some
+}
+
+// Fetch returns objects of the session. What is in a container comes with all else that is there, whatever the request says
+// of depth, filters and what the caller has: it is on this host, and only what the session made.
+func (r *Remote) Fetch(ctx context.Context, req transport.FetchRequest) (*transport.FetchResponse, error) {
+	r.mu.Lock()
+	tip := r.tip
+	ordinary := !slices.ContainsFunc(req.Wants, func(id object.ID) bool { return !r.metas[id] })
+	r.mu.Unlock()
+	if tip.IsZero() || ordinary {
+		return r.Remote.Fetch(ctx, req)
+	}
+	r.loading.Lock()
+	defer r.loading.Unlock()
+	r.mu.Lock()
+	u := r.unpacked
+	r.mu.Unlock()
+	for _, id := range req.Wants {
+		if u == nil || !u.objects.Has(id) { // a container that was sent from here holds nothing that is not here
+			return nil, fmt.Errorf("fetch from container of session %s: %w", r.session, transport.NotOurRef{ID: id})
+		}
+	}
+	pack, err := u.stream(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read container of session %s: %w", r.session, err)
+	}
+	return &transport.FetchResponse{Pack: pack}, nil
+}
+
+// place returns the directory for state, and makes it.
+func (r *Remote) place() (string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.dir == "" {
+		dir, err := os.MkdirTemp("", "artifactfs-thin-")
+		if err != nil {
+			return "", err
+		}
+		r.dir, r.own = dir, true
+	}
+	return r.dir, os.MkdirAll(r.dir, 0o700)
+}
+
+// IsEmpty says whether the session remote has nothing but what sessions without ordinary refs leave.
+func (r *Remote) IsEmpty(ctx context.Context) (bool, error) {
+	refs, err := r.Remote.Refs(ctx, nil)
+	if err != nil {
+		return false, err
+	}
+	return !slices.ContainsFunc(refs.List, func(ref transport.Ref) bool {
+		return !slices.ContainsFunc(ofNothing, func(prefix string) bool { return strings.HasPrefix(ref.Name, prefix) })
+	}), nil
+}
+
+// ofNothing are prefixes of refs that reach nothing of a mounted repository.
+var ofNothing = []string{session.Prefix + "meta/", Prefix, TrashPrefix}
+
+// stream is a pack that a command writes.
+type stream struct {
+	io.ReadCloser
+	wait func() error
+}
+
+func (s *stream) Close() error { return errors.Join(s.ReadCloser.Close(), s.wait()) }
+
+func join(dir string, parts ...string) string {
+	return filepath.Join(append([]string{dir}, parts...)...)
+}

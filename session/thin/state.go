@@ -1,0 +1,192 @@
+package thin
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// state is what is known of the container on the session remote. All of it can be read from there again.
+type state struct {
+	Tip          object.ID
+	Manifest     manifest
+	Next         object.ID // a push that may have arrived
+	NextManifest manifest
+}
+
+const (
+	stateName   = "container.json"
+	rewriteName = "rewrite" // a file that is there while the container is to be written anew
+)
+
+type stateJSON struct {
+	Remote   string          `json:"remote"`
+	Tip      string          `json:"tip"`
+	Manifest json.RawMessage `json:"manifest"`
+	Next     string          `json:"next,omitempty"`
+	NextIs   json.RawMessage `json:"next_manifest,omitempty"`
+}
+
+func (r *Remote) writeState(st state) error {
+	dir, err := r.place()
+	if err != nil {
+		return err
+	}
+	j := stateJSON{Remote: r.URL()}
+	encode := func(id object.ID, m manifest) (string, json.RawMessage, error) {
+		if id.IsZero() {
+			return "", nil, nil
+		}
+		text, err := m.encode()
+		return id.String(), text, err
+	}
+	if j.Tip, j.Manifest, err = encode(st.Tip, st.Manifest); err != nil {
+		return err
+	}
+	if j.Next, j.NextIs, err = encode(st.Next, st.NextManifest); err != nil {
+		return err
+	}
+	text, err := json.Marshal(j)
+	if err == nil {
+		err = disk.WriteFile(join(dir, stateName), text, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("write state of container: %w", err)
+	}
+	return nil
+}
+
+// readState returns the state, if there is one of this session remote that can be read.
+func (r *Remote) readState() (st state, ok bool) {
+	dir, err := r.place()
+	if err != nil {
+		return st, false
+	}
+	text, err := os.ReadFile(join(dir, stateName))
+	if err != nil {
+		return st, false
+	}
+	var j stateJSON
+	if json.Unmarshal(text, &j) != nil || j.Remote != r.URL() {
+		return st, false
+	}
+	decode := func(id string, text []byte) (at object.ID, m manifest, err error) {
+		if id == "" {
+			return at, m, nil
+		}
+		if at, err = object.ParseID(id); err == nil {
+			m, err = decodeManifest(text)
+		}
+		if err == nil && m.Session != r.session {
+			err = ErrContainer
+		}
+		return at, m, err
+	}
+	if st.Tip, st.Manifest, err = decode(j.Tip, j.Manifest); err != nil {
+		return st, false
+	}
+	if st.Next, st.NextManifest, err = decode(j.Next, j.NextIs); err != nil {
+		return st, false
+	}
+	return st, true
+}
+
+// writeIDs notes which objects are in which pack, so that small packs can be joined, and forgets packs that are gone.
+func (r *Remote) writeIDs(m manifest, ids map[string][]object.ID) error {
+	dir, err := r.place()
+	if err != nil {
+		return err
+	}
+	for name, list := range ids {
+		var b strings.Builder
+		for _, id := range list {
+			b.WriteString(id.String() + "\n")
+		}
+		if err := disk.WriteFile(join(dir, name+".ids"), []byte(b.String()), 0o600); err != nil {
+			return fmt.Errorf("write ids of %s: %w", name, err)
+		}
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	there := map[string]bool{}
+	for _, p := range m.Packs {
+		there[p.Name+".ids"] = true
+	}
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), ".ids") && !there[e.Name()] {
+			if err := os.Remove(join(dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// readIDs returns the objects of a pack; false if they are not known here.
+func (r *Remote) readIDs(name string) ([]object.ID, bool) {
+	dir, err := r.place()
+	if err != nil {
+		return nil, false
+	}
+	text, err := os.ReadFile(join(dir, name+".ids"))
+	if err != nil {
+		return nil, false
+	}
+	var ids []object.ID
+	for line := range strings.Lines(string(text)) {
+		id, err := object.ParseID(strings.TrimSuffix(line, "\n"))
+		if err != nil {
+			return nil, false
+		}
+		ids = append(ids, id)
+	}
+	return ids, true
+}
+
+// Rewrite has the next push write the container anew, so that it holds nothing but what its refs reach.
+func (r *Remote) Rewrite() error {
+	dir, err := r.place()
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(join(dir, rewriteName), nil, 0o600)
+}
+
+func (r *Remote) rewriting() bool {
+	dir, err := r.place()
+	if err != nil {
+		return false
+	}
+	_, err = os.Lstat(join(dir, rewriteName))
+	return err == nil
+}
+
+func (r *Remote) rewritten() error {
+	dir, err := r.place()
+	if err == nil {
+		err = os.Remove(join(dir, rewriteName))
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// gitEnv is the environment of git commands in repositories of ours: nothing that chooses another, and nothing fetched.
+func gitEnv() []string {
+	var env []string
+	for _, e := range os.Environ() {
+		if name, _, _ := strings.Cut(e, "="); !strings.HasPrefix(name, "GIT_") || name == "GIT_EXEC_PATH" {
+			env = append(env, e)
+		}
+	}
+	return append(env, "LC_ALL=C", "GIT_NO_LAZY_FETCH=1", "GIT_TERMINAL_PROMPT=0")
+}

@@ -1,0 +1,250 @@
+package writeback
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+const baseURL = "https://git.example/app.git"
+
+// An empty session remote gets owned objects alone, in a container that stock git servers take, and has all refs in it.
+func TestThin(t *testing.T) {
+	for _, kind := range []string{"path", "http", "ssh"} {
+		for _, f := range formatsOf(kind) {
+			t.Run(kind+"/"+f.String(), func(t *testing.T) {
+				p := newPlace(t, f)
+				to := newFar(t, kind, f, "")
+				p.carrier(CarrierOptions{})
+				one := p.commit("d/new.txt", "one")
+				p.carried(one)
+				point := p.point("manual")
+				q := p.queue(to, QueueOptions{BaseURL: baseURL})
+				wantSync(t, q)
+				if !q.Has(point) || q.Status().Mode != ModeThin {
+					t.Errorf("after sync: %+v", q.Status())
+				}
+				if st := q.Status().Traffic; st.Sent == 0 || st.Received == 0 || st.Seeded != 0 {
+					t.Errorf("traffic %+v, want bytes sent and received, and none for seeding", st)
+				}
+				refs := run(t, to.dir, "", "for-each-ref", "--format=%(refname)")
+				if refs != thin.Ref(sessionName) {
+					t.Errorf("refs of the session remote: %s", refs)
+				}
+				run(t, to.dir, "", "fsck", "--strict")
+				if _, err := try(t, to.dir, "", "cat-file", "-e", p.base.String()); err == nil {
+					t.Errorf("the session remote has the base")
+				}
+				// Another machine sees the same refs, and gets their objects.
+				other := to.open(transport.Options{})
+				seen, err := other.Refs(t.Context(), []string{"refs/heads/", session.LanePrefix(sessionName)})
+				if err != nil || len(seen.List) != 2 || seen.List[1].ID != one {
+					t.Fatalf("refs seen elsewhere: %+v, %v", seen.List, err)
+				}
+				if base := other.Base(); base.URL != baseURL || len(base.Commits) != 1 || base.Commits[0] != p.base {
+					t.Errorf("base seen elsewhere: %+v, want %s at %s", base, p.base, baseURL)
+				}
+				resp, err := other.Fetch(t.Context(), transport.FetchRequest{Wants: []object.ID{one, point.Commit}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				into := p.ingest(resp)
+				for _, id := range []object.ID{one, point.Commit} {
+					if !into.Has(id) {
+						t.Errorf("%s did not come", id)
+					}
+				}
+				var none transport.NotOurRef
+				if _, err := other.Fetch(t.Context(), transport.FetchRequest{Wants: []object.ID{p.base}}); !errors.As(err, &none) || none.ID != p.base {
+					t.Errorf("fetch of the base: %v, want that it is not there", err)
+				}
+				// A removed branch, and one that is new.
+				run(t, p.work, "", "branch", "-q", "side")
+				await(t, "the carrier", func() bool { return p.inSession("refs/heads/side") != "" })
+				wantSync(t, q)
+				run(t, p.work, "", "branch", "-qD", "side")
+				await(t, "the carrier", func() bool { return p.inSession("refs/heads/side") == "" })
+				wantSync(t, q)
+				if seen, err = to.open(transport.Options{}).Refs(t.Context(), []string{"refs/heads/"}); err != nil || len(seen.List) != 1 {
+					t.Errorf("refs after a branch was removed: %+v, %v", seen.List, err)
+				}
+			})
+		}
+	}
+}
+
+// Each push sends what is new; small packs are joined, and what is sent in all stays in proportion.
+func TestThinManyPushes(t *testing.T) {
+	p := newPlace(t, object.SHA1)
+	to := newFar(t, "path", object.SHA1, "")
+	p.carrier(CarrierOptions{})
+	p.carried(p.commit("a", "0"))
+	q := p.queue(to, QueueOptions{BaseURL: baseURL})
+	wantSync(t, q)
+	const pushes = 40
+	for i := range pushes {
+		p.carried(p.commit("a", fmt.Sprint(i+1)))
+		if i == 20 { // another process goes on
+			q = p.reopen(q, to, QueueOptions{BaseURL: baseURL})
+		}
+		wantSync(t, q)
+	}
+	packs := strings.Fields(run(t, to.dir, "", "ls-tree", "--name-only", thin.Ref(sessionName), "pack/"))
+	if len(packs) == 0 || len(packs) > 33 {
+		t.Errorf("%d packs after %d pushes, want 33 at most", len(packs), pushes)
+	}
+	if n := q.Status().Traffic.Sent; n > 2<<20 {
+		t.Errorf("%d bytes were sent for %d small commits", n, pushes)
+	}
+	run(t, to.dir, "", "fsck", "--strict")
+	resp, err := to.open(transport.Options{}).Fetch(t.Context(), transport.FetchRequest{Wants: []object.ID{object.MustID(p.inSession("refs/heads/main"))}})
+	if err == nil {
+		resp.Pack.Close()
+		t.Errorf("a fetch of what no listing has told of goes to the session remote itself, and it has it")
+	}
+	other := to.open(transport.Options{})
+	if _, err := other.Refs(t.Context(), []string{"refs/heads/"}); err != nil {
+		t.Fatal(err)
+	}
+	if resp, err = other.Fetch(t.Context(), transport.FetchRequest{Wants: []object.ID{object.MustID(p.inSession("refs/heads/main"))}}); err != nil {
+		t.Fatal(err)
+	}
+	into := p.ingest(resp)
+	for id := object.MustID(p.inSession("refs/heads/main")); id != p.base; {
+		_, content, err := into.Get(id, object.MaxCommitSize)
+		if err != nil {
+			t.Fatalf("commit %s is not in the container: %v", id, err)
+		}
+		info, err := object.ParseCommit(object.SHA1, content)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id = info.Parents[0]
+	}
+}
+
+// Two machines that push at once do not overwrite each other: the second finds out, and puts its work beside.
+func TestThinMovedByOthers(t *testing.T) {
+	p := newPlace(t, object.SHA1)
+	to := newFar(t, "http", object.SHA1, "")
+	p.carrier(CarrierOptions{})
+	one := p.commit("a", "one")
+	p.carried(one)
+	q := p.queue(to, QueueOptions{BaseURL: baseURL})
+	wantSync(t, q)
+	// Another machine moves the container: here by a push of its own.
+	other := to.open(transport.Options{})
+	push, err := other.OpenPush(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer push.Close()
+	results, err := push.Send(t.Context(), transport.PushRequest{Updates: []transport.RefUpdate{{Name: "refs/heads/theirs", New: one}}},
+		thin.Load{Base: thin.Base{URL: baseURL}})
+	if err != nil || results[0] != nil {
+		t.Fatal(results, err)
+	}
+	two := p.commit("a", "two")
+	p.carried(two)
+	wantSync(t, q)
+	seen, err := to.open(transport.Options{}).Refs(t.Context(), []string{"refs/heads/"})
+	if err != nil || len(seen.List) != 2 || seen.List[0].ID != two || seen.List[1].Name != "refs/heads/theirs" {
+		t.Errorf("refs after both: %+v, %v", seen.List, err)
+	}
+}
+
+// After checkpoints were dropped the container holds only what is still named.
+func TestThinRewrite(t *testing.T) {
+	p := newPlace(t, object.SHA1)
+	to := newFar(t, "http", object.SHA1, "")
+	p.carrier(CarrierOptions{})
+	dropped := p.commit("a", strings.Repeat("dropped ", 100))
+	p.carried(dropped)
+	q := p.queue(to, QueueOptions{BaseURL: baseURL})
+	wantSync(t, q)
+	run(t, p.work, "", "commit", "-q", "--amend", "--allow-empty", "-m", "other")
+	p.carried(object.MustID(run(t, p.work, "", "rev-parse", "HEAD")))
+	kept, err := q.o.Repo.Refs(session.KeptPrefix(sessionName))
+	if err != nil || len(kept) != 1 {
+		t.Fatalf("kept %v, %v", kept, err)
+	}
+	if err := q.Rewrite(); err != nil {
+		t.Fatal(err)
+	}
+	if err := q.o.Repo.Update(t.Context(), []session.RefChange{{Name: kept[0].Name, Old: kept[0].ID}}); err != nil {
+		t.Fatal(err)
+	}
+	wantSync(t, q)
+	if n := run(t, to.dir, "", "rev-list", "--count", thin.Ref(sessionName)); n != "1" {
+		t.Errorf("the container has %s commits, want 1", n)
+	}
+	other := to.open(transport.Options{})
+	seen, err := other.Refs(t.Context(), []string{"refs/heads/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := other.Fetch(t.Context(), transport.FetchRequest{Wants: []object.ID{seen.List[0].ID}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.ingest(resp).Has(dropped) {
+		t.Errorf("%s is in the container though nothing names it", dropped)
+	}
+}
+
+// A session stays in the mode that it began in, and thin is for remotes that other machines can read.
+func TestThinOrNot(t *testing.T) {
+	p := newPlace(t, object.SHA1)
+	p.carrier(CarrierOptions{})
+	p.carried(p.commit("a", "one"))
+	for _, c := range []struct {
+		name string
+		full bool
+		o    QueueOptions
+		want Mode
+	}{
+		{"empty", false, QueueOptions{BaseURL: baseURL}, ModeThin},
+		{"empty, base on this host", false, QueueOptions{}, ModeSeed},
+		{"empty, seed", false, QueueOptions{BaseURL: baseURL, Base: ModeSeed}, ModeSeed},
+		{"empty, thin", false, QueueOptions{Base: ModeThin}, ModeThin},
+		{"full", true, QueueOptions{BaseURL: baseURL}, ModeShared},
+		{"full, thin", true, QueueOptions{BaseURL: baseURL, Base: ModeThin}, ModeThin},
+	} {
+		from := ""
+		if c.full {
+			from = p.origin.Path
+		}
+		to := newFar(t, "path", object.SHA1, from)
+		q := p.queue(to, c.o)
+		wantSync(t, q)
+		q.Close()
+		if got := q.Status().Mode; got != c.want {
+			t.Errorf("%s: mode %q, want %q", c.name, got, c.want)
+		}
+		c.o.Base = ModeSeed
+		q = p.queue(to, c.o)
+		wantSync(t, q)
+		if got := q.Status().Mode; got != c.want {
+			t.Errorf("%s: mode after it was opened again %q, want %q", c.name, got, c.want)
+		}
+		q.Close()
+	}
+	q := p.queue(newFar(t, "path", object.SHA1, ""), QueueOptions{BaseURL: baseURL, Base: ModeShared})
+	if err := syncAll(t, q); !errors.Is(err, errNoGround) {
+		t.Errorf("shared with a session remote that lacks the base: %v", err)
+	}
+}
+
+// formatsOf are the object formats that a kind of session remote is tried with; ssh takes its time.
+func formatsOf(kind string) []object.Format {
+	if kind == "ssh" {
+		return []object.Format{object.SHA1}
+	}
+	return []object.Format{object.SHA1, object.SHA256}
+}
