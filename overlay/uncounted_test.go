@@ -96,11 +96,11 @@ func TestNames(t *testing.T) {
 	}
 	var got []string
 	l.View(func(r Reader) {
-		r.Names(5, func(dir Node, name string) bool {
+		r.Names(5, 1<<20, func(dir Node, name string) bool {
 			got = append(got, fmt.Sprint(dir, "/", name))
 			return len(got) < 3
 		})
-		r.Names(9, func(Node, string) bool { got = append(got, "first"); return false })
+		r.Names(9, 1<<20, func(Node, string) bool { got = append(got, "first"); return false })
 	})
 	slices.Sort(got)
 	if want := []string{"1/n1", "2/n2", "3/n3", "first"}; !slices.Equal(got, want) {

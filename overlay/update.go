@@ -34,16 +34,23 @@ func (r Reader) ReadDir(dir Node, after uint64, emit func(cookie uint64, name st
 // EachDir emits every node that has entries until emit returns false.
 func (r Reader) EachDir(emit func(dir Node) bool) { r.t.EachDir(emit) }
 
-// Names calls emit for every name that the layer has for n until it returns false. It looks at all names there are.
-func (r Reader) Names(n Node, emit func(dir Node, name string) bool) {
+// Names calls emit for every name that the layer has for n until it returns false. It looks at all names there are, but
+// at no more than most, and returns at how many: most if there may be more.
+func (r Reader) Names(n Node, most int64, emit func(dir Node, name string) bool) (looked int64) {
 	r.t.EachDir(func(dir Node) bool {
 		more := true
 		r.t.ReadDir(dir, 0, func(name string, at Node, _ uint64) bool {
+			if looked >= most {
+				more = false
+				return false
+			}
+			looked++
 			more = at != n || emit(dir, name)
 			return more
 		})
 		return more
 	})
+	return looked
 }
 
 // Entries counts the names in dir.

@@ -39,10 +39,16 @@ func (t *Tree) Changes(token string) (Changes, error) {
 	c := Changes{Open: t.writing.list()}
 	t.noteAll(c.Open)
 	var known bool
-	c.Token, c.Paths, known = t.journal.Since(token)
+	c.Token, c.Paths, known = t.since(token)
 	c.All = !known
 	t.view(func(m merged) { c.Paths = m.withDirs(c.Paths) })
 	return c, nil
+}
+
+// since asks the journal. What was noted before may have to be noted again after it.
+func (t *Tree) since(token string) (next string, paths []string, known bool) {
+	t.looked.Store(0)
+	return t.journal.Since(token)
 }
 
 // StartToken is the token of the beginning of the work, when nothing differed from the base tree.
@@ -141,6 +147,7 @@ func (t *Tree) Written(n Node) {
 		return
 	}
 	defer t.gate.leave()
+	t.journal.MakeRoom()
 	t.writing.add(n) // first: a question between the two finds it here
 	var f journal.Flight
 	t.note(&f, n)

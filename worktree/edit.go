@@ -41,6 +41,7 @@ func (t *Tree) updateIn(flight *journal.Flight, f func(e *edit) error) error {
 		return syscall.EROFS
 	}
 	defer t.notice()
+	t.journal.MakeRoom()
 	return t.layer.Update(func(tx *overlay.Tx) error {
 		e := &edit{merged: merged{tx.Reader, t}, tx: tx, now: tx.Now(), flight: flight}
 		if err := f(e); err != nil {

@@ -93,7 +93,7 @@ func (z *freezing) run(ctx context.Context, token string, f *Frozen) error {
 
 // since asks the journal, from now on with the token that f gets.
 func (z *freezing) since(token string, f *Frozen) (paths []string, known bool) {
-	f.Token, paths, known = z.tree.journal.Since(token)
+	f.Token, paths, known = z.tree.since(token)
 	return paths, known
 }
 

@@ -14,7 +14,7 @@ type upper interface {
 	Entry(dir Node, name string) (Node, overlay.Presence)
 	ReadDir(dir Node, after uint64, emit func(cookie uint64, name string, n Node, p overlay.Presence) bool)
 	Entries(dir Node) (present, hidden int)
-	Names(n Node, emit func(dir Node, name string) bool)
+	Names(n Node, most int64, emit func(dir Node, name string) bool) (looked int64)
 	EachDir(emit func(dir Node) bool)
 	Target(n Node) (string, bool)
 	Xattr(n Node, name string) ([]byte, bool)
@@ -171,13 +171,13 @@ func (nothing) Inode(Node) (overlay.Inode, bool)            { return overlay.Ino
 func (nothing) Entry(Node, string) (Node, overlay.Presence) { return 0, overlay.Unknown }
 func (nothing) ReadDir(Node, uint64, func(uint64, string, Node, overlay.Presence) bool) {
 }
-func (nothing) Entries(Node) (present, hidden int)  { return 0, 0 }
-func (nothing) Target(Node) (string, bool)          { return "", false }
-func (nothing) Xattr(Node, string) ([]byte, bool)   { return nil, false }
-func (nothing) Xattrs(Node) []string                { return nil }
-func (nothing) EachInode(func(overlay.Inode) bool)  {}
-func (nothing) Names(Node, func(Node, string) bool) {}
-func (nothing) EachDir(func(Node) bool)             {}
+func (nothing) Entries(Node) (present, hidden int)               { return 0, 0 }
+func (nothing) Target(Node) (string, bool)                       { return "", false }
+func (nothing) Xattr(Node, string) ([]byte, bool)                { return nil, false }
+func (nothing) Xattrs(Node) []string                             { return nil }
+func (nothing) EachInode(func(overlay.Inode) bool)               {}
+func (nothing) Names(Node, int64, func(Node, string) bool) int64 { return 0 }
+func (nothing) EachDir(func(Node) bool)                          {}
 
 var (
 	_ upper = overlay.Reader{}

@@ -2,6 +2,7 @@ package worktree
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/artifactfs/artifactfs/overlay"
 	"github.com/artifactfs/artifactfs/worktree/journal"
@@ -37,25 +38,62 @@ func (m merged) note(f *journal.Flight, n Node) {
 	}
 }
 
+const (
+	// maxNames is how many names of a file are put on record one by one. Of a file with more it is their directories, and
+	// beyond as many of those the whole tree: the record of a change does not grow with the number of links.
+	maxNames = 64
+	// maxLooked is how many names of the overlay are looked at between two tokens, to find those that linked files have.
+	// Beyond it the whole tree is put on record, which covers all that follows up to the next token.
+	maxLooked = 1 << 22
+)
+
 // noteNames is note for a file with several names. They are looked for among all that the overlay has.
 func (m merged) noteNames(f *journal.Flight, n Node) {
-	key := uint64(n) // with the first record: no name is on record before that
-	note := func(dir Node, name string) {
-		if at, ok := m.path(dir); ok {
-			m.tree.journal.Note(f, key, joined(at, name))
-			key = 0
+	type name struct {
+		dir  Node
+		name string
+	}
+	var names []name
+	dirs := make(map[Node]bool)
+	add := func(dir Node, s string) bool {
+		dirs[dir] = true
+		if len(names) <= maxNames {
+			names = append(names, name{dir, strings.Clone(s)})
 		}
+		return len(dirs) <= maxNames
 	}
 	if r, ok := m.tree.table.record(n); ok {
-		dir, name := Node(r.parent), m.tree.table.name(r)
-		if _, p := m.Entry(dir, name); p == overlay.Unknown {
-			note(dir, name)
+		dir, s := Node(r.parent), m.tree.table.name(r)
+		if _, p := m.Entry(dir, s); p == overlay.Unknown {
+			add(dir, s)
 		}
 	}
-	m.Names(n, func(dir Node, name string) bool {
-		note(dir, name)
-		return true
-	})
+	left := maxLooked - m.tree.looked.Load()
+	looked := m.Names(n, max(left, 0), add)
+	m.tree.looked.Add(looked)
+
+	key := uint64(n) // with the first record: no name is on record before that
+	note := func(path string) {
+		m.tree.journal.Note(f, key, path)
+		key = 0
+	}
+	switch {
+	case looked >= left, len(dirs) > maxNames:
+		m.tree.journal.Note(f, uint64(Root), "/")
+		note("/")
+	case len(names) > maxNames:
+		for dir := range dirs {
+			if at, ok := m.path(dir); ok {
+				note(recorded(at, true))
+			}
+		}
+	default:
+		for _, name := range names {
+			if at, ok := m.path(name.dir); ok {
+				note(joined(at, name.name))
+			}
+		}
+	}
 	m.tree.journal.Hold(f)
 }
 
@@ -134,6 +172,7 @@ func (t *Tree) noting(n Node, change func() error) error {
 	if t.journal == nil {
 		return change()
 	}
+	t.journal.MakeRoom()
 	var f journal.Flight
 	defer t.journal.Land(&f)
 	t.note(&f, n)
@@ -160,6 +199,7 @@ func (t *Tree) noteAll(nodes []Node) {
 		})
 	}
 	for dir, nodes := range in {
+		t.journal.MakeRoom()
 		t.view(func(m merged) {
 			var f journal.Flight
 			defer t.journal.Land(&f)
@@ -207,6 +247,7 @@ func (m merged) noteIn(f *journal.Flight, dir Node, nodes []Node) (rest []Node) 
 func (t *Tree) notePaths(paths []string) (land func()) {
 	var f journal.Flight
 	for _, path := range paths {
+		t.journal.MakeRoom()
 		t.journal.Note(&f, 0, path)
 	}
 	return func() { t.journal.Land(&f) }

@@ -184,6 +184,7 @@ type Tree struct {
 	tookOver bool
 	journal  *journal.Journal // nil: none is kept
 	writing  writing
+	looked   atomic.Int64 // names of the overlay looked at since the last token, see noteNames
 	gate     gate
 
 	noticed    chan struct{} // see Noticed

@@ -79,6 +79,7 @@ func child(t *testing.T, path string) {
 	j := open(t, path, Options{limit: childLimit})
 	for i := 0; ; i++ {
 		name := fmt.Sprint("f", i%40)
+		j.MakeRoom()
 		var f Flight
 		if !j.Covers(&f, uint64(i%40)+1) {
 			j.Note(&f, uint64(i%40)+1, name)

@@ -81,6 +81,8 @@ func Open(path string, o Options) (*Journal, error) {
 		return nil, fmt.Errorf("open change journal %s: %w", path, err)
 	}
 	j.given = j.last
+	j.used.Store(int64(j.log.end))
+	j.rewriteAt.Store(j.threshold())
 	return j, nil
 }
 
@@ -331,14 +333,22 @@ func (l *log) each(behind uint64, emit func(record) bool) {
 		}
 	}
 	for off < l.end {
-		length := int(*l.word(off) & maxPath)
-		r := record{*l.word(off + 8), l.memory[off+recordHeader : off+recordHeader+length]}
+		r := l.at(off)
 		if r.number > behind && !emit(r) {
 			return
 		}
-		off += recordSize(length)
+		off += recordSize(len(r.path))
 	}
 }
+
+// at returns the record that begins at an offset.
+func (l *log) at(off int) record {
+	length := int(*l.word(off) & maxPath)
+	return record{*l.word(off + 8), l.memory[off+recordHeader : off+recordHeader+length]}
+}
+
+// copy appends a record of another file.
+func (l *log) copy(r record) { l.write(r.number, unsafe.String(&r.path[0], len(r.path))) }
 
 // append adds a record. j.mu is held, as by all below.
 func (j *Journal) append(path string) {
@@ -350,19 +360,16 @@ func (j *Journal) append(path string) {
 	}
 	need := recordSize(len(path)) + 8
 	if j.log.end+need > j.room || j.log.grow(j.log.end+need) != nil {
-		j.shrink(need)
+		j.restart()
 	}
 	j.last++
 	j.log.write(j.last, path)
+	j.used.Store(int64(j.log.end))
 }
 
-// shrink makes room: what is on record twice or is old goes.
-func (j *Journal) shrink(need int) {
-	if j.rewrite() == nil && j.log.end+need <= j.room && j.log.grow(j.log.end+need) == nil {
-		return
-	}
-	// The file as it is has room for what is on no record any more. Killed behind the first store, the journal has
-	// records that no token refers to.
+// restart begins a new epoch in the file as it is, which takes no time and no space: nothing was there to make room, or
+// the disk is full. Killed behind the first store, the journal has records that no token refers to.
+func (j *Journal) restart() {
 	l, h := &j.log, j.log.header()
 	j.epoch, j.dropped, j.killed = newEpoch(), j.last, 0
 	atomic.StoreUint64(&h.epoch, j.epoch)

@@ -39,8 +39,11 @@
 //
 // It is mapped into memory: what was written belongs to the file at once, whatever becomes of the process. Behind the
 // header come the records; the first eight bytes of one are written last, in one store, and those behind the last are
-// zero. When the file is full what is kept is written to a new one, which then takes its name. Where the disk is too
-// full for that, the journal starts again with a new epoch in the old file, the epoch first.
+// zero. When the file is nearly full MakeRoom writes what is kept to a new one, while changes go on, and gives that the
+// name. Where the disk is too full for that, the journal starts again with a new epoch in the old file, the epoch first.
+//
+// Lock order: rewriting, mu. Callers of Note hold locks of their own, for which requests wait; so Note copies one record
+// and does nothing that grows with the journal.
 package journal
 
 import (
@@ -50,6 +53,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 )
 
 // Options of Open.
@@ -78,6 +82,10 @@ type Journal struct {
 	noted   map[uint64]uint64
 	flights map[uint64]int // how many have which lowest record
 	closed  bool
+
+	rewriting sync.Mutex   // of the file
+	used      atomic.Int64 // length of the file up to the last record, in bytes
+	rewriteAt atomic.Int64 // length from which the file is rewritten
 }
 
 // keys is how many keys are remembered. To forget them means that they are recorded again.
@@ -231,6 +239,8 @@ func (j *Journal) Close() error {
 	if j == nil {
 		return nil
 	}
+	j.rewriting.Lock() // the mapping is read by a rewrite
+	defer j.rewriting.Unlock()
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.closed {

@@ -31,6 +31,7 @@ func open(t testing.TB, path string, o Options) *Journal {
 func (j *Journal) kill() { j.log.unmap() }
 
 func note(j *Journal, key uint64, path string) {
+	j.MakeRoom()
 	var f Flight
 	if !j.Covers(&f, key) {
 		j.Note(&f, key, path)
