@@ -298,6 +298,16 @@ type MountStatus struct {
 	Redirects []RedirectStatus `json:"redirects,omitempty"`
 
 	Around string `json:"around,omitempty"` // Dir of the mount that this one is a submodule of
+
+	Refused []RefusedObject `json:"refused,omitempty"`
+}
+
+// RefusedObject is an object that cannot be read because the remote's answers for it could not be used.
+type RefusedObject struct {
+	Object string     `json:"object,omitempty"` // id; none: it is the history
+	Path   string     `json:"path,omitempty"`
+	Cause  string     `json:"cause"`
+	Next   *time.Time `json:"next,omitempty"` // when the remote is asked again; none: not before a prefetch or another mount
 }
 
 // TreeStatus tells of the base tree.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -13,12 +14,18 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
 // What failed behind a mount is tried again after retryFirst, and after twice as long each time, up to retryMost.
 const (
 	retryFirst = time.Second
 	retryMost  = 30 * time.Second
+
+	// What met a full disk is tried again when there is room, for which is looked each roomPoll, or after roomMost.
+	roomPoll = 2 * time.Second
+	roomMost = 10 * time.Minute
+	roomStep = 16 << 20 // bytes
 
 	behindWait = time.Second // for other mounts to be taken over; git commands wait for it as well
 )
@@ -130,6 +137,7 @@ func (m *mount) afterOthers(ctx context.Context) {
 // after the first time, so that whoever waits hears of a failure; not at the mount's end, which m.gone tells of.
 func (m *mount) persist(ctx context.Context, what string, tried chan<- struct{}, work func() error) {
 	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
+		recovered := m.store.Recovered()
 		err := m.guarded(what, work)
 		if ctx.Err() != nil {
 			return
@@ -142,9 +150,35 @@ func (m *mount) persist(ctx context.Context, what string, tried chan<- struct{},
 		if err == nil {
 			return
 		}
+		if errors.Is(err, syscall.ENOSPC) {
+			m.awaitRoom(ctx)
+			continue
+		}
 		select {
 		case <-time.After(pause):
+		case <-recovered: // the remote answers again
 		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// awaitRoom waits until the disk of the state directory has clearly more room than now: what did not fit into it will not fit
+// into the same room, and asking for it anew costs the remote as much as before.
+func (m *mount) awaitRoom(ctx context.Context) {
+	before, _ := disk.Free(m.daemon.state)
+	need := before + max(before/4, roomStep)
+	latest := time.NewTimer(roomMost)
+	defer latest.Stop()
+	for {
+		select {
+		case <-time.After(roomPoll):
+		case <-latest.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+		if free, err := disk.Free(m.daemon.state); err == nil && free >= need {
 			return
 		}
 	}
@@ -170,6 +204,9 @@ func (m *mount) failure() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, what := range slices.Sorted(maps.Keys(m.failures)) {
+		if fetch.Away(m.failures[what]) && m.store.Reachable() {
+			continue // it is back, and asked for this now
+		}
 		return fmt.Errorf("%s: %w", what, m.failures[what])
 	}
 	return nil
@@ -182,15 +219,18 @@ func (m *mount) wholeSnapshot(ctx context.Context) (*fetch.Snapshot, error) {
 	if err == nil || ctx.Err() != nil {
 		return snap, err
 	}
-	again, err := m.store.Acquire(ctx, snap.Commit.String())
-	if err != nil {
-		return nil, err
-	}
-	again.Ref, again.Tree, again.Time = snap.Ref, snap.Tree, snap.Time
-	m.mu.Lock()
-	m.snap = again
-	m.mu.Unlock()
-	return again, again.Wait(ctx)
+	var again *fetch.Snapshot
+	err = m.store.Persevere(ctx, func() (err error) {
+		if again, err = m.store.Acquire(ctx, snap.Commit.String()); err != nil {
+			return err
+		}
+		again.Ref, again.Tree, again.Time = snap.Ref, snap.Tree, snap.Time
+		m.mu.Lock()
+		m.snap = again
+		m.mu.Unlock()
+		return again.Wait(ctx)
+	})
+	return again, err
 }
 
 // snapshot is the latest acquisition of the mounted commit.

@@ -316,6 +316,7 @@ func (d *Daemon) store(m *mount) (s *fetch.Store, release func(), err error) {
 		release()
 		return nil, nil, shared.err
 	}
+	shared.Forgive() // who mounts wants it tried again
 	return shared.Store, release, nil
 }
 

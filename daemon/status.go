@@ -94,6 +94,19 @@ func (m *mount) statusSince(ctx context.Context, then time.Time) control.MountSt
 	s.Notes = append(s.Notes, m.carry.notices()...)
 	s.Notes = append(s.Notes, m.shownPoint()...)
 	s.Session = m.carry.status()
+	for _, r := range stats.Refused {
+		refused := control.RefusedObject{Path: r.Path, Cause: r.Err.Error()}
+		if !r.Object.IsZero() {
+			refused.Object = r.Object.String()
+		}
+		if !r.Next.IsZero() {
+			refused.Next = &r.Next
+		}
+		s.Refused = append(s.Refused, refused)
+	}
+	if len(stats.Refused) > 0 {
+		s.Error = stats.Refused[0].Error()
+	}
 	if stats.Failure != nil {
 		s.Error = stats.Failure.Error()
 	}

@@ -151,7 +151,7 @@ func (s *Store) stream(ctx context.Context, caps transport.Capabilities, t targe
 	started := s.background(func(closing context.Context) {
 		defer cancel()
 		defer context.AfterFunc(closing, cancel)()
-		err := s.receive(streamCtx, req, snap)
+		err := s.refusing(streamCtx, t.want, func() error { return s.receive(streamCtx, req, snap) })
 		s.streamEnds()
 		if err != nil {
 			s.log.Warn("acquisition ended early", zap.Stringer("commit", snap.Commit), zap.Error(err))
@@ -178,7 +178,7 @@ func (s *Store) stream(ctx context.Context, caps transport.Capabilities, t targe
 // receive reads the pack of an acquisition, making each object readable as it comes.
 func (s *Store) receive(ctx context.Context, req transport.FetchRequest, snap *Snapshot) error {
 	s.remote.OpenSpare() // the stream keeps the connection there is; the first reader shall not have to open one
-	resp, err := s.remote.Fetch(ctx, req)
+	resp, err := s.request(ctx, req)
 	if err != nil {
 		return err
 	}
@@ -190,7 +190,7 @@ func (s *Store) receive(ctx context.Context, req transport.FetchRequest, snap *S
 		snap.bytes.Add(int64(n))
 		return n, err
 	})
-	_, err = s.objects.Ingest(ctx, counted, s.ingestOptions(), func(id object.ID, t object.Type, content []byte) {
+	err = s.ingest(ctx, counted, func(id object.ID, t object.Type, content []byte) {
 		snap.objects.Add(1)
 		switch {
 		case t == object.Tree:

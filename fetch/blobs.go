@@ -10,6 +10,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/transport"
 )
 
 // sendBlobs asks the remote for the blobs of one batch and publishes each as it arrives.
@@ -23,6 +24,23 @@ func (s *Store) sendBlobs(ctx context.Context, b *batch, arrived func(object.ID,
 	s.log.Debug("fetch blobs", zap.Stringer("class", b.wants[0].Class), zap.Int("wants", len(wants)), zap.Int("got", n),
 		zap.String("first", b.wants[0].Path), zap.Duration("took", time.Since(start)), zap.Error(err))
 	return err
+}
+
+// request asks the remote for a pack. Its answer shows that the remote is not away, whatever comes of it.
+func (s *Store) request(ctx context.Context, r transport.FetchRequest) (*transport.FetchResponse, error) {
+	resp, err := s.remote.Fetch(ctx, r)
+	if err == nil {
+		s.blobPipe.answered()
+	}
+	return resp, err
+}
+
+// ingest takes a pack into the store; an error is one of an answer that has begun.
+func (s *Store) ingest(ctx context.Context, pack io.Reader, each func(object.ID, object.Type, []byte)) error {
+	if _, err := s.objects.Ingest(ctx, pack, s.ingestOptions(), each); err != nil {
+		return cutAnswer{err}
+	}
+	return nil
 }
 
 // unpackBlobs verifies and publishes the blobs of a pack as it streams in.

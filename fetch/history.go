@@ -146,7 +146,9 @@ func (s *Store) Deepen(ctx context.Context, urgent func() bool) error {
 	busy := func() bool { return !urgent() && s.blobPipe.busy() }
 	err := holdWhile(ctx, maxHistoryWait, busy)
 	if err == nil {
-		err = s.deepen(ctx, busy)
+		err = s.blobPipe.persevere(ctx, nil, func() error {
+			return s.refusing(ctx, object.ID{}, func() error { return s.deepen(ctx, busy) })
+		})
 	}
 	if err != nil {
 		s.setHistory(Shallow)
@@ -255,7 +257,7 @@ func (s *Store) fetchHistory(ctx context.Context, caps transport.Capabilities, r
 	if caps.Filter {
 		req.Filter = "blob:none"
 	}
-	resp, err := s.remote.Fetch(ctx, req)
+	resp, err := s.request(ctx, req)
 	if err != nil {
 		return err
 	}
@@ -266,7 +268,7 @@ func (s *Store) fetchHistory(ctx context.Context, caps transport.Capabilities, r
 		}
 		return resp.Pack.Read(p)
 	})
-	if _, err := s.objects.Ingest(ctx, paused, s.ingestOptions(), nil); err != nil {
+	if err := s.ingest(ctx, paused, nil); err != nil {
 		return err
 	}
 	return s.addBoundary(resp.Shallow) // a remote that is shallow itself says so

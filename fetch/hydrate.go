@@ -153,7 +153,7 @@ func classOf(f file) prioritize.Class {
 func (v *View) drained(ctx context.Context, room int) error {
 	for {
 		_, queued := v.store.blobPipe.queued()
-		wait := hydratePoll
+		wait, recovered := hydratePoll, v.store.Recovered()
 		if err, _ := v.store.blobPipe.health(); err != nil {
 			wait = offlineWait
 		} else if queued <= room {
@@ -161,6 +161,7 @@ func (v *View) drained(ctx context.Context, room int) error {
 		}
 		select {
 		case <-time.After(wait):
+		case <-recovered:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -184,6 +185,7 @@ func (v *View) settled(ctx context.Context) error {
 
 // Want raises the files that match and counts them. With wait it blocks until all are here or the remote fails.
 func (v *View) Want(ctx context.Context, match func(path string) bool, wait bool, progress func(Hydration)) (Hydration, error) {
+	v.store.Forgive()
 	for asked := false; ; asked = true {
 		var wants []prioritize.Want
 		h, err := v.count(ctx, match, func(f file) {
@@ -195,7 +197,7 @@ func (v *View) Want(ctx context.Context, match func(path string) bool, wait bool
 		if asked {
 			progress(h)
 			if len(wants) > 0 && !v.store.blobPipe.flying(wants[0].ID) && v.missing(wants[0].ID) {
-				return h, fmt.Errorf("read %s: %w", wants[0].Path, v.store.failure())
+				return h, fmt.Errorf("read %s: %w", wants[0].Path, v.store.failureOf(wants[0].ID))
 			}
 		} else {
 			v.store.blobPipe.ask(wants)

@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync/atomic"
 	"time"
-
-	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/prioritize"
@@ -83,6 +80,13 @@ func (p *pipeline) take(background bool) *batch {
 			return nil
 		}
 		best, ok := p.queue.Best()
+		if p.state.away {
+			if b := p.boardProbe(best, ok, background); b != nil {
+				return b
+			}
+			p.wake.Wait()
+			continue
+		}
 		switch {
 		case ok && best <= prioritize.Sibling:
 			p.mu.Unlock()
@@ -151,6 +155,24 @@ func (p *pipeline) boardBackground(best prioritize.Class) *batch {
 	return b
 }
 
+// boardProbe makes a batch of the most urgent want, to see whether the remote is back, if it is time for that. It needs mu.
+func (p *pipeline) boardProbe(best prioritize.Class, ok, background bool) *batch {
+	if !ok || !background && best > prioritize.Sibling {
+		return nil
+	}
+	if may, _ := p.mayAsk(); !may {
+		return nil
+	}
+	b := p.board(prioritize.Last, 1)
+	if b == nil { // it has come by another way
+		p.state.probing = false
+		p.lookAgain()
+		return nil
+	}
+	b.probe, b.background = true, best > prioritize.Sibling
+	return b
+}
+
 // board makes a batch of the most urgent wants up to class worst; nil if there are none. It needs mu.
 func (p *pipeline) board(worst prioritize.Class, n int) *batch {
 	b := &batch{}
@@ -183,10 +205,19 @@ func (p *pipeline) carryOut(ctx context.Context, b *batch) {
 	p.requests[kind].Observe(time.Since(start))
 	var refused transport.NotOurRef
 	isRefused := errors.As(err, &refused)
-	var retry []prioritize.Want
+	spoilt := !isRefused && unusable(err)
+	var retry, suspects []prioritize.Want
 	p.mu.Lock()
-	if err != nil {
-		p.failedLocked(err, p.askAgain(b.wants[0]))
+	switch {
+	case err == nil && b.probe:
+		p.succeededLocked()
+	case err != nil:
+		if !Away(err) {
+			p.answeredLocked()
+		}
+		if !spoilt {
+			p.failedLocked(err, p.askAgain(b.wants[0]), b.probe)
+		}
 	}
 	for _, w := range b.wants {
 		f := p.flights[w.ID]
@@ -206,29 +237,47 @@ func (p *pipeline) carryOut(ctx context.Context, b *batch) {
 			p.queue.Push(w)
 		case err == nil && f.attempts >= 2:
 			lost := fmt.Errorf("fetch blob %s: %w: left out of the answer", w.ID, ErrNotFound)
-			p.failedLocked(lost, p.askAgain(w))
+			p.failedLocked(lost, p.askAgain(w), false)
 			p.land(w.ID, f, nil, lost)
-		case err != nil && (final(err) || f.attempts >= maxAttempts):
+		case spoilt || cutOff(err) && f.attempts >= maxAttempts && f.waiters == 0:
+			suspects = append(suspects, w)
+		case err != nil && (final(err) || f.attempts >= maxAttempts && p.givesUp(f, err)):
 			p.land(w.ID, f, nil, fmt.Errorf("fetch %d blobs: %w", len(b.wants), err))
 		default:
 			retry = append(retry, w)
 		}
 	}
+	p.suspect(suspects, err)
+	if Away(err) || err == nil {
+		p.requeue(retry)
+	} else if len(retry) > 0 {
+		time.AfterFunc(min(firstPause<<p.flights[retry[0].ID].attempts, readerPause), func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.requeue(retry)
+		})
+	}
+	p.wake.Broadcast()
 	p.mu.Unlock()
-	if len(retry) == 0 {
-		return
-	}
-	if err != nil {
-		p.backOff(ctx, len(retry))
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, w := range retry {
-		if f := p.flights[w.ID]; f != nil && f.batch == nil {
+}
+
+// requeue queues wants again that are still wanted. It needs mu.
+func (p *pipeline) requeue(wants []prioritize.Want) {
+	for _, w := range wants {
+		if f := p.flights[w.ID]; f != nil && f.batch == nil && !p.closed {
 			p.queue.Push(w)
 		}
 	}
 	p.wake.Broadcast()
+}
+
+// givesUp says whether a want is not sent again after maxAttempts: waiting does not help, or no reader does. It needs mu.
+func (p *pipeline) givesUp(f *flight, err error) bool {
+	var second secondError
+	if errors.As(err, &second) && Away(second.error) {
+		return f.waiters == 0
+	}
+	return !Away(err)
 }
 
 // final says whether asking again is pointless: the remote has answered, and the answer was no.
@@ -248,6 +297,7 @@ func (p *pipeline) arrived(id object.ID, data []byte) {
 		}
 		p.land(id, f, data, nil)
 	}
+	delete(p.refusals.of, id)
 }
 
 // pause holds a background answer while the foreground is busy, unless somebody waits for part of it.
@@ -277,15 +327,4 @@ func holdWhile(ctx context.Context, limit time.Duration, cond func() bool) error
 		}
 	}
 	return ctx.Err()
-}
-
-// backOff waits before n wants are sent again: the transport has already retried the request itself, so
-// this is for answers that broke off.
-func (p *pipeline) backOff(ctx context.Context, n int) {
-	d := 100*time.Millisecond + time.Duration(rand.Int64N(int64(200*time.Millisecond)))
-	p.log.Debug("retry", zap.Int("blobs", n), zap.Duration("after", d))
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
 }

@@ -3,7 +3,6 @@ package fetch
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -49,6 +48,8 @@ type flight struct {
 type batch struct {
 	wants      []prioritize.Want
 	background bool
+	probe      bool         // it is sent to see whether the remote is back
+	suspect    bool         // one of its objects may be what made an answer unusable
 	urgent     atomic.Int32 // somebody waits for a part of it: never paused
 }
 
@@ -57,6 +58,7 @@ type batch struct {
 // Lock order: mu, then what here locks, which looks into memory only; mu is never held across network or disk.
 type pipeline struct {
 	send     func(ctx context.Context, b *batch, arrived func(object.ID, []byte)) error
+	look     func()                  // asks the remote for something small, to see whether it is back; may be nil
 	here     func(id object.ID) bool // the content has come by another way, or between two looks
 	deadline time.Duration
 	log      *zap.Logger
@@ -81,6 +83,10 @@ type pipeline struct {
 	hydrated  time.Time // when the last batch of hydration was taken
 	closed    bool
 	state     health
+	recovered chan struct{} // closed with the end of a failure
+	waiting   int           // readers
+	atGate    int           // requests that are not lanes' and wait while the remote is away
+	refusals  refusals
 	lost      int // contents that the background wanted and gave up
 }
 
@@ -91,6 +97,7 @@ func newPipeline(send func(context.Context, *batch, func(object.ID, []byte)) err
 	p := &pipeline{
 		send: send, here: here, deadline: deadline, readers: readers, log: log,
 		stop: make(chan struct{}), queue: prioritize.NewQueue(), hydration: firstHydrationBatch, flights: map[object.ID]*flight{},
+		recovered: make(chan struct{}), refusals: refusals{of: map[object.ID]*refusal{}, turn: make(chan struct{}, 1), first: refusedFirst},
 	}
 	p.wake = sync.NewCond(&p.mu)
 	for range foregroundLanes {
@@ -112,6 +119,7 @@ func (p *pipeline) close() {
 	close(p.stop)
 	p.wake.Broadcast()
 	p.succeededLocked() // stops the timer
+	p.lookAgain()
 	p.mu.Unlock()
 	p.wg.Wait()
 	p.mu.Lock()
@@ -127,16 +135,24 @@ func (p *pipeline) wait(ctx context.Context, w prioritize.Want, along company) (
 	w.Class = prioritize.Waiting
 	p.readerWaits()
 	p.mu.Lock()
+	if r := p.refused(w.ID); r != nil {
+		p.mu.Unlock()
+		return nil, r
+	}
 	f := p.enqueue(w)
 	if f == nil {
 		p.mu.Unlock()
 		return nil, ErrClosed
 	}
+	p.readerBegins()
 	f.waiters++
 	if f.batch != nil {
 		f.batch.urgent.Add(1)
 	}
 	for _, n := range along.wants {
+		if p.refused(n.ID) != nil {
+			continue
+		}
 		if nf := p.enqueue(n); nf != nil {
 			nf.keep = true
 		}
@@ -149,6 +165,7 @@ func (p *pipeline) wait(ctx context.Context, w prioritize.Want, along company) (
 	p.waits.Observe(time.Since(start))
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.readerEnds()
 	f.waiters--
 	select {
 	case <-f.done:
@@ -188,7 +205,11 @@ func (p *pipeline) await(ctx context.Context, f *flight, w prioritize.Want, pati
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-deadline.C:
-			err := fmt.Errorf("%w after %s", ErrDeadline, p.deadline)
+			err, _ := p.health()
+			if !Away(err) {
+				err = nil
+			}
+			err = p.late(err)
 			p.failed(err, p.askAgain(w))
 			return err
 		case <-hedge.C:
@@ -202,7 +223,7 @@ func (p *pipeline) await(ctx context.Context, f *flight, w prioritize.Want, pati
 func (p *pipeline) hedge(f *flight, w prioritize.Want) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || p.flights[w.ID] != f || f.batch == nil || !f.batch.background {
+	if p.closed || p.flights[w.ID] != f || f.batch == nil || !f.batch.background || f.batch.suspect {
 		return
 	}
 	f.batch = nil
@@ -215,6 +236,9 @@ func (p *pipeline) ask(wants []prioritize.Want) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, w := range wants {
+		if p.refused(w.ID) != nil {
+			continue
+		}
 		if f := p.enqueue(w); f != nil {
 			f.keep = true
 		}

@@ -193,8 +193,8 @@ func (p *provision) fetch(ctx context.Context, ids []object.ID) (joined bool) {
 		wg.Go(func() {
 			lanes <- struct{}{}
 			defer func() { <-lanes }()
-			err := p.send(ctx, b)
-			p.s.blobPipe.settle(b, err)
+			err := p.patiently(ctx, func() error { return p.send(ctx, b) })
+			p.s.blobPipe.settle(b, err, p.unknown)
 			p.note(err)
 		})
 	}
@@ -240,6 +240,7 @@ func (p *provision) join(ctx context.Context, others []*flight) {
 	for i, f := range others {
 		select {
 		case <-f.done:
+			p.note(f.err)
 			continue
 		case <-ctx.Done():
 		case <-patience.C:
@@ -247,6 +248,17 @@ func (p *provision) join(ctx context.Context, others []*flight) {
 		}
 		return
 	}
+}
+
+// patiently sends a request for git: if something was asked for, and not only foreseen, it waits as a reader does.
+func (p *provision) patiently(ctx context.Context, request func() error) error {
+	if len(p.wanted) > 0 {
+		return p.s.blobPipe.persevere(ctx, nil, request)
+	}
+	if !p.s.Reachable() {
+		return p.s.failure()
+	}
+	return request()
 }
 
 // send brings a batch straight into a pack of the store.
@@ -267,13 +279,13 @@ func (p *provision) send(ctx context.Context, b *batch) error {
 	if caps.Shallow && p.unknown {
 		req.Depth = 1
 	}
-	resp, err := s.remote.Fetch(ctx, req)
+	resp, err := s.request(ctx, req)
 	if err != nil {
 		return err
 	}
 	defer resp.Pack.Close()
 	var blobs []object.ID
-	_, err = s.objects.Ingest(ctx, resp.Pack, s.ingestOptions(), func(id object.ID, t object.Type, content []byte) {
+	err = s.ingest(ctx, resp.Pack, func(id object.ID, t object.Type, content []byte) {
 		switch t {
 		case object.Blob:
 			blobs = append(blobs, id)
@@ -311,12 +323,12 @@ func (p *provision) bringHistory(ctx context.Context) error {
 	if caps.Filter {
 		req.Filter = "blob:none"
 	}
-	resp, err := s.remote.Fetch(ctx, req)
+	resp, err := s.request(ctx, req)
 	if err != nil {
 		return fmt.Errorf("fetch history of %s: %w", p.commits[0], err)
 	}
 	defer resp.Pack.Close()
-	if _, err = s.objects.Ingest(ctx, resp.Pack, s.ingestOptions(), nil); err != nil {
+	if err = s.ingest(ctx, resp.Pack, nil); err != nil {
 		return fmt.Errorf("fetch history of %s: %w", p.commits[0], err)
 	}
 	return nil
@@ -332,6 +344,10 @@ func (p *pipeline) claim(ids []object.ID) (mine []*batch, others []*flight) {
 		if f != nil && f.batch != nil {
 			f.batch.urgent.Add(1)
 			others = append(others, f)
+			continue
+		}
+		if r := p.refused(id); r != nil {
+			others = append(others, &flight{done: closedChannel, err: r})
 			continue
 		}
 		if f == nil {
@@ -355,17 +371,24 @@ func (p *pipeline) abandon(late []*flight) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, f := range late {
-		f.batch = nil
+		if f.batch != nil && !f.batch.suspect { // one that is suspected is asked for by one alone
+			f.batch = nil
+		}
 	}
 }
 
-// settle ends a batch for git. What did not come and somebody else wants too goes on as if git had never asked.
-func (p *pipeline) settle(b *batch, err error) {
+// settle ends a batch for git. What did not come and somebody else wants too goes on as if git had never asked. Contents of
+// an answer that could not be used are asked for in parts; unknown says that there may be other objects among them, of which
+// that cannot be done.
+func (p *pipeline) settle(b *batch, err error, unknown bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	var notOurs transport.NotOurRef
+	spoilt := unusable(err) && !errors.As(err, &notOurs)
 	if err == nil {
 		err = ErrNotFound
 	}
+	var suspects []prioritize.Want
 	for _, w := range b.wants {
 		f := p.flights[w.ID]
 		if f == nil || f.batch != b {
@@ -375,11 +398,24 @@ func (p *pipeline) settle(b *batch, err error) {
 		switch {
 		case p.closed:
 			p.land(w.ID, f, nil, ErrClosed)
+		case spoilt && !unknown:
+			f.keep = true
+			suspects = append(suspects, w)
+		case spoilt:
+			p.land(w.ID, f, nil, p.record(w.ID, w.Path, err))
 		case f.waiters > 0 || f.keep:
 			p.queue.Push(w)
 		default:
 			p.land(w.ID, f, nil, err)
 		}
 	}
+	p.suspect(suspects, err)
 	p.wake.Broadcast()
 }
+
+// closedChannel is that of a flight that was never begun.
+var closedChannel = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()

@@ -176,7 +176,7 @@ func (s *Store) fetchBlobs(ctx context.Context, b *batch, wants []object.ID, arr
 	var refusedBoth []object.ID // of theirs
 	for len(own) > 0 {
 		var resp *transport.FetchResponse
-		resp, err = s.remote.Fetch(ctx, transport.FetchRequest{Wants: own})
+		resp, err = s.request(ctx, transport.FetchRequest{Wants: own, Once: true})
 		if err == nil {
 			var got int
 			got, err = s.unpackBlobs(ctx, s.pausing(ctx, b, resp.Pack), func(id object.ID, content []byte) {
@@ -185,6 +185,9 @@ func (s *Store) fetchBlobs(ctx context.Context, b *batch, wants []object.ID, arr
 			})
 			n += got
 			resp.Pack.Close()
+			if err != nil {
+				err = cutAnswer{err}
+			}
 		}
 		var refused transport.NotOurRef
 		if !errors.As(err, &refused) || len(seconds) == 0 {
@@ -217,6 +220,11 @@ func (s *Store) fetchBlobs(ctx context.Context, b *batch, wants []object.ID, arr
 
 // askSeconds asks the second remotes one after the other.
 func (s *Store) askSeconds(ctx context.Context, seconds []*Local, ids []object.ID, arrived func(object.ID, []byte)) (n int, err error) {
+	defer func() {
+		if err != nil && ctx.Err() == nil {
+			err = secondError{err}
+		}
+	}()
 	for _, l := range seconds {
 		var lacks []object.ID
 		for len(ids) > 0 {

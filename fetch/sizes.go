@@ -27,7 +27,11 @@ type sizeRequest struct {
 func (v *View) askSizes(ctx context.Context, id object.ID, path string) (size int64, ok bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, v.store.blobPipe.deadline, ErrDeadline)
 	defer cancel()
-	caps, err := v.store.remote.Capabilities(ctx)
+	var caps transport.Capabilities
+	err = v.store.blobPipe.persevere(ctx, nil, func() (err error) {
+		caps, err = v.store.remote.Capabilities(ctx)
+		return err
+	})
 	if errors.Is(err, transport.ErrNoV2) || err == nil && !caps.ObjectInfo {
 		return 0, false, nil
 	}
@@ -89,10 +93,15 @@ func (v *View) fetchSizes(ctx context.Context, id object.ID, path string) error 
 		}
 		return len(ids) < sizeBatch
 	})
-	sizes, err := v.store.remote.ObjectInfo(ctx, ids)
+	p := v.store.blobPipe
+	again := p.askAgain(prioritize.Want{ID: id, Path: path})
+	var sizes []int64
+	err := p.persevere(ctx, again, func() (err error) {
+		sizes, err = v.store.remote.ObjectInfo(ctx, ids)
+		return err
+	})
 	if err != nil {
-		p := v.store.blobPipe
-		p.failed(err, p.askAgain(prioritize.Want{ID: id, Path: path}))
+		p.failed(err, again)
 		return err
 	}
 	for i, n := range sizes {

@@ -59,41 +59,44 @@ type Store struct {
 	credential func() Credential
 	log        *zap.Logger
 
-	stop chan struct{}
-	wg   sync.WaitGroup // streams and deepening
+	treeLanes chan struct{} // one token a tree that is fetched by itself
+	stop      chan struct{}
+	wg        sync.WaitGroup // streams and deepening
 
 	blobsIn, bytesIn atomic.Int64
 	joining          atomic.Int32 // joins of packs under way
 
-	mu       sync.Mutex
-	closed   bool
-	objects  *odb.Store // nil until the object format is known
-	sizes    *cache.Sizes
-	blobPipe *pipeline
-	streams  int                         // acquisitions under way
-	arrivals map[object.ID]chan struct{} // trees that readers wait for while streams > 0
-	notices  []string                    // degradations worth telling, each once
-	history  History
-	refs     []packedrefs.Ref      // the remote's, once history was completed
-	lent     []*Local              // read beside objects; replaced, never changed
-	smudges  map[object.ID]*smudge // contents that programs are converting
-	rulings  map[object.ID]ruling  // of trees that were looked through
-	walks    map[hydration]chan struct{}
-	counts   map[object.ID]count // of trees, as they were counted last
-	counting map[object.ID]chan struct{}
+	mu        sync.Mutex
+	closed    bool
+	objects   *odb.Store // nil until the object format is known
+	sizes     *cache.Sizes
+	blobPipe  *pipeline
+	streams   int                         // acquisitions under way
+	arrivals  map[object.ID]chan struct{} // trees that readers wait for while streams > 0
+	notices   []string                    // degradations worth telling, each once
+	history   History
+	refs      []packedrefs.Ref      // the remote's, once history was completed
+	lent      []*Local              // read beside objects; replaced, never changed
+	smudges   map[object.ID]*smudge // contents that programs are converting
+	rulings   map[object.ID]ruling  // of trees that were looked through
+	walks     map[hydration]chan struct{}
+	treeTurns map[object.ID]chan struct{} // trees that readers fetch; closed at the end
+	counts    map[object.ID]count         // of trees, as they were counted last
+	counting  map[object.ID]chan struct{}
 }
 
 // Open opens or makes the store in cfg.Dir. Nothing is asked of the remote yet.
 func Open(cfg Config) (*Store, error) {
 	s := &Store{
 		dir: cfg.Dir, remote: cfg.Remote, blobs: cfg.Blobs, memory: cfg.Memory, credential: cfg.Credential, log: cfg.Log,
-		stop: make(chan struct{}), arrivals: map[object.ID]chan struct{}{},
+		stop: make(chan struct{}), treeLanes: make(chan struct{}, foregroundLanes), arrivals: map[object.ID]chan struct{}{}, treeTurns: map[object.ID]chan struct{}{},
 		smudges: map[object.ID]*smudge{}, rulings: map[object.ID]ruling{}, walks: map[hydration]chan struct{}{}, counts: map[object.ID]count{}, counting: map[object.ID]chan struct{}{},
 	}
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
 	s.blobPipe = newPipeline(s.sendBlobs, s.cached, cfg.Deadline, cfg.Readers, cfg.Log)
+	s.blobPipe.look = s.lookForRemote
 	if f, ok := readFormat(s.GitDir()); ok {
 		if err := s.openObjects(f); err != nil {
 			s.blobPipe.close()
@@ -197,15 +200,53 @@ func (s *Store) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, err
 		if try > 0 {
 			return nil, fmt.Errorf("read tree %s: %w", id, ErrNotFound)
 		}
-		if err := s.fetchTree(ctx, id); err != nil {
-			if ctx.Err() == nil || errors.Is(context.Cause(ctx), ErrDeadline) {
-				s.blobPipe.failed(err, func() { s.fetchTreeLater(id) })
-			}
+		if err := s.bringTree(ctx, id); err != nil {
 			return nil, fmt.Errorf("read tree %s: %w", id, err)
 		}
 		metrics.Charge(ctx, metrics.Listed, 0, 0)
-		s.blobPipe.succeeded()
 	}
+}
+
+// bringTree fetches a tree for a reader, once for all who wait for it.
+func (s *Store) bringTree(ctx context.Context, id object.ID) error {
+	for {
+		s.mu.Lock()
+		other, ok := s.treeTurns[id]
+		if !ok {
+			s.treeTurns[id] = make(chan struct{})
+		}
+		s.mu.Unlock()
+		if !ok {
+			break
+		}
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if s.objects.Has(id) {
+			return nil
+		}
+	}
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		close(s.treeTurns[id])
+		delete(s.treeTurns, id)
+	}()
+	select {
+	case s.treeLanes <- struct{}{}:
+		defer func() { <-s.treeLanes }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	again := func() { s.fetchTreeLater(id) }
+	err := s.blobPipe.persevere(ctx, again, func() error { return s.fetchTree(ctx, id) })
+	var refused *refusal
+	if err != nil && !Away(err) && !errors.As(err, &refused) && (ctx.Err() == nil || errors.Is(context.Cause(ctx), ErrDeadline)) {
+		s.blobPipe.failed(err, again)
+	}
+	return err
 }
 
 // parseTree reads a tree that is here; odb.ErrNotFound if it is not.
@@ -238,8 +279,13 @@ func (s *Store) treeHere(id object.ID) ([]object.TreeEntry, bool) {
 func (s *Store) fetchTreeLater(id object.ID) {
 	s.background(func(ctx context.Context) {
 		if err := s.fetchTree(ctx, id); err != nil {
-			s.blobPipe.failed(err, func() { s.fetchTreeLater(id) })
-			return
+			var refused *refusal
+			if errors.As(err, &refused) {
+				err = nil // its turn comes with a reader
+			} else {
+				s.blobPipe.failed(err, func() { s.fetchTreeLater(id) })
+				return
+			}
 		}
 		s.blobPipe.succeeded()
 	})
@@ -250,7 +296,21 @@ func (s *Store) failure() error {
 	if err, _ := s.blobPipe.health(); err != nil {
 		return err
 	}
+	if refused := s.Refusals(); len(refused) > 0 {
+		return refused[0]
+	}
 	return ErrNotFound
+}
+
+// failureOf is why a content did not come.
+func (s *Store) failureOf(id object.ID) error {
+	s.blobPipe.mu.Lock()
+	r := s.blobPipe.refused(id)
+	s.blobPipe.mu.Unlock()
+	if r != nil {
+		return r
+	}
+	return s.failure()
 }
 
 // awaitArrival waits until a streaming acquisition brings the tree; false: no stream is on.
@@ -309,6 +369,10 @@ func (s *Store) streamEnds() {
 
 // fetchTree asks for one tree and what lies below it, without blobs.
 func (s *Store) fetchTree(ctx context.Context, id object.ID) error {
+	return s.refusing(ctx, id, func() error { return s.requestTree(ctx, id) })
+}
+
+func (s *Store) requestTree(ctx context.Context, id object.ID) error {
 	if err := s.objects.Refresh(); err == nil && s.objects.Has(id) {
 		return nil // another process or git itself brought it
 	}
@@ -320,13 +384,12 @@ func (s *Store) fetchTree(ctx context.Context, id object.ID) error {
 	if caps.Filter {
 		req.Filter = "blob:none"
 	}
-	resp, err := s.remote.Fetch(ctx, req)
+	resp, err := s.request(ctx, req)
 	if err != nil {
 		return err
 	}
 	defer resp.Pack.Close()
-	_, err = s.objects.Ingest(ctx, resp.Pack, s.ingestOptions(), nil)
-	return err
+	return s.ingest(ctx, resp.Pack, nil)
 }
 
 func (s *Store) ingestOptions() odb.IngestOptions {
@@ -356,6 +419,7 @@ type Stats struct {
 	Failure                error // of the last request, nil after a success
 	FailedAt               time.Time
 	History                History
+	Refused                []Refusal
 }
 
 // Latencies are how long readers waited for contents, and how long requests for contents took, those that somebody
@@ -371,6 +435,7 @@ func (s *Store) Stats() Stats {
 	st := Stats{Requests: t.Requests, RoundTrips: t.RoundTrips, BytesIn: t.BytesIn, Blobs: s.blobsIn.Load()}
 	st.Foreground, st.Background = s.blobPipe.queued()
 	st.Failure, st.FailedAt = s.blobPipe.health()
+	st.Refused = s.Refusals()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st.Notices = append(st.Notices, s.notices...)

@@ -130,7 +130,7 @@ func (v *View) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, erro
 	closing, cancel := v.untilClosed(ctx)
 	defer cancel()
 	entries, err := v.store.Tree(closing, id)
-	if err != nil && errors.Is(context.Cause(ctx), ErrDeadline) {
+	if err != nil && errors.Is(context.Cause(ctx), ErrDeadline) && !errors.Is(err, ErrDeadline) {
 		err = fmt.Errorf("read tree %s: %w", id, ErrDeadline)
 		v.store.blobPipe.failed(err, func() { v.store.fetchTreeLater(id) })
 	}

@@ -10,6 +10,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // service is a program of git on the server's side.
@@ -125,7 +128,7 @@ func (r *Remote) dialGit(ep *endpoint, service service) dial {
 		if len(request)+4 > maxPacket {
 			return nil, errors.New("path is too long")
 		}
-		d := net.Dialer{Timeout: r.opts.Connect}
+		d := net.Dialer{Timeout: r.opts.Connect, Control: r.sendAgainSoon}
 		c, err := d.DialContext(ctx, "tcp", net.JoinHostPort(ep.host, port))
 		if err != nil {
 			return nil, unreachable(err)
@@ -137,6 +140,18 @@ func (r *Remote) dialGit(ep *endpoint, service service) dial {
 		}
 		return s, nil
 	}
+}
+
+// sendAgainSoon makes the kernel send what was lost again each second, and not after pauses that double up to two minutes:
+// so a connection goes on with the network, and one that is being opened is opened. The kernel gives up when a stall would
+// end the exchange. Before Linux 6.15 there is no such option (TCP_RTO_MAX_MS of include/uapi/linux/tcp.h).
+func (r *Remote) sendAgainSoon(_, _ string, c syscall.RawConn) error {
+	const rtoMax, most = 44, 1000 // milliseconds
+	return c.Control(func(fd uintptr) {
+		if unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, rtoMax, most) == nil {
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(r.opts.Stall.Milliseconds()))
+		}
+	})
 }
 
 // socket is a duplex over TCP.

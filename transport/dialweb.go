@@ -31,7 +31,7 @@ func (r *Remote) newTransport(set webSettings) (*http.Transport, *webDialer, err
 		return nil, nil, err
 	}
 	d := &webDialer{
-		tcp: net.Dialer{Timeout: r.opts.Connect, KeepAlive: 15 * time.Second},
+		tcp: net.Dialer{Timeout: r.opts.Connect, KeepAlive: 15 * time.Second, Control: r.sendAgainSoon},
 		tls: conf, stats: &r.stats, age: spareAge,
 	}
 	return &http.Transport{

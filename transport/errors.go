@@ -71,6 +71,13 @@ func fault(err error) error {
 	return transient{error: fmt.Errorf("%w: %w", ErrUnreachable, err)}
 }
 
+// IsServerFault says whether a server answered with what no client can use: bytes that are none of the protocol, or an error
+// of its own.
+func IsServerFault(err error) bool {
+	var said remoteError
+	return errors.Is(err, errProtocol) || errors.As(err, &said)
+}
+
 func isFault(err error) bool { return errors.Is(err, ErrStalled) || errors.Is(err, ErrUnreachable) }
 
 // remoteError is what the server itself said went wrong.

@@ -92,7 +92,7 @@ func (r *Remote) OpenPushOf(ctx context.Context, told []Ref) (*Push, error) {
 
 func (r *Remote) openPush(ctx context.Context, begin func(context.Context, carrier) (pushLine, Receiver, error)) (*Push, error) {
 	var p *Push
-	err := r.try(ctx, "push to", func() error {
+	err := r.try(ctx, r.opts.Retries, "push to", func() error {
 		c, err := r.reach(ctx)
 		if err != nil {
 			return err

@@ -240,7 +240,11 @@ func (r *Remote) capabilities(ctx context.Context) (Capabilities, error) {
 
 // attempts runs once, when the server was asked for its capabilities, until it succeeds.
 func (r *Remote) attempts(ctx context.Context, verb string, once func(carrier, Capabilities) error) error {
-	return r.try(ctx, verb, func() error {
+	return r.attemptsAtMost(ctx, r.opts.Retries, verb, once)
+}
+
+func (r *Remote) attemptsAtMost(ctx context.Context, retries int, verb string, once func(carrier, Capabilities) error) error {
+	return r.try(ctx, retries, verb, func() error {
 		c, caps, err := r.connect(ctx)
 		if err == nil {
 			err = once(c, caps)
@@ -250,7 +254,7 @@ func (r *Remote) attempts(ctx context.Context, verb string, once func(carrier, C
 }
 
 // try runs once until it succeeds, fails for good, or the attempts are used up.
-func (r *Remote) try(ctx context.Context, verb string, once func() error) error {
+func (r *Remote) try(ctx context.Context, retries int, verb string, once func() error) error {
 	start := time.Now()
 	for n := 0; ; n++ {
 		err := once()
@@ -260,7 +264,7 @@ func (r *Remote) try(ctx context.Context, verb string, once func() error) error 
 		if ctx.Err() == nil && !errors.Is(err, errClosed) {
 			r.stats.fail(err)
 			var t transient
-			if errors.As(err, &t) && n < r.opts.Retries {
+			if errors.As(err, &t) && n < retries {
 				if wait := backoff(n, t.after); fits(ctx, wait) && r.patient(time.Since(start)+wait) {
 					r.log.Debug("retry", zap.String("verb", verb), zap.String("remote", r.URL()), zap.Duration("wait", wait), zap.Error(err))
 					if pause(ctx, wait) {
@@ -367,7 +371,11 @@ func lost(err error) error {
 // the caller already has.
 func (r *Remote) Fetch(ctx context.Context, req FetchRequest) (*FetchResponse, error) {
 	var res *FetchResponse
-	err := r.attempts(ctx, "fetch from", func(c carrier, caps Capabilities) error {
+	retries := r.opts.Retries
+	if req.Once {
+		retries = 0
+	}
+	err := r.attemptsAtMost(ctx, retries, "fetch from", func(c carrier, caps Capabilities) error {
 		message, err := fetchMessage(caps, req)
 		if err != nil {
 			return err

@@ -72,6 +72,7 @@ type FetchRequest struct {
 	Haves  []object.ID // commits that are here with all they reach; the remote leaves that out. It may know none of them
 	Depth  int         // commits deep; 0 is all history
 	Filter string      // such as "blob:none"; "" is everything
+	Once   bool        // no second attempt, whatever Options.Retries says
 }
 
 // FetchResponse is a pack on its way. Pack must be closed; to close it before its end drops the connection.

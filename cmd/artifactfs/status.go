@@ -172,6 +172,12 @@ func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 	if m.Error != "" {
 		line("error", "%s", m.Error)
 	}
+	for _, r := range m.Refused[:min(len(m.Refused), maxRefused)] {
+		line("refused", "%s", refusedText(r, now))
+	}
+	if n := len(m.Refused) - maxRefused; n > 0 {
+		line("refused", "and %s more (--json shows all)", count(int64(n)))
+	}
 	if m.State == control.StatePreparing {
 		return // nothing else is known yet
 	}
@@ -312,4 +318,22 @@ func share(b control.BlobStatus) string {
 		return ""
 	}
 	return fmt.Sprintf(" (%d %%)", b.Hydrated*100/b.Total)
+}
+
+// maxRefused is how many refused objects a status for people names.
+const maxRefused = 5
+
+// refusedText names an object whose answer was refused, and says when the remote is asked again.
+func refusedText(r control.RefusedObject, now time.Time) string {
+	name := "history"
+	switch {
+	case r.Object != "" && r.Path != "":
+		name = fmt.Sprintf("object %s (%s)", r.Object, r.Path)
+	case r.Object != "":
+		name = "object " + r.Object
+	}
+	if r.Next == nil {
+		return fmt.Sprintf("%s: %s; not asked for again (artifactfs prefetch tries once more)", name, r.Cause)
+	}
+	return fmt.Sprintf("%s: %s; asked for again in %s", name, r.Cause, age(max(r.Next.Sub(now), 0)))
 }

@@ -97,3 +97,12 @@ func flock(f *os.File, how int) error {
 		}
 	}
 }
+
+// Free returns how many bytes a user may still write to the file system of path.
+func Free(path string) (int64, error) {
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(path, &st); err != nil {
+		return 0, fmt.Errorf("look for room at %s: %w", path, err)
+	}
+	return int64(st.Bavail) * st.Bsize, nil
+}

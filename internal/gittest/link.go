@@ -39,6 +39,7 @@ type link struct {
 	mu       sync.Mutex
 	addr     string
 	listener net.Listener // nil while down
+	stuffing []net.Conn   // fills the queue of held, so that the kernel drops who else comes
 	held     int          // a socket that keeps the port while down; -1: there is none
 	closed   bool
 	conns    map[net.Conn]func() // what ends each
@@ -57,6 +58,9 @@ func (l *link) listen() error {
 	defer l.mu.Unlock()
 	if l.closed || l.listener != nil {
 		return nil
+	}
+	if len(l.stuffing) > 0 { // two sockets cannot listen at one port
+		l.letGo()
 	}
 	ln, err := net.Listen("tcp", l.addr)
 	if err != nil {
@@ -90,11 +94,38 @@ func (l *link) hold() {
 	l.held = fd
 }
 
+// silence is cut, after which who connects gets no answer: the port has a queue of one, and that is full.
+func (l *link) silence() error {
+	l.cut()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.held < 0 {
+		return fmt.Errorf("silence %s: the port is not held", l.addr)
+	}
+	if err := syscall.Listen(l.held, 0); err != nil {
+		return fmt.Errorf("silence %s: %w", l.addr, err)
+	}
+	for {
+		c, err := net.DialTimeout("tcp", l.addr, queueFull)
+		if err != nil {
+			return nil
+		}
+		l.stuffing = append(l.stuffing, c)
+	}
+}
+
+// queueFull is how long a connection of this host must go unanswered to say that the queue is full.
+const queueFull = 200 * time.Millisecond
+
 // letGo ends hold.
 func (l *link) letGo() {
 	if l.held >= 0 {
 		syscall.Close(l.held)
 	}
+	for _, c := range l.stuffing {
+		c.Close()
+	}
+	l.stuffing = nil
 	l.held = -1
 }
 

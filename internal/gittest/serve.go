@@ -170,6 +170,9 @@ func (s *Server) SetRTT(rtt time.Duration) { s.link.rtt.Store(int64(rtt)) }
 // Down drops all connections and refuses new ones until Up.
 func (s *Server) Down() { s.link.cut() }
 
+// Silence drops all connections and answers to new ones no more, as behind a firewall, until Up.
+func (s *Server) Silence() error { return s.link.silence() }
+
 // Up listens again, on the same port.
 func (s *Server) Up() error { return s.link.listen() }
 

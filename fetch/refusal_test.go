@@ -1,0 +1,118 @@
+package fetch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/zap/zaptest"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/prioritize"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// spoiling is a remote whose answers cannot be used if they have the bad object.
+func spoiling(t *testing.T, bad object.ID, mended *atomic.Bool) (*pipeline, *fakeRemote) {
+	t.Helper()
+	r := &fakeRemote{answer: func(ctx context.Context, n int, b *batch, arrived func(object.ID, []byte)) error {
+		if !mended.Load() && slices.ContainsFunc(b.wants, func(w prioritize.Want) bool { return w.ID == bad }) {
+			return cutAnswer{errors.New("larger than it says")}
+		}
+		return deliver(ctx, n, b, arrived)
+	}}
+	p := newPipeline(r.send, nothingHere, 10*time.Second, nil, zaptest.NewLogger(t))
+	p.refusals.first = time.Millisecond
+	t.Cleanup(p.close)
+	return p, r
+}
+
+func TestUnusableAnswerIsAskedForSoManyTimes(t *testing.T) {
+	var mended atomic.Bool
+	bad := blobID(7)
+	p, r := spoiling(t, bad, &mended)
+	p.ask(wants(0, 64, prioritize.Source))
+	refused := func() *refusal {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.refusals.of[bad]
+	}
+	eventually(t, func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		of := p.refusals.of[bad]
+		return of != nil && of.Next.IsZero() && !p.refusals.examining
+	})
+	asked := 0
+	for _, b := range r.sent() {
+		if slices.ContainsFunc(b, func(w prioritize.Want) bool { return w.ID == bad }) {
+			asked++
+		}
+	}
+	if most := 7 + aloneTries + refusedTries; asked > most { // 64 wants are halved six times
+		t.Errorf("requests for the bad object: got %d, want at most %d", asked, most)
+	}
+	if n := p.kept(); n > 0 {
+		t.Errorf("contents still wanted: got %d, want none", n)
+	}
+	before := len(r.sent())
+	var of *refusal
+	if _, err := p.wait(context.Background(), want(7), company{patience: hedgeAfter}); !errors.As(err, &of) || of.Object != bad {
+		t.Errorf("wait for the bad object: got %v, want a refusal of it", err)
+	}
+	if n := len(r.sent()) - before; n > 0 {
+		t.Errorf("requests for a refused object: got %d, want none", n)
+	}
+	mended.Store(true)
+	p.mu.Lock()
+	p.forgive(object.ID{})
+	p.mu.Unlock()
+	if _, err := p.wait(context.Background(), want(7), company{patience: hedgeAfter}); err != nil || refused() != nil {
+		t.Errorf("wait after the refusal was forgiven: %v", err)
+	}
+}
+
+func TestRemoteThatIsAwayGetsOneRequestAtATime(t *testing.T) {
+	var now, most atomic.Int32
+	var up atomic.Bool
+	r := &fakeRemote{answer: func(ctx context.Context, n int, b *batch, arrived func(object.ID, []byte)) error {
+		if up.Load() {
+			return deliver(ctx, n, b, arrived)
+		}
+		if b.probe {
+			most.Store(max(most.Load(), now.Add(1)))
+			defer now.Add(-1)
+		}
+		time.Sleep(time.Millisecond)
+		return fmt.Errorf("dial: %w", transport.ErrUnreachable)
+	}}
+	p := newPipeline(r.send, nothingHere, 20*time.Second, nil, zaptest.NewLogger(t))
+	t.Cleanup(p.close)
+	p.ask(wants(100, 5000, prioritize.Source))
+	got := make(chan error, 50)
+	for i := range cap(got) {
+		go func() {
+			_, err := p.wait(context.Background(), want(i), company{patience: hedgeAfter})
+			got <- err
+		}()
+	}
+	eventually(t, func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.waiting == cap(got) && p.state.pause >= time.Second
+	})
+	sent := r.sent()
+	if n := len(sent); n > foregroundLanes+backgroundLanes+8 || len(sent[n-1]) != 1 || most.Load() != 1 {
+		t.Errorf("requests while the remote is away: got %d, %d probes at once, the last for %d contents; want few, one at a time, for one", n, most.Load(), len(sent[n-1]))
+	}
+	up.Store(true)
+	for range cap(got) {
+		if err := <-got; err != nil {
+			t.Errorf("reader that waited for the remote: %v", err)
+		}
+	}
+}
