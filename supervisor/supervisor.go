@@ -9,6 +9,7 @@
 //     waits for the rest of its end. One may wait ahead for that moment (spare).
 //   - A worker that cannot start is started again with growing pauses; in an upgrade, it is the old executable's turn after
 //     upgradeTries. After giveUpAfter the mounts are detached, so that whoever uses them gets errors instead of waiting.
+//     Workers that the watchdog killed do not count: the limits grow instead.
 //   - The supervisor never opens, stats or holds anything in a mount, and neither does what it starts before it serves:
 //     to exec closes descriptors, and to close a file of a mount waits for the worker that is about to be started.
 //   - The supervisor can be lost too. Under a service manager its store has the descriptors as well; else the worker
@@ -39,6 +40,13 @@ const (
 	stopTime    = 75 * time.Second       // for a worker to unmount everything: twice what it gives itself, and a bit
 	spareTime   = 300 * time.Millisecond // after a worker serves: what it has to do first is more urgent
 	hastyTime   = time.Second            // whoever crashes that soon after it served crashes of what it was given
+
+	// A worker that the host does not let run is not replaced: its successor would have to be paged in as well. Once it
+	// was silent for so many times the watchdog's limit it is, since a meter can be wrong.
+	starvedFactor = 20
+	// mostPatience is how often the limits double, once for each worker that was killed by them.
+	mostPatience = 4
+	calmTime     = time.Minute // for a worker to serve until the limits are what they were
 
 	upgradeTries = 3
 	giveUpAfter  = 10 // workers in a row that did not serve
@@ -100,6 +108,9 @@ type supervisor struct {
 	// Timers of run; nil: not set.
 	grace, pause, spare, stop <-chan time.Time
 	lastTick                  time.Time
+
+	meter meter
+	hung  int // workers in a row that were killed by the watchdog
 }
 
 // event is what other goroutines bring.
@@ -117,7 +128,7 @@ type event struct {
 func Run(ctx context.Context, c Config) int {
 	s := &supervisor{
 		Config: c, manager: newManager(), store: store{}, events: make(chan event), done: make(chan struct{}),
-		exe: "/proc/self/exe", env: workerEnvironment(os.Environ()), lastTick: time.Now(),
+		exe: "/proc/self/exe", env: workerEnvironment(os.Environ()), lastTick: time.Now(), meter: &threads{},
 	}
 	defer close(s.done)
 	defer s.manager.close()
@@ -227,7 +238,7 @@ func (s *supervisor) message(w *worker, m keeper.Message, fds []int) {
 		s.manager.remove(s.store, name)
 		s.store.remove(name)
 	case m[keeper.Watchdog] != "":
-		w.silence = 0
+		w.silence, w.starved = 0, 0
 	case m[keeper.Ready] != "":
 		s.ready(w)
 	case m[keeper.Status] != "":
@@ -243,7 +254,7 @@ func (s *supervisor) message(w *worker, m keeper.Message, fds []int) {
 }
 
 func (s *supervisor) ready(w *worker) {
-	w.readyAt, w.silence = time.Now(), 0
+	w.readyAt, w.silence, w.starved = time.Now(), 0, 0
 	s.failures = 0
 	took := w.readyAt.Sub(w.beganAt)
 	if s.count > 0 {
@@ -276,14 +287,41 @@ func (s *supervisor) beat(now time.Time, every time.Duration) {
 	if w == nil || w.killed != "" || w.gone {
 		return
 	}
+	s.watchdog(w, now, passed)
+}
+
+// watchdog kills a worker that gives no sign of life, or that does not get ready. Time in which the host did not let it
+// run does not count. Before it is ready it may have to be paged in, and has all of readyTime.
+func (s *supervisor) watchdog(w *worker, now time.Time, passed time.Duration) {
 	w.silence += passed
-	switch {
-	case s.Watchdog > 0 && w.silence >= s.Watchdog:
-		s.Log.Error("the worker hangs and is killed", zap.Int("pid", w.process.Pid), zap.Duration("silence", w.silence))
-		s.kill(w, "it gave no sign of life for "+w.silence.Round(tick/5).String())
-	case w.readyAt.IsZero() && now.Sub(w.beganAt) >= readyTime:
-		s.kill(w, "it did not get ready in "+readyTime.String())
+	if w.silence > 2*tick || w.readyAt.IsZero() { // to look at a worker that is well costs more than it tells
+		starved := min(s.meter.starved(w.pid(), passed), passed)
+		w.starved += starved
+		w.starting += passed - starved
 	}
+	patience := min(s.hung, mostPatience)
+	if w.readyAt.IsZero() {
+		limit := readyTime << patience
+		if w.starting >= limit || now.Sub(w.beganAt) >= starvedFactor*limit {
+			s.hangs(w, "it did not get ready in "+now.Sub(w.beganAt).Round(tick/5).String())
+		}
+		return
+	}
+	if limit := s.Watchdog << patience; s.Watchdog > 0 && (w.silence-w.starved >= limit || w.silence >= starvedFactor*limit) {
+		s.hangs(w, "it gave no sign of life for "+w.silence.Round(tick/5).String())
+		return
+	}
+	if now.Sub(w.readyAt) >= calmTime && w.silence <= 2*tick {
+		s.hung = 0
+	}
+}
+
+// hangs kills a worker that hangs.
+func (s *supervisor) hangs(w *worker, why string) {
+	s.Log.Error("the worker hangs and is killed", zap.Int("pid", w.pid()), zap.Duration("silence", w.silence), zap.Duration("starved", w.starved))
+	s.hung++
+	w.hung = true
+	s.kill(w, why)
 }
 
 // shutdown begins the end.

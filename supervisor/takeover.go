@@ -86,10 +86,13 @@ func (s *supervisor) ended(w *worker) (code int, end bool) {
 	s.reason = w.end()
 	s.Log.Warn("the worker has ended, another goes on", zap.Int("pid", w.pid()), zap.String("why", s.reason))
 	w.endedAt = time.Now()
-	if w.readyAt.IsZero() {
+	switch {
+	case w.readyAt.IsZero() && w.hung: // the next one has more time
+		s.failUpgrade()
+	case w.readyAt.IsZero():
 		s.failures++
 		s.failUpgrade()
-	} else {
+	default:
 		s.countHaste(w)
 	}
 	if s.upgrade != nil && !s.upgrade.told && (s.next == nil || !s.next.waiting) {

@@ -30,9 +30,12 @@ type worker struct {
 	readyAt time.Time // it does
 	endedAt time.Time // its successor was looked for
 
-	silence      time.Duration
-	stopping     bool   // all is unmounted: its end is no accident
-	killed       string // why we have killed it; "": we have not
+	silence      time.Duration // since its last sign of life
+	starved      time.Duration // how much of silence the host did not let it run
+	starting     time.Duration // since it was told to serve, without the time that the host did not let it run
+	hung         bool          // the watchdog has killed it
+	stopping     bool          // all is unmounted: its end is no accident
+	killed       string        // why we have killed it; "": we have not
 	gone, exited bool
 }
 
