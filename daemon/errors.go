@@ -140,9 +140,9 @@ func errorCode(err error) control.ErrorCode {
 	case errors.Is(err, transport.ErrUnreachable):
 		return control.CodeUnreachable
 	case errors.Is(err, errAlreadyMounted), errors.Is(err, errTaken), errors.Is(err, errInside), errors.Is(err, errDeadMount),
-		errors.Is(err, errNotEmpty), errors.Is(err, errNotDirectory):
+		errors.Is(err, errNotEmpty), errors.Is(err, errNotDirectory), errors.Is(err, errSessionExists), errors.Is(err, errHasFiles):
 		return control.CodeConflict
-	case errors.Is(err, fuse.ErrBusy):
+	case errors.Is(err, fuse.ErrBusy), errors.Is(err, errBusySession), errors.Is(err, errStoreUsed), errors.Is(err, errNoGit):
 		return control.CodeBusy
 	case errors.Is(err, errNoFuse), errors.Is(err, fuse.ErrNoFUSE):
 		return control.CodeUnsupported

@@ -31,20 +31,22 @@ var floors = [][]string{
 	{"credential", "fetch", "promisor", "session", "internal/gittest/gitserve", "internal/workday", "internal/gittest/rot13filter"},
 	{"worktree", "session/thin"},
 	{"gitdir", "session/capture", "session/writeback", "session/transcript", "fuse", "worktree/worktreetest"},
-	{"daemon"},
+	{"daemon", "mcp"},
 	{"cmd/artifactfs", "cmd/artifactfs-fsmonitor"},
 	{"integration", "integration/bench", "internal/arch"},
 }
 
 // libraries says which packages may know a library; all others must not.
 var libraries = map[string][]string{
-	"github.com/hanwen/go-fuse/":      {"fuse", "daemon"},
-	"github.com/go-git/":              {"object", "odb", "transport", "gitdir", "session", "session/capture", "session/writeback", "session/transcript"},
-	"github.com/dgraph-io/ristretto/": {"cache"},
-	"github.com/spf13/":               {"cmd/artifactfs"},
-	"github.com/BurntSushi/toml":      {"config"},
-	"github.com/pjbgf/sha1cd":         {"object"},
-	"golang.org/x/net/":               {"transport"},
+	"github.com/hanwen/go-fuse/":       {"fuse", "daemon"},
+	"github.com/go-git/":               {"object", "odb", "transport", "gitdir", "session", "session/capture", "session/writeback", "session/transcript"},
+	"github.com/dgraph-io/ristretto/":  {"cache"},
+	"github.com/modelcontextprotocol/": {"mcp", "integration"},
+	"github.com/google/jsonschema-go/": {"mcp"},
+	"github.com/spf13/":                {"cmd/artifactfs"},
+	"github.com/BurntSushi/toml":       {"config"},
+	"github.com/pjbgf/sha1cd":          {"object"},
+	"golang.org/x/net/":                {"transport"},
 }
 
 // pkg is what `go list -json` tells of a package.

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/mcp"
+)
+
+func (a *app) mcpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "mcp [DIR|SESSION]",
+		Short: "Serve a session to a coding agent, over the Model Context Protocol",
+		Long: `Mcp serves the tools checkpoint, log, diff, restore, fork, note, transcript, status and prefetch to a coding agent.
+The agent starts it and speaks the Model Context Protocol with it over stdin and stdout. They work in the session that
+is mounted at DIR, or is called SESSION; without either, in the one around the current directory. The session is
+looked up at each call, so the mount may come later.
+
+A failure is a tool error with the same code, message and hint that --json prints. What the tools return is what the
+commands print with --json.`,
+		Example: `  claude mcp add artifactfs -- artifactfs mcp
+  codex mcp add artifactfs -- artifactfs mcp /srv/app
+  gemini mcp add artifactfs artifactfs mcp /srv/app
+  artifactfs mcp --help    # and not --json: the output is the protocol's`,
+		Args: arguments(0, 1, "[DIR|SESSION]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if a.json {
+				return usage(cmd, errors.New("--json makes no sense: the output is the protocol's"))
+			}
+			err := mcp.Serve(cmd.Context(), versionText(), a.findSession(first(args)), os.Stdin, a.stdout)
+			if errors.Is(err, context.Canceled) {
+				return nil // a signal is how agents end it
+			}
+			return err
+		},
+		ValidArgsFunction: a.completeSessions(1),
+	}
+}
+
+// findSession returns how to look up the mount of a session, which is named as for -C.
+func (a *app) findSession(of string) mcp.Find {
+	return func(ctx context.Context, verb string) (mcp.Session, error) {
+		w, err := a.sessionOf(ctx, verb, of)
+		if err != nil {
+			return mcp.Session{}, err
+		}
+		m, err := w.mounted(verb)
+		if err != nil || verb != "status" {
+			return mcp.Session{Client: m.client, Mount: m.MountStatus}, err
+		}
+		// The look-up leaves out what has to be counted.
+		status, err := m.client.Status(ctx)
+		for _, s := range status.Mounts {
+			if s.Dir == m.Dir {
+				return mcp.Session{Client: m.client, Mount: s}, err
+			}
+		}
+		if err == nil {
+			err = notMounted(verb, m.Dir)
+		}
+		return mcp.Session{}, err
+	}
+}

@@ -1,0 +1,164 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// agent is a client of `artifactfs mcp`, as a coding agent is one.
+type agent struct {
+	*world
+	session *sdk.ClientSession
+}
+
+func (w *world) agent(args ...string) agent {
+	w.Helper()
+	client := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, nil)
+	cmd := w.command(context.Background(), append([]string{"mcp"}, args...)...)
+	cmd.Stderr = os.Stderr
+	s, err := client.Connect(context.Background(), &sdk.CommandTransport{Command: cmd}, nil)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			w.Errorf("end of artifactfs mcp: %v", err)
+		}
+	})
+	return agent{w, s}
+}
+
+// call calls a tool and reads its structured content into out.
+func (a agent) call(tool string, args map[string]any, out any) (failed bool) {
+	a.Helper()
+	r, err := a.session.CallTool(context.Background(), &sdk.CallToolParams{Name: tool, Arguments: args})
+	if err != nil {
+		a.Fatalf("call %s: %v", tool, err)
+	}
+	text, err := json.Marshal(r.StructuredContent)
+	if err == nil {
+		err = json.Unmarshal(text, out)
+	}
+	if err != nil || len(r.Content) == 0 {
+		a.Fatalf("structured content of %s is %s (%v), with %d contents", tool, text, err, len(r.Content))
+	}
+	return r.IsError
+}
+
+func (a agent) ok(tool string, args map[string]any, out any) {
+	a.Helper()
+	var raw json.RawMessage
+	if a.call(tool, args, &raw) {
+		a.Fatalf("call %s with %v: %s", tool, args, raw)
+	}
+	if err := json.Unmarshal(raw, out); err != nil {
+		a.Fatal(err)
+	}
+}
+
+func TestMCP(t *testing.T) {
+	w := newWorld(t)
+	w.commit(w.repo("r.git", object.SHA1), sample("mcp"))
+	m := w.mount(w.serve(gittest.ServerOptions{}).URL("r.git"))
+	a := w.agent(m.Dir)
+
+	var names []string
+	for tool, err := range a.session.Tools(t.Context(), nil) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, tool.Name)
+		if tool.Description == "" || tool.InputSchema == nil || tool.OutputSchema == nil {
+			t.Errorf("tool %s lacks a description or a schema: %+v", tool.Name, tool)
+		}
+	}
+	slices.Sort(names)
+	if want := []string{"checkpoint", "diff", "fork", "log", "note", "prefetch", "restore", "status", "transcript"}; !slices.Equal(names, want) {
+		t.Errorf("tools: got %q, want %q", names, want)
+	}
+
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(m.path("new"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var first, second control.CheckpointReply
+	write("one\n")
+	a.ok("checkpoint", map[string]any{"message": "first", "pin": "good"}, &first)
+	write("two\n")
+	a.ok("checkpoint", map[string]any{"message": "second"}, &second)
+	var log struct {
+		control.SessionLogReply
+		More bool
+	}
+	a.ok("log", map[string]any{"limit": 1}, &log)
+	if len(log.Points) != 1 || log.Points[0].ID != second.ID || !log.More {
+		t.Errorf("log of one checkpoint: got %+v, want %s and more", log, second.ID)
+	}
+	var diff control.SessionDiffReply
+	a.ok("diff", map[string]any{"from": "good", "patch": true}, &diff)
+	if len(diff.Changes) != 1 || diff.Changes[0].Path != "new" || !strings.Contains(diff.Patch, "+two") {
+		t.Errorf("diff of good and the working tree: got %+v", diff)
+	}
+	var restore control.RestoreReply
+	a.ok("restore", map[string]any{"checkpoint": "good", "paths": []string{"new"}}, &restore)
+	if text, err := os.ReadFile(m.path("new")); string(text) != "one\n" || restore.Before == nil {
+		t.Errorf("restore good: got file %q (%v) and %+v, want the file of the checkpoint and a way back", text, err, restore)
+	}
+	var fork control.MountReply
+	a.ok("fork", map[string]any{"dir": w.place("fork"), "checkpoint": second.ID, "session": "try"}, &fork)
+	if text, err := os.ReadFile(fork.Dir + "/new"); string(text) != "two\n" || fork.Session != "try" {
+		t.Errorf("fork of %s: got file %q (%v) and %+v", second.ID, text, err, fork)
+	}
+	var note control.SessionNoteReply
+	a.ok("note", map[string]any{"note": map[string]any{"task": "try mcp"}}, &note)
+	if got := w.git(m.Dir, "notes", "--ref=agent", "show", "HEAD"); !strings.Contains(got, "try mcp") {
+		t.Errorf("note on HEAD: got %q", got)
+	}
+	var record control.SessionRecordReply
+	a.ok("transcript", map[string]any{"records": []map[string]any{{"role": "user", "text": "hello"}, {"role": "agent"}}}, &record)
+	if record.Lines != 2 || !strings.HasPrefix(record.Ref, "refs/afs/transcript/") {
+		t.Errorf("transcript: got %+v, want two records", record)
+	}
+	var status control.MountStatus
+	a.ok("status", nil, &status)
+	if status.Dir != m.Dir || status.Overlay.Changed != 1 || status.Session.Name != m.Session {
+		t.Errorf("status: got %s with %d changed paths in session %s, want %s with 1 in %s", status.Dir, status.Overlay.Changed, status.Session.Name, m.Dir, m.Session)
+	}
+	var prefetch control.PrefetchReply
+	a.ok("prefetch", map[string]any{"wait": true}, &prefetch)
+	if prefetch.Matched == 0 || prefetch.Hydrated != prefetch.Matched {
+		t.Errorf("prefetch of everything: got %+v", prefetch)
+	}
+
+	var report control.ErrorReport
+	for _, c := range []struct {
+		tool string
+		args map[string]any
+		code control.ErrorCode
+	}{
+		{"restore", map[string]any{"checkpoint": "none-such"}, control.CodeNotFound},
+		{"restore", map[string]any{}, control.CodeUsage},
+		{"log", map[string]any{"limit": "many"}, control.CodeUsage},
+		{"fork", map[string]any{"dir": m.Dir}, control.CodeConflict},
+	} {
+		if failed := a.call(c.tool, c.args, &report); !failed || report.Error.Code != c.code || report.Error.Message == "" {
+			t.Errorf("%s with %v: got failed %v and %+v, want code %q", c.tool, c.args, failed, report, c.code)
+		}
+	}
+	w.unmount(m)
+	if failed := a.call("checkpoint", nil, &report); !failed || report.Error.Code != control.CodeNotMounted || report.Error.Hint == "" {
+		t.Errorf("checkpoint after unmount: got failed %v and %+v, want code %q and a hint", failed, report, control.CodeNotMounted)
+	}
+}

@@ -1,0 +1,73 @@
+// Package mcp offers the verbs of one session as tools of the Model Context Protocol, so that a coding agent can make
+// checkpoints of its own work, look at them and go back to them.
+//
+// A tool returns what the command of the same name prints with --json, as structured content. A failure is a tool error whose
+// structured content is a control.ErrorReport. The session is looked up at every call: a mount may come, go and come back
+// while the agent runs.
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// Session is a mounted session, and the daemon that serves it.
+type Session struct {
+	Client *control.Client
+	Mount  control.MountStatus
+}
+
+// Find returns the session that the tools work in. verb is what is about to be done, for the text of an error.
+type Find func(ctx context.Context, verb string) (Session, error)
+
+const instructions = `These tools work in an artifactfs session: a mounted git working tree of which checkpoints are kept.
+Make a checkpoint before a risky change. A checkpoint holds all files, untracked ones too, with git's index, HEAD, branches and
+stashes, and does not touch git. checkpoint, log, diff and restore name checkpoints by id, by the beginning of an id, by a pin, or from
+the newest: @ is the newest, @~1 the one before. restore makes a checkpoint of what was there, so it can be undone.`
+
+// Serve answers on in and out until in ends, which is no error, or ctx does.
+func Serve(ctx context.Context, version string, find Find, in io.ReadCloser, out io.WriteCloser) error {
+	server := sdk.NewServer(&sdk.Implementation{Name: "artifactfs", Title: "artifactfs session", Version: version},
+		&sdk.ServerOptions{Instructions: instructions, Capabilities: &sdk.ServerCapabilities{}})
+	server.AddReceivingMiddleware(reportErrors)
+	addTools(server, find)
+	err := server.Run(ctx, &sdk.IOTransport{Reader: in, Writer: out})
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// reportErrors puts the code of a failed call and its hint into the result. Without it the result has a text only.
+func reportErrors(next sdk.MethodHandler) sdk.MethodHandler {
+	return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
+		result, err := next(ctx, method, r)
+		call, ok := result.(*sdk.CallToolResult)
+		if err != nil || !ok || call.GetError() == nil {
+			return result, err
+		}
+		report := asError(call.GetError()).Report()
+		text, err := json.Marshal(report)
+		if err != nil {
+			return nil, err
+		}
+		call.StructuredContent = json.RawMessage(text)
+		call.Content = []sdk.Content{&sdk.TextContent{Text: string(text)}}
+		return call, nil
+	}
+}
+
+// asError returns the *control.Error of a tool; any other error of a call is one of its arguments.
+func asError(err error) *control.Error {
+	var e *control.Error
+	if errors.As(err, &e) {
+		return e
+	}
+	return &control.Error{Code: control.ExitUsage, Kind: control.CodeUsage, Cause: err.Error()}
+}
