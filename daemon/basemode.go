@@ -1,11 +1,15 @@
 package daemon
 
 import (
+	"errors"
+	"io/fs"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/session/writeback"
 )
 
@@ -36,4 +40,14 @@ func readableURL(remote string) string {
 		return remote
 	}
 	return ""
+}
+
+// rewrite has the next push leave out of the session's container what is about to be dropped, if the session has one. If
+// nothing is, neverMind takes that back.
+func (o *opened) rewrite(dryRun bool) (neverMind func(), err error) {
+	dir := thinDir(o.repo.Dir())
+	if _, err := os.Lstat(dir); dryRun || errors.Is(err, fs.ErrNotExist) {
+		return func() {}, nil
+	}
+	return thin.Rewrite(dir)
 }

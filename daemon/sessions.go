@@ -306,11 +306,18 @@ func (d *Daemon) SessionGC(ctx context.Context, r control.SessionGCRequest, prog
 	if err != nil {
 		return reply, explainCarry("collect", r.Of, err)
 	}
+	done, err := o.rewrite(r.DryRun)
+	if err != nil {
+		return reply, explainCarry("collect", r.Of, err)
+	}
 	n, err := session.GC(ctx, o.repo, session.GCOptions{
 		Session: o.session, Writer: writer, Keep: session.Retention{All: r.All, Daily: r.Daily}, Now: time.Now(), DryRun: r.DryRun,
 	})
 	if err != nil {
 		return reply, explainCarry("collect", r.Of, err)
+	}
+	if len(n.Dropped) == 0 {
+		done()
 	}
 	reply.Kept, reply.Bytes = int64(n.Kept), n.Bytes
 	for _, p := range n.Dropped {

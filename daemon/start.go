@@ -58,6 +58,9 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = m.carry.settle(); err != nil {
 		return reply, err
 	}
+	if err = m.makeSessionRemote(ctx, progress); err != nil {
+		return reply, err
+	}
 	if err = m.lend(); err != nil {
 		return reply, err
 	}

@@ -66,7 +66,7 @@ func (b *baseMode) Set(text string) error {
 // addCarryFlags adds those that say how work is carried to the session remote.
 func (o *mountOptions) addCarryFlags(cmd *cobra.Command) {
 	r, s, f := &o.request, &o.request.SessionOptions, cmd.Flags()
-	f.StringVar(&s.Remote, "session-remote", "", "carry work to the git repository `URL`; origin is REMOTE itself,\nembedded one below the state directory, none nowhere (default embedded)")
+	f.StringVar(&s.Remote, "session-remote", "", "carry work to the git repository `URL`, or path, which is created if\nthere is nothing there; origin is REMOTE itself,\nembedded one below the state directory, none nowhere (default embedded)")
 	f.Var((*policy)(&s.Policy), "checkpoint", "make checkpoints off (never), idle (when writes have settled),\nbefore-risk (before git commands that throw changes away) or\ninterval=30s (that often); idle does before-risk, too; all but off\nalso when git has moved a branch, HEAD or a stash (default idle)")
 	f.Var((*baseMode)(&s.Base), "session-base", "how the session remote comes to REMOTE's history: shared (it has it),\nthin (it does without, and names URL and commit), seed (all of it is\nsent there), auto: shared if it has it, thin if it is empty and REMOTE\nis a network URL (http, https, ssh, git), else seed; a session that is\nthere already stays as it is (default auto)")
 	f.BoolVar(&s.TakeOver, "take-over", false, "go on with the session though another machine seems to be at work in it")

@@ -251,7 +251,7 @@ func (u *unpacked) stream(ctx context.Context) (io.ReadCloser, error) {
 		}
 	}
 	cmd := exec.CommandContext(ctx, "git", "--git-dir="+u.repo.Dir(), "-c", "core.commitGraph=false", "pack-objects", "-q", "--stdout")
-	cmd.Dir, cmd.Env, cmd.Stdin = "/", gitEnv(), &ids
+	cmd.Dir, cmd.Env, cmd.Stdin = "/", GitEnv(), &ids
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.StdoutPipe()

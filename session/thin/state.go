@@ -151,13 +151,11 @@ func (r *Remote) readIDs(name string) ([]object.ID, bool) {
 	return ids, true
 }
 
-// Rewrite has the next push write the container anew, so that it holds nothing but what its refs reach.
-func (r *Remote) Rewrite() error {
-	dir, err := r.place()
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(join(dir, rewriteName), nil, 0o600)
+// Rewrite has the next push of a Remote that keeps its state in dir write the container anew, so that it holds nothing but
+// what its refs reach. neverMind takes it back.
+func Rewrite(dir string) (neverMind func(), err error) {
+	name := join(dir, rewriteName)
+	return func() { os.Remove(name) }, os.WriteFile(name, nil, 0o600)
 }
 
 func (r *Remote) rewriting() bool {
@@ -180,8 +178,8 @@ func (r *Remote) rewritten() error {
 	return err
 }
 
-// gitEnv is the environment of git commands in repositories of ours: nothing that chooses another, and nothing fetched.
-func gitEnv() []string {
+// GitEnv is the environment of git commands in repositories of ours: nothing that chooses another, and nothing fetched.
+func GitEnv() []string {
 	var env []string
 	for _, e := range os.Environ() {
 		if name, _, _ := strings.Cut(e, "="); !strings.HasPrefix(name, "GIT_") || name == "GIT_EXEC_PATH" {

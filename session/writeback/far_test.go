@@ -42,6 +42,7 @@ type far struct {
 	dir    string
 	url    string
 	server *gittest.Server // nil: a path
+	kept   string          // where the remote that was opened last keeps its state
 }
 
 // newFar makes an empty session remote, or with the history of a repository.
@@ -106,7 +107,8 @@ func (r *far) open(o transport.Options) *thin.Remote {
 		r.t.Fatal(err)
 	}
 	far := thin.New(remote, sessionName, nil)
-	far.Keep(r.t.TempDir())
+	r.kept = r.t.TempDir()
+	far.Keep(r.kept)
 	r.t.Cleanup(func() { far.Close() })
 	return far
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/thin"
 )
 
 // idSet is objects.
@@ -269,7 +269,7 @@ func (h *haul) spread(id object.ID, into, except idSet) error {
 func packer(repo *session.Repo, ids []object.ID) func(ctx context.Context, w io.Writer) error {
 	return func(ctx context.Context, w io.Writer) error {
 		cmd := exec.CommandContext(ctx, "git", "--git-dir="+repo.Dir(), "-c", "core.commitGraph=false", "pack-objects", "-q", "--stdout")
-		cmd.Dir, cmd.Env = "/", gitEnv()
+		cmd.Dir, cmd.Env = "/", thin.GitEnv()
 		var in bytes.Buffer
 		for _, id := range ids {
 			in.WriteString(id.String())
@@ -297,15 +297,4 @@ func packer(repo *session.Repo, ids []object.ID) func(ctx context.Context, w io.
 		}
 		return nil
 	}
-}
-
-// gitEnv is the environment of git commands in the Repo: nothing that chooses another, and nothing fetched.
-func gitEnv() []string {
-	var env []string
-	for _, e := range os.Environ() {
-		if name, _, _ := strings.Cut(e, "="); !strings.HasPrefix(name, "GIT_") || name == "GIT_EXEC_PATH" {
-			env = append(env, e)
-		}
-	}
-	return append(env, "LC_ALL=C", "GIT_NO_LAZY_FETCH=1", "GIT_TERMINAL_PROMPT=0")
 }

@@ -76,14 +76,6 @@ func (q *Queue) choose(ctx context.Context, push *thin.Push, l *ledger) error {
 	return push.Begin()
 }
 
-// Rewrite has the next push write the session's container anew, if it has one, without what nothing names any more.
-func (q *Queue) Rewrite() error {
-	if q.o.Remote == nil || !q.o.Remote.Thin() {
-		return nil
-	}
-	return q.o.Remote.Rewrite()
-}
-
 // contained makes what a push to a container brings, of what all of its updates bring.
 func (q *Queue) contained(ctx context.Context, push *thin.Push, updates []update, all *haul) (load thin.Load, err error) {
 	repo := q.o.Repo
@@ -141,7 +133,7 @@ func writePacks(ctx context.Context, repo *session.Repo, dir string, ids []objec
 	}
 	cmd := exec.CommandContext(ctx, "git", "--git-dir="+repo.Dir(), "-c", "core.commitGraph=false",
 		"pack-objects", "-q", "--max-pack-size="+strconv.Itoa(thin.PackSize), filepath.Join(dir, "pack"))
-	cmd.Dir, cmd.Env, cmd.Stdin, cmd.Stderr = "/", gitEnv(), &in, &stderr
+	cmd.Dir, cmd.Env, cmd.Stdin, cmd.Stderr = "/", thin.GitEnv(), &in, &stderr
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("make packs: %w: %s", err, strings.TrimSpace(stderr.String()))
 	}

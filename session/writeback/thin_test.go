@@ -174,7 +174,7 @@ func TestThinRewrite(t *testing.T) {
 	if err != nil || len(kept) != 1 {
 		t.Fatalf("kept %v, %v", kept, err)
 	}
-	if err := q.Rewrite(); err != nil {
+	if _, err := thin.Rewrite(to.kept); err != nil {
 		t.Fatal(err)
 	}
 	if err := q.o.Repo.Update(t.Context(), []session.RefChange{{Name: kept[0].Name, Old: kept[0].ID}}); err != nil {

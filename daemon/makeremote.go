@@ -1,0 +1,77 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// makeSessionRemote makes a bare repository where the request names a path at which there is nothing. A path that only the
+// session's record names is left alone: it may be on a disk that is not mounted.
+func (m *mount) makeSessionRemote(ctx context.Context, progress func(control.Progress)) error {
+	at, kind := sessionURL(m.request)
+	if kind != "" || !filepath.IsAbs(at) || m.request.ReadOnly {
+		return nil
+	}
+	if _, err := os.Lstat(at); !errors.Is(err, fs.ErrNotExist) {
+		return nil // who opens it tells what is wrong
+	}
+	format, err := m.formatOfRemote(ctx)
+	if err != nil {
+		return remoteFault(err)
+	}
+	if err := makeBare(ctx, at, format); err != nil {
+		e := &control.Error{Code: control.ExitUsage, Verb: "create session remote", Object: at, Cause: err.Error()}
+		if errors.Is(err, fs.ErrNotExist) {
+			e.Cause, e.Hint = "the directory "+filepath.Dir(at)+" does not exist", "mkdir -p "+filepath.Dir(at)+" makes it"
+		}
+		return e
+	}
+	progress(control.Progress{Message: "created session remote " + at})
+	return nil
+}
+
+// formatOfRemote returns the object format of the mounted repository.
+func (m *mount) formatOfRemote(ctx context.Context) (object.Format, error) {
+	if m.record.Format != "" {
+		return object.ParseFormat(m.record.Format)
+	}
+	caps, err := m.store.Remote().Capabilities(ctx)
+	if errors.Is(err, transport.ErrNoV2) { // such servers have no other
+		return object.SHA1, nil
+	}
+	return caps.Format, err
+}
+
+// makeBare makes a private bare repository. It takes its name when it is whole; if somebody makes one at the same moment,
+// that one stays.
+func makeBare(ctx context.Context, at string, f object.Format) error {
+	temp, err := os.MkdirTemp(filepath.Dir(at), "."+filepath.Base(at)+".*.tmp") // mode 0700
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(temp)
+	cmd := exec.CommandContext(ctx, "git", "init", "--quiet", "--bare", "--template=", "--initial-branch=main", "--object-format="+f.String(), temp)
+	var stderr bytes.Buffer
+	cmd.Env, cmd.Stderr = append(thin.GitEnv(), "GIT_CONFIG_NOSYSTEM=1"), &stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("git init: %w: %s", err, strings.TrimSpace(stderr.String()))
+	}
+	err = os.Rename(temp, at)
+	if errors.Is(err, fs.ErrExist) || errors.Is(err, syscall.ENOTEMPTY) {
+		return nil
+	}
+	return err
+}
