@@ -145,7 +145,7 @@ func repeatable(o op, args any) bool {
 		return r.Nonce != "" && !strings.HasPrefix(r.ID, "@")
 	case opFork:
 		return args.(ForkRequest).Mount.Nonce != ""
-	case opSync, opSessions, opSessionLog, opSessionShow, opSessionDiff, opSessionSet, opSessionGC:
+	case opSync, opSessions, opSessionsOn, opSessionLog, opSessionShow, opSessionDiff, opSessionSet, opSessionGC:
 		return true
 	case opStatus, opMounts, opPrefetch, opUnmount, opShutdown:
 		return true

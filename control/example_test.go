@@ -198,6 +198,17 @@ func ExampleClient_Sessions() {
 	// Output: fix-login
 }
 
+func ExampleClient_SessionsOn() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.SessionsOn(context.Background(), control.SessionsOnRequest{SessionRemote: "https://git.example/work.git"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.Sessions[0].Name)
+	// Output: fix-login
+}
+
 func ExampleClient_SessionLog() {
 	client, end := fakeDaemon()
 	defer end()
@@ -376,6 +387,10 @@ func (daemon) Sync(_ context.Context, r control.SyncRequest, _ report) (control.
 
 func (daemon) Sessions(context.Context) (control.SessionsReply, error) {
 	return control.SessionsReply{Sessions: []control.SessionInfo{{SessionStatus: theMount.Session}}}, nil
+}
+
+func (d daemon) SessionsOn(ctx context.Context, _ control.SessionsOnRequest) (control.SessionsReply, error) {
+	return d.Sessions(ctx)
 }
 
 func (daemon) SessionLog(context.Context, control.SessionLogRequest) (control.SessionLogReply, error) {

@@ -17,6 +17,8 @@ type Sessions interface {
 	Sync(ctx context.Context, r SyncRequest, progress func(Progress)) (SyncReply, error)
 	// Sessions lists those of the state directory, mounted or not.
 	Sessions(ctx context.Context) (SessionsReply, error)
+	// SessionsOn lists those of a session remote.
+	SessionsOn(ctx context.Context, r SessionsOnRequest) (SessionsReply, error)
 	SessionLog(ctx context.Context, r SessionLogRequest) (SessionLogReply, error)
 	SessionShow(ctx context.Context, r SessionShowRequest) (SessionShowReply, error)
 	SessionDiff(ctx context.Context, r SessionDiffRequest) (SessionDiffReply, error)
@@ -187,14 +189,22 @@ type SessionsReply struct {
 	Sessions []SessionInfo `json:"sessions"`
 }
 
+// SessionsOnRequest asks for the sessions of a session remote, as SessionLogRequest does.
+type SessionsOnRequest struct {
+	SessionRemote string `json:"session_remote"`
+}
+
+func (r SessionsOnRequest) validate() error { return needAt("any", r.SessionRemote) }
+
 // SessionInfo is one session.
 type SessionInfo struct {
 	SessionStatus
 	Origin  string       `json:"origin"` // the remote that was mounted, without secrets
 	Dir     string       `json:"dir"`    // where it is mounted, or was last
 	Mounted bool         `json:"mounted"`
-	Base    string       `json:"base"`           // commit that it began with
-	From    string       `json:"from,omitempty"` // point of another session that it was forked from
+	Base    string       `json:"base"`                  // commit that it began with
+	From    string       `json:"from,omitempty"`        // "SESSION POINT" that it was forked from
+	FromAt  string       `json:"from_remote,omitempty"` // session remote of that session, without secrets
 	Last    *Point       `json:"last,omitempty"`
 	History []Transition `json:"history,omitempty"` // oldest first
 }
@@ -208,9 +218,12 @@ type Transition struct {
 }
 
 // SessionLogRequest asks for points, newest first. Of, here and below, is a mount's directory (absolute) or a session's name.
+// With a SessionRemote, a URL or an absolute path which may hold a secret, it is the name of a session there, and nothing of
+// this host is asked.
 type SessionLogRequest struct {
-	Of    string `json:"of"`
-	Limit int    `json:"limit"` // 0: all
+	Of            string `json:"of"`
+	SessionRemote string `json:"session_remote,omitempty"`
+	Limit         int    `json:"limit"` // 0: all
 }
 
 // SessionLogReply is what `session log --json` prints.
@@ -221,8 +234,9 @@ type SessionLogReply struct {
 
 // SessionShowRequest asks for all about one point.
 type SessionShowRequest struct {
-	Of string `json:"of"`
-	ID string `json:"id"` // "": the newest
+	Of            string `json:"of"`
+	SessionRemote string `json:"session_remote,omitempty"`
+	ID            string `json:"id"` // "": the newest
 }
 
 // SessionShowReply is what `session show --json` prints.
@@ -233,16 +247,23 @@ type SessionShowReply struct {
 	Staged  []PathChange `json:"staged"`  // the index against HEAD
 	Records int64        `json:"records"` // lines of the transcript that belong to it
 
-	Status SessionStatus `json:"session_status"` // of its session
+	Status        SessionStatus `json:"session_status"` // of its session
+	SessionRemote string        `json:"session_remote"` // URL without secrets, or a path; "": nothing leaves the mount
+	Link          string        `json:"link"`           // as ParseLink reads it; "": there is no session remote
+	ForkCommand   string        `json:"fork_command"`   // begins a session at this checkpoint
+	ResumeCommand string        `json:"resume_command"` // goes on with the session
 }
 
 // SessionDiffRequest asks what differs between two points, or a point and the working tree now.
 type SessionDiffRequest struct {
-	Of    string `json:"of"`
-	A     string `json:"a"`     // "": the base
-	B     string `json:"b"`     // "": the working tree, of which a point is made
-	Patch bool   `json:"patch"` // the text of the differences too
-	Stat  bool   `json:"stat"`  // the numbers of lines too
+	Of            string `json:"of"`
+	SessionRemote string `json:"session_remote,omitempty"`
+	A             string `json:"a"`                  // "": the base
+	B             string `json:"b"`                  // "": the working tree, of which a point is made
+	AOf           string `json:"a_of,omitempty"`     // session that A is of, as Of; "": the same
+	ARemote       string `json:"a_remote,omitempty"` // where AOf is, as SessionRemote
+	Patch         bool   `json:"patch"`              // the text of the differences too
+	Stat          bool   `json:"stat"`               // the numbers of lines too
 }
 
 // SessionDiffReply is what `session diff --json` prints.
@@ -287,9 +308,10 @@ type RestoreReply struct {
 // ForkRequest asks for a new session at a point. Mount's Remote and Ref are those of the session; Dir, Session and the
 // settings are the new one's.
 type ForkRequest struct {
-	Of    string       `json:"of"`
-	ID    string       `json:"id"` // "": the working tree as it is now, if it is mounted, else the newest
-	Mount MountRequest `json:"mount"`
+	Of            string       `json:"of"`
+	SessionRemote string       `json:"session_remote,omitempty"`
+	ID            string       `json:"id"` // "": the working tree as it is now, if it is mounted, else the newest
+	Mount         MountRequest `json:"mount"`
 }
 
 // SessionSetRequest asks to change a session's state, or a pin.
@@ -370,20 +392,41 @@ func needOf(of string) error {
 	return nil
 }
 
+// needAt is needOf of a session that may be on a session remote: it has a name there, and no directory.
+func needAt(of, remote string) error {
+	if remote == "" {
+		return needOf(of)
+	}
+	if !(SessionOptions{Remote: remote}).elsewhere() {
+		return badRequest("%s is no repository that has sessions", remote)
+	}
+	if err := ValidSession(of); err != nil {
+		return err
+	}
+	return nil
+}
+
 func (r CheckpointRequest) validate() error { return needDir(r.Dir) }
 func (r SyncRequest) validate() error       { return needDir(r.Dir) }
-func (r SessionLogRequest) validate() error { return needOf(r.Of) }
+func (r SessionLogRequest) validate() error { return needAt(r.Of, r.SessionRemote) }
 func (r SessionShowRequest) validate() error {
-	return needOf(r.Of)
+	return needAt(r.Of, r.SessionRemote)
 }
-func (r SessionDiffRequest) validate() error { return needOf(r.Of) }
-func (r RestoreRequest) validate() error     { return needDir(r.Dir) }
+func (r SessionDiffRequest) validate() error {
+	if r.AOf != "" {
+		if err := needAt(r.AOf, r.ARemote); err != nil {
+			return err
+		}
+	}
+	return needAt(r.Of, r.SessionRemote)
+}
+func (r RestoreRequest) validate() error { return needDir(r.Dir) }
 func (r ForkRequest) validate() error {
 	m := r.Mount
 	if m.Remote == "" { // the session's
 		m.Remote = "/"
 	}
-	if err := needOf(r.Of); err != nil {
+	if err := needAt(r.Of, r.SessionRemote); err != nil {
 		return err
 	}
 	return m.validate()

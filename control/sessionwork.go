@@ -19,6 +19,8 @@ func (s *Server) workSession(ctx context.Context, o op, args any, out *sender) (
 		return h.Sync(ctx, args.(SyncRequest), out.progress)
 	case opSessions:
 		return h.Sessions(ctx)
+	case opSessionsOn:
+		return h.SessionsOn(ctx, args.(SessionsOnRequest))
 	case opSessionLog:
 		return h.SessionLog(ctx, args.(SessionLogRequest))
 	case opSessionShow:
@@ -56,6 +58,11 @@ func (c *Client) Sync(ctx context.Context, r SyncRequest, progress func(Progress
 // Sessions lists the sessions of the state directory.
 func (c *Client) Sessions(ctx context.Context) (SessionsReply, error) {
 	return call[SessionsReply](ctx, c, opSessions, empty{}, nil)
+}
+
+// SessionsOn lists the sessions of a session remote.
+func (c *Client) SessionsOn(ctx context.Context, r SessionsOnRequest) (SessionsReply, error) {
+	return call[SessionsReply](ctx, c, opSessionsOn, r, nil)
 }
 
 // SessionLog lists a session's points.

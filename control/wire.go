@@ -33,6 +33,7 @@ const (
 	opCheckpoint    op = "checkpoint"
 	opSync          op = "sync"
 	opSessions      op = "sessions"
+	opSessionsOn    op = "sessions-on"
 	opSessionLog    op = "session-log"
 	opSessionShow   op = "session-show"
 	opSessionDiff   op = "session-diff"
@@ -153,6 +154,7 @@ var decoders = map[op]func(raw []byte) (args any, ignored []string, err error){
 	opMounts:        decodeArgs[empty],
 	opShutdown:      decodeArgs[empty],
 	opSessions:      decodeArgs[empty],
+	opSessionsOn:    decodeArgs[SessionsOnRequest],
 }
 
 // decodeRequest reads a request line. Fields that this server does not know are ignored and named, unless the request needs

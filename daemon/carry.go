@@ -297,8 +297,8 @@ func (c *carry) claimLane(ctx context.Context, repo *session.Repo, takeOver bool
 	}
 	r := m.record
 	first := session.Meta{Session: m.session, Remote: r.Remote, Ref: r.Ref, Base: r.Commit, Format: r.Format, Began: r.Began}
-	if m.from != nil {
-		first.From = m.from.session + " " + string(m.from.point.ID)
+	if p := r.Point; p != nil && p.Parent != "" && p.Parent != m.session {
+		first.From, first.FromRemote = p.Parent+" "+p.ID, p.ParentRemote
 	}
 	meta, err := session.Begin(ctx, repo, first, session.Actor())
 	if err != nil {

@@ -63,6 +63,7 @@ type mount struct {
 	taking chan struct{}        // closed when it was taken over from another process, or cannot be; nil: it was made here
 	base   *record              // what it is to show, if it was mounted before; nil: what its request names
 	from   *origin              // point that it is to begin with; nil: none of this host
+	far    *farOrigin           // the same of a session remote; nil: none, or this process did not begin the mount
 	newer  map[string]object.ID // refs of the session remote that the point it began with does not know of
 	moved  map[string]bool      // those of them that the session itself has moved
 
@@ -175,7 +176,7 @@ func (d *Daemon) reserve(r control.MountRequest, b beginning, abort context.Canc
 		id = namelessPrefix + hex.EncodeToString(random[:])
 	}
 	m := d.newMount(r, id, dir, time.Now())
-	m.session, m.around, m.base, m.from, m.abort = session, b.around, b.base, b.from, abort
+	m.session, m.around, m.base, m.from, m.far, m.abort = session, b.around, b.base, b.from, b.far, abort
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {

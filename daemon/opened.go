@@ -12,6 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/mirror"
 	"github.com/artifactfs/artifactfs/session/writeback"
 )
 
@@ -23,6 +24,7 @@ type opened struct {
 	mount   *mount        // nil: it is not mounted
 	repo    *session.Repo // nil: nothing was carried yet
 	queue   *writeback.Queue
+	far     *mirror.Mirror // that the repository is of; nil: it is of this host
 
 	pins    map[session.PointID][]string
 	release func()

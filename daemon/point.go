@@ -41,12 +41,16 @@ type pointRecord struct {
 	State  string    `json:"state"`
 	Time   time.Time `json:"time"`
 	From   string    `json:"from,omitempty"` // session remote of another session that has contents which are not here
+
+	Parent       string `json:"parent,omitempty"`        // session that this one was forked from
+	ParentRemote string `json:"parent_remote,omitempty"` // and its session remote, without secrets
 }
 
 // origin says that a mount is to begin with a point of a session of this host.
 type origin struct {
-	home    string // of that session
+	home    string // of that session, or of a mount that shows a point of it
 	session string
+	record  record
 	point   session.Point
 	carried control.SessionOptions
 }
@@ -124,6 +128,8 @@ func (m *mount) acquirePoint(ctx context.Context, progress func(control.Progress
 		return false, nil
 	case m.from != nil:
 		came, err = m.link(ctx, *m.from)
+	case m.far != nil:
+		came, err = m.arriveFork(ctx, m.far, progress)
 	case m.request.At != "":
 		if came, err = m.arrive(ctx, m.request.Session, progress); err == nil && came == nil {
 			err = errNoSession
@@ -169,9 +175,20 @@ func (m *mount) beginAt(ctx context.Context, a *arrival) error {
 	}
 	m.record.Time = pointTime(a.point, m.since)
 	m.record.Point = &pointRecord{
-		ID: string(a.point.ID), Commit: a.point.Commit.String(), Tree: a.point.Tree.String(), State: a.point.State.String(), Time: a.point.Time, From: a.from,
+		ID: string(a.point.ID), Commit: a.point.Commit.String(), Tree: a.point.Tree.String(), State: a.point.State.String(), Time: a.point.Time,
+	}
+	switch p := m.record.Point; {
+	case m.far != nil:
+		p.Parent, p.ParentRemote = m.far.session, m.far.remote.URL()
+	case m.from != nil && m.from.record.Session != m.from.session: // of a mount that shows a point
+		p.Parent, p.ParentRemote = m.from.session, m.from.record.Point.ParentRemote
+	case m.from != nil:
+		p.Parent, p.ParentRemote = m.from.session, shownRemote(m.from.carried.Remote, m.from.home, m.from.record)
+	case m.request.At != "" && m.second != nil:
+		p.Parent, p.ParentRemote = m.request.Session, m.second.URL()
 	}
 	if a.from != "" {
+		m.record.Point.From = secretFree(a.from)
 		if err := m.lendElder(a.from); err != nil {
 			return err
 		}
@@ -201,6 +218,10 @@ func (m *mount) repoOptions(f object.Format, name string) session.RepoOptions {
 
 // link makes the session's repository one that has all that another of this host owns, without copying a content.
 func (m *mount) link(ctx context.Context, from origin) (*arrival, error) {
+	recorded, err := session.NewRefDir(filepath.Join(from.home, sessionRepoName), from.point.Tree.Format()).Ref(session.TranscriptRef(from.session))
+	if err != nil {
+		return nil, err
+	}
 	if err := linkObjects(filepath.Join(from.home, sessionRepoName, "objects"), m.sessionObjects()); err != nil {
 		return nil, fmt.Errorf("share the objects of session %s: %w", from.session, err)
 	}
@@ -217,16 +238,17 @@ func (m *mount) link(ctx context.Context, from origin) (*arrival, error) {
 	if err == nil && len(shallow) > 0 {
 		err = repo.SetShallow(shallow)
 	}
-	if err == nil {
-		err = repo.Update(ctx, []session.RefChange{{Name: session.BaseRef(name), New: from.point.Commit, Force: true}})
+	switch {
+	case err != nil:
+	case m.session == "":
+		err = m.beginRepo(ctx, repo, from.point)
+	default:
+		err = m.forkRefs(ctx, repo, from.session, recorded, from.point)
 	}
 	if err != nil {
 		return nil, err
 	}
-	r, err := readRecord(from.home)
-	if err != nil {
-		return nil, err
-	}
+	r := from.record
 	elder := ""
 	switch at := from.carried.Remote; at {
 	case "", control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone:
@@ -337,7 +359,7 @@ func pointTime(p session.Point, since time.Time) time.Time {
 
 // cameFromElsewhere says whether the mount began here with a session that was worked in elsewhere.
 func (m *mount) cameFromElsewhere() bool {
-	return !m.resumed && m.session != "" && m.from == nil && m.record.Point != nil && m.second != nil
+	return !m.resumed && m.session != "" && m.from == nil && m.far == nil && m.record.Point != nil && m.second != nil
 }
 
 // shownPoint tells that a mount shows one point of a session.

@@ -431,7 +431,7 @@ type sessionRemoteError struct {
 func (e sessionRemoteError) Error() string { return "session remote " + e.url + ": " + e.err.Error() }
 func (e sessionRemoteError) Unwrap() error { return e.err }
 
-func sessionFault(remote *thin.Remote, err error) error {
+func sessionFault(remote interface{ URL() string }, err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}

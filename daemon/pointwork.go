@@ -3,13 +3,13 @@ package daemon
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 )
 
@@ -17,32 +17,39 @@ var errSessionExists = errors.New("the session exists already")
 
 // Fork begins a session at a point of another one, and mounts it.
 func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest, progress func(control.Progress)) (control.MountReply, error) {
+	if r.SessionRemote != "" {
+		return d.forkFar(ctx, r, progress)
+	}
 	h, err := d.homeOf(r.Of)
 	if err != nil {
 		return control.MountReply{}, explainCarry("fork", r.Of, err)
 	}
 	to := h.request(r.Mount)
-	if to.Session == "" {
-		to.Session = SessionName(secretFree(to.Remote), filepath.Clean(to.Dir))
+	if to.ReadOnly {
+		to.Session = "" // it shows what there is, and keeps nothing
+	} else if err := d.nameFork(&to, r.Of); err != nil {
+		return control.MountReply{}, err
 	}
-	if _, err := readRecord(filepath.Join(d.homes.dir(), to.Session)); !errors.Is(err, fs.ErrNotExist) {
-		e := explainCarry("fork", r.Of, fmt.Errorf("%w: %s", errSessionExists, to.Session))
-		e.Hint = "--session NAME gives it another name"
-		return control.MountReply{}, e
-	}
-	var from *origin
-	var base *record
-	p, err := h.pointToFork(ctx, r.ID)
+	b := beginning{}
+	h, p, err := d.pointToFork(ctx, h, r.ID)
 	switch {
 	case err != nil:
 		return control.MountReply{}, explainCarry("fork", r.Of, err)
 	case p.ID == "": // nobody has done anything there yet
-		base = &h.record
+		b.base = &h.record
 	default:
-		from = &origin{home: h.dir, session: h.session, point: p, carried: h.carried}
+		b.from = h.origin(p)
+		if to.ReadOnly {
+			to.Session, to.At = h.session, string(p.ID)
+		}
 	}
-	_, reply, err := d.mount(ctx, to, beginning{base: base, from: from}, progress)
+	_, reply, err := d.mount(ctx, to, b, progress)
 	return reply, err
+}
+
+// origin has a mount begin with a point of the session.
+func (h sessionHome) origin(p session.Point) *origin {
+	return &origin{home: h.dir, session: h.session, record: h.record, point: p, carried: h.carried}
 }
 
 // sessionHome is the home of a session, mounted or not.
@@ -58,6 +65,8 @@ type sessionHome struct {
 func (d *Daemon) homeOf(of string) (h sessionHome, err error) {
 	m, ok := d.mountOf(of)
 	switch {
+	case ok && m.served() && m.request.At != "" && m.record.Point != nil:
+		return sessionHome{dir: m.home.dir, session: m.request.Session, record: m.record, mount: m, carried: m.request.SessionOptions}, nil
 	case ok && (!m.served() || m.session == ""):
 		return h, errNoSession
 	case ok:
@@ -109,13 +118,38 @@ func (h sessionHome) request(r control.MountRequest) control.MountRequest {
 	return r
 }
 
-// pointToFork is the point that a fork begins with; without an id, what is there now.
-func (h sessionHome) pointToFork(ctx context.Context, id string) (session.Point, error) {
-	if id == "" && h.mount != nil && h.mount.writable() {
+// pointToFork is the point that a fork begins with, and the home that has it; without an id, what is there now. A mount that
+// shows a point knows of that one, and of others as far as it has the session from its session remote.
+func (d *Daemon) pointToFork(ctx context.Context, h sessionHome, id string) (sessionHome, session.Point, error) {
+	shows := h.mount != nil && h.mount.session == ""
+	switch {
+	case id == "" && h.mount != nil && h.mount.writable():
 		p, _, err := h.mount.carry.point(ctx, session.Forking, "")
-		return p, err
+		return h, p, err
+	case id == "" && shows:
+		p, err := h.shown()
+		return h, p, err
+	case shows:
+		if of, err := d.homeOf(h.session); err == nil {
+			h = of
+		}
 	}
-	return h.find(ctx, id)
+	p, err := h.find(ctx, id)
+	return h, p, err
+}
+
+// shown is the point that the mount began with.
+func (h sessionHome) shown() (session.Point, error) {
+	commit, err := object.ParseID(h.record.Point.Commit)
+	if err != nil {
+		return session.Point{}, err
+	}
+	repo, err := h.open()
+	if err != nil {
+		return session.Point{}, err
+	}
+	defer repo.Close()
+	return repo.PointAt(commit)
 }
 
 // find returns the checkpoint of the session that a name means; "" is the newest, and none if there are no checkpoints.
@@ -159,14 +193,15 @@ func (d *Daemon) show(ctx context.Context, r *control.MountRequest) (*origin, er
 	if err != nil {
 		return nil, err
 	}
-	return &origin{home: h.dir, session: h.session, point: p, carried: h.carried}, nil
+	return h.origin(p), nil
 }
 
 // beginning says what a mount begins with, if that is not what its request names.
 type beginning struct {
-	around *mount  // that it is a submodule of
-	base   *record // it was mounted before
-	from   *origin // a point of a session of this host
+	around *mount     // that it is a submodule of
+	base   *record    // it was mounted before
+	from   *origin    // a point of a session of this host
+	far    *farOrigin // one of a session remote
 }
 
 // complete finds out what a request leaves open because the session knows it.

@@ -211,6 +211,9 @@ func (m *mount) greet(progress func(control.Progress)) {
 			progress(control.Progress{Message: text})
 		}
 	}
+	if f := m.far; f != nil && m.record.Point != nil {
+		progress(control.Progress{Message: fmt.Sprintf("begins with checkpoint %s of %s of session %s of %s", m.record.Point.ID, m.record.Point.Time.Local().Format(time.DateTime), f.session, f.remote.URL())})
+	}
 	if m.otherOwner {
 		progress(control.Progress{Message: fmt.Sprintf("files belong to user %d and group %d, as when the session began", m.record.UID, m.record.GID)})
 	}

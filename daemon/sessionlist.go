@@ -36,7 +36,7 @@ func (o *opened) info() control.SessionInfo {
 	if err != nil {
 		return i
 	}
-	i.From = meta.From
+	i.From, i.FromAt = meta.From, meta.FromRemote
 	for _, t := range meta.Transitions {
 		i.History = append(i.History, control.Transition{State: string(t.State), Time: t.Time, Actor: t.Actor, Reason: t.Reason})
 	}

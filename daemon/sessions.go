@@ -135,9 +135,9 @@ func (d *Daemon) Sessions(ctx context.Context) (control.SessionsReply, error) {
 
 // SessionLog lists points, newest first.
 func (d *Daemon) SessionLog(ctx context.Context, r control.SessionLogRequest) (control.SessionLogReply, error) {
-	o, err := d.openSession(ctx, r.Of, false)
+	o, err := d.openAt(ctx, r.Of, r.SessionRemote, false)
 	if err != nil {
-		return control.SessionLogReply{}, explainCarry("read session", r.Of, err)
+		return control.SessionLogReply{}, explainAt("read session", r.Of, err)
 	}
 	defer o.close()
 	reply := control.SessionLogReply{Session: o.session, Points: []control.Point{}}

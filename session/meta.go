@@ -14,8 +14,9 @@ type Meta struct {
 	Format      string       `json:"format"` // of ids
 	Began       time.Time    `json:"began"`
 	State       LifeState    `json:"state"`
-	From        string       `json:"from,omitempty"`     // "SESSION POINT" that it was forked from
-	Branches    string       `json:"branches,omitempty"` // Layout.Branches
+	From        string       `json:"from,omitempty"`        // "SESSION POINT" that it was forked from
+	FromRemote  string       `json:"from_remote,omitempty"` // session remote of that session, without secrets
+	Branches    string       `json:"branches,omitempty"`    // Layout.Branches
 	Lanes       []Lane       `json:"lanes"`
 	Transitions []Transition `json:"-"` // oldest first; a file of its own, transitions.jsonl, to which lines are only added
 }

@@ -191,15 +191,7 @@ func resumeCommand(m control.MountStatus) string {
 }
 
 // shellWord writes a word as a shell reads it.
-func shellWord(w string) string {
-	if !strings.ContainsFunc(w, func(r rune) bool { return !strings.ContainsRune(plainLetters, r) }) {
-		return w
-	}
-	return "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
-}
-
-// plainLetters mean nothing to a shell.
-const plainLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:@%+=,"
+func shellWord(w string) string { return control.ShellWord(w) }
 
 func notMounted(verb, dir string) *control.Error {
 	e := &control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotMounted, Verb: verb, Object: dir, Cause: "nothing of artifactfs is mounted there",

@@ -34,7 +34,9 @@ func (a *app) mountCommand() *cobra.Command {
 from there on; a read waits for just what it needs.
 
 REMOTE is anything git can clone: http, https, ssh, git and file URLs, host:path, a local path. DIR is made if it is
-missing, and must be empty; left out, it is the repository's name in the current directory.
+missing, and must be empty; left out, it is the repository's name in the current directory. A link that artifactfs
+session link printed, URL#session=NAME@CHECKPOINT, shows that checkpoint, read-only; URL#session=NAME goes on with the
+session. Any other fragment is refused.
 
 Credentials come from the URL, from $ARTIFACTFS_TOKEN or --token-file, or from git's credential helpers. They are kept
 in memory and nowhere else.
@@ -143,8 +145,19 @@ func (o *mountOptions) complete(cmd *cobra.Command, args []string, a *app) error
 			return err
 		}
 	}
+	link, err := atLink(cmd, r, args[0])
+	if err != nil {
+		return err
+	}
 	if err := completeCarry(cmd, r); err != nil {
 		return err
+	}
+	if link { // the session says of which remote it is
+		dir := r.Session
+		if len(args) > 1 {
+			dir = args[1]
+		}
+		args = []string{"", dir}
 	}
 	return completeRequest(r, args)
 }

@@ -39,8 +39,11 @@ Times without a zone are of the daemon's.
 Which session is meant says -C, by the directory of its mount or by its name; without it, it is the one that is
 mounted around the current directory.
 
+SESSION@ID names a checkpoint of another session, SESSION@ its newest.
+
 Everything is on the session remote, a git repository: one below the state directory, or that of --session-remote of
-artifactfs mount. From there session resume goes on with the work on another machine.`,
+artifactfs mount. From there session resume goes on with the work on another machine, session fork begins other work
+there, and list, log, show and diff with --session-remote URL look at it. session link prints a URL that says it all.`,
 		Example: `  artifactfs session log
   artifactfs session diff @~1 @ --stat
   artifactfs session restore @~1 src/main.c
@@ -59,7 +62,7 @@ artifactfs mount. From there session resume goes on with the work on another mac
 		RunE:                       func(cmd *cobra.Command, args []string) error { return cmd.Help() },
 		SuggestionsMinimumDistance: 2,
 	}
-	cmd.AddCommand(a.sessionListCommand(), a.sessionLogCommand(), a.sessionShowCommand(), a.sessionDiffCommand(), a.sessionRestoreCommand(),
+	cmd.AddCommand(a.sessionListCommand(), a.sessionLogCommand(), a.sessionShowCommand(), a.sessionLinkCommand(), a.sessionDiffCommand(), a.sessionRestoreCommand(),
 		a.sessionForkCommand(), a.sessionResumeCommand(), a.sessionPinCommand(), a.sessionUnpinCommand(), a.sessionNoteCommand(), a.sessionRecordCommand())
 	cmd.AddCommand(a.sessionStateCommands()...)
 	cmd.AddCommand(a.sessionHooksCommand(), a.sessionHookCommand(), a.sessionGCCommand())
@@ -70,6 +73,7 @@ artifactfs mount. From there session resume goes on with the work on another mac
 type work struct {
 	client *control.Client
 	of     string  // as requests name it
+	remote string  // session remote that it is looked for on; "": it is of this host
 	mount  *served // nil: it is not mounted
 }
 
@@ -91,19 +95,19 @@ func (a *app) sessionOf(ctx context.Context, verb, name string) (work, error) {
 			e.Cause, e.Hint = "the current directory is in no mount", "artifactfs session list shows the sessions; -C DIR|SESSION names one"
 			return work{}, e
 		}
-		return work{m.client, m.Dir, &m}, err
+		return work{client: m.client, of: m.Dir, mount: &m}, err
 	}
 	named := slices.DeleteFunc(slices.Clone(all), func(m served) bool { return m.Session.Name != name })
 	slices.SortStableFunc(named, func(x, y served) int { return cmp.Compare(rank(x), rank(y)) })
 	if len(named) > 0 && named[0].mounted() {
-		return work{named[0].client, named[0].Dir, &named[0]}, nil
+		return work{client: named[0].client, of: named[0].Dir, mount: &named[0]}, nil
 	}
 	of := name
 	if kept, ok := findKept(all, name); ok && len(named) == 0 {
 		of = kept.Session.Name
 	} else if len(named) == 0 && isDirectory(name) {
 		m, err := find(all, asked, verb, name)
-		return work{m.client, m.Dir, &m}, err
+		return work{client: m.client, of: m.Dir, mount: &m}, err
 	}
 	if e := control.ValidSession(of); e != nil {
 		return work{}, &control.Error{Code: control.ExitUsage, Verb: verb, Object: name, Cause: "it is neither a directory nor the name of a session", Hint: "artifactfs session list shows the sessions"}
@@ -158,19 +162,25 @@ func (a *app) completeSessions(most int) cobra.CompletionFunc {
 }
 
 func (a *app) sessionListCommand() *cobra.Command {
-	return &cobra.Command{
+	var remote string
+	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List sessions, mounted or not",
 		Long: `List prints a table of the sessions of the state directory: their state, how many checkpoints there are and how old
 the newest is, how many refs are not on the session remote yet, where they are mounted or were last, and of what.
 
-A session is active while it is mounted and paused when it is not; one whose mount died is paused (interrupted).`,
+A session is active while it is mounted and paused when it is not; one whose mount died is paused (interrupted).
+
+With --session-remote it lists the sessions of that git repository, whoever works in them.`,
 		Example: `  artifactfs session list
+  artifactfs session list --session-remote https://git.example.org/work.git
   artifactfs session list --json | jq -r '.sessions[].name'`,
 		Args: arguments(0, 0, "no arguments"),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.sessionList(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, args []string) error { return a.sessionList(cmd.Context(), remote) },
 	}
+	farFlag(cmd, &remote)
+	return cmd
 }
 
 // sessions asks all daemons at once: each knows all sessions, and those that it serves better than the others.
@@ -221,8 +231,8 @@ func (a *app) sessions(ctx context.Context) ([]control.SessionInfo, error) {
 	return all, errors.Join(errs...)
 }
 
-func (a *app) sessionList(ctx context.Context) error {
-	all, asked := a.sessions(ctx)
+func (a *app) sessionList(ctx context.Context, remote string) error {
+	all, asked := a.sessionsAt(ctx, remote)
 	if a.json {
 		if all == nil {
 			all = []control.SessionInfo{}
@@ -249,6 +259,26 @@ func (a *app) sessionList(ctx context.Context) error {
 		return fmt.Errorf("print result: %w", err)
 	}
 	return asked
+}
+
+// sessionsAt lists the sessions of a session remote; "": of this host.
+func (a *app) sessionsAt(ctx context.Context, remote string) ([]control.SessionInfo, error) {
+	remote, err := farRemote("list", remote)
+	if err != nil {
+		return nil, err
+	}
+	if remote == "" {
+		return a.sessions(ctx)
+	}
+	client, err := a.ensureDaemon(ctx)
+	if err != nil {
+		return nil, err
+	}
+	reply, err := client.SessionsOn(ctx, control.SessionsOnRequest{SessionRemote: remote})
+	if err != nil {
+		return nil, failure("list", "sessions", err)
+	}
+	return reply.Sessions, nil
 }
 
 // stateText is a session's state, and that it was not asked for if so.

@@ -17,7 +17,7 @@ import (
 )
 
 func (a *app) sessionLogCommand() *cobra.Command {
-	var of string
+	var of, remote string
 	var limit int
 	cmd := &cobra.Command{
 		Use:   "log [DIR|SESSION] [-n NUMBER]",
@@ -27,9 +27,12 @@ interval, git, before-risk, unmount, shutdown, restore, fork), how many paths di
 are new in it, the branch, and the pins and the message it has. A * behind the id says that it is not on the session
 remote yet.
 
-An id may be cut to as many of its first characters as no other has; artifactfs session --help lists the other names.`,
+An id may be cut to as many of its first characters as no other has; artifactfs session --help lists the other names.
+
+With --session-remote URL, SESSION is one of that git repository.`,
 		Example: `  artifactfs session log
   artifactfs session log /srv/app -n 5
+  artifactfs session log fix-login --session-remote https://git.example.org/work.git
   artifactfs session log fix-login --json | jq -r '.points[0].id'`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if limit < 0 {
@@ -38,12 +41,13 @@ An id may be cut to as many of its first characters as no other has; artifactfs 
 			return atMostOne(cmd, args, of)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.sessionLog(cmd.Context(), cmp.Or(of, first(args)), limit)
+			return a.sessionLog(cmd.Context(), cmp.Or(of, first(args)), remote, limit)
 		},
 		ValidArgsFunction: a.completeSessions(1),
 	}
 	cmd.Flags().IntVarP(&limit, "number", "n", 0, "at most so `MANY` (default: all)")
 	a.ofFlag(cmd, &of)
+	farFlag(cmd, &remote)
 	return cmd
 }
 
@@ -62,12 +66,21 @@ func first(args []string) string {
 	return args[0]
 }
 
-func (a *app) sessionLog(ctx context.Context, of string, limit int) error {
-	w, err := a.sessionOf(ctx, "log", of)
+func (a *app) sessionLog(ctx context.Context, of, remote string, limit int) error {
+	_, link, err := linkIn("log", of)
 	if err != nil {
 		return err
 	}
-	reply, err := w.client.SessionLog(ctx, control.SessionLogRequest{Of: w.of, Limit: limit})
+	var w work
+	if link || remote != "" {
+		w, _, err = a.workAt(ctx, "log", "", remote, of)
+	} else {
+		w, err = a.sessionOf(ctx, "log", of)
+	}
+	if err != nil {
+		return err
+	}
+	reply, err := w.client.SessionLog(ctx, control.SessionLogRequest{Of: w.of, SessionRemote: w.remote, Limit: limit})
 	if err != nil {
 		return failure("log", w.name(), err)
 	}
@@ -116,23 +129,30 @@ func branchText(p control.Point) string {
 }
 
 func (a *app) sessionShowCommand() *cobra.Command {
-	var of string
+	var of, remote string
 	cmd := &cobra.Command{
 		Use:   "show [ID]",
 		Short: "Tell all about a checkpoint",
 		Long: `Show tells of a checkpoint, the newest if none is named: when and why it was made, the commit that HEAD was, what had
-changed since the one before, what was staged, and what it does not hold and why; and of its session, how the session
-remote comes to the history (--session-base of mount) and how many bytes it has sent and received.`,
+changed since the one before, what was staged, what it does not hold and why, and the command lines that fork it and
+that resume the session; and of its session, how the session remote comes to the history (--session-base of mount) and
+how many bytes it has sent and received.
+
+` + addressHelp + `
+There SESSION alone is its newest checkpoint.`,
 		Example: `  artifactfs session show
   artifactfs session show @~2 -C fix-login
+  artifactfs session show fix-login@before-rename
+  artifactfs session show https://git.example.org/work.git#session=fix-login
   artifactfs session show before-rename --json | jq .left_out`,
 		Args: arguments(0, 1, "[ID]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.sessionShow(cmd.Context(), of, first(args))
+			return a.sessionShow(cmd.Context(), of, remote, first(args))
 		},
 		ValidArgsFunction: a.completePoints(&of, 1),
 	}
 	a.ofFlag(cmd, &of)
+	farFlag(cmd, &remote)
 	return cmd
 }
 
@@ -164,12 +184,12 @@ func (a *app) completePoints(of *string, most int) cobra.CompletionFunc {
 	}
 }
 
-func (a *app) sessionShow(ctx context.Context, of, id string) error {
-	w, err := a.sessionOf(ctx, "show", of)
+func (a *app) sessionShow(ctx context.Context, of, remote, id string) error {
+	w, id, err := a.workAt(ctx, "show", of, remote, id)
 	if err != nil {
 		return err
 	}
-	reply, err := w.client.SessionShow(ctx, control.SessionShowRequest{Of: w.of, ID: id})
+	reply, err := w.client.SessionShow(ctx, control.SessionShowRequest{Of: w.of, SessionRemote: w.remote, ID: id})
 	if err != nil {
 		return failure("show", cmp.Or(id, w.name()), err)
 	}
@@ -214,6 +234,11 @@ func printShow(out io.Writer, s control.SessionShowReply, now time.Time) {
 	if s.Status.Sent+s.Status.Received > 0 {
 		line("traffic", "%s", trafficText(s.Status))
 	}
+	if s.Link != "" {
+		line("link", "%s", s.Link)
+	}
+	line("fork", "%s", s.ForkCommand)
+	line("resume", "%s", s.ResumeCommand)
 	if s.Records > 0 {
 		line("records", "%s of the transcript", plural(s.Records, "line"))
 	}
@@ -249,106 +274,4 @@ func printChanges(out io.Writer, title string, changes []control.PathChange) {
 		}
 		fmt.Fprintf(out, "  %s  %s\n", c.Status, (&control.Error{Cause: c.Path}).Error())
 	}
-}
-
-type diffOptions struct {
-	of                         string
-	stat, nameOnly, nameStatus bool
-}
-
-func (a *app) sessionDiffCommand() *cobra.Command {
-	var o diffOptions
-	cmd := &cobra.Command{
-		Use:   "diff [A [B]] [--stat|--name-only|--name-status]",
-		Short: "Tell what differs between checkpoints",
-		Long: `Diff prints what changed from checkpoint A to checkpoint B, as git diff does. With A alone it is what changed from there
-to the working tree as it is now, of which a checkpoint is made; without arguments, all that the session has changed
-since the commit it began with.
-
-Paths alone (--name-only, --name-status) are told by comparing trees; for lines, contents that are not on this host come
-from the remote.`,
-		Example: `  artifactfs session diff
-  artifactfs session diff @ --name-status
-  artifactfs session diff @~1 @ --stat
-  artifactfs session diff -C fix-login 01J9ZK before-rename`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			n := 0
-			for _, is := range []bool{o.stat, o.nameOnly, o.nameStatus} {
-				if is {
-					n++
-				}
-			}
-			if n > 1 {
-				return errors.New("takes one of --stat, --name-only and --name-status")
-			}
-			return arguments(0, 2, "[A [B]]")(cmd, args)
-		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.sessionDiff(cmd.Context(), o, append(args, "", "")[:2])
-		},
-		ValidArgsFunction: a.completePoints(&o.of, 2),
-	}
-	f := cmd.Flags()
-	f.SortFlags = false
-	f.BoolVar(&o.stat, "stat", false, "how many lines of each file")
-	f.BoolVar(&o.nameOnly, "name-only", false, "just the paths")
-	f.BoolVar(&o.nameStatus, "name-status", false, "just the paths, and whether they were added (A), modified (M), deleted (D)\nor became something else (T)")
-	a.ofFlag(cmd, &o.of)
-	return cmd
-}
-
-func (a *app) sessionDiff(ctx context.Context, o diffOptions, ends []string) error {
-	w, err := a.sessionOf(ctx, "diff", o.of)
-	if err != nil {
-		return err
-	}
-	names := o.nameOnly || o.nameStatus
-	reply, err := w.client.SessionDiff(ctx, control.SessionDiffRequest{Of: w.of, A: ends[0], B: ends[1], Patch: !names && !o.stat, Stat: o.stat})
-	if err != nil {
-		return failure("diff", w.name(), err)
-	}
-	switch {
-	case a.json:
-		if reply.Changes == nil {
-			reply.Changes = []control.PathChange{}
-		}
-		return printJSON(a.stdout, reply)
-	case o.stat:
-		return printStat(a.stdout, reply.Changes)
-	case names:
-		for _, c := range reply.Changes {
-			text := c.Path
-			if o.nameStatus {
-				text = c.Status + "\t" + c.Path
-			}
-			if _, err := fmt.Fprintln(a.stdout, text); err != nil {
-				return fmt.Errorf("print result: %w", err)
-			}
-		}
-		return nil
-	}
-	if _, err := io.WriteString(a.stdout, reply.Patch); err != nil {
-		return fmt.Errorf("print result: %w", err)
-	}
-	return nil
-}
-
-// printStat writes what git diff --stat does, without its bars.
-func printStat(out io.Writer, changes []control.PathChange) error {
-	if len(changes) == 0 {
-		return nil
-	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	var added, removed int64
-	for _, c := range changes {
-		lines := "binary"
-		if c.Added >= 0 && c.Removed >= 0 {
-			lines = fmt.Sprintf("+%s\t-%s", count(c.Added), count(c.Removed))
-			added, removed = added+c.Added, removed+c.Removed
-		}
-		fmt.Fprintf(w, "%s  %s\t%s\n", c.Status, (&control.Error{Cause: c.Path}).Error(), lines)
-	}
-	w.Flush()
-	_, err := fmt.Fprintf(out, "%s, +%s -%s\n", plural(int64(len(changes)), "path"), count(added), count(removed))
-	return err
 }

@@ -65,6 +65,11 @@ func (s *sessionsOf) Sessions(context.Context) (control.SessionsReply, error) {
 	return control.SessionsReply{Sessions: s.list}, nil
 }
 
+func (s *sessionsOf) SessionsOn(_ context.Context, r control.SessionsOnRequest) (control.SessionsReply, error) {
+	s.ask(r)
+	return control.SessionsReply{Sessions: s.list}, nil
+}
+
 func (s *sessionsOf) SessionLog(_ context.Context, r control.SessionLogRequest) (control.SessionLogReply, error) {
 	s.ask(r)
 	return control.SessionLogReply{Session: "work", Points: s.points}, nil

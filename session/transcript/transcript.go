@@ -229,33 +229,67 @@ func stem(p session.PointID) string {
 
 // Count is how many lines belong to a point.
 func Count(r *session.Repo, name string, p session.PointID) (int64, error) {
-	head, err := r.Ref(session.TranscriptRef(name))
+	files, err := Files(r, name, p)
 	if err != nil {
 		return 0, err
 	}
+	var lines int64
+	for _, id := range files {
+		_, text, err := r.Get(id, maxFile)
+		if err != nil {
+			return 0, fmt.Errorf("read transcript: %w", err)
+		}
+		lines += int64(bytes.Count(text, []byte("\n")))
+	}
+	return lines, nil
+}
+
+// Files lists the contents whose lines belong to a point, oldest first.
+func Files(r *session.Repo, name string, p session.PointID) (ids []object.ID, _ error) {
+	head, err := r.Ref(session.TranscriptRef(name))
+	if err != nil {
+		return nil, err
+	}
 	days, err := treeOf(r, head)
 	if err != nil {
-		return 0, fmt.Errorf("read transcript: %w", err)
+		return nil, fmt.Errorf("read transcript: %w", err)
 	}
-	var lines int64
 	for _, day := range days {
 		if day.Mode != object.ModeDir {
 			continue
 		}
 		files, err := r.Tree(day.ID)
 		if err != nil {
-			return 0, fmt.Errorf("read transcript: %w", err)
+			return nil, fmt.Errorf("read transcript: %w", err)
 		}
 		for _, e := range files {
-			if !strings.HasPrefix(e.Name, stem(p)+".") {
-				continue
+			if strings.HasPrefix(e.Name, stem(p)+".") {
+				ids = append(ids, e.ID)
 			}
-			_, text, err := r.Get(e.ID, maxFile)
-			if err != nil {
-				return 0, fmt.Errorf("read transcript: %w", err)
-			}
-			lines += int64(bytes.Count(text, []byte("\n")))
 		}
 	}
-	return lines, nil
+	return ids, nil
+}
+
+// Until is the newest commit of a transcript, which ends at tip, that has nothing of later points than p; zero: there is none.
+func Until(r *session.Repo, tip object.ID, p session.PointID) (object.ID, error) {
+	for at := tip; !at.IsZero(); {
+		info, err := r.Commit(at)
+		if err != nil {
+			return object.ID{}, err
+		}
+		_, content, err := r.Get(at, object.MaxCommitSize)
+		if err != nil {
+			return object.ID{}, err
+		}
+		_, of, known := strings.Cut(string(content), "\nAfs-Checkpoint: ")
+		of, _, _ = strings.Cut(of, "\n")
+		if !known || session.PointID(of) <= p {
+			return at, nil
+		}
+		if at = (object.ID{}); len(info.Parents) > 0 {
+			at = info.Parents[0]
+		}
+	}
+	return object.ID{}, nil
 }

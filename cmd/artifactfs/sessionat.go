@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// addressHelp tells how commands name checkpoints of other sessions.
+const addressHelp = `SESSION@ID names a checkpoint of another session, SESSION@ its newest. With --session-remote URL, sessions are those of
+that git repository, and nothing has to be mounted or known here; a link, URL#session=SESSION@ID, says both at once.`
+
+// farFlag adds the flag that says that sessions are those of a session remote.
+func farFlag(cmd *cobra.Command, remote *string) {
+	cmd.Flags().StringVar(remote, "session-remote", "", "look for sessions on the git repository `URL`, not here")
+}
+
+// farRemote checks a session remote that sessions are looked for on, and makes a path absolute; "" stays.
+func farRemote(verb, remote string) (string, error) {
+	switch remote {
+	case "":
+		return "", nil
+	case control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone:
+		return "", &control.Error{Code: control.ExitUsage, Verb: verb, Object: "--session-remote " + remote, Cause: "it is the URL or path of a git repository here",
+			Hint: "without the flag the sessions of this host are meant"}
+	}
+	if !isPath(remote) {
+		return remote, nil
+	}
+	abs, err := filepath.Abs(remote)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", verb, err)
+	}
+	return abs, nil
+}
+
+// linkIn reads a word as a link. A path that is there is a path, whatever characters it has.
+func linkIn(verb, word string) (control.Link, bool, error) {
+	if isPath(word) {
+		if _, err := os.Lstat(word); err == nil {
+			return control.Link{}, false, nil
+		}
+	}
+	l, ok, err := control.ParseLink(word)
+	if e := control.AsError(err); e != nil {
+		e.Verb = verb
+		return l, false, e
+	}
+	if ok {
+		l.Remote, err = farRemote(verb, l.Remote)
+	}
+	return l, ok, err
+}
+
+// workAt finds the session that a checkpoint is of, and what the checkpoint is called within it. A word that names no session
+// is a checkpoint of the session that -C says; on a session remote it is the name of a session if -C says none.
+func (a *app) workAt(ctx context.Context, verb, of, remote, word string) (work, string, error) {
+	twice := &control.Error{Code: control.ExitUsage, Verb: verb, Object: word, Cause: "it names the session, and -C names one too", Hint: "artifactfs session " + verb + " --help"}
+	l, isLink, err := linkIn(verb, word)
+	if err != nil {
+		return work{}, "", err
+	}
+	if isLink {
+		if of != "" || remote != "" {
+			twice.Object, twice.Cause = "link", "it names the session and its remote: neither -C nor --session-remote goes with it"
+			return work{}, "", twice
+		}
+		w, err := a.farWork(ctx, l.Remote, l.Session)
+		return w, l.Point, err
+	}
+	name, point := control.SplitPoint(word)
+	if name != "" && of != "" {
+		return work{}, "", twice
+	}
+	if remote, err = farRemote(verb, remote); err != nil {
+		return work{}, "", err
+	}
+	if remote == "" {
+		w, err := a.sessionOf(ctx, verb, name+of)
+		return w, point, err
+	}
+	if name += of; name == "" {
+		name, point = word, ""
+	}
+	if err := control.ValidSession(name); err != nil {
+		return work{}, "", &control.Error{Code: control.ExitUsage, Verb: verb, Object: name, Cause: "it is no name of a session",
+			Hint: "artifactfs session list --session-remote URL shows those that there are"}
+	}
+	w, err := a.farWork(ctx, remote, name)
+	return w, point, err
+}
+
+// farWork is a session on a session remote, which the shared daemon looks at.
+func (a *app) farWork(ctx context.Context, remote, name string) (work, error) {
+	client, err := a.ensureDaemon(ctx)
+	return work{client: client, of: name, remote: remote}, err
+}
+
+// namesSession says whether a word says which session it is of.
+func namesSession(word string) bool {
+	if _, link, err := linkIn("", word); link || err != nil {
+		return true
+	}
+	name, _ := control.SplitPoint(word)
+	return name != ""
+}
+
+func (a *app) sessionLinkCommand() *cobra.Command {
+	var of, remote string
+	cmd := &cobra.Command{
+		Use:   "link [ID]",
+		Short: "Print a URL that others look at, fork or resume the work with",
+		Long: `Link prints URL#session=NAME@CHECKPOINT: where the session is, its name, and a checkpoint, the newest if none is named.
+artifactfs session show, fork and resume and artifactfs mount take it in place of everything else, on any machine that
+can read the session remote; no secret is in it.
+
+` + addressHelp,
+		Example: `  artifactfs session link
+  artifactfs session link fix-login@before-rename
+  artifactfs session fork "$(artifactfs session link)" /tmp/try`,
+		Args: arguments(0, 1, "[ID]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.sessionLink(cmd.Context(), of, remote, first(args))
+		},
+		ValidArgsFunction: a.completePoints(&of, 1),
+	}
+	a.ofFlag(cmd, &of)
+	farFlag(cmd, &remote)
+	return cmd
+}
+
+func (a *app) sessionLink(ctx context.Context, of, remote, id string) error {
+	w, id, err := a.workAt(ctx, "link", of, remote, id)
+	if err != nil {
+		return err
+	}
+	reply, err := w.client.SessionShow(ctx, control.SessionShowRequest{Of: w.of, SessionRemote: w.remote, ID: id})
+	if err != nil {
+		return failure("link", w.name(), err)
+	}
+	if reply.Link == "" {
+		return &control.Error{Code: control.ExitFailed, Verb: "link", Object: w.name(), Cause: "it has no session remote",
+			Hint: "artifactfs mount --session-remote URL says where its work goes"}
+	}
+	if !reply.Synced {
+		fmt.Fprintf(a.stderr, "artifactfs: checkpoint %s is not on the session remote yet (artifactfs sync waits for it)\n", reply.ID)
+	}
+	if a.json {
+		return printJSON(a.stdout, map[string]string{"link": reply.Link, "session": reply.Session, "point": reply.ID, "session_remote": reply.SessionRemote})
+	}
+	_, err = fmt.Fprintln(a.stdout, reply.Link)
+	return err
+}
+
+// atLink has a request for a mount mean the session that a link names: it goes on with the session, or shows a checkpoint.
+func atLink(cmd *cobra.Command, r *control.MountRequest, word string) (link bool, err error) {
+	l, link, err := linkIn(cmd.Name(), word)
+	if err != nil || !link {
+		return false, err
+	}
+	for _, flag := range []string{"session", "session-remote", "at", "ref"} {
+		if f := cmd.Flags().Lookup(flag); f != nil && f.Changed {
+			return false, usage(cmd, errors.New("a link says what --"+flag+" does"))
+		}
+	}
+	r.Session, r.SessionOptions.Remote, r.At = l.Session, l.Remote, l.Point
+	return true, nil
+}

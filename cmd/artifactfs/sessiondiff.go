@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+type diffOptions struct {
+	of, remote                 string
+	stat, nameOnly, nameStatus bool
+}
+
+func (a *app) sessionDiffCommand() *cobra.Command {
+	var o diffOptions
+	cmd := &cobra.Command{
+		Use:   "diff [A [B]] [--stat|--name-only|--name-status]",
+		Short: "Tell what differs between checkpoints",
+		Long: `Diff prints what changed from checkpoint A to checkpoint B, as git diff does. With A alone it is what changed from there
+to the working tree as it is now, of which a checkpoint is made; without arguments, all that the session has changed
+since the commit it began with.
+
+` + addressHelp + `
+With --session-remote and one SESSION it is all that the session has changed.
+
+Paths alone (--name-only, --name-status) are told by comparing trees; for lines, contents that are not on this host come
+from the remote.`,
+		Example: `  artifactfs session diff
+  artifactfs session diff @ --name-status
+  artifactfs session diff @~1 @ --stat
+  artifactfs session diff -C fix-login 01J9ZK before-rename
+  artifactfs session diff try-1@ try-2@ --name-only
+  artifactfs session diff --session-remote https://git.example.org/work.git fix-login --stat`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			n := 0
+			for _, is := range []bool{o.stat, o.nameOnly, o.nameStatus} {
+				if is {
+					n++
+				}
+			}
+			if n > 1 {
+				return errors.New("takes one of --stat, --name-only and --name-status")
+			}
+			return arguments(0, 2, "[A [B]]")(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.sessionDiff(cmd.Context(), o, append(args, "", "")[:2])
+		},
+		ValidArgsFunction: a.completePoints(&o.of, 2),
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.BoolVar(&o.stat, "stat", false, "how many lines of each file")
+	f.BoolVar(&o.nameOnly, "name-only", false, "just the paths")
+	f.BoolVar(&o.nameStatus, "name-status", false, "just the paths, and whether they were added (A), modified (M), deleted (D)\nor became something else (T)")
+	a.ofFlag(cmd, &o.of)
+	farFlag(cmd, &o.remote)
+	return cmd
+}
+
+// ends finds the sessions of the two ends of a comparison, and what the ends are called in them. An end without a name is the
+// beginning of the session, or its working tree.
+func (a *app) ends(ctx context.Context, o diffOptions, words []string) (r control.SessionDiffRequest, w work, err error) {
+	from, to := words[0], words[1]
+	x, fromPoint, err := a.workAt(ctx, "diff", o.of, o.remote, from)
+	if err != nil {
+		return r, w, err
+	}
+	switch w = x; {
+	case to != "":
+		if w, to, err = a.workAt(ctx, "diff", o.of, o.remote, to); err != nil {
+			return r, w, err
+		}
+	case namesSession(from) && o.remote == "": // compared with the work at hand, if there is any
+		if around, err := a.sessionOf(ctx, "diff", ""); err == nil {
+			w = around
+		}
+	}
+	r = control.SessionDiffRequest{Of: w.of, SessionRemote: w.remote, A: fromPoint, B: to}
+	if x.of != w.of || x.remote != w.remote {
+		r.AOf, r.ARemote = x.of, x.remote
+	}
+	return r, w, nil
+}
+
+func (a *app) sessionDiff(ctx context.Context, o diffOptions, words []string) error {
+	r, w, err := a.ends(ctx, o, words)
+	if err != nil {
+		return err
+	}
+	names := o.nameOnly || o.nameStatus
+	r.Patch, r.Stat = !names && !o.stat, o.stat
+	reply, err := w.client.SessionDiff(ctx, r)
+	if err != nil {
+		return failure("diff", w.name(), err)
+	}
+	switch {
+	case a.json:
+		if reply.Changes == nil {
+			reply.Changes = []control.PathChange{}
+		}
+		return printJSON(a.stdout, reply)
+	case o.stat:
+		return printStat(a.stdout, reply.Changes)
+	case names:
+		for _, c := range reply.Changes {
+			text := c.Path
+			if o.nameStatus {
+				text = c.Status + "\t" + c.Path
+			}
+			if _, err := fmt.Fprintln(a.stdout, text); err != nil {
+				return fmt.Errorf("print result: %w", err)
+			}
+		}
+		return nil
+	}
+	if _, err := io.WriteString(a.stdout, reply.Patch); err != nil {
+		return fmt.Errorf("print result: %w", err)
+	}
+	return nil
+}
+
+// printStat writes what git diff --stat does, without its bars.
+func printStat(out io.Writer, changes []control.PathChange) error {
+	if len(changes) == 0 {
+		return nil
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	var added, removed int64
+	for _, c := range changes {
+		lines := "binary"
+		if c.Added >= 0 && c.Removed >= 0 {
+			lines = fmt.Sprintf("+%s\t-%s", count(c.Added), count(c.Removed))
+			added, removed = added+c.Added, removed+c.Removed
+		}
+		fmt.Fprintf(w, "%s  %s\t%s\n", c.Status, (&control.Error{Cause: c.Path}).Error(), lines)
+	}
+	w.Flush()
+	_, err := fmt.Fprintf(out, "%s, +%s -%s\n", plural(int64(len(changes)), "path"), count(added), count(removed))
+	return err
+}

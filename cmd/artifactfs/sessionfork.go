@@ -1,0 +1,261 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+type forkOptions struct {
+	mountOptions
+	of string
+}
+
+func (a *app) sessionForkCommand() *cobra.Command {
+	var o forkOptions
+	cmd := &cobra.Command{
+		Use:   "fork [ID|SESSION[@ID]|LINK] DIR",
+		Short: "Begin another session at a checkpoint, and mount it",
+		Long: `Fork begins a session with what a checkpoint holds, files, index, HEAD, branches and stashes, and mounts it at DIR.
+Without ID it begins with the working tree as it is now, or with the newest checkpoint of a session that is not mounted.
+It is there at once: both share everything, nothing is copied or downloaded, and from then on they have nothing to do
+with each other.
+
+A session of another machine is forked by a link that artifactfs session link printed there, or as SESSION[@ID] on the
+git repository that --session-remote names: nothing has to be known here, contents come when they are read, and whoever
+works in that session is not disturbed. What was recorded of it up to the checkpoint, and its notes, come along. The new
+session goes to the same session remote, unless --session-remote beside a link says otherwise.
+
+A mount that shows a checkpoint (--at) is forked there. --session names the new session. With --read-only there is none:
+DIR shows the checkpoint, and keeps nothing. The other flags are those of artifactfs mount.`,
+		Example: `  artifactfs session fork /tmp/try
+  artifactfs session fork https://git.example.org/work.git#session=fix-login /tmp/try
+  artifactfs session fork --session-remote https://git.example.org/work.git fix-login@before-rename /tmp/try
+  artifactfs session fork @~3 /tmp/earlier --session try-again
+  for i in 1 2 3; do artifactfs session fork -C fix-login /tmp/try-$i; done`,
+		Annotations: fromEnvironment,
+		Args:        arguments(1, 2, "[ID|SESSION[@ID]|LINK] DIR"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.sessionFork(cmd, o, args)
+		},
+		ValidArgsFunction: a.completePoints(&o.of, 1),
+	}
+	o.addFlags(cmd)
+	for _, name := range []string{"ref", "at", "take-over"} { // the checkpoint says it
+		if err := cmd.Flags().MarkHidden(name); err != nil {
+			panic(err)
+		}
+	}
+	a.ofFlag(cmd, &o.of)
+	return cmd
+}
+
+func (a *app) sessionFork(cmd *cobra.Command, o forkOptions, args []string) error {
+	for _, name := range []string{"ref", "at", "take-over"} {
+		if cmd.Flags().Changed(name) {
+			return usage(cmd, fmt.Errorf("takes no --%s: the new session begins at the checkpoint ID", name))
+		}
+	}
+	if o.request.ReadOnly && o.request.Session != "" {
+		return usage(cmd, errors.New("takes no --session with --read-only: nothing is kept that could have a name"))
+	}
+	id, dir := "", args[len(args)-1]
+	if len(args) > 1 {
+		id = args[0]
+	} else if namesPoint(dir) {
+		return usage(cmd, fmt.Errorf("takes [ID] DIR: %s is a checkpoint, and there is no DIR", dir))
+	}
+	ctx := cmd.Context()
+	w, id, err := a.workToFork(ctx, o, id)
+	if err != nil {
+		return err
+	}
+	origin := w.remote
+	if w.remote == "" {
+		if origin, err = a.originOf(ctx, w); err != nil {
+			return failure("fork", w.name(), err)
+		}
+	} else if o.request.SessionOptions.Remote == "" {
+		o.request.SessionOptions.Remote = w.remote
+	}
+	if err := o.complete(cmd, []string{origin, dir}, a); err != nil {
+		return err
+	}
+	if w.remote != "" { // the session says of which remote it is
+		o.request.Remote = ""
+	}
+	start := time.Now()
+	p := a.newProgress()
+	reply, err := w.client.Fork(ctx, control.ForkRequest{Of: w.of, SessionRemote: w.remote, ID: id, Mount: o.request}, p.show)
+	p.stop()
+	if err != nil {
+		return failure("fork", w.name(), err)
+	}
+	if reply.Session == "" {
+		return a.printWork("shows "+strings.TrimSpace("checkpoint "+id)+" of "+w.name(), reply, time.Since(start))
+	}
+	return a.printWork("forked session "+reply.Session, reply, time.Since(start))
+}
+
+// workToFork finds the session that a fork begins with, and what the checkpoint is called within it. With --session-remote, a
+// word that is no checkpoint's is a session there, unless that is mounted here.
+func (a *app) workToFork(ctx context.Context, o forkOptions, word string) (work, string, error) {
+	_, link, err := linkIn("fork", word)
+	if err != nil {
+		return work{}, "", err
+	}
+	if link || word == "" || o.of != "" || namesPoint(word) {
+		return a.workAt(ctx, "fork", o.of, "", word)
+	}
+	name, point := control.SplitPoint(word)
+	if name == "" {
+		name, point = word, ""
+	}
+	switch far := o.request.SessionOptions.Remote; far {
+	case "", control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone:
+		if point != "" {
+			return a.workAt(ctx, "fork", "", "", word)
+		}
+		if w, err := a.sessionOf(ctx, "fork", ""); err == nil { // of the mount around the current directory it is a checkpoint
+			return w, word, nil
+		}
+		w, err := a.sessionOf(ctx, "fork", name)
+		return w, "", err
+	default:
+		if w, err := a.sessionOf(ctx, "fork", name); err == nil && w.mount != nil && w.mount.Session.Name == name {
+			return w, point, nil
+		}
+		return a.workAt(ctx, "fork", "", far, word)
+	}
+}
+
+// namesPoint says whether a word can only be meant as a checkpoint.
+func namesPoint(word string) bool {
+	_, err := session.ParsePointID(word)
+	return err == nil || strings.HasPrefix(word, "@")
+}
+
+// originOf is the remote that a session is of.
+func (a *app) originOf(ctx context.Context, w work) (string, error) {
+	if w.mount != nil {
+		return w.mount.Remote, nil
+	}
+	all, err := a.sessions(ctx)
+	for _, s := range all {
+		if s.Name == w.of {
+			return s.Origin, nil
+		}
+	}
+	return "", cmp.Or[error](err, noSession("fork", w.of))
+}
+
+func noSession(verb, name string) *control.Error {
+	return &control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotFound, Verb: verb, Object: "session " + name, Cause: "there is no such session",
+		Hint: "artifactfs session list shows what there is"}
+}
+
+func (a *app) sessionResumeCommand() *cobra.Command {
+	var o mountOptions
+	cmd := &cobra.Command{
+		Use:   "resume SESSION|LINK [DIR] [--session-remote URL]",
+		Short: "Go on with a session, here or on another machine",
+		Long: `Resume mounts SESSION at DIR and goes on where it was left: files, index, HEAD, branches, stashes, also an unfinished
+merge or rebase. Contents come when they are read. A session of this state directory is known by its name, and DIR is
+where it was mounted last if it is left out. One of another machine is found on the session remote that --session-remote
+names, or by a link that artifactfs session link printed there. It goes on with the newest checkpoint, also if the link
+names an older one: artifactfs session fork begins with that.
+
+It is refused while somebody else is at work in the session, or seems to be: a machine that was switched off has not
+said that it is done. --take-over goes on all the same; what the other one still makes is kept apart then, and nothing
+is lost. artifactfs session fork makes a copy instead.
+
+The other flags are those of artifactfs mount, which does the same with the repository's URL and --session.`,
+		Example: `  artifactfs session resume fix-login
+  artifactfs session resume fix-login /srv/fix --session-remote https://git.example.org/work.git
+  artifactfs session resume https://git.example.org/work.git#session=fix-login /srv/fix
+  artifactfs session resume fix-login fix --session-remote git@example.org:work.git --take-over`,
+		Annotations: fromEnvironment,
+		Args:        arguments(1, 2, "SESSION|LINK [DIR]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.sessionResume(cmd, o, args)
+		},
+		ValidArgsFunction: a.completeSessions(1),
+	}
+	o.addFlags(cmd)
+	for _, name := range []string{"ref", "session", "at"} {
+		if err := cmd.Flags().MarkHidden(name); err != nil {
+			panic(err)
+		}
+	}
+	return cmd
+}
+
+func (a *app) sessionResume(cmd *cobra.Command, o mountOptions, args []string) error {
+	name := args[0]
+	l, link, err := linkIn("resume", name)
+	if err != nil {
+		return err
+	}
+	if link {
+		if cmd.Flags().Changed("session-remote") {
+			return usage(cmd, errors.New("a link says what --session-remote does"))
+		}
+		name, o.request.SessionOptions.Remote = l.Session, l.Remote
+	}
+	if err := control.ValidSession(name); err != nil {
+		return usage(cmd, errors.New(err.Cause))
+	}
+	for _, flag := range []string{"ref", "session", "at"} {
+		if cmd.Flags().Changed(flag) {
+			return usage(cmd, fmt.Errorf("takes no --%s: the session says it", flag))
+		}
+	}
+	ctx := cmd.Context()
+	all, asked := a.sessions(ctx)
+	known := control.SessionInfo{}
+	for _, s := range all {
+		if s.Name == name {
+			known = s
+		}
+	}
+	switch {
+	case known.Mounted:
+		return &control.Error{Code: control.ExitFailed, Kind: control.CodeConflict, Verb: "resume", Object: "session " + name, Cause: "it is mounted at " + known.Dir,
+			Hint: "artifactfs session fork -C " + name + " DIR begins another session where it is; artifactfs unmount " + shellWord(known.Dir) + " ends it there"}
+	case known.Name == "" && o.request.SessionOptions.Remote == "":
+		return cmp.Or(asked, error(&control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotFound, Verb: "resume", Object: "session " + name, Cause: "there is no such session here",
+			Hint: "--session-remote URL says where it is; artifactfs session list shows those that are here"}))
+	}
+	dir := cmp.Or(append(args, known.Dir)[1], name)
+	o.request.Session = name
+	if err := o.complete(cmd, []string{known.Origin, dir}, a); err != nil {
+		return err
+	}
+	start := time.Now()
+	p := a.newProgress()
+	reply, err := a.mountInBackground(ctx, o.request, p.show)
+	p.stop()
+	if err != nil {
+		return failure("resume", "session "+name, err)
+	}
+	return a.printWork("resumed session "+reply.Session, reply, time.Since(start))
+}
+
+// printWork is printMount with what became of the session in front.
+func (a *app) printWork(what string, m control.MountReply, took time.Duration) error {
+	if !a.json && !a.quiet {
+		if _, err := io.WriteString(a.stdout, what+": "); err != nil {
+			return fmt.Errorf("print result: %w", err)
+		}
+	}
+	return a.printMount(m, took)
+}

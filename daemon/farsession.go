@@ -1,0 +1,208 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/mirror"
+	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/session/transcript"
+)
+
+// A session that only a session remote has is read through a mirror: the same questions as of a session of this host (opened)
+// are answered from a temporary repository, which holds what was fetched for them.
+
+// mirrorOf opens a session remote to read a session; without a name, to see which there are.
+func (d *Daemon) mirrorOf(ctx context.Context, at, name string) (*mirror.Mirror, error) {
+	remote, _, err := d.sessionRemote(control.MountRequest{Session: name, SessionOptions: control.SessionOptions{Remote: at}})
+	if err != nil {
+		return nil, err
+	}
+	if remote == nil {
+		return nil, errNoSession
+	}
+	origin := func(url string) (mirror.Remote, error) {
+		o, _, err := d.sessionRemote(control.MountRequest{Remote: url, SessionOptions: control.SessionOptions{Remote: control.RemoteOrigin}})
+		return o, err
+	}
+	m, err := mirror.Open(ctx, mirror.Options{Dir: d.state, Remote: remote, Origin: origin})
+	if err != nil {
+		return nil, sessionFault(remote, err)
+	}
+	return m, nil
+}
+
+// openAt is openSession of a session of this host, or of one on a session remote, of which the checkpoints' trees come along
+// if withTrees says so.
+func (d *Daemon) openAt(ctx context.Context, of, at string, withTrees bool) (*opened, error) {
+	if at == "" {
+		return d.openSession(ctx, of, false)
+	}
+	m, err := d.mirrorOf(ctx, at, of)
+	if err != nil {
+		return nil, err
+	}
+	o, err := openFar(ctx, m, of, withTrees)
+	if err != nil {
+		d.closeMirror(m)
+		return nil, err
+	}
+	o.release = func() { d.closeMirror(m) }
+	return o, nil
+}
+
+func (d *Daemon) closeMirror(m *mirror.Mirror) {
+	if err := m.Close(); err != nil {
+		d.log.Warn("remove copy of a session", zap.Error(err))
+	}
+}
+
+// openFar brings what is to be known of a session into a mirror.
+func openFar(ctx context.Context, m *mirror.Mirror, name string, withTrees bool) (*opened, error) {
+	err := m.Find(ctx, name)
+	if _, ok := m.Meta(name); err == nil && !ok {
+		return nil, noSuchSession{m.Remote().URL()}
+	}
+	switch {
+	case err != nil:
+	case withTrees:
+		err = m.Trees(ctx, name)
+	default:
+		err = m.Points(ctx, name)
+	}
+	if err != nil {
+		return nil, sessionFault(m.Remote(), err)
+	}
+	return farOpened(m, name)
+}
+
+// noSuchSession says that a session remote does not have a session.
+type noSuchSession struct{ remote string }
+
+func (e noSuchSession) Error() string { return "there is no such session on " + e.remote }
+func (noSuchSession) Unwrap() error   { return errNoSession }
+
+// farOpened is a session of a mirror as one of this host. It is closed with the mirror.
+func farOpened(m *mirror.Mirror, name string) (*opened, error) {
+	meta, _ := m.Meta(name)
+	repo, err := m.Repo(name)
+	if err != nil {
+		return nil, err
+	}
+	o := &opened{session: name, repo: repo, far: m, acknowledged: func(session.Point) bool { return true }, record: record{
+		Session: name, Remote: meta.Remote, Ref: meta.Ref, Commit: meta.Base, Format: meta.Format, Began: meta.Began,
+		Carried: control.SessionOptions{Remote: m.Remote().URL()},
+	}}
+	o.pins, err = repo.Pins()
+	return o, err
+}
+
+// farTree reads a tree of a mirror. One that is missing belongs to what the session began with.
+func (o *opened) farTree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
+	entries, err := o.repo.Tree(id)
+	if !errors.Is(err, odb.ErrNotFound) {
+		return entries, err
+	}
+	if err := o.farBase(ctx); err != nil {
+		return nil, err
+	}
+	return o.repo.Tree(id)
+}
+
+func (o *opened) farBase(ctx context.Context) error {
+	if err := o.far.Base(ctx, o.session); err != nil {
+		return sessionFault(o.far.Remote(), err)
+	}
+	return nil
+}
+
+// farState reads what git had beside the files of a checkpoint, whose small files come in one request with those of the
+// transcript that belong to it.
+func (o *opened) farState(ctx context.Context, p session.Point) error {
+	blobs, err := stateBlobs(o.repo, p)
+	if err != nil {
+		return err
+	}
+	records, err := transcript.Files(o.repo, o.session, p.ID)
+	if err != nil {
+		return err
+	}
+	if err := o.far.Contents(ctx, o.session, append(blobs, records...)); err != nil {
+		return sessionFault(o.far.Remote(), err)
+	}
+	return nil
+}
+
+// SessionsOn lists the sessions of a session remote.
+func (d *Daemon) SessionsOn(ctx context.Context, r control.SessionsOnRequest) (control.SessionsReply, error) {
+	reply := control.SessionsReply{Sessions: []control.SessionInfo{}}
+	explained := func(err error) error {
+		e := explainCarry("list", "sessions", err)
+		explainSessionRemote(e, err)
+		return e
+	}
+	m, err := d.mirrorOf(ctx, r.SessionRemote, "")
+	if err != nil {
+		return reply, explained(err)
+	}
+	defer d.closeMirror(m)
+	err = m.Find(ctx)
+	if err == nil {
+		err = m.Points(ctx, m.Sessions()...)
+	}
+	if err != nil {
+		return reply, explained(sessionFault(m.Remote(), err))
+	}
+	for _, name := range m.Sessions() {
+		o, err := farOpened(m, name)
+		if err == nil && !m.Refs()[thin.Ref(name)].IsZero() { // its checkpoints are inside of a container
+			if o, err = d.openAt(ctx, name, r.SessionRemote, false); err == nil {
+				defer o.close()
+			}
+		}
+		if err != nil {
+			return reply, explained(err)
+		}
+		reply.Sessions = append(reply.Sessions, o.farInfo())
+	}
+	slices.SortFunc(reply.Sessions, func(a, b control.SessionInfo) int { return strings.Compare(a.Name, b.Name) })
+	return reply, nil
+}
+
+// farInfo is info of a session that is read from its session remote.
+func (o *opened) farInfo() control.SessionInfo {
+	meta, _ := o.far.Meta(o.session)
+	i := control.SessionInfo{Origin: meta.Remote, Base: meta.Base, From: meta.From, FromAt: meta.FromRemote}
+	i.SessionStatus = control.SessionStatus{Name: o.session, Remote: o.far.Remote().URL(), State: string(meta.State)}
+	if meta.Interrupted() {
+		i.State = string(session.Paused)
+	}
+	for _, l := range meta.Lanes {
+		if l.Left == nil {
+			i.Lane = l.Name
+		}
+	}
+	for _, t := range meta.Transitions {
+		i.History = append(i.History, control.Transition{State: string(t.State), Time: t.Time, Actor: t.Actor, Reason: t.Reason})
+	}
+	points, err := o.repo.Points(0)
+	if err != nil || len(points) == 0 {
+		return i
+	}
+	i.Points = int64(len(points))
+	last := o.shown(points[0])
+	i.Last = &last
+	setLast(&i.SessionStatus, points[0])
+	at := points[0].Time.In(time.UTC)
+	i.LastSync = &at
+	return i
+}

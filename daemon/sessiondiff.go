@@ -1,0 +1,224 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// SessionDiff compares two checkpoints, of one session or of two, or one with the working tree as it is now.
+func (d *Daemon) SessionDiff(ctx context.Context, r control.SessionDiffRequest) (control.SessionDiffReply, error) {
+	reply := control.SessionDiffReply{Changes: []control.PathChange{}}
+	o, err := d.openAt(ctx, r.Of, r.SessionRemote, true)
+	if err != nil {
+		return reply, explainAt("read session", r.Of, err)
+	}
+	defer func() { o.close() }()
+	p := pair{a: o, b: o}
+	if r.AOf != "" && (r.AOf != r.Of || r.ARemote != r.SessionRemote) {
+		if p.a, err = d.openAt(ctx, r.AOf, r.ARemote, true); err != nil {
+			return reply, explainAt("read session", r.AOf, err)
+		}
+		defer p.a.close()
+	}
+	var from object.ID
+	if r.A != "" { // before a point is made now: "@" is the newest that there was
+		a, err := p.a.find(ctx, r.A)
+		if err != nil {
+			return reply, explainCarry("compare checkpoint", r.A, err)
+		}
+		from = a.Tree
+	}
+	if r.B == "" && o.mount != nil && o.mount.carry.carries() {
+		if _, _, err := o.mount.carry.point(ctx, session.Idle, ""); err != nil {
+			return reply, explainCarry("compare with the working tree of", r.Of, err)
+		}
+		now, err := o.mount.carry.opened()
+		if err != nil {
+			return reply, explainCarry("read session", r.Of, err)
+		}
+		o.close()
+		if o, p.b = now, now; r.AOf == "" {
+			p.a = now
+		}
+	}
+	if o.repo == nil || p.a.repo == nil {
+		return reply, explainCarry("compare checkpoints of", r.Of, errNothingCarried)
+	}
+	if r.A == "" {
+		if from, err = p.a.baseTree(ctx); err != nil {
+			return reply, explainAt("read session", r.Of, err)
+		}
+	}
+	b, err := o.find(ctx, r.B)
+	if errors.Is(err, session.ErrNoPoint) && r.B == "" { // nothing was ever changed
+		return reply, nil
+	}
+	if err != nil {
+		return reply, explainCarry("compare checkpoint", r.B, err)
+	}
+	if reply.Changes, err = p.changes(ctx, from, b.Tree); err != nil {
+		return reply, explainAt("compare checkpoints of", r.Of, err)
+	}
+	if err := p.lines(ctx, &reply, from, b.Tree, r.Patch, r.Stat); err != nil {
+		return reply, explainAt("compare checkpoints of", r.Of, err)
+	}
+	return reply, nil
+}
+
+// pair is two sessions, or twice the same one, of which trees are compared: from one of a to one of b.
+type pair struct{ a, b *opened }
+
+// tree reads a tree that either of them has, without a request if one can do without.
+func (p pair) tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
+	for _, o := range []*opened{p.a, p.b} {
+		if entries, err := o.repo.Tree(id); err == nil {
+			return entries, nil
+		}
+	}
+	entries, err := p.b.tree(ctx, id)
+	if err != nil && p.a != p.b {
+		if entries, errA := p.a.tree(ctx, id); errA == nil {
+			return entries, nil
+		}
+	}
+	return entries, err
+}
+
+// changes lists the paths that two trees do not have alike.
+func (p pair) changes(ctx context.Context, from, to object.ID) ([]control.PathChange, error) {
+	changes := []control.PathChange{}
+	err := diffDirs(ctx, p.tree, from, to, func(path string, from, to object.TreeEntry) error {
+		changes = append(changes, pathChange(path, from, to))
+		return nil
+	})
+	return changes, err
+}
+
+// lines adds the text of the differences to a reply, or the numbers of lines.
+func (p pair) lines(ctx context.Context, reply *control.SessionDiffReply, from, to object.ID, patch, stat bool) error {
+	if !patch && !stat || len(reply.Changes) == 0 {
+		return nil
+	}
+	if err := p.provide(ctx, reply.Changes); err != nil {
+		return fmt.Errorf("bring contents: %w", err)
+	}
+	f := p.b.repo.Format()
+	if patch {
+		out, err := p.git(ctx, "diff-tree", "-p", "--no-renames", "--no-color", "--no-ext-diff", "--no-textconv", treeish(f, from), treeish(f, to))
+		if err != nil {
+			return err
+		}
+		reply.Patch = string(out)
+	}
+	if stat {
+		out, err := p.git(ctx, "diff-tree", "-r", "-z", "--numstat", "--no-renames", "--no-ext-diff", "--no-textconv", treeish(f, from), treeish(f, to))
+		if err != nil {
+			return err
+		}
+		addLines(reply.Changes, out)
+	}
+	return nil
+}
+
+// treeish names a tree to git; the empty one has a name, too.
+func treeish(f object.Format, tree object.ID) string {
+	if tree.IsZero() {
+		empty, _ := object.Hash(f, object.Tree, nil)
+		return empty.String()
+	}
+	return tree.String()
+}
+
+// provide brings the contents of changed paths to where git reads them: git itself would ask for each of them.
+func (p pair) provide(ctx context.Context, changes []control.PathChange) error {
+	var old, now []object.ID
+	for _, c := range changes {
+		old, now = appendBlob(old, c.OldMode, c.Old), appendBlob(now, c.NewMode, c.New)
+	}
+	here := func(id object.ID) bool { return p.a.repo.Owned(id) || p.b.repo.Owned(id) }
+	old, now = slices.DeleteFunc(old, here), slices.DeleteFunc(now, here)
+	if p.a == p.b {
+		return p.a.provide(ctx, append(old, now...))
+	}
+	if err := p.a.provide(ctx, old); err != nil {
+		return err
+	}
+	return p.b.provide(ctx, now)
+}
+
+// appendBlob adds the content of a path, unless it is a directory, or a submodule's commit, which is of another repository.
+func appendBlob(ids []object.ID, mode, text string) []object.ID {
+	id, err := object.ParseID(text)
+	if err != nil || mode == modeText(object.ModeGitlink) || mode == modeText(object.ModeDir) {
+		return ids
+	}
+	return append(ids, id)
+}
+
+// provide brings contents that the session's trees name. Of a session that is not mounted git asks for them itself.
+func (o *opened) provide(ctx context.Context, ids []object.ID) error {
+	switch {
+	case len(ids) == 0:
+		return nil
+	case o.mount != nil:
+		return o.mount.store.Provide(ctx, ids, nil)
+	case o.far != nil:
+		if err := o.far.Contents(ctx, o.session, ids); err != nil {
+			return sessionFault(o.far.Remote(), err)
+		}
+	}
+	return nil
+}
+
+// git runs stock git in the repository of b, which also reads that of a.
+func (p pair) git(ctx context.Context, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, "git", args...)
+	cmd.Dir = p.b.repo.Dir()
+	cmd.Env = append(os.Environ(), "GIT_DIR="+p.b.repo.Dir(), "GIT_TERMINAL_PROMPT=0", "LC_ALL=C")
+	if p.a != p.b {
+		cmd.Env = append(cmd.Env, "GIT_ALTERNATE_OBJECT_DIRECTORIES="+strconv.Quote(filepath.Join(p.a.repo.Dir(), "objects")))
+	}
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(stderr.String()))
+	}
+	return stdout.Bytes(), nil
+}
+
+// addLines adds what `git diff-tree --numstat -z` says: "ADDED\tREMOVED\tPATH\0", or dashes for what is binary.
+func addLines(changes []control.PathChange, out []byte) {
+	at := map[string]int{}
+	for i, c := range changes {
+		at[c.Path] = i
+	}
+	for line := range strings.SplitSeq(string(out), "\x00") {
+		added, rest, ok1 := strings.Cut(line, "\t")
+		removed, path, ok2 := strings.Cut(rest, "\t")
+		i, known := at[path]
+		if !ok1 || !ok2 || !known {
+			continue
+		}
+		changes[i].Added, changes[i].Removed = lines(added), lines(removed)
+	}
+}
+
+func lines(text string) int64 {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return -1
+	}
+	return n
+}

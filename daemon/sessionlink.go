@@ -1,0 +1,35 @@
+package daemon
+
+import (
+	"errors"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// tellWays adds to what is said of a checkpoint how others come to it.
+func (o *opened) tellWays(reply *control.SessionShowReply) {
+	reply.ForkCommand = "artifactfs session fork " + control.ShellWord(o.session+"@"+reply.ID) + " DIR"
+	reply.ResumeCommand = "artifactfs session resume " + control.ShellWord(o.session) + " DIR"
+	if reply.SessionRemote = shownRemote(o.record.Carried.Remote, o.home, o.record); reply.SessionRemote == "" {
+		return
+	}
+	link := control.Link{Remote: reply.SessionRemote, Session: o.session, Point: reply.ID}
+	reply.Link = link.String()
+	reply.ForkCommand = "artifactfs session fork " + control.ShellWord(reply.Link) + " DIR"
+	link.Point = ""
+	reply.ResumeCommand = "artifactfs session resume " + control.ShellWord(link.String()) + " DIR"
+}
+
+// explainAt is explainCarry of a session that may be on a session remote.
+func explainAt(verb, thing string, err error) *control.Error {
+	e := explainCarry(verb, thing, err)
+	if explainSessionRemote(e, err) {
+		e.Hint = "the URL and its credentials are looked at as git does: git ls-remote URL shows more"
+		return e
+	}
+	var none noSuchSession
+	if errors.As(err, &none) {
+		e.Hint = "artifactfs session list --session-remote " + control.ShellWord(none.remote) + " shows those that there are"
+	}
+	return e
+}

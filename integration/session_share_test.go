@@ -1,0 +1,244 @@
+package integration
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// shared is a session that is being worked in, with a checkpoint, a note, and a transcript on its session remote.
+type shared struct {
+	w      *world
+	origin served
+	remote *carried
+	m      mounted
+	first  control.CheckpointReply // pinned as "first"
+	newest control.CheckpointReply
+}
+
+func newShared(t *testing.T) *shared {
+	w, r := newTravelled(t)
+	s := &shared{w: w, origin: w.serve(gittest.ServerOptions{}), remote: w.sessionRemote("http", r)}
+	s.m = w.bare(s.origin.URL("r.git"), append(s.remote.flags("work"), "--wait", "git", "--checkpoint", "off")...)
+	w.sh(s.m.Dir, "git switch -qc topic && echo one >one && git add one && git commit -qm one && git notes --ref agent add -m noted && rm d0001/f0001.txt && echo untracked >d0002/new")
+	s.first = s.m.checkpoint("--pin", "first", "-m", "the first")
+	s.record(`{"turn":1}`)
+	w.sh(s.m.Dir, "echo two >>one")
+	s.newest = s.m.checkpoint()
+	s.record(`{"turn":2}`)
+	s.m.sync()
+	s.remote.server.Log().Reset()
+	return s
+}
+
+func (s *shared) record(line string) {
+	s.w.Helper()
+	file := filepath.Join(s.w.root, "record.jsonl")
+	check2(s.w, os.WriteFile(file, []byte(line+"\n"), 0o600))
+	s.w.ok("session", "record", file, "-C", s.m.Dir)
+}
+
+// A session is looked at from a machine that has nothing: nothing is mounted, and no more is fetched than is printed.
+func TestSessionIsReadFromAfar(t *testing.T) {
+	s := newShared(t)
+	o := s.w.elsewhere()
+	far := []string{"--session-remote", s.remote.arg}
+	requests := func() int { n := len(s.remote.server.Log().Requests()); s.remote.server.Log().Reset(); return n }
+
+	var list control.SessionsReply
+	o.json(&list, append([]string{"session", "list"}, far...)...)
+	if len(list.Sessions) != 1 || list.Sessions[0].Name != "work" || list.Sessions[0].Points != 2 || list.Sessions[0].State != "active" || list.Sessions[0].LastID != s.newest.ID {
+		t.Errorf("session list: got %+v, want session work with 2 checkpoints, the newest %s", list, s.newest.ID)
+	}
+	if n := requests(); n > 4 {
+		t.Errorf("session list took %d requests, want at most 4: capabilities, refs, what the session is, checkpoints", n)
+	}
+	var log control.SessionLogReply
+	o.json(&log, append([]string{"session", "log", "work"}, far...)...)
+	if len(log.Points) != 2 || log.Points[0].ID != s.newest.ID || log.Points[1].Message != "the first" || log.Points[1].Pins[0] != "first" {
+		t.Errorf("session log: got %+v, want checkpoints %s and %s", log.Points, s.newest.ID, s.first.ID)
+	}
+	if n := requests(); n > 4 {
+		t.Errorf("session log took %d requests, want at most 4", n)
+	}
+	var show, here control.SessionShowReply
+	o.json(&show, append([]string{"session", "show", "work@first"}, far...)...)
+	s.w.json(&here, "session", "show", "first", "-C", s.m.Dir)
+	if len(show.Changes) != 3 || show.Records != 1 || here.Records != 1 || len(show.Changes) != len(here.Changes) || show.Branch != "topic" {
+		t.Errorf("session show of afar: got %+v, want what it is at home: %+v", show, here)
+	}
+	if show.Link != here.Link || show.Link != s.remote.arg+"#session=work@"+s.first.ID || !strings.Contains(show.ForkCommand, "session fork") || !strings.Contains(show.ResumeCommand, "session resume") {
+		t.Errorf("session show says link %q, fork with %q and resume with %q; at home link %q", show.Link, show.ForkCommand, show.ResumeCommand, here.Link)
+	}
+	if sent, n := s.remote.server.Log().Blobs(); sent[object.MustID(s.w.git(s.remote.Path, "rev-parse", s.newest.Commit+":one"))] > 0 {
+		t.Errorf("session list, log and show fetched a file's content, of %d contents", n)
+	}
+	patch := o.ok(append([]string{"session", "diff", "work@first", "work@"}, far...)...)
+	if !strings.Contains(patch, "+two") || strings.Contains(patch, "untracked") {
+		t.Errorf("session diff of afar: got %q, want the line two added", patch)
+	}
+	names := o.ok("session", "diff", s.remote.arg+"#session=work@first", "--name-status")
+	if names != "M\tone\n" {
+		t.Errorf("session diff of a link to the newest: got %q, want file one alone", names)
+	}
+	stat := o.ok(append([]string{"session", "diff", "work", "--stat"}, far...)...)
+	if !strings.Contains(stat, "3 paths, +3 -") {
+		t.Errorf("session diff of a session of afar: got %q, want 3 paths since it began", stat)
+	}
+	if kept, _ := os.ReadDir(filepath.Join(o.state, "mounts")); len(kept) > 0 {
+		t.Errorf("reading from afar left %v", kept)
+	}
+	left, _ := filepath.Glob(filepath.Join(o.state, "*.tmp"))
+	if len(left) > 0 {
+		t.Errorf("reading from afar left %v", left)
+	}
+	if r := o.afs(append([]string{"session", "show", "nobody"}, far...)...); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "no such session") {
+		t.Errorf("session show of a session that is not there: got %s, want exit code %d", r, control.ExitNotMounted)
+	}
+	if r := o.afs("session", "list", "--session-remote", s.remote.arg+"x"); r.code != control.ExitRemote {
+		t.Errorf("session list of a remote that is not there: got %s, want exit code %d", r, control.ExitRemote)
+	}
+}
+
+// A link is all that another machine needs to fork a session that is being worked in, or to show a checkpoint of it.
+func TestForkByLink(t *testing.T) {
+	s := newShared(t)
+	w := s.w
+	link := strings.TrimSpace(w.ok("session", "link", "-C", s.m.Dir))
+	if want := s.remote.arg + "#session=work@" + s.newest.ID; link != want {
+		t.Fatalf("session link: got %q, want %q", link, want)
+	}
+	parent := w.look(s.m.Dir)
+	s.origin.forget()
+	o := w.elsewhere()
+	dir := w.place("fork")
+	var reply control.MountReply
+	o.json(&reply, "session", "fork", link, dir, "--session", "copy", "--wait", "git", "--prefetch", "none", "--history", "none")
+	if reply.Session != "copy" {
+		t.Errorf("session fork said %+v", reply)
+	}
+	fork := mounted{reply, o}
+	o.sh(dir, "ls -R >/dev/null")
+	if _, n := s.origin.Log().Blobs(); n > 0 {
+		t.Errorf("%d contents came from the remote before anything was read", n)
+	}
+	sent, _ := s.remote.server.Log().Blobs()
+	for line := range strings.Lines(w.git(s.remote.Path, "ls-tree", "-r", s.newest.Commit)) {
+		if f := strings.Fields(line); sent[object.MustID(f[2])] > 0 {
+			t.Errorf("a file's content came from the session remote before it was read: %s", line)
+		}
+	}
+	w.same("a fork of another machine's session", parent, o.look(dir))
+	if got := o.git(dir, "notes", "--ref", "agent", "show", "topic"); got != "noted" {
+		t.Errorf("the note in the fork: got %q, want %q", got, "noted")
+	}
+	var show control.SessionShowReply
+	o.sh(dir, "git switch -qc forked && echo forked >forked && git add -A && git commit -qm forked")
+	p := fork.checkpoint("--sync")
+	if p.Session != "copy" || !p.Synced {
+		t.Errorf("checkpoint of the fork: got %+v", p)
+	}
+	if got := w.git(s.remote.Path, "rev-list", "--count", "refs/afs/transcript/copy"); got != "2" {
+		t.Errorf("the fork's transcript on the session remote has %s commits, want 2", got)
+	}
+	if got := w.git(s.remote.Path, "for-each-ref", "--format=%(refname)", "refs/afs/j/work"); strings.Count(got, "\n") != 0 {
+		t.Errorf("the parent's lanes became %q", got)
+	}
+	// The parent was not disturbed: it goes on in its lane, and nobody took anything from it.
+	w.sh(s.m.Dir, "echo three >>one")
+	if p := s.m.checkpoint("--sync"); p.Lane != "main" || !p.Synced {
+		t.Errorf("checkpoint of the parent after the fork: got %+v", p)
+	}
+	var list control.SessionsReply
+	o.json(&list, "session", "list")
+	if len(list.Sessions) != 1 || list.Sessions[0].From != "work "+s.newest.ID || list.Sessions[0].FromAt != s.remote.arg {
+		t.Errorf("session list elsewhere: got %+v, want copy of work %s", list.Sessions, s.newest.ID)
+	}
+	o.json(&show, "session", "show", "-C", "copy")
+	if show.Link != s.remote.arg+"#session=copy@"+p.ID {
+		t.Errorf("the fork's link: got %q", show.Link)
+	}
+	// By name, at an older checkpoint; what was recorded later does not come along.
+	early := w.place("early")
+	o.ok("session", "fork", "--session-remote", s.remote.arg, "work@first", early, "--session", "early", "--wait", "git")
+	w.wantFile(filepath.Join(early, "one"), "one\n")
+	o.sh(early, "echo x >x")
+	mounted{control.MountReply{Dir: early}, o}.checkpoint("--sync")
+	if got := w.git(s.remote.Path, "rev-list", "--count", "refs/afs/transcript/early"); got != "1" {
+		t.Errorf("the transcript of a fork of the first checkpoint has %s commits, want 1", got)
+	}
+	// A mount shows what a link names, and is forked there in its turn.
+	shown := w.place("shown")
+	o.ok("mount", s.remote.arg+"#session=work@first", shown)
+	w.wantFile(filepath.Join(shown, "one"), "one\n")
+	if err := os.WriteFile(filepath.Join(shown, "x"), nil, 0o644); err == nil {
+		t.Error("a mount of a checkpoint can be written to")
+	}
+	again := w.place("again")
+	o.ok("session", "fork", "-C", shown, again, "--session", "again")
+	w.wantFile(filepath.Join(again, "one"), "one\n")
+	check(t, os.WriteFile(filepath.Join(again, "x"), nil, 0o644))
+	o.ok("unmount", shown, again, early, dir)
+	o.json(&reply, "session", "resume", s.remote.arg+"#session=copy", dir)
+	w.wantFile(filepath.Join(dir, "forked"), "forked\n")
+	o.ok("unmount", dir)
+}
+
+// A fork that is read-only shows the checkpoint and keeps nothing; a mount that shows a checkpoint can be forked.
+func TestForkReadOnly(t *testing.T) {
+	w, _ := newTravelled(t)
+	m := w.bare(w.serve(gittest.ServerOptions{}).URL("r.git"), "--session", "work", "--checkpoint", "off", "--wait", "git")
+	w.sh(m.Dir, "echo one >one")
+	first := m.checkpoint("--pin", "first")
+	w.sh(m.Dir, "echo two >one")
+	shown, now, fork := w.place("shown"), w.place("now"), w.place("fork")
+	w.ok("session", "fork", "-C", m.Dir, "first", shown, "--read-only")
+	w.wantFile(filepath.Join(shown, "one"), "one\n")
+	if err := os.WriteFile(filepath.Join(shown, "one"), nil, 0o644); err == nil {
+		t.Error("a fork with --read-only can be written to")
+	}
+	w.ok("session", "fork", "-C", m.Dir, now, "--read-only")
+	w.wantFile(filepath.Join(now, "one"), "two\n")
+	w.ok("session", "fork", "-C", shown, fork, "--session", "copy")
+	w.wantFile(filepath.Join(fork, "one"), "one\n")
+	w.sh(fork, "echo three >one")
+	p := mounted{control.MountReply{Dir: fork}, w}.checkpoint()
+	if p.Session != "copy" {
+		t.Errorf("checkpoint of a fork of a mount that shows one: got %+v", p)
+	}
+	var list control.SessionsReply
+	w.json(&list, "session", "list")
+	for _, s := range list.Sessions {
+		if s.Name == "copy" && s.From != "work "+first.ID {
+			t.Errorf("the fork says that it is from %q, want %q", s.From, "work "+first.ID)
+		}
+	}
+	if len(list.Sessions) != 2 {
+		t.Errorf("session list: got %+v, want work and copy: read-only forks keep nothing", list.Sessions)
+	}
+	if r := w.afs("session", "fork", "-C", m.Dir, "first", w.place("x"), "--read-only", "--session", "y"); r.code != control.ExitUsage {
+		t.Errorf("a read-only fork with a name: got %s, want exit code %d", r, control.ExitUsage)
+	}
+	w.ok("unmount", shown, now, fork)
+}
+
+// A fragment that means nothing is refused; a path with a # in its name stays one.
+func TestFragmentsAreRefused(t *testing.T) {
+	w, r := newTravelled(t)
+	url := w.serve(gittest.ServerOptions{}).URL("r.git")
+	for _, fragment := range []string{"#main", "#", "#ref=main", "#session=", "#session=../x"} {
+		res := w.afs("mount", url+fragment, w.place("m"))
+		if res.code != control.ExitUsage || strings.Count(strings.TrimSpace(res.stderr), "\n") != 1 && !strings.Contains(fragment, "=.") && fragment != "#session=" {
+			t.Errorf("mount URL%s: got %s, want a refusal with a hint and exit code %d", fragment, res, control.ExitUsage)
+		}
+	}
+	odd := filepath.Join(w.root, "odd#main")
+	check(t, os.Symlink(r.Path, odd))
+	m := w.mount(odd)
+	w.unmount(m)
+}

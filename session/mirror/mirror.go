@@ -1,0 +1,318 @@
+// Package mirror reads sessions that only a session remote has, without mounting or keeping anything.
+//
+// A Mirror is a bare repository in a temporary directory. It is filled in steps, each of them one request, and only as far as
+// somebody asks: what a session is (Find), its checkpoints (Points), their trees (Trees), the tree that the session began with
+// (Base), contents (Contents). Nothing of the mounted remote's history is fetched: the base commit that a session names is
+// told to the server as one that is here.
+//
+// What the session remote does not have, such as the base of a session that is kept there without history, is fetched from the
+// mounted remote (Options.Origin).
+//
+// A Mirror is used by one goroutine.
+package mirror
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/internal/packedrefs"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// maxObject is the size in bytes of the largest object that is taken.
+const maxObject = 1 << 30
+
+// Remote is a session remote, or the one that was mounted.
+type Remote interface {
+	URL() string
+	Capabilities(ctx context.Context) (transport.Capabilities, error)
+	Refs(ctx context.Context, prefixes []string) (transport.Refs, error)
+	Fetch(ctx context.Context, req transport.FetchRequest) (*transport.FetchResponse, error)
+	Close() error
+}
+
+// Options describe a Mirror.
+type Options struct {
+	Dir    string // it is made below
+	Remote Remote // the Mirror closes it
+	// Origin opens the mounted remote of a session. The Mirror closes it.
+	Origin func(url string) (Remote, error)
+}
+
+// Mirror is what is known here of the sessions on a session remote.
+type Mirror struct {
+	remote Remote
+	open   func(url string) (Remote, error)
+	origin map[string]Remote // by URL
+	dir    string
+	caps   transport.Capabilities
+	refs   map[string]object.ID
+	main   *session.Repo            // that objects are written to
+	views  map[string]*session.Repo // by session
+	metas  map[string]session.Meta
+	had    map[string]depth
+	based  map[object.ID]bool
+}
+
+// depth is how much of a session's checkpoints is here.
+type depth int
+
+const (
+	nothing depth = iota
+	commits
+	trees
+)
+
+// Open makes an empty Mirror.
+func Open(ctx context.Context, o Options) (_ *Mirror, err error) {
+	m := &Mirror{remote: o.Remote, open: o.Origin, origin: map[string]Remote{}, refs: map[string]object.ID{}, views: map[string]*session.Repo{}, metas: map[string]session.Meta{}, had: map[string]depth{}, based: map[object.ID]bool{}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, m.Close())
+		}
+	}()
+	if m.caps, err = o.Remote.Capabilities(ctx); err != nil {
+		return nil, err
+	}
+	if m.dir, err = os.MkdirTemp(o.Dir, "mirror-*.tmp"); err != nil {
+		return nil, err
+	}
+	m.main, err = session.OpenRepo(m.dir, session.RepoOptions{Format: m.caps.Format})
+	return m, err
+}
+
+// Close removes the Mirror.
+func (m *Mirror) Close() error {
+	err := m.remote.Close()
+	for _, o := range m.origin {
+		err = errors.Join(err, o.Close())
+	}
+	for _, v := range m.views {
+		err = errors.Join(err, v.Close())
+	}
+	if m.main != nil {
+		err = errors.Join(err, m.main.Close())
+	}
+	if m.dir != "" {
+		err = errors.Join(err, os.RemoveAll(m.dir))
+	}
+	return err
+}
+
+// Remote is the session remote.
+func (m *Mirror) Remote() Remote { return m.remote }
+
+// Refs returns what Find has learned of the session remote's refs, by their full names.
+func (m *Mirror) Refs() map[string]object.ID { return m.refs }
+
+// Find learns what sessions there are: the named ones, or all. It takes two requests.
+func (m *Mirror) Find(ctx context.Context, names ...string) error {
+	prefixes := []string{session.Prefix}
+	if len(names) > 0 {
+		prefixes = prefixes[:0]
+		for _, n := range names {
+			prefixes = append(prefixes, session.MetaRef(n), session.LanePrefix(n), session.PinPrefix(n), session.TranscriptRef(n))
+		}
+	}
+	refs, err := m.remote.Refs(ctx, prefixes)
+	if err != nil {
+		return err
+	}
+	var metas []object.ID
+	for _, r := range refs.List {
+		m.refs[r.Name] = r.ID
+		if strings.HasPrefix(r.Name, session.MetaRef("")) && !slices.Contains(metas, r.ID) {
+			metas = append(metas, r.ID)
+		}
+	}
+	if len(metas) == 0 {
+		return nil
+	}
+	if err := m.bring(ctx, transport.FetchRequest{Wants: metas, Depth: 1}); err != nil {
+		return err
+	}
+	for name, id := range m.refs {
+		if of, ok := strings.CutPrefix(name, session.MetaRef("")); ok {
+			meta, err := session.MetaAt(m.main, m.caps.Format, id)
+			if errors.Is(err, session.ErrNotMeta) || errors.Is(err, session.ErrNewerMeta) || err == nil && meta.Session != of {
+				continue // somebody else's ref, or of a later version: the others are read all the same
+			}
+			if err != nil {
+				return err
+			}
+			m.metas[of] = meta
+		}
+	}
+	return m.writeRefs()
+}
+
+// writeRefs writes the refs to where Repo reads them.
+func (m *Mirror) writeRefs() error {
+	var list []packedrefs.Ref
+	for name, id := range m.refs {
+		list = append(list, packedrefs.Ref{Name: name, ID: id})
+	}
+	return os.WriteFile(filepath.Join(m.dir, "packed-refs"), packedrefs.Encode(nil, list), 0o600)
+}
+
+// bring fetches objects from the session remote.
+func (m *Mirror) bring(ctx context.Context, r transport.FetchRequest) error {
+	return m.bringFrom(ctx, m.remote, m.caps, r)
+}
+
+// bringAny is bring, or from the mounted remote of a session what the session remote refuses.
+func (m *Mirror) bringAny(ctx context.Context, name string, r transport.FetchRequest) error {
+	err := m.bring(ctx, r)
+	url := m.metas[name].Remote
+	if err == nil || url == "" || m.open == nil || ctx.Err() != nil {
+		return err
+	}
+	if m.origin[url] == nil {
+		o, openErr := m.open(url)
+		if openErr != nil {
+			return errors.Join(err, openErr)
+		}
+		m.origin[url] = o
+	}
+	caps, originErr := m.origin[url].Capabilities(ctx)
+	if originErr == nil {
+		originErr = m.bringFrom(ctx, m.origin[url], caps, r)
+	}
+	if originErr != nil {
+		return errors.Join(err, originErr)
+	}
+	return nil
+}
+
+func (m *Mirror) bringFrom(ctx context.Context, from Remote, caps transport.Capabilities, r transport.FetchRequest) error {
+	if !caps.Filter {
+		r.Filter = ""
+	}
+	if !caps.Shallow {
+		r.Depth = 0
+	}
+	packs, err := m.main.Packs()
+	if err != nil {
+		return err
+	}
+	resp, err := from.Fetch(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer resp.Pack.Close()
+	if _, err := packs.Ingest(ctx, resp.Pack, odb.IngestOptions{MaxObjectSize: maxObject, Promisor: true}, nil); err != nil {
+		return err
+	}
+	for _, v := range m.views {
+		if packs, err := v.Packs(); err == nil {
+			err = packs.Refresh()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Sessions lists the names of what Find has found.
+func (m *Mirror) Sessions() []string {
+	var names []string
+	for name := range m.metas {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Meta is what a session is; false: the session remote has no such session.
+func (m *Mirror) Meta(name string) (session.Meta, bool) {
+	meta, ok := m.metas[name]
+	return meta, ok
+}
+
+// Repo is the repository as that of a session.
+func (m *Mirror) Repo(name string) (*session.Repo, error) {
+	if v := m.views[name]; v != nil {
+		return v, nil
+	}
+	v, err := session.OpenRepo(m.dir, session.RepoOptions{Format: m.caps.Format, Session: name, ReadOnly: true})
+	if err == nil {
+		m.views[name] = v
+	}
+	return v, err
+}
+
+// Points brings the commits of the sessions' checkpoints, in one request.
+func (m *Mirror) Points(ctx context.Context, names ...string) error {
+	return m.points(ctx, commits, names)
+}
+
+// Trees brings the commits of the sessions' checkpoints, of what was recorded in them, and what trees they have that the
+// commit which the session began with does not have, in one request.
+func (m *Mirror) Trees(ctx context.Context, names ...string) error {
+	return m.points(ctx, trees, names)
+}
+
+func (m *Mirror) points(ctx context.Context, d depth, names []string) error {
+	filter := map[depth]string{commits: "tree:0", trees: "blob:none"}[d]
+	var wants, haves []object.ID
+	for _, name := range names {
+		meta, ok := m.metas[name]
+		if !ok || m.had[name] >= d {
+			continue
+		}
+		for ref, id := range m.refs {
+			point := strings.HasPrefix(ref, session.LanePrefix(name)) || strings.HasPrefix(ref, session.PinPrefix(name))
+			if (point || d == trees && ref == session.TranscriptRef(name)) && !slices.Contains(wants, id) {
+				wants = append(wants, id)
+			}
+		}
+		if base, err := object.ParseID(meta.Base); err == nil && !slices.Contains(haves, base) {
+			haves = append(haves, base)
+		}
+	}
+	if len(wants) > 0 {
+		if err := m.bring(ctx, transport.FetchRequest{Wants: wants, Haves: haves, Filter: filter}); err != nil {
+			return err
+		}
+	}
+	for _, name := range names {
+		m.had[name] = max(m.had[name], d)
+	}
+	return nil
+}
+
+// Base brings the commit that a session began with, and all of its trees.
+func (m *Mirror) Base(ctx context.Context, name string) error {
+	base, err := object.ParseID(m.metas[name].Base)
+	if err != nil || m.based[base] { // it began on an unborn branch, or is here
+		return nil
+	}
+	if err := m.bringAny(ctx, name, transport.FetchRequest{Wants: []object.ID{base}, Depth: 1, Filter: "blob:none"}); err != nil {
+		return fmt.Errorf("fetch commit %s, which session %s began with: %w", base, name, err)
+	}
+	m.based[base] = true
+	return nil
+}
+
+// Contents brings blobs of a session, those that are not here, in one request.
+func (m *Mirror) Contents(ctx context.Context, name string, ids []object.ID) error {
+	var wants []object.ID
+	for _, id := range ids {
+		if !m.main.Owned(id) && !slices.Contains(wants, id) {
+			wants = append(wants, id)
+		}
+	}
+	if len(wants) == 0 {
+		return nil
+	}
+	return m.bringAny(ctx, name, transport.FetchRequest{Wants: wants, Filter: "blob:none"})
+}
