@@ -17,6 +17,8 @@ const (
 	gitRest = 200 * time.Millisecond // a git command is done when it has moved no ref for so long
 	gitMost = time.Second            // between the points of one that goes on moving them, and after which a move is in one
 
+	removalRest = time.Second // between the points of one who goes on removing
+
 	riskTime = 10 * time.Second // for which a git command is kept waiting, at most
 )
 
@@ -59,6 +61,7 @@ func (c *carry) goOn(ctx context.Context) {
 // waiting is what the policy knows of changes that no point has yet.
 type waiting struct {
 	noticed, signs <-chan struct{} // of files, and of the git directory; nil: they alone are no reason for a point
+	removed        <-chan struct{} // many files were removed that no point has
 	first          time.Time       // change of them; zero: there is none
 	made           time.Time       // when the last point was
 	tried          time.Time       // when somebody looked last whether one is to be made
@@ -68,7 +71,7 @@ type waiting struct {
 // makePoints makes points by the policy until ctx ends. It waits for the tree and the git directory to tell of a change: a
 // mount at rest costs nothing.
 func (c *carry) makePoints(ctx context.Context) {
-	var w waiting
+	w := waiting{removed: c.mount.tree.MassRemoval()}
 	if c.kind != control.PolicyBeforeRisk {
 		w.noticed, w.signs = c.mount.tree.Noticed(), c.git.moved
 		if c.unsaved() { // by a process before this one
@@ -88,7 +91,7 @@ func (c *carry) makePoints(ctx context.Context) {
 		w.first, w.tried = time.Time{}, time.Now()
 		var made bool
 		var err error
-		if c.unsaved() {
+		if reason == session.Removal || c.unsaved() {
 			_, made, err = c.point(ctx, reason, "")
 		}
 		w.took = time.Since(w.tried)
@@ -137,8 +140,16 @@ func (c *carry) rest(ctx context.Context, w *waiting) (session.Reason, bool) {
 				}
 			}
 		}
+		if c.mount.tree.MassRemoved() {
+			drain(w.removed)
+			soon := w.tried.Add(min(max(removalRest, 5*w.took), idleMost)) // what was removed is kept until then
+			if at.IsZero() || soon.Before(at) {
+				at, reason = soon, session.Removal
+			}
+		}
 		if at.IsZero() {
 			select {
+			case <-w.removed:
 			case <-w.noticed:
 				w.first = time.Now()
 			case <-w.signs:
@@ -155,6 +166,7 @@ func (c *carry) rest(ctx context.Context, w *waiting) (session.Reason, bool) {
 			return reason, true
 		}
 		select {
+		case <-w.removed:
 		case <-time.After(wait):
 		case <-c.git.refs:
 		case <-ctx.Done():

@@ -67,6 +67,9 @@ type Options struct {
 	idle  int           // files kept open for the next user; 0: maxIdle
 }
 
+// Dirty says whether the content file of an inode may have been written to at a later time than the inode says.
+func Dirty(in Inode) bool { return in.Flags&state.FlagDirty != 0 }
+
 // Layer is an open overlay. All methods may be called concurrently.
 type Layer struct {
 	dir  string

@@ -77,6 +77,7 @@ const (
 	BeforeRisk Reason = "before-risk" // a git command was about to throw changes away
 	Unmount    Reason = "unmount"     // the mount ends
 	Shutdown   Reason = "shutdown"    // the daemon ends
+	Removal    Reason = "removal"     // many files were removed or overwritten: it has what was there
 	Restore    Reason = "restore"     // files are about to be brought back to another point
 	Forking    Reason = "fork"        // another session begins here
 )

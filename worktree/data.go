@@ -179,6 +179,9 @@ func (t *Tree) truncate(ctx context.Context, n Node, size int64) error {
 			return err
 		}
 	}
+	if size == 0 {
+		t.loseContent(n)
+	}
 	return t.change(ctx, n, false, func(f *overlay.File) error { return f.Truncate(size) },
 		func() (Content, error) { return t.open(ctx, n) })
 }

@@ -78,6 +78,7 @@ type Frozen struct {
 	// Paused is the longest that a change had to wait.
 	Paused time.Duration
 
+	at      int64 // the moment, in nanoseconds since 1970 by the coarse clock; 0: there was none
 	release []func()
 }
 

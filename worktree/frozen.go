@@ -79,6 +79,7 @@ func (z *freezing) run(ctx context.Context, token string, f *Frozen) error {
 			case <-z.tree.noticed:
 			default:
 			}
+			f.at = coarseNow()
 			z.moment = &merged{r, z.tree}
 			paths, known := z.since(token, f)
 			if !known { // more has changed than the journal holds, or there is none

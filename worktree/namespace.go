@@ -203,6 +203,7 @@ func (t *Tree) Unlink(ctx context.Context, dir Node, name string) error {
 		if isDir(in) {
 			return ErrIsDir
 		}
+		e.lose(in, dir, name, true)
 		e.drop(in)
 		e.remove(dir, b, name)
 		e.touch(parent, 0)
@@ -249,6 +250,7 @@ func (t *Tree) Rmdir(ctx context.Context, dir Node, name string) error {
 			case !e.empty(v.node, v.block):
 				return syscall.ENOTEMPTY
 			}
+			e.loseDir(dir, name)
 			e.drop(in)
 			e.remove(dir, b, name)
 			e.touch(parent, -1)

@@ -114,6 +114,7 @@ func (r *renaming) move() error {
 		case isDir(r.over) && !r.empty(r.over.Node, r.overBlock):
 			return syscall.ENOTEMPTY
 		}
+		r.lose(r.over, r.newDir.Node, r.newName, false)
 		r.drop(r.over)
 		r.leave(r.over, r.newDir.Node)
 		r.touch(r.newDir, -subdirs(r.over))

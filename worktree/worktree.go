@@ -184,6 +184,7 @@ type Tree struct {
 	tookOver bool
 	journal  *journal.Journal // nil: none is kept
 	writing  writing
+	removed  removals
 	looked   atomic.Int64 // names of the overlay looked at since the last token, see noteNames
 	gate     gate
 
@@ -203,6 +204,7 @@ func Open(tablePath string, src Source, o Options) (*Tree, error) {
 		return nil, fmt.Errorf("open inode table %s: %w", tablePath, err)
 	}
 	t := &Tree{src: src, options: o, table: table, tookOver: table.kept.goesOn, noticed: make(chan struct{}, 1)}
+	t.removed.mass = make(chan struct{}, 1)
 	if err := t.attach(o); err != nil {
 		return nil, errors.Join(err, t.close())
 	}

@@ -161,21 +161,6 @@ func New(o Options) (*Capturer, error) {
 	return c, nil
 }
 
-// segmentLength counts the points of a segment up to one.
-func (c *Capturer) segmentLength(p session.Point) (int, error) {
-	n := 0
-	for at := p.Commit; !at.IsZero(); n++ {
-		_, content, err := c.o.Repo.Get(at, object.MaxCommitSize)
-		if err != nil {
-			return n, err
-		}
-		if at, err = session.PointParent(c.format, content); err != nil {
-			return n, err
-		}
-	}
-	return n, nil
-}
-
 // Last is the newest point that was made, or that the lane had before; false: there is none.
 func (c *Capturer) Last() (session.Point, bool) {
 	c.mu.Lock()
@@ -208,6 +193,14 @@ func (c *Capturer) Point(ctx context.Context, reason session.Reason, message str
 	c.steps.done("turn")
 	c.treeCache, c.treesKept, c.pending = map[object.ID][]object.TreeEntry{}, 0, map[object.ID][]byte{}
 	c.tracking = c.mem.tracking()
+	if reason != session.Removal && c.o.Tree.MassRemoved() { // what comes next does not have it
+		if _, _, err := c.point(ctx, session.Removal, ""); err != nil {
+			c.o.Log.Warn("make a point of what was removed", zap.Error(err))
+			c.mem, c.left = memory{}, newLeftSet(nil)
+		}
+		c.treeCache, c.treesKept, c.pending = map[object.ID][]object.TreeEntry{}, 0, map[object.ID][]byte{}
+		c.tracking = c.mem.tracking()
+	}
 	p, report, err := c.point(ctx, reason, message)
 	c.treeCache, c.pending, c.tracking = nil, nil, tracking{}
 	if err != nil {
@@ -232,7 +225,8 @@ type shot struct {
 	out    *output
 	copies *session.Copier
 	state  gitState
-	tree   object.ID
+	tree   object.ID // of what was seen
+	shown  object.ID // of the point: with what was removed a moment before, or tree
 	left   []LeftOut // the first of what it does not hold
 	at     time.Time // when it was taken
 }
@@ -254,6 +248,14 @@ func (c *Capturer) point(ctx context.Context, reason session.Reason, message str
 	}
 	defer s.view.frozen.Release()
 	defer s.out.close()
+	if reason == session.Removal {
+		release, said, err := c.takeRemoved(ctx, s)
+		defer release()
+		if err != nil {
+			return session.Point{}, Report{}, err
+		}
+		message = said
+	}
 	s.left = s.edit.left.first()
 	report := Report{Left: s.left, Unread: s.view.unread, Paused: s.view.frozen.Paused}
 	last, have := c.Last()
@@ -262,7 +264,7 @@ func (c *Capturer) point(ctx context.Context, reason session.Reason, message str
 	if err != nil {
 		return session.Point{}, Report{}, err
 	}
-	if nothing && (!have || message == "" || strings.TrimSpace(message) == strings.TrimSpace(last.Message)) { // what somebody says is kept, too
+	if nothing && (!have || message == "" || reason == session.Removal || strings.TrimSpace(message) == strings.TrimSpace(last.Message)) { // what somebody says is kept, too
 		if have {
 			c.remember(s, last.Commit)
 		}
@@ -276,31 +278,6 @@ func (c *Capturer) point(ctx context.Context, reason session.Reason, message str
 	c.remember(s, p.Commit)
 	c.steps.done("memory")
 	return p, report, nil
-}
-
-// follow takes up the newest point by its new name, if points before it were dropped.
-func (c *Capturer) follow() error {
-	last, have := c.Last()
-	if !have {
-		return nil
-	}
-	tip, err := c.o.Repo.Ref(session.SegmentRef(last.Session, last.Lane, last.Segment))
-	if err != nil || tip == last.Commit || tip.IsZero() {
-		return err
-	}
-	now, err := c.o.Repo.PointAt(tip)
-	if err != nil || now.ID != last.ID {
-		return err
-	}
-	count, err := c.segmentLength(now)
-	if err != nil {
-		return err
-	}
-	c.mu.Lock()
-	c.last, c.count = &now, count
-	c.mu.Unlock()
-	c.mem.Point = now.Commit.String()
-	return nil
 }
 
 // shoot looks at files and git until both agree on what is tracked.
@@ -383,6 +360,7 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 		s.out.raw(id, object.Tree, content)
 		return nil
 	})
+	s.shown = s.tree
 	c.steps.done("trees")
 	return agree, err
 }
@@ -398,9 +376,9 @@ func (c *Capturer) nothingNew(ctx context.Context, s *shot, last session.Point, 
 			return false, nil
 		}
 		base, err := c.baseTree()
-		return err == nil && s.tree == base && s.state.Head == c.o.Base && len(s.state.Stashes) == 0 && s.state.Index.Tree == base && len(s.state.Index.Special) == 0, err
+		return err == nil && s.shown == base && s.state.Head == c.o.Base && len(s.state.Stashes) == 0 && s.state.Index.Tree == base && len(s.state.Index.Special) == 0, err
 	}
-	if last.Tree != s.tree {
+	if last.Tree != s.shown {
 		return false, nil
 	}
 	info, err := c.o.Repo.Commit(last.State)
@@ -440,7 +418,7 @@ func (c *Capturer) write(ctx context.Context, s *shot, last session.Point, reaso
 	lane, fresh, count, least := c.lane, c.fresh, c.count, c.least
 	c.mu.Unlock()
 	p := session.Point{
-		ID: session.NewPointIDAfter(now, last.ID), Tree: s.tree, State: stateID, Session: c.o.Repo.Session(), Lane: lane, Segment: last.Segment, Reason: reason,
+		ID: session.NewPointIDAfter(now, last.ID), Tree: s.shown, State: stateID, Session: c.o.Repo.Session(), Lane: lane, Segment: last.Segment, Reason: reason,
 		Message: message, Time: now.Truncate(time.Second), Head: s.state.Head, Branch: s.state.Branch, Prev: last.ID, Base: c.o.Base, Bytes: bytes, Left: int64(len(s.edit.left.all)),
 	}
 	if p.Changed, err = c.changed(ctx, s, last.Tree); err != nil {

@@ -149,6 +149,7 @@ func (m *memory) save(name string) error {
 func (c *Capturer) remember(s *shot, commit object.ID) {
 	f := s.view.frozen
 	c.left = s.edit.left
+	c.saved(s)
 	c.mem = memory{
 		Point: commit.String(), Token: f.Token, tree: s.tree, Rules: s.view.x.print, Left: c.left.all, Ignore: s.edit.ignore,
 		Attributes: slices.Sorted(maps.Keys(s.edit.attributes)), Index: s.state.remembered(), Dirs: s.edit.dirs,

@@ -283,6 +283,6 @@ func (c *Capturer) changed(ctx context.Context, s *shot, before object.ID) (int6
 		}
 		return c.readTree(ctx, id)
 	}
-	err := compare(ctx, read, before, s.tree, "", func(difference) error { n++; return nil })
+	err := compare(ctx, read, before, s.shown, "", func(difference) error { n++; return nil })
 	return n, err
 }

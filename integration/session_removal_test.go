@@ -1,0 +1,101 @@
+package integration
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/gittest"
+)
+
+// removal waits for a checkpoint that holds what was removed, and returns it.
+func (m mounted) removal(had int) (p control.Point) {
+	m.w.Helper()
+	m.w.until("a checkpoint of what was removed is made", func() bool {
+		n := 0
+		for _, q := range m.points() {
+			if q.Reason == "removal" {
+				if n++; n == 1 {
+					p = q
+				}
+			}
+		}
+		return n > had
+	})
+	return p
+}
+
+// What was written within the idle window and removed, moved over or cut to nothing again is found by log and restore.
+func TestMassRemovalsAreUndone(t *testing.T) {
+	w := newWorld(t)
+	w.sized(3, 3)
+	m := w.bare(w.serve(gittest.ServerOptions{}).URL("sized.git"), "--wait", "git", "--session", "work")
+	w.sh(m.Dir, `mkdir -p src/deep; for i in $(seq 20); do echo precious $i >src/f$i; done; echo deep >src/deep/f; ln -s f1 src/link; chmod +x src/f2; echo kept >kept; rm -rf src`)
+	p := m.removal(0)
+	if !strings.Contains(p.Message, "were removed or overwritten") {
+		t.Errorf("message of the checkpoint: got %q, want how much was removed", p.Message)
+	}
+	if exists(m.path("src")) {
+		t.Error("the removed directory is back without a restore")
+	}
+	check := func(what string) {
+		t.Helper()
+		for i := 1; i <= 20; i++ {
+			w.wantFile(m.path(fmt.Sprint("src/f", i)), fmt.Sprintf("precious %d\n", i))
+		}
+		w.wantFile(m.path("src/deep/f"), "deep\n")
+		if t.Failed() {
+			t.Fatal("after " + what)
+		}
+	}
+	w.ok("session", "restore", p.ID, "src", "-C", m.Dir)
+	check("rm -rf")
+	if got := w.sh(m.Dir, "readlink src/link; test -x src/f2 && echo executable"); got != "f1\nexecutable" && got != "f1\nexecutable\n" {
+		t.Errorf("link and mode after restore: got %q", got)
+	}
+
+	// Files that are written and replaced by a rename, all within a second.
+	w.sh(m.Dir, `for i in $(seq 20); do echo precious $i >src/f$i; done; for i in $(seq 20); do echo new >tmp; mv tmp src/f$i; done`)
+	p = m.removal(1)
+	w.ok("session", "restore", p.ID, "src", "-C", m.Dir)
+	check("mv")
+
+	w.sh(m.Dir, `for i in $(seq 20); do echo precious $i >src/f$i; done; for i in $(seq 20); do : >src/f$i; done`)
+	m.removal(2)
+	m.checkpoint()
+	found := false
+	for _, q := range m.points() {
+		if q.Reason == "removal" && m.in(q.Tree, "src/f20") == "precious 20\n" && m.in(q.Tree, "src/f1") == "precious 1\n" && q.ID > p.ID {
+			found = true
+		}
+		if found {
+			break
+		}
+	}
+	if !found {
+		t.Error("no checkpoint has what the files held before they were cut to nothing")
+	}
+
+	// A checkpoint that somebody asks for right after the removal does not have what is gone; the one before it does.
+	w.sh(m.Dir, `mkdir late && for i in $(seq 20); do echo late >late/f$i; done; rm -rf late`)
+	now := m.checkpoint()
+	if tree := w.git(m.sessionGit(), "ls-tree", "-r", "--name-only", now.Tree); strings.Contains(tree, "late/") {
+		t.Errorf("a checkpoint that was asked for has files that were removed before:\n%s", tree)
+	}
+	p = m.removal(3)
+	if tree := w.git(m.sessionGit(), "ls-tree", "-r", "--name-only", p.Tree); strings.Count(tree, "late/") != 20 {
+		t.Errorf("files of the removed directory in %s: got %d, want 20", p.ID, strings.Count(tree, "late/"))
+	}
+
+	// What git ignores is no reason for a checkpoint.
+	w.sh(m.Dir, "echo 'cache/' >.gitignore && mkdir cache && touch cache/a")
+	m.checkpoint()
+	before := len(m.points())
+	w.sh(m.Dir, "for i in $(seq 50); do echo x >cache/$i; done; rm -rf cache; echo end >end")
+	m.checkpoint()
+	if got := len(m.points()); got != before+1 {
+		t.Errorf("checkpoints after an ignored directory was removed: got %d, want %d", got, before+1)
+	}
+	w.unmount(m)
+}

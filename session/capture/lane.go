@@ -1,0 +1,46 @@
+package capture
+
+import (
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// segmentLength counts the points of a segment up to one.
+func (c *Capturer) segmentLength(p session.Point) (int, error) {
+	n := 0
+	for at := p.Commit; !at.IsZero(); n++ {
+		_, content, err := c.o.Repo.Get(at, object.MaxCommitSize)
+		if err != nil {
+			return n, err
+		}
+		if at, err = session.PointParent(c.format, content); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// follow takes up the newest point by its new name, if points before it were dropped.
+func (c *Capturer) follow() error {
+	last, have := c.Last()
+	if !have {
+		return nil
+	}
+	tip, err := c.o.Repo.Ref(session.SegmentRef(last.Session, last.Lane, last.Segment))
+	if err != nil || tip == last.Commit || tip.IsZero() {
+		return err
+	}
+	now, err := c.o.Repo.PointAt(tip)
+	if err != nil || now.ID != last.ID {
+		return err
+	}
+	count, err := c.segmentLength(now)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.last, c.count = &now, count
+	c.mu.Unlock()
+	c.mem.Point = now.Commit.String()
+	return nil
+}

@@ -1,0 +1,74 @@
+package capture
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// takeRemoved puts what was removed or overwritten a moment ago back into the tree of the point, and says how much that is.
+// What was seen is remembered without it, so that the next point tells of its removal. release gives the contents back; they
+// are needed until the point is written.
+func (c *Capturer) takeRemoved(ctx context.Context, s *shot) (release func(), said string, err error) {
+	removed, lost, release := c.o.Tree.TakeRemoved() // behind the freeze: all that it does not have is among them
+	e := s.edit
+	e.plain, e.cleaned = nil, nil
+	n := 0
+	for i := range removed {
+		f := &removed[i].FrozenEntry
+		if f.Path == "" { // another one took its place
+			continue
+		}
+		why, err := e.judge(ctx, f)
+		if err == nil && (why == "" && !e.v.inSkipped(f.Path)) {
+			n++
+			_, err = e.entry(ctx, f)
+		}
+		if err != nil {
+			return release, "", fmt.Errorf("keep removed %s: %w", f.Path, err)
+		}
+	}
+	if n+lost == 0 {
+		return release, "", nil
+	}
+	if n > 0 {
+		if err := e.contents(ctx); err != nil {
+			return release, "", err
+		}
+		s.shown, err = e.trees.write(func(id object.ID, content []byte) error {
+			s.out.raw(id, object.Tree, content)
+			return nil
+		})
+		for id, content := range s.out.trees {
+			c.pending[id] = content
+		}
+	}
+	said = fmt.Sprintf("before %d files were removed or overwritten", n)
+	if lost > 0 {
+		said += fmt.Sprintf(", without %d more that there was no room to keep", lost)
+	}
+	return release, said, err
+}
+
+// inSkipped says whether a path is below a directory of which nothing is held.
+func (v *view) inSkipped(path string) bool {
+	for dir := parent(path); dir != ""; dir = parent(dir) {
+		if v.skip(dir) {
+			return true
+		}
+	}
+	return false
+}
+
+// saved tells the Tree which changes are in a point now, and what points do not hold.
+func (c *Capturer) saved(s *shot) {
+	ignored := map[string]bool{}
+	for path, l := range c.left.all {
+		if n := len(path); l.Why == session.Ignored && n > 0 && path[n-1] == '/' {
+			ignored[path[:n-1]] = true
+		}
+	}
+	c.o.Tree.Saved(s.view.frozen, ignored)
+}
