@@ -147,7 +147,7 @@ func repeatable(o op, args any) bool {
 		return args.(ForkRequest).Mount.Nonce != ""
 	case opSync, opSessions, opSessionsOn, opSessionLog, opSessionShow, opSessionDiff, opSessionSet, opSessionGC:
 		return true
-	case opStatus, opMounts, opPrefetch, opUnmount, opShutdown:
+	case opStatus, opMounts, opPrefetch, opUnmount, opShutdown, opCredentialSet:
 		return true
 	}
 	return false

@@ -127,6 +127,17 @@ func ExampleClient_Switch() {
 	// Output: next 3
 }
 
+func ExampleClient_SetCredential() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.SetCredential(context.Background(), control.CredentialRequest{Dir: "/srv/app", TokenFile: "/run/secrets/git-token"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.Remote, r.Mounts)
+	// Output: https://git.example/app.git [/srv/app]
+}
+
 func ExampleClient_Trace() {
 	client, end := fakeDaemon()
 	defer end()
@@ -427,4 +438,8 @@ func (daemon) SessionRecord(_ context.Context, r control.SessionRecordRequest) (
 
 func (daemon) SessionGC(context.Context, control.SessionGCRequest, report) (control.SessionGCReply, error) {
 	return control.SessionGCReply{Session: "fix-login", Kept: 12, Dropped: []control.Point{before}, DryRun: true}, nil
+}
+
+func (daemon) SetCredential(_ context.Context, r control.CredentialRequest) (control.CredentialReply, error) {
+	return control.CredentialReply{Dir: r.Dir, Remote: "https://git.example/app.git", Checked: true, Mounts: []string{r.Dir}}, nil
 }

@@ -345,6 +345,12 @@ func (s *Server) work(ctx context.Context, o op, args any, out *sender) (result 
 		return empty{}, s.handler.Trace(ctx, args.(TraceRequest), func(t Trace) error { return out.trace(ctx, t) })
 	case opShutdown:
 		return empty{}, s.handler.Shutdown(ctx)
+	case opCredentialSet:
+		c, ok := s.handler.(CredentialHolder)
+		if !ok {
+			return nil, unsupported("this server takes no new tokens")
+		}
+		return c.SetCredential(ctx, args.(CredentialRequest))
 	case opUpgrade:
 		u, ok := s.handler.(Upgrader)
 		if !ok {

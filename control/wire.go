@@ -43,6 +43,8 @@ const (
 	opSessionNote   op = "session-note"
 	opSessionRecord op = "session-record"
 	opSessionGC     op = "session-gc"
+
+	opCredentialSet op = "credential-set"
 )
 
 // timeless reports whether an operation is answered to clients of all versions from firstTimeless on: without it a daemon
@@ -106,6 +108,8 @@ func encodeRequest(o op, args any) ([]byte, error) {
 	switch r := args.(type) {
 	case MountRequest:
 		args = spellOut(r)
+	case CredentialRequest:
+		args = wireCredential{r, string(r.Token)}
 	case ForkRequest:
 		args = wireFork{r, spellOut(r.Mount)}
 	}
@@ -150,6 +154,7 @@ var decoders = map[op]func(raw []byte) (args any, ignored []string, err error){
 	opSessionNote:   decodeArgs[SessionNoteRequest],
 	opSessionRecord: decodeArgs[SessionRecordRequest],
 	opSessionGC:     decodeArgs[SessionGCRequest],
+	opCredentialSet: decodeCredential,
 	opStatus:        decodeArgs[empty],
 	opMounts:        decodeArgs[empty],
 	opShutdown:      decodeArgs[empty],
@@ -195,6 +200,15 @@ func decodeMount(raw []byte) (any, []string, error) {
 	}
 	r := w.request()
 	return r, unknownFields(raw, reflect.TypeOf(w), ""), r.validate()
+}
+
+func decodeCredential(raw []byte) (any, []string, error) {
+	var w wireCredential
+	if err := decode(raw, &w); err != nil {
+		return nil, nil, err
+	}
+	w.CredentialRequest.Token = Secret(w.Token)
+	return w.CredentialRequest, unknownFields(raw, reflect.TypeOf(w), ""), w.CredentialRequest.validate()
 }
 
 func decodeFork(raw []byte) (any, []string, error) {

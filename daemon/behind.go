@@ -138,6 +138,9 @@ func (m *mount) afterOthers(ctx context.Context) {
 func (m *mount) persist(ctx context.Context, what string, tried chan<- struct{}, work func() error) {
 	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
 		recovered := m.store.Recovered()
+		m.mu.Lock()
+		retried := m.retried
+		m.mu.Unlock()
 		err := m.guarded(what, work)
 		if ctx.Err() != nil {
 			return
@@ -157,6 +160,8 @@ func (m *mount) persist(ctx context.Context, what string, tried chan<- struct{},
 		select {
 		case <-time.After(pause):
 		case <-recovered: // the remote answers again
+		case <-retried:
+			pause = retryFirst
 		case <-ctx.Done():
 			return
 		}

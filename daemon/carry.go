@@ -345,6 +345,7 @@ func (c *carry) openOrigin() (*transport.Remote, error) {
 	}
 	r := c.mount.requestNow()
 	r.SessionOptions.Remote = control.RemoteOrigin
+	r.SessionToken, r.SessionTokenFile = "", ""
 	origin, _, err := c.mount.daemon.sessionRemote(r)
 	if err != nil {
 		return nil, err

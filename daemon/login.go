@@ -60,6 +60,17 @@ func sessionGiven(r control.MountRequest, at string) given {
 	return givenFor(at, token, file)
 }
 
+// likeUser returns a URL with the user and password of another one on the same host, unless it has a user of its own.
+func likeUser(remote, other string) string {
+	u, err := url.Parse(remote)
+	o, otherErr := url.Parse(other)
+	if err != nil || otherErr != nil || u.User != nil || o.User == nil || !sameHost(remote, other) {
+		return remote
+	}
+	u.User = o.User
+	return u.String()
+}
+
 // requestNow is the mount's request with the tokens that count now.
 func (m *mount) requestNow() control.MountRequest {
 	r := m.request
@@ -91,6 +102,18 @@ func withoutPassword(remote string) string {
 		return remote
 	}
 	u.User = url.User(u.User.Username())
+	return u.String()
+}
+
+// withUser is a URL with a user and no password.
+func withUser(remote, user string) string {
+	u, err := url.Parse(remote)
+	if err != nil {
+		return remote
+	}
+	if u.User = nil; user != "" {
+		u.User = url.User(user)
+	}
 	return u.String()
 }
 

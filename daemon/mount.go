@@ -101,6 +101,7 @@ type mount struct {
 	discard  bool               // throw away the work at the end
 	outcome  outcome            // frozen once gone is closed
 	restored *restored          // that nobody was told of; nil: none
+	retried  chan struct{}      // closed, and made anew, when what failed is to be tried again at once
 }
 
 // Mount acquires and mounts. Whatever fails, or if ctx ends, nothing is left of it.
@@ -195,6 +196,7 @@ func (d *Daemon) newMount(r control.MountRequest, id, dir string, since time.Tim
 		abort: func() {}, gone: make(chan struct{}), started: make(chan struct{}), failures: map[string]error{},
 		gitTried: make(chan struct{}), historyTried: make(chan struct{}), hydrateTried: make(chan struct{}),
 		shown: make(chan struct{}, 1), gitWanted: make(chan struct{}), indexed: -1,
+		retried: make(chan struct{}),
 	}
 	m.wantGit = sync.OnceFunc(func() { close(m.gitWanted) })
 	m.redirects.mount, m.submodules.mount, m.inside.mount, m.carry.mount = m, m, m, m

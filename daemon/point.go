@@ -93,6 +93,9 @@ func (m *mount) lend() error {
 // lendElder has the store ask the session remote of the session that this one was forked from, too.
 func (m *mount) lendElder(at string) error {
 	r := m.requestNow()
+	if own, _ := sessionURL(r); !sameHost(at, own) {
+		r.SessionToken, r.SessionTokenFile = "", ""
+	}
 	r.SessionOptions.Remote = at
 	elder, _, err := m.daemon.sessionRemote(r)
 	if err != nil || elder == nil {

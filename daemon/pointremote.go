@@ -55,6 +55,9 @@ func sessionURL(r control.MountRequest) (at, kind string) {
 	case control.RemoteOrigin:
 		return r.Remote, control.RemoteOrigin
 	}
+	if r.SessionToken == "" && r.SessionTokenFile == "" {
+		return likeUser(r.SessionOptions.Remote, r.Remote), ""
+	}
 	return r.SessionOptions.Remote, ""
 }
 

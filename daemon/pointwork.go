@@ -112,6 +112,9 @@ func (h sessionHome) request(r control.MountRequest) control.MountRequest {
 			if r.Token == "" && r.TokenFile == "" {
 				r.Token, r.TokenFile = now.Token, now.TokenFile
 			}
+			if r.SessionToken == "" && r.SessionTokenFile == "" {
+				r.SessionToken, r.SessionTokenFile = now.SessionToken, now.SessionTokenFile
+			}
 		}
 	}
 	r.Ref = ""

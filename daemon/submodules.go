@@ -184,7 +184,7 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*mount, error) 
 		return nil, err
 	}
 	r := around.requestNow()
-	r.Remote, r.Dir, r.Ref = remote, filepath.Join(around.dir, w.Path), w.commit.String()
+	r.Remote, r.Dir, r.Ref = likeUser(remote, r.Remote), filepath.Join(around.dir, w.Path), w.commit.String()
 	r.Submodules, r.Redirects, r.RedirectsOnly, r.Nonce = false, nil, false, ""
 	r.Wait, r.Session, r.Device, r.Through = control.WaitTree, "", nil, ""
 	r.At = ""
@@ -198,6 +198,7 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*mount, error) 
 	if !sameHost(remote, around.request.Remote) { // it must not learn the other's password
 		r.Token, r.TokenFile = "", ""
 	}
+	r.SessionToken, r.SessionTokenFile = "", ""
 	m, _, err := s.mount.daemon.mount(ctx, r, beginning{around: around}, func(control.Progress) {})
 	return m, err
 }

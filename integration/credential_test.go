@@ -130,3 +130,109 @@ func TestTokenStaysWithItsHost(t *testing.T) {
 		t.Errorf("another user asked the helper: %v, %q", err, out)
 	}
 }
+
+// rotate has the server refuse what it took and take another password.
+func (w *world) rotate(s served, locked *gittest.Injection, to string) *gittest.Injection {
+	locked.Remove()
+	return s.Inject(gittest.Fault{Kind: gittest.RequireAuth, User: "user", Pass: to})
+}
+
+// setToken hands in a token by stdin.
+func (w *world) setToken(token string, args ...string) result {
+	w.Helper()
+	return w.script(`t=$1; shift; printf '%s\n' "$t" | artifactfs credential set "$@"`, append([]string{token}, args...)...)
+}
+
+// A new token counts at once for all that had the old one, and after the daemon has died; one that is refused changes nothing.
+func TestRotatedToken(t *testing.T) {
+	w := newWorld(t)
+	s, r, locked := w.private("r.git")
+	must[*gittest.Receiver](w)(gittest.NewReceiver(filepath.Join(w.repos, "s.git"), gittest.RepoOptions{Format: object.SHA1}))
+	url, files := s.URL("r.git"), sample("r.git")
+	lazy := []string{"--history", "none", "--prefetch", "none", "--wait", "git"}
+	m := w.mount(withSecret(url), append(lazy, "--session", "one", "--session-remote", s.URL("s.git"))...)
+	other := w.mount(withSecret(url), lazy...)
+	reads := func(m mounted, what, path string) {
+		t.Helper()
+		if got, err := os.ReadFile(m.path(path)); err != nil || string(got) != string(files[path].Data) {
+			t.Errorf("read %s: %v", what, err)
+		}
+	}
+	locked = w.rotate(s, locked, "second-"+password)
+	if _, err := os.ReadFile(m.path("d0/sub/f0")); err == nil {
+		t.Error("read with the old token: got no error")
+	}
+	if out, err := w.gitIn(m.Dir, "git fetch origin"); err == nil {
+		t.Errorf("fetch with the old token: %s", out)
+	}
+	w.refusal(w.setToken("wrong-"+password, m.Dir), 3, "authentication failed", "goes on with what it had")
+	w.refusal(w.setToken("", m.Dir), 2, "stdin was empty", "")
+	res := w.setToken("second-"+password, m.Dir)
+	if res.code != 0 || !strings.Contains(res.stdout, url+" has a new token, for 2 mounts") {
+		t.Error(res)
+	}
+	reads(m, "with the new token", "d0/sub/f0")
+	reads(other, "in another mount with the same login", "d1/sub/f1")
+	syscall.Kill(w.serving(), syscall.SIGKILL)
+	reads(m, "with the new token, after a takeover", "d2/sub/f2")
+	out, err := w.gitIn(m.Dir, logsIn("rotated"))
+	if tip := must[map[string]object.ID](t)(r.Refs())["refs/heads/rotated"]; err != nil || !strings.Contains(out, tip.String()) {
+		t.Errorf("fetch and push with the new token: %v\n%s", err, out)
+	}
+	w.ok("sync", m.Dir)
+
+	// A file is read again when what it held is refused, and named when it is empty.
+	file := filepath.Join(w.root, "token")
+	w.check(os.WriteFile(file, []byte("second-"+password+"\n"), 0o600))
+	w.ok("credential", "set", m.Dir, "--token-file", file)
+	locked = w.rotate(s, locked, "third-"+password)
+	w.check(os.WriteFile(file, nil, 0o600))
+	if out, err := w.gitIn(m.Dir, "git fetch origin"); err == nil || !strings.Contains(out, "token file "+file+": it is empty") {
+		t.Errorf("fetch with an empty token file: %v, %s", err, out)
+	}
+	r2 := w.afs("mount", asUser(url), w.place("m"), "--token-file", file)
+	w.refusal(r2, 3, "token file "+file+": it is empty", "")
+	w.check(os.WriteFile(file, []byte("third-"+password+"\n"), 0o600))
+	reads(other, "with the file's new token", "d3/sub/f3")
+	if out, err := w.gitIn(m.Dir, "git fetch origin"); err != nil {
+		t.Errorf("fetch with the file's new token: %v, %s", err, out)
+	}
+	w.unmount(m)
+	locked.Remove()
+	w.noSecret()
+}
+
+// A session remote on another host has a token of its own, which neither host gets of the other, and which can be replaced.
+func TestTokenOfTheSessionRemote(t *testing.T) {
+	w := newWorld(t)
+	s, _, _ := w.private("r.git")
+	c := w.sessionRemote("http", nil)
+	locked := c.server.Inject(gittest.Fault{Kind: gittest.RequireAuth, User: "user", Pass: "of-" + password})
+	file := filepath.Join(w.root, "token")
+	w.check(os.WriteFile(file, []byte("of-"+password), 0o600))
+	w.env = append(w.env, "ARTIFACTFS_TOKEN="+password)
+	m := w.mount(asUser(s.URL("r.git")), "--session", "one", "--session-remote", asUser(c.arg), "--session-token-file", file, "--wait", "git")
+	w.env = nil
+	w.sh(m.Dir, "echo 1 >work && git add work && git commit -qm 1")
+	w.ok("sync", m.Dir)
+	if out, err := w.gitIn(m.Dir, "git ls-remote "+c.arg); err != nil || !strings.Contains(out, "refs/") {
+		t.Errorf("git ls-remote of the session remote: %v, %s", err, out)
+	}
+	locked.Remove()
+	locked = c.server.Inject(gittest.Fault{Kind: gittest.RequireAuth, User: "user", Pass: "new-" + password})
+	w.sh(m.Dir, "echo 2 >work && git commit -qam 2")
+	if r := w.afs("sync", m.Dir, "--timeout", "300ms"); r.code == 0 {
+		t.Errorf("sync with the old token of the session remote: %s", r)
+	}
+	if r := w.setToken("new-"+password, m.Dir, "--for-session-remote"); r.code != 0 || !strings.Contains(r.stdout, "for 1 mount") {
+		t.Error(r)
+	}
+	syscall.Kill(w.serving(), syscall.SIGKILL)
+	w.ok("sync", m.Dir)
+	if out, err := w.gitIn(m.Dir, "git fetch origin"); err != nil {
+		t.Errorf("fetch after the session remote has a new token: %v, %s", err, out)
+	}
+	w.unmount(m)
+	locked.Remove()
+	w.noSecret()
+}

@@ -1,24 +1,116 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/credential"
 )
 
 func (a *app) credentialCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:    "credential",
-		Short:  "Tokens of mounts",
-		Hidden: true,
-		Args:   cobra.NoArgs,
-		RunE:   func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Use:   "credential",
+		Short: "Hand new tokens to mounts",
+		Example: `  get-token | artifactfs credential set /srv/app
+  artifactfs credential set /srv/app --token-file /run/secrets/git-token`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.credentialHelperCommand())
+	cmd.AddCommand(a.credentialSetCommand(), a.credentialHelperCommand())
 	return cmd
+}
+
+func (a *app) credentialSetCommand() *cobra.Command {
+	var r control.CredentialRequest
+	cmd := &cobra.Command{
+		Use:   "set [DIR]",
+		Short: "Hand a new token to a mount",
+		Long: `Set gives the mount at DIR, or around the current directory, a new token in place of the token or password it has.
+It takes effect at once: for reads, history, git commands in the mount, its submodules and session remote on the same
+host, and for all other mounts that were given the same login for that host. Nothing is unmounted.
+
+The token comes from --token-file, from $ARTIFACTFS_TOKEN, or else from stdin. A file is read again whenever the remote
+refuses what it held. The remote is asked first: a token that it refuses changes nothing.`,
+		Example: `  get-token | artifactfs credential set /srv/app
+  artifactfs credential set /srv/app --token-file /run/secrets/git-token
+  get-token | artifactfs credential set /srv/app --for-session-remote`,
+		Args: arguments(0, 1, "[DIR]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			dir := "."
+			if len(args) > 0 {
+				dir = args[0]
+			}
+			var err error
+			if r.TokenFile, r.Token, err = a.givenToken(cmd, r.TokenFile); err != nil {
+				return err
+			}
+			return a.setCredential(cmd.Context(), dir, r)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&r.TokenFile, "token-file", "", "read the token from `FILE`, again whenever it is refused; - is stdin, read once")
+	f.BoolVar(&r.Session, "for-session-remote", false, "the token is for the session remote")
+	return cmd
+}
+
+// maxToken is the longest token in bytes.
+const maxToken = 64 << 10
+
+// givenToken returns the token file as an absolute path, or the token.
+func (a *app) givenToken(cmd *cobra.Command, file string) (string, control.Secret, error) {
+	switch {
+	case file != "" && file != "-":
+		abs, err := filepath.Abs(file)
+		return abs, "", err
+	case file == "" && a.token != "":
+		return "", a.token, nil
+	case isTerminal(os.Stdin):
+		return "", "", usage(cmd, errors.New("takes the token from stdin, --token-file or $ARTIFACTFS_TOKEN"))
+	}
+	b, err := io.ReadAll(io.LimitReader(os.Stdin, maxToken+1))
+	if err != nil {
+		return "", "", fmt.Errorf("read stdin: %w", err)
+	}
+	b = bytes.TrimSpace(b)
+	switch {
+	case len(b) == 0:
+		err = errors.New("there is no token: stdin was empty")
+	case len(b) > maxToken || bytes.ContainsAny(b, "\r\n\x00"):
+		err = errors.New("stdin holds more than a token")
+	}
+	if err != nil {
+		return "", "", usage(cmd, err)
+	}
+	return "", control.Secret(b), nil
+}
+
+func (a *app) setCredential(ctx context.Context, dir string, r control.CredentialRequest) error {
+	all, asked := a.mounts(ctx)
+	m, err := find(all, asked, "credential", dir)
+	if err != nil {
+		return err
+	}
+	r.Dir = m.Dir
+	reply, err := m.client.SetCredential(ctx, r)
+	if err != nil {
+		return failure("credential", m.Dir, err)
+	}
+	if a.json {
+		return printJSON(a.stdout, reply)
+	}
+	_, err = fmt.Fprintf(a.stdout, "%s has a new token, for %s\n", reply.Remote, plural(int64(len(reply.Mounts)), "mount"))
+	if !reply.Checked {
+		fmt.Fprintln(a.stderr, "artifactfs: the remote could not be asked whether it takes the token")
+	}
+	return err
 }
 
 // credentialHelperCommand is what git runs, as a credential helper of a mount's git directory, for a login.

@@ -18,6 +18,7 @@ type host interface {
 	control.Handler
 	control.Lister
 	control.Sessions
+	control.CredentialHolder
 	// Idle is closed while no mount is there or being made; asked again it is a new channel once one has come.
 	Idle() <-chan struct{}
 	// WriteMetrics writes figures in the format that Prometheus reads.

@@ -26,6 +26,9 @@ import (
 // tokenVariable holds a token for the remote. It is read once and forgotten, so that no child process inherits it.
 const tokenVariable = "ARTIFACTFS_TOKEN"
 
+// sessionTokenVariable is the same for the session remote.
+const sessionTokenVariable = "ARTIFACTFS_SESSION_TOKEN"
+
 func main() {
 	if query.IsHook(os.Args[0]) { // where the small program for it is not installed
 		os.Exit(query.Hook(os.Args, os.Stdout))
@@ -34,7 +37,9 @@ func main() {
 	completeEnvironment()
 	token := control.Secret(os.Getenv(tokenVariable))
 	os.Unsetenv(tokenVariable)
-	a := &app{stdout: os.Stdout, stderr: os.Stderr, token: token, newHost: newHost}
+	sessionToken := control.Secret(os.Getenv(sessionTokenVariable))
+	os.Unsetenv(sessionTokenVariable)
+	a := &app{stdout: os.Stdout, stderr: os.Stderr, token: token, sessionToken: sessionToken, newHost: newHost}
 	if name := helper(os.Args[0]); name != "" {
 		os.Exit(a.runHelper(name, os.Args[1:]))
 	}
@@ -45,6 +50,7 @@ func main() {
 type app struct {
 	stdout, stderr *os.File
 	token          control.Secret
+	sessionToken   control.Secret
 	newHost        func(daemon.Config) (host, error)
 
 	state, socket                string

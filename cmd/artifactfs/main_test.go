@@ -106,6 +106,7 @@ type fakeSessions interface{ control.Sessions }
 // fakeDaemon keeps a list of mounts and nothing behind it.
 type fakeDaemon struct {
 	fakeSessions
+	control.CredentialHolder
 
 	mount    func(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error)
 	prefetch func(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error)

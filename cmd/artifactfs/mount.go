@@ -39,7 +39,9 @@ session link printed, URL#session=NAME@CHECKPOINT, shows that checkpoint, read-o
 session. Any other fragment is refused.
 
 Credentials come from the URL, from $ARTIFACTFS_TOKEN or --token-file, or from git's credential helpers. They are kept
-in memory and nowhere else.
+in memory and nowhere else, and git commands in the mount log in with them, too. A session remote on the same host gets
+the same; for another one there are $ARTIFACTFS_SESSION_TOKEN and --session-token-file. artifactfs credential set hands
+in a new token.
 
 What is changed in the mount is kept on this host, in a session: mounting REMOTE at DIR again goes on with it, on top of
 the commit it began with, until artifactfs unmount --discard throws it away. A mount without changes leaves nothing.
@@ -117,6 +119,7 @@ func (o *mountOptions) addFlags(cmd *cobra.Command) {
 	f.Var(&o.cache, "cache-size", "quota of hydrated contents on disk, for all mounts together (default "+sizeText(daemon.DefaultCacheSize)+")")
 	f.DurationVar(&r.Timeout, "timeout", 0, "longest `WAIT` for the remote, now and in a later read (default "+strings.TrimSuffix(daemon.DefaultDeadline.String(), "0s")+")")
 	f.StringVar(&r.TokenFile, "token-file", "", "read the token for the remote from `FILE`, again whenever it is refused")
+	f.StringVar(&r.SessionTokenFile, "session-token-file", "", "the same for the session remote (default: that of the remote, if it is\non the same host)")
 	f.Uint32Var(&r.UID, "uid", uint32(os.Getuid()), "`ID` of the owner of everything in the mount")
 	f.Uint32Var(&r.GID, "gid", uint32(os.Getgid()), "`ID` of the group of everything in the mount")
 	f.BoolVar(&r.AllowOther, "allow-other", false, "let other users in")
@@ -131,6 +134,7 @@ func (o *mountOptions) addFlags(cmd *cobra.Command) {
 func (o *mountOptions) complete(cmd *cobra.Command, args []string, a *app) error {
 	r := &o.request
 	r.PrefetchBudget, r.CacheSize, r.Token = int64(o.budget), int64(o.cache), a.token
+	r.SessionToken = a.sessionToken
 	r.Passing, r.Through, r.ExactOwner = a.passing, a.through, true
 	r.RedirectsOnly = cmd.Flags().Changed("redirect")
 	if r.GitDir == control.GitDirOutside {
@@ -205,17 +209,20 @@ func completeRequest(r *control.MountRequest, args []string) error {
 		}
 		r.Remote = abs
 	}
-	if r.TokenFile != "" {
-		abs, err := filepath.Abs(r.TokenFile)
+	for flag, file := range map[string]*string{"--token-file ": &r.TokenFile, "--session-token-file ": &r.SessionTokenFile} {
+		if *file == "" {
+			continue
+		}
+		abs, err := filepath.Abs(*file)
 		if err != nil {
 			return fmt.Errorf("mount: %w", err)
 		}
 		if info, err := os.Stat(abs); err != nil {
-			return fail("--token-file "+r.TokenFile, reason(err), "a file whose only line is the token")
+			return fail(flag+*file, reason(err), "a file whose only line is the token")
 		} else if info.IsDir() {
-			return fail("--token-file "+r.TokenFile, "it is a directory", "a file whose only line is the token")
+			return fail(flag+*file, "it is a directory", "a file whose only line is the token")
 		}
-		r.TokenFile = abs
+		*file = abs
 	}
 	dir := repositoryName(r.Remote)
 	if len(args) > 1 {

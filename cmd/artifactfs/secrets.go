@@ -60,8 +60,10 @@ func overwriteSecrets() error {
 // hidden gives the part of an argument, or of a variable with its name, that is not to be seen: the token's value; of an http
 // URL all of USER:PASSWORD, since a token may stand for the user; of other URLs the password.
 func hidden(s string) (from, to int) {
-	if strings.HasPrefix(s, tokenVariable+"=") {
-		return len(tokenVariable) + 1, len(s)
+	for _, name := range []string{tokenVariable, sessionTokenVariable} {
+		if strings.HasPrefix(s, name+"=") {
+			return len(name) + 1, len(s)
+		}
 	}
 	scheme, rest, ok := strings.Cut(s, "://")
 	if !ok {

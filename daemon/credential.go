@@ -1,0 +1,139 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// tokenTime is how long a remote may take to say whether it takes a token.
+const tokenTime = 15 * time.Second
+
+var _ control.CredentialHolder = (*Daemon)(nil)
+
+// SetCredential puts a new token in the place of what a mount was logged in with. It counts at once, for everything that
+// shares the login: reads, history, the session remote on the same host, submodules, git commands.
+func (d *Daemon) SetCredential(ctx context.Context, r control.CredentialRequest) (control.CredentialReply, error) {
+	var reply control.CredentialReply
+	m, ok := d.find(r.Dir)
+	if !ok {
+		return reply, notMounted("credential", r.Dir)
+	}
+	if err := m.settled(ctx); err != nil || !m.served() {
+		return reply, &control.Error{Code: control.ExitFailed, Verb: "credential", Object: m.dir, Cause: "it is not mounted yet", Hint: "try again in a moment"}
+	}
+	at, l := m.request.Remote, m.login
+	if r.Session {
+		d.mu.Lock()
+		l = m.sessionLogin
+		d.mu.Unlock()
+	}
+	reply.Dir = m.dir
+	if l == nil || r.Session && m.second == nil || !isWeb(l.given.place) {
+		return reply, &control.Error{Code: control.ExitUsage, Verb: "credential", Object: m.dir, Cause: "there is no remote that takes a token: only http and https ones do",
+			Hint: "ssh uses keys: see ssh-add(1)"}
+	}
+	if r.Session {
+		at = m.second.URL()
+	}
+	reply.Remote = secretFree(at)
+	err := d.tryToken(ctx, withUser(at, l.given.user), r)
+	refused := errors.Is(err, transport.ErrAuth) || errors.Is(err, transport.ErrForbidden) || errors.Is(err, transport.ErrNotFound)
+	if refused || ctx.Err() != nil {
+		e := explain("log in to", reply.Remote, err)
+		e.Hint = "the mount goes on with what it had"
+		return reply, e
+	}
+	reply.Checked = err == nil
+	reply.Mounts = d.renew(ctx, l, string(r.Token), r.TokenFile)
+	d.log.Info("took a new token", zap.String("remote", reply.Remote), zap.Strings("mounts", reply.Mounts), zap.Bool("checked", reply.Checked))
+	return reply, nil
+}
+
+func isWeb(place string) bool {
+	return strings.HasPrefix(place, "http://") || strings.HasPrefix(place, "https://")
+}
+
+// tryToken asks the remote for its HEAD with a token.
+func (d *Daemon) tryToken(ctx context.Context, at string, r control.CredentialRequest) error {
+	l := transport.NewLogin(string(r.Token), r.TokenFile)
+	if _, err := l.Token(); err != nil {
+		return err
+	}
+	remote, err := transport.Open(at, transport.Options{Login: l, Connect: tokenTime / 2, Stall: tokenTime, Log: d.log})
+	if err != nil {
+		return err
+	}
+	defer remote.Close()
+	limited, cancel := context.WithTimeout(ctx, tokenTime)
+	defer cancel()
+	_, err = remote.Refs(limited, []string{"HEAD"})
+	return err
+}
+
+// renew gives a login a new token and returns the directories of the mounts that use it.
+func (d *Daemon) renew(ctx context.Context, l *login, token, file string) []string {
+	l.Renew(token, file)
+	d.mu.Lock()
+	l.given.token, l.given.file, l.given.password = token, file, ""
+	var users []*mount
+	for _, m := range d.mounts {
+		if m.login == l || m.sessionLogin == l {
+			users = append(users, m)
+		}
+	}
+	d.mu.Unlock()
+	var dirs []string
+	for _, m := range users {
+		now := m.requestNow()
+		m.tell(func(h *handover) {
+			h.Request.Remote, h.Request.Token, h.Request.TokenFile = now.Remote, now.Token, now.TokenFile
+			h.Request.SessionOptions.Remote, h.Request.SessionToken, h.Request.SessionTokenFile = now.SessionOptions.Remote, now.SessionToken, now.SessionTokenFile
+		})
+		if err := m.writeLogins(ctx); err != nil {
+			d.log.Warn("set up logins of git", zap.String("dir", m.dir), zap.Error(err))
+		}
+		m.retry()
+		dirs = append(dirs, m.dir)
+	}
+	slices.Sort(dirs)
+	return dirs
+}
+
+// writeLogins sets anew which logins git commands in the mount ask us for.
+func (m *mount) writeLogins(ctx context.Context) error {
+	m.mu.Lock()
+	ready := m.gitReady
+	m.mu.Unlock()
+	if !ready {
+		return nil
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	return gitdir.Options{Helper: program, Inside: m.inside.wanted(), Logins: logins{m}.helped(ctx)}.SetLogins(m.gitPath())
+}
+
+// retry has what failed behind the mount tried again at once.
+func (m *mount) retry() {
+	m.mu.Lock()
+	close(m.retried)
+	m.retried = make(chan struct{})
+	m.mu.Unlock()
+	m.carry.mu.Lock()
+	queue := m.carry.queue
+	m.carry.mu.Unlock()
+	if queue != nil {
+		queue.Wake()
+	}
+}
