@@ -375,6 +375,7 @@ type SessionStatus struct {
 	Diverged []string   `json:"diverged,omitempty"` // refs that somebody else moved too; ours is kept below refs/afs/diverged/
 	State    string     `json:"state,omitempty"`    // as session.LifeState
 	Lane     string     `json:"lane,omitempty"`
+	TakenBy  string     `json:"taken_by,omitempty"` // host that took the session over from this mount, which goes on in Lane
 	Policy   Policy     `json:"policy,omitempty"`
 	Points   int64      `json:"points"`               // that there are
 	LastID   string     `json:"last_point,omitempty"` // the newest point

@@ -39,6 +39,7 @@ func (c *carry) begin(ctx context.Context) {
 	}
 	c.beginCarrier(ctx)
 	c.goOn(ctx)
+	c.mount.behind("look who works in the session", func() { c.lookForOthers(ctx) })
 	c.mu.Lock()
 	kind := c.kind
 	c.mu.Unlock()

@@ -36,6 +36,7 @@ func (c *carry) status() control.SessionStatus {
 	if s.Lane == "" {
 		s.Lane = session.MainLane
 	}
+	s.TakenBy = c.takenBy()
 	s.Remote = shownRemote(c.options.Remote, m.home.dir, m.record)
 	if c.options.Remote == control.RemoteEmbedded {
 		s.Mode = string(writeback.ModeEmbedded)

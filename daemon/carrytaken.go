@@ -70,7 +70,9 @@ func (c *carry) yield(ctx context.Context, t writeback.Taken) error {
 	c.meta, c.lane = meta, ours
 	if ours.Name != lane.Name {
 		c.capturer.SetLane(ours.Name, ours.Segment)
-		c.notes = append(c.notes, takenText(meta, lane.Name, ours.Name))
+		text := takenText(meta, lane.Name, ours.Name)
+		c.notes = append(c.notes, text)
+		c.mount.daemon.log.Warn("taken over: "+text, zap.String("dir", c.mount.dir))
 	}
 	return nil
 }

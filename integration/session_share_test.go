@@ -242,3 +242,26 @@ func TestFragmentsAreRefused(t *testing.T) {
 	m := w.mount(odd)
 	w.unmount(m)
 }
+
+// Who is taken a session from, and does nothing, learns of it all the same.
+func TestTakeOverIsNoticed(t *testing.T) {
+	s := newShared(t)
+	o := s.w.elsewhere()
+	taken := o.bare(s.origin.URL("r.git"), append(s.remote.flags("work"), "--take-over", "--wait", "git")...)
+	host, _ := os.Hostname()
+	st := s.m.await("the mount that was taken from says so", func(st control.MountStatus) bool { return st.Session.TakenBy != "" })
+	if st.Session.TakenBy != host || st.Session.Lane == "main" || len(st.Notes) == 0 || !strings.Contains(strings.Join(st.Notes, "\n"), "taken session work over") {
+		t.Errorf("status: got taken by %q, lane %q, notes %q", st.Session.TakenBy, st.Session.Lane, st.Notes)
+	}
+	if list := s.w.ok("session", "list"); !strings.Contains(list, "taken over by "+host) {
+		t.Errorf("session list: got %q, want it to say that the session was taken over", list)
+	}
+	if log, _ := os.ReadFile(s.w.logFile()); !strings.Contains(string(log), "taken over: ") {
+		t.Error("the log does not say that the session was taken over")
+	}
+	s.w.sh(s.m.Dir, "echo three >>one")
+	if p := s.m.checkpoint("--sync"); p.Lane == "main" {
+		t.Errorf("a checkpoint after the take-over went to lane %s", p.Lane)
+	}
+	o.unmount(taken)
+}

@@ -287,6 +287,9 @@ func stateText(s control.SessionInfo) string {
 	if n := len(s.History); n > 0 && s.History[n-1].State == s.State && s.History[n-1].Reason == "interrupted" {
 		state += " (interrupted)"
 	}
+	if s.TakenBy != "" {
+		state += " (taken over by " + s.TakenBy + ")"
+	}
 	return state
 }
 
