@@ -161,7 +161,10 @@ func (p *pair) quiet() error {
 }
 
 // cost is what a scenario made the mount ask the server for.
-type cost struct{ requests, blobs int }
+type cost struct {
+	requests, blobs int
+	overload        time.Duration // in which the machine had too much to do
+}
 
 // do runs steps on both sides and compares. The sides run at the same time, unless the clone too talks to the server,
 // or changes it.
@@ -173,9 +176,11 @@ func (p *pair) do(s scenario) (cost, error) {
 	if !s.own && !s.online {
 		both.Go(clone)
 	}
+	start := now()
 	requests, blobs, _ := p.x.asked(p.repo)
 	onMount = leave(p.mount, s, func() error {
 		err := p.quiet()
+		c.overload = start.overload()
 		c.requests, c.blobs, _ = p.x.asked(p.repo)
 		c.requests -= requests
 		c.blobs -= blobs

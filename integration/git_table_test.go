@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/artifactfs/artifactfs/object"
 )
@@ -101,7 +102,16 @@ func figureOf(counted, room int) figure {
 type figures [4]figure
 
 func (f *figures) holds(column int, c cost) bool {
-	return f[2*column].holds(c.requests) && f[2*column+1].holds(c.blobs)
+	// A blob that a busy machine is late with is asked for once more, after 150 ms, and brings its neighbours.
+	again := int(c.overload / (150 * time.Millisecond))
+	least := func(f figure, counted, again int) int {
+		if f == 0 { // exact
+			return counted
+		}
+		return max(min(counted, int(f)), counted-again)
+	}
+	requests, blobs := f[2*column], f[2*column+1]
+	return requests.holds(least(requests, c.requests, again)) && blobs.holds(least(blobs, c.blobs, 33*again))
 }
 
 // renew replaces those that do not hold.

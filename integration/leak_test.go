@@ -62,7 +62,7 @@ func TestManyMountsLeakNothing(t *testing.T) {
 	var filesBefore int
 	settled := func() (u usage) { // idle connections and helpers of the last mount go in their own time
 		u = usageOf(t, w.serving())
-		for deadline := time.Now().Add(5 * time.Second); before.fds > 0 && u.fds > before.fds+8 && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		for deadline := time.Now().Add(patience); before.fds > 0 && u.fds > before.fds+8 && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 			u = usageOf(t, w.serving())
 		}
 		return u
@@ -79,6 +79,9 @@ func TestManyMountsLeakNothing(t *testing.T) {
 		}
 	}
 	after, filesAfter := settled(), w.stateFiles()
+	for deadline := time.Now().Add(patience); filesAfter > filesBefore && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		filesAfter = w.stateFiles() // the last session's may still be on their way out
+	}
 	t.Logf("after %d mounts %+v and %d files, after %d %+v and %d", warm, before, filesBefore, rounds, after, filesAfter)
 	if after.fds > before.fds+8 { // pools of pipes grow a little; a leak would be of 60
 		links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", w.serving()))
@@ -88,7 +91,8 @@ func TestManyMountsLeakNothing(t *testing.T) {
 		}
 		t.Errorf("%d descriptors, were %d", after.fds, before.fds)
 	}
-	if after.threads > before.threads+8 || after.rss > before.rss+24<<10 {
+	// A busy machine makes Go start threads, which never end; a leak would be one a mount at least.
+	if after.threads > before.threads+(rounds-warm)/2 || after.rss > before.rss+24<<10 {
 		t.Errorf("%+v, was %+v", after, before)
 	}
 	if filesAfter > filesBefore {

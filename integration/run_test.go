@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,7 +27,7 @@ func (w *world) script(script string, args ...string) result {
 	w.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), commandTime)
 	defer cancel()
-	contrib := must[string](w)(filepath.Abs("../contrib/container"))
+	contrib := readableContrib(w)
 	cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", script, "sh"}, args...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
@@ -40,6 +41,24 @@ func (w *world) script(script string, args ...string) result {
 		w.Fatalf("%v\n%s%s", err, &stdout, &stderr)
 	}
 	return result{args, stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
+}
+
+// readableContrib is a copy of contrib/container that other users can run: the checkout may lie below a home of mode 0700.
+func readableContrib(t testing.TB) string {
+	t.Helper()
+	dir := filepath.Join(base, "contrib")
+	if _, err := os.Stat(dir); err == nil {
+		return dir
+	}
+	scratch := must[string](t)(os.MkdirTemp(base, "contrib-*"))
+	check2(t, os.CopyFS(scratch, os.DirFS("../contrib/container")))
+	check2(t, filepath.WalkDir(scratch, func(path string, _ fs.DirEntry, err error) error {
+		return errors.Join(err, os.Chmod(path, 0o755))
+	}))
+	if err := os.Rename(scratch, dir); err != nil && !errors.Is(err, fs.ErrExist) { // another test may have been quicker
+		t.Fatal(err)
+	}
+	return dir
 }
 
 // runWorld serves a small repository; temporary directories lie in the world.
