@@ -334,6 +334,16 @@ func TestChangesDuringCopyUp(t *testing.T) {
 	}
 }
 
+// processorTime is what this process has used so far.
+func processorTime(t testing.TB) time.Duration {
+	t.Helper()
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
 // Many files that are being written in one directory are found in one pass over it.
 func TestManyWritten(t *testing.T) {
 	w := newWorkspace(t, lazyFiles())
@@ -352,10 +362,10 @@ func TestManyWritten(t *testing.T) {
 	w.Written(w.node("dir/f00"))
 	w.ok(w.rename("dir/n1", "other/moved"))
 	_, token := w.since(w.StartToken())
-	start := time.Now()
+	start := processorTime(t)
 	got, _ := w.since(token)
-	if took := time.Since(start); took > 5*time.Second {
-		t.Errorf("took %v", took)
+	if took := processorTime(t) - start; took > 5*time.Second {
+		t.Errorf("question about %d written files: took %v of processor time, want at most 5s", files, took)
 	}
 	want[1] = "other/moved"
 	want = append(want, "other/hard", "dir/f00")
@@ -363,11 +373,20 @@ func TestManyWritten(t *testing.T) {
 	if got != strings.Join(want, " ") {
 		t.Errorf("%.200s... of %d bytes, want %.200s", got, len(got), strings.Join(want, " "))
 	}
-	late := nodes[files-100:] // what is written for longer than it may take to be seen is over
-	for _, n := range late {
-		w.Written(n)
+	// What is written for longer than it may take to be seen is over. A machine that needs a second for what comes now is
+	// too busy to judge it by all of them.
+	late := nodes[files-100:]
+	for {
+		begun := time.Now()
+		for _, n := range late {
+			w.Written(n)
+		}
+		w.Refreshed(nodes)
+		if time.Since(begun) < time.Second || len(late) == 1 {
+			break
+		}
+		late = late[len(late)/2:]
 	}
-	w.Refreshed(nodes)
 	c, err := w.Changes(token)
 	w.ok(err)
 	for _, n := range append(late, w.node("dir/f00")) {
