@@ -104,6 +104,7 @@ type SessionOptions struct {
 	Remote   string   `json:"remote,omitempty"`    // URL, path, or one of the constants; may carry a secret, so it is never printed or logged
 	Policy   Policy   `json:"policy,omitempty"`    // "": PolicyIdle
 	Base     BaseMode `json:"base,omitempty"`      // how the session remote comes to the mounted repository's history; "": BaseAuto
+	Branches string   `json:"branches,omitempty"`  // how branches are named on the session remote: session.Layout.Branches; "": as the session has it
 	TakeOver bool     `json:"take_over,omitempty"` // go on although another machine seems to be at work in the session
 
 	Include     []string `json:"include,omitempty"`       // globs of ignored or denied paths that points hold all the same
@@ -244,8 +245,9 @@ type SessionShowReply struct {
 	Point
 	Changes []PathChange `json:"changes"` // against the point before, or the base of the first
 	LeftOut []LeftOut    `json:"left_out"`
-	Staged  []PathChange `json:"staged"`  // the index against HEAD
-	Records int64        `json:"records"` // lines of the transcript that belong to it
+	Staged  []PathChange `json:"staged"`                 // the index against HEAD
+	Records int64        `json:"records"`                // lines of the transcript that belong to it
+	There   string       `json:"branch_there,omitempty"` // full name of its branch on the session remote; "": it has none
 
 	Status        SessionStatus `json:"session_status"` // of its session
 	SessionRemote string        `json:"session_remote"` // URL without secrets, or a path; "": nothing leaves the mount

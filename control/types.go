@@ -175,6 +175,9 @@ type UnmountReply struct {
 	Why     string `json:"why,omitempty"` // why they are not
 	Kept    int64  `json:"kept"`          // changed paths in it
 
+	Remote       string        `json:"session_remote,omitempty"` // without secrets
+	DivergedRefs []DivergedRef `json:"diverged_refs,omitempty"`
+
 	Submodules []UnmountReply `json:"submodules,omitempty"` // that were unmounted with it
 }
 
@@ -364,23 +367,34 @@ type RedirectStatus struct {
 	Active bool   `json:"active"` // false: nothing was made there yet, or it cannot be redirected
 }
 
+// DivergedRef is a branch, tag or notes ref that could not be moved on the session remote. What it is in the mount is there
+// under another name.
+type DivergedRef struct {
+	Ref   string `json:"ref"`
+	There string `json:"there"`            // its name on the session remote
+	Ours  string `json:"ours"`             // name on the session remote of what Ref is in the mount
+	InWay string `json:"in_way,omitempty"` // ref because of which There cannot exist; "": There has commits that Ref does not have
+}
+
 // SessionStatus tells of the durable identity of the work; all zero for a mount without one.
 type SessionStatus struct {
-	Name     string     `json:"name"`
-	Remote   string     `json:"remote"`             // URL without secrets; of the embedded one its path; "": none
-	Mode     string     `json:"mode"`               // how the session remote comes to the base: "embedded", "shared", "seed", "thin", "none"; "" while that is not known
-	Pending  int64      `json:"pending"`            // refs not yet on the session remote
-	LastSync *time.Time `json:"last_sync"`          // null: never
-	Error    string     `json:"error,omitempty"`    // why what is pending is not there; without secrets
-	Diverged []string   `json:"diverged,omitempty"` // refs that somebody else moved too; ours is kept below refs/afs/diverged/
-	State    string     `json:"state,omitempty"`    // as session.LifeState
-	Lane     string     `json:"lane,omitempty"`
-	TakenBy  string     `json:"taken_by,omitempty"` // host that took the session over from this mount, which goes on in Lane
-	Policy   Policy     `json:"policy,omitempty"`
-	Points   int64      `json:"points"`               // that there are
-	LastID   string     `json:"last_point,omitempty"` // the newest point
-	LastAt   *time.Time `json:"last_point_at"`        // null: none
-	Dirty    bool       `json:"dirty"`                // something changed since
+	Name         string        `json:"name"`
+	Remote       string        `json:"remote"`                  // URL without secrets; of the embedded one its path; "": none
+	Mode         string        `json:"mode"`                    // how the session remote comes to the base: "embedded", "shared", "seed", "thin", "none"; "" while that is not known
+	Pending      int64         `json:"pending"`                 // refs not yet on the session remote
+	LastSync     *time.Time    `json:"last_sync"`               // null: never
+	Error        string        `json:"error,omitempty"`         // why what is pending is not there; without secrets
+	Diverged     []string      `json:"diverged,omitempty"`      // refs that somebody else moved too; ours is kept below refs/afs/diverged/
+	DivergedRefs []DivergedRef `json:"diverged_refs,omitempty"` // the same, with their names on the session remote
+	Branches     string        `json:"branches,omitempty"`      // how branches are named on the session remote: "{branch}" is as here
+	State        string        `json:"state,omitempty"`         // as session.LifeState
+	Lane         string        `json:"lane,omitempty"`
+	TakenBy      string        `json:"taken_by,omitempty"` // host that took the session over from this mount, which goes on in Lane
+	Policy       Policy        `json:"policy,omitempty"`
+	Points       int64         `json:"points"`               // that there are
+	LastID       string        `json:"last_point,omitempty"` // the newest point
+	LastAt       *time.Time    `json:"last_point_at"`        // null: none
+	Dirty        bool          `json:"dirty"`                // something changed since
 
 	// Bytes over the network, of all mounts of the session on this host.
 	Sent     int64 `json:"sent"`             // to the session remote

@@ -122,6 +122,9 @@ func (c *carry) settle() error {
 	if o.Policy == "" {
 		o.Policy = control.PolicyIdle
 	}
+	if o.Branches == "" {
+		o.Branches = before.Branches
+	}
 	if o.Include == nil {
 		o.Include = before.Include
 	}
@@ -136,7 +139,7 @@ func (c *carry) settle() error {
 	if err != nil {
 		return err
 	}
-	if err := rulesOf(o).Validate(); err != nil {
+	if err := errors.Join(rulesOf(o).Validate(), session.ValidBranches(o.Branches)); err != nil {
 		return &control.Error{Code: control.ExitUsage, Verb: "mount", Object: c.mount.dir, Cause: err.Error()}
 	}
 	c.mu.Lock()
@@ -252,7 +255,7 @@ func (c *carry) join(ctx context.Context, repo *session.Repo) error {
 	claimed, err := c.claimLane(ctx, repo, o.TakeOver)
 	if err == nil {
 		queue, err = writeback.NewQueue(writeback.QueueOptions{
-			Repo: repo, Session: m.session, Dir: m.home.dir, Remote: m.second, Origin: origin, Store: m.store, Base: baseMode(o.Base), BaseURL: readableURL(m.record.Remote), Taken: c.takenOver, Log: m.daemon.log,
+			Repo: repo, Session: m.session, Dir: m.home.dir, Remote: m.second, Origin: origin, Store: m.store, Base: baseMode(o.Base), BaseURL: readableURL(m.record.Remote), Taken: c.takenOver, Notes: m.bringNotes, Log: m.daemon.log,
 		})
 	}
 	var capturer *capture.Capturer
@@ -314,7 +317,7 @@ func (c *carry) claimLane(ctx context.Context, repo *session.Repo, takeOver bool
 	}
 	c.mu.Unlock()
 	return session.Claim(ctx, repo, session.ClaimRequest{
-		Session: m.session, Lane: laneOf(meta, writer), Writer: writer, TakeOver: takeOver, Actor: session.Actor(), Reason: "mounted at " + m.dir,
+		Session: m.session, Lane: laneOf(meta, writer), Writer: writer, TakeOver: takeOver, Actor: session.Actor(), Reason: "mounted at " + m.dir, Branches: c.optionsNow().Branches,
 	})
 }
 

@@ -247,7 +247,9 @@ func TestWorkReachesTheSessionRemote(t *testing.T) {
 	session := k.mount(r).Session
 	k.sh(dir, "echo new > new; git add new; git commit -qm one")
 	head := k.sh(dir, "git rev-parse HEAD")
-	k.until("the commit is on the session remote", func() bool { return k.sh(second, "git rev-parse main") == head })
+	k.until("the commit is on the session remote", func() bool {
+		return k.sh(second, "git rev-parse --verify --quiet afs/"+session+"/main || true") == head
+	})
 	k.until("there is a point of it", func() bool { st := k.status(dir).Session; return st.Points > 0 && !st.Dirty })
 	k.sh(dir, "echo more > more")
 	p, err := k.client.Checkpoint(t.Context(), control.CheckpointRequest{Dir: dir, Message: "said", Pin: "good", Sync: true}, nil)

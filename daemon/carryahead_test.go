@@ -66,8 +66,8 @@ func TestABranchThatIsAheadOfThePointStays(t *testing.T) {
 	}
 	// Other work beside it is not on top of it, until somebody says so.
 	other.sh(there, "echo three >three; git add three; git commit -q -m three")
-	if _, err := other.client.Sync(t.Context(), control.SyncRequest{Dir: there}, nil); err == nil {
-		t.Error("sync says that all is there")
+	if reply, err := other.client.Sync(t.Context(), control.SyncRequest{Dir: there}, nil); err != nil || len(reply.Session.DivergedRefs) != 1 {
+		t.Errorf("sync of work that is there beside somebody else's: %v, %+v", err, reply.Session)
 	}
 	if st := other.status(there).Session; len(st.Diverged) != 1 || tip() != ahead {
 		t.Errorf("%s, %+v", tip(), st)

@@ -30,7 +30,8 @@ type ending struct {
 	why      error         // that not all is there
 	unkept   error         // why the last of the work is in no point
 	pending  int64         // refs that are not on the session remote
-	empty    bool          // the repository holds nothing but that it is there
+	diverged []control.DivergedRef
+	empty    bool // the repository holds nothing but that it is there
 }
 
 // before does what takes long of the end of a mount, while it is still there.
@@ -172,20 +173,29 @@ func (c *carry) count() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	st := c.queue.Status()
-	c.ending.pending = int64(st.Pending)
+	c.ending.pending, c.ending.diverged = int64(st.Pending), divergedRefs(st)
 	if c.ending.why == nil {
 		c.ending.why = st.Failure
 	}
 }
 
-// left is what of the work is not on the session remote, and why.
-func (c *carry) left() (pending int64, why string) {
+// tellLeft says in the reply to an unmount what of the work is not on the session remote, and why, and what is there under
+// another name.
+func (c *carry) tellLeft(reply *control.UnmountReply) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	reply.Pending, reply.Why = c.left()
+	if reply.DivergedRefs = c.ending.diverged; len(reply.DivergedRefs) > 0 {
+		reply.Remote = shownRemote(c.options.Remote, "", c.mount.record)
+	}
+}
+
+// left returns what of the work is not on the session remote, and why. The caller holds mu.
+func (c *carry) left() (pending int64, why string) {
 	if c.ending.unkept != nil { // the ref that would have moved
 		return max(1, c.ending.pending), "the last changes are in no checkpoint: " + control.AsError(c.ending.unkept).Error()
 	}
-	if c.ending.pending == 0 && !errors.Is(c.ending.why, writeback.ErrDiverged) {
+	if c.ending.pending == 0 {
 		return 0, ""
 	}
 	if c.ending.why == nil {

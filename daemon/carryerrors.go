@@ -121,10 +121,7 @@ func unsynced(verb, dir string, err error) *control.Error {
 	if code := e.ErrorCode(); code == control.CodeFailed || code.Retryable() { // else something has to be changed first
 		e.Kind = control.CodeUnsynced
 	}
-	switch {
-	case errors.Is(err, writeback.ErrDiverged):
-		e.Hint = "both are kept there; git fetch and git merge of what it has make them one, which is sent by itself"
-	case e.Hint == "" || errors.Is(err, writeback.ErrMoved):
+	if e.Hint == "" || errors.Is(err, writeback.ErrMoved) {
 		e.Hint = "all of it is kept on this host; artifactfs status tells what is missing there"
 	}
 	return e

@@ -122,8 +122,12 @@ func setLast(s *control.SessionStatus, p session.Point) {
 }
 
 func setQueue(s *control.SessionStatus, st writeback.Status) {
-	s.Mode, s.Pending, s.Diverged = string(st.Mode), int64(st.Pending), st.Diverged
+	s.Mode, s.Pending, s.Branches = string(st.Mode), int64(st.Pending), st.Layout.Pattern()
 	s.Sent, s.Received, s.Seeded = st.Traffic.Sent, st.Traffic.Received, st.Traffic.Seeded
+	s.DivergedRefs = divergedRefs(st)
+	for _, d := range st.Diverged {
+		s.Diverged = append(s.Diverged, d.Ref)
+	}
 	if !st.LastSync.IsZero() {
 		at := st.LastSync
 		s.LastSync = &at
@@ -131,6 +135,13 @@ func setQueue(s *control.SessionStatus, st writeback.Status) {
 	if st.Failure != nil {
 		s.Error = st.Failure.Error()
 	}
+}
+
+func divergedRefs(st writeback.Status) (refs []control.DivergedRef) {
+	for _, d := range st.Diverged {
+		refs = append(refs, control.DivergedRef{Ref: d.Ref, There: d.There, Ours: d.Ours, InWay: d.InWay})
+	}
+	return refs
 }
 
 // progressOf tells of a queue at work.

@@ -305,7 +305,7 @@ func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control
 		reply.Session, reply.Kept = m.session, o.kept.changed
 	}
 	if !r.Discard {
-		reply.Pending, reply.Why = m.carry.left()
+		m.carry.tellLeft(&reply)
 	}
 	return reply, nil
 }

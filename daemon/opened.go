@@ -38,6 +38,22 @@ func (o *opened) close() {
 	}
 }
 
+// layout returns under which names branches of the session are on its session remote; false: it has none, or that cannot be
+// told.
+func (o *opened) layout() (session.Layout, bool) {
+	far := o.farURL()
+	switch {
+	case o.repo == nil || o.record.Carried.Remote == control.RemoteNone:
+		return session.Layout{}, false
+	case far == "":
+		return session.Layout{Session: o.session, Own: true}, true
+	case o.queue != nil:
+		return o.queue.Status().Layout, true
+	}
+	st, err := writeback.Look(o.repo, far)
+	return st.Layout, err == nil
+}
+
 var errBusySession = errors.New("it is mounted by another process")
 
 // openSession finds a session by the directory where it is, or was last, mounted, or by its name. With write its repository

@@ -76,19 +76,19 @@ func (m *mount) arriveFrom(ctx context.Context, remote *thin.Remote, name string
 	if err != nil {
 		return nil, sessionFault(remote, err)
 	}
-	refs, err := remote.Refs(ctx, []string{session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.KeptPrefix(name), session.CarriedPrefix(name), session.TranscriptRef(name), "refs/heads/", "refs/tags/", "refs/notes/"})
+	refs, err := remote.Refs(ctx, []string{session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.KeptPrefix(name), session.CarriedPrefix(name), session.TranscriptRef(name), session.OwnerRef, session.TagsPrefix(name), "refs/heads/", "refs/tags/"})
 	if err != nil {
 		return nil, sessionFault(remote, err)
 	}
-	there := map[string]object.ID{}
+	all := map[string]object.ID{} // by their names there
 	var points []object.ID
 	for _, r := range refs.List {
-		there[r.Name] = r.ID
+		all[r.Name] = r.ID
 		if strings.HasPrefix(r.Name, session.LanePrefix(name)) || strings.HasPrefix(r.Name, session.PinPrefix(name)) {
 			points = append(points, r.ID)
 		}
 	}
-	metaID, ok := there[session.MetaRef(name)]
+	metaID, ok := all[session.MetaRef(name)]
 	if !ok {
 		return nil, nil
 	}
@@ -106,7 +106,7 @@ func (m *mount) arriveFrom(ctx context.Context, remote *thin.Remote, name string
 	if _, err := m.owned.Bring(ctx, fetch.BringRequest{From: remote, Wants: []object.ID{metaID}, Contents: true}); err != nil {
 		return nil, sessionFault(remote, err)
 	}
-	if err := setRefs(ctx, repo, there, func(ref string) bool { return ref == session.MetaRef(name) }); err != nil {
+	if err := setRefs(ctx, repo, all, func(ref string) bool { return ref == session.MetaRef(name) }); err != nil {
 		return nil, err
 	}
 	meta, _, err := session.ReadMeta(repo, name)
@@ -119,8 +119,20 @@ func (m *mount) arriveFrom(ctx context.Context, remote *thin.Remote, name string
 	if err := m.carry.refused(meta); err != nil {
 		return nil, err
 	}
+	layout, err := session.LayoutOf(meta, all)
+	if err != nil {
+		return nil, err
+	}
 	if len(points) == 0 { // there is nothing to go on from, but a session that is claimed as any other
-		return nil, adopt(repo, remote, there, nil)
+		return nil, adopt(repo, remote, layout, all, nil)
+	}
+	// From here on branches and tags have their names in the mount. Notes are those of all sessions: here they begin as in the
+	// point, and are merged with those there when they are sent.
+	there := layout.Mapped(all)
+	for ref, id := range all {
+		if strings.HasPrefix(ref, session.Prefix) {
+			there[ref] = id
+		}
 	}
 	if claim != nil {
 		claim.begin(ctx, repo)
@@ -159,18 +171,18 @@ func (m *mount) arriveFrom(ctx context.Context, remote *thin.Remote, name string
 	if err := claim.wait(); err != nil {
 		return nil, err
 	}
-	return a, adopt(repo, remote, there, claim)
+	return a, adopt(repo, remote, layout, all, claim)
 }
 
-// adopt has the queue know what the session remote has, before anything else of it is changed here.
-func adopt(repo *session.Repo, remote *thin.Remote, there map[string]object.ID, claim *aheadClaim) error {
+// adopt has the queue know what the session remote has, by the names there, before anything else of it is changed here.
+func adopt(repo *session.Repo, remote *thin.Remote, layout session.Layout, there map[string]object.ID, claim *aheadClaim) error {
 	refs, err := repo.Refs("refs/")
 	if err != nil {
 		return err
 	}
 	same := map[string]object.ID{}
 	for _, r := range refs {
-		if there[r.Name] == r.ID {
+		if there[layout.There(r.Name)] == r.ID {
 			same[r.Name] = r.ID
 		}
 	}
@@ -185,7 +197,7 @@ func adopt(repo *session.Repo, remote *thin.Remote, there map[string]object.ID, 
 	if err := remote.Adopt(); err != nil {
 		return err
 	}
-	return writeback.Adopt(repo, remote.URL(), same, asked)
+	return writeback.Adopt(repo, remote.URL(), layout, same, asked)
 }
 
 // beginRepo keeps the point that the mount begins with, whatever becomes of its lane.

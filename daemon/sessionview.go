@@ -31,6 +31,9 @@ func (d *Daemon) SessionShow(ctx context.Context, r control.SessionShowRequest) 
 	} else {
 		reply.Status = o.farInfo().SessionStatus
 	}
+	if layout, ok := o.layout(); ok && p.Branch != "" {
+		reply.There = layout.There(p.Branch)
+	}
 	before, err := o.treeBefore(ctx, p)
 	if err == nil {
 		reply.Changes, err = o.changes(ctx, before, p.Tree)

@@ -236,6 +236,7 @@ func TestSessionRemoteIsFull(t *testing.T) {
 	check(t, os.MkdirAll(path, 0o755))
 	c := &carried{w: w, Receiver: must[*gittest.Receiver](t)(gittest.NewReceiver(path, gittest.RepoOptions{}))}
 	w.git(path, "fetch", "--quiet", r.Path, "refs/heads/*:refs/heads/*")
+	c.own("work")
 	c.server = must[*gittest.Server](t)(gittest.Serve(gittest.ServerOptions{Root: disk}))
 	t.Cleanup(func() { w.afs("unmount", "--all"); c.server.Close() })
 	c.arg = c.server.URL("s.git")
@@ -286,29 +287,6 @@ func TestSessionRemoteIsSeeded(t *testing.T) {
 	if w.git(clone, "rev-parse", "HEAD") != w.git(m.Dir, "rev-parse", "HEAD") || w.git(clone, "status", "--porcelain") != "" {
 		t.Error("the clone is another")
 	}
-	w.unmount(m)
-}
-
-// The remote itself can be the session remote.
-func TestSessionRemoteIsTheOrigin(t *testing.T) {
-	w := newWorld(t)
-	r := w.sized(3, 3)
-	must[*gittest.Receiver](t)(gittest.Receiving(r))
-	s := w.serve(gittest.ServerOptions{})
-	m := w.bare(s.URL("sized.git"), "--wait", "git", "--session", "work", "--session-remote", "origin")
-	w.sh(m.Dir, "git switch -qc topic && echo new >new && git add new && git commit -qm new")
-	id := w.git(m.Dir, "rev-parse", "HEAD")
-	w.until("the branch is there", func() bool { return w.refsIn(r.Path)["refs/heads/topic"].String() == id })
-	// A push of the user's own is no conflict.
-	w.sh(m.Dir, "echo more >>new && git commit -qam more && git push -q origin topic 2>/dev/null || true")
-	m.checkpoint("--sync")
-	if got := w.refsIn(r.Path)["refs/heads/topic"].String(); got != w.git(m.Dir, "rev-parse", "HEAD") {
-		t.Errorf("topic is %s", got)
-	}
-	if st := m.status().Session; len(st.Diverged) > 0 || st.Error != "" || st.Pending > 0 || st.Mode != "shared" {
-		t.Errorf("status %+v", st)
-	}
-	w.sound(r.Path)
 	w.unmount(m)
 }
 

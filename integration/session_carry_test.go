@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gittest"
 	"github.com/artifactfs/artifactfs/internal/workday"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
 )
 
 func init() { workday.Main() }
@@ -27,12 +28,13 @@ type carried struct {
 	arg  string // of --session-remote; "": none is given
 	*gittest.Receiver
 	server *gittest.Server // nil: there is none
+	based  bool            // it has what the mounted remote has
 }
 
 // sessionRemote makes an empty session remote, reached by "path", "http" or "ssh". With a base it has all that base has.
 func (w *world) sessionRemote(scheme string, base *gittest.Repo) *carried {
 	w.Helper()
-	c := &carried{w: w, name: scheme}
+	c := &carried{w: w, name: scheme, based: base != nil}
 	path := filepath.Join(w.root, "carried-"+scheme, "s.git")
 	check2(w, os.MkdirAll(filepath.Dir(path), 0o755))
 	c.Receiver = must[*gittest.Receiver](w)(gittest.NewReceiver(path, gittest.RepoOptions{}))
@@ -65,9 +67,18 @@ func (w *world) sessionRemote(scheme string, base *gittest.Repo) *carried {
 	return c
 }
 
-// flags are those of mount.
-func (c *carried) flags(session string) []string {
-	return []string{"--session", session, "--session-remote", c.arg}
+// own makes the plain names on a session remote those of a session.
+func (c *carried) own(name string) {
+	c.w.Helper()
+	c.w.sh(c.Path, "git update-ref "+session.OwnerRef+" $(echo "+name+" | git hash-object -w --stdin)")
+}
+
+// flags are those of mount. A session remote that has the base is the session's own all the same, as one that was made for it.
+func (c *carried) flags(name string) []string {
+	if c.based {
+		c.own(name)
+	}
+	return []string{"--session", name, "--session-remote", c.arg}
 }
 
 // elsewhere is the same world seen from a state directory that knows nothing.

@@ -93,7 +93,8 @@ type ClaimRequest struct {
 	Session  string
 	Lane     string // "": MainLane
 	Writer   Writer
-	TakeOver bool // also from somebody who seems to be at work in it
+	TakeOver bool   // also from somebody who seems to be at work in it
+	Branches string // becomes Meta.Branches; "": that stays
 	Actor    string
 	Reason   string
 }
@@ -114,7 +115,9 @@ func Claim(ctx context.Context, r *Repo, q ClaimRequest) (Claimed, error) {
 	}
 	var c Claimed
 	m, err := changeMeta(ctx, r, q.Session, func(m *Meta, now time.Time) (err error) {
-		c, err = m.claim(q, now)
+		if c, err = m.claim(q, now); err == nil && q.Branches != "" {
+			m.Branches = q.Branches
+		}
 		return err
 	})
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/capture"
 )
 
@@ -67,6 +68,7 @@ func (b *baseMode) Set(text string) error {
 func (o *mountOptions) addCarryFlags(cmd *cobra.Command) {
 	r, s, f := &o.request, &o.request.SessionOptions, cmd.Flags()
 	f.StringVar(&s.Remote, "session-remote", "", "carry work to the git repository `URL`, or path, which is created if\nthere is nothing there; origin is REMOTE itself,\nembedded one below the state directory, none nowhere (default embedded)")
+	f.StringVar(&s.Branches, "session-branches", "", "name branches by `PATTERN` on a session remote that others use, too;\nas-is keeps their names, and only moves them forward\n(default "+session.DefaultBranches+"; a session remote of\nthe session's own has them as they are)")
 	f.Var((*policy)(&s.Policy), "checkpoint", "make checkpoints off (never), idle (when writes have settled),\nbefore-risk (before git commands that throw changes away) or\ninterval=30s (that often); idle does before-risk, too; all but off\nalso when git has moved a branch, HEAD or a stash (default idle)")
 	f.Var((*baseMode)(&s.Base), "session-base", "how the session remote comes to REMOTE's history: shared (it has it),\nthin (it does without, and names URL and commit), seed (all of it is\nsent there), auto: shared if it has it, thin if it is empty and REMOTE\nis a network URL (http, https, ssh, git), else seed; a session that is\nthere already stays as it is (default auto)")
 	f.BoolVar(&s.TakeOver, "take-over", false, "go on with the session though another machine seems to be at work in it")
@@ -77,6 +79,7 @@ func (o *mountOptions) addCarryFlags(cmd *cobra.Command) {
 	f.StringVar(&r.At, "at", "", "show the checkpoint `ID` of --session, read-only")
 	completeFlag(cmd, "checkpoint", "off", "idle", "before-risk", "interval=")
 	completeFlag(cmd, "session-base", baseWords...)
+	completeFlag(cmd, "session-branches", session.BranchesAsIs, session.DefaultBranches)
 	completeFlag(cmd, "session-remote", control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone)
 }
 
@@ -94,6 +97,9 @@ func completeCarry(cmd *cobra.Command, r *control.MountRequest) error {
 	}
 	if err := (capture.Rules{Include: s.Include, Exclude: s.Exclude}).Validate(); err != nil {
 		return usage(cmd, err)
+	}
+	if err := session.ValidBranches(s.Branches); err != nil {
+		return usage(cmd, fmt.Errorf("--session-branches: %w", err))
 	}
 	switch s.Remote {
 	case "", control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone:

@@ -154,6 +154,9 @@ func (a *app) syncCommand() *cobra.Command {
 has changed, and returns when it and all commits, branches, tags and notes are on the session remote. Without one of
 your own (--session-remote of artifactfs mount) that is a repository below the state directory, and it returns at once.
 
+A branch that somebody else has moved on the session remote, too, is there under another name: a warning says which,
+and how to merge the two.
+
 Exit codes: 5 if it is not all there when --timeout is over. It is kept here, and is tried again by itself.`,
 		Example: `  artifactfs sync
   artifactfs sync /srv/app --timeout 1m && poweroff`,
@@ -188,6 +191,7 @@ func (a *app) sync(ctx context.Context, dir string, timeout time.Duration) error
 		err = printJSON(a.stdout, reply)
 	}
 	s := reply.Session
+	a.warnDiverged("sync", m.Dir, s.Remote, s.DivergedRefs)
 	if err == nil && s.Pending > 0 {
 		err = unsynced("sync", m.Dir, s)
 	}
@@ -213,6 +217,27 @@ func unsynced(verb, dir string, s control.SessionStatus) error {
 		hint = "the work is kept here, and is sent when session " + s.Name + " is mounted again"
 	}
 	return &control.Error{Code: control.ExitUnsynced, Verb: verb, Object: dir, Cause: cause, Hint: hint}
+}
+
+// warnDiverged tells of refs that are on the session remote under another name than they should be.
+func (a *app) warnDiverged(verb, dir, remote string, refs []control.DivergedRef) {
+	for _, d := range refs {
+		cause, hint := divergedText(d, remote)
+		printError(a.stderr, &control.Error{Verb: verb, Object: dir, Cause: "warning: " + cause, Hint: hint})
+	}
+}
+
+// divergedText says what has become of a ref that could not be moved on the session remote, and what to do about it.
+func divergedText(d control.DivergedRef, remote string) (cause, hint string) {
+	switch {
+	case d.InWay != "":
+		return fmt.Sprintf("%s cannot be there because of %s; it is kept there as %s", d.There, d.InWay, d.Ours),
+			"another name of the branch, or --session-branches of artifactfs mount, avoids that"
+	case strings.HasPrefix(d.Ref, "refs/notes/"):
+		return fmt.Sprintf("%s is not merged yet with the notes of other sessions there; it is kept there as %s", d.Ref, d.Ours), "they are merged by themselves at the next push"
+	}
+	return fmt.Sprintf("%s was moved by somebody else; the session's commits are kept there as %s", d.There, d.Ours),
+		fmt.Sprintf("in the mount, git fetch %s %s && git merge FETCH_HEAD makes them one", shellWord(remote), d.There)
 }
 
 // sentence puts several errors, a line each, on one.

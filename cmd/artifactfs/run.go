@@ -213,6 +213,7 @@ func (a *app) endRun(ctx context.Context, m control.MountReply, discard bool) er
 	if reply.Session != "" {
 		a.sayKeptByRun(m, reply)
 	}
+	a.warnDiverged("run", m.Dir, reply.Remote, reply.DivergedRefs)
 	if reply.Pending > 0 && !discard {
 		return unsynced("run", m.Dir, control.SessionStatus{Name: m.Session, Pending: reply.Pending, Error: reply.Why})
 	}

@@ -222,6 +222,9 @@ func printShow(out io.Writer, s control.SessionShowReply, now time.Time) {
 	default:
 		line("head", "%.12s", s.Head)
 	}
+	if s.There != "" {
+		line("branch", "%s on the session remote", s.There)
+	}
 	line("commit", "%s", s.Commit)
 	where := "yes"
 	if !s.Synced {

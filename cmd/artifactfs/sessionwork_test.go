@@ -489,13 +489,14 @@ func TestStatusOfASession(t *testing.T) {
 	m := mountStatus("/m")
 	at := time.Now().Add(-90 * time.Second)
 	m.Session = control.SessionStatus{Name: "work", Remote: "https://127.0.0.1/w", Mode: "shared", Pending: 2, Error: "refused", State: "active", Lane: "main-host-1a2b",
-		Diverged: []string{"refs/heads/main"}, Points: 7, LastID: pointA, LastAt: &at, Dirty: true, LastSync: &at}
+		Diverged: []string{"refs/heads/main"}, DivergedRefs: []control.DivergedRef{{Ref: "refs/heads/main", There: "refs/heads/afs/work/main", Ours: "refs/afs/diverged/work/heads/main"}}, Branches: "afs/work/{branch}", Points: 7, LastID: pointA, LastAt: &at, Dirty: true, LastSync: &at}
 	serve(t, control.DaemonSocket(a.state), newFakeDaemon(m))
 	got := a.ok("status", "/m")
 	for _, want := range []string{
 		"  session   work, lane main-host-1a2b\n  points    7 checkpoints, the last 90 s ago (" + pointA + "), changed since\n",
 		"  carried   to https://127.0.0.1/w, 2 refs pending, 90 s ago\n  carrying  refused\n",
-		"  diverged  refs/heads/main: somebody else has moved it on the session remote; ours is refs/afs/diverged/work/heads/main there\n",
+		"  branches  afs/work/{branch} on the session remote\n",
+		"  diverged  refs/heads/afs/work/main was moved by somebody else; the session's commits are kept there as refs/afs/diverged/work/heads/main; in the mount, git fetch https://127.0.0.1/w refs/heads/afs/work/main && git merge FETCH_HEAD makes them one\n",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)

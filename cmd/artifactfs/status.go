@@ -261,8 +261,12 @@ func sessionLines(s control.SessionStatus, now time.Time, line func(label, forma
 	if s.Error != "" {
 		line("carrying", "%s", sentence(s.Error))
 	}
-	for _, ref := range s.Diverged {
-		line("diverged", "%s: somebody else has moved it on the session remote; ours is %s there", ref, session.DivergedRef(s.Name, ref))
+	if s.Branches != "" && s.Branches != "{branch}" {
+		line("branches", "%s on the session remote", s.Branches)
+	}
+	for _, d := range s.DivergedRefs {
+		cause, hint := divergedText(d, s.Remote)
+		line("diverged", "%s; %s", cause, hint)
 	}
 }
 

@@ -129,6 +129,7 @@ func (a *app) unmount(ctx context.Context, o unmountOptions) error {
 		errs = append(errs, printJSON(a.stdout, map[string]any{"unmounted": done}))
 	}
 	for _, r := range late {
+		a.warnDiverged("unmount", r.Dir, r.Remote, r.DivergedRefs)
 		if r.Pending > 0 && !o.discard {
 			errs = append(errs, unsynced("unmount", r.Dir, control.SessionStatus{Name: r.Session, Pending: r.Pending, Error: r.Why}))
 		}

@@ -5,16 +5,19 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// Adopt notes that a session remote has refs as they have just been brought from there into the Repo, for the Queue that
-// begins later: what becomes of them here until then is not taken for somebody else's move. Of those that are asked for,
-// it may have made what they are to be: they were sent, and there was no answer. Remote is its URL without secrets.
-func Adopt(repo *session.Repo, remote string, refs, asked map[string]object.ID) error {
+// Adopt records that a session remote has refs as they have just been brought from there into the Repo, for the Queue that
+// begins later: what becomes of them here until then is not taken for somebody else's move. Those in asked were sent, and
+// were not answered. Both are by their names in the Repo. Remote is the URL of the session remote without secrets.
+func Adopt(repo *session.Repo, remote string, layout session.Layout, refs, asked map[string]object.ID) error {
 	l := newLedger(remote)
+	if layout.Own {
+		l.plain = plainOwn
+	}
 	for name, id := range refs {
-		l.refs[name] = acquaint{acked: id}
+		l.refs[layout.There(name)] = acquaint{acked: id}
 	}
 	for name, id := range asked {
-		l.refs[name] = acquaint{acked: refs[name], sent: id, sending: true}
+		l.refs[layout.There(name)] = acquaint{acked: refs[name], sent: id, sending: true}
 	}
 	return l.write(repo)
 }

@@ -18,7 +18,7 @@ func TestAdopt(t *testing.T) {
 	defer repo.Close()
 	id, next := object.MustID("1111111111111111111111111111111111111111"), object.MustID("2222222222222222222222222222222222222222")
 	refs := map[string]object.ID{"refs/heads/main": id, "refs/afs/meta/s": id}
-	if err := Adopt(repo, "https://host/x", refs, map[string]object.ID{"refs/afs/meta/s": next}); err != nil {
+	if err := Adopt(repo, "https://host/x", session.Layout{Session: sessionName, Own: true}, refs, map[string]object.ID{"refs/afs/meta/s": next}); err != nil {
 		t.Fatal(err)
 	}
 	l, err := readLedger(repo, "https://host/x")

@@ -64,10 +64,20 @@ func (c *Carrier) carry(ctx context.Context, now refsOf) error {
 	if err := copies.Commits(ctx, tips); err != nil {
 		return err
 	}
-	if err := c.repo.Write(ctx, copies.Objects()); err != nil {
+	objects := copies.Objects()
+	var owner session.RefChange
+	if c.clone != nil {
+		if owner, err = c.owner(&objects); err != nil {
+			return err
+		}
+	}
+	if err := c.repo.Write(ctx, objects); err != nil {
 		return err
 	}
 	changes, err := c.changes(moves)
+	if owner.Name != "" {
+		changes = append(changes, owner)
+	}
 	if err != nil {
 		return err
 	}
@@ -90,6 +100,21 @@ func (c *Carrier) carry(ctx context.Context, now refsOf) error {
 		}
 	}
 	return lost
+}
+
+// owner returns the change that makes the plain names in the Repo the session's, if it is the session remote, and adds the
+// object of that. Without a name there is nothing to change.
+func (c *Carrier) owner(objects *[]odb.Outgoing) (session.RefChange, error) {
+	blob, err := session.OwnerBlob(c.o.Format, c.o.Session)
+	if err != nil {
+		return session.RefChange{}, err
+	}
+	was, err := c.repo.Ref(session.OwnerRef)
+	if err != nil || was == blob.ID {
+		return session.RefChange{}, err
+	}
+	*objects = append(*objects, blob)
+	return session.RefChange{Name: session.OwnerRef, Old: was, New: blob.ID}, nil
 }
 
 // there leaves out the moves to what is not there, of which the error tells: what one ref has lost keeps no other here.

@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// update is a change of the session remote, for the sake of a ref here.
+// update is a change of the session remote, for the sake of a ref here. Refs have the names that they have there.
 type update struct {
 	from string
 	transport.RefUpdate
@@ -23,19 +23,37 @@ type update struct {
 // comparison is what differs, and what others did.
 type comparison struct {
 	updates []update
+	notes   []notesMove
 	moved   map[string]object.ID // refs of the session's own that others moved, to what
 }
 
-// compare finds out what to change on the session remote. A ref there may be moved if it is as this session left it, if it
-// is what this session was about to make of it, or if ours contains it; otherwise it is somebody else's work, and stays: so
-// does the work of a machine that died, as far as the point with which another one went on does not know of it.
+// compare finds out what to change on the session remote. A ref there may be moved if ours contains it, and one that no other
+// session writes also if it is as this session left it, or what this session was about to make of it; otherwise it is somebody
+// else's work, and stays: so does the work of a machine that died, as far as the point with which another one went on does not
+// know of it.
 func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) comparison {
 	c := comparison{moved: map[string]object.ID{}}
 	behind := map[string]object.ID{}
-	var diverged []string
-	name := q.o.Session
-	for _, ref := range refsIn(local, l, name) {
+	var diverged []Diverged
+	name, layout := q.o.Session, q.layout(l)
+	diverge := func(ref, inWay string) {
+		d, updates := q.diverge(ref, local[ref], theirs, l)
+		d.InWay = inWay
+		diverged, c.updates = append(diverged, d), append(c.updates, updates...)
+	}
+	gone := map[string]bool{} // removed there by c.updates
+	for _, ref := range refsIn(local, l, layout) {
 		mine, there, known := local[ref], theirs[ref], l.refs[ref]
+		if isNotes(ref) {
+			if moved := q.compareNotes(ref, mine, there, theirs, l, &c); moved && q.busyTooLong() {
+				diverge(ref, "")
+			}
+			continue
+		}
+		if by := q.inWay(ref, mine, there, theirs, gone, layout); by != "" {
+			diverge(ref, by)
+			continue
+		}
 		if known.sending && there == known.sent {
 			known = acquaint{acked: there}
 		}
@@ -47,9 +65,14 @@ func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) compariso
 			continue
 		case there == known.acked:
 			next = there
-			if q.noRewrite && strings.HasPrefix(ref, "refs/heads/") && !mine.IsZero() && !there.IsZero() && !q.contains(mine, there) {
-				diverged = append(diverged, ref)
-				c.updates = append(c.updates, q.diverge(ref, mine, theirs, l)...)
+			onlyForward := q.noRewrite && strings.HasPrefix(ref, "refs/heads/") || !layout.Exclusive(ref)
+			if onlyForward && !mine.IsZero() && !there.IsZero() && !q.contains(mine, there) {
+				diverge(ref, "")
+				continue
+			}
+			if mine.IsZero() && !there.IsZero() && !layout.Exclusive(ref) {
+				delete(l.refs, ref)
+				q.say(ref + " was removed here and stays on the session remote, where others use it, too: git push --delete removes it")
 				continue
 			}
 		case there.IsZero():
@@ -62,6 +85,7 @@ func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) compariso
 		case mine.IsZero():
 			// Removed here, moved there: what others did stays.
 			delete(l.refs, ref)
+			c.updates = append(c.updates, q.sign(ref, mine, theirs, layout)...)
 			q.say("somebody else has moved " + ref + " on the session remote, so it was not removed there")
 			continue
 		case q.contains(mine, there):
@@ -76,18 +100,23 @@ func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) compariso
 			c.updates = append(c.updates, q.undiverge(ref, theirs, l)...)
 			continue
 		default:
-			diverged = append(diverged, ref)
-			c.updates = append(c.updates, q.diverge(ref, mine, theirs, l)...)
+			diverge(ref, "")
 			continue
 		}
+		gone[ref] = mine.IsZero()
 		c.updates = append(c.updates, update{ref, transport.RefUpdate{Name: ref, Old: next, New: mine}})
-		c.updates = append(c.updates, q.sign(ref, mine, theirs)...)
+		c.updates = append(c.updates, q.sign(ref, mine, theirs, layout)...)
 		if !next.IsZero() {
 			c.updates = append(c.updates, q.undiverge(ref, theirs, l)...)
 		}
 	}
 	if c.moved[session.MetaRef(name)] != (object.ID{}) { // whose lanes are whose is open then
 		c.updates = slices.DeleteFunc(c.updates, func(u update) bool { return isLane(u.Name, name) })
+	}
+	for ref, id := range behind {
+		delete(behind, ref)
+		user, _ := layout.Here(ref)
+		behind[user] = id
 	}
 	q.mu.Lock()
 	q.diverged, q.behind = diverged, behind
@@ -96,13 +125,13 @@ func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) compariso
 }
 
 // refsIn lists what is here, and what is known to be there, in the order in which it is sent.
-func refsIn(local map[string]object.ID, l *ledger, name string) []string {
+func refsIn(local map[string]object.ID, l *ledger, layout session.Layout) []string {
 	var refs []string
 	for ref := range local {
 		refs = append(refs, ref)
 	}
 	for ref := range l.refs {
-		if _, here := local[ref]; !here && isSent(ref, name) {
+		if _, here := local[ref]; !here && isSent(ref, layout) {
 			refs = append(refs, ref)
 		}
 	}
@@ -131,31 +160,67 @@ func (q *Queue) say(text string) {
 func (q *Queue) contains(tip, wanted object.ID) bool { return Within(q.o.Repo, tip, wanted) }
 
 // sign says beside a ref of the user's that it was this session that moved it.
-func (q *Queue) sign(ref string, mine object.ID, theirs map[string]object.ID) []update {
-	to := session.CarriedRef(q.o.Session, ref)
-	if !isUsers(ref) || theirs[to] == mine {
+func (q *Queue) sign(ref string, mine object.ID, theirs map[string]object.ID, layout session.Layout) []update {
+	user, users := layout.Here(ref)
+	to := session.CarriedRef(q.o.Session, user)
+	if !users || theirs[to] == mine {
 		return nil
 	}
 	return []update{{ref, transport.RefUpdate{Name: to, Old: theirs[to], New: mine}}}
 }
 
-// diverge sends ours under another name. Should that have been moved as well, there is a name for just this value.
-func (q *Queue) diverge(ref string, mine object.ID, theirs map[string]object.ID, l *ledger) []update {
-	to := session.DivergedRef(q.o.Session, ref)
+// diverge sends ours under another name. Should that have been moved as well, or not be free, there is a name for just this
+// value.
+func (q *Queue) diverge(ref string, mine object.ID, theirs map[string]object.ID, l *ledger) (Diverged, []update) {
+	user, _ := q.layout(l).Here(ref)
+	to := session.DivergedRef(q.o.Session, user)
 	there := theirs[to]
-	switch {
-	case there == mine:
-		l.learn(to, there)
-		return nil
-	case there.IsZero(), there == l.refs[to].acked, l.refs[to].sending && there == l.refs[to].sent, q.contains(mine, there):
-	default:
+	free := there == mine || there.IsZero() || there == l.refs[to].acked || l.refs[to].sending && there == l.refs[to].sent || q.contains(mine, there)
+	for other := range theirs {
+		free = free && !inWay(other, to)
+	}
+	if !free {
 		to = divergedOwn(to, mine)
-		if there = theirs[to]; there == mine {
-			l.learn(to, there)
-			return nil
+		there = theirs[to]
+	}
+	d := Diverged{Ref: user, There: ref, Ours: to}
+	if there == mine {
+		l.learn(to, there)
+		return d, nil
+	}
+	return d, []update{{ref, transport.RefUpdate{Name: to, Old: there, New: mine}}}
+}
+
+// inWay returns the ref because of which one cannot be created on the session remote: git has no refs feature and feature/x at
+// the same time. It is not found unless theirs has it, which is so after the session remote has refused the ref.
+func (q *Queue) inWay(ref string, mine, there object.ID, theirs map[string]object.ID, gone map[string]bool, layout session.Layout) string {
+	if _, users := layout.Here(ref); !users || mine.IsZero() || !there.IsZero() {
+		return ""
+	}
+	var by []string
+	for other := range theirs {
+		if inWay(other, ref) && !gone[other] {
+			by = append(by, other)
 		}
 	}
-	return []update{{ref, transport.RefUpdate{Name: to, Old: there, New: mine}}}
+	slices.Sort(by)
+	if len(by) == 0 {
+		return ""
+	}
+	return by[0]
+}
+
+// inWay reports whether two refs cannot exist at the same time.
+func inWay(a, b string) bool { return strings.HasPrefix(a, b+"/") || strings.HasPrefix(b, a+"/") }
+
+// above returns the names that are directories if a ref exists, as git has them.
+func above(ref string) (names []string) {
+	for i := len(ref) - 1; i > len("refs/heads/"); i-- {
+		if ref[i] == '/' {
+			names = append(names, ref[:i])
+		}
+	}
+	return names
 }
 
 // divergedOwn is a name for one value alone.
@@ -163,7 +228,11 @@ func divergedOwn(ref string, id object.ID) string { return ref + "." + id.String
 
 // undiverge removes what was sent under another name, when ours is where it belongs.
 func (q *Queue) undiverge(ref string, theirs map[string]object.ID, l *ledger) []update {
-	to := session.DivergedRef(q.o.Session, ref)
+	user, users := q.layout(l).Here(ref)
+	if !users {
+		return nil
+	}
+	to := session.DivergedRef(q.o.Session, user)
 	there, known := theirs[to], l.refs[to]
 	if there.IsZero() {
 		delete(l.refs, to)

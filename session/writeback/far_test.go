@@ -55,6 +55,9 @@ func newFar(t testing.TB, kind string, f object.Format, from string) *far {
 	} else {
 		run(t, root, "", "init", "-q", "--bare", "-b", "main", "--object-format="+f.String(), r.dir)
 	}
+	if from != "" {
+		r.own()
+	}
 	run(t, r.dir, "", "config", "http.receivepack", "true")
 	run(t, r.dir, "", "config", "gc.auto", "0")
 	var err error
@@ -77,6 +80,14 @@ func newFar(t testing.TB, kind string, f object.Format, from string) *far {
 	r.url = r.server.URL("far")
 	return r
 }
+
+// own makes the plain names those of the session.
+func (r *far) own() {
+	run(r.t, r.dir, "", "update-ref", session.OwnerRef, run(r.t, r.dir, sessionName+"\n", "hash-object", "-w", "--stdin"))
+}
+
+// disown makes the session remote one that people use.
+func (r *far) disown() { run(r.t, r.dir, "", "update-ref", "-d", session.OwnerRef) }
 
 func (r *far) ref(name string) string {
 	out, err := try(r.t, r.dir, "", "rev-parse", "-q", "--verify", name)

@@ -23,6 +23,7 @@ import (
 type ledger struct {
 	remote  string // URL without secrets; what is known of another is of no use
 	mode    Mode
+	plain   plain
 	traffic Traffic
 	synced  time.Time           // when all was there last
 	ground  map[object.ID]bool  // commits that the session remote has with all they reach
@@ -83,6 +84,9 @@ func (l *ledger) encode() []byte {
 	if l.traffic != (Traffic{}) {
 		fmt.Fprintf(&b, "traffic %d %d %d\n", l.traffic.Sent, l.traffic.Received, l.traffic.Seeded)
 	}
+	if l.plain != plainUnknown {
+		fmt.Fprintf(&b, "plain %s\n", l.plain)
+	}
 	if !l.synced.IsZero() {
 		fmt.Fprintf(&b, "synced %d\n", l.synced.UnixNano())
 	}
@@ -120,6 +124,10 @@ func parseLedger(f object.Format, text []byte) (*ledger, error) {
 			l.remote, err = strconv.Unquote(rest)
 		case "mode":
 			if l.mode = Mode(rest); l.mode != ModeShared && l.mode != ModeSeed && l.mode != ModeThin {
+				err = errLedger
+			}
+		case "plain":
+			if l.plain = plain(rest); l.plain != plainOwn && l.plain != plainOthers {
 				err = errLedger
 			}
 		case "synced":
@@ -188,8 +196,10 @@ func (l *ledger) learn(name string, now object.ID) {
 	l.refs[name] = acquaint{acked: now}
 }
 
-// known is what the session remote has of a ref; zero: nothing.
-func (l *ledger) known(ref string) object.ID { return l.refs[ref].acked }
+// known returns a function that tells what the session remote has of a ref of the Repo; zero: nothing.
+func (l *ledger) known(layout session.Layout) func(ref string) object.ID {
+	return func(ref string) object.ID { return l.refs[layout.There(ref)].acked }
+}
 
 func (l *ledger) clone() *ledger {
 	c := *l

@@ -13,5 +13,10 @@ func Look(repo *session.Repo, remote string) (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	return Status{Mode: l.mode, Traffic: l.traffic, LastSync: l.synced, Pending: l.pending(sentOf(refs, repo.Session()), repo.Session())}, nil
+	m, err := metaOf(repo)
+	if err != nil {
+		return Status{}, err
+	}
+	layout := l.layout(m)
+	return Status{Mode: l.mode, Traffic: l.traffic, LastSync: l.synced, Pending: l.pending(sentOf(refs, layout), layout), Layout: layout}, nil
 }

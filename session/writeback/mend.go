@@ -13,5 +13,9 @@ func Mend(ctx context.Context, repo *session.Repo, remote string) ([]session.Men
 	if err != nil {
 		return nil, err
 	}
-	return repo.MendRefs(ctx, l.known)
+	m, err := metaOf(repo)
+	if err != nil {
+		return nil, err
+	}
+	return repo.MendRefs(ctx, l.known(l.layout(m)))
 }

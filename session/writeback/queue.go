@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -35,6 +36,9 @@ type QueueOptions struct {
 	// Taken is told when a ref of the session's own was moved by others; what it does about it is sent at once. It comes
 	// from the Queue's own goroutine, so it must not wait for the Queue. May be nil.
 	Taken func(Taken)
+	// Notes moves a notes ref of the mount from old to merged, which the session remote has and the Repo holds, unless the
+	// user has moved it. May be nil.
+	Notes func(ctx context.Context, ref string, old, merged object.ID) error
 	Log   *zap.Logger // may be nil
 }
 
@@ -52,17 +56,22 @@ type Queue struct {
 
 	counted counters
 
+	meta session.Meta // when the queue began
+
 	// Of who has the turn.
-	sent      idSet // objects that the session remote has; nil: not looked at yet
-	noRewrite bool  // the session remote forbids it
-	refused   map[string]refusal
+	sent        idSet // objects that the session remote has; nil: not looked at yet
+	noRewrite   bool  // the session remote forbids it
+	refused     map[string]refusal
+	unclaimable bool            // the session remote refuses session.OwnerRef
+	blocked     map[string]bool // refs that could not be created there: what is in their way is asked for, too
+	busySince   time.Time       // since when notes could not be merged because others were quicker; zero: they could
 
 	mu       sync.Mutex
 	ledger   *ledger
 	before   Traffic // of the queues before this one
 	failure  error
 	since    time.Time
-	diverged []string
+	diverged []Diverged
 	behind   map[string]object.ID // refs of which the session remote has more, and what it has
 	moved    map[string]object.ID // the session's own refs that others moved, to what
 	told     map[string]object.ID // of which Taken was told
@@ -92,13 +101,16 @@ func NewQueue(o QueueOptions) (*Queue, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
-	q := &Queue{o: o, log: o.Log, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1), refused: map[string]refusal{},
+	q := &Queue{o: o, log: o.Log, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1), refused: map[string]refusal{}, blocked: map[string]bool{},
 		moved: map[string]object.ID{}, told: map[string]object.ID{}, changed: make(chan struct{})}
 	q.ctx, q.cancel = context.WithCancel(context.Background())
 	if o.Remote == nil {
 		return q, nil
 	}
 	l, err := readLedger(o.Repo, o.Remote.URL())
+	if err == nil {
+		q.meta, err = metaOf(o.Repo)
+	}
 	if err != nil {
 		q.cancel()
 		return nil, err
@@ -141,7 +153,7 @@ func (q *Queue) run(ctx context.Context) {
 	failures := 0
 	for {
 		asked := q.askedNow()
-		need, err := q.round(ctx, asked > q.answeredNow())
+		need, busy, err := q.round(ctx, asked > q.answeredNow())
 		if ctx.Err() != nil {
 			return
 		}
@@ -160,7 +172,11 @@ func (q *Queue) run(ctx context.Context) {
 				return
 			}
 		}
-		q.answer(asked, err, wait > groundFirst)
+		if busy && err == nil { // all but notes is there, and they will be in a moment
+			wait = notesRest/2 + rand.N(notesRest)
+		} else {
+			q.answer(asked, err, wait > groundFirst)
+		}
 		if !q.rest(ctx, failures, wait) {
 			return
 		}
@@ -301,8 +317,8 @@ func (q *Queue) fail(err error) {
 }
 
 // Sync returns when the session remote has all refs that the Repo had when it was called, or newer ones, and has been
-// asked whether it really does. What cannot be there because of others (moved, refused, no access) ends it with an error
-// that says so. While the remote cannot be reached it tries again, at once at first, until ctx ends, and then says why.
+// asked whether it really does. What diverged is there under another name, which Status tells. What cannot be there because
+// of others (moved, refused, no access) ends it with an error that says so. While the remote cannot be reached it tries again, at once at first, until ctx ends, and then says why.
 func (q *Queue) Sync(ctx context.Context, progress func(Status)) error {
 	if q.o.Remote == nil {
 		return nil
@@ -349,9 +365,6 @@ func (q *Queue) unfinished() error {
 	for _, ref := range st.Moved {
 		errs = append(errs, fmt.Errorf("%s: %w", ref, ErrMoved))
 	}
-	for _, ref := range st.Diverged {
-		errs = append(errs, fmt.Errorf("%s: %w", ref, ErrDiverged))
-	}
 	for _, text := range st.Refused {
 		errs = append(errs, fmt.Errorf("%s: %w", text, ErrRefused))
 	}
@@ -369,7 +382,7 @@ func (q *Queue) Acknowledged(ref string) object.ID {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.ledger.refs[ref].acked
+	return q.ledger.refs[q.layout(q.ledger).There(ref)].acked
 }
 
 // Has says whether the session remote has a point.

@@ -60,8 +60,9 @@ func TestRefusals(t *testing.T) {
 	run(t, to.dir, "", "config", "receive.denyNonFastForwards", "true")
 	three := p.commit("a", "three", "--amend")
 	p.carried(three)
-	if err := syncAll(t, q); !errors.Is(err, ErrMoved) {
-		t.Errorf("sync: %v (%+v)", err, q.Status())
+	wantSync(t, q)
+	if st := q.Status(); len(st.Diverged) != 1 {
+		t.Errorf("diverged refs where rewriting is forbidden: got %+v, want refs/heads/main", st.Diverged)
 	}
 	if got := to.ref(session.DivergedRef(sessionName, "refs/heads/main")); got != three.String() || to.ref("refs/heads/main") != two.String() {
 		t.Errorf("ours is %s there", got)
@@ -139,6 +140,7 @@ func TestFullRemote(t *testing.T) {
 	t.Cleanup(func() { exec.Command("umount", "-l", dir).Run() })
 	to := &far{t: t, dir: filepath.Join(dir, "far"), url: filepath.Join(dir, "far")}
 	run(t, "/", "", "clone", "-q", "--bare", "--no-hardlinks", p.origin.Path, to.dir)
+	to.own()
 	p.carrier(CarrierOptions{})
 	q := p.queue(to, QueueOptions{})
 	one := p.commit("a", "one")

@@ -18,21 +18,22 @@ import (
 )
 
 const (
-	roundTries  = 8                // pushes in a round, each of which learned something from the one before
+	roundTries  = 10               // pushes in a round, each of which learned something from the one before
 	movedTries  = 2                // pushes of a ref that cannot be moved for a moment
 	refusedWait = 10 * time.Second // before what was refused is tried again; it doubles
 	refusedMost = 10 * time.Minute
 	namesMost   = 500 // refs that are asked for by their names
 )
 
-// round brings the session remote up to date. It gives commits of the mounted remote that have to go there first. To verify
-// is to ask the session remote even if nothing is to be sent, and to try again what it refused.
-func (q *Queue) round(ctx context.Context, verify bool) (need []object.ID, err error) {
+// round brings the session remote up to date. It returns commits of the mounted remote that have to go there first, and
+// whether notes were left for another round because others push theirs. To verify is to ask the session remote even if
+// nothing is to be sent, and to try again what it refused.
+func (q *Queue) round(ctx context.Context, verify bool) (need []object.ID, busy bool, err error) {
 	select {
 	case q.turn <- struct{}{}:
 		defer func() { <-q.turn }()
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return nil, false, context.Cause(ctx)
 	}
 	defer func() {
 		if ctx.Err() == nil {
@@ -53,12 +54,12 @@ func (q *Queue) round(ctx context.Context, verify bool) (need []object.ID, err e
 		if err == nil && t.later != nil {
 			err = t.later
 		}
-		return t.need, err
+		return t.need, t.busy, err
 	}
 	if t.later != nil {
-		return nil, t.later
+		return nil, false, t.later
 	}
-	return nil, errors.New("the session remote's refs do not come to rest")
+	return nil, false, fmt.Errorf("refs kept changing on the session remote: gave up after %d pushes", roundTries)
 }
 
 var errNoMeta = errors.New("the session's refs are lost here")
@@ -73,6 +74,7 @@ type trial struct {
 	fill    bool           // objects of the mounted remote that are named are sent, too
 	failed  map[string]int // updates that were refused for reasons that may pass, and how often
 	later   error          // of those that were left for another round
+	busy    bool           // notes were left for another round
 }
 
 // try makes one push, and says whether there is more to do.
@@ -81,16 +83,16 @@ func (t *trial) try(ctx context.Context) (again bool, err error) {
 	q.mu.Lock()
 	ledger := q.ledger.clone()
 	q.mu.Unlock()
-	local, err := q.local()
+	local, err := q.local(ledger)
 	if errors.Is(err, session.ErrBroken) {
-		if _, err = q.o.Repo.MendRefs(ctx, ledger.known); err == nil {
-			local, err = q.local()
+		if _, err = q.o.Repo.MendRefs(ctx, ledger.known(q.layout(ledger))); err == nil {
+			local, err = q.local(ledger)
 		}
 	}
 	if err != nil {
 		return false, err
 	}
-	if !t.verify && ledger.pending(local, q.o.Session) == 0 {
+	if !t.verify && ledger.pending(local, q.layout(ledger)) == 0 {
 		return false, nil
 	}
 	// What a session is nobody removes. Where that is gone the repository was damaged, and the rest is not gone on purpose.
@@ -112,12 +114,23 @@ func (t *trial) try(ctx context.Context) (again bool, err error) {
 	for _, ref := range push.Refs {
 		theirs[ref.Name] = ref.ID
 	}
+	if ledger.plain == plainUnknown {
+		decided, err := q.decide(ctx, push, theirs, ledger)
+		if err != nil || !decided {
+			return err == nil, err
+		}
+		if local, err = q.local(ledger); err != nil { // the names there have changed with that
+			return false, err
+		}
+	}
 	plan := q.compare(local, theirs, ledger)
 	q.follow(ctx, plan, local)
 	updates := slices.DeleteFunc(plan.updates, func(u update) bool { return t.left(u) })
 	if len(updates) == 0 {
+		t.busy = false
+		err := t.notes(ctx, push, plan.notes, ledger, local)
 		q.keep(ledger, local)
-		return false, nil
+		return false, err
 	}
 	load, updates, err := t.load(ctx, push, updates, ledger, theirs)
 	if err != nil {
@@ -246,7 +259,7 @@ func (t *trial) send(ctx context.Context, push *thin.Push, updates []update, l *
 	if failure != nil {
 		return false, failure
 	}
-	return refused != nil || l.pending(local, q.o.Session) > 0, nil
+	return refused != nil || l.pending(local, q.layout(l)) > 0, nil
 }
 
 // rejected learns from a refusal; an error ends the round.
@@ -270,9 +283,14 @@ func (t *trial) rejected(u update, r *transport.Rejected, l *ledger) error {
 		q.mu.Unlock()
 		return nil
 	case transport.RejectMoved: // what it is now is asked anew; or somebody has it locked, who may be an earlier push of ours
-		if t.failed[u.Name]++; t.failed[u.Name] > movedTries {
-			t.later = r
+		if t.failed[u.Name]++; t.failed[u.Name] <= movedTries {
+			return nil
 		}
+		if _, users := q.layout(l).Here(u.Name); users && u.Old.IsZero() && !q.blocked[u.Name] {
+			q.blocked[u.Name], t.failed[u.Name] = true, movedTries
+			return nil
+		}
+		t.later = r
 		return nil
 	case transport.RejectOther:
 		if t.failed[u.Name]++; t.failed[u.Name] == 1 {
@@ -280,13 +298,18 @@ func (t *trial) rejected(u update, r *transport.Rejected, l *ledger) error {
 		}
 	case transport.RejectHook, transport.RejectMissing:
 	}
-	before := q.refused[u.Name]
+	q.refuse(u.Name, u.New, r)
+	return nil
+}
+
+// refuse records that the session remote does not want a ref to be id, which is left alone for a while.
+func (q *Queue) refuse(ref string, id object.ID, r *transport.Rejected) {
+	before := q.refused[ref]
 	count := 1
-	if before.id == u.New {
+	if before.id == id {
 		count = before.count + 1
 	}
-	q.refused[u.Name] = refusal{id: u.New, count: count, text: r.Text, until: time.Now().Add(min(refusedWait<<min(count-1, 10), refusedMost))}
-	return nil
+	q.refused[ref] = refusal{id: id, count: count, text: r.Text, until: time.Now().Add(min(refusedWait<<min(count-1, 10), refusedMost))}
 }
 
 // lacking deals with a session remote that lost objects, or never had them: first it is believed to have what its refs
@@ -307,7 +330,7 @@ func (t *trial) lacking(r *transport.Rejected) error {
 // keep takes over what was learned. Where it cannot be written, as on a full disk, sending goes on: what is lost of it is
 // found out again.
 func (q *Queue) keep(l *ledger, local map[string]object.ID) {
-	if l.pending(local, q.o.Session) == 0 {
+	if l.pending(local, q.layout(l)) == 0 {
 		l.synced = time.Now()
 	}
 	q.mu.Lock()
@@ -324,6 +347,11 @@ func (q *Queue) decline() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.declined = nil
+	layout := q.layout(q.ledger)
+	isUsers := func(name string) bool {
+		_, is := layout.Here(name)
+		return is
+	}
 	names := slices.SortedFunc(maps.Keys(q.refused), func(a, b string) int {
 		if isUsers(a) != isUsers(b) { // what the user knows comes first
 			return strings.Compare(b, a)
@@ -335,23 +363,29 @@ func (q *Queue) decline() {
 	}
 }
 
-// names are the refs that the session remote is asked for.
+// names returns the refs that the session remote is asked for; none: all.
 func (q *Queue) names(local map[string]object.ID, l *ledger) []string {
-	name := q.o.Session
+	name, layout := q.o.Session, q.layout(l)
+	if l.plain == plainUnknown && !q.ofPeople() {
+		return nil
+	}
 	names := []string{
 		session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.KeptPrefix(name), session.TranscriptRef(name),
 		session.CarriedPrefix(name), divergedPrefix(name), groundPrefix(name),
 	}
 	users := map[string]bool{}
 	for ref := range local {
-		users[ref] = isUsers(ref)
+		_, users[ref] = layout.Here(ref)
 	}
 	for ref := range l.refs {
-		users[ref] = isUsers(ref)
+		_, users[ref] = layout.Here(ref)
 	}
 	maps.DeleteFunc(users, func(_ string, is bool) bool { return !is })
+	for ref := range q.blocked {
+		names = append(names, above(ref)...)
+	}
 	if len(users) > namesMost {
-		return append(names, userRefs...)
+		return append(names, layout.Prefixes()...)
 	}
 	return slices.AppendSeq(names, maps.Keys(users))
 }

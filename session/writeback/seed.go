@@ -282,10 +282,6 @@ func (q *Queue) sendGround(ctx context.Context, need []object.ID, path string, s
 			return err
 		}
 	}
-	local, err := q.local()
-	if err != nil {
-		return err
-	}
 	select { // others went on meanwhile
 	case q.turn <- struct{}{}:
 		defer func() { <-q.turn }()
@@ -295,6 +291,10 @@ func (q *Queue) sendGround(ctx context.Context, need []object.ID, path string, s
 	q.mu.Lock()
 	l := q.ledger.clone()
 	q.mu.Unlock()
+	local, err := q.local(l)
+	if err != nil {
+		return err
+	}
 	for _, id := range need {
 		l.ground[id] = true
 	}

@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 )
@@ -18,13 +16,17 @@ const noticesMost = 20
 // Status is cheap.
 func (q *Queue) Status() Status {
 	if q.o.Remote == nil {
-		return Status{Mode: ModeEmbedded}
+		return Status{Mode: ModeEmbedded, Layout: session.Layout{Session: q.o.Session, Own: true}}
 	}
-	local, err := q.local()
+	q.mu.Lock()
+	ledger := q.ledger
+	q.mu.Unlock()
+	local, err := q.local(ledger)
+	layout := q.layout(ledger)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	s := Status{
-		Mode: q.ledger.mode, Traffic: q.traffic(), LastSync: q.ledger.synced, Failure: q.failure, Since: q.since, Diverged: slices.Clone(q.diverged),
+		Mode: ledger.mode, Traffic: q.traffic(), LastSync: ledger.synced, Failure: q.failure, Since: q.since, Diverged: slices.Clone(q.diverged), Layout: layout,
 		Moved: slices.Sorted(maps.Keys(q.moved)), Refused: together(q.declined), Notices: slices.Clone(q.notices),
 	}
 	for _, ref := range slices.Sorted(maps.Keys(q.behind)) {
@@ -45,7 +47,7 @@ func (q *Queue) Status() Status {
 	if s.Failure == nil {
 		s.Since = time.Time{}
 	}
-	s.Pending = q.ledger.pending(local, q.o.Session)
+	s.Pending = ledger.pending(local, layout)
 	if q.seeding != nil {
 		s.Seeding, s.Seeded, s.SeedSize = true, q.seeding.done.Load(), q.seeding.size.Load()
 	}
@@ -87,7 +89,7 @@ func (q *Queue) Reach(ctx context.Context, ref string) error {
 	}
 	for {
 		q.mu.Lock()
-		acked, failure, changed, closed := q.ledger.refs[ref].acked, q.failure, q.changed, q.closed
+		acked, failure, changed, closed := q.ledger.refs[q.layout(q.ledger).There(ref)].acked, q.failure, q.changed, q.closed
 		theirs, moved := q.moved[ref]
 		refused := slices.ContainsFunc(q.declined, func(r refusedRef) bool { return r.name == ref })
 		q.mu.Unlock()
@@ -115,58 +117,22 @@ func (q *Queue) Reach(ctx context.Context, ref string) error {
 }
 
 // pending counts refs that are here otherwise than on the session remote. One that diverged is there under another name.
-func (l *ledger) pending(local map[string]object.ID, name string) int {
+func (l *ledger) pending(local map[string]object.ID, layout session.Layout) int {
 	n := 0
-	for ref, id := range local {
-		other := session.DivergedRef(name, ref)
-		if l.refs[ref].acked != id && l.refs[other].acked != id && l.refs[divergedOwn(other, id)].acked != id {
+	for there, id := range local {
+		ref, users := layout.Here(there)
+		other := session.DivergedRef(layout.Session, ref)
+		if l.refs[there].acked != id && !(users && (l.refs[other].acked == id || l.refs[divergedOwn(other, id)].acked == id)) {
 			n++
 		}
 	}
-	for ref, r := range l.refs {
-		if _, here := local[ref]; !here && !r.acked.IsZero() && isSent(ref, name) {
+	for there, r := range l.refs {
+		if _, here := local[there]; !here && !r.acked.IsZero() && isSent(there, layout) && !isNotes(there) {
 			n++
 		}
 	}
 	return n
 }
-
-// local is the refs that are to be on the session remote. One that is broken is not among them, and an error says so: it
-// was not removed.
-func (q *Queue) local() (map[string]object.ID, error) {
-	refs, broken, err := q.o.Repo.AllRefs("refs/")
-	if err != nil {
-		return nil, err
-	}
-	if len(broken) > 0 {
-		err = fmt.Errorf("read %s of the session: %w", strings.Join(broken, ", "), session.ErrBroken)
-	}
-	return sentOf(refs, q.o.Session), err
-}
-
-// sentOf are those of a session's refs that are to be on the session remote.
-func sentOf(refs []packedrefs.Ref, name string) map[string]object.ID {
-	sent := map[string]object.ID{}
-	for _, r := range refs {
-		if isSent(r.Name, name) {
-			sent[r.Name] = r.ID
-		}
-	}
-	return sent
-}
-
-// isSent says whether a ref of the Repo is one that goes to the session remote under its own name.
-func isSent(ref, name string) bool {
-	return isUsers(ref) || isFirst(ref, name) || isLane(ref, name) ||
-		strings.HasPrefix(ref, session.PinPrefix(name)) || strings.HasPrefix(ref, session.KeptPrefix(name))
-}
-
-// isFirst says whether a ref stands on nothing of the mounted remote's.
-func isFirst(ref, name string) bool {
-	return ref == session.MetaRef(name) || ref == session.TranscriptRef(name)
-}
-
-func isLane(ref, name string) bool { return strings.HasPrefix(ref, session.LanePrefix(name)) }
 
 // notice keeps what is worth telling. The caller has mu.
 func (q *Queue) notice(text string) {

@@ -69,7 +69,9 @@ func (q *Queue) choose(ctx context.Context, push *thin.Push, l *ledger) error {
 		if err != nil || !empty {
 			return err
 		}
-	} else if slices.ContainsFunc(push.Refs, func(ref transport.Ref) bool { return !push.Direct(ref.Name) && !isUsers(ref.Name) }) {
+	} else if slices.ContainsFunc(push.Refs, func(ref transport.Ref) bool {
+		return !push.Direct(ref.Name) && isSent(ref.Name, q.layout(l)) && !isUsers(ref.Name)
+	}) {
 		return nil // the session is there already, in another mode
 	}
 	l.mode = ModeThin

@@ -2,9 +2,10 @@
 // directory into the session's Repo, a Queue brings what is in the Repo to the session remote.
 //
 // It promises:
-//   - What is acknowledged is not lost: a ref of the session remote moves by compare-and-swap from what this session is
-//     known to have put there, or from an ancestor of the new value, and never otherwise. Old tips of rewritten and removed
-//     branches are kept.
+//   - What is acknowledged is not lost: a ref of the session remote that only this session writes (session.Layout) moves by
+//     compare-and-swap from what this session is known to have put there, any other ref from an ancestor of the new value, and
+//     never otherwise. Old tips of rewritten and removed branches are kept.
+//   - Notes belong to all sessions: they are merged, a note's lines by union, as git notes merge -s cat_sort_uniq does.
 //   - In order and once: one push at a time carries the newest values, with all between them.
 //   - Nothing needs a clean end. What is to be sent is what the Repo's refs say less what the session remote has
 //     acknowledged, which is a file; what was under way is in it too.
@@ -18,7 +19,6 @@ package writeback
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/artifactfs/artifactfs/object"
@@ -39,8 +39,6 @@ const (
 var (
 	// ErrMoved says that somebody else has moved a ref on the session remote.
 	ErrMoved = session.ErrMoved
-	// ErrDiverged says so of a ref of the user's, beside which ours is kept there. It is an ErrMoved.
-	ErrDiverged = fmt.Errorf("%w", ErrMoved)
 	// ErrRefused says that the session remote refused a ref.
 	ErrRefused = errors.New("the session remote refuses it")
 	// ErrClosed says that the queue was closed while somebody waited.
@@ -54,16 +52,26 @@ type Status struct {
 	LastSync time.Time // when all was there last; zero: never
 	Failure  error     // why what is pending is not there; its text holds no secrets
 	Since    time.Time // since when there is Failure
-	Diverged []string  // refs that somebody else has moved; ours is at session.DivergedRef
-	Behind   []string  // "REF: ID" of refs of which the session remote has all that is here, and more
-	Moved    []string  // the session's own refs (meta, points) that somebody else has moved; they are not sent any more
-	Refused  []string  // "REF: WHY" of refs that the session remote does not want, those for the same reason in one, the user's first
-	Notices  []string  // what is worth telling, such as refs that the session remote had lost
+	Layout   session.Layout
+	Diverged []Diverged
+	Behind   []string // "REF: ID" of refs of which the session remote has all that is here, and more
+	Moved    []string // the session's own refs (meta, points) that somebody else has moved; they are not sent any more
+	Refused  []string // "REF: WHY" of refs that the session remote does not want, those for the same reason in one, the user's first
+	Notices  []string // what is worth telling, such as refs that the session remote had lost
 
 	Traffic Traffic
 
 	Seeding          bool  // the ground is on its way
 	Seeded, SeedSize int64 // bytes of it; SeedSize 0: not known yet
+}
+
+// Diverged is a branch, tag or notes ref that could not be moved on the session remote to what it is here. What it is here is
+// on the session remote all the same, under another name.
+type Diverged struct {
+	Ref   string // in the mount
+	There string // its name on the session remote, which has commits that ours does not contain, or cannot exist
+	Ours  string // name on the session remote of what Ref is here
+	InWay string // ref on the session remote because of which There cannot exist; "": There has other commits
 }
 
 // Taken tells that somebody else has moved a ref of the session's own: another machine has taken it over.

@@ -1,0 +1,79 @@
+package daemon
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// looseMost is how many objects become loose ones in the mount's git directory; more stay a pack, as with git fetch.
+const looseMost = 100
+
+// bringNotes moves a notes ref in the mount's git directory to notes that were merged with those of other sessions, unless the
+// user has moved it meanwhile. The session's repository holds them.
+func (m *mount) bringNotes(ctx context.Context, ref string, old, merged object.ID) error {
+	git := m.gitPath()
+	pack := gitAt(ctx, m.sessionRepoDir(), "pack-objects", "-q", "--revs", "--stdout")
+	pack.Stdin = strings.NewReader(fmt.Sprintf("%s\n^%s\n", merged, old))
+	if err := pipeObjects(ctx, pack, git); err != nil {
+		return fmt.Errorf("bring %s: %w", ref, err)
+	}
+	// Its hooks are the user's: nothing of this is his command.
+	move := gitAt(ctx, git, "-c", "core.hooksPath="+os.DevNull, "update-ref", "-m", "notes of other sessions", ref, merged.String(), old.String())
+	if out, err := move.CombinedOutput(); err != nil {
+		return fmt.Errorf("move %s: %w: %s", ref, err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// pipeObjects puts the pack that a command prints into a git directory.
+func pipeObjects(ctx context.Context, pack *exec.Cmd, to string) error {
+	var said bytes.Buffer
+	pack.Stderr = &said
+	out, err := pack.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := pack.Start(); err != nil {
+		return err
+	}
+	in := bufio.NewReader(out)
+	args := []string{"unpack-objects", "-q"}
+	// gitformat-pack(5): "PACK", version, number of objects.
+	if head, err := in.Peek(12); err == nil && binary.BigEndian.Uint32(head[8:]) > looseMost {
+		args = []string{"index-pack", "--stdin"}
+	}
+	unpack := gitAt(ctx, to, args...)
+	unpack.Stdin = in
+	text, err := unpack.CombinedOutput()
+	if err != nil {
+		io.Copy(io.Discard, in) // pack-objects waits for a reader
+		err = fmt.Errorf("git %s: %w: %s", args[0], err, bytes.TrimSpace(text))
+	}
+	if packErr := pack.Wait(); packErr != nil {
+		err = fmt.Errorf("git pack-objects: %w: %s", packErr, strings.TrimSpace(said.String()))
+	}
+	return err
+}
+
+// gitAt returns a git command in a git directory that looks at no work tree and fetches nothing.
+func gitAt(ctx context.Context, dir string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "git", append([]string{"--git-dir=" + dir, "--work-tree=" + dir}, args...)...)
+	cmd.Dir = dir
+	for _, e := range os.Environ() {
+		if name, _, _ := strings.Cut(e, "="); !strings.HasPrefix(name, "GIT_") || name == "GIT_EXEC_PATH" {
+			cmd.Env = append(cmd.Env, e)
+		}
+	}
+	cmd.Env = append(cmd.Env, "LC_ALL=C", "GIT_NO_LAZY_FETCH=1", "GIT_TERMINAL_PROMPT=0",
+		"GIT_COMMITTER_NAME=artifactfs", "GIT_COMMITTER_EMAIL=artifactfs@localhost")
+	return cmd
+}

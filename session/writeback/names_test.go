@@ -1,0 +1,196 @@
+package writeback
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// await waits until a ref of the session remote is id; "": until it is gone.
+func (r *far) await(ref, id string) {
+	r.t.Helper()
+	await(r.t, ref+" is "+id, func() bool { return r.ref(ref) == id })
+}
+
+// Branches and tags of a session remote that people use are theirs: the session's have other names, and may be rewritten.
+func TestPlainNamesOfOthersStay(t *testing.T) {
+	p := newPlace(t, object.SHA1)
+	to := newFar(t, "http", object.SHA1, p.origin.Path)
+	to.disown()
+	before := run(t, to.dir, "", "for-each-ref", "refs/heads", "refs/tags")
+	p.carrier(CarrierOptions{})
+	q := p.queue(to, QueueOptions{})
+	ours := func(branch string) string { return "refs/heads/afs/" + sessionName + "/" + branch }
+	to.await(ours("main"), p.commit("a", "one").String())
+	amended := p.commit("a", "two", "--amend")
+	to.await(ours("main"), amended.String())
+	run(t, p.work, "", "tag", "v1")
+	run(t, p.work, "", "branch", "feature")
+	to.await(session.TagsPrefix(sessionName)+"v1", amended.String())
+	to.await(ours("feature"), amended.String())
+	// git has no branches feature and feature/x at the same time, here or there.
+	run(t, p.work, "", "branch", "-m", "feature", "feature/x")
+	to.await(ours("feature/x"), amended.String())
+	to.await(ours("feature"), "")
+	run(t, p.work, "", "reset", "-q", "--hard", "HEAD~1")
+	to.await(ours("main"), p.base.String())
+	wantSync(t, q)
+	run(t, p.work, "", "branch", "-D", "feature/x")
+	run(t, p.work, "", "tag", "-d", "v1")
+	to.await(ours("feature/x"), "")
+	to.await(session.TagsPrefix(sessionName)+"v1", "")
+	wantSync(t, q)
+	now := run(t, to.dir, "", "for-each-ref", "refs/heads", "refs/tags")
+	now = strings.Join(slices.DeleteFunc(strings.Split(now, "\n"), func(line string) bool { return strings.Contains(line, "refs/heads/afs/") }), "\n")
+	if now != before {
+		t.Errorf("branches and tags of the people:\n%s\nwere\n%s", now, before)
+	}
+	if st := q.Status(); len(st.Diverged) > 0 || st.Layout.Pattern() != "afs/s1/{branch}" {
+		t.Errorf("status: %+v", st)
+	}
+	// A branch of theirs where ours are to be: all the rest goes on, and ours is there under another name.
+	run(t, p.work, "", "branch", "blocked", amended.String())
+	to.await(ours("blocked"), amended.String())
+	for _, ref := range strings.Fields(run(t, to.dir, "", "for-each-ref", "--format=%(refname)", "refs/heads/afs")) {
+		run(t, to.dir, "", "update-ref", "-d", ref)
+	}
+	run(t, to.dir, "", "update-ref", "refs/heads/afs", p.base.String())
+	three := p.commit("a", "three")
+	p.carried(three)
+	wantSync(t, q)
+	diverged := session.DivergedRef(sessionName, "refs/heads/main")
+	to.await(diverged, three.String())
+	if st := q.Status(); !slices.Contains(st.Diverged, Diverged{Ref: "refs/heads/main", There: ours("main"), Ours: diverged, InWay: "refs/heads/afs"}) {
+		t.Errorf("diverged refs: %+v", st.Diverged)
+	}
+}
+
+// Of many sessions that come upon an empty session remote one gets the plain names.
+func TestOneSessionOwnsPlainNames(t *testing.T) {
+	p := newPlace(t, object.SHA1)
+	to := newFar(t, "http", object.SHA1, "")
+	var owners, others []string
+	type one struct {
+		name  string
+		queue *Queue
+	}
+	var all []one
+	for i := range 6 {
+		name := fmt.Sprintf("s%d", i)
+		repo, err := session.OpenRepo(filepath.Join(t.TempDir(), "session.git"), session.RepoOptions{Format: object.SHA1, Session: name, Remote: "file://" + p.origin.Path, Borrow: []string{p.store + "/objects"}, Fresh: []string{p.git + "/objects"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer repo.Close()
+		id := object.MustID(run(t, p.work, "", "commit-tree", "-m", name, run(t, p.work, "", "mktree")))
+		copies := session.NewCopier(repo)
+		if err := copies.Commits(t.Context(), []object.ID{id}); err != nil {
+			t.Fatal(err)
+		}
+		if err := repo.Write(t.Context(), copies.Objects()); err != nil {
+			t.Fatal(err)
+		}
+		if err := repo.Update(t.Context(), []session.RefChange{{Name: "refs/heads/main", New: id}}); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, one{name, nil})
+		q, err := NewQueue(QueueOptions{Repo: repo, Session: name, Dir: t.TempDir(), Remote: to.open(transport.Options{})})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer q.Close()
+		all[i].queue = q
+	}
+	for _, s := range all {
+		wantSync(t, s.queue)
+		if st := s.queue.Status(); len(st.Diverged) > 0 || len(st.Refused) > 0 {
+			t.Errorf("session %s: %+v", s.name, st)
+		} else if st.Layout.Own {
+			owners = append(owners, s.name)
+		} else {
+			others = append(others, "refs/heads/afs/"+s.name+"/main")
+		}
+	}
+	if len(owners) != 1 {
+		t.Fatalf("owners of the plain names: %q, want one", owners)
+	}
+	want := append(others, "refs/heads/main")
+	slices.Sort(want)
+	if got := strings.Fields(run(t, to.dir, "", "for-each-ref", "--format=%(refname)", "refs/heads")); !slices.Equal(got, want) {
+		t.Errorf("branches on the session remote: got %q, want %q", got, want)
+	}
+}
+
+// Notes of all sessions are one: what two have noted at the same time is merged, there and in the mounts.
+func TestNotesAreMerged(t *testing.T) {
+	for _, f := range []object.Format{object.SHA1, object.SHA256} {
+		t.Run(f.String(), func(t *testing.T) {
+			p := newPlace(t, f)
+			to := newFar(t, "http", f, p.origin.Path)
+			p.carrier(CarrierOptions{})
+			brought := make(chan [2]object.ID, 10)
+			bring := func(_ context.Context, ref string, old, merged object.ID) error { // as the daemon does
+				pack := exec.Command("sh", "-ec", fmt.Sprintf("printf '%%s\\n^%%s\\n' %s %s | git --git-dir=%s pack-objects -q --revs --stdout | git --git-dir=%s unpack-objects -q", merged, old, p.session, p.git))
+				pack.Env = gittest.Env()
+				if out, err := pack.CombinedOutput(); err != nil {
+					return fmt.Errorf("%w: %s", err, out)
+				}
+				_, err := try(t, p.git, "", "update-ref", ref, merged.String(), old.String())
+				brought <- [2]object.ID{old, merged}
+				return err
+			}
+			q := p.queue(to, QueueOptions{Notes: bring})
+			const ref = "refs/notes/agent"
+			note := func(dir, text string) string {
+				run(t, dir, "", "-c", "user.name=a", "-c", "user.email=a@b", "notes", "--ref=agent", "append", "-m", text, p.base.String())
+				return run(t, dir, "", "rev-parse", ref)
+			}
+			first := note(p.work, "ours")
+			to.await(ref, first)
+			note(to.dir, "theirs")
+			second := note(p.work, "ours again")
+			await(t, "the merge", func() bool {
+				out, err := try(t, to.dir, "", "notes", "--ref=agent", "show", p.base.String())
+				return err == nil && strings.Contains(out, "theirs") && strings.Contains(out, "ours again")
+			})
+			got := <-brought
+			if got[0].String() != second {
+				t.Errorf("merged notes replace %s, want %s", got[0], second)
+			}
+			wantSync(t, q)
+			here := run(t, p.work, "", "notes", "--ref=agent", "show", p.base.String())
+			if there := run(t, to.dir, "", "notes", "--ref=agent", "show", p.base.String()); here != there || strings.Count(here, "\n") < 2 {
+				t.Errorf("note in the mount %q, on the session remote %q", here, there)
+			}
+			if st := q.Status(); len(st.Diverged) > 0 {
+				t.Errorf("status: %+v", st)
+			}
+			// They are not rewound, or removed there.
+			tip := to.ref(ref)
+			run(t, p.work, "", "update-ref", "-d", ref)
+			await(t, "the removal", func() bool { return p.inSession(ref) == "" })
+			wantSync(t, q)
+			if got := to.ref(ref); got != tip {
+				t.Errorf("notes that were removed here are %q there, want %q", got, tip)
+			}
+			third := note(p.work, "new beginning")
+			await(t, "notes that were begun anew", func() bool {
+				_, err := try(t, to.dir, "", "merge-base", "--is-ancestor", third, ref)
+				return err == nil
+			})
+			if _, err := try(t, to.dir, "", "merge-base", "--is-ancestor", tip, ref); err != nil {
+				t.Errorf("notes begun anew have replaced those that were there")
+			}
+			run(t, to.dir, "", "fsck", "--strict")
+		})
+	}
+}

@@ -1,0 +1,231 @@
+package writeback
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// Notes are the refs that all sessions on a session remote share. Each push of them is a merge of what is there and what is
+// here, by union of lines (git notes merge -s cat_sort_uniq), and a compare-and-swap. Who loses that race merges again. It is
+// done after all else was sent, so that nothing waits for it.
+
+const (
+	notesTries = 5                      // pushes of a notes ref in a round
+	notesPause = 40 * time.Millisecond  // before the second, on average; it doubles
+	notesRest  = 300 * time.Millisecond // between rounds while others are quicker
+	// notesPatience is how long a merge may lose the race before ours are kept on the session remote under another name, too,
+	// so that whoever waits for them to be there need not wait longer.
+	notesPatience = 15 * time.Second
+)
+
+// notesMove is a notes ref that is not on the session remote as it is here.
+type notesMove struct {
+	ref         string
+	mine, there object.ID
+}
+
+// compareNotes compares a notes ref and reports whether it has to be merged. One that was removed here stays there: it is also
+// that of others.
+func (q *Queue) compareNotes(ref string, mine, there object.ID, theirs map[string]object.ID, l *ledger, c *comparison) bool {
+	switch {
+	case mine.IsZero():
+		delete(l.refs, ref)
+		return false
+	case there == mine:
+		l.learn(ref, mine)
+		c.updates = append(c.updates, q.undiverge(ref, theirs, l)...)
+		return false
+	}
+	c.notes = append(c.notes, notesMove{ref, mine, there})
+	return true
+}
+
+// busyTooLong reports whether others have been quicker to push notes for so long that ours go under another name.
+func (q *Queue) busyTooLong() bool {
+	return !q.busySince.IsZero() && time.Since(q.busySince) > notesPatience
+}
+
+// notes brings notes refs to the session remote, which has all else by now. The first is sent with the push that was opened
+// to look.
+func (t *trial) notes(ctx context.Context, push *thin.Push, moves []notesMove, l *ledger, local map[string]object.ID) error {
+	q := t.q
+	defer q.o.Repo.Working()()
+	for _, n := range moves {
+		if r, refused := q.refused[n.ref]; refused && r.id == n.mine && time.Now().Before(r.until) {
+			continue
+		}
+		done, err := q.pushNotes(ctx, push, n, l, local)
+		push = nil
+		if err != nil {
+			return fmt.Errorf("merge %s: %w", n.ref, err)
+		}
+		t.busy = t.busy || !done
+	}
+	switch {
+	case !t.busy:
+		q.busySince = time.Time{}
+	case q.busySince.IsZero():
+		q.busySince = time.Now()
+	}
+	return nil
+}
+
+// pushNotes merges and pushes until that has succeeded; false: others were quicker each time.
+func (q *Queue) pushNotes(ctx context.Context, push *thin.Push, n notesMove, l *ledger, local map[string]object.ID) (bool, error) {
+	pause := notesPause
+	for try := 1; ; try++ {
+		if push == nil {
+			opened, err := q.openPush(ctx, []string{n.ref})
+			if err != nil {
+				return false, err
+			}
+			defer opened.Close()
+			push, n.there = opened, object.ID{}
+			for _, ref := range opened.Refs {
+				if ref.Name == n.ref {
+					n.there = ref.ID
+				}
+			}
+		}
+		merged, load, err := q.mergeNotes(ctx, n)
+		if err != nil {
+			return false, err
+		}
+		var refused *transport.Rejected
+		if merged != n.there {
+			req := transport.PushRequest{Updates: []transport.RefUpdate{{Name: n.ref, Old: n.there, New: merged}}}
+			var contained thin.Load
+			if push.Thin() {
+				if contained, err = q.contained(ctx, push, []update{{n.ref, req.Updates[0]}}, load); err != nil {
+					return false, err
+				}
+			} else if len(load.objects) > 0 {
+				req.Pack = packer(q.o.Repo, load.objects)
+			}
+			results, err := q.sendPush(ctx, push, req, contained)
+			if err != nil {
+				return false, err
+			}
+			errors.As(results[0], &refused)
+		}
+		switch {
+		case refused == nil:
+			l.learn(n.ref, n.mine) // which what is there contains
+			delete(q.refused, n.ref)
+			if merged != n.mine && q.o.Notes != nil {
+				q.bringNotes(ctx, n, merged, l, local)
+			}
+			return true, nil
+		case refused.Kind != transport.RejectMoved:
+			q.refuse(n.ref, n.mine, refused)
+			return true, nil
+		case try == notesTries:
+			return false, nil
+		}
+		push = nil
+		select {
+		case <-time.After(pause/2 + rand.N(pause)):
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
+		}
+		pause *= 2
+	}
+}
+
+// bringNotes brings merged notes into the mount. It is tried again at the next push if the user has moved them meanwhile.
+func (q *Queue) bringNotes(ctx context.Context, n notesMove, merged object.ID, l *ledger, local map[string]object.ID) {
+	err := q.o.Notes(ctx, n.ref, n.mine, merged)
+	if err == nil { // the Carrier would do that in a moment, and make another push of it
+		err = q.o.Repo.Update(ctx, []session.RefChange{{Name: n.ref, Old: n.mine, New: merged}})
+	}
+	if err != nil {
+		q.log.Info("bring notes of other sessions", zap.String("session", q.o.Session), zap.String("ref", n.ref), zap.Error(err))
+		return
+	}
+	l.learn(n.ref, merged)
+	local[n.ref] = merged
+}
+
+// mergeNotes returns what contains both sides of a notes ref, and the objects of it that the session remote lacks.
+func (q *Queue) mergeNotes(ctx context.Context, n notesMove) (merged object.ID, load *haul, err error) {
+	merged = n.mine
+	if !n.there.IsZero() {
+		if err := q.bring(ctx, n.there, n.mine); err != nil {
+			return merged, nil, err
+		}
+		switch {
+		case q.contains(n.there, n.mine):
+			return n.there, nil, nil
+		case q.contains(n.mine, n.there):
+		default:
+			if merged, err = q.unionNotes(ctx, n.mine, n.there); err != nil {
+				return merged, nil, err
+			}
+		}
+	}
+	have := idSet{}
+	if !n.there.IsZero() {
+		if have, err = hadOf(ctx, q.o.Repo, []object.ID{n.there}); err != nil {
+			return merged, nil, err
+		}
+	}
+	maps.Copy(have, q.sent)
+	load, err = newHaul(ctx, q.o.Repo, []object.ID{merged}, have)
+	return merged, load, err
+}
+
+// notesDir is the git directory in the Repo in which stock git merges notes: it does so below refs/notes/ alone, where the
+// user's are.
+const notesDir = "artifactfs.notes"
+
+// unionNotes has stock git merge two tips of a notes ref. The objects of that are the Repo's.
+func (q *Queue) unionNotes(ctx context.Context, ours, theirs object.ID) (object.ID, error) {
+	dir := filepath.Join(q.o.Repo.Dir(), notesDir)
+	if err := os.RemoveAll(dir); err != nil { // a process that died has left it
+		return object.ID{}, err
+	}
+	defer os.RemoveAll(dir)
+	config := "[core]\n\trepositoryformatversion = 1\n\tbare = true\n"
+	if f := q.o.Repo.Format(); f != object.SHA1 {
+		config += "[extensions]\n\tobjectformat = " + f.String() + "\n"
+	}
+	for name, text := range map[string]string{
+		"HEAD": "ref: refs/heads/none\n", "config": config, notesPrefix + "ours": ours.String() + "\n", notesPrefix + "theirs": theirs.String() + "\n",
+	} {
+		file := filepath.Join(dir, filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			return object.ID{}, err
+		}
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			return object.ID{}, err
+		}
+	}
+	cmd := exec.CommandContext(ctx, "git", "--git-dir="+dir, "-c", "core.fsync=all", "notes", "--ref="+notesPrefix+"ours", "merge", "-q", "-s", "cat_sort_uniq", notesPrefix+"theirs")
+	cmd.Dir = "/"
+	cmd.Env = append(gitEnv(), "GIT_OBJECT_DIRECTORY="+filepath.Join(q.o.Repo.Dir(), "objects"))
+	for _, role := range []string{"AUTHOR", "COMMITTER"} {
+		cmd.Env = append(cmd.Env, "GIT_"+role+"_NAME=artifactfs", "GIT_"+role+"_EMAIL=artifactfs@localhost")
+	}
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		return object.ID{}, fmt.Errorf("git notes merge: %w: %s", err, strings.TrimSpace(out.String()))
+	}
+	return session.NewRefDir(dir, q.o.Repo.Format()).Ref(notesPrefix + "ours")
+}
