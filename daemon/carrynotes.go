@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session/thin"
 )
 
 // looseMost is how many objects become loose ones in the mount's git directory; more stay a pack, as with git fetch.
@@ -68,12 +69,6 @@ func pipeObjects(ctx context.Context, pack *exec.Cmd, to string) error {
 func gitAt(ctx context.Context, dir string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "git", append([]string{"--git-dir=" + dir, "--work-tree=" + dir}, args...)...)
 	cmd.Dir = dir
-	for _, e := range os.Environ() {
-		if name, _, _ := strings.Cut(e, "="); !strings.HasPrefix(name, "GIT_") || name == "GIT_EXEC_PATH" {
-			cmd.Env = append(cmd.Env, e)
-		}
-	}
-	cmd.Env = append(cmd.Env, "LC_ALL=C", "GIT_NO_LAZY_FETCH=1", "GIT_TERMINAL_PROMPT=0",
-		"GIT_COMMITTER_NAME=artifactfs", "GIT_COMMITTER_EMAIL=artifactfs@localhost")
+	cmd.Env = append(thin.GitEnv(), "GIT_COMMITTER_NAME=artifactfs", "GIT_COMMITTER_EMAIL=artifactfs@localhost")
 	return cmd
 }

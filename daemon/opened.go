@@ -41,6 +41,11 @@ func (o *opened) close() {
 // layout returns under which names branches of the session are on its session remote; false: it has none, or that cannot be
 // told.
 func (o *opened) layout() (session.Layout, bool) {
+	if o.far != nil {
+		m, ok := o.far.Meta(o.session)
+		layout, err := session.LayoutOf(m, o.far.Refs())
+		return layout, ok && err == nil
+	}
 	far := o.farURL()
 	switch {
 	case o.repo == nil || o.record.Carried.Remote == control.RemoteNone:

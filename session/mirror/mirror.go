@@ -117,7 +117,7 @@ func (m *Mirror) Refs() map[string]object.ID { return m.refs }
 func (m *Mirror) Find(ctx context.Context, names ...string) error {
 	prefixes := []string{session.Prefix}
 	if len(names) > 0 {
-		prefixes = prefixes[:0]
+		prefixes = []string{session.OwnerRef}
 		for _, n := range names {
 			prefixes = append(prefixes, session.MetaRef(n), session.LanePrefix(n), session.PinPrefix(n), session.TranscriptRef(n))
 		}

@@ -218,7 +218,7 @@ func (q *Queue) unionNotes(ctx context.Context, ours, theirs object.ID) (object.
 	}
 	cmd := exec.CommandContext(ctx, "git", "--git-dir="+dir, "-c", "core.fsync=all", "notes", "--ref="+notesPrefix+"ours", "merge", "-q", "-s", "cat_sort_uniq", notesPrefix+"theirs")
 	cmd.Dir = "/"
-	cmd.Env = append(gitEnv(), "GIT_OBJECT_DIRECTORY="+filepath.Join(q.o.Repo.Dir(), "objects"))
+	cmd.Env = append(thin.GitEnv(), "GIT_OBJECT_DIRECTORY="+filepath.Join(q.o.Repo.Dir(), "objects"))
 	for _, role := range []string{"AUTHOR", "COMMITTER"} {
 		cmd.Env = append(cmd.Env, "GIT_"+role+"_NAME=artifactfs", "GIT_"+role+"_EMAIL=artifactfs@localhost")
 	}
