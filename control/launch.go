@@ -110,6 +110,7 @@ func (l Launch) start(ctx context.Context) (*Client, error) {
 	defer log.Close()
 	from, _ := log.Seek(0, 2)
 	cmd := exec.Command(executable, l.arguments()...)
+	cmd.Env = launchEnvironment(os.Environ())
 	cmd.Dir = "/" // it must not hold a directory that its user wants to unmount
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

@@ -86,8 +86,12 @@ type MountRequest struct {
 
 	// SessionToken and SessionTokenFile are Token and TokenFile for a session remote. Without them it gets those of the
 	// mounted remote, if it is on the same host.
-	SessionToken     Secret `json:"-"`
-	SessionTokenFile string `json:"session_token_file,omitempty"`
+	SessionToken Secret `json:"-"`
+
+	// Environment is that of the user who asks, whose settings of git, ssh and credential helpers count for the remotes of this
+	// mount; nil: that of the daemon. It crosses the socket beside the request, see wireMount.
+	Environment      Environment `json:"-"`
+	SessionTokenFile string      `json:"session_token_file,omitempty"`
 
 	// Nonce is the same in all tries of one asker, and of no other: a mount that was made for it is the answer.
 	Nonce string `json:"nonce,omitempty"`

@@ -76,10 +76,11 @@ type wireMount struct {
 	MountRequest
 	Token        string `json:"token,omitempty"`
 	SessionToken string `json:"session_token,omitempty"`
+	Environment  []byte `json:"environment,omitempty"` // NAME=value, each with a zero byte behind it
 }
 
 func spellOut(r MountRequest) wireMount {
-	return wireMount{r, string(r.Token), string(r.SessionToken)}
+	return wireMount{r, string(r.Token), string(r.SessionToken), r.Environment.Encode()}
 }
 
 // wireFork is a ForkRequest whose mount has its token.
@@ -222,7 +223,7 @@ func decodeFork(raw []byte) (any, []string, error) {
 
 func (w wireMount) request() MountRequest {
 	r := w.MountRequest.withDefaults()
-	r.Token, r.SessionToken = Secret(w.Token), Secret(w.SessionToken)
+	r.Token, r.SessionToken, r.Environment = Secret(w.Token), Secret(w.SessionToken), DecodeEnvironment(w.Environment)
 	return r
 }
 

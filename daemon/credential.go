@@ -46,7 +46,7 @@ func (d *Daemon) SetCredential(ctx context.Context, r control.CredentialRequest)
 		at = m.second.URL()
 	}
 	reply.Remote = secretFree(at)
-	err := d.tryToken(ctx, withUser(at, l.given.user), r)
+	err := d.tryToken(ctx, withUser(at, l.given.user), environment(m.request), r)
 	refused := errors.Is(err, transport.ErrAuth) || errors.Is(err, transport.ErrForbidden) || errors.Is(err, transport.ErrNotFound)
 	if refused || ctx.Err() != nil {
 		e := explain("log in to", reply.Remote, err)
@@ -64,12 +64,12 @@ func isWeb(place string) bool {
 }
 
 // tryToken asks the remote for its HEAD with a token.
-func (d *Daemon) tryToken(ctx context.Context, at string, r control.CredentialRequest) error {
+func (d *Daemon) tryToken(ctx context.Context, at string, env transport.Environment, r control.CredentialRequest) error {
 	l := transport.NewLogin(string(r.Token), r.TokenFile)
 	if _, err := l.Token(); err != nil {
 		return err
 	}
-	remote, err := transport.Open(at, transport.Options{Login: l, Connect: tokenTime / 2, Stall: tokenTime, Log: d.log})
+	remote, err := transport.Open(at, transport.Options{Login: l, Env: env, Connect: tokenTime / 2, Stall: tokenTime, Log: d.log})
 	if err != nil {
 		return err
 	}

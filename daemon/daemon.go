@@ -269,6 +269,7 @@ func (d *Daemon) find(dir string) (*mount, bool) {
 type storeKey struct {
 	dir, remote string
 	login       *login
+	env         string
 	timeout     time.Duration
 }
 
@@ -280,7 +281,7 @@ func (d *Daemon) store(m *mount) (s *fetch.Store, release func(), err error) {
 		deadline = DefaultDeadline
 	}
 	remote, err := transport.Open(r.Remote, transport.Options{
-		Login: m.login.Login, Retries: retries, Log: d.log, Stall: r.Timeout, Patience: deadline,
+		Login: m.login.Login, Env: environment(r), Retries: retries, Log: d.log, Stall: r.Timeout, Patience: deadline,
 	})
 	if err != nil {
 		return nil, nil, err
@@ -289,7 +290,7 @@ func (d *Daemon) store(m *mount) (s *fetch.Store, release func(), err error) {
 		d.blobs.SetQuota(r.CacheSize)
 	}
 	dir := storeName(remote.URL())
-	key := storeKey{dir, r.Remote, m.login, r.Timeout}
+	key := storeKey{dir, r.Remote, m.login, environment(r).Fingerprint(), r.Timeout}
 	d.mu.Lock()
 	shared, ok := d.stores[key]
 	if !ok {
@@ -307,7 +308,7 @@ func (d *Daemon) store(m *mount) (s *fetch.Store, release func(), err error) {
 		if shared.leave, shared.err = holdStore(path); shared.err == nil {
 			shared.Store, shared.err = fetch.Open(fetch.Config{
 				Dir: path, Remote: remote, Blobs: d.blobs, Memory: d.memory, Readers: &d.readers,
-				Deadline: deadline, Credential: stockCredential(givenFor(r.Remote, "", ""), m.login.Login), Log: d.log.With(zap.String("remote", remote.URL())),
+				Deadline: deadline, Env: environment(r), Credential: stockCredential(givenFor(r.Remote, "", ""), m.login.Login), Log: d.log.With(zap.String("remote", remote.URL())),
 			})
 		}
 		close(shared.opened)

@@ -23,7 +23,7 @@ func (m *mount) newFilters() *filter.Programs {
 		env = append(env, gitdir.BorrowFrom(filepath.Join(m.store.GitDir(), "objects")))
 	}
 	return filter.New(filter.Options{
-		Dir: m.dir, Env: env, Deadline: filterDeadline,
+		Dir: m.dir, Base: m.request.Environment, Env: env, Deadline: filterDeadline,
 		Ready: m.awaitGitDir, Log: m.daemon.log.With(zap.String("mount", m.dir)),
 	})
 }

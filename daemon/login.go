@@ -27,6 +27,14 @@ type given struct {
 	token, file    string
 }
 
+// environment is what the remotes of a request are reached with.
+func environment(r control.MountRequest) transport.Environment {
+	if len(r.Environment) == 0 {
+		return nil
+	}
+	return transport.Environment(r.Environment)
+}
+
 // givenFor returns what a URL, a token and a token file amount to.
 func givenFor(remote, token, file string) given {
 	g := given{token: token, file: file}

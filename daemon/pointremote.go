@@ -36,7 +36,7 @@ func (d *Daemon) sessionRemote(r control.MountRequest) (remote *thin.Remote, kin
 	d.mu.Lock()
 	l := d.loginFor(sessionGiven(r, at))
 	d.mu.Unlock()
-	o := transport.Options{Login: l.Login, Retries: retries, Log: d.log, Stall: r.Timeout, Patience: patience}
+	o := transport.Options{Login: l.Login, Env: environment(r), Retries: retries, Log: d.log, Stall: r.Timeout, Patience: patience}
 	far, err := transport.Open(at, o)
 	if err != nil {
 		return nil, kind, fmt.Errorf("open session remote: %w", err)

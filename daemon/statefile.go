@@ -37,6 +37,7 @@ type handover struct {
 	Token   string               `json:"token,omitempty"` // of Request, which does not spell it out
 
 	SessionToken string             `json:"session_token,omitempty"` // the same
+	Environment  []byte             `json:"environment,omitempty"`   // the same
 	Around       string             `json:"around,omitempty"`
 	Resumed      bool               `json:"resumed,omitempty"` // its session was there before
 	Notes        []string           `json:"notes,omitempty"`   // of redirects
@@ -106,6 +107,7 @@ func openStateFile(f *os.File) (*stateFile, error) {
 			continue
 		}
 		h.Request.Token, h.Request.SessionToken = control.Secret(h.Token), control.Secret(h.SessionToken)
+		h.Request.Environment = control.DecodeEnvironment(h.Environment)
 		s.number, s.said, found = number, h, true
 	}
 	if !found {
@@ -138,6 +140,7 @@ func (s *stateFile) update(change func(h *handover)) error {
 	next := s.said
 	change(&next)
 	next.Token, next.SessionToken = string(next.Request.Token), string(next.Request.SessionToken)
+	next.Environment = next.Request.Environment.Encode()
 	text, err := json.Marshal(next)
 	if err == nil && len(text) > slotSize-slotHeader {
 		err = fmt.Errorf("%d bytes are too many", len(text))

@@ -210,7 +210,7 @@ func (s *Store) deepen(ctx context.Context, busy func() bool) error {
 }
 
 func (s *Store) writeCommitGraph(ctx context.Context) {
-	if _, err := runGit(ctx, s.GitDir(), nil, "commit-graph", "write", "--reachable"); err != nil {
+	if _, err := runGit(ctx, s.GitDir(), reach{}, "commit-graph", "write", "--reachable"); err != nil {
 		s.log.Warn("commit-graph not written: git log will be slower", zap.Error(err))
 	}
 }

@@ -89,7 +89,7 @@ func TestProvideWritesWhatWasRead(t *testing.T) {
 		if n := p.fetches(t); n != before || len(p.Missing(p.ids)) > 0 {
 			t.Errorf("%d requests, %d missing", n-before, len(p.Missing(p.ids)))
 		}
-		if _, err := runGit(t.Context(), p.GitDir(), nil, "cat-file", "blob", p.ids[7].String()); err != nil {
+		if _, err := runGit(t.Context(), p.GitDir(), reach{}, "cat-file", "blob", p.ids[7].String()); err != nil {
 			t.Error(err)
 		}
 	}

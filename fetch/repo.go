@@ -15,6 +15,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/transport"
 )
 
 // gitDelay is how long after git's end somebody may still hold its output.
@@ -46,7 +47,7 @@ func (s *Store) makeGitDir(ctx context.Context, f object.Format, partial bool) e
 		return err
 	}
 	defer os.RemoveAll(tmp)
-	if _, err := runGit(ctx, tmp, nil, "init", "-q", "--bare", "--template=", "--object-format="+f.String(), "."); err != nil {
+	if _, err := runGit(ctx, tmp, reach{}, "init", "-q", "--bare", "--template=", "--object-format="+f.String(), "."); err != nil {
 		return err
 	}
 	config, err := os.OpenFile(filepath.Join(tmp, "config"), os.O_APPEND|os.O_WRONLY, 0)
@@ -120,14 +121,20 @@ func readFormat(gitDir string) (object.Format, bool) {
 	return object.SHA1, true
 }
 
-// runGit runs stock git in a git directory and gives its output; an error carries what git said. login, if it is not nil, is
-// git's descriptor 3.
-func runGit(ctx context.Context, gitDir string, login *os.File, args ...string) ([]byte, error) {
+// reach is how stock git reaches a remote. The zero value is for commands that reach none.
+type reach struct {
+	env   transport.Environment
+	login *os.File // git's descriptor 3; nil: none
+}
+
+// runGit runs stock git in a git directory and gives its output; an error carries what git said. with says
+// how it reaches a remote.
+func runGit(ctx context.Context, gitDir string, with reach, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "git", args...)
 	cmd.Dir = gitDir
-	cmd.Env = append(os.Environ(), "GIT_DIR="+gitDir, "GIT_TERMINAL_PROMPT=0", "LC_ALL=C")
-	if login != nil {
-		cmd.ExtraFiles = []*os.File{login}
+	cmd.Env = append(with.env.ForRemote(), "GIT_DIR="+gitDir, "GIT_TERMINAL_PROMPT=0", "LC_ALL=C")
+	if with.login != nil {
+		cmd.ExtraFiles = []*os.File{with.login}
 	}
 	// A session of its own: whatever git starts ends with it, and no helper waits at a terminal for an answer.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

@@ -30,7 +30,7 @@ func (s *Store) remoteGit(ctx context.Context, gitDir string, args ...string) ([
 	}
 	place, ok := placeOf(s.remote.URL())
 	if c.Secret == "" || !ok || strings.ContainsAny(c.User+c.Secret, "\r\n\x00") {
-		return runGit(ctx, gitDir, nil, args...)
+		return runGit(ctx, gitDir, reach{env: s.env}, args...)
 	}
 	f, err := memoryFile("username=" + c.User + "\npassword=" + c.Secret + "\n")
 	if err != nil {
@@ -38,7 +38,7 @@ func (s *Store) remoteGit(ctx context.Context, gitDir string, args ...string) ([
 	}
 	defer f.Close()
 	key := "credential." + place + ".helper=" // of this host alone, wherever a server leads to
-	return runGit(ctx, gitDir, f, append([]string{"-c", key, "-c", key + credentialHelper}, args...)...)
+	return runGit(ctx, gitDir, reach{s.env, f}, append([]string{"-c", key, "-c", key + credentialHelper}, args...)...)
 }
 
 // placeOf returns the scheme and host of a URL; false: it has none.
@@ -170,7 +170,7 @@ func (s *Store) deepenWithGit(ctx context.Context, filter bool) error {
 	if err != nil {
 		return err
 	}
-	if _, err := runGit(ctx, s.GitDir(), nil, "pack-refs", "--all"); err != nil {
+	if _, err := runGit(ctx, s.GitDir(), reach{}, "pack-refs", "--all"); err != nil {
 		return err
 	}
 	if err := s.objects.Refresh(); err != nil {
@@ -186,7 +186,7 @@ func (s *Store) deepenWithGit(ctx context.Context, filter bool) error {
 
 // readRefs lists what git has made of the store's refs.
 func (s *Store) readRefs(ctx context.Context) ([]packedrefs.Ref, error) {
-	out, err := runGit(ctx, s.GitDir(), nil, "for-each-ref", "--format=%(refname) %(objectname) %(*objectname)", "refs/heads", "refs/tags")
+	out, err := runGit(ctx, s.GitDir(), reach{}, "for-each-ref", "--format=%(refname) %(objectname) %(*objectname)", "refs/heads", "refs/tags")
 	if err != nil {
 		return nil, err
 	}

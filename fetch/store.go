@@ -44,9 +44,10 @@ type Config struct {
 	Remote     *transport.Remote
 	Blobs      *cache.Blobs
 	Memory     *cache.Memory
-	Readers    *Readers          // of all stores of the process; nil: of this one
-	Deadline   time.Duration     // how long a read waits for content before it fails
-	Credential func() Credential // for stock git, where it stands in for our transport; nil: none
+	Readers    *Readers              // of all stores of the process; nil: of this one
+	Deadline   time.Duration         // how long a read waits for content before it fails
+	Credential func() Credential     // for stock git, where it stands in for our transport; nil: none
+	Env        transport.Environment // of stock git that reaches the remote
 	Log        *zap.Logger
 }
 
@@ -57,6 +58,7 @@ type Store struct {
 	blobs      *cache.Blobs
 	memory     *cache.Memory
 	credential func() Credential
+	env        transport.Environment
 	log        *zap.Logger
 
 	treeLanes chan struct{} // one token a tree that is fetched by itself
@@ -88,7 +90,7 @@ type Store struct {
 // Open opens or makes the store in cfg.Dir. Nothing is asked of the remote yet.
 func Open(cfg Config) (*Store, error) {
 	s := &Store{
-		dir: cfg.Dir, remote: cfg.Remote, blobs: cfg.Blobs, memory: cfg.Memory, credential: cfg.Credential, log: cfg.Log,
+		dir: cfg.Dir, remote: cfg.Remote, blobs: cfg.Blobs, memory: cfg.Memory, credential: cfg.Credential, env: cfg.Env, log: cfg.Log,
 		stop: make(chan struct{}), treeLanes: make(chan struct{}, foregroundLanes), arrivals: map[object.ID]chan struct{}{}, treeTurns: map[object.ID]chan struct{}{},
 		smudges: map[object.ID]*smudge{}, rulings: map[object.ID]ruling{}, walks: map[hydration]chan struct{}{}, counts: map[object.ID]count{}, counting: map[object.ID]chan struct{}{},
 	}

@@ -56,7 +56,8 @@ var (
 // Options describe the working tree that programs run for.
 type Options struct {
 	Dir      string   // the working tree; programs are started in it
-	Env      []string // what programs get beside this process' environment, in which no repository is named
+	Base     []string // environment of programs, in which no repository is named; empty: that of this process
+	Env      []string // what they get beside it
 	Deadline time.Duration
 	Ready    func(context.Context) error // nil, or waits until programs can use the repository
 	Log      *zap.Logger
@@ -114,7 +115,11 @@ func New(o Options) *Programs {
 		o: o, oneShots: make(chan struct{}, maxOneShots), pools: map[string]*pool{}, shots: map[*File]bool{},
 		running: newGeneration(),
 	}
-	p.env = append(slices.DeleteFunc(os.Environ(), private), "GIT_TERMINAL_PROMPT=0")
+	base := slices.Clone(o.Base)
+	if len(base) == 0 {
+		base = os.Environ()
+	}
+	p.env = append(slices.DeleteFunc(base, private), "GIT_TERMINAL_PROMPT=0")
 	p.env = append(p.env, o.Env...)
 	return p
 }

@@ -1,6 +1,8 @@
 package integration
 
 import (
+	"encoding/base64"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -234,5 +236,60 @@ func TestTokenOfTheSessionRemote(t *testing.T) {
 	}
 	w.unmount(m)
 	locked.Remove()
+	w.noSecret()
+}
+
+// What the user's environment says of logins counts for that user's mount, though a daemon runs already that knows nothing of
+// it, and git in the mount needs none of it; it is on no disk and not in the environment of the daemon.
+func TestCallersEnvironmentCounts(t *testing.T) {
+	w := newWorld(t)
+	s, r, _ := w.private("r.git")
+	url, files := s.URL("r.git"), sample("r.git")
+	askpass := filepath.Join(w.root, "askpass")
+	w.check(os.WriteFile(askpass, []byte("#!/bin/sh\ncase $1 in Username*) echo user;; *) echo \"$CI_WORD\";; esac\n"), 0o755))
+	sshRoot := filepath.Join(w.root, "ssh")
+	shared := must[*gittest.Receiver](w)(gittest.NewReceiver(filepath.Join(sshRoot, "k.git"), gittest.RepoOptions{Format: object.SHA1}))
+	w.commit(shared.Repo, sample("k.git"))
+	ssh, command, err := gittest.ServeSSH(gittest.ServerOptions{Root: sshRoot})
+	w.check(err)
+	w.Cleanup(func() { w.afs("unmount", "--all"); ssh.Close() })
+	lazy := []string{"--prefetch", "none", "--wait", "git"}
+	header := "GIT_CONFIG_VALUE_0=Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte("user:"+password))
+	for i, c := range []struct {
+		name, url string
+		env       []string // of the mount alone
+		git       []string // of git in it
+	}{
+		{"header", url, []string{"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=http.extraHeader", header}, nil}, // starts the daemon
+		{"askpass", url, []string{"GIT_ASKPASS=" + askpass, "CI_WORD=" + password}, nil},
+		{"helper", url, []string{"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=credential.helper", `GIT_CONFIG_VALUE_0=!f() { echo username=user; echo "password=$CI_TOKEN"; }; f`, "CI_TOKEN=" + password}, nil},
+		{"ssh", ssh.URL("k.git"), []string{"GIT_SSH_COMMAND=" + command}, []string{"GIT_SSH_COMMAND=" + command}},
+	} {
+		w.env = c.env
+		m := w.mount(c.url, lazy...)
+		w.env = nil
+		syscall.Kill(w.serving(), syscall.SIGKILL) // and the next process knows it, too
+		path, want, where := fmt.Sprintf("d%d/sub/f%d", i, i), files, r
+		if c.name == "ssh" {
+			want, where = sample("k.git"), shared
+		}
+		if got, err := os.ReadFile(m.path(path)); err != nil || string(got) != string(want[path].Data) {
+			t.Errorf("%s: read %s: %v", c.name, path, err)
+		}
+		out, err := w.gitIn(m.Dir, logsIn(c.name), c.git...)
+		if tip := must[map[string]object.ID](t)(where.Refs())["refs/heads/"+c.name]; err != nil || !strings.Contains(out, tip.String()) {
+			t.Errorf("%s: fetch and push: %v\n%s", c.name, err, out)
+		}
+		w.unmount(m)
+		for _, pid := range daemonsBelow(w.root) {
+			if env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid)); strings.Contains(string(env), password) || strings.Contains(string(env), "Authorization") {
+				t.Errorf("%s: a login is in the environment of process %d", c.name, pid)
+			}
+		}
+	}
+	w.env = []string{"GIT_CONFIG_COUNT=0"}
+	if res := w.afs("mount", url, w.place("m")); res.code != 3 { // what one user's environment says is not another mount's
+		t.Errorf("mount without a login: %s", res)
+	}
 	w.noSecret()
 }

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"crypto/sha256"
 	"net/http"
 	"net/url"
 	"os"
@@ -75,6 +76,34 @@ func (e Environment) git(ctx context.Context, args ...string) *exec.Cmd {
 
 // forRepository is for a program that serves a repository of this host, or reaches one by ssh: it has settings of its own.
 func (e Environment) forRepository() []string { return e.Without(isRepoEnv, isConfigEnv) }
+
+// ForRemote is for stock git that reaches a remote for a repository of its own.
+func (e Environment) ForRemote() []string { return e.Without(isRepoEnv) }
+
+// Fingerprint identifies what may decide how a remote is reached and logged in to: what is served with one environment must
+// not be served with another that differs in this.
+func (e Environment) Fingerprint() string {
+	var decisive []string
+	for _, v := range e.ForRemote() {
+		name, _, _ := strings.Cut(v, "=")
+		if name = strings.ToUpper(name); decides(name) {
+			decisive = append(decisive, v)
+		}
+	}
+	slices.Sort(decisive)
+	sum := sha256.Sum256([]byte(strings.Join(decisive, "\x00")))
+	return string(sum[:])
+}
+
+func decides(name string) bool {
+	switch {
+	case strings.HasPrefix(name, "GIT_AUTHOR_"), strings.HasPrefix(name, "GIT_COMMITTER_"), strings.HasPrefix(name, "GIT_TRACE"), name == "GIT_EDITOR", name == "GIT_PAGER":
+		return false
+	case strings.HasPrefix(name, "GIT_"), strings.HasSuffix(name, "_PROXY"), name == "HOME", name == "XDG_CONFIG_HOME", name == "SSH_AUTH_SOCK", name == "SSH_ASKPASS":
+		return true
+	}
+	return slices.ContainsFunc([]string{"TOKEN", "PASS", "SECRET", "CREDENTIAL", "_KEY", "AUTH"}, func(word string) bool { return strings.Contains(name, word) })
+}
 
 func (e Environment) expandHome(path string) string {
 	if rest, ok := strings.CutPrefix(path, "~/"); ok && e.get("HOME") != "" {

@@ -139,6 +139,7 @@ func (f *fakeDaemon) Mount(ctx context.Context, r control.MountRequest, progress
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	r.Environment = nil // it is this process's
 	f.requests = append(f.requests, r)
 	f.mounts = append(f.mounts, control.MountStatus{ID: "m1", Dir: r.Dir, Remote: r.Remote, State: control.StateMounted})
 	if len(f.mounts) == 1 {

@@ -41,7 +41,8 @@ session. Any other fragment is refused.
 Credentials come from the URL, from $ARTIFACTFS_TOKEN or --token-file, or from git's credential helpers. They are kept
 in memory and nowhere else, and git commands in the mount log in with them, too. A session remote on the same host gets
 the same; for another one there are $ARTIFACTFS_SESSION_TOKEN and --session-token-file. artifactfs credential set hands
-in a new token.
+in a new token. Settings of git and ssh in the environment of this command, such as $GIT_ASKPASS, $GIT_SSH_COMMAND or
+http.extraHeader in $GIT_CONFIG_COUNT, count for this mount, though a daemon runs already.
 
 What is changed in the mount is kept on this host, in a session: mounting REMOTE at DIR again goes on with it, on top of
 the commit it began with, until artifactfs unmount --discard throws it away. A mount without changes leaves nothing.
@@ -135,6 +136,9 @@ func (o *mountOptions) complete(cmd *cobra.Command, args []string, a *app) error
 	r := &o.request
 	r.PrefetchBudget, r.CacheSize, r.Token = int64(o.budget), int64(o.cache), a.token
 	r.SessionToken = a.sessionToken
+	if !o.foreground {
+		r.Environment = control.CallerEnvironment()
+	}
 	r.Passing, r.Through, r.ExactOwner = a.passing, a.through, true
 	r.RedirectsOnly = cmd.Flags().Changed("redirect")
 	if r.GitDir == control.GitDirOutside {

@@ -1,0 +1,110 @@
+package control
+
+import (
+	"bytes"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// Environment is a list of NAME=value. It may hold secrets: like a Secret it shows itself to nobody who prints, marshals or
+// logs it.
+type Environment []string
+
+func (Environment) String() string               { return "(hidden)" }
+func (Environment) GoString() string             { return "(hidden)" }
+func (Environment) MarshalText() ([]byte, error) { return []byte("(hidden)"), nil }
+
+// Encode spells the environment out, as /proc/PID/environ does; nil for none.
+func (e Environment) Encode() []byte {
+	var b bytes.Buffer
+	for _, v := range e {
+		b.WriteString(v + "\x00")
+	}
+	return b.Bytes()
+}
+
+// DecodeEnvironment is the reverse of Encode.
+func DecodeEnvironment(text []byte) Environment {
+	var e Environment
+	for v := range bytes.SplitSeq(bytes.TrimSuffix(text, []byte{0}), []byte{0}) {
+		if len(v) > 0 {
+			e = append(e, string(v))
+		}
+	}
+	return e
+}
+
+// maxEnvironment is how much of an environment goes with a request, in bytes: it fits into a request line.
+const maxEnvironment = 512 << 10
+
+// CallerEnvironment returns this process's environment for MountRequest.Environment: without what is about the process itself.
+// Relative paths of programs and files become absolute, since the daemon works in another directory.
+func CallerEnvironment() Environment {
+	e := Environment{}
+	size := 0
+	dir, _ := os.Getwd()
+	for _, v := range os.Environ() {
+		name, value, _ := strings.Cut(v, "=")
+		switch name {
+		case "", "_", "PWD", "OLDPWD", "SHLVL":
+			continue
+		case "GIT_ASKPASS", "SSH_ASKPASS", "GIT_SSH", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_SSL_CAINFO", "GIT_SSL_CERT", "GIT_SSL_KEY":
+			if dir != "" && strings.Contains(value, "/") && !strings.HasPrefix(value, "/") {
+				v = name + "=" + dir + "/" + value
+			}
+		}
+		if size += len(v) + 1; strings.HasPrefix(name, "ARTIFACTFS_") || size > maxEnvironment || !utf8.ValidString(name) {
+			size -= len(v) + 1
+			continue
+		}
+		e = append(e, v)
+	}
+	return e
+}
+
+// launchEnvironment is what a daemon is started with: it lives longer than the command that starts it, and serves mounts of
+// others, so what looks like a secret stays behind. Mounts bring the environment that counts for them.
+func launchEnvironment(env []string) []string {
+	var kept []string
+	var keys, values []string // of GIT_CONFIG_COUNT
+	settings := map[string]string{}
+	for _, v := range env {
+		name, value, _ := strings.Cut(v, "=")
+		switch {
+		case name == "GIT_CONFIG_COUNT", strings.HasPrefix(name, "GIT_CONFIG_KEY_"), strings.HasPrefix(name, "GIT_CONFIG_VALUE_"):
+			settings[name] = value
+		case name == "GIT_CONFIG_PARAMETERS" && secretSetting(value), secretName(name):
+		default:
+			kept = append(kept, v)
+		}
+	}
+	n, _ := strconv.Atoi(settings["GIT_CONFIG_COUNT"])
+	for i := range min(n, len(settings)) {
+		key, value := settings["GIT_CONFIG_KEY_"+strconv.Itoa(i)], settings["GIT_CONFIG_VALUE_"+strconv.Itoa(i)]
+		if key != "" && !secretSetting(key+"="+value) {
+			keys, values = append(keys, key), append(values, value)
+		}
+	}
+	for i := range keys {
+		kept = append(kept, "GIT_CONFIG_KEY_"+strconv.Itoa(i)+"="+keys[i], "GIT_CONFIG_VALUE_"+strconv.Itoa(i)+"="+values[i])
+	}
+	if len(keys) > 0 {
+		kept = append(kept, "GIT_CONFIG_COUNT="+strconv.Itoa(len(keys)))
+	}
+	return kept
+}
+
+// secretSetting says whether a setting of git may hold a secret.
+func secretSetting(s string) bool {
+	s = strings.ToLower(s)
+	return strings.Contains(s, "extraheader") || strings.Contains(s, "credential") || strings.Contains(s, "://") && strings.Contains(s, "@")
+}
+
+// secretName says whether a variable's name is that of a secret.
+func secretName(name string) bool {
+	name = strings.ToUpper(name)
+	return slices.ContainsFunc([]string{"TOKEN", "PASSWORD", "PASSWD", "SECRET", "API_KEY", "APIKEY"}, func(word string) bool { return strings.Contains(name, word) })
+}
