@@ -2,6 +2,7 @@ package control
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -23,6 +24,7 @@ const undoPatience = 10 * time.Second
 // then what was asked for has been undone unless the server does not react.
 type Client struct {
 	socket string
+	root   string // of the mount that this process is in, if it is a guest there; "": it is none
 }
 
 // Dial looks whether somebody serves the socket: ErrNoServer if not.
@@ -31,8 +33,18 @@ func Dial(ctx context.Context, socket string) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{socket}, conn.Close()
+	return &Client{socket: socket}, conn.Close()
 }
+
+func (c *Client) connect(ctx context.Context) (*net.UnixConn, error) {
+	if c.root != "" {
+		return dialGuest(ctx, c.root)
+	}
+	return dial(ctx, c.socket)
+}
+
+// name is what errors call the server.
+func (c *Client) name() string { return cmp.Or(c.socket, c.root) }
 
 // Mount asks for a mount; progress is called from this goroutine.
 func (c *Client) Mount(ctx context.Context, r MountRequest, progress func(Progress)) (MountReply, error) {
@@ -104,6 +116,9 @@ func call[R any](ctx context.Context, c *Client, o op, args any, progress func(P
 			if err := json.Unmarshal(raw, &reply); err != nil {
 				return reply, fmt.Errorf("read answer to %s: %w", o, err)
 			}
+			if c.root != "" {
+				named(c.root, &reply)
+			}
 			return reply, nil
 		}
 		var e *Error
@@ -155,7 +170,7 @@ func repeatable(o op, args any) bool {
 
 // ask asks once. errBroken: the server went away after it was reached.
 func (c *Client) ask(ctx context.Context, o op, line []byte, progress func(Progress)) (json.RawMessage, error) {
-	conn, err := dial(ctx, c.socket)
+	conn, err := c.connect(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
 			err = ctx.Err()
@@ -184,7 +199,7 @@ func (c *Client) ask(ctx context.Context, o op, line []byte, progress func(Progr
 	if errors.As(err, &e) {
 		return nil, e
 	}
-	return nil, fmt.Errorf("ask %s: %w", c.socket, err)
+	return nil, fmt.Errorf("ask %s: %w", c.name(), err)
 }
 
 // exchange sends the request and reads up to the result.

@@ -117,7 +117,7 @@ func TestEveryFieldCrossesTheSocket(t *testing.T) {
 	f := newFake()
 	socket := filepath.Join(t.TempDir(), "run", "daemon.sock")
 	serve(t, socket, f)
-	c := (&Client{socket})
+	c := (&Client{socket: socket})
 	want := MountRequest{
 		Remote: "https://127.0.0.1/r", Dir: "/m/ä", Ref: "v1", Session: "s-1", ReadOnly: true, Redirects: []string{"a b", "c"}, RedirectsOnly: true, Submodules: true, History: HistoryFull, Prefetch: PrefetchAll,
 		PrefetchBudget: 1 << 40, Wait: WaitGit, AllowOther: true, UID: 1<<32 - 1, GID: 7, CacheSize: 2, TokenFile: "/t", SessionToken: "hunter3", Environment: Environment{"A=1", "B=x\ny=z"}, SessionTokenFile: "/s",
@@ -150,7 +150,7 @@ func TestErrorCrossesTheSocketWhole(t *testing.T) {
 	f := newFake()
 	f.prefetch = func(context.Context, PrefetchRequest, func(Progress)) (PrefetchReply, error) { panic("at the disco") }
 	serve(t, socket, f)
-	c := (&Client{socket})
+	c := (&Client{socket: socket})
 	_, err := c.Unmount(t.Context(), UnmountRequest{Dir: "/nowhere"})
 	var e *Error
 	if !errors.As(err, &e) || *e != (Error{ExitNotMounted, "unmount", "/nowhere", "nothing is mounted there", "artifactfs list", CodeConflict}) {
@@ -178,7 +178,7 @@ func TestProgressComesInOrderAndNeverHoldsUp(t *testing.T) {
 	}
 	serve(t, socket, f)
 	var got []Progress
-	_, err := (&Client{socket}).Mount(t.Context(), mountRequest("/m"), func(p Progress) { got = append(got, p) })
+	_, err := (&Client{socket: socket}).Mount(t.Context(), mountRequest("/m"), func(p Progress) { got = append(got, p) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,7 +215,7 @@ func TestAskerThatLeavesCancels(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			answer := make(chan error, 1)
 			go func() {
-				_, err := (&Client{socket}).Mount(ctx, mountRequest("/m"), nil)
+				_, err := (&Client{socket: socket}).Mount(ctx, mountRequest("/m"), nil)
 				answer <- err
 			}()
 			await(t, arrived)
@@ -328,7 +328,7 @@ func answering(t *testing.T, lines ...string) *Client {
 			conn.Close()
 		}
 	}()
-	return &Client{socket}
+	return &Client{socket: socket}
 }
 
 func TestOtherVersionIsNamedWithAWayOut(t *testing.T) {
@@ -401,7 +401,7 @@ func TestAllTriesOfAMountHaveOneNonce(t *testing.T) {
 	}
 	serve(t, socket, f)
 	for range 2 {
-		if _, err := (&Client{socket}).Mount(t.Context(), mountRequest("/m"), nil); err != nil {
+		if _, err := (&Client{socket: socket}).Mount(t.Context(), mountRequest("/m"), nil); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -67,7 +67,7 @@ func TestZeroValuesAreTheDefaultsOfTheCommandLine(t *testing.T) {
 	f := newFake()
 	socket := filepath.Join(t.TempDir(), "d.sock")
 	serve(t, socket, f)
-	c := &Client{socket}
+	c := &Client{socket: socket}
 	if _, err := c.Mount(t.Context(), MountRequest{Remote: "/srv/r.git", Dir: "/m"}, nil); err != nil {
 		t.Fatalf("mount with the zero value of all settings: %v", err)
 	}

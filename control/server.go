@@ -30,6 +30,7 @@ type Server struct {
 	socket   string
 	listener *net.UnixListener
 	lock     *fileLock
+	guests   *guests // nil: it answers the user of the host
 	conns    sync.WaitGroup
 
 	mu      sync.Mutex
@@ -125,13 +126,24 @@ func (s *Server) Serve(ctx context.Context) {
 		}
 		s.conns.Go(func() {
 			defer conn.Close()
+			if g := s.guests; g != nil {
+				select {
+				case g.room <- struct{}{}:
+					defer func() { <-g.room }()
+				default:
+					g.full(&sender{conn: conn, version: Protocol})
+					return
+				}
+			}
 			if s.serve(ctx, conn) {
 				cancel()
 			}
 		})
 	}
 	s.conns.Wait()
-	s.lock.release()
+	if s.lock != nil {
+		s.lock.release()
+	}
 }
 
 // OnClose names what is to be done when the socket is closed, before the last requests are answered: whoever has copies of
@@ -170,8 +182,12 @@ func (s *Server) closeLocked() {
 		return
 	}
 	s.closed = true
-	os.Remove(s.socket) // before the listener: who finds no socket starts another daemon at once
-	s.listener.Close()
+	if s.guests != nil {
+		s.guests.close()
+	} else {
+		os.Remove(s.socket) // before the listener: who finds no socket starts another daemon at once
+		s.listener.Close()
+	}
 	if s.onClose != nil {
 		s.onClose()
 	}
@@ -217,7 +233,12 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
 	})
 	out.start()
 	start := time.Now()
-	result, err := s.work(ctx, o, args, out)
+	var result any
+	if s.guests != nil {
+		result, err = s.guests.work(r, func(r asked) (any, error) { return s.work(ctx, r.op, r.args, out) })
+	} else {
+		result, err = s.work(ctx, o, args, out)
+	}
 	out.stop()
 	if o == opShutdown {
 		s.decide(err == nil) // before the answer: whoever has it finds the path free
@@ -299,7 +320,7 @@ func (s *Server) readRequest(conn *net.UnixConn, r *bufio.Reader) (asked, error)
 	if err != nil {
 		return asked{}, err
 	}
-	if peer.Uid != 0 && int(peer.Uid) != os.Geteuid() {
+	if s.guests == nil && peer.Uid != 0 && int(peer.Uid) != os.Geteuid() {
 		s.log.Warn("control connection refused", zap.Uint32("uid", peer.Uid), zap.Int32("pid", peer.Pid))
 		return asked{}, &Error{Code: ExitFailed, Kind: CodePermission, Verb: "talk to", Object: "daemon",
 			Cause: fmt.Sprintf("it belongs to user %d and serves nobody else", os.Geteuid())}

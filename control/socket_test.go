@@ -69,7 +69,7 @@ func TestOneServerPerSocket(t *testing.T) {
 	}
 	ended := make(chan struct{})
 	go func() { won[0].Serve(t.Context()); close(ended) }()
-	if _, err := (&Client{socket}).Status(t.Context()); err != nil {
+	if _, err := (&Client{socket: socket}).Status(t.Context()); err != nil {
 		t.Error(err)
 	}
 	won[0].Close()
@@ -77,7 +77,7 @@ func TestOneServerPerSocket(t *testing.T) {
 	if left, _ := os.ReadDir(filepath.Dir(socket)); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
 	}
-	if _, err := (&Client{socket}).Status(t.Context()); !errors.Is(err, ErrNoServer) {
+	if _, err := (&Client{socket: socket}).Status(t.Context()); !errors.Is(err, ErrNoServer) {
 		t.Errorf("after the end: %v", err)
 	}
 }
@@ -108,10 +108,10 @@ func TestSocketsListsTheLivingAndRemovesTheDead(t *testing.T) {
 func TestLongPathsWork(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), strings.Repeat("long/", 40), "d.sock")
 	serve(t, socket, newFake())
-	if _, err := (&Client{socket}).Status(t.Context()); err != nil {
+	if _, err := (&Client{socket: socket}).Status(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if _, err := (&Client{socket + "x"}).Status(t.Context()); !errors.Is(err, ErrNoServer) {
+	if _, err := (&Client{socket: socket + "x"}).Status(t.Context()); !errors.Is(err, ErrNoServer) {
 		t.Error(err)
 	}
 }
@@ -139,7 +139,7 @@ func TestStateDir(t *testing.T) {
 func TestShutdownEndsServe(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "d.sock")
 	_, ended := serve(t, socket, newFake())
-	if err := (&Client{socket}).Shutdown(t.Context()); err != nil {
+	if err := (&Client{socket: socket}).Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	await(t, ended)
@@ -157,10 +157,10 @@ func TestMountDuringShutdownIsNeverHalfMade(t *testing.T) {
 			}
 			serve(t, socket, f)
 			answers := make(chan error, 2)
-			go func() { answers <- (&Client{socket}).Shutdown(t.Context()) }()
+			go func() { answers <- (&Client{socket: socket}).Shutdown(t.Context()) }()
 			await(t, arrived)
 			conn := rawRequest(t, socket, mountLine(t))
-			if _, err := (&Client{socket}).Status(t.Context()); err != nil { // others go on
+			if _, err := (&Client{socket: socket}).Status(t.Context()); err != nil { // others go on
 				t.Error(err)
 			}
 			f.mu.Lock()
@@ -236,7 +236,7 @@ func TestCloseAnswersWhatHasArrived(t *testing.T) {
 	s, ended := serve(t, socket, f)
 	answer := make(chan string, 1)
 	go func() {
-		r, err := (&Client{socket}).Mount(t.Context(), mountRequest("/m"), nil)
+		r, err := (&Client{socket: socket}).Mount(t.Context(), mountRequest("/m"), nil)
 		answer <- fmt.Sprint(r.ID, err)
 	}()
 	await(t, arrived)
@@ -244,7 +244,7 @@ func TestCloseAnswersWhatHasArrived(t *testing.T) {
 		t.Error("closed as idle with a request being worked on")
 	}
 	s.Close()
-	if _, err := (&Client{socket}).Status(t.Context()); !errors.Is(err, ErrNoServer) {
+	if _, err := (&Client{socket: socket}).Status(t.Context()); !errors.Is(err, ErrNoServer) {
 		t.Errorf("a closed server took a request: %v", err)
 	}
 	close(goOn)
@@ -266,7 +266,7 @@ func TestCloseIdleLosesNoRequest(t *testing.T) {
 	var mu sync.Mutex
 	for i := range 50 {
 		wg.Go(func() {
-			_, err := (&Client{socket}).Mount(t.Context(), mountRequest(fmt.Sprint("/m", i)), nil)
+			_, err := (&Client{socket: socket}).Mount(t.Context(), mountRequest(fmt.Sprint("/m", i)), nil)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -318,7 +318,7 @@ func TestAnotherServerGoesOn(t *testing.T) {
 	listener, lock := die(t, first)
 	answer := make(chan error, 1)
 	go func() {
-		_, err := (&Client{socket}).Status(context.Background())
+		_, err := (&Client{socket: socket}).Status(context.Background())
 		answer <- err
 	}()
 	if _, err := Dial(t.Context(), socket); err != nil {
@@ -382,7 +382,7 @@ func TestAnotherServerMakesTheSocketThatIsGone(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { second.Serve(ctx); close(ended) }()
-		if _, err := (&Client{socket}).Status(t.Context()); err != nil {
+		if _, err := (&Client{socket: socket}).Status(t.Context()); err != nil {
 			t.Errorf("with %s: %v", with, err)
 		}
 		cancel()

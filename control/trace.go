@@ -63,7 +63,7 @@ func (c *Client) Trace(ctx context.Context, r TraceRequest, each func(Trace) err
 	if err != nil {
 		return err
 	}
-	conn, err := dial(ctx, c.socket)
+	conn, err := c.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func (c *Client) Trace(ctx context.Context, r TraceRequest, each func(Trace) err
 	case err == nil, errors.As(err, &e), errors.Is(err, ErrNoServer):
 		return err
 	}
-	return fmt.Errorf("ask %s: %w", c.socket, err)
+	return fmt.Errorf("ask %s: %w", c.name(), err)
 }
 
 func readTrace(conn *net.UnixConn, line []byte, each func(Trace) error) error {

@@ -35,7 +35,7 @@ func TestTraceIsAStream(t *testing.T) {
 		return nil
 	}
 	_, ended := serve(t, socket, f)
-	c := &Client{socket}
+	c := &Client{socket: socket}
 	var got []Trace
 	each := func(x Trace) error { got = append(got, x); return nil }
 	if err := c.Trace(t.Context(), TraceRequest{Dir: "/m"}, each); err != nil {

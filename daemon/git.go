@@ -29,12 +29,13 @@ import (
 )
 
 // stockGit is what git commands in a mount are served with besides files: its git directory, an answer to what has
-// changed, objects that it lacks, and logins.
+// changed, objects that it lacks, and logins; and where it is inside the mount, what its session is asked there.
 type stockGit struct {
 	dir     *gitdir.Dir
 	monitor *fsmonitor.Server
 	objects *promisor.Server
 	logins  *credential.Server
+	guests  *control.Guests // nil: none
 }
 
 // gitPath is where a mount's git directory is; the file .git in its root says so.
@@ -178,9 +179,16 @@ func (m *mount) serveGit(dir *gitdir.Dir) error {
 	if err != nil {
 		return errors.Join(err, objects.Close(), monitor.Close())
 	}
+	var guests *control.Guests
+	if m.inside.wanted() {
+		o := gitsocket.Options{Inherited: m.left.take(partGuests), Keep: m.keepAs(partGuests)}
+		if guests, err = control.ServeGuests(m.gitPath(), o, m.dir, m.daemon, m.daemon.log); err != nil {
+			return errors.Join(err, answers.Close(), objects.Close(), monitor.Close())
+		}
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.git = stockGit{dir, monitor, objects, answers}
+	m.git = stockGit{dir, monitor, objects, answers, guests}
 	return nil
 }
 
@@ -189,7 +197,11 @@ func (g stockGit) close() error {
 	if g.dir == nil {
 		return nil
 	}
-	return errors.Join(g.monitor.Close(), g.objects.Close(), g.logins.Close())
+	var guests error
+	if g.guests != nil {
+		guests = g.guests.Close()
+	}
+	return errors.Join(guests, g.monitor.Close(), g.objects.Close(), g.logins.Close())
 }
 
 // changes tells git what may have changed since a token. What programs write may still be in the kernel's cache, of

@@ -35,9 +35,10 @@ const (
 	partMonitor part = "fsmonitor" // sockets in its git directory that are listened on
 	partObjects part = "promisor"
 	partLogins  part = "credential"
+	partGuests  part = "guests"
 )
 
-var parts = []part{partDevice, partLock, partMonitor, partObjects, partLogins, partState}
+var parts = []part{partDevice, partLock, partMonitor, partObjects, partLogins, partGuests, partState}
 
 // keeping has kept what a mount's next process needs. The zero one keeps nothing.
 type keeping struct {

@@ -17,6 +17,7 @@
 //     core.worktree is missing.
 //   - artifactfs-config: what is set for the mount's working tree and not for others of the repository (`git worktree add`),
 //     included by config on the condition of this git directory.
+//   - artifactfs-control: the socket at which a session is asked from inside of its mount (package control, guest.go).
 //   - artifactfs-logins: settings that have git ask the daemon for logins, included by config.
 //   - artifactfs-fsmonitor, or artifactfs-fsmonitor-careful: the hook of gits before 2.55; fsmonitor--daemon.ipc and its lock: what later ones ask.
 //

@@ -120,11 +120,36 @@ func (a *app) surveyBy(ctx context.Context, question func(*control.Client, conte
 			errs[i] = nil // it ended since it was listed
 		}
 	}
+	if guest, ok := a.guest(ctx, s.mounts, question); ok {
+		s.mounts = append(s.mounts, guest)
+	}
 	kept, err := daemon.Kept(a.state)
 	s.add(kept, daemon.Failed(a.state))
 	errs = append(errs, err)
 	sort.SliceStable(s.mounts, func(i, j int) bool { return s.mounts[i].Dir < s.mounts[j].Dir })
 	return s, a.ofState(errors.Join(errs...))
+}
+
+// guest returns the mount around the current directory if it is served by a daemon of which no socket is to be seen from
+// here, as in a container.
+func (a *app) guest(ctx context.Context, seen []served, question func(*control.Client, context.Context) (control.Status, error)) (served, bool) {
+	dir, err := os.Getwd()
+	if err != nil || a.socket != "" {
+		return served{}, false
+	}
+	root, ok := control.GuestDir(dir)
+	if !ok || slices.ContainsFunc(seen, func(m served) bool { return m.Dir == root && m.mounted() }) {
+		return served{}, false
+	}
+	client, err := control.DialGuest(ctx, root)
+	if err != nil {
+		return served{}, false
+	}
+	status, err := question(client, ctx)
+	if err != nil || len(status.Mounts) != 1 {
+		return served{}, false
+	}
+	return served{status.Mounts[0], client, ""}, true
 }
 
 func ask(ctx context.Context, socket string, question func(*control.Client, context.Context) (control.Status, error)) (control.Status, *control.Client, error) {

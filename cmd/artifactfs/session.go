@@ -190,8 +190,13 @@ func (a *app) sessions(ctx context.Context) ([]control.SessionInfo, error) {
 		return nil, err
 	}
 	if len(sockets) == 0 {
-		if kept, err := a.mounts(ctx); err != nil || len(kept) == 0 {
+		kept, err := a.mounts(ctx)
+		if err != nil || len(kept) == 0 {
 			return nil, err // nobody has to be started to say so
+		}
+		if len(kept) == 1 && kept[0].mounted() { // this process is a guest in it
+			reply, err := kept[0].client.Sessions(ctx)
+			return reply.Sessions, err
 		}
 		client, err := a.ensureDaemon(ctx)
 		if err != nil {

@@ -45,14 +45,19 @@ func Listen(gitDir, name string, o Options) (*Listener, error) {
 		return nil, err
 	}
 	defer done()
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: short, Net: "unix"})
+	// The mode is that of the descriptor before it has a name, and the owner is changed of the name itself: the user of the
+	// git directory can put a link in the place of the socket at any moment.
+	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		return errors.Join(c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }), err)
+	}}
+	any, err := config.Listen(context.Background(), "unix", short)
 	if err != nil {
 		return nil, err
 	}
+	l := any.(*net.UnixListener)
 	l.SetUnlinkOnClose(false) // its name may no longer be valid
-	err = os.Chmod(path, 0o600)
-	if owner, ownerErr := Owner(gitDir); err == nil && ownerErr == nil && os.Geteuid() == 0 {
-		err = os.Chown(path, int(owner.Uid), int(owner.Gid))
+	if owner, ownerErr := Owner(gitDir); ownerErr == nil && os.Geteuid() == 0 {
+		err = os.Lchown(path, int(owner.Uid), int(owner.Gid))
 	}
 	if err == nil && o.Keep != nil {
 		var f *os.File
