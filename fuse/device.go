@@ -108,6 +108,20 @@ func (d *Device) CanMove() bool {
 	return err == nil && in.Flags64()&raw.CAP_HAS_RESEND != 0
 }
 
+// agreed says whether the mount may have a capability that this program asks for and former versions did not: one that
+// another process began goes on with what was answered then.
+func (d *Device) agreed(capability uint64) bool {
+	if len(d.answer) == 0 {
+		return true
+	}
+	var answer struct {
+		raw.OutHeader
+		raw.InitOut
+	}
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(&answer)), unsafe.Sizeof(answer)), d.answer)
+	return answer.Flags64()&capability != 0
+}
+
 // hello reads INIT. That of an older kernel is shorter.
 func (d *Device) hello() (in raw.InitIn, err error) {
 	whole := make([]byte, unsafe.Sizeof(in))

@@ -32,9 +32,20 @@ func (f *fileSystem) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string
 	return raw.OK
 }
 
+// find finds a name in a directory. "." and ".." the kernel asks for only if it has a file handle of a node that it has
+// forgotten, which "." may be a file, too (fs/fuse/inode.c, fuse_get_dentry).
 func (f *fileSystem) find(w *waiter, h *raw.InHeader, name string) (worktree.Attr, error) {
-	if len(name) > object.MaxNameLen {
+	switch {
+	case len(name) > object.MaxNameLen:
 		return worktree.Attr{}, syscall.ENAMETOOLONG
+	case name == ".":
+		return f.tree.Reach(worktree.Node(h.NodeId))
+	case name == "..":
+		parent, err := f.tree.Parent(worktree.Node(h.NodeId))
+		if err != nil {
+			return worktree.Attr{}, err
+		}
+		return f.tree.Reach(parent)
 	}
 	return f.tree.Lookup(w, worktree.Node(h.NodeId), name)
 }

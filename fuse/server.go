@@ -142,7 +142,11 @@ func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) 
 	}
 	first := len(d.answer) == 0
 	var err error
-	if s.raw, err = d.begin(requests, mountOptions(o, s.fs)); err != nil {
+	options := mountOptions(o, s.fs)
+	if !d.agreed(raw.CAP_EXPORT_SUPPORT) {
+		options.ExtraCapabilities &^= raw.CAP_EXPORT_SUPPORT
+	}
+	if s.raw, err = d.begin(requests, options); err != nil {
 		err = fmt.Errorf("serve %s: %w", dir, err)
 		if first {
 			close(s.ended)
@@ -216,7 +220,8 @@ func mountOptions(o Options, f *fileSystem) *raw.MountOptions {
 		// CAP_NO_OPEN_SUPPORT and CAP_PARALLEL_DIROPS are among go-fuse's own.
 		// Not CAP_READDIRPLUS_AUTO: with it the kernel asks for attributes with the first buffer of a directory only,
 		// and a find over 20,000 files makes 19,800 LOOKUPs; without it a bare ls -R costs half again as much.
-		ExtraCapabilities:        raw.CAP_NO_OPENDIR_SUPPORT | raw.CAP_HAS_RESEND,
+		// CAP_EXPORT_SUPPORT has file handles (open_by_handle_at(2), NFS) asked for by node, see find.
+		ExtraCapabilities:        raw.CAP_NO_OPENDIR_SUPPORT | raw.CAP_HAS_RESEND | raw.CAP_EXPORT_SUPPORT,
 		EnableSymlinkCaching:     true,
 		ExplicitDataCacheControl: true, // no GETATTR to see whether a file has changed behind the kernel's back
 		DisableSplice:            true, // READs are copied; without this go-fuse tries a pipe first, three system calls for nothing

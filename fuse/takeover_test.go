@@ -201,7 +201,7 @@ func TestTakeover(t *testing.T) {
 		report, _ = io.ReadAll(user.out)
 		userErr = user.Wait()
 	}()
-	deaths := 0
+	deaths, first := 0, true
 	for alive := true; alive; {
 		if using.Load() {
 			deaths++
@@ -209,20 +209,29 @@ func TestTakeover(t *testing.T) {
 		died := make(chan struct{})
 		go func() {
 			defer close(died)
-			serve.Wait()
+			serve.Process.Wait()
 		}()
 		pause := time.Duration(20+rand.IntN(80)) * time.Millisecond
 		if deaths >= kills { // it may die by itself all the same
 			user.Process.Signal(syscall.SIGTERM)
 			pause = time.Hour
 		}
-		kill := time.AfterFunc(pause, func() { serve.Process.Kill() })
+		victim, began := serve, first || rand.IntN(4) == 0
+		first = false
+		go func() {
+			if !began { // where it takes long to begin (race detector, load), most have to get beyond that
+				victim.out.ReadString('\n')
+			}
+			select {
+			case <-time.After(pause):
+				victim.Process.Kill()
+			case <-died:
+			}
+		}()
 		select {
 		case <-died:
-			kill.Stop()
 			serve = child(t, "serve", dir, state, d) // it may die before it says that it serves
 		case <-ended:
-			kill.Stop()
 			serve.Process.Kill()
 			<-died
 			alive = false

@@ -27,6 +27,31 @@ func (t *Tree) Lookup(ctx context.Context, parent Node, name string) (Attr, erro
 	return t.describe(in), nil
 }
 
+// Reach returns the attributes of a node that is known by its number alone, from a file handle: ErrNoNode if it has no
+// name any more. The size is negative if it is not known.
+func (t *Tree) Reach(n Node) (Attr, error) {
+	if !t.gate.enter() {
+		return Attr{}, ErrClosed
+	}
+	defer t.gate.leave()
+	var in overlay.Inode
+	var ok bool
+	t.view(func(m merged) {
+		if in, ok = m.Inode(n); ok {
+			ok = in.Nlink > 0
+			return
+		}
+		// Of a base node that was removed and forgotten the overlay has nothing but the hidden name.
+		if in, ok = m.inode(n); ok {
+			_, ok = m.path(n)
+		}
+	})
+	if !ok {
+		return Attr{}, ErrNoNode
+	}
+	return t.describe(in), nil
+}
+
 // Resolve finds the node at a slash-separated path relative to the root, following no links and waiting for
 // directories only. Empty and "." elements count for nothing.
 func (t *Tree) Resolve(ctx context.Context, path string) (Node, error) {
