@@ -356,7 +356,8 @@ func TestSecretsStaySecret(t *testing.T) {
 	w.noSecret()
 }
 
-// watchCommandLines collects the command lines of all processes until the returned function is called.
+// watchCommandLines collects the command lines of all processes, and the environment of gits, until the returned function is
+// called.
 func (w *world) watchCommandLines() (stop func() string) {
 	seen := map[string]bool{}
 	quit, done := make(chan struct{}), make(chan struct{})
@@ -365,6 +366,9 @@ func (w *world) watchCommandLines() (stop func() string) {
 		for _, path := range all {
 			if args, err := os.ReadFile(path); err == nil {
 				seen[strings.ReplaceAll(string(args), "\x00", " ")] = true
+				if env, err := os.ReadFile(filepath.Join(filepath.Dir(path), "environ")); err == nil && strings.HasPrefix(string(args), "git") {
+					seen[strings.ReplaceAll(string(env), "\x00", " ")] = true
+				}
 			}
 		}
 	}

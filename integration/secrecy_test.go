@@ -187,6 +187,9 @@ func TestSecretsOfATakeover(t *testing.T) {
 			if got, err := os.ReadFile(m.path(name)); err != nil || !bytes.Equal(got, files[name].Data) {
 				t.Errorf("after %v: read %s: %v", sig, name, err)
 			}
+			if out, err := w.gitIn(m.Dir, "git fetch origin"); err != nil { // it asks the daemon for the secret
+				t.Errorf("after %v: git fetch: %v, %s", sig, err, out)
+			}
 			s.SetRTT(0)
 		}
 		w.until("there is another worker", func() bool { pid := w.victim().Serving(); return pid != 0 && pid != old })
