@@ -27,22 +27,26 @@ import (
 // printed beside what it should be, and what is not as it must be is an error of the run.
 
 type carryOptions struct {
-	only   *regexp.Regexp
-	kills  int
-	kinds  string
-	outage time.Duration
-	files  int
-	forge  string
-	jj     string
-	seed   uint64
+	only     *regexp.Regexp
+	kills    int
+	kinds    string
+	outage   time.Duration
+	files    int
+	forge    string
+	jj       string
+	seed     uint64
+	crowd    int
+	crowdFor time.Duration
 }
 
 // carryFlags declares the flags of -session that are not those of others.
 func carryFlags() (o *carryOptions, is *bool) {
 	o = &carryOptions{}
-	is = flag.Bool("session", false, "measure how work is carried to session remotes and brought back (-only commit|kills|points|outage|forks|resume|seed|jj)")
+	is = flag.Bool("session", false, "measure how work is carried to session remotes and brought back (-only commit|kills|points|outage|forks|resume|seed|jj|crowd)")
 	flag.DurationVar(&o.outage, "outage", 30*time.Second, "with -session: the session remote is away so long")
 	flag.IntVar(&o.files, "session-files", 110_000, "with -session: files of the large repository")
+	flag.IntVar(&o.crowd, "crowd", 20, "with -session: so many sessions work on one session remote, a quarter of them are killed")
+	flag.DurationVar(&o.crowdFor, "crowd-for", time.Minute, "with -session: and for so long")
 	flag.StringVar(&o.kinds, "kinds", "http,embedded,path", "with -session: session `remotes` that the work of who is killed is carried to")
 	flag.StringVar(&o.forge, "forge", "", "with -session: `source` directory of gitea with the program gitea built in it, to be a session remote too")
 	flag.StringVar(&o.jj, "jj", "", "with -session: work with this jj `program` in a mount, too")
@@ -82,6 +86,7 @@ func (b *bench) carries(o carryOptions) error {
 		{"resume", 5000, b.rtt, (*rig).resume},
 		{"seed", 5000, b.rtt, (*rig).seeding},
 		{"jj", 500, 0, (*rig).jj},
+		{"crowd", 500, 0, (*rig).crowd},
 	} {
 		if !o.only.MatchString(c.name) {
 			continue

@@ -5,7 +5,7 @@
 //	go run ./integration/bench -write [-places NAME=DIR,...] [-only REGEXP] [REPOSITORY.git ...]
 //	go run ./integration/bench -git [-git2 PROGRAM] [-only REGEXP] [REPOSITORY.git ...]
 //	go run ./integration/bench -takeover [-kills N] [REPOSITORY.git]
-//	go run ./integration/bench -session [-kills N] [-kinds LIST] [-outage DURATION] [-forge DIR] [-jj PROGRAM] [-only REGEXP]
+//	go run ./integration/bench -session [-kills N] [-kinds LIST] [-outage DURATION] [-crowd N] [-crowd-for DURATION] [-forge DIR] [-jj PROGRAM] [-only REGEXP]
 //	go run ./integration/bench -many | -leak
 //
 // With -write it compares work on a mount with the same work on a plain directory, with -git what git does in a mount

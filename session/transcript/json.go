@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"regexp"
 	"strings"
 )
@@ -136,23 +137,32 @@ type member struct {
 	value json.RawMessage
 }
 
-// members lists those of an object in their order.
+// members lists those of an object in their order, or of several one after the other, which git notes merge -s cat_sort_uniq
+// makes of notes that two have written.
 func members(text []byte) (all []member, err error) {
 	d := json.NewDecoder(bytes.NewReader(text))
-	if t, err := d.Token(); err != nil || t != json.Delim('{') {
-		return nil, fmt.Errorf("%w object: %w", ErrNotJSON, err)
-	}
-	for d.More() {
+	for first := true; ; first = false {
 		t, err := d.Token()
-		if err != nil {
+		if errors.Is(err, io.EOF) && !first {
+			return all, nil
+		}
+		if err != nil || t != json.Delim('{') {
+			return nil, fmt.Errorf("%w object: %w", ErrNotJSON, err)
+		}
+		for d.More() {
+			t, err := d.Token()
+			if err != nil {
+				return nil, fmt.Errorf("%w: %w", ErrNotJSON, err)
+			}
+			var value json.RawMessage
+			if err := d.Decode(&value); err != nil {
+				return nil, fmt.Errorf("%w: %w", ErrNotJSON, err)
+			}
+			name, _ := t.(string)
+			all = append(all, member{name, value})
+		}
+		if _, err := d.Token(); err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrNotJSON, err)
 		}
-		var value json.RawMessage
-		if err := d.Decode(&value); err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrNotJSON, err)
-		}
-		name, _ := t.(string)
-		all = append(all, member{name, value})
 	}
-	return all, nil
 }

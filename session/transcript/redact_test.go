@@ -131,6 +131,7 @@ func FuzzMergeObjects(f *testing.F) {
 func TestObjectsAreMerged(t *testing.T) {
 	for _, c := range [][3]string{
 		{`{}`, `{}`, `{}`}, {`{"a":1}`, `{"b":2}`, `{"a":1,"b":2}`}, {`{"b":1,"a":{"x":1}}`, `{"a":{"y":2},"c":[3]}`, `{"b":1,"a":{"y":2},"c":[3]}`},
+		{`{"a":1}` + "\n" + `{"a":2,"b":1}`, `{"c":3}`, `{"a":2,"b":1,"c":3}`}, // two lines, as git notes merge leaves them
 	} {
 		if got, err := mergeObjects([]byte(c[0]), []byte(c[1])); err != nil || string(got) != c[2] {
 			t.Errorf("%s and %s become %s, %v", c[0], c[1], got, err)

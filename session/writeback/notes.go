@@ -3,6 +3,7 @@ package writeback
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,7 +24,7 @@ import (
 )
 
 // Notes are the refs that all sessions on a session remote share. Each push of them is a merge of what is there and what is
-// here, by union of lines (git notes merge -s cat_sort_uniq), and a compare-and-swap. Who loses that race merges again. It is
+// here, by union (mergeNote), and a compare-and-swap. Who loses that race merges again. It is
 // done after all else was sent, so that nothing waits for it.
 
 const (
@@ -194,7 +196,8 @@ func (q *Queue) mergeNotes(ctx context.Context, n notesMove) (merged object.ID, 
 // user's are.
 const notesDir = "artifactfs.notes"
 
-// unionNotes has stock git merge two tips of a notes ref. The objects of that are the Repo's.
+// unionNotes has stock git merge two tips of a notes ref, and merges notes that both sides have changed itself. The objects of
+// that are the Repo's.
 func (q *Queue) unionNotes(ctx context.Context, ours, theirs object.ID) (object.ID, error) {
 	dir := filepath.Join(q.o.Repo.Dir(), notesDir)
 	if err := os.RemoveAll(dir); err != nil { // a process that died has left it
@@ -216,16 +219,80 @@ func (q *Queue) unionNotes(ctx context.Context, ours, theirs object.ID) (object.
 			return object.ID{}, err
 		}
 	}
-	cmd := exec.CommandContext(ctx, "git", "--git-dir="+dir, "-c", "core.fsync=all", "notes", "--ref="+notesPrefix+"ours", "merge", "-q", "-s", "cat_sort_uniq", notesPrefix+"theirs")
+	git := func(args ...string) (string, error) { return q.notesGit(ctx, dir, args...) }
+	_, err := git("notes", "--ref="+notesPrefix+"ours", "merge", "-q", "-s", "manual", notesPrefix+"theirs")
+	conflicts, readErr := os.ReadDir(filepath.Join(dir, "NOTES_MERGE_WORKTREE"))
+	if err != nil && (readErr != nil || len(conflicts) == 0) {
+		return object.ID{}, err
+	}
+	if err != nil {
+		if base, err := git("merge-base", ours.String(), theirs.String()); err == nil { // else they have none
+			if err := os.WriteFile(filepath.Join(dir, notesPrefix+"base"), []byte(base+"\n"), 0o644); err != nil {
+				return object.ID{}, err
+			}
+		}
+		for _, file := range conflicts {
+			var sides [3][]byte
+			for i, side := range []string{"base", "ours", "theirs"} {
+				if id, err := git("notes", "--ref="+notesPrefix+side, "list", file.Name()); err == nil {
+					text, err := git("cat-file", "blob", id)
+					if err != nil {
+						return object.ID{}, err
+					}
+					sides[i] = []byte(text + "\n")
+				}
+			}
+			merged := mergeNote(sides[0], sides[1], sides[2])
+			if err := os.WriteFile(filepath.Join(dir, "NOTES_MERGE_WORKTREE", file.Name()), merged, 0o644); err != nil {
+				return object.ID{}, err
+			}
+		}
+		if _, err := git("notes", "merge", "-q", "--commit"); err != nil {
+			return object.ID{}, err
+		}
+	}
+	return session.NewRefDir(dir, q.o.Repo.Format()).Ref(notesPrefix + "ours")
+}
+
+// notesGit runs a git command in the directory of a merge, with the objects of the Repo.
+func (q *Queue) notesGit(ctx context.Context, dir string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "git", append([]string{"--git-dir=" + dir, "-c", "core.fsync=all"}, args...)...)
 	cmd.Dir = "/"
 	cmd.Env = append(thin.GitEnv(), "GIT_OBJECT_DIRECTORY="+filepath.Join(q.o.Repo.Dir(), "objects"))
 	for _, role := range []string{"AUTHOR", "COMMITTER"} {
 		cmd.Env = append(cmd.Env, "GIT_"+role+"_NAME=artifactfs", "GIT_"+role+"_EMAIL=artifactfs@localhost")
 	}
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return object.ID{}, fmt.Errorf("git notes merge: %w: %s", err, strings.TrimSpace(out.String()))
+		return "", fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(stderr.String()))
 	}
-	return session.NewRefDir(dir, q.o.Repo.Format()).Ref(notesPrefix + "ours")
+	return strings.TrimRight(stdout.String(), "\n"), nil
+}
+
+// mergeNote merges a note that both sides have changed. Of JSON objects, as artifactfs session note writes them, members are
+// merged, so that an old value of one does not come back; ours win where both have changed one. Anything else is the union
+// of lines, as of git notes merge -s cat_sort_uniq.
+func mergeNote(base, ours, theirs []byte) []byte {
+	var b, o, t map[string]json.RawMessage
+	if json.Unmarshal(ours, &o) != nil || json.Unmarshal(theirs, &t) != nil || o == nil || t == nil || len(base) > 0 && json.Unmarshal(base, &b) != nil {
+		lines := slices.DeleteFunc(strings.Split(string(ours)+string(theirs), "\n"), func(line string) bool { return line == "" })
+		slices.Sort(lines)
+		return []byte(strings.Join(slices.Compact(lines), "\n") + "\n")
+	}
+	for name, value := range o {
+		if was, ok := b[name]; !ok || !bytes.Equal(was, value) {
+			t[name] = value
+		}
+	}
+	for name, was := range b {
+		if _, ok := o[name]; !ok && bytes.Equal(t[name], was) {
+			delete(t, name)
+		}
+	}
+	merged, err := json.Marshal(t)
+	if err != nil { // what was decoded can be encoded
+		return ours
+	}
+	return append(merged, '\n')
 }
