@@ -130,11 +130,22 @@ func newFakeDaemon(mounts ...control.MountStatus) *fakeDaemon {
 	return f
 }
 
-func (f *fakeDaemon) Mount(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error) {
+// set changes the daemon while it serves.
+func (f *fakeDaemon) set(change func()) {
 	f.mu.Lock()
-	mount := f.mount
-	f.mu.Unlock()
-	if mount != nil {
+	defer f.mu.Unlock()
+	change()
+}
+
+// get returns a field that tests set.
+func get[T any](f *fakeDaemon, field *T) T {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return *field
+}
+
+func (f *fakeDaemon) Mount(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error) {
+	if mount := get(f, &f.mount); mount != nil {
 		return mount(ctx, r, progress)
 	}
 	f.mu.Lock()
@@ -181,15 +192,15 @@ func (f *fakeDaemon) Status(ctx context.Context) (control.Status, error) {
 }
 
 func (f *fakeDaemon) Prefetch(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error) {
-	return f.prefetch(ctx, r, progress)
+	return get(f, &f.prefetch)(ctx, r, progress)
 }
 
 func (f *fakeDaemon) Trace(ctx context.Context, r control.TraceRequest, emit func(control.Trace) error) error {
-	return f.trace(ctx, r, emit)
+	return get(f, &f.trace)(ctx, r, emit)
 }
 
 func (f *fakeDaemon) Switch(_ context.Context, r control.SwitchRequest, _ func(control.Progress)) (control.SwitchReply, error) {
-	return f.switchTo(r)
+	return get(f, &f.switchTo)(r)
 }
 
 func (f *fakeDaemon) WriteMetrics(_ context.Context, out io.Writer) error {

@@ -104,12 +104,14 @@ func TestInterruptedMountIsUndoneBeforeThePromptReturns(t *testing.T) {
 	a := newAfs(t)
 	f := newFakeDaemon()
 	arrived, undone := make(chan struct{}), make(chan struct{})
-	f.mount = func(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error) {
-		close(arrived)
-		<-ctx.Done()
-		close(undone)
-		return control.MountReply{}, ctx.Err()
-	}
+	f.set(func() {
+		f.mount = func(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error) {
+			close(arrived)
+			<-ctx.Done()
+			close(undone)
+			return control.MountReply{}, ctx.Err()
+		}
+	})
 	serve(t, control.DaemonSocket(a.state), f)
 	var stderr bytes.Buffer
 	cmd := a.command("mount", "repo")
@@ -147,7 +149,9 @@ func steps(ctx context.Context, r control.MountRequest, progress func(control.Pr
 func TestProgressOnATerminalIsOneLineThatGoesAway(t *testing.T) {
 	a := newAfs(t)
 	f := newFakeDaemon()
-	f.mount = steps
+	f.set(func() {
+		f.mount = steps
+	})
 	serve(t, control.DaemonSocket(a.state), f)
 	terminal, slave := pty(t)
 	cmd := a.command("mount", "repo", "--json")
@@ -179,7 +183,9 @@ func TestProgressOnATerminalIsOneLineThatGoesAway(t *testing.T) {
 func TestProgressElsewhereIsForTheVerbose(t *testing.T) {
 	a := newAfs(t)
 	f := newFakeDaemon()
-	f.mount = steps
+	f.set(func() {
+		f.mount = steps
+	})
 	serve(t, control.DaemonSocket(a.state), f)
 	const message = "artifactfs: the server knows no filters: fetching contents, too\n"
 	if r := a.run("mount", "repo"); r.stderr != message {

@@ -83,9 +83,11 @@ func TestForegroundEndsWithItsMount(t *testing.T) {
 
 func TestForegroundMountThatFailsLeavesNothing(t *testing.T) {
 	f := newFakeDaemon()
-	f.mount = func(context.Context, control.MountRequest, func(control.Progress)) (control.MountReply, error) {
-		return control.MountReply{}, errors.New("no luck")
-	}
+	f.set(func() {
+		f.mount = func(context.Context, control.MountRequest, func(control.Progress)) (control.MountReply, error) {
+			return control.MountReply{}, errors.New("no luck")
+		}
+	})
 	a, _ := newServing(t, f)
 	err := a.serveMount(t.Context(), foregroundRequest())
 	if e := control.AsError(err); e.Error() != "mount /m: no luck" || !f.closed {

@@ -71,7 +71,9 @@ func TestUnmountOfSessions(t *testing.T) {
 	mounted, second := mountStatus("/m"), mountStatus("/n")
 	mounted.Session.Name, second.Session.Name = "work", "more"
 	f := newFakeDaemon(mounted, second)
-	f.kept = map[string]control.UnmountReply{"/m": {ID: "work", Dir: "/m", Session: "work", Kept: 1}, "/n": {ID: "more", Dir: "/n", Session: "more"}}
+	f.set(func() {
+		f.kept = map[string]control.UnmountReply{"/m": {ID: "work", Dir: "/m", Session: "work", Kept: 1}, "/n": {ID: "more", Dir: "/n", Session: "more"}}
+	})
 	serve(t, control.DaemonSocket(a.state), f)
 
 	for args, code := range map[string]int{"--session fix": control.ExitNotMounted, "--session none --discard": control.ExitNotMounted, "/gone/none --discard": control.ExitNotMounted} {

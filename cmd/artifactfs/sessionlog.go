@@ -23,9 +23,9 @@ func (a *app) sessionLogCommand() *cobra.Command {
 		Use:   "log [DIR|SESSION] [-n NUMBER]",
 		Short: "List checkpoints, newest first",
 		Long: `Log prints a line for each checkpoint of a session, newest first: its id, how long ago it was made, why (manual, idle,
-interval, git, before-risk, removal, unmount, shutdown, restore, fork), how many paths differ from the one before, how many bytes
-are new in it, the branch, and the pins and the message it has. A * behind the id says that it is not on the session
-remote yet.
+interval, git, before-risk, removal, unmount, shutdown, restore, fork), how many paths differ from the one before, how
+many bytes are new in it, the branch, and the pins and the message it has. A * behind the id says that it is not on the
+session remote yet.
 
 An id may be cut to as many of its first characters as no other has; artifactfs session --help lists the other names.
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -36,6 +37,27 @@ func (s *sessionsOf) ask(r any) {
 	s.asked = append(s.asked, r)
 }
 
+// set changes what is answered from now on.
+func (s *sessionsOf) set(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change()
+}
+
+// answer returns a copy that has nothing in common with v: it is sent while a test may change v.
+func answer[T any](s *sessionsOf, v *T) (sent T) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	text, err := json.Marshal(v)
+	if err == nil {
+		err = json.Unmarshal(text, &sent)
+	}
+	if err != nil {
+		panic(err)
+	}
+	return sent
+}
+
 // last gives what was asked last.
 func last[T any](t *testing.T, s *sessionsOf) (r T) {
 	t.Helper()
@@ -53,41 +75,41 @@ func last[T any](t *testing.T, s *sessionsOf) (r T) {
 
 func (s *sessionsOf) Checkpoint(_ context.Context, r control.CheckpointRequest, _ func(control.Progress)) (control.CheckpointReply, error) {
 	s.ask(r)
-	return s.checkpoint, nil
+	return answer(s, &s.checkpoint), nil
 }
 
 func (s *sessionsOf) Sync(_ context.Context, r control.SyncRequest, _ func(control.Progress)) (control.SyncReply, error) {
 	s.ask(r)
-	return s.sync, nil
+	return answer(s, &s.sync), nil
 }
 
 func (s *sessionsOf) Sessions(context.Context) (control.SessionsReply, error) {
-	return control.SessionsReply{Sessions: s.list}, nil
+	return control.SessionsReply{Sessions: answer(s, &s.list)}, nil
 }
 
 func (s *sessionsOf) SessionsOn(_ context.Context, r control.SessionsOnRequest) (control.SessionsReply, error) {
 	s.ask(r)
-	return control.SessionsReply{Sessions: s.list}, nil
+	return control.SessionsReply{Sessions: answer(s, &s.list)}, nil
 }
 
 func (s *sessionsOf) SessionLog(_ context.Context, r control.SessionLogRequest) (control.SessionLogReply, error) {
 	s.ask(r)
-	return control.SessionLogReply{Session: "work", Points: s.points}, nil
+	return control.SessionLogReply{Session: "work", Points: answer(s, &s.points)}, nil
 }
 
 func (s *sessionsOf) SessionShow(_ context.Context, r control.SessionShowRequest) (control.SessionShowReply, error) {
 	s.ask(r)
-	return s.show, nil
+	return answer(s, &s.show), nil
 }
 
 func (s *sessionsOf) SessionDiff(_ context.Context, r control.SessionDiffRequest) (control.SessionDiffReply, error) {
 	s.ask(r)
-	return s.diff, nil
+	return answer(s, &s.diff), nil
 }
 
 func (s *sessionsOf) Restore(_ context.Context, r control.RestoreRequest, _ func(control.Progress)) (control.RestoreReply, error) {
 	s.ask(r)
-	return s.restore, nil
+	return answer(s, &s.restore), nil
 }
 
 func (s *sessionsOf) Fork(_ context.Context, r control.ForkRequest, _ func(control.Progress)) (control.MountReply, error) {
@@ -102,7 +124,7 @@ func (s *sessionsOf) SessionSet(_ context.Context, r control.SessionSetRequest) 
 
 func (s *sessionsOf) SessionNote(_ context.Context, r control.SessionNoteRequest) (control.SessionNoteReply, error) {
 	s.ask(r)
-	return s.note, nil
+	return answer(s, &s.note), nil
 }
 
 func (s *sessionsOf) SessionRecord(_ context.Context, r control.SessionRecordRequest) (control.SessionRecordReply, error) {
@@ -112,7 +134,7 @@ func (s *sessionsOf) SessionRecord(_ context.Context, r control.SessionRecordReq
 
 func (s *sessionsOf) SessionGC(_ context.Context, r control.SessionGCRequest, _ func(control.Progress)) (control.SessionGCReply, error) {
 	s.ask(r)
-	return s.gc, nil
+	return answer(s, &s.gc), nil
 }
 
 const pointA, pointB = "01J9ZK3V9Q2M4N6P8R0T1V3X5Z", "01J9ZK4W0R3N5P7Q9S1V2X4Y60"
@@ -135,8 +157,12 @@ func newWork(t *testing.T) (*afs, *sessionsOf, *fakeDaemon) {
 
 func TestCheckpointPrintsItsID(t *testing.T) {
 	a, s, _ := newWork(t)
-	s.checkpoint = control.CheckpointReply{Point: control.Point{ID: pointA, Left: 4, Synced: true}, Made: true, Paused: 0.31, Took: 12}
-	s.checkpoint.Left = []control.LeftOut{{Path: "out/", Why: "ignored"}, {Path: "app/.env", Why: "secret"}, {Path: "core", Why: "size", Size: 60 << 20}}
+	s.set(func() {
+		s.checkpoint = control.CheckpointReply{Point: control.Point{ID: pointA, Left: 4, Synced: true}, Made: true, Paused: 0.31, Took: 12}
+	})
+	s.set(func() {
+		s.checkpoint.Left = []control.LeftOut{{Path: "out/", Why: "ignored"}, {Path: "app/.env", Why: "secret"}, {Path: "core", Why: "size", Size: 60 << 20}}
+	})
 	r := a.run("checkpoint", "app/sub", "-m", "before it", "--pin", "good", "--sync")
 	if r.code != 0 || r.stdout != pointA+"\n" || r.stderr != "artifactfs: left out: app/.env (looks like a secret), core (60.0 MiB) and 1 more\n" {
 		t.Errorf("%+v", r)
@@ -144,7 +170,9 @@ func TestCheckpointPrintsItsID(t *testing.T) {
 	if q := last[control.CheckpointRequest](t, s); q != (control.CheckpointRequest{Dir: a.dir + "/app", Message: "before it", Pin: "good", Sync: true}) {
 		t.Errorf("asked for %+v", q)
 	}
-	s.checkpoint.Synced = false
+	s.set(func() {
+		s.checkpoint.Synced = false
+	})
 	if r := a.run("checkpoint", "app", "--sync"); r.code != control.ExitUnsynced || r.stdout != pointA+"\n" || !strings.Contains(r.stderr, "not on the session remote yet\nhint: artifactfs status") {
 		t.Errorf("%+v", r)
 	}
@@ -155,11 +183,15 @@ func TestCheckpointPrintsItsID(t *testing.T) {
 
 func TestSyncTellsWhatIsMissing(t *testing.T) {
 	a, s, _ := newWork(t)
-	s.sync = control.SyncReply{Dir: a.dir + "/app", Session: control.SessionStatus{Name: "work", Remote: "https://127.0.0.1/work", Mode: "shared"}}
+	s.set(func() {
+		s.sync = control.SyncReply{Dir: a.dir + "/app", Session: control.SessionStatus{Name: "work", Remote: "https://127.0.0.1/work", Mode: "shared"}}
+	})
 	if got := a.ok("sync", "app"); got != "session work is on https://127.0.0.1/work\n" {
 		t.Errorf("%q", got)
 	}
-	s.sync.Session.Pending, s.sync.Session.Error = 3, "connection refused"
+	s.set(func() {
+		s.sync.Session.Pending, s.sync.Session.Error = 3, "connection refused"
+	})
 	r := a.run("sync", "app", "--timeout", "2s")
 	want := "artifactfs: sync " + a.dir + "/app: 3 refs not on the session remote yet: connection refused\nhint: the work is kept here, and sending it is tried again by itself\n"
 	if r.code != control.ExitUnsynced || r.stdout != "" || r.stderr != want {
@@ -211,11 +243,13 @@ func TestSessionTables(t *testing.T) {
 	now := time.Now()
 	minutes := func(n int) time.Time { return now.Add(-time.Duration(n)*time.Minute - time.Second) }
 	at := minutes(5)
-	s.list = []control.SessionInfo{
-		{SessionStatus: control.SessionStatus{Name: "work", State: "active", Points: 12, LastAt: &at, Pending: 2}, Origin: "https://127.0.0.1/app", Dir: "/w", Mounted: true},
-		{SessionStatus: control.SessionStatus{Name: "old", State: "paused"}, Origin: "https://127.0.0.1/app", Dir: "/o",
-			History: []control.Transition{{State: "active"}, {State: "paused", Reason: "interrupted"}}},
-	}
+	s.set(func() {
+		s.list = []control.SessionInfo{
+			{SessionStatus: control.SessionStatus{Name: "work", State: "active", Points: 12, LastAt: &at, Pending: 2}, Origin: "https://127.0.0.1/app", Dir: "/w", Mounted: true},
+			{SessionStatus: control.SessionStatus{Name: "old", State: "paused"}, Origin: "https://127.0.0.1/app", Dir: "/o",
+				History: []control.Transition{{State: "active"}, {State: "paused", Reason: "interrupted"}}},
+		}
+	})
 	want := `SESSION  STATE                 POINTS  LAST       PENDING  DIR  REMOTE
 old      paused (interrupted)  0       -          0        /o   https://127.0.0.1/app
 work     active                12      5 min ago  2        /w   https://127.0.0.1/app
@@ -223,10 +257,12 @@ work     active                12      5 min ago  2        /w   https://127.0.0.
 	if got := a.ok("session", "list"); got != want {
 		t.Errorf("list:\n%s", got)
 	}
-	s.points = []control.Point{
-		{ID: pointB, Time: minutes(3), Reason: "manual", Changed: 2, Bytes: 2048, Branch: "main", Message: "two\x1b[31m", Pins: []string{"good"}},
-		{ID: pointA, Time: minutes(180), Reason: "idle", Changed: 1, Bytes: 10, Head: strings.Repeat("ab", 20), Synced: true},
-	}
+	s.set(func() {
+		s.points = []control.Point{
+			{ID: pointB, Time: minutes(3), Reason: "manual", Changed: 2, Bytes: 2048, Branch: "main", Message: "two\x1b[31m", Pins: []string{"good"}},
+			{ID: pointA, Time: minutes(180), Reason: "idle", Changed: 1, Bytes: 10, Head: strings.Repeat("ab", 20), Synced: true},
+		}
+	})
 	want = `ID                           MADE       WHY     CHANGED  NEW      BRANCH        MESSAGE
 01J9ZK4W0R3N5P7Q9S1V2X4Y60*  3 min ago  manual  2        2.0 KiB  main          [good] two [31m
 01J9ZK3V9Q2M4N6P8R0T1V3X5Z   3 h ago    idle    1        10 B     abababababab
@@ -240,8 +276,12 @@ work     active                12      5 min ago  2        /w   https://127.0.0.
 	if r := a.run("__complete", "session", "show", "-C", "app", ""); !strings.HasPrefix(r.stdout, "good\t3 min ago, two [31m\n"+pointB+"\t3 min ago, two [31m\n"+pointA+"\t3 h ago, idle\n:36\n") {
 		t.Errorf("completion: %q", r.stdout)
 	}
-	s.show = control.SessionShowReply{Point: s.points[0], Changes: []control.PathChange{{Path: "a b", Status: "M"}}, LeftOut: []control.LeftOut{{Path: ".env", Why: "secret"}}}
-	s.show.Session, s.show.Lane, s.show.Commit, s.show.Left, s.show.Head = "work", "main", strings.Repeat("12", 20), 3, strings.Repeat("34", 20)
+	s.set(func() {
+		s.show = control.SessionShowReply{Point: s.points[0], Changes: []control.PathChange{{Path: "a b", Status: "M"}}, LeftOut: []control.LeftOut{{Path: ".env", Why: "secret"}}}
+	})
+	s.set(func() {
+		s.show.Session, s.show.Lane, s.show.Commit, s.show.Left, s.show.Head = "work", "main", strings.Repeat("12", 20), 3, strings.Repeat("34", 20)
+	})
 	got := a.ok("session", "show", "good", "-C", "app")
 	for _, want := range []string{pointB + "\n  message   two [31m\n", " (3 min ago), manual\n", "  session   work, lane main\n  pins      good\n  head      main at 343434343434\n",
 		"  carried   not yet\n", "changed since the session began (1)\n  M  a b\n", "left out (3)\n  .env (looks like a secret)\n  ... and 2 more\n"} {
@@ -253,7 +293,9 @@ work     active                12      5 min ago  2        /w   https://127.0.0.
 
 func TestSessionDiff(t *testing.T) {
 	a, s, _ := newWork(t)
-	s.diff = control.SessionDiffReply{Patch: "diff --git a/x b/x\n", Changes: []control.PathChange{{Path: "x", Status: "M", Added: 3, Removed: 1}, {Path: "y", Status: "A", Added: -1}}}
+	s.set(func() {
+		s.diff = control.SessionDiffReply{Patch: "diff --git a/x b/x\n", Changes: []control.PathChange{{Path: "x", Status: "M", Added: 3, Removed: 1}, {Path: "y", Status: "A", Added: -1}}}
+	})
 	for args, want := range map[string]struct {
 		out string
 		ask control.SessionDiffRequest
@@ -274,8 +316,10 @@ func TestSessionDiff(t *testing.T) {
 
 func TestSessionRestore(t *testing.T) {
 	a, s, _ := newWork(t)
-	s.restore = control.RestoreReply{Dir: a.dir + "/app", Point: control.Point{ID: pointA, Time: time.Now()}, Before: &control.Point{ID: pointB},
-		Changes: []control.PathChange{{Path: "x", Status: "M"}}, Kept: []string{"busy"}}
+	s.set(func() {
+		s.restore = control.RestoreReply{Dir: a.dir + "/app", Point: control.Point{ID: pointA, Time: time.Now()}, Before: &control.Point{ID: pointB},
+			Changes: []control.PathChange{{Path: "x", Status: "M"}}, Kept: []string{"busy"}}
+	})
 	r := a.run("session", "restore", pointA, "./x", "../y", "-C", "app/sub")
 	want := "changed meanwhile, and left as it is: busy\n1 path brought back to " + pointA + " (just now)\n"
 	if r.code != 0 || r.stdout != want || r.stderr != "artifactfs: kept what was there (artifactfs session restore -C "+a.dir+"/app "+pointB+" undoes it)\n" {
@@ -293,7 +337,9 @@ func TestSessionRestore(t *testing.T) {
 	if r := a.run("session", "restore", pointA, "../../x", "-C", "app/sub"); r.code != control.ExitUsage || !strings.Contains(r.stderr, "it is not in the mount") {
 		t.Errorf("%+v", r)
 	}
-	s.restore.Before, s.restore.DryRun = nil, true
+	s.set(func() {
+		s.restore.Before, s.restore.DryRun = nil, true
+	})
 	if got := a.ok("session", "restore", pointA, "-C", "app", "-n"); got != "would change (1)\n  M  x\n1 path would be brought back to "+pointA+" (just now)\n" {
 		t.Errorf("%q", got)
 	}
@@ -309,8 +355,10 @@ func TestSessionForkAndResume(t *testing.T) {
 	if q.Of != a.dir+"/app" || q.ID != "@~1" || q.Mount.Dir != a.dir+"/copy" || q.Mount.Session != "copy" || q.Mount.Remote != "https://127.0.0.1/app" || q.Mount.SessionOptions.Policy != "interval=1m" {
 		t.Errorf("asked for %+v", q)
 	}
-	s.list = []control.SessionInfo{{SessionStatus: control.SessionStatus{Name: "old"}, Origin: "https://127.0.0.1/other", Dir: a.dir + "/there"},
-		{SessionStatus: control.SessionStatus{Name: "work"}, Dir: "/w", Mounted: true}}
+	s.set(func() {
+		s.list = []control.SessionInfo{{SessionStatus: control.SessionStatus{Name: "old"}, Origin: "https://127.0.0.1/other", Dir: a.dir + "/there"},
+			{SessionStatus: control.SessionStatus{Name: "work"}, Dir: "/w", Mounted: true}}
+	})
 	for args, want := range map[string]string{"old": "https://127.0.0.1/other " + a.dir + "/there ", "old here": "https://127.0.0.1/other " + a.dir + "/here ",
 		"far --session-remote w.git --take-over": " " + a.dir + "/far " + a.dir + "/w.git"} {
 		if r := a.run(append([]string{"session", "resume"}, strings.Fields(args)...)...); r.code != 0 && !strings.HasPrefix(args, "far") {
@@ -337,7 +385,9 @@ func TestSessionForkAndResume(t *testing.T) {
 
 func TestSessionNoteAndRecord(t *testing.T) {
 	a, s, _ := newWork(t)
-	s.note = control.SessionNoteReply{Commit: strings.Repeat("12", 20), Ref: "refs/notes/agent", Redacted: 2}
+	s.set(func() {
+		s.note = control.SessionNoteReply{Commit: strings.Repeat("12", 20), Ref: "refs/notes/agent", Redacted: 2}
+	})
 	for args, want := range map[string]string{`{"a":1}`: " agent {\"a\":1}", `HEAD~1 {"a":1} --ref=x`: "HEAD~1 x {\"a\":1}", "HEAD -": "HEAD agent {\"b\":2}", "-": " agent {\"b\":2}", "HEAD": "HEAD agent {\"b\":2}", "": " agent {\"b\":2}"} {
 		cmd := a.command(append([]string{"session", "note", "-C", "app"}, strings.Fields(args)...)...)
 		cmd.Stdin = strings.NewReader("{\"b\":2}\n")
@@ -424,7 +474,9 @@ func TestSessionStates(t *testing.T) {
 
 func TestSessionGC(t *testing.T) {
 	a, s, _ := newWork(t)
-	s.gc = control.SessionGCReply{Kept: 4, Dropped: []control.Point{{ID: pointA, Time: time.Now(), Reason: "idle", Synced: true}}, Bytes: 3 << 20}
+	s.set(func() {
+		s.gc = control.SessionGCReply{Kept: 4, Dropped: []control.Point{{ID: pointA, Time: time.Now(), Reason: "idle", Synced: true}}, Bytes: 3 << 20}
+	})
 	if got := a.ok("session", "gc", "work", "--keep-all", "1.5d", "--keep-daily", "0"); got != "dropped 1 checkpoint, kept 4, 3.0 MiB became free\n" {
 		t.Errorf("%q", got)
 	}
@@ -447,7 +499,9 @@ func TestSessionGC(t *testing.T) {
 func TestUnmountOfWhatIsNotCarriedAway(t *testing.T) {
 	a, _, f := newWork(t)
 	dir := a.dir + "/app"
-	f.kept = map[string]control.UnmountReply{dir: {ID: "work", Dir: dir, Session: "work", Kept: 2, Pending: 3, Why: "a: disk full\nb: too"}}
+	f.set(func() {
+		f.kept = map[string]control.UnmountReply{dir: {ID: "work", Dir: dir, Session: "work", Kept: 2, Pending: 3, Why: "a: disk full\nb: too"}}
+	})
 	r := a.run("unmount", "app", "--timeout", "0")
 	want := "artifactfs: unmount " + dir + ": 3 refs not on the session remote yet: a: disk full; b: too\nhint: the work is kept here, and is sent when session work is mounted again\n"
 	if r.code != control.ExitUnsynced || r.stdout != "unmounted "+dir+"\n" || !strings.HasSuffix(r.stderr, want) {
@@ -458,7 +512,9 @@ func TestUnmountOfWhatIsNotCarriedAway(t *testing.T) {
 func TestWhatIsDiscardedIsNotMissing(t *testing.T) {
 	a, _, f := newWork(t)
 	dir := a.dir + "/app"
-	f.kept = map[string]control.UnmountReply{dir: {ID: "work", Dir: dir, Pending: 1, Why: "moved"}}
+	f.set(func() {
+		f.kept = map[string]control.UnmountReply{dir: {ID: "work", Dir: dir, Pending: 1, Why: "moved"}}
+	})
 	if got := a.ok("unmount", "app", "--discard"); got != "unmounted "+dir+"\n" {
 		t.Errorf("%q", got)
 	}

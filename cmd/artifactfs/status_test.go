@@ -30,7 +30,7 @@ func TestStatusPrintsTheContract(t *testing.T) {
 		`"state":"mounted","read_only":true,"since":"2024-05-06T07:08:09Z","pid":42,"git_ready":true,"history":"complete",` +
 		`"tree":{"files":14103,"complete":true},"blobs":{"total":13900,"hydrated":13899,"bytes":13002342},` +
 		`"network":{"requests":12,"round_trips":15,"blobs":1204,"bytes":4299161},"queue":{"foreground":1,"background":2000},"operations":{"total":0,"pending":0,"fetched":0},` +
-		`"overlay":{"changed":0,"bytes":0},"session":{"name":"","remote":"","mode":"","pending":0,"last_sync":null,"points":0,"last_point_at":null,"dirty":false}}`
+		`"overlay":{"changed":0,"bytes":0},"session":{"name":"","remote":"","mode":"","pending":0,"last_sync":null,"points":0,"last_point_at":null,"dirty":false,"sent":0,"received":0}}`
 	for _, args := range [][]string{{"status", "m", "--json"}, {"status", "m/deep/below", "--json"}, {"status", m.Dir, "--json"}} {
 		if got := a.ok(args...); got != one+"\n" {
 			t.Errorf("%v\n got %swant %s", args, got, one)
@@ -155,7 +155,9 @@ func TestListShowsEveryDaemon(t *testing.T) {
 func TestUnmount(t *testing.T) {
 	a := newAfs(t)
 	f := newFakeDaemon(mountStatus("/a"), mountStatus("/b"), mountStatus("/busy"))
-	f.busy = "/busy"
+	f.set(func() {
+		f.busy = "/busy"
+	})
 	ended := serve(t, control.DaemonSocket(a.state), f)
 	other := newFakeDaemon(mountStatus("/c"))
 	serve(t, control.MountSocket(a.state, 7), other)
@@ -188,12 +190,14 @@ func TestPrefetch(t *testing.T) {
 	a := newAfs(t)
 	f := newFakeDaemon(mountStatus(a.dir + "/m"))
 	var asked []control.PrefetchRequest
-	f.prefetch = func(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error) {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		asked = append(asked, r)
-		return control.PrefetchReply{Matched: 1200, Hydrated: 34, Bytes: 5 << 20}, nil
-	}
+	f.set(func() {
+		f.prefetch = func(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			asked = append(asked, r)
+			return control.PrefetchReply{Matched: 1200, Hydrated: 34, Bytes: 5 << 20}, nil
+		}
+	})
 	serve(t, control.DaemonSocket(a.state), f)
 	if got := a.ok("prefetch", "m"); !strings.HasPrefix(got, "34 of 1,200 blobs hydrated, 5.0 MiB (") {
 		t.Errorf("got %q", got)
