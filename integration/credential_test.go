@@ -3,6 +3,8 @@ package integration
 import (
 	"encoding/base64"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -291,5 +293,58 @@ func TestCallersEnvironmentCounts(t *testing.T) {
 	if res := w.afs("mount", url, w.place("m")); res.code != 3 { // what one user's environment says is not another mount's
 		t.Errorf("mount without a login: %s", res)
 	}
+	w.noSecret()
+}
+
+// Submodules on the same host log in as the mount around them does, named by a relative or an absolute URL, and get its new
+// token with it; another host does not hear of it.
+func TestSubmodulesLogInAsTheMountAround(t *testing.T) {
+	w, server := nested(t)
+	other, heard := newWorld(t), make(chan string, 64)
+	foreign := other.repo("foreign.git", object.SHA1)
+	tip := other.commit(foreign, sample("foreign"))
+	far := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		select {
+		case heard <- r.Header.Get("Authorization"):
+		default:
+		}
+		rw.Header().Set("WWW-Authenticate", "Basic")
+		rw.WriteHeader(http.StatusUnauthorized)
+	}))
+	defer far.Close()
+	around := w.repo("around.git", object.SHA1)
+	outer := must[map[string]object.ID](t)((&gittest.Repo{Path: filepath.Join(w.repos, "outer.git")}).Refs())["refs/heads/main"]
+	w.commit(around, map[string]gittest.File{
+		"outer": {Data: []byte(outer.String()), Mode: "160000"},
+		"far":   {Data: []byte(tip.String()), Mode: "160000"},
+		".gitmodules": {Data: []byte("[submodule \"outer\"]\n\tpath = outer\n\turl = " + server.URL("outer.git") + "\n" +
+			"[submodule \"far\"]\n\tpath = far\n\turl = " + far.URL + "/foreign.git\n")},
+	})
+	locked := server.Inject(gittest.Fault{Kind: gittest.RequireAuth, User: "user", Pass: password})
+	m := w.bare(withSecret(server.URL("around.git")), "--recurse-submodules")
+	lib, inner := m.path("outer/vendor/lib"), m.path("outer/vendor/lib/in/inner")
+	w.wantFile(filepath.Join(lib, "lib.txt"), "lib\n")
+	locked = w.rotate(server, locked, "next-"+password)
+	if r := w.setToken("next-"+password, m.Dir); r.code != 0 || !strings.Contains(r.stdout, "for 4 mounts") {
+		t.Error(r)
+	}
+	w.wantFile(filepath.Join(inner, "inner.txt"), "inner\n")
+	for _, dir := range []string{m.Dir, lib, inner} {
+		if out, err := w.gitIn(dir, "git fetch -q origin"); err != nil {
+			t.Errorf("fetch in %s: %v, %s", dir, err, out)
+		}
+	}
+	far.Close() // waits for its handlers
+	close(heard)
+	n := 0
+	for header := range heard {
+		if n++; header != "" {
+			t.Errorf("another host got the header %q", header)
+		}
+	}
+	if n == 0 {
+		t.Error("the submodule on another host was not asked for")
+	}
+	locked.Remove()
 	w.noSecret()
 }
