@@ -310,6 +310,39 @@ func ExampleClient_SessionRecord() {
 	// Output: 1 refs/afs/transcript/fix-login
 }
 
+func ExampleClient_SessionDelete() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.SessionDelete(context.Background(), control.SessionDeleteRequest{Of: "fix-login"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.Session, r.Refs)
+	// Output: fix-login 12
+}
+
+func ExampleClient_SessionUndelete() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.SessionUndelete(context.Background(), control.SessionUndeleteRequest{Session: "fix-login"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.Session, r.Here)
+	// Output: fix-login true
+}
+
+func ExampleClient_SessionTrash() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.SessionTrash(context.Background(), control.SessionTrashRequest{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.Deleted[0].Name)
+	// Output: fix-login
+}
+
 func ExampleClient_SessionGC() {
 	client, end := fakeDaemon()
 	defer end()
@@ -442,4 +475,16 @@ func (daemon) SessionGC(context.Context, control.SessionGCRequest, report) (cont
 
 func (daemon) SetCredential(_ context.Context, r control.CredentialRequest) (control.CredentialReply, error) {
 	return control.CredentialReply{Dir: r.Dir, Remote: "https://git.example/app.git", Checked: true, Mounts: []string{r.Dir}}, nil
+}
+
+func (daemon) SessionDelete(_ context.Context, r control.SessionDeleteRequest) (control.SessionDeleteReply, error) {
+	return control.SessionDeleteReply{Session: r.Of, Here: true, Refs: 12}, nil
+}
+
+func (daemon) SessionUndelete(_ context.Context, r control.SessionUndeleteRequest) (control.SessionDeleteReply, error) {
+	return control.SessionDeleteReply{Session: r.Session, Here: true, Refs: 12}, nil
+}
+
+func (daemon) SessionTrash(context.Context, control.SessionTrashRequest) (control.SessionTrashReply, error) {
+	return control.SessionTrashReply{Deleted: []control.DeletedSession{{Name: "fix-login"}}}, nil
 }

@@ -20,6 +20,7 @@ func FuzzRequest(f *testing.F) {
 		opSessionSet:    SessionSetRequest{Of: "s", State: "closed", Reason: "r", Actor: "a", Pin: "p", ID: "@", Unpin: true},
 		opSessionNote:   SessionNoteRequest{Dir: "/m", Commit: "HEAD", Ref: "agent", JSON: json.RawMessage(`{"a":1}`)},
 		opSessionRecord: SessionRecordRequest{Dir: "/m", Lines: []string{`{}`}}, opSessionGC: SessionGCRequest{Of: "s", DryRun: true, All: 1, Daily: 2},
+		opSessionDelete: SessionDeleteRequest{Of: "s", Remote: "/r", TakeOver: true}, opSessionBack: SessionUndeleteRequest{Session: "s"}, opSessionTrash: SessionTrashRequest{Remote: "/r"},
 	} {
 		line, err := encodeRequest(o, args)
 		if err != nil {

@@ -31,6 +31,11 @@ type Sessions interface {
 	SessionNote(ctx context.Context, r SessionNoteRequest) (SessionNoteReply, error)
 	SessionRecord(ctx context.Context, r SessionRecordRequest) (SessionRecordReply, error)
 	SessionGC(ctx context.Context, r SessionGCRequest, progress func(Progress)) (SessionGCReply, error)
+	// SessionDelete removes a session here and on its session remote. For a time SessionUndelete brings it back.
+	SessionDelete(ctx context.Context, r SessionDeleteRequest) (SessionDeleteReply, error)
+	SessionUndelete(ctx context.Context, r SessionUndeleteRequest) (SessionDeleteReply, error)
+	// SessionTrash lists deleted sessions that can be brought back.
+	SessionTrash(ctx context.Context, r SessionTrashRequest) (SessionTrashReply, error)
 }
 
 // Policy says when points are made without being asked for: "off", "idle", "before-risk", or "interval=" and a duration
@@ -203,6 +208,7 @@ type SessionInfo struct {
 	Origin  string       `json:"origin"` // the remote that was mounted, without secrets
 	Dir     string       `json:"dir"`    // where it is mounted, or was last
 	Mounted bool         `json:"mounted"`
+	Stale   bool         `json:"stale,omitempty"`       // it is not mounted, and nothing has happened in it for 7 days
 	Base    string       `json:"base"`                  // commit that it began with
 	From    string       `json:"from,omitempty"`        // "SESSION POINT" that it was forked from
 	FromAt  string       `json:"from_remote,omitempty"` // session remote of that session, without secrets
@@ -365,6 +371,46 @@ type SessionGCRequest struct {
 	Daily  time.Duration `json:"daily_ns"` // then the last of each day for so long; 0: thirty days
 }
 
+// SessionDeleteRequest asks to delete a session that is not mounted.
+type SessionDeleteRequest struct {
+	Of       string `json:"of"`
+	Remote   string `json:"remote,omitempty"`    // session remote, URL or absolute path; "": that of the session here. It may carry a secret
+	TakeOver bool   `json:"take_over,omitempty"` // although another machine seems to be at work in it
+}
+
+// SessionDeleteReply is what `session delete --json` and `session undelete --json` print.
+type SessionDeleteReply struct {
+	Session string    `json:"session"`
+	Here    bool      `json:"here"`           // it was on this host
+	Refs    int64     `json:"refs"`           // that were moved on the session remote
+	Kept    []string  `json:"kept,omitempty"` // refs that stay as they are on the session remote
+	Until   time.Time `json:"until,omitzero"` // when it cannot be brought back any more
+}
+
+// SessionUndeleteRequest asks to bring back the session of that name that was deleted last.
+type SessionUndeleteRequest struct {
+	Session string `json:"session"`
+	Remote  string `json:"remote,omitempty"` // as in SessionDeleteRequest
+}
+
+// SessionTrashRequest asks for deleted sessions of the state directory, or of a session remote.
+type SessionTrashRequest struct {
+	Remote string `json:"remote,omitempty"` // as in SessionDeleteRequest; "": of the state directory
+}
+
+// SessionTrashReply is what `session list --deleted --json` prints.
+type SessionTrashReply struct {
+	Deleted []DeletedSession `json:"deleted"` // newest first
+}
+
+// DeletedSession is a session that can be brought back.
+type DeletedSession struct {
+	Name   string    `json:"name"`
+	Remote string    `json:"remote"` // session remote, without secrets
+	At     time.Time `json:"deleted_at"`
+	Until  time.Time `json:"until"`
+}
+
 // SessionGCReply is what `session gc --json` prints.
 type SessionGCReply struct {
 	Session string  `json:"session"`
@@ -437,3 +483,11 @@ func (r SessionSetRequest) validate() error    { return needOf(r.Of) }
 func (r SessionNoteRequest) validate() error   { return needDir(r.Dir) }
 func (r SessionRecordRequest) validate() error { return needDir(r.Dir) }
 func (r SessionGCRequest) validate() error     { return needOf(r.Of) }
+func (r SessionDeleteRequest) validate() error { return needOf(r.Of) }
+func (r SessionUndeleteRequest) validate() error {
+	if err := ValidSession(r.Session); err != nil {
+		return err
+	}
+	return nil
+}
+func (r SessionTrashRequest) validate() error { return nil }

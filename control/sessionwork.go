@@ -41,6 +41,12 @@ func (s *Server) workSession(ctx context.Context, o op, args any, out *sender) (
 		return h.SessionRecord(ctx, args.(SessionRecordRequest))
 	case opSessionGC:
 		return h.SessionGC(ctx, args.(SessionGCRequest), out.progress)
+	case opSessionDelete:
+		return h.SessionDelete(ctx, args.(SessionDeleteRequest))
+	case opSessionBack:
+		return h.SessionUndelete(ctx, args.(SessionUndeleteRequest))
+	case opSessionTrash:
+		return h.SessionTrash(ctx, args.(SessionTrashRequest))
 	}
 	return nil, unsupported("unknown operation %.40q", o)
 }
@@ -113,4 +119,19 @@ func (c *Client) SessionRecord(ctx context.Context, r SessionRecordRequest) (Ses
 // SessionGC drops points that no rule keeps.
 func (c *Client) SessionGC(ctx context.Context, r SessionGCRequest, progress func(Progress)) (SessionGCReply, error) {
 	return call[SessionGCReply](ctx, c, opSessionGC, r, progress)
+}
+
+// SessionDelete removes a session here and on its session remote.
+func (c *Client) SessionDelete(ctx context.Context, r SessionDeleteRequest) (SessionDeleteReply, error) {
+	return call[SessionDeleteReply](ctx, c, opSessionDelete, r, nil)
+}
+
+// SessionUndelete brings a deleted session back.
+func (c *Client) SessionUndelete(ctx context.Context, r SessionUndeleteRequest) (SessionDeleteReply, error) {
+	return call[SessionDeleteReply](ctx, c, opSessionBack, r, nil)
+}
+
+// SessionTrash lists deleted sessions that can be brought back.
+func (c *Client) SessionTrash(ctx context.Context, r SessionTrashRequest) (SessionTrashReply, error) {
+	return call[SessionTrashReply](ctx, c, opSessionTrash, r, nil)
 }

@@ -174,10 +174,11 @@ type UnmountRequest struct {
 type UnmountReply struct {
 	ID      string `json:"id"`
 	Dir     string `json:"dir"`
-	Session string `json:"session"`       // that keeps the work; "" if there was none to keep
-	Pending int64  `json:"pending"`       // of its refs that are not on the session remote yet
-	Why     string `json:"why,omitempty"` // why they are not
-	Kept    int64  `json:"kept"`          // changed paths in it
+	Session string `json:"session"`        // that keeps the work; "" if there was none to keep
+	Pending int64  `json:"pending"`        // of its refs that are not on the session remote yet
+	Why     string `json:"why,omitempty"`  // why they are not
+	Kept    int64  `json:"kept"`           // changed paths in it
+	Left    string `json:"left,omitempty"` // what the session remote still has of work that was thrown away, and why
 
 	Remote       string        `json:"session_remote,omitempty"` // without secrets
 	DivergedRefs []DivergedRef `json:"diverged_refs,omitempty"`

@@ -43,6 +43,9 @@ const (
 	opSessionNote   op = "session-note"
 	opSessionRecord op = "session-record"
 	opSessionGC     op = "session-gc"
+	opSessionDelete op = "session-delete"
+	opSessionBack   op = "session-undelete"
+	opSessionTrash  op = "session-trash"
 
 	opCredentialSet op = "credential-set"
 )
@@ -155,6 +158,9 @@ var decoders = map[op]func(raw []byte) (args any, ignored []string, err error){
 	opSessionNote:   decodeArgs[SessionNoteRequest],
 	opSessionRecord: decodeArgs[SessionRecordRequest],
 	opSessionGC:     decodeArgs[SessionGCRequest],
+	opSessionDelete: decodeArgs[SessionDeleteRequest],
+	opSessionBack:   decodeArgs[SessionUndeleteRequest],
+	opSessionTrash:  decodeArgs[SessionTrashRequest],
 	opCredentialSet: decodeCredential,
 	opStatus:        decodeArgs[empty],
 	opMounts:        decodeArgs[empty],

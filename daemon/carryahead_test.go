@@ -18,6 +18,7 @@ func TestABranchThatIsAheadOfThePointStays(t *testing.T) {
 	dir := k.dir("m")
 	r := k.request(remote, dir)
 	r.Session, r.SessionOptions.Policy, r.SessionOptions.Remote = "hour", control.PolicyOff, sessions
+	r.SessionOptions.Base = control.BaseSeed // somebody else moves plain branches there
 	k.mount(r)
 	k.sh(dir, "git config user.name a; git config user.email a@b; echo one >one; git add one; git commit -q -m one; echo secret >.env")
 	p := k.checkpoint(dir)
@@ -97,6 +98,7 @@ func TestABranchThatTheSessionMovedLastIsItsOwn(t *testing.T) {
 			dir := k.dir("m")
 			r := k.request(remote, dir)
 			r.Session, r.SessionOptions.Policy, r.SessionOptions.Remote = "hour", control.PolicyOff, sessions
+			r.SessionOptions.Base = control.BaseSeed // somebody else moves plain branches there
 			if kind == "embedded" {
 				r.SessionOptions.Remote = ""
 				sessions = filepath.Join(k.state, "mounts", "hour", "session.git")

@@ -19,11 +19,12 @@ type workedIn struct {
 	origin, sessions *gittest.Server
 	remote           *gittest.Receiver // that the session went to
 	left             string            // what it knows of the session
+	base             control.BaseMode
 }
 
-func workIn(t *testing.T) workedIn {
+func workIn(t *testing.T, base control.BaseMode) workedIn {
 	t.Helper()
-	w := workedIn{host: newKeep(t)}
+	w := workedIn{host: newKeep(t), base: base}
 	from, to := t.TempDir(), t.TempDir()
 	sample(t, filepath.Join(from, "r.git"))
 	var err error
@@ -54,7 +55,7 @@ func workIn(t *testing.T) workedIn {
 func (w workedIn) of(k *testKeeper) control.MountRequest {
 	r := k.request(w.origin.URL("r.git"), k.dir("m"))
 	r.Session, r.Wait, r.Prefetch = "hour", control.WaitGit, control.PrefetchNone
-	r.SessionOptions = control.SessionOptions{Remote: w.sessions.URL("s.git"), Policy: control.PolicyOff}
+	r.SessionOptions = control.SessionOptions{Remote: w.sessions.URL("s.git"), Policy: control.PolicyOff, Base: w.base}
 	return r
 }
 
@@ -68,10 +69,43 @@ func (w workedIn) meta(t *testing.T) string {
 	return id
 }
 
+// The container of a thin session comes while the lane is claimed.
+func TestAClaimDoesNotWaitForAContainer(t *testing.T) {
+	w := workIn(t, control.BaseThin)
+	other := newKeep(t)
+	other.start()
+	other.await()
+	r := w.of(other)
+	w.sessions.Log().Reset()
+	container := w.sessions.Inject(gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch, Skip: 1, Times: 1})
+	mounted := make(chan error, 1)
+	go func() {
+		_, err := other.client.Mount(t.Context(), r, nil)
+		mounted <- err
+	}()
+	other.until("the lane is claimed while the container is still coming", func() bool { return w.meta(t) != w.left && container.Hits() == 1 })
+	container.Remove()
+	if err := <-mounted; err != nil {
+		t.Fatal(err)
+	}
+	fetches := 0
+	for _, r := range w.sessions.Log().Requests() {
+		if r.Command == gittest.Fetch {
+			fetches++
+		}
+	}
+	if fetches != 2 {
+		t.Errorf("%d fetches, want what the session is, and its container:\n%s", fetches, w.sessions.Log())
+	}
+	if got := other.sh(r.Dir, "cat new; git show :new; git status --porcelain"); got != "newer\nnew\nAM new\n" {
+		t.Errorf("it goes on with %q", got)
+	}
+}
+
 // A session that goes on elsewhere takes as many requests as there are things that cannot be known before, and its claim waits
 // for none of those that bring it.
 func TestAClaimTakesOneRequestAndNobodyWaitsForIt(t *testing.T) {
-	w := workIn(t)
+	w := workIn(t, control.BaseSeed)
 	other := newKeep(t)
 	other.start()
 	other.await()
@@ -122,7 +156,7 @@ func TestAClaimTakesOneRequestAndNobodyWaitsForIt(t *testing.T) {
 
 // Who has claimed a lane and is not mounted after all lets go of it.
 func TestAMountThatFailsHoldsNoLane(t *testing.T) {
-	w := workIn(t)
+	w := workIn(t, control.BaseSeed)
 	other := newKeep(t)
 	other.start()
 	other.await()

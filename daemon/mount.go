@@ -304,7 +304,9 @@ func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control
 	if o.kept.any() {
 		reply.Session, reply.Kept = m.session, o.kept.changed
 	}
-	if !r.Discard {
+	if r.Discard {
+		reply.Left = m.discardThere(ctx)
+	} else {
 		m.carry.tellLeft(&reply)
 	}
 	return reply, nil

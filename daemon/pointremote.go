@@ -76,20 +76,12 @@ func (m *mount) arriveFrom(ctx context.Context, remote *thin.Remote, name string
 	if err != nil {
 		return nil, sessionFault(remote, err)
 	}
-	refs, err := remote.Refs(ctx, []string{session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.KeptPrefix(name), session.CarriedPrefix(name), session.TranscriptRef(name), session.OwnerRef, session.TagsPrefix(name), "refs/heads/", "refs/tags/"})
+	list, err := remote.List(ctx, []string{session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.KeptPrefix(name), session.CarriedPrefix(name), session.TranscriptRef(name), session.OwnerRef, session.TagsPrefix(name), "refs/heads/", "refs/tags/"})
 	if err != nil {
 		return nil, sessionFault(remote, err)
 	}
-	all := map[string]object.ID{} // by their names there
-	var points []object.ID
-	for _, r := range refs.List {
-		all[r.Name] = r.ID
-		if strings.HasPrefix(r.Name, session.LanePrefix(name)) || strings.HasPrefix(r.Name, session.PinPrefix(name)) {
-			points = append(points, r.ID)
-		}
-	}
-	metaID, ok := all[session.MetaRef(name)]
-	if !ok {
+	metaID, more := list.Has(session.MetaRef(name))
+	if metaID.IsZero() {
 		return nil, nil
 	}
 	progress(control.Progress{Phase: "session"})
@@ -99,14 +91,14 @@ func (m *mount) arriveFrom(ctx context.Context, remote *thin.Remote, name string
 	}
 	defer repo.Close()
 	var claim *aheadClaim
-	if len(points) > 0 {
+	if more {
 		claim = m.carry.claimAhead(ctx, remote, session.MetaRef(name), metaID)
 		defer claim.end()
 	}
 	if _, err := m.owned.Bring(ctx, fetch.BringRequest{From: remote, Wants: []object.ID{metaID}, Contents: true}); err != nil {
 		return nil, sessionFault(remote, err)
 	}
-	if err := setRefs(ctx, repo, all, func(ref string) bool { return ref == session.MetaRef(name) }); err != nil {
+	if err := repo.Update(ctx, []session.RefChange{{Name: session.MetaRef(name), New: metaID, Force: true}}); err != nil {
 		return nil, err
 	}
 	meta, _, err := session.ReadMeta(repo, name)
@@ -119,12 +111,30 @@ func (m *mount) arriveFrom(ctx context.Context, remote *thin.Remote, name string
 	if err := m.carry.refused(meta); err != nil {
 		return nil, err
 	}
+	if claim != nil {
+		claim.begin(ctx, repo)
+	}
+	refs, err := list.Refs(ctx) // a container comes while the claim is under way
+	if err != nil {
+		return nil, sessionFault(remote, err)
+	}
+	all := map[string]object.ID{} // by their names there
+	var points []object.ID
+	for _, r := range refs {
+		all[r.Name] = r.ID
+		if strings.HasPrefix(r.Name, session.LanePrefix(name)) || strings.HasPrefix(r.Name, session.PinPrefix(name)) {
+			points = append(points, r.ID)
+		}
+	}
 	layout, err := session.LayoutOf(meta, all)
 	if err != nil {
 		return nil, err
 	}
 	if len(points) == 0 { // there is nothing to go on from, but a session that is claimed as any other
-		return nil, adopt(repo, remote, layout, all, nil)
+		if err := claim.wait(); err != nil {
+			return nil, err
+		}
+		return nil, adopt(repo, remote, layout, all, claim)
 	}
 	// From here on branches and tags have their names in the mount. Notes are those of all sessions: here they begin as in the
 	// point, and are merged with those there when they are sent.
@@ -133,9 +143,6 @@ func (m *mount) arriveFrom(ctx context.Context, remote *thin.Remote, name string
 		if strings.HasPrefix(ref, session.Prefix) {
 			there[ref] = id
 		}
-	}
-	if claim != nil {
-		claim.begin(ctx, repo)
 	}
 	a := &arrival{ref: meta.Ref, format: caps.Format}
 	if meta.Base != "" {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -40,10 +41,26 @@ func (o *opened) info() control.SessionInfo {
 	for _, t := range meta.Transitions {
 		i.History = append(i.History, control.Transition{State: string(t.State), Time: t.Time, Actor: t.Actor, Reason: t.Reason})
 	}
+	i.Stale = o.stale(meta, time.Now())
 	if o.mount == nil && meta.Interrupted() { // whoever mounts it next writes it down
 		i.History = append(i.History, control.Transition{State: string(session.Paused), Time: meta.Transitions[len(meta.Transitions)-1].Time, Reason: session.Interrupted})
 	}
 	return i
+}
+
+// staleAfter is how long nothing has happened in a session that is stale.
+const staleAfter = 7 * 24 * time.Hour
+
+// stale says whether nothing has happened in a session that is not mounted for long.
+func (o *opened) stale(meta session.Meta, now time.Time) bool {
+	last := o.record.Began
+	if n := len(meta.Transitions); n > 0 && meta.Transitions[n-1].Time.After(last) {
+		last = meta.Transitions[n-1].Time
+	}
+	if p, err := o.repo.Find("@"); err == nil && p.Time.After(last) {
+		last = p.Time
+	}
+	return o.mount == nil && now.Sub(last) > staleAfter
 }
 
 // carried tells how the work of a home was carried away, which we hold the lock of.

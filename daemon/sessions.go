@@ -282,6 +282,7 @@ func (d *Daemon) SessionRecord(ctx context.Context, r control.SessionRecordReque
 // SessionGC drops points that no rule keeps.
 func (d *Daemon) SessionGC(ctx context.Context, r control.SessionGCRequest, progress func(control.Progress)) (control.SessionGCReply, error) {
 	reply := control.SessionGCReply{DryRun: r.DryRun, Dropped: []control.Point{}}
+	d.homes.emptyTrash(time.Now())
 	o, err := d.openSession(ctx, r.Of, !r.DryRun)
 	if err != nil {
 		return reply, explainCarry("collect", r.Of, err)

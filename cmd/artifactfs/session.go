@@ -65,7 +65,7 @@ there, and list, log, show and diff with --session-remote URL look at it. sessio
 	cmd.AddCommand(a.sessionListCommand(), a.sessionLogCommand(), a.sessionShowCommand(), a.sessionLinkCommand(), a.sessionDiffCommand(), a.sessionRestoreCommand(),
 		a.sessionForkCommand(), a.sessionResumeCommand(), a.sessionPinCommand(), a.sessionUnpinCommand(), a.sessionNoteCommand(), a.sessionRecordCommand())
 	cmd.AddCommand(a.sessionStateCommands()...)
-	cmd.AddCommand(a.sessionHooksCommand(), a.sessionHookCommand(), a.sessionGCCommand())
+	cmd.AddCommand(a.sessionHooksCommand(), a.sessionHookCommand(), a.sessionGCCommand(), a.sessionDeleteCommand(), a.sessionUndeleteCommand())
 	return cmd
 }
 
@@ -162,6 +162,7 @@ func (a *app) completeSessions(most int) cobra.CompletionFunc {
 }
 
 func (a *app) sessionListCommand() *cobra.Command {
+	var deleted bool
 	var remote string
 	cmd := &cobra.Command{
 		Use:     "list",
@@ -170,15 +171,25 @@ func (a *app) sessionListCommand() *cobra.Command {
 		Long: `List prints a table of the sessions of the state directory: their state, how many checkpoints there are and how old
 the newest is, how many refs are not on the session remote yet, where they are mounted or were last, and of what.
 
-A session is active while it is mounted and paused when it is not; one whose mount died is paused (interrupted).
+A session is active while it is mounted and paused when it is not; one whose mount died is paused (interrupted). One
+that is not mounted and in which nothing has happened for 7 days is stale: session delete removes it, and session gc
+--all makes all of them smaller.
 
-With --session-remote it lists the sessions of that git repository, whoever works in them.`,
+With --session-remote it lists the sessions of that git repository, whoever works in them. With --deleted it lists those
+that session undelete brings back, here or there.`,
 		Example: `  artifactfs session list
   artifactfs session list --session-remote https://git.example.org/work.git
+  artifactfs session list --deleted
   artifactfs session list --json | jq -r '.sessions[].name'`,
 		Args: arguments(0, 0, "no arguments"),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.sessionList(cmd.Context(), remote) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if deleted {
+				return a.sessionListDeleted(cmd.Context(), remote)
+			}
+			return a.sessionList(cmd.Context(), remote)
+		},
 	}
+	cmd.Flags().BoolVar(&deleted, "deleted", false, "list sessions that were deleted in the last 7 days")
 	farFlag(cmd, &remote)
 	return cmd
 }
@@ -294,6 +305,9 @@ func stateText(s control.SessionInfo) string {
 	}
 	if s.TakenBy != "" {
 		state += " (taken over by " + s.TakenBy + ")"
+	}
+	if s.Stale {
+		state += ", stale"
 	}
 	return state
 }

@@ -149,20 +149,28 @@ func (d *days) Set(text string) error {
 func (a *app) sessionGCCommand() *cobra.Command {
 	var of string
 	var all, daily days
-	var dryRun bool
+	var dryRun, each bool
 	cmd := &cobra.Command{
-		Use:   "gc [DIR|SESSION] [--dry-run]",
+		Use:   "gc [DIR|SESSION] [--all] [--dry-run]",
 		Short: "Drop old checkpoints",
 		Long: `Gc drops checkpoints of a session that no rule keeps, and what only they hold. Kept are all that are younger than
 --keep-all; of the older ones the last of each day, up to --keep-daily; the pinned ones; and always the newest. Of an
 archived session only the last two.
 
 Branches, tags and notes are never touched, nor what they were before they were rewritten. What is dropped here is
-dropped on the session remote, too. --dry-run only says what would be dropped.`,
+dropped on the session remote, too. --dry-run only says what would be dropped. --all does it for every session of the
+state directory. Sessions that were deleted more than 7 days ago are removed for good.`,
 		Example: `  artifactfs session gc --dry-run
-  artifactfs session gc fix-login --keep-all 1d --keep-daily 7d`,
+  artifactfs session gc fix-login --keep-all 1d --keep-daily 7d
+  artifactfs session gc --all`,
 		Args: func(cmd *cobra.Command, args []string) error { return atMostOne(cmd, args, of) },
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if each {
+				if of != "" || len(args) > 0 {
+					return usage(cmd, errors.New("takes a session, or --all, not both"))
+				}
+				return a.sessionGCAll(cmd.Context(), control.SessionGCRequest{DryRun: dryRun, All: time.Duration(all), Daily: time.Duration(daily)})
+			}
 			return a.sessionGC(cmd.Context(), cmp.Or(of, first(args)), control.SessionGCRequest{DryRun: dryRun, All: time.Duration(all), Daily: time.Duration(daily)})
 		},
 		ValidArgsFunction: a.completeSessions(1),
@@ -170,6 +178,7 @@ dropped on the session remote, too. --dry-run only says what would be dropped.`,
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.BoolVarP(&dryRun, "dry-run", "n", false, "only say what would be dropped")
+	f.BoolVar(&each, "all", false, "of all sessions of the state directory")
 	f.Var(&all, "keep-all", "keep all that are younger (default 7d)")
 	f.Var(&daily, "keep-daily", "of older ones keep the last of each day for so long (default 30d)")
 	a.ofFlag(cmd, &of)

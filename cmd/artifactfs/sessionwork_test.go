@@ -137,6 +137,21 @@ func (s *sessionsOf) SessionGC(_ context.Context, r control.SessionGCRequest, _ 
 	return answer(s, &s.gc), nil
 }
 
+func (s *sessionsOf) SessionDelete(_ context.Context, r control.SessionDeleteRequest) (control.SessionDeleteReply, error) {
+	s.ask(r)
+	return control.SessionDeleteReply{Session: "work", Here: true, Refs: 3, Kept: []string{"refs/heads/main"}, Until: time.Now().Add(time.Hour)}, nil
+}
+
+func (s *sessionsOf) SessionUndelete(_ context.Context, r control.SessionUndeleteRequest) (control.SessionDeleteReply, error) {
+	s.ask(r)
+	return control.SessionDeleteReply{Session: r.Session, Here: true, Refs: 3}, nil
+}
+
+func (s *sessionsOf) SessionTrash(_ context.Context, r control.SessionTrashRequest) (control.SessionTrashReply, error) {
+	s.ask(r)
+	return control.SessionTrashReply{Deleted: []control.DeletedSession{{Name: "old", Remote: "/r.git", At: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Hour)}}}, nil
+}
+
 const pointA, pointB = "01J9ZK3V9Q2M4N6P8R0T1V3X5Z", "01J9ZK4W0R3N5P7Q9S1V2X4Y60"
 
 // newWork serves a session that is mounted in the directory app.
@@ -557,5 +572,29 @@ func TestStatusOfASession(t *testing.T) {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
 		}
+	}
+}
+
+func TestSessionDelete(t *testing.T) {
+	a, s, _ := newWork(t)
+	none := a.run("session", "delete", "app")
+	if none.code != control.ExitUsage || !strings.Contains(none.stderr, "nobody can be asked") || !strings.Contains(none.stderr, "--yes") {
+		t.Errorf("without --yes: %+v", none)
+	}
+	r := a.run("session", "delete", "elsewhere", "--session-remote", "r.git", "--yes", "--take-over")
+	if r.code != 0 || r.stdout != "deleted session work\n" || !strings.Contains(r.stderr, "refs/heads/main stays as it is") || !strings.Contains(r.stderr, "session undelete work brings it back until") {
+		t.Errorf("%+v", r)
+	}
+	if q := last[control.SessionDeleteRequest](t, s); q.Of != "elsewhere" || q.Remote != filepath.Join(a.dir, "r.git") || !q.TakeOver {
+		t.Errorf("%+v", q)
+	}
+	if got := a.ok("session", "undelete", "old"); got != "brought back session old\n" {
+		t.Errorf("undelete printed %q", got)
+	}
+	if got := a.ok("session", "list", "--deleted"); !strings.Contains(got, "old ") || !strings.Contains(got, "60 min ago") && !strings.Contains(got, "1 h ago") {
+		t.Errorf("list --deleted printed %q", got)
+	}
+	if r := a.run("session", "gc", "app", "--all"); r.code != control.ExitUsage {
+		t.Errorf("%+v", r)
 	}
 }

@@ -32,7 +32,8 @@ again. What was hydrated stays in the cache for the next mount.
 What was changed in a mount is kept on this host, and unmount says how to go on with it. A checkpoint of it is made, and
 unmount waits until it and all commits are on the session remote, but no longer than --timeout: then they are sent by
 the next mount, and the exit code is 5. With --discard what was changed is thrown away, also that of a session that is
-not mounted; DIR is then where it was mounted last. There is no way back.
+not mounted; DIR is then where it was mounted last. There is no way back here. A mounted session is deleted on its
+session remote, too, where session undelete brings it back for 7 days.
 
 Submodules that were mounted with DIR end with it.
 
@@ -110,6 +111,9 @@ func (a *app) unmount(ctx context.Context, o unmountOptions) error {
 				what = "discarded session " + m.Session.Name
 			}
 			fmt.Fprintln(a.stdout, what)
+		}
+		if reply.Left != "" {
+			fmt.Fprintf(a.stderr, "artifactfs: %s\nhint: artifactfs session delete %s --session-remote URL removes it there\n", (&control.Error{Cause: reply.Left}).Error(), m.Session.Name)
 		}
 		if reply.Session != "" {
 			a.sayKept(m.MountStatus, reply.Kept)

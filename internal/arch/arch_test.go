@@ -30,7 +30,7 @@ var floors = [][]string{
 	{"overlay", "gitdir/fsmonitor"},
 	{"credential", "fetch", "promisor", "session", "internal/gittest/gitserve", "internal/workday", "internal/gittest/rot13filter"},
 	{"worktree", "session/thin"},
-	{"gitdir", "session/capture", "session/writeback", "session/mirror", "session/transcript", "fuse", "worktree/worktreetest"},
+	{"gitdir", "session/trash", "session/capture", "session/writeback", "session/mirror", "session/transcript", "fuse", "worktree/worktreetest"},
 	{"daemon", "mcp"},
 	{"cmd/artifactfs", "cmd/artifactfs-fsmonitor"},
 	{"integration", "integration/bench", "internal/arch"},

@@ -101,16 +101,57 @@ func (r *Remote) Refs(ctx context.Context, prefixes []string) (transport.Refs, e
 	if r.session == "" {
 		return r.Remote.Refs(ctx, prefixes)
 	}
-	refs, err := r.Remote.Refs(ctx, r.asked(prefixes))
+	l, err := r.List(ctx, prefixes)
 	if err != nil {
-		return refs, err
+		return transport.Refs{}, err
 	}
+	refs, err := l.Refs(ctx)
+	return transport.Refs{List: refs}, err
+}
+
+// Listing is what a session remote has said of its refs, before a container of the session is read.
+type Listing struct {
+	remote   *Remote
+	format   object.Format
+	list     []transport.Ref
+	prefixes []string
+}
+
+// List asks the session remote for the refs of the session that begin with one of the prefixes.
+func (r *Remote) List(ctx context.Context, prefixes []string) (*Listing, error) {
 	caps, err := r.Capabilities(ctx)
 	if err != nil {
-		return refs, err
+		return nil, err
 	}
-	list, _, _, err := r.view(ctx, caps.Format, refs.List, prefixes)
-	refs.List = list
+	refs, err := r.Remote.Refs(ctx, r.asked(prefixes))
+	r.mu.Lock()
+	for _, ref := range refs.List {
+		if direct(ref.Name, r.session) {
+			r.metas[ref.ID] = true
+		}
+	}
+	r.mu.Unlock()
+	return &Listing{r, caps.Format, refs.List, prefixes}, err
+}
+
+// Has reports whether there is something of the session beside the ref of that name, which is an ordinary one, and returns
+// the latter's id.
+func (l *Listing) Has(ordinary string) (id object.ID, more bool) {
+	for _, ref := range l.list {
+		switch {
+		case ref.Name == ordinary:
+			id = ref.ID
+		case ref.Name == Ref(l.remote.session), strings.HasPrefix(ref.Name, session.LanePrefix(l.remote.session)),
+			strings.HasPrefix(ref.Name, session.PinPrefix(l.remote.session)):
+			more = true
+		}
+	}
+	return id, more
+}
+
+// Refs returns the refs. A container is read for that.
+func (l *Listing) Refs(ctx context.Context) ([]transport.Ref, error) {
+	refs, _, _, err := l.remote.view(ctx, l.format, l.list, l.prefixes)
 	return refs, err
 }
 

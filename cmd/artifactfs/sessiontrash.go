@@ -1,0 +1,198 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+func (a *app) sessionDeleteCommand() *cobra.Command {
+	var of, remote string
+	var yes, takeOver bool
+	cmd := &cobra.Command{
+		Use:   "delete [DIR|SESSION] [--yes]",
+		Short: "Remove a session everywhere",
+		Long: `Delete removes a session from this host and from its session remote: its checkpoints, branches, tags and notes, and
+the claim of who works in it. It must not be mounted, nor be at work on another machine (--take-over deletes it all the
+same). With --session-remote it need not be on this host.
+
+It asks once more on a terminal; elsewhere it needs --yes. For 7 days session undelete brings the session back, then it
+is removed for good by the next session delete or gc.
+
+A branch that HEAD of the session remote names cannot be removed there with git; delete says so.`,
+		Example: `  artifactfs session delete fix-login
+  artifactfs session delete fix-login --session-remote https://git.example.org/work.git --yes`,
+		Args: func(cmd *cobra.Command, args []string) error { return atMostOne(cmd, args, of) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.sessionDelete(cmd.Context(), cmp.Or(of, first(args)), absRemote(remote), yes, takeOver)
+		},
+		ValidArgsFunction: a.completeSessions(1),
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&remote, "session-remote", "", "where else it is: the git repository `URL` (default that of the session here)")
+	f.BoolVarP(&yes, "yes", "y", false, "do not ask")
+	f.BoolVar(&takeOver, "take-over", false, "delete it though another machine seems to be at work in it")
+	a.ofFlag(cmd, &of)
+	return cmd
+}
+
+// absRemote makes a path of a session remote absolute.
+func absRemote(remote string) string {
+	if remote == "" || !isPath(remote) {
+		return remote
+	}
+	if abs, err := filepath.Abs(remote); err == nil {
+		return abs
+	}
+	return remote
+}
+
+func (a *app) sessionDelete(ctx context.Context, of, remote string, yes, takeOver bool) error {
+	var w work
+	if remote == "" || of == "" || isDirectory(of) {
+		var err error
+		if w, err = a.sessionOf(ctx, "delete", of); err != nil {
+			return err
+		}
+	} else {
+		client, err := a.ensureDaemon(ctx)
+		if err != nil {
+			return err
+		}
+		w = work{client: client, of: of}
+	}
+	if !yes {
+		if err := a.askDelete(w.name()); err != nil {
+			return err
+		}
+	}
+	reply, err := w.client.SessionDelete(ctx, control.SessionDeleteRequest{Of: w.of, Remote: remote, TakeOver: takeOver})
+	if err != nil {
+		return failure("delete", w.name(), err)
+	}
+	a.sayStays(reply)
+	if a.json {
+		return printJSON(a.stdout, reply)
+	}
+	back := "artifactfs session undelete " + reply.Session
+	if !reply.Here {
+		back += " --session-remote URL"
+	}
+	fmt.Fprintf(a.stdout, "deleted session %s\n", reply.Session)
+	if !a.quiet {
+		fmt.Fprintf(a.stderr, "artifactfs: %s brings it back until %s\n", back, reply.Until.Local().Format(time.DateTime))
+	}
+	return nil
+}
+
+// askDelete asks once more. Where nobody can answer that is an error.
+func (a *app) askDelete(what string) error {
+	if !isTerminal(os.Stdin) {
+		return &control.Error{Code: control.ExitUsage, Verb: "delete", Object: what, Cause: "nobody can be asked whether it is meant", Hint: "--yes says so"}
+	}
+	fmt.Fprintf(a.stderr, "delete %s here and on its session remote? [y/N] ", what)
+	answer, err := bufio.NewReader(os.Stdin).ReadString('\n')
+	if answer = strings.ToLower(strings.TrimSpace(answer)); err == nil && (answer == "y" || answer == "yes") {
+		return nil
+	}
+	return &control.Error{Code: control.ExitFailed, Verb: "delete", Object: what, Cause: "it was not confirmed: nothing was deleted"}
+}
+
+// sayStays names the refs that stay on the session remote.
+func (a *app) sayStays(r control.SessionDeleteReply) {
+	for _, ref := range r.Kept {
+		fmt.Fprintf(a.stderr, "artifactfs: %s stays as it is on the session remote\n", ref)
+	}
+}
+
+func (a *app) sessionUndeleteCommand() *cobra.Command {
+	var remote string
+	cmd := &cobra.Command{
+		Use:   "undelete SESSION",
+		Short: "Bring a deleted session back",
+		Long: `Undelete brings back a session that was deleted in the last 7 days, here and on its session remote; of several of one
+name the one that was deleted last. With --session-remote it need not be on this host: session resume goes on with it.`,
+		Example: `  artifactfs session undelete fix-login
+  artifactfs session undelete fix-login --session-remote https://git.example.org/work.git`,
+		Args: arguments(1, 1, "SESSION"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := control.ValidSession(args[0]); err != nil {
+				return usage(cmd, errors.New(err.Cause))
+			}
+			client, err := a.ensureDaemon(cmd.Context())
+			if err != nil {
+				return err
+			}
+			reply, err := client.SessionUndelete(cmd.Context(), control.SessionUndeleteRequest{Session: args[0], Remote: absRemote(remote)})
+			if err != nil {
+				return failure("undelete", "session "+args[0], err)
+			}
+			a.sayStays(reply)
+			if a.json {
+				return printJSON(a.stdout, reply)
+			}
+			_, err = fmt.Fprintf(a.stdout, "brought back session %s\n", reply.Session)
+			return err
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	cmd.Flags().StringVar(&remote, "session-remote", "", "where else it was: the git repository `URL`")
+	return cmd
+}
+
+// sessionListDeleted lists what session undelete brings back.
+func (a *app) sessionListDeleted(ctx context.Context, remote string) error {
+	client, err := a.ensureDaemon(ctx)
+	if err != nil {
+		return err
+	}
+	reply, err := client.SessionTrash(ctx, control.SessionTrashRequest{Remote: absRemote(remote)})
+	if err != nil {
+		return failure("list", "deleted sessions", err)
+	}
+	if a.json {
+		return printJSON(a.stdout, reply)
+	}
+	if len(reply.Deleted) == 0 {
+		return nil
+	}
+	now := time.Now()
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "SESSION\tDELETED\tUNTIL\tSESSION REMOTE")
+	for _, s := range reply.Deleted {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Name, ago(s.At, now), s.Until.Local().Format(time.DateTime), s.Remote)
+	}
+	if err := w.Flush(); err != nil {
+		return fmt.Errorf("print result: %w", err)
+	}
+	return nil
+}
+
+// sessionGCAll is session gc of each session of the state directory. It goes on after a failure.
+func (a *app) sessionGCAll(ctx context.Context, r control.SessionGCRequest) error {
+	all, asked := a.sessions(ctx)
+	errs := []error{asked}
+	for _, s := range all {
+		if !a.json {
+			fmt.Fprintf(a.stdout, "%s: ", s.Name)
+		}
+		err := a.sessionGC(ctx, s.Name, r)
+		if err != nil && !a.json {
+			fmt.Fprintln(a.stdout, "failed")
+		}
+		errs = append(errs, err)
+	}
+	return a.reportAll(errs)
+}

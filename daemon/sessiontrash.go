@@ -1,0 +1,362 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/trash"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// A session is deleted on its session remote first (package trash) and then here: its home gets a name below trash/ in the
+// state directory, SESSION.UNIXTIME, and is removed after trash.Keep. Who is killed in between deletes it again.
+
+// discardTime is how long an unmount with --discard waits for the session remote.
+const discardTime = 10 * time.Second
+
+var errRemoteNone = errors.New("it has no session remote")
+
+// trashedHome is a home in the trash.
+type trashedHome struct {
+	session string
+	at      time.Time
+	dir     string
+}
+
+func (h homes) trashDir() string { return filepath.Join(h.state, "trash") }
+
+// toTrash puts a home that we hold the lock of into the trash, and gives up the lock.
+func (t *home) toTrash(name string, now time.Time) error {
+	defer t.unlock()
+	if err := os.MkdirAll(t.homes.trashDir(), 0o700); err != nil {
+		return fmt.Errorf("delete session %s: %w", name, err)
+	}
+	release, err := t.homes.lock()
+	if err != nil {
+		return fmt.Errorf("delete session %s: %w", name, err)
+	}
+	defer release()
+	if err := os.Rename(t.dir, filepath.Join(t.homes.trashDir(), name+"."+strconv.FormatInt(now.Unix(), 10))); err != nil {
+		return fmt.Errorf("delete session %s: %w", name, err)
+	}
+	return nil
+}
+
+// trashed lists the homes in the trash, newest first.
+func (h homes) trashed() ([]trashedHome, error) {
+	entries, err := os.ReadDir(h.trashDir())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list deleted sessions: %w", err)
+	}
+	var all []trashedHome
+	for _, e := range entries {
+		i := strings.LastIndexByte(e.Name(), '.')
+		if i < 0 {
+			continue
+		}
+		if at, err := strconv.ParseInt(e.Name()[i+1:], 10, 64); err == nil {
+			all = append(all, trashedHome{e.Name()[:i], time.Unix(at, 0), filepath.Join(h.trashDir(), e.Name())})
+		}
+	}
+	slices.SortFunc(all, func(a, b trashedHome) int { return b.at.Compare(a.at) })
+	return all, nil
+}
+
+// fromTrash brings back the home that was deleted last of those that a session had; trash.ErrNone if there is none.
+func (h homes) fromTrash(name string) error {
+	all, err := h.trashed()
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(all, func(t trashedHome) bool { return t.session == name })
+	if i < 0 {
+		return fmt.Errorf("bring back session %s: %w", name, trash.ErrNone)
+	}
+	release, err := h.lock()
+	if err != nil {
+		return err
+	}
+	defer release()
+	to := filepath.Join(h.dir(), name)
+	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("bring back session %s: %w", name, trash.ErrThere)
+	}
+	return os.Rename(all[i].dir, to)
+}
+
+// emptyTrash removes homes that were deleted longer than trash.Keep ago.
+func (h homes) emptyTrash(now time.Time) {
+	all, err := h.trashed()
+	for _, t := range all {
+		if err == nil && now.Sub(t.at) > trash.Keep {
+			err = os.RemoveAll(t.dir)
+		}
+	}
+	if err != nil {
+		h.log.Warn("empty the trash", zap.Error(err))
+	}
+}
+
+// SessionDelete removes a session here and on its session remote.
+func (d *Daemon) SessionDelete(ctx context.Context, r control.SessionDeleteRequest) (control.SessionDeleteReply, error) {
+	reply, err := d.sessionDelete(ctx, r, time.Now())
+	if err != nil {
+		return reply, explainTrash("delete session", r.Of, err)
+	}
+	return reply, nil
+}
+
+func (d *Daemon) sessionDelete(ctx context.Context, r control.SessionDeleteRequest, now time.Time) (reply control.SessionDeleteReply, err error) {
+	if m, err := d.mounted(ctx, r.Of); err != nil {
+		return reply, err
+	} else if m != nil && m.writable() {
+		return reply, sessionMountedError{m.dir}
+	}
+	d.homes.emptyTrash(now)
+	name, err := d.homes.named(r.Of)
+	if err != nil {
+		return reply, err
+	}
+	reply.Session, reply.Until = name, now.Add(trash.Keep)
+	t, err := d.homes.waitExisting(ctx, name)
+	var rec record
+	switch {
+	case err == nil:
+		defer func() {
+			if t != nil {
+				t.unlock()
+			}
+		}()
+		if rec, err = readRecord(t.dir); err != nil {
+			return reply, err
+		}
+	case !errors.Is(err, errNoSession) || r.Remote == "":
+		return reply, err
+	default:
+		t = nil
+	}
+	if r.Remote != "" && t != nil && secretFree(r.Remote) != shownRemote(rec.Carried.Remote, t.dir, rec) {
+		t.unlock() // the session here is on another session remote: it is another one
+		t, rec = nil, record{}
+	}
+	req := control.MountRequest{Remote: rec.Remote, Session: name, SessionOptions: rec.Carried}
+	req.SessionOptions.Remote = cmp.Or(r.Remote, rec.Carried.Remote)
+	if reply.Refs, reply.Kept, err = d.deleteThere(ctx, req, r.TakeOver, now); err != nil {
+		return reply, err
+	}
+	if t == nil {
+		if reply.Refs == 0 {
+			return reply, errNoSession
+		}
+		return reply, nil
+	}
+	reply.Here = true
+	err = t.toTrash(name, now)
+	t = nil
+	return reply, err
+}
+
+// deleteThere deletes a session on its session remote, if it has one beside the repository in its home.
+func (d *Daemon) deleteThere(ctx context.Context, r control.MountRequest, takeOver bool, now time.Time) (refs int64, kept []string, err error) {
+	far, _, err := d.sessionRemote(r)
+	if err != nil || far == nil {
+		return 0, nil, err
+	}
+	defer far.Close()
+	there, err := trash.Refs(ctx, far.Remote)
+	if err != nil {
+		return 0, nil, sessionFault(far, err)
+	}
+	layout := session.Layout{Session: r.Session}
+	var owner object.ID
+	if id := there[session.MetaRef(r.Session)]; !id.IsZero() {
+		meta, err := d.fetchMeta(ctx, far, id)
+		if err != nil {
+			return 0, nil, sessionFault(far, err)
+		}
+		writer, err := d.writer()
+		if err != nil {
+			return 0, nil, err
+		}
+		for _, lane := range meta.Lanes {
+			if held := meta.Held(lane.Name, writer); held != nil && !takeOver {
+				return 0, nil, held
+			}
+		}
+		if layout, err = session.LayoutOf(meta, there); err != nil {
+			return 0, nil, err
+		}
+		blob, err := session.OwnerBlob(id.Format(), r.Session)
+		if err != nil {
+			return 0, nil, err
+		}
+		owner = blob.ID
+	}
+	mine := trash.Of(layout, owner, there)
+	if kept, err = trash.Delete(ctx, far.Remote, r.Session, mine, now); err != nil {
+		return 0, kept, sessionFault(far, err)
+	}
+	removed := len(mine) - len(kept)
+	for name, id := range there { // under a name that is not the session's alone: it may have been there before
+		if _, gone := mine[name]; !gone && there[session.CarriedRef(r.Session, name)] == id {
+			kept = append(kept, name)
+		}
+	}
+	slices.Sort(kept)
+	if err := trash.Expire(ctx, far.Remote, there, now); err != nil {
+		d.log.Info("empty the trash", zap.String("remote", far.URL()), zap.Error(err))
+	}
+	return int64(removed), kept, nil
+}
+
+// discardThere deletes a session on its session remote whose mount has just been discarded, and says what is left.
+func (m *mount) discardThere(ctx context.Context) (warning string) {
+	m.carry.mu.Lock()
+	o, repo := m.carry.options, m.carry.repo
+	m.carry.mu.Unlock()
+	if repo == nil || m.session == "" { // nothing was ever sent
+		return ""
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, discardTime, errSlow)
+	defer cancel()
+	r := m.requestNow()
+	r.Session, r.SessionOptions = m.session, o
+	_, kept, err := m.daemon.deleteThere(ctx, r, false, time.Now())
+	switch {
+	case err != nil:
+		return "the session remote still has it: " + control.AsError(err).Error()
+	case len(kept) > 0:
+		return "the session remote keeps " + strings.Join(kept, ", ")
+	}
+	return ""
+}
+
+// SessionUndelete brings a deleted session back.
+func (d *Daemon) SessionUndelete(ctx context.Context, r control.SessionUndeleteRequest) (control.SessionDeleteReply, error) {
+	reply := control.SessionDeleteReply{Session: r.Session}
+	err := d.sessionUndelete(ctx, r, &reply)
+	if err != nil {
+		return reply, explainTrash("undelete session", r.Session, err)
+	}
+	return reply, nil
+}
+
+func (d *Daemon) sessionUndelete(ctx context.Context, r control.SessionUndeleteRequest, reply *control.SessionDeleteReply) error {
+	all, err := d.homes.trashed()
+	if err != nil {
+		return err
+	}
+	var rec record
+	i := slices.IndexFunc(all, func(t trashedHome) bool { return t.session == r.Session })
+	if i >= 0 {
+		if rec, err = readRecord(all[i].dir); err != nil {
+			return err
+		}
+		if _, err := os.Lstat(filepath.Join(d.homes.dir(), r.Session)); err == nil {
+			return trash.ErrThere
+		}
+	}
+	req := control.MountRequest{Remote: rec.Remote, Session: r.Session, SessionOptions: rec.Carried}
+	req.SessionOptions.Remote = cmp.Or(r.Remote, rec.Carried.Remote)
+	far, _, err := d.sessionRemote(req)
+	if err != nil {
+		return err
+	}
+	if far != nil {
+		defer far.Close()
+		there, err := trash.Refs(ctx, far.Remote)
+		if err != nil {
+			return sessionFault(far, err)
+		}
+		reply.Kept, err = trash.Undelete(ctx, far.Remote, r.Session, there)
+		// It may have been brought back there from another machine, or by who was killed before he did so here.
+		if err != nil && (i < 0 || !errors.Is(err, trash.ErrNone)) {
+			return sessionFault(far, err)
+		}
+		reply.Refs = int64(len(there))
+	}
+	if i < 0 {
+		if far == nil {
+			return trash.ErrNone
+		}
+		return nil
+	}
+	reply.Here = true
+	return d.homes.fromTrash(r.Session)
+}
+
+// SessionTrash lists deleted sessions of this state directory, or of a session remote.
+func (d *Daemon) SessionTrash(ctx context.Context, r control.SessionTrashRequest) (control.SessionTrashReply, error) {
+	reply := control.SessionTrashReply{Deleted: []control.DeletedSession{}}
+	add := func(name, remote string, at time.Time) {
+		if time.Since(at) <= trash.Keep {
+			reply.Deleted = append(reply.Deleted, control.DeletedSession{Name: name, Remote: remote, At: at.UTC(), Until: at.Add(trash.Keep).UTC()})
+		}
+	}
+	if r.Remote == "" {
+		all, err := d.homes.trashed()
+		if err != nil {
+			return reply, explainTrash("list", "deleted sessions", err)
+		}
+		for _, t := range all {
+			if rec, err := readRecord(t.dir); err == nil {
+				add(t.session, shownRemote(rec.Carried.Remote, t.dir, rec), t.at)
+			}
+		}
+		return reply, nil
+	}
+	far, _, err := d.sessionRemote(control.MountRequest{SessionOptions: control.SessionOptions{Remote: r.Remote}})
+	if err == nil && far == nil {
+		err = errRemoteNone
+	}
+	if err != nil {
+		return reply, explainTrash("list", "deleted sessions", err)
+	}
+	defer far.Close()
+	there, err := trash.Refs(ctx, far.Remote)
+	if err != nil {
+		return reply, explainTrash("list", "deleted sessions", sessionFault(far, err))
+	}
+	for _, t := range trash.List(there) {
+		add(t.Session, far.URL(), t.At)
+	}
+	return reply, nil
+}
+
+// explainTrash says what can be done about a session that cannot be deleted, or brought back.
+func explainTrash(verb, of string, err error) *control.Error {
+	e := explainCarry(verb, of, err)
+	var held *session.HeldError
+	var mounted sessionMountedError
+	switch {
+	case errors.As(err, &held):
+		e.Hint = "--take-over deletes it all the same"
+	case errors.As(err, &mounted):
+		e.Hint = "artifactfs unmount --discard " + mounted.dir + " ends the mount and deletes the session"
+	case errors.Is(err, trash.ErrNone):
+		e.Code, e.Kind, e.Cause = control.ExitNotMounted, control.CodeNotFound, trash.ErrNone.Error()
+		e.Hint = "artifactfs session list --deleted shows those that can be brought back; --session-remote looks there"
+	case errors.Is(err, trash.ErrThere):
+		e.Kind, e.Hint = control.CodeConflict, "artifactfs session delete "+of+" puts that one into the trash"
+	case errors.Is(err, disk.ErrLocked):
+		e.Hint = "artifactfs status shows who uses it"
+	case errors.Is(err, transport.ErrNoPush):
+		e.Code = control.ExitRemote
+	}
+	return e
+}

@@ -1,0 +1,223 @@
+// Package trash removes sessions from a session remote, and brings them back.
+//
+// A deleted session is not lost for Keep: each of its refs is there under another name,
+//
+//	refs/afs/trash/SESSION/UNIXTIME/heads/main     what refs/heads/main was
+//
+// so nothing has to be fetched, read or packed to delete a session, list what was deleted, or bring it back; git itself keeps
+// what the refs reach. The time in the name says when it was deleted.
+//
+// Delete makes all copies before it removes the first ref, and Undelete the other way round, so a kill in between leaves both,
+// and doing it again ends it. All refs are moved by compare-and-swap.
+package trash
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// Keep is how long a deleted session can be brought back.
+const Keep = 7 * 24 * time.Hour
+
+var (
+	// ErrNone says that there is no such deleted session.
+	ErrNone = errors.New("no such deleted session")
+	// ErrThere says that there is a session of that name again.
+	ErrThere = errors.New("there is another session of that name")
+)
+
+// Deleted is a session that can be brought back.
+type Deleted struct {
+	Session string
+	At      time.Time // when it was deleted
+	refs    map[string]object.ID
+}
+
+// Refs asks a session remote for all of its refs.
+func Refs(ctx context.Context, remote *transport.Remote) (map[string]object.ID, error) {
+	refs, err := remote.Refs(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	there := map[string]object.ID{}
+	for _, ref := range refs.List {
+		if ref.Name != "HEAD" {
+			there[ref.Name] = ref.ID
+		}
+	}
+	return there, nil
+}
+
+// Of returns the refs of a session among those of a session remote: all that are named after it, and branches and tags that
+// nobody else writes, or that are as the session left them.
+func Of(l session.Layout, owner object.ID, there map[string]object.ID) map[string]object.ID {
+	mine := map[string]object.ID{}
+	for name, id := range there {
+		rest, ours := strings.CutPrefix(name, session.Prefix)
+		kind, rest, _ := strings.Cut(rest, "/")
+		first, _, _ := strings.Cut(rest, "/")
+		switch {
+		case name == session.OwnerRef:
+			if id == owner {
+				mine[name] = id
+			}
+		case ours:
+			if first == l.Session && kind != "trash" {
+				mine[name] = id
+			}
+		default:
+			ref, ok := l.Here(name)
+			if ok && (there[session.CarriedRef(l.Session, ref)] == id || there[session.CarriedRef(l.Session, name)] == id ||
+				!l.Own && l.Exclusive(name)) {
+				mine[name] = id
+			}
+		}
+	}
+	return mine
+}
+
+func prefix(name string, at time.Time) string {
+	return thin.TrashPrefix + name + "/" + strconv.FormatInt(at.Unix(), 10) + "/"
+}
+
+// Delete removes refs of a session. It returns those that the session remote does not let go of, such as the branch that its
+// HEAD names.
+func Delete(ctx context.Context, remote *transport.Remote, name string, refs map[string]object.ID, now time.Time) (kept []string, err error) {
+	to := prefix(name, now)
+	var copies, removals []transport.RefUpdate
+	for _, ref := range slices.Sorted(maps.Keys(refs)) {
+		copies = append(copies, transport.RefUpdate{Name: to + strings.TrimPrefix(ref, "refs/"), New: refs[ref]})
+		removals = append(removals, transport.RefUpdate{Name: ref, Old: refs[ref]})
+	}
+	if len(copies) == 0 {
+		return nil, nil
+	}
+	if _, err := move(ctx, remote, copies, true); err != nil {
+		return nil, fmt.Errorf("put session %s into the trash: %w", name, err)
+	}
+	if kept, err = move(ctx, remote, removals, false); err != nil {
+		return kept, fmt.Errorf("delete session %s: %w", name, err)
+	}
+	return kept, nil
+}
+
+// List returns what can be brought back, newest first.
+func List(there map[string]object.ID) []Deleted {
+	found := map[string]*Deleted{}
+	for ref, id := range there {
+		rest, ok := strings.CutPrefix(ref, thin.TrashPrefix)
+		name, rest, ok1 := strings.Cut(rest, "/")
+		stamp, rest, ok2 := strings.Cut(rest, "/")
+		at, err := strconv.ParseInt(stamp, 10, 64)
+		if !ok || !ok1 || !ok2 || err != nil || rest == "" || session.ValidName(name) != nil {
+			continue
+		}
+		key := name + "/" + stamp
+		if found[key] == nil {
+			found[key] = &Deleted{Session: name, At: time.Unix(at, 0), refs: map[string]object.ID{}}
+		}
+		found[key].refs["refs/"+rest] = id
+	}
+	var all []Deleted
+	for _, d := range found {
+		all = append(all, *d)
+	}
+	slices.SortFunc(all, func(a, b Deleted) int {
+		if c := b.At.Compare(a.At); c != 0 {
+			return c
+		}
+		return strings.Compare(a.Session, b.Session)
+	})
+	return all
+}
+
+// Undelete brings back the session of that name that was deleted last. It returns refs that somebody else has made anew
+// meanwhile: these stay as they are, and what they were in the session stays in the trash.
+func Undelete(ctx context.Context, remote *transport.Remote, name string, there map[string]object.ID) (taken []string, err error) {
+	i := slices.IndexFunc(List(there), func(d Deleted) bool { return d.Session == name })
+	if i < 0 {
+		return nil, fmt.Errorf("bring back session %s: %w", name, ErrNone)
+	}
+	d := List(there)[i]
+	meta := session.MetaRef(name)
+	if now := there[meta]; !now.IsZero() && now != d.refs[meta] {
+		return nil, fmt.Errorf("bring back session %s: %w", name, ErrThere)
+	}
+	from := prefix(name, d.At)
+	var back, removals []transport.RefUpdate
+	for _, ref := range slices.Sorted(maps.Keys(d.refs)) {
+		id := d.refs[ref]
+		switch now := there[ref]; {
+		case now.IsZero():
+			back = append(back, transport.RefUpdate{Name: ref, New: id})
+		case now != id:
+			taken = append(taken, ref)
+			continue
+		}
+		removals = append(removals, transport.RefUpdate{Name: from + strings.TrimPrefix(ref, "refs/"), Old: id})
+	}
+	if _, err := move(ctx, remote, back, true); err != nil {
+		return nil, fmt.Errorf("bring back session %s: %w", name, err)
+	}
+	if _, err := move(ctx, remote, removals, false); err != nil {
+		return taken, fmt.Errorf("take session %s out of the trash: %w", name, err)
+	}
+	return taken, nil
+}
+
+// Expire removes from the trash what is older than Keep.
+func Expire(ctx context.Context, remote *transport.Remote, there map[string]object.ID, now time.Time) error {
+	var removals []transport.RefUpdate
+	for _, d := range List(there) {
+		if now.Sub(d.At) <= Keep {
+			continue
+		}
+		from := prefix(d.Session, d.At)
+		for _, ref := range slices.Sorted(maps.Keys(d.refs)) {
+			removals = append(removals, transport.RefUpdate{Name: from + strings.TrimPrefix(ref, "refs/"), Old: d.refs[ref]})
+		}
+	}
+	if _, err := move(ctx, remote, removals, false); err != nil {
+		return fmt.Errorf("empty the trash: %w", err)
+	}
+	return nil
+}
+
+// move makes updates, all of them or none where all is set and the server can. It returns the refs that the server does not
+// remove; any other refusal is an error.
+func move(ctx context.Context, remote *transport.Remote, updates []transport.RefUpdate, all bool) (kept []string, err error) {
+	if len(updates) == 0 {
+		return nil, nil
+	}
+	push, err := remote.OpenPush(ctx, []string{session.Prefix})
+	if err != nil {
+		return nil, err
+	}
+	defer push.Close()
+	results, err := push.Send(ctx, transport.PushRequest{Updates: updates, Atomic: all && push.Atomic})
+	if err != nil {
+		return nil, err
+	}
+	for i, result := range results {
+		var refused *transport.Rejected
+		switch {
+		case result == nil:
+		case errors.As(result, &refused) && refused.Kind == transport.RejectDeletion:
+			kept = append(kept, updates[i].Name)
+		default:
+			return kept, result
+		}
+	}
+	return kept, nil
+}
