@@ -20,7 +20,8 @@ import (
 const (
 	syncTime = 30 * time.Second // for the session remote, while the mount is still there
 	keepTime = 30 * time.Second // for a point
-	lastTime = 5 * time.Second  // for the session remote to hear of the rest
+	restTime = 15 * time.Second // for the session remote, which has just answered, to hear of the rest
+	lastTime = 5 * time.Second  // for it to hear of a change of a session that is not mounted
 )
 
 // ending is how a mount ends, for what is carried away from it.
@@ -154,7 +155,7 @@ func (c *carry) endWork() {
 		err = errors.Join(err, releaseErr)
 	}
 	if wait >= 0 && (!tried || before == nil || answered(before)) {
-		ctx, cancel := context.WithTimeoutCause(context.Background(), lastTime, errSlow)
+		ctx, cancel := context.WithTimeoutCause(context.Background(), restTime, errSlow)
 		defer cancel()
 		err = errors.Join(err, c.send(ctx, nil))
 	} else if err == nil {

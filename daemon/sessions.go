@@ -88,7 +88,10 @@ func leftOut(all []capture.LeftOut) []control.LeftOut {
 	return left
 }
 
-// Sync waits until a mount's work is on its session remote.
+// syncTries is how often sync sends what was made while it was sending.
+const syncTries = 5
+
+// Sync waits until a mount's work is on its session remote. What is made while it waits may be pending when it returns.
 func (d *Daemon) Sync(ctx context.Context, r control.SyncRequest, progress func(control.Progress)) (control.SyncReply, error) {
 	var reply control.SyncReply
 	m, err := d.carried("sync", r.Dir)
@@ -106,10 +109,15 @@ func (d *Daemon) Sync(ctx context.Context, r control.SyncRequest, progress func(
 	if err := m.carry.keepAll(ctx, session.Manual); err != nil {
 		return reply, explainCarry("sync", m.dir, err)
 	}
-	if err := m.carry.send(ctx, progressOf(progress)); err != nil {
-		return reply, unsynced("sync", m.dir, err)
+	for range syncTries {
+		if err := m.carry.send(ctx, progressOf(progress)); err != nil {
+			return reply, unsynced("sync", m.dir, err)
+		}
+		if reply = (control.SyncReply{Dir: m.dir, Session: m.carry.status()}); reply.Session.Pending == 0 {
+			break // else there is something newer, such as a checkpoint of notes that were merged
+		}
 	}
-	return control.SyncReply{Dir: m.dir, Session: m.carry.status()}, nil
+	return reply, nil
 }
 
 // Sessions lists those of the state directory.

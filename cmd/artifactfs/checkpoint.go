@@ -192,7 +192,7 @@ func (a *app) sync(ctx context.Context, dir string, timeout time.Duration) error
 	}
 	s := reply.Session
 	a.warnDiverged("sync", m.Dir, s.Remote, s.DivergedRefs)
-	if err == nil && s.Pending > 0 {
+	if err == nil && s.Pending > 0 && s.Error != "" { // else it was made after all else was there
 		err = unsynced("sync", m.Dir, s)
 	}
 	if err == nil && !a.json {

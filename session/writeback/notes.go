@@ -28,6 +28,7 @@ import (
 // done after all else was sent, so that nothing waits for it.
 
 const (
+	maxNote    = 16 << 20               // bytes
 	notesTries = 5                      // pushes of a notes ref in a round
 	notesPause = 40 * time.Millisecond  // before the second, on average; it doubles
 	notesRest  = 300 * time.Millisecond // between rounds while others are quicker
@@ -226,20 +227,17 @@ func (q *Queue) unionNotes(ctx context.Context, ours, theirs object.ID) (object.
 		return object.ID{}, err
 	}
 	if err != nil {
-		if base, err := git("merge-base", ours.String(), theirs.String()); err == nil { // else they have none
-			if err := os.WriteFile(filepath.Join(dir, notesPrefix+"base"), []byte(base+"\n"), 0o644); err != nil {
+		var base object.ID
+		if text, err := git("merge-base", ours.String(), theirs.String()); err == nil { // else they have none
+			if base, err = object.ParseID(text); err != nil {
 				return object.ID{}, err
 			}
 		}
 		for _, file := range conflicts {
 			var sides [3][]byte
-			for i, side := range []string{"base", "ours", "theirs"} {
-				if id, err := git("notes", "--ref="+notesPrefix+side, "list", file.Name()); err == nil {
-					text, err := git("cat-file", "blob", id)
-					if err != nil {
-						return object.ID{}, err
-					}
-					sides[i] = []byte(text + "\n")
+			for i, side := range []object.ID{base, ours, theirs} {
+				if sides[i], err = q.note(side, file.Name()); err != nil {
+					return object.ID{}, err
 				}
 			}
 			merged := mergeNote(sides[0], sides[1], sides[2])
@@ -252,6 +250,39 @@ func (q *Queue) unionNotes(ctx context.Context, ours, theirs object.ID) (object.
 		}
 	}
 	return session.NewRefDir(dir, q.o.Repo.Format()).Ref(notesPrefix + "ours")
+}
+
+// note returns what a tip of notes has on an object, with a newline at its end; nil: nothing. The name of a note is that of the
+// object in hex, and parts of two digits of it may be directories.
+func (q *Queue) note(tip object.ID, name string) ([]byte, error) {
+	if tip.IsZero() {
+		return nil, nil
+	}
+	c, err := q.o.Repo.Commit(tip)
+	if err != nil {
+		return nil, err
+	}
+	for tree := c.Tree; ; {
+		entries, err := q.o.Repo.Tree(tree)
+		if err != nil {
+			return nil, err
+		}
+		i := slices.IndexFunc(entries, func(e object.TreeEntry) bool {
+			return e.Name == name || e.Mode == object.ModeDir && len(e.Name) == 2 && strings.HasPrefix(name, e.Name)
+		})
+		if i < 0 {
+			return nil, nil
+		}
+		if e := entries[i]; e.Mode == object.ModeDir {
+			tree, name = e.ID, name[2:]
+			continue
+		}
+		_, text, err := q.o.Repo.Get(entries[i].ID, maxNote)
+		if err != nil {
+			return nil, err
+		}
+		return append(bytes.TrimRight(text, "\n"), '\n'), nil
+	}
 }
 
 // notesGit runs a git command in the directory of a merge, with the objects of the Repo.
