@@ -6,11 +6,23 @@ import (
 	"testing"
 
 	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/transport"
 )
 
 // What panics behind a mount is that mount's failure, and no end of the process.
 func TestFaultBehindAMount(t *testing.T) {
-	m := &mount{daemon: &Daemon{log: zap.NewNop()}, failures: map[string]error{}}
+	remote, err := transport.Open(t.TempDir(), transport.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := fetch.Open(fetch.Config{Dir: t.TempDir(), Remote: remote, Log: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	m := &mount{daemon: &Daemon{log: zap.NewNop()}, store: store, failures: map[string]error{}}
 	m.behind("tidy", func() { panic("a bug") })
 	m.work.Wait()
 	if err := m.failure(); !errors.Is(err, errFault) {
