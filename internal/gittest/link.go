@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -59,10 +60,7 @@ func (l *link) listen() error {
 	if l.closed || l.listener != nil {
 		return nil
 	}
-	if len(l.stuffing) > 0 { // two sockets cannot listen at one port
-		l.letGo()
-	}
-	ln, err := net.Listen("tcp", l.addr)
+	ln, err := l.newListener()
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", l.addr, err)
 	}
@@ -70,6 +68,21 @@ func (l *link) listen() error {
 	l.listener, l.addr = ln, ln.Addr().String()
 	l.wg.Go(func() { l.accept(ln) })
 	return nil
+}
+
+// newListener listens at the port. After silence it is the socket that kept the port: two cannot listen at one, and a port
+// that is free for a moment may be taken by others.
+func (l *link) newListener() (net.Listener, error) {
+	if len(l.stuffing) == 0 {
+		return net.Listen("tcp", l.addr)
+	}
+	if err := syscall.Listen(l.held, syscall.SOMAXCONN); err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(l.held), "listener")
+	defer f.Close() // the listener has a copy
+	l.held = -1
+	return net.FileListener(f)
 }
 
 // hold keeps the port while nobody listens at it: another server would be given it, or a client that comes from the very
