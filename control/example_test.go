@@ -266,6 +266,17 @@ func ExampleClient_Restore() {
 	// Output: 1 changed; 01M80Q4Z9W7XA3V6MEZKGN8CE9 undoes it
 }
 
+func ExampleClient_Merge() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.Merge(context.Background(), control.MergeRequest{Dir: "/srv/app", Of: "try-2"}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.Conflicts)
+	// Output: [src/login.c]
+}
+
 func ExampleClient_Fork() {
 	client, end := fakeDaemon()
 	defer end()
@@ -431,6 +442,10 @@ func (daemon) Sync(_ context.Context, r control.SyncRequest, _ report) (control.
 
 func (daemon) Sessions(context.Context) (control.SessionsReply, error) {
 	return control.SessionsReply{Sessions: []control.SessionInfo{{SessionStatus: theMount.Session}}}, nil
+}
+
+func (daemon) Merge(_ context.Context, r control.MergeRequest, _ func(control.Progress)) (control.MergeReply, error) {
+	return control.MergeReply{Dir: r.Dir, Conflicts: []string{"src/login.c"}}, nil
 }
 
 func (d daemon) SessionsOn(ctx context.Context, _ control.SessionsOnRequest) (control.SessionsReply, error) {

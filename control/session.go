@@ -24,6 +24,8 @@ type Sessions interface {
 	SessionDiff(ctx context.Context, r SessionDiffRequest) (SessionDiffReply, error)
 	// Restore brings files back to what they were at a point.
 	Restore(ctx context.Context, r RestoreRequest, progress func(Progress)) (RestoreReply, error)
+	// Merge brings the work of another session into a mount.
+	Merge(ctx context.Context, r MergeRequest, progress func(Progress)) (MergeReply, error)
 	// Fork begins a session at a point of another one, and mounts it.
 	Fork(ctx context.Context, r ForkRequest, progress func(Progress)) (MountReply, error)
 	// SessionSet changes what a session is: its state, and which of its points are kept by name.
@@ -295,12 +297,14 @@ type PathChange struct {
 
 // RestoreRequest asks to bring paths back to what they were at a point.
 type RestoreRequest struct {
-	Dir    string   `json:"dir"`
-	ID     string   `json:"id"`
-	Paths  []string `json:"paths"`  // relative to the mount; none: all that points hold
-	Staged bool     `json:"staged"` // bring the index back too
-	DryRun bool     `json:"dry_run"`
-	Nonce  string   `json:"nonce,omitempty"` // tells who asks again from others; "": nobody does
+	Dir           string   `json:"dir"`
+	ID            string   `json:"id"`
+	Of            string   `json:"of,omitempty"`             // other session that the point is of; "": this one
+	SessionRemote string   `json:"session_remote,omitempty"` // where Of is; "": on this host
+	Paths         []string `json:"paths"`                    // relative to the mount; none: all that points hold
+	Staged        bool     `json:"staged"`                   // bring the index back too
+	DryRun        bool     `json:"dry_run"`
+	Nonce         string   `json:"nonce,omitempty"` // tells who asks again from others; "": nobody does
 }
 
 // RestoreReply is what `session restore --json` prints.
@@ -468,7 +472,14 @@ func (r SessionDiffRequest) validate() error {
 	}
 	return needAt(r.Of, r.SessionRemote)
 }
-func (r RestoreRequest) validate() error { return needDir(r.Dir) }
+func (r RestoreRequest) validate() error {
+	if r.Of != "" {
+		if err := needAt(r.Of, r.SessionRemote); err != nil {
+			return err
+		}
+	}
+	return needDir(r.Dir)
+}
 func (r ForkRequest) validate() error {
 	m := r.Mount
 	if m.Remote == "" { // the session's

@@ -29,6 +29,8 @@ func (s *Server) workSession(ctx context.Context, o op, args any, out *sender) (
 		return h.SessionDiff(ctx, args.(SessionDiffRequest))
 	case opRestore:
 		return h.Restore(ctx, args.(RestoreRequest), out.progress)
+	case opMerge:
+		return h.Merge(ctx, args.(MergeRequest), out.progress)
 	case opFork:
 		return h.Fork(ctx, args.(ForkRequest), out.progress)
 	case opSessionSet:

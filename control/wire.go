@@ -34,6 +34,7 @@ const (
 	opSync          op = "sync"
 	opSessions      op = "sessions"
 	opSessionsOn    op = "sessions-on"
+	opMerge         op = "merge"
 	opSessionLog    op = "session-log"
 	opSessionShow   op = "session-show"
 	opSessionDiff   op = "session-diff"
@@ -153,6 +154,7 @@ var decoders = map[op]func(raw []byte) (args any, ignored []string, err error){
 	opSessionShow:   decodeArgs[SessionShowRequest],
 	opSessionDiff:   decodeArgs[SessionDiffRequest],
 	opRestore:       decodeArgs[RestoreRequest],
+	opMerge:         decodeArgs[MergeRequest],
 	opFork:          decodeFork,
 	opSessionSet:    decodeArgs[SessionSetRequest],
 	opSessionNote:   decodeArgs[SessionNoteRequest],

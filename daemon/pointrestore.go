@@ -79,6 +79,13 @@ func (m *mount) restore(ctx context.Context, r control.RestoreRequest) (reply co
 	if done, ok := m.takeRestored(r.Nonce); ok {
 		return done, nil
 	}
+	if r.Of != "" {
+		a, err := m.adopt(ctx, r.Of, r.SessionRemote, r.ID)
+		if err != nil {
+			return reply, err
+		}
+		r.ID = string(a.point.ID)
+	}
 	w := &restoring{m: m, nonce: r.Nonce, found: map[string]worktree.Found{}, point: m.carry.capture}
 	for _, p := range r.Paths {
 		if p = filepath.ToSlash(filepath.Clean(p)); p == "." {

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -264,4 +265,69 @@ func TestTakeOverIsNoticed(t *testing.T) {
 		t.Errorf("a checkpoint after the take-over went to lane %s", p.Lane)
 	}
 	o.unmount(taken)
+}
+
+// The work of another session is brought in: by path as it is, or merged by git, and either is undone by what is printed.
+func TestAdoptAndMerge(t *testing.T) {
+	s := newShared(t)
+	w := s.w
+	o := w.elsewhere()
+	theirs := mounted{control.MountReply{Dir: w.place("theirs")}, o}
+	o.ok("session", "fork", "--session-remote", s.remote.arg, "work@", theirs.Dir, "--session", "theirs", "--wait", "git", "--prefetch", "none", "--history", "none")
+	o.sh(theirs.Dir, "git switch -qc theirs && echo theirs >>one && echo theirs >d0004/f0004.txt && echo theirs >d0005/f0005.txt && rm d0005/f0004.txt && echo new >d0005/new")
+	theirs.checkpoint("--sync")
+	w.sh(s.m.Dir, "echo ours >>one && echo ours >d0004/f0003.txt && mkdir empty")
+	before := w.look(s.m.Dir)
+
+	out := w.ok("session", "restore", s.remote.arg+"#session=theirs", "d0005/new", "-C", s.m.Dir)
+	w.wantFile(s.m.path("d0005/new"), "new\n")
+	if !strings.Contains(out, "1 path brought back") || exists(s.m.path("d0005/f0004.txt")) == false {
+		t.Errorf("session restore of a path of another session: got %q", out)
+	}
+	check(t, os.Remove(s.m.path("d0005/new")))
+	w.same("before the merge", before, w.look(s.m.Dir))
+
+	s.origin.forget()
+	var reply control.MergeReply
+	res := w.afs("session", "merge", "theirs", "--session-remote", s.remote.arg, "-C", s.m.Dir, "--json")
+	if err := json.Unmarshal([]byte(res.stdout), &reply); err != nil || res.code != control.ExitFailed {
+		t.Fatalf("session merge with a conflict: got %s, want exit code %d", res, control.ExitFailed)
+	}
+	if len(reply.Conflicts) != 1 || reply.Conflicts[0] != "one" || len(reply.Changes) != 5 || reply.Before == nil {
+		t.Errorf("session merge: got %+v, want a conflict in one and 5 paths", reply)
+	}
+	text := string(must[[]byte](t)(os.ReadFile(s.m.path("one"))))
+	if !strings.Contains(text, "<<<<<<< HEAD\nours\n=======\ntheirs\n>>>>>>> theirs@") {
+		t.Errorf("the file in conflict: got %q, want git's markers", text)
+	}
+	if got := w.git(s.m.Dir, "status", "--porcelain", "one", "d0005", "d0004/f0004.txt"); got != "M  d0004/f0004.txt\nD  d0005/f0004.txt\nM  d0005/f0005.txt\nA  d0005/new\nUU one" {
+		t.Errorf("git status after the merge: got\n%s", got)
+	}
+	if n := strings.Count(w.git(s.m.Dir, "ls-files", "-u"), "\n") + 1; n != 3 {
+		t.Errorf("the index has %d stages of the conflict, want 3", n)
+	}
+	if _, n := s.origin.Log().Blobs(); n > 0 {
+		t.Errorf("the merge fetched %d contents of the remote, want none: both sides changed one file, which is the session's", n)
+	}
+	w.wantFile(s.m.path("d0004/f0004.txt"), "theirs\n")
+	w.wantFile(s.m.path("d0004/f0003.txt"), "ours\n")
+	if !exists(s.m.path("empty")) {
+		t.Error("the merge removed an empty directory")
+	}
+	w.ok("session", "restore", "-C", s.m.Dir, reply.Before.ID, "--staged")
+	w.same("the merge undone", before, w.look(s.m.Dir))
+	// On one host, and without a conflict.
+	fork := w.place("fork")
+	w.ok("session", "fork", "-C", s.m.Dir, "first", fork, "--session", "fork", "--wait", "git")
+	w.sh(fork, "echo fork >d0005/fork")
+	mounted{control.MountReply{Dir: fork}, w}.checkpoint()
+	w.ok("session", "merge", "fork", "-C", s.m.Dir)
+	w.wantFile(s.m.path("d0005/fork"), "fork\n")
+	w.wantFile(s.m.path("one"), "one\ntwo\nours\n")
+	if out := w.ok("session", "merge", "fork", "-C", s.m.Dir); !strings.Contains(out, "nothing to merge") {
+		t.Errorf("a second merge: got %q", out)
+	}
+	s.m.checkpoint("--sync")
+	w.sound(s.remote.Path)
+	w.ok("unmount", fork)
 }

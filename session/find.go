@@ -38,7 +38,10 @@ func (r *Repo) Find(name string) (Point, error) {
 	if back, ok := strings.CutPrefix(name, "@"); ok || name == "" {
 		return r.findBack(name, back)
 	}
-	if ref := PinPrefix(r.session) + name; ValidRef(ref) {
+	for _, ref := range []string{PinPrefix(r.session) + name, AdoptedRef(r.session, PointID(name))} {
+		if !ValidRef(ref) {
+			continue
+		}
 		id, err := r.Ref(ref)
 		if err != nil {
 			return Point{}, fmt.Errorf("find checkpoint %.80q: %w", name, err)

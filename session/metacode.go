@@ -44,6 +44,11 @@ func RestoredRef(session string, id PointID) string {
 	return Prefix + "restored/" + session + "/" + string(id)
 }
 
+// AdoptedRef is a point of another session that was restored or merged in this one.
+func AdoptedRef(session string, id PointID) string {
+	return Prefix + "adopted/" + session + "/" + string(id)
+}
+
 // ValidName says whether a lane or a pin may be called so: it is a component of a ref's name (git-check-ref-format).
 func ValidName(name string) error {
 	plain := func(r rune) bool {

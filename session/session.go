@@ -79,6 +79,7 @@ const (
 	Shutdown   Reason = "shutdown"    // the daemon ends
 	Removal    Reason = "removal"     // many files were removed or overwritten: it has what was there
 	Restore    Reason = "restore"     // files are about to be brought back to another point
+	Merging    Reason = "merge"       // what git made of the work of two sessions; on this host alone
 	Forking    Reason = "fork"        // another session begins here
 )
 

@@ -63,7 +63,7 @@ there, and list, log, show and diff with --session-remote URL look at it. sessio
 		SuggestionsMinimumDistance: 2,
 	}
 	cmd.AddCommand(a.sessionListCommand(), a.sessionLogCommand(), a.sessionShowCommand(), a.sessionLinkCommand(), a.sessionDiffCommand(), a.sessionRestoreCommand(),
-		a.sessionForkCommand(), a.sessionResumeCommand(), a.sessionPinCommand(), a.sessionUnpinCommand(), a.sessionNoteCommand(), a.sessionRecordCommand())
+		a.sessionForkCommand(), a.sessionMergeCommand(), a.sessionResumeCommand(), a.sessionPinCommand(), a.sessionUnpinCommand(), a.sessionNoteCommand(), a.sessionRecordCommand())
 	cmd.AddCommand(a.sessionStateCommands()...)
 	cmd.AddCommand(a.sessionHooksCommand(), a.sessionHookCommand(), a.sessionGCCommand(), a.sessionDeleteCommand(), a.sessionUndeleteCommand())
 	return cmd

@@ -102,6 +102,30 @@ func (a *app) farWork(ctx context.Context, remote, name string) (work, error) {
 	return work{client: client, of: name, remote: remote}, err
 }
 
+// otherPoint reads the name of a checkpoint that a mount is to have something of: the session that it is of, "" for that of the
+// mount, where that session is, and what the checkpoint is called in it.
+func otherPoint(verb, remote, word string) (of, at, point string, err error) {
+	l, link, err := linkIn(verb, word)
+	if err != nil {
+		return "", "", "", err
+	}
+	if link {
+		return l.Session, l.Remote, l.Point, nil
+	}
+	if at, err = farRemote(verb, remote); err != nil {
+		return "", "", "", err
+	}
+	if of, point = control.SplitPoint(word); of == "" && at != "" {
+		of, point = word, ""
+	}
+	if of != "" {
+		if err := control.ValidSession(of); err != nil {
+			return "", "", "", &control.Error{Code: control.ExitUsage, Verb: verb, Object: of, Cause: "it is no name of a session", Hint: "artifactfs session list shows the sessions"}
+		}
+	}
+	return of, at, point, nil
+}
+
 // namesSession says whether a word says which session it is of.
 func namesSession(word string) bool {
 	if _, link, err := linkIn("", word); link || err != nil {

@@ -13,6 +13,7 @@ import (
 
 type restoreOptions struct {
 	of      string
+	remote  string
 	request control.RestoreRequest
 }
 
@@ -27,10 +28,14 @@ downloaded. A checkpoint is made first, and restore says how to get back to it, 
 HEAD and branches stay where they are, and so does the index unless --staged asks for it. What checkpoints do not hold,
 such as ignored files, is not touched. --dry-run only says what would change.
 
-PATHs are relative to the current directory, or to that of -C; a directory means all that is in it.`,
+PATHs are relative to the current directory, or to that of -C; a directory means all that is in it.
+
+` + addressHelp + `
+So work of another session is taken over, as a whole or PATH by PATH; artifactfs session merge brings both together.`,
 		Example: `  artifactfs session restore @~1 --dry-run
   artifactfs session restore 10m
   artifactfs session restore 01J9ZK src/main.c docs
+  artifactfs session restore try-2@ src/login.c
   artifactfs session restore -C /srv/app before-rename --staged`,
 		Args: arguments(1, -1, "ID [PATH...]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -43,6 +48,7 @@ PATHs are relative to the current directory, or to that of -C; a directory means
 	f.BoolVar(&o.request.Staged, "staged", false, "bring the index back, too")
 	f.BoolVarP(&o.request.DryRun, "dry-run", "n", false, "only say what would change")
 	a.ofFlag(cmd, &o.of)
+	farFlag(cmd, &o.remote)
 	return cmd
 }
 
@@ -56,7 +62,10 @@ func (a *app) sessionRestore(ctx context.Context, o restoreOptions, id string, p
 		return err
 	}
 	r := o.request
-	r.Dir, r.ID = m.Dir, id
+	r.Dir = m.Dir
+	if r.Of, r.SessionRemote, r.ID, err = otherPoint("restore", o.remote, id); err != nil {
+		return err
+	}
 	from := "."
 	if o.of != "" && o.of != m.Session.Name {
 		from = o.of

@@ -112,6 +112,11 @@ func (s *sessionsOf) Restore(_ context.Context, r control.RestoreRequest, _ func
 	return answer(s, &s.restore), nil
 }
 
+func (s *sessionsOf) Merge(_ context.Context, r control.MergeRequest, _ func(control.Progress)) (control.MergeReply, error) {
+	s.ask(r)
+	return control.MergeReply{Dir: r.Dir}, nil
+}
+
 func (s *sessionsOf) Fork(_ context.Context, r control.ForkRequest, _ func(control.Progress)) (control.MountReply, error) {
 	s.ask(r)
 	return control.MountReply{Dir: r.Mount.Dir, Remote: r.Mount.Remote, Session: "copy", Ref: "main", Files: 3}, nil

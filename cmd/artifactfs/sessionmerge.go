@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+func (a *app) sessionMergeCommand() *cobra.Command {
+	var of, remote string
+	cmd := &cobra.Command{
+		Use:   "merge SESSION[@ID]|LINK",
+		Short: "Bring the work of another session into this one",
+		Long: `Merge brings what another session has changed into the mounted working tree, three-way: from the checkpoint where one of
+the two was forked from the other, or from the commit that both began with. git merges, and leaves what it always
+leaves: what merged is in the files and staged, and a file in conflict has conflict markers, and its stages are in the
+index for git status, git mergetool and git add. HEAD and branches stay where they are, as with git merge --squash.
+
+A checkpoint is made first, and merge says how to get back to it. Only contents that both sessions changed are fetched.
+Without @ID it is the newest checkpoint of SESSION. The exit code is 1 if there are conflicts.
+
+` + addressHelp,
+		Example: `  artifactfs session merge try-2
+  artifactfs session merge fix-login@before-rename -C /srv/app
+  artifactfs session merge https://git.example.org/work.git#session=fix-login`,
+		Args: arguments(1, 1, "SESSION[@ID]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.sessionMerge(cmd.Context(), of, remote, args[0])
+		},
+		ValidArgsFunction: a.completeSessions(1),
+	}
+	a.ofFlag(cmd, &of)
+	farFlag(cmd, &remote)
+	return cmd
+}
+
+func (a *app) sessionMerge(ctx context.Context, of, remote, word string) error {
+	w, err := a.sessionOf(ctx, "merge", of)
+	if err != nil {
+		return err
+	}
+	m, err := w.mounted("merge")
+	if err != nil {
+		return err
+	}
+	r := control.MergeRequest{Dir: m.Dir}
+	if r.Of, r.SessionRemote, r.ID, err = otherPoint("merge", remote, word); err != nil {
+		return err
+	}
+	if r.Of == "" {
+		r.Of, r.ID = word, ""
+	}
+	if err := control.ValidSession(r.Of); err != nil {
+		return &control.Error{Code: control.ExitUsage, Verb: "merge", Object: r.Of, Cause: "it is no name of a session", Hint: "artifactfs session list shows the sessions"}
+	}
+	p := a.newProgress()
+	reply, err := m.client.Merge(ctx, r, p.show)
+	p.stop()
+	if err != nil {
+		return failure("merge", "session "+r.Of, err)
+	}
+	if a.json {
+		if err := printJSON(a.stdout, reply); err != nil || len(reply.Conflicts) == 0 {
+			return err
+		}
+		return exitCode(control.ExitFailed)
+	}
+	for _, text := range reply.Messages {
+		fmt.Fprintln(a.stdout, (&control.Error{Cause: text}).Error())
+	}
+	for _, path := range reply.Kept {
+		fmt.Fprintf(a.stdout, "changed meanwhile, and left as it is: %s\n", (&control.Error{Cause: path}).Error())
+	}
+	if reply.Before == nil {
+		_, err := fmt.Fprintf(a.stdout, "nothing to merge: all of %s@%s is here\n", r.Of, reply.Theirs.ID)
+		return err
+	}
+	fmt.Fprintf(a.stdout, "merged %s@%s: %s changed, %s in conflict\n", r.Of, reply.Theirs.ID, plural(int64(len(reply.Changes)), "path"), count(int64(len(reply.Conflicts))))
+	fmt.Fprintf(a.stderr, "artifactfs: kept what was there (artifactfs session restore -C %s %s --staged undoes it)\n", shellWord(reply.Dir), reply.Before.ID)
+	if len(reply.Conflicts) > 0 {
+		return exitCode(control.ExitFailed)
+	}
+	return nil
+}

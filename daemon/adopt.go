@@ -1,0 +1,181 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/mirror"
+)
+
+// A checkpoint of another session is adopted before a mount restores or merges it: its objects come into the repository of
+// the mount's own session, where a local ref (session.AdoptedRef) keeps them, and from then on it is found by its id there.
+
+// adopted is a checkpoint of another session that the mount's own repository has.
+type adopted struct {
+	point session.Point
+	meta  session.Meta // of its session
+}
+
+// adopt brings a checkpoint of another session of this host, or of a session remote. Of the mount's own session nothing has to
+// be brought.
+func (m *mount) adopt(ctx context.Context, of, at, id string) (a adopted, err error) {
+	repo, err := m.carry.open(ctx)
+	if err != nil {
+		return a, err
+	}
+	if of == m.session && at == "" {
+		if a.point, err = findPoint(ctx, repo, m, id); err == nil {
+			a.meta, _, err = session.ReadMeta(repo, m.session)
+		}
+		return a, err
+	}
+	if at == "" {
+		a, err = m.adoptHere(ctx, repo, of, id)
+	} else {
+		a, err = m.adoptFar(ctx, repo, of, at, id)
+	}
+	if err != nil {
+		return a, err
+	}
+	return a, repo.Update(ctx, []session.RefChange{{Name: session.AdoptedRef(m.session, a.point.ID), New: a.point.Commit, Force: true}})
+}
+
+// adoptHere links the objects of another session of this host.
+func (m *mount) adoptHere(ctx context.Context, repo *session.Repo, of, id string) (a adopted, err error) {
+	h, err := m.daemon.homeOf(of)
+	if err != nil {
+		return a, err
+	}
+	if h.record.Remote != m.record.Remote {
+		return a, fmt.Errorf("%w: %s", errOtherRemote, h.record.Remote)
+	}
+	if a.point, err = h.find(ctx, id); err == nil && a.point.ID == "" {
+		err = errNothingCarried
+	}
+	if err != nil {
+		return a, err
+	}
+	theirs, err := h.open()
+	if err != nil {
+		return a, err
+	}
+	defer theirs.Close()
+	if a.meta, _, err = session.ReadMeta(theirs, h.session); err != nil {
+		return a, err
+	}
+	for try := 1; ; try++ { // packs that are joined meanwhile are gone, and what they held is in another one
+		err = linkOnce(filepath.Join(h.dir, sessionRepoName, "objects"), m.sessionObjects())
+		if !errors.Is(err, fs.ErrNotExist) || try == 10 {
+			break
+		}
+	}
+	shallow, shallowErr := theirs.Shallow()
+	if err = errors.Join(err, shallowErr); err == nil {
+		err = repo.AddShallow(shallow)
+	}
+	if err == nil {
+		err = m.sawObjects(repo)
+	}
+	if err != nil {
+		return a, fmt.Errorf("share the objects of session %s: %w", h.session, err)
+	}
+	if at, _ := sessionURL(control.MountRequest{Remote: h.record.Remote, SessionOptions: h.carried}); at != "" {
+		return a, m.adoptContents(ctx, at, h.session, a.point)
+	}
+	return a, nil
+}
+
+// sawObjects has those who read the session's objects look for new ones.
+func (m *mount) sawObjects(repo *session.Repo) error {
+	packs, err := repo.Packs()
+	if err == nil {
+		err = packs.Refresh()
+	}
+	if err == nil {
+		err = m.owned.Refresh()
+	}
+	return err
+}
+
+// adoptFar fetches a checkpoint of a session of a session remote, without contents.
+func (m *mount) adoptFar(ctx context.Context, repo *session.Repo, of, at, id string) (a adopted, err error) {
+	d := m.daemon
+	far, err := d.mirrorOf(ctx, at, of)
+	if err != nil {
+		return a, err
+	}
+	defer d.closeMirror(far)
+	o, err := openFar(ctx, far, of, false)
+	if err != nil {
+		return a, err
+	}
+	if a.meta, _ = far.Meta(of); a.meta.Remote != m.record.Remote {
+		return a, fmt.Errorf("%w: %s", errOtherRemote, a.meta.Remote)
+	}
+	if a.point, err = o.find(ctx, id); err != nil {
+		return a, err
+	}
+	r := fetch.BringRequest{From: far.Remote(), Wants: []object.ID{a.point.Commit}}
+	if base, err := object.ParseID(a.meta.Base); err == nil {
+		if _, err := repo.Commit(base); err == nil {
+			r.Haves = []object.ID{base}
+		}
+	}
+	in, err := m.owned.Bring(ctx, r)
+	if err == nil {
+		err = repo.AddShallow(in.Shallow)
+	}
+	if err != nil {
+		return a, sessionFault(far.Remote(), err)
+	}
+	if err := m.sawObjects(repo); err != nil {
+		return a, err
+	}
+	return a, m.adoptFrom(ctx, far.Remote(), a.point)
+}
+
+// adoptContents is adoptFrom of a session remote by its URL.
+func (m *mount) adoptContents(ctx context.Context, at, of string, p session.Point) error {
+	remote, _, err := m.daemon.sessionRemote(control.MountRequest{Session: of, SessionOptions: control.SessionOptions{Remote: at}})
+	if err != nil || remote == nil {
+		return err
+	}
+	defer remote.Close()
+	return m.adoptFrom(ctx, remote, p)
+}
+
+// adoptFrom sees that contents which only the other session's remote has can be read. If that is this session's remote, too,
+// they come when they are read. Else they are brought now, since the next checkpoint here sends them to its own remote.
+func (m *mount) adoptFrom(ctx context.Context, remote mirror.Remote, p session.Point) error {
+	base, err := m.record.base()
+	if err != nil {
+		return err
+	}
+	var ids []object.ID
+	err = diffTrees(ctx, m.view.Tree, base.Tree, p.Tree, func(_ string, _, to object.TreeEntry) error {
+		if to.Mode.IsBlob() {
+			ids = append(ids, to.ID)
+		}
+		return nil
+	})
+	if ids = m.owned.Missing(ids); err != nil || len(ids) == 0 {
+		return err
+	}
+	if m.second != nil && m.second.URL() == remote.URL() {
+		m.owned.Expect(ids)
+		return nil
+	}
+	if _, err := m.owned.Bring(ctx, fetch.BringRequest{From: remote, Wants: ids}); err != nil { // those of the mounted remote come from there
+		m.daemon.log.Info("bring contents of another session", zap.String("session", m.session), zap.Error(err))
+	}
+	return nil
+}
