@@ -160,7 +160,7 @@ func repeatable(o op, args any) bool {
 		return r.Nonce != "" && !strings.HasPrefix(r.ID, "@")
 	case opFork:
 		return args.(ForkRequest).Mount.Nonce != ""
-	case opSync, opSessions, opSessionsOn, opSessionLog, opSessionShow, opSessionDiff, opSessionSet, opSessionGC, opSessionTrash:
+	case opSync, opSessions, opSessionsOn, opSessionLog, opSessionShow, opSessionDiff, opSessionSet, opSessionGC, opSessionTrash, opSessionTranscript, opSessionErase:
 		return true
 	case opStatus, opMounts, opPrefetch, opUnmount, opShutdown, opCredentialSet:
 		return true

@@ -310,6 +310,39 @@ func ExampleClient_SessionNote() {
 	// Output: refs/notes/agent 0
 }
 
+func ExampleClient_SessionTranscript() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.SessionTranscript(context.Background(), control.SessionTranscriptRequest{Of: "fix-login", Turn: 2})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.Session, len(r.Records))
+	// Output: fix-login 0
+}
+
+func ExampleClient_SessionErase() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.SessionErase(context.Background(), control.SessionEraseRequest{Of: "fix-login", Records: []string{"01M80Q4Z50EZKC5YR3HTMPRYYQ"}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.Session, r.Erased)
+	// Output: fix-login [01M80Q4Z50EZKC5YR3HTMPRYYQ]
+}
+
+func ExampleClient_SessionFacts() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.SessionFacts(context.Background(), control.SessionFactsRequest{Of: "fix-login"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.Session, len(r.Facts))
+	// Output: fix-login 0
+}
+
 func ExampleClient_SessionRecord() {
 	client, end := fakeDaemon()
 	defer end()
@@ -482,6 +515,18 @@ func (daemon) SessionNote(_ context.Context, r control.SessionNoteRequest) (cont
 
 func (daemon) SessionRecord(_ context.Context, r control.SessionRecordRequest) (control.SessionRecordReply, error) {
 	return control.SessionRecordReply{Ref: "refs/afs/transcript/fix-login", Lines: int64(len(r.Lines))}, nil
+}
+
+func (daemon) SessionTranscript(_ context.Context, r control.SessionTranscriptRequest) (control.SessionTranscriptReply, error) {
+	return control.SessionTranscriptReply{Session: r.Of}, nil
+}
+
+func (daemon) SessionErase(_ context.Context, r control.SessionEraseRequest) (control.SessionEraseReply, error) {
+	return control.SessionEraseReply{Session: r.Of, Erased: r.Records}, nil
+}
+
+func (daemon) SessionFacts(_ context.Context, r control.SessionFactsRequest) (control.SessionFactsReply, error) {
+	return control.SessionFactsReply{Session: r.Of}, nil
 }
 
 func (daemon) SessionGC(context.Context, control.SessionGCRequest, report) (control.SessionGCReply, error) {

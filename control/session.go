@@ -32,6 +32,12 @@ type Sessions interface {
 	SessionSet(ctx context.Context, r SessionSetRequest) (SessionInfo, error)
 	SessionNote(ctx context.Context, r SessionNoteRequest) (SessionNoteReply, error)
 	SessionRecord(ctx context.Context, r SessionRecordRequest) (SessionRecordReply, error)
+	// SessionTranscript returns what was recorded of a session.
+	SessionTranscript(ctx context.Context, r SessionTranscriptRequest) (SessionTranscriptReply, error)
+	// SessionErase takes records out of a transcript for good.
+	SessionErase(ctx context.Context, r SessionEraseRequest) (SessionEraseReply, error)
+	// SessionFacts changes what whoever goes on with a session has to know, and returns it.
+	SessionFacts(ctx context.Context, r SessionFactsRequest) (SessionFactsReply, error)
 	SessionGC(ctx context.Context, r SessionGCRequest, progress func(Progress)) (SessionGCReply, error)
 	// SessionDelete removes a session here and on its session remote. For a time SessionUndelete brings it back.
 	SessionDelete(ctx context.Context, r SessionDeleteRequest) (SessionDeleteReply, error)
@@ -162,22 +168,23 @@ type LeftOut struct {
 
 // Point is one checkpoint.
 type Point struct {
-	ID      string    `json:"id"` // ULID; asked for by any prefix that is unique, by the name of a pin, or by "@", "@~1", ... from the newest
-	Session string    `json:"session"`
-	Lane    string    `json:"lane"`
-	Commit  string    `json:"commit"` // of the point itself
-	Tree    string    `json:"tree"`
-	Head    string    `json:"head"`   // commit that HEAD was; "": unborn
-	Branch  string    `json:"branch"` // short name; "": HEAD was detached
-	Reason  string    `json:"reason"` // as session.Reason
-	Message string    `json:"message,omitempty"`
-	Time    time.Time `json:"time"`
-	Prev    string    `json:"prev,omitempty"`
-	Changed int64     `json:"changed"`  // paths that differ from the point before
-	Bytes   int64     `json:"bytes"`    // of what is new in it
-	Left    int64     `json:"excluded"` // paths that it does not hold
-	Pins    []string  `json:"pins,omitempty"`
-	Synced  bool      `json:"synced"` // it is on the session remote
+	ID       string    `json:"id"` // ULID; asked for by any prefix that is unique, by the name of a pin, or by "@", "@~1", ... from the newest
+	Session  string    `json:"session"`
+	Lane     string    `json:"lane"`
+	Commit   string    `json:"commit"` // of the point itself
+	Tree     string    `json:"tree"`
+	Head     string    `json:"head"`   // commit that HEAD was; "": unborn
+	Branch   string    `json:"branch"` // short name; "": HEAD was detached
+	Reason   string    `json:"reason"` // as session.Reason
+	Message  string    `json:"message,omitempty"`
+	Time     time.Time `json:"time"`
+	Prev     string    `json:"prev,omitempty"`
+	Changed  int64     `json:"changed"`  // paths that differ from the point before
+	Bytes    int64     `json:"bytes"`    // of what is new in it
+	Left     int64     `json:"excluded"` // paths that it does not hold
+	Pins     []string  `json:"pins,omitempty"`
+	Recorded int64     `json:"recorded,omitempty"` // records of the transcript between the point before and this one
+	Synced   bool      `json:"synced"`             // it is on the session remote
 }
 
 // SyncRequest asks for all of a mount's work to be on its session remote.
@@ -254,8 +261,10 @@ type SessionShowReply struct {
 	Changes []PathChange `json:"changes"` // against the point before, or the base of the first
 	LeftOut []LeftOut    `json:"left_out"`
 	Staged  []PathChange `json:"staged"`                 // the index against HEAD
-	Records int64        `json:"records"`                // lines of the transcript that belong to it
+	Records int64        `json:"records"`                // lines of the transcript that were recorded while it was the newest
 	There   string       `json:"branch_there,omitempty"` // full name of its branch on the session remote; "": it has none
+	// Since are the records between the point before and this one.
+	Since []TranscriptRecord `json:"since"`
 
 	Status        SessionStatus `json:"session_status"` // of its session
 	SessionRemote string        `json:"session_remote"` // URL without secrets, or a path; "": nothing leaves the mount

@@ -41,6 +41,12 @@ func (s *Server) workSession(ctx context.Context, o op, args any, out *sender) (
 		return h.SessionNote(ctx, r)
 	case opSessionRecord:
 		return h.SessionRecord(ctx, args.(SessionRecordRequest))
+	case opSessionTranscript:
+		return h.SessionTranscript(ctx, args.(SessionTranscriptRequest))
+	case opSessionErase:
+		return h.SessionErase(ctx, args.(SessionEraseRequest))
+	case opSessionFacts:
+		return h.SessionFacts(ctx, args.(SessionFactsRequest))
 	case opSessionGC:
 		return h.SessionGC(ctx, args.(SessionGCRequest), out.progress)
 	case opSessionDelete:

@@ -48,7 +48,10 @@ const (
 	opSessionBack   op = "session-undelete"
 	opSessionTrash  op = "session-trash"
 
-	opCredentialSet op = "credential-set"
+	opCredentialSet     op = "credential-set"
+	opSessionTranscript op = "session-transcript"
+	opSessionErase      op = "session-erase"
+	opSessionFacts      op = "session-facts"
 )
 
 // timeless reports whether an operation is answered to clients of all versions from firstTimeless on: without it a daemon
@@ -142,33 +145,36 @@ type asked struct {
 
 // decoders has how the arguments of each operation are read, and checked.
 var decoders = map[op]func(raw []byte) (args any, ignored []string, err error){
-	opMount:         decodeMount,
-	opUnmount:       decodeArgs[UnmountRequest],
-	opPrefetch:      decodeArgs[PrefetchRequest],
-	opSwitch:        decodeArgs[SwitchRequest],
-	opTrace:         decodeArgs[TraceRequest],
-	opUpgrade:       decodeArgs[UpgradeRequest],
-	opCheckpoint:    decodeArgs[CheckpointRequest],
-	opSync:          decodeArgs[SyncRequest],
-	opSessionLog:    decodeArgs[SessionLogRequest],
-	opSessionShow:   decodeArgs[SessionShowRequest],
-	opSessionDiff:   decodeArgs[SessionDiffRequest],
-	opRestore:       decodeArgs[RestoreRequest],
-	opMerge:         decodeArgs[MergeRequest],
-	opFork:          decodeFork,
-	opSessionSet:    decodeArgs[SessionSetRequest],
-	opSessionNote:   decodeArgs[SessionNoteRequest],
-	opSessionRecord: decodeArgs[SessionRecordRequest],
-	opSessionGC:     decodeArgs[SessionGCRequest],
-	opSessionDelete: decodeArgs[SessionDeleteRequest],
-	opSessionBack:   decodeArgs[SessionUndeleteRequest],
-	opSessionTrash:  decodeArgs[SessionTrashRequest],
-	opCredentialSet: decodeCredential,
-	opStatus:        decodeArgs[empty],
-	opMounts:        decodeArgs[empty],
-	opShutdown:      decodeArgs[empty],
-	opSessions:      decodeArgs[empty],
-	opSessionsOn:    decodeArgs[SessionsOnRequest],
+	opMount:             decodeMount,
+	opUnmount:           decodeArgs[UnmountRequest],
+	opPrefetch:          decodeArgs[PrefetchRequest],
+	opSwitch:            decodeArgs[SwitchRequest],
+	opTrace:             decodeArgs[TraceRequest],
+	opUpgrade:           decodeArgs[UpgradeRequest],
+	opCheckpoint:        decodeArgs[CheckpointRequest],
+	opSync:              decodeArgs[SyncRequest],
+	opSessionLog:        decodeArgs[SessionLogRequest],
+	opSessionShow:       decodeArgs[SessionShowRequest],
+	opSessionDiff:       decodeArgs[SessionDiffRequest],
+	opRestore:           decodeArgs[RestoreRequest],
+	opMerge:             decodeArgs[MergeRequest],
+	opFork:              decodeFork,
+	opSessionSet:        decodeArgs[SessionSetRequest],
+	opSessionNote:       decodeArgs[SessionNoteRequest],
+	opSessionRecord:     decodeArgs[SessionRecordRequest],
+	opSessionGC:         decodeArgs[SessionGCRequest],
+	opSessionDelete:     decodeArgs[SessionDeleteRequest],
+	opSessionBack:       decodeArgs[SessionUndeleteRequest],
+	opSessionTrash:      decodeArgs[SessionTrashRequest],
+	opCredentialSet:     decodeCredential,
+	opStatus:            decodeArgs[empty],
+	opMounts:            decodeArgs[empty],
+	opShutdown:          decodeArgs[empty],
+	opSessions:          decodeArgs[empty],
+	opSessionsOn:        decodeArgs[SessionsOnRequest],
+	opSessionTranscript: decodeArgs[SessionTranscriptRequest],
+	opSessionErase:      decodeArgs[SessionEraseRequest],
+	opSessionFacts:      decodeArgs[SessionFactsRequest],
 }
 
 // decodeRequest reads a request line. Fields that this server does not know are ignored and named, unless the request needs

@@ -2,9 +2,11 @@ package daemon
 
 import (
 	"context"
+	"strings"
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
 // findPoint returns the checkpoint of a session that a name means; "" is the newest. It is the one place where the daemon
@@ -18,6 +20,9 @@ func findPoint(ctx context.Context, repo *session.Repo, m *mount, name string) (
 		if err := m.carry.pointOfHead(ctx, repo); err != nil {
 			return session.Point{}, err
 		}
+	}
+	if strings.HasPrefix(name, transcript.TurnPrefix) {
+		return transcript.FindTurn(repo, name, m.contents(ctx))
 	}
 	return repo.Find(name)
 }

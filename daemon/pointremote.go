@@ -76,7 +76,7 @@ func (m *mount) arriveFrom(ctx context.Context, remote *thin.Remote, name string
 	if err != nil {
 		return nil, sessionFault(remote, err)
 	}
-	list, err := remote.List(ctx, []string{session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.KeptPrefix(name), session.CarriedPrefix(name), session.TranscriptRef(name), session.OwnerRef, session.TagsPrefix(name), "refs/heads/", "refs/tags/"})
+	list, err := remote.List(ctx, []string{session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.KeptPrefix(name), session.CarriedPrefix(name), session.TranscriptRef(name), session.FactsRef(name), session.OwnerRef, session.TagsPrefix(name), "refs/heads/", "refs/tags/"})
 	if err != nil {
 		return nil, sessionFault(remote, err)
 	}
@@ -250,7 +250,7 @@ func (m *mount) bringState(ctx context.Context, repo *session.Repo, remote *thin
 		return err
 	}
 	var newer []object.ID
-	named := map[string]bool{session.TranscriptRef(repo.Session()): true}
+	named := map[string]bool{session.TranscriptRef(repo.Session()): true, session.FactsRef(repo.Session()): true}
 	for _, r := range state.Refs {
 		named[r.Name] = true
 	}

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/capture"
@@ -157,8 +159,14 @@ func (d *Daemon) SessionLog(ctx context.Context, r control.SessionLogRequest) (c
 		return reply, explainCarry("read session", r.Of, err)
 	}
 	points = slices.CompactFunc(points, func(a, b session.Point) bool { return a.ID == b.ID }) // in two segments, if others made way
+	recorded, err := o.recordsBefore(ctx)
+	if err != nil { // a transcript that cannot be had keeps nobody from seeing the checkpoints
+		d.log.Warn("read transcript", zap.String("session", o.session), zap.Error(err))
+	}
 	for _, p := range points {
-		reply.Points = append(reply.Points, o.shown(p))
+		shown := o.shown(p)
+		shown.Recorded = recorded[p.Prev]
+		reply.Points = append(reply.Points, shown)
 	}
 	return reply, nil
 }
@@ -263,28 +271,6 @@ func (d *Daemon) SessionNote(ctx context.Context, r control.SessionNoteRequest) 
 		return control.SessionNoteReply{}, explainCarry("write note", r.Commit, err)
 	}
 	return control.SessionNoteReply{Commit: n.Commit, Ref: n.Ref, Note: n.Note, Redacted: n.Redacted}, nil
-}
-
-// SessionRecord appends to a session's transcript.
-func (d *Daemon) SessionRecord(ctx context.Context, r control.SessionRecordRequest) (control.SessionRecordReply, error) {
-	m, err := d.carried("record", r.Dir)
-	if err != nil {
-		return control.SessionRecordReply{}, err
-	}
-	repo, err := m.carry.open(ctx)
-	if err != nil {
-		return control.SessionRecordReply{}, explainCarry("record", m.dir, err)
-	}
-	m.carry.mu.Lock()
-	last, lane := m.carry.last, m.carry.lane.Name
-	m.carry.mu.Unlock()
-	n, err := transcript.Record(ctx, repo, transcript.Batch{
-		Session: m.session, Lane: lane, Point: last.ID, Actor: session.Actor(), Time: time.Now().UTC(), Lines: r.Lines,
-	})
-	if err != nil {
-		return control.SessionRecordReply{}, explainCarry("record", m.dir, err)
-	}
-	return control.SessionRecordReply{Ref: n.Ref, Point: string(last.ID), Lines: n.Lines, Redacted: n.Redacted}, nil
 }
 
 // SessionGC drops points that no rule keeps.

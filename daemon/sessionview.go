@@ -15,7 +15,7 @@ var errNothingCarried = errors.New("no checkpoint was made in it yet")
 
 // SessionShow tells all about one point.
 func (d *Daemon) SessionShow(ctx context.Context, r control.SessionShowRequest) (control.SessionShowReply, error) {
-	reply := control.SessionShowReply{Changes: []control.PathChange{}, LeftOut: []control.LeftOut{}, Staged: []control.PathChange{}}
+	reply := control.SessionShowReply{Changes: []control.PathChange{}, LeftOut: []control.LeftOut{}, Staged: []control.PathChange{}, Since: []control.TranscriptRecord{}}
 	o, err := d.openAt(ctx, r.Of, r.SessionRemote, true)
 	if err != nil {
 		return reply, explainAt("read session", r.Of, err)
@@ -62,9 +62,19 @@ func (d *Daemon) SessionShow(ctx context.Context, r control.SessionShowRequest) 
 			reply.LeftOut = leftOut(now)
 		}
 	}
-	if reply.Records, err = transcript.Count(o.repo, o.session, p.ID); err != nil {
+	lines, _, err := transcript.Read(o.repo, o.session, o.mount.contents(ctx))
+	if err != nil {
 		return reply, explainCarry("show checkpoint", string(p.ID), err)
 	}
+	for _, l := range lines {
+		if l.Point == p.ID {
+			reply.Records++
+		}
+		if l.Point == p.Prev {
+			reply.Since = append(reply.Since, shownRecord(l))
+		}
+	}
+	reply.Recorded = int64(len(reply.Since))
 	return reply, nil
 }
 

@@ -21,6 +21,7 @@
 //	refs/afs/kept/SESSION/ULID          tips of branches that were rewritten or removed
 //	refs/afs/diverged/SESSION/...       branches, tags and notes that somebody else has moved on the session remote
 //	refs/afs/transcript/SESSION         what was recorded of who worked in it
+//	refs/afs/facts/SESSION              facts and handoff, kept apart from the transcript
 //	refs/heads/*, refs/tags/*, refs/notes/*   the user's, as he has moved them; see Layout for their names on a session remote
 package session
 
@@ -63,6 +64,9 @@ func DivergedRef(session, ref string) string {
 	return Prefix + "diverged/" + session + "/" + strings.TrimPrefix(ref, "refs/")
 }
 
+// FactsRef holds what whoever goes on with a session has to know: facts, and a handoff.
+func FactsRef(session string) string { return Prefix + "facts/" + session }
+
 // TranscriptRef holds what was recorded of a session.
 func TranscriptRef(session string) string { return Prefix + "transcript/" + session }
 
@@ -77,6 +81,7 @@ const (
 	BeforeRisk Reason = "before-risk" // a git command was about to throw changes away
 	Unmount    Reason = "unmount"     // the mount ends
 	Shutdown   Reason = "shutdown"    // the daemon ends
+	Turn       Reason = "turn"        // a person's prompt was recorded
 	Removal    Reason = "removal"     // many files were removed or overwritten: it has what was there
 	Restore    Reason = "restore"     // files are about to be brought back to another point
 	Merging    Reason = "merge"       // what git made of the work of two sessions; on this host alone

@@ -230,6 +230,14 @@ func (m *marking) below(id object.ID) error {
 	return nil
 }
 
+// Sweep removes what no ref leads to from the repository's own packs, and returns how many bytes became free.
+func (r *Repo) Sweep(ctx context.Context) (freed int64, err error) {
+	if freed, err = r.sweep(ctx); err != nil {
+		return freed, fmt.Errorf("remove what nothing names from %s: %w", r.dir, err)
+	}
+	return freed, nil
+}
+
 // sweep removes packs that hold what nothing names, of which the rest is packed anew first. What is in files of their own
 // was put there by stock git, and is left to it.
 func (r *Repo) sweep(ctx context.Context) (freed int64, err error) {

@@ -33,6 +33,7 @@ A checkpoint is named by
   10m, 2h30m     the newest that is at least so old (also 90s, 3d, 1w)
   14:05          the newest of then, today or yesterday; also '2025-11-22 14:05' and RFC 3339
   2025-11-22     the last one of that day, or before it
+  turn:3         the one at the beginning of the third turn of the transcript
   HEAD           the first one with the commit that HEAD is now: the files right after the commit
 Times without a zone are of the daemon's.
 
@@ -63,7 +64,8 @@ there, and list, log, show and diff with --session-remote URL look at it. sessio
 		SuggestionsMinimumDistance: 2,
 	}
 	cmd.AddCommand(a.sessionListCommand(), a.sessionLogCommand(), a.sessionShowCommand(), a.sessionLinkCommand(), a.sessionDiffCommand(), a.sessionRestoreCommand(),
-		a.sessionForkCommand(), a.sessionMergeCommand(), a.sessionResumeCommand(), a.sessionPinCommand(), a.sessionUnpinCommand(), a.sessionNoteCommand(), a.sessionRecordCommand())
+		a.sessionForkCommand(), a.sessionMergeCommand(), a.sessionResumeCommand(), a.sessionPinCommand(), a.sessionUnpinCommand(), a.sessionNoteCommand(), a.sessionRecordCommand(),
+		a.sessionTranscriptCommand(), a.sessionEraseCommand(), a.sessionFactCommand(), a.sessionHandoffCommand())
 	cmd.AddCommand(a.sessionStateCommands()...)
 	cmd.AddCommand(a.sessionHooksCommand(), a.sessionHookCommand(), a.sessionGCCommand(), a.sessionDeleteCommand(), a.sessionUndeleteCommand())
 	return cmd

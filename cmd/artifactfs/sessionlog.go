@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -23,9 +24,9 @@ func (a *app) sessionLogCommand() *cobra.Command {
 		Use:   "log [DIR|SESSION] [-n NUMBER]",
 		Short: "List checkpoints, newest first",
 		Long: `Log prints a line for each checkpoint of a session, newest first: its id, how long ago it was made, why (manual, idle,
-interval, git, before-risk, removal, unmount, shutdown, restore, fork), how many paths differ from the one before, how
-many bytes are new in it, the branch, and the pins and the message it has. A * behind the id says that it is not on the
-session remote yet.
+interval, git, turn, before-risk, removal, unmount, shutdown, restore, fork), how many paths differ from the one before,
+how many bytes are new in it, how many records of the transcript were made since the one before, if any were, the
+branch, and the pins and the message it has. A * behind the id says that it is not on the session remote yet.
 
 An id may be cut to as many of its first characters as no other has; artifactfs session --help lists the other names.
 
@@ -99,7 +100,14 @@ func printPoints(out io.Writer, points []control.Point, now time.Time) error {
 	}
 	var text bytes.Buffer
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "ID\tMADE\tWHY\tCHANGED\tNEW\tBRANCH\tMESSAGE")
+	recorded := slices.ContainsFunc(points, func(p control.Point) bool { return p.Recorded > 0 })
+	column := func(text string) string {
+		if !recorded {
+			return ""
+		}
+		return text + "\t"
+	}
+	fmt.Fprintln(w, "ID\tMADE\tWHY\tCHANGED\tNEW\t"+column("RECORDED")+"BRANCH\tMESSAGE")
 	for _, p := range points {
 		id := p.ID
 		if !p.Synced {
@@ -109,7 +117,7 @@ func printPoints(out io.Writer, points []control.Point, now time.Time) error {
 		if len(p.Pins) > 0 {
 			message = strings.TrimSpace("[" + strings.Join(p.Pins, ", ") + "] " + message)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", id, ago(p.Time, now), p.Reason, count(p.Changed), bytesOf(p.Bytes), branchText(p), message)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s%s\t%s\n", id, ago(p.Time, now), p.Reason, count(p.Changed), bytesOf(p.Bytes), column(count(p.Recorded)), branchText(p), message)
 	}
 	w.Flush()
 	for line := range strings.Lines(text.String()) {
@@ -251,6 +259,17 @@ func printShow(out io.Writer, s control.SessionShowReply, now time.Time) {
 	}
 	printChanges(out, "changed "+since, s.Changes)
 	printChanges(out, "staged", s.Staged)
+	if len(s.Since) > 0 {
+		fmt.Fprintf(out, "recorded %s (%s)\n", since, count(int64(len(s.Since))))
+	}
+	for i, r := range s.Since {
+		if i == pathsShown {
+			fmt.Fprintf(out, "  ... and %s more (artifactfs session transcript)\n", count(int64(len(s.Since)-i)))
+			break
+		}
+		kind, text := readRecord(r)
+		fmt.Fprintf(out, "  %s  %s\n", kind, shortened((&control.Error{Cause: text}).Error()))
+	}
 	if s.Left > 0 {
 		fmt.Fprintf(out, "left out (%s)\n", count(s.Left))
 		for i, l := range s.LeftOut {

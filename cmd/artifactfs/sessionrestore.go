@@ -19,14 +19,17 @@ type restoreOptions struct {
 
 func (a *app) sessionRestoreCommand() *cobra.Command {
 	var o restoreOptions
+	var turn int
 	cmd := &cobra.Command{
-		Use:   "restore ID [PATH...] [--staged] [--dry-run]",
+		Use:   "restore ID|--turn N [PATH...] [--staged] [--dry-run]",
 		Short: "Bring files back to what they were at a checkpoint",
 		Long: `Restore makes the mounted working tree, or just PATHs in it, what it was at a checkpoint: by names alone, nothing is
 downloaded. A checkpoint is made first, and restore says how to get back to it, so that nothing is lost.
 
 HEAD and branches stay where they are, and so does the index unless --staged asks for it. What checkpoints do not hold,
 such as ignored files, is not touched. --dry-run only says what would change.
+
+--turn N stands for ID: the checkpoint at the beginning of turn N of the transcript, when the prompt was made.
 
 PATHs are relative to the current directory, or to that of -C; a directory means all that is in it.
 
@@ -36,15 +39,25 @@ So work of another session is taken over, as a whole or PATH by PATH; artifactfs
   artifactfs session restore 10m
   artifactfs session restore 01J9ZK src/main.c docs
   artifactfs session restore try-2@ src/login.c
+  artifactfs session restore --turn 3 src
   artifactfs session restore -C /srv/app before-rename --staged`,
-		Args: arguments(1, -1, "ID [PATH...]"),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("turn") {
+				return nil // they are PATHs
+			}
+			return arguments(1, -1, "ID [PATH...]")(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("turn") {
+				args = append([]string{fmt.Sprintf("turn:%d", turn)}, args...)
+			}
 			return a.sessionRestore(cmd.Context(), o, args[0], args[1:])
 		},
 		ValidArgsFunction: a.completePoints(&o.of, 1),
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
+	f.IntVar(&turn, "turn", 0, "the checkpoint at the beginning of turn `N`")
 	f.BoolVar(&o.request.Staged, "staged", false, "bring the index back, too")
 	f.BoolVarP(&o.request.DryRun, "dry-run", "n", false, "only say what would change")
 	a.ofFlag(cmd, &o.of)

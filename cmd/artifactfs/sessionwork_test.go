@@ -157,6 +157,21 @@ func (s *sessionsOf) SessionTrash(_ context.Context, r control.SessionTrashReque
 	return control.SessionTrashReply{Deleted: []control.DeletedSession{{Name: "old", Remote: "/r.git", At: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Hour)}}}, nil
 }
 
+func (s *sessionsOf) SessionTranscript(_ context.Context, r control.SessionTranscriptRequest) (control.SessionTranscriptReply, error) {
+	s.ask(r)
+	return control.SessionTranscriptReply{}, nil
+}
+
+func (s *sessionsOf) SessionErase(_ context.Context, r control.SessionEraseRequest) (control.SessionEraseReply, error) {
+	s.ask(r)
+	return control.SessionEraseReply{}, nil
+}
+
+func (s *sessionsOf) SessionFacts(_ context.Context, r control.SessionFactsRequest) (control.SessionFactsReply, error) {
+	s.ask(r)
+	return control.SessionFactsReply{}, nil
+}
+
 const pointA, pointB = "01J9ZK3V9Q2M4N6P8R0T1V3X5Z", "01J9ZK4W0R3N5P7Q9S1V2X4Y60"
 
 // newWork serves a session that is mounted in the directory app.

@@ -6,7 +6,8 @@
 //	2006-01-02/POINT.jsonl        what was recorded on a day (in UTC) while POINT was the newest point ("none": there was none)
 //	2006-01-02/POINT.0002.jsonl   and what did not fit
 //
-// A line is {"time","point","session","lane","actor","record":{...}}, of which record is what was given.
+// A line is {"id","time","point","session","lane","actor","record":{...}}, of which record is what was given. One that was
+// erased has "erased":{"time","by","why"} in its place.
 //
 // Notes are git's own, on refs/notes/*, in the mount's git directory, and written by stock git: it may have to bring the
 // notes that are there from the remote.
@@ -54,12 +55,18 @@ type Recorded struct {
 
 // envelope is a line.
 type envelope struct {
+	ID      string          `json:"id,omitempty"` // a ULID
 	Time    time.Time       `json:"time"`
 	Point   session.PointID `json:"point"`
 	Session string          `json:"session"`
 	Lane    string          `json:"lane"`
 	Actor   string          `json:"actor,omitempty"`
-	Record  json.RawMessage `json:"record"`
+	Record  json.RawMessage `json:"record,omitempty"`
+
+	// Of a record that was erased: the tombstone, and which turn it began or belonged to.
+	Erased *Tombstone `json:"erased,omitempty"`
+	Begins bool       `json:"begins,omitempty"`
+	Turn   int        `json:"turn,omitempty"`
 }
 
 // LineError says what is wrong with a line.
@@ -113,7 +120,7 @@ func (b Batch) encode() (text []byte, redacted int64, err error) {
 			return nil, 0, &LineError{i + 1, err}
 		}
 		redacted += n
-		if err := e.Encode(envelope{Time: b.Time.UTC(), Point: b.Point, Session: b.Session, Lane: b.Lane, Actor: b.Actor, Record: clean}); err != nil {
+		if err := e.Encode(envelope{ID: string(session.NewPointID(b.Time)), Time: b.Time.UTC(), Point: b.Point, Session: b.Session, Lane: b.Lane, Actor: b.Actor, Record: clean}); err != nil {
 			return nil, 0, &LineError{i + 1, err}
 		}
 	}
@@ -225,23 +232,6 @@ func stem(p session.PointID) string {
 		return "none"
 	}
 	return string(p)
-}
-
-// Count is how many lines belong to a point.
-func Count(r *session.Repo, name string, p session.PointID) (int64, error) {
-	files, err := Files(r, name, p)
-	if err != nil {
-		return 0, err
-	}
-	var lines int64
-	for _, id := range files {
-		_, text, err := r.Get(id, maxFile)
-		if err != nil {
-			return 0, fmt.Errorf("read transcript: %w", err)
-		}
-		lines += int64(bytes.Count(text, []byte("\n")))
-	}
-	return lines, nil
 }
 
 // Files lists the contents whose lines belong to a point, oldest first.

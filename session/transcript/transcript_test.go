@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -60,7 +62,8 @@ func TestRecordsAreThereForGit(t *testing.T) {
 {"time":"2026-11-22T03:04:05Z","point":"` + string(p) + `","session":"work","lane":"main","actor":"robot","record":{"password":"[redacted password]"}}
 {"time":"2026-11-22T03:04:05Z","point":"` + string(p) + `","session":"work","lane":"main","actor":"robot","record":{"n":3}}
 `
-		if got := git(t, r.Dir(), "show", done.Ref+":2026-11-22/"+string(p)+".jsonl"); got != want {
+		id := regexp.MustCompile(`"id":"[0-9A-Z]{26}",`)
+		if got := id.ReplaceAllString(git(t, r.Dir(), "show", done.Ref+":2026-11-22/"+string(p)+".jsonl"), ""); got != want {
 			t.Errorf("got\n%s", got)
 		}
 		if got := git(t, r.Dir(), "log", "--format=%s", done.Ref); got != "record: 1 lines\nrecord: 1 lines\nrecord: 2 lines\n" {
@@ -71,11 +74,11 @@ func TestRecordsAreThereForGit(t *testing.T) {
 		}
 		git(t, r.Dir(), "fsck", "--strict")
 		for id, want := range map[session.PointID]int64{p: 3, "": 1, session.NewPointID(at): 0} {
-			if n, err := Count(r, "work", id); n != want || err != nil {
+			if n, err := countOf(r, "work", id); n != want || err != nil {
 				t.Errorf("%q has %d lines, %v", id, n, err)
 			}
 		}
-		if n, err := Count(r, "none", p); n != 0 || err != nil {
+		if n, err := countOf(r, "none", p); n != 0 || err != nil {
 			t.Errorf("%d, %v", n, err)
 		}
 	}
@@ -105,7 +108,7 @@ func TestLongTranscriptsAreCut(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n, err := Count(r, "work", p); n != 8 || err != nil {
+	if n, err := countOf(r, "work", p); n != 8 || err != nil {
 		t.Errorf("%d lines, %v", n, err)
 	}
 	if names := strings.Count(git(t, r.Dir(), "ls-tree", "-r", "--name-only", "refs/afs/transcript/work"), "\n"); names != 3 {
@@ -128,7 +131,7 @@ func TestRecordersAtTheSameTime(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n, err := Count(r, "work", ""); n != 20 || err != nil {
+	if n, err := countOf(r, "work", ""); n != 20 || err != nil {
 		t.Errorf("%d lines, %v", n, err)
 	}
 }
@@ -177,5 +180,53 @@ func TestNotes(t *testing.T) {
 	}
 	if _, err := Note(t.Context(), NoteRequest{GitDir: gitDir, Ref: "agent", JSON: []byte(`{`)}); !errors.Is(err, ErrNotJSON) {
 		t.Error(err)
+	}
+}
+
+// countOf is how many lines belong to a point.
+func countOf(r *session.Repo, name string, p session.PointID) (n int64, err error) {
+	lines, _, err := Read(r, name, nil)
+	for _, l := range lines {
+		if l.Point == p {
+			n++
+		}
+	}
+	return n, err
+}
+
+func TestTurns(t *testing.T) {
+	r := newRepo(t, object.SHA1)
+	lines := []string{
+		`{"type":"system","text":"before"}`, `{"type":"prompt","text":"one"}`, `{"type":"tool","role":"assistant"}`, `{"type":"tool_result","role":"user"}`,
+		`{"role":"user","text":"two"}`, `{"role":"assistant"}`, `{"turn":7,"text":"seven"}`, `{"turn":7}`,
+	}
+	if _, err := Record(t.Context(), r, Batch{Session: "work", Time: time.Now(), Lines: lines}); err != nil {
+		t.Fatal(err)
+	}
+	turns := func() (list []int) {
+		t.Helper()
+		read, _, err := Read(r, "work", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range read {
+			list = append(list, l.Turn)
+		}
+		return list
+	}
+	want := []int{0, 1, 1, 1, 2, 2, 7, 7}
+	if got := turns(); !slices.Equal(got, want) {
+		t.Errorf("turns of the records: got %v, want %v", got, want)
+	}
+	read, _, _ := Read(r, "work", nil)
+	erased, err := Erase(t.Context(), r, EraseRequest{Session: "work", IDs: map[string]bool{read[1].ID: true, read[6].ID: true}, Stone: Tombstone{Time: time.Now(), By: "me"}}, nil)
+	if err != nil || len(erased) != 2 {
+		t.Errorf("erased: got %v, %v, want two records", erased, err)
+	}
+	if got := turns(); !slices.Equal(got, want) {
+		t.Errorf("turns after two of their first records were erased: got %v, want %v", got, want)
+	}
+	if !BeginTurn([]string{"{}", `{"type":"prompt"}`}) || BeginTurn([]string{`{"role":"assistant"}`}) {
+		t.Error("BeginTurn takes another record for a prompt")
 	}
 }

@@ -114,7 +114,7 @@ func isSent(there string, layout session.Layout) bool {
 
 // isFirst says whether a ref stands on nothing of the mounted remote's.
 func isFirst(ref, name string) bool {
-	return ref == session.MetaRef(name) || ref == session.TranscriptRef(name)
+	return ref == session.MetaRef(name) || ref == session.TranscriptRef(name) || ref == session.FactsRef(name)
 }
 
 func isLane(ref, name string) bool { return strings.HasPrefix(ref, session.LanePrefix(name)) }

@@ -370,7 +370,7 @@ func (q *Queue) names(local map[string]object.ID, l *ledger) []string {
 		return nil
 	}
 	names := []string{
-		session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.KeptPrefix(name), session.TranscriptRef(name),
+		session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.KeptPrefix(name), session.TranscriptRef(name), session.FactsRef(name),
 		session.CarriedPrefix(name), divergedPrefix(name), groundPrefix(name),
 	}
 	users := map[string]bool{}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+func (a *app) sessionEraseCommand() *cobra.Command {
+	var of, before, why string
+	var records []string
+	cmd := &cobra.Command{
+		Use:   "erase [DIR|SESSION] --before TIME|--record ID",
+		Short: "Erase records of the transcript for good",
+		Long: `Erase takes records out of the transcript of a session: those that are older than TIME, which is written as that of
+a checkpoint (30d, 14:05, 2025-11-22), and those that --record names. A tombstone takes the place of each: its id,
+when and by whom it was erased, and what --why says. The objects that held the records are removed here, and the session
+remote is told with the next push; until its own gc it may keep what nothing names any more.
+
+Sessions of this host that were forked from this one erase the same records. A fork on another machine keeps them until
+somebody erases them there: the ids are the same. Checkpoints, commits, notes, facts and the handoff stay.`,
+		Example: `  artifactfs session erase --before 30d
+  artifactfs session erase fix-login --record 01M80Q4Z50EZKC5YR3HTMPRYYQ --why 'a customer asked for it'`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if before == "" && len(records) == 0 {
+				return errors.New("takes --before TIME or --record ID")
+			}
+			return atMostOne(cmd, args, of)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r := control.SessionEraseRequest{Records: records, Why: why}
+			if before != "" {
+				at, ok := session.ParseTime(before, time.Now())
+				if !ok {
+					return usage(cmd, fmt.Errorf("--before %q is no time: 30d, 14:05, 2025-11-22 and RFC 3339 are", before))
+				}
+				r.Before = at.UTC()
+			}
+			return a.sessionErase(cmd.Context(), cmp.Or(of, first(args)), r)
+		},
+		ValidArgsFunction: a.completeSessions(1),
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&before, "before", "", "records that are older than `TIME`")
+	f.StringArrayVar(&records, "record", nil, "the record with this `ID`; may be repeated")
+	f.StringVar(&why, "why", "", "`REASON`, which the tombstone keeps")
+	a.ofFlag(cmd, &of)
+	return cmd
+}
+
+func (a *app) sessionErase(ctx context.Context, of string, r control.SessionEraseRequest) error {
+	w, err := a.sessionOf(ctx, "erase", of)
+	if err != nil {
+		return err
+	}
+	r.Of = w.of
+	reply, err := w.client.SessionErase(ctx, r)
+	if err != nil {
+		return failure("erase", w.name(), err)
+	}
+	ids := append(r.Records, reply.Erased...)
+	forks, err := a.eraseForks(ctx, reply.Session, r, ids)
+	if a.json {
+		if reply.Erased == nil {
+			reply.Erased = []string{}
+		}
+		return errors.Join(printJSON(a.stdout, reply), err)
+	}
+	fmt.Fprintf(a.stdout, "erased %s of session %s\n", plural(int64(len(reply.Erased)), "record"), reply.Session)
+	for _, f := range forks {
+		fmt.Fprintf(a.stdout, "erased %s of its fork %s\n", plural(int64(len(f.Erased)), "record"), f.Session)
+	}
+	return err
+}
+
+// eraseForks erases the same records from the sessions of this host that were forked from one, and from their forks.
+func (a *app) eraseForks(ctx context.Context, origin string, r control.SessionEraseRequest, ids []string) (done []control.SessionEraseReply, err error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	all, err := a.sessions(ctx)
+	if err != nil {
+		return nil, err
+	}
+	from := map[string]bool{origin: true}
+	for again := true; again; {
+		again = false
+		for _, s := range all {
+			parent, _, _ := strings.Cut(s.From, " ")
+			if from[s.Name] || !from[parent] {
+				continue
+			}
+			from[s.Name], again = true, true
+			w, e := a.sessionOf(ctx, "erase", s.Name)
+			if e == nil {
+				var reply control.SessionEraseReply
+				if reply, e = w.client.SessionErase(ctx, control.SessionEraseRequest{Of: w.of, Records: ids, Why: r.Why}); e == nil && len(reply.Erased) > 0 {
+					done = append(done, reply)
+				}
+			}
+			if e != nil {
+				err = errors.Join(err, failure("erase", "session "+s.Name, e))
+			}
+		}
+	}
+	return done, err
+}

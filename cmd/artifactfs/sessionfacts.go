@@ -1,0 +1,148 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+func (a *app) sessionFactCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:                   "fact COMMAND",
+		DisableFlagsInUseLine: true,
+		Short:                 "Keep facts for those who go on with a session",
+		Long: `Fact keeps short texts that whoever goes on with a session has to know, apart from the transcript: they stay when
+records of it are erased, and are pushed to the session remote. What looks like a secret is taken out.`,
+		Example: `  artifactfs session fact add 'the tests need port 5432'
+  artifactfs session fact list
+  artifactfs session fact remove 01M80Q4Z50EZKC5YR3HTMPRYYQ`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("unknown command %q", args[0])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return cmd.Help() },
+	}
+	var of string
+	add := &cobra.Command{
+		Use:     "add TEXT",
+		Short:   "Add a fact to a session",
+		Long:    `Add keeps TEXT as a fact of the session, and prints its id.`,
+		Example: `  artifactfs session fact add 'the tests need port 5432' -C fix-login`,
+		Args:    arguments(1, 1, "TEXT"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if strings.TrimSpace(args[0]) == "" {
+				return usage(cmd, errors.New("TEXT is empty"))
+			}
+			reply, err := a.sessionFacts(cmd.Context(), "add fact", of, control.SessionFactsRequest{Add: args})
+			if err != nil || a.json {
+				return err
+			}
+			_, err = fmt.Fprintln(a.stdout, reply.Facts[len(reply.Facts)-1].ID)
+			return err
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	list := &cobra.Command{
+		Use:     "list",
+		Short:   "List the facts of a session",
+		Long:    `List prints the facts of the session, oldest first, each with its id.`,
+		Example: `  artifactfs session fact list -C fix-login --json | jq -r '.facts[].text'`,
+		Args:    arguments(0, 0, "no arguments"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			reply, err := a.sessionFacts(cmd.Context(), "list facts", of, control.SessionFactsRequest{})
+			if err != nil || a.json {
+				return err
+			}
+			for _, f := range reply.Facts {
+				if _, err := fmt.Fprintf(a.stdout, "%s  %s\n", f.ID, (&control.Error{Cause: f.Text}).Error()); err != nil {
+					return fmt.Errorf("print result: %w", err)
+				}
+			}
+			return nil
+		},
+	}
+	remove := &cobra.Command{
+		Use:     "remove ID",
+		Short:   "Remove a fact of a session",
+		Long:    `Remove takes the fact with this id from the session. Its text stays in the history of the ref that holds the facts.`,
+		Example: `  artifactfs session fact remove 01M80Q4Z50EZKC5YR3HTMPRYYQ`,
+		Args:    arguments(1, 1, "ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			_, err := a.sessionFacts(cmd.Context(), "remove fact", of, control.SessionFactsRequest{Remove: strings.ToUpper(args[0])})
+			return err
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	for _, c := range []*cobra.Command{add, list, remove} {
+		a.ofFlag(c, &of)
+	}
+	cmd.AddCommand(add, list, remove)
+	return cmd
+}
+
+func (a *app) sessionHandoffCommand() *cobra.Command {
+	var of, set string
+	cmd := &cobra.Command{
+		Use:   "handoff [--set TEXT|-]",
+		Short: "Show or write the handoff of a session",
+		Long: `Handoff prints the text that was left for whoever goes on with the session: what is done, and what is not.
+--set writes it, - from stdin; an empty text removes it. As facts it is kept apart from the transcript.`,
+		Example: `  artifactfs session handoff
+  artifactfs session handoff --set 'login works; the tests of logout do not'
+  agent --summary | artifactfs session handoff --set -`,
+		Args: arguments(0, 0, "no arguments"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r := control.SessionFactsRequest{}
+			if cmd.Flags().Changed("set") {
+				if set == "-" {
+					text, err := io.ReadAll(io.LimitReader(os.Stdin, maxNote+1))
+					if err != nil {
+						return fmt.Errorf("read stdin: %w", err)
+					}
+					set = string(bytes.TrimSpace(text))
+				}
+				if len(set) > maxNote {
+					return &control.Error{Code: control.ExitUsage, Verb: "handoff", Cause: "it is longer than " + bytesOf(maxNote)}
+				}
+				r.Handoff = &set
+			}
+			reply, err := a.sessionFacts(cmd.Context(), "handoff", of, r)
+			if err != nil || a.json || r.Handoff != nil || reply.Handoff == "" {
+				return err
+			}
+			_, err = fmt.Fprintln(a.stdout, strings.TrimRight(reply.Handoff, "\n"))
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&set, "set", "", "write `TEXT`, or what is read of stdin (-)")
+	a.ofFlag(cmd, &of)
+	return cmd
+}
+
+// sessionFacts asks for facts and handoff, and prints them if that is for a program.
+func (a *app) sessionFacts(ctx context.Context, verb, of string, r control.SessionFactsRequest) (control.SessionFactsReply, error) {
+	w, err := a.sessionOf(ctx, verb, of)
+	if err != nil {
+		return control.SessionFactsReply{}, err
+	}
+	r.Of = w.of
+	reply, err := w.client.SessionFacts(ctx, r)
+	if err != nil {
+		return reply, failure(verb, w.name(), err)
+	}
+	a.sayRedacted(reply.Redacted)
+	if a.json {
+		return reply, printJSON(a.stdout, reply)
+	}
+	return reply, nil
+}

@@ -1,0 +1,230 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+type transcriptOptions struct {
+	of               string
+	turn             int
+	follow, markdown bool
+}
+
+func (a *app) sessionTranscriptCommand() *cobra.Command {
+	var o transcriptOptions
+	cmd := &cobra.Command{
+		Use:   "transcript [DIR|SESSION] [--turn N] [--follow] [--markdown]",
+		Short: "Print what was recorded of a session",
+		Long: `Transcript prints the records that session record and the hooks of coding agents have appended: time, who, what kind,
+and the text; long tool calls are shortened. --json prints a line for each record, with all of it.
+
+A turn begins with each record of a person's prompt: one with "type":"prompt", or with "role":"user" and no type or
+"type":"message"; or with a "turn" that is another than before. A checkpoint is made before a prompt is recorded, unless
+the policy is off: turn:N names it everywhere, and session restore --turn N goes back to it.
+
+--follow goes on printing what is recorded, until it is interrupted.`,
+		Example: `  artifactfs session transcript
+  artifactfs session transcript fix-login --turn 3
+  artifactfs session transcript --markdown >report.md
+  artifactfs session transcript --follow --json | jq -r .record.text`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if o.turn < 0 {
+				return errors.New("--turn is negative")
+			}
+			if o.markdown && (o.follow || a.json) {
+				return errors.New("takes one of --markdown, --follow and --json")
+			}
+			return atMostOne(cmd, args, o.of)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.of == "" {
+				o.of = first(args)
+			}
+			return a.sessionTranscript(cmd.Context(), o)
+		},
+		ValidArgsFunction: a.completeSessions(1),
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.IntVar(&o.turn, "turn", 0, "only turn `N`")
+	f.BoolVarP(&o.follow, "follow", "f", false, "go on with what is recorded from now on")
+	f.BoolVar(&o.markdown, "markdown", false, "as a report in Markdown")
+	a.ofFlag(cmd, &o.of)
+	return cmd
+}
+
+// followPause is how long --follow waits before it asks again.
+const followPause = 300 * time.Millisecond
+
+func (a *app) sessionTranscript(ctx context.Context, o transcriptOptions) error {
+	w, err := a.sessionOf(ctx, "transcript", o.of)
+	if err != nil {
+		return err
+	}
+	printed := map[string]bool{} // erasing begins the transcript anew, and ids stay
+	request := control.SessionTranscriptRequest{Of: w.of, Turn: o.turn}
+	for {
+		reply, err := w.client.SessionTranscript(ctx, request)
+		switch {
+		case err == nil:
+			if err := a.printTranscript(reply, o, printed); err != nil {
+				return err
+			}
+			request.Head = reply.Head
+		case !o.follow || ctx.Err() != nil || !errors.Is(err, control.ErrNoServer) && len(printed) == 0 && request.Head == "":
+			return failure("transcript", w.name(), err)
+		} // else the daemon is being replaced: the next one knows as much
+		if !o.follow {
+			return nil
+		}
+		select {
+		case <-time.After(followPause):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (a *app) printTranscript(reply control.SessionTranscriptReply, o transcriptOptions, printed map[string]bool) error {
+	if o.markdown {
+		if _, err := fmt.Fprintf(a.stdout, "# Session %s\n", reply.Session); err != nil {
+			return fmt.Errorf("print result: %w", err)
+		}
+	}
+	for _, r := range reply.Records {
+		if printed[r.ID] {
+			continue
+		}
+		printed[r.ID] = true
+		var err error
+		switch {
+		case a.json:
+			err = printLineJSON(a.stdout, r)
+		case o.markdown:
+			err = printMarkdown(a.stdout, r)
+		default:
+			err = printRecord(a.stdout, r)
+		}
+		if err != nil {
+			return fmt.Errorf("print result: %w", err)
+		}
+	}
+	return nil
+}
+
+func printLineJSON(out io.Writer, r control.TranscriptRecord) error {
+	e := json.NewEncoder(out)
+	e.SetEscapeHTML(false)
+	return e.Encode(r)
+}
+
+// said is what the usual members of a record hold.
+type said struct {
+	Type    string          `json:"type"`
+	Role    string          `json:"role"`
+	Text    string          `json:"text"`
+	Content json.RawMessage `json:"content"`
+	Tool    string          `json:"tool"`
+	Input   json.RawMessage `json:"input"`
+	Output  json.RawMessage `json:"output"`
+	Failed  bool            `json:"failed"`
+}
+
+// maxShown is how many bytes of a tool call are printed for people.
+const maxShown = 200
+
+// readRecord returns the kind of a record and its text for people.
+func readRecord(r control.TranscriptRecord) (kind, text string) {
+	if r.Erased != nil {
+		text = "erased by " + r.Erased.By
+		if r.Erased.Why != "" {
+			text += ": " + r.Erased.Why
+		}
+		return "erased", text
+	}
+	var s said
+	if json.Unmarshal(r.Record, &s) != nil {
+		return "record", shortened(string(r.Record))
+	}
+	kind = s.Type
+	if kind == "" || kind == "message" {
+		kind = s.Role
+	}
+	if kind == "" {
+		kind = "record"
+	}
+	var content string
+	switch {
+	case s.Text != "":
+		text = s.Text
+	case json.Unmarshal(s.Content, &content) == nil && content != "":
+		text = content
+	case s.Tool == "":
+		return kind, shortened(string(r.Record))
+	}
+	if s.Tool != "" {
+		text = strings.TrimSpace(s.Tool + " " + shortened(text))
+		if len(s.Input) > 0 {
+			text += " " + shortened(string(s.Input))
+		}
+		if len(s.Output) > 0 {
+			text += " -> " + shortened(string(s.Output))
+		}
+		if s.Failed {
+			text += " (failed)"
+		}
+	}
+	return kind, text
+}
+
+func shortened(text string) string {
+	text = strings.ToValidUTF8(strings.Join(strings.Fields(text), " "), "?")
+	if len(text) > maxShown {
+		text = strings.ToValidUTF8(text[:maxShown], "") + "..."
+	}
+	return text
+}
+
+func printRecord(out io.Writer, r control.TranscriptRecord) error {
+	kind, text := readRecord(r)
+	if r.Begins {
+		if _, err := fmt.Fprintf(out, "== turn %d, checkpoint %s\n", r.Turn, dashed(r.Point)); err != nil {
+			return err
+		}
+	}
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	for i, l := range lines {
+		lines[i] = (&control.Error{Cause: l}).Error() // without control characters
+	}
+	_, err := fmt.Fprintf(out, "%s  %s  %s  %s\n", r.Time.Local().Format(time.DateTime), dashed(r.Actor), kind, strings.Join(lines, "\n    "))
+	return err
+}
+
+func dashed(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return (&control.Error{Cause: text}).Error()
+}
+
+func printMarkdown(out io.Writer, r control.TranscriptRecord) error {
+	kind, text := readRecord(r)
+	if r.Begins {
+		if _, err := fmt.Fprintf(out, "\n## Turn %d\n\nCheckpoint `%s`\n", r.Turn, dashed(r.Point)); err != nil {
+			return err
+		}
+	}
+	quoted := strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n> ")
+	_, err := fmt.Fprintf(out, "\n**%s**, %s, %s\n\n> %s\n", kind, dashed(r.Actor), r.Time.UTC().Format(time.RFC3339), quoted)
+	return err
+}

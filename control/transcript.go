@@ -1,0 +1,113 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+)
+
+// SessionTranscriptRequest asks for what was recorded of a session.
+type SessionTranscriptRequest struct {
+	Of   string `json:"of"`
+	Turn int    `json:"turn,omitempty"` // that turn alone; 0: all
+	Head string `json:"head,omitempty"` // of the reply before: while nothing was added there are no records; "": there was none
+}
+
+// SessionTranscriptReply is what `session transcript --json` prints a line of for each record.
+type SessionTranscriptReply struct {
+	Session string             `json:"session"`
+	Head    string             `json:"head"`  // commit of the transcript; "": nothing was recorded
+	Turns   int                `json:"turns"` // number of the last one
+	Records []TranscriptRecord `json:"records"`
+}
+
+// TranscriptRecord is one record of a transcript.
+type TranscriptRecord struct {
+	ID      string          `json:"id"`
+	Time    time.Time       `json:"time"`
+	Point   string          `json:"point"` // the newest checkpoint then; "": there was none
+	Session string          `json:"session"`
+	Lane    string          `json:"lane"`
+	Actor   string          `json:"actor"`
+	Turn    int             `json:"turn"`   // that it belongs to, from 1 on; 0: it came before the first
+	Begins  bool            `json:"begins"` // it is the first of its turn
+	Record  json.RawMessage `json:"record,omitempty"`
+	Erased  *Erased         `json:"erased,omitempty"` // the record is gone
+}
+
+// Erased is what is left of a record that was erased.
+type Erased struct {
+	Time time.Time `json:"time"`
+	By   string    `json:"by"`
+	Why  string    `json:"why,omitempty"`
+}
+
+// SessionEraseRequest asks to erase records of a transcript for good.
+type SessionEraseRequest struct {
+	Of      string    `json:"of"`
+	Before  time.Time `json:"before"`            // records that are older; zero: none for their age
+	Records []string  `json:"records,omitempty"` // and those with these ids
+	Why     string    `json:"why,omitempty"`     // is kept
+	Actor   string    `json:"actor,omitempty"`
+}
+
+// SessionEraseReply is what `session erase --json` prints.
+type SessionEraseReply struct {
+	Session string   `json:"session"`
+	Erased  []string `json:"erased"` // ids
+	Bytes   int64    `json:"bytes"`  // that became free here
+}
+
+// SessionFactsRequest asks for the facts and the handoff of a session, after changing them.
+type SessionFactsRequest struct {
+	Of      string   `json:"of"`
+	Add     []string `json:"add,omitempty"`
+	Remove  string   `json:"remove,omitempty"`  // id of a fact
+	Handoff *string  `json:"handoff,omitempty"` // what it is to be; null: it stays
+	Actor   string   `json:"actor,omitempty"`
+}
+
+// SessionFactsReply is what `session fact list --json` prints.
+type SessionFactsReply struct {
+	Session  string `json:"session"`
+	Facts    []Fact `json:"facts"` // oldest first
+	Handoff  string `json:"handoff"`
+	Redacted int64  `json:"redacted"` // secrets that were taken out of what was added
+}
+
+// Fact is something that whoever goes on with a session has to know.
+type Fact struct {
+	ID   string    `json:"id"`
+	Time time.Time `json:"time"`
+	By   string    `json:"by"`
+	Text string    `json:"text"`
+}
+
+func (r SessionTranscriptRequest) validate() error { return needOf(r.Of) }
+func (r SessionEraseRequest) validate() error {
+	if r.Before.IsZero() && len(r.Records) == 0 {
+		return badRequest("nothing is named that is to be erased")
+	}
+	return needOf(r.Of)
+}
+func (r SessionFactsRequest) validate() error { return needOf(r.Of) }
+
+// Changes says whether the request changes anything.
+func (r SessionFactsRequest) Changes() bool {
+	return len(r.Add) > 0 || r.Remove != "" || r.Handoff != nil
+}
+
+// SessionTranscript returns what was recorded of a session.
+func (c *Client) SessionTranscript(ctx context.Context, r SessionTranscriptRequest) (SessionTranscriptReply, error) {
+	return call[SessionTranscriptReply](ctx, c, opSessionTranscript, r, nil)
+}
+
+// SessionErase erases records of a transcript.
+func (c *Client) SessionErase(ctx context.Context, r SessionEraseRequest) (SessionEraseReply, error) {
+	return call[SessionEraseReply](ctx, c, opSessionErase, r, nil)
+}
+
+// SessionFacts changes the facts of a session, and returns them.
+func (c *Client) SessionFacts(ctx context.Context, r SessionFactsRequest) (SessionFactsReply, error) {
+	return call[SessionFactsReply](ctx, c, opSessionFacts, r, nil)
+}

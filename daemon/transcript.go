@@ -1,0 +1,188 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/transcript"
+)
+
+// SessionRecord appends to a session's transcript. Before a person's prompt a checkpoint is made, so that the turn has one
+// with what the files were then.
+func (d *Daemon) SessionRecord(ctx context.Context, r control.SessionRecordRequest) (control.SessionRecordReply, error) {
+	m, err := d.carried("record", r.Dir)
+	if err != nil {
+		return control.SessionRecordReply{}, err
+	}
+	repo, err := m.carry.open(ctx)
+	if err != nil {
+		return control.SessionRecordReply{}, explainCarry("record", m.dir, err)
+	}
+	m.carry.mu.Lock()
+	kind := m.carry.kind
+	m.carry.mu.Unlock()
+	if kind != control.PolicyOff && transcript.BeginTurn(r.Lines) {
+		if _, _, err := m.carry.point(ctx, session.Turn, ""); err != nil {
+			return control.SessionRecordReply{}, explainCarry("record", m.dir, err)
+		}
+	}
+	m.carry.mu.Lock()
+	last, lane := m.carry.last, m.carry.lane.Name
+	m.carry.mu.Unlock()
+	n, err := transcript.Record(ctx, repo, transcript.Batch{
+		Session: m.session, Lane: lane, Point: last.ID, Actor: session.Actor(), Time: time.Now().UTC(), Lines: r.Lines,
+	})
+	if err != nil {
+		return control.SessionRecordReply{}, explainCarry("record", m.dir, err)
+	}
+	return control.SessionRecordReply{Ref: n.Ref, Point: string(last.ID), Lines: n.Lines, Redacted: n.Redacted}, nil
+}
+
+// contents returns what brings contents of the session that are on its session remote alone.
+func (m *mount) contents(ctx context.Context) func(ids []object.ID) error {
+	if m == nil || m.owned == nil {
+		return nil
+	}
+	return func(ids []object.ID) error { return m.owned.Provide(ctx, ids, nil) }
+}
+
+// SessionTranscript returns what was recorded of a session.
+func (d *Daemon) SessionTranscript(ctx context.Context, r control.SessionTranscriptRequest) (control.SessionTranscriptReply, error) {
+	reply := control.SessionTranscriptReply{Records: []control.TranscriptRecord{}}
+	o, err := d.openSession(ctx, r.Of, false)
+	if err != nil {
+		return reply, explainCarry("read transcript", r.Of, err)
+	}
+	defer o.close()
+	reply.Session = o.session
+	if o.repo == nil {
+		return reply, nil
+	}
+	head, err := transcript.Head(o.repo, o.session)
+	if err == nil && !head.IsZero() && head.String() == r.Head {
+		reply.Head = r.Head
+		return reply, nil
+	}
+	lines, head, err := transcript.Read(o.repo, o.session, o.mount.contents(ctx))
+	if err != nil {
+		return reply, explainCarry("read transcript", r.Of, err)
+	}
+	if !head.IsZero() {
+		reply.Head = head.String()
+	}
+	for _, l := range lines {
+		reply.Turns = max(reply.Turns, l.Turn)
+		if r.Turn == 0 || l.Turn == r.Turn {
+			reply.Records = append(reply.Records, shownRecord(l))
+		}
+	}
+	return reply, nil
+}
+
+func shownRecord(l transcript.Line) control.TranscriptRecord {
+	s := control.TranscriptRecord{
+		ID: l.ID, Time: l.Time.UTC(), Point: string(l.Point), Session: l.Session, Lane: l.Lane, Actor: l.Actor, Turn: l.Turn, Begins: l.Begins, Record: l.Record,
+	}
+	if l.Erased != nil {
+		s.Erased = &control.Erased{Time: l.Erased.Time, By: l.Erased.By, Why: l.Erased.Why}
+	}
+	return s
+}
+
+// recordsBefore counts for each checkpoint what was recorded between the one before it and itself.
+func (o *opened) recordsBefore(ctx context.Context) (map[session.PointID]int64, error) {
+	lines, _, err := transcript.Read(o.repo, o.session, o.mount.contents(ctx))
+	after := map[session.PointID]int64{}
+	for _, l := range lines {
+		after[l.Point]++
+	}
+	return after, err
+}
+
+// SessionErase erases records of a transcript for good.
+func (d *Daemon) SessionErase(ctx context.Context, r control.SessionEraseRequest) (control.SessionEraseReply, error) {
+	reply := control.SessionEraseReply{Erased: []string{}}
+	o, err := d.openSession(ctx, r.Of, true)
+	if err != nil {
+		return reply, explainCarry("erase from", r.Of, err)
+	}
+	defer o.close()
+	reply.Session = o.session
+	if o.repo == nil {
+		return reply, nil
+	}
+	ids := map[string]bool{}
+	for _, id := range r.Records {
+		ids[id] = true
+	}
+	erased, err := transcript.Erase(ctx, o.repo, transcript.EraseRequest{
+		Session: o.session, Before: r.Before, IDs: ids,
+		Stone: transcript.Tombstone{Time: time.Now().UTC(), By: cmp.Or(r.Actor, session.Actor()), Why: r.Why},
+	}, o.mount.contents(ctx))
+	if err != nil || len(erased) == 0 {
+		if err != nil {
+			err = explainCarry("erase from", r.Of, err)
+		}
+		return reply, err
+	}
+	reply.Erased = erased
+	if o.mount != nil && o.mount.writable() {
+		if err := o.mount.carry.alone(ctx); err != nil {
+			return reply, explainCarry("erase from", r.Of, err)
+		}
+		defer o.mount.carry.letOthers()
+	}
+	if reply.Bytes, err = o.repo.Sweep(ctx); err != nil {
+		return reply, explainCarry("erase from", r.Of, err)
+	}
+	o.sendLater(ctx, d)
+	return reply, nil
+}
+
+// SessionFacts changes the facts of a session, and returns them.
+func (d *Daemon) SessionFacts(ctx context.Context, r control.SessionFactsRequest) (control.SessionFactsReply, error) {
+	reply := control.SessionFactsReply{Facts: []control.Fact{}}
+	o, err := d.openSession(ctx, r.Of, r.Changes())
+	if err != nil {
+		return reply, explainCarry("read facts of", r.Of, err)
+	}
+	defer o.close()
+	reply.Session = o.session
+	if r.Changes() && o.mount != nil && o.mount.carry.carries() && o.repo == nil {
+		if _, err := o.mount.carry.open(ctx); err != nil {
+			return reply, explainCarry("change facts of", r.Of, err)
+		}
+		if o, err = o.mount.carry.opened(); err != nil {
+			return reply, explainCarry("change facts of", r.Of, err)
+		}
+	}
+	if o.repo == nil {
+		if r.Changes() {
+			err = explainCarry("change facts of", r.Of, errNothingCarried)
+		}
+		return reply, err
+	}
+	var facts transcript.Facts
+	if r.Changes() {
+		facts, reply.Redacted, err = transcript.ChangeFacts(ctx, o.repo, transcript.FactsChange{
+			Session: o.session, By: cmp.Or(r.Actor, session.Actor()), Time: time.Now().UTC(), Add: r.Add, Remove: r.Remove, Handoff: r.Handoff,
+		}, o.mount.contents(ctx))
+		if err == nil {
+			o.sendLater(ctx, d)
+		}
+	} else {
+		facts, _, err = transcript.ReadFacts(o.repo, o.session, o.mount.contents(ctx))
+	}
+	if err != nil {
+		return reply, explainCarry("read facts of", r.Of, err)
+	}
+	for _, f := range facts.Facts {
+		reply.Facts = append(reply.Facts, control.Fact(f))
+	}
+	reply.Handoff = facts.Handoff
+	return reply, nil
+}

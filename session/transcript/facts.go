@@ -1,0 +1,147 @@
+package transcript
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// Facts and the handoff are kept apart from the log, in session.FactsRef: facts.json and handoff.md. They stay when records
+// of the log are erased.
+const (
+	factsFile   = "facts.json"
+	handoffFile = "handoff.md"
+	maxFacts    = 1 << 20 // bytes of either
+)
+
+var (
+	// ErrNoFact says that no fact has an id.
+	ErrNoFact = errors.New("no such fact")
+	// ErrTooLong says that facts or handoff are longer than a session keeps.
+	ErrTooLong = errors.New("it is longer than a megabyte")
+)
+
+// Fact is something that whoever goes on with a session has to know.
+type Fact struct {
+	ID   string    `json:"id"` // a ULID
+	Time time.Time `json:"time"`
+	By   string    `json:"by"`
+	Text string    `json:"text"`
+}
+
+// Facts are those of a session, oldest first, and its handoff.
+type Facts struct {
+	Facts   []Fact
+	Handoff string
+}
+
+// ReadFacts returns the facts of a session. provide is as in Read.
+func ReadFacts(r *session.Repo, name string, provide func(ids []object.ID) error) (f Facts, head object.ID, err error) {
+	if head, err = r.Ref(session.FactsRef(name)); err != nil {
+		return f, head, fmt.Errorf("read facts: %w", err)
+	}
+	files, err := treeOf(r, head)
+	if err != nil {
+		return f, head, fmt.Errorf("read facts: %w", err)
+	}
+	for _, e := range files {
+		if _, _, err := r.Size(e.ID); err != nil && provide != nil {
+			if err := provide([]object.ID{e.ID}); err != nil {
+				return f, head, fmt.Errorf("bring facts: %w", err)
+			}
+		}
+		_, text, err := r.Get(e.ID, maxFacts)
+		if err != nil {
+			return f, head, fmt.Errorf("read facts: %w", err)
+		}
+		switch e.Name {
+		case factsFile:
+			if err := json.Unmarshal(text, &f.Facts); err != nil {
+				return f, head, fmt.Errorf("read facts: %w", err)
+			}
+		case handoffFile:
+			f.Handoff = string(text)
+		}
+	}
+	return f, head, nil
+}
+
+// FactsChange changes facts: each member that is not empty.
+type FactsChange struct {
+	Session string
+	By      string
+	Time    time.Time
+	Add     []string
+	Remove  string
+	Handoff *string
+}
+
+// ChangeFacts changes the facts of a session, without what looks like a secret, and returns what they are then.
+func ChangeFacts(ctx context.Context, r *session.Repo, c FactsChange, provide func(ids []object.ID) error) (f Facts, redacted int64, err error) {
+	defer r.Working()()
+	for range tries {
+		if f, redacted, err = c.make(ctx, r, provide); !errors.Is(err, session.ErrRefMoved) {
+			break
+		}
+	}
+	return f, redacted, err
+}
+
+func (c FactsChange) make(ctx context.Context, r *session.Repo, provide func(ids []object.ID) error) (f Facts, redacted int64, err error) {
+	f, head, err := ReadFacts(r, c.Session, provide)
+	if err != nil {
+		return f, 0, err
+	}
+	if c.Remove != "" {
+		i := slices.IndexFunc(f.Facts, func(f Fact) bool { return f.ID == c.Remove })
+		if i < 0 {
+			return f, 0, fmt.Errorf("remove fact %.40s: %w", c.Remove, ErrNoFact)
+		}
+		f.Facts = slices.Delete(f.Facts, i, i+1)
+	}
+	for _, text := range c.Add {
+		clean, n := Redact(text)
+		redacted += n
+		f.Facts = append(f.Facts, Fact{ID: string(session.NewPointID(c.Time)), Time: c.Time, By: c.By, Text: clean})
+	}
+	if c.Handoff != nil {
+		clean, n := Redact(*c.Handoff)
+		redacted += n
+		f.Handoff = clean
+	}
+	text, err := json.MarshalIndent(f.Facts, "", "  ")
+	if err != nil {
+		return f, 0, err
+	}
+	if len(text) >= maxFacts || len(f.Handoff) > maxFacts {
+		return f, 0, fmt.Errorf("write facts: %w", ErrTooLong)
+	}
+	format := r.Format()
+	facts, err := session.Outgoing(format, object.Blob, append(text, '\n'))
+	if err != nil {
+		return f, 0, err
+	}
+	handoff, err := session.Outgoing(format, object.Blob, []byte(f.Handoff))
+	if err != nil {
+		return f, 0, err
+	}
+	tree, err := session.Outgoing(format, object.Tree, session.EncodeTree([]object.TreeEntry{
+		{Name: factsFile, Mode: object.ModeFile, ID: facts.ID}, {Name: handoffFile, Mode: object.ModeFile, ID: handoff.ID},
+	}))
+	if err != nil {
+		return f, 0, err
+	}
+	commit, err := session.NewCommit(format, tree.ID, head, c.Time, "facts\n\nAfs-Session: "+c.Session+"\n")
+	if err != nil {
+		return f, 0, err
+	}
+	err = r.Record(ctx, []odb.Outgoing{facts, handoff, tree, commit}, []session.RefChange{{Name: session.FactsRef(c.Session), Old: head, New: commit.ID}})
+	return f, redacted, err
+}

@@ -1,0 +1,181 @@
+package transcript
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// Line is a record of a transcript.
+type Line struct {
+	ID      string // a ULID; of a record without one, made of what the line holds
+	Time    time.Time
+	Point   session.PointID // the newest checkpoint when it was recorded; "": there was none
+	Session string          // that it was recorded in, which a fork has from its origin
+	Lane    string
+	Actor   string
+	Turn    int  // that it belongs to; 0: it came before the first
+	Begins  bool // it is the first of its turn
+	Record  json.RawMessage
+	Erased  *Tombstone // Record is gone
+}
+
+// Tombstone is what is left of a record that was erased.
+type Tombstone struct {
+	Time time.Time `json:"time"`
+	By   string    `json:"by"`
+	Why  string    `json:"why,omitempty"`
+}
+
+// beginning is what decides whether a record begins a turn.
+type beginning struct {
+	Type string `json:"type"`
+	Role string `json:"role"`
+	Turn int    `json:"turn"`
+}
+
+// begins says whether a record begins a turn: it is a person's prompt ("type":"prompt", or "role":"user" without a type or
+// with "type":"message"), or the first with another "turn" than the one before.
+func (b beginning) begins(turn int) bool {
+	if b.Turn > 0 {
+		return b.Turn != turn
+	}
+	return b.Type == "prompt" || b.Role == "user" && (b.Type == "" || b.Type == "message")
+}
+
+// BeginTurn says whether one of the lines that are about to be recorded is a person's prompt.
+func BeginTurn(lines []string) bool {
+	return slices.ContainsFunc(lines, func(line string) bool {
+		var b beginning
+		return json.Unmarshal([]byte(line), &b) == nil && b.begins(b.Turn)
+	})
+}
+
+// Head is the commit that a transcript is at; zero: nothing was recorded.
+func Head(r *session.Repo, name string) (object.ID, error) {
+	return r.Ref(session.TranscriptRef(name))
+}
+
+// Read returns what was recorded of a session, oldest first. provide brings contents that are not on this host; nil: all are.
+func Read(r *session.Repo, name string, provide func(ids []object.ID) error) (lines []Line, head object.ID, err error) {
+	if head, err = Head(r, name); err != nil {
+		return nil, head, fmt.Errorf("read transcript: %w", err)
+	}
+	days, err := treeOf(r, head)
+	if err != nil {
+		return nil, head, fmt.Errorf("read transcript: %w", err)
+	}
+	var files []object.TreeEntry
+	for _, day := range days {
+		if day.Mode != object.ModeDir {
+			continue
+		}
+		list, err := r.Tree(day.ID)
+		if err != nil {
+			return nil, head, fmt.Errorf("read transcript: %w", err)
+		}
+		files = append(files, list...)
+	}
+	if provide != nil {
+		var missing []object.ID
+		for _, f := range files {
+			if _, _, err := r.Size(f.ID); err != nil {
+				missing = append(missing, f.ID)
+			}
+		}
+		if len(missing) > 0 {
+			if err := provide(missing); err != nil {
+				return nil, head, fmt.Errorf("bring transcript: %w", err)
+			}
+		}
+	}
+	for _, f := range files {
+		_, text, err := r.Get(f.ID, maxFile)
+		if err != nil {
+			return nil, head, fmt.Errorf("read transcript: %w", err)
+		}
+		for line := range bytes.Lines(text) {
+			if l, err := parseLine(line); err == nil { // what a later version wrote otherwise is left out
+				lines = append(lines, l)
+			}
+		}
+	}
+	slices.SortStableFunc(lines, func(a, b Line) int { return a.Time.Compare(b.Time) })
+	number(lines)
+	return lines, head, nil
+}
+
+func parseLine(line []byte) (Line, error) {
+	var e envelope
+	if err := json.Unmarshal(line, &e); err != nil {
+		return Line{}, err
+	}
+	l := Line{ID: e.ID, Time: e.Time, Point: e.Point, Session: e.Session, Lane: e.Lane, Actor: e.Actor, Record: e.Record, Erased: e.Erased, Begins: e.Begins, Turn: e.Turn}
+	if l.ID == "" {
+		sum := sha256.Sum256(bytes.TrimSpace(line))
+		l.ID = "r" + hex.EncodeToString(sum[:12])
+	}
+	return l, nil
+}
+
+// number counts the turns.
+func number(lines []Line) {
+	turn := 0
+	for i := range lines {
+		l := &lines[i]
+		var b beginning
+		if l.Erased != nil {
+			b = beginning{Turn: l.Turn}
+			if l.Begins && l.Turn == 0 {
+				b.Type = "prompt"
+			}
+		} else {
+			_ = json.Unmarshal(l.Record, &b) // members of other types say nothing
+		}
+		if l.Begins = b.begins(turn); l.Begins {
+			if turn++; b.Turn > 0 {
+				turn = b.Turn
+			}
+		}
+		l.Turn = turn
+	}
+}
+
+// TurnPrefix begins the names of checkpoints by turn: "turn:3".
+const TurnPrefix = "turn:"
+
+// FindTurn returns the checkpoint at the beginning of a turn, by a name that begins with TurnPrefix: the newest when the
+// prompt was recorded.
+func FindTurn(r *session.Repo, name string, provide func(ids []object.ID) error) (session.Point, error) {
+	n, err := strconv.Atoi(strings.TrimPrefix(name, TurnPrefix))
+	if err != nil || n < 1 {
+		return session.Point{}, &session.FindError{Name: name, Err: fmt.Errorf("%w: turns are numbers from 1 on", session.ErrNoPoint)}
+	}
+	lines, _, err := Read(r, r.Session(), provide)
+	if err != nil {
+		return session.Point{}, err
+	}
+	i := slices.IndexFunc(lines, func(l Line) bool { return l.Begins && l.Turn == n })
+	if i < 0 {
+		last := 0
+		if len(lines) > 0 {
+			last = lines[len(lines)-1].Turn
+		}
+		return session.Point{}, &session.FindError{Name: name, Err: fmt.Errorf("%w: the transcript has %d turns", session.ErrNoPoint, last)}
+	}
+	if at := lines[i].Point; at != "" {
+		if p, err := r.Find(string(at)); err == nil {
+			return p, nil
+		}
+	}
+	return r.Find(lines[i].Time.Format(time.RFC3339Nano)) // it was dropped, or is another session's
+}
