@@ -75,6 +75,11 @@ func (c *Client) Prefetch(ctx context.Context, r PrefetchRequest, progress func(
 	return call[PrefetchReply](ctx, c, opPrefetch, r, progress)
 }
 
+// Refresh asks to fetch the mounted branch, and to go there if the mount follows it.
+func (c *Client) Refresh(ctx context.Context, r RefreshRequest, progress func(Progress)) (RefreshReply, error) {
+	return call[RefreshReply](ctx, c, opRefresh, r, progress)
+}
+
 // Switch asks to move a working tree to another commit; progress is called from this goroutine.
 func (c *Client) Switch(ctx context.Context, r SwitchRequest, progress func(Progress)) (SwitchReply, error) {
 	return call[SwitchReply](ctx, c, opSwitch, r, progress)
@@ -162,7 +167,7 @@ func repeatable(o op, args any) bool {
 		return args.(ForkRequest).Mount.Nonce != ""
 	case opSync, opSessions, opSessionsOn, opSessionLog, opSessionShow, opSessionDiff, opSessionSet, opSessionGC, opSessionTrash, opSessionTranscript, opSessionErase:
 		return true
-	case opStatus, opMounts, opPrefetch, opUnmount, opShutdown, opCredentialSet:
+	case opStatus, opMounts, opPrefetch, opRefresh, opUnmount, opShutdown, opCredentialSet:
 		return true
 	}
 	return false

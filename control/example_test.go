@@ -127,6 +127,17 @@ func ExampleClient_Switch() {
 	// Output: next 3
 }
 
+func ExampleClient_Refresh() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.Refresh(context.Background(), control.RefreshRequest{Dir: "/srv/app"}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.Branch, r.Moved, r.Paths)
+	// Output: main true 3
+}
+
 func ExampleClient_SetCredential() {
 	client, end := fakeDaemon()
 	defer end()
@@ -457,6 +468,10 @@ func (daemon) Prefetch(context.Context, control.PrefetchRequest, report) (contro
 
 func (daemon) Switch(_ context.Context, r control.SwitchRequest, _ report) (control.SwitchReply, error) {
 	return control.SwitchReply{Dir: r.Dir, Branch: r.Ref, Paths: 3}, nil
+}
+
+func (daemon) Refresh(_ context.Context, r control.RefreshRequest, _ report) (control.RefreshReply, error) {
+	return control.RefreshReply{Dir: r.Dir, Branch: "main", Follows: true, Moved: true, Paths: 3}, nil
 }
 
 func (daemon) Trace(_ context.Context, _ control.TraceRequest, emit func(control.Trace) error) error {

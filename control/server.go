@@ -362,6 +362,12 @@ func (s *Server) work(ctx context.Context, o op, args any, out *sender) (result 
 		return s.handler.Prefetch(ctx, args.(PrefetchRequest), out.progress)
 	case opSwitch:
 		return s.handler.Switch(ctx, args.(SwitchRequest), out.progress)
+	case opRefresh:
+		h, ok := s.handler.(Refresher)
+		if !ok {
+			return nil, unsupported("this process does not refresh mounts")
+		}
+		return h.Refresh(ctx, args.(RefreshRequest), out.progress)
 	case opTrace:
 		return empty{}, s.handler.Trace(ctx, args.(TraceRequest), func(t Trace) error { return out.trace(ctx, t) })
 	case opShutdown:

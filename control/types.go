@@ -52,6 +52,10 @@ type MountRequest struct {
 	Dir    string `json:"dir"` // absolute; created if missing
 	Ref    string `json:"ref"` // branch, tag, full ref name or commit id; "" is the remote's HEAD
 
+	// Follow has the mount go with its branch on the remote, which is asked each FollowInterval (0: the daemon's default).
+	Follow         bool          `json:"follow,omitempty"`
+	FollowInterval time.Duration `json:"follow_interval_ns,omitempty"`
+
 	// Session names the durable work that the mount goes on with or begins. "": one that is made of remote and
 	// directory, or none if the mount is read-only.
 	Session  string `json:"session"`
@@ -206,6 +210,8 @@ type SwitchRequest struct {
 	Ref    string `json:"ref"`    // branch, tag or commit; "-" is where HEAD was before, "" is HEAD
 	Create string `json:"create"` // branch to make there; "": none
 	Detach bool   `json:"detach"` // any commit will do, and HEAD is on no branch then
+
+	Forward string `json:"forward,omitempty"` // commit that the branch Ref itself is to be moved to; only as a note of the daemon's
 }
 
 // SwitchReply is what `switch --json` prints.
@@ -308,14 +314,7 @@ type MountStatus struct {
 	Around string `json:"around,omitempty"` // Dir of the mount that this one is a submodule of
 
 	Refused []RefusedObject `json:"refused,omitempty"`
-}
-
-// RefusedObject is an object that cannot be read because the remote's answers for it could not be used.
-type RefusedObject struct {
-	Object string     `json:"object,omitempty"` // id; none: it is the history
-	Path   string     `json:"path,omitempty"`
-	Cause  string     `json:"cause"`
-	Next   *time.Time `json:"next,omitempty"` // when the remote is asked again; none: not before a prefetch or another mount
+	Follow  *FollowStatus   `json:"follow,omitempty"` // none: the mount stays at its commit
 }
 
 // TreeStatus tells of the base tree.

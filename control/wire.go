@@ -26,6 +26,7 @@ const (
 	opMounts   op = "mounts"
 	opPrefetch op = "prefetch"
 	opSwitch   op = "switch"
+	opRefresh  op = "refresh"
 	opTrace    op = "trace"
 	opShutdown op = "shutdown"
 	opUpgrade  op = "upgrade"
@@ -149,6 +150,7 @@ var decoders = map[op]func(raw []byte) (args any, ignored []string, err error){
 	opUnmount:           decodeArgs[UnmountRequest],
 	opPrefetch:          decodeArgs[PrefetchRequest],
 	opSwitch:            decodeArgs[SwitchRequest],
+	opRefresh:           decodeArgs[RefreshRequest],
 	opTrace:             decodeArgs[TraceRequest],
 	opUpgrade:           decodeArgs[UpgradeRequest],
 	opCheckpoint:        decodeArgs[CheckpointRequest],

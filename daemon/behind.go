@@ -110,6 +110,7 @@ func (m *mount) goBehind(before handover) bool {
 			m.redirects.bindAgain(ctx)
 		})
 	}
+	m.behind("follow the remote", func() { m.follow(ctx) })
 	m.behind("tend packs", func() { m.tendPacks(ctx) })
 	m.behind("learn what only the session remote has", func() { m.expect(ctx) })
 	m.behind("fill the index", func() { m.fillIndex(ctx, before.Filled) })

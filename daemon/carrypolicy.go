@@ -92,7 +92,7 @@ func (c *carry) makePoints(ctx context.Context) {
 		w.first, w.tried = time.Time{}, time.Now()
 		var made bool
 		var err error
-		if reason == session.Removal || c.unsaved() {
+		if reason == session.Removal || c.unsaved() && !c.mount.asFollowed(ctx, false) {
 			_, made, err = c.point(ctx, reason, "")
 		}
 		w.took = time.Since(w.tried)

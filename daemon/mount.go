@@ -84,6 +84,8 @@ type mount struct {
 	passes gitPass
 	hurry  atomic.Bool // a git command waits for history
 
+	following chan struct{} // one token: of who asks the remote where the branch is
+
 	shown chan struct{} // holds one when another tree is shown than the one that was hydrated last
 
 	indexed   int64         // contents that had come when this process wrote git's index; negative: it did not
@@ -195,7 +197,7 @@ func (d *Daemon) newMount(r control.MountRequest, id, dir string, since time.Tim
 		daemon: d, id: id, dir: dir, request: r, since: since, state: control.StatePreparing,
 		abort: func() {}, gone: make(chan struct{}), started: make(chan struct{}), failures: map[string]error{},
 		gitTried: make(chan struct{}), historyTried: make(chan struct{}), hydrateTried: make(chan struct{}),
-		shown: make(chan struct{}, 1), gitWanted: make(chan struct{}), indexed: -1,
+		following: make(chan struct{}, 1), shown: make(chan struct{}, 1), gitWanted: make(chan struct{}), indexed: -1,
 		retried: make(chan struct{}),
 	}
 	m.wantGit = sync.OnceFunc(func() { close(m.gitWanted) })
@@ -285,7 +287,7 @@ func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control
 	if err := m.settled(ctx); err != nil {
 		return control.UnmountReply{}, explain("unmount", m.dir, err)
 	}
-	m.setDiscard(r.Discard)
+	m.setDiscard(r.Discard || m.onlyFollowed(ctx))
 	m.carry.setPatience(r.Timeout)
 	if err := m.stop(ctx, r.Detach); err != nil {
 		m.setDiscard(false)

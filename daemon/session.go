@@ -149,7 +149,7 @@ func (m *mount) acquireFirst(ctx context.Context) (*fetch.Snapshot, error) {
 // remote cannot be asked, it goes on.
 func (m *mount) checkRef(ctx context.Context, progress func(control.Progress)) error {
 	ref, r := m.request.Ref, m.record
-	if ref == "" || ref == r.Commit {
+	if ref == "" || ref == r.Commit || m.request.Follow {
 		return nil
 	}
 	commit, err := m.store.Resolve(ctx, ref)

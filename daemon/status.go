@@ -137,6 +137,7 @@ func (m *mount) statusSince(ctx context.Context, then time.Time) control.MountSt
 		s.Overlay = control.OverlayStatus{Changed: m.changed(), Bytes: m.tree.Stats().Bytes}
 	}
 	s.Redirects = m.redirects.status()
+	s.Follow = m.followStatus()
 	if m.server != nil {
 		s.Operations = control.OperationStatus{Pending: m.server.Pending(), Fetched: int64(m.server.Fetched())}
 		for _, n := range m.server.Stats() {

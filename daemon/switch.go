@@ -89,7 +89,12 @@ func (m *mount) moveTo(ctx context.Context, git *gitdir.Dir, r control.SwitchReq
 	if err != nil {
 		return reply, err
 	}
-	to, err := m.destination(ctx, git, r, progress)
+	var to gitdir.Destination
+	if r.Forward != "" {
+		to, err = forward(ctx, git, r)
+	} else {
+		to, err = m.destination(ctx, git, r, progress)
+	}
 	if err != nil {
 		return reply, err
 	}
@@ -102,7 +107,11 @@ func (m *mount) moveTo(ctx context.Context, git *gitdir.Dir, r control.SwitchReq
 		return reply, errors.Join(err, lock.Release())
 	}
 	// Done again, HEAD may have been moved already: the reflog shall not say that it was moved to where it was.
-	if !again || from.Branch != to.Branch || from.Commit != to.Commit || to.New {
+	switch {
+	case again && from.Branch == to.Branch && from.Commit == to.Commit && !to.New:
+	case r.Forward != "":
+		err = git.Forward(ctx, to.Branch, from.Commit, to.Commit, "follow: moving from "+from.Commit.String()+" to "+to.Commit.String())
+	default:
 		err = git.Move(ctx, from, to)
 	}
 	if err != nil { // git says what differs from HEAD; nobody shall move it later behind the user's back
@@ -117,10 +126,20 @@ func (m *mount) moveTo(ctx context.Context, git *gitdir.Dir, r control.SwitchReq
 	return reply, nil
 }
 
+// forward is the branch that HEAD is on, at another commit that is here.
+func forward(ctx context.Context, git *gitdir.Dir, r control.SwitchRequest) (gitdir.Destination, error) {
+	at, err := git.Commit(ctx, r.Forward)
+	if err == nil && at.Commit.IsZero() {
+		err = gitdir.ErrNoCommit
+	}
+	at.Branch = r.Ref
+	return gitdir.Destination{Head: at, Name: r.Ref}, err
+}
+
 // lasting is a request that means the same when HEAD has been moved: "-" and "HEAD~2" do not.
 func lasting(r control.SwitchRequest, to gitdir.Destination) control.SwitchRequest {
 	switch {
-	case r.Create != "": // found to be there when it is done again
+	case r.Forward != "", r.Create != "": // found to be there when it is done again
 	case to.Branch != "":
 		r.Ref = to.Branch
 	default:
@@ -225,7 +244,7 @@ func (m *mount) forgetSwitch() error {
 // finishSwitch does again what a process began that ended in the middle of it. If that cannot be done, the working tree
 // is as that process left it, and git says so.
 func (m *mount) finishSwitch(ctx context.Context, git *gitdir.Dir) {
-	if !m.writable() {
+	if !m.writable() && !m.request.Follow {
 		return
 	}
 	text, err := os.ReadFile(filepath.Join(m.home.dir, switchFile))

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/object"
@@ -191,6 +192,62 @@ func (d *Dir) Track(ctx context.Context, ref string, commit object.ID) error {
 		return nil
 	}
 	return d.update(ctx, []string{ref}, "update-ref", ref, commit.String())
+}
+
+// Forward moves the branch that HEAD is on, as git pull does when it only has to move the branch. Reason is for the reflog.
+func (d *Dir) Forward(ctx context.Context, branch string, from, to object.ID, reason string) error {
+	ref := "refs/heads/" + branch
+	return d.update(ctx, []string{"HEAD", ref}, "update-ref", "-m", reason, ref, to.String(), from.String())
+}
+
+// Commit returns the commit and the tree that a name means; zero if there is none.
+func (d *Dir) Commit(ctx context.Context, name string) (Head, error) {
+	ids, err := d.objects(ctx, name+"^{commit}", name+"^{tree}")
+	if err != nil {
+		return Head{}, err
+	}
+	return Head{Commit: ids[0], Tree: ids[1]}, nil
+}
+
+// Reaches says whether a commit is an ancestor of another, or the same, as far as history is here.
+func (d *Dir) Reaches(ctx context.Context, ancestor, commit object.ID) bool {
+	_, err := d.git(ctx, nil, "merge-base", "--is-ancestor", ancestor.String(), commit.String())
+	return err == nil
+}
+
+// Behind counts the commits that HEAD does not have.
+func (d *Dir) Behind(ctx context.Context, commit object.ID) (int64, error) {
+	out, err := d.git(ctx, nil, "rev-list", "--count", "HEAD.."+commit.String())
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(out)), 10, 64)
+}
+
+// Changes lists what git status lists: paths that differ from HEAD, and untracked ones; with ignored those as well.
+func (d *Dir) Changes(ctx context.Context, ignored bool) (paths []string, err error) {
+	args := []string{"status", "--porcelain", "-z", "--no-renames"}
+	if ignored {
+		args = append(args, "--ignored")
+	}
+	out, err := d.git(ctx, nil, args...)
+	for _, line := range split(out) {
+		if len(line) > 3 {
+			paths = append(paths, line[3:])
+		}
+	}
+	return paths, err
+}
+
+// OtherWork says whether the git directory has more than one branch of its own, or stashes.
+func (d *Dir) OtherWork(ctx context.Context, branch string) (bool, error) {
+	out, err := d.git(ctx, nil, "for-each-ref", "--format=%(refname)", "refs/heads", "refs/stash")
+	for line := range strings.Lines(string(out)) {
+		if strings.TrimSpace(line) != "refs/heads/"+branch {
+			return true, err
+		}
+	}
+	return false, err
 }
 
 // Busy names what is under way and forbids to go elsewhere; "": nothing.

@@ -22,9 +22,11 @@ type edited struct {
 }
 
 // readOnly says whether nothing can be changed.
-func (t *Tree) readOnly() bool {
-	return t.layer == nil || t.options.OverlayReadOnly || t.options.ReadOnly
-}
+func (t *Tree) readOnly() bool { return t.sealed() || t.options.ReadOnly }
+
+// sealed says whether nothing can be changed but by a process that opens it anew. Otherwise Graft moves a Tree that is
+// read-only for its users to another commit.
+func (t *Tree) sealed() bool { return t.layer == nil || t.options.OverlayReadOnly }
 
 // update makes a change, alone and as a whole. If f fails, nothing has changed.
 func (t *Tree) update(f func(e *edit) error) error {
@@ -33,11 +35,11 @@ func (t *Tree) update(f func(e *edit) error) error {
 	return t.updateIn(&flight, f)
 }
 
-// updateNoted is update for a change that is on record already.
+// updateNoted is update for a change by Graft, which is on record already.
 func (t *Tree) updateNoted(f func(e *edit) error) error { return t.updateIn(nil, f) }
 
 func (t *Tree) updateIn(flight *journal.Flight, f func(e *edit) error) error {
-	if t.readOnly() {
+	if t.sealed() || flight != nil && t.readOnly() {
 		return syscall.EROFS
 	}
 	defer t.notice()

@@ -141,7 +141,7 @@ func (t *Tree) Graft(ctx context.Context, tree object.ID, list []Graft, token st
 		return r, ErrClosed
 	}
 	defer t.gate.leave()
-	if t.readOnly() {
+	if t.sealed() {
 		return r, syscall.EROFS
 	}
 	paths := make([]string, len(list))

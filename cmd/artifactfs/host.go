@@ -17,6 +17,7 @@ import (
 type host interface {
 	control.Handler
 	control.Lister
+	control.Refresher
 	control.Sessions
 	control.CredentialHolder
 	// Idle is closed while no mount is there or being made; asked again it is a new channel once one has come.

@@ -226,7 +226,7 @@ Exit codes: 0 done; 1 failed; 2 wrong arguments; 3 remote unreachable, refused o
 	f.StringVar(&a.logFile, "log-file", "", "log to `FILE` (default: stderr; background daemon: DIR/log/daemon.log)")
 	f.Var(newChoice(&a.logLevel, "", "debug", "info", "warn", "error"), "log-level", "log from this level up (default: info for a daemon, else warn)")
 	f.Var(newChoice(&a.logFormat, "console", "console", "json"), "log-format", "how to write the log")
-	root.AddCommand(a.mountCommand(), a.unmountCommand(), a.runCommand(), a.statusCommand(), a.listCommand(), a.prefetchCommand(), a.switchCommand(), a.checkpointCommand(), a.syncCommand(), a.sessionCommand(), a.traceCommand(), a.cacheCommand(),
+	root.AddCommand(a.mountCommand(), a.unmountCommand(), a.runCommand(), a.statusCommand(), a.listCommand(), a.prefetchCommand(), a.switchCommand(), a.refreshCommand(), a.checkpointCommand(), a.syncCommand(), a.sessionCommand(), a.traceCommand(), a.cacheCommand(),
 		a.daemonCommand(), a.workerCommand(), a.doctorCommand(), a.versionCommand(), a.completionCommand(), a.promisorCommand(), a.credentialCommand(), a.mcpCommand())
 	for name, values := range map[string][]string{"log-level": {"debug", "info", "warn", "error"}, "log-format": {"console", "json"}} {
 		completeFlag(root, name, values...)

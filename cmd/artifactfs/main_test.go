@@ -183,6 +183,10 @@ func (f *fakeDaemon) Unmount(ctx context.Context, r control.UnmountRequest) (con
 	return control.UnmountReply{}, &control.Error{Code: control.ExitNotMounted, Verb: "unmount", Object: r.Dir, Cause: "not mounted"}
 }
 
+func (f *fakeDaemon) Refresh(context.Context, control.RefreshRequest, func(control.Progress)) (control.RefreshReply, error) {
+	return control.RefreshReply{}, nil
+}
+
 func (f *fakeDaemon) Mounts(ctx context.Context) (control.Status, error) { return f.Status(ctx) }
 
 func (f *fakeDaemon) Status(ctx context.Context) (control.Status, error) {

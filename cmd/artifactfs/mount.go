@@ -22,7 +22,8 @@ type mountOptions struct {
 	request       control.MountRequest
 	budget, cache size
 	foreground    bool
-	device        int // descriptor of an opened /dev/fuse; -1: none
+	follow        string // branch; followMounted: that which is mounted
+	device        int    // descriptor of an opened /dev/fuse; -1: none
 }
 
 func (a *app) mountCommand() *cobra.Command {
@@ -54,6 +55,11 @@ makes them, and are thrown away with the mount: that is quicker, and they count 
 those of redirect = ["PATH", ...] in .artifactfs.toml in the root of the repository and in
 ~/.config/artifactfs/config.toml, together; --redirect "" has none.
 
+With --follow the mount goes with its branch on the remote, as by git pull --ff-only and without a content being read:
+the remote is asked every --follow-interval, in one request, and at once by artifactfs refresh. A read-only mount goes
+wherever the branch does; a writable one while git status lists nothing there and the branch has no commits of its own.
+Otherwise artifactfs status says what it waits for.
+
 With --recurse-submodules the commits that submodules are pinned to are mounted at their paths, and theirs inside of
 them. They have sessions of their own, and are unmounted with DIR. One that cannot be mounted is told of, and left out.
 
@@ -71,6 +77,7 @@ given; $ARTIFACTFS_REMOTE and $ARTIFACTFS_DIR count when there are no arguments.
   artifactfs mount git@example.org:team/app.git /srv/app --ref v2.1
   artifactfs mount ~/src/app /tmp/app --wait all --prefetch all
   artifactfs mount https://example.org/app.git /srv/fix --session fix-login --redirect node_modules,web/dist
+  artifactfs mount https://example.org/app.git /srv/app --read-only --follow=main
   artifactfs mount https://example.org/app.git app --foreground --log-format json
   artifactfs mount https://example.org/app.git --json | jq .timings_ms
   ARTIFACTFS_REMOTE=https://example.org/app.git ARTIFACTFS_DIR=/work artifactfs mount`,
@@ -109,6 +116,9 @@ func (o *mountOptions) addFlags(cmd *cobra.Command) {
 	f.SortFlags = false
 	f.StringVar(&r.Ref, "ref", "", "branch, tag, full ref `NAME` or commit id (default: the remote's HEAD)")
 	f.StringVar(&r.Session, "session", "", "`NAME` of the work to go on with or to begin (default: one made of REMOTE\nand DIR; with --read-only: none)")
+	f.StringVar(&o.follow, "follow", "", "go with the `BRANCH` on the remote (alone: the mounted one) while nothing is\nchanged in the mount")
+	f.Lookup("follow").NoOptDefVal = followMounted
+	f.DurationVar(&r.FollowInterval, "follow-interval", daemon.DefaultFollowInterval, "how often --follow asks the remote")
 	f.BoolVar(&r.ReadOnly, "read-only", false, "refuse writes")
 	f.StringSliceVar(&r.Redirects, "redirect", nil, "`PATH`s in the mount, with commas between, that live outside of it")
 	f.BoolVar(&r.Submodules, "recurse-submodules", false, "mount submodules at their paths, too, and theirs")
@@ -158,6 +168,9 @@ func (o *mountOptions) complete(cmd *cobra.Command, args []string, a *app) error
 		return err
 	}
 	if err := completeCarry(cmd, r); err != nil {
+		return err
+	}
+	if err := o.completeFollow(cmd); err != nil {
 		return err
 	}
 	if link { // the session says of which remote it is

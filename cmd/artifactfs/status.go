@@ -194,6 +194,9 @@ func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 		changedLines(m, now, line)
 		return
 	}
+	if f := m.Follow; f != nil {
+		line("follow", "%s", followText(*f, now))
+	}
 	line("history", "%s", historyText(m))
 	files := plural(m.Tree.Files, "file")
 	if !m.Tree.Complete {
@@ -340,4 +343,17 @@ func refusedText(r control.RefusedObject, now time.Time) string {
 		return fmt.Sprintf("%s: %s; not asked for again (artifactfs prefetch tries once more)", name, r.Cause)
 	}
 	return fmt.Sprintf("%s: %s; asked for again in %s", name, r.Cause, age(max(r.Next.Sub(now), 0)))
+}
+
+// followText says how far a mount that follows has got.
+func followText(f control.FollowStatus, now time.Time) string {
+	text := "origin/" + f.Branch
+	if f.Commit == "" {
+		return text
+	}
+	text += fmt.Sprintf(" at %.12s, asked %s ago", f.Commit, age(now.Sub(f.Checked)))
+	if f.Why != "" {
+		text += "; not moved: " + f.Why
+	}
+	return text
 }

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// followMounted is the value of --follow alone.
+const followMounted = "HEAD"
+
+// completeFollow puts --follow into the request.
+func (o *mountOptions) completeFollow(cmd *cobra.Command) error {
+	r := &o.request
+	fail := func(cause, hint string) error {
+		return &control.Error{Code: control.ExitUsage, Verb: cmd.Name(), Cause: cause, Hint: hint}
+	}
+	interval := r.FollowInterval
+	r.FollowInterval = 0
+	switch {
+	case o.follow == "":
+		return nil
+	case interval <= 0:
+		return fail("--follow-interval is not positive", "30s asks twice a minute")
+	case r.ReadOnly && r.Session != "":
+		return fail("--follow makes no sense for a session that is shown read-only", "leave out --session")
+	case o.follow != followMounted && r.Ref != "" && r.Ref != o.follow:
+		return fail("--follow="+o.follow+" and --ref "+r.Ref+" name different branches", "leave out --ref")
+	case o.follow != followMounted:
+		r.Ref = o.follow
+	}
+	r.Follow, r.FollowInterval = true, interval
+	return nil
+}
+
+func (a *app) refreshCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "refresh [DIR]",
+		Short: "Fetch the mounted branch now, and move a mount that follows it",
+		Long: `Refresh asks the remote where the mounted branch is and fetches its new commits and trees, without contents. A mount
+made with --follow moves there at once, if nothing of yours is in the way. On any other mount it does what git fetch
+does for this branch: origin/BRANCH moves, and nothing else.
+
+A server can call it after a push (a webhook, or a post-receive hook: ssh host artifactfs refresh /srv/app), so that
+mounts do not wait for --follow-interval. Objects whose answers were refused are asked for again.`,
+		Example: `  artifactfs refresh
+  artifactfs refresh /srv/app --json | jq -r .to`,
+		Args: arguments(0, 1, "[DIR]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			dir := "."
+			if len(args) > 0 {
+				dir = args[0]
+			}
+			return a.refresh(cmd.Context(), dir)
+		},
+	}
+}
+
+func (a *app) refresh(ctx context.Context, dir string) error {
+	all, asked := a.mounts(ctx)
+	m, err := find(all, asked, "refresh", dir)
+	if err != nil {
+		return err
+	}
+	p := a.newProgress()
+	reply, err := m.client.Refresh(ctx, control.RefreshRequest{Dir: m.Dir}, p.show)
+	p.stop()
+	if err != nil {
+		return failure("refresh", m.Dir, err)
+	}
+	if a.json {
+		return printJSON(a.stdout, reply)
+	}
+	printRefresh(a.stdout, a.stderr, reply)
+	return nil
+}
+
+// printRefresh says where the mount is, and what to do if it was left where it was.
+func printRefresh(out, hints io.Writer, r control.RefreshReply) {
+	switch {
+	case r.Moved:
+		fmt.Fprintf(out, "%s: %.12s..%.12s, %s changed\n", r.Branch, r.From, r.To, plural(r.Paths, "path"))
+	case r.From == r.To:
+		fmt.Fprintf(out, "%s: already at %.12s\n", r.Branch, r.To)
+	default:
+		behind := ""
+		if r.Behind != nil {
+			behind = ", " + plural(*r.Behind, "commit") + " ahead"
+		}
+		fmt.Fprintf(out, "%s: still at %.12s; origin/%s is at %.12s%s\n", r.Branch, r.From, r.Branch, r.To, behind)
+		if r.Why != "" {
+			fmt.Fprintf(hints, "artifactfs: not moved: %s\n", r.Why)
+		} else {
+			fmt.Fprintf(hints, "hint: git merge --ff-only origin/%s goes there; a mount made with --follow does by itself\n", r.Branch)
+		}
+	}
+}

@@ -1,0 +1,266 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// A mount that follows asks the remote where its branch is, in one request, and goes there as a switch does: readers see the
+// old tree or the new one. A writable mount goes only as long as nothing in it is the user's: git status lists nothing, and
+// HEAD is where the mount was put, or behind the branch.
+
+// DefaultFollowInterval is how often the remote is asked by itself.
+const DefaultFollowInterval = 30 * time.Second
+
+// followFile in the mount's home says where following has got to.
+const followFile = "follow.json"
+
+var (
+	errNoBranch   = errors.New("what is mounted is no branch")
+	errBranchGone = errors.New("the remote has no such branch any more")
+)
+
+// followed is the content of followFile.
+type followed struct {
+	Put     string    `json:"put"` // commit that HEAD was put at
+	Tip     string    `json:"tip"` // of the branch on the remote
+	Checked time.Time `json:"checked,omitzero"`
+	Moved   time.Time `json:"moved,omitzero"`
+	Why     string    `json:"why,omitempty"`
+}
+
+// follow goes with the remote's branch until ctx ends.
+func (m *mount) follow(ctx context.Context) {
+	if !m.request.Follow || !m.triedGit(ctx) || !m.tried(ctx, m.historyTried) {
+		return
+	}
+	interval := m.request.FollowInterval
+	if interval <= 0 {
+		interval = DefaultFollowInterval
+	}
+	for {
+		_, err := m.refresh(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		m.note("follow the remote", err)
+		select {
+		case <-time.After(interval - interval/10 + rand.N(interval/5+1)): // many mounts do not ask at once
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Refresh fetches the mounted branch, and moves a mount that follows it.
+func (d *Daemon) Refresh(ctx context.Context, r control.RefreshRequest, progress func(control.Progress)) (control.RefreshReply, error) {
+	m, ok := d.find(r.Dir)
+	if !ok || !m.served() {
+		return control.RefreshReply{}, notMounted("refresh", r.Dir)
+	}
+	start := time.Now()
+	progress(control.Progress{Phase: "trees"})
+	m.store.Forgive()
+	reply, err := m.refresh(ctx)
+	if m.request.Follow && ctx.Err() == nil {
+		m.note("follow the remote", err)
+	}
+	if err != nil {
+		e := explain("refresh", m.dir, err)
+		if errors.Is(err, errNoBranch) {
+			e.Kind, e.Hint = control.CodeUnsupported, "mount a branch: artifactfs mount REMOTE DIR --ref BRANCH"
+		}
+		return reply, e
+	}
+	reply.Took = time.Since(start).Milliseconds()
+	return reply, nil
+}
+
+// refresh asks the remote for the mounted branch, brings the commit if it is not here, and goes there if the mount follows.
+func (m *mount) refresh(ctx context.Context) (reply control.RefreshReply, err error) {
+	ref := m.snapshot().Ref
+	branch, ok := strings.CutPrefix(ref, "refs/heads/")
+	if !ok {
+		return reply, errNoBranch
+	}
+	if !m.triedGit(ctx) {
+		return reply, errors.Join(ctx.Err(), errNoGit)
+	}
+	m.mu.Lock()
+	git, ready := m.git.dir, m.gitReady
+	m.mu.Unlock()
+	if !ready {
+		return reply, errNoGit
+	}
+	select {
+	case m.following <- struct{}{}: // one at a time
+		defer func() { <-m.following }()
+	case <-ctx.Done():
+		return reply, ctx.Err()
+	}
+	tip, err := m.store.Tip(ctx, ref)
+	if err == nil && tip.IsZero() {
+		err = errBranchGone
+	}
+	if err != nil {
+		return reply, remoteFault(err)
+	}
+	from, err := git.Head(ctx)
+	if err != nil {
+		return reply, err
+	}
+	if !m.store.HasCommit(tip) {
+		if err := m.store.Advance(ctx, ref, tip, from.Commit); err != nil {
+			return reply, remoteFault(err)
+		}
+	}
+	known, err := git.Commit(ctx, "refs/remotes/origin/"+branch)
+	if err == nil && known.Commit != tip {
+		err = errors.Join(git.SetShallow(m.store.Boundary()), git.Track(ctx, ref, tip))
+	}
+	if err != nil {
+		return reply, err
+	}
+	reply = control.RefreshReply{Dir: m.dir, Branch: branch, From: from.Commit.String(), To: tip.String(), Follows: m.request.Follow}
+	if m.request.Follow {
+		err = m.goAlong(ctx, git, branch, from, tip, known.Commit, &reply)
+	}
+	if !reply.Moved && reply.From != reply.To && err == nil {
+		if n, countErr := git.Behind(ctx, tip); countErr == nil {
+			reply.Behind = &n
+		}
+	}
+	return reply, err
+}
+
+// goAlong moves a mount that follows to the branch's commit, if nothing in it is in the way.
+func (m *mount) goAlong(ctx context.Context, git *gitdir.Dir, branch string, from gitdir.Head, tip, known object.ID, reply *control.RefreshReply) error {
+	f := m.readFollowed()
+	if f.Put == "" { // it has just been mounted, or was mounted without following
+		if f.Put = known.String(); from.Commit == m.snapshot().Commit {
+			f.Put = from.Commit.String()
+		}
+	}
+	var err error
+	f.Tip, f.Checked, f.Why = tip.String(), time.Now(), ""
+	switch {
+	case from.Branch != branch:
+		f.Why = "HEAD is not on " + branch
+	case from.Commit == tip:
+		f.Put = tip.String()
+	default:
+		f.Why, err = m.holdsBack(ctx, git, from.Commit, f.Put, tip)
+		if err == nil && f.Why == "" {
+			var moved control.SwitchReply
+			moved, err = m.moveTo(ctx, git, control.SwitchRequest{Dir: m.dir, Ref: branch, Forward: tip.String()}, false, func(control.Progress) {})
+			var in refusal
+			var busy busyError
+			switch {
+			case errors.As(err, &in), errors.As(err, &busy), errors.Is(err, gitdir.ErrLocked):
+				f.Why, err = err.Error(), nil // of now: it is tried again
+			case err == nil:
+				reply.Moved, reply.Paths = true, moved.Paths
+				f.Put, f.Moved = tip.String(), time.Now()
+				m.daemon.log.Info("followed", zap.String("dir", m.dir), zap.String("branch", branch), zap.Stringer("commit", tip), zap.Int64("paths", moved.Paths))
+			}
+		}
+	}
+	reply.Why = f.Why
+	if err != nil {
+		return err
+	}
+	return m.noteFollowed(f)
+}
+
+// holdsBack says what of the user's keeps a mount from going on; "": nothing.
+func (m *mount) holdsBack(ctx context.Context, git *gitdir.Dir, head object.ID, put string, tip object.ID) (string, error) {
+	if head.String() != put && !git.Reaches(ctx, head, tip) {
+		return "the branch has commits of its own", nil
+	}
+	if !m.writable() {
+		return "", nil
+	}
+	paths, err := git.Changes(ctx, false)
+	switch {
+	case err != nil:
+		return "", err
+	case len(paths) == 1:
+		return "there are local changes: " + paths[0], nil
+	case len(paths) > 1:
+		return fmt.Sprintf("there are local changes: %s and %d more", paths[0], len(paths)-1), nil
+	}
+	return "", nil
+}
+
+// onlyFollowed says whether a session has nothing but what following has put there: it is no work to be kept.
+func (m *mount) onlyFollowed(ctx context.Context) bool {
+	return m.asFollowed(ctx, true) && m.request.SessionOptions.Remote == "" && m.carry.status().Points == 0
+}
+
+// asFollowed says whether a writable mount is as following has left it: nothing of it is the user's. Ignored files count if
+// ignored is set.
+func (m *mount) asFollowed(ctx context.Context, ignored bool) bool {
+	if !m.request.Follow || !m.writable() {
+		return false
+	}
+	m.mu.Lock()
+	git, ready := m.git.dir, m.gitReady
+	m.mu.Unlock()
+	f := m.readFollowed()
+	if !ready || f.Moved.IsZero() {
+		return false
+	}
+	branch := strings.TrimPrefix(m.snapshot().Ref, "refs/heads/")
+	head, err := git.Head(ctx)
+	if err != nil || head.Branch != branch || head.Commit.String() != f.Put {
+		return false
+	}
+	if other, err := git.OtherWork(ctx, branch); err != nil || other {
+		return false
+	}
+	paths, err := git.Changes(ctx, ignored)
+	return err == nil && len(paths) == 0
+}
+
+func (m *mount) readFollowed() (f followed) {
+	if text, err := os.ReadFile(filepath.Join(m.home.dir, followFile)); err == nil && json.Unmarshal(text, &f) != nil {
+		return followed{}
+	}
+	return f
+}
+
+func (m *mount) noteFollowed(f followed) error {
+	text, err := json.Marshal(f)
+	if err == nil {
+		err = disk.WriteFile(filepath.Join(m.home.dir, followFile), append(text, '\n'), 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("note where the mount is: %w", err)
+	}
+	return nil
+}
+
+// followStatus is nil for a mount that stays where it is.
+func (m *mount) followStatus() *control.FollowStatus {
+	if !m.request.Follow {
+		return nil
+	}
+	f := m.readFollowed()
+	s := &control.FollowStatus{Branch: shortRef(m.snapshot().Ref), Checked: f.Checked, Moved: f.Moved, Why: f.Why}
+	s.Commit = f.Tip
+	return s
+}

@@ -1,0 +1,110 @@
+package fetch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/packedrefs"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// Tip asks the remote which commit a branch is at, in one request. It waits for a remote that is away as a read does; the
+// zero id: the branch has no commit.
+func (s *Store) Tip(ctx context.Context, ref string) (tip object.ID, err error) {
+	err = s.Persevere(ctx, func() (err error) {
+		tip, err = s.Resolve(ctx, ref)
+		return err
+	})
+	return tip, err
+}
+
+// Advance brings the commit that a branch of the remote has come to, with its trees and without contents. Where history is
+// complete, it stays complete: what came since have, a commit that is here, comes in one request. Otherwise the commit comes
+// as it does for a mount.
+func (s *Store) Advance(ctx context.Context, ref string, tip, have object.ID) error {
+	if !s.historyComplete() {
+		return s.acquireWhole(ctx, tip.String())
+	}
+	unlock, err := lockPatiently(ctx, filepath.Join(s.dir, "history.lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	var caps transport.Capabilities
+	err = s.Persevere(ctx, func() (err error) {
+		if caps, err = s.remote.Capabilities(ctx); err != nil {
+			return err
+		}
+		return s.refusing(ctx, tip, func() error { return s.requestSince(ctx, caps, tip, have) })
+	})
+	if errors.Is(err, transport.ErrNoV2) {
+		return s.acquireWhole(ctx, ref)
+	}
+	if err != nil {
+		return fmt.Errorf("fetch %s: %w", ref, err)
+	}
+	return s.moveRef(ref, tip)
+}
+
+func (s *Store) acquireWhole(ctx context.Context, ref string) error {
+	return s.Persevere(ctx, func() error {
+		snap, err := s.Acquire(ctx, ref)
+		if err != nil {
+			return err
+		}
+		return snap.Wait(ctx)
+	})
+}
+
+func (s *Store) requestSince(ctx context.Context, caps transport.Capabilities, tip, have object.ID) error {
+	req := transport.FetchRequest{Wants: []object.ID{tip}, Haves: s.completeTips()}
+	if !have.IsZero() && !slices.Contains(req.Haves, have) {
+		req.Haves = append(req.Haves, have)
+	}
+	if caps.Filter {
+		req.Filter = "blob:none"
+	}
+	resp, err := s.request(ctx, req)
+	if err != nil {
+		return err
+	}
+	defer resp.Pack.Close()
+	if err := s.ingest(ctx, resp.Pack, nil); err != nil {
+		return err
+	}
+	if len(resp.Shallow) > 0 { // a remote that is shallow itself says so
+		return s.addBoundary(resp.Shallow)
+	}
+	return nil
+}
+
+// moveRef makes the store's copy of a ref of the remote's that of a commit whose history is here. The caller has the lock of
+// history.
+func (s *Store) moveRef(ref string, tip object.ID) error {
+	text, err := os.ReadFile(s.refsFile())
+	if err != nil {
+		return fmt.Errorf("write refs: %w", err)
+	}
+	list, err := packedrefs.Decode(text)
+	if err != nil {
+		return fmt.Errorf("write refs: %w", err)
+	}
+	list = slices.DeleteFunc(list, func(r packedrefs.Ref) bool { return r.Name == ref })
+	list = append(list, packedrefs.Ref{Name: ref, ID: tip})
+	if err := disk.WriteFile(s.refsFile(), packedrefs.Encode(nil, list), 0o644); err != nil {
+		return fmt.Errorf("write refs: %w", err)
+	}
+	s.setRefs(list)
+	return nil
+}
+
+// HasCommit says whether a commit is here, with its trees.
+func (s *Store) HasCommit(id object.ID) bool {
+	return s.haveSnapshot(&Snapshot{Commit: id, Format: id.Format()})
+}
