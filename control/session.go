@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"encoding/json"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -346,36 +345,6 @@ type SessionSetRequest struct {
 	Unpin  bool   `json:"unpin,omitempty"`
 }
 
-// SessionNoteRequest asks to write a git note on a commit.
-type SessionNoteRequest struct {
-	Dir    string          `json:"dir"`
-	Commit string          `json:"commit"` // as git names commits; "" is HEAD; "@", "@~N", a checkpoint's id or "turn:N": that checkpoint
-	Ref    string          `json:"ref"`    // "agent", the default of a Client, is refs/notes/agent
-	JSON   json.RawMessage `json:"json"`
-}
-
-// SessionNoteReply is what `session note --json` prints.
-type SessionNoteReply struct {
-	Commit   string `json:"commit"`
-	Ref      string `json:"ref"`
-	Note     string `json:"note"`     // blob id
-	Redacted int64  `json:"redacted"` // secrets that were taken out
-}
-
-// SessionRecordRequest appends to the transcript of the mount at Dir.
-type SessionRecordRequest struct {
-	Dir   string   `json:"dir"`
-	Lines []string `json:"lines"` // a JSON object each
-}
-
-// SessionRecordReply is what `session record --json` prints.
-type SessionRecordReply struct {
-	Ref      string `json:"ref"`
-	Point    string `json:"point"` // that the records belong to
-	Lines    int64  `json:"lines"`
-	Redacted int64  `json:"redacted"`
-}
-
 // SessionGCRequest asks to drop points that no rule keeps.
 type SessionGCRequest struct {
 	Of     string        `json:"of"`
@@ -500,8 +469,6 @@ func (r ForkRequest) validate() error {
 	return m.validate()
 }
 func (r SessionSetRequest) validate() error    { return needOf(r.Of) }
-func (r SessionNoteRequest) validate() error   { return needDir(r.Dir) }
-func (r SessionRecordRequest) validate() error { return needDir(r.Dir) }
 func (r SessionGCRequest) validate() error     { return needOf(r.Of) }
 func (r SessionDeleteRequest) validate() error { return needOf(r.Of) }
 func (r SessionUndeleteRequest) validate() error {

@@ -111,3 +111,36 @@ func (c *Client) SessionErase(ctx context.Context, r SessionEraseRequest) (Sessi
 func (c *Client) SessionFacts(ctx context.Context, r SessionFactsRequest) (SessionFactsReply, error) {
 	return call[SessionFactsReply](ctx, c, opSessionFacts, r, nil)
 }
+
+// SessionNoteRequest asks to write a git note on a commit.
+type SessionNoteRequest struct {
+	Dir    string          `json:"dir"`
+	Commit string          `json:"commit"` // as git names commits; "" is HEAD; "@", "@~N", a checkpoint's id or "turn:N": that checkpoint
+	Ref    string          `json:"ref"`    // "agent", the default of a Client, is refs/notes/agent
+	JSON   json.RawMessage `json:"json"`
+}
+
+// SessionNoteReply is what `session note --json` prints.
+type SessionNoteReply struct {
+	Commit   string `json:"commit"`
+	Ref      string `json:"ref"`
+	Note     string `json:"note"`     // blob id
+	Redacted int64  `json:"redacted"` // secrets that were taken out
+}
+
+// SessionRecordRequest appends to the transcript of the mount at Dir.
+type SessionRecordRequest struct {
+	Dir   string   `json:"dir"`
+	Lines []string `json:"lines"` // a JSON object each
+}
+
+// SessionRecordReply is what `session record --json` prints.
+type SessionRecordReply struct {
+	Ref      string `json:"ref"`
+	Point    string `json:"point"` // that the records belong to
+	Lines    int64  `json:"lines"`
+	Redacted int64  `json:"redacted"`
+}
+
+func (r SessionNoteRequest) validate() error   { return needDir(r.Dir) }
+func (r SessionRecordRequest) validate() error { return needDir(r.Dir) }
