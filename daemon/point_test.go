@@ -189,6 +189,7 @@ func TestCommitsAfterThePointAreKept(t *testing.T) {
 	dir := k.dir("m")
 	r := k.request(remote, dir)
 	r.Session, r.SessionOptions.Policy, r.SessionOptions.Remote = "hour", control.PolicyOff, sessions
+	r.SessionOptions.Base = control.BaseSeed // branches are looked at there
 	k.mount(r)
 	k.sh(dir, "git config user.name a; git config user.email a@b; echo one >one; git add one; git commit -q -m one")
 	p := k.checkpoint(dir)
@@ -403,7 +404,7 @@ echo new >new; chmod +x dir0/file12.txt; git reset -q dir0/file4.txt; mv newdir 
 
 	// And back.
 	done = restore(control.RestoreRequest{ID: done.Before.ID, Staged: true})
-	k.sh(dir, "mkdir out; echo 'object file' >keep.o; echo x >out/x.o")
+	k.sh(dir, "mkdir -p out; echo 'object file' >keep.o; echo x >out/x.o")
 	if after := k.sh(dir, look); after != changed {
 		t.Errorf("what was there before was restored otherwise:\n%s", diffText(t, changed, after))
 	}

@@ -478,7 +478,7 @@ func TestAMountOutlivesItsProcess(t *testing.T) {
 		!after.Since.Equal(st.Since) || after.Overlay.Changed != st.Overlay.Changed || after.PID == st.PID || after.ID != before.ID {
 		t.Errorf("status after:\n%+v\nbefore:\n%+v", after, st)
 	}
-	want := []string{"credential", "device", "fsmonitor", "guests", "lock", "promisor", "state"}
+	want := []string{"credential", "device", "fsmonitor", "lock", "promisor", "state"}
 	eventually(t, "descriptors kept", func() bool { return slices.Equal(k.names(), want) })
 	if _, err := k.client.Unmount(t.Context(), control.UnmountRequest{Dir: dir}); err == nil || !strings.Contains(err.Error(), "bash") {
 		t.Errorf("unmount of a busy mount: %v", err)

@@ -185,10 +185,16 @@ func (p *pipeline) mayAsk() (may, probe bool) {
 
 // answeredLocked is answered; it needs mu. The failure is over when something has come.
 func (p *pipeline) answeredLocked() {
-	if p.state.away {
+	if p.state.away && !p.state.leftAlone() {
 		p.state.away, p.state.probing = false, false
 		p.lookAgain()
 	}
+}
+
+// leftAlone reports whether the remote wants no request yet. An answer that comes meanwhile is one to a request that was sent
+// before the remote said so, unless a probe is under way.
+func (h *health) leftAlone() bool {
+	return h.away && !h.probing && time.Now().Before(h.asked)
 }
 
 // answered notes that an answer has begun: whatever becomes of it, the remote is not away.
@@ -207,7 +213,7 @@ func (p *pipeline) succeeded() {
 
 func (p *pipeline) succeededLocked() {
 	h := p.state
-	if h.err == nil && !h.away {
+	if h.err == nil && !h.away || h.leftAlone() {
 		return
 	}
 	if h.timer != nil {

@@ -53,9 +53,16 @@ func TestServerThatWantsToBeLeftAloneIs(t *testing.T) {
 	if timer == nil || !timer.Stop() {
 		t.Error("it is not asked again at all, or was at once")
 	}
+	p.succeeded() // a request that was sent before
+	if err, _ := p.health(); err == nil {
+		t.Error("the answer to an earlier request ended the pause that the server asked for")
+	}
+	p.mu.Lock()
+	p.state.probing = true
+	p.mu.Unlock()
 	p.succeeded()
 	if err, _ := p.health(); err != nil || len(asked) > 0 {
-		t.Errorf("after a success: %v, asked %d times", err, len(asked))
+		t.Errorf("after the probe succeeded: failure %v, asked %d times; want none, 0", err, len(asked))
 	}
 }
 
