@@ -7,6 +7,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
@@ -63,6 +64,9 @@ func (d *Daemon) SessionShow(ctx context.Context, r control.SessionShowRequest) 
 		}
 	}
 	lines, _, err := transcript.Read(o.repo, o.session, o.mount.contents(ctx))
+	if errors.Is(err, odb.ErrNotFound) {
+		return reply, nil // a session that is read from afar came without contents: what was recorded is not known
+	}
 	if err != nil {
 		return reply, explainCarry("show checkpoint", string(p.ID), err)
 	}

@@ -186,7 +186,12 @@ func (v *View) settled(ctx context.Context) error {
 // Want raises the files that match and counts them. With wait it blocks until all are here or the remote fails.
 func (v *View) Want(ctx context.Context, match func(path string) bool, wait bool, progress func(Hydration)) (Hydration, error) {
 	v.store.Forgive()
+	p := v.store.blobPipe
+	reached := time.Now() // the remote answered last, as far as is known
 	for asked := false; ; asked = true {
+		if p.reachable() {
+			reached = time.Now()
+		}
 		var wants []prioritize.Want
 		h, err := v.count(ctx, match, func(f file) {
 			wants = append(wants, prioritize.Want{ID: f.id, Class: prioritize.Readahead, Path: f.path})
@@ -196,11 +201,15 @@ func (v *View) Want(ctx context.Context, match func(path string) bool, wait bool
 		}
 		if asked {
 			progress(h)
-			if len(wants) > 0 && !v.store.blobPipe.flying(wants[0].ID) && v.missing(wants[0].ID) {
+			if len(wants) > 0 && !p.flying(wants[0].ID) && v.missing(wants[0].ID) {
 				return h, fmt.Errorf("read %s: %w", wants[0].Path, v.store.failureOf(wants[0].ID))
 			}
+			if len(wants) > 0 && wait && time.Since(reached) > p.deadline { // as long as a read would wait
+				cause, _ := p.health()
+				return h, fmt.Errorf("read %s: %w", wants[0].Path, p.late(cause))
+			}
 		} else {
-			v.store.blobPipe.ask(wants)
+			p.ask(wants)
 		}
 		if !wait || len(wants) == 0 {
 			return h, nil

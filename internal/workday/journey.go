@@ -267,7 +267,10 @@ func (j *Journey) judge(ctx context.Context, before, after *hop, killed time.Tim
 	s := Saved{State: state, Tree: state.Tree, Head: state.Head, Branch: trimHeads(state.Branch)}
 	if len(log.Points) > 0 {
 		p := log.Points[0]
-		s.ID, s.Time, s.Tree, s.Head, s.Branch = p.ID, moment(p.ID), p.Tree, p.Head, p.Branch
+		s.ID, s.Time, s.Head, s.Branch = p.ID, moment(p.ID), p.Head, p.Branch
+		if s.Tree, err = filesOfCheckpoint(ctx, after.dir, p.Tree); err != nil {
+			return err
+		}
 	} else {
 		j.tally.Bare++
 	}

@@ -6,6 +6,8 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -31,7 +33,9 @@ func recorded(ctx context.Context, repo, session string) (id string, s State, er
 		return "", s, failed
 	}
 	parents := strings.Fields(git("log", "-1", "--format=%P", commit))
-	s.Tree = git("rev-parse", commit+"^{tree}")
+	if s.Tree, err = filesOf(ctx, repo, commit); err != nil {
+		return "", s, err
+	}
 	if failed != nil || len(parents) == 0 {
 		return id, s, failed
 	}
@@ -126,4 +130,27 @@ func (s State) asRecorded(is State) string {
 		*list = slices.Sorted(slices.Values(*list))
 	}
 	return s.Differs(is)
+}
+
+// filesOf returns a tree of a repository without its empty directories, which stock git does not know.
+func filesOf(ctx context.Context, repo, tree string) (string, error) {
+	scratch, err := os.MkdirTemp("", "workday-*")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(scratch)
+	env := []string{"GIT_INDEX_FILE=" + filepath.Join(scratch, "index")}
+	if _, err := run(ctx, repo, env, "git", "--git-dir="+repo, "read-tree", tree); err != nil {
+		return "", err
+	}
+	return run(ctx, repo, env, "git", "--git-dir="+repo, "write-tree", "--missing-ok")
+}
+
+// filesOfCheckpoint is filesOf for a checkpoint of the mount at dir.
+func filesOfCheckpoint(ctx context.Context, dir, tree string) (string, error) {
+	common, err := run(ctx, dir, nil, "git", "rev-parse", "--path-format=absolute", "--git-common-dir")
+	if err != nil {
+		return "", err
+	}
+	return filesOf(ctx, filepath.Join(filepath.Dir(common), "session.git"), tree)
 }

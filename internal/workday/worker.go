@@ -192,8 +192,12 @@ func (w *working) save() error {
 	}
 	e.Promise, e.Synced = true, way[0] == "sync" || len(way) == 4
 	if way[0] == "checkpoint" {
-		if e.Point = said.ID; said.Tree != w.state.Tree {
-			e.Fault = fmt.Sprintf("%s: tree %s, but stock git makes %s of the files", name, said.Tree, w.state.Tree)
+		e.Point = said.ID
+		switch files, err := filesOfCheckpoint(w.ctx, w.Dir, said.Tree); {
+		case err != nil:
+			e.Fault = fmt.Sprintf("%s: %v", name, err)
+		case files != w.state.Tree:
+			e.Fault = fmt.Sprintf("%s: tree %s, but stock git makes %s of the files", name, files, w.state.Tree)
 		}
 	}
 	return w.ledger.add(e)
