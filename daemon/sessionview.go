@@ -7,7 +7,6 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
@@ -63,10 +62,7 @@ func (d *Daemon) SessionShow(ctx context.Context, r control.SessionShowRequest) 
 			reply.LeftOut = leftOut(now)
 		}
 	}
-	lines, _, err := transcript.Read(o.repo, o.session, o.mount.contents(ctx))
-	if errors.Is(err, odb.ErrNotFound) {
-		return reply, nil // a session that is read from afar came without contents: what was recorded is not known
-	}
+	lines, _, err := transcript.Read(o.repo, o.session, o.contents(ctx))
 	if err != nil {
 		return reply, explainCarry("show checkpoint", string(p.ID), err)
 	}

@@ -50,6 +50,15 @@ func (m *mount) contents(ctx context.Context) func(ids []object.ID) error {
 	return func(ids []object.ID) error { return m.owned.Provide(ctx, ids, nil) }
 }
 
+// contents returns how contents of the session are brought that are not here: from its mount, or from afar; nil if there is
+// no way.
+func (o *opened) contents(ctx context.Context) func(ids []object.ID) error {
+	if o.far == nil {
+		return o.mount.contents(ctx)
+	}
+	return func(ids []object.ID) error { return o.far.Contents(ctx, o.session, ids) }
+}
+
 // SessionTranscript returns what was recorded of a session.
 func (d *Daemon) SessionTranscript(ctx context.Context, r control.SessionTranscriptRequest) (control.SessionTranscriptReply, error) {
 	reply := control.SessionTranscriptReply{Records: []control.TranscriptRecord{}}
