@@ -198,7 +198,7 @@ func (j *Journey) work(ctx context.Context, h *hop) (killed time.Time, err error
 	if _, err := run(ctx, h.dir, nil, "git", "rev-parse", "--git-dir"); err != nil { // which waits until there is one
 		return killed, err
 	}
-	if err := keepBeginning(ctx, filepath.Join(h.state, "mounts", h.id, "git"), h.beginning()); err != nil {
+	if err := keepBeginning(ctx, h.dir, filepath.Join(h.state, "mounts", h.id, "git"), h.beginning()); err != nil {
 		return killed, fmt.Errorf("keep how it begins: %w", err)
 	}
 	w, err := Start(Options{Dir: h.dir, Ledger: h.ledger, Program: []string{j.Binary, "--state", h.state}, Seed: j.rnd.Uint64(), Pause: 400 * time.Millisecond})

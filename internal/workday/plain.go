@@ -17,9 +17,21 @@ type plain struct {
 	dir string
 }
 
-// keepBeginning copies what a git directory has beside objects, so that a plain tree can begin like it later.
-func keepBeginning(ctx context.Context, gitDir, to string) error {
+// emptyDirs is the file of a beginning that lists the empty directories of the working tree, which checkpoints hold and git
+// does not: `mv a b` does another thing where b is one.
+const emptyDirs = "empty-directories"
+
+// keepBeginning copies what a git directory has beside objects, and the names of empty directories in dir, so that a plain tree
+// can begin like it later.
+func keepBeginning(ctx context.Context, dir, gitDir, to string) error {
 	if err := os.MkdirAll(to, 0o755); err != nil {
+		return err
+	}
+	empty, err := run(ctx, dir, nil, "find", ".", "-name", ".git", "-prune", "-o", "-type", "d", "-empty", "-print")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(to, emptyDirs), []byte(empty), 0o644); err != nil {
 		return err
 	}
 	for _, name := range append([]string{"HEAD", "ORIG_HEAD", "SQUASH_MSG", "index", "packed-refs", "refs", "logs", "config"}, underWay...) {
@@ -75,7 +87,7 @@ func newPlain(ctx context.Context, dir, beginning string, tree string, objects [
 		return nil, err
 	}
 	for _, e := range entries {
-		if e.Name() == "config" {
+		if e.Name() == "config" || e.Name() == emptyDirs {
 			continue
 		}
 		if _, err := do(nil, "cp", "-a", filepath.Join(beginning, e.Name()), gitDir); err != nil {
@@ -88,6 +100,15 @@ func newPlain(ctx context.Context, dir, beginning string, tree string, objects [
 	}
 	if _, err := do(env, "git", "checkout-index", "-a", "-f"); err != nil {
 		return nil, err
+	}
+	empty, err := os.ReadFile(filepath.Join(beginning, emptyDirs))
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range lines(string(empty)) {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+			return nil, err
+		}
 	}
 	return &plain{dir}, os.Remove(filepath.Join(gitDir, "index.plain"))
 }

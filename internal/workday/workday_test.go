@@ -189,7 +189,7 @@ func TestMoment(t *testing.T) {
 func TestOracle(t *testing.T) {
 	dir, base := cloned(t), t.TempDir()
 	kept := filepath.Join(base, "kept")
-	if err := keepBeginning(t.Context(), filepath.Join(dir, ".git"), kept); err != nil {
+	if err := keepBeginning(t.Context(), dir, filepath.Join(dir, ".git"), kept); err != nil {
 		t.Fatal(err)
 	}
 	ledger := []Entry{{Step: "begin", At: time.Now(), State: look(t, dir)}}
