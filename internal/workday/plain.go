@@ -110,6 +110,9 @@ func newPlain(ctx context.Context, dir, beginning string, tree string, objects [
 			return nil, err
 		}
 	}
+	// The index has the stat data of the tree that it was copied from. A file that is assumed unchanged from a later step on
+	// would keep it, and a revert or merge would then refuse to touch the file. Changed files give exit code 1.
+	_, _ = do(nil, "git", "update-index", "-q", "--refresh")
 	return &plain{dir}, os.Remove(filepath.Join(gitDir, "index.plain"))
 }
 
