@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// Environment is a list of NAME=value. It may hold secrets: like a Secret it shows itself to nobody who prints, marshals or
-// logs it.
+// Environment is a list of NAME=value. It may hold secrets: like a Secret it is hidden when it is printed, marshaled or
+// logged.
 type Environment []string
 
 func (Environment) String() string               { return "(hidden)" }

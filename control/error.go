@@ -42,7 +42,7 @@ const (
 	CodeInterrupted ErrorCode = "interrupted"  // by a signal, or by the caller
 )
 
-// Retryable reports whether the same request can succeed later although nobody changes anything.
+// Retryable reports whether the same request can succeed later without any change by the user.
 func (c ErrorCode) Retryable() bool {
 	switch c {
 	case CodeUnreachable, CodeTimeout, CodeRateLimited, CodeBusy, CodeUnsynced, CodeNoDaemon:

@@ -31,7 +31,7 @@ type RefreshReply struct {
 	Took    int64  `json:"took_ms"`
 }
 
-// FollowStatus tells of a mount that follows a branch of the remote.
+// FollowStatus is the state of a mount that follows a branch of the remote.
 type FollowStatus struct {
 	Branch  string    `json:"branch"`
 	Commit  string    `json:"commit"`           // of the branch on the remote, when it was last asked

@@ -22,8 +22,8 @@ func SplitPoint(word string) (session, point string) {
 // sessionFragment begins the fragment of a link.
 const sessionFragment = "session="
 
-// Link names a session, and perhaps a checkpoint of it, on a session remote: "URL#session=NAME@CHECKPOINT". Whoever has one
-// needs nothing else to look at the work, to fork or to resume it.
+// Link names a session, and perhaps a checkpoint of it, on a session remote: "URL#session=NAME@CHECKPOINT". A link
+// is all that it takes to look at the work, to fork it or to resume it.
 type Link struct {
 	Remote  string // URL or path of the session remote
 	Session string

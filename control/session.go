@@ -35,7 +35,7 @@ type Sessions interface {
 	SessionTranscript(ctx context.Context, r SessionTranscriptRequest) (SessionTranscriptReply, error)
 	// SessionErase takes records out of a transcript for good.
 	SessionErase(ctx context.Context, r SessionEraseRequest) (SessionEraseReply, error)
-	// SessionFacts changes what whoever goes on with a session has to know, and returns it.
+	// SessionFacts changes the facts and the handoff of a session, and returns them.
 	SessionFacts(ctx context.Context, r SessionFactsRequest) (SessionFactsReply, error)
 	SessionGC(ctx context.Context, r SessionGCRequest, progress func(Progress)) (SessionGCReply, error)
 	// SessionDelete removes a session here and on its session remote. For a time SessionUndelete brings it back.
@@ -312,7 +312,7 @@ type RestoreRequest struct {
 	Paths         []string `json:"paths"`                    // relative to the mount; none: all that points hold
 	Staged        bool     `json:"staged"`                   // bring the index back too
 	DryRun        bool     `json:"dry_run"`
-	Nonce         string   `json:"nonce,omitempty"` // tells who asks again from others; "": nobody does
+	Nonce         string   `json:"nonce,omitempty"` // the same in all attempts of one request; "": it is not repeated
 }
 
 // RestoreReply is what `session restore --json` prints.

@@ -75,7 +75,7 @@ type SessionFactsReply struct {
 	Redacted int64  `json:"redacted"` // secrets that were taken out of what was added
 }
 
-// Fact is something that whoever goes on with a session has to know.
+// Fact is a statement that the next person or agent to work in a session needs.
 type Fact struct {
 	ID   string    `json:"id"`
 	Time time.Time `json:"time"`

@@ -10,9 +10,9 @@ import (
 	"github.com/artifactfs/artifactfs/session/writeback"
 )
 
-// A mount that sends something learns of a take-over from the answer. One that has nothing to send looks: a request for one
-// ref, lookEvery while somebody works in it and lookIdle when nobody has for idleAfter. Only a session that the session
-// remote knows can be taken over, so a mount in which nobody did anything asks nothing.
+// A mount that sends something learns of a take-over from the answer. A mount with nothing to send asks for one ref: every
+// lookEvery while its files change, and every lookIdle after idleAfter without a change. Only a session that the session
+// remote has can be taken over, so a mount without any work asks nothing.
 const (
 	lookEvery = 4 * time.Second
 	lookIdle  = 30 * time.Second

@@ -18,7 +18,7 @@ import (
 )
 
 // A fork of a session that only a session remote has begins as a session does that is resumed from there, with three
-// differences: the lane is not claimed, since whoever works in it goes on; the branches are those of the checkpoint, whatever
+// differences: the lane is not claimed, since its writer goes on; the branches are those of the checkpoint, whatever
 // became of them since; and nothing of the parent's refs stays, since the new session has its own.
 
 // farOrigin says that a mount is to begin with a checkpoint of a session of a session remote.

@@ -129,7 +129,7 @@ func TestBranchesAsTheyAre(t *testing.T) {
 	w.unmount(m)
 }
 
-// Somebody's commit on a branch of the session stays, ours is there beside it, and that is a warning.
+// A colleague's commit on a branch of the session stays there, the session's commit goes to a ref beside it, and a warning names both.
 func TestDivergedIsThere(t *testing.T) {
 	w, r, url := newOrigin(t)
 	m := w.bare(url, "--wait", "git", "--session", "work", "--session-remote", "origin", "--checkpoint", "off")

@@ -64,7 +64,7 @@ func DivergedRef(session, ref string) string {
 	return Prefix + "diverged/" + session + "/" + strings.TrimPrefix(ref, "refs/")
 }
 
-// FactsRef holds what whoever goes on with a session has to know: facts, and a handoff.
+// FactsRef names the ref of the facts and the handoff, for the next person or agent to work in the session.
 func FactsRef(session string) string { return Prefix + "facts/" + session }
 
 // TranscriptRef holds what was recorded of a session.

@@ -21,7 +21,7 @@ import (
 const (
 	massRemoved   = 5                // more paths than this within massTime, or any in a directory that is removed, are a mass
 	massTime      = time.Second      //
-	keepRemoved   = 10 * time.Second // for so long nobody may come for what was removed
+	keepRemoved   = 10 * time.Second // longest time that removed files wait for a checkpoint
 	maxRemoved    = 10_000           // files that are kept
 	maxRemovedOne = 50 << 20         // bytes of one of them; larger new files are in no checkpoint either
 	maxRemovedAll = 256 << 20        // bytes of all of them, on disk

@@ -219,7 +219,7 @@ func unsynced(verb, dir string, s control.SessionStatus) error {
 	return &control.Error{Code: control.ExitUnsynced, Verb: verb, Object: dir, Cause: cause, Hint: hint}
 }
 
-// warnDiverged tells of refs that are on the session remote under another name than they should be.
+// warnDiverged prints a warning for each ref that the session remote has under another name than its own.
 func (a *app) warnDiverged(verb, dir, remote string, refs []control.DivergedRef) {
 	for _, d := range refs {
 		cause, hint := divergedText(d, remote)

@@ -97,10 +97,10 @@ func (a *app) sessionDelete(ctx context.Context, of, remote string, yes, takeOve
 	return nil
 }
 
-// askDelete asks once more. Where nobody can answer that is an error.
+// askDelete asks the user to confirm. Without a terminal it returns an error.
 func (a *app) askDelete(what string) error {
 	if !isTerminal(os.Stdin) {
-		return &control.Error{Code: control.ExitUsage, Verb: "delete", Object: what, Cause: "nobody can be asked whether it is meant", Hint: "--yes says so"}
+		return &control.Error{Code: control.ExitUsage, Verb: "delete", Object: what, Cause: "standard input is not a terminal, so the deletion cannot be confirmed", Hint: "--yes confirms it"}
 	}
 	fmt.Fprintf(a.stderr, "delete %s here and on its session remote? [y/N] ", what)
 	answer, err := bufio.NewReader(os.Stdin).ReadString('\n')

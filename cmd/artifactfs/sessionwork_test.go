@@ -598,7 +598,7 @@ func TestStatusOfASession(t *testing.T) {
 func TestSessionDelete(t *testing.T) {
 	a, s, _ := newWork(t)
 	none := a.run("session", "delete", "app")
-	if none.code != control.ExitUsage || !strings.Contains(none.stderr, "nobody can be asked") || !strings.Contains(none.stderr, "--yes") {
+	if none.code != control.ExitUsage || !strings.Contains(none.stderr, "cannot be confirmed") || !strings.Contains(none.stderr, "--yes") {
 		t.Errorf("without --yes: %+v", none)
 	}
 	r := a.run("session", "delete", "elsewhere", "--session-remote", "r.git", "--yes", "--take-over")

@@ -28,7 +28,7 @@ var (
 	ErrTooLong = errors.New("it is longer than a megabyte")
 )
 
-// Fact is something that whoever goes on with a session has to know.
+// Fact is a statement that the next person or agent to work in a session needs.
 type Fact struct {
 	ID   string    `json:"id"` // a ULID
 	Time time.Time `json:"time"`
