@@ -8,9 +8,11 @@ HELPERDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/sbin,$(PREFIX)/sbin)
 UNITDIR   ?= $(PREFIX)/lib/systemd
 FUZZTIME ?= 10s
 BIN      ?= bin
-# Packages tested at once. Tests of mounts measure time and wait for the kernel: one after the other, by default.
-TESTP    ?= 1
-TESTTIME ?= 24m
+# Packages tested at once, other than those of TIMED, which measure time and are tested one after the other.
+TESTP    ?= 2
+TIMED    := ./daemon ./fuse ./integration ./internal/gittest
+# Longest run of the tests of a package; integration takes 20 minutes on two cores.
+TESTTIME ?= 40m
 # -count=1 below: the cache of test results does not know that integration tests depend on the command they build.
 # Go flags for `make test`, such as -run TestX or -race.
 TESTFLAGS ?=
@@ -38,7 +40,9 @@ demo: ## mount this checkout's history over loopback, with timings (REMOTE=url: 
 
 test: setup ## go vet and all tests, real mounts included (TESTFLAGS="-run X -race")
 	$(GO) vet -buildvcs=false ./...
-	$(GO) test -buildvcs=false -count=1 -p $(TESTP) -timeout $(TESTTIME) $(TESTFLAGS) ./...
+	@status=0; test="$(GO) test -buildvcs=false -count=1 -timeout $(TESTTIME) $(TESTFLAGS)"; \
+	$$test -p $(TESTP) $$($(GO) list ./... | grep -v $(foreach p,$(TIMED),-e '$(p:./%=/%)$$')) || status=1; \
+	$$test -p 1 $(TIMED) || status=1; exit $$status
 
 lint: ## gofmt, go vet, the import graph, and staticcheck where it is installed
 	@bad=$$(find . -name '*.go' -not -path './.*' | xargs gofmt -l); if [ -n "$$bad" ]; then echo "not as gofmt writes it:"; echo "$$bad"; exit 1; fi

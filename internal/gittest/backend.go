@@ -25,7 +25,8 @@ type backend struct {
 }
 
 // run sends body to git and its answer to out; head gets the status and header before the first byte.
-// It ends early, and the processes with it, when ctx does or out fails.
+// It ends early, and the processes with it, when ctx does or out fails. A push goes on
+// with ServerOptions.FinishPushes.
 func (b *backend) run(ctx context.Context, r *http.Request, body io.Reader, env []string, head func(status int, h http.Header), out io.Writer) error {
 	cmd := exec.Command(b.path)
 	cmd.Dir, cmd.Stderr = b.s.root, b.s.stderr
@@ -47,13 +48,19 @@ func (b *backend) run(ctx context.Context, r *http.Request, body io.Reader, env 
 		io.Copy(stdin, body) // git may well have answered without reading all
 		stdin.Close()
 	})
+	push := b.s.finishPushes && r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/git-receive-pack")
 	killed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
-		b.s.group.kill(cmd)
+		if !push {
+			b.s.group.kill(cmd)
+		}
 		close(killed)
 	})
 	err = answer(bufio.NewReaderSize(stdout, 64<<10), head, out)
-	if err != nil {
+	switch {
+	case err != nil && push:
+		_, _ = io.Copy(io.Discard, stdout)
+	case err != nil:
 		b.s.group.kill(cmd)
 	}
 	// The number must not be killed any more once wait has given it back.

@@ -97,8 +97,14 @@ func (l *link) hold() {
 		return
 	}
 	err = syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1) // who listens later does so with it, too
-	if err == nil {
+	// The port of a listener that was just closed may be the local port of a connection for a moment.
+	for tries := 0; err == nil; tries++ {
 		err = syscall.Bind(fd, &syscall.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()})
+		if !errors.Is(err, syscall.EADDRINUSE) || tries == 100 {
+			break
+		}
+		err = nil
+		time.Sleep(5 * time.Millisecond)
 	}
 	if err != nil {
 		syscall.Close(fd)

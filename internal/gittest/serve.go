@@ -31,15 +31,21 @@ type ServerOptions struct {
 	// filters and wants of any object are allowed, and sizes are not told (transfer.advertiseObjectInfo)
 	Each   func(Request) // told of each request when it is over; called from several goroutines
 	Stderr io.Writer     // what git's processes complain about; nil: nobody hears it
+	// FinishPushes lets a push over HTTP go on when its client has gone, as most servers do. Else its processes are killed, and
+	// one that was about to move a ref leaves the ref's lock behind.
+	FinishPushes bool
 }
 
 // Server serves repositories until Close.
 type Server struct {
-	scheme   string
-	root     string
-	home     string // a directory of its own: configuration, keys
-	config   []string
-	cheap    bool
+	scheme string
+	root   string
+	home   string // a directory of its own: configuration, keys
+	config []string
+	cheap  bool
+
+	finishPushes bool
+
 	stderr   io.Writer
 	log      *Log
 	link     link
@@ -72,7 +78,7 @@ func newServer(scheme string, o ServerOptions) (*Server, error) {
 		os.RemoveAll(home)
 		return nil, fmt.Errorf("serve %s: %w", o.Root, err)
 	}
-	s := &Server{scheme: scheme, root: root, home: home, config: slices.Clone(o.Config), cheap: o.Cheap, stderr: o.Stderr,
+	s := &Server{scheme: scheme, root: root, home: home, config: slices.Clone(o.Config), cheap: o.Cheap, finishPushes: o.FinishPushes, stderr: o.Stderr,
 		log: newLog(o.Each), readers: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 	s.link.opened = s.log.connection
 	s.link.rtt.Store(int64(o.RTT))

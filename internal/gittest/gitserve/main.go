@@ -41,7 +41,7 @@ func run() (err error) {
 	defer stop()
 
 	// Reading every pack costs processor time that whoever measures wants for himself.
-	o := gittest.ServerOptions{Root: *root, Addr: *addr, RTT: *rtt, Bandwidth: *bandwidth, Cheap: !*logged, Stderr: os.Stderr}
+	o := gittest.ServerOptions{Root: *root, Addr: *addr, RTT: *rtt, Bandwidth: *bandwidth, Cheap: !*logged, Stderr: os.Stderr, FinishPushes: true}
 	s, err := gittest.Serve(o)
 	if err != nil {
 		return err
