@@ -11,7 +11,7 @@ BIN      ?= bin
 # Packages tested at once, other than those of TIMED, which measure time and are tested one after the other.
 TESTP    ?= 2
 TIMED    := ./daemon ./fuse ./integration ./internal/gittest
-# Longest run of the tests of a package; integration takes 20 minutes on two cores.
+# Longest run of the tests of a package, on a busy machine too; integration is the longest.
 TESTTIME ?= 40m
 # -count=1 below: the cache of test results does not know that integration tests depend on the command they build.
 # Go flags for `make test`, such as -run TestX or -race.
@@ -21,7 +21,7 @@ TESTFLAGS ?=
 VERSION := $(shell git -c safe.directory='*' describe --tags --always --dirty 2>/dev/null || echo unknown)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint bench git-suite fuzz install uninstall systemd clean
+.PHONY: help setup build demo test test-packages lint bench git-suite ltp fuzz install uninstall systemd clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -38,11 +38,14 @@ demo: ## mount this checkout's history over loopback, with timings (REMOTE=url: 
 	@$(MAKE) --no-print-directory build
 	@GO="$(GO)" REMOTE="$(REMOTE)" scripts/demo.sh
 
-test: setup ## go vet and all tests, real mounts included (TESTFLAGS="-run X -race")
+test: setup ## go vet and all tests, real mounts included (TESTFLAGS="-run X -race", SCRATCH=no: on the disk)
 	$(GO) vet -buildvcs=false ./...
-	@status=0; test="$(GO) test -buildvcs=false -count=1 -timeout $(TESTTIME) $(TESTFLAGS)"; \
+	@scripts/scratch.sh $(MAKE) --no-print-directory test-packages
+
+test-packages: # vet has been run
+	@status=0; test="$(GO) test -buildvcs=false -vet=off -count=1 -timeout $(TESTTIME) $(TESTFLAGS)"; \
 	$$test -p $(TESTP) $$($(GO) list ./... | grep -v $(foreach p,$(TIMED),-e '$(p:./%=/%)$$')) || status=1; \
-	$$test -p 1 $(TIMED) || status=1; exit $$status
+	for p in $(TIMED); do scripts/test-again.sh $$test $$p || status=1; done; exit $$status
 
 lint: ## gofmt, go vet, the import graph, and staticcheck where it is installed
 	@bad=$$(find . -name '*.go' -not -path './.*' | xargs gofmt -l); if [ -n "$$bad" ]; then echo "not as gofmt writes it:"; echo "$$bad"; exit 1; fi
@@ -56,6 +59,9 @@ bench: setup build ## compare with git clone in its three forms (BENCH="flags RE
 
 git-suite: build ## run git's own tests in a mount (GIT_SRC=directory of git's source, SUITE="t1* t3200-*")
 	@scripts/git-suite.sh "$(GIT_SRC)" $(SUITE)
+
+ltp: build ## run the Linux Test Project's tests of files in a mount (LTP_SRC=directory of its source, SUITE="link* statx01"; root)
+	@scripts/ltp.sh "$(LTP_SRC)" $(SUITE)
 
 fuzz: ## run each fuzz target for FUZZTIME (10s)
 	@scripts/fuzz.sh "$(FUZZTIME)"

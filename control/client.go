@@ -165,7 +165,7 @@ func repeatable(o op, args any) bool {
 		return r.Nonce != "" && !strings.HasPrefix(r.ID, "@")
 	case opFork:
 		return args.(ForkRequest).Mount.Nonce != ""
-	case opSync, opSessions, opSessionsOn, opSessionLog, opSessionShow, opSessionDiff, opSessionSet, opSessionGC, opSessionTrash, opSessionTranscript, opSessionErase:
+	case opSync, opSessions, opSessionsOn, opSessionLog, opSessionShow, opSessionDiff, opSessionSet, opSessionGC, opSessionTrash, opSessionTranscript, opSessionErase, opSessionCompare:
 		return true
 	case opStatus, opMounts, opPrefetch, opRefresh, opUnmount, opShutdown, opCredentialSet:
 		return true
@@ -235,7 +235,7 @@ func exchange(conn *net.UnixConn, o op, line []byte, progress func(Progress)) (j
 		case m.Result != nil:
 			if progress != nil && len(m.Ignored) > 0 {
 				progress(Progress{Message: "the daemon is older than this program and ignored " + strings.Join(m.Ignored, ", ") +
-					": artifactfs daemon --upgrade has a newer one go on"})
+					": artifactfs daemon --upgrade replaces it by a newer one"})
 			}
 			return m.Result, nil
 		case progress != nil && m.Progress != nil:
@@ -252,7 +252,7 @@ func otherVersion(conn *net.UnixConn, version int) *Error {
 		Cause: fmt.Sprintf("it speaks protocol %d, this command speaks %d", version, Protocol),
 		Hint:  "use the artifactfs that started it, or stop it"}
 	if version >= firstTimeless {
-		e.Hint = "`artifactfs daemon --upgrade` has this command's version go on with what it serves"
+		e.Hint = "`artifactfs daemon --upgrade` replaces it by this command's version; its mounts continue"
 	} else if peer, err := peerOf(conn); err == nil && peer.Pid > 0 {
 		e.Hint += fmt.Sprintf(": `kill %d` unmounts all it serves first", peer.Pid)
 	}

@@ -120,9 +120,10 @@ func TestEveryFieldCrossesTheSocket(t *testing.T) {
 	c := (&Client{socket: socket})
 	want := MountRequest{
 		Remote: "https://127.0.0.1/r", Dir: "/m/ä", Ref: "v1", Session: "s-1", ReadOnly: true, Redirects: []string{"a b", "c"}, RedirectsOnly: true, Submodules: true, History: HistoryFull, Prefetch: PrefetchAll,
-		PrefetchBudget: 1 << 40, Wait: WaitGit, AllowOther: true, UID: 1<<32 - 1, GID: 7, CacheSize: 2, TokenFile: "/t", SessionToken: "hunter3", Environment: Environment{"A=1", "B=x\ny=z"}, SessionTokenFile: "/s",
+		PrefetchBudget: 1 << 40, Wait: WaitGit, AllowOther: true, ACL: true, UID: 1<<32 - 1, GID: 7, CacheSize: 2, TokenFile: "/t", SessionToken: "hunter3", Environment: Environment{"A=1", "B=x\ny=z"}, SessionTokenFile: "/s",
 		Follow: true, FollowInterval: time.Second, Timeout: time.Minute, Token: "hunter2", GitDir: GitDirInside, Nonce: "n", Passing: true, Through: "/proc/1/fd/3",
-		At: "@~1", SessionOptions: SessionOptions{Remote: "https://u:p@127.0.0.1/s", Policy: "interval=1m", TakeOver: true,
+		CreateRemote: []string{"make-it", "arg"},
+		At:           "@~1", SessionOptions: SessionOptions{Remote: "https://u:p@127.0.0.1/s", Policy: "interval=1m", TakeOver: true,
 			Include: []string{"a"}, Exclude: []string{"b"}, NoDenyList: true, MaxFileSize: 9},
 	}
 	for i, v := 0, reflect.ValueOf(want); i < v.NumField(); i++ {

@@ -68,7 +68,7 @@ func jsonType(e ast.Expr) string {
 		return "any"
 	case *ast.Ident:
 		switch e.Name {
-		case "string", "State", "HistoryState", "History", "Prefetch", "Wait", "GitDir", "Policy", "TraceSource", "ErrorCode", "Secret":
+		case "string", "State", "HistoryState", "History", "Prefetch", "Wait", "GitDir", "Policy", "TraceSource", "ErrorCode", "Secret", "Verdict":
 			return "string"
 		case "bool":
 			return "boolean"

@@ -255,6 +255,16 @@ func ExampleClient_SessionShow() {
 	// Output: 01M80Q4Z50EZKC5YR3HTMPRYYQ M main.go
 }
 
+func ExampleClient_SessionCompare() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.SessionCompare(context.Background(), control.SessionCompareRequest{Sides: []control.CompareSide{{Of: "try-1"}, {Of: "try-2"}}})
+	for _, p := range r.Shared {
+		fmt.Println(p.Path, p.Verdict, err)
+	}
+	// Output: main.c conflict <nil>
+}
+
 func ExampleClient_SessionDiff() {
 	client, end := fakeDaemon()
 	defer end()
@@ -506,6 +516,11 @@ func (daemon) SessionLog(context.Context, control.SessionLogRequest) (control.Se
 
 func (daemon) SessionShow(context.Context, control.SessionShowRequest) (control.SessionShowReply, error) {
 	return control.SessionShowReply{Point: point, Changes: changes}, nil
+}
+
+func (daemon) SessionCompare(context.Context, control.SessionCompareRequest) (control.SessionCompareReply, error) {
+	return control.SessionCompareReply{Shared: []control.SharedPath{{Path: "main.c", Status: []string{"M", "M"}, Verdict: control.VerdictConflict,
+		Pairs: []control.SharedPair{{A: 0, B: 1, Verdict: control.VerdictConflict}}}}}, nil
 }
 
 func (daemon) SessionDiff(context.Context, control.SessionDiffRequest) (control.SessionDiffReply, error) {

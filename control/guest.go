@@ -30,7 +30,7 @@ const (
 
 // guestOps are the operations that guests may ask for.
 var guestOps = []op{opStatus, opMounts, opPrefetch, opCheckpoint, opSync, opSessions, opSessionLog, opSessionShow, opSessionDiff, opRestore,
-	opSessionSet, opSessionNote, opSessionRecord}
+	opSessionSet, opSessionNote, opSessionRecord, opSessionTranscript, opSessionCompare}
 
 // Guests is the server of one mount's guests.
 type Guests struct {
@@ -75,6 +75,9 @@ func (g *guests) enter(a *asked) (called string, err error) {
 	if !slices.Contains(guestOps, a.op) {
 		return "", refused
 	}
+	if leads(a.args) {
+		return "", refused
+	}
 	switch r := a.args.(type) {
 	case PrefetchRequest:
 		called, r.Dir = r.Dir, g.dir
@@ -103,6 +106,15 @@ func (g *guests) enter(a *asked) (called string, err error) {
 	case SessionDiffRequest:
 		called, r.Of = r.Of, g.dir
 		a.args = r
+	case SessionTranscriptRequest:
+		called, r.Of = r.Of, g.dir
+		a.args = r
+	case SessionCompareRequest:
+		called, r.Dir, r.Sides = r.Sides[0].Of, "", slices.Clone(r.Sides)
+		for i := range r.Sides {
+			r.Sides[i].Of = g.dir
+		}
+		a.args = r
 	case SessionSetRequest:
 		if r.Pin == "" || r.State != "" {
 			return "", refused
@@ -116,6 +128,29 @@ func (g *guests) enter(a *asked) (called string, err error) {
 	return called, nil
 }
 
+// leads reports whether a request of a guest names something outside of the mount: another session, a session remote, which the
+// daemon would open with the rights of the host, or a path that does not lie in the mount.
+func leads(args any) bool {
+	outside := func(paths []string) bool {
+		return slices.ContainsFunc(paths, func(p string) bool { return filepath.IsAbs(p) || slices.Contains(strings.Split(p, "/"), "..") })
+	}
+	switch r := args.(type) {
+	case PrefetchRequest:
+		return outside(r.Paths)
+	case RestoreRequest:
+		return r.Of != "" || r.SessionRemote != "" || outside(r.Paths)
+	case SessionLogRequest:
+		return r.SessionRemote != ""
+	case SessionShowRequest:
+		return r.SessionRemote != ""
+	case SessionDiffRequest:
+		return r.SessionRemote != "" || r.AOf != "" || r.ARemote != ""
+	case SessionCompareRequest:
+		return slices.ContainsFunc(r.Sides, func(s CompareSide) bool { return s.SessionRemote != "" || !filepath.IsAbs(s.Of) })
+	}
+	return false
+}
+
 // leave takes what is of the host out of a result.
 func (g *guests) leave(called string, result any) any {
 	switch r := result.(type) {
@@ -123,7 +158,7 @@ func (g *guests) leave(called string, result any) any {
 		mounts := []MountStatus{}
 		for _, m := range r.Mounts {
 			if m.Dir == g.dir {
-				m.Dir, m.PID, m.Redirects, m.Session = "", 0, nil, ofGuest(m.Session)
+				m.Dir, m.PID, m.Redirects, m.Around, m.Remote, m.Session = "", 0, nil, "", notPath(m.Remote), ofGuest(m.Session)
 				mounts = append(mounts, m)
 			}
 		}
@@ -132,13 +167,17 @@ func (g *guests) leave(called string, result any) any {
 		sessions := []SessionInfo{}
 		for _, s := range r.Sessions {
 			if s.Mounted && s.Dir == g.dir {
-				s.Dir, s.SessionStatus = "", ofGuest(s.SessionStatus)
-				sessions = append(sessions, s)
+				sessions = append(sessions, infoOfGuest(s))
 			}
 		}
 		return SessionsReply{Sessions: sessions}
 	case SessionInfo:
-		r.Dir, r.SessionStatus = "", ofGuest(r.SessionStatus)
+		return infoOfGuest(r)
+	case SessionShowReply: // a guest can run neither of the commands
+		r.Status, r.SessionRemote, r.Link, r.ForkCommand, r.ResumeCommand = ofGuest(r.Status), notPath(r.SessionRemote), notPath(r.Link), "", ""
+		return r
+	case SessionCompareReply:
+		r.Origin = notPath(r.Origin)
 		return r
 	case SyncReply:
 		r.Dir, r.Session = called, ofGuest(r.Session)
@@ -151,10 +190,25 @@ func (g *guests) leave(called string, result any) any {
 }
 
 func ofGuest(s SessionStatus) SessionStatus {
-	if filepath.IsAbs(s.Remote) {
-		s.Remote = ""
+	s.Remote = notPath(s.Remote)
+	return s
+}
+
+func infoOfGuest(s SessionInfo) SessionInfo {
+	s.Dir, s.Origin, s.FromAt, s.SessionStatus = "", notPath(s.Origin), notPath(s.FromAt), ofGuest(s.SessionStatus)
+	s.History = slices.Clone(s.History)
+	for i := range s.History { // "mounted at DIR"
+		s.History[i].Reason, _, _ = strings.Cut(s.History[i].Reason, " at /")
 	}
 	return s
+}
+
+// notPath returns a remote, or "" if it is a path of the host.
+func notPath(remote string) string {
+	if filepath.IsAbs(remote) || strings.HasPrefix(remote, "file:") {
+		return ""
+	}
+	return remote
 }
 
 // failed returns an error as a guest may see it.

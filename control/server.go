@@ -323,7 +323,7 @@ func (s *Server) readRequest(conn *net.UnixConn, r *bufio.Reader) (asked, error)
 	if s.guests == nil && peer.Uid != 0 && int(peer.Uid) != os.Geteuid() {
 		s.log.Warn("control connection refused", zap.Uint32("uid", peer.Uid), zap.Int32("pid", peer.Pid))
 		return asked{}, &Error{Code: ExitFailed, Kind: CodePermission, Verb: "talk to", Object: "daemon",
-			Cause: fmt.Sprintf("it belongs to user %d and serves nobody else", os.Geteuid())}
+			Cause: fmt.Sprintf("it belongs to user %d and serves no other user", os.Geteuid())}
 	}
 	line, err := readLine(r, maxRequest)
 	if errors.Is(err, io.EOF) {

@@ -21,6 +21,8 @@ type Sessions interface {
 	SessionLog(ctx context.Context, r SessionLogRequest) (SessionLogReply, error)
 	SessionShow(ctx context.Context, r SessionShowRequest) (SessionShowReply, error)
 	SessionDiff(ctx context.Context, r SessionDiffRequest) (SessionDiffReply, error)
+	// SessionCompare says what several sessions changed, and whether the changes go together.
+	SessionCompare(ctx context.Context, r SessionCompareRequest) (SessionCompareReply, error)
 	// Restore brings files back to what they were at a point.
 	Restore(ctx context.Context, r RestoreRequest, progress func(Progress)) (RestoreReply, error)
 	// Merge brings the work of another session into a mount.
@@ -398,7 +400,8 @@ type SessionGCReply struct {
 	Session string  `json:"session"`
 	Kept    int64   `json:"kept"`
 	Dropped []Point `json:"dropped"`
-	Bytes   int64   `json:"bytes"` // that became free
+	Records int64   `json:"records"` // of the transcript that were dropped
+	Bytes   int64   `json:"bytes"`   // that became free
 	DryRun  bool    `json:"dry_run"`
 }
 

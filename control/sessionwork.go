@@ -27,6 +27,8 @@ func (s *Server) workSession(ctx context.Context, o op, args any, out *sender) (
 		return h.SessionShow(ctx, args.(SessionShowRequest))
 	case opSessionDiff:
 		return h.SessionDiff(ctx, args.(SessionDiffRequest))
+	case opSessionCompare:
+		return h.SessionCompare(ctx, args.(SessionCompareRequest))
 	case opRestore:
 		return h.Restore(ctx, args.(RestoreRequest), out.progress)
 	case opMerge:

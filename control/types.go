@@ -75,9 +75,10 @@ type MountRequest struct {
 	PrefetchBudget int64    `json:"prefetch_budget"` // bytes that PrefetchAuto may bring; 0: the daemon's default
 	Wait           Wait     `json:"wait"`            // "" is WaitTree
 
-	AllowOther bool   `json:"allow_other"` // other users may enter the mount
-	UID        uint32 `json:"uid"`         // owner shown for every path; 0 is root
-	GID        uint32 `json:"gid"`         // its group; 0 is root's
+	AllowOther bool   `json:"allow_other"`   // other users may enter the mount
+	ACL        bool   `json:"acl,omitempty"` // POSIX access control lists count in the mount
+	UID        uint32 `json:"uid"`           // owner shown for every path; 0 is root
+	GID        uint32 `json:"gid"`           // its group; 0 is root's
 
 	// ExactOwner has a Client send UID and GID as they are. Without it a Client takes those that are 0 for the caller's own.
 	ExactOwner bool `json:"-"`
@@ -110,6 +111,7 @@ type MountRequest struct {
 	At string `json:"at,omitempty"`
 
 	SessionOptions SessionOptions `json:"session_options,omitzero"`
+	CreateRemote   []string       `json:"create_remote,omitempty"` // command that creates the session remote if a git server lacks it; it may carry a secret, so it is not kept
 
 	// Device is an opened /dev/fuse with which somebody who may has mounted at Dir already; nil: the daemon mounts. It
 	// cannot cross the socket.
@@ -160,48 +162,6 @@ type Timings struct {
 	Trees   int64 `json:"trees"`   // every directory was on this host; 0 while they still stream in
 	Mounted int64 `json:"mounted"` // the kernel had the mount
 	Total   int64 `json:"total"`   // what Wait names was there
-}
-
-// UnmountRequest asks to end the mount at Dir.
-type UnmountRequest struct {
-	Dir     string `json:"dir"`     // absolute
-	Discard bool   `json:"discard"` // throw away what was changed
-
-	// Timeout bounds the wait for the session remote; 0: the daemon's default, negative: none at all.
-	Timeout time.Duration `json:"timeout_ns,omitempty"`
-
-	// Detach takes a mount that is in use out of the directory tree. What its users do with it from then on fails.
-	Detach bool `json:"detach,omitempty"`
-}
-
-// UnmountReply is what `unmount --json` prints for each directory.
-type UnmountReply struct {
-	ID      string `json:"id"`
-	Dir     string `json:"dir"`
-	Session string `json:"session"`        // that keeps the work; "" if there was none to keep
-	Pending int64  `json:"pending"`        // of its refs that are not on the session remote yet
-	Why     string `json:"why,omitempty"`  // why they are not
-	Kept    int64  `json:"kept"`           // changed paths in it
-	Left    string `json:"left,omitempty"` // what the session remote still has of work that was thrown away, and why
-
-	Remote       string        `json:"session_remote,omitempty"` // without secrets
-	DivergedRefs []DivergedRef `json:"diverged_refs,omitempty"`
-
-	Submodules []UnmountReply `json:"submodules,omitempty"` // that were unmounted with it
-}
-
-// PrefetchRequest asks to hydrate what matches before anything that nobody asked for.
-type PrefetchRequest struct {
-	Dir   string   `json:"dir"`   // absolute mount directory
-	Paths []string `json:"paths"` // pathspecs relative to Dir: a path, a directory, or a pattern of path.Match; none: everything
-	Wait  bool     `json:"wait"`
-}
-
-// PrefetchReply is what `prefetch --json` prints.
-type PrefetchReply struct {
-	Matched  int64 `json:"matched"`  // blobs
-	Hydrated int64 `json:"hydrated"` // blobs of them on this host now
-	Bytes    int64 `json:"bytes"`    // content bytes of the hydrated ones
 }
 
 // SwitchRequest asks to move a mounted working tree to another commit.
@@ -327,7 +287,7 @@ type TreeStatus struct {
 type BlobStatus struct {
 	Total    int64 `json:"total"`    // distinct blobs
 	Hydrated int64 `json:"hydrated"` // of them on this host
-	Bytes    int64 `json:"bytes"`    // content bytes of the hydrated ones
+	Bytes    int64 `json:"bytes"`    // content bytes of the hydrated ones; 0 if the request has Commits
 }
 
 // NetworkStatus counts since the mount began.
@@ -465,13 +425,6 @@ func (r UnmountRequest) validate() error {
 func (r UpgradeRequest) validate() error {
 	if !filepath.IsAbs(r.Executable) {
 		return badRequest("executable %q is not absolute", r.Executable)
-	}
-	return nil
-}
-
-func (r PrefetchRequest) validate() error {
-	if !filepath.IsAbs(r.Dir) {
-		return badRequest("directory %q is not absolute", r.Dir)
 	}
 	return nil
 }

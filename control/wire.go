@@ -53,6 +53,7 @@ const (
 	opSessionTranscript op = "session-transcript"
 	opSessionErase      op = "session-erase"
 	opSessionFacts      op = "session-facts"
+	opSessionCompare    op = "session-compare"
 )
 
 // timeless reports whether an operation is answered to clients of all versions from firstTimeless on: without it a daemon
@@ -177,6 +178,7 @@ var decoders = map[op]func(raw []byte) (args any, ignored []string, err error){
 	opSessionTranscript: decodeArgs[SessionTranscriptRequest],
 	opSessionErase:      decodeArgs[SessionEraseRequest],
 	opSessionFacts:      decodeArgs[SessionFactsRequest],
+	opSessionCompare:    decodeArgs[SessionCompareRequest],
 }
 
 // decodeRequest reads a request line. Fields that this server does not know are ignored and named, unless the request needs

@@ -175,7 +175,7 @@ func (m *mount) adoptFrom(ctx context.Context, remote mirror.Remote, p session.P
 		return nil
 	}
 	if _, err := m.owned.Bring(ctx, fetch.BringRequest{From: remote, Wants: ids}); err != nil { // those of the mounted remote come from there
-		m.daemon.log.Info("bring contents of another session", zap.String("session", m.session), zap.Error(err))
+		m.daemon.log.Info("fetch contents of another session", zap.String("session", m.session), zap.Error(err))
 	}
 	return nil
 }

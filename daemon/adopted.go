@@ -22,7 +22,7 @@ func adoptable(mounts mountinfo.Table, r control.MountRequest) error {
 	}
 	switch readOnly := slices.Contains(found.Options, "ro"); {
 	case !slices.Contains(found.Super, "default_permissions"):
-		return fmt.Errorf("%w: it is mounted without default_permissions, so nobody would check modes", errNotAdopted)
+		return fmt.Errorf("%w: it is mounted without default_permissions, so file modes would not be checked", errNotAdopted)
 	case r.ReadOnly && !readOnly:
 		return fmt.Errorf("%w: it is not mounted read-only", errNotAdopted)
 	case !r.ReadOnly && readOnly:

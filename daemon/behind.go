@@ -41,7 +41,7 @@ func (m *mount) goBehind(before handover) bool {
 		return false
 	}
 	m.state, m.cancel = control.StateMounted, cancel
-	m.behind("go on behind the mount", func() {
+	m.behind("finish mounting in the background", func() {
 		var git *gitdir.Dir
 		m.afterOthers(ctx)
 		m.persist(ctx, "make git directory", m.gitTried, func() (err error) {
@@ -56,9 +56,9 @@ func (m *mount) goBehind(before handover) bool {
 			return
 		}
 		m.tell(func(h *handover) { h.GitReady = true })
-		m.behind("carry work away", func() { m.carry.begin(ctx) })
+		m.behind("push session", func() { m.carry.begin(ctx) })
 		if !m.snapshot().Whole() { // a process died while they came
-			m.persist(ctx, "bring trees", nil, func() error {
+			m.persist(ctx, "fetch trees", nil, func() error {
 				_, err := m.wholeSnapshot(ctx)
 				return err
 			})

@@ -59,14 +59,15 @@ type carry struct {
 
 	followed chan struct{} // closed when what others did was followed; then another one
 	notes    []string
-	failed   map[string]error  // by what was being done
-	looked   string            // process that looked for its repository last, and was let go on
-	last     session.Point     // the newest point
-	leftOut  []capture.LeftOut // of last
-	unread   []string          // ignore files that could not be had when it was made
-	points   int64             // that there are; those of all lanes
-	old      int               // of them, for which gc is, when they were counted last
-	seen     time.Time         // what had changed by then is in the newest point
+	merged   map[string]object.ID // what notes refs were moved to when those of other sessions were merged into them
+	failed   map[string]error     // by what was being done
+	looked   string               // process that looked for its repository last, and was let go on
+	last     session.Point        // the newest point
+	leftOut  []capture.LeftOut    // of last
+	unread   []string             // ignore files that could not be had when it was made
+	points   int64                // that there are; those of all lanes
+	old      int                  // of them, for which gc is, when they were counted last
+	seen     time.Time            // what had changed by then is in the newest point
 	ending   ending
 	counted  figures
 }
@@ -82,7 +83,7 @@ type figures struct {
 const memoryName = "capture.json" // in a home: where the last point ended
 
 var (
-	errNoCarry = errors.New("nothing is carried away from this mount")
+	errNoCarry = errors.New("this mount has no session remote")
 	errEnded   = errors.New("the mount ends")
 )
 
@@ -95,6 +96,16 @@ func hasRepo(home string) bool {
 // carries says whether the mount has anything to do with a session remote.
 func (c *carry) carries() bool {
 	return c.mount.writable() && c.optionsNow().Remote != control.RemoteNone
+}
+
+// makes says whether checkpoints are made that are not asked for.
+func (c *carry) makes() bool {
+	if !c.carries() {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.kind != control.PolicyOff
 }
 
 func (c *carry) optionsNow() control.SessionOptions {
@@ -183,7 +194,9 @@ func (c *carry) claim(ctx context.Context) error {
 	}
 	if err == nil {
 		c.setClaimed(true)
-		err = c.confirm(ctx)
+		if far := c.mount.far; far == nil || !far.free {
+			err = c.confirm(ctx)
+		}
 	}
 	if isRefusal(err) || ctx.Err() != nil {
 		return err
@@ -249,7 +262,7 @@ func (c *carry) join(ctx context.Context, repo *session.Repo) error {
 		far = m.second.URL()
 	}
 	if _, err := writeback.Mend(ctx, repo, far); err != nil { // what a power cut has left of refs
-		log.Warn("mend refs", zap.Error(err))
+		log.Warn("repair refs", zap.Error(err))
 	}
 	var queue *writeback.Queue
 	claimed, err := c.claimLane(ctx, repo, o.TakeOver)
@@ -263,7 +276,7 @@ func (c *carry) join(ctx context.Context, repo *session.Repo) error {
 		capturer, err = capture.New(capture.Options{
 			Tree: m.tree, WriteBack: c.writeBack, GitDir: m.gitPath(), Repo: repo, Memory: filepath.Join(m.home.dir, memoryName),
 			Lane: claimed.Lane.Name, Segment: claimed.Lane.Segment, Base: base.Commit, BaseTree: m.snapshot().Tree, Beginning: m.beginning(), Rules: rulesOf(o), Converts: m.view.Returns,
-			Blob: m.rawBlob, Trees: m.view.Tree, Log: log,
+			Blob: m.rawBlob, Trees: m.view.Tree, OthersNotes: c.othersNotes, Log: log,
 		})
 	}
 	if err != nil {
@@ -286,7 +299,7 @@ func (c *carry) join(ctx context.Context, repo *session.Repo) error {
 		c.recount()
 	}
 	if claimed.Interrupted {
-		m.daemon.log.Info("whoever worked in the session before was interrupted", zap.String("session", m.session))
+		m.daemon.log.Info("the previous mount of the session was interrupted", zap.String("session", m.session))
 	}
 	return nil
 }

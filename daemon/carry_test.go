@@ -78,6 +78,7 @@ func TestPointsAreDueSoonAfterGit(t *testing.T) {
 func TestAPointIsMadeSoonAfterGit(t *testing.T) {
 	for _, policy := range []control.Policy{control.PolicyIdle, control.PolicyBeforeRisk, "interval=1h"} {
 		t.Run(string(policy), func(t *testing.T) {
+			t.Parallel()
 			k := newKeep(t)
 			remote, dir := k.dir("remote"), k.dir("mnt")
 			sample(t, remote)
@@ -133,6 +134,7 @@ func (k *testKeeper) until(what string, is func() bool) {
 }
 
 func TestWorkIsCarriedIntoTheEmbeddedRepository(t *testing.T) {
+	t.Parallel()
 	k := newKeep(t)
 	remote := k.dir("remote")
 	sample(t, remote)
@@ -206,6 +208,7 @@ func TestWorkIsCarriedIntoTheEmbeddedRepository(t *testing.T) {
 }
 
 func TestAPointIsMadeBeforeGitThrowsWorkAway(t *testing.T) {
+	t.Parallel()
 	k := newKeep(t)
 	remote := k.dir("remote")
 	sample(t, remote)
@@ -236,6 +239,7 @@ func TestAPointIsMadeBeforeGitThrowsWorkAway(t *testing.T) {
 }
 
 func TestWorkReachesTheSessionRemote(t *testing.T) {
+	t.Parallel()
 	k := newKeep(t)
 	remote, second, dir := k.dir("remote"), k.dir("second.git"), k.dir("mnt")
 	sample(t, remote)
@@ -290,6 +294,7 @@ func TestWorkReachesTheSessionRemote(t *testing.T) {
 }
 
 func TestNothingIsCarriedWhereNothingIsToBe(t *testing.T) {
+	t.Parallel()
 	k := newKeep(t)
 	remote, dir := k.dir("remote"), k.dir("mnt")
 	sample(t, remote)

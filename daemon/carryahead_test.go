@@ -11,6 +11,7 @@ import (
 
 // What is newer than the newest point on a session remote's branch stays there, whoever made it: nothing here has seen it.
 func TestABranchThatIsAheadOfThePointStays(t *testing.T) {
+	t.Parallel()
 	k := newKeep(t)
 	k.start()
 	k.await()
@@ -89,6 +90,7 @@ func TestABranchThatIsAheadOfThePointStays(t *testing.T) {
 // What the session itself has carried away after its newest point, before everything died, is in nobody's way elsewhere: it is
 // kept, is told, and the next commit takes its place.
 func TestABranchThatTheSessionMovedLastIsItsOwn(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"a session remote", "embedded"} {
 		t.Run(kind, func(t *testing.T) {
 			k := newKeep(t)

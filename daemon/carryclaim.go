@@ -53,7 +53,7 @@ func (c *carry) confirm(ctx context.Context) error {
 		case moved:
 			continue
 		case err != nil:
-			c.mount.daemon.log.Info("go on without the session remote's word", zap.String("session", c.mount.session), zap.Error(err))
+			c.mount.daemon.log.Info("continue without an answer of the session remote", zap.String("session", c.mount.session), zap.Error(err))
 		}
 		return nil
 	}

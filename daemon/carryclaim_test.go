@@ -13,6 +13,7 @@ import (
 // A lane has one writer: of two that come at the same time one is refused, and so is one whose own copy of the session says
 // that nobody is there.
 func TestALaneIsWhoseTheSessionRemoteSays(t *testing.T) {
+	t.Parallel()
 	remote, sessions := served(t)
 	var hosts []*testKeeper
 	var requests []control.MountRequest

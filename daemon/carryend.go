@@ -38,12 +38,12 @@ type ending struct {
 // before does what takes long of the end of a mount, while it is still there.
 func (c *carry) before(ctx context.Context) {
 	m := c.mount
-	if !c.carries() || m.discards() || !m.wasServed() || m.foreign() || !m.mounted() {
+	if !c.carries() || m.removes() || !m.wasServed() || m.foreign() || !m.mounted() {
 		return
 	}
 	keep, cancel := context.WithTimeout(ctx, keepTime)
 	defer cancel()
-	if m.changed() > 0 && m.snapshot().Whole() { // a point needs the git directory, which nobody may have asked for yet
+	if (m.changed() > 0 || m.massRemoved()) && m.snapshot().Whole() { // a checkpoint needs the git directory, which may not exist yet
 		m.triedGit(keep)
 	}
 	err := c.keepAll(keep, c.endReason())
@@ -53,7 +53,7 @@ func (c *carry) before(ctx context.Context) {
 		err = errors.Join(err, c.send(ctx, nil))
 	}
 	if err != nil {
-		m.daemon.log.Warn("carry work away before the end of a mount", zap.String("dir", m.dir), zap.Error(err))
+		m.daemon.log.Warn("push session before unmounting", zap.String("dir", m.dir), zap.Error(err))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,6 +84,9 @@ func (c *carry) setPatience(d time.Duration) {
 
 // endReason is that of the point with which the mount ends.
 func (c *carry) endReason() session.Reason {
+	if c.mount.discards() {
+		return session.Discard
+	}
 	if c.mount.daemon.ending() {
 		return session.Shutdown
 	}
@@ -104,7 +107,7 @@ func (c *carry) end() {
 	if m.home == nil || m.tree == nil || !c.carries() {
 		return
 	}
-	if m.wasServed() && !m.discards() {
+	if m.wasServed() && !m.removes() {
 		c.endWork()
 	}
 	c.mu.Lock()
@@ -162,7 +165,7 @@ func (c *carry) endWork() {
 		err = before
 	}
 	if err != nil {
-		c.mount.daemon.log.Warn("carry work away at the end of a mount", zap.String("dir", c.mount.dir), zap.Error(err))
+		c.mount.daemon.log.Warn("push session while unmounting", zap.String("dir", c.mount.dir), zap.Error(err))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -33,7 +33,7 @@ func explainCarry(verb, thing string, err error) *control.Error {
 	case errors.Is(err, session.ErrNoPoint):
 		e.Code, e.Hint = control.ExitNotMounted, "artifactfs session log lists them"
 	case errors.Is(err, session.ErrAmbiguous):
-		e.Code, e.Hint = control.ExitUsage, "more digits tell them apart"
+		e.Code, e.Hint = control.ExitUsage, "use a longer prefix of the id"
 	case errors.Is(err, errNothingCarried):
 		e.Code, e.Hint = control.ExitNotMounted, "artifactfs checkpoint makes one"
 	case errors.Is(err, session.ErrNoPin):
@@ -101,7 +101,7 @@ func explainHeld(e *control.Error, err error) bool {
 	var held *session.HeldError
 	switch {
 	case errors.As(err, &held):
-		e.Hint = "artifactfs session fork begins another session at its newest point; --take-over goes on in its place"
+		e.Hint = "artifactfs session fork starts a new session from its newest checkpoint; --take-over resumes this one anyway"
 	case errors.Is(err, session.ErrClosed):
 		e.Hint = "artifactfs session reopen opens it again; --session NAME begins other work"
 	default:
@@ -122,7 +122,7 @@ func unsynced(verb, dir string, err error) *control.Error {
 		e.Kind = control.CodeUnsynced
 	}
 	if e.Hint == "" || errors.Is(err, writeback.ErrMoved) {
-		e.Hint = "all of it is kept on this host; artifactfs status tells what is missing there"
+		e.Hint = "everything is kept on this host; artifactfs status shows what is not pushed yet"
 	}
 	return e
 }

@@ -25,14 +25,27 @@ func (m *mount) bringNotes(ctx context.Context, ref string, old, merged object.I
 	pack := gitAt(ctx, m.sessionRepoDir(), "pack-objects", "-q", "--revs", "--stdout")
 	pack.Stdin = strings.NewReader(fmt.Sprintf("%s\n^%s\n", merged, old))
 	if err := pipeObjects(ctx, pack, git); err != nil {
-		return fmt.Errorf("bring %s: %w", ref, err)
+		return fmt.Errorf("fetch %s: %w", ref, err)
 	}
+	m.carry.mu.Lock()
+	if m.carry.merged == nil {
+		m.carry.merged = map[string]object.ID{}
+	}
+	m.carry.merged[ref] = merged // before anybody can see it
+	m.carry.mu.Unlock()
 	// Its hooks are the user's: nothing of this is his command.
 	move := gitAt(ctx, git, "-c", "core.hooksPath="+os.DevNull, "update-ref", "-m", "notes of other sessions", ref, merged.String(), old.String())
 	if out, err := move.CombinedOutput(); err != nil {
 		return fmt.Errorf("move %s: %w: %s", ref, err, bytes.TrimSpace(out))
 	}
 	return nil
+}
+
+// othersNotes returns what bringNotes has last moved a notes ref to, or was about to.
+func (c *carry) othersNotes(ref string) object.ID {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.merged[ref]
 }
 
 // pipeObjects puts the pack that a command prints into a git directory.

@@ -156,7 +156,7 @@ func (c *carry) beginCarrier(ctx context.Context) {
 	m := c.mount
 	o := writeback.CarrierOptions{
 		Repo: func() (*session.Repo, error) { return c.open(context.WithoutCancel(ctx)) }, Session: m.session, GitDir: m.gitPath(),
-		Format: m.snapshot().Format, Refs: m.store.Refs, Watch: c.git.watch(m.daemon.watch), Moved: c.git.movedRef, Failed: func(err error) { c.note("carry refs", err) },
+		Format: m.snapshot().Format, Refs: m.store.Refs, Watch: c.git.watch(m.daemon.watch), Moved: c.git.movedRef, Failed: func(err error) { c.note("push refs", err) },
 		Log: m.daemon.log,
 	}
 	if c.optionsNow().Remote == control.RemoteEmbedded {
@@ -178,7 +178,7 @@ func (c *carry) unsaved() bool {
 	repo := c.repo
 	c.mu.Unlock()
 	m := c.mount
-	if m.changed() > 0 || repo == nil && hasRepo(m.home.dir) || repo != nil && !isEmpty(repo) {
+	if m.changed() > 0 || m.massRemoved() || repo == nil && hasRepo(m.home.dir) || repo != nil && !isEmpty(repo) {
 		return true
 	}
 	b := m.beginning()
@@ -213,7 +213,7 @@ func isEmpty(repo *session.Repo) bool {
 
 // keepAll has the repository hold all that is there.
 func (c *carry) keepAll(ctx context.Context, reason session.Reason) error {
-	if !c.mount.gitWasTried() && !c.mount.hasIndex() && c.mount.changed() == 0 { // neither git nor anybody else did anything
+	if !c.mount.gitWasTried() && !c.mount.hasIndex() && c.mount.changed() == 0 && !c.mount.massRemoved() { // neither git nor anybody else did anything
 		return nil
 	}
 	c.mu.Lock()

@@ -40,10 +40,8 @@ func (c *carry) begin(ctx context.Context) {
 	c.beginCarrier(ctx)
 	c.goOn(ctx)
 	c.mount.behind("look who works in the session", func() { c.lookForOthers(ctx) })
-	c.mu.Lock()
-	kind := c.kind
-	c.mu.Unlock()
-	if kind != control.PolicyOff {
+	c.mount.behind("look what the session's parent erased", func() { c.followErasures(ctx) })
+	if c.makes() {
 		c.makePoints(ctx)
 	}
 }
@@ -141,9 +139,12 @@ func (c *carry) rest(ctx context.Context, w *waiting) (session.Reason, bool) {
 				}
 			}
 		}
-		if c.mount.tree.MassRemoved() {
+		if latest, full, many := c.mount.tree.MassRemoved(); many {
 			drain(w.removed)
-			soon := w.tried.Add(min(max(removalRest, 5*w.took), idleMost)) // what was removed is kept until then
+			soon := w.tried.Add(min(max(removalRest, 5*w.took), idleMost))          // what was removed is kept until then
+			if rested := latest.Add(removalRest / 4); !full && rested.After(soon) { // to hash it would delay who is removing
+				soon = rested
+			}
 			if at.IsZero() || soon.Before(at) {
 				at, reason = soon, session.Removal
 			}

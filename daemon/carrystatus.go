@@ -85,7 +85,7 @@ func (c *carry) notices() []string {
 
 // aheadText tells of a ref of which the session remote has more than is here.
 func aheadText(ref, id string) string {
-	return fmt.Sprintf("the session remote's %s has commits that the newest checkpoint does not know of; git merge %.12s brings them here", shortRef(ref), id)
+	return fmt.Sprintf("the session remote's %s has commits that the newest checkpoint does not include; git merge %.12s merges them", shortRef(ref), id)
 }
 
 // lostText tells of a ref that was moved after the last point of a session that died.

@@ -12,6 +12,7 @@ import (
 // A tag comes with the point that names it, also where the tag itself was never carried away: nobody is left with a name
 // of nothing.
 func TestATagComesWithItsPoint(t *testing.T) {
+	t.Parallel()
 	k := newKeep(t)
 	k.start()
 	k.await()

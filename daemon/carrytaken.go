@@ -24,7 +24,7 @@ const (
 // takenOver is told when somebody else has moved a ref of the session's own: he has taken the lane over, or changed what the
 // session is. What he made is here by then. This mount goes on beside him, so that nothing is lost.
 func (c *carry) takenOver(t writeback.Taken) {
-	c.mount.daemon.log.Warn("somebody else has moved a ref of the session", zap.String("session", c.mount.session), zap.String("ref", t.Ref))
+	c.mount.daemon.log.Warn("another mount has moved a ref of the session", zap.String("session", c.mount.session), zap.String("ref", t.Ref))
 	ctx := context.Background()
 	c.opening.Lock() // the queue that tells us was begun there
 	c.opening.Unlock()
@@ -122,7 +122,7 @@ func (c *carry) makeWay(ctx context.Context, t writeback.Taken) error {
 	if lane == ours.Name {
 		c.capturer.SetLane(lane, free+1)
 	}
-	c.notes = append(c.notes, "somebody else has made checkpoints in lane "+lane+" too: ours of then are in its segment "+strconv.Itoa(free))
+	c.notes = append(c.notes, "another mount has made checkpoints in lane "+lane+" too: ours of then are in its segment "+strconv.Itoa(free))
 	return nil
 }
 

@@ -71,6 +71,7 @@ func (w workedIn) meta(t *testing.T) string {
 
 // The container of a thin session comes while the lane is claimed.
 func TestAClaimDoesNotWaitForAContainer(t *testing.T) {
+	t.Parallel()
 	w := workIn(t, control.BaseThin)
 	other := newKeep(t)
 	other.start()
@@ -105,6 +106,7 @@ func TestAClaimDoesNotWaitForAContainer(t *testing.T) {
 // A session that goes on elsewhere takes as many requests as there are things that cannot be known before, and its claim waits
 // for none of those that bring it.
 func TestAClaimTakesOneRequestAndNobodyWaitsForIt(t *testing.T) {
+	t.Parallel()
 	w := workIn(t, control.BaseSeed)
 	other := newKeep(t)
 	other.start()
@@ -156,6 +158,7 @@ func TestAClaimTakesOneRequestAndNobodyWaitsForIt(t *testing.T) {
 
 // Who has claimed a lane and is not mounted after all lets go of it.
 func TestAMountThatFailsHoldsNoLane(t *testing.T) {
+	t.Parallel()
 	w := workIn(t, control.BaseSeed)
 	other := newKeep(t)
 	other.start()

@@ -12,6 +12,7 @@ import (
 
 // A container that has the mount keeps it, and whoever unmounts is told instead of waiting for as long as it runs.
 func TestAMountThatIsMountedElsewhereIsBusy(t *testing.T) {
+	t.Parallel()
 	k := newKeep(t)
 	k.start()
 	k.await()

@@ -50,7 +50,7 @@ func (d *Daemon) SetCredential(ctx context.Context, r control.CredentialRequest)
 	refused := errors.Is(err, transport.ErrAuth) || errors.Is(err, transport.ErrForbidden) || errors.Is(err, transport.ErrNotFound)
 	if refused || ctx.Err() != nil {
 		e := explain("log in to", reply.Remote, err)
-		e.Hint = "the mount goes on with what it had"
+		e.Hint = "the mount keeps the token that it had"
 		return reply, e
 	}
 	reply.Checked = err == nil

@@ -82,6 +82,7 @@ type Daemon struct {
 	ctx      context.Context // of what goes on behind; ends with Close
 	end      context.CancelFunc
 	behind   sync.WaitGroup
+	creating sync.Mutex     // held while a command creates a session remote
 	served   chan struct{}  // closed when the kernel has an answer for all of these that are not suspect
 	resuming sync.WaitGroup // mounts of another process that are being taken over
 
@@ -154,6 +155,7 @@ func New(c Config) (*Daemon, error) {
 	if err := d.homes.removeLeftovers(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open state directory: %w", err), d.Close(context.Background()))
 	}
+	d.behind.Go(func() { d.expire(d.ctx, time.Now()) })
 	return d, nil
 }
 

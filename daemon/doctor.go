@@ -66,7 +66,7 @@ func (d *doctor) mend(object, what, how string, try func() error) {
 		err := try()
 		f.Mended, f.Mend = err == nil, ""
 		if err != nil {
-			f.What += ", and it cannot be mended: " + err.Error()
+			f.What += ", and it cannot be repaired: " + err.Error()
 		}
 	}
 	d.findings = append(d.findings, f)
@@ -174,7 +174,7 @@ func (d *doctor) overlay(id string, t *home) bool {
 	dir := filepath.Join(t.dir, "overlay")
 	report, err := overlay.Check(dir, d.repair)
 	for _, f := range report.Findings {
-		how := "mends what can be mended; what fits nowhere goes to lost+found"
+		how := "repairs what can be repaired; files without a place are moved to lost+found"
 		if d.repair {
 			how = ""
 		}
@@ -184,7 +184,7 @@ func (d *doctor) overlay(id string, t *home) bool {
 	case errors.Is(err, overlay.ErrVersion):
 		d.wrong(id, "use the artifactfs that made it", "%v", err)
 	case errors.Is(err, overlay.ErrDamaged) && !d.repair:
-		d.wrong(id, "artifactfs doctor --fix mends what can be mended", "%v", err)
+		d.wrong(id, "artifactfs doctor --fix repairs what can be repaired", "%v", err)
 	case err != nil:
 		d.wrong(id, "what was changed is in "+filepath.Join(dir, "contents"), "%v", err)
 	}

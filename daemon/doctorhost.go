@@ -131,7 +131,7 @@ func (d *doctor) git(ctx context.Context) {
 	text, _ := strings.CutPrefix(strings.TrimSpace(string(out)), "git version ")
 	major, minor, ok := gitVersion(text)
 	if err != nil || !ok {
-		d.wrong("git", "", "it does not tell its version: %v %q", err, text)
+		d.wrong("git", "", "its version is unknown: %v %q", err, text)
 		return
 	}
 	for _, v := range gitVersions {

@@ -42,7 +42,7 @@ func (d *doctor) carried(ctx context.Context, id, home string, r record, mounted
 		return
 	}
 	if err != nil {
-		d.wrong(id, "the files of the mount are not in there; what the session remote has, session resume brings back", "its checkpoints cannot be looked at: %v", err)
+		d.wrong(id, "the files of the mount are stored elsewhere; session resume restores what was pushed", "its checkpoints cannot be looked at: %v", err)
 		return
 	}
 	if len(h.Broken) > 0 {
@@ -55,14 +55,14 @@ func (d *doctor) carried(ctx context.Context, id, home string, r record, mounted
 	bad := len(h.Broken) > 0
 	for _, l := range h.Lost {
 		bad = true
-		d.wrong(id, "the files of the mount are not in there; what the session remote has, session resume brings back", "%s does not lead to what it should: %v", l.Ref, l.Err)
+		d.wrong(id, "the files of the mount are stored elsewhere; session resume restores what was pushed", "%s does not lead to what it should: %v", l.Ref, l.Err)
 	}
 	for _, p := range h.Packs {
 		if p.Junk && !mounted {
 			d.mend(p.Path, p.What, "removes it", func() error { return os.Remove(p.Path) })
 		} else if !p.Junk {
 			bad = true
-			d.wrong(p.Path, "the files of the mount are not in there; what the session remote has, session resume brings back", "%s", p.What)
+			d.wrong(p.Path, "the files of the mount are stored elsewhere; session resume restores what was pushed", "%s", p.What)
 		}
 	}
 	if !bad {
@@ -74,7 +74,7 @@ func (d *doctor) carried(ctx context.Context, id, home string, r record, mounted
 func (d *doctor) broken(ctx context.Context, o *opened, dir string, refs []string, mounted bool) {
 	what := "holds nothing that is a ref, as a power cut leaves it: " + strings.Join(refs, ", ")
 	if mounted {
-		d.warn(dir, "who serves the mount mends it when something is sent, or at the next mount", "%s", what)
+		d.warn(dir, "it is repaired at the next push, or at the next mount", "%s", what)
 		return
 	}
 	d.mend(dir, what, "gives it what it named", func() error {
@@ -131,7 +131,7 @@ func (d *doctor) sessionWhole(id string, o *opened, dir string, h session.Health
 	st, err := writeback.Look(repo, far)
 	switch {
 	case err != nil:
-		d.warn(id, "", "%s; how much of them is on the session remote cannot be told: %v", text, err)
+		d.warn(id, "", "%s; how much of them is on the session remote is unknown: %v", text, err)
 	case st.Pending > 0:
 		since := "never yet was all of it"
 		if !st.LastSync.IsZero() {

@@ -29,7 +29,7 @@ var (
 
 func notMounted(verb, dir string) *control.Error {
 	return &control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotMounted, Verb: verb, Object: dir,
-		Cause: "nothing of artifactfs is mounted there", Hint: "artifactfs list shows what is mounted"}
+		Cause: "no artifactfs mount there", Hint: "artifactfs list shows what is mounted"}
 }
 
 // explainMount says what failed about the remote or about the directory, whichever it was.
@@ -38,7 +38,7 @@ func explainMount(m *mount, err error) *control.Error {
 	if explainSession(e, m, err) {
 		return e
 	}
-	if e.Code == control.ExitRemote {
+	if e.Code == control.ExitRemote && e.Verb == "mount" { // the session remote has a verb of its own
 		e.Object = secretFree(m.request.Remote)
 	}
 	return e

@@ -23,7 +23,12 @@ import (
 
 // mirrorOf opens a session remote to read a session; without a name, to see which there are.
 func (d *Daemon) mirrorOf(ctx context.Context, at, name string) (*mirror.Mirror, error) {
-	remote, _, err := d.sessionRemote(control.MountRequest{Session: name, SessionOptions: control.SessionOptions{Remote: at}})
+	return d.mirrorFor(ctx, control.MountRequest{Session: name, SessionOptions: control.SessionOptions{Remote: at}})
+}
+
+// mirrorFor is mirrorOf of the session remote of a request, with its credentials.
+func (d *Daemon) mirrorFor(ctx context.Context, r control.MountRequest) (*mirror.Mirror, error) {
+	remote, _, err := d.sessionRemote(r)
 	if err != nil {
 		return nil, err
 	}
@@ -47,11 +52,16 @@ func (d *Daemon) openAt(ctx context.Context, of, at string, withTrees bool) (*op
 	if at == "" {
 		return d.openSession(ctx, of, false)
 	}
-	m, err := d.mirrorOf(ctx, at, of)
+	return d.openThere(ctx, control.MountRequest{Session: of, SessionOptions: control.SessionOptions{Remote: at}}, withTrees)
+}
+
+// openThere opens the session of a request on its session remote.
+func (d *Daemon) openThere(ctx context.Context, r control.MountRequest, withTrees bool) (*opened, error) {
+	m, err := d.mirrorFor(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	o, err := openFar(ctx, m, of, withTrees)
+	o, err := openFar(ctx, m, r.Session, withTrees)
 	if err != nil {
 		d.closeMirror(m)
 		return nil, err

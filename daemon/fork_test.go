@@ -14,6 +14,7 @@ import (
 
 // Forks ask nobody for anything, copy no content, and each is at once what the point was, and then its own.
 func TestForksShareEverything(t *testing.T) {
+	t.Parallel()
 	k := newKeep(t)
 	k.start()
 	k.await()

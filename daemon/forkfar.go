@@ -27,14 +27,16 @@ type farOrigin struct {
 	remote  *thin.Remote
 	session string
 	point   string // as session.Repo.Find has it
-	there   map[string]object.ID
+	list    *thin.Listing
+	there   map[string]object.ID // what list says; nil: it was not read yet
 	meta    session.Meta
 	format  object.Format
+	free    bool // no session of the new session's name is on its session remote
 }
 
 // forkPrefixes are those of the refs that a fork of a session begins with.
 func forkPrefixes(name string) []string {
-	return []string{session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.TranscriptRef(name)}
+	return []string{session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.TranscriptRef(name), session.FactsRef(name)}
 }
 
 // forkFar begins a session at a checkpoint of one that a session remote has, and mounts it.
@@ -82,7 +84,7 @@ func (d *Daemon) lookFar(ctx context.Context, r control.ForkRequest) (_ *farOrig
 			remote.Close()
 		}
 	}()
-	f := &farOrigin{at: r.SessionRemote, remote: remote, session: r.Of, point: r.ID, there: map[string]object.ID{}}
+	f := &farOrigin{at: r.SessionRemote, remote: remote, session: r.Of, point: r.ID}
 	if f.point == "" {
 		f.point = "@"
 	}
@@ -91,24 +93,50 @@ func (d *Daemon) lookFar(ctx context.Context, r control.ForkRequest) (_ *farOrig
 		return nil, sessionFault(remote, err)
 	}
 	f.format = caps.Format
-	refs, err := remote.Refs(ctx, forkPrefixes(r.Of))
-	if err != nil {
+	if f.list, err = remote.List(ctx, forkPrefixes(r.Of)); err != nil {
 		return nil, sessionFault(remote, err)
 	}
-	for _, ref := range refs.List {
-		f.there[ref.Name] = ref.ID
-	}
-	id, ok := f.there[session.MetaRef(r.Of)]
-	if !ok {
+	id, more := f.list.Has(session.MetaRef(r.Of))
+	switch {
+	case id.IsZero():
 		return nil, noSuchSession{remote.URL()}
-	}
-	if len(f.points()) == 0 {
+	case !more:
 		return nil, errNothingCarried
 	}
 	if f.meta, err = d.fetchMeta(ctx, remote, id); err != nil {
 		return nil, sessionFault(remote, err)
 	}
 	return f, nil
+}
+
+// read reads the refs of the session; a container is fetched for that.
+func (f *farOrigin) read(ctx context.Context) error {
+	refs, err := f.list.Refs(ctx)
+	if err != nil {
+		return sessionFault(f.remote, err)
+	}
+	f.there = map[string]object.ID{}
+	for _, ref := range refs {
+		f.there[ref.Name] = ref.ID
+	}
+	if len(f.points()) == 0 {
+		return errNothingCarried
+	}
+	return nil
+}
+
+// isFree reports whether the session remote has no session with the name of the new one. The claim can then
+// be pushed after the mount is made: no other machine uses the session.
+func (m *mount) isFree(ctx context.Context, f *farOrigin) bool {
+	if m.second == nil {
+		return false
+	}
+	to := m.second
+	if to.URL() == f.remote.URL() {
+		to = f.remote // there is a connection to it
+	}
+	refs, err := to.Remote.Refs(ctx, []string{session.MetaRef(m.session), thin.Ref(m.session)})
+	return err == nil && len(refs.List) == 0
 }
 
 // ofPoints says whether a ref leads to checkpoints of the session.
@@ -127,7 +155,6 @@ func (f *farOrigin) points() (ids []object.ID) {
 
 // arriveFork brings the checkpoint that the mount begins with, and what belongs to it.
 func (m *mount) arriveFork(ctx context.Context, f *farOrigin, progress func(control.Progress)) (_ *arrival, err error) {
-	m.store.Approach()
 	progress(control.Progress{Phase: "session"})
 	repo, err := session.OpenRepo(m.sessionRepoDir(), m.repoOptions(f.format, f.session))
 	if err != nil {
@@ -142,34 +169,52 @@ func (m *mount) arriveFork(ctx context.Context, f *farOrigin, progress func(cont
 	}
 	based := make(chan error, 1)
 	go func() { based <- m.acquireBase(ctx, a) }()
-	recorded := make(chan error, 1)
-	go func() { recorded <- m.bringTranscript(ctx, f) }()
-	err = m.bringPoints(ctx, repo, f.remote, a.base, f.points())
-	if err == nil {
-		err = m.bringForked(ctx, repo, f, a)
-	}
-	baseErr, recordErr := <-based, <-recorded
+	free := make(chan bool, 1)
+	go func() { free <- m.isFree(ctx, f) }()
+	err = m.bringParent(ctx, repo, f, a)
+	baseErr := <-based
+	f.free = <-free
 	switch {
 	case err != nil:
 		return nil, err
 	case baseErr != nil:
 		return nil, baseErr
-	case recordErr != nil:
-		return nil, sessionFault(f.remote, recordErr)
 	}
 	if m.second == nil || m.second.URL() != f.remote.URL() {
 		a.from = f.at
 	}
-	return a, m.forkRefs(ctx, repo, f.session, f.there[session.TranscriptRef(f.session)], a.point)
+	return a, m.forkRefs(ctx, repo, f.session, forkedRefs{f.there[session.TranscriptRef(f.session)], f.there[session.FactsRef(f.session)]}, a.point)
 }
 
-// bringTranscript brings what was recorded in the parent, with contents: the fork adds to it.
+// bringParent brings what the session remote has of the parent.
+func (m *mount) bringParent(ctx context.Context, repo *session.Repo, f *farOrigin, a *arrival) error {
+	if err := f.read(ctx); err != nil {
+		return err
+	}
+	recorded := make(chan error, 1)
+	go func() { recorded <- m.bringTranscript(ctx, f) }()
+	err := m.bringPoints(ctx, repo, f.remote, a.base, f.points())
+	if err == nil {
+		err = m.bringForked(ctx, repo, f, a)
+	}
+	if recordErr := <-recorded; err == nil && recordErr != nil {
+		err = sessionFault(f.remote, recordErr)
+	}
+	return err
+}
+
+// bringTranscript brings what was recorded in the parent, and its facts, with contents: the fork adds to them.
 func (m *mount) bringTranscript(ctx context.Context, f *farOrigin) error {
-	tip, ok := f.there[session.TranscriptRef(f.session)]
-	if !ok {
+	var wants []object.ID
+	for _, ref := range []string{session.TranscriptRef(f.session), session.FactsRef(f.session)} {
+		if tip := f.there[ref]; !tip.IsZero() {
+			wants = append(wants, tip)
+		}
+	}
+	if len(wants) == 0 {
 		return nil
 	}
-	_, err := m.owned.Bring(ctx, fetch.BringRequest{From: f.remote, Wants: []object.ID{tip}, Contents: true})
+	_, err := m.owned.Bring(ctx, fetch.BringRequest{From: f.remote, Wants: wants, Contents: true})
 	return err
 }
 
@@ -186,7 +231,9 @@ func (m *mount) bringForked(ctx context.Context, repo *session.Repo, f *farOrigi
 	if err != nil {
 		return err
 	}
-	if wants = m.owned.Missing(wants); len(wants) > 0 {
+	// The store knows its format when the mounted remote has answered, which may be later.
+	wants = slices.DeleteFunc(wants, func(id object.ID) bool { _, _, err := repo.Size(id); return err == nil })
+	if len(wants) > 0 {
 		if _, err := m.owned.Bring(ctx, fetch.BringRequest{From: f.remote, Wants: wants}); err != nil {
 			return sessionFault(f.remote, err)
 		}
@@ -202,18 +249,23 @@ func (m *mount) bringForked(ctx context.Context, repo *session.Repo, f *farOrigi
 	return repo.Write(ctx, tags)
 }
 
-// forkRefs has the repository be the new session's: it keeps the checkpoint that the session begins with and what was recorded
-// of the parent up to it, whose transcript ends at recorded, and none of the parent's own refs.
-func (m *mount) forkRefs(ctx context.Context, repo *session.Repo, parent string, recorded object.ID, p session.Point) error {
+// forkedRefs are tips of the parent that a fork takes along; zero: the parent has none.
+type forkedRefs struct{ transcript, facts object.ID }
+
+// forkRefs has the repository be the new session's: it keeps the checkpoint that the session begins with, what was recorded
+// of the parent up to it and the parent's facts, and none of the parent's own refs.
+func (m *mount) forkRefs(ctx context.Context, repo *session.Repo, parent string, tips forkedRefs, p session.Point) error {
 	changes := []session.RefChange{{Name: session.BaseRef(m.session), New: p.Commit, Force: true}}
-	until, err := transcript.Until(repo, recorded, p.ID)
+	until, err := transcript.Until(repo, tips.transcript, p.ID)
 	if err != nil {
 		return fmt.Errorf("read the transcript of session %s: %w", parent, err)
 	}
-	if !until.IsZero() {
-		changes = append(changes, session.RefChange{Name: session.TranscriptRef(m.session), New: until, Force: true})
+	kept := []string{session.BaseRef(m.session)}
+	for ref, id := range map[string]object.ID{session.TranscriptRef(m.session): until, session.FactsRef(m.session): tips.facts} {
+		if kept = append(kept, ref); !id.IsZero() {
+			changes = append(changes, session.RefChange{Name: ref, New: id, Force: true})
+		}
 	}
-	kept := []string{session.BaseRef(m.session), session.TranscriptRef(m.session)}
 	refs, err := repo.Refs(session.Prefix)
 	if err != nil {
 		return err

@@ -218,10 +218,11 @@ type work struct {
 	changed, bytes int64
 	git            bool // what only its git directory has
 	damaged        bool // not all that it held can be read
+	removed        bool // removed files that are kept for a checkpoint
 	carried        bool // points, or commits that were carried away from it
 }
 
-func (w work) any() bool { return w.changed > 0 || w.git || w.damaged || w.carried }
+func (w work) any() bool { return w.changed > 0 || w.git || w.damaged || w.removed || w.carried }
 
 // look finds out what an unmounted home holds. An error means that it may hold anything.
 func (t *home) look() (record, work, error) {
@@ -246,6 +247,7 @@ func (t *home) look() (record, work, error) {
 		return r, w, fmt.Errorf("read session %s: %w", r.Session, err)
 	}
 	w.changed, w.bytes, w.damaged = layer.Changed(), layer.Stats().Bytes, len(recovery.Problems) > 0
+	w.removed = layer.Keeps()
 	return r, w, layer.Close()
 }
 
@@ -283,10 +285,10 @@ func (t *home) tidy() {
 	r, w, err := t.look()
 	switch {
 	case err != nil:
-		log.Warn("a session cannot be read; artifactfs doctor tells more", zap.Error(err))
+		log.Warn("a session cannot be read; run artifactfs doctor", zap.Error(err))
 		t.giveUp()
 	case w.any():
-		if !r.Counted && !w.damaged {
+		if !r.Counted && !w.damaged && !w.removed {
 			r.Counted, r.Changed, r.Bytes = true, w.changed, w.bytes
 			if err := r.save(t.dir); err != nil {
 				log.Warn("count a session's changes", zap.Error(err))
@@ -353,17 +355,33 @@ func unmountedStatus(id string, r record, w work) control.MountStatus {
 	}
 }
 
-// Discard throws away the work of a session that is not mounted; an inUseError if it is.
-func Discard(state, session string) error {
-	t, err := homes{state, zap.NewNop()}.existing(session)
+// Discard puts a session that is not mounted into the trash of a state directory; an inUseError if it is mounted. What is of it
+// on a session remote stays: see Elsewhere.
+func Discard(state, session string) error { return homes{state, zap.NewNop()}.discard(session, true) }
+
+// Elsewhere reports whether a session that is not mounted has a session remote besides the repository in the state directory, so
+// that a daemon is needed to delete it there.
+func Elsewhere(state, session string) bool {
+	h := homes{state, zap.NewNop()}
+	r, err := readRecord(filepath.Join(h.dir(), session))
+	at, _ := sessionURL(control.MountRequest{Remote: r.Remote, SessionOptions: r.Carried})
+	return err == nil && at != ""
+}
+
+// discard throws away a session that is not mounted, for good or into the trash.
+func (h homes) discard(session string, trash bool) error {
+	t, err := h.existing(session)
 	switch {
 	case errors.Is(err, disk.ErrLocked):
-		if holder, ok := (homes{state: state}).holder(session); ok {
+		if holder, ok := h.holder(session); ok {
 			return holder
 		}
 		return err
 	case err != nil:
 		return fmt.Errorf("discard session %s: %w", session, err)
+	}
+	if trash {
+		return t.toTrash(session, time.Now())
 	}
 	return t.remove()
 }

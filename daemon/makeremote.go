@@ -22,6 +22,9 @@ import (
 // session's record names is left alone: it may be on a disk that is not mounted.
 func (m *mount) makeSessionRemote(ctx context.Context, progress func(control.Progress)) error {
 	at, kind := sessionURL(m.request)
+	if kind == "" && !filepath.IsAbs(at) && len(m.request.CreateRemote) > 0 && !m.request.ReadOnly {
+		return m.createByHook(ctx, progress)
+	}
 	if kind != "" || !filepath.IsAbs(at) || m.request.ReadOnly {
 		return nil
 	}

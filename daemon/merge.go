@@ -34,15 +34,13 @@ var errConflicts = errors.New("the index has conflicts of before")
 
 // merging is one merge under way.
 type merging struct {
-	m         *mount
-	repo      *session.Repo
-	theirs    adopted
-	now       session.Point
-	base      object.ID // tree
-	result    object.ID // tree
-	conflicts []session.IndexEntry
-	messages  []string
-	objects   string // directory that git writes to
+	m      *mount
+	repo   *session.Repo
+	theirs adopted
+	now    session.Point
+	base   object.ID // tree
+	mergedTrees
+	objects string // directory that git writes to
 }
 
 // Merge brings the work of another session into a mount.
@@ -163,50 +161,12 @@ func (w *merging) commonCommit(ctx context.Context) (object.ID, error) {
 	return object.ParseID(strings.TrimSpace(string(out)))
 }
 
-// mostRenames is how many files that one side added are brought to be compared with files that it removed and the other side
-// changed: git takes those for renamed that are alike.
-const mostRenames = 200
-
 // provide brings the contents that git is going to compare.
 func (w *merging) provide(ctx context.Context) error {
-	type side struct{ from, to object.TreeEntry }
-	read := w.m.view.Tree
-	changes := [2]map[string]side{{}, {}}
-	for i, tree := range []object.ID{w.now.Tree, w.theirs.point.Tree} {
-		err := diffTrees(ctx, read, w.base, tree, func(path string, from, to object.TreeEntry) error {
-			changes[i][path] = side{from, to}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	var ids []object.ID
-	add := func(entries ...object.TreeEntry) {
-		for _, e := range entries {
-			if e.Mode.IsBlob() && !w.repo.Owned(e.ID) && !slices.Contains(ids, e.ID) {
-				ids = append(ids, e.ID)
-			}
-		}
-	}
-	for i := range changes {
-		renamed := false
-		for path, c := range changes[i] {
-			if o, both := changes[1-i][path]; both && (c.to != o.to) {
-				add(c.from, c.to, o.to)
-				renamed = renamed || c.to.Mode == 0
-			}
-		}
-		added := 0
-		for _, c := range changes[i] {
-			if renamed && c.from.Mode == 0 && added < mostRenames {
-				add(c.to)
-				added++
-			}
-		}
-	}
-	if len(ids) == 0 {
-		return nil
+	ids, _, err := contentsToMerge(ctx, w.m.view.Tree, w.base, w.now.Tree, w.theirs.point.Tree)
+	ids = slices.DeleteFunc(ids, w.repo.Owned)
+	if err != nil || len(ids) == 0 {
+		return err
 	}
 	return w.m.owned.Provide(ctx, ids, nil)
 }
@@ -214,26 +174,11 @@ func (w *merging) provide(ctx context.Context) error {
 // mergeTrees has git merge, in a repository that is thrown away: what it makes goes to the session's objects.
 func (w *merging) mergeTrees(ctx context.Context, name string) error {
 	f := w.repo.Format()
-	var commits []odb.Outgoing
-	commit := func(tree, parent object.ID) (object.ID, error) {
-		id, err := object.ParseID(treeish(f, tree))
-		if err != nil {
-			return id, err
-		}
-		c, err := session.NewCommit(f, id, parent, time.Unix(0, 0), "merge")
-		commits = append(commits, c)
-		return c.ID, err
-	}
-	base, err := commit(w.base, object.ID{})
+	commits, ours, theirs, err := commitsToMerge(f, w.base, w.now.Tree, w.theirs.point.Tree)
 	if err != nil {
 		return err
 	}
-	ours, err1 := commit(w.now.Tree, base)
-	theirs, err2 := commit(w.theirs.point.Tree, base)
-	if err := errors.Join(err1, err2); err != nil {
-		return err
-	}
-	if err := w.repo.Write(ctx, append(commits, emptyTree(f))); err != nil {
+	if err := w.repo.Write(ctx, commits); err != nil {
 		return err
 	}
 	dir, err := os.MkdirTemp(w.m.daemon.state, "merge-*.tmp")
@@ -259,7 +204,7 @@ func (w *merging) mergeTrees(ctx context.Context, name string) error {
 	if err != nil && !(errors.As(err, &exit) && exit.ExitCode() == 1) {
 		return err
 	}
-	if err := w.parse(out); err != nil {
+	if w.mergedTrees, err = parseMerged(out); err != nil {
 		return err
 	}
 	return w.take(ctx)
@@ -296,58 +241,6 @@ func (w *merging) take(ctx context.Context) error {
 
 // maxMerged is the size in bytes of the largest file that can be merged.
 const maxMerged = 512 << 20
-
-func emptyTree(f object.Format) odb.Outgoing {
-	o, _ := session.Outgoing(f, object.Tree, nil)
-	return o
-}
-
-// parse reads what `git merge-tree --write-tree -z` prints: the tree, then "MODE ID STAGE\tPATH" for each conflict, an empty
-// string, and messages: the number of paths, paths, a kind, a text.
-func (w *merging) parse(out []byte) (err error) {
-	fields := strings.Split(string(out), "\x00")
-	if w.result, err = object.ParseID(fields[0]); err != nil {
-		return fmt.Errorf("read what git merge-tree prints: %w", err)
-	}
-	rest := fields[1:]
-	for len(rest) > 0 && rest[0] != "" {
-		entry, path, ok := strings.Cut(rest[0], "\t")
-		parts := strings.Fields(entry)
-		if !ok || len(parts) != 3 {
-			return fmt.Errorf("read what git merge-tree prints: %.80q", rest[0])
-		}
-		mode, err1 := strconv.ParseUint(parts[0], 8, 32)
-		id, err2 := object.ParseID(parts[1])
-		stage, err3 := strconv.ParseUint(parts[2], 10, 8)
-		if err := errors.Join(err1, err2, err3); err != nil {
-			return fmt.Errorf("read what git merge-tree prints: %w", err)
-		}
-		w.conflicts = append(w.conflicts, session.IndexEntry{Path: path, Mode: object.Mode(mode), ID: id, Stage: uint8(stage)})
-		rest = rest[1:]
-	}
-	for rest = rest[min(1, len(rest)):]; len(rest) > 2; {
-		n, err := strconv.Atoi(rest[0])
-		if err != nil || n < 0 || n+2 >= len(rest) {
-			break
-		}
-		if text := strings.TrimSpace(rest[n+2]); len(w.conflicts) > 0 && text != "" {
-			w.messages = append(w.messages, text)
-		}
-		rest = rest[n+3:]
-	}
-	return nil
-}
-
-// conflicted lists the paths that git could not merge.
-func (w *merging) conflicted() []string {
-	paths := []string{}
-	for _, e := range w.conflicts {
-		if !slices.Contains(paths, e.Path) {
-			paths = append(paths, e.Path)
-		}
-	}
-	return paths
-}
 
 // record makes a checkpoint of what git made, which this host alone has, and lists the paths that differ from what is there.
 func (w *merging) record(ctx context.Context, state session.State) (paths []string, p session.Point, err error) {

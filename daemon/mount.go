@@ -101,6 +101,8 @@ type mount struct {
 	stopping bool
 	reply    control.MountReply // once started is closed
 	discard  bool               // throw away the work at the end
+	trash    bool               // with discard: it can be brought back
+	keepFor  time.Duration      // how long the work is kept at the end; 0: until it is discarded
 	outcome  outcome            // frozen once gone is closed
 	restored *restored          // that nobody was told of; nil: none
 	retried  chan struct{}      // closed, and made anew, when what failed is to be tried again at once
@@ -287,10 +289,13 @@ func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control
 	if err := m.settled(ctx); err != nil {
 		return control.UnmountReply{}, explain("unmount", m.dir, err)
 	}
-	m.setDiscard(r.Discard || m.onlyFollowed(ctx))
-	m.carry.setPatience(r.Timeout)
+	followed := !r.Discard && m.onlyFollowed(ctx)
+	m.setEnd(r.Discard || followed, r.Trash && !followed, r.Keep)
+	if m.carry.setPatience(r.Timeout); r.Discard {
+		m.carry.setPatience(-1) // it is deleted there
+	}
 	if err := m.stop(ctx, r.Detach); err != nil {
-		m.setDiscard(false)
+		m.setEnd(false, false, 0)
 		return control.UnmountReply{}, explain("unmount", m.dir, err)
 	}
 	d.unregister(m)
@@ -300,9 +305,9 @@ func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control
 	if o.err != nil {
 		return control.UnmountReply{}, &control.Error{Code: control.ExitFailed, Verb: "unmount", Object: m.dir,
 			Cause: "it is unmounted, and its work is kept, but not all of it could be written out: " + o.err.Error(),
-			Hint:  "artifactfs doctor tells how it is"}
+			Hint:  "artifactfs doctor shows the cause"}
 	}
-	reply := control.UnmountReply{ID: m.id, Dir: m.dir, Submodules: m.submodules.settle(r.Discard)}
+	reply := control.UnmountReply{ID: m.id, Dir: m.dir, Submodules: m.submodules.settle(r.Discard, r.Trash), Trashed: o.trashed, Until: o.until}
 	if o.kept.any() {
 		reply.Session, reply.Kept = m.session, o.kept.changed
 	}
@@ -314,11 +319,12 @@ func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control
 	return reply, nil
 }
 
-func (m *mount) setDiscard(discard bool) {
+// setEnd says what becomes of the work when the mount ends.
+func (m *mount) setEnd(discard, trash bool, keep time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.discard = discard
-	m.tell(func(h *handover) { h.Discard = discard })
+	m.discard, m.trash, m.keepFor = discard, discard && trash, keep
+	m.tell(func(h *handover) { h.Discard, h.Trash, h.Keep = m.discard, m.trash, m.keepFor })
 }
 
 func shortRef(name string) string {

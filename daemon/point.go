@@ -221,8 +221,13 @@ func (m *mount) repoOptions(f object.Format, name string) session.RepoOptions {
 
 // link makes the session's repository one that has all that another of this host owns, without copying a content.
 func (m *mount) link(ctx context.Context, from origin) (*arrival, error) {
-	recorded, err := session.NewRefDir(filepath.Join(from.home, sessionRepoName), from.point.Tree.Format()).Ref(session.TranscriptRef(from.session))
-	if err != nil {
+	var tips forkedRefs
+	refs := session.NewRefDir(filepath.Join(from.home, sessionRepoName), from.point.Tree.Format())
+	var err error
+	if tips.transcript, err = refs.Ref(session.TranscriptRef(from.session)); err != nil {
+		return nil, err
+	}
+	if tips.facts, err = refs.Ref(session.FactsRef(from.session)); err != nil {
 		return nil, err
 	}
 	if err := linkObjects(filepath.Join(from.home, sessionRepoName, "objects"), m.sessionObjects()); err != nil {
@@ -246,7 +251,7 @@ func (m *mount) link(ctx context.Context, from origin) (*arrival, error) {
 	case m.session == "":
 		err = m.beginRepo(ctx, repo, from.point)
 	default:
-		err = m.forkRefs(ctx, repo, from.session, recorded, from.point)
+		err = m.forkRefs(ctx, repo, from.session, tips, from.point)
 	}
 	if err != nil {
 		return nil, err

@@ -61,11 +61,13 @@ func served(t *testing.T) (remote, sessions string) {
 
 // A session that was worked in elsewhere goes on with everything as it was, and no content is fetched before it is read.
 func TestASessionGoesOnElsewhere(t *testing.T) {
+	t.Parallel()
 	t.Run("remote", func(t *testing.T) { goOnElsewhere(t, false) })
 	t.Run("embedded", func(t *testing.T) { goOnElsewhere(t, true) })
 }
 
 func goOnElsewhere(t *testing.T, embedded bool) {
+	t.Parallel()
 	k := newKeep(t)
 	k.start()
 	k.await()
@@ -128,6 +130,7 @@ func goOnElsewhere(t *testing.T, embedded bool) {
 // Sessions go on elsewhere whatever they began with: ids of another kind, or a repository without a commit; and where git
 // sees nothing but the mount.
 func TestOtherSessionsGoOnElsewhere(t *testing.T) {
+	t.Parallel()
 	for name, o := range map[string]struct {
 		format object.Format
 		empty  bool
@@ -182,6 +185,7 @@ func TestOtherSessionsGoOnElsewhere(t *testing.T) {
 // Commits that were carried away after the last point are not lost when the session goes on from that point, and what is
 // committed then takes their place on the branch.
 func TestCommitsAfterThePointAreKept(t *testing.T) {
+	t.Parallel()
 	k := newKeep(t)
 	k.start()
 	k.await()
@@ -228,6 +232,7 @@ func TestCommitsAfterThePointAreKept(t *testing.T) {
 
 // A fork has what the session has, at once, and goes its own way; one point of it can be looked at.
 func TestForksAndPointsAreMounted(t *testing.T) {
+	t.Parallel()
 	k := newKeep(t)
 	k.start()
 	k.await()
@@ -331,6 +336,7 @@ const lookCloser = look + `; echo == index; git ls-files -v --stage; git status 
 
 // Whatever git is in the middle of, a fork is in the middle of the same.
 func TestForksAreInTheSameState(t *testing.T) {
+	t.Parallel()
 	k := newKeep(t)
 	k.start()
 	k.await()
@@ -361,6 +367,7 @@ func TestForksAreInTheSameState(t *testing.T) {
 
 // A restore brings files and index back, keeps what was there, and leaves alone what points do not hold.
 func TestRestore(t *testing.T) {
+	t.Parallel()
 	k := newKeep(t)
 	k.start()
 	k.await()

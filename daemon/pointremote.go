@@ -418,8 +418,13 @@ func (d *Daemon) remoteOfSession(ctx context.Context, r control.MountRequest) (s
 	return meta.Remote, nil
 }
 
+// fetcher is a remote that objects can be fetched from.
+type fetcher interface {
+	Fetch(ctx context.Context, req transport.FetchRequest) (*transport.FetchResponse, error)
+}
+
 // fetchMeta reads what a session is from its remote, and keeps nothing.
-func (d *Daemon) fetchMeta(ctx context.Context, remote *thin.Remote, id object.ID) (session.Meta, error) {
+func (d *Daemon) fetchMeta(ctx context.Context, remote fetcher, id object.ID) (session.Meta, error) {
 	tmp, err := os.MkdirTemp(d.state, "meta-*.tmp")
 	if err != nil {
 		return session.Meta{}, err

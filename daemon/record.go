@@ -55,6 +55,9 @@ type record struct {
 	Redirects  []redirected `json:"redirects"`  // what the overlay shows in their places is ours, not the user's work
 	Configured []string     `json:"configured"` // redirects that the repository's configuration names
 
+	// Until is when the session goes to the trash, if it is not mounted then; zero: never by itself.
+	Until time.Time `json:"until,omitzero"`
+
 	// Carried says how the work is carried away; its remote is without secrets.
 	Carried control.SessionOptions `json:"carried,omitzero"`
 

@@ -16,7 +16,7 @@ func sampleRecord() record {
 	return record{
 		Version: recordVersion, Session: "app-1", Remote: "https://127.0.0.1/app", Dir: "/srv/app", Asked: "main", Ref: "refs/heads/main",
 		Commit: strings.Repeat("1", 40), Tree: strings.Repeat("2", 40), Format: "sha1", Time: time.Unix(1700000000, 0).UTC(), UID: 7, GID: 8,
-		Began: time.Unix(1700000001, 0).UTC(), Redirects: []redirected{{"web/dist", "0"}}, Configured: []string{"web/dist"},
+		Began: time.Unix(1700000001, 0).UTC(), Until: time.Unix(1700600000, 0).UTC(), Redirects: []redirected{{"web/dist", "0"}}, Configured: []string{"web/dist"},
 		Counted: true, Changed: 3, Bytes: 4096,
 		Carried: control.SessionOptions{Remote: "https://127.0.0.1/s", Policy: control.PolicyIdle, Include: []string{"a"}, Exclude: []string{"b"}, NoDenyList: true, MaxFileSize: 9},
 		Point:   &pointRecord{ID: "01ARZ3NDEKTSV4RRFFQ69G5FAV", Commit: strings.Repeat("3", 40), Tree: strings.Repeat("4", 40), State: strings.Repeat("5", 40)},

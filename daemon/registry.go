@@ -48,6 +48,7 @@ func (d *Daemon) register(m *mount) {
 	}
 	r := registered{Version: registryVersion, Request: m.request, Record: m.record}
 	r.Request.Remote, r.Request.Nonce, r.Request.Session = m.store.URL(), "", m.session
+	r.Request.CreateRemote = nil
 	r.Request.SessionOptions = shown(r.Request.SessionOptions)
 	r.Record.Version = recordVersion
 	text, err := json.MarshalIndent(r, "", "\t")

@@ -89,7 +89,7 @@ func (m *mount) finishRestore(ctx context.Context, git *gitdir.Dir) {
 	if ctx.Err() != nil { // whoever comes next finishes it
 		return
 	}
-	m.carry.tell(fmt.Sprintf("a restore of checkpoint %s was interrupted, and cannot be finished by itself (%v): the same command does it again, %s undoes it", r.Request.ID, err, undo))
+	m.carry.tell(fmt.Sprintf("a restore of checkpoint %s was interrupted and cannot be finished automatically (%v): run the same command again, or undo it with %s", r.Request.ID, err, undo))
 	m.daemon.log.Warn("finish a restore that was interrupted", zap.String("dir", m.dir), zap.Error(errors.Join(err, m.forgetRestore())))
 }
 

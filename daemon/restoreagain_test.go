@@ -14,6 +14,7 @@ import (
 
 // Whoever goes on where a restore was interrupted finishes it, and leaves alone what somebody has changed since.
 func TestARestoreThatWasInterruptedIsFinished(t *testing.T) {
+	t.Parallel()
 	k := newKeep(t)
 	remote, dir := k.dir("remote"), k.dir("mnt")
 	sample(t, remote)

@@ -10,6 +10,7 @@ import (
 // What was brought back is read from the point, also when gc has dropped that: files by files, directories by what was in
 // them then.
 func TestWhatWasRestoredOutlivesItsPoint(t *testing.T) {
+	t.Parallel()
 	k := newKeep(t)
 	remote, dir := k.dir("remote"), k.dir("mnt")
 	sample(t, remote)

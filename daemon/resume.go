@@ -40,8 +40,8 @@ const (
 )
 
 var (
-	errDeadly   = errors.New("whoever takes it over dies")
-	errNotMoved = errors.New("the process that served it is gone, and this kernel lets no other go on (Linux 6.9 does)")
+	errDeadly   = errors.New("each process that takes it over dies")
+	errNotMoved = errors.New("the process that served it has died, and this kernel does not let another one take over (Linux 6.9 does)")
 	errCutShort = errors.New("the process that was making it is gone")
 )
 
@@ -174,7 +174,7 @@ func (m *mount) goOn() {
 	case err != nil:
 		m.giveUp(err)
 	case m.server == nil:
-		log.Info("unmounted while nobody served it")
+		log.Info("unmounted while no process served it")
 		m.finish()
 		m.daemon.departed.add(m)
 	default:
@@ -224,7 +224,7 @@ func (m *mount) takeOver() (err error) {
 	}
 	m.redirects.again()
 	if gone {
-		m.discard = h.Discard
+		m.discard, m.trash, m.keepFor = h.Discard, h.Trash, h.Keep
 		return nil
 	}
 	d, err := fuse.Inherit(m.left.take(partDevice), h.Hello)
@@ -237,7 +237,7 @@ func (m *mount) takeOver() (err error) {
 		m.daemon.log.Warn("take over mount", zap.String("dir", m.dir), zap.Error(err)) // it has just been unmounted
 	}
 	if h.Discard { // it was about to be unmounted
-		m.tell(func(h *handover) { h.Discard = false })
+		m.tell(func(h *handover) { h.Discard, h.Trash = false, false })
 	}
 	m.goBehind(h)
 	close(m.started)

@@ -17,6 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/session/trash"
 	"github.com/artifactfs/artifactfs/transport"
 	"github.com/artifactfs/artifactfs/worktree"
 )
@@ -174,7 +175,7 @@ func (m *mount) open() error {
 	o.Overlay, o.Journal = filepath.Join(m.home.dir, "overlay"), filepath.Join(m.home.dir, "journal")
 	switch {
 	case m.writable():
-		o.GitFile, o.GitDir = m.gitFile(), m.inside.wanted()
+		o.GitFile, o.GitDir, o.KeepRemoved = m.gitFile(), m.inside.wanted(), m.carry.makes()
 	case m.session != "":
 		o.OverlayReadOnly = true
 	default: // an overlay for nothing but .git
@@ -233,12 +234,21 @@ func changedText(n int64) string {
 }
 
 // changed counts the paths that the user changed.
+// massRemoved says whether files were removed or overwritten in a mass that no checkpoint has yet.
+func (m *mount) massRemoved() bool {
+	_, _, many := m.tree.MassRemoved()
+	return many
+}
+
 func (m *mount) changed() int64 { return max(0, m.tree.Changed()-m.redirects.placeholders()) }
 
 // outcome is what became of a mount's work when it ended.
 type outcome struct {
 	kept work  // zero if nothing was kept
 	err  error // the work could not be settled: it is kept as it is
+
+	trashed string    // session that was put into the trash
+	until   time.Time // it, or the session that is kept, is there so long; zero: no time was said
 }
 
 // leave ends the tree of a mount that the kernel does not have any more, and keeps or removes the home. Several things
@@ -264,7 +274,7 @@ func (m *mount) leave() (o outcome) {
 	}
 	w.carried = hasRepo(m.home.dir) && !m.carry.ending.empty && (m.wasServed() || !m.home.fresh) // a mount that never came to be leaves nothing
 	switch {
-	case m.session == "" || m.writable() && m.discards():
+	case m.session == "" || m.writable() && m.removes(), m.writable() && m.discards() && o.err == nil && !w.any():
 		m.removeHome()
 		return outcome{}
 	case m.request.ReadOnly, m.tree == nil && !m.home.fresh:
@@ -277,14 +287,35 @@ func (m *mount) leave() (o outcome) {
 	o.kept = w
 	m.record.Made = nil // whoever calls removes them
 	m.record.Counted, m.record.Changed, m.record.Bytes = o.err == nil, w.changed, w.bytes
+	m.record.Until = m.keptUntil(time.Now())
+	o.until = m.record.Until
 	if err := m.record.save(m.home.dir); err != nil { // it is counted when somebody asks
 		m.daemon.log.Warn("count a session's changes", zap.String("home", m.home.dir), zap.Error(err))
 	}
 	if o.err != nil {
 		m.daemon.log.Error("settle session", zap.String("home", m.home.dir), zap.Error(o.err))
 	}
+	if m.discards() && o.err == nil {
+		now := time.Now()
+		m.home.sign("")
+		if o.err = m.home.toTrash(m.session, now); o.err != nil {
+			return o
+		}
+		m.daemon.log.Info("discarded session", zap.String("session", m.session), zap.Int64("changed", w.changed))
+		return outcome{trashed: m.session, until: now.Add(trash.Keep)}
+	}
 	m.home.giveUp()
 	return o
+}
+
+// keptUntil returns when a session is to go to the trash; zero: never by itself.
+func (m *mount) keptUntil(now time.Time) time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.keepFor <= 0 {
+		return time.Time{}
+	}
+	return now.Add(m.keepFor).UTC()
 }
 
 func (m *mount) removeHome() {
@@ -300,6 +331,13 @@ func (m *mount) discards() bool {
 	return m.discard
 }
 
+// removes says whether the work is thrown away and cannot be brought back.
+func (m *mount) removes() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.discard && !m.trash
+}
+
 // explainSession gives the errors of sessions their exit code and hint; false: it is none of them.
 func explainSession(e *control.Error, m *mount, err error) bool {
 	var used inUseError
@@ -313,13 +351,13 @@ func explainSession(e *control.Error, m *mount, err error) bool {
 	if explainSessionRemote(e, err) {
 		return true
 	}
-	again := fmt.Sprintf("artifactfs mount %s DIR --read-only --session %s shows what can be read; artifactfs doctor --fix mends", e.Object, m.session)
+	again := fmt.Sprintf("artifactfs mount %s DIR --read-only --session %s shows what can be read; artifactfs doctor --fix repairs it", e.Object, m.session)
 	switch {
 	case errors.As(err, &used):
 		e.Hint = "artifactfs unmount " + used.dir + " ends it there; --session NAME begins other work"
 	case errors.As(err, &other):
 		e.Code, e.Kind = control.ExitUsage, control.CodeConflict
-		e.Hint = "without --ref the session goes on; --session NAME mounts " + other.ref + " beside it; artifactfs unmount --discard --session " + other.session + " throws its work away"
+		e.Hint = "without --ref the session is resumed; --session NAME mounts " + other.ref + " beside it; artifactfs unmount --discard --session " + other.session + " throws its work away"
 	case errors.Is(err, errNoSession):
 		e.Code, e.Kind = control.ExitNotMounted, control.CodeNotFound
 		e.Cause, e.Hint = "there is no session "+m.session, "artifactfs list shows those that are kept"

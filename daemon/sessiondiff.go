@@ -112,7 +112,7 @@ func (p pair) lines(ctx context.Context, reply *control.SessionDiffReply, from, 
 		return nil
 	}
 	if err := p.provide(ctx, reply.Changes); err != nil {
-		return fmt.Errorf("bring contents: %w", err)
+		return fmt.Errorf("fetch contents: %w", err)
 	}
 	f := p.b.repo.Format()
 	if patch {

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -276,7 +277,7 @@ func (d *Daemon) SessionNote(ctx context.Context, r control.SessionNoteRequest) 
 // SessionGC drops points that no rule keeps.
 func (d *Daemon) SessionGC(ctx context.Context, r control.SessionGCRequest, progress func(control.Progress)) (control.SessionGCReply, error) {
 	reply := control.SessionGCReply{DryRun: r.DryRun, Dropped: []control.Point{}}
-	d.homes.emptyTrash(time.Now())
+	d.expire(ctx, time.Now())
 	o, err := d.openSession(ctx, r.Of, !r.DryRun)
 	if err != nil {
 		return reply, explainCarry("collect", r.Of, err)
@@ -311,7 +312,17 @@ func (d *Daemon) SessionGC(ctx context.Context, r control.SessionGCRequest, prog
 	if err != nil {
 		return reply, explainCarry("collect", r.Of, err)
 	}
-	if len(n.Dropped) == 0 {
+	if reply.Records, err = o.expire(ctx, r, n.Dropped); err != nil {
+		return reply, explainCarry("collect", r.Of, err)
+	}
+	if reply.Records > 0 && !r.DryRun {
+		swept, err := o.repo.Sweep(ctx)
+		if err != nil {
+			return reply, explainCarry("collect", r.Of, err)
+		}
+		n.Bytes += swept
+	}
+	if len(n.Dropped) == 0 && reply.Records == 0 {
 		done()
 	}
 	reply.Kept, reply.Bytes = int64(n.Kept), n.Bytes
@@ -325,6 +336,29 @@ func (d *Daemon) SessionGC(ctx context.Context, r control.SessionGCRequest, prog
 		o.sendLater(ctx, d)
 	}
 	return reply, nil
+}
+
+// expire drops what was recorded longer ago than any checkpoint is kept for its day, of checkpoints that are gone. dropped are
+// those that this gc drops.
+func (o *opened) expire(ctx context.Context, r control.SessionGCRequest, dropped []session.Point) (int64, error) {
+	there := map[session.PointID]bool{}
+	err := o.repo.EachPoint(func(p session.Point) bool {
+		there[p.ID] = true
+		return true
+	})
+	if err != nil {
+		return 0, err
+	}
+	for id := range o.pins {
+		there[id] = true
+	}
+	for _, p := range dropped {
+		delete(there, p.ID)
+	}
+	return transcript.Expire(ctx, o.repo, transcript.ExpireRequest{
+		Session: o.session, Now: time.Now(), Keep: cmp.Or(r.Daily, session.DefaultDaily), DryRun: r.DryRun,
+		There: func(id session.PointID) bool { return there[id] },
+	}, o.mount.contents(ctx))
 }
 
 // find returns the checkpoint of the session that a name means; "" is the newest.

@@ -51,7 +51,12 @@ func (t *home) toTrash(name string, now time.Time) error {
 		return fmt.Errorf("delete session %s: %w", name, err)
 	}
 	defer release()
-	if err := os.Rename(t.dir, filepath.Join(t.homes.trashDir(), name+"."+strconv.FormatInt(now.Unix(), 10))); err != nil {
+	at := now.Unix()
+	to := func() string { return filepath.Join(t.homes.trashDir(), name+"."+strconv.FormatInt(at, 10)) }
+	for _, err := os.Lstat(to()); err == nil; _, err = os.Lstat(to()) {
+		at++ // another one of that name was deleted in the same second
+	}
+	if err := os.Rename(t.dir, to()); err != nil {
 		return fmt.Errorf("delete session %s: %w", name, err)
 	}
 	return nil
@@ -85,7 +90,7 @@ func (h homes) fromTrash(name string) error {
 	}
 	i := slices.IndexFunc(all, func(t trashedHome) bool { return t.session == name })
 	if i < 0 {
-		return fmt.Errorf("bring back session %s: %w", name, trash.ErrNone)
+		return fmt.Errorf("restore session %s: %w", name, trash.ErrNone)
 	}
 	release, err := h.lock()
 	if err != nil {
@@ -94,7 +99,15 @@ func (h homes) fromTrash(name string) error {
 	defer release()
 	to := filepath.Join(h.dir(), name)
 	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("bring back session %s: %w", name, trash.ErrThere)
+		return fmt.Errorf("restore session %s: %w", name, trash.ErrThere)
+	}
+	r, err := readRecord(all[i].dir)
+	if err == nil && !r.Until.IsZero() { // else it would go back at once
+		r.Until = time.Time{}
+		err = r.save(all[i].dir)
+	}
+	if err != nil {
+		return fmt.Errorf("bring back session %s: %w", name, err)
 	}
 	return os.Rename(all[i].dir, to)
 }
@@ -109,6 +122,31 @@ func (h homes) emptyTrash(now time.Time) {
 	}
 	if err != nil {
 		h.log.Warn("empty the trash", zap.Error(err))
+	}
+}
+
+// expire puts sessions into the trash that are not to be kept any longer (record.Until), and empties the trash. A session that
+// cannot be deleted on its session remote now stays for the next time.
+func (d *Daemon) expire(ctx context.Context, now time.Time) {
+	d.homes.emptyTrash(now)
+	ids, _, err := d.homes.ids()
+	if err != nil {
+		d.log.Warn("look for sessions that expired", zap.Error(err))
+		return
+	}
+	for _, id := range ids {
+		r, err := readRecord(filepath.Join(d.homes.dir(), id))
+		if err != nil || r.Until.IsZero() || now.Before(r.Until) || ctx.Err() != nil {
+			continue
+		}
+		if m, err := d.mounted(ctx, r.Session); err != nil || m != nil {
+			continue
+		}
+		if _, err := d.sessionDelete(ctx, control.SessionDeleteRequest{Of: r.Session}, now); err != nil {
+			d.log.Warn("put expired session into the trash", zap.String("session", r.Session), zap.Error(err))
+			continue
+		}
+		d.log.Info("put expired session into the trash", zap.String("session", r.Session))
 	}
 }
 
@@ -350,7 +388,7 @@ func explainTrash(verb, of string, err error) *control.Error {
 		e.Hint = "artifactfs unmount --discard " + mounted.dir + " ends the mount and deletes the session"
 	case errors.Is(err, trash.ErrNone):
 		e.Code, e.Kind, e.Cause = control.ExitNotMounted, control.CodeNotFound, trash.ErrNone.Error()
-		e.Hint = "artifactfs session list --deleted shows those that can be brought back; --session-remote looks there"
+		e.Hint = "artifactfs session list --deleted lists those that can be restored; with --session-remote those of that repository"
 	case errors.Is(err, trash.ErrThere):
 		e.Kind, e.Hint = control.CodeConflict, "artifactfs session delete "+of+" puts that one into the trash"
 	case errors.Is(err, disk.ErrLocked):

@@ -50,6 +50,9 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 		return reply, err
 	}
 	m.before = m.store.Stats()
+	if m.far != nil {
+		m.store.Approach() // while the home is made
+	}
 	progress(control.Progress{Phase: "connect"})
 	if err = m.enter(ctx); err != nil {
 		return reply, err
@@ -176,7 +179,7 @@ func (m *mount) attach() error {
 func (m *mount) fuseOptions() fuse.Options {
 	o := fuse.Options{
 		FsName: m.store.URL(), AllowOther: m.request.AllowOther, StatFS: m.daemon.state, Log: m.daemon.sampled.With(zap.String("mount", m.dir)),
-		ReadOnly: m.request.ReadOnly, Through: m.request.Through, Await: m.awaitGit, Latencies: &m.daemon.latencies,
+		ReadOnly: m.request.ReadOnly, ACL: m.request.ACL, Through: m.request.Through, Await: m.awaitGit, Latencies: &m.daemon.latencies,
 	}
 	if m.writable() && mayBind() && len(m.redirects.all) > 0 {
 		o.Redirect = m.redirects.hook

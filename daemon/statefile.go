@@ -54,7 +54,10 @@ type handover struct {
 	Filled   bool `json:"filled,omitempty"`    // the index has what is known of files
 	Stale    bool `json:"stale,omitempty"`     // a switch is changing files of which the kernel must be told
 	Discard  bool `json:"discard,omitempty"`   // it is being unmounted, and its work thrown away
+	Trash    bool `json:"trash,omitempty"`     // with Discard: it can be brought back
 	Died     int  `json:"died,omitempty"`      // processes that died while they took it over, one after the other
+
+	Keep time.Duration `json:"keep_ns,omitempty"` // it is being unmounted, and its work kept for so long
 }
 
 // stateFile keeps a handover in a file without a name, of which a successor has a descriptor. It is written in place, by

@@ -168,6 +168,9 @@ func (d *Daemon) Prefetch(ctx context.Context, r control.PrefetchRequest, progre
 	if !ok || !m.served() {
 		return reply, notMounted("prefetch", r.Dir)
 	}
+	if len(r.Commits) > 0 {
+		return m.prefetchCommits(ctx, r, progress)
+	}
 	h, err := m.view.Want(ctx, matcher(r.Paths), r.Wait, func(h fetch.Hydration) {
 		progress(control.Progress{Phase: "hydrate", Done: int64(h.Hydrated), Total: int64(h.Blobs), Unit: "blobs"})
 	})

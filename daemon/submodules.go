@@ -251,13 +251,13 @@ func (s *submodules) again(ctx context.Context) {
 }
 
 // settle says what became of the work in the submodules, which are unmounted, and throws it away if that is wished.
-func (s *submodules) settle(discard bool) (replies []control.UnmountReply) {
+func (s *submodules) settle(discard, trash bool) (replies []control.UnmountReply) {
 	for _, m := range s.list() {
 		m.mu.Lock()
 		o := m.outcome
 		m.mu.Unlock()
 		if discard && o.kept.any() {
-			if err := Discard(m.daemon.state, m.session); err != nil {
+			if err := m.daemon.homes.discard(m.session, trash); err != nil {
 				m.daemon.log.Warn("discard submodule's session", zap.String("dir", m.dir), zap.Error(err))
 			} else {
 				o.kept = work{}

@@ -320,13 +320,13 @@ func explainSwitch(m *mount, r control.SwitchRequest, err error) *control.Error 
 	case errors.As(err, &in):
 		e.Kind, e.Hint = control.CodeConflict, in.hint
 	case errors.As(err, &busy):
-		e.Kind, e.Hint = control.CodeConflict, "finish or abort that first; git status tells how"
+		e.Kind, e.Hint = control.CodeConflict, "finish or abort that first; git status shows how"
 	case errors.Is(err, errReadOnly):
 		e.Kind, e.Hint = control.CodeUnsupported, "mount without --read-only to change it"
 	case errors.Is(err, gitdir.ErrLocked):
 		e.Kind, e.Hint = control.CodeBusy, "if no git command runs in the mount, remove "+filepath.Join(m.gitPath(), "index.lock")
 	case errors.Is(err, gitdir.ErrNoCommit):
-		e.Code, e.Kind, e.Hint = control.ExitUsage, control.CodeNotFound, "git branch -a lists branches; git fetch brings newer ones"
+		e.Code, e.Kind, e.Hint = control.ExitUsage, control.CodeNotFound, "git branch -a lists branches; git fetch updates them"
 		e.Cause = fmt.Sprintf("there is no branch %s, here or on the remote", r.Ref)
 	case errors.Is(err, gitdir.ErrNotBranch):
 		e.Code, e.Hint = control.ExitUsage, "--detach goes there without a branch, -c NAME makes one"

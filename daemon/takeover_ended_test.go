@@ -15,6 +15,7 @@ import (
 )
 
 func TestUnmountedWhileNobodyServes(t *testing.T) {
+	t.Parallel()
 	k := newKeep(t)
 	k.start()
 	k.await()
@@ -53,6 +54,7 @@ func TestUnmountedWhileNobodyServes(t *testing.T) {
 }
 
 func TestAMountThatCannotBeTakenOverIsGivenUp(t *testing.T) {
+	t.Parallel()
 	k := newKeep(t)
 	k.start()
 	k.await()
@@ -99,6 +101,7 @@ func TestAMountThatCannotBeTakenOverIsGivenUp(t *testing.T) {
 }
 
 func TestGivingUpLeavesNothingMounted(t *testing.T) {
+	t.Parallel()
 	k := newKeep(t)
 	k.start()
 	k.await()
@@ -133,6 +136,7 @@ func TestGivingUpLeavesNothingMounted(t *testing.T) {
 
 // As after the machine was started anew: nothing is kept, and nothing mounted.
 func TestRegisteredMountsAreRestored(t *testing.T) {
+	t.Parallel()
 	k := newKeep(t)
 	k.start()
 	k.await()

@@ -14,6 +14,7 @@ import (
 )
 
 func TestReadOnlyMountsOutliveTheirProcess(t *testing.T) {
+	t.Parallel()
 	k := newKeep(t)
 	k.start()
 	k.await()
@@ -47,6 +48,7 @@ func TestReadOnlyMountsOutliveTheirProcess(t *testing.T) {
 }
 
 func TestSubmodulesAndRedirectsOutliveTheirProcess(t *testing.T) {
+	t.Parallel()
 	k := newKeep(t)
 	k.start()
 	k.await()
@@ -95,6 +97,7 @@ func TestSubmodulesAndRedirectsOutliveTheirProcess(t *testing.T) {
 
 // A directory to be redirected that is made while processes die is redirected before anybody gets into it.
 func TestRedirectsMadeUnderKills(t *testing.T) {
+	t.Parallel()
 	k := newKeep(t)
 	k.start()
 	k.await()
@@ -141,6 +144,7 @@ func TestRedirectsMadeUnderKills(t *testing.T) {
 }
 
 func TestATakeoverNeedsNoRemote(t *testing.T) {
+	t.Parallel()
 	k := newKeep(t)
 	k.start()
 	k.await()

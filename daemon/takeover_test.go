@@ -29,7 +29,8 @@ import (
 )
 
 // These tests start the test's own program as a daemon, kill it, and let another one go on. What is done in a mount is
-// done by programs of their own: one that has a file of the mount open and starts the daemon would wait for it in exec.
+// done by programs of their own: one that has a file of the mount open and starts the daemon would wait for it in exec. Each
+// has a state directory of its own, and so they begin with t.Parallel, unless they measure time.
 
 const (
 	workerState  = "ARTIFACTFS_TEST_STATE" // makes the program a daemon
@@ -449,6 +450,7 @@ func sample(t *testing.T, dir string) *gittest.Repo {
 }
 
 func TestAMountOutlivesItsProcess(t *testing.T) {
+	t.Parallel()
 	k := newKeep(t)
 	k.start()
 	k.await()

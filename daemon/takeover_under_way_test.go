@@ -15,6 +15,7 @@ import (
 )
 
 func TestAMountThatIsBeingMadeIsMadeAgain(t *testing.T) {
+	t.Parallel()
 	k := newKeep(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and says nothing
 	if err != nil {
@@ -64,6 +65,7 @@ func TestAMountThatIsBeingMadeIsMadeAgain(t *testing.T) {
 
 // A git command asks for an object, or what has changed, of a process that dies over it.
 func TestGitCommandsInFlightComeOutRight(t *testing.T) {
+	t.Parallel()
 	k := newKeep(t)
 	k.start()
 	k.await()
@@ -105,6 +107,7 @@ func TestGitCommandsInFlightComeOutRight(t *testing.T) {
 
 // A switch whose process dies in its middle is finished by the next, and the kernel is told of all that changed.
 func TestASwitchOutlivesItsProcess(t *testing.T) {
+	t.Parallel()
 	k := newKeep(t)
 	k.start()
 	k.await()
@@ -181,6 +184,7 @@ func TestASwitchOutlivesItsProcess(t *testing.T) {
 
 // A process dies while it makes the git directory, at any moment of that.
 func TestAGitDirectoryIsMadeAllTheSame(t *testing.T) {
+	t.Parallel()
 	k := newKeep(t)
 	k.start()
 	k.await()
@@ -217,6 +221,7 @@ func TestAGitDirectoryIsMadeAllTheSame(t *testing.T) {
 
 // Mounting and unmounting, with a death at any moment of either: who asks again gets what he asked for, once.
 func TestMountAndUnmountAreDoneOnce(t *testing.T) {
+	t.Parallel()
 	k := newKeep(t)
 	k.start()
 	k.await()

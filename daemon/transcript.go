@@ -3,6 +3,8 @@ package daemon
 import (
 	"cmp"
 	"context"
+	"errors"
+	"slices"
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
@@ -35,6 +37,7 @@ func (d *Daemon) SessionRecord(ctx context.Context, r control.SessionRecordReque
 	m.carry.mu.Unlock()
 	n, err := transcript.Record(ctx, repo, transcript.Batch{
 		Session: m.session, Lane: lane, Point: last.ID, Actor: session.Actor(), Time: time.Now().UTC(), Lines: r.Lines,
+		Provide: m.contents(ctx),
 	})
 	if err != nil {
 		return control.SessionRecordReply{}, explainCarry("record", m.dir, err)
@@ -139,6 +142,13 @@ func (d *Daemon) SessionErase(ctx context.Context, r control.SessionEraseRequest
 		return reply, err
 	}
 	reply.Erased = erased
+	note := session.Erasure{IDs: erased, Time: time.Now().UTC(), By: cmp.Or(r.Actor, session.Actor()), Why: r.Why}
+	if !r.Before.IsZero() {
+		note.Before, note.IDs = r.Before, slices.DeleteFunc(slices.Clone(erased), func(id string) bool { return !ids[id] })
+	}
+	if err := session.NoteErased(ctx, o.repo, o.session, note); err != nil && !errors.Is(err, session.ErrNoMeta) {
+		return reply, explainCarry("tell forks what was erased from", r.Of, err)
+	}
 	if o.mount != nil && o.mount.writable() {
 		if err := o.mount.carry.alone(ctx); err != nil {
 			return reply, explainCarry("erase from", r.Of, err)

@@ -50,6 +50,9 @@ func (s *Store) Lend(dir string) *Local {
 	return l
 }
 
+// Objects returns where the objects of the Local and the packs of its store are.
+func (l *Local) Objects() []string { return append([]string{l.dir}, l.store.Objects()...) }
+
 // Close takes the objects back. Whoever is reading them goes on.
 func (l *Local) Close() error {
 	l.store.mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -45,6 +46,9 @@ func (s *Store) Refresh() error { return s.objects.Refresh() }
 
 // Format is the store's object format; it is known once something was acquired.
 func (s *Store) Format() object.Format { return s.objects.Format() }
+
+// Objects returns where the store's packs are.
+func (s *Store) Objects() []string { return []string{filepath.Join(s.GitDir(), "objects")} }
 
 // Provide has objects in the store's packs, where git reads them, when it returns. What the cache has is written from
 // there, what somebody else is bringing is waited for, and the rest comes in one request as long as it is not very much.

@@ -116,3 +116,36 @@ func TestRemoteThatIsAwayGetsOneRequestAtATime(t *testing.T) {
 		}
 	}
 }
+
+// History whose answers cannot be used is asked for so many times, after ever longer pauses, and then no more by itself.
+func TestUnusableHistoryIsAskedForSoManyTimes(t *testing.T) {
+	p := newPipeline((&fakeRemote{answer: deliver}).send, nothingHere, 10*time.Second, nil, zaptest.NewLogger(t))
+	t.Cleanup(p.close)
+	p.refusals.first = time.Millisecond
+	s := &Store{blobPipe: p}
+	asked := 0
+	ask := func() error {
+		return s.refusing(context.Background(), object.ID{}, func() error {
+			asked++
+			return cutAnswer{errors.New("larger than it says")}
+		})
+	}
+	var last *refusal
+	eventually(t, func() bool {
+		for range 100 { // however often it is wanted
+			if !errors.As(ask(), &last) {
+				t.Fatal("history whose answer cannot be used: got no refusal")
+			}
+		}
+		return last.Next.IsZero()
+	})
+	if asked != refusedTries+1 {
+		t.Errorf("requests for history: got %d, want %d", asked, refusedTries+1)
+	}
+	p.mu.Lock()
+	p.forgive(object.ID{})
+	p.mu.Unlock()
+	if ask(); asked != refusedTries+2 {
+		t.Errorf("requests after the refusal was forgiven: got %d, want one more", asked-refusedTries-1)
+	}
+}

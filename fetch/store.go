@@ -36,6 +36,9 @@ const (
 	maxBlobSize = 1 << 40
 	// spoolOver is the content size, in bytes, above which a blob goes through a file and never through memory.
 	spoolOver = 1 << 20
+	// quietMost is how long a request may wait for a byte before the remote counts as failing. A server that works on an
+	// answer says so in between, git's every five seconds.
+	quietMost = 3 * time.Second
 )
 
 // Config says what a Store is made of. Blobs and Memory are shared by all stores of a process.
@@ -437,6 +440,10 @@ func (s *Store) Stats() Stats {
 	st := Stats{Requests: t.Requests, RoundTrips: t.RoundTrips, BytesIn: t.BytesIn, Blobs: s.blobsIn.Load()}
 	st.Foreground, st.Background = s.blobPipe.queued()
 	st.Failure, st.FailedAt = s.blobPipe.health()
+	if st.Failure == nil && t.Quiet >= quietMost {
+		st.Failure = fmt.Errorf("%w: no byte for %s", transport.ErrStalled, t.Quiet.Truncate(time.Second))
+		st.FailedAt = time.Now().Add(-t.Quiet)
+	}
 	st.Refused = s.Refusals()
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -51,7 +51,7 @@ func (f *writable) Create(<-chan struct{}, *raw.CreateIn, string, *raw.CreateOut
 }
 
 func (f *writable) Mknod(cancel <-chan struct{}, in *raw.MknodIn, name string, out *raw.EntryOut) raw.Status {
-	return f.make(opMknod, cancel, &in.InHeader, name, out, func(w *waiter, c worktree.Cred) (worktree.Attr, error) {
+	return f.make(opMknod, cancel, &in.InHeader, in.Umask, name, out, func(w *waiter, c worktree.Cred) (worktree.Attr, error) {
 		return f.tree.Mknod(w, worktree.Node(in.NodeId), name, in.Mode, in.Rdev, c)
 	})
 }
@@ -63,29 +63,29 @@ func (f *writable) Mkdir(cancel <-chan struct{}, in *raw.MkdirIn, name string, o
 	if bind, path, ok := f.redirects.asked(f.tree, worktree.Node(in.NodeId), name); ok {
 		return f.mkdirRedirected(cancel, in, name, out, mkdir, bind, path)
 	}
-	return f.make(opMkdir, cancel, &in.InHeader, name, out, mkdir)
+	return f.make(opMkdir, cancel, &in.InHeader, in.Umask, name, out, mkdir)
 }
 
 func (f *writable) Symlink(cancel <-chan struct{}, h *raw.InHeader, target, name string, out *raw.EntryOut) raw.Status {
-	return f.make(opSymlink, cancel, h, name, out, func(w *waiter, c worktree.Cred) (worktree.Attr, error) {
+	return f.make(opSymlink, cancel, h, 0, name, out, func(w *waiter, c worktree.Cred) (worktree.Attr, error) {
 		return f.tree.Symlink(w, worktree.Node(h.NodeId), name, target, c)
 	})
 }
 
 func (f *writable) Link(cancel <-chan struct{}, in *raw.LinkIn, name string, out *raw.EntryOut) raw.Status {
-	return f.make(opLink, cancel, &in.InHeader, name, out, func(w *waiter, _ worktree.Cred) (worktree.Attr, error) {
+	return f.make(opLink, cancel, &in.InHeader, 0, name, out, func(w *waiter, _ worktree.Cred) (worktree.Attr, error) {
 		return f.tree.Link(w, worktree.Node(in.Oldnodeid), worktree.Node(in.NodeId), name)
 	})
 }
 
 // make answers what gives a name to a node.
-func (f *writable) make(op op, cancel <-chan struct{}, h *raw.InHeader, name string, out *raw.EntryOut, do func(*waiter, worktree.Cred) (worktree.Attr, error)) raw.Status {
+func (f *writable) make(op op, cancel <-chan struct{}, h *raw.InHeader, umask uint32, name string, out *raw.EntryOut, do func(*waiter, worktree.Cred) (worktree.Attr, error)) raw.Status {
 	if len(name) > object.MaxNameLen {
 		return raw.Status(syscall.ENAMETOOLONG)
 	}
 	w := f.wait(cancel, h)
 	defer w.finish()
-	a, err := do(w, cred(h))
+	a, err := do(w, cred(h, umask))
 	if err != nil {
 		return f.fail(op, h, err)
 	}
@@ -93,14 +93,17 @@ func (f *writable) make(op op, cancel <-chan struct{}, h *raw.InHeader, name str
 	return raw.OK
 }
 
-func cred(h *raw.InHeader) worktree.Cred { return worktree.Cred{UID: h.Uid, GID: h.Gid} }
+// cred is of a request that makes something. Without access control lists the kernel has applied the umask already.
+func cred(h *raw.InHeader, umask uint32) worktree.Cred {
+	return worktree.Cred{UID: h.Uid, GID: h.Gid, Umask: umask}
+}
 
 // Tmpfile makes and opens a file without a name. This is the one open that the kernel asks for; the flags are those
 // of an open that it does not ask for (fs/fuse/file.c, fuse_file_open).
 func (f *writable) Tmpfile(cancel <-chan struct{}, in *raw.CreateIn, out *raw.CreateOut) raw.Status {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
-	a, err := f.tree.Tmpfile(w, worktree.Node(in.NodeId), in.Mode, cred(&in.InHeader))
+	a, err := f.tree.Tmpfile(w, worktree.Node(in.NodeId), in.Mode, cred(&in.InHeader, in.Umask))
 	if err != nil {
 		return f.fail(opTmpfile, &in.InHeader, err)
 	}

@@ -74,7 +74,7 @@ func (f *writable) mkdirRedirected(cancel <-chan struct{}, in *raw.MkdirIn, name
 ) raw.Status {
 	r, p := &f.redirects, place{worktree.Node(in.NodeId), strings.Clone(name)}
 	d := r.begin(p)
-	status := f.make(opMkdir, cancel, &in.InHeader, name, out, mkdir)
+	status := f.make(opMkdir, cancel, &in.InHeader, in.Umask, name, out, mkdir)
 	if status != raw.OK {
 		r.end(p, d)
 		return status

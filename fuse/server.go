@@ -52,6 +52,7 @@ type Options struct {
 	FsName     string      // the source that mount(8) and df(1) show; without secrets
 	AllowOther bool        // other users may look in
 	ReadOnly   bool        // nothing can be changed through the mount
+	ACL        bool        // POSIX access control lists count, on a mount that is not ReadOnly
 	StatFS     string      // a path whose file system's space statfs tells; "" tells none
 	Log        *zap.Logger // Sampled; nil: no log
 
@@ -127,7 +128,7 @@ func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) 
 	var unbound []unfinished
 	if !o.ReadOnly {
 		w := &writable{
-			fileSystem: s.fs, sizes: sizes{tree: t}, resized: resized{tree: t}, writes: s.writes,
+			fileSystem: s.fs, sizes: sizes{tree: t}, resized: resized{tree: t}, writes: s.writes, acl: o.ACL,
 			redirects: redirects{hook: o.Redirect, dir: dir, log: o.Log},
 		}
 		requests, s.redirects = w, &w.redirects
@@ -236,6 +237,10 @@ func mountOptions(o Options, f *fileSystem) *raw.MountOptions {
 		// Without CAP_HANDLE_KILLPRIV_V2 every write(2) would ask for "security.capability" (fs/fuse/inode.c,
 		// process_init_reply sets SB_NOSEC with it), and drop set-user-ID by a SETATTR of its own.
 		m.ExtraCapabilities |= raw.CAP_WRITEBACK_CACHE | raw.CAP_HANDLE_KILLPRIV_V2
+		if m.EnableAcl = o.ACL; o.ACL {
+			// The umask is left to us, since a default list takes its place; whether a list drops set-group-ID we are told.
+			m.ExtraCapabilities |= raw.CAP_DONT_MASK | raw.CAP_SETXATTR_EXT
+		}
 	}
 	return m
 }

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -50,6 +51,9 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 	default:
+		if signal.Ignored(syscall.SIGINT) { // by a parent like nohup: programs that tests start would ignore it as well
+			signal.Notify(make(chan os.Signal, 1), syscall.SIGINT)
+		}
 		os.Exit(m.Run())
 	}
 }

@@ -15,6 +15,7 @@ type writable struct {
 	resized   resized
 	redirects redirects
 	writes    *writing
+	acl       bool // access control lists count
 
 	notices sync.WaitGroup // notices to the kernel that must not be waited for in a request
 }

@@ -2,10 +2,12 @@ package fuse
 
 import (
 	"strings"
+	"syscall"
 
 	raw "github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/artifactfs/artifactfs/worktree"
+	"github.com/artifactfs/artifactfs/worktree/acl"
 )
 
 // capability is the attribute whose length the kernel asks for before a write (security/commoncap.c,
@@ -16,6 +18,9 @@ const capability = "security.capability"
 // for its attributes (fs/fuse/inode.c, fuse_change_attributes_common clears S_NOSEC). With a writeback cache that is all
 // that tells us of the write before the file is closed.
 func (f *writable) GetXAttr(_ <-chan struct{}, h *raw.InHeader, name string, dest []byte) (uint32, raw.Status) {
+	if acl.IsName(name) && !f.acl {
+		return 0, raw.Status(syscall.EOPNOTSUPP)
+	}
 	n := worktree.Node(h.NodeId)
 	// Where a write is on record already it does not matter, and the file is most often one that was just made.
 	if name == capability && len(dest) == 0 && (f.tree.OnRecord(n) || !asksForAttribute(h.Pid)) {
@@ -35,6 +40,9 @@ func (f *writable) ListXAttr(_ <-chan struct{}, h *raw.InHeader, dest []byte) (u
 	}
 	var list strings.Builder
 	for _, name := range names {
+		if acl.IsName(name) && !f.acl {
+			continue
+		}
 		list.WriteString(name)
 		list.WriteByte(0)
 	}
@@ -51,12 +59,22 @@ func give(dest []byte, value string) (uint32, raw.Status) {
 }
 
 func (f *writable) SetXAttr(cancel <-chan struct{}, in *raw.SetXAttrIn, name string, value []byte) raw.Status {
+	if acl.IsName(name) && !f.acl {
+		return raw.Status(syscall.EOPNOTSUPP)
+	}
+	flags := int(in.Flags)
+	if in.SetXAttrFlags&raw.SETXATTR_ACL_KILL_SGID != 0 {
+		flags |= worktree.XattrKillSGID
+	}
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
-	return f.fail(opSetXattr, &in.InHeader, f.tree.SetXattr(w, worktree.Node(in.NodeId), name, value, int(in.Flags)))
+	return f.fail(opSetXattr, &in.InHeader, f.tree.SetXattr(w, worktree.Node(in.NodeId), name, value, flags))
 }
 
 func (f *writable) RemoveXAttr(cancel <-chan struct{}, h *raw.InHeader, name string) raw.Status {
+	if acl.IsName(name) && !f.acl {
+		return raw.Status(syscall.EOPNOTSUPP)
+	}
 	w := f.wait(cancel, h)
 	defer w.finish()
 	return f.fail(opRemoveXattr, h, f.tree.RemoveXattr(w, worktree.Node(h.NodeId), name))

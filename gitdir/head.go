@@ -272,7 +272,7 @@ func (d *Dir) objects(ctx context.Context, names ...string) ([]object.ID, error)
 	ids := make([]object.ID, len(names))
 	lines := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
 	if len(lines) != len(names) {
-		return nil, fmt.Errorf("read %d names: git told of %d", len(names), len(lines))
+		return nil, fmt.Errorf("read %d names: git listed %d", len(names), len(lines))
 	}
 	for i, line := range lines {
 		if id, err := object.ParseID(line); err == nil { // else "missing" or "ambiguous"

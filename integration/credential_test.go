@@ -169,7 +169,7 @@ func TestRotatedToken(t *testing.T) {
 	if out, err := w.gitIn(m.Dir, "git fetch origin"); err == nil {
 		t.Errorf("fetch with the old token: %s", out)
 	}
-	w.refusal(w.setToken("wrong-"+password, m.Dir), 3, "authentication failed", "goes on with what it had")
+	w.refusal(w.setToken("wrong-"+password, m.Dir), 3, "authentication failed", "the mount keeps the token")
 	w.refusal(w.setToken("", m.Dir), 2, "stdin was empty", "")
 	res := w.setToken("second-"+password, m.Dir)
 	if res.code != 0 || !strings.Contains(res.stdout, url+" has a new token, for 2 mounts") {
@@ -248,7 +248,7 @@ func TestCallersEnvironmentCounts(t *testing.T) {
 	s, r, _ := w.private("r.git")
 	url, files := s.URL("r.git"), sample("r.git")
 	askpass := filepath.Join(w.root, "askpass")
-	w.check(os.WriteFile(askpass, []byte("#!/bin/sh\ncase $1 in Username*) echo user;; *) echo \"$CI_WORD\";; esac\n"), 0o755))
+	w.check(writeProgram(askpass, []byte("#!/bin/sh\ncase $1 in Username*) echo user;; *) echo \"$CI_WORD\";; esac\n")))
 	sshRoot := filepath.Join(w.root, "ssh")
 	shared := must[*gittest.Receiver](w)(gittest.NewReceiver(filepath.Join(sshRoot, "k.git"), gittest.RepoOptions{Format: object.SHA1}))
 	w.commit(shared.Repo, sample("k.git"))

@@ -402,7 +402,7 @@ func TestNewerVersion(t *testing.T) {
 		fields["version"] = 4711
 		check(t, os.WriteFile(file, must[[]byte](t)(json.Marshal(fields)), 0o600))
 		d.refusedUntouched("4711")
-		if r := d.afs("unmount", "--discard", d.m.Dir); r.code == 0 && !exists(d.overlay) {
+		if r := d.afs("unmount", "--discard", "--yes", d.m.Dir); r.code == 0 && !exists(d.overlay) {
 			t.Errorf("what a newer version wrote was thrown away: %s", r)
 		}
 	})

@@ -238,7 +238,7 @@ func (p *pair) log() []byte {
 func (p *pair) end() error {
 	var err error
 	if !p.x.clones {
-		_, err = p.afs("unmount", p.mount.top(), "--discard")
+		_, err = p.afs("unmount", p.mount.top(), "--discard", "--yes")
 		_, err2 := p.afs("unmount", "--all") // the daemon's end
 		err = errors.Join(err, err2)
 	}

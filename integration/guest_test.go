@@ -1,7 +1,10 @@
 package integration
 
 import (
+	"bufio"
 	"encoding/json"
+	"fmt"
+	"net"
 	"os"
 	"strings"
 	"syscall"
@@ -32,6 +35,8 @@ func TestSessionVerbsInsideAContainer(t *testing.T) {
 		artifactfs session show good | grep -c first
 		artifactfs session note '{"task":"in a box"}'; git log -1 --notes=agent --format=%N | grep -o 'in a box'
 		echo '{"role":"user"}' | artifactfs session record | grep -o 'recorded 1 line'
+		artifactfs session transcript --json | grep -c '"role":"user"'
+		artifactfs session compare @ @~1 --json | grep -c '"shared"'
 		artifactfs session pin @ newest >/dev/null; artifactfs session unpin newest >/dev/null
 		artifactfs prefetch . d2 --wait >/dev/null
 		artifactfs session list | grep -c /work
@@ -78,5 +83,105 @@ func TestSessionVerbsInsideAContainer(t *testing.T) {
 	}
 	if r := boxed(`artifactfs session log | grep -c first`); strings.TrimSpace(r.stdout) != "1" {
 		t.Errorf("log after the next mount: %s", r)
+	}
+}
+
+// A program in the mount that speaks the protocol itself reaches no other session, no session remote and no path of the host.
+func TestGuestsCannotLeaveTheMount(t *testing.T) {
+	w := newWorld(t)
+	w.history("app.git")
+	url := w.serve(gittest.ServerOptions{}).URL("app.git")
+	canary := w.sessionRemote("http", nil)
+	m := w.mount(url, "--git-dir", "inside", "--prefetch", "none", "--session", "jail")
+	other := w.bare(url, "--session", "other-work", "--session-remote", canary.arg)
+	w.sh(other.Dir, "echo host-secret >secret.txt")
+	other.checkpoint("--sync")
+	other.record(`{"role":"user","text":"host-secret"}`)
+	other.sync()
+	m.record(`{"role":"user","text":"mine"}`)
+	host := w.place("host")
+	w.check(os.WriteFile(host, []byte("host-secret\n"), 0o644))
+	w.sh(m.Dir, "echo mine >secret.txt")
+	m.checkpoint()
+	w.check(os.Remove(m.path("secret.txt")))
+	w.unmount(other) // a mount asks its session remote now and then
+	canary.server.Log().Reset()
+
+	ask := func(op, args string) (line string) {
+		t.Helper()
+		c, err := net.Dial("unix", m.path(".git/artifactfs-control"))
+		w.check(err)
+		defer c.Close()
+		fmt.Fprintf(c, `{"version":%d,"op":%q,"args":%s}`+"\n", control.Protocol, op, args)
+		for r := bufio.NewReader(c); !strings.Contains(line, `"result":`) && !strings.Contains(line, `"error":`); {
+			line, err = r.ReadString('\n')
+			w.check(err)
+		}
+		return line
+	}
+	far := fmt.Sprintf(`"session_remote":%q`, canary.arg)
+	for _, c := range []struct{ op, args string }{
+		{"session-diff", `{"of":"/m","a_of":"other-work","a":"@","b":"@","patch":true}`},
+		{"session-diff", `{"of":"/m","a_of":"` + other.Dir + `","a":"@","b":"@","patch":true}`},
+		{"session-diff", `{"of":"other-work","a":"","b":"@","patch":true,` + far + `}`},
+		{"session-diff", `{"of":"/m","a_of":"other-work","a_remote":"` + canary.arg + `","a":"@","b":"@","patch":true}`},
+		{"session-diff", `{"of":"other-work","session_remote":"` + canary.Path + `","a":"","b":"@","patch":true}`},
+		{"session-log", `{"of":"other-work",` + far + `}`},
+		{"session-show", `{"of":"other-work","id":"@",` + far + `}`},
+		{"session-compare", `{"sides":[{"of":"/m","id":"@"},{"of":"other-work","id":"@"}]}`},
+		{"session-compare", `{"sides":[{"of":"/m","id":"@"},{"of":"other-work","id":"@",` + far + `}]}`},
+		{"restore", `{"dir":"/m","of":"other-work","id":"@","paths":["secret.txt"]}`},
+		{"restore", `{"dir":"/m","of":"other-work","id":"@","paths":["secret.txt"],` + far + `}`},
+		{"restore", `{"dir":"/m","id":"@","paths":["../host"]}`},
+		{"restore", `{"dir":"/m","id":"@","paths":["` + host + `"]}`},
+		{"prefetch", `{"dir":"/m","paths":["../../host"]}`},
+		{"prefetch", `{"dir":"/m","paths":["` + host + `"]}`},
+		{"merge", `{"dir":"/m","of":"other-work","id":"@"}`},
+		{"fork", `{"of":"/m","id":"@","mount":{"remote":"` + url + `","dir":"` + w.place("out") + `"}}`},
+		{"session-set", `{"of":"/m","state":"closed","pin":"x"}`},
+		{"session-delete", `{"of":"other-work"}`},
+		{"session-erase", `{"of":"/m","records":["x"]}`},
+		{"session-facts", `{"of":"/m","add":["x"]}`},
+		{"sessions-on", `{` + far + `}`},
+		{"mount", `{"remote":"` + url + `","dir":"` + w.place("out") + `"}`},
+	} {
+		if got := ask(c.op, c.args); !strings.Contains(got, `"permission"`) || strings.Contains(got, "host-secret") {
+			t.Errorf("%s with %s from inside of the mount: got %s, want an error of kind permission", c.op, c.args, got)
+		}
+	}
+	for _, c := range []struct{ op, args string }{
+		{"session-note", `{"dir":"/m","ref":"../heads/evil","json":{"a":1}}`},
+		{"session-note", `{"dir":"/m","commit":"--output=` + host + `","json":{"a":1}}`},
+		{"checkpoint", `{"dir":"/m","pin":"../../../heads/evil"}`},
+		{"session-set", `{"of":"/m","pin":"../../evil","id":"@"}`},
+	} {
+		if got := ask(c.op, c.args); !strings.Contains(got, `"error":`) {
+			t.Errorf("%s with %s from inside of the mount: got %s, want an error", c.op, c.args, got)
+		}
+	}
+	// A guest reads and writes its own session only, whichever session it names, and no answer holds a path of the host.
+	for _, c := range []struct{ op, args string }{
+		{"session-transcript", `{"of":"other-work"}`},
+		{"session-transcript", `{"of":"` + other.Dir + `"}`},
+		{"session-show", `{"of":"` + other.Dir + `","id":"@"}`},
+		{"session-log", `{"of":"other-work"}`},
+		{"session-compare", `{"sides":[{"of":"` + other.Dir + `","id":"@"},{"of":"/m","id":"@"}]}`},
+		{"session-diff", `{"of":"` + other.Dir + `","a":"","b":"@","patch":true}`},
+		{"status", `{}`},
+		{"sessions", `{}`},
+	} {
+		got := ask(c.op, c.args)
+		if !strings.Contains(got, `"result":`) || strings.Contains(got, "host-secret") || strings.Contains(got, w.root) {
+			t.Errorf("%s with %s from inside of the mount: got %s, want a result about the session jail without a path of the host", c.op, c.args, got)
+		}
+	}
+	if n := len(canary.server.Log().Requests()); n > 0 {
+		t.Errorf("requests from inside of a mount made the daemon send %d requests to a URL of theirs", n)
+	}
+	if text, err := os.ReadFile(host); string(text) != "host-secret\n" {
+		t.Errorf("a file of the host: got %q, %v, want it as it was", text, err)
+	}
+	if _, err := os.Stat(m.path("secret.txt")); err == nil {
+		t.Error("a refused restore wrote to the mount")
 	}
 }

@@ -2,6 +2,9 @@
 // It counts what the servers were asked for and compares what is read with what git checked out.
 //
 // Terms: a world is a state directory with the daemon that serves it, and the repositories and servers of one test.
+//
+// Tests run one after the other: they count requests and judge what is left of processes and mounts, and two at once gained
+// little time on two processors. A program that a test writes and then starts is written by writeProgram.
 package integration
 
 import (
@@ -14,7 +17,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -158,50 +160,6 @@ func clearEnvironment() {
 	}
 	os.MkdirAll(filepath.Join(base, "home"), 0o755)
 	unix.Umask(0o022)
-}
-
-// mountsBelow lists our mounts below dir, the newest first.
-func mountsBelow(dir string) []string {
-	table, _ := os.ReadFile("/proc/self/mountinfo")
-	var found []string
-	for line := range bytes.Lines(table) {
-		fields := strings.Fields(string(line))
-		if len(fields) > 4 && strings.HasPrefix(fields[4], dir+"/") {
-			found = append([]string{fields[4]}, found...)
-		}
-	}
-	return found
-}
-
-// daemonsBelow lists the processes of our binary whose arguments name a path below dir: each world has a state
-// directory of its own.
-func daemonsBelow(dir string) []int {
-	var pids []int
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil || pid == os.Getpid() {
-			continue
-		}
-		args, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
-		ours := bytes.HasPrefix(args, []byte(binary+"\x00")) || bytes.Contains(args, []byte("\x00worker\x00")) // of another build
-		if err == nil && ours && bytes.Contains(args, []byte("\x00"+dir+"/")) {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
-
-// isWorker says whether a process serves for the daemon that started it.
-func isWorker(pid int) bool {
-	args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	return bytes.Contains(args, []byte("\x00worker\x00"))
-}
-
-// isHelper says whether a process is one that git has started.
-func isHelper(pid int) bool {
-	args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	return bytes.Contains(args, []byte("\x00upload-pack-helper\x00"))
 }
 
 // world is what one test works with. Its methods end the test when what they do for it fails.

@@ -83,7 +83,7 @@ func TestMCP(t *testing.T) {
 		}
 	}
 	slices.Sort(names)
-	if want := []string{"checkpoint", "diff", "fork", "log", "note", "prefetch", "restore", "status", "transcript"}; !slices.Equal(names, want) {
+	if want := []string{"checkpoint", "compare", "diff", "fork", "log", "note", "prefetch", "restore", "status", "transcript"}; !slices.Equal(names, want) {
 		t.Errorf("tools: got %q, want %q", names, want)
 	}
 
@@ -130,6 +130,24 @@ func TestMCP(t *testing.T) {
 	a.ok("transcript", map[string]any{"records": []map[string]any{{"role": "user", "text": "hello"}, {"role": "agent"}}}, &record)
 	if record.Lines != 2 || !strings.HasPrefix(record.Ref, "refs/afs/transcript/") {
 		t.Errorf("transcript: got %+v, want two records", record)
+	}
+	var read struct {
+		Turns   int
+		More    bool
+		Records []struct{ Record map[string]any }
+	}
+	a.ok("transcript", map[string]any{"limit": 1}, &read)
+	if len(read.Records) != 1 || read.Records[0].Record["role"] != "agent" || !read.More || read.Turns != 1 {
+		t.Errorf("transcript without records: got %+v, want the newest of two records, and that there are more", read)
+	}
+	var compared control.SessionCompareReply
+	if err := os.WriteFile(fork.Dir+"/new", []byte("three\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	w.ok("checkpoint", fork.Dir)
+	a.ok("compare", map[string]any{"with": []string{"try"}}, &compared)
+	if len(compared.Sides) != 2 || len(compared.Shared) != 1 || compared.Shared[0].Verdict != control.VerdictConflict {
+		t.Errorf("compare with the fork: got %+v, want a conflict in the file new", compared)
 	}
 	var status control.MountStatus
 	a.ok("status", nil, &status)

@@ -102,12 +102,12 @@ func posixSharedMemory(t *testing.T, dir string) {
 
 func posixExecute(t *testing.T, dir string) {
 	script, program := filepath.Join(dir, "script"), filepath.Join(dir, "program")
-	check(t, os.WriteFile(script, []byte("#!/bin/sh\necho script\n"), 0o755))
+	check(t, writeProgram(script, []byte("#!/bin/sh\necho script\n")))
 	if out, err := exec.Command(script).Output(); err != nil || string(out) != "script\n" {
 		t.Errorf("%q, %v", out, err)
 	}
 	data := must[[]byte](t)(os.ReadFile(must[string](t)(exec.LookPath("echo"))))
-	check(t, os.WriteFile(program, data, 0o755))
+	check(t, writeProgram(program, data))
 	if out, err := exec.Command(program, "program").Output(); err != nil || string(out) != "program\n" {
 		t.Errorf("%q, %v", out, err)
 	}

@@ -106,7 +106,7 @@ func TestRedirect(t *testing.T) {
 		t.Errorf("left: %q", again.redirectedFiles())
 	}
 	check(t, os.RemoveAll(again.path("site")))
-	w.ok("unmount", "--discard", m.Dir) // the checkpoint of the first unmount has it still
+	w.ok("unmount", "--discard", "--yes", m.Dir) // the checkpoint of the first unmount has it still
 	w.nothingLeft(m.Dir)
 }
 
@@ -171,7 +171,7 @@ func TestRedirectThatCannotBe(t *testing.T) {
 	w.unmount(m)
 	m, _ = w.mountAt(url, dir)
 	w.wantFile(m.path("target/mine"), "mine\n")
-	w.ok("unmount", dir, "--discard")
+	w.ok("unmount", dir, "--discard", "--yes")
 	w.nothingLeft(dir)
 }
 
@@ -235,7 +235,7 @@ func TestRedirectByConfiguration(t *testing.T) {
 	w.unmount(m)
 	m, _ = w.mountAt(m.Remote, m.Dir, "--redirect", "")
 	m.wantActive(map[string]bool{})
-	w.ok("unmount", m.Dir, "--discard")
+	w.ok("unmount", m.Dir, "--discard", "--yes")
 	s.up()
 	bad := w.repo("bad.git", object.SHA1)
 	w.commit(bad, map[string]gittest.File{".artifactfs.toml": {Data: []byte("redirect = ['../x']\n")}})

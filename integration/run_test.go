@@ -91,7 +91,7 @@ func TestRunPassesEverythingThrough(t *testing.T) {
 		{[]string{url, "--", "./no-such-program"}, 127, `^$`, `artifactfs: run ./no-such-program: no such file`},
 		{[]string{url, "--", "./README.md"}, 126, `^$`, `artifactfs: run ./README.md: permission denied`},
 		{[]string{"http://127.0.0.1:1/x.git", "--", "true"}, 3, `^$`, `artifactfs: .*remote unreachable`},
-		{[]string{url, "--session", "work", "--", "sh", "-c", "echo 1 >new"}, 0, `^$`, `kept 1 changed path in session work\nhint: artifactfs run .*--session work -- CMD goes on`},
+		{[]string{url, "--session", "work", "--", "sh", "-c", "echo 1 >new"}, 0, `^$`, `kept 1 changed path in session work\nhint: artifactfs run .*--session work -- CMD resumes the session`},
 		{[]string{url, "--session", "work", "--discard", "--", "cat", "new"}, 0, `^1\n$`, ``},
 		{[]string{url, "--session", "work", "--", "cat", "new"}, 1, `^$`, `new: No such file`},
 	} {

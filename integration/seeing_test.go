@@ -233,7 +233,7 @@ func TestTrace(t *testing.T) {
 	check(t, syscall.Kill(before.PID, syscall.SIGKILL))
 	y.sees("what happens then", func() { check(t, os.Mkdir(m.path(fmt.Sprintf("after%d", n)), 0o755)); n++ },
 		func(e control.TraceEvent) bool { return e.Op == "mkdir" && strings.HasPrefix(e.Path, "after") })
-	for _, said := range []string{fmt.Sprintf("process %d, which served the mount, has ended", before.PID), "goes on with the mount"} {
+	for _, said := range []string{fmt.Sprintf("process %d, which served the mount, has ended", before.PID), "has taken over the mount"} {
 		w.until("trace says: "+said, func() bool {
 			y.mu.Lock()
 			defer y.mu.Unlock()

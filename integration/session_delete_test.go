@@ -90,7 +90,7 @@ func TestSessionIsDeletedAndBroughtBack(t *testing.T) {
 			w.same("brought back elsewhere", before, o.look(third.Dir))
 
 			// To discard it is to delete it there.
-			o.ok("unmount", "--discard", third.Dir)
+			o.ok("unmount", "--discard", "--yes", third.Dir)
 			if left := w.refsLeft(c.Path); !slices.Equal(left, own) {
 				t.Errorf("refs left after it was discarded: %v, want %v", left, own)
 			}

@@ -276,5 +276,5 @@ func TestSessionHasOneWriter(t *testing.T) {
 	}
 	again := w.mount(url, "--session", "work")
 	w.wantFile(again.path("third"), "third\n")
-	w.ok("unmount", again.Dir, "--discard")
+	w.ok("unmount", again.Dir, "--discard", "--yes")
 }

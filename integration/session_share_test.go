@@ -281,7 +281,7 @@ func TestAdoptAndMerge(t *testing.T) {
 
 	out := w.ok("session", "restore", s.remote.arg+"#session=theirs", "d0005/new", "-C", s.m.Dir)
 	w.wantFile(s.m.path("d0005/new"), "new\n")
-	if !strings.Contains(out, "1 path brought back") || exists(s.m.path("d0005/f0004.txt")) == false {
+	if !strings.Contains(out, "1 path restored") || exists(s.m.path("d0005/f0004.txt")) == false {
 		t.Errorf("session restore of a path of another session: got %q", out)
 	}
 	check(t, os.Remove(s.m.path("d0005/new")))

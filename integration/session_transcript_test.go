@@ -130,3 +130,42 @@ func TestTranscriptIsReadRestoredAndErased(t *testing.T) {
 	w.unmount(mounted{w: w, MountReply: fork})
 	w.unmount(m)
 }
+
+// gc drops what was recorded at checkpoints that are gone, here and on the session remote; facts, the handoff and turn numbers stay.
+func TestTranscriptIsCollected(t *testing.T) {
+	w, r := newTravelled(t)
+	c := w.sessionRemote("path", r)
+	m := w.bare(w.serve(gittest.ServerOptions{}).URL("r.git"), append(c.flags("work"), "--wait", "git", "--checkpoint", "off")...)
+	for _, turn := range []string{"xyzzy", "second", "third"} {
+		w.sh(m.Dir, "echo "+turn+" >file")
+		m.checkpoint()
+		m.record(`{"type":"prompt","text":"` + turn + `"}`)
+	}
+	w.ok("session", "fact", "add", "-C", m.Dir, "the tests need root")
+	m.sync()
+	var reply control.SessionGCReply
+	w.json(&reply, "session", "gc", m.Dir, "--keep-all", "0", "--keep-daily", "0", "--dry-run")
+	if reply.Records != 2 || len(reply.Dropped) != 2 {
+		t.Errorf("session gc --dry-run: got %d records and %d checkpoints, want 2 and 2", reply.Records, len(reply.Dropped))
+	}
+	if out := w.ok("session", "gc", m.Dir, "--keep-all", "0", "--keep-daily", "0"); !strings.HasPrefix(out, "dropped 2 checkpoints and 2 records, kept 1, ") {
+		t.Errorf("session gc: got %q, want 2 checkpoints and 2 records dropped", out)
+	}
+	m.sync()
+	var last control.TranscriptRecord
+	lines := strings.Split(strings.TrimSpace(w.ok("session", "transcript", "-C", m.Dir, "--json")), "\n")
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &last); err != nil || len(lines) != 2 || last.Turn != 3 || !strings.Contains(string(last.Record), "third") {
+		t.Errorf("session transcript after gc: got %q, want a tombstone and the third turn", lines)
+	}
+	for _, dir := range []string{m.sessionGit(), c.Path} {
+		if got := w.git(dir, "rev-list", "--count", "refs/afs/transcript/work"); got != "1" {
+			t.Errorf("commits of the transcript in %s after gc: got %s, want 1", dir, got)
+		}
+		if out := w.sh(dir, "git grep -c xyzzy refs/afs/transcript/work || true"); out != "" {
+			t.Errorf("%s still has a dropped record: %s", dir, out)
+		}
+	}
+	if out := w.ok("session", "fact", "list", "-C", m.Dir); !strings.Contains(out, "need root") {
+		t.Errorf("facts after gc: got %q", out)
+	}
+}

@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -80,7 +79,7 @@ func TestSessionGoesOn(t *testing.T) {
 	moved := w.commit(repo, map[string]gittest.File{"later": {Data: []byte("later\n")}})
 
 	r := w.afs("unmount", dir)
-	if want := fmt.Sprintf("artifactfs: kept 3 changed paths in session %s (artifactfs mount %s %s goes on with them)\n", m.Session, url, dir); r.code != 0 || r.stderr != want {
+	if want := fmt.Sprintf("artifactfs: kept 3 changed paths in session %s (artifactfs mount %s %s resumes it)\n", m.Session, url, dir); r.code != 0 || r.stderr != want {
 		t.Errorf("%s\nwant %s", r, want)
 	}
 	if exists(dir) {
@@ -93,8 +92,8 @@ func TestSessionGoesOn(t *testing.T) {
 	if out := w.ok("list"); !strings.Contains(out, "unmounted") || !strings.Contains(out, dir) {
 		t.Errorf("list:\n%s", out)
 	}
-	w.refusal(w.afs("unmount", dir), control.ExitNotMounted, "nothing of artifactfs is mounted there", "artifactfs mount "+url+" "+dir+" goes on")
-	w.refusal(w.afs("prefetch", dir), control.ExitNotMounted, "nothing of artifactfs is mounted there", "goes on")
+	w.refusal(w.afs("unmount", dir), control.ExitNotMounted, "no artifactfs mount there", "artifactfs mount "+url+" "+dir+" resumes the session")
+	w.refusal(w.afs("prefetch", dir), control.ExitNotMounted, "no artifactfs mount there", "resumes the session")
 
 	again, said := w.mountAt(url, dir)
 	if !again.Resumed || again.Session != m.Session || again.Commit != first.String() || again.Changed != 3 || again.Ref != "main" || !strings.Contains(said, "going on with session "+m.Session+": 3 changed paths") {
@@ -122,7 +121,7 @@ func TestSessionGoesOn(t *testing.T) {
 	if homes := w.homes(); len(homes) != 1 || homes[0] != m.Session {
 		t.Errorf("homes %q: a session without changes leaves nothing", homes)
 	}
-	if out := w.ok("unmount", dir, "--discard"); out != "discarded session "+m.Session+"\n" {
+	if out := w.ok("unmount", dir, "--discard", "--yes"); out != "discarded session "+m.Session+"\n" {
 		t.Errorf("unmount --discard: %q", out)
 	}
 	fresh, _ := w.mountAt(url, dir)
@@ -130,7 +129,7 @@ func TestSessionGoesOn(t *testing.T) {
 		t.Errorf("after --discard %+v", fresh.MountReply)
 	}
 	check(t, os.WriteFile(fresh.path("new"), nil, 0o644))
-	w.ok("unmount", dir, "--discard")
+	w.ok("unmount", dir, "--discard", "--yes")
 	w.nothingLeft(dir)
 }
 
@@ -223,10 +222,10 @@ func TestSessionIsMountedOnce(t *testing.T) {
 	}
 	w.refusal(w.afs("unmount", "--session", "play"), control.ExitNotMounted, "no such session", "artifactfs list")
 	r := w.afs("unmount", dir)
-	if r.code != 0 || !strings.Contains(r.stderr, dir+" --session work goes on with them") {
+	if r.code != 0 || !strings.Contains(r.stderr, dir+" --session work resumes it") {
 		t.Error(r)
 	}
-	w.ok("unmount", "--session", "work", "--discard")
+	w.ok("unmount", "--session", "work", "--discard", "--yes")
 	w.nothingLeft(dir)
 }
 
@@ -263,7 +262,7 @@ func TestReadOnlyMountOfASession(t *testing.T) {
 	}
 	again, _ := w.mountAt(url, m.Dir, "--session", "work")
 	w.wantFile(again.path("known/a"), "changed\n")
-	w.ok("unmount", m.Dir, "--discard")
+	w.ok("unmount", m.Dir, "--discard", "--yes")
 	w.nothingLeft(m.Dir)
 }
 
@@ -287,7 +286,7 @@ func TestEndsKeepTheWork(t *testing.T) {
 			}
 			m, _ := w.mountAt(url, dir)
 			w.wantFile(m.path("new"), "new\n")
-			w.ok("unmount", dir, "--discard")
+			w.ok("unmount", dir, "--discard", "--yes")
 			w.nothingLeft(dir)
 		})
 	}
@@ -307,7 +306,7 @@ func TestTerminatedDaemonKeepsTheWork(t *testing.T) {
 	w.until("the daemon has ended", func() bool { return len(daemonsBelow(w.root)) == 0 })
 	again, _ := w.mountAt(url, m.Dir)
 	w.wantFile(again.path("open"), data)
-	w.ok("unmount", m.Dir, "--discard")
+	w.ok("unmount", m.Dir, "--discard", "--yes")
 	w.nothingLeft(m.Dir)
 }
 
@@ -319,13 +318,13 @@ func TestBusyMountKeepsItsWork(t *testing.T) {
 	m := w.bare(url)
 	check(t, os.WriteFile(m.path("new"), []byte("new\n"), 0o644))
 	f := must[*os.File](t)(os.Open(m.path("new")))
-	w.refusal(w.afs("unmount", m.Dir, "--discard"), control.ExitFailed, "in use by", "holds new")
+	w.refusal(w.afs("unmount", m.Dir, "--discard", "--yes"), control.ExitFailed, "in use by", "holds new")
 	w.wantFile(m.path("new"), "new\n")
 	f.Close()
 	w.unmount(m)
 	again, _ := w.mountAt(url, m.Dir)
 	w.wantFile(again.path("new"), "new\n")
-	w.ok("unmount", m.Dir, "--discard")
+	w.ok("unmount", m.Dir, "--discard", "--yes")
 }
 
 // An empty repository is a base like any other, also when it is not empty any more, or cannot be reached.
@@ -344,7 +343,7 @@ func TestSessionOnAnEmptyRepository(t *testing.T) {
 	s.Down()
 	again, _ = w.mountAt(m.Remote, m.Dir)
 	w.sameFaces("without network", w.faces(m.Dir), before)
-	w.ok("unmount", m.Dir, "--discard")
+	w.ok("unmount", m.Dir, "--discard", "--yes")
 	s.up()
 }
 
@@ -367,7 +366,7 @@ func TestGitObjectsAreKept(t *testing.T) {
 	if !again.Resumed {
 		t.Errorf("mount said %+v", again.MountReply)
 	}
-	w.ok("unmount", m.Dir, "--discard")
+	w.ok("unmount", m.Dir, "--discard", "--yes")
 	w.nothingLeft(m.Dir)
 }
 
@@ -394,7 +393,7 @@ func TestUnprivilegedSession(t *testing.T) {
 		t.Error(r)
 	}
 	u.sh("grep -q new " + dir + "/new")
-	if r := u.afs("unmount", dir, "--discard"); r.code != 0 {
+	if r := u.afs("unmount", dir, "--discard", "--yes"); r.code != 0 {
 		t.Error(r)
 	}
 	u.end()
@@ -446,46 +445,4 @@ func (u user) end() {
 		u.w.Error(r)
 	}
 	u.w.until("the user's daemon has ended", func() bool { return len(daemonsBelow(u.home)) == 0 })
-}
-
-// Asked to give up while it goes on with a session, mount leaves the session as it was.
-func TestInterruptedMountLeavesTheSession(t *testing.T) {
-	w := newWorld(t)
-	w.commit(w.repo("r.git", object.SHA1), sample("interrupted session"))
-	s := w.serve(gittest.ServerOptions{})
-	m := w.bare(s.URL("r.git"))
-	check(t, os.WriteFile(m.path("new"), []byte("new\n"), 0o644))
-	w.unmount(m)
-	stall := s.Inject(gittest.Fault{Kind: gittest.Stall})
-	p := &waiting{Cmd: w.command(context.Background(), "mount", m.Remote, m.Dir, "--ref", "main")}
-	p.Stdout, p.Stderr = &p.out, &p.out
-	check(t, p.Start())
-	w.until("the server stalls", func() bool { return stall.Hits() > 0 })
-	p.Process.Signal(syscall.SIGINT)
-	p.Wait()
-	stall.Remove()
-	if st := m.status(); st.State != control.StateUnmounted || st.Overlay.Changed != 1 {
-		t.Errorf("status %+v", st)
-	}
-	again, _ := w.mountAt(m.Remote, m.Dir)
-	w.wantFile(again.path("new"), "new\n")
-	w.ok("unmount", m.Dir, "--discard")
-	w.nothingLeft(m.Dir)
-}
-
-// A directory that mount made goes with the mount, also if a killed process could not see to that.
-func TestMadeDirectoryGoesAfterAKill(t *testing.T) {
-	w := newWorld(t)
-	w.commit(w.repo("r.git", object.SHA1), sample("made"))
-	url := w.serve(gittest.ServerOptions{}).URL("r.git")
-	dir := filepath.Join(w.place("made"), "deeper")
-	m, _ := w.mountAt(url, dir)
-	check(t, os.WriteFile(m.path("new"), []byte("new\n"), 0o644))
-	w.killed()
-	m, _ = w.mountAt(url, dir)
-	w.wantFile(m.path("new"), "new\n")
-	w.ok("unmount", dir)
-	if exists(filepath.Dir(dir)) {
-		t.Error("the directories are left")
-	}
 }

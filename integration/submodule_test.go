@@ -81,7 +81,7 @@ func TestSubmodulesAreMounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.check(os.WriteFile(filepath.Join(inner, "inner.txt"), []byte("changed\n"), 0o644))
-	if r := w.afs("unmount", m.Dir, "--discard"); r.code != 1 {
+	if r := w.afs("unmount", m.Dir, "--discard", "--yes"); r.code != 1 {
 		t.Errorf("unmount of a busy mount: %s", r)
 	}
 	w.wantFile(filepath.Join(inner, "inner.txt"), "changed\n")
@@ -94,7 +94,7 @@ func TestSubmodulesAreMounted(t *testing.T) {
 	}
 	w.ok("mount", server.URL("outer.git"), m.Dir, "--recurse-submodules", "--history", "none", "--prefetch", "none")
 	w.wantFile(filepath.Join(inner, "inner.txt"), "changed\n")
-	w.ok("unmount", m.Dir, "--discard")
+	w.ok("unmount", m.Dir, "--discard", "--yes")
 	if left := w.allStatus(); len(left) != 0 {
 		t.Errorf("left after --discard: %+v", left)
 	}
@@ -180,12 +180,12 @@ func TestSubmodulesAreUsedAsInAClone(t *testing.T) {
 			if got := w.does(m.Dir, submoduleWork); got != want {
 				t.Errorf("updated in the mount:\n%s\nin a clone:\n%s", got, want)
 			}
-			w.ok("unmount", "--discard", m.Dir)
+			w.ok("unmount", "--discard", "--yes", m.Dir)
 			lazy := w.mount(remote, "--recurse-submodules", "--wait", "git")
 			if got := w.does(lazy.Dir, submoduleWork); got != want {
 				t.Errorf("mounted submodules:\n%s\nin a clone:\n%s", got, want)
 			}
-			w.ok("unmount", "--discard", lazy.Dir)
+			w.ok("unmount", "--discard", "--yes", lazy.Dir)
 		})
 	}
 }

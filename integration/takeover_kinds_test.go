@@ -86,7 +86,7 @@ func TestCommandsUnderKills(t *testing.T) {
 			if n := readAll(t, m.path("moved"), renamed(files, "d5/")); n > 0 {
 				t.Errorf("round %d: %d errors", i, n)
 			}
-			w.ok("unmount", m.Dir, "--discard")
+			w.ok("unmount", m.Dir, "--discard", "--yes")
 		}
 		if t.Failed() {
 			break

@@ -140,7 +140,7 @@ func TestWorkStays(t *testing.T) {
 	if out := w.ok("list"); !strings.Contains(out, "unmounted") || !strings.Contains(out, m.Dir) {
 		t.Errorf("list:\n%s", out)
 	}
-	w.ok("unmount", "--discard", m.Dir)
+	w.ok("unmount", "--discard", "--yes", m.Dir)
 	if out := w.ok("list"); strings.Contains(out, m.Dir) {
 		t.Errorf("list after the work was discarded:\n%s", out)
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
+	"time"
 
 	"github.com/google/jsonschema-go/jsonschema"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -12,8 +14,9 @@ import (
 )
 
 const (
-	defaultLog = 20        // checkpoints
-	maxPatch   = 256 << 10 // bytes of a diff's text that an agent gets at once
+	defaultLog     = 20        // checkpoints
+	defaultRecords = 50        // of a transcript
+	maxPatch       = 256 << 10 // bytes of a diff's text that an agent gets at once
 )
 
 type (
@@ -32,8 +35,8 @@ type (
 	}
 	restoreInput struct {
 		Checkpoint string   `json:"checkpoint" jsonschema:"checkpoint to go back to"`
-		Paths      []string `json:"paths,omitempty" jsonschema:"files and directories to bring back, relative to the root of the mount; default: everything"`
-		Staged     bool     `json:"staged,omitempty" jsonschema:"bring git's index back too"`
+		Paths      []string `json:"paths,omitempty" jsonschema:"files and directories to restore, relative to the root of the mount; default: everything"`
+		Staged     bool     `json:"staged,omitempty" jsonschema:"also restore git's index"`
 		DryRun     bool     `json:"dry_run,omitempty" jsonschema:"change nothing, return what would change"`
 	}
 	forkInput struct {
@@ -47,7 +50,13 @@ type (
 		Ref    string         `json:"ref,omitempty" jsonschema:"name below refs/notes; default agent"`
 	}
 	transcriptInput struct {
-		Records []map[string]any `json:"records" jsonschema:"JSON objects to append, such as a turn, a tool call or a decision"`
+		Records []map[string]any `json:"records,omitempty" jsonschema:"JSON objects to append, such as a turn, a tool call or a decision; without them the transcript is read"`
+		Turn    int              `json:"turn,omitempty" jsonschema:"read this turn alone, counted from 1; default: all turns"`
+		Limit   int              `json:"limit,omitempty" jsonschema:"read at most so many records, the newest; default 50"`
+	}
+	compareInput struct {
+		With []string `json:"with" jsonschema:"what to compare this session with: SESSION or SESSION@CHECKPOINT of this host or of this session's session remote, a link URL#session=SESSION@CHECKPOINT, or @~1 and the like for a checkpoint of this session"`
+		From string   `json:"from,omitempty" jsonschema:"checkpoint of this session to compare; default: the newest"`
 	}
 	statusInput   struct{}
 	prefetchInput struct {
@@ -64,6 +73,85 @@ type logOutput struct {
 type diffOutput struct {
 	control.SessionDiffReply
 	Truncated bool `json:"truncated" jsonschema:"the patch was longer than 256 KiB and is cut"`
+}
+
+// transcriptOutput has the members of control.SessionRecordReply when records were appended, and the records when they were read.
+type transcriptOutput struct {
+	Ref      string             `json:"ref,omitempty"`
+	Point    string             `json:"point,omitempty" jsonschema:"checkpoint that the appended records belong to"`
+	Lines    int64              `json:"lines" jsonschema:"records that were appended"`
+	Redacted int64              `json:"redacted" jsonschema:"secrets that were taken out of them"`
+	Turns    int                `json:"turns,omitempty" jsonschema:"number of the last turn"`
+	Records  []transcriptRecord `json:"records,omitempty" jsonschema:"that were read, oldest first"`
+	More     bool               `json:"more,omitempty" jsonschema:"there are older records"`
+}
+
+type transcriptRecord struct {
+	ID     string `json:"id"`
+	Time   string `json:"time"`
+	Point  string `json:"point" jsonschema:"the newest checkpoint then"`
+	Actor  string `json:"actor"`
+	Turn   int    `json:"turn"`
+	Record any    `json:"record,omitempty"`
+	Erased bool   `json:"erased,omitempty"`
+}
+
+// appendRecords appends to the transcript of a session.
+func appendRecords(ctx context.Context, w Session, records []map[string]any) (transcriptOutput, error) {
+	lines := make([]string, 0, len(records))
+	for _, record := range records {
+		line, err := json.Marshal(record)
+		if err != nil {
+			return transcriptOutput{}, fmt.Errorf("encode record: %w", err)
+		}
+		lines = append(lines, string(line))
+	}
+	r, err := w.Client.SessionRecord(ctx, control.SessionRecordRequest{Dir: w.Mount.Dir, Lines: lines})
+	return transcriptOutput{Ref: r.Ref, Point: r.Point, Lines: r.Lines, Redacted: r.Redacted}, err
+}
+
+// readRecords returns the newest records of the transcript of a session.
+func readRecords(ctx context.Context, w Session, in transcriptInput) (out transcriptOutput, err error) {
+	r, err := w.Client.SessionTranscript(ctx, control.SessionTranscriptRequest{Of: w.Mount.Dir, Turn: in.Turn})
+	if err != nil {
+		return out, err
+	}
+	if in.Limit <= 0 {
+		in.Limit = defaultRecords
+	}
+	out.Turns, out.More = r.Turns, len(r.Records) > in.Limit
+	for _, t := range r.Records[max(0, len(r.Records)-in.Limit):] {
+		record := transcriptRecord{ID: t.ID, Time: t.Time.Format(time.RFC3339Nano), Point: t.Point, Actor: t.Actor, Turn: t.Turn, Erased: t.Erased != nil}
+		if len(t.Record) > 0 {
+			if err := json.Unmarshal(t.Record, &record.Record); err != nil {
+				return out, fmt.Errorf("decode record %s: %w", t.ID, err)
+			}
+		}
+		out.Records = append(out.Records, record)
+	}
+	return out, nil
+}
+
+// compare compares a checkpoint of a session with those that words name.
+func compare(ctx context.Context, w Session, in compareInput) (reply control.SessionCompareReply, err error) {
+	r := control.SessionCompareRequest{Dir: w.Mount.Dir, Sides: []control.CompareSide{{Of: w.Mount.Dir, ID: in.From}}}
+	for _, word := range in.With {
+		link, isLink, err := control.ParseLink(word)
+		if err != nil {
+			return reply, err
+		}
+		side := control.CompareSide{Of: link.Session, SessionRemote: link.Remote, ID: link.Point}
+		if !isLink {
+			switch side.Of, side.ID = control.SplitPoint(word); {
+			case side.Of == "" && strings.HasPrefix(word, "@"):
+				side.Of = w.Mount.Dir
+			case side.Of == "":
+				side.Of, side.ID = word, ""
+			}
+		}
+		r.Sides = append(r.Sides, side)
+	}
+	return w.Client.SessionCompare(ctx, r)
 }
 
 func addTools(s *sdk.Server, find Find) {
@@ -96,6 +184,9 @@ func addTools(s *sdk.Server, find Find) {
 			r.Patch = r.Patch[:min(len(r.Patch), maxPatch)]
 			return diffOutput{r, cut}, err
 		})
+	add(s, find, &sdk.Tool{Name: "compare", Annotations: looks,
+		Description: "Compare this session with other sessions: what each changed, and for each path that two or more changed whether it is the same, merges cleanly, or conflicts. Changes nothing."},
+		compare)
 	add(s, find, &sdk.Tool{Name: "restore", Annotations: &sdk.ToolAnnotations{DestructiveHint: yes, IdempotentHint: true, OpenWorldHint: no},
 		Description: "Bring files back to what they were at a checkpoint. A checkpoint of what is there now is made first and returned as before; restoring that undoes it."},
 		func(ctx context.Context, w Session, in restoreInput) (control.RestoreReply, error) {
@@ -117,17 +208,12 @@ func addTools(s *sdk.Server, find Find) {
 			return w.Client.SessionNote(ctx, control.SessionNoteRequest{Dir: w.Mount.Dir, Commit: in.Commit, Ref: in.Ref, JSON: text})
 		})
 	add(s, find, &sdk.Tool{Name: "transcript", Annotations: adds,
-		Description: "Append records to the session's transcript, linked to the newest checkpoint. Secrets are removed before they are written."},
-		func(ctx context.Context, w Session, in transcriptInput) (control.SessionRecordReply, error) {
-			lines := make([]string, 0, len(in.Records))
-			for _, record := range in.Records {
-				line, err := json.Marshal(record)
-				if err != nil {
-					return control.SessionRecordReply{}, fmt.Errorf("encode record: %w", err)
-				}
-				lines = append(lines, string(line))
+		Description: "Append records to the session's transcript, linked to the newest checkpoint; secrets are removed before they are written. Without records, read the transcript: what was recorded, by turns, oldest first."},
+		func(ctx context.Context, w Session, in transcriptInput) (transcriptOutput, error) {
+			if len(in.Records) > 0 {
+				return appendRecords(ctx, w, in.Records)
 			}
-			return w.Client.SessionRecord(ctx, control.SessionRecordRequest{Dir: w.Mount.Dir, Lines: lines})
+			return readRecords(ctx, w, in)
 		})
 	add(s, find, &sdk.Tool{Name: "status", Annotations: looks,
 		Description: "Describe the mount and its session: commit, changed paths, contents that are on this host, newest checkpoint, what is not on the session remote yet."},

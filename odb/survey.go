@@ -98,7 +98,7 @@ func Check(dir string, f object.Format, deep bool) ([]Problem, error) {
 		switch ext {
 		case ".pack":
 			if !there[name+".idx"] {
-				problems = append(problems, Problem{Path: path, What: "it has no index: nobody finds its objects"})
+				problems = append(problems, Problem{Path: path, What: "it has no index, so its objects cannot be found"})
 				continue
 			}
 			if err := checkPair(path, strings.TrimSuffix(path, ext)+".idx", f, deep); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -28,7 +28,7 @@ func (l *Layer) long(closing bool) bool {
 	l.mu.RLock()
 	t := l.state.Totals()
 	l.mu.RUnlock()
-	return size > longFactor*(64*t.Inodes+48*t.Entries+32*t.Hidden)
+	return size > longFactor*(64*t.Inodes+48*t.Entries+32*t.Hidden+128*t.Kept)
 }
 
 // compact writes a new log that says what the state is. Changes go on meanwhile: they are appended to both logs. A

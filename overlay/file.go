@@ -31,6 +31,7 @@ type File struct {
 	marked atomic.Bool  // the log says that the inode is dirty
 	synced atomic.Bool  // the content's directory entry is on disk
 	writes atomic.Int64 // monotonic time of the last write
+	copied atomic.Int64 // monotonic time of the last KeepCopy; 0: never
 }
 
 // place is where a file's bytes are.

@@ -44,6 +44,7 @@ type Pin struct {
 	l      *Layer
 	number uint64 // 0: there are no bytes, or none that anybody wants
 	size   int64
+	kept   atomic.Uint64 // id of the Kept that it is of, while that is on record; 0: of none
 
 	mu    sync.Mutex
 	saved map[int64]int64 // where in before a chunk is that was changed since
@@ -107,13 +108,13 @@ func (p *Pin) Release() {
 		s.byNumber[number] = others
 	} else {
 		delete(s.byNumber, number)
+		p.l.poke() // the content may be waiting to be removed
 	}
 	if s.count.Add(-1) == 0 {
 		if s.before != nil {
 			_ = s.before.Close() // it has no name, and nobody wants it
 		}
 		s.before, s.end, s.byNumber = nil, 0, nil
-		p.l.poke() // contents may be waiting to be removed
 	}
 }
 
@@ -194,6 +195,7 @@ func (f *File) keep(off, end int64) {
 	}
 	s.mu.Unlock()
 	for _, p := range pins {
+		f.l.unkeepChanged(p, off)
 		p.keep(f.data, off, end)
 	}
 }
@@ -290,4 +292,11 @@ func (s *pins) yield(numbers []uint64) {
 		}
 		p.mu.Unlock()
 	}
+}
+
+// Lost returns ErrPinLost if the content can no longer be read as it was.
+func (p *Pin) Lost() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lost
 }

@@ -67,14 +67,14 @@ func (l *Layer) removeDead() error {
 	defer l.removing.Unlock()
 	l.mu.Lock()
 	var dead, pinned []uint64
-	for _, number := range l.dead {
+	for _, number := range append(l.dead, l.pinned...) {
 		if l.pins.pinned(number) {
 			pinned = append(pinned, number) // the last pin pokes the janitor
 		} else {
 			dead = append(dead, number)
 		}
 	}
-	l.dead = pinned
+	l.dead, l.pinned = nil, pinned
 	l.mu.Unlock()
 	if len(dead) == 0 {
 		return nil
@@ -138,6 +138,7 @@ func (l *Layer) withRoom(do func() error) error {
 	err = l.dropForsaken()
 	l.mu.RLock()
 	l.pins.yield(l.dead)
+	l.pins.yield(l.pinned)
 	l.mu.RUnlock()
 	if err := errors.Join(err, l.removeDead()); err != nil {
 		l.log.Warn("overlay cannot make room", zap.Error(err))

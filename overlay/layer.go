@@ -95,6 +95,7 @@ type Layer struct {
 	broken   error             // log and state differ: nothing is changed any more
 	next     uint64            // the next content's number
 	dead     []uint64          // contents to remove
+	pinned   []uint64          // as dead, once their pins are released
 	forsaken []Node            // nodes without name and look-up that could not be dropped yet
 	due      map[Node]struct{} // files to settle
 	faults   map[Node]error    // of syncs in the background: the next fsync of the file reports them

@@ -46,6 +46,7 @@ type Recovery struct {
 	SavedTo  string   // where those went, if they were kept
 	Problems []string // what is not as it should be, for people
 	TookOver bool     // what the kernel knows counts
+	Kept     []KeptFile
 }
 
 // Open opens the overlay in a directory, which is made if need be.
@@ -123,7 +124,7 @@ func (l *Layer) open() (Recovery, error) {
 	rec.Start = l.started(found)
 	rec.TookOver = goesOn && rec.Start != PowerLoss
 	if l.o.TakeOver && !rec.TookOver && !l.o.ReadOnly {
-		rec.Problems = append(rec.Problems, "it is not known what the kernel was told by the process before")
+		rec.Problems = append(rec.Problems, "the kernel's lookup counts from the previous process are unknown")
 	}
 	if err := l.countLookups(rec.TookOver); err != nil {
 		return rec, err
@@ -134,6 +135,9 @@ func (l *Layer) open() (Recovery, error) {
 		return rec, err
 	}
 	if err := l.begin(rec.TookOver); err != nil {
+		return rec, err
+	}
+	if rec.Kept, err = l.keptNow(rec.Start); err != nil {
 		return rec, err
 	}
 	l.state.EachDead(func(number uint64) bool { l.dead = append(l.dead, number); return true })

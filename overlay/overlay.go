@@ -26,6 +26,8 @@
 //   - pin: a content is to be read as it was at a moment. What a change is about to overwrite is kept for the pin's reader
 //     in a file without a name; the content itself, the log and what is promised of them are the same with pins and without.
 //     A pin is this process's own and ends with it. A dead content is removed behind its last pin.
+//   - kept: a removed or overwritten file that a checkpoint has yet to hold. Its record is in the log, and its content is
+//     pinned by every process that opens the layer until the record is removed.
 //   - takeover: the kernel still has the mount that a process served which is dead, look-ups and unanswered requests too.
 //
 // # The way of a write

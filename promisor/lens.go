@@ -26,9 +26,10 @@ const (
 // lens is a bare git directory that shows the refs and objects of a mount's git directory and nothing else. Missing
 // objects are just missing in it: it knows no promisor (git before 2.45 has no other way to be told not to ask).
 type lens struct {
-	gitDir string // of the mount
-	dir    string
-	config string // what holds whatever the user has configured
+	gitDir  string   // of the mount
+	objects []string // what the mount's borrows
+	dir     string
+	config  string // what holds whatever the user has configured
 
 	mu         sync.Mutex
 	made       bool      // by this process: what lies there may be of an older version
@@ -40,8 +41,8 @@ var shown = []string{"refs", "logs", "packed-refs", "shallow", "index", "ORIG_HE
 	"REVERT_HEAD", "REBASE_HEAD", "BISECT_HEAD", "AUTO_MERGE"}
 
 // newLens is the lens of a git directory. It is made when it is first focused: most mounts never need it.
-func newLens(gitDir string, f object.Format) *lens {
-	l := &lens{gitDir: gitDir, dir: filepath.Join(gitDir, lensName)}
+func newLens(gitDir string, objects []string, f object.Format) *lens {
+	l := &lens{gitDir: gitDir, objects: objects, dir: filepath.Join(gitDir, lensName)}
 	l.config = "[core]\n\trepositoryformatversion = 1\n\tbare = true\n"
 	if f != object.SHA1 { // gits without SHA-256 do not know the key
 		l.config += "[extensions]\n\tobjectFormat = " + f.String() + "\n"
@@ -56,8 +57,11 @@ func (l *lens) make() error {
 	}
 	err := os.MkdirAll(filepath.Join(l.dir, "objects", "info"), 0o755)
 	if err == nil {
+		// A git directory inside of its mount borrows the store's objects by a relative path, which git follows in no alternate of an
+		// alternate, and behind which there is nothing outside of the mount.
+		borrowed := strings.Join(append([]string{filepath.Join(l.gitDir, "objects")}, l.objects...), "\n") + "\n"
 		err = errors.Join(
-			os.WriteFile(filepath.Join(l.dir, "objects", "info", "alternates"), []byte(filepath.Join(l.gitDir, "objects")+"\n"), 0o644),
+			os.WriteFile(filepath.Join(l.dir, "objects", "info", "alternates"), []byte(borrowed), 0o644),
 			os.WriteFile(filepath.Join(l.dir, "config"), []byte(l.config), 0o644),
 			os.WriteFile(filepath.Join(l.dir, "HEAD"), []byte("ref: refs/heads/main\n"), 0o644))
 	}

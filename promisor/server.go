@@ -22,6 +22,8 @@ const questionTime = 15 * time.Minute
 // Provider brings objects to where git reads them; fetch.Store is one.
 type Provider interface {
 	Format() object.Format
+	// Objects returns the object directories that the git directory borrows.
+	Objects() []string
 	// Refresh takes up what others, git among them, have added.
 	Refresh() error
 	// Missing gives those of ids that lie in no pack that git borrows.

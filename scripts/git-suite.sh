@@ -76,7 +76,7 @@ cleanup() {
 		echo "kept in $SUITE_TMP" >&2
 		exit $status
 	fi
-	"$afs" unmount --discard "$SUITE_TMP/mnt" >/dev/null 2>&1 || true
+	"$afs" unmount --discard --yes "$SUITE_TMP/mnt" >/dev/null 2>&1 || true
 	"$afs" unmount --all >/dev/null 2>&1 || true
 	if grep -qF " $SUITE_TMP/mnt fuse" /proc/self/mounts; then umount -l "$SUITE_TMP/mnt" 2>/dev/null || fusermount3 -uz "$SUITE_TMP/mnt" || true; fi
 	# The daemon may still be throwing away what is left.

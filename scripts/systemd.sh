@@ -221,7 +221,7 @@ ctl start artifactfs
 until_true mounted $mnt
 [ "$(inside sh -c "wc -l <$mnt/written")" = "$lines" ] || fail "work is missing"
 ok "it is mounted again, with the work"
-inside "$dir/bin/artifactfs" unmount $mnt --discard >/dev/null
+inside "$dir/bin/artifactfs" unmount $mnt --discard --yes >/dev/null
 ctl restart artifactfs
 ! mounted $mnt || fail "what was unmounted is mounted again"
 ok "what was unmounted stays so"

@@ -75,14 +75,14 @@ func (c *Copier) tip(id object.ID) ([]object.ID, error) {
 		return nil, c.blob(id)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("carry %s: %w", id, err)
+		return nil, fmt.Errorf("copy %s: %w", id, err)
 	}
 	c.take(id, t, content)
 	switch t {
 	case object.Commit:
 		info, err := object.ParseCommit(c.repo.Format(), content)
 		if err != nil {
-			return nil, fmt.Errorf("carry commit %s: %w", id, err)
+			return nil, fmt.Errorf("copy commit %s: %w", id, err)
 		}
 		var before object.ID
 		if len(info.Parents) > 0 {
@@ -94,7 +94,7 @@ func (c *Copier) tip(id object.ID) ([]object.ID, error) {
 	case object.Tag:
 		target, _, err := object.ParseTagTarget(c.repo.Format(), content)
 		if err != nil {
-			return nil, fmt.Errorf("carry tag %s: %w", id, err)
+			return nil, fmt.Errorf("copy tag %s: %w", id, err)
 		}
 		return []object.ID{target}, nil
 	case object.Tree:
@@ -119,11 +119,11 @@ func (c *Copier) tree(id, before object.ID) error {
 		err = fmt.Errorf("it is a %s", t)
 	}
 	if err != nil {
-		return fmt.Errorf("carry tree %s: %w", id, err)
+		return fmt.Errorf("copy tree %s: %w", id, err)
 	}
 	entries, err := object.ParseTree(c.repo.Format(), content)
 	if err != nil {
-		return fmt.Errorf("carry tree %s: %w", id, err)
+		return fmt.Errorf("copy tree %s: %w", id, err)
 	}
 	c.take(id, t, content)
 	old := map[string]object.ID{}
@@ -164,7 +164,7 @@ func (c *Copier) blob(id object.ID) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("carry blob %s: %w", id, err)
+		return fmt.Errorf("copy blob %s: %w", id, err)
 	}
 	c.list = append(c.list, odb.Outgoing{ID: id, Type: t, Size: size, Open: func() (io.ReadCloser, error) { return c.repo.Open(id) }})
 	return nil

@@ -20,7 +20,7 @@ var (
 	// ErrClosed says that nobody is to go on with a session: it is closed or archived.
 	ErrClosed = errors.New("it has to be reopened first")
 	// ErrMoved says that somebody else has moved the ref on the session remote.
-	ErrMoved = errors.New("somebody else has moved it")
+	ErrMoved = errors.New("another session has moved it")
 )
 
 var lifeStates = []LifeState{Open, Active, Paused, Resumed, Closed, Archived}
@@ -129,7 +129,7 @@ func Claim(ctx context.Context, r *Repo, q ClaimRequest) (Claimed, error) {
 
 func (m *Meta) claim(q ClaimRequest, now time.Time) (c Claimed, err error) {
 	if m.State == Closed || m.State == Archived {
-		return c, fmt.Errorf("go on with session %s, which is %s: %w", m.Session, m.State, ErrClosed)
+		return c, fmt.Errorf("resume session %s, which is %s: %w", m.Session, m.State, ErrClosed)
 	}
 	if err := ValidName(q.Lane); err != nil {
 		return c, err
@@ -342,6 +342,9 @@ func (m *Meta) yield(ours Meta, q YieldRequest, now time.Time) Lane {
 		if m.lane(l.Name) == nil {
 			m.Lanes = append(m.Lanes, l)
 		}
+	}
+	for _, e := range ours.Erased {
+		m.erase(e)
 	}
 	mine := ours.lane(q.Lane)
 	if mine == nil {

@@ -26,7 +26,7 @@ func (r *Repo) MendRefs(ctx context.Context, known func(ref string) object.ID) (
 	}
 	newest, err := r.newestOf(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("mend refs: %w", err)
+		return nil, fmt.Errorf("repair refs: %w", err)
 	}
 	var mended []Mended
 	var changes []RefChange
@@ -37,17 +37,17 @@ func (r *Repo) MendRefs(ctx context.Context, known func(ref string) object.ID) (
 			id = before
 		}
 		if id.IsZero() && (!before.IsZero() || name == MetaRef(r.session)) {
-			errs = append(errs, fmt.Errorf("mend %s: %w, and what it named is not here", name, ErrBroken))
+			errs = append(errs, fmt.Errorf("repair %s: %w, and the object that it pointed to is not on this host", name, ErrBroken))
 			continue
 		}
 		mended = append(mended, Mended{name, id})
 		changes = append(changes, RefChange{Name: name, New: id, Force: true})
 	}
 	if err := r.Update(ctx, changes); err != nil {
-		return nil, errors.Join(append(errs, fmt.Errorf("mend refs: %w", err))...)
+		return nil, errors.Join(append(errs, fmt.Errorf("repair refs: %w", err))...)
 	}
 	for _, m := range mended {
-		r.log.Warn("mended a broken ref", zap.String("ref", m.Ref), zap.Stringer("names", m.ID))
+		r.log.Warn("repaired a broken ref", zap.String("ref", m.Ref), zap.Stringer("names", m.ID))
 	}
 	return mended, errors.Join(errs...)
 }

@@ -18,7 +18,17 @@ type Meta struct {
 	FromRemote  string       `json:"from_remote,omitempty"` // session remote of that session, without secrets
 	Branches    string       `json:"branches,omitempty"`    // Layout.Branches
 	Lanes       []Lane       `json:"lanes"`
-	Transitions []Transition `json:"-"` // oldest first; a file of its own, transitions.jsonl, to which lines are only added
+	Erased      []Erasure    `json:"erased,omitempty"` // for forks of the session, which erase the same records
+	Transitions []Transition `json:"-"`                // oldest first; a file of its own, transitions.jsonl, to which lines are only added
+}
+
+// Erasure says which records were erased from the session's transcript, by id or for their age.
+type Erasure struct {
+	IDs    []string  `json:"ids,omitempty"`
+	Before time.Time `json:"before,omitzero"`
+	Time   time.Time `json:"time"`
+	By     string    `json:"by"`
+	Why    string    `json:"why,omitempty"`
 }
 
 // Lane has one writer.

@@ -32,6 +32,8 @@ const (
 	maxTransitions = 16 << 20 // bytes; a mount and its end take about 200
 	maxLanes       = 1000
 	maxActor       = 200 // bytes of an actor or a reason
+	maxErased      = 200 // erasures; of more the oldest are forgotten
+	maxErasedIDs   = 4000
 )
 
 // BaseRef is the point that a mount began with which was not made in it. It is there because the mount reads what that
@@ -255,6 +257,34 @@ func same(a, b Meta) bool {
 	x, errX := json.Marshal(a)
 	y, errY := json.Marshal(b)
 	return errX == nil && errY == nil && bytes.Equal(x, y)
+}
+
+// NoteErased records that records of a session's transcript were erased, so that its forks learn of it.
+func NoteErased(ctx context.Context, r *Repo, session string, e Erasure) error {
+	_, err := changeMeta(ctx, r, session, func(m *Meta, _ time.Time) error {
+		e.By, e.Why = e.By[:min(maxActor, len(e.By))], e.Why[:min(maxActor, len(e.Why))]
+		m.erase(e)
+		return nil
+	})
+	return err
+}
+
+// erase adds an erasure, and forgets the oldest ones beyond what the metadata may hold.
+func (m *Meta) erase(e Erasure) {
+	if slices.ContainsFunc(m.Erased, func(o Erasure) bool { return slices.Equal(o.IDs, e.IDs) && !o.Before.Before(e.Before) }) {
+		return
+	}
+	m.Erased = append(slices.Clone(m.Erased), e)
+	for {
+		ids := 0
+		for _, e := range m.Erased {
+			ids += len(e.IDs)
+		}
+		if len(m.Erased) <= maxErased && ids <= maxErasedIDs || len(m.Erased) == 1 {
+			return
+		}
+		m.Erased = m.Erased[1:]
+	}
 }
 
 // writeMeta writes a version on top of parent, and has MetaRef, which is now at old, name it.

@@ -59,10 +59,13 @@ func CarriedRef(session, ref string) string {
 // CarriedPrefix is that of a session's CarriedRefs.
 func CarriedPrefix(session string) string { return Prefix + "carried/" + session + "/" }
 
-// DivergedRef is where a ref of the user's goes if somebody else has moved it on the session remote.
+// DivergedRef is where a ref of the user's goes if another session has moved it on the session remote.
 func DivergedRef(session, ref string) string {
-	return Prefix + "diverged/" + session + "/" + strings.TrimPrefix(ref, "refs/")
+	return DivergedPrefix + session + "/" + strings.TrimPrefix(ref, "refs/")
 }
+
+// DivergedPrefix is that of the DivergedRefs of all sessions.
+const DivergedPrefix = Prefix + "diverged/"
 
 // FactsRef names the ref of the facts and the handoff, for the next person or agent to work in the session.
 func FactsRef(session string) string { return Prefix + "facts/" + session }
@@ -81,6 +84,7 @@ const (
 	BeforeRisk Reason = "before-risk" // a git command was about to throw changes away
 	Unmount    Reason = "unmount"     // the mount ends
 	Shutdown   Reason = "shutdown"    // the daemon ends
+	Discard    Reason = "discard"     // the mount ends, and the session goes to the trash
 	Turn       Reason = "turn"        // a person's prompt was recorded
 	Removal    Reason = "removal"     // many files were removed or overwritten: it has what was there
 	Restore    Reason = "restore"     // files are about to be brought back to another point

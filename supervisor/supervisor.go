@@ -337,7 +337,7 @@ func (s *supervisor) shutdown() (code int, end bool) {
 	case s.worker == nil && s.leaving:
 		return s.left()
 	case s.worker == nil:
-		return s.giveUp("it was told to end while no worker could be started"), true
+		return s.giveUp("it was asked to exit while no worker could be started"), true
 	case s.leaving:
 		s.Log.Info("ending, the mounts live on")
 		s.kill(s.worker, "the daemon is started anew")
@@ -350,7 +350,7 @@ func (s *supervisor) shutdown() (code int, end bool) {
 
 func (s *supervisor) tellStop(w *worker) {
 	if err := w.conn.Tell(keeper.Stop, "1"); err != nil && !errors.Is(err, unix.EPIPE) {
-		s.kill(w, "it could not be told to stop")
+		s.kill(w, "it could not be asked to stop")
 	}
 }
 

@@ -84,7 +84,7 @@ func (s *supervisor) ended(w *worker) (code int, end bool) {
 		return w.code(), true
 	}
 	s.reason = w.end()
-	s.Log.Warn("the worker has ended, another goes on", zap.Int("pid", w.pid()), zap.String("why", s.reason))
+	s.Log.Warn("the worker has exited, another one takes over", zap.Int("pid", w.pid()), zap.String("why", s.reason))
 	w.endedAt = time.Now()
 	switch {
 	case w.readyAt.IsZero() && w.hung: // the next one has more time

@@ -112,6 +112,37 @@ func TestSlowReader(t *testing.T) {
 	})
 }
 
+// Quiet is the wait for a byte that is under way: a stream whose bytes come slowly is never quiet for long.
+func TestQuiet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in, out := io.Pipe()
+		var all watches
+		w := all.add(t.Context(), time.Minute, func() { in.Close() })
+		defer w.release()
+		stream := &watched{r: in, w: w}
+		quiet := func(when string, want time.Duration) {
+			t.Helper()
+			if got := all.quiet(time.Now()); got != want {
+				t.Errorf("quiet %s: got %v, want %v", when, got, want)
+			}
+		}
+		quiet("before a read", 0)
+		go io.Copy(io.Discard, stream)
+		for range 20 {
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+			quiet("2 s after a byte", 2*time.Second)
+			out.Write([]byte("x"))
+		}
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		quiet("5 s after the last byte", 5*time.Second)
+		out.Close()
+		synctest.Wait()
+		quiet("after the end", 0)
+	})
+}
+
 func TestStalledBeforeHeaders(t *testing.T) {
 	s, _ := webRepo(t)
 	s.set(func(_ http.ResponseWriter, r *http.Request, _ http.Handler) { <-r.Context().Done() })

@@ -90,7 +90,11 @@ func newRemote(ep *endpoint, o Options) *Remote {
 }
 
 // Stats counts what was done since Open.
-func (r *Remote) Stats() Stats { return r.stats.snapshot() }
+func (r *Remote) Stats() Stats {
+	s := r.stats.snapshot()
+	s.Quiet = r.watches.quiet(time.Now())
+	return s
+}
 
 // Close ends exchanges in progress, drops kept connections and waits for child processes.
 func (r *Remote) Close() error {

@@ -88,7 +88,8 @@ type Stats struct {
 	RoundTrips  int64 // requests and connections opened
 	BytesIn     int64
 	BytesOut    int64
-	Connections int64 // opened
+	Connections int64         // opened
+	Quiet       time.Duration // longest wait for a byte that is under way
 	LastError   string
 	LastErrorAt time.Time
 }

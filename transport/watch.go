@@ -19,6 +19,7 @@ type watch struct {
 	leave func() bool
 	owner *watches
 	ctx   context.Context // whose end net/http may hear of before we do
+	since atomic.Int64    // when the wait under way began, in nanoseconds since 1970; 0: none is
 
 	mu    sync.Mutex
 	cause error // why it was ended; nil while it goes on
@@ -77,8 +78,27 @@ func (w *watch) end(cause error) {
 }
 
 // arm starts the clock of a wait, disarm stops it: the time a caller takes between two reads is no stall.
-func (w *watch) arm()    { w.timer.Reset(w.stall) }
-func (w *watch) disarm() { w.timer.Stop() }
+func (w *watch) arm() {
+	w.since.Store(time.Now().UnixNano())
+	w.timer.Reset(w.stall)
+}
+
+func (w *watch) disarm() {
+	w.since.Store(0)
+	w.timer.Stop()
+}
+
+// quiet returns the longest wait for a byte that is under way in any exchange.
+func (s *watches) quiet(now time.Time) (longest time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for w := range s.active {
+		if since := w.since.Load(); since != 0 {
+			longest = max(longest, now.Sub(time.Unix(0, since)))
+		}
+	}
+	return longest
+}
 
 // release says the exchange is over; it cannot be ended any more.
 func (w *watch) release() {

@@ -342,6 +342,7 @@ func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Re
 		stall *= pushPatience
 	}
 	w := h.remote.watches.add(ctx, stall, cancel)
+	w.since.Store(time.Now().UnixNano()) // connecting is waiting, too
 	// Until there is a connection the limits of dialling hold, from then on a byte must move now and then.
 	onSpare, answered := false, atomic.Bool{}
 	trace := &httptrace.ClientTrace{

@@ -268,10 +268,14 @@ func (t *Tree) sizeOf(n Node) int64 {
 func (t *Tree) setInode(n Node, c Change) error {
 	return t.update(func(e *edit) error {
 		in, err := e.inode(n)
-		if err == nil {
-			c.apply(in, e.now)
+		if err != nil {
+			return err
 		}
-		return err
+		c.apply(in, e.now)
+		if c.Set&SetMode != 0 {
+			return e.chmodACL(in)
+		}
+		return nil
 	})
 }
 

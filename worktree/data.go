@@ -106,6 +106,7 @@ func (t *Tree) Write(ctx context.Context, n Node, p []byte, off int64, killPriv 
 
 func (t *Tree) write(ctx context.Context, n Node, p []byte, off int64, killPriv bool) (done int, err error) {
 	err = t.change(ctx, n, killPriv, func(f *overlay.File) error {
+		t.loseChanged(n, f, p, off)
 		done, err = f.WriteAt(p, off)
 		return err
 	}, func() (Content, error) {
@@ -179,10 +180,14 @@ func (t *Tree) truncate(ctx context.Context, n Node, size int64) error {
 			return err
 		}
 	}
-	if size == 0 {
-		t.loseContent(n)
-	}
-	return t.change(ctx, n, false, func(f *overlay.File) error { return f.Truncate(size) },
+	return t.change(ctx, n, false, func(f *overlay.File) error {
+		if size == 0 {
+			t.loseContent(n, f, maxRemovedOne)
+		} else if has, err := f.Size(); err == nil && size < has {
+			t.loseContent(n, f, maxChanged)
+		}
+		return f.Truncate(size)
+	},
 		func() (Content, error) { return t.open(ctx, n) })
 }
 
@@ -195,7 +200,12 @@ func (t *Tree) Fallocate(ctx context.Context, n Node, mode uint32, off, length i
 	if off < 0 || length <= 0 {
 		return syscall.EINVAL
 	}
-	return t.change(ctx, n, false, func(f *overlay.File) error { return f.Fallocate(mode, off, length) },
+	return t.change(ctx, n, false, func(f *overlay.File) error {
+		if mode&^unix.FALLOC_FL_KEEP_SIZE != 0 {
+			t.loseContent(n, f, maxChanged)
+		}
+		return f.Fallocate(mode, off, length)
+	},
 		func() (Content, error) { return t.open(ctx, n) })
 }
 
@@ -250,6 +260,9 @@ func (t *Tree) CopyRange(ctx context.Context, from Node, fromOff int64, to Node,
 	err := t.change(ctx, to, false, func(f *overlay.File) (err error) {
 		source := t.layer.File(from)
 		defer source.Done()
+		if has, err := f.Size(); err == nil && toOff < has {
+			t.loseContent(to, f, maxChanged)
+		}
 		done, err = f.CopyRange(source, fromOff, toOff, length)
 		return err
 	}, func() (Content, error) { return t.open(ctx, to) })

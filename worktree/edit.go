@@ -15,6 +15,7 @@ type edit struct {
 	flight *journal.Flight // nil: what changes is on record already
 	now    int64           // nanoseconds since 1970, as the kernel counts them for its own changes
 	inodes []*edited
+	kept   *Removed // what the update removes
 }
 
 type edited struct {
@@ -44,9 +45,12 @@ func (t *Tree) updateIn(flight *journal.Flight, f func(e *edit) error) error {
 	}
 	defer t.notice()
 	t.journal.MakeRoom()
-	return t.layer.Update(func(tx *overlay.Tx) error {
+	var kept *Removed
+	err := t.layer.Update(func(tx *overlay.Tx) (err error) {
+		t.removed.undo(kept) // of an attempt that had no room
 		e := &edit{merged: merged{tx.Reader, t}, tx: tx, now: tx.Now(), flight: flight}
-		if err := f(e); err != nil {
+		err = f(e)
+		if kept = e.kept; err != nil {
 			return err
 		}
 		for _, in := range e.inodes {
@@ -60,6 +64,10 @@ func (t *Tree) updateIn(flight *journal.Flight, f func(e *edit) error) error {
 		}
 		return nil
 	})
+	if err != nil {
+		t.removed.undo(kept)
+	}
+	return err
 }
 
 // inode gives a node to be changed. A base node that comes out changed is promoted.

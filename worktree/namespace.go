@@ -9,8 +9,9 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
-// Cred is whose request it is: who owns what it makes.
-type Cred struct{ UID, GID uint32 }
+// Cred is whose request it is: who owns what it makes, and which permissions it withholds where no default access control
+// list says otherwise.
+type Cred struct{ UID, GID, Umask uint32 }
 
 // maxLinks is how many names a file may have, as on ext4.
 const maxLinks = 65000
@@ -26,13 +27,13 @@ func (t *Tree) Mknod(ctx context.Context, dir Node, name string, mode, rdev uint
 	default:
 		return Attr{}, syscall.EINVAL
 	}
-	return t.create(ctx, dir, name, overlay.Inode{Mode: mode, Rdev: rdev, Nlink: 1, UID: c.UID, GID: c.GID}, "")
+	return t.create(ctx, dir, name, overlay.Inode{Mode: mode, Rdev: rdev, Nlink: 1, UID: c.UID, GID: c.GID}, "", c.Umask)
 }
 
 // Mkdir makes a directory.
 func (t *Tree) Mkdir(ctx context.Context, dir Node, name string, mode uint32, c Cred) (Attr, error) {
 	mode = syscall.S_IFDIR | mode&0o7777
-	return t.create(ctx, dir, name, overlay.Inode{Mode: mode, Nlink: 2, UID: c.UID, GID: c.GID}, "")
+	return t.create(ctx, dir, name, overlay.Inode{Mode: mode, Nlink: 2, UID: c.UID, GID: c.GID}, "", c.Umask)
 }
 
 // Symlink makes a symbolic link.
@@ -44,16 +45,16 @@ func (t *Tree) Symlink(ctx context.Context, dir Node, name, target string, c Cre
 		return Attr{}, syscall.ENAMETOOLONG
 	}
 	in := overlay.Inode{Mode: syscall.S_IFLNK | 0o777, Nlink: 1, UID: c.UID, GID: c.GID, Size: int64(len(target))}
-	return t.create(ctx, dir, name, in, target)
+	return t.create(ctx, dir, name, in, target, 0)
 }
 
 // Tmpfile makes a file without a name, which Link may give it.
 func (t *Tree) Tmpfile(ctx context.Context, dir Node, mode uint32, c Cred) (Attr, error) {
-	return t.create(ctx, dir, "", overlay.Inode{Mode: syscall.S_IFREG | mode&0o7777, UID: c.UID, GID: c.GID}, "")
+	return t.create(ctx, dir, "", overlay.Inode{Mode: syscall.S_IFREG | mode&0o7777, UID: c.UID, GID: c.GID}, "", c.Umask)
 }
 
 // create makes a node, and names it if there is a name.
-func (t *Tree) create(ctx context.Context, dir Node, name string, in overlay.Inode, target string) (Attr, error) {
+func (t *Tree) create(ctx context.Context, dir Node, name string, in overlay.Inode, target string, umask uint32) (Attr, error) {
 	if !t.gate.enter() {
 		return Attr{}, ErrClosed
 	}
@@ -83,7 +84,9 @@ func (t *Tree) create(ctx context.Context, dir Node, name string, in overlay.Ino
 		e.answer(ctx, in.Node)
 		in.Parent, in.Atime, in.Mtime, in.Ctime = dir, e.now, e.now, e.now
 		inherit(&in, parent)
-		e.tx.PutInode(in)
+		if err := e.putNew(&in, dir, umask); err != nil {
+			return err
+		}
 		if target != "" {
 			e.tx.SetTarget(in.Node, target)
 		}

@@ -132,6 +132,7 @@ type Options struct {
 	// Overlay is the directory that keeps what is changed. "": nothing can be changed, every attempt is EROFS.
 	Overlay         string
 	OverlayReadOnly bool        // what was changed is shown, and nothing can be changed any more
+	KeepRemoved     bool        // what is removed or overwritten is kept for a checkpoint (MassRemoval)
 	ReadOnly        bool        // nothing can be changed through the Tree, though it has an overlay
 	GitFile         string      // the content of the file ".git" in the root, which Open puts into the overlay; "": there is none
 	GitDir          bool        // ".git" is a directory instead, for something to be mounted over it
@@ -205,6 +206,7 @@ func Open(tablePath string, src Source, o Options) (*Tree, error) {
 	}
 	t := &Tree{src: src, options: o, table: table, tookOver: table.kept.goesOn, noticed: make(chan struct{}, 1)}
 	t.removed.mass = make(chan struct{}, 1)
+	t.removed.on.Store(o.KeepRemoved)
 	if err := t.attach(o); err != nil {
 		return nil, errors.Join(err, t.close())
 	}
@@ -227,6 +229,7 @@ func (t *Tree) attach(o Options) (err error) {
 	if err != nil {
 		return fmt.Errorf("open overlay %s: %w", o.Overlay, err)
 	}
+	t.recover(t.recovery.Kept)
 	if o.TakeOver && !t.tookOver {
 		t.recovery.Problems = append(t.recovery.Problems, "the inode table does not know what the kernel was told by the process before")
 	}
@@ -268,6 +271,7 @@ func (t *Tree) Close() error {
 func (t *Tree) close() error {
 	var err error
 	if t.layer != nil {
+		t.removed.forget(t)
 		if err = t.layer.Close(); err != nil {
 			err = fmt.Errorf("close overlay %s: %w", t.options.Overlay, err)
 		}

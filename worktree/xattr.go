@@ -2,18 +2,28 @@ package worktree
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/worktree/acl"
 )
 
 // maxXattr is the most that an extended attribute's value may have, in bytes (XATTR_SIZE_MAX).
 const maxXattr = 64 << 10
 
-// keepsXattr says whether attributes of a name are kept. The others mean something to the kernel (access control
-// lists) which it would not heed here.
+// XattrKillSGID is a flag of SetXattr: an access control list that is set drops set-group-ID.
+const XattrKillSGID = 1 << 16
+
+// keepsXattr reports whether attributes of a name are kept. Others may mean something to the kernel that it would not heed
+// here.
 func keepsXattr(name string) bool {
+	if acl.IsName(name) {
+		return true
+	}
 	for _, prefix := range []string{"user.", "trusted.", "security."} {
 		if rest, ok := strings.CutPrefix(name, prefix); ok {
 			return rest != ""
@@ -63,7 +73,8 @@ func (t *Tree) ListXattr(n Node) (names []string, err error) {
 	return names, err
 }
 
-// SetXattr sets an extended attribute. Flags are XATTR_CREATE or XATTR_REPLACE of setxattr(2).
+// SetXattr sets an extended attribute. Flags are XATTR_CREATE or XATTR_REPLACE of setxattr(2), and XattrKillSGID. An access
+// list changes the mode, and one that says no more than a mode is not kept.
 func (t *Tree) SetXattr(ctx context.Context, n Node, name string, value []byte, flags int) error {
 	if !t.gate.enter() {
 		return ErrClosed
@@ -77,6 +88,13 @@ func (t *Tree) SetXattr(ctx context.Context, n Node, name string, value []byte, 
 	case len(value) > maxXattr:
 		return syscall.E2BIG
 	}
+	var list acl.List
+	if acl.IsName(name) {
+		var err error
+		if list, err = acl.Parse(value); err != nil {
+			return fmt.Errorf("%w: %w", syscall.EINVAL, err)
+		}
+	}
 	if _, done := t.isDone(ctx); done {
 		return nil
 	}
@@ -85,6 +103,9 @@ func (t *Tree) SetXattr(ctx context.Context, n Node, name string, value []byte, 
 		in, err := e.inode(n)
 		if err != nil {
 			return err
+		}
+		if acl.IsName(name) {
+			return e.setACL(in, name, list, flags&XattrKillSGID != 0)
 		}
 		_, exists := e.Xattr(n, name)
 		switch {
@@ -102,7 +123,71 @@ func (t *Tree) SetXattr(ctx context.Context, n Node, name string, value []byte, 
 	})
 }
 
-// RemoveXattr removes an extended attribute; one that is not there is ENODATA.
+// setACL sets an access control list of a node; an empty one is removed.
+func (e *edit) setACL(in *overlay.Inode, name string, list acl.List, killSGID bool) error {
+	kept := len(list) > 0
+	switch {
+	case name == acl.Default && !isDir(in):
+		if kept {
+			return syscall.EACCES
+		}
+		return nil
+	case name == acl.Access:
+		kept = list.Extended()
+		in.Mode = list.Mode(in.Mode)
+		if killSGID {
+			in.Mode &^= syscall.S_ISGID
+		}
+	}
+	in.Ctime = e.now
+	if err := e.promote(in.Node); err != nil {
+		return err
+	}
+	if kept {
+		e.tx.SetXattr(in.Node, name, list.Bytes())
+	} else {
+		e.tx.RemoveXattr(in.Node, name)
+	}
+	return nil
+}
+
+// chmodACL keeps the access list of a node in step with a mode that was set.
+func (e *edit) chmodACL(in *overlay.Inode) error {
+	value, ok := e.Xattr(in.Node, acl.Access)
+	if !ok {
+		return nil
+	}
+	list, err := acl.Parse(value)
+	if err == nil {
+		e.tx.SetXattr(in.Node, acl.Access, list.WithMode(in.Mode).Bytes())
+	}
+	return err
+}
+
+// putNew puts a new node of a directory. The directory's default list, if it has one, takes the place of the umask.
+func (e *edit) putNew(in *overlay.Inode, dir Node, umask uint32) error {
+	value, ok := e.Xattr(dir, acl.Default)
+	if !ok || in.Mode&syscall.S_IFMT == syscall.S_IFLNK {
+		in.Mode &^= umask & 0o777
+		e.tx.PutInode(*in)
+		return nil
+	}
+	list, err := acl.Parse(value)
+	if err != nil {
+		return err
+	}
+	list, in.Mode = list.Inherit(in.Mode)
+	e.tx.PutInode(*in)
+	if isDir(in) {
+		e.tx.SetXattr(in.Node, acl.Default, value)
+	}
+	if list.Extended() {
+		e.tx.SetXattr(in.Node, acl.Access, list.Bytes())
+	}
+	return nil
+}
+
+// RemoveXattr removes an extended attribute; one that is not there is ENODATA, if it is no access control list.
 func (t *Tree) RemoveXattr(ctx context.Context, n Node, name string) error {
 	if !t.gate.enter() {
 		return ErrClosed
@@ -121,6 +206,9 @@ func (t *Tree) RemoveXattr(ctx context.Context, n Node, name string) error {
 			return err
 		}
 		if _, exists := e.Xattr(n, name); !exists {
+			if acl.IsName(name) {
+				return nil
+			}
 			return syscall.ENODATA
 		}
 		in.Ctime = e.now

@@ -16,10 +16,10 @@ import (
 func (a *app) cacheCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cache stat|gc",
-		Short: "Tell what the state directory holds, and free space",
-		Long: `Cache tells what the state directory holds and removes what can be had again. That is file contents, which all mounts
-share and which are fetched anew when they are read, and what was fetched of remotes that no mount and no session needs.
-Work is never removed: what was changed in a mount, and commits that were made there.`,
+		Short: "Show what the state directory contains, and free space",
+		Long: `Cache shows what the state directory contains and removes what can be fetched again: file contents, which all mounts
+share, and the objects of remotes that no mount and no session uses. Changes and commits made in a mount are never
+removed.`,
 		Example: `  artifactfs cache stat
   artifactfs cache gc --quota 2G`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -37,10 +37,10 @@ Work is never removed: what was changed in a mount, and commits that were made t
 func (a *app) cacheStatCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "stat",
-		Short: "Tell what the state directory holds, by remote and by mount",
-		Long: `Stat tells of file contents, which can be evicted at any time; of each remote's store: objects (commits and
-directories, and what git asked for), and how many of the contents are of this remote; and of each mount or kept
-session: what it has that is nowhere else.`,
+		Short: "Show what the state directory contains, by remote and by mount",
+		Long: `Stat prints the number and size of file contents, which can be evicted at any time; for each remote the objects in its
+store (commits, trees, and blobs that git read) and how many of the file contents come from it; and for each mount or
+unmounted session the data that exists only here.`,
 		Example: `  artifactfs cache stat
   artifactfs cache stat --json | jq '.remotes[] | select(.needed | not)'`,
 		Args: arguments(0, 0, "no arguments"),
@@ -53,17 +53,17 @@ func (a *app) cacheGCCommand() *cobra.Command {
 	var dryRun bool
 	cmd := &cobra.Command{
 		Use:   "gc",
-		Short: "Evict contents, and remove stores that nothing needs",
-		Long: `Gc evicts file contents, the longest unused first, until at most --quota bytes are left, and removes the stores of
-remotes that no mount and no kept session needs. It works beside a running daemon; what that is writing at the moment
-stays. What is unique is never touched.`,
+		Short: "Evict file contents, and remove unused stores",
+		Long: `Gc evicts file contents, least recently used first, until at most --quota bytes are left, and removes the stores of
+remotes that no mount and no unmounted session uses. It can run while the daemon runs, and skips files that the daemon
+is writing. It never removes data that exists only on this host.`,
 		Example: `  artifactfs cache gc --dry-run
   artifactfs cache gc --quota 500M`,
 		Args: arguments(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.cacheGC(cmd.Context(), int64(quota), dryRun) },
 	}
 	cmd.Flags().Var(&quota, "quota", "leave this many bytes of contents, such as 2G (default: the daemon's quota)")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only tell what would go")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only print what would be removed")
 	return cmd
 }
 

@@ -64,19 +64,75 @@ func (b *baseMode) Set(text string) error {
 	return nil
 }
 
+// commandWords is a flag that takes a command and its arguments.
+type commandWords []string
+
+func (c *commandWords) String() string { return strings.Join(*c, " ") }
+
+func (c *commandWords) Type() string { return "COMMAND" }
+
+func (c *commandWords) Set(text string) (err error) {
+	*c, err = splitWords(text)
+	return err
+}
+
+// splitWords splits a command line at blanks. Single quotes, double quotes and backslashes keep what they enclose together, as in
+// a shell; nothing else means anything.
+func splitWords(text string) (words []string, err error) {
+	var word strings.Builder
+	inside, quote, escaped := false, rune(0), false
+	for _, r := range text {
+		switch {
+		case escaped:
+			escaped = false
+			word.WriteRune(r)
+		case r == '\\' && quote != '\'':
+			escaped, inside = true, true
+		case quote != 0:
+			if r == quote {
+				quote = 0
+			} else {
+				word.WriteRune(r)
+			}
+		case r == '\'' || r == '"':
+			quote, inside = r, true
+		case r == ' ' || r == '\t' || r == '\n':
+			if inside {
+				words = append(words, word.String())
+			}
+			word.Reset()
+			inside = false
+		default:
+			inside = true
+			word.WriteRune(r)
+		}
+	}
+	if quote != 0 || escaped {
+		return nil, errors.New("a quote is not closed")
+	}
+	if inside {
+		words = append(words, word.String())
+	}
+	if len(words) == 0 {
+		return nil, errors.New("the command is empty")
+	}
+	return words, nil
+}
+
 // addCarryFlags adds those that say how work is carried to the session remote.
 func (o *mountOptions) addCarryFlags(cmd *cobra.Command) {
 	r, s, f := &o.request, &o.request.SessionOptions, cmd.Flags()
-	f.StringVar(&s.Remote, "session-remote", "", "carry work to the git repository `URL`, or path, which is created if\nthere is nothing there; origin is REMOTE itself,\nembedded one below the state directory, none nowhere (default embedded)")
-	f.StringVar(&s.Branches, "session-branches", "", "name branches by `PATTERN` on a session remote that others use, too;\nas-is keeps their names, and only moves them forward\n(default "+session.DefaultBranches+"; a session remote of\nthe session's own has them as they are)")
-	f.Var((*policy)(&s.Policy), "checkpoint", "make checkpoints off (never), idle (when writes have settled),\nbefore-risk (before git commands that throw changes away) or\ninterval=30s (that often); idle does before-risk, too; all but off\nalso when git has moved a branch, HEAD or a stash (default idle)")
-	f.Var((*baseMode)(&s.Base), "session-base", "how the session remote comes to REMOTE's history: shared (it has it),\nthin (it does without, and names URL and commit), seed (all of it is\nsent there), auto: shared if it has it, thin if it is empty and REMOTE\nis a network URL (http, https, ssh, git), else seed; a session that is\nthere already stays as it is (default auto)")
-	f.BoolVar(&s.TakeOver, "take-over", false, "go on with the session though another machine seems to be at work in it")
-	f.StringSliceVar(&s.Include, "include", nil, "`GLOB`s of ignored or secret paths that checkpoints hold all the same")
+	f.StringVar(&s.Remote, "session-remote", "", "push the session to the git repository `URL`, or to a path, which is created\nif it does not exist; origin: push to REMOTE itself; embedded: to a repository\nbelow the state directory; none: do not push (default embedded)")
+	f.Var((*commandWords)(&r.CreateRemote), "session-remote-create", "run `COMMAND` to create the repository of --session-remote if the git server\ndoes not have it; see artifactfs mount --help")
+	f.StringVar(&s.Branches, "session-branches", "", "`PATTERN` of branch names on a session remote shared with others;\nas-is: names stay the same and branches are only fast-forwarded (default\n"+session.DefaultBranches+"; as-is where the repository was created\nfor the session or was empty)")
+	f.Var((*policy)(&s.Policy), "checkpoint", "when to make checkpoints automatically: off (never), idle (after a pause\nin writing, and before-risk), before-risk (before git commands that\ndiscard changes), interval=30s (that often); all but off also make one\nwhen git moves a branch, HEAD or a stash (default idle)")
+	f.Var((*baseMode)(&s.Base), "session-base", "how the session remote refers to REMOTE's history: shared (it contains it),\nthin (it stores URL and commit instead), seed (all of it is pushed there),\nauto: shared if it contains it, thin if it is empty and REMOTE is a network\nURL (http, https, ssh, git), else seed; an existing session keeps its mode\n(default auto)")
+	f.BoolVar(&s.TakeOver, "take-over", false, "resume the session even if another machine seems to be using it")
+	f.StringSliceVar(&s.Include, "include", nil, "`GLOB`s of paths that checkpoints include although ignored or secret")
 	f.StringSliceVar(&s.Exclude, "exclude", nil, "`GLOB`s of paths that checkpoints leave out")
-	f.BoolVar(&s.NoDenyList, "no-deny-list", false, "let checkpoints hold what looks like a secret, too (.env, *.pem, ...)")
+	f.BoolVar(&s.NoDenyList, "no-deny-list", false, "include files in checkpoints that look like secrets (.env, *.pem, ...)")
 	f.Var((*size)(&s.MaxFileSize), "max-file-size", "leave larger new files out of checkpoints (default "+sizeText(capture.DefaultMaxFileSize)+")")
-	f.StringVar(&r.At, "at", "", "show the checkpoint `ID` of --session, read-only")
+	f.StringVar(&r.At, "at", "", "mount checkpoint `ID` of --session, read-only")
 	completeFlag(cmd, "checkpoint", "off", "idle", "before-risk", "interval=")
 	completeFlag(cmd, "session-base", baseWords...)
 	completeFlag(cmd, "session-branches", session.BranchesAsIs, session.DefaultBranches)
@@ -100,6 +156,13 @@ func completeCarry(cmd *cobra.Command, r *control.MountRequest) error {
 	}
 	if err := session.ValidBranches(s.Branches); err != nil {
 		return usage(cmd, fmt.Errorf("--session-branches: %w", err))
+	}
+	if len(r.CreateRemote) > 0 && strings.Contains(r.CreateRemote[0], "/") { // the daemon's directory is another one
+		abs, err := filepath.Abs(r.CreateRemote[0])
+		if err != nil {
+			return fmt.Errorf("%s: %w", cmd.Name(), err)
+		}
+		r.CreateRemote[0] = abs
 	}
 	switch s.Remote {
 	case "", control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone:

@@ -18,19 +18,19 @@ func (a *app) checkpointCommand() *cobra.Command {
 	var r control.CheckpointRequest
 	cmd := &cobra.Command{
 		Use:   "checkpoint [DIR] [-m MESSAGE] [--pin NAME] [--sync]",
-		Short: "Keep the working tree as it is now",
-		Long: `Checkpoint keeps all files of the mount at DIR (of the one around the current directory if it is left out), the index,
-HEAD, branches and stashes as they are at this moment, and prints the checkpoint's id. Nothing of git's is touched:
-no commit, no stash, no index. If nothing has changed since the last one, its id is the answer.
+		Short: "Make a checkpoint of the working tree",
+		Long: `Checkpoint records all files of the mount at DIR (default: the mount that contains the current directory), the index,
+HEAD, branches and stashes as they are now, and prints the checkpoint's id. It changes nothing in git: no commit, no
+stash, no index. If nothing has changed since the newest checkpoint, it prints the id of that one.
 
-Checkpoints are also made without being asked for: see --checkpoint of artifactfs mount. Files that git ignores are not
-in them, nor files that look like secrets (.env, *.pem, id_rsa, ...) or are over the size limit unless git has them
-already; what is left out is told on stderr. --include, --exclude, --no-deny-list and --max-file-size of mount say it
-otherwise.
+The daemon also makes checkpoints automatically: see --checkpoint of artifactfs mount. A checkpoint leaves out files
+that git ignores, and, unless git tracks them, files that look like secrets (.env, *.pem, id_rsa, ...) or exceed the
+size limit; what it left out is printed on stderr. The flags --include, --exclude, --no-deny-list and --max-file-size of
+mount change these rules.
 
 With --sync it returns when the checkpoint is on the session remote.
 
-artifactfs session tells what can be done with checkpoints.`,
+See artifactfs session --help for the commands that use checkpoints.`,
 		Example: `  artifactfs checkpoint
   artifactfs checkpoint /srv/app -m 'before the big rename' --pin before-rename
   id=$(artifactfs checkpoint app) && artifactfs session fork -C app "$id" /tmp/copy
@@ -53,9 +53,9 @@ artifactfs session tells what can be done with checkpoints.`,
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVarP(&r.Message, "message", "m", "", "`TEXT` that says what it is")
-	f.StringVar(&r.Pin, "pin", "", "keep it by this `NAME` for as long as nobody unpins it")
-	f.BoolVar(&r.Sync, "sync", false, "return when it is on the session remote")
+	f.StringVarP(&r.Message, "message", "m", "", "`TEXT` that describes the checkpoint")
+	f.StringVar(&r.Pin, "pin", "", "pin the checkpoint as `NAME`, so that it is kept until session unpin")
+	f.BoolVar(&r.Sync, "sync", false, "return when the checkpoint is on the session remote")
 	return cmd
 }
 
@@ -88,7 +88,7 @@ func (a *app) checkpoint(ctx context.Context, dir string, r control.CheckpointRe
 	}
 	if err == nil && r.Sync && !reply.Synced {
 		err = &control.Error{Code: control.ExitUnsynced, Verb: "sync", Object: m.Dir, Cause: "the checkpoint is made, and not on the session remote yet",
-			Hint: "artifactfs status " + shellWord(m.Dir) + " tells why"}
+			Hint: "artifactfs status " + shellWord(m.Dir) + " shows the cause"}
 	}
 	return err
 }
@@ -150,14 +150,15 @@ func (a *app) syncCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sync [DIR] [--timeout WAIT]",
 		Short: "Wait until all work is on the session remote",
-		Long: `Sync makes a checkpoint of the mount at DIR (of the one around the current directory if it is left out) if something
-has changed, and returns when it and all commits, branches, tags and notes are on the session remote. Without one of
-your own (--session-remote of artifactfs mount) that is a repository below the state directory, and it returns at once.
+		Long: `Sync makes a checkpoint of the mount at DIR (default: the mount that contains the current directory) if something has
+changed, and returns when the checkpoint and all commits, branches, tags and notes are on the session remote. Without
+--session-remote of artifactfs mount that is a repository below the state directory, and sync returns at once.
 
-A branch that somebody else has moved on the session remote, too, is there under another name: a warning says which,
-and how to merge the two.
+If another session has moved a branch of the same name on the session remote, this session's branch is pushed under
+another name: a warning states that name and how to merge the two.
 
-Exit codes: 5 if it is not all there when --timeout is over. It is kept here, and is tried again by itself.`,
+Exit code 5 means that --timeout passed before everything was there. The rest is kept on this host, and the daemon
+retries the push.`,
 		Example: `  artifactfs sync
   artifactfs sync /srv/app --timeout 1m && poweroff`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -212,7 +213,7 @@ func unsynced(verb, dir string, s control.SessionStatus) error {
 	if s.Error != "" {
 		cause += ": " + sentence(s.Error)
 	}
-	hint := "the work is kept here, and sending it is tried again by itself"
+	hint := "the work is kept on this host, and the push is retried automatically"
 	if verb != "sync" { // nobody is there to try
 		hint = "the work is kept here, and is sent when session " + s.Name + " is mounted again"
 	}
@@ -236,7 +237,7 @@ func divergedText(d control.DivergedRef, remote string) (cause, hint string) {
 	case strings.HasPrefix(d.Ref, "refs/notes/"):
 		return fmt.Sprintf("%s is not merged yet with the notes of other sessions there; it is kept there as %s", d.Ref, d.Ours), "they are merged by themselves at the next push"
 	}
-	return fmt.Sprintf("%s was moved by somebody else; the session's commits are kept there as %s", d.There, d.Ours),
+	return fmt.Sprintf("%s was moved by another session; this session's commits are there as %s", d.There, d.Ours),
 		fmt.Sprintf("in the mount, git fetch %s %s && git merge FETCH_HEAD makes them one", shellWord(remote), d.There)
 }
 

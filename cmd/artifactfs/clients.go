@@ -183,7 +183,7 @@ func find(all []served, asked error, verb, dir string) (served, error) {
 	}
 	e := notMounted(verb, dir)
 	if k, ok := findKept(all, dir); ok {
-		e.Hint = resumeCommand(k.MountStatus) + " goes on with the session " + k.Session.Name + " that is kept for it"
+		e.Hint = resumeCommand(k.MountStatus) + " resumes the session " + k.Session.Name
 	}
 	return served{}, e
 }
@@ -219,14 +219,14 @@ func resumeCommand(m control.MountStatus) string {
 func shellWord(w string) string { return control.ShellWord(w) }
 
 func notMounted(verb, dir string) *control.Error {
-	e := &control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotMounted, Verb: verb, Object: dir, Cause: "nothing of artifactfs is mounted there",
+	e := &control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotMounted, Verb: verb, Object: dir, Cause: "no artifactfs mount there",
 		Hint: "artifactfs list shows what is"}
 	table, _ := os.ReadFile("/proc/self/mountinfo")
 	for _, spelling := range spellings(dir) {
 		switch {
 		case !hasMount(table, spelling):
 		case !daemon.IsDead(spelling):
-			e.Cause = "what is mounted there is served by nobody of this state directory"
+			e.Cause = "the mount there is not served by a daemon of this state directory"
 			e.Hint = "--state DIR names the state directory of who mounted it"
 		default:
 			e.Cause = "a dead mount is there: the process that served it is gone"

@@ -11,7 +11,7 @@ func (a *app) completionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion bash|zsh|fish",
 		Short: "Print a completion script for a shell",
-		Long:  `Completion prints a script that lets the shell complete commands, flags, their values and mounted directories.`,
+		Long:  `Completion prints a shell script that completes commands, flags, their values and mounted directories.`,
 		Example: `  source <(artifactfs completion bash)
   artifactfs completion zsh > "${fpath[1]}/_artifactfs"
   artifactfs completion fish > ~/.config/fish/completions/artifactfs.fish`,

@@ -18,7 +18,7 @@ import (
 func (a *app) credentialCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "credential",
-		Short: "Hand new tokens to mounts",
+		Short: "Replace the token of a mount",
 		Example: `  get-token | artifactfs credential set /srv/app
   artifactfs credential set /srv/app --token-file /run/secrets/git-token`,
 		Args: cobra.NoArgs,
@@ -32,13 +32,13 @@ func (a *app) credentialSetCommand() *cobra.Command {
 	var r control.CredentialRequest
 	cmd := &cobra.Command{
 		Use:   "set [DIR]",
-		Short: "Hand a new token to a mount",
-		Long: `Set gives the mount at DIR, or around the current directory, a new token in place of the token or password it has.
-It takes effect at once: for reads, history, git commands in the mount, its submodules and session remote on the same
-host, and for all other mounts that were given the same login for that host. Nothing is unmounted.
+		Short: "Replace the token of a mount",
+		Long: `Set replaces the token or password of the mount at DIR (default: the mount that contains the current directory). The new
+token is used at once: for reads, for history, by git commands in the mount, by its submodules and its session remote if
+they are on the same host, and by all other mounts that use the same login for that host. Nothing is unmounted.
 
-The token comes from --token-file, from $ARTIFACTFS_TOKEN, or else from stdin. A file is read again whenever the remote
-refuses what it held. The remote is asked first: a token that it refuses changes nothing.`,
+The token comes from --token-file, else from $ARTIFACTFS_TOKEN, else from stdin. The file is read again whenever the
+remote refuses the token. Set tries the token on the remote first; a token that is refused changes nothing.`,
 		Example: `  get-token | artifactfs credential set /srv/app
   artifactfs credential set /srv/app --token-file /run/secrets/git-token
   get-token | artifactfs credential set /srv/app --for-session-remote`,

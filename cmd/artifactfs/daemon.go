@@ -35,9 +35,9 @@ type daemonFlags struct {
 
 func (a *app) addDaemonFlags(cmd *cobra.Command, f *daemonFlags) {
 	flags := cmd.Flags()
-	flags.DurationVar(&f.idle, "idle-exit", 0, "end after `WAIT` without a mount (default: never)")
-	flags.BoolVar(&f.restore, "restore", false, "mount again what was mounted when the machine went down")
-	flags.DurationVar(&f.watchdog, "watchdog", defaultWatchdog, "replace the process that serves when it was silent for `WAIT`;\n0: never")
+	flags.DurationVar(&f.idle, "idle-exit", 0, "exit after `WAIT` without a mount (default: never)")
+	flags.BoolVar(&f.restore, "restore", false, "restore the mounts that existed when the machine went down")
+	flags.DurationVar(&f.watchdog, "watchdog", defaultWatchdog, "replace the worker when it has been silent for `WAIT`;\n0: never")
 	flags.Var(&a.metrics, "metrics", "serve metrics (Prometheus) and profiles (pprof) there: a socket,\nor an address of the loopback, for all users of this host to read")
 }
 
@@ -85,16 +85,16 @@ func (a *app) daemonCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "daemon",
 		Short: "Serve mounts for all commands that use the state directory",
-		Long: `Daemon serves mounts until it gets SIGTERM or SIGINT, and unmounts them all before it ends. There is one per state
-directory; mount starts it in the background when none runs, so there is no need to start it by hand. Doing so gives
-a service manager the say over it.
+		Long: `Daemon serves mounts until it receives SIGTERM or SIGINT, then unmounts all of them and exits. Each state directory has
+one daemon. The mount command starts it in the background if it is not running; start it by hand to put it under a
+service manager.
 
-It is two processes: one serves, the other has it replaced when it dies or hangs. The mounts go on meanwhile: whoever
-uses them waits for a moment, and nothing fails. Under a service manager that keeps descriptors (systemd's
-FileDescriptorStoreMax) they outlive a restart of the service, too.
+The daemon is two processes: a worker that serves the mounts, and a supervisor that replaces the worker when it dies or
+hangs. The mounts survive the replacement: requests wait for a moment, and none fails. Under a service manager that
+stores file descriptors (systemd's FileDescriptorStoreMax) the mounts also survive a restart of the service.
 
---upgrade has the daemon that runs go on as this version of artifactfs, without a mount being interrupted. If the new
-one cannot serve, the old one goes on, and the exit code is 1.`,
+--upgrade replaces the running daemon by this version of artifactfs without interrupting a mount. If the new version
+cannot serve, the old one continues, and the exit code is 1.`,
 		Example: `  artifactfs daemon --log-format json
   artifactfs daemon --idle-exit 10m
   artifactfs daemon --upgrade
@@ -111,7 +111,7 @@ one cannot serve, the old one goes on, and the exit code is 1.`,
 		},
 	}
 	a.addDaemonFlags(cmd, &f)
-	cmd.Flags().BoolVar(&upgrade, "upgrade", false, "have the running daemon go on as this executable")
+	cmd.Flags().BoolVar(&upgrade, "upgrade", false, "replace the running daemon by this executable")
 	for _, other := range []string{"idle-exit", "restore", "watchdog", "metrics"} {
 		cmd.MarkFlagsMutuallyExclusive("upgrade", other)
 	}

@@ -21,16 +21,16 @@ func (a *app) doctorCommand() *cobra.Command {
 	var e examination
 	cmd := &cobra.Command{
 		Use:   "doctor [REMOTE...]",
-		Short: "Find what is wrong, and mend it",
-		Long: `Doctor looks at all that mounts need: the kernel (it mounts something for a moment), fusermount3, git, the state
-directory and its disk, what was fetched, the daemon; and the remotes of mounts and kept sessions, and the given ones:
-whether they answer and what they can do; of session remotes, whether they take pushes, and what waits for them.
-It finds dead mounts and what killed processes left, checks the work of every session that is not mounted, and the
-checkpoints of all: refs, trees, packs, locks. Each is told on a line: ok, warn (it works, with less) or bad; bad ones
-make it fail.
+		Short: "Find problems, and repair them",
+		Long: `Doctor checks everything that mounts need: the kernel (with a short test mount), fusermount3, git, the state directory
+and its disk, the fetched objects, and the daemon. It asks the remotes of all mounts and sessions, and each REMOTE
+given, whether they answer and which features they support, and the session remotes whether they accept pushes.
+It also finds dead mounts and files left behind by killed processes, and verifies the changes of every unmounted session
+and the checkpoints of all sessions: refs, trees, packs and locks. Each check prints one line: ok, warn (works, with
+limits) or bad. A bad one makes the exit code 1.
 
-With --fix it mends what can be mended; without, it says what that would do. What was changed in a mount is never
-deleted: what does not fit anywhere any more goes to the lost+found directory of its session.`,
+--fix repairs what can be repaired; without it, doctor prints what --fix would do. Changes made in a mount are never
+deleted: a file that no longer has a place is moved to the lost+found directory of its session.`,
 		Example: `  artifactfs doctor
   artifactfs doctor --fix
   artifactfs doctor https://git.example/app.git
@@ -43,11 +43,11 @@ deleted: what does not fit anywhere any more goes to the lost+found directory of
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.BoolVar(&e.fix, "fix", false, "mend what can be mended")
+	f.BoolVar(&e.fix, "fix", false, "repair what can be repaired")
 	f.BoolVar(&e.fix, "repair", false, "")
 	f.Lookup("repair").Hidden = true // its name before there was more than work to mend
-	f.BoolVar(&e.deep, "deep", false, "read everything that was fetched, to see whether it is whole")
-	f.BoolVar(&e.offline, "offline", false, "ask no remote")
+	f.BoolVar(&e.deep, "deep", false, "also read and verify everything that was fetched")
+	f.BoolVar(&e.offline, "offline", false, "do not contact remotes")
 	f.StringVar(&e.tokenFile, "token-file", "", "read the token for the given remotes from `FILE`")
 	return cmd
 }
@@ -112,7 +112,7 @@ func daemonFindings(found survey, asked error) (all []daemon.Finding) {
 		case d.UpgradeFailed != "":
 			say(daemon.LevelWarn, "daemon", what+", but an upgrade was taken back: "+d.UpgradeFailed, "")
 		case d.Version != "" && d.Version != versionText():
-			say(daemon.LevelWarn, "daemon", what+", but is of version "+d.Version+", and this program of "+versionText(), "artifactfs daemon --upgrade replaces it; mounts go on")
+			say(daemon.LevelWarn, "daemon", what+", but is of version "+d.Version+", and this program of "+versionText(), "artifactfs daemon --upgrade replaces it; its mounts continue")
 		case d.Takeovers > 0:
 			say(daemon.LevelOK, "daemon", what+"; it took over "+plural(int64(d.Takeovers), "time")+", the last because: "+d.Reason, "")
 		default:

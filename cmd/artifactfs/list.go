@@ -14,10 +14,9 @@ func (a *app) listCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
-		Short:   "List mounts and kept sessions, one a line",
-		Long: `List prints a table of all mounts of the state directory, and of sessions whose work is kept while they are not
-mounted: their state is unmounted, and mount goes on with them. With --json it prints what status --json does:
-{"mounts":[...]}.`,
+		Short:   "List mounts and unmounted sessions, one per line",
+		Long: `List prints a table of all mounts of the state directory and of all sessions that have changes but no mount. The state
+of the latter is unmounted; mount resumes them. With --json it prints the same as status --json: {"mounts":[...]}.`,
 		Example: `  artifactfs list
   artifactfs list --json | jq -r '.mounts[].dir'`,
 		Args: arguments(0, 0, "no arguments"),

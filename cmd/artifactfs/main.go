@@ -176,15 +176,16 @@ func (a *app) rootCommand() *cobra.Command {
 		Use:                   "artifactfs COMMAND",
 		DisableFlagsInUseLine: true,
 		Short:                 "Mount git repositories: the tree at once, contents when they are read",
-		Long: `artifactfs mounts a git repository at a directory. The whole tree is there in about one network round trip,
-however big the repository is; contents come when they are read, and in the background in order of likely need.
+		Long: `artifactfs mounts a git repository at a directory. The whole tree can be read after about one network round trip,
+however large the repository is. File contents are fetched when they are read, and ahead of reads in the background.
 
-A background daemon serves the mounts. It starts with the first mount and ends when it has been idle for a while;
-mount --foreground does without it. What is changed and committed in a mount is kept in a session: checkpoints of it are
-made by themselves, and it can be carried to a git repository of yours and resumed from there.
+A background daemon serves the mounts. The first mount starts it, and it exits when it has had no mount for a while;
+mount --foreground runs without it. Changes and commits made in a mount belong to a session. The daemon makes
+checkpoints of the session automatically and can push them to a git repository of yours, from which the session can be
+resumed on another machine.
 
-Exit codes: 0 done; 1 failed; 2 wrong arguments; 3 remote unreachable, refused or not found; 4 no such mount or session;
-5 done, but not everything is on the session remote yet. With --json the last line of stdout says what failed:
+Exit codes: 0 success; 1 failure; 2 wrong arguments; 3 remote unreachable, refused or not found; 4 no such mount or
+session; 5 success, but not everything is on the session remote yet. With --json the last line of stdout is the error:
 {"error":{"code":"not-found","message":"...","hint":"...","retryable":false}}; doc/protocol.md lists the codes.`,
 		Example: `  artifactfs mount https://github.com/git/git
   ls git && artifactfs status git
@@ -222,7 +223,7 @@ Exit codes: 0 done; 1 failed; 2 wrong arguments; 3 remote unreachable, refused o
 	f.StringVar(&a.state, "state", "", "keep everything in `DIR` (default: $ARTIFACTFS_STATE, else\n/var/lib/artifactfs for root, ~/.local/state/artifactfs for others)")
 	f.StringVar(&a.socket, "socket", "", "talk to the daemon at `PATH` (default: all of the state directory)")
 	f.BoolVar(&a.json, "json", false, "print the result as JSON")
-	f.BoolVarP(&a.verbose, "verbose", "v", false, "tell more on stderr, also where it is no terminal")
+	f.BoolVarP(&a.verbose, "verbose", "v", false, "print more on stderr, even if it is not a terminal")
 	f.StringVar(&a.logFile, "log-file", "", "log to `FILE` (default: stderr; background daemon: DIR/log/daemon.log)")
 	f.Var(newChoice(&a.logLevel, "", "debug", "info", "warn", "error"), "log-level", "log from this level up (default: info for a daemon, else warn)")
 	f.Var(newChoice(&a.logFormat, "console", "console", "json"), "log-format", "how to write the log")
@@ -260,7 +261,7 @@ Flags of every command:
 {{- end}}
 {{- if .HasAvailableSubCommands}}
 
-"{{.CommandPath}} COMMAND --help" tells more about a command.
+Run "{{.CommandPath}} COMMAND --help" for the help of a command.
 {{- end}}
 `
 

@@ -14,10 +14,10 @@ func (a *app) mcpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "mcp [DIR|SESSION]",
 		Short: "Serve a session to a coding agent, over the Model Context Protocol",
-		Long: `Mcp serves the tools checkpoint, log, diff, restore, fork, note, transcript, status and prefetch to a coding agent.
-The agent starts it and speaks the Model Context Protocol with it over stdin and stdout. They work in the session that
-is mounted at DIR, or is called SESSION; without either, in the one around the current directory. The session is
-looked up at each call, so the mount may come later.
+		Long: `Mcp serves the tools checkpoint, log, diff, compare, restore, fork, note, transcript, status and prefetch to a coding
+agent. The agent starts it and speaks the Model Context Protocol with it over stdin and stdout. They work in the
+session that is mounted at DIR, or is called SESSION; without either, in the one around the current directory. The
+session is looked up at each call, so the mount may come later.
 
 A failure is a tool error with the same code, message and hint that --json prints. What the tools return is what the
 commands print with --json.`,

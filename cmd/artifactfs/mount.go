@@ -31,48 +31,54 @@ func (a *app) mountCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mount [REMOTE [DIR]]",
 		Short: "Mount a repository at a directory",
-		Long: `Mount shows the tree of REMOTE at DIR and returns as soon as the root directory can be read. Everything works
-from there on; a read waits for just what it needs.
+		Long: `Mount makes the tree of REMOTE readable at DIR and returns as soon as the root directory can be read. Everything works
+from then on; a read waits only for the contents that it needs.
 
-REMOTE is anything git can clone: http, https, ssh, git and file URLs, host:path, a local path. DIR is made if it is
-missing, and must be empty; left out, it is the repository's name in the current directory. A link that artifactfs
-session link printed, URL#session=NAME@CHECKPOINT, shows that checkpoint, read-only; URL#session=NAME goes on with the
-session. Any other fragment is refused.
+REMOTE is any URL or path that git can clone: http, https, ssh, git and file URLs, host:path, a local path. DIR must be
+empty; it is created if it does not exist. Its default is the repository's name in the current directory. REMOTE may be
+a link printed by artifactfs session link: URL#session=NAME@CHECKPOINT mounts that checkpoint read-only, and
+URL#session=NAME resumes the session. Any other fragment is an error.
 
 Credentials come from the URL, from $ARTIFACTFS_TOKEN or --token-file, or from git's credential helpers. They are kept
-in memory and nowhere else, and git commands in the mount log in with them, too. A session remote on the same host gets
-the same; for another one there are $ARTIFACTFS_SESSION_TOKEN and --session-token-file. artifactfs credential set hands
-in a new token. Settings of git and ssh in the environment of this command, such as $GIT_ASKPASS, $GIT_SSH_COMMAND or
-http.extraHeader in $GIT_CONFIG_COUNT, count for this mount, though a daemon runs already.
+in memory only, and git commands in the mount log in with them. A session remote on the same host uses the same
+credentials; for another host set $ARTIFACTFS_SESSION_TOKEN or --session-token-file. artifactfs credential set replaces
+a token. Settings of git and ssh in the environment of this command, such as $GIT_ASKPASS, $GIT_SSH_COMMAND or
+http.extraHeader in $GIT_CONFIG_COUNT, apply to this mount, even if the daemon was started without them.
 
-What is changed in the mount is kept on this host, in a session: mounting REMOTE at DIR again goes on with it, on top of
-the commit it began with, until artifactfs unmount --discard throws it away. A mount without changes leaves nothing.
---session names the work, so that it can be mounted anywhere. --read-only shows the repository alone, or with --session
-what a session has made of it.
+Changes in the mount are kept on this host, in a session: mounting REMOTE at DIR again resumes it, on top of the commit
+that it started from, until artifactfs unmount --discard deletes it. A mount without changes leaves no session behind.
+--session names the session, so that it can be mounted at any directory. --read-only mounts the repository without a
+session, or with --session the newest state of that session.
 
-Paths that --redirect names, such as node_modules, live in a plain directory outside of the mount as soon as somebody
-makes them, and are thrown away with the mount: that is quicker, and they count as no change. Without the flag they are
-those of redirect = ["PATH", ...] in .artifactfs.toml in the root of the repository and in
-~/.config/artifactfs/config.toml, together; --redirect "" has none.
+--session-remote-create COMMAND creates the session remote: if the git server has no repository at the URL of
+--session-remote, COMMAND runs once, for one minute at most, with $ARTIFACTFS_SESSION_REMOTE (the URL without
+secrets), $ARTIFACTFS_SESSION, $ARTIFACTFS_REMOTE, $ARTIFACTFS_OBJECT_FORMAT and, if there is one,
+$ARTIFACTFS_SESSION_TOKEN. It is split into words as in a shell, but not run by one; write sh -c '...' for that. If
+it fails, the mount fails.
 
-With --follow the mount goes with its branch on the remote, as by git pull --ff-only and without a content being read:
-the remote is asked every --follow-interval, in one request, and at once by artifactfs refresh. A read-only mount goes
-wherever the branch does; a writable one while git status lists nothing there and the branch has no commits of its own.
-Otherwise artifactfs status says what it waits for.
+Paths named by --redirect, such as node_modules, are plain directories outside of the mount. They are faster, do not
+count as changes, and are deleted at unmount. Without the flag, the paths in redirect = ["PATH", ...] of
+.artifactfs.toml in the root of the repository and of ~/.config/artifactfs/config.toml apply; --redirect "" turns all
+of them off.
 
-With --recurse-submodules the commits that submodules are pinned to are mounted at their paths, and theirs inside of
-them. They have sessions of their own, and are unmounted with DIR. One that cannot be mounted is told of, and left out.
+With --follow the mount follows its branch on the remote, as git pull --ff-only would, but without downloading files.
+The remote is polled every --follow-interval with one request; artifactfs refresh polls it at once. A read-only mount
+follows the branch wherever it moves; a writable one only while git status is clean and the local branch has no commits
+of its own. Otherwise artifactfs status states what blocks the move.
 
-With --git-dir inside, .git is a directory of the mount and not a file that names one elsewhere: git works then where
-nothing but the mount can be seen, as in a container. This takes root, or root of a user namespace.
+With --recurse-submodules the pinned commits of submodules are mounted at their paths, recursively. Submodules have
+sessions of their own and are unmounted with DIR. If one cannot be mounted, mount prints a warning and continues.
 
-With --fuse-fd N (--foreground only) nothing is mounted: a program that may has opened /dev/fuse as descriptor N and
-mounted with it at DIR. So a sandbox needs no privilege at all.
+With --git-dir inside, .git is a directory in the mount instead of a file that points outside of it. Git then works
+where only the mount is visible, as in a container. This requires root, or root in a user namespace.
 
-What is hydrated stays in a cache on disk that all mounts share.
+With --fuse-fd N (only with --foreground) artifactfs does not call mount(2): a privileged program has opened /dev/fuse
+as descriptor N and mounted it at DIR, so that artifactfs can run in a sandbox without privileges.
 
-Each flag has an environment variable, as --cache-size has $ARTIFACTFS_CACHE_SIZE, which counts when the flag is not
-given; $ARTIFACTFS_REMOTE and $ARTIFACTFS_DIR count when there are no arguments. Empty ones do not count.`,
+Fetched contents stay in a cache on disk that all mounts share.
+
+Each flag can be set by an environment variable, for example --cache-size by $ARTIFACTFS_CACHE_SIZE; the flag takes
+precedence. $ARTIFACTFS_REMOTE and $ARTIFACTFS_DIR are used when there are no arguments. Empty variables are ignored.`,
 		Example: `  artifactfs mount https://github.com/git/git
   artifactfs mount git@example.org:team/app.git /srv/app --ref v2.1
   artifactfs mount ~/src/app /tmp/app --wait all --prefetch all
@@ -105,7 +111,7 @@ given; $ARTIFACTFS_REMOTE and $ARTIFACTFS_DIR count when there are no arguments.
 	o.addFlags(cmd)
 	f := cmd.Flags()
 	f.BoolVar(&o.foreground, "foreground", false, "serve the mount in this process until it is interrupted or unmounted")
-	f.IntVar(&o.device, "fuse-fd", -1, "serve DIR, where somebody has mounted already, by the descriptor `N`\nof the /dev/fuse he did it with (--foreground only)")
+	f.IntVar(&o.device, "fuse-fd", -1, "serve DIR, already mounted by another program, through descriptor `N`\nof the /dev/fuse that it was mounted with (--foreground only)")
 	return cmd
 }
 
@@ -115,25 +121,26 @@ func (o *mountOptions) addFlags(cmd *cobra.Command) {
 	o.device = -1
 	f.SortFlags = false
 	f.StringVar(&r.Ref, "ref", "", "branch, tag, full ref `NAME` or commit id (default: the remote's HEAD)")
-	f.StringVar(&r.Session, "session", "", "`NAME` of the work to go on with or to begin (default: one made of REMOTE\nand DIR; with --read-only: none)")
-	f.StringVar(&o.follow, "follow", "", "go with the `BRANCH` on the remote (alone: the mounted one) while nothing is\nchanged in the mount")
+	f.StringVar(&r.Session, "session", "", "`NAME` of the session to resume or create (default: derived from REMOTE\nand DIR; with --read-only: none)")
+	f.StringVar(&o.follow, "follow", "", "follow `BRANCH` on the remote (no value: the mounted branch) while nothing\nis changed in the mount")
 	f.Lookup("follow").NoOptDefVal = followMounted
-	f.DurationVar(&r.FollowInterval, "follow-interval", daemon.DefaultFollowInterval, "how often --follow asks the remote")
+	f.DurationVar(&r.FollowInterval, "follow-interval", daemon.DefaultFollowInterval, "interval between polls of --follow")
 	f.BoolVar(&r.ReadOnly, "read-only", false, "refuse writes")
-	f.StringSliceVar(&r.Redirects, "redirect", nil, "`PATH`s in the mount, with commas between, that live outside of it")
-	f.BoolVar(&r.Submodules, "recurse-submodules", false, "mount submodules at their paths, too, and theirs")
-	f.Var(newChoice(&r.GitDir, control.GitDirOutside, control.GitDirOutside, control.GitDirInside), "git-dir", "where git's directory is: below the state directory, or\n.git in the mount, for who sees nothing else (root)")
-	f.Var(newChoice(&r.Wait, control.WaitTree, control.WaitTree, control.WaitGit, control.WaitAll), "wait", "return when the tree is readable, when git is ready, too,\nor when what --prefetch names is hydrated, too")
-	f.Var(newChoice(&r.History, control.HistoryBackground, control.HistoryBackground, control.HistoryFull, control.HistoryNone), "history", "when the commits behind the mounted one come: behind the\nmount, before it counts as done, or never")
-	f.Var(newChoice(&r.Prefetch, control.PrefetchAuto, control.PrefetchAuto, control.PrefetchAll, control.PrefetchNone), "prefetch", "what to hydrate before it is read: by likely need up to\nthe budget, everything, or nothing")
-	f.Var(&o.budget, "prefetch-budget", "most that --prefetch auto brings (default "+sizeText(daemon.DefaultBudget)+")")
-	f.Var(&o.cache, "cache-size", "quota of hydrated contents on disk, for all mounts together (default "+sizeText(daemon.DefaultCacheSize)+")")
-	f.DurationVar(&r.Timeout, "timeout", 0, "longest `WAIT` for the remote, now and in a later read (default "+strings.TrimSuffix(daemon.DefaultDeadline.String(), "0s")+")")
-	f.StringVar(&r.TokenFile, "token-file", "", "read the token for the remote from `FILE`, again whenever it is refused")
-	f.StringVar(&r.SessionTokenFile, "session-token-file", "", "the same for the session remote (default: that of the remote, if it is\non the same host)")
-	f.Uint32Var(&r.UID, "uid", uint32(os.Getuid()), "`ID` of the owner of everything in the mount")
-	f.Uint32Var(&r.GID, "gid", uint32(os.Getgid()), "`ID` of the group of everything in the mount")
-	f.BoolVar(&r.AllowOther, "allow-other", false, "let other users in")
+	f.StringSliceVar(&r.Redirects, "redirect", nil, "`PATH`s in the mount, comma-separated, that are stored outside of it")
+	f.BoolVar(&r.Submodules, "recurse-submodules", false, "also mount submodules at their paths, recursively")
+	f.Var(newChoice(&r.GitDir, control.GitDirOutside, control.GitDirOutside, control.GitDirInside), "git-dir", "location of the git directory: below the state directory,\nor .git in the mount, for containers (root)")
+	f.Var(newChoice(&r.Wait, control.WaitTree, control.WaitTree, control.WaitGit, control.WaitAll), "wait", "return when the tree is readable (tree), when git is also\nready (git), or when --prefetch has also finished (all)")
+	f.Var(newChoice(&r.History, control.HistoryBackground, control.HistoryBackground, control.HistoryFull, control.HistoryNone), "history", "when to fetch the older commits: after mount has\nreturned, before it returns, or never")
+	f.Var(newChoice(&r.Prefetch, control.PrefetchAuto, control.PrefetchAuto, control.PrefetchAll, control.PrefetchNone), "prefetch", "contents to fetch before they are read: the most likely\nones up to the budget, all, or none")
+	f.Var(&o.budget, "prefetch-budget", "limit of --prefetch auto (default "+sizeText(daemon.DefaultBudget)+")")
+	f.Var(&o.cache, "cache-size", "quota of the cache of file contents, for all mounts together (default "+sizeText(daemon.DefaultCacheSize)+")")
+	f.DurationVar(&r.Timeout, "timeout", 0, "longest `WAIT` for the remote, for mounting and for each later read (default "+strings.TrimSuffix(daemon.DefaultDeadline.String(), "0s")+")")
+	f.StringVar(&r.TokenFile, "token-file", "", "read the token for the remote from `FILE`; read it again whenever it is refused")
+	f.StringVar(&r.SessionTokenFile, "session-token-file", "", "the same for the session remote (default: the token of the remote, if both\nare on the same host)")
+	f.Uint32Var(&r.UID, "uid", uint32(os.Getuid()), "user `ID` that owns all files in the mount")
+	f.Uint32Var(&r.GID, "gid", uint32(os.Getgid()), "group `ID` that owns all files in the mount")
+	f.BoolVar(&r.AllowOther, "allow-other", false, "let other users access the mount")
+	f.BoolVar(&r.ACL, "acl", false, "support POSIX access control lists (setfacl); the kernel then requests the\nlist of each file that ls -l lists or that a user other than its owner opens")
 	o.addCarryFlags(cmd)
 	completeFlag(cmd, "git-dir", "outside", "inside")
 	completeFlag(cmd, "wait", "tree", "git", "all")
@@ -192,7 +199,7 @@ func inheritedDevice(fd int) (*os.File, error) {
 	}
 	if err != nil {
 		return nil, &control.Error{Code: control.ExitUsage, Verb: "mount", Object: fmt.Sprintf("--fuse-fd %d", fd), Cause: err.Error(),
-			Hint: "whoever mounts has to leave the descriptor open across exec: no close-on-exec, and its number in --fuse-fd"}
+			Hint: "the program that mounts must pass the descriptor through exec (no close-on-exec), and its number in --fuse-fd"}
 	}
 	unix.CloseOnExec(fd) // a child of ours that held it would keep the mount alive
 	return os.NewFile(uintptr(fd), "/dev/fuse"), nil

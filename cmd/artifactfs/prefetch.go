@@ -14,26 +14,34 @@ import (
 
 func (a *app) prefetchCommand() *cobra.Command {
 	var wait bool
+	var commits []string
 	cmd := &cobra.Command{
 		Use:   "prefetch DIR [PATHSPEC...]",
-		Short: "Hydrate files before they are read",
-		Long: `Prefetch moves what matches to the front of what is brought in the background. A PATHSPEC is a path relative to DIR:
-a file, a directory with all below it, or a pattern with * and ?. None means everything below DIR, which may also be a
-directory inside a mount.`,
+		Short: "Fetch file contents before they are read",
+		Long: `Prefetch moves the contents of matching files to the front of the background queue. A PATHSPEC is a path relative to
+DIR: a file, a directory (all files below it), or a pattern with * and ?. Without one, all files below DIR match. DIR
+may be a directory inside a mount.
+
+With --commit, prefetch writes contents into git's object store instead, for programs that read this store themselves
+and cannot fetch missing contents: jj, and programs built on libgit2, gitoxide, JGit or go-git. (git itself fetches
+what it needs.) COMMIT is one commit (all files of its tree) or a range A..B (both versions of each file that its
+commits changed). The command returns when the contents are there.`,
 		Example: `  artifactfs prefetch git --wait
   artifactfs prefetch git Documentation 't/*.sh'
-  artifactfs prefetch git/builtin`,
+  artifactfs prefetch git/builtin
+  artifactfs prefetch git --commit HEAD --commit main~50..main && cd git && jj git init --colocate`,
 		Args: arguments(1, -1, "DIR [PATHSPEC...]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.prefetch(cmd.Context(), args[0], args[1:], wait)
+			return a.prefetch(cmd.Context(), args[0], args[1:], wait, commits)
 		},
 		ValidArgsFunction: a.completeMounts(1),
 	}
-	cmd.Flags().BoolVar(&wait, "wait", false, "return when all of it is hydrated")
+	cmd.Flags().BoolVar(&wait, "wait", false, "return when all matching files have been fetched")
+	cmd.Flags().StringArrayVar(&commits, "commit", nil, "write the contents of this `COMMIT` or range of commits to git's object store; may be repeated")
 	return cmd
 }
 
-func (a *app) prefetch(ctx context.Context, dir string, specs []string, wait bool) error {
+func (a *app) prefetch(ctx context.Context, dir string, specs []string, wait bool, commits []string) error {
 	all, asked := a.mounts(ctx)
 	m, err := find(all, asked, "prefetch", dir)
 	if err != nil {
@@ -45,7 +53,7 @@ func (a *app) prefetch(ctx context.Context, dir string, specs []string, wait boo
 	}
 	start := time.Now()
 	p := a.newProgress()
-	reply, err := m.client.Prefetch(ctx, control.PrefetchRequest{Dir: m.Dir, Paths: paths, Wait: wait}, p.show)
+	reply, err := m.client.Prefetch(ctx, control.PrefetchRequest{Dir: m.Dir, Paths: paths, Wait: wait, Commits: commits}, p.show)
 	p.stop()
 	if err != nil {
 		return failure("prefetch", m.Dir, err)
@@ -55,6 +63,10 @@ func (a *app) prefetch(ctx context.Context, dir string, specs []string, wait boo
 	}
 	if a.json {
 		return printJSON(a.stdout, reply)
+	}
+	if len(commits) > 0 {
+		_, err = fmt.Fprintf(a.stdout, "%s of %s in git's object store (%s)\n", count(reply.Hydrated), plural(reply.Matched, "version"), seconds(time.Since(start)))
+		return err
 	}
 	_, err = fmt.Fprintf(a.stdout, "%s of %s hydrated, %s (%s)\n", count(reply.Hydrated), plural(reply.Matched, "blob"), bytesOf(reply.Bytes), seconds(time.Since(start)))
 	return err

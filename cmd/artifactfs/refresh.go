@@ -40,13 +40,13 @@ func (o *mountOptions) completeFollow(cmd *cobra.Command) error {
 func (a *app) refreshCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "refresh [DIR]",
-		Short: "Fetch the mounted branch now, and move a mount that follows it",
-		Long: `Refresh asks the remote where the mounted branch is and fetches its new commits and trees, without contents. A mount
-made with --follow moves there at once, if nothing of yours is in the way. On any other mount it does what git fetch
-does for this branch: origin/BRANCH moves, and nothing else.
+		Short: "Fetch the mounted branch now, and update a mount that follows it",
+		Long: `Refresh fetches the new commits and trees of the mounted branch from the remote, without file contents. A mount made
+with --follow moves to the new commit at once, unless local changes prevent it. On any other mount refresh does the same
+as git fetch for this branch: it updates origin/BRANCH and nothing else.
 
 A server can call it after a push (a webhook, or a post-receive hook: ssh host artifactfs refresh /srv/app), so that
-mounts do not wait for --follow-interval. Objects whose answers were refused are asked for again.`,
+mounts do not wait for --follow-interval. Refresh also retries objects that were given up after invalid answers.`,
 		Example: `  artifactfs refresh
   artifactfs refresh /srv/app --json | jq -r .to`,
 		Args: arguments(0, 1, "[DIR]"),
@@ -95,7 +95,7 @@ func printRefresh(out, hints io.Writer, r control.RefreshReply) {
 		if r.Why != "" {
 			fmt.Fprintf(hints, "artifactfs: not moved: %s\n", r.Why)
 		} else {
-			fmt.Fprintf(hints, "hint: git merge --ff-only origin/%s goes there; a mount made with --follow does by itself\n", r.Branch)
+			fmt.Fprintf(hints, "hint: git merge --ff-only origin/%s updates the branch; a mount made with --follow does so automatically\n", r.Branch)
 		}
 	}
 }

@@ -30,6 +30,7 @@ type runOptions struct {
 	mountOptions
 	dir     string
 	discard bool
+	keep    days
 	command []string
 }
 
@@ -37,22 +38,25 @@ func (a *app) runCommand() *cobra.Command {
 	var o runOptions
 	cmd := &cobra.Command{
 		Use:   "run [REMOTE] [flags] -- CMD [ARG...]",
-		Short: "Run a command in a mount of its own",
-		Long: `Run mounts REMOTE in a place of its own, runs CMD there, unmounts, and exits as CMD did. CMD has the terminal:
-Ctrl-C and Ctrl-Z are for it, other signals are passed on to it.
+		Short: "Run a command in a temporary mount",
+		Long: `Run mounts REMOTE at a temporary directory, runs CMD there, unmounts, and exits with the exit code of CMD. CMD controls
+the terminal and receives Ctrl-C and Ctrl-Z; other signals are passed on to it.
 
-What CMD changed is kept on this host in a session, and run says how to go on with it: --session NAME names it from
-the start, --discard throws it away. What still uses the mount when CMD has ended is waited for a moment, named, and
-cut off.
+The changes of CMD are kept on this host in a session until it is discarded, and run prints the command that resumes it.
+--session NAME names the session; --keep AGE keeps it for that time only; --discard deletes the changes permanently.
+When AGE has passed and the session is not mounted, the daemon or session gc deletes it here and on its session remote,
+and session undelete restores it for another 7 days. Processes that still use the mount after CMD has exited get a
+moment to finish; then run prints their names and unmounts anyway.
 
-The flags are those of mount, and as with mount each has an environment variable; $ARTIFACTFS_REMOTE counts if REMOTE
-is not given, $ARTIFACTFS_DIR if --dir is not.
+The flags are those of mount, and each has an environment variable as there; $ARTIFACTFS_REMOTE is used if REMOTE is not
+given, $ARTIFACTFS_DIR if --dir is not.
 
-Exit codes: CMD's; 128 and the signal's number if one ended it; 126 if CMD cannot be run, 127 if it is not found; those
-of mount, with a message, if CMD was not run. If CMD ended with 0: 1 if its work could not be settled, 5 if not all of
-it is on the session remote yet.`,
+Exit codes: that of CMD; 128 plus the number of the signal that killed it; 126 if CMD cannot be executed, 127 if it is
+not found; an exit code of mount, with a message, if CMD was not run. If CMD exited with 0: 1 if its changes could not
+be saved, 5 if they are not all on the session remote yet.`,
 		Example: `  artifactfs run https://github.com/git/git -- make -j8
   artifactfs run https://example.org/app.git --ref v2.1 --discard -- go test ./...
+  artifactfs run https://example.org/app.git --keep 7d -- ./agent
   artifactfs run git@example.org:team/app.git --session fix-login -- bash`,
 		Annotations:       fromEnvironment,
 		RunE:              func(cmd *cobra.Command, args []string) error { return a.runIn(cmd, args, o) },
@@ -61,7 +65,8 @@ it is on the session remote yet.`,
 	o.addFlags(cmd)
 	f := cmd.Flags()
 	f.StringVar(&o.dir, "dir", "", "mount at `DIR` (default: a new temporary directory)")
-	f.BoolVar(&o.discard, "discard", false, "throw away what CMD changed")
+	f.Var(&o.keep, "keep", "keep the session for so long, such as 7d or 12h\n(default: until it is discarded)")
+	f.BoolVar(&o.discard, "discard", false, "delete the changes of CMD permanently")
 	return cmd
 }
 
@@ -83,6 +88,9 @@ func (a *app) runIn(cmd *cobra.Command, args []string, o runOptions) error {
 		return usage(cmd, errors.New("takes REMOTE -- CMD [ARG...], and $ARTIFACTFS_REMOTE is not set either"))
 	default:
 		o.command = args
+	}
+	if o.discard && o.keep != 0 {
+		return usage(cmd, errors.New("takes --keep or --discard, not both"))
 	}
 	if a.json {
 		return usage(cmd, errors.New("--json makes no sense: the output is CMD's"))
@@ -159,7 +167,7 @@ func (a *app) runMounted(ctx context.Context, o runOptions) error {
 		printError(a.stderr, control.AsError(err))
 	}
 	ctx = context.WithoutCancel(ctx)
-	if err := a.endRun(ctx, reply, o.discard); err != nil {
+	if err := a.endRun(ctx, reply, o); err != nil {
 		e := control.AsError(failure("unmount", reply.Dir, err))
 		printError(a.stderr, e)
 		if code == control.ExitDone {
@@ -189,12 +197,12 @@ func cannotRun(name string, err error) error {
 }
 
 // endRun unmounts what a command has left, and says what is kept. What is in use is waited for, and then detached.
-func (a *app) endRun(ctx context.Context, m control.MountReply, discard bool) error {
+func (a *app) endRun(ctx context.Context, m control.MountReply, o runOptions) error {
 	client, err := a.ensureDaemon(ctx)
 	if err != nil {
 		return err
 	}
-	request := control.UnmountRequest{Dir: m.Dir, Discard: discard}
+	request := control.UnmountRequest{Dir: m.Dir, Discard: o.discard, Keep: time.Duration(o.keep)}
 	var reply control.UnmountReply
 	for deadline := time.Now().Add(busyTime); ; time.Sleep(busyPoll) {
 		reply, err = client.Unmount(ctx, request)
@@ -214,7 +222,7 @@ func (a *app) endRun(ctx context.Context, m control.MountReply, discard bool) er
 		a.sayKeptByRun(m, reply)
 	}
 	a.warnDiverged("run", m.Dir, reply.Remote, reply.DivergedRefs)
-	if reply.Pending > 0 && !discard {
+	if reply.Pending > 0 && !o.discard {
 		return unsynced("run", m.Dir, control.SessionStatus{Name: m.Session, Pending: reply.Pending, Error: reply.Why})
 	}
 	return nil
@@ -231,8 +239,11 @@ func (a *app) sayKeptByRun(m control.MountReply, reply control.UnmountReply) {
 	if reply.Kept == 0 {
 		what = "git objects"
 	}
+	if !reply.Until.IsZero() {
+		what += " until " + reply.Until.Local().Format(time.DateTime)
+	}
 	fmt.Fprintf(a.stderr, "artifactfs: kept %s in session %s\n", what, reply.Session)
-	fmt.Fprintf(a.stderr, "hint: artifactfs run %s --session %s -- CMD goes on with them, artifactfs unmount --session %s --discard throws them away\n",
+	fmt.Fprintf(a.stderr, "hint: artifactfs run %s --session %s -- CMD resumes the session, artifactfs unmount --session %s --discard deletes it\n",
 		shellWord(m.Remote), reply.Session, reply.Session)
 	for _, sub := range reply.Submodules {
 		if sub.Session != "" {

@@ -21,30 +21,31 @@ func (a *app) sessionCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:                   "session COMMAND",
 		DisableFlagsInUseLine: true,
-		Short:                 "Look at, bring back, fork and resume work",
-		Long: `A session is the work that is done in a mount. It has checkpoints: all files as they were at a moment, with git's index,
-HEAD, branches and stashes. They are made by themselves when writes have settled, before an unmount and before git
-commands that throw changes away, and by artifactfs checkpoint; nothing of the user's git is touched by them.
+		Short:                 "Inspect, restore, fork and resume sessions",
+		Long: `A session is the work done in a mount. It consists of checkpoints: the state of all files at one moment, with git's
+index, HEAD, branches and stashes. The daemon makes them after a pause in writing, before an unmount and before git
+commands that discard changes; artifactfs checkpoint makes one at once. They do not change anything in your git.
 
 A checkpoint is named by
   @, @~1         the newest, the one before it
-  01M80Q4Z       its id, or the beginning of it
-  before-rename  the name of a pin, which counts before all that follows
-  10m, 2h30m     the newest that is at least so old (also 90s, 3d, 1w)
-  14:05          the newest of then, today or yesterday; also '2025-11-22 14:05' and RFC 3339
-  2025-11-22     the last one of that day, or before it
+  01M80Q4Z       its id, or a unique prefix of it
+  before-rename  the name of a pin; a pin takes precedence over all names below
+  10m, 2h30m     the newest that is at least this old (also 90s, 3d, 1w)
+  14:05          the newest at that time, today or yesterday; also '2025-11-22 14:05' and RFC 3339
+  2025-11-22     the last one on or before that day
   turn:3         the one at the beginning of the third turn of the transcript
-  HEAD           the first one with the commit that HEAD is now: the files right after the commit
-Times without a zone are of the daemon's.
+  HEAD           the first one whose HEAD is the present commit: the files right after that commit
+Times without a zone are in the daemon's time zone.
 
-Which session is meant says -C, by the directory of its mount or by its name; without it, it is the one that is
-mounted around the current directory.
+-C selects the session, by the directory of its mount or by its name. The default is the session of the mount that
+contains the current directory.
 
-SESSION@ID names a checkpoint of another session, SESSION@ its newest.
+SESSION@ID names a checkpoint of another session, SESSION@ its newest one.
 
-Everything is on the session remote, a git repository: one below the state directory, or that of --session-remote of
-artifactfs mount. From there session resume goes on with the work on another machine, session fork begins other work
-there, and list, log, show and diff with --session-remote URL look at it. session link prints a URL that says it all.`,
+Sessions are stored in a git repository, the session remote: by default one below the state directory, else the one
+given by --session-remote of artifactfs mount. Any machine that can read it can resume a session (session resume), fork
+it (session fork), and inspect it (list, log, show and diff with --session-remote URL). session link prints one URL that
+names session remote, session and checkpoint.`,
 		Example: `  artifactfs session log
   artifactfs session diff @~1 @ --stat
   artifactfs session restore @~1 src/main.c
@@ -63,7 +64,7 @@ there, and list, log, show and diff with --session-remote URL look at it. sessio
 		RunE:                       func(cmd *cobra.Command, args []string) error { return cmd.Help() },
 		SuggestionsMinimumDistance: 2,
 	}
-	cmd.AddCommand(a.sessionListCommand(), a.sessionLogCommand(), a.sessionShowCommand(), a.sessionLinkCommand(), a.sessionDiffCommand(), a.sessionRestoreCommand(),
+	cmd.AddCommand(a.sessionListCommand(), a.sessionLogCommand(), a.sessionShowCommand(), a.sessionLinkCommand(), a.sessionDiffCommand(), a.sessionCompareCommand(), a.sessionRestoreCommand(),
 		a.sessionForkCommand(), a.sessionMergeCommand(), a.sessionResumeCommand(), a.sessionPinCommand(), a.sessionUnpinCommand(), a.sessionNoteCommand(), a.sessionRecordCommand(),
 		a.sessionTranscriptCommand(), a.sessionEraseCommand(), a.sessionFactCommand(), a.sessionHandoffCommand())
 	cmd.AddCommand(a.sessionStateCommands()...)
@@ -170,15 +171,15 @@ func (a *app) sessionListCommand() *cobra.Command {
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List sessions, mounted or not",
-		Long: `List prints a table of the sessions of the state directory: their state, how many checkpoints there are and how old
-the newest is, how many refs are not on the session remote yet, where they are mounted or were last, and of what.
+		Long: `List prints a table of the sessions of the state directory: state, number of checkpoints, age of the newest one, number
+of refs that are not on the session remote yet, directory where it is or was last mounted, and mounted remote.
 
-A session is active while it is mounted and paused when it is not; one whose mount died is paused (interrupted). One
-that is not mounted and in which nothing has happened for 7 days is stale: session delete removes it, and session gc
---all makes all of them smaller.
+A session is active while it is mounted, and paused otherwise; one whose mount died is paused (interrupted). An
+unmounted session without any activity for 7 days is stale: session delete removes it, and session gc --all shrinks all
+sessions.
 
-With --session-remote it lists the sessions of that git repository, whoever works in them. With --deleted it lists those
-that session undelete brings back, here or there.`,
+With --session-remote it lists all sessions of that git repository. With --deleted it lists the sessions that session
+undelete can restore.`,
 		Example: `  artifactfs session list
   artifactfs session list --session-remote https://git.example.org/work.git
   artifactfs session list --deleted

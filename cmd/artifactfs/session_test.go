@@ -56,7 +56,7 @@ func TestKeptSessionsAreShown(t *testing.T) {
 	if got := a.ok("status", "it's", "--json"); !strings.Contains(got, `"state":"unmounted"`) || !strings.Contains(got, `"overlay":{"changed":3,"bytes":2048}`) {
 		t.Errorf("status --json: %s", got)
 	}
-	hint := `hint: artifactfs mount https://127.0.0.1/app '` + a.dir + `/it'\''s' --session fix goes on with the session fix`
+	hint := `hint: artifactfs mount https://127.0.0.1/app '` + a.dir + `/it'\''s' --session fix resumes the session fix`
 	for _, verb := range []string{"unmount", "prefetch"} {
 		if r := a.run(verb, "it's"); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, hint) {
 			t.Errorf("%s: %+v", verb, r)
@@ -81,14 +81,14 @@ func TestUnmountOfSessions(t *testing.T) {
 			t.Errorf("unmount %s: %+v", args, r)
 		}
 	}
-	if got := a.ok("unmount", "--session", "fix", "--discard"); got != "discarded session fix\n" {
-		t.Errorf("got %q", got)
+	if r := a.run("unmount", "--session", "fix", "--discard", "--yes"); r.code != 0 || r.stdout != "discarded session fix\n" || !strings.Contains(r.stderr, "session undelete fix restores it until") {
+		t.Errorf("unmount --discard: got %+v", r)
 	}
 	if _, err := os.Stat(fix); err == nil {
 		t.Error("it is still there")
 	}
 	r := a.run("unmount", "--session", "work")
-	if want := "artifactfs: kept 1 changed path in session work (artifactfs mount https://127.0.0.1/app /m --session work goes on with them)\n"; r.code != 0 || r.stdout != "unmounted /m\n" || r.stderr != want {
+	if want := "artifactfs: kept 1 changed path in session work (artifactfs mount https://127.0.0.1/app /m --session work resumes it)\n"; r.code != 0 || r.stdout != "unmounted /m\n" || r.stderr != want {
 		t.Errorf("%+v", r)
 	}
 	if r := a.run("unmount", "--all", "--json"); r.code != 0 || r.stdout != `{"unmounted":[{"id":"more","dir":"/n","session":"more","pending":0,"kept":0}]}`+"\n" || !strings.Contains(r.stderr, "kept git objects in session more") {
@@ -97,8 +97,12 @@ func TestUnmountOfSessions(t *testing.T) {
 	if _, err := os.Stat(other); err != nil {
 		t.Errorf("unmount --all took what was not mounted: %v", err)
 	}
-	if got := a.ok("unmount", "/gone/other", "--discard", "--json"); got != `{"unmounted":[{"id":"other","dir":"/gone/other","session":"","pending":0,"kept":0,"discarded":true}]}`+"\n" {
-		t.Errorf("got %s", got)
+	if r := a.run("unmount", "/gone/other", "--discard"); r.code != control.ExitUsage || !strings.Contains(r.stderr, "hint: --yes confirms it") {
+		t.Errorf("unmount --discard without --yes and a terminal: got %+v, want exit code %d and a hint", r, control.ExitUsage)
+	}
+	r = a.run("unmount", "/gone/other", "--discard", "--yes", "--json")
+	if got := r.stdout; r.code != 0 || !strings.HasPrefix(got, `{"unmounted":[{"id":"other","dir":"/gone/other","session":"","pending":0,"kept":0,"trashed":"other","until":"`) || !strings.HasSuffix(got, `","discarded":true}]}`+"\n") {
+		t.Errorf("unmount --discard --json: got %s, want that other is in the trash", got)
 	}
 }
 

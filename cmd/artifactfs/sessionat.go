@@ -13,12 +13,12 @@ import (
 )
 
 // addressHelp tells how commands name checkpoints of other sessions.
-const addressHelp = `SESSION@ID names a checkpoint of another session, SESSION@ its newest. With --session-remote URL, sessions are those of
-that git repository, and nothing has to be mounted or known here; a link, URL#session=SESSION@ID, says both at once.`
+const addressHelp = `SESSION@ID names a checkpoint of another session, SESSION@ its newest one. With --session-remote URL, sessions are
+looked up in that git repository, and nothing needs to be mounted here; a link, URL#session=SESSION@ID, names both.`
 
 // farFlag adds the flag that says that sessions are those of a session remote.
 func farFlag(cmd *cobra.Command, remote *string) {
-	cmd.Flags().StringVar(remote, "session-remote", "", "look for sessions on the git repository `URL`, not here")
+	cmd.Flags().StringVar(remote, "session-remote", "", "look up sessions in the git repository `URL` instead of on this host")
 }
 
 // farRemote checks a session remote that sessions are looked for on, and makes a path absolute; "" stays.
@@ -139,10 +139,10 @@ func (a *app) sessionLinkCommand() *cobra.Command {
 	var of, remote string
 	cmd := &cobra.Command{
 		Use:   "link [ID]",
-		Short: "Print a URL that others look at, fork or resume the work with",
-		Long: `Link prints URL#session=NAME@CHECKPOINT: where the session is, its name, and a checkpoint, the newest if none is named.
-artifactfs session show, fork and resume and artifactfs mount take it in place of everything else, on any machine that
-can read the session remote; no secret is in it.
+		Short: "Print a URL to inspect, fork or resume a session",
+		Long: `Link prints URL#session=NAME@CHECKPOINT: the session remote, the name of the session, and a checkpoint (default: the
+newest). artifactfs session show, fork and resume and artifactfs mount accept it on any machine that can read the
+session remote. It contains no secret.
 
 ` + addressHelp,
 		Example: `  artifactfs session link

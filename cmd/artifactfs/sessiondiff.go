@@ -21,16 +21,15 @@ func (a *app) sessionDiffCommand() *cobra.Command {
 	var o diffOptions
 	cmd := &cobra.Command{
 		Use:   "diff [A [B]] [--stat|--name-only|--name-status]",
-		Short: "Tell what differs between checkpoints",
-		Long: `Diff prints what changed from checkpoint A to checkpoint B, as git diff does. With A alone it is what changed from there
-to the working tree as it is now, of which a checkpoint is made; without arguments, all that the session has changed
-since the commit it began with.
+		Short: "Compare two checkpoints",
+		Long: `Diff prints the changes from checkpoint A to checkpoint B, in the format of git diff. With A alone, it compares A with
+the present working tree, of which it makes a checkpoint first; without arguments, it prints all changes of the session
+since the commit that it started from.
 
 ` + addressHelp + `
-With --session-remote and one SESSION it is all that the session has changed.
+With --session-remote and one SESSION, diff prints all changes of that session.
 
-Paths alone (--name-only, --name-status) are told by comparing trees; for lines, contents that are not on this host come
-from the remote.`,
+--name-only and --name-status compare only trees; the other forms fetch contents that are not on this host.`,
 		Example: `  artifactfs session diff
   artifactfs session diff @ --name-status
   artifactfs session diff @~1 @ --stat
@@ -56,9 +55,9 @@ from the remote.`,
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.BoolVar(&o.stat, "stat", false, "how many lines of each file")
-	f.BoolVar(&o.nameOnly, "name-only", false, "just the paths")
-	f.BoolVar(&o.nameStatus, "name-status", false, "just the paths, and whether they were added (A), modified (M), deleted (D)\nor became something else (T)")
+	f.BoolVar(&o.stat, "stat", false, "print the number of changed lines of each file")
+	f.BoolVar(&o.nameOnly, "name-only", false, "print only paths")
+	f.BoolVar(&o.nameStatus, "name-status", false, "print only paths, and whether they were added (A), modified (M), deleted (D)\nor changed their type (T)")
 	a.ofFlag(cmd, &o.of)
 	farFlag(cmd, &o.remote)
 	return cmd

@@ -19,14 +19,15 @@ func (a *app) sessionEraseCommand() *cobra.Command {
 	var records []string
 	cmd := &cobra.Command{
 		Use:   "erase [DIR|SESSION] --before TIME|--record ID",
-		Short: "Erase records of the transcript for good",
-		Long: `Erase takes records out of the transcript of a session: those that are older than TIME, which is written as that of
-a checkpoint (30d, 14:05, 2025-11-22), and those that --record names. A tombstone takes the place of each: its id,
-when and by whom it was erased, and what --why says. The objects that held the records are removed here, and the session
-remote is told with the next push; until its own gc it may keep what nothing names any more.
+		Short: "Erase records of a transcript permanently",
+		Long: `Erase removes records from the transcript of a session: those older than TIME, written like the time of a checkpoint
+(30d, 14:05, 2025-11-22), and those named by --record. Each is replaced by a tombstone: its id, the time and author of
+the erasure, and the text of --why. The objects that contained the records are deleted on this host, and the next push
+replaces them on the session remote, which may keep the unreferenced objects until its own gc.
 
-Sessions of this host that were forked from this one erase the same records. A fork on another machine keeps them until
-somebody erases them there: the ids are the same. Checkpoints, commits, notes, facts and the handoff stay.`,
+Sessions of this host that were forked from this one erase the same records at once. A fork on another machine erases
+them when it is mounted next, or within half a minute if it is mounted: what was erased is on record on the session
+remote. Checkpoints, commits, notes, facts and the handoff stay.`,
 		Example: `  artifactfs session erase --before 30d
   artifactfs session erase fix-login --record 01M80Q4Z50EZKC5YR3HTMPRYYQ --why 'a customer asked for it'`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -50,9 +51,9 @@ somebody erases them there: the ids are the same. Checkpoints, commits, notes, f
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&before, "before", "", "records that are older than `TIME`")
-	f.StringArrayVar(&records, "record", nil, "the record with this `ID`; may be repeated")
-	f.StringVar(&why, "why", "", "`REASON`, which the tombstone keeps")
+	f.StringVar(&before, "before", "", "erase records older than `TIME`")
+	f.StringArrayVar(&records, "record", nil, "erase the record with this `ID`; may be repeated")
+	f.StringVar(&why, "why", "", "`REASON`, stored in the tombstone")
 	a.ofFlag(cmd, &of)
 	return cmd
 }

@@ -18,9 +18,9 @@ func (a *app) sessionFactCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:                   "fact COMMAND",
 		DisableFlagsInUseLine: true,
-		Short:                 "Keep facts for those who go on with a session",
-		Long: `Fact keeps short texts that whoever goes on with a session has to know, apart from the transcript: they stay when
-records of it are erased, and are pushed to the session remote. What looks like a secret is taken out.`,
+		Short:                 "Store facts for those who resume a session",
+		Long: `Fact stores short texts for those who resume a session. Facts are kept apart from the transcript: erasing records does
+not remove them. They are pushed to the session remote. Text that looks like a secret is removed.`,
 		Example: `  artifactfs session fact add 'the tests need port 5432'
   artifactfs session fact list
   artifactfs session fact remove 01M80Q4Z50EZKC5YR3HTMPRYYQ`,
@@ -36,7 +36,7 @@ records of it are erased, and are pushed to the session remote. What looks like 
 	add := &cobra.Command{
 		Use:     "add TEXT",
 		Short:   "Add a fact to a session",
-		Long:    `Add keeps TEXT as a fact of the session, and prints its id.`,
+		Long:    `Add stores TEXT as a fact of the session, and prints its id.`,
 		Example: `  artifactfs session fact add 'the tests need port 5432' -C fix-login`,
 		Args:    arguments(1, 1, "TEXT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -74,7 +74,7 @@ records of it are erased, and are pushed to the session remote. What looks like 
 	remove := &cobra.Command{
 		Use:     "remove ID",
 		Short:   "Remove a fact of a session",
-		Long:    `Remove takes the fact with this id from the session. Its text stays in the history of the ref that holds the facts.`,
+		Long:    `Remove removes the fact with this id from the session. Its text remains in the history of the ref that stores the facts.`,
 		Example: `  artifactfs session fact remove 01M80Q4Z50EZKC5YR3HTMPRYYQ`,
 		Args:    arguments(1, 1, "ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -95,8 +95,8 @@ func (a *app) sessionHandoffCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "handoff [--set TEXT|-]",
 		Short: "Show or write the handoff of a session",
-		Long: `Handoff prints the text that was left for whoever goes on with the session: what is done, and what is not.
---set writes it, - from stdin; an empty text removes it. As facts it is kept apart from the transcript.`,
+		Long: `Handoff prints the text that the last user of the session left for the next one, such as what is done and what is not.
+--set replaces it (- reads it from stdin); an empty text removes it. Like facts, it is kept apart from the transcript.`,
 		Example: `  artifactfs session handoff
   artifactfs session handoff --set 'login works; the tests of logout do not'
   agent --summary | artifactfs session handoff --set -`,

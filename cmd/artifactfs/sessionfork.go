@@ -24,19 +24,18 @@ func (a *app) sessionForkCommand() *cobra.Command {
 	var o forkOptions
 	cmd := &cobra.Command{
 		Use:   "fork [ID|SESSION[@ID]|LINK] DIR",
-		Short: "Begin another session at a checkpoint, and mount it",
-		Long: `Fork begins a session with what a checkpoint holds, files, index, HEAD, branches and stashes, and mounts it at DIR.
-Without ID it begins with the working tree as it is now, or with the newest checkpoint of a session that is not mounted.
-It is there at once: both share everything, nothing is copied or downloaded, and from then on they have nothing to do
-with each other.
+		Short: "Create a session from a checkpoint, and mount it",
+		Long: `Fork creates a session from a checkpoint (files, index, HEAD, branches and stashes) and mounts it at DIR. Without ID it
+starts from the present working tree, or from the newest checkpoint of a session that is not mounted. Nothing is copied
+or downloaded, so it takes no time; afterwards the two sessions are independent.
 
-A session of another machine is forked by a link that artifactfs session link printed there, or as SESSION[@ID] on the
-git repository that --session-remote names: nothing has to be known here, contents come when they are read, and whoever
-works in that session is not disturbed. What was recorded of it up to the checkpoint, and its notes, come along. The new
-session goes to the same session remote, unless --session-remote beside a link says otherwise.
+To fork a session of another machine, pass the link printed there by artifactfs session link, or SESSION[@ID] with
+--session-remote URL. Nothing needs to exist on this host, contents are fetched when they are read, and the original
+session is not disturbed. The transcript up to the checkpoint and the notes are copied. The new session uses the same
+session remote, unless --session-remote is given in addition to a link.
 
-A mount that shows a checkpoint (--at) is forked there. --session names the new session. With --read-only there is none:
-DIR shows the checkpoint, and keeps nothing. The other flags are those of artifactfs mount.`,
+If the mount shows a checkpoint (--at), the fork starts from that checkpoint. --session names the new session. With
+--read-only no session is created: DIR shows the checkpoint. The other flags are those of artifactfs mount.`,
 		Example: `  artifactfs session fork /tmp/try
   artifactfs session fork https://git.example.org/work.git#session=fix-login /tmp/try
   artifactfs session fork --session-remote https://git.example.org/work.git fix-login@before-rename /tmp/try
@@ -167,18 +166,18 @@ func (a *app) sessionResumeCommand() *cobra.Command {
 	var o mountOptions
 	cmd := &cobra.Command{
 		Use:   "resume SESSION|LINK [DIR] [--session-remote URL]",
-		Short: "Go on with a session, here or on another machine",
-		Long: `Resume mounts SESSION at DIR and goes on where it was left: files, index, HEAD, branches, stashes, also an unfinished
-merge or rebase. Contents come when they are read. A session of this state directory is known by its name, and DIR is
-where it was mounted last if it is left out. One of another machine is found on the session remote that --session-remote
-names, or by a link that artifactfs session link printed there. It goes on with the newest checkpoint, also if the link
-names an older one: artifactfs session fork begins with that.
+		Short: "Resume a session, here or on another machine",
+		Long: `Resume mounts SESSION at DIR in the state in which it was left: files, index, HEAD, branches and stashes, including an
+unfinished merge or rebase. Contents are fetched when they are read. A session of this state directory is named by its
+name alone, and DIR defaults to the directory where it was mounted last. A session of another machine is looked up on
+--session-remote, or named by a link printed there by artifactfs session link. Resume always uses the newest checkpoint,
+even if the link names an older one; use artifactfs session fork for that.
 
-It is refused while somebody else is at work in the session, or seems to be: a machine that was switched off has not
-said that it is done. --take-over goes on all the same; what the other one still makes is kept apart then, and nothing
-is lost. artifactfs session fork makes a copy instead.
+Resume fails while another machine uses the session or seems to use it: a machine that was switched off could not
+release its claim. --take-over resumes the session anyway; later work of the other machine is stored apart, and nothing
+is lost. artifactfs session fork creates a copy instead.
 
-The other flags are those of artifactfs mount, which does the same with the repository's URL and --session.`,
+The other flags are those of artifactfs mount; mounting the repository's URL with --session has the same effect.`,
 		Example: `  artifactfs session resume fix-login
   artifactfs session resume fix-login /srv/fix --session-remote https://git.example.org/work.git
   artifactfs session resume https://git.example.org/work.git#session=fix-login /srv/fix

@@ -18,11 +18,11 @@ func (a *app) sessionHooksCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:                   "hooks COMMAND",
 		DisableFlagsInUseLine: true,
-		Short:                 "Let a coding agent record itself",
-		Long: `Hooks writes the hook configuration of a coding agent, so that the agent records itself in the session of the mount that
-it works in: each prompt, each tool call and its result go to the transcript (artifactfs session transcript), a
+		Short:                 "Configure a coding agent to record its work",
+		Long: `Hooks writes the hook configuration of a coding agent, so that the agent records its work in the session of the mount
+that it runs in: each prompt, tool call and result is appended to the transcript (artifactfs session transcript), a
 checkpoint is made before each tool that may change files and at the end of each turn, and each commit of the agent gets
-a note (git log --notes=agent). What looks like a secret is taken out before anything is written.
+a note (git log --notes=agent). Text that looks like a secret is removed before anything is written.
 
 An agent waits for a hook, ` + agenthook.Timeout.String() + ` at the most; a hook that fails says so on stderr and never stops the agent.
 
@@ -32,8 +32,8 @@ codex     .codex/hooks.json                          Codex asks whether the hook
 gemini    .gemini/settings.json
 opencode  .opencode/plugins/artifactfs.js
 
-A file that is made by this is excluded from git (info/exclude) and so from checkpoints: it holds for this machine. What
-else a file configures stays as it is.`,
+A file that is created by this command is excluded from git (info/exclude) and from checkpoints, since it is specific to
+this machine. Other settings in an existing file are preserved.`,
 		Example: `  artifactfs session hooks install claude
   artifactfs session hooks install codex --dir /srv/app
   artifactfs session hooks status

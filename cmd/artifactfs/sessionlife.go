@@ -20,9 +20,9 @@ func (a *app) sessionPinCommand() *cobra.Command {
 	var of string
 	cmd := &cobra.Command{
 		Use:   "pin [ID] NAME",
-		Short: "Keep a checkpoint by name",
-		Long: `Pin gives a checkpoint, the newest if none is named, a name. It is kept for as long as it has one, also by session gc. A
-name goes on to the checkpoint that it is given to last.`,
+		Short: "Name a checkpoint, so that it is kept",
+		Long: `Pin names a checkpoint (default: the newest). A checkpoint with a name is kept, also by session gc. A name that is
+already in use moves to the new checkpoint.`,
 		Example: `  artifactfs session pin before-rename
   artifactfs session pin @~3 works -C fix-login`,
 		Args: arguments(1, 2, "[ID] NAME"),
@@ -49,8 +49,8 @@ func (a *app) sessionUnpinCommand() *cobra.Command {
 	var of string
 	cmd := &cobra.Command{
 		Use:     "unpin NAME",
-		Short:   "Forget the name of a checkpoint",
-		Long:    `Unpin forgets a name that session pin or checkpoint --pin gave. The checkpoint is kept as long as others of its age are.`,
+		Short:   "Remove the name of a checkpoint",
+		Long:    `Unpin removes a name set by session pin or checkpoint --pin. The checkpoint is then kept as long as others of its age.`,
 		Example: `  artifactfs session unpin before-rename`,
 		Args:    arguments(1, 1, "NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -84,17 +84,17 @@ func (a *app) sessionSet(ctx context.Context, of, verb string, r control.Session
 
 // sessionStates are the commands that change the state of a session.
 var sessionStates = []struct{ verb, state, done, short, long, example string }{
-	{"pause", string(session.Paused), "paused session", "Say that nobody is at work in a session any more",
-		`Pause says that a session whose mount died is not being worked in, so that another machine can go on with it. Unmounting
-pauses a session by itself.`, `  artifactfs session pause fix-login -m 'the machine is gone'`},
-	{"close", string(session.Closed), "closed session", "Say that a session is done",
-		`Close says that nobody means to go on with a session. All that it holds stays, and it cannot be mounted until session
-reopen. It must not be mounted.`, `  artifactfs session close fix-login -m merged`},
-	{"archive", string(session.Archived), "archived session", "Say that a session is done, and only keep what is pinned",
-		`Archive says that nobody means to go on with a session, and that of its checkpoints only the newest and the pinned ones
-are of use: session gc drops the others. It must not be mounted.`, `  artifactfs session archive fix-login && artifactfs session gc fix-login`},
-	{"reopen", string(session.Open), "reopened session", "Take back close or archive",
-		`Reopen lets a session that was closed or archived be worked in again.`, `  artifactfs session reopen fix-login`},
+	{"pause", string(session.Paused), "paused session", "Release a session whose mount has died",
+		`Pause releases the claim on a session whose mount has died, so that another machine can resume it. Unmounting a session
+does this automatically.`, `  artifactfs session pause fix-login -m 'the machine is gone'`},
+	{"close", string(session.Closed), "closed session", "Close a session",
+		`Close marks a session as finished. Everything in it is kept, but it cannot be mounted until session reopen. The session
+must not be mounted.`, `  artifactfs session close fix-login -m merged`},
+	{"archive", string(session.Archived), "archived session", "Close a session, and keep only its newest and pinned checkpoints",
+		`Archive closes a session and marks all of its checkpoints but the newest and the pinned ones for removal by session gc.
+The session must not be mounted.`, `  artifactfs session archive fix-login && artifactfs session gc fix-login`},
+	{"reopen", string(session.Open), "reopened session", "Undo close or archive",
+		`Reopen makes a closed or archived session mountable again.`, `  artifactfs session reopen fix-login`},
 }
 
 func (a *app) sessionStateCommands() (cmds []*cobra.Command) {
@@ -103,7 +103,7 @@ func (a *app) sessionStateCommands() (cmds []*cobra.Command) {
 		cmd := &cobra.Command{
 			Use:     s.verb + " [DIR|SESSION] [-m REASON]",
 			Short:   s.short,
-			Long:    s.long + "\n\nThe change is recorded with its time, who made it ($ARTIFACTFS_ACTOR, or the user and host) and why.",
+			Long:    s.long + "\n\nThe change is recorded with its time, its author ($ARTIFACTFS_ACTOR, or the user and host) and the reason.",
 			Example: s.example,
 			Args:    func(cmd *cobra.Command, args []string) error { return atMostOne(cmd, args, of) },
 			RunE: func(cmd *cobra.Command, args []string) error {
@@ -157,6 +157,9 @@ func (a *app) sessionGCCommand() *cobra.Command {
 --keep-all; of the older ones the last of each day, up to --keep-daily; the pinned ones; and always the newest. Of an
 archived session only the last two.
 
+What was recorded in the transcript is dropped with them: records that are older than --keep-daily and belong to a
+checkpoint that is gone. Turns keep their numbers. Facts and the handoff stay.
+
 Branches, tags and notes are never touched, nor what they were before they were rewritten. What is dropped here is
 dropped on the session remote, too. --dry-run only says what would be dropped. --all does it for every session of the
 state directory. Sessions that were deleted more than 7 days ago are removed for good.`,
@@ -208,9 +211,13 @@ func (a *app) sessionGC(ctx context.Context, of string, r control.SessionGCReque
 			return err
 		}
 	}
-	text := fmt.Sprintf("dropped %s, kept %s, %s became free", plural(int64(len(reply.Dropped)), "checkpoint"), count(reply.Kept), bytesOf(reply.Bytes))
+	what := plural(int64(len(reply.Dropped)), "checkpoint")
+	if reply.Records > 0 {
+		what += " and " + plural(reply.Records, "record")
+	}
+	text := fmt.Sprintf("dropped %s, kept %s, %s became free", what, count(reply.Kept), bytesOf(reply.Bytes))
 	if r.DryRun {
-		text = fmt.Sprintf("would drop %s and keep %s", plural(int64(len(reply.Dropped)), "checkpoint"), count(reply.Kept))
+		text = fmt.Sprintf("would drop %s and keep %s", what, count(reply.Kept))
 	}
 	_, err = fmt.Fprintln(a.stdout, text)
 	return err

@@ -23,14 +23,14 @@ func (a *app) sessionLogCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "log [DIR|SESSION] [-n NUMBER]",
 		Short: "List checkpoints, newest first",
-		Long: `Log prints a line for each checkpoint of a session, newest first: its id, how long ago it was made, why (manual, idle,
-interval, git, turn, before-risk, removal, unmount, shutdown, restore, fork), how many paths differ from the one before,
-how many bytes are new in it, how many records of the transcript were made since the one before, if any were, the
-branch, and the pins and the message it has. A * behind the id says that it is not on the session remote yet.
+		Long: `Log prints a line for each checkpoint of a session, newest first: id, age, reason (manual, idle, interval, git, turn,
+before-risk, removal, unmount, shutdown, restore, fork), number of paths that differ from the previous one, number of
+new bytes, number of transcript records since the previous one (if any), branch, pins and message. A * after the id
+means that the checkpoint is not on the session remote yet.
 
-An id may be cut to as many of its first characters as no other has; artifactfs session --help lists the other names.
+An id can be abbreviated to a unique prefix; artifactfs session --help lists the other ways to name a checkpoint.
 
-With --session-remote URL, SESSION is one of that git repository.`,
+With --session-remote URL, SESSION is looked up in that git repository.`,
 		Example: `  artifactfs session log
   artifactfs session log /srv/app -n 5
   artifactfs session log fix-login --session-remote https://git.example.org/work.git
@@ -140,14 +140,14 @@ func (a *app) sessionShowCommand() *cobra.Command {
 	var of, remote string
 	cmd := &cobra.Command{
 		Use:   "show [ID]",
-		Short: "Tell all about a checkpoint",
-		Long: `Show tells of a checkpoint, the newest if none is named: when and why it was made, the commit that HEAD was, what had
-changed since the one before, what was staged, what it does not hold and why, and the command lines that fork it and
-that resume the session; and of its session, how the session remote comes to the history (--session-base of mount) and
-how many bytes it has sent and received.
+		Short: "Print the details of a checkpoint",
+		Long: `Show prints the details of a checkpoint (default: the newest): time and reason, the commit of HEAD, changes since the
+previous checkpoint, staged changes, paths that were left out and why, and the commands that fork the checkpoint and
+resume the session. It also prints how the session remote refers to the history (--session-base of mount) and the number
+of bytes sent and received.
 
 ` + addressHelp + `
-There SESSION alone is its newest checkpoint.`,
+With --session-remote, SESSION alone means its newest checkpoint.`,
 		Example: `  artifactfs session show
   artifactfs session show @~2 -C fix-login
   artifactfs session show fix-login@before-rename

@@ -13,14 +13,14 @@ func (a *app) sessionMergeCommand() *cobra.Command {
 	var of, remote string
 	cmd := &cobra.Command{
 		Use:   "merge SESSION[@ID]|LINK",
-		Short: "Bring the work of another session into this one",
-		Long: `Merge brings what another session has changed into the mounted working tree, three-way: from the checkpoint where one of
-the two was forked from the other, or from the commit that both began with. git merges, and leaves what it always
-leaves: what merged is in the files and staged, and a file in conflict has conflict markers, and its stages are in the
-index for git status, git mergetool and git add. HEAD and branches stay where they are, as with git merge --squash.
+		Short: "Merge the changes of another session into this one",
+		Long: `Merge merges the changes of another session into the mounted working tree. The merge base is the checkpoint where one
+session was forked from the other, or the commit that both started from. Git does the merge, with its usual result:
+merged files are written and staged; a file in conflict has conflict markers, and its stages are in the index for git
+status, git mergetool and git add. HEAD and branches do not move, as with git merge --squash.
 
-A checkpoint is made first, and merge says how to get back to it. Only contents that both sessions changed are fetched.
-Without @ID it is the newest checkpoint of SESSION. The exit code is 1 if there are conflicts.
+Merge makes a checkpoint first and prints the command that restores it. Only contents that both sessions changed are
+fetched. Without @ID it merges the newest checkpoint of SESSION. The exit code is 1 if there are conflicts.
 
 ` + addressHelp,
 		Example: `  artifactfs session merge try-2

@@ -22,19 +22,19 @@ func (a *app) sessionRestoreCommand() *cobra.Command {
 	var turn int
 	cmd := &cobra.Command{
 		Use:   "restore ID|--turn N [PATH...] [--staged] [--dry-run]",
-		Short: "Bring files back to what they were at a checkpoint",
-		Long: `Restore makes the mounted working tree, or just PATHs in it, what it was at a checkpoint: by names alone, nothing is
-downloaded. A checkpoint is made first, and restore says how to get back to it, so that nothing is lost.
+		Short: "Restore files from a checkpoint",
+		Long: `Restore changes the mounted working tree, or only PATHs in it, back to a checkpoint. Nothing is downloaded. Restore
+makes a checkpoint of the present state first and prints the command that returns to it, so that nothing is lost.
 
-HEAD and branches stay where they are, and so does the index unless --staged asks for it. What checkpoints do not hold,
-such as ignored files, is not touched. --dry-run only says what would change.
+HEAD and branches do not move, nor does the index change without --staged. Files that checkpoints leave out, such as
+ignored files, are not touched. --dry-run only prints the changes.
 
---turn N stands for ID: the checkpoint at the beginning of turn N of the transcript, when the prompt was made.
+--turn N replaces ID: the checkpoint at the beginning of turn N of the transcript, when its prompt was recorded.
 
-PATHs are relative to the current directory, or to that of -C; a directory means all that is in it.
+PATHs are relative to the current directory, or to the directory of -C; a directory includes everything below it.
 
 ` + addressHelp + `
-So work of another session is taken over, as a whole or PATH by PATH; artifactfs session merge brings both together.`,
+This replaces files by those of the other session; artifactfs session merge combines the changes of both sessions.`,
 		Example: `  artifactfs session restore @~1 --dry-run
   artifactfs session restore 10m
   artifactfs session restore 01J9ZK src/main.c docs
@@ -57,8 +57,8 @@ So work of another session is taken over, as a whole or PATH by PATH; artifactfs
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.IntVar(&turn, "turn", 0, "the checkpoint at the beginning of turn `N`")
-	f.BoolVar(&o.request.Staged, "staged", false, "bring the index back, too")
+	f.IntVar(&turn, "turn", 0, "restore the checkpoint at the beginning of turn `N`")
+	f.BoolVar(&o.request.Staged, "staged", false, "also restore the index")
 	f.BoolVarP(&o.request.DryRun, "dry-run", "n", false, "only say what would change")
 	a.ofFlag(cmd, &o.of)
 	farFlag(cmd, &o.remote)
@@ -139,7 +139,7 @@ func (a *app) printRestore(r control.RestoreReply, now time.Time) {
 	at := fmt.Sprintf("%s (%s)", r.Point.ID, ago(r.Point.Time, now))
 	if r.DryRun {
 		printChanges(a.stdout, "would change", r.Changes)
-		fmt.Fprintf(a.stdout, "%s would be brought back to %s\n", changes, at)
+		fmt.Fprintf(a.stdout, "%s would be restored to %s\n", changes, at)
 		return
 	}
 	if a.verbose {
@@ -148,7 +148,7 @@ func (a *app) printRestore(r control.RestoreReply, now time.Time) {
 	for _, path := range r.Kept {
 		fmt.Fprintf(a.stdout, "changed meanwhile, and left as it is: %s\n", (&control.Error{Cause: path}).Error())
 	}
-	fmt.Fprintf(a.stdout, "%s brought back to %s\n", changes, at)
+	fmt.Fprintf(a.stdout, "%s restored to %s\n", changes, at)
 	if r.Before != nil && len(r.Changes) > 0 {
 		fmt.Fprintf(a.stderr, "artifactfs: kept what was there (artifactfs session restore -C %s %s undoes it)\n", shellWord(r.Dir), r.Before.ID)
 	}

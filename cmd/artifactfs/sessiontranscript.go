@@ -24,15 +24,15 @@ func (a *app) sessionTranscriptCommand() *cobra.Command {
 	var o transcriptOptions
 	cmd := &cobra.Command{
 		Use:   "transcript [DIR|SESSION] [--turn N] [--follow] [--markdown]",
-		Short: "Print what was recorded of a session",
-		Long: `Transcript prints the records that session record and the hooks of coding agents have appended: time, who, what kind,
-and the text; long tool calls are shortened. --json prints a line for each record, with all of it.
+		Short: "Print the transcript of a session",
+		Long: `Transcript prints the records that session record and the hooks of coding agents have appended: time, author, kind and
+text; long tool calls are shortened. --json prints one line per record, unshortened.
 
-A turn begins with each record of a person's prompt: one with "type":"prompt", or with "role":"user" and no type or
-"type":"message"; or with a "turn" that is another than before. A checkpoint is made before a prompt is recorded, unless
-the policy is off: turn:N names it everywhere, and session restore --turn N goes back to it.
+A new turn begins with the record of a user's prompt ("type":"prompt", or "role":"user" with no type or
+"type":"message"), or when the "turn" member changes. Unless --checkpoint is off, a checkpoint is made before a prompt
+is recorded: turn:N names it in all session commands, and session restore --turn N restores it.
 
---follow goes on printing what is recorded, until it is interrupted.`,
+--follow continues to print new records until it is interrupted.`,
 		Example: `  artifactfs session transcript
   artifactfs session transcript fix-login --turn 3
   artifactfs session transcript --markdown >report.md
@@ -56,9 +56,9 @@ the policy is off: turn:N names it everywhere, and session restore --turn N goes
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.IntVar(&o.turn, "turn", 0, "only turn `N`")
-	f.BoolVarP(&o.follow, "follow", "f", false, "go on with what is recorded from now on")
-	f.BoolVar(&o.markdown, "markdown", false, "as a report in Markdown")
+	f.IntVar(&o.turn, "turn", 0, "print only turn `N`")
+	f.BoolVarP(&o.follow, "follow", "f", false, "continue with records as they are appended")
+	f.BoolVar(&o.markdown, "markdown", false, "print a report in Markdown")
 	a.ofFlag(cmd, &o.of)
 	return cmd
 }

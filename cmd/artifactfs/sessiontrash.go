@@ -23,14 +23,14 @@ func (a *app) sessionDeleteCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete [DIR|SESSION] [--yes]",
 		Short: "Remove a session everywhere",
-		Long: `Delete removes a session from this host and from its session remote: its checkpoints, branches, tags and notes, and
-the claim of who works in it. It must not be mounted, nor be at work on another machine (--take-over deletes it all the
-same). With --session-remote it need not be on this host.
+		Long: `Delete removes a session from this host and from its session remote: its checkpoints, branches, tags, notes and claim.
+The session must not be mounted, and no other machine may be using it (--take-over deletes it anyway). With
+--session-remote, it need not exist on this host.
 
-It asks once more on a terminal; elsewhere it needs --yes. For 7 days session undelete brings the session back, then it
-is removed for good by the next session delete or gc.
+On a terminal delete asks for confirmation; elsewhere --yes is required. session undelete restores the session for 7
+days; after that, the next session delete or gc removes it permanently.
 
-A branch that HEAD of the session remote names cannot be removed there with git; delete says so.`,
+Git does not delete a branch that HEAD of the session remote points to; delete prints a warning for it.`,
 		Example: `  artifactfs session delete fix-login
   artifactfs session delete fix-login --session-remote https://git.example.org/work.git --yes`,
 		Args: func(cmd *cobra.Command, args []string) error { return atMostOne(cmd, args, of) },
@@ -74,7 +74,7 @@ func (a *app) sessionDelete(ctx context.Context, of, remote string, yes, takeOve
 		w = work{client: client, of: of}
 	}
 	if !yes {
-		if err := a.askDelete(w.name()); err != nil {
+		if err := a.confirm("delete", w.name()); err != nil {
 			return err
 		}
 	}
@@ -92,22 +92,22 @@ func (a *app) sessionDelete(ctx context.Context, of, remote string, yes, takeOve
 	}
 	fmt.Fprintf(a.stdout, "deleted session %s\n", reply.Session)
 	if !a.quiet {
-		fmt.Fprintf(a.stderr, "artifactfs: %s brings it back until %s\n", back, reply.Until.Local().Format(time.DateTime))
+		fmt.Fprintf(a.stderr, "artifactfs: %s restores it until %s\n", back, reply.Until.Local().Format(time.DateTime))
 	}
 	return nil
 }
 
-// askDelete asks the user to confirm. Without a terminal it returns an error.
-func (a *app) askDelete(what string) error {
+// confirm asks the user whether a session is to be removed. Without a terminal it returns an error.
+func (a *app) confirm(verb, what string) error {
 	if !isTerminal(os.Stdin) {
-		return &control.Error{Code: control.ExitUsage, Verb: "delete", Object: what, Cause: "standard input is not a terminal, so the deletion cannot be confirmed", Hint: "--yes confirms it"}
+		return &control.Error{Code: control.ExitUsage, Verb: verb, Object: what, Cause: "standard input is not a terminal, so the deletion cannot be confirmed", Hint: "--yes confirms it"}
 	}
-	fmt.Fprintf(a.stderr, "delete %s here and on its session remote? [y/N] ", what)
+	fmt.Fprintf(a.stderr, "%s %s here and on its session remote? [y/N] ", verb, what)
 	answer, err := bufio.NewReader(os.Stdin).ReadString('\n')
 	if answer = strings.ToLower(strings.TrimSpace(answer)); err == nil && (answer == "y" || answer == "yes") {
 		return nil
 	}
-	return &control.Error{Code: control.ExitFailed, Verb: "delete", Object: what, Cause: "it was not confirmed: nothing was deleted"}
+	return &control.Error{Code: control.ExitFailed, Verb: verb, Object: what, Cause: "it was not confirmed: nothing was deleted"}
 }
 
 // sayStays names the refs that stay on the session remote.
@@ -121,9 +121,10 @@ func (a *app) sessionUndeleteCommand() *cobra.Command {
 	var remote string
 	cmd := &cobra.Command{
 		Use:   "undelete SESSION",
-		Short: "Bring a deleted session back",
-		Long: `Undelete brings back a session that was deleted in the last 7 days, here and on its session remote; of several of one
-name the one that was deleted last. With --session-remote it need not be on this host: session resume goes on with it.`,
+		Short: "Restore a deleted session",
+		Long: `Undelete restores a session that was deleted in the last 7 days, on this host and on its session remote. If several have
+the same name, it restores the one deleted last. With --session-remote, the session need not have been on this host; use
+session resume to mount it.`,
 		Example: `  artifactfs session undelete fix-login
   artifactfs session undelete fix-login --session-remote https://git.example.org/work.git`,
 		Args: arguments(1, 1, "SESSION"),
@@ -143,7 +144,7 @@ name the one that was deleted last. With --session-remote it need not be on this
 			if a.json {
 				return printJSON(a.stdout, reply)
 			}
-			_, err = fmt.Fprintf(a.stdout, "brought back session %s\n", reply.Session)
+			_, err = fmt.Fprintf(a.stdout, "restored session %s\n", reply.Session)
 			return err
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,

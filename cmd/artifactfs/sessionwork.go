@@ -22,13 +22,13 @@ func (a *app) sessionNoteCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "note [COMMIT] -|JSON",
 		Short: "Write a git note on a commit or a checkpoint",
-		Long: `Note writes JSON, or what it reads of stdin (-), as a git note on COMMIT, which is HEAD if it is left out. git notes
---ref=agent and git log --notes=agent show it, and it is pushed to the session remote as commits are. The members of an
-object are put into the one that is there already, over those of the same names; anything else takes the place of what
-is there. What looks like a secret is taken out.
+		Long: `Note writes JSON, given as an argument or read from stdin (-), as a git note on COMMIT (default: HEAD). git notes
+--ref=agent and git log --notes=agent show it, and it is pushed to the session remote like commits. If both the existing
+note and the new one are JSON objects, their members are merged, and new members replace old ones of the same name;
+otherwise the new note replaces the old one. Text that looks like a secret is removed.
 
-COMMIT is named as git names commits. As in the other session commands @ is the newest checkpoint and @~1 the one
-before; they and the whole id of a checkpoint write the note on the checkpoint's commit, not on HEAD.`,
+COMMIT is named as in git. As in the other session commands, @ is the newest checkpoint and @~1 the one before it; these
+and the full id of a checkpoint write the note on the commit of the checkpoint, not on HEAD.`,
 		Example: `  artifactfs session note '{"model":"m-1","task":"fix login"}'
   artifactfs session note @ '{"tests":"passed"}'
   agent --summary | artifactfs session note HEAD~1 --ref agent --json -
@@ -110,12 +110,11 @@ func (a *app) sessionRecordCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "record [FILE|-]",
 		Short: "Append to the transcript of a session",
-		Long: `Record reads lines, a JSON object each, and appends them to the transcript of the session: turns, tool calls, whatever
-tells how the work was done. They are kept apart from files, in refs/afs/transcript/SESSION, each with its time and the
-checkpoint that was the newest then, and carried to the session remote. What looks like a secret is taken out before
-anything is written.
+		Long: `Record reads JSON objects, one per line, and appends them to the transcript of the session: turns, tool calls, or any
+other record of the work. They are stored in refs/afs/transcript/SESSION, each with its time and the newest checkpoint
+at that time, and pushed to the session remote. Text that looks like a secret is removed before anything is written.
 
-As long as its input is open it writes what it has read whenever there is a pause.`,
+While its input stays open, record writes pending lines at every pause in the input.`,
 		Example: `  agent --events | artifactfs session record -C /srv/app
   echo '{"role":"user","text":"fix the login"}' | artifactfs session record
   artifactfs session record turns.jsonl --json`,

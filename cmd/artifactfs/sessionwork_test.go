@@ -102,6 +102,10 @@ func (s *sessionsOf) SessionShow(_ context.Context, r control.SessionShowRequest
 	return answer(s, &s.show), nil
 }
 
+func (s *sessionsOf) SessionCompare(context.Context, control.SessionCompareRequest) (control.SessionCompareReply, error) {
+	return control.SessionCompareReply{}, nil
+}
+
 func (s *sessionsOf) SessionDiff(_ context.Context, r control.SessionDiffRequest) (control.SessionDiffReply, error) {
 	s.ask(r)
 	return answer(s, &s.diff), nil
@@ -211,7 +215,7 @@ func TestCheckpointPrintsItsID(t *testing.T) {
 	if r := a.run("checkpoint", "app", "--sync"); r.code != control.ExitUnsynced || r.stdout != pointA+"\n" || !strings.Contains(r.stderr, "not on the session remote yet\nhint: artifactfs status") {
 		t.Errorf("%+v", r)
 	}
-	if r := a.run("checkpoint"); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "nothing of artifactfs is mounted there") {
+	if r := a.run("checkpoint"); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "no artifactfs mount there") {
 		t.Errorf("%+v", r)
 	}
 }
@@ -228,7 +232,7 @@ func TestSyncTellsWhatIsMissing(t *testing.T) {
 		s.sync.Session.Pending, s.sync.Session.Error = 3, "connection refused"
 	})
 	r := a.run("sync", "app", "--timeout", "2s")
-	want := "artifactfs: sync " + a.dir + "/app: 3 refs not on the session remote yet: connection refused\nhint: the work is kept here, and sending it is tried again by itself\n"
+	want := "artifactfs: sync " + a.dir + "/app: 3 refs not on the session remote yet: connection refused\nhint: the work is kept on this host, and the push is retried automatically\n"
 	if r.code != control.ExitUnsynced || r.stdout != "" || r.stderr != want {
 		t.Errorf("%+v", r)
 	}
@@ -257,7 +261,7 @@ func TestSessionsAreNamedByDirectoryOrName(t *testing.T) {
 		t.Errorf("%v\n%s", err, out)
 	}
 	for _, bad := range []string{"/nowhere", "./x"} {
-		if r := a.run("session", "log", bad); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "nothing of artifactfs is mounted there") {
+		if r := a.run("session", "log", bad); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "no artifactfs mount there") {
 			t.Errorf("%+v", r)
 		}
 	}
@@ -356,7 +360,7 @@ func TestSessionRestore(t *testing.T) {
 			Changes: []control.PathChange{{Path: "x", Status: "M"}}, Kept: []string{"busy"}}
 	})
 	r := a.run("session", "restore", pointA, "./x", "../y", "-C", "app/sub")
-	want := "changed meanwhile, and left as it is: busy\n1 path brought back to " + pointA + " (just now)\n"
+	want := "changed meanwhile, and left as it is: busy\n1 path restored to " + pointA + " (just now)\n"
 	if r.code != 0 || r.stdout != want || r.stderr != "artifactfs: kept what was there (artifactfs session restore -C "+a.dir+"/app "+pointB+" undoes it)\n" {
 		t.Errorf("%+v", r)
 	}
@@ -375,7 +379,7 @@ func TestSessionRestore(t *testing.T) {
 	s.set(func() {
 		s.restore.Before, s.restore.DryRun = nil, true
 	})
-	if got := a.ok("session", "restore", pointA, "-C", "app", "-n"); got != "would change (1)\n  M  x\n1 path would be brought back to "+pointA+" (just now)\n" {
+	if got := a.ok("session", "restore", pointA, "-C", "app", "-n"); got != "would change (1)\n  M  x\n1 path would be restored to "+pointA+" (just now)\n" {
 		t.Errorf("%q", got)
 	}
 }
@@ -550,7 +554,7 @@ func TestWhatIsDiscardedIsNotMissing(t *testing.T) {
 	f.set(func() {
 		f.kept = map[string]control.UnmountReply{dir: {ID: "work", Dir: dir, Pending: 1, Why: "moved"}}
 	})
-	if got := a.ok("unmount", "app", "--discard"); got != "unmounted "+dir+"\n" {
+	if got := a.ok("unmount", "app", "--discard", "--yes"); got != "unmounted "+dir+"\n" {
 		t.Errorf("%q", got)
 	}
 }
@@ -587,7 +591,7 @@ func TestStatusOfASession(t *testing.T) {
 		"  session   work, lane main-host-1a2b\n  points    7 checkpoints, the last 90 s ago (" + pointA + "), changed since\n",
 		"  carried   to https://127.0.0.1/w, 2 refs pending, 90 s ago\n  carrying  refused\n",
 		"  branches  afs/work/{branch} on the session remote\n",
-		"  diverged  refs/heads/afs/work/main was moved by somebody else; the session's commits are kept there as refs/afs/diverged/work/heads/main; in the mount, git fetch https://127.0.0.1/w refs/heads/afs/work/main && git merge FETCH_HEAD makes them one\n",
+		"  diverged  refs/heads/afs/work/main was moved by another session; this session's commits are there as refs/afs/diverged/work/heads/main; in the mount, git fetch https://127.0.0.1/w refs/heads/afs/work/main && git merge FETCH_HEAD makes them one\n",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
@@ -602,13 +606,13 @@ func TestSessionDelete(t *testing.T) {
 		t.Errorf("without --yes: %+v", none)
 	}
 	r := a.run("session", "delete", "elsewhere", "--session-remote", "r.git", "--yes", "--take-over")
-	if r.code != 0 || r.stdout != "deleted session work\n" || !strings.Contains(r.stderr, "refs/heads/main stays as it is") || !strings.Contains(r.stderr, "session undelete work brings it back until") {
+	if r.code != 0 || r.stdout != "deleted session work\n" || !strings.Contains(r.stderr, "refs/heads/main stays as it is") || !strings.Contains(r.stderr, "session undelete work restores it until") {
 		t.Errorf("%+v", r)
 	}
 	if q := last[control.SessionDeleteRequest](t, s); q.Of != "elsewhere" || q.Remote != filepath.Join(a.dir, "r.git") || !q.TakeOver {
 		t.Errorf("%+v", q)
 	}
-	if got := a.ok("session", "undelete", "old"); got != "brought back session old\n" {
+	if got := a.ok("session", "undelete", "old"); got != "restored session old\n" {
 		t.Errorf("undelete printed %q", got)
 	}
 	if got := a.ok("session", "list", "--deleted"); !strings.Contains(got, "old ") || !strings.Contains(got, "60 min ago") && !strings.Contains(got, "1 h ago") {

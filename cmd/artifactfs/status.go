@@ -18,18 +18,18 @@ func (a *app) statusCommand() *cobra.Command {
 	var watch interval
 	cmd := &cobra.Command{
 		Use:   "status [DIR]",
-		Short: "Tell how mounts are doing",
-		Long: `Status tells of the mount at DIR, or of all: what is mounted, how much of it is on this host, what went over the
-network, what is still wanted, and what was changed; then of the daemon. DIR may also be a directory inside a mount.
-Sessions whose work is kept while they are not mounted are told of, too; DIR is then where they were mounted last.
+		Short: "Show the state of mounts",
+		Long: `Status prints the state of the mount at DIR, or of all mounts: the mounted commit, how much of the tree is on this host,
+the network traffic, pending fetches, and local changes; then the state of the daemon. DIR may be a directory inside a
+mount. Sessions that have changes but no mount are included; their DIR is the directory where they were mounted last.
 
-With --watch it shows rates again and again, until Ctrl-C: on a terminal the screen is drawn anew, elsewhere there is a
-line for each mount each time. OPS/S are the kernel's requests, WAIT those not answered yet, MISS/S those that needed
-something from the remote; REQ/S and RECV/S what went over the network; QUEUE contents that somebody waits for plus
-those wanted in the background; HERE how much of the tree is on this host.
+With --watch it prints rates repeatedly until Ctrl-C: a terminal is redrawn, any other output gets one line per mount.
+OPS/S are requests of the kernel, WAIT the requests in flight, MISS/S those that needed the remote, REQ/S and RECV/S
+requests and bytes on the network, QUEUE the file contents that reads wait for plus those queued in the background, and
+HERE the part of the tree that is on this host.
 
-With --json it prints {"mounts":[...],"daemon":{...},"cache":{...}}, or with DIR that one mount's object; with --watch
-such a line each time.`,
+With --json it prints {"mounts":[...],"daemon":{...},"cache":{...}}, or with DIR the object of that mount; with --watch
+one such line each time.`,
 		Example: `  artifactfs status
   artifactfs status git
   artifactfs status --watch
@@ -45,7 +45,7 @@ such a line each time.`,
 		},
 		ValidArgsFunction: a.completeMounts(1),
 	}
-	cmd.Flags().Var(&watch, "watch", "show rates each `SECONDS` (2 if there are none behind it)")
+	cmd.Flags().Var(&watch, "watch", "print rates every `SECONDS` (2 if no number follows)")
 	cmd.Flags().Lookup("watch").NoOptDefVal = "2"
 	return cmd
 }
@@ -226,7 +226,7 @@ func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 func changedLines(m control.MountStatus, now time.Time, line func(label, format string, args ...any)) {
 	switch {
 	case m.Overlay.Changed < 0:
-		line("changed", "cannot be told; artifactfs doctor tells more")
+		line("changed", "unknown; run artifactfs doctor")
 	case m.Overlay.Changed > 0:
 		line("changed", "%s, %s", plural(m.Overlay.Changed, "path"), bytesOf(m.Overlay.Bytes))
 	}

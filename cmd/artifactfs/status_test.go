@@ -104,12 +104,12 @@ func TestNothingIsMounted(t *testing.T) {
 	}
 	for _, args := range []string{"status d", "unmount d", "prefetch d"} {
 		verb := strings.Fields(args)[0]
-		want := "artifactfs: " + verb + " d: nothing of artifactfs is mounted there\nhint: artifactfs list shows what is\n"
+		want := "artifactfs: " + verb + " d: no artifactfs mount there\nhint: artifactfs list shows what is\n"
 		if r := a.run(strings.Fields(args)...); r.code != control.ExitNotMounted || r.stdout != "" || r.stderr != want {
 			t.Errorf("%s: %+v", args, r)
 		}
 	}
-	if r, want := a.run("status", "d", "--json"), `{"error":{"code":"not-mounted","message":"status d: nothing of artifactfs is mounted there","hint":"artifactfs list shows what is","retryable":false}}`+"\n"; r.code != control.ExitNotMounted || r.stdout != want {
+	if r, want := a.run("status", "d", "--json"), `{"error":{"code":"not-mounted","message":"status d: no artifactfs mount there","hint":"artifactfs list shows what is","retryable":false}}`+"\n"; r.code != control.ExitNotMounted || r.stdout != want {
 		t.Errorf("status d --json: got exit %d and %q, want %d and %q", r.code, r.stdout, control.ExitNotMounted, want)
 	}
 	if r := a.run("session", "log", "none"); r.code != control.ExitNotMounted || r.stderr != "artifactfs: log session none: there is no such session\nhint: artifactfs session list shows what there is\n" {
@@ -143,7 +143,7 @@ func TestListShowsEveryDaemon(t *testing.T) {
 		"__complete unmount ":        "/a/long/name\thttps://127.0.0.1/app\n/b\thttps://127.0.0.1/app\n/c\thttps://127.0.0.1/app\n:4\n",
 		"__complete status /b ":      ":4\n",
 		"__complete mount --wait ":   "tree\ngit\nall\n:4\n",
-		"__complete mount x --histo": "--history\twhen the commits behind the mounted one come: behind the\n:4\n",
+		"__complete mount x --histo": "--history\twhen to fetch the older commits: after mount has\n:4\n",
 	} {
 		r := a.run(strings.Split(args, " ")...)
 		if r.code != 0 || r.stdout != want {
@@ -163,9 +163,9 @@ func TestUnmount(t *testing.T) {
 	serve(t, control.MountSocket(a.state, 7), other)
 
 	r := a.run("unmount", "/none", "/a", "/busy", "/b/below")
-	want := "artifactfs: unmount /b/below: nothing of artifactfs is mounted there\nhint: it lies in the mount at /b\n" +
+	want := "artifactfs: unmount /b/below: no artifactfs mount there\nhint: it lies in the mount at /b\n" +
 		"artifactfs: unmount /busy: busy\nhint: fuser\n" +
-		"artifactfs: unmount /none: nothing of artifactfs is mounted there\nhint: artifactfs list shows what is\n"
+		"artifactfs: unmount /none: no artifactfs mount there\nhint: artifactfs list shows what is\n"
 	if r.code != control.ExitNotMounted || r.stdout != "unmounted /a\n" || r.stderr != want {
 		t.Errorf("got %+v", r)
 	}

@@ -20,11 +20,11 @@ func (a *app) switchCommand() *cobra.Command {
 	dir := "."
 	cmd := &cobra.Command{
 		Use:   "switch [-C DIR] [-c NAME] [--detach] [BRANCH|COMMIT|-]",
-		Short: "Move a mount to another branch without downloading its files",
-		Long: `Switch does what git switch does to the mount at DIR, by names alone: files that differ become those of the other
-branch without a content being read, and come when they are. Local changes stay, and where they are in the way nothing
-is done. A branch that only the remote has becomes a local one that tracks it, as with git switch. Git's own commands
-work as well; they download what they write.`,
+		Short: "Switch a mount to another branch without downloading its files",
+		Long: `Switch changes the branch of the mount at DIR as git switch does, but without downloading files: it changes only the
+entries that differ, and their contents are fetched when they are read. Local changes are kept; if one of them is in the
+way, switch changes nothing and fails. A branch that exists only on the remote becomes a local branch that tracks it, as
+with git switch. Git's own switch and checkout work too; they download every file that they write.`,
 		Example: `  artifactfs switch -C git next
   artifactfs switch --detach v2.44.0
   artifactfs switch -c fix origin/maint`,
@@ -38,8 +38,8 @@ work as well; they download what they write.`,
 	}
 	f := cmd.Flags()
 	f.StringVarP(&dir, "directory", "C", dir, "the mount at `DIR`, or around it")
-	f.StringVarP(&r.Create, "create", "c", "", "make a branch `NAME` there")
-	f.BoolVar(&r.Detach, "detach", false, "go to a commit or tag, on no branch")
+	f.StringVarP(&r.Create, "create", "c", "", "create a branch `NAME` there, and switch to it")
+	f.BoolVar(&r.Detach, "detach", false, "check out a commit or tag without a branch")
 	return cmd
 }
 

@@ -23,21 +23,22 @@ func (a *app) traceCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "trace DIR",
-		Short: "Show reads as they happen: who, what, from where, how long",
-		Long: `Trace prints a line for each read in the mount at DIR that reaches it, and for anything else that has to wait for
-the remote: when, process, operation, whether it was here (hit) or fetched and how many files came along, how long it
-took, and the path. It goes on until Ctrl-C or until the mount is gone. What the kernel has in its cache it reads
-without asking, so a second read of a file is most often not seen. Process 0 is the kernel itself, writing back.
+		Short: "Print each read as it happens: process, path, source and duration",
+		Long: `Trace prints a line for each read that reaches the mount at DIR, and for each other request that has to wait for the
+remote: time, process, operation, source (hit: on this host; or fetched, with the number of files that came in the same
+answer), duration and path. It runs until Ctrl-C or until the directory is unmounted. The kernel answers reads from its
+page cache without asking artifactfs, so a second read of a file usually does not appear. Process 0 is the kernel's own
+write-back.
 
-With --all every request of the kernel is shown. With --json there is one object a line. The mount waits for nobody who
-watches: a slow reader of the output loses events, and stderr says how many.`,
+With --all it prints every request of the kernel. With --json it prints one object per line. Trace never slows the
+mount down: if the output is read too slowly, events are dropped, and stderr states how many.`,
 		Example: `  artifactfs trace git
   artifactfs trace git --json | jq -r 'select(.source == "fetched") | .path'`,
 		Args:              arguments(1, 1, "DIR"),
 		RunE:              func(cmd *cobra.Command, args []string) error { return a.trace(cmd.Context(), args[0], all) },
 		ValidArgsFunction: a.completeMounts(1),
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "show everything that the kernel asks")
+	cmd.Flags().BoolVar(&all, "all", false, "print every request of the kernel")
 	return cmd
 }
 
@@ -86,7 +87,7 @@ func (f *follower) broken() {
 
 func (f *follower) show(t control.Trace) error {
 	if f.pid != 0 && t.PID != f.pid {
-		fmt.Fprintf(f.app.stderr, "artifactfs: process %d goes on with the mount; what happened in between was not seen\n", t.PID)
+		fmt.Fprintf(f.app.stderr, "artifactfs: process %d has taken over the mount; events in between were missed\n", t.PID)
 	}
 	f.pid, f.again = t.PID, time.Time{}
 	if t.Lost > 0 {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,12 +12,13 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/daemon"
+	"github.com/artifactfs/artifactfs/session/trash"
 )
 
 type unmountOptions struct {
 	dirs, sessions []string
 	all, discard   bool
-	detach         bool
+	yes, detach    bool
 	timeout        time.Duration
 }
 
@@ -25,24 +27,26 @@ func (a *app) unmountCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "unmount [DIR...] [--session NAME] [--all]",
 		Aliases: []string{"umount"},
-		Short:   "End mounts",
-		Long: `Unmount ends the mounts at the named directories, or of the named sessions. A directory that mount made is removed
-again. What was hydrated stays in the cache for the next mount.
+		Short:   "Unmount directories",
+		Long: `Unmount unmounts the named directories, or the mounts of the named sessions. A directory that mount created is removed.
+Fetched contents stay in the cache for the next mount.
 
-What was changed in a mount is kept on this host, and unmount says how to go on with it. A checkpoint of it is made, and
-unmount waits until it and all commits are on the session remote, but no longer than --timeout: then they are sent by
-the next mount, and the exit code is 5. With --discard what was changed is thrown away, also that of a session that is
-not mounted; DIR is then where it was mounted last. There is no way back here. A mounted session is deleted on its
-session remote, too, where session undelete brings it back for 7 days.
+Changes are kept on this host, and unmount prints the command that resumes the session. It makes a checkpoint and waits
+until the checkpoint and all commits are on the session remote, but no longer than --timeout: after that the next mount
+pushes them, and the exit code is 5.
 
-Submodules that were mounted with DIR end with it.
+With --discard the session is deleted on this host and on its session remote, mounted or not; the DIR of an unmounted
+session is the directory where it was mounted last. On a terminal unmount asks for confirmation; elsewhere --yes is
+required. A last checkpoint is made, and session undelete restores everything for 7 days.
 
-A mount that a process still uses, or that is mounted elsewhere too (by a container, a bind mount), stays as it is, and
-the command fails and names them. With --detach it goes all the same: what was written is kept, and whatever its users
-do there from then on fails.`,
+Submodules that were mounted with DIR are unmounted with it.
+
+If a process uses the mount, or if it is also mounted elsewhere (in a container, by a bind mount), unmount fails and
+names them. With --detach it unmounts anyway: everything written so far is kept, and later accesses by these users fail.`,
 		Example: `  artifactfs unmount git
   artifactfs unmount /srv/a /srv/b
   artifactfs unmount git --discard
+  artifactfs unmount git --discard --yes && artifactfs session undelete NAME
   artifactfs unmount --session fix-login
   artifactfs unmount --all        # and the background daemon ends, too`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -54,6 +58,8 @@ do there from then on fails.`,
 				return errors.New("--timeout is negative")
 			case o.all && o.discard:
 				return errors.New("throws away only what is named: --discard does not go with --all")
+			case o.yes && !o.discard:
+				return errors.New("--yes goes with --discard")
 			case !o.all && named == 0:
 				return errors.New("needs a directory, --session, or --all")
 			}
@@ -73,7 +79,8 @@ do there from then on fails.`,
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringArrayVar(&o.sessions, "session", nil, "end the mount of the session `NAME`, wherever it is")
-	f.BoolVar(&o.discard, "discard", false, "throw away what was changed")
+	f.BoolVar(&o.discard, "discard", false, "delete the session; session undelete restores it for 7 days")
+	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask before --discard")
 	f.BoolVar(&o.detach, "detach", false, "end what is in use, too")
 	f.DurationVar(&o.timeout, "timeout", unmountTime, "longest `WAIT` for the session remote; 0 does not wait at all")
 	f.BoolVar(&o.all, "all", false, "end every mount of the state directory")
@@ -96,6 +103,12 @@ func (a *app) unmount(ctx context.Context, o unmountOptions) error {
 	done := []unmounted{}
 	var late []control.UnmountReply // that may not have everything on the session remote
 	for _, m := range targets {
+		if o.discard && !o.yes {
+			if err := a.confirm("discard", cmp.Or(m.Dir, "session "+m.Session.Name)); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+		}
 		reply, err := a.unmountOne(ctx, m, o)
 		if err != nil && o.all && control.AsError(err).Code == control.ExitNotMounted {
 			continue // somebody else has just unmounted it
@@ -114,6 +127,9 @@ func (a *app) unmount(ctx context.Context, o unmountOptions) error {
 		}
 		if reply.Left != "" {
 			fmt.Fprintf(a.stderr, "artifactfs: %s\nhint: artifactfs session delete %s --session-remote URL removes it there\n", (&control.Error{Cause: reply.Left}).Error(), m.Session.Name)
+		}
+		if reply.Trashed != "" && !a.quiet {
+			a.sayTrashed(reply.Trashed, reply.Until)
 		}
 		if reply.Session != "" {
 			a.sayKept(m.MountStatus, reply.Kept)
@@ -187,11 +203,32 @@ func choose(mounts []served, asked error, o unmountOptions) (targets []served, e
 
 func (a *app) unmountOne(ctx context.Context, m served, o unmountOptions) (unmounted, error) {
 	if !m.mounted() {
-		err := daemon.Discard(a.state, m.Session.Name)
-		return unmounted{control.UnmountReply{ID: m.ID, Dir: m.Dir}, true}, err
+		until, err := a.discardKept(ctx, m.Session.Name)
+		return unmounted{control.UnmountReply{ID: m.ID, Dir: m.Dir, Trashed: m.Session.Name, Until: until}, true}, err
 	}
-	reply, err := m.client.Unmount(ctx, control.UnmountRequest{Dir: m.Dir, Discard: o.discard, Detach: o.detach, Timeout: unmountWait(o.timeout)})
+	reply, err := m.client.Unmount(ctx, control.UnmountRequest{Dir: m.Dir, Discard: o.discard, Trash: o.discard, Detach: o.detach, Timeout: unmountWait(o.timeout)})
 	return unmounted{reply, o.discard}, err
+}
+
+// discardKept removes a session that is not mounted. The daemon is needed where it has a session remote.
+func (a *app) discardKept(ctx context.Context, name string) (until time.Time, err error) {
+	if !daemon.Elsewhere(a.state, name) {
+		return time.Now().Add(trash.Keep), daemon.Discard(a.state, name)
+	}
+	client, err := a.ensureDaemon(ctx)
+	if err != nil {
+		return until, err
+	}
+	reply, err := client.SessionDelete(ctx, control.SessionDeleteRequest{Of: name})
+	if err == nil {
+		a.sayStays(reply)
+	}
+	return reply.Until, err
+}
+
+// sayTrashed says how a discarded session comes back.
+func (a *app) sayTrashed(name string, until time.Time) {
+	fmt.Fprintf(a.stderr, "artifactfs: artifactfs session undelete %s restores it until %s\n", name, until.Local().Format(time.DateTime))
 }
 
 // unmountWait is a time as a request has it, where none at all is negative.
@@ -208,7 +245,7 @@ func (a *app) sayKept(m control.MountStatus, changed int64) {
 	if changed == 0 {
 		what = "git objects"
 	}
-	fmt.Fprintf(a.stderr, "artifactfs: kept %s in session %s (%s goes on with them)\n", what, m.Session.Name, resumeCommand(m))
+	fmt.Fprintf(a.stderr, "artifactfs: kept %s in session %s (%s resumes it)\n", what, m.Session.Name, resumeCommand(m))
 }
 
 // sayKeptInside is sayKept of a submodule.
@@ -217,7 +254,7 @@ func (a *app) sayKeptInside(around control.MountStatus, sub control.UnmountReply
 	if sub.Kept == 0 {
 		what = "git objects"
 	}
-	fmt.Fprintf(a.stderr, "artifactfs: kept %s of submodule %s in session %s (%s --recurse-submodules goes on with them)\n",
+	fmt.Fprintf(a.stderr, "artifactfs: kept %s of submodule %s in session %s (%s --recurse-submodules resumes it)\n",
 		what, sub.Dir, sub.Session, resumeCommand(around))
 }
 

@@ -62,7 +62,7 @@ func (a *app) upgrade(ctx context.Context) error {
 	}
 	if why := after.Daemon.UpgradeFailed; why != "" {
 		return &control.Error{Code: control.ExitFailed, Verb: "upgrade", Object: "daemon", Cause: why,
-			Hint: "version " + after.Daemon.Version + " goes on with what is mounted; its log says more"}
+			Hint: "version " + after.Daemon.Version + " serves the mounts; see its log"}
 	}
 	r := upgradeReply{From: before.Daemon.Version, To: after.Daemon.Version, Mounts: len(after.Mounts), Took: time.Since(start).Milliseconds()}
 	if a.json {

@@ -17,7 +17,7 @@ func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
 		Short:   "Print the version",
-		Long:    `Version prints what this binary was built from, and the protocol it speaks with its daemon.`,
+		Long:    `Version prints the version of this binary, and the version of its protocol with the daemon.`,
 		Example: `  artifactfs version --json`,
 		Args:    arguments(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, args []string) error {

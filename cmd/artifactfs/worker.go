@@ -123,7 +123,7 @@ func (a *app) work(ctx context.Context, conn *keeper.Conn, f daemonFlags) (err e
 	server, err := control.Inherit(ctx, a.daemonSocket(), socket, lock, w, log)
 	if errors.Is(err, control.ErrInUse) {
 		return errors.Join(err, &control.Error{Code: control.ExitFailed, Verb: "start daemon", Cause: err.Error(),
-			Hint: "artifactfs daemon --upgrade has it go on as this version; --state DIR is that of another one"})
+			Hint: "artifactfs daemon --upgrade replaces it by this version; --state DIR selects another daemon"})
 	} else if err != nil {
 		return a.ofState(fmt.Errorf("start daemon: %w", err))
 	}
@@ -150,7 +150,7 @@ func (a *app) serveWorker(ctx context.Context, cancel context.CancelFunc, w *wor
 		case errors.Is(err, context.DeadlineExceeded):
 			w.log.Warn("mounts are not served again yet", zap.Error(err))
 		default: // in an upgrade it is the old executable's turn
-			w.log.Error("go on with mounts", zap.Error(err))
+			w.log.Error("continue mounts", zap.Error(err))
 			os.Exit(control.ExitFailed)
 		}
 		w.conn.Tell(keeper.Ready, "1")

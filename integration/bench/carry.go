@@ -37,12 +37,13 @@ type carryOptions struct {
 	seed     uint64
 	crowd    int
 	crowdFor time.Duration
+	repos    []string // joined for link
 }
 
 // carryFlags declares the flags of -session that are not those of others.
 func carryFlags() (o *carryOptions, is *bool) {
 	o = &carryOptions{}
-	is = flag.Bool("session", false, "measure how work is carried to session remotes and brought back (-only commit|kills|points|outage|forks|resume|seed|jj|crowd)")
+	is = flag.Bool("session", false, "measure how work is carried to session remotes and brought back (-only commit|kills|points|outage|forks|resume|link|seed|jj|crowd)")
 	flag.DurationVar(&o.outage, "outage", 30*time.Second, "with -session: the session remote is away so long")
 	flag.IntVar(&o.files, "session-files", 110_000, "with -session: files of the large repository")
 	flag.IntVar(&o.crowd, "crowd", 20, "with -session: so many sessions work on one session remote, a quarter of them are killed")
@@ -62,6 +63,7 @@ type rig struct {
 	server *gittest.Server
 	url    string
 	env    []string
+	joined []string // repositories of which repo is made; none: it is generated
 	places int
 	table  *tabwriter.Writer
 	failed *bool
@@ -84,6 +86,7 @@ func (b *bench) carries(o carryOptions) error {
 		{"outage", 2000, 0, (*rig).outage},
 		{"forks", o.files, 0, (*rig).forks},
 		{"resume", 5000, b.rtt, (*rig).resume},
+		{"link", o.files, b.rtt, (*rig).links},
 		{"seed", 5000, b.rtt, (*rig).seeding},
 		{"jj", 500, 0, (*rig).jj},
 		{"crowd", 500, 0, (*rig).crowd},
@@ -92,6 +95,9 @@ func (b *bench) carries(o carryOptions) error {
 			continue
 		}
 		r := &rig{bench: b, dir: filepath.Join(b.work, fmt.Sprint("r", i)), table: table, failed: &failed}
+		if c.name == "link" {
+			r.joined = o.repos
+		}
 		if err := r.run(c.files, c.rtt, func() error { return c.run(r, o) }); err != nil {
 			log.Printf("%s: %v", c.name, err)
 			r.tell()
@@ -111,7 +117,11 @@ func (r *rig) run(files int, rtt time.Duration, do func() error) (err error) {
 	if err := os.MkdirAll(filepath.Dir(r.repo), 0o755); err != nil {
 		return err
 	}
-	if err := makeFlat(r.repo, files); err != nil {
+	make := func() error { return makeFlat(r.repo, files) }
+	if len(r.joined) > 0 {
+		make = func() error { return join(r.repo, r.joined) }
+	}
+	if err := make(); err != nil {
 		return fmt.Errorf("make repository: %w", err)
 	}
 	if r.server, err = gittest.Serve(gittest.ServerOptions{Root: filepath.Dir(r.repo), RTT: rtt, Stderr: os.Stderr, Cheap: files > 10_000}); err != nil {

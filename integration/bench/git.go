@@ -205,7 +205,7 @@ func (g *gitBench) fresh(history string) (*mounted, error) {
 
 // gone ends a mount and removes everything it left.
 func (m *mounted) gone() error {
-	return errors.Join(m.quietly("unmount", "--discard", m.dir), m.quietly("unmount", "--all"), os.RemoveAll(m.s.state))
+	return errors.Join(m.quietly("unmount", "--discard", "--yes", m.dir), m.quietly("unmount", "--all"), os.RemoveAll(m.s.state))
 }
 
 // edit appends a line to files all over the tree.

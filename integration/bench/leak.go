@@ -85,7 +85,7 @@ func (h *host) round(name string) error {
 	if err := os.WriteFile(filepath.Join(dir, "new"), []byte("new\n"), 0o644); err != nil {
 		return err
 	}
-	out, err := h.command("unmount", dir, "--discard").CombinedOutput()
+	out, err := h.command("unmount", dir, "--discard", "--yes").CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("unmount: %w: %s", err, out)
 	}

@@ -5,7 +5,7 @@
 //	go run ./integration/bench -write [-places NAME=DIR,...] [-only REGEXP] [REPOSITORY.git ...]
 //	go run ./integration/bench -git [-git2 PROGRAM] [-only REGEXP] [REPOSITORY.git ...]
 //	go run ./integration/bench -takeover [-kills N] [REPOSITORY.git]
-//	go run ./integration/bench -session [-kills N] [-kinds LIST] [-outage DURATION] [-crowd N] [-crowd-for DURATION] [-forge DIR] [-jj PROGRAM] [-only REGEXP]
+//	go run ./integration/bench -session [-kills N] [-kinds LIST] [-outage DURATION] [-crowd N] [-crowd-for DURATION] [-forge DIR] [-jj PROGRAM] [-only REGEXP] [REPOSITORY.git ...]
 //	go run ./integration/bench -many | -leak
 //
 // With -write it compares work on a mount with the same work on a plain directory, with -git what git does in a mount
@@ -80,7 +80,7 @@ func main() {
 	}{
 		{*isTakeover, func() error { return b.takeovers(repos, *t) }},
 		{*isCarry, func() error {
-			c.only, c.kills, c.seed = match, t.kills, t.seed
+			c.only, c.kills, c.seed, c.repos = match, t.kills, t.seed, repos
 			return b.carries(*c)
 		}},
 		{*isMany, func() error { return b.manies(*m) }},

@@ -169,7 +169,7 @@ func (b *bench) inArena(repo, place string, o writeOptions, redirect string, run
 		return err
 	}
 	defer func() {
-		err = errors.Join(err, a.m.quietly("unmount", "--discard", a.m.dir), a.m.quietly("unmount", "--all"), os.RemoveAll(a.plain), os.RemoveAll(s.state))
+		err = errors.Join(err, a.m.quietly("unmount", "--discard", "--yes", a.m.dir), a.m.quietly("unmount", "--all"), os.RemoveAll(a.plain), os.RemoveAll(s.state))
 	}()
 	if _, err := s.git("clone", "-q", "--depth", "1", s.url, a.plain); err != nil {
 		return err

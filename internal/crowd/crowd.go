@@ -173,7 +173,7 @@ func (w *worker) work(ctx context.Context) {
 		return
 	}
 	start := time.Now()
-	for n := 1; time.Since(start) < w.o.For && ctx.Err() == nil; n++ {
+	for n := 1; (time.Since(start) < w.o.For || w.kill && !w.killed) && ctx.Err() == nil; n++ { // a busy machine may take long for one turn
 		if w.kill && !w.killed && time.Since(start) > w.o.For/2 && !w.die(ctx) {
 			return
 		}

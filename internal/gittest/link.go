@@ -1,6 +1,7 @@
 package gittest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -74,7 +75,9 @@ func (l *link) listen() error {
 // that is free for a moment may be taken by others.
 func (l *link) newListener() (net.Listener, error) {
 	if len(l.stuffing) == 0 {
-		return net.Listen("tcp", l.addr)
+		var plain net.ListenConfig
+		plain.SetMultipathTCP(false) // which takes no socket filter, see lose
+		return plain.Listen(context.Background(), "tcp", l.addr)
 	}
 	if err := syscall.Listen(l.held, syscall.SOMAXCONN); err != nil {
 		return nil, err

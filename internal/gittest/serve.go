@@ -179,6 +179,10 @@ func (s *Server) Down() { s.link.cut() }
 // Silence drops all connections and answers to new ones no more, as behind a firewall, until Up.
 func (s *Server) Silence() error { return s.link.silence() }
 
+// Lose has the kernel drop every packet that a client sends, to open connections as to new ones, and returns what ends that.
+// Neither side hears of it.
+func (s *Server) Lose() (end func(), err error) { return s.link.lose() }
+
 // Up listens again, on the same port.
 func (s *Server) Up() error { return s.link.listen() }
 

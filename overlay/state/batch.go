@@ -45,6 +45,8 @@ const (
 	putForgotten
 	putEntryAt
 	putHiddenAt
+	putKept
+	putUnkept
 )
 
 // Bits of the fields in a putInode, in the order in which they are encoded.

@@ -22,6 +22,8 @@ type put struct {
 	inode  Inode // the fields in mask
 	number uint64
 	nth    uint16
+	last   uint64
+	kept   Kept
 }
 
 // decoder takes puts from a batch. It believes nothing.
@@ -73,6 +75,11 @@ func (d *decoder) next(p *put) bool {
 	case putHiddenAt:
 		p.node, p.name, p.child = d.node(), d.entryName(), 0
 		p.nth = uint16(d.uint(1<<nthBits - 1))
+	case putKept:
+		p.kept = d.kept()
+	case putUnkept:
+		p.number, p.last = d.uint(1<<64-1), d.uint(1<<64-1)
+		d.bad = d.bad || p.number == 0
 	default:
 		d.bad = true
 	}
@@ -139,9 +146,14 @@ func (d *decoder) bytes(limit int) []byte {
 	return v
 }
 
+// text is bytes that lie in the batch.
+func (d *decoder) text(limit int) string {
+	b := d.bytes(limit)
+	return unsafe.String(unsafe.SliceData(b), len(b))
+}
+
 func (d *decoder) name() string {
-	b := d.bytes(maxName)
-	s := unsafe.String(unsafe.SliceData(b), len(b))
+	s := d.text(maxName)
 	d.bad = d.bad || s == "" || strings.IndexByte(s, 0) >= 0
 	return s
 }
@@ -176,6 +188,9 @@ func Nodes(batch []byte, visit func(Node) bool) error {
 	}
 	d := decoder{rest: batch}
 	for p := (put{}); d.next(&p); {
+		if p.code == putKept || p.code == putUnkept {
+			continue
+		}
 		entry := p.code == putEntryAt || p.code == putHiddenAt
 		if (p.code < putDead || entry) && !visit(p.node) || (p.code == putEntry || p.code == putEntryAt) && !visit(p.child) {
 			break

@@ -10,7 +10,7 @@ type Cursor struct {
 type dumpPhase uint8
 
 const (
-	dumpNumbers dumpPhase = iota // counters, dead contents and requests, in one go
+	dumpNumbers dumpPhase = iota // counters, dead contents, requests and what is kept, in one go
 	dumpOwn
 	dumpBase
 	dumpDone
@@ -43,6 +43,9 @@ func (t *Table) dumpNumbers(b *Batch) {
 	}
 	t.dead.each(func(number uint64) bool { b.DeadContent(number); return true })
 	t.requests.each(b.Request)
+	for _, k := range t.Kept() {
+		b.Keep(k)
+	}
 }
 
 // dumpSlab dumps records from the cursor on, the entries of a large directory in several calls.

@@ -31,6 +31,11 @@ func FuzzApply(f *testing.F) {
 	b.ForgetRequests()
 	b.SetCounter(CounterGeneration, noGeneration)
 	f.Add(b.Bytes())
+	b.Keep(Kept{ID: 3, Content: 4, Size: 5, Mode: 0o100644, At: 6, Unlinked: true, Path: "a/b"})
+	b.Keep(Kept{ID: 4, Mode: 0o120777, At: 7, Copied: true, Path: "link", Target: "there"})
+	f.Add(b.Bytes())
+	b.Unkeep(2, 3)
+	f.Add(b.Bytes())
 	f.Fuzz(func(t *testing.T, data []byte) {
 		table, again := NewSeeded(Seed{1}), NewSeeded(Seed{1})
 		defer table.Close()

@@ -49,6 +49,6 @@ const (
 
 // Totals of a table.
 type Totals struct {
-	Inodes, Entries, Hidden, Dead int64
-	Bytes                         int64 // memory taken from the system
+	Inodes, Entries, Hidden, Dead, Kept int64
+	Bytes                               int64 // memory taken from the system
 }

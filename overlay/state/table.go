@@ -19,6 +19,7 @@ type Table struct {
 	requests requests
 	arena    arena
 	dead     numbers
+	kept     map[uint64]Kept // by ID
 	counters [maxCounter]uint64
 	totals   Totals
 	hash     func(name string) uint32
@@ -101,6 +102,10 @@ func (t *Table) apply(p *put) {
 		t.requests = requests{}
 	case putEntryAt, putHiddenAt:
 		t.setEntryAt(t.need(p.node), p.name, p.child, p.nth)
+	case putKept:
+		t.keep(p.kept)
+	case putUnkept:
+		t.unkeep(p.number, p.last)
 	}
 }
 
@@ -259,7 +264,7 @@ func (t *Table) Counter(c Counter) uint64 {
 // Totals says how much there is.
 func (t *Table) Totals() Totals {
 	all := t.totals
-	all.Dead = int64(t.dead.count)
+	all.Dead, all.Kept = int64(t.dead.count), int64(len(t.kept))
 	all.Bytes = t.own.bytes() + t.base.bytes() + int64(len(t.arena.chunks)*chunkSize+len(t.index.memory)+len(t.dead.memory))
 	return all
 }

@@ -25,8 +25,8 @@ type bootID [36]byte
 
 const (
 	pageSize   = 4096
-	version    = 2
-	oldest     = 1 // version whose files are taken: its records are a part of what those of the present one may be
+	version    = 3
+	oldest     = 1 // version whose files can be read; records of a version are a subset of those of the next
 	byteOrder  = 0x01020304
 	headerSize = pageSize // where records begin
 	recordHead = 24
@@ -41,11 +41,19 @@ func (h *header) sum() uint32 {
 	return crc32.Checksum(unsafe.Slice((*byte)(unsafe.Pointer(h)), unsafe.Offsetof(h.crc)), castagnoli)
 }
 
-// good says whether the checksum is right. A process that died while it raised the version has left the former one's.
+// good says whether the checksum is right. A process that died while it raised the version has left the checksum of a
+// former one.
 func (h *header) good() bool {
+	if h.crc == h.sum() {
+		return true
+	}
 	former := *h
-	former.version = oldest
-	return h.crc == h.sum() || h.crc == former.sum()
+	for former.version = oldest; former.version < version; former.version++ {
+		if h.crc == former.sum() {
+			return true
+		}
+	}
+	return false
 }
 
 // raise makes the file one of the present version, before it gets the first record of it.

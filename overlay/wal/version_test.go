@@ -9,11 +9,11 @@ import (
 	"unsafe"
 )
 
-// aged makes a log one of the oldest version.
-func aged(log []byte) []byte {
+// aged makes a log one of a former version.
+func aged(log []byte, former uint32) []byte {
 	old := bytes.Clone(log)
 	h := (*header)(unsafe.Pointer(&old[0]))
-	h.version = oldest
+	h.version = former
 	h.crc = h.sum()
 	return old
 }
@@ -22,9 +22,11 @@ func aged(log []byte) []byte {
 // dies while it makes it one. Who only reads leaves it as it is.
 func TestFormerVersion(t *testing.T) {
 	log, _ := written(t, 3, 1)
-	half := aged(log)
+	half := aged(log, oldest)
 	binary.NativeEndian.PutUint32(half[8:], version)
-	for what, image := range map[string][]byte{"whole": aged(log), "half raised": half} {
+	last := aged(log, version-1)
+	binary.NativeEndian.PutUint32(last[8:], version)
+	for what, image := range map[string][]byte{"oldest": aged(log, oldest), "last": aged(log, version-1), "half raised": half, "last half raised": last} {
 		for _, boot := range []string{"first", "second"} {
 			path := filepath.Join(t.TempDir(), "log")
 			if err := os.WriteFile(path, image, 0o600); err != nil {

@@ -73,7 +73,10 @@ type Options struct {
 	Blob func(ctx context.Context, path string, id object.ID) ([]byte, error)
 	// Trees gives a tree that the Repo cannot read, since it is still on its way; nil: there is no other place.
 	Trees func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
-	Log   *zap.Logger // nil: no log
+	// OthersNotes returns what a notes ref was moved to when notes of other sessions were merged into it; zero: nothing. It is
+	// no reason for a point. nil: there are no other sessions.
+	OthersNotes func(ref string) object.ID
+	Log         *zap.Logger // nil: no log
 }
 
 // LeftOut is a path that a point does not hold.
@@ -193,7 +196,7 @@ func (c *Capturer) Point(ctx context.Context, reason session.Reason, message str
 	c.steps.done("turn")
 	c.treeCache, c.treesKept, c.pending = map[object.ID][]object.TreeEntry{}, 0, map[object.ID][]byte{}
 	c.tracking = c.mem.tracking()
-	if reason != session.Removal && c.o.Tree.MassRemoved() { // what comes next does not have it
+	if _, _, many := c.o.Tree.MassRemoved(); many && reason != session.Removal { // what comes next does not have it
 		if _, _, err := c.point(ctx, session.Removal, ""); err != nil {
 			c.o.Log.Warn("make a point of what was removed", zap.Error(err))
 			c.mem, c.left = memory{}, newLeftSet(nil)
@@ -234,7 +237,7 @@ type shot struct {
 func (c *Capturer) point(ctx context.Context, reason session.Reason, message string) (session.Point, Report, error) {
 	if c.o.WriteBack != nil {
 		if err := c.o.WriteBack(ctx); err != nil {
-			return session.Point{}, Report{}, fmt.Errorf("bring what programs have written: %w", err)
+			return session.Point{}, Report{}, fmt.Errorf("write back cached pages: %w", err)
 		}
 		c.steps.done("write-back")
 	}
@@ -248,9 +251,10 @@ func (c *Capturer) point(ctx context.Context, reason session.Reason, message str
 	}
 	defer s.view.frozen.Release()
 	defer s.out.close()
+	saved := false // what was removed is in a point
 	if reason == session.Removal {
-		release, said, err := c.takeRemoved(ctx, s)
-		defer release()
+		done, said, err := c.takeRemoved(ctx, s)
+		defer func() { done(saved) }()
 		if err != nil {
 			return session.Point{}, Report{}, err
 		}
@@ -264,6 +268,7 @@ func (c *Capturer) point(ctx context.Context, reason session.Reason, message str
 	if err != nil {
 		return session.Point{}, Report{}, err
 	}
+	saved = nothing
 	if nothing && (!have || message == "" || reason == session.Removal || strings.TrimSpace(message) == strings.TrimSpace(last.Message)) { // what somebody says is kept, too
 		if have {
 			c.remember(s, last.Commit)
@@ -274,7 +279,7 @@ func (c *Capturer) point(ctx context.Context, reason session.Reason, message str
 	if err != nil {
 		return session.Point{}, Report{}, err
 	}
-	report.Made = true
+	report.Made, saved = true, true
 	c.remember(s, p.Commit)
 	c.steps.done("memory")
 	return p, report, nil
@@ -390,7 +395,10 @@ func (c *Capturer) nothingNew(ctx context.Context, s *shot, last session.Point, 
 		return false, err
 	}
 	tree := objects[len(objects)-2].ID
-	return tree == info.Tree && slices.Equal(info.Parents, s.state.parents), nil
+	if tree == info.Tree && slices.Equal(info.Parents, s.state.parents) {
+		return true, nil
+	}
+	return c.onlyOthersNotes(s, last, info)
 }
 
 // baseTree is what was mounted; an empty tree if that is nothing.

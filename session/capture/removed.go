@@ -9,16 +9,17 @@ import (
 )
 
 // takeRemoved puts what was removed or overwritten a moment ago back into the tree of the point, and says how much that is.
-// What was seen is remembered without it, so that the next point tells of its removal. release gives the contents back; they
-// are needed until the point is written.
-func (c *Capturer) takeRemoved(ctx context.Context, s *shot) (release func(), said string, err error) {
-	removed, lost, release := c.o.Tree.TakeRemoved() // behind the freeze: all that it does not have is among them
+// What was seen is remembered without it, so that the next point tells of its removal. done lets go of the contents, which
+// are needed until the point is written; if there is no such point, the next one has them.
+func (c *Capturer) takeRemoved(ctx context.Context, s *shot) (done func(saved bool), said string, err error) {
+	removed, lost, done := c.o.Tree.TakeRemoved() // behind the freeze: all that it does not have is among them
 	e := s.edit
 	e.plain, e.cleaned = nil, nil
 	n := 0
 	for i := range removed {
 		f := &removed[i].FrozenEntry
-		if f.Path == "" { // another one took its place
+		if removed[i].Lost() {
+			lost++
 			continue
 		}
 		why, err := e.judge(ctx, f)
@@ -27,15 +28,15 @@ func (c *Capturer) takeRemoved(ctx context.Context, s *shot) (release func(), sa
 			_, err = e.entry(ctx, f)
 		}
 		if err != nil {
-			return release, "", fmt.Errorf("keep removed %s: %w", f.Path, err)
+			return done, "", fmt.Errorf("keep removed %s: %w", f.Path, err)
 		}
 	}
 	if n+lost == 0 {
-		return release, "", nil
+		return done, "", nil
 	}
 	if n > 0 {
 		if err := e.contents(ctx); err != nil {
-			return release, "", err
+			return done, "", err
 		}
 		s.shown, err = e.trees.write(func(id object.ID, content []byte) error {
 			s.out.raw(id, object.Tree, content)
@@ -46,10 +47,13 @@ func (c *Capturer) takeRemoved(ctx context.Context, s *shot) (release func(), sa
 		}
 	}
 	said = fmt.Sprintf("before %d files were removed or overwritten", n)
+	if n == 1 {
+		said = "before 1 file was removed or overwritten"
+	}
 	if lost > 0 {
 		said += fmt.Sprintf(", without %d more that there was no room to keep", lost)
 	}
-	return release, said, err
+	return done, said, err
 }
 
 // inSkipped says whether a path is below a directory of which nothing is held.

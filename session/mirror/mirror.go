@@ -316,3 +316,23 @@ func (m *Mirror) Contents(ctx context.Context, name string, ids []object.ID) err
 	}
 	return m.bringAny(ctx, name, transport.FetchRequest{Wants: wants, Filter: "blob:none"})
 }
+
+// History brings commits with all that came before them, without trees.
+func (m *Mirror) History(ctx context.Context, commits ...object.ID) error {
+	return m.bring(ctx, transport.FetchRequest{Wants: commits, Filter: "tree:0"})
+}
+
+// Snapshot brings a commit with its trees, and returns its tree.
+func (m *Mirror) Snapshot(ctx context.Context, commit object.ID) (object.ID, error) {
+	if err := m.bring(ctx, transport.FetchRequest{Wants: []object.ID{commit}, Depth: 1, Filter: "blob:none"}); err != nil {
+		return object.ID{}, err
+	}
+	c, err := m.main.Commit(commit)
+	return c.Tree, err
+}
+
+// Tree reads a tree that is here.
+func (m *Mirror) Tree(id object.ID) ([]object.TreeEntry, error) { return m.main.Tree(id) }
+
+// Dir is the repository's directory.
+func (m *Mirror) Dir() string { return m.dir }

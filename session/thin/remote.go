@@ -234,6 +234,9 @@ func (r *Remote) Fetch(ctx context.Context, req transport.FetchRequest) (*transp
 	r.mu.Lock()
 	u := r.unpacked
 	r.mu.Unlock()
+	if u != nil && !slices.ContainsFunc(req.Wants, u.objects.Has) {
+		return r.Remote.Fetch(ctx, req) // such as a ref outside of the container that has moved since it was listed
+	}
 	for _, id := range req.Wants {
 		if u == nil || !u.objects.Has(id) { // a container that was sent from here holds nothing that is not here
 			return nil, fmt.Errorf("fetch from container of session %s: %w", r.session, transport.NotOurRef{ID: id})

@@ -18,6 +18,7 @@ type EraseRequest struct {
 	Session string
 	Lane    string
 	Before  time.Time       // records that are older; zero: none for their age
+	Others  bool            // for their age only those that were recorded in another session, as a fork has them of its parent
 	IDs     map[string]bool // and these
 	Stone   Tombstone       // that takes their place
 }
@@ -48,18 +49,38 @@ func Erase(ctx context.Context, r *session.Repo, e EraseRequest, provide func(id
 }
 
 func (e EraseRequest) wants(l Line) bool {
-	return l.Erased == nil && (e.IDs[l.ID] || l.Time.Before(e.Before))
+	return l.Erased == nil && (e.IDs[l.ID] || l.Time.Before(e.Before) && !(e.Others && l.Session == e.Session))
 }
 
 func (e EraseRequest) rewrite(ctx context.Context, r *session.Repo, ref string, turns map[string]Line) (erased []string, err error) {
+	w := rewriting{session: e.Session, lane: e.Lane, at: e.Stone.Time, message: "erase", edit: func(_ string, text []byte) ([]byte, int, error) {
+		text, ids, err := e.lines(text, turns)
+		erased = append(erased, ids...)
+		return text, len(ids), err
+	}}
+	return erased, w.do(ctx, r, ref)
+}
+
+// rewriting writes a transcript anew, as one commit without history: nothing names what it was before, so that the next sweep
+// removes that.
+type rewriting struct {
+	session, lane string
+	at            time.Time
+	message       string
+	// edit returns what a file, DAY/NAME, is to hold, and how many of its records are gone; without any the file stays. An empty
+	// file is removed.
+	edit func(path string, text []byte) (after []byte, gone int, err error)
+}
+
+func (w rewriting) do(ctx context.Context, r *session.Repo, ref string) error {
 	defer r.Working()()
 	head, err := r.Ref(ref)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	days, err := treeOf(r, head)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	f := r.Format()
 	var out []odb.Outgoing
@@ -68,44 +89,58 @@ func (e EraseRequest) rewrite(ctx context.Context, r *session.Repo, ref string, 
 		out = append(out, o)
 		return o.ID, err
 	}
-	for d := range days {
-		files, err := r.Tree(days[d].ID)
+	var left []object.TreeEntry
+	gone := 0
+	for _, day := range days {
+		if day.Mode != object.ModeDir {
+			left = append(left, day)
+			continue
+		}
+		files, err := r.Tree(day.ID)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		for i := range files {
-			_, text, err := r.Get(files[i].ID, maxFile)
+		var kept []object.TreeEntry
+		for _, file := range files {
+			_, text, err := r.Get(file.ID, maxFile)
 			if err != nil {
-				return nil, err
+				return err
 			}
-			text, ids, err := e.lines(text, turns)
+			text, n, err := w.edit(day.Name+"/"+file.Name, text)
 			if err != nil {
-				return nil, err
+				return err
 			}
-			if erased = append(erased, ids...); len(ids) == 0 {
-				continue
+			if gone += n; n > 0 {
+				if len(text) == 0 {
+					continue
+				}
+				if file.ID, err = add(object.Blob, text); err != nil {
+					return err
+				}
 			}
-			if files[i].ID, err = add(object.Blob, text); err != nil {
-				return nil, err
-			}
+			kept = append(kept, file)
 		}
-		if days[d].ID, err = add(object.Tree, session.EncodeTree(files)); err != nil {
-			return nil, err
+		if len(kept) == 0 {
+			continue
 		}
+		if day.ID, err = add(object.Tree, session.EncodeTree(kept)); err != nil {
+			return err
+		}
+		left = append(left, day)
 	}
-	if len(erased) == 0 {
-		return nil, nil
+	if gone == 0 {
+		return nil
 	}
-	tree, err := add(object.Tree, session.EncodeTree(days))
+	tree, err := add(object.Tree, session.EncodeTree(left))
 	if err != nil {
-		return nil, err
+		return err
 	}
-	message := fmt.Sprintf("erase: %d records\n\nAfs-Session: %s\nAfs-Lane: %s\n", len(erased), e.Session, e.Lane)
-	commit, err := session.NewCommit(f, tree, object.ID{}, e.Stone.Time, message)
+	message := fmt.Sprintf("%s: %d records\n\nAfs-Session: %s\nAfs-Lane: %s\n", w.message, gone, w.session, w.lane)
+	commit, err := session.NewCommit(f, tree, object.ID{}, w.at, message)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return erased, r.Record(ctx, append(out, commit), []session.RefChange{{Name: ref, Old: head, New: commit.ID}})
+	return r.Record(ctx, append(out, commit), []session.RefChange{{Name: ref, Old: head, New: commit.ID}})
 }
 
 // lines puts tombstones in the place of records.

@@ -54,7 +54,7 @@ func ReadFacts(r *session.Repo, name string, provide func(ids []object.ID) error
 	for _, e := range files {
 		if _, _, err := r.Size(e.ID); err != nil && provide != nil {
 			if err := provide([]object.ID{e.ID}); err != nil {
-				return f, head, fmt.Errorf("bring facts: %w", err)
+				return f, head, fmt.Errorf("fetch facts: %w", err)
 			}
 		}
 		_, text, err := r.Get(e.ID, maxFacts)

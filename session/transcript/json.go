@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"strings"
 )
 
@@ -15,8 +14,8 @@ var ErrNotJSON = errors.New("no JSON")
 
 // secretKey are names of members whose values are secrets, whatever they look like; doubtfulKey, if they do.
 var (
-	secretKey   = regexp.MustCompile(`(?i)^(?:.*[_.-])?(?:password|passwd|passphrase|pwd|secret|client_?secret|api[_-]?key|private[_-]?key|secret[_-]?(?:access[_-]?)?key|authorization|proxy-authorization|cookie|set-cookie)$`)
-	doubtfulKey = regexp.MustCompile(`(?i)(?:token|credential|secret|key)s?$`)
+	secretKey   = once(`(?i)^(?:.*[_.-])?(?:password|passwd|passphrase|pwd|secret|client_?secret|api[_-]?key|private[_-]?key|secret[_-]?(?:access[_-]?)?key|authorization|proxy-authorization|cookie|set-cookie)$`)
+	doubtfulKey = once(`(?i)(?:token|credential|secret|key)s?$`)
 )
 
 // RedactJSON takes secrets out of the strings of a JSON text, which it compacts, and leaves all else as it is, also the
@@ -79,7 +78,7 @@ func redactString(literal []byte, key string) (value string, clean []byte, secre
 		return "", []byte(`""`), 0
 	}
 	redacted, n := Redact(value)
-	if n == 0 && !placeholder(value) && (secretKey.MatchString(key) && len(value) >= 4 || doubtfulKey.MatchString(key) && random(value)) {
+	if n == 0 && !placeholder(value) && (secretKey().MatchString(key) && len(value) >= 4 || doubtfulKey().MatchString(key) && random(value)) {
 		redacted, n = "[redacted "+strings.ToLower(key)+"]", 1
 	}
 	if n == 0 {

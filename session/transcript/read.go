@@ -94,7 +94,7 @@ func Read(r *session.Repo, name string, provide func(ids []object.ID) error) (li
 		}
 		if len(missing) > 0 {
 			if err := provide(missing); err != nil {
-				return nil, head, fmt.Errorf("bring transcript: %w", err)
+				return nil, head, fmt.Errorf("fetch transcript: %w", err)
 			}
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // kind is a shape of secrets. It is looked for only where one of the hints stands, which it begins with, in lower case: to
@@ -12,7 +13,7 @@ import (
 type kind struct {
 	name  string
 	hints []string
-	shape *regexp.Regexp
+	shape func() *regexp.Regexp
 	word  bool // no letter or digit stands before it
 	// secret is the group that is taken out; 0: all of it; negative: the one that was found. Doubt says that it may be
 	// something else, as the shape alone does not tell, so that it has to look as if it were made by chance.
@@ -43,7 +44,13 @@ var kinds = []kind{
 		shape: begin(`(?i)(?:secret|token|passphrase|api[_-]?key|access[_-]?key|private[_-]?key|auth[_-]?key|credentials?)[a-z0-9_]{0,16}\\?["']?\s*[:=]\s*\\?["']?([^\s"',;&|<>(){}\[\]\\]{8,})`), secret: 1, doubt: true},
 }
 
-func begin(shape string) *regexp.Regexp { return regexp.MustCompile(`\A(?:` + shape + `)`) }
+// begin returns an expression that is compiled when it is first needed: every command and every hook of git is a process that
+// would else compile them all.
+func begin(shape string) func() *regexp.Regexp { return once(`\A(?:` + shape + `)`) }
+
+func once(shape string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(shape) })
+}
 
 // Redact takes out what looks like a secret, and says how often it did.
 func Redact(text string) (clean string, secrets int64) {
@@ -98,7 +105,7 @@ func (k kind) redact(text, low string) (string, int64) {
 		if at < last || k.word && at > 0 && isWord(low[at-1]) {
 			continue
 		}
-		m := k.shape.FindStringSubmatchIndex(text[at:])
+		m := k.shape().FindStringSubmatchIndex(text[at:])
 		if m == nil {
 			continue
 		}

@@ -44,6 +44,8 @@ type Batch struct {
 	Actor   string
 	Time    time.Time
 	Lines   []string // a JSON object each
+	// Provide brings contents that are not on this host; nil: all are.
+	Provide func(ids []object.ID) error
 }
 
 // Recorded is what became of a Batch.
@@ -208,6 +210,11 @@ func (b Batch) part(r *session.Repo, files []object.TreeEntry) (name string, bef
 			return name, nil, nil
 		}
 		_, size, err := r.Size(files[at].ID)
+		if err != nil && b.Provide != nil { // recorded on another machine
+			if err = b.Provide([]object.ID{files[at].ID}); err == nil {
+				_, size, err = r.Size(files[at].ID)
+			}
+		}
 		if err != nil {
 			return "", nil, err
 		}

@@ -147,12 +147,12 @@ func List(there map[string]object.ID) []Deleted {
 func Undelete(ctx context.Context, remote *transport.Remote, name string, there map[string]object.ID) (taken []string, err error) {
 	i := slices.IndexFunc(List(there), func(d Deleted) bool { return d.Session == name })
 	if i < 0 {
-		return nil, fmt.Errorf("bring back session %s: %w", name, ErrNone)
+		return nil, fmt.Errorf("restore session %s: %w", name, ErrNone)
 	}
 	d := List(there)[i]
 	meta := session.MetaRef(name)
 	if now := there[meta]; !now.IsZero() && now != d.refs[meta] {
-		return nil, fmt.Errorf("bring back session %s: %w", name, ErrThere)
+		return nil, fmt.Errorf("restore session %s: %w", name, ErrThere)
 	}
 	from := prefix(name, d.At)
 	var back, removals []transport.RefUpdate
@@ -168,7 +168,7 @@ func Undelete(ctx context.Context, remote *transport.Remote, name string, there 
 		removals = append(removals, transport.RefUpdate{Name: from + strings.TrimPrefix(ref, "refs/"), Old: id})
 	}
 	if _, err := move(ctx, remote, back, true); err != nil {
-		return nil, fmt.Errorf("bring back session %s: %w", name, err)
+		return nil, fmt.Errorf("restore session %s: %w", name, err)
 	}
 	if _, err := move(ctx, remote, removals, false); err != nil {
 		return taken, fmt.Errorf("take session %s out of the trash: %w", name, err)

@@ -17,7 +17,7 @@ func Adopt(repo *session.Repo, remote string, layout session.Layout, refs, asked
 		l.refs[layout.There(name)] = acquaint{acked: id}
 	}
 	for name, id := range asked {
-		l.refs[layout.There(name)] = acquaint{acked: refs[name], sent: id, sending: true}
+		l.refs[layout.There(name)] = acquaint{acked: refs[name], sent: []object.ID{id}}
 	}
 	return l.write(repo)
 }

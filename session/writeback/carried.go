@@ -27,7 +27,7 @@ func readCarried(repo *session.Repo) (carried, error) {
 		return carried{}, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read carried refs: %w", err)
+		return nil, fmt.Errorf("read pushed refs: %w", err)
 	}
 	refs, err := packedrefs.Decode(text)
 	if err != nil {
@@ -59,7 +59,7 @@ func (c carried) write(repo *session.Repo, before carried) error {
 		refs = append(refs, packedrefs.Ref{Name: name, ID: id})
 	}
 	if err := disk.WriteFile(filepath.Join(repo.Dir(), carriedFile), packedrefs.Encode(nil, refs), 0o644); err != nil {
-		return fmt.Errorf("write carried refs: %w", err)
+		return fmt.Errorf("write pushed refs: %w", err)
 	}
 	return nil
 }

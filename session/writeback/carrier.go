@@ -245,7 +245,7 @@ func (c *Carrier) tell(err error) {
 	c.failure = err
 	c.mu.Unlock()
 	if err != nil && (before == nil || before.Error() != err.Error()) {
-		c.log.Warn("carry refs", zap.String("session", c.o.Session), zap.Error(err))
+		c.log.Warn("push refs", zap.String("session", c.o.Session), zap.Error(err))
 	}
 	if c.o.Failed != nil && (err != nil || before != nil) {
 		c.o.Failed(err)

@@ -89,7 +89,7 @@ func (c *Carrier) carry(ctx context.Context, now refsOf) error {
 		return err
 	}
 	if err := c.repo.Update(ctx, changes); err != nil {
-		return fmt.Errorf("carry refs: %w", err)
+		return fmt.Errorf("push refs: %w", err)
 	}
 	if err := after.write(c.repo, both); err != nil {
 		return err
@@ -128,7 +128,7 @@ func (c *Carrier) there(moves []move, before, after carried) ([]move, error) {
 		if !errors.Is(err, odb.ErrNotFound) {
 			return false
 		}
-		lost = append(lost, fmt.Errorf("carry %s: %w", m.name, err))
+		lost = append(lost, fmt.Errorf("copy %s: %w", m.name, err))
 		if delete(after, m.name); !before[m.name].IsZero() {
 			after[m.name] = before[m.name]
 		}

@@ -56,7 +56,7 @@ func (c *cloneable) ready(ctx context.Context, tips []object.ID) error {
 	missing := slices.DeleteFunc(c.provide.Missing(slices.Collect(maps.Keys(v.blobs))), c.ours)
 	if len(missing) > 0 {
 		if err := c.provide.Provide(ctx, missing, nil); err != nil {
-			return fmt.Errorf("bring contents for clones: %w", err)
+			return fmt.Errorf("fetch contents for clones: %w", err)
 		}
 	}
 	if err := c.repo.AddShallow(v.ground); err != nil {

@@ -45,7 +45,7 @@ func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) compariso
 	for _, ref := range refsIn(local, l, layout) {
 		mine, there, known := local[ref], theirs[ref], l.refs[ref]
 		if isNotes(ref) {
-			if moved := q.compareNotes(ref, mine, there, theirs, l, &c); moved && q.busyTooLong() {
+			if moved := q.compareNotes(ref, mine, there, theirs, l, &c); moved && q.outrun {
 				diverge(ref, "")
 			}
 			continue
@@ -54,8 +54,9 @@ func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) compariso
 			diverge(ref, by)
 			continue
 		}
-		if known.sending && there == known.sent {
+		if known.mayBe(there) {
 			known = acquaint{acked: there}
+			l.learn(ref, there)
 		}
 		var next object.ID // what it may be moved from is there
 		switch {
@@ -86,7 +87,7 @@ func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) compariso
 			// Removed here, moved there: what others did stays.
 			delete(l.refs, ref)
 			c.updates = append(c.updates, q.sign(ref, mine, theirs, layout)...)
-			q.say("somebody else has moved " + ref + " on the session remote, so it was not removed there")
+			q.say("another session has moved " + ref + " on the session remote, so it was not removed there")
 			continue
 		case q.contains(mine, there):
 			next = there
@@ -175,7 +176,7 @@ func (q *Queue) diverge(ref string, mine object.ID, theirs map[string]object.ID,
 	user, _ := q.layout(l).Here(ref)
 	to := session.DivergedRef(q.o.Session, user)
 	there := theirs[to]
-	free := there == mine || there.IsZero() || there == l.refs[to].acked || l.refs[to].sending && there == l.refs[to].sent || q.contains(mine, there)
+	free := there == mine || there.IsZero() || there == l.refs[to].acked || l.refs[to].mayBe(there) || q.contains(mine, there)
 	for other := range theirs {
 		free = free && !inWay(other, to)
 	}
@@ -255,7 +256,7 @@ func (q *Queue) follow(ctx context.Context, c comparison, local map[string]objec
 			continue
 		}
 		if err := q.bring(ctx, theirs, local[ref]); err != nil {
-			q.log.Warn("bring what others made of the session", zap.String("ref", ref), zap.Error(err))
+			q.log.Warn("fetch what other mounts made of the session", zap.String("ref", ref), zap.Error(err))
 			continue
 		}
 		q.mu.Lock()

@@ -66,7 +66,7 @@ func newFar(t testing.TB, kind string, f object.Format, from string) *far {
 		r.url = r.dir
 		return r
 	case "http":
-		r.server, err = gittest.Serve(gittest.ServerOptions{Root: root})
+		r.server, err = gittest.Serve(gittest.ServerOptions{Root: root, FinishPushes: true})
 	case "ssh":
 		var command string
 		if r.server, command, err = gittest.ServeSSH(gittest.ServerOptions{Root: root}); err == nil {
@@ -95,20 +95,6 @@ func (r *far) ref(name string) string {
 		return ""
 	}
 	return out
-}
-
-// unlock removes the locks that are left of processes of the server's: it kills those whose client has gone, as no other
-// server does.
-func (r *far) unlock() {
-	r.t.Helper()
-	r.server.Down()
-	locks := strings.Fields(run(r.t, r.dir, "", "-c", "alias.x=!find . -name '*.lock' -delete -print", "x"))
-	if len(locks) > 0 {
-		r.t.Logf("locks left: %v", locks)
-	}
-	if err := r.server.Up(); err != nil {
-		r.t.Fatal(err)
-	}
 }
 
 func (r *far) open(o transport.Options) *thin.Remote {

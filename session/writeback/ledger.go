@@ -2,6 +2,7 @@ package writeback
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -32,9 +33,27 @@ type ledger struct {
 
 // acquaint is what is known of one ref.
 type acquaint struct {
-	acked   object.ID // that the session remote has; zero: it has none
-	sent    object.ID // that it was asked to have, and did not answer; zero with sending: none
-	sending bool
+	acked object.ID // that the session remote has; zero: it has none
+	// sent are the values that pushes without an answer were about to put in the place of acked, oldest first; zero: a removal.
+	// A server may make any one of them so later, also after the process that sent it is gone.
+	sent []object.ID
+}
+
+// mayBe reports whether a push without an answer was about to make the ref there.
+func (a acquaint) mayBe(there object.ID) bool { return slices.Contains(a.sent, there) }
+
+// sentMost is how many values of one ref are kept that were sent without an answer.
+const sentMost = 64
+
+// sends returns what is known while a push from old to new is under way. Earlier pushes that were not answered are still
+// open if they began with the same value.
+func (a acquaint) sends(old, new object.ID) acquaint {
+	var sent []object.ID
+	if a.acked == old {
+		sent = slices.DeleteFunc(slices.Clone(a.sent), func(id object.ID) bool { return id == new })
+		sent = sent[max(0, len(sent)-sentMost+1):]
+	}
+	return acquaint{acked: old, sent: append(sent, new)}
 }
 
 const (
@@ -95,17 +114,19 @@ func (l *ledger) encode() []byte {
 	}
 	for _, name := range slices.Sorted(maps.Keys(l.refs)) {
 		r := l.refs[name]
-		acked, sent := none, none
+		acked := none
 		if !r.acked.IsZero() {
 			acked = r.acked.String()
 		}
-		switch {
-		case r.sending && r.sent.IsZero():
-			sent = gone
-		case r.sending:
-			sent = r.sent.String()
+		sent := []string{}
+		for _, id := range r.sent {
+			if id.IsZero() {
+				sent = append(sent, gone)
+			} else {
+				sent = append(sent, id.String())
+			}
 		}
-		fmt.Fprintf(&b, "ref %s %s %s\n", acked, sent, name)
+		fmt.Fprintf(&b, "ref %s %s %s\n", acked, cmp.Or(strings.Join(sent, ","), none), name)
 	}
 	return b.Bytes()
 }
@@ -165,14 +186,15 @@ func (l *ledger) parseRef(f object.Format, text string) error {
 			return err
 		}
 	}
-	switch sent {
-	case none:
-	case gone:
-		r.sending = true
-	default:
-		r.sending = true
-		if r.sent, err = parseID(f, sent); err != nil {
-			return err
+	if sent != none {
+		for word := range strings.SplitSeq(sent, ",") {
+			var id object.ID
+			if word != gone {
+				if id, err = parseID(f, word); err != nil {
+					return err
+				}
+			}
+			r.sent = append(r.sent, id)
 		}
 	}
 	l.refs[name] = r
@@ -187,13 +209,22 @@ func parseID(f object.Format, text string) (object.ID, error) {
 	return id, err
 }
 
-// learn takes up what a ref on the session remote turned out to be.
+// learn takes up what a ref on the session remote turned out to be. While that has not changed, pushes without an answer
+// stay open.
 func (l *ledger) learn(name string, now object.ID) {
-	if now.IsZero() {
+	r := l.refs[name]
+	if r.acked != now {
+		r = acquaint{acked: now}
+	}
+	l.set(name, r)
+}
+
+func (l *ledger) set(name string, r acquaint) {
+	if r.acked.IsZero() && len(r.sent) == 0 {
 		delete(l.refs, name)
 		return
 	}
-	l.refs[name] = acquaint{acked: now}
+	l.refs[name] = r
 }
 
 // known returns a function that tells what the session remote has of a ref of the Repo; zero: nothing.

@@ -3,6 +3,7 @@ package writeback
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -193,6 +194,51 @@ func TestNotesAreMerged(t *testing.T) {
 			run(t, to.dir, "", "fsck", "--strict")
 		})
 	}
+}
+
+// A session that loses the race for a notes ref publishes its notes under a name of its own, and a session that wins merges the
+// notes of all such names, so that with many sessions each loses a few times at most.
+func TestNotesThatLoseTheRace(t *testing.T) {
+	p := newPlace(t, object.SHA1)
+	to := newFar(t, "http", object.SHA1, p.origin.Path)
+	p.carrier(CarrierOptions{})
+	const ref, other = "refs/notes/agent", "refs/afs/diverged/other/notes/agent"
+	note := func(dir, name, text string) string {
+		run(t, dir, "", "-c", "user.name=a", "-c", "user.email=a@b", "notes", "--ref="+name, "append", "-m", text, p.base.String())
+		return run(t, dir, "", "rev-parse", "refs/notes/"+name)
+	}
+	winner := note(to.dir, "winner", "of the winner")
+	run(t, to.dir, "", "update-ref", other, note(to.dir, "loser", "of another loser"))
+	run(t, to.dir, "", "update-ref", "-d", "refs/notes/winner")
+	run(t, to.dir, "", "update-ref", "-d", "refs/notes/loser")
+	hook := fmt.Sprintf(`#!/bin/sh
+cat >>pushed
+grep -q %[1]s pushed || exit 0
+[ -e lost ] || { touch lost; unset GIT_QUARANTINE_PATH GIT_OBJECT_DIRECTORY; git update-ref %[1]s %[2]s; }
+`, ref, winner)
+	if err := os.WriteFile(filepath.Join(to.dir, "hooks", "pre-receive"), []byte(hook), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	q := p.queue(to, QueueOptions{})
+	note(p.work, "agent", "ours")
+	await(t, "the merge of all three", func() bool {
+		out, err := try(t, to.dir, "", "notes", "--ref=agent", "show", p.base.String())
+		return err == nil && strings.Contains(out, "of the winner") && strings.Contains(out, "of another loser") && strings.Contains(out, "ours")
+	})
+	wantSync(t, q)
+	pushed, err := os.ReadFile(filepath.Join(to.dir, "pushed"))
+	if own := session.DivergedRef(q.o.Session, ref); err != nil || !strings.Contains(string(pushed), own) {
+		t.Errorf("pushes after a lost race: got %s, want one of %s", pushed, own)
+	} else if got := to.ref(own); got != "" {
+		t.Errorf("%s after the merge: got %s, want none", own, got)
+	}
+	if got := to.ref(other); got == "" {
+		t.Errorf("%s was removed, which is for its session to do", other)
+	}
+	if st := q.Status(); len(st.Diverged) > 0 || st.Pending > 0 {
+		t.Errorf("status after the merge: got %d diverged, %d pending, want none", len(st.Diverged), st.Pending)
+	}
+	run(t, to.dir, "", "fsck", "--strict")
 }
 
 func TestMergeNote(t *testing.T) {

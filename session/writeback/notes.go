@@ -23,24 +23,24 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// Notes are the refs that all sessions on a session remote share. Each push of them is a merge of what is there and what is
-// here, by union (mergeNote), and a compare-and-swap. Who loses that race merges again. It is
-// done after all else was sent, so that nothing waits for it.
+// Notes are the refs that all sessions on a session remote share. Each push of them is a merge of the remote's notes and the
+// session's, by union (mergeNote), and a compare-and-swap. A session that loses that race also publishes its notes under a
+// name of its own (session.DivergedRef), and a session that pushes merges the notes of all such names. So a session loses at
+// most twice more: the second winner has looked at the session remote after the name was there. Notes are pushed after
+// everything else, so that nothing waits for them.
 
 const (
 	maxNote    = 16 << 20               // bytes
-	notesTries = 5                      // pushes of a notes ref in a round
+	notesTries = 5                      // pushes of a notes ref in a round; one until it has a name of the session's own, too
 	notesPause = 40 * time.Millisecond  // before the second, on average; it doubles
 	notesRest  = 300 * time.Millisecond // between rounds while others are quicker
-	// notesPatience is how long a merge may lose the race before ours are kept on the session remote under another name, too,
-	// so that whoever waits for them to be there need not wait longer.
-	notesPatience = 15 * time.Second
 )
 
 // notesMove is a notes ref that is not on the session remote as it is here.
 type notesMove struct {
 	ref         string
 	mine, there object.ID
+	others      []object.ID // the same notes of other sessions that have lost the race, too
 }
 
 // compareNotes compares a notes ref and reports whether it has to be merged. One that was removed here stays there: it is also
@@ -54,52 +54,67 @@ func (q *Queue) compareNotes(ref string, mine, there object.ID, theirs map[strin
 		l.learn(ref, mine)
 		c.updates = append(c.updates, q.undiverge(ref, theirs, l)...)
 		return false
+	case l.refs[ref].acked == mine: // others have put theirs on top of ours
+		c.updates = append(c.updates, q.undiverge(ref, theirs, l)...)
 	}
-	c.notes = append(c.notes, notesMove{ref, mine, there})
+	c.notes = append(c.notes, notesMove{ref: ref, mine: mine, there: there})
 	return true
 }
 
-// busyTooLong reports whether others have been quicker to push notes for so long that ours go under another name.
-func (q *Queue) busyTooLong() bool {
-	return !q.busySince.IsZero() && time.Since(q.busySince) > notesPatience
+// setAside returns what other sessions have pushed of a notes ref under names of their own.
+func (q *Queue) setAside(push *thin.Push, ref string) (others []object.ID) {
+	if push.Thin() { // nobody else writes its refs
+		return nil
+	}
+	for _, r := range push.Refs {
+		rest, diverged := strings.CutPrefix(r.Name, session.DivergedPrefix)
+		name, of, _ := strings.Cut(rest, "/")
+		if diverged && name != q.o.Session && "refs/"+of == ref {
+			others = append(others, r.ID)
+		}
+	}
+	return others
 }
 
 // notes brings notes refs to the session remote, which has all else by now. The first is sent with the push that was opened
-// to look.
-func (t *trial) notes(ctx context.Context, push *thin.Push, moves []notesMove, l *ledger, local map[string]object.ID) error {
+// to look. again says that another push has to make, or to remove, the names of the session's own.
+func (t *trial) notes(ctx context.Context, push *thin.Push, moves []notesMove, l *ledger, local map[string]object.ID) (again bool, err error) {
 	q := t.q
 	defer q.o.Repo.Working()()
 	for _, n := range moves {
 		if r, refused := q.refused[n.ref]; refused && r.id == n.mine && time.Now().Before(r.until) {
 			continue
 		}
+		if push != nil {
+			n.others = q.setAside(push, n.ref)
+		}
 		done, err := q.pushNotes(ctx, push, n, l, local)
 		push = nil
 		if err != nil {
-			return fmt.Errorf("merge %s: %w", n.ref, err)
+			return false, fmt.Errorf("merge %s: %w", n.ref, err)
 		}
 		t.busy = t.busy || !done
+		other := l.refs[session.DivergedRef(q.o.Session, n.ref)]
+		again = again || done && !other.acked.IsZero() || !done && !q.outrun // to remove the other name, or to make it
 	}
-	switch {
-	case !t.busy:
-		q.busySince = time.Time{}
-	case q.busySince.IsZero():
-		q.busySince = time.Now()
-	}
-	return nil
+	q.outrun = t.busy
+	return again, nil
 }
 
 // pushNotes merges and pushes until that has succeeded; false: others were quicker each time.
 func (q *Queue) pushNotes(ctx context.Context, push *thin.Push, n notesMove, l *ledger, local map[string]object.ID) (bool, error) {
-	pause := notesPause
+	pause, tries := notesPause, 1
+	if q.outrun { // they have the other name
+		tries = notesTries
+	}
 	for try := 1; ; try++ {
 		if push == nil {
-			opened, err := q.openPush(ctx, []string{n.ref})
+			opened, err := q.openPush(ctx, []string{n.ref, session.DivergedPrefix})
 			if err != nil {
 				return false, err
 			}
 			defer opened.Close()
-			push, n.there = opened, object.ID{}
+			push, n.there, n.others = opened, object.ID{}, q.setAside(opened, n.ref)
 			for _, ref := range opened.Refs {
 				if ref.Name == n.ref {
 					n.there = ref.ID
@@ -138,7 +153,7 @@ func (q *Queue) pushNotes(ctx context.Context, push *thin.Push, n notesMove, l *
 		case refused.Kind != transport.RejectMoved:
 			q.refuse(n.ref, n.mine, refused)
 			return true, nil
-		case try == notesTries:
+		case try == tries:
 			return false, nil
 		}
 		push = nil
@@ -158,14 +173,15 @@ func (q *Queue) bringNotes(ctx context.Context, n notesMove, merged object.ID, l
 		err = q.o.Repo.Update(ctx, []session.RefChange{{Name: n.ref, Old: n.mine, New: merged}})
 	}
 	if err != nil {
-		q.log.Info("bring notes of other sessions", zap.String("session", q.o.Session), zap.String("ref", n.ref), zap.Error(err))
+		q.log.Info("fetch notes of other sessions", zap.String("session", q.o.Session), zap.String("ref", n.ref), zap.Error(err))
 		return
 	}
 	l.learn(n.ref, merged)
 	local[n.ref] = merged
 }
 
-// mergeNotes returns what contains both sides of a notes ref, and the objects of it that the session remote lacks.
+// mergeNotes returns a commit that contains both sides of a notes ref and those of other sessions, and the objects of it that
+// the session remote lacks.
 func (q *Queue) mergeNotes(ctx context.Context, n notesMove) (merged object.ID, load *haul, err error) {
 	merged = n.mine
 	if !n.there.IsZero() {
@@ -182,11 +198,24 @@ func (q *Queue) mergeNotes(ctx context.Context, n notesMove) (merged object.ID, 
 			}
 		}
 	}
-	have := idSet{}
-	if !n.there.IsZero() {
-		if have, err = hadOf(ctx, q.o.Repo, []object.ID{n.there}); err != nil {
+	tips := []object.ID{n.there}
+	for _, other := range n.others {
+		if q.contains(merged, other) {
+			continue
+		}
+		if err := q.bring(ctx, other, n.there); err != nil { // its session may have removed it by now
+			q.log.Debug("fetch notes of another session", zap.String("session", q.o.Session), zap.Error(err))
+			continue
+		}
+		if merged, err = q.unionNotes(ctx, merged, other); err != nil {
 			return merged, nil, err
 		}
+		tips = append(tips, other)
+	}
+	tips = slices.DeleteFunc(tips, object.ID.IsZero)
+	have, err := hadOf(ctx, q.o.Repo, tips)
+	if err != nil {
+		return merged, nil, err
 	}
 	maps.Copy(have, q.sent)
 	load, err = newHaul(ctx, q.o.Repo, []object.ID{merged}, have)

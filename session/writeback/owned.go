@@ -233,7 +233,7 @@ func (h *haul) fill(ctx context.Context, ground []object.ID, store Provider) err
 	}
 	if absent := store.Missing(slices.Collect(maps.Keys(named))); len(absent) > 0 {
 		if err := store.Provide(ctx, absent, nil); err != nil {
-			return fmt.Errorf("bring contents that the session remote lacks: %w", err)
+			return fmt.Errorf("fetch contents that the session remote lacks: %w", err)
 		}
 	}
 	h.objects = slices.AppendSeq(h.objects, maps.Keys(named))

@@ -64,7 +64,7 @@ type Queue struct {
 	refused     map[string]refusal
 	unclaimable bool            // the session remote refuses session.OwnerRef
 	blocked     map[string]bool // refs that could not be created there: what is in their way is asked for, too
-	busySince   time.Time       // since when notes could not be merged because others were quicker; zero: they could
+	outrun      bool            // notes were not merged in the last round, because other sessions were quicker
 
 	mu       sync.Mutex
 	ledger   *ledger
@@ -172,9 +172,10 @@ func (q *Queue) run(ctx context.Context) {
 				return
 			}
 		}
-		if busy && err == nil { // all but notes is there, and they will be in a moment
+		if busy = busy && err == nil; busy { // all but notes is there, and they will be in a moment
 			wait = notesRest/2 + rand.N(notesRest)
-		} else {
+		}
+		if !busy || q.Status().Pending == 0 { // they have another name there
 			q.answer(asked, err, wait > groundFirst)
 		}
 		if !q.rest(ctx, failures, wait) {

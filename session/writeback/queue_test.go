@@ -2,6 +2,8 @@ package writeback
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -85,6 +87,39 @@ func TestLostAnswer(t *testing.T) {
 	}
 }
 
+// A server may finish a push when the process that sent it is gone and its successor has looked already. The successor knows
+// the value as the session's own.
+func TestLatePushIsTheSessionsOwn(t *testing.T) {
+	p := newPlace(t, object.SHA1)
+	to := newFar(t, "http", object.SHA1, p.origin.Path)
+	p.carrier(CarrierOptions{})
+	q := p.queue(to, QueueOptions{})
+	one := p.commit("a", "one")
+	p.carried(one)
+	wantSync(t, q)
+	// The first push from here on waits for the second, which goes on when the first has moved the branch.
+	hook := "#!/bin/sh\n" +
+		"if mkdir first 2>/dev/null; then until [ -e second ]; do sleep 0.01; done; exit 0; fi\n" +
+		"if mkdir second 2>/dev/null; then while [ \"$(git rev-parse refs/heads/main)\" = " + one.String() + " ]; do sleep 0.01; done; fi\n"
+	if err := os.WriteFile(filepath.Join(to.dir, "hooks", "pre-receive"), []byte(hook), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	two := p.commit("a", "two")
+	p.carried(two)
+	await(t, "a push that the server does not finish", func() bool { _, err := os.Stat(filepath.Join(to.dir, "first")); return err == nil })
+	q.Close()
+	three := p.commit("a", "three", "--amend")
+	p.carried(three)
+	q = p.queue(to, QueueOptions{})
+	wantSync(t, q)
+	if _, err := os.Stat(filepath.Join(to.dir, "second")); err != nil {
+		t.Errorf("the second push did not overtake the first: %v", err)
+	}
+	if st := q.Status(); to.ref("refs/heads/main") != three.String() || len(st.Diverged)+len(st.Notices) > 0 {
+		t.Errorf("main after a late push of two: got %s, want three, %s; diverged %v, notices %q", to.ref("refs/heads/main"), three, st.Diverged, st.Notices)
+	}
+}
+
 // A queue that ends at any moment, and remotes that break off, lose nothing and do nothing twice.
 func TestQueueEndsAnywhere(t *testing.T) {
 	p := newPlace(t, object.SHA1)
@@ -114,7 +149,6 @@ func TestQueueEndsAnywhere(t *testing.T) {
 		if fault != nil {
 			fault.Remove()
 		}
-		to.unlock()
 	}
 	p.carried(tips[len(tips)-1])
 	q := p.queue(to, QueueOptions{Remote: remote})
@@ -146,8 +180,8 @@ func FuzzLedger(f *testing.F) {
 	l := newLedger("https://host/x y")
 	id := object.MustID(strings.Repeat("12", 20))
 	l.mode, l.synced, l.ground[id] = ModeSeed, time.Unix(5, 6), true
-	l.refs["refs/heads/a"] = acquaint{acked: id, sent: id, sending: true}
-	l.refs["refs/heads/b"] = acquaint{acked: id, sending: true}
+	l.refs["refs/heads/a"] = acquaint{acked: id, sent: []object.ID{id, {}}}
+	l.refs["refs/heads/b"] = acquaint{acked: id, sent: []object.ID{{}}}
 	l.refs["refs/heads/c"] = acquaint{acked: id}
 	f.Add(l.encode())
 	f.Add([]byte(ledgerHead + "\n"))

@@ -92,7 +92,7 @@ func (t *trial) try(ctx context.Context) (again bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if !t.verify && ledger.pending(local, q.layout(ledger)) == 0 {
+	if !t.verify && !q.outrun && ledger.pending(local, q.layout(ledger)) == 0 {
 		return false, nil
 	}
 	// What a session is nobody removes. Where that is gone the repository was damaged, and the rest is not gone on purpose.
@@ -128,9 +128,10 @@ func (t *trial) try(ctx context.Context) (again bool, err error) {
 	updates := slices.DeleteFunc(plan.updates, func(u update) bool { return t.left(u) })
 	if len(updates) == 0 {
 		t.busy = false
-		err := t.notes(ctx, push, plan.notes, ledger, local)
+		again, err := t.notes(ctx, push, plan.notes, ledger, local)
 		q.keep(ledger, local)
-		return false, err
+		t.verify = t.verify || again
+		return again, err
 	}
 	load, updates, err := t.load(ctx, push, updates, ledger, theirs)
 	if err != nil {
@@ -140,7 +141,8 @@ func (t *trial) try(ctx context.Context) (again bool, err error) {
 		q.keep(ledger, local)
 		return false, nil
 	}
-	return t.send(ctx, push, updates, ledger, load, local)
+	again, err = t.send(ctx, push, updates, ledger, load, local)
+	return again || err == nil && q.outrun, err // notes come last
 }
 
 // left says whether an update is not for now.
@@ -209,9 +211,11 @@ func tipsOf(updates []update) []object.ID {
 func (t *trial) send(ctx context.Context, push *thin.Push, updates []update, l *ledger, load *haul, local map[string]object.ID) (again bool, err error) {
 	q := t.q
 	req := transport.PushRequest{Atomic: push.Atomic && len(updates) > 1 && !t.apart}
-	for _, u := range updates {
+	before := make([]acquaint, len(updates))
+	for i, u := range updates {
 		req.Updates = append(req.Updates, u.RefUpdate)
-		l.refs[u.Name] = acquaint{acked: u.Old, sent: u.New, sending: true}
+		before[i] = l.refs[u.Name]
+		l.refs[u.Name] = before[i].sends(u.Old, u.New)
 	}
 	var contained thin.Load
 	if push.Thin() {
@@ -237,7 +241,10 @@ func (t *trial) send(ctx context.Context, push *thin.Push, updates []update, l *
 			delete(q.refused, u.Name)
 			continue
 		}
-		l.learn(u.Name, u.Old)
+		if before[i].acked != u.Old {
+			before[i] = acquaint{acked: u.Old}
+		}
+		l.set(u.Name, before[i])
 		refused = r
 		if r.Kind == transport.RejectMissing {
 			lacking = r
@@ -371,7 +378,7 @@ func (q *Queue) names(local map[string]object.ID, l *ledger) []string {
 	}
 	names := []string{
 		session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.KeptPrefix(name), session.TranscriptRef(name), session.FactsRef(name),
-		session.CarriedPrefix(name), divergedPrefix(name), groundPrefix(name),
+		session.CarriedPrefix(name), session.DivergedPrefix, groundPrefix(name),
 	}
 	users := map[string]bool{}
 	for ref := range local {
@@ -389,8 +396,6 @@ func (q *Queue) names(local map[string]object.ID, l *ledger) []string {
 	}
 	return slices.AppendSeq(names, maps.Keys(users))
 }
-
-func divergedPrefix(name string) string { return session.Prefix + "diverged/" + name + "/" }
 
 // groundPrefix is that of commits of the mounted remote that the session remote got to stand on.
 func groundPrefix(name string) string { return session.Prefix + "ground/" + name + "/" }

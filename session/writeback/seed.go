@@ -64,7 +64,7 @@ func (q *Queue) bringGround(ctx context.Context, need []object.ID, asked bool) (
 	if err == nil {
 		return 0, nil
 	}
-	q.log.Warn("bring the session remote what the session stands on", zap.String("session", q.o.Session), zap.Error(err))
+	q.log.Warn("push the base commits of the session", zap.String("session", q.o.Session), zap.Error(err))
 	return time.Until(now.next()), err
 }
 
@@ -188,7 +188,7 @@ func (q *Queue) seed(ctx context.Context, need []object.ID) error {
 	}
 	path, err := q.spool(ctx, need, have, s)
 	if err != nil {
-		return fmt.Errorf("bring history for the session remote: %w", err)
+		return fmt.Errorf("fetch history for the session remote: %w", err)
 	}
 	if err := q.sendGround(ctx, need, path, s); err != nil {
 		return fmt.Errorf("send history to the session remote: %w", err)

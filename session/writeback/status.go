@@ -82,7 +82,7 @@ func together(refused []refusedRef) []string {
 }
 
 // Reach returns when the session remote has a ref as the Repo has it. It does not try for long: a session remote that cannot
-// be reached, that refuses the ref, or on which somebody else has moved it ends it with an error that says so.
+// be reached, that refuses the ref, or on which another session has moved it ends it with an error that says so.
 func (q *Queue) Reach(ctx context.Context, ref string) error {
 	if q.o.Remote == nil {
 		return nil

@@ -170,6 +170,7 @@ func TestThinRewrite(t *testing.T) {
 	wantSync(t, q)
 	run(t, p.work, "", "commit", "-q", "--amend", "--allow-empty", "-m", "other")
 	p.carried(object.MustID(run(t, p.work, "", "rev-parse", "HEAD")))
+	wantSync(t, q) // a push under way would take the place of the one that Rewrite asks for
 	kept, err := q.o.Repo.Refs(session.KeptPrefix(sessionName))
 	if err != nil || len(kept) != 1 {
 		t.Fatalf("kept %v, %v", kept, err)

@@ -1,0 +1,217 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+const (
+	tableWidth = 100 // columns of what compare prints
+	mostAlone  = 40  // paths that only one side changed, in the table
+)
+
+func (a *app) sessionCompareCommand() *cobra.Command {
+	var remote string
+	cmd := &cobra.Command{
+		Use:   "compare SESSION[@ID]|LINK SESSION[@ID]|LINK...",
+		Short: "Say what several sessions changed, and what of it conflicts",
+		Long: `Compare puts proposals side by side. For each it prints who worked in it, and the files and lines that were changed
+since its base: the checkpoint that all of them were forked from, or else the commit that the session began with. Then
+it lists the changed paths. For a path that two or more changed it says whether the contents are the
+  same      both have the same content
+  clean     git merges them without help
+  conflict  git leaves conflict markers, or cannot merge them, as session merge would
+Nothing is changed. Only contents of changed files are fetched.
+
+A SESSION is one of this host, mounted or not; one that is not here is looked for on the session remote of the mount
+around the current directory. Without @ID it is the newest checkpoint; @, @~1 and so on without a SESSION are
+checkpoints of the session around the current directory. With --session-remote URL, sessions are those of that git
+repository, and nothing has to be mounted or known here; a link, URL#session=SESSION@ID, says both at once.
+
+--json prints all changes of each side, and the verdict for each pair of sides.`,
+		Example: `  artifactfs session compare try-1 try-2 try-3
+  artifactfs session compare @ fix-login@before-rename
+  artifactfs session compare --session-remote https://git.example.org/work.git try-1 try-2
+  artifactfs session compare try-1 try-2 --json | jq -r '.shared[] | select(.verdict == "conflict").path'`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) < 2 {
+				return errors.New("takes two or more of SESSION[@ID] or LINK")
+			}
+			return nil
+		},
+		RunE:              func(cmd *cobra.Command, args []string) error { return a.sessionCompare(cmd.Context(), remote, args) },
+		ValidArgsFunction: a.completeSessions(1 << 10),
+	}
+	farFlag(cmd, &remote)
+	return cmd
+}
+
+// compared finds the checkpoints that words name, and the daemon to ask: that of the first mount among them.
+func (a *app) compared(ctx context.Context, remote string, words []string) (r control.SessionCompareRequest, client *control.Client, err error) {
+	around, aroundErr := a.sessionOf(ctx, "compare", "")
+	if aroundErr == nil && around.mount != nil {
+		r.Dir = around.mount.Dir
+	}
+	for _, word := range words {
+		var side control.CompareSide
+		if side.Of, side.SessionRemote, side.ID, err = otherPoint("compare", remote, word); err != nil {
+			return r, nil, err
+		}
+		switch {
+		case side.Of == "" && strings.HasPrefix(word, "@"):
+			if aroundErr != nil {
+				return r, nil, aroundErr
+			}
+			side.Of, client = around.of, around.client
+		case side.Of == "":
+			side.Of, side.ID = word, ""
+		}
+		if side.SessionRemote == "" && side.Of != around.of {
+			w, err := a.sessionOf(ctx, "compare", side.Of)
+			switch e := control.AsError(err); {
+			case err == nil && (w.mount != nil || client == nil):
+				side.Of, client = w.of, w.client
+			case err == nil:
+				side.Of = w.of
+			case e.Code != control.ExitNotMounted || r.Dir == "":
+				return r, nil, err
+			}
+		}
+		r.Sides = append(r.Sides, side)
+	}
+	if client == nil {
+		client, err = a.ensureDaemon(ctx)
+	}
+	return r, client, err
+}
+
+func (a *app) sessionCompare(ctx context.Context, remote string, words []string) error {
+	r, client, err := a.compared(ctx, remote, words)
+	if err != nil {
+		return err
+	}
+	reply, err := client.SessionCompare(ctx, r)
+	if err != nil {
+		return failure("compare", "sessions", err)
+	}
+	if a.json {
+		return printJSON(a.stdout, reply)
+	}
+	return printCompared(a.stdout, reply)
+}
+
+// printCompared writes a table of the sides and one of the paths, in lines of at most tableWidth columns.
+func printCompared(out io.Writer, r control.SessionCompareReply) error {
+	var text strings.Builder
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "\tSESSION@CHECKPOINT\tBASE\tFILES\tLINES\tWHO")
+	for i, s := range r.Sides {
+		base := s.Base[:min(10, len(s.Base))]
+		if s.BasePoint != "" {
+			_, base, _ = strings.Cut(s.BasePoint, "@")
+			base = "@" + base[:min(9, len(base))]
+		}
+		if base == "" {
+			base = "-"
+		}
+		fmt.Fprintf(w, "%s\t%s@%s\t%s\t+%d ~%d -%d\t+%d -%d\t%s\n", sideName(i), ending(s.Point.Session, 24), s.Point.ID[:min(12, len(s.Point.ID))], base,
+			s.Added, s.Modified, s.Removed, s.LinesAdded, s.LinesRemoved, strings.Join(s.Who, ", "))
+	}
+	w.Flush()
+	fmt.Fprintln(&text)
+	paths, shared := changedPaths(r)
+	width := tableWidth - 3*len(r.Sides) - 34
+	alone := 0
+	for _, p := range paths {
+		if p.Verdict == "" {
+			if alone++; alone > mostAlone {
+				continue
+			}
+		}
+		fmt.Fprintf(&text, "%-*s", width, ending((&control.Error{Cause: p.Path}).Error(), width-1))
+		for _, status := range p.Status {
+			if status == "" {
+				status = "."
+			}
+			fmt.Fprintf(&text, "%3s", status)
+		}
+		fmt.Fprintf(&text, "  %s\n", verdictText(p))
+	}
+	if alone > mostAlone {
+		fmt.Fprintf(&text, "... and %s that one side alone changed (--json has them)\n", plural(int64(alone-mostAlone), "path"))
+	}
+	if len(paths) > 0 {
+		fmt.Fprintln(&text)
+	}
+	var conflicts int64
+	for _, p := range r.Shared {
+		if p.Verdict == control.VerdictConflict {
+			conflicts++
+		}
+	}
+	fmt.Fprintf(&text, "%s changed, %d by two or more, %d in conflict\n", plural(int64(len(paths)), "path"), shared, conflicts)
+	for line := range strings.Lines(text.String()) {
+		if _, err := fmt.Fprintln(out, beginning(strings.TrimRight(line, " \n"), tableWidth)); err != nil {
+			return fmt.Errorf("print result: %w", err)
+		}
+	}
+	return nil
+}
+
+// changedPaths lists what any side changed: first what two or more did, or what is in conflict, then the rest.
+func changedPaths(r control.SessionCompareReply) (paths []control.SharedPath, shared int) {
+	paths = append(paths, r.Shared...)
+	seen := map[string]bool{}
+	for _, p := range paths {
+		seen[p.Path] = true
+	}
+	for i, s := range r.Sides {
+		for _, c := range s.Changes {
+			if !seen[c.Path] {
+				status := make([]string, len(r.Sides))
+				status[i] = c.Status
+				paths = append(paths, control.SharedPath{Path: c.Path, Status: status})
+			}
+		}
+	}
+	return paths, len(r.Shared)
+}
+
+// verdictText says which sides are in conflict, or what the sides of a path have in common.
+func verdictText(p control.SharedPath) string {
+	if p.Verdict != control.VerdictConflict {
+		return string(p.Verdict)
+	}
+	text := "conflict"
+	for _, pair := range p.Pairs {
+		if pair.Verdict == control.VerdictConflict {
+			text += " " + sideName(pair.A) + "-" + sideName(pair.B)
+		}
+	}
+	return text
+}
+
+func sideName(i int) string { return string(rune('A' + i)) }
+
+// beginning and ending cut a text to a number of characters, with three dots where something is left out.
+func beginning(text string, width int) string {
+	if r := []rune(text); len(r) > width {
+		return string(r[:width-3]) + "..."
+	}
+	return text
+}
+
+func ending(text string, width int) string {
+	if r := []rune(text); len(r) > width {
+		return "..." + string(r[len(r)-width+3:])
+	}
+	return text
+}

@@ -1,0 +1,88 @@
+package control
+
+import (
+	"context"
+	"path/filepath"
+)
+
+// maxCompared is the largest number of checkpoints that are compared at once: each is merged with each other one.
+const maxCompared = 16
+
+// SessionCompareRequest asks what checkpoints of several sessions changed, and whether the changes go together.
+type SessionCompareRequest struct {
+	Sides []CompareSide `json:"sides"`         // two to 16
+	Dir   string        `json:"dir,omitempty"` // mount whose session remote is searched for sessions that this host does not have; "": none
+}
+
+// CompareSide names one checkpoint.
+type CompareSide struct {
+	Of            string `json:"of"`
+	SessionRemote string `json:"session_remote,omitempty"` // where Of is; "": on this host, or on the session remote of Dir
+	ID            string `json:"id"`                       // "": the newest
+}
+
+// Verdict says whether the changes that two checkpoints made to one path go together.
+type Verdict string
+
+const (
+	VerdictSame     Verdict = "same"     // both have the same content
+	VerdictClean    Verdict = "clean"    // git merges them
+	VerdictConflict Verdict = "conflict" // git leaves conflict markers, or cannot merge them
+)
+
+// SessionCompareReply is what `session compare --json` prints.
+type SessionCompareReply struct {
+	Origin string         `json:"origin"` // remote that all sides are mounts of, without secrets
+	Sides  []ComparedSide `json:"sides"`
+	Shared []SharedPath   `json:"shared"` // paths that two or more sides changed, or that are in conflict, by name
+}
+
+// ComparedSide is a checkpoint and what was changed up to it.
+type ComparedSide struct {
+	Point         Point        `json:"point"`
+	SessionRemote string       `json:"session_remote"`       // that it was read from, without secrets; "": this host
+	Base          string       `json:"base"`                 // commit that the session began with; "": an unborn branch
+	BasePoint     string       `json:"base_point,omitempty"` // SESSION@ID of the checkpoint that all sides come from; then it is the base
+	Who           []string     `json:"who"`                  // worked in the session, in order of appearance
+	Added         int64        `json:"added"`                // files
+	Modified      int64        `json:"modified"`
+	Removed       int64        `json:"removed"`
+	LinesAdded    int64        `json:"lines_added"` // without those of binary files
+	LinesRemoved  int64        `json:"lines_removed"`
+	Changes       []PathChange `json:"changes"` // against the base
+}
+
+// SharedPath is a path that two or more sides changed, or that their merge has a conflict at.
+type SharedPath struct {
+	Path    string       `json:"path"`
+	Status  []string     `json:"status"`  // of each side, as PathChange; "": the side did not change it
+	Verdict Verdict      `json:"verdict"` // the worst of its pairs
+	Pairs   []SharedPair `json:"pairs"`
+}
+
+// SharedPair is the verdict on a path for two sides, by their places in Sides.
+type SharedPair struct {
+	A       int     `json:"a"`
+	B       int     `json:"b"`
+	Verdict Verdict `json:"verdict"`
+}
+
+func (r SessionCompareRequest) validate() error {
+	if len(r.Sides) < 2 || len(r.Sides) > maxCompared {
+		return badRequest("%d checkpoints to compare: between 2 and %d are compared at once", len(r.Sides), maxCompared)
+	}
+	for _, s := range r.Sides {
+		if err := needAt(s.Of, s.SessionRemote); err != nil {
+			return err
+		}
+	}
+	if r.Dir != "" && !filepath.IsAbs(r.Dir) {
+		return needDir(r.Dir)
+	}
+	return nil
+}
+
+// SessionCompare compares what several sessions changed.
+func (c *Client) SessionCompare(ctx context.Context, r SessionCompareRequest) (SessionCompareReply, error) {
+	return call[SessionCompareReply](ctx, c, opSessionCompare, r, nil)
+}

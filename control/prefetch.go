@@ -1,0 +1,27 @@
+package control
+
+import "path/filepath"
+
+// PrefetchRequest asks to fetch the matching contents before all other contents that no read waits for.
+type PrefetchRequest struct {
+	Dir   string   `json:"dir"`   // absolute mount directory
+	Paths []string `json:"paths"` // pathspecs relative to Dir: a path, a directory, or a pattern of path.Match; none: everything
+	Wait  bool     `json:"wait"`
+	// Commits asks for versions of files in git's object store instead, for programs that read it without asking a promisor remote:
+	// all files of a commit, or both versions of what the commits of a range (A..B) changed. The reply comes when they are there.
+	Commits []string `json:"commits,omitempty"`
+}
+
+// PrefetchReply is what `prefetch --json` prints.
+type PrefetchReply struct {
+	Matched  int64 `json:"matched"`  // blobs
+	Hydrated int64 `json:"hydrated"` // blobs of them on this host now
+	Bytes    int64 `json:"bytes"`    // content bytes of the hydrated ones; 0 if the request has Commits
+}
+
+func (r PrefetchRequest) validate() error {
+	if !filepath.IsAbs(r.Dir) {
+		return badRequest("directory %q is not absolute", r.Dir)
+	}
+	return nil
+}

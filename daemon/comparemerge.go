@@ -1,0 +1,248 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// comparedPair is two sides that git merges.
+type comparedPair struct {
+	a, b    int
+	base    object.ID
+	renames bool // contents are here that renames are found by
+}
+
+// pairs returns all pairs of sides with what they are merged on, and adds the contents that git needs for it.
+func (c *comparing) pairs(ctx context.Context) (all []comparedPair, err error) {
+	for i, a := range c.sides {
+		for j, b := range c.sides[:i] {
+			p := comparedPair{a: j, b: i}
+			if p.base, err = c.commonTree(ctx, b, a); err != nil {
+				return nil, err
+			}
+			ids, complete, err := contentsToMerge(ctx, c.tree, p.base, b.point.Tree, a.point.Tree)
+			if err != nil {
+				return nil, err
+			}
+			c.merged, p.renames = append(c.merged, ids...), complete
+			all = append(all, p)
+		}
+	}
+	return all, nil
+}
+
+// provide brings the contents that are compared and are not here. Each is asked of the side that has it.
+func (c *comparing) provide(ctx context.Context) error {
+	for _, s := range c.sides {
+		ids, err := c.missing(ctx, s.ids)
+		if err != nil {
+			return err
+		}
+		if err := c.provideFrom(ctx, s, ids); err != nil {
+			return err
+		}
+	}
+	// What a pair began with may be the work of either session, or of the mounted remote.
+	var last error
+	for _, s := range c.sides {
+		ids, err := c.missing(ctx, c.merged)
+		if err != nil || len(ids) == 0 {
+			return err
+		}
+		last = c.provideFrom(ctx, s, ids)
+	}
+	return last
+}
+
+// provideFrom brings contents from where a side is.
+func (c *comparing) provideFrom(ctx context.Context, s *compareSide, ids []object.ID) error {
+	switch {
+	case len(ids) == 0:
+		return nil
+	case s.o.mount != nil:
+		return s.o.mount.owned.Provide(ctx, ids, nil)
+	case s.o.far != nil:
+		return s.o.provide(ctx, ids)
+	}
+	m, err := c.mirrorOf(ctx, s) // git would ask for one after the other
+	if err != nil {
+		return err
+	}
+	if err := m.Contents(ctx, s.o.session, ids); err != nil {
+		return sessionFault(m.Remote(), err)
+	}
+	return nil
+}
+
+// missing returns those of ids that git would not find.
+func (c *comparing) missing(ctx context.Context, ids []object.ID) (lacks []object.ID, err error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	var in strings.Builder
+	for _, id := range ids {
+		in.WriteString(id.String() + "\n")
+	}
+	out, err := c.gitOn(ctx, c.scratch.Dir(), in.String(), "cat-file", "--batch-check")
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(out)) {
+		if text, ok := strings.CutSuffix(line, " missing\n"); ok {
+			if id, err := object.ParseID(text); err == nil && !slices.Contains(lacks, id) {
+				lacks = append(lacks, id)
+			}
+		}
+	}
+	return lacks, nil
+}
+
+// count counts files and lines of each side.
+func (c *comparing) count(ctx context.Context) error {
+	for _, s := range c.sides {
+		r := &s.reply
+		if len(r.Changes) == 0 {
+			continue
+		}
+		f := c.scratch.Format()
+		out, err := c.git(ctx, c.scratch.Dir(), "diff-tree", "-r", "-z", "--numstat", "--no-renames", "--no-ext-diff", "--no-textconv", treeish(f, s.base), treeish(f, s.point.Tree))
+		if err != nil {
+			return err
+		}
+		addLines(r.Changes, out)
+		for _, change := range r.Changes {
+			switch change.Status {
+			case "A":
+				r.Added++
+			case "D":
+				r.Removed++
+			default:
+				r.Modified++
+			}
+			if change.Added >= 0 {
+				r.LinesAdded, r.LinesRemoved = r.LinesAdded+change.Added, r.LinesRemoved+change.Removed
+			}
+		}
+	}
+	return nil
+}
+
+// shared lists the paths that two sides changed, with what git makes of them.
+func (c *comparing) shared(ctx context.Context, pairs []comparedPair) ([]control.SharedPath, error) {
+	paths := map[string]*control.SharedPath{}
+	changed := make([]map[string]control.PathChange, len(c.sides))
+	for i, s := range c.sides {
+		changed[i] = map[string]control.PathChange{}
+		for _, change := range s.reply.Changes {
+			changed[i][change.Path] = change
+		}
+	}
+	for _, p := range pairs {
+		conflicts, err := c.conflicts(ctx, p)
+		if err != nil {
+			return nil, err
+		}
+		set := func(path string, v control.Verdict) {
+			at := paths[path]
+			if at == nil {
+				at = &control.SharedPath{Path: path, Status: make([]string, len(c.sides)), Verdict: control.VerdictSame}
+				for i := range c.sides {
+					at.Status[i] = changed[i][path].Status
+				}
+				paths[path] = at
+			}
+			if v == control.VerdictConflict || at.Verdict == control.VerdictSame {
+				at.Verdict = v
+			}
+			at.Pairs = append(at.Pairs, control.SharedPair{A: p.a, B: p.b, Verdict: v})
+		}
+		for path, x := range changed[p.a] {
+			y, both := changed[p.b][path]
+			switch {
+			case slices.Contains(conflicts, path): // below
+			case both && x.NewMode == y.NewMode && x.New == y.New:
+				set(path, control.VerdictSame)
+			case both:
+				set(path, control.VerdictClean)
+			}
+		}
+		for _, path := range conflicts {
+			set(path, control.VerdictConflict)
+		}
+	}
+	all := []control.SharedPath{}
+	for _, at := range paths {
+		slices.SortFunc(at.Pairs, func(x, y control.SharedPair) int { return (x.A-y.A)*len(c.sides) + x.B - y.B })
+		all = append(all, *at)
+	}
+	slices.SortFunc(all, func(x, y control.SharedPath) int { return strings.Compare(x.Path, y.Path) })
+	return all, nil
+}
+
+// conflicts has git merge two sides, and lists the paths that it cannot merge.
+func (c *comparing) conflicts(ctx context.Context, p comparedPair) ([]string, error) {
+	ours, theirs := c.sides[p.a].point.Tree, c.sides[p.b].point.Tree
+	if ours == theirs || ours == p.base || theirs == p.base {
+		return nil, nil
+	}
+	objects, us, them, err := commitsToMerge(c.scratch.Format(), p.base, ours, theirs)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.scratch.Write(ctx, objects); err != nil {
+		return nil, err
+	}
+	out, err := c.git(ctx, c.scratch.Dir(), "-c", "merge.renames="+strconv.FormatBool(p.renames), "merge-tree", "--write-tree", "-z", "--messages", us.String(), them.String())
+	var exit *exec.ExitError
+	if err != nil && !(errors.As(err, &exit) && exit.ExitCode() == 1) {
+		return nil, err
+	}
+	merged, err := parseMerged(out)
+	return merged.conflicted(), err
+}
+
+// git runs stock git in a repository, on the objects of all sides.
+func (c *comparing) git(ctx context.Context, dir string, args ...string) ([]byte, error) {
+	return c.gitOn(ctx, dir, "", args...)
+}
+
+func (c *comparing) gitOn(ctx context.Context, dir, in string, args ...string) ([]byte, error) {
+	var objects []string
+	add := func(dir string) {
+		if quoted := strconv.Quote(filepath.Join(dir, "objects")); !slices.Contains(objects, quoted) {
+			objects = append(objects, quoted)
+		}
+	}
+	for _, o := range c.opened {
+		if o.repo != nil {
+			add(o.repo.Dir())
+		}
+		if o.mount != nil {
+			add(o.mount.gitPath())
+		}
+	}
+	for _, m := range c.mirrors {
+		add(m.Dir())
+	}
+	cmd := exec.CommandContext(ctx, "git", args...)
+	cmd.Dir, cmd.Stdin = dir, strings.NewReader(in)
+	cmd.Env = append(os.Environ(), "GIT_DIR="+dir, "GIT_TERMINAL_PROMPT=0", "LC_ALL=C", "GIT_ALTERNATE_OBJECT_DIRECTORIES="+strings.Join(objects, ":"))
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		verb := args[slices.IndexFunc(args, func(a string) bool { return a != "-c" && !strings.Contains(a, "=") })]
+		return stdout.Bytes(), fmt.Errorf("git %s: %w: %s", verb, err, strings.TrimSpace(stderr.String()))
+	}
+	return stdout.Bytes(), nil
+}

@@ -1,0 +1,106 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+const (
+	createTime   = time.Minute
+	createOutput = 4 << 10 // bytes of what the command prints that an error has
+
+	// shortestSecret is the length in bytes from which on an argument of the command is taken out of what it prints.
+	shortestSecret = 8
+)
+
+// createByHook runs the command of the request if the git server has no repository at the URL of the session remote. A server
+// that cannot be reached, or that refuses, is left to those who push. Mounts take turns: of several that begin with the same
+// session remote the first creates it.
+func (m *mount) createByHook(ctx context.Context, progress func(control.Progress)) error {
+	d := m.daemon
+	d.creating.Lock()
+	defer d.creating.Unlock()
+	url, err := m.lacksRemote(ctx)
+	if err != nil || url == "" {
+		return err
+	}
+	failed := func(cause, hint string) error {
+		return &control.Error{Code: control.ExitRemote, Kind: control.CodeNotFound, Verb: "create session remote", Object: url, Cause: cause, Hint: hint}
+	}
+	format, err := m.formatOfRemote(ctx)
+	if err != nil {
+		return remoteFault(err)
+	}
+	d.log.Info("creating session remote", zap.String("url", url), zap.String("session", m.request.Session))
+	if out, err := m.runHook(ctx, url, format.String()); err != nil {
+		cause := err.Error()
+		if out != "" {
+			cause += ": " + out
+		}
+		return failed("the command of --session-remote-create failed: "+cause, "run the command by hand, or create the repository yourself")
+	}
+	if url, err = m.lacksRemote(ctx); err != nil {
+		return err
+	} else if url != "" {
+		return failed("the command of --session-remote-create ended without an error, and there is still no repository", "git ls-remote URL shows what the server says")
+	}
+	progress(control.Progress{Message: "created session remote " + secretFree(m.request.SessionOptions.Remote)})
+	return nil
+}
+
+// lacksRemote returns the URL of the session remote, without secrets, if the git server says that there is no repository; else "".
+func (m *mount) lacksRemote(ctx context.Context) (url string, err error) {
+	remote, _, err := m.daemon.sessionRemote(m.request)
+	if err != nil || remote == nil {
+		return "", err
+	}
+	defer remote.Close()
+	if _, err = remote.Capabilities(ctx); errors.Is(err, transport.ErrNotFound) {
+		return remote.URL(), nil
+	}
+	return "", ctx.Err()
+}
+
+// runHook runs the command, with what it needs to know in its environment, and returns the end of what it printed, without the
+// secrets of the request.
+func (m *mount) runHook(ctx context.Context, url, format string) (out string, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, createTime, fmt.Errorf("it took longer than %s", createTime))
+	defer cancel()
+	r := m.requestNow()
+	cmd := exec.CommandContext(ctx, r.CreateRemote[0], r.CreateRemote[1:]...)
+	cmd.Dir, cmd.WaitDelay = "/", time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // what it started, too
+	cmd.Env = append(append(os.Environ(), environment(r)...), "ARTIFACTFS_SESSION_REMOTE="+url, "ARTIFACTFS_SESSION="+r.Session,
+		"ARTIFACTFS_REMOTE="+m.store.URL(), "ARTIFACTFS_OBJECT_FORMAT="+format)
+	given := sessionGiven(r, r.SessionOptions.Remote)
+	if given.token != "" {
+		cmd.Env = append(cmd.Env, "ARTIFACTFS_SESSION_TOKEN="+given.token)
+	}
+	var text bytes.Buffer
+	cmd.Stdout = &text
+	cmd.Stderr = cmd.Stdout
+	err = cmd.Run()
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		err = cause
+	}
+	out = text.String()
+	for i, secret := range append([]string{given.token, given.password, string(r.Token)}, r.CreateRemote[1:]...) {
+		if secret != "" && (i < 3 || len(secret) >= shortestSecret) {
+			out = strings.ReplaceAll(out, secret, "***")
+		}
+	}
+	return strings.Join(strings.Fields(strings.ToValidUTF8(out[max(0, len(out)-createOutput):], "?")), " "), err
+}

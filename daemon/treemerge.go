@@ -1,0 +1,142 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// mostRenames is how many files that one side added are brought to be compared with files that it removed and the other side
+// changed: git takes those for renamed that are alike.
+const mostRenames = 200
+
+// contentsToMerge returns the contents that git merge-tree reads when it merges two trees: those of paths that both sides
+// changed, and what renames are found by. complete is false if there were too many files to look for renames in all of them.
+func contentsToMerge(ctx context.Context, read treeReader, base, ours, theirs object.ID) (ids []object.ID, complete bool, err error) {
+	type side struct{ from, to object.TreeEntry }
+	changes := [2]map[string]side{{}, {}}
+	for i, tree := range []object.ID{ours, theirs} {
+		err := diffTrees(ctx, read, base, tree, func(path string, from, to object.TreeEntry) error {
+			changes[i][path] = side{from, to}
+			return nil
+		})
+		if err != nil {
+			return nil, false, err
+		}
+	}
+	seen := map[object.ID]bool{}
+	add := func(entries ...object.TreeEntry) {
+		for _, e := range entries {
+			if e.Mode.IsBlob() && !seen[e.ID] {
+				seen[e.ID] = true
+				ids = append(ids, e.ID)
+			}
+		}
+	}
+	complete = true
+	for i := range changes {
+		renamed := false
+		for path, c := range changes[i] {
+			if o, both := changes[1-i][path]; both && (c.to != o.to) {
+				add(c.from, c.to, o.to)
+				renamed = renamed || c.to.Mode == 0
+			}
+		}
+		added := 0
+		for _, c := range changes[i] {
+			if !renamed || c.from.Mode != 0 {
+				continue
+			}
+			if added == mostRenames {
+				complete = false
+				break
+			}
+			add(c.to)
+			added++
+		}
+	}
+	return ids, complete, nil
+}
+
+// commitsToMerge returns what git merge-tree needs: commits of both trees on top of one of the base, and the empty tree.
+func commitsToMerge(f object.Format, base, ours, theirs object.ID) (objects []odb.Outgoing, us, them object.ID, err error) {
+	commit := func(tree, parent object.ID) (object.ID, error) {
+		id, err := object.ParseID(treeish(f, tree))
+		if err != nil {
+			return id, err
+		}
+		c, err := session.NewCommit(f, id, parent, time.Unix(0, 0), "merge")
+		objects = append(objects, c)
+		return c.ID, err
+	}
+	root, err := commit(base, object.ID{})
+	if err != nil {
+		return nil, us, them, err
+	}
+	us, err1 := commit(ours, root)
+	them, err2 := commit(theirs, root)
+	empty, err3 := session.Outgoing(f, object.Tree, nil)
+	return append(objects, empty), us, them, errors.Join(err1, err2, err3)
+}
+
+// mergedTrees is what git merge-tree made of two trees.
+type mergedTrees struct {
+	result    object.ID
+	conflicts []session.IndexEntry
+	messages  []string
+}
+
+// parseMerged reads what `git merge-tree --write-tree -z` prints: the tree, then "MODE ID STAGE\tPATH" for each conflict, an
+// empty string, and messages: the number of paths, paths, a kind, a text.
+func parseMerged(out []byte) (m mergedTrees, err error) {
+	fields := strings.Split(string(out), "\x00")
+	if m.result, err = object.ParseID(fields[0]); err != nil {
+		return m, fmt.Errorf("read what git merge-tree prints: %w", err)
+	}
+	rest := fields[1:]
+	for len(rest) > 0 && rest[0] != "" {
+		entry, path, ok := strings.Cut(rest[0], "\t")
+		parts := strings.Fields(entry)
+		if !ok || len(parts) != 3 {
+			return m, fmt.Errorf("read what git merge-tree prints: %.80q", rest[0])
+		}
+		mode, err1 := strconv.ParseUint(parts[0], 8, 32)
+		id, err2 := object.ParseID(parts[1])
+		stage, err3 := strconv.ParseUint(parts[2], 10, 8)
+		if err := errors.Join(err1, err2, err3); err != nil {
+			return m, fmt.Errorf("read what git merge-tree prints: %w", err)
+		}
+		m.conflicts = append(m.conflicts, session.IndexEntry{Path: path, Mode: object.Mode(mode), ID: id, Stage: uint8(stage)})
+		rest = rest[1:]
+	}
+	for rest = rest[min(1, len(rest)):]; len(rest) > 2; {
+		n, err := strconv.Atoi(rest[0])
+		if err != nil || n < 0 || n+2 >= len(rest) {
+			break
+		}
+		if text := strings.TrimSpace(rest[n+2]); len(m.conflicts) > 0 && text != "" {
+			m.messages = append(m.messages, text)
+		}
+		rest = rest[n+3:]
+	}
+	return m, nil
+}
+
+// conflicted lists the paths that git could not merge.
+func (m mergedTrees) conflicted() []string {
+	paths := []string{}
+	for _, e := range m.conflicts {
+		if !slices.Contains(paths, e.Path) {
+			paths = append(paths, e.Path)
+		}
+	}
+	return paths
+}

@@ -1,0 +1,103 @@
+package integration
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/internal/gittest"
+)
+
+// Files that no checkpoint has are removed or overwritten in a mass, and the worker, or the whole daemon, is killed before
+// the checkpoint that is to hold them. The successor makes it, and restore brings back what cp -a had saved.
+func TestMassRemovalsOutliveKills(t *testing.T) {
+	const files = `mkdir -p d/deep/er && for i in $(seq 60); do echo precious $i >d/deep/f$i; echo other $i >d/deep/er/g$i; done; ln -s f1 d/deep/link; chmod +x d/deep/f2; head -c 300000 /dev/urandom >d/deep/big; ln d/deep/f3 d/hard`
+	removed := func(m mounted) bool { return !exists(m.path("d/deep/er/g30")) || !exists(m.path("d/deep/f30")) }
+	for _, c := range []struct {
+		name, script string
+		amid         func(m mounted) bool // the kill comes when this is so; nil: when the script has ended
+		whole        bool                 // the daemon is killed, and the mount is gone
+	}{
+		{name: "rm", script: `rm -rf d`},
+		{name: "rm, unmount", script: `rm -rf d`},
+		{name: "rm amid", script: `rm -rf d`, amid: removed},
+		{name: "rm, daemon", script: `rm -rf d`, whole: true},
+		{name: "sed -i", script: `sed -i s/precious/worthless/ d/deep/f*`},
+		{name: "truncate", script: `for f in d/deep/f*; do : >$f; done; truncate -s 1 d/deep/er/*`},
+		{name: "mv", script: `cp -r d/deep/er new && for i in $(seq 60); do mv new/g$i d/deep/f$i; done`},
+		{name: "in place", script: `for f in d/deep/f*; do printf worthless | dd of=$f conv=notrunc status=none; done`},
+		{name: "in place, daemon", script: `for f in d/deep/er/*; do printf worthless | dd of=$f conv=notrunc status=none; done`, whole: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.sized(3, 3)
+			url := w.serve(gittest.ServerOptions{}).URL("sized.git")
+			args := []string{"--wait", "git", "--session", "work", "--checkpoint", "interval=1h"}
+			m := w.bare(url, args...)
+			saved := filepath.Join(w.root, "saved")
+			w.sh(m.Dir, files+`; cp -a d `+saved)
+			worker := w.serving()
+			cmd := exec.Command("sh", "-ec", c.script)
+			cmd.Dir = m.Dir
+			if c.amid != nil {
+				check(t, cmd.Start())
+				w.until("files are being removed", func() bool { return c.amid(m) })
+			} else if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%s: %v: %s", c.script, err, out)
+			}
+			switch {
+			case c.name == "rm, unmount": // no kill, and nothing has changed in the end
+				w.unmount(m)
+				m, _ = w.mountAt(url, m.Dir, args...)
+			case c.whole:
+				w.killDaemon()
+				m, _ = w.mountAt(url, m.Dir, args...)
+			default:
+				check(t, syscall.Kill(worker, syscall.SIGKILL))
+			}
+			if c.amid != nil {
+				check(t, cmd.Wait())
+			}
+			p := m.removal(0)
+			w.sh(m.Dir, "rm -rf d") // restore has all to do
+			w.ok("session", "restore", p.ID, "d", "-C", m.Dir)
+			if out, err := exec.Command("diff", "-r", "--no-dereference", saved, m.path("d")).CombinedOutput(); err != nil {
+				t.Errorf("what restore brings back differs from the copy: %s", out)
+			}
+			if got, err := os.Readlink(m.path("d/deep/link")); err != nil || got != "f1" {
+				t.Errorf("target of the restored link: got %q (%v), want f1", got, err)
+			}
+			w.unmount(m)
+			// Nothing of it is left for another checkpoint.
+			m, _ = w.mountAt(url, m.Dir, args...)
+			m.checkpoint()
+			n := 0
+			for _, q := range m.points() {
+				if q.Reason == "removal" && strings.Contains(q.Message, "removed or overwritten") {
+					n++
+				}
+			}
+			if n > 3 { // of the script, amid and after a kill, and of the test's own rm
+				t.Errorf("checkpoints of removals: got %d, want at most 3", n)
+			}
+			w.unmount(m)
+		})
+	}
+}
+
+// Thousands of new files are removed within the idle window.
+func TestManyNewFilesAreRemovedAndRestored(t *testing.T) {
+	w := newWorld(t)
+	w.sized(3, 3)
+	m := w.bare(w.serve(gittest.ServerOptions{}).URL("sized.git"), "--wait", "git", "--session", "work", "--checkpoint", "interval=1h")
+	w.sh(m.Dir, `mkdir many && cd many && seq 3000 | split -l 1 -a 4 - f && cp -a . `+filepath.Join(w.root, "saved")+` && cd .. && rm -rf many`)
+	p := m.removal(0)
+	w.ok("session", "restore", p.ID, "many", "-C", m.Dir)
+	if out, err := exec.Command("diff", "-r", filepath.Join(w.root, "saved"), m.path("many")).CombinedOutput(); err != nil {
+		t.Errorf("what restore brings back differs from the copy: %s", out)
+	}
+	w.unmount(m)
+}

@@ -1,0 +1,143 @@
+package transcript
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// ExpireRequest says which segments of a transcript are dropped. A segment is what was recorded on a day while one checkpoint
+// was the newest: a file.
+type ExpireRequest struct {
+	Session string
+	Now     time.Time
+	Keep    time.Duration              // segments whose newest record is younger stay
+	There   func(session.PointID) bool // segments of these checkpoints stay
+	DryRun  bool
+}
+
+// expired is the author and the reason of tombstones that Expire leaves.
+const expiredBy, expiredWhy = "gc", "older than the retention"
+
+// Expire drops segments whose checkpoint is gone, and returns the number of records that were dropped. The last beginning of a
+// turn in each row of dropped records stays as a tombstone, so that later turns keep their numbers. Facts and the handoff are not
+// part of a transcript. provide is as of Read.
+func Expire(ctx context.Context, r *session.Repo, e ExpireRequest, provide func(ids []object.ID) error) (dropped int64, err error) {
+	ref := session.TranscriptRef(e.Session)
+	for range tries {
+		if dropped, err = e.expire(ctx, r, ref, provide); !errors.Is(err, session.ErrRefMoved) {
+			break
+		}
+	}
+	if err != nil {
+		return 0, fmt.Errorf("drop old records of %s: %w", ref, err)
+	}
+	return dropped, nil
+}
+
+func (e ExpireRequest) expire(ctx context.Context, r *session.Repo, ref string, provide func(ids []object.ID) error) (dropped int64, err error) {
+	if some, err := e.some(r, ref); err != nil || !some {
+		return 0, err
+	}
+	lines, _, err := Read(r, e.Session, provide)
+	if err != nil {
+		return 0, err
+	}
+	// A segment's newest record decides. Records are read in order of time, whatever segment they are of.
+	newest := map[string]time.Time{}
+	for _, l := range lines {
+		newest[segmentOf(l)] = l.Time
+	}
+	old := func(l Line) bool { return !e.There(l.Point) && e.Now.Sub(newest[segmentOf(l)]) > e.Keep }
+	stays := map[string]Line{} // tombstones, by id
+	last := ""
+	for _, l := range lines {
+		if !old(l) {
+			last = ""
+			continue
+		}
+		if l.Begins {
+			delete(stays, last)
+			stays[l.ID], last = l, l.ID
+		}
+		if !isStone(l) {
+			dropped++
+		}
+	}
+	if e.DryRun || dropped == 0 {
+		return dropped, nil
+	}
+	w := rewriting{session: e.Session, at: e.Now, message: "gc", edit: func(_ string, text []byte) ([]byte, int, error) {
+		return e.drop(text, old, stays)
+	}}
+	return dropped, w.do(ctx, r, ref)
+}
+
+// some reports whether names alone say that a segment may be dropped, so that most of the time no record has to be read.
+func (e ExpireRequest) some(r *session.Repo, ref string) (bool, error) {
+	head, err := r.Ref(ref)
+	if err != nil {
+		return false, err
+	}
+	days, err := treeOf(r, head)
+	if err != nil {
+		return false, err
+	}
+	for _, day := range days {
+		began, err := time.Parse(time.DateOnly, day.Name)
+		if err != nil || e.Now.Sub(began) <= e.Keep {
+			continue
+		}
+		files, err := r.Tree(day.ID)
+		if err != nil {
+			return false, err
+		}
+		for _, f := range files {
+			if point, _, _ := strings.Cut(f.Name, "."); !e.There(session.PointID(point)) {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
+func segmentOf(l Line) string { return l.Time.UTC().Format(time.DateOnly) + "/" + string(l.Point) }
+
+// isStone reports whether a line is a tombstone that Expire has left.
+func isStone(l Line) bool {
+	return l.Erased != nil && l.Erased.By == expiredBy && l.Erased.Why == expiredWhy
+}
+
+// drop takes old lines out of a file.
+func (e ExpireRequest) drop(text []byte, old func(Line) bool, stays map[string]Line) (after []byte, gone int, err error) {
+	var b bytes.Buffer
+	w := json.NewEncoder(&b)
+	for line := range bytes.Lines(text) {
+		l, err := parseLine(line)
+		if err != nil || !old(l) {
+			b.Write(line)
+			continue
+		}
+		turn, stone := stays[l.ID]
+		if stone && isStone(l) {
+			b.Write(line)
+			continue
+		}
+		if gone++; !stone {
+			continue
+		}
+		left := envelope{ID: l.ID, Time: l.Time, Point: l.Point, Session: l.Session, Lane: l.Lane, Begins: true, Turn: turn.Turn,
+			Erased: &Tombstone{Time: e.Now.UTC(), By: expiredBy, Why: expiredWhy}}
+		if err := w.Encode(left); err != nil {
+			return nil, 0, err
+		}
+	}
+	return b.Bytes(), gone, nil
+}
