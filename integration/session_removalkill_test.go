@@ -26,10 +26,10 @@ func TestMassRemovalsOutliveKills(t *testing.T) {
 		{name: "rm amid", script: `rm -rf d`, amid: removed},
 		{name: "rm, daemon", script: `rm -rf d`, whole: true},
 		{name: "sed -i", script: `sed -i s/precious/worthless/ d/deep/f*`},
-		{name: "truncate", script: `for f in d/deep/f*; do : >$f; done; truncate -s 1 d/deep/er/*`},
+		{name: "truncate", script: `for f in d/deep/f*; do : >$f; done; : >d/deep/big; truncate -s 1 d/deep/er/*`},
 		{name: "mv", script: `cp -r d/deep/er new && for i in $(seq 60); do mv new/g$i d/deep/f$i; done`},
-		{name: "in place", script: `for f in d/deep/f*; do printf worthless | dd of=$f conv=notrunc status=none; done`},
-		{name: "in place, daemon", script: `for f in d/deep/er/*; do printf worthless | dd of=$f conv=notrunc status=none; done`, whole: true},
+		{name: "in place", script: `for f in d/deep/f* d/deep/big; do printf worthless | dd of=$f conv=notrunc status=none; done`},
+		{name: "in place, daemon", script: `for f in d/deep/er/* d/deep/big; do printf worthless | dd of=$f conv=notrunc status=none; done`, whole: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t)

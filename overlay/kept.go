@@ -1,10 +1,13 @@
 package overlay
 
 import (
+	"bytes"
+	"errors"
 	"io"
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/overlay/state"
 )
@@ -89,41 +92,71 @@ func (l *Layer) keptNow(start Start) (found []KeptFile, err error) {
 	})
 }
 
-// Overwrites says whether bytes that are there would not be the same after p is written at off.
+// Overwrites returns whether bytes that were written before would not be the same after p is written at off. A hole has
+// none of those: the kernel may write back the end of a new file before its beginning.
 func (f *File) Overwrites(p []byte, off int64) bool {
 	if err := f.rlock(); err != nil {
 		return false
 	}
 	defer f.mu.RUnlock()
 	size := f.size.Load()
-	if f.place != inContent || off >= size || len(p) == 0 {
+	if f.place != inContent || off >= size {
 		return false
 	}
 	old := buffers.Get().(*[256 << 10]byte)
 	defer buffers.Put(old)
 	for p = p[:min(int64(len(p)), size-off)]; len(p) > 0; {
 		n, err := f.data.ReadAt(old[:min(len(p), len(old))], off)
-		if string(old[:n]) != string(p[:n]) || n == 0 {
+		if n == 0 || err != nil && err != io.EOF {
+			return true
+		}
+		if !bytes.Equal(old[:n], p[:n]) && !f.onlyHoles(old[:n], p[:n], off) {
 			return true
 		}
 		p, off = p[n:], off+int64(n)
-		if err != nil && err != io.EOF {
-			return true
-		}
 	}
 	return false
+}
+
+// onlyHoles returns whether p differs from the old bytes at off only where those are of holes. f.mu is held.
+func (f *File) onlyHoles(old, p []byte, off int64) bool {
+	end := off + int64(len(old))
+	for at := off; at < end; {
+		data, err := f.data.Seek(at, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) || err == nil && data >= end {
+			return true
+		}
+		if err != nil {
+			return false
+		}
+		hole, err := f.data.Seek(data, unix.SEEK_HOLE)
+		if err != nil {
+			return false
+		}
+		at = min(hole, end)
+		if !bytes.Equal(old[data-off:at-off], p[data-off:at-off]) {
+			return false
+		}
+	}
+	return true
+}
+
+// CopiedWithin returns whether KeepCopy has copied the content within a time.
+func (f *File) CopiedWithin(within time.Duration) bool {
+	at := f.copied.Load()
+	return at != 0 && f.l.clock()-at < int64(within)
 }
 
 // KeepCopy copies the content before it is changed, unless that was done within a time. keep is called in the update that
 // makes the copy, with its number and size; it pins it and calls Tx.Keep, or returns false if it does not want it.
 func (f *File) KeepCopy(within time.Duration, most int64, keep func(tx *Tx, number uint64, size int64) bool) error {
 	l := f.l
-	if at := f.copied.Load(); at != 0 && l.clock()-at < int64(within) {
+	if f.CopiedWithin(within) {
 		return nil
 	}
 	f.mu.Lock() // no other write comes between
 	defer f.mu.Unlock()
-	if at := f.copied.Load(); at != 0 && l.clock()-at < int64(within) {
+	if f.CopiedWithin(within) {
 		return nil
 	}
 	if err := f.load(); err != nil {

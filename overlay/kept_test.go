@@ -1,6 +1,7 @@
 package overlay
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"os"
@@ -172,6 +173,19 @@ func TestOverwrittenContentIsCopied(t *testing.T) {
 		if got := f.Overwrites([]byte(c.p), c.off); got != c.want {
 			t.Errorf("writing %s overwrites: got %v, want %v", what, got, c.want)
 		}
+	}
+	// The end of a new file comes before its beginning.
+	const page = 64 << 10 // no file system has larger blocks
+	w.must(w.create("holes"))
+	w.must(w.write("holes", 2*page, []byte("end")))
+	holes := w.l.File(w.files["holes"].node)
+	defer holes.Done()
+	filled := bytes.Repeat([]byte("x"), 2*page+3)
+	if holes.Overwrites(filled[:2*page], 0) {
+		t.Errorf("filling a hole overwrites: got true, want false")
+	}
+	if !holes.Overwrites(filled, 0) {
+		t.Errorf("filling a hole and changing the bytes behind it overwrites: got false, want true")
 	}
 	copies := 0
 	for range 2 {

@@ -19,7 +19,7 @@ const (
 
 // loseChanged is for a write at an offset.
 func (t *Tree) loseChanged(n Node, f *overlay.File, p []byte, off int64) {
-	if !t.removed.on.Load() {
+	if !t.removed.on.Load() || f.CopiedWithin(massTime) {
 		return
 	}
 	if size, err := f.Size(); err != nil || off >= size || size > maxChanged || !f.Overwrites(p, off) {
