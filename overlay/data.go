@@ -121,17 +121,20 @@ func (f *File) fresh() uint32 {
 
 // adopt makes a content the inode's.
 func (f *File) adopt(number uint64, size int64, flags uint32) error {
-	return f.l.Update(func(tx *Tx) error {
-		in, ok := tx.Inode(f.node)
-		if !ok {
-			return errGone(f.node)
-		}
-		in.Content, in.Size = number, size
-		in.Flags = flags
-		tx.put(in)
-		f.l.settleLater(f.node)
-		return nil
-	})
+	return f.l.Update(func(tx *Tx) error { return f.adopted(tx, number, size, flags) })
+}
+
+// adopted is adopt within an update.
+func (f *File) adopted(tx *Tx, number uint64, size int64, flags uint32) error {
+	in, ok := tx.Inode(f.node)
+	if !ok {
+		return errGone(f.node)
+	}
+	in.Content, in.Size = number, size
+	in.Flags = flags
+	tx.put(in)
+	f.l.settleLater(f.node)
+	return nil
 }
 
 // changed notes what a write did, up to end: the size if it grew, and that the inode is dirty if that was taken back

@@ -147,6 +147,49 @@ func (f *File) CopiedWithin(within time.Duration) bool {
 	return at != 0 && f.l.clock()-at < int64(within)
 }
 
+// SetAside empties a file that is about to be cut to nothing, and leaves its content as it is: the file begins another one.
+// keep is called in the update that does so, with the content's number and size; it pins it and calls Tx.Keep, or returns
+// false if it does not want it, and the file stays as it is.
+func (f *File) SetAside(most int64, keep func(tx *Tx, number uint64, size int64) bool) error {
+	l := f.l
+	l.cut.RLock()
+	defer l.cut.RUnlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.load(); err != nil {
+		return err
+	}
+	size := f.size.Load()
+	if f.place != inContent || size == 0 || size > most {
+		return nil
+	}
+	number, err := l.newNumber()
+	if err != nil {
+		return err
+	}
+	data, err := l.contents.create(number) // not by withRoom: the room of what is kept must not be taken for it
+	if err != nil {
+		return err
+	}
+	wanted := false
+	err = l.tryUpdate(func(tx *Tx) error {
+		if wanted = keep(tx, f.number, size); !wanted {
+			return nil
+		}
+		tx.dead = append(tx.dead, f.number)
+		return f.adopted(tx, number, 0, f.fresh()|state.FlagDirty)
+	})
+	if err != nil || !wanted {
+		_ = data.Close()
+		l.discard(number)
+		return err
+	}
+	_ = f.data.Close() // nothing is promised of it that fsync has not been asked for
+	f.install(number, data, 0, true)
+	f.writes.Store(l.clock())
+	return nil
+}
+
 // KeepCopy copies the content before it is changed, unless that was done within a time. keep is called in the update that
 // makes the copy, with its number and size; it pins it and calls Tx.Keep, or returns false if it does not want it.
 func (f *File) KeepCopy(within time.Duration, most int64, keep func(tx *Tx, number uint64, size int64) bool) error {

@@ -36,6 +36,17 @@ func (w *world) keepAndRemove(name string, id uint64) *Pin {
 	return pin
 }
 
+// setAside empties a file as a working tree does that keeps its content for a checkpoint.
+func (w *world) setAside(name string, id uint64) {
+	w.t.Helper()
+	w.must(w.file(name).SetAside(100, func(tx *Tx, number uint64, size int64) bool {
+		w.l.PinKept(Inode{Content: number, Size: size}, id)
+		tx.Keep(Kept{ID: id, Content: number, Size: size, Mode: syscall.S_IFREG, At: 1, Path: name})
+		return true
+	}))
+	w.files[name].data = nil
+}
+
 // content reads all of a pin.
 func (w *world) content(p *Pin) string {
 	w.t.Helper()
@@ -121,6 +132,65 @@ func TestKeptOutlivesAPowerCut(t *testing.T) {
 			t.Errorf("seed %d: content of the file: got %q, want precious", seed, m.data)
 		case !there && (len(rec.Kept) != 1 || w.content(rec.Kept[0].Pin) != "precious"):
 			t.Errorf("seed %d: the file is gone, and kept is %+v", seed, rec.Kept)
+		}
+		w.mustClose()
+	}
+}
+
+// A file that is cut to nothing begins another content; the one before is kept as it was. Whatever is written then, after a
+// kill both are there, and after a power cut the content that was fsynced is that of the file or is kept.
+func TestContentIsSetAside(t *testing.T) {
+	w := opened(t, Options{pause: time.Hour})
+	w.must(w.create("new"))
+	w.must(w.write("new", 0, []byte("precious")))
+	w.setAside("new", 7)
+	w.compare()
+	w.must(w.write("new", 0, []byte("worth")))
+	w.must(w.l.removeDead())
+	w.kill()
+	rec := w.mustOpen()
+	if len(rec.Kept) != 1 || w.content(rec.Kept[0].Pin) != "precious" {
+		t.Fatalf("kept content after a kill: got %+v, want one that is precious", rec.Kept)
+	}
+	w.compare()
+	w.must(w.l.Update(func(tx *Tx) error { tx.Unkeep(7, 7); return nil }))
+	rec.Kept[0].Pin.Release()
+	w.must(w.l.removeDead())
+	if n := w.contentFiles(); n != 1 {
+		t.Errorf("contents when nothing is kept: got %d, want 1", n)
+	}
+	w.mustClose()
+
+	for seed := range uint64(60) {
+		top := t.TempDir()
+		before, after := filepath.Join(top, "before"), filepath.Join(top, "after")
+		w.must(os.Mkdir(before, 0o700))
+		crash, err := disktest.NewCrashFS(before)
+		w.must(err)
+		w := newWorld(t, filepath.Join(before, "overlay"), Options{FS: crash})
+		w.o.pause, w.o.quiet = time.Hour, time.Hour
+		w.mustOpen()
+		w.must(w.create("new"))
+		w.must(w.write("new", 0, []byte("precious")))
+		w.must(w.fsync("new"))
+		w.setAside("new", 7)
+		w.must(w.write("new", 0, []byte("worth")))
+		w.must(w.l.removeDead())
+		want := "precious"
+		if seed%2 == 0 {
+			w.must(w.fsync("new"))
+			want = "worth"
+		}
+		w.must(crash.Crash(after, seed))
+		w.kill()
+		w.must(crash.Close())
+		w = newWorld(t, filepath.Join(after, "overlay"), Options{boot: "boot-2"})
+		rec := w.mustOpen()
+		m, _, err := w.look("new")
+		w.must(err)
+		kept := len(rec.Kept) == 1 && w.content(rec.Kept[0].Pin) == "precious"
+		if got := string(m.data); got != want && !(want == "precious" && kept) || want == "worth" && !kept {
+			t.Errorf("seed %d: content of the file: got %q, want %q; kept is %+v", seed, got, want, rec.Kept)
 		}
 		w.mustClose()
 	}

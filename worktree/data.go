@@ -182,9 +182,9 @@ func (t *Tree) truncate(ctx context.Context, n Node, size int64) error {
 	}
 	return t.change(ctx, n, false, func(f *overlay.File) error {
 		if size == 0 {
-			t.loseContent(n, f, maxRemovedOne)
+			t.loseAll(n, f)
 		} else if has, err := f.Size(); err == nil && size < has {
-			t.loseContent(n, f, maxChanged)
+			t.loseSome(n, f)
 		}
 		return f.Truncate(size)
 	},
@@ -202,7 +202,7 @@ func (t *Tree) Fallocate(ctx context.Context, n Node, mode uint32, off, length i
 	}
 	return t.change(ctx, n, false, func(f *overlay.File) error {
 		if mode&^unix.FALLOC_FL_KEEP_SIZE != 0 {
-			t.loseContent(n, f, maxChanged)
+			t.loseSome(n, f)
 		}
 		return f.Fallocate(mode, off, length)
 	},
@@ -261,7 +261,7 @@ func (t *Tree) CopyRange(ctx context.Context, from Node, fromOff int64, to Node,
 		source := t.layer.File(from)
 		defer source.Done()
 		if has, err := f.Size(); err == nil && toOff < has {
-			t.loseContent(to, f, maxChanged)
+			t.loseSome(to, f)
 		}
 		done, err = f.CopyRange(source, fromOff, toOff, length)
 		return err

@@ -10,8 +10,8 @@ import (
 )
 
 // Before contents are overwritten that no checkpoint has, they are copied. That costs as much as they are long, so of a
-// file that is changed in place only a small one is copied, once in a second at most; to cut a file to nothing takes all of
-// its contents, and cannot happen again before they have been written anew.
+// file that is changed in place only a small one is copied, once in a second at most. A file that is cut to nothing begins
+// another content: that costs nothing.
 const (
 	maxChanged  = 1 << 20 // bytes of a file that is changed in place
 	maxSearched = 200_000 // names that are looked at in a second, to find that of a file
@@ -25,11 +25,24 @@ func (t *Tree) loseChanged(n Node, f *overlay.File, p []byte, off int64) {
 	if size, err := f.Size(); err != nil || off >= size || size > maxChanged || !f.Overwrites(p, off) {
 		return
 	}
-	t.loseContent(n, f, maxChanged)
+	t.loseSome(n, f)
 }
 
-// loseContent copies what a file holds, up to some bytes, before that is overwritten or cut off.
-func (t *Tree) loseContent(n Node, f *overlay.File, most int64) {
+// loseSome keeps a copy of what a small file holds, before some of it is overwritten or cut off.
+func (t *Tree) loseSome(n Node, f *overlay.File) {
+	t.loseContent(n, f, true, func(keep keeper) error { return f.KeepCopy(massTime, maxChanged, keep) })
+}
+
+// loseAll keeps what a file holds that is about to be cut to nothing.
+func (t *Tree) loseAll(n Node, f *overlay.File) {
+	t.loseContent(n, f, false, func(keep keeper) error { return f.SetAside(maxRemovedOne, keep) })
+}
+
+// keeper adds what a content with a number and size holds to what is kept, in an update, unless it is unwanted.
+type keeper = func(tx *overlay.Tx, number uint64, size int64) bool
+
+// loseContent keeps what a file holds under all of its names, as a copy or not.
+func (t *Tree) loseContent(n Node, f *overlay.File, copied bool, by func(keeper) error) {
 	r := &t.removed
 	if !r.on.Load() {
 		return
@@ -47,12 +60,12 @@ func (t *Tree) loseContent(n Node, f *overlay.File, most int64) {
 		return
 	}
 	var kept []*Removed
-	err := f.KeepCopy(massTime, most, func(tx *overlay.Tx, number uint64, size int64) bool {
+	err := by(func(tx *overlay.Tx, number uint64, size int64) bool {
 		in.Content = number
 		for _, path := range paths {
 			k := &Removed{at: at}
 			k.Path, k.Size = path, size
-			if k.kind(in.Mode) && r.add(t, tx, k, &in, true) {
+			if k.kind(in.Mode) && r.add(t, tx, k, &in, copied) {
 				kept = append(kept, k)
 			}
 		}
