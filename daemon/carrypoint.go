@@ -50,11 +50,11 @@ func (c *carry) captureNow(ctx context.Context, reason session.Reason, message s
 		c.git.told()
 	}
 	began := time.Now()
-	err = c.mount.guarded("make a point", func() (err error) {
+	err = c.mount.guarded("make a checkpoint", func() (err error) {
 		p, report, err = capturer.Point(ctx, reason, message)
 		return err
 	})
-	c.note("make a point", err)
+	c.note("make a checkpoint", err)
 	if err != nil {
 		if signed {
 			c.git.sign()
@@ -69,7 +69,7 @@ func (c *carry) captureNow(ctx context.Context, reason session.Reason, message s
 		c.counted.made++
 		c.counted.paused = max(c.counted.paused, report.Paused)
 		c.counted.took += report.Took
-		c.mount.daemon.log.Debug("point", zap.String("dir", c.mount.dir), zap.String("id", string(p.ID)), zap.String("reason", string(reason)),
+		c.mount.daemon.log.Debug("checkpoint made", zap.String("dir", c.mount.dir), zap.String("id", string(p.ID)), zap.String("reason", string(reason)),
 			zap.Int64("changed", p.Changed), zap.Duration("paused", report.Paused), zap.Duration("took", report.Took))
 	}
 	return p, report, nil
@@ -105,7 +105,7 @@ func (c *carry) recount() {
 	c.mu.Unlock()
 	points, err := repo.Points(0)
 	if err != nil {
-		c.mount.daemon.log.Warn("count points", zap.String("session", c.mount.session), zap.Error(err))
+		c.mount.daemon.log.Warn("count checkpoints", zap.String("session", c.mount.session), zap.Error(err))
 		return
 	}
 	c.mu.Lock()
@@ -138,7 +138,7 @@ func (c *carry) writeBack(ctx context.Context) error {
 	defer cancel()
 	err := c.mount.server.WriteBack(limited)
 	if err != nil && ctx.Err() == nil && limited.Err() != nil {
-		c.mount.daemon.log.Warn("a point goes without what is being written", zap.String("dir", c.mount.dir), zap.Error(err))
+		c.mount.daemon.log.Warn("a checkpoint is made without writes that are still in flight", zap.String("dir", c.mount.dir), zap.Error(err))
 		return nil
 	}
 	return err

@@ -142,7 +142,7 @@ func New(c Config) (*Daemon, error) {
 	d.memoryLimit = debug.SetMemoryLimit(-1)
 	d.ctx, d.end = context.WithCancel(context.Background())
 	if len(c.Kept) > 0 {
-		d.log.Info("going on", zap.String("reason", c.Reason), zap.Int("takeovers", c.Takeovers), zap.Int("kept", len(c.Kept)))
+		d.log.Info("took over the mounts", zap.String("reason", c.Reason), zap.Int("takeovers", c.Takeovers), zap.Int("kept", len(c.Kept)))
 		d.inherit(c.Kept)
 		d.behind.Go(func() { // the kernel first
 			d.resuming.Wait()

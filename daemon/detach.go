@@ -30,7 +30,7 @@ func GiveUp(state string, kept []keeper.Kept, reason string, log *zap.Logger) er
 	for _, in := range inherited(kept) {
 		s, err := openStateFile(in.files[partState])
 		if err != nil {
-			errs = append(errs, fmt.Errorf("give up mount %s: %w", in.key, err))
+			errs = append(errs, fmt.Errorf("abandon mount %s: %w", in.key, err))
 			continue
 		}
 		h := s.get()

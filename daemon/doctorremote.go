@@ -120,7 +120,7 @@ func (d *doctor) remote(ctx context.Context, url string, o transport.Options, ba
 	asked, any, err := wantsAnyID(ctx, r, caps)
 	if err != nil {
 		e := explain("fetch from", shown, remoteFault(err))
-		bad(shown, e.Hint, "it answers, but does not give objects: %s", e.Cause)
+		bad(shown, e.Hint, "it answers, but serves no objects: %s", e.Cause)
 		return
 	}
 	if asked {

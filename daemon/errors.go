@@ -76,7 +76,7 @@ func explain(verb, thing string, err error) *control.Error {
 			e.Hint = "did you mean " + strings.Join(ref.Similar, ", ") + "?"
 		}
 	case errors.As(err, &notOurs):
-		e.Code, e.Hint = control.ExitRemote, "the remote has no such commit, or does not give it out by its id"
+		e.Code, e.Hint = control.ExitRemote, "the remote has no such commit, or does not allow fetching it by its ID"
 	case errors.Is(err, transport.ErrURL):
 		e.Code, e.Hint = control.ExitUsage, "http, https, ssh, git and file URLs, HOST:PATH and local paths name remotes"
 	case errors.Is(err, transport.ErrAuth):

@@ -285,7 +285,7 @@ func (d *Daemon) nameFork(to *control.MountRequest, of string) error {
 	}
 	if _, err := readRecord(filepath.Join(d.homes.dir(), to.Session)); !errors.Is(err, fs.ErrNotExist) {
 		e := explainCarry("fork", of, fmt.Errorf("%w: %s", errSessionExists, to.Session))
-		e.Hint = "--session NAME gives it another name"
+		e.Hint = "choose another name with --session NAME"
 		return e
 	}
 	return nil

@@ -57,7 +57,7 @@ func (d *Daemon) Restore(ctx context.Context, r control.RestoreRequest, progress
 		return control.RestoreReply{}, explainRestore(m, r, err)
 	}
 	if !r.DryRun {
-		d.log.Info("restored", zap.String("dir", m.dir), zap.String("point", reply.Point.ID), zap.Int("paths", len(reply.Changes)),
+		d.log.Info("restored", zap.String("dir", m.dir), zap.String("checkpoint", reply.Point.ID), zap.Int("paths", len(reply.Changes)),
 			zap.Duration("took", time.Since(start)))
 	}
 	return reply, nil

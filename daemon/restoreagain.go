@@ -83,7 +83,7 @@ func (m *mount) finishRestore(ctx context.Context, git *gitdir.Dir) {
 	undo := fmt.Sprintf("artifactfs session restore -C %s %s", m.dir, r.Before)
 	if err == nil {
 		m.carry.tell(fmt.Sprintf("a restore of checkpoint %s was interrupted, and finished; %s undoes it", r.Request.ID, undo))
-		m.daemon.log.Info("finished a restore that was interrupted", zap.String("dir", m.dir), zap.String("point", r.Request.ID))
+		m.daemon.log.Info("finished a restore that was interrupted", zap.String("dir", m.dir), zap.String("checkpoint", r.Request.ID))
 		return
 	}
 	if ctx.Err() != nil { // whoever comes next finishes it

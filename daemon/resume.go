@@ -314,7 +314,7 @@ func (m *mount) takeAway() {
 // giveUp detaches a mount that cannot be taken over, and has it known why.
 func (m *mount) giveUp(why error) {
 	d := m.daemon
-	d.log.Error("give up mount", zap.String("dir", m.dir), zap.Error(why))
+	d.log.Error("abandon mount", zap.String("dir", m.dir), zap.Error(why))
 	d.failures.note(failureOf(m.keeping.state.get(), why))
 	detachQuietly(m.dir, d.log)
 	m.left.close()

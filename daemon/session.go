@@ -157,7 +157,7 @@ func (m *mount) checkRef(ctx context.Context, progress func(control.Progress)) e
 	same := ref == r.Asked || ref == r.Ref || ref == shortRef(r.Ref)
 	switch {
 	case err != nil && ctx.Err() == nil && same && (errors.Is(err, transport.ErrUnreachable) || errors.Is(err, transport.ErrStalled)):
-		progress(control.Progress{Message: "the remote cannot be asked where " + ref + " is: going on at " + fmt.Sprintf("%.12s", r.Commit)})
+		progress(control.Progress{Message: "the remote did not say where " + ref + " is: mounting " + fmt.Sprintf("%.12s", r.Commit)})
 		return nil
 	case err != nil:
 		return remoteFault(err)
@@ -200,10 +200,10 @@ func (m *mount) writable() bool { return m.session != "" && !m.request.ReadOnly 
 // greet says what the mount goes on with, and what is not as it should be.
 func (m *mount) greet(progress func(control.Progress)) {
 	if m.resumed {
-		progress(control.Progress{Message: fmt.Sprintf("going on with session %s: %s", m.session, changedText(m.changed()))})
+		progress(control.Progress{Message: fmt.Sprintf("resuming session %s: %s", m.session, changedText(m.changed()))})
 	}
 	if m.cameFromElsewhere() {
-		progress(control.Progress{Message: fmt.Sprintf("going on with session %s of %s, at its checkpoint %s of %s", m.session, m.second.URL(), m.record.Point.ID, m.record.Point.Time.Local().Format(time.DateTime))})
+		progress(control.Progress{Message: fmt.Sprintf("resuming session %s of %s at its checkpoint %s of %s", m.session, m.second.URL(), m.record.Point.ID, m.record.Point.Time.Local().Format(time.DateTime))})
 		for _, ref := range slices.Sorted(maps.Keys(m.newer)) {
 			text := aheadText(ref, m.newer[ref].String())
 			if m.moved[ref] {

@@ -96,7 +96,7 @@ func TestSessionGoesOn(t *testing.T) {
 	w.refusal(w.afs("prefetch", dir), control.ExitNotMounted, "no artifactfs mount there", "resumes the session")
 
 	again, said := w.mountAt(url, dir)
-	if !again.Resumed || again.Session != m.Session || again.Commit != first.String() || again.Changed != 3 || again.Ref != "main" || !strings.Contains(said, "going on with session "+m.Session+": 3 changed paths") {
+	if !again.Resumed || again.Session != m.Session || again.Commit != first.String() || again.Changed != 3 || again.Ref != "main" || !strings.Contains(said, "resuming session "+m.Session+": 3 changed paths") {
 		t.Errorf("mount said %+v, %s", again.MountReply, said)
 	}
 	w.sameFaces("mounted again", w.faces(dir), before)

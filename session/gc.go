@@ -49,7 +49,7 @@ type GCResult struct {
 func GC(ctx context.Context, r *Repo, o GCOptions) (GCResult, error) {
 	result, err := r.dropPoints(ctx, o)
 	if err != nil {
-		return GCResult{}, fmt.Errorf("drop points of session %s: %w", o.Session, err)
+		return GCResult{}, fmt.Errorf("remove checkpoints of session %s: %w", o.Session, err)
 	}
 	if o.DryRun {
 		return result, nil

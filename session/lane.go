@@ -359,7 +359,7 @@ func (m *Meta) yield(ours Meta, q YieldRequest, now time.Time) Lane {
 		lane.Name, lane.Segment, lane.Since = laneName(q.Lane, q.Writer.Host, hex.EncodeToString(raw[:])), 1, now
 		m.Lanes = append(m.Lanes, lane)
 		m.Transitions = append(m.Transitions, Transition{State: Active, Time: now, Actor: clip(q.Actor),
-			Reason: clip("lane " + q.Lane + " is that of " + l.Writer.Host + ", going on in " + lane.Name)})
+			Reason: clip("lane " + q.Lane + " is used by " + l.Writer.Host + ", continuing in " + lane.Name)})
 	}
 	if lane.Left == nil {
 		m.State = Active

@@ -12,7 +12,7 @@ import (
 )
 
 // ErrNotPoint says that a commit is no point.
-var ErrNotPoint = errors.New("no point")
+var ErrNotPoint = errors.New("not a checkpoint")
 
 // who is author and committer of all that is made here. It is nobody: who did the work is not known to the file system.
 const who = "artifactfs <artifactfs@localhost>"
@@ -74,13 +74,13 @@ func signed(b *bytes.Buffer, at time.Time) {
 func ParsePoint(f object.Format, id object.ID, content []byte) (Point, error) {
 	info, err := object.ParseCommit(f, content)
 	if err != nil {
-		return Point{}, fmt.Errorf("read point %s: %w", id, err)
+		return Point{}, fmt.Errorf("read checkpoint %s: %w", id, err)
 	}
 	_, text, _ := strings.Cut(string(content), "\n\n")
 	message, trailers := splitTrailers(text)
 	p := Point{Commit: id, Tree: info.Tree, Time: info.Committed.UTC()}
 	bad := func(key string, err error) (Point, error) {
-		return Point{}, fmt.Errorf("read point %s: %w: %s: %w", id, ErrNotPoint, key, err)
+		return Point{}, fmt.Errorf("read checkpoint %s: %w: %s: %w", id, ErrNotPoint, key, err)
 	}
 	if p.ID, err = ParsePointID(trailers[trailerID]); err != nil {
 		return bad(trailerID, err)

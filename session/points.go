@@ -48,13 +48,13 @@ type cursor struct {
 func (r *Repo) EachPoint(emit func(Point) bool) error {
 	refs, err := r.Refs(LanePrefix(r.session))
 	if err != nil {
-		return fmt.Errorf("list points: %w", err)
+		return fmt.Errorf("list checkpoints: %w", err)
 	}
 	var heads []cursor // newest last
 	add := func(commit object.ID) error {
 		p, parent, err := r.pointAt(commit)
 		if err != nil {
-			return fmt.Errorf("list points: %w", err)
+			return fmt.Errorf("list checkpoints: %w", err)
 		}
 		i, _ := slices.BinarySearchFunc(heads, p.ID, func(c cursor, id PointID) int { return cmp.Compare(c.point.ID, id) })
 		heads = slices.Insert(heads, i, cursor{p, parent})

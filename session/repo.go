@@ -24,9 +24,9 @@ var (
 	// ErrRefMoved says that a ref was not what a change of it expected. Nothing of that change was made.
 	ErrRefMoved = errors.New("ref has moved")
 	// ErrNoPoint says that nothing is called so.
-	ErrNoPoint = errors.New("no such point")
+	ErrNoPoint = errors.New("no such checkpoint")
 	// ErrAmbiguous says that several points are called so.
-	ErrAmbiguous = errors.New("several points begin with that")
+	ErrAmbiguous = errors.New("several checkpoint IDs begin with that")
 	// ErrReadOnly says that a Repo was opened to be read.
 	ErrReadOnly = errors.New("repository is open for reading only")
 )

@@ -222,7 +222,7 @@ func validFileName(name string) bool {
 }
 
 // errState says that the objects of a State are not what EncodeState makes.
-var errState = errors.New("no state of a point")
+var errState = errors.New("not the state of a checkpoint")
 
 // ReadState reads the State whose commit is id.
 func ReadState(src Objects, f object.Format, id object.ID) (State, error) {

@@ -17,7 +17,7 @@ const crockford = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 const idLen = 26
 
 // ErrPointID says that a text is no PointID.
-var ErrPointID = errors.New("no point id")
+var ErrPointID = errors.New("not a checkpoint ID")
 
 // lastID is what NewPointID gave last in this process.
 var lastID struct {

@@ -72,7 +72,7 @@ func (t *Tree) open(ctx context.Context, n Node) (Content, error) {
 	}
 	if ok && told != c.Size() {
 		defer c.Release()
-		return nil, fmt.Errorf("open %q: %d bytes were told, it has %d: %w", t.table.path(n), told, c.Size(), ErrResized)
+		return nil, fmt.Errorf("open %q: announced %d bytes, got %d: %w", t.table.path(n), told, c.Size(), ErrResized)
 	}
 	return c, nil
 }

@@ -120,7 +120,7 @@ var (
 	ErrNoNode   = errors.New("no such node")           // the node was never handed out
 	ErrClosed   = errors.New("working tree is closed") // after Close
 	ErrTable    = errors.New("bad inode table")        // the file read back is no table of this tree
-	ErrResized  = errors.New("content is not of the size that was told")
+	ErrResized  = errors.New("the content has another size than announced")
 )
 
 // Options describe what is mounted.
@@ -231,7 +231,7 @@ func (t *Tree) attach(o Options) (err error) {
 	}
 	t.recover(t.recovery.Kept)
 	if o.TakeOver && !t.tookOver {
-		t.recovery.Problems = append(t.recovery.Problems, "the inode table does not know what the kernel was told by the process before")
+		t.recovery.Problems = append(t.recovery.Problems, "the inode table does not know which inodes the kernel holds")
 	}
 	if (o.GitFile != "" || o.GitDir) && !o.OverlayReadOnly {
 		if err := t.putGitFile(o); err != nil {

@@ -37,7 +37,7 @@ func (a *app) list(ctx context.Context) error {
 		return asked // an empty table is the one thing a script can read
 	}
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "DIR\tREF\tSTATE\tFILES\tHYDRATED\tCHANGED\tSESSION\tPENDING\tREMOTE")
+	fmt.Fprintln(w, "DIR\tREF\tSTATE\tFILES\tFETCHED\tCHANGED\tSESSION\tPENDING\tREMOTE")
 	for _, m := range all {
 		ref, changed, session := refName(m.Ref, m.Commit), count(m.Overlay.Changed), m.Session.Name
 		files, hydrated := count(m.Tree.Files), count(m.Blobs.Hydrated)+" of "+count(m.Blobs.Total)

@@ -37,7 +37,7 @@ func TestKeptSessionsAreShown(t *testing.T) {
 	m := mountStatus("/m")
 	m.Session.Name, m.Overlay.Changed = "work", 2
 	serve(t, control.DaemonSocket(a.state), newFakeDaemon(m))
-	want := "DIR" + strings.Repeat(" ", len(a.dir)+4) + "REF   STATE      FILES   HYDRATED          CHANGED  SESSION  PENDING  REMOTE\n"
+	want := "DIR" + strings.Repeat(" ", len(a.dir)+4) + "REF   STATE      FILES   FETCHED           CHANGED  SESSION  PENDING  REMOTE\n"
 	if got := a.ok("list"); !strings.HasPrefix(got, want) || strings.Contains(got, "none") ||
 		!strings.Contains(got, "  main  unmounted  -       -                 3        fix      -        https://127.0.0.1/app\n") ||
 		!strings.Contains(got, "  main  mounted    14,103  13,899 of 13,900  2        work     -        https://127.0.0.1/app\n") {

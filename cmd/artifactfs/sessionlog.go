@@ -238,9 +238,9 @@ func printShow(out io.Writer, s control.SessionShowReply, now time.Time) {
 	if !s.Synced {
 		where = "not yet"
 	}
-	line("carried", "%s", where)
+	line("pushed", "%s", where)
 	if s.Status.Remote != "" {
-		line("remote", "%s", carriedText(s.Status, now))
+		line("remote", "%s", pushedText(s.Status, now))
 	}
 	if s.Status.Sent+s.Status.Received > 0 {
 		line("traffic", "%s", trafficText(s.Status))

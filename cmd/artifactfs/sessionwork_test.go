@@ -323,7 +323,7 @@ work     active                12      5 min ago  2        /w   https://127.0.0.
 	})
 	got := a.ok("session", "show", "good", "-C", "app")
 	for _, want := range []string{pointB + "\n  message   two [31m\n", " (3 min ago), manual\n", "  session   work, lane main\n  pins      good\n  head      main at 343434343434\n",
-		"  carried   not yet\n", "changed since the session began (1)\n  M  a b\n", "left out (3)\n  .env (looks like a secret)\n  ... and 2 more\n"} {
+		"  pushed    not yet\n", "changed since the session began (1)\n  M  a b\n", "left out (3)\n  .env (looks like a secret)\n  ... and 2 more\n"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("show has no %q:\n%s", want, got)
 		}
@@ -588,8 +588,8 @@ func TestStatusOfASession(t *testing.T) {
 	serve(t, control.DaemonSocket(a.state), newFakeDaemon(m))
 	got := a.ok("status", "/m")
 	for _, want := range []string{
-		"  session   work, lane main-host-1a2b\n  points    7 checkpoints, the last 90 s ago (" + pointA + "), changed since\n",
-		"  carried   to https://127.0.0.1/w, 2 refs pending, 90 s ago\n  carrying  refused\n",
+		"  session   work, lane main-host-1a2b\n  latest    checkpoint " + pointA + ", 90 s ago, changed since; 7 checkpoints\n",
+		"  pushed    to https://127.0.0.1/w, 2 refs pending, 90 s ago\n  push      refused\n",
 		"  branches  afs/work/{branch} on the session remote\n",
 		"  diverged  refs/heads/afs/work/main was moved by another session; this session's commits are there as refs/afs/diverged/work/heads/main; in the mount, git fetch https://127.0.0.1/w refs/heads/afs/work/main && git merge FETCH_HEAD makes them one\n",
 	} {

@@ -203,7 +203,7 @@ func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 		files += " so far"
 	}
 	line("tree", "%s", files)
-	line("blobs", "%s of %s hydrated%s, %s", count(m.Blobs.Hydrated), count(m.Blobs.Total), share(m.Blobs), bytesOf(m.Blobs.Bytes))
+	line("blobs", "%s of %s fetched%s, %s", count(m.Blobs.Hydrated), count(m.Blobs.Total), share(m.Blobs), bytesOf(m.Blobs.Bytes))
 	n := m.Network
 	line("network", "%s in %s, %s, %s received", plural(n.Requests, "request"), plural(n.RoundTrips, "round trip"), plural(n.Blobs, "blob"), bytesOf(n.Bytes))
 	if m.Queue != (control.QueueStatus{}) {
@@ -222,7 +222,7 @@ func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 	}
 }
 
-// changedLines tell of the work.
+// changedLines print the changes and the session.
 func changedLines(m control.MountStatus, now time.Time, line func(label, format string, args ...any)) {
 	switch {
 	case m.Overlay.Changed < 0:
@@ -235,7 +235,7 @@ func changedLines(m control.MountStatus, now time.Time, line func(label, format 
 	}
 }
 
-// sessionLines tell of how the work is carried away.
+// sessionLines print the session, its checkpoints, and how much of it is on the session remote.
 func sessionLines(s control.SessionStatus, now time.Time, line func(label, format string, args ...any)) {
 	what := s.Name
 	if s.State != "" && s.State != string(session.Active) {
@@ -246,23 +246,24 @@ func sessionLines(s control.SessionStatus, now time.Time, line func(label, forma
 	}
 	line("session", "%s", what)
 	if s.Points > 0 {
-		what := plural(s.Points, "checkpoint")
+		what := ""
 		if s.LastAt != nil {
-			what += fmt.Sprintf(", the last %s (%s)", ago(*s.LastAt, now), s.LastID)
+			what = fmt.Sprintf("checkpoint %s, %s", s.LastID, ago(*s.LastAt, now))
+			if s.Dirty {
+				what += ", changed since"
+			}
+			what += "; "
 		}
-		if s.Dirty {
-			what += ", changed since"
-		}
-		line("points", "%s", what)
+		line("latest", "%s%s", what, plural(s.Points, "checkpoint"))
 	}
 	if s.Remote != "" {
-		line("carried", "%s", carriedText(s, now))
+		line("pushed", "%s", pushedText(s, now))
 	}
 	if s.Sent+s.Received > 0 {
 		line("traffic", "%s", trafficText(s))
 	}
 	if s.Error != "" {
-		line("carrying", "%s", sentence(s.Error))
+		line("push", "%s", sentence(s.Error))
 	}
 	if s.Branches != "" && s.Branches != "{branch}" {
 		line("branches", "%s on the session remote", s.Branches)
@@ -273,8 +274,8 @@ func sessionLines(s control.SessionStatus, now time.Time, line func(label, forma
 	}
 }
 
-// carriedText says how much of the work is on the session remote.
-func carriedText(s control.SessionStatus, now time.Time) string {
+// pushedText returns how much of the work is on the session remote.
+func pushedText(s control.SessionStatus, now time.Time) string {
 	text := "to " + sessionRemoteText(s)
 	switch {
 	case s.Mode == control.RemoteEmbedded:

@@ -53,7 +53,7 @@ func TestStatusForPeople(t *testing.T) {
   ref       main at 0123456789ab
   history   complete
   tree      14,103 files
-  blobs     13,899 of 13,900 hydrated (99 %), 12.4 MiB
+  blobs     13,899 of 13,900 fetched (99 %), 12.4 MiB
   network   12 requests in 15 round trips, 1,204 blobs, 4.1 MiB received
   queue     1 waited for, 2,000 in the background
 `
@@ -86,7 +86,7 @@ func TestPreparingMountTellsWhatIsKnown(t *testing.T) {
 	if got := a.ok("status"); got != "/p\n  state     preparing (pid 7)\n" {
 		t.Errorf("status:\n%s", got)
 	}
-	if got := a.ok("list"); !strings.HasSuffix(got, "/p   -    preparing  0      0 of 0    0        -        -        \n") {
+	if got := a.ok("list"); !strings.HasSuffix(got, "/p   -    preparing  0      0 of 0   0        -        -        \n") {
 		t.Errorf("list:\n%q", got)
 	}
 }
@@ -128,7 +128,7 @@ func TestListShowsEveryDaemon(t *testing.T) {
 	a := newAfs(t)
 	serve(t, control.DaemonSocket(a.state), newFakeDaemon(mountStatus("/b"), mountStatus("/a/long/name")))
 	serve(t, control.MountSocket(a.state, 7), newFakeDaemon(mountStatus("/c")))
-	want := `DIR           REF   STATE    FILES   HYDRATED          CHANGED  SESSION  PENDING  REMOTE
+	want := `DIR           REF   STATE    FILES   FETCHED           CHANGED  SESSION  PENDING  REMOTE
 /a/long/name  main  mounted  14,103  13,899 of 13,900  0        -        -        https://127.0.0.1/app
 /b            main  mounted  14,103  13,899 of 13,900  0        -        -        https://127.0.0.1/app
 /c            main  mounted  14,103  13,899 of 13,900  0        -        -        https://127.0.0.1/app
@@ -199,7 +199,7 @@ func TestPrefetch(t *testing.T) {
 		}
 	})
 	serve(t, control.DaemonSocket(a.state), f)
-	if got := a.ok("prefetch", "m"); !strings.HasPrefix(got, "34 of 1,200 blobs hydrated, 5.0 MiB (") {
+	if got := a.ok("prefetch", "m"); !strings.HasPrefix(got, "34 of 1,200 blobs fetched, 5.0 MiB (") {
 		t.Errorf("got %q", got)
 	}
 	if got := a.ok("prefetch", "m/src", "--json", "--wait"); got != `{"matched":1200,"hydrated":34,"bytes":5242880}`+"\n" {

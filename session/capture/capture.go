@@ -137,7 +137,7 @@ func New(o Options) (*Capturer, error) {
 	}
 	r, err := o.Rules.compile()
 	if err != nil {
-		return nil, fmt.Errorf("read rules of points: %w", err)
+		return nil, fmt.Errorf("read rules of checkpoints: %w", err)
 	}
 	c := &Capturer{
 		o: o, rules: r, format: o.Repo.Format(), refs: session.NewRefDir(o.GitDir, o.Repo.Format()), turn: make(chan struct{}, 1), lane: o.Lane, least: o.Segment,
@@ -147,10 +147,10 @@ func New(o Options) (*Capturer, error) {
 	switch {
 	case errors.Is(err, session.ErrNoPoint):
 	case err != nil:
-		return nil, fmt.Errorf("look for the newest point: %w", err)
+		return nil, fmt.Errorf("find the newest checkpoint: %w", err)
 	default:
 		if c.count, err = c.segmentLength(last); err != nil {
-			return nil, fmt.Errorf("look for the newest point: %w", err)
+			return nil, fmt.Errorf("find the newest checkpoint: %w", err)
 		}
 		c.last = &last
 		c.mem = recall(o.Memory, last.Commit)
@@ -198,7 +198,7 @@ func (c *Capturer) Point(ctx context.Context, reason session.Reason, message str
 	c.tracking = c.mem.tracking()
 	if _, _, many := c.o.Tree.MassRemoved(); many && reason != session.Removal { // what comes next does not have it
 		if _, _, err := c.point(ctx, session.Removal, ""); err != nil {
-			c.o.Log.Warn("make a point of what was removed", zap.Error(err))
+			c.o.Log.Warn("make a checkpoint of removed files", zap.Error(err))
 			c.mem, c.left = memory{}, newLeftSet(nil)
 		}
 		c.treeCache, c.treesKept, c.pending = map[object.ID][]object.TreeEntry{}, 0, map[object.ID][]byte{}
@@ -209,7 +209,7 @@ func (c *Capturer) Point(ctx context.Context, reason session.Reason, message str
 	if err != nil {
 		// What was remembered may be half of something: the next point looks at everything.
 		c.mem, c.left = memory{}, newLeftSet(nil)
-		return session.Point{}, Report{}, fmt.Errorf("make point: %w", err)
+		return session.Point{}, Report{}, fmt.Errorf("make checkpoint: %w", err)
 	}
 	report.Took, report.Steps = time.Since(began), c.steps.list
 	return p, report, nil
@@ -243,7 +243,7 @@ func (c *Capturer) point(ctx context.Context, reason session.Reason, message str
 	}
 	defer c.o.Repo.Working()()
 	if err := c.follow(); err != nil {
-		return session.Point{}, Report{}, fmt.Errorf("look for the newest point: %w", err)
+		return session.Point{}, Report{}, fmt.Errorf("find the newest checkpoint: %w", err)
 	}
 	s, err := c.shoot(ctx)
 	if err != nil {
