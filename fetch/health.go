@@ -82,7 +82,14 @@ func (p *pipeline) failedLocked(err error, again func(), probe bool) {
 		return
 	}
 	h, now, away := &p.state, time.Now(), Away(err)
-	if h.away && !probe { // a request that was under way, or a reader at its deadline, says nothing new
+	var limited transport.RateLimited
+	if errors.As(err, &limited) && now.Add(limited.After).After(h.asked) {
+		h.asked = now.Add(limited.After)
+		if h.away && !h.probing {
+			h.schedule(p)
+		}
+	}
+	if h.away && !probe { // a request that was under way, or a reader at its deadline, says nothing else that is new
 		return
 	}
 	h.err, h.at, h.again = err, now, again
@@ -95,10 +102,6 @@ func (p *pipeline) failedLocked(err error, again func(), probe bool) {
 		first = firstPause
 	}
 	h.pause = min(max(2*h.pause, first), mendMost)
-	var limited transport.RateLimited
-	if errors.As(err, &limited) {
-		h.asked = now.Add(limited.After)
-	}
 	h.schedule(p)
 }
 
@@ -134,18 +137,18 @@ func (p *pipeline) askAgain(w prioritize.Want) func() {
 func (p *pipeline) mend() {
 	p.mu.Lock()
 	h := &p.state
-	again, failing := h.again, h.err != nil && !p.closed
+	again, failing, away := h.again, h.err != nil && !p.closed, h.away
 	if again == nil {
 		again = p.look
 	}
 	h.timer = nil
-	if failing && h.away { // should nobody ask now, somebody will next time
+	if failing && away { // should nobody ask now, somebody will next time
 		h.timer = time.AfterFunc(mendMost, p.mend)
 	}
 	idle := p.atGate == 0 && p.queue.Len() == 0 && !h.probing
 	p.lookAgain()
 	p.mu.Unlock()
-	if failing && again != nil && (idle || !h.away) {
+	if failing && again != nil && (idle || !away) {
 		again()
 	}
 }

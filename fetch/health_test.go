@@ -3,8 +3,10 @@ package fetch
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/artifactfs/artifactfs/object"
@@ -63,6 +65,53 @@ func TestServerThatWantsToBeLeftAloneIs(t *testing.T) {
 	p.succeeded()
 	if err, _ := p.health(); err != nil || len(asked) > 0 {
 		t.Errorf("after the probe succeeded: failure %v, asked %d times; want none, 0", err, len(asked))
+	}
+}
+
+// A lane may be waiting for further wants when a request of another lane is refused. It sends nothing then.
+func TestServerThatWantsToBeLeftAloneIsByLanesThatLinger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var asked []time.Time
+		var refused time.Time
+		p, _ := testPipeline(t, func(ctx context.Context, n int, b *batch, arrived func(object.ID, []byte)) error {
+			mu.Lock()
+			asked = append(asked, time.Now())
+			mu.Unlock()
+			if n > 1 {
+				return deliver(ctx, n, b, arrived)
+			}
+			time.Sleep(linger / 2)
+			refused = time.Now()
+			return transport.RateLimited{After: time.Second}
+		})
+		read := func(i int) {
+			if _, err := p.wait(t.Context(), want(i), company{patience: hedgeAfter}); err != nil {
+				t.Errorf("blob %d: %v", i, err)
+			}
+		}
+		var first sync.WaitGroup
+		first.Go(func() { read(1) })
+		time.Sleep(linger + linger/4) // the first request is under way
+		read(2)
+		first.Wait()
+		if len(asked) < 2 || asked[1].Sub(refused) < time.Second {
+			t.Errorf("requests at %v after a refusal at %v, want none for a second", asked, refused)
+		}
+	})
+}
+
+// Of requests under way together, each of which the server refuses, the one that asks for the longest pause counts.
+func TestLongestPauseAskedForCounts(t *testing.T) {
+	p, _ := testPipeline(t, func(context.Context, int, *batch, func(object.ID, []byte)) error { return nil })
+	start := time.Now()
+	p.failed(transport.ErrUnreachable, nil)
+	p.failed(transport.RateLimited{After: time.Hour}, nil)
+	p.failed(transport.RateLimited{After: time.Minute}, nil)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if pause := p.state.next.Sub(start); pause < time.Hour {
+		t.Errorf("the server is asked again after %v, want an hour", pause)
 	}
 }
 

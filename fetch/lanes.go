@@ -92,6 +92,9 @@ func (p *pipeline) take(background bool) *batch {
 			p.mu.Unlock()
 			time.Sleep(linger)
 			p.mu.Lock()
+			if p.state.away { // a request has failed meanwhile
+				continue
+			}
 			if b := p.board(prioritize.Sibling, foregroundBatch); b != nil {
 				return b
 			}
