@@ -134,13 +134,23 @@ func (m *mount) restoreRest(ctx context.Context, git *gitdir.Dir, r restoreRecor
 	return nil
 }
 
-// spareChanged takes from the list what somebody has changed since the restore began that is to be finished.
+// spareChanged takes from the list what somebody has changed since the restore began that is to be finished. A kill leaves
+// directories of whose files none is left, and no file where a directory is to be: these are not such changes.
 func (w *restoring) spareChanged(ctx context.Context) error {
 	if w.began.ID == "" || w.now.ID == w.began.ID {
 		return nil
 	}
-	changed := map[string]bool{}
-	err := diffDirs(ctx, w.m.view.Tree, w.began.Tree, w.now.Tree, func(path string, _, _ object.TreeEntry) error {
+	changed, removed := map[string]bool{}, map[string]bool{}
+	err := diffDirs(ctx, w.m.view.Tree, w.began.Tree, w.now.Tree, func(path string, from, to object.TreeEntry) error {
+		switch {
+		case to.Mode == 0:
+			removed[path] = true
+			return nil
+		case isEmptyDir(to):
+			emptied, err := w.has(ctx, w.began.Tree, path)
+			changed[path] = !emptied
+			return err
+		}
 		changed[path] = true
 		return nil
 	})
@@ -148,10 +158,11 @@ func (w *restoring) spareChanged(ctx context.Context) error {
 		return err
 	}
 	w.list = slices.DeleteFunc(w.list, func(d gitdir.Difference) bool {
-		if changed[d.Path] && !slices.Contains(w.kept, d.Path) {
+		spared := changed[d.Path] || removed[d.Path] && d.NewMode != object.ModeDir
+		if spared && !slices.Contains(w.kept, d.Path) {
 			w.kept = append(w.kept, d.Path)
 		}
-		return changed[d.Path]
+		return spared
 	})
 	return nil
 }

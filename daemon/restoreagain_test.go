@@ -110,3 +110,63 @@ func TestARestoreThatWasInterruptedIsFinished(t *testing.T) {
 	}
 	k.unmount(dir)
 }
+
+// A kill between the removal of files and that of their directories leaves empty ones, and a kill before a directory is made
+// leaves nothing where a file was. The restore is finished all the same, and a directory that somebody has made stays.
+func TestARestoreThatWasInterruptedLeavesNoEmptyDirectories(t *testing.T) {
+	t.Parallel()
+	k := newKeep(t)
+	remote, dir := k.dir("remote"), k.dir("mnt")
+	sample(t, remote)
+	k.start()
+	k.await()
+	r := k.request(remote, dir)
+	r.SessionOptions.Policy = control.PolicyOff
+	record := filepath.Join(k.state, "mounts", k.mount(r).Session, restoreFile)
+	k.sh(dir, "echo old >file; echo old >below; mkdir empty")
+	old := k.checkpoint(dir)
+	k.sh(dir, "mkdir -p gone/deep/er below.new/deep file.new; for d in gone/deep/er below.new/deep file.new; do echo new >$d/f; done; rm file below; mv file.new file; mv below.new below; rmdir empty; echo new >empty")
+	now := k.checkpoint(dir)
+	text, err := json.Marshal(restoreRecord{Request: control.RestoreRequest{Dir: dir, ID: old.ID}, Before: session.PointID(now.ID)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	interrupted := func() {
+		t.Helper()
+		if err := os.WriteFile(record, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	finished := func() {
+		t.Helper()
+		k.until("the restore is finished", func() bool {
+			return slices.ContainsFunc(k.status(dir).Notes, func(note string) bool { return strings.Contains(note, "and finished") })
+		})
+	}
+
+	k.sh(dir, "rm gone/deep/er/f file/f below/deep/f empty; rmdir below/deep")
+	k.kill()
+	interrupted()
+	k.start()
+	k.await()
+	finished()
+	if p := k.checkpoint(dir); p.Tree != old.Tree {
+		t.Errorf("tree after the restore: got %s, want %s; the mount holds %s", p.Tree, old.Tree, k.sh(dir, "find [a-z]*"))
+	}
+	k.unmount(dir)
+
+	// This time the directories are the restore's own, and no checkpoint was made since it made them.
+	k.mount(r)
+	if _, err := k.client.Restore(t.Context(), control.RestoreRequest{Dir: dir, ID: now.ID}, nil); err != nil {
+		t.Fatal(err)
+	}
+	k.sh(dir, "rm gone/deep/er/f empty; mkdir mine empty")
+	k.unmount(dir)
+	interrupted()
+	k.mount(r)
+	finished()
+	if got := k.sh(dir, "cat file below; ls -d mine empty; ls -d gone || true"); !strings.HasPrefix(got, "old\nold\nempty\nmine\nls: ") {
+		t.Errorf("with directories of somebody's own it holds %s", got)
+	}
+	k.unmount(dir)
+}

@@ -17,6 +17,21 @@ func (m mounted) dirModes() string {
 	return m.w.sh(m.Dir, `find . -name .git -prune -o -mindepth 1 -type d -printf '%P %m\n' | sort`)
 }
 
+// A directory that a restore has made is in the next checkpoint, though all that was in it is gone by then.
+func TestCheckpointsHoldDirectoriesThatARestoreHasMade(t *testing.T) {
+	w := newWorld(t)
+	w.sized(2, 2)
+	m := w.bare(w.serve(gittest.ServerOptions{}).URL("sized.git"), "--wait", "git", "--session", "work", "--checkpoint", "off")
+	w.sh(m.Dir, "mkdir -p new/deep && echo x >new/deep/x")
+	p := m.checkpoint()
+	w.sh(m.Dir, "rm -r new")
+	w.ok("session", "restore", p.ID, "-C", m.Dir)
+	w.sh(m.Dir, "rm new/deep/x")
+	if tree := w.git(m.sessionGit(), "ls-tree", "-rt", "--name-only", m.checkpoint().Tree); !strings.Contains(tree, "new/deep") {
+		t.Errorf("checkpoint of a directory that a restore has made, emptied since: got %s, want new/deep in it", tree)
+	}
+}
+
 // Empty directories are in checkpoints: restore, fork and a resumed session have them, with their modes.
 func TestCheckpointsHoldEmptyDirectories(t *testing.T) {
 	w, r := newTravelled(t)

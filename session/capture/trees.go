@@ -145,17 +145,15 @@ func (t *trees) clear(ctx context.Context, path string) error {
 	return t.set(ctx, path, object.ModeDir, object.ID{})
 }
 
-// remove takes away what is at a path.
+// remove takes away what is at a path. The directory that it was in is there, though the tree may not have it: it may be new,
+// and have lost all that was in it.
 func (t *trees) remove(ctx context.Context, path string) error {
 	dir, name := split(path)
 	d, err := t.within(ctx, dir, false)
-	if err != nil || d == nil {
-		return err
+	if err == nil && (d == nil || d.get(name).mode != 0) {
+		d, err = t.within(ctx, dir, true)
 	}
-	if d.get(name).mode == 0 {
-		return nil
-	}
-	if d, err = t.within(ctx, dir, true); err == nil {
+	if err == nil && d.get(name).mode != 0 {
 		d.set(name, child{})
 	}
 	return err
