@@ -33,6 +33,7 @@ import (
 const (
 	lookTime  = 10 * time.Second // for somebody who looks into a home to be done
 	lookPause = 10 * time.Millisecond
+	listTime  = time.Second // for all homes that somebody looks into, when sessions are listed
 
 	largeLog = 8 << 20 // bytes of an overlay's log that is not there for nothing
 
@@ -79,10 +80,11 @@ func (h homes) take(ctx context.Context, id, mountDir string) (*home, error) {
 		if !errors.Is(err, disk.ErrLocked) {
 			return nil, fmt.Errorf("make mount's directory: %w", err)
 		}
-		if holder, ok := h.holder(id); ok {
+		late := time.Since(start) > lookTime
+		if holder, ok := h.holder(id); ok && (late || !holder.dead()) {
 			return nil, holder
 		}
-		if time.Since(start) > lookTime {
+		if late {
 			return nil, fmt.Errorf("make mount's directory: %w", err)
 		}
 		select {
@@ -174,6 +176,13 @@ func (h homes) holder(id string) (inUseError, bool) {
 		return inUseError{}, false
 	}
 	return inUseError{id, dir, pid}, true
+}
+
+// dead reports whether the process of the mount has ended, or is ending. The kernel takes the memory of a killed process before it
+// closes the process's files, which can take a while, and ends the lock only then.
+func (e inUseError) dead() bool {
+	args, err := os.ReadFile(filepath.Join("/proc", e.pid, "cmdline"))
+	return errors.Is(err, fs.ErrNotExist) || err == nil && len(args) == 0
 }
 
 // remove removes the home and gives up its lock. It gets another name first, so that one of the same name can be made
@@ -317,10 +326,12 @@ func Kept(state string) ([]control.MountStatus, error) {
 		return nil, err
 	}
 	var kept []control.MountStatus
+	ctx, cancel := context.WithTimeout(context.Background(), listTime)
+	defer cancel()
 	for _, id := range ids {
-		t, err := h.existing(id)
+		t, err := h.waitExisting(ctx, id)
 		if err != nil {
-			if errors.Is(err, disk.ErrLocked) || errors.Is(err, fs.ErrNotExist) {
+			if errors.Is(err, disk.ErrLocked) || errors.Is(err, errBusySession) || errors.Is(err, errNoSession) {
 				continue
 			}
 			if r, readErr := readRecord(filepath.Join(h.dir(), id)); errors.Is(err, unix.EROFS) && readErr == nil && r.Counted {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -133,6 +135,76 @@ func TestLookingIsWaitedFor(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("still waiting")
 	}
+}
+
+// A list of sessions that is made while others look at one has that one, too.
+func TestListWaitsForLooking(t *testing.T) {
+	h := newHomes(t)
+	h.session(t, "work", 1, true)
+	lists := map[string]func() int{
+		"Kept": func() int {
+			all, err := Kept(h.state)
+			if err != nil {
+				t.Error(err)
+			}
+			return len(all)
+		},
+		"sessions": func() int {
+			all, err := h.sessions(t.Context(), nil)
+			if err != nil {
+				t.Error(err)
+			}
+			return len(all)
+		},
+	}
+	for name, list := range lists {
+		before := list()
+		looking, err := h.existing("work")
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(3*lookPause, looking.unlock)
+		if got := list(); got != before {
+			t.Errorf("%s while somebody looks: got %d sessions, want %d", name, got, before)
+		}
+		m, err := h.take(t.Context(), "work", "/srv/work")
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		if got := list(); got != 0 || time.Since(start) >= listTime {
+			t.Errorf("%s while it is mounted: got %d sessions after %v, want 0 at once", name, got, time.Since(start))
+		}
+		m.giveUp()
+	}
+}
+
+// The lock of a mount that was killed ends later than its process seems to.
+func TestDeadMountIsWaitedFor(t *testing.T) {
+	h := newHomes(t)
+	h.session(t, "work", 1, true)
+	process := exec.Command("true")
+	if err := process.Run(); err != nil {
+		t.Fatal(err)
+	}
+	die := func() {
+		m, err := h.existing("work")
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.sign(fmt.Sprintf("%d /srv/work\n", process.Process.Pid))
+		time.AfterFunc(3*lookPause, m.unlock)
+	}
+	die()
+	if kept, err := Kept(h.state); err != nil || len(kept) != 1 {
+		t.Errorf("sessions listed after the end of the process that had one mounted: got %+v, %v, want session work", kept, err)
+	}
+	die()
+	m, err := h.take(t.Context(), "work", "/srv/again")
+	if err != nil {
+		t.Fatalf("mount after the end of the process that had the session mounted: %v", err)
+	}
+	m.giveUp()
 }
 
 func TestLeftoversGoAndWorkStays(t *testing.T) {

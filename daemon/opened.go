@@ -215,7 +215,8 @@ func (h homes) named(of string) (id string, err error) {
 	return id, nil
 }
 
-// waitExisting locks a home that is there; who only looks at it is waited for, an inUseError if a mount has it.
+// waitExisting locks a home that is there; errNoSession if there is none, errBusySession and an inUseError if a mount has it. It
+// waits for a process that only looks at the home, until ctx ends: disk.ErrLocked.
 func (h homes) waitExisting(ctx context.Context, id string) (*home, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
@@ -227,10 +228,11 @@ func (h homes) waitExisting(ctx context.Context, id string) (*home, error) {
 		case !errors.Is(err, disk.ErrLocked):
 			return t, err
 		}
-		if holder, ok := h.holder(id); ok {
-			return nil, fmt.Errorf("%w: %w", errBusySession, holder)
-		}
-		if !pause(ctx, lookPause) {
+		holder, mounted := h.holder(id)
+		if mounted && !holder.dead() || !pause(ctx, lookPause) {
+			if mounted {
+				return nil, fmt.Errorf("%w: %w", errBusySession, holder)
+			}
 			return nil, err
 		}
 	}

@@ -119,12 +119,14 @@ func (h homes) sessions(ctx context.Context, but map[string]bool) ([]control.Ses
 		return nil, err
 	}
 	var all []control.SessionInfo
+	limited, cancel := context.WithTimeout(ctx, listTime)
+	defer cancel()
 	for _, id := range ids {
 		if but[id] {
 			continue
 		}
-		t, err := h.existing(id)
-		if errors.Is(err, disk.ErrLocked) || errors.Is(err, fs.ErrNotExist) {
+		t, err := h.waitExisting(limited, id)
+		if errors.Is(err, disk.ErrLocked) || errors.Is(err, errBusySession) || errors.Is(err, errNoSession) {
 			continue
 		}
 		if err != nil {

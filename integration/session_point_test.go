@@ -205,8 +205,8 @@ func TestSessionLifecycle(t *testing.T) {
 	}
 	w.sound(m.sessionGit())
 	w.sh(m.Dir, "echo after >new")
-	if p := m.checkpoint(); !p.Made || p.Tree != w.look(m.Dir).Tree {
-		t.Errorf("after gc: %+v", p)
+	if p := m.checkpoint(); p.Tree != w.look(m.Dir).Tree { // one that the last commit caused may have come before, and hold it
+		t.Errorf("checkpoint after gc: got %+v, want one of the tree as it is", p)
 	}
 	w.sound(m.sessionGit())
 }
