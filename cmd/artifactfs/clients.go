@@ -25,6 +25,9 @@ import (
 // statusTime is how long a daemon may take to tell its status: it waits for nothing, so it is quick or wedged.
 const statusTime = 5 * time.Second
 
+// endPoll is how often a command looks whether a daemon that does not answer has ended.
+const endPoll = 10 * time.Millisecond
+
 // served is a mount and whom to ask about it: nobody, if it is a session that is kept and not mounted.
 type served struct {
 	control.MountStatus

@@ -197,8 +197,25 @@ undelete can restore.`,
 	return cmd
 }
 
-// sessions asks all daemons at once: each knows all sessions, and those that it serves better than the others.
+// sessions lists the sessions of this host. A daemon that was killed can be connected to until the kernel has closed its socket:
+// if no other answers either, sessions looks again who is there.
 func (a *app) sessions(ctx context.Context) ([]control.SessionInfo, error) {
+	for until := time.Now().Add(statusTime); ; {
+		all, err := a.askSessions(ctx)
+		if a.socket != "" || !errors.Is(err, control.ErrNoServer) || time.Now().After(until) {
+			return all, err
+		}
+		select {
+		case <-time.After(endPoll):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// askSessions asks all daemons at once: each knows all sessions, and those that it serves better than the others. Those that have
+// ended since they were listed say nothing; if all have, it is control.ErrNoServer.
+func (a *app) askSessions(ctx context.Context) ([]control.SessionInfo, error) {
 	sockets, err := a.sockets(ctx)
 	if err != nil {
 		return nil, err
@@ -227,13 +244,14 @@ func (a *app) sessions(ctx context.Context) ([]control.SessionInfo, error) {
 			if err == nil {
 				replies[i], err = client.Sessions(ctx)
 			}
-			if errors.Is(err, control.ErrNoServer) && a.socket == "" {
-				err = nil // it ended since it was listed
-			}
 			errs[i] = err
 		})
 	}
 	wg.Wait()
+	ended := func(err error) bool { return errors.Is(err, control.ErrNoServer) }
+	if a.socket == "" && slices.ContainsFunc(errs, func(err error) bool { return !ended(err) }) {
+		errs = slices.DeleteFunc(errs, ended)
+	}
 	best := map[string]control.SessionInfo{}
 	for _, r := range replies {
 		for _, s := range r.Sessions {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -61,6 +62,37 @@ func TestKeptSessionsAreShown(t *testing.T) {
 		if r := a.run(verb, "it's"); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, hint) {
 			t.Errorf("%s: %+v", verb, r)
 		}
+	}
+}
+
+// The kernel lets others connect to a daemon that was killed until it has closed its socket.
+func TestSessionListWhileADaemonDies(t *testing.T) {
+	a := newAfs(t)
+	socket := control.DaemonSocket(a.state)
+	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	dying, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dying.Close()
+	go func() {
+		for first := true; ; first = false {
+			c, err := dying.Accept()
+			if err != nil {
+				return
+			}
+			if first { // the command has listed sockets
+				f := newFakeDaemon()
+				f.fakeSessions = &sessionsOf{list: []control.SessionInfo{{SessionStatus: control.SessionStatus{Name: "work"}}}}
+				serve(t, control.MountSocket(a.state, os.Getpid()), f)
+			}
+			c.Close()
+		}
+	}()
+	if out := a.ok("session", "list"); !strings.Contains(out, "work") {
+		t.Errorf("session list printed %q, want session work", out)
 	}
 }
 
