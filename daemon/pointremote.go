@@ -440,7 +440,7 @@ func (d *Daemon) fetchMeta(ctx context.Context, remote fetcher, id object.ID) (s
 		return session.Meta{}, err
 	}
 	defer resp.Pack.Close()
-	if _, err := objects.Ingest(ctx, resp.Pack, odb.IngestOptions{MaxObjectSize: maxMeta}, nil); err != nil {
+	if _, err := objects.Ingest(ctx, resp.Pack, odb.IngestOptions{MaxObjectSize: maxMeta, Temporary: true}, nil); err != nil {
 		return session.Meta{}, err
 	}
 	return session.MetaAt(objects, id.Format(), id)

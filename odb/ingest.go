@@ -21,6 +21,7 @@ import (
 type IngestOptions struct {
 	Promisor      bool  // marks the pack as one whose missing objects the remote promised
 	MaxObjectSize int64 // larger objects are refused with ErrTooLarge, in bytes
+	Temporary     bool  // the pack need not survive a power loss, so nothing waits for the disk
 }
 
 // IngestResult is the pack that Ingest kept.
@@ -78,8 +79,8 @@ func (s *Store) ingest(ctx context.Context, r io.Reader, o IngestOptions, each f
 	if err := g.live.flush(); err != nil {
 		return IngestResult{}, err
 	}
-	settle, err := s.finish(file, g.live.table, path, sum, o.Promisor)
-	if err == nil {
+	settle, err := s.finish(file, g.live.table, path, sum, o)
+	if err == nil && !o.Temporary {
 		err = settle()
 	}
 	if err != nil {
@@ -138,14 +139,16 @@ func hasPack(packs []source, path string) bool {
 	return slices.ContainsFunc(packs, func(p source) bool { p2, ok := p.(*pack); return ok && p2.path == path })
 }
 
-// finish makes file a pack at path, whose entries t lists and sum ends. What is in its files is on disk then; settle waits
-// until their names are, too, and takes the pack away if that fails. The order makes sure that whoever sees the index also sees
+// finish makes file a pack at path, whose entries t lists and sum ends. What is in its files is on disk then, unless the pack
+// is Temporary; settle waits until their names are, too, and takes the pack away if that fails. The order makes sure that whoever sees the index also sees
 // the whole pack and its mark, even after a power loss: file systems keep the order of what happens to a directory.
-func (s *Store) finish(f *os.File, t *table, path string, sum []byte, promisor bool) (settle func() error, err error) {
+func (s *Store) finish(f *os.File, t *table, path string, sum []byte, o IngestOptions) (settle func() error, err error) {
 	if err := f.Chmod(0o444); err != nil {
 		return nil, err
 	}
-	startWriting(f) // the disk is busy with the pack while the index is made
+	if !o.Temporary {
+		startWriting(f) // the disk is busy with the pack while the index is made
+	}
 	idx, err := lockedTemp(s.dir)
 	if err != nil {
 		return nil, err
@@ -162,6 +165,9 @@ func (s *Store) finish(f *os.File, t *table, path string, sum []byte, promisor b
 	if err := idx.Chmod(0o444); err != nil {
 		return nil, fmt.Errorf("write index: %w", err)
 	}
+	if o.Temporary {
+		return publish(f.Name(), idx.Name(), path, o.Promisor)
+	}
 	startWriting(idx)
 	if err := f.Sync(); err != nil {
 		return nil, err
@@ -169,7 +175,7 @@ func (s *Store) finish(f *os.File, t *table, path string, sum []byte, promisor b
 	if err := idx.Sync(); err != nil {
 		return nil, fmt.Errorf("write index: %w", err)
 	}
-	return publish(f.Name(), idx.Name(), path, promisor)
+	return publish(f.Name(), idx.Name(), path, o.Promisor)
 }
 
 // startWriting has the kernel begin to write a file, without waiting for it. If all files that are to be synced have been

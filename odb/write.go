@@ -83,7 +83,7 @@ func (s *Store) WriteAhead(ctx context.Context, objects []Outgoing, o WriteOptio
 	}
 	name = "pack-" + hex.EncodeToString(sum)
 	path := filepath.Join(s.dir, name)
-	named, err := s.finish(file, w.table, path, sum, o.Promisor)
+	named, err := s.finish(file, w.table, path, sum, IngestOptions{Promisor: o.Promisor})
 	if err != nil {
 		return "", nil, fmt.Errorf("write pack: %w", err)
 	}

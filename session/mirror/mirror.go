@@ -208,7 +208,7 @@ func (m *Mirror) bringFrom(ctx context.Context, from Remote, caps transport.Capa
 		return err
 	}
 	defer resp.Pack.Close()
-	if _, err := packs.Ingest(ctx, resp.Pack, odb.IngestOptions{MaxObjectSize: maxObject, Promisor: true}, nil); err != nil {
+	if _, err := packs.Ingest(ctx, resp.Pack, odb.IngestOptions{MaxObjectSize: maxObject, Promisor: true, Temporary: true}, nil); err != nil {
 		return err
 	}
 	for _, v := range m.views {

@@ -152,7 +152,7 @@ func (r *Remote) fetchInto(ctx context.Context, into *odb.Store, tip object.ID) 
 		return err
 	}
 	defer resp.Pack.Close()
-	_, err = into.Ingest(ctx, resp.Pack, odb.IngestOptions{MaxObjectSize: maxPack}, nil)
+	_, err = into.Ingest(ctx, resp.Pack, odb.IngestOptions{MaxObjectSize: maxPack, Temporary: true}, nil)
 	return err
 }
 
@@ -234,7 +234,7 @@ func (u *unpacked) take(ctx context.Context, from *odb.Store, p packEntry) error
 		defer close(done)
 		out.CloseWithError(from.WriteTo(p.Blob, out))
 	}()
-	_, err = u.objects.Ingest(ctx, in, odb.IngestOptions{MaxObjectSize: maxPack}, func(id object.ID, _ object.Type, _ []byte) {
+	_, err = u.objects.Ingest(ctx, in, odb.IngestOptions{MaxObjectSize: maxPack, Temporary: true}, func(id object.ID, _ object.Type, _ []byte) {
 		u.ids[p.Name] = append(u.ids[p.Name], id)
 	})
 	in.CloseWithError(io.ErrClosedPipe)
