@@ -167,12 +167,12 @@ func (m *mount) arriveFork(ctx context.Context, f *farOrigin, progress func(cont
 			return nil, fmt.Errorf("read session %s: %w", f.session, err)
 		}
 	}
-	based := make(chan error, 1)
-	go func() { based <- m.acquireBase(ctx, a) }()
+	based, stop := m.acquireBeside(ctx, a)
+	defer stop()
 	free := make(chan bool, 1)
 	go func() { free <- m.isFree(ctx, f) }()
 	err = m.bringParent(ctx, repo, f, a)
-	baseErr := <-based
+	baseErr := based()
 	f.free = <-free
 	switch {
 	case err != nil:
@@ -227,26 +227,10 @@ func (m *mount) bringForked(ctx context.Context, repo *session.Repo, f *farOrigi
 	if a.point, err = repo.Find(f.point); err != nil {
 		return fmt.Errorf("find %s: %w", f.point, err)
 	}
-	wants, err := stateBlobs(repo, a.point)
-	if err != nil {
-		return err
+	if _, err = m.bringState(ctx, repo, f.remote, a.point, a.format); err != nil {
+		return sessionFault(f.remote, err)
 	}
-	// The store knows its format when the mounted remote has answered, which may be later.
-	wants = slices.DeleteFunc(wants, func(id object.ID) bool { _, _, err := repo.Size(id); return err == nil })
-	if len(wants) > 0 {
-		if _, err := m.owned.Bring(ctx, fetch.BringRequest{From: f.remote, Wants: wants}); err != nil {
-			return sessionFault(f.remote, err)
-		}
-	}
-	state, err := repo.State(a.point)
-	if err != nil {
-		return err
-	}
-	tags, err := state.TagObjects(a.format)
-	if err != nil {
-		return err
-	}
-	return repo.Write(ctx, tags)
+	return nil
 }
 
 // forkedRefs are tips of the parent that a fork takes along; zero: the parent has none.

@@ -64,6 +64,7 @@ type mount struct {
 	base   *record              // what it is to show, if it was mounted before; nil: what its request names
 	from   *origin              // point that it is to begin with; nil: none of this host
 	far    *farOrigin           // the same of a session remote; nil: none, or this process did not begin the mount
+	known  *knownSession        // that it resumes, as read before the mount began; nil: nothing was
 	newer  map[string]object.ID // refs of the session remote that the point it began with does not know of
 	moved  map[string]bool      // those of them that the session itself has moved
 
@@ -121,6 +122,7 @@ func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b beginning,
 	defer abort()
 	ended := d.turns.begins()
 	defer ended()
+	defer func() { b.known.close() }()
 	m, err := d.earlier(ctx, r)
 	if err == nil && m == nil {
 		if err = d.complete(ctx, &r, &b); err == nil {
@@ -181,7 +183,7 @@ func (d *Daemon) reserve(r control.MountRequest, b beginning, abort context.Canc
 		id = namelessPrefix + hex.EncodeToString(random[:])
 	}
 	m := d.newMount(r, id, dir, time.Now())
-	m.session, m.around, m.base, m.from, m.far, m.abort = session, b.around, b.base, b.from, b.far, abort
+	m.session, m.around, m.base, m.from, m.far, m.known, m.abort = session, b.around, b.base, b.from, b.far, b.known, abort
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {

@@ -70,14 +70,22 @@ func (m *mount) lend() error {
 	r := m.requestNow()
 	r.SessionOptions = m.carry.optionsNow()
 	r.Session = cmp.Or(m.session, r.Session)
+	var second *thin.Remote
 	m.daemon.mu.Lock()
 	if at, _ := sessionURL(r); at != "" {
-		m.sessionLogin = m.daemon.loginFor(sessionGiven(r, at))
+		if second = m.known.take(at, sessionGiven(r, at)); second != nil {
+			m.sessionLogin = m.known.login
+		} else {
+			m.known = nil
+			m.sessionLogin = m.daemon.loginFor(sessionGiven(r, at))
+		}
 	}
 	m.daemon.mu.Unlock()
-	second, _, err := m.daemon.sessionRemote(r)
-	if err != nil {
-		return err
+	if second == nil {
+		var err error
+		if second, _, err = m.daemon.sessionRemote(r); err != nil {
+			return err
+		}
 	}
 	if second != nil {
 		second.Keep(thinDir(m.sessionRepoDir()))
@@ -209,6 +217,25 @@ func (m *mount) acquireBase(ctx context.Context, a *arrival) error {
 	}
 	a.snap = snap
 	return nil
+}
+
+// acquireBeside is acquireBase beside what its caller does: wait returns its result, and stop ends it.
+func (m *mount) acquireBeside(ctx context.Context, a *arrival) (wait func() error, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		err = m.acquireBase(ctx, a)
+	}()
+	wait = func() error {
+		<-done
+		return err
+	}
+	return wait, func() {
+		cancel()
+		<-done
+	}
 }
 
 // repoOptions are those of the session's repository of the mount.

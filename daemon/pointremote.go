@@ -25,23 +25,29 @@ import (
 // sessionRemote opens the session remote of a mount; nil: it has none but the repository in its home. Kind is one of the
 // constants of control, or "" for a URL. The token of the mounted remote goes to the host of that alone.
 func (d *Daemon) sessionRemote(r control.MountRequest) (remote *thin.Remote, kind string, err error) {
+	remote, _, kind, err = d.openSessionRemote(r)
+	return remote, kind, err
+}
+
+// openSessionRemote is sessionRemote, and returns the login that it is opened with.
+func (d *Daemon) openSessionRemote(r control.MountRequest) (remote *thin.Remote, l *login, kind string, err error) {
 	at, kind := sessionURL(r)
 	if at == "" {
-		return nil, kind, nil
+		return nil, nil, kind, nil
 	}
 	patience := r.Timeout
 	if patience == 0 {
 		patience = DefaultDeadline
 	}
 	d.mu.Lock()
-	l := d.loginFor(sessionGiven(r, at))
+	l = d.loginFor(sessionGiven(r, at))
 	d.mu.Unlock()
 	o := transport.Options{Login: l.Login, Env: environment(r), Retries: retries, Log: d.log, Stall: r.Timeout, Patience: patience}
 	far, err := transport.Open(at, o)
 	if err != nil {
-		return nil, kind, fmt.Errorf("open session remote: %w", err)
+		return nil, nil, kind, fmt.Errorf("open session remote: %w", err)
 	}
-	return thin.New(far, r.Session, d.log), kind, nil
+	return thin.New(far, r.Session, d.log), l, kind, nil
 }
 
 // sessionURL returns where the session remote of a request is, "" if it is none but the repository in the mount's home, and
@@ -72,20 +78,20 @@ func (m *mount) arrive(ctx context.Context, name string, progress func(control.P
 // arriveFrom brings a session's points, their trees and what is to be known of them, into the repository of the home.
 func (m *mount) arriveFrom(ctx context.Context, remote *thin.Remote, name string, progress func(control.Progress)) (*arrival, error) {
 	m.store.Approach() // while the session remote is asked
-	caps, err := remote.Capabilities(ctx)
-	if err != nil {
-		return nil, sessionFault(remote, err)
+	k := m.known
+	m.known = nil // it is read once
+	if k == nil || remote != m.second {
+		var err error
+		if k, err = listSession(ctx, remote, name); err != nil {
+			return nil, err
+		}
 	}
-	list, err := remote.List(ctx, []string{session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.KeptPrefix(name), session.CarriedPrefix(name), session.TranscriptRef(name), session.FactsRef(name), session.OwnerRef, session.TagsPrefix(name), "refs/heads/", "refs/tags/"})
-	if err != nil {
-		return nil, sessionFault(remote, err)
-	}
-	metaID, more := list.Has(session.MetaRef(name))
+	metaID, more := k.list.Has(session.MetaRef(name))
 	if metaID.IsZero() {
 		return nil, nil
 	}
 	progress(control.Progress{Phase: "session"})
-	repo, err := session.OpenRepo(m.sessionRepoDir(), m.repoOptions(caps.Format, name))
+	repo, err := session.OpenRepo(m.sessionRepoDir(), m.repoOptions(k.format, name))
 	if err != nil {
 		return nil, err
 	}
@@ -95,8 +101,8 @@ func (m *mount) arriveFrom(ctx context.Context, remote *thin.Remote, name string
 		claim = m.carry.claimAhead(ctx, remote, session.MetaRef(name), metaID)
 		defer claim.end()
 	}
-	if _, err := m.owned.Bring(ctx, fetch.BringRequest{From: remote, Wants: []object.ID{metaID}, Contents: true}); err != nil {
-		return nil, sessionFault(remote, err)
+	if err := m.bringMeta(ctx, k, remote); err != nil {
+		return nil, err
 	}
 	if err := repo.Update(ctx, []session.RefChange{{Name: session.MetaRef(name), New: metaID, Force: true}}); err != nil {
 		return nil, err
@@ -114,7 +120,19 @@ func (m *mount) arriveFrom(ctx context.Context, remote *thin.Remote, name string
 	if claim != nil {
 		claim.begin(ctx, repo)
 	}
-	refs, err := list.Refs(ctx) // a container comes while the claim is under way
+	a := &arrival{ref: meta.Ref, format: k.format}
+	if meta.Base != "" {
+		if a.base, err = object.ParseID(meta.Base); err != nil {
+			return nil, fmt.Errorf("read session %s: %w", name, err)
+		}
+	}
+	based := func() error { return nil }
+	if more { // the mounted remote is asked beside the session remote
+		var stop func()
+		based, stop = m.acquireBeside(ctx, a)
+		defer stop()
+	}
+	refs, err := k.list.Refs(ctx) // a container comes while the claim is under way
 	if err != nil {
 		return nil, sessionFault(remote, err)
 	}
@@ -144,19 +162,7 @@ func (m *mount) arriveFrom(ctx context.Context, remote *thin.Remote, name string
 			there[ref] = id
 		}
 	}
-	a := &arrival{ref: meta.Ref, format: caps.Format}
-	if meta.Base != "" {
-		if a.base, err = object.ParseID(meta.Base); err != nil {
-			return nil, fmt.Errorf("read session %s: %w", name, err)
-		}
-	}
-	based := make(chan error, 1)
-	go func() { based <- m.acquireBase(ctx, a) }()
-	err = m.bringPoints(ctx, repo, remote, a.base, points)
-	if baseErr := <-based; baseErr != nil {
-		return nil, baseErr
-	}
-	if err != nil {
+	if err = m.bringPoints(ctx, repo, remote, a.base, points); err != nil {
 		return nil, sessionFault(remote, err)
 	}
 	ofPoints := func(ref string) bool {
@@ -169,7 +175,14 @@ func (m *mount) arriveFrom(ctx context.Context, remote *thin.Remote, name string
 	if a.point, err = findPoint(ctx, repo, nil, at); err != nil {
 		return nil, fmt.Errorf("find %s: %w", at, err)
 	}
-	if err := m.bringState(ctx, repo, remote, a, there); err != nil {
+	state, err := m.bringState(ctx, repo, remote, a.point, a.format)
+	if err != nil {
+		return nil, sessionFault(remote, err)
+	}
+	if err := based(); err != nil {
+		return nil, err
+	}
+	if err := m.bringNewer(ctx, repo, remote, a, state, there); err != nil {
 		return nil, sessionFault(remote, err)
 	}
 	if err := m.beginRepo(ctx, repo, a.point); err != nil {
@@ -226,29 +239,33 @@ func (m *mount) bringPoints(ctx context.Context, repo *session.Repo, remote *thi
 	return repo.AddShallow(in.Shallow)
 }
 
-// bringState brings the small files of a point's State, and what the session's branches, tags and notes have become since
-// on the session remote: commits that are newer than the point are not to be lost.
-func (m *mount) bringState(ctx context.Context, repo *session.Repo, remote *thin.Remote, a *arrival, there map[string]object.ID) error {
-	wants, err := stateBlobs(repo, a.point)
+// bringState brings the small files of a point's State.
+func (m *mount) bringState(ctx context.Context, repo *session.Repo, remote *thin.Remote, p session.Point, f object.Format) (session.State, error) {
+	wants, err := stateBlobs(repo, p)
 	if err != nil {
-		return err
+		return session.State{}, err
 	}
-	if wants = m.owned.Missing(wants); len(wants) > 0 {
+	// The store knows its format when the mounted remote has answered, which may be later: so it is not asked.
+	wants = slices.DeleteFunc(wants, func(id object.ID) bool { _, _, err := repo.Size(id); return err == nil })
+	if len(wants) > 0 {
 		if _, err := m.owned.Bring(ctx, fetch.BringRequest{From: remote, Wants: wants}); err != nil {
-			return err
+			return session.State{}, err
 		}
 	}
-	state, err := repo.State(a.point)
+	state, err := repo.State(p)
 	if err != nil {
-		return err
+		return state, err
 	}
-	tags, err := state.TagObjects(a.format)
+	tags, err := state.TagObjects(f)
 	if err == nil {
 		err = repo.Write(ctx, tags)
 	}
-	if err != nil {
-		return err
-	}
+	return state, err
+}
+
+// bringNewer brings what the session's branches, tags and notes have become since the point on the session remote: commits that
+// are newer than the point are not to be lost.
+func (m *mount) bringNewer(ctx context.Context, repo *session.Repo, remote *thin.Remote, a *arrival, state session.State, there map[string]object.ID) error {
 	var newer []object.ID
 	named := map[string]bool{session.TranscriptRef(repo.Session()): true, session.FactsRef(repo.Session()): true}
 	for _, r := range state.Refs {
@@ -393,31 +410,6 @@ func (m *mount) expect(ctx context.Context) {
 	}
 }
 
-// remoteOfSession asks the session remote which repository a session is of.
-func (d *Daemon) remoteOfSession(ctx context.Context, r control.MountRequest) (string, error) {
-	remote, kind, err := d.sessionRemote(r)
-	if err != nil {
-		return "", err
-	}
-	if remote == nil || kind != "" {
-		return "", errNoSession
-	}
-	defer remote.Close()
-	refs, err := remote.Refs(ctx, []string{session.MetaRef(r.Session)})
-	if err != nil {
-		return "", sessionFault(remote, err)
-	}
-	i := slices.IndexFunc(refs.List, func(ref transport.Ref) bool { return ref.Name == session.MetaRef(r.Session) })
-	if i < 0 {
-		return "", errNoSession
-	}
-	meta, err := d.fetchMeta(ctx, remote, refs.List[i].ID)
-	if err != nil {
-		return "", sessionFault(remote, err)
-	}
-	return meta.Remote, nil
-}
-
 // fetcher is a remote that objects can be fetched from.
 type fetcher interface {
 	Fetch(ctx context.Context, req transport.FetchRequest) (*transport.FetchResponse, error)
@@ -425,25 +417,42 @@ type fetcher interface {
 
 // fetchMeta reads what a session is from its remote, and keeps nothing.
 func (d *Daemon) fetchMeta(ctx context.Context, remote fetcher, id object.ID) (session.Meta, error) {
+	meta, _, err := d.fetchMetas(ctx, remote, id, 1)
+	return meta, err
+}
+
+// fetchMetas is fetchMeta, and returns the objects as well; none: one is too large for memory. A depth of 0 brings the
+// predecessors, too.
+func (d *Daemon) fetchMetas(ctx context.Context, remote fetcher, id object.ID, depth int) (session.Meta, []odb.Outgoing, error) {
 	tmp, err := os.MkdirTemp(d.state, "meta-*.tmp")
 	if err != nil {
-		return session.Meta{}, err
+		return session.Meta{}, nil, err
 	}
 	defer os.RemoveAll(tmp)
 	objects, err := odb.Open(tmp, id.Format())
 	if err != nil {
-		return session.Meta{}, err
+		return session.Meta{}, nil, err
 	}
 	defer objects.Close()
-	resp, err := remote.Fetch(ctx, transport.FetchRequest{Wants: []object.ID{id}, Depth: 1})
+	resp, err := remote.Fetch(ctx, transport.FetchRequest{Wants: []object.ID{id}, Depth: depth})
 	if err != nil {
-		return session.Meta{}, err
+		return session.Meta{}, nil, err
 	}
 	defer resp.Pack.Close()
-	if _, err := objects.Ingest(ctx, resp.Pack, odb.IngestOptions{MaxObjectSize: maxMeta, Temporary: true}, nil); err != nil {
-		return session.Meta{}, err
+	var all []odb.Outgoing
+	whole := true
+	_, err = objects.Ingest(ctx, resp.Pack, odb.IngestOptions{MaxObjectSize: maxMeta, Temporary: true}, func(id object.ID, t object.Type, content []byte) {
+		whole = whole && content != nil
+		all = append(all, inMemory(id, t, content))
+	})
+	if err != nil {
+		return session.Meta{}, nil, err
 	}
-	return session.MetaAt(objects, id.Format(), id)
+	if !whole {
+		all = nil
+	}
+	meta, err := session.MetaAt(objects, id.Format(), id)
+	return meta, all, err
 }
 
 // maxMeta is the size in bytes of the largest object of what is to be known of a session.

@@ -201,10 +201,11 @@ func (d *Daemon) show(ctx context.Context, r *control.MountRequest) (*origin, er
 
 // beginning says what a mount begins with, if that is not what its request names.
 type beginning struct {
-	around *mount     // that it is a submodule of
-	base   *record    // it was mounted before
-	from   *origin    // a point of a session of this host
-	far    *farOrigin // one of a session remote
+	around *mount        // that it is a submodule of
+	base   *record       // it was mounted before
+	from   *origin       // a point of a session of this host
+	far    *farOrigin    // one of a session remote
+	known  *knownSession // that is resumed; nil: nothing was read of it yet
 }
 
 // complete finds out what a request leaves open because the session knows it.
@@ -222,9 +223,10 @@ func (d *Daemon) complete(ctx context.Context, r *control.MountRequest, b *begin
 		*r = h.request(*r)
 		return nil
 	}
-	if r.Remote, err = d.remoteOfSession(ctx, *r); err != nil {
+	if b.known, err = d.knowSession(ctx, *r); err != nil {
 		return explainPoint(*r, err)
 	}
+	r.Remote = b.known.meta.Remote
 	return nil
 }
 

@@ -397,7 +397,12 @@ func (l *Local) Keep(ctx context.Context, objects []odb.Outgoing) error {
 	if len(objects) == 0 {
 		return nil
 	}
-	packs, err := l.make(l.store.Format())
+	return l.KeepAs(ctx, l.store.Format(), objects)
+}
+
+// KeepAs is Keep before the Store knows the format of its objects.
+func (l *Local) KeepAs(ctx context.Context, f object.Format, objects []odb.Outgoing) error {
+	packs, err := l.make(f)
 	if err != nil {
 		return err
 	}
