@@ -107,6 +107,7 @@ func TestLesserServers(t *testing.T) {
 				continue // git itself cannot read SHA-256 from there
 			}
 			t.Run(c.name+" "+f.String(), func(t *testing.T) {
+				t.Parallel()
 				w := newWorld(t)
 				r := w.storied(f)
 				w.git(r.Path, "update-server-info")

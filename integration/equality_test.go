@@ -20,6 +20,7 @@ var formats = []object.Format{object.SHA1, object.SHA256}
 func TestTrickyTreeEqualsClone(t *testing.T) {
 	for _, f := range formats {
 		t.Run(f.String(), func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			must[object.ID](t)(w.repo("tricky.git", f).Tricky())
 			url := w.serve(gittest.ServerOptions{}).URL("tricky.git")
@@ -143,6 +144,7 @@ func TestTransportsEqualClone(t *testing.T) {
 	for _, f := range formats {
 		for _, scheme := range []string{"http", "ssh", "git", "file", "path"} {
 			t.Run(f.String()+" "+scheme, func(t *testing.T) {
+				t.Parallel()
 				w := newWorld(t)
 				r := w.repo("some.git", f)
 				w.commit(r, files)

@@ -81,6 +81,7 @@ func facesOf(t testing.TB, g *gitSide) map[string]face {
 func TestMovingHeadChangesNoFile(t *testing.T) {
 	for _, f := range formats {
 		t.Run(f.String(), func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			x := newGitFixture(w, f)
 			p := x.newPair(t, scenario{})

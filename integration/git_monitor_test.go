@@ -240,6 +240,7 @@ func (e *edits) flush() error {
 }
 
 func TestStatusTellsEveryChange(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	x := newGitFixture(w, object.SHA1)
 	p := x.newPair(t, scenario{})
