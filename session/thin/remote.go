@@ -234,11 +234,13 @@ func (r *Remote) Fetch(ctx context.Context, req transport.FetchRequest) (*transp
 	r.mu.Lock()
 	u := r.unpacked
 	r.mu.Unlock()
-	if u != nil && !slices.ContainsFunc(req.Wants, u.objects.Has) {
-		return r.Remote.Fetch(ctx, req) // such as a ref outside of the container that has moved since it was listed
+	if u == nil || !slices.ContainsFunc(req.Wants, u.objects.Has) {
+		// Such as a ref outside of the container that has moved since it was listed. A container that was sent from here is not
+		// unpacked: it holds nothing that is not here.
+		return r.Remote.Fetch(ctx, req)
 	}
 	for _, id := range req.Wants {
-		if u == nil || !u.objects.Has(id) { // a container that was sent from here holds nothing that is not here
+		if !u.objects.Has(id) {
 			return nil, fmt.Errorf("fetch from container of session %s: %w", r.session, transport.NotOurRef{ID: id})
 		}
 	}

@@ -79,6 +79,30 @@ func TestThin(t *testing.T) {
 	}
 }
 
+// An ordinary ref of a session with a container can have moved since this process listed it. Its commit is not in the container.
+func TestThinFetchesOrdinaryRefsThatMoved(t *testing.T) {
+	p := newPlace(t, object.SHA1)
+	to := newFar(t, "http", object.SHA1, "")
+	p.carrier(CarrierOptions{})
+	p.carried(p.commit("a", "one"))
+	sender, reader := to.open(transport.Options{}), to.open(transport.Options{})
+	wantSync(t, p.queue(to, QueueOptions{Remote: sender, BaseURL: baseURL}))
+	if _, err := reader.Refs(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	tree := run(t, to.dir, "", "hash-object", "-t", "tree", "-w", "/dev/null")
+	moved := object.MustID(run(t, to.dir, "", "-c", "user.name=a", "-c", "user.email=a@b", "commit-tree", "-m", "moved", tree))
+	run(t, to.dir, "", "update-ref", session.MetaRef(sessionName), moved.String())
+	for name, remote := range map[string]*thin.Remote{"sent the container": sender, "fetched the container": reader} {
+		resp, err := remote.Fetch(t.Context(), transport.FetchRequest{Wants: []object.ID{moved}})
+		if err != nil {
+			t.Errorf("fetch by a process that %s: %v", name, err)
+		} else if !p.ingest(resp).Has(moved) {
+			t.Errorf("fetch by a process that %s: %s did not come", name, moved)
+		}
+	}
+}
+
 // Each push sends what is new; small packs are joined, and what is sent in all stays in proportion.
 func TestThinManyPushes(t *testing.T) {
 	p := newPlace(t, object.SHA1)
