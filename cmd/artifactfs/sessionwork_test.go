@@ -584,12 +584,13 @@ func TestStatusOfASession(t *testing.T) {
 	m := mountStatus("/m")
 	at := time.Now().Add(-90 * time.Second)
 	m.Session = control.SessionStatus{Name: "work", Remote: "https://127.0.0.1/w", Mode: "shared", Pending: 2, Error: "refused", State: "active", Lane: "main-host-1a2b",
-		Diverged: []string{"refs/heads/main"}, DivergedRefs: []control.DivergedRef{{Ref: "refs/heads/main", There: "refs/heads/afs/work/main", Ours: "refs/afs/diverged/work/heads/main"}}, Branches: "afs/work/{branch}", Points: 7, LastID: pointA, LastAt: &at, Dirty: true, LastSync: &at}
+		Diverged: []string{"refs/heads/main"}, DivergedRefs: []control.DivergedRef{{Ref: "refs/heads/main", There: "refs/heads/afs/work/main", Ours: "refs/afs/diverged/work/heads/main"}}, Branches: "afs/work/{branch}", Points: 7, LastID: pointA, LastAt: &at, Dirty: true, LastSync: &at, Sent: 14839, Received: 6419}
 	serve(t, control.DaemonSocket(a.state), newFakeDaemon(m))
 	got := a.ok("status", "/m")
 	for _, want := range []string{
 		"  session   work, lane main-host-1a2b\n  latest    checkpoint " + pointA + ", 90 s ago, changed since; 7 checkpoints\n",
 		"  pushed    to https://127.0.0.1/w, 2 refs pending, 90 s ago\n  push      refused\n",
+		"  traffic   14.5 KiB sent, 6.3 KiB received\n",
 		"  branches  afs/work/{branch} on the session remote\n",
 		"  diverged  refs/heads/afs/work/main was moved by another session; this session's commits are there as refs/afs/diverged/work/heads/main; in the mount, git fetch https://127.0.0.1/w refs/heads/afs/work/main && git merge FETCH_HEAD makes them one\n",
 	} {

@@ -298,9 +298,9 @@ func pushedText(s control.SessionStatus, now time.Time) string {
 
 // trafficText says how many bytes the session has moved over the network.
 func trafficText(s control.SessionStatus) string {
-	text := fmt.Sprintf("%s sent, %s received", sizeText(s.Sent), sizeText(s.Received))
+	text := fmt.Sprintf("%s sent, %s received", bytesOf(s.Sent), bytesOf(s.Received))
 	if s.Seeded > 0 {
-		text += fmt.Sprintf(", and %s from the mounted remote for it", sizeText(s.Seeded))
+		text += fmt.Sprintf(", and %s from the mounted remote for it", bytesOf(s.Seeded))
 	}
 	return text
 }
