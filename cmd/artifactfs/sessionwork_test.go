@@ -589,8 +589,7 @@ func TestStatusOfASession(t *testing.T) {
 	got := a.ok("status", "/m")
 	for _, want := range []string{
 		"  session   work, lane main-host-1a2b\n  latest    checkpoint " + pointA + ", 90 s ago, changed since; 7 checkpoints\n",
-		"  pushed    to https://127.0.0.1/w, 2 refs pending, 90 s ago\n  push      refused\n",
-		"  traffic   14.5 KiB sent, 6.3 KiB received\n",
+		"  pushed    to https://127.0.0.1/w, 2 refs pending, 90 s ago\n  traffic   14.5 KiB sent, 6.3 KiB received\n  push      refused\n",
 		"  branches  afs/work/{branch} on the session remote\n",
 		"  diverged  refs/heads/afs/work/main was moved by another session; this session's commits are there as refs/afs/diverged/work/heads/main; in the mount, git fetch https://127.0.0.1/w refs/heads/afs/work/main && git merge FETCH_HEAD makes them one\n",
 	} {
