@@ -132,18 +132,19 @@ func (s State) asRecorded(is State) string {
 	return s.Differs(is)
 }
 
-// filesOf returns a tree of a repository without its empty directories, which stock git does not know.
+// filesOf returns a tree of a repository without its empty directories, which stock git does not know. The index is made of the
+// files: behind git read-tree it would remember the tree, and git write-tree return that.
 func filesOf(ctx context.Context, repo, tree string) (string, error) {
 	scratch, err := os.MkdirTemp("", "workday-*")
 	if err != nil {
 		return "", err
 	}
 	defer os.RemoveAll(scratch)
-	env := []string{"GIT_INDEX_FILE=" + filepath.Join(scratch, "index")}
-	if _, err := run(ctx, repo, env, "git", "--git-dir="+repo, "read-tree", tree); err != nil {
+	env := []string{"GIT_DIR=" + repo, "GIT_INDEX_FILE=" + filepath.Join(scratch, "index")}
+	if _, err := run(ctx, repo, env, "sh", "-c", `git ls-tree -rz "$0" >"$1" && git update-index -z --index-info <"$1"`, tree, filepath.Join(scratch, "files")); err != nil {
 		return "", err
 	}
-	return run(ctx, repo, env, "git", "--git-dir="+repo, "write-tree", "--missing-ok")
+	return run(ctx, repo, env, "git", "write-tree", "--missing-ok")
 }
 
 // filesOfCheckpoint is filesOf for a checkpoint of the mount at dir.

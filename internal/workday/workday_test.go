@@ -113,6 +113,25 @@ func TestLookSeesEverything(t *testing.T) {
 	}
 }
 
+// The tree of a checkpoint is compared with one that stock git has made, which has no empty directories.
+func TestFilesOfATreeLeaveOutEmptyDirectories(t *testing.T) {
+	repo := filepath.Join(cloned(t), ".git")
+	git := func(script string) string {
+		t.Helper()
+		out, err := run(t.Context(), repo, []string{"GIT_DIR=" + repo}, "sh", "-ec", script)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	want := git("git rev-parse HEAD^{tree}")
+	tree := git(`empty=$(git hash-object -t tree -w /dev/null); inner=$(printf '040000 tree %s\tdeep\n' $empty | git mktree)
+{ git ls-tree HEAD; printf '040000 tree %s\tempty\n' $inner; } | git mktree`)
+	if got, err := filesOf(t.Context(), repo, tree); err != nil || got != want {
+		t.Errorf("files of a tree with empty directories: got %s (%v), want %s", got, err, want)
+	}
+}
+
 // The judge lets pass what may be, and nothing else.
 func TestJudge(t *testing.T) {
 	zero := time.Unix(1_700_000_000, 0)
