@@ -113,6 +113,28 @@ func TestLookSeesEverything(t *testing.T) {
 	}
 }
 
+// Whether a worker has ended by itself is known before it is killed.
+func TestWorkerThatEnds(t *testing.T) {
+	for name, want := range map[string]bool{"no directory": true, "at work": false} {
+		dir := cloned(t)
+		if want {
+			dir = filepath.Join(dir, "none")
+		}
+		w, err := Start(Options{Dir: dir, Ledger: filepath.Join(t.TempDir(), "ledger"), Pause: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for deadline := time.Now().Add(time.Minute); want && !w.ended() && time.Now().Before(deadline); {
+			time.Sleep(time.Millisecond)
+		}
+		got := w.ended()
+		w.Kill()
+		if got != want || want != (w.stderr.String() != "") {
+			t.Errorf("%s: worker has ended: got %t, want %t; it said %q", name, got, want, w.stderr.String())
+		}
+	}
+}
+
 // The tree of a checkpoint is compared with one that stock git has made, which has no empty directories.
 func TestFilesOfATreeLeaveOutEmptyDirectories(t *testing.T) {
 	repo := filepath.Join(cloned(t), ".git")

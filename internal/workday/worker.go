@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/artifactfs/artifactfs/internal/gittest"
 )
 
@@ -75,6 +77,13 @@ func Start(o Options) (*Worker, error) {
 func (w *Worker) Kill() {
 	syscall.Kill(-w.cmd.Process.Pid, syscall.SIGKILL)
 	w.cmd.Wait()
+}
+
+// ended returns whether the worker has ended by itself. Its process stays to be waited for.
+func (w *Worker) ended() bool {
+	var info unix.Siginfo
+	err := unix.Waitid(unix.P_PID, w.cmd.Process.Pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+	return err == nil && info.Signo != 0
 }
 
 // Wait waits for the end of a worker with a number of steps.
