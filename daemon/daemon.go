@@ -89,6 +89,7 @@ type Daemon struct {
 	memory *cache.Memory
 	blobs  *cache.Blobs
 
+	ahead     transport.Ahead
 	latencies fuse.Latencies // of all mounts
 	taken     int            // processes before this one whose mounts went on
 
@@ -283,7 +284,7 @@ func (d *Daemon) store(m *mount) (s *fetch.Store, release func(), err error) {
 		deadline = DefaultDeadline
 	}
 	remote, err := transport.Open(r.Remote, transport.Options{
-		Login: m.login.Login, Env: environment(r), Retries: retries, Log: d.log, Stall: r.Timeout, Patience: deadline,
+		Login: m.login.Login, Env: environment(r), Retries: retries, Log: d.log, Stall: r.Timeout, Patience: deadline, Ahead: &d.ahead,
 	})
 	if err != nil {
 		return nil, nil, err

@@ -88,6 +88,7 @@ func (d *Daemon) lookFar(ctx context.Context, r control.ForkRequest) (_ *farOrig
 	if f.point == "" {
 		f.point = "@"
 	}
+	remote.ListAhead(ctx, forkPrefixes(r.Of))
 	caps, err := remote.Capabilities(ctx)
 	if err != nil {
 		return nil, sessionFault(remote, err)

@@ -34,6 +34,7 @@ func arrivalPrefixes(name string) []string {
 
 // listSession asks a session remote for the refs of a session.
 func listSession(ctx context.Context, remote *thin.Remote, name string) (*knownSession, error) {
+	remote.ListAhead(ctx, arrivalPrefixes(name))
 	caps, err := remote.Capabilities(ctx)
 	if err != nil {
 		return nil, sessionFault(remote, err)
@@ -92,6 +93,22 @@ func (k *knownSession) close() {
 	if k != nil && k.remote != nil {
 		k.remote.Close()
 	}
+}
+
+// knownBase returns the commit that the mount's session began with, if what the session is was read before the mount began; false:
+// it was not. The zero id is that of an unborn branch.
+func (m *mount) knownBase() (object.ID, bool) {
+	var base string
+	switch {
+	case m.far != nil:
+		base = m.far.meta.Base
+	case m.known != nil:
+		base = m.known.meta.Base
+	default:
+		return object.ID{}, false
+	}
+	id, err := object.ParseID(base)
+	return id, err == nil || base == ""
 }
 
 // bringMeta has the session's repository know what the session is.

@@ -42,7 +42,7 @@ func (d *Daemon) openSessionRemote(r control.MountRequest) (remote *thin.Remote,
 	d.mu.Lock()
 	l = d.loginFor(sessionGiven(r, at))
 	d.mu.Unlock()
-	o := transport.Options{Login: l.Login, Env: environment(r), Retries: retries, Log: d.log, Stall: r.Timeout, Patience: patience}
+	o := transport.Options{Login: l.Login, Env: environment(r), Retries: retries, Log: d.log, Stall: r.Timeout, Patience: patience, Ahead: &d.ahead}
 	far, err := transport.Open(at, o)
 	if err != nil {
 		return nil, nil, kind, fmt.Errorf("open session remote: %w", err)

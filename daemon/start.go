@@ -50,8 +50,8 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 		return reply, err
 	}
 	m.before = m.store.Stats()
-	if m.far != nil {
-		m.store.Approach() // while the home is made
+	if base, ok := m.knownBase(); ok {
+		m.store.ApproachCommit(base) // while the home is made
 	}
 	progress(control.Progress{Phase: "connect"})
 	if err = m.enter(ctx); err != nil {

@@ -66,6 +66,20 @@ func (s *Store) Approach() {
 	})
 }
 
+// ApproachCommit is Approach for somebody who is about to acquire a commit. A store that has nothing yet asks for it at once.
+func (s *Store) ApproachCommit(commit object.ID) {
+	if _, ok := readFormat(s.GitDir()); ok || commit.IsZero() { // the commit may be here, or others that it stands on
+		s.Approach()
+		return
+	}
+	s.background(func(ctx context.Context) {
+		s.remote.FetchAhead(ctx, transport.FetchRequest{Wants: []object.ID{commit}, Depth: acquireDepth, Filter: "blob:none"})
+		if _, err := s.remote.Capabilities(ctx); err != nil {
+			s.log.Debug("approach remote", zap.Error(err)) // who asks will hear of it
+		}
+	})
+}
+
 // errCutOff says that trees were still coming when a process ended.
 var errCutOff = errors.New("not all trees have come")
 

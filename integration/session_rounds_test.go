@@ -57,10 +57,10 @@ func TestSessionFromAfarInFewRoundTrips(t *testing.T) {
 		thin, fork           bool
 		row, remote, origins int
 	}{
-		{"fork, thin", true, true, 7, 5, 2},
-		{"fork, shared", false, true, 7, 6, 2},
-		{"resume, thin", true, false, 7, 6, 2},
-		{"resume, shared", false, false, 7, 6, 2},
+		{"fork, thin", true, true, 5, 5, 2},
+		{"fork, shared", false, true, 5, 6, 2},
+		{"resume, thin", true, false, 5, 6, 2},
+		{"resume, shared", false, false, 5, 6, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newRounds(t, c.thin)

@@ -73,6 +73,7 @@ type Remote struct {
 	mu      sync.Mutex
 	carrier carrier
 	caps    *Capabilities
+	early   *early // nil: nothing was sent ahead, or it was taken
 	closed  bool
 }
 
@@ -99,10 +100,11 @@ func (r *Remote) Stats() Stats {
 // Close ends exchanges in progress, drops kept connections and waits for child processes.
 func (r *Remote) Close() error {
 	r.mu.Lock()
-	c := r.carrier
+	c, e := r.carrier, r.early
 	r.closed = true
 	r.mu.Unlock()
 	r.watches.close()
+	r.dropEarly(e)
 	if c != nil {
 		c.close()
 	}
@@ -183,6 +185,9 @@ func (r *Remote) connect(ctx context.Context) (carrier, Capabilities, error) {
 	}
 	found, err := c.discover(ctx)
 	if err != nil {
+		if !isFault(err) {
+			r.refuseEarly()
+		}
 		return nil, Capabilities{}, err
 	}
 	r.mu.Lock()
@@ -317,12 +322,11 @@ func pause(ctx context.Context, d time.Duration) bool {
 func (r *Remote) Refs(ctx context.Context, prefixes []string) (Refs, error) {
 	var refs Refs
 	err := r.attempts(ctx, "list refs of", func(c carrier, caps Capabilities) error {
-		message, err := refsMessage(caps, prefixes)
-		if err != nil {
-			return err
-		}
-		return ask(ctx, c, readsRefs, message, func(a *answer) (err error) {
-			refs, err = parseRefs(a.pktReader, caps.Format, prefixes)
+		message := func(caps Capabilities) ([]byte, error) { return refsMessage(caps, prefixes) }
+		return r.exchangeAhead(ctx, c, caps, readsRefs, message, func(a *answer) (err error) {
+			if refs, err = parseRefs(a.pktReader, caps.Format, prefixes); err == nil {
+				a.finish()
+			}
 			return err
 		})
 	})
@@ -380,19 +384,11 @@ func (r *Remote) Fetch(ctx context.Context, req FetchRequest) (*FetchResponse, e
 		retries = 0
 	}
 	err := r.attemptsAtMost(ctx, retries, "fetch from", func(c carrier, caps Capabilities) error {
-		message, err := fetchMessage(caps, req)
-		if err != nil {
+		message := func(caps Capabilities) ([]byte, error) { return fetchMessage(caps, req) }
+		return r.exchangeAhead(ctx, c, caps, readsObjects, message, func(a *answer) (err error) {
+			res, err = r.startPack(a, caps.Format)
 			return err
-		}
-		a, err := c.exchange(ctx, readsObjects, message)
-		if err != nil {
-			return err
-		}
-		if res, err = r.startPack(a, caps.Format); err != nil {
-			a.abort()
-			return lost(err)
-		}
-		return nil
+		})
 	})
 	return res, err
 }

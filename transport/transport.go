@@ -1,8 +1,8 @@
 // Package transport is a git protocol version 2 client over http(s), ssh, git:// and local processes.
 //
 // It promises few round trips: a fresh remote costs one connection, one capability discovery and then one
-// request a command, and a connection once opened is kept for the next command. Several commands may run at
-// once, each on a connection of its own. What it reads from a server is hostile until parsed: the parsers
+// request a command, and a connection once opened is kept for the next command. The first command may be sent ahead,
+// beside the discovery (RefsAhead, FetchAhead). Several commands may run at once, each on a connection of its own. What it reads from a server is hostile until parsed: the parsers
 // accept what the protocol allows and reject the rest, and nothing is allocated from a claimed size.
 //
 // Terms: an *exchange* is one request and its answer; a *lane* is a kept dialogue with one upload-pack process
@@ -37,6 +37,7 @@ type Options struct {
 	Connect    time.Duration // to open a connection; default 15 s
 	Retries    int           // attempts after the first, on transport faults, 429 and 5xx
 	Patience   time.Duration // no attempt begins later than this after the first; 0: whenever
+	Ahead      *Ahead        // remembers who refuses commands sent ahead; nil: none is sent
 	UploadPack string        // command for ssh and local remotes; default git-upload-pack
 	Log        *zap.Logger   // may be nil
 }

@@ -117,6 +117,11 @@ type Listing struct {
 	prefixes []string
 }
 
+// ListAhead sends the question of the first List beside that for capabilities.
+func (r *Remote) ListAhead(ctx context.Context, prefixes []string) {
+	r.RefsAhead(ctx, r.asked(prefixes))
+}
+
 // List asks the session remote for the refs of the session that begin with one of the prefixes.
 func (r *Remote) List(ctx context.Context, prefixes []string) (*Listing, error) {
 	caps, err := r.Capabilities(ctx)

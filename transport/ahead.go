@@ -1,0 +1,256 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// A command is sent when the server has said what it can do, which on a fresh Remote costs a round trip. Most servers say the
+// same, so over HTTP one command can be sent ahead: beside that question, on a connection of its own. Its answer is taken up by
+// the call that would have sent the command afterwards. If the server turns out to be another than was assumed (protocol v0, files
+// only, no filters, another hash), to want a login, or to have moved, the command is sent again as ever.
+
+// aheadPatience is how long the answer to a command sent ahead may come later than the capabilities. A server that serves one
+// connection after the other would never begin with the second.
+const aheadPatience = 2 * time.Second
+
+// Ahead remembers which servers have refused a command that was sent ahead, so that it happens to each of them once. The zero
+// value is ready to use. It is safe for concurrent use.
+type Ahead struct {
+	mu      sync.Mutex
+	refused map[string]bool
+}
+
+func (a *Ahead) mayTry(place string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return !a.refused[place]
+}
+
+func (a *Ahead) refuse(place string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.refused == nil {
+		a.refused = map[string]bool{}
+	}
+	a.refused[place] = true
+}
+
+// early is a command sent ahead. Who takes it out of Remote.early owns it.
+type early struct {
+	kind    commandKind
+	format  object.Format // that was assumed
+	message string
+	place   string // for Ahead
+	cancel  context.CancelFunc
+	expiry  *time.Timer   // ends one that nobody takes
+	done    chan struct{} // closed when the answer begins, or there is none
+
+	// Frozen once done is closed.
+	answer *answer // nil: there is none
+	judged bool    // the server has refused it
+}
+
+// assumed is what most servers offer.
+func assumed(f object.Format) Capabilities {
+	return Capabilities{Format: f, Filter: true, Shallow: true}
+}
+
+// RefsAhead sends the command of the first Refs ahead, if Options.Ahead allows it and the server was not reached yet. It waits for
+// no server.
+func (r *Remote) RefsAhead(ctx context.Context, prefixes []string) {
+	if message, err := refsMessage(assumed(object.SHA1), prefixes); err == nil {
+		r.sendAhead(ctx, &early{kind: readsRefs, format: object.SHA1, message: string(message), place: "ls-refs"})
+	}
+}
+
+// FetchAhead is RefsAhead for the first Fetch, which must make the same request.
+func (r *Remote) FetchAhead(ctx context.Context, req FetchRequest) {
+	if len(req.Wants) == 0 {
+		return
+	}
+	f := req.Wants[0].Format()
+	if message, err := fetchMessage(assumed(f), req); err == nil {
+		r.sendAhead(ctx, &early{kind: readsObjects, format: f, message: string(message), place: "fetch"})
+	}
+}
+
+func (r *Remote) sendAhead(ctx context.Context, e *early) {
+	if _, caps, err := r.known(); r.opts.Ahead == nil || err != nil || caps != nil {
+		return
+	}
+	c, err := r.reach(ctx) // before who asks for capabilities holds the turn
+	if err != nil {
+		return
+	}
+	h, ok := c.(*web)
+	if !ok { // elsewhere the server speaks first
+		return
+	}
+	base, _ := h.at()
+	e.place += " " + base.Scheme + "://" + base.Host
+	if !r.opts.Ahead.mayTry(e.place) || r.begin() != nil {
+		return
+	}
+	ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx)) // it may outlive the question for capabilities
+	e.done = make(chan struct{})
+	r.mu.Lock()
+	busy := r.early != nil || r.caps != nil
+	if !busy {
+		r.early = e
+		e.expiry = time.AfterFunc(spareAge, func() { r.dropEarly(e) })
+	}
+	r.mu.Unlock()
+	if busy {
+		e.cancel()
+		r.tasks.Done()
+		return
+	}
+	go func() {
+		defer r.tasks.Done()
+		defer close(e.done)
+		var err error
+		if e.answer, e.judged, err = h.ahead(ctx, []byte(e.message)); err != nil {
+			r.log.Debug("command sent ahead", zap.String("remote", r.URL()), zap.Error(err))
+		}
+	}()
+}
+
+// removeEarly takes a command out of Remote.early; false: it was not there any more.
+func (r *Remote) removeEarly(e *early) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e == nil || r.early != e {
+		return false
+	}
+	r.early = nil
+	return true
+}
+
+// dropEarly ends a command that nobody took.
+func (r *Remote) dropEarly(e *early) {
+	if r.removeEarly(e) {
+		e.end()
+	}
+}
+
+// refuseEarly ends the command that was sent ahead to a server that is no such one as was assumed.
+func (r *Remote) refuseEarly() {
+	r.mu.Lock()
+	e := r.early
+	r.mu.Unlock()
+	if r.removeEarly(e) {
+		r.opts.Ahead.refuse(e.place)
+		e.end()
+	}
+}
+
+// end drops the answer, which may still be to come.
+func (e *early) end() {
+	e.expiry.Stop()
+	e.cancel()
+	<-e.done
+	if e.answer != nil {
+		e.answer.abort()
+	}
+}
+
+// takeEarly returns the answer to a command that was sent ahead, if it is the one that would be sent now; nil: there is none.
+// refused is called if what the answer says cannot be read.
+func (r *Remote) takeEarly(ctx context.Context, caps Capabilities, kind commandKind, message func(Capabilities) ([]byte, error)) (a *answer, refused func()) {
+	r.mu.Lock()
+	e := r.early
+	r.mu.Unlock()
+	if e == nil || e.kind != kind {
+		return nil, nil
+	}
+	if caps.Format != e.format || kind == readsObjects && !(caps.Filter && caps.Shallow) {
+		r.refuseEarly()
+		return nil, nil
+	}
+	if same, err := message(assumed(e.format)); err != nil || string(same) != e.message || !r.removeEarly(e) {
+		return nil, nil
+	}
+	e.expiry.Stop()
+	refused = func() { r.opts.Ahead.refuse(e.place) }
+	late := time.NewTimer(aheadPatience)
+	defer late.Stop()
+	select {
+	case <-e.done:
+	case <-late.C:
+		refused()
+		e.end()
+		return nil, nil
+	case <-ctx.Done():
+		e.end()
+		return nil, nil
+	}
+	if e.answer == nil {
+		if e.cancel(); e.judged {
+			refused()
+		}
+		return nil, nil
+	}
+	stop := context.AfterFunc(ctx, e.cancel) // from here on the exchange is the caller's
+	a = e.answer
+	keep, drop := a.keep, a.drop
+	a.keep = func() { stop(); keep(); e.cancel() }
+	a.drop = func() { stop(); drop(); e.cancel() }
+	return a, refused
+}
+
+// exchangeAhead is exchange, unless the command was sent ahead and read can read the answer to it.
+func (r *Remote) exchangeAhead(ctx context.Context, c carrier, caps Capabilities, kind commandKind, message func(Capabilities) ([]byte, error), read func(*answer) error) error {
+	if a, refused := r.takeEarly(ctx, caps, kind, message); a != nil {
+		err := read(a)
+		var lacks NotOurRef
+		if err == nil || errors.As(err, &lacks) || ctx.Err() != nil {
+			if err != nil {
+				a.abort()
+			}
+			return err
+		}
+		a.abort()
+		refused()
+	}
+	b, err := message(caps)
+	if err != nil {
+		return err
+	}
+	a, err := c.exchange(ctx, kind, b)
+	if err != nil {
+		return err
+	}
+	if err := read(a); err != nil {
+		a.abort()
+		return lost(err)
+	}
+	return nil
+}
+
+// ahead makes one request, and logs in no further: that is left to the question for capabilities. Judged says that there was an
+// answer which was not to be used.
+func (h *web) ahead(ctx context.Context, message []byte) (_ *answer, judged bool, err error) {
+	base, auth := h.at()
+	c := call{method: http.MethodPost, service: uploadPack, kind: "result", body: message, url: below(base, uploadPack.path(), "")}
+	l, err := auth.first()
+	if err != nil {
+		return nil, false, err
+	}
+	a, res, err := h.once(ctx, c, l)
+	if err != nil {
+		return nil, false, err
+	}
+	if err := h.judge(c, res); err != nil {
+		a.finish()
+		return nil, true, err
+	}
+	return a, false, nil
+}
