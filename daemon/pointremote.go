@@ -271,12 +271,15 @@ func (m *mount) bringNewer(ctx context.Context, repo *session.Repo, remote *thin
 	for _, r := range state.Refs {
 		named[r.Name] = true
 	}
+	// A branch may be at one of these commits of the mounted remote, which a container does not hold, and which cannot be read from
+	// the store before all trees have come.
+	ground := append(remote.Base().Commits, a.base)
 	for ref, id := range there {
 		if !named[ref] && !strings.HasPrefix(ref, session.KeptPrefix(repo.Session())) {
 			continue
 		}
 		named[ref] = true
-		if _, _, err := repo.Size(id); err != nil {
+		if _, _, err := repo.Size(id); err != nil && !slices.Contains(ground, id) {
 			newer = append(newer, id)
 		}
 	}

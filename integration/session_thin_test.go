@@ -96,6 +96,7 @@ func TestSessionThinGoesOn(t *testing.T) {
 	}
 	back := third.bare(s.URL("r.git"), append(c.flags("work"), "--wait", "git", "--take-over")...)
 	w.same("taken over", before, third.look(back.Dir))
+	o.unmount(again) // it learns of that, which adds a lane to the container
 	third.sh(back.Dir, "git log --all >/dev/null && git rev-list --objects --all --not --remotes >/dev/null && cat d0005/f0001.txt >/dev/null && echo taken >taken")
 	back.checkpoint("--sync")
 	if st := back.status().Session; st.Mode != "thin" || st.Pending != 0 {
@@ -111,4 +112,28 @@ func TestSessionThinGoesOn(t *testing.T) {
 		t.Errorf("%d bytes came from the session remote for what is here:\n%s", out, c.server.Log())
 	}
 	third.unmount(back)
+}
+
+// A branch may be where the session began. That commit is the mounted remote's, which is still sending its trees.
+func TestSessionThinResumesWhileTreesStream(t *testing.T) {
+	w, _ := newTravelled(t)
+	s := w.serve(gittest.ServerOptions{})
+	c := w.sessionRemote("http", nil)
+	m := w.bare(s.URL("r.git"), append(c.flags("work"), "--wait", "git")...)
+	w.sh(m.Dir, "git branch old && git switch -qc topic && echo topic >topic && git add topic && git commit -qm topic")
+	m.checkpoint("--sync")
+	w.unmount(m)
+
+	o := w.elsewhere()
+	stall := s.Inject(gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch, After: 700})
+	again := o.bare(s.URL("r.git"), c.flags("work")...)
+	if stall.Hits() == 0 || again.status().Tree.Complete {
+		t.Error("all trees were there when the session was resumed")
+	}
+	stall.Remove()
+	again.await("all trees are here", func(st control.MountStatus) bool { return st.Tree.Complete && st.GitReady })
+	if got := o.sh(again.Dir, "git log --format=%s old..topic --"); strings.TrimSpace(got) != "topic" {
+		t.Errorf("commits after branch old elsewhere: got %q, want topic", got)
+	}
+	o.unmount(again)
 }
