@@ -247,6 +247,8 @@ func (j *Journey) judge(ctx context.Context, before, after *hop, killed time.Tim
 	}
 	if len(ledger) == 0 || ledger[0].Begins {
 		ledger = slices.Insert(ledger, 0, Entry{Step: "begin", State: before.begin})
+	} else if ledger[0].Fault != "" { // it was killed before it had looked at the tree
+		ledger[0].State = before.begin
 	}
 	state, err := Look(ctx, after.dir)
 	after.begin = state
