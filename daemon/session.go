@@ -157,7 +157,7 @@ func (m *mount) checkRef(ctx context.Context, progress func(control.Progress)) e
 	same := ref == r.Asked || ref == r.Ref || ref == shortRef(r.Ref)
 	switch {
 	case err != nil && ctx.Err() == nil && same && (errors.Is(err, transport.ErrUnreachable) || errors.Is(err, transport.ErrStalled)):
-		progress(control.Progress{Message: "the remote did not say where " + ref + " is: mounting " + fmt.Sprintf("%.12s", r.Commit)})
+		progress(control.Progress{Message: "the remote cannot be reached to find " + ref + ": mounting " + fmt.Sprintf("%.12s", r.Commit)})
 		return nil
 	case err != nil:
 		return remoteFault(err)

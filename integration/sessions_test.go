@@ -173,7 +173,7 @@ func TestSessionGoesOnWithoutNetwork(t *testing.T) {
 			s.Log().Reset()
 			for _, args := range [][]string{nil, {"--ref", "main"}} {
 				again, said := w.mountAt(m.Remote, m.Dir, append(args, "--timeout", "2s")...)
-				if !again.Resumed || again.Changed != 3 || (args != nil) != strings.Contains(said, "cannot be asked") {
+				if !again.Resumed || again.Changed != 3 || (args != nil) != strings.Contains(said, "cannot be reached") {
 					t.Errorf("%q: %+v, %s", args, again.MountReply, said)
 				}
 				if n := readAll(t, m.Dir, known); n > 0 {
