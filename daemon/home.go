@@ -33,7 +33,7 @@ import (
 const (
 	lookTime  = 10 * time.Second // for somebody who looks into a home to be done
 	lookPause = 10 * time.Millisecond
-	listTime  = time.Second // for all homes that somebody looks into, when sessions are listed
+	listTime  = time.Second // longest wait of a list of sessions for all homes that other commands have locked
 
 	largeLog = 8 << 20 // bytes of an overlay's log that is not there for nothing
 

@@ -134,8 +134,8 @@ func (m *mount) restoreRest(ctx context.Context, git *gitdir.Dir, r restoreRecor
 	return nil
 }
 
-// spareChanged takes from the list what somebody has changed since the restore began that is to be finished. A kill leaves
-// directories of whose files none is left, and no file where a directory is to be: these are not such changes.
+// spareChanged removes from the list the paths that were changed after the interrupted restore began. An empty directory, or
+// a missing file in the place of a directory to be restored, is not such a change: a kill in the middle of a restore leaves both.
 func (w *restoring) spareChanged(ctx context.Context) error {
 	if w.began.ID == "" || w.now.ID == w.began.ID {
 		return nil

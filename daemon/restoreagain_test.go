@@ -112,7 +112,7 @@ func TestARestoreThatWasInterruptedIsFinished(t *testing.T) {
 }
 
 // A kill between the removal of files and that of their directories leaves empty ones, and a kill before a directory is made
-// leaves nothing where a file was. The restore is finished all the same, and a directory that somebody has made stays.
+// leaves nothing where a file was. The restore is completed nevertheless, and a directory that a user created stays.
 func TestARestoreThatWasInterruptedLeavesNoEmptyDirectories(t *testing.T) {
 	t.Parallel()
 	k := newKeep(t)

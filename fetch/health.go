@@ -142,7 +142,7 @@ func (p *pipeline) mend() {
 		again = p.look
 	}
 	h.timer = nil
-	if failing && away { // should nobody ask now, somebody will next time
+	if failing && away { // without a read to probe with now, the next timer tries again
 		h.timer = time.AfterFunc(mendMost, p.mend)
 	}
 	idle := p.atGate == 0 && p.queue.Len() == 0 && !h.probing

@@ -66,7 +66,7 @@ func (s *Store) Approach() {
 	})
 }
 
-// ApproachCommit is Approach for somebody who is about to acquire a commit. A store that has nothing yet asks for it at once.
+// ApproachCommit is Approach before a commit is acquired. An empty store sends the request for the commit at once.
 func (s *Store) ApproachCommit(commit object.ID) {
 	if _, ok := readFormat(s.GitDir()); ok || commit.IsZero() { // the commit may be here, or others that it stands on
 		s.Approach()

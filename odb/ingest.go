@@ -140,8 +140,8 @@ func hasPack(packs []source, path string) bool {
 }
 
 // finish makes file a pack at path, whose entries t lists and sum ends. What is in its files is on disk then, unless the pack
-// is Temporary; settle waits until their names are, too, and takes the pack away if that fails. The order makes sure that whoever sees the index also sees
-// the whole pack and its mark, even after a power loss: file systems keep the order of what happens to a directory.
+// is Temporary; settle syncs their names as well, and removes the pack if that fails. The order ensures that a process that sees
+// the index also sees the whole pack and its mark, even after a power loss: file systems keep the order of what happens to a directory.
 func (s *Store) finish(f *os.File, t *table, path string, sum []byte, o IngestOptions) (settle func() error, err error) {
 	if err := f.Chmod(0o444); err != nil {
 		return nil, err

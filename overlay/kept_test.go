@@ -97,34 +97,44 @@ func TestKeptIsFoundAfterAKill(t *testing.T) {
 	}
 }
 
+// precious returns a world on a simulated disk whose file "new" was fsynced, and a function that cuts the power and opens
+// the layer again.
+func precious(t *testing.T, seed uint64) (w *world, cut func() (*world, Recovery)) {
+	t.Helper()
+	top := t.TempDir()
+	before, after := filepath.Join(top, "before"), filepath.Join(top, "after")
+	if err := os.Mkdir(before, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	crash, err := disktest.NewCrashFS(before)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w = newWorld(t, filepath.Join(before, "overlay"), Options{FS: crash})
+	w.o.pause, w.o.quiet = time.Hour, time.Hour
+	w.mustOpen()
+	w.must(w.create("new"))
+	w.must(w.write("new", 0, []byte("precious")))
+	w.must(w.fsync("new"))
+	return w, func() (*world, Recovery) {
+		w.must(crash.Crash(after, seed))
+		w.kill()
+		w.must(crash.Close())
+		w := newWorld(t, filepath.Join(after, "overlay"), Options{boot: "boot-2"})
+		return w, w.mustOpen()
+	}
+}
+
 // After a power cut a file that was fsynced and removed is there, or is kept.
 func TestKeptOutlivesAPowerCut(t *testing.T) {
 	for seed := range uint64(60) {
-		top := t.TempDir()
-		before, after := filepath.Join(top, "before"), filepath.Join(top, "after")
-		if err := os.Mkdir(before, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		crash, err := disktest.NewCrashFS(before)
-		if err != nil {
-			t.Fatal(err)
-		}
-		w := newWorld(t, filepath.Join(before, "overlay"), Options{FS: crash})
-		w.o.pause, w.o.quiet = time.Hour, time.Hour
-		w.mustOpen()
-		w.must(w.create("new"))
-		w.must(w.write("new", 0, []byte("precious")))
-		w.must(w.fsync("new"))
+		w, cut := precious(t, seed)
 		w.keepAndRemove("new", 7)
 		w.must(w.l.removeDead())
 		if seed%2 == 0 {
 			w.must(w.l.Sync())
 		}
-		w.must(crash.Crash(after, seed))
-		w.kill()
-		w.must(crash.Close())
-		w = newWorld(t, filepath.Join(after, "overlay"), Options{boot: "boot-2"})
-		rec := w.mustOpen()
+		w, rec := cut()
 		m, there, err := w.look("new")
 		w.must(err)
 		switch {
@@ -162,17 +172,7 @@ func TestContentIsSetAside(t *testing.T) {
 	w.mustClose()
 
 	for seed := range uint64(60) {
-		top := t.TempDir()
-		before, after := filepath.Join(top, "before"), filepath.Join(top, "after")
-		w.must(os.Mkdir(before, 0o700))
-		crash, err := disktest.NewCrashFS(before)
-		w.must(err)
-		w := newWorld(t, filepath.Join(before, "overlay"), Options{FS: crash})
-		w.o.pause, w.o.quiet = time.Hour, time.Hour
-		w.mustOpen()
-		w.must(w.create("new"))
-		w.must(w.write("new", 0, []byte("precious")))
-		w.must(w.fsync("new"))
+		w, cut := precious(t, seed)
 		w.setAside("new", 7)
 		w.must(w.write("new", 0, []byte("worth")))
 		w.must(w.l.removeDead())
@@ -181,11 +181,7 @@ func TestContentIsSetAside(t *testing.T) {
 			w.must(w.fsync("new"))
 			want = "worth"
 		}
-		w.must(crash.Crash(after, seed))
-		w.kill()
-		w.must(crash.Close())
-		w = newWorld(t, filepath.Join(after, "overlay"), Options{boot: "boot-2"})
-		rec := w.mustOpen()
+		w, rec := cut()
 		m, _, err := w.look("new")
 		w.must(err)
 		kept := len(rec.Kept) == 1 && w.content(rec.Kept[0].Pin) == "precious"

@@ -229,7 +229,7 @@ func (j *Journey) work(ctx context.Context, h *hop) (killed time.Time, err error
 			syscall.Kill(p.PID, syscall.SIGKILL)
 		}
 	}
-	if ended { // one that ends behind the kill has seen a tree that nobody serves: git says of it that it is no repository
+	if ended { // a worker that ends after the kill saw a mount without a daemon, where git finds no repository
 		j.tally.Faults = append(j.tally.Faults, "the worker ended: "+w.stderr.String())
 	}
 	if err := unix.Unmount(h.dir, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {

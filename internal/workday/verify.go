@@ -41,7 +41,7 @@ func Judge(ledger []Entry, s Saved, l Limits) Verdict {
 	v := Verdict{At: -1}
 	fault := func(format string, args ...any) { v.Faults = append(v.Faults, fmt.Sprintf(format, args...)) }
 	for _, e := range ledger {
-		if e.Fault != "" && e.At.Before(l.Killed) { // a tree that nobody serves any more is no tree
+		if e.Fault != "" && e.At.Before(l.Killed) { // a mount without a daemon shows no tree
 			fault("while at work, %s: %s", e.Step, e.Fault)
 		}
 	}

@@ -8,9 +8,9 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// takeRemoved puts what was removed or overwritten a moment ago back into the tree of the point, and says how much that is.
-// What was seen is remembered without it, so that the next point tells of its removal. done lets go of the contents, which
-// are needed until the point is written; if there is no such point, the next one has them.
+// takeRemoved adds the files that were just removed or overwritten to the tree of the checkpoint, and returns a text with their
+// number. The remembered tree is without them, so the next checkpoint shows the removal. done releases their contents, which are
+// needed until the checkpoint is written; if it is not written, the next checkpoint has them.
 func (c *Capturer) takeRemoved(ctx context.Context, s *shot) (done func(saved bool), said string, err error) {
 	removed, lost, done := c.o.Tree.TakeRemoved() // behind the freeze: all that it does not have is among them
 	e := s.edit
