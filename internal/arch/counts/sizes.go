@@ -1,0 +1,129 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"slices"
+	"strings"
+)
+
+const longLine = 140 // columns; a tab counts as one
+
+// printSizes prints lines, comment share, exported names and the largest packages.
+func printSizes(sources []*source, packages map[string][]*source, worst int) {
+	lines, long := 0, 0
+	code, comments := 0, 0
+	sizes := map[string]int{}
+	for _, s := range sources {
+		all := strings.Split(strings.TrimSuffix(string(s.text), "\n"), "\n")
+		lines += len(all)
+		sizes[s.dir] += len(all)
+		for _, line := range all {
+			if len([]rune(line)) > longLine {
+				long++
+			}
+		}
+		written, commented := commentLines(s)
+		code += written
+		comments += commented
+	}
+	var exported []int
+	for _, p := range packages {
+		if p[0].ast.Name.Name != "main" {
+			exported = append(exported, exportedNames(p))
+		}
+	}
+	slices.Sort(exported)
+	fmt.Printf("lines of product %d\n", lines)
+	fmt.Printf("packages %d\n", len(packages))
+	fmt.Printf("lines over %d columns %d\n", longLine, long)
+	fmt.Printf("comment share of lines that are not blank %.1f %%\n", 100*float64(comments)/float64(code))
+	fmt.Printf("exported names of a package, median %d\n", exported[len(exported)/2])
+	printWorst("lines of package", sizes, worst)
+}
+
+// commentLines returns the number of lines of a file that are not blank, and of those the lines that hold nothing but a comment.
+func commentLines(s *source) (written, commented int) {
+	inside := false
+	for line := range strings.Lines(string(s.text)) {
+		line = strings.TrimSpace(line)
+		switch {
+		case line == "":
+			continue
+		case inside, strings.HasPrefix(line, "//"), strings.HasPrefix(line, "/*"):
+			commented++
+			inside = (inside || strings.HasPrefix(line, "/*")) && !strings.Contains(line, "*/")
+		}
+		written++
+	}
+	return written, commented
+}
+
+// exportedNames counts exported package-level names, and the exported methods of exported types.
+func exportedNames(p []*source) int {
+	n := 0
+	count := func(name *ast.Ident) {
+		if name.IsExported() {
+			n++
+		}
+	}
+	for _, s := range p {
+		for _, d := range s.ast.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				if owner := receiver(d); owner == "" || ast.IsExported(owner) {
+					count(d.Name)
+				}
+			case *ast.GenDecl:
+				for _, spec := range d.Specs {
+					switch spec := spec.(type) {
+					case *ast.TypeSpec:
+						count(spec.Name)
+					case *ast.ValueSpec:
+						for _, name := range spec.Names {
+							count(name)
+						}
+					}
+				}
+			}
+		}
+	}
+	return n
+}
+
+// receiver returns the name of the type that a method belongs to, and "" for a function.
+func receiver(d *ast.FuncDecl) string {
+	if d.Recv == nil {
+		return ""
+	}
+	t := d.Recv.List[0].Type
+	if star, ok := t.(*ast.StarExpr); ok {
+		t = star.X
+	}
+	switch generic := t.(type) {
+	case *ast.IndexExpr:
+		t = generic.X
+	case *ast.IndexListExpr:
+		t = generic.X
+	}
+	if name, ok := t.(*ast.Ident); ok {
+		return name.Name
+	}
+	return ""
+}
+
+func printWorst(title string, figures map[string]int, worst int) {
+	names := make([]string, 0, len(figures))
+	for name := range figures {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		if d := figures[b] - figures[a]; d != 0 {
+			return d
+		}
+		return strings.Compare(a, b)
+	})
+	for _, name := range names[:min(worst, len(names))] {
+		fmt.Printf("%s %s %d\n", title, name, figures[name])
+	}
+}

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/token"
+	"go/types"
+	"path/filepath"
+	"slices"
+)
+
+// printTypes prints structs for each interface, and the types with the most fields, methods and files.
+func printTypes(packages map[string][]*source, worst int) {
+	structs, interfaces := 0, 0
+	fields, methods, spread := map[string]int{}, map[string]int{}, map[string]int{}
+	for dir, p := range packages {
+		files := map[string]map[string]bool{}
+		for _, s := range p {
+			for _, d := range s.ast.Decls {
+				switch d := d.(type) {
+				case *ast.FuncDecl:
+					if owner := receiver(d); owner != "" {
+						name := dir + "." + owner
+						methods[name]++
+						if files[name] == nil {
+							files[name] = map[string]bool{}
+						}
+						files[name][s.path] = true
+					}
+				case *ast.GenDecl:
+					for _, spec := range d.Specs {
+						t, ok := spec.(*ast.TypeSpec)
+						if !ok {
+							continue
+						}
+						switch t.Type.(type) {
+						case *ast.InterfaceType:
+							interfaces++
+						case *ast.StructType:
+							structs++
+							fields[dir+"."+t.Name.Name] = Fields(t)
+						}
+					}
+				}
+			}
+		}
+		for name, f := range files {
+			spread[name] = len(f)
+		}
+	}
+	fmt.Printf("structs for each interface %.1f\n", float64(structs)/float64(max(interfaces, 1)))
+	printWorst("fields of type", fields, worst)
+	printWorst("methods of type", methods, worst)
+	printWorst("files that hold methods of type", spread, worst)
+}
+
+// Fields counts the fields of a struct; one that is embedded counts as one.
+func Fields(t *ast.TypeSpec) int {
+	n := 0
+	for _, f := range t.Type.(*ast.StructType).Fields.List {
+		n += max(1, len(f.Names))
+	}
+	return n
+}
+
+// printCalls prints, for each package of at least 2,000 lines, how many calls between its files run back up: against the order of the
+// files in which the fewest calls do. Calls are resolved inside the package only, so no other package has to be compiled.
+func printCalls(files *token.FileSet, packages map[string][]*source) {
+	dirs := make([]string, 0, len(packages))
+	for dir := range packages {
+		dirs = append(dirs, dir)
+	}
+	slices.Sort(dirs)
+	for _, dir := range dirs {
+		p := packages[dir]
+		lines := 0
+		for _, s := range p {
+			lines += files.File(s.ast.Pos()).LineCount()
+		}
+		if lines < 2000 {
+			continue
+		}
+		up, all := callsUp(files, p)
+		fmt.Printf("calls between files that run back up, %s %.0f %% of %d\n", dir, 100*float64(up)/float64(max(all, 1)), all)
+	}
+}
+
+func callsUp(files *token.FileSet, p []*source) (up, all int) {
+	var parsed []*ast.File
+	for _, s := range p {
+		parsed = append(parsed, s.ast)
+	}
+	info := types.Info{Uses: map[*ast.Ident]types.Object{}, Selections: map[*ast.SelectorExpr]*types.Selection{}}
+	config := types.Config{Error: func(error) {}, Importer: noImports{}}
+	own, _ := config.Check(p[0].dir, files, parsed, &info) // errors: names of other packages are unknown here
+	fileOf := func(pos token.Pos) string { return filepath.Base(files.Position(pos).Filename) }
+	calls := map[[2]string]int{}
+	for _, f := range parsed {
+		from := fileOf(f.Pos())
+		ast.Inspect(f, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			var name *ast.Ident
+			switch fun := call.Fun.(type) {
+			case *ast.Ident:
+				name = fun
+			case *ast.SelectorExpr:
+				name = fun.Sel
+			}
+			if f, ok := info.Uses[name].(*types.Func); name != nil && ok && f.Pkg() == own {
+				if to := fileOf(f.Pos()); to != from {
+					calls[[2]string{from, to}]++
+				}
+			}
+			return true
+		})
+	}
+	for _, n := range calls {
+		all += n
+	}
+	return callsAgainst(bestOrder(calls), calls), all
+}
+
+// bestOrder returns the files in an order against which few calls run: it moves one file at a time while that helps. The order that
+// is best of all would take exponential time to find.
+func bestOrder(calls map[[2]string]int) []string {
+	var order []string
+	for way := range calls {
+		order = append(order, way[0], way[1])
+	}
+	slices.Sort(order)
+	order = slices.Compact(order)
+	for best, better := callsAgainst(order, calls), true; better; {
+		better = false
+		for from := range order {
+			for to := range order {
+				tried := slices.Insert(slices.Delete(slices.Clone(order), from, from+1), to, order[from])
+				if n := callsAgainst(tried, calls); n < best {
+					order, best, better = tried, n, true
+				}
+			}
+		}
+	}
+	return order
+}
+
+func callsAgainst(order []string, calls map[[2]string]int) (n int) {
+	at := map[string]int{}
+	for i, name := range order {
+		at[name] = i
+	}
+	for way, count := range calls {
+		if at[way[0]] > at[way[1]] {
+			n += count
+		}
+	}
+	return n
+}
+
+// noImports answers every import with an empty package.
+type noImports struct{}
+
+func (noImports) Import(path string) (*types.Package, error) {
+	p := types.NewPackage(path, filepath.Base(path))
+	p.MarkComplete()
+	return p, nil
+}

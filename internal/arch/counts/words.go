@@ -1,0 +1,102 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/token"
+	"math/rand"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// marks are words by which a private dialect shows. In peers they occur 0 to 5 times in 10,000 words of comment, "returns" 59 to 136.
+var marks = []struct {
+	name string
+	form *regexp.Regexp
+}{
+	{"gives", regexp.MustCompile(`(?i)\b(give|gives|gave|given)\b`)},
+	{"whoever, somebody, nobody", regexp.MustCompile(`(?i)\b(whoever|somebody|someone|nobody|anybody)\b`)},
+	{"tell, told", regexp.MustCompile(`(?i)\b(tell|tells|told)\b`)},
+	{"what, as a noun", regexp.MustCompile(`(?i)\b(what|whatever) (is|was|were|are|it|they|has|had|have|stands|comes|came|goes|follows|the|a|an|of|this|that|there|can|could|no|git|others?)\b`)},
+	{"returns", regexp.MustCompile(`(?i)\breturns?\b`)},
+}
+
+func printWords(sources []*source) {
+	words := 0
+	counts := make([]int, len(marks))
+	for _, s := range sources {
+		for _, group := range s.ast.Comments {
+			text := group.Text()
+			words += len(strings.Fields(text))
+			for i, m := range marks {
+				counts[i] += len(m.form.FindAllString(text, -1))
+			}
+		}
+	}
+	fmt.Printf("words of comment %d\n", words)
+	for i, m := range marks {
+		fmt.Printf("of 10,000 words of comment: %s %.0f\n", m.name, 10000*float64(counts[i])/float64(max(words, 1)))
+	}
+}
+
+// printSample prints comments, errors and commit subjects for rating, each picked with the same chance.
+func printSample(dir string, sources []*source, seed int64) error {
+	random := rand.New(rand.NewSource(seed))
+	var comments, failures []string
+	for _, s := range sources {
+		for _, group := range s.ast.Comments {
+			if text := strings.TrimSpace(group.Text()); len(strings.Fields(text)) >= 4 {
+				comments = append(comments, s.path+": "+text)
+			}
+		}
+		ast.Inspect(s.ast, func(n ast.Node) bool {
+			if text, ok := errorText(n); ok {
+				failures = append(failures, s.path+": "+text)
+			}
+			return true
+		})
+	}
+	log := exec.Command("git", "-C", dir, "log", "--no-merges", "--format=%s", "-n", "300")
+	out, err := log.Output()
+	if err != nil {
+		return fmt.Errorf("read the history of %s: %w", dir, err)
+	}
+	printPicked(random, "comment", comments, 100)
+	printPicked(random, "error", failures, 30)
+	printPicked(random, "subject", strings.Split(strings.TrimSpace(string(out)), "\n"), 30)
+	return nil
+}
+
+// errorText returns the text of a call of errors.New or fmt.Errorf.
+func errorText(n ast.Node) (string, bool) {
+	call, ok := n.(*ast.CallExpr)
+	if !ok || len(call.Args) == 0 {
+		return "", false
+	}
+	fun, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok {
+		return "", false
+	}
+	of, ok := fun.X.(*ast.Ident)
+	if !ok || of.Name+"."+fun.Sel.Name != "errors.New" && of.Name+"."+fun.Sel.Name != "fmt.Errorf" {
+		return "", false
+	}
+	literal, ok := call.Args[0].(*ast.BasicLit)
+	if !ok || literal.Kind != token.STRING {
+		return "", false
+	}
+	text, err := strconv.Unquote(literal.Value)
+	return text, err == nil && len(strings.Fields(text)) >= 2
+}
+
+func printPicked(random *rand.Rand, kind string, from []string, n int) {
+	slices.Sort(from)
+	from = slices.Compact(from)
+	random.Shuffle(len(from), func(i, j int) { from[i], from[j] = from[j], from[i] })
+	for i, text := range from[:min(n, len(from))] {
+		fmt.Printf("## %s %d\n%s\n\n", kind, i+1, text)
+	}
+}
