@@ -33,7 +33,7 @@ var floors = [][]string{
 	{"gitdir", "session/trash", "session/capture", "session/writeback", "session/mirror", "session/transcript", "fuse", "worktree/worktreetest"},
 	{"daemon", "mcp"},
 	{"cmd/artifactfs", "cmd/artifactfs-fsmonitor"},
-	{"integration", "integration/bench", "internal/arch"},
+	{"integration", "integration/bench", "internal/arch", "internal/arch/counts"},
 }
 
 // libraries says which packages may know a library; all others must not.

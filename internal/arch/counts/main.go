@@ -55,10 +55,7 @@ func run(dir string, worst int, seed int64) error {
 	if seed != 0 {
 		return printSample(dir, sources, seed)
 	}
-	packages := map[string][]*source{}
-	for _, s := range sources {
-		packages[s.dir] = append(packages[s.dir], s)
-	}
+	packages := byDir(sources)
 	printSizes(sources, packages, worst)
 	printTypes(packages, worst)
 	printCalls(files, packages)
@@ -102,4 +99,12 @@ func product(files *token.FileSet, dir string) ([]*source, error) {
 
 func isHarness(rel string) bool {
 	return slices.Contains(harness, filepath.ToSlash(rel))
+}
+
+func byDir(sources []*source) map[string][]*source {
+	packages := map[string][]*source{}
+	for _, s := range sources {
+		packages[s.dir] = append(packages[s.dir], s)
+	}
+	return packages
 }

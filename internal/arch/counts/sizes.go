@@ -9,24 +9,32 @@ import (
 
 const longLine = 140 // columns; a tab counts as one
 
-// printSizes prints lines, comment share, exported names and the largest packages.
-func printSizes(sources []*source, packages map[string][]*source, worst int) {
-	lines, long := 0, 0
+// sizes are the figures of the product's text.
+type sizes struct {
+	lines    int            // of all files
+	packages map[string]int // lines of each
+	long     []string       // positions of lines over longLine columns
+	comments float64        // share of the lines that are not blank, in per cent
+	exported int            // names of a package, median
+}
+
+func sizesOf(sources []*source, packages map[string][]*source) sizes {
+	n := sizes{packages: map[string]int{}}
 	code, comments := 0, 0
-	sizes := map[string]int{}
 	for _, s := range sources {
 		all := strings.Split(strings.TrimSuffix(string(s.text), "\n"), "\n")
-		lines += len(all)
-		sizes[s.dir] += len(all)
-		for _, line := range all {
+		n.lines += len(all)
+		n.packages[s.dir] += len(all)
+		for i, line := range all {
 			if len([]rune(line)) > longLine {
-				long++
+				n.long = append(n.long, fmt.Sprintf("%s:%d", s.path, i+1))
 			}
 		}
 		written, commented := commentLines(s)
 		code += written
 		comments += commented
 	}
+	n.comments = 100 * float64(comments) / float64(max(code, 1))
 	var exported []int
 	for _, p := range packages {
 		if p[0].ast.Name.Name != "main" {
@@ -34,12 +42,21 @@ func printSizes(sources []*source, packages map[string][]*source, worst int) {
 		}
 	}
 	slices.Sort(exported)
-	fmt.Printf("lines of product %d\n", lines)
+	if len(exported) > 0 {
+		n.exported = exported[len(exported)/2]
+	}
+	return n
+}
+
+// printSizes prints lines, comment share, exported names and the largest packages.
+func printSizes(sources []*source, packages map[string][]*source, worst int) {
+	n := sizesOf(sources, packages)
+	fmt.Printf("lines of product %d\n", n.lines)
 	fmt.Printf("packages %d\n", len(packages))
-	fmt.Printf("lines over %d columns %d\n", longLine, long)
-	fmt.Printf("comment share of lines that are not blank %.1f %%\n", 100*float64(comments)/float64(code))
-	fmt.Printf("exported names of a package, median %d\n", exported[len(exported)/2])
-	printWorst("lines of package", sizes, worst)
+	fmt.Printf("lines over %d columns %d\n", longLine, len(n.long))
+	fmt.Printf("comment share of lines that are not blank %.1f %%\n", n.comments)
+	fmt.Printf("exported names of a package, median %d\n", n.exported)
+	printWorst("lines of package", n.packages, worst)
 }
 
 // commentLines returns the number of lines of a file that are not blank, and of those the lines that hold nothing but a comment.

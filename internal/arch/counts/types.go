@@ -9,10 +9,14 @@ import (
 	"slices"
 )
 
-// printTypes prints structs for each interface, and the types with the most fields, methods and files.
-func printTypes(packages map[string][]*source, worst int) {
-	structs, interfaces := 0, 0
-	fields, methods, spread := map[string]int{}, map[string]int{}, map[string]int{}
+// shapes are the figures of the product's types. A type is named by its package's directory and its name.
+type shapes struct {
+	structs, interfaces    int
+	fields, methods, files map[string]int // files: that hold its methods
+}
+
+func shapesOf(packages map[string][]*source) shapes {
+	n := shapes{fields: map[string]int{}, methods: map[string]int{}, files: map[string]int{}}
 	for dir, p := range packages {
 		files := map[string]map[string]bool{}
 		for _, s := range p {
@@ -21,7 +25,7 @@ func printTypes(packages map[string][]*source, worst int) {
 				case *ast.FuncDecl:
 					if owner := receiver(d); owner != "" {
 						name := dir + "." + owner
-						methods[name]++
+						n.methods[name]++
 						if files[name] == nil {
 							files[name] = map[string]bool{}
 						}
@@ -35,27 +39,33 @@ func printTypes(packages map[string][]*source, worst int) {
 						}
 						switch t.Type.(type) {
 						case *ast.InterfaceType:
-							interfaces++
+							n.interfaces++
 						case *ast.StructType:
-							structs++
-							fields[dir+"."+t.Name.Name] = Fields(t)
+							n.structs++
+							n.fields[dir+"."+t.Name.Name] = fieldsOf(t)
 						}
 					}
 				}
 			}
 		}
 		for name, f := range files {
-			spread[name] = len(f)
+			n.files[name] = len(f)
 		}
 	}
-	fmt.Printf("structs for each interface %.1f\n", float64(structs)/float64(max(interfaces, 1)))
-	printWorst("fields of type", fields, worst)
-	printWorst("methods of type", methods, worst)
-	printWorst("files that hold methods of type", spread, worst)
+	return n
 }
 
-// Fields counts the fields of a struct; one that is embedded counts as one.
-func Fields(t *ast.TypeSpec) int {
+// printTypes prints structs for each interface, and the types with the most fields, methods and files.
+func printTypes(packages map[string][]*source, worst int) {
+	n := shapesOf(packages)
+	fmt.Printf("structs for each interface %.1f\n", float64(n.structs)/float64(max(n.interfaces, 1)))
+	printWorst("fields of type", n.fields, worst)
+	printWorst("methods of type", n.methods, worst)
+	printWorst("files that hold methods of type", n.files, worst)
+}
+
+// fieldsOf counts the fields of a struct; one that is embedded counts as one.
+func fieldsOf(t *ast.TypeSpec) int {
 	n := 0
 	for _, f := range t.Type.(*ast.StructType).Fields.List {
 		n += max(1, len(f.Names))

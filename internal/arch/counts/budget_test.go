@@ -1,0 +1,94 @@
+package main
+
+import (
+	"go/token"
+	"testing"
+)
+
+// Budgets of the product. A file's length alone is no budget: it spreads one type over many files.
+const (
+	mostLines    = 5000 // of a package
+	mostFields   = 25   // of a type
+	mostMethods  = 40   // of a type
+	leastComment = 12.0 // per cent of the lines that are not blank
+)
+
+// What is over a budget today, with its figure. A figure here may only fall, and goes when its budget is met.
+var (
+	overLines = map[string]int{
+		"cmd/artifactfs": 9254,
+		"daemon":         18219,
+		"fetch":          6210,
+		"transport":      5323,
+		"worktree":       6209,
+	}
+	overFields = map[string]int{
+		"control.MountRequest":    34,
+		"daemon.Daemon":           28,
+		"daemon.carry":            35,
+		"daemon.mount":            69,
+		"fetch.Store":             30,
+		"fetch.pipeline":          27,
+		"overlay.Layer":           26,
+		"session/writeback.Queue": 34,
+		"supervisor.supervisor":   29,
+	}
+	overMethods = map[string]int{
+		"cache.Blobs":             64,
+		"cmd/artifactfs.app":      165,
+		"daemon.Daemon":           89,
+		"daemon.carry":            68,
+		"daemon.mount":            184,
+		"fetch.Store":             123,
+		"fetch.View":              51,
+		"fetch.pipeline":          58,
+		"gitdir.Dir":              41,
+		"overlay.Layer":           60,
+		"overlay/state.Table":     67,
+		"promisor.question":       45,
+		"session.Repo":            63,
+		"session/writeback.Queue": 57,
+		"transport.Remote":        46,
+		"worktree.Tree":           115,
+	}
+	longLinesToday    = 355
+	commentShareToday = 8.0
+)
+
+func TestBudgets(t *testing.T) {
+	sources, err := product(token.NewFileSet(), "../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(sources) < 100 {
+		t.Fatalf("found %d files of the product: looking in the wrong directory", len(sources))
+	}
+	packages := byDir(sources)
+	text, types := sizesOf(sources, packages), shapesOf(packages)
+	judge(t, "lines of package", text.packages, mostLines, overLines)
+	judge(t, "fields of type", types.fields, mostFields, overFields)
+	judge(t, "methods of type", types.methods, mostMethods, overMethods)
+	if len(text.long) > longLinesToday {
+		t.Errorf("%d lines are over %d columns, may be %d, such as %s", len(text.long), longLine, longLinesToday, text.long[:min(10, len(text.long))])
+	}
+	if text.comments < min(leastComment, commentShareToday) {
+		t.Errorf("comments are %.1f %% of the lines, must be %.1f %%", text.comments, min(leastComment, commentShareToday))
+	}
+}
+
+// judge compares figures with their budget, and with what is over it today.
+func judge(t *testing.T, what string, figures map[string]int, most int, over map[string]int) {
+	t.Helper()
+	for name, n := range figures {
+		if today, known := over[name]; n > max(most, today) {
+			t.Errorf("%s %s: %d, may be %d", what, name, n, max(most, today))
+		} else if known && n < today {
+			t.Logf("%s %s: %d, its exception in this test can fall from %d", what, name, n, today)
+		}
+	}
+	for name := range over {
+		if figures[name] <= most {
+			t.Errorf("%s %s: %d is within the budget of %d: remove its exception", what, name, figures[name], most)
+		}
+	}
+}
