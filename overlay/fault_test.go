@@ -82,7 +82,7 @@ func TestEveryFault(t *testing.T) {
 
 func faultRun(t *testing.T, dir string, f *faults, errno error) {
 	r := rand.New(rand.NewPCG(1, 2))
-	w := newWorld(t, dir, Options{FS: disktest.Faulty(unsynced{disk.OS}, f.fail), idle: 3})
+	w := newWorld(t, dir, Options{FS: disktest.Faulty(disktest.Unsynced(disk.OS), f.fail), idle: 3})
 	w.o.pause, w.o.quiet = time.Hour, time.Hour // the janitor's work is done by the test, where it can see it
 	open := func() {
 		f.arm(true)

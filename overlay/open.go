@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io/fs"
-	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -82,8 +80,7 @@ func (o *Options) defaults() {
 		o.FS = disk.OS
 	}
 	if o.boot == "" {
-		id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-		o.boot = strings.TrimSpace(string(id))
+		o.boot, _ = o.FS.BootID() // without it every open counts as one after a power cut
 	}
 	if o.pause == 0 {
 		o.pause = time.Second

@@ -96,7 +96,7 @@ func (t *told) memory(off int64) ([]byte, error) {
 		}
 		t.taken = off + state.CountChunk
 	}
-	m, err := t.file.Map(off, state.CountChunk)
+	m, err := t.file.Map(off, state.CountChunk, disk.MapPopulate)
 	if err == nil {
 		t.maps = append(t.maps, m)
 	}

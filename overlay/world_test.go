@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/disk/disktest"
 )
 
 const root = Node(1)
@@ -52,7 +52,7 @@ func quick(o Options) Options {
 		o.boot = "boot-1"
 	}
 	if o.FS == nil {
-		o.FS = unsynced{disk.OS}
+		o.FS = disktest.Unsynced(disk.OS)
 	}
 	return o
 }
@@ -385,7 +385,7 @@ func (w *world) compare() {
 func (w *world) sound() {
 	w.t.Helper()
 	o := w.o
-	o.FS = unsynced{disk.OS}
+	o.FS = disktest.Unsynced(disk.OS)
 	r, err := check(w.dir, false, o)
 	if err != nil {
 		w.t.Error(err)
@@ -394,21 +394,3 @@ func (w *world) sound() {
 		w.t.Errorf("check: %s", f.What)
 	}
 }
-
-// unsynced is the host's disk, but nothing waits for it: power does not fail where it is used.
-type unsynced struct{ disk.FS }
-
-type unsyncedFile struct{ disk.File }
-
-func (u unsynced) SyncDir(path string) error { return nil }
-
-func (u unsynced) OpenFile(path string, flag int, perm os.FileMode) (disk.File, error) {
-	f, err := u.FS.OpenFile(path, flag, perm)
-	if err != nil {
-		return nil, err
-	}
-	return unsyncedFile{f}, nil
-}
-
-func (unsyncedFile) Sync() error     { return nil }
-func (unsyncedFile) DataSync() error { return nil }

@@ -7,6 +7,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/overlay"
 	"github.com/artifactfs/artifactfs/worktree/journal"
 )
@@ -175,13 +176,13 @@ func (t *Tree) Refreshed(nodes []Node) {
 }
 
 // open goes on with the files that a process before knew, or begins with none.
-func (w *writing) open(path string, goesOn bool) (err error) {
+func (w *writing) open(on disk.FS, path string, goesOn bool) (err error) {
 	w.since = make(map[Node]writer)
 	if !goesOn {
-		w.kept, err = newRegion(path, smallChunkBits)
+		w.kept, err = newRegion(on, path, smallChunkBits)
 		return err
 	}
-	if w.kept, err = openRegion(path, smallChunkBits); err != nil {
+	if w.kept, err = openRegion(on, path, smallChunkBits); err != nil {
 		return err
 	}
 	if err := w.kept.load(true); err != nil {

@@ -3,9 +3,9 @@ package worktree
 import (
 	"encoding/hex"
 	"fmt"
-	"os"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -54,13 +54,13 @@ func (t *table) sync() error {
 	return nil
 }
 
-// bootID names this run of the host's kernel.
-func bootID() (id [16]byte, err error) {
-	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+// bootID returns the bytes of the host's boot ID.
+func bootID(on disk.FS) (id [16]byte, err error) {
+	text, err := on.BootID()
 	if err != nil {
 		return id, err
 	}
-	b, err := hex.DecodeString(strings.ReplaceAll(strings.TrimSpace(string(text)), "-", ""))
+	b, err := hex.DecodeString(strings.ReplaceAll(text, "-", ""))
 	if err != nil || len(b) != len(id) {
 		return id, fmt.Errorf("boot id %q: not a UUID", text)
 	}

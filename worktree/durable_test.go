@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -45,7 +46,7 @@ func TestPowerLoss(t *testing.T) {
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		path := filepath.Join(t.TempDir(), "inodes")
-		table, err := openTable(path, testID("root"), false)
+		table, err := openTable(disk.OS, path, testID("root"), false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -67,7 +68,7 @@ func TestPowerLoss(t *testing.T) {
 		}
 		losePages(t, path, rng, before, after)
 		for round := range 2 { // the second time as after a kill
-			table, err = openTable(path, testID("root"), false)
+			table, err = openTable(disk.OS, path, testID("root"), false)
 			if err != nil {
 				t.Fatalf("seed %d, round %d: %v", seed, round, err)
 			}
@@ -114,7 +115,7 @@ func TestPowerLossIsNoExcuse(t *testing.T) {
 	if err := reopenDamaged(t, path+".names", 2); !errors.Is(err, ErrTable) {
 		t.Errorf("a synced name is bad: %v", err)
 	}
-	table, err := openTable(path, testID("root"), false)
+	table, err := openTable(disk.OS, path, testID("root"), false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -46,9 +47,9 @@ const (
 
 var keptMagic = [8]byte{'A', 'F', 'S', 'k', 'e', 'p', 't', 0}
 
-func openKept(path string, boot [16]byte, takeOver bool) (*kept, error) {
+func openKept(on disk.FS, path string, boot [16]byte, takeOver bool) (*kept, error) {
 	if takeOver {
-		r, err := openRegion(path, smallChunkBits)
+		r, err := openRegion(on, path, smallChunkBits)
 		if err == nil {
 			err = r.load(true)
 		}
@@ -67,7 +68,7 @@ func openKept(path string, boot [16]byte, takeOver bool) (*kept, error) {
 			return nil, err
 		}
 	}
-	r, err := newRegion(path, smallChunkBits)
+	r, err := newRegion(on, path, smallChunkBits)
 	return &kept{region: r}, err
 }
 

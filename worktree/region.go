@@ -2,12 +2,13 @@ package worktree
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
 const (
@@ -19,15 +20,15 @@ const (
 // region is a file that only grows, mapped into memory chunk by chunk, so that nothing moves when it does. What
 // is written into the mapping belongs to the file at once and survives the death of the process.
 type region struct {
-	file   *os.File
+	file   disk.File
 	bits   uint                     // a chunk has 1<<bits bytes
 	taken  int64                    // bytes of the file whose disk space is known to be taken
 	chunks atomic.Pointer[[][]byte] // replaced whole when it grows, so that readers need no lock
 }
 
 // openRegion opens a region of which nothing is mapped yet.
-func openRegion(path string, bits uint) (*region, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+func openRegion(on disk.FS, path string, bits uint) (*region, error) {
+	f, err := on.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -37,11 +38,11 @@ func openRegion(path string, bits uint) (*region, error) {
 }
 
 // newRegion makes an empty region in place of what there was: who still has that mapped keeps it.
-func newRegion(path string, bits uint) (*region, error) {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+func newRegion(on disk.FS, path string, bits uint) (*region, error) {
+	if err := on.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	return openRegion(path, bits)
+	return openRegion(on, path, bits)
 }
 
 // load maps what the file has. Of one that was grown in this run of the host's kernel it is known that whole chunks of it
@@ -76,33 +77,15 @@ func (r *region) grow(size int64) error {
 	for int64(len(chunks))*chunkSize < size {
 		off := int64(len(chunks)) * chunkSize
 		if off+chunkSize > r.taken {
-			if err := allocate(r.file, off, chunkSize); err != nil {
+			if err := r.file.Allocate(0, off, chunkSize); err != nil {
 				return err
 			}
 		}
-		chunk, err := unix.Mmap(int(r.file.Fd()), off, int(chunkSize), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		chunk, err := r.file.Map(off, int(chunkSize), 0) // not populated: a page that is only read stays clean
 		if err != nil {
-			return fmt.Errorf("map %s: %w", r.file.Name(), err)
+			return err
 		}
 		chunks = append(chunks, chunk)
-	}
-	return nil
-}
-
-func allocate(f *os.File, off, n int64) error {
-	err := unix.Fallocate(int(f.Fd()), 0, off, n)
-	for errors.Is(err, unix.EINTR) {
-		err = unix.Fallocate(int(f.Fd()), 0, off, n)
-	}
-	if errors.Is(err, unix.EOPNOTSUPP) { // NFS and some others: write zeros behind what is there
-		var st os.FileInfo
-		if st, err = f.Stat(); err == nil {
-			at := max(off, st.Size())
-			_, err = f.WriteAt(make([]byte, max(0, off+n-at)), at)
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("grow %s: %w", f.Name(), err)
 	}
 	return nil
 }
@@ -123,10 +106,4 @@ func unmap(chunks [][]byte) error {
 
 // sync brings what was written into the mapping to the disk. The kernel counts a page that was written through a
 // shared mapping as dirty, so fdatasync(2) finds it; msync(2) would do that once for each chunk.
-func (r *region) sync() error {
-	err := unix.Fdatasync(int(r.file.Fd()))
-	for errors.Is(err, unix.EINTR) {
-		err = unix.Fdatasync(int(r.file.Fd()))
-	}
-	return err
-}
+func (r *region) sync() error { return r.file.DataSync() }

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
 // Further roots are found again, in their order, with what is below them; after power loss those that were synced.
@@ -13,7 +15,7 @@ func TestRoots(t *testing.T) {
 	root, other, third := testID("root"), testID("other"), testID("third")
 	open := func() *table {
 		t.Helper()
-		table, err := openTable(path, root, false)
+		table, err := openTable(disk.OS, path, root, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -62,11 +64,11 @@ func TestRoots(t *testing.T) {
 	if err := table.close(); err != nil {
 		t.Fatal(err)
 	}
-	if table, err := openTable(path, root, false); !errors.Is(err, ErrTable) {
+	if table, err := openTable(disk.OS, path, root, false); !errors.Is(err, ErrTable) {
 		t.Errorf("a damaged root was taken without a power loss: %v, %v", table, err)
 	}
 
-	records, err := openRegion(path, chunkBits)
+	records, err := openRegion(disk.OS, path, chunkBits)
 	if err == nil {
 		err = records.load(true)
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"os"
 	"sort"
 	"strings"
 	"sync"
@@ -13,8 +12,7 @@ import (
 	"time"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -31,9 +29,10 @@ import (
 //
 // Besides the base tree's root there may be roots of other trees (roots.go), whose nodes are handed out like the base's.
 type table struct {
+	fs             disk.FS
 	records, names *region
 	kept           *kept
-	held           *os.File // is locked as long as the table is open
+	unlock         func() // releases the lock that is held as long as the table is open
 
 	nodes, dirs atomic.Int64  // see Counts
 	next        atomic.Uint64 // the first free record
@@ -172,16 +171,16 @@ func (r *record) sum(name string) uint32 {
 
 // openTable opens or starts the table of a base tree. A table that it did not write, or not for this tree, is
 // ErrTable.
-func openTable(path string, root object.ID, takeOver bool) (*table, error) {
-	boot, err := bootID()
+func openTable(on disk.FS, path string, root object.ID, takeOver bool) (*table, error) {
+	boot, err := bootID(on)
 	if err != nil {
 		return nil, err
 	}
-	t := &table{}
-	if t.records, err = openRegion(path, chunkBits); err != nil {
+	t := &table{fs: on}
+	if t.records, err = openRegion(on, path, chunkBits); err != nil {
 		return nil, err
 	}
-	if t.held, err = lock(path, takeOver); err != nil {
+	if t.unlock, err = lock(path, takeOver); err != nil {
 		return nil, errors.Join(err, t.records.close())
 	}
 	if err := t.open(path, root, boot, takeOver); err != nil {
@@ -194,18 +193,11 @@ func openTable(path string, root object.ID, takeOver bool) (*table, error) {
 // ended. For those of the dead process a takeover waits, but not for one that waits for an answer of its own mount, and
 // so for us (fuse.WithoutDevice): it has closed this file. What it keeps is the process's memory, and with that every
 // file that is mapped there. So the lock is that of a file of its own.
-func lock(path string, takeOver bool) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, err
-	}
+func lock(path string, takeOver bool) (unlock func(), err error) {
 	for start := time.Now(); ; time.Sleep(time.Millisecond) {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		switch {
-		case err == nil:
-			return f, nil
-		case !takeOver || !errors.Is(err, unix.EWOULDBLOCK) || time.Since(start) > lockWait:
-			return nil, errors.Join(fmt.Errorf("lock: %w", err), f.Close())
+		unlock, err := disk.TryLock(path)
+		if err == nil || !takeOver || !errors.Is(err, disk.ErrLocked) || time.Since(start) > lockWait {
+			return unlock, err
 		}
 	}
 }
@@ -213,10 +205,10 @@ func lock(path string, takeOver bool) (*os.File, error) {
 const lockWait = 5 * time.Second
 
 func (t *table) open(path string, root object.ID, boot [16]byte, takeOver bool) (err error) {
-	if t.names, err = openRegion(path+".names", chunkBits); err != nil {
+	if t.names, err = openRegion(t.fs, path+".names", chunkBits); err != nil {
 		return err
 	}
-	if t.kept, err = openKept(path+".kept", boot, takeOver); err != nil {
+	if t.kept, err = openKept(t.fs, path+".kept", boot, takeOver); err != nil {
 		return err
 	}
 	for _, r := range []*region{t.records, t.names} {
@@ -259,14 +251,14 @@ func (t *table) start(root object.ID, boot [16]byte) error {
 }
 
 func (t *table) close() error {
-	// Closing the file is not enough: a child that is being started has a copy until it runs its program.
-	errs := []error{unix.Flock(int(t.held.Fd()), unix.LOCK_UN), t.held.Close(), t.records.close()}
+	errs := []error{t.records.close()}
 	if t.names != nil {
 		errs = append(errs, t.names.close())
 	}
 	if t.kept != nil {
 		errs = append(errs, t.kept.close())
 	}
+	t.unlock()
 	return errors.Join(errs...)
 }
 

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -25,7 +26,7 @@ func testID(s string) object.ID {
 // sampleTable makes a table with two directories and gives it still open.
 func sampleTable(t testing.TB, path string) *table {
 	t.Helper()
-	table, err := openTable(path, testID("root"), false)
+	table, err := openTable(disk.OS, path, testID("root"), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +72,7 @@ func TestDamage(t *testing.T) {
 			t.Errorf("byte %d of names: %v, want ErrTable", at, err)
 		}
 	}
-	if table, err := openTable(path, testID("root"), false); err != nil {
+	if table, err := openTable(disk.OS, path, testID("root"), false); err != nil {
 		t.Errorf("undamaged: %v", err)
 	} else {
 		table.close()
@@ -102,7 +103,7 @@ func reopenDamaged(t *testing.T, path string, at int) error {
 	if filepath.Ext(path) == ".names" {
 		records = path[:len(path)-len(".names")]
 	}
-	table, err := openTable(records, testID("root"), false)
+	table, err := openTable(disk.OS, records, testID("root"), false)
 	if err == nil {
 		table.close()
 	}
@@ -119,7 +120,7 @@ func TestTornBlock(t *testing.T) {
 	if err := torn.close(); err != nil {
 		t.Fatal(err)
 	}
-	table, err := openTable(path, testID("root"), false)
+	table, err := openTable(disk.OS, path, testID("root"), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +143,7 @@ func TestTornStart(t *testing.T) {
 	if err := os.WriteFile(path, make([]byte, 100), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	table, err := openTable(path, testID("root"), false)
+	table, err := openTable(disk.OS, path, testID("root"), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +237,7 @@ func head(t testing.TB, path string, n int64) []byte {
 }
 
 func BenchmarkLookup(b *testing.B) {
-	table, err := openTable(filepath.Join(b.TempDir(), "inodes"), testID("root"), false)
+	table, err := openTable(disk.OS, filepath.Join(b.TempDir(), "inodes"), testID("root"), false)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -71,6 +71,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/overlay"
 	"github.com/artifactfs/artifactfs/worktree/journal"
@@ -138,6 +139,7 @@ type Options struct {
 	GitDir          bool        // ".git" is a directory instead, for something to be mounted over it
 	Journal         string      // the file of the change journal; "": Changes does not know what changed
 	Log             *zap.Logger // nil: no log
+	FS              disk.FS     // nil: disk.OS; tests pass one that fails
 
 	// TakeOver says that the kernel still has the mount that a process served which is dead: what it was told of nodes
 	// counts, and its requests may come again (Request). False: a kernel that knows nothing yet.
@@ -200,7 +202,10 @@ func Open(tablePath string, src Source, o Options) (*Tree, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
-	table, err := openTable(tablePath, o.Root, o.TakeOver)
+	if o.FS == nil {
+		o.FS = disk.OS
+	}
+	table, err := openTable(o.FS, tablePath, o.Root, o.TakeOver)
 	if err != nil {
 		return nil, fmt.Errorf("open inode table %s: %w", tablePath, err)
 	}
@@ -221,7 +226,7 @@ func (t *Tree) attach(o Options) (err error) {
 		return t.openJournal(o)
 	}
 	t.layer, t.recovery, err = overlay.Open(o.Overlay, overlay.Options{
-		Log: o.Log, ReadOnly: o.OverlayReadOnly, BeforeSync: table.sync,
+		FS: o.FS, Log: o.Log, ReadOnly: o.OverlayReadOnly, BeforeSync: table.sync,
 		ValidBase: func(n Node) bool { _, ok := table.record(n); return ok },
 		TakeOver:  t.tookOver, Seed: table.kept.header().seed,
 		Knows: func(n Node) bool { r, ok := table.record(n); return ok && r.lookups.Load() > 0 },
@@ -245,15 +250,15 @@ func (t *Tree) openJournal(o Options) error {
 	if o.Journal == "" {
 		return nil
 	}
-	boot, err := bootID()
+	boot, err := bootID(o.FS)
 	if err != nil {
 		return err
 	}
-	if err := t.writing.open(t.table.records.file.Name()+".writing", t.tookOver); err != nil {
+	if err := t.writing.open(o.FS, t.table.records.file.Name()+".writing", t.tookOver); err != nil {
 		return err
 	}
 	t.journal, err = journal.Open(o.Journal, journal.Options{
-		Boot: boot, ReadOnly: o.OverlayReadOnly, TakeOver: t.tookOver, Unused: func() bool { return t.layer == nil || t.layer.Changed() == 0 },
+		FS: o.FS, Boot: boot, ReadOnly: o.OverlayReadOnly, TakeOver: t.tookOver, Unused: func() bool { return t.layer == nil || t.layer.Changed() == 0 },
 	})
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -31,6 +32,11 @@ func (osFS) SyncDir(path string) error {
 		return err
 	}
 	return errors.Join(d.Sync(), d.Close())
+}
+
+func (osFS) BootID() (string, error) {
+	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(text)), err
 }
 
 type osFile struct{ *os.File }
@@ -60,12 +66,18 @@ func (f osFile) DataSync() error {
 	return f.fail("sync", again(func() error { return unix.Fdatasync(int(f.Fd())) }))
 }
 
-func (f osFile) Map(off int64, n int) ([]byte, error) {
-	m, err := unix.Mmap(int(f.Fd()), off, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+func (f osFile) Map(off int64, n int, mode MapMode) ([]byte, error) {
+	protection := unix.PROT_READ | unix.PROT_WRITE
+	if mode&MapReadOnly != 0 {
+		protection = unix.PROT_READ
+	}
+	m, err := unix.Mmap(int(f.Fd()), off, n, protection, unix.MAP_SHARED)
 	if err != nil {
 		return nil, f.fail("map", err)
 	}
-	_ = unix.Madvise(m, unix.MADV_POPULATE_WRITE) // a kernel before 5.14 brings the pages one by one
+	if mode&MapPopulate != 0 {
+		_ = unix.Madvise(m, unix.MADV_POPULATE_WRITE) // a kernel before 5.14 brings the pages one by one
+	}
 	return m, nil
 }
 

@@ -53,7 +53,7 @@ func TestMappingIsTheFile(t *testing.T) {
 	if err := f.Allocate(0, 0, 8192); err != nil {
 		t.Fatal(err)
 	}
-	m, err := f.Map(4096, 4096)
+	m, err := f.Map(4096, 4096, MapPopulate)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -79,7 +79,7 @@ func resume(f disk.File, end int64, last uint64, taken int64, set func(*header),
 		l.taken = size
 	}
 	var err error
-	if l.page, err = f.Map(0, pageSize); err != nil {
+	if l.page, err = f.Map(0, pageSize, disk.MapPopulate); err != nil {
 		return nil, err
 	}
 	l.head = (*header)(unsafe.Pointer(&l.page[0]))
@@ -121,7 +121,7 @@ func (l *file) makeLocked() (*chunk, error) {
 		}
 		l.taken = off + chunkSize
 	}
-	mem, err := l.disk.Map(off, chunkSize)
+	mem, err := l.disk.Map(off, chunkSize, disk.MapPopulate)
 	if err != nil {
 		return nil, err
 	}

@@ -3,8 +3,6 @@ package wal
 import (
 	"encoding/binary"
 	"hash/crc32"
-	"os"
-	"strings"
 	"sync/atomic"
 	"unsafe"
 )
@@ -98,9 +96,3 @@ func (h *head) time() int64      { return int64(binary.NativeEndian.Uint64(h[16:
 
 // occupied is what a record takes in the file; all of them begin at multiples of 8.
 func occupied(length int) int64 { return (recordHead + int64(length) + 7) &^ 7 }
-
-func hostBootID() (id bootID) {
-	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // without it every start counts as after a power cut
-	copy(id[:], strings.TrimSpace(string(b)))
-	return id
-}

@@ -21,11 +21,11 @@ func Open(path string, o Options) (*Log, Recovery, error) {
 	if l.fs == nil {
 		l.fs = disk.OS
 	}
-	l.bootID = hostBootID()
-	if o.BootID != "" {
-		l.bootID = bootID{}
-		copy(l.bootID[:], o.BootID)
+	boot := o.BootID
+	if boot == "" {
+		boot, _ = l.fs.BootID() // without it every open counts as one after a power cut
 	}
+	copy(l.bootID[:], boot)
 	mode := os.O_RDWR
 	if o.Salvage {
 		mode = os.O_RDONLY

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
+	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
 // header is at the start of the file. Numbers are in the byte order of the host, which alone reads it.
@@ -56,10 +56,10 @@ type record struct {
 
 // log is the mapped file.
 type log struct {
-	file   *os.File // nil: there is none, or it has been read
-	memory []byte   // as much as the file may ever have; what is behind the file's end must not be touched
-	size   int      // of the file
-	end    int      // where the next record goes
+	file   disk.File // nil: there is none, or it has been read
+	memory []byte    // as much as the file may ever have; what is behind the file's end must not be touched
+	size   int       // of the file
+	end    int       // where the next record goes
 	count  int
 	fixed  bool   // nothing is to be written
 	marks  []mark // where every so many records begin
@@ -72,7 +72,10 @@ type mark struct {
 
 // Open opens the journal in a file. One that cannot be continued begins anew.
 func Open(path string, o Options) (*Journal, error) {
-	j := &Journal{path: path, boot: o.Boot, room: fileLimit, noted: make(map[uint64]uint64), flights: make(map[uint64]int)}
+	j := &Journal{fs: o.FS, path: path, boot: o.Boot, room: fileLimit, noted: make(map[uint64]uint64), flights: make(map[uint64]int)}
+	if j.fs == nil {
+		j.fs = disk.OS
+	}
 	if o.limit > 0 {
 		j.room = o.limit
 	}
@@ -91,7 +94,7 @@ func (j *Journal) open(o Options) error {
 	if o.ReadOnly {
 		flags = os.O_RDONLY
 	}
-	f, err := os.OpenFile(j.path, flags, 0o600)
+	f, err := j.fs.OpenFile(j.path, flags, 0o600)
 	if errors.Is(err, fs.ErrNotExist) && o.ReadOnly {
 		j.begin(o)
 		return nil
@@ -121,7 +124,7 @@ func (j *Journal) open(o Options) error {
 	default:
 		// On disk before anything is noted: a journal that is called clean there must have all that ever happened.
 		j.log.header().clean, j.log.header().boot = 0, j.boot
-		err = datasync(f)
+		err = f.DataSync()
 	}
 	if err != nil {
 		return errors.Join(err, j.log.unmap())
@@ -190,7 +193,7 @@ func (j *Journal) resume() error {
 	return nil
 }
 
-func (l *log) open(f *os.File, room int, readOnly bool) error {
+func (l *log) open(f disk.File, room int, readOnly bool) error {
 	st, err := f.Stat()
 	if err != nil {
 		return err
@@ -200,13 +203,13 @@ func (l *log) open(f *os.File, room int, readOnly bool) error {
 			return err
 		}
 	}
-	protection := unix.PROT_READ | unix.PROT_WRITE
+	mode := disk.MapMode(0)
 	if readOnly {
-		protection = unix.PROT_READ
+		mode = disk.MapReadOnly
 	}
-	memory, err := unix.Mmap(int(f.Fd()), 0, room, protection, unix.MAP_SHARED)
+	memory, err := f.Map(0, room, mode)
 	if err != nil {
-		return fmt.Errorf("map: %w", err)
+		return err
 	}
 	*l = log{file: f, memory: memory, fixed: readOnly, size: int(min(st.Size(), int64(room)))}
 	if st.Size() > int64(room) {
@@ -219,7 +222,7 @@ func (l *log) unmap() error {
 	if l.file == nil {
 		return nil
 	}
-	err := errors.Join(unix.Munmap(l.memory), l.file.Close())
+	err := errors.Join(l.file.Unmap(l.memory), l.file.Close())
 	*l = log{}
 	return err
 }
@@ -229,20 +232,12 @@ func (l *log) close() error {
 	if l.file == nil || l.fixed {
 		return l.unmap()
 	}
-	err := datasync(l.file)
+	err := l.file.DataSync()
 	if err == nil && l.size >= headerSize {
 		l.header().clean = 1
-		err = datasync(l.file)
+		err = l.file.DataSync()
 	}
 	return errors.Join(err, l.unmap())
-}
-
-func datasync(f *os.File) error {
-	err := unix.Fdatasync(int(f.Fd()))
-	for errors.Is(err, unix.EINTR) {
-		err = unix.Fdatasync(int(f.Fd()))
-	}
-	return os.NewSyscallError("fdatasync", err)
 }
 
 func (l *log) header() *header { return (*header)(unsafe.Pointer(&l.memory[0])) }
@@ -256,15 +251,8 @@ func (l *log) grow(size int) error {
 		return nil
 	}
 	size = min((size+chunk-1)/chunk*chunk, len(l.memory))
-	err := unix.Fallocate(int(l.file.Fd()), 0, 0, int64(size))
-	for errors.Is(err, unix.EINTR) {
-		err = unix.Fallocate(int(l.file.Fd()), 0, 0, int64(size))
-	}
-	if errors.Is(err, unix.EOPNOTSUPP) {
-		_, err = l.file.WriteAt(make([]byte, size-l.size), int64(l.size))
-	}
-	if err != nil {
-		return fmt.Errorf("grow: %w", err)
+	if err := l.file.Allocate(0, 0, int64(size)); err != nil {
+		return err
 	}
 	l.size = size
 	return nil

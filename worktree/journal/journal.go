@@ -54,10 +54,13 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
 // Options of Open.
 type Options struct {
+	FS       disk.FS     // nil: disk.OS; tests pass one that fails
 	Boot     [16]byte    // which run of the host's kernel this is
 	Unused   func() bool // says whether nothing changed yet, if the journal has to begin
 	ReadOnly bool        // nothing will be noted, and the file is not touched
@@ -68,6 +71,7 @@ type Options struct {
 
 // Journal is an open journal. Its methods may be called from many goroutines. A nil one notes nothing.
 type Journal struct {
+	fs   disk.FS
 	path string
 	boot [16]byte
 	room int // bytes that the file may have

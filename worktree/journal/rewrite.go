@@ -60,15 +60,15 @@ func (j *Journal) rewrite() error {
 		return err
 	}
 	name := j.path + ".new"
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	f, err := j.fs.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
 	if err := r.next.open(f, j.room, false); err != nil {
-		return errors.Join(err, f.Close(), os.Remove(name))
+		return errors.Join(err, f.Close(), j.fs.Remove(name))
 	}
 	if err := r.write(name); err != nil {
-		return errors.Join(err, r.next.unmap(), os.Remove(name))
+		return errors.Join(err, r.next.unmap(), j.fs.Remove(name))
 	}
 	_ = r.old.unmap() // no record of it is needed any more
 	return nil
@@ -173,7 +173,7 @@ func (r *rewriting) write(name string) error {
 	err = r.each(func() bool {
 		for range slice {
 			if r.off >= j.log.end {
-				if failed = os.Rename(name, j.path); failed == nil {
+				if failed = j.fs.Rename(name, j.path); failed == nil {
 					r.old, j.log, j.dropped = j.log, *next, r.dropped
 					j.used.Store(int64(j.log.end))
 				}

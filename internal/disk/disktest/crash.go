@@ -208,6 +208,9 @@ func (c *CrashFS) Remove(path string) error {
 	return err
 }
 
+// BootID is as in disk.FS.
+func (c *CrashFS) BootID() (string, error) { return disk.OS.BootID() }
+
 // SyncDir is as in disk.FS. A rename out of the directory or into it is then on disk on both sides.
 func (c *CrashFS) SyncDir(path string) error {
 	c.mu.Lock()

@@ -57,7 +57,7 @@ func TestCrashLeavesWhatWasSynced(t *testing.T) {
 	must(c.SyncDir(at("dir"))) // the name in dir; dir itself comes with the root
 	must(c.SyncDir(root))
 	must(f.Allocate(0, 0, 4*4096))
-	m, err := f.Map(0, 4*4096)
+	m, err := f.Map(0, 4*4096, disk.MapPopulate)
 	must(err)
 	for i := range m {
 		m[i] = 2

@@ -95,6 +95,8 @@ func (f *faulty) SyncDir(path string) error {
 	return f.fs.SyncDir(path)
 }
 
+func (f *faulty) BootID() (string, error) { return f.fs.BootID() }
+
 type faultyFile struct {
 	disk.File
 	fs *faulty
@@ -161,11 +163,11 @@ func (f faultyFile) CopyFrom(off int64, from *os.File, fromOff, n int64) (int64,
 	return f.File.CopyFrom(off, from, fromOff, n)
 }
 
-func (f faultyFile) Map(off int64, n int) ([]byte, error) {
+func (f faultyFile) Map(off int64, n int, mode disk.MapMode) ([]byte, error) {
 	if err := f.op("Map"); err != nil {
 		return nil, err
 	}
-	return f.File.Map(off, n)
+	return f.File.Map(off, n, mode)
 }
 
 func (f faultyFile) Sync() error {
