@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"reflect"
 	"strings"
 	"syscall"
 	"time"
@@ -70,7 +71,7 @@ func (c *Client) Mounts(ctx context.Context) (Status, error) {
 	return call[Status](ctx, c, opMounts, empty{}, nil)
 }
 
-// Prefetch asks to hydrate; progress is called from this goroutine.
+// Prefetch asks to fetch contents before they are read; progress is called from this goroutine.
 func (c *Client) Prefetch(ctx context.Context, r PrefetchRequest, progress func(Progress)) (PrefetchReply, error) {
 	return call[PrefetchReply](ctx, c, opPrefetch, r, progress)
 }
@@ -115,10 +116,13 @@ func call[R any](ctx context.Context, c *Client, o op, args any, progress func(P
 		return reply, err
 	}
 	for try := range askAgain {
-		var raw json.RawMessage
-		raw, err = c.ask(ctx, o, line, progress)
+		var answer message
+		answer, err = c.ask(ctx, o, line, progress)
 		if err == nil {
-			if err := json.Unmarshal(raw, &reply); err != nil {
+			if answer.Version < renamed {
+				answer.Result = fromNames5(answer.Result, reflect.TypeFor[R]())
+			}
+			if err := json.Unmarshal(answer.Result, &reply); err != nil {
 				return reply, fmt.Errorf("read answer to %s: %w", o, err)
 			}
 			if c.root != "" {
@@ -158,9 +162,9 @@ func repeatable(o op, args any) bool {
 		r := args.(SwitchRequest)
 		// What is found from where HEAD is or was is something else the second time.
 		return r.Create == "" && r.Ref != "-" && (r.Ref == "HEAD" || !strings.Contains(r.Ref, "HEAD") && !strings.Contains(r.Ref, "@"))
-	case opCheckpoint: // the second finds the point that the first has made, or makes it
+	case opCheckpoint: // the second finds the checkpoint that the first has made, or makes it
 		return true
-	case opRestore: // who takes over has finished it; but the points that it makes change what is the newest
+	case opRestore: // who takes over has finished it; but the checkpoints that it makes change what is the newest
 		r := args.(RestoreRequest)
 		return r.Nonce != "" && !strings.HasPrefix(r.ID, "@")
 	case opFork:
@@ -174,13 +178,13 @@ func repeatable(o op, args any) bool {
 }
 
 // ask asks once. errBroken: the server went away after it was reached.
-func (c *Client) ask(ctx context.Context, o op, line []byte, progress func(Progress)) (json.RawMessage, error) {
+func (c *Client) ask(ctx context.Context, o op, line []byte, progress func(Progress)) (message, error) {
 	conn, err := c.connect(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
 			err = ctx.Err()
 		}
-		return nil, err
+		return message{}, err
 	}
 	defer conn.Close()
 	// Giving up means to close the writing half and to wait for the server's word, so that whoever pressed Ctrl-C
@@ -193,51 +197,51 @@ func (c *Client) ask(ctx context.Context, o op, line []byte, progress func(Progr
 		conn.SetReadDeadline(time.Now().Add(patience))
 		conn.CloseWrite()
 	})()
-	raw, err := exchange(conn, o, line, progress)
+	answer, err := exchange(conn, o, line, progress)
 	if err == nil || ctx.Err() == nil && errors.Is(err, errBroken) {
-		return raw, err
+		return answer, err
 	}
 	if ctx.Err() != nil {
-		return nil, ctx.Err()
+		return message{}, ctx.Err()
 	}
 	var e *Error
 	if errors.As(err, &e) {
-		return nil, e
+		return message{}, e
 	}
-	return nil, fmt.Errorf("ask %s: %w", c.name(), err)
+	return message{}, fmt.Errorf("ask %s: %w", c.name(), err)
 }
 
-// exchange sends the request and reads up to the result.
-func exchange(conn *net.UnixConn, o op, line []byte, progress func(Progress)) (json.RawMessage, error) {
+// exchange sends the request and returns the message with the result.
+func exchange(conn *net.UnixConn, o op, line []byte, progress func(Progress)) (message, error) {
 	conn.SetWriteDeadline(time.Now().Add(requestTime))
 	// A server that refuses without reading breaks the pipe, but its reason may lie there to be read.
 	_, writeErr := conn.Write(line)
 	if writeErr != nil && !errors.Is(writeErr, syscall.EPIPE) && !errors.Is(writeErr, syscall.ECONNRESET) {
-		return nil, fmt.Errorf("send request: %w", writeErr)
+		return message{}, fmt.Errorf("send request: %w", writeErr)
 	}
 	r := bufio.NewReader(conn)
 	for {
 		line, err := readLine(r, maxMessage)
 		switch {
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET):
-			return nil, errBroken
+			return message{}, errBroken
 		case err != nil:
-			return nil, fmt.Errorf("read answer: %w", err)
+			return message{}, fmt.Errorf("read answer: %w", err)
 		}
 		m, err := decodeMessage(line)
 		switch {
 		case err != nil:
-			return nil, err
+			return message{}, err
 		case !readable(m.Version) && !(o.timeless() && m.Version >= firstTimeless):
-			return nil, otherVersion(conn, m.Version)
+			return message{}, otherVersion(conn, m.Version)
 		case m.Error != nil:
-			return nil, m.Error
+			return message{}, m.Error
 		case m.Result != nil:
 			if progress != nil && len(m.Ignored) > 0 {
 				progress(Progress{Message: "the daemon is older than this program and ignored " + strings.Join(m.Ignored, ", ") +
 					": artifactfs daemon --upgrade replaces it by a newer one"})
 			}
-			return m.Result, nil
+			return m, nil
 		case progress != nil && m.Progress != nil:
 			progress(*m.Progress)
 		}

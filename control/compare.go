@@ -32,24 +32,24 @@ const (
 
 // SessionCompareReply is what `session compare --json` prints.
 type SessionCompareReply struct {
-	Origin string         `json:"origin"` // remote that all sides are mounts of, without secrets
+	Remote string         `json:"remote" v5:"origin"` // remote that all sides are mounts of, without secrets
 	Sides  []ComparedSide `json:"sides"`
 	Shared []SharedPath   `json:"shared"` // paths that two or more sides changed, or that are in conflict, by name
 }
 
 // ComparedSide is a checkpoint and what was changed up to it.
 type ComparedSide struct {
-	Point         Point        `json:"point"`
-	SessionRemote string       `json:"session_remote"`       // that it was read from, without secrets; "": this host
-	Base          string       `json:"base"`                 // commit that the session began with; "": an unborn branch
-	BasePoint     string       `json:"base_point,omitempty"` // SESSION@ID of the checkpoint that all sides come from; then it is the base
-	Who           []string     `json:"who"`                  // worked in the session, in order of appearance
-	Added         int64        `json:"added"`                // files
-	Modified      int64        `json:"modified"`
-	Removed       int64        `json:"removed"`
-	LinesAdded    int64        `json:"lines_added"` // without those of binary files
-	LinesRemoved  int64        `json:"lines_removed"`
-	Changes       []PathChange `json:"changes"` // against the base
+	Checkpoint     Checkpoint   `json:"checkpoint" v5:"point"`
+	SessionRemote  string       `json:"session_remote"`                            // that it was read from, without secrets; "": this host
+	Base           string       `json:"base"`                                      // commit that the session began with; "": an unborn branch
+	BaseCheckpoint string       `json:"base_checkpoint,omitempty" v5:"base_point"` // SESSION@ID of the checkpoint that all sides come from; then it is the base
+	Users          []string     `json:"users" v5:"who"`                            // worked in the session, in order of appearance
+	Added          int64        `json:"added"`                                     // files
+	Modified       int64        `json:"modified"`
+	Removed        int64        `json:"removed"`
+	LinesAdded     int64        `json:"lines_added"` // without those of binary files
+	LinesRemoved   int64        `json:"lines_removed"`
+	Changes        []PathChange `json:"changes"` // against the base
 }
 
 // SharedPath is a path that two or more sides changed, or that their merge has a conflict at.

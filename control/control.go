@@ -28,10 +28,11 @@ import (
 
 // Protocol is the version of the messages. It changes only when a message changes its meaning; a new operation or a new field
 // does not change it. Oldest is the oldest version that is understood. A server answers a request in the older one of its
-// own version and the request's, so that a client of any version from Oldest on works for what both know. Some operations
+// own version and the request's, so that a client of any version from Oldest on works for what both know: version 5 has other
+// names for some fields of replies (see fromNames5). Some operations
 // are answered to older clients too (see timeless), and the refusal of all others is readable to them.
 const (
-	Protocol = 5
+	Protocol = 6
 	Oldest   = 5
 )
 
@@ -43,7 +44,7 @@ type Handler interface {
 	Unmount(ctx context.Context, r UnmountRequest) (UnmountReply, error)
 	// Status tells of all mounts this process serves.
 	Status(ctx context.Context) (Status, error)
-	// Prefetch raises what the request names, and with Wait returns when it is hydrated.
+	// Prefetch raises what the request names, and with Wait returns when it is fetched.
 	Prefetch(ctx context.Context, r PrefetchRequest, progress func(Progress)) (PrefetchReply, error)
 	// Switch moves a working tree to another commit, as a whole or not at all but for what it says it kept.
 	Switch(ctx context.Context, r SwitchRequest, progress func(Progress)) (SwitchReply, error)

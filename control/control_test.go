@@ -281,7 +281,7 @@ func TestServerRefusesBadRequests(t *testing.T) {
 	serve(t, socket, newFake())
 	for line, want := range map[string]string{
 		`hello`:                                  "not a JSON object",
-		`{"version":1}`:                          "protocol 1, this daemon speaks 5 to 5",
+		`{"version":1}`:                          "protocol 1, this daemon speaks 5 to 6",
 		`{"version":5,"op":1}`:                   `field "op" has the wrong type`,
 		`{"version":5,"op":"explode","args":{}}`: `unknown operation "explode"`,
 		`{"version":5,"op":"unmount","args":{"dir":"here"}}`:                              `not absolute`,
@@ -336,7 +336,7 @@ func TestOtherVersionIsNamedWithAWayOut(t *testing.T) {
 	for line, hint := range map[string]string{`{"version":2,"news":[]}`: fmt.Sprint(os.Getpid()), `{"version":9,"error":{"cause":"no"}}`: "daemon --upgrade"} {
 		_, err := answering(t, line).Unmount(t.Context(), UnmountRequest{Dir: "/m"})
 		var e *Error
-		if !errors.As(err, &e) || !strings.Contains(e.Cause, ", this command speaks 5") || !strings.Contains(e.Hint, hint) {
+		if !errors.As(err, &e) || !strings.Contains(e.Cause, ", this command speaks 6") || !strings.Contains(e.Hint, hint) {
 			t.Errorf("%s: got %#v", line, err)
 		}
 	}

@@ -112,7 +112,7 @@ func ExampleClient_Prefetch() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(r.Hydrated, "of", r.Matched)
+	fmt.Println(r.Fetched, "of", r.Matched)
 	// Output: 7 of 7
 }
 
@@ -238,7 +238,7 @@ func ExampleClient_SessionLog() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	for _, p := range r.Points {
+	for _, p := range r.Checkpoints {
 		fmt.Println(p.ID, p.Message)
 	}
 	// Output: 01M80Q4Z50EZKC5YR3HTMPRYYQ before the clean-up
@@ -393,7 +393,7 @@ func ExampleClient_SessionUndelete() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(r.Session, r.Here)
+	fmt.Println(r.Session, r.Local)
 	// Output: fix-login true
 }
 
@@ -448,8 +448,8 @@ var (
 )
 
 var (
-	point    = control.Point{ID: "01M80Q4Z50EZKC5YR3HTMPRYYQ", Session: "fix-login", Message: "before the clean-up", Synced: true}
-	before   = control.Point{ID: "01M80Q4Z9W7XA3V6MEZKGN8CE9", Session: "fix-login"}
+	point    = control.Checkpoint{ID: "01M80Q4Z50EZKC5YR3HTMPRYYQ", Session: "fix-login", Message: "before the clean-up", Synced: true}
+	before   = control.Checkpoint{ID: "01M80Q4Z9W7XA3V6MEZKGN8CE9", Session: "fix-login"}
 	changes  = []control.PathChange{{Path: "main.go", Status: "M"}}
 	theMount = control.MountStatus{ID: "m1", Dir: "/srv/app", State: control.StateMounted, Session: control.SessionStatus{Name: "fix-login"}}
 )
@@ -473,7 +473,7 @@ func (daemon) Status(context.Context) (control.Status, error) {
 }
 
 func (daemon) Prefetch(context.Context, control.PrefetchRequest, report) (control.PrefetchReply, error) {
-	return control.PrefetchReply{Matched: 7, Hydrated: 7}, nil
+	return control.PrefetchReply{Matched: 7, Fetched: 7}, nil
 }
 
 func (daemon) Switch(_ context.Context, r control.SwitchRequest, _ report) (control.SwitchReply, error) {
@@ -491,7 +491,7 @@ func (daemon) Trace(_ context.Context, _ control.TraceRequest, emit func(control
 func (daemon) Shutdown(context.Context) error { return nil }
 
 func (daemon) Checkpoint(context.Context, control.CheckpointRequest, report) (control.CheckpointReply, error) {
-	return control.CheckpointReply{Point: point, Made: true}, nil
+	return control.CheckpointReply{Checkpoint: point, Made: true}, nil
 }
 
 func (daemon) Sync(_ context.Context, r control.SyncRequest, _ report) (control.SyncReply, error) {
@@ -511,11 +511,11 @@ func (d daemon) SessionsOn(ctx context.Context, _ control.SessionsOnRequest) (co
 }
 
 func (daemon) SessionLog(context.Context, control.SessionLogRequest) (control.SessionLogReply, error) {
-	return control.SessionLogReply{Session: "fix-login", Points: []control.Point{point}}, nil
+	return control.SessionLogReply{Session: "fix-login", Checkpoints: []control.Checkpoint{point}}, nil
 }
 
 func (daemon) SessionShow(context.Context, control.SessionShowRequest) (control.SessionShowReply, error) {
-	return control.SessionShowReply{Point: point, Changes: changes}, nil
+	return control.SessionShowReply{Checkpoint: point, Changes: changes}, nil
 }
 
 func (daemon) SessionCompare(context.Context, control.SessionCompareRequest) (control.SessionCompareReply, error) {
@@ -528,7 +528,7 @@ func (daemon) SessionDiff(context.Context, control.SessionDiffRequest) (control.
 }
 
 func (daemon) Restore(_ context.Context, r control.RestoreRequest, _ report) (control.RestoreReply, error) {
-	return control.RestoreReply{Dir: r.Dir, Point: point, Before: &before, Changes: changes}, nil
+	return control.RestoreReply{Dir: r.Dir, Checkpoint: point, Before: &before, Changes: changes}, nil
 }
 
 func (daemon) Fork(_ context.Context, r control.ForkRequest, _ report) (control.MountReply, error) {
@@ -560,7 +560,7 @@ func (daemon) SessionFacts(_ context.Context, r control.SessionFactsRequest) (co
 }
 
 func (daemon) SessionGC(context.Context, control.SessionGCRequest, report) (control.SessionGCReply, error) {
-	return control.SessionGCReply{Session: "fix-login", Kept: 12, Dropped: []control.Point{before}, DryRun: true}, nil
+	return control.SessionGCReply{Session: "fix-login", Kept: 12, Dropped: []control.Checkpoint{before}, DryRun: true}, nil
 }
 
 func (daemon) SetCredential(_ context.Context, r control.CredentialRequest) (control.CredentialReply, error) {
@@ -568,11 +568,11 @@ func (daemon) SetCredential(_ context.Context, r control.CredentialRequest) (con
 }
 
 func (daemon) SessionDelete(_ context.Context, r control.SessionDeleteRequest) (control.SessionDeleteReply, error) {
-	return control.SessionDeleteReply{Session: r.Of, Here: true, Refs: 12}, nil
+	return control.SessionDeleteReply{Session: r.Of, Local: true, Refs: 12}, nil
 }
 
 func (daemon) SessionUndelete(_ context.Context, r control.SessionUndeleteRequest) (control.SessionDeleteReply, error) {
-	return control.SessionDeleteReply{Session: r.Session, Here: true, Refs: 12}, nil
+	return control.SessionDeleteReply{Session: r.Session, Local: true, Refs: 12}, nil
 }
 
 func (daemon) SessionTrash(context.Context, control.SessionTrashRequest) (control.SessionTrashReply, error) {

@@ -158,7 +158,7 @@ func (g *guests) leave(called string, result any) any {
 		mounts := []MountStatus{}
 		for _, m := range r.Mounts {
 			if m.Dir == g.dir {
-				m.Dir, m.PID, m.Redirects, m.Around, m.Remote, m.Session = "", 0, nil, "", notPath(m.Remote), ofGuest(m.Session)
+				m.Dir, m.PID, m.Redirects, m.SubmoduleOf, m.Remote, m.Session = "", 0, nil, "", notPath(m.Remote), ofGuest(m.Session)
 				mounts = append(mounts, m)
 			}
 		}
@@ -177,7 +177,7 @@ func (g *guests) leave(called string, result any) any {
 		r.Status, r.SessionRemote, r.Link, r.ForkCommand, r.ResumeCommand = ofGuest(r.Status), notPath(r.SessionRemote), notPath(r.Link), "", ""
 		return r
 	case SessionCompareReply:
-		r.Origin = notPath(r.Origin)
+		r.Remote = notPath(r.Remote)
 		return r
 	case SyncReply:
 		r.Dir, r.Session = called, ofGuest(r.Session)
@@ -190,12 +190,12 @@ func (g *guests) leave(called string, result any) any {
 }
 
 func ofGuest(s SessionStatus) SessionStatus {
-	s.Remote = notPath(s.Remote)
+	s.SessionRemote = notPath(s.SessionRemote)
 	return s
 }
 
 func infoOfGuest(s SessionInfo) SessionInfo {
-	s.Dir, s.Origin, s.FromAt, s.SessionStatus = "", notPath(s.Origin), notPath(s.FromAt), ofGuest(s.SessionStatus)
+	s.Dir, s.Remote, s.ParentRemote, s.SessionStatus = "", notPath(s.Remote), notPath(s.ParentRemote), ofGuest(s.SessionStatus)
 	s.History = slices.Clone(s.History)
 	for i := range s.History { // "mounted at DIR"
 		s.History[i].Reason, _, _ = strings.Cut(s.History[i].Reason, " at /")

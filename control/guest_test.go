@@ -25,7 +25,7 @@ type hostOf struct {
 type unasked interface{ Sessions }
 
 func (h hostOf) Status(context.Context) (Status, error) {
-	return Status{Mounts: []MountStatus{{Dir: "/srv/other", PID: 1}, {Dir: "/srv/app", PID: 2, Session: SessionStatus{Name: "s", Remote: "/var/lib/s.git"}}},
+	return Status{Mounts: []MountStatus{{Dir: "/srv/other", PID: 1}, {Dir: "/srv/app", PID: 2, Session: SessionStatus{Name: "s", SessionRemote: "/var/lib/s.git"}}},
 		Daemon: DaemonStatus{PID: 7}}, nil
 }
 
@@ -69,7 +69,7 @@ func newGuest(t *testing.T) (c *Client, root string, asked chan any) {
 func TestGuestSeesItsOwnSessionAlone(t *testing.T) {
 	c, root, asked := newGuest(t)
 	s, err := c.Status(t.Context())
-	if err != nil || len(s.Mounts) != 1 || s.Mounts[0].Dir != root || s.Mounts[0].PID != 0 || s.Mounts[0].Session.Remote != "" || s.Daemon.PID != 0 {
+	if err != nil || len(s.Mounts) != 1 || s.Mounts[0].Dir != root || s.Mounts[0].PID != 0 || s.Mounts[0].Session.SessionRemote != "" || s.Daemon.PID != 0 {
 		t.Errorf("status: got %+v, %v, want the guest's mount without anything of the host", s, err)
 	}
 	if _, err := c.SessionLog(t.Context(), SessionLogRequest{Of: "another-session"}); err != nil {

@@ -4,19 +4,19 @@ import (
 	"strings"
 )
 
-// SplitPoint cuts the name of a checkpoint into the session and the checkpoint within it: "fix-login@before-rename" is
+// SplitCheckpoint cuts the name of a checkpoint into the session and the checkpoint within it: "fix-login@before-rename" is
 // checkpoint before-rename of session fix-login. A session's name holds no "@", so the first one with something before it is
 // the separator; session is "" if there is none. "fix-login@", "fix-login@@" and "fix-login@~2" count from the newest, as
 // "@" and "@~2" do within a session.
-func SplitPoint(word string) (session, point string) {
-	session, point, ok := strings.Cut(word, "@")
+func SplitCheckpoint(word string) (session, checkpoint string) {
+	session, checkpoint, ok := strings.Cut(word, "@")
 	switch {
 	case !ok || session == "":
 		return "", word
-	case point == "" || point[0] == '~' || point[0] == '{':
-		point = "@" + point
+	case checkpoint == "" || checkpoint[0] == '~' || checkpoint[0] == '{':
+		checkpoint = "@" + checkpoint
 	}
-	return session, point
+	return session, checkpoint
 }
 
 // sessionFragment begins the fragment of a link.
@@ -25,16 +25,16 @@ const sessionFragment = "session="
 // Link names a session, and perhaps a checkpoint of it, on a session remote: "URL#session=NAME@CHECKPOINT". A link
 // is all that it takes to look at the work, to fork it or to resume it.
 type Link struct {
-	Remote  string // URL or path of the session remote
-	Session string
-	Point   string // "": the newest
+	Remote     string // URL or path of the session remote
+	Session    string
+	Checkpoint string // "": the newest
 }
 
 // String is the reverse of ParseLink.
 func (l Link) String() string {
 	text := l.Remote + "#" + sessionFragment + l.Session
-	if l.Point != "" {
-		text += "@" + l.Point
+	if l.Checkpoint != "" {
+		text += "@" + l.Checkpoint
 	}
 	return text
 }
@@ -52,8 +52,8 @@ func ParseLink(word string) (l Link, ok bool, err error) {
 		return Link{}, false, &Error{Code: ExitUsage, Verb: "read", Object: "#" + word[at+1:], Cause: "unknown fragment of a URL",
 			Hint: "URL#session=NAME names a session on a session remote, URL#session=NAME@CHECKPOINT a checkpoint of it"}
 	}
-	if l.Session, l.Point = SplitPoint(name); l.Session == "" {
-		l.Session, l.Point = l.Point, ""
+	if l.Session, l.Checkpoint = SplitCheckpoint(name); l.Session == "" {
+		l.Session, l.Checkpoint = l.Checkpoint, ""
 	}
 	if err := ValidSession(l.Session); err != nil {
 		return Link{}, false, err

@@ -10,7 +10,7 @@ func TestSplitPoint(t *testing.T) {
 		"fix@01J9ZK": {"fix", "01J9ZK"}, "fix@pin": {"fix", "pin"}, "fix@": {"fix", "@"}, "fix@@": {"fix", "@"}, "fix@~3": {"fix", "@~3"},
 		"fix@@~3": {"fix", "@~3"}, "@{1 hour ago}": {"", "@{1 hour ago}"}, "fix@{1 hour ago}": {"fix", "@{1 hour ago}"},
 	} {
-		if session, point := SplitPoint(word); session != want[0] || point != want[1] {
+		if session, point := SplitCheckpoint(word); session != want[0] || point != want[1] {
 			t.Errorf("SplitPoint(%q): got %q and %q, want %q and %q", word, session, point, want[0], want[1])
 		}
 	}

@@ -14,9 +14,9 @@ type MergeRequest struct {
 // MergeReply is what `session merge --json` prints.
 type MergeReply struct {
 	Dir       string       `json:"dir"`
-	Theirs    Point        `json:"theirs"`    // that was merged
+	Theirs    Checkpoint   `json:"theirs"`    // that was merged
 	Base      string       `json:"base"`      // tree that both began with
-	Before    *Point       `json:"before"`    // undoes it; null: there was nothing to merge
+	Before    *Checkpoint  `json:"before"`    // undoes it; null: there was nothing to merge
 	Changes   []PathChange `json:"changes"`   // of the working tree
 	Conflicts []string     `json:"conflicts"` // paths that git could not merge
 	Kept      []string     `json:"kept"`      // changed by others meanwhile, and left as they were

@@ -14,9 +14,9 @@ type PrefetchRequest struct {
 
 // PrefetchReply is what `prefetch --json` prints.
 type PrefetchReply struct {
-	Matched  int64 `json:"matched"`  // blobs
-	Hydrated int64 `json:"hydrated"` // blobs of them on this host now
-	Bytes    int64 `json:"bytes"`    // content bytes of the hydrated ones; 0 if the request has Commits
+	Matched int64 `json:"matched"`               // blobs
+	Fetched int64 `json:"fetched" v5:"hydrated"` // blobs of them on this host now
+	Bytes   int64 `json:"bytes"`                 // content bytes of the fetched ones; 0 if the request has Commits
 }
 
 func (r PrefetchRequest) validate() error {

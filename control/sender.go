@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"reflect"
 	"sync"
 	"time"
 )
@@ -85,6 +86,9 @@ func (s *sender) result(v any, ignored []string) error {
 	raw, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("encode result: %w", err)
+	}
+	if s.version < renamed && v != nil {
+		raw = withNames5(raw, reflect.TypeOf(v))
 	}
 	return s.send(message{Result: raw, Ignored: ignored})
 }

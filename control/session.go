@@ -10,7 +10,7 @@ import (
 
 // Sessions is a Handler that carries work to session remotes, and goes back in it.
 type Sessions interface {
-	// Checkpoint keeps the working tree as it is. Without a change since the last point, that one is the answer.
+	// Checkpoint keeps the working tree as it is. Without a change since the last checkpoint, that one is the answer.
 	Checkpoint(ctx context.Context, r CheckpointRequest, progress func(Progress)) (CheckpointReply, error)
 	// Sync returns when everything there was when it was called is on the session remote.
 	Sync(ctx context.Context, r SyncRequest, progress func(Progress)) (SyncReply, error)
@@ -23,13 +23,13 @@ type Sessions interface {
 	SessionDiff(ctx context.Context, r SessionDiffRequest) (SessionDiffReply, error)
 	// SessionCompare says what several sessions changed, and whether the changes go together.
 	SessionCompare(ctx context.Context, r SessionCompareRequest) (SessionCompareReply, error)
-	// Restore brings files back to what they were at a point.
+	// Restore brings files back to what they were at a checkpoint.
 	Restore(ctx context.Context, r RestoreRequest, progress func(Progress)) (RestoreReply, error)
 	// Merge brings the work of another session into a mount.
 	Merge(ctx context.Context, r MergeRequest, progress func(Progress)) (MergeReply, error)
-	// Fork begins a session at a point of another one, and mounts it.
+	// Fork begins a session at a checkpoint of another one, and mounts it.
 	Fork(ctx context.Context, r ForkRequest, progress func(Progress)) (MountReply, error)
-	// SessionSet changes what a session is: its state, and which of its points are kept by name.
+	// SessionSet changes what a session is: its state, and which of its checkpoints are kept by name.
 	SessionSet(ctx context.Context, r SessionSetRequest) (SessionInfo, error)
 	SessionNote(ctx context.Context, r SessionNoteRequest) (SessionNoteReply, error)
 	SessionRecord(ctx context.Context, r SessionRecordRequest) (SessionRecordReply, error)
@@ -47,7 +47,7 @@ type Sessions interface {
 	SessionTrash(ctx context.Context, r SessionTrashRequest) (SessionTrashReply, error)
 }
 
-// Policy says when points are made without being asked for: "off", "idle", "before-risk", or "interval=" and a duration
+// Policy says when checkpoints are made without being asked for: "off", "idle", "before-risk", or "interval=" and a duration
 // as time.ParseDuration reads it.
 type Policy string
 
@@ -97,7 +97,7 @@ func (o SessionOptions) validate() error {
 const (
 	RemoteEmbedded = "embedded" // a bare repository below the state directory; "" means the same
 	RemoteOrigin   = "origin"   // the remote that is mounted
-	RemoteNone     = "none"     // nothing leaves the mount, and no points are made
+	RemoteNone     = "none"     // nothing leaves the mount, and no checkpoints are made
 )
 
 // BaseMode says how a session remote comes to the history of the mounted repository.
@@ -121,8 +121,8 @@ type SessionOptions struct {
 	Branches string   `json:"branches,omitempty"`  // how branches are named on the session remote: session.Layout.Branches; "": as the session has it
 	TakeOver bool     `json:"take_over,omitempty"` // go on although another machine seems to be at work in the session
 
-	Include     []string `json:"include,omitempty"`       // globs of ignored or denied paths that points hold all the same
-	Exclude     []string `json:"exclude,omitempty"`       // globs of paths that points leave out, besides those that look like secrets
+	Include     []string `json:"include,omitempty"`       // globs of ignored or denied paths that checkpoints hold all the same
+	Exclude     []string `json:"exclude,omitempty"`       // globs of paths that checkpoints leave out, besides those that look like secrets
 	NoDenyList  bool     `json:"no_deny_list,omitempty"`  // paths that look like secrets are held too
 	MaxFileSize int64    `json:"max_file_size,omitempty"` // bytes; larger new files are left out; 0: the default
 }
@@ -136,7 +136,7 @@ func (o SessionOptions) elsewhere() bool {
 	return true
 }
 
-// CheckpointRequest asks for a point of the mount at Dir.
+// CheckpointRequest asks for a checkpoint of the mount at Dir.
 type CheckpointRequest struct {
 	Dir     string `json:"dir"` // absolute, the mount or a directory in it
 	Message string `json:"message,omitempty"`
@@ -146,12 +146,12 @@ type CheckpointRequest struct {
 
 // CheckpointReply is what `checkpoint --json` prints.
 type CheckpointReply struct {
-	Point
-	Made   bool      `json:"made"`      // false: nothing had changed since that point
-	Left   []LeftOut `json:"left"`      // that it does not hold, the first hundred
-	Paused float64   `json:"paused_ms"` // for so long changes had to wait
-	Took   float64   `json:"took_ms"`
-	Steps  []Step    `json:"steps"` // of which that is made
+	Checkpoint
+	Made    bool      `json:"made"`               // false: nothing had changed since that checkpoint
+	LeftOut []LeftOut `json:"left_out" v5:"left"` // that it does not hold, the first hundred
+	Paused  float64   `json:"paused_ms"`          // for so long changes had to wait
+	Took    float64   `json:"took_ms"`
+	Steps   []Step    `json:"steps"` // of which that is made
 }
 
 // Step is a part of something, and how long it took.
@@ -160,19 +160,19 @@ type Step struct {
 	Took float64 `json:"took_ms"`
 }
 
-// LeftOut is a path, or all that is below a directory, that a point does not hold.
+// LeftOut is a path, or all that is below a directory, that a checkpoint does not hold.
 type LeftOut struct {
 	Path string `json:"path"`
 	Why  string `json:"why"`            // "ignored", "secret", "excluded", "size", "type"
 	Size int64  `json:"size,omitempty"` // bytes, of a file
 }
 
-// Point is one checkpoint.
-type Point struct {
+// Checkpoint is one checkpoint.
+type Checkpoint struct {
 	ID       string    `json:"id"` // ULID; asked for by any prefix that is unique, by the name of a pin, or by "@", "@~1", ... from the newest
 	Session  string    `json:"session"`
 	Lane     string    `json:"lane"`
-	Commit   string    `json:"commit"` // of the point itself
+	Commit   string    `json:"commit"` // of the checkpoint itself
 	Tree     string    `json:"tree"`
 	Head     string    `json:"head"`   // commit that HEAD was; "": unborn
 	Branch   string    `json:"branch"` // short name; "": HEAD was detached
@@ -180,11 +180,11 @@ type Point struct {
 	Message  string    `json:"message,omitempty"`
 	Time     time.Time `json:"time"`
 	Prev     string    `json:"prev,omitempty"`
-	Changed  int64     `json:"changed"`  // paths that differ from the point before
+	Changed  int64     `json:"changed"`  // paths that differ from the checkpoint before
 	Bytes    int64     `json:"bytes"`    // of what is new in it
-	Left     int64     `json:"excluded"` // paths that it does not hold
+	Excluded int64     `json:"excluded"` // paths that it does not hold
 	Pins     []string  `json:"pins,omitempty"`
-	Recorded int64     `json:"recorded,omitempty"` // records of the transcript between the point before and this one
+	Recorded int64     `json:"recorded,omitempty"` // records of the transcript between the checkpoint before and this one
 	Synced   bool      `json:"synced"`             // it is on the session remote
 }
 
@@ -215,15 +215,15 @@ func (r SessionsOnRequest) validate() error { return needAt("any", r.SessionRemo
 // SessionInfo is one session.
 type SessionInfo struct {
 	SessionStatus
-	Origin  string       `json:"origin"` // the remote that was mounted, without secrets
-	Dir     string       `json:"dir"`    // where it is mounted, or was last
-	Mounted bool         `json:"mounted"`
-	Stale   bool         `json:"stale,omitempty"`       // it is not mounted, and nothing has happened in it for 7 days
-	Base    string       `json:"base"`                  // commit that it began with
-	From    string       `json:"from,omitempty"`        // "SESSION POINT" that it was forked from
-	FromAt  string       `json:"from_remote,omitempty"` // session remote of that session, without secrets
-	Last    *Point       `json:"last,omitempty"`
-	History []Transition `json:"history,omitempty"` // oldest first
+	Remote       string       `json:"remote" v5:"origin"` // the remote that was mounted, without secrets
+	Dir          string       `json:"dir"`                // where it is mounted, or was last
+	Mounted      bool         `json:"mounted"`
+	Stale        bool         `json:"stale,omitempty"`                          // it is not mounted, and nothing has happened in it for 7 days
+	Base         string       `json:"base"`                                     // commit that it began with
+	Parent       string       `json:"parent,omitempty" v5:"from"`               // "SESSION POINT" that it was forked from
+	ParentRemote string       `json:"parent_remote,omitempty" v5:"from_remote"` // session remote of that session, without secrets
+	Last         *Checkpoint  `json:"last,omitempty"`
+	History      []Transition `json:"history,omitempty"` // oldest first
 }
 
 // Transition is one change of a session's state.
@@ -234,7 +234,7 @@ type Transition struct {
 	Reason string    `json:"reason"`
 }
 
-// SessionLogRequest asks for points, newest first. Of, here and below, is a mount's directory (absolute) or a session's name.
+// SessionLogRequest asks for checkpoints, newest first. Of, here and below, is a mount's directory (absolute) or a session's name.
 // With a SessionRemote, a URL or an absolute path which may hold a secret, it is the name of a session there, and nothing of
 // this host is asked.
 type SessionLogRequest struct {
@@ -245,11 +245,11 @@ type SessionLogRequest struct {
 
 // SessionLogReply is what `session log --json` prints.
 type SessionLogReply struct {
-	Session string  `json:"session"`
-	Points  []Point `json:"points"`
+	Session     string       `json:"session"`
+	Checkpoints []Checkpoint `json:"checkpoints" v5:"points"`
 }
 
-// SessionShowRequest asks for all about one point.
+// SessionShowRequest asks for all about one checkpoint.
 type SessionShowRequest struct {
 	Of            string `json:"of"`
 	SessionRemote string `json:"session_remote,omitempty"`
@@ -258,13 +258,13 @@ type SessionShowRequest struct {
 
 // SessionShowReply is what `session show --json` prints.
 type SessionShowReply struct {
-	Point
-	Changes []PathChange `json:"changes"` // against the point before, or the base of the first
-	LeftOut []LeftOut    `json:"left_out"`
-	Staged  []PathChange `json:"staged"`                 // the index against HEAD
-	Records int64        `json:"records"`                // lines of the transcript that were recorded while it was the newest
-	There   string       `json:"branch_there,omitempty"` // full name of its branch on the session remote; "": it has none
-	// Since are the records between the point before and this one.
+	Checkpoint
+	Changes      []PathChange `json:"changes"` // against the checkpoint before, or the base of the first
+	LeftOut      []LeftOut    `json:"left_out"`
+	Staged       []PathChange `json:"staged"`                                    // the index against HEAD
+	Records      int64        `json:"records"`                                   // lines of the transcript that were recorded while it was the newest
+	RemoteBranch string       `json:"remote_branch,omitempty" v5:"branch_there"` // full name of its branch on the session remote; "": it has none
+	// Since are the records between the checkpoint before and this one.
 	Since []TranscriptRecord `json:"since"`
 
 	Status        SessionStatus `json:"session_status"` // of its session
@@ -274,12 +274,12 @@ type SessionShowReply struct {
 	ResumeCommand string        `json:"resume_command"` // goes on with the session
 }
 
-// SessionDiffRequest asks what differs between two points, or a point and the working tree now.
+// SessionDiffRequest asks what differs between two checkpoints, or a checkpoint and the working tree now.
 type SessionDiffRequest struct {
 	Of            string `json:"of"`
 	SessionRemote string `json:"session_remote,omitempty"`
 	A             string `json:"a"`                  // "": the base
-	B             string `json:"b"`                  // "": the working tree, of which a point is made
+	B             string `json:"b"`                  // "": the working tree, of which a checkpoint is made
 	AOf           string `json:"a_of,omitempty"`     // session that A is of, as Of; "": the same
 	ARemote       string `json:"a_remote,omitempty"` // where AOf is, as SessionRemote
 	Patch         bool   `json:"patch"`              // the text of the differences too
@@ -288,7 +288,7 @@ type SessionDiffRequest struct {
 
 // SessionDiffReply is what `session diff --json` prints.
 type SessionDiffReply struct {
-	A, B    Point        `json:"-"`
+	A, B    Checkpoint   `json:"-"`
 	Changes []PathChange `json:"changes"`
 	Patch   string       `json:"patch,omitempty"` // as git diff prints it
 }
@@ -305,13 +305,13 @@ type PathChange struct {
 	Removed int64  `json:"removed,omitempty"`
 }
 
-// RestoreRequest asks to bring paths back to what they were at a point.
+// RestoreRequest asks to bring paths back to what they were at a checkpoint.
 type RestoreRequest struct {
 	Dir           string   `json:"dir"`
 	ID            string   `json:"id"`
-	Of            string   `json:"of,omitempty"`             // other session that the point is of; "": this one
+	Of            string   `json:"of,omitempty"`             // other session that the checkpoint is of; "": this one
 	SessionRemote string   `json:"session_remote,omitempty"` // where Of is; "": on this host
-	Paths         []string `json:"paths"`                    // relative to the mount; none: all that points hold
+	Paths         []string `json:"paths"`                    // relative to the mount; none: all that checkpoints hold
 	Staged        bool     `json:"staged"`                   // bring the index back too
 	DryRun        bool     `json:"dry_run"`
 	Nonce         string   `json:"nonce,omitempty"` // the same in all attempts of one request; "": it is not repeated
@@ -319,15 +319,15 @@ type RestoreRequest struct {
 
 // RestoreReply is what `session restore --json` prints.
 type RestoreReply struct {
-	Dir     string       `json:"dir"`
-	Point   Point        `json:"point"`
-	Before  *Point       `json:"before"` // undoes it; null in a dry run
-	Changes []PathChange `json:"changes"`
-	Kept    []string     `json:"kept"` // changed by somebody meanwhile, and left as they were
-	DryRun  bool         `json:"dry_run"`
+	Dir        string       `json:"dir"`
+	Checkpoint Checkpoint   `json:"checkpoint" v5:"point"`
+	Before     *Checkpoint  `json:"before"` // undoes it; null in a dry run
+	Changes    []PathChange `json:"changes"`
+	Kept       []string     `json:"kept"` // changed by somebody meanwhile, and left as they were
+	DryRun     bool         `json:"dry_run"`
 }
 
-// ForkRequest asks for a new session at a point. Mount's Remote and Ref are those of the session; Dir, Session and the
+// ForkRequest asks for a new session at a checkpoint. Mount's Remote and Ref are those of the session; Dir, Session and the
 // settings are the new one's.
 type ForkRequest struct {
 	Of            string       `json:"of"`
@@ -343,15 +343,15 @@ type SessionSetRequest struct {
 	Reason string `json:"reason,omitempty"`
 	Actor  string `json:"actor,omitempty"`
 	Pin    string `json:"pin,omitempty"` // name of a pin to set or to remove
-	ID     string `json:"id,omitempty"`  // point for Pin; "" with Unpin
+	ID     string `json:"id,omitempty"`  // checkpoint for Pin; "" with Unpin
 	Unpin  bool   `json:"unpin,omitempty"`
 }
 
-// SessionGCRequest asks to drop points that no rule keeps.
+// SessionGCRequest asks to drop checkpoints that no rule keeps.
 type SessionGCRequest struct {
 	Of     string        `json:"of"`
 	DryRun bool          `json:"dry_run"`
-	All    time.Duration `json:"all_ns"`   // points younger than this are kept; 0: seven days
+	All    time.Duration `json:"all_ns"`   // checkpoints younger than this are kept; 0: seven days
 	Daily  time.Duration `json:"daily_ns"` // then the last of each day for so long; 0: thirty days
 }
 
@@ -365,10 +365,10 @@ type SessionDeleteRequest struct {
 // SessionDeleteReply is what `session delete --json` and `session undelete --json` print.
 type SessionDeleteReply struct {
 	Session string    `json:"session"`
-	Here    bool      `json:"here"`           // it was on this host
-	Refs    int64     `json:"refs"`           // that were moved on the session remote
-	Kept    []string  `json:"kept,omitempty"` // refs that stay as they are on the session remote
-	Until   time.Time `json:"until,omitzero"` // when it cannot be brought back any more
+	Local   bool      `json:"local" v5:"here"` // it was on this host
+	Refs    int64     `json:"refs"`            // that were moved on the session remote
+	Kept    []string  `json:"kept,omitempty"`  // refs that stay as they are on the session remote
+	Until   time.Time `json:"until,omitzero"`  // when it cannot be brought back any more
 }
 
 // SessionUndeleteRequest asks to bring back the session of that name that was deleted last.
@@ -390,19 +390,19 @@ type SessionTrashReply struct {
 // DeletedSession is a session that can be brought back.
 type DeletedSession struct {
 	Name   string    `json:"name"`
-	Remote string    `json:"remote"` // session remote, without secrets
+	Remote string    `json:"session_remote" v5:"remote"` // without secrets
 	At     time.Time `json:"deleted_at"`
 	Until  time.Time `json:"until"`
 }
 
 // SessionGCReply is what `session gc --json` prints.
 type SessionGCReply struct {
-	Session string  `json:"session"`
-	Kept    int64   `json:"kept"`
-	Dropped []Point `json:"dropped"`
-	Records int64   `json:"records"` // of the transcript that were dropped
-	Bytes   int64   `json:"bytes"`   // that became free
-	DryRun  bool    `json:"dry_run"`
+	Session string       `json:"session"`
+	Kept    int64        `json:"kept"`
+	Dropped []Checkpoint `json:"dropped"`
+	Records int64        `json:"records"` // of the transcript that were dropped
+	Bytes   int64        `json:"bytes"`   // that became free
+	DryRun  bool         `json:"dry_run"`
 }
 
 const defaultNotes = "agent"

@@ -61,7 +61,7 @@ func (s *Server) workSession(ctx context.Context, o op, args any, out *sender) (
 	return nil, unsupported("unknown operation %.40q", o)
 }
 
-// Checkpoint asks for a point of a working tree.
+// Checkpoint asks for a checkpoint of a working tree.
 func (c *Client) Checkpoint(ctx context.Context, r CheckpointRequest, progress func(Progress)) (CheckpointReply, error) {
 	return call[CheckpointReply](ctx, c, opCheckpoint, r, progress)
 }
@@ -81,22 +81,22 @@ func (c *Client) SessionsOn(ctx context.Context, r SessionsOnRequest) (SessionsR
 	return call[SessionsReply](ctx, c, opSessionsOn, r, nil)
 }
 
-// SessionLog lists a session's points.
+// SessionLog lists a session's checkpoints.
 func (c *Client) SessionLog(ctx context.Context, r SessionLogRequest) (SessionLogReply, error) {
 	return call[SessionLogReply](ctx, c, opSessionLog, r, nil)
 }
 
-// SessionShow tells of one point.
+// SessionShow tells of one checkpoint.
 func (c *Client) SessionShow(ctx context.Context, r SessionShowRequest) (SessionShowReply, error) {
 	return call[SessionShowReply](ctx, c, opSessionShow, r, nil)
 }
 
-// SessionDiff compares two points.
+// SessionDiff compares two checkpoints.
 func (c *Client) SessionDiff(ctx context.Context, r SessionDiffRequest) (SessionDiffReply, error) {
 	return call[SessionDiffReply](ctx, c, opSessionDiff, r, nil)
 }
 
-// Restore brings files back to what they were at a point.
+// Restore brings files back to what they were at a checkpoint.
 func (c *Client) Restore(ctx context.Context, r RestoreRequest, progress func(Progress)) (RestoreReply, error) {
 	if r.Nonce == "" {
 		r.Nonce = rand.Text()
@@ -104,7 +104,7 @@ func (c *Client) Restore(ctx context.Context, r RestoreRequest, progress func(Pr
 	return call[RestoreReply](ctx, c, opRestore, r, progress)
 }
 
-// Fork begins a session at a point of another, and mounts it.
+// Fork begins a session at a checkpoint of another, and mounts it.
 func (c *Client) Fork(ctx context.Context, r ForkRequest, progress func(Progress)) (MountReply, error) {
 	r.Mount = r.Mount.ofCaller()
 	return call[MountReply](ctx, c, opFork, r, progress)
@@ -126,7 +126,7 @@ func (c *Client) SessionRecord(ctx context.Context, r SessionRecordRequest) (Ses
 	return call[SessionRecordReply](ctx, c, opSessionRecord, r, nil)
 }
 
-// SessionGC drops points that no rule keeps.
+// SessionGC drops checkpoints that no rule keeps.
 func (c *Client) SessionGC(ctx context.Context, r SessionGCRequest, progress func(Progress)) (SessionGCReply, error) {
 	return call[SessionGCReply](ctx, c, opSessionGC, r, progress)
 }

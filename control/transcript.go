@@ -23,16 +23,16 @@ type SessionTranscriptReply struct {
 
 // TranscriptRecord is one record of a transcript.
 type TranscriptRecord struct {
-	ID      string          `json:"id"`
-	Time    time.Time       `json:"time"`
-	Point   string          `json:"point"` // the newest checkpoint then; "": there was none
-	Session string          `json:"session"`
-	Lane    string          `json:"lane"`
-	Actor   string          `json:"actor"`
-	Turn    int             `json:"turn"`   // that it belongs to, from 1 on; 0: it came before the first
-	Begins  bool            `json:"begins"` // it is the first of its turn
-	Record  json.RawMessage `json:"record,omitempty"`
-	Erased  *Erased         `json:"erased,omitempty"` // the record is gone
+	ID         string          `json:"id"`
+	Time       time.Time       `json:"time"`
+	Checkpoint string          `json:"checkpoint" v5:"point"` // the newest checkpoint then; "": there was none
+	Session    string          `json:"session"`
+	Lane       string          `json:"lane"`
+	Actor      string          `json:"actor"`
+	Turn       int             `json:"turn"`   // that it belongs to, from 1 on; 0: it came before the first
+	Begins     bool            `json:"begins"` // it is the first of its turn
+	Record     json.RawMessage `json:"record,omitempty"`
+	Erased     *Erased         `json:"erased,omitempty"` // the record is gone
 }
 
 // Erased is what is left of a record that was erased.
@@ -136,10 +136,10 @@ type SessionRecordRequest struct {
 
 // SessionRecordReply is what `session record --json` prints.
 type SessionRecordReply struct {
-	Ref      string `json:"ref"`
-	Point    string `json:"point"` // that the records belong to
-	Lines    int64  `json:"lines"`
-	Redacted int64  `json:"redacted"`
+	Ref        string `json:"ref"`
+	Checkpoint string `json:"checkpoint" v5:"point"` // that the records belong to
+	Lines      int64  `json:"lines"`
+	Redacted   int64  `json:"redacted"`
 }
 
 func (r SessionNoteRequest) validate() error   { return needDir(r.Dir) }

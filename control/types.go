@@ -18,7 +18,7 @@ const (
 	HistoryNone       History = "none"       // stay shallow
 )
 
-// Prefetch says how much is hydrated without being asked for.
+// Prefetch says how much is fetched without being asked for.
 type Prefetch string
 
 const (
@@ -33,7 +33,7 @@ type Wait string
 const (
 	WaitTree Wait = "tree" // the root directory is readable
 	WaitGit  Wait = "git"  // and the git directory is ready
-	WaitAll  Wait = "all"  // and what prefetch names is hydrated
+	WaitAll  Wait = "all"  // and what prefetch names is fetched
 )
 
 // GitDir says where a mount's git directory is to be seen.
@@ -83,7 +83,7 @@ type MountRequest struct {
 	// ExactOwner has a Client send UID and GID as they are. Without it a Client takes those that are 0 for the caller's own.
 	ExactOwner bool `json:"-"`
 
-	CacheSize int64         `json:"cache_size"` // quota in bytes of the hydrated contents on disk; 0: the daemon's default
+	CacheSize int64         `json:"cache_size"` // quota in bytes of the fetched contents on disk; 0: the daemon's default
 	TokenFile string        `json:"token_file"` // absolute; read again when the remote refuses what it held
 	Timeout   time.Duration `json:"timeout_ns"` // longest wait for the remote, of this mount and of a read later; 0: the daemon's default
 
@@ -107,7 +107,7 @@ type MountRequest struct {
 	// the automounter has started. It is good until the answer.
 	Through string `json:"through,omitempty"`
 
-	// At names a point of the session that is to be shown, as Point.ID says; the mount is then read-only.
+	// At names a checkpoint of the session that is to be shown, as Checkpoint.ID says; the mount is then read-only.
 	At string `json:"at,omitempty"`
 
 	SessionOptions SessionOptions `json:"session_options,omitzero"`
@@ -190,7 +190,7 @@ type SwitchReply struct {
 
 // Progress is one step of work under way.
 type Progress struct {
-	Phase   string `json:"phase"`             // a word or two: "connect", "trees", "hydrate"
+	Phase   string `json:"phase"`             // a word or two: "connect", "trees", "prefetch"
 	Done    int64  `json:"done"`              // in Unit
 	Total   int64  `json:"total"`             // in Unit; 0: not known
 	Unit    string `json:"unit,omitempty"`    // "bytes", or a plural noun such as "objects"
@@ -271,7 +271,7 @@ type MountStatus struct {
 
 	Redirects []RedirectStatus `json:"redirects,omitempty"`
 
-	Around string `json:"around,omitempty"` // Dir of the mount that this one is a submodule of
+	SubmoduleOf string `json:"submodule_of,omitempty" v5:"around"` // Dir of the mount that this one is a submodule of
 
 	Refused []RefusedObject `json:"refused,omitempty"`
 	Follow  *FollowStatus   `json:"follow,omitempty"` // none: the mount stays at its commit
@@ -285,9 +285,9 @@ type TreeStatus struct {
 
 // BlobStatus tells of the contents the tree names.
 type BlobStatus struct {
-	Total    int64 `json:"total"`    // distinct blobs
-	Hydrated int64 `json:"hydrated"` // of them on this host
-	Bytes    int64 `json:"bytes"`    // content bytes of the hydrated ones; 0 if the request has Commits
+	Total   int64 `json:"total"`                 // distinct blobs
+	Fetched int64 `json:"fetched" v5:"hydrated"` // of them on this host
+	Bytes   int64 `json:"bytes"`                 // content bytes of the fetched ones; 0 if the request has Commits
 }
 
 // NetworkStatus counts since the mount began.
@@ -334,31 +334,31 @@ type RedirectStatus struct {
 // DivergedRef is a branch, tag or notes ref that could not be moved on the session remote. What it is in the mount is there
 // under another name.
 type DivergedRef struct {
-	Ref   string `json:"ref"`
-	There string `json:"there"`            // its name on the session remote
-	Ours  string `json:"ours"`             // name on the session remote of what Ref is in the mount
-	InWay string `json:"in_way,omitempty"` // ref because of which There cannot exist; "": There has commits that Ref does not have
+	Ref       string `json:"ref"`
+	RemoteRef string `json:"remote_ref" v5:"there"`            // its name on the session remote
+	KeptRef   string `json:"kept_ref" v5:"ours"`               // name on the session remote of what Ref is in the mount
+	BlockedBy string `json:"blocked_by,omitempty" v5:"in_way"` // ref because of which There cannot exist; "": There has commits that Ref does not have
 }
 
 // SessionStatus tells of the durable identity of the work; all zero for a mount without one.
 type SessionStatus struct {
-	Name         string        `json:"name"`
-	Remote       string        `json:"remote"`                  // URL without secrets; of the embedded one its path; "": none
-	Mode         string        `json:"mode"`                    // how the session remote comes to the base: "embedded", "shared", "seed", "thin", "none"; "" while that is not known
-	Pending      int64         `json:"pending"`                 // refs not yet on the session remote
-	LastSync     *time.Time    `json:"last_sync"`               // null: never
-	Error        string        `json:"error,omitempty"`         // why what is pending is not there; without secrets
-	Diverged     []string      `json:"diverged,omitempty"`      // refs that somebody else moved too; ours is kept below refs/afs/diverged/
-	DivergedRefs []DivergedRef `json:"diverged_refs,omitempty"` // the same, with their names on the session remote
-	Branches     string        `json:"branches,omitempty"`      // how branches are named on the session remote: "{branch}" is as here
-	State        string        `json:"state,omitempty"`         // as session.LifeState
-	Lane         string        `json:"lane,omitempty"`
-	TakenBy      string        `json:"taken_by,omitempty"` // host that took the session over from this mount, which goes on in Lane
-	Policy       Policy        `json:"policy,omitempty"`
-	Points       int64         `json:"points"`               // that there are
-	LastID       string        `json:"last_point,omitempty"` // the newest point
-	LastAt       *time.Time    `json:"last_point_at"`        // null: none
-	Dirty        bool          `json:"dirty"`                // something changed since
+	Name             string        `json:"name"`
+	SessionRemote    string        `json:"session_remote" v5:"remote"` // URL without secrets; of the embedded one its path; "": none
+	Mode             string        `json:"mode"`                       // how the session remote comes to the base: "embedded", "shared", "seed", "thin", "none"; "" while that is not known
+	Pending          int64         `json:"pending"`                    // refs not yet on the session remote
+	LastSync         *time.Time    `json:"last_sync"`                  // null: never
+	Error            string        `json:"error,omitempty"`            // why what is pending is not there; without secrets
+	Diverged         []string      `json:"diverged,omitempty"`         // refs that somebody else moved too; ours is kept below refs/afs/diverged/
+	DivergedRefs     []DivergedRef `json:"diverged_refs,omitempty"`    // the same, with their names on the session remote
+	Branches         string        `json:"branches,omitempty"`         // how branches are named on the session remote: "{branch}" is as here
+	State            string        `json:"state,omitempty"`            // as session.LifeState
+	Lane             string        `json:"lane,omitempty"`
+	TakenOverBy      string        `json:"taken_over_by,omitempty" v5:"taken_by"` // host that took the session over from this mount, which goes on in Lane
+	Policy           Policy        `json:"policy,omitempty"`
+	Checkpoints      int64         `json:"checkpoints" v5:"points"`                   // that there are
+	LastCheckpoint   string        `json:"last_checkpoint,omitempty" v5:"last_point"` // the newest checkpoint
+	LastCheckpointAt *time.Time    `json:"last_checkpoint_at" v5:"last_point_at"`     // null: none
+	Dirty            bool          `json:"dirty"`                                     // something changed since
 
 	// Bytes over the network, of all mounts of the session on this host.
 	Sent     int64 `json:"sent"`             // to the session remote

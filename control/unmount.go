@@ -19,19 +19,19 @@ type UnmountRequest struct {
 
 // UnmountReply is what `unmount --json` prints for each directory.
 type UnmountReply struct {
-	ID      string `json:"id"`
-	Dir     string `json:"dir"`
-	Session string `json:"session"`        // that keeps the work; "" if there was none to keep
-	Pending int64  `json:"pending"`        // of its refs that are not on the session remote yet
-	Why     string `json:"why,omitempty"`  // why they are not
-	Kept    int64  `json:"kept"`           // changed paths in it
-	Left    string `json:"left,omitempty"` // what the session remote still has of work that was thrown away, and why
+	ID         string `json:"id"`
+	Dir        string `json:"dir"`
+	Session    string `json:"session"`                         // that keeps the work; "" if there was none to keep
+	Pending    int64  `json:"pending"`                         // of its refs that are not on the session remote yet
+	Why        string `json:"why,omitempty"`                   // why they are not
+	Kept       int64  `json:"kept"`                            // changed paths in it
+	NotRemoved string `json:"not_removed,omitempty" v5:"left"` // what the session remote still has of work that was thrown away, and why
 
 	Trashed string    `json:"trashed,omitempty"` // session that `session undelete` brings back; "": there was nothing to discard
 	Until   time.Time `json:"until,omitzero"`    // so long: the session in the trash, or one that Keep is for
 
-	Remote       string        `json:"session_remote,omitempty"` // without secrets
-	DivergedRefs []DivergedRef `json:"diverged_refs,omitempty"`
+	SessionRemote string        `json:"session_remote,omitempty"` // without secrets
+	DivergedRefs  []DivergedRef `json:"diverged_refs,omitempty"`
 
 	Submodules []UnmountReply `json:"submodules,omitempty"` // that were unmounted with it
 }

@@ -97,10 +97,10 @@ func TestAPointIsMadeSoonAfterGit(t *testing.T) {
 				k.sh(dir, command)
 				k.until("a point has it: "+command, func() bool {
 					log, err := k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: dir, Limit: 1})
-					if err != nil || len(log.Points) == 0 || log.Points[0].ID == before {
+					if err != nil || len(log.Checkpoints) == 0 || log.Checkpoints[0].ID == before {
 						return false
 					}
-					before = log.Points[0].ID
+					before = log.Checkpoints[0].ID
 					return true
 				})
 				if took := time.Since(at); took > 9*time.Second { // after which idle would have made one
@@ -108,11 +108,11 @@ func TestAPointIsMadeSoonAfterGit(t *testing.T) {
 				}
 			}
 			log, err := k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: dir})
-			if err != nil || strings.TrimSpace(k.sh(dir, "git rev-parse HEAD")) != log.Points[0].Head || log.Points[0].Branch != "" {
-				t.Errorf("%v, %+v", err, log.Points)
+			if err != nil || strings.TrimSpace(k.sh(dir, "git rev-parse HEAD")) != log.Checkpoints[0].Head || log.Checkpoints[0].Branch != "" {
+				t.Errorf("%v, %+v", err, log.Checkpoints)
 			}
 			if policy != control.PolicyIdle {
-				for _, p := range log.Points {
+				for _, p := range log.Checkpoints {
 					if p.Reason != "git" && p.Reason != "before-risk" {
 						t.Errorf("%+v", p)
 					}
@@ -143,7 +143,7 @@ func TestWorkIsCarriedIntoTheEmbeddedRepository(t *testing.T) {
 	dir := k.dir("mnt")
 	before := k.mount(k.request(remote, dir))
 	repo := filepath.Join(k.state, "mounts", before.Session, sessionRepoName)
-	if st := k.status(dir).Session; st.Mode != "embedded" || st.Remote != repo || st.Dirty || st.Points != 0 || st.State != "active" {
+	if st := k.status(dir).Session; st.Mode != "embedded" || st.SessionRemote != repo || st.Dirty || st.Checkpoints != 0 || st.State != "active" {
 		t.Errorf("at first: %+v", st)
 	}
 	if _, err := os.Lstat(repo); err == nil {
@@ -160,18 +160,18 @@ func TestWorkIsCarriedIntoTheEmbeddedRepository(t *testing.T) {
 	if got := k.sh(clone, "git rev-parse HEAD; git fsck --no-dangling; cat new"); got != head+"\nnew\n" {
 		t.Errorf("the clone: %q", got)
 	}
-	k.until("a point was made", func() bool { st := k.status(dir).Session; return st.Points > 0 && !st.Dirty })
+	k.until("a point was made", func() bool { st := k.status(dir).Session; return st.Checkpoints > 0 && !st.Dirty })
 	log, err := k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: dir})
-	if err != nil || len(log.Points) == 0 || log.Points[0].Head != head || log.Points[0].Branch != "main" || !log.Points[0].Synced {
+	if err != nil || len(log.Checkpoints) == 0 || log.Checkpoints[0].Head != head || log.Checkpoints[0].Branch != "main" || !log.Checkpoints[0].Synced {
 		t.Fatalf("%v, %+v", err, log)
 	}
-	if got := k.sh(repo, "git show "+log.Points[0].Commit+":later"); got != "later\n" {
+	if got := k.sh(repo, "git show "+log.Checkpoints[0].Commit+":later"); got != "later\n" {
 		t.Errorf("the point has %q", got)
 	}
-	points := log.Points[0].ID
+	points := log.Checkpoints[0].ID
 	k.sh(dir, "git add later; git commit -qm two; git branch side/way") // files stay as they are
-	k.until("a point of that was made", func() bool { st := k.status(dir).Session; return st.LastID != points && !st.Dirty })
-	if log, err = k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: dir, Limit: 1}); err != nil || log.Points[0].Head != strings.TrimSpace(k.sh(dir, "git rev-parse side/way")) {
+	k.until("a point of that was made", func() bool { st := k.status(dir).Session; return st.LastCheckpoint != points && !st.Dirty })
+	if log, err = k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: dir, Limit: 1}); err != nil || log.Checkpoints[0].Head != strings.TrimSpace(k.sh(dir, "git rev-parse side/way")) {
 		t.Errorf("%v, %+v", err, log)
 	}
 	k.sh(dir, "echo last > last")
@@ -181,17 +181,17 @@ func TestWorkIsCarriedIntoTheEmbeddedRepository(t *testing.T) {
 	if reply.Session != before.Session || reply.Pending != 0 {
 		t.Errorf("unmount: %+v", reply)
 	}
-	if log, err = k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: before.Session, Limit: 1}); err != nil || len(log.Points) != 1 || log.Points[0].Reason != "unmount" && log.Points[0].Reason != "idle" {
+	if log, err = k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: before.Session, Limit: 1}); err != nil || len(log.Checkpoints) != 1 || log.Checkpoints[0].Reason != "unmount" && log.Checkpoints[0].Reason != "idle" {
 		t.Fatalf("after the unmount: %v, %+v", err, log)
 	}
-	if got := k.sh(repo, "git show "+log.Points[0].Commit+":last; git show "+log.Points[0].Commit+":after; git fsck --no-dangling"); got != "last\nafter\n" {
+	if got := k.sh(repo, "git show "+log.Checkpoints[0].Commit+":last; git show "+log.Checkpoints[0].Commit+":after; git fsck --no-dangling"); got != "last\nafter\n" {
 		t.Errorf("the last point has %q", got)
 	}
 	all, err := k.client.Sessions(t.Context())
-	if err != nil || len(all.Sessions) != 1 || all.Sessions[0].Mounted || all.Sessions[0].State != "paused" || all.Sessions[0].Points < 2 || len(all.Sessions[0].History) < 3 {
+	if err != nil || len(all.Sessions) != 1 || all.Sessions[0].Mounted || all.Sessions[0].State != "paused" || all.Sessions[0].Checkpoints < 2 || len(all.Sessions[0].History) < 3 {
 		t.Errorf("%v, %+v", err, all)
 	}
-	if kept, err := Kept(k.state); err != nil || len(kept) != 1 || kept[0].Session.LastID != log.Points[0].ID {
+	if kept, err := Kept(k.state); err != nil || len(kept) != 1 || kept[0].Session.LastCheckpoint != log.Checkpoints[0].ID {
 		t.Errorf("kept: %v, %+v", err, kept)
 	}
 	again := k.mount(k.request(remote, dir))
@@ -219,15 +219,15 @@ func TestAPointIsMadeBeforeGitThrowsWorkAway(t *testing.T) {
 	r.SessionOptions.Policy = control.PolicyBeforeRisk
 	k.mount(r)
 	k.sh(dir, "git checkout -q .")
-	if st := k.status(dir).Session; st.Points != 0 {
+	if st := k.status(dir).Session; st.Checkpoints != 0 {
 		t.Errorf("nothing was changed: %+v", st)
 	}
 	k.sh(dir, "echo lost >> README.md; git reset -q --hard; echo lost > new; git clean -fdq; git stash list")
 	log, err := k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: dir})
-	if err != nil || len(log.Points) != 2 || log.Points[0].Reason != "before-risk" {
+	if err != nil || len(log.Checkpoints) != 2 || log.Checkpoints[0].Reason != "before-risk" {
 		t.Fatalf("%v, %+v", err, log)
 	}
-	diff, err := k.client.SessionDiff(t.Context(), control.SessionDiffRequest{Of: dir, B: log.Points[1].ID, Patch: true, Stat: true})
+	diff, err := k.client.SessionDiff(t.Context(), control.SessionDiffRequest{Of: dir, B: log.Checkpoints[1].ID, Patch: true, Stat: true})
 	if err != nil || len(diff.Changes) != 1 || diff.Changes[0].Path != "README.md" || diff.Changes[0].Added != 1 || !strings.Contains(diff.Patch, "\n+lost\n") {
 		t.Errorf("the first: %v, %+v", err, diff)
 	}
@@ -254,7 +254,7 @@ func TestWorkReachesTheSessionRemote(t *testing.T) {
 	k.until("the commit is on the session remote", func() bool {
 		return k.sh(second, "git rev-parse --verify --quiet afs/"+session+"/main || true") == head
 	})
-	k.until("there is a point of it", func() bool { st := k.status(dir).Session; return st.Points > 0 && !st.Dirty })
+	k.until("there is a point of it", func() bool { st := k.status(dir).Session; return st.Checkpoints > 0 && !st.Dirty })
 	k.sh(dir, "echo more > more")
 	p, err := k.client.Checkpoint(t.Context(), control.CheckpointRequest{Dir: dir, Message: "said", Pin: "good", Sync: true}, nil)
 	if err != nil || !p.Synced || !p.Made || p.Reason != "manual" || len(p.Pins) != 1 {
@@ -263,7 +263,7 @@ func TestWorkReachesTheSessionRemote(t *testing.T) {
 	if got := k.sh(second, "git rev-parse refs/afs/pin/"+session+"/good; git fsck --no-dangling"); got != p.Commit+"\n" {
 		t.Errorf("on the session remote: %q", got)
 	}
-	if st := k.status(dir).Session; st.Mode != "shared" || st.Pending != 0 || st.LastSync == nil || st.Remote != second {
+	if st := k.status(dir).Session; st.Mode != "shared" || st.Pending != 0 || st.LastSync == nil || st.SessionRemote != second {
 		t.Errorf("%+v", st)
 	}
 	k.again()
@@ -278,14 +278,14 @@ func TestWorkReachesTheSessionRemote(t *testing.T) {
 	k.mount(r)
 	k.until("all is there", func() bool {
 		st := k.status(dir).Session
-		return st.LastSync != nil && st.Pending == 0 && st.Remote == second
+		return st.LastSync != nil && st.Pending == 0 && st.SessionRemote == second
 	})
 	log, err := k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: dir, Limit: 1})
 	// The one who took over looks at once, so the unmount may find a point that has it all.
-	if err != nil || !log.Points[0].Synced || log.Points[0].Reason != "unmount" && log.Points[0].Reason != "idle" {
+	if err != nil || !log.Checkpoints[0].Synced || log.Checkpoints[0].Reason != "unmount" && log.Checkpoints[0].Reason != "idle" {
 		t.Fatalf("%v, %+v", err, log)
 	}
-	if got := k.sh(second, "git show "+log.Points[0].Commit+":late"); got != "late\n" {
+	if got := k.sh(second, "git show "+log.Checkpoints[0].Commit+":late"); got != "late\n" {
 		t.Errorf("the last point has %q", got)
 	}
 	if reply := k.unmount(dir); reply.Pending != 0 {
@@ -307,7 +307,7 @@ func TestNothingIsCarriedWhereNothingIsToBe(t *testing.T) {
 	if _, err := k.client.Checkpoint(t.Context(), control.CheckpointRequest{Dir: dir}, nil); err == nil {
 		t.Error("a point was made")
 	}
-	if st := k.status(dir).Session; st.Mode != modeNone || st.Remote != "" || st.Points != 0 {
+	if st := k.status(dir).Session; st.Mode != modeNone || st.SessionRemote != "" || st.Checkpoints != 0 {
 		t.Errorf("%+v", st)
 	}
 	k.sh(dir, "echo more > more")
@@ -318,7 +318,7 @@ func TestNothingIsCarriedWhereNothingIsToBe(t *testing.T) {
 	k.mount(r)
 	k.sh(dir, "git commit -q --allow-empty -m two")
 	k.checkpoint(dir)
-	if st := k.status(dir).Session; st.Dirty || st.Points != 1 {
+	if st := k.status(dir).Session; st.Dirty || st.Checkpoints != 1 {
 		t.Errorf("after a checkpoint: %+v", st)
 	}
 	if _, err := k.client.Unmount(t.Context(), control.UnmountRequest{Dir: dir, Discard: true}); err != nil {

@@ -190,7 +190,7 @@ func (c *carry) tellLeft(reply *control.UnmountReply) {
 	defer c.mu.Unlock()
 	reply.Pending, reply.Why = c.left()
 	if reply.DivergedRefs = c.ending.diverged; len(reply.DivergedRefs) > 0 {
-		reply.Remote = shownRemote(c.options.Remote, "", c.mount.record)
+		reply.SessionRemote = shownRemote(c.options.Remote, "", c.mount.record)
 	}
 }
 

@@ -32,12 +32,12 @@ func (c *carry) status() control.SessionStatus {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s.Policy, s.State, s.Lane, s.Points = c.options.Policy, string(session.Active), c.lane.Name, c.points
+	s.Policy, s.State, s.Lane, s.Checkpoints = c.options.Policy, string(session.Active), c.lane.Name, c.points
 	if s.Lane == "" {
 		s.Lane = session.MainLane
 	}
-	s.TakenBy = c.takenBy()
-	s.Remote = shownRemote(c.options.Remote, m.home.dir, m.record)
+	s.TakenOverBy = c.takenBy()
+	s.SessionRemote = shownRemote(c.options.Remote, m.home.dir, m.record)
 	if c.options.Remote == control.RemoteEmbedded {
 		s.Mode = string(writeback.ModeEmbedded)
 	}
@@ -118,7 +118,7 @@ func setLast(s *control.SessionStatus, p session.Point) {
 		return
 	}
 	at := p.Time
-	s.LastID, s.LastAt = string(p.ID), &at
+	s.LastCheckpoint, s.LastCheckpointAt = string(p.ID), &at
 }
 
 func setQueue(s *control.SessionStatus, st writeback.Status) {
@@ -139,7 +139,7 @@ func setQueue(s *control.SessionStatus, st writeback.Status) {
 
 func divergedRefs(st writeback.Status) (refs []control.DivergedRef) {
 	for _, d := range st.Diverged {
-		refs = append(refs, control.DivergedRef{Ref: d.Ref, There: d.There, Ours: d.Ours, InWay: d.InWay})
+		refs = append(refs, control.DivergedRef{Ref: d.Ref, RemoteRef: d.There, KeptRef: d.Ours, BlockedBy: d.InWay})
 	}
 	return refs
 }
@@ -164,10 +164,10 @@ func (o *opened) synced(p session.Point) bool {
 }
 
 // shownPoint is a point as it is told of.
-func (o *opened) shown(p session.Point) control.Point {
-	s := control.Point{
+func (o *opened) shown(p session.Point) control.Checkpoint {
+	s := control.Checkpoint{
 		ID: string(p.ID), Session: p.Session, Lane: p.Lane, Commit: p.Commit.String(), Tree: p.Tree.String(), Branch: shortRef(p.Branch),
-		Reason: string(p.Reason), Message: p.Message, Time: p.Time.In(time.UTC), Prev: string(p.Prev), Changed: p.Changed, Bytes: p.Bytes, Left: p.Left,
+		Reason: string(p.Reason), Message: p.Message, Time: p.Time.In(time.UTC), Prev: string(p.Prev), Changed: p.Changed, Bytes: p.Bytes, Excluded: p.Left,
 		Pins: o.pins[p.ID], Synced: o.synced(p),
 	}
 	if !p.Head.IsZero() {

@@ -100,10 +100,10 @@ func (c *comparing) open(ctx context.Context, r control.CompareSide, dir string)
 	if len(c.sides) > 0 && c.sides[0].meta.Remote != s.meta.Remote {
 		return fmt.Errorf("%w: %s", errOtherRemote, s.meta.Remote)
 	}
-	s.reply.Point, s.reply.Base, s.reply.Who = o.shown(s.point), s.meta.Base, []string{}
+	s.reply.Checkpoint, s.reply.Base, s.reply.Users = o.shown(s.point), s.meta.Base, []string{}
 	for _, t := range s.meta.Transitions {
-		if t.Actor != "" && !slices.Contains(s.reply.Who, t.Actor) {
-			s.reply.Who = append(s.reply.Who, t.Actor)
+		if t.Actor != "" && !slices.Contains(s.reply.Users, t.Actor) {
+			s.reply.Users = append(s.reply.Users, t.Actor)
 		}
 	}
 	c.sides = append(c.sides, s)
@@ -134,7 +134,7 @@ func (c *comparing) compare(ctx context.Context, reply *control.SessionCompareRe
 	}
 	for _, s := range c.sides {
 		if s.base = fork.Tree; all {
-			s.reply.BasePoint = fork.Session + "@" + string(fork.ID)
+			s.reply.BaseCheckpoint = fork.Session + "@" + string(fork.ID)
 		} else if s.base, err = s.o.baseTree(ctx); err != nil {
 			return err
 		}
@@ -162,7 +162,7 @@ func (c *comparing) compare(ctx context.Context, reply *control.SessionCompareRe
 	if err != nil {
 		return err
 	}
-	reply.Origin, reply.Shared = c.sides[0].meta.Remote, shared
+	reply.Remote, reply.Shared = c.sides[0].meta.Remote, shared
 	for _, s := range c.sides {
 		reply.Sides = append(reply.Sides, s.reply)
 	}

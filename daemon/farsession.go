@@ -191,8 +191,8 @@ func (d *Daemon) SessionsOn(ctx context.Context, r control.SessionsOnRequest) (c
 // farInfo is info of a session that is read from its session remote.
 func (o *opened) farInfo() control.SessionInfo {
 	meta, _ := o.far.Meta(o.session)
-	i := control.SessionInfo{Origin: meta.Remote, Base: meta.Base, From: meta.From, FromAt: meta.FromRemote}
-	i.SessionStatus = control.SessionStatus{Name: o.session, Remote: o.far.Remote().URL(), State: string(meta.State)}
+	i := control.SessionInfo{Remote: meta.Remote, Base: meta.Base, Parent: meta.From, ParentRemote: meta.FromRemote}
+	i.SessionStatus = control.SessionStatus{Name: o.session, SessionRemote: o.far.Remote().URL(), State: string(meta.State)}
 	if meta.Interrupted() {
 		i.State = string(session.Paused)
 	}
@@ -208,7 +208,7 @@ func (o *opened) farInfo() control.SessionInfo {
 	if err != nil || len(points) == 0 {
 		return i
 	}
-	i.Points = int64(len(points))
+	i.Checkpoints = int64(len(points))
 	last := o.shown(points[0])
 	i.Last = &last
 	setLast(&i.SessionStatus, points[0])

@@ -81,7 +81,7 @@ func TestForksShareEverything(t *testing.T) {
 	if text := k.sh(forks[1].Dir, "cat mine; git status --porcelain mine; rm mine"); text != "mine\n?? mine\n" {
 		t.Errorf("what was written before git came is %q", text)
 	}
-	if points, err := k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: "fork1"}); err != nil || len(points.Points) == 0 {
+	if points, err := k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: "fork1"}); err != nil || len(points.Checkpoints) == 0 {
 		t.Errorf("there is no point of it: %+v, %v", points, err)
 	}
 	for _, f := range forks[1:] {

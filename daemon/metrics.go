@@ -37,7 +37,7 @@ func (d *Daemon) WriteMetrics(ctx context.Context, out io.Writer) error {
 	one("artifactfs_cache_blobs", metrics.Gauge, "Contents in the cache on disk.", float64(usage.Blobs))
 	one("artifactfs_cache_bytes", metrics.Gauge, "Bytes of the cache on disk.", float64(usage.Bytes))
 	one("artifactfs_cache_quota_bytes", metrics.Gauge, "Bytes that the cache on disk may take.", float64(usage.Quota))
-	one("artifactfs_cache_damaged_total", metrics.Counter, "Contents found damaged in the cache, and fetched anew.", float64(usage.Damaged))
+	one("artifactfs_cache_damaged_total", metrics.Counter, "Contents found damaged in the cache, and fetched again.", float64(usage.Damaged))
 	var st unix.Statfs_t
 	if err := unix.Statfs(d.state, &st); err == nil {
 		one("artifactfs_state_free_bytes", metrics.Gauge, "Bytes free where the state directory is.", float64(st.Bavail)*float64(st.Bsize))
@@ -51,7 +51,7 @@ func (d *Daemon) writeProcess(w *metrics.Writer) {
 		w.Family(name, kind, help)
 		w.Sample(v)
 	}
-	one("artifactfs_takeovers_total", metrics.Counter, "Processes that went on with the mounts of a dead one.", float64(d.taken))
+	one("artifactfs_takeovers_total", metrics.Counter, "Workers that took over the mounts of their predecessor.", float64(d.taken))
 	var usage unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err == nil {
 		one("process_cpu_seconds_total", metrics.Counter, "User and system time.", float64(usage.Utime.Nano()+usage.Stime.Nano())/1e9)
@@ -62,7 +62,7 @@ func (d *Daemon) writeProcess(w *metrics.Writer) {
 	if fds, err := os.ReadDir("/proc/self/fd"); err == nil {
 		one("process_open_fds", metrics.Gauge, "Open file descriptors.", float64(len(fds)))
 	}
-	one("process_start_time_seconds", metrics.Gauge, "When the process began, in seconds since the epoch.", float64(processStart.UnixMilli())/1e3)
+	one("process_start_time_seconds", metrics.Gauge, "Start of the process, in seconds since the epoch.", float64(processStart.UnixMilli())/1e3)
 	one("go_goroutines", metrics.Gauge, "Goroutines.", float64(runtime.NumGoroutine()))
 	var mem runtime.MemStats
 	runtime.ReadMemStats(&mem)
@@ -86,7 +86,7 @@ func residentBytes() (int64, bool) {
 }
 
 func (d *Daemon) writeOperations(w *metrics.Writer) {
-	w.Family("artifactfs_operation_duration_seconds", metrics.Histograms, "How long requests of the kernel took, of all mounts.")
+	w.Family("artifactfs_operation_duration_seconds", metrics.Histograms, "Duration of the requests of the kernel, of all mounts.")
 	d.latencies.Each(func(op string, h *metrics.Histogram) {
 		w.Histogram(h, metrics.Label{Name: "op", Value: strings.ToLower(op)})
 	})
@@ -137,20 +137,20 @@ func writeMounts(w *metrics.Writer, mounts []scraped) {
 			w.Sample(value(&mounts[i]), mounts[i].label)
 		}
 	}
-	each("artifactfs_mount_since_seconds", metrics.Gauge, "When the mount began, in seconds since the epoch.", func(m *scraped) float64 { return float64(m.Since.Unix()) })
+	each("artifactfs_mount_start_time_seconds", metrics.Gauge, "Start of the mount, in seconds since the epoch.", func(m *scraped) float64 { return float64(m.Since.Unix()) })
 	each("artifactfs_mount_files", metrics.Gauge, "Files in the tree.", func(m *scraped) float64 { return float64(m.Tree.Files) })
 	each("artifactfs_mount_blobs", metrics.Gauge, "Distinct contents that the tree names.", func(m *scraped) float64 { return float64(m.Blobs.Total) })
-	each("artifactfs_mount_blobs_hydrated", metrics.Gauge, "Of them, those on this host.", func(m *scraped) float64 { return float64(m.Blobs.Hydrated) })
-	each("artifactfs_mount_hydrated_bytes", metrics.Gauge, "Bytes of the hydrated contents.", func(m *scraped) float64 { return float64(m.Blobs.Bytes) })
+	each("artifactfs_mount_fetched_blobs", metrics.Gauge, "Distinct contents that the tree names and that are on this host.", func(m *scraped) float64 { return float64(m.Blobs.Fetched) })
+	each("artifactfs_mount_fetched_bytes", metrics.Gauge, "Bytes of the contents of the tree that are on this host.", func(m *scraped) float64 { return float64(m.Blobs.Bytes) })
 	each("artifactfs_mount_changed_paths", metrics.Gauge, "Paths that differ from the commit.", func(m *scraped) float64 { return float64(m.Overlay.Changed) })
 	each("artifactfs_mount_changed_bytes", metrics.Gauge, "Bytes of changed contents.", func(m *scraped) float64 { return float64(m.Overlay.Bytes) })
 	each("artifactfs_mount_operations_pending", metrics.Gauge, "Requests of the kernel that are not answered yet.", func(m *scraped) float64 { return float64(m.Operations.Pending) })
 	each("artifactfs_mount_operations_fetched_total", metrics.Counter, "Requests of the kernel that needed something from the remote.", func(m *scraped) float64 { return float64(m.Operations.Fetched) })
 	each("artifactfs_session_pending_refs", metrics.Gauge, "Refs that are not on the session remote yet.", func(m *scraped) float64 { return float64(m.Session.Pending) })
-	each("artifactfs_session_points", metrics.Gauge, "Points of the session.", func(m *scraped) float64 { return float64(m.Session.Points) })
-	each("artifactfs_session_points_made_total", metrics.Counter, "Points that this process has made.", func(m *scraped) float64 { return float64(m.figures.made) })
-	each("artifactfs_session_point_seconds_total", metrics.Counter, "Time that making them took.", func(m *scraped) float64 { return m.figures.took.Seconds() })
-	each("artifactfs_session_pause_max_seconds", metrics.Gauge, "Longest time that writers had to wait for a point.", func(m *scraped) float64 { return m.figures.paused.Seconds() })
+	each("artifactfs_session_checkpoints", metrics.Gauge, "Checkpoints of the session.", func(m *scraped) float64 { return float64(m.Session.Checkpoints) })
+	each("artifactfs_session_checkpoints_made_total", metrics.Counter, "Checkpoints that this process has made.", func(m *scraped) float64 { return float64(m.figures.made) })
+	each("artifactfs_session_checkpoint_seconds_total", metrics.Counter, "Time that making checkpoints took.", func(m *scraped) float64 { return m.figures.took.Seconds() })
+	each("artifactfs_session_pause_max_seconds", metrics.Gauge, "Longest time that writers had to wait for a checkpoint.", func(m *scraped) float64 { return m.figures.paused.Seconds() })
 	writePushes(w, mounts, each)
 	w.Family("artifactfs_mount_operations_total", metrics.Counter, "Requests of the kernel by kind.")
 	for _, m := range mounts {
@@ -168,13 +168,13 @@ func writeMounts(w *metrics.Writer, mounts []scraped) {
 // writePushes writes how mounts get on with their session remotes. Those of embedded ones push nothing.
 func writePushes(w *metrics.Writer, mounts []scraped, each func(name string, kind metrics.Kind, help string, value func(m *scraped) float64)) {
 	const prefix = "artifactfs_session_"
-	each(prefix+"pushes_total", metrics.Counter, "Tries to push to the session remote, those that found nothing to send included.", func(m *scraped) float64 { return float64(m.figures.pushed.Pushes) })
-	each(prefix+"push_failures_total", metrics.Counter, "Of them, those that were not answered, or had something refused.", func(m *scraped) float64 { return float64(m.figures.pushed.Failures) })
-	each(prefix+"push_seconds_total", metrics.Counter, "Time that they took.", func(m *scraped) float64 { return m.figures.pushed.Took.Seconds() })
+	each(prefix+"pushes_total", metrics.Counter, "Attempts to push to the session remote, including those that found nothing to send.", func(m *scraped) float64 { return float64(m.figures.pushed.Pushes) })
+	each(prefix+"push_failures_total", metrics.Counter, "Attempts to push that got no answer, or in which a ref was refused.", func(m *scraped) float64 { return float64(m.figures.pushed.Failures) })
+	each(prefix+"push_seconds_total", metrics.Counter, "Time that pushes to the session remote took.", func(m *scraped) float64 { return m.figures.pushed.Took.Seconds() })
 	each(prefix+"pushed_bytes_total", metrics.Counter, "Bytes of packs sent to the session remote.", func(m *scraped) float64 { return float64(m.figures.pushed.Bytes) })
 	each(prefix+"pushed_refs_total", metrics.Counter, "Refs moved on the session remote.", func(m *scraped) float64 { return float64(m.figures.pushed.Refs) })
-	each(prefix+"refused_refs_total", metrics.Counter, "Refs that the session remote did not move.", func(m *scraped) float64 { return float64(m.figures.pushed.Refused) })
-	w.Family(prefix+"last_sync_seconds", metrics.Gauge, "When all was on the session remote last, in seconds since the epoch.")
+	each(prefix+"refused_refs_total", metrics.Counter, "Refs that the session remote refused to move.", func(m *scraped) float64 { return float64(m.figures.pushed.Refused) })
+	w.Family(prefix+"last_sync_seconds", metrics.Gauge, "Last time at which everything was on the session remote, in seconds since the epoch.")
 	for _, m := range mounts {
 		if m.Session.LastSync != nil {
 			w.Sample(float64(m.Session.LastSync.UnixMilli())/1e3, m.label)
@@ -228,7 +228,7 @@ func writeRemotes(w *metrics.Writer, mounts []scraped) {
 			w.Sample(value(r), label(r))
 		}
 	}
-	each("artifactfs_remote_up", metrics.Gauge, "1 if the last request to the remote went well.", func(r *remoteFigures) float64 {
+	each("artifactfs_remote_up", metrics.Gauge, "1 if the last request to the remote succeeded.", func(r *remoteFigures) float64 {
 		if r.up {
 			return 1
 		}
@@ -238,16 +238,16 @@ func writeRemotes(w *metrics.Writer, mounts []scraped) {
 	each("artifactfs_remote_round_trips_total", metrics.Counter, "Requests sent to the remote and connections opened.", func(r *remoteFigures) float64 { return float64(r.stats.RoundTrips) })
 	each("artifactfs_remote_received_bytes_total", metrics.Counter, "Bytes received from the remote.", func(r *remoteFigures) float64 { return float64(r.stats.BytesIn) })
 	each("artifactfs_remote_received_blobs_total", metrics.Counter, "Contents received from the remote.", func(r *remoteFigures) float64 { return float64(r.stats.Blobs) })
-	w.Family("artifactfs_remote_queue", metrics.Gauge, "Contents that are wanted and not asked for yet.")
+	w.Family("artifactfs_remote_queue", metrics.Gauge, "Wanted contents that no request has asked for yet.")
 	for _, r := range all {
 		w.Sample(float64(r.stats.Foreground), label(r), metrics.Label{Name: "class", Value: "foreground"})
 		w.Sample(float64(r.stats.Background), label(r), metrics.Label{Name: "class", Value: "background"})
 	}
-	w.Family("artifactfs_fetch_wait_seconds", metrics.Histograms, "How long readers waited for contents from the remote.")
+	w.Family("artifactfs_fetch_wait_seconds", metrics.Histograms, "Time that readers waited for contents from the remote.")
 	for _, r := range all {
 		w.Histogram(&r.waits, label(r))
 	}
-	w.Family("artifactfs_fetch_request_seconds", metrics.Histograms, "How long requests for contents took, to the last content.")
+	w.Family("artifactfs_fetch_request_seconds", metrics.Histograms, "Duration of requests for contents, to the last byte.")
 	for _, r := range all {
 		w.Histogram(&r.foreground, label(r), metrics.Label{Name: "class", Value: "foreground"})
 		w.Histogram(&r.background, label(r), metrics.Label{Name: "class", Value: "background"})

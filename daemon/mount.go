@@ -314,7 +314,7 @@ func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control
 		reply.Session, reply.Kept = m.session, o.kept.changed
 	}
 	if r.Discard {
-		reply.Left = m.discardThere(ctx)
+		reply.NotRemoved = m.discardThere(ctx)
 	} else {
 		m.carry.tellLeft(&reply)
 	}

@@ -431,7 +431,7 @@ echo new >new; chmod +x dir0/file12.txt; git reset -q dir0/file4.txt; mv newdir 
 	}
 	newest := k.checkpoint(dir)
 	k.sh(dir, "echo oops >README.md")
-	if done = restore(control.RestoreRequest{ID: "@"}); done.Point.ID != newest.ID || len(done.Changes) != 1 {
+	if done = restore(control.RestoreRequest{ID: "@"}); done.Checkpoint.ID != newest.ID || len(done.Changes) != 1 {
 		t.Errorf("to the newest point: %+v", done)
 	}
 	if text := k.sh(dir, "cat README.md"); text != "read me\n" {

@@ -57,7 +57,7 @@ func (d *Daemon) Restore(ctx context.Context, r control.RestoreRequest, progress
 		return control.RestoreReply{}, explainRestore(m, r, err)
 	}
 	if !r.DryRun {
-		d.log.Info("restored", zap.String("dir", m.dir), zap.String("checkpoint", reply.Point.ID), zap.Int("paths", len(reply.Changes)),
+		d.log.Info("restored", zap.String("dir", m.dir), zap.String("checkpoint", reply.Checkpoint.ID), zap.Int("paths", len(reply.Changes)),
 			zap.Duration("took", time.Since(start)))
 	}
 	return reply, nil
@@ -120,7 +120,7 @@ func (w *restoring) reply(dry bool) (control.RestoreReply, error) {
 		return control.RestoreReply{}, err
 	}
 	defer o.close()
-	reply := control.RestoreReply{Dir: w.m.dir, Point: o.shown(w.target), DryRun: dry, Changes: w.changes(), Kept: []string{}}
+	reply := control.RestoreReply{Dir: w.m.dir, Checkpoint: o.shown(w.target), DryRun: dry, Changes: w.changes(), Kept: []string{}}
 	if dry {
 		return reply, nil
 	}

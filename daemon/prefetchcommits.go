@@ -34,5 +34,5 @@ func (m *mount) prefetchCommits(ctx context.Context, r control.PrefetchRequest, 
 		}
 		return control.PrefetchReply{}, e
 	}
-	return control.PrefetchReply{Matched: int64(done.Wanted), Hydrated: int64(done.Present)}, nil
+	return control.PrefetchReply{Matched: int64(done.Wanted), Fetched: int64(done.Present)}, nil
 }

@@ -98,7 +98,7 @@ func TestARestoreThatWasInterruptedIsFinished(t *testing.T) {
 
 	// A point that is gone cannot be gone back to.
 	k.kill()
-	note(restoreRecord{Request: control.RestoreRequest{Dir: dir, ID: string(session.NewPointID(again.Point.Time))}, Before: session.PointID(now.ID)})
+	note(restoreRecord{Request: control.RestoreRequest{Dir: dir, ID: string(session.NewPointID(again.Checkpoint.Time))}, Before: session.PointID(now.ID)})
 	k.start()
 	k.await()
 	told("cannot be finished")

@@ -13,10 +13,10 @@ func (o *opened) tellWays(reply *control.SessionShowReply) {
 	if reply.SessionRemote = shownRemote(o.record.Carried.Remote, o.home, o.record); reply.SessionRemote == "" {
 		return
 	}
-	link := control.Link{Remote: reply.SessionRemote, Session: o.session, Point: reply.ID}
+	link := control.Link{Remote: reply.SessionRemote, Session: o.session, Checkpoint: reply.ID}
 	reply.Link = link.String()
 	reply.ForkCommand = "artifactfs session fork " + control.ShellWord(reply.Link) + " DIR"
-	link.Point = ""
+	link.Checkpoint = ""
 	reply.ResumeCommand = "artifactfs session resume " + control.ShellWord(link.String()) + " DIR"
 }
 

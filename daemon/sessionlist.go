@@ -19,7 +19,7 @@ import (
 // info tells of a session, mounted or not.
 func (o *opened) info() control.SessionInfo {
 	r := o.record
-	i := control.SessionInfo{Origin: r.Remote, Dir: r.Dir, Base: r.Commit, Mounted: o.mount != nil}
+	i := control.SessionInfo{Remote: r.Remote, Dir: r.Dir, Base: r.Commit, Mounted: o.mount != nil}
 	if o.mount != nil && o.mount.writable() {
 		i.SessionStatus = o.mount.carry.status()
 		i.Dir = o.mount.dir
@@ -37,7 +37,7 @@ func (o *opened) info() control.SessionInfo {
 	if err != nil {
 		return i
 	}
-	i.From, i.FromAt = meta.From, meta.FromRemote
+	i.Parent, i.ParentRemote = meta.From, meta.FromRemote
 	for _, t := range meta.Transitions {
 		i.History = append(i.History, control.Transition{State: string(t.State), Time: t.Time, Actor: t.Actor, Reason: t.Reason})
 	}
@@ -81,7 +81,7 @@ func (t *home) carried(r record) control.SessionStatus {
 
 // unmountedStatus is the status of a session that nobody here works in.
 func (o *opened) unmountedStatus() control.SessionStatus {
-	s := control.SessionStatus{Name: o.session, Remote: shownRemote(o.record.Carried.Remote, o.home, o.record), Policy: o.record.Carried.Policy}
+	s := control.SessionStatus{Name: o.session, SessionRemote: shownRemote(o.record.Carried.Remote, o.home, o.record), Policy: o.record.Carried.Policy}
 	switch o.record.Carried.Remote {
 	case "", control.RemoteEmbedded:
 		s.Mode = string(writeback.ModeEmbedded)
@@ -98,7 +98,7 @@ func (o *opened) unmountedStatus() control.SessionStatus {
 		}
 	}
 	if points, err := o.repo.Points(0); err == nil {
-		s.Points = int64(len(points))
+		s.Checkpoints = int64(len(points))
 		if len(points) > 0 {
 			setLast(&s, points[0])
 		}

@@ -68,7 +68,7 @@ func (d *Daemon) Checkpoint(ctx context.Context, r control.CheckpointRequest, pr
 		return reply, explainCarry("checkpoint", m.dir, err)
 	}
 	return control.CheckpointReply{
-		Point: o.shown(p), Made: report.Made, Left: leftOut(report.Left),
+		Checkpoint: o.shown(p), Made: report.Made, LeftOut: leftOut(report.Left),
 		Paused: milliseconds(report.Paused), Took: milliseconds(report.Took), Steps: shownSteps(report.Steps),
 	}, nil
 }
@@ -151,7 +151,7 @@ func (d *Daemon) SessionLog(ctx context.Context, r control.SessionLogRequest) (c
 		return control.SessionLogReply{}, explainAt("read session", r.Of, err)
 	}
 	defer o.close()
-	reply := control.SessionLogReply{Session: o.session, Points: []control.Point{}}
+	reply := control.SessionLogReply{Session: o.session, Checkpoints: []control.Checkpoint{}}
 	if o.repo == nil {
 		return reply, nil
 	}
@@ -167,7 +167,7 @@ func (d *Daemon) SessionLog(ctx context.Context, r control.SessionLogRequest) (c
 	for _, p := range points {
 		shown := o.shown(p)
 		shown.Recorded = recorded[p.Prev]
-		reply.Points = append(reply.Points, shown)
+		reply.Checkpoints = append(reply.Checkpoints, shown)
 	}
 	return reply, nil
 }
@@ -276,7 +276,7 @@ func (d *Daemon) SessionNote(ctx context.Context, r control.SessionNoteRequest) 
 
 // SessionGC drops points that no rule keeps.
 func (d *Daemon) SessionGC(ctx context.Context, r control.SessionGCRequest, progress func(control.Progress)) (control.SessionGCReply, error) {
-	reply := control.SessionGCReply{DryRun: r.DryRun, Dropped: []control.Point{}}
+	reply := control.SessionGCReply{DryRun: r.DryRun, Dropped: []control.Checkpoint{}}
 	d.expire(ctx, time.Now())
 	o, err := d.openSession(ctx, r.Of, !r.DryRun)
 	if err != nil {

@@ -203,7 +203,7 @@ func (d *Daemon) sessionDelete(ctx context.Context, r control.SessionDeleteReque
 		}
 		return reply, nil
 	}
-	reply.Here = true
+	reply.Local = true
 	err = t.toTrash(name, now)
 	t = nil
 	return reply, err
@@ -334,7 +334,7 @@ func (d *Daemon) sessionUndelete(ctx context.Context, r control.SessionUndeleteR
 		}
 		return nil
 	}
-	reply.Here = true
+	reply.Local = true
 	return d.homes.fromTrash(r.Session)
 }
 

@@ -25,14 +25,14 @@ func (d *Daemon) SessionShow(ctx context.Context, r control.SessionShowRequest) 
 	if err != nil {
 		return reply, explainCarry("show checkpoint", r.ID, err)
 	}
-	reply.Point = o.shown(p)
+	reply.Checkpoint = o.shown(p)
 	if o.far == nil {
 		reply.Status = o.info().SessionStatus
 	} else {
 		reply.Status = o.farInfo().SessionStatus
 	}
 	if layout, ok := o.layout(); ok && p.Branch != "" {
-		reply.There = layout.There(p.Branch)
+		reply.RemoteBranch = layout.There(p.Branch)
 	}
 	before, err := o.treeBefore(ctx, p)
 	if err == nil {

@@ -255,6 +255,6 @@ func (m *mount) step(ctx context.Context) control.Progress {
 		return control.Progress{Phase: "history", Done: st.BytesIn - m.before.BytesIn, Unit: "bytes"}
 	default:
 		h := m.view.Hydration(ctx)
-		return control.Progress{Phase: "hydrate", Done: int64(h.Hydrated), Total: int64(h.Blobs), Unit: "blobs"}
+		return control.Progress{Phase: "prefetch", Done: int64(h.Hydrated), Total: int64(h.Blobs), Unit: "blobs"}
 	}
 }

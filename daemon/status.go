@@ -76,7 +76,7 @@ func (m *mount) statusSince(ctx context.Context, then time.Time) control.MountSt
 		Session: control.SessionStatus{Name: m.session},
 	}
 	if m.around != nil {
-		s.Around = m.around.dir
+		s.SubmoduleOf = m.around.dir
 	}
 	if !served {
 		return s // the other fields are still being written, or never were
@@ -127,7 +127,7 @@ func (m *mount) statusSince(ctx context.Context, then time.Time) control.MountSt
 	if !then.IsZero() {
 		h := m.view.HydrationSince(ctx, then)
 		s.Tree = control.TreeStatus{Files: int64(h.Files), Complete: snap.Whole()}
-		s.Blobs = control.BlobStatus{Total: int64(h.Blobs), Hydrated: int64(h.Hydrated), Bytes: h.Bytes}
+		s.Blobs = control.BlobStatus{Total: int64(h.Blobs), Fetched: int64(h.Hydrated), Bytes: h.Bytes}
 	}
 	s.Network = control.NetworkStatus{
 		Requests: stats.Requests - m.before.Requests, RoundTrips: stats.RoundTrips - m.before.RoundTrips,
@@ -172,12 +172,12 @@ func (d *Daemon) Prefetch(ctx context.Context, r control.PrefetchRequest, progre
 		return m.prefetchCommits(ctx, r, progress)
 	}
 	h, err := m.view.Want(ctx, matcher(r.Paths), r.Wait, func(h fetch.Hydration) {
-		progress(control.Progress{Phase: "hydrate", Done: int64(h.Hydrated), Total: int64(h.Blobs), Unit: "blobs"})
+		progress(control.Progress{Phase: "prefetch", Done: int64(h.Hydrated), Total: int64(h.Blobs), Unit: "blobs"})
 	})
 	if err != nil {
 		return reply, explain("prefetch", r.Dir, err)
 	}
-	return control.PrefetchReply{Matched: int64(h.Blobs), Hydrated: int64(h.Hydrated), Bytes: h.Bytes}, nil
+	return control.PrefetchReply{Matched: int64(h.Blobs), Fetched: int64(h.Hydrated), Bytes: h.Bytes}, nil
 }
 
 // matcher matches a path, anything below it, or a pattern; no pathspec matches everything.

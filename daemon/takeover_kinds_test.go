@@ -87,7 +87,7 @@ func TestSubmodulesAndRedirectsOutliveTheirProcess(t *testing.T) {
 			t.Errorf("%s: %d files there", d.Target, len(n))
 		}
 	}
-	if sub := k.status(filepath.Join(dir, "sub")); sub.Around != dir || sub.State != control.StateMounted || len(st.Redirects) != 2 {
+	if sub := k.status(filepath.Join(dir, "sub")); sub.SubmoduleOf != dir || sub.State != control.StateMounted || len(st.Redirects) != 2 {
 		t.Errorf("the submodule: %+v of %+v", sub, st)
 	}
 	if reply := k.unmount(dir); len(reply.Submodules) != 1 || reply.Submodules[0].Kept != 1 {

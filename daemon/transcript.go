@@ -42,7 +42,7 @@ func (d *Daemon) SessionRecord(ctx context.Context, r control.SessionRecordReque
 	if err != nil {
 		return control.SessionRecordReply{}, explainCarry("record", m.dir, err)
 	}
-	return control.SessionRecordReply{Ref: n.Ref, Point: string(last.ID), Lines: n.Lines, Redacted: n.Redacted}, nil
+	return control.SessionRecordReply{Ref: n.Ref, Checkpoint: string(last.ID), Lines: n.Lines, Redacted: n.Redacted}, nil
 }
 
 // contents returns what brings contents of the session that are on its session remote alone.
@@ -97,7 +97,7 @@ func (d *Daemon) SessionTranscript(ctx context.Context, r control.SessionTranscr
 
 func shownRecord(l transcript.Line) control.TranscriptRecord {
 	s := control.TranscriptRecord{
-		ID: l.ID, Time: l.Time.UTC(), Point: string(l.Point), Session: l.Session, Lane: l.Lane, Actor: l.Actor, Turn: l.Turn, Begins: l.Begins, Record: l.Record,
+		ID: l.ID, Time: l.Time.UTC(), Checkpoint: string(l.Point), Session: l.Session, Lane: l.Lane, Actor: l.Actor, Turn: l.Turn, Begins: l.Begins, Record: l.Record,
 	}
 	if l.Erased != nil {
 		s.Erased = &control.Erased{Time: l.Erased.Time, By: l.Erased.By, Why: l.Erased.Why}

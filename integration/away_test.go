@@ -160,7 +160,7 @@ func TestHistoryAndPrefetchOutlastOutage(t *testing.T) {
 	m.await("status says degraded", func(st control.MountStatus) bool { return st.State == control.StateDegraded })
 	s.up()
 	m.await("all is here", func(st control.MountStatus) bool {
-		return st.State == control.StateMounted && st.History == control.HistoryComplete && st.Blobs.Hydrated == st.Blobs.Total
+		return st.State == control.StateMounted && st.History == control.HistoryComplete && st.Blobs.Fetched == st.Blobs.Total
 	})
 }
 

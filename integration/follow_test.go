@@ -119,8 +119,8 @@ func TestFollow(t *testing.T) {
 				t.Errorf("refresh after the branch was rewound: %+v, want a move", reply)
 			}
 			m.isAt(u, tip)
-			if st := m.status(); st.Session.Points > 0 {
-				t.Errorf("checkpoints of moves alone: got %d, want none", st.Session.Points)
+			if st := m.status(); st.Session.Checkpoints > 0 {
+				t.Errorf("checkpoints of moves alone: got %d, want none", st.Session.Checkpoints)
 			}
 			if r := w.afs("unmount", m.Dir); r.code != 0 || strings.Contains(r.stderr, "kept") {
 				t.Errorf("unmount of a mount in which nothing was changed: %s", r)

@@ -103,7 +103,7 @@ func TestMCP(t *testing.T) {
 		More bool
 	}
 	a.ok("log", map[string]any{"limit": 1}, &log)
-	if len(log.Points) != 1 || log.Points[0].ID != second.ID || !log.More {
+	if len(log.Checkpoints) != 1 || log.Checkpoints[0].ID != second.ID || !log.More {
 		t.Errorf("log of one checkpoint: got %+v, want %s and more", log, second.ID)
 	}
 	var diff control.SessionDiffReply
@@ -156,7 +156,7 @@ func TestMCP(t *testing.T) {
 	}
 	var prefetch control.PrefetchReply
 	a.ok("prefetch", map[string]any{"wait": true}, &prefetch)
-	if prefetch.Matched == 0 || prefetch.Hydrated != prefetch.Matched {
+	if prefetch.Matched == 0 || prefetch.Fetched != prefetch.Matched {
 		t.Errorf("prefetch of everything: got %+v", prefetch)
 	}
 

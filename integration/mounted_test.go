@@ -24,7 +24,7 @@ func TestListStatusPrefetch(t *testing.T) {
 	}
 	st := m.status()
 	if st.ID != m.ID || st.Remote != s.URL("r.git") || st.Ref != "main" || st.Commit != commit.String() || st.State != control.StateMounted || !st.GitReady ||
-		st.History != control.HistoryShallow || st.Tree.Files != int64(len(files)) || !st.Tree.Complete || st.Blobs.Total != int64(len(files)) || st.Blobs.Hydrated != 0 {
+		st.History != control.HistoryShallow || st.Tree.Files != int64(len(files)) || !st.Tree.Complete || st.Blobs.Total != int64(len(files)) || st.Blobs.Fetched != 0 {
 		t.Errorf("status %+v", st)
 	}
 	w.ok("prefetch", m.Dir, "known", "d?/sub/f1", "--wait")
@@ -33,15 +33,15 @@ func TestListStatusPrefetch(t *testing.T) {
 		name := fmt.Sprintf("d%d/sub/f1", i)
 		matched[name] = files[name]
 	}
-	if st = m.status(); st.Blobs.Hydrated != int64(len(matched)) {
-		t.Errorf("%d hydrated, want %d", st.Blobs.Hydrated, len(matched))
+	if st = m.status(); st.Blobs.Fetched != int64(len(matched)) {
+		t.Errorf("%d hydrated, want %d", st.Blobs.Fetched, len(matched))
 	}
 	s.quiet()
 	s.Log().Reset()
 	if n := readAll(t, m.Dir, matched); n > 0 || len(s.Log().Fetches()) > 0 {
 		t.Errorf("%d errors, requests\n%s", n, s.Log())
 	}
-	if r := w.afs("prefetch", m.path("d0"), "--wait", "--json"); r.code != 0 || !strings.Contains(r.stdout, `"matched":6,"hydrated":6`) {
+	if r := w.afs("prefetch", m.path("d0"), "--wait", "--json"); r.code != 0 || !strings.Contains(r.stdout, `"matched":6,"fetched":6`) {
 		t.Error(r)
 	}
 	// Everything, and the figures are those of the tree.
@@ -50,7 +50,7 @@ func TestListStatusPrefetch(t *testing.T) {
 	for _, f := range files {
 		bytes += int64(len(f.Data))
 	}
-	if st = m.status(); st.Blobs.Hydrated != st.Blobs.Total || st.Blobs.Bytes != bytes || st.Queue != (control.QueueStatus{}) {
+	if st = m.status(); st.Blobs.Fetched != st.Blobs.Total || st.Blobs.Bytes != bytes || st.Queue != (control.QueueStatus{}) {
 		t.Errorf("status %+v, want %d bytes", st, bytes)
 	}
 	// Without the remote, prefetch of what is not here is an error, and not a wait for ever.
@@ -83,7 +83,7 @@ func TestWaitIsTrue(t *testing.T) {
 	w.commit(other, sample("wait for all"))
 	m = w.mount(s.URL("other.git"), "--wait", "all", "--prefetch", "all", "--history", "full")
 	st := m.status()
-	if st.Blobs.Hydrated != st.Blobs.Total || st.Blobs.Total == 0 || st.History != control.HistoryComplete || !st.GitReady {
+	if st.Blobs.Fetched != st.Blobs.Total || st.Blobs.Total == 0 || st.History != control.HistoryComplete || !st.GitReady {
 		t.Errorf("--wait all: %+v", st)
 	}
 	s.Down() // it is all here

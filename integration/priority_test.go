@@ -93,11 +93,11 @@ func TestReadOvertakesThousands(t *testing.T) {
 	if got := must[[]byte](t)(os.ReadFile(mount.path("zz/last.png"))); len(got) != 8 {
 		t.Errorf("read %q", got)
 	}
-	here := mount.status().Blobs.Hydrated
+	here := mount.status().Blobs.Fetched
 	t.Logf("read past %d queued blobs; %d are here", queued, here)
 	if here > 100 {
 		t.Errorf("%d blobs came before the one that was waited for", here)
 	}
 	stuck.Remove()
-	mount.await("all is here", func(s control.MountStatus) bool { return s.Blobs.Hydrated == s.Blobs.Total })
+	mount.await("all is here", func(s control.MountStatus) bool { return s.Blobs.Fetched == s.Blobs.Total })
 }

@@ -69,8 +69,8 @@ func TestProtocolWithoutALibrary(t *testing.T) {
 		return answer
 	}
 	a := ask(`{"version":7,"op":"checkpoint","args":{"dir":"` + m.Dir + `","mood":"good"},"trace":1}`)
-	if string(a["version"]) != "5" || !strings.Contains(string(a["result"]), `"id":"01`) || string(a["ignored"]) != `["mood"]` {
-		t.Errorf("checkpoint asked by a later version: got %s, want a checkpoint in version 5 and the field that was ignored", a)
+	if string(a["version"]) != "6" || !strings.Contains(string(a["result"]), `"id":"01`) || string(a["ignored"]) != `["mood"]` {
+		t.Errorf("checkpoint asked by a later version: got %s, want a checkpoint in version 6 and the field that was ignored", a)
 	}
 	if a := ask(`{"version":7,"op":"frobnicate","args":{}}`); !strings.Contains(string(a["error"]), `"kind":"unsupported"`) {
 		t.Errorf("unknown operation: got %s, want an error of kind unsupported", a)

@@ -73,7 +73,7 @@ func TestMetrics(t *testing.T) {
 	}{
 		{"artifactfs_mounts", []string{"state", "mounted"}, 1},
 		{"artifactfs_mount_info", []string{"mount", dir, "remote", url, "commit", commit.String()}, 1},
-		{"artifactfs_mount_blobs_hydrated", []string{"mount", dir}, 30}, {"artifactfs_mount_files", []string{"mount", dir}, 30},
+		{"artifactfs_mount_fetched_blobs", []string{"mount", dir}, 30}, {"artifactfs_mount_files", []string{"mount", dir}, 30},
 		{"artifactfs_mount_changed_paths", []string{"mount", dir}, 1}, {"artifactfs_mount_changed_bytes", []string{"mount", dir}, 5},
 		{"artifactfs_mount_operations_total", []string{"mount", dir, "op", "read"}, 30},
 		{"artifactfs_mount_operations_fetched_total", []string{"mount", dir}, 1},
@@ -82,7 +82,7 @@ func TestMetrics(t *testing.T) {
 		{"artifactfs_fetch_request_seconds_count", []string{"remote", url, "class", "foreground"}, 1},
 		{"artifactfs_remote_requests_total", []string{"remote", url}, 2}, {"artifactfs_remote_received_blobs_total", []string{"remote", url}, 30},
 		{"artifactfs_remote_received_bytes_total", []string{"remote", url}, 300}, {"artifactfs_remote_up", []string{"remote", url}, 1},
-		{"artifactfs_session_points", []string{"mount", dir}, 1}, {"artifactfs_session_pushes_total", []string{"mount", dir}, 1},
+		{"artifactfs_session_checkpoints", []string{"mount", dir}, 1}, {"artifactfs_session_pushes_total", []string{"mount", dir}, 1},
 		{"artifactfs_session_pushed_refs_total", []string{"mount", dir}, 2}, {"artifactfs_session_pushed_bytes_total", []string{"mount", dir}, 300},
 		{"artifactfs_session_push_seconds_total", []string{"mount", dir}, 1e-6}, {"artifactfs_session_last_sync_seconds", []string{"mount", dir}, 1e9},
 		{"artifactfs_session_push_failures_total", []string{"mount", dir}, 0}, {"artifactfs_session_refused_refs_total", []string{"mount", dir}, 0},

@@ -22,7 +22,7 @@ func pushes(kind gittest.Kind, status int) gittest.Fault {
 }
 
 // orderly checks that what a session remote was sent came once and in the order in which it was made.
-func (c *carried) orderly(commits []string, points []control.Point) {
+func (c *carried) orderly(commits []string, points []control.Checkpoint) {
 	c.w.Helper()
 	var gotCommits []string
 	last, seen := map[string]object.ID{}, map[object.ID]string{}
@@ -82,7 +82,7 @@ func TestSessionRemoteAway(t *testing.T) {
 	m.checkpoint("--sync")
 	commits := []string{w.git(m.Dir, "rev-parse", "HEAD")}
 	c.server.Down()
-	var points []control.Point
+	var points []control.Checkpoint
 	for i := range 8 {
 		w.sh(m.Dir, fmt.Sprintf("echo %d >>work && git commit -qam %d && echo untracked >>more", i, i))
 		commits = append(commits, w.git(m.Dir, "rev-parse", "HEAD"))
@@ -90,7 +90,7 @@ func TestSessionRemoteAway(t *testing.T) {
 		if p.Synced {
 			t.Errorf("point %+v is said to be away", p)
 		}
-		points = append(points, p.Point)
+		points = append(points, p.Checkpoint)
 		if i == 3 { // whoever serves next goes on with what is to be sent
 			w.killDaemon()
 			m, _ = w.mountAt(url, m.Dir, "--session", "work", "--checkpoint", "off", "--wait", "git")
@@ -296,7 +296,7 @@ func TestSessionRemoteNone(t *testing.T) {
 	w.sized(3, 3)
 	m := w.bare(w.serve(gittest.ServerOptions{}).URL("sized.git"), "--wait", "git", "--session", "work", "--session-remote", "none")
 	w.sh(m.Dir, "echo new >new && git add new && git commit -qm new && echo dirty >dirty")
-	if st := m.status().Session; st.Mode != "none" || st.Points != 0 || st.Pending != 0 {
+	if st := m.status().Session; st.Mode != "none" || st.Checkpoints != 0 || st.Pending != 0 {
 		t.Errorf("status %+v", st)
 	}
 	if res := w.afs("unmount", m.Dir); res.code != 0 {

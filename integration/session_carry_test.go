@@ -116,11 +116,11 @@ func (m mounted) sync() {
 	m.w.ok("sync", m.Dir, "--timeout", "60s")
 }
 
-func (m mounted) points() []control.Point {
+func (m mounted) points() []control.Checkpoint {
 	m.w.Helper()
 	var l control.SessionLogReply
 	m.w.json(&l, "session", "log", m.Dir)
-	return l.Points
+	return l.Checkpoints
 }
 
 // look is what stock git says of a tree.

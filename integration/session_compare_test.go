@@ -53,8 +53,8 @@ func TestSessionCompare(t *testing.T) {
 			t.Fatalf("%s: got %d sides and shared paths %v, want 2 and %v", what, len(reply.Sides), got, want)
 		}
 		a, b := reply.Sides[0], reply.Sides[1]
-		if a.Added != 1 || a.Modified != 4 || a.Removed != 0 || a.LinesAdded != 5 || a.LinesRemoved != 4 || len(a.Who) == 0 {
-			t.Errorf("%s: first side: got files +%d ~%d -%d, lines +%d -%d, who %q", what, a.Added, a.Modified, a.Removed, a.LinesAdded, a.LinesRemoved, a.Who)
+		if a.Added != 1 || a.Modified != 4 || a.Removed != 0 || a.LinesAdded != 5 || a.LinesRemoved != 4 || len(a.Users) == 0 {
+			t.Errorf("%s: first side: got files +%d ~%d -%d, lines +%d -%d, who %q", what, a.Added, a.Modified, a.Removed, a.LinesAdded, a.LinesRemoved, a.Users)
 		}
 		if b.Added != 1 || b.Modified != 3 || b.Removed != 1 || b.LinesRemoved != 12 {
 			t.Errorf("%s: second side: got files +%d ~%d -%d, lines +%d -%d", what, b.Added, b.Modified, b.Removed, b.LinesAdded, b.LinesRemoved)
@@ -144,7 +144,7 @@ func TestSessionCompareBases(t *testing.T) {
 			x = o
 		}
 		x.json(&reply, append([]string{"session", "compare", "parent", "fork"}, far...)...)
-		if len(reply.Shared) != 0 || reply.Sides[0].BasePoint != "parent@"+point.ID || reply.Sides[1].Modified != 1 || reply.Sides[0].Added != 1 {
+		if len(reply.Shared) != 0 || reply.Sides[0].BaseCheckpoint != "parent@"+point.ID || reply.Sides[1].Modified != 1 || reply.Sides[0].Added != 1 {
 			t.Errorf("compare %v of a session and its fork: got %+v, want checkpoint %s as the base, and nothing that both changed", far, reply, point.ID)
 		}
 		x.json(&reply, append([]string{"session", "compare", "parent", "older"}, far...)...)

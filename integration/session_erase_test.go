@@ -27,7 +27,7 @@ func TestRecordAfterResume(t *testing.T) {
 	o := s.w.elsewhere()
 	m := o.bare(s.origin.URL("r.git"), append(s.remote.flags("work"), "--wait", "git", "--checkpoint", "off")...)
 	m.record(`{"turn":3}`)
-	if got := o.records(m.Dir); len(got) != 3 || got[1].Point != got[2].Point || string(got[1].Record) != `{"turn":2}` {
+	if got := o.records(m.Dir); len(got) != 3 || got[1].Checkpoint != got[2].Checkpoint || string(got[1].Record) != `{"turn":2}` {
 		t.Errorf("transcript after a record elsewhere: got %+v, want turns 1 to 3, the last two of one checkpoint", got)
 	}
 	o.ok("session", "fact", "add", "elsewhere", "-C", m.Dir)

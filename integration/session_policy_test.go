@@ -20,12 +20,12 @@ func TestPolicies(t *testing.T) {
 	w.sized(3, 3)
 	url := w.serve(gittest.ServerOptions{}).URL("sized.git")
 	idle := w.bare(url, "--wait", "git", "--session", "idle")
-	if st := idle.status().Session; st.Policy != control.PolicyIdle || st.Points != 0 {
+	if st := idle.status().Session; st.Policy != control.PolicyIdle || st.Checkpoints != 0 {
 		t.Errorf("status %+v", st)
 	}
 	at := time.Now()
 	w.sh(idle.Dir, "echo new >new")
-	st := idle.await("a point is made", func(s control.MountStatus) bool { return s.Session.Points > 0 }).Session
+	st := idle.await("a point is made", func(s control.MountStatus) bool { return s.Session.Checkpoints > 0 }).Session
 	if took := time.Since(at); took < time.Second || took > 10*time.Second || st.Dirty {
 		t.Errorf("after %s: %+v", took, st)
 	}
@@ -37,16 +37,18 @@ func TestPolicies(t *testing.T) {
 		w.sh(risk.Dir, fmt.Sprintf("echo precious %d >d0000/f0000.txt; echo %d >untracked", i, i))
 		want := w.look(risk.Dir).Tree
 		w.sh(risk.Dir, script)
-		saved := func(p control.Point) bool { return p.Tree == want && (p.Reason == "before-risk" || p.Reason == "git") } // what git has moved before is in a point, too
+		saved := func(p control.Checkpoint) bool {
+			return p.Tree == want && (p.Reason == "before-risk" || p.Reason == "git")
+		} // what git has moved before is in a point, too
 		if p := risk.points(); !slices.ContainsFunc(p, saved) {
 			t.Errorf("%s: no point of what it threw away, %s: %+v", script, want, p[:min(len(p), 2)])
 		}
 	}
 	often := w.bare(url, "--wait", "git", "--session", "often", "--checkpoint", "interval=1s")
 	w.sh(often.Dir, "echo a >a")
-	often.await("a point is made", func(s control.MountStatus) bool { return s.Session.Points == 1 })
+	often.await("a point is made", func(s control.MountStatus) bool { return s.Session.Checkpoints == 1 })
 	w.sh(often.Dir, "echo b >a")
-	often.await("another is made", func(s control.MountStatus) bool { return s.Session.Points == 2 })
+	often.await("another is made", func(s control.MountStatus) bool { return s.Session.Checkpoints == 2 })
 }
 
 // What should not leave the machine stays out of points, and is told.
@@ -82,7 +84,7 @@ func TestPointsLeaveOut(t *testing.T) {
 				}
 			}
 			left := map[string]string{}
-			for _, l := range p.Left {
+			for _, l := range p.LeftOut {
 				left[strings.TrimSuffix(l.Path, "/")] = l.Why
 			}
 			for name, why := range c.out {
@@ -95,8 +97,8 @@ func TestPointsLeaveOut(t *testing.T) {
 			m.checkpoint()
 			for _, at := range []string{"mounted", "unmounted"} {
 				var show control.SessionShowReply
-				if out := w.ok("session", "show", "-C", m.Session, p.ID, "--json"); json.Unmarshal([]byte(out), &show) != nil || !reflect.DeepEqual(show.LeftOut, p.Left) {
-					t.Errorf("%s: show tells of %+v, and checkpoint of %+v", at, show.LeftOut, p.Left)
+				if out := w.ok("session", "show", "-C", m.Session, p.ID, "--json"); json.Unmarshal([]byte(out), &show) != nil || !reflect.DeepEqual(show.LeftOut, p.LeftOut) {
+					t.Errorf("%s: show tells of %+v, and checkpoint of %+v", at, show.LeftOut, p.LeftOut)
 				}
 				if at == "mounted" {
 					w.unmount(m)

@@ -10,7 +10,7 @@ import (
 )
 
 // removal waits for a checkpoint that holds what was removed, and returns it.
-func (m mounted) removal(had int) (p control.Point) {
+func (m mounted) removal(had int) (p control.Checkpoint) {
 	m.w.Helper()
 	m.w.until("a checkpoint of what was removed is made", func() bool {
 		n := 0

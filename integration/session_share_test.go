@@ -53,7 +53,7 @@ func TestSessionIsReadFromAfar(t *testing.T) {
 
 	var list control.SessionsReply
 	o.json(&list, append([]string{"session", "list"}, far...)...)
-	if len(list.Sessions) != 1 || list.Sessions[0].Name != "work" || list.Sessions[0].Points != 2 || list.Sessions[0].State != "active" || list.Sessions[0].LastID != s.newest.ID {
+	if len(list.Sessions) != 1 || list.Sessions[0].Name != "work" || list.Sessions[0].Checkpoints != 2 || list.Sessions[0].State != "active" || list.Sessions[0].LastCheckpoint != s.newest.ID {
 		t.Errorf("session list: got %+v, want session work with 2 checkpoints, the newest %s", list, s.newest.ID)
 	}
 	if n := requests(); n > 4 {
@@ -61,8 +61,8 @@ func TestSessionIsReadFromAfar(t *testing.T) {
 	}
 	var log control.SessionLogReply
 	o.json(&log, append([]string{"session", "log", "work"}, far...)...)
-	if len(log.Points) != 2 || log.Points[0].ID != s.newest.ID || log.Points[1].Message != "the first" || log.Points[1].Pins[0] != "first" {
-		t.Errorf("session log: got %+v, want checkpoints %s and %s", log.Points, s.newest.ID, s.first.ID)
+	if len(log.Checkpoints) != 2 || log.Checkpoints[0].ID != s.newest.ID || log.Checkpoints[1].Message != "the first" || log.Checkpoints[1].Pins[0] != "first" {
+		t.Errorf("session log: got %+v, want checkpoints %s and %s", log.Checkpoints, s.newest.ID, s.first.ID)
 	}
 	if n := requests(); n > 4 {
 		t.Errorf("session log took %d requests, want at most 4", n)
@@ -157,7 +157,7 @@ func TestForkByLink(t *testing.T) {
 	}
 	var list control.SessionsReply
 	o.json(&list, "session", "list")
-	if len(list.Sessions) != 1 || list.Sessions[0].From != "work "+s.newest.ID || list.Sessions[0].FromAt != s.remote.arg {
+	if len(list.Sessions) != 1 || list.Sessions[0].Parent != "work "+s.newest.ID || list.Sessions[0].ParentRemote != s.remote.arg {
 		t.Errorf("session list elsewhere: got %+v, want copy of work %s", list.Sessions, s.newest.ID)
 	}
 	o.json(&show, "session", "show", "-C", "copy")
@@ -215,8 +215,8 @@ func TestForkReadOnly(t *testing.T) {
 	var list control.SessionsReply
 	w.json(&list, "session", "list")
 	for _, s := range list.Sessions {
-		if s.Name == "copy" && s.From != "work "+first.ID {
-			t.Errorf("the fork says that it is from %q, want %q", s.From, "work "+first.ID)
+		if s.Name == "copy" && s.Parent != "work "+first.ID {
+			t.Errorf("the fork says that it is from %q, want %q", s.Parent, "work "+first.ID)
 		}
 	}
 	if len(list.Sessions) != 2 {
@@ -250,9 +250,9 @@ func TestTakeOverIsNoticed(t *testing.T) {
 	o := s.w.elsewhere()
 	taken := o.bare(s.origin.URL("r.git"), append(s.remote.flags("work"), "--take-over", "--wait", "git")...)
 	host, _ := os.Hostname()
-	st := s.m.await("the mount that was taken from says so", func(st control.MountStatus) bool { return st.Session.TakenBy != "" })
-	if st.Session.TakenBy != host || st.Session.Lane == "main" || len(st.Notes) == 0 || !strings.Contains(strings.Join(st.Notes, "\n"), "taken session work over") {
-		t.Errorf("status: got taken by %q, lane %q, notes %q", st.Session.TakenBy, st.Session.Lane, st.Notes)
+	st := s.m.await("the mount that was taken from says so", func(st control.MountStatus) bool { return st.Session.TakenOverBy != "" })
+	if st.Session.TakenOverBy != host || st.Session.Lane == "main" || len(st.Notes) == 0 || !strings.Contains(strings.Join(st.Notes, "\n"), "taken session work over") {
+		t.Errorf("status: got taken by %q, lane %q, notes %q", st.Session.TakenOverBy, st.Session.Lane, st.Notes)
 	}
 	if list := s.w.ok("session", "list"); !strings.Contains(list, "taken over by "+host) {
 		t.Errorf("session list: got %q, want it to say that the session was taken over", list)

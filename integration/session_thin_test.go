@@ -60,7 +60,7 @@ func TestSessionThinIsSmall(t *testing.T) {
 	o.unmount(again)
 }
 
-func containsPoint(points []control.Point, id string) bool {
+func containsPoint(points []control.Checkpoint, id string) bool {
 	for _, p := range points {
 		if p.ID == id {
 			return true

@@ -75,7 +75,7 @@ func TestTranscriptIsReadRestoredAndErased(t *testing.T) {
 	if len(records) != 4 || records[2].Turn != 2 || !records[2].Begins || len(records[2].ID) != 26 {
 		t.Fatalf("records: got %+v, want four, the third of which begins turn 2", records)
 	}
-	if show := m.shown(records[2].Point); show.Recorded != 2 || len(show.Since) != 2 {
+	if show := m.shown(records[2].Checkpoint); show.Recorded != 2 || len(show.Since) != 2 {
 		t.Errorf("records between the checkpoints of turn 1 and 2: got %d, want 2", show.Recorded)
 	}
 	if log := w.ok("session", "log", "-C", m.Dir); !strings.Contains(log, "RECORDED") {

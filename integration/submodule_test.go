@@ -55,7 +55,7 @@ func TestSubmodulesAreMounted(t *testing.T) {
 	w.wantFile(filepath.Join(inner, "inner.txt"), "inner\n")
 	var around []string
 	for _, s := range w.allStatus() {
-		around = append(around, s.Dir+" in "+s.Around)
+		around = append(around, s.Dir+" in "+s.SubmoduleOf)
 	}
 	slices.Sort(around)
 	if want := []string{m.Dir + " in ", lib + " in " + m.Dir, inner + " in " + lib}; !slices.Equal(around, want) {

@@ -77,23 +77,23 @@ type diffOutput struct {
 
 // transcriptOutput has the members of control.SessionRecordReply when records were appended, and the records when they were read.
 type transcriptOutput struct {
-	Ref      string             `json:"ref,omitempty"`
-	Point    string             `json:"point,omitempty" jsonschema:"checkpoint that the appended records belong to"`
-	Lines    int64              `json:"lines" jsonschema:"records that were appended"`
-	Redacted int64              `json:"redacted" jsonschema:"secrets that were taken out of them"`
-	Turns    int                `json:"turns,omitempty" jsonschema:"number of the last turn"`
-	Records  []transcriptRecord `json:"records,omitempty" jsonschema:"that were read, oldest first"`
-	More     bool               `json:"more,omitempty" jsonschema:"there are older records"`
+	Ref        string             `json:"ref,omitempty"`
+	Checkpoint string             `json:"checkpoint,omitempty" jsonschema:"checkpoint that the appended records belong to"`
+	Lines      int64              `json:"lines" jsonschema:"records that were appended"`
+	Redacted   int64              `json:"redacted" jsonschema:"secrets that were taken out of them"`
+	Turns      int                `json:"turns,omitempty" jsonschema:"number of the last turn"`
+	Records    []transcriptRecord `json:"records,omitempty" jsonschema:"that were read, oldest first"`
+	More       bool               `json:"more,omitempty" jsonschema:"there are older records"`
 }
 
 type transcriptRecord struct {
-	ID     string `json:"id"`
-	Time   string `json:"time"`
-	Point  string `json:"point" jsonschema:"the newest checkpoint then"`
-	Actor  string `json:"actor"`
-	Turn   int    `json:"turn"`
-	Record any    `json:"record,omitempty"`
-	Erased bool   `json:"erased,omitempty"`
+	ID         string `json:"id"`
+	Time       string `json:"time"`
+	Checkpoint string `json:"checkpoint" jsonschema:"the newest checkpoint then"`
+	Actor      string `json:"actor"`
+	Turn       int    `json:"turn"`
+	Record     any    `json:"record,omitempty"`
+	Erased     bool   `json:"erased,omitempty"`
 }
 
 // appendRecords appends to the transcript of a session.
@@ -107,7 +107,7 @@ func appendRecords(ctx context.Context, w Session, records []map[string]any) (tr
 		lines = append(lines, string(line))
 	}
 	r, err := w.Client.SessionRecord(ctx, control.SessionRecordRequest{Dir: w.Mount.Dir, Lines: lines})
-	return transcriptOutput{Ref: r.Ref, Point: r.Point, Lines: r.Lines, Redacted: r.Redacted}, err
+	return transcriptOutput{Ref: r.Ref, Checkpoint: r.Checkpoint, Lines: r.Lines, Redacted: r.Redacted}, err
 }
 
 // readRecords returns the newest records of the transcript of a session.
@@ -121,7 +121,7 @@ func readRecords(ctx context.Context, w Session, in transcriptInput) (out transc
 	}
 	out.Turns, out.More = r.Turns, len(r.Records) > in.Limit
 	for _, t := range r.Records[max(0, len(r.Records)-in.Limit):] {
-		record := transcriptRecord{ID: t.ID, Time: t.Time.Format(time.RFC3339Nano), Point: t.Point, Actor: t.Actor, Turn: t.Turn, Erased: t.Erased != nil}
+		record := transcriptRecord{ID: t.ID, Time: t.Time.Format(time.RFC3339Nano), Checkpoint: t.Checkpoint, Actor: t.Actor, Turn: t.Turn, Erased: t.Erased != nil}
 		if len(t.Record) > 0 {
 			if err := json.Unmarshal(t.Record, &record.Record); err != nil {
 				return out, fmt.Errorf("decode record %s: %w", t.ID, err)
@@ -140,9 +140,9 @@ func compare(ctx context.Context, w Session, in compareInput) (reply control.Ses
 		if err != nil {
 			return reply, err
 		}
-		side := control.CompareSide{Of: link.Session, SessionRemote: link.Remote, ID: link.Point}
+		side := control.CompareSide{Of: link.Session, SessionRemote: link.Remote, ID: link.Checkpoint}
 		if !isLink {
-			switch side.Of, side.ID = control.SplitPoint(word); {
+			switch side.Of, side.ID = control.SplitCheckpoint(word); {
 			case side.Of == "" && strings.HasPrefix(word, "@"):
 				side.Of = w.Mount.Dir
 			case side.Of == "":
@@ -172,8 +172,8 @@ func addTools(s *sdk.Server, find Find) {
 				in.Limit = defaultLog
 			}
 			r, err := w.Client.SessionLog(ctx, control.SessionLogRequest{Of: w.Mount.Dir, Limit: in.Limit + 1})
-			more := len(r.Points) > in.Limit
-			r.Points = r.Points[:min(len(r.Points), in.Limit)]
+			more := len(r.Checkpoints) > in.Limit
+			r.Checkpoints = r.Checkpoints[:min(len(r.Checkpoints), in.Limit)]
 			return logOutput{r, more}, err
 		})
 	add(s, find, &sdk.Tool{Name: "diff", Annotations: looks,

@@ -107,14 +107,14 @@ func (a *app) sayLeft(c control.CheckpointReply) {
 	}
 	var names []string
 	ignored := 0
-	for _, l := range c.Left {
+	for _, l := range c.LeftOut {
 		if l.Why == "ignored" && !a.verbose {
 			ignored++
 			continue
 		}
 		names = append(names, leftText(l))
 	}
-	more := int(c.Point.Left) - ignored - len(names)
+	more := int(c.Checkpoint.Excluded) - ignored - len(names)
 	if len(names) == 0 {
 		return
 	}
@@ -192,7 +192,7 @@ func (a *app) sync(ctx context.Context, dir string, timeout time.Duration) error
 		err = printJSON(a.stdout, reply)
 	}
 	s := reply.Session
-	a.warnDiverged("sync", m.Dir, s.Remote, s.DivergedRefs)
+	a.warnDiverged("sync", m.Dir, s.SessionRemote, s.DivergedRefs)
 	if err == nil && s.Pending > 0 && s.Error != "" { // else it was made after all else was there
 		err = unsynced("sync", m.Dir, s)
 	}
@@ -231,14 +231,14 @@ func (a *app) warnDiverged(verb, dir, remote string, refs []control.DivergedRef)
 // divergedText says what has become of a ref that could not be moved on the session remote, and what to do about it.
 func divergedText(d control.DivergedRef, remote string) (cause, hint string) {
 	switch {
-	case d.InWay != "":
-		return fmt.Sprintf("%s cannot be there because of %s; it is kept there as %s", d.There, d.InWay, d.Ours),
+	case d.BlockedBy != "":
+		return fmt.Sprintf("%s cannot be there because of %s; it is kept there as %s", d.RemoteRef, d.BlockedBy, d.KeptRef),
 			"another name of the branch, or --session-branches of artifactfs mount, avoids that"
 	case strings.HasPrefix(d.Ref, "refs/notes/"):
-		return fmt.Sprintf("%s is not merged yet with the notes of other sessions there; it is kept there as %s", d.Ref, d.Ours), "they are merged by themselves at the next push"
+		return fmt.Sprintf("%s is not merged yet with the notes of other sessions there; it is kept there as %s", d.Ref, d.KeptRef), "they are merged by themselves at the next push"
 	}
-	return fmt.Sprintf("%s was moved by another session; this session's commits are there as %s", d.There, d.Ours),
-		fmt.Sprintf("in the mount, git fetch %s %s && git merge FETCH_HEAD makes them one", shellWord(remote), d.There)
+	return fmt.Sprintf("%s was moved by another session; this session's commits are there as %s", d.RemoteRef, d.KeptRef),
+		fmt.Sprintf("in the mount, git fetch %s %s && git merge FETCH_HEAD makes them one", shellWord(remote), d.RemoteRef)
 }
 
 // sentence puts several errors, a line each, on one.
@@ -247,10 +247,10 @@ func sentence(text string) string { return strings.ReplaceAll(strings.TrimSpace(
 // sessionRemoteText names where a session is carried to.
 func sessionRemoteText(s control.SessionStatus) string {
 	switch {
-	case s.Remote == "":
+	case s.SessionRemote == "":
 		return "no session remote"
 	case s.Mode == control.RemoteEmbedded:
-		return "this host, in " + s.Remote
+		return "this host, in " + s.SessionRemote
 	}
-	return s.Remote
+	return s.SessionRemote
 }

@@ -40,7 +40,7 @@ func (a *app) list(ctx context.Context) error {
 	fmt.Fprintln(w, "DIR\tREF\tSTATE\tFILES\tFETCHED\tCHANGED\tSESSION\tPENDING\tREMOTE")
 	for _, m := range all {
 		ref, changed, session := refName(m.Ref, m.Commit), count(m.Overlay.Changed), m.Session.Name
-		files, hydrated := count(m.Tree.Files), count(m.Blobs.Hydrated)+" of "+count(m.Blobs.Total)
+		files, hydrated := count(m.Tree.Files), count(m.Blobs.Fetched)+" of "+count(m.Blobs.Total)
 		if m.State == control.StatePreparing {
 			ref = "-"
 		}
@@ -51,7 +51,7 @@ func (a *app) list(ctx context.Context) error {
 		if session == "" {
 			session = "-"
 		}
-		if m.Session.Remote == "" {
+		if m.Session.SessionRemote == "" {
 			pending = "-"
 		}
 		if !m.mounted() {

@@ -381,13 +381,13 @@ func TestUsageErrorAsJSON(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	a := newAfs(t)
-	if got := a.ok("version"); !strings.HasPrefix(got, "artifactfs ") || !strings.Contains(got, "protocol 5)") {
+	if got := a.ok("version"); !strings.HasPrefix(got, "artifactfs ") || !strings.Contains(got, "protocol 6)") {
 		t.Errorf("version: %q", got)
 	}
 	if got := a.ok("--version"); got != a.ok("version") {
 		t.Errorf("--version: got %q, want what version prints", got)
 	}
-	if got := a.ok("version", "--json"); !strings.Contains(got, `"protocol":5`) {
+	if got := a.ok("version", "--json"); !strings.Contains(got, `"protocol":6`) {
 		t.Errorf("version --json: %q", got)
 	}
 }

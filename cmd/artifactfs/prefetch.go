@@ -65,10 +65,10 @@ func (a *app) prefetch(ctx context.Context, dir string, specs []string, wait boo
 		return printJSON(a.stdout, reply)
 	}
 	if len(commits) > 0 {
-		_, err = fmt.Fprintf(a.stdout, "%s of %s in git's object store (%s)\n", count(reply.Hydrated), plural(reply.Matched, "version"), seconds(time.Since(start)))
+		_, err = fmt.Fprintf(a.stdout, "%s of %s in git's object store (%s)\n", count(reply.Fetched), plural(reply.Matched, "version"), seconds(time.Since(start)))
 		return err
 	}
-	_, err = fmt.Fprintf(a.stdout, "%s of %s fetched, %s (%s)\n", count(reply.Hydrated), plural(reply.Matched, "blob"), bytesOf(reply.Bytes), seconds(time.Since(start)))
+	_, err = fmt.Fprintf(a.stdout, "%s of %s fetched, %s (%s)\n", count(reply.Fetched), plural(reply.Matched, "blob"), bytesOf(reply.Bytes), seconds(time.Since(start)))
 	return err
 }
 

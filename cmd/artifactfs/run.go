@@ -221,7 +221,7 @@ func (a *app) endRun(ctx context.Context, m control.MountReply, o runOptions) er
 	if reply.Session != "" {
 		a.sayKeptByRun(m, reply)
 	}
-	a.warnDiverged("run", m.Dir, reply.Remote, reply.DivergedRefs)
+	a.warnDiverged("run", m.Dir, reply.SessionRemote, reply.DivergedRefs)
 	if reply.Pending > 0 && !o.discard {
 		return unsynced("run", m.Dir, control.SessionStatus{Name: m.Session, Pending: reply.Pending, Error: reply.Why})
 	}

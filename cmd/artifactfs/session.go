@@ -284,13 +284,13 @@ func (a *app) sessionList(ctx context.Context, remote string) error {
 	fmt.Fprintln(w, "SESSION\tSTATE\tPOINTS\tLAST\tPENDING\tDIR\tREMOTE")
 	for _, s := range all {
 		last, dir := "-", s.Dir
-		if s.LastAt != nil {
-			last = ago(*s.LastAt, now)
+		if s.LastCheckpointAt != nil {
+			last = ago(*s.LastCheckpointAt, now)
 		}
 		if dir == "" {
 			dir = "-"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, stateText(s), count(s.Points), last, count(s.Pending), (&control.Error{Cause: dir}).Error(), s.Origin)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, stateText(s), count(s.Checkpoints), last, count(s.Pending), (&control.Error{Cause: dir}).Error(), s.Remote)
 	}
 	if err := w.Flush(); err != nil {
 		return fmt.Errorf("print result: %w", err)
@@ -324,8 +324,8 @@ func stateText(s control.SessionInfo) string {
 	if n := len(s.History); n > 0 && s.History[n-1].State == s.State && s.History[n-1].Reason == "interrupted" {
 		state += " (interrupted)"
 	}
-	if s.TakenBy != "" {
-		state += " (taken over by " + s.TakenBy + ")"
+	if s.TakenOverBy != "" {
+		state += " (taken over by " + s.TakenOverBy + ")"
 	}
 	if s.Stale {
 		state += ", stale"

@@ -72,9 +72,9 @@ func (a *app) workAt(ctx context.Context, verb, of, remote, word string) (work, 
 			return work{}, "", twice
 		}
 		w, err := a.farWork(ctx, l.Remote, l.Session)
-		return w, l.Point, err
+		return w, l.Checkpoint, err
 	}
-	name, point := control.SplitPoint(word)
+	name, point := control.SplitCheckpoint(word)
 	if name != "" && of != "" {
 		return work{}, "", twice
 	}
@@ -110,12 +110,12 @@ func otherPoint(verb, remote, word string) (of, at, point string, err error) {
 		return "", "", "", err
 	}
 	if link {
-		return l.Session, l.Remote, l.Point, nil
+		return l.Session, l.Remote, l.Checkpoint, nil
 	}
 	if at, err = farRemote(verb, remote); err != nil {
 		return "", "", "", err
 	}
-	if of, point = control.SplitPoint(word); of == "" && at != "" {
+	if of, point = control.SplitCheckpoint(word); of == "" && at != "" {
 		of, point = word, ""
 	}
 	if of != "" {
@@ -131,7 +131,7 @@ func namesSession(word string) bool {
 	if _, link, err := linkIn("", word); link || err != nil {
 		return true
 	}
-	name, _ := control.SplitPoint(word)
+	name, _ := control.SplitCheckpoint(word)
 	return name != ""
 }
 
@@ -176,7 +176,7 @@ func (a *app) sessionLink(ctx context.Context, of, remote, id string) error {
 		fmt.Fprintf(a.stderr, "artifactfs: checkpoint %s is not on the session remote yet (artifactfs sync waits for it)\n", reply.ID)
 	}
 	if a.json {
-		return printJSON(a.stdout, map[string]string{"link": reply.Link, "session": reply.Session, "point": reply.ID, "session_remote": reply.SessionRemote})
+		return printJSON(a.stdout, map[string]string{"link": reply.Link, "session": reply.Session, "checkpoint": reply.ID, "session_remote": reply.SessionRemote})
 	}
 	_, err = fmt.Fprintln(a.stdout, reply.Link)
 	return err
@@ -193,6 +193,6 @@ func atLink(cmd *cobra.Command, r *control.MountRequest, word string) (link bool
 			return false, usage(cmd, errors.New("a link says what --"+flag+" does"))
 		}
 	}
-	r.Session, r.SessionOptions.Remote, r.At = l.Session, l.Remote, l.Point
+	r.Session, r.SessionOptions.Remote, r.At = l.Session, l.Remote, l.Checkpoint
 	return true, nil
 }

@@ -115,15 +115,15 @@ func printCompared(out io.Writer, r control.SessionCompareReply) error {
 	fmt.Fprintln(w, "\tSESSION@CHECKPOINT\tBASE\tFILES\tLINES\tWHO")
 	for i, s := range r.Sides {
 		base := s.Base[:min(10, len(s.Base))]
-		if s.BasePoint != "" {
-			_, base, _ = strings.Cut(s.BasePoint, "@")
+		if s.BaseCheckpoint != "" {
+			_, base, _ = strings.Cut(s.BaseCheckpoint, "@")
 			base = "@" + base[:min(9, len(base))]
 		}
 		if base == "" {
 			base = "-"
 		}
-		fmt.Fprintf(w, "%s\t%s@%s\t%s\t+%d ~%d -%d\t+%d -%d\t%s\n", sideName(i), ending(s.Point.Session, 24), s.Point.ID[:min(12, len(s.Point.ID))], base,
-			s.Added, s.Modified, s.Removed, s.LinesAdded, s.LinesRemoved, strings.Join(s.Who, ", "))
+		fmt.Fprintf(w, "%s\t%s@%s\t%s\t+%d ~%d -%d\t+%d -%d\t%s\n", sideName(i), ending(s.Checkpoint.Session, 24), s.Checkpoint.ID[:min(12, len(s.Checkpoint.ID))], base,
+			s.Added, s.Modified, s.Removed, s.LinesAdded, s.LinesRemoved, strings.Join(s.Users, ", "))
 	}
 	w.Flush()
 	fmt.Fprintln(&text)

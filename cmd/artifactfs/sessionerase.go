@@ -96,7 +96,7 @@ func (a *app) eraseForks(ctx context.Context, origin string, r control.SessionEr
 	for again := true; again; {
 		again = false
 		for _, s := range all {
-			parent, _, _ := strings.Cut(s.From, " ")
+			parent, _, _ := strings.Cut(s.Parent, " ")
 			if from[s.Name] || !from[parent] {
 				continue
 			}

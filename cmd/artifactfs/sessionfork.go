@@ -115,7 +115,7 @@ func (a *app) workToFork(ctx context.Context, o forkOptions, word string) (work,
 	if link || word == "" || o.of != "" || namesPoint(word) {
 		return a.workAt(ctx, "fork", o.of, "", word)
 	}
-	name, point := control.SplitPoint(word)
+	name, point := control.SplitCheckpoint(word)
 	if name == "" {
 		name, point = word, ""
 	}
@@ -151,7 +151,7 @@ func (a *app) originOf(ctx context.Context, w work) (string, error) {
 	all, err := a.sessions(ctx)
 	for _, s := range all {
 		if s.Name == w.of {
-			return s.Origin, nil
+			return s.Remote, nil
 		}
 	}
 	return "", cmp.Or[error](err, noSession("fork", w.of))
@@ -236,7 +236,7 @@ func (a *app) sessionResume(cmd *cobra.Command, o mountOptions, args []string) e
 	}
 	dir := cmp.Or(append(args, known.Dir)[1], name)
 	o.request.Session = name
-	if err := o.complete(cmd, []string{known.Origin, dir}, a); err != nil {
+	if err := o.complete(cmd, []string{known.Remote, dir}, a); err != nil {
 		return err
 	}
 	start := time.Now()

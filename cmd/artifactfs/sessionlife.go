@@ -202,7 +202,7 @@ func (a *app) sessionGC(ctx context.Context, of string, r control.SessionGCReque
 	}
 	if a.json {
 		if reply.Dropped == nil {
-			reply.Dropped = []control.Point{}
+			reply.Dropped = []control.Checkpoint{}
 		}
 		return printJSON(a.stdout, reply)
 	}

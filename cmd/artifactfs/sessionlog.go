@@ -34,7 +34,7 @@ With --session-remote URL, SESSION is looked up in that git repository.`,
 		Example: `  artifactfs session log
   artifactfs session log /srv/app -n 5
   artifactfs session log fix-login --session-remote https://git.example.org/work.git
-  artifactfs session log fix-login --json | jq -r '.points[0].id'`,
+  artifactfs session log fix-login --json | jq -r '.checkpoints[0].id'`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if limit < 0 {
 				return errors.New("-n is negative")
@@ -86,21 +86,21 @@ func (a *app) sessionLog(ctx context.Context, of, remote string, limit int) erro
 		return failure("log", w.name(), err)
 	}
 	if a.json {
-		if reply.Points == nil {
-			reply.Points = []control.Point{}
+		if reply.Checkpoints == nil {
+			reply.Checkpoints = []control.Checkpoint{}
 		}
 		return printJSON(a.stdout, reply)
 	}
-	return printPoints(a.stdout, reply.Points, time.Now())
+	return printPoints(a.stdout, reply.Checkpoints, time.Now())
 }
 
-func printPoints(out io.Writer, points []control.Point, now time.Time) error {
+func printPoints(out io.Writer, points []control.Checkpoint, now time.Time) error {
 	if len(points) == 0 {
 		return nil
 	}
 	var text bytes.Buffer
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	recorded := slices.ContainsFunc(points, func(p control.Point) bool { return p.Recorded > 0 })
+	recorded := slices.ContainsFunc(points, func(p control.Checkpoint) bool { return p.Recorded > 0 })
 	column := func(text string) string {
 		if !recorded {
 			return ""
@@ -129,7 +129,7 @@ func printPoints(out io.Writer, points []control.Point, now time.Time) error {
 }
 
 // branchText names the branch of a point, or the commit if HEAD was detached.
-func branchText(p control.Point) string {
+func branchText(p control.Checkpoint) string {
 	if p.Branch == "" && p.Head != "" {
 		return p.Head[:min(12, len(p.Head))]
 	}
@@ -181,7 +181,7 @@ func (a *app) completePoints(of *string, most int) cobra.CompletionFunc {
 		reply, _ := w.client.SessionLog(ctx, control.SessionLogRequest{Of: w.of, Limit: 20})
 		var ids []cobra.Completion
 		now := time.Now()
-		for _, p := range reply.Points {
+		for _, p := range reply.Checkpoints {
 			what := ago(p.Time, now) + ", " + (&control.Error{Cause: cmp.Or(p.Message, p.Reason)}).Error()
 			for _, pin := range p.Pins {
 				ids = append(ids, cobra.CompletionWithDesc(pin, what))
@@ -230,8 +230,8 @@ func printShow(out io.Writer, s control.SessionShowReply, now time.Time) {
 	default:
 		line("head", "%.12s", s.Head)
 	}
-	if s.There != "" {
-		line("branch", "%s on the session remote", s.There)
+	if s.RemoteBranch != "" {
+		line("branch", "%s on the session remote", s.RemoteBranch)
 	}
 	line("commit", "%s", s.Commit)
 	where := "yes"
@@ -239,7 +239,7 @@ func printShow(out io.Writer, s control.SessionShowReply, now time.Time) {
 		where = "not yet"
 	}
 	line("pushed", "%s", where)
-	if s.Status.Remote != "" {
+	if s.Status.SessionRemote != "" {
 		line("remote", "%s", pushedText(s.Status, now))
 	}
 	if s.Status.Sent+s.Status.Received > 0 {
@@ -270,15 +270,15 @@ func printShow(out io.Writer, s control.SessionShowReply, now time.Time) {
 		kind, text := readRecord(r)
 		fmt.Fprintf(out, "  %s  %s\n", kind, shortened((&control.Error{Cause: text}).Error()))
 	}
-	if s.Left > 0 {
-		fmt.Fprintf(out, "left out (%s)\n", count(s.Left))
+	if s.Excluded > 0 {
+		fmt.Fprintf(out, "left out (%s)\n", count(s.Excluded))
 		for i, l := range s.LeftOut {
 			if i == pathsShown {
 				break
 			}
 			fmt.Fprintf(out, "  %s\n", (&control.Error{Cause: leftText(l)}).Error())
 		}
-		if more := s.Left - int64(min(len(s.LeftOut), pathsShown)); more > 0 {
+		if more := s.Excluded - int64(min(len(s.LeftOut), pathsShown)); more > 0 {
 			fmt.Fprintf(out, "  ... and %s more\n", count(more))
 		}
 	}

@@ -136,7 +136,7 @@ func pathsIn(mount, from string, paths []string) ([]string, error) {
 
 func (a *app) printRestore(r control.RestoreReply, now time.Time) {
 	changes := plural(int64(len(r.Changes)), "path")
-	at := fmt.Sprintf("%s (%s)", r.Point.ID, ago(r.Point.Time, now))
+	at := fmt.Sprintf("%s (%s)", r.Checkpoint.ID, ago(r.Checkpoint.Time, now))
 	if r.DryRun {
 		printChanges(a.stdout, "would change", r.Changes)
 		fmt.Fprintf(a.stdout, "%s would be restored to %s\n", changes, at)

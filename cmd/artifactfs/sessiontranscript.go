@@ -198,7 +198,7 @@ func shortened(text string) string {
 func printRecord(out io.Writer, r control.TranscriptRecord) error {
 	kind, text := readRecord(r)
 	if r.Begins {
-		if _, err := fmt.Fprintf(out, "== turn %d, checkpoint %s\n", r.Turn, dashed(r.Point)); err != nil {
+		if _, err := fmt.Fprintf(out, "== turn %d, checkpoint %s\n", r.Turn, dashed(r.Checkpoint)); err != nil {
 			return err
 		}
 	}
@@ -220,7 +220,7 @@ func dashed(text string) string {
 func printMarkdown(out io.Writer, r control.TranscriptRecord) error {
 	kind, text := readRecord(r)
 	if r.Begins {
-		if _, err := fmt.Fprintf(out, "\n## Turn %d\n\nCheckpoint `%s`\n", r.Turn, dashed(r.Point)); err != nil {
+		if _, err := fmt.Fprintf(out, "\n## Turn %d\n\nCheckpoint `%s`\n", r.Turn, dashed(r.Checkpoint)); err != nil {
 			return err
 		}
 	}

@@ -87,7 +87,7 @@ func (a *app) sessionDelete(ctx context.Context, of, remote string, yes, takeOve
 		return printJSON(a.stdout, reply)
 	}
 	back := "artifactfs session undelete " + reply.Session
-	if !reply.Here {
+	if !reply.Local {
 		back += " --session-remote URL"
 	}
 	fmt.Fprintf(a.stdout, "deleted session %s\n", reply.Session)

@@ -23,7 +23,7 @@ type sessionsOf struct {
 	checkpoint control.CheckpointReply
 	sync       control.SyncReply
 	list       []control.SessionInfo
-	points     []control.Point
+	points     []control.Checkpoint
 	show       control.SessionShowReply
 	diff       control.SessionDiffReply
 	restore    control.RestoreReply
@@ -94,7 +94,7 @@ func (s *sessionsOf) SessionsOn(_ context.Context, r control.SessionsOnRequest) 
 
 func (s *sessionsOf) SessionLog(_ context.Context, r control.SessionLogRequest) (control.SessionLogReply, error) {
 	s.ask(r)
-	return control.SessionLogReply{Session: "work", Points: answer(s, &s.points)}, nil
+	return control.SessionLogReply{Session: "work", Checkpoints: answer(s, &s.points)}, nil
 }
 
 func (s *sessionsOf) SessionShow(_ context.Context, r control.SessionShowRequest) (control.SessionShowReply, error) {
@@ -148,12 +148,12 @@ func (s *sessionsOf) SessionGC(_ context.Context, r control.SessionGCRequest, _ 
 
 func (s *sessionsOf) SessionDelete(_ context.Context, r control.SessionDeleteRequest) (control.SessionDeleteReply, error) {
 	s.ask(r)
-	return control.SessionDeleteReply{Session: "work", Here: true, Refs: 3, Kept: []string{"refs/heads/main"}, Until: time.Now().Add(time.Hour)}, nil
+	return control.SessionDeleteReply{Session: "work", Local: true, Refs: 3, Kept: []string{"refs/heads/main"}, Until: time.Now().Add(time.Hour)}, nil
 }
 
 func (s *sessionsOf) SessionUndelete(_ context.Context, r control.SessionUndeleteRequest) (control.SessionDeleteReply, error) {
 	s.ask(r)
-	return control.SessionDeleteReply{Session: r.Session, Here: true, Refs: 3}, nil
+	return control.SessionDeleteReply{Session: r.Session, Local: true, Refs: 3}, nil
 }
 
 func (s *sessionsOf) SessionTrash(_ context.Context, r control.SessionTrashRequest) (control.SessionTrashReply, error) {
@@ -197,10 +197,10 @@ func newWork(t *testing.T) (*afs, *sessionsOf, *fakeDaemon) {
 func TestCheckpointPrintsItsID(t *testing.T) {
 	a, s, _ := newWork(t)
 	s.set(func() {
-		s.checkpoint = control.CheckpointReply{Point: control.Point{ID: pointA, Left: 4, Synced: true}, Made: true, Paused: 0.31, Took: 12}
+		s.checkpoint = control.CheckpointReply{Checkpoint: control.Checkpoint{ID: pointA, Excluded: 4, Synced: true}, Made: true, Paused: 0.31, Took: 12}
 	})
 	s.set(func() {
-		s.checkpoint.Left = []control.LeftOut{{Path: "out/", Why: "ignored"}, {Path: "app/.env", Why: "secret"}, {Path: "core", Why: "size", Size: 60 << 20}}
+		s.checkpoint.LeftOut = []control.LeftOut{{Path: "out/", Why: "ignored"}, {Path: "app/.env", Why: "secret"}, {Path: "core", Why: "size", Size: 60 << 20}}
 	})
 	r := a.run("checkpoint", "app/sub", "-m", "before it", "--pin", "good", "--sync")
 	if r.code != 0 || r.stdout != pointA+"\n" || r.stderr != "artifactfs: left out: app/.env (looks like a secret), core (60.0 MiB) and 1 more\n" {
@@ -223,7 +223,7 @@ func TestCheckpointPrintsItsID(t *testing.T) {
 func TestSyncTellsWhatIsMissing(t *testing.T) {
 	a, s, _ := newWork(t)
 	s.set(func() {
-		s.sync = control.SyncReply{Dir: a.dir + "/app", Session: control.SessionStatus{Name: "work", Remote: "https://127.0.0.1/work", Mode: "shared"}}
+		s.sync = control.SyncReply{Dir: a.dir + "/app", Session: control.SessionStatus{Name: "work", SessionRemote: "https://127.0.0.1/work", Mode: "shared"}}
 	})
 	if got := a.ok("sync", "app"); got != "session work is on https://127.0.0.1/work\n" {
 		t.Errorf("%q", got)
@@ -284,8 +284,8 @@ func TestSessionTables(t *testing.T) {
 	at := minutes(5)
 	s.set(func() {
 		s.list = []control.SessionInfo{
-			{SessionStatus: control.SessionStatus{Name: "work", State: "active", Points: 12, LastAt: &at, Pending: 2}, Origin: "https://127.0.0.1/app", Dir: "/w", Mounted: true},
-			{SessionStatus: control.SessionStatus{Name: "old", State: "paused"}, Origin: "https://127.0.0.1/app", Dir: "/o",
+			{SessionStatus: control.SessionStatus{Name: "work", State: "active", Checkpoints: 12, LastCheckpointAt: &at, Pending: 2}, Remote: "https://127.0.0.1/app", Dir: "/w", Mounted: true},
+			{SessionStatus: control.SessionStatus{Name: "old", State: "paused"}, Remote: "https://127.0.0.1/app", Dir: "/o",
 				History: []control.Transition{{State: "active"}, {State: "paused", Reason: "interrupted"}}},
 		}
 	})
@@ -297,7 +297,7 @@ work     active                12      5 min ago  2        /w   https://127.0.0.
 		t.Errorf("list:\n%s", got)
 	}
 	s.set(func() {
-		s.points = []control.Point{
+		s.points = []control.Checkpoint{
 			{ID: pointB, Time: minutes(3), Reason: "manual", Changed: 2, Bytes: 2048, Branch: "main", Message: "two\x1b[31m", Pins: []string{"good"}},
 			{ID: pointA, Time: minutes(180), Reason: "idle", Changed: 1, Bytes: 10, Head: strings.Repeat("ab", 20), Synced: true},
 		}
@@ -316,10 +316,10 @@ work     active                12      5 min ago  2        /w   https://127.0.0.
 		t.Errorf("completion: %q", r.stdout)
 	}
 	s.set(func() {
-		s.show = control.SessionShowReply{Point: s.points[0], Changes: []control.PathChange{{Path: "a b", Status: "M"}}, LeftOut: []control.LeftOut{{Path: ".env", Why: "secret"}}}
+		s.show = control.SessionShowReply{Checkpoint: s.points[0], Changes: []control.PathChange{{Path: "a b", Status: "M"}}, LeftOut: []control.LeftOut{{Path: ".env", Why: "secret"}}}
 	})
 	s.set(func() {
-		s.show.Session, s.show.Lane, s.show.Commit, s.show.Left, s.show.Head = "work", "main", strings.Repeat("12", 20), 3, strings.Repeat("34", 20)
+		s.show.Session, s.show.Lane, s.show.Commit, s.show.Excluded, s.show.Head = "work", "main", strings.Repeat("12", 20), 3, strings.Repeat("34", 20)
 	})
 	got := a.ok("session", "show", "good", "-C", "app")
 	for _, want := range []string{pointB + "\n  message   two [31m\n", " (3 min ago), manual\n", "  session   work, lane main\n  pins      good\n  head      main at 343434343434\n",
@@ -356,7 +356,7 @@ func TestSessionDiff(t *testing.T) {
 func TestSessionRestore(t *testing.T) {
 	a, s, _ := newWork(t)
 	s.set(func() {
-		s.restore = control.RestoreReply{Dir: a.dir + "/app", Point: control.Point{ID: pointA, Time: time.Now()}, Before: &control.Point{ID: pointB},
+		s.restore = control.RestoreReply{Dir: a.dir + "/app", Checkpoint: control.Checkpoint{ID: pointA, Time: time.Now()}, Before: &control.Checkpoint{ID: pointB},
 			Changes: []control.PathChange{{Path: "x", Status: "M"}}, Kept: []string{"busy"}}
 	})
 	r := a.run("session", "restore", pointA, "./x", "../y", "-C", "app/sub")
@@ -395,7 +395,7 @@ func TestSessionForkAndResume(t *testing.T) {
 		t.Errorf("asked for %+v", q)
 	}
 	s.set(func() {
-		s.list = []control.SessionInfo{{SessionStatus: control.SessionStatus{Name: "old"}, Origin: "https://127.0.0.1/other", Dir: a.dir + "/there"},
+		s.list = []control.SessionInfo{{SessionStatus: control.SessionStatus{Name: "old"}, Remote: "https://127.0.0.1/other", Dir: a.dir + "/there"},
 			{SessionStatus: control.SessionStatus{Name: "work"}, Dir: "/w", Mounted: true}}
 	})
 	for args, want := range map[string]string{"old": "https://127.0.0.1/other " + a.dir + "/there ", "old here": "https://127.0.0.1/other " + a.dir + "/here ",
@@ -514,7 +514,7 @@ func TestSessionStates(t *testing.T) {
 func TestSessionGC(t *testing.T) {
 	a, s, _ := newWork(t)
 	s.set(func() {
-		s.gc = control.SessionGCReply{Kept: 4, Dropped: []control.Point{{ID: pointA, Time: time.Now(), Reason: "idle", Synced: true}}, Bytes: 3 << 20}
+		s.gc = control.SessionGCReply{Kept: 4, Dropped: []control.Checkpoint{{ID: pointA, Time: time.Now(), Reason: "idle", Synced: true}}, Bytes: 3 << 20}
 	})
 	if got := a.ok("session", "gc", "work", "--keep-all", "1.5d", "--keep-daily", "0"); got != "dropped 1 checkpoint, kept 4, 3.0 MiB became free\n" {
 		t.Errorf("%q", got)
@@ -583,8 +583,8 @@ func TestStatusOfASession(t *testing.T) {
 	a := newAfs(t)
 	m := mountStatus("/m")
 	at := time.Now().Add(-90 * time.Second)
-	m.Session = control.SessionStatus{Name: "work", Remote: "https://127.0.0.1/w", Mode: "shared", Pending: 2, Error: "refused", State: "active", Lane: "main-host-1a2b",
-		Diverged: []string{"refs/heads/main"}, DivergedRefs: []control.DivergedRef{{Ref: "refs/heads/main", There: "refs/heads/afs/work/main", Ours: "refs/afs/diverged/work/heads/main"}}, Branches: "afs/work/{branch}", Points: 7, LastID: pointA, LastAt: &at, Dirty: true, LastSync: &at, Sent: 14839, Received: 6419}
+	m.Session = control.SessionStatus{Name: "work", SessionRemote: "https://127.0.0.1/w", Mode: "shared", Pending: 2, Error: "refused", State: "active", Lane: "main-host-1a2b",
+		Diverged: []string{"refs/heads/main"}, DivergedRefs: []control.DivergedRef{{Ref: "refs/heads/main", RemoteRef: "refs/heads/afs/work/main", KeptRef: "refs/afs/diverged/work/heads/main"}}, Branches: "afs/work/{branch}", Checkpoints: 7, LastCheckpoint: pointA, LastCheckpointAt: &at, Dirty: true, LastSync: &at, Sent: 14839, Received: 6419}
 	serve(t, control.DaemonSocket(a.state), newFakeDaemon(m))
 	got := a.ok("status", "/m")
 	for _, want := range []string{

@@ -203,7 +203,7 @@ func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 		files += " so far"
 	}
 	line("tree", "%s", files)
-	line("blobs", "%s of %s fetched%s, %s", count(m.Blobs.Hydrated), count(m.Blobs.Total), share(m.Blobs), bytesOf(m.Blobs.Bytes))
+	line("blobs", "%s of %s fetched%s, %s", count(m.Blobs.Fetched), count(m.Blobs.Total), share(m.Blobs), bytesOf(m.Blobs.Bytes))
 	n := m.Network
 	line("network", "%s in %s, %s, %s received", plural(n.Requests, "request"), plural(n.RoundTrips, "round trip"), plural(n.Blobs, "blob"), bytesOf(n.Bytes))
 	if m.Queue != (control.QueueStatus{}) {
@@ -245,18 +245,18 @@ func sessionLines(s control.SessionStatus, now time.Time, line func(label, forma
 		what += ", lane " + s.Lane
 	}
 	line("session", "%s", what)
-	if s.Points > 0 {
+	if s.Checkpoints > 0 {
 		what := ""
-		if s.LastAt != nil {
-			what = fmt.Sprintf("checkpoint %s, %s", s.LastID, ago(*s.LastAt, now))
+		if s.LastCheckpointAt != nil {
+			what = fmt.Sprintf("checkpoint %s, %s", s.LastCheckpoint, ago(*s.LastCheckpointAt, now))
 			if s.Dirty {
 				what += ", changed since"
 			}
 			what += "; "
 		}
-		line("latest", "%s%s", what, plural(s.Points, "checkpoint"))
+		line("latest", "%s%s", what, plural(s.Checkpoints, "checkpoint"))
 	}
-	if s.Remote != "" {
+	if s.SessionRemote != "" {
 		line("pushed", "%s", pushedText(s, now))
 	}
 	if s.Sent+s.Received > 0 {
@@ -269,7 +269,7 @@ func sessionLines(s control.SessionStatus, now time.Time, line func(label, forma
 		line("branches", "%s on the session remote", s.Branches)
 	}
 	for _, d := range s.DivergedRefs {
-		cause, hint := divergedText(d, s.Remote)
+		cause, hint := divergedText(d, s.SessionRemote)
 		line("diverged", "%s; %s", cause, hint)
 	}
 }
@@ -325,7 +325,7 @@ func share(b control.BlobStatus) string {
 	if b.Total == 0 {
 		return ""
 	}
-	return fmt.Sprintf(" (%d %%)", b.Hydrated*100/b.Total)
+	return fmt.Sprintf(" (%d %%)", b.Fetched*100/b.Total)
 }
 
 // maxRefused is how many refused objects a status for people names.

@@ -16,7 +16,7 @@ func mountStatus(dir string) control.MountStatus {
 		ID: "m1", Dir: dir, Remote: "https://127.0.0.1/app", Ref: "main", Commit: "0123456789abcdef0123456789abcdef01234567",
 		State: control.StateMounted, ReadOnly: true, Since: time.Date(2024, 5, 6, 7, 8, 9, 0, time.UTC), PID: 42,
 		GitReady: true, History: control.HistoryComplete,
-		Tree: control.TreeStatus{Files: 14103, Complete: true}, Blobs: control.BlobStatus{Total: 13900, Hydrated: 13899, Bytes: 13002342},
+		Tree: control.TreeStatus{Files: 14103, Complete: true}, Blobs: control.BlobStatus{Total: 13900, Fetched: 13899, Bytes: 13002342},
 		Network: control.NetworkStatus{Requests: 12, RoundTrips: 15, Blobs: 1204, Bytes: 4299161},
 		Queue:   control.QueueStatus{Foreground: 1, Background: 2000},
 	}
@@ -28,9 +28,9 @@ func TestStatusPrintsTheContract(t *testing.T) {
 	serve(t, control.DaemonSocket(a.state), newFakeDaemon(m))
 	one := `{"id":"m1","dir":"` + m.Dir + `","remote":"https://127.0.0.1/app","ref":"main","commit":"0123456789abcdef0123456789abcdef01234567",` +
 		`"state":"mounted","read_only":true,"since":"2024-05-06T07:08:09Z","pid":42,"git_ready":true,"history":"complete",` +
-		`"tree":{"files":14103,"complete":true},"blobs":{"total":13900,"hydrated":13899,"bytes":13002342},` +
+		`"tree":{"files":14103,"complete":true},"blobs":{"total":13900,"fetched":13899,"bytes":13002342},` +
 		`"network":{"requests":12,"round_trips":15,"blobs":1204,"bytes":4299161},"queue":{"foreground":1,"background":2000},"operations":{"total":0,"pending":0,"fetched":0},` +
-		`"overlay":{"changed":0,"bytes":0},"session":{"name":"","remote":"","mode":"","pending":0,"last_sync":null,"points":0,"last_point_at":null,"dirty":false,"sent":0,"received":0}}`
+		`"overlay":{"changed":0,"bytes":0},"session":{"name":"","session_remote":"","mode":"","pending":0,"last_sync":null,"checkpoints":0,"last_checkpoint_at":null,"dirty":false,"sent":0,"received":0}}`
 	for _, args := range [][]string{{"status", "m", "--json"}, {"status", "m/deep/below", "--json"}, {"status", m.Dir, "--json"}} {
 		if got := a.ok(args...); got != one+"\n" {
 			t.Errorf("%v\n got %swant %s", args, got, one)
@@ -195,14 +195,14 @@ func TestPrefetch(t *testing.T) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			asked = append(asked, r)
-			return control.PrefetchReply{Matched: 1200, Hydrated: 34, Bytes: 5 << 20}, nil
+			return control.PrefetchReply{Matched: 1200, Fetched: 34, Bytes: 5 << 20}, nil
 		}
 	})
 	serve(t, control.DaemonSocket(a.state), f)
 	if got := a.ok("prefetch", "m"); !strings.HasPrefix(got, "34 of 1,200 blobs fetched, 5.0 MiB (") {
 		t.Errorf("got %q", got)
 	}
-	if got := a.ok("prefetch", "m/src", "--json", "--wait"); got != `{"matched":1200,"hydrated":34,"bytes":5242880}`+"\n" {
+	if got := a.ok("prefetch", "m/src", "--json", "--wait"); got != `{"matched":1200,"fetched":34,"bytes":5242880}`+"\n" {
 		t.Errorf("got %q", got)
 	}
 	a.ok("prefetch", "m/src", "*.go", "../doc/")

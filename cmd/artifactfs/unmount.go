@@ -125,8 +125,8 @@ func (a *app) unmount(ctx context.Context, o unmountOptions) error {
 			}
 			fmt.Fprintln(a.stdout, what)
 		}
-		if reply.Left != "" {
-			fmt.Fprintf(a.stderr, "artifactfs: %s\nhint: artifactfs session delete %s --session-remote URL removes it there\n", (&control.Error{Cause: reply.Left}).Error(), m.Session.Name)
+		if reply.NotRemoved != "" {
+			fmt.Fprintf(a.stderr, "artifactfs: %s\nhint: artifactfs session delete %s --session-remote URL removes it there\n", (&control.Error{Cause: reply.NotRemoved}).Error(), m.Session.Name)
 		}
 		if reply.Trashed != "" && !a.quiet {
 			a.sayTrashed(reply.Trashed, reply.Until)
@@ -149,7 +149,7 @@ func (a *app) unmount(ctx context.Context, o unmountOptions) error {
 		errs = append(errs, printJSON(a.stdout, map[string]any{"unmounted": done}))
 	}
 	for _, r := range late {
-		a.warnDiverged("unmount", r.Dir, r.Remote, r.DivergedRefs)
+		a.warnDiverged("unmount", r.Dir, r.SessionRemote, r.DivergedRefs)
 		if r.Pending > 0 && !o.discard {
 			errs = append(errs, unsynced("unmount", r.Dir, control.SessionStatus{Name: r.Session, Pending: r.Pending, Error: r.Why}))
 		}
@@ -192,7 +192,7 @@ func choose(mounts []served, asked error, o unmountOptions) (targets []served, e
 	}
 	if o.all {
 		for _, m := range mounts {
-			if m.mounted() && m.Around == "" { // submodules go with what is around them
+			if m.mounted() && m.SubmoduleOf == "" { // submodules go with what is around them
 				targets = append(targets, m)
 			}
 		}

@@ -168,10 +168,10 @@ func (w *watcher) table(out io.Writer, mounts []served, now time.Time, header bo
 		}
 		hydrated := "-"
 		if m.Blobs.Total > 0 {
-			hydrated = fmt.Sprintf("%d %%", m.Blobs.Hydrated*100/m.Blobs.Total)
+			hydrated = fmt.Sprintf("%d %%", m.Blobs.Fetched*100/m.Blobs.Total)
 		}
 		pending := "-"
-		if m.Session.Remote != "" {
+		if m.Session.SessionRemote != "" {
 			pending = count(m.Session.Pending)
 		}
 		fmt.Fprintf(columns, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t  %s\n", now.Format("15:04:05"),

@@ -1,0 +1,99 @@
+package control
+
+import (
+	"bytes"
+	"encoding/json"
+	"reflect"
+	"strings"
+)
+
+// renamed is the version of the messages in which fields of replies got other names. A field that had another name before has
+// the tag `v5` with that name.
+const renamed = 6
+
+// withNames5 returns a reply of type t with the field names of protocol 5, for a client that speaks no newer one.
+func withNames5(raw json.RawMessage, t reflect.Type) json.RawMessage {
+	return rename(raw, t, func(name, name5 string) (from, to string) { return name, name5 })
+}
+
+// fromNames5 returns a reply of type t, which a daemon of protocol 5 has sent, with the field names of today.
+func fromNames5(raw json.RawMessage, t reflect.Type) json.RawMessage {
+	return rename(raw, t, func(name, name5 string) (from, to string) { return name5, name })
+}
+
+// rename renames the fields of a JSON value of type t, and of the values in it. pair returns the name to replace and its
+// replacement. A value that is not of the type is returned as it is: json.Unmarshal reports it later.
+func rename(raw json.RawMessage, t reflect.Type, pair func(name, name5 string) (from, to string)) json.RawMessage {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch t.Kind() {
+	case reflect.Slice:
+		var members []json.RawMessage
+		if !holdsStruct(t.Elem()) || json.Unmarshal(raw, &members) != nil || members == nil {
+			return raw
+		}
+		for i := range members {
+			members[i] = rename(members[i], t.Elem(), pair)
+		}
+		if all, err := json.Marshal(members); err == nil {
+			return all
+		}
+		return raw
+	case reflect.Struct:
+		return renameMembers(raw, t, pair)
+	}
+	return raw
+}
+
+// renameMembers is rename of a JSON object. The order of its members stays.
+func renameMembers(raw json.RawMessage, t reflect.Type, pair func(name, name5 string) (from, to string)) json.RawMessage {
+	type field struct {
+		name string
+		t    reflect.Type
+	}
+	fields := make(map[string]field)
+	for _, f := range reflect.VisibleFields(t) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name == "" || name == "-" {
+			continue
+		}
+		from, to := name, name
+		if name5 := f.Tag.Get("v5"); name5 != "" {
+			from, to = pair(name, name5)
+		}
+		fields[from] = field{to, f.Type}
+	}
+	members := json.NewDecoder(bytes.NewReader(raw))
+	if start, err := members.Token(); err != nil || start != json.Delim('{') {
+		return raw
+	}
+	out := []byte{'{'}
+	for members.More() {
+		var value json.RawMessage
+		token, err := members.Token()
+		name, ok := token.(string)
+		if err != nil || !ok || members.Decode(&value) != nil {
+			return raw
+		}
+		if f, ok := fields[name]; ok {
+			name, value = f.name, rename(value, f.t, pair)
+		}
+		key, err := json.Marshal(name)
+		if err != nil {
+			return raw
+		}
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		out = append(append(append(out, key...), ':'), value...)
+	}
+	return append(out, '}')
+}
+
+func holdsStruct(t reflect.Type) bool {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+		t = t.Elem()
+	}
+	return t.Kind() == reflect.Struct
+}
