@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/daemon"
 )
 
-func (a *app) cacheCommand() *cobra.Command {
+func cacheCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cache stat|gc",
 		Short: "Show what the state directory contains, and free space",
@@ -30,11 +30,11 @@ removed.`,
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.cacheStatCommand(), a.cacheGCCommand())
+	cmd.AddCommand(cacheStatCommand(a), cacheGCCommand(a))
 	return cmd
 }
 
-func (a *app) cacheStatCommand() *cobra.Command {
+func cacheStatCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "stat",
 		Short: "Show what the state directory contains, by remote and by mount",
@@ -44,11 +44,11 @@ unmounted session the data that exists only here.`,
 		Example: `  artifactfs cache stat
   artifactfs cache stat --json | jq '.remotes[] | select(.needed | not)'`,
 		Args: arguments(0, 0, "no arguments"),
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.cacheStat(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return cacheStat(cmd.Context(), a) },
 	}
 }
 
-func (a *app) cacheGCCommand() *cobra.Command {
+func cacheGCCommand(a *app) *cobra.Command {
 	var quota size
 	var dryRun bool
 	cmd := &cobra.Command{
@@ -60,14 +60,14 @@ is writing. It never removes data that exists only on this host.`,
 		Example: `  artifactfs cache gc --dry-run
   artifactfs cache gc --quota 500M`,
 		Args: arguments(0, 0, "no arguments"),
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.cacheGC(cmd.Context(), int64(quota), dryRun) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return cacheGC(cmd.Context(), a, int64(quota), dryRun) },
 	}
 	cmd.Flags().Var(&quota, "quota", "leave this many bytes of contents, such as 2G (default: the daemon's quota)")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only print what would be removed")
 	return cmd
 }
 
-func (a *app) cacheStat(ctx context.Context) error {
+func cacheStat(ctx context.Context, a *app) error {
 	st, err := daemon.StatCache(ctx, a.state)
 	if errors.Is(err, fs.ErrNotExist) {
 		st, err = daemon.CacheStat{Remotes: []daemon.RemoteStat{}, Mounts: []daemon.HomeStat{}}, nil
@@ -82,12 +82,12 @@ func (a *app) cacheStat(ctx context.Context) error {
 	if a.json {
 		err = printJSON(a.stdout, st)
 	} else {
-		err = a.printCache(st, found)
+		err = printCache(a, st, found)
 	}
 	return errors.Join(err, asked)
 }
 
-func (a *app) printCache(st daemon.CacheStat, found survey) error {
+func printCache(a *app, st daemon.CacheStat, found survey) error {
 	fmt.Fprintf(a.stdout, "contents: %s, %s, evictable", plural(st.Blobs.Blobs, "blob"), bytesOf(st.Blobs.Bytes))
 	if st.Blobs.Quota > 0 {
 		fmt.Fprintf(a.stdout, " (quota %s)", bytesOf(st.Blobs.Quota))
@@ -142,7 +142,7 @@ func orDash(s string) string {
 	return (&control.Error{Cause: s}).Error()
 }
 
-func (a *app) cacheGC(ctx context.Context, quota int64, dryRun bool) error {
+func cacheGC(ctx context.Context, a *app, quota int64, dryRun bool) error {
 	if quota == 0 {
 		found, _ := a.survey(ctx) // who does not answer is told of by status
 		for _, d := range found.daemons {

@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-func (a *app) checkpointCommand() *cobra.Command {
+func checkpointCommand(a *app) *cobra.Command {
 	var r control.CheckpointRequest
 	cmd := &cobra.Command{
 		Use:   "checkpoint [DIR] [-m MESSAGE] [--pin NAME] [--sync]",
@@ -47,7 +47,7 @@ See artifactfs session --help for the commands that use checkpoints.`,
 			return arguments(0, 1, "[DIR]")(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.checkpoint(cmd.Context(), here(args), r)
+			return makeCheckpoint(cmd.Context(), a, here(args), r)
 		},
 		ValidArgsFunction: a.completeMounts(1),
 	}
@@ -67,7 +67,7 @@ func here(args []string) string {
 	return "."
 }
 
-func (a *app) checkpoint(ctx context.Context, dir string, r control.CheckpointRequest) error {
+func makeCheckpoint(ctx context.Context, a *app, dir string, r control.CheckpointRequest) error {
 	all, asked := a.mounts(ctx)
 	m, err := find(all, asked, "checkpoint", dir)
 	if err != nil {
@@ -84,7 +84,7 @@ func (a *app) checkpoint(ctx context.Context, dir string, r control.CheckpointRe
 		err = printJSON(a.stdout, reply)
 	} else {
 		_, err = fmt.Fprintln(a.stdout, reply.ID)
-		a.sayLeft(reply)
+		sayLeft(a, reply)
 	}
 	if err == nil && r.Sync && !reply.Synced {
 		err = &control.Error{Code: control.ExitUnsynced, Verb: "sync", Object: m.Dir, Cause: "the checkpoint is made, and not on the session remote yet",
@@ -97,7 +97,7 @@ func (a *app) checkpoint(ctx context.Context, dir string, r control.CheckpointRe
 const leftShown = 5
 
 // sayLeft names what a checkpoint does not hold. Who ignores a path knows that.
-func (a *app) sayLeft(c control.CheckpointReply) {
+func sayLeft(a *app, c control.CheckpointReply) {
 	if a.verbose {
 		what := "nothing has changed since"
 		if c.Made {
@@ -145,7 +145,7 @@ func milliseconds(ms float64) string {
 	return seconds(time.Duration(ms * float64(time.Millisecond)))
 }
 
-func (a *app) syncCommand() *cobra.Command {
+func syncCommand(a *app) *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "sync [DIR] [--timeout WAIT]",
@@ -168,7 +168,7 @@ retries the push.`,
 			return arguments(0, 1, "[DIR]")(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.sync(cmd.Context(), here(args), timeout)
+			return syncSessions(cmd.Context(), a, here(args), timeout)
 		},
 		ValidArgsFunction: a.completeMounts(1),
 	}
@@ -176,7 +176,7 @@ retries the push.`,
 	return cmd
 }
 
-func (a *app) sync(ctx context.Context, dir string, timeout time.Duration) error {
+func syncSessions(ctx context.Context, a *app, dir string, timeout time.Duration) error {
 	all, asked := a.mounts(ctx)
 	m, err := find(all, asked, "sync", dir)
 	if err != nil {
@@ -192,7 +192,7 @@ func (a *app) sync(ctx context.Context, dir string, timeout time.Duration) error
 		err = printJSON(a.stdout, reply)
 	}
 	s := reply.Session
-	a.warnDiverged("sync", m.Dir, s.SessionRemote, s.DivergedRefs)
+	warnDiverged(a, "sync", m.Dir, s.SessionRemote, s.DivergedRefs)
 	if err == nil && s.Pending > 0 && s.Error != "" { // else it was made after all else was there
 		err = unsynced("sync", m.Dir, s)
 	}
@@ -221,7 +221,7 @@ func unsynced(verb, dir string, s control.SessionStatus) error {
 }
 
 // warnDiverged prints a warning for each ref that the session remote has under another name than its own.
-func (a *app) warnDiverged(verb, dir, remote string, refs []control.DivergedRef) {
+func warnDiverged(a *app, verb, dir, remote string, refs []control.DivergedRef) {
 	for _, d := range refs {
 		cause, hint := divergedText(d, remote)
 		printError(a.stderr, &control.Error{Verb: verb, Object: dir, Cause: "warning: " + cause, Hint: hint})

@@ -31,7 +31,7 @@ func fromTerminal(s os.Signal) bool {
 }
 
 // runChild runs a command in a directory of the mount and gives its exit code. An error says why it did not run.
-func (a *app) runChild(command []string, dir string) (int, error) {
+func runChild(a *app, command []string, dir string) (int, error) {
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Dir = dir
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, a.stdout, a.stderr

@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/credential"
 )
 
-func (a *app) credentialCommand() *cobra.Command {
+func credentialCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "credential",
 		Short: "Replace the token of a mount",
@@ -24,11 +24,11 @@ func (a *app) credentialCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.credentialSetCommand(), a.credentialHelperCommand())
+	cmd.AddCommand(credentialSetCommand(a), credentialHelperCommand(a))
 	return cmd
 }
 
-func (a *app) credentialSetCommand() *cobra.Command {
+func credentialSetCommand(a *app) *cobra.Command {
 	var r control.CredentialRequest
 	cmd := &cobra.Command{
 		Use:   "set [DIR]",
@@ -49,10 +49,10 @@ remote refuses the token. Set tries the token on the remote first; a token that 
 				dir = args[0]
 			}
 			var err error
-			if r.TokenFile, r.Token, err = a.givenToken(cmd, r.TokenFile); err != nil {
+			if r.TokenFile, r.Token, err = givenToken(a, cmd, r.TokenFile); err != nil {
 				return err
 			}
-			return a.setCredential(cmd.Context(), dir, r)
+			return setCredential(cmd.Context(), a, dir, r)
 		},
 	}
 	f := cmd.Flags()
@@ -65,7 +65,7 @@ remote refuses the token. Set tries the token on the remote first; a token that 
 const maxToken = 64 << 10
 
 // givenToken returns the token file as an absolute path, or the token.
-func (a *app) givenToken(cmd *cobra.Command, file string) (string, control.Secret, error) {
+func givenToken(a *app, cmd *cobra.Command, file string) (string, control.Secret, error) {
 	switch {
 	case file != "" && file != "-":
 		abs, err := filepath.Abs(file)
@@ -92,7 +92,7 @@ func (a *app) givenToken(cmd *cobra.Command, file string) (string, control.Secre
 	return "", control.Secret(b), nil
 }
 
-func (a *app) setCredential(ctx context.Context, dir string, r control.CredentialRequest) error {
+func setCredential(ctx context.Context, a *app, dir string, r control.CredentialRequest) error {
 	all, asked := a.mounts(ctx)
 	m, err := find(all, asked, "credential", dir)
 	if err != nil {
@@ -114,7 +114,7 @@ func (a *app) setCredential(ctx context.Context, dir string, r control.Credentia
 }
 
 // credentialHelperCommand is what git runs, as a credential helper of a mount's git directory, for a login.
-func (a *app) credentialHelperCommand() *cobra.Command {
+func credentialHelperCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:    "helper GITDIR OPERATION",
 		Short:  "Answer git's questions for logins",

@@ -33,7 +33,7 @@ type daemonFlags struct {
 	restore        bool
 }
 
-func (a *app) addDaemonFlags(cmd *cobra.Command, f *daemonFlags) {
+func addDaemonFlags(a *app, cmd *cobra.Command, f *daemonFlags) {
 	flags := cmd.Flags()
 	flags.DurationVar(&f.idle, "idle-exit", 0, "exit after `WAIT` without a mount (default: never)")
 	flags.BoolVar(&f.restore, "restore", false, "restore the mounts that existed when the machine went down")
@@ -52,7 +52,7 @@ func (f daemonFlags) check(cmd *cobra.Command) error {
 }
 
 // daemonArguments are those of a process of the daemon, whatever its working directory.
-func (a *app) daemonArguments(command string, f daemonFlags) ([]string, error) {
+func daemonArguments(a *app, command string, f daemonFlags) ([]string, error) {
 	args := []string{command, "--state", a.state, "--idle-exit", f.idle.String(), "--watchdog", f.watchdog.String(), "--log-format", a.logFormat}
 	for flag, path := range map[string]string{"--socket": a.daemonSocket(), "--log-file": a.logFile} {
 		if path == "" {
@@ -79,7 +79,7 @@ func (a *app) daemonArguments(command string, f daemonFlags) ([]string, error) {
 	return args, nil
 }
 
-func (a *app) daemonCommand() *cobra.Command {
+func daemonCommand(a *app) *cobra.Command {
 	var f daemonFlags
 	var upgrade bool
 	cmd := &cobra.Command{
@@ -105,12 +105,12 @@ cannot serve, the old one continues, and the exit code is 1.`,
 				return err
 			}
 			if upgrade {
-				return a.upgrade(cmd.Context())
+				return upgradeDaemon(cmd.Context(), a)
 			}
-			return a.supervise(cmd.Context(), f)
+			return supervise(cmd.Context(), a, f)
 		},
 	}
-	a.addDaemonFlags(cmd, &f)
+	addDaemonFlags(a, cmd, &f)
 	cmd.Flags().BoolVar(&upgrade, "upgrade", false, "replace the running daemon by this executable")
 	for _, other := range []string{"idle-exit", "restore", "watchdog", "metrics"} {
 		cmd.MarkFlagsMutuallyExclusive("upgrade", other)
@@ -119,8 +119,8 @@ cannot serve, the old one continues, and the exit code is 1.`,
 }
 
 // supervise is the daemon command: it starts those who serve.
-func (a *app) supervise(ctx context.Context, f daemonFlags) error {
-	if err := a.becomeDaemon(); err != nil {
+func supervise(ctx context.Context, a *app, f daemonFlags) error {
+	if err := becomeDaemon(a); err != nil {
 		return err
 	}
 	leadGroup()
@@ -138,11 +138,11 @@ func (a *app) supervise(ctx context.Context, f daemonFlags) error {
 	if err != nil {
 		return fmt.Errorf("start daemon: %w", err)
 	}
-	worker, err := a.daemonArguments("worker", f)
+	worker, err := daemonArguments(a, "worker", f)
 	if err != nil {
 		return err
 	}
-	own, err := a.daemonArguments("daemon", f)
+	own, err := daemonArguments(a, "daemon", f)
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (a *app) supervise(ctx context.Context, f daemonFlags) error {
 }
 
 // becomeDaemon settles what is the same for all processes of a daemon.
-func (a *app) becomeDaemon() error {
+func becomeDaemon(a *app) error {
 	// Started by way of a descriptor, a process is named after its number. The name is the first thread's.
 	os.WriteFile("/proc/self/comm", []byte("artifactfs"), 0)
 	if err := keepMemory(); err != nil {

@@ -17,7 +17,7 @@ type examination struct {
 	tokenFile          string
 }
 
-func (a *app) doctorCommand() *cobra.Command {
+func doctorCommand(a *app) *cobra.Command {
 	var e examination
 	cmd := &cobra.Command{
 		Use:   "doctor [REMOTE...]",
@@ -38,7 +38,7 @@ deleted: a file that no longer has a place is moved to the lost+found directory 
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			e.remotes = args
-			return a.doctor(cmd.Context(), e)
+			return examine(cmd.Context(), a, e)
 		},
 	}
 	f := cmd.Flags()
@@ -52,11 +52,11 @@ deleted: a file that no longer has a place is moved to the lost+found directory 
 	return cmd
 }
 
-func (a *app) doctor(ctx context.Context, e examination) error {
+func examine(ctx context.Context, a *app, e examination) error {
 	findings := daemon.ExamineHost(ctx, a.state, e.fix)
 	found, asked := a.survey(ctx)
 	findings = append(findings, daemonFindings(found, asked)...)
-	findings = append(findings, a.mountFindings(found, e.fix)...)
+	findings = append(findings, findingsOfMounts(a, found, e.fix)...)
 	state, err := daemon.Examine(ctx, a.state, e.fix, e.deep)
 	if err != nil {
 		return failure("doctor", a.state, err)
@@ -84,7 +84,7 @@ func (a *app) doctor(ctx context.Context, e examination) error {
 	if a.json {
 		err = printJSON(a.stdout, map[string]any{"findings": findings, "wrong": wrong})
 	} else {
-		err = a.printFindings(findings)
+		err = printFindings(a, findings)
 	}
 	if err == nil && wrong > 0 {
 		err = &control.Error{Code: control.ExitFailed, Verb: "doctor", Object: a.state, Cause: plural(int64(wrong), "finding") + " to be looked after"}
@@ -123,7 +123,7 @@ func daemonFindings(found survey, asked error) (all []daemon.Finding) {
 }
 
 // mountFindings tells of mounts that are not as they should be.
-func (a *app) mountFindings(found survey, fix bool) (all []daemon.Finding) {
+func findingsOfMounts(a *app, found survey, fix bool) (all []daemon.Finding) {
 	for _, m := range found.mounts {
 		switch m.State {
 		case control.StateFailed:
@@ -146,7 +146,7 @@ func (a *app) mountFindings(found survey, fix bool) (all []daemon.Finding) {
 	return all
 }
 
-func (a *app) printFindings(findings []daemon.Finding) error {
+func printFindings(a *app, findings []daemon.Finding) error {
 	for _, f := range findings {
 		sign := string(f.Level)
 		if f.Mended {

@@ -42,13 +42,13 @@ func helper(name string) string {
 }
 
 // runHelper gives the exit code.
-func (a *app) runHelper(name string, args []string) int {
+func runHelper(a *app, name string, args []string) int {
 	h, err := parseHelper(name, args)
 	switch {
 	case err != nil:
 	case h.unmount:
 		a.quiet = !h.verbose
-		err = a.helperUnmount(h)
+		err = helperUnmount(a, h)
 	case h.fake:
 	default:
 		a.quiet, a.passing = !h.verbose, true // the line of /etc/fstab, or the unit, is the record
@@ -102,7 +102,7 @@ func helperCode(code int) int {
 
 // helperUnmount has the daemon unmount, and does it alone where none knows of the directory: it is that of another state
 // directory, or gone.
-func (a *app) helperUnmount(h helperRun) error {
+func helperUnmount(a *app, h helperRun) error {
 	ctx, stop := signal.NotifyContext(context.Background(), deadlySignals()...)
 	defer stop()
 	if h.flags == 0 {
@@ -113,7 +113,7 @@ func (a *app) helperUnmount(h helperRun) error {
 		all, asked := a.mounts(ctx)
 		m, err := find(all, asked, "unmount", h.dir)
 		if err == nil && isDir(m.Dir, h.dir) {
-			return a.unmount(ctx, unmountOptions{dirs: []string{h.dir}, timeout: unmountTime})
+			return unmountMounts(ctx, a, unmountOptions{dirs: []string{h.dir}, timeout: unmountTime})
 		}
 	}
 	if err := unix.Unmount(h.dir, int(h.flags)|unix.UMOUNT_NOFOLLOW); err != nil {
@@ -224,7 +224,7 @@ var generic = []string{
 
 // translate makes of options the arguments of artifactfs mount.
 func (h *helperRun) translate(name string, options []string, sloppy bool) error {
-	known := (&app{}).mountCommand().Flags()
+	known := mountCommand((&app{})).Flags()
 	var own []string
 	for _, option := range options {
 		key, value, hasValue := strings.Cut(option, "=")

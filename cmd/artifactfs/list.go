@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-func (a *app) listCommand() *cobra.Command {
+func listCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
@@ -20,11 +20,11 @@ of the latter is unmounted; mount resumes them. With --json it prints the same a
 		Example: `  artifactfs list
   artifactfs list --json | jq -r '.mounts[].dir'`,
 		Args: arguments(0, 0, "no arguments"),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.list(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, args []string) error { return listMounts(cmd.Context(), a) },
 	}
 }
 
-func (a *app) list(ctx context.Context) error {
+func listMounts(ctx context.Context, a *app) error {
 	found, asked := a.survey(ctx)
 	all := found.mounts
 	if a.json {

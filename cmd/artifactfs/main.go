@@ -41,7 +41,7 @@ func main() {
 	os.Unsetenv(sessionTokenVariable)
 	a := &app{stdout: os.Stdout, stderr: os.Stderr, token: token, sessionToken: sessionToken, newHost: newHost}
 	if name := helper(os.Args[0]); name != "" {
-		os.Exit(a.runHelper(name, os.Args[1:]))
+		os.Exit(runHelper(a, name, os.Args[1:]))
 	}
 	os.Exit(a.run(os.Args[1:]))
 }
@@ -202,7 +202,7 @@ session; 5 success, but not everything is on the session remote yet. With --json
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if showVersion {
-				return a.printVersion()
+				return printVersion(a)
 			}
 			return cmd.Help()
 		},
@@ -227,8 +227,8 @@ session; 5 success, but not everything is on the session remote yet. With --json
 	f.StringVar(&a.logFile, "log-file", "", "log to `FILE` (default: stderr; background daemon: DIR/log/daemon.log)")
 	f.Var(newChoice(&a.logLevel, "", "debug", "info", "warn", "error"), "log-level", "log from this level up (default: info for a daemon, else warn)")
 	f.Var(newChoice(&a.logFormat, "console", "console", "json"), "log-format", "how to write the log")
-	root.AddCommand(a.mountCommand(), a.unmountCommand(), a.runCommand(), a.statusCommand(), a.listCommand(), a.prefetchCommand(), a.switchCommand(), a.refreshCommand(), a.checkpointCommand(), a.syncCommand(), a.sessionCommand(), a.traceCommand(), a.cacheCommand(),
-		a.daemonCommand(), a.workerCommand(), a.doctorCommand(), a.versionCommand(), a.completionCommand(), a.promisorCommand(), a.credentialCommand(), a.mcpCommand())
+	root.AddCommand(mountCommand(a), unmountCommand(a), runCommand(a), statusCommand(a), listCommand(a), prefetchCommand(a), switchCommand(a), refreshCommand(a), checkpointCommand(a), syncCommand(a), sessionCommand(a), traceCommand(a), cacheCommand(a),
+		daemonCommand(a), workerCommand(a), doctorCommand(a), versionCommand(a), completionCommand(a), promisorCommand(a), credentialCommand(a), mcpCommand(a))
 	for name, values := range map[string][]string{"log-level": {"debug", "info", "warn", "error"}, "log-format": {"console", "json"}} {
 		completeFlag(root, name, values...)
 	}

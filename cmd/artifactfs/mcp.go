@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/mcp"
 )
 
-func (a *app) mcpCommand() *cobra.Command {
+func mcpCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "mcp [DIR|SESSION]",
 		Short: "Serve a session to a coding agent, over the Model Context Protocol",
@@ -30,20 +30,20 @@ commands print with --json.`,
 			if a.json {
 				return usage(cmd, errors.New("--json makes no sense: the output is the protocol's"))
 			}
-			err := mcp.Serve(cmd.Context(), versionText(), a.findSession(first(args)), os.Stdin, a.stdout)
+			err := mcp.Serve(cmd.Context(), versionText(), findSession(a, first(args)), os.Stdin, a.stdout)
 			if errors.Is(err, context.Canceled) {
 				return nil // a signal is how agents end it
 			}
 			return err
 		},
-		ValidArgsFunction: a.completeSessions(1),
+		ValidArgsFunction: completeSessions(a, 1),
 	}
 }
 
 // findSession returns how to look up the mount of a session, which is named as for -C.
-func (a *app) findSession(of string) mcp.Find {
+func findSession(a *app, of string) mcp.Find {
 	return func(ctx context.Context, verb string) (mcp.Session, error) {
-		w, err := a.sessionOf(ctx, verb, of)
+		w, err := sessionOf(ctx, a, verb, of)
 		if err != nil {
 			return mcp.Session{}, err
 		}

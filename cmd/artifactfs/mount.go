@@ -26,7 +26,7 @@ type mountOptions struct {
 	device        int    // descriptor of an opened /dev/fuse; -1: none
 }
 
-func (a *app) mountCommand() *cobra.Command {
+func mountCommand(a *app) *cobra.Command {
 	var o mountOptions
 	cmd := &cobra.Command{
 		Use:   "mount [REMOTE [DIR]]",
@@ -99,7 +99,7 @@ precedence. $ARTIFACTFS_REMOTE and $ARTIFACTFS_DIR are used when there are no ar
 			if err := o.complete(cmd, args, a); err != nil {
 				return err
 			}
-			return a.mount(cmd.Context(), o)
+			return mountRemote(cmd.Context(), a, o)
 		},
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 			if len(args) > 1 {
@@ -321,21 +321,21 @@ func repositoryName(remote string) string {
 	return name
 }
 
-func (a *app) mount(ctx context.Context, o mountOptions) error {
+func mountRemote(ctx context.Context, a *app, o mountOptions) error {
 	if o.foreground {
 		return a.serveMount(ctx, o.request)
 	}
 	start := time.Now()
 	p := a.newProgress()
-	reply, err := a.mountInBackground(ctx, o.request, p.show)
+	reply, err := mountInBackground(ctx, a, o.request, p.show)
 	p.stop()
 	if err != nil {
 		return failure("mount", o.request.Dir, err)
 	}
-	return a.printMount(reply, time.Since(start))
+	return printMount(a, reply, time.Since(start))
 }
 
-func (a *app) mountInBackground(ctx context.Context, r control.MountRequest, show func(control.Progress)) (control.MountReply, error) {
+func mountInBackground(ctx context.Context, a *app, r control.MountRequest, show func(control.Progress)) (control.MountReply, error) {
 	for again := true; ; again = false {
 		client, err := a.ensureDaemon(ctx)
 		if err != nil {
@@ -349,7 +349,7 @@ func (a *app) mountInBackground(ctx context.Context, r control.MountRequest, sho
 	}
 }
 
-func (a *app) printMount(m control.MountReply, took time.Duration) error {
+func printMount(a *app, m control.MountReply, took time.Duration) error {
 	if a.quiet {
 		return nil
 	}

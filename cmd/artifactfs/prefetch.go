@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-func (a *app) prefetchCommand() *cobra.Command {
+func prefetchCommand(a *app) *cobra.Command {
 	var wait bool
 	var commits []string
 	cmd := &cobra.Command{
@@ -32,7 +32,7 @@ commits changed). The command returns when the contents are there.`,
   artifactfs prefetch git --commit HEAD --commit main~50..main && cd git && jj git init --colocate`,
 		Args: arguments(1, -1, "DIR [PATHSPEC...]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.prefetch(cmd.Context(), args[0], args[1:], wait, commits)
+			return prefetchPaths(cmd.Context(), a, args[0], args[1:], wait, commits)
 		},
 		ValidArgsFunction: a.completeMounts(1),
 	}
@@ -41,7 +41,7 @@ commits changed). The command returns when the contents are there.`,
 	return cmd
 }
 
-func (a *app) prefetch(ctx context.Context, dir string, specs []string, wait bool, commits []string) error {
+func prefetchPaths(ctx context.Context, a *app, dir string, specs []string, wait bool, commits []string) error {
 	all, asked := a.mounts(ctx)
 	m, err := find(all, asked, "prefetch", dir)
 	if err != nil {

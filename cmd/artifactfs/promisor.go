@@ -9,7 +9,7 @@ import (
 )
 
 // promisorCommand is what git runs, as upload-pack of a remote in a mount's git directory, to ask for missing objects.
-func (a *app) promisorCommand() *cobra.Command {
+func promisorCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:    "upload-pack-helper GITDIR",
 		Short:  "Answer git's questions for missing objects",

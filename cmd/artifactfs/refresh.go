@@ -37,7 +37,7 @@ func (o *mountOptions) completeFollow(cmd *cobra.Command) error {
 	return nil
 }
 
-func (a *app) refreshCommand() *cobra.Command {
+func refreshCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "refresh [DIR]",
 		Short: "Fetch the mounted branch now, and update a mount that follows it",
@@ -55,12 +55,12 @@ mounts do not wait for --follow-interval. Refresh also retries objects that were
 			if len(args) > 0 {
 				dir = args[0]
 			}
-			return a.refresh(cmd.Context(), dir)
+			return refreshMounts(cmd.Context(), a, dir)
 		},
 	}
 }
 
-func (a *app) refresh(ctx context.Context, dir string) error {
+func refreshMounts(ctx context.Context, a *app, dir string) error {
 	all, asked := a.mounts(ctx)
 	m, err := find(all, asked, "refresh", dir)
 	if err != nil {

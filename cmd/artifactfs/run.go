@@ -34,7 +34,7 @@ type runOptions struct {
 	command []string
 }
 
-func (a *app) runCommand() *cobra.Command {
+func runCommand(a *app) *cobra.Command {
 	var o runOptions
 	cmd := &cobra.Command{
 		Use:   "run [REMOTE] [flags] -- CMD [ARG...]",
@@ -59,7 +59,7 @@ be saved, 5 if they are not all on the session remote yet.`,
   artifactfs run https://example.org/app.git --keep 7d -- ./agent
   artifactfs run git@example.org:team/app.git --session fix-login -- bash`,
 		Annotations:       fromEnvironment,
-		RunE:              func(cmd *cobra.Command, args []string) error { return a.runIn(cmd, args, o) },
+		RunE:              func(cmd *cobra.Command, args []string) error { return runIn(a, cmd, args, o) },
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	o.addFlags(cmd)
@@ -75,7 +75,7 @@ type exitCode int
 
 func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
-func (a *app) runIn(cmd *cobra.Command, args []string, o runOptions) error {
+func runIn(a *app, cmd *cobra.Command, args []string, o runOptions) error {
 	remote := environmentArguments("REMOTE")
 	switch at := cmd.ArgsLenAtDash(); {
 	case at < 0 || at == len(args):
@@ -110,7 +110,7 @@ func (a *app) runIn(cmd *cobra.Command, args []string, o runOptions) error {
 	if err := o.complete(cmd, append(remote, place.dir), a); err != nil {
 		return err
 	}
-	return a.runMounted(cmd.Context(), o)
+	return runMounted(cmd.Context(), a, o)
 }
 
 // place is where run mounts.
@@ -144,12 +144,12 @@ func (p place) remove() {
 }
 
 // runMounted mounts, runs, and unmounts.
-func (a *app) runMounted(ctx context.Context, o runOptions) error {
+func runMounted(ctx context.Context, a *app, o runOptions) error {
 	if err := keepMemory(); err != nil { // CMD is a process of the same user
 		return failure("run", o.request.Dir, err)
 	}
 	p := a.newProgress()
-	reply, err := a.mountInBackground(ctx, o.request, p.show)
+	reply, err := mountInBackground(ctx, a, o.request, p.show)
 	p.stop()
 	if err != nil {
 		return failure("run", o.request.Dir, err)
@@ -161,13 +161,13 @@ func (a *app) runMounted(ctx context.Context, o runOptions) error {
 			Hint: "--state DIR with a state directory of this namespace's own has a daemon started here"}
 	}
 	if err == nil { // nobody has interrupted us at the last moment
-		code, err = a.runChild(o.command, reply.Dir)
+		code, err = runChild(a, o.command, reply.Dir)
 	}
 	if err != nil {
 		printError(a.stderr, control.AsError(err))
 	}
 	ctx = context.WithoutCancel(ctx)
-	if err := a.endRun(ctx, reply, o); err != nil {
+	if err := endRun(ctx, a, reply, o); err != nil {
 		e := control.AsError(failure("unmount", reply.Dir, err))
 		printError(a.stderr, e)
 		if code == control.ExitDone {
@@ -197,7 +197,7 @@ func cannotRun(name string, err error) error {
 }
 
 // endRun unmounts what a command has left, and says what is kept. What is in use is waited for, and then detached.
-func (a *app) endRun(ctx context.Context, m control.MountReply, o runOptions) error {
+func endRun(ctx context.Context, a *app, m control.MountReply, o runOptions) error {
 	client, err := a.ensureDaemon(ctx)
 	if err != nil {
 		return err
@@ -219,9 +219,9 @@ func (a *app) endRun(ctx context.Context, m control.MountReply, o runOptions) er
 		return err
 	}
 	if reply.Session != "" {
-		a.sayKeptByRun(m, reply)
+		sayKeptByRun(a, m, reply)
 	}
-	a.warnDiverged("run", m.Dir, reply.SessionRemote, reply.DivergedRefs)
+	warnDiverged(a, "run", m.Dir, reply.SessionRemote, reply.DivergedRefs)
 	if reply.Pending > 0 && !o.discard {
 		return unsynced("run", m.Dir, control.SessionStatus{Name: m.Session, Pending: reply.Pending, Error: reply.Why})
 	}
@@ -234,7 +234,7 @@ func mountedAt(dir string) bool {
 }
 
 // sayKeptByRun says how to go on: the place was of this run, the session has a name.
-func (a *app) sayKeptByRun(m control.MountReply, reply control.UnmountReply) {
+func sayKeptByRun(a *app, m control.MountReply, reply control.UnmountReply) {
 	what := plural(reply.Kept, "changed path")
 	if reply.Kept == 0 {
 		what = "git objects"

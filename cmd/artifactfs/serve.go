@@ -73,7 +73,7 @@ func (a *app) serveMount(ctx context.Context, r control.MountRequest) (err error
 	if err != nil {
 		return failure("mount", r.Dir, err)
 	}
-	if err := a.printMount(reply, time.Since(start)); err != nil {
+	if err := printMount(a, reply, time.Since(start)); err != nil {
 		return err
 	}
 	select {
@@ -101,7 +101,7 @@ func (a *app) sayWhatIsKept(dir string) {
 	kept, _ := daemon.Kept(a.state)
 	for _, k := range kept {
 		if k.Dir == dir && k.Overlay.Changed >= 0 {
-			a.sayKept(k, k.Overlay.Changed)
+			sayKept(a, k, k.Overlay.Changed)
 		}
 	}
 }

@@ -118,7 +118,7 @@ func startWorker(t *testing.T, a *app, f daemonFlags, start keeper.Start) *atten
 		t.Fatal(err)
 	}
 	w := &attend{conn: conn, ended: make(chan error, 1), heard: make(chan keeper.Message, 1000)}
-	go func() { w.ended <- a.work(t.Context(), other, f) }()
+	go func() { w.ended <- runWorker(t.Context(), a, other, f) }()
 	if err := conn.Send(start.Message()); err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +257,7 @@ func TestSpareWorkerThatIsNotNeededEnds(t *testing.T) {
 	}
 	defer other.Close()
 	conn.Close()
-	if err := a.work(t.Context(), other, daemonFlags{}); err != nil {
+	if err := runWorker(t.Context(), a, other, daemonFlags{}); err != nil {
 		t.Errorf("%v", err)
 	}
 	if _, err := os.Lstat(a.state); err == nil {

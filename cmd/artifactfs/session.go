@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-func (a *app) sessionCommand() *cobra.Command {
+func sessionCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:                   "session COMMAND",
 		DisableFlagsInUseLine: true,
@@ -64,11 +64,11 @@ names session remote, session and checkpoint.`,
 		RunE:                       func(cmd *cobra.Command, args []string) error { return cmd.Help() },
 		SuggestionsMinimumDistance: 2,
 	}
-	cmd.AddCommand(a.sessionListCommand(), a.sessionLogCommand(), a.sessionShowCommand(), a.sessionLinkCommand(), a.sessionDiffCommand(), a.sessionCompareCommand(), a.sessionRestoreCommand(),
-		a.sessionForkCommand(), a.sessionMergeCommand(), a.sessionResumeCommand(), a.sessionPinCommand(), a.sessionUnpinCommand(), a.sessionNoteCommand(), a.sessionRecordCommand(),
-		a.sessionTranscriptCommand(), a.sessionEraseCommand(), a.sessionFactCommand(), a.sessionHandoffCommand())
-	cmd.AddCommand(a.sessionStateCommands()...)
-	cmd.AddCommand(a.sessionHooksCommand(), a.sessionHookCommand(), a.sessionGCCommand(), a.sessionDeleteCommand(), a.sessionUndeleteCommand())
+	cmd.AddCommand(sessionListCommand(a), sessionLogCommand(a), sessionShowCommand(a), sessionLinkCommand(a), sessionDiffCommand(a), sessionCompareCommand(a), sessionRestoreCommand(a),
+		sessionForkCommand(a), sessionMergeCommand(a), sessionResumeCommand(a), sessionPinCommand(a), sessionUnpinCommand(a), sessionNoteCommand(a), sessionRecordCommand(a),
+		sessionTranscriptCommand(a), sessionEraseCommand(a), sessionFactCommand(a), sessionHandoffCommand(a))
+	cmd.AddCommand(sessionStateCommands(a)...)
+	cmd.AddCommand(sessionHooksCommand(a), sessionHookCommand(a), sessionGCCommand(a), sessionDeleteCommand(a), sessionUndeleteCommand(a))
 	return cmd
 }
 
@@ -90,7 +90,7 @@ func (w work) name() string {
 
 // sessionOf finds the session that is called name: by a session's name, or as the directory of a mount or one inside; "":
 // the mount around the current directory. Who serves it is asked; of what is not mounted, the shared daemon.
-func (a *app) sessionOf(ctx context.Context, verb, name string) (work, error) {
+func sessionOf(ctx context.Context, a *app, verb, name string) (work, error) {
 	all, asked := a.mounts(ctx)
 	if name == "" {
 		m, err := find(all, asked, verb, ".")
@@ -152,19 +152,19 @@ func (w work) mounted(verb string) (served, error) {
 }
 
 // ofFlag adds the flag that says which session is meant.
-func (a *app) ofFlag(cmd *cobra.Command, of *string) {
+func ofFlag(a *app, cmd *cobra.Command, of *string) {
 	cmd.Flags().StringVarP(of, "of", "C", "", "the session, by its mount or its name (`DIR|SESSION`; default: that of\nthe current directory)")
-	if err := cmd.RegisterFlagCompletionFunc("of", a.completeSessions(1<<10)); err != nil {
+	if err := cmd.RegisterFlagCompletionFunc("of", completeSessions(a, 1<<10)); err != nil {
 		panic(err) // as in completeFlag
 	}
 }
 
 // completeSessions offers the sessions' names to the shell.
-func (a *app) completeSessions(most int) cobra.CompletionFunc {
+func completeSessions(a *app, most int) cobra.CompletionFunc {
 	return a.completeListed(most, func(m served) (choice, about string) { return m.Session.Name, m.Dir }, cobra.ShellCompDirectiveDefault)
 }
 
-func (a *app) sessionListCommand() *cobra.Command {
+func sessionListCommand(a *app) *cobra.Command {
 	var deleted bool
 	var remote string
 	cmd := &cobra.Command{
@@ -187,9 +187,9 @@ undelete can restore.`,
 		Args: arguments(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if deleted {
-				return a.sessionListDeleted(cmd.Context(), remote)
+				return sessionListDeleted(cmd.Context(), a, remote)
 			}
-			return a.sessionList(cmd.Context(), remote)
+			return sessionList(cmd.Context(), a, remote)
 		},
 	}
 	cmd.Flags().BoolVar(&deleted, "deleted", false, "list sessions that were deleted in the last 7 days")
@@ -199,9 +199,9 @@ undelete can restore.`,
 
 // sessions lists the sessions of this host. A daemon that was killed can be connected to until the kernel has closed its socket:
 // if no other answers either, sessions looks again who is there.
-func (a *app) sessions(ctx context.Context) ([]control.SessionInfo, error) {
+func sessions(ctx context.Context, a *app) ([]control.SessionInfo, error) {
 	for until := time.Now().Add(statusTime); ; {
-		all, err := a.askSessions(ctx)
+		all, err := askSessions(ctx, a)
 		if a.socket != "" || !errors.Is(err, control.ErrNoServer) || time.Now().After(until) {
 			return all, err
 		}
@@ -215,7 +215,7 @@ func (a *app) sessions(ctx context.Context) ([]control.SessionInfo, error) {
 
 // askSessions asks all daemons at once: each knows all sessions, and those that it serves better than the others. Those that have
 // ended since they were listed say nothing; if all have, it is control.ErrNoServer.
-func (a *app) askSessions(ctx context.Context) ([]control.SessionInfo, error) {
+func askSessions(ctx context.Context, a *app) ([]control.SessionInfo, error) {
 	sockets, err := a.sockets(ctx)
 	if err != nil {
 		return nil, err
@@ -268,8 +268,8 @@ func (a *app) askSessions(ctx context.Context) ([]control.SessionInfo, error) {
 	return all, errors.Join(errs...)
 }
 
-func (a *app) sessionList(ctx context.Context, remote string) error {
-	all, asked := a.sessionsAt(ctx, remote)
+func sessionList(ctx context.Context, a *app, remote string) error {
+	all, asked := sessionsAt(ctx, a, remote)
 	if a.json {
 		if all == nil {
 			all = []control.SessionInfo{}
@@ -299,13 +299,13 @@ func (a *app) sessionList(ctx context.Context, remote string) error {
 }
 
 // sessionsAt lists the sessions of a session remote; "": of this host.
-func (a *app) sessionsAt(ctx context.Context, remote string) ([]control.SessionInfo, error) {
+func sessionsAt(ctx context.Context, a *app, remote string) ([]control.SessionInfo, error) {
 	remote, err := farRemote("list", remote)
 	if err != nil {
 		return nil, err
 	}
 	if remote == "" {
-		return a.sessions(ctx)
+		return sessions(ctx, a)
 	}
 	client, err := a.ensureDaemon(ctx)
 	if err != nil {

@@ -60,7 +60,7 @@ func linkIn(verb, word string) (control.Link, bool, error) {
 
 // workAt finds the session that a checkpoint is of, and what the checkpoint is called within it. A word that names no session
 // is a checkpoint of the session that -C says; on a session remote it is the name of a session if -C says none.
-func (a *app) workAt(ctx context.Context, verb, of, remote, word string) (work, string, error) {
+func workAt(ctx context.Context, a *app, verb, of, remote, word string) (work, string, error) {
 	twice := &control.Error{Code: control.ExitUsage, Verb: verb, Object: word, Cause: "it names the session, and -C names one too", Hint: "artifactfs session " + verb + " --help"}
 	l, isLink, err := linkIn(verb, word)
 	if err != nil {
@@ -71,7 +71,7 @@ func (a *app) workAt(ctx context.Context, verb, of, remote, word string) (work, 
 			twice.Object, twice.Cause = "link", "it names the session and its remote: neither -C nor --session-remote goes with it"
 			return work{}, "", twice
 		}
-		w, err := a.farWork(ctx, l.Remote, l.Session)
+		w, err := farWork(ctx, a, l.Remote, l.Session)
 		return w, l.Checkpoint, err
 	}
 	name, point := control.SplitCheckpoint(word)
@@ -82,7 +82,7 @@ func (a *app) workAt(ctx context.Context, verb, of, remote, word string) (work, 
 		return work{}, "", err
 	}
 	if remote == "" {
-		w, err := a.sessionOf(ctx, verb, name+of)
+		w, err := sessionOf(ctx, a, verb, name+of)
 		return w, point, err
 	}
 	if name += of; name == "" {
@@ -92,12 +92,12 @@ func (a *app) workAt(ctx context.Context, verb, of, remote, word string) (work, 
 		return work{}, "", &control.Error{Code: control.ExitUsage, Verb: verb, Object: name, Cause: "it is no name of a session",
 			Hint: "artifactfs session list --session-remote URL shows those that there are"}
 	}
-	w, err := a.farWork(ctx, remote, name)
+	w, err := farWork(ctx, a, remote, name)
 	return w, point, err
 }
 
 // farWork is a session on a session remote, which the shared daemon looks at.
-func (a *app) farWork(ctx context.Context, remote, name string) (work, error) {
+func farWork(ctx context.Context, a *app, remote, name string) (work, error) {
 	client, err := a.ensureDaemon(ctx)
 	return work{client: client, of: name, remote: remote}, err
 }
@@ -135,7 +135,7 @@ func namesSession(word string) bool {
 	return name != ""
 }
 
-func (a *app) sessionLinkCommand() *cobra.Command {
+func sessionLinkCommand(a *app) *cobra.Command {
 	var of, remote string
 	cmd := &cobra.Command{
 		Use:   "link [ID]",
@@ -150,17 +150,17 @@ session remote. It contains no secret.
   artifactfs session fork "$(artifactfs session link)" /tmp/try`,
 		Args: arguments(0, 1, "[ID]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.sessionLink(cmd.Context(), of, remote, first(args))
+			return sessionLink(cmd.Context(), a, of, remote, first(args))
 		},
-		ValidArgsFunction: a.completePoints(&of, 1),
+		ValidArgsFunction: completePoints(a, &of, 1),
 	}
-	a.ofFlag(cmd, &of)
+	ofFlag(a, cmd, &of)
 	farFlag(cmd, &remote)
 	return cmd
 }
 
-func (a *app) sessionLink(ctx context.Context, of, remote, id string) error {
-	w, id, err := a.workAt(ctx, "link", of, remote, id)
+func sessionLink(ctx context.Context, a *app, of, remote, id string) error {
+	w, id, err := workAt(ctx, a, "link", of, remote, id)
 	if err != nil {
 		return err
 	}

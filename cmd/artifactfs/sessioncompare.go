@@ -18,7 +18,7 @@ const (
 	mostAlone  = 40  // paths that only one side changed, in the table
 )
 
-func (a *app) sessionCompareCommand() *cobra.Command {
+func sessionCompareCommand(a *app) *cobra.Command {
 	var remote string
 	cmd := &cobra.Command{
 		Use:   "compare SESSION[@ID]|LINK SESSION[@ID]|LINK...",
@@ -47,16 +47,16 @@ repository, and nothing has to be mounted or known here; a link, URL#session=SES
 			}
 			return nil
 		},
-		RunE:              func(cmd *cobra.Command, args []string) error { return a.sessionCompare(cmd.Context(), remote, args) },
-		ValidArgsFunction: a.completeSessions(1 << 10),
+		RunE:              func(cmd *cobra.Command, args []string) error { return sessionCompare(cmd.Context(), a, remote, args) },
+		ValidArgsFunction: completeSessions(a, 1<<10),
 	}
 	farFlag(cmd, &remote)
 	return cmd
 }
 
 // compared finds the checkpoints that words name, and the daemon to ask: that of the first mount among them.
-func (a *app) compared(ctx context.Context, remote string, words []string) (r control.SessionCompareRequest, client *control.Client, err error) {
-	around, aroundErr := a.sessionOf(ctx, "compare", "")
+func comparedSessions(ctx context.Context, a *app, remote string, words []string) (r control.SessionCompareRequest, client *control.Client, err error) {
+	around, aroundErr := sessionOf(ctx, a, "compare", "")
 	if aroundErr == nil && around.mount != nil {
 		r.Dir = around.mount.Dir
 	}
@@ -75,7 +75,7 @@ func (a *app) compared(ctx context.Context, remote string, words []string) (r co
 			side.Of, side.ID = word, ""
 		}
 		if side.SessionRemote == "" && side.Of != around.of {
-			w, err := a.sessionOf(ctx, "compare", side.Of)
+			w, err := sessionOf(ctx, a, "compare", side.Of)
 			switch e := control.AsError(err); {
 			case err == nil && (w.mount != nil || client == nil):
 				side.Of, client = w.of, w.client
@@ -93,8 +93,8 @@ func (a *app) compared(ctx context.Context, remote string, words []string) (r co
 	return r, client, err
 }
 
-func (a *app) sessionCompare(ctx context.Context, remote string, words []string) error {
-	r, client, err := a.compared(ctx, remote, words)
+func sessionCompare(ctx context.Context, a *app, remote string, words []string) error {
+	r, client, err := comparedSessions(ctx, a, remote, words)
 	if err != nil {
 		return err
 	}

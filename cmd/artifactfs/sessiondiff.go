@@ -17,7 +17,7 @@ type diffOptions struct {
 	stat, nameOnly, nameStatus bool
 }
 
-func (a *app) sessionDiffCommand() *cobra.Command {
+func sessionDiffCommand(a *app) *cobra.Command {
 	var o diffOptions
 	cmd := &cobra.Command{
 		Use:   "diff [A [B]] [--stat|--name-only|--name-status]",
@@ -49,35 +49,35 @@ With --session-remote and one SESSION, diff prints all changes of that session.
 			return arguments(0, 2, "[A [B]]")(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.sessionDiff(cmd.Context(), o, append(args, "", "")[:2])
+			return sessionDiff(cmd.Context(), a, o, append(args, "", "")[:2])
 		},
-		ValidArgsFunction: a.completePoints(&o.of, 2),
+		ValidArgsFunction: completePoints(a, &o.of, 2),
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.BoolVar(&o.stat, "stat", false, "print the number of changed lines of each file")
 	f.BoolVar(&o.nameOnly, "name-only", false, "print only paths")
 	f.BoolVar(&o.nameStatus, "name-status", false, "print only paths, and whether they were added (A), modified (M), deleted (D)\nor changed their type (T)")
-	a.ofFlag(cmd, &o.of)
+	ofFlag(a, cmd, &o.of)
 	farFlag(cmd, &o.remote)
 	return cmd
 }
 
 // ends finds the sessions of the two ends of a comparison, and what the ends are called in them. An end without a name is the
 // beginning of the session, or its working tree.
-func (a *app) ends(ctx context.Context, o diffOptions, words []string) (r control.SessionDiffRequest, w work, err error) {
+func diffEnds(ctx context.Context, a *app, o diffOptions, words []string) (r control.SessionDiffRequest, w work, err error) {
 	from, to := words[0], words[1]
-	x, fromPoint, err := a.workAt(ctx, "diff", o.of, o.remote, from)
+	x, fromPoint, err := workAt(ctx, a, "diff", o.of, o.remote, from)
 	if err != nil {
 		return r, w, err
 	}
 	switch w = x; {
 	case to != "":
-		if w, to, err = a.workAt(ctx, "diff", o.of, o.remote, to); err != nil {
+		if w, to, err = workAt(ctx, a, "diff", o.of, o.remote, to); err != nil {
 			return r, w, err
 		}
 	case namesSession(from) && o.remote == "": // compared with the work at hand, if there is any
-		if around, err := a.sessionOf(ctx, "diff", ""); err == nil {
+		if around, err := sessionOf(ctx, a, "diff", ""); err == nil {
 			w = around
 		}
 	}
@@ -88,8 +88,8 @@ func (a *app) ends(ctx context.Context, o diffOptions, words []string) (r contro
 	return r, w, nil
 }
 
-func (a *app) sessionDiff(ctx context.Context, o diffOptions, words []string) error {
-	r, w, err := a.ends(ctx, o, words)
+func sessionDiff(ctx context.Context, a *app, o diffOptions, words []string) error {
+	r, w, err := diffEnds(ctx, a, o, words)
 	if err != nil {
 		return err
 	}

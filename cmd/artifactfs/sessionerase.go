@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-func (a *app) sessionEraseCommand() *cobra.Command {
+func sessionEraseCommand(a *app) *cobra.Command {
 	var of, before, why string
 	var records []string
 	cmd := &cobra.Command{
@@ -45,21 +45,21 @@ remote. Checkpoints, commits, notes, facts and the handoff stay.`,
 				}
 				r.Before = at.UTC()
 			}
-			return a.sessionErase(cmd.Context(), cmp.Or(of, first(args)), r)
+			return sessionErase(cmd.Context(), a, cmp.Or(of, first(args)), r)
 		},
-		ValidArgsFunction: a.completeSessions(1),
+		ValidArgsFunction: completeSessions(a, 1),
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&before, "before", "", "erase records older than `TIME`")
 	f.StringArrayVar(&records, "record", nil, "erase the record with this `ID`; may be repeated")
 	f.StringVar(&why, "why", "", "`REASON`, stored in the tombstone")
-	a.ofFlag(cmd, &of)
+	ofFlag(a, cmd, &of)
 	return cmd
 }
 
-func (a *app) sessionErase(ctx context.Context, of string, r control.SessionEraseRequest) error {
-	w, err := a.sessionOf(ctx, "erase", of)
+func sessionErase(ctx context.Context, a *app, of string, r control.SessionEraseRequest) error {
+	w, err := sessionOf(ctx, a, "erase", of)
 	if err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func (a *app) sessionErase(ctx context.Context, of string, r control.SessionEras
 		return failure("erase", w.name(), err)
 	}
 	ids := append(r.Records, reply.Erased...)
-	forks, err := a.eraseForks(ctx, reply.Session, r, ids)
+	forks, err := eraseForks(ctx, a, reply.Session, r, ids)
 	if a.json {
 		if reply.Erased == nil {
 			reply.Erased = []string{}
@@ -84,11 +84,11 @@ func (a *app) sessionErase(ctx context.Context, of string, r control.SessionEras
 }
 
 // eraseForks erases the same records from the sessions of this host that were forked from one, and from their forks.
-func (a *app) eraseForks(ctx context.Context, origin string, r control.SessionEraseRequest, ids []string) (done []control.SessionEraseReply, err error) {
+func eraseForks(ctx context.Context, a *app, origin string, r control.SessionEraseRequest, ids []string) (done []control.SessionEraseReply, err error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	all, err := a.sessions(ctx)
+	all, err := sessions(ctx, a)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +101,7 @@ func (a *app) eraseForks(ctx context.Context, origin string, r control.SessionEr
 				continue
 			}
 			from[s.Name], again = true, true
-			w, e := a.sessionOf(ctx, "erase", s.Name)
+			w, e := sessionOf(ctx, a, "erase", s.Name)
 			if e == nil {
 				var reply control.SessionEraseReply
 				if reply, e = w.client.SessionErase(ctx, control.SessionEraseRequest{Of: w.of, Records: ids, Why: r.Why}); e == nil && len(reply.Erased) > 0 {

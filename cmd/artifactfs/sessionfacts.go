@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-func (a *app) sessionFactCommand() *cobra.Command {
+func sessionFactCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:                   "fact COMMAND",
 		DisableFlagsInUseLine: true,
@@ -43,7 +43,7 @@ not remove them. They are pushed to the session remote. Text that looks like a s
 			if strings.TrimSpace(args[0]) == "" {
 				return usage(cmd, errors.New("TEXT is empty"))
 			}
-			reply, err := a.sessionFacts(cmd.Context(), "add fact", of, control.SessionFactsRequest{Add: args})
+			reply, err := sessionFacts(cmd.Context(), a, "add fact", of, control.SessionFactsRequest{Add: args})
 			if err != nil || a.json {
 				return err
 			}
@@ -59,7 +59,7 @@ not remove them. They are pushed to the session remote. Text that looks like a s
 		Example: `  artifactfs session fact list -C fix-login --json | jq -r '.facts[].text'`,
 		Args:    arguments(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			reply, err := a.sessionFacts(cmd.Context(), "list facts", of, control.SessionFactsRequest{})
+			reply, err := sessionFacts(cmd.Context(), a, "list facts", of, control.SessionFactsRequest{})
 			if err != nil || a.json {
 				return err
 			}
@@ -78,19 +78,19 @@ not remove them. They are pushed to the session remote. Text that looks like a s
 		Example: `  artifactfs session fact remove 01M80Q4Z50EZKC5YR3HTMPRYYQ`,
 		Args:    arguments(1, 1, "ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			_, err := a.sessionFacts(cmd.Context(), "remove fact", of, control.SessionFactsRequest{Remove: strings.ToUpper(args[0])})
+			_, err := sessionFacts(cmd.Context(), a, "remove fact", of, control.SessionFactsRequest{Remove: strings.ToUpper(args[0])})
 			return err
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	for _, c := range []*cobra.Command{add, list, remove} {
-		a.ofFlag(c, &of)
+		ofFlag(a, c, &of)
 	}
 	cmd.AddCommand(add, list, remove)
 	return cmd
 }
 
-func (a *app) sessionHandoffCommand() *cobra.Command {
+func sessionHandoffCommand(a *app) *cobra.Command {
 	var of, set string
 	cmd := &cobra.Command{
 		Use:   "handoff [--set TEXT|-]",
@@ -116,7 +116,7 @@ func (a *app) sessionHandoffCommand() *cobra.Command {
 				}
 				r.Handoff = &set
 			}
-			reply, err := a.sessionFacts(cmd.Context(), "handoff", of, r)
+			reply, err := sessionFacts(cmd.Context(), a, "handoff", of, r)
 			if err != nil || a.json || r.Handoff != nil || reply.Handoff == "" {
 				return err
 			}
@@ -125,13 +125,13 @@ func (a *app) sessionHandoffCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&set, "set", "", "write `TEXT`, or what is read of stdin (-)")
-	a.ofFlag(cmd, &of)
+	ofFlag(a, cmd, &of)
 	return cmd
 }
 
 // sessionFacts asks for facts and handoff, and prints them if that is for a program.
-func (a *app) sessionFacts(ctx context.Context, verb, of string, r control.SessionFactsRequest) (control.SessionFactsReply, error) {
-	w, err := a.sessionOf(ctx, verb, of)
+func sessionFacts(ctx context.Context, a *app, verb, of string, r control.SessionFactsRequest) (control.SessionFactsReply, error) {
+	w, err := sessionOf(ctx, a, verb, of)
 	if err != nil {
 		return control.SessionFactsReply{}, err
 	}
@@ -140,7 +140,7 @@ func (a *app) sessionFacts(ctx context.Context, verb, of string, r control.Sessi
 	if err != nil {
 		return reply, failure(verb, w.name(), err)
 	}
-	a.sayRedacted(reply.Redacted)
+	sayRedacted(a, reply.Redacted)
 	if a.json {
 		return reply, printJSON(a.stdout, reply)
 	}

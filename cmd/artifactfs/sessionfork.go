@@ -20,7 +20,7 @@ type forkOptions struct {
 	of string
 }
 
-func (a *app) sessionForkCommand() *cobra.Command {
+func sessionForkCommand(a *app) *cobra.Command {
 	var o forkOptions
 	cmd := &cobra.Command{
 		Use:   "fork [ID|SESSION[@ID]|LINK] DIR",
@@ -44,9 +44,9 @@ If the mount shows a checkpoint (--at), the fork starts from that checkpoint. --
 		Annotations: fromEnvironment,
 		Args:        arguments(1, 2, "[ID|SESSION[@ID]|LINK] DIR"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.sessionFork(cmd, o, args)
+			return sessionFork(a, cmd, o, args)
 		},
-		ValidArgsFunction: a.completePoints(&o.of, 1),
+		ValidArgsFunction: completePoints(a, &o.of, 1),
 	}
 	o.addFlags(cmd)
 	for _, name := range []string{"ref", "at", "take-over"} { // the checkpoint says it
@@ -54,11 +54,11 @@ If the mount shows a checkpoint (--at), the fork starts from that checkpoint. --
 			panic(err)
 		}
 	}
-	a.ofFlag(cmd, &o.of)
+	ofFlag(a, cmd, &o.of)
 	return cmd
 }
 
-func (a *app) sessionFork(cmd *cobra.Command, o forkOptions, args []string) error {
+func sessionFork(a *app, cmd *cobra.Command, o forkOptions, args []string) error {
 	for _, name := range []string{"ref", "at", "take-over"} {
 		if cmd.Flags().Changed(name) {
 			return usage(cmd, fmt.Errorf("takes no --%s: the new session begins at the checkpoint ID", name))
@@ -74,13 +74,13 @@ func (a *app) sessionFork(cmd *cobra.Command, o forkOptions, args []string) erro
 		return usage(cmd, fmt.Errorf("takes [ID] DIR: %s is a checkpoint, and there is no DIR", dir))
 	}
 	ctx := cmd.Context()
-	w, id, err := a.workToFork(ctx, o, id)
+	w, id, err := workToFork(ctx, a, o, id)
 	if err != nil {
 		return err
 	}
 	origin := w.remote
 	if w.remote == "" {
-		if origin, err = a.originOf(ctx, w); err != nil {
+		if origin, err = originOf(ctx, a, w); err != nil {
 			return failure("fork", w.name(), err)
 		}
 	} else if o.request.SessionOptions.Remote == "" {
@@ -100,20 +100,20 @@ func (a *app) sessionFork(cmd *cobra.Command, o forkOptions, args []string) erro
 		return failure("fork", w.name(), err)
 	}
 	if reply.Session == "" {
-		return a.printWork("shows "+strings.TrimSpace("checkpoint "+id)+" of "+w.name(), reply, time.Since(start))
+		return printWork(a, "shows "+strings.TrimSpace("checkpoint "+id)+" of "+w.name(), reply, time.Since(start))
 	}
-	return a.printWork("forked session "+reply.Session, reply, time.Since(start))
+	return printWork(a, "forked session "+reply.Session, reply, time.Since(start))
 }
 
 // workToFork finds the session that a fork begins with, and what the checkpoint is called within it. With --session-remote, a
 // word that is no checkpoint's is a session there, unless that is mounted here.
-func (a *app) workToFork(ctx context.Context, o forkOptions, word string) (work, string, error) {
+func workToFork(ctx context.Context, a *app, o forkOptions, word string) (work, string, error) {
 	_, link, err := linkIn("fork", word)
 	if err != nil {
 		return work{}, "", err
 	}
 	if link || word == "" || o.of != "" || namesPoint(word) {
-		return a.workAt(ctx, "fork", o.of, "", word)
+		return workAt(ctx, a, "fork", o.of, "", word)
 	}
 	name, point := control.SplitCheckpoint(word)
 	if name == "" {
@@ -122,18 +122,18 @@ func (a *app) workToFork(ctx context.Context, o forkOptions, word string) (work,
 	switch far := o.request.SessionOptions.Remote; far {
 	case "", control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone:
 		if point != "" {
-			return a.workAt(ctx, "fork", "", "", word)
+			return workAt(ctx, a, "fork", "", "", word)
 		}
-		if w, err := a.sessionOf(ctx, "fork", ""); err == nil { // of the mount around the current directory it is a checkpoint
+		if w, err := sessionOf(ctx, a, "fork", ""); err == nil { // of the mount around the current directory it is a checkpoint
 			return w, word, nil
 		}
-		w, err := a.sessionOf(ctx, "fork", name)
+		w, err := sessionOf(ctx, a, "fork", name)
 		return w, "", err
 	default:
-		if w, err := a.sessionOf(ctx, "fork", name); err == nil && w.mount != nil && w.mount.Session.Name == name {
+		if w, err := sessionOf(ctx, a, "fork", name); err == nil && w.mount != nil && w.mount.Session.Name == name {
 			return w, point, nil
 		}
-		return a.workAt(ctx, "fork", "", far, word)
+		return workAt(ctx, a, "fork", "", far, word)
 	}
 }
 
@@ -144,11 +144,11 @@ func namesPoint(word string) bool {
 }
 
 // originOf is the remote that a session is of.
-func (a *app) originOf(ctx context.Context, w work) (string, error) {
+func originOf(ctx context.Context, a *app, w work) (string, error) {
 	if w.mount != nil {
 		return w.mount.Remote, nil
 	}
-	all, err := a.sessions(ctx)
+	all, err := sessions(ctx, a)
 	for _, s := range all {
 		if s.Name == w.of {
 			return s.Remote, nil
@@ -162,7 +162,7 @@ func noSession(verb, name string) *control.Error {
 		Hint: "artifactfs session list shows what there is"}
 }
 
-func (a *app) sessionResumeCommand() *cobra.Command {
+func sessionResumeCommand(a *app) *cobra.Command {
 	var o mountOptions
 	cmd := &cobra.Command{
 		Use:   "resume SESSION|LINK [DIR] [--session-remote URL]",
@@ -185,9 +185,9 @@ The other flags are those of artifactfs mount; mounting the repository's URL wit
 		Annotations: fromEnvironment,
 		Args:        arguments(1, 2, "SESSION|LINK [DIR]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.sessionResume(cmd, o, args)
+			return sessionResume(a, cmd, o, args)
 		},
-		ValidArgsFunction: a.completeSessions(1),
+		ValidArgsFunction: completeSessions(a, 1),
 	}
 	o.addFlags(cmd)
 	for _, name := range []string{"ref", "session", "at"} {
@@ -198,7 +198,7 @@ The other flags are those of artifactfs mount; mounting the repository's URL wit
 	return cmd
 }
 
-func (a *app) sessionResume(cmd *cobra.Command, o mountOptions, args []string) error {
+func sessionResume(a *app, cmd *cobra.Command, o mountOptions, args []string) error {
 	name := args[0]
 	l, link, err := linkIn("resume", name)
 	if err != nil {
@@ -219,7 +219,7 @@ func (a *app) sessionResume(cmd *cobra.Command, o mountOptions, args []string) e
 		}
 	}
 	ctx := cmd.Context()
-	all, asked := a.sessions(ctx)
+	all, asked := sessions(ctx, a)
 	known := control.SessionInfo{}
 	for _, s := range all {
 		if s.Name == name {
@@ -241,20 +241,20 @@ func (a *app) sessionResume(cmd *cobra.Command, o mountOptions, args []string) e
 	}
 	start := time.Now()
 	p := a.newProgress()
-	reply, err := a.mountInBackground(ctx, o.request, p.show)
+	reply, err := mountInBackground(ctx, a, o.request, p.show)
 	p.stop()
 	if err != nil {
 		return failure("resume", "session "+name, err)
 	}
-	return a.printWork("resumed session "+reply.Session, reply, time.Since(start))
+	return printWork(a, "resumed session "+reply.Session, reply, time.Since(start))
 }
 
 // printWork is printMount with what became of the session in front.
-func (a *app) printWork(what string, m control.MountReply, took time.Duration) error {
+func printWork(a *app, what string, m control.MountReply, took time.Duration) error {
 	if !a.json && !a.quiet {
 		if _, err := io.WriteString(a.stdout, what+": "); err != nil {
 			return fmt.Errorf("print result: %w", err)
 		}
 	}
-	return a.printMount(m, took)
+	return printMount(a, m, took)
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // sessionHookCommand is what agents run; people run `session hooks`.
-func (a *app) sessionHookCommand() *cobra.Command {
+func sessionHookCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:    "hook AGENT",
 		Hidden: true,
@@ -25,7 +25,7 @@ func (a *app) sessionHookCommand() *cobra.Command {
 		Args:   arguments(1, 1, "AGENT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			// An exit code other than 0 would be shown to the user of the agent, or stop its tool.
-			if err := a.sessionHook(cmd.Context(), args[0]); err != nil {
+			if err := sessionHook(cmd.Context(), a, args[0]); err != nil {
 				fmt.Fprintf(a.stderr, "artifactfs: record an event of %s: %s\n", args[0], control.AsError(err).Error())
 			}
 			return nil
@@ -33,7 +33,7 @@ func (a *app) sessionHookCommand() *cobra.Command {
 	}
 }
 
-func (a *app) sessionHook(ctx context.Context, name string) error {
+func sessionHook(ctx context.Context, a *app, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, agenthook.Timeout)
 	defer cancel()
 	agent, err := agenthook.ParseAgent(name)
@@ -66,11 +66,11 @@ func (a *app) sessionHook(ctx context.Context, name string) error {
 	if m.Session.Name == "" {
 		return nil // a read-only mount has none
 	}
-	return a.recordEvent(ctx, m, dir, event)
+	return recordEvent(ctx, a, m, dir, event)
 }
 
 // recordEvent does all that belongs to an event, even when a part of it fails.
-func (a *app) recordEvent(ctx context.Context, m served, dir string, e agenthook.Event) error {
+func recordEvent(ctx context.Context, a *app, m served, dir string, e agenthook.Event) error {
 	var failed []error
 	checkpoint := ""
 	if e.Changes() || e.Kind == agenthook.TurnEnd {
@@ -88,7 +88,7 @@ func (a *app) recordEvent(ctx context.Context, m served, dir string, e agenthook
 	if err != nil {
 		failed = append(failed, failure("record", m.Dir, err))
 	}
-	if err := a.noteCommits(ctx, m, dir, e, checkpoint); err != nil {
+	if err := noteCommits(ctx, a, m, dir, e, checkpoint); err != nil {
 		failed = append(failed, failure("note commits", m.Dir, err))
 	}
 	return errors.Join(failed...)
@@ -109,7 +109,7 @@ type commitNote struct {
 }
 
 // noteCommits annotates the commits that were made since the event before, and remembers the prompt for the next ones.
-func (a *app) noteCommits(ctx context.Context, m served, dir string, e agenthook.Event, checkpoint string) error {
+func noteCommits(ctx context.Context, a *app, m served, dir string, e agenthook.Event, checkpoint string) error {
 	gitDir, err := gitDirOf(ctx, dir)
 	if err != nil {
 		return fmt.Errorf("find git directory: %w", err)

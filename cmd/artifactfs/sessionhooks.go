@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/agenthook"
 )
 
-func (a *app) sessionHooksCommand() *cobra.Command {
+func sessionHooksCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:                   "hooks COMMAND",
 		DisableFlagsInUseLine: true,
@@ -41,7 +41,7 @@ this machine. Other settings in an existing file are preserved.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.hooksInstallCommand(), a.hooksUninstallCommand(), a.hooksStatusCommand())
+	cmd.AddCommand(hooksInstallCommand(a), hooksUninstallCommand(a), hooksStatusCommand(a))
 	return cmd
 }
 
@@ -69,7 +69,7 @@ type hooksChange struct {
 	Tracked bool   `json:"tracked"` // git tracks the file
 }
 
-func (a *app) hooksInstallCommand() *cobra.Command {
+func hooksInstallCommand(a *app) *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:     "install claude|codex|gemini|opencode",
@@ -93,7 +93,7 @@ func (a *app) hooksInstallCommand() *cobra.Command {
 			if !change.Changed {
 				done = "the hooks of " + args[0] + " are installed in " + change.Path
 			}
-			if err := a.printHooks(agent, change, done); err != nil || a.quiet {
+			if err := printHooks(a, agent, change, done); err != nil || a.quiet {
 				return err
 			}
 			if agent == agenthook.Codex && change.Changed {
@@ -107,7 +107,7 @@ func (a *app) hooksInstallCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) hooksUninstallCommand() *cobra.Command {
+func hooksUninstallCommand(a *app) *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:     "uninstall claude|codex|gemini|opencode",
@@ -132,7 +132,7 @@ func (a *app) hooksUninstallCommand() *cobra.Command {
 			if !change.Changed {
 				done = "no hooks of " + args[0] + " are installed in " + change.Path
 			}
-			return a.printHooks(agent, change, done)
+			return printHooks(a, agent, change, done)
 		},
 		ValidArgsFunction: completeAgents,
 	}
@@ -140,7 +140,7 @@ func (a *app) hooksUninstallCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) printHooks(agent agenthook.Agent, c agenthook.Change, done string) error {
+func printHooks(a *app, agent agenthook.Agent, c agenthook.Change, done string) error {
 	if a.json {
 		return printJSON(a.stdout, hooksChange{string(agent), c.Path, c.Changed, c.Tracked})
 	}
@@ -159,7 +159,7 @@ type hookStatus struct {
 	Error     string `json:"error,omitempty"` // why the file cannot be read
 }
 
-func (a *app) hooksStatusCommand() *cobra.Command {
+func hooksStatusCommand(a *app) *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:     "status",

@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-func (a *app) sessionPinCommand() *cobra.Command {
+func sessionPinCommand(a *app) *cobra.Command {
 	var of string
 	cmd := &cobra.Command{
 		Use:   "pin [ID] NAME",
@@ -37,15 +37,15 @@ already in use moves to the new checkpoint.`,
 			if err := session.ValidPin(name); err != nil {
 				return usage(cmd, err)
 			}
-			return a.sessionSet(cmd.Context(), of, "pin", control.SessionSetRequest{Pin: name, ID: id}, "pinned "+name+" in session")
+			return sessionSet(cmd.Context(), a, of, "pin", control.SessionSetRequest{Pin: name, ID: id}, "pinned "+name+" in session")
 		},
-		ValidArgsFunction: a.completePoints(&of, 1),
+		ValidArgsFunction: completePoints(a, &of, 1),
 	}
-	a.ofFlag(cmd, &of)
+	ofFlag(a, cmd, &of)
 	return cmd
 }
 
-func (a *app) sessionUnpinCommand() *cobra.Command {
+func sessionUnpinCommand(a *app) *cobra.Command {
 	var of string
 	cmd := &cobra.Command{
 		Use:     "unpin NAME",
@@ -57,16 +57,16 @@ func (a *app) sessionUnpinCommand() *cobra.Command {
 			if err := session.ValidName(args[0]); err != nil {
 				return usage(cmd, err)
 			}
-			return a.sessionSet(cmd.Context(), of, "unpin", control.SessionSetRequest{Pin: args[0], Unpin: true}, "unpinned "+args[0]+" in session")
+			return sessionSet(cmd.Context(), a, of, "unpin", control.SessionSetRequest{Pin: args[0], Unpin: true}, "unpinned "+args[0]+" in session")
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	a.ofFlag(cmd, &of)
+	ofFlag(a, cmd, &of)
 	return cmd
 }
 
-func (a *app) sessionSet(ctx context.Context, of, verb string, r control.SessionSetRequest, done string) error {
-	w, err := a.sessionOf(ctx, verb, of)
+func sessionSet(ctx context.Context, a *app, of, verb string, r control.SessionSetRequest, done string) error {
+	w, err := sessionOf(ctx, a, verb, of)
 	if err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ The session must not be mounted.`, `  artifactfs session archive fix-login && ar
 		`Reopen makes a closed or archived session mountable again.`, `  artifactfs session reopen fix-login`},
 }
 
-func (a *app) sessionStateCommands() (cmds []*cobra.Command) {
+func sessionStateCommands(a *app) (cmds []*cobra.Command) {
 	for _, s := range sessionStates {
 		var of, reason string
 		cmd := &cobra.Command{
@@ -107,12 +107,12 @@ func (a *app) sessionStateCommands() (cmds []*cobra.Command) {
 			Example: s.example,
 			Args:    func(cmd *cobra.Command, args []string) error { return atMostOne(cmd, args, of) },
 			RunE: func(cmd *cobra.Command, args []string) error {
-				return a.sessionSet(cmd.Context(), cmp.Or(of, first(args)), s.verb, control.SessionSetRequest{State: s.state, Reason: reason}, s.done)
+				return sessionSet(cmd.Context(), a, cmp.Or(of, first(args)), s.verb, control.SessionSetRequest{State: s.state, Reason: reason}, s.done)
 			},
-			ValidArgsFunction: a.completeSessions(1),
+			ValidArgsFunction: completeSessions(a, 1),
 		}
 		cmd.Flags().StringVarP(&reason, "message", "m", "", "the `REASON`, which is recorded")
-		a.ofFlag(cmd, &of)
+		ofFlag(a, cmd, &of)
 		cmds = append(cmds, cmd)
 	}
 	return cmds
@@ -146,7 +146,7 @@ func (d *days) Set(text string) error {
 	return nil
 }
 
-func (a *app) sessionGCCommand() *cobra.Command {
+func sessionGCCommand(a *app) *cobra.Command {
 	var of string
 	var all, daily days
 	var dryRun, each bool
@@ -172,11 +172,11 @@ state directory. Sessions that were deleted more than 7 days ago are removed for
 				if of != "" || len(args) > 0 {
 					return usage(cmd, errors.New("takes a session, or --all, not both"))
 				}
-				return a.sessionGCAll(cmd.Context(), control.SessionGCRequest{DryRun: dryRun, All: time.Duration(all), Daily: time.Duration(daily)})
+				return sessionGCAll(cmd.Context(), a, control.SessionGCRequest{DryRun: dryRun, All: time.Duration(all), Daily: time.Duration(daily)})
 			}
-			return a.sessionGC(cmd.Context(), cmp.Or(of, first(args)), control.SessionGCRequest{DryRun: dryRun, All: time.Duration(all), Daily: time.Duration(daily)})
+			return sessionGC(cmd.Context(), a, cmp.Or(of, first(args)), control.SessionGCRequest{DryRun: dryRun, All: time.Duration(all), Daily: time.Duration(daily)})
 		},
-		ValidArgsFunction: a.completeSessions(1),
+		ValidArgsFunction: completeSessions(a, 1),
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
@@ -184,12 +184,12 @@ state directory. Sessions that were deleted more than 7 days ago are removed for
 	f.BoolVar(&each, "all", false, "of all sessions of the state directory")
 	f.Var(&all, "keep-all", "keep all that are younger (default 7d)")
 	f.Var(&daily, "keep-daily", "of older ones keep the last of each day for so long (default 30d)")
-	a.ofFlag(cmd, &of)
+	ofFlag(a, cmd, &of)
 	return cmd
 }
 
-func (a *app) sessionGC(ctx context.Context, of string, r control.SessionGCRequest) error {
-	w, err := a.sessionOf(ctx, "gc", of)
+func sessionGC(ctx context.Context, a *app, of string, r control.SessionGCRequest) error {
+	w, err := sessionOf(ctx, a, "gc", of)
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-func (a *app) sessionLogCommand() *cobra.Command {
+func sessionLogCommand(a *app) *cobra.Command {
 	var of, remote string
 	var limit int
 	cmd := &cobra.Command{
@@ -42,12 +42,12 @@ With --session-remote URL, SESSION is looked up in that git repository.`,
 			return atMostOne(cmd, args, of)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.sessionLog(cmd.Context(), cmp.Or(of, first(args)), remote, limit)
+			return sessionLog(cmd.Context(), a, cmp.Or(of, first(args)), remote, limit)
 		},
-		ValidArgsFunction: a.completeSessions(1),
+		ValidArgsFunction: completeSessions(a, 1),
 	}
 	cmd.Flags().IntVarP(&limit, "number", "n", 0, "at most so `MANY` (default: all)")
-	a.ofFlag(cmd, &of)
+	ofFlag(a, cmd, &of)
 	farFlag(cmd, &remote)
 	return cmd
 }
@@ -67,16 +67,16 @@ func first(args []string) string {
 	return args[0]
 }
 
-func (a *app) sessionLog(ctx context.Context, of, remote string, limit int) error {
+func sessionLog(ctx context.Context, a *app, of, remote string, limit int) error {
 	_, link, err := linkIn("log", of)
 	if err != nil {
 		return err
 	}
 	var w work
 	if link || remote != "" {
-		w, _, err = a.workAt(ctx, "log", "", remote, of)
+		w, _, err = workAt(ctx, a, "log", "", remote, of)
 	} else {
-		w, err = a.sessionOf(ctx, "log", of)
+		w, err = sessionOf(ctx, a, "log", of)
 	}
 	if err != nil {
 		return err
@@ -136,7 +136,7 @@ func branchText(p control.Checkpoint) string {
 	return cmp.Or((&control.Error{Cause: p.Branch}).Error(), "-")
 }
 
-func (a *app) sessionShowCommand() *cobra.Command {
+func sessionShowCommand(a *app) *cobra.Command {
 	var of, remote string
 	cmd := &cobra.Command{
 		Use:   "show [ID]",
@@ -155,17 +155,17 @@ With --session-remote, SESSION alone means its newest checkpoint.`,
   artifactfs session show before-rename --json | jq .left_out`,
 		Args: arguments(0, 1, "[ID]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.sessionShow(cmd.Context(), of, remote, first(args))
+			return sessionShow(cmd.Context(), a, of, remote, first(args))
 		},
-		ValidArgsFunction: a.completePoints(&of, 1),
+		ValidArgsFunction: completePoints(a, &of, 1),
 	}
-	a.ofFlag(cmd, &of)
+	ofFlag(a, cmd, &of)
 	farFlag(cmd, &remote)
 	return cmd
 }
 
 // completePoints offers checkpoints to the shell.
-func (a *app) completePoints(of *string, most int) cobra.CompletionFunc {
+func completePoints(a *app, of *string, most int) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		state, err := control.StateDir(a.state)
 		if err != nil || len(args) >= most {
@@ -174,7 +174,7 @@ func (a *app) completePoints(of *string, most int) cobra.CompletionFunc {
 		a.state = state
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		w, err := a.sessionOf(ctx, "complete", *of)
+		w, err := sessionOf(ctx, a, "complete", *of)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
@@ -192,8 +192,8 @@ func (a *app) completePoints(of *string, most int) cobra.CompletionFunc {
 	}
 }
 
-func (a *app) sessionShow(ctx context.Context, of, remote, id string) error {
-	w, id, err := a.workAt(ctx, "show", of, remote, id)
+func sessionShow(ctx context.Context, a *app, of, remote, id string) error {
+	w, id, err := workAt(ctx, a, "show", of, remote, id)
 	if err != nil {
 		return err
 	}

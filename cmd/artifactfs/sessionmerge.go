@@ -9,7 +9,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-func (a *app) sessionMergeCommand() *cobra.Command {
+func sessionMergeCommand(a *app) *cobra.Command {
 	var of, remote string
 	cmd := &cobra.Command{
 		Use:   "merge SESSION[@ID]|LINK",
@@ -28,17 +28,17 @@ fetched. Without @ID it merges the newest checkpoint of SESSION. The exit code i
   artifactfs session merge https://git.example.org/work.git#session=fix-login`,
 		Args: arguments(1, 1, "SESSION[@ID]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.sessionMerge(cmd.Context(), of, remote, args[0])
+			return sessionMerge(cmd.Context(), a, of, remote, args[0])
 		},
-		ValidArgsFunction: a.completeSessions(1),
+		ValidArgsFunction: completeSessions(a, 1),
 	}
-	a.ofFlag(cmd, &of)
+	ofFlag(a, cmd, &of)
 	farFlag(cmd, &remote)
 	return cmd
 }
 
-func (a *app) sessionMerge(ctx context.Context, of, remote, word string) error {
-	w, err := a.sessionOf(ctx, "merge", of)
+func sessionMerge(ctx context.Context, a *app, of, remote, word string) error {
+	w, err := sessionOf(ctx, a, "merge", of)
 	if err != nil {
 		return err
 	}

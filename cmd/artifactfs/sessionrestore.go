@@ -17,7 +17,7 @@ type restoreOptions struct {
 	request control.RestoreRequest
 }
 
-func (a *app) sessionRestoreCommand() *cobra.Command {
+func sessionRestoreCommand(a *app) *cobra.Command {
 	var o restoreOptions
 	var turn int
 	cmd := &cobra.Command{
@@ -51,22 +51,22 @@ This replaces files by those of the other session; artifactfs session merge comb
 			if cmd.Flags().Changed("turn") {
 				args = append([]string{fmt.Sprintf("turn:%d", turn)}, args...)
 			}
-			return a.sessionRestore(cmd.Context(), o, args[0], args[1:])
+			return sessionRestore(cmd.Context(), a, o, args[0], args[1:])
 		},
-		ValidArgsFunction: a.completePoints(&o.of, 1),
+		ValidArgsFunction: completePoints(a, &o.of, 1),
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.IntVar(&turn, "turn", 0, "restore the checkpoint at the beginning of turn `N`")
 	f.BoolVar(&o.request.Staged, "staged", false, "also restore the index")
 	f.BoolVarP(&o.request.DryRun, "dry-run", "n", false, "only say what would change")
-	a.ofFlag(cmd, &o.of)
+	ofFlag(a, cmd, &o.of)
 	farFlag(cmd, &o.remote)
 	return cmd
 }
 
-func (a *app) sessionRestore(ctx context.Context, o restoreOptions, id string, paths []string) error {
-	w, err := a.sessionOf(ctx, "restore", o.of)
+func sessionRestore(ctx context.Context, a *app, o restoreOptions, id string, paths []string) error {
+	w, err := sessionOf(ctx, a, "restore", o.of)
 	if err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func (a *app) sessionRestore(ctx context.Context, o restoreOptions, id string, p
 	if a.json {
 		return printJSON(a.stdout, reply)
 	}
-	a.printRestore(reply, time.Now())
+	printRestore(a, reply, time.Now())
 	return nil
 }
 
@@ -134,7 +134,7 @@ func pathsIn(mount, from string, paths []string) ([]string, error) {
 	return inMount, nil
 }
 
-func (a *app) printRestore(r control.RestoreReply, now time.Time) {
+func printRestore(a *app, r control.RestoreReply, now time.Time) {
 	changes := plural(int64(len(r.Changes)), "path")
 	at := fmt.Sprintf("%s (%s)", r.Checkpoint.ID, ago(r.Checkpoint.Time, now))
 	if r.DryRun {

@@ -20,7 +20,7 @@ type transcriptOptions struct {
 	follow, markdown bool
 }
 
-func (a *app) sessionTranscriptCommand() *cobra.Command {
+func sessionTranscriptCommand(a *app) *cobra.Command {
 	var o transcriptOptions
 	cmd := &cobra.Command{
 		Use:   "transcript [DIR|SESSION] [--turn N] [--follow] [--markdown]",
@@ -50,24 +50,24 @@ is recorded: turn:N names it in all session commands, and session restore --turn
 			if o.of == "" {
 				o.of = first(args)
 			}
-			return a.sessionTranscript(cmd.Context(), o)
+			return sessionTranscript(cmd.Context(), a, o)
 		},
-		ValidArgsFunction: a.completeSessions(1),
+		ValidArgsFunction: completeSessions(a, 1),
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.IntVar(&o.turn, "turn", 0, "print only turn `N`")
 	f.BoolVarP(&o.follow, "follow", "f", false, "continue with records as they are appended")
 	f.BoolVar(&o.markdown, "markdown", false, "print a report in Markdown")
-	a.ofFlag(cmd, &o.of)
+	ofFlag(a, cmd, &o.of)
 	return cmd
 }
 
 // followPause is how long --follow waits before it asks again.
 const followPause = 300 * time.Millisecond
 
-func (a *app) sessionTranscript(ctx context.Context, o transcriptOptions) error {
-	w, err := a.sessionOf(ctx, "transcript", o.of)
+func sessionTranscript(ctx context.Context, a *app, o transcriptOptions) error {
+	w, err := sessionOf(ctx, a, "transcript", o.of)
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func (a *app) sessionTranscript(ctx context.Context, o transcriptOptions) error 
 		reply, err := w.client.SessionTranscript(ctx, request)
 		switch {
 		case err == nil:
-			if err := a.printTranscript(reply, o, printed); err != nil {
+			if err := printTranscript(a, reply, o, printed); err != nil {
 				return err
 			}
 			request.Head = reply.Head
@@ -95,7 +95,7 @@ func (a *app) sessionTranscript(ctx context.Context, o transcriptOptions) error 
 	}
 }
 
-func (a *app) printTranscript(reply control.SessionTranscriptReply, o transcriptOptions, printed map[string]bool) error {
+func printTranscript(a *app, reply control.SessionTranscriptReply, o transcriptOptions, printed map[string]bool) error {
 	if o.markdown {
 		if _, err := fmt.Fprintf(a.stdout, "# Session %s\n", reply.Session); err != nil {
 			return fmt.Errorf("print result: %w", err)

@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-func (a *app) sessionDeleteCommand() *cobra.Command {
+func sessionDeleteCommand(a *app) *cobra.Command {
 	var of, remote string
 	var yes, takeOver bool
 	cmd := &cobra.Command{
@@ -35,16 +35,16 @@ Git does not delete a branch that HEAD of the session remote points to; delete p
   artifactfs session delete fix-login --session-remote https://git.example.org/work.git --yes`,
 		Args: func(cmd *cobra.Command, args []string) error { return atMostOne(cmd, args, of) },
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.sessionDelete(cmd.Context(), cmp.Or(of, first(args)), absRemote(remote), yes, takeOver)
+			return sessionDelete(cmd.Context(), a, cmp.Or(of, first(args)), absRemote(remote), yes, takeOver)
 		},
-		ValidArgsFunction: a.completeSessions(1),
+		ValidArgsFunction: completeSessions(a, 1),
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&remote, "session-remote", "", "where else it is: the git repository `URL` (default that of the session here)")
 	f.BoolVarP(&yes, "yes", "y", false, "do not ask")
 	f.BoolVar(&takeOver, "take-over", false, "delete it though another machine seems to be at work in it")
-	a.ofFlag(cmd, &of)
+	ofFlag(a, cmd, &of)
 	return cmd
 }
 
@@ -59,11 +59,11 @@ func absRemote(remote string) string {
 	return remote
 }
 
-func (a *app) sessionDelete(ctx context.Context, of, remote string, yes, takeOver bool) error {
+func sessionDelete(ctx context.Context, a *app, of, remote string, yes, takeOver bool) error {
 	var w work
 	if remote == "" || of == "" || isDirectory(of) {
 		var err error
-		if w, err = a.sessionOf(ctx, "delete", of); err != nil {
+		if w, err = sessionOf(ctx, a, "delete", of); err != nil {
 			return err
 		}
 	} else {
@@ -74,7 +74,7 @@ func (a *app) sessionDelete(ctx context.Context, of, remote string, yes, takeOve
 		w = work{client: client, of: of}
 	}
 	if !yes {
-		if err := a.confirm("delete", w.name()); err != nil {
+		if err := confirm(a, "delete", w.name()); err != nil {
 			return err
 		}
 	}
@@ -82,7 +82,7 @@ func (a *app) sessionDelete(ctx context.Context, of, remote string, yes, takeOve
 	if err != nil {
 		return failure("delete", w.name(), err)
 	}
-	a.sayStays(reply)
+	sayStays(a, reply)
 	if a.json {
 		return printJSON(a.stdout, reply)
 	}
@@ -98,7 +98,7 @@ func (a *app) sessionDelete(ctx context.Context, of, remote string, yes, takeOve
 }
 
 // confirm asks the user whether a session is to be removed. Without a terminal it returns an error.
-func (a *app) confirm(verb, what string) error {
+func confirm(a *app, verb, what string) error {
 	if !isTerminal(os.Stdin) {
 		return &control.Error{Code: control.ExitUsage, Verb: verb, Object: what, Cause: "standard input is not a terminal, so the deletion cannot be confirmed", Hint: "--yes confirms it"}
 	}
@@ -111,13 +111,13 @@ func (a *app) confirm(verb, what string) error {
 }
 
 // sayStays names the refs that stay on the session remote.
-func (a *app) sayStays(r control.SessionDeleteReply) {
+func sayStays(a *app, r control.SessionDeleteReply) {
 	for _, ref := range r.Kept {
 		fmt.Fprintf(a.stderr, "artifactfs: %s stays as it is on the session remote\n", ref)
 	}
 }
 
-func (a *app) sessionUndeleteCommand() *cobra.Command {
+func sessionUndeleteCommand(a *app) *cobra.Command {
 	var remote string
 	cmd := &cobra.Command{
 		Use:   "undelete SESSION",
@@ -140,7 +140,7 @@ session resume to mount it.`,
 			if err != nil {
 				return failure("undelete", "session "+args[0], err)
 			}
-			a.sayStays(reply)
+			sayStays(a, reply)
 			if a.json {
 				return printJSON(a.stdout, reply)
 			}
@@ -154,7 +154,7 @@ session resume to mount it.`,
 }
 
 // sessionListDeleted lists what session undelete brings back.
-func (a *app) sessionListDeleted(ctx context.Context, remote string) error {
+func sessionListDeleted(ctx context.Context, a *app, remote string) error {
 	client, err := a.ensureDaemon(ctx)
 	if err != nil {
 		return err
@@ -182,18 +182,18 @@ func (a *app) sessionListDeleted(ctx context.Context, remote string) error {
 }
 
 // sessionGCAll is session gc of each session of the state directory. It goes on after a failure.
-func (a *app) sessionGCAll(ctx context.Context, r control.SessionGCRequest) error {
-	all, asked := a.sessions(ctx)
+func sessionGCAll(ctx context.Context, a *app, r control.SessionGCRequest) error {
+	all, asked := sessions(ctx, a)
 	errs := []error{asked}
 	for _, s := range all {
 		if !a.json {
 			fmt.Fprintf(a.stdout, "%s: ", s.Name)
 		}
-		err := a.sessionGC(ctx, s.Name, r)
+		err := sessionGC(ctx, a, s.Name, r)
 		if err != nil && !a.json {
 			fmt.Fprintln(a.stdout, "failed")
 		}
 		errs = append(errs, err)
 	}
-	return a.reportAll(errs)
+	return reportAll(a, errs)
 }

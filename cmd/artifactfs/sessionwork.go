@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-func (a *app) sessionNoteCommand() *cobra.Command {
+func sessionNoteCommand(a *app) *cobra.Command {
 	var of, ref string
 	cmd := &cobra.Command{
 		Use:   "note [COMMIT] -|JSON",
@@ -46,21 +46,21 @@ and the full id of a checkpoint write the note on the commit of the checkpoint, 
 			if len(args) > 0 {
 				commit = args[0]
 			}
-			return a.sessionNote(cmd.Context(), of, control.SessionNoteRequest{Commit: commit, Ref: ref}, text)
+			return sessionNote(cmd.Context(), a, of, control.SessionNoteRequest{Commit: commit, Ref: ref}, text)
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&ref, "ref", "agent", "write to refs/notes/`NAME`")
-	a.ofFlag(cmd, &of)
+	ofFlag(a, cmd, &of)
 	return cmd
 }
 
 // maxNote is the longest note in bytes: a request has room for it.
 const maxNote = 512 << 10
 
-func (a *app) sessionNote(ctx context.Context, of string, r control.SessionNoteRequest, text string) error {
+func sessionNote(ctx context.Context, a *app, of string, r control.SessionNoteRequest, text string) error {
 	content := []byte(text)
 	if text == "-" {
 		var err error
@@ -78,7 +78,7 @@ func (a *app) sessionNote(ctx context.Context, of string, r control.SessionNoteR
 		return &control.Error{Code: control.ExitUsage, Verb: "note", Cause: "it is no JSON", Hint: "artifactfs session note --help"}
 	}
 	r.JSON = content
-	w, err := a.sessionOf(ctx, "note", of)
+	w, err := sessionOf(ctx, a, "note", of)
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func (a *app) sessionNote(ctx context.Context, of string, r control.SessionNoteR
 	if err != nil {
 		return failure("note", m.Dir, err)
 	}
-	a.sayRedacted(reply.Redacted)
+	sayRedacted(a, reply.Redacted)
 	if a.json {
 		return printJSON(a.stdout, reply)
 	}
@@ -99,13 +99,13 @@ func (a *app) sessionNote(ctx context.Context, of string, r control.SessionNoteR
 	return err
 }
 
-func (a *app) sayRedacted(n int64) {
+func sayRedacted(a *app, n int64) {
 	if n > 0 {
 		fmt.Fprintf(a.stderr, "artifactfs: %s looked like a secret and was taken out\n", plural(n, "text"))
 	}
 }
 
-func (a *app) sessionRecordCommand() *cobra.Command {
+func sessionRecordCommand(a *app) *cobra.Command {
 	var of string
 	cmd := &cobra.Command{
 		Use:   "record [FILE|-]",
@@ -120,10 +120,10 @@ While its input stays open, record writes pending lines at every pause in the in
   artifactfs session record turns.jsonl --json`,
 		Args: arguments(0, 1, "[FILE|-]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.sessionRecord(cmd.Context(), of, first(args))
+			return sessionRecord(cmd.Context(), a, of, first(args))
 		},
 	}
-	a.ofFlag(cmd, &of)
+	ofFlag(a, cmd, &of)
 	return cmd
 }
 
@@ -134,7 +134,7 @@ const (
 	maxRecordLine = 256 << 10
 )
 
-func (a *app) sessionRecord(ctx context.Context, of, from string) error {
+func sessionRecord(ctx context.Context, a *app, of, from string) error {
 	in := io.Reader(os.Stdin)
 	if from != "" && from != "-" {
 		f, err := os.Open(from)
@@ -144,7 +144,7 @@ func (a *app) sessionRecord(ctx context.Context, of, from string) error {
 		defer f.Close()
 		in = f
 	}
-	w, err := a.sessionOf(ctx, "record", of)
+	w, err := sessionOf(ctx, a, "record", of)
 	if err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ func (a *app) sessionRecord(ctx context.Context, of, from string) error {
 		total = reply
 		return nil
 	})
-	a.sayRedacted(total.Redacted)
+	sayRedacted(a, total.Redacted)
 	switch {
 	case err != nil:
 		if total.Lines > 0 {

@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-func (a *app) statusCommand() *cobra.Command {
+func statusCommand(a *app) *cobra.Command {
 	var watch interval
 	cmd := &cobra.Command{
 		Use:   "status [DIR]",
@@ -39,9 +39,9 @@ one such line each time.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if args = watch.take(args); watch > 0 {
-				return a.watch(cmd.Context(), args, time.Duration(watch))
+				return watchStatus(cmd.Context(), a, args, time.Duration(watch))
 			}
-			return a.status(cmd.Context(), args)
+			return showStatus(cmd.Context(), a, args)
 		},
 		ValidArgsFunction: a.completeMounts(1),
 	}
@@ -50,7 +50,7 @@ one such line each time.`,
 	return cmd
 }
 
-func (a *app) status(ctx context.Context, args []string) error {
+func showStatus(ctx context.Context, a *app, args []string) error {
 	all, asked := a.survey(ctx)
 	if len(args) > 0 {
 		m, err := findAny(all.mounts, asked, args[0])

@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-func (a *app) switchCommand() *cobra.Command {
+func switchCommand(a *app) *cobra.Command {
 	var r control.SwitchRequest
 	dir := "."
 	cmd := &cobra.Command{
@@ -33,7 +33,7 @@ with git switch. Git's own switch and checkout work too; they download every fil
 			if len(args) > 0 {
 				r.Ref = args[0]
 			}
-			return a.switchTo(cmd.Context(), dir, r)
+			return switchTo(cmd.Context(), a, dir, r)
 		},
 	}
 	f := cmd.Flags()
@@ -43,7 +43,7 @@ with git switch. Git's own switch and checkout work too; they download every fil
 	return cmd
 }
 
-func (a *app) switchTo(ctx context.Context, dir string, r control.SwitchRequest) error {
+func switchTo(ctx context.Context, a *app, dir string, r control.SwitchRequest) error {
 	if r.Ref == "" && r.Create == "" && !r.Detach {
 		return &control.Error{Code: control.ExitUsage, Verb: "switch", Cause: "no branch given", Hint: "artifactfs switch --help shows how"}
 	}
@@ -67,7 +67,7 @@ func (a *app) switchTo(ctx context.Context, dir string, r control.SwitchRequest)
 	} else {
 		printSwitch(a.stdout, reply)
 	}
-	return errors.Join(err, a.postCheckout(ctx, reply))
+	return errors.Join(err, postCheckout(ctx, a, reply))
 }
 
 // printSwitch says what git switch says.
@@ -91,7 +91,7 @@ func printSwitch(w io.Writer, s control.SwitchReply) {
 }
 
 // postCheckout runs the hook that git runs, if there is one, as the user who switched.
-func (a *app) postCheckout(ctx context.Context, s control.SwitchReply) error {
+func postCheckout(ctx context.Context, a *app, s control.SwitchReply) error {
 	out, err := exec.CommandContext(ctx, "git", "-C", s.Dir, "rev-parse", "--git-path", "hooks/post-checkout").Output()
 	hook := strings.TrimSuffix(string(out), "\n")
 	if !filepath.IsAbs(hook) {

@@ -19,7 +19,7 @@ const (
 	tracePoll  = 50 * time.Millisecond
 )
 
-func (a *app) traceCommand() *cobra.Command {
+func traceCommand(a *app) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "trace DIR",
@@ -35,14 +35,14 @@ mount down: if the output is read too slowly, events are dropped, and stderr sta
 		Example: `  artifactfs trace git
   artifactfs trace git --json | jq -r 'select(.source == "fetched") | .path'`,
 		Args:              arguments(1, 1, "DIR"),
-		RunE:              func(cmd *cobra.Command, args []string) error { return a.trace(cmd.Context(), args[0], all) },
+		RunE:              func(cmd *cobra.Command, args []string) error { return printTrace(cmd.Context(), a, args[0], all) },
 		ValidArgsFunction: a.completeMounts(1),
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "print every request of the kernel")
 	return cmd
 }
 
-func (a *app) trace(ctx context.Context, dir string, all bool) error {
+func printTrace(ctx context.Context, a *app, dir string, all bool) error {
 	mounts, asked := a.mounts(ctx)
 	m, err := find(mounts, asked, "trace", dir)
 	if err != nil {

@@ -22,7 +22,7 @@ type unmountOptions struct {
 	timeout        time.Duration
 }
 
-func (a *app) unmountCommand() *cobra.Command {
+func unmountCommand(a *app) *cobra.Command {
 	var o unmountOptions
 	cmd := &cobra.Command{
 		Use:     "unmount [DIR...] [--session NAME] [--all]",
@@ -72,7 +72,7 @@ names them. With --detach it unmounts anyway: everything written so far is kept,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.dirs = args
-			return a.unmount(cmd.Context(), o)
+			return unmountMounts(cmd.Context(), a, o)
 		},
 		ValidArgsFunction: a.completeMounts(1 << 10),
 	}
@@ -97,19 +97,19 @@ type unmounted struct {
 }
 
 // unmount goes on after a failure; the first one decides the exit code and the others are printed before it.
-func (a *app) unmount(ctx context.Context, o unmountOptions) error {
+func unmountMounts(ctx context.Context, a *app, o unmountOptions) error {
 	mounts, asked := a.mounts(ctx)
 	targets, errs := choose(mounts, asked, o)
 	done := []unmounted{}
 	var late []control.UnmountReply // that may not have everything on the session remote
 	for _, m := range targets {
 		if o.discard && !o.yes {
-			if err := a.confirm("discard", cmp.Or(m.Dir, "session "+m.Session.Name)); err != nil {
+			if err := confirm(a, "discard", cmp.Or(m.Dir, "session "+m.Session.Name)); err != nil {
 				errs = append(errs, err)
 				continue
 			}
 		}
-		reply, err := a.unmountOne(ctx, m, o)
+		reply, err := unmountOne(ctx, a, m, o)
 		if err != nil && o.all && control.AsError(err).Code == control.ExitNotMounted {
 			continue // somebody else has just unmounted it
 		}
@@ -129,32 +129,32 @@ func (a *app) unmount(ctx context.Context, o unmountOptions) error {
 			fmt.Fprintf(a.stderr, "artifactfs: %s\nhint: artifactfs session delete %s --session-remote URL removes it there\n", (&control.Error{Cause: reply.NotRemoved}).Error(), m.Session.Name)
 		}
 		if reply.Trashed != "" && !a.quiet {
-			a.sayTrashed(reply.Trashed, reply.Until)
+			sayTrashed(a, reply.Trashed, reply.Until)
 		}
 		if reply.Session != "" {
-			a.sayKept(m.MountStatus, reply.Kept)
+			sayKept(a, m.MountStatus, reply.Kept)
 		}
 		for _, sub := range reply.Submodules {
 			if sub.Session != "" {
-				a.sayKeptInside(m.MountStatus, sub)
+				sayKeptInside(a, m.MountStatus, sub)
 			}
 			late = append(late, sub)
 		}
 		late = append(late, reply.UnmountReply)
 	}
 	if o.all && errors.Join(errs...) == nil {
-		errs = append(errs, a.endDaemon(ctx))
+		errs = append(errs, endDaemon(ctx, a))
 	}
 	if a.json {
 		errs = append(errs, printJSON(a.stdout, map[string]any{"unmounted": done}))
 	}
 	for _, r := range late {
-		a.warnDiverged("unmount", r.Dir, r.SessionRemote, r.DivergedRefs)
+		warnDiverged(a, "unmount", r.Dir, r.SessionRemote, r.DivergedRefs)
 		if r.Pending > 0 && !o.discard {
 			errs = append(errs, unsynced("unmount", r.Dir, control.SessionStatus{Name: r.Session, Pending: r.Pending, Error: r.Why}))
 		}
 	}
-	return a.reportAll(errs)
+	return reportAll(a, errs)
 }
 
 // choose finds what is named.
@@ -201,9 +201,9 @@ func choose(mounts []served, asked error, o unmountOptions) (targets []served, e
 	return targets, errs
 }
 
-func (a *app) unmountOne(ctx context.Context, m served, o unmountOptions) (unmounted, error) {
+func unmountOne(ctx context.Context, a *app, m served, o unmountOptions) (unmounted, error) {
 	if !m.mounted() {
-		until, err := a.discardKept(ctx, m.Session.Name)
+		until, err := discardKept(ctx, a, m.Session.Name)
 		return unmounted{control.UnmountReply{ID: m.ID, Dir: m.Dir, Trashed: m.Session.Name, Until: until}, true}, err
 	}
 	reply, err := m.client.Unmount(ctx, control.UnmountRequest{Dir: m.Dir, Discard: o.discard, Trash: o.discard, Detach: o.detach, Timeout: unmountWait(o.timeout)})
@@ -211,7 +211,7 @@ func (a *app) unmountOne(ctx context.Context, m served, o unmountOptions) (unmou
 }
 
 // discardKept removes a session that is not mounted. The daemon is needed where it has a session remote.
-func (a *app) discardKept(ctx context.Context, name string) (until time.Time, err error) {
+func discardKept(ctx context.Context, a *app, name string) (until time.Time, err error) {
 	if !daemon.Elsewhere(a.state, name) {
 		return time.Now().Add(trash.Keep), daemon.Discard(a.state, name)
 	}
@@ -221,13 +221,13 @@ func (a *app) discardKept(ctx context.Context, name string) (until time.Time, er
 	}
 	reply, err := client.SessionDelete(ctx, control.SessionDeleteRequest{Of: name})
 	if err == nil {
-		a.sayStays(reply)
+		sayStays(a, reply)
 	}
 	return reply.Until, err
 }
 
 // sayTrashed says how a discarded session comes back.
-func (a *app) sayTrashed(name string, until time.Time) {
+func sayTrashed(a *app, name string, until time.Time) {
 	fmt.Fprintf(a.stderr, "artifactfs: artifactfs session undelete %s restores it until %s\n", name, until.Local().Format(time.DateTime))
 }
 
@@ -240,7 +240,7 @@ func unmountWait(t time.Duration) time.Duration {
 }
 
 // sayKept says where the work is, beside the result: whoever only reads that misses nothing he would have to do.
-func (a *app) sayKept(m control.MountStatus, changed int64) {
+func sayKept(a *app, m control.MountStatus, changed int64) {
 	what := plural(changed, "changed path")
 	if changed == 0 {
 		what = "git objects"
@@ -249,7 +249,7 @@ func (a *app) sayKept(m control.MountStatus, changed int64) {
 }
 
 // sayKeptInside is sayKept of a submodule.
-func (a *app) sayKeptInside(around control.MountStatus, sub control.UnmountReply) {
+func sayKeptInside(a *app, around control.MountStatus, sub control.UnmountReply) {
 	what := plural(sub.Kept, "changed path")
 	if sub.Kept == 0 {
 		what = "git objects"
@@ -259,7 +259,7 @@ func (a *app) sayKeptInside(around control.MountStatus, sub control.UnmountReply
 }
 
 // endDaemon ends the shared daemon, if there is one; those in the foreground end with their mount.
-func (a *app) endDaemon(ctx context.Context) error {
+func endDaemon(ctx context.Context, a *app) error {
 	client, err := control.Dial(ctx, a.daemonSocket())
 	if err == nil {
 		err = client.Shutdown(ctx)
@@ -280,7 +280,7 @@ func isDir(mounted, dir string) bool {
 }
 
 // reportAll prints all but the first error and returns that.
-func (a *app) reportAll(errs []error) error {
+func reportAll(a *app, errs []error) error {
 	var first error
 	for _, err := range errs {
 		switch {

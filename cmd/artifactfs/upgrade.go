@@ -25,7 +25,7 @@ type upgradeReply struct {
 }
 
 // upgrade has the daemon go on as the executable that runs now.
-func (a *app) upgrade(ctx context.Context) error {
+func upgradeDaemon(ctx context.Context, a *app) error {
 	executable, err := os.Executable()
 	if err == nil {
 		executable, err = filepath.EvalSymlinks(executable)

@@ -13,7 +13,7 @@ import (
 // version is set by the Makefile from git describe.
 var version string
 
-func (a *app) versionCommand() *cobra.Command {
+func versionCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
 		Short:   "Print the version",
@@ -21,12 +21,12 @@ func (a *app) versionCommand() *cobra.Command {
 		Example: `  artifactfs version --json`,
 		Args:    arguments(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.printVersion()
+			return printVersion(a)
 		},
 	}
 }
 
-func (a *app) printVersion() error {
+func printVersion(a *app) error {
 	if a.json {
 		return printJSON(a.stdout, map[string]any{"version": versionText(), "go": runtime.Version(), "protocol": control.Protocol})
 	}

@@ -67,7 +67,7 @@ type watcher struct {
 }
 
 // watch shows the status again and again until ctx ends.
-func (a *app) watch(ctx context.Context, args []string, every time.Duration) error {
+func watchStatus(ctx context.Context, a *app, args []string, every time.Duration) error {
 	screen := isTerminal(a.stdout) && os.Getenv("TERM") != "dumb"
 	var w watcher
 	tick := time.NewTicker(every)
@@ -87,7 +87,7 @@ func (a *app) watch(ctx context.Context, args []string, every time.Duration) err
 				all.mounts = []served{m}
 			}
 		}
-		if err := a.showAll(&w, all, asked, first, screen); err != nil {
+		if err := showAll(a, &w, all, asked, first, screen); err != nil {
 			return err
 		}
 		select {
@@ -103,7 +103,7 @@ func isTerminal(f *os.File) bool {
 	return err == nil
 }
 
-func (a *app) showAll(w *watcher, all survey, asked error, first, screen bool) error {
+func showAll(a *app, w *watcher, all survey, asked error, first, screen bool) error {
 	var b bytes.Buffer
 	now := time.Now()
 	switch {

@@ -35,7 +35,7 @@ const (
 	maxStacks = 256 << 10 // bytes of the log about a worker that hangs
 )
 
-func (a *app) workerCommand() *cobra.Command {
+func workerCommand(a *app) *cobra.Command {
 	var f daemonFlags
 	cmd := &cobra.Command{
 		Use:    "worker",
@@ -50,14 +50,14 @@ func (a *app) workerCommand() *cobra.Command {
 			if err != nil {
 				return &control.Error{Code: control.ExitUsage, Verb: "worker", Cause: "there is no supervisor: " + err.Error(), Hint: "artifactfs daemon --help"}
 			}
-			if err := a.becomeDaemon(); err != nil {
+			if err := becomeDaemon(a); err != nil {
 				return err
 			}
 			// The supervisor gets the signals that end a daemon, and says what is to be done.
-			return a.work(context.WithoutCancel(cmd.Context()), conn, f)
+			return runWorker(context.WithoutCancel(cmd.Context()), a, conn, f)
 		},
 	}
-	a.addDaemonFlags(cmd, &f)
+	addDaemonFlags(a, cmd, &f)
 	return cmd
 }
 
@@ -77,7 +77,7 @@ type worker struct {
 }
 
 // work waits until it is this process's turn and serves.
-func (a *app) work(ctx context.Context, conn *keeper.Conn, f daemonFlags) (err error) {
+func runWorker(ctx context.Context, a *app, conn *keeper.Conn, f daemonFlags) (err error) {
 	a.prepareToServe()
 	// What starts has little garbage, and a small heap is collected often: a third of the processor time until READY.
 	debug.SetGCPercent(-1)
@@ -99,7 +99,7 @@ func (a *app) work(ctx context.Context, conn *keeper.Conn, f daemonFlags) (err e
 	done := make(chan struct{})
 	defer close(done)
 	go w.beat(ctx, &alive, max(beatPause, f.watchdog/2), done)
-	go a.listen(w, cancel, f)
+	go listen(a, w, cancel, f)
 
 	socket, lock := take(&kept, keptSocket), take(&kept, keptLock)
 	w.host, err = a.newHost(daemon.Config{State: a.state, Log: log, Keeper: conn, Kept: kept, Reason: start.Reason, Takeovers: start.Count})
@@ -134,13 +134,13 @@ func (a *app) work(ctx context.Context, conn *keeper.Conn, f daemonFlags) (err e
 	}
 	log.Info("serving", zap.String("version", versionText()), zap.String("socket", a.daemonSocket()), zap.Int("pid", os.Getpid()),
 		zap.Int("takeovers", start.Count))
-	a.serveWorker(ctx, cancel, w, server, f)
+	serveWorker(ctx, a, cancel, w, server, f)
 	log.Info("ending")
 	return nil
 }
 
 // serveWorker returns when the server has ended.
-func (a *app) serveWorker(ctx context.Context, cancel context.CancelFunc, w *worker, server *control.Server, f daemonFlags) {
+func serveWorker(ctx context.Context, a *app, cancel context.CancelFunc, w *worker, server *control.Server, f daemonFlags) {
 	var beside sync.WaitGroup
 	beside.Go(func() {
 		resume, stop := context.WithTimeout(ctx, resumeTime)
@@ -226,12 +226,12 @@ func (w *worker) beat(ctx context.Context, alive *atomic.Pointer[host], patience
 }
 
 // listen does what the supervisor says, and does without one when there is none.
-func (a *app) listen(w *worker, cancel context.CancelFunc, f daemonFlags) {
+func listen(a *app, w *worker, cancel context.CancelFunc, f daemonFlags) {
 	for {
 		m, _, err := w.conn.Receive()
 		switch {
 		case err != nil:
-			a.goOnAlone(w, f)
+			goOnAlone(a, w, f)
 			return
 		case m[keeper.Stop] != "":
 			w.ending.Store(true)
@@ -251,7 +251,7 @@ func (a *app) listen(w *worker, cancel context.CancelFunc, f daemonFlags) {
 }
 
 // goOnAlone has another supervisor started, which has another worker started. This one serves until then.
-func (a *app) goOnAlone(w *worker, f daemonFlags) {
+func goOnAlone(a *app, w *worker, f daemonFlags) {
 	if w.ending.Load() {
 		return
 	}
@@ -264,7 +264,7 @@ func (a *app) goOnAlone(w *worker, f daemonFlags) {
 	if err != nil {
 		executable = os.Args[0]
 	}
-	args, err := a.daemonArguments("daemon", f)
+	args, err := daemonArguments(a, "daemon", f)
 	for err == nil && !w.ending.Load() {
 		err := supervisor.Resurrect(w.conn, executable, args, w.start)
 		w.log.Error("start supervisor", zap.Error(err))

@@ -35,7 +35,6 @@ var (
 	}
 	overMethods = map[string]int{
 		"cache.Blobs":             64,
-		"cmd/artifactfs.app":      165,
 		"daemon.Daemon":           89,
 		"daemon.carry":            68,
 		"daemon.mount":            184,
