@@ -14,6 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/mirror"
+	"github.com/artifactfs/artifactfs/statedir"
 )
 
 // A checkpoint of another session is adopted before a mount restores or merges it: its objects come into the repository of
@@ -73,7 +74,7 @@ func (m *mount) adoptHere(ctx context.Context, repo *session.Repo, of, id string
 		return a, err
 	}
 	for try := 1; ; try++ { // packs that are joined meanwhile are gone, and what they held is in another one
-		err = linkOnce(filepath.Join(h.dir, sessionRepoName, "objects"), m.sessionObjects())
+		err = linkOnce(filepath.Join(h.dir, statedir.SessionRepoName, "objects"), m.sessionObjects())
 		if !errors.Is(err, fs.ErrNotExist) || try == 10 {
 			break
 		}
@@ -156,7 +157,7 @@ func (m *mount) adoptContents(ctx context.Context, at, of string, p session.Poin
 // adoptFrom sees that contents which only the other session's remote has can be read. If that is this session's remote, too,
 // they come when they are read. Else they are brought now, since the next checkpoint here sends them to its own remote.
 func (m *mount) adoptFrom(ctx context.Context, remote mirror.Remote, p session.Point) error {
-	base, err := m.record.base()
+	base, err := m.record.Base()
 	if err != nil {
 		return err
 	}

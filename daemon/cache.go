@@ -19,6 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/statedir"
 )
 
 // What lies in a state directory is of three kinds: contents in blobs/, which may go at any moment; stores, which may go
@@ -69,11 +70,11 @@ func StatCache(ctx context.Context, state string) (CacheStat, error) {
 	defer blobs.Close()
 	usage := blobs.Usage()
 	st.Blobs.Blobs, st.Blobs.Bytes = int64(usage.Blobs), usage.Bytes
-	stores, _, err := storeDirs(state)
+	stores, _, err := statedir.StoreDirs(state)
 	if err != nil {
 		return st, err
 	}
-	needed, neededErr := neededStores(state)
+	needed, neededErr := statedir.NeededStores(state)
 	for _, dir := range stores {
 		if ctx.Err() != nil {
 			return st, ctx.Err()
@@ -85,8 +86,8 @@ func StatCache(ctx context.Context, state string) (CacheStat, error) {
 		r.Needed = neededErr != nil || needed[filepath.Base(dir)]
 		st.Remotes = append(st.Remotes, r)
 	}
-	h := homes{state, zap.NewNop()}
-	ids, _, err := h.ids()
+	h := statedir.Homes{State: state, Log: zap.NewNop()}
+	ids, _, err := h.IDs()
 	if err != nil {
 		return st, err
 	}
@@ -115,7 +116,7 @@ func openBlobs(state string) (*cache.Blobs, error) {
 
 func statStore(dir string, blobs *cache.Blobs) (RemoteStat, error) {
 	r := RemoteStat{Dir: dir, Bytes: diskUse(dir)}
-	if f, err := lockStore(dir); errors.Is(err, errStoreUsed) {
+	if f, err := statedir.LockStore(dir); errors.Is(err, statedir.ErrStoreUsed) {
 		r.Open = true
 	} else if err == nil {
 		f.Close()
@@ -147,23 +148,23 @@ func statStore(dir string, blobs *cache.Blobs) (RemoteStat, error) {
 	return r, nil
 }
 
-func statHome(h homes, id string) HomeStat {
-	dir := filepath.Join(h.dir(), id)
+func statHome(h statedir.Homes, id string) HomeStat {
+	dir := filepath.Join(h.Dir(), id)
 	s := HomeStat{ID: id, Git: diskUse(filepath.Join(dir, "git")), Overlay: diskUse(filepath.Join(dir, "overlay"))}
 	s.Other = diskUse(dir) - s.Git - s.Overlay
 	f := object.SHA1
-	if r, err := readRecord(dir); err == nil {
+	if r, err := statedir.ReadRecord(dir); err == nil {
 		s.Dir, s.Remote = r.Dir, r.Remote
-		if base, err := r.base(); err == nil {
+		if base, err := r.Base(); err == nil {
 			f = base.Format
 		}
 	}
-	if t, err := h.existing(id); errors.Is(err, disk.ErrLocked) {
-		if holder, ok := h.holder(id); ok {
-			s.Mounted, s.Dir = true, holder.dir
+	if t, err := h.LockExisting(id); errors.Is(err, disk.ErrLocked) {
+		if holder, ok := h.Holder(id); ok {
+			s.Mounted, s.Dir = true, holder.Dir
 		}
 	} else if err == nil {
-		t.unlock()
+		t.Unlock()
 	}
 	if o, err := odb.Look(filepath.Join(dir, "git", "objects"), f); err == nil {
 		s.Objects, s.Packs = o.Objects+o.Loose, o.Packs
@@ -209,11 +210,11 @@ func CollectCache(ctx context.Context, state string, c CacheGC) (CacheFreed, err
 		return freed, err
 	}
 	defer blobs.Close()
-	stores, removed, err := storeDirs(state)
+	stores, removed, err := statedir.StoreDirs(state)
 	if err != nil {
 		return freed, err
 	}
-	needed, err := neededStores(state)
+	needed, err := statedir.NeededStores(state)
 	if err != nil {
 		freed.Notes = append(freed.Notes, "all stores stay, because not every session can be read: "+err.Error())
 		stores = nil
@@ -227,10 +228,10 @@ func CollectCache(ctx context.Context, state string, c CacheGC) (CacheFreed, err
 		}
 		r, err := statStore(dir, blobs)
 		if err == nil && !r.Open && !c.DryRun {
-			err = removeStore(dir)
+			err = statedir.RemoveStore(dir)
 		}
 		switch {
-		case errors.Is(err, errStoreUsed) || err == nil && r.Open:
+		case errors.Is(err, statedir.ErrStoreUsed) || err == nil && r.Open:
 		case err != nil:
 			freed.Notes = append(freed.Notes, err.Error())
 		default:

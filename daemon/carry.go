@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -16,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/capture"
 	"github.com/artifactfs/artifactfs/session/writeback"
+	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
@@ -86,12 +86,6 @@ var (
 	errNoCarry = errors.New("this mount has no session remote")
 	errEnded   = errors.New("the mount ends")
 )
-
-// hasRepo says whether a home has one.
-func hasRepo(home string) bool {
-	_, err := os.Lstat(filepath.Join(home, sessionRepoName))
-	return !errors.Is(err, fs.ErrNotExist)
-}
 
 // carries says whether the mount has anything to do with a session remote.
 func (c *carry) carries() bool {
@@ -180,7 +174,7 @@ func rulesOf(o control.SessionOptions) capture.Rules {
 // claim has the session be this state directory's to write to, if there is something of it already; it is asked before
 // anybody can write.
 func (c *carry) claim(ctx context.Context) error {
-	if !c.carries() || !hasRepo(c.mount.home.dir) {
+	if !c.carries() || !statedir.HasSessionRepo(c.mount.home.Dir) {
 		return nil
 	}
 	c.setClaiming(true)
@@ -221,7 +215,7 @@ func (c *carry) open(ctx context.Context) (*session.Repo, error) {
 		return nil, errNoCarry
 	}
 	m := c.mount
-	base, err := m.record.base()
+	base, err := m.record.Base()
 	if err != nil {
 		return nil, err
 	}
@@ -248,7 +242,7 @@ func (c *carry) open(ctx context.Context) (*session.Repo, error) {
 // join has this process write to the session, and begins to send what is in the repository.
 func (c *carry) join(ctx context.Context, repo *session.Repo) error {
 	m, o := c.mount, c.optionsNow()
-	base, err := m.record.base()
+	base, err := m.record.Base()
 	if err != nil {
 		return err
 	}
@@ -268,13 +262,13 @@ func (c *carry) join(ctx context.Context, repo *session.Repo) error {
 	claimed, err := c.claimLane(ctx, repo, o.TakeOver)
 	if err == nil {
 		queue, err = writeback.NewQueue(writeback.QueueOptions{
-			Repo: repo, Session: m.session, Dir: m.home.dir, Remote: m.second, Origin: origin, Store: m.store, Base: baseMode(o.Base), BaseURL: readableURL(m.record.Remote), Taken: c.takenOver, Notes: m.bringNotes, Log: m.daemon.log,
+			Repo: repo, Session: m.session, Dir: m.home.Dir, Remote: m.second, Origin: origin, Store: m.store, Base: baseMode(o.Base), BaseURL: readableURL(m.record.Remote), Taken: c.takenOver, Notes: m.bringNotes, Log: m.daemon.log,
 		})
 	}
 	var capturer *capture.Capturer
 	if err == nil {
 		capturer, err = capture.New(capture.Options{
-			Tree: m.tree, WriteBack: c.writeBack, GitDir: m.gitPath(), Repo: repo, Memory: filepath.Join(m.home.dir, memoryName),
+			Tree: m.tree, WriteBack: c.writeBack, GitDir: m.gitPath(), Repo: repo, Memory: filepath.Join(m.home.Dir, memoryName),
 			Lane: claimed.Lane.Name, Segment: claimed.Lane.Segment, Base: base.Commit, BaseTree: m.snapshot().Tree, Beginning: m.beginning(), Rules: rulesOf(o), Converts: m.view.Returns,
 			Blob: m.rawBlob, Trees: m.view.Tree, OthersNotes: c.othersNotes, Log: log,
 		})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/statedir"
 )
 
 func TestPointsAreDueWhenWritesSettle(t *testing.T) {
@@ -142,7 +143,7 @@ func TestWorkIsCarriedIntoTheEmbeddedRepository(t *testing.T) {
 	k.await()
 	dir := k.dir("mnt")
 	before := k.mount(k.request(remote, dir))
-	repo := filepath.Join(k.state, "mounts", before.Session, sessionRepoName)
+	repo := filepath.Join(k.state, "mounts", before.Session, statedir.SessionRepoName)
 	if st := k.status(dir).Session; st.Mode != "embedded" || st.SessionRemote != repo || st.Dirty || st.Checkpoints != 0 || st.State != "active" {
 		t.Errorf("at first: %+v", st)
 	}
@@ -311,7 +312,7 @@ func TestNothingIsCarriedWhereNothingIsToBe(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	k.sh(dir, "echo more > more")
-	if reply := k.unmount(dir); reply.Session != session || hasRepo(filepath.Join(k.state, "mounts", session)) {
+	if reply := k.unmount(dir); reply.Session != session || statedir.HasSessionRepo(filepath.Join(k.state, "mounts", session)) {
 		t.Errorf("%+v", reply)
 	}
 	r.SessionOptions = control.SessionOptions{Remote: control.RemoteEmbedded, Policy: control.PolicyOff}
@@ -326,7 +327,7 @@ func TestNothingIsCarriedWhereNothingIsToBe(t *testing.T) {
 	}
 	k.mount(r)
 	k.sh(dir, "echo evenmore > more; git reset -q --hard")
-	if reply := k.unmount(dir); hasRepo(filepath.Join(k.state, "mounts", session)) {
+	if reply := k.unmount(dir); statedir.HasSessionRepo(filepath.Join(k.state, "mounts", session)) {
 		t.Errorf("%+v", reply)
 	}
 }

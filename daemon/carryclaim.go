@@ -80,7 +80,7 @@ func (c *carry) hearOf(ctx context.Context) (news bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	base, err := m.record.base()
+	base, err := m.record.Base()
 	if err != nil {
 		return false, err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/transcript"
 	"github.com/artifactfs/artifactfs/session/writeback"
+	"github.com/artifactfs/artifactfs/statedir"
 )
 
 // explainCarry returns an error of checkpoints and sessions with its exit code, its error code and a hint.
@@ -18,7 +19,7 @@ func explainCarry(verb, thing string, err error) *control.Error {
 	explainHeld(e, err)
 	var change *session.TransitionError
 	var line *transcript.LineError
-	var used inUseError
+	var used statedir.InUseError
 	var mounted sessionMountedError
 	var find *session.FindError
 	if errors.As(err, &find) {
@@ -28,7 +29,7 @@ func explainCarry(verb, thing string, err error) *control.Error {
 		e.Kind = code
 	}
 	switch {
-	case errors.Is(err, errNoSession), errors.Is(err, session.ErrNoMeta):
+	case errors.Is(err, statedir.ErrNoSession), errors.Is(err, session.ErrNoMeta):
 		e.Code, e.Hint = control.ExitNotMounted, "artifactfs session list shows those that there are"
 	case errors.Is(err, session.ErrNoPoint):
 		e.Code, e.Hint = control.ExitNotMounted, "artifactfs session log lists them"
@@ -55,11 +56,11 @@ func explainCarry(verb, thing string, err error) *control.Error {
 func carryCode(err error) control.ErrorCode {
 	var change *session.TransitionError
 	var line *transcript.LineError
-	var used inUseError
+	var used statedir.InUseError
 	var mounted sessionMountedError
 	var held *session.HeldError
 	switch {
-	case errors.Is(err, errNoSession), errors.Is(err, session.ErrNoMeta), errors.Is(err, session.ErrNoPoint), errors.Is(err, errNothingCarried),
+	case errors.Is(err, statedir.ErrNoSession), errors.Is(err, session.ErrNoMeta), errors.Is(err, session.ErrNoPoint), errors.Is(err, errNothingCarried),
 		errors.Is(err, session.ErrNoPin), errors.Is(err, transcript.ErrNoCommit):
 		return control.CodeNotFound
 	case errors.Is(err, session.ErrAmbiguous), errors.As(err, &line), errors.Is(err, transcript.ErrNotesRef), errors.Is(err, transcript.ErrNotJSON):

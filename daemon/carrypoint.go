@@ -17,6 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/capture"
 	"github.com/artifactfs/artifactfs/session/writeback"
+	"github.com/artifactfs/artifactfs/statedir"
 )
 
 // point makes a point of the working tree as it is now. made is false if nothing has changed since the last one, which is
@@ -178,7 +179,7 @@ func (c *carry) unsaved() bool {
 	repo := c.repo
 	c.mu.Unlock()
 	m := c.mount
-	if m.changed() > 0 || m.massRemoved() || repo == nil && hasRepo(m.home.dir) || repo != nil && !isEmpty(repo) {
+	if m.changed() > 0 || m.massRemoved() || repo == nil && statedir.HasSessionRepo(m.home.Dir) || repo != nil && !isEmpty(repo) {
 		return true
 	}
 	b := m.beginning()
@@ -194,7 +195,7 @@ func (c *carry) unsaved() bool {
 
 // beginning is how git was when the commit was mounted; nil: a point was.
 func (m *mount) beginning() *capture.Beginning {
-	base, err := m.record.base()
+	base, err := m.record.Base()
 	if err != nil || !base.Shown.IsZero() {
 		return nil
 	}

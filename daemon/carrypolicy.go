@@ -7,6 +7,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/statedir"
 )
 
 // When points are made without being asked for. Whoever writes without a pause gets one every idleMost.
@@ -48,7 +49,7 @@ func (c *carry) begin(ctx context.Context) {
 
 // goOn opens the session's repository, if there is one, so that what a process before this one has not sent is sent.
 func (c *carry) goOn(ctx context.Context) {
-	for retry := retryFirst; hasRepo(c.mount.home.dir); retry = min(2*retry, retryMost) {
+	for retry := retryFirst; statedir.HasSessionRepo(c.mount.home.Dir); retry = min(2*retry, retryMost) {
 		_, err := c.open(ctx)
 		c.note("open the session", err)
 		if err == nil || !pause(ctx, retry) {

@@ -11,6 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/writeback"
+	"github.com/artifactfs/artifactfs/statedir"
 )
 
 const modeNone = "none" // of a mount of which nothing is carried away
@@ -37,7 +38,7 @@ func (c *carry) status() control.SessionStatus {
 		s.Lane = session.MainLane
 	}
 	s.TakenOverBy = c.takenBy()
-	s.SessionRemote = shownRemote(c.options.Remote, m.home.dir, m.record)
+	s.SessionRemote = shownRemote(c.options.Remote, m.home.Dir, m.record)
 	if c.options.Remote == control.RemoteEmbedded {
 		s.Mode = string(writeback.ModeEmbedded)
 	}
@@ -85,12 +86,12 @@ func (c *carry) notices() []string {
 
 // aheadText tells of a ref of which the session remote has more than is here.
 func aheadText(ref, id string) string {
-	return fmt.Sprintf("the session remote's %s has commits that the newest checkpoint does not include; git merge %.12s merges them", shortRef(ref), id)
+	return fmt.Sprintf("the session remote's %s has commits that the newest checkpoint does not include; git merge %.12s merges them", statedir.ShortRef(ref), id)
 }
 
 // lostText tells of a ref that was moved after the last point of a session that died.
 func lostText(ref, id string) string {
-	return fmt.Sprintf("%s was moved to %.12s after that checkpoint, just before the end; it is kept: git show %.12s", shortRef(ref), id, id)
+	return fmt.Sprintf("%s was moved to %.12s after that checkpoint, just before the end; it is kept: git show %.12s", statedir.ShortRef(ref), id, id)
 }
 
 func seedText(st writeback.Status) string {
@@ -101,10 +102,10 @@ func seedText(st writeback.Status) string {
 }
 
 // shownRemote is a session remote without secrets, as status shows it; of the embedded one it is the path.
-func shownRemote(remote, home string, r record) string {
+func shownRemote(remote, home string, r statedir.Record) string {
 	switch remote {
 	case control.RemoteEmbedded, "":
-		return filepath.Join(home, sessionRepoName)
+		return filepath.Join(home, statedir.SessionRepoName)
 	case control.RemoteOrigin:
 		return r.Remote
 	case control.RemoteNone:
@@ -166,7 +167,7 @@ func (o *opened) synced(p session.Point) bool {
 // shownPoint is a point as it is told of.
 func (o *opened) shown(p session.Point) control.Checkpoint {
 	s := control.Checkpoint{
-		ID: string(p.ID), Session: p.Session, Lane: p.Lane, Commit: p.Commit.String(), Tree: p.Tree.String(), Branch: shortRef(p.Branch),
+		ID: string(p.ID), Session: p.Session, Lane: p.Lane, Commit: p.Commit.String(), Tree: p.Tree.String(), Branch: statedir.ShortRef(p.Branch),
 		Reason: string(p.Reason), Message: p.Message, Time: p.Time.In(time.UTC), Prev: string(p.Prev), Changed: p.Changed, Bytes: p.Bytes, Excluded: p.Left,
 		Pins: o.pins[p.ID], Synced: o.synced(p),
 	}

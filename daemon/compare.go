@@ -12,6 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/mirror"
+	"github.com/artifactfs/artifactfs/statedir"
 )
 
 // A comparison reads each side where it is: in its repository here, or through a mirror of its session remote. git compares and
@@ -74,7 +75,7 @@ func (c *comparing) open(ctx context.Context, r control.CompareSide, dir string)
 	o := c.opened[key]
 	if o == nil {
 		o, err = c.d.openAt(ctx, r.Of, r.SessionRemote, true)
-		if errors.Is(err, errNoSession) && r.SessionRemote == "" && dir != "" {
+		if errors.Is(err, statedir.ErrNoSession) && r.SessionRemote == "" && dir != "" {
 			if m, ok := c.d.find(dir); ok {
 				o, err = c.d.openBeside(ctx, m, r.Of, err)
 			}

@@ -9,8 +9,6 @@ package daemon
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
@@ -19,7 +17,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"sort"
-	"strings"
 	"sync"
 	"time"
 
@@ -30,6 +27,7 @@ import (
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/internal/keeper"
+	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
@@ -72,10 +70,10 @@ type Daemon struct {
 	state   string
 	log     *zap.Logger
 	sampled *zap.Logger // the same, for what requests may say very often
-	homes   homes
+	homes   statedir.Homes
 
 	keeper   Keeper // nil: mounts end with this process
-	failures failures
+	failures statedir.Failures
 	departed departed
 	watch    *watcher
 
@@ -135,8 +133,8 @@ func New(c Config) (*Daemon, error) {
 	idle := make(chan struct{})
 	close(idle)
 	d := &Daemon{
-		state: c.State, log: c.Log, sampled: fuse.Sampled(c.Log), homes: homes{c.State, c.Log}, memory: memory, blobs: blobs,
-		keeper: c.Keeper, failures: failures{c.State, c.Log}, watch: newWatcher(c.Keeper, c.take(keptWatch)), served: make(chan struct{}),
+		state: c.State, log: c.Log, sampled: fuse.Sampled(c.Log), homes: statedir.Homes{State: c.State, Log: c.Log}, memory: memory, blobs: blobs,
+		keeper: c.Keeper, failures: statedir.Failures{State: c.State, Log: c.Log}, watch: newWatcher(c.Keeper, c.take(keptWatch)), served: make(chan struct{}),
 		stores: map[storeKey]*sharedStore{}, mounts: map[string]*mount{}, idle: idle, taken: c.Takeovers,
 		turns: turns{turn: make(chan struct{}, 1)},
 	}
@@ -147,13 +145,13 @@ func New(c Config) (*Daemon, error) {
 		d.inherit(c.Kept)
 		d.behind.Go(func() { // the kernel first
 			d.resuming.Wait()
-			if err := d.homes.removeLeftovers(); err != nil {
+			if err := d.homes.RemoveLeftovers(); err != nil {
 				d.log.Warn("look for what killed processes left", zap.Error(err))
 			}
 		})
 		return d, nil
 	}
-	if err := d.homes.removeLeftovers(); err != nil {
+	if err := d.homes.RemoveLeftovers(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open state directory: %w", err), d.Close(context.Background()))
 	}
 	d.behind.Go(func() { d.expire(d.ctx, time.Now()) })
@@ -292,7 +290,7 @@ func (d *Daemon) store(m *mount) (s *fetch.Store, release func(), err error) {
 	if r.CacheSize > 0 {
 		d.blobs.SetQuota(r.CacheSize)
 	}
-	dir := storeName(remote.URL())
+	dir := statedir.StoreName(remote.URL())
 	key := storeKey{dir, r.Remote, m.login, environment(r).Fingerprint(), r.Timeout}
 	d.mu.Lock()
 	shared, ok := d.stores[key]
@@ -308,7 +306,7 @@ func (d *Daemon) store(m *mount) (s *fetch.Store, release func(), err error) {
 		<-shared.opened
 	} else {
 		path := filepath.Join(d.state, "stores", dir)
-		if shared.leave, shared.err = holdStore(path); shared.err == nil {
+		if shared.leave, shared.err = statedir.HoldStore(path); shared.err == nil {
 			shared.Store, shared.err = fetch.Open(fetch.Config{
 				Dir: path, Remote: remote, Blobs: d.blobs, Memory: d.memory, Readers: &d.readers,
 				Deadline: deadline, Env: environment(r), Credential: stockCredential(givenFor(r.Remote, "", ""), m.login.Login), Log: d.log.With(zap.String("remote", remote.URL())),
@@ -340,19 +338,4 @@ func (d *Daemon) release(key storeKey, shared *sharedStore) {
 	if last && shared.leave != nil {
 		shared.leave()
 	}
-}
-
-// storeName makes a directory name that people recognise from a URL, and a hash keeps it unique.
-func storeName(url string) string {
-	sum := sha256.Sum256([]byte(url))
-	name := strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '-' {
-			return r
-		}
-		return '_'
-	}, strings.TrimSuffix(url, ".git"))
-	if len(name) > 60 {
-		name = name[len(name)-60:]
-	}
-	return strings.TrimLeft(name, "._-") + "-" + hex.EncodeToString(sum[:6])
 }

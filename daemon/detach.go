@@ -17,6 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/keeper"
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
+	"github.com/artifactfs/artifactfs/statedir"
 )
 
 // detachTime bounds the detaching of one mount; it waits for nobody.
@@ -26,7 +27,7 @@ const detachTime = 5 * time.Second
 // without anybody behind it, and notes the reason for those who look. The work stays where it is.
 func GiveUp(state string, kept []keeper.Kept, reason string, log *zap.Logger) error {
 	var errs []error
-	f := failures{state, log}
+	f := statedir.Failures{State: state, Log: log}
 	for _, in := range inherited(kept) {
 		s, err := openStateFile(in.files[partState])
 		if err != nil {
@@ -35,7 +36,7 @@ func GiveUp(state string, kept []keeper.Kept, reason string, log *zap.Logger) er
 		}
 		h := s.get()
 		if h.Phase == phaseServed {
-			f.note(failureOf(h, errors.New(reason)))
+			f.Add(failureOf(h, errors.New(reason)))
 		}
 		if err := detachAt(h.Dir); err != nil {
 			errs = append(errs, fmt.Errorf("detach %s: %w", h.Dir, err))

@@ -13,6 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
 	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/statedir"
 )
 
 // Level says how a finding is.
@@ -37,7 +38,7 @@ type Finding struct {
 
 // doctor collects findings.
 type doctor struct {
-	homes    homes
+	homes    statedir.Homes
 	repair   bool
 	deep     bool // everything is read
 	findings []Finding
@@ -76,11 +77,11 @@ func (d *doctor) mend(object, what, how string, try func() error) {
 // can be mended without loss: work that does not fit anywhere goes to lost+found. Of what is mounted it looks at what is
 // carried away. Deep reads all of that.
 func Examine(ctx context.Context, state string, repair, deep bool) ([]Finding, error) {
-	d := &doctor{homes: homes{state, zap.NewNop()}, repair: repair, deep: deep}
+	d := &doctor{homes: statedir.Homes{State: state, Log: zap.NewNop()}, repair: repair, deep: deep}
 	if err := d.deadMounts(ctx); err != nil {
 		return d.findings, err
 	}
-	ids, removed, err := d.homes.ids()
+	ids, removed, err := d.homes.IDs()
 	if err != nil {
 		return d.findings, err
 	}
@@ -112,13 +113,13 @@ func (d *doctor) deadMounts(ctx context.Context) error {
 
 // home looks at one home.
 func (d *doctor) home(ctx context.Context, id string) {
-	t, err := d.homes.existing(id)
+	t, err := d.homes.LockExisting(id)
 	switch {
 	case errors.Is(err, disk.ErrLocked):
-		if holder, ok := d.homes.holder(id); ok {
-			d.ok(id, "mounted at %s by process %s: its files are not checked", holder.dir, holder.pid)
-			home := filepath.Join(d.homes.dir(), id)
-			if r, err := readRecord(home); err == nil {
+		if holder, ok := d.homes.Holder(id); ok {
+			d.ok(id, "mounted at %s by process %s: its files are not checked", holder.Dir, holder.PID)
+			home := filepath.Join(d.homes.Dir(), id)
+			if r, err := statedir.ReadRecord(home); err == nil {
 				d.carried(ctx, id, home, r, true)
 			}
 		}
@@ -132,30 +133,30 @@ func (d *doctor) home(ctx context.Context, id string) {
 	removed := false
 	defer func() {
 		if !removed {
-			t.unlock()
+			t.Unlock()
 		}
 	}()
-	r, err := readRecord(t.dir)
+	r, err := statedir.ReadRecord(t.Dir)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && !hasOverlay(t.dir):
-		d.mend(t.dir, "a killed mount left it", "removes it", func() error { removed = true; return t.remove() })
+	case errors.Is(err, fs.ErrNotExist) && !statedir.HasOverlay(t.Dir):
+		d.mend(t.Dir, "a killed mount left it", "removes it", func() error { removed = true; return t.Remove() })
 		return
-	case errors.Is(err, errNewer):
+	case errors.Is(err, statedir.ErrNewer):
 		d.wrong(id, "use the artifactfs that made it", "%v", err)
 		return
 	case err != nil:
-		d.wrong(id, "what was changed is in "+filepath.Join(t.dir, "overlay", "contents"), "%v", err)
+		d.wrong(id, "what was changed is in "+filepath.Join(t.Dir, "overlay", "contents"), "%v", err)
 	}
 	if err == nil {
-		d.carried(ctx, id, t.dir, r, false)
+		d.carried(ctx, id, t.Dir, r, false)
 	}
-	if hasOverlay(t.dir) && !d.overlay(id, t) {
+	if statedir.HasOverlay(t.Dir) && !d.overlay(id, t) {
 		return
 	}
-	if _, w, lookErr := t.look(); err == nil && lookErr == nil && !w.any() && d.sound(id) {
-		d.mend(t.dir, "a killed mount left it, without any changes", "removes it", func() error { removed = true; return t.remove() })
-	} else if err == nil && lookErr == nil && w.any() {
-		d.ok(id, "%s, last mounted at %s", changedText(w.changed), r.Dir)
+	if _, w, lookErr := t.Inspect(); err == nil && lookErr == nil && !w.Any() && d.sound(id) {
+		d.mend(t.Dir, "a killed mount left it, without any changes", "removes it", func() error { removed = true; return t.Remove() })
+	} else if err == nil && lookErr == nil && w.Any() {
+		d.ok(id, "%s, last mounted at %s", changedText(w.Paths), r.Dir)
 	}
 }
 
@@ -170,8 +171,8 @@ func (d *doctor) sound(id string) bool {
 }
 
 // overlay checks one; false: it could not be read at all.
-func (d *doctor) overlay(id string, t *home) bool {
-	dir := filepath.Join(t.dir, "overlay")
+func (d *doctor) overlay(id string, t *statedir.Home) bool {
+	dir := filepath.Join(t.Dir, "overlay")
 	report, err := overlay.Check(dir, d.repair)
 	for _, f := range report.Findings {
 		how := "repairs what can be repaired; files without a place are moved to lost+found"
@@ -189,9 +190,9 @@ func (d *doctor) overlay(id string, t *home) bool {
 		d.wrong(id, "what was changed is in "+filepath.Join(dir, "contents"), "%v", err)
 	}
 	if d.repair && len(report.Findings) > 0 {
-		if r, err := readRecord(t.dir); err == nil && r.Counted {
+		if r, err := statedir.ReadRecord(t.Dir); err == nil && r.Counted {
 			r.Counted = false
-			if err := r.save(t.dir); err != nil {
+			if err := r.Save(t.Dir); err != nil {
 				d.wrong(id, "", "%v", err)
 			}
 		}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/statedir"
 )
 
 const (
@@ -31,7 +32,7 @@ const (
 
 // ExamineHost looks at what every mount needs of this host: the kernel, fusermount3, git, and the state directory.
 func ExamineHost(ctx context.Context, state string, repair bool) []Finding {
-	d := &doctor{homes: homes{state, zap.NewNop()}, repair: repair}
+	d := &doctor{homes: statedir.Homes{State: state, Log: zap.NewNop()}, repair: repair}
 	d.kernel()
 	d.users()
 	d.git(ctx)

@@ -17,6 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
@@ -36,17 +37,17 @@ type RemoteCheck struct {
 // ExamineRemotes asks remotes what they can do, and session remotes whether they take pushes.
 func ExamineRemotes(ctx context.Context, state string, c RemoteCheck) []Finding {
 	known := slices.Clone(c.Known)
-	h := homes{state, zap.NewNop()}
-	if ids, _, err := h.ids(); err == nil {
+	h := statedir.Homes{State: state, Log: zap.NewNop()}
+	if ids, _, err := h.IDs(); err == nil {
 		for _, id := range ids {
-			if r, err := readRecord(filepath.Join(h.dir(), id)); err == nil {
+			if r, err := statedir.ReadRecord(filepath.Join(h.Dir(), id)); err == nil {
 				known = append(known, r.Remote)
 			}
 		}
 	}
 	slices.Sort(known)
 	known = slices.DeleteFunc(slices.Compact(known), func(r string) bool { return slices.Contains(c.Named, r) })
-	sessions := h.farSessions()
+	sessions := farSessions(h)
 	far := slices.Sorted(maps.Keys(sessions))
 	all := make([]doctor, len(c.Named)+len(known)+len(far))
 	lanes := make(chan struct{}, remoteLanes)

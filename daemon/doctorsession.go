@@ -13,6 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/writeback"
+	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
@@ -20,14 +21,14 @@ import (
 const lockTime = 10 * time.Minute
 
 // carried looks at what is carried away of a session. Of one that is mounted nothing is mended, as others work there.
-func (d *doctor) carried(ctx context.Context, id, home string, r record, mounted bool) {
-	if !hasRepo(home) {
+func (d *doctor) carried(ctx context.Context, id, home string, r statedir.Record, mounted bool) {
+	if !statedir.HasSessionRepo(home) {
 		return
 	}
 	o := &opened{session: r.Session, record: r, home: home}
-	dir := filepath.Join(home, sessionRepoName)
+	dir := filepath.Join(home, statedir.SessionRepoName)
 	look := func() (session.Health, error) {
-		repo, err := session.OpenRepo(dir, o.options(d.homes.state, false, d.homes.log))
+		repo, err := session.OpenRepo(dir, o.options(d.homes.State, false, d.homes.Log))
 		if err != nil {
 			return session.Health{}, err
 		}
@@ -78,7 +79,7 @@ func (d *doctor) broken(ctx context.Context, o *opened, dir string, refs []strin
 		return
 	}
 	d.mend(dir, what, "gives it what it named", func() error {
-		repo, err := session.OpenRepo(dir, o.options(d.homes.state, true, d.homes.log))
+		repo, err := session.OpenRepo(dir, o.options(d.homes.State, true, d.homes.Log))
 		if err != nil {
 			return err
 		}
@@ -122,7 +123,7 @@ func (d *doctor) sessionWhole(id string, o *opened, dir string, h session.Health
 		d.ok(id, "%s", text)
 		return
 	}
-	repo, err := session.OpenRepo(dir, o.options(d.homes.state, false, d.homes.log))
+	repo, err := session.OpenRepo(dir, o.options(d.homes.State, false, d.homes.Log))
 	if err != nil {
 		d.wrong(id, "", "%v", err)
 		return
@@ -144,15 +145,15 @@ func (d *doctor) sessionWhole(id string, o *opened, dir string, h session.Health
 }
 
 // farSessions are session remotes, by their URLs without secrets, and the sessions that have them.
-func (h homes) farSessions() map[string][]record {
-	all := map[string][]record{}
-	ids, _, err := h.ids()
+func farSessions(h statedir.Homes) map[string][]statedir.Record {
+	all := map[string][]statedir.Record{}
+	ids, _, err := h.IDs()
 	if err != nil {
 		return all
 	}
 	for _, id := range ids {
-		home := filepath.Join(h.dir(), id)
-		r, err := readRecord(home)
+		home := filepath.Join(h.Dir(), id)
+		r, err := statedir.ReadRecord(home)
 		if err != nil {
 			continue
 		}
@@ -164,7 +165,7 @@ func (h homes) farSessions() map[string][]record {
 }
 
 // sessionRemote asks a session remote whether it takes pushes; nothing is sent.
-func (d *doctor) sessionRemote(ctx context.Context, url string, sessions []record) {
+func (d *doctor) sessionRemote(ctx context.Context, url string, sessions []statedir.Record) {
 	var names []string
 	var prefixes []string
 	for _, r := range sessions {

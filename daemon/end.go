@@ -176,7 +176,7 @@ func (m *mount) finish() {
 	m.outcome = o
 	m.mu.Unlock()
 	m.point.remove()
-	m.daemon.log.Info("unmounted", zap.String("dir", m.dir), zap.String("session", m.session), zap.Int64("kept", o.kept.changed))
+	m.daemon.log.Info("unmounted", zap.String("dir", m.dir), zap.String("session", m.session), zap.Int64("kept", o.kept.Paths))
 	m.drop()
 	m.daemon.remove(m) // first: whoever waits may mount there again at once
 	close(m.gone)

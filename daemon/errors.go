@@ -12,6 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/session/writeback"
+	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
@@ -142,7 +143,7 @@ func errorCode(err error) control.ErrorCode {
 	case errors.Is(err, errAlreadyMounted), errors.Is(err, errTaken), errors.Is(err, errInside), errors.Is(err, errDeadMount),
 		errors.Is(err, errNotEmpty), errors.Is(err, errNotDirectory), errors.Is(err, errSessionExists), errors.Is(err, errHasFiles):
 		return control.CodeConflict
-	case errors.Is(err, fuse.ErrBusy), errors.Is(err, errBusySession), errors.Is(err, errStoreUsed), errors.Is(err, errNoGit):
+	case errors.Is(err, fuse.ErrBusy), errors.Is(err, statedir.ErrBusySession), errors.Is(err, statedir.ErrStoreUsed), errors.Is(err, errNoGit):
 		return control.CodeBusy
 	case errors.Is(err, errNoFuse), errors.Is(err, fuse.ErrNoFUSE):
 		return control.CodeUnsupported

@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/mirror"
 	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/session/transcript"
+	"github.com/artifactfs/artifactfs/statedir"
 )
 
 // A session that only a session remote has is read through a mirror: the same questions as of a session of this host (opened)
@@ -33,7 +34,7 @@ func (d *Daemon) mirrorFor(ctx context.Context, r control.MountRequest) (*mirror
 		return nil, err
 	}
 	if remote == nil {
-		return nil, errNoSession
+		return nil, statedir.ErrNoSession
 	}
 	origin := func(url string) (mirror.Remote, error) {
 		o, _, err := d.sessionRemote(control.MountRequest{Remote: url, SessionOptions: control.SessionOptions{Remote: control.RemoteOrigin}})
@@ -99,7 +100,7 @@ func openFar(ctx context.Context, m *mirror.Mirror, name string, withTrees bool)
 type noSuchSession struct{ remote string }
 
 func (e noSuchSession) Error() string { return "there is no such session on " + e.remote }
-func (noSuchSession) Unwrap() error   { return errNoSession }
+func (noSuchSession) Unwrap() error   { return statedir.ErrNoSession }
 
 // farOpened is a session of a mirror as one of this host. It is closed with the mirror.
 func farOpened(m *mirror.Mirror, name string) (*opened, error) {
@@ -108,7 +109,7 @@ func farOpened(m *mirror.Mirror, name string) (*opened, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &opened{session: name, repo: repo, far: m, acknowledged: func(session.Point) bool { return true }, record: record{
+	o := &opened{session: name, repo: repo, far: m, acknowledged: func(session.Point) bool { return true }, record: statedir.Record{
 		Session: name, Remote: meta.Remote, Ref: meta.Ref, Commit: meta.Base, Format: meta.Format, Began: meta.Began,
 		Carried: control.SessionOptions{Remote: m.Remote().URL()},
 	}}

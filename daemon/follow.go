@@ -17,6 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/statedir"
 )
 
 // A mount that follows asks the remote where its branch is, in one request, and goes there as a switch does: readers see the
@@ -237,7 +238,7 @@ func (m *mount) asFollowed(ctx context.Context, ignored bool) bool {
 }
 
 func (m *mount) readFollowed() (f followed) {
-	if text, err := os.ReadFile(filepath.Join(m.home.dir, followFile)); err == nil && json.Unmarshal(text, &f) != nil {
+	if text, err := os.ReadFile(filepath.Join(m.home.Dir, followFile)); err == nil && json.Unmarshal(text, &f) != nil {
 		return followed{}
 	}
 	return f
@@ -246,7 +247,7 @@ func (m *mount) readFollowed() (f followed) {
 func (m *mount) noteFollowed(f followed) error {
 	text, err := json.Marshal(f)
 	if err == nil {
-		err = disk.WriteFile(filepath.Join(m.home.dir, followFile), append(text, '\n'), 0o600)
+		err = disk.WriteFile(filepath.Join(m.home.Dir, followFile), append(text, '\n'), 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("note where the mount is: %w", err)
@@ -260,7 +261,7 @@ func (m *mount) followStatus() *control.FollowStatus {
 		return nil
 	}
 	f := m.readFollowed()
-	s := &control.FollowStatus{Branch: shortRef(m.snapshot().Ref), Checked: f.Checked, Moved: f.Moved, Why: f.Why}
+	s := &control.FollowStatus{Branch: statedir.ShortRef(m.snapshot().Ref), Checked: f.Checked, Moved: f.Moved, Why: f.Why}
 	s.Commit = f.Tip
 	return s
 }

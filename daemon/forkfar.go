@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/session/transcript"
+	"github.com/artifactfs/artifactfs/statedir"
 )
 
 // A fork of a session that only a session remote has begins as a session does that is resumed from there, with three
@@ -77,7 +78,7 @@ func (d *Daemon) lookFar(ctx context.Context, r control.ForkRequest) (_ *farOrig
 		return nil, err
 	}
 	if remote == nil {
-		return nil, errNoSession
+		return nil, statedir.ErrNoSession
 	}
 	defer func() {
 		if err != nil {
@@ -266,9 +267,9 @@ func (m *mount) forkRefs(ctx context.Context, repo *session.Repo, parent string,
 // nameFork sees that the session of a fork is a new one.
 func (d *Daemon) nameFork(to *control.MountRequest, of string) error {
 	if to.Session == "" {
-		to.Session = SessionName(secretFree(to.Remote), filepath.Clean(to.Dir))
+		to.Session = statedir.SessionName(secretFree(to.Remote), filepath.Clean(to.Dir))
 	}
-	if _, err := readRecord(filepath.Join(d.homes.dir(), to.Session)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := statedir.ReadRecord(filepath.Join(d.homes.Dir(), to.Session)); !errors.Is(err, fs.ErrNotExist) {
 		e := explainCarry("fork", of, fmt.Errorf("%w: %s", errSessionExists, to.Session))
 		e.Hint = "choose another name with --session NAME"
 		return e

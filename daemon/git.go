@@ -39,7 +39,7 @@ type stockGit struct {
 }
 
 // gitPath is where a mount's git directory is; the file .git in its root says so.
-func (m *mount) gitPath() string { return filepath.Join(m.home.dir, "git") }
+func (m *mount) gitPath() string { return filepath.Join(m.home.Dir, "git") }
 
 // gitFile is the content of .git (gitrepository-layout).
 func (m *mount) gitFile() string { return "gitdir: " + m.gitPath() + "\n" }

@@ -9,10 +9,12 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/internal/keeper"
+	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
@@ -190,5 +192,12 @@ func (m *mount) touch() {
 	m.mu.Unlock()
 	if served { // the tree is there, and stays
 		m.tree.KnownAttr(worktree.Root)
+	}
+}
+
+func failureOf(h handover, why error) statedir.Failure {
+	return statedir.Failure{
+		Dir: h.Dir, ID: h.ID, Remote: secretFree(h.Request.Remote), Session: h.Record.Session, Ref: h.Record.Ref, Commit: h.Record.Commit,
+		When: time.Now(), Cause: why.Error(),
 	}
 }

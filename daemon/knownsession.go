@@ -11,6 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/statedir"
 )
 
 // knownSession is a session of a session remote, as far as it has to be read to know which repository is to be mounted. The
@@ -54,7 +55,7 @@ func (d *Daemon) knowSession(ctx context.Context, r control.MountRequest) (_ *kn
 		return nil, err
 	}
 	if remote == nil {
-		return nil, errNoSession
+		return nil, statedir.ErrNoSession
 	}
 	defer func() {
 		if err != nil {
@@ -62,14 +63,14 @@ func (d *Daemon) knowSession(ctx context.Context, r control.MountRequest) (_ *kn
 		}
 	}()
 	if kind != "" {
-		return nil, errNoSession
+		return nil, statedir.ErrNoSession
 	}
 	k, err := listSession(ctx, remote, r.Session)
 	if err != nil {
 		return nil, err
 	}
 	if k.metaID.IsZero() {
-		return nil, errNoSession
+		return nil, statedir.ErrNoSession
 	}
 	k.at, _ = sessionURL(r)
 	k.login = login

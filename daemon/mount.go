@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,10 +18,9 @@ import (
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/worktree"
 )
-
-const namelessPrefix = "_" // of the id of a mount without a session; no session is named so
 
 // mount is one working tree at one directory.
 type mount struct {
@@ -33,9 +31,9 @@ type mount struct {
 	since   time.Time
 	before  fetch.Stats // what the store had done when the mount began
 
-	session string // "" if nothing is kept; the id of all others is the session's name
-	resumed bool   // it was there already
-	record  record // of the session
+	session string          // "" if nothing is kept; the id of all others is the session's name
+	resumed bool            // it was there already
+	record  statedir.Record // of the session
 
 	otherOwner bool // than was asked for: a session's files keep theirs
 
@@ -43,7 +41,7 @@ type mount struct {
 	sessionLogin *login // to the session remote; nil: there is none
 
 	point   mountpoint
-	home    *home
+	home    *statedir.Home
 	store   *fetch.Store
 	release func()
 	local   *fetch.Local // what its git directory has
@@ -61,7 +59,7 @@ type mount struct {
 	keeping
 	left   inheritance          // by another process, and not taken yet
 	taking chan struct{}        // closed when it was taken over from another process, or cannot be; nil: it was made here
-	base   *record              // what it is to show, if it was mounted before; nil: what its request names
+	base   *statedir.Record     // what it is to show, if it was mounted before; nil: what its request names
 	from   *origin              // point that it is to begin with; nil: none of this host
 	far    *farOrigin           // the same of a session remote; nil: none, or this process did not begin the mount
 	known  *knownSession        // that it resumes, as read before the mount began; nil: nothing was
@@ -139,7 +137,7 @@ func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b beginning,
 			m.submodules.enter(ctx)
 		}
 		m.greet(progress)
-		d.failures.forget(m.dir, progress)
+		d.failures.Forget(m.dir, progress)
 		for _, note := range m.store.Stats().Notices {
 			progress(control.Progress{Message: note})
 		}
@@ -174,13 +172,13 @@ func (d *Daemon) reserve(r control.MountRequest, b beginning, abort context.Canc
 	if r.At != "" {
 		id = "" // the session itself may be mounted beside it
 	} else if id == "" && !r.ReadOnly {
-		id = SessionName(secretFree(r.Remote), dir)
+		id = statedir.SessionName(secretFree(r.Remote), dir)
 	}
 	session := id
 	if session == "" {
 		var random [4]byte
 		rand.Read(random[:])
-		id = namelessPrefix + hex.EncodeToString(random[:])
+		id = statedir.NamelessPrefix + hex.EncodeToString(random[:])
 	}
 	m := d.newMount(r, id, dir, time.Now())
 	m.session, m.around, m.base, m.from, m.far, m.known, m.abort = session, b.around, b.base, b.from, b.far, b.known, abort
@@ -282,7 +280,7 @@ func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control
 	m, ok := d.find(r.Dir)
 	if !ok || m.dir != filepath.Clean(r.Dir) {
 		if m, ok = d.departed.take(filepath.Clean(r.Dir)); !ok { // while the asker had nobody to hear him
-			if d.failures.forget(filepath.Clean(r.Dir), nil) {
+			if d.failures.Forget(filepath.Clean(r.Dir), nil) {
 				return control.UnmountReply{Dir: filepath.Clean(r.Dir)}, nil
 			}
 			return control.UnmountReply{}, notMounted("unmount", r.Dir)
@@ -310,8 +308,8 @@ func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control
 			Hint:  "artifactfs doctor shows the cause"}
 	}
 	reply := control.UnmountReply{ID: m.id, Dir: m.dir, Submodules: m.submodules.settle(r.Discard, r.Trash), Trashed: o.trashed, Until: o.until}
-	if o.kept.any() {
-		reply.Session, reply.Kept = m.session, o.kept.changed
+	if o.kept.Any() {
+		reply.Session, reply.Kept = m.session, o.kept.Paths
 	}
 	if r.Discard {
 		reply.NotRemoved = m.discardThere(ctx)
@@ -327,13 +325,4 @@ func (m *mount) setEnd(discard, trash bool, keep time.Duration) {
 	defer m.mu.Unlock()
 	m.discard, m.trash, m.keepFor = discard, discard && trash, keep
 	m.tell(func(h *handover) { h.Discard, h.Trash, h.Keep = m.discard, m.trash, m.keepFor })
-}
-
-func shortRef(name string) string {
-	for _, prefix := range []string{"refs/heads/", "refs/tags/"} {
-		if short, ok := strings.CutPrefix(name, prefix); ok {
-			return short
-		}
-	}
-	return name
 }

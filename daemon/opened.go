@@ -2,24 +2,21 @@ package daemon
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io/fs"
 	"path/filepath"
 
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/mirror"
 	"github.com/artifactfs/artifactfs/session/writeback"
+	"github.com/artifactfs/artifactfs/statedir"
 )
 
 // opened is a session that something is asked of, mounted or not. It is to be closed.
 type opened struct {
 	session string
-	record  record
+	record  statedir.Record
 	home    string
 	mount   *mount        // nil: it is not mounted
 	repo    *session.Repo // nil: nothing was carried yet
@@ -59,32 +56,30 @@ func (o *opened) layout() (session.Layout, bool) {
 	return st.Layout, err == nil
 }
 
-var errBusySession = errors.New("it is mounted by another process")
-
 // openSession finds a session by the directory where it is, or was last, mounted, or by its name. With write its repository
 // can be changed; of a session that is not mounted nobody else can use it then.
 func (d *Daemon) openSession(ctx context.Context, of string, write bool) (*opened, error) {
 	if m, err := d.mounted(ctx, of); err != nil {
 		return nil, err
 	} else if m != nil {
-		if m.carry.carries() && hasRepo(m.home.dir) { // who took the mount over may not have come to it yet
+		if m.carry.carries() && statedir.HasSessionRepo(m.home.Dir) { // who took the mount over may not have come to it yet
 			if _, err := m.carry.open(ctx); err != nil && write {
 				return nil, err
 			}
 		}
 		return m.carry.opened()
 	}
-	id, err := d.homes.named(of)
+	id, err := d.homes.IDOf(of)
 	if err != nil {
 		return nil, err
 	}
-	t, err := d.homes.waitExisting(ctx, id)
+	t, err := d.homes.WaitExisting(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	o, err := t.openSession(write)
+	o, err := openHome(t, write)
 	if err != nil {
-		t.unlock()
+		t.Unlock()
 		return nil, err
 	}
 	return o, nil
@@ -112,7 +107,7 @@ func (d *Daemon) mounted(ctx context.Context, of string) (*mount, error) {
 		return nil, nil
 	}
 	if m.session == "" {
-		return nil, errNoSession
+		return nil, statedir.ErrNoSession
 	}
 	return m, nil
 }
@@ -120,15 +115,15 @@ func (d *Daemon) mounted(ctx context.Context, of string) (*mount, error) {
 // opened is the session of a mount.
 func (c *carry) opened() (*opened, error) {
 	m := c.mount
-	o := &opened{session: m.session, record: m.record, home: m.home.dir, mount: m}
+	o := &opened{session: m.session, record: m.record, home: m.home.Dir, mount: m}
 	c.mu.Lock()
 	o.repo, o.queue = c.repo, c.queue
 	c.mu.Unlock()
 	if o.repo == nil { // the mount is not written to, and somebody may be working in it elsewhere; or it cannot be written to now
-		if !hasRepo(o.home) {
+		if !statedir.HasSessionRepo(o.home) {
 			return o, nil
 		}
-		repo, err := session.OpenRepo(filepath.Join(o.home, sessionRepoName), o.options(m.daemon.state, false, m.daemon.log))
+		repo, err := session.OpenRepo(filepath.Join(o.home, statedir.SessionRepoName), o.options(m.daemon.state, false, m.daemon.log))
 		if err != nil {
 			return nil, err
 		}
@@ -137,25 +132,25 @@ func (c *carry) opened() (*opened, error) {
 	return o, o.read()
 }
 
-// openSession opens the session of a home that is not mounted, of which we hold the lock.
-func (t *home) openSession(write bool) (*opened, error) {
-	r, err := readRecord(t.dir)
+// openHome opens the session of a home that is not mounted, of which we hold the lock.
+func openHome(t *statedir.Home, write bool) (*opened, error) {
+	r, err := statedir.ReadRecord(t.Dir)
 	if err != nil {
 		return nil, err
 	}
-	o := &opened{session: r.Session, record: r, home: t.dir, release: t.unlock}
-	if !hasRepo(t.dir) {
+	o := &opened{session: r.Session, record: r, home: t.Dir, release: t.Unlock}
+	if !statedir.HasSessionRepo(t.Dir) {
 		return o, nil
 	}
-	repo, err := session.OpenRepo(filepath.Join(t.dir, sessionRepoName), o.options(t.homes.state, write, t.homes.log))
+	repo, err := session.OpenRepo(filepath.Join(t.Dir, statedir.SessionRepoName), o.options(t.Homes.State, write, t.Homes.Log))
 	if err != nil {
 		return nil, err
 	}
 	o.repo, o.release = repo, func() {
 		if err := repo.Close(); err != nil {
-			t.homes.log.Warn("close session", zap.String("home", t.dir), zap.Error(err))
+			t.Homes.Log.Warn("close session", zap.String("home", t.Dir), zap.Error(err))
 		}
-		t.unlock()
+		t.Unlock()
 	}
 	if err := o.read(); err != nil {
 		repo.Close()
@@ -166,8 +161,8 @@ func (t *home) openSession(write bool) (*opened, error) {
 
 // options are those of the repository.
 func (o *opened) options(state string, write bool, log *zap.Logger) session.RepoOptions {
-	base, _ := o.record.base()
-	store := filepath.Join(state, "stores", storeName(o.record.Remote), "git", "objects")
+	base, _ := o.record.Base()
+	store := filepath.Join(state, "stores", statedir.StoreName(o.record.Remote), "git", "objects")
 	return session.RepoOptions{
 		Format: base.Format, Session: o.session, Remote: o.record.Remote, Borrow: []string{store}, Fresh: []string{filepath.Join(o.home, "git", "objects")},
 		ReadOnly: !write, Log: log.With(zap.String("session", o.session)),
@@ -188,52 +183,4 @@ func (o *opened) read() (err error) {
 		o.acknowledged = o.queue.Has
 	}
 	return err
-}
-
-// named finds a home that is not mounted, by its session's name or the directory where it was mounted last.
-func (h homes) named(of string) (id string, err error) {
-	if !filepath.IsAbs(of) {
-		if err := control.ValidSession(of); err != nil {
-			return "", err
-		}
-		return of, nil
-	}
-	ids, _, err := h.ids()
-	if err != nil {
-		return "", err
-	}
-	var newest record
-	for _, candidate := range ids {
-		r, err := readRecord(filepath.Join(h.dir(), candidate))
-		if err == nil && r.Dir == filepath.Clean(of) && !r.Began.Before(newest.Began) {
-			id, newest = candidate, r
-		}
-	}
-	if id == "" {
-		return "", errNoSession
-	}
-	return id, nil
-}
-
-// waitExisting locks a home that is there; errNoSession if there is none, errBusySession and an inUseError if a mount has it. It
-// waits for a process that only looks at the home, until ctx ends: disk.ErrLocked.
-func (h homes) waitExisting(ctx context.Context, id string) (*home, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookTime)
-	defer cancel()
-	for {
-		t, err := h.existing(id)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			return nil, errNoSession
-		case !errors.Is(err, disk.ErrLocked):
-			return t, err
-		}
-		holder, mounted := h.holder(id)
-		if mounted && !holder.dead() || !pause(ctx, lookPause) {
-			if mounted {
-				return nil, fmt.Errorf("%w: %w", errBusySession, holder)
-			}
-			return nil, err
-		}
-	}
 }

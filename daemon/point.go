@@ -18,6 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/statedir"
 )
 
 // A mount can begin with a point instead of a commit's tree: a session that goes on here and was worked in elsewhere, a
@@ -31,31 +32,16 @@ import (
 // All else is the mounted remote's, and is as for other mounts. Contents that the session made and that are not here come
 // from the session remote when they are read (fetch.Local.From).
 
-const sessionRepoName = "session.git" // in a home
-
-// pointRecord is the point that a home began with, as its record has it.
-type pointRecord struct {
-	ID     string    `json:"id"`
-	Commit string    `json:"commit"`
-	Tree   string    `json:"tree"`
-	State  string    `json:"state"`
-	Time   time.Time `json:"time"`
-	From   string    `json:"from,omitempty"` // session remote of another session that has contents which are not here
-
-	Parent       string `json:"parent,omitempty"`        // session that this one was forked from
-	ParentRemote string `json:"parent_remote,omitempty"` // and its session remote, without secrets
-}
-
 // origin says that a mount is to begin with a point of a session of this host.
 type origin struct {
 	home    string // of that session, or of a mount that shows a point of it
 	session string
-	record  record
+	record  statedir.Record
 	point   session.Point
 	carried control.SessionOptions
 }
 
-func (m *mount) sessionRepoDir() string { return filepath.Join(m.home.dir, sessionRepoName) }
+func (m *mount) sessionRepoDir() string { return filepath.Join(m.home.Dir, statedir.SessionRepoName) }
 
 // sessionObjects is where the objects lie that the session owns.
 func (m *mount) sessionObjects() string { return filepath.Join(m.sessionRepoDir(), "objects") }
@@ -143,7 +129,7 @@ func (m *mount) acquirePoint(ctx context.Context, progress func(control.Progress
 		came, err = m.arriveFork(ctx, m.far, progress)
 	case m.request.At != "":
 		if came, err = m.arrive(ctx, m.request.Session, progress); err == nil && came == nil {
-			err = errNoSession
+			err = statedir.ErrNoSession
 		}
 		if err != nil {
 			err = explainPoint(m.request, err)
@@ -185,7 +171,7 @@ func (m *mount) beginAt(ctx context.Context, a *arrival) error {
 		m.record.Commit, m.record.Tree = snap.Commit.String(), snap.Tree.String()
 	}
 	m.record.Time = pointTime(a.point, m.since)
-	m.record.Point = &pointRecord{
+	m.record.Point = &statedir.Checkpoint{
 		ID: string(a.point.ID), Commit: a.point.Commit.String(), Tree: a.point.Tree.String(), State: a.point.State.String(), Time: a.point.Time,
 	}
 	switch p := m.record.Point; {
@@ -249,7 +235,7 @@ func (m *mount) repoOptions(f object.Format, name string) session.RepoOptions {
 // link makes the session's repository one that has all that another of this host owns, without copying a content.
 func (m *mount) link(ctx context.Context, from origin) (*arrival, error) {
 	var tips forkedRefs
-	refs := session.NewRefDir(filepath.Join(from.home, sessionRepoName), from.point.Tree.Format())
+	refs := session.NewRefDir(filepath.Join(from.home, statedir.SessionRepoName), from.point.Tree.Format())
 	var err error
 	if tips.transcript, err = refs.Ref(session.TranscriptRef(from.session)); err != nil {
 		return nil, err
@@ -257,7 +243,7 @@ func (m *mount) link(ctx context.Context, from origin) (*arrival, error) {
 	if tips.facts, err = refs.Ref(session.FactsRef(from.session)); err != nil {
 		return nil, err
 	}
-	if err := linkObjects(filepath.Join(from.home, sessionRepoName, "objects"), m.sessionObjects()); err != nil {
+	if err := linkObjects(filepath.Join(from.home, statedir.SessionRepoName, "objects"), m.sessionObjects()); err != nil {
 		return nil, fmt.Errorf("share the objects of session %s: %w", from.session, err)
 	}
 	name := m.session
@@ -269,7 +255,7 @@ func (m *mount) link(ctx context.Context, from origin) (*arrival, error) {
 		return nil, err
 	}
 	defer repo.Close()
-	shallow, err := readLines(filepath.Join(from.home, sessionRepoName, "shallow"))
+	shallow, err := readLines(filepath.Join(from.home, statedir.SessionRepoName, "shallow"))
 	if err == nil && len(shallow) > 0 {
 		err = repo.SetShallow(shallow)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/gittest"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/statedir"
 )
 
 // look is what a user sees of a working tree and its git directory.
@@ -84,7 +85,7 @@ func goOnElsewhere(t *testing.T, embedded bool) {
 	before := k.sh(dir, look)
 	k.unmount(dir)
 	if embedded {
-		sessions = filepath.Join(k.state, "mounts", "hour", sessionRepoName)
+		sessions = filepath.Join(k.state, "mounts", "hour", statedir.SessionRepoName)
 	}
 
 	other := newKeep(t)
@@ -215,7 +216,7 @@ func TestCommitsAfterThePointAreKept(t *testing.T) {
 		t.Errorf("it goes on at %s, the point's is %s", head, p.Head)
 	}
 	oldest := strings.TrimSpace(other.sh(there, "git rev-list --max-parents=0 HEAD"))
-	came := filepath.Join(other.state, "mounts", "hour", sessionRepoName, "objects", "pack")
+	came := filepath.Join(other.state, "mounts", "hour", statedir.SessionRepoName, "objects", "pack")
 	if text := other.sh(came, "for p in *.idx; do git show-index <$p; done"); strings.Contains(text, oldest) || !strings.Contains(text, late) {
 		t.Errorf("the session remote sent what the mounted remote has, or not the late commit:\n%s", text)
 	}

@@ -392,7 +392,7 @@ func setRefs(ctx context.Context, repo *session.Repo, there map[string]object.ID
 // expect tells the store which blobs it need not ask the mounted remote for: those in which the point that the mount began
 // with differs from the base. It waits for trees.
 func (m *mount) expect(ctx context.Context) {
-	base, err := m.record.base()
+	base, err := m.record.Base()
 	if err != nil || base.Shown.IsZero() || m.second == nil && m.elder == nil {
 		return
 	}

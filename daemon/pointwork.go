@@ -11,6 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/statedir"
 )
 
 var errSessionExists = errors.New("the session exists already")
@@ -56,7 +57,7 @@ func (h sessionHome) origin(p session.Point) *origin {
 type sessionHome struct {
 	dir     string
 	session string
-	record  record
+	record  statedir.Record
 	mount   *mount // that is served now; nil: none
 	carried control.SessionOptions
 }
@@ -66,11 +67,11 @@ func (d *Daemon) homeOf(of string) (h sessionHome, err error) {
 	m, ok := d.mountOf(of)
 	switch {
 	case ok && m.served() && m.request.At != "" && m.record.Point != nil:
-		return sessionHome{dir: m.home.dir, session: m.request.Session, record: m.record, mount: m, carried: m.request.SessionOptions}, nil
+		return sessionHome{dir: m.home.Dir, session: m.request.Session, record: m.record, mount: m, carried: m.request.SessionOptions}, nil
 	case ok && (!m.served() || m.session == ""):
-		return h, errNoSession
+		return h, statedir.ErrNoSession
 	case ok:
-		h = sessionHome{dir: m.home.dir, session: m.session, record: m.record, mount: m, carried: m.carry.optionsNow()}
+		h = sessionHome{dir: m.home.Dir, session: m.session, record: m.record, mount: m, carried: m.carry.optionsNow()}
 		return h, nil
 	case filepath.IsAbs(of):
 		return h, notMounted("find session", of)
@@ -78,10 +79,10 @@ func (d *Daemon) homeOf(of string) (h sessionHome, err error) {
 	if err := control.ValidSession(of); err != nil {
 		return h, err
 	}
-	h = sessionHome{dir: filepath.Join(d.homes.dir(), of), session: of}
-	h.record, err = readRecord(h.dir)
+	h = sessionHome{dir: filepath.Join(d.homes.Dir(), of), session: of}
+	h.record, err = statedir.ReadRecord(h.dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return h, errNoSession
+		return h, statedir.ErrNoSession
 	}
 	h.carried = h.record.Carried
 	return h, err
@@ -170,11 +171,11 @@ func (h sessionHome) find(ctx context.Context, id string) (session.Point, error)
 
 // open opens the session's repository to be read.
 func (h sessionHome) open() (*session.Repo, error) {
-	base, err := h.record.base()
+	base, err := h.record.Base()
 	if err != nil {
 		return nil, err
 	}
-	dir := filepath.Join(h.dir, sessionRepoName)
+	dir := filepath.Join(h.dir, statedir.SessionRepoName)
 	stores, err := os.ReadFile(filepath.Join(dir, "objects", "info", "alternates"))
 	if err != nil {
 		return nil, err
@@ -185,7 +186,7 @@ func (h sessionHome) open() (*session.Repo, error) {
 // show has a mount that is to show one point begin with it, if the session is on this host; nil: it is not.
 func (d *Daemon) show(ctx context.Context, r *control.MountRequest) (*origin, error) {
 	h, err := d.homeOf(r.Session)
-	if errors.Is(err, errNoSession) && r.SessionOptions.Remote != "" {
+	if errors.Is(err, statedir.ErrNoSession) && r.SessionOptions.Remote != "" {
 		return nil, nil // it is looked for there
 	}
 	if err != nil {
@@ -201,11 +202,11 @@ func (d *Daemon) show(ctx context.Context, r *control.MountRequest) (*origin, er
 
 // beginning says what a mount begins with, if that is not what its request names.
 type beginning struct {
-	around *mount        // that it is a submodule of
-	base   *record       // it was mounted before
-	from   *origin       // a point of a session of this host
-	far    *farOrigin    // one of a session remote
-	known  *knownSession // that is resumed; nil: nothing was read of it yet
+	around *mount           // that it is a submodule of
+	base   *statedir.Record // it was mounted before
+	from   *origin          // a point of a session of this host
+	far    *farOrigin       // one of a session remote
+	known  *knownSession    // that is resumed; nil: nothing was read of it yet
 }
 
 // complete finds out what a request leaves open because the session knows it.
@@ -240,7 +241,7 @@ func explainPoint(r control.MountRequest, err error) *control.Error {
 	if explainSessionRemote(e, err) {
 		return e
 	}
-	if errors.Is(err, errNoSession) && r.SessionOptions.Remote != "" {
+	if errors.Is(err, statedir.ErrNoSession) && r.SessionOptions.Remote != "" {
 		e.Hint = "artifactfs session list shows those of this host; the session remote has none of this name"
 	}
 	return e

@@ -23,6 +23,7 @@ import (
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
@@ -52,14 +53,14 @@ type redirects struct {
 }
 
 type redirect struct {
-	redirected
+	statedir.Redirect
 	mu     sync.Mutex // one bind at a time; taken under redirects.mu
 	active atomic.Bool
 }
 
-func (r *redirects) dir() string { return filepath.Join(r.mount.home.dir, "redirect") }
+func (r *redirects) dir() string { return filepath.Join(r.mount.home.Dir, "redirect") }
 
-func (r *redirects) backing(d redirected) string { return filepath.Join(r.dir(), d.Backing) }
+func (r *redirects) backing(d statedir.Redirect) string { return filepath.Join(r.dir(), d.Backing) }
 
 // shown lists the directories whose files others can change without our knowing, as git's monitor names them.
 func (r *redirects) shown() []string {
@@ -92,10 +93,10 @@ func (r *redirects) plan(ctx context.Context) error {
 			r.notes = append(r.notes, fmt.Sprintf("%s is not redirected: %v", p, err))
 			continue
 		}
-		r.all = append(r.all, &redirect{redirected: redirected{Path: p, Backing: nextBacking(old, r.all, p)}})
+		r.all = append(r.all, &redirect{Redirect: statedir.Redirect{Path: p, Backing: nextBacking(old, r.all, p)}})
 	}
 	for _, d := range old {
-		if !slices.ContainsFunc(r.all, func(n *redirect) bool { return n.redirected == d }) {
+		if !slices.ContainsFunc(r.all, func(n *redirect) bool { return n.Redirect == d }) {
 			r.clear(ctx, d)
 		} else if attr, err := r.attr(ctx, d.Path); err == nil && attr.Mode&unix.S_IFMT == unix.S_IFLNK {
 			r.clearPlaceholder(ctx, d) // of a mount by one who could not bind
@@ -103,13 +104,13 @@ func (r *redirects) plan(ctx context.Context) error {
 	}
 	m.record.Redirects = nil
 	for _, d := range r.all {
-		m.record.Redirects = append(m.record.Redirects, d.redirected)
+		m.record.Redirects = append(m.record.Redirects, d.Redirect)
 	}
 	return nil
 }
 
 // nextBacking gives a path the backing it had, or the next one that is free.
-func nextBacking(old []redirected, taken []*redirect, path string) string {
+func nextBacking(old []statedir.Redirect, taken []*redirect, path string) string {
 	used := map[string]bool{}
 	for _, d := range old {
 		if d.Path == path {
@@ -221,7 +222,7 @@ func (r *redirects) bind(d *redirect) error {
 	} else if !empty {
 		return errHasFiles
 	}
-	if err := unix.Mount(r.backing(d.redirected), fmt.Sprintf("/proc/thread-self/fd/%d", dir), "", unix.MS_BIND, ""); err != nil {
+	if err := unix.Mount(r.backing(d.Redirect), fmt.Sprintf("/proc/thread-self/fd/%d", dir), "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("bind %s: %w", d.Path, err)
 	}
 	d.active.Store(true)
@@ -230,7 +231,7 @@ func (r *redirects) bind(d *redirect) error {
 
 // makeBacking makes the directory that is shown in the other's place, with its owner and permissions.
 func (r *redirects) makeBacking(d *redirect) error {
-	backing := r.backing(d.redirected)
+	backing := r.backing(d.Redirect)
 	if err := os.MkdirAll(backing, 0o755); err != nil {
 		return err
 	}
@@ -263,8 +264,8 @@ func (r *redirects) attr(ctx context.Context, p string) (worktree.Attr, error) {
 func (r *redirects) link(ctx context.Context) {
 	tree := r.mount.tree
 	for _, d := range r.all {
-		target := r.backing(d.redirected)
-		r.clearPlaceholder(ctx, d.redirected)
+		target := r.backing(d.Redirect)
+		r.clearPlaceholder(ctx, d.Redirect)
 		parent, err := tree.Resolve(ctx, parentOf(d.Path))
 		if err == nil {
 			err = os.MkdirAll(target, 0o755)
@@ -315,7 +316,7 @@ func (r *redirects) unbind(force bool) error {
 		}
 		for _, d := range r.all {
 			// Where it is now: a directory above it may have been renamed.
-			at, ok := boundAt(mounts, r.mount.dir, r.source(d.redirected))
+			at, ok := boundAt(mounts, r.mount.dir, r.source(d.Redirect))
 			if !ok {
 				continue
 			}
@@ -347,7 +348,7 @@ func (r *redirects) rebind(ctx context.Context) {
 	r.ending = false
 	r.mu.Unlock()
 	for _, d := range r.all {
-		if _, err := os.Lstat(r.backing(d.redirected)); err != nil || d.active.Load() {
+		if _, err := os.Lstat(r.backing(d.Redirect)); err != nil || d.active.Load() {
 			continue
 		}
 		if _, err := r.attr(ctx, d.Path); err != nil {
@@ -358,7 +359,7 @@ func (r *redirects) rebind(ctx context.Context) {
 }
 
 // source is how the table of mounts ends what is bound.
-func (r *redirects) source(d redirected) string {
+func (r *redirects) source(d statedir.Redirect) string {
 	return filepath.Join("mounts", r.mount.id, "redirect", d.Backing)
 }
 
@@ -375,7 +376,7 @@ func boundAt(mounts mountinfo.Table, dir, source string) (at string, ok bool) {
 // end takes away what was made in the overlay and the backings. The kernel does not have the mount any more.
 func (r *redirects) end(ctx context.Context) {
 	for _, d := range r.all {
-		r.clear(ctx, d.redirected)
+		r.clear(ctx, d.Redirect)
 	}
 	r.mount.record.Redirects = nil
 	if err := os.RemoveAll(r.dir()); err != nil {
@@ -383,7 +384,7 @@ func (r *redirects) end(ctx context.Context) {
 	}
 }
 
-func (r *redirects) clear(ctx context.Context, d redirected) {
+func (r *redirects) clear(ctx context.Context, d statedir.Redirect) {
 	r.clearPlaceholder(ctx, d)
 	if err := os.RemoveAll(r.backing(d)); err != nil {
 		r.mount.daemon.log.Warn("remove redirected files", zap.String("dir", r.backing(d)), zap.Error(err))
@@ -391,7 +392,7 @@ func (r *redirects) clear(ctx context.Context, d redirected) {
 }
 
 // clearPlaceholder removes an empty directory, or our link. Anything else is the user's.
-func (r *redirects) clearPlaceholder(ctx context.Context, d redirected) {
+func (r *redirects) clearPlaceholder(ctx context.Context, d statedir.Redirect) {
 	tree := r.mount.tree
 	parent, err := tree.Resolve(ctx, parentOf(d.Path))
 	if err != nil {
@@ -426,7 +427,7 @@ func parentOf(p string) string {
 func (r *redirects) status() []control.RedirectStatus {
 	var all []control.RedirectStatus
 	for _, d := range r.all {
-		all = append(all, control.RedirectStatus{Path: d.Path, Target: r.backing(d.redirected), Active: d.active.Load()})
+		all = append(all, control.RedirectStatus{Path: d.Path, Target: r.backing(d.Redirect), Active: d.active.Load()})
 	}
 	return all
 }

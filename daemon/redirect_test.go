@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
+	"github.com/artifactfs/artifactfs/statedir"
 )
 
 func TestBoundAt(t *testing.T) {
@@ -23,13 +24,13 @@ bad line
 }
 
 func TestBackingsAreReused(t *testing.T) {
-	old := []redirected{{"a", "0"}, {"b", "2"}}
+	old := []statedir.Redirect{{Path: "a", Backing: "0"}, {Path: "b", Backing: "2"}}
 	var taken []*redirect
 	for _, c := range []struct{ path, want string }{{"b", "2"}, {"c", "1"}, {"d", "3"}, {"a", "0"}} {
 		got := nextBacking(old, taken, c.path)
 		if got != c.want {
 			t.Errorf("%s gets %s, want %s", c.path, got, c.want)
 		}
-		taken = append(taken, &redirect{redirected: redirected{c.path, got}})
+		taken = append(taken, &redirect{Redirect: statedir.Redirect{Path: c.path, Backing: got}})
 	}
 }

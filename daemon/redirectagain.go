@@ -21,7 +21,7 @@ func (r *redirects) again() {
 		r.mount.daemon.log.Warn("find redirected directories", zap.Error(err))
 	}
 	for _, d := range r.mount.record.Redirects {
-		one := &redirect{redirected: d}
+		one := &redirect{Redirect: d}
 		active := !mayBind() // a link is there from the start
 		if !active {
 			_, active = boundAt(mounts, r.mount.dir, r.source(d))

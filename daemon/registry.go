@@ -17,27 +17,20 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/statedir"
 )
 
 // What is mounted on purpose is on record below registry/, without secrets, so that Remount mounts it again after the
 // machine was started anew. It is struck off when somebody unmounts it, not when a daemon ends.
 
 const (
-	registryVersion = 1
-	restoresAtOnce  = 4
-	restoreFirst    = 5 * time.Second // before what failed is tried again; it doubles
-	restoreMost     = 5 * time.Minute
+	restoresAtOnce = 4
+	restoreFirst   = 5 * time.Second // before what failed is tried again; it doubles
+	restoreMost    = 5 * time.Minute
 )
 
-// registered is a file of the registry. Fields are only ever added to a version.
-type registered struct {
-	Version int                  `json:"version"`
-	Request control.MountRequest `json:"request"` // its remote is without secrets
-	Record  record               `json:"record"`  // what was mounted
-}
-
 func (d *Daemon) registryPath(dir string) string {
-	return filepath.Join(d.state, "registry", fileOf(dir))
+	return filepath.Join(d.state, "registry", statedir.FileName(dir))
 }
 
 // register puts a mount on record. A submodule comes with the mount around it; what ends with this process is not to
@@ -46,11 +39,11 @@ func (d *Daemon) register(m *mount) {
 	if d.keeper == nil || m.around != nil || m.request.Passing {
 		return
 	}
-	r := registered{Version: registryVersion, Request: m.request, Record: m.record}
+	r := statedir.Registered{Version: statedir.RegistryVersion, Request: m.request, Record: m.record}
 	r.Request.Remote, r.Request.Nonce, r.Request.Session = m.store.URL(), "", m.session
 	r.Request.CreateRemote = nil
 	r.Request.SessionOptions = shown(r.Request.SessionOptions)
-	r.Record.Version = recordVersion
+	r.Record.Version = statedir.RecordVersion
 	text, err := json.MarshalIndent(r, "", "\t")
 	if err == nil {
 		err = os.MkdirAll(filepath.Join(d.state, "registry"), 0o700)
@@ -100,7 +93,7 @@ func systemEnds() bool {
 // Remount mounts what is registered and not mounted. It returns when each was tried once; what failed is tried again until
 // it succeeds, or somebody mounts or unmounts there, or the daemon ends.
 func (d *Daemon) Remount(ctx context.Context) error {
-	files, err := filepath.Glob(filepath.Join(quoteGlob(filepath.Join(d.state, "registry")), "*.json"))
+	files, err := filepath.Glob(filepath.Join(statedir.QuoteGlob(filepath.Join(d.state, "registry")), "*.json"))
 	if err != nil {
 		return fmt.Errorf("restore mounts: %w", err)
 	}
@@ -137,12 +130,12 @@ func (d *Daemon) remount(ctx context.Context, path string) bool {
 	if errors.Is(err, fs.ErrNotExist) {
 		return true // it was struck off
 	}
-	var r registered
+	var r statedir.Registered
 	if err == nil {
 		err = json.Unmarshal(text, &r)
 	}
-	if err == nil && (r.Version != registryVersion || !filepath.IsAbs(r.Request.Dir)) {
-		err = fmt.Errorf("%w: version %d", errRecord, r.Version)
+	if err == nil && (r.Version != statedir.RegistryVersion || !filepath.IsAbs(r.Request.Dir)) {
+		err = fmt.Errorf("%w: version %d", statedir.ErrRecord, r.Version)
 	}
 	if err != nil {
 		d.log.Error("restore mount", zap.String("file", path), zap.Error(err))
@@ -153,7 +146,7 @@ func (d *Daemon) remount(ctx context.Context, path string) bool {
 	}
 	r.Request.Wait = control.WaitTree
 	if r.Request.Session != "" {
-		if _, err := os.Lstat(filepath.Join(d.homes.dir(), r.Request.Session)); err == nil {
+		if _, err := os.Lstat(filepath.Join(d.homes.Dir(), r.Request.Session)); err == nil {
 			r.Request.Ref = "" // it goes on where it was, and nobody is asked
 		}
 	}
@@ -165,13 +158,9 @@ func (d *Daemon) remount(ctx context.Context, path string) bool {
 		return true
 	}
 	d.log.Error("restore mount", zap.String("dir", r.Request.Dir), zap.Error(err))
-	d.failures.note(failure{
+	d.failures.Add(statedir.Failure{
 		Dir: r.Request.Dir, ID: r.Request.Session, Remote: secretFree(r.Request.Remote), Session: r.Record.Session, Ref: r.Record.Ref, Commit: r.Record.Commit,
-		When: time.Now(), Why: "it was not mounted again: " + err.Error(),
+		When: time.Now(), Cause: "it was not mounted again: " + err.Error(),
 	})
 	return ctx.Err() != nil
-}
-
-func quoteGlob(path string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }

@@ -41,7 +41,7 @@ func (w *restoring) noteRestore(staged bool) error {
 	if err != nil {
 		return err
 	}
-	return disk.WriteFile(filepath.Join(w.m.home.dir, restoreFile), append(text, '\n'), 0o600)
+	return disk.WriteFile(filepath.Join(w.m.home.Dir, restoreFile), append(text, '\n'), 0o600)
 }
 
 // undo is the point that has what there was before anything was restored.
@@ -53,7 +53,7 @@ func (w *restoring) undo() session.PointID {
 }
 
 func (m *mount) forgetRestore() error {
-	err := os.Remove(filepath.Join(m.home.dir, restoreFile))
+	err := os.Remove(filepath.Join(m.home.Dir, restoreFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -62,7 +62,7 @@ func (m *mount) forgetRestore() error {
 
 // interrupted says whether a process that is gone was in the middle of a restore.
 func (m *mount) interrupted() bool {
-	_, err := os.Lstat(filepath.Join(m.home.dir, restoreFile))
+	_, err := os.Lstat(filepath.Join(m.home.Dir, restoreFile))
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
@@ -72,7 +72,7 @@ func (m *mount) finishRestore(ctx context.Context, git *gitdir.Dir) {
 	if !m.writable() || !m.interrupted() {
 		return
 	}
-	text, err := os.ReadFile(filepath.Join(m.home.dir, restoreFile))
+	text, err := os.ReadFile(filepath.Join(m.home.Dir, restoreFile))
 	var r restoreRecord
 	if err == nil {
 		err = json.Unmarshal(text, &r)

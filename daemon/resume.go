@@ -209,7 +209,7 @@ func (m *mount) takeOver() (err error) {
 	if err = m.lend(); err != nil {
 		return err
 	}
-	base, err := m.record.base()
+	base, err := m.record.Base()
 	if err != nil {
 		return err
 	}
@@ -247,15 +247,15 @@ func (m *mount) takeOver() (err error) {
 // inheritHome goes on with the home of a dead process.
 func (m *mount) inheritHome(ctx context.Context) (err error) {
 	if lock := m.left.files[partLock]; lock != nil {
-		m.home, err = m.daemon.homes.inherit(m.id, m.dir, lock)
+		m.home, err = m.daemon.homes.TakeOver(m.id, m.dir, lock)
 		if err == nil {
 			delete(m.left.files, partLock)
 		}
 		return err
 	}
-	m.home, err = m.daemon.homes.take(ctx, m.id, m.dir)
+	m.home, err = m.daemon.homes.Lock(ctx, m.id, m.dir)
 	if err == nil {
-		m.keep(partLock, m.home.lock)
+		m.keep(partLock, m.home.LockFile)
 	}
 	return err
 }
@@ -276,7 +276,7 @@ func (m *mount) letGo() {
 	}
 	_ = m.takeBack()
 	if m.home != nil { // its lock is to be held for all that
-		m.left.files[partLock] = m.home.lock
+		m.left.files[partLock] = m.home.LockFile
 	}
 	if m.release != nil {
 		m.release()
@@ -297,7 +297,7 @@ func (m *mount) takeAway() {
 	lock := m.left.take(partLock)
 	m.left.close()
 	if lock != nil {
-		t, err := m.daemon.homes.inherit(m.id, m.dir, lock)
+		t, err := m.daemon.homes.TakeOver(m.id, m.dir, lock)
 		switch {
 		case err != nil:
 			lock.Close()
@@ -305,7 +305,7 @@ func (m *mount) takeAway() {
 			m.home = t
 			m.removeHome()
 		default:
-			t.tidy()
+			t.Tidy()
 		}
 	}
 	m.leaveRegistry()
@@ -315,7 +315,7 @@ func (m *mount) takeAway() {
 func (m *mount) giveUp(why error) {
 	d := m.daemon
 	d.log.Error("abandon mount", zap.String("dir", m.dir), zap.Error(why))
-	d.failures.note(failureOf(m.keeping.state.get(), why))
+	d.failures.Add(failureOf(m.keeping.state.get(), why))
 	detachQuietly(m.dir, d.log)
 	m.left.close()
 	if m.server != nil || m.tree != nil {
@@ -323,7 +323,7 @@ func (m *mount) giveUp(why error) {
 		return
 	}
 	if m.home != nil {
-		m.home.giveUp()
+		m.home.Release()
 		m.home = nil
 	}
 	m.letGo()

@@ -18,6 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/overlay"
 	"github.com/artifactfs/artifactfs/session/trash"
+	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/transport"
 	"github.com/artifactfs/artifactfs/worktree"
 )
@@ -29,9 +30,7 @@ const settled = 2 * time.Second
 const leaveTime = 5 * time.Second
 
 var (
-	errNoSession   = errors.New("there is no such session")
 	errOtherRemote = errors.New("the session is of another remote")
-	errNoRecord    = errors.New(recordName + " is missing, and an overlay is there")
 )
 
 // otherCommitError says that a session was to go on at a commit that it did not begin with.
@@ -44,31 +43,31 @@ func (e otherCommitError) Error() string {
 // enter takes the mount's home and finds out whether there is a session to go on with.
 func (m *mount) enter(ctx context.Context) error {
 	if m.session != "" && m.request.ReadOnly {
-		if _, err := os.Lstat(filepath.Join(m.daemon.homes.dir(), m.id)); errors.Is(err, fs.ErrNotExist) {
-			return errNoSession
+		if _, err := os.Lstat(filepath.Join(m.daemon.homes.Dir(), m.id)); errors.Is(err, fs.ErrNotExist) {
+			return statedir.ErrNoSession
 		}
 	}
 	var err error
-	if m.home, err = m.daemon.homes.take(ctx, m.id, m.dir); err != nil || m.session == "" {
+	if m.home, err = m.daemon.homes.Lock(ctx, m.id, m.dir); err != nil || m.session == "" {
 		return err
 	}
-	m.record, err = readRecord(m.home.dir)
+	m.record, err = statedir.ReadRecord(m.home.Dir)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && hasOverlay(m.home.dir):
-		return errNoRecord
+	case errors.Is(err, fs.ErrNotExist) && statedir.HasOverlay(m.home.Dir):
+		return statedir.ErrNoRecord
 	case errors.Is(err, fs.ErrNotExist) && m.request.ReadOnly:
-		return errNoSession
+		return statedir.ErrNoSession
 	case errors.Is(err, fs.ErrNotExist):
 		return m.begin()
 	case err != nil:
 		return err
 	case m.record.Session != m.session:
-		return fmt.Errorf("read session %s: %w: it says %q", m.home.dir, errRecord, m.record.Session)
+		return fmt.Errorf("read session %s: %w: it says %q", m.home.Dir, statedir.ErrRecord, m.record.Session)
 	case m.record.Remote != m.store.URL():
 		return fmt.Errorf("%w: %s", errOtherRemote, m.record.Remote)
 	}
-	if !m.record.Counted && !m.request.ReadOnly && !hasLargeLog(m.home.dir) { // a large one is not read twice
-		if _, w, err := m.home.look(); err == nil && !w.any() {
+	if !m.record.Counted && !m.request.ReadOnly && !statedir.HasLargeLog(m.home.Dir) { // a large one is not read twice
+		if _, w, err := m.home.Inspect(); err == nil && !w.Any() {
 			return m.beginAnew(ctx)
 		}
 	}
@@ -80,21 +79,21 @@ func (m *mount) enter(ctx context.Context) error {
 
 // begin notes what the session will be; acquire adds the commit, and only then is it written down.
 func (m *mount) begin() error {
-	m.record = record{
+	m.record = statedir.Record{
 		Session: m.session, Remote: m.store.URL(), Dir: m.dir, Asked: m.request.Ref, UID: m.request.UID, GID: m.request.GID, Began: m.since,
 	}
-	m.home.fresh = true
+	m.home.Created = true
 	return nil
 }
 
 // beginAnew replaces what somebody left who was killed before he had changed anything.
 func (m *mount) beginAnew(ctx context.Context) error {
-	if err := m.home.remove(); err != nil {
+	if err := m.home.Remove(); err != nil {
 		m.home = nil
 		return err
 	}
 	var err error
-	if m.home, err = m.daemon.homes.take(ctx, m.id, m.dir); err != nil {
+	if m.home, err = m.daemon.homes.Lock(ctx, m.id, m.dir); err != nil {
 		return err
 	}
 	return m.begin()
@@ -115,13 +114,13 @@ func (m *mount) acquire(ctx context.Context, progress func(control.Progress)) er
 			snap.Time = latest
 		}
 		m.snap = snap
-		m.record.setBase(snap)
+		m.record.SetBase(snap)
 		return nil
 	}
 	if err := m.checkRef(ctx, progress); err != nil {
 		return err
 	}
-	base, err := m.record.base()
+	base, err := m.record.Base()
 	if err != nil {
 		return err
 	}
@@ -129,7 +128,7 @@ func (m *mount) acquire(ctx context.Context, progress func(control.Progress)) er
 		return remoteFault(err)
 	}
 	if m.snap.Tree != base.Tree && base.Shown.IsZero() {
-		return fmt.Errorf("read session %s: %w: commit %s has another tree", m.home.dir, errRecord, m.record.Commit)
+		return fmt.Errorf("read session %s: %w: commit %s has another tree", m.home.Dir, statedir.ErrRecord, m.record.Commit)
 	}
 	return nil
 }
@@ -139,7 +138,7 @@ func (m *mount) acquireFirst(ctx context.Context) (*fetch.Snapshot, error) {
 	if m.base == nil {
 		return m.store.Acquire(ctx, m.request.Ref)
 	}
-	base, err := m.base.base()
+	base, err := m.base.Base()
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +153,7 @@ func (m *mount) checkRef(ctx context.Context, progress func(control.Progress)) e
 		return nil
 	}
 	commit, err := m.store.Resolve(ctx, ref)
-	same := ref == r.Asked || ref == r.Ref || ref == shortRef(r.Ref)
+	same := ref == r.Asked || ref == r.Ref || ref == statedir.ShortRef(r.Ref)
 	switch {
 	case err != nil && ctx.Err() == nil && same && (errors.Is(err, transport.ErrUnreachable) || errors.Is(err, transport.ErrStalled)):
 		progress(control.Progress{Message: "the remote cannot be reached to find " + ref + ": mounting " + fmt.Sprintf("%.12s", r.Commit)})
@@ -172,7 +171,7 @@ func (m *mount) open() error {
 	o := worktree.Options{
 		Root: m.snap.Tree, Time: m.snap.Time, TakeOver: m.taking != nil, UID: m.request.UID, GID: m.request.GID, Log: m.daemon.log.With(zap.String("mount", m.dir)),
 	}
-	o.Overlay, o.Journal = filepath.Join(m.home.dir, "overlay"), filepath.Join(m.home.dir, "journal")
+	o.Overlay, o.Journal = filepath.Join(m.home.Dir, "overlay"), filepath.Join(m.home.Dir, "journal")
 	switch {
 	case m.writable():
 		o.GitFile, o.GitDir, o.KeepRemoved = m.gitFile(), m.inside.wanted(), m.carry.makes()
@@ -186,12 +185,12 @@ func (m *mount) open() error {
 			m.point.made = m.record.Made
 		}
 		m.record.Dir, m.record.Made, m.record.Counted = m.dir, m.point.made, false
-		if err := m.record.save(m.home.dir); err != nil {
+		if err := m.record.Save(m.home.Dir); err != nil {
 			return err
 		}
 	}
 	var err error
-	m.tree, err = worktree.Open(filepath.Join(m.home.dir, "inodes"), source{m.view}, o)
+	m.tree, err = worktree.Open(filepath.Join(m.home.Dir, "inodes"), source{m.view}, o)
 	return err
 }
 
@@ -244,8 +243,8 @@ func (m *mount) changed() int64 { return max(0, m.tree.Changed()-m.redirects.pla
 
 // outcome is what became of a mount's work when it ended.
 type outcome struct {
-	kept work  // zero if nothing was kept
-	err  error // the work could not be settled: it is kept as it is
+	kept statedir.Unsaved // zero if nothing was kept
+	err  error            // the work could not be settled: it is kept as it is
 
 	trashed string    // session that was put into the trash
 	until   time.Time // it, or the session that is kept, is there so long; zero: no time was said
@@ -259,52 +258,52 @@ func (m *mount) leave() (o outcome) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTime)
 	defer cancel()
-	var w work
+	var w statedir.Unsaved
 	if m.tree != nil {
 		if m.writable() {
 			m.redirects.end(ctx)
-			w.changed, w.bytes = m.tree.Changed(), m.tree.Stats().Bytes
+			w.Paths, w.Bytes = m.tree.Changed(), m.tree.Stats().Bytes
 		}
 		m.view.Close() // whoever of a detached mount waits for an object waits inside of the tree
 		o.err = m.tree.Close()
 	}
 	var err error
-	if w.git, err = gitdir.HasWork(ctx, filepath.Join(m.home.dir, "git")); err != nil {
+	if w.Git, err = gitdir.HasWork(ctx, filepath.Join(m.home.Dir, "git")); err != nil {
 		o.err = errors.Join(o.err, err)
 	}
-	w.carried = hasRepo(m.home.dir) && !m.carry.ending.empty && (m.wasServed() || !m.home.fresh) // a mount that never came to be leaves nothing
+	w.Checkpoints = statedir.HasSessionRepo(m.home.Dir) && !m.carry.ending.empty && (m.wasServed() || !m.home.Created) // a mount that never came to be leaves nothing
 	switch {
-	case m.session == "" || m.writable() && m.removes(), m.writable() && m.discards() && o.err == nil && !w.any():
+	case m.session == "" || m.writable() && m.removes(), m.writable() && m.discards() && o.err == nil && !w.Any():
 		m.removeHome()
 		return outcome{}
-	case m.request.ReadOnly, m.tree == nil && !m.home.fresh:
-		m.home.giveUp()
+	case m.request.ReadOnly, m.tree == nil && !m.home.Created:
+		m.home.Release()
 		return outcome{err: o.err}
-	case m.tree == nil, m.home.fresh && !m.wasServed(), o.err == nil && !w.any():
+	case m.tree == nil, m.home.Created && !m.wasServed(), o.err == nil && !w.Any():
 		m.removeHome()
 		return o
 	}
 	o.kept = w
 	m.record.Made = nil // whoever calls removes them
-	m.record.Counted, m.record.Changed, m.record.Bytes = o.err == nil, w.changed, w.bytes
+	m.record.Counted, m.record.Changed, m.record.Bytes = o.err == nil, w.Paths, w.Bytes
 	m.record.Until = m.keptUntil(time.Now())
 	o.until = m.record.Until
-	if err := m.record.save(m.home.dir); err != nil { // it is counted when somebody asks
-		m.daemon.log.Warn("count a session's changes", zap.String("home", m.home.dir), zap.Error(err))
+	if err := m.record.Save(m.home.Dir); err != nil { // it is counted when somebody asks
+		m.daemon.log.Warn("count a session's changes", zap.String("home", m.home.Dir), zap.Error(err))
 	}
 	if o.err != nil {
-		m.daemon.log.Error("settle session", zap.String("home", m.home.dir), zap.Error(o.err))
+		m.daemon.log.Error("settle session", zap.String("home", m.home.Dir), zap.Error(o.err))
 	}
 	if m.discards() && o.err == nil {
 		now := time.Now()
-		m.home.sign("")
-		if o.err = m.home.toTrash(m.session, now); o.err != nil {
+		m.home.Sign("")
+		if o.err = m.home.ToTrash(m.session, now); o.err != nil {
 			return o
 		}
-		m.daemon.log.Info("discarded session", zap.String("session", m.session), zap.Int64("changed", w.changed))
+		m.daemon.log.Info("discarded session", zap.String("session", m.session), zap.Int64("changed", w.Paths))
 		return outcome{trashed: m.session, until: now.Add(trash.Keep)}
 	}
-	m.home.giveUp()
+	m.home.Release()
 	return o
 }
 
@@ -319,7 +318,7 @@ func (m *mount) keptUntil(now time.Time) time.Time {
 }
 
 func (m *mount) removeHome() {
-	if err := m.home.remove(); err != nil {
+	if err := m.home.Remove(); err != nil {
 		m.daemon.log.Warn("remove mount's directory", zap.Error(err))
 	}
 }
@@ -340,7 +339,7 @@ func (m *mount) removes() bool {
 
 // explainSession gives the errors of sessions their exit code and hint; false: it is none of them.
 func explainSession(e *control.Error, m *mount, err error) bool {
-	var used inUseError
+	var used statedir.InUseError
 	var other otherCommitError
 	if code := carryCode(err); code != "" {
 		e.Kind = code
@@ -354,22 +353,22 @@ func explainSession(e *control.Error, m *mount, err error) bool {
 	again := fmt.Sprintf("artifactfs mount %s DIR --read-only --session %s shows what can be read; artifactfs doctor --fix repairs it", e.Object, m.session)
 	switch {
 	case errors.As(err, &used):
-		e.Hint = "artifactfs unmount " + used.dir + " ends it there; --session NAME begins other work"
+		e.Hint = "artifactfs unmount " + used.Dir + " ends it there; --session NAME begins other work"
 	case errors.As(err, &other):
 		e.Code, e.Kind = control.ExitUsage, control.CodeConflict
 		e.Hint = "without --ref the session is resumed; --session NAME mounts " + other.ref + " beside it; artifactfs unmount --discard --session " + other.session + " throws its work away"
-	case errors.Is(err, errNoSession):
+	case errors.Is(err, statedir.ErrNoSession):
 		e.Code, e.Kind = control.ExitNotMounted, control.CodeNotFound
 		e.Cause, e.Hint = "there is no session "+m.session, "artifactfs list shows those that are kept"
 	case errors.Is(err, errOtherRemote):
 		e.Code, e.Kind, e.Hint = control.ExitUsage, control.CodeConflict, "--session NAME begins other work"
-	case errors.Is(err, overlay.ErrVersion), errors.Is(err, errNewer):
+	case errors.Is(err, overlay.ErrVersion), errors.Is(err, statedir.ErrNewer):
 		e.Kind = control.CodeUnsupported
 		e.Hint = "use the artifactfs that made it, or --session NAME to begin other work"
 	case errors.Is(err, overlay.ErrInUse):
 		e.Kind = control.CodeBusy
 		e.Hint = "--session NAME begins other work"
-	case errors.Is(err, overlay.ErrDamaged), errors.Is(err, errRecord), errors.Is(err, errNoRecord), errors.Is(err, worktree.ErrTable):
+	case errors.Is(err, overlay.ErrDamaged), errors.Is(err, statedir.ErrRecord), errors.Is(err, statedir.ErrNoRecord), errors.Is(err, worktree.ErrTable):
 		e.Hint = again
 	default:
 		return false

@@ -14,6 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/writeback"
+	"github.com/artifactfs/artifactfs/statedir"
 )
 
 // info tells of a session, mounted or not.
@@ -63,15 +64,15 @@ func (o *opened) stale(meta session.Meta, now time.Time) bool {
 	return o.mount == nil && now.Sub(last) > staleAfter
 }
 
-// carried tells how the work of a home was carried away, which we hold the lock of.
-func (t *home) carried(r record) control.SessionStatus {
-	o := &opened{session: r.Session, record: r, home: t.dir}
-	if !hasRepo(t.dir) { // nothing was
+// carriedStatus tells how the work of a home was carried away, which we hold the lock of.
+func carriedStatus(t *statedir.Home, r statedir.Record) control.SessionStatus {
+	o := &opened{session: r.Session, record: r, home: t.Dir}
+	if !statedir.HasSessionRepo(t.Dir) { // nothing was
 		return control.SessionStatus{Name: r.Session}
 	}
-	repo, err := session.OpenRepo(filepath.Join(t.dir, sessionRepoName), o.options(t.homes.state, false, t.homes.log))
+	repo, err := session.OpenRepo(filepath.Join(t.Dir, statedir.SessionRepoName), o.options(t.Homes.State, false, t.Homes.Log))
 	if err != nil {
-		t.homes.log.Warn("read session", zap.String("home", t.dir), zap.Error(err))
+		t.Homes.Log.Warn("read session", zap.String("home", t.Dir), zap.Error(err))
 		return control.SessionStatus{Name: r.Session}
 	}
 	defer repo.Close()
@@ -112,32 +113,32 @@ func (o *opened) unmountedStatus() control.SessionStatus {
 	return s
 }
 
-// sessions lists those that are not mounted.
-func (h homes) sessions(ctx context.Context, but map[string]bool) ([]control.SessionInfo, error) {
-	ids, _, err := h.ids()
+// sessionsOf lists those that are not mounted.
+func sessionsOf(ctx context.Context, h statedir.Homes, but map[string]bool) ([]control.SessionInfo, error) {
+	ids, _, err := h.IDs()
 	if err != nil {
 		return nil, err
 	}
 	var all []control.SessionInfo
-	limited, cancel := context.WithTimeout(ctx, listTime)
+	limited, cancel := context.WithTimeout(ctx, statedir.ListTime)
 	defer cancel()
 	for _, id := range ids {
 		if but[id] {
 			continue
 		}
-		t, err := h.waitExisting(limited, id)
-		if errors.Is(err, disk.ErrLocked) || errors.Is(err, errBusySession) || errors.Is(err, errNoSession) {
+		t, err := h.WaitExisting(limited, id)
+		if errors.Is(err, disk.ErrLocked) || errors.Is(err, statedir.ErrBusySession) || errors.Is(err, statedir.ErrNoSession) {
 			continue
 		}
 		if err != nil {
 			return all, fmt.Errorf("list sessions: %w", err)
 		}
-		o, err := t.openSession(false)
+		o, err := openHome(t, false)
 		if err != nil {
 			if !errors.Is(err, fs.ErrNotExist) { // of a mount without a session
-				h.log.Warn("read session", zap.String("home", filepath.Join(h.dir(), id)), zap.Error(err))
+				h.Log.Warn("read session", zap.String("home", filepath.Join(h.Dir(), id)), zap.Error(err))
 			}
-			t.unlock()
+			t.Unlock()
 			continue
 		}
 		all = append(all, o.info())

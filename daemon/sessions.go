@@ -138,7 +138,7 @@ func (d *Daemon) Sessions(ctx context.Context) (control.SessionsReply, error) {
 		}
 		reply.Sessions = append(reply.Sessions, o.info())
 	}
-	unmounted, err := d.homes.sessions(ctx, there)
+	unmounted, err := sessionsOf(ctx, d.homes, there)
 	reply.Sessions = append(reply.Sessions, unmounted...)
 	slices.SortFunc(reply.Sessions, func(a, b control.SessionInfo) int { return strings.Compare(a.Name, b.Name) })
 	return reply, err

@@ -4,12 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -20,6 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/trash"
+	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
@@ -31,111 +29,17 @@ const discardTime = 10 * time.Second
 
 var errRemoteNone = errors.New("it has no session remote")
 
-// trashedHome is a home in the trash.
-type trashedHome struct {
-	session string
-	at      time.Time
-	dir     string
-}
-
-func (h homes) trashDir() string { return filepath.Join(h.state, "trash") }
-
-// toTrash puts a home that we hold the lock of into the trash, and gives up the lock.
-func (t *home) toTrash(name string, now time.Time) error {
-	defer t.unlock()
-	if err := os.MkdirAll(t.homes.trashDir(), 0o700); err != nil {
-		return fmt.Errorf("delete session %s: %w", name, err)
-	}
-	release, err := t.homes.lock()
-	if err != nil {
-		return fmt.Errorf("delete session %s: %w", name, err)
-	}
-	defer release()
-	at := now.Unix()
-	to := func() string { return filepath.Join(t.homes.trashDir(), name+"."+strconv.FormatInt(at, 10)) }
-	for _, err := os.Lstat(to()); err == nil; _, err = os.Lstat(to()) {
-		at++ // another one of that name was deleted in the same second
-	}
-	if err := os.Rename(t.dir, to()); err != nil {
-		return fmt.Errorf("delete session %s: %w", name, err)
-	}
-	return nil
-}
-
-// trashed lists the homes in the trash, newest first.
-func (h homes) trashed() ([]trashedHome, error) {
-	entries, err := os.ReadDir(h.trashDir())
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("list deleted sessions: %w", err)
-	}
-	var all []trashedHome
-	for _, e := range entries {
-		i := strings.LastIndexByte(e.Name(), '.')
-		if i < 0 {
-			continue
-		}
-		if at, err := strconv.ParseInt(e.Name()[i+1:], 10, 64); err == nil {
-			all = append(all, trashedHome{e.Name()[:i], time.Unix(at, 0), filepath.Join(h.trashDir(), e.Name())})
-		}
-	}
-	slices.SortFunc(all, func(a, b trashedHome) int { return b.at.Compare(a.at) })
-	return all, nil
-}
-
-// fromTrash brings back the home that was deleted last of those that a session had; trash.ErrNone if there is none.
-func (h homes) fromTrash(name string) error {
-	all, err := h.trashed()
-	if err != nil {
-		return err
-	}
-	i := slices.IndexFunc(all, func(t trashedHome) bool { return t.session == name })
-	if i < 0 {
-		return fmt.Errorf("restore session %s: %w", name, trash.ErrNone)
-	}
-	release, err := h.lock()
-	if err != nil {
-		return err
-	}
-	defer release()
-	to := filepath.Join(h.dir(), name)
-	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("restore session %s: %w", name, trash.ErrThere)
-	}
-	r, err := readRecord(all[i].dir)
-	if err == nil && !r.Until.IsZero() { // else it would go back at once
-		r.Until = time.Time{}
-		err = r.save(all[i].dir)
-	}
-	if err != nil {
-		return fmt.Errorf("bring back session %s: %w", name, err)
-	}
-	return os.Rename(all[i].dir, to)
-}
-
-// emptyTrash removes homes that were deleted longer than trash.Keep ago.
-func (h homes) emptyTrash(now time.Time) {
-	all, err := h.trashed()
-	for _, t := range all {
-		if err == nil && now.Sub(t.at) > trash.Keep {
-			err = os.RemoveAll(t.dir)
-		}
-	}
-	if err != nil {
-		h.log.Warn("empty the trash", zap.Error(err))
-	}
-}
-
 // expire puts sessions into the trash that are not to be kept any longer (record.Until), and empties the trash. A session that
 // cannot be deleted on its session remote now stays for the next time.
 func (d *Daemon) expire(ctx context.Context, now time.Time) {
-	d.homes.emptyTrash(now)
-	ids, _, err := d.homes.ids()
+	d.homes.EmptyTrash(now)
+	ids, _, err := d.homes.IDs()
 	if err != nil {
 		d.log.Warn("look for sessions that expired", zap.Error(err))
 		return
 	}
 	for _, id := range ids {
-		r, err := readRecord(filepath.Join(d.homes.dir(), id))
+		r, err := statedir.ReadRecord(filepath.Join(d.homes.Dir(), id))
 		if err != nil || r.Until.IsZero() || now.Before(r.Until) || ctx.Err() != nil {
 			continue
 		}
@@ -165,32 +69,32 @@ func (d *Daemon) sessionDelete(ctx context.Context, r control.SessionDeleteReque
 	} else if m != nil && m.writable() {
 		return reply, sessionMountedError{m.dir}
 	}
-	d.homes.emptyTrash(now)
-	name, err := d.homes.named(r.Of)
+	d.homes.EmptyTrash(now)
+	name, err := d.homes.IDOf(r.Of)
 	if err != nil {
 		return reply, err
 	}
 	reply.Session, reply.Until = name, now.Add(trash.Keep)
-	t, err := d.homes.waitExisting(ctx, name)
-	var rec record
+	t, err := d.homes.WaitExisting(ctx, name)
+	var rec statedir.Record
 	switch {
 	case err == nil:
 		defer func() {
 			if t != nil {
-				t.unlock()
+				t.Unlock()
 			}
 		}()
-		if rec, err = readRecord(t.dir); err != nil {
+		if rec, err = statedir.ReadRecord(t.Dir); err != nil {
 			return reply, err
 		}
-	case !errors.Is(err, errNoSession) || r.Remote == "":
+	case !errors.Is(err, statedir.ErrNoSession) || r.Remote == "":
 		return reply, err
 	default:
 		t = nil
 	}
-	if r.Remote != "" && t != nil && secretFree(r.Remote) != shownRemote(rec.Carried.Remote, t.dir, rec) {
-		t.unlock() // the session here is on another session remote: it is another one
-		t, rec = nil, record{}
+	if r.Remote != "" && t != nil && secretFree(r.Remote) != shownRemote(rec.Carried.Remote, t.Dir, rec) {
+		t.Unlock() // the session here is on another session remote: it is another one
+		t, rec = nil, statedir.Record{}
 	}
 	req := control.MountRequest{Remote: rec.Remote, Session: name, SessionOptions: rec.Carried}
 	req.SessionOptions.Remote = cmp.Or(r.Remote, rec.Carried.Remote)
@@ -199,12 +103,12 @@ func (d *Daemon) sessionDelete(ctx context.Context, r control.SessionDeleteReque
 	}
 	if t == nil {
 		if reply.Refs == 0 {
-			return reply, errNoSession
+			return reply, statedir.ErrNoSession
 		}
 		return reply, nil
 	}
 	reply.Local = true
-	err = t.toTrash(name, now)
+	err = t.ToTrash(name, now)
 	t = nil
 	return reply, err
 }
@@ -295,17 +199,17 @@ func (d *Daemon) SessionUndelete(ctx context.Context, r control.SessionUndeleteR
 }
 
 func (d *Daemon) sessionUndelete(ctx context.Context, r control.SessionUndeleteRequest, reply *control.SessionDeleteReply) error {
-	all, err := d.homes.trashed()
+	all, err := d.homes.Trash()
 	if err != nil {
 		return err
 	}
-	var rec record
-	i := slices.IndexFunc(all, func(t trashedHome) bool { return t.session == r.Session })
+	var rec statedir.Record
+	i := slices.IndexFunc(all, func(t statedir.Trashed) bool { return t.Session == r.Session })
 	if i >= 0 {
-		if rec, err = readRecord(all[i].dir); err != nil {
+		if rec, err = statedir.ReadRecord(all[i].Dir); err != nil {
 			return err
 		}
-		if _, err := os.Lstat(filepath.Join(d.homes.dir(), r.Session)); err == nil {
+		if _, err := os.Lstat(filepath.Join(d.homes.Dir(), r.Session)); err == nil {
 			return trash.ErrThere
 		}
 	}
@@ -335,7 +239,7 @@ func (d *Daemon) sessionUndelete(ctx context.Context, r control.SessionUndeleteR
 		return nil
 	}
 	reply.Local = true
-	return d.homes.fromTrash(r.Session)
+	return d.homes.FromTrash(r.Session)
 }
 
 // SessionTrash lists deleted sessions of this state directory, or of a session remote.
@@ -347,13 +251,13 @@ func (d *Daemon) SessionTrash(ctx context.Context, r control.SessionTrashRequest
 		}
 	}
 	if r.Remote == "" {
-		all, err := d.homes.trashed()
+		all, err := d.homes.Trash()
 		if err != nil {
 			return reply, explainTrash("list", "deleted sessions", err)
 		}
 		for _, t := range all {
-			if rec, err := readRecord(t.dir); err == nil {
-				add(t.session, shownRemote(rec.Carried.Remote, t.dir, rec), t.at)
+			if rec, err := statedir.ReadRecord(t.Dir); err == nil {
+				add(t.Session, shownRemote(rec.Carried.Remote, t.Dir, rec), t.At)
 			}
 		}
 		return reply, nil

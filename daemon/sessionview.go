@@ -107,7 +107,7 @@ func (o *opened) baseTree(ctx context.Context) (object.ID, error) {
 		}
 		return o.treeOf(base)
 	}
-	base, err := o.record.base()
+	base, err := o.record.Base()
 	return base.Tree, err
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/statedir"
 )
 
 // begun is start, or the answer that there was of one that was started before.
@@ -57,7 +58,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = m.enter(ctx); err != nil {
 		return reply, err
 	}
-	m.keep(partLock, m.home.lock)
+	m.keep(partLock, m.home.LockFile)
 	if err = m.carry.settle(); err != nil {
 		return reply, err
 	}
@@ -99,7 +100,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	}
 	mounted := time.Since(start)
 	if m.writable() {
-		if err = syncRecord(m.home.dir); err != nil {
+		if err = statedir.SyncRecord(m.home.Dir); err != nil {
 			return reply, err
 		}
 		switch {
@@ -115,7 +116,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	}
 	reply = control.MountReply{
 		Session: m.session, Resumed: m.resumed || m.cameFromElsewhere(), Changed: m.changed(),
-		ID: m.id, Dir: m.dir, Remote: m.store.URL(), Ref: shortRef(m.snap.Ref), Commit: m.snap.Commit.String(), Files: -1,
+		ID: m.id, Dir: m.dir, Remote: m.store.URL(), Ref: statedir.ShortRef(m.snap.Ref), Commit: m.snap.Commit.String(), Files: -1,
 		Timings: control.Timings{
 			Connect: m.snap.Connect.Milliseconds(), Tree: time.Since(start).Milliseconds(), Mounted: mounted.Milliseconds(),
 		},
@@ -147,7 +148,7 @@ func (m *mount) redirect(ctx context.Context) error {
 	if before+len(m.record.Redirects)+len(m.record.Configured) == 0 {
 		return nil // as it was saved
 	}
-	return m.record.save(m.home.dir)
+	return m.record.Save(m.home.Dir)
 }
 
 // attach mounts the tree.

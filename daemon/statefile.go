@@ -14,6 +14,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/statedir"
 )
 
 // phase is how far a mount has come, as who takes it over has to know it.
@@ -43,8 +44,8 @@ type handover struct {
 	Notes        []string           `json:"notes,omitempty"`   // of redirects
 	Reply        control.MountReply `json:"reply"`             // to whoever asked for the mount
 
-	Record record `json:"record"`          // what is mounted, also of a mount without a session
-	Hello  []byte `json:"hello,omitempty"` // of its fuse.Device
+	Record statedir.Record `json:"record"`          // what is mounted, also of a mount without a session
+	Hello  []byte          `json:"hello,omitempty"` // of its fuse.Device
 
 	Checkout *gitdir.Checkout `json:"checkout,omitempty"` // nil: too large to be told
 

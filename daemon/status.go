@@ -10,6 +10,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/statedir"
 )
 
 // statusWait is how long mounts that are being taken over, and counts of large trees, are waited for.
@@ -38,9 +39,9 @@ func (d *Daemon) tell(ctx context.Context, then time.Time) (control.Status, erro
 			st.Mounts = append(st.Mounts, m.statusSince(wait, then))
 		}
 	}
-	for _, f := range d.failures.list() {
+	for _, f := range d.failures.List() {
 		if !there[f.Dir] {
-			st.Mounts = append(st.Mounts, f.status())
+			st.Mounts = append(st.Mounts, f.Status())
 		}
 	}
 	return st, nil
@@ -48,15 +49,15 @@ func (d *Daemon) tell(ctx context.Context, then time.Time) (control.Status, erro
 
 // Failed lists the mounts that ended against everybody's will, as their status shows them. A daemon tells of them, too.
 func Failed(state string) (all []control.MountStatus) {
-	for _, f := range (failures{state: state}).list() {
-		all = append(all, f.status())
+	for _, f := range (statedir.Failures{State: state}).List() {
+		all = append(all, f.Status())
 	}
 	return all
 }
 
 // ForgetFailed ends the telling of a mount that failed; its work stays.
 func ForgetFailed(state, dir string) error {
-	if f := (failures{state: state}); f.forget(dir, nil) {
+	if f := (statedir.Failures{State: state}); f.Forget(dir, nil) {
 		return nil
 	}
 	return errors.New("it is not on record any more, or cannot be removed")
@@ -113,7 +114,7 @@ func (m *mount) statusSince(ctx context.Context, then time.Time) control.MountSt
 	if s.Error != "" && state == control.StateMounted {
 		s.State = control.StateDegraded
 	}
-	s.Remote, s.Ref, s.Commit = m.store.URL(), shortRef(snap.Ref), snap.Commit.String()
+	s.Remote, s.Ref, s.Commit = m.store.URL(), statedir.ShortRef(snap.Ref), snap.Commit.String()
 	if stats.History != "" {
 		s.History = control.HistoryState(stats.History)
 		select {

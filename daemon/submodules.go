@@ -21,6 +21,7 @@ import (
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/statedir"
 )
 
 const (
@@ -192,7 +193,7 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*mount, error) 
 		r.SessionOptions.Remote = control.RemoteEmbedded
 	}
 	if around.session != "" {
-		name := SessionName(around.session, w.Path)
+		name := statedir.SessionName(around.session, w.Path)
 		r.Session = around.session[:min(len(around.session), maxSessionName-len(name)-1)] + "." + name
 	}
 	if !sameHost(remote, around.request.Remote) { // it must not learn the other's password
@@ -256,16 +257,16 @@ func (s *submodules) settle(discard, trash bool) (replies []control.UnmountReply
 		m.mu.Lock()
 		o := m.outcome
 		m.mu.Unlock()
-		if discard && o.kept.any() {
-			if err := m.daemon.homes.discard(m.session, trash); err != nil {
+		if discard && o.kept.Any() {
+			if err := m.daemon.homes.Discard(m.session, trash); err != nil {
 				m.daemon.log.Warn("discard submodule's session", zap.String("dir", m.dir), zap.Error(err))
 			} else {
-				o.kept = work{}
+				o.kept = statedir.Unsaved{}
 			}
 		}
 		reply := control.UnmountReply{ID: m.id, Dir: m.dir}
-		if o.kept.any() || o.err != nil {
-			reply.Session, reply.Kept = m.session, o.kept.changed
+		if o.kept.Any() || o.err != nil {
+			reply.Session, reply.Kept = m.session, o.kept.Paths
 		}
 		replies = append(replies, reply)
 	}

@@ -230,11 +230,11 @@ func (m *mount) noteSwitch(r control.SwitchRequest) error {
 	if err != nil {
 		return err
 	}
-	return disk.WriteFile(filepath.Join(m.home.dir, switchFile), append(text, '\n'), 0o600)
+	return disk.WriteFile(filepath.Join(m.home.Dir, switchFile), append(text, '\n'), 0o600)
 }
 
 func (m *mount) forgetSwitch() error {
-	err := os.Remove(filepath.Join(m.home.dir, switchFile))
+	err := os.Remove(filepath.Join(m.home.Dir, switchFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -247,7 +247,7 @@ func (m *mount) finishSwitch(ctx context.Context, git *gitdir.Dir) {
 	if !m.writable() && !m.request.Follow {
 		return
 	}
-	text, err := os.ReadFile(filepath.Join(m.home.dir, switchFile))
+	text, err := os.ReadFile(filepath.Join(m.home.Dir, switchFile))
 	began := !errors.Is(err, fs.ErrNotExist)
 	if lockErr := git.BreakLocks(ctx); lockErr != nil {
 		m.daemon.log.Warn("break the locks of an interrupted switch", zap.String("dir", m.dir), zap.Error(lockErr))
@@ -276,7 +276,7 @@ const shownFile = "shown"
 // show makes what is read together, and what is hydrated, go by another tree.
 func (m *mount) show(tree object.ID) {
 	m.view.Show(tree)
-	if err := disk.WriteFile(filepath.Join(m.home.dir, shownFile), []byte(tree.String()+"\n"), 0o600); err != nil {
+	if err := disk.WriteFile(filepath.Join(m.home.Dir, shownFile), []byte(tree.String()+"\n"), 0o600); err != nil {
 		m.daemon.log.Warn("note which tree is shown", zap.Error(err))
 	}
 	select {
@@ -297,7 +297,7 @@ func (m *mount) showsOther(ctx context.Context) bool {
 
 // showAgain is show for a mount that goes on.
 func (m *mount) showAgain() {
-	text, err := os.ReadFile(filepath.Join(m.home.dir, shownFile))
+	text, err := os.ReadFile(filepath.Join(m.home.Dir, shownFile))
 	if err != nil {
 		return
 	}

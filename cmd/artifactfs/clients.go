@@ -20,6 +20,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/daemon"
+	"github.com/artifactfs/artifactfs/statedir"
 )
 
 // statusTime is how long a daemon may take to tell its status: it waits for nothing, so it is quick or wedged.
@@ -209,7 +210,7 @@ func findKept(all []served, dir string) (served, bool) {
 // resumeCommand is what goes on with a session.
 func resumeCommand(m control.MountStatus) string {
 	words := []string{"artifactfs", "mount", m.Remote, m.Dir}
-	if m.Session.Name != daemon.SessionName(m.Remote, m.Dir) {
+	if m.Session.Name != statedir.SessionName(m.Remote, m.Dir) {
 		words = append(words, "--session", m.Session.Name)
 	}
 	for i, w := range words {

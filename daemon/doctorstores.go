@@ -1,0 +1,82 @@
+package daemon
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/statedir"
+)
+
+// leftTime is how old what somebody is making must be to count as left by a dead process.
+const leftTime = time.Hour
+
+// ExamineStores looks whether what was fetched is whole; deep reads all of it.
+func ExamineStores(ctx context.Context, state string, repair, deep bool) ([]Finding, error) {
+	d := &doctor{homes: statedir.Homes{State: state, Log: zap.NewNop()}, repair: repair}
+	stores, removed, err := statedir.StoreDirs(state)
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range removed {
+		d.mend(dir, "a killed process was about to remove it", "removes it", func() error { return os.RemoveAll(dir) })
+	}
+	needed, err := statedir.NeededStores(state)
+	if err != nil {
+		d.warn("stores", "", "not every session can be read, so no store counts as not needed: %v", err)
+	}
+	for _, dir := range stores {
+		if ctx.Err() != nil {
+			return d.findings, ctx.Err()
+		}
+		d.store(dir, deep, err == nil && !needed[filepath.Base(dir)])
+	}
+	return d.findings, nil
+}
+
+func (d *doctor) store(dir string, deep, unneeded bool) {
+	info, ok := fetch.Peek(dir)
+	if !ok {
+		return // nothing was fetched yet, or it is being made
+	}
+	name := info.URL
+	if name == "" {
+		name = dir
+	}
+	left, _ := filepath.Glob(filepath.Join(statedir.QuoteGlob(dir), "git-*.tmp"))
+	for _, path := range left {
+		if st, err := os.Stat(path); err == nil && time.Since(st.ModTime()) > leftTime {
+			d.mend(path, "a killed process was making it", "removes it", func() error { return os.RemoveAll(path) })
+		}
+	}
+	problems, err := odb.Check(info.Objects, info.Format, deep)
+	if err != nil {
+		d.wrong(name, "", "its objects cannot be looked at: %v", err)
+		return
+	}
+	bad := 0
+	for _, p := range problems {
+		switch {
+		case p.Junk:
+			d.mend(p.Path, p.What, "removes it", func() error { return os.Remove(p.Path) })
+		case unneeded:
+			bad++
+		default:
+			bad++
+			d.wrong(p.Path, "unmount what is mounted of "+name+" and end its sessions; then artifactfs doctor --fix removes the store, and a mount fetches it anew", "%s", p.What)
+		}
+	}
+	switch {
+	case bad > 0 && unneeded:
+		d.mend(dir, problems[0].What+"; no session needs this store", "removes it: it is fetched anew when it is needed", func() error { return statedir.RemoveStore(dir) })
+	case bad == 0:
+		if s, err := odb.Look(info.Objects, info.Format); err == nil {
+			d.ok(name, "store is whole: objects %d, packs %d, %d KiB", s.Objects+s.Loose, s.Packs, s.Bytes>>10)
+		}
+	}
+}

@@ -1,0 +1,78 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/statedir"
+)
+
+// Kept lists the sessions that hold work and are not mounted, as their status shows them.
+func Kept(state string) ([]control.MountStatus, error) {
+	h := statedir.Homes{State: state, Log: zap.NewNop()}
+	ids, _, err := h.IDs()
+	if err != nil {
+		return nil, err
+	}
+	var kept []control.MountStatus
+	ctx, cancel := context.WithTimeout(context.Background(), statedir.ListTime)
+	defer cancel()
+	for _, id := range ids {
+		t, err := h.WaitExisting(ctx, id)
+		if err != nil {
+			if errors.Is(err, disk.ErrLocked) || errors.Is(err, statedir.ErrBusySession) || errors.Is(err, statedir.ErrNoSession) {
+				continue
+			}
+			if r, readErr := statedir.ReadRecord(filepath.Join(h.Dir(), id)); errors.Is(err, unix.EROFS) && readErr == nil && r.Counted {
+				kept = append(kept, unmountedStatus(id, r, statedir.Unsaved{Paths: r.Changed, Bytes: r.Bytes})) // nobody mounts there
+				continue
+			}
+			return kept, fmt.Errorf("list sessions: %w", err)
+		}
+		r, w, err := t.Inspect()
+		carried := carriedStatus(t, r)
+		t.Unlock()
+		switch {
+		case err != nil:
+			r.Session = id
+			s := unmountedStatus(id, r, statedir.Unsaved{Paths: -1})
+			s.Error = err.Error()
+			kept = append(kept, s)
+		case w.Any():
+			s := unmountedStatus(id, r, w)
+			s.Session = carried
+			kept = append(kept, s)
+		}
+	}
+	return kept, nil
+}
+
+func unmountedStatus(id string, r statedir.Record, w statedir.Unsaved) control.MountStatus {
+	return control.MountStatus{
+		ID: id, Dir: r.Dir, Remote: r.Remote, Ref: statedir.ShortRef(r.Ref), Commit: r.Commit, State: control.StateUnmounted,
+		History: control.HistoryShallow, Overlay: control.OverlayStatus{Changed: w.Paths, Bytes: w.Bytes},
+		Session: control.SessionStatus{Name: r.Session},
+	}
+}
+
+// Discard puts a session that is not mounted into the trash of a state directory; an inUseError if it is mounted. What is of it
+// on a session remote stays: see Elsewhere.
+func Discard(state, session string) error {
+	return statedir.Homes{State: state, Log: zap.NewNop()}.Discard(session, true)
+}
+
+// Elsewhere reports whether a session that is not mounted has a session remote besides the repository in the state directory, so
+// that a daemon is needed to delete it there.
+func Elsewhere(state, session string) bool {
+	h := statedir.Homes{State: state, Log: zap.NewNop()}
+	r, err := statedir.ReadRecord(filepath.Join(h.Dir(), session))
+	at, _ := sessionURL(control.MountRequest{Remote: r.Remote, SessionOptions: r.Carried})
+	return err == nil && at != ""
+}

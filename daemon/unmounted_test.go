@@ -1,0 +1,222 @@
+package daemon
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/statedir"
+	"github.com/artifactfs/artifactfs/statedir/statedirtest"
+)
+
+// A list of sessions that is made while others look at one has that one, too.
+func TestListWaitsForLooking(t *testing.T) {
+	h := statedirtest.New(t)
+	statedirtest.Add(t, h, "work", 1, true)
+	lists := map[string]func() int{
+		"Kept": func() int {
+			all, err := Kept(h.State)
+			if err != nil {
+				t.Error(err)
+			}
+			return len(all)
+		},
+		"sessions": func() int {
+			all, err := sessionsOf(t.Context(), h, nil)
+			if err != nil {
+				t.Error(err)
+			}
+			return len(all)
+		},
+	}
+	for name, list := range lists {
+		before := list()
+		looking, err := h.LockExisting("work")
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(3*statedir.LookPause, looking.Unlock)
+		if got := list(); got != before {
+			t.Errorf("%s while somebody looks: got %d sessions, want %d", name, got, before)
+		}
+		m, err := h.Lock(t.Context(), "work", "/srv/work")
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		if got := list(); got != 0 || time.Since(start) >= statedir.ListTime {
+			t.Errorf("%s while it is mounted: got %d sessions after %v, want 0 at once", name, got, time.Since(start))
+		}
+		m.Release()
+	}
+}
+
+func encodeRecord(t *testing.T, r statedir.Record) []byte {
+	t.Helper()
+	text, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// The lock of a mount that was killed ends later than its process seems to.
+func TestDeadMountIsWaitedFor(t *testing.T) {
+	h := statedirtest.New(t)
+	statedirtest.Add(t, h, "work", 1, true)
+	process := exec.Command("true")
+	if err := process.Run(); err != nil {
+		t.Fatal(err)
+	}
+	die := func() {
+		m, err := h.LockExisting("work")
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Sign(fmt.Sprintf("%d /srv/work\n", process.Process.Pid))
+		time.AfterFunc(3*statedir.LookPause, m.Unlock)
+	}
+	die()
+	if kept, err := Kept(h.State); err != nil || len(kept) != 1 {
+		t.Errorf("sessions listed after the end of the process that had one mounted: got %+v, %v, want session work", kept, err)
+	}
+	die()
+	m, err := h.Lock(t.Context(), "work", "/srv/again")
+	if err != nil {
+		t.Fatalf("mount after the end of the process that had the session mounted: %v", err)
+	}
+	m.Release()
+}
+
+func TestLeftoversGoAndWorkStays(t *testing.T) {
+	h := statedirtest.New(t)
+	statedirtest.Add(t, h, "kept", 2, true)
+	statedirtest.Add(t, h, "killed", 3, false)
+	statedirtest.Add(t, h, "untouched", 0, false)
+	statedirtest.Add(t, h, "odd", 1, true)
+	statedirtest.Add(t, h, "newer", 1, true)
+	write := func(name, text string) {
+		t.Helper()
+		path := filepath.Join(h.Dir(), name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("odd/session.json", "{")
+	write("newer/session.json", `{"version":99}`)
+	write("lost/overlay/contents/000000/000001", "work without a record")
+	write("_1a2b3c4d/inodes", "of a read-only mount")
+	write("_1a2b3c4d/overlay/log", "that has .git and nothing else")
+	write("early/lock", "1 /srv/early")
+	write("commits/session.json", string(encodeRecord(t, func() statedir.Record { r := statedirtest.Record(); r.Session, r.Changed = "commits", 0; return r }())))
+	write("commits/git/objects/ab/cd", "")
+	write(statedir.RemovedPrefix+"x/lock", "")
+	mounted, err := h.Lock(t.Context(), "mounted", "/srv/mounted")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mounted.Unlock()
+	if err := h.RemoveLeftovers(); err != nil {
+		t.Fatal(err)
+	}
+	if names := statedirtest.Names(t, h); names != "commits kept killed lost mounted newer odd" {
+		t.Errorf("homes %q", names)
+	}
+	if r, err := statedir.ReadRecord(filepath.Join(h.Dir(), "killed")); err != nil || !r.Counted || r.Changed != 3 {
+		t.Errorf("a killed session's changes are not counted: %+v, %v", r, err)
+	}
+	kept, err := Kept(h.State)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := map[string]int64{}
+	for _, k := range kept {
+		changed[k.Session.Name] = k.Overlay.Changed
+		if k.State != control.StateUnmounted || k.Overlay.Changed < 0 && k.Error == "" {
+			t.Errorf("%+v", k)
+		}
+	}
+	for name, want := range map[string]int64{"kept": 2, "killed": 3, "commits": 0, "odd": -1, "newer": -1, "lost": -1} {
+		if got, ok := changed[name]; !ok || got != want {
+			t.Errorf("%s: %d changes, want %d", name, got, want)
+		}
+	}
+	if len(kept) != 6 {
+		t.Errorf("%d are listed", len(kept))
+	}
+}
+
+func TestNeededStores(t *testing.T) {
+	h := statedirtest.New(t)
+	statedirtest.Add(t, h, "work", 1, true)
+	write := func(path, text string) {
+		t.Helper()
+		path = filepath.Join(h.State, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	needed := func() []string {
+		t.Helper()
+		all, err := statedir.NeededStores(h.State)
+		if err != nil {
+			return []string{"error"}
+		}
+		var names []string
+		for name := range all {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		return names
+	}
+	of := statedir.StoreName(statedirtest.Record().Remote)
+	if got := needed(); !slices.Equal(got, []string{of}) {
+		t.Errorf("%q, want %q", got, of)
+	}
+	write("mounts/_12345678/git/objects/info/alternates", filepath.Join(h.State, "stores", "other-1")+"/git/objects\n/elsewhere\n")
+	write("registry/0123.json", `{"version":1,"request":{"remote":"https://127.0.0.1/registered.git"}}`)
+	if err := os.Mkdir(filepath.Join(h.Dir(), "_left"), 0o700); err != nil { // by a killed process
+		t.Fatal(err)
+	}
+	want := []string{of, "other-1", statedir.StoreName("https://127.0.0.1/registered.git")}
+	slices.Sort(want)
+	if got := needed(); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	mounting, err := h.Lock(t.Context(), "_mounting", "/srv/m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := needed(); got[0] != "error" {
+		t.Errorf("of a mount that is being made: %q", got)
+	}
+	if err := mounting.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	write("mounts/odd/session.json", "nonsense")
+	if got := needed(); got[0] != "error" {
+		t.Errorf("of a session that cannot be read: %q", got)
+	}
+	// Then nothing is removed.
+	write("stores/unneeded/git/HEAD", "ref: refs/heads/main\n")
+	freed, err := CollectCache(t.Context(), h.State, CacheGC{Quota: 1})
+	if err != nil || len(freed.Removed) > 0 || len(freed.Notes) != 1 || !strings.HasPrefix(freed.Notes[0], "all stores stay") {
+		t.Errorf("%+v, %v", freed, err)
+	}
+	os.RemoveAll(filepath.Join(h.Dir(), "odd"))
+	freed, err = CollectCache(t.Context(), h.State, CacheGC{Quota: 1})
+	if err != nil || len(freed.Removed) != 1 || filepath.Base(freed.Removed[0].Dir) != "unneeded" {
+		t.Errorf("%+v, %v", freed, err)
+	}
+}

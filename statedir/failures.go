@@ -1,0 +1,98 @@
+package statedir
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/disk"
+)
+
+// Failure says why a mount ended against the will of its user. Status and list report it, and the next mount at the directory.
+type Failure struct {
+	Dir     string    `json:"dir"`
+	ID      string    `json:"id"`
+	Remote  string    `json:"remote"` // without secrets
+	Session string    `json:"session"`
+	Ref     string    `json:"ref"`
+	Commit  string    `json:"commit"`
+	When    time.Time `json:"when"`
+	Cause   string    `json:"why"`
+}
+
+// Failures is the directory failed/ of a state directory.
+type Failures struct {
+	State string
+	Log   *zap.Logger
+}
+
+// FileName returns the name of the file of a directory in failed/ and registry/.
+func FileName(dir string) string {
+	sum := sha256.Sum256([]byte(dir))
+	return hex.EncodeToString(sum[:8]) + ".json"
+}
+
+// Dir returns the path of failed/.
+func (f Failures) Dir() string { return filepath.Join(f.State, "failed") }
+
+// Add writes a failure, in place of an earlier one of its directory. An error is logged.
+func (f Failures) Add(failure Failure) {
+	text, err := json.MarshalIndent(failure, "", "\t")
+	if err == nil {
+		err = os.MkdirAll(f.Dir(), 0o700)
+	}
+	if err == nil {
+		err = disk.WriteFile(filepath.Join(f.Dir(), FileName(failure.Dir)), append(text, '\n'), 0o600)
+	}
+	if err != nil {
+		f.Log.Warn("note why a mount ended", zap.String("dir", failure.Dir), zap.Error(err))
+	}
+}
+
+// Forget removes the failure of a directory, where something is mounted or unmounted now, and reports it to progress unless that
+// is nil. It returns false if there is none.
+func (f Failures) Forget(dir string, progress func(control.Progress)) bool {
+	path := filepath.Join(f.Dir(), FileName(dir))
+	failure, ok := readFailure(path)
+	if ok && progress != nil {
+		progress(control.Progress{Message: fmt.Sprintf("the mount that was here ended at %s: %s", failure.When.Format(time.DateTime), failure.Cause)})
+	}
+	return os.Remove(path) == nil && ok
+}
+
+func readFailure(path string) (failure Failure, ok bool) {
+	text, err := os.ReadFile(path)
+	return failure, err == nil && json.Unmarshal(text, &failure) == nil && filepath.IsAbs(failure.Dir)
+}
+
+// List returns all failures, sorted by directory.
+func (f Failures) List() (all []Failure) {
+	entries, err := os.ReadDir(f.Dir())
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		if failure, ok := readFailure(filepath.Join(f.Dir(), e.Name())); ok {
+			all = append(all, failure)
+		}
+	}
+	slices.SortFunc(all, func(a, b Failure) int { return strings.Compare(a.Dir, b.Dir) })
+	return all
+}
+
+// Status returns the failure as the status of a mount.
+func (f Failure) Status() control.MountStatus {
+	return control.MountStatus{
+		ID: f.ID, Dir: f.Dir, Remote: f.Remote, Ref: ShortRef(f.Ref), Commit: f.Commit, State: control.StateFailed, Error: f.Cause,
+		Since: f.When, History: control.HistoryShallow, Session: control.SessionStatus{Name: f.Session},
+	}
+}

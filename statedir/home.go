@@ -1,0 +1,412 @@
+package statedir
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/overlay"
+)
+
+// Every mount has a home, a directory below mounts/. The home of a session has the session's name and stays while it holds
+// changes; the home of a mount without a session lives as long as the mount. The file lock in it is locked by the process that
+// uses the home. Its text names a mount, by process and directory; it is empty for a process that only reads or removes the home
+// and ends soon.
+//
+// mounts.lock is held while homes are created, listed, locked and renamed, never longer: a home that is being created does not
+// look like a leftover, and a process that only reads a home keeps no mount from starting.
+//
+// A home is removed only on demand if its overlay has changes, if its git directory has objects that no remote has, or if
+// either cannot be read.
+
+const (
+	lookTime = 10 * time.Second // longest wait for a process that reads a home
+	// LookPause is the pause between two tries to lock a home that another process reads.
+	LookPause = 10 * time.Millisecond
+	// ListTime is the longest wait of a list of sessions for all homes that other commands have locked.
+	ListTime = time.Second
+
+	largeLog = 8 << 20 // bytes; an overlay's log of this size certainly holds changes
+
+	// RemovedPrefix begins the name of a home or store that is being removed; no session has such a name.
+	RemovedPrefix = ".removed-"
+)
+
+// InUseError reports the mount that has a home locked.
+type InUseError struct{ Session, Dir, PID string }
+
+func (e InUseError) Error() string {
+	return fmt.Sprintf("session %s is mounted at %s by process %s", e.Session, e.Dir, e.PID)
+}
+
+// Homes is the directory mounts/ of a state directory. Its methods may be called by any goroutine and process.
+type Homes struct {
+	State string
+	Log   *zap.Logger
+}
+
+// Home is a home whose lock this process holds.
+type Home struct {
+	Homes    Homes
+	id       string
+	Dir      string
+	Created  bool     // made just now
+	LockFile *os.File // held
+	Unlock   func()
+}
+
+// Dir returns the path of mounts/.
+func (h Homes) Dir() string { return filepath.Join(h.State, "mounts") }
+
+func (h Homes) lockAll() (unlock func(), err error) {
+	return disk.Lock(filepath.Join(h.State, "mounts.lock"))
+}
+
+// Lock locks the home id for a mount at mountDir and creates it if it is missing. It waits for processes that only read the home,
+// and returns an InUseError if another mount has it.
+func (h Homes) Lock(ctx context.Context, id, mountDir string) (*Home, error) {
+	for start := time.Now(); ; {
+		taken, err := h.tryLock(id)
+		if err == nil {
+			taken.Sign(fmt.Sprintf("%d %s\n", os.Getpid(), mountDir))
+			return taken, nil
+		}
+		if !errors.Is(err, disk.ErrLocked) {
+			return nil, fmt.Errorf("make mount's directory: %w", err)
+		}
+		late := time.Since(start) > lookTime
+		if holder, ok := h.Holder(id); ok && (late || !holder.dead()) {
+			return nil, holder
+		}
+		if late {
+			return nil, fmt.Errorf("make mount's directory: %w", err)
+		}
+		select {
+		case <-time.After(LookPause):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (h Homes) tryLock(id string) (*Home, error) {
+	release, err := h.lockAll()
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	t := &Home{Homes: h, id: id, Dir: filepath.Join(h.Dir(), id)}
+	err = os.Mkdir(t.Dir, 0o700)
+	t.Created = err == nil
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	if err = t.tryLock(); err != nil && t.Created {
+		os.RemoveAll(t.Dir)
+	}
+	return t, err
+}
+
+func (t *Home) tryLock() (err error) {
+	t.LockFile, err = disk.TryLockFile(filepath.Join(t.Dir, "lock"))
+	t.Unlock = func() { disk.Unlock(t.LockFile) }
+	return err
+}
+
+// TakeOver continues the use of a home by a dead predecessor, whose lock file is lock. It returns fs.ErrNotExist if the predecessor
+// had removed the home.
+func (h Homes) TakeOver(id, mountDir string, lock *os.File) (*Home, error) {
+	t := &Home{Homes: h, id: id, Dir: filepath.Join(h.Dir(), id), LockFile: lock}
+	there, err := os.Stat(filepath.Join(t.Dir, "lock"))
+	if err != nil {
+		return nil, err
+	}
+	if own, err := lock.Stat(); err != nil || !os.SameFile(own, there) {
+		return nil, errors.Join(err, fs.ErrNotExist)
+	}
+	if err := disk.Relock(lock); err != nil { // it may have been given up in the end
+		return nil, err
+	}
+	t.Unlock = func() { disk.Unlock(lock) }
+	t.Sign(fmt.Sprintf("%d %s\n", os.Getpid(), mountDir))
+	return t, nil
+}
+
+// LockExisting locks a home that exists. It returns disk.ErrLocked if another process has it, fs.ErrNotExist if there is none.
+func (h Homes) LockExisting(id string) (*Home, error) {
+	release, err := h.lockAll()
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	t := &Home{Homes: h, id: id, Dir: filepath.Join(h.Dir(), id)}
+	if _, err := os.Lstat(t.Dir); err != nil {
+		return nil, err
+	}
+	if err := t.tryLock(); err != nil {
+		return nil, err
+	}
+	t.Sign("")
+	return t, nil
+}
+
+// Sign writes into the lock which mount holds it; "": a process that is no mount. On a full or read-only disk it stays unsigned.
+func (t *Home) Sign(text string) {
+	if err := os.WriteFile(filepath.Join(t.Dir, "lock"), []byte(text), 0o600); err != nil {
+		t.Homes.Log.Debug("sign lock", zap.String("home", t.Dir), zap.Error(err))
+	}
+}
+
+// Release ends a mount's use of its home, which stays.
+func (t *Home) Release() {
+	t.Sign("")
+	t.Unlock()
+}
+
+// Holder returns the mount that has signed the lock of a home; false: it is no mount.
+func (h Homes) Holder(id string) (InUseError, bool) {
+	text, err := os.ReadFile(filepath.Join(h.Dir(), id, "lock"))
+	pid, dir, ok := strings.Cut(strings.TrimSuffix(string(text), "\n"), " ")
+	if _, numberErr := strconv.Atoi(pid); err != nil || numberErr != nil || !ok {
+		return InUseError{}, false
+	}
+	return InUseError{id, dir, pid}, true
+}
+
+// dead reports whether the process of the mount has ended, or is ending. The kernel takes the memory of a killed process before it
+// closes the process's files, which can take a while, and ends the lock only then.
+func (e InUseError) dead() bool {
+	args, err := os.ReadFile(filepath.Join("/proc", e.PID, "cmdline"))
+	return errors.Is(err, fs.ErrNotExist) || err == nil && len(args) == 0
+}
+
+// Remove removes the home and unlocks it. The home is renamed first: another one of its name can be created at once, and what a
+// process that is killed here leaves is recognised and removed by RemoveLeftovers.
+func (t *Home) Remove() error {
+	defer t.Unlock()
+	release, err := t.Homes.lockAll()
+	if err != nil {
+		return fmt.Errorf("remove %s: %w", t.Dir, err)
+	}
+	gone := filepath.Join(t.Homes.Dir(), RemovedPrefix+strconv.Itoa(os.Getpid())+"-"+strconv.FormatInt(time.Now().UnixNano(), 36))
+	err = os.Rename(t.Dir, gone)
+	release()
+	if err != nil {
+		return fmt.Errorf("remove %s: %w", t.Dir, err)
+	}
+	if err := os.RemoveAll(gone); err != nil {
+		return fmt.Errorf("remove %s: %w", gone, err)
+	}
+	return nil
+}
+
+// IDs lists the homes; removed lists the directories that a killed process was about to remove.
+func (h Homes) IDs() (ids, removed []string, err error) {
+	entries, err := os.ReadDir(h.Dir())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, fmt.Errorf("list sessions: %w", err)
+	}
+	for _, e := range entries {
+		switch {
+		case strings.HasPrefix(e.Name(), RemovedPrefix):
+			removed = append(removed, filepath.Join(h.Dir(), e.Name()))
+		case e.IsDir():
+			ids = append(ids, e.Name())
+		}
+	}
+	return ids, removed, nil
+}
+
+// Unsaved counts what a home holds that exists nowhere else.
+type Unsaved struct {
+	Paths, Bytes int64
+	Git          bool // objects or refs that only its git directory has
+	Damaged      bool // a part of it cannot be read
+	Removed      bool // removed files that are kept for a checkpoint
+	Checkpoints  bool // it has a session repository
+}
+
+// Any reports whether there is anything.
+func (w Unsaved) Any() bool { return w.Paths > 0 || w.Git || w.Damaged || w.Removed || w.Checkpoints }
+
+// Inspect returns the record of an unmounted home and what the home holds. After an error it may hold anything. It reads the
+// overlay unless the record has its counts, and can take seconds.
+func (t *Home) Inspect() (Record, Unsaved, error) {
+	var w Unsaved
+	r, err := ReadRecord(t.Dir)
+	w.Checkpoints = HasSessionRepo(t.Dir)
+	if errors.Is(err, fs.ErrNotExist) && !HasOverlay(t.Dir) {
+		return Record{}, Unsaved{}, nil // of a mount without a session, or killed before it could be written to
+	}
+	if err != nil {
+		return r, w, err
+	}
+	if w.Git, err = gitdir.HasWork(context.Background(), filepath.Join(t.Dir, "git")); err != nil {
+		return r, w, err
+	}
+	if r.Counted || !HasOverlay(t.Dir) {
+		w.Paths, w.Bytes = r.Changed, r.Bytes
+		return r, w, nil
+	}
+	layer, recovery, err := overlay.Open(filepath.Join(t.Dir, "overlay"), overlay.Options{ReadOnly: true, Log: t.Homes.Log})
+	if err != nil {
+		return r, w, fmt.Errorf("read session %s: %w", r.Session, err)
+	}
+	w.Paths, w.Bytes, w.Damaged = layer.Changed(), layer.Stats().Bytes, len(recovery.Problems) > 0
+	w.Removed = layer.Keeps()
+	return r, w, layer.Close()
+}
+
+// RemoveLeftovers removes the homes that killed processes left, unless they hold changes. Their changes are counted in the record.
+// Homes that are locked are skipped.
+func (h Homes) RemoveLeftovers() error {
+	ids, removed, err := h.IDs()
+	if err != nil {
+		return err
+	}
+	for _, dir := range removed {
+		if err := os.RemoveAll(dir); err != nil {
+			h.Log.Warn("remove what a mount left", zap.String("path", dir), zap.Error(err))
+		}
+	}
+	for _, id := range ids {
+		t, err := h.LockExisting(id)
+		if errors.Is(err, disk.ErrLocked) || errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		t.Tidy()
+	}
+	return nil
+}
+
+// Tidy removes a home that a killed process left if it holds no changes, and unlocks it.
+func (t *Home) Tidy() {
+	log := t.Homes.Log.With(zap.String("home", t.Dir))
+	if HasLargeLog(t.Dir) { // a daemon that starts does not read it only to count
+		t.Release()
+		return
+	}
+	r, w, err := t.Inspect()
+	switch {
+	case err != nil:
+		log.Warn("a session cannot be read; run artifactfs doctor", zap.Error(err))
+		t.Release()
+	case w.Any():
+		if !r.Counted && !w.Damaged && !w.Removed {
+			r.Counted, r.Changed, r.Bytes = true, w.Paths, w.Bytes
+			if err := r.Save(t.Dir); err != nil {
+				log.Warn("count a session's changes", zap.Error(err))
+			}
+		}
+		t.Release()
+	default:
+		if err := t.Remove(); err != nil {
+			log.Warn("remove what a mount left", zap.Error(err))
+			return
+		}
+		log.Info("removed what a killed process left")
+	}
+}
+
+// HasLargeLog reports whether the overlay of a home has a log that is too large to be read only for counts.
+func HasLargeLog(home string) bool {
+	info, err := os.Stat(filepath.Join(home, "overlay", "log"))
+	return err == nil && info.Size() > largeLog
+}
+
+// ErrBusySession reports that the mount of a session belongs to another process.
+var ErrBusySession = errors.New("it is mounted by another process")
+
+// IDOf returns the id of the home of a session that is not mounted. of is the session's name or the directory where it was mounted
+// last. It returns ErrNoSession if no session was mounted there.
+func (h Homes) IDOf(of string) (id string, err error) {
+	if !filepath.IsAbs(of) {
+		if err := control.ValidSession(of); err != nil {
+			return "", err
+		}
+		return of, nil
+	}
+	ids, _, err := h.IDs()
+	if err != nil {
+		return "", err
+	}
+	var newest Record
+	for _, candidate := range ids {
+		r, err := ReadRecord(filepath.Join(h.Dir(), candidate))
+		if err == nil && r.Dir == filepath.Clean(of) && !r.Began.Before(newest.Began) {
+			id, newest = candidate, r
+		}
+	}
+	if id == "" {
+		return "", ErrNoSession
+	}
+	return id, nil
+}
+
+// WaitExisting is LockExisting that waits for processes that only read the home, until ctx ends: then it returns disk.ErrLocked. It
+// returns ErrNoSession if there is no such home, and ErrBusySession with an InUseError if a mount has it.
+func (h Homes) WaitExisting(ctx context.Context, id string) (*Home, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	for {
+		t, err := h.LockExisting(id)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil, ErrNoSession
+		case !errors.Is(err, disk.ErrLocked):
+			return t, err
+		}
+		holder, mounted := h.Holder(id)
+		if mounted && !holder.dead() || !waitFor(ctx, LookPause) {
+			if mounted {
+				return nil, fmt.Errorf("%w: %w", ErrBusySession, holder)
+			}
+			return nil, err
+		}
+	}
+}
+
+// ErrNoSession reports that a state directory has no session of that name.
+var ErrNoSession = errors.New("there is no such session")
+
+// Discard deletes a session that is not mounted, or with trash moves it to the trash. It returns an InUseError if it is mounted.
+func (h Homes) Discard(session string, trash bool) error {
+	t, err := h.LockExisting(session)
+	switch {
+	case errors.Is(err, disk.ErrLocked):
+		if holder, ok := h.Holder(session); ok {
+			return holder
+		}
+		return err
+	case err != nil:
+		return fmt.Errorf("discard session %s: %w", session, err)
+	}
+	if trash {
+		return t.ToTrash(session, time.Now())
+	}
+	return t.Remove()
+}
+
+// waitFor waits for d. It returns false if ctx ends before.
+func waitFor(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,196 @@
+package statedir
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
+)
+
+// A store directory is locked (flock, shared) by every process that has it open. It is removed under the exclusive lock, and
+// renamed before: a process that opens the store then creates a new one.
+
+var (
+	// ErrStoreUsed reports that a process has a store open.
+	ErrStoreUsed = errors.New("a mount uses it")
+	errUnsettled = errors.New("it is being mounted")
+)
+
+// HoldStore keeps other processes from removing a store's directory until release is called. It creates the directory if it is
+// missing.
+func HoldStore(dir string) (release func(), err error) {
+	for {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("open store: %w", err)
+		}
+		f, err := lockDir(dir, unix.LOCK_SH)
+		if err == nil {
+			return func() {
+				_ = unix.Flock(int(f.Fd()), unix.LOCK_UN) // a child that is being started may have a copy for a moment
+				f.Close()
+			}, nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("open store: %w", err)
+		}
+	}
+}
+
+// lockDir locks a directory. It returns fs.ErrNotExist if the directory was renamed meanwhile.
+func lockDir(dir string, how int) (*os.File, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		if err = unix.Flock(int(f.Fd()), how); !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err == nil {
+		var mine, there os.FileInfo
+		if mine, err = f.Stat(); err == nil {
+			there, err = os.Stat(dir)
+		}
+		if err == nil && !os.SameFile(mine, there) {
+			err = fs.ErrNotExist
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// LockStore locks a store exclusively. It returns ErrStoreUsed if a process has it open.
+func LockStore(dir string) (*os.File, error) {
+	f, err := lockDir(dir, unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, ErrStoreUsed
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock store: %w", err)
+	}
+	return f, nil
+}
+
+// RemoveStore removes a store. It returns ErrStoreUsed if a process has it open.
+func RemoveStore(dir string) error {
+	f, err := LockStore(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	gone := filepath.Join(filepath.Dir(dir), RemovedPrefix+strconv.Itoa(os.Getpid())+"-"+filepath.Base(dir))
+	if err := os.Rename(dir, gone); err != nil {
+		return fmt.Errorf("remove store: %w", err)
+	}
+	if err := os.RemoveAll(gone); err != nil {
+		return fmt.Errorf("remove store: %w", err)
+	}
+	return nil
+}
+
+// StoreDirs returns the paths of the stores, and of the directories that a killed process was about to remove.
+func StoreDirs(state string) (stores, removed []string, err error) {
+	entries, err := os.ReadDir(filepath.Join(state, "stores"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, fmt.Errorf("list stores: %w", err)
+	}
+	for _, e := range entries {
+		path := filepath.Join(state, "stores", e.Name())
+		switch {
+		case strings.HasPrefix(e.Name(), RemovedPrefix):
+			removed = append(removed, path)
+		case e.IsDir():
+			stores = append(stores, path)
+		}
+	}
+	return stores, removed, nil
+}
+
+// NeededStores returns the names of the stores that mounts and sessions of a state directory need. After an error there may be
+// others.
+func NeededStores(state string) (map[string]bool, error) {
+	h := Homes{state, zap.NewNop()}
+	ids, _, err := h.IDs()
+	if err != nil {
+		return nil, err
+	}
+	needed := map[string]bool{}
+	for _, id := range ids {
+		dir := filepath.Join(h.Dir(), id)
+		// git reads objects from here, whatever the record says.
+		text, err := os.ReadFile(filepath.Join(dir, "git", "objects", "info", "alternates"))
+		for line := range strings.Lines(string(text)) {
+			if rest, ok := strings.CutPrefix(strings.TrimSpace(line), filepath.Join(state, "stores")+"/"); ok {
+				name, _, _ := strings.Cut(rest, "/")
+				needed[name] = true
+			}
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return needed, fmt.Errorf("read session %s: %w", id, err)
+		}
+		r, err := ReadRecord(dir)
+		switch {
+		case err == nil:
+			needed[StoreName(r.Remote)] = true
+		case !errors.Is(err, fs.ErrNotExist):
+			return needed, err
+		case len(text) > 0:
+		case HasOverlay(dir):
+			return needed, fmt.Errorf("read session %s: %w", id, ErrNoRecord)
+		default:
+			t, err := h.LockExisting(id)
+			if err == nil { // a killed process left it
+				t.Unlock()
+			} else if errors.Is(err, disk.ErrLocked) {
+				return needed, fmt.Errorf("read session %s: %w", id, errUnsettled)
+			}
+		}
+	}
+	// A mount that is restored later may not reach its remote then.
+	files, err := filepath.Glob(filepath.Join(QuoteGlob(filepath.Join(state, "registry")), "*.json"))
+	for _, path := range files {
+		text, readErr := os.ReadFile(path)
+		var r Registered
+		if errors.Is(readErr, fs.ErrNotExist) {
+			continue // unmounted meanwhile
+		}
+		if err = errors.Join(err, readErr); err == nil {
+			err = json.Unmarshal(text, &r)
+		}
+		needed[StoreName(r.Request.Remote)] = true
+	}
+	if err != nil {
+		return needed, fmt.Errorf("read registry: %w", err)
+	}
+	return needed, nil
+}
+
+// StoreName returns the directory name of the store of a URL: the end of the URL, which people recognise, and a hash.
+func StoreName(url string) string {
+	sum := sha256.Sum256([]byte(url))
+	name := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '-' {
+			return r
+		}
+		return '_'
+	}, strings.TrimSuffix(url, ".git"))
+	if len(name) > 60 {
+		name = name[len(name)-60:]
+	}
+	return strings.TrimLeft(name, "._-") + "-" + hex.EncodeToString(sum[:6])
+}

@@ -1,0 +1,112 @@
+package statedir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/session/trash"
+)
+
+// Trashed is the home of a deleted session.
+type Trashed struct {
+	Session string
+	At      time.Time
+	Dir     string
+}
+
+func (h Homes) trashDir() string { return filepath.Join(h.State, "trash") }
+
+// ToTrash moves the home of session name to the trash and unlocks it.
+func (t *Home) ToTrash(name string, now time.Time) error {
+	defer t.Unlock()
+	if err := os.MkdirAll(t.Homes.trashDir(), 0o700); err != nil {
+		return fmt.Errorf("delete session %s: %w", name, err)
+	}
+	release, err := t.Homes.lockAll()
+	if err != nil {
+		return fmt.Errorf("delete session %s: %w", name, err)
+	}
+	defer release()
+	at := now.Unix()
+	to := func() string { return filepath.Join(t.Homes.trashDir(), name+"."+strconv.FormatInt(at, 10)) }
+	for _, err := os.Lstat(to()); err == nil; _, err = os.Lstat(to()) {
+		at++ // another one of that name was deleted in the same second
+	}
+	if err := os.Rename(t.Dir, to()); err != nil {
+		return fmt.Errorf("delete session %s: %w", name, err)
+	}
+	return nil
+}
+
+// Trash lists the homes in the trash, newest first.
+func (h Homes) Trash() ([]Trashed, error) {
+	entries, err := os.ReadDir(h.trashDir())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list deleted sessions: %w", err)
+	}
+	var all []Trashed
+	for _, e := range entries {
+		i := strings.LastIndexByte(e.Name(), '.')
+		if i < 0 {
+			continue
+		}
+		if at, err := strconv.ParseInt(e.Name()[i+1:], 10, 64); err == nil {
+			all = append(all, Trashed{e.Name()[:i], time.Unix(at, 0), filepath.Join(h.trashDir(), e.Name())})
+		}
+	}
+	slices.SortFunc(all, func(a, b Trashed) int { return b.At.Compare(a.At) })
+	return all, nil
+}
+
+// FromTrash restores the newest of the homes of a session that are in the trash. It returns trash.ErrNone if there is none, and
+// trash.ErrThere if the session exists.
+func (h Homes) FromTrash(name string) error {
+	all, err := h.Trash()
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(all, func(t Trashed) bool { return t.Session == name })
+	if i < 0 {
+		return fmt.Errorf("restore session %s: %w", name, trash.ErrNone)
+	}
+	release, err := h.lockAll()
+	if err != nil {
+		return err
+	}
+	defer release()
+	to := filepath.Join(h.Dir(), name)
+	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("restore session %s: %w", name, trash.ErrThere)
+	}
+	r, err := ReadRecord(all[i].Dir)
+	if err == nil && !r.Until.IsZero() { // else it expires at once
+		r.Until = time.Time{}
+		err = r.Save(all[i].Dir)
+	}
+	if err != nil {
+		return fmt.Errorf("restore session %s: %w", name, err)
+	}
+	return os.Rename(all[i].Dir, to)
+}
+
+// EmptyTrash removes homes that were deleted longer than trash.Keep ago.
+func (h Homes) EmptyTrash(now time.Time) {
+	all, err := h.Trash()
+	for _, t := range all {
+		if err == nil && now.Sub(t.At) > trash.Keep {
+			err = os.RemoveAll(t.Dir)
+		}
+	}
+	if err != nil {
+		h.Log.Warn("empty the trash", zap.Error(err))
+	}
+}
