@@ -12,6 +12,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
+	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/overlay"
 	"github.com/artifactfs/artifactfs/statedir"
 )
@@ -104,8 +105,8 @@ func (d *doctor) deadMounts(ctx context.Context) error {
 		return err
 	}
 	for _, m := range mounts {
-		if m.Type == fuseType && IsDead(m.Point) {
-			d.mend(m.Point, "a dead mount is there: the process that served it is gone", "takes it away", func() error { return detachDead(ctx, m.Point) })
+		if m.Type == mountpoint.FUSEType && mountpoint.IsDead(m.Point) {
+			d.mend(m.Point, "a dead mount is there: the process that served it is gone", "takes it away", func() error { return mountpoint.Detach(ctx, m.Point) })
 		}
 	}
 	return nil

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
@@ -42,7 +43,7 @@ func ExamineHost(ctx context.Context, state string, repair bool) []Finding {
 
 // kernel sees whether there can be mounts, by making one.
 func (d *doctor) kernel() {
-	if err := checkDevice(); err != nil {
+	if err := mountpoint.CheckDevice(); err != nil {
 		d.wrong("/dev/fuse", "load the kernel's fuse module; in a container pass --device /dev/fuse and the right to mount", "%v", err)
 		return
 	}

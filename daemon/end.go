@@ -10,6 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
+	"github.com/artifactfs/artifactfs/mount/mountpoint"
 )
 
 // flushTime is for what processes wrote to a busy mount that ends.
@@ -76,7 +77,7 @@ func (m *mount) unserve(ctx context.Context, force bool) error {
 		if bindErr := m.inside.bind(); bindErr != nil {
 			m.daemon.log.Warn("show the git directory again", zap.String("dir", m.dir), zap.Error(bindErr))
 		}
-		return withUsers(m.dir, err)
+		return mountpoint.NameUsers(m.dir, err)
 	}
 	return m.detach(err)
 }
@@ -106,12 +107,12 @@ func (m *mount) alone(ctx context.Context, force bool) error {
 			return nil
 		}
 		if force || time.Now().After(until) {
-			return usedError{fuse.ErrBusy, usersByCopies(copies)}
+			return mountpoint.BusyByCopies(copies)
 		}
 		select {
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
-			return usedError{fuse.ErrBusy, usersByCopies(copies)}
+			return mountpoint.BusyByCopies(copies)
 		}
 	}
 }
@@ -175,7 +176,7 @@ func (m *mount) finish() {
 	m.mu.Lock()
 	m.outcome = o
 	m.mu.Unlock()
-	m.point.remove()
+	m.point.Remove()
 	m.daemon.log.Info("unmounted", zap.String("dir", m.dir), zap.String("session", m.session), zap.Int64("kept", o.kept.Paths))
 	m.drop()
 	m.daemon.remove(m) // first: whoever waits may mount there again at once

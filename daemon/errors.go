@@ -11,21 +11,14 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/session/writeback"
 	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
 var (
-	errAlreadyMounted = errors.New("artifactfs has mounted something there already")
-	errTaken          = errors.New("another file system is mounted there")
-	errInside         = errors.New("the directory lies inside the mount")
-	errNotEmpty       = errors.New("the directory is not empty")
-	errNotDirectory   = errors.New("not a directory")
-	errDeadMount      = errors.New("a dead mount is there: its process is gone")
-	errUserMount      = errors.New("fusermount3 did not mount it")
-	errRemote         = errors.New("remote failed")
-	errNoFuse         = errors.New("/dev/fuse cannot be used")
+	errRemote = errors.New("remote failed")
 )
 
 func notMounted(verb, dir string) *control.Error {
@@ -66,7 +59,7 @@ func explain(verb, thing string, err error) *control.Error {
 	var ref *fetch.RefError
 	var notOurs transport.NotOurRef
 	var limited transport.RateLimited
-	var used usedError
+	var used mountpoint.BusyError
 	var program *exec.Error
 	switch {
 	case errors.Is(err, context.Canceled):
@@ -92,23 +85,23 @@ func explain(verb, thing string, err error) *control.Error {
 		e.Code = control.ExitRemote
 	case isGit(err):
 		e.Code = control.ExitRemote
-	case errors.Is(err, errAlreadyMounted):
+	case errors.Is(err, mountpoint.ErrAlreadyMounted):
 		e.Hint = "artifactfs unmount " + thing + " ends the mount there"
-	case errors.Is(err, errTaken), errors.Is(err, errInside):
+	case errors.Is(err, mountpoint.ErrTaken), errors.Is(err, mountpoint.ErrInside):
 		e.Hint = "choose another directory"
-	case errors.Is(err, errDeadMount):
+	case errors.Is(err, mountpoint.ErrDeadMount):
 		e.Hint = "umount -l " + thing + " removes it"
-	case errors.Is(err, errNotEmpty):
+	case errors.Is(err, mountpoint.ErrNotEmpty):
 		e.Hint = "choose an empty directory, or one that does not exist yet"
-	case errors.Is(err, errNoFuse), errors.Is(err, fuse.ErrNoFUSE):
+	case errors.Is(err, mountpoint.ErrNoFUSE), errors.Is(err, fuse.ErrNoFUSE):
 		e.Hint = "load the kernel's fuse module; in a container pass --device /dev/fuse and the right to mount"
 	case errors.Is(err, syscall.ENOSPC):
 		e.Hint = "free some space, or choose another place with --state"
 	case errors.As(err, &used):
-		e.Cause, e.Hint = used.Error(), used.hint()
+		e.Cause, e.Hint = used.Error(), used.Hint()
 	case errors.Is(err, fuse.ErrBusy):
 		e.Hint = "a process has a file or its working directory there: fuser -vm " + thing + " names it"
-	case errors.Is(err, errUserMount):
+	case errors.Is(err, mountpoint.ErrUserMount):
 		e.Hint = "mount as root, or see that fusermount3 works for you: own the directory, have access to /dev/fuse; the log holds what it said"
 	case errors.As(err, &program) && errors.Is(err, exec.ErrNotFound) && program.Name == "git":
 		e.Hint = "install git; a daemon that runs already has the PATH that it was started with: artifactfs unmount --all ends it"
@@ -140,12 +133,12 @@ func errorCode(err error) control.ErrorCode {
 		return control.CodeRateLimited
 	case errors.Is(err, transport.ErrUnreachable):
 		return control.CodeUnreachable
-	case errors.Is(err, errAlreadyMounted), errors.Is(err, errTaken), errors.Is(err, errInside), errors.Is(err, errDeadMount),
-		errors.Is(err, errNotEmpty), errors.Is(err, errNotDirectory), errors.Is(err, errSessionExists), errors.Is(err, errHasFiles):
+	case errors.Is(err, mountpoint.ErrAlreadyMounted), errors.Is(err, mountpoint.ErrTaken), errors.Is(err, mountpoint.ErrInside), errors.Is(err, mountpoint.ErrDeadMount),
+		errors.Is(err, mountpoint.ErrNotEmpty), errors.Is(err, mountpoint.ErrNotDirectory), errors.Is(err, errSessionExists), errors.Is(err, errHasFiles):
 		return control.CodeConflict
 	case errors.Is(err, fuse.ErrBusy), errors.Is(err, statedir.ErrBusySession), errors.Is(err, statedir.ErrStoreUsed), errors.Is(err, errNoGit):
 		return control.CodeBusy
-	case errors.Is(err, errNoFuse), errors.Is(err, fuse.ErrNoFUSE):
+	case errors.Is(err, mountpoint.ErrNoFUSE), errors.Is(err, fuse.ErrNoFUSE):
 		return control.CodeUnsupported
 	}
 	return control.AsError(err).Kind

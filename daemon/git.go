@@ -21,7 +21,7 @@ import (
 	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
 	"github.com/artifactfs/artifactfs/gitdir/index"
 	"github.com/artifactfs/artifactfs/internal/gitsocket"
-	"github.com/artifactfs/artifactfs/internal/mountinfo"
+	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/promisor"
 	"github.com/artifactfs/artifactfs/session"
@@ -217,7 +217,7 @@ func (m *mount) changes(_ context.Context, token string) (next string, paths []s
 
 // walkBase gives the base tree to the writer of the first index.
 func (m *mount) walkBase(ctx context.Context, emit func(index.Entry) error) error {
-	device, err := deviceOf(m.dir)
+	device, err := mountpoint.DeviceOf(m.dir)
 	if err != nil {
 		return err
 	}
@@ -307,20 +307,6 @@ func (m *mount) readIgnoreFile(ctx context.Context, b fetch.Blob) ([]byte, error
 		return nil, err
 	}
 	return content, nil
-}
-
-// deviceOf gives the device number of a mount of ours without asking the mount, which is served by this process.
-func deviceOf(dir string) (uint32, error) {
-	mounts, err := mountinfo.Self()
-	if err != nil {
-		return 0, err
-	}
-	for _, m := range mounts {
-		if m.Point == dir && m.Type == fuseType {
-			return uint32(m.Device), nil
-		}
-	}
-	return 0, fmt.Errorf("find device of %s: not mounted", dir)
 }
 
 // listing are programs that look at .git because it is there, and do not read it.

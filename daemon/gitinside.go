@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
+	"github.com/artifactfs/artifactfs/mount/mountpoint"
 )
 
 // gitInside shows a mount's git directory as .git in its root, for those who see nothing but the mount (a container): the
@@ -39,21 +40,11 @@ func (g *gitInside) possible() error {
 		return &control.Error{Code: control.ExitUsage, Verb: "mount", Object: g.mount.dir, Cause: "--git-dir inside needs a mount that can be changed, or one without a session"}
 	case g.mount.request.Through != "":
 		return &control.Error{Code: control.ExitUsage, Verb: "mount", Object: g.mount.dir, Cause: "--git-dir inside does not go with an automount"}
-	case !mayBind():
+	case !mountpoint.MayBind():
 		return &control.Error{Code: control.ExitFailed, Verb: "mount", Object: g.mount.dir, Cause: "--git-dir inside takes bind mounts, which only root may make",
 			Hint: "as root of a user namespace it works: unshare --user --map-root-user --mount, and all that uses the mount in there"}
 	}
 	return nil
-}
-
-// mayBind says whether this process may mount directories over others.
-func mayBind() bool {
-	if os.Geteuid() != 0 {
-		return false
-	}
-	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	return unix.Capget(&head, &data[0]) == nil && data[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
 }
 
 // boundPlace is one of the mounts: source over a path below .git.
@@ -94,7 +85,7 @@ func (g *gitInside) bind() error {
 	}
 	return g.going(func(mounts mountinfo.Table) error {
 		for _, p := range places {
-			if isMountPoint(mounts, g.at(p.at)) {
+			if mountpoint.IsMounted(mounts, g.at(p.at)) {
 				continue
 			}
 			if err := g.bindOne(p); err != nil {
@@ -161,14 +152,14 @@ func (g *gitInside) unbind(force bool) error {
 		return err
 	}
 	return g.going(func(mounts mountinfo.Table) error {
-		if force && isMountPoint(mounts, g.at("")) {
+		if force && mountpoint.IsMounted(mounts, g.at("")) {
 			return unix.Unmount(g.at(""), unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
 		}
 		for _, p := range slices.Backward(places) {
-			if !isMountPoint(mounts, g.at(p.at)) {
+			if !mountpoint.IsMounted(mounts, g.at(p.at)) {
 				continue
 			}
-			if err := unmountIdle(g.at(p.at), unix.UMOUNT_NOFOLLOW); errors.Is(err, unix.EBUSY) {
+			if err := mountpoint.UnmountIdle(g.at(p.at), unix.UMOUNT_NOFOLLOW); errors.Is(err, unix.EBUSY) {
 				return fmt.Errorf("%w: .git", fuse.ErrBusy)
 			} else if err != nil && !errors.Is(err, unix.EINVAL) {
 				return fmt.Errorf("unmount %s: %w", g.at(p.at), err)
@@ -176,9 +167,4 @@ func (g *gitInside) unbind(force bool) error {
 		}
 		return nil
 	})
-}
-
-func isMountPoint(mounts mountinfo.Table, dir string) bool {
-	_, ok := mounts.At(dir)
-	return ok
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/filter"
 	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/statedir"
@@ -40,7 +41,7 @@ type mount struct {
 	login        *login // to the mounted remote
 	sessionLogin *login // to the session remote; nil: there is none
 
-	point   mountpoint
+	point   mountpoint.Point
 	home    *statedir.Home
 	store   *fetch.Store
 	release func()
@@ -188,7 +189,7 @@ func (d *Daemon) reserve(r control.MountRequest, b beginning, abort context.Canc
 		return nil, errors.New("the daemon is shutting down")
 	}
 	if !d.add(m) {
-		return nil, errAlreadyMounted
+		return nil, mountpoint.ErrAlreadyMounted
 	}
 	return m, nil
 }
@@ -216,7 +217,7 @@ const leaveWait = 10 * time.Second
 // earlier waits until the directory of a request is nobody's, or belongs to a mount that goes on. Is it one that the same
 // asker has asked for before, whose answer did not reach him, it is given.
 func (d *Daemon) earlier(ctx context.Context, r control.MountRequest) (*mount, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, leaveWait, errAlreadyMounted)
+	ctx, cancel := context.WithTimeoutCause(ctx, leaveWait, mountpoint.ErrAlreadyMounted)
 	defer cancel()
 	for {
 		d.mu.Lock()
@@ -239,7 +240,7 @@ func (d *Daemon) earlier(ctx context.Context, r control.MountRequest) (*mount, e
 			return m, nil
 		case !served && asked: // who asked before has not noticed yet that nobody listens
 		default:
-			return nil, errAlreadyMounted
+			return nil, mountpoint.ErrAlreadyMounted
 		}
 		started := m.started
 		if served {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/capture"
@@ -340,7 +341,7 @@ func (w *restoring) carryOut(ctx context.Context, git *gitdir.Dir, lock *gitdir.
 	if err != nil {
 		return err
 	}
-	device, err := deviceOf(m.dir)
+	device, err := mountpoint.DeviceOf(m.dir)
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
@@ -22,6 +21,7 @@ import (
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
+	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/worktree"
@@ -36,9 +36,6 @@ import (
 // the mount, and the record remembers it for the next one if this one is killed.
 
 var errHasFiles = errors.New("it has files already")
-
-// busyPause is the longest pause between tries to unmount what is busy; they double.
-const busyPause = 64 * time.Millisecond
 
 // redirects are those of one mount.
 type redirects struct {
@@ -320,7 +317,7 @@ func (r *redirects) unbind(force bool) error {
 			if !ok {
 				continue
 			}
-			if err := unmountIdle(at, flags); errors.Is(err, unix.EBUSY) {
+			if err := mountpoint.UnmountIdle(at, flags); errors.Is(err, unix.EBUSY) {
 				return fmt.Errorf("%w: %s", fuse.ErrBusy, d.Path)
 			} else if err != nil && !errors.Is(err, unix.EINVAL) {
 				return fmt.Errorf("unmount %s: %w", at, err)
@@ -329,17 +326,6 @@ func (r *redirects) unbind(force bool) error {
 		}
 		return nil
 	})
-}
-
-// unmountIdle tries a busy mount again for a moment: a process that has just ended may still hold its files.
-func unmountIdle(dir string, flags int) error {
-	for pause := time.Millisecond; ; pause *= 2 {
-		err := unix.Unmount(dir, flags)
-		if !errors.Is(err, unix.EBUSY) || pause > busyPause {
-			return err
-		}
-		time.Sleep(pause)
-	}
 }
 
 // rebind undoes unbind: the mount stays.

@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
+	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
@@ -22,7 +23,7 @@ func (r *redirects) again() {
 	}
 	for _, d := range r.mount.record.Redirects {
 		one := &redirect{Redirect: d}
-		active := !mayBind() // a link is there from the start
+		active := !mountpoint.MayBind() // a link is there from the start
 		if !active {
 			_, active = boundAt(mounts, r.mount.dir, r.source(d))
 		}
@@ -53,7 +54,7 @@ func (r *redirects) unbound() (list []worktree.Place) {
 
 // bindAgain binds what is unbound still, as after an unbind and an unmount that did not come.
 func (r *redirects) bindAgain(ctx context.Context) {
-	if !mayBind() || !r.mount.writable() {
+	if !mountpoint.MayBind() || !r.mount.writable() {
 		return
 	}
 	for _, d := range r.all {

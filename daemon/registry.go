@@ -17,6 +17,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
@@ -84,7 +85,7 @@ func systemEnds() bool {
 	if _, err := os.Stat("/run/systemd/system"); err != nil {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), probeTime)
+	ctx, cancel := context.WithTimeout(context.Background(), mountpoint.ProbeTime)
 	defer cancel()
 	out, _ := exec.CommandContext(ctx, "systemctl", "is-system-running").Output() // it fails if the system is not well
 	return strings.TrimSpace(string(out)) == "stopping"

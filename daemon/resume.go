@@ -17,6 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/internal/keeper"
+	"github.com/artifactfs/artifactfs/mount/mountpoint"
 )
 
 // A process that dies leaves its mounts as they are, and the kernel lets who uses them wait. The next one takes each of
@@ -65,7 +66,7 @@ func (d *Daemon) inherit(kept []keeper.Kept) {
 		m.taking, m.left = make(chan struct{}), in
 		m.keeping = keeping{keeper: d.keeper, key: in.key, state: state, dir: h.Dir, warn: d.log.Warn}
 		m.session, m.record, m.resumed, m.reply = h.Record.Session, h.Record, h.Resumed, h.Reply
-		m.point = mountpoint{dir: h.Dir, made: h.Made}
+		m.point = mountpoint.Point{Dir: h.Dir, Created: h.Made}
 		m.redirects.notes = h.Notes
 		d.mu.Lock()
 		added := d.add(m)
@@ -293,7 +294,7 @@ func hungUp(device *os.File) bool {
 
 // takeAway takes away a mount that nobody was told of.
 func (m *mount) takeAway() {
-	detachQuietly(m.dir, m.daemon.log)
+	mountpoint.DetachQuietly(m.dir, m.daemon.log)
 	lock := m.left.take(partLock)
 	m.left.close()
 	if lock != nil {
@@ -316,7 +317,7 @@ func (m *mount) giveUp(why error) {
 	d := m.daemon
 	d.log.Error("abandon mount", zap.String("dir", m.dir), zap.Error(why))
 	d.failures.Add(failureOf(m.keeping.state.get(), why))
-	detachQuietly(m.dir, d.log)
+	mountpoint.DetachQuietly(m.dir, d.log)
 	m.left.close()
 	if m.server != nil || m.tree != nil {
 		m.finish()
@@ -336,7 +337,7 @@ func (m *mount) leaveRegistry() {
 	m.stopping, m.state = true, control.StateUnmounted
 	m.mu.Unlock()
 	m.drop()
-	m.point.remove()
+	m.point.Remove()
 	m.daemon.remove(m)
 	close(m.gone)
 }

@@ -181,10 +181,10 @@ func (m *mount) open() error {
 		o.GitFile, o.GitDir, o.ReadOnly = m.gitFile(), m.inside.wanted(), true
 	}
 	if m.writable() && m.taking == nil {
-		if m.record.Dir == m.dir && len(m.point.made) == 0 {
-			m.point.made = m.record.Made
+		if m.record.Dir == m.dir && len(m.point.Created) == 0 {
+			m.point.Created = m.record.Made
 		}
-		m.record.Dir, m.record.Made, m.record.Counted = m.dir, m.point.made, false
+		m.record.Dir, m.record.Made, m.record.Counted = m.dir, m.point.Created, false
 		if err := m.record.Save(m.home.Dir); err != nil {
 			return err
 		}

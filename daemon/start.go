@@ -12,6 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
@@ -44,8 +45,8 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	if m.point, err = m.prepare(ctx); err != nil {
 		return reply, err
 	}
-	if len(m.point.made) > 0 {
-		m.tell(func(h *handover) { h.Made = m.point.made })
+	if len(m.point.Created) > 0 {
+		m.tell(func(h *handover) { h.Made = m.point.Created })
 	}
 	if m.store, m.release, err = m.daemon.store(m); err != nil {
 		return reply, err
@@ -104,7 +105,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 			return reply, err
 		}
 		switch {
-		case !mayBind():
+		case !mountpoint.MayBind():
 		case m.request.Through != "":
 			m.work.Go(func() { m.redirects.bindExisting(context.WithoutCancel(ctx)) }) // it waits until our asker has its answer
 		default:
@@ -122,7 +123,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 		},
 	}
 	m.tell(func(h *handover) {
-		h.Phase, h.Request, h.Record, h.Resumed, h.Notes, h.Made, h.Reply = phaseServed, m.requestNow(), m.record, m.resumed, m.redirects.notes, m.point.made, reply
+		h.Phase, h.Request, h.Record, h.Resumed, h.Notes, h.Made, h.Reply = phaseServed, m.requestNow(), m.record, m.resumed, m.redirects.notes, m.point.Created, reply
 		if checkout.Size() <= maxCheckout {
 			h.Checkout = &checkout
 		}
@@ -142,7 +143,7 @@ func (m *mount) redirect(ctx context.Context) error {
 	if err := m.redirects.plan(ctx); err != nil {
 		return err
 	}
-	if !mayBind() {
+	if !mountpoint.MayBind() {
 		m.redirects.link(ctx)
 	}
 	if before+len(m.record.Redirects)+len(m.record.Configured) == 0 {
@@ -168,7 +169,7 @@ func (m *mount) attach() error {
 		m.server, err = fuse.Serve(m.tree, m.dir, device, o)
 	}
 	if err != nil && os.Geteuid() != 0 {
-		err = fmt.Errorf("%w: %w", errUserMount, err)
+		err = fmt.Errorf("%w: %w", mountpoint.ErrUserMount, err)
 	}
 	if err == nil {
 		m.tell(func(h *handover) { h.Hello = device.Hello() })
@@ -182,7 +183,7 @@ func (m *mount) fuseOptions() fuse.Options {
 		FsName: m.store.URL(), AllowOther: m.request.AllowOther, StatFS: m.daemon.state, Log: m.daemon.sampled.With(zap.String("mount", m.dir)),
 		ReadOnly: m.request.ReadOnly, ACL: m.request.ACL, Through: m.request.Through, Await: m.awaitGit, Latencies: &m.daemon.latencies,
 	}
-	if m.writable() && mayBind() && len(m.redirects.all) > 0 {
+	if m.writable() && mountpoint.MayBind() && len(m.redirects.all) > 0 {
 		o.Redirect = m.redirects.hook
 		if m.taking != nil {
 			o.Unbound = m.redirects.unbound()

@@ -20,6 +20,7 @@ import (
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/statedir"
 )
@@ -360,17 +361,17 @@ func readRootFile(ctx context.Context, v *fetch.View, root object.ID, name strin
 }
 
 // prepare makes the directory of a mount ready. That of a submodule lies in a mount of this very process.
-func (m *mount) prepare(ctx context.Context) (p mountpoint, err error) {
+func (m *mount) prepare(ctx context.Context) (p mountpoint.Point, err error) {
 	switch {
 	case m.request.Device != nil:
-		return prepareAdopted(m.request)
+		return mountpoint.CheckAdopted(m.request)
 	case m.request.Through != "": // looking into it would wait for ourselves
-		return mountpoint{dir: m.dir}, checkDevice()
+		return mountpoint.Point{Dir: m.dir}, mountpoint.CheckDevice()
 	case m.around == nil:
-		return prepareMountpoint(ctx, m.dir, "")
+		return mountpoint.Prepare(ctx, m.dir, "")
 	}
 	err = fuse.WithoutDevice(func() error {
-		p, err = prepareMountpoint(ctx, m.dir, m.around.dir)
+		p, err = mountpoint.Prepare(ctx, m.dir, m.around.dir)
 		return err
 	})
 	return p, err

@@ -19,6 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/gitdir/index"
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -191,7 +192,7 @@ func (m *mount) change(ctx context.Context, git *gitdir.Dir, lock *gitdir.Locked
 	if err != nil {
 		return reply, err
 	}
-	device, err := deviceOf(m.dir)
+	device, err := mountpoint.DeviceOf(m.dir)
 	if err != nil {
 		return reply, err
 	}

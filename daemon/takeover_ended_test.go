@@ -12,6 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/gittest"
 	"github.com/artifactfs/artifactfs/internal/keeper"
+	"github.com/artifactfs/artifactfs/mount/mountpoint"
 )
 
 func TestUnmountedWhileNobodyServes(t *testing.T) {
@@ -78,7 +79,7 @@ func TestAMountThatCannotBeTakenOverIsGivenUp(t *testing.T) {
 	if st := k.status(bad); st.Error == "" || st.Session.Name != reply.Session {
 		t.Errorf("status %+v", st)
 	}
-	if _, err := deviceOf(bad); err == nil {
+	if _, err := mountpoint.DeviceOf(bad); err == nil {
 		t.Error("it is mounted")
 	}
 	k.sh(good, "cat README.md")
@@ -117,7 +118,7 @@ func TestGivingUpLeavesNothingMounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	clear(k.kept)
-	if _, err := deviceOf(dir); err == nil {
+	if _, err := mountpoint.DeviceOf(dir); err == nil {
 		t.Error("it is mounted")
 	}
 	k.start()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/mount/mountpoint"
 )
 
 func TestAMountThatIsBeingMadeIsMadeAgain(t *testing.T) {
@@ -263,7 +264,7 @@ func TestMountAndUnmountAreDoneOnce(t *testing.T) {
 			}
 			return err
 		})
-		if _, err := deviceOf(dir); err == nil {
+		if _, err := mountpoint.DeviceOf(dir); err == nil {
 			t.Fatalf("round %d: it is mounted", round)
 		}
 		eventually(t, "nothing is kept", func() bool { return len(k.names()) == 0 })

@@ -20,6 +20,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/daemon"
+	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
@@ -229,7 +230,7 @@ func notMounted(verb, dir string) *control.Error {
 	for _, spelling := range spellings(dir) {
 		switch {
 		case !hasMount(table, spelling):
-		case !daemon.IsDead(spelling):
+		case !mountpoint.IsDead(spelling):
 			e.Cause = "the mount there is not served by a daemon of this state directory"
 			e.Hint = "--state DIR names the state directory of who mounted it"
 		default:

@@ -31,7 +31,7 @@ var floors = [][]string{
 	{"credential", "fetch", "promisor", "session", "internal/gittest/gitserve", "internal/workday", "internal/gittest/rot13filter"},
 	{"worktree", "session/thin"},
 	{"gitdir", "session/trash", "session/capture", "session/writeback", "session/mirror", "session/transcript", "fuse", "worktree/worktreetest"},
-	{"statedir"},
+	{"statedir", "mount/mountpoint"},
 	{"statedir/statedirtest"},
 	{"daemon", "mcp"},
 	{"cmd/artifactfs", "cmd/artifactfs-fsmonitor"},

@@ -1,4 +1,4 @@
-package daemon
+package mountpoint
 
 import (
 	"errors"
@@ -18,15 +18,15 @@ func TestAdoptable(t *testing.T) {
 		readOnly bool
 		ok       bool
 	}{
-		"as it should be":            {line("/w", "rw,nosuid", fuseType, super), false, true},
-		"read-only":                  {line("/w", "ro,nosuid", fuseType, super), true, true},
-		"the last one is seen":       {line("/w", "rw", "ext4", "rw") + line("/w", "rw", fuseType, super), false, true},
-		"nothing there":              {line("/x", "rw", fuseType, super), false, false},
+		"as it should be":            {line("/w", "rw,nosuid", FUSEType, super), false, true},
+		"read-only":                  {line("/w", "ro,nosuid", FUSEType, super), true, true},
+		"the last one is seen":       {line("/w", "rw", "ext4", "rw") + line("/w", "rw", FUSEType, super), false, true},
+		"nothing there":              {line("/x", "rw", FUSEType, super), false, false},
 		"another type":               {line("/w", "rw", "fuse.other", super), false, false},
-		"hidden":                     {line("/w", "rw", fuseType, super) + line("/w", "rw", "tmpfs", "rw"), false, false},
-		"nobody checks modes":        {line("/w", "rw", fuseType, "rw,user_id=0"), false, false},
-		"writable, asked otherwise":  {line("/w", "rw", fuseType, super), true, false},
-		"read-only, asked otherwise": {line("/w", "ro", fuseType, super), false, false},
+		"hidden":                     {line("/w", "rw", FUSEType, super) + line("/w", "rw", "tmpfs", "rw"), false, false},
+		"nobody checks modes":        {line("/w", "rw", FUSEType, "rw,user_id=0"), false, false},
+		"writable, asked otherwise":  {line("/w", "rw", FUSEType, super), true, false},
+		"read-only, asked otherwise": {line("/w", "ro", FUSEType, super), false, false},
 		"a broken table":             {"x y - z\n51 27 0:44 / /w\n", false, false},
 	} {
 		err := adoptable(mountinfo.Parse([]byte(c.table)), control.MountRequest{Dir: "/w", ReadOnly: c.readOnly})

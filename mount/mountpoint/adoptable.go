@@ -1,0 +1,38 @@
+package mountpoint
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/mountinfo"
+)
+
+// adoptable returns why a mount made by another program cannot be served; nil if it can.
+func adoptable(mounts mountinfo.Table, r control.MountRequest) error {
+	found, ok := mounts.At(r.Dir)
+	if !ok || found.Type != FUSEType {
+		return fmt.Errorf("%w: nothing of the type %s is mounted there", errNotAdopted, FUSEType)
+	}
+	switch readOnly := slices.Contains(found.Options, "ro"); {
+	case !slices.Contains(found.Super, "default_permissions"):
+		return fmt.Errorf("%w: it is mounted without default_permissions, so file modes would not be checked", errNotAdopted)
+	case r.ReadOnly && !readOnly:
+		return fmt.Errorf("%w: it is not mounted read-only", errNotAdopted)
+	case !r.ReadOnly && readOnly:
+		return fmt.Errorf("%w: it is mounted read-only, and --read-only was not given", errNotAdopted)
+	}
+	return nil
+}
+
+var errNotAdopted = errors.New("the descriptor cannot be used")
+
+// CheckAdopted is Prepare for an adopted mount. It touches nothing and returns an error if the mount cannot be served as r asks.
+func CheckAdopted(r control.MountRequest) (Point, error) {
+	mounts, err := mountinfo.Self()
+	if err != nil {
+		return Point{}, err
+	}
+	return Point{Dir: r.Dir}, adoptable(mounts, r)
+}

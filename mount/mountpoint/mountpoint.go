@@ -1,0 +1,275 @@
+package mountpoint
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/internal/mountinfo"
+)
+
+const (
+	// FUSEType is the type of our mounts in the table of mounts.
+	FUSEType = "fuse.artifactfs"
+	// autofsType is the type of an automount, where processes wait until something is mounted over it: autofs(5), systemd.automount(5).
+	autofsType = "autofs"
+	// ProbeTime is how long the process that serves a mount may take to answer before the mount counts as wedged, not dead.
+	ProbeTime = 2 * time.Second
+	// maxStacked bounds how many dead mounts at one directory are removed.
+	maxStacked = 16
+)
+
+// What can be wrong with the directory of a mount, or with this host.
+var (
+	// ErrAlreadyMounted reports a live mount of ours at the directory.
+	ErrAlreadyMounted = errors.New("artifactfs has mounted something there already")
+	// ErrTaken reports another file system at the directory.
+	ErrTaken = errors.New("another file system is mounted there")
+	// ErrInside reports a directory inside a mount of ours.
+	ErrInside = errors.New("the directory lies inside the mount")
+	// ErrNotEmpty reports a directory with entries.
+	ErrNotEmpty = errors.New("the directory is not empty")
+	// ErrNotDirectory reports a file in place of the directory.
+	ErrNotDirectory = errors.New("not a directory")
+	// ErrDeadMount reports a mount whose process is gone, and that cannot be removed.
+	ErrDeadMount = errors.New("a dead mount is there: its process is gone")
+	// ErrUserMount reports a failure of fusermount3.
+	ErrUserMount = errors.New("fusermount3 did not mount it")
+	// ErrNoFUSE reports that this host has no usable /dev/fuse.
+	ErrNoFUSE = errors.New("/dev/fuse cannot be used")
+)
+
+// errAutomount reports an automount at the directory whose automounter did not send this request.
+var errAutomount = errors.New("an automount is there, and its automounter has not asked for this mount")
+
+// Point is the directory of a mount, and the directories that were created for it.
+type Point struct {
+	Dir     string
+	Created []string // directories that did not exist, the deepest last
+}
+
+// Prepare creates dir if it is missing, removes a dead mount of ours from it, and checks that it is empty and lies in no other
+// mount of ours than the one at around ("": in none). After an error nothing that it created is left.
+//
+// The table of mounts is read first: a stat of a mount point may wait for the process that serves it, and that of a dead mount is
+// answered from the kernel's cache.
+func Prepare(ctx context.Context, dir, around string) (Point, error) {
+	p := Point{Dir: dir}
+	err := CheckDevice()
+	if err != nil {
+		return p, err
+	}
+	if err = clearDead(ctx, dir, around); err != nil {
+		return p, err
+	}
+	if err = p.make(); err == nil {
+		err = p.empty()
+	}
+	if err != nil {
+		p.Remove()
+	}
+	return p, err
+}
+
+// CheckDevice returns ErrNoFUSE and the cause if this host cannot mount. Users need not be able to open /dev/fuse: fusermount3 is.
+func CheckDevice() error {
+	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if os.Geteuid() != 0 && errors.Is(err, fs.ErrPermission) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrNoFUSE, errors.Unwrap(err))
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return fmt.Errorf("%w: %w", ErrNoFUSE, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != unix.Mkdev(10, 229) { // Documentation/admin-guide/devices.txt
+		return fmt.Errorf("%w: it is another file", ErrNoFUSE)
+	}
+	return nil
+}
+
+// clearDead removes dead mounts of ours from dir. Any other mount there, and a mount of ours above it that is not at around, is an
+// error.
+func clearDead(ctx context.Context, dir, around string) error {
+	for range maxStacked {
+		mounts, err := mountinfo.Self()
+		if err != nil {
+			return err
+		}
+		it, _ := mounts.Above(dir)
+		switch at, kind := it.Point, it.Type; {
+		case kind == autofsType && at == dir:
+			return errAutomount
+		case kind != FUSEType && at == dir && dir != "/":
+			return ErrTaken
+		case kind != FUSEType, at != dir && at == around:
+			return nil
+		case at != dir:
+			return fmt.Errorf("%w at %s", ErrInside, at)
+		case !IsDead(dir):
+			return ErrAlreadyMounted
+		}
+		if err := Detach(ctx, dir); err != nil {
+			return fmt.Errorf("%w, and it cannot be removed: %w", ErrDeadMount, err)
+		}
+	}
+	return ErrDeadMount
+}
+
+// IsDead reports whether the process that served a mount is certainly gone. It blocks for ProbeTime at most. statfs is never answered from a cache, and
+// of a connection without a process it fails at once (fs/fuse/dev.c, fuse_get_req).
+func IsDead(dir string) bool {
+	answer := make(chan error, 1)
+	go func() {
+		var st unix.Statfs_t
+		answer <- unix.Statfs(dir, &st)
+	}()
+	select {
+	case err := <-answer:
+		return errors.Is(err, unix.ENOTCONN) || errors.Is(err, unix.ECONNABORTED)
+	case <-time.After(ProbeTime):
+		return false
+	}
+}
+
+// Detach removes the mount at dir from the directory tree, whether it is in use or not. Without root it runs fusermount3.
+func Detach(ctx context.Context, dir string) error {
+	if os.Geteuid() == 0 {
+		return unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	}
+	if out, err := exec.CommandContext(ctx, "fusermount3", "-u", "-z", "--", dir).CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// make creates the directory and those above it that are missing.
+func (p *Point) make() error {
+	var missing []string
+	for dir := p.Dir; ; dir = filepath.Dir(dir) {
+		_, err := os.Lstat(dir)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		missing = append(missing, dir)
+	}
+	for i := len(missing) - 1; i >= 0; i-- {
+		err := os.Mkdir(missing[i], 0o755)
+		if errors.Is(err, fs.ErrExist) {
+			continue // another process created it: it is not ours to remove
+		}
+		if err != nil {
+			return err
+		}
+		p.Created = append(p.Created, missing[i])
+	}
+	return nil
+}
+
+// Remove removes the directories that were created, as far as they are empty.
+func (p *Point) Remove() {
+	for i := len(p.Created) - 1; i >= 0; i-- {
+		if os.Remove(p.Created[i]) != nil {
+			return
+		}
+	}
+}
+
+func (p *Point) empty() error {
+	info, err := os.Stat(p.Dir)
+	switch {
+	case err != nil:
+		return err
+	case !info.IsDir():
+		return ErrNotDirectory
+	}
+	d, err := os.Open(p.Dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if names, _ := d.Readdirnames(1); len(names) > 0 {
+		return ErrNotEmpty
+	}
+	return nil
+}
+
+// DeviceOf returns the device number of a mount of ours from the table of mounts: a stat would wait for this very process.
+func DeviceOf(dir string) (uint32, error) {
+	mounts, err := mountinfo.Self()
+	if err != nil {
+		return 0, err
+	}
+	for _, m := range mounts {
+		if m.Point == dir && m.Type == FUSEType {
+			return uint32(m.Device), nil
+		}
+	}
+	return 0, fmt.Errorf("find device of %s: not mounted", dir)
+}
+
+// MayBind reports whether this process may mount directories over others.
+func MayBind() bool {
+	if os.Geteuid() != 0 {
+		return false
+	}
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	return unix.Capget(&head, &data[0]) == nil && data[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
+}
+
+// IsMounted reports whether anything is mounted at dir.
+func IsMounted(mounts mountinfo.Table, dir string) bool {
+	_, ok := mounts.At(dir)
+	return ok
+}
+
+// detachTime bounds the time that fusermount3 may take.
+const detachTime = 5 * time.Second
+
+// DetachAt is Detach of a mount of this process. It does nothing if none is mounted at dir.
+func DetachAt(dir string) error {
+	if _, err := DeviceOf(dir); err != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), detachTime)
+	defer cancel()
+	return fuse.WithoutDevice(func() error { return Detach(ctx, dir) })
+}
+
+// DetachQuietly is DetachAt that logs its error.
+func DetachQuietly(dir string, log *zap.Logger) {
+	if err := DetachAt(dir); err != nil {
+		log.Error("detach mount", zap.String("dir", dir), zap.Error(err))
+	}
+}
+
+// busyPause is the longest pause between two tries to unmount a busy mount; they double.
+const busyPause = 64 * time.Millisecond
+
+// UnmountIdle is umount2(2). It tries a busy mount again for a moment: a process that has just ended may still hold its files.
+func UnmountIdle(dir string, flags int) error {
+	for pause := time.Millisecond; ; pause *= 2 {
+		err := unix.Unmount(dir, flags)
+		if !errors.Is(err, unix.EBUSY) || pause > busyPause {
+			return err
+		}
+		time.Sleep(pause)
+	}
+}

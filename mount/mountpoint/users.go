@@ -1,0 +1,173 @@
+package mountpoint
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/internal/mountinfo"
+)
+
+// user is a process that keeps a mount busy.
+type user struct {
+	pid  string
+	name string // of its command
+	how  string
+}
+
+func (u user) String() string { return fmt.Sprintf("%s (%s)", u.name, u.pid) }
+
+// usersOf returns the processes that keep a mount busy. It reads /proc alone: a look at a file of the mount would be a request to
+// this process. Processes of other users may be missing.
+func usersOf(dir string) (users []user) {
+	mounts, _ := mountinfo.Self()
+	mount, ok := mounts.At(dir)
+	if !ok {
+		return nil
+	}
+	id, device := strconv.Itoa(mount.ID), fmt.Sprintf("%02x:%02x", unix.Major(mount.Device), unix.Minor(mount.Device))
+	inside := func(path string) bool { return mountinfo.Within(dir, strings.TrimSuffix(path, " (deleted)")) }
+	processes, _ := filepath.Glob("/proc/[0-9]*")
+	for _, proc := range processes {
+		how := ""
+		switch {
+		case linksInto(filepath.Join(proc, "cwd"), inside):
+			how = "its working directory"
+		case linksInto(filepath.Join(proc, "root"), inside):
+			how = "its root directory"
+		case linksInto(filepath.Join(proc, "exe"), inside):
+			how = "its program"
+		default:
+			how = openFile(proc, dir, id, inside)
+			if how == "" && mapsFrom(proc, device) {
+				how = "a mapped file"
+			}
+		}
+		if how == "" {
+			continue
+		}
+		name, _ := os.ReadFile(filepath.Join(proc, "comm"))
+		users = append(users, user{filepath.Base(proc), strings.TrimSpace(string(name)), how})
+	}
+	return users
+}
+
+// usersByCopies returns the bind mounts of a mount, and the processes in whose mount namespaces it has copies.
+func usersByCopies(copies []mountinfo.Copy) (users []user) {
+	for _, c := range copies {
+		if c.PID == 0 {
+			users = append(users, user{c.Point, "a bind mount", "it until that is unmounted"})
+			continue
+		}
+		pid := strconv.Itoa(c.PID)
+		name, _ := os.ReadFile(filepath.Join("/proc", pid, "comm"))
+		users = append(users, user{pid, strings.TrimSpace(string(name)), "it at " + c.Point + " of a mount namespace of its own"})
+	}
+	return users
+}
+
+func linksInto(link string, inside func(string) bool) bool {
+	to, err := os.Readlink(link)
+	return err == nil && inside(to)
+}
+
+// openFile returns the path of a file that a process has open in the mount of this id; "": none.
+func openFile(proc, dir, id string, inside func(string) bool) string {
+	infos, err := os.ReadDir(filepath.Join(proc, "fdinfo"))
+	if err != nil {
+		return ""
+	}
+	for _, info := range infos {
+		to, err := os.Readlink(filepath.Join(proc, "fd", info.Name()))
+		if err != nil || !filepath.IsAbs(to) {
+			continue
+		}
+		if inside(to) || mountOf(filepath.Join(proc, "fdinfo", info.Name())) == id {
+			if rest, err := filepath.Rel(dir, to); err == nil {
+				return rest
+			}
+			return to
+		}
+	}
+	return ""
+}
+
+// mountOf returns the id of the mount of an open file. Format: proc_pid_fdinfo(5).
+func mountOf(info string) string {
+	text, err := os.ReadFile(info)
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(text)) {
+		if id, ok := strings.CutPrefix(line, "mnt_id:"); ok {
+			return strings.TrimSpace(id)
+		}
+	}
+	return ""
+}
+
+// mapsFrom reports whether a process has a file of a device mapped. Format: proc_pid_maps(5); field 4 is the device.
+func mapsFrom(proc, device string) bool {
+	text, err := os.ReadFile(filepath.Join(proc, "maps"))
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) > 3 && f[3] == device {
+			return true
+		}
+	}
+	return false
+}
+
+// BusyError is fuse.ErrBusy with the processes that keep the mount busy.
+type BusyError struct {
+	error
+	users []user
+}
+
+func (e BusyError) Unwrap() error { return e.error }
+
+const usersNamed = 5
+
+func (e BusyError) Error() string {
+	var names []string
+	for _, u := range e.users[:min(usersNamed, len(e.users))] {
+		names = append(names, u.String())
+	}
+	if more := len(e.users) - usersNamed; more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	return "it is in use by " + strings.Join(names, ", ")
+}
+
+// Hint says how the first of them hold it.
+func (e BusyError) Hint() string {
+	var holds []string
+	for _, u := range e.users[:min(usersNamed, len(e.users))] {
+		holds = append(holds, fmt.Sprintf("%s holds %s", u, u.how))
+	}
+	return strings.Join(holds, "; ")
+}
+
+// NameUsers returns err, or a BusyError if err is fuse.ErrBusy and the processes that use the mount can be found.
+func NameUsers(dir string, err error) error {
+	if !errors.Is(err, fuse.ErrBusy) {
+		return err
+	}
+	if users := usersOf(dir); len(users) > 0 {
+		return BusyError{err, users}
+	}
+	return err
+}
+
+// BusyByCopies returns a BusyError with the copies of a mount.
+func BusyByCopies(copies []mountinfo.Copy) error {
+	return BusyError{fuse.ErrBusy, usersByCopies(copies)}
+}
