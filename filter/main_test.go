@@ -51,7 +51,7 @@ func note(text string) {
 }
 
 func drive(manner string) {
-	d := driver{in: packetReader{r: bufio.NewReader(os.Stdin)}, out: packetWriter{bufio.NewWriter(os.Stdout)}, manner: manner}
+	d := driver{in: newPacketReader(os.Stdin), out: packetWriter{bufio.NewWriter(os.Stdout)}, manner: manner}
 	note("start " + os.Getenv("GIT_DIR"))
 	if manner == "fails" {
 		os.Exit(3)

@@ -6,60 +6,40 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/artifactfs/artifactfs/internal/pktline"
 )
 
-const (
-	// maxPacket is the largest content of a packet in bytes, as git writes and takes it.
-	maxPacket = 65520 - 4
-	// maxLines bounds the lines of a list, so that a program cannot talk for ever.
-	maxLines = 10 * maxBatch
-)
+// maxLines bounds the lines of a list, so that a program cannot talk for ever.
+const maxLines = 10 * maxBatch
 
 var errProtocol = errors.New("protocol error")
 
-// packetReader reads packets: four hexadecimal digits that count themselves and the content behind them.
-type packetReader struct {
-	r   *bufio.Reader
-	buf [maxPacket]byte
+// packetReader reads the packets of a program.
+type packetReader struct{ *pktline.Reader }
+
+func newPacketReader(r io.Reader) packetReader {
+	return packetReader{pktline.NewReader(r, pktline.MaxPacket)}
 }
 
-// next gives a packet's content until the following call; nil is a flush, and so is, in git, an empty packet.
-func (p *packetReader) next() ([]byte, error) {
-	var head [4]byte
-	if _, err := io.ReadFull(p.r, head[:]); err != nil {
-		return nil, err
-	}
-	n := 0
-	for _, c := range head {
-		switch {
-		case c >= '0' && c <= '9':
-			n = n<<4 | int(c-'0')
-		case c >= 'a' && c <= 'f':
-			n = n<<4 | int(c-'a'+10)
-		case c >= 'A' && c <= 'F':
-			n = n<<4 | int(c-'A'+10)
-		default:
-			return nil, fmt.Errorf("%w: packet of length %q", errProtocol, head)
-		}
-	}
+// next returns a packet's data until the following call; nil is a flush, and so is, as in git, an empty packet.
+func (p packetReader) next() ([]byte, error) {
+	kind, data, err := p.Next()
 	switch {
-	case n == 0 || n == 4:
-		return nil, nil
-	case n < 4 || n-4 > maxPacket:
-		return nil, fmt.Errorf("%w: packet of length %q", errProtocol, head)
-	}
-	content := p.buf[:n-4]
-	if _, err := io.ReadFull(p.r, content); err != nil {
-		if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF
-		}
+	case errors.Is(err, pktline.ErrLength):
+		return nil, fmt.Errorf("%w: %w", errProtocol, err)
+	case err != nil:
 		return nil, err
+	case kind == pktline.Flush || kind == pktline.Data && len(data) == 0:
+		return nil, nil
+	case kind != pktline.Data:
+		return nil, fmt.Errorf("%w: %v", errProtocol, kind)
 	}
-	return content, nil
+	return data, nil
 }
 
 // lines gives each line to take, up to a flush.
-func (p *packetReader) lines(take func(line string) error) error {
+func (p packetReader) lines(take func(line string) error) error {
 	for range maxLines {
 		content, err := p.next()
 		if err != nil || content == nil {
@@ -73,7 +53,7 @@ func (p *packetReader) lines(take func(line string) error) error {
 }
 
 // status reads lines up to a flush; the last status among them replaces the one before.
-func (p *packetReader) status(before string) (string, error) {
+func (p packetReader) status(before string) (string, error) {
 	status := before
 	err := p.lines(func(line string) error {
 		if text, ok := strings.CutPrefix(line, "status="); ok {
@@ -86,7 +66,7 @@ func (p *packetReader) status(before string) (string, error) {
 
 // copyTo writes a content's packets to w. what w refuses is errOutput; the rest is read all the same, so that the
 // program can go on.
-func (p *packetReader) copyTo(w io.Writer) error {
+func (p packetReader) copyTo(w io.Writer) error {
 	var failed error
 	for {
 		content, err := p.next()
@@ -115,13 +95,13 @@ type packetWriter struct {
 func (p packetWriter) line(text string) { p.packet([]byte(text + "\n")) }
 
 func (p packetWriter) packet(content []byte) {
-	fmt.Fprintf(p.w, "%04x", len(content)+4)
+	p.w.Write(pktline.AppendHeader(p.w.AvailableBuffer(), len(content)))
 	p.w.Write(content)
 }
 
 // content writes all of r; an error of r is returned, those of the program show at the end.
 func (p packetWriter) content(r io.Reader) error {
-	buf := make([]byte, maxPacket)
+	buf := make([]byte, pktline.MaxData)
 	for {
 		n, err := io.ReadFull(r, buf)
 		if n > 0 {
@@ -136,6 +116,6 @@ func (p packetWriter) content(r io.Reader) error {
 	}
 }
 
-func (p packetWriter) end() { io.WriteString(p.w, "0000") }
+func (p packetWriter) end() { p.w.Write(pktline.AppendFlush(p.w.AvailableBuffer())) }
 
 func (p packetWriter) flush() error { return p.w.Flush() }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/artifactfs/artifactfs/internal/pktline"
 )
 
 // process is a program that speaks the long-running filter protocol. It belongs to one goroutine.
@@ -26,8 +28,8 @@ func (p *Programs) greet(ctx context.Context, command string) (*process, error) 
 	if err != nil {
 		return nil, err
 	}
-	c := &process{run: run, in: packetWriter{bufio.NewWriterSize(run, maxPacket+4)}}
-	c.out.r = bufio.NewReaderSize(run, maxPacket+4)
+	c := &process{run: run, in: packetWriter{bufio.NewWriterSize(run, pktline.MaxPacket)}}
+	c.out = newPacketReader(run)
 	if err := c.handshake(); err != nil {
 		late := run.late.Load()
 		c.end(true)
@@ -94,7 +96,7 @@ func (c *process) filter(f *File, mayDelay bool) (answer, error) {
 	switch {
 	case !c.smudge:
 		return refused, fmt.Errorf("%w: the program does not smudge", ErrUnfiltered)
-	case len(f.Path) > maxPacket-len("pathname=\n"):
+	case len(f.Path) > pktline.MaxData-len("pathname=\n"):
 		return refused, fmt.Errorf("%w: the path is too long", ErrUnfiltered)
 	}
 	c.head(f)

@@ -11,12 +11,14 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/artifactfs/artifactfs/internal/pktline"
 )
 
 func TestProcessIsKept(t *testing.T) {
 	tr := newTree(t, nil)
 	large := strings.Repeat("abc\n", 300_000)
-	for path, content := range map[string]string{"a": "one", "d/e": "two\n", "empty": "", "large": large, "packet": large[:maxPacket], "more": large[:maxPacket+1]} {
+	for path, content := range map[string]string{"a": "one", "d/e": "two\n", "empty": "", "large": large, "packet": large[:pktline.MaxData], "more": large[:pktline.MaxData+1]} {
 		got, err := tr.through("plain", path, content)
 		if err != nil || got != strings.ToUpper(content) {
 			t.Errorf("%s: %d bytes, %v", path, len(got), err)
@@ -284,7 +286,7 @@ func (full) Reset() error              { return nil }
 // TestFullOutput: what cannot be kept is no fault of the program, which goes on.
 func TestFullOutput(t *testing.T) {
 	tr := newTree(t, nil)
-	f, _ := file("a", strings.Repeat("x", 3*maxPacket))
+	f, _ := file("a", strings.Repeat("x", 3*pktline.MaxData))
 	f.Out = full{}
 	if err := tr.Process(command("plain"), f); !errors.Is(err, os.ErrInvalid) || errors.Is(err, ErrUnfiltered) {
 		t.Error(err)
@@ -314,7 +316,7 @@ func FuzzAnswers(f *testing.F) {
 	f.Fuzz(func(t *testing.T, said []byte) {
 		out := &output{}
 		file := File{Path: "a", Content: strings.NewReader("text"), Size: 4, Out: out}
-		c := &process{in: packetWriter{bufio.NewWriter(new(bytes.Buffer))}, out: packetReader{r: bufio.NewReader(bytes.NewReader(said))}}
+		c := &process{in: packetWriter{bufio.NewWriter(new(bytes.Buffer))}, out: newPacketReader(bytes.NewReader(said))}
 		if err := c.handshake(); err != nil {
 			return
 		}

@@ -1,7 +1,6 @@
 package promisor
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/internal/gitsocket"
+	"github.com/artifactfs/artifactfs/internal/pktline"
 )
 
 // socketName is where questions about a git directory are answered, inside it.
@@ -47,7 +47,7 @@ func ask(ctx context.Context, gitDir, protocol string, in io.Reader, out io.Writ
 	go func() { // reading on is how we learn that git is gone
 		defer cancel()
 		defer close(requests)
-		for r := bufio.NewReader(in); ; {
+		for r := pktline.NewReader(in, bufSize); ; {
 			q, err := readMessage(r)
 			if err != nil || string(q) == "0000" {
 				return
@@ -93,7 +93,7 @@ type caller struct {
 	gitDir string
 	hint   Hint
 	conn   net.Conn // nil: not connected
-	in     *bufio.Reader
+	in     *pktline.Reader
 }
 
 func (c *caller) hangUp() {
@@ -148,7 +148,7 @@ func (c *caller) connect(ctx context.Context, again bool) (greeting []byte, err 
 		time.Sleep(returnLook)
 	}
 	defer context.AfterFunc(ctx, func(n net.Conn) func() { return func() { n.Close() } }(c.conn))()
-	c.in = bufio.NewReader(c.conn)
+	c.in = pktline.NewReader(c.conn, bufSize)
 	if err := writeHint(c.conn, c.hint); err != nil {
 		return nil, fmt.Errorf("ask daemon: %w", err)
 	}
@@ -158,30 +158,22 @@ func (c *caller) connect(ctx context.Context, again bool) (greeting []byte, err 
 	return greeting, nil
 }
 
-// readMessage reads packets up to a flush, or an error, behind which nothing comes, as they are.
-func readMessage(r *bufio.Reader) (message []byte, err error) {
+// readMessage reads packets up to a flush, or an error, behind which nothing follows, and returns them as they were written.
+func readMessage(r *pktline.Reader) (message []byte, err error) {
 	for {
-		var digits [4]byte
-		if _, err := io.ReadFull(r, digits[:]); err != nil {
-			return nil, err
-		}
-		n, err := packetLength(digits)
+		kind, data, err := readPacket(r)
 		if err != nil {
 			return nil, err
 		}
-		message = append(message, digits[:]...)
-		if n < 4 {
-			if n == 0 {
-				return message, nil
-			}
+		switch kind {
+		case pktline.Flush:
+			return pktline.AppendFlush(message), nil
+		case pktline.Delim:
+			message = pktline.AppendDelim(message)
 			continue
 		}
-		at := len(message)
-		message = append(message, make([]byte, n-4)...)
-		if _, err := io.ReadFull(r, message[at:]); err != nil {
-			return nil, err
-		}
-		if bytes.HasPrefix(message[at:], []byte("ERR ")) {
+		message = pktline.Append(message, data)
+		if bytes.HasPrefix(data, []byte("ERR ")) {
 			return message, nil
 		}
 		if len(message) > maxMessage {

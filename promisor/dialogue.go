@@ -1,12 +1,12 @@
 package promisor
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/internal/pktline"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -22,31 +22,32 @@ type request struct {
 
 // advertisement is what the server says first.
 func advertisement(f object.Format) []byte {
-	b := appendLine(nil, "version 2")
-	b = appendLine(b, "agent=artifactfs")
-	b = appendLine(b, "ls-refs")
-	b = appendLine(b, "fetch=shallow filter")
-	b = appendLine(b, "object-format="+f.String())
-	return appendFlush(b)
+	b := pktline.AppendLine(nil, "version 2")
+	b = pktline.AppendLine(b, "agent=artifactfs")
+	b = pktline.AppendLine(b, "ls-refs")
+	b = pktline.AppendLine(b, "fetch=shallow filter")
+	b = pktline.AppendLine(b, "object-format="+f.String())
+	return pktline.AppendFlush(b)
 }
 
 // readRequest reads one command; io.EOF says that the client has no more.
-func readRequest(r *bufio.Reader, f object.Format) (request, error) {
+func readRequest(r *pktline.Reader, f object.Format) (request, error) {
 	var q request
 	for first := true; ; first = false {
-		kind, line, err := readPacket(r)
+		kind, data, err := readPacket(r)
 		switch {
-		case err == io.EOF && first, err == nil && kind == packetFlush && first:
+		case err == io.EOF && first, err == nil && kind == pktline.Flush && first:
 			return q, io.EOF
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 			return q, fmt.Errorf("%w: cut off in a request", errProtocol)
 		case err != nil:
 			return q, err
-		case kind == packetFlush:
+		case kind == pktline.Flush:
 			return q, nil
-		case kind == packetDelim:
+		case kind == pktline.Delim:
 			continue
 		}
+		line := strings.TrimSuffix(string(data), "\n") // the line feed is optional
 		key, value, _ := strings.Cut(line, " ")
 		switch {
 		case first:
@@ -73,16 +74,15 @@ func readRequest(r *bufio.Reader, f object.Format) (request, error) {
 func nothingPack(f object.Format, done bool) []byte {
 	var b []byte
 	if !done {
-		b = appendLine(b, "acknowledgments")
-		b = appendLine(b, "ready")
-		b = append(b, "0001"...)
+		b = pktline.AppendLine(b, "acknowledgments")
+		b = pktline.AppendLine(b, "ready")
+		b = pktline.AppendDelim(b)
 	}
-	b = appendLine(b, "packfile")
+	b = pktline.AppendLine(b, "packfile")
 	content := []byte("PACK\x00\x00\x00\x02\x00\x00\x00\x01" + // version 2, one entry:
 		"\x30" + "\x78\x9c\x03\x00\x00\x00\x00\x01") // a blob of no bytes, and those deflated
 	sum := f.New()
 	sum.Write(content)
 	pack := sum.Sum(append([]byte{1}, content...)) // 1: the side band of data
-	b = fmt.Appendf(b, "%04x", len(pack)+4)
-	return appendFlush(append(b, pack...))
+	return pktline.AppendFlush(pktline.Append(b, pack))
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/internal/pktline"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -288,12 +289,12 @@ func TestOptionsLetOnlyHarmlessOnesThrough(t *testing.T) {
 }
 
 func FuzzReadRequest(f *testing.F) {
-	want := appendLine(nil, "want "+strings.Repeat("ab", 20))
-	f.Add(append(append(append(appendLine(nil, "command=fetch"), "0001"...), want...), "0009done\n0000"...))
+	want := pktline.AppendLine(nil, "want "+strings.Repeat("ab", 20))
+	f.Add(append(append(append(pktline.AppendLine(nil, "command=fetch"), "0001"...), want...), "0009done\n0000"...))
 	f.Add([]byte("0014command=ls-refs\n0000"))
 	f.Add([]byte("fff1"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		q, err := readRequest(bufio.NewReader(bytes.NewReader(data)), object.SHA1)
+		q, err := readRequest(pktline.NewReader(bytes.NewReader(data), bufSize), object.SHA1)
 		if err == nil && len(q.wants)*40 > len(data) {
 			t.Errorf("%d wants in %d bytes", len(q.wants), len(data))
 		}

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/internal/gitsocket"
+	"github.com/artifactfs/artifactfs/internal/pktline"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -100,12 +101,13 @@ func (s *Server) converse(ctx context.Context, conn net.Conn) error {
 	if _, err := conn.Write(advertisement(format)); err != nil {
 		return fmt.Errorf("advertise: %w", err)
 	}
+	packets := pktline.NewReader(r, bufSize)
 	requests := make(chan request)
 	var readErr error
 	go func() { // ends with the connection; reading on is how we learn that the asker is gone
 		defer close(requests)
 		for {
-			q, err := readRequest(r, format)
+			q, err := readRequest(packets, format)
 			if err != nil {
 				if err != io.EOF {
 					readErr = err
@@ -131,7 +133,7 @@ func (s *Server) converse(ctx context.Context, conn net.Conn) error {
 func (s *Server) answer(ctx context.Context, hint Hint, q request) []byte {
 	switch q.command {
 	case "ls-refs":
-		return appendFlush(nil)
+		return pktline.AppendFlush(nil)
 	case "fetch":
 		if err := s.bring(ctx, hint, q.wants); err != nil {
 			return errorPacket(err.Error())

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/internal/pktline"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -18,8 +19,8 @@ const (
 func parseCapabilities(p *pktReader) (Capabilities, error) {
 	var c Capabilities
 	kind, line, err := p.line()
-	if err == nil && kind == packetData && bytes.Equal(line, []byte("# service=git-upload-pack")) {
-		if kind, _, err = p.line(); err == nil && kind != packetFlush {
+	if err == nil && kind == pktline.Data && bytes.Equal(line, []byte("# service=git-upload-pack")) {
+		if kind, _, err = p.line(); err == nil && kind != pktline.Flush {
 			return c, fmt.Errorf("%w: %v behind the service header", errProtocol, kind)
 		}
 		kind, line, err = p.line()
@@ -27,7 +28,7 @@ func parseCapabilities(p *pktReader) (Capabilities, error) {
 	if err != nil {
 		return c, err
 	}
-	if kind != packetData || !bytes.Equal(line, []byte("version 2")) {
+	if kind != pktline.Data || !bytes.Equal(line, []byte("version 2")) {
 		return c, ErrNoV2
 	}
 	var refs, fetch bool
@@ -36,10 +37,10 @@ func parseCapabilities(p *pktReader) (Capabilities, error) {
 		if err != nil {
 			return c, cut(err)
 		}
-		if kind == packetFlush {
+		if kind == pktline.Flush {
 			break
 		}
-		if kind != packetData || n >= maxCapabilities {
+		if kind != pktline.Data || n >= maxCapabilities {
 			return c, fmt.Errorf("%w: %v as capability %d", errProtocol, kind, n)
 		}
 		key, value, _ := strings.Cut(string(line), "=")
@@ -100,9 +101,9 @@ func hasWord(s, word string) bool {
 
 // command begins a request: the command, what the client is, and the hash function both must mean.
 func command(caps Capabilities, name string, room int) []byte {
-	b := appendLine(make([]byte, 0, 256+room), "command="+name)
+	b := pktline.AppendLine(make([]byte, 0, 256+room), "command="+name)
 	if caps.Agent != "" {
-		b = appendLine(b, "agent="+agent)
+		b = pktline.AppendLine(b, "agent="+agent)
 	}
-	return appendDelim(appendLine(b, "object-format="+caps.Format.String()))
+	return pktline.AppendDelim(pktline.AppendLine(b, "object-format="+caps.Format.String()))
 }

@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/internal/pktline"
 )
 
 // service is a program of git on the server's side.
@@ -125,7 +127,7 @@ func (r *Remote) dialGit(ep *endpoint, service service) dial {
 	}
 	request := fmt.Sprintf("%s %s\x00host=%s\x00\x00version=2\x00", service, ep.path, host)
 	return func(ctx context.Context) (duplex, error) {
-		if len(request)+4 > maxPacket {
+		if len(request) > pktline.MaxData {
 			return nil, errors.New("path is too long")
 		}
 		d := net.Dialer{Timeout: r.opts.Connect, Control: r.sendAgainSoon}
@@ -134,7 +136,7 @@ func (r *Remote) dialGit(ep *endpoint, service service) dial {
 			return nil, unreachable(err)
 		}
 		s := &socket{Conn: c, stats: &r.stats}
-		if _, err := fmt.Fprintf(s, "%04x%s", len(request)+4, request); err != nil {
+		if _, err := s.Write(pktline.Append(nil, request)); err != nil {
 			c.Close()
 			return nil, fault(err)
 		}

@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/artifactfs/artifactfs/internal/pktline"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -227,7 +228,7 @@ func fakeDaemon(t *testing.T, answers ...string) string {
 func packets(lines ...string) string {
 	var b []byte
 	for _, l := range lines {
-		b = appendLine(b, l)
+		b = pktline.AppendLine(b, l)
 	}
 	return string(b)
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/internal/pktline"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -26,24 +27,24 @@ func fetchMessage(caps Capabilities, req FetchRequest) ([]byte, error) {
 		return nil, fmt.Errorf("filter %.80q is not one", req.Filter)
 	}
 	b := command(caps, "fetch", len(req.Wants)*(2*caps.Format.Size()+10))
-	b = appendLine(b, "no-progress")
-	b = appendLine(b, "ofs-delta")
+	b = pktline.AppendLine(b, "no-progress")
+	b = pktline.AppendLine(b, "ofs-delta")
 	if req.Filter != "" {
-		b = appendLine(b, "filter "+req.Filter)
+		b = pktline.AppendLine(b, "filter "+req.Filter)
 	}
 	if req.Depth > 0 {
-		b = appendLine(b, "deepen "+strconv.Itoa(req.Depth))
+		b = pktline.AppendLine(b, "deepen "+strconv.Itoa(req.Depth))
 	}
 	for _, id := range req.Wants {
 		if id.IsZero() || id.Format() != caps.Format {
 			return nil, fmt.Errorf("object id %q is not of the server's format %v", id, caps.Format)
 		}
-		b = appendLine(b, "want "+id.String())
+		b = pktline.AppendLine(b, "want "+id.String())
 	}
 	for _, id := range req.Haves {
-		b = appendLine(b, "have "+id.String())
+		b = pktline.AppendLine(b, "have "+id.String())
 	}
-	return appendFlush(appendLine(b, "done")), nil
+	return pktline.AppendFlush(pktline.AppendLine(b, "done")), nil
 }
 
 // parseFetch reads the sections of an answer up to the packfile section's content.
@@ -53,7 +54,7 @@ func parseFetch(p *pktReader, f object.Format) (shallow []object.ID, err error) 
 		if err != nil {
 			return nil, cut(err)
 		}
-		if kind != packetData {
+		if kind != pktline.Data {
 			return nil, fmt.Errorf("%w: %v in place of a pack", errProtocol, kind)
 		}
 		switch string(line) {
@@ -77,11 +78,11 @@ func parseShallow(p *pktReader, f object.Format) ([]object.ID, error) {
 		if err != nil {
 			return nil, cut(err)
 		}
-		if kind == packetDelim {
+		if kind == pktline.Delim {
 			return ids, nil
 		}
 		name, ok := strings.CutPrefix(string(line), "shallow ")
-		if kind != packetData || !ok || n >= maxShallow {
+		if kind != pktline.Data || !ok || n >= maxShallow {
 			return nil, fmt.Errorf("%w: shallow line %d: %v %.80q", errProtocol, n, kind, line)
 		}
 		id, err := parseID(f, name)
@@ -128,28 +129,28 @@ func (p *pack) step() error {
 	if err != nil {
 		return cut(err)
 	}
-	if kind == packetFlush {
+	if kind == pktline.Flush {
 		return io.EOF
 	}
-	if kind != packetData || n == 0 {
+	if kind != pktline.Data || n == 0 {
 		return fmt.Errorf("%w: %v of %d bytes in a pack", errProtocol, kind, n)
 	}
-	if err := p.a.fill(1); err != nil {
+	if err := p.a.Fill(1); err != nil {
 		return cut(err)
 	}
-	band := p.a.buf[p.a.start]
-	p.a.start++
+	band := p.a.Buffered()[0]
+	p.a.Discard(1)
 	n--
 	switch band {
 	case bandData:
 		p.left = n
 		return nil
 	case bandProgress, bandError:
-		if err := p.a.fill(n); err != nil {
+		if err := p.a.Fill(n); err != nil {
 			return cut(err)
 		}
-		text := p.a.buf[p.a.start : p.a.start+n]
-		p.a.start += n
+		text := p.a.Buffered()[:n]
+		p.a.Discard(n)
 		if band == bandError {
 			return parseRemoteError(text)
 		}
@@ -164,7 +165,7 @@ func (p *pack) Read(b []byte) (int, error) {
 	n := 0
 	for n < len(b) && p.err == nil {
 		if p.left == 0 {
-			if n > 0 && !p.a.ready() {
+			if n > 0 && !p.a.Ready() {
 				break
 			}
 			if err := p.step(); err != nil {
@@ -172,17 +173,18 @@ func (p *pack) Read(b []byte) (int, error) {
 			}
 			continue
 		}
-		if p.a.buffered() == 0 {
+		if len(p.a.Buffered()) == 0 {
 			if n > 0 {
 				break
 			}
-			if err := p.a.fill(1); err != nil {
+			if err := p.a.Fill(1); err != nil {
 				p.end(cut(err))
 				continue
 			}
 		}
-		m := copy(b[n:], p.a.buf[p.a.start:min(p.a.end, p.a.start+p.left)])
-		p.a.start += m
+		rest := p.a.Buffered()
+		m := copy(b[n:], rest[:min(len(rest), p.left)])
+		p.a.Discard(m)
 		p.left -= m
 		n += m
 	}

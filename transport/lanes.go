@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/artifactfs/artifactfs/internal/pktline"
 )
 
 const (
@@ -123,7 +125,7 @@ func (s *lanes) send(ctx context.Context, l *lane, kind commandKind, message []b
 	_, err := l.conn.Write(message)
 	w.disarm()
 	if err == nil {
-		err = l.pkt.fill(4)
+		err = l.pkt.Fill(4)
 	}
 	if err != nil {
 		cause := w.ended()
@@ -132,7 +134,7 @@ func (s *lanes) send(ctx context.Context, l *lane, kind commandKind, message []b
 		if cause != nil {
 			return nil, w.explain(cause)
 		}
-		if l.pkt.buffered() == 0 {
+		if len(l.pkt.Buffered()) == 0 {
 			err = errors.Join(errHungUp, err)
 		}
 		return nil, fault(cut(err))
@@ -168,7 +170,7 @@ func (s *lanes) take(kind commandKind) *lane {
 
 func (s *lanes) put(l *lane) {
 	// Bytes beyond the end of an answer belong to no exchange; they would be taken for the next answer.
-	keep := l.pkt.buffered() == 0 && l.pkt.err == nil
+	keep := len(l.pkt.Buffered()) == 0 && l.pkt.Err() == nil
 	s.mu.Lock()
 	keep = keep && !s.closed && len(s.idle) < maxIdleLanes
 	if keep {
@@ -196,7 +198,7 @@ func (s *lanes) expire(l *lane) {
 // hangUp ends a dialogue as the protocol wants it, with a flush in place of a command. The pipe or socket
 // buffer of an idle lane is empty, so the write does not block.
 func (s *lanes) hangUp(l *lane) {
-	l.conn.Write(appendFlush(nil))
+	l.conn.Write(pktline.AppendFlush(nil))
 	l.conn.abort()
 }
 

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/internal/pktline"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -13,14 +14,14 @@ func infoMessage(caps Capabilities, ids []object.ID) ([]byte, error) {
 	if !caps.ObjectInfo {
 		return nil, errors.New("server does not offer object-info")
 	}
-	b := appendLine(command(caps, "object-info", len(ids)*(2*caps.Format.Size()+9)), "size")
+	b := pktline.AppendLine(command(caps, "object-info", len(ids)*(2*caps.Format.Size()+9)), "size")
 	for _, id := range ids {
 		if id.IsZero() || id.Format() != caps.Format {
 			return nil, fmt.Errorf("object id %q is not of the server's format %v", id, caps.Format)
 		}
-		b = appendLine(b, "oid "+id.String())
+		b = pktline.AppendLine(b, "oid "+id.String())
 	}
-	return appendFlush(b), nil
+	return pktline.AppendFlush(b), nil
 }
 
 // parseInfo reads an answer to object-info: the word "size", then "<id> <size>" a line; the size of an object
@@ -34,10 +35,10 @@ func parseInfo(p *pktReader, f object.Format, ids []object.ID) ([]int64, error) 
 	for i := range sizes {
 		sizes[i] = -1
 	}
-	if kind == packetFlush { // nothing is known
+	if kind == pktline.Flush { // nothing is known
 		return sizes, nil
 	}
-	if kind != packetData || string(line) != "size" {
+	if kind != pktline.Data || string(line) != "size" {
 		return nil, fmt.Errorf("%w: object-info starts with %v %.80q", errProtocol, kind, line)
 	}
 	var at map[object.ID]int
@@ -46,10 +47,10 @@ func parseInfo(p *pktReader, f object.Format, ids []object.ID) ([]int64, error) 
 		if err != nil {
 			return nil, cut(err)
 		}
-		if kind == packetFlush {
+		if kind == pktline.Flush {
 			return sizes, nil
 		}
-		if kind != packetData || n >= len(ids) {
+		if kind != pktline.Data || n >= len(ids) {
 			return nil, fmt.Errorf("%w: %v as object-info line %d", errProtocol, kind, n)
 		}
 		id, size, err := parseInfoLine(f, string(line))

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/artifactfs/artifactfs/internal/pktline"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -194,9 +195,9 @@ func (p *Push) head(req PushRequest) ([]byte, error) {
 		if i == 0 {
 			line += "\x00" + traits
 		}
-		b = appendLine(b, line)
+		b = pktline.AppendLine(b, line)
 	}
-	return appendFlush(b), nil
+	return pktline.AppendFlush(b), nil
 }
 
 // needsPack: a server waits for a pack unless all there is to do is to remove.

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/artifactfs/artifactfs/internal/pktline"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -374,9 +375,9 @@ func TestReceiverWords(t *testing.T) {
 	packets := func(lines ...string) string {
 		var b []byte
 		for _, l := range lines {
-			b = appendLine(b, l)
+			b = pktline.AppendLine(b, l)
 		}
-		return string(appendFlush(b))
+		return string(pktline.AppendFlush(b))
 	}
 	for text, want := range map[string]string{
 		packets(id + " refs/heads/a\x00report-status atomic"):                    "[refs/heads/a]",

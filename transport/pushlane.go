@@ -5,6 +5,8 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
+
+	"github.com/artifactfs/artifactfs/internal/pktline"
 )
 
 // lanePush is a push over a dialogue of its own: receive-pack serves one and ends.
@@ -51,7 +53,7 @@ func (*lanes) blind() pushLine { return nil }
 // close ends the dialogue as the protocol wants it, with a flush in place of commands.
 func (l *lanePush) close() {
 	l.once.Do(func() {
-		l.conn.Write(appendFlush(nil))
+		l.conn.Write(pktline.AppendFlush(nil))
 		l.conn.abort()
 	})
 }
@@ -64,7 +66,7 @@ func (l *lanePush) send(ctx context.Context, head []byte, pack func(context.Cont
 	defer w.release()
 	p := &pulse{w: w}
 	l.stream.w, l.stream.r = w, l.conn
-	l.pkt.r = &pulsing{r: l.conn, p: p}
+	l.pkt.SetSource(&pulsing{r: l.conn, p: p})
 	var unmade error // why there is no whole pack, if it is not for the connection, or because nobody wants it any more
 	e := emit(ctx, func(ctx context.Context) error {
 		to := &pulsing{w: l.conn, p: p}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/internal/pktline"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -70,23 +71,23 @@ func rejectKind(text string) RejectKind {
 func parseReceiver(p *pktReader, prefixes []string) (Receiver, error) {
 	var about Receiver
 	kind, line, err := p.line()
-	if err == nil && kind == packetData && string(line) == "# service="+string(receivePack) {
-		if kind, _, err = p.line(); err == nil && kind != packetFlush {
+	if err == nil && kind == pktline.Data && string(line) == "# service="+string(receivePack) {
+		if kind, _, err = p.line(); err == nil && kind != pktline.Flush {
 			return about, fmt.Errorf("%w: %v behind the service header", errProtocol, kind)
 		}
 		kind, line, err = p.line()
 	}
-	if err == nil && kind == packetData && string(line) == "version 1" {
+	if err == nil && kind == pktline.Data && string(line) == "version 1" {
 		kind, line, err = p.line()
 	}
 	for n := 0; ; n++ {
 		if err != nil {
 			return about, cutAfter(n, err)
 		}
-		if kind == packetFlush && n > 0 {
+		if kind == pktline.Flush && n > 0 {
 			return about, nil
 		}
-		if kind != packetData || n >= maxRefs {
+		if kind != pktline.Data || n >= maxRefs {
 			return about, fmt.Errorf("%w: %v as ref %d", errProtocol, kind, n)
 		}
 		text := string(line)
@@ -193,10 +194,10 @@ func (b *banded) step() error {
 	switch {
 	case err != nil:
 		return cut(err)
-	case kind == packetFlush:
+	case kind == pktline.Flush:
 		b.over = true
 		return io.EOF
-	case kind != packetData || len(packet) == 0:
+	case kind != pktline.Data || len(packet) == 0:
 		return fmt.Errorf("%w: %v in a report", errProtocol, kind)
 	}
 	switch packet[0] {
@@ -244,7 +245,7 @@ func parseReport(p *pktReader, updates []RefUpdate, said func() string) ([]error
 		return nil, cut(err)
 	}
 	unpacked, ok := strings.CutPrefix(string(line), "unpack ")
-	if kind != packetData || !ok {
+	if kind != pktline.Data || !ok {
 		return nil, fmt.Errorf("%w: %.80q in place of a report", errProtocol, line)
 	}
 	index := make(map[string]int, len(updates))
@@ -257,13 +258,13 @@ func parseReport(p *pktReader, updates []RefUpdate, said func() string) ([]error
 		if err != nil {
 			return nil, cut(err)
 		}
-		if kind == packetFlush {
+		if kind == pktline.Flush {
 			break
 		}
 		word, rest, _ := strings.Cut(string(line), " ")
 		name, reason, _ := strings.Cut(rest, " ")
 		i, known := index[name]
-		if kind != packetData || !known && word != "option" {
+		if kind != pktline.Data || !known && word != "option" {
 			return nil, fmt.Errorf("%w: %.80q in a report", errProtocol, line)
 		}
 		switch word {

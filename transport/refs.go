@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/internal/pktline"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -11,18 +12,18 @@ const maxRefs = 4 << 20
 
 func refsMessage(caps Capabilities, prefixes []string) ([]byte, error) {
 	b := command(caps, "ls-refs", 64*len(prefixes))
-	b = appendLine(b, "peel")
-	b = appendLine(b, "symrefs")
+	b = pktline.AppendLine(b, "peel")
+	b = pktline.AppendLine(b, "symrefs")
 	if caps.unborn {
-		b = appendLine(b, "unborn")
+		b = pktline.AppendLine(b, "unborn")
 	}
 	for _, p := range prefixes {
 		if len(p) > 4096 || strings.ContainsAny(p, "\n\x00") {
 			return nil, fmt.Errorf("ref prefix %.80q is not one", p)
 		}
-		b = appendLine(b, "ref-prefix "+p)
+		b = pktline.AppendLine(b, "ref-prefix "+p)
 	}
-	return appendFlush(b), nil
+	return pktline.AppendFlush(b), nil
 }
 
 // parseRefs reads an answer to ls-refs. A server may send more than the prefixes ask for (they are an
@@ -34,10 +35,10 @@ func parseRefs(p *pktReader, f object.Format, prefixes []string) (Refs, error) {
 		if err != nil {
 			return refs, cut(err)
 		}
-		if kind == packetFlush {
+		if kind == pktline.Flush {
 			return refs, nil
 		}
-		if kind != packetData || n >= maxRefs {
+		if kind != pktline.Data || n >= maxRefs {
 			return refs, fmt.Errorf("%w: %v as ref %d", errProtocol, kind, n)
 		}
 		ref, err := parseRef(f, string(line))

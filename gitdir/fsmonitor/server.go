@@ -15,7 +15,6 @@
 package fsmonitor
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +28,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
+	"github.com/artifactfs/artifactfs/internal/pktline"
 )
 
 const (
@@ -242,8 +242,8 @@ func (s *Server) client(c *net.UnixConn) {
 	if s.expect(c) != nil {
 		return
 	}
-	in := bufio.NewReaderSize(c, 512)
-	if _, err := in.Peek(1); err != nil { // only wanted to know whether somebody is there
+	in := pktline.NewReader(c, 512)
+	if err := in.Fill(1); err != nil { // only wanted to know whether somebody is there
 		return
 	}
 	word, err := query.Read(in, maxToken)

@@ -1,7 +1,6 @@
 package fsmonitor
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
+	"github.com/artifactfs/artifactfs/internal/pktline"
 )
 
 // The test program is the hook, too.
@@ -169,7 +169,7 @@ func TestCloseEndsQuestions(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	if got, err := query.Read(bufio.NewReader(c), 100); err != nil || string(got) != "0\x00/\x00" {
+	if got, err := query.Read(pktline.NewReader(c, 100), 100); err != nil || string(got) != "0\x00/\x00" {
 		t.Errorf("answer is %q, %v", got, err)
 	}
 }
@@ -224,7 +224,7 @@ func FuzzRead(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
 		const limit = 1000
-		text, err := query.Read(bufio.NewReader(bytes.NewReader(in)), limit)
+		text, err := query.Read(pktline.NewReader(bytes.NewReader(in), 100), limit)
 		if err != nil {
 			return
 		}
@@ -235,7 +235,7 @@ func FuzzRead(f *testing.F) {
 		if err := query.Write(&out, text); err != nil {
 			t.Fatal(err)
 		}
-		if again, err := query.Read(bufio.NewReader(&out), limit); err != nil || !bytes.Equal(again, text) {
+		if again, err := query.Read(pktline.NewReader(&out, 100), limit); err != nil || !bytes.Equal(again, text) {
 			t.Fatalf("%q came back as %q, %v", text, again, err)
 		}
 	})

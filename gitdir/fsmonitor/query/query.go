@@ -6,20 +6,18 @@
 package query
 
 import (
-	"bufio"
 	"errors"
 	"io"
 	"os"
 	"strconv"
 	"syscall"
 	"time"
+
+	"github.com/artifactfs/artifactfs/internal/pktline"
 )
 
 // Socket is the name of the socket in a git directory. It is the one git's own client connects to.
 const Socket = "fsmonitor--daemon.ipc"
-
-// maxLine is the longest pkt-line, its four digits included (gitprotocol-common).
-const maxLine = 65520
 
 // patience bounds how long a monitor that is there may take; git looks itself if it takes longer.
 const patience = 30 * time.Second
@@ -27,46 +25,33 @@ const patience = 30 * time.Second
 // ErrCut says that the other side hung up, or spoke no pkt-lines.
 var ErrCut = errors.New("broken pkt-line")
 
-// Read reads pkt-lines up to a flush or the end of the input, limit bytes at most.
-func Read(r *bufio.Reader, limit int) ([]byte, error) {
+// Read reads packets up to a flush or the end of the input and returns their data, limit bytes at most. It returns ErrCut for
+// anything else, and for more.
+func Read(r *pktline.Reader, limit int) ([]byte, error) {
 	var all []byte
 	for {
-		var head [4]byte
-		if _, err := io.ReadFull(r, head[:]); err == io.EOF {
-			return all, nil // git, too, takes it for the end
-		} else if err != nil {
+		kind, data, err := r.Next()
+		switch {
+		case err == io.EOF, err == nil && kind == pktline.Flush:
+			return all, nil // git, too, takes the end of the input for a flush
+		case err == io.ErrUnexpectedEOF, errors.Is(err, pktline.ErrLength), err == nil && kind != pktline.Data, len(all)+len(data) > limit:
+			return nil, ErrCut
+		case err != nil:
 			return nil, err
 		}
-		n, err := strconv.ParseUint(string(head[:]), 16, 16)
-		switch {
-		case err != nil || n > 0 && n < 4 || n > maxLine:
-			return nil, ErrCut
-		case n == 0:
-			return all, nil
-		case len(all)+int(n)-4 > limit:
-			return nil, ErrCut
-		}
-		at := len(all)
-		all = append(all, make([]byte, n-4)...)
-		if _, err := io.ReadFull(r, all[at:]); err != nil {
-			return nil, ErrCut
-		}
+		all = append(all, data...)
 	}
 }
 
-// Write writes text as pkt-lines and a flush.
+// Write writes text as packets and a flush.
 func Write(w io.Writer, text []byte) error {
-	const digits = "0123456789abcdef"
-	out := make([]byte, 0, len(text)+len(text)/maxLine*4+8)
+	out := make([]byte, 0, len(text)+len(text)/pktline.MaxData*4+8)
 	for len(text) > 0 {
-		n := min(len(text), maxLine-4)
-		for shift := 12; shift >= 0; shift -= 4 {
-			out = append(out, digits[(n+4)>>shift&15])
-		}
-		out = append(out, text[:n]...)
+		n := min(len(text), pktline.MaxData)
+		out = pktline.Append(out, text[:n])
 		text = text[n:]
 	}
-	_, err := w.Write(append(out, "0000"...))
+	_, err := w.Write(pktline.AppendFlush(out))
 	return err
 }
 
@@ -101,7 +86,7 @@ func ask(gitDir, token string) ([]byte, error) {
 	if err := Write(f, []byte(token)); err != nil {
 		return nil, err
 	}
-	answer, err := Read(bufio.NewReader(f), 1<<31-1)
+	answer, err := Read(pktline.NewReader(f, 4<<10), 1<<31-1)
 	if err != nil {
 		return nil, err
 	}
