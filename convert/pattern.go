@@ -50,7 +50,7 @@ func compile(s string, fold bool) (p pattern, ok bool) {
 		switch {
 		case wild < 0:
 			return pattern{kind: kindBase, literal: folded(s, fold)}, true
-		case s[0] == '*' && strings.IndexAny(s[1:], special) < 0:
+		case s[0] == '*' && !strings.ContainsAny(s[1:], special):
 			return pattern{kind: kindSuffix, literal: folded(s[1:], fold)}, true
 		}
 		p.kind = kindGlob

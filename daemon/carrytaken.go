@@ -27,6 +27,7 @@ func (c *carry) takenOver(t writeback.Taken) {
 	c.mount.daemon.log.Warn("another mount has moved a ref of the session", zap.String("session", c.mount.session), zap.String("ref", t.Ref))
 	ctx := context.Background()
 	c.opening.Lock() // the queue that tells us was begun there
+	//lint:ignore SA2001 taking the lock waits for its holder
 	c.opening.Unlock()
 	c.mu.Lock()
 	joined := c.queue != nil

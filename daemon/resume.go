@@ -43,7 +43,6 @@ const (
 var (
 	errDeadly   = errors.New("each process that takes it over dies")
 	errNotMoved = errors.New("the process that served it has died, and this kernel does not let another one take over (Linux 6.9 does)")
-	errCutShort = errors.New("the process that was making it is gone")
 )
 
 // inherit registers the mounts that another process served and goes on with them in the background.

@@ -63,10 +63,6 @@ func ForgetFailed(state, dir string) error {
 	return errors.New("it is not on record any more, or cannot be removed")
 }
 
-func (m *mount) status(ctx context.Context) control.MountStatus {
-	return m.statusSince(ctx, time.Now())
-}
-
 // statusSince is status with numbers of files that were counted since then; with none, if that is the zero time.
 func (m *mount) statusSince(ctx context.Context, then time.Time) control.MountStatus {
 	m.mu.Lock()

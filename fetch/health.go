@@ -59,10 +59,10 @@ func Away(err error) bool {
 }
 
 // health is the last failure since the last success, if any.
-func (p *pipeline) health() (error, time.Time) {
+func (p *pipeline) health() (at time.Time, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.state.err, p.state.at
+	return p.state.at, p.state.err
 }
 
 // failed notes a failure of the remote; again asks for the same once more, without waiting for it.

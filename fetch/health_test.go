@@ -17,7 +17,7 @@ import (
 func awaitHealth(t *testing.T, p *pipeline, failing bool) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		if err, _ := p.health(); (err != nil) == failing {
+		if _, err := p.health(); (err != nil) == failing {
 			return
 		}
 		if time.Now().After(deadline) {
@@ -56,14 +56,14 @@ func TestServerThatWantsToBeLeftAloneIs(t *testing.T) {
 		t.Error("it is not asked again at all, or was at once")
 	}
 	p.succeeded() // a request that was sent before
-	if err, _ := p.health(); err == nil {
+	if _, err := p.health(); err == nil {
 		t.Error("the answer to an earlier request ended the pause that the server asked for")
 	}
 	p.mu.Lock()
 	p.state.probing = true
 	p.mu.Unlock()
 	p.succeeded()
-	if err, _ := p.health(); err != nil || len(asked) > 0 {
+	if _, err := p.health(); err != nil || len(asked) > 0 {
 		t.Errorf("after the probe succeeded: failure %v, asked %d times; want none, 0", err, len(asked))
 	}
 }
@@ -127,7 +127,7 @@ func TestLossesAreCounted(t *testing.T) {
 	if n := p.kept(); n > 0 {
 		t.Errorf("%d still under way", n)
 	}
-	if err, _ := p.health(); !errors.Is(err, ErrNotFound) {
+	if _, err := p.health(); !errors.Is(err, ErrNotFound) {
 		t.Errorf("health is %v", err)
 	}
 }

@@ -63,7 +63,7 @@ func (v *View) Hydrate(ctx context.Context, policy Prefetch, budget int64) error
 		if err := v.hydrateClass(ctx, class, left, spent); err != nil {
 			return err
 		}
-		if err, _ := v.store.blobPipe.health(); err != nil && v.store.blobPipe.losses() > lost {
+		if _, err := v.store.blobPipe.health(); err != nil && v.store.blobPipe.losses() > lost {
 			return v.lostSince(lost)
 		}
 		if spent() {
@@ -154,7 +154,7 @@ func (v *View) drained(ctx context.Context, room int) error {
 	for {
 		_, queued := v.store.blobPipe.queued()
 		wait, recovered := hydratePoll, v.store.Recovered()
-		if err, _ := v.store.blobPipe.health(); err != nil {
+		if _, err := v.store.blobPipe.health(); err != nil {
 			wait = offlineWait
 		} else if queued <= room {
 			return nil
@@ -205,7 +205,7 @@ func (v *View) Want(ctx context.Context, match func(path string) bool, wait bool
 				return h, fmt.Errorf("read %s: %w", wants[0].Path, v.store.failureOf(wants[0].ID))
 			}
 			if len(wants) > 0 && wait && time.Since(reached) > p.deadline { // as long as a read would wait
-				cause, _ := p.health()
+				_, cause := p.health()
 				return h, fmt.Errorf("read %s: %w", wants[0].Path, p.late(cause))
 			}
 		} else {

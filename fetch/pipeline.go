@@ -205,7 +205,7 @@ func (p *pipeline) await(ctx context.Context, f *flight, w prioritize.Want, pati
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-deadline.C:
-			err, _ := p.health()
+			_, err := p.health()
 			if !Away(err) {
 				err = nil
 			}

@@ -234,7 +234,7 @@ func TestFailureIsFinalAfterSomeAttempts(t *testing.T) {
 	if n := len(r.sent()); n != maxAttempts {
 		t.Errorf("%d attempts, want %d", n, maxAttempts)
 	}
-	if err, _ := p.health(); !errors.Is(err, down) {
+	if _, err := p.health(); !errors.Is(err, down) {
 		t.Errorf("health is %v", err)
 	}
 }

@@ -298,7 +298,7 @@ func (s *Store) fetchTreeLater(id object.ID) {
 
 // failure is why something did not come.
 func (s *Store) failure() error {
-	if err, _ := s.blobPipe.health(); err != nil {
+	if _, err := s.blobPipe.health(); err != nil {
 		return err
 	}
 	if refused := s.Refusals(); len(refused) > 0 {
@@ -439,7 +439,7 @@ func (s *Store) Stats() Stats {
 	t := s.remote.Stats()
 	st := Stats{Requests: t.Requests, RoundTrips: t.RoundTrips, BytesIn: t.BytesIn, Blobs: s.blobsIn.Load()}
 	st.Foreground, st.Background = s.blobPipe.queued()
-	st.Failure, st.FailedAt = s.blobPipe.health()
+	st.FailedAt, st.Failure = s.blobPipe.health()
 	if st.Failure == nil && t.Quiet >= quietMost {
 		st.Failure = fmt.Errorf("%w: no byte for %s", transport.ErrStalled, t.Quiet.Truncate(time.Second))
 		st.FailedAt = time.Now().Add(-t.Quiet)

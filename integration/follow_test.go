@@ -108,7 +108,7 @@ func TestFollow(t *testing.T) {
 			if got, want := w.git(m.Dir, "rev-list", "--count", "HEAD"), "3"; got != want {
 				t.Errorf("commits of HEAD: got %s, want %s", got, want)
 			}
-			tip = u.push()
+			u.push()
 			tip = u.push()
 			if reply, _, _ := m.refresh(u.served); !reply.Moved {
 				t.Errorf("refresh after two pushes: %+v, want a move", reply)

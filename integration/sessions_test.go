@@ -341,7 +341,7 @@ func TestSessionOnAnEmptyRepository(t *testing.T) {
 	w.sameFaces("mounted again", w.faces(m.Dir), before)
 	w.unmount(again)
 	s.Down()
-	again, _ = w.mountAt(m.Remote, m.Dir)
+	w.mountAt(m.Remote, m.Dir)
 	w.sameFaces("without network", w.faces(m.Dir), before)
 	w.ok("unmount", m.Dir, "--discard", "--yes")
 	s.up()

@@ -67,7 +67,7 @@ func readChanges(r *bufio.Reader, commit func(id string) error, each func(change
 			continue
 		}
 		if c.path = strings.TrimSuffix(path, "\x00"); strings.HasPrefix(c.status, "R") || strings.HasPrefix(c.status, "C") {
-			if path, err = r.ReadString(0); err != nil {
+			if _, err = r.ReadString(0); err != nil {
 				return nil
 			}
 		}

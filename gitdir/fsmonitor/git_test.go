@@ -191,7 +191,7 @@ func (m *monitored) truthOf(args ...string) string {
 		x.Entries[i].Stat = index.Stat{}
 	}
 	var b bytes.Buffer
-	if _, err := x.WriteTo(&b); err == nil {
+	if _, err = x.WriteTo(&b); err == nil {
 		err = os.WriteFile(file, b.Bytes(), 0o644)
 	}
 	if err != nil {

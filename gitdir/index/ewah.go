@@ -3,7 +3,6 @@ package index
 import (
 	"encoding/binary"
 	"fmt"
-	"math/bits"
 )
 
 // A bitmap in the index is compressed (EWAH, as git's gitformat-bitmap describes it): a run-length word says how many
@@ -30,14 +29,6 @@ func (b *bitmap) set(i int) {
 }
 
 func (b *bitmap) has(i int) bool { return i/64 < len(b.words) && b.words[i/64]&(1<<(i%64)) != 0 }
-
-func (b *bitmap) count() int {
-	n := 0
-	for _, w := range b.words {
-		n += bits.OnesCount64(w)
-	}
-	return n
-}
 
 // appendTo appends the bitmap as git serializes it.
 func (b *bitmap) appendTo(out []byte) []byte {

@@ -62,17 +62,17 @@ func (r Report) Err() error {
 
 // worker is one session.
 type worker struct {
-	o                 Options
-	name, state, dir  string
-	env               []string
-	commits           []string
-	checkpoints       []string
-	noted             map[string]bool // commits
-	notes             int             // on the commit that all began with
-	begun             string
-	failed            []string
-	slowest           time.Duration
-	kill, killed, end bool
+	o                Options
+	name, state, dir string
+	env              []string
+	commits          []string
+	checkpoints      []string
+	noted            map[string]bool // commits
+	notes            int             // on the commit that all began with
+	begun            string
+	failed           []string
+	slowest          time.Duration
+	kill, killed     bool
 }
 
 // Run has the crowd work. An error says that it could not.

@@ -54,7 +54,6 @@ func (e *editor) paths(want func(fs.FileInfo) bool) []string {
 	return list
 }
 
-func isDir(st fs.FileInfo) bool     { return st.IsDir() }
 func isRegular(st fs.FileInfo) bool { return st.Mode().IsRegular() }
 func isAny(fs.FileInfo) bool        { return true }
 

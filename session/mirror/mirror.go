@@ -212,7 +212,8 @@ func (m *Mirror) bringFrom(ctx context.Context, from Remote, caps transport.Capa
 		return err
 	}
 	for _, v := range m.views {
-		if packs, err := v.Packs(); err == nil {
+		packs, err := v.Packs()
+		if err == nil {
 			err = packs.Refresh()
 		}
 		if err != nil {

@@ -81,7 +81,9 @@ func (s *Source) Add(files map[string]File) (root object.ID) {
 		}
 		e := object.TreeEntry{Mode: f.Mode}
 		if f.Mode == object.ModeDir {
-			dirs[path] = dirs[path]
+			if _, ok := dirs[path]; !ok {
+				dirs[path] = nil
+			}
 			addParents(dirs, path)
 			continue
 		}
