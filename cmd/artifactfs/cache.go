@@ -9,11 +9,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/daemon"
 )
 
-func cacheCommand(a *app) *cobra.Command {
+func cacheCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cache stat|gc",
 		Short: "Show what the state directory contains, and free space",
@@ -34,7 +35,7 @@ removed.`,
 	return cmd
 }
 
-func cacheStatCommand(a *app) *cobra.Command {
+func cacheStatCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "stat",
 		Short: "Show what the state directory contains, by remote and by mount",
@@ -43,13 +44,13 @@ store (commits, trees, and blobs that git read) and how many of the file content
 unmounted session the data that exists only here.`,
 		Example: `  artifactfs cache stat
   artifactfs cache stat --json | jq '.remotes[] | select(.needed | not)'`,
-		Args: arguments(0, 0, "no arguments"),
+		Args: cli.Arguments(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cacheStat(cmd.Context(), a) },
 	}
 }
 
-func cacheGCCommand(a *app) *cobra.Command {
-	var quota size
+func cacheGCCommand(a *cli.App) *cobra.Command {
+	var quota cli.Size
 	var dryRun bool
 	cmd := &cobra.Command{
 		Use:   "gc",
@@ -59,7 +60,7 @@ remotes that no mount and no unmounted session uses. It can run while the daemon
 is writing. It never removes data that exists only on this host.`,
 		Example: `  artifactfs cache gc --dry-run
   artifactfs cache gc --quota 500M`,
-		Args: arguments(0, 0, "no arguments"),
+		Args: cli.Arguments(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cacheGC(cmd.Context(), a, int64(quota), dryRun) },
 	}
 	cmd.Flags().Var(&quota, "quota", "leave this many bytes of contents, such as 2G (default: the daemon's quota)")
@@ -67,33 +68,33 @@ is writing. It never removes data that exists only on this host.`,
 	return cmd
 }
 
-func cacheStat(ctx context.Context, a *app) error {
-	st, err := daemon.StatCache(ctx, a.state)
+func cacheStat(ctx context.Context, a *cli.App) error {
+	st, err := daemon.StatCache(ctx, a.State)
 	if errors.Is(err, fs.ErrNotExist) {
 		st, err = daemon.CacheStat{Remotes: []daemon.RemoteStat{}, Mounts: []daemon.HomeStat{}}, nil
 	}
 	if err != nil {
-		return failure("cache stat", a.state, err)
+		return cli.Failure("cache stat", a.State, err)
 	}
-	found, asked := a.survey(ctx)
-	for _, d := range found.daemons {
-		st.Blobs.Quota = max(st.Blobs.Quota, d.cache.Quota)
+	found, asked := a.Survey(ctx)
+	for _, d := range found.Daemons {
+		st.Blobs.Quota = max(st.Blobs.Quota, d.Cache.Quota)
 	}
-	if a.json {
-		err = printJSON(a.stdout, st)
+	if a.JSON {
+		err = cli.PrintJSON(a.Stdout, st)
 	} else {
 		err = printCache(a, st, found)
 	}
 	return errors.Join(err, asked)
 }
 
-func printCache(a *app, st daemon.CacheStat, found survey) error {
-	fmt.Fprintf(a.stdout, "contents: %s, %s, evictable", plural(st.Blobs.Blobs, "blob"), bytesOf(st.Blobs.Bytes))
+func printCache(a *cli.App, st daemon.CacheStat, found cli.Survey) error {
+	fmt.Fprintf(a.Stdout, "contents: %s, %s, evictable", cli.Plural(st.Blobs.Blobs, "blob"), cli.BytesOf(st.Blobs.Bytes))
 	if st.Blobs.Quota > 0 {
-		fmt.Fprintf(a.stdout, " (quota %s)", bytesOf(st.Blobs.Quota))
+		fmt.Fprintf(a.Stdout, " (quota %s)", cli.BytesOf(st.Blobs.Quota))
 	}
-	fmt.Fprintln(a.stdout)
-	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(a.Stdout)
+	w := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
 	if len(st.Remotes) > 0 {
 		fmt.Fprintln(w, "\nREMOTE\tOBJECTS\tPACKS\tSIZE\tCONTENTS\tSIZE\tNEEDED")
 	}
@@ -105,12 +106,12 @@ func printCache(a *app, st daemon.CacheStat, found survey) error {
 		case !r.Needed:
 			needed = "no"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", orDash(r.Remote), count(r.Objects), r.Packs, bytesOf(r.Bytes), count(r.Blobs), bytesOf(r.BlobBytes), needed)
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", orDash(r.Remote), cli.Count(r.Objects), r.Packs, cli.BytesOf(r.Bytes), cli.Count(r.Blobs), cli.BytesOf(r.BlobBytes), needed)
 	}
 	w.Flush()
 	changed := map[string]string{}
-	for _, m := range found.mounts {
-		changed[m.ID] = count(m.Overlay.Changed)
+	for _, m := range found.Mounts {
+		changed[m.ID] = cli.Count(m.Overlay.Changed)
 		if m.Overlay.Changed < 0 {
 			changed[m.ID] = "?"
 		}
@@ -126,8 +127,8 @@ func printCache(a *app, st daemon.CacheStat, found survey) error {
 		if dir == "" {
 			dir = m.ID
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", (&control.Error{Cause: dir}).Error(), state, orDash(changed[m.ID]), bytesOf(m.Overlay),
-			count(m.Objects), bytesOf(m.Git), orDash(m.Remote))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", (&control.Error{Cause: dir}).Error(), state, orDash(changed[m.ID]), cli.BytesOf(m.Overlay),
+			cli.Count(m.Objects), cli.BytesOf(m.Git), orDash(m.Remote))
 	}
 	if err := w.Flush(); err != nil {
 		return fmt.Errorf("print result: %w", err)
@@ -142,25 +143,25 @@ func orDash(s string) string {
 	return (&control.Error{Cause: s}).Error()
 }
 
-func cacheGC(ctx context.Context, a *app, quota int64, dryRun bool) error {
+func cacheGC(ctx context.Context, a *cli.App, quota int64, dryRun bool) error {
 	if quota == 0 {
-		found, _ := a.survey(ctx) // who does not answer is told of by status
-		for _, d := range found.daemons {
-			quota = max(quota, d.cache.Quota)
+		found, _ := a.Survey(ctx) // who does not answer is told of by status
+		for _, d := range found.Daemons {
+			quota = max(quota, d.Cache.Quota)
 		}
 		if quota == 0 {
 			quota = daemon.DefaultCacheSize
 		}
 	}
-	freed, err := daemon.CollectCache(ctx, a.state, daemon.CacheGC{Quota: quota, DryRun: dryRun})
+	freed, err := daemon.CollectCache(ctx, a.State, daemon.CacheGC{Quota: quota, DryRun: dryRun})
 	if errors.Is(err, fs.ErrNotExist) {
 		freed, err = daemon.CacheFreed{Removed: []daemon.RemoteStat{}, DryRun: dryRun}, nil
 	}
 	if err != nil {
-		return failure("cache gc", a.state, err)
+		return cli.Failure("cache gc", a.State, err)
 	}
-	if a.json {
-		return printJSON(a.stdout, freed)
+	if a.JSON {
+		return cli.PrintJSON(a.Stdout, freed)
 	}
 	verb := [2]string{"evicted", "removed"}
 	if dryRun {
@@ -171,11 +172,11 @@ func cacheGC(ctx context.Context, a *app, quota int64, dryRun bool) error {
 		if name == "" {
 			name = r.Dir
 		}
-		fmt.Fprintf(a.stdout, "%s the store of %s, %s\n", verb[1], orDash(name), bytesOf(r.Bytes))
+		fmt.Fprintf(a.Stdout, "%s the store of %s, %s\n", verb[1], orDash(name), cli.BytesOf(r.Bytes))
 	}
-	_, err = fmt.Fprintf(a.stdout, "%s %s, %s; %s of contents are left\n", verb[0], plural(freed.Blobs, "blob"), bytesOf(freed.Bytes), bytesOf(freed.Left))
+	_, err = fmt.Fprintf(a.Stdout, "%s %s, %s; %s of contents are left\n", verb[0], cli.Plural(freed.Blobs, "blob"), cli.BytesOf(freed.Bytes), cli.BytesOf(freed.Left))
 	for _, note := range freed.Notes {
-		fmt.Fprintf(a.stderr, "artifactfs: %s\n", (&control.Error{Cause: note}).Error())
+		fmt.Fprintf(a.Stderr, "artifactfs: %s\n", (&control.Error{Cause: note}).Error())
 	}
 	if err != nil {
 		return fmt.Errorf("print result: %w", err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/capture"
@@ -131,12 +132,12 @@ func (o *mountOptions) addCarryFlags(cmd *cobra.Command) {
 	f.StringSliceVar(&s.Include, "include", nil, "`GLOB`s of paths that checkpoints include although ignored or secret")
 	f.StringSliceVar(&s.Exclude, "exclude", nil, "`GLOB`s of paths that checkpoints leave out")
 	f.BoolVar(&s.NoDenyList, "no-deny-list", false, "include files in checkpoints that look like secrets (.env, *.pem, ...)")
-	f.Var((*size)(&s.MaxFileSize), "max-file-size", "leave larger new files out of checkpoints (default "+sizeText(capture.DefaultMaxFileSize)+")")
+	f.Var((*cli.Size)(&s.MaxFileSize), "max-file-size", "leave larger new files out of checkpoints (default "+cli.SizeText(capture.DefaultMaxFileSize)+")")
 	f.StringVar(&r.At, "at", "", "mount checkpoint `ID` of --session, read-only")
-	completeFlag(cmd, "checkpoint", "off", "idle", "before-risk", "interval=")
-	completeFlag(cmd, "session-base", baseWords...)
-	completeFlag(cmd, "session-branches", session.BranchesAsIs, session.DefaultBranches)
-	completeFlag(cmd, "session-remote", control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone)
+	cli.CompleteFlag(cmd, "checkpoint", "off", "idle", "before-risk", "interval=")
+	cli.CompleteFlag(cmd, "session-base", baseWords...)
+	cli.CompleteFlag(cmd, "session-branches", session.BranchesAsIs, session.DefaultBranches)
+	cli.CompleteFlag(cmd, "session-remote", control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone)
 }
 
 // completeCarry checks what the flags say together, and makes paths absolute.
@@ -144,18 +145,18 @@ func completeCarry(cmd *cobra.Command, r *control.MountRequest) error {
 	s := &r.SessionOptions
 	if r.At != "" {
 		if r.Session == "" {
-			return usage(cmd, errors.New("--at needs --session, whose checkpoint it is"))
+			return cli.Usage(cmd, errors.New("--at needs --session, whose checkpoint it is"))
 		}
 		r.ReadOnly = true
 	}
 	if r.ReadOnly && s.TakeOver {
-		return usage(cmd, errors.New("--take-over makes no sense with --read-only"))
+		return cli.Usage(cmd, errors.New("--take-over makes no sense with --read-only"))
 	}
 	if err := (capture.Rules{Include: s.Include, Exclude: s.Exclude}).Validate(); err != nil {
-		return usage(cmd, err)
+		return cli.Usage(cmd, err)
 	}
 	if err := session.ValidBranches(s.Branches); err != nil {
-		return usage(cmd, fmt.Errorf("--session-branches: %w", err))
+		return cli.Usage(cmd, fmt.Errorf("--session-branches: %w", err))
 	}
 	if len(r.CreateRemote) > 0 && strings.Contains(r.CreateRemote[0], "/") { // the daemon's directory is another one
 		abs, err := filepath.Abs(r.CreateRemote[0])

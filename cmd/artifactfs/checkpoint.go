@@ -10,11 +10,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/session"
 )
 
-func checkpointCommand(a *app) *cobra.Command {
+func checkpointCommand(a *cli.App) *cobra.Command {
 	var r control.CheckpointRequest
 	cmd := &cobra.Command{
 		Use:   "checkpoint [DIR] [-m MESSAGE] [--pin NAME] [--sync]",
@@ -44,12 +45,12 @@ See artifactfs session --help for the commands that use checkpoints.`,
 					return fmt.Errorf("--pin: %s would name two checkpoints", r.Pin)
 				}
 			}
-			return arguments(0, 1, "[DIR]")(cmd, args)
+			return cli.Arguments(0, 1, "[DIR]")(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return makeCheckpoint(cmd.Context(), a, here(args), r)
 		},
-		ValidArgsFunction: a.completeMounts(1),
+		ValidArgsFunction: a.CompleteMounts(1),
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
@@ -67,28 +68,28 @@ func here(args []string) string {
 	return "."
 }
 
-func makeCheckpoint(ctx context.Context, a *app, dir string, r control.CheckpointRequest) error {
-	all, asked := a.mounts(ctx)
-	m, err := find(all, asked, "checkpoint", dir)
+func makeCheckpoint(ctx context.Context, a *cli.App, dir string, r control.CheckpointRequest) error {
+	all, asked := a.Mounts(ctx)
+	m, err := cli.Find(all, asked, "checkpoint", dir)
 	if err != nil {
 		return err
 	}
 	r.Dir = m.Dir
-	p := a.newProgress()
-	reply, err := m.client.Checkpoint(ctx, r, p.show)
-	p.stop()
+	p := a.NewProgress()
+	reply, err := m.Client.Checkpoint(ctx, r, p.Show)
+	p.Stop()
 	if err != nil {
-		return failure("checkpoint", m.Dir, err)
+		return cli.Failure("checkpoint", m.Dir, err)
 	}
-	if a.json {
-		err = printJSON(a.stdout, reply)
+	if a.JSON {
+		err = cli.PrintJSON(a.Stdout, reply)
 	} else {
-		_, err = fmt.Fprintln(a.stdout, reply.ID)
+		_, err = fmt.Fprintln(a.Stdout, reply.ID)
 		sayLeft(a, reply)
 	}
 	if err == nil && r.Sync && !reply.Synced {
 		err = &control.Error{Code: control.ExitUnsynced, Verb: "sync", Object: m.Dir, Cause: "the checkpoint is made, and not on the session remote yet",
-			Hint: "artifactfs status " + shellWord(m.Dir) + " shows the cause"}
+			Hint: "artifactfs status " + cli.ShellWord(m.Dir) + " shows the cause"}
 	}
 	return err
 }
@@ -97,18 +98,18 @@ func makeCheckpoint(ctx context.Context, a *app, dir string, r control.Checkpoin
 const leftShown = 5
 
 // sayLeft names what a checkpoint does not hold. Who ignores a path knows that.
-func sayLeft(a *app, c control.CheckpointReply) {
-	if a.verbose {
+func sayLeft(a *cli.App, c control.CheckpointReply) {
+	if a.Verbose {
 		what := "nothing has changed since"
 		if c.Made {
-			what = fmt.Sprintf("%s, %s new", plural(c.Changed, "changed path"), bytesOf(c.Bytes))
+			what = fmt.Sprintf("%s, %s new", cli.Plural(c.Changed, "changed path"), cli.BytesOf(c.Bytes))
 		}
-		fmt.Fprintf(a.stderr, "artifactfs: %s; took %s, programs waited %s\n", what, milliseconds(c.Took), milliseconds(c.Paused))
+		fmt.Fprintf(a.Stderr, "artifactfs: %s; took %s, programs waited %s\n", what, milliseconds(c.Took), milliseconds(c.Paused))
 	}
 	var names []string
 	ignored := 0
 	for _, l := range c.LeftOut {
-		if l.Why == "ignored" && !a.verbose {
+		if l.Why == "ignored" && !a.Verbose {
 			ignored++
 			continue
 		}
@@ -118,20 +119,20 @@ func sayLeft(a *app, c control.CheckpointReply) {
 	if len(names) == 0 {
 		return
 	}
-	if !a.verbose && len(names) > leftShown {
+	if !a.Verbose && len(names) > leftShown {
 		more += len(names) - leftShown
 		names = names[:leftShown]
 	}
 	text := strings.Join(names, ", ")
 	if more > 0 {
-		text += fmt.Sprintf(" and %s more", count(int64(more)))
+		text += fmt.Sprintf(" and %s more", cli.Count(int64(more)))
 	}
-	fmt.Fprintln(a.stderr, (&control.Error{Verb: "artifactfs: left out", Cause: text}).Error())
+	fmt.Fprintln(a.Stderr, (&control.Error{Verb: "artifactfs: left out", Cause: text}).Error())
 }
 
 // leftText names a path and why a checkpoint does not hold it.
 func leftText(l control.LeftOut) string {
-	why := map[string]string{"secret": "looks like a secret", "size": bytesOf(l.Size), "type": "no file that git could hold"}[l.Why]
+	why := map[string]string{"secret": "looks like a secret", "size": cli.BytesOf(l.Size), "type": "no file that git could hold"}[l.Why]
 	if why == "" {
 		why = l.Why
 	}
@@ -142,10 +143,10 @@ func milliseconds(ms float64) string {
 	if ms < 1000 {
 		return fmt.Sprintf("%.3g ms", ms)
 	}
-	return seconds(time.Duration(ms * float64(time.Millisecond)))
+	return cli.Seconds(time.Duration(ms * float64(time.Millisecond)))
 }
 
-func syncCommand(a *app) *cobra.Command {
+func syncCommand(a *cli.App) *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "sync [DIR] [--timeout WAIT]",
@@ -165,39 +166,39 @@ retries the push.`,
 			if timeout < 0 {
 				return errors.New("--timeout is negative")
 			}
-			return arguments(0, 1, "[DIR]")(cmd, args)
+			return cli.Arguments(0, 1, "[DIR]")(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return syncSessions(cmd.Context(), a, here(args), timeout)
 		},
-		ValidArgsFunction: a.completeMounts(1),
+		ValidArgsFunction: a.CompleteMounts(1),
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "give up after `WAIT` (default: never)")
 	return cmd
 }
 
-func syncSessions(ctx context.Context, a *app, dir string, timeout time.Duration) error {
-	all, asked := a.mounts(ctx)
-	m, err := find(all, asked, "sync", dir)
+func syncSessions(ctx context.Context, a *cli.App, dir string, timeout time.Duration) error {
+	all, asked := a.Mounts(ctx)
+	m, err := cli.Find(all, asked, "sync", dir)
 	if err != nil {
 		return err
 	}
-	p := a.newProgress()
-	reply, err := m.client.Sync(ctx, control.SyncRequest{Dir: m.Dir, Timeout: timeout}, p.show)
-	p.stop()
+	p := a.NewProgress()
+	reply, err := m.Client.Sync(ctx, control.SyncRequest{Dir: m.Dir, Timeout: timeout}, p.Show)
+	p.Stop()
 	if err != nil {
-		return failure("sync", m.Dir, err)
+		return cli.Failure("sync", m.Dir, err)
 	}
-	if a.json {
-		err = printJSON(a.stdout, reply)
+	if a.JSON {
+		err = cli.PrintJSON(a.Stdout, reply)
 	}
 	s := reply.Session
 	warnDiverged(a, "sync", m.Dir, s.SessionRemote, s.DivergedRefs)
 	if err == nil && s.Pending > 0 && s.Error != "" { // else it was made after all else was there
 		err = unsynced("sync", m.Dir, s)
 	}
-	if err == nil && !a.json {
-		err = printSynced(a.stdout, s)
+	if err == nil && !a.JSON {
+		err = printSynced(a.Stdout, s)
 	}
 	return err
 }
@@ -209,7 +210,7 @@ func printSynced(w io.Writer, s control.SessionStatus) error {
 
 // unsynced says that work is not on the session remote, and why.
 func unsynced(verb, dir string, s control.SessionStatus) error {
-	cause := plural(s.Pending, "ref") + " not on the session remote yet"
+	cause := cli.Plural(s.Pending, "ref") + " not on the session remote yet"
 	if s.Error != "" {
 		cause += ": " + sentence(s.Error)
 	}
@@ -221,10 +222,10 @@ func unsynced(verb, dir string, s control.SessionStatus) error {
 }
 
 // warnDiverged prints a warning for each ref that the session remote has under another name than its own.
-func warnDiverged(a *app, verb, dir, remote string, refs []control.DivergedRef) {
+func warnDiverged(a *cli.App, verb, dir, remote string, refs []control.DivergedRef) {
 	for _, d := range refs {
 		cause, hint := divergedText(d, remote)
-		printError(a.stderr, &control.Error{Verb: verb, Object: dir, Cause: "warning: " + cause, Hint: hint})
+		cli.PrintError(a.Stderr, &control.Error{Verb: verb, Object: dir, Cause: "warning: " + cause, Hint: hint})
 	}
 }
 
@@ -238,7 +239,7 @@ func divergedText(d control.DivergedRef, remote string) (cause, hint string) {
 		return fmt.Sprintf("%s is not merged yet with the notes of other sessions there; it is kept there as %s", d.Ref, d.KeptRef), "they are merged by themselves at the next push"
 	}
 	return fmt.Sprintf("%s was moved by another session; this session's commits are there as %s", d.RemoteRef, d.KeptRef),
-		fmt.Sprintf("in the mount, git fetch %s %s && git merge FETCH_HEAD makes them one", shellWord(remote), d.RemoteRef)
+		fmt.Sprintf("in the mount, git fetch %s %s && git merge FETCH_HEAD makes them one", cli.ShellWord(remote), d.RemoteRef)
 }
 
 // sentence puts several errors, a line each, on one.

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 )
 
@@ -31,10 +32,10 @@ func fromTerminal(s os.Signal) bool {
 }
 
 // runChild runs a command in a directory of the mount and gives its exit code. An error says why it did not run.
-func runChild(a *app, command []string, dir string) (int, error) {
+func runChild(a *cli.App, command []string, dir string) (int, error) {
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Dir = dir
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, a.stdout, a.stderr
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, a.Stdout, a.Stderr
 	if errors.Is(cmd.Err, exec.ErrDot) { // a relative directory of PATH means one below CMD's own
 		cmd.Err = nil
 	}

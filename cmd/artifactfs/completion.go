@@ -4,10 +4,11 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/spf13/cobra"
 )
 
-func completionCommand(a *app) *cobra.Command {
+func completionCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion bash|zsh|fish",
 		Short: "Print a completion script for a shell",
@@ -17,7 +18,7 @@ func completionCommand(a *app) *cobra.Command {
   artifactfs completion fish > ~/.config/fish/completions/artifactfs.fish`,
 		ValidArgs: []string{"bash", "zsh", "fish"},
 		Args: func(cmd *cobra.Command, args []string) error {
-			if err := arguments(1, 1, "bash, zsh or fish")(cmd, args); err != nil {
+			if err := cli.Arguments(1, 1, "bash, zsh or fish")(cmd, args); err != nil {
 				return err
 			}
 			if !slices.Contains(cmd.ValidArgs, args[0]) {
@@ -29,26 +30,16 @@ func completionCommand(a *app) *cobra.Command {
 			var err error
 			switch root := cmd.Root(); args[0] {
 			case "bash":
-				err = root.GenBashCompletionV2(a.stdout, true)
+				err = root.GenBashCompletionV2(a.Stdout, true)
 			case "zsh":
-				err = root.GenZshCompletion(a.stdout)
+				err = root.GenZshCompletion(a.Stdout)
 			case "fish":
-				err = root.GenFishCompletion(a.stdout, true)
+				err = root.GenFishCompletion(a.Stdout, true)
 			}
 			if err != nil {
 				return fmt.Errorf("print completion: %w", err)
 			}
 			return nil
 		},
-	}
-}
-
-// arguments checks their number; most < 0 means any.
-func arguments(least, most int, takes string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) < least || most >= 0 && len(args) > most {
-			return fmt.Errorf("takes %s, got %s", takes, plural(int64(len(args)), "argument"))
-		}
-		return nil
 	}
 }

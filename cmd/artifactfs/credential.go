@@ -11,11 +11,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/credential"
 )
 
-func credentialCommand(a *app) *cobra.Command {
+func credentialCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "credential",
 		Short: "Replace the token of a mount",
@@ -28,7 +29,7 @@ func credentialCommand(a *app) *cobra.Command {
 	return cmd
 }
 
-func credentialSetCommand(a *app) *cobra.Command {
+func credentialSetCommand(a *cli.App) *cobra.Command {
 	var r control.CredentialRequest
 	cmd := &cobra.Command{
 		Use:   "set [DIR]",
@@ -42,7 +43,7 @@ remote refuses the token. Set tries the token on the remote first; a token that 
 		Example: `  get-token | artifactfs credential set /srv/app
   artifactfs credential set /srv/app --token-file /run/secrets/git-token
   get-token | artifactfs credential set /srv/app --for-session-remote`,
-		Args: arguments(0, 1, "[DIR]"),
+		Args: cli.Arguments(0, 1, "[DIR]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dir := "."
 			if len(args) > 0 {
@@ -65,15 +66,15 @@ remote refuses the token. Set tries the token on the remote first; a token that 
 const maxToken = 64 << 10
 
 // givenToken returns the token file as an absolute path, or the token.
-func givenToken(a *app, cmd *cobra.Command, file string) (string, control.Secret, error) {
+func givenToken(a *cli.App, cmd *cobra.Command, file string) (string, control.Secret, error) {
 	switch {
 	case file != "" && file != "-":
 		abs, err := filepath.Abs(file)
 		return abs, "", err
-	case file == "" && a.token != "":
-		return "", a.token, nil
+	case file == "" && a.Token != "":
+		return "", a.Token, nil
 	case isTerminal(os.Stdin):
-		return "", "", usage(cmd, errors.New("takes the token from stdin, --token-file or $ARTIFACTFS_TOKEN"))
+		return "", "", cli.Usage(cmd, errors.New("takes the token from stdin, --token-file or $ARTIFACTFS_TOKEN"))
 	}
 	b, err := io.ReadAll(io.LimitReader(os.Stdin, maxToken+1))
 	if err != nil {
@@ -87,48 +88,48 @@ func givenToken(a *app, cmd *cobra.Command, file string) (string, control.Secret
 		err = errors.New("stdin holds more than a token")
 	}
 	if err != nil {
-		return "", "", usage(cmd, err)
+		return "", "", cli.Usage(cmd, err)
 	}
 	return "", control.Secret(b), nil
 }
 
-func setCredential(ctx context.Context, a *app, dir string, r control.CredentialRequest) error {
-	all, asked := a.mounts(ctx)
-	m, err := find(all, asked, "credential", dir)
+func setCredential(ctx context.Context, a *cli.App, dir string, r control.CredentialRequest) error {
+	all, asked := a.Mounts(ctx)
+	m, err := cli.Find(all, asked, "credential", dir)
 	if err != nil {
 		return err
 	}
 	r.Dir = m.Dir
-	reply, err := m.client.SetCredential(ctx, r)
+	reply, err := m.Client.SetCredential(ctx, r)
 	if err != nil {
-		return failure("credential", m.Dir, err)
+		return cli.Failure("credential", m.Dir, err)
 	}
-	if a.json {
-		return printJSON(a.stdout, reply)
+	if a.JSON {
+		return cli.PrintJSON(a.Stdout, reply)
 	}
-	_, err = fmt.Fprintf(a.stdout, "%s has a new token, for %s\n", reply.Remote, plural(int64(len(reply.Mounts)), "mount"))
+	_, err = fmt.Fprintf(a.Stdout, "%s has a new token, for %s\n", reply.Remote, cli.Plural(int64(len(reply.Mounts)), "mount"))
 	if !reply.Checked {
-		fmt.Fprintln(a.stderr, "artifactfs: the remote could not be asked whether it takes the token")
+		fmt.Fprintln(a.Stderr, "artifactfs: the remote could not be asked whether it takes the token")
 	}
 	return err
 }
 
 // credentialHelperCommand is what git runs, as a credential helper of a mount's git directory, for a login.
-func credentialHelperCommand(a *app) *cobra.Command {
+func credentialHelperCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:    "helper GITDIR OPERATION",
 		Short:  "Answer git's questions for logins",
 		Hidden: true,
-		Args:   arguments(2, 2, "a git directory and what git wants done"),
+		Args:   cli.Arguments(2, 2, "a git directory and what git wants done"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := keepMemory(); err != nil {
 				return fmt.Errorf("credential helper: %w", err)
 			}
-			if err := credential.Ask(cmd.Context(), args[0], args[1], os.Stdin, a.stdout); err != nil {
+			if err := credential.Ask(cmd.Context(), args[0], args[1], os.Stdin, a.Stdout); err != nil {
 				return fmt.Errorf("credential helper: %w", err)
 			}
 			return nil
 		},
-		PersistentPreRunE: func(*cobra.Command, []string) error { a.began = true; return nil }, // it needs no state directory
+		PersistentPreRunE: func(*cobra.Command, []string) error { a.Began = true; return nil }, // it needs no state directory
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"golang.org/x/sys/unix"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/daemon"
 	"github.com/artifactfs/artifactfs/internal/keeper"
 	"github.com/artifactfs/artifactfs/supervisor"
@@ -33,28 +34,28 @@ type daemonFlags struct {
 	restore        bool
 }
 
-func addDaemonFlags(a *app, cmd *cobra.Command, f *daemonFlags) {
+func addDaemonFlags(a *cli.App, cmd *cobra.Command, f *daemonFlags) {
 	flags := cmd.Flags()
 	flags.DurationVar(&f.idle, "idle-exit", 0, "exit after `WAIT` without a mount (default: never)")
 	flags.BoolVar(&f.restore, "restore", false, "restore the mounts that existed when the machine went down")
 	flags.DurationVar(&f.watchdog, "watchdog", defaultWatchdog, "replace the worker when it has been silent for `WAIT`;\n0: never")
-	flags.Var(&a.metrics, "metrics", "serve metrics (Prometheus) and profiles (pprof) there: a socket,\nor an address of the loopback, for all users of this host to read")
+	flags.Var(&a.Metrics, "metrics", "serve metrics (Prometheus) and profiles (pprof) there: a socket,\nor an address of the loopback, for all users of this host to read")
 }
 
 func (f daemonFlags) check(cmd *cobra.Command) error {
 	switch {
 	case f.idle < 0:
-		return usage(cmd, errors.New("--idle-exit is negative"))
+		return cli.Usage(cmd, errors.New("--idle-exit is negative"))
 	case f.watchdog != 0 && f.watchdog < time.Second:
-		return usage(cmd, errors.New("--watchdog is less than a second"))
+		return cli.Usage(cmd, errors.New("--watchdog is less than a second"))
 	}
 	return nil
 }
 
 // daemonArguments are those of a process of the daemon, whatever its working directory.
-func daemonArguments(a *app, command string, f daemonFlags) ([]string, error) {
-	args := []string{command, "--state", a.state, "--idle-exit", f.idle.String(), "--watchdog", f.watchdog.String(), "--log-format", a.logFormat}
-	for flag, path := range map[string]string{"--socket": a.daemonSocket(), "--log-file": a.logFile} {
+func daemonArguments(a *cli.App, command string, f daemonFlags) ([]string, error) {
+	args := []string{command, "--state", a.State, "--idle-exit", f.idle.String(), "--watchdog", f.watchdog.String(), "--log-format", a.LogFormat}
+	for flag, path := range map[string]string{"--socket": a.DaemonSocket(), "--log-file": a.LogFile} {
 		if path == "" {
 			continue
 		}
@@ -64,22 +65,22 @@ func daemonArguments(a *app, command string, f daemonFlags) ([]string, error) {
 		}
 		args = append(args, flag, abs)
 	}
-	if a.logLevel != "" {
-		args = append(args, "--log-level", a.logLevel)
+	if a.LogLevel != "" {
+		args = append(args, "--log-level", a.LogLevel)
 	}
-	if a.metrics.text != "" {
-		args = append(args, "--metrics", a.metrics.text)
+	if a.Metrics.Text != "" {
+		args = append(args, "--metrics", a.Metrics.Text)
 	}
 	if f.restore {
 		args = append(args, "--restore")
 	}
-	if a.verbose {
+	if a.Verbose {
 		args = append(args, "--verbose")
 	}
 	return args, nil
 }
 
-func daemonCommand(a *app) *cobra.Command {
+func daemonCommand(a *cli.App) *cobra.Command {
 	var f daemonFlags
 	var upgrade bool
 	cmd := &cobra.Command{
@@ -99,7 +100,7 @@ cannot serve, the old one continues, and the exit code is 1.`,
   artifactfs daemon --idle-exit 10m
   artifactfs daemon --upgrade
   artifactfs daemon --metrics unix:/run/artifactfs/metrics.sock`,
-		Args: arguments(0, 0, "no arguments"),
+		Args: cli.Arguments(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.check(cmd); err != nil {
 				return err
@@ -119,17 +120,17 @@ cannot serve, the old one continues, and the exit code is 1.`,
 }
 
 // supervise is the daemon command: it starts those who serve.
-func supervise(ctx context.Context, a *app, f daemonFlags) error {
+func supervise(ctx context.Context, a *cli.App, f daemonFlags) error {
 	if err := becomeDaemon(a); err != nil {
 		return err
 	}
 	leadGroup()
-	a.serving = true
+	a.Serving = true
 	// It has next to nothing in memory and little to do.
 	debug.SetGCPercent(gcPercent)
 	debug.SetMemoryLimit(supervisorMemory)
 	runtime.GOMAXPROCS(min(runtime.GOMAXPROCS(0), supervisorProcs))
-	log, closeLog, err := a.newLog(zapcore.InfoLevel)
+	log, closeLog, err := a.NewLog(zapcore.InfoLevel)
 	if err != nil {
 		return err
 	}
@@ -148,25 +149,25 @@ func supervise(ctx context.Context, a *app, f daemonFlags) error {
 	}
 	code := supervisor.Run(ctx, supervisor.Config{
 		Executable: executable, WorkerArgs: worker, Args: own, Watchdog: f.watchdog, Spare: true,
-		GiveUp: func(kept []keeper.Kept, reason string) error { return daemon.GiveUp(a.state, kept, reason, log) },
+		GiveUp: func(kept []keeper.Kept, reason string) error { return daemon.GiveUp(a.State, kept, reason, log) },
 		Leave:  isRestarted,
 		Log:    log,
 	})
 	if code != 0 {
-		return exitCode(code) // the worker has said why
+		return cli.ExitCode(code) // the worker has said why
 	}
 	return nil
 }
 
 // becomeDaemon settles what is the same for all processes of a daemon.
-func becomeDaemon(a *app) error {
+func becomeDaemon(a *cli.App) error {
 	// Started by way of a descriptor, a process is named after its number. The name is the first thread's.
 	os.WriteFile("/proc/self/comm", []byte("artifactfs"), 0)
 	if err := keepMemory(); err != nil {
 		return fmt.Errorf("start daemon: %w", err)
 	}
 	// It must not hold a directory that somebody wants to unmount, least of all one of its own.
-	for _, path := range []*string{&a.socket, &a.logFile} {
+	for _, path := range []*string{&a.Socket, &a.LogFile} {
 		if *path == "" {
 			continue
 		}

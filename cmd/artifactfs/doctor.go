@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/daemon"
 )
@@ -17,7 +18,7 @@ type examination struct {
 	tokenFile          string
 }
 
-func doctorCommand(a *app) *cobra.Command {
+func doctorCommand(a *cli.App) *cobra.Command {
 	var e examination
 	cmd := &cobra.Command{
 		Use:   "doctor [REMOTE...]",
@@ -52,28 +53,28 @@ deleted: a file that no longer has a place is moved to the lost+found directory 
 	return cmd
 }
 
-func examine(ctx context.Context, a *app, e examination) error {
-	findings := daemon.ExamineHost(ctx, a.state, e.fix)
-	found, asked := a.survey(ctx)
+func examine(ctx context.Context, a *cli.App, e examination) error {
+	findings := daemon.ExamineHost(ctx, a.State, e.fix)
+	found, asked := a.Survey(ctx)
 	findings = append(findings, daemonFindings(found, asked)...)
 	findings = append(findings, findingsOfMounts(a, found, e.fix)...)
-	state, err := daemon.Examine(ctx, a.state, e.fix, e.deep)
+	state, err := daemon.Examine(ctx, a.State, e.fix, e.deep)
 	if err != nil {
-		return failure("doctor", a.state, err)
+		return cli.Failure("doctor", a.State, err)
 	}
-	stores, err := daemon.ExamineStores(ctx, a.state, e.fix, e.deep)
+	stores, err := daemon.ExamineStores(ctx, a.State, e.fix, e.deep)
 	if err != nil {
-		return failure("doctor", a.state, err)
+		return cli.Failure("doctor", a.State, err)
 	}
 	findings = append(append(findings, state...), stores...)
 	if !e.offline {
-		c := daemon.RemoteCheck{Named: e.remotes, Token: a.token, TokenFile: e.tokenFile}
-		for _, m := range found.mounts {
-			if m.mounted() && m.Remote != "" {
+		c := daemon.RemoteCheck{Named: e.remotes, Token: a.Token, TokenFile: e.tokenFile}
+		for _, m := range found.Mounts {
+			if m.Mounted() && m.Remote != "" {
 				c.Known = append(c.Known, m.Remote)
 			}
 		}
-		findings = append(findings, daemon.ExamineRemotes(ctx, a.state, c)...)
+		findings = append(findings, daemon.ExamineRemotes(ctx, a.State, c)...)
 	}
 	wrong := 0
 	for _, f := range findings {
@@ -81,30 +82,30 @@ func examine(ctx context.Context, a *app, e examination) error {
 			wrong++
 		}
 	}
-	if a.json {
-		err = printJSON(a.stdout, map[string]any{"findings": findings, "wrong": wrong})
+	if a.JSON {
+		err = cli.PrintJSON(a.Stdout, map[string]any{"findings": findings, "wrong": wrong})
 	} else {
 		err = printFindings(a, findings)
 	}
 	if err == nil && wrong > 0 {
-		err = &control.Error{Code: control.ExitFailed, Verb: "doctor", Object: a.state, Cause: plural(int64(wrong), "finding") + " to be looked after"}
+		err = &control.Error{Code: control.ExitFailed, Verb: "doctor", Object: a.State, Cause: cli.Plural(int64(wrong), "finding") + " to be looked after"}
 	}
 	return err
 }
 
 // daemonFindings tells how the processes are that serve.
-func daemonFindings(found survey, asked error) (all []daemon.Finding) {
+func daemonFindings(found cli.Survey, asked error) (all []daemon.Finding) {
 	say := func(level daemon.Level, object, what, hint string) {
 		all = append(all, daemon.Finding{Object: object, What: what, Level: level, Wrong: level == daemon.LevelBad, Hint: hint})
 	}
 	if asked != nil {
 		e := control.AsError(asked)
 		say(daemon.LevelBad, "daemon", "not every daemon answers: "+e.Error(), e.Hint)
-	} else if len(found.daemons) == 0 {
+	} else if len(found.Daemons) == 0 {
 		say(daemon.LevelOK, "daemon", "none runs; mount starts one", "")
 	}
-	for _, d := range found.daemons {
-		what := fmt.Sprintf("answers at %s and serves %s", d.socket, plural(int64(d.mounts), "mount"))
+	for _, d := range found.Daemons {
+		what := fmt.Sprintf("answers at %s and serves %s", d.Socket, cli.Plural(int64(d.Mounts), "mount"))
 		if d.PID != 0 {
 			what += fmt.Sprintf(" (pid %d)", d.PID)
 		}
@@ -114,7 +115,7 @@ func daemonFindings(found survey, asked error) (all []daemon.Finding) {
 		case d.Version != "" && d.Version != versionText():
 			say(daemon.LevelWarn, "daemon", what+", but is of version "+d.Version+", and this program of "+versionText(), "artifactfs daemon --upgrade replaces it; its mounts continue")
 		case d.Takeovers > 0:
-			say(daemon.LevelOK, "daemon", what+"; it took over "+plural(int64(d.Takeovers), "time")+", the last because: "+d.Reason, "")
+			say(daemon.LevelOK, "daemon", what+"; it took over "+cli.Plural(int64(d.Takeovers), "time")+", the last because: "+d.Reason, "")
 		default:
 			say(daemon.LevelOK, "daemon", what, "")
 		}
@@ -123,16 +124,16 @@ func daemonFindings(found survey, asked error) (all []daemon.Finding) {
 }
 
 // mountFindings tells of mounts that are not as they should be.
-func findingsOfMounts(a *app, found survey, fix bool) (all []daemon.Finding) {
-	for _, m := range found.mounts {
+func findingsOfMounts(a *cli.App, found cli.Survey, fix bool) (all []daemon.Finding) {
+	for _, m := range found.Mounts {
 		switch m.State {
 		case control.StateFailed:
 			f := daemon.Finding{
 				Object: m.Dir, What: "the mount has failed: " + m.Error, Wrong: true, Level: daemon.LevelBad,
-				Hint: resumeCommand(m.MountStatus) + " mounts it again", Mend: "says so no more; work that is kept stays",
+				Hint: cli.ResumeCommand(m.MountStatus) + " mounts it again", Mend: "says so no more; work that is kept stays",
 			}
 			if fix {
-				err := daemon.ForgetFailed(a.state, m.Dir)
+				err := daemon.ForgetFailed(a.State, m.Dir)
 				f.Mended, f.Mend = err == nil, ""
 				if err != nil {
 					f.What += ", and it cannot be forgotten: " + err.Error()
@@ -146,21 +147,21 @@ func findingsOfMounts(a *app, found survey, fix bool) (all []daemon.Finding) {
 	return all
 }
 
-func printFindings(a *app, findings []daemon.Finding) error {
+func printFindings(a *cli.App, findings []daemon.Finding) error {
 	for _, f := range findings {
 		sign := string(f.Level)
 		if f.Mended {
 			sign = "fixed"
 		}
 		text := (&control.Error{Cause: f.Object + ": " + f.What}).Error()
-		if _, err := fmt.Fprintf(a.stdout, "%-5s %s\n", sign, text); err != nil {
+		if _, err := fmt.Fprintf(a.Stdout, "%-5s %s\n", sign, text); err != nil {
 			return fmt.Errorf("print result: %w", err)
 		}
 		if f.Mend != "" {
-			fmt.Fprintf(a.stdout, "      --fix %s\n", f.Mend)
+			fmt.Fprintf(a.Stdout, "      --fix %s\n", f.Mend)
 		}
 		if f.Hint != "" {
-			fmt.Fprintf(a.stdout, "      hint: %s\n", (&control.Error{Cause: f.Hint}).Error())
+			fmt.Fprintf(a.Stdout, "      hint: %s\n", (&control.Error{Cause: f.Hint}).Error())
 		}
 	}
 	return nil

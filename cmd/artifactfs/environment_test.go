@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 )
 
@@ -59,8 +60,8 @@ func TestUnmountIgnoresTheSessionOfTheEnvironment(t *testing.T) {
 func TestEnvironmentIsCompleted(t *testing.T) {
 	t.Setenv("PATH", "")
 	t.Setenv("HOME", "")
-	completeEnvironment()
-	if os.Getenv("PATH") != searchPath || os.Getenv("HOME") == "" {
+	cli.CompleteEnvironment()
+	if os.Getenv("PATH") != cli.SearchPath || os.Getenv("HOME") == "" {
 		t.Errorf("PATH %q, HOME %q", os.Getenv("PATH"), os.Getenv("HOME"))
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 )
 
@@ -42,20 +43,20 @@ func helper(name string) string {
 }
 
 // runHelper gives the exit code.
-func runHelper(a *app, name string, args []string) int {
+func runHelper(a *cli.App, name string, args []string) int {
 	h, err := parseHelper(name, args)
 	switch {
 	case err != nil:
 	case h.unmount:
-		a.quiet = !h.verbose
+		a.Quiet = !h.verbose
 		err = helperUnmount(a, h)
 	case h.fake:
 	default:
-		a.quiet, a.passing = !h.verbose, true // the line of /etc/fstab, or the unit, is the record
-		if a.through, err = h.openAutomount(); err != nil {
+		a.Quiet, a.Passing = !h.verbose, true // the line of /etc/fstab, or the unit, is the record
+		if a.Through, err = h.openAutomount(); err != nil {
 			break
 		}
-		if code := a.run(h.command); code != control.ExitDone {
+		if code := run(a, h.command); code != control.ExitDone {
 			return helperCode(code)
 		}
 		err = h.restrict()
@@ -64,7 +65,7 @@ func runHelper(a *app, name string, args []string) int {
 		return control.ExitDone
 	}
 	e := control.AsError(err)
-	printError(a.stderr, e)
+	cli.PrintError(a.Stderr, e)
 	return helperCode(e.Code)
 }
 
@@ -80,7 +81,7 @@ func (h helperRun) openAutomount() (through string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("mount: read mount table: %w", err)
 	}
-	if mountTypeAt(table, dir) != "autofs" {
+	if cli.MountTypeAt(table, dir) != "autofs" {
 		return "", nil
 	}
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -102,16 +103,16 @@ func helperCode(code int) int {
 
 // helperUnmount has the daemon unmount, and does it alone where none knows of the directory: it is that of another state
 // directory, or gone.
-func helperUnmount(a *app, h helperRun) error {
+func helperUnmount(a *cli.App, h helperRun) error {
 	ctx, stop := signal.NotifyContext(context.Background(), deadlySignals()...)
 	defer stop()
 	if h.flags == 0 {
 		var err error
-		if a.state, err = control.StateDir(a.state); err != nil {
+		if a.State, err = control.StateDir(a.State); err != nil {
 			return err
 		}
-		all, asked := a.mounts(ctx)
-		m, err := find(all, asked, "unmount", h.dir)
+		all, asked := a.Mounts(ctx)
+		m, err := cli.Find(all, asked, "unmount", h.dir)
 		if err == nil && isDir(m.Dir, h.dir) {
 			return unmountMounts(ctx, a, unmountOptions{dirs: []string{h.dir}, timeout: unmountTime})
 		}
@@ -224,7 +225,7 @@ var generic = []string{
 
 // translate makes of options the arguments of artifactfs mount.
 func (h *helperRun) translate(name string, options []string, sloppy bool) error {
-	known := mountCommand((&app{})).Flags()
+	known := mountCommand((&cli.App{})).Flags()
 	var own []string
 	for _, option := range options {
 		key, value, hasValue := strings.Cut(option, "=")
@@ -237,7 +238,7 @@ func (h *helperRun) translate(name string, options []string, sloppy bool) error 
 			h.flags |= mountFlags[key]
 		case key == "ro":
 			own = append(own, "--read-only")
-		case slices.Contains(everywhere, flag):
+		case slices.Contains(cli.Everywhere, flag):
 			own = append(own, "--"+flag+"="+value)
 		case flag == "foreground" || flag == "fuse-fd" || flag == "help":
 			return helperError(name, fmt.Sprintf("option %s is for the command line alone", key))

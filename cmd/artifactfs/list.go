@@ -7,10 +7,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 )
 
-func listCommand(a *app) *cobra.Command {
+func listCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
@@ -19,16 +20,16 @@ func listCommand(a *app) *cobra.Command {
 of the latter is unmounted; mount resumes them. With --json it prints the same as status --json: {"mounts":[...]}.`,
 		Example: `  artifactfs list
   artifactfs list --json | jq -r '.mounts[].dir'`,
-		Args: arguments(0, 0, "no arguments"),
+		Args: cli.Arguments(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, args []string) error { return listMounts(cmd.Context(), a) },
 	}
 }
 
-func listMounts(ctx context.Context, a *app) error {
-	found, asked := a.survey(ctx)
-	all := found.mounts
-	if a.json {
-		if err := printAll(a.stdout, found); err != nil {
+func listMounts(ctx context.Context, a *cli.App) error {
+	found, asked := a.Survey(ctx)
+	all := found.Mounts
+	if a.JSON {
+		if err := printAll(a.Stdout, found); err != nil {
 			return err
 		}
 		return asked
@@ -36,25 +37,25 @@ func listMounts(ctx context.Context, a *app) error {
 	if len(all) == 0 {
 		return asked // an empty table is the one thing a script can read
 	}
-	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "DIR\tREF\tSTATE\tFILES\tFETCHED\tCHANGED\tSESSION\tPENDING\tREMOTE")
 	for _, m := range all {
-		ref, changed, session := refName(m.Ref, m.Commit), count(m.Overlay.Changed), m.Session.Name
-		files, hydrated := count(m.Tree.Files), count(m.Blobs.Fetched)+" of "+count(m.Blobs.Total)
+		ref, changed, session := refName(m.Ref, m.Commit), cli.Count(m.Overlay.Changed), m.Session.Name
+		files, hydrated := cli.Count(m.Tree.Files), cli.Count(m.Blobs.Fetched)+" of "+cli.Count(m.Blobs.Total)
 		if m.State == control.StatePreparing {
 			ref = "-"
 		}
 		if m.Overlay.Changed < 0 {
 			changed = "?"
 		}
-		pending := count(m.Session.Pending)
+		pending := cli.Count(m.Session.Pending)
 		if session == "" {
 			session = "-"
 		}
 		if m.Session.SessionRemote == "" {
 			pending = "-"
 		}
-		if !m.mounted() {
+		if !m.Mounted() {
 			files, hydrated = "-", "-"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", (&control.Error{Cause: m.Dir}).Error(), ref, m.State, files, hydrated, changed, session, pending, m.Remote)

@@ -8,19 +8,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"os"
 	"os/signal"
 	"slices"
-	"strconv"
 	"syscall"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/daemon"
 	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 )
 
 // tokenVariable holds a token for the remote. It is read once and forgotten, so that no child process inherits it.
@@ -34,65 +30,45 @@ func main() {
 		os.Exit(query.Hook(os.Args, os.Stdout))
 	}
 	hideSecrets()
-	completeEnvironment()
+	cli.CompleteEnvironment()
 	token := control.Secret(os.Getenv(tokenVariable))
 	os.Unsetenv(tokenVariable)
 	sessionToken := control.Secret(os.Getenv(sessionTokenVariable))
 	os.Unsetenv(sessionTokenVariable)
-	a := &app{stdout: os.Stdout, stderr: os.Stderr, token: token, sessionToken: sessionToken, newHost: newHost}
+	a := &cli.App{Stdout: os.Stdout, Stderr: os.Stderr, Token: token, SessionToken: sessionToken, NewHost: cli.NewHost}
 	if name := helper(os.Args[0]); name != "" {
 		os.Exit(runHelper(a, name, os.Args[1:]))
 	}
-	os.Exit(a.run(os.Args[1:]))
-}
-
-// app is one run of the command line: the global flags, and what the commands share.
-type app struct {
-	stdout, stderr *os.File
-	token          control.Secret
-	sessionToken   control.Secret
-	newHost        func(daemon.Config) (host, error)
-
-	state, socket                string
-	json, verbose, quiet         bool
-	logFile, logLevel, logFormat string
-	metrics                      metricsAddress // of a daemon
-
-	// Of a mount: it is not to be there again after a restart of the machine, and how to get to its directory.
-	passing bool
-	through string
-
-	began   bool // the arguments were fine and a command runs
-	serving bool // this process has mounts of its own: a second signal must not kill it
+	os.Exit(run(a, os.Args[1:]))
 }
 
 // run gives the exit code.
-func (a *app) run(args []string) int {
+func run(a *cli.App, args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), deadlySignals()...)
 	defer stop()
 	context.AfterFunc(ctx, func() {
-		if !a.serving {
+		if !a.Serving {
 			stop() // whoever presses Ctrl-C twice does not want to wait
 		}
 	})
-	root := a.rootCommand()
+	root := rootCommand(a)
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return control.ExitDone
 	}
-	if !a.began {
-		err = usage(cmd, err)
+	if !a.Began {
+		err = cli.Usage(cmd, err)
 	}
-	var exit exitCode
+	var exit cli.ExitCode
 	if errors.As(err, &exit) {
 		return int(exit)
 	}
 	e := control.AsError(err)
-	printError(a.stderr, e)
-	if a.json || !a.began && asksForJSON(args) {
-		if err := printJSON(a.stdout, e.Report()); err != nil {
-			printError(a.stderr, control.AsError(err))
+	cli.PrintError(a.Stderr, e)
+	if a.JSON || !a.Began && asksForJSON(args) {
+		if err := cli.PrintJSON(a.Stdout, e.Report()); err != nil {
+			cli.PrintError(a.Stderr, control.AsError(err))
 		}
 	}
 	return e.Code
@@ -118,59 +94,7 @@ func deadlySignals() []os.Signal {
 	return signals
 }
 
-func printError(w io.Writer, e *control.Error) {
-	fmt.Fprintf(w, "artifactfs: %s\n", e.Error())
-	if e.Hint != "" {
-		fmt.Fprintf(w, "hint: %s\n", (&control.Error{Cause: e.Hint}).Error())
-	}
-}
-
-// usage makes a failure of exit code 2 with the way to the command's help.
-func usage(cmd *cobra.Command, err error) error {
-	var e *control.Error
-	if errors.As(err, &e) {
-		return err
-	}
-	verb := cmd.Name()
-	if cmd == cmd.Root() {
-		verb = ""
-	}
-	return &control.Error{Code: control.ExitUsage, Verb: verb, Cause: flagText(err), Hint: cmd.CommandPath() + " --help"}
-}
-
-// flagText says what is wrong with a flag in words of a person, not of the packages that read it.
-func flagText(err error) string {
-	var bad *pflag.InvalidValueError
-	var number *strconv.NumError
-	if !errors.As(err, &bad) {
-		return err.Error()
-	}
-	why := ""
-	switch {
-	case errors.As(err, &number) && errors.Is(number.Err, strconv.ErrRange):
-		why = "out of range"
-	case errors.As(err, &number) && bad.GetFlag().Value.Type() == "bool":
-		why = "must be true or false"
-	case errors.As(err, &number):
-		why = "not a number"
-	case bad.GetFlag().Value.Type() == "duration":
-		why = "not a time; examples are 30s and 5m"
-	default:
-		return err.Error()
-	}
-	return fmt.Sprintf("invalid argument %q for \"--%s\" flag: %s", bad.GetValue(), bad.GetFlag().Name, why)
-}
-
-// reason is what the system said, without what it was about.
-func reason(err error) string {
-	var path *fs.PathError
-	if errors.As(err, &path) {
-		return path.Err.Error()
-	}
-	return err.Error()
-}
-
-func (a *app) rootCommand() *cobra.Command {
+func rootCommand(a *cli.App) *cobra.Command {
 	var showVersion bool
 	root := &cobra.Command{
 		Use:                   "artifactfs COMMAND",
@@ -206,31 +130,31 @@ session; 5 success, but not everything is on the session remote yet. With --json
 			}
 			return cmd.Help()
 		},
-		PersistentPreRunE: a.begin,
+		PersistentPreRunE: a.Begin,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 		// Cobra's own distance; SuggestionsFor ignores everything at zero.
 		SuggestionsMinimumDistance: 2,
 	}
-	root.SetOut(a.stdout)
-	root.SetErr(a.stderr)
+	root.SetOut(a.Stdout)
+	root.SetErr(a.Stderr)
 	root.SetHelpCommand(&cobra.Command{Hidden: true})
 	root.SetUsageTemplate(usageTemplate)
 	root.Flags().BoolVar(&showVersion, "version", false, "print the version, as artifactfs version does")
 	f := root.PersistentFlags()
 	f.SortFlags = false
-	f.StringVar(&a.state, "state", "", "keep everything in `DIR` (default: $ARTIFACTFS_STATE, else\n/var/lib/artifactfs for root, ~/.local/state/artifactfs for others)")
-	f.StringVar(&a.socket, "socket", "", "talk to the daemon at `PATH` (default: all of the state directory)")
-	f.BoolVar(&a.json, "json", false, "print the result as JSON")
-	f.BoolVarP(&a.verbose, "verbose", "v", false, "print more on stderr, even if it is not a terminal")
-	f.StringVar(&a.logFile, "log-file", "", "log to `FILE` (default: stderr; background daemon: DIR/log/daemon.log)")
-	f.Var(newChoice(&a.logLevel, "", "debug", "info", "warn", "error"), "log-level", "log from this level up (default: info for a daemon, else warn)")
-	f.Var(newChoice(&a.logFormat, "console", "console", "json"), "log-format", "how to write the log")
+	f.StringVar(&a.State, "state", "", "keep everything in `DIR` (default: $ARTIFACTFS_STATE, else\n/var/lib/artifactfs for root, ~/.local/state/artifactfs for others)")
+	f.StringVar(&a.Socket, "socket", "", "talk to the daemon at `PATH` (default: all of the state directory)")
+	f.BoolVar(&a.JSON, "json", false, "print the result as JSON")
+	f.BoolVarP(&a.Verbose, "verbose", "v", false, "print more on stderr, even if it is not a terminal")
+	f.StringVar(&a.LogFile, "log-file", "", "log to `FILE` (default: stderr; background daemon: DIR/log/daemon.log)")
+	f.Var(cli.NewChoice(&a.LogLevel, "", "debug", "info", "warn", "error"), "log-level", "log from this level up (default: info for a daemon, else warn)")
+	f.Var(cli.NewChoice(&a.LogFormat, "console", "console", "json"), "log-format", "how to write the log")
 	root.AddCommand(mountCommand(a), unmountCommand(a), runCommand(a), statusCommand(a), listCommand(a), prefetchCommand(a), switchCommand(a), refreshCommand(a), checkpointCommand(a), syncCommand(a), sessionCommand(a), traceCommand(a), cacheCommand(a),
 		daemonCommand(a), workerCommand(a), doctorCommand(a), versionCommand(a), completionCommand(a), promisorCommand(a), credentialCommand(a), mcpCommand(a))
 	for name, values := range map[string][]string{"log-level": {"debug", "info", "warn", "error"}, "log-format": {"console", "json"}} {
-		completeFlag(root, name, values...)
+		cli.CompleteFlag(root, name, values...)
 	}
 	return root
 }
@@ -264,24 +188,3 @@ Flags of every command:
 Run "{{.CommandPath}} COMMAND --help" for the help of a command.
 {{- end}}
 `
-
-// begin runs between the check of the arguments and the command.
-func (a *app) begin(cmd *cobra.Command, args []string) error {
-	if err := flagsFromEnvironment(cmd); err != nil {
-		return err
-	}
-	state, err := control.StateDir(a.state)
-	if err != nil {
-		return err
-	}
-	a.state, a.began = state, true
-	return nil
-}
-
-// completeFlag offers the values of a flag to the shell.
-func completeFlag(cmd *cobra.Command, name string, values ...string) {
-	// It fails only for a flag that does not exist, and then every test of the command line does.
-	if err := cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic(err)
-	}
-}

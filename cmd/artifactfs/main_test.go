@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 )
 
@@ -257,7 +258,7 @@ func await[T any](t *testing.T, c <-chan T) (v T) {
 
 func TestHelpTeaches(t *testing.T) {
 	a := newAfs(t)
-	root := (&app{stdout: os.Stdout, stderr: os.Stderr}).rootCommand()
+	root := rootCommand((&cli.App{Stdout: os.Stdout, Stderr: os.Stderr}))
 	pages := map[string][]string{"": {"--help"}}
 	var add func(c *cobra.Command, names ...string)
 	add = func(c *cobra.Command, names ...string) {

@@ -7,10 +7,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/mcp"
 )
 
-func mcpCommand(a *app) *cobra.Command {
+func mcpCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "mcp [DIR|SESSION]",
 		Short: "Serve a session to a coding agent, over the Model Context Protocol",
@@ -25,12 +26,12 @@ commands print with --json.`,
   codex mcp add artifactfs -- artifactfs mcp /srv/app
   gemini mcp add artifactfs artifactfs mcp /srv/app
   artifactfs mcp --help    # and not --json: the output is the protocol's`,
-		Args: arguments(0, 1, "[DIR|SESSION]"),
+		Args: cli.Arguments(0, 1, "[DIR|SESSION]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if a.json {
-				return usage(cmd, errors.New("--json makes no sense: the output is the protocol's"))
+			if a.JSON {
+				return cli.Usage(cmd, errors.New("--json makes no sense: the output is the protocol's"))
 			}
-			err := mcp.Serve(cmd.Context(), versionText(), findSession(a, first(args)), os.Stdin, a.stdout)
+			err := mcp.Serve(cmd.Context(), versionText(), findSession(a, first(args)), os.Stdin, a.Stdout)
 			if errors.Is(err, context.Canceled) {
 				return nil // a signal is how agents end it
 			}
@@ -41,7 +42,7 @@ commands print with --json.`,
 }
 
 // findSession returns how to look up the mount of a session, which is named as for -C.
-func findSession(a *app, of string) mcp.Find {
+func findSession(a *cli.App, of string) mcp.Find {
 	return func(ctx context.Context, verb string) (mcp.Session, error) {
 		w, err := sessionOf(ctx, a, verb, of)
 		if err != nil {
@@ -49,17 +50,17 @@ func findSession(a *app, of string) mcp.Find {
 		}
 		m, err := w.mounted(verb)
 		if err != nil || verb != "status" {
-			return mcp.Session{Client: m.client, Mount: m.MountStatus}, err
+			return mcp.Session{Client: m.Client, Mount: m.MountStatus}, err
 		}
 		// The look-up leaves out what has to be counted.
-		status, err := m.client.Status(ctx)
+		status, err := m.Client.Status(ctx)
 		for _, s := range status.Mounts {
 			if s.Dir == m.Dir {
-				return mcp.Session{Client: m.client, Mount: s}, err
+				return mcp.Session{Client: m.Client, Mount: s}, err
 			}
 		}
 		if err == nil {
-			err = notMounted(verb, m.Dir)
+			err = cli.NotMounted(verb, m.Dir)
 		}
 		return mcp.Session{}, err
 	}

@@ -8,9 +8,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"go.uber.org/zap"
-
-	"github.com/artifactfs/artifactfs/internal/metrics"
 )
 
 const (
@@ -19,28 +18,13 @@ const (
 	metricsPoll = 20 * time.Millisecond
 )
 
-// metricsAddress is a flag that says where metrics are served.
-type metricsAddress struct {
-	text    string
-	address metrics.Address
-}
-
-func (m *metricsAddress) String() string { return m.text }
-func (m *metricsAddress) Type() string   { return "unix:PATH|HOST:PORT" }
-
-func (m *metricsAddress) Set(text string) (err error) {
-	m.address, err = metrics.ParseAddress(text)
-	m.text = m.address.String() // a worker is told, who may be in another directory
-	return err
-}
-
 // serveMetrics answers in the background until end is called; end waits for that. Without the flag it does nothing. A
 // successor goes on without if it has to, and does not wait until its dead predecessor has given up the address.
-func (a *app) serveMetrics(h host, log *zap.Logger, successor bool) (end func(), _ error) {
-	if a.metrics.text == "" {
+func serveMetrics(a *cli.App, h cli.Host, log *zap.Logger, successor bool) (end func(), _ error) {
+	if a.Metrics.Text == "" {
 		return func() {}, nil
 	}
-	address := a.metrics.address
+	address := a.Metrics.Address
 	l, err := address.Listen()
 	if err != nil && !successor {
 		return nil, fmt.Errorf("start daemon: %w", err)

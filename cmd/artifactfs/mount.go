@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/config"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/daemon"
@@ -20,13 +21,13 @@ import (
 
 type mountOptions struct {
 	request       control.MountRequest
-	budget, cache size
+	budget, cache cli.Size
 	foreground    bool
 	follow        string // branch; followMounted: that which is mounted
 	device        int    // descriptor of an opened /dev/fuse; -1: none
 }
 
-func mountCommand(a *app) *cobra.Command {
+func mountCommand(a *cli.App) *cobra.Command {
 	var o mountOptions
 	cmd := &cobra.Command{
 		Use:   "mount [REMOTE [DIR]]",
@@ -87,14 +88,14 @@ precedence. $ARTIFACTFS_REMOTE and $ARTIFACTFS_DIR are used when there are no ar
   artifactfs mount https://example.org/app.git app --foreground --log-format json
   artifactfs mount https://example.org/app.git --json | jq .timings_ms
   ARTIFACTFS_REMOTE=https://example.org/app.git ARTIFACTFS_DIR=/work artifactfs mount`,
-		Annotations: fromEnvironment,
-		Args:        arguments(0, 2, "REMOTE [DIR]"),
+		Annotations: cli.FromEnvironment,
+		Args:        cli.Arguments(0, 2, "REMOTE [DIR]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if given := environmentArguments("REMOTE", "DIR"); len(args) == 0 {
+			if given := cli.EnvironmentArguments("REMOTE", "DIR"); len(args) == 0 {
 				args = given
 			}
 			if len(args) == 0 {
-				return usage(cmd, errors.New("takes REMOTE [DIR], and $ARTIFACTFS_REMOTE is not set either"))
+				return cli.Usage(cmd, errors.New("takes REMOTE [DIR], and $ARTIFACTFS_REMOTE is not set either"))
 			}
 			if err := o.complete(cmd, args, a); err != nil {
 				return err
@@ -128,12 +129,12 @@ func (o *mountOptions) addFlags(cmd *cobra.Command) {
 	f.BoolVar(&r.ReadOnly, "read-only", false, "refuse writes")
 	f.StringSliceVar(&r.Redirects, "redirect", nil, "`PATH`s in the mount, comma-separated, that are stored outside of it")
 	f.BoolVar(&r.Submodules, "recurse-submodules", false, "also mount submodules at their paths, recursively")
-	f.Var(newChoice(&r.GitDir, control.GitDirOutside, control.GitDirOutside, control.GitDirInside), "git-dir", "location of the git directory: below the state directory,\nor .git in the mount, for containers (root)")
-	f.Var(newChoice(&r.Wait, control.WaitTree, control.WaitTree, control.WaitGit, control.WaitAll), "wait", "return when the tree is readable (tree), when git is also\nready (git), or when --prefetch has also finished (all)")
-	f.Var(newChoice(&r.History, control.HistoryBackground, control.HistoryBackground, control.HistoryFull, control.HistoryNone), "history", "when to fetch the older commits: after mount has\nreturned, before it returns, or never")
-	f.Var(newChoice(&r.Prefetch, control.PrefetchAuto, control.PrefetchAuto, control.PrefetchAll, control.PrefetchNone), "prefetch", "contents to fetch before they are read: the most likely\nones up to the budget, all, or none")
-	f.Var(&o.budget, "prefetch-budget", "limit of --prefetch auto (default "+sizeText(daemon.DefaultBudget)+")")
-	f.Var(&o.cache, "cache-size", "quota of the cache of file contents, for all mounts together (default "+sizeText(daemon.DefaultCacheSize)+")")
+	f.Var(cli.NewChoice(&r.GitDir, control.GitDirOutside, control.GitDirOutside, control.GitDirInside), "git-dir", "location of the git directory: below the state directory,\nor .git in the mount, for containers (root)")
+	f.Var(cli.NewChoice(&r.Wait, control.WaitTree, control.WaitTree, control.WaitGit, control.WaitAll), "wait", "return when the tree is readable (tree), when git is also\nready (git), or when --prefetch has also finished (all)")
+	f.Var(cli.NewChoice(&r.History, control.HistoryBackground, control.HistoryBackground, control.HistoryFull, control.HistoryNone), "history", "when to fetch the older commits: after mount has\nreturned, before it returns, or never")
+	f.Var(cli.NewChoice(&r.Prefetch, control.PrefetchAuto, control.PrefetchAuto, control.PrefetchAll, control.PrefetchNone), "prefetch", "contents to fetch before they are read: the most likely\nones up to the budget, all, or none")
+	f.Var(&o.budget, "prefetch-budget", "limit of --prefetch auto (default "+cli.SizeText(daemon.DefaultBudget)+")")
+	f.Var(&o.cache, "cache-size", "quota of the cache of file contents, for all mounts together (default "+cli.SizeText(daemon.DefaultCacheSize)+")")
 	f.DurationVar(&r.Timeout, "timeout", 0, "longest `WAIT` for the remote, for mounting and for each later read (default "+strings.TrimSuffix(daemon.DefaultDeadline.String(), "0s")+")")
 	f.StringVar(&r.TokenFile, "token-file", "", "read the token for the remote from `FILE`; read it again whenever it is refused")
 	f.StringVar(&r.SessionTokenFile, "session-token-file", "", "the same for the session remote (default: the token of the remote, if both\nare on the same host)")
@@ -142,27 +143,27 @@ func (o *mountOptions) addFlags(cmd *cobra.Command) {
 	f.BoolVar(&r.AllowOther, "allow-other", false, "let other users access the mount")
 	f.BoolVar(&r.ACL, "acl", false, "support POSIX access control lists (setfacl); the kernel then requests the\nlist of each file that ls -l lists or that a user other than its owner opens")
 	o.addCarryFlags(cmd)
-	completeFlag(cmd, "git-dir", "outside", "inside")
-	completeFlag(cmd, "wait", "tree", "git", "all")
-	completeFlag(cmd, "history", "background", "full", "none")
-	completeFlag(cmd, "prefetch", "auto", "all", "none")
+	cli.CompleteFlag(cmd, "git-dir", "outside", "inside")
+	cli.CompleteFlag(cmd, "wait", "tree", "git", "all")
+	cli.CompleteFlag(cmd, "history", "background", "full", "none")
+	cli.CompleteFlag(cmd, "prefetch", "auto", "all", "none")
 }
 
 // complete makes the request of what flags and arguments say.
-func (o *mountOptions) complete(cmd *cobra.Command, args []string, a *app) error {
+func (o *mountOptions) complete(cmd *cobra.Command, args []string, a *cli.App) error {
 	r := &o.request
-	r.PrefetchBudget, r.CacheSize, r.Token = int64(o.budget), int64(o.cache), a.token
-	r.SessionToken = a.sessionToken
+	r.PrefetchBudget, r.CacheSize, r.Token = int64(o.budget), int64(o.cache), a.Token
+	r.SessionToken = a.SessionToken
 	if !o.foreground {
 		r.Environment = control.CallerEnvironment()
 	}
-	r.Passing, r.Through, r.ExactOwner = a.passing, a.through, true
+	r.Passing, r.Through, r.ExactOwner = a.Passing, a.Through, true
 	r.RedirectsOnly = cmd.Flags().Changed("redirect")
 	if r.GitDir == control.GitDirOutside {
 		r.GitDir = "" // what a daemon of an earlier version understands, too
 	}
 	if o.device >= 0 && !o.foreground {
-		return usage(cmd, errors.New("--fuse-fd needs --foreground: the descriptor is this process's"))
+		return cli.Usage(cmd, errors.New("--fuse-fd needs --foreground: the descriptor is this process's"))
 	}
 	if o.device >= 0 {
 		var err error
@@ -242,7 +243,7 @@ func completeRequest(r *control.MountRequest, args []string) error {
 			return fmt.Errorf("mount: %w", err)
 		}
 		if info, err := os.Stat(abs); err != nil {
-			return fail(flag+*file, reason(err), "a file whose only line is the token")
+			return fail(flag+*file, cli.Reason(err), "a file whose only line is the token")
 		} else if info.IsDir() {
 			return fail(flag+*file, "it is a directory", "a file whose only line is the token")
 		}
@@ -321,23 +322,23 @@ func repositoryName(remote string) string {
 	return name
 }
 
-func mountRemote(ctx context.Context, a *app, o mountOptions) error {
+func mountRemote(ctx context.Context, a *cli.App, o mountOptions) error {
 	if o.foreground {
-		return a.serveMount(ctx, o.request)
+		return serveMount(ctx, a, o.request)
 	}
 	start := time.Now()
-	p := a.newProgress()
-	reply, err := mountInBackground(ctx, a, o.request, p.show)
-	p.stop()
+	p := a.NewProgress()
+	reply, err := mountInBackground(ctx, a, o.request, p.Show)
+	p.Stop()
 	if err != nil {
-		return failure("mount", o.request.Dir, err)
+		return cli.Failure("mount", o.request.Dir, err)
 	}
 	return printMount(a, reply, time.Since(start))
 }
 
-func mountInBackground(ctx context.Context, a *app, r control.MountRequest, show func(control.Progress)) (control.MountReply, error) {
+func mountInBackground(ctx context.Context, a *cli.App, r control.MountRequest, show func(control.Progress)) (control.MountReply, error) {
 	for again := true; ; again = false {
-		client, err := a.ensureDaemon(ctx)
+		client, err := a.EnsureDaemon(ctx)
 		if err != nil {
 			return control.MountReply{}, err
 		}
@@ -349,18 +350,18 @@ func mountInBackground(ctx context.Context, a *app, r control.MountRequest, show
 	}
 }
 
-func printMount(a *app, m control.MountReply, took time.Duration) error {
-	if a.quiet {
+func printMount(a *cli.App, m control.MountReply, took time.Duration) error {
+	if a.Quiet {
 		return nil
 	}
-	if a.json {
-		return printJSON(a.stdout, m)
+	if a.JSON {
+		return cli.PrintJSON(a.Stdout, m)
 	}
 	what := []string{refName(m.Ref, m.Commit)}
 	if m.Files >= 0 {
-		what = append(what, plural(m.Files, "file"))
+		what = append(what, cli.Plural(m.Files, "file"))
 	}
-	_, err := fmt.Fprintf(a.stdout, "mounted %s at %s (%s, %s)\n", m.Remote, m.Dir, strings.Join(what, ", "), seconds(took))
+	_, err := fmt.Fprintf(a.Stdout, "mounted %s at %s (%s, %s)\n", m.Remote, m.Dir, strings.Join(what, ", "), cli.Seconds(took))
 	return err
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 )
 
@@ -235,19 +236,19 @@ func TestSizes(t *testing.T) {
 		"1": 1, "512": 512, "3b": 3, "4k": 4 << 10, "1.5M": 3 << 19, "20G": 20 << 30, "2 GiB": 2 << 30, "7kB": 7 << 10, "1t": 1 << 40,
 		"": 0, "0": 0, "-1": 0, "M": 0, "1e9": 0, "0x10": 0, "nan": 0, "inf": 0, "1P": 0, "9999999999T": 0, "1_0": 0, "0.2": 0, "1KK": 0,
 	} {
-		if got, err := parseSize(text); got != want || (err == nil) != (want > 0) {
+		if got, err := cli.ParseSize(text); got != want || (err == nil) != (want > 0) {
 			t.Errorf("%q: %d, %v; want %d", text, got, err, want)
 		}
 	}
 	for n, want := range map[int64]string{
 		0: "0 B", 999: "999 B", 1000: "1.0 KiB", 1 << 20: "1.0 MiB", 1023 << 10: "1.0 MiB", 150 << 20: "150 MiB", 20 << 30: "20.0 GiB", 3 << 50: "3072 TiB",
 	} {
-		if got := bytesOf(n); got != want {
+		if got := cli.BytesOf(n); got != want {
 			t.Errorf("%d: %s, want %s", n, got, want)
 		}
 	}
 	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", -1234567: "-1,234,567"} {
-		if got := count(n); got != want {
+		if got := cli.Count(n); got != want {
 			t.Errorf("%d: %s, want %s", n, got, want)
 		}
 	}

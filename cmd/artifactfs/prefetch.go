@@ -9,10 +9,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 )
 
-func prefetchCommand(a *app) *cobra.Command {
+func prefetchCommand(a *cli.App) *cobra.Command {
 	var wait bool
 	var commits []string
 	cmd := &cobra.Command{
@@ -30,20 +31,20 @@ commits changed). The command returns when the contents are there.`,
   artifactfs prefetch git Documentation 't/*.sh'
   artifactfs prefetch git/builtin
   artifactfs prefetch git --commit HEAD --commit main~50..main && cd git && jj git init --colocate`,
-		Args: arguments(1, -1, "DIR [PATHSPEC...]"),
+		Args: cli.Arguments(1, -1, "DIR [PATHSPEC...]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return prefetchPaths(cmd.Context(), a, args[0], args[1:], wait, commits)
 		},
-		ValidArgsFunction: a.completeMounts(1),
+		ValidArgsFunction: a.CompleteMounts(1),
 	}
 	cmd.Flags().BoolVar(&wait, "wait", false, "return when all matching files have been fetched")
 	cmd.Flags().StringArrayVar(&commits, "commit", nil, "write the contents of this `COMMIT` or range of commits to git's object store; may be repeated")
 	return cmd
 }
 
-func prefetchPaths(ctx context.Context, a *app, dir string, specs []string, wait bool, commits []string) error {
-	all, asked := a.mounts(ctx)
-	m, err := find(all, asked, "prefetch", dir)
+func prefetchPaths(ctx context.Context, a *cli.App, dir string, specs []string, wait bool, commits []string) error {
+	all, asked := a.Mounts(ctx)
+	m, err := cli.Find(all, asked, "prefetch", dir)
 	if err != nil {
 		return err
 	}
@@ -52,31 +53,31 @@ func prefetchPaths(ctx context.Context, a *app, dir string, specs []string, wait
 		return err
 	}
 	start := time.Now()
-	p := a.newProgress()
-	reply, err := m.client.Prefetch(ctx, control.PrefetchRequest{Dir: m.Dir, Paths: paths, Wait: wait, Commits: commits}, p.show)
-	p.stop()
+	p := a.NewProgress()
+	reply, err := m.Client.Prefetch(ctx, control.PrefetchRequest{Dir: m.Dir, Paths: paths, Wait: wait, Commits: commits}, p.Show)
+	p.Stop()
 	if err != nil {
-		return failure("prefetch", m.Dir, err)
+		return cli.Failure("prefetch", m.Dir, err)
 	}
 	if reply.Matched == 0 && len(paths) > 0 {
-		fmt.Fprintf(a.stderr, "artifactfs: nothing that the commit has matches %s\n", strings.Join(paths, " "))
+		fmt.Fprintf(a.Stderr, "artifactfs: nothing that the commit has matches %s\n", strings.Join(paths, " "))
 	}
-	if a.json {
-		return printJSON(a.stdout, reply)
+	if a.JSON {
+		return cli.PrintJSON(a.Stdout, reply)
 	}
 	if len(commits) > 0 {
-		_, err = fmt.Fprintf(a.stdout, "%s of %s in git's object store (%s)\n", count(reply.Fetched), plural(reply.Matched, "version"), seconds(time.Since(start)))
+		_, err = fmt.Fprintf(a.Stdout, "%s of %s in git's object store (%s)\n", cli.Count(reply.Fetched), cli.Plural(reply.Matched, "version"), cli.Seconds(time.Since(start)))
 		return err
 	}
-	_, err = fmt.Fprintf(a.stdout, "%s of %s fetched, %s (%s)\n", count(reply.Fetched), plural(reply.Matched, "blob"), bytesOf(reply.Bytes), seconds(time.Since(start)))
+	_, err = fmt.Fprintf(a.Stdout, "%s of %s fetched, %s (%s)\n", cli.Count(reply.Fetched), cli.Plural(reply.Matched, "blob"), cli.BytesOf(reply.Bytes), cli.Seconds(time.Since(start)))
 	return err
 }
 
 // pathsInMount makes the pathspecs relative to the mount's root; dir is the root or lies below it.
 func pathsInMount(root, dir string, specs []string) ([]string, error) {
 	below := ""
-	for _, spelling := range spellings(dir) {
-		if inside(root, spelling) {
+	for _, spelling := range cli.Spellings(dir) {
+		if cli.Inside(root, spelling) {
 			below, _ = filepath.Rel(root, spelling)
 			break
 		}

@@ -5,18 +5,19 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/promisor"
 )
 
 // promisorCommand is what git runs, as upload-pack of a remote in a mount's git directory, to ask for missing objects.
-func promisorCommand(a *app) *cobra.Command {
+func promisorCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:    "upload-pack-helper GITDIR",
 		Short:  "Answer git's questions for missing objects",
 		Hidden: true,
-		Args:   arguments(1, 1, "a git directory"),
+		Args:   cli.Arguments(1, 1, "a git directory"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			promisor.Ask(cmd.Context(), args[0], os.Getenv("GIT_PROTOCOL"), os.Stdin, a.stdout) // git hears of a failure, and tells
+			promisor.Ask(cmd.Context(), args[0], os.Getenv("GIT_PROTOCOL"), os.Stdin, a.Stdout) // git hears of a failure, and tells
 			return nil
 		},
 		PersistentPreRunE: func(*cobra.Command, []string) error { return nil }, // it needs no state directory, which git's caller may lack

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 )
 
@@ -37,7 +38,7 @@ func (o *mountOptions) completeFollow(cmd *cobra.Command) error {
 	return nil
 }
 
-func refreshCommand(a *app) *cobra.Command {
+func refreshCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "refresh [DIR]",
 		Short: "Fetch the mounted branch now, and update a mount that follows it",
@@ -49,7 +50,7 @@ A server can call it after a push (a webhook, or a post-receive hook: ssh host a
 mounts do not wait for --follow-interval. Refresh also retries objects that were given up after invalid answers.`,
 		Example: `  artifactfs refresh
   artifactfs refresh /srv/app --json | jq -r .to`,
-		Args: arguments(0, 1, "[DIR]"),
+		Args: cli.Arguments(0, 1, "[DIR]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dir := "."
 			if len(args) > 0 {
@@ -60,22 +61,22 @@ mounts do not wait for --follow-interval. Refresh also retries objects that were
 	}
 }
 
-func refreshMounts(ctx context.Context, a *app, dir string) error {
-	all, asked := a.mounts(ctx)
-	m, err := find(all, asked, "refresh", dir)
+func refreshMounts(ctx context.Context, a *cli.App, dir string) error {
+	all, asked := a.Mounts(ctx)
+	m, err := cli.Find(all, asked, "refresh", dir)
 	if err != nil {
 		return err
 	}
-	p := a.newProgress()
-	reply, err := m.client.Refresh(ctx, control.RefreshRequest{Dir: m.Dir}, p.show)
-	p.stop()
+	p := a.NewProgress()
+	reply, err := m.Client.Refresh(ctx, control.RefreshRequest{Dir: m.Dir}, p.Show)
+	p.Stop()
 	if err != nil {
-		return failure("refresh", m.Dir, err)
+		return cli.Failure("refresh", m.Dir, err)
 	}
-	if a.json {
-		return printJSON(a.stdout, reply)
+	if a.JSON {
+		return cli.PrintJSON(a.Stdout, reply)
 	}
-	printRefresh(a.stdout, a.stderr, reply)
+	printRefresh(a.Stdout, a.Stderr, reply)
 	return nil
 }
 
@@ -83,13 +84,13 @@ func refreshMounts(ctx context.Context, a *app, dir string) error {
 func printRefresh(out, hints io.Writer, r control.RefreshReply) {
 	switch {
 	case r.Moved:
-		fmt.Fprintf(out, "%s: %.12s..%.12s, %s changed\n", r.Branch, r.From, r.To, plural(r.Paths, "path"))
+		fmt.Fprintf(out, "%s: %.12s..%.12s, %s changed\n", r.Branch, r.From, r.To, cli.Plural(r.Paths, "path"))
 	case r.From == r.To:
 		fmt.Fprintf(out, "%s: already at %.12s\n", r.Branch, r.To)
 	default:
 		behind := ""
 		if r.Behind != nil {
-			behind = ", " + plural(*r.Behind, "commit") + " ahead"
+			behind = ", " + cli.Plural(*r.Behind, "commit") + " ahead"
 		}
 		fmt.Fprintf(out, "%s: still at %.12s; origin/%s is at %.12s%s\n", r.Branch, r.From, r.Branch, r.To, behind)
 		if r.Why != "" {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 )
 
@@ -34,7 +35,7 @@ type runOptions struct {
 	command []string
 }
 
-func runCommand(a *app) *cobra.Command {
+func runCommand(a *cli.App) *cobra.Command {
 	var o runOptions
 	cmd := &cobra.Command{
 		Use:   "run [REMOTE] [flags] -- CMD [ARG...]",
@@ -58,7 +59,7 @@ be saved, 5 if they are not all on the session remote yet.`,
   artifactfs run https://example.org/app.git --ref v2.1 --discard -- go test ./...
   artifactfs run https://example.org/app.git --keep 7d -- ./agent
   artifactfs run git@example.org:team/app.git --session fix-login -- bash`,
-		Annotations:       fromEnvironment,
+		Annotations:       cli.FromEnvironment,
 		RunE:              func(cmd *cobra.Command, args []string) error { return runIn(a, cmd, args, o) },
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
@@ -70,30 +71,25 @@ be saved, 5 if they are not all on the session remote yet.`,
 	return cmd
 }
 
-// exitCode is an error that says no more than how to exit: all else has been said.
-type exitCode int
-
-func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
-
-func runIn(a *app, cmd *cobra.Command, args []string, o runOptions) error {
-	remote := environmentArguments("REMOTE")
+func runIn(a *cli.App, cmd *cobra.Command, args []string, o runOptions) error {
+	remote := cli.EnvironmentArguments("REMOTE")
 	switch at := cmd.ArgsLenAtDash(); {
 	case at < 0 || at == len(args):
-		return usage(cmd, errors.New("lacks the command: artifactfs run REMOTE -- CMD [ARG...]"))
+		return cli.Usage(cmd, errors.New("lacks the command: artifactfs run REMOTE -- CMD [ARG...]"))
 	case at > 1:
-		return usage(cmd, fmt.Errorf("takes REMOTE -- CMD [ARG...], got %d arguments in front of --", at))
+		return cli.Usage(cmd, fmt.Errorf("takes REMOTE -- CMD [ARG...], got %d arguments in front of --", at))
 	case at == 1:
 		remote, o.command = []string{args[0]}, args[1:]
 	case len(remote) == 0:
-		return usage(cmd, errors.New("takes REMOTE -- CMD [ARG...], and $ARTIFACTFS_REMOTE is not set either"))
+		return cli.Usage(cmd, errors.New("takes REMOTE -- CMD [ARG...], and $ARTIFACTFS_REMOTE is not set either"))
 	default:
 		o.command = args
 	}
 	if o.discard && o.keep != 0 {
-		return usage(cmd, errors.New("takes --keep or --discard, not both"))
+		return cli.Usage(cmd, errors.New("takes --keep or --discard, not both"))
 	}
-	if a.json {
-		return usage(cmd, errors.New("--json makes no sense: the output is CMD's"))
+	if a.JSON {
+		return cli.Usage(cmd, errors.New("--json makes no sense: the output is CMD's"))
 	}
 	// What is certainly not there is said before anything is mounted; a path may be one of the mount.
 	if !strings.Contains(o.command[0], "/") {
@@ -106,7 +102,7 @@ func runIn(a *app, cmd *cobra.Command, args []string, o runOptions) error {
 		return err
 	}
 	defer place.remove()
-	a.passing = true // nobody will look for it when the machine was started anew
+	a.Passing = true // nobody will look for it when the machine was started anew
 	if err := o.complete(cmd, append(remote, place.dir), a); err != nil {
 		return err
 	}
@@ -144,17 +140,17 @@ func (p place) remove() {
 }
 
 // runMounted mounts, runs, and unmounts.
-func runMounted(ctx context.Context, a *app, o runOptions) error {
+func runMounted(ctx context.Context, a *cli.App, o runOptions) error {
 	if err := keepMemory(); err != nil { // CMD is a process of the same user
-		return failure("run", o.request.Dir, err)
+		return cli.Failure("run", o.request.Dir, err)
 	}
-	p := a.newProgress()
-	reply, err := mountInBackground(ctx, a, o.request, p.show)
-	p.stop()
+	p := a.NewProgress()
+	reply, err := mountInBackground(ctx, a, o.request, p.Show)
+	p.Stop()
 	if err != nil {
-		return failure("run", o.request.Dir, err)
+		return cli.Failure("run", o.request.Dir, err)
 	}
-	a.serving = true // from here on a signal is the command's, and a second one too
+	a.Serving = true // from here on a signal is the command's, and a second one too
 	code, err := control.ExitFailed, ctx.Err()
 	if err == nil && !mountedAt(reply.Dir) { // CMD would run in an empty directory
 		err = &control.Error{Verb: "run", Object: reply.Dir, Cause: "the daemon has mounted it where this process cannot see it, in another mount namespace",
@@ -164,12 +160,12 @@ func runMounted(ctx context.Context, a *app, o runOptions) error {
 		code, err = runChild(a, o.command, reply.Dir)
 	}
 	if err != nil {
-		printError(a.stderr, control.AsError(err))
+		cli.PrintError(a.Stderr, control.AsError(err))
 	}
 	ctx = context.WithoutCancel(ctx)
 	if err := endRun(ctx, a, reply, o); err != nil {
-		e := control.AsError(failure("unmount", reply.Dir, err))
-		printError(a.stderr, e)
+		e := control.AsError(cli.Failure("unmount", reply.Dir, err))
+		cli.PrintError(a.Stderr, e)
 		if code == control.ExitDone {
 			code = e.Code
 		}
@@ -177,7 +173,7 @@ func runMounted(ctx context.Context, a *app, o runOptions) error {
 	if code == control.ExitDone {
 		return nil
 	}
-	return exitCode(code)
+	return cli.ExitCode(code)
 }
 
 func cannotRun(name string, err error) error {
@@ -197,8 +193,8 @@ func cannotRun(name string, err error) error {
 }
 
 // endRun unmounts what a command has left, and says what is kept. What is in use is waited for, and then detached.
-func endRun(ctx context.Context, a *app, m control.MountReply, o runOptions) error {
-	client, err := a.ensureDaemon(ctx)
+func endRun(ctx context.Context, a *cli.App, m control.MountReply, o runOptions) error {
+	client, err := a.EnsureDaemon(ctx)
 	if err != nil {
 		return err
 	}
@@ -211,7 +207,7 @@ func endRun(ctx context.Context, a *app, m control.MountReply, o runOptions) err
 		}
 	}
 	if err != nil && mountedAt(m.Dir) {
-		printError(a.stderr, &control.Error{Verb: "run", Object: m.Dir, Cause: "cut off what still uses the mount: " + control.AsError(err).Cause})
+		cli.PrintError(a.Stderr, &control.Error{Verb: "run", Object: m.Dir, Cause: "cut off what still uses the mount: " + control.AsError(err).Cause})
 		request.Detach = true
 		reply, err = client.Unmount(ctx, request)
 	}
@@ -230,24 +226,24 @@ func endRun(ctx context.Context, a *app, m control.MountReply, o runOptions) err
 
 func mountedAt(dir string) bool {
 	table, err := os.ReadFile("/proc/self/mountinfo")
-	return err != nil || hasMount(table, dir)
+	return err != nil || cli.HasMount(table, dir)
 }
 
 // sayKeptByRun says how to go on: the place was of this run, the session has a name.
-func sayKeptByRun(a *app, m control.MountReply, reply control.UnmountReply) {
-	what := plural(reply.Kept, "changed path")
+func sayKeptByRun(a *cli.App, m control.MountReply, reply control.UnmountReply) {
+	what := cli.Plural(reply.Kept, "changed path")
 	if reply.Kept == 0 {
 		what = "git objects"
 	}
 	if !reply.Until.IsZero() {
 		what += " until " + reply.Until.Local().Format(time.DateTime)
 	}
-	fmt.Fprintf(a.stderr, "artifactfs: kept %s in session %s\n", what, reply.Session)
-	fmt.Fprintf(a.stderr, "hint: artifactfs run %s --session %s -- CMD resumes the session, artifactfs unmount --session %s --discard deletes it\n",
-		shellWord(m.Remote), reply.Session, reply.Session)
+	fmt.Fprintf(a.Stderr, "artifactfs: kept %s in session %s\n", what, reply.Session)
+	fmt.Fprintf(a.Stderr, "hint: artifactfs run %s --session %s -- CMD resumes the session, artifactfs unmount --session %s --discard deletes it\n",
+		cli.ShellWord(m.Remote), reply.Session, reply.Session)
 	for _, sub := range reply.Submodules {
 		if sub.Session != "" {
-			fmt.Fprintf(a.stderr, "artifactfs: kept work of submodule %s in session %s\n", sub.Dir, sub.Session)
+			fmt.Fprintf(a.Stderr, "artifactfs: kept work of submodule %s in session %s\n", sub.Dir, sub.Session)
 		}
 	}
 }

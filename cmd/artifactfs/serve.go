@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/zap/zapcore"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/daemon"
 )
@@ -30,48 +31,41 @@ const (
 	leastProcs = 4
 )
 
-func (a *app) daemonSocket() string {
-	if a.socket != "" {
-		return a.socket
-	}
-	return control.DaemonSocket(a.state)
-}
-
 // serveMount is mount --foreground: a daemon for one mount, until it is unmounted or the process is told to end.
-func (a *app) serveMount(ctx context.Context, r control.MountRequest) (err error) {
-	a.prepareToServe()
+func serveMount(ctx context.Context, a *cli.App, r control.MountRequest) (err error) {
+	prepareToServe(a)
 	if err := keepMemory(); err != nil {
-		return failure("mount", r.Dir, err)
+		return cli.Failure("mount", r.Dir, err)
 	}
-	log, closeLog, err := a.newLog(zapcore.WarnLevel)
+	log, closeLog, err := a.NewLog(zapcore.WarnLevel)
 	if err != nil {
 		return err
 	}
 	defer closeLog()
-	h, err := a.newHost(daemon.Config{State: a.state, Log: log})
+	h, err := a.NewHost(daemon.Config{State: a.State, Log: log})
 	if err != nil {
-		return failure("mount", r.Dir, a.ofState(err))
+		return cli.Failure("mount", r.Dir, a.OfState(err))
 	}
 	defer func() {
 		err = errors.Join(err, closeHost(h))
-		a.sayWhatIsKept(r.Dir)
+		sayWhatIsKept(a, r.Dir)
 	}()
-	socket := a.socket
+	socket := a.Socket
 	if socket == "" {
-		socket = control.MountSocket(a.state, os.Getpid())
+		socket = control.MountSocket(a.State, os.Getpid())
 	}
 	server, err := control.Listen(ctx, socket, alone{h, time.Now()}, log)
 	if err != nil {
-		return failure("mount", r.Dir, err)
+		return cli.Failure("mount", r.Dir, err)
 	}
 	defer serveUntilClosed(server)()
 
 	start := time.Now()
-	p := a.newProgress()
-	reply, err := h.Mount(ctx, r, p.show)
-	p.stop()
+	p := a.NewProgress()
+	reply, err := h.Mount(ctx, r, p.Show)
+	p.Stop()
 	if err != nil {
-		return failure("mount", r.Dir, err)
+		return cli.Failure("mount", r.Dir, err)
 	}
 	if err := printMount(a, reply, time.Since(start)); err != nil {
 		return err
@@ -85,20 +79,20 @@ func (a *app) serveMount(ctx context.Context, r control.MountRequest) (err error
 
 // alone is a host without a supervisor.
 type alone struct {
-	host
+	cli.Host
 	since time.Time
 }
 
 // Status adds what is known of this process.
 func (p alone) Status(ctx context.Context) (control.Status, error) {
-	s, err := p.host.Status(ctx)
+	s, err := p.Host.Status(ctx)
 	s.Daemon = control.DaemonStatus{PID: os.Getpid(), Version: versionText(), Protocol: control.Protocol, Since: p.since}
 	return s, err
 }
 
 // sayWhatIsKept tells of what a mount in the foreground left.
-func (a *app) sayWhatIsKept(dir string) {
-	kept, _ := daemon.Kept(a.state)
+func sayWhatIsKept(a *cli.App, dir string) {
+	kept, _ := daemon.Kept(a.State)
 	for _, k := range kept {
 		if k.Dir == dir && k.Overlay.Changed >= 0 {
 			sayKept(a, k, k.Overlay.Changed)
@@ -126,7 +120,7 @@ func serveUntilClosed(server *control.Server) (end func()) {
 }
 
 // closeWhenIdle closes the server when there was no mount for that long.
-func closeWhenIdle(ctx context.Context, server *control.Server, h host, idle time.Duration) {
+func closeWhenIdle(ctx context.Context, server *control.Server, h cli.Host, idle time.Duration) {
 	isIdle := func() bool {
 		select {
 		case <-h.Idle():
@@ -152,15 +146,15 @@ func closeWhenIdle(ctx context.Context, server *control.Server, h host, idle tim
 	}
 }
 
-func closeHost(h host) error {
+func closeHost(h cli.Host) error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 	defer cancel()
 	return h.Close(ctx)
 }
 
 // prepareToServe makes this process one whose death others would notice.
-func (a *app) prepareToServe() {
-	a.serving = true
+func prepareToServe(a *cli.App) {
+	a.Serving = true
 	debug.SetGCPercent(gcPercent)
 	debug.SetMemoryLimit(memoryLimit)
 	if os.Getenv("GOMAXPROCS") == "" {

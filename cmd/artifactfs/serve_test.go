@@ -12,13 +12,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/daemon"
 	"github.com/artifactfs/artifactfs/internal/keeper"
 )
 
 // newServing is an app whose own mounts are f's.
-func newServing(t *testing.T, f *fakeDaemon) (*app, *os.File) {
+func newServing(t *testing.T, f *fakeDaemon) (*cli.App, *os.File) {
 	t.Helper()
 	dir := t.TempDir()
 	out, err := os.Create(filepath.Join(dir, "out"))
@@ -26,9 +27,9 @@ func newServing(t *testing.T, f *fakeDaemon) (*app, *os.File) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { out.Close() })
-	return &app{
-		stdout: out, stderr: out, state: filepath.Join(dir, "state"), logFormat: "console",
-		newHost: func(daemon.Config) (host, error) { return f, nil },
+	return &cli.App{
+		Stdout: out, Stderr: out, State: filepath.Join(dir, "state"), LogFormat: "console",
+		NewHost: func(daemon.Config) (cli.Host, error) { return f, nil },
 	}, out
 }
 
@@ -60,8 +61,8 @@ func TestForegroundEndsWithItsMount(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			ended := make(chan error, 1)
-			go func() { ended <- a.serveMount(ctx, foregroundRequest()) }()
-			client := awaitMount(t, control.MountSocket(a.state, os.Getpid()))
+			go func() { ended <- serveMount(ctx, a, foregroundRequest()) }()
+			client := awaitMount(t, control.MountSocket(a.State, os.Getpid()))
 			if how == "signal" {
 				cancel()
 			} else if _, err := client.Unmount(t.Context(), control.UnmountRequest{Dir: "/m"}); err != nil {
@@ -74,7 +75,7 @@ func TestForegroundEndsWithItsMount(t *testing.T) {
 			if !f.closed || !strings.HasPrefix(string(printed), "mounted /r at /m (main, ") {
 				t.Errorf("closed %v, printed %q", f.closed, printed)
 			}
-			if left, _ := filepath.Glob(filepath.Join(a.state, "run", "*")); len(left) > 0 {
+			if left, _ := filepath.Glob(filepath.Join(a.State, "run", "*")); len(left) > 0 {
 				t.Errorf("left %v", left)
 			}
 		})
@@ -89,7 +90,7 @@ func TestForegroundMountThatFailsLeavesNothing(t *testing.T) {
 		}
 	})
 	a, _ := newServing(t, f)
-	err := a.serveMount(t.Context(), foregroundRequest())
+	err := serveMount(t.Context(), a, foregroundRequest())
 	if e := control.AsError(err); e.Error() != "mount /m: no luck" || !f.closed {
 		t.Errorf("%v, closed %v", err, f.closed)
 	}
@@ -102,7 +103,7 @@ type attend struct {
 	heard chan keeper.Message
 }
 
-func startWorker(t *testing.T, a *app, f daemonFlags, start keeper.Start) *attend {
+func startWorker(t *testing.T, a *cli.App, f daemonFlags, start keeper.Start) *attend {
 	t.Helper()
 	conn, peer, err := keeper.Pair()
 	if err != nil {
@@ -156,7 +157,7 @@ func TestWorkerEndsWhenIdle(t *testing.T) {
 	w := startWorker(t, a, daemonFlags{idle: 200 * time.Millisecond}, keeper.Start{})
 	var client *control.Client
 	for deadline := time.Now().Add(20 * time.Second); client == nil && time.Now().Before(deadline); {
-		client, _ = control.Dial(t.Context(), a.daemonSocket())
+		client, _ = control.Dial(t.Context(), a.DaemonSocket())
 	}
 	if _, err := client.Mount(t.Context(), foregroundRequest(), nil); err != nil {
 		t.Fatal(err)
@@ -190,7 +191,7 @@ func TestWorkerEndsWhenToldTo(t *testing.T) {
 	a, _ := newServing(t, f)
 	w := startWorker(t, a, daemonFlags{}, keeper.Start{Reason: "it was tired", Count: 3, Supervisor: 7})
 	w.hears(t, keeper.Ready)
-	client, err := control.Dial(t.Context(), a.daemonSocket())
+	client, err := control.Dial(t.Context(), a.DaemonSocket())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +210,7 @@ func TestUpgradeThatFailsIsTold(t *testing.T) {
 	a, _ := newServing(t, newFakeDaemon())
 	w := startWorker(t, a, daemonFlags{}, keeper.Start{})
 	w.hears(t, keeper.Ready)
-	client, err := control.Dial(t.Context(), a.daemonSocket())
+	client, err := control.Dial(t.Context(), a.DaemonSocket())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +233,7 @@ func TestUpgradeThatFailsIsTold(t *testing.T) {
 func TestSecondWorkerIsRefused(t *testing.T) {
 	f := newFakeDaemon()
 	a, _ := newServing(t, f)
-	serve(t, a.daemonSocket(), newFakeDaemon())
+	serve(t, a.DaemonSocket(), newFakeDaemon())
 	w := startWorker(t, a, daemonFlags{}, keeper.Start{})
 	if err := await(t, w.ended); !errors.Is(err, control.ErrInUse) || !f.closed {
 		t.Errorf("%v, closed %v", err, f.closed)
@@ -260,7 +261,7 @@ func TestSpareWorkerThatIsNotNeededEnds(t *testing.T) {
 	if err := runWorker(t.Context(), a, other, daemonFlags{}); err != nil {
 		t.Errorf("%v", err)
 	}
-	if _, err := os.Lstat(a.state); err == nil {
+	if _, err := os.Lstat(a.State); err == nil {
 		t.Error("it has touched the state directory")
 	}
 }

@@ -14,10 +14,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 )
 
-func sessionCommand(a *app) *cobra.Command {
+func sessionCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:                   "session COMMAND",
 		DisableFlagsInUseLine: true,
@@ -75,9 +76,9 @@ names session remote, session and checkpoint.`,
 // work is a session that a command is about.
 type work struct {
 	client *control.Client
-	of     string  // as requests name it
-	remote string  // session remote that it is looked for on; "": it is of this host
-	mount  *served // nil: it is not mounted
+	of     string      // as requests name it
+	remote string      // session remote that it is looked for on; "": it is of this host
+	mount  *cli.Served // nil: it is not mounted
 }
 
 // name is what people call it.
@@ -90,35 +91,35 @@ func (w work) name() string {
 
 // sessionOf finds the session that is called name: by a session's name, or as the directory of a mount or one inside; "":
 // the mount around the current directory. Who serves it is asked; of what is not mounted, the shared daemon.
-func sessionOf(ctx context.Context, a *app, verb, name string) (work, error) {
-	all, asked := a.mounts(ctx)
+func sessionOf(ctx context.Context, a *cli.App, verb, name string) (work, error) {
+	all, asked := a.Mounts(ctx)
 	if name == "" {
-		m, err := find(all, asked, verb, ".")
+		m, err := cli.Find(all, asked, verb, ".")
 		if e := control.AsError(err); e != nil && e.Code == control.ExitNotMounted {
 			e.Cause, e.Hint = "the current directory is in no mount", "artifactfs session list shows the sessions; -C DIR|SESSION names one"
 			return work{}, e
 		}
-		return work{client: m.client, of: m.Dir, mount: &m}, err
+		return work{client: m.Client, of: m.Dir, mount: &m}, err
 	}
-	named := slices.DeleteFunc(slices.Clone(all), func(m served) bool { return m.Session.Name != name })
-	slices.SortStableFunc(named, func(x, y served) int { return cmp.Compare(rank(x), rank(y)) })
-	if len(named) > 0 && named[0].mounted() {
-		return work{client: named[0].client, of: named[0].Dir, mount: &named[0]}, nil
+	named := slices.DeleteFunc(slices.Clone(all), func(m cli.Served) bool { return m.Session.Name != name })
+	slices.SortStableFunc(named, func(x, y cli.Served) int { return cmp.Compare(rank(x), rank(y)) })
+	if len(named) > 0 && named[0].Mounted() {
+		return work{client: named[0].Client, of: named[0].Dir, mount: &named[0]}, nil
 	}
 	of := name
-	if kept, ok := findKept(all, name); ok && len(named) == 0 {
+	if kept, ok := cli.FindKept(all, name); ok && len(named) == 0 {
 		of = kept.Session.Name
 	} else if len(named) == 0 && isDirectory(name) {
-		m, err := find(all, asked, verb, name)
-		return work{client: m.client, of: m.Dir, mount: &m}, err
+		m, err := cli.Find(all, asked, verb, name)
+		return work{client: m.Client, of: m.Dir, mount: &m}, err
 	}
 	if e := control.ValidSession(of); e != nil {
 		return work{}, &control.Error{Code: control.ExitUsage, Verb: verb, Object: name, Cause: "it is neither a directory nor the name of a session", Hint: "artifactfs session list shows the sessions"}
 	}
-	if sockets, err := a.sockets(ctx); err == nil && len(sockets) == 0 && len(named) == 0 && of == name {
+	if sockets, err := a.Sockets(ctx); err == nil && len(sockets) == 0 && len(named) == 0 && of == name {
 		return work{}, noSession(verb, of) // nobody has to be started to say so
 	}
-	client, err := a.ensureDaemon(ctx)
+	client, err := a.EnsureDaemon(ctx)
 	return work{client: client, of: of}, err
 }
 
@@ -132,27 +133,27 @@ func isDirectory(name string) bool {
 }
 
 // rank is low of mounts that work in a session, and not only show it.
-func rank(m served) int {
+func rank(m cli.Served) int {
 	switch {
-	case m.mounted() && !m.ReadOnly:
+	case m.Mounted() && !m.ReadOnly:
 		return 0
-	case m.mounted():
+	case m.Mounted():
 		return 1
 	}
 	return 2
 }
 
 // mounted gives the mount of a session that has to have one.
-func (w work) mounted(verb string) (served, error) {
+func (w work) mounted(verb string) (cli.Served, error) {
 	if w.mount == nil {
-		return served{}, &control.Error{Code: control.ExitNotMounted, Verb: verb, Object: "session " + w.of, Cause: "it is not mounted",
+		return cli.Served{}, &control.Error{Code: control.ExitNotMounted, Verb: verb, Object: "session " + w.of, Cause: "it is not mounted",
 			Hint: "artifactfs session resume " + w.of + " DIR mounts it"}
 	}
 	return *w.mount, nil
 }
 
 // ofFlag adds the flag that says which session is meant.
-func ofFlag(a *app, cmd *cobra.Command, of *string) {
+func ofFlag(a *cli.App, cmd *cobra.Command, of *string) {
 	cmd.Flags().StringVarP(of, "of", "C", "", "the session, by its mount or its name (`DIR|SESSION`; default: that of\nthe current directory)")
 	if err := cmd.RegisterFlagCompletionFunc("of", completeSessions(a, 1<<10)); err != nil {
 		panic(err) // as in completeFlag
@@ -160,11 +161,11 @@ func ofFlag(a *app, cmd *cobra.Command, of *string) {
 }
 
 // completeSessions offers the sessions' names to the shell.
-func completeSessions(a *app, most int) cobra.CompletionFunc {
-	return a.completeListed(most, func(m served) (choice, about string) { return m.Session.Name, m.Dir }, cobra.ShellCompDirectiveDefault)
+func completeSessions(a *cli.App, most int) cobra.CompletionFunc {
+	return a.CompleteListed(most, func(m cli.Served) (choice, about string) { return m.Session.Name, m.Dir }, cobra.ShellCompDirectiveDefault)
 }
 
-func sessionListCommand(a *app) *cobra.Command {
+func sessionListCommand(a *cli.App) *cobra.Command {
 	var deleted bool
 	var remote string
 	cmd := &cobra.Command{
@@ -184,7 +185,7 @@ undelete can restore.`,
   artifactfs session list --session-remote https://git.example.org/work.git
   artifactfs session list --deleted
   artifactfs session list --json | jq -r '.sessions[].name'`,
-		Args: arguments(0, 0, "no arguments"),
+		Args: cli.Arguments(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if deleted {
 				return sessionListDeleted(cmd.Context(), a, remote)
@@ -199,14 +200,14 @@ undelete can restore.`,
 
 // sessions lists the sessions of this host. A daemon that was killed can be connected to until the kernel has closed its socket:
 // if no other answers either, sessions looks again who is there.
-func sessions(ctx context.Context, a *app) ([]control.SessionInfo, error) {
-	for until := time.Now().Add(statusTime); ; {
+func sessions(ctx context.Context, a *cli.App) ([]control.SessionInfo, error) {
+	for until := time.Now().Add(cli.StatusTime); ; {
 		all, err := askSessions(ctx, a)
-		if a.socket != "" || !errors.Is(err, control.ErrNoServer) || time.Now().After(until) {
+		if a.Socket != "" || !errors.Is(err, control.ErrNoServer) || time.Now().After(until) {
 			return all, err
 		}
 		select {
-		case <-time.After(endPoll):
+		case <-time.After(cli.EndPoll):
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
@@ -215,21 +216,21 @@ func sessions(ctx context.Context, a *app) ([]control.SessionInfo, error) {
 
 // askSessions asks all daemons at once: each knows all sessions, and those that it serves better than the others. Those that have
 // ended since they were listed say nothing; if all have, it is control.ErrNoServer.
-func askSessions(ctx context.Context, a *app) ([]control.SessionInfo, error) {
-	sockets, err := a.sockets(ctx)
+func askSessions(ctx context.Context, a *cli.App) ([]control.SessionInfo, error) {
+	sockets, err := a.Sockets(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if len(sockets) == 0 {
-		kept, err := a.mounts(ctx)
+		kept, err := a.Mounts(ctx)
 		if err != nil || len(kept) == 0 {
 			return nil, err // nobody has to be started to say so
 		}
-		if len(kept) == 1 && kept[0].mounted() { // this process is a guest in it
-			reply, err := kept[0].client.Sessions(ctx)
+		if len(kept) == 1 && kept[0].Mounted() { // this process is a guest in it
+			reply, err := kept[0].Client.Sessions(ctx)
 			return reply.Sessions, err
 		}
-		client, err := a.ensureDaemon(ctx)
+		client, err := a.EnsureDaemon(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -249,7 +250,7 @@ func askSessions(ctx context.Context, a *app) ([]control.SessionInfo, error) {
 	}
 	wg.Wait()
 	ended := func(err error) bool { return errors.Is(err, control.ErrNoServer) }
-	if a.socket == "" && slices.ContainsFunc(errs, func(err error) bool { return !ended(err) }) {
+	if a.Socket == "" && slices.ContainsFunc(errs, func(err error) bool { return !ended(err) }) {
 		errs = slices.DeleteFunc(errs, ended)
 	}
 	best := map[string]control.SessionInfo{}
@@ -268,19 +269,19 @@ func askSessions(ctx context.Context, a *app) ([]control.SessionInfo, error) {
 	return all, errors.Join(errs...)
 }
 
-func sessionList(ctx context.Context, a *app, remote string) error {
+func sessionList(ctx context.Context, a *cli.App, remote string) error {
 	all, asked := sessionsAt(ctx, a, remote)
-	if a.json {
+	if a.JSON {
 		if all == nil {
 			all = []control.SessionInfo{}
 		}
-		return errors.Join(printJSON(a.stdout, control.SessionsReply{Sessions: all}), asked)
+		return errors.Join(cli.PrintJSON(a.Stdout, control.SessionsReply{Sessions: all}), asked)
 	}
 	if len(all) == 0 {
 		return asked
 	}
 	now := time.Now()
-	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "SESSION\tSTATE\tPOINTS\tLAST\tPENDING\tDIR\tREMOTE")
 	for _, s := range all {
 		last, dir := "-", s.Dir
@@ -290,7 +291,7 @@ func sessionList(ctx context.Context, a *app, remote string) error {
 		if dir == "" {
 			dir = "-"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, stateText(s), count(s.Checkpoints), last, count(s.Pending), (&control.Error{Cause: dir}).Error(), s.Remote)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, stateText(s), cli.Count(s.Checkpoints), last, cli.Count(s.Pending), (&control.Error{Cause: dir}).Error(), s.Remote)
 	}
 	if err := w.Flush(); err != nil {
 		return fmt.Errorf("print result: %w", err)
@@ -299,7 +300,7 @@ func sessionList(ctx context.Context, a *app, remote string) error {
 }
 
 // sessionsAt lists the sessions of a session remote; "": of this host.
-func sessionsAt(ctx context.Context, a *app, remote string) ([]control.SessionInfo, error) {
+func sessionsAt(ctx context.Context, a *cli.App, remote string) ([]control.SessionInfo, error) {
 	remote, err := farRemote("list", remote)
 	if err != nil {
 		return nil, err
@@ -307,13 +308,13 @@ func sessionsAt(ctx context.Context, a *app, remote string) ([]control.SessionIn
 	if remote == "" {
 		return sessions(ctx, a)
 	}
-	client, err := a.ensureDaemon(ctx)
+	client, err := a.EnsureDaemon(ctx)
 	if err != nil {
 		return nil, err
 	}
 	reply, err := client.SessionsOn(ctx, control.SessionsOnRequest{SessionRemote: remote})
 	if err != nil {
-		return nil, failure("list", "sessions", err)
+		return nil, cli.Failure("list", "sessions", err)
 	}
 	return reply.Sessions, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 )
 
@@ -60,7 +61,7 @@ func linkIn(verb, word string) (control.Link, bool, error) {
 
 // workAt finds the session that a checkpoint is of, and what the checkpoint is called within it. A word that names no session
 // is a checkpoint of the session that -C says; on a session remote it is the name of a session if -C says none.
-func workAt(ctx context.Context, a *app, verb, of, remote, word string) (work, string, error) {
+func workAt(ctx context.Context, a *cli.App, verb, of, remote, word string) (work, string, error) {
 	twice := &control.Error{Code: control.ExitUsage, Verb: verb, Object: word, Cause: "it names the session, and -C names one too", Hint: "artifactfs session " + verb + " --help"}
 	l, isLink, err := linkIn(verb, word)
 	if err != nil {
@@ -97,8 +98,8 @@ func workAt(ctx context.Context, a *app, verb, of, remote, word string) (work, s
 }
 
 // farWork is a session on a session remote, which the shared daemon looks at.
-func farWork(ctx context.Context, a *app, remote, name string) (work, error) {
-	client, err := a.ensureDaemon(ctx)
+func farWork(ctx context.Context, a *cli.App, remote, name string) (work, error) {
+	client, err := a.EnsureDaemon(ctx)
 	return work{client: client, of: name, remote: remote}, err
 }
 
@@ -135,7 +136,7 @@ func namesSession(word string) bool {
 	return name != ""
 }
 
-func sessionLinkCommand(a *app) *cobra.Command {
+func sessionLinkCommand(a *cli.App) *cobra.Command {
 	var of, remote string
 	cmd := &cobra.Command{
 		Use:   "link [ID]",
@@ -148,7 +149,7 @@ session remote. It contains no secret.
 		Example: `  artifactfs session link
   artifactfs session link fix-login@before-rename
   artifactfs session fork "$(artifactfs session link)" /tmp/try`,
-		Args: arguments(0, 1, "[ID]"),
+		Args: cli.Arguments(0, 1, "[ID]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return sessionLink(cmd.Context(), a, of, remote, first(args))
 		},
@@ -159,26 +160,26 @@ session remote. It contains no secret.
 	return cmd
 }
 
-func sessionLink(ctx context.Context, a *app, of, remote, id string) error {
+func sessionLink(ctx context.Context, a *cli.App, of, remote, id string) error {
 	w, id, err := workAt(ctx, a, "link", of, remote, id)
 	if err != nil {
 		return err
 	}
 	reply, err := w.client.SessionShow(ctx, control.SessionShowRequest{Of: w.of, SessionRemote: w.remote, ID: id})
 	if err != nil {
-		return failure("link", w.name(), err)
+		return cli.Failure("link", w.name(), err)
 	}
 	if reply.Link == "" {
 		return &control.Error{Code: control.ExitFailed, Verb: "link", Object: w.name(), Cause: "it has no session remote",
 			Hint: "artifactfs mount --session-remote URL says where its work goes"}
 	}
 	if !reply.Synced {
-		fmt.Fprintf(a.stderr, "artifactfs: checkpoint %s is not on the session remote yet (artifactfs sync waits for it)\n", reply.ID)
+		fmt.Fprintf(a.Stderr, "artifactfs: checkpoint %s is not on the session remote yet (artifactfs sync waits for it)\n", reply.ID)
 	}
-	if a.json {
-		return printJSON(a.stdout, map[string]string{"link": reply.Link, "session": reply.Session, "checkpoint": reply.ID, "session_remote": reply.SessionRemote})
+	if a.JSON {
+		return cli.PrintJSON(a.Stdout, map[string]string{"link": reply.Link, "session": reply.Session, "checkpoint": reply.ID, "session_remote": reply.SessionRemote})
 	}
-	_, err = fmt.Fprintln(a.stdout, reply.Link)
+	_, err = fmt.Fprintln(a.Stdout, reply.Link)
 	return err
 }
 
@@ -190,7 +191,7 @@ func atLink(cmd *cobra.Command, r *control.MountRequest, word string) (link bool
 	}
 	for _, flag := range []string{"session", "session-remote", "at", "ref"} {
 		if f := cmd.Flags().Lookup(flag); f != nil && f.Changed {
-			return false, usage(cmd, errors.New("a link says what --"+flag+" does"))
+			return false, cli.Usage(cmd, errors.New("a link says what --"+flag+" does"))
 		}
 	}
 	r.Session, r.SessionOptions.Remote, r.At = l.Session, l.Remote, l.Checkpoint

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 )
 
@@ -18,7 +19,7 @@ const (
 	mostAlone  = 40  // paths that only one side changed, in the table
 )
 
-func sessionCompareCommand(a *app) *cobra.Command {
+func sessionCompareCommand(a *cli.App) *cobra.Command {
 	var remote string
 	cmd := &cobra.Command{
 		Use:   "compare SESSION[@ID]|LINK SESSION[@ID]|LINK...",
@@ -55,7 +56,7 @@ repository, and nothing has to be mounted or known here; a link, URL#session=SES
 }
 
 // compared finds the checkpoints that words name, and the daemon to ask: that of the first mount among them.
-func comparedSessions(ctx context.Context, a *app, remote string, words []string) (r control.SessionCompareRequest, client *control.Client, err error) {
+func comparedSessions(ctx context.Context, a *cli.App, remote string, words []string) (r control.SessionCompareRequest, client *control.Client, err error) {
 	around, aroundErr := sessionOf(ctx, a, "compare", "")
 	if aroundErr == nil && around.mount != nil {
 		r.Dir = around.mount.Dir
@@ -88,24 +89,24 @@ func comparedSessions(ctx context.Context, a *app, remote string, words []string
 		r.Sides = append(r.Sides, side)
 	}
 	if client == nil {
-		client, err = a.ensureDaemon(ctx)
+		client, err = a.EnsureDaemon(ctx)
 	}
 	return r, client, err
 }
 
-func sessionCompare(ctx context.Context, a *app, remote string, words []string) error {
+func sessionCompare(ctx context.Context, a *cli.App, remote string, words []string) error {
 	r, client, err := comparedSessions(ctx, a, remote, words)
 	if err != nil {
 		return err
 	}
 	reply, err := client.SessionCompare(ctx, r)
 	if err != nil {
-		return failure("compare", "sessions", err)
+		return cli.Failure("compare", "sessions", err)
 	}
-	if a.json {
-		return printJSON(a.stdout, reply)
+	if a.JSON {
+		return cli.PrintJSON(a.Stdout, reply)
 	}
-	return printCompared(a.stdout, reply)
+	return printCompared(a.Stdout, reply)
 }
 
 // printCompared writes a table of the sides and one of the paths, in lines of at most tableWidth columns.
@@ -146,7 +147,7 @@ func printCompared(out io.Writer, r control.SessionCompareReply) error {
 		fmt.Fprintf(&text, "  %s\n", verdictText(p))
 	}
 	if alone > mostAlone {
-		fmt.Fprintf(&text, "... and %s that one side alone changed (--json has them)\n", plural(int64(alone-mostAlone), "path"))
+		fmt.Fprintf(&text, "... and %s that one side alone changed (--json has them)\n", cli.Plural(int64(alone-mostAlone), "path"))
 	}
 	if len(paths) > 0 {
 		fmt.Fprintln(&text)
@@ -157,7 +158,7 @@ func printCompared(out io.Writer, r control.SessionCompareReply) error {
 			conflicts++
 		}
 	}
-	fmt.Fprintf(&text, "%s changed, %d by two or more, %d in conflict\n", plural(int64(len(paths)), "path"), shared, conflicts)
+	fmt.Fprintf(&text, "%s changed, %d by two or more, %d in conflict\n", cli.Plural(int64(len(paths)), "path"), shared, conflicts)
 	for line := range strings.Lines(text.String()) {
 		if _, err := fmt.Fprintln(out, beginning(strings.TrimRight(line, " \n"), tableWidth)); err != nil {
 			return fmt.Errorf("print result: %w", err)

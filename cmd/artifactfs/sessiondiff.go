@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 )
 
@@ -17,7 +18,7 @@ type diffOptions struct {
 	stat, nameOnly, nameStatus bool
 }
 
-func sessionDiffCommand(a *app) *cobra.Command {
+func sessionDiffCommand(a *cli.App) *cobra.Command {
 	var o diffOptions
 	cmd := &cobra.Command{
 		Use:   "diff [A [B]] [--stat|--name-only|--name-status]",
@@ -46,7 +47,7 @@ With --session-remote and one SESSION, diff prints all changes of that session.
 			if n > 1 {
 				return errors.New("takes one of --stat, --name-only and --name-status")
 			}
-			return arguments(0, 2, "[A [B]]")(cmd, args)
+			return cli.Arguments(0, 2, "[A [B]]")(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return sessionDiff(cmd.Context(), a, o, append(args, "", "")[:2])
@@ -65,7 +66,7 @@ With --session-remote and one SESSION, diff prints all changes of that session.
 
 // ends finds the sessions of the two ends of a comparison, and what the ends are called in them. An end without a name is the
 // beginning of the session, or its working tree.
-func diffEnds(ctx context.Context, a *app, o diffOptions, words []string) (r control.SessionDiffRequest, w work, err error) {
+func diffEnds(ctx context.Context, a *cli.App, o diffOptions, words []string) (r control.SessionDiffRequest, w work, err error) {
 	from, to := words[0], words[1]
 	x, fromPoint, err := workAt(ctx, a, "diff", o.of, o.remote, from)
 	if err != nil {
@@ -88,7 +89,7 @@ func diffEnds(ctx context.Context, a *app, o diffOptions, words []string) (r con
 	return r, w, nil
 }
 
-func sessionDiff(ctx context.Context, a *app, o diffOptions, words []string) error {
+func sessionDiff(ctx context.Context, a *cli.App, o diffOptions, words []string) error {
 	r, w, err := diffEnds(ctx, a, o, words)
 	if err != nil {
 		return err
@@ -97,29 +98,29 @@ func sessionDiff(ctx context.Context, a *app, o diffOptions, words []string) err
 	r.Patch, r.Stat = !names && !o.stat, o.stat
 	reply, err := w.client.SessionDiff(ctx, r)
 	if err != nil {
-		return failure("diff", w.name(), err)
+		return cli.Failure("diff", w.name(), err)
 	}
 	switch {
-	case a.json:
+	case a.JSON:
 		if reply.Changes == nil {
 			reply.Changes = []control.PathChange{}
 		}
-		return printJSON(a.stdout, reply)
+		return cli.PrintJSON(a.Stdout, reply)
 	case o.stat:
-		return printStat(a.stdout, reply.Changes)
+		return printStat(a.Stdout, reply.Changes)
 	case names:
 		for _, c := range reply.Changes {
 			text := c.Path
 			if o.nameStatus {
 				text = c.Status + "\t" + c.Path
 			}
-			if _, err := fmt.Fprintln(a.stdout, text); err != nil {
+			if _, err := fmt.Fprintln(a.Stdout, text); err != nil {
 				return fmt.Errorf("print result: %w", err)
 			}
 		}
 		return nil
 	}
-	if _, err := io.WriteString(a.stdout, reply.Patch); err != nil {
+	if _, err := io.WriteString(a.Stdout, reply.Patch); err != nil {
 		return fmt.Errorf("print result: %w", err)
 	}
 	return nil
@@ -135,12 +136,12 @@ func printStat(out io.Writer, changes []control.PathChange) error {
 	for _, c := range changes {
 		lines := "binary"
 		if c.Added >= 0 && c.Removed >= 0 {
-			lines = fmt.Sprintf("+%s\t-%s", count(c.Added), count(c.Removed))
+			lines = fmt.Sprintf("+%s\t-%s", cli.Count(c.Added), cli.Count(c.Removed))
 			added, removed = added+c.Added, removed+c.Removed
 		}
 		fmt.Fprintf(w, "%s  %s\t%s\n", c.Status, (&control.Error{Cause: c.Path}).Error(), lines)
 	}
 	w.Flush()
-	_, err := fmt.Fprintf(out, "%s, +%s -%s\n", plural(int64(len(changes)), "path"), count(added), count(removed))
+	_, err := fmt.Fprintf(out, "%s, +%s -%s\n", cli.Plural(int64(len(changes)), "path"), cli.Count(added), cli.Count(removed))
 	return err
 }

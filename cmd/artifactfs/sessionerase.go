@@ -10,11 +10,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/session"
 )
 
-func sessionEraseCommand(a *app) *cobra.Command {
+func sessionEraseCommand(a *cli.App) *cobra.Command {
 	var of, before, why string
 	var records []string
 	cmd := &cobra.Command{
@@ -41,7 +42,7 @@ remote. Checkpoints, commits, notes, facts and the handoff stay.`,
 			if before != "" {
 				at, ok := session.ParseTime(before, time.Now())
 				if !ok {
-					return usage(cmd, fmt.Errorf("--before %q is no time: 30d, 14:05, 2025-11-22 and RFC 3339 are", before))
+					return cli.Usage(cmd, fmt.Errorf("--before %q is no time: 30d, 14:05, 2025-11-22 and RFC 3339 are", before))
 				}
 				r.Before = at.UTC()
 			}
@@ -58,7 +59,7 @@ remote. Checkpoints, commits, notes, facts and the handoff stay.`,
 	return cmd
 }
 
-func sessionErase(ctx context.Context, a *app, of string, r control.SessionEraseRequest) error {
+func sessionErase(ctx context.Context, a *cli.App, of string, r control.SessionEraseRequest) error {
 	w, err := sessionOf(ctx, a, "erase", of)
 	if err != nil {
 		return err
@@ -66,25 +67,25 @@ func sessionErase(ctx context.Context, a *app, of string, r control.SessionErase
 	r.Of = w.of
 	reply, err := w.client.SessionErase(ctx, r)
 	if err != nil {
-		return failure("erase", w.name(), err)
+		return cli.Failure("erase", w.name(), err)
 	}
 	ids := append(r.Records, reply.Erased...)
 	forks, err := eraseForks(ctx, a, reply.Session, r, ids)
-	if a.json {
+	if a.JSON {
 		if reply.Erased == nil {
 			reply.Erased = []string{}
 		}
-		return errors.Join(printJSON(a.stdout, reply), err)
+		return errors.Join(cli.PrintJSON(a.Stdout, reply), err)
 	}
-	fmt.Fprintf(a.stdout, "erased %s of session %s\n", plural(int64(len(reply.Erased)), "record"), reply.Session)
+	fmt.Fprintf(a.Stdout, "erased %s of session %s\n", cli.Plural(int64(len(reply.Erased)), "record"), reply.Session)
 	for _, f := range forks {
-		fmt.Fprintf(a.stdout, "erased %s of its fork %s\n", plural(int64(len(f.Erased)), "record"), f.Session)
+		fmt.Fprintf(a.Stdout, "erased %s of its fork %s\n", cli.Plural(int64(len(f.Erased)), "record"), f.Session)
 	}
 	return err
 }
 
 // eraseForks erases the same records from the sessions of this host that were forked from one, and from their forks.
-func eraseForks(ctx context.Context, a *app, origin string, r control.SessionEraseRequest, ids []string) (done []control.SessionEraseReply, err error) {
+func eraseForks(ctx context.Context, a *cli.App, origin string, r control.SessionEraseRequest, ids []string) (done []control.SessionEraseReply, err error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
@@ -109,7 +110,7 @@ func eraseForks(ctx context.Context, a *app, origin string, r control.SessionEra
 				}
 			}
 			if e != nil {
-				err = errors.Join(err, failure("erase", "session "+s.Name, e))
+				err = errors.Join(err, cli.Failure("erase", "session "+s.Name, e))
 			}
 		}
 	}

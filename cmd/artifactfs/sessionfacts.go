@@ -11,10 +11,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 )
 
-func sessionFactCommand(a *app) *cobra.Command {
+func sessionFactCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:                   "fact COMMAND",
 		DisableFlagsInUseLine: true,
@@ -38,16 +39,16 @@ not remove them. They are pushed to the session remote. Text that looks like a s
 		Short:   "Add a fact to a session",
 		Long:    `Add stores TEXT as a fact of the session, and prints its id.`,
 		Example: `  artifactfs session fact add 'the tests need port 5432' -C fix-login`,
-		Args:    arguments(1, 1, "TEXT"),
+		Args:    cli.Arguments(1, 1, "TEXT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if strings.TrimSpace(args[0]) == "" {
-				return usage(cmd, errors.New("TEXT is empty"))
+				return cli.Usage(cmd, errors.New("TEXT is empty"))
 			}
 			reply, err := sessionFacts(cmd.Context(), a, "add fact", of, control.SessionFactsRequest{Add: args})
-			if err != nil || a.json {
+			if err != nil || a.JSON {
 				return err
 			}
-			_, err = fmt.Fprintln(a.stdout, reply.Facts[len(reply.Facts)-1].ID)
+			_, err = fmt.Fprintln(a.Stdout, reply.Facts[len(reply.Facts)-1].ID)
 			return err
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -57,14 +58,14 @@ not remove them. They are pushed to the session remote. Text that looks like a s
 		Short:   "List the facts of a session",
 		Long:    `List prints the facts of the session, oldest first, each with its id.`,
 		Example: `  artifactfs session fact list -C fix-login --json | jq -r '.facts[].text'`,
-		Args:    arguments(0, 0, "no arguments"),
+		Args:    cli.Arguments(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			reply, err := sessionFacts(cmd.Context(), a, "list facts", of, control.SessionFactsRequest{})
-			if err != nil || a.json {
+			if err != nil || a.JSON {
 				return err
 			}
 			for _, f := range reply.Facts {
-				if _, err := fmt.Fprintf(a.stdout, "%s  %s\n", f.ID, (&control.Error{Cause: f.Text}).Error()); err != nil {
+				if _, err := fmt.Fprintf(a.Stdout, "%s  %s\n", f.ID, (&control.Error{Cause: f.Text}).Error()); err != nil {
 					return fmt.Errorf("print result: %w", err)
 				}
 			}
@@ -76,7 +77,7 @@ not remove them. They are pushed to the session remote. Text that looks like a s
 		Short:   "Remove a fact of a session",
 		Long:    `Remove removes the fact with this id from the session. Its text remains in the history of the ref that stores the facts.`,
 		Example: `  artifactfs session fact remove 01M80Q4Z50EZKC5YR3HTMPRYYQ`,
-		Args:    arguments(1, 1, "ID"),
+		Args:    cli.Arguments(1, 1, "ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			_, err := sessionFacts(cmd.Context(), a, "remove fact", of, control.SessionFactsRequest{Remove: strings.ToUpper(args[0])})
 			return err
@@ -90,7 +91,7 @@ not remove them. They are pushed to the session remote. Text that looks like a s
 	return cmd
 }
 
-func sessionHandoffCommand(a *app) *cobra.Command {
+func sessionHandoffCommand(a *cli.App) *cobra.Command {
 	var of, set string
 	cmd := &cobra.Command{
 		Use:   "handoff [--set TEXT|-]",
@@ -100,7 +101,7 @@ func sessionHandoffCommand(a *app) *cobra.Command {
 		Example: `  artifactfs session handoff
   artifactfs session handoff --set 'login works; the tests of logout do not'
   agent --summary | artifactfs session handoff --set -`,
-		Args: arguments(0, 0, "no arguments"),
+		Args: cli.Arguments(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r := control.SessionFactsRequest{}
 			if cmd.Flags().Changed("set") {
@@ -112,15 +113,15 @@ func sessionHandoffCommand(a *app) *cobra.Command {
 					set = string(bytes.TrimSpace(text))
 				}
 				if len(set) > maxNote {
-					return &control.Error{Code: control.ExitUsage, Verb: "handoff", Cause: "it is longer than " + bytesOf(maxNote)}
+					return &control.Error{Code: control.ExitUsage, Verb: "handoff", Cause: "it is longer than " + cli.BytesOf(maxNote)}
 				}
 				r.Handoff = &set
 			}
 			reply, err := sessionFacts(cmd.Context(), a, "handoff", of, r)
-			if err != nil || a.json || r.Handoff != nil || reply.Handoff == "" {
+			if err != nil || a.JSON || r.Handoff != nil || reply.Handoff == "" {
 				return err
 			}
-			_, err = fmt.Fprintln(a.stdout, strings.TrimRight(reply.Handoff, "\n"))
+			_, err = fmt.Fprintln(a.Stdout, strings.TrimRight(reply.Handoff, "\n"))
 			return err
 		},
 	}
@@ -130,7 +131,7 @@ func sessionHandoffCommand(a *app) *cobra.Command {
 }
 
 // sessionFacts asks for facts and handoff, and prints them if that is for a program.
-func sessionFacts(ctx context.Context, a *app, verb, of string, r control.SessionFactsRequest) (control.SessionFactsReply, error) {
+func sessionFacts(ctx context.Context, a *cli.App, verb, of string, r control.SessionFactsRequest) (control.SessionFactsReply, error) {
 	w, err := sessionOf(ctx, a, verb, of)
 	if err != nil {
 		return control.SessionFactsReply{}, err
@@ -138,11 +139,11 @@ func sessionFacts(ctx context.Context, a *app, verb, of string, r control.Sessio
 	r.Of = w.of
 	reply, err := w.client.SessionFacts(ctx, r)
 	if err != nil {
-		return reply, failure(verb, w.name(), err)
+		return reply, cli.Failure(verb, w.name(), err)
 	}
 	sayRedacted(a, reply.Redacted)
-	if a.json {
-		return reply, printJSON(a.stdout, reply)
+	if a.JSON {
+		return reply, cli.PrintJSON(a.Stdout, reply)
 	}
 	return reply, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/session"
 )
@@ -20,7 +21,7 @@ type forkOptions struct {
 	of string
 }
 
-func sessionForkCommand(a *app) *cobra.Command {
+func sessionForkCommand(a *cli.App) *cobra.Command {
 	var o forkOptions
 	cmd := &cobra.Command{
 		Use:   "fork [ID|SESSION[@ID]|LINK] DIR",
@@ -41,8 +42,8 @@ If the mount shows a checkpoint (--at), the fork starts from that checkpoint. --
   artifactfs session fork --session-remote https://git.example.org/work.git fix-login@before-rename /tmp/try
   artifactfs session fork @~3 /tmp/earlier --session try-again
   for i in 1 2 3; do artifactfs session fork -C fix-login /tmp/try-$i; done`,
-		Annotations: fromEnvironment,
-		Args:        arguments(1, 2, "[ID|SESSION[@ID]|LINK] DIR"),
+		Annotations: cli.FromEnvironment,
+		Args:        cli.Arguments(1, 2, "[ID|SESSION[@ID]|LINK] DIR"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return sessionFork(a, cmd, o, args)
 		},
@@ -58,20 +59,20 @@ If the mount shows a checkpoint (--at), the fork starts from that checkpoint. --
 	return cmd
 }
 
-func sessionFork(a *app, cmd *cobra.Command, o forkOptions, args []string) error {
+func sessionFork(a *cli.App, cmd *cobra.Command, o forkOptions, args []string) error {
 	for _, name := range []string{"ref", "at", "take-over"} {
 		if cmd.Flags().Changed(name) {
-			return usage(cmd, fmt.Errorf("takes no --%s: the new session begins at the checkpoint ID", name))
+			return cli.Usage(cmd, fmt.Errorf("takes no --%s: the new session begins at the checkpoint ID", name))
 		}
 	}
 	if o.request.ReadOnly && o.request.Session != "" {
-		return usage(cmd, errors.New("takes no --session with --read-only: nothing is kept that could have a name"))
+		return cli.Usage(cmd, errors.New("takes no --session with --read-only: nothing is kept that could have a name"))
 	}
 	id, dir := "", args[len(args)-1]
 	if len(args) > 1 {
 		id = args[0]
 	} else if namesPoint(dir) {
-		return usage(cmd, fmt.Errorf("takes [ID] DIR: %s is a checkpoint, and there is no DIR", dir))
+		return cli.Usage(cmd, fmt.Errorf("takes [ID] DIR: %s is a checkpoint, and there is no DIR", dir))
 	}
 	ctx := cmd.Context()
 	w, id, err := workToFork(ctx, a, o, id)
@@ -81,7 +82,7 @@ func sessionFork(a *app, cmd *cobra.Command, o forkOptions, args []string) error
 	origin := w.remote
 	if w.remote == "" {
 		if origin, err = originOf(ctx, a, w); err != nil {
-			return failure("fork", w.name(), err)
+			return cli.Failure("fork", w.name(), err)
 		}
 	} else if o.request.SessionOptions.Remote == "" {
 		o.request.SessionOptions.Remote = w.remote
@@ -93,11 +94,11 @@ func sessionFork(a *app, cmd *cobra.Command, o forkOptions, args []string) error
 		o.request.Remote = ""
 	}
 	start := time.Now()
-	p := a.newProgress()
-	reply, err := w.client.Fork(ctx, control.ForkRequest{Of: w.of, SessionRemote: w.remote, ID: id, Mount: o.request}, p.show)
-	p.stop()
+	p := a.NewProgress()
+	reply, err := w.client.Fork(ctx, control.ForkRequest{Of: w.of, SessionRemote: w.remote, ID: id, Mount: o.request}, p.Show)
+	p.Stop()
 	if err != nil {
-		return failure("fork", w.name(), err)
+		return cli.Failure("fork", w.name(), err)
 	}
 	if reply.Session == "" {
 		return printWork(a, "shows "+strings.TrimSpace("checkpoint "+id)+" of "+w.name(), reply, time.Since(start))
@@ -107,7 +108,7 @@ func sessionFork(a *app, cmd *cobra.Command, o forkOptions, args []string) error
 
 // workToFork finds the session that a fork begins with, and what the checkpoint is called within it. With --session-remote, a
 // word that is no checkpoint's is a session there, unless that is mounted here.
-func workToFork(ctx context.Context, a *app, o forkOptions, word string) (work, string, error) {
+func workToFork(ctx context.Context, a *cli.App, o forkOptions, word string) (work, string, error) {
 	_, link, err := linkIn("fork", word)
 	if err != nil {
 		return work{}, "", err
@@ -144,7 +145,7 @@ func namesPoint(word string) bool {
 }
 
 // originOf is the remote that a session is of.
-func originOf(ctx context.Context, a *app, w work) (string, error) {
+func originOf(ctx context.Context, a *cli.App, w work) (string, error) {
 	if w.mount != nil {
 		return w.mount.Remote, nil
 	}
@@ -162,7 +163,7 @@ func noSession(verb, name string) *control.Error {
 		Hint: "artifactfs session list shows what there is"}
 }
 
-func sessionResumeCommand(a *app) *cobra.Command {
+func sessionResumeCommand(a *cli.App) *cobra.Command {
 	var o mountOptions
 	cmd := &cobra.Command{
 		Use:   "resume SESSION|LINK [DIR] [--session-remote URL]",
@@ -182,8 +183,8 @@ The other flags are those of artifactfs mount; mounting the repository's URL wit
   artifactfs session resume fix-login /srv/fix --session-remote https://git.example.org/work.git
   artifactfs session resume https://git.example.org/work.git#session=fix-login /srv/fix
   artifactfs session resume fix-login fix --session-remote git@example.org:work.git --take-over`,
-		Annotations: fromEnvironment,
-		Args:        arguments(1, 2, "SESSION|LINK [DIR]"),
+		Annotations: cli.FromEnvironment,
+		Args:        cli.Arguments(1, 2, "SESSION|LINK [DIR]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return sessionResume(a, cmd, o, args)
 		},
@@ -198,7 +199,7 @@ The other flags are those of artifactfs mount; mounting the repository's URL wit
 	return cmd
 }
 
-func sessionResume(a *app, cmd *cobra.Command, o mountOptions, args []string) error {
+func sessionResume(a *cli.App, cmd *cobra.Command, o mountOptions, args []string) error {
 	name := args[0]
 	l, link, err := linkIn("resume", name)
 	if err != nil {
@@ -206,16 +207,16 @@ func sessionResume(a *app, cmd *cobra.Command, o mountOptions, args []string) er
 	}
 	if link {
 		if cmd.Flags().Changed("session-remote") {
-			return usage(cmd, errors.New("a link says what --session-remote does"))
+			return cli.Usage(cmd, errors.New("a link says what --session-remote does"))
 		}
 		name, o.request.SessionOptions.Remote = l.Session, l.Remote
 	}
 	if err := control.ValidSession(name); err != nil {
-		return usage(cmd, errors.New(err.Cause))
+		return cli.Usage(cmd, errors.New(err.Cause))
 	}
 	for _, flag := range []string{"ref", "session", "at"} {
 		if cmd.Flags().Changed(flag) {
-			return usage(cmd, fmt.Errorf("takes no --%s: the session says it", flag))
+			return cli.Usage(cmd, fmt.Errorf("takes no --%s: the session says it", flag))
 		}
 	}
 	ctx := cmd.Context()
@@ -229,7 +230,7 @@ func sessionResume(a *app, cmd *cobra.Command, o mountOptions, args []string) er
 	switch {
 	case known.Mounted:
 		return &control.Error{Code: control.ExitFailed, Kind: control.CodeConflict, Verb: "resume", Object: "session " + name, Cause: "it is mounted at " + known.Dir,
-			Hint: "artifactfs session fork -C " + name + " DIR begins another session where it is; artifactfs unmount " + shellWord(known.Dir) + " ends it there"}
+			Hint: "artifactfs session fork -C " + name + " DIR begins another session where it is; artifactfs unmount " + cli.ShellWord(known.Dir) + " ends it there"}
 	case known.Name == "" && o.request.SessionOptions.Remote == "":
 		return cmp.Or(asked, error(&control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotFound, Verb: "resume", Object: "session " + name, Cause: "there is no such session here",
 			Hint: "--session-remote URL says where it is; artifactfs session list shows those that are here"}))
@@ -240,19 +241,19 @@ func sessionResume(a *app, cmd *cobra.Command, o mountOptions, args []string) er
 		return err
 	}
 	start := time.Now()
-	p := a.newProgress()
-	reply, err := mountInBackground(ctx, a, o.request, p.show)
-	p.stop()
+	p := a.NewProgress()
+	reply, err := mountInBackground(ctx, a, o.request, p.Show)
+	p.Stop()
 	if err != nil {
-		return failure("resume", "session "+name, err)
+		return cli.Failure("resume", "session "+name, err)
 	}
 	return printWork(a, "resumed session "+reply.Session, reply, time.Since(start))
 }
 
 // printWork is printMount with what became of the session in front.
-func printWork(a *app, what string, m control.MountReply, took time.Duration) error {
-	if !a.json && !a.quiet {
-		if _, err := io.WriteString(a.stdout, what+": "); err != nil {
+func printWork(a *cli.App, what string, m control.MountReply, took time.Duration) error {
+	if !a.JSON && !a.Quiet {
+		if _, err := io.WriteString(a.Stdout, what+": "); err != nil {
 			return fmt.Errorf("print result: %w", err)
 		}
 	}

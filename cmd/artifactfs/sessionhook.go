@@ -11,29 +11,30 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/session/agenthook"
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
 // sessionHookCommand is what agents run; people run `session hooks`.
-func sessionHookCommand(a *app) *cobra.Command {
+func sessionHookCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:    "hook AGENT",
 		Hidden: true,
 		Short:  "Record an event of a coding agent, which is read from stdin",
-		Args:   arguments(1, 1, "AGENT"),
+		Args:   cli.Arguments(1, 1, "AGENT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			// An exit code other than 0 would be shown to the user of the agent, or stop its tool.
 			if err := sessionHook(cmd.Context(), a, args[0]); err != nil {
-				fmt.Fprintf(a.stderr, "artifactfs: record an event of %s: %s\n", args[0], control.AsError(err).Error())
+				fmt.Fprintf(a.Stderr, "artifactfs: record an event of %s: %s\n", args[0], control.AsError(err).Error())
 			}
 			return nil
 		},
 	}
 }
 
-func sessionHook(ctx context.Context, a *app, name string) error {
+func sessionHook(ctx context.Context, a *cli.App, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, agenthook.Timeout)
 	defer cancel()
 	agent, err := agenthook.ParseAgent(name)
@@ -41,7 +42,7 @@ func sessionHook(ctx context.Context, a *app, name string) error {
 		return err
 	}
 	if agent == agenthook.Gemini {
-		defer fmt.Fprintln(a.stdout, "{}") // it reads JSON from a hook's stdout
+		defer fmt.Fprintln(a.Stdout, "{}") // it reads JSON from a hook's stdout
 	}
 	text, err := io.ReadAll(io.LimitReader(os.Stdin, agenthook.MaxEvent+1))
 	if err != nil {
@@ -55,8 +56,8 @@ func sessionHook(ctx context.Context, a *app, name string) error {
 	if dir == "" {
 		dir = "."
 	}
-	all, asked := a.mounts(ctx)
-	m, err := find(all, asked, "record", dir)
+	all, asked := a.Mounts(ctx)
+	m, err := cli.Find(all, asked, "record", dir)
 	if e := control.AsError(err); e != nil && e.Code == control.ExitNotMounted {
 		return nil // the agent works elsewhere: a configuration can hold for many directories
 	}
@@ -70,26 +71,26 @@ func sessionHook(ctx context.Context, a *app, name string) error {
 }
 
 // recordEvent does all that belongs to an event, even when a part of it fails.
-func recordEvent(ctx context.Context, a *app, m served, dir string, e agenthook.Event) error {
+func recordEvent(ctx context.Context, a *cli.App, m cli.Served, dir string, e agenthook.Event) error {
 	var failed []error
 	checkpoint := ""
 	if e.Changes() || e.Kind == agenthook.TurnEnd {
 		title, _ := transcript.Redact(e.Title())
-		reply, err := m.client.Checkpoint(ctx, control.CheckpointRequest{Dir: m.Dir, Message: title}, nil)
+		reply, err := m.Client.Checkpoint(ctx, control.CheckpointRequest{Dir: m.Dir, Message: title}, nil)
 		if err != nil {
-			failed = append(failed, failure("checkpoint", m.Dir, err))
+			failed = append(failed, cli.Failure("checkpoint", m.Dir, err))
 		}
 		checkpoint = reply.ID
 	}
 	line, err := e.Record()
 	if err == nil {
-		_, err = m.client.SessionRecord(ctx, control.SessionRecordRequest{Dir: m.Dir, Lines: []string{line}})
+		_, err = m.Client.SessionRecord(ctx, control.SessionRecordRequest{Dir: m.Dir, Lines: []string{line}})
 	}
 	if err != nil {
-		failed = append(failed, failure("record", m.Dir, err))
+		failed = append(failed, cli.Failure("record", m.Dir, err))
 	}
 	if err := noteCommits(ctx, a, m, dir, e, checkpoint); err != nil {
-		failed = append(failed, failure("note commits", m.Dir, err))
+		failed = append(failed, cli.Failure("note commits", m.Dir, err))
 	}
 	return errors.Join(failed...)
 }
@@ -109,7 +110,7 @@ type commitNote struct {
 }
 
 // noteCommits annotates the commits that were made since the event before, and remembers the prompt for the next ones.
-func noteCommits(ctx context.Context, a *app, m served, dir string, e agenthook.Event, checkpoint string) error {
+func noteCommits(ctx context.Context, a *cli.App, m cli.Served, dir string, e agenthook.Event, checkpoint string) error {
 	gitDir, err := gitDirOf(ctx, dir)
 	if err != nil {
 		return fmt.Errorf("find git directory: %w", err)
@@ -134,7 +135,7 @@ func noteCommits(ctx context.Context, a *app, m served, dir string, e agenthook.
 		if err != nil {
 			return err
 		}
-		if _, err := m.client.SessionNote(ctx, control.SessionNoteRequest{Dir: m.Dir, Commit: commit, Ref: "agent", JSON: note}); err != nil {
+		if _, err := m.Client.SessionNote(ctx, control.SessionNoteRequest{Dir: m.Dir, Commit: commit, Ref: "agent", JSON: note}); err != nil {
 			return err
 		}
 	}

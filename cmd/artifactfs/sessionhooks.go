@@ -10,11 +10,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/session/agenthook"
 )
 
-func sessionHooksCommand(a *app) *cobra.Command {
+func sessionHooksCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:                   "hooks COMMAND",
 		DisableFlagsInUseLine: true,
@@ -69,13 +70,13 @@ type hooksChange struct {
 	Tracked bool   `json:"tracked"` // git tracks the file
 }
 
-func hooksInstallCommand(a *app) *cobra.Command {
+func hooksInstallCommand(a *cli.App) *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:     "install claude|codex|gemini|opencode",
 		Short:   "Add the hooks to an agent's configuration",
 		Example: "  artifactfs session hooks install claude",
-		Args:    arguments(1, 1, "AGENT"),
+		Args:    cli.Arguments(1, 1, "AGENT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			agent, dir, err := hooksOf("install hooks", args[0], dir)
 			if err != nil {
@@ -83,21 +84,21 @@ func hooksInstallCommand(a *app) *cobra.Command {
 			}
 			program, err := hookProgram()
 			if err != nil {
-				return failure("install hooks", args[0], err)
+				return cli.Failure("install hooks", args[0], err)
 			}
 			change, err := agenthook.Install(dir, agent, program)
 			if err != nil {
-				return failure("install hooks", args[0], err)
+				return cli.Failure("install hooks", args[0], err)
 			}
 			done := "installed the hooks of " + args[0] + " in " + change.Path
 			if !change.Changed {
 				done = "the hooks of " + args[0] + " are installed in " + change.Path
 			}
-			if err := printHooks(a, agent, change, done); err != nil || a.quiet {
+			if err := printHooks(a, agent, change, done); err != nil || a.Quiet {
 				return err
 			}
 			if agent == agenthook.Codex && change.Changed {
-				fmt.Fprintln(a.stderr, "artifactfs: Codex runs the hooks after you have trusted them (/hooks in Codex)")
+				fmt.Fprintln(a.Stderr, "artifactfs: Codex runs the hooks after you have trusted them (/hooks in Codex)")
 			}
 			return nil
 		},
@@ -107,13 +108,13 @@ func hooksInstallCommand(a *app) *cobra.Command {
 	return cmd
 }
 
-func hooksUninstallCommand(a *app) *cobra.Command {
+func hooksUninstallCommand(a *cli.App) *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:     "uninstall claude|codex|gemini|opencode",
 		Short:   "Remove the hooks from an agent's configuration",
 		Example: "  artifactfs session hooks uninstall claude",
-		Args:    arguments(1, 1, "AGENT"),
+		Args:    cli.Arguments(1, 1, "AGENT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			agent, dir, err := hooksOf("uninstall hooks", args[0], dir)
 			if err != nil {
@@ -121,11 +122,11 @@ func hooksUninstallCommand(a *app) *cobra.Command {
 			}
 			change, err := agenthook.Uninstall(dir, agent)
 			if err != nil {
-				return failure("uninstall hooks", args[0], err)
+				return cli.Failure("uninstall hooks", args[0], err)
 			}
 			if gitDir, err := gitDirOf(cmd.Context(), dir); err == nil && !anyInstalled(dir) {
 				if err := agenthook.ForgetTurns(gitDir); err != nil {
-					return failure("uninstall hooks", args[0], err)
+					return cli.Failure("uninstall hooks", args[0], err)
 				}
 			}
 			done := "removed the hooks of " + args[0] + " from " + change.Path
@@ -140,13 +141,13 @@ func hooksUninstallCommand(a *app) *cobra.Command {
 	return cmd
 }
 
-func printHooks(a *app, agent agenthook.Agent, c agenthook.Change, done string) error {
-	if a.json {
-		return printJSON(a.stdout, hooksChange{string(agent), c.Path, c.Changed, c.Tracked})
+func printHooks(a *cli.App, agent agenthook.Agent, c agenthook.Change, done string) error {
+	if a.JSON {
+		return cli.PrintJSON(a.Stdout, hooksChange{string(agent), c.Path, c.Changed, c.Tracked})
 	}
-	_, err := fmt.Fprintln(a.stdout, done)
-	if c.Changed && c.Tracked && !a.quiet {
-		fmt.Fprintf(a.stderr, "artifactfs: git tracks %s, so git status shows it as modified\n", c.Path)
+	_, err := fmt.Fprintln(a.Stdout, done)
+	if c.Changed && c.Tracked && !a.Quiet {
+		fmt.Fprintf(a.Stderr, "artifactfs: git tracks %s, so git status shows it as modified\n", c.Path)
 	}
 	return err
 }
@@ -159,7 +160,7 @@ type hookStatus struct {
 	Error     string `json:"error,omitempty"` // why the file cannot be read
 }
 
-func hooksStatusCommand(a *app) *cobra.Command {
+func hooksStatusCommand(a *cli.App) *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:     "status",
@@ -179,8 +180,8 @@ func hooksStatusCommand(a *app) *cobra.Command {
 				}
 				all = append(all, s)
 			}
-			if a.json {
-				return printJSON(a.stdout, map[string]any{"hooks": all})
+			if a.JSON {
+				return cli.PrintJSON(a.Stdout, map[string]any{"hooks": all})
 			}
 			for _, s := range all {
 				state := "not installed"
@@ -190,7 +191,7 @@ func hooksStatusCommand(a *app) *cobra.Command {
 				case s.Installed:
 					state = "installed in " + s.File
 				}
-				if _, err := fmt.Fprintf(a.stdout, "%-9s %s\n", s.Agent, state); err != nil {
+				if _, err := fmt.Fprintf(a.Stdout, "%-9s %s\n", s.Agent, state); err != nil {
 					return err
 				}
 			}
@@ -251,7 +252,7 @@ func hookProgram() (string, error) {
 			return "artifactfs", nil
 		}
 	}
-	return shellWord(self), nil
+	return cli.ShellWord(self), nil
 }
 
 // gitDirOf returns the git directory of a working tree, absolute.

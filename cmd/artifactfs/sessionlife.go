@@ -12,11 +12,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/session"
 )
 
-func sessionPinCommand(a *app) *cobra.Command {
+func sessionPinCommand(a *cli.App) *cobra.Command {
 	var of string
 	cmd := &cobra.Command{
 		Use:   "pin [ID] NAME",
@@ -25,17 +26,17 @@ func sessionPinCommand(a *app) *cobra.Command {
 already in use moves to the new checkpoint.`,
 		Example: `  artifactfs session pin before-rename
   artifactfs session pin @~3 works -C fix-login`,
-		Args: arguments(1, 2, "[ID] NAME"),
+		Args: cli.Arguments(1, 2, "[ID] NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, id := args[len(args)-1], "@"
 			if len(args) > 1 {
 				id = args[0]
 			}
 			if namesPoint(name) {
-				return usage(cmd, fmt.Errorf("takes [ID] NAME: %s is a checkpoint, and there is no NAME", name))
+				return cli.Usage(cmd, fmt.Errorf("takes [ID] NAME: %s is a checkpoint, and there is no NAME", name))
 			}
 			if err := session.ValidPin(name); err != nil {
-				return usage(cmd, err)
+				return cli.Usage(cmd, err)
 			}
 			return sessionSet(cmd.Context(), a, of, "pin", control.SessionSetRequest{Pin: name, ID: id}, "pinned "+name+" in session")
 		},
@@ -45,17 +46,17 @@ already in use moves to the new checkpoint.`,
 	return cmd
 }
 
-func sessionUnpinCommand(a *app) *cobra.Command {
+func sessionUnpinCommand(a *cli.App) *cobra.Command {
 	var of string
 	cmd := &cobra.Command{
 		Use:     "unpin NAME",
 		Short:   "Remove the name of a checkpoint",
 		Long:    `Unpin removes a name set by session pin or checkpoint --pin. The checkpoint is then kept as long as others of its age.`,
 		Example: `  artifactfs session unpin before-rename`,
-		Args:    arguments(1, 1, "NAME"),
+		Args:    cli.Arguments(1, 1, "NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := session.ValidName(args[0]); err != nil {
-				return usage(cmd, err)
+				return cli.Usage(cmd, err)
 			}
 			return sessionSet(cmd.Context(), a, of, "unpin", control.SessionSetRequest{Pin: args[0], Unpin: true}, "unpinned "+args[0]+" in session")
 		},
@@ -65,7 +66,7 @@ func sessionUnpinCommand(a *app) *cobra.Command {
 	return cmd
 }
 
-func sessionSet(ctx context.Context, a *app, of, verb string, r control.SessionSetRequest, done string) error {
+func sessionSet(ctx context.Context, a *cli.App, of, verb string, r control.SessionSetRequest, done string) error {
 	w, err := sessionOf(ctx, a, verb, of)
 	if err != nil {
 		return err
@@ -73,12 +74,12 @@ func sessionSet(ctx context.Context, a *app, of, verb string, r control.SessionS
 	r.Of, r.Actor = w.of, session.Actor()
 	info, err := w.client.SessionSet(ctx, r)
 	if err != nil {
-		return failure(verb, w.name(), err)
+		return cli.Failure(verb, w.name(), err)
 	}
-	if a.json {
-		return printJSON(a.stdout, info)
+	if a.JSON {
+		return cli.PrintJSON(a.Stdout, info)
 	}
-	_, err = fmt.Fprintln(a.stdout, strings.TrimSpace(done+" "+info.Name))
+	_, err = fmt.Fprintln(a.Stdout, strings.TrimSpace(done+" "+info.Name))
 	return err
 }
 
@@ -97,7 +98,7 @@ The session must not be mounted.`, `  artifactfs session archive fix-login && ar
 		`Reopen makes a closed or archived session mountable again.`, `  artifactfs session reopen fix-login`},
 }
 
-func sessionStateCommands(a *app) (cmds []*cobra.Command) {
+func sessionStateCommands(a *cli.App) (cmds []*cobra.Command) {
 	for _, s := range sessionStates {
 		var of, reason string
 		cmd := &cobra.Command{
@@ -146,7 +147,7 @@ func (d *days) Set(text string) error {
 	return nil
 }
 
-func sessionGCCommand(a *app) *cobra.Command {
+func sessionGCCommand(a *cli.App) *cobra.Command {
 	var of string
 	var all, daily days
 	var dryRun, each bool
@@ -170,7 +171,7 @@ state directory. Sessions that were deleted more than 7 days ago are removed for
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if each {
 				if of != "" || len(args) > 0 {
-					return usage(cmd, errors.New("takes a session, or --all, not both"))
+					return cli.Usage(cmd, errors.New("takes a session, or --all, not both"))
 				}
 				return sessionGCAll(cmd.Context(), a, control.SessionGCRequest{DryRun: dryRun, All: time.Duration(all), Daily: time.Duration(daily)})
 			}
@@ -188,37 +189,37 @@ state directory. Sessions that were deleted more than 7 days ago are removed for
 	return cmd
 }
 
-func sessionGC(ctx context.Context, a *app, of string, r control.SessionGCRequest) error {
+func sessionGC(ctx context.Context, a *cli.App, of string, r control.SessionGCRequest) error {
 	w, err := sessionOf(ctx, a, "gc", of)
 	if err != nil {
 		return err
 	}
 	r.Of = w.of
-	p := a.newProgress()
-	reply, err := w.client.SessionGC(ctx, r, p.show)
-	p.stop()
+	p := a.NewProgress()
+	reply, err := w.client.SessionGC(ctx, r, p.Show)
+	p.Stop()
 	if err != nil {
-		return failure("gc", w.name(), err)
+		return cli.Failure("gc", w.name(), err)
 	}
-	if a.json {
+	if a.JSON {
 		if reply.Dropped == nil {
 			reply.Dropped = []control.Checkpoint{}
 		}
-		return printJSON(a.stdout, reply)
+		return cli.PrintJSON(a.Stdout, reply)
 	}
-	if r.DryRun || a.verbose {
-		if err := printPoints(a.stdout, reply.Dropped, time.Now()); err != nil {
+	if r.DryRun || a.Verbose {
+		if err := printPoints(a.Stdout, reply.Dropped, time.Now()); err != nil {
 			return err
 		}
 	}
-	what := plural(int64(len(reply.Dropped)), "checkpoint")
+	what := cli.Plural(int64(len(reply.Dropped)), "checkpoint")
 	if reply.Records > 0 {
-		what += " and " + plural(reply.Records, "record")
+		what += " and " + cli.Plural(reply.Records, "record")
 	}
-	text := fmt.Sprintf("dropped %s, kept %s, %s became free", what, count(reply.Kept), bytesOf(reply.Bytes))
+	text := fmt.Sprintf("dropped %s, kept %s, %s became free", what, cli.Count(reply.Kept), cli.BytesOf(reply.Bytes))
 	if r.DryRun {
-		text = fmt.Sprintf("would drop %s and keep %s", what, count(reply.Kept))
+		text = fmt.Sprintf("would drop %s and keep %s", what, cli.Count(reply.Kept))
 	}
-	_, err = fmt.Fprintln(a.stdout, text)
+	_, err = fmt.Fprintln(a.Stdout, text)
 	return err
 }

@@ -14,10 +14,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 )
 
-func sessionLogCommand(a *app) *cobra.Command {
+func sessionLogCommand(a *cli.App) *cobra.Command {
 	var of, remote string
 	var limit int
 	cmd := &cobra.Command{
@@ -57,7 +58,7 @@ func atMostOne(cmd *cobra.Command, args []string, of string) error {
 	if of != "" && len(args) > 0 {
 		return errors.New("names the session twice")
 	}
-	return arguments(0, 1, "[DIR|SESSION]")(cmd, args)
+	return cli.Arguments(0, 1, "[DIR|SESSION]")(cmd, args)
 }
 
 func first(args []string) string {
@@ -67,7 +68,7 @@ func first(args []string) string {
 	return args[0]
 }
 
-func sessionLog(ctx context.Context, a *app, of, remote string, limit int) error {
+func sessionLog(ctx context.Context, a *cli.App, of, remote string, limit int) error {
 	_, link, err := linkIn("log", of)
 	if err != nil {
 		return err
@@ -83,15 +84,15 @@ func sessionLog(ctx context.Context, a *app, of, remote string, limit int) error
 	}
 	reply, err := w.client.SessionLog(ctx, control.SessionLogRequest{Of: w.of, SessionRemote: w.remote, Limit: limit})
 	if err != nil {
-		return failure("log", w.name(), err)
+		return cli.Failure("log", w.name(), err)
 	}
-	if a.json {
+	if a.JSON {
 		if reply.Checkpoints == nil {
 			reply.Checkpoints = []control.Checkpoint{}
 		}
-		return printJSON(a.stdout, reply)
+		return cli.PrintJSON(a.Stdout, reply)
 	}
-	return printPoints(a.stdout, reply.Checkpoints, time.Now())
+	return printPoints(a.Stdout, reply.Checkpoints, time.Now())
 }
 
 func printPoints(out io.Writer, points []control.Checkpoint, now time.Time) error {
@@ -117,7 +118,7 @@ func printPoints(out io.Writer, points []control.Checkpoint, now time.Time) erro
 		if len(p.Pins) > 0 {
 			message = strings.TrimSpace("[" + strings.Join(p.Pins, ", ") + "] " + message)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s%s\t%s\n", id, ago(p.Time, now), p.Reason, count(p.Changed), bytesOf(p.Bytes), column(count(p.Recorded)), branchText(p), message)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s%s\t%s\n", id, ago(p.Time, now), p.Reason, cli.Count(p.Changed), cli.BytesOf(p.Bytes), column(cli.Count(p.Recorded)), branchText(p), message)
 	}
 	w.Flush()
 	for line := range strings.Lines(text.String()) {
@@ -136,7 +137,7 @@ func branchText(p control.Checkpoint) string {
 	return cmp.Or((&control.Error{Cause: p.Branch}).Error(), "-")
 }
 
-func sessionShowCommand(a *app) *cobra.Command {
+func sessionShowCommand(a *cli.App) *cobra.Command {
 	var of, remote string
 	cmd := &cobra.Command{
 		Use:   "show [ID]",
@@ -153,7 +154,7 @@ With --session-remote, SESSION alone means its newest checkpoint.`,
   artifactfs session show fix-login@before-rename
   artifactfs session show https://git.example.org/work.git#session=fix-login
   artifactfs session show before-rename --json | jq .left_out`,
-		Args: arguments(0, 1, "[ID]"),
+		Args: cli.Arguments(0, 1, "[ID]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return sessionShow(cmd.Context(), a, of, remote, first(args))
 		},
@@ -165,13 +166,13 @@ With --session-remote, SESSION alone means its newest checkpoint.`,
 }
 
 // completePoints offers checkpoints to the shell.
-func completePoints(a *app, of *string, most int) cobra.CompletionFunc {
+func completePoints(a *cli.App, of *string, most int) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		state, err := control.StateDir(a.state)
+		state, err := control.StateDir(a.State)
 		if err != nil || len(args) >= most {
 			return nil, cobra.ShellCompDirectiveDefault
 		}
-		a.state = state
+		a.State = state
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		w, err := sessionOf(ctx, a, "complete", *of)
@@ -192,19 +193,19 @@ func completePoints(a *app, of *string, most int) cobra.CompletionFunc {
 	}
 }
 
-func sessionShow(ctx context.Context, a *app, of, remote, id string) error {
+func sessionShow(ctx context.Context, a *cli.App, of, remote, id string) error {
 	w, id, err := workAt(ctx, a, "show", of, remote, id)
 	if err != nil {
 		return err
 	}
 	reply, err := w.client.SessionShow(ctx, control.SessionShowRequest{Of: w.of, SessionRemote: w.remote, ID: id})
 	if err != nil {
-		return failure("show", cmp.Or(id, w.name()), err)
+		return cli.Failure("show", cmp.Or(id, w.name()), err)
 	}
-	if a.json {
-		return printJSON(a.stdout, reply)
+	if a.JSON {
+		return cli.PrintJSON(a.Stdout, reply)
 	}
-	printShow(a.stdout, reply, time.Now())
+	printShow(a.Stdout, reply, time.Now())
 	return nil
 }
 
@@ -251,7 +252,7 @@ func printShow(out io.Writer, s control.SessionShowReply, now time.Time) {
 	line("fork", "%s", s.ForkCommand)
 	line("resume", "%s", s.ResumeCommand)
 	if s.Records > 0 {
-		line("records", "%s of the transcript", plural(s.Records, "line"))
+		line("records", "%s of the transcript", cli.Plural(s.Records, "line"))
 	}
 	since := "since the one before"
 	if s.Prev == "" {
@@ -260,18 +261,18 @@ func printShow(out io.Writer, s control.SessionShowReply, now time.Time) {
 	printChanges(out, "changed "+since, s.Changes)
 	printChanges(out, "staged", s.Staged)
 	if len(s.Since) > 0 {
-		fmt.Fprintf(out, "recorded %s (%s)\n", since, count(int64(len(s.Since))))
+		fmt.Fprintf(out, "recorded %s (%s)\n", since, cli.Count(int64(len(s.Since))))
 	}
 	for i, r := range s.Since {
 		if i == pathsShown {
-			fmt.Fprintf(out, "  ... and %s more (artifactfs session transcript)\n", count(int64(len(s.Since)-i)))
+			fmt.Fprintf(out, "  ... and %s more (artifactfs session transcript)\n", cli.Count(int64(len(s.Since)-i)))
 			break
 		}
 		kind, text := readRecord(r)
 		fmt.Fprintf(out, "  %s  %s\n", kind, shortened((&control.Error{Cause: text}).Error()))
 	}
 	if s.Excluded > 0 {
-		fmt.Fprintf(out, "left out (%s)\n", count(s.Excluded))
+		fmt.Fprintf(out, "left out (%s)\n", cli.Count(s.Excluded))
 		for i, l := range s.LeftOut {
 			if i == pathsShown {
 				break
@@ -279,7 +280,7 @@ func printShow(out io.Writer, s control.SessionShowReply, now time.Time) {
 			fmt.Fprintf(out, "  %s\n", (&control.Error{Cause: leftText(l)}).Error())
 		}
 		if more := s.Excluded - int64(min(len(s.LeftOut), pathsShown)); more > 0 {
-			fmt.Fprintf(out, "  ... and %s more\n", count(more))
+			fmt.Fprintf(out, "  ... and %s more\n", cli.Count(more))
 		}
 	}
 }
@@ -288,10 +289,10 @@ func printChanges(out io.Writer, title string, changes []control.PathChange) {
 	if len(changes) == 0 {
 		return
 	}
-	fmt.Fprintf(out, "%s (%s)\n", title, count(int64(len(changes))))
+	fmt.Fprintf(out, "%s (%s)\n", title, cli.Count(int64(len(changes))))
 	for i, c := range changes {
 		if i == pathsShown {
-			fmt.Fprintf(out, "  ... and %s more (--json has all)\n", count(int64(len(changes)-i)))
+			fmt.Fprintf(out, "  ... and %s more (--json has all)\n", cli.Count(int64(len(changes)-i)))
 			break
 		}
 		fmt.Fprintf(out, "  %s  %s\n", c.Status, (&control.Error{Cause: c.Path}).Error())

@@ -6,10 +6,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 )
 
-func sessionMergeCommand(a *app) *cobra.Command {
+func sessionMergeCommand(a *cli.App) *cobra.Command {
 	var of, remote string
 	cmd := &cobra.Command{
 		Use:   "merge SESSION[@ID]|LINK",
@@ -26,7 +27,7 @@ fetched. Without @ID it merges the newest checkpoint of SESSION. The exit code i
 		Example: `  artifactfs session merge try-2
   artifactfs session merge fix-login@before-rename -C /srv/app
   artifactfs session merge https://git.example.org/work.git#session=fix-login`,
-		Args: arguments(1, 1, "SESSION[@ID]"),
+		Args: cli.Arguments(1, 1, "SESSION[@ID]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return sessionMerge(cmd.Context(), a, of, remote, args[0])
 		},
@@ -37,7 +38,7 @@ fetched. Without @ID it merges the newest checkpoint of SESSION. The exit code i
 	return cmd
 }
 
-func sessionMerge(ctx context.Context, a *app, of, remote, word string) error {
+func sessionMerge(ctx context.Context, a *cli.App, of, remote, word string) error {
 	w, err := sessionOf(ctx, a, "merge", of)
 	if err != nil {
 		return err
@@ -56,32 +57,32 @@ func sessionMerge(ctx context.Context, a *app, of, remote, word string) error {
 	if err := control.ValidSession(r.Of); err != nil {
 		return &control.Error{Code: control.ExitUsage, Verb: "merge", Object: r.Of, Cause: "it is no name of a session", Hint: "artifactfs session list shows the sessions"}
 	}
-	p := a.newProgress()
-	reply, err := m.client.Merge(ctx, r, p.show)
-	p.stop()
+	p := a.NewProgress()
+	reply, err := m.Client.Merge(ctx, r, p.Show)
+	p.Stop()
 	if err != nil {
-		return failure("merge", "session "+r.Of, err)
+		return cli.Failure("merge", "session "+r.Of, err)
 	}
-	if a.json {
-		if err := printJSON(a.stdout, reply); err != nil || len(reply.Conflicts) == 0 {
+	if a.JSON {
+		if err := cli.PrintJSON(a.Stdout, reply); err != nil || len(reply.Conflicts) == 0 {
 			return err
 		}
-		return exitCode(control.ExitFailed)
+		return cli.ExitCode(control.ExitFailed)
 	}
 	for _, text := range reply.Messages {
-		fmt.Fprintln(a.stdout, (&control.Error{Cause: text}).Error())
+		fmt.Fprintln(a.Stdout, (&control.Error{Cause: text}).Error())
 	}
 	for _, path := range reply.Kept {
-		fmt.Fprintf(a.stdout, "changed meanwhile, and left as it is: %s\n", (&control.Error{Cause: path}).Error())
+		fmt.Fprintf(a.Stdout, "changed meanwhile, and left as it is: %s\n", (&control.Error{Cause: path}).Error())
 	}
 	if reply.Before == nil {
-		_, err := fmt.Fprintf(a.stdout, "nothing to merge: all of %s@%s is here\n", r.Of, reply.Theirs.ID)
+		_, err := fmt.Fprintf(a.Stdout, "nothing to merge: all of %s@%s is here\n", r.Of, reply.Theirs.ID)
 		return err
 	}
-	fmt.Fprintf(a.stdout, "merged %s@%s: %s changed, %s in conflict\n", r.Of, reply.Theirs.ID, plural(int64(len(reply.Changes)), "path"), count(int64(len(reply.Conflicts))))
-	fmt.Fprintf(a.stderr, "artifactfs: kept what was there (artifactfs session restore -C %s %s --staged undoes it)\n", shellWord(reply.Dir), reply.Before.ID)
+	fmt.Fprintf(a.Stdout, "merged %s@%s: %s changed, %s in conflict\n", r.Of, reply.Theirs.ID, cli.Plural(int64(len(reply.Changes)), "path"), cli.Count(int64(len(reply.Conflicts))))
+	fmt.Fprintf(a.Stderr, "artifactfs: kept what was there (artifactfs session restore -C %s %s --staged undoes it)\n", cli.ShellWord(reply.Dir), reply.Before.ID)
 	if len(reply.Conflicts) > 0 {
-		return exitCode(control.ExitFailed)
+		return cli.ExitCode(control.ExitFailed)
 	}
 	return nil
 }

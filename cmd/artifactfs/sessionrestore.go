@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 )
 
@@ -17,7 +18,7 @@ type restoreOptions struct {
 	request control.RestoreRequest
 }
 
-func sessionRestoreCommand(a *app) *cobra.Command {
+func sessionRestoreCommand(a *cli.App) *cobra.Command {
 	var o restoreOptions
 	var turn int
 	cmd := &cobra.Command{
@@ -45,7 +46,7 @@ This replaces files by those of the other session; artifactfs session merge comb
 			if cmd.Flags().Changed("turn") {
 				return nil // they are PATHs
 			}
-			return arguments(1, -1, "ID [PATH...]")(cmd, args)
+			return cli.Arguments(1, -1, "ID [PATH...]")(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("turn") {
@@ -65,7 +66,7 @@ This replaces files by those of the other session; artifactfs session merge comb
 	return cmd
 }
 
-func sessionRestore(ctx context.Context, a *app, o restoreOptions, id string, paths []string) error {
+func sessionRestore(ctx context.Context, a *cli.App, o restoreOptions, id string, paths []string) error {
 	w, err := sessionOf(ctx, a, "restore", o.of)
 	if err != nil {
 		return err
@@ -88,14 +89,14 @@ func sessionRestore(ctx context.Context, a *app, o restoreOptions, id string, pa
 	if r.Paths, err = pathsIn(m.Dir, from, paths); err != nil {
 		return err
 	}
-	p := a.newProgress()
-	reply, err := m.client.Restore(ctx, r, p.show)
-	p.stop()
+	p := a.NewProgress()
+	reply, err := m.Client.Restore(ctx, r, p.Show)
+	p.Stop()
 	if err != nil {
-		return failure("restore", m.Dir, err)
+		return cli.Failure("restore", m.Dir, err)
 	}
-	if a.json {
-		return printJSON(a.stdout, reply)
+	if a.JSON {
+		return cli.PrintJSON(a.Stdout, reply)
 	}
 	printRestore(a, reply, time.Now())
 	return nil
@@ -110,7 +111,7 @@ func pathsIn(mount, from string, paths []string) ([]string, error) {
 			full = filepath.Join(from, p)
 		}
 		rel, found := "", false
-		for _, spelling := range spellings(full) {
+		for _, spelling := range cli.Spellings(full) {
 			if r, err := filepath.Rel(mount, spelling); err == nil && filepath.IsLocal(r) {
 				rel, found = r, true
 				break
@@ -134,22 +135,22 @@ func pathsIn(mount, from string, paths []string) ([]string, error) {
 	return inMount, nil
 }
 
-func printRestore(a *app, r control.RestoreReply, now time.Time) {
-	changes := plural(int64(len(r.Changes)), "path")
+func printRestore(a *cli.App, r control.RestoreReply, now time.Time) {
+	changes := cli.Plural(int64(len(r.Changes)), "path")
 	at := fmt.Sprintf("%s (%s)", r.Checkpoint.ID, ago(r.Checkpoint.Time, now))
 	if r.DryRun {
-		printChanges(a.stdout, "would change", r.Changes)
-		fmt.Fprintf(a.stdout, "%s would be restored to %s\n", changes, at)
+		printChanges(a.Stdout, "would change", r.Changes)
+		fmt.Fprintf(a.Stdout, "%s would be restored to %s\n", changes, at)
 		return
 	}
-	if a.verbose {
-		printChanges(a.stdout, "changed", r.Changes)
+	if a.Verbose {
+		printChanges(a.Stdout, "changed", r.Changes)
 	}
 	for _, path := range r.Kept {
-		fmt.Fprintf(a.stdout, "changed meanwhile, and left as it is: %s\n", (&control.Error{Cause: path}).Error())
+		fmt.Fprintf(a.Stdout, "changed meanwhile, and left as it is: %s\n", (&control.Error{Cause: path}).Error())
 	}
-	fmt.Fprintf(a.stdout, "%s restored to %s\n", changes, at)
+	fmt.Fprintf(a.Stdout, "%s restored to %s\n", changes, at)
 	if r.Before != nil && len(r.Changes) > 0 {
-		fmt.Fprintf(a.stderr, "artifactfs: kept what was there (artifactfs session restore -C %s %s undoes it)\n", shellWord(r.Dir), r.Before.ID)
+		fmt.Fprintf(a.Stderr, "artifactfs: kept what was there (artifactfs session restore -C %s %s undoes it)\n", cli.ShellWord(r.Dir), r.Before.ID)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 )
 
@@ -20,7 +21,7 @@ type transcriptOptions struct {
 	follow, markdown bool
 }
 
-func sessionTranscriptCommand(a *app) *cobra.Command {
+func sessionTranscriptCommand(a *cli.App) *cobra.Command {
 	var o transcriptOptions
 	cmd := &cobra.Command{
 		Use:   "transcript [DIR|SESSION] [--turn N] [--follow] [--markdown]",
@@ -41,7 +42,7 @@ is recorded: turn:N names it in all session commands, and session restore --turn
 			if o.turn < 0 {
 				return errors.New("--turn is negative")
 			}
-			if o.markdown && (o.follow || a.json) {
+			if o.markdown && (o.follow || a.JSON) {
 				return errors.New("takes one of --markdown, --follow and --json")
 			}
 			return atMostOne(cmd, args, o.of)
@@ -66,7 +67,7 @@ is recorded: turn:N names it in all session commands, and session restore --turn
 // followPause is how long --follow waits before it asks again.
 const followPause = 300 * time.Millisecond
 
-func sessionTranscript(ctx context.Context, a *app, o transcriptOptions) error {
+func sessionTranscript(ctx context.Context, a *cli.App, o transcriptOptions) error {
 	w, err := sessionOf(ctx, a, "transcript", o.of)
 	if err != nil {
 		return err
@@ -82,7 +83,7 @@ func sessionTranscript(ctx context.Context, a *app, o transcriptOptions) error {
 			}
 			request.Head = reply.Head
 		case !o.follow || ctx.Err() != nil || !errors.Is(err, control.ErrNoServer) && len(printed) == 0 && request.Head == "":
-			return failure("transcript", w.name(), err)
+			return cli.Failure("transcript", w.name(), err)
 		} // else the daemon is being replaced: the next one knows as much
 		if !o.follow {
 			return nil
@@ -95,9 +96,9 @@ func sessionTranscript(ctx context.Context, a *app, o transcriptOptions) error {
 	}
 }
 
-func printTranscript(a *app, reply control.SessionTranscriptReply, o transcriptOptions, printed map[string]bool) error {
+func printTranscript(a *cli.App, reply control.SessionTranscriptReply, o transcriptOptions, printed map[string]bool) error {
 	if o.markdown {
-		if _, err := fmt.Fprintf(a.stdout, "# Session %s\n", reply.Session); err != nil {
+		if _, err := fmt.Fprintf(a.Stdout, "# Session %s\n", reply.Session); err != nil {
 			return fmt.Errorf("print result: %w", err)
 		}
 	}
@@ -108,12 +109,12 @@ func printTranscript(a *app, reply control.SessionTranscriptReply, o transcriptO
 		printed[r.ID] = true
 		var err error
 		switch {
-		case a.json:
-			err = printLineJSON(a.stdout, r)
+		case a.JSON:
+			err = printLineJSON(a.Stdout, r)
 		case o.markdown:
-			err = printMarkdown(a.stdout, r)
+			err = printMarkdown(a.Stdout, r)
 		default:
-			err = printRecord(a.stdout, r)
+			err = printRecord(a.Stdout, r)
 		}
 		if err != nil {
 			return fmt.Errorf("print result: %w", err)

@@ -14,10 +14,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 )
 
-func sessionDeleteCommand(a *app) *cobra.Command {
+func sessionDeleteCommand(a *cli.App) *cobra.Command {
 	var of, remote string
 	var yes, takeOver bool
 	cmd := &cobra.Command{
@@ -59,7 +60,7 @@ func absRemote(remote string) string {
 	return remote
 }
 
-func sessionDelete(ctx context.Context, a *app, of, remote string, yes, takeOver bool) error {
+func sessionDelete(ctx context.Context, a *cli.App, of, remote string, yes, takeOver bool) error {
 	var w work
 	if remote == "" || of == "" || isDirectory(of) {
 		var err error
@@ -67,7 +68,7 @@ func sessionDelete(ctx context.Context, a *app, of, remote string, yes, takeOver
 			return err
 		}
 	} else {
-		client, err := a.ensureDaemon(ctx)
+		client, err := a.EnsureDaemon(ctx)
 		if err != nil {
 			return err
 		}
@@ -80,29 +81,29 @@ func sessionDelete(ctx context.Context, a *app, of, remote string, yes, takeOver
 	}
 	reply, err := w.client.SessionDelete(ctx, control.SessionDeleteRequest{Of: w.of, Remote: remote, TakeOver: takeOver})
 	if err != nil {
-		return failure("delete", w.name(), err)
+		return cli.Failure("delete", w.name(), err)
 	}
 	sayStays(a, reply)
-	if a.json {
-		return printJSON(a.stdout, reply)
+	if a.JSON {
+		return cli.PrintJSON(a.Stdout, reply)
 	}
 	back := "artifactfs session undelete " + reply.Session
 	if !reply.Local {
 		back += " --session-remote URL"
 	}
-	fmt.Fprintf(a.stdout, "deleted session %s\n", reply.Session)
-	if !a.quiet {
-		fmt.Fprintf(a.stderr, "artifactfs: %s restores it until %s\n", back, reply.Until.Local().Format(time.DateTime))
+	fmt.Fprintf(a.Stdout, "deleted session %s\n", reply.Session)
+	if !a.Quiet {
+		fmt.Fprintf(a.Stderr, "artifactfs: %s restores it until %s\n", back, reply.Until.Local().Format(time.DateTime))
 	}
 	return nil
 }
 
 // confirm asks the user whether a session is to be removed. Without a terminal it returns an error.
-func confirm(a *app, verb, what string) error {
+func confirm(a *cli.App, verb, what string) error {
 	if !isTerminal(os.Stdin) {
 		return &control.Error{Code: control.ExitUsage, Verb: verb, Object: what, Cause: "standard input is not a terminal, so the deletion cannot be confirmed", Hint: "--yes confirms it"}
 	}
-	fmt.Fprintf(a.stderr, "%s %s here and on its session remote? [y/N] ", verb, what)
+	fmt.Fprintf(a.Stderr, "%s %s here and on its session remote? [y/N] ", verb, what)
 	answer, err := bufio.NewReader(os.Stdin).ReadString('\n')
 	if answer = strings.ToLower(strings.TrimSpace(answer)); err == nil && (answer == "y" || answer == "yes") {
 		return nil
@@ -111,13 +112,13 @@ func confirm(a *app, verb, what string) error {
 }
 
 // sayStays names the refs that stay on the session remote.
-func sayStays(a *app, r control.SessionDeleteReply) {
+func sayStays(a *cli.App, r control.SessionDeleteReply) {
 	for _, ref := range r.Kept {
-		fmt.Fprintf(a.stderr, "artifactfs: %s stays as it is on the session remote\n", ref)
+		fmt.Fprintf(a.Stderr, "artifactfs: %s stays as it is on the session remote\n", ref)
 	}
 }
 
-func sessionUndeleteCommand(a *app) *cobra.Command {
+func sessionUndeleteCommand(a *cli.App) *cobra.Command {
 	var remote string
 	cmd := &cobra.Command{
 		Use:   "undelete SESSION",
@@ -127,24 +128,24 @@ the same name, it restores the one deleted last. With --session-remote, the sess
 session resume to mount it.`,
 		Example: `  artifactfs session undelete fix-login
   artifactfs session undelete fix-login --session-remote https://git.example.org/work.git`,
-		Args: arguments(1, 1, "SESSION"),
+		Args: cli.Arguments(1, 1, "SESSION"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := control.ValidSession(args[0]); err != nil {
-				return usage(cmd, errors.New(err.Cause))
+				return cli.Usage(cmd, errors.New(err.Cause))
 			}
-			client, err := a.ensureDaemon(cmd.Context())
+			client, err := a.EnsureDaemon(cmd.Context())
 			if err != nil {
 				return err
 			}
 			reply, err := client.SessionUndelete(cmd.Context(), control.SessionUndeleteRequest{Session: args[0], Remote: absRemote(remote)})
 			if err != nil {
-				return failure("undelete", "session "+args[0], err)
+				return cli.Failure("undelete", "session "+args[0], err)
 			}
 			sayStays(a, reply)
-			if a.json {
-				return printJSON(a.stdout, reply)
+			if a.JSON {
+				return cli.PrintJSON(a.Stdout, reply)
 			}
-			_, err = fmt.Fprintf(a.stdout, "restored session %s\n", reply.Session)
+			_, err = fmt.Fprintf(a.Stdout, "restored session %s\n", reply.Session)
 			return err
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -154,23 +155,23 @@ session resume to mount it.`,
 }
 
 // sessionListDeleted lists what session undelete brings back.
-func sessionListDeleted(ctx context.Context, a *app, remote string) error {
-	client, err := a.ensureDaemon(ctx)
+func sessionListDeleted(ctx context.Context, a *cli.App, remote string) error {
+	client, err := a.EnsureDaemon(ctx)
 	if err != nil {
 		return err
 	}
 	reply, err := client.SessionTrash(ctx, control.SessionTrashRequest{Remote: absRemote(remote)})
 	if err != nil {
-		return failure("list", "deleted sessions", err)
+		return cli.Failure("list", "deleted sessions", err)
 	}
-	if a.json {
-		return printJSON(a.stdout, reply)
+	if a.JSON {
+		return cli.PrintJSON(a.Stdout, reply)
 	}
 	if len(reply.Deleted) == 0 {
 		return nil
 	}
 	now := time.Now()
-	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "SESSION\tDELETED\tUNTIL\tSESSION REMOTE")
 	for _, s := range reply.Deleted {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Name, ago(s.At, now), s.Until.Local().Format(time.DateTime), s.Remote)
@@ -182,16 +183,16 @@ func sessionListDeleted(ctx context.Context, a *app, remote string) error {
 }
 
 // sessionGCAll is session gc of each session of the state directory. It goes on after a failure.
-func sessionGCAll(ctx context.Context, a *app, r control.SessionGCRequest) error {
+func sessionGCAll(ctx context.Context, a *cli.App, r control.SessionGCRequest) error {
 	all, asked := sessions(ctx, a)
 	errs := []error{asked}
 	for _, s := range all {
-		if !a.json {
-			fmt.Fprintf(a.stdout, "%s: ", s.Name)
+		if !a.JSON {
+			fmt.Fprintf(a.Stdout, "%s: ", s.Name)
 		}
 		err := sessionGC(ctx, a, s.Name, r)
-		if err != nil && !a.json {
-			fmt.Fprintln(a.stdout, "failed")
+		if err != nil && !a.JSON {
+			fmt.Fprintln(a.Stdout, "failed")
 		}
 		errs = append(errs, err)
 	}

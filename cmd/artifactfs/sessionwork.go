@@ -14,10 +14,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 )
 
-func sessionNoteCommand(a *app) *cobra.Command {
+func sessionNoteCommand(a *cli.App) *cobra.Command {
 	var of, ref string
 	cmd := &cobra.Command{
 		Use:   "note [COMMIT] -|JSON",
@@ -33,15 +34,15 @@ and the full id of a checkpoint write the note on the commit of the checkpoint, 
   artifactfs session note @ '{"tests":"passed"}'
   agent --summary | artifactfs session note HEAD~1 --ref agent --json -
   git log --notes=agent`,
-		Args: arguments(0, 2, "[COMMIT] -|JSON"),
+		Args: cli.Arguments(0, 2, "[COMMIT] -|JSON"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			commit, text := "", "-"
 			if n := len(args); n > 0 && (args[n-1] == "-" || strings.HasPrefix(strings.TrimSpace(args[n-1]), "{")) {
 				args, text = args[:n-1], args[n-1]
 			} else if n == 2 {
-				return usage(cmd, fmt.Errorf("%.40q is neither - nor a JSON object", args[1]))
+				return cli.Usage(cmd, fmt.Errorf("%.40q is neither - nor a JSON object", args[1]))
 			} else if isTerminal(os.Stdin) {
-				return usage(cmd, errors.New("takes a JSON object, or - to read it from stdin"))
+				return cli.Usage(cmd, errors.New("takes a JSON object, or - to read it from stdin"))
 			}
 			if len(args) > 0 {
 				commit = args[0]
@@ -60,7 +61,7 @@ and the full id of a checkpoint write the note on the commit of the checkpoint, 
 // maxNote is the longest note in bytes: a request has room for it.
 const maxNote = 512 << 10
 
-func sessionNote(ctx context.Context, a *app, of string, r control.SessionNoteRequest, text string) error {
+func sessionNote(ctx context.Context, a *cli.App, of string, r control.SessionNoteRequest, text string) error {
 	content := []byte(text)
 	if text == "-" {
 		var err error
@@ -71,7 +72,7 @@ func sessionNote(ctx context.Context, a *app, of string, r control.SessionNoteRe
 	content = bytes.TrimSpace(content)
 	switch {
 	case len(content) > maxNote:
-		return &control.Error{Code: control.ExitUsage, Verb: "note", Cause: "it is longer than " + bytesOf(maxNote)}
+		return &control.Error{Code: control.ExitUsage, Verb: "note", Cause: "it is longer than " + cli.BytesOf(maxNote)}
 	case len(content) == 0:
 		return &control.Error{Code: control.ExitUsage, Verb: "note", Cause: "there is no JSON: stdin was empty", Hint: "artifactfs session note --help"}
 	case !json.Valid(content):
@@ -87,25 +88,25 @@ func sessionNote(ctx context.Context, a *app, of string, r control.SessionNoteRe
 		return err
 	}
 	r.Dir = m.Dir
-	reply, err := m.client.SessionNote(ctx, r)
+	reply, err := m.Client.SessionNote(ctx, r)
 	if err != nil {
-		return failure("note", m.Dir, err)
+		return cli.Failure("note", m.Dir, err)
 	}
 	sayRedacted(a, reply.Redacted)
-	if a.json {
-		return printJSON(a.stdout, reply)
+	if a.JSON {
+		return cli.PrintJSON(a.Stdout, reply)
 	}
-	_, err = fmt.Fprintf(a.stdout, "noted on %.12s in %s\n", reply.Commit, reply.Ref)
+	_, err = fmt.Fprintf(a.Stdout, "noted on %.12s in %s\n", reply.Commit, reply.Ref)
 	return err
 }
 
-func sayRedacted(a *app, n int64) {
+func sayRedacted(a *cli.App, n int64) {
 	if n > 0 {
-		fmt.Fprintf(a.stderr, "artifactfs: %s looked like a secret and was taken out\n", plural(n, "text"))
+		fmt.Fprintf(a.Stderr, "artifactfs: %s looked like a secret and was taken out\n", cli.Plural(n, "text"))
 	}
 }
 
-func sessionRecordCommand(a *app) *cobra.Command {
+func sessionRecordCommand(a *cli.App) *cobra.Command {
 	var of string
 	cmd := &cobra.Command{
 		Use:   "record [FILE|-]",
@@ -118,7 +119,7 @@ While its input stays open, record writes pending lines at every pause in the in
 		Example: `  agent --events | artifactfs session record -C /srv/app
   echo '{"role":"user","text":"fix the login"}' | artifactfs session record
   artifactfs session record turns.jsonl --json`,
-		Args: arguments(0, 1, "[FILE|-]"),
+		Args: cli.Arguments(0, 1, "[FILE|-]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return sessionRecord(cmd.Context(), a, of, first(args))
 		},
@@ -134,7 +135,7 @@ const (
 	maxRecordLine = 256 << 10
 )
 
-func sessionRecord(ctx context.Context, a *app, of, from string) error {
+func sessionRecord(ctx context.Context, a *cli.App, of, from string) error {
 	in := io.Reader(os.Stdin)
 	if from != "" && from != "-" {
 		f, err := os.Open(from)
@@ -154,9 +155,9 @@ func sessionRecord(ctx context.Context, a *app, of, from string) error {
 	}
 	var total control.SessionRecordReply
 	err = batches(ctx, in, func(lines []string) error {
-		reply, err := m.client.SessionRecord(ctx, control.SessionRecordRequest{Dir: m.Dir, Lines: lines})
+		reply, err := m.Client.SessionRecord(ctx, control.SessionRecordRequest{Dir: m.Dir, Lines: lines})
 		if err != nil {
-			return failure("record", m.Dir, err)
+			return cli.Failure("record", m.Dir, err)
 		}
 		reply.Lines, reply.Redacted = reply.Lines+total.Lines, reply.Redacted+total.Redacted
 		total = reply
@@ -166,15 +167,15 @@ func sessionRecord(ctx context.Context, a *app, of, from string) error {
 	switch {
 	case err != nil:
 		if total.Lines > 0 {
-			fmt.Fprintf(a.stderr, "artifactfs: recorded %s before that\n", plural(total.Lines, "line"))
+			fmt.Fprintf(a.Stderr, "artifactfs: recorded %s before that\n", cli.Plural(total.Lines, "line"))
 		}
 		return err
-	case a.json:
-		return printJSON(a.stdout, total)
+	case a.JSON:
+		return cli.PrintJSON(a.Stdout, total)
 	case total.Lines == 0:
-		fmt.Fprintln(a.stdout, "nothing to record")
+		fmt.Fprintln(a.Stdout, "nothing to record")
 	default:
-		fmt.Fprintf(a.stdout, "recorded %s in %s\n", plural(total.Lines, "line"), total.Ref)
+		fmt.Fprintf(a.Stdout, "recorded %s in %s\n", cli.Plural(total.Lines, "line"), total.Ref)
 	}
 	return nil
 }
@@ -242,7 +243,7 @@ func readRecords(ctx context.Context, in io.Reader, lines chan<- string) error {
 		}
 	}
 	if err := scanner.Err(); errors.Is(err, bufio.ErrTooLong) {
-		return &control.Error{Code: control.ExitUsage, Verb: "record", Cause: "a line is longer than " + bytesOf(maxRecordLine)}
+		return &control.Error{Code: control.ExitUsage, Verb: "record", Cause: "a line is longer than " + cli.BytesOf(maxRecordLine)}
 	} else if err != nil {
 		return fmt.Errorf("read records: %w", err)
 	}

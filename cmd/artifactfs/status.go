@@ -9,12 +9,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 )
 
-func statusCommand(a *app) *cobra.Command {
+func statusCommand(a *cli.App) *cobra.Command {
 	var watch interval
 	cmd := &cobra.Command{
 		Use:   "status [DIR]",
@@ -35,7 +36,7 @@ one such line each time.`,
   artifactfs status --watch
   artifactfs status git --json | jq .blobs`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			return arguments(0, 1, "[DIR]")(cmd, watch.take(args))
+			return cli.Arguments(0, 1, "[DIR]")(cmd, watch.take(args))
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if args = watch.take(args); watch > 0 {
@@ -43,56 +44,56 @@ one such line each time.`,
 			}
 			return showStatus(cmd.Context(), a, args)
 		},
-		ValidArgsFunction: a.completeMounts(1),
+		ValidArgsFunction: a.CompleteMounts(1),
 	}
 	cmd.Flags().Var(&watch, "watch", "print rates every `SECONDS` (2 if no number follows)")
 	cmd.Flags().Lookup("watch").NoOptDefVal = "2"
 	return cmd
 }
 
-func showStatus(ctx context.Context, a *app, args []string) error {
-	all, asked := a.survey(ctx)
+func showStatus(ctx context.Context, a *cli.App, args []string) error {
+	all, asked := a.Survey(ctx)
 	if len(args) > 0 {
-		m, err := findAny(all.mounts, asked, args[0])
+		m, err := findAny(all.Mounts, asked, args[0])
 		if err != nil {
 			return err
 		}
-		if a.json {
-			return printJSON(a.stdout, m.MountStatus)
+		if a.JSON {
+			return cli.PrintJSON(a.Stdout, m.MountStatus)
 		}
-		printStatus(a.stdout, m.MountStatus, time.Now())
+		printStatus(a.Stdout, m.MountStatus, time.Now())
 		return nil
 	}
-	if a.json {
-		if err := printAll(a.stdout, all); err != nil {
+	if a.JSON {
+		if err := printAll(a.Stdout, all); err != nil {
 			return err
 		}
 		return asked
 	}
 	now := time.Now()
-	for i, m := range all.mounts {
+	for i, m := range all.Mounts {
 		if i > 0 {
-			fmt.Fprintln(a.stdout)
+			fmt.Fprintln(a.Stdout)
 		}
-		printStatus(a.stdout, m.MountStatus, now)
+		printStatus(a.Stdout, m.MountStatus, now)
 	}
-	if len(all.mounts) == 0 && asked == nil {
-		fmt.Fprintln(a.stdout, "nothing is mounted")
+	if len(all.Mounts) == 0 && asked == nil {
+		fmt.Fprintln(a.Stdout, "nothing is mounted")
 	}
-	for _, d := range all.daemons {
+	for _, d := range all.Daemons {
 		if d.PID != 0 {
-			fmt.Fprintln(a.stdout)
-			printDaemon(a.stdout, d, now)
+			fmt.Fprintln(a.Stdout)
+			printDaemon(a.Stdout, d, now)
 		}
 	}
 	return asked
 }
 
 // findAny gives the mount at dir or above it, or the session that was mounted there last.
-func findAny(all []served, asked error, dir string) (served, error) {
-	m, err := find(all, asked, "status", dir)
+func findAny(all []cli.Served, asked error, dir string) (cli.Served, error) {
+	m, err := cli.Find(all, asked, "status", dir)
 	if err != nil {
-		if kept, ok := findKept(all, dir); ok {
+		if kept, ok := cli.FindKept(all, dir); ok {
 			return kept, nil
 		}
 	}
@@ -101,24 +102,24 @@ func findAny(all []served, asked error, dir string) (served, error) {
 
 // printAll writes the status of all mounts, whichever process serves them, as one control.Status. The daemon is the
 // shared one, if it runs.
-func printAll(w io.Writer, all survey) error {
-	s := control.Status{Mounts: make([]control.MountStatus, len(all.mounts))}
-	for i, m := range all.mounts {
+func printAll(w io.Writer, all cli.Survey) error {
+	s := control.Status{Mounts: make([]control.MountStatus, len(all.Mounts))}
+	for i, m := range all.Mounts {
 		s.Mounts[i] = m.MountStatus
 	}
-	if len(all.daemons) > 0 { // it is asked first
-		s.Daemon, s.Cache = all.daemons[0].DaemonStatus, all.daemons[0].cache
+	if len(all.Daemons) > 0 { // it is asked first
+		s.Daemon, s.Cache = all.Daemons[0].DaemonStatus, all.Daemons[0].Cache
 	}
-	return printJSON(w, s)
+	return cli.PrintJSON(w, s)
 }
 
 // printDaemon writes a block about a process that serves.
-func printDaemon(w io.Writer, d serving, now time.Time) {
+func printDaemon(w io.Writer, d cli.Serving, now time.Time) {
 	fmt.Fprintln(w, "daemon")
 	line := func(label, format string, args ...any) { printLine(w, label, format, args...) }
-	state := "serves " + plural(int64(d.mounts), "mount")
+	state := "serves " + cli.Plural(int64(d.Mounts), "mount")
 	if !d.Since.IsZero() {
-		state += ", for " + age(now.Sub(d.Since))
+		state += ", for " + cli.Age(now.Sub(d.Since))
 	}
 	state += fmt.Sprintf(" (pid %d", d.PID)
 	if d.Supervisor != 0 {
@@ -130,7 +131,7 @@ func printDaemon(w io.Writer, d serving, now time.Time) {
 		if d.Reason != "" {
 			why = ", the last because: " + d.Reason
 		}
-		line("takeover", "%s%s", plural(int64(d.Takeovers), "time"), why)
+		line("takeover", "%s%s", cli.Plural(int64(d.Takeovers), "time"), why)
 	}
 	switch own := versionText(); {
 	case d.Version != "" && d.Version != own:
@@ -141,8 +142,8 @@ func printDaemon(w io.Writer, d serving, now time.Time) {
 	if d.UpgradeFailed != "" {
 		line("upgrade", "taken back: %s", d.UpgradeFailed)
 	}
-	if d.cache.Quota > 0 {
-		line("cache", "%s, %s of %s", plural(d.cache.Blobs, "blob"), bytesOf(d.cache.Bytes), bytesOf(d.cache.Quota))
+	if d.Cache.Quota > 0 {
+		line("cache", "%s, %s of %s", cli.Plural(d.Cache.Blobs, "blob"), cli.BytesOf(d.Cache.Bytes), cli.BytesOf(d.Cache.Quota))
 	}
 }
 
@@ -160,7 +161,7 @@ func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 		state = append(state, "read-only")
 	}
 	if !m.Since.IsZero() {
-		state = append(state, "for "+age(now.Sub(m.Since)))
+		state = append(state, "for "+cli.Age(now.Sub(m.Since)))
 	}
 	if m.PID != 0 {
 		state[len(state)-1] += fmt.Sprintf(" (pid %d)", m.PID)
@@ -176,7 +177,7 @@ func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 		line("refused", "%s", refusedText(r, now))
 	}
 	if n := len(m.Refused) - maxRefused; n > 0 {
-		line("refused", "and %s more (--json shows all)", count(int64(n)))
+		line("refused", "and %s more (--json shows all)", cli.Count(int64(n)))
 	}
 	if m.State == control.StatePreparing {
 		return // nothing else is known yet
@@ -198,19 +199,19 @@ func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 		line("follow", "%s", followText(*f, now))
 	}
 	line("history", "%s", historyText(m))
-	files := plural(m.Tree.Files, "file")
+	files := cli.Plural(m.Tree.Files, "file")
 	if !m.Tree.Complete {
 		files += " so far"
 	}
 	line("tree", "%s", files)
-	line("blobs", "%s of %s fetched%s, %s", count(m.Blobs.Fetched), count(m.Blobs.Total), share(m.Blobs), bytesOf(m.Blobs.Bytes))
+	line("blobs", "%s of %s fetched%s, %s", cli.Count(m.Blobs.Fetched), cli.Count(m.Blobs.Total), share(m.Blobs), cli.BytesOf(m.Blobs.Bytes))
 	n := m.Network
-	line("network", "%s in %s, %s, %s received", plural(n.Requests, "request"), plural(n.RoundTrips, "round trip"), plural(n.Blobs, "blob"), bytesOf(n.Bytes))
+	line("network", "%s in %s, %s, %s received", cli.Plural(n.Requests, "request"), cli.Plural(n.RoundTrips, "round trip"), cli.Plural(n.Blobs, "blob"), cli.BytesOf(n.Bytes))
 	if m.Queue != (control.QueueStatus{}) {
-		line("queue", "%s waited for, %s in the background", count(m.Queue.Foreground), count(m.Queue.Background))
+		line("queue", "%s waited for, %s in the background", cli.Count(m.Queue.Foreground), cli.Count(m.Queue.Background))
 	}
 	if o := m.Operations; o.Pending > 0 {
-		line("waiting", "%s not answered yet", plural(o.Pending, "request"))
+		line("waiting", "%s not answered yet", cli.Plural(o.Pending, "request"))
 	}
 	changedLines(m, now, line)
 	for _, r := range m.Redirects {
@@ -228,7 +229,7 @@ func changedLines(m control.MountStatus, now time.Time, line func(label, format 
 	case m.Overlay.Changed < 0:
 		line("changed", "unknown; run artifactfs doctor")
 	case m.Overlay.Changed > 0:
-		line("changed", "%s, %s", plural(m.Overlay.Changed, "path"), bytesOf(m.Overlay.Bytes))
+		line("changed", "%s, %s", cli.Plural(m.Overlay.Changed, "path"), cli.BytesOf(m.Overlay.Bytes))
 	}
 	if m.Session.Name != "" {
 		sessionLines(m.Session, now, line)
@@ -254,7 +255,7 @@ func sessionLines(s control.SessionStatus, now time.Time, line func(label, forma
 			}
 			what += "; "
 		}
-		line("latest", "%s%s", what, plural(s.Checkpoints, "checkpoint"))
+		line("latest", "%s%s", what, cli.Plural(s.Checkpoints, "checkpoint"))
 	}
 	if s.SessionRemote != "" {
 		line("pushed", "%s", pushedText(s, now))
@@ -286,7 +287,7 @@ func pushedText(s control.SessionStatus, now time.Time) string {
 		text += " (thin: it has only what the session made)"
 	}
 	if s.Pending > 0 {
-		text += fmt.Sprintf(", %s pending", plural(s.Pending, "ref"))
+		text += fmt.Sprintf(", %s pending", cli.Plural(s.Pending, "ref"))
 	} else {
 		text += ", all there"
 	}
@@ -298,9 +299,9 @@ func pushedText(s control.SessionStatus, now time.Time) string {
 
 // trafficText says how many bytes the session has moved over the network.
 func trafficText(s control.SessionStatus) string {
-	text := fmt.Sprintf("%s sent, %s received", bytesOf(s.Sent), bytesOf(s.Received))
+	text := fmt.Sprintf("%s sent, %s received", cli.BytesOf(s.Sent), cli.BytesOf(s.Received))
 	if s.Seeded > 0 {
-		text += fmt.Sprintf(", and %s from the mounted remote for it", bytesOf(s.Seeded))
+		text += fmt.Sprintf(", and %s from the mounted remote for it", cli.BytesOf(s.Seeded))
 	}
 	return text
 }
@@ -343,7 +344,7 @@ func refusedText(r control.RefusedObject, now time.Time) string {
 	if r.Next == nil {
 		return fmt.Sprintf("%s: %s; not asked for again (artifactfs prefetch tries once more)", name, r.Cause)
 	}
-	return fmt.Sprintf("%s: %s; asked for again in %s", name, r.Cause, age(max(r.Next.Sub(now), 0)))
+	return fmt.Sprintf("%s: %s; asked for again in %s", name, r.Cause, cli.Age(max(r.Next.Sub(now), 0)))
 }
 
 // followText says how far a mount that follows has got.
@@ -352,7 +353,7 @@ func followText(f control.FollowStatus, now time.Time) string {
 	if f.Commit == "" {
 		return text
 	}
-	text += fmt.Sprintf(" at %.12s, asked %s ago", f.Commit, age(now.Sub(f.Checked)))
+	text += fmt.Sprintf(" at %.12s, asked %s ago", f.Commit, cli.Age(now.Sub(f.Checked)))
 	if f.Why != "" {
 		text += "; not moved: " + f.Why
 	}

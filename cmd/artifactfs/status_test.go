@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 )
 
@@ -233,7 +234,7 @@ func TestDeadMountIsNamed(t *testing.T) {
 98 28
 `)
 	for dir, want := range map[string]bool{"/srv/a b": true, "/srv/other": false, "/srv": false, "/proc": false, `/srv/a\040b`: false} {
-		if got := hasMount(table, dir); got != want {
+		if got := cli.HasMount(table, dir); got != want {
 			t.Errorf("%s: %v", dir, got)
 		}
 	}
@@ -269,13 +270,13 @@ func TestFailuresAreToldOnce(t *testing.T) {
 			[]control.MountStatus{status("/a", "s", failed, "why")}, "/a s failed why"},
 		"mounted again": {[]control.MountStatus{status("/a", "s", mounted, "")}, nil, []control.MountStatus{status("/a", "s", failed, "why")}, "/a s mounted "},
 	} {
-		var s survey
+		var s cli.Survey
 		for _, m := range c.served {
-			s.mounts = append(s.mounts, served{MountStatus: m, client: new(control.Client)})
+			s.Mounts = append(s.Mounts, cli.Served{MountStatus: m, Client: new(control.Client)})
 		}
-		s.add(c.kept, c.failed)
+		s.Add(c.kept, c.failed)
 		var got []string
-		for _, m := range s.mounts {
+		for _, m := range s.Mounts {
 			got = append(got, strings.Join([]string{m.Dir, m.Session.Name, string(m.State), m.Error}, " "))
 		}
 		if strings.Join(got, ",") != c.want {

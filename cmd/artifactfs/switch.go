@@ -12,10 +12,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 )
 
-func switchCommand(a *app) *cobra.Command {
+func switchCommand(a *cli.App) *cobra.Command {
 	var r control.SwitchRequest
 	dir := "."
 	cmd := &cobra.Command{
@@ -28,7 +29,7 @@ with git switch. Git's own switch and checkout work too; they download every fil
 		Example: `  artifactfs switch -C git next
   artifactfs switch --detach v2.44.0
   artifactfs switch -c fix origin/maint`,
-		Args: arguments(0, 1, "[BRANCH|COMMIT|-]"),
+		Args: cli.Arguments(0, 1, "[BRANCH|COMMIT|-]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				r.Ref = args[0]
@@ -43,29 +44,29 @@ with git switch. Git's own switch and checkout work too; they download every fil
 	return cmd
 }
 
-func switchTo(ctx context.Context, a *app, dir string, r control.SwitchRequest) error {
+func switchTo(ctx context.Context, a *cli.App, dir string, r control.SwitchRequest) error {
 	if r.Ref == "" && r.Create == "" && !r.Detach {
 		return &control.Error{Code: control.ExitUsage, Verb: "switch", Cause: "no branch given", Hint: "artifactfs switch --help shows how"}
 	}
 	if r.Create != "" && r.Detach {
 		return &control.Error{Code: control.ExitUsage, Verb: "switch", Object: r.Create, Cause: "-c and --detach exclude each other"}
 	}
-	all, asked := a.mounts(ctx)
-	m, err := find(all, asked, "switch", dir)
+	all, asked := a.Mounts(ctx)
+	m, err := cli.Find(all, asked, "switch", dir)
 	if err != nil {
 		return err
 	}
 	r.Dir = m.Dir
-	p := a.newProgress()
-	reply, err := m.client.Switch(ctx, r, p.show)
-	p.stop()
+	p := a.NewProgress()
+	reply, err := m.Client.Switch(ctx, r, p.Show)
+	p.Stop()
 	if err != nil {
-		return failure("switch", m.Dir, err)
+		return cli.Failure("switch", m.Dir, err)
 	}
-	if a.json {
-		err = printJSON(a.stdout, reply)
+	if a.JSON {
+		err = cli.PrintJSON(a.Stdout, reply)
 	} else {
-		printSwitch(a.stdout, reply)
+		printSwitch(a.Stdout, reply)
 	}
 	return errors.Join(err, postCheckout(ctx, a, reply))
 }
@@ -91,7 +92,7 @@ func printSwitch(w io.Writer, s control.SwitchReply) {
 }
 
 // postCheckout runs the hook that git runs, if there is one, as the user who switched.
-func postCheckout(ctx context.Context, a *app, s control.SwitchReply) error {
+func postCheckout(ctx context.Context, a *cli.App, s control.SwitchReply) error {
 	out, err := exec.CommandContext(ctx, "git", "-C", s.Dir, "rev-parse", "--git-path", "hooks/post-checkout").Output()
 	hook := strings.TrimSuffix(string(out), "\n")
 	if !filepath.IsAbs(hook) {
@@ -101,7 +102,7 @@ func postCheckout(ctx context.Context, a *app, s control.SwitchReply) error {
 		return nil
 	}
 	cmd := exec.CommandContext(ctx, hook, s.FromCommit, s.Commit, "1")
-	cmd.Dir, cmd.Stdout, cmd.Stderr = s.Dir, a.stderr, a.stderr
+	cmd.Dir, cmd.Stdout, cmd.Stderr = s.Dir, a.Stderr, a.Stderr
 	if err := cmd.Run(); err != nil {
 		return &control.Error{Code: control.ExitFailed, Verb: "run", Object: hook, Cause: err.Error(), Hint: "the switch is done"}
 	}

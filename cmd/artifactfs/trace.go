@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 )
 
@@ -19,7 +20,7 @@ const (
 	tracePoll  = 50 * time.Millisecond
 )
 
-func traceCommand(a *app) *cobra.Command {
+func traceCommand(a *cli.App) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "trace DIR",
@@ -34,33 +35,33 @@ With --all it prints every request of the kernel. With --json it prints one obje
 mount down: if the output is read too slowly, events are dropped, and stderr states how many.`,
 		Example: `  artifactfs trace git
   artifactfs trace git --json | jq -r 'select(.source == "fetched") | .path'`,
-		Args:              arguments(1, 1, "DIR"),
+		Args:              cli.Arguments(1, 1, "DIR"),
 		RunE:              func(cmd *cobra.Command, args []string) error { return printTrace(cmd.Context(), a, args[0], all) },
-		ValidArgsFunction: a.completeMounts(1),
+		ValidArgsFunction: a.CompleteMounts(1),
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "print every request of the kernel")
 	return cmd
 }
 
-func printTrace(ctx context.Context, a *app, dir string, all bool) error {
-	mounts, asked := a.mounts(ctx)
-	m, err := find(mounts, asked, "trace", dir)
+func printTrace(ctx context.Context, a *cli.App, dir string, all bool) error {
+	mounts, asked := a.Mounts(ctx)
+	m, err := cli.Find(mounts, asked, "trace", dir)
 	if err != nil {
 		return err
 	}
-	t := &follower{app: a, out: bufio.NewWriter(a.stdout)}
+	t := &follower{app: a, out: bufio.NewWriter(a.Stdout)}
 	for {
-		err := m.client.Trace(ctx, control.TraceRequest{Dir: m.Dir, All: all}, t.show)
+		err := m.Client.Trace(ctx, control.TraceRequest{Dir: m.Dir, All: all}, t.show)
 		switch {
 		case ctx.Err() != nil, err == nil:
 			return nil
 		case t.pid != 0 && errors.Is(err, control.ErrNoServer):
 			t.broken() // in the middle: another process goes on with the mount, or nobody does
 		case t.again.IsZero():
-			return failure("trace", m.Dir, err)
+			return cli.Failure("trace", m.Dir, err)
 		}
 		if time.Now().After(t.again) {
-			return failure("trace", m.Dir, err)
+			return cli.Failure("trace", m.Dir, err)
 		}
 		select {
 		case <-time.After(tracePoll):
@@ -72,7 +73,7 @@ func printTrace(ctx context.Context, a *app, dir string, all bool) error {
 
 // follower prints one stream after the other.
 type follower struct {
-	app   *app
+	app   *cli.App
 	out   *bufio.Writer
 	pid   int       // of the process that serves
 	again time.Time // until when another one is waited for; zero while one serves
@@ -81,22 +82,22 @@ type follower struct {
 func (f *follower) broken() {
 	if f.again.IsZero() {
 		f.again = time.Now().Add(traceAgain)
-		fmt.Fprintf(f.app.stderr, "artifactfs: process %d, which served the mount, has ended\n", f.pid)
+		fmt.Fprintf(f.app.Stderr, "artifactfs: process %d, which served the mount, has ended\n", f.pid)
 	}
 }
 
 func (f *follower) show(t control.Trace) error {
 	if f.pid != 0 && t.PID != f.pid {
-		fmt.Fprintf(f.app.stderr, "artifactfs: process %d has taken over the mount; events in between were missed\n", t.PID)
+		fmt.Fprintf(f.app.Stderr, "artifactfs: process %d has taken over the mount; events in between were missed\n", t.PID)
 	}
 	f.pid, f.again = t.PID, time.Time{}
 	if t.Lost > 0 {
-		fmt.Fprintf(f.app.stderr, "artifactfs: %s lost, because the output was read too slowly\n", plural(t.Lost, "event"))
+		fmt.Fprintf(f.app.Stderr, "artifactfs: %s lost, because the output was read too slowly\n", cli.Plural(t.Lost, "event"))
 	}
 	for _, e := range t.Events {
 		var err error
-		if f.app.json {
-			err = printJSON(f.out, e)
+		if f.app.JSON {
+			err = cli.PrintJSON(f.out, e)
 		} else {
 			err = printEvent(f.out, e)
 		}
@@ -128,7 +129,7 @@ func printEvent(w io.Writer, e control.TraceEvent) error {
 		path += " -> " + e.To
 	}
 	if e.Offset > 0 {
-		path += fmt.Sprintf(" at %s", bytesOf(e.Offset))
+		path += fmt.Sprintf(" at %s", cli.BytesOf(e.Offset))
 	}
 	if e.Error != "" {
 		path += " (" + e.Error + ")"

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/daemon"
 	"github.com/artifactfs/artifactfs/session/trash"
@@ -22,7 +23,7 @@ type unmountOptions struct {
 	timeout        time.Duration
 }
 
-func unmountCommand(a *app) *cobra.Command {
+func unmountCommand(a *cli.App) *cobra.Command {
 	var o unmountOptions
 	cmd := &cobra.Command{
 		Use:     "unmount [DIR...] [--session NAME] [--all]",
@@ -74,7 +75,7 @@ names them. With --detach it unmounts anyway: everything written so far is kept,
 			o.dirs = args
 			return unmountMounts(cmd.Context(), a, o)
 		},
-		ValidArgsFunction: a.completeMounts(1 << 10),
+		ValidArgsFunction: a.CompleteMounts(1 << 10),
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
@@ -97,8 +98,8 @@ type unmounted struct {
 }
 
 // unmount goes on after a failure; the first one decides the exit code and the others are printed before it.
-func unmountMounts(ctx context.Context, a *app, o unmountOptions) error {
-	mounts, asked := a.mounts(ctx)
+func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
+	mounts, asked := a.Mounts(ctx)
 	targets, errs := choose(mounts, asked, o)
 	done := []unmounted{}
 	var late []control.UnmountReply // that may not have everything on the session remote
@@ -114,21 +115,21 @@ func unmountMounts(ctx context.Context, a *app, o unmountOptions) error {
 			continue // somebody else has just unmounted it
 		}
 		if err != nil {
-			errs = append(errs, failure("unmount", m.Dir, err))
+			errs = append(errs, cli.Failure("unmount", m.Dir, err))
 			continue
 		}
 		done = append(done, reply)
-		if !a.json && !a.quiet {
+		if !a.JSON && !a.Quiet {
 			what := "unmounted " + reply.Dir
-			if !m.mounted() {
+			if !m.Mounted() {
 				what = "discarded session " + m.Session.Name
 			}
-			fmt.Fprintln(a.stdout, what)
+			fmt.Fprintln(a.Stdout, what)
 		}
 		if reply.NotRemoved != "" {
-			fmt.Fprintf(a.stderr, "artifactfs: %s\nhint: artifactfs session delete %s --session-remote URL removes it there\n", (&control.Error{Cause: reply.NotRemoved}).Error(), m.Session.Name)
+			fmt.Fprintf(a.Stderr, "artifactfs: %s\nhint: artifactfs session delete %s --session-remote URL removes it there\n", (&control.Error{Cause: reply.NotRemoved}).Error(), m.Session.Name)
 		}
-		if reply.Trashed != "" && !a.quiet {
+		if reply.Trashed != "" && !a.Quiet {
 			sayTrashed(a, reply.Trashed, reply.Until)
 		}
 		if reply.Session != "" {
@@ -145,8 +146,8 @@ func unmountMounts(ctx context.Context, a *app, o unmountOptions) error {
 	if o.all && errors.Join(errs...) == nil {
 		errs = append(errs, endDaemon(ctx, a))
 	}
-	if a.json {
-		errs = append(errs, printJSON(a.stdout, map[string]any{"unmounted": done}))
+	if a.JSON {
+		errs = append(errs, cli.PrintJSON(a.Stdout, map[string]any{"unmounted": done}))
 	}
 	for _, r := range late {
 		warnDiverged(a, "unmount", r.Dir, r.SessionRemote, r.DivergedRefs)
@@ -158,15 +159,15 @@ func unmountMounts(ctx context.Context, a *app, o unmountOptions) error {
 }
 
 // choose finds what is named.
-func choose(mounts []served, asked error, o unmountOptions) (targets []served, errs []error) {
+func choose(mounts []cli.Served, asked error, o unmountOptions) (targets []cli.Served, errs []error) {
 	for _, dir := range o.dirs {
-		m, err := find(mounts, asked, "unmount", dir)
+		m, err := cli.Find(mounts, asked, "unmount", dir)
 		if err == nil && !isDir(m.Dir, dir) {
-			e := notMounted("unmount", dir)
+			e := cli.NotMounted("unmount", dir)
 			e.Hint = "it lies in the mount at " + m.Dir
 			err = e
 		}
-		if kept, ok := findKept(mounts, dir); ok && err != nil && o.discard {
+		if kept, ok := cli.FindKept(mounts, dir); ok && err != nil && o.discard {
 			m, err = kept, nil
 		}
 		if err != nil {
@@ -176,9 +177,9 @@ func choose(mounts []served, asked error, o unmountOptions) (targets []served, e
 		targets = append(targets, m)
 	}
 	for _, name := range o.sessions {
-		at := slices.IndexFunc(mounts, func(m served) bool { return m.Session.Name == name })
+		at := slices.IndexFunc(mounts, func(m cli.Served) bool { return m.Session.Name == name })
 		switch {
-		case at >= 0 && (mounts[at].mounted() || o.discard):
+		case at >= 0 && (mounts[at].Mounted() || o.discard):
 			targets = append(targets, mounts[at])
 		case at >= 0:
 			errs = append(errs, &control.Error{Code: control.ExitNotMounted, Verb: "unmount", Object: "session " + name, Cause: "it is not mounted",
@@ -192,7 +193,7 @@ func choose(mounts []served, asked error, o unmountOptions) (targets []served, e
 	}
 	if o.all {
 		for _, m := range mounts {
-			if m.mounted() && m.SubmoduleOf == "" { // submodules go with what is around them
+			if m.Mounted() && m.SubmoduleOf == "" { // submodules go with what is around them
 				targets = append(targets, m)
 			}
 		}
@@ -201,21 +202,21 @@ func choose(mounts []served, asked error, o unmountOptions) (targets []served, e
 	return targets, errs
 }
 
-func unmountOne(ctx context.Context, a *app, m served, o unmountOptions) (unmounted, error) {
-	if !m.mounted() {
+func unmountOne(ctx context.Context, a *cli.App, m cli.Served, o unmountOptions) (unmounted, error) {
+	if !m.Mounted() {
 		until, err := discardKept(ctx, a, m.Session.Name)
 		return unmounted{control.UnmountReply{ID: m.ID, Dir: m.Dir, Trashed: m.Session.Name, Until: until}, true}, err
 	}
-	reply, err := m.client.Unmount(ctx, control.UnmountRequest{Dir: m.Dir, Discard: o.discard, Trash: o.discard, Detach: o.detach, Timeout: unmountWait(o.timeout)})
+	reply, err := m.Client.Unmount(ctx, control.UnmountRequest{Dir: m.Dir, Discard: o.discard, Trash: o.discard, Detach: o.detach, Timeout: unmountWait(o.timeout)})
 	return unmounted{reply, o.discard}, err
 }
 
 // discardKept removes a session that is not mounted. The daemon is needed where it has a session remote.
-func discardKept(ctx context.Context, a *app, name string) (until time.Time, err error) {
-	if !daemon.Elsewhere(a.state, name) {
-		return time.Now().Add(trash.Keep), daemon.Discard(a.state, name)
+func discardKept(ctx context.Context, a *cli.App, name string) (until time.Time, err error) {
+	if !daemon.Elsewhere(a.State, name) {
+		return time.Now().Add(trash.Keep), daemon.Discard(a.State, name)
 	}
-	client, err := a.ensureDaemon(ctx)
+	client, err := a.EnsureDaemon(ctx)
 	if err != nil {
 		return until, err
 	}
@@ -227,8 +228,8 @@ func discardKept(ctx context.Context, a *app, name string) (until time.Time, err
 }
 
 // sayTrashed says how a discarded session comes back.
-func sayTrashed(a *app, name string, until time.Time) {
-	fmt.Fprintf(a.stderr, "artifactfs: artifactfs session undelete %s restores it until %s\n", name, until.Local().Format(time.DateTime))
+func sayTrashed(a *cli.App, name string, until time.Time) {
+	fmt.Fprintf(a.Stderr, "artifactfs: artifactfs session undelete %s restores it until %s\n", name, until.Local().Format(time.DateTime))
 }
 
 // unmountWait is a time as a request has it, where none at all is negative.
@@ -240,27 +241,27 @@ func unmountWait(t time.Duration) time.Duration {
 }
 
 // sayKept says where the work is, beside the result: whoever only reads that misses nothing he would have to do.
-func sayKept(a *app, m control.MountStatus, changed int64) {
-	what := plural(changed, "changed path")
+func sayKept(a *cli.App, m control.MountStatus, changed int64) {
+	what := cli.Plural(changed, "changed path")
 	if changed == 0 {
 		what = "git objects"
 	}
-	fmt.Fprintf(a.stderr, "artifactfs: kept %s in session %s (%s resumes it)\n", what, m.Session.Name, resumeCommand(m))
+	fmt.Fprintf(a.Stderr, "artifactfs: kept %s in session %s (%s resumes it)\n", what, m.Session.Name, cli.ResumeCommand(m))
 }
 
 // sayKeptInside is sayKept of a submodule.
-func sayKeptInside(a *app, around control.MountStatus, sub control.UnmountReply) {
-	what := plural(sub.Kept, "changed path")
+func sayKeptInside(a *cli.App, around control.MountStatus, sub control.UnmountReply) {
+	what := cli.Plural(sub.Kept, "changed path")
 	if sub.Kept == 0 {
 		what = "git objects"
 	}
-	fmt.Fprintf(a.stderr, "artifactfs: kept %s of submodule %s in session %s (%s --recurse-submodules resumes it)\n",
-		what, sub.Dir, sub.Session, resumeCommand(around))
+	fmt.Fprintf(a.Stderr, "artifactfs: kept %s of submodule %s in session %s (%s --recurse-submodules resumes it)\n",
+		what, sub.Dir, sub.Session, cli.ResumeCommand(around))
 }
 
 // endDaemon ends the shared daemon, if there is one; those in the foreground end with their mount.
-func endDaemon(ctx context.Context, a *app) error {
-	client, err := control.Dial(ctx, a.daemonSocket())
+func endDaemon(ctx context.Context, a *cli.App) error {
+	client, err := control.Dial(ctx, a.DaemonSocket())
 	if err == nil {
 		err = client.Shutdown(ctx)
 	}
@@ -271,7 +272,7 @@ func endDaemon(ctx context.Context, a *app) error {
 }
 
 func isDir(mounted, dir string) bool {
-	for _, spelling := range spellings(dir) {
+	for _, spelling := range cli.Spellings(dir) {
 		if spelling == mounted {
 			return true
 		}
@@ -280,7 +281,7 @@ func isDir(mounted, dir string) bool {
 }
 
 // reportAll prints all but the first error and returns that.
-func reportAll(a *app, errs []error) error {
+func reportAll(a *cli.App, errs []error) error {
 	var first error
 	for _, err := range errs {
 		switch {
@@ -288,7 +289,7 @@ func reportAll(a *app, errs []error) error {
 		case first == nil:
 			first = err
 		default:
-			printError(a.stderr, control.AsError(err))
+			cli.PrintError(a.Stderr, control.AsError(err))
 		}
 	}
 	return first

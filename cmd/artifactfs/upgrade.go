@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 )
 
@@ -25,28 +26,28 @@ type upgradeReply struct {
 }
 
 // upgrade has the daemon go on as the executable that runs now.
-func upgradeDaemon(ctx context.Context, a *app) error {
+func upgradeDaemon(ctx context.Context, a *cli.App) error {
 	executable, err := os.Executable()
 	if err == nil {
 		executable, err = filepath.EvalSymlinks(executable)
 	}
 	if err != nil {
-		return failure("upgrade", "daemon", err)
+		return cli.Failure("upgrade", "daemon", err)
 	}
 	if err := checkExecutable(executable); err != nil {
 		return err
 	}
-	client, err := control.Dial(ctx, a.daemonSocket())
+	client, err := control.Dial(ctx, a.DaemonSocket())
 	if errors.Is(err, control.ErrNoServer) {
 		return &control.Error{Code: control.ExitFailed, Kind: control.CodeNoDaemon, Verb: "upgrade", Object: "daemon", Cause: "none runs", Hint: "the next mount starts this version"}
 	} else if err != nil {
-		return failure("upgrade", "daemon", err)
+		return cli.Failure("upgrade", "daemon", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, upgradeTime)
 	defer cancel()
 	before, err := client.Status(ctx)
 	if err != nil {
-		return failure("upgrade", "daemon", err)
+		return cli.Failure("upgrade", "daemon", err)
 	}
 	start := time.Now()
 	// The one that is asked dies of it. Only bad news are an answer.
@@ -54,21 +55,21 @@ func upgradeDaemon(ctx context.Context, a *app) error {
 		if err == nil {
 			err = errors.New("the daemon did nothing")
 		}
-		return failure("upgrade", "daemon", err)
+		return cli.Failure("upgrade", "daemon", err)
 	}
 	after, err := awaitUpgrade(ctx, client, before)
 	if err != nil {
-		return failure("upgrade", "daemon", err)
+		return cli.Failure("upgrade", "daemon", err)
 	}
 	if why := after.Daemon.UpgradeFailed; why != "" {
 		return &control.Error{Code: control.ExitFailed, Verb: "upgrade", Object: "daemon", Cause: why,
 			Hint: "version " + after.Daemon.Version + " serves the mounts; see its log"}
 	}
 	r := upgradeReply{From: before.Daemon.Version, To: after.Daemon.Version, Mounts: len(after.Mounts), Took: time.Since(start).Milliseconds()}
-	if a.json {
-		return printJSON(a.stdout, r)
+	if a.JSON {
+		return cli.PrintJSON(a.Stdout, r)
 	}
-	_, err = fmt.Fprintf(a.stdout, "upgraded from %s to %s in %d ms, %s\n", r.From, r.To, r.Took, plural(int64(r.Mounts), "mount"))
+	_, err = fmt.Fprintf(a.Stdout, "upgraded from %s to %s in %d ms, %s\n", r.From, r.To, r.Took, cli.Plural(int64(r.Mounts), "mount"))
 	return err
 }
 
@@ -104,10 +105,10 @@ func allServed(s control.Status) bool {
 func checkExecutable(path string) error {
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
-		return failure("upgrade", "daemon", err)
+		return cli.Failure("upgrade", "daemon", err)
 	}
 	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
-		if hasMount(table, dir) {
+		if cli.HasMount(table, dir) {
 			return &control.Error{Code: control.ExitFailed, Verb: "upgrade", Object: "daemon", Cause: path + " lies in a mount that the daemon may have to serve",
 				Hint: "copy it elsewhere and run it from there"}
 		}

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 )
 
@@ -67,24 +68,24 @@ type watcher struct {
 }
 
 // watch shows the status again and again until ctx ends.
-func watchStatus(ctx context.Context, a *app, args []string, every time.Duration) error {
-	screen := isTerminal(a.stdout) && os.Getenv("TERM") != "dumb"
+func watchStatus(ctx context.Context, a *cli.App, args []string, every time.Duration) error {
+	screen := isTerminal(a.Stdout) && os.Getenv("TERM") != "dumb"
 	var w watcher
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for first := true; ; first = false {
-		all, asked := a.survey(ctx)
+		all, asked := a.Survey(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if len(args) > 0 {
-			m, err := findAny(all.mounts, asked, args[0])
+			m, err := findAny(all.Mounts, asked, args[0])
 			if err != nil && first {
 				return err
 			}
-			all.mounts, asked = nil, err
+			all.Mounts, asked = nil, err
 			if err == nil {
-				all.mounts = []served{m}
+				all.Mounts = []cli.Served{m}
 			}
 		}
 		if err := showAll(a, &w, all, asked, first, screen); err != nil {
@@ -103,41 +104,41 @@ func isTerminal(f *os.File) bool {
 	return err == nil
 }
 
-func showAll(a *app, w *watcher, all survey, asked error, first, screen bool) error {
+func showAll(a *cli.App, w *watcher, all cli.Survey, asked error, first, screen bool) error {
 	var b bytes.Buffer
 	now := time.Now()
 	switch {
-	case a.json:
+	case a.JSON:
 		if err := printAll(&b, all); err != nil {
 			return err
 		}
 	case screen:
 		b.WriteString("\x1b[H") // what is there is overwritten: to clear it first would flicker
 		width, height := 0, 0
-		if size, err := unix.IoctlGetWinsize(int(a.stdout.Fd()), unix.TIOCGWINSZ); err == nil {
+		if size, err := unix.IoctlGetWinsize(int(a.Stdout.Fd()), unix.TIOCGWINSZ); err == nil {
 			width, height = int(size.Col), int(size.Row)
 		}
 		var text bytes.Buffer
 		w.head(&text, all, asked, now)
-		w.table(&text, all.mounts, now, true)
+		w.table(&text, all.Mounts, now, true)
 		fit(&b, text.String(), width, height)
 		b.WriteString("\x1b[J")
 	default:
 		if asked != nil {
-			printError(a.stderr, control.AsError(asked))
+			cli.PrintError(a.Stderr, control.AsError(asked))
 		}
-		w.table(&b, all.mounts, now, first)
+		w.table(&b, all.Mounts, now, first)
 	}
-	if _, err := a.stdout.Write(b.Bytes()); err != nil {
+	if _, err := a.Stdout.Write(b.Bytes()); err != nil {
 		return fmt.Errorf("print result: %w", err)
 	}
 	return nil
 }
 
 // head writes what is said of all together.
-func (w *watcher) head(out io.Writer, all survey, asked error, now time.Time) {
-	fmt.Fprintf(out, "artifactfs  %s  %s\n", now.Format("15:04:05"), plural(int64(len(all.mounts)), "mount"))
-	for _, d := range all.daemons {
+func (w *watcher) head(out io.Writer, all cli.Survey, asked error, now time.Time) {
+	fmt.Fprintf(out, "artifactfs  %s  %s\n", now.Format("15:04:05"), cli.Plural(int64(len(all.Mounts)), "mount"))
+	for _, d := range all.Daemons {
 		if d.PID != 0 {
 			printDaemon(out, d, now)
 		}
@@ -149,7 +150,7 @@ func (w *watcher) head(out io.Writer, all survey, asked error, now time.Time) {
 }
 
 // table writes a line for each mount. Rates are those since the last time; a process that took a mount over counts anew.
-func (w *watcher) table(out io.Writer, mounts []served, now time.Time, header bool) {
+func (w *watcher) table(out io.Writer, mounts []cli.Served, now time.Time, header bool) {
 	var t bytes.Buffer
 	columns := tabwriter.NewWriter(&t, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(columns, "TIME\tOPS/S\tWAIT\tMISS/S\tREQ/S\tRECV/S\tQUEUE\tHERE\tCHANGED\tPENDING\tSTATE\t  DIR")
@@ -161,7 +162,7 @@ func (w *watcher) table(out io.Writer, mounts []served, now time.Time, header bo
 			last = control.MountStatus{}
 		}
 		rate := func(value func(control.MountStatus) int64, write func(int64) string) string {
-			if seconds := now.Sub(w.at).Seconds(); known && m.mounted() {
+			if seconds := now.Sub(w.at).Seconds(); known && m.Mounted() {
 				return write(int64(float64(max(0, value(m.MountStatus)-value(last))) / seconds))
 			}
 			return "-"
@@ -172,14 +173,14 @@ func (w *watcher) table(out io.Writer, mounts []served, now time.Time, header bo
 		}
 		pending := "-"
 		if m.Session.SessionRemote != "" {
-			pending = count(m.Session.Pending)
+			pending = cli.Count(m.Session.Pending)
 		}
 		fmt.Fprintf(columns, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t  %s\n", now.Format("15:04:05"),
-			rate(func(s control.MountStatus) int64 { return s.Operations.Total }, count), count(m.Operations.Pending),
-			rate(func(s control.MountStatus) int64 { return s.Operations.Fetched }, count),
-			rate(func(s control.MountStatus) int64 { return s.Network.Requests }, count),
-			rate(func(s control.MountStatus) int64 { return s.Network.Bytes }, bytesOf),
-			count(m.Queue.Foreground)+"+"+count(m.Queue.Background), hydrated, count(m.Overlay.Changed), pending, m.State,
+			rate(func(s control.MountStatus) int64 { return s.Operations.Total }, cli.Count), cli.Count(m.Operations.Pending),
+			rate(func(s control.MountStatus) int64 { return s.Operations.Fetched }, cli.Count),
+			rate(func(s control.MountStatus) int64 { return s.Network.Requests }, cli.Count),
+			rate(func(s control.MountStatus) int64 { return s.Network.Bytes }, cli.BytesOf),
+			cli.Count(m.Queue.Foreground)+"+"+cli.Count(m.Queue.Background), hydrated, cli.Count(m.Overlay.Changed), pending, m.State,
 			(&control.Error{Cause: m.Dir}).Error())
 	}
 	columns.Flush()
@@ -196,7 +197,7 @@ func fit(out io.Writer, text string, width, height int) {
 	lines := strings.SplitAfter(strings.TrimSuffix(text, "\n"), "\n")
 	for i, line := range lines {
 		if height > 2 && i == height-2 && len(lines) > height-1 {
-			fmt.Fprintf(out, "... and %s more\x1b[K\n", plural(int64(len(lines)-i), "line"))
+			fmt.Fprintf(out, "... and %s more\x1b[K\n", cli.Plural(int64(len(lines)-i), "line"))
 			return
 		}
 		line = strings.TrimSuffix(line, "\n")

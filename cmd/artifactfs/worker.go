@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/daemon"
 	"github.com/artifactfs/artifactfs/internal/keeper"
@@ -35,13 +36,13 @@ const (
 	maxStacks = 256 << 10 // bytes of the log about a worker that hangs
 )
 
-func workerCommand(a *app) *cobra.Command {
+func workerCommand(a *cli.App) *cobra.Command {
 	var f daemonFlags
 	cmd := &cobra.Command{
 		Use:    "worker",
 		Short:  "Serve mounts for a supervisor, which starts it",
 		Hidden: true,
-		Args:   arguments(0, 0, "no arguments"),
+		Args:   cli.Arguments(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.check(cmd); err != nil {
 				return err
@@ -63,7 +64,7 @@ func workerCommand(a *app) *cobra.Command {
 
 // worker serves the mounts, as long as it lives. It is the Handler of the control socket.
 type worker struct {
-	host
+	cli.Host
 	conn  *keeper.Conn
 	start keeper.Start
 	since time.Time
@@ -77,11 +78,11 @@ type worker struct {
 }
 
 // work waits until it is this process's turn and serves.
-func runWorker(ctx context.Context, a *app, conn *keeper.Conn, f daemonFlags) (err error) {
-	a.prepareToServe()
+func runWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f daemonFlags) (err error) {
+	prepareToServe(a)
 	// What starts has little garbage, and a small heap is collected often: a third of the processor time until READY.
 	debug.SetGCPercent(-1)
-	log, closeLog, err := a.newLog(zapcore.InfoLevel)
+	log, closeLog, err := a.NewLog(zapcore.InfoLevel)
 	if err != nil {
 		return err
 	}
@@ -95,44 +96,44 @@ func runWorker(ctx context.Context, a *app, conn *keeper.Conn, f daemonFlags) (e
 	w := &worker{conn: conn, start: start, since: time.Now(), log: log, failed: start.UpgradeFailed, news: make(chan struct{})}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var alive atomic.Pointer[host]
+	var alive atomic.Pointer[cli.Host]
 	done := make(chan struct{})
 	defer close(done)
 	go w.beat(ctx, &alive, max(beatPause, f.watchdog/2), done)
 	go listen(a, w, cancel, f)
 
 	socket, lock := take(&kept, keptSocket), take(&kept, keptLock)
-	w.host, err = a.newHost(daemon.Config{State: a.state, Log: log, Keeper: conn, Kept: kept, Reason: start.Reason, Takeovers: start.Count})
+	w.Host, err = a.NewHost(daemon.Config{State: a.State, Log: log, Keeper: conn, Kept: kept, Reason: start.Reason, Takeovers: start.Count})
 	if err != nil {
-		return a.ofState(fmt.Errorf("start daemon: %w", err))
+		return a.OfState(fmt.Errorf("start daemon: %w", err))
 	}
-	alive.Store(&w.host)
+	alive.Store(&w.Host)
 	defer func() {
 		w.ending.Store(true)
 		if err != nil && start.Count > 0 {
 			return // another may be able to go on with the mounts
 		}
-		err = errors.Join(err, closeHost(w.host))
+		err = errors.Join(err, closeHost(w.Host))
 		conn.Tell(keeper.Stopping, "1") // from here on no successor is needed
 	}()
-	endMetrics, err := a.serveMetrics(w.host, log, start.Count > 0)
+	endMetrics, err := serveMetrics(a, w.Host, log, start.Count > 0)
 	if err != nil {
 		return err
 	}
 	defer endMetrics()
-	server, err := control.Inherit(ctx, a.daemonSocket(), socket, lock, w, log)
+	server, err := control.Inherit(ctx, a.DaemonSocket(), socket, lock, w, log)
 	if errors.Is(err, control.ErrInUse) {
 		return errors.Join(err, &control.Error{Code: control.ExitFailed, Verb: "start daemon", Cause: err.Error(),
 			Hint: "artifactfs daemon --upgrade replaces it by this version; --state DIR selects another daemon"})
 	} else if err != nil {
-		return a.ofState(fmt.Errorf("start daemon: %w", err))
+		return a.OfState(fmt.Errorf("start daemon: %w", err))
 	}
 	if err := keepServer(conn, server); err != nil {
 		server.Close()
 		server.Serve(ctx)
 		return fmt.Errorf("start daemon: %w", err)
 	}
-	log.Info("serving", zap.String("version", versionText()), zap.String("socket", a.daemonSocket()), zap.Int("pid", os.Getpid()),
+	log.Info("serving", zap.String("version", versionText()), zap.String("socket", a.DaemonSocket()), zap.Int("pid", os.Getpid()),
 		zap.Int("takeovers", start.Count))
 	serveWorker(ctx, a, cancel, w, server, f)
 	log.Info("ending")
@@ -140,7 +141,7 @@ func runWorker(ctx context.Context, a *app, conn *keeper.Conn, f daemonFlags) (e
 }
 
 // serveWorker returns when the server has ended.
-func serveWorker(ctx context.Context, a *app, cancel context.CancelFunc, w *worker, server *control.Server, f daemonFlags) {
+func serveWorker(ctx context.Context, a *cli.App, cancel context.CancelFunc, w *worker, server *control.Server, f daemonFlags) {
 	var beside sync.WaitGroup
 	beside.Go(func() {
 		resume, stop := context.WithTimeout(ctx, resumeTime)
@@ -196,7 +197,7 @@ func keepServer(conn *keeper.Conn, server *control.Server) error {
 }
 
 // beat tells the supervisor that this process is well, as long as it is. patience is how long its locks may take to answer.
-func (w *worker) beat(ctx context.Context, alive *atomic.Pointer[host], patience time.Duration, done <-chan struct{}) {
+func (w *worker) beat(ctx context.Context, alive *atomic.Pointer[cli.Host], patience time.Duration, done <-chan struct{}) {
 	told := false
 	for {
 		err := error(nil)
@@ -226,7 +227,7 @@ func (w *worker) beat(ctx context.Context, alive *atomic.Pointer[host], patience
 }
 
 // listen does what the supervisor says, and does without one when there is none.
-func listen(a *app, w *worker, cancel context.CancelFunc, f daemonFlags) {
+func listen(a *cli.App, w *worker, cancel context.CancelFunc, f daemonFlags) {
 	for {
 		m, _, err := w.conn.Receive()
 		switch {
@@ -251,7 +252,7 @@ func listen(a *app, w *worker, cancel context.CancelFunc, f daemonFlags) {
 }
 
 // goOnAlone has another supervisor started, which has another worker started. This one serves until then.
-func goOnAlone(a *app, w *worker, f daemonFlags) {
+func goOnAlone(a *cli.App, w *worker, f daemonFlags) {
 	if w.ending.Load() {
 		return
 	}
@@ -274,7 +275,7 @@ func goOnAlone(a *app, w *worker, f daemonFlags) {
 
 // Status adds what is known of this process.
 func (w *worker) Status(ctx context.Context) (control.Status, error) {
-	s, err := w.host.Status(ctx)
+	s, err := w.Host.Status(ctx)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s.Daemon = control.DaemonStatus{
@@ -293,7 +294,7 @@ func (w *worker) Upgrade(ctx context.Context, r control.UpgradeRequest) error {
 	}
 	file, err := os.Open(r.Executable)
 	if err != nil {
-		return failure("upgrade", "daemon", err)
+		return cli.Failure("upgrade", "daemon", err)
 	}
 	defer file.Close()
 	w.mu.Lock()
@@ -301,13 +302,13 @@ func (w *worker) Upgrade(ctx context.Context, r control.UpgradeRequest) error {
 	news := w.news
 	w.mu.Unlock()
 	if err := w.conn.Send(keeper.Message{keeper.Upgrade: r.Executable}, int(file.Fd())); err != nil {
-		return failure("upgrade", "daemon", err)
+		return cli.Failure("upgrade", "daemon", err)
 	}
 	select {
 	case <-news:
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		return failure("upgrade", "daemon", errors.New(w.failed))
+		return cli.Failure("upgrade", "daemon", errors.New(w.failed))
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -35,6 +35,7 @@ var floors = [][]string{
 	{"statedir", "mount/mountpoint"},
 	{"statedir/statedirtest"},
 	{"daemon", "mcp"},
+	{"cmd/artifactfs/cli"},
 	{"cmd/artifactfs", "cmd/artifactfs-fsmonitor"},
 	{"integration", "integration/bench", "internal/arch", "internal/arch/counts"},
 }
@@ -46,7 +47,7 @@ var libraries = map[string][]string{
 	"github.com/dgraph-io/ristretto/":  {"cache"},
 	"github.com/modelcontextprotocol/": {"mcp", "integration"},
 	"github.com/google/jsonschema-go/": {"mcp"},
-	"github.com/spf13/":                {"cmd/artifactfs"},
+	"github.com/spf13/":                {"cmd/artifactfs", "cmd/artifactfs/cli"},
 	"github.com/BurntSushi/toml":       {"config"},
 	"github.com/pjbgf/sha1cd":          {"object"},
 	"golang.org/x/net/":                {"transport"},

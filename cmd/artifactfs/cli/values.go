@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"fmt"
@@ -7,20 +7,22 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/artifactfs/artifactfs/internal/metrics"
 )
 
-// choice is a flag that takes one of a few words.
-type choice[T ~string] struct {
+// Choice is a flag that takes one of a few words.
+type Choice[T ~string] struct {
 	value *T
 	words []T
 }
 
-func newChoice[T ~string](value *T, initial T, words ...T) *choice[T] {
+func NewChoice[T ~string](value *T, initial T, words ...T) *Choice[T] {
 	*value = initial
-	return &choice[T]{value, words}
+	return &Choice[T]{value, words}
 }
 
-func (c *choice[T]) String() string {
+func (c *Choice[T]) String() string {
 	if c.value == nil { // pflag asks a zero value what the default looks like
 		return ""
 	}
@@ -28,7 +30,7 @@ func (c *choice[T]) String() string {
 }
 
 // Type is what help shows behind the flag's name.
-func (c *choice[T]) Type() string {
+func (c *Choice[T]) Type() string {
 	names := make([]string, len(c.words))
 	for i, w := range c.words {
 		names[i] = string(w)
@@ -36,7 +38,7 @@ func (c *choice[T]) Type() string {
 	return strings.Join(names, "|")
 }
 
-func (c *choice[T]) Set(s string) error {
+func (c *Choice[T]) Set(s string) error {
 	if !slices.Contains(c.words, T(s)) {
 		return fmt.Errorf("must be one of %s", c.Type())
 	}
@@ -44,29 +46,29 @@ func (c *choice[T]) Set(s string) error {
 	return nil
 }
 
-// size is a flag that takes a number of bytes, as in 512M.
-type size int64
+// Size is a flag that takes a number of bytes, as in 512M.
+type Size int64
 
-func (s *size) String() string {
+func (s *Size) String() string {
 	if *s == 0 {
 		return ""
 	}
 	return strconv.FormatInt(int64(*s), 10)
 }
 
-func (s *size) Type() string { return "SIZE" }
+func (s *Size) Type() string { return "SIZE" }
 
-func (s *size) Set(text string) error {
-	n, err := parseSize(text)
+func (s *Size) Set(text string) error {
+	n, err := ParseSize(text)
 	if err != nil {
 		return err
 	}
-	*s = size(n)
+	*s = Size(n)
 	return nil
 }
 
-// sizeText writes a size the shortest way that parseSize reads as the same.
-func sizeText(n int64) string {
+// SizeText writes a size the shortest way that parseSize reads as the same.
+func SizeText(n int64) string {
 	unit := -1
 	for ; n != 0 && n%1024 == 0 && unit < 3; unit++ {
 		n /= 1024
@@ -78,8 +80,8 @@ func sizeText(n int64) string {
 	return text
 }
 
-// parseSize reads bytes with an optional K, M, G or T (powers of 1024; "KiB" and "KB" mean the same).
-func parseSize(text string) (int64, error) {
+// ParseSize reads bytes with an optional K, M, G or T (powers of 1024; "KiB" and "KB" mean the same).
+func ParseSize(text string) (int64, error) {
 	number := strings.ToUpper(strings.TrimSpace(text))
 	number = strings.TrimSuffix(strings.TrimSuffix(number, "B"), "I")
 	shift := 0
@@ -101,8 +103,8 @@ func parseSize(text string) (int64, error) {
 	return int64(n), nil
 }
 
-// count writes a number with commas between thousands.
-func count(n int64) string {
+// Count writes a number with commas between thousands.
+func Count(n int64) string {
 	digits := strconv.FormatInt(n, 10)
 	sign := ""
 	if n < 0 {
@@ -114,16 +116,16 @@ func count(n int64) string {
 	return sign + digits
 }
 
-// plural writes a number with its noun.
-func plural(n int64, noun string) string {
+// Plural writes a number with its noun.
+func Plural(n int64, noun string) string {
 	if n == 1 {
 		return "1 " + noun
 	}
-	return count(n) + " " + noun + "s"
+	return Count(n) + " " + noun + "s"
 }
 
-// bytesOf writes a number of bytes with three digits.
-func bytesOf(n int64) string {
+// BytesOf writes a number of bytes with three digits.
+func BytesOf(n int64) string {
 	v, unit := float64(n), 0
 	for v >= 999.5 && unit < 4 {
 		v, unit = v/1024, unit+1
@@ -135,16 +137,16 @@ func bytesOf(n int64) string {
 	return strconv.FormatFloat(v, 'f', digits, 64) + " " + []string{"B", "KiB", "MiB", "GiB", "TiB"}[unit]
 }
 
-// seconds writes a short time as people compare it.
-func seconds(d time.Duration) string {
+// Seconds writes a short time as people compare it.
+func Seconds(d time.Duration) string {
 	if d < time.Minute {
 		return fmt.Sprintf("%.2f s", d.Seconds())
 	}
-	return age(d)
+	return Age(d)
 }
 
-// age writes how long ago something was, with the two largest units.
-func age(d time.Duration) string {
+// Age writes how long ago something was, with the two largest units.
+func Age(d time.Duration) string {
 	d = d.Round(time.Second)
 	switch {
 	case d < time.Minute:
@@ -155,4 +157,19 @@ func age(d time.Duration) string {
 		return fmt.Sprintf("%d h %d min", d/time.Hour, d%time.Hour/time.Minute)
 	}
 	return fmt.Sprintf("%d days", d/(24*time.Hour))
+}
+
+// metricsAddress is a flag that says where metrics are served.
+type metricsAddress struct {
+	Text    string
+	Address metrics.Address
+}
+
+func (m *metricsAddress) String() string { return m.Text }
+func (m *metricsAddress) Type() string   { return "unix:PATH|HOST:PORT" }
+
+func (m *metricsAddress) Set(text string) (err error) {
+	m.Address, err = metrics.ParseAddress(text)
+	m.Text = m.Address.String() // a worker is told, who may be in another directory
+	return err
 }

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"os"
@@ -15,12 +15,12 @@ import (
 // environmentPrefix is in front of every variable that stands for a flag or an argument.
 const environmentPrefix = "ARTIFACTFS_"
 
-// fromEnvironment marks a command whose own flags may be given by environment variables. The other commands name what they
+// FromEnvironment marks a command whose own flags may be given by environment variables. The other commands name what they
 // mean on their command line: a session's name that was left in the environment must not choose what is unmounted.
-var fromEnvironment = map[string]string{"environment": "flags"}
+var FromEnvironment = map[string]string{"environment": "flags"}
 
-// everywhere are the global flags that any command takes from the environment; --state has always been one.
-var everywhere = []string{"state", "socket", "log-file", "log-level", "log-format"}
+// Everywhere are the global flags that any command takes from the environment; --state has always been one.
+var Everywhere = []string{"state", "socket", "log-file", "log-level", "log-format"}
 
 // variable is the name of a flag's environment variable.
 func variable(flag string) string {
@@ -33,7 +33,7 @@ func flagsFromEnvironment(cmd *cobra.Command) error {
 	var first error
 	set := func(f *pflag.Flag) {
 		value := os.Getenv(variable(f.Name))
-		if !slices.Contains(everywhere, f.Name) {
+		if !slices.Contains(Everywhere, f.Name) {
 			os.Unsetenv(variable(f.Name))
 		}
 		if first != nil || f.Changed || value == "" || f.Name == "help" {
@@ -43,7 +43,7 @@ func flagsFromEnvironment(cmd *cobra.Command) error {
 			first = &control.Error{Code: control.ExitUsage, Verb: cmd.Name(), Object: "$" + variable(f.Name), Cause: flagCause(err), Hint: cmd.CommandPath() + " --help"}
 		}
 	}
-	for _, name := range everywhere {
+	for _, name := range Everywhere {
 		set(cmd.Flags().Lookup(name))
 	}
 	if cmd.Annotations["environment"] != "" {
@@ -61,9 +61,9 @@ func flagCause(err error) string {
 	return text
 }
 
-// environmentArguments gives the arguments that stand in variables, up to the first that is empty, and forgets them: a
+// EnvironmentArguments gives the arguments that stand in variables, up to the first that is empty, and forgets them: a
 // remote may have a secret in it.
-func environmentArguments(names ...string) (args []string) {
+func EnvironmentArguments(names ...string) (args []string) {
 	for i, name := range names {
 		value := os.Getenv(environmentPrefix + name)
 		os.Unsetenv(environmentPrefix + name)
@@ -74,14 +74,14 @@ func environmentArguments(names ...string) (args []string) {
 	return args
 }
 
-// searchPath is where programs are looked for that nobody has told where: that of login(1), root's part included.
-const searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+// SearchPath is where programs are looked for that nobody has told where: that of login(1), root's part included.
+const SearchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// completeEnvironment sets what git and the programs it starts rely on. mount(8) takes PATH and HOME from its helpers, and
+// CompleteEnvironment sets what git and the programs it starts rely on. mount(8) takes PATH and HOME from its helpers, and
 // a service of the system has no HOME.
-func completeEnvironment() {
+func CompleteEnvironment() {
 	if os.Getenv("PATH") == "" {
-		os.Setenv("PATH", searchPath)
+		os.Setenv("PATH", SearchPath)
 	}
 	if os.Getenv("HOME") != "" {
 		return

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"bytes"
@@ -25,8 +25,8 @@ func TestJournalGetsPriorities(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("JOURNAL_STREAM", fmt.Sprintf("%d:%d", st.Dev, st.Ino))
-	a := &app{stderr: f, logFormat: "console"}
-	log, end, err := a.newLog(zapcore.DebugLevel)
+	a := &App{Stderr: f, LogFormat: "console"}
+	log, end, err := a.NewLog(zapcore.DebugLevel)
 	if err != nil {
 		t.Fatal(err)
 	}

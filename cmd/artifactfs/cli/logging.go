@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"bytes"
@@ -12,32 +12,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newLog opens the log that the global flags describe; level is what they leave open. close flushes it.
-func (a *app) newLog(level zapcore.Level) (log *zap.Logger, close func(), err error) {
-	if a.logLevel != "" {
-		if err := level.Set(a.logLevel); err != nil {
+// NewLog opens the log that the global flags describe; level is what they leave open. close flushes it.
+func (a *App) NewLog(level zapcore.Level) (log *zap.Logger, close func(), err error) {
+	if a.LogLevel != "" {
+		if err := level.Set(a.LogLevel); err != nil {
 			return nil, nil, fmt.Errorf("open log: %w", err)
 		}
-	} else if a.verbose && level > zapcore.InfoLevel {
+	} else if a.Verbose && level > zapcore.InfoLevel {
 		level = zapcore.InfoLevel
 	}
 	conf := zap.NewProductionEncoderConfig()
 	conf.EncodeTime = zapcore.RFC3339NanoTimeEncoder
 	conf.EncodeDuration = zapcore.StringDurationEncoder
-	toJournal := a.logFile == "" && isJournal(a.stderr, os.Getenv("JOURNAL_STREAM"))
+	toJournal := a.LogFile == "" && isJournal(a.Stderr, os.Getenv("JOURNAL_STREAM"))
 	if toJournal { // it has the time and the level in fields of its own
 		conf.TimeKey, conf.LevelKey, conf.ConsoleSeparator = "", "", " "
 	}
 	encoder := zapcore.NewConsoleEncoder(conf)
-	if a.logFormat == "json" {
+	if a.LogFormat == "json" {
 		encoder = zapcore.NewJSONEncoder(conf)
 	}
 	if toJournal {
 		encoder = journalEncoder{encoder}
 	}
-	out, close := zapcore.WriteSyncer(zapcore.Lock(a.stderr)), func() {}
-	if a.logFile != "" {
-		f, err := openLogFile(a.logFile)
+	out, close := zapcore.WriteSyncer(zapcore.Lock(a.Stderr)), func() {}
+	if a.LogFile != "" {
+		f, err := openLogFile(a.LogFile)
 		if err != nil {
 			return nil, nil, fmt.Errorf("open log: %w", err)
 		}

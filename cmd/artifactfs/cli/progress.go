@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"fmt"
@@ -17,9 +17,9 @@ const (
 	plainPause = time.Second
 )
 
-// progress shows work under way on stderr: one line that changes on a terminal, plain lines elsewhere if verbose.
+// Progress shows work under way on stderr: one line that changes on a terminal, plain lines elsewhere if verbose.
 // Messages always get a line of their own.
-type progress struct {
+type Progress struct {
 	out      *os.File
 	terminal bool
 	plain    bool
@@ -34,10 +34,10 @@ type progress struct {
 	phase   string    // of the last plain line
 }
 
-func (a *app) newProgress() *progress {
-	_, err := unix.IoctlGetTermios(int(a.stderr.Fd()), unix.TCGETS)
-	p := &progress{out: a.stderr, terminal: err == nil && os.Getenv("TERM") != "dumb", start: time.Now(), quit: make(chan struct{})}
-	p.plain = a.verbose && !p.terminal
+func (a *App) NewProgress() *Progress {
+	_, err := unix.IoctlGetTermios(int(a.Stderr.Fd()), unix.TCGETS)
+	p := &Progress{out: a.Stderr, terminal: err == nil && os.Getenv("TERM") != "dumb", start: time.Now(), quit: make(chan struct{})}
+	p.plain = a.Verbose && !p.terminal
 	if p.terminal {
 		p.done.Go(p.tick)
 	}
@@ -45,7 +45,7 @@ func (a *app) newProgress() *progress {
 }
 
 // tick redraws, so that the clock runs when nothing else does.
-func (p *progress) tick() {
+func (p *Progress) tick() {
 	next := time.After(quietStart)
 	for {
 		select {
@@ -60,8 +60,8 @@ func (p *progress) tick() {
 	}
 }
 
-// show takes a step; it is what a client calls back.
-func (p *progress) show(step control.Progress) {
+// Show takes a step; it is what a client calls back.
+func (p *Progress) Show(step control.Progress) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if step.Message != "" {
@@ -76,8 +76,8 @@ func (p *progress) show(step control.Progress) {
 	}
 }
 
-// stop leaves the terminal clean.
-func (p *progress) stop() {
+// Stop leaves the terminal clean.
+func (p *Progress) Stop() {
 	close(p.quit)
 	p.done.Wait()
 	p.mu.Lock()
@@ -85,7 +85,7 @@ func (p *progress) stop() {
 	p.clearLocked()
 }
 
-func (p *progress) drawLocked() {
+func (p *Progress) drawLocked() {
 	if p.current.Phase == "" {
 		return
 	}
@@ -97,22 +97,22 @@ func (p *progress) drawLocked() {
 	fmt.Fprintf(p.out, "\r\x1b[K%s", line)
 }
 
-func (p *progress) clearLocked() {
+func (p *Progress) clearLocked() {
 	if p.drawn {
 		fmt.Fprint(p.out, "\r\x1b[K")
 		p.drawn = false
 	}
 }
 
-func (p *progress) lineLocked() string {
-	return describe(p.current) + "  " + seconds(time.Since(p.start))
+func (p *Progress) lineLocked() string {
+	return describe(p.current) + "  " + Seconds(time.Since(p.start))
 }
 
 // describe writes a step: "trees  12,345 objects", "hydrate  3.0 MiB of 9.1 MiB (33 %)".
 func describe(s control.Progress) string {
-	number, unit := count, " "+s.Unit
+	number, unit := Count, " "+s.Unit
 	if s.Unit == "bytes" {
-		number, unit = bytesOf, ""
+		number, unit = BytesOf, ""
 	}
 	phase := (&control.Error{Cause: s.Phase}).Error()
 	switch {

@@ -1,0 +1,164 @@
+// Package cli holds the parts that all commands of artifactfs share: the global flags and the streams of one run (App), clients of the
+// daemons of a state directory, errors with their exit codes, progress, logs, and the texts of numbers.
+//
+// It reads the state directory but changes nothing in it, and it starts no process but the shared daemon (App.EnsureDaemon).
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strconv"
+	"syscall"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/daemon"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// App is one run of the command line. The flags are valid once Begin has returned; commands run one at a time, so App has no lock.
+type App struct {
+	Stdout, Stderr *os.File
+	Token          control.Secret // for the remote, from the environment
+	SessionToken   control.Secret // for the session remote, from the environment
+	NewHost        func(daemon.Config) (Host, error)
+
+	// Global flags.
+	State, Socket                string
+	JSON, Verbose, Quiet         bool
+	LogFile, LogLevel, LogFormat string
+	Metrics                      metricsAddress // where a daemon serves its metrics
+
+	Passing bool   // the mount is not mounted again after a restart of the machine
+	Through string // path by which this process reaches the mount's directory: /proc/self/fd/N if a caller passed a descriptor
+
+	Began   bool // the arguments were valid and a command runs
+	Serving bool // this process serves mounts itself: a second signal must not kill it
+}
+
+// Begin completes the global flags from the environment and finds the state directory. Cobra calls it after it has checked the
+// arguments of a command and before it runs the command.
+func (a *App) Begin(cmd *cobra.Command, args []string) error {
+	if err := flagsFromEnvironment(cmd); err != nil {
+		return err
+	}
+	state, err := control.StateDir(a.State)
+	if err != nil {
+		return err
+	}
+	a.State, a.Began = state, true
+	return nil
+}
+
+// CompleteFlag makes the shell complete the flag with these values. It panics if the command has no such flag.
+func CompleteFlag(cmd *cobra.Command, name string, values ...string) {
+	// It fails only for a flag that does not exist, and then every test of the command line does.
+	if err := cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err)
+	}
+}
+
+// PrintError writes an error on one line, and its hint on a second one if it has a hint.
+func PrintError(w io.Writer, e *control.Error) {
+	fmt.Fprintf(w, "artifactfs: %s\n", e.Error())
+	if e.Hint != "" {
+		fmt.Fprintf(w, "hint: %s\n", (&control.Error{Cause: e.Hint}).Error())
+	}
+}
+
+// Usage returns err as an error of exit code 2 whose hint names the help of cmd. An error that has an exit code already is returned
+// unchanged.
+func Usage(cmd *cobra.Command, err error) error {
+	var e *control.Error
+	if errors.As(err, &e) {
+		return err
+	}
+	verb := cmd.Name()
+	if cmd == cmd.Root() {
+		verb = ""
+	}
+	return &control.Error{Code: control.ExitUsage, Verb: verb, Cause: flagText(err), Hint: cmd.CommandPath() + " --help"}
+}
+
+// flagText returns the reason why a flag was refused. It replaces the texts of strconv and time, which name Go's functions.
+func flagText(err error) string {
+	var bad *pflag.InvalidValueError
+	var number *strconv.NumError
+	if !errors.As(err, &bad) {
+		return err.Error()
+	}
+	why := ""
+	switch {
+	case errors.As(err, &number) && errors.Is(number.Err, strconv.ErrRange):
+		why = "out of range"
+	case errors.As(err, &number) && bad.GetFlag().Value.Type() == "bool":
+		why = "must be true or false"
+	case errors.As(err, &number):
+		why = "not a number"
+	case bad.GetFlag().Value.Type() == "duration":
+		why = "not a time; examples are 30s and 5m"
+	default:
+		return err.Error()
+	}
+	return fmt.Sprintf("invalid argument %q for \"--%s\" flag: %s", bad.GetValue(), bad.GetFlag().Name, why)
+}
+
+// Reason returns the text of err without the operation and the path that a *fs.PathError puts before it.
+func Reason(err error) string {
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		return path.Err.Error()
+	}
+	return err.Error()
+}
+
+// Arguments returns a check of the number of arguments: at least least, and at most most unless most is negative. takes names them in
+// the error.
+func Arguments(least, most int, takes string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) < least || most >= 0 && len(args) > most {
+			return fmt.Errorf("takes %s, got %s", takes, Plural(int64(len(args)), "argument"))
+		}
+		return nil
+	}
+}
+
+// EnsureDaemon returns a client of the shared daemon, which it starts if none runs. The daemon logs as this command does.
+func (a *App) EnsureDaemon(ctx context.Context) (*control.Client, error) {
+	executable, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("start daemon: %w", err)
+	}
+	client, err := control.Ensure(ctx, control.Launch{State: a.State, Socket: a.Socket, Executable: executable,
+		LogFile: a.LogFile, LogLevel: a.LogLevel, LogFormat: a.LogFormat})
+	return client, a.OfState(err)
+}
+
+// OfState adds the hint to choose another state directory to an error that says that this one cannot be written.
+func (a *App) OfState(err error) error {
+	if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EROFS) && !errors.Is(err, syscall.ENOTDIR) {
+		return err
+	}
+	e := *control.AsError(err)
+	if e.Hint == "" {
+		e.Hint = "the state directory is " + a.State + "; --state DIR or $ARTIFACTFS_STATE chooses another"
+	}
+	return &e
+}
+
+// DaemonSocket returns the path of the socket of the shared daemon, whether or not a daemon listens there.
+func (a *App) DaemonSocket() string {
+	if a.Socket != "" {
+		return a.Socket
+	}
+	return control.DaemonSocket(a.State)
+}
+
+// ExitCode is an error whose text has been printed already: only the exit code is left to report.
+type ExitCode int
+
+func (e ExitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }

@@ -1,0 +1,338 @@
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/daemon"
+	"github.com/artifactfs/artifactfs/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/statedir"
+)
+
+// StatusTime limits the wait for the status of a daemon. A daemon waits for nothing before it answers, so one that takes longer hangs.
+const StatusTime = 5 * time.Second
+
+// EndPoll is the interval at which a command checks whether a daemon that does not answer has ended.
+const EndPoll = 10 * time.Millisecond
+
+// Served is a mount with a client of the daemon that serves it. The client is nil for a session that is not mounted.
+type Served struct {
+	control.MountStatus
+	Client *control.Client
+	socket string
+}
+
+// Mounted reports whether a daemon serves the mount.
+func (s Served) Mounted() bool { return s.Client != nil }
+
+// Sockets returns the sockets of the daemons to ask: the one that --socket names, or all sockets of the state directory.
+func (a *App) Sockets(ctx context.Context) ([]string, error) {
+	if a.Socket != "" {
+		return []string{a.Socket}, nil
+	}
+	return control.Sockets(ctx, a.State)
+}
+
+// Survey is the status of all daemons of a state directory.
+type Survey struct {
+	Mounts  []Served // with the sessions that are not mounted and the mounts that failed, ordered by directory
+	Daemons []Serving
+}
+
+// Serving is a process that serves mounts.
+type Serving struct {
+	Socket string
+	Mounts int
+	control.DaemonStatus
+	Cache control.CacheStatus
+}
+
+// Mounts returns the mounts of a survey without their numbers of files, which take the daemon time to count.
+func (a *App) Mounts(ctx context.Context) ([]Served, error) {
+	s, err := a.surveyBy(ctx, (*control.Client).Mounts)
+	return s.Mounts, err
+}
+
+// Add adds sessions that are not mounted and mounts that failed. A mount that failed and left changes has one entry: that of its
+// session, with the error of the mount.
+func (s *Survey) Add(kept, failed []control.MountStatus) {
+	sameWork := func(a, b control.MountStatus) bool { return a.Dir == b.Dir && a.Session.Name == b.Session.Name }
+	for _, m := range s.Mounts { // a daemon reports failed mounts, too
+		failed = slices.DeleteFunc(failed, func(f control.MountStatus) bool { return f.Dir == m.Dir })
+		if m.State == control.StateFailed {
+			failed = append(failed, m.MountStatus)
+		}
+	}
+	for _, k := range kept {
+		for _, f := range failed {
+			if sameWork(k, f) {
+				k.State, k.Since, k.Error = control.StateFailed, f.Since, cmp.Or(k.Error, f.Error)
+			}
+		}
+		s.Mounts = append(slices.DeleteFunc(s.Mounts, func(m Served) bool {
+			return m.State == control.StateFailed && sameWork(m.MountStatus, k)
+		}), Served{MountStatus: k})
+	}
+	for _, f := range failed {
+		if !slices.ContainsFunc(s.Mounts, func(m Served) bool { return sameWork(m.MountStatus, f) }) {
+			s.Mounts = append(s.Mounts, Served{MountStatus: f})
+		}
+	}
+}
+
+// Survey asks all daemons at the same time. If one of them does not answer, it returns the answers of the others and an error.
+func (a *App) Survey(ctx context.Context) (Survey, error) {
+	return a.surveyBy(ctx, (*control.Client).Status)
+}
+
+func (a *App) surveyBy(ctx context.Context, question func(*control.Client, context.Context) (control.Status, error)) (Survey, error) {
+	var s Survey
+	sockets, err := a.Sockets(ctx)
+	if err != nil {
+		return s, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, StatusTime)
+	defer cancel()
+	answers, errs := make([]control.Status, len(sockets)), make([]error, len(sockets))
+	clients := make([]*control.Client, len(sockets))
+	var wg sync.WaitGroup
+	for i, socket := range sockets {
+		wg.Go(func() { answers[i], clients[i], errs[i] = ask(ctx, socket, question) })
+	}
+	wg.Wait()
+	for i, socket := range sockets {
+		for _, m := range answers[i].Mounts {
+			s.Mounts = append(s.Mounts, Served{m, clients[i], socket})
+		}
+		if errs[i] == nil {
+			s.Daemons = append(s.Daemons, Serving{socket, len(answers[i].Mounts), answers[i].Daemon, answers[i].Cache})
+		}
+		if errors.Is(errs[i], control.ErrNoServer) && a.Socket == "" {
+			errs[i] = nil // the daemon ended after its socket was listed
+		}
+	}
+	if guest, ok := a.guest(ctx, s.Mounts, question); ok {
+		s.Mounts = append(s.Mounts, guest)
+	}
+	kept, err := daemon.Kept(a.State)
+	s.Add(kept, daemon.Failed(a.State))
+	errs = append(errs, err)
+	sort.SliceStable(s.Mounts, func(i, j int) bool { return s.Mounts[i].Dir < s.Mounts[j].Dir })
+	return s, a.OfState(errors.Join(errs...))
+}
+
+// guest returns the mount around the current directory if its daemon's socket cannot be reached from here, as in a container. The
+// mount itself then serves as the way to the daemon: see control.GuestDir.
+func (a *App) guest(ctx context.Context, seen []Served, question func(*control.Client, context.Context) (control.Status, error)) (Served, bool) {
+	dir, err := os.Getwd()
+	if err != nil || a.Socket != "" {
+		return Served{}, false
+	}
+	root, ok := control.GuestDir(dir)
+	if !ok || slices.ContainsFunc(seen, func(m Served) bool { return m.Dir == root && m.Mounted() }) {
+		return Served{}, false
+	}
+	client, err := control.DialGuest(ctx, root)
+	if err != nil {
+		return Served{}, false
+	}
+	status, err := question(client, ctx)
+	if err != nil || len(status.Mounts) != 1 {
+		return Served{}, false
+	}
+	return Served{status.Mounts[0], client, ""}, true
+}
+
+func ask(ctx context.Context, socket string, question func(*control.Client, context.Context) (control.Status, error)) (control.Status, *control.Client, error) {
+	client, err := control.Dial(ctx, socket)
+	if err != nil {
+		return control.Status{}, nil, err
+	}
+	status, err := question(client, ctx)
+	if err != nil && !errors.Is(err, control.ErrNoServer) {
+		err = Failure("ask", socket, err)
+	}
+	return status, client, err
+}
+
+// Find returns the mount at dir, or the nearest one above it. If there is none, it returns asked, the error of the survey, or without
+// that one an error of exit code 4.
+func Find(all []Served, asked error, verb, dir string) (Served, error) {
+	for _, spelling := range Spellings(dir) {
+		best := -1
+		for i, m := range all {
+			if m.Mounted() && Inside(m.Dir, spelling) && (best < 0 || len(m.Dir) > len(all[best].Dir)) {
+				best = i
+			}
+		}
+		if best >= 0 {
+			return all[best], nil
+		}
+	}
+	if asked != nil {
+		return Served{}, asked
+	}
+	e := NotMounted(verb, dir)
+	if k, ok := FindKept(all, dir); ok {
+		e.Hint = ResumeCommand(k.MountStatus) + " resumes the session " + k.Session.Name
+	}
+	return Served{}, e
+}
+
+// FindKept returns the kept session that was last mounted at dir, unless another one is mounted there now.
+func FindKept(all []Served, dir string) (Served, bool) {
+	for _, spelling := range Spellings(dir) {
+		if slices.ContainsFunc(all, func(m Served) bool { return m.Mounted() && m.Dir == spelling }) {
+			return Served{}, false
+		}
+		for _, m := range all {
+			if !m.Mounted() && m.Dir == spelling {
+				return m, true
+			}
+		}
+	}
+	return Served{}, false
+}
+
+// ResumeCommand returns the command that resumes a session.
+func ResumeCommand(m control.MountStatus) string {
+	words := []string{"artifactfs", "mount", m.Remote, m.Dir}
+	if m.Session.Name != statedir.SessionName(m.Remote, m.Dir) {
+		words = append(words, "--session", m.Session.Name)
+	}
+	for i, w := range words {
+		words[i] = ShellWord(w)
+	}
+	return strings.Join(words, " ")
+}
+
+// ShellWord quotes a word for a shell, if it has to be quoted.
+func ShellWord(w string) string { return control.ShellWord(w) }
+
+// NotMounted returns the error for a directory without a mount of this state directory. It looks for a dead mount and for one of another
+// state directory, and hints at the way out.
+func NotMounted(verb, dir string) *control.Error {
+	e := &control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotMounted, Verb: verb, Object: dir, Cause: "no artifactfs mount there",
+		Hint: "artifactfs list shows what is"}
+	table, _ := os.ReadFile("/proc/self/mountinfo")
+	for _, spelling := range Spellings(dir) {
+		switch {
+		case !HasMount(table, spelling):
+		case !mountpoint.IsDead(spelling):
+			e.Cause = "the mount there is not served by a daemon of this state directory"
+			e.Hint = "--state DIR names the state directory it was mounted with"
+		default:
+			e.Cause = "a dead mount is there: the process that served it is gone"
+			e.Hint = "umount -l " + dir + " removes it (fusermount3 -uz for users)"
+		}
+	}
+	return e
+}
+
+// Failure returns err as a *control.Error with a verb and an object, unless it has a verb already.
+func Failure(verb, object string, err error) error {
+	e := *control.AsError(err)
+	if e.Verb == "" {
+		e.Verb, e.Object = verb, object
+	}
+	return &e
+}
+
+// Spellings returns the absolute names by which a directory may be mounted: as it is written, with the symbolic links of its parent
+// resolved, and last with its own link resolved. Only the last one reads the directory itself, which can hang in a dead mount.
+func Spellings(dir string) []string {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return []string{dir}
+	}
+	all := []string{abs}
+	if parent, err := filepath.EvalSymlinks(filepath.Dir(abs)); err == nil {
+		all = append(all, filepath.Join(parent, filepath.Base(abs)))
+	}
+	if info, err := os.Lstat(abs); err == nil && info.Mode()&os.ModeSymlink != 0 {
+		if real, err := filepath.EvalSymlinks(abs); err == nil {
+			all = append(all, real)
+		}
+	}
+	return all
+}
+
+// Inside reports whether path is dir or lies below it.
+func Inside(dir, path string) bool {
+	rest, ok := strings.CutPrefix(path, dir)
+	return ok && (rest == "" || rest[0] == '/' || dir == "/")
+}
+
+// HasMount reports whether the kernel's mount table has an artifactfs mount at dir. Format: proc_pid_mountinfo(5); field 5 is
+// the mount point with spaces and control characters in octal, the type follows the separator " - ".
+func HasMount(table []byte, dir string) bool { return MountTypeAt(table, dir) == "fuse.artifactfs" }
+
+// MountTypeAt returns the type of the topmost file system mounted at dir, and "" if nothing is mounted there.
+func MountTypeAt(table []byte, dir string) (kind string) {
+	quoted := strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`).Replace(dir)
+	for line := range bytes.Lines(table) {
+		fields := strings.Fields(string(line))
+		_, rest, _ := strings.Cut(string(line), " - ")
+		if len(fields) > 4 && fields[4] == quoted {
+			kind, _, _ = strings.Cut(rest, " ")
+		}
+	}
+	return kind
+}
+
+// CompleteMounts completes mounted directories, for a command that takes at most most of them.
+func (a *App) CompleteMounts(most int) cobra.CompletionFunc {
+	return a.CompleteListed(most, func(m Served) (choice, about string) {
+		if m.Mounted() {
+			return m.Dir, m.Remote
+		}
+		return "", ""
+	}, cobra.ShellCompDirectiveNoFileComp)
+}
+
+// CompleteListed completes arguments from the list of mounts and sessions: of returns the argument and its description, and "" to leave a
+// mount out. besides says what else the shell may complete, such as file names.
+func (a *App) CompleteListed(most int, of func(m Served) (choice, about string), besides cobra.ShellCompDirective) cobra.CompletionFunc {
+	return func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		state, err := control.StateDir(a.State)
+		if err != nil || len(args) >= most {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		a.State = state
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		all, _ := a.Mounts(ctx)
+		var choices []cobra.Completion
+		for _, m := range all {
+			if choice, about := of(m); choice != "" {
+				choices = append(choices, cobra.CompletionWithDesc(choice, about))
+			}
+		}
+		return choices, besides
+	}
+}
+
+// PrintJSON writes v as JSON on one line.
+func PrintJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return fmt.Errorf("print result: %w", err)
+	}
+	return nil
+}
