@@ -10,7 +10,7 @@ FUZZTIME ?= 10s
 BIN      ?= bin
 # Packages tested at once, other than those of TIMED, which measure time and are tested one after the other.
 TESTP    ?= 2
-TIMED    := ./daemon ./fuse ./integration ./internal/gittest
+TIMED    := ./daemon ./fuse ./integration ./internal/harness/gittest
 # Longest run of the tests of a package, on a busy machine too; integration is the longest.
 TESTTIME ?= 40m
 # -count=1 below: the cache of test results does not know that integration tests depend on the command they build.
@@ -53,8 +53,8 @@ lint: ## gofmt, go vet, staticcheck (the version that go.mod names), and the str
 	GOFLAGS="$$($(GO) env GOFLAGS) -buildvcs=false" $(GO) tool staticcheck ./...
 
 bench: setup build ## compare with git clone in its three forms (BENCH="flags REPOSITORY.git ...")
-	$(GO) build -buildvcs=false -o bin/gitserve ./internal/gittest/gitserve
-	$(GO) run -buildvcs=false ./integration/bench $(BENCH)
+	$(GO) build -buildvcs=false -o bin/gitserve ./internal/harness/gittest/gitserve
+	$(GO) run -buildvcs=false ./internal/harness/bench $(BENCH)
 
 git-suite: build ## run git's own tests in a mount (GIT_SRC=directory of git's source, SUITE="t1* t3200-*")
 	@scripts/git-suite.sh "$(GIT_SRC)" $(SUITE)

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
 // Forks ask nobody for anything, copy no content, and each is at once what the point was, and then its own.

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/convert"
-	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 )

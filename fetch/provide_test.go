@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/convert"
-	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/object"
 )
 

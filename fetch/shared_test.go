@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/convert"
-	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
 // What mounts of the same tree want behind them is done once: contents are asked for once, though several bring them, and

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
 // TestResolveURLLikeGit asks git what it makes of each pair.

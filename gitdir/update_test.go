@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
 // A git that is killed while it changes refs leaves its locks; those of others stay theirs.

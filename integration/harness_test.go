@@ -26,7 +26,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -69,7 +69,7 @@ func run(m *testing.M) int {
 	defer done()
 	defer os.RemoveAll(base)
 	binary = filepath.Join(base, "artifactfs")
-	if out, err := exec.Command("go", "build", "-o", base, "../cmd/artifactfs", "../internal/gittest/rot13filter").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", base, "../cmd/artifactfs", "../internal/harness/gittest/rot13filter").CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
 		return 1
 	}

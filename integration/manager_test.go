@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/artifactfs/artifactfs/internal/torture"
+	"github.com/artifactfs/artifactfs/internal/harness/torture"
 )
 
 // manager does for a daemon what a service manager does: it listens at NOTIFY_SOCKET, keeps descriptors (FDSTORE), and

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/artifactfs/artifactfs/internal/crowd"
+	"github.com/artifactfs/artifactfs/internal/harness/crowd"
 )
 
 // Sessions that work at the same time on one session remote are not in each other's way, and not in the people's.

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/artifactfs/artifactfs/internal/gittest"
-	"github.com/artifactfs/artifactfs/internal/workday"
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/internal/harness/workday"
 	"github.com/artifactfs/artifactfs/object"
 )
 

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
 // The default policy saves what settles, without being asked, and a command that is about to throw work away waits for it.

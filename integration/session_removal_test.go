@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
 // removal waits for a checkpoint that holds what was removed, and returns it.

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
 // Files that no checkpoint has are removed or overwritten in a mass, and the worker, or the whole daemon, is killed before

@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/internal/gittest"
-	"github.com/artifactfs/artifactfs/internal/workday"
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/internal/harness/workday"
 	"github.com/artifactfs/artifactfs/object"
 )
 

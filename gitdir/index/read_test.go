@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/gitdir/index"
-	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/object"
 )
 

@@ -27,9 +27,9 @@ var floors = [][]string{
 	{"internal/pktline"},
 	{"object", "internal/disk", "internal/gitsocket", "internal/keeper", "internal/metrics", "internal/metrics/metricstest", "internal/mountinfo", "overlay/state", "worktree/acl"},
 	{"worktree/journal"},
-	{"prioritize", "gitdir/index", "gitdir/fsmonitor/query", "convert", "filter", "transport", "odb", "cache", "overlay/wal", "control", "config", "session/agenthook", "internal/packedrefs", "internal/crowd", "internal/gittest", "internal/torture", "internal/disk/disktest", "supervisor"},
+	{"prioritize", "gitdir/index", "gitdir/fsmonitor/query", "convert", "filter", "transport", "odb", "cache", "overlay/wal", "control", "config", "session/agenthook", "internal/packedrefs", "internal/harness/crowd", "internal/harness/gittest", "internal/harness/torture", "internal/disk/disktest", "supervisor"},
 	{"overlay", "gitdir/fsmonitor"},
-	{"credential", "fetch", "promisor", "session", "internal/gittest/gitserve", "internal/workday", "internal/gittest/rot13filter"},
+	{"credential", "fetch", "promisor", "session", "internal/harness/gittest/gitserve", "internal/harness/workday", "internal/harness/gittest/rot13filter"},
 	{"worktree", "session/thin"},
 	{"gitdir", "session/trash", "session/capture", "session/writeback", "session/mirror", "session/transcript", "fuse", "worktree/worktreetest"},
 	{"statedir", "mount/mountpoint"},
@@ -37,7 +37,7 @@ var floors = [][]string{
 	{"daemon", "mcp"},
 	{"cmd/artifactfs/cli"},
 	{"cmd/artifactfs", "cmd/artifactfs-fsmonitor"},
-	{"integration", "integration/bench", "internal/arch", "internal/arch/counts"},
+	{"integration", "internal/harness/bench", "internal/arch", "internal/arch/counts"},
 }
 
 // libraries says which packages may know a library; all others must not.
@@ -108,8 +108,8 @@ func TestImportsGoDownOnly(t *testing.T) {
 			if name, ours := strings.CutPrefix(i, module); ours && floorOf(name) >= floor {
 				t.Errorf("%s imports %s, which is not below it", p.ImportPath, name)
 			}
-			if p.ImportPath == "internal/gittest" && strings.Contains(i, ".") && i != module+"object" {
-				t.Errorf("internal/gittest imports %s: it judges the other packages and must not depend on them", i)
+			if p.ImportPath == "internal/harness/gittest" && strings.Contains(i, ".") && i != module+"object" {
+				t.Errorf("internal/harness/gittest imports %s: it judges the other packages and must not depend on them", i)
 			}
 		}
 	}

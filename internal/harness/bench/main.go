@@ -1,12 +1,12 @@
 // Command bench measures artifactfs against what a user would do instead, side by side in one run, and prints a
 // table. Every repository is served by real git over HTTP on loopback with a delay.
 //
-//	go run ./integration/bench [-rtt 50ms] [-only REGEXP] [REPOSITORY.git ...]
-//	go run ./integration/bench -write [-places NAME=DIR,...] [-only REGEXP] [REPOSITORY.git ...]
-//	go run ./integration/bench -git [-git2 PROGRAM] [-only REGEXP] [REPOSITORY.git ...]
-//	go run ./integration/bench -takeover [-kills N] [REPOSITORY.git]
-//	go run ./integration/bench -session [-kills N] [-kinds LIST] [-outage DURATION] [-crowd N] [-crowd-for DURATION] [-forge DIR] [-jj PROGRAM] [-only REGEXP] [REPOSITORY.git ...]
-//	go run ./integration/bench -many | -leak
+//	go run ./internal/harness/bench [-rtt 50ms] [-only REGEXP] [REPOSITORY.git ...]
+//	go run ./internal/harness/bench -write [-places NAME=DIR,...] [-only REGEXP] [REPOSITORY.git ...]
+//	go run ./internal/harness/bench -git [-git2 PROGRAM] [-only REGEXP] [REPOSITORY.git ...]
+//	go run ./internal/harness/bench -takeover [-kills N] [REPOSITORY.git]
+//	go run ./internal/harness/bench -session [-kills N] [-kinds LIST] [-outage DURATION] [-crowd N] [-crowd-for DURATION] [-forge DIR] [-jj PROGRAM] [-only REGEXP] [REPOSITORY.git ...]
+//	go run ./internal/harness/bench -many | -leak
 //
 // With -write it compares work on a mount with the same work on a plain directory, with -git what git does in a mount
 // with what it does in clones. -takeover kills who serves a mount while programs work in it, -session carries work
@@ -27,8 +27,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/artifactfs/artifactfs/internal/torture"
-	"github.com/artifactfs/artifactfs/internal/workday"
+	"github.com/artifactfs/artifactfs/internal/harness/torture"
+	"github.com/artifactfs/artifactfs/internal/harness/workday"
 )
 
 func main() {

@@ -6,7 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"github.com/artifactfs/artifactfs/internal/crowd"
+	"github.com/artifactfs/artifactfs/internal/harness/crowd"
 )
 
 // crowd has many sessions commit on main and note at the same time, on one session remote, which is the mounted one.

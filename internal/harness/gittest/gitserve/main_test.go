@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
 // TestMain lets this binary be the program itself.

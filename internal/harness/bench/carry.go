@@ -17,9 +17,9 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/artifactfs/artifactfs/internal/gittest"
-	"github.com/artifactfs/artifactfs/internal/torture"
-	"github.com/artifactfs/artifactfs/internal/workday"
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/internal/harness/torture"
+	"github.com/artifactfs/artifactfs/internal/harness/workday"
 	"github.com/artifactfs/artifactfs/object"
 )
 

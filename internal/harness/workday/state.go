@@ -25,7 +25,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
 // State is what stock git and the file system say of a working tree.

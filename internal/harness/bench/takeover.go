@@ -15,8 +15,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/artifactfs/artifactfs/internal/gittest"
-	"github.com/artifactfs/artifactfs/internal/torture"
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/internal/harness/torture"
 )
 
 // The takeover benchmarks kill who serves a mount while programs work in it, and measure how long they stood still. Any

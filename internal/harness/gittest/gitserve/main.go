@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
 func main() {

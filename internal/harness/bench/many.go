@@ -16,8 +16,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/artifactfs/artifactfs/internal/gittest"
-	"github.com/artifactfs/artifactfs/internal/torture"
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/internal/harness/torture"
 )
 
 // The benchmarks of many mounts: what an idle one costs, what the next one takes, and whether those whose remotes hang

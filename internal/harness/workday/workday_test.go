@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
 func TestMain(m *testing.M) {

@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
 const farChanges = 1000 // paths in which the branch other differs, about

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/artifactfs/artifactfs/internal/gittest"
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
 // linkTries is how often each command runs, each time in an empty state directory.

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/artifactfs/artifactfs/internal/gittest"
-	"github.com/artifactfs/artifactfs/internal/workday"
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/internal/harness/workday"
 )
 
 // commitsEach are made for every kind of session remote.
