@@ -11,6 +11,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/mirror"
@@ -57,10 +58,10 @@ func (m *mount) adoptHere(ctx context.Context, repo *session.Repo, of, id string
 		return a, err
 	}
 	if h.record.Remote != m.record.Remote {
-		return a, fmt.Errorf("%w: %s", errOtherRemote, h.record.Remote)
+		return a, fmt.Errorf("%w: %s", fault.ErrOtherRemote, h.record.Remote)
 	}
 	if a.point, err = h.find(ctx, id); err == nil && a.point.ID == "" {
-		err = errNothingCarried
+		err = fault.ErrNoCheckpoint
 	}
 	if err != nil {
 		return a, err
@@ -120,7 +121,7 @@ func (m *mount) adoptFar(ctx context.Context, repo *session.Repo, of, at, id str
 		return a, err
 	}
 	if a.meta, _ = far.Meta(of); a.meta.Remote != m.record.Remote {
-		return a, fmt.Errorf("%w: %s", errOtherRemote, a.meta.Remote)
+		return a, fmt.Errorf("%w: %s", fault.ErrOtherRemote, a.meta.Remote)
 	}
 	if a.point, err = o.find(ctx, id); err != nil {
 		return a, err
@@ -136,7 +137,7 @@ func (m *mount) adoptFar(ctx context.Context, repo *session.Repo, of, at, id str
 		err = repo.AddShallow(in.Shallow)
 	}
 	if err != nil {
-		return a, sessionFault(far.Remote(), err)
+		return a, fault.SessionRemote(far.Remote(), err)
 	}
 	if err := m.sawObjects(repo); err != nil {
 		return a, err

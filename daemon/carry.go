@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/capture"
@@ -83,8 +84,7 @@ type figures struct {
 const memoryName = "capture.json" // in a home: where the last point ended
 
 var (
-	errNoCarry = errors.New("this mount has no session remote")
-	errEnded   = errors.New("the mount ends")
+	errEnded = errors.New("the mount ends")
 )
 
 // carries says whether the mount has anything to do with a session remote.
@@ -161,7 +161,7 @@ func shown(o control.SessionOptions) control.SessionOptions {
 	switch o.Remote {
 	case control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone, "":
 	default:
-		o.Remote = secretFree(o.Remote)
+		o.Remote = fault.WithoutSecrets(o.Remote)
 	}
 	o.TakeOver = false
 	return o
@@ -212,7 +212,7 @@ func (c *carry) open(ctx context.Context) (*session.Repo, error) {
 	case closed:
 		return nil, errEnded
 	case !c.carries():
-		return nil, errNoCarry
+		return nil, fault.ErrNoSessionRemote
 	}
 	m := c.mount
 	base, err := m.record.Base()

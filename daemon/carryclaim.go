@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/writeback"
@@ -33,7 +34,7 @@ func (c *carry) confirm(ctx context.Context) error {
 	c.mu.Lock()
 	left := confirmTime - c.waited
 	c.mu.Unlock()
-	ctx, cancel := context.WithTimeoutCause(ctx, left, errSlow)
+	ctx, cancel := context.WithTimeoutCause(ctx, left, fault.ErrSlow)
 	defer cancel()
 	for try := 1; ; try++ {
 		c.mu.Lock()
@@ -61,7 +62,7 @@ func (c *carry) confirm(ctx context.Context) error {
 
 // hear brings what the session remote knows of the session, and says whether that is news.
 func (c *carry) hear(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeoutCause(ctx, confirmTime, errSlow)
+	ctx, cancel := context.WithTimeoutCause(ctx, confirmTime, fault.ErrSlow)
 	defer cancel()
 	news, err := c.hearOf(ctx)
 	if err != nil {

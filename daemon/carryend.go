@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/writeback"
 )
@@ -48,7 +49,7 @@ func (c *carry) before(ctx context.Context) {
 	}
 	err := c.keepAll(keep, c.endReason())
 	if wait := c.patience(ctx); wait > 0 {
-		ctx, cancel := context.WithTimeoutCause(ctx, wait, errSlow)
+		ctx, cancel := context.WithTimeoutCause(ctx, wait, fault.ErrSlow)
 		defer cancel()
 		err = errors.Join(err, c.send(ctx, nil))
 	}
@@ -59,8 +60,6 @@ func (c *carry) before(ctx context.Context) {
 	defer c.mu.Unlock()
 	c.ending.tried, c.ending.why = true, err
 }
-
-var errSlow = errors.New("the session remote takes too long")
 
 // patience is how long the session remote is waited for before the mount goes, and leaves time to take it away.
 func (c *carry) patience(ctx context.Context) time.Duration {
@@ -158,7 +157,7 @@ func (c *carry) endWork() {
 		err = errors.Join(err, releaseErr)
 	}
 	if wait >= 0 && (!tried || before == nil || answered(before)) {
-		ctx, cancel := context.WithTimeoutCause(context.Background(), restTime, errSlow)
+		ctx, cancel := context.WithTimeoutCause(context.Background(), restTime, fault.ErrSlow)
 		defer cancel()
 		err = errors.Join(err, c.send(ctx, nil))
 	} else if err == nil {
@@ -205,7 +204,7 @@ func (c *carry) left() (pending int64, why string) {
 	if c.ending.why == nil {
 		return c.ending.pending, "it was not waited for"
 	}
-	return max(1, c.ending.pending), unsyncedText(control.AsError(c.ending.why).Cause)
+	return max(1, c.ending.pending), fault.OneLine(control.AsError(c.ending.why).Cause)
 }
 
 // answered says whether a session remote that does not have all of the work is there to be told of the end of it.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/writeback"
 	"github.com/artifactfs/artifactfs/statedir"
@@ -111,7 +112,7 @@ func shownRemote(remote, home string, r statedir.Record) string {
 	case control.RemoteNone:
 		return ""
 	}
-	return secretFree(remote)
+	return fault.WithoutSecrets(remote)
 }
 
 func setLast(s *control.SessionStatus, p session.Point) {

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/thin"
@@ -38,7 +39,7 @@ func (c *carry) claimAhead(ctx context.Context, remote *thin.Remote, ref string,
 	if !c.carries() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, confirmTime, errSlow)
+	ctx, cancel := context.WithTimeoutCause(ctx, confirmTime, fault.ErrSlow)
 	a := &aheadClaim{carry: c, ref: ref, old: old, cancel: cancel, opened: make(chan *thin.Push, 1)}
 	go func() {
 		push, err := remote.OpenPushOf(ctx, []transport.Ref{{Name: ref, ID: old}})
@@ -53,7 +54,7 @@ func (c *carry) claimAhead(ctx context.Context, remote *thin.Remote, ref string,
 
 // begin claims the lane in the repository, which holds what the session remote knows of the session, and there.
 func (a *aheadClaim) begin(ctx context.Context, repo *session.Repo) {
-	ctx, cancel := context.WithTimeoutCause(ctx, confirmTime, errSlow)
+	ctx, cancel := context.WithTimeoutCause(ctx, confirmTime, fault.ErrSlow)
 	before := a.cancel
 	a.cancel, a.done = func() { cancel(); before() }, make(chan struct{})
 	go func() {
@@ -156,7 +157,7 @@ func (c *carry) withdraw() {
 	if !claimed || held != nil || m.home == nil || m.wasServed() {
 		return
 	}
-	ctx, cancel := context.WithTimeoutCause(context.Background(), lastTime, errSlow)
+	ctx, cancel := context.WithTimeoutCause(context.Background(), lastTime, fault.ErrSlow)
 	defer cancel()
 	err := func() error {
 		if queue != nil {

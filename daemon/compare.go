@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/mirror"
@@ -46,11 +47,11 @@ func (d *Daemon) SessionCompare(ctx context.Context, r control.SessionCompareReq
 	defer c.close()
 	for _, side := range r.Sides {
 		if err := c.open(ctx, side, r.Dir); err != nil {
-			return reply, explainAt("compare", "session "+side.Of, err)
+			return reply, fault.ExplainSessionAt("compare", "session "+side.Of, err)
 		}
 	}
 	if err := c.compare(ctx, &reply); err != nil {
-		return reply, explainAt("compare", "sessions", err)
+		return reply, fault.ExplainSessionAt("compare", "sessions", err)
 	}
 	return reply, nil
 }
@@ -87,7 +88,7 @@ func (c *comparing) open(ctx context.Context, r control.CompareSide, dir string)
 	}
 	s := &compareSide{o: o}
 	if o.repo == nil {
-		return errNothingCarried
+		return fault.ErrNoCheckpoint
 	}
 	if s.point, err = o.find(ctx, r.ID); err != nil {
 		return err
@@ -99,7 +100,7 @@ func (c *comparing) open(ctx context.Context, r control.CompareSide, dir string)
 		return err
 	}
 	if len(c.sides) > 0 && c.sides[0].meta.Remote != s.meta.Remote {
-		return fmt.Errorf("%w: %s", errOtherRemote, s.meta.Remote)
+		return fmt.Errorf("%w: %s", fault.ErrOtherRemote, s.meta.Remote)
 	}
 	s.reply.Checkpoint, s.reply.Base, s.reply.Users = o.shown(s.point), s.meta.Base, []string{}
 	for _, t := range s.meta.Transitions {
@@ -268,10 +269,10 @@ func (c *comparing) commonTree(ctx context.Context, a, b *compareSide) (object.I
 		return object.ID{}, err
 	}
 	if err := m.History(ctx, x, y); err != nil {
-		return object.ID{}, sessionFault(m.Remote(), err)
+		return object.ID{}, fault.SessionRemote(m.Remote(), err)
 	}
 	out, err := c.git(ctx, m.Dir(), "merge-base", x.String(), y.String())
-	if isGit(err) { // they have no common history
+	if fault.IsGit(err) { // they have no common history
 		return object.ID{}, nil
 	}
 	if err != nil {
@@ -283,7 +284,7 @@ func (c *comparing) commonTree(ctx context.Context, a, b *compareSide) (object.I
 	}
 	tree, err := m.Snapshot(ctx, base)
 	if err != nil {
-		return tree, sessionFault(m.Remote(), err)
+		return tree, fault.SessionRemote(m.Remote(), err)
 	}
 	return tree, nil
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -80,7 +81,7 @@ func (c *comparing) provideFrom(ctx context.Context, s *compareSide, ids []objec
 		return err
 	}
 	if err := m.Contents(ctx, s.o.session, ids); err != nil {
-		return sessionFault(m.Remote(), err)
+		return fault.SessionRemote(m.Remote(), err)
 	}
 	return nil
 }

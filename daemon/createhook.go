@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
@@ -41,7 +42,7 @@ func (m *mount) createByHook(ctx context.Context, progress func(control.Progress
 	}
 	format, err := m.formatOfRemote(ctx)
 	if err != nil {
-		return remoteFault(err)
+		return fault.Remote(err)
 	}
 	d.log.Info("creating session remote", zap.String("url", url), zap.String("session", m.request.Session))
 	if out, err := m.runHook(ctx, url, format.String()); err != nil {
@@ -56,7 +57,7 @@ func (m *mount) createByHook(ctx context.Context, progress func(control.Progress
 	} else if url != "" {
 		return failed("the command of --session-remote-create ended without an error, and there is still no repository", "git ls-remote URL shows what the server says")
 	}
-	progress(control.Progress{Message: "created session remote " + secretFree(m.request.SessionOptions.Remote)})
+	progress(control.Progress{Message: "created session remote " + fault.WithoutSecrets(m.request.SessionOptions.Remote)})
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
@@ -26,7 +27,7 @@ func (d *Daemon) SetCredential(ctx context.Context, r control.CredentialRequest)
 	var reply control.CredentialReply
 	m, ok := d.find(r.Dir)
 	if !ok {
-		return reply, notMounted("credential", r.Dir)
+		return reply, fault.NotMounted("credential", r.Dir)
 	}
 	if err := m.settled(ctx); err != nil || !m.served() {
 		return reply, &control.Error{Code: control.ExitFailed, Verb: "credential", Object: m.dir, Cause: "it is not mounted yet", Hint: "try again in a moment"}
@@ -45,11 +46,11 @@ func (d *Daemon) SetCredential(ctx context.Context, r control.CredentialRequest)
 	if r.Session {
 		at = m.second.URL()
 	}
-	reply.Remote = secretFree(at)
+	reply.Remote = fault.WithoutSecrets(at)
 	err := d.tryToken(ctx, withUser(at, l.given.user), environment(m.request), r)
 	refused := errors.Is(err, transport.ErrAuth) || errors.Is(err, transport.ErrForbidden) || errors.Is(err, transport.ErrNotFound)
 	if refused || ctx.Err() != nil {
-		e := explain("log in to", reply.Remote, err)
+		e := fault.Explain("log in to", reply.Remote, err)
 		e.Hint = "the mount keeps the token that it had"
 		return reply, e
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/internal/keeper"
 	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/transport"
@@ -188,11 +189,11 @@ func (d *Daemon) Close(ctx context.Context) error {
 // Shutdown unmounts everything, or says which mount is busy.
 func (d *Daemon) Shutdown(ctx context.Context) error {
 	if err := d.Resumed(ctx); err != nil {
-		return explain("shut down", "daemon", err)
+		return fault.Explain("shut down", "daemon", err)
 	}
 	for _, m := range d.list() {
 		if err := m.stop(ctx, false); err != nil {
-			return explain("unmount", m.dir, err)
+			return fault.Explain("unmount", m.dir, err)
 		}
 		d.unregister(m)
 	}

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/statedir"
@@ -84,10 +85,10 @@ func ExamineRemotes(ctx context.Context, state string, c RemoteCheck) []Finding 
 }
 
 func (d *doctor) remote(ctx context.Context, url string, o transport.Options, bad func(object, hint, format string, args ...any)) {
-	shown := secretFree(url)
+	shown := fault.WithoutSecrets(url)
 	r, err := transport.Open(url, o)
 	if err != nil {
-		e := explain("open", shown, err)
+		e := fault.Explain("open", shown, err)
 		bad(shown, e.Hint, "%s", e.Cause)
 		return
 	}
@@ -99,7 +100,7 @@ func (d *doctor) remote(ctx context.Context, url string, o transport.Options, ba
 		d.warn(shown, "a server with protocol version 2 lets contents come when they are read", "it has no protocol version 2: all is downloaded, with stock git")
 		return
 	case err != nil:
-		e := explain("reach", shown, remoteFault(err))
+		e := fault.Explain("reach", shown, fault.Remote(err))
 		bad(shown, e.Hint, "%s", e.Cause)
 		return
 	}
@@ -120,7 +121,7 @@ func (d *doctor) remote(ctx context.Context, url string, o transport.Options, ba
 	}
 	asked, any, err := wantsAnyID(ctx, r, caps)
 	if err != nil {
-		e := explain("fetch from", shown, remoteFault(err))
+		e := fault.Explain("fetch from", shown, fault.Remote(err))
 		bad(shown, e.Hint, "it answers, but serves no objects: %s", e.Cause)
 		return
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/writeback"
@@ -176,7 +177,7 @@ func (d *doctor) sessionRemote(ctx context.Context, url string, sessions []state
 	of := "session remote of " + strings.Join(names, ", ")
 	remote, err := transport.Open(url, transport.Options{Connect: remoteTime / 2, Stall: remoteTime})
 	if err != nil {
-		e := explain("open", url, err)
+		e := fault.Explain("open", url, err)
 		d.warn(url, e.Hint, "%s: %s", of, e.Cause)
 		return
 	}
@@ -184,7 +185,7 @@ func (d *doctor) sessionRemote(ctx context.Context, url string, sessions []state
 	start := time.Now()
 	push, err := remote.OpenPush(ctx, prefixes)
 	if err != nil {
-		e := explain("push to", url, remoteFault(err))
+		e := fault.Explain("push to", url, fault.Remote(err))
 		d.warn(url, e.Hint, "%s: nothing can be pushed there: %s", of, e.Cause)
 		return
 	}

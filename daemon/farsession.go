@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
@@ -42,7 +43,7 @@ func (d *Daemon) mirrorFor(ctx context.Context, r control.MountRequest) (*mirror
 	}
 	m, err := mirror.Open(ctx, mirror.Options{Dir: d.state, Remote: remote, Origin: origin})
 	if err != nil {
-		return nil, sessionFault(remote, err)
+		return nil, fault.SessionRemote(remote, err)
 	}
 	return m, nil
 }
@@ -81,7 +82,7 @@ func (d *Daemon) closeMirror(m *mirror.Mirror) {
 func openFar(ctx context.Context, m *mirror.Mirror, name string, withTrees bool) (*opened, error) {
 	err := m.Find(ctx, name)
 	if _, ok := m.Meta(name); err == nil && !ok {
-		return nil, noSuchSession{m.Remote().URL()}
+		return nil, fault.NoSuchSessionError{Remote: m.Remote().URL()}
 	}
 	switch {
 	case err != nil:
@@ -91,16 +92,10 @@ func openFar(ctx context.Context, m *mirror.Mirror, name string, withTrees bool)
 		err = m.Points(ctx, name)
 	}
 	if err != nil {
-		return nil, sessionFault(m.Remote(), err)
+		return nil, fault.SessionRemote(m.Remote(), err)
 	}
 	return farOpened(m, name)
 }
-
-// noSuchSession says that a session remote does not have a session.
-type noSuchSession struct{ remote string }
-
-func (e noSuchSession) Error() string { return "there is no such session on " + e.remote }
-func (noSuchSession) Unwrap() error   { return statedir.ErrNoSession }
 
 // farOpened is a session of a mirror as one of this host. It is closed with the mirror.
 func farOpened(m *mirror.Mirror, name string) (*opened, error) {
@@ -131,7 +126,7 @@ func (o *opened) farTree(ctx context.Context, id object.ID) ([]object.TreeEntry,
 
 func (o *opened) farBase(ctx context.Context) error {
 	if err := o.far.Base(ctx, o.session); err != nil {
-		return sessionFault(o.far.Remote(), err)
+		return fault.SessionRemote(o.far.Remote(), err)
 	}
 	return nil
 }
@@ -148,7 +143,7 @@ func (o *opened) farState(ctx context.Context, p session.Point) error {
 		return err
 	}
 	if err := o.far.Contents(ctx, o.session, append(blobs, records...)); err != nil {
-		return sessionFault(o.far.Remote(), err)
+		return fault.SessionRemote(o.far.Remote(), err)
 	}
 	return nil
 }
@@ -157,9 +152,7 @@ func (o *opened) farState(ctx context.Context, p session.Point) error {
 func (d *Daemon) SessionsOn(ctx context.Context, r control.SessionsOnRequest) (control.SessionsReply, error) {
 	reply := control.SessionsReply{Sessions: []control.SessionInfo{}}
 	explained := func(err error) error {
-		e := explainCarry("list", "sessions", err)
-		explainSessionRemote(e, err)
-		return e
+		return fault.Subject{Area: fault.List, Verb: "list", Object: "sessions"}.Explain(err)
 	}
 	m, err := d.mirrorOf(ctx, r.SessionRemote, "")
 	if err != nil {
@@ -171,7 +164,7 @@ func (d *Daemon) SessionsOn(ctx context.Context, r control.SessionsOnRequest) (c
 		err = m.Points(ctx, m.Sessions()...)
 	}
 	if err != nil {
-		return reply, explained(sessionFault(m.Remote(), err))
+		return reply, explained(fault.SessionRemote(m.Remote(), err))
 	}
 	for _, name := range m.Sessions() {
 		o, err := farOpened(m, name)

@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/statedir"
 )
@@ -31,7 +32,6 @@ const DefaultFollowInterval = 30 * time.Second
 const followFile = "follow.json"
 
 var (
-	errNoBranch   = errors.New("what is mounted is no branch")
 	errBranchGone = errors.New("the remote has no such branch any more")
 )
 
@@ -71,7 +71,7 @@ func (m *mount) follow(ctx context.Context) {
 func (d *Daemon) Refresh(ctx context.Context, r control.RefreshRequest, progress func(control.Progress)) (control.RefreshReply, error) {
 	m, ok := d.find(r.Dir)
 	if !ok || !m.served() {
-		return control.RefreshReply{}, notMounted("refresh", r.Dir)
+		return control.RefreshReply{}, fault.NotMounted("refresh", r.Dir)
 	}
 	start := time.Now()
 	progress(control.Progress{Phase: "trees"})
@@ -81,11 +81,7 @@ func (d *Daemon) Refresh(ctx context.Context, r control.RefreshRequest, progress
 		m.note("follow the remote", err)
 	}
 	if err != nil {
-		e := explain("refresh", m.dir, err)
-		if errors.Is(err, errNoBranch) {
-			e.Kind, e.Hint = control.CodeUnsupported, "mount a branch: artifactfs mount REMOTE DIR --ref BRANCH"
-		}
-		return reply, e
+		return reply, fault.Explain("refresh", m.dir, err)
 	}
 	reply.Took = time.Since(start).Milliseconds()
 	return reply, nil
@@ -96,16 +92,16 @@ func (m *mount) refresh(ctx context.Context) (reply control.RefreshReply, err er
 	ref := m.snapshot().Ref
 	branch, ok := strings.CutPrefix(ref, "refs/heads/")
 	if !ok {
-		return reply, errNoBranch
+		return reply, fault.ErrNoBranch
 	}
 	if !m.triedGit(ctx) {
-		return reply, errors.Join(ctx.Err(), errNoGit)
+		return reply, errors.Join(ctx.Err(), fault.ErrNoGitDir)
 	}
 	m.mu.Lock()
 	git, ready := m.git.dir, m.gitReady
 	m.mu.Unlock()
 	if !ready {
-		return reply, errNoGit
+		return reply, fault.ErrNoGitDir
 	}
 	select {
 	case m.following <- struct{}{}: // one at a time
@@ -118,7 +114,7 @@ func (m *mount) refresh(ctx context.Context) (reply control.RefreshReply, err er
 		err = errBranchGone
 	}
 	if err != nil {
-		return reply, remoteFault(err)
+		return reply, fault.Remote(err)
 	}
 	from, err := git.Head(ctx)
 	if err != nil {
@@ -126,7 +122,7 @@ func (m *mount) refresh(ctx context.Context) (reply control.RefreshReply, err er
 	}
 	if !m.store.HasCommit(tip) {
 		if err := m.store.Advance(ctx, ref, tip, from.Commit); err != nil {
-			return reply, remoteFault(err)
+			return reply, fault.Remote(err)
 		}
 	}
 	known, err := git.Commit(ctx, "refs/remotes/origin/"+branch)
@@ -168,8 +164,8 @@ func (m *mount) goAlong(ctx context.Context, git *gitdir.Dir, branch string, fro
 		if err == nil && f.Why == "" {
 			var moved control.SwitchReply
 			moved, err = m.moveTo(ctx, git, control.SwitchRequest{Dir: m.dir, Ref: branch, Forward: tip.String()}, false, func(control.Progress) {})
-			var in refusal
-			var busy busyError
+			var in fault.RefusalError
+			var busy fault.GitBusyError
 			switch {
 			case errors.As(err, &in), errors.As(err, &busy), errors.Is(err, gitdir.ErrLocked):
 				f.Why, err = err.Error(), nil // of now: it is tried again

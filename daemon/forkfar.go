@@ -11,6 +11,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/thin"
@@ -52,7 +53,7 @@ func (d *Daemon) forkFar(ctx context.Context, r control.ForkRequest, progress fu
 	}
 	from, err := d.lookFar(ctx, r)
 	if err != nil {
-		return control.MountReply{}, explainAt("fork", "session "+r.Of, err)
+		return control.MountReply{}, fault.ExplainSessionAt("fork", "session "+r.Of, err)
 	}
 	defer from.remote.Close()
 	to.Ref = ""
@@ -92,21 +93,21 @@ func (d *Daemon) lookFar(ctx context.Context, r control.ForkRequest) (_ *farOrig
 	remote.ListAhead(ctx, forkPrefixes(r.Of))
 	caps, err := remote.Capabilities(ctx)
 	if err != nil {
-		return nil, sessionFault(remote, err)
+		return nil, fault.SessionRemote(remote, err)
 	}
 	f.format = caps.Format
 	if f.list, err = remote.List(ctx, forkPrefixes(r.Of)); err != nil {
-		return nil, sessionFault(remote, err)
+		return nil, fault.SessionRemote(remote, err)
 	}
 	id, more := f.list.Has(session.MetaRef(r.Of))
 	switch {
 	case id.IsZero():
-		return nil, noSuchSession{remote.URL()}
+		return nil, fault.NoSuchSessionError{Remote: remote.URL()}
 	case !more:
-		return nil, errNothingCarried
+		return nil, fault.ErrNoCheckpoint
 	}
 	if f.meta, err = d.fetchMeta(ctx, remote, id); err != nil {
-		return nil, sessionFault(remote, err)
+		return nil, fault.SessionRemote(remote, err)
 	}
 	return f, nil
 }
@@ -115,14 +116,14 @@ func (d *Daemon) lookFar(ctx context.Context, r control.ForkRequest) (_ *farOrig
 func (f *farOrigin) read(ctx context.Context) error {
 	refs, err := f.list.Refs(ctx)
 	if err != nil {
-		return sessionFault(f.remote, err)
+		return fault.SessionRemote(f.remote, err)
 	}
 	f.there = map[string]object.ID{}
 	for _, ref := range refs {
 		f.there[ref.Name] = ref.ID
 	}
 	if len(f.points()) == 0 {
-		return errNothingCarried
+		return fault.ErrNoCheckpoint
 	}
 	return nil
 }
@@ -200,7 +201,7 @@ func (m *mount) bringParent(ctx context.Context, repo *session.Repo, f *farOrigi
 		err = m.bringForked(ctx, repo, f, a)
 	}
 	if recordErr := <-recorded; err == nil && recordErr != nil {
-		err = sessionFault(f.remote, recordErr)
+		err = fault.SessionRemote(f.remote, recordErr)
 	}
 	return err
 }
@@ -230,7 +231,7 @@ func (m *mount) bringForked(ctx context.Context, repo *session.Repo, f *farOrigi
 		return fmt.Errorf("find %s: %w", f.point, err)
 	}
 	if _, err = m.bringState(ctx, repo, f.remote, a.point, a.format); err != nil {
-		return sessionFault(f.remote, err)
+		return fault.SessionRemote(f.remote, err)
 	}
 	return nil
 }
@@ -267,10 +268,10 @@ func (m *mount) forkRefs(ctx context.Context, repo *session.Repo, parent string,
 // nameFork sees that the session of a fork is a new one.
 func (d *Daemon) nameFork(to *control.MountRequest, of string) error {
 	if to.Session == "" {
-		to.Session = statedir.SessionName(secretFree(to.Remote), filepath.Clean(to.Dir))
+		to.Session = statedir.SessionName(fault.WithoutSecrets(to.Remote), filepath.Clean(to.Dir))
 	}
 	if _, err := statedir.ReadRecord(filepath.Join(d.homes.Dir(), to.Session)); !errors.Is(err, fs.ErrNotExist) {
-		e := explainCarry("fork", of, fmt.Errorf("%w: %s", errSessionExists, to.Session))
+		e := fault.ExplainSession("fork", of, fmt.Errorf("%w: %s", fault.ErrSessionExists, to.Session))
 		e.Hint = "choose another name with --session NAME"
 		return e
 	}

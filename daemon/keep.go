@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/internal/keeper"
 	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/worktree"
@@ -197,7 +198,7 @@ func (m *mount) touch() {
 
 func failureOf(h handover, why error) statedir.Failure {
 	return statedir.Failure{
-		Dir: h.Dir, ID: h.ID, Remote: secretFree(h.Request.Remote), Session: h.Record.Session, Ref: h.Record.Ref, Commit: h.Record.Commit,
+		Dir: h.Dir, ID: h.ID, Remote: fault.WithoutSecrets(h.Request.Remote), Session: h.Record.Session, Ref: h.Record.Ref, Commit: h.Record.Commit,
 		When: time.Now(), Cause: why.Error(),
 	}
 }

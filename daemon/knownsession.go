@@ -7,6 +7,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
@@ -38,11 +39,11 @@ func listSession(ctx context.Context, remote *thin.Remote, name string) (*knownS
 	remote.ListAhead(ctx, arrivalPrefixes(name))
 	caps, err := remote.Capabilities(ctx)
 	if err != nil {
-		return nil, sessionFault(remote, err)
+		return nil, fault.SessionRemote(remote, err)
 	}
 	k := &knownSession{remote: remote, format: caps.Format}
 	if k.list, err = remote.List(ctx, arrivalPrefixes(name)); err != nil {
-		return nil, sessionFault(remote, err)
+		return nil, fault.SessionRemote(remote, err)
 	}
 	k.metaID, _ = k.list.Has(session.MetaRef(name))
 	return k, nil
@@ -75,7 +76,7 @@ func (d *Daemon) knowSession(ctx context.Context, r control.MountRequest) (_ *kn
 	k.at, _ = sessionURL(r)
 	k.login = login
 	if k.meta, k.objects, err = d.fetchMetas(ctx, remote, k.metaID, 0); err != nil {
-		return nil, sessionFault(remote, err)
+		return nil, fault.SessionRemote(remote, err)
 	}
 	return k, nil
 }
@@ -118,7 +119,7 @@ func (m *mount) bringMeta(ctx context.Context, k *knownSession, remote *thin.Rem
 		return m.owned.KeepAs(ctx, k.format, k.objects)
 	}
 	if _, err := m.owned.Bring(ctx, fetch.BringRequest{From: remote, Wants: []object.ID{k.metaID}, Contents: true}); err != nil {
-		return sessionFault(remote, err)
+		return fault.SessionRemote(remote, err)
 	}
 	return nil
 }

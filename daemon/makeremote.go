@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/transport"
@@ -33,7 +34,7 @@ func (m *mount) makeSessionRemote(ctx context.Context, progress func(control.Pro
 	}
 	format, err := m.formatOfRemote(ctx)
 	if err != nil {
-		return remoteFault(err)
+		return fault.Remote(err)
 	}
 	if err := makeBare(ctx, at, format); err != nil {
 		e := &control.Error{Code: control.ExitUsage, Verb: "create session remote", Object: at, Cause: err.Error()}

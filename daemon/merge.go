@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
@@ -30,8 +31,6 @@ import (
 //
 // HEAD and branches stay. What came from the other session is staged, as git merge --squash leaves it.
 
-var errConflicts = errors.New("the index has conflicts of before")
-
 // merging is one merge under way.
 type merging struct {
 	m      *mount
@@ -47,25 +46,21 @@ type merging struct {
 func (d *Daemon) Merge(ctx context.Context, r control.MergeRequest, _ func(control.Progress)) (control.MergeReply, error) {
 	m, ok := d.find(r.Dir)
 	if !ok || !m.served() {
-		return control.MergeReply{}, notMounted("merge", r.Dir)
+		return control.MergeReply{}, fault.NotMounted("merge", r.Dir)
 	}
 	reply, err := m.merge(ctx, r)
 	if err != nil {
-		e := explainAt("merge", "session "+r.Of, err)
-		if errors.Is(err, errConflicts) {
-			e.Code, e.Hint = control.ExitUsage, "resolve them and git add the files, or git checkout them; then merge again"
-		}
-		return control.MergeReply{}, e
+		return control.MergeReply{}, fault.ExplainSessionAt("merge", "session "+r.Of, err)
 	}
 	return reply, nil
 }
 
 func (m *mount) merge(ctx context.Context, r control.MergeRequest) (reply control.MergeReply, err error) {
 	if !m.writable() {
-		return reply, errReadOnly
+		return reply, fault.ErrReadOnly
 	}
 	if !m.triedGit(ctx) {
-		return reply, errors.Join(ctx.Err(), errNoGit)
+		return reply, errors.Join(ctx.Err(), fault.ErrNoGitDir)
 	}
 	w := &merging{m: m}
 	if w.theirs, err = m.adopt(ctx, r.Of, r.SessionRemote, r.ID); err != nil {
@@ -83,7 +78,7 @@ func (m *mount) merge(ctx context.Context, r control.MergeRequest) (reply contro
 		return reply, err
 	}
 	if slices.ContainsFunc(state.Index.Special, func(e session.IndexEntry) bool { return e.Stage != 0 }) {
-		return reply, errConflicts
+		return reply, fault.ErrConflicts
 	}
 	if w.base, err = w.commonTree(ctx); err != nil {
 		return reply, err

@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/filter"
 	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session/thin"
@@ -129,7 +130,7 @@ func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b beginning,
 		}
 	}
 	if err != nil {
-		return nil, control.MountReply{}, explain("mount", r.Dir, err)
+		return nil, control.MountReply{}, fault.Explain("mount", r.Dir, err)
 	}
 	reply, err := m.begun(ctx, start, progress)
 	ended()
@@ -158,7 +159,7 @@ func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b beginning,
 		if stopErr := m.takeDown(context.WithoutCancel(ctx), true); stopErr != nil {
 			d.log.Warn("undo mount", zap.String("dir", m.dir), zap.Error(stopErr))
 		}
-		return nil, control.MountReply{}, explainMount(m, err)
+		return nil, control.MountReply{}, fault.Subject{Area: fault.Mount, Verb: "mount", Object: m.dir, Remote: fault.WithoutSecrets(m.request.Remote), Session: m.session}.Explain(err)
 	}
 	m.tell(func(h *handover) { h.Reply = reply })
 	d.register(m)
@@ -173,7 +174,7 @@ func (d *Daemon) reserve(r control.MountRequest, b beginning, abort context.Canc
 	if r.At != "" {
 		id = "" // the session itself may be mounted beside it
 	} else if id == "" && !r.ReadOnly {
-		id = statedir.SessionName(secretFree(r.Remote), dir)
+		id = statedir.SessionName(fault.WithoutSecrets(r.Remote), dir)
 	}
 	session := id
 	if session == "" {
@@ -284,11 +285,11 @@ func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control
 			if d.failures.Forget(filepath.Clean(r.Dir), nil) {
 				return control.UnmountReply{Dir: filepath.Clean(r.Dir)}, nil
 			}
-			return control.UnmountReply{}, notMounted("unmount", r.Dir)
+			return control.UnmountReply{}, fault.NotMounted("unmount", r.Dir)
 		}
 	}
 	if err := m.settled(ctx); err != nil {
-		return control.UnmountReply{}, explain("unmount", m.dir, err)
+		return control.UnmountReply{}, fault.Explain("unmount", m.dir, err)
 	}
 	followed := !r.Discard && m.onlyFollowed(ctx)
 	m.setEnd(r.Discard || followed, r.Trash && !followed, r.Keep)
@@ -297,7 +298,7 @@ func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control
 	}
 	if err := m.stop(ctx, r.Detach); err != nil {
 		m.setEnd(false, false, 0)
-		return control.UnmountReply{}, explain("unmount", m.dir, err)
+		return control.UnmountReply{}, fault.Explain("unmount", m.dir, err)
 	}
 	d.unregister(m)
 	m.mu.Lock()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/thin"
@@ -132,7 +133,7 @@ func (m *mount) acquirePoint(ctx context.Context, progress func(control.Progress
 			err = statedir.ErrNoSession
 		}
 		if err != nil {
-			err = explainPoint(m.request, err)
+			err = explainResume(m.request, err)
 		}
 	case m.session == "":
 		return false, nil
@@ -185,7 +186,7 @@ func (m *mount) beginAt(ctx context.Context, a *arrival) error {
 		p.Parent, p.ParentRemote = m.request.Session, m.second.URL()
 	}
 	if a.from != "" {
-		m.record.Point.From = secretFree(a.from)
+		m.record.Point.From = fault.WithoutSecrets(a.from)
 		if err := m.lendElder(a.from); err != nil {
 			return err
 		}
@@ -199,7 +200,7 @@ func (m *mount) beginAt(ctx context.Context, a *arrival) error {
 func (m *mount) acquireBase(ctx context.Context, a *arrival) error {
 	snap, err := m.store.Resume(ctx, fetch.Base{Ref: a.ref, Commit: a.base, Time: m.since, Format: a.format})
 	if err != nil {
-		return remoteFault(err)
+		return fault.Remote(err)
 	}
 	a.snap = snap
 	return nil
@@ -277,8 +278,8 @@ func (m *mount) link(ctx context.Context, from origin) (*arrival, error) {
 			elder = r.Point.From
 		}
 	default:
-		if m.second == nil || m.second.URL() != secretFree(at) {
-			elder = secretFree(at)
+		if m.second == nil || m.second.URL() != fault.WithoutSecrets(at) {
+			elder = fault.WithoutSecrets(at)
 		}
 	}
 	return &arrival{point: from.point, from: elder, ref: r.Ref, base: from.point.Base, format: from.point.Tree.Format()}, nil

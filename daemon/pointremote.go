@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
@@ -112,7 +112,7 @@ func (m *mount) arriveFrom(ctx context.Context, remote *thin.Remote, name string
 		return nil, err
 	}
 	if meta.Remote != m.store.URL() {
-		return nil, fmt.Errorf("%w: %s", errOtherRemote, meta.Remote)
+		return nil, fmt.Errorf("%w: %s", fault.ErrOtherRemote, meta.Remote)
 	}
 	if err := m.carry.refused(meta); err != nil {
 		return nil, err
@@ -134,7 +134,7 @@ func (m *mount) arriveFrom(ctx context.Context, remote *thin.Remote, name string
 	}
 	refs, err := k.list.Refs(ctx) // a container comes while the claim is under way
 	if err != nil {
-		return nil, sessionFault(remote, err)
+		return nil, fault.SessionRemote(remote, err)
 	}
 	all := map[string]object.ID{} // by their names there
 	var points []object.ID
@@ -163,7 +163,7 @@ func (m *mount) arriveFrom(ctx context.Context, remote *thin.Remote, name string
 		}
 	}
 	if err = m.bringPoints(ctx, repo, remote, a.base, points); err != nil {
-		return nil, sessionFault(remote, err)
+		return nil, fault.SessionRemote(remote, err)
 	}
 	ofPoints := func(ref string) bool {
 		return strings.HasPrefix(ref, session.LanePrefix(name)) || strings.HasPrefix(ref, session.PinPrefix(name))
@@ -177,13 +177,13 @@ func (m *mount) arriveFrom(ctx context.Context, remote *thin.Remote, name string
 	}
 	state, err := m.bringState(ctx, repo, remote, a.point, a.format)
 	if err != nil {
-		return nil, sessionFault(remote, err)
+		return nil, fault.SessionRemote(remote, err)
 	}
 	if err := based(); err != nil {
 		return nil, err
 	}
 	if err := m.bringNewer(ctx, repo, remote, a, state, there); err != nil {
-		return nil, sessionFault(remote, err)
+		return nil, fault.SessionRemote(remote, err)
 	}
 	if err := m.beginRepo(ctx, repo, a.point); err != nil {
 		return nil, err
@@ -460,33 +460,3 @@ func (d *Daemon) fetchMetas(ctx context.Context, remote fetcher, id object.ID, d
 
 // maxMeta is the size in bytes of the largest object of what is to be known of a session.
 const maxMeta = 16 << 20
-
-// sessionRemoteError says of which remote a fault is.
-type sessionRemoteError struct {
-	url string
-	err error
-}
-
-func (e sessionRemoteError) Error() string { return "session remote " + e.url + ": " + e.err.Error() }
-func (e sessionRemoteError) Unwrap() error { return e.err }
-
-func sessionFault(remote interface{ URL() string }, err error) error {
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return err
-	}
-	return sessionRemoteError{remote.URL(), remoteFault(err)}
-}
-
-// explainSessionRemote says what can be done about a session remote that fails; false: it does not.
-func explainSessionRemote(e *control.Error, err error) bool {
-	var fault sessionRemoteError
-	if !errors.As(err, &fault) {
-		return false
-	}
-	e.Code, e.Object = control.ExitRemote, "session remote "+fault.url
-	e.Cause = fault.err.Error()
-	if e.Hint == "" {
-		e.Hint = "--session-remote names it; with embedded or none the mount does without"
-	}
-	return true
-}

@@ -8,13 +8,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
@@ -50,12 +50,12 @@ type restoring struct {
 func (d *Daemon) Restore(ctx context.Context, r control.RestoreRequest, progress func(control.Progress)) (control.RestoreReply, error) {
 	m, ok := d.find(r.Dir)
 	if !ok || !m.served() {
-		return control.RestoreReply{}, notMounted("restore", r.Dir)
+		return control.RestoreReply{}, fault.NotMounted("restore", r.Dir)
 	}
 	start := time.Now()
 	reply, err := m.restore(ctx, r)
 	if err != nil {
-		return control.RestoreReply{}, explainRestore(m, r, err)
+		return control.RestoreReply{}, fault.Subject{Area: fault.Restore, Verb: "restore", Object: m.dir, Checkpoint: "checkpoint " + r.ID, ID: r.ID, GitDir: m.gitPath()}.Explain(err)
 	}
 	if !r.DryRun {
 		d.log.Info("restored", zap.String("dir", m.dir), zap.String("checkpoint", reply.Checkpoint.ID), zap.Int("paths", len(reply.Changes)),
@@ -66,16 +66,16 @@ func (d *Daemon) Restore(ctx context.Context, r control.RestoreRequest, progress
 
 func (m *mount) restore(ctx context.Context, r control.RestoreRequest) (reply control.RestoreReply, err error) {
 	if !m.writable() {
-		return reply, errReadOnly
+		return reply, fault.ErrReadOnly
 	}
 	if !m.triedGit(ctx) {
-		return reply, errors.Join(ctx.Err(), errNoGit)
+		return reply, errors.Join(ctx.Err(), fault.ErrNoGitDir)
 	}
 	m.mu.Lock()
 	git, ready := m.git.dir, m.gitReady
 	m.mu.Unlock()
 	if !ready {
-		return reply, errNoGit
+		return reply, fault.ErrNoGitDir
 	}
 	if done, ok := m.takeRestored(r.Nonce); ok {
 		return done, nil
@@ -168,19 +168,12 @@ func (w *restoring) compare(ctx context.Context, id string) (err error) {
 	return w.differences(ctx)
 }
 
-// noPathError says that there is nothing to bring back, nor to take away.
-type noPathError struct{ path string }
-
-func (e noPathError) Error() string {
-	return e.path + ": neither that checkpoint has it, nor one of how things are now"
-}
-
 // known sees that each path that was asked for is one of this point or of what is there.
 func (w *restoring) known(ctx context.Context) error {
 	for _, p := range w.paths {
 		for _, tree := range []object.ID{w.target.Tree, w.now.Tree, {}} {
 			if tree.IsZero() {
-				return noPathError{p}
+				return fault.NoPathError{Path: p}
 			}
 			has, err := w.has(ctx, tree, p)
 			if err != nil {
@@ -385,21 +378,4 @@ func (w *restoring) keepTarget(ctx context.Context) error {
 	}
 	ref := session.RestoredRef(w.repo.Session(), w.target.ID)
 	return w.repo.Update(ctx, []session.RefChange{{Name: ref, New: w.target.Tree, Force: true}})
-}
-
-// explainRestore gives the errors of a restore their exit codes and hints.
-func explainRestore(m *mount, r control.RestoreRequest, err error) *control.Error {
-	e := explainCarry("restore", m.dir, err)
-	var none noPathError
-	switch {
-	case errors.Is(err, errReadOnly), errors.Is(err, syscall.EROFS):
-		e.Hint = "mount without --read-only to change it"
-	case errors.Is(err, gitdir.ErrLocked):
-		e.Hint = "if no git command runs in the mount, remove " + filepath.Join(m.gitPath(), "index.lock")
-	case errors.Is(err, session.ErrNoPoint), errors.Is(err, session.ErrAmbiguous):
-		e = explainCarry("restore", "checkpoint "+r.ID, err)
-	case errors.As(err, &none):
-		e.Hint = "artifactfs session diff " + r.ID + " --name-only lists what differs"
-	}
-	return e
 }

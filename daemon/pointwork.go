@@ -9,12 +9,11 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/statedir"
 )
-
-var errSessionExists = errors.New("the session exists already")
 
 // Fork begins a session at a point of another one, and mounts it.
 func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest, progress func(control.Progress)) (control.MountReply, error) {
@@ -23,7 +22,7 @@ func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest, progress func(
 	}
 	h, err := d.homeOf(r.Of)
 	if err != nil {
-		return control.MountReply{}, explainCarry("fork", r.Of, err)
+		return control.MountReply{}, fault.ExplainSession("fork", r.Of, err)
 	}
 	to := h.request(r.Mount)
 	if to.ReadOnly {
@@ -35,7 +34,7 @@ func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest, progress func(
 	h, p, err := d.pointToFork(ctx, h, r.ID)
 	switch {
 	case err != nil:
-		return control.MountReply{}, explainCarry("fork", r.Of, err)
+		return control.MountReply{}, fault.ExplainSession("fork", r.Of, err)
 	case p.ID == "": // nobody has done anything there yet
 		b.base = &h.record
 	default:
@@ -74,7 +73,7 @@ func (d *Daemon) homeOf(of string) (h sessionHome, err error) {
 		h = sessionHome{dir: m.home.Dir, session: m.session, record: m.record, mount: m, carried: m.carry.optionsNow()}
 		return h, nil
 	case filepath.IsAbs(of):
-		return h, notMounted("find session", of)
+		return h, fault.NotMounted("find session", of)
 	}
 	if err := control.ValidSession(of); err != nil {
 		return h, err
@@ -214,7 +213,7 @@ func (d *Daemon) complete(ctx context.Context, r *control.MountRequest, b *begin
 	if r.At != "" && b.from == nil {
 		r.ReadOnly = true
 		if b.from, err = d.show(ctx, r); err != nil {
-			return explainPoint(*r, err)
+			return explainResume(*r, err)
 		}
 	}
 	if r.Remote != "" {
@@ -225,26 +224,10 @@ func (d *Daemon) complete(ctx context.Context, r *control.MountRequest, b *begin
 		return nil
 	}
 	if b.known, err = d.knowSession(ctx, *r); err != nil {
-		return explainPoint(*r, err)
+		return explainResume(*r, err)
 	}
 	r.Remote = b.known.meta.Remote
 	return nil
-}
-
-// explainPoint says what is wrong with the session of a mount, or with the point of it that is to be shown.
-func explainPoint(r control.MountRequest, err error) *control.Error {
-	thing := "session " + r.Session
-	if errors.Is(err, session.ErrNoPoint) || errors.Is(err, session.ErrAmbiguous) {
-		thing = "checkpoint " + r.At + " of " + thing
-	}
-	e := explainCarry("mount", thing, err)
-	if explainSessionRemote(e, err) {
-		return e
-	}
-	if errors.Is(err, statedir.ErrNoSession) && r.SessionOptions.Remote != "" {
-		e.Hint = "artifactfs session list shows those of this host; the session remote has none of this name"
-	}
-	return e
 }
 
 // pathLines are the lines of a file of paths that begin with a slash.
@@ -255,4 +238,12 @@ func pathLines(text []byte) (paths []string) {
 		}
 	}
 	return paths
+}
+
+// explainResume explains why the session of a mount, or the checkpoint of it that is to be shown, cannot be had.
+func explainResume(r control.MountRequest, err error) *control.Error {
+	session := "session " + r.Session
+	return fault.Subject{
+		Area: fault.Resume, Verb: "mount", Object: session, Checkpoint: "checkpoint " + r.At + " of " + session, Far: r.SessionOptions.Remote != "",
+	}.Explain(err)
 }

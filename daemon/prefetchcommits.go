@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/promisor"
 )
 
@@ -28,7 +29,7 @@ func (m *mount) prefetchCommits(ctx context.Context, r control.PrefetchRequest, 
 		progress(control.Progress{Phase: "fetch", Done: int64(p.Present), Total: int64(p.Wanted), Unit: "objects"})
 	})
 	if err != nil {
-		e := explain("prefetch", r.Dir, err)
+		e := fault.Explain("prefetch", r.Dir, err)
 		if errors.Is(err, promisor.ErrRevision) {
 			e.Code, e.Kind, e.Hint = control.ExitUsage, control.CodeNotFound, "git log --all lists commits; --history none leaves out those behind the mounted one"
 		}

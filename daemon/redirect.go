@@ -20,6 +20,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/object"
@@ -34,8 +35,6 @@ import (
 // Root gets it by a bind mount over the directory, made when somebody makes the directory; others by a symbolic link
 // that is there from the start. The placeholder, directory or link, is in the overlay but nobody's work: it goes with
 // the mount, and the record remembers it for the next one if this one is killed.
-
-var errHasFiles = errors.New("it has files already")
 
 // redirects are those of one mount.
 type redirects struct {
@@ -217,7 +216,7 @@ func (r *redirects) bind(d *redirect) error {
 	if _, empty, err := r.bare(context.Background(), d.Path); err != nil {
 		return err
 	} else if !empty {
-		return errHasFiles
+		return fault.ErrHasFiles
 	}
 	if err := unix.Mount(r.backing(d.Redirect), fmt.Sprintf("/proc/thread-self/fd/%d", dir), "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("bind %s: %w", d.Path, err)

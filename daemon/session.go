@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/gitdir"
-	"github.com/artifactfs/artifactfs/overlay"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/session/trash"
 	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/transport"
@@ -28,17 +28,6 @@ const settled = 2 * time.Second
 
 // leaveTime is how long a mount that ends may take to tidy up its tree; nothing in there waits for a network.
 const leaveTime = 5 * time.Second
-
-var (
-	errOtherRemote = errors.New("the session is of another remote")
-)
-
-// otherCommitError says that a session was to go on at a commit that it did not begin with.
-type otherCommitError struct{ ref, commit, session, base string }
-
-func (e otherCommitError) Error() string {
-	return fmt.Sprintf("%s is %.12s, and the work of session %s is on top of %.12s", e.ref, e.commit, e.session, e.base)
-}
 
 // enter takes the mount's home and finds out whether there is a session to go on with.
 func (m *mount) enter(ctx context.Context) error {
@@ -64,7 +53,7 @@ func (m *mount) enter(ctx context.Context) error {
 	case m.record.Session != m.session:
 		return fmt.Errorf("read session %s: %w: it says %q", m.home.Dir, statedir.ErrRecord, m.record.Session)
 	case m.record.Remote != m.store.URL():
-		return fmt.Errorf("%w: %s", errOtherRemote, m.record.Remote)
+		return fmt.Errorf("%w: %s", fault.ErrOtherRemote, m.record.Remote)
 	}
 	if !m.record.Counted && !m.request.ReadOnly && !statedir.HasLargeLog(m.home.Dir) { // a large one is not read twice
 		if _, w, err := m.home.Inspect(); err == nil && !w.Any() {
@@ -107,7 +96,7 @@ func (m *mount) acquire(ctx context.Context, progress func(control.Progress)) er
 		}
 		snap, err := m.acquireFirst(ctx)
 		if err != nil {
-			return remoteFault(err)
+			return fault.Remote(err)
 		}
 		// A file as young as git's index might have been changed in the same tick: git would compare its contents.
 		if latest := m.since.Add(-settled); snap.Time.After(latest) {
@@ -125,7 +114,7 @@ func (m *mount) acquire(ctx context.Context, progress func(control.Progress)) er
 		return err
 	}
 	if m.snap, err = m.store.Resume(ctx, base); err != nil {
-		return remoteFault(err)
+		return fault.Remote(err)
 	}
 	if m.snap.Tree != base.Tree && base.Shown.IsZero() {
 		return fmt.Errorf("read session %s: %w: commit %s has another tree", m.home.Dir, statedir.ErrRecord, m.record.Commit)
@@ -159,9 +148,9 @@ func (m *mount) checkRef(ctx context.Context, progress func(control.Progress)) e
 		progress(control.Progress{Message: "the remote cannot be reached to find " + ref + ": mounting " + fmt.Sprintf("%.12s", r.Commit)})
 		return nil
 	case err != nil:
-		return remoteFault(err)
+		return fault.Remote(err)
 	case commit.String() != r.Commit:
-		return otherCommitError{ref, commit.String(), r.Session, r.Commit}
+		return fault.OtherCommitError{Ref: ref, Commit: commit.String(), Session: r.Session, Base: r.Commit}
 	}
 	return nil
 }
@@ -335,43 +324,4 @@ func (m *mount) removes() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.discard && !m.trash
-}
-
-// explainSession gives the errors of sessions their exit code and hint; false: it is none of them.
-func explainSession(e *control.Error, m *mount, err error) bool {
-	var used statedir.InUseError
-	var other otherCommitError
-	if code := carryCode(err); code != "" {
-		e.Kind = code
-	}
-	if explainHeld(e, err) {
-		return true
-	}
-	if explainSessionRemote(e, err) {
-		return true
-	}
-	again := fmt.Sprintf("artifactfs mount %s DIR --read-only --session %s shows what can be read; artifactfs doctor --fix repairs it", e.Object, m.session)
-	switch {
-	case errors.As(err, &used):
-		e.Hint = "artifactfs unmount " + used.Dir + " ends it there; --session NAME begins other work"
-	case errors.As(err, &other):
-		e.Code, e.Kind = control.ExitUsage, control.CodeConflict
-		e.Hint = "without --ref the session is resumed; --session NAME mounts " + other.ref + " beside it; artifactfs unmount --discard --session " + other.session + " throws its work away"
-	case errors.Is(err, statedir.ErrNoSession):
-		e.Code, e.Kind = control.ExitNotMounted, control.CodeNotFound
-		e.Cause, e.Hint = "there is no session "+m.session, "artifactfs list shows those that are kept"
-	case errors.Is(err, errOtherRemote):
-		e.Code, e.Kind, e.Hint = control.ExitUsage, control.CodeConflict, "--session NAME begins other work"
-	case errors.Is(err, overlay.ErrVersion), errors.Is(err, statedir.ErrNewer):
-		e.Kind = control.CodeUnsupported
-		e.Hint = "use the artifactfs that made it, or --session NAME to begin other work"
-	case errors.Is(err, overlay.ErrInUse):
-		e.Kind = control.CodeBusy
-		e.Hint = "--session NAME begins other work"
-	case errors.Is(err, overlay.ErrDamaged), errors.Is(err, statedir.ErrRecord), errors.Is(err, statedir.ErrNoRecord), errors.Is(err, worktree.ErrTable):
-		e.Hint = again
-	default:
-		return false
-	}
-	return true
 }

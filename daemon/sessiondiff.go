@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 )
@@ -22,13 +23,13 @@ func (d *Daemon) SessionDiff(ctx context.Context, r control.SessionDiffRequest) 
 	reply := control.SessionDiffReply{Changes: []control.PathChange{}}
 	o, err := d.openAt(ctx, r.Of, r.SessionRemote, true)
 	if err != nil {
-		return reply, explainAt("read session", r.Of, err)
+		return reply, fault.ExplainSessionAt("read session", r.Of, err)
 	}
 	defer func() { o.close() }()
 	p := pair{a: o, b: o}
 	if r.AOf != "" && (r.AOf != r.Of || r.ARemote != r.SessionRemote) {
 		if p.a, err = d.openAt(ctx, r.AOf, r.ARemote, true); err != nil {
-			return reply, explainAt("read session", r.AOf, err)
+			return reply, fault.ExplainSessionAt("read session", r.AOf, err)
 		}
 		defer p.a.close()
 	}
@@ -36,17 +37,17 @@ func (d *Daemon) SessionDiff(ctx context.Context, r control.SessionDiffRequest) 
 	if r.A != "" { // before a point is made now: "@" is the newest that there was
 		a, err := p.a.find(ctx, r.A)
 		if err != nil {
-			return reply, explainCarry("compare checkpoint", r.A, err)
+			return reply, fault.ExplainSession("compare checkpoint", r.A, err)
 		}
 		from = a.Tree
 	}
 	if r.B == "" && o.mount != nil && o.mount.carry.carries() {
 		if _, _, err := o.mount.carry.point(ctx, session.Idle, ""); err != nil {
-			return reply, explainCarry("compare with the working tree of", r.Of, err)
+			return reply, fault.ExplainSession("compare with the working tree of", r.Of, err)
 		}
 		now, err := o.mount.carry.opened()
 		if err != nil {
-			return reply, explainCarry("read session", r.Of, err)
+			return reply, fault.ExplainSession("read session", r.Of, err)
 		}
 		o.close()
 		if o, p.b = now, now; r.AOf == "" {
@@ -54,11 +55,11 @@ func (d *Daemon) SessionDiff(ctx context.Context, r control.SessionDiffRequest) 
 		}
 	}
 	if o.repo == nil || p.a.repo == nil {
-		return reply, explainCarry("compare checkpoints of", r.Of, errNothingCarried)
+		return reply, fault.ExplainSession("compare checkpoints of", r.Of, fault.ErrNoCheckpoint)
 	}
 	if r.A == "" {
 		if from, err = p.a.baseTree(ctx); err != nil {
-			return reply, explainAt("read session", r.Of, err)
+			return reply, fault.ExplainSessionAt("read session", r.Of, err)
 		}
 	}
 	b, err := o.find(ctx, r.B)
@@ -66,13 +67,13 @@ func (d *Daemon) SessionDiff(ctx context.Context, r control.SessionDiffRequest) 
 		return reply, nil
 	}
 	if err != nil {
-		return reply, explainCarry("compare checkpoint", r.B, err)
+		return reply, fault.ExplainSession("compare checkpoint", r.B, err)
 	}
 	if reply.Changes, err = p.changes(ctx, from, b.Tree); err != nil {
-		return reply, explainAt("compare checkpoints of", r.Of, err)
+		return reply, fault.ExplainSessionAt("compare checkpoints of", r.Of, err)
 	}
 	if err := p.lines(ctx, &reply, from, b.Tree, r.Patch, r.Stat); err != nil {
-		return reply, explainAt("compare checkpoints of", r.Of, err)
+		return reply, fault.ExplainSessionAt("compare checkpoints of", r.Of, err)
 	}
 	return reply, nil
 }
@@ -176,7 +177,7 @@ func (o *opened) provide(ctx context.Context, ids []object.ID) error {
 		return o.mount.store.Provide(ctx, ids, nil)
 	case o.far != nil:
 		if err := o.far.Contents(ctx, o.session, ids); err != nil {
-			return sessionFault(o.far.Remote(), err)
+			return fault.SessionRemote(o.far.Remote(), err)
 		}
 	}
 	return nil

@@ -1,8 +1,6 @@
 package daemon
 
 import (
-	"errors"
-
 	"github.com/artifactfs/artifactfs/control"
 )
 
@@ -18,18 +16,4 @@ func (o *opened) tellWays(reply *control.SessionShowReply) {
 	reply.ForkCommand = "artifactfs session fork " + control.ShellWord(reply.Link) + " DIR"
 	link.Checkpoint = ""
 	reply.ResumeCommand = "artifactfs session resume " + control.ShellWord(link.String()) + " DIR"
-}
-
-// explainAt is explainCarry of a session that may be on a session remote.
-func explainAt(verb, thing string, err error) *control.Error {
-	e := explainCarry(verb, thing, err)
-	if explainSessionRemote(e, err) {
-		e.Hint = "the URL and its credentials are looked at as git does: git ls-remote URL shows more"
-		return e
-	}
-	var none noSuchSession
-	if errors.As(err, &none) {
-		e.Hint = "artifactfs session list --session-remote " + control.ShellWord(none.remote) + " shows those that there are"
-	}
-	return e
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/writeback"
 	"github.com/artifactfs/artifactfs/statedir"
@@ -161,7 +162,7 @@ func (o *opened) sendLater(ctx context.Context, d *Daemon) {
 	}
 	defer to.Close()
 	to.Keep(thinDir(o.repo.Dir()))
-	ctx, cancel := context.WithTimeoutCause(ctx, lastTime, errSlow)
+	ctx, cancel := context.WithTimeoutCause(ctx, lastTime, fault.ErrSlow)
 	defer cancel()
 	queue, err := writeback.NewQueue(writeback.QueueOptions{Repo: o.repo, Session: o.session, Dir: o.home, Remote: to, Base: baseMode(o.record.Carried.Base), BaseURL: readableURL(o.record.Remote), Log: d.log})
 	if err == nil {

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/capture"
 	"github.com/artifactfs/artifactfs/session/transcript"
@@ -21,10 +22,10 @@ var _ control.Sessions = (*Daemon)(nil)
 func (d *Daemon) carried(verb, dir string) (*mount, error) {
 	m, ok := d.find(dir)
 	if !ok || !m.served() {
-		return nil, notMounted(verb, dir)
+		return nil, fault.NotMounted(verb, dir)
 	}
 	if !m.carry.carries() {
-		return nil, explainCarry(verb, m.dir, errNoCarry)
+		return nil, fault.ExplainSession(verb, m.dir, fault.ErrNoSessionRemote)
 	}
 	return m, nil
 }
@@ -43,29 +44,29 @@ func (d *Daemon) Checkpoint(ctx context.Context, r control.CheckpointRequest, pr
 	}
 	p, report, err := m.carry.capture(ctx, session.Manual, r.Message)
 	if err != nil {
-		return reply, explainCarry("checkpoint", m.dir, err)
+		return reply, fault.ExplainSession("checkpoint", m.dir, err)
 	}
 	o, err := m.carry.opened()
 	if err != nil {
-		return reply, explainCarry("checkpoint", m.dir, err)
+		return reply, fault.ExplainSession("checkpoint", m.dir, err)
 	}
 	if r.Pin != "" {
 		if err := session.SetPin(ctx, o.repo, o.session, r.Pin, p); err != nil {
-			return reply, explainCarry("pin", r.Pin, err)
+			return reply, fault.ExplainSession("pin", r.Pin, err)
 		}
 	}
 	if r.Sync {
-		ctx, cancel := context.WithTimeoutCause(ctx, syncTime, errSlow)
+		ctx, cancel := context.WithTimeoutCause(ctx, syncTime, fault.ErrSlow)
 		defer cancel()
 		if err := m.carry.flush(ctx); err != nil { // a commit of a moment ago is nowhere but in git's directory
-			return reply, unsynced("sync", m.dir, err)
+			return reply, fault.Unsynced("sync", m.dir, err)
 		}
 		if err := m.carry.send(ctx, progressOf(progress)); err != nil {
-			return reply, unsynced("sync", m.dir, err)
+			return reply, fault.Unsynced("sync", m.dir, err)
 		}
 	}
 	if o, err = m.carry.opened(); err != nil {
-		return reply, explainCarry("checkpoint", m.dir, err)
+		return reply, fault.ExplainSession("checkpoint", m.dir, err)
 	}
 	return control.CheckpointReply{
 		Checkpoint: o.shown(p), Made: report.Made, LeftOut: leftOut(report.Left),
@@ -103,18 +104,18 @@ func (d *Daemon) Sync(ctx context.Context, r control.SyncRequest, progress func(
 	}
 	if r.Timeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, r.Timeout, errSlow)
+		ctx, cancel = context.WithTimeoutCause(ctx, r.Timeout, fault.ErrSlow)
 		defer cancel()
 	}
 	if !m.triedGit(ctx) {
-		return reply, unsynced("sync", m.dir, errEnded)
+		return reply, fault.Unsynced("sync", m.dir, errEnded)
 	}
 	if err := m.carry.keepAll(ctx, session.Manual); err != nil {
-		return reply, explainCarry("sync", m.dir, err)
+		return reply, fault.ExplainSession("sync", m.dir, err)
 	}
 	for range syncTries {
 		if err := m.carry.send(ctx, progressOf(progress)); err != nil {
-			return reply, unsynced("sync", m.dir, err)
+			return reply, fault.Unsynced("sync", m.dir, err)
 		}
 		if reply = (control.SyncReply{Dir: m.dir, Session: m.carry.status()}); reply.Session.Pending == 0 {
 			break // else there is something newer, such as a checkpoint of notes that were merged
@@ -134,7 +135,7 @@ func (d *Daemon) Sessions(ctx context.Context) (control.SessionsReply, error) {
 		there[m.session] = true
 		o, err := m.carry.opened()
 		if err != nil {
-			return reply, explainCarry("list", "sessions", err)
+			return reply, fault.ExplainSession("list", "sessions", err)
 		}
 		reply.Sessions = append(reply.Sessions, o.info())
 	}
@@ -148,7 +149,7 @@ func (d *Daemon) Sessions(ctx context.Context) (control.SessionsReply, error) {
 func (d *Daemon) SessionLog(ctx context.Context, r control.SessionLogRequest) (control.SessionLogReply, error) {
 	o, err := d.openAt(ctx, r.Of, r.SessionRemote, false)
 	if err != nil {
-		return control.SessionLogReply{}, explainAt("read session", r.Of, err)
+		return control.SessionLogReply{}, fault.ExplainSessionAt("read session", r.Of, err)
 	}
 	defer o.close()
 	reply := control.SessionLogReply{Session: o.session, Checkpoints: []control.Checkpoint{}}
@@ -157,7 +158,7 @@ func (d *Daemon) SessionLog(ctx context.Context, r control.SessionLogRequest) (c
 	}
 	points, err := o.repo.Points(r.Limit)
 	if err != nil {
-		return reply, explainCarry("read session", r.Of, err)
+		return reply, fault.ExplainSession("read session", r.Of, err)
 	}
 	points = slices.CompactFunc(points, func(a, b session.Point) bool { return a.ID == b.ID }) // in two segments, if others made way
 	recorded, err := o.recordsBefore(ctx)
@@ -177,15 +178,15 @@ func (d *Daemon) SessionSet(ctx context.Context, r control.SessionSetRequest) (c
 	verb := changeVerb(r)
 	o, err := d.openSession(ctx, r.Of, true)
 	if err != nil {
-		return control.SessionInfo{}, explainCarry(verb, r.Of, err)
+		return control.SessionInfo{}, fault.ExplainSession(verb, r.Of, err)
 	}
 	defer o.close()
 	if err := o.change(ctx, r); err != nil {
-		return control.SessionInfo{}, explainCarry(verb, r.Of, err)
+		return control.SessionInfo{}, fault.ExplainSession(verb, r.Of, err)
 	}
 	o.sendLater(ctx, d)
 	if err := o.read(); err != nil {
-		return control.SessionInfo{}, explainCarry("read session", r.Of, err)
+		return control.SessionInfo{}, fault.ExplainSession("read session", r.Of, err)
 	}
 	return o.info(), nil
 }
@@ -211,7 +212,7 @@ func changeVerb(r control.SessionSetRequest) string {
 // change does what a request asks for.
 func (o *opened) change(ctx context.Context, r control.SessionSetRequest) error {
 	if o.repo == nil {
-		return errNothingCarried
+		return fault.ErrNoCheckpoint
 	}
 	if r.Pin != "" {
 		if r.Unpin {
@@ -227,7 +228,7 @@ func (o *opened) change(ctx context.Context, r control.SessionSetRequest) error 
 		return nil
 	}
 	if o.mount != nil && o.mount.writable() {
-		return sessionMountedError{o.mount.dir}
+		return fault.SessionMountedError{Dir: o.mount.dir}
 	}
 	actor := r.Actor
 	if actor == "" {
@@ -250,26 +251,26 @@ func noteOn(name string) bool {
 func (d *Daemon) SessionNote(ctx context.Context, r control.SessionNoteRequest) (control.SessionNoteReply, error) {
 	m, ok := d.find(r.Dir)
 	if !ok || !m.served() || !m.writable() {
-		return control.SessionNoteReply{}, notMounted("write note", r.Dir)
+		return control.SessionNoteReply{}, fault.NotMounted("write note", r.Dir)
 	}
 	if !m.triedGit(ctx) {
-		return control.SessionNoteReply{}, explain("write note", r.Dir, errEnded)
+		return control.SessionNoteReply{}, fault.Explain("write note", r.Dir, errEnded)
 	}
 	note := transcript.NoteRequest{GitDir: m.gitPath(), Commit: r.Commit, Ref: r.Ref, JSON: r.JSON}
 	if noteOn(r.Commit) {
 		repo, err := m.carry.open(ctx)
 		if err != nil {
-			return control.SessionNoteReply{}, explainCarry("write note", m.dir, err)
+			return control.SessionNoteReply{}, fault.ExplainSession("write note", m.dir, err)
 		}
 		p, err := findPoint(ctx, repo, m, r.Commit)
 		if err != nil {
-			return control.SessionNoteReply{}, explainCarry("write note", "checkpoint "+r.Commit, err)
+			return control.SessionNoteReply{}, fault.ExplainSession("write note", "checkpoint "+r.Commit, err)
 		}
 		note.Commit, note.Also = p.Commit.String(), m.sessionObjects()
 	}
 	n, err := transcript.Note(ctx, note)
 	if err != nil {
-		return control.SessionNoteReply{}, explainCarry("write note", r.Commit, err)
+		return control.SessionNoteReply{}, fault.ExplainSession("write note", r.Commit, err)
 	}
 	return control.SessionNoteReply{Commit: n.Commit, Ref: n.Ref, Note: n.Note, Redacted: n.Redacted}, nil
 }
@@ -280,7 +281,7 @@ func (d *Daemon) SessionGC(ctx context.Context, r control.SessionGCRequest, prog
 	d.expire(ctx, time.Now())
 	o, err := d.openSession(ctx, r.Of, !r.DryRun)
 	if err != nil {
-		return reply, explainCarry("collect", r.Of, err)
+		return reply, fault.ExplainSession("collect", r.Of, err)
 	}
 	defer o.close()
 	reply.Session = o.session
@@ -290,35 +291,35 @@ func (d *Daemon) SessionGC(ctx context.Context, r control.SessionGCRequest, prog
 	if o.mount != nil && o.mount.writable() {
 		if !r.DryRun {
 			if err := o.mount.carry.keepAll(ctx, session.Idle); err != nil {
-				return reply, explainCarry("collect", r.Of, err)
+				return reply, fault.ExplainSession("collect", r.Of, err)
 			}
 		}
 		if err := o.mount.carry.alone(ctx); err != nil {
-			return reply, explainCarry("collect", r.Of, err)
+			return reply, fault.ExplainSession("collect", r.Of, err)
 		}
 		defer o.mount.carry.letOthers()
 	}
 	writer, err := d.writer()
 	if err != nil {
-		return reply, explainCarry("collect", r.Of, err)
+		return reply, fault.ExplainSession("collect", r.Of, err)
 	}
 	done, err := o.rewrite(r.DryRun)
 	if err != nil {
-		return reply, explainCarry("collect", r.Of, err)
+		return reply, fault.ExplainSession("collect", r.Of, err)
 	}
 	n, err := session.GC(ctx, o.repo, session.GCOptions{
 		Session: o.session, Writer: writer, Keep: session.Retention{All: r.All, Daily: r.Daily}, Now: time.Now(), DryRun: r.DryRun,
 	})
 	if err != nil {
-		return reply, explainCarry("collect", r.Of, err)
+		return reply, fault.ExplainSession("collect", r.Of, err)
 	}
 	if reply.Records, err = o.expire(ctx, r, n.Dropped); err != nil {
-		return reply, explainCarry("collect", r.Of, err)
+		return reply, fault.ExplainSession("collect", r.Of, err)
 	}
 	if reply.Records > 0 && !r.DryRun {
 		swept, err := o.repo.Sweep(ctx)
 		if err != nil {
-			return reply, explainCarry("collect", r.Of, err)
+			return reply, fault.ExplainSession("collect", r.Of, err)
 		}
 		n.Bytes += swept
 	}
@@ -364,7 +365,7 @@ func (o *opened) expire(ctx context.Context, r control.SessionGCRequest, dropped
 // find returns the checkpoint of the session that a name means; "" is the newest.
 func (o *opened) find(ctx context.Context, name string) (session.Point, error) {
 	if o.repo == nil {
-		return session.Point{}, errNothingCarried
+		return session.Point{}, fault.ErrNoCheckpoint
 	}
 	return findPoint(ctx, o.repo, o.mount, name)
 }

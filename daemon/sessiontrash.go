@@ -13,12 +13,11 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/trash"
 	"github.com/artifactfs/artifactfs/statedir"
-	"github.com/artifactfs/artifactfs/transport"
 )
 
 // A session is deleted on its session remote first (package trash) and then here: its home gets a name below trash/ in the
@@ -58,7 +57,7 @@ func (d *Daemon) expire(ctx context.Context, now time.Time) {
 func (d *Daemon) SessionDelete(ctx context.Context, r control.SessionDeleteRequest) (control.SessionDeleteReply, error) {
 	reply, err := d.sessionDelete(ctx, r, time.Now())
 	if err != nil {
-		return reply, explainTrash("delete session", r.Of, err)
+		return reply, fault.ExplainDelete("delete session", r.Of, err)
 	}
 	return reply, nil
 }
@@ -67,7 +66,7 @@ func (d *Daemon) sessionDelete(ctx context.Context, r control.SessionDeleteReque
 	if m, err := d.mounted(ctx, r.Of); err != nil {
 		return reply, err
 	} else if m != nil && m.writable() {
-		return reply, sessionMountedError{m.dir}
+		return reply, fault.SessionMountedError{Dir: m.dir}
 	}
 	d.homes.EmptyTrash(now)
 	name, err := d.homes.IDOf(r.Of)
@@ -92,7 +91,7 @@ func (d *Daemon) sessionDelete(ctx context.Context, r control.SessionDeleteReque
 	default:
 		t = nil
 	}
-	if r.Remote != "" && t != nil && secretFree(r.Remote) != shownRemote(rec.Carried.Remote, t.Dir, rec) {
+	if r.Remote != "" && t != nil && fault.WithoutSecrets(r.Remote) != shownRemote(rec.Carried.Remote, t.Dir, rec) {
 		t.Unlock() // the session here is on another session remote: it is another one
 		t, rec = nil, statedir.Record{}
 	}
@@ -122,14 +121,14 @@ func (d *Daemon) deleteThere(ctx context.Context, r control.MountRequest, takeOv
 	defer far.Close()
 	there, err := trash.Refs(ctx, far.Remote)
 	if err != nil {
-		return 0, nil, sessionFault(far, err)
+		return 0, nil, fault.SessionRemote(far, err)
 	}
 	layout := session.Layout{Session: r.Session}
 	var owner object.ID
 	if id := there[session.MetaRef(r.Session)]; !id.IsZero() {
 		meta, err := d.fetchMeta(ctx, far, id)
 		if err != nil {
-			return 0, nil, sessionFault(far, err)
+			return 0, nil, fault.SessionRemote(far, err)
 		}
 		writer, err := d.writer()
 		if err != nil {
@@ -151,7 +150,7 @@ func (d *Daemon) deleteThere(ctx context.Context, r control.MountRequest, takeOv
 	}
 	mine := trash.Of(layout, owner, there)
 	if kept, err = trash.Delete(ctx, far.Remote, r.Session, mine, now); err != nil {
-		return 0, kept, sessionFault(far, err)
+		return 0, kept, fault.SessionRemote(far, err)
 	}
 	removed := len(mine) - len(kept)
 	for name, id := range there { // under a name that is not the session's alone: it may have been there before
@@ -174,7 +173,7 @@ func (m *mount) discardThere(ctx context.Context) (warning string) {
 	if repo == nil || m.session == "" { // nothing was ever sent
 		return ""
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, discardTime, errSlow)
+	ctx, cancel := context.WithTimeoutCause(ctx, discardTime, fault.ErrSlow)
 	defer cancel()
 	r := m.requestNow()
 	r.Session, r.SessionOptions = m.session, o
@@ -193,7 +192,7 @@ func (d *Daemon) SessionUndelete(ctx context.Context, r control.SessionUndeleteR
 	reply := control.SessionDeleteReply{Session: r.Session}
 	err := d.sessionUndelete(ctx, r, &reply)
 	if err != nil {
-		return reply, explainTrash("undelete session", r.Session, err)
+		return reply, fault.ExplainDelete("undelete session", r.Session, err)
 	}
 	return reply, nil
 }
@@ -223,12 +222,12 @@ func (d *Daemon) sessionUndelete(ctx context.Context, r control.SessionUndeleteR
 		defer far.Close()
 		there, err := trash.Refs(ctx, far.Remote)
 		if err != nil {
-			return sessionFault(far, err)
+			return fault.SessionRemote(far, err)
 		}
 		reply.Kept, err = trash.Undelete(ctx, far.Remote, r.Session, there)
 		// It may have been brought back there from another machine, or by who was killed before he did so here.
 		if err != nil && (i < 0 || !errors.Is(err, trash.ErrNone)) {
-			return sessionFault(far, err)
+			return fault.SessionRemote(far, err)
 		}
 		reply.Refs = int64(len(there))
 	}
@@ -253,7 +252,7 @@ func (d *Daemon) SessionTrash(ctx context.Context, r control.SessionTrashRequest
 	if r.Remote == "" {
 		all, err := d.homes.Trash()
 		if err != nil {
-			return reply, explainTrash("list", "deleted sessions", err)
+			return reply, fault.ExplainDelete("list", "deleted sessions", err)
 		}
 		for _, t := range all {
 			if rec, err := statedir.ReadRecord(t.Dir); err == nil {
@@ -267,38 +266,15 @@ func (d *Daemon) SessionTrash(ctx context.Context, r control.SessionTrashRequest
 		err = errRemoteNone
 	}
 	if err != nil {
-		return reply, explainTrash("list", "deleted sessions", err)
+		return reply, fault.ExplainDelete("list", "deleted sessions", err)
 	}
 	defer far.Close()
 	there, err := trash.Refs(ctx, far.Remote)
 	if err != nil {
-		return reply, explainTrash("list", "deleted sessions", sessionFault(far, err))
+		return reply, fault.ExplainDelete("list", "deleted sessions", fault.SessionRemote(far, err))
 	}
 	for _, t := range trash.List(there) {
 		add(t.Session, far.URL(), t.At)
 	}
 	return reply, nil
-}
-
-// explainTrash says what can be done about a session that cannot be deleted, or brought back.
-func explainTrash(verb, of string, err error) *control.Error {
-	e := explainCarry(verb, of, err)
-	var held *session.HeldError
-	var mounted sessionMountedError
-	switch {
-	case errors.As(err, &held):
-		e.Hint = "--take-over deletes it all the same"
-	case errors.As(err, &mounted):
-		e.Hint = "artifactfs unmount --discard " + mounted.dir + " ends the mount and deletes the session"
-	case errors.Is(err, trash.ErrNone):
-		e.Code, e.Kind, e.Cause = control.ExitNotMounted, control.CodeNotFound, trash.ErrNone.Error()
-		e.Hint = "artifactfs session list --deleted lists those that can be restored; with --session-remote those of that repository"
-	case errors.Is(err, trash.ErrThere):
-		e.Kind, e.Hint = control.CodeConflict, "artifactfs session delete "+of+" puts that one into the trash"
-	case errors.Is(err, disk.ErrLocked):
-		e.Hint = "artifactfs status shows who uses it"
-	case errors.Is(err, transport.ErrNoPush):
-		e.Code = control.ExitRemote
-	}
-	return e
 }

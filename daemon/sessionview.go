@@ -6,24 +6,23 @@ import (
 	"fmt"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
-
-var errNothingCarried = errors.New("no checkpoint was made in it yet")
 
 // SessionShow tells all about one point.
 func (d *Daemon) SessionShow(ctx context.Context, r control.SessionShowRequest) (control.SessionShowReply, error) {
 	reply := control.SessionShowReply{Changes: []control.PathChange{}, LeftOut: []control.LeftOut{}, Staged: []control.PathChange{}, Since: []control.TranscriptRecord{}}
 	o, err := d.openAt(ctx, r.Of, r.SessionRemote, true)
 	if err != nil {
-		return reply, explainAt("read session", r.Of, err)
+		return reply, fault.ExplainSessionAt("read session", r.Of, err)
 	}
 	defer o.close()
 	p, err := o.find(ctx, r.ID)
 	if err != nil {
-		return reply, explainCarry("show checkpoint", r.ID, err)
+		return reply, fault.ExplainSession("show checkpoint", r.ID, err)
 	}
 	reply.Checkpoint = o.shown(p)
 	if o.far == nil {
@@ -39,21 +38,21 @@ func (d *Daemon) SessionShow(ctx context.Context, r control.SessionShowRequest) 
 		reply.Changes, err = o.changes(ctx, before, p.Tree)
 	}
 	if err != nil {
-		return reply, explainCarry("show checkpoint", string(p.ID), err)
+		return reply, fault.ExplainSession("show checkpoint", string(p.ID), err)
 	}
 	o.tellWays(&reply)
 	if o.far != nil {
 		if err := o.farState(ctx, p); err != nil {
-			return reply, explainAt("show checkpoint", string(p.ID), err)
+			return reply, fault.ExplainSessionAt("show checkpoint", string(p.ID), err)
 		}
 	}
 	state, err := o.repo.State(p)
 	if err != nil {
-		return reply, explainCarry("show checkpoint", string(p.ID), err)
+		return reply, fault.ExplainSession("show checkpoint", string(p.ID), err)
 	}
 	if head, err := o.treeOf(p.Head); err == nil { // a commit that is not here leaves it untold
 		if reply.Staged, err = o.changes(ctx, head, state.Index.Tree); err != nil {
-			return reply, explainCarry("show checkpoint", string(p.ID), err)
+			return reply, fault.ExplainSession("show checkpoint", string(p.ID), err)
 		}
 	}
 	reply.LeftOut = leftOut(state.Left)
@@ -64,7 +63,7 @@ func (d *Daemon) SessionShow(ctx context.Context, r control.SessionShowRequest) 
 	}
 	lines, _, err := transcript.Read(o.repo, o.session, o.contents(ctx))
 	if err != nil {
-		return reply, explainCarry("show checkpoint", string(p.ID), err)
+		return reply, fault.ExplainSession("show checkpoint", string(p.ID), err)
 	}
 	for _, l := range lines {
 		if l.Point == p.ID {

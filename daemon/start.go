@@ -12,6 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/statedir"
 )
@@ -113,7 +114,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 		}
 	}
 	if err := <-rootReady; err != nil {
-		return reply, remoteFault(err)
+		return reply, fault.Remote(err)
 	}
 	reply = control.MountReply{
 		Session: m.session, Resumed: m.resumed || m.cameFromElsewhere(), Changed: m.changed(),

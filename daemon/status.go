@@ -10,6 +10,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
@@ -163,7 +164,7 @@ func (d *Daemon) Prefetch(ctx context.Context, r control.PrefetchRequest, progre
 	var reply control.PrefetchReply
 	m, ok := d.find(r.Dir)
 	if !ok || !m.served() {
-		return reply, notMounted("prefetch", r.Dir)
+		return reply, fault.NotMounted("prefetch", r.Dir)
 	}
 	if len(r.Commits) > 0 {
 		return m.prefetchCommits(ctx, r, progress)
@@ -172,7 +173,7 @@ func (d *Daemon) Prefetch(ctx context.Context, r control.PrefetchRequest, progre
 		progress(control.Progress{Phase: "prefetch", Done: int64(h.Hydrated), Total: int64(h.Blobs), Unit: "blobs"})
 	})
 	if err != nil {
-		return reply, explain("prefetch", r.Dir, err)
+		return reply, fault.Explain("prefetch", r.Dir, err)
 	}
 	return control.PrefetchReply{Matched: int64(h.Blobs), Fetched: int64(h.Hydrated), Bytes: h.Bytes}, nil
 }

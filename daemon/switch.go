@@ -1,10 +1,10 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -17,8 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/gitdir"
-	"github.com/artifactfs/artifactfs/gitdir/index"
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/object"
 )
@@ -38,26 +38,16 @@ import (
 // switchFile is in the mount's home as long as a switch is under way.
 const switchFile = "switch.json"
 
-var (
-	errNoGit    = errors.New("the mount has no git directory yet")
-	errReadOnly = errors.New("the mount is read-only")
-)
-
-// busyError says that git is in the middle of something.
-type busyError string
-
-func (e busyError) Error() string { return "git is " + string(e) }
-
 // Switch moves a mounted working tree to another commit.
 func (d *Daemon) Switch(ctx context.Context, r control.SwitchRequest, progress func(control.Progress)) (control.SwitchReply, error) {
 	m, ok := d.find(r.Dir)
 	if !ok || !m.served() {
-		return control.SwitchReply{}, notMounted("switch", r.Dir)
+		return control.SwitchReply{}, fault.NotMounted("switch", r.Dir)
 	}
 	start := time.Now()
 	reply, err := m.switchTo(ctx, r, progress)
 	if err != nil {
-		return control.SwitchReply{}, explainSwitch(m, r, err)
+		return control.SwitchReply{}, fault.Subject{Area: fault.Switch, Verb: "switch", Object: cmp.Or(r.Create, r.Ref), Ref: r.Ref, GitDir: m.gitPath()}.Explain(err)
 	}
 	reply.Took = time.Since(start).Milliseconds()
 	d.log.Info("switched", zap.String("dir", m.dir), zap.String("commit", reply.Commit), zap.Int64("paths", reply.Paths), zap.Int64("total_ms", reply.Took))
@@ -66,16 +56,16 @@ func (d *Daemon) Switch(ctx context.Context, r control.SwitchRequest, progress f
 
 func (m *mount) switchTo(ctx context.Context, r control.SwitchRequest, progress func(control.Progress)) (control.SwitchReply, error) {
 	if !m.writable() {
-		return control.SwitchReply{}, errReadOnly
+		return control.SwitchReply{}, fault.ErrReadOnly
 	}
 	if !m.triedGit(ctx) {
-		return control.SwitchReply{}, errors.Join(ctx.Err(), errNoGit)
+		return control.SwitchReply{}, errors.Join(ctx.Err(), fault.ErrNoGitDir)
 	}
 	m.mu.Lock()
 	git, ready := m.git.dir, m.gitReady
 	m.mu.Unlock()
 	if !ready {
-		return control.SwitchReply{}, errNoGit
+		return control.SwitchReply{}, fault.ErrNoGitDir
 	}
 	return m.moveTo(ctx, git, r, false, progress)
 }
@@ -84,7 +74,7 @@ func (m *mount) switchTo(ctx context.Context, r control.SwitchRequest, progress 
 func (m *mount) moveTo(ctx context.Context, git *gitdir.Dir, r control.SwitchRequest, again bool, progress func(control.Progress)) (control.SwitchReply, error) {
 	var reply control.SwitchReply
 	if what := git.Busy(); what != "" {
-		return reply, busyError(what)
+		return reply, fault.GitBusyError(what)
 	}
 	from, err := git.Head(ctx)
 	if err != nil {
@@ -164,10 +154,10 @@ func (m *mount) destination(ctx context.Context, git *gitdir.Dir, r control.Swit
 		return to, err
 	}
 	if remoteErr != nil {
-		return to, remoteFault(remoteErr)
+		return to, fault.Remote(remoteErr)
 	}
 	if err := snap.Wait(ctx); err != nil {
-		return to, remoteFault(err)
+		return to, fault.Remote(err)
 	}
 	if err := errors.Join(git.SetShallow(m.store.Boundary()), git.Track(ctx, snap.Ref, snap.Commit)); err != nil {
 		return to, err
@@ -305,38 +295,4 @@ func (m *mount) showAgain() {
 	if tree, err := object.ParseID(strings.TrimSpace(string(text))); err == nil {
 		m.view.Show(tree)
 	}
-}
-
-// explainSwitch says what is wrong as git switch would, in this program's words.
-func explainSwitch(m *mount, r control.SwitchRequest, err error) *control.Error {
-	name := r.Ref
-	if r.Create != "" {
-		name = r.Create
-	}
-	e := explain("switch", name, err)
-	e.Object = name
-	var in refusal
-	var busy busyError
-	switch {
-	case errors.As(err, &in):
-		e.Kind, e.Hint = control.CodeConflict, in.hint
-	case errors.As(err, &busy):
-		e.Kind, e.Hint = control.CodeConflict, "finish or abort that first; git status shows how"
-	case errors.Is(err, errReadOnly):
-		e.Kind, e.Hint = control.CodeUnsupported, "mount without --read-only to change it"
-	case errors.Is(err, gitdir.ErrLocked):
-		e.Kind, e.Hint = control.CodeBusy, "if no git command runs in the mount, remove "+filepath.Join(m.gitPath(), "index.lock")
-	case errors.Is(err, gitdir.ErrNoCommit):
-		e.Code, e.Kind, e.Hint = control.ExitUsage, control.CodeNotFound, "git branch -a lists branches; git fetch updates them"
-		e.Cause = fmt.Sprintf("there is no branch %s, here or on the remote", r.Ref)
-	case errors.Is(err, gitdir.ErrNotBranch):
-		e.Code, e.Hint = control.ExitUsage, "--detach goes there without a branch, -c NAME makes one"
-	case errors.Is(err, gitdir.ErrBranchExists):
-		e.Code, e.Kind, e.Hint = control.ExitUsage, control.CodeConflict, "without -c it is switched to"
-	case errors.Is(err, gitdir.ErrAmbiguous):
-		e.Code, e.Hint = control.ExitUsage, "-c "+r.Ref+" REMOTE/"+r.Ref+" says which"
-	case errors.Is(err, index.ErrSplit), errors.Is(err, errSparse):
-		e.Hint = "git switch does it"
-	}
-	return e
 }

@@ -2,8 +2,6 @@ package daemon
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -11,26 +9,10 @@ import (
 
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/gitdir/index"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/worktree"
 )
-
-// refusal says which paths are in the way of a switch, and why.
-type refusal struct {
-	why, hint string
-	paths     []string
-}
-
-func (r refusal) Error() string {
-	const most = 10
-	shown := strings.Join(r.paths[:min(len(r.paths), most)], ", ")
-	if more := len(r.paths) - most; more > 0 {
-		shown += fmt.Sprintf(" and %d more", more)
-	}
-	return r.why + ": " + shown
-}
-
-var errSparse = errors.New("the checkout is sparse")
 
 const (
 	hintCommit = "commit or stash them first"
@@ -59,7 +41,7 @@ type plan struct {
 func (m *mount) planSwitch(ctx context.Context, git *gitdir.Dir, x *index.Index, list []gitdir.Difference, again bool) (*plan, error) {
 	p := &plan{m: m, git: git, again: again, to: map[string]gitdir.Difference{}, gone: map[string]bool{}, above: map[string]bool{}}
 	if slices.ContainsFunc(x.Entries, func(e index.Entry) bool { return e.SkipWorktree }) {
-		return nil, errSparse
+		return nil, fault.ErrSparse
 	}
 	for _, d := range list {
 		if d.NewMode != 0 {
@@ -67,7 +49,7 @@ func (m *mount) planSwitch(ctx context.Context, git *gitdir.Dir, x *index.Index,
 		}
 	}
 	if unmerged := unmergedPaths(x); len(unmerged) > 0 {
-		return nil, refusal{"the index has conflicts", "resolve them first, and git add the files", unmerged}
+		return nil, fault.RefusalError{Why: "the index has conflicts", Hint: "resolve them first, and git add the files", Paths: unmerged}
 	}
 	for _, d := range list {
 		at, ok := slices.BinarySearchFunc(x.Entries, d.Path, func(e index.Entry, path string) int { return strings.Compare(e.Path, path) })
@@ -87,10 +69,10 @@ func (m *mount) planSwitch(ctx context.Context, git *gitdir.Dir, x *index.Index,
 	switch dirty := append(p.staged, p.dirty...); {
 	case len(dirty) > 0:
 		slices.Sort(dirty)
-		return nil, refusal{"local changes would be overwritten", hintCommit, dirty}
+		return nil, fault.RefusalError{Why: "local changes would be overwritten", Hint: hintCommit, Paths: dirty}
 	case len(p.inTheWay) > 0:
 		slices.Sort(p.inTheWay)
-		return nil, refusal{"untracked files would be overwritten", hintMove, slices.Compact(p.inTheWay)}
+		return nil, fault.RefusalError{Why: "untracked files would be overwritten", Hint: hintMove, Paths: slices.Compact(p.inTheWay)}
 	}
 	return p, nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/internal/metrics"
 )
 
@@ -28,7 +29,7 @@ const (
 func (d *Daemon) Trace(ctx context.Context, r control.TraceRequest, emit func(control.Trace) error) error {
 	m, ok := d.find(r.Dir)
 	if !ok || !m.served() || m.server == nil {
-		return notMounted("trace", r.Dir)
+		return fault.NotMounted("trace", r.Dir)
 	}
 	l := &listener{all: r.All, wake: make(chan struct{}, 1)}
 	defer m.server.Trace(l.hear)()

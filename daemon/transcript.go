@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/transcript"
@@ -22,14 +23,14 @@ func (d *Daemon) SessionRecord(ctx context.Context, r control.SessionRecordReque
 	}
 	repo, err := m.carry.open(ctx)
 	if err != nil {
-		return control.SessionRecordReply{}, explainCarry("record", m.dir, err)
+		return control.SessionRecordReply{}, fault.ExplainSession("record", m.dir, err)
 	}
 	m.carry.mu.Lock()
 	kind := m.carry.kind
 	m.carry.mu.Unlock()
 	if kind != control.PolicyOff && transcript.BeginTurn(r.Lines) {
 		if _, _, err := m.carry.point(ctx, session.Turn, ""); err != nil {
-			return control.SessionRecordReply{}, explainCarry("record", m.dir, err)
+			return control.SessionRecordReply{}, fault.ExplainSession("record", m.dir, err)
 		}
 	}
 	m.carry.mu.Lock()
@@ -40,7 +41,7 @@ func (d *Daemon) SessionRecord(ctx context.Context, r control.SessionRecordReque
 		Provide: m.contents(ctx),
 	})
 	if err != nil {
-		return control.SessionRecordReply{}, explainCarry("record", m.dir, err)
+		return control.SessionRecordReply{}, fault.ExplainSession("record", m.dir, err)
 	}
 	return control.SessionRecordReply{Ref: n.Ref, Checkpoint: string(last.ID), Lines: n.Lines, Redacted: n.Redacted}, nil
 }
@@ -67,7 +68,7 @@ func (d *Daemon) SessionTranscript(ctx context.Context, r control.SessionTranscr
 	reply := control.SessionTranscriptReply{Records: []control.TranscriptRecord{}}
 	o, err := d.openSession(ctx, r.Of, false)
 	if err != nil {
-		return reply, explainCarry("read transcript", r.Of, err)
+		return reply, fault.ExplainSession("read transcript", r.Of, err)
 	}
 	defer o.close()
 	reply.Session = o.session
@@ -81,7 +82,7 @@ func (d *Daemon) SessionTranscript(ctx context.Context, r control.SessionTranscr
 	}
 	lines, head, err := transcript.Read(o.repo, o.session, o.mount.contents(ctx))
 	if err != nil {
-		return reply, explainCarry("read transcript", r.Of, err)
+		return reply, fault.ExplainSession("read transcript", r.Of, err)
 	}
 	if !head.IsZero() {
 		reply.Head = head.String()
@@ -120,7 +121,7 @@ func (d *Daemon) SessionErase(ctx context.Context, r control.SessionEraseRequest
 	reply := control.SessionEraseReply{Erased: []string{}}
 	o, err := d.openSession(ctx, r.Of, true)
 	if err != nil {
-		return reply, explainCarry("erase from", r.Of, err)
+		return reply, fault.ExplainSession("erase from", r.Of, err)
 	}
 	defer o.close()
 	reply.Session = o.session
@@ -137,7 +138,7 @@ func (d *Daemon) SessionErase(ctx context.Context, r control.SessionEraseRequest
 	}, o.mount.contents(ctx))
 	if err != nil || len(erased) == 0 {
 		if err != nil {
-			err = explainCarry("erase from", r.Of, err)
+			err = fault.ExplainSession("erase from", r.Of, err)
 		}
 		return reply, err
 	}
@@ -147,16 +148,16 @@ func (d *Daemon) SessionErase(ctx context.Context, r control.SessionEraseRequest
 		note.Before, note.IDs = r.Before, slices.DeleteFunc(slices.Clone(erased), func(id string) bool { return !ids[id] })
 	}
 	if err := session.NoteErased(ctx, o.repo, o.session, note); err != nil && !errors.Is(err, session.ErrNoMeta) {
-		return reply, explainCarry("tell forks what was erased from", r.Of, err)
+		return reply, fault.ExplainSession("tell forks what was erased from", r.Of, err)
 	}
 	if o.mount != nil && o.mount.writable() {
 		if err := o.mount.carry.alone(ctx); err != nil {
-			return reply, explainCarry("erase from", r.Of, err)
+			return reply, fault.ExplainSession("erase from", r.Of, err)
 		}
 		defer o.mount.carry.letOthers()
 	}
 	if reply.Bytes, err = o.repo.Sweep(ctx); err != nil {
-		return reply, explainCarry("erase from", r.Of, err)
+		return reply, fault.ExplainSession("erase from", r.Of, err)
 	}
 	o.sendLater(ctx, d)
 	return reply, nil
@@ -167,21 +168,21 @@ func (d *Daemon) SessionFacts(ctx context.Context, r control.SessionFactsRequest
 	reply := control.SessionFactsReply{Facts: []control.Fact{}}
 	o, err := d.openSession(ctx, r.Of, r.Changes())
 	if err != nil {
-		return reply, explainCarry("read facts of", r.Of, err)
+		return reply, fault.ExplainSession("read facts of", r.Of, err)
 	}
 	defer o.close()
 	reply.Session = o.session
 	if r.Changes() && o.mount != nil && o.mount.carry.carries() && o.repo == nil {
 		if _, err := o.mount.carry.open(ctx); err != nil {
-			return reply, explainCarry("change facts of", r.Of, err)
+			return reply, fault.ExplainSession("change facts of", r.Of, err)
 		}
 		if o, err = o.mount.carry.opened(); err != nil {
-			return reply, explainCarry("change facts of", r.Of, err)
+			return reply, fault.ExplainSession("change facts of", r.Of, err)
 		}
 	}
 	if o.repo == nil {
 		if r.Changes() {
-			err = explainCarry("change facts of", r.Of, errNothingCarried)
+			err = fault.ExplainSession("change facts of", r.Of, fault.ErrNoCheckpoint)
 		}
 		return reply, err
 	}
@@ -197,7 +198,7 @@ func (d *Daemon) SessionFacts(ctx context.Context, r control.SessionFactsRequest
 		facts, _, err = transcript.ReadFacts(o.repo, o.session, o.mount.contents(ctx))
 	}
 	if err != nil {
-		return reply, explainCarry("read facts of", r.Of, err)
+		return reply, fault.ExplainSession("read facts of", r.Of, err)
 	}
 	for _, f := range facts.Facts {
 		reply.Facts = append(reply.Facts, control.Fact(f))

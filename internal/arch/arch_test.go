@@ -33,7 +33,7 @@ var floors = [][]string{
 	{"worktree", "session/thin"},
 	{"gitdir", "session/trash", "session/capture", "session/writeback", "session/mirror", "session/transcript", "fuse", "worktree/worktreetest"},
 	{"statedir", "mount/mountpoint"},
-	{"statedir/statedirtest"},
+	{"internal/fault", "statedir/statedirtest"},
 	{"daemon", "mcp"},
 	{"cmd/artifactfs/cli"},
 	{"cmd/artifactfs", "cmd/artifactfs-fsmonitor"},
