@@ -34,6 +34,7 @@ const (
 	Clean     Start = iota // it was closed, or is new
 	Killed                 // the process ended, the host did not
 	PowerLoss              // the host went down without Close
+	Rebooted               // it was closed, and the host may have gone down since: contents that were not fsynced may be missing
 )
 
 // Recovery says what Open found.
@@ -45,6 +46,7 @@ type Recovery struct {
 	Problems []string // what is not as it should be, for people
 	TookOver bool     // what the kernel knows counts
 	Kept     []KeptFile
+	Shrunk   []Node // after Rebooted: files that do not have the size any more that they had at Close
 }
 
 // Open opens the overlay in a directory, which is made if need be.
@@ -119,6 +121,9 @@ func (l *Layer) open() (Recovery, error) {
 		rec.Problems = append(rec.Problems, found.Damage.Error())
 	}
 	rec.Start = l.started(found)
+	if rec.Start == Rebooted && goesOn { // a process of this boot had it open, and had looked at the contents
+		rec.Start = Killed
+	}
 	rec.TookOver = goesOn && rec.Start != PowerLoss
 	if l.o.TakeOver && !rec.TookOver && !l.o.ReadOnly {
 		rec.Problems = append(rec.Problems, "the kernel's lookup counts from the previous process are unknown")
@@ -195,10 +200,12 @@ func (l *Layer) replay(record []byte, _ int64) error {
 func (l *Layer) started(found wal.Recovery) Start {
 	mark := l.state.Counter(counterBoot)
 	switch {
-	case found.Fresh, found.Clean && mark == 0:
+	case found.Fresh, found.Clean && mark == 0 && !found.Rebooted:
 		return Clean
-	case !found.PowerLost && (mark == l.bootMark() || mark == 0): // 0: at the very end of Close, or before it had begun
+	case !found.PowerLost && mark == l.bootMark():
 		return Killed
+	case !found.PowerLost && mark == 0: // if not closed, the process died at the very end of Close, or in Open before it had begun
+		return Rebooted
 	}
 	return PowerLoss
 }
@@ -212,7 +219,8 @@ func (l *Layer) bootMark() uint64 {
 
 // makeDirectories makes what is missing and takes the lock.
 func (l *Layer) makeDirectories() error {
-	made := false
+	_, logErr := l.o.FS.Stat(filepath.Join(l.dir, "log"))
+	made := logErr != nil // an Open that failed or was killed may have made the directories and not synced them
 	for _, dir := range []string{l.dir, l.contents.dir} {
 		switch err := l.o.FS.Mkdir(dir, 0o700); {
 		case err == nil:

@@ -7,9 +7,11 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/disk/disktest"
 )
 
@@ -188,5 +190,103 @@ func (w *world) adopt(now map[string]Node) {
 		} else {
 			delete(w.files, name)
 		}
+	}
+}
+
+// crashed returns a disk in top/before whose power can be cut.
+func crashed(t *testing.T, top string) (dir string, crash *disktest.CrashFS) {
+	t.Helper()
+	before := filepath.Join(top, "before")
+	if err := os.Mkdir(before, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	crash, err := disktest.NewCrashFS(before)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { crash.Close() })
+	return before, crash
+}
+
+// TestPowerCutAfterClose: Close does not sync contents, so the next boot must not believe the sizes in the log. A process
+// that dies while it looks at them changes nothing about that.
+func TestPowerCutAfterClose(t *testing.T) {
+	shrunk := 0
+	for seed := range uint64(40) {
+		top := t.TempDir()
+		before, crash := crashed(t, top)
+		w := newWorld(t, filepath.Join(before, "overlay"), Options{FS: crash})
+		w.mustOpen()
+		for i := range 5 {
+			name := fmt.Sprint("file", i)
+			w.must(w.create(name))
+			w.must(w.write(name, 0, bytes.Repeat([]byte("x"), 9000)))
+		}
+		w.mustClose()
+		after := filepath.Join(top, "after")
+		w.must(crash.Crash(after, seed))
+		n := 0
+		for operation := 1; seed%2 == 0; operation += 3 {
+			w = newWorld(t, filepath.Join(after, "overlay"), Options{boot: "boot-2", FS: disktest.Faulty(disk.OS, func(op disktest.Op) error {
+				n = op.N
+				if op.N >= operation {
+					return syscall.EIO
+				}
+				return nil
+			})})
+			if _, err := w.open(); err == nil {
+				w.kill()
+				break
+			}
+		}
+		w = newWorld(t, filepath.Join(after, "overlay"), Options{boot: "boot-2"})
+		rec := w.mustOpen()
+		shrunk += len(rec.Shrunk)
+		for i := range 5 {
+			if _, ok, err := w.look(fmt.Sprint("file", i)); err != nil || !ok {
+				t.Errorf("seed %d: file%d after %d operations: %v", seed, i, n, err)
+			}
+		}
+		w.mustClose()
+	}
+	if shrunk == 0 {
+		t.Error("no file shrank")
+	}
+}
+
+// TestDirectoriesAreSyncedAfterAFault: an Open that made the overlay's directory and failed to sync its name leaves that
+// to the next Open, or the power would take what was fsynced.
+func TestDirectoriesAreSyncedAfterAFault(t *testing.T) {
+	for operation := 1; ; operation++ {
+		top := t.TempDir()
+		before, crash := crashed(t, top)
+		armed, failed := true, false
+		w := newWorld(t, filepath.Join(before, "overlay"), Options{FS: disktest.Faulty(crash, func(op disktest.Op) error {
+			if armed && op.N == operation {
+				failed = true
+				return syscall.EIO
+			}
+			return nil
+		})})
+		if _, err := w.open(); err != nil {
+			w.mustOpen()
+		}
+		armed = false
+		if !failed {
+			w.mustClose()
+			return
+		}
+		w.must(w.create("file1"))
+		w.must(w.write("file1", 0, []byte("precious")))
+		w.must(w.fsync("file1"))
+		after := filepath.Join(top, "after")
+		w.must(crash.Crash(after, uint64(operation)))
+		w.kill()
+		w = newWorld(t, filepath.Join(after, "overlay"), Options{boot: "boot-2"})
+		w.mustOpen()
+		if m, ok, err := w.look("file1"); err != nil || !ok || string(m.data) != "precious" {
+			t.Errorf("fsynced file after operation %d of Open failed: %+v, %v", operation, m, err)
+		}
+		w.mustClose()
 	}
 }

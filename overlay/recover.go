@@ -12,7 +12,8 @@ import (
 //
 // After Close there is nothing to do. After a kill the log is whole, and the kernel has all that was written: only
 // dirty inodes are behind. After power loss the log may be shorter than the contents are young, or the other way round:
-// every content is looked at.
+// every content is looked at. So it is if the host went down after Close, which does not sync contents: their sizes are
+// in the log, their bytes may not have reached the disk.
 func (l *Layer) recover(rec *Recovery) (owned map[uint64]struct{}, err error) {
 	owned = map[uint64]struct{}{}
 	var doubtful []Inode
@@ -29,7 +30,7 @@ func (l *Layer) recover(rec *Recovery) (owned map[uint64]struct{}, err error) {
 		}
 		switch {
 		case forsaken, in.Content == 0:
-		case rec.Start == PowerLoss, in.Flags != 0:
+		case rec.Start == PowerLoss, rec.Start == Rebooted, in.Flags != 0:
 			doubtful = append(doubtful, in)
 		}
 		return true
@@ -87,7 +88,7 @@ func (l *Layer) correct(rec *Recovery, inodes []Inode, lost *[]uint64) error {
 			if ok {
 				*lost = append(*lost, old.Content)
 			}
-		case !ok && !base && rec.Start == PowerLoss:
+		case !ok && !base && (rec.Start == PowerLoss || rec.Start == Rebooted):
 			in.Content, in.Size, in.Flags = 0, 0, 0
 			rec.Problems = append(rec.Problems, fmt.Sprintf("file %d: its contents did not reach the disk, it is empty", in.Node))
 		case !ok:
@@ -101,6 +102,9 @@ func (l *Layer) correct(rec *Recovery, inodes []Inode, lost *[]uint64) error {
 			if in.Flags&state.FlagUnsettled != 0 {
 				l.due[in.Node] = struct{}{}
 			}
+		}
+		if in != old && rec.Start == Rebooted {
+			rec.Shrunk = append(rec.Shrunk, in.Node)
 		}
 		if in != old {
 			corrected = append(corrected, put{in: in, old: old, existed: true, logSize: true})

@@ -36,6 +36,7 @@ type Recovery struct {
 	Fresh     bool         // there was no log
 	Clean     bool         // it was closed
 	PowerLost bool         // the machine went down without a Close
+	Rebooted  bool         // another run of the host's kernel wrote it last
 	Records   int64        // replayed
 	Cut       int64        // bytes cut from the end: torn, or lost with the power
 	SavedTo   string       // where they are, if they were kept

@@ -104,7 +104,8 @@ func (l *Log) recover(f disk.File, o *Options) (recovered, error) {
 		return r, err
 	}
 	r.Clean, r.old, r.size = h.clean == 1, h.version != version, st.Size()
-	r.PowerLost = !r.Clean && (h.boot != l.bootID || h.boot == bootID{})
+	r.Rebooted = h.boot != l.bootID || h.boot == bootID{}
+	r.PowerLost = r.Rebooted && !r.Clean
 	emit := o.Replay
 	if emit == nil {
 		emit = func([]byte, int64) error { return nil }

@@ -1,6 +1,7 @@
 package disktest
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"maps"
@@ -14,11 +15,15 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
+const page = 4096
+
 // CrashFS is a directory of the host that remembers what was synced, so that Crash can tell what a power cut leaves:
 // of a file, the synced bytes and any pages written since; of the names, what SyncDir covered and any of the changes
 // made since, a rename whole or not at all. It is harsher than journaling file systems are.
 //
-// Syncs are not passed on to the host: the cut is a simulated one.
+// Syncs are not passed on to the host: the cut is a simulated one. Under Faulty a sync that fails gives up the pages that
+// it should have written, as Linux does: later syncs do not write them before they are stored to again with other
+// bytes, or by WriteAt.
 type CrashFS struct {
 	root string
 
@@ -31,6 +36,7 @@ type CrashFS struct {
 type node struct {
 	file         *os.File // of a file: held open, so that a removed one can still come back
 	synced       []byte
+	givenUp      map[int64][]byte // pages that a failed sync gave up, by offset: not written again before they change
 	names, saved map[string]*node // of a directory: now, and as of its last SyncDir
 }
 
@@ -288,7 +294,6 @@ func (c *CrashFS) Crash(dst string, seed uint64) error {
 
 // cut gives what is left of a file.
 func (n *node) cut(rnd *rand.Rand, odds float64) ([]byte, error) {
-	const page = 4096
 	now, err := n.contents()
 	if err != nil {
 		return nil, err
@@ -317,8 +322,48 @@ type crashFile struct {
 func (f crashFile) Sync() (err error) {
 	f.fs.mu.Lock()
 	defer f.fs.mu.Unlock()
-	f.n.synced, err = f.n.contents()
+	now, err := f.n.contents()
+	if err != nil {
+		return err
+	}
+	for off, was := range f.n.givenUp {
+		if bytes.Equal(was, pageOf(now, off)) {
+			copy(pageOf(now, off), make([]byte, page))
+			copy(pageOf(now, off), pageOf(f.n.synced, off))
+			continue
+		}
+		delete(f.n.givenUp, off)
+	}
+	f.n.synced = now
+	return nil
+}
+
+func (f crashFile) WriteAt(p []byte, off int64) (int, error) {
+	f.fs.mu.Lock()
+	for at := off / page * page; at < off+int64(len(p)); at += page {
+		delete(f.n.givenUp, at)
+	}
+	f.fs.mu.Unlock()
+	return f.File.WriteAt(p, off)
+}
+
+// giveUp is what a sync that fails does to the pages that it could not write: they count as clean from now on.
+func (f crashFile) giveUp() error {
+	f.fs.mu.Lock()
+	defer f.fs.mu.Unlock()
+	now, err := f.n.contents()
+	f.n.givenUp = map[int64][]byte{}
+	for off := int64(0); off < int64(len(now)); off += page {
+		if was := pageOf(now, off); !bytes.Equal(was, pageOf(f.n.synced, off)) {
+			f.n.givenUp[off] = was
+		}
+	}
 	return err
+}
+
+// pageOf returns the page at an offset, as far as b has it.
+func pageOf(b []byte, off int64) []byte {
+	return b[min(off, int64(len(b))):min(off+page, int64(len(b)))]
 }
 
 func (f crashFile) DataSync() error { return f.Sync() }

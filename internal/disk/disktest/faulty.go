@@ -2,6 +2,7 @@
 package disktest
 
 import (
+	"errors"
 	"os"
 	"sync/atomic"
 
@@ -172,14 +173,22 @@ func (f faultyFile) Map(off int64, n int, mode disk.MapMode) ([]byte, error) {
 
 func (f faultyFile) Sync() error {
 	if err := f.op("Sync"); err != nil {
-		return err
+		return errors.Join(err, f.giveUp())
 	}
 	return f.File.Sync()
 }
 
+// giveUp makes a simulated disk give up the pages that a failed sync should have written.
+func (f faultyFile) giveUp() error {
+	if d, ok := f.File.(interface{ giveUp() error }); ok {
+		return d.giveUp()
+	}
+	return nil
+}
+
 func (f faultyFile) DataSync() error {
 	if err := f.op("DataSync"); err != nil {
-		return err
+		return errors.Join(err, f.giveUp())
 	}
 	return f.File.DataSync()
 }
