@@ -30,9 +30,9 @@ func (t *table) resume(root object.ID, boot [16]byte) error {
 	return nil
 }
 
-// sync brings every node handed out so far to the disk, so that a log that names them may follow. It does nothing if
-// there are none since the last time. Names come before the records that name them; that both are whole in the end
-// is all that matters.
+// sync makes every node handed out so far survive a power cut, so that a log that names them may be synced. It does
+// nothing if there are none since the last time. It takes t.syncing, and t.append for a moment. After an error the next
+// call writes everything again.
 func (t *table) sync() error {
 	t.syncing.Lock()
 	defer t.syncing.Unlock()
@@ -43,14 +43,40 @@ func (t *table) sync() error {
 	if next == t.synced {
 		return nil
 	}
+	if t.header().failed != 0 {
+		if err := t.touch(); err != nil {
+			return fmt.Errorf("sync inode table: %w", err)
+		}
+	}
+	t.header().failed = 1 // also if the process is killed before it hears of the error
 	for _, r := range []*region{t.names, t.records} {
 		if err := r.sync(); err != nil {
 			return fmt.Errorf("sync inode table: %w", err)
 		}
 	}
+	t.header().failed = 0
 	t.synced = next
 	// On disk with the next sync: until then they say too little, which is never wrong.
 	t.header().synced, t.header().rootSynced = next, root
+	return nil
+}
+
+// touch makes every page of the table dirty. A page that the kernel could not write counts as clean afterwards: another
+// sync would succeed without it. Records have counters that change without locks, so that one byte of each page is
+// stored; names never change once they are written.
+func (t *table) touch() error {
+	t.append.Lock()
+	next, nextName := Node(t.next.Load()), t.nextName
+	const recordsInPage = 4096 / recordSize
+	for n := Root; n <= next; n += recordsInPage {
+		t.rec(min(n, next-1)).touched++
+	}
+	t.append.Unlock()
+	for off := uint64(0); off < nextName; off += chunkSize {
+		if _, err := t.names.file.WriteAt(t.names.at(off, min(chunkSize, nextName-off)), int64(off)); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

@@ -50,11 +50,11 @@ var keptMagic = [8]byte{'A', 'F', 'S', 'k', 'e', 'p', 't', 0}
 func openKept(on disk.FS, path string, boot [16]byte, takeOver bool) (*kept, error) {
 	if takeOver {
 		r, err := openRegion(on, path, smallChunkBits)
-		if err == nil {
-			err = r.load(true)
-		}
 		if err != nil {
 			return nil, err
+		}
+		if err := r.load(true); err != nil {
+			return nil, errors.Join(err, r.close())
 		}
 		k := &kept{region: r}
 		if k.len() > 0 {
@@ -69,7 +69,10 @@ func openKept(on disk.FS, path string, boot [16]byte, takeOver bool) (*kept, err
 		}
 	}
 	r, err := newRegion(on, path, smallChunkBits)
-	return &kept{region: r}, err
+	if err != nil {
+		return nil, err
+	}
+	return &kept{region: r}, nil
 }
 
 // start makes the file what it is to be for a table that has been read, the magic last.

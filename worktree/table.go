@@ -54,7 +54,8 @@ type record struct {
 	crc     uint32 // crc32c of the name and of the fields above but state, and kind and idLen
 	kind    kind   // 0: no node
 	idLen   uint8
-	_       [2]byte
+	touched uint8 // changed to make the page dirty again (touch); means nothing
+	_       [1]byte
 	lookups atomic.Uint32 // how often the kernel was told of it; it means something to who takes its mount over
 }
 
@@ -67,7 +68,8 @@ type header struct {
 	synced  uint64   // records that are on disk, at least
 	// The latest of the further roots, as the table has it and as it had it when it was synced; 0: there is none.
 	root, rootSynced uint32
-	_                [16]byte
+	failed           uint32 // 1: the last sync failed, and the kernel may have given up any page
+	_                [12]byte
 }
 
 var tableHeader = header{magic: [8]byte{'A', 'F', 'S', 'n', 'o', 'd', 'e', 's'}, version: versionRoots, size: recordSize}
@@ -335,7 +337,7 @@ func (t *table) add(dir Node, entries []object.TreeEntry) (block, error) {
 	}
 	t.kept.begin()
 	defer t.kept.end(t)
-	b := block{Node(t.next.Load()), len(entries)}
+	b, nextName := block{Node(t.next.Load()), len(entries)}, t.nextName
 	if uint64(b.first)+uint64(b.count) > maxNode {
 		return block{}, fmt.Errorf("add %d nodes to %d: table is full", b.count, b.first)
 	}
@@ -345,6 +347,7 @@ func (t *table) add(dir Node, entries []object.TreeEntry) (block, error) {
 	for i, e := range entries {
 		at, err := t.addName(e.Name)
 		if err != nil {
+			t.nextName = nextName // or every attempt on a full disk would leave names that nothing refers to
 			return block{}, err
 		}
 		r := t.rec(b.first + Node(i))

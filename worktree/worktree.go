@@ -257,9 +257,16 @@ func (t *Tree) openJournal(o Options) error {
 	if err := t.writing.open(o.FS, t.table.records.file.Name()+".writing", t.tookOver); err != nil {
 		return err
 	}
+	shrunk := t.recovery.Shrunk
 	t.journal, err = journal.Open(o.Journal, journal.Options{
-		FS: o.FS, Boot: boot, ReadOnly: o.OverlayReadOnly, TakeOver: t.tookOver, Unused: func() bool { return t.layer == nil || t.layer.Changed() == 0 },
+		FS: o.FS, Boot: boot, ReadOnly: o.OverlayReadOnly, TakeOver: t.tookOver,
+		// The overlay may have lost what the journal knows: each is closed by itself, and the power may fail between.
+		Anew:   t.recovery.Start == overlay.PowerLoss || len(shrunk) > 0 && o.OverlayReadOnly,
+		Unused: func() bool { return t.layer == nil || t.layer.Changed() == 0 },
 	})
+	if err == nil && !o.OverlayReadOnly {
+		t.noteAll(shrunk)
+	}
 	return err
 }
 

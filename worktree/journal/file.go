@@ -62,6 +62,7 @@ type log struct {
 	end    int       // where the next record goes
 	count  int
 	fixed  bool   // nothing is to be written
+	named  bool   // the name of the file is on disk
 	marks  []mark // where every so many records begin
 }
 
@@ -106,6 +107,9 @@ func (j *Journal) open(o Options) error {
 		return errors.Join(err, f.Close())
 	}
 	err = j.resume()
+	if err == nil && o.Anew {
+		err = errBad
+	}
 	switch {
 	case err != nil && o.ReadOnly:
 		err = j.log.unmap()
@@ -124,6 +128,7 @@ func (j *Journal) open(o Options) error {
 	default:
 		// On disk before anything is noted: a journal that is called clean there must have all that ever happened.
 		j.log.header().clean, j.log.header().boot = 0, j.boot
+		j.log.named = true
 		err = f.DataSync()
 	}
 	if err != nil {
@@ -227,12 +232,16 @@ func (l *log) unmap() error {
 	return err
 }
 
-// close says that the journal is whole when it is on disk, and only then.
-func (l *log) close() error {
+// close syncs the file, and its directory unless the name is known to be on disk, and then marks the file clean: that
+// promises to the next boot that the path leads to a file with every record.
+func (l *log) close(syncDir func() error) error {
 	if l.file == nil || l.fixed {
 		return l.unmap()
 	}
 	err := l.file.DataSync()
+	if err == nil && !l.named {
+		err = syncDir()
+	}
 	if err == nil && l.size >= headerSize {
 		l.header().clean = 1
 		err = l.file.DataSync()

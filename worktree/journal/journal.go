@@ -50,6 +50,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -64,6 +65,7 @@ type Options struct {
 	Boot     [16]byte    // which run of the host's kernel this is
 	Unused   func() bool // says whether nothing changed yet, if the journal has to begin
 	ReadOnly bool        // nothing will be noted, and the file is not touched
+	Anew     bool        // the tree may have gone back to an earlier state: begin a new epoch
 	TakeOver bool        // what programs have written and the kernel has in its cache is not lost, although the process was killed
 
 	limit int // bytes that the file may have, if tests say so
@@ -251,7 +253,8 @@ func (j *Journal) Close() error {
 		return nil
 	}
 	j.closed = true
-	if err := j.log.close(); err != nil {
+	err := j.log.close(func() error { return j.fs.SyncDir(filepath.Dir(j.path)) })
+	if err != nil {
 		return fmt.Errorf("close change journal: %w", err)
 	}
 	return nil

@@ -34,7 +34,12 @@ func TestRewriteBesideChanges(t *testing.T) {
 	const writers, paths, rounds = 4, 50, 200
 	path := filepath.Join(t.TempDir(), "journal")
 	j := open(t, path, Options{limit: 128 << 10})
-	before, err := os.Stat(path)
+	held, err := os.Open(path) // or a later file could get its inode number
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	before, err := held.Stat()
 	if err != nil {
 		t.Fatal(err)
 	}
