@@ -41,7 +41,7 @@ See artifactfs session --help for the commands that use checkpoints.`,
 				if err := session.ValidPin(r.Pin); err != nil {
 					return fmt.Errorf("--pin: %w", err)
 				}
-				if namesPoint(r.Pin) {
+				if cli.NamesPoint(r.Pin) {
 					return fmt.Errorf("--pin: %s would name two checkpoints", r.Pin)
 				}
 			}
@@ -113,7 +113,7 @@ func sayLeft(a *cli.App, c control.CheckpointReply) {
 			ignored++
 			continue
 		}
-		names = append(names, leftText(l))
+		names = append(names, cli.LeftText(l))
 	}
 	more := int(c.Checkpoint.Excluded) - ignored - len(names)
 	if len(names) == 0 {
@@ -128,15 +128,6 @@ func sayLeft(a *cli.App, c control.CheckpointReply) {
 		text += fmt.Sprintf(" and %s more", cli.Count(int64(more)))
 	}
 	fmt.Fprintln(a.Stderr, (&control.Error{Verb: "artifactfs: left out", Cause: text}).Error())
-}
-
-// leftText names a path and why a checkpoint does not hold it.
-func leftText(l control.LeftOut) string {
-	why := map[string]string{"secret": "looks like a secret", "size": cli.BytesOf(l.Size), "type": "no file that git could hold"}[l.Why]
-	if why == "" {
-		why = l.Why
-	}
-	return fmt.Sprintf("%s (%s)", l.Path, why)
 }
 
 func milliseconds(ms float64) string {
@@ -204,7 +195,7 @@ func syncSessions(ctx context.Context, a *cli.App, dir string, timeout time.Dura
 }
 
 func printSynced(w io.Writer, s control.SessionStatus) error {
-	_, err := fmt.Fprintf(w, "session %s is on %s\n", s.Name, sessionRemoteText(s))
+	_, err := fmt.Fprintf(w, "session %s is on %s\n", s.Name, cli.SessionRemoteText(s))
 	return err
 }
 
@@ -244,14 +235,3 @@ func divergedText(d control.DivergedRef, remote string) (cause, hint string) {
 
 // sentence puts several errors, a line each, on one.
 func sentence(text string) string { return strings.ReplaceAll(strings.TrimSpace(text), "\n", "; ") }
-
-// sessionRemoteText names where a session is carried to.
-func sessionRemoteText(s control.SessionStatus) string {
-	switch {
-	case s.SessionRemote == "":
-		return "no session remote"
-	case s.Mode == control.RemoteEmbedded:
-		return "this host, in " + s.SessionRemote
-	}
-	return s.SessionRemote
-}

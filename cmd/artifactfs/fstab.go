@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/mounts"
 	"github.com/artifactfs/artifactfs/control"
 )
 
@@ -225,7 +226,7 @@ var generic = []string{
 
 // translate makes of options the arguments of artifactfs mount.
 func (h *helperRun) translate(name string, options []string, sloppy bool) error {
-	known := mountCommand((&cli.App{})).Flags()
+	known := mounts.MountCommand((&cli.App{})).Flags()
 	var own []string
 	for _, option := range options {
 		key, value, hasValue := strings.Cut(option, "=")

@@ -14,27 +14,25 @@ import (
 	"syscall"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/mounts"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/serving"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/sessions"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
 	"github.com/spf13/cobra"
 )
 
-// tokenVariable holds a token for the remote. It is read once and forgotten, so that no child process inherits it.
-const tokenVariable = "ARTIFACTFS_TOKEN"
-
-// sessionTokenVariable is the same for the session remote.
-const sessionTokenVariable = "ARTIFACTFS_SESSION_TOKEN"
-
 func main() {
 	if query.IsHook(os.Args[0]) { // where the small program for it is not installed
 		os.Exit(query.Hook(os.Args, os.Stdout))
 	}
-	hideSecrets()
+	serving.HideSecrets()
 	cli.CompleteEnvironment()
-	token := control.Secret(os.Getenv(tokenVariable))
-	os.Unsetenv(tokenVariable)
-	sessionToken := control.Secret(os.Getenv(sessionTokenVariable))
-	os.Unsetenv(sessionTokenVariable)
+	cli.Version = versionText()
+	token := control.Secret(os.Getenv(cli.TokenVariable))
+	os.Unsetenv(cli.TokenVariable)
+	sessionToken := control.Secret(os.Getenv(cli.SessionTokenVariable))
+	os.Unsetenv(cli.SessionTokenVariable)
 	a := &cli.App{Stdout: os.Stdout, Stderr: os.Stderr, Token: token, SessionToken: sessionToken, NewHost: cli.NewHost}
 	if name := helper(os.Args[0]); name != "" {
 		os.Exit(runHelper(a, name, os.Args[1:]))
@@ -151,8 +149,8 @@ session; 5 success, but not everything is on the session remote yet. With --json
 	f.StringVar(&a.LogFile, "log-file", "", "log to `FILE` (default: stderr; background daemon: DIR/log/daemon.log)")
 	f.Var(cli.NewChoice(&a.LogLevel, "", "debug", "info", "warn", "error"), "log-level", "log from this level up (default: info for a daemon, else warn)")
 	f.Var(cli.NewChoice(&a.LogFormat, "console", "console", "json"), "log-format", "how to write the log")
-	root.AddCommand(mountCommand(a), unmountCommand(a), runCommand(a), statusCommand(a), listCommand(a), prefetchCommand(a), switchCommand(a), refreshCommand(a), checkpointCommand(a), syncCommand(a), sessionCommand(a), traceCommand(a), cacheCommand(a),
-		daemonCommand(a), workerCommand(a), doctorCommand(a), versionCommand(a), completionCommand(a), promisorCommand(a), credentialCommand(a), mcpCommand(a))
+	root.AddCommand(mounts.MountCommand(a), unmountCommand(a), runCommand(a), statusCommand(a), listCommand(a), prefetchCommand(a), switchCommand(a), mounts.RefreshCommand(a), checkpointCommand(a), syncCommand(a), sessions.SessionCommand(a), traceCommand(a), cacheCommand(a),
+		serving.DaemonCommand(a), serving.WorkerCommand(a), doctorCommand(a), versionCommand(a), completionCommand(a), serving.PromisorCommand(a), serving.CredentialCommand(a), mcpCommand(a))
 	for name, values := range map[string][]string{"log-level": {"debug", "info", "warn", "error"}, "log-format": {"console", "json"}} {
 		cli.CompleteFlag(root, name, values...)
 	}

@@ -26,6 +26,7 @@ import (
 var binary string
 
 func TestMain(m *testing.M) {
+	cli.Version = versionText()
 	dir, err := os.MkdirTemp("", "artifactfs-cmd-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/sessions"
 	"github.com/artifactfs/artifactfs/mcp"
 )
 
@@ -31,24 +32,24 @@ commands print with --json.`,
 			if a.JSON {
 				return cli.Usage(cmd, errors.New("--json makes no sense: the output is the protocol's"))
 			}
-			err := mcp.Serve(cmd.Context(), versionText(), findSession(a, first(args)), os.Stdin, a.Stdout)
+			err := mcp.Serve(cmd.Context(), versionText(), findSession(a, cli.First(args)), os.Stdin, a.Stdout)
 			if errors.Is(err, context.Canceled) {
 				return nil // a signal is how agents end it
 			}
 			return err
 		},
-		ValidArgsFunction: completeSessions(a, 1),
+		ValidArgsFunction: sessions.CompleteSessions(a, 1),
 	}
 }
 
 // findSession returns how to look up the mount of a session, which is named as for -C.
 func findSession(a *cli.App, of string) mcp.Find {
 	return func(ctx context.Context, verb string) (mcp.Session, error) {
-		w, err := sessionOf(ctx, a, verb, of)
+		w, err := sessions.SessionOf(ctx, a, verb, of)
 		if err != nil {
 			return mcp.Session{}, err
 		}
-		m, err := w.mounted(verb)
+		m, err := w.Mounted(verb)
 		if err != nil || verb != "status" {
 			return mcp.Session{Client: m.Client, Mount: m.MountStatus}, err
 		}

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/mounts"
 	"github.com/artifactfs/artifactfs/control"
 )
 
@@ -225,7 +226,7 @@ func TestRepositoryName(t *testing.T) {
 		"host:app.git": "app", "user@host:~/a b.git/": "a b", "host:": "", "/srv/app/.git": "app", "/srv/app/.git/": "app", "/": "",
 		"file:///srv/app.git": "app", "./a:b": "a:b", "https://127.0.0.1/..": "", "ssh://h/.git": "",
 	} {
-		if got := repositoryName(remote); got != want {
+		if got := mounts.RepositoryName(remote); got != want {
 			t.Errorf("%s: %q, want %q", remote, got, want)
 		}
 	}
@@ -261,7 +262,7 @@ func TestInheritedDevice(t *testing.T) {
 	}
 	defer f.Close()
 	for fd, want := range map[int]string{int(f.Fd()): "it is no /dev/fuse", 1 << 20: "bad file descriptor"} {
-		_, err := inheritedDevice(fd)
+		_, err := mounts.InheritedDevice(fd)
 		if e := control.AsError(err); e == nil || e.Code != control.ExitUsage || !strings.Contains(e.Cause, want) || e.Hint == "" {
 			t.Errorf("%d: %+v", fd, e)
 		}

@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/mounts"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/serving"
 	"github.com/artifactfs/artifactfs/control"
 )
 
@@ -28,10 +30,10 @@ const (
 )
 
 type runOptions struct {
-	mountOptions
+	mounts.MountOptions
 	dir     string
 	discard bool
-	keep    days
+	keep    cli.Days
 	command []string
 }
 
@@ -63,7 +65,7 @@ be saved, 5 if they are not all on the session remote yet.`,
 		RunE:              func(cmd *cobra.Command, args []string) error { return runIn(a, cmd, args, o) },
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	o.addFlags(cmd)
+	o.AddFlags(cmd)
 	f := cmd.Flags()
 	f.StringVar(&o.dir, "dir", "", "mount at `DIR` (default: a new temporary directory)")
 	f.Var(&o.keep, "keep", "keep the session for so long, such as 7d or 12h\n(default: until it is discarded)")
@@ -103,7 +105,7 @@ func runIn(a *cli.App, cmd *cobra.Command, args []string, o runOptions) error {
 	}
 	defer place.remove()
 	a.Passing = true // nobody will look for it when the machine was started anew
-	if err := o.complete(cmd, append(remote, place.dir), a); err != nil {
+	if err := o.Complete(cmd, append(remote, place.dir), a); err != nil {
 		return err
 	}
 	return runMounted(cmd.Context(), a, o)
@@ -120,13 +122,13 @@ func makePlace(o runOptions, remote string) (place, error) {
 		return place{dir: o.dir}, nil
 	}
 	parent, err := os.MkdirTemp("", "artifactfs-run-")
-	if err == nil && o.request.AllowOther { // others are to get there
+	if err == nil && o.Request.AllowOther { // others are to get there
 		err = os.Chmod(parent, 0o755)
 	}
 	if err != nil {
 		return place{}, fmt.Errorf("run: %w", err)
 	}
-	name := repositoryName(remote)
+	name := mounts.RepositoryName(remote)
 	if name == "" {
 		name = "tree"
 	}
@@ -141,14 +143,14 @@ func (p place) remove() {
 
 // runMounted mounts, runs, and unmounts.
 func runMounted(ctx context.Context, a *cli.App, o runOptions) error {
-	if err := keepMemory(); err != nil { // CMD is a process of the same user
-		return cli.Failure("run", o.request.Dir, err)
+	if err := serving.KeepMemory(); err != nil { // CMD is a process of the same user
+		return cli.Failure("run", o.Request.Dir, err)
 	}
 	p := a.NewProgress()
-	reply, err := mountInBackground(ctx, a, o.request, p.Show)
+	reply, err := mounts.MountInBackground(ctx, a, o.Request, p.Show)
 	p.Stop()
 	if err != nil {
-		return cli.Failure("run", o.request.Dir, err)
+		return cli.Failure("run", o.Request.Dir, err)
 	}
 	a.Serving = true // from here on a signal is the command's, and a second one too
 	code, err := control.ExitFailed, ctx.Err()

@@ -1,6 +1,9 @@
 package main
 
-import "testing"
+import (
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/serving"
+	"testing"
+)
 
 func TestHidden(t *testing.T) {
 	for s, want := range map[string]string{
@@ -19,7 +22,7 @@ func TestHidden(t *testing.T) {
 		"https://":                                "",
 		"":                                        "",
 	} {
-		if from, to := hidden(s); s[from:max(from, to)] != want {
+		if from, to := serving.Hidden(s); s[from:max(from, to)] != want {
 			t.Errorf("hidden(%q) = %q, want %q", s, s[from:max(from, to)], want)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/serving"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/daemon"
 	"github.com/artifactfs/artifactfs/internal/keeper"
@@ -61,7 +62,7 @@ func TestForegroundEndsWithItsMount(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			ended := make(chan error, 1)
-			go func() { ended <- serveMount(ctx, a, foregroundRequest()) }()
+			go func() { ended <- serving.ServeMount(ctx, a, foregroundRequest()) }()
 			client := awaitMount(t, control.MountSocket(a.State, os.Getpid()))
 			if how == "signal" {
 				cancel()
@@ -90,7 +91,7 @@ func TestForegroundMountThatFailsLeavesNothing(t *testing.T) {
 		}
 	})
 	a, _ := newServing(t, f)
-	err := serveMount(t.Context(), a, foregroundRequest())
+	err := serving.ServeMount(t.Context(), a, foregroundRequest())
 	if e := control.AsError(err); e.Error() != "mount /m: no luck" || !f.closed {
 		t.Errorf("%v, closed %v", err, f.closed)
 	}
@@ -103,7 +104,7 @@ type attend struct {
 	heard chan keeper.Message
 }
 
-func startWorker(t *testing.T, a *cli.App, f daemonFlags, start keeper.Start) *attend {
+func startWorker(t *testing.T, a *cli.App, f serving.DaemonFlags, start keeper.Start) *attend {
 	t.Helper()
 	conn, peer, err := keeper.Pair()
 	if err != nil {
@@ -119,7 +120,7 @@ func startWorker(t *testing.T, a *cli.App, f daemonFlags, start keeper.Start) *a
 		t.Fatal(err)
 	}
 	w := &attend{conn: conn, ended: make(chan error, 1), heard: make(chan keeper.Message, 1000)}
-	go func() { w.ended <- runWorker(t.Context(), a, other, f) }()
+	go func() { w.ended <- serving.RunWorker(t.Context(), a, other, f) }()
 	if err := conn.Send(start.Message()); err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +155,7 @@ func (w *attend) hears(t *testing.T, key string) keeper.Message {
 func TestWorkerEndsWhenIdle(t *testing.T) {
 	f := newFakeDaemon(control.MountStatus{ID: "m0", Dir: "/before"}) // else it may end before anything is mounted
 	a, _ := newServing(t, f)
-	w := startWorker(t, a, daemonFlags{idle: 200 * time.Millisecond}, keeper.Start{})
+	w := startWorker(t, a, serving.DaemonFlags{Idle: 200 * time.Millisecond}, keeper.Start{})
 	var client *control.Client
 	for deadline := time.Now().Add(20 * time.Second); client == nil && time.Now().Before(deadline); {
 		client, _ = control.Dial(t.Context(), a.DaemonSocket())
@@ -178,7 +179,7 @@ func TestWorkerEndsWhenIdle(t *testing.T) {
 	if err := await(t, w.ended); err != nil || !f.closed {
 		t.Errorf("%v, closed %v", err, f.closed)
 	}
-	for _, want := range []string{keptSocket, keptLock} { // in this order: who waits at the socket must not wait for us
+	for _, want := range []string{serving.KeptSocket, serving.KeptLock} { // in this order: who waits at the socket must not wait for us
 		if m := w.hears(t, keeper.Remove); m[keeper.Name] != want {
 			t.Errorf("let go of %s before %s", m[keeper.Name], want)
 		}
@@ -189,7 +190,7 @@ func TestWorkerEndsWhenIdle(t *testing.T) {
 func TestWorkerEndsWhenToldTo(t *testing.T) {
 	f := newFakeDaemon()
 	a, _ := newServing(t, f)
-	w := startWorker(t, a, daemonFlags{}, keeper.Start{Reason: "it was tired", Count: 3, Supervisor: 7})
+	w := startWorker(t, a, serving.DaemonFlags{}, keeper.Start{Reason: "it was tired", Count: 3, Supervisor: 7})
 	w.hears(t, keeper.Ready)
 	client, err := control.Dial(t.Context(), a.DaemonSocket())
 	if err != nil {
@@ -208,7 +209,7 @@ func TestWorkerEndsWhenToldTo(t *testing.T) {
 
 func TestUpgradeThatFailsIsTold(t *testing.T) {
 	a, _ := newServing(t, newFakeDaemon())
-	w := startWorker(t, a, daemonFlags{}, keeper.Start{})
+	w := startWorker(t, a, serving.DaemonFlags{}, keeper.Start{})
 	w.hears(t, keeper.Ready)
 	client, err := control.Dial(t.Context(), a.DaemonSocket())
 	if err != nil {
@@ -234,7 +235,7 @@ func TestSecondWorkerIsRefused(t *testing.T) {
 	f := newFakeDaemon()
 	a, _ := newServing(t, f)
 	serve(t, a.DaemonSocket(), newFakeDaemon())
-	w := startWorker(t, a, daemonFlags{}, keeper.Start{})
+	w := startWorker(t, a, serving.DaemonFlags{}, keeper.Start{})
 	if err := await(t, w.ended); !errors.Is(err, control.ErrInUse) || !f.closed {
 		t.Errorf("%v, closed %v", err, f.closed)
 	}
@@ -258,7 +259,7 @@ func TestSpareWorkerThatIsNotNeededEnds(t *testing.T) {
 	}
 	defer other.Close()
 	conn.Close()
-	if err := runWorker(t.Context(), a, other, daemonFlags{}); err != nil {
+	if err := serving.RunWorker(t.Context(), a, other, serving.DaemonFlags{}); err != nil {
 		t.Errorf("%v", err)
 	}
 	if _, err := os.Lstat(a.State); err == nil {
@@ -267,7 +268,7 @@ func TestSpareWorkerThatIsNotNeededEnds(t *testing.T) {
 }
 
 func TestExecutableInAMountIsRefused(t *testing.T) {
-	if err := checkExecutable("/proc/self/exe"); err != nil {
+	if err := serving.CheckExecutable("/proc/self/exe"); err != nil {
 		t.Error(err)
 	}
 }
@@ -281,7 +282,7 @@ func TestServiceIsFound(t *testing.T) {
 		"0::/user.slice/user-0.slice/session-1.scope\n":                            "",
 		"0::/\n": "",
 	} {
-		unit, user := unitOf(table)
+		unit, user := serving.UnitOf(table)
 		if user {
 			unit += " user"
 		}
@@ -290,7 +291,7 @@ func TestServiceIsFound(t *testing.T) {
 		}
 	}
 	jobs := "  12 other.service       restart waiting\n 345 artifactfs.service  restart running\n"
-	if !hasRestart(jobs, "artifactfs.service") || hasRestart(jobs, "a.service") || hasRestart("1 a.service stop running\n", "a.service") || hasRestart("No jobs running.\n", "a.service") {
+	if !serving.HasRestart(jobs, "artifactfs.service") || serving.HasRestart(jobs, "a.service") || serving.HasRestart("1 a.service stop running\n", "a.service") || serving.HasRestart("No jobs running.\n", "a.service") {
 		t.Error("jobs are misread")
 	}
 }
@@ -298,7 +299,7 @@ func TestServiceIsFound(t *testing.T) {
 func TestRepositoryOfTheCallerIsForgotten(t *testing.T) {
 	t.Setenv("GIT_DIR", "/elsewhere")
 	t.Setenv("GIT_SSH_COMMAND", "ssh -v")
-	forgetRepository()
+	serving.ForgetRepository()
 	if _, set := os.LookupEnv("GIT_DIR"); set || os.Getenv("GIT_SSH_COMMAND") == "" {
 		t.Error("wrong variables are forgotten")
 	}

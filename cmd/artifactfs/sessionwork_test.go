@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/sessions"
 	"github.com/artifactfs/artifactfs/control"
 )
 
@@ -454,7 +455,7 @@ func TestSessionNoteAndRecord(t *testing.T) {
 	if got := record(""); got != "nothing to record\n" {
 		t.Errorf("%q", got)
 	}
-	if got := record(`{"a":"` + strings.Repeat("x", maxRecordLine) + `"}`); !strings.Contains(got, "a line is longer than 256 KiB") {
+	if got := record(`{"a":"` + strings.Repeat("x", sessions.MaxRecordLine) + `"}`); !strings.Contains(got, "a line is longer than 256 KiB") {
 		t.Errorf("%q", got)
 	}
 }
@@ -469,7 +470,7 @@ func TestRecordDoesNotWaitForTheEnd(t *testing.T) {
 	wrote := make(chan []string, 10)
 	done := make(chan error, 1)
 	go func() {
-		done <- batches(t.Context(), read, func(lines []string) error { wrote <- lines; return nil })
+		done <- sessions.Batches(t.Context(), read, func(lines []string) error { wrote <- lines; return nil })
 	}()
 	fmt.Fprintln(write, `{"a":1}`)
 	if got := await(t, wrote); !slices.Equal(got, []string{`{"a":1}`}) {

@@ -116,7 +116,7 @@ func printAll(w io.Writer, all cli.Survey) error {
 // printDaemon writes a block about a process that serves.
 func printDaemon(w io.Writer, d cli.Serving, now time.Time) {
 	fmt.Fprintln(w, "daemon")
-	line := func(label, format string, args ...any) { printLine(w, label, format, args...) }
+	line := func(label, format string, args ...any) { cli.PrintLine(w, label, format, args...) }
 	state := "serves " + cli.Plural(int64(d.Mounts), "mount")
 	if !d.Since.IsZero() {
 		state += ", for " + cli.Age(now.Sub(d.Since))
@@ -147,15 +147,10 @@ func printDaemon(w io.Writer, d cli.Serving, now time.Time) {
 	}
 }
 
-// printLine writes a label and one line of text.
-func printLine(w io.Writer, label, format string, args ...any) {
-	fmt.Fprintf(w, "  %-8s  %s\n", label, (&control.Error{Cause: fmt.Sprintf(format, args...)}).Error())
-}
-
 // printStatus writes a block for people: what matters first, and nothing that says nothing.
 func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 	fmt.Fprintln(w, m.Dir)
-	line := func(label, format string, args ...any) { printLine(w, label, format, args...) }
+	line := func(label, format string, args ...any) { cli.PrintLine(w, label, format, args...) }
 	state := []string{string(m.State)}
 	if m.ReadOnly {
 		state = append(state, "read-only")
@@ -187,7 +182,7 @@ func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 	if m.Head != "" && m.Head != m.Ref && m.Head != m.Commit {
 		head := m.Head
 		if _, err := object.ParseID(head); err == nil {
-			head = refName("", head)
+			head = cli.RefName("", head)
 		}
 		line("head", "%s", head)
 	}
@@ -249,7 +244,7 @@ func sessionLines(s control.SessionStatus, now time.Time, line func(label, forma
 	if s.Checkpoints > 0 {
 		what := ""
 		if s.LastCheckpointAt != nil {
-			what = fmt.Sprintf("checkpoint %s, %s", s.LastCheckpoint, ago(*s.LastCheckpointAt, now))
+			what = fmt.Sprintf("checkpoint %s, %s", s.LastCheckpoint, cli.Ago(*s.LastCheckpointAt, now))
 			if s.Dirty {
 				what += ", changed since"
 			}
@@ -258,10 +253,10 @@ func sessionLines(s control.SessionStatus, now time.Time, line func(label, forma
 		line("latest", "%s%s", what, cli.Plural(s.Checkpoints, "checkpoint"))
 	}
 	if s.SessionRemote != "" {
-		line("pushed", "%s", pushedText(s, now))
+		line("pushed", "%s", cli.PushedText(s, now))
 	}
 	if s.Sent+s.Received > 0 {
-		line("traffic", "%s", trafficText(s))
+		line("traffic", "%s", cli.TrafficText(s))
 	}
 	if s.Error != "" {
 		line("push", "%s", sentence(s.Error))
@@ -275,39 +270,8 @@ func sessionLines(s control.SessionStatus, now time.Time, line func(label, forma
 	}
 }
 
-// pushedText returns how much of the work is on the session remote.
-func pushedText(s control.SessionStatus, now time.Time) string {
-	text := "to " + sessionRemoteText(s)
-	switch {
-	case s.Mode == control.RemoteEmbedded:
-		return text
-	case s.Mode == "seed":
-		text += " (seed: it gets all of the history, too)"
-	case s.Mode == "thin":
-		text += " (thin: it has only what the session made)"
-	}
-	if s.Pending > 0 {
-		text += fmt.Sprintf(", %s pending", cli.Plural(s.Pending, "ref"))
-	} else {
-		text += ", all there"
-	}
-	if s.LastSync != nil {
-		text += ", " + ago(*s.LastSync, now)
-	}
-	return text
-}
-
-// trafficText says how many bytes the session has moved over the network.
-func trafficText(s control.SessionStatus) string {
-	text := fmt.Sprintf("%s sent, %s received", cli.BytesOf(s.Sent), cli.BytesOf(s.Received))
-	if s.Seeded > 0 {
-		text += fmt.Sprintf(", and %s from the mounted remote for it", cli.BytesOf(s.Seeded))
-	}
-	return text
-}
-
 func refAndCommit(m control.MountStatus) string {
-	name := refName(m.Ref, m.Commit)
+	name := cli.RefName(m.Ref, m.Commit)
 	if m.Ref == "" || m.Commit == "" {
 		return name
 	}

@@ -105,7 +105,7 @@ func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 	var late []control.UnmountReply // that may not have everything on the session remote
 	for _, m := range targets {
 		if o.discard && !o.yes {
-			if err := confirm(a, "discard", cmp.Or(m.Dir, "session "+m.Session.Name)); err != nil {
+			if err := cli.Confirm(a, "discard", cmp.Or(m.Dir, "session "+m.Session.Name)); err != nil {
 				errs = append(errs, err)
 				continue
 			}
@@ -133,7 +133,7 @@ func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 			sayTrashed(a, reply.Trashed, reply.Until)
 		}
 		if reply.Session != "" {
-			sayKept(a, m.MountStatus, reply.Kept)
+			cli.SayKept(a, m.MountStatus, reply.Kept)
 		}
 		for _, sub := range reply.Submodules {
 			if sub.Session != "" {
@@ -155,7 +155,7 @@ func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 			errs = append(errs, unsynced("unmount", r.Dir, control.SessionStatus{Name: r.Session, Pending: r.Pending, Error: r.Why}))
 		}
 	}
-	return reportAll(a, errs)
+	return cli.ReportAll(a, errs)
 }
 
 // choose finds what is named.
@@ -222,7 +222,7 @@ func discardKept(ctx context.Context, a *cli.App, name string) (until time.Time,
 	}
 	reply, err := client.SessionDelete(ctx, control.SessionDeleteRequest{Of: name})
 	if err == nil {
-		sayStays(a, reply)
+		cli.SayStays(a, reply)
 	}
 	return reply.Until, err
 }
@@ -238,15 +238,6 @@ func unmountWait(t time.Duration) time.Duration {
 		return -1
 	}
 	return t
-}
-
-// sayKept says where the work is, beside the result: whoever only reads that misses nothing he would have to do.
-func sayKept(a *cli.App, m control.MountStatus, changed int64) {
-	what := cli.Plural(changed, "changed path")
-	if changed == 0 {
-		what = "git objects"
-	}
-	fmt.Fprintf(a.Stderr, "artifactfs: kept %s in session %s (%s resumes it)\n", what, m.Session.Name, cli.ResumeCommand(m))
 }
 
 // sayKeptInside is sayKept of a submodule.
@@ -278,19 +269,4 @@ func isDir(mounted, dir string) bool {
 		}
 	}
 	return false
-}
-
-// reportAll prints all but the first error and returns that.
-func reportAll(a *cli.App, errs []error) error {
-	var first error
-	for _, err := range errs {
-		switch {
-		case err == nil:
-		case first == nil:
-			first = err
-		default:
-			cli.PrintError(a.Stderr, control.AsError(err))
-		}
-	}
-	return first
 }

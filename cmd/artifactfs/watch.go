@@ -69,7 +69,7 @@ type watcher struct {
 
 // watch shows the status again and again until ctx ends.
 func watchStatus(ctx context.Context, a *cli.App, args []string, every time.Duration) error {
-	screen := isTerminal(a.Stdout) && os.Getenv("TERM") != "dumb"
+	screen := cli.IsTerminal(a.Stdout) && os.Getenv("TERM") != "dumb"
 	var w watcher
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -97,11 +97,6 @@ func watchStatus(ctx context.Context, a *cli.App, args []string, every time.Dura
 			return nil
 		}
 	}
-}
-
-func isTerminal(f *os.File) bool {
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
 }
 
 func showAll(a *cli.App, w *watcher, all cli.Survey, asked error, first, screen bool) error {

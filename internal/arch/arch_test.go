@@ -36,6 +36,9 @@ var floors = [][]string{
 	{"internal/fault", "statedir/statedirtest"},
 	{"daemon", "mcp"},
 	{"cmd/artifactfs/cli"},
+	{"cmd/artifactfs/serving"},
+	{"cmd/artifactfs/mounts"},
+	{"cmd/artifactfs/sessions"},
 	{"cmd/artifactfs", "cmd/artifactfs-fsmonitor"},
 	{"integration", "internal/harness/bench", "internal/arch", "internal/arch/counts"},
 }
@@ -47,7 +50,7 @@ var libraries = map[string][]string{
 	"github.com/dgraph-io/ristretto/":  {"cache"},
 	"github.com/modelcontextprotocol/": {"mcp", "integration"},
 	"github.com/google/jsonschema-go/": {"mcp"},
-	"github.com/spf13/":                {"cmd/artifactfs", "cmd/artifactfs/cli"},
+	"github.com/spf13/":                {"cmd/artifactfs", "cmd/artifactfs/cli", "cmd/artifactfs/mounts", "cmd/artifactfs/serving", "cmd/artifactfs/sessions"},
 	"github.com/BurntSushi/toml":       {"config"},
 	"github.com/pjbgf/sha1cd":          {"object"},
 	"golang.org/x/net/":                {"transport"},

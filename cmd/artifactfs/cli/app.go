@@ -20,6 +20,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
+// Version is the version of this build. Command main sets it before it runs a command.
+var Version string
+
 // App is one run of the command line. The flags are valid once Begin has returned; commands run one at a time, so App has no lock.
 type App struct {
 	Stdout, Stderr *os.File

@@ -16,11 +16,10 @@ const (
 // What is over a budget today, with its figure. A figure here may only fall, and goes when its budget is met.
 var (
 	overLines = map[string]int{
-		"cmd/artifactfs": 9254,
-		"daemon":         18219,
-		"fetch":          6210,
-		"transport":      5323,
-		"worktree":       6209,
+		"daemon":    18219,
+		"fetch":     6210,
+		"transport": 5323,
+		"worktree":  6209,
 	}
 	overFields = map[string]int{
 		"control.MountRequest":    34,

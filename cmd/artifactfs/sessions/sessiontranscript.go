@@ -1,4 +1,4 @@
-package main
+package sessions
 
 import (
 	"context"
@@ -49,11 +49,11 @@ is recorded: turn:N names it in all session commands, and session restore --turn
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.of == "" {
-				o.of = first(args)
+				o.of = cli.First(args)
 			}
 			return sessionTranscript(cmd.Context(), a, o)
 		},
-		ValidArgsFunction: completeSessions(a, 1),
+		ValidArgsFunction: CompleteSessions(a, 1),
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
@@ -68,7 +68,7 @@ is recorded: turn:N names it in all session commands, and session restore --turn
 const followPause = 300 * time.Millisecond
 
 func sessionTranscript(ctx context.Context, a *cli.App, o transcriptOptions) error {
-	w, err := sessionOf(ctx, a, "transcript", o.of)
+	w, err := SessionOf(ctx, a, "transcript", o.of)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package main
+package sessions
 
 import (
 	"bytes"
@@ -43,9 +43,9 @@ With --session-remote URL, SESSION is looked up in that git repository.`,
 			return atMostOne(cmd, args, of)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return sessionLog(cmd.Context(), a, cmp.Or(of, first(args)), remote, limit)
+			return sessionLog(cmd.Context(), a, cmp.Or(of, cli.First(args)), remote, limit)
 		},
-		ValidArgsFunction: completeSessions(a, 1),
+		ValidArgsFunction: CompleteSessions(a, 1),
 	}
 	cmd.Flags().IntVarP(&limit, "number", "n", 0, "at most so `MANY` (default: all)")
 	ofFlag(a, cmd, &of)
@@ -61,15 +61,8 @@ func atMostOne(cmd *cobra.Command, args []string, of string) error {
 	return cli.Arguments(0, 1, "[DIR|SESSION]")(cmd, args)
 }
 
-func first(args []string) string {
-	if len(args) == 0 {
-		return ""
-	}
-	return args[0]
-}
-
 func sessionLog(ctx context.Context, a *cli.App, of, remote string, limit int) error {
-	_, link, err := linkIn("log", of)
+	_, link, err := cli.LinkIn("log", of)
 	if err != nil {
 		return err
 	}
@@ -77,7 +70,7 @@ func sessionLog(ctx context.Context, a *cli.App, of, remote string, limit int) e
 	if link || remote != "" {
 		w, _, err = workAt(ctx, a, "log", "", remote, of)
 	} else {
-		w, err = sessionOf(ctx, a, "log", of)
+		w, err = SessionOf(ctx, a, "log", of)
 	}
 	if err != nil {
 		return err
@@ -118,7 +111,7 @@ func printPoints(out io.Writer, points []control.Checkpoint, now time.Time) erro
 		if len(p.Pins) > 0 {
 			message = strings.TrimSpace("[" + strings.Join(p.Pins, ", ") + "] " + message)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s%s\t%s\n", id, ago(p.Time, now), p.Reason, cli.Count(p.Changed), cli.BytesOf(p.Bytes), column(cli.Count(p.Recorded)), branchText(p), message)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s%s\t%s\n", id, cli.Ago(p.Time, now), p.Reason, cli.Count(p.Changed), cli.BytesOf(p.Bytes), column(cli.Count(p.Recorded)), branchText(p), message)
 	}
 	w.Flush()
 	for line := range strings.Lines(text.String()) {
@@ -156,7 +149,7 @@ With --session-remote, SESSION alone means its newest checkpoint.`,
   artifactfs session show before-rename --json | jq .left_out`,
 		Args: cli.Arguments(0, 1, "[ID]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return sessionShow(cmd.Context(), a, of, remote, first(args))
+			return sessionShow(cmd.Context(), a, of, remote, cli.First(args))
 		},
 		ValidArgsFunction: completePoints(a, &of, 1),
 	}
@@ -175,7 +168,7 @@ func completePoints(a *cli.App, of *string, most int) cobra.CompletionFunc {
 		a.State = state
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		w, err := sessionOf(ctx, a, "complete", *of)
+		w, err := SessionOf(ctx, a, "complete", *of)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
@@ -183,7 +176,7 @@ func completePoints(a *cli.App, of *string, most int) cobra.CompletionFunc {
 		var ids []cobra.Completion
 		now := time.Now()
 		for _, p := range reply.Checkpoints {
-			what := ago(p.Time, now) + ", " + (&control.Error{Cause: cmp.Or(p.Message, p.Reason)}).Error()
+			what := cli.Ago(p.Time, now) + ", " + (&control.Error{Cause: cmp.Or(p.Message, p.Reason)}).Error()
 			for _, pin := range p.Pins {
 				ids = append(ids, cobra.CompletionWithDesc(pin, what))
 			}
@@ -214,11 +207,11 @@ const pathsShown = 100
 
 func printShow(out io.Writer, s control.SessionShowReply, now time.Time) {
 	fmt.Fprintln(out, s.ID)
-	line := func(label, format string, args ...any) { printLine(out, label, format, args...) }
+	line := func(label, format string, args ...any) { cli.PrintLine(out, label, format, args...) }
 	if s.Message != "" {
 		line("message", "%s", s.Message)
 	}
-	line("made", "%s (%s), %s", s.Time.Local().Format("2006-01-02 15:04:05"), ago(s.Time, now), s.Reason)
+	line("made", "%s (%s), %s", s.Time.Local().Format("2006-01-02 15:04:05"), cli.Ago(s.Time, now), s.Reason)
 	line("session", "%s, lane %s", s.Session, s.Lane)
 	if len(s.Pins) > 0 {
 		line("pins", "%s", strings.Join(s.Pins, ", "))
@@ -241,10 +234,10 @@ func printShow(out io.Writer, s control.SessionShowReply, now time.Time) {
 	}
 	line("pushed", "%s", where)
 	if s.Status.SessionRemote != "" {
-		line("remote", "%s", pushedText(s.Status, now))
+		line("remote", "%s", cli.PushedText(s.Status, now))
 	}
 	if s.Status.Sent+s.Status.Received > 0 {
-		line("traffic", "%s", trafficText(s.Status))
+		line("traffic", "%s", cli.TrafficText(s.Status))
 	}
 	if s.Link != "" {
 		line("link", "%s", s.Link)
@@ -277,7 +270,7 @@ func printShow(out io.Writer, s control.SessionShowReply, now time.Time) {
 			if i == pathsShown {
 				break
 			}
-			fmt.Fprintf(out, "  %s\n", (&control.Error{Cause: leftText(l)}).Error())
+			fmt.Fprintf(out, "  %s\n", (&control.Error{Cause: cli.LeftText(l)}).Error())
 		}
 		if more := s.Excluded - int64(min(len(s.LeftOut), pathsShown)); more > 0 {
 			fmt.Fprintf(out, "  ... and %s more\n", cli.Count(more))

@@ -1,4 +1,4 @@
-package main
+package sessions
 
 import (
 	"bytes"
@@ -132,7 +132,7 @@ func sessionHandoffCommand(a *cli.App) *cobra.Command {
 
 // sessionFacts asks for facts and handoff, and prints them if that is for a program.
 func sessionFacts(ctx context.Context, a *cli.App, verb, of string, r control.SessionFactsRequest) (control.SessionFactsReply, error) {
-	w, err := sessionOf(ctx, a, verb, of)
+	w, err := SessionOf(ctx, a, verb, of)
 	if err != nil {
 		return control.SessionFactsReply{}, err
 	}

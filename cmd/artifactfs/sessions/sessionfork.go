@@ -1,4 +1,4 @@
-package main
+package sessions
 
 import (
 	"cmp"
@@ -12,12 +12,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/mounts"
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/session"
 )
 
 type forkOptions struct {
-	mountOptions
+	mounts.MountOptions
 	of string
 }
 
@@ -49,7 +49,7 @@ If the mount shows a checkpoint (--at), the fork starts from that checkpoint. --
 		},
 		ValidArgsFunction: completePoints(a, &o.of, 1),
 	}
-	o.addFlags(cmd)
+	o.AddFlags(cmd)
 	for _, name := range []string{"ref", "at", "take-over"} { // the checkpoint says it
 		if err := cmd.Flags().MarkHidden(name); err != nil {
 			panic(err)
@@ -65,13 +65,13 @@ func sessionFork(a *cli.App, cmd *cobra.Command, o forkOptions, args []string) e
 			return cli.Usage(cmd, fmt.Errorf("takes no --%s: the new session begins at the checkpoint ID", name))
 		}
 	}
-	if o.request.ReadOnly && o.request.Session != "" {
+	if o.Request.ReadOnly && o.Request.Session != "" {
 		return cli.Usage(cmd, errors.New("takes no --session with --read-only: nothing is kept that could have a name"))
 	}
 	id, dir := "", args[len(args)-1]
 	if len(args) > 1 {
 		id = args[0]
-	} else if namesPoint(dir) {
+	} else if cli.NamesPoint(dir) {
 		return cli.Usage(cmd, fmt.Errorf("takes [ID] DIR: %s is a checkpoint, and there is no DIR", dir))
 	}
 	ctx := cmd.Context()
@@ -84,18 +84,18 @@ func sessionFork(a *cli.App, cmd *cobra.Command, o forkOptions, args []string) e
 		if origin, err = originOf(ctx, a, w); err != nil {
 			return cli.Failure("fork", w.name(), err)
 		}
-	} else if o.request.SessionOptions.Remote == "" {
-		o.request.SessionOptions.Remote = w.remote
+	} else if o.Request.SessionOptions.Remote == "" {
+		o.Request.SessionOptions.Remote = w.remote
 	}
-	if err := o.complete(cmd, []string{origin, dir}, a); err != nil {
+	if err := o.Complete(cmd, []string{origin, dir}, a); err != nil {
 		return err
 	}
 	if w.remote != "" { // the session says of which remote it is
-		o.request.Remote = ""
+		o.Request.Remote = ""
 	}
 	start := time.Now()
 	p := a.NewProgress()
-	reply, err := w.client.Fork(ctx, control.ForkRequest{Of: w.of, SessionRemote: w.remote, ID: id, Mount: o.request}, p.Show)
+	reply, err := w.client.Fork(ctx, control.ForkRequest{Of: w.of, SessionRemote: w.remote, ID: id, Mount: o.Request}, p.Show)
 	p.Stop()
 	if err != nil {
 		return cli.Failure("fork", w.name(), err)
@@ -109,39 +109,33 @@ func sessionFork(a *cli.App, cmd *cobra.Command, o forkOptions, args []string) e
 // workToFork finds the session that a fork begins with, and what the checkpoint is called within it. With --session-remote, a
 // word that is no checkpoint's is a session there, unless that is mounted here.
 func workToFork(ctx context.Context, a *cli.App, o forkOptions, word string) (work, string, error) {
-	_, link, err := linkIn("fork", word)
+	_, link, err := cli.LinkIn("fork", word)
 	if err != nil {
 		return work{}, "", err
 	}
-	if link || word == "" || o.of != "" || namesPoint(word) {
+	if link || word == "" || o.of != "" || cli.NamesPoint(word) {
 		return workAt(ctx, a, "fork", o.of, "", word)
 	}
 	name, point := control.SplitCheckpoint(word)
 	if name == "" {
 		name, point = word, ""
 	}
-	switch far := o.request.SessionOptions.Remote; far {
+	switch far := o.Request.SessionOptions.Remote; far {
 	case "", control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone:
 		if point != "" {
 			return workAt(ctx, a, "fork", "", "", word)
 		}
-		if w, err := sessionOf(ctx, a, "fork", ""); err == nil { // of the mount around the current directory it is a checkpoint
+		if w, err := SessionOf(ctx, a, "fork", ""); err == nil { // of the mount around the current directory it is a checkpoint
 			return w, word, nil
 		}
-		w, err := sessionOf(ctx, a, "fork", name)
+		w, err := SessionOf(ctx, a, "fork", name)
 		return w, "", err
 	default:
-		if w, err := sessionOf(ctx, a, "fork", name); err == nil && w.mount != nil && w.mount.Session.Name == name {
+		if w, err := SessionOf(ctx, a, "fork", name); err == nil && w.mount != nil && w.mount.Session.Name == name {
 			return w, point, nil
 		}
 		return workAt(ctx, a, "fork", "", far, word)
 	}
-}
-
-// namesPoint says whether a word can only be meant as a checkpoint.
-func namesPoint(word string) bool {
-	_, err := session.ParsePointID(word)
-	return err == nil || strings.HasPrefix(word, "@")
 }
 
 // originOf is the remote that a session is of.
@@ -164,7 +158,7 @@ func noSession(verb, name string) *control.Error {
 }
 
 func sessionResumeCommand(a *cli.App) *cobra.Command {
-	var o mountOptions
+	var o mounts.MountOptions
 	cmd := &cobra.Command{
 		Use:   "resume SESSION|LINK [DIR] [--session-remote URL]",
 		Short: "Resume a session, here or on another machine",
@@ -188,9 +182,9 @@ The other flags are those of artifactfs mount; mounting the repository's URL wit
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return sessionResume(a, cmd, o, args)
 		},
-		ValidArgsFunction: completeSessions(a, 1),
+		ValidArgsFunction: CompleteSessions(a, 1),
 	}
-	o.addFlags(cmd)
+	o.AddFlags(cmd)
 	for _, name := range []string{"ref", "session", "at"} {
 		if err := cmd.Flags().MarkHidden(name); err != nil {
 			panic(err)
@@ -199,9 +193,9 @@ The other flags are those of artifactfs mount; mounting the repository's URL wit
 	return cmd
 }
 
-func sessionResume(a *cli.App, cmd *cobra.Command, o mountOptions, args []string) error {
+func sessionResume(a *cli.App, cmd *cobra.Command, o mounts.MountOptions, args []string) error {
 	name := args[0]
-	l, link, err := linkIn("resume", name)
+	l, link, err := cli.LinkIn("resume", name)
 	if err != nil {
 		return err
 	}
@@ -209,7 +203,7 @@ func sessionResume(a *cli.App, cmd *cobra.Command, o mountOptions, args []string
 		if cmd.Flags().Changed("session-remote") {
 			return cli.Usage(cmd, errors.New("a link says what --session-remote does"))
 		}
-		name, o.request.SessionOptions.Remote = l.Session, l.Remote
+		name, o.Request.SessionOptions.Remote = l.Session, l.Remote
 	}
 	if err := control.ValidSession(name); err != nil {
 		return cli.Usage(cmd, errors.New(err.Cause))
@@ -231,18 +225,18 @@ func sessionResume(a *cli.App, cmd *cobra.Command, o mountOptions, args []string
 	case known.Mounted:
 		return &control.Error{Code: control.ExitFailed, Kind: control.CodeConflict, Verb: "resume", Object: "session " + name, Cause: "it is mounted at " + known.Dir,
 			Hint: "artifactfs session fork -C " + name + " DIR begins another session where it is; artifactfs unmount " + cli.ShellWord(known.Dir) + " ends it there"}
-	case known.Name == "" && o.request.SessionOptions.Remote == "":
+	case known.Name == "" && o.Request.SessionOptions.Remote == "":
 		return cmp.Or(asked, error(&control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotFound, Verb: "resume", Object: "session " + name, Cause: "there is no such session here",
 			Hint: "--session-remote URL says where it is; artifactfs session list shows those that are here"}))
 	}
 	dir := cmp.Or(append(args, known.Dir)[1], name)
-	o.request.Session = name
-	if err := o.complete(cmd, []string{known.Remote, dir}, a); err != nil {
+	o.Request.Session = name
+	if err := o.Complete(cmd, []string{known.Remote, dir}, a); err != nil {
 		return err
 	}
 	start := time.Now()
 	p := a.NewProgress()
-	reply, err := mountInBackground(ctx, a, o.request, p.Show)
+	reply, err := mounts.MountInBackground(ctx, a, o.Request, p.Show)
 	p.Stop()
 	if err != nil {
 		return cli.Failure("resume", "session "+name, err)
@@ -257,5 +251,5 @@ func printWork(a *cli.App, what string, m control.MountReply, took time.Duration
 			return fmt.Errorf("print result: %w", err)
 		}
 	}
-	return printMount(a, m, took)
+	return cli.PrintMount(a, m, took)
 }

@@ -1,11 +1,8 @@
-package main
+package sessions
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -22,48 +19,11 @@ func farFlag(cmd *cobra.Command, remote *string) {
 	cmd.Flags().StringVar(remote, "session-remote", "", "look up sessions in the git repository `URL` instead of on this host")
 }
 
-// farRemote checks a session remote that sessions are looked for on, and makes a path absolute; "" stays.
-func farRemote(verb, remote string) (string, error) {
-	switch remote {
-	case "":
-		return "", nil
-	case control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone:
-		return "", &control.Error{Code: control.ExitUsage, Verb: verb, Object: "--session-remote " + remote, Cause: "it is the URL or path of a git repository here",
-			Hint: "without the flag the sessions of this host are meant"}
-	}
-	if !isPath(remote) {
-		return remote, nil
-	}
-	abs, err := filepath.Abs(remote)
-	if err != nil {
-		return "", fmt.Errorf("%s: %w", verb, err)
-	}
-	return abs, nil
-}
-
-// linkIn reads a word as a link. A path that is there is a path, whatever characters it has.
-func linkIn(verb, word string) (control.Link, bool, error) {
-	if isPath(word) {
-		if _, err := os.Lstat(word); err == nil {
-			return control.Link{}, false, nil
-		}
-	}
-	l, ok, err := control.ParseLink(word)
-	if e := control.AsError(err); e != nil {
-		e.Verb = verb
-		return l, false, e
-	}
-	if ok {
-		l.Remote, err = farRemote(verb, l.Remote)
-	}
-	return l, ok, err
-}
-
 // workAt finds the session that a checkpoint is of, and what the checkpoint is called within it. A word that names no session
 // is a checkpoint of the session that -C says; on a session remote it is the name of a session if -C says none.
 func workAt(ctx context.Context, a *cli.App, verb, of, remote, word string) (work, string, error) {
 	twice := &control.Error{Code: control.ExitUsage, Verb: verb, Object: word, Cause: "it names the session, and -C names one too", Hint: "artifactfs session " + verb + " --help"}
-	l, isLink, err := linkIn(verb, word)
+	l, isLink, err := cli.LinkIn(verb, word)
 	if err != nil {
 		return work{}, "", err
 	}
@@ -79,11 +39,11 @@ func workAt(ctx context.Context, a *cli.App, verb, of, remote, word string) (wor
 	if name != "" && of != "" {
 		return work{}, "", twice
 	}
-	if remote, err = farRemote(verb, remote); err != nil {
+	if remote, err = cli.FarRemote(verb, remote); err != nil {
 		return work{}, "", err
 	}
 	if remote == "" {
-		w, err := sessionOf(ctx, a, verb, name+of)
+		w, err := SessionOf(ctx, a, verb, name+of)
 		return w, point, err
 	}
 	if name += of; name == "" {
@@ -106,14 +66,14 @@ func farWork(ctx context.Context, a *cli.App, remote, name string) (work, error)
 // otherPoint reads the name of a checkpoint that a mount is to have something of: the session that it is of, "" for that of the
 // mount, where that session is, and what the checkpoint is called in it.
 func otherPoint(verb, remote, word string) (of, at, point string, err error) {
-	l, link, err := linkIn(verb, word)
+	l, link, err := cli.LinkIn(verb, word)
 	if err != nil {
 		return "", "", "", err
 	}
 	if link {
 		return l.Session, l.Remote, l.Checkpoint, nil
 	}
-	if at, err = farRemote(verb, remote); err != nil {
+	if at, err = cli.FarRemote(verb, remote); err != nil {
 		return "", "", "", err
 	}
 	if of, point = control.SplitCheckpoint(word); of == "" && at != "" {
@@ -129,7 +89,7 @@ func otherPoint(verb, remote, word string) (of, at, point string, err error) {
 
 // namesSession says whether a word says which session it is of.
 func namesSession(word string) bool {
-	if _, link, err := linkIn("", word); link || err != nil {
+	if _, link, err := cli.LinkIn("", word); link || err != nil {
 		return true
 	}
 	name, _ := control.SplitCheckpoint(word)
@@ -151,7 +111,7 @@ session remote. It contains no secret.
   artifactfs session fork "$(artifactfs session link)" /tmp/try`,
 		Args: cli.Arguments(0, 1, "[ID]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return sessionLink(cmd.Context(), a, of, remote, first(args))
+			return sessionLink(cmd.Context(), a, of, remote, cli.First(args))
 		},
 		ValidArgsFunction: completePoints(a, &of, 1),
 	}
@@ -181,19 +141,4 @@ func sessionLink(ctx context.Context, a *cli.App, of, remote, id string) error {
 	}
 	_, err = fmt.Fprintln(a.Stdout, reply.Link)
 	return err
-}
-
-// atLink has a request for a mount mean the session that a link names: it goes on with the session, or shows a checkpoint.
-func atLink(cmd *cobra.Command, r *control.MountRequest, word string) (link bool, err error) {
-	l, link, err := linkIn(cmd.Name(), word)
-	if err != nil || !link {
-		return false, err
-	}
-	for _, flag := range []string{"session", "session-remote", "at", "ref"} {
-		if f := cmd.Flags().Lookup(flag); f != nil && f.Changed {
-			return false, cli.Usage(cmd, errors.New("a link says what --"+flag+" does"))
-		}
-	}
-	r.Session, r.SessionOptions.Remote, r.At = l.Session, l.Remote, l.Checkpoint
-	return true, nil
 }

@@ -1,4 +1,6 @@
-package main
+// Package mounts holds the commands that make mounts and keep them at their branch: mount and refresh. The flags of mount (MountOptions)
+// are also those of session fork, session resume and run.
+package mounts
 
 import (
 	"context"
@@ -14,21 +16,22 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/serving"
 	"github.com/artifactfs/artifactfs/config"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/daemon"
 )
 
-type mountOptions struct {
-	request       control.MountRequest
+type MountOptions struct {
+	Request       control.MountRequest
 	budget, cache cli.Size
 	foreground    bool
 	follow        string // branch; followMounted: that which is mounted
 	device        int    // descriptor of an opened /dev/fuse; -1: none
 }
 
-func mountCommand(a *cli.App) *cobra.Command {
-	var o mountOptions
+func MountCommand(a *cli.App) *cobra.Command {
+	var o MountOptions
 	cmd := &cobra.Command{
 		Use:   "mount [REMOTE [DIR]]",
 		Short: "Mount a repository at a directory",
@@ -97,7 +100,7 @@ precedence. $ARTIFACTFS_REMOTE and $ARTIFACTFS_DIR are used when there are no ar
 			if len(args) == 0 {
 				return cli.Usage(cmd, errors.New("takes REMOTE [DIR], and $ARTIFACTFS_REMOTE is not set either"))
 			}
-			if err := o.complete(cmd, args, a); err != nil {
+			if err := o.Complete(cmd, args, a); err != nil {
 				return err
 			}
 			return mountRemote(cmd.Context(), a, o)
@@ -109,16 +112,16 @@ precedence. $ARTIFACTFS_REMOTE and $ARTIFACTFS_DIR are used when there are no ar
 			return nil, cobra.ShellCompDirectiveFilterDirs
 		},
 	}
-	o.addFlags(cmd)
+	o.AddFlags(cmd)
 	f := cmd.Flags()
 	f.BoolVar(&o.foreground, "foreground", false, "serve the mount in this process until it is interrupted or unmounted")
 	f.IntVar(&o.device, "fuse-fd", -1, "serve DIR, already mounted by another program, through descriptor `N`\nof the /dev/fuse that it was mounted with (--foreground only)")
 	return cmd
 }
 
-// addFlags adds those that all commands have which mount.
-func (o *mountOptions) addFlags(cmd *cobra.Command) {
-	r, f := &o.request, cmd.Flags()
+// AddFlags adds those that all commands have which mount.
+func (o *MountOptions) AddFlags(cmd *cobra.Command) {
+	r, f := &o.Request, cmd.Flags()
 	o.device = -1
 	f.SortFlags = false
 	f.StringVar(&r.Ref, "ref", "", "branch, tag, full ref `NAME` or commit id (default: the remote's HEAD)")
@@ -149,9 +152,9 @@ func (o *mountOptions) addFlags(cmd *cobra.Command) {
 	cli.CompleteFlag(cmd, "prefetch", "auto", "all", "none")
 }
 
-// complete makes the request of what flags and arguments say.
-func (o *mountOptions) complete(cmd *cobra.Command, args []string, a *cli.App) error {
-	r := &o.request
+// Complete makes the request of what flags and arguments say.
+func (o *MountOptions) Complete(cmd *cobra.Command, args []string, a *cli.App) error {
+	r := &o.Request
 	r.PrefetchBudget, r.CacheSize, r.Token = int64(o.budget), int64(o.cache), a.Token
 	r.SessionToken = a.SessionToken
 	if !o.foreground {
@@ -167,11 +170,11 @@ func (o *mountOptions) complete(cmd *cobra.Command, args []string, a *cli.App) e
 	}
 	if o.device >= 0 {
 		var err error
-		if r.Device, err = inheritedDevice(o.device); err != nil {
+		if r.Device, err = InheritedDevice(o.device); err != nil {
 			return err
 		}
 	}
-	link, err := atLink(cmd, r, args[0])
+	link, err := cli.AtLink(cmd, r, args[0])
 	if err != nil {
 		return err
 	}
@@ -191,8 +194,8 @@ func (o *mountOptions) complete(cmd *cobra.Command, args []string, a *cli.App) e
 	return completeRequest(r, args)
 }
 
-// inheritedDevice takes the descriptor that a more privileged program has left open for us.
-func inheritedDevice(fd int) (*os.File, error) {
+// InheritedDevice takes the descriptor that a more privileged program has left open for us.
+func InheritedDevice(fd int) (*os.File, error) {
 	var st unix.Stat_t
 	err := unix.Fstat(fd, &st)
 	if err == nil && (st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != unix.Mkdev(10, 229)) { // Documentation/admin-guide/devices.txt
@@ -227,7 +230,7 @@ func completeRequest(r *control.MountRequest, args []string) error {
 	if err := completeRedirects(r); err != nil {
 		return err
 	}
-	if r.Remote != "" && isPath(r.Remote) {
+	if r.Remote != "" && cli.IsPath(r.Remote) {
 		abs, err := filepath.Abs(r.Remote)
 		if err != nil {
 			return fmt.Errorf("mount: %w", err)
@@ -249,7 +252,7 @@ func completeRequest(r *control.MountRequest, args []string) error {
 		}
 		*file = abs
 	}
-	dir := repositoryName(r.Remote)
+	dir := RepositoryName(r.Remote)
 	if len(args) > 1 {
 		dir = args[1]
 	}
@@ -297,20 +300,11 @@ func completeRedirects(r *control.MountRequest) error {
 	return nil
 }
 
-// isPath tells local paths from URLs and host:path as git does (connect.c, url_is_local_not_ssh).
-func isPath(remote string) bool {
-	if strings.Contains(remote, "://") {
-		return false
-	}
-	colon, slash := strings.IndexByte(remote, ':'), strings.IndexByte(remote, '/')
-	return colon < 0 || slash >= 0 && slash < colon
-}
-
-// repositoryName is the name git clone would give the directory; "" if there is none.
-func repositoryName(remote string) string {
+// RepositoryName is the name git clone would give the directory; "" if there is none.
+func RepositoryName(remote string) string {
 	if _, rest, ok := strings.Cut(remote, "://"); ok {
 		_, remote, _ = strings.Cut(rest, "/") // the host is no name for a directory
-	} else if !isPath(remote) {
+	} else if !cli.IsPath(remote) {
 		_, remote, _ = strings.Cut(remote, ":")
 	}
 	remote = strings.TrimRight(remote, "/")
@@ -322,21 +316,21 @@ func repositoryName(remote string) string {
 	return name
 }
 
-func mountRemote(ctx context.Context, a *cli.App, o mountOptions) error {
+func mountRemote(ctx context.Context, a *cli.App, o MountOptions) error {
 	if o.foreground {
-		return serveMount(ctx, a, o.request)
+		return serving.ServeMount(ctx, a, o.Request)
 	}
 	start := time.Now()
 	p := a.NewProgress()
-	reply, err := mountInBackground(ctx, a, o.request, p.Show)
+	reply, err := MountInBackground(ctx, a, o.Request, p.Show)
 	p.Stop()
 	if err != nil {
-		return cli.Failure("mount", o.request.Dir, err)
+		return cli.Failure("mount", o.Request.Dir, err)
 	}
-	return printMount(a, reply, time.Since(start))
+	return cli.PrintMount(a, reply, time.Since(start))
 }
 
-func mountInBackground(ctx context.Context, a *cli.App, r control.MountRequest, show func(control.Progress)) (control.MountReply, error) {
+func MountInBackground(ctx context.Context, a *cli.App, r control.MountRequest, show func(control.Progress)) (control.MountReply, error) {
 	for again := true; ; again = false {
 		client, err := a.EnsureDaemon(ctx)
 		if err != nil {
@@ -348,30 +342,4 @@ func mountInBackground(ctx context.Context, a *cli.App, r control.MountRequest, 
 		}
 		return reply, err
 	}
-}
-
-func printMount(a *cli.App, m control.MountReply, took time.Duration) error {
-	if a.Quiet {
-		return nil
-	}
-	if a.JSON {
-		return cli.PrintJSON(a.Stdout, m)
-	}
-	what := []string{refName(m.Ref, m.Commit)}
-	if m.Files >= 0 {
-		what = append(what, cli.Plural(m.Files, "file"))
-	}
-	_, err := fmt.Fprintf(a.Stdout, "mounted %s at %s (%s, %s)\n", m.Remote, m.Dir, strings.Join(what, ", "), cli.Seconds(took))
-	return err
-}
-
-// refName is what people call the mounted commit.
-func refName(ref, commit string) string {
-	switch {
-	case ref != "":
-		return ref
-	case commit != "":
-		return commit[:min(12, len(commit))]
-	}
-	return "empty"
 }

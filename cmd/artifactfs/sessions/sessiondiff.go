@@ -1,4 +1,4 @@
-package main
+package sessions
 
 import (
 	"context"
@@ -78,7 +78,7 @@ func diffEnds(ctx context.Context, a *cli.App, o diffOptions, words []string) (r
 			return r, w, err
 		}
 	case namesSession(from) && o.remote == "": // compared with the work at hand, if there is any
-		if around, err := sessionOf(ctx, a, "diff", ""); err == nil {
+		if around, err := SessionOf(ctx, a, "diff", ""); err == nil {
 			w = around
 		}
 	}

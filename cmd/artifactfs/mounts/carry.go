@@ -1,4 +1,4 @@
-package main
+package mounts
 
 import (
 	"errors"
@@ -121,8 +121,8 @@ func splitWords(text string) (words []string, err error) {
 }
 
 // addCarryFlags adds those that say how work is carried to the session remote.
-func (o *mountOptions) addCarryFlags(cmd *cobra.Command) {
-	r, s, f := &o.request, &o.request.SessionOptions, cmd.Flags()
+func (o *MountOptions) addCarryFlags(cmd *cobra.Command) {
+	r, s, f := &o.Request, &o.Request.SessionOptions, cmd.Flags()
 	f.StringVar(&s.Remote, "session-remote", "", "push the session to the git repository `URL`, or to a path, which is created\nif it does not exist; origin: push to REMOTE itself; embedded: to a repository\nbelow the state directory; none: do not push (default embedded)")
 	f.Var((*commandWords)(&r.CreateRemote), "session-remote-create", "run `COMMAND` to create the repository of --session-remote if the git server\ndoes not have it; see artifactfs mount --help")
 	f.StringVar(&s.Branches, "session-branches", "", "`PATTERN` of branch names on a session remote shared with others;\nas-is: names stay the same and branches are only fast-forwarded (default\n"+session.DefaultBranches+"; as-is where the repository was created\nfor the session or was empty)")
@@ -169,7 +169,7 @@ func completeCarry(cmd *cobra.Command, r *control.MountRequest) error {
 	case "", control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone:
 		return nil
 	}
-	if isPath(s.Remote) {
+	if cli.IsPath(s.Remote) {
 		abs, err := filepath.Abs(s.Remote)
 		if err != nil {
 			return fmt.Errorf("%s: %w", cmd.Name(), err)

@@ -1,4 +1,4 @@
-package main
+package sessions
 
 import (
 	"context"
@@ -49,7 +49,7 @@ repository, and nothing has to be mounted or known here; a link, URL#session=SES
 			return nil
 		},
 		RunE:              func(cmd *cobra.Command, args []string) error { return sessionCompare(cmd.Context(), a, remote, args) },
-		ValidArgsFunction: completeSessions(a, 1<<10),
+		ValidArgsFunction: CompleteSessions(a, 1<<10),
 	}
 	farFlag(cmd, &remote)
 	return cmd
@@ -57,7 +57,7 @@ repository, and nothing has to be mounted or known here; a link, URL#session=SES
 
 // compared finds the checkpoints that words name, and the daemon to ask: that of the first mount among them.
 func comparedSessions(ctx context.Context, a *cli.App, remote string, words []string) (r control.SessionCompareRequest, client *control.Client, err error) {
-	around, aroundErr := sessionOf(ctx, a, "compare", "")
+	around, aroundErr := SessionOf(ctx, a, "compare", "")
 	if aroundErr == nil && around.mount != nil {
 		r.Dir = around.mount.Dir
 	}
@@ -76,7 +76,7 @@ func comparedSessions(ctx context.Context, a *cli.App, remote string, words []st
 			side.Of, side.ID = word, ""
 		}
 		if side.SessionRemote == "" && side.Of != around.of {
-			w, err := sessionOf(ctx, a, "compare", side.Of)
+			w, err := SessionOf(ctx, a, "compare", side.Of)
 			switch e := control.AsError(err); {
 			case err == nil && (w.mount != nil || client == nil):
 				side.Of, client = w.of, w.client

@@ -1,4 +1,4 @@
-package main
+package serving
 
 import (
 	"bytes"
@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/credential"
 )
 
-func credentialCommand(a *cli.App) *cobra.Command {
+func CredentialCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "credential",
 		Short: "Replace the token of a mount",
@@ -73,7 +73,7 @@ func givenToken(a *cli.App, cmd *cobra.Command, file string) (string, control.Se
 		return abs, "", err
 	case file == "" && a.Token != "":
 		return "", a.Token, nil
-	case isTerminal(os.Stdin):
+	case cli.IsTerminal(os.Stdin):
 		return "", "", cli.Usage(cmd, errors.New("takes the token from stdin, --token-file or $ARTIFACTFS_TOKEN"))
 	}
 	b, err := io.ReadAll(io.LimitReader(os.Stdin, maxToken+1))
@@ -122,7 +122,7 @@ func credentialHelperCommand(a *cli.App) *cobra.Command {
 		Hidden: true,
 		Args:   cli.Arguments(2, 2, "a git directory and what git wants done"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := keepMemory(); err != nil {
+			if err := KeepMemory(); err != nil {
 				return fmt.Errorf("credential helper: %w", err)
 			}
 			if err := credential.Ask(cmd.Context(), args[0], args[1], os.Stdin, a.Stdout); err != nil {

@@ -1,4 +1,4 @@
-package main
+package sessions
 
 import (
 	"bufio"
@@ -41,7 +41,7 @@ and the full id of a checkpoint write the note on the commit of the checkpoint, 
 				args, text = args[:n-1], args[n-1]
 			} else if n == 2 {
 				return cli.Usage(cmd, fmt.Errorf("%.40q is neither - nor a JSON object", args[1]))
-			} else if isTerminal(os.Stdin) {
+			} else if cli.IsTerminal(os.Stdin) {
 				return cli.Usage(cmd, errors.New("takes a JSON object, or - to read it from stdin"))
 			}
 			if len(args) > 0 {
@@ -79,11 +79,11 @@ func sessionNote(ctx context.Context, a *cli.App, of string, r control.SessionNo
 		return &control.Error{Code: control.ExitUsage, Verb: "note", Cause: "it is no JSON", Hint: "artifactfs session note --help"}
 	}
 	r.JSON = content
-	w, err := sessionOf(ctx, a, "note", of)
+	w, err := SessionOf(ctx, a, "note", of)
 	if err != nil {
 		return err
 	}
-	m, err := w.mounted("note")
+	m, err := w.Mounted("note")
 	if err != nil {
 		return err
 	}
@@ -121,7 +121,7 @@ While its input stays open, record writes pending lines at every pause in the in
   artifactfs session record turns.jsonl --json`,
 		Args: cli.Arguments(0, 1, "[FILE|-]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return sessionRecord(cmd.Context(), a, of, first(args))
+			return sessionRecord(cmd.Context(), a, of, cli.First(args))
 		},
 	}
 	ofFlag(a, cmd, &of)
@@ -132,7 +132,7 @@ const (
 	recordPause   = 200 * time.Millisecond // without a line; what was read is written then
 	recordLines   = 1000                   // of one request, at most
 	recordBytes   = 256 << 10              // that a request begins no other line with; quoting at most doubles them
-	maxRecordLine = 256 << 10
+	MaxRecordLine = 256 << 10
 )
 
 func sessionRecord(ctx context.Context, a *cli.App, of, from string) error {
@@ -145,16 +145,16 @@ func sessionRecord(ctx context.Context, a *cli.App, of, from string) error {
 		defer f.Close()
 		in = f
 	}
-	w, err := sessionOf(ctx, a, "record", of)
+	w, err := SessionOf(ctx, a, "record", of)
 	if err != nil {
 		return err
 	}
-	m, err := w.mounted("record")
+	m, err := w.Mounted("record")
 	if err != nil {
 		return err
 	}
 	var total control.SessionRecordReply
-	err = batches(ctx, in, func(lines []string) error {
+	err = Batches(ctx, in, func(lines []string) error {
 		reply, err := m.Client.SessionRecord(ctx, control.SessionRecordRequest{Dir: m.Dir, Lines: lines})
 		if err != nil {
 			return cli.Failure("record", m.Dir, err)
@@ -180,8 +180,8 @@ func sessionRecord(ctx context.Context, a *cli.App, of, from string) error {
 	return nil
 }
 
-// batches gives lines to write in turn, as many at a time as there are at once.
-func batches(ctx context.Context, in io.Reader, write func(lines []string) error) error {
+// Batches gives lines to write in turn, as many at a time as there are at once.
+func Batches(ctx context.Context, in io.Reader, write func(lines []string) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	lines, failed := make(chan string, recordLines), make(chan error, 1)
@@ -227,7 +227,7 @@ func batches(ctx context.Context, in io.Reader, write func(lines []string) error
 // readRecords checks the lines that it reads.
 func readRecords(ctx context.Context, in io.Reader, lines chan<- string) error {
 	scanner := bufio.NewScanner(in)
-	scanner.Buffer(nil, maxRecordLine)
+	scanner.Buffer(nil, MaxRecordLine)
 	for n := 1; scanner.Scan(); n++ {
 		line := bytes.TrimSpace(scanner.Bytes())
 		if len(line) == 0 {
@@ -243,7 +243,7 @@ func readRecords(ctx context.Context, in io.Reader, lines chan<- string) error {
 		}
 	}
 	if err := scanner.Err(); errors.Is(err, bufio.ErrTooLong) {
-		return &control.Error{Code: control.ExitUsage, Verb: "record", Cause: "a line is longer than " + cli.BytesOf(maxRecordLine)}
+		return &control.Error{Code: control.ExitUsage, Verb: "record", Cause: "a line is longer than " + cli.BytesOf(MaxRecordLine)}
 	} else if err != nil {
 		return fmt.Errorf("read records: %w", err)
 	}

@@ -1,4 +1,4 @@
-package main
+package serving
 
 import (
 	"context"
@@ -28,23 +28,23 @@ const (
 	supervisorProcs  = 2
 )
 
-// daemonFlags are those of the daemon command. Its workers get them too.
-type daemonFlags struct {
-	idle, watchdog time.Duration
+// DaemonFlags are those of the daemon command. Its workers get them too.
+type DaemonFlags struct {
+	Idle, watchdog time.Duration
 	restore        bool
 }
 
-func addDaemonFlags(a *cli.App, cmd *cobra.Command, f *daemonFlags) {
+func addDaemonFlags(a *cli.App, cmd *cobra.Command, f *DaemonFlags) {
 	flags := cmd.Flags()
-	flags.DurationVar(&f.idle, "idle-exit", 0, "exit after `WAIT` without a mount (default: never)")
+	flags.DurationVar(&f.Idle, "idle-exit", 0, "exit after `WAIT` without a mount (default: never)")
 	flags.BoolVar(&f.restore, "restore", false, "restore the mounts that existed when the machine went down")
 	flags.DurationVar(&f.watchdog, "watchdog", defaultWatchdog, "replace the worker when it has been silent for `WAIT`;\n0: never")
 	flags.Var(&a.Metrics, "metrics", "serve metrics (Prometheus) and profiles (pprof) there: a socket,\nor an address of the loopback, for all users of this host to read")
 }
 
-func (f daemonFlags) check(cmd *cobra.Command) error {
+func (f DaemonFlags) check(cmd *cobra.Command) error {
 	switch {
-	case f.idle < 0:
+	case f.Idle < 0:
 		return cli.Usage(cmd, errors.New("--idle-exit is negative"))
 	case f.watchdog != 0 && f.watchdog < time.Second:
 		return cli.Usage(cmd, errors.New("--watchdog is less than a second"))
@@ -53,8 +53,8 @@ func (f daemonFlags) check(cmd *cobra.Command) error {
 }
 
 // daemonArguments are those of a process of the daemon, whatever its working directory.
-func daemonArguments(a *cli.App, command string, f daemonFlags) ([]string, error) {
-	args := []string{command, "--state", a.State, "--idle-exit", f.idle.String(), "--watchdog", f.watchdog.String(), "--log-format", a.LogFormat}
+func daemonArguments(a *cli.App, command string, f DaemonFlags) ([]string, error) {
+	args := []string{command, "--state", a.State, "--idle-exit", f.Idle.String(), "--watchdog", f.watchdog.String(), "--log-format", a.LogFormat}
 	for flag, path := range map[string]string{"--socket": a.DaemonSocket(), "--log-file": a.LogFile} {
 		if path == "" {
 			continue
@@ -80,8 +80,8 @@ func daemonArguments(a *cli.App, command string, f daemonFlags) ([]string, error
 	return args, nil
 }
 
-func daemonCommand(a *cli.App) *cobra.Command {
-	var f daemonFlags
+func DaemonCommand(a *cli.App) *cobra.Command {
+	var f DaemonFlags
 	var upgrade bool
 	cmd := &cobra.Command{
 		Use:   "daemon",
@@ -120,7 +120,7 @@ cannot serve, the old one continues, and the exit code is 1.`,
 }
 
 // supervise is the daemon command: it starts those who serve.
-func supervise(ctx context.Context, a *cli.App, f daemonFlags) error {
+func supervise(ctx context.Context, a *cli.App, f DaemonFlags) error {
 	if err := becomeDaemon(a); err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ func supervise(ctx context.Context, a *cli.App, f daemonFlags) error {
 func becomeDaemon(a *cli.App) error {
 	// Started by way of a descriptor, a process is named after its number. The name is the first thread's.
 	os.WriteFile("/proc/self/comm", []byte("artifactfs"), 0)
-	if err := keepMemory(); err != nil {
+	if err := KeepMemory(); err != nil {
 		return fmt.Errorf("start daemon: %w", err)
 	}
 	// It must not hold a directory that somebody wants to unmount, least of all one of its own.

@@ -1,14 +1,11 @@
-package main
+package sessions
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -36,9 +33,9 @@ Git does not delete a branch that HEAD of the session remote points to; delete p
   artifactfs session delete fix-login --session-remote https://git.example.org/work.git --yes`,
 		Args: func(cmd *cobra.Command, args []string) error { return atMostOne(cmd, args, of) },
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return sessionDelete(cmd.Context(), a, cmp.Or(of, first(args)), absRemote(remote), yes, takeOver)
+			return sessionDelete(cmd.Context(), a, cmp.Or(of, cli.First(args)), absRemote(remote), yes, takeOver)
 		},
-		ValidArgsFunction: completeSessions(a, 1),
+		ValidArgsFunction: CompleteSessions(a, 1),
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
@@ -51,7 +48,7 @@ Git does not delete a branch that HEAD of the session remote points to; delete p
 
 // absRemote makes a path of a session remote absolute.
 func absRemote(remote string) string {
-	if remote == "" || !isPath(remote) {
+	if remote == "" || !cli.IsPath(remote) {
 		return remote
 	}
 	if abs, err := filepath.Abs(remote); err == nil {
@@ -64,7 +61,7 @@ func sessionDelete(ctx context.Context, a *cli.App, of, remote string, yes, take
 	var w work
 	if remote == "" || of == "" || isDirectory(of) {
 		var err error
-		if w, err = sessionOf(ctx, a, "delete", of); err != nil {
+		if w, err = SessionOf(ctx, a, "delete", of); err != nil {
 			return err
 		}
 	} else {
@@ -75,7 +72,7 @@ func sessionDelete(ctx context.Context, a *cli.App, of, remote string, yes, take
 		w = work{client: client, of: of}
 	}
 	if !yes {
-		if err := confirm(a, "delete", w.name()); err != nil {
+		if err := cli.Confirm(a, "delete", w.name()); err != nil {
 			return err
 		}
 	}
@@ -83,7 +80,7 @@ func sessionDelete(ctx context.Context, a *cli.App, of, remote string, yes, take
 	if err != nil {
 		return cli.Failure("delete", w.name(), err)
 	}
-	sayStays(a, reply)
+	cli.SayStays(a, reply)
 	if a.JSON {
 		return cli.PrintJSON(a.Stdout, reply)
 	}
@@ -96,26 +93,6 @@ func sessionDelete(ctx context.Context, a *cli.App, of, remote string, yes, take
 		fmt.Fprintf(a.Stderr, "artifactfs: %s restores it until %s\n", back, reply.Until.Local().Format(time.DateTime))
 	}
 	return nil
-}
-
-// confirm asks the user whether a session is to be removed. Without a terminal it returns an error.
-func confirm(a *cli.App, verb, what string) error {
-	if !isTerminal(os.Stdin) {
-		return &control.Error{Code: control.ExitUsage, Verb: verb, Object: what, Cause: "standard input is not a terminal, so the deletion cannot be confirmed", Hint: "--yes confirms it"}
-	}
-	fmt.Fprintf(a.Stderr, "%s %s here and on its session remote? [y/N] ", verb, what)
-	answer, err := bufio.NewReader(os.Stdin).ReadString('\n')
-	if answer = strings.ToLower(strings.TrimSpace(answer)); err == nil && (answer == "y" || answer == "yes") {
-		return nil
-	}
-	return &control.Error{Code: control.ExitFailed, Verb: verb, Object: what, Cause: "it was not confirmed: nothing was deleted"}
-}
-
-// sayStays names the refs that stay on the session remote.
-func sayStays(a *cli.App, r control.SessionDeleteReply) {
-	for _, ref := range r.Kept {
-		fmt.Fprintf(a.Stderr, "artifactfs: %s stays as it is on the session remote\n", ref)
-	}
 }
 
 func sessionUndeleteCommand(a *cli.App) *cobra.Command {
@@ -141,7 +118,7 @@ session resume to mount it.`,
 			if err != nil {
 				return cli.Failure("undelete", "session "+args[0], err)
 			}
-			sayStays(a, reply)
+			cli.SayStays(a, reply)
 			if a.JSON {
 				return cli.PrintJSON(a.Stdout, reply)
 			}
@@ -174,7 +151,7 @@ func sessionListDeleted(ctx context.Context, a *cli.App, remote string) error {
 	w := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "SESSION\tDELETED\tUNTIL\tSESSION REMOTE")
 	for _, s := range reply.Deleted {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Name, ago(s.At, now), s.Until.Local().Format(time.DateTime), s.Remote)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Name, cli.Ago(s.At, now), s.Until.Local().Format(time.DateTime), s.Remote)
 	}
 	if err := w.Flush(); err != nil {
 		return fmt.Errorf("print result: %w", err)
@@ -196,5 +173,5 @@ func sessionGCAll(ctx context.Context, a *cli.App, r control.SessionGCRequest) e
 		}
 		errs = append(errs, err)
 	}
-	return reportAll(a, errs)
+	return cli.ReportAll(a, errs)
 }

@@ -1,4 +1,4 @@
-package main
+package serving
 
 import (
 	"bytes"
@@ -8,14 +8,15 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"golang.org/x/sys/unix"
 )
 
-// hideSecrets writes over the secrets this process was given: /proc shows arguments and environment for as long as it runs,
+// HideSecrets writes over the secrets this process was given: /proc shows arguments and environment for as long as it runs,
 // to ps and to whatever it starts. What the program itself sees of them stays as it was.
-func hideSecrets() {
+func HideSecrets() {
 	given := func(s string) bool {
-		from, to := hidden(s)
+		from, to := Hidden(s)
 		return from < to
 	}
 	if !slices.ContainsFunc(os.Args, given) && !slices.ContainsFunc(os.Environ(), given) {
@@ -47,7 +48,7 @@ func overwriteSecrets() error {
 	}
 	at := start
 	for s := range strings.SplitSeq(string(area), "\x00") {
-		if from, to := hidden(s); from < to {
+		if from, to := Hidden(s); from < to {
 			if _, err := mem.WriteAt(bytes.Repeat([]byte{'*'}, to-from), at+int64(from)); err != nil {
 				return err
 			}
@@ -57,10 +58,10 @@ func overwriteSecrets() error {
 	return nil
 }
 
-// hidden gives the part of an argument, or of a variable with its name, that is not to be seen: the token's value; of an http
+// Hidden gives the part of an argument, or of a variable with its name, that is not to be seen: the token's value; of an http
 // URL all of USER:PASSWORD, since a token may stand for the user; of other URLs the password.
-func hidden(s string) (from, to int) {
-	for _, name := range []string{tokenVariable, sessionTokenVariable} {
+func Hidden(s string) (from, to int) {
+	for _, name := range []string{cli.TokenVariable, cli.SessionTokenVariable} {
 		if strings.HasPrefix(s, name+"=") {
 			return len(name) + 1, len(s)
 		}
@@ -104,8 +105,8 @@ func argumentArea() (start, end int64, err error) {
 	return start, end, err
 }
 
-// keepMemory keeps what is in this process's memory, secrets too, out of core files and from other processes of its user.
-func keepMemory() error {
+// KeepMemory keeps what is in this process's memory, secrets too, out of core files and from other processes of its user.
+func KeepMemory() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return os.NewSyscallError("prctl", err)
 	}

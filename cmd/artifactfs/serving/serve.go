@@ -1,4 +1,6 @@
-package main
+// Package serving holds the commands whose process serves mounts: the shared daemon with its supervisor and worker, its upgrade, a mount in
+// the foreground, and the helpers that git starts (promisor, credential).
+package serving
 
 import (
 	"context"
@@ -31,10 +33,10 @@ const (
 	leastProcs = 4
 )
 
-// serveMount is mount --foreground: a daemon for one mount, until it is unmounted or the process is told to end.
-func serveMount(ctx context.Context, a *cli.App, r control.MountRequest) (err error) {
+// ServeMount is mount --foreground: a daemon for one mount, until it is unmounted or the process is told to end.
+func ServeMount(ctx context.Context, a *cli.App, r control.MountRequest) (err error) {
 	prepareToServe(a)
-	if err := keepMemory(); err != nil {
+	if err := KeepMemory(); err != nil {
 		return cli.Failure("mount", r.Dir, err)
 	}
 	log, closeLog, err := a.NewLog(zapcore.WarnLevel)
@@ -67,7 +69,7 @@ func serveMount(ctx context.Context, a *cli.App, r control.MountRequest) (err er
 	if err != nil {
 		return cli.Failure("mount", r.Dir, err)
 	}
-	if err := printMount(a, reply, time.Since(start)); err != nil {
+	if err := cli.PrintMount(a, reply, time.Since(start)); err != nil {
 		return err
 	}
 	select {
@@ -86,7 +88,7 @@ type alone struct {
 // Status adds what is known of this process.
 func (p alone) Status(ctx context.Context) (control.Status, error) {
 	s, err := p.Host.Status(ctx)
-	s.Daemon = control.DaemonStatus{PID: os.Getpid(), Version: versionText(), Protocol: control.Protocol, Since: p.since}
+	s.Daemon = control.DaemonStatus{PID: os.Getpid(), Version: cli.Version, Protocol: control.Protocol, Since: p.since}
 	return s, err
 }
 
@@ -95,7 +97,7 @@ func sayWhatIsKept(a *cli.App, dir string) {
 	kept, _ := daemon.Kept(a.State)
 	for _, k := range kept {
 		if k.Dir == dir && k.Overlay.Changed >= 0 {
-			sayKept(a, k, k.Overlay.Changed)
+			cli.SayKept(a, k, k.Overlay.Changed)
 		}
 	}
 }
@@ -160,15 +162,15 @@ func prepareToServe(a *cli.App) {
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), leastProcs))
 	}
-	forgetRepository()
+	ForgetRepository()
 	// A reader of our output that goes away must not take the mounts along. Caught, not ignored: git inherits what is
 	// ignored.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 }
 
-// forgetRepository drops what git tells its hooks and aliases about the caller's repository (the names are those of
+// ForgetRepository drops what git tells its hooks and aliases about the caller's repository (the names are those of
 // `git rev-parse --local-env-vars`): a mount started there would have our own git processes work in it.
-func forgetRepository() {
+func ForgetRepository() {
 	for _, name := range []string{
 		"GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_CONFIG", "GIT_COMMON_DIR", "GIT_DIR", "GIT_GRAFT_FILE", "GIT_IMPLICIT_WORK_TREE",
 		"GIT_INDEX_FILE", "GIT_INTERNAL_SUPER_PREFIX", "GIT_NO_REPLACE_OBJECTS", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX",

@@ -1,4 +1,5 @@
-package main
+// Package sessions holds the commands below artifactfs session. Each file holds one command, or a few of one kind.
+package sessions
 
 import (
 	"cmp"
@@ -18,7 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-func sessionCommand(a *cli.App) *cobra.Command {
+func SessionCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:                   "session COMMAND",
 		DisableFlagsInUseLine: true,
@@ -89,9 +90,9 @@ func (w work) name() string {
 	return "session " + w.of
 }
 
-// sessionOf finds the session that is called name: by a session's name, or as the directory of a mount or one inside; "":
+// SessionOf finds the session that is called name: by a session's name, or as the directory of a mount or one inside; "":
 // the mount around the current directory. Who serves it is asked; of what is not mounted, the shared daemon.
-func sessionOf(ctx context.Context, a *cli.App, verb, name string) (work, error) {
+func SessionOf(ctx context.Context, a *cli.App, verb, name string) (work, error) {
 	all, asked := a.Mounts(ctx)
 	if name == "" {
 		m, err := cli.Find(all, asked, verb, ".")
@@ -143,8 +144,8 @@ func rank(m cli.Served) int {
 	return 2
 }
 
-// mounted gives the mount of a session that has to have one.
-func (w work) mounted(verb string) (cli.Served, error) {
+// Mounted gives the mount of a session that has to have one.
+func (w work) Mounted(verb string) (cli.Served, error) {
 	if w.mount == nil {
 		return cli.Served{}, &control.Error{Code: control.ExitNotMounted, Verb: verb, Object: "session " + w.of, Cause: "it is not mounted",
 			Hint: "artifactfs session resume " + w.of + " DIR mounts it"}
@@ -155,13 +156,13 @@ func (w work) mounted(verb string) (cli.Served, error) {
 // ofFlag adds the flag that says which session is meant.
 func ofFlag(a *cli.App, cmd *cobra.Command, of *string) {
 	cmd.Flags().StringVarP(of, "of", "C", "", "the session, by its mount or its name (`DIR|SESSION`; default: that of\nthe current directory)")
-	if err := cmd.RegisterFlagCompletionFunc("of", completeSessions(a, 1<<10)); err != nil {
+	if err := cmd.RegisterFlagCompletionFunc("of", CompleteSessions(a, 1<<10)); err != nil {
 		panic(err) // as in completeFlag
 	}
 }
 
-// completeSessions offers the sessions' names to the shell.
-func completeSessions(a *cli.App, most int) cobra.CompletionFunc {
+// CompleteSessions offers the sessions' names to the shell.
+func CompleteSessions(a *cli.App, most int) cobra.CompletionFunc {
 	return a.CompleteListed(most, func(m cli.Served) (choice, about string) { return m.Session.Name, m.Dir }, cobra.ShellCompDirectiveDefault)
 }
 
@@ -286,7 +287,7 @@ func sessionList(ctx context.Context, a *cli.App, remote string) error {
 	for _, s := range all {
 		last, dir := "-", s.Dir
 		if s.LastCheckpointAt != nil {
-			last = ago(*s.LastCheckpointAt, now)
+			last = cli.Ago(*s.LastCheckpointAt, now)
 		}
 		if dir == "" {
 			dir = "-"
@@ -301,7 +302,7 @@ func sessionList(ctx context.Context, a *cli.App, remote string) error {
 
 // sessionsAt lists the sessions of a session remote; "": of this host.
 func sessionsAt(ctx context.Context, a *cli.App, remote string) ([]control.SessionInfo, error) {
-	remote, err := farRemote("list", remote)
+	remote, err := cli.FarRemote("list", remote)
 	if err != nil {
 		return nil, err
 	}
@@ -332,20 +333,4 @@ func stateText(s control.SessionInfo) string {
 		state += ", stale"
 	}
 	return state
-}
-
-// ago writes how long ago something was, with its largest unit.
-func ago(t, now time.Time) string {
-	d := now.Sub(t)
-	switch {
-	case d < 2*time.Second:
-		return "just now"
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%d s ago", d/time.Second)
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%d min ago", d/time.Minute)
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%d h ago", d/time.Hour)
-	}
-	return fmt.Sprintf("%d days ago", d/(24*time.Hour))
 }

@@ -1,4 +1,4 @@
-package main
+package serving
 
 import (
 	"context"
@@ -19,7 +19,7 @@ func isRestarted() bool {
 	if err != nil {
 		return false
 	}
-	unit, user := unitOf(string(table))
+	unit, user := UnitOf(string(table))
 	if unit == "" {
 		return false
 	}
@@ -32,11 +32,11 @@ func isRestarted() bool {
 	cmd := exec.CommandContext(ctx, "systemctl", args...)
 	cmd.Dir = "/"
 	out, err := cmd.Output()
-	return err == nil && hasRestart(string(out), unit)
+	return err == nil && HasRestart(string(out), unit)
 }
 
-// unitOf finds a process's service in /proc/PID/cgroup, of which systemd makes one each (cgroups(7)).
-func unitOf(table string) (unit string, user bool) {
+// UnitOf finds a process's service in /proc/PID/cgroup, of which systemd makes one each (cgroups(7)).
+func UnitOf(table string) (unit string, user bool) {
 	for line := range strings.Lines(table) {
 		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		if len(fields) < 3 || fields[1] != "" && fields[1] != "name=systemd" {
@@ -52,8 +52,8 @@ func unitOf(table string) (unit string, user bool) {
 	return "", false
 }
 
-// hasRestart reads what list-jobs prints: lines of number, unit, type and state.
-func hasRestart(jobs, unit string) bool {
+// HasRestart reads what list-jobs prints: lines of number, unit, type and state.
+func HasRestart(jobs, unit string) bool {
 	for line := range strings.Lines(jobs) {
 		fields := strings.Fields(line)
 		if len(fields) >= 3 && fields[1] == unit && (fields[2] == "restart" || fields[2] == "try-restart") {

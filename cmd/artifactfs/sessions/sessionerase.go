@@ -1,4 +1,4 @@
-package main
+package sessions
 
 import (
 	"cmp"
@@ -46,9 +46,9 @@ remote. Checkpoints, commits, notes, facts and the handoff stay.`,
 				}
 				r.Before = at.UTC()
 			}
-			return sessionErase(cmd.Context(), a, cmp.Or(of, first(args)), r)
+			return sessionErase(cmd.Context(), a, cmp.Or(of, cli.First(args)), r)
 		},
-		ValidArgsFunction: completeSessions(a, 1),
+		ValidArgsFunction: CompleteSessions(a, 1),
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
@@ -60,7 +60,7 @@ remote. Checkpoints, commits, notes, facts and the handoff stay.`,
 }
 
 func sessionErase(ctx context.Context, a *cli.App, of string, r control.SessionEraseRequest) error {
-	w, err := sessionOf(ctx, a, "erase", of)
+	w, err := SessionOf(ctx, a, "erase", of)
 	if err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func eraseForks(ctx context.Context, a *cli.App, origin string, r control.Sessio
 				continue
 			}
 			from[s.Name], again = true, true
-			w, e := sessionOf(ctx, a, "erase", s.Name)
+			w, e := SessionOf(ctx, a, "erase", s.Name)
 			if e == nil {
 				var reply control.SessionEraseReply
 				if reply, e = w.client.SessionErase(ctx, control.SessionEraseRequest{Of: w.of, Records: ids, Why: r.Why}); e == nil && len(reply.Erased) > 0 {

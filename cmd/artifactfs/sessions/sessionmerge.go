@@ -1,4 +1,4 @@
-package main
+package sessions
 
 import (
 	"context"
@@ -31,7 +31,7 @@ fetched. Without @ID it merges the newest checkpoint of SESSION. The exit code i
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return sessionMerge(cmd.Context(), a, of, remote, args[0])
 		},
-		ValidArgsFunction: completeSessions(a, 1),
+		ValidArgsFunction: CompleteSessions(a, 1),
 	}
 	ofFlag(a, cmd, &of)
 	farFlag(cmd, &remote)
@@ -39,11 +39,11 @@ fetched. Without @ID it merges the newest checkpoint of SESSION. The exit code i
 }
 
 func sessionMerge(ctx context.Context, a *cli.App, of, remote, word string) error {
-	w, err := sessionOf(ctx, a, "merge", of)
+	w, err := SessionOf(ctx, a, "merge", of)
 	if err != nil {
 		return err
 	}
-	m, err := w.mounted("merge")
+	m, err := w.Mounted("merge")
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package main
+package sessions
 
 import (
 	"context"
@@ -67,11 +67,11 @@ This replaces files by those of the other session; artifactfs session merge comb
 }
 
 func sessionRestore(ctx context.Context, a *cli.App, o restoreOptions, id string, paths []string) error {
-	w, err := sessionOf(ctx, a, "restore", o.of)
+	w, err := SessionOf(ctx, a, "restore", o.of)
 	if err != nil {
 		return err
 	}
-	m, err := w.mounted("restore")
+	m, err := w.Mounted("restore")
 	if err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func pathsIn(mount, from string, paths []string) ([]string, error) {
 
 func printRestore(a *cli.App, r control.RestoreReply, now time.Time) {
 	changes := cli.Plural(int64(len(r.Changes)), "path")
-	at := fmt.Sprintf("%s (%s)", r.Checkpoint.ID, ago(r.Checkpoint.Time, now))
+	at := fmt.Sprintf("%s (%s)", r.Checkpoint.ID, cli.Ago(r.Checkpoint.Time, now))
 	if r.DryRun {
 		printChanges(a.Stdout, "would change", r.Changes)
 		fmt.Fprintf(a.Stdout, "%s would be restored to %s\n", changes, at)

@@ -1,4 +1,4 @@
-package main
+package serving
 
 import (
 	"context"
@@ -30,14 +30,14 @@ const (
 	resurrection = time.Second            // between tries to start a supervisor
 
 	// Names of what is kept of the control socket.
-	keptSocket = "control"
-	keptLock   = "control-lock"
+	KeptSocket = "control"
+	KeptLock   = "control-lock"
 
 	maxStacks = 256 << 10 // bytes of the log about a worker that hangs
 )
 
-func workerCommand(a *cli.App) *cobra.Command {
-	var f daemonFlags
+func WorkerCommand(a *cli.App) *cobra.Command {
+	var f DaemonFlags
 	cmd := &cobra.Command{
 		Use:    "worker",
 		Short:  "Serve mounts for a supervisor, which starts it",
@@ -55,7 +55,7 @@ func workerCommand(a *cli.App) *cobra.Command {
 				return err
 			}
 			// The supervisor gets the signals that end a daemon, and says what is to be done.
-			return runWorker(context.WithoutCancel(cmd.Context()), a, conn, f)
+			return RunWorker(context.WithoutCancel(cmd.Context()), a, conn, f)
 		},
 	}
 	addDaemonFlags(a, cmd, &f)
@@ -78,7 +78,7 @@ type worker struct {
 }
 
 // work waits until it is this process's turn and serves.
-func runWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f daemonFlags) (err error) {
+func RunWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f DaemonFlags) (err error) {
 	prepareToServe(a)
 	// What starts has little garbage, and a small heap is collected often: a third of the processor time until READY.
 	debug.SetGCPercent(-1)
@@ -87,7 +87,7 @@ func runWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f daemonFlags
 		return err
 	}
 	defer closeLog()
-	start, kept, err := conn.AwaitStart(versionText())
+	start, kept, err := conn.AwaitStart(cli.Version)
 	if errors.Is(err, io.EOF) {
 		return nil // it was a spare one
 	} else if err != nil {
@@ -102,7 +102,7 @@ func runWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f daemonFlags
 	go w.beat(ctx, &alive, max(beatPause, f.watchdog/2), done)
 	go listen(a, w, cancel, f)
 
-	socket, lock := take(&kept, keptSocket), take(&kept, keptLock)
+	socket, lock := take(&kept, KeptSocket), take(&kept, KeptLock)
 	w.Host, err = a.NewHost(daemon.Config{State: a.State, Log: log, Keeper: conn, Kept: kept, Reason: start.Reason, Takeovers: start.Count})
 	if err != nil {
 		return a.OfState(fmt.Errorf("start daemon: %w", err))
@@ -133,7 +133,7 @@ func runWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f daemonFlags
 		server.Serve(ctx)
 		return fmt.Errorf("start daemon: %w", err)
 	}
-	log.Info("serving", zap.String("version", versionText()), zap.String("socket", a.DaemonSocket()), zap.Int("pid", os.Getpid()),
+	log.Info("serving", zap.String("version", cli.Version), zap.String("socket", a.DaemonSocket()), zap.Int("pid", os.Getpid()),
 		zap.Int("takeovers", start.Count))
 	serveWorker(ctx, a, cancel, w, server, f)
 	log.Info("ending")
@@ -141,7 +141,7 @@ func runWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f daemonFlags
 }
 
 // serveWorker returns when the server has ended.
-func serveWorker(ctx context.Context, a *cli.App, cancel context.CancelFunc, w *worker, server *control.Server, f daemonFlags) {
+func serveWorker(ctx context.Context, a *cli.App, cancel context.CancelFunc, w *worker, server *control.Server, f DaemonFlags) {
 	var beside sync.WaitGroup
 	beside.Go(func() {
 		resume, stop := context.WithTimeout(ctx, resumeTime)
@@ -163,15 +163,15 @@ func serveWorker(ctx context.Context, a *cli.App, cancel context.CancelFunc, w *
 		}
 	})
 	beside.Go(func() {
-		if f.idle > 0 {
-			closeWhenIdle(ctx, server, w, f.idle)
+		if f.Idle > 0 {
+			closeWhenIdle(ctx, server, w, f.Idle)
 		}
 	})
 	server.Serve(ctx)
 	w.ending.Store(true)
 	cancel()
 	beside.Wait()
-	w.conn.Drop(keptLock)
+	w.conn.Drop(KeptLock)
 }
 
 // take takes a file out of what is kept.
@@ -192,8 +192,8 @@ func keepServer(conn *keeper.Conn, server *control.Server) error {
 		return err
 	}
 	defer listener.Close()
-	server.OnClose(func() { conn.Drop(keptSocket) })
-	return errors.Join(conn.Keep(keptSocket, listener), conn.Keep(keptLock, lock))
+	server.OnClose(func() { conn.Drop(KeptSocket) })
+	return errors.Join(conn.Keep(KeptSocket, listener), conn.Keep(KeptLock, lock))
 }
 
 // beat tells the supervisor that this process is well, as long as it is. patience is how long its locks may take to answer.
@@ -227,7 +227,7 @@ func (w *worker) beat(ctx context.Context, alive *atomic.Pointer[cli.Host], pati
 }
 
 // listen does what the supervisor says, and does without one when there is none.
-func listen(a *cli.App, w *worker, cancel context.CancelFunc, f daemonFlags) {
+func listen(a *cli.App, w *worker, cancel context.CancelFunc, f DaemonFlags) {
 	for {
 		m, _, err := w.conn.Receive()
 		switch {
@@ -252,7 +252,7 @@ func listen(a *cli.App, w *worker, cancel context.CancelFunc, f daemonFlags) {
 }
 
 // goOnAlone has another supervisor started, which has another worker started. This one serves until then.
-func goOnAlone(a *cli.App, w *worker, f daemonFlags) {
+func goOnAlone(a *cli.App, w *worker, f DaemonFlags) {
 	if w.ending.Load() {
 		return
 	}
@@ -279,7 +279,7 @@ func (w *worker) Status(ctx context.Context) (control.Status, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s.Daemon = control.DaemonStatus{
-		PID: os.Getpid(), Supervisor: w.start.Supervisor, Version: versionText(), Protocol: control.Protocol, Since: w.since, Takeovers: w.start.Count,
+		PID: os.Getpid(), Supervisor: w.start.Supervisor, Version: cli.Version, Protocol: control.Protocol, Since: w.since, Takeovers: w.start.Count,
 		Reason: w.start.Reason, UpgradeFailed: w.failed,
 	}
 	return s, err
@@ -289,7 +289,7 @@ var _ control.Upgrader = (*worker)(nil)
 
 // Upgrade implements control.Upgrader: this process does not live to see it succeed.
 func (w *worker) Upgrade(ctx context.Context, r control.UpgradeRequest) error {
-	if err := checkExecutable(r.Executable); err != nil {
+	if err := CheckExecutable(r.Executable); err != nil {
 		return err
 	}
 	file, err := os.Open(r.Executable)

@@ -1,4 +1,4 @@
-package main
+package serving
 
 import (
 	"context"
@@ -34,7 +34,7 @@ func upgradeDaemon(ctx context.Context, a *cli.App) error {
 	if err != nil {
 		return cli.Failure("upgrade", "daemon", err)
 	}
-	if err := checkExecutable(executable); err != nil {
+	if err := CheckExecutable(executable); err != nil {
 		return err
 	}
 	client, err := control.Dial(ctx, a.DaemonSocket())
@@ -100,9 +100,9 @@ func allServed(s control.Status) bool {
 	return true
 }
 
-// checkExecutable refuses a file in a mount of ours, without touching it: a daemon that needs what it serves to run waits for
+// CheckExecutable refuses a file in a mount of ours, without touching it: a daemon that needs what it serves to run waits for
 // itself.
-func checkExecutable(path string) error {
+func CheckExecutable(path string) error {
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return cli.Failure("upgrade", "daemon", err)

@@ -1,4 +1,4 @@
-package main
+package mounts
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 const followMounted = "HEAD"
 
 // completeFollow puts --follow into the request.
-func (o *mountOptions) completeFollow(cmd *cobra.Command) error {
-	r := &o.request
+func (o *MountOptions) completeFollow(cmd *cobra.Command) error {
+	r := &o.Request
 	fail := func(cause, hint string) error {
 		return &control.Error{Code: control.ExitUsage, Verb: cmd.Name(), Cause: cause, Hint: hint}
 	}
@@ -38,7 +38,7 @@ func (o *mountOptions) completeFollow(cmd *cobra.Command) error {
 	return nil
 }
 
-func refreshCommand(a *cli.App) *cobra.Command {
+func RefreshCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "refresh [DIR]",
 		Short: "Fetch the mounted branch now, and update a mount that follows it",

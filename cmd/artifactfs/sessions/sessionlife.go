@@ -1,12 +1,10 @@
-package main
+package sessions
 
 import (
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"strconv"
 	"strings"
 	"time"
 
@@ -32,7 +30,7 @@ already in use moves to the new checkpoint.`,
 			if len(args) > 1 {
 				id = args[0]
 			}
-			if namesPoint(name) {
+			if cli.NamesPoint(name) {
 				return cli.Usage(cmd, fmt.Errorf("takes [ID] NAME: %s is a checkpoint, and there is no NAME", name))
 			}
 			if err := session.ValidPin(name); err != nil {
@@ -67,7 +65,7 @@ func sessionUnpinCommand(a *cli.App) *cobra.Command {
 }
 
 func sessionSet(ctx context.Context, a *cli.App, of, verb string, r control.SessionSetRequest, done string) error {
-	w, err := sessionOf(ctx, a, verb, of)
+	w, err := SessionOf(ctx, a, verb, of)
 	if err != nil {
 		return err
 	}
@@ -108,9 +106,9 @@ func sessionStateCommands(a *cli.App) (cmds []*cobra.Command) {
 			Example: s.example,
 			Args:    func(cmd *cobra.Command, args []string) error { return atMostOne(cmd, args, of) },
 			RunE: func(cmd *cobra.Command, args []string) error {
-				return sessionSet(cmd.Context(), a, cmp.Or(of, first(args)), s.verb, control.SessionSetRequest{State: s.state, Reason: reason}, s.done)
+				return sessionSet(cmd.Context(), a, cmp.Or(of, cli.First(args)), s.verb, control.SessionSetRequest{State: s.state, Reason: reason}, s.done)
 			},
-			ValidArgsFunction: completeSessions(a, 1),
+			ValidArgsFunction: CompleteSessions(a, 1),
 		}
 		cmd.Flags().StringVarP(&reason, "message", "m", "", "the `REASON`, which is recorded")
 		ofFlag(a, cmd, &of)
@@ -119,37 +117,9 @@ func sessionStateCommands(a *cli.App) (cmds []*cobra.Command) {
 	return cmds
 }
 
-// days is a flag that takes a time, also in days.
-type days time.Duration
-
-func (d *days) String() string {
-	if *d == 0 {
-		return ""
-	}
-	return strconv.FormatFloat(time.Duration(*d).Hours()/24, 'g', 4, 64) + "d"
-}
-
-func (d *days) Type() string { return "AGE" }
-
-func (d *days) Set(text string) error {
-	t, err := time.ParseDuration(text)
-	if number, ok := strings.CutSuffix(text, "d"); ok {
-		var n float64
-		if n, err = strconv.ParseFloat(number, 64); err == nil && !(math.Abs(n) < 36500) {
-			err = errors.New("too long")
-		}
-		t = time.Duration(n * 24 * float64(time.Hour))
-	}
-	if err != nil || t < 0 {
-		return errors.New("not a time; examples are 7d and 12h")
-	}
-	*d = days(max(t, 1)) // none at all is next to nothing: in a request 0 stands for the default
-	return nil
-}
-
 func sessionGCCommand(a *cli.App) *cobra.Command {
 	var of string
-	var all, daily days
+	var all, daily cli.Days
 	var dryRun, each bool
 	cmd := &cobra.Command{
 		Use:   "gc [DIR|SESSION] [--all] [--dry-run]",
@@ -175,9 +145,9 @@ state directory. Sessions that were deleted more than 7 days ago are removed for
 				}
 				return sessionGCAll(cmd.Context(), a, control.SessionGCRequest{DryRun: dryRun, All: time.Duration(all), Daily: time.Duration(daily)})
 			}
-			return sessionGC(cmd.Context(), a, cmp.Or(of, first(args)), control.SessionGCRequest{DryRun: dryRun, All: time.Duration(all), Daily: time.Duration(daily)})
+			return sessionGC(cmd.Context(), a, cmp.Or(of, cli.First(args)), control.SessionGCRequest{DryRun: dryRun, All: time.Duration(all), Daily: time.Duration(daily)})
 		},
-		ValidArgsFunction: completeSessions(a, 1),
+		ValidArgsFunction: CompleteSessions(a, 1),
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
@@ -190,7 +160,7 @@ state directory. Sessions that were deleted more than 7 days ago are removed for
 }
 
 func sessionGC(ctx context.Context, a *cli.App, of string, r control.SessionGCRequest) error {
-	w, err := sessionOf(ctx, a, "gc", of)
+	w, err := SessionOf(ctx, a, "gc", of)
 	if err != nil {
 		return err
 	}

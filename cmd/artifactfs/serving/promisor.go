@@ -1,4 +1,4 @@
-package main
+package serving
 
 import (
 	"os"
@@ -9,8 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/promisor"
 )
 
-// promisorCommand is what git runs, as upload-pack of a remote in a mount's git directory, to ask for missing objects.
-func promisorCommand(a *cli.App) *cobra.Command {
+// PromisorCommand is what git runs, as upload-pack of a remote in a mount's git directory, to ask for missing objects.
+func PromisorCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:    "upload-pack-helper GITDIR",
 		Short:  "Answer git's questions for missing objects",

@@ -1,0 +1,71 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/spf13/cobra"
+)
+
+// AtLink has a request for a mount mean the session that a link names: it goes on with the session, or shows a checkpoint.
+func AtLink(cmd *cobra.Command, r *control.MountRequest, word string) (link bool, err error) {
+	l, link, err := LinkIn(cmd.Name(), word)
+	if err != nil || !link {
+		return false, err
+	}
+	for _, flag := range []string{"session", "session-remote", "at", "ref"} {
+		if f := cmd.Flags().Lookup(flag); f != nil && f.Changed {
+			return false, Usage(cmd, errors.New("a link says what --"+flag+" does"))
+		}
+	}
+	r.Session, r.SessionOptions.Remote, r.At = l.Session, l.Remote, l.Checkpoint
+	return true, nil
+}
+
+// LinkIn reads a word as a link. A path that is there is a path, whatever characters it has.
+func LinkIn(verb, word string) (control.Link, bool, error) {
+	if IsPath(word) {
+		if _, err := os.Lstat(word); err == nil {
+			return control.Link{}, false, nil
+		}
+	}
+	l, ok, err := control.ParseLink(word)
+	if e := control.AsError(err); e != nil {
+		e.Verb = verb
+		return l, false, e
+	}
+	if ok {
+		l.Remote, err = FarRemote(verb, l.Remote)
+	}
+	return l, ok, err
+}
+
+// NamesPoint says whether a word can only be meant as a checkpoint.
+func NamesPoint(word string) bool {
+	_, err := session.ParsePointID(word)
+	return err == nil || strings.HasPrefix(word, "@")
+}
+
+// FarRemote checks a session remote that sessions are looked for on, and makes a path absolute; "" stays.
+func FarRemote(verb, remote string) (string, error) {
+	switch remote {
+	case "":
+		return "", nil
+	case control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone:
+		return "", &control.Error{Code: control.ExitUsage, Verb: verb, Object: "--session-remote " + remote, Cause: "it is the URL or path of a git repository here",
+			Hint: "without the flag the sessions of this host are meant"}
+	}
+	if !IsPath(remote) {
+		return remote, nil
+	}
+	abs, err := filepath.Abs(remote)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", verb, err)
+	}
+	return abs, nil
+}

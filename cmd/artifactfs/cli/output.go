@@ -1,0 +1,207 @@
+package cli
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+	"golang.org/x/sys/unix"
+)
+
+func IsTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+// PrintLine writes a label and one line of text.
+func PrintLine(w io.Writer, label, format string, args ...any) {
+	fmt.Fprintf(w, "  %-8s  %s\n", label, (&control.Error{Cause: fmt.Sprintf(format, args...)}).Error())
+}
+
+// Ago writes how long ago something was, with its largest unit.
+func Ago(t, now time.Time) string {
+	d := now.Sub(t)
+	switch {
+	case d < 2*time.Second:
+		return "just now"
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%d s ago", d/time.Second)
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d min ago", d/time.Minute)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h ago", d/time.Hour)
+	}
+	return fmt.Sprintf("%d days ago", d/(24*time.Hour))
+}
+
+// Days is a flag that takes a time, also in days.
+type Days time.Duration
+
+func (d *Days) String() string {
+	if *d == 0 {
+		return ""
+	}
+	return strconv.FormatFloat(time.Duration(*d).Hours()/24, 'g', 4, 64) + "d"
+}
+
+func (d *Days) Type() string { return "AGE" }
+
+func (d *Days) Set(text string) error {
+	t, err := time.ParseDuration(text)
+	if number, ok := strings.CutSuffix(text, "d"); ok {
+		var n float64
+		if n, err = strconv.ParseFloat(number, 64); err == nil && !(math.Abs(n) < 36500) {
+			err = errors.New("too long")
+		}
+		t = time.Duration(n * 24 * float64(time.Hour))
+	}
+	if err != nil || t < 0 {
+		return errors.New("not a time; examples are 7d and 12h")
+	}
+	*d = Days(max(t, 1)) // none at all is next to nothing: in a request 0 stands for the default
+	return nil
+}
+
+func First(args []string) string {
+	if len(args) == 0 {
+		return ""
+	}
+	return args[0]
+}
+
+// Confirm asks the user whether a session is to be removed. Without a terminal it returns an error.
+func Confirm(a *App, verb, what string) error {
+	if !IsTerminal(os.Stdin) {
+		return &control.Error{Code: control.ExitUsage, Verb: verb, Object: what, Cause: "standard input is not a terminal, so the deletion cannot be confirmed", Hint: "--yes confirms it"}
+	}
+	fmt.Fprintf(a.Stderr, "%s %s here and on its session remote? [y/N] ", verb, what)
+	answer, err := bufio.NewReader(os.Stdin).ReadString('\n')
+	if answer = strings.ToLower(strings.TrimSpace(answer)); err == nil && (answer == "y" || answer == "yes") {
+		return nil
+	}
+	return &control.Error{Code: control.ExitFailed, Verb: verb, Object: what, Cause: "it was not confirmed: nothing was deleted"}
+}
+
+// SayStays names the refs that stay on the session remote.
+func SayStays(a *App, r control.SessionDeleteReply) {
+	for _, ref := range r.Kept {
+		fmt.Fprintf(a.Stderr, "artifactfs: %s stays as it is on the session remote\n", ref)
+	}
+}
+
+// LeftText names a path and why a checkpoint does not hold it.
+func LeftText(l control.LeftOut) string {
+	why := map[string]string{"secret": "looks like a secret", "size": BytesOf(l.Size), "type": "no file that git could hold"}[l.Why]
+	if why == "" {
+		why = l.Why
+	}
+	return fmt.Sprintf("%s (%s)", l.Path, why)
+}
+
+// PushedText returns how much of the work is on the session remote.
+func PushedText(s control.SessionStatus, now time.Time) string {
+	text := "to " + SessionRemoteText(s)
+	switch {
+	case s.Mode == control.RemoteEmbedded:
+		return text
+	case s.Mode == "seed":
+		text += " (seed: it gets all of the history, too)"
+	case s.Mode == "thin":
+		text += " (thin: it has only what the session made)"
+	}
+	if s.Pending > 0 {
+		text += fmt.Sprintf(", %s pending", Plural(s.Pending, "ref"))
+	} else {
+		text += ", all there"
+	}
+	if s.LastSync != nil {
+		text += ", " + Ago(*s.LastSync, now)
+	}
+	return text
+}
+
+// TrafficText says how many bytes the session has moved over the network.
+func TrafficText(s control.SessionStatus) string {
+	text := fmt.Sprintf("%s sent, %s received", BytesOf(s.Sent), BytesOf(s.Received))
+	if s.Seeded > 0 {
+		text += fmt.Sprintf(", and %s from the mounted remote for it", BytesOf(s.Seeded))
+	}
+	return text
+}
+
+// SessionRemoteText names where a session is carried to.
+func SessionRemoteText(s control.SessionStatus) string {
+	switch {
+	case s.SessionRemote == "":
+		return "no session remote"
+	case s.Mode == control.RemoteEmbedded:
+		return "this host, in " + s.SessionRemote
+	}
+	return s.SessionRemote
+}
+
+// ReportAll prints all but the first error and returns that.
+func ReportAll(a *App, errs []error) error {
+	var first error
+	for _, err := range errs {
+		switch {
+		case err == nil:
+		case first == nil:
+			first = err
+		default:
+			PrintError(a.Stderr, control.AsError(err))
+		}
+	}
+	return first
+}
+
+// IsPath tells local paths from URLs and host:path as git does (connect.c, url_is_local_not_ssh).
+func IsPath(remote string) bool {
+	if strings.Contains(remote, "://") {
+		return false
+	}
+	colon, slash := strings.IndexByte(remote, ':'), strings.IndexByte(remote, '/')
+	return colon < 0 || slash >= 0 && slash < colon
+}
+
+func PrintMount(a *App, m control.MountReply, took time.Duration) error {
+	if a.Quiet {
+		return nil
+	}
+	if a.JSON {
+		return PrintJSON(a.Stdout, m)
+	}
+	what := []string{RefName(m.Ref, m.Commit)}
+	if m.Files >= 0 {
+		what = append(what, Plural(m.Files, "file"))
+	}
+	_, err := fmt.Fprintf(a.Stdout, "mounted %s at %s (%s, %s)\n", m.Remote, m.Dir, strings.Join(what, ", "), Seconds(took))
+	return err
+}
+
+// RefName is what people call the mounted commit.
+func RefName(ref, commit string) string {
+	switch {
+	case ref != "":
+		return ref
+	case commit != "":
+		return commit[:min(12, len(commit))]
+	}
+	return "empty"
+}
+
+// SayKept says where the work is, beside the result: whoever only reads that misses nothing he would have to do.
+func SayKept(a *App, m control.MountStatus, changed int64) {
+	what := Plural(changed, "changed path")
+	if changed == 0 {
+		what = "git objects"
+	}
+	fmt.Fprintf(a.Stderr, "artifactfs: kept %s in session %s (%s resumes it)\n", what, m.Session.Name, ResumeCommand(m))
+}
