@@ -30,7 +30,7 @@ type adopted struct {
 // adopt brings a checkpoint of another session of this host, or of a session remote. Of the mount's own session nothing has to
 // be brought.
 func (m *mount) adopt(ctx context.Context, of, at, id string) (a adopted, err error) {
-	repo, err := m.carry.open(ctx)
+	repo, err := m.agent.Open(ctx)
 	if err != nil {
 		return a, err
 	}

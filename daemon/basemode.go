@@ -8,22 +8,12 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/session/thin"
-	"github.com/artifactfs/artifactfs/session/writeback"
 )
 
 // thinDir is where a session's repository keeps what is known of its container on the session remote (thin.Remote.Keep).
 // It goes with the objects that the container holds.
 func thinDir(repo string) string { return filepath.Join(repo, "artifactfs.thin") }
-
-// baseMode is a control.BaseMode for a queue.
-func baseMode(base control.BaseMode) writeback.Mode {
-	if base == control.BaseAuto || base == "" {
-		return writeback.ModeUnknown
-	}
-	return writeback.Mode(base)
-}
 
 // readableURL returns the URL of a mounted remote if other machines can be expected to read it there: those of network
 // schemes, whatever host they name. A path means something else on another machine.

@@ -56,7 +56,7 @@ func (m *mount) goBehind(before handover) bool {
 			return
 		}
 		m.tell(func(h *handover) { h.GitReady = true })
-		m.behind("push session", func() { m.carry.begin(ctx) })
+		m.behind("push session", func() { m.agent.Start(ctx, m.snapshot().Format) })
 		if !m.snapshot().Whole() { // a process died while they came
 			m.persist(ctx, "fetch trees", nil, func() error {
 				_, err := m.wholeSnapshot(ctx)

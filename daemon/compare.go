@@ -115,7 +115,7 @@ func (c *comparing) open(ctx context.Context, r control.CompareSide, dir string)
 // openBeside opens a session on the session remote of a mount; missing is the error if the mount has none.
 func (d *Daemon) openBeside(ctx context.Context, m *mount, name string, missing error) (*opened, error) {
 	r := m.requestNow()
-	r.Session, r.SessionOptions = name, m.carry.optionsNow()
+	r.Session, r.SessionOptions = name, m.agent.Options()
 	if at, _ := sessionURL(r); at == "" {
 		return nil, missing
 	}

@@ -131,10 +131,5 @@ func (m *mount) retry() {
 	close(m.retried)
 	m.retried = make(chan struct{})
 	m.mu.Unlock()
-	m.carry.mu.Lock()
-	queue := m.carry.queue
-	m.carry.mu.Unlock()
-	if queue != nil {
-		queue.Wake()
-	}
+	m.agent.Retry()
 }

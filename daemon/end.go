@@ -40,7 +40,7 @@ func (m *mount) takeDown(ctx context.Context, force bool) error {
 	if err := m.submodules.leave(ctx, force); err != nil {
 		return err
 	}
-	m.carry.before(ctx)
+	m.pushBeforeUnmount(ctx)
 	if m.server != nil {
 		if err := m.unserve(ctx, force); err != nil {
 			m.submodules.again(ctx)
@@ -158,7 +158,7 @@ func (m *mount) finish() {
 	}
 	m.work.Wait()
 	m.left.close()
-	m.carry.end()
+	m.endAgent()
 	if err := m.git.close(); err != nil {
 		m.daemon.log.Warn("stop answering git", zap.String("dir", m.dir), zap.Error(err))
 	}

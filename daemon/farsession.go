@@ -14,6 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/agent"
 	"github.com/artifactfs/artifactfs/session/mirror"
 	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/session/transcript"
@@ -205,7 +206,7 @@ func (o *opened) farInfo() control.SessionInfo {
 	i.Checkpoints = int64(len(points))
 	last := o.shown(points[0])
 	i.Last = &last
-	setLast(&i.SessionStatus, points[0])
+	agent.ShowNewest(&i.SessionStatus, points[0])
 	at := points[0].Time.In(time.UTC)
 	i.LastSync = &at
 	return i

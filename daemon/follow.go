@@ -205,7 +205,7 @@ func (m *mount) holdsBack(ctx context.Context, git *gitdir.Dir, head object.ID, 
 
 // onlyFollowed says whether a session has nothing but what following has put there: it is no work to be kept.
 func (m *mount) onlyFollowed(ctx context.Context) bool {
-	return m.asFollowed(ctx, true) && m.request.SessionOptions.Remote == "" && m.carry.status().Checkpoints == 0
+	return m.asFollowed(ctx, true) && m.request.SessionOptions.Remote == "" && m.sessionStatus().Checkpoints == 0
 }
 
 // asFollowed says whether a writable mount is as following has left it: nothing of it is the user's. Ignored files count if

@@ -333,7 +333,7 @@ func (m *mount) awaitGit(ctx context.Context, pid uint32) (done bool) {
 	}
 	argv := strings.Split(strings.TrimSuffix(string(cmdline), "\x00"), "\x00")
 	m.passes.let(pid, argv)
-	m.carry.beforeRisk(ctx, pid, argv)
+	m.agent.BeforeGit(ctx, pid, argv)
 	if gitdir.NeedsHistory(argv) {
 		m.hurry.Store(true)
 		if !m.tried(ctx, m.historyTried) {
@@ -351,7 +351,7 @@ func (m *mount) awaitGit(ctx context.Context, pid uint32) (done bool) {
 	default:
 		return false
 	}
-	if m.carry.guards() || !m.snapshot().Whole() {
+	if m.agent.Guards() || !m.snapshot().Whole() {
 		return false
 	}
 	h := m.view.Hydration(ctx)
@@ -388,4 +388,14 @@ func (m *mount) tried(ctx context.Context, what <-chan struct{}) bool {
 	case <-m.gone:
 	}
 	return false
+}
+
+// drain empties a channel that holds one token, and reports whether it held one.
+func drain(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }

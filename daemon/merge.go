@@ -66,11 +66,11 @@ func (m *mount) merge(ctx context.Context, r control.MergeRequest) (reply contro
 	if w.theirs, err = m.adopt(ctx, r.Of, r.SessionRemote, r.ID); err != nil {
 		return reply, err
 	}
-	if w.repo, err = m.carry.open(ctx); err != nil {
+	if w.repo, err = m.agent.Open(ctx); err != nil {
 		return reply, err
 	}
 	name := r.Of + "@" + string(w.theirs.point.ID)
-	if w.now, _, err = m.carry.capture(ctx, session.Restore, "before the merge of "+name); err != nil {
+	if w.now, _, err = m.agent.Capture(ctx, session.Restore, "before the merge of "+name); err != nil {
 		return reply, err
 	}
 	state, err := w.repo.State(w.now)
@@ -89,7 +89,7 @@ func (m *mount) merge(ctx context.Context, r control.MergeRequest) (reply contro
 	if err := w.mergeTrees(ctx, name); err != nil {
 		return reply, err
 	}
-	o, err := m.carry.opened()
+	o, err := m.openedSession()
 	if err != nil {
 		return reply, err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/internal/metrics"
+	"github.com/artifactfs/artifactfs/session/agent"
 )
 
 // metricsAge is how old the number of hydrated blobs may be that a scrape is told.
@@ -95,17 +96,17 @@ func (d *Daemon) writeOperations(w *metrics.Writer) {
 // scraped is a mount as a scrape finds it.
 type scraped struct {
 	control.MountStatus
-	ops   map[string]uint64
-	store *fetch.Store // nil while the mount is being prepared
-	label metrics.Label
-	figures
+	ops     map[string]uint64
+	store   *fetch.Store // nil while the mount is being prepared
+	label   metrics.Label
+	figures agent.Figures
 }
 
 func (d *Daemon) scrape(ctx context.Context) (all []scraped) {
 	for _, m := range d.list() {
 		s := scraped{MountStatus: m.statusSince(ctx, time.Now().Add(-metricsAge)), label: metrics.Label{Name: "mount", Value: m.dir}}
 		if m.served() {
-			s.store, s.figures = m.store, m.carry.figures()
+			s.store, s.figures = m.store, m.agent.Figures()
 			if m.server != nil {
 				s.ops = m.server.Stats()
 			}
@@ -148,9 +149,9 @@ func writeMounts(w *metrics.Writer, mounts []scraped) {
 	each("artifactfs_mount_operations_fetched_total", metrics.Counter, "Requests of the kernel that needed something from the remote.", func(m *scraped) float64 { return float64(m.Operations.Fetched) })
 	each("artifactfs_session_pending_refs", metrics.Gauge, "Refs that are not on the session remote yet.", func(m *scraped) float64 { return float64(m.Session.Pending) })
 	each("artifactfs_session_checkpoints", metrics.Gauge, "Checkpoints of the session.", func(m *scraped) float64 { return float64(m.Session.Checkpoints) })
-	each("artifactfs_session_checkpoints_made_total", metrics.Counter, "Checkpoints that this process has made.", func(m *scraped) float64 { return float64(m.figures.made) })
-	each("artifactfs_session_checkpoint_seconds_total", metrics.Counter, "Time that making checkpoints took.", func(m *scraped) float64 { return m.figures.took.Seconds() })
-	each("artifactfs_session_pause_max_seconds", metrics.Gauge, "Longest time that writers had to wait for a checkpoint.", func(m *scraped) float64 { return m.figures.paused.Seconds() })
+	each("artifactfs_session_checkpoints_made_total", metrics.Counter, "Checkpoints that this process has made.", func(m *scraped) float64 { return float64(m.figures.Made) })
+	each("artifactfs_session_checkpoint_seconds_total", metrics.Counter, "Time that making checkpoints took.", func(m *scraped) float64 { return m.figures.Took.Seconds() })
+	each("artifactfs_session_pause_max_seconds", metrics.Gauge, "Longest time that writers had to wait for a checkpoint.", func(m *scraped) float64 { return m.figures.Paused.Seconds() })
 	writePushes(w, mounts, each)
 	w.Family("artifactfs_mount_operations_total", metrics.Counter, "Requests of the kernel by kind.")
 	for _, m := range mounts {
@@ -168,12 +169,12 @@ func writeMounts(w *metrics.Writer, mounts []scraped) {
 // writePushes writes how mounts get on with their session remotes. Those of embedded ones push nothing.
 func writePushes(w *metrics.Writer, mounts []scraped, each func(name string, kind metrics.Kind, help string, value func(m *scraped) float64)) {
 	const prefix = "artifactfs_session_"
-	each(prefix+"pushes_total", metrics.Counter, "Attempts to push to the session remote, including those that found nothing to send.", func(m *scraped) float64 { return float64(m.figures.pushed.Pushes) })
-	each(prefix+"push_failures_total", metrics.Counter, "Attempts to push that got no answer, or in which a ref was refused.", func(m *scraped) float64 { return float64(m.figures.pushed.Failures) })
-	each(prefix+"push_seconds_total", metrics.Counter, "Time that pushes to the session remote took.", func(m *scraped) float64 { return m.figures.pushed.Took.Seconds() })
-	each(prefix+"pushed_bytes_total", metrics.Counter, "Bytes of packs sent to the session remote.", func(m *scraped) float64 { return float64(m.figures.pushed.Bytes) })
-	each(prefix+"pushed_refs_total", metrics.Counter, "Refs moved on the session remote.", func(m *scraped) float64 { return float64(m.figures.pushed.Refs) })
-	each(prefix+"refused_refs_total", metrics.Counter, "Refs that the session remote refused to move.", func(m *scraped) float64 { return float64(m.figures.pushed.Refused) })
+	each(prefix+"pushes_total", metrics.Counter, "Attempts to push to the session remote, including those that found nothing to send.", func(m *scraped) float64 { return float64(m.figures.Pushed.Pushes) })
+	each(prefix+"push_failures_total", metrics.Counter, "Attempts to push that got no answer, or in which a ref was refused.", func(m *scraped) float64 { return float64(m.figures.Pushed.Failures) })
+	each(prefix+"push_seconds_total", metrics.Counter, "Time that pushes to the session remote took.", func(m *scraped) float64 { return m.figures.Pushed.Took.Seconds() })
+	each(prefix+"pushed_bytes_total", metrics.Counter, "Bytes of packs sent to the session remote.", func(m *scraped) float64 { return float64(m.figures.Pushed.Bytes) })
+	each(prefix+"pushed_refs_total", metrics.Counter, "Refs moved on the session remote.", func(m *scraped) float64 { return float64(m.figures.Pushed.Refs) })
+	each(prefix+"refused_refs_total", metrics.Counter, "Refs that the session remote refused to move.", func(m *scraped) float64 { return float64(m.figures.Pushed.Refused) })
 	w.Family(prefix+"last_sync_seconds", metrics.Gauge, "Last time at which everything was on the session remote, in seconds since the epoch.")
 	for _, m := range mounts {
 		if m.Session.LastSync != nil {

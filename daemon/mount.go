@@ -19,6 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session/agent"
 	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/worktree"
@@ -72,7 +73,7 @@ type mount struct {
 	inside     gitInside
 	around     *mount // that this one is a submodule of; nil: it stands for itself
 	submodules submodules
-	carry      carry
+	agent      *agent.Agent // of its session
 
 	abort   context.CancelFunc // ends the start
 	work    sync.WaitGroup     // behind the mount
@@ -184,6 +185,7 @@ func (d *Daemon) reserve(r control.MountRequest, b beginning, abort context.Canc
 	}
 	m := d.newMount(r, id, dir, time.Now())
 	m.session, m.around, m.base, m.from, m.far, m.known, m.abort = session, b.around, b.base, b.from, b.far, b.known, abort
+	m.agent = m.newAgent()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -205,10 +207,7 @@ func (d *Daemon) newMount(r control.MountRequest, id, dir string, since time.Tim
 		retried: make(chan struct{}),
 	}
 	m.wantGit = sync.OnceFunc(func() { close(m.gitWanted) })
-	m.redirects.mount, m.submodules.mount, m.inside.mount, m.carry.mount = m, m, m, m
-	m.carry.git.moved = make(chan struct{}, 1)
-	m.carry.git.refs = make(chan struct{}, 1)
-	m.carry.turn, m.carry.failed, m.carry.followed = make(chan struct{}, 1), map[string]error{}, make(chan struct{})
+	m.redirects.mount, m.submodules.mount, m.inside.mount = m, m, m
 	return m
 }
 
@@ -293,8 +292,8 @@ func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control
 	}
 	followed := !r.Discard && m.onlyFollowed(ctx)
 	m.setEnd(r.Discard || followed, r.Trash && !followed, r.Keep)
-	if m.carry.setPatience(r.Timeout); r.Discard {
-		m.carry.setPatience(-1) // it is deleted there
+	if m.agent.SetPatience(r.Timeout); r.Discard {
+		m.agent.SetPatience(-1) // it is deleted there
 	}
 	if err := m.stop(ctx, r.Detach); err != nil {
 		m.setEnd(false, false, 0)
@@ -316,7 +315,7 @@ func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control
 	if r.Discard {
 		reply.NotRemoved = m.discardThere(ctx)
 	} else {
-		m.carry.tellLeft(&reply)
+		m.reportLeft(&reply)
 	}
 	return reply, nil
 }

@@ -62,12 +62,12 @@ func (d *Daemon) openSession(ctx context.Context, of string, write bool) (*opene
 	if m, err := d.mounted(ctx, of); err != nil {
 		return nil, err
 	} else if m != nil {
-		if m.carry.carries() && statedir.HasSessionRepo(m.home.Dir) { // who took the mount over may not have come to it yet
-			if _, err := m.carry.open(ctx); err != nil && write {
+		if m.agent.Active() && statedir.HasSessionRepo(m.home.Dir) { // who took the mount over may not have come to it yet
+			if _, err := m.agent.Open(ctx); err != nil && write {
 				return nil, err
 			}
 		}
-		return m.carry.opened()
+		return m.openedSession()
 	}
 	id, err := d.homes.IDOf(of)
 	if err != nil {
@@ -112,13 +112,10 @@ func (d *Daemon) mounted(ctx context.Context, of string) (*mount, error) {
 	return m, nil
 }
 
-// opened is the session of a mount.
-func (c *carry) opened() (*opened, error) {
-	m := c.mount
+// openedSession returns the session of the mount.
+func (m *mount) openedSession() (*opened, error) {
 	o := &opened{session: m.session, record: m.record, home: m.home.Dir, mount: m}
-	c.mu.Lock()
-	o.repo, o.queue = c.repo, c.queue
-	c.mu.Unlock()
+	o.repo, o.queue = m.agent.Repo()
 	if o.repo == nil { // the mount is not written to, and somebody may be working in it elsewhere; or it cannot be written to now
 		if !statedir.HasSessionRepo(o.home) {
 			return o, nil

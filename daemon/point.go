@@ -55,7 +55,7 @@ func (m *mount) lend() error {
 		return nil
 	}
 	r := m.requestNow()
-	r.SessionOptions = m.carry.optionsNow()
+	r.SessionOptions = m.agent.Options()
 	r.Session = cmp.Or(m.session, r.Session)
 	var second *thin.Remote
 	m.daemon.mu.Lock()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
@@ -16,8 +15,8 @@ func findPoint(ctx context.Context, repo *session.Repo, m *mount, name string) (
 	if name == "" {
 		name = "@"
 	}
-	if name == "HEAD" && m != nil && m.writable() && m.carry.carries() {
-		if err := m.carry.pointOfHead(ctx, repo); err != nil {
+	if name == "HEAD" && m != nil && m.writable() && m.agent.Active() {
+		if err := m.agent.CheckpointHead(ctx, repo); err != nil {
 			return session.Point{}, err
 		}
 	}
@@ -25,20 +24,4 @@ func findPoint(ctx context.Context, repo *session.Repo, m *mount, name string) (
 		return transcript.FindTurn(repo, name, m.contents(ctx))
 	}
 	return repo.Find(name)
-}
-
-// pointOfHead makes a checkpoint if HEAD is another commit than in the newest one.
-func (c *carry) pointOfHead(ctx context.Context, repo *session.Repo) error {
-	last := object.ID{}
-	if newest, err := repo.Points(1); err != nil {
-		return err
-	} else if len(newest) > 0 {
-		last = newest[0].Head
-	}
-	_, head, err := session.NewRefDir(c.mount.gitPath(), repo.Format()).Head()
-	if err != nil || head == last {
-		return err
-	}
-	_, _, err = c.point(ctx, session.Git, "")
-	return err
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/agent"
 	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/session/writeback"
 	"github.com/artifactfs/artifactfs/transport"
@@ -96,10 +97,10 @@ func (m *mount) arriveFrom(ctx context.Context, remote *thin.Remote, name string
 		return nil, err
 	}
 	defer repo.Close()
-	var claim *aheadClaim
+	var claim *agent.AheadClaim
 	if more {
-		claim = m.carry.claimAhead(ctx, remote, session.MetaRef(name), metaID)
-		defer claim.end()
+		claim = m.agent.ClaimAhead(ctx, remote, session.MetaRef(name), metaID)
+		defer claim.End()
 	}
 	if err := m.bringMeta(ctx, k, remote); err != nil {
 		return nil, err
@@ -114,12 +115,10 @@ func (m *mount) arriveFrom(ctx context.Context, remote *thin.Remote, name string
 	if meta.Remote != m.store.URL() {
 		return nil, fmt.Errorf("%w: %s", fault.ErrOtherRemote, meta.Remote)
 	}
-	if err := m.carry.refused(meta); err != nil {
+	if err := m.agent.Refused(meta); err != nil {
 		return nil, err
 	}
-	if claim != nil {
-		claim.begin(ctx, repo)
-	}
+	claim.Begin(ctx, repo)
 	a := &arrival{ref: meta.Ref, format: k.format}
 	if meta.Base != "" {
 		if a.base, err = object.ParseID(meta.Base); err != nil {
@@ -149,7 +148,7 @@ func (m *mount) arriveFrom(ctx context.Context, remote *thin.Remote, name string
 		return nil, err
 	}
 	if len(points) == 0 { // there is nothing to go on from, but a session that is claimed as any other
-		if err := claim.wait(); err != nil {
+		if err := claim.Wait(); err != nil {
 			return nil, err
 		}
 		return nil, adopt(repo, remote, layout, all, claim)
@@ -188,14 +187,14 @@ func (m *mount) arriveFrom(ctx context.Context, remote *thin.Remote, name string
 	if err := m.beginRepo(ctx, repo, a.point); err != nil {
 		return nil, err
 	}
-	if err := claim.wait(); err != nil {
+	if err := claim.Wait(); err != nil {
 		return nil, err
 	}
 	return a, adopt(repo, remote, layout, all, claim)
 }
 
 // adopt has the queue know what the session remote has, by the names there, before anything else of it is changed here.
-func adopt(repo *session.Repo, remote *thin.Remote, layout session.Layout, there map[string]object.ID, claim *aheadClaim) error {
+func adopt(repo *session.Repo, remote *thin.Remote, layout session.Layout, there map[string]object.ID, claim *agent.AheadClaim) error {
 	refs, err := repo.Refs("refs/")
 	if err != nil {
 		return err
@@ -207,13 +206,7 @@ func adopt(repo *session.Repo, remote *thin.Remote, layout session.Layout, there
 		}
 	}
 	asked := map[string]object.ID{}
-	if claim != nil && !claim.now.IsZero() {
-		if same[claim.ref] = claim.old; claim.acked {
-			same[claim.ref] = claim.now
-		} else {
-			asked[claim.ref] = claim.now
-		}
-	}
+	claim.AddTo(same, asked)
 	if err := remote.Adopt(); err != nil {
 		return err
 	}

@@ -87,7 +87,7 @@ func (m *mount) restore(ctx context.Context, r control.RestoreRequest) (reply co
 		}
 		r.ID = string(a.point.ID)
 	}
-	w := &restoring{m: m, nonce: r.Nonce, found: map[string]worktree.Found{}, point: m.carry.capture}
+	w := &restoring{m: m, nonce: r.Nonce, found: map[string]worktree.Found{}, point: m.agent.Capture}
 	for _, p := range r.Paths {
 		if p = filepath.ToSlash(filepath.Clean(p)); p == "." {
 			w.paths = nil
@@ -116,7 +116,7 @@ func (m *mount) restore(ctx context.Context, r control.RestoreRequest) (reply co
 
 // reply tells what was done, or would be.
 func (w *restoring) reply(dry bool) (control.RestoreReply, error) {
-	o, err := w.m.carry.opened()
+	o, err := w.m.openedSession()
 	if err != nil {
 		return control.RestoreReply{}, err
 	}
@@ -135,7 +135,7 @@ func (w *restoring) reply(dry bool) (control.RestoreReply, error) {
 // point was made which has it.
 func (w *restoring) compare(ctx context.Context, id string) (err error) {
 	m := w.m
-	if w.repo, err = m.carry.open(ctx); err != nil {
+	if w.repo, err = m.agent.Open(ctx); err != nil {
 		return err
 	}
 	if w.target, err = findPoint(ctx, w.repo, m, id); err != nil { // before the point is made, which is the newest then

@@ -70,7 +70,7 @@ func (d *Daemon) homeOf(of string) (h sessionHome, err error) {
 	case ok && (!m.served() || m.session == ""):
 		return h, statedir.ErrNoSession
 	case ok:
-		h = sessionHome{dir: m.home.Dir, session: m.session, record: m.record, mount: m, carried: m.carry.optionsNow()}
+		h = sessionHome{dir: m.home.Dir, session: m.session, record: m.record, mount: m, carried: m.agent.Options()}
 		return h, nil
 	case filepath.IsAbs(of):
 		return h, fault.NotMounted("find session", of)
@@ -127,7 +127,7 @@ func (d *Daemon) pointToFork(ctx context.Context, h sessionHome, id string) (ses
 	shows := h.mount != nil && h.mount.session == ""
 	switch {
 	case id == "" && h.mount != nil && h.mount.writable():
-		p, _, err := h.mount.carry.point(ctx, session.Forking, "")
+		p, _, err := h.mount.agent.Checkpoint(ctx, session.Forking, "")
 		return h, p, err
 	case id == "" && shows:
 		p, err := h.shown()

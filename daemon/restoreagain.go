@@ -82,26 +82,26 @@ func (m *mount) finishRestore(ctx context.Context, git *gitdir.Dir) {
 	}
 	undo := fmt.Sprintf("artifactfs session restore -C %s %s", m.dir, r.Before)
 	if err == nil {
-		m.carry.tell(fmt.Sprintf("a restore of checkpoint %s was interrupted, and finished; %s undoes it", r.Request.ID, undo))
+		m.agent.AddNote(fmt.Sprintf("a restore of checkpoint %s was interrupted, and finished; %s undoes it", r.Request.ID, undo))
 		m.daemon.log.Info("finished a restore that was interrupted", zap.String("dir", m.dir), zap.String("checkpoint", r.Request.ID))
 		return
 	}
 	if ctx.Err() != nil { // whoever comes next finishes it
 		return
 	}
-	m.carry.tell(fmt.Sprintf("a restore of checkpoint %s was interrupted and cannot be finished automatically (%v): run the same command again, or undo it with %s", r.Request.ID, err, undo))
+	m.agent.AddNote(fmt.Sprintf("a restore of checkpoint %s was interrupted and cannot be finished automatically (%v): run the same command again, or undo it with %s", r.Request.ID, err, undo))
 	m.daemon.log.Warn("finish a restore that was interrupted", zap.String("dir", m.dir), zap.Error(errors.Join(err, m.forgetRestore())))
 }
 
 // restoreRest finishes a restore, and has its reply ready for an asker who asks again.
 func (m *mount) restoreRest(ctx context.Context, git *gitdir.Dir, r restoreRecord) error {
-	w := &restoring{m: m, paths: r.Request.Paths, nonce: r.Request.Nonce, found: map[string]worktree.Found{}, point: m.carry.captureNow}
+	w := &restoring{m: m, paths: r.Request.Paths, nonce: r.Request.Nonce, found: map[string]worktree.Found{}, point: m.agent.CaptureNow}
 	lock, err := git.LockIndex(ctx)
 	if err != nil {
 		return err
 	}
 	defer lock.Release() // it is given up already if all goes well
-	if w.repo, err = m.carry.open(ctx); err != nil {
+	if w.repo, err = m.agent.Open(ctx); err != nil {
 		return err
 	}
 	if w.began, err = w.repo.Find(string(r.Before)); err != nil {
@@ -183,11 +183,4 @@ func (m *mount) takeRestored(nonce string) (control.RestoreReply, bool) {
 type restored struct {
 	nonce string // of who asked for it
 	reply control.RestoreReply
-}
-
-// tell has status say something as long as this process serves the mount.
-func (c *carry) tell(note string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.notes = append(c.notes, note)
 }

@@ -65,6 +65,7 @@ func (d *Daemon) inherit(kept []keeper.Kept) {
 		m.taking, m.left = make(chan struct{}), in
 		m.keeping = keeping{keeper: d.keeper, key: in.key, state: state, dir: h.Dir, warn: d.log.Warn}
 		m.session, m.record, m.resumed, m.reply = h.Record.Session, h.Record, h.Resumed, h.Reply
+		m.agent = m.newAgent()
 		m.point = mountpoint.Point{Dir: h.Dir, Created: h.Made}
 		m.redirects.notes = h.Notes
 		d.mu.Lock()
@@ -203,7 +204,7 @@ func (m *mount) takeOver() (err error) {
 		}
 		return err
 	}
-	if err = m.carry.settle(); err != nil {
+	if err = m.configureAgent(); err != nil {
 		return err
 	}
 	if err = m.lend(); err != nil {

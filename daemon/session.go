@@ -17,6 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/session/agent"
 	"github.com/artifactfs/artifactfs/session/trash"
 	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/transport"
@@ -163,7 +164,7 @@ func (m *mount) open() error {
 	o.Overlay, o.Journal = filepath.Join(m.home.Dir, "overlay"), filepath.Join(m.home.Dir, "journal")
 	switch {
 	case m.writable():
-		o.GitFile, o.GitDir, o.KeepRemoved = m.gitFile(), m.inside.wanted(), m.carry.makes()
+		o.GitFile, o.GitDir, o.KeepRemoved = m.gitFile(), m.inside.wanted(), m.agent.Automatic()
 	case m.session != "":
 		o.OverlayReadOnly = true
 	default: // an overlay for nothing but .git
@@ -193,7 +194,7 @@ func (m *mount) greet(progress func(control.Progress)) {
 	if m.cameFromElsewhere() {
 		progress(control.Progress{Message: fmt.Sprintf("resuming session %s of %s at its checkpoint %s of %s", m.session, m.second.URL(), m.record.Point.ID, m.record.Point.Time.Local().Format(time.DateTime))})
 		for _, ref := range slices.Sorted(maps.Keys(m.newer)) {
-			text := aheadText(ref, m.newer[ref].String())
+			text := agent.AheadText(ref, m.newer[ref].String())
 			if m.moved[ref] {
 				text = lostText(ref, m.newer[ref].String())
 			}
@@ -260,7 +261,7 @@ func (m *mount) leave() (o outcome) {
 	if w.Git, err = gitdir.HasWork(ctx, filepath.Join(m.home.Dir, "git")); err != nil {
 		o.err = errors.Join(o.err, err)
 	}
-	w.Checkpoints = statedir.HasSessionRepo(m.home.Dir) && !m.carry.ending.empty && (m.wasServed() || !m.home.Created) // a mount that never came to be leaves nothing
+	w.Checkpoints = statedir.HasSessionRepo(m.home.Dir) && !m.agent.Empty() && (m.wasServed() || !m.home.Created) // a mount that never came to be leaves nothing
 	switch {
 	case m.session == "" || m.writable() && m.removes(), m.writable() && m.discards() && o.err == nil && !w.Any():
 		m.removeHome()

@@ -41,11 +41,11 @@ func (d *Daemon) SessionDiff(ctx context.Context, r control.SessionDiffRequest) 
 		}
 		from = a.Tree
 	}
-	if r.B == "" && o.mount != nil && o.mount.carry.carries() {
-		if _, _, err := o.mount.carry.point(ctx, session.Idle, ""); err != nil {
+	if r.B == "" && o.mount != nil && o.mount.agent.Active() {
+		if _, _, err := o.mount.agent.Checkpoint(ctx, session.Idle, ""); err != nil {
 			return reply, fault.ExplainSession("compare with the working tree of", r.Of, err)
 		}
-		now, err := o.mount.carry.opened()
+		now, err := o.mount.openedSession()
 		if err != nil {
 			return reply, fault.ExplainSession("read session", r.Of, err)
 		}

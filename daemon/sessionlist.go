@@ -14,6 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/agent"
 	"github.com/artifactfs/artifactfs/session/writeback"
 	"github.com/artifactfs/artifactfs/statedir"
 )
@@ -23,7 +24,7 @@ func (o *opened) info() control.SessionInfo {
 	r := o.record
 	i := control.SessionInfo{Remote: r.Remote, Dir: r.Dir, Base: r.Commit, Mounted: o.mount != nil}
 	if o.mount != nil && o.mount.writable() {
-		i.SessionStatus = o.mount.carry.status()
+		i.SessionStatus = o.mount.sessionStatus()
 		i.Dir = o.mount.dir
 	} else {
 		i.SessionStatus = o.unmountedStatus()
@@ -88,7 +89,7 @@ func (o *opened) unmountedStatus() control.SessionStatus {
 	case "", control.RemoteEmbedded:
 		s.Mode = string(writeback.ModeEmbedded)
 	case control.RemoteNone:
-		s.Mode = modeNone
+		s.Mode = agent.ModeNone
 	}
 	s.State = string(session.Paused)
 	if o.repo == nil {
@@ -96,13 +97,13 @@ func (o *opened) unmountedStatus() control.SessionStatus {
 	}
 	if far := o.farURL(); far != "" {
 		if st, err := writeback.Look(o.repo, far); err == nil {
-			setQueue(&s, st)
+			agent.ShowQueue(&s, st)
 		}
 	}
 	if points, err := o.repo.Points(0); err == nil {
 		s.Checkpoints = int64(len(points))
 		if len(points) > 0 {
-			setLast(&s, points[0])
+			agent.ShowNewest(&s, points[0])
 		}
 	}
 	if meta, _, err := session.ReadMeta(o.repo, o.session); err == nil {
@@ -162,9 +163,9 @@ func (o *opened) sendLater(ctx context.Context, d *Daemon) {
 	}
 	defer to.Close()
 	to.Keep(thinDir(o.repo.Dir()))
-	ctx, cancel := context.WithTimeoutCause(ctx, lastTime, fault.ErrSlow)
+	ctx, cancel := context.WithTimeoutCause(ctx, pushTime, fault.ErrSlow)
 	defer cancel()
-	queue, err := writeback.NewQueue(writeback.QueueOptions{Repo: o.repo, Session: o.session, Dir: o.home, Remote: to, Base: baseMode(o.record.Carried.Base), BaseURL: readableURL(o.record.Remote), Log: d.log})
+	queue, err := writeback.NewQueue(writeback.QueueOptions{Repo: o.repo, Session: o.session, Dir: o.home, Remote: to, Base: agent.BaseMode(o.record.Carried.Base), BaseURL: readableURL(o.record.Remote), Log: d.log})
 	if err == nil {
 		err = errors.Join(queue.Sync(ctx, nil), queue.Close())
 	}
@@ -172,3 +173,6 @@ func (o *opened) sendLater(ctx context.Context, d *Daemon) {
 		d.log.Info("the session remote hears of it when the session is mounted", zap.String("session", o.session), zap.Error(err))
 	}
 }
+
+// pushTime bounds the wait for a session remote to learn of a change of a session that is not mounted.
+const pushTime = 5 * time.Second

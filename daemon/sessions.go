@@ -12,6 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/agent"
 	"github.com/artifactfs/artifactfs/session/capture"
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
@@ -24,7 +25,7 @@ func (d *Daemon) carried(verb, dir string) (*mount, error) {
 	if !ok || !m.served() {
 		return nil, fault.NotMounted(verb, dir)
 	}
-	if !m.carry.carries() {
+	if !m.agent.Active() {
 		return nil, fault.ExplainSession(verb, m.dir, fault.ErrNoSessionRemote)
 	}
 	return m, nil
@@ -42,11 +43,11 @@ func (d *Daemon) Checkpoint(ctx context.Context, r control.CheckpointRequest, pr
 			return reply, &control.Error{Code: control.ExitUsage, Verb: "pin", Object: r.Pin, Cause: err.Error()}
 		}
 	}
-	p, report, err := m.carry.capture(ctx, session.Manual, r.Message)
+	p, report, err := m.agent.Capture(ctx, session.Manual, r.Message)
 	if err != nil {
 		return reply, fault.ExplainSession("checkpoint", m.dir, err)
 	}
-	o, err := m.carry.opened()
+	o, err := m.openedSession()
 	if err != nil {
 		return reply, fault.ExplainSession("checkpoint", m.dir, err)
 	}
@@ -56,16 +57,16 @@ func (d *Daemon) Checkpoint(ctx context.Context, r control.CheckpointRequest, pr
 		}
 	}
 	if r.Sync {
-		ctx, cancel := context.WithTimeoutCause(ctx, syncTime, fault.ErrSlow)
+		ctx, cancel := context.WithTimeoutCause(ctx, agent.SyncTime, fault.ErrSlow)
 		defer cancel()
-		if err := m.carry.flush(ctx); err != nil { // a commit of a moment ago is nowhere but in git's directory
+		if err := m.agent.Flush(ctx); err != nil { // a commit of a moment ago is nowhere but in git's directory
 			return reply, fault.Unsynced("sync", m.dir, err)
 		}
-		if err := m.carry.send(ctx, progressOf(progress)); err != nil {
+		if err := m.agent.Push(ctx, progressOf(progress)); err != nil {
 			return reply, fault.Unsynced("sync", m.dir, err)
 		}
 	}
-	if o, err = m.carry.opened(); err != nil {
+	if o, err = m.openedSession(); err != nil {
 		return reply, fault.ExplainSession("checkpoint", m.dir, err)
 	}
 	return control.CheckpointReply{
@@ -108,16 +109,16 @@ func (d *Daemon) Sync(ctx context.Context, r control.SyncRequest, progress func(
 		defer cancel()
 	}
 	if !m.triedGit(ctx) {
-		return reply, fault.Unsynced("sync", m.dir, errEnded)
+		return reply, fault.Unsynced("sync", m.dir, agent.ErrEnded)
 	}
-	if err := m.carry.keepAll(ctx, session.Manual); err != nil {
+	if err := m.agent.KeepAll(ctx, session.Manual); err != nil {
 		return reply, fault.ExplainSession("sync", m.dir, err)
 	}
 	for range syncTries {
-		if err := m.carry.send(ctx, progressOf(progress)); err != nil {
+		if err := m.agent.Push(ctx, progressOf(progress)); err != nil {
 			return reply, fault.Unsynced("sync", m.dir, err)
 		}
-		if reply = (control.SyncReply{Dir: m.dir, Session: m.carry.status()}); reply.Session.Pending == 0 {
+		if reply = (control.SyncReply{Dir: m.dir, Session: m.sessionStatus()}); reply.Session.Pending == 0 {
 			break // else there is something newer, such as a checkpoint of notes that were merged
 		}
 	}
@@ -133,7 +134,7 @@ func (d *Daemon) Sessions(ctx context.Context) (control.SessionsReply, error) {
 			continue
 		}
 		there[m.session] = true
-		o, err := m.carry.opened()
+		o, err := m.openedSession()
 		if err != nil {
 			return reply, fault.ExplainSession("list", "sessions", err)
 		}
@@ -254,11 +255,11 @@ func (d *Daemon) SessionNote(ctx context.Context, r control.SessionNoteRequest) 
 		return control.SessionNoteReply{}, fault.NotMounted("write note", r.Dir)
 	}
 	if !m.triedGit(ctx) {
-		return control.SessionNoteReply{}, fault.Explain("write note", r.Dir, errEnded)
+		return control.SessionNoteReply{}, fault.Explain("write note", r.Dir, agent.ErrEnded)
 	}
 	note := transcript.NoteRequest{GitDir: m.gitPath(), Commit: r.Commit, Ref: r.Ref, JSON: r.JSON}
 	if noteOn(r.Commit) {
-		repo, err := m.carry.open(ctx)
+		repo, err := m.agent.Open(ctx)
 		if err != nil {
 			return control.SessionNoteReply{}, fault.ExplainSession("write note", m.dir, err)
 		}
@@ -290,14 +291,14 @@ func (d *Daemon) SessionGC(ctx context.Context, r control.SessionGCRequest, prog
 	}
 	if o.mount != nil && o.mount.writable() {
 		if !r.DryRun {
-			if err := o.mount.carry.keepAll(ctx, session.Idle); err != nil {
+			if err := o.mount.agent.KeepAll(ctx, session.Idle); err != nil {
 				return reply, fault.ExplainSession("collect", r.Of, err)
 			}
 		}
-		if err := o.mount.carry.alone(ctx); err != nil {
+		if err := o.mount.agent.Lock(ctx); err != nil {
 			return reply, fault.ExplainSession("collect", r.Of, err)
 		}
-		defer o.mount.carry.letOthers()
+		defer o.mount.agent.Unlock()
 	}
 	writer, err := d.writer()
 	if err != nil {
@@ -332,7 +333,7 @@ func (d *Daemon) SessionGC(ctx context.Context, r control.SessionGCRequest, prog
 	}
 	if !r.DryRun {
 		if o.mount != nil {
-			o.mount.carry.recount()
+			o.mount.agent.Recount()
 		}
 		o.sendLater(ctx, d)
 	}

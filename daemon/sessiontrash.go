@@ -167,9 +167,8 @@ func (d *Daemon) deleteThere(ctx context.Context, r control.MountRequest, takeOv
 
 // discardThere deletes a session on its session remote whose mount has just been discarded, and says what is left.
 func (m *mount) discardThere(ctx context.Context) (warning string) {
-	m.carry.mu.Lock()
-	o, repo := m.carry.options, m.carry.repo
-	m.carry.mu.Unlock()
+	o := m.agent.Options()
+	repo, _ := m.agent.Repo()
 	if repo == nil || m.session == "" { // nothing was ever sent
 		return ""
 	}

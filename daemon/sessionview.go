@@ -57,7 +57,7 @@ func (d *Daemon) SessionShow(ctx context.Context, r control.SessionShowRequest) 
 	}
 	reply.LeftOut = leftOut(state.Left)
 	if o.mount != nil {
-		if now, ok := o.mount.carry.leftOf(p.ID); ok {
+		if now, ok := o.mount.agent.LeftOut(p.ID); ok {
 			reply.LeftOut = leftOut(now)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/session/agent"
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
@@ -61,7 +62,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 		return reply, err
 	}
 	m.keep(partLock, m.home.LockFile)
-	if err = m.carry.settle(); err != nil {
+	if err = m.configureAgent(); err != nil {
 		return reply, err
 	}
 	if err = m.makeSessionRemote(ctx, progress); err != nil {
@@ -91,7 +92,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = m.likePointDirs(ctx); err != nil {
 		return reply, err
 	}
-	if err = m.carry.claim(ctx); err != nil {
+	if err = m.agent.Claim(ctx, agent.ClaimOptions{Resumed: m.resumed, Confirm: m.far == nil || !m.far.free}); err != nil {
 		return reply, err
 	}
 	if err = m.attach(); err != nil {

@@ -89,9 +89,9 @@ func (m *mount) statusSince(ctx context.Context, then time.Time) control.MountSt
 	s.Notes = append(stats.Notices, m.tree.Recovery().Problems...)
 	s.Notes = append(s.Notes, m.redirects.notes...)
 	s.Notes = append(s.Notes, m.submodules.problems()...)
-	s.Notes = append(s.Notes, m.carry.notices()...)
+	s.Notes = append(s.Notes, m.agent.Notices()...)
 	s.Notes = append(s.Notes, m.shownPoint()...)
-	s.Session = m.carry.status()
+	s.Session = m.sessionStatus()
 	for _, r := range stats.Refused {
 		refused := control.RefusedObject{Path: r.Path, Cause: r.Err.Error()}
 		if !r.Object.IsZero() {

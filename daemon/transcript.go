@@ -21,21 +21,16 @@ func (d *Daemon) SessionRecord(ctx context.Context, r control.SessionRecordReque
 	if err != nil {
 		return control.SessionRecordReply{}, err
 	}
-	repo, err := m.carry.open(ctx)
+	repo, err := m.agent.Open(ctx)
 	if err != nil {
 		return control.SessionRecordReply{}, fault.ExplainSession("record", m.dir, err)
 	}
-	m.carry.mu.Lock()
-	kind := m.carry.kind
-	m.carry.mu.Unlock()
-	if kind != control.PolicyOff && transcript.BeginTurn(r.Lines) {
-		if _, _, err := m.carry.point(ctx, session.Turn, ""); err != nil {
+	if m.agent.Automatic() && transcript.BeginTurn(r.Lines) {
+		if _, _, err := m.agent.Checkpoint(ctx, session.Turn, ""); err != nil {
 			return control.SessionRecordReply{}, fault.ExplainSession("record", m.dir, err)
 		}
 	}
-	m.carry.mu.Lock()
-	last, lane := m.carry.last, m.carry.lane.Name
-	m.carry.mu.Unlock()
+	last, lane := m.agent.Newest()
 	n, err := transcript.Record(ctx, repo, transcript.Batch{
 		Session: m.session, Lane: lane, Point: last.ID, Actor: session.Actor(), Time: time.Now().UTC(), Lines: r.Lines,
 		Provide: m.contents(ctx),
@@ -151,10 +146,10 @@ func (d *Daemon) SessionErase(ctx context.Context, r control.SessionEraseRequest
 		return reply, fault.ExplainSession("tell forks what was erased from", r.Of, err)
 	}
 	if o.mount != nil && o.mount.writable() {
-		if err := o.mount.carry.alone(ctx); err != nil {
+		if err := o.mount.agent.Lock(ctx); err != nil {
 			return reply, fault.ExplainSession("erase from", r.Of, err)
 		}
-		defer o.mount.carry.letOthers()
+		defer o.mount.agent.Unlock()
 	}
 	if reply.Bytes, err = o.repo.Sweep(ctx); err != nil {
 		return reply, fault.ExplainSession("erase from", r.Of, err)
@@ -172,11 +167,11 @@ func (d *Daemon) SessionFacts(ctx context.Context, r control.SessionFactsRequest
 	}
 	defer o.close()
 	reply.Session = o.session
-	if r.Changes() && o.mount != nil && o.mount.carry.carries() && o.repo == nil {
-		if _, err := o.mount.carry.open(ctx); err != nil {
+	if r.Changes() && o.mount != nil && o.mount.agent.Active() && o.repo == nil {
+		if _, err := o.mount.agent.Open(ctx); err != nil {
 			return reply, fault.ExplainSession("change facts of", r.Of, err)
 		}
-		if o, err = o.mount.carry.opened(); err != nil {
+		if o, err = o.mount.openedSession(); err != nil {
 			return reply, fault.ExplainSession("change facts of", r.Of, err)
 		}
 	}

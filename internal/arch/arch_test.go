@@ -34,6 +34,7 @@ var floors = [][]string{
 	{"gitdir", "session/trash", "session/capture", "session/writeback", "session/mirror", "session/transcript", "fuse", "worktree/worktreetest"},
 	{"statedir", "mount/mountpoint"},
 	{"internal/fault", "statedir/statedirtest"},
+	{"session/agent"},
 	{"daemon", "mcp"},
 	{"cmd/artifactfs/cli"},
 	{"cmd/artifactfs/serving"},

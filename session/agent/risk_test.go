@@ -1,4 +1,4 @@
-package daemon
+package agent
 
 import (
 	"fmt"
@@ -53,11 +53,11 @@ func TestCommandsThatThrowWorkAwayAreKnown(t *testing.T) {
 }
 
 func TestProcessesAreToldApart(t *testing.T) {
-	own := processName(uint32(os.Getpid()))
-	if own == "" || own != processName(uint32(os.Getpid())) || !strings.HasPrefix(own, fmt.Sprint(os.Getpid())) {
+	own := ProcessName(uint32(os.Getpid()))
+	if own == "" || own != ProcessName(uint32(os.Getpid())) || !strings.HasPrefix(own, fmt.Sprint(os.Getpid())) {
 		t.Errorf("this one is %q", own)
 	}
-	if got := processName(1 << 30); got != "" {
+	if got := ProcessName(1 << 30); got != "" {
 		t.Errorf("none is %q", got)
 	}
 }

@@ -4,10 +4,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/session"
 )
 
 // A lane has one writer: of two that come at the same time one is refused, and so is one whose own copy of the session says
@@ -64,17 +62,4 @@ func TestALaneIsWhoseTheSessionRemoteSays(t *testing.T) {
 	first.mount(requests[0])
 	first.unmount(requests[0].Dir)
 	hosts[has].unmount(requests[has].Dir)
-}
-
-func TestOldPointsAreCounted(t *testing.T) {
-	now := time.Now()
-	var points []session.Point
-	for day := range 10 {
-		points = append(points, session.Point{Time: now.Add(-time.Duration(day)*24*time.Hour - time.Minute)})
-	}
-	for n, want := range map[int]int{0: 0, 7: 0, 8: 1, 10: 3} {
-		if got := oldPoints(points[:n], now); got != want {
-			t.Errorf("%d of the newest %d are old, want %d", got, n, want)
-		}
-	}
 }

@@ -9,69 +9,15 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/session/agent"
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-func TestPointsAreDueWhenWritesSettle(t *testing.T) {
-	start := time.Now()
-	at := func(seconds float64) time.Time { return start.Add(time.Duration(seconds * float64(time.Second))) }
-	idle, interval := &carry{kind: control.PolicyIdle}, &carry{kind: control.PolicyInterval, every: time.Minute}
-	for name, c := range map[string]struct {
-		carry             *carry
-		first, last, made time.Time
-		want              time.Time
-	}{
-		"one write":             {idle, at(0), at(0), time.Time{}, at(2)},
-		"writes that settle":    {idle, at(0), at(3), time.Time{}, at(5)},
-		"writes without a rest": {idle, at(0), at(9.5), time.Time{}, at(10)},
-		"soon after a point":    {idle, at(0), at(0), at(-1), at(9)},
-		"long after a point":    {idle, at(0), at(0), at(-60), at(2)},
-		"interval":              {interval, at(0), at(50), at(-10), at(60)},
-	} {
-		if got := c.carry.due(c.first, c.last, c.made); !got.Equal(c.want) {
-			t.Errorf("%s: %v after the first change, want %v", name, got.Sub(start), c.want.Sub(start))
-		}
-	}
-}
-
-func TestWhatWasAskedGoesBeforeWhatTheSessionWasCarriedWith(t *testing.T) {
-	d := &Daemon{}
-	m := d.newMount(control.MountRequest{SessionOptions: control.SessionOptions{
-		Remote: "https://u:sesame@127.0.0.1/s", Exclude: []string{"x"}, TakeOver: true,
-	}}, "s", "/m", time.Now())
-	m.session = "s"
-	m.record.Carried = control.SessionOptions{Remote: control.RemoteNone, Policy: "interval=1m", Include: []string{"i"}, Exclude: []string{"e"}, MaxFileSize: 7}
-	if err := m.carry.settle(); err != nil {
-		t.Fatal(err)
-	}
-	want := control.SessionOptions{Remote: "https://u:sesame@127.0.0.1/s", Policy: "interval=1m", Include: []string{"i"}, Exclude: []string{"x"}, TakeOver: true, MaxFileSize: 7}
-	if got := m.carry.optionsNow(); !reflect.DeepEqual(got, want) {
-		t.Errorf("in force: %+v", got)
-	}
-	want.Remote, want.TakeOver = "https://127.0.0.1/s", false
-	if got := m.record.Carried; !reflect.DeepEqual(got, want) {
-		t.Errorf("on record: %+v", got)
-	}
-}
-
-func TestPointsAreDueSoonAfterGit(t *testing.T) {
-	start := time.Now()
-	at := func(seconds float64) time.Time { return start.Add(time.Duration(seconds * float64(time.Second))) }
-	for name, c := range map[string]struct {
-		first, latest, tried time.Time
-		took                 time.Duration
-		want                 time.Time
-	}{
-		"nothing":              {time.Time{}, time.Time{}, at(-9), 0, time.Time{}},
-		"a commit":             {at(0), at(0.01), time.Time{}, 0, at(0.21)},
-		"a rebase":             {at(0), at(0.9), time.Time{}, 0, at(1)},
-		"soon after a point":   {at(0), at(0), at(-0.2), 0, at(0.8)},
-		"after one that lasts": {at(0), at(0), at(-0.5), time.Second, at(4.5)},
-		"after one that hangs": {at(0), at(0), at(-1), time.Minute, at(9)},
-	} {
-		if got := (&gitSigns{first: c.first, latest: c.latest}).due(c.tried, c.took); !got.Equal(c.want) {
-			t.Errorf("%s: %v after the first move, want %v", name, got.Sub(start), c.want.Sub(start))
-		}
+func TestRecordedOptionsHaveNoSecrets(t *testing.T) {
+	o := control.SessionOptions{Remote: "https://u:sesame@127.0.0.1/s", Exclude: []string{"x"}, TakeOver: true}
+	want := control.SessionOptions{Remote: "https://127.0.0.1/s", Exclude: []string{"x"}}
+	if got := shown(o); !reflect.DeepEqual(got, want) {
+		t.Errorf("on record: got %+v, want %+v", got, want)
 	}
 }
 
@@ -308,7 +254,7 @@ func TestNothingIsCarriedWhereNothingIsToBe(t *testing.T) {
 	if _, err := k.client.Checkpoint(t.Context(), control.CheckpointRequest{Dir: dir}, nil); err == nil {
 		t.Error("a point was made")
 	}
-	if st := k.status(dir).Session; st.Mode != modeNone || st.SessionRemote != "" || st.Checkpoints != 0 {
+	if st := k.status(dir).Session; st.Mode != agent.ModeNone || st.SessionRemote != "" || st.Checkpoints != 0 {
 		t.Errorf("%+v", st)
 	}
 	k.sh(dir, "echo more > more")

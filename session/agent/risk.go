@@ -1,4 +1,4 @@
-package daemon
+package agent
 
 import (
 	"context"
@@ -8,16 +8,21 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/promisor"
 	"github.com/artifactfs/artifactfs/session"
 )
 
+// riskTime is how long a git command waits for a checkpoint at most.
+const riskTime = 10 * time.Second
+
 // harmless lists the commands of git that leave files, index and stashes as they are, or only add to them, whatever their
-// arguments; and merge and the like, which refuse to overwrite what is not committed. Others, unless risky knows better, may
-// be an alias for anything.
+// arguments; and merge and the like, which refuse to overwrite changes that are not committed. Others, unless risky has a rule
+// for them, may be an alias for anything.
 var harmless = []string{
 	"add", "annotate", "apply", "archive", "blame", "branch", "bundle", "cat-file", "check-attr", "check-ignore", "check-mailmap",
 	"check-ref-format", "cherry", "commit", "commit-graph", "commit-tree", "config", "count-objects", "credential", "describe", "diff",
@@ -30,8 +35,8 @@ var harmless = []string{
 	"update-server-info", "upload-archive", "upload-pack", "var", "verify-commit", "verify-pack", "verify-tag", "version", "whatchanged", "write-tree",
 }
 
-// risky says whether a process with these arguments may throw away changes that are nowhere but in the working tree, the
-// index, or the stashes. It says so too often rather than not often enough: what it costs is a point.
+// risky reports whether a process with these arguments may throw away changes that exist only in the working tree, the index,
+// or the stashes. In doubt it is true, which costs a checkpoint.
 func risky(argv []string) bool {
 	if len(argv) == 0 {
 		return false
@@ -77,8 +82,8 @@ func risky(argv []string) bool {
 	return true
 }
 
-// option matches an argument that is one of these options: a long one with or without a value, a short one also among others
-// behind one dash.
+// option returns a function that reports whether an argument is one of these options: a long one with or without a value, a
+// short one also among others behind one dash.
 func option(options ...string) func(arg string) bool {
 	return func(arg string) bool {
 		for _, o := range options {
@@ -96,36 +101,46 @@ func option(options ...string) func(arg string) bool {
 
 var errPatience = errors.New("git was not kept waiting any longer")
 
-// beforeRisk makes a point, if there is something to keep, before a git command goes on that may throw work away. Every
-// command looks for its repository several times; the first time counts.
-func (c *carry) beforeRisk(ctx context.Context, pid uint32, argv []string) {
-	if !c.guards() || !risky(argv) || !c.firstLook(pid) {
+// Guards reports whether checkpoints are made before git commands that throw work away.
+func (a *Agent) Guards() bool {
+	if !a.Active() {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return (a.schedule.kind == control.PolicyIdle || a.schedule.kind == control.PolicyBeforeRisk) && !a.closed
+}
+
+// BeforeGit makes a checkpoint, if there is work to keep, before the git command of a process continues that may throw it
+// away. Every command looks for its repository several times; the first time counts.
+func (a *Agent) BeforeGit(ctx context.Context, pid uint32, argv []string) {
+	if !a.Guards() || !risky(argv) || !a.firstLook(pid) {
 		return
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, riskTime, errPatience)
 	defer cancel()
-	if !c.unsaved() {
+	if !a.unsaved() {
 		return
 	}
-	_, made, err := c.point(ctx, session.BeforeRisk, "")
-	c.mount.daemon.log.Debug("git may throw work away", zap.String("dir", c.mount.dir), zap.Uint32("pid", pid), zap.Bool("made", made), zap.Error(err))
+	_, made, err := a.Checkpoint(ctx, session.BeforeRisk, "")
+	a.log.Debug("git may throw work away", zap.String("dir", a.config.Dir), zap.Uint32("pid", pid), zap.Bool("made", made), zap.Error(err))
 }
 
 // firstLook is true once for a process.
-func (c *carry) firstLook(pid uint32) bool {
-	process := processName(pid)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.looked == process && process != "" {
+func (a *Agent) firstLook(pid uint32) bool {
+	process := ProcessName(pid)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.looked == process && process != "" {
 		return false
 	}
-	c.looked = process
+	a.looked = process
 	return true
 }
 
-// processName tells a process from all others that have or had its number: by when it began, field 22 of proc_pid_stat(5),
-// counted from behind the name of the command, which may hold anything. "": it is gone.
-func processName(pid uint32) string {
+// ProcessName returns a name that no other process has or had: its number and when it began, field 22 of proc_pid_stat(5),
+// counted from behind the name of the command, which may hold anything. "": the process has ended.
+func ProcessName(pid uint32) string {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
 	if err != nil || len(fields) < 20 {

@@ -1,4 +1,4 @@
-package daemon
+package agent
 
 import (
 	"bufio"
@@ -9,31 +9,33 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/statedir"
 )
 
 // looseMost is how many objects become loose ones in the mount's git directory; more stay a pack, as with git fetch.
 const looseMost = 100
 
-// bringNotes moves a notes ref in the mount's git directory to notes that were merged with those of other sessions, unless the
+// mergeNotes moves a notes ref in the mount's git directory to notes that were merged with those of other sessions, unless the
 // user has moved it meanwhile. The session's repository holds them.
-func (m *mount) bringNotes(ctx context.Context, ref string, old, merged object.ID) error {
-	git := m.gitPath()
-	pack := gitAt(ctx, m.sessionRepoDir(), "pack-objects", "-q", "--revs", "--stdout")
+func (a *Agent) mergeNotes(ctx context.Context, ref string, old, merged object.ID) error {
+	git := a.place.gitDir
+	pack := gitAt(ctx, filepath.Join(a.place.home, statedir.SessionRepoName), "pack-objects", "-q", "--revs", "--stdout")
 	pack.Stdin = strings.NewReader(fmt.Sprintf("%s\n^%s\n", merged, old))
 	if err := pipeObjects(ctx, pack, git); err != nil {
 		return fmt.Errorf("fetch %s: %w", ref, err)
 	}
-	m.carry.mu.Lock()
-	if m.carry.merged == nil {
-		m.carry.merged = map[string]object.ID{}
+	a.mu.Lock()
+	if a.merged == nil {
+		a.merged = map[string]object.ID{}
 	}
-	m.carry.merged[ref] = merged // before anybody can see it
-	m.carry.mu.Unlock()
-	// Its hooks are the user's: nothing of this is his command.
+	a.merged[ref] = merged // before the ref moves: a capture that sees the move must find it here
+	a.mu.Unlock()
+	// Without the user's hooks: the user did not run this command.
 	move := gitAt(ctx, git, "-c", "core.hooksPath="+os.DevNull, "update-ref", "-m", "notes of other sessions", ref, merged.String(), old.String())
 	if out, err := move.CombinedOutput(); err != nil {
 		return fmt.Errorf("move %s: %w: %s", ref, err, bytes.TrimSpace(out))
@@ -41,17 +43,17 @@ func (m *mount) bringNotes(ctx context.Context, ref string, old, merged object.I
 	return nil
 }
 
-// othersNotes returns what bringNotes has last moved a notes ref to, or was about to.
-func (c *carry) othersNotes(ref string) object.ID {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.merged[ref]
+// mergedNotes returns the commit that mergeNotes moved a notes ref to last, or is about to move it to.
+func (a *Agent) mergedNotes(ref string) object.ID {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.merged[ref]
 }
 
 // pipeObjects puts the pack that a command prints into a git directory.
 func pipeObjects(ctx context.Context, pack *exec.Cmd, to string) error {
-	var said bytes.Buffer
-	pack.Stderr = &said
+	var stderr bytes.Buffer
+	pack.Stderr = &stderr
 	out, err := pack.StdoutPipe()
 	if err != nil {
 		return err
@@ -73,12 +75,12 @@ func pipeObjects(ctx context.Context, pack *exec.Cmd, to string) error {
 		err = fmt.Errorf("git %s: %w: %s", args[0], err, bytes.TrimSpace(text))
 	}
 	if packErr := pack.Wait(); packErr != nil {
-		err = fmt.Errorf("git pack-objects: %w: %s", packErr, strings.TrimSpace(said.String()))
+		err = fmt.Errorf("git pack-objects: %w: %s", packErr, strings.TrimSpace(stderr.String()))
 	}
 	return err
 }
 
-// gitAt returns a git command in a git directory that looks at no work tree and fetches nothing.
+// gitAt returns a git command in a git directory that uses no work tree and fetches nothing.
 func gitAt(ctx context.Context, dir string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "git", append([]string{"--git-dir=" + dir, "--work-tree=" + dir}, args...)...)
 	cmd.Dir = dir

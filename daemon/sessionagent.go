@@ -1,0 +1,316 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/agent"
+	"github.com/artifactfs/artifactfs/session/capture"
+	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// agentMount is a mount as its session agent sees it.
+type agentMount struct{ *mount }
+
+var (
+	_ agent.Tree       = agentMount{}
+	_ agent.Removals   = agentMount{}
+	_ agent.GitDir     = agentMount{}
+	_ agent.Captures   = agentMount{}
+	_ agent.Repository = agentMount{}
+	_ agent.Remotes    = agentMount{}
+	_ agent.Objects    = agentMount{}
+)
+
+// newAgent returns the agent of the mount, whose session is known.
+func (m *mount) newAgent() *agent.Agent {
+	a := agentMount{m}
+	log := m.daemon.log
+	if log == nil {
+		log = zap.NewNop()
+	}
+	return agent.New(agent.Config{
+		Session: m.session, Dir: m.dir, Writable: m.writable(), Log: log,
+		Tree: a, Removals: a, Git: a, Captures: a, Repository: a, Remotes: a, Objects: a,
+		Writer: m.daemon.writer, Background: m.behind, Followed: func(ctx context.Context) bool { return m.asFollowed(ctx, false) },
+		Watch: func(dir string, wake chan<- struct{}) (func(), bool, error) { return m.daemon.watch.watch(dir, wake) },
+	})
+}
+
+// configureAgent decides how the session is pushed, and puts that on record. The home is locked and its record read.
+func (m *mount) configureAgent() error {
+	err := m.agent.Configure(agent.Settings{
+		Home: m.home.Dir, GitDir: m.gitPath(), Store: m.store, BaseURL: readableURL(m.record.Remote),
+		Asked: m.request.SessionOptions, Recorded: m.record.Carried,
+	})
+	if err == nil && m.writable() {
+		m.record.Carried = shown(m.agent.Options())
+	}
+	return err
+}
+
+// writer returns this process as other machines that work in the same sessions see it.
+func (d *Daemon) writer() (session.Writer, error) {
+	pid := os.Getpid()
+	if d.keeper != nil { // the supervisor replaces this process when it dies
+		pid = os.Getppid()
+	}
+	return session.Here(d.state, pid)
+}
+
+// Changed returns the number of paths that the user changed.
+func (a agentMount) Changed() int64 { return a.changed() }
+
+// LastChange returns the time of the latest change of the working tree.
+func (a agentMount) LastChange() time.Time { return a.tree.LastChange() }
+
+// Noticed holds one token after a change of the working tree.
+func (a agentMount) Noticed() <-chan struct{} { return a.tree.Noticed() }
+
+// MassRemoval implements agent.Removals.
+func (a agentMount) MassRemoval() <-chan struct{} { return a.tree.MassRemoval() }
+
+// MassRemoved implements agent.Removals.
+func (a agentMount) MassRemoved() (latest time.Time, full, many bool) { return a.tree.MassRemoved() }
+
+// Await implements agent.GitDir.
+func (a agentMount) Await(ctx context.Context) bool { return a.triedGit(ctx) }
+
+// Exists implements agent.GitDir.
+func (a agentMount) Exists() bool { return a.gitWasTried() || a.hasIndex() }
+
+// Untouched implements agent.GitDir.
+func (a agentMount) Untouched() (bool, error) {
+	b := a.beginning()
+	if b == nil {
+		return true, nil // a checkpoint was mounted: what differs from it shows elsewhere
+	}
+	return b.Untouched(a.gitPath(), a.snapshot().Format)
+}
+
+// beginning returns how git was when the commit was mounted; nil: a checkpoint was.
+func (m *mount) beginning() *capture.Beginning {
+	base, err := m.record.Base()
+	if err != nil || !base.Shown.IsZero() {
+		return nil
+	}
+	b := &capture.Beginning{Commit: base.Commit, Tree: base.Tree, Refs: m.store.Refs}
+	if strings.HasPrefix(base.Ref, "refs/heads/") {
+		b.Branch = base.Ref
+	}
+	return b
+}
+
+// guardedCapturer turns panics into errors.
+type guardedCapturer struct {
+	*capture.Capturer
+	mount *mount
+}
+
+// Point implements agent.Capturer.
+func (g guardedCapturer) Point(ctx context.Context, reason session.Reason, message string) (p session.Point, report capture.Report, err error) {
+	err = g.mount.guarded("make a checkpoint", func() (err error) {
+		p, report, err = g.Capturer.Point(ctx, reason, message)
+		return err
+	})
+	return p, report, err
+}
+
+// NewCapturer implements agent.Captures.
+func (a agentMount) NewCapturer(r agent.CaptureRequest) (agent.Capturer, error) {
+	base, err := a.record.Base()
+	if err != nil {
+		return nil, err
+	}
+	c, err := capture.New(capture.Options{
+		Tree: a.tree, WriteBack: a.writeBack, GitDir: a.gitPath(), Repo: r.Repo, Memory: filepath.Join(a.home.Dir, captureMemory),
+		Lane: r.Lane.Name, Segment: r.Lane.Segment, Base: base.Commit, BaseTree: a.snapshot().Tree, Beginning: a.beginning(), Rules: r.Rules,
+		Converts: a.view.Returns, Blob: a.rawBlob, Trees: a.view.Tree, OthersNotes: r.MergedNotes,
+		Log: a.daemon.log.With(zap.String("session", a.session)),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return guardedCapturer{c, a.mount}, nil
+}
+
+// captureMemory is the file in a home that records what the last checkpoint saw.
+const captureMemory = "capture.json"
+
+// writeBackTime bounds the wait for writes that need something a remote does not send: the bytes are in the next checkpoint.
+const writeBackTime = 5 * time.Second
+
+// writeBack writes what the kernel has of programs' writes to the tree. A mount that the kernel let go of has none.
+func (m *mount) writeBack(ctx context.Context) error {
+	if m.server == nil || m.letsGo() {
+		return nil
+	}
+	limited, cancel := context.WithTimeout(ctx, writeBackTime)
+	defer cancel()
+	err := m.server.WriteBack(limited)
+	if err != nil && ctx.Err() == nil && limited.Err() != nil {
+		m.daemon.log.Warn("a checkpoint is made without writes that are still in flight", zap.String("dir", m.dir), zap.Error(err))
+		return nil
+	}
+	return err
+}
+
+// letsGo reports whether the mount is being taken down: the kernel does not have it any more.
+func (m *mount) letsGo() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.stopping
+}
+
+// rawBlob reads a small blob of the base as it is stored.
+func (m *mount) rawBlob(ctx context.Context, path string, id object.ID) ([]byte, error) {
+	return m.readIgnoreFile(ctx, fetch.Blob{ID: id, Path: path, Link: true}) // the target of a link is never converted
+}
+
+// Open implements agent.Repository.
+func (a agentMount) Open() (*session.Repo, error) {
+	base, err := a.record.Base()
+	if err != nil {
+		return nil, err
+	}
+	o := a.repoOptions(base.Format, a.session)
+	o.Fresh = []string{filepath.Join(a.gitPath(), "objects")}
+	repo, err := session.OpenRepo(a.sessionRepoDir(), o)
+	if err != nil {
+		return nil, err
+	}
+	// Another mount may resume from this repository by its path while the history behind the base is still being fetched: git
+	// must not look for that.
+	ends := a.store.Boundary()
+	if !base.Commit.IsZero() {
+		ends = append(ends, base.Commit)
+	}
+	if err := repo.AddShallow(ends); err != nil {
+		return nil, errors.Join(err, repo.Close())
+	}
+	return repo, nil
+}
+
+// OpenMeta implements agent.Repository.
+func (a agentMount) OpenMeta() (*session.Repo, error) {
+	format := a.store.Format()
+	if base, err := a.record.Base(); err == nil {
+		format = base.Format
+	}
+	return session.OpenRepo(a.sessionRepoDir(), a.repoOptions(format, a.session))
+}
+
+// Meta implements agent.Repository.
+func (a agentMount) Meta() session.Meta {
+	r := a.record
+	meta := session.Meta{Session: a.session, Remote: r.Remote, Ref: r.Ref, Base: r.Commit, Format: r.Format, Began: r.Began}
+	if p := r.Point; p != nil && p.Parent != "" && p.Parent != a.session {
+		meta.From, meta.FromRemote = p.Parent+" "+p.ID, p.ParentRemote
+	}
+	return meta
+}
+
+// Session implements agent.Remotes.
+func (a agentMount) Session() *thin.Remote { return a.second }
+
+// Parent implements agent.Remotes.
+func (a agentMount) Parent() (name string, remote *transport.Remote) {
+	p := a.record.Point
+	if p == nil || p.Parent == "" || p.Parent == a.session || p.ParentRemote == "" {
+		return "", nil
+	}
+	switch {
+	case a.second != nil && a.second.URL() == p.ParentRemote:
+		return p.Parent, a.second.Remote
+	case a.elder != nil && a.elder.URL() == p.ParentRemote:
+		return p.Parent, a.elder.Remote
+	}
+	return "", nil
+}
+
+// OpenOrigin implements agent.Remotes.
+func (a agentMount) OpenOrigin() (*transport.Remote, error) {
+	r := a.requestNow()
+	r.SessionOptions.Remote = control.RemoteOrigin
+	r.SessionToken, r.SessionTokenFile = "", ""
+	origin, _, err := a.daemon.sessionRemote(r)
+	if err != nil {
+		return nil, err
+	}
+	return origin.Remote, nil
+}
+
+// FetchMeta implements agent.Objects.
+func (a agentMount) FetchMeta(ctx context.Context, want, have object.ID) error {
+	_, err := a.owned.Bring(ctx, fetch.BringRequest{From: a.second, Wants: []object.ID{want}, Haves: []object.ID{have}, Contents: true})
+	return err
+}
+
+// ReadMeta implements agent.Objects.
+func (a agentMount) ReadMeta(ctx context.Context, remote *transport.Remote, id object.ID) (session.Meta, error) {
+	return a.daemon.fetchMeta(ctx, remote, id)
+}
+
+// Contents implements agent.Objects.
+func (a agentMount) Contents(ctx context.Context) func(ids []object.ID) error { return a.contents(ctx) }
+
+// wasServed reports whether the kernel had the mount.
+func (m *mount) wasServed() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.cancel != nil
+}
+
+// ending reports whether the daemon is being closed.
+func (d *Daemon) ending() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.closed
+}
+
+// endReason returns the reason of the checkpoint with which the mount ends.
+func (m *mount) endReason() session.Reason {
+	if m.discards() {
+		return session.Discard
+	}
+	if m.daemon.ending() {
+		return session.Shutdown
+	}
+	return session.Unmount
+}
+
+// lastCheckpointTime bounds what the end of a mount does before its last checkpoint.
+const lastCheckpointTime = 30 * time.Second
+
+// pushBeforeUnmount makes the last checkpoint and pushes it while the kernel still has the mount.
+func (m *mount) pushBeforeUnmount(ctx context.Context) {
+	if !m.agent.Active() || m.removes() || !m.wasServed() || m.foreign() || !m.mounted() {
+		return
+	}
+	m.agent.BeforeUnmount(ctx, m.endReason(), m.snapshot().Whole()) // without all trees there may be no git directory for long
+}
+
+// endAgent ends the agent. The kernel does not have the mount any more; the tree is still open.
+func (m *mount) endAgent() {
+	if m.home == nil {
+		return
+	}
+	r := agent.EndRequest{Served: m.wasServed(), Opened: m.tree != nil, Keep: !m.removes(), Reason: m.endReason()}
+	if r.Served && r.Opened && r.Keep && m.agent.Active() {
+		ctx, cancel := context.WithTimeout(context.Background(), lastCheckpointTime)
+		m.redirects.end(ctx) // the paths that stand for them are what a checkpoint holds now
+		cancel()
+	}
+	m.agent.End(r)
+}

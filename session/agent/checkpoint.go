@@ -1,0 +1,211 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/packedrefs"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/capture"
+	"github.com/artifactfs/artifactfs/statedir"
+)
+
+const (
+	fewSegments = 4    // segments whose checkpoints are counted while the caller waits
+	manyOld     = 1000 // checkpoints that gc would drop before Notices mentions them: each is read to count or list them
+)
+
+// Checkpoint makes a checkpoint of the working tree as it is now. If nothing has changed since the newest one, made is false
+// and that one is returned.
+func (a *Agent) Checkpoint(ctx context.Context, reason session.Reason, message string) (p session.Point, made bool, err error) {
+	p, report, err := a.Capture(ctx, reason, message)
+	return p, report.Made, err
+}
+
+// Capture is Checkpoint with a report of what was left out. It waits for the git directory, which is part of a checkpoint.
+func (a *Agent) Capture(ctx context.Context, reason session.Reason, message string) (session.Point, capture.Report, error) {
+	if !a.config.Git.Await(ctx) {
+		return session.Point{}, capture.Report{}, ErrEnded
+	}
+	return a.CaptureNow(ctx, reason, message)
+}
+
+// CaptureNow is Capture for callers that run before the git directory is ready.
+func (a *Agent) CaptureNow(ctx context.Context, reason session.Reason, message string) (p session.Point, report capture.Report, err error) {
+	if err = a.Lock(ctx); err != nil {
+		return p, report, err
+	}
+	defer a.Unlock()
+	if _, err = a.Open(ctx); err != nil {
+		return p, report, err
+	}
+	signed := drain(a.git.moved) // the policy may not wait for signs, so that this is the only place that takes them
+	if signed {
+		a.git.heard()
+	}
+	began := time.Now()
+	p, report, err = a.opened().capturer.Point(ctx, reason, message)
+	a.problems.note("make a checkpoint", err)
+	if err != nil {
+		if signed {
+			a.git.sign()
+		}
+		return p, report, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	c := &a.checkpoints
+	c.newest, c.seen, c.leftOut, c.unread = p, began, report.Left, report.Unread
+	if report.Made {
+		c.count++
+		c.made.Made++
+		c.made.Paused = max(c.made.Paused, report.Paused)
+		c.made.Took += report.Took
+		a.log.Debug("checkpoint made", zap.String("dir", a.config.Dir), zap.String("id", string(p.ID)), zap.String("reason", string(reason)),
+			zap.Int64("changed", p.Changed), zap.Duration("paused", report.Paused), zap.Duration("took", report.Took))
+	}
+	return p, report, nil
+}
+
+// CheckpointHead makes a checkpoint if HEAD is another commit than in the newest one of the repository.
+func (a *Agent) CheckpointHead(ctx context.Context, repo *session.Repo) error {
+	last := object.ID{}
+	if newest, err := repo.Points(1); err != nil {
+		return err
+	} else if len(newest) > 0 {
+		last = newest[0].Head
+	}
+	_, head, err := session.NewRefDir(a.place.gitDir, repo.Format()).Head()
+	if err != nil || head == last {
+		return err
+	}
+	_, _, err = a.Checkpoint(ctx, session.Git, "")
+	return err
+}
+
+// Lock waits until no other caller makes or removes checkpoints. Unlock ends that.
+func (a *Agent) Lock(ctx context.Context) error {
+	select {
+	case a.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Unlock ends Lock.
+func (a *Agent) Unlock() { <-a.turn }
+
+// Newest returns the newest checkpoint that this process made or found, and the lane that the next one goes to.
+func (a *Agent) Newest() (p session.Point, lane string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.checkpoints.newest, a.lane.Name
+}
+
+// LeftOut returns what a checkpoint does not hold of the files that existed when they were last compared; false: it is not
+// the newest checkpoint, or they were not compared since. What it did not hold when it was made is in its state.
+func (a *Agent) LeftOut(id session.PointID) ([]capture.LeftOut, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.checkpoints.leftOut, a.checkpoints.newest.ID == id && a.checkpoints.leftOut != nil
+}
+
+// Recount counts the checkpoints, after some were found or removed.
+func (a *Agent) Recount() {
+	a.mu.Lock()
+	repo, made := a.work.repo, a.checkpoints.made.Made
+	a.mu.Unlock()
+	points, err := repo.Points(0)
+	if err != nil {
+		a.log.Warn("count checkpoints", zap.String("session", a.config.Session), zap.Error(err))
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	c := &a.checkpoints
+	c.count, c.old = int64(len(points))+int64(c.made.Made-made), oldCheckpoints(points, time.Now())
+}
+
+// oldCheckpoints counts the checkpoints, newest first, of which gc drops all but the last of each day and those with a pin.
+func oldCheckpoints(points []session.Point, now time.Time) int {
+	i := slices.IndexFunc(points, func(p session.Point) bool { return now.Sub(p.Time) > session.DefaultAll })
+	if i < 0 {
+		return 0
+	}
+	return len(points) - i
+}
+
+func (a *Agent) massRemoved() bool {
+	_, _, many := a.config.Removals.MassRemoved()
+	return many
+}
+
+// unsaved reports whether there may be something to make a checkpoint of, in files or in the git directory.
+func (a *Agent) unsaved() bool {
+	repo := a.opened().repo
+	if a.config.Tree.Changed() > 0 || a.massRemoved() || repo == nil && statedir.HasSessionRepo(a.place.home) || repo != nil && !isEmpty(repo) {
+		return true
+	}
+	untouched, err := a.config.Git.Untouched()
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // git was not used before there is a git directory
+		a.log.Debug("look at git", zap.String("dir", a.config.Dir), zap.Error(err))
+	}
+	return err == nil && !untouched
+}
+
+// isEmpty reports whether a repository holds nothing but the metadata of its session.
+func isEmpty(repo *session.Repo) bool {
+	refs, err := repo.Refs("")
+	return err == nil && !slices.ContainsFunc(refs, func(r packedrefs.Ref) bool { return r.Name != session.MetaRef(repo.Session()) })
+}
+
+// KeepAll puts all work into the repository: refs of the git directory, and a checkpoint unless the policy is off. An
+// UnkeptError means that something of it is in neither.
+func (a *Agent) KeepAll(ctx context.Context, reason session.Reason) error {
+	if !a.config.Git.Exists() && a.config.Tree.Changed() == 0 && !a.massRemoved() { // neither git nor another program did anything
+		return nil
+	}
+	off := a.policy() == control.PolicyOff
+	err := a.Flush(ctx)
+	if off && reason != session.Manual || !a.unsaved() {
+		return unkept(err)
+	}
+	if _, _, captureErr := a.CaptureNow(ctx, reason, ""); captureErr != nil {
+		return errors.Join(err, unkept(captureErr))
+	}
+	if a.Options().Remote == control.RemoteEmbedded { // the checkpoint has the commits; only their contents, for clones, are missing
+		return err
+	}
+	return unkept(err)
+}
+
+// Flush copies the refs of the git directory, as they are now, into the repository.
+func (a *Agent) Flush(ctx context.Context) error {
+	carrier := a.opened().carrier
+	if carrier == nil {
+		return nil
+	}
+	return carrier.Flush(ctx)
+}
+
+// UnkeptError is why the last of the work is neither in a checkpoint nor in the session's repository.
+type UnkeptError struct{ cause error }
+
+func unkept(err error) error {
+	if err == nil {
+		return nil
+	}
+	return UnkeptError{err}
+}
+
+func (e UnkeptError) Error() string { return e.cause.Error() }
+
+func (e UnkeptError) Unwrap() error { return e.cause }

@@ -1,0 +1,274 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/writeback"
+	"github.com/artifactfs/artifactfs/statedir"
+)
+
+// The session remote decides which writer has a lane: the copy on this host may be old, and of two claims at the same time
+// the session remote accepts one first. So a mount is reported as mounted when its claim is acknowledged there, and refused
+// if another writer is at work. A session remote that does not answer keeps no mount from starting: should another writer
+// turn out to have the lane, this mount continues in a lane of its own (yield).
+
+// confirmTime bounds the wait for a session remote to acknowledge a claim.
+const confirmTime = 5 * time.Second
+
+// laneClaim is the claim of this process to a lane of the session.
+type laneClaim struct {
+	agent *Agent
+
+	mu      sync.Mutex
+	writer  session.Writer     // that claims, once it has
+	pending bool               // the mount is being made, and the session remote has not answered yet
+	held    *session.HeldError // another writer has the lane
+	claimed bool               // for a mount that is being made; the session remote may know
+	before  object.ID          // metadata of the session before the first claim of this process
+	waited  time.Duration      // for the session remote, by AheadClaim.Wait
+}
+
+// ClaimOptions describe a claim.
+type ClaimOptions struct {
+	Resumed bool // the session was on this host before
+	Confirm bool // wait until the session remote has acknowledged the claim, or does not answer
+}
+
+// Claim makes this state directory the writer of a lane of the session, if the session has a repository. It is called before
+// the kernel has the mount. The error is one that IsRefusal knows, or that of ctx: others are tried again later.
+func (a *Agent) Claim(ctx context.Context, o ClaimOptions) error {
+	if !a.Active() || !statedir.HasSessionRepo(a.place.home) {
+		return nil
+	}
+	l := &a.claim
+	l.setPending(true)
+	defer l.setPending(false)
+	if o.Resumed && a.Options().TakeOver { // from the writer that has it now, which may be another than on record here
+		l.update(ctx)
+	}
+	_, err := a.Open(ctx)
+	if IsRefusal(err) && l.update(ctx) { // the copy on this host was old
+		_, err = a.Open(ctx)
+	}
+	if err == nil {
+		l.setClaimed(true)
+		if o.Confirm {
+			err = l.confirm(ctx)
+		}
+	}
+	if IsRefusal(err) || ctx.Err() != nil {
+		return err
+	}
+	a.problems.note("open the session", err) // it is tried again, and the files can be used all the same
+	return nil
+}
+
+// IsRefusal reports whether a claim failed because another writer has the lane, or because the session is closed.
+func IsRefusal(err error) bool {
+	var held *session.HeldError
+	return errors.As(err, &held) || errors.Is(err, session.ErrClosed)
+}
+
+// Refused returns a *session.HeldError if, by the session's metadata, another writer has the lane that this mount would
+// claim.
+func (a *Agent) Refused(meta session.Meta) error {
+	if !a.Active() || a.Options().TakeOver {
+		return nil
+	}
+	writer, err := a.config.Writer()
+	if err != nil {
+		return err
+	}
+	if held := meta.Held(cmp.Or(laneOf(meta, writer), session.MainLane), writer); held != nil {
+		return held
+	}
+	return nil
+}
+
+func (l *laneClaim) setPending(pending bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pending = pending
+}
+
+func (l *laneClaim) setClaimed(claimed bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.claimed = claimed
+}
+
+func (l *laneClaim) setWaited(d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.waited = d
+}
+
+func (l *laneClaim) heldBy() *session.HeldError {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.held
+}
+
+// owner returns the writer that this process claims as.
+func (l *laneClaim) owner() session.Writer {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.writer
+}
+
+// claimLane claims a lane in the repository of the session. The session remote does not know of it yet.
+func (l *laneClaim) claimLane(ctx context.Context, repo *session.Repo, takeOver bool) (session.Claimed, error) {
+	c := l.agent.config
+	writer, err := c.Writer()
+	if err != nil {
+		return session.Claimed{}, err
+	}
+	meta, err := session.Begin(ctx, repo, c.Repository.Meta(), session.Actor())
+	if err != nil {
+		return session.Claimed{}, err
+	}
+	before, err := repo.Ref(session.MetaRef(c.Session))
+	if err != nil {
+		return session.Claimed{}, err
+	}
+	l.mu.Lock()
+	if l.writer = writer; l.before.IsZero() {
+		l.before = before
+	}
+	l.mu.Unlock()
+	return session.Claim(ctx, repo, session.ClaimRequest{
+		Session: c.Session, Lane: laneOf(meta, writer), Writer: writer, TakeOver: takeOver, Actor: session.Actor(),
+		Reason: "mounted at " + c.Dir, Branches: l.agent.Options().Branches,
+	})
+}
+
+// laneOf returns the lane that a writer works in, or worked in last; "": the first.
+func laneOf(meta session.Meta, w session.Writer) string {
+	var newest session.Lane
+	for _, l := range meta.Lanes {
+		if l.Writer.Same(w) && !l.Since.Before(newest.Since) {
+			newest = l
+		}
+	}
+	return newest.Name
+}
+
+// confirm returns when the session remote has acknowledged the claim, or does not answer; a *session.HeldError if another
+// writer has the lane.
+func (l *laneClaim) confirm(ctx context.Context) error {
+	a := l.agent
+	l.mu.Lock()
+	left := confirmTime - l.waited
+	l.mu.Unlock()
+	ctx, cancel := context.WithTimeoutCause(ctx, left, fault.ErrSlow)
+	defer cancel()
+	for try := 1; ; try++ {
+		a.mu.Lock()
+		queue, followed := a.work.queue, a.followed
+		a.mu.Unlock()
+		err := queue.Reach(ctx, session.MetaRef(a.config.Session))
+		moved := errors.Is(err, writeback.ErrMoved) && try < followTries
+		if moved && l.heldBy() == nil {
+			select {
+			case <-followed:
+			case <-ctx.Done():
+			}
+		}
+		switch held := l.heldBy(); {
+		case held != nil:
+			return held
+		case moved:
+			continue
+		case err != nil:
+			a.log.Info("continue without an answer of the session remote", zap.String("session", a.config.Session), zap.Error(err))
+		}
+		return nil
+	}
+}
+
+// update fetches the session's metadata from the session remote, and reports whether it is newer than that of this host.
+func (l *laneClaim) update(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeoutCause(ctx, confirmTime, fault.ErrSlow)
+	defer cancel()
+	newer, err := l.fetchMeta(ctx)
+	if err != nil {
+		l.agent.log.Info("ask who is at work", zap.String("session", l.agent.config.Session), zap.Error(err))
+	}
+	return newer
+}
+
+func (l *laneClaim) fetchMeta(ctx context.Context) (newer bool, err error) {
+	c := l.agent.config
+	ref, remote := session.MetaRef(c.Session), c.Remotes.Session()
+	if remote == nil {
+		return false, nil
+	}
+	refs, err := remote.Refs(ctx, []string{ref})
+	if err != nil {
+		return false, err
+	}
+	repo, err := c.Repository.OpenMeta()
+	if err != nil {
+		return false, err
+	}
+	defer repo.Close()
+	ours, err := repo.Ref(ref)
+	if err != nil || ours.IsZero() {
+		return false, err
+	}
+	for _, r := range refs.List {
+		if r.Name != ref || r.ID == ours {
+			continue
+		}
+		if err := c.Objects.FetchMeta(ctx, r.ID, ours); err != nil {
+			return false, err
+		}
+		if writeback.Within(repo, r.ID, ours) {
+			return true, repo.Update(ctx, []session.RefChange{{Name: ref, Old: ours, New: r.ID}})
+		}
+	}
+	return false, nil
+}
+
+// giveUp undoes the claim of a mount that is being made if another writer is at work in the lane; false: there is no need to.
+func (l *laneClaim) giveUp(ctx context.Context, t writeback.Taken) (bool, error) {
+	a := l.agent
+	a.mu.Lock()
+	repo, lane, takeOver := a.work.repo, a.lane.Name, a.options.TakeOver
+	a.mu.Unlock()
+	l.mu.Lock()
+	writer, pending := l.writer, l.pending
+	l.mu.Unlock()
+	if !pending || takeOver {
+		return false, nil
+	}
+	theirs, err := session.MetaAt(repo, repo.Format(), t.Theirs)
+	if err != nil {
+		return false, err
+	}
+	held := theirs.Held(lane, writer)
+	if held == nil {
+		return false, nil
+	}
+	ref := session.MetaRef(a.config.Session)
+	ours, err := repo.Ref(ref)
+	if err == nil {
+		err = repo.Update(ctx, []session.RefChange{{Name: ref, Old: ours, New: t.Theirs}})
+	}
+	if err != nil {
+		return false, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.held = held
+	return true, nil
+}

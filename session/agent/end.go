@@ -1,0 +1,212 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/writeback"
+)
+
+// A mount ends in two steps. While the kernel still has it, what takes long is done: a checkpoint of what programs have
+// written, and the push of everything. When the kernel has let go of it, nothing can change any more: what was written in
+// between is kept too, and the session remote learns that no process works in the session now.
+
+// SyncTime is how long a caller that names no time waits for the session remote.
+const SyncTime = 30 * time.Second
+
+const (
+	keepTime = 30 * time.Second // for the last checkpoint
+	restTime = 15 * time.Second // for the session remote, which has just answered, to get the rest
+)
+
+// ending is the result of the end of the mount.
+type ending struct {
+	patience time.Duration // for the session remote; 0: SyncTime, negative: none
+	tried    bool          // BeforeUnmount did its part
+	why      error         // the session remote does not have everything
+	unkept   error         // the last of the work is in no checkpoint
+	pending  int64         // refs that are not on the session remote
+	diverged []control.DivergedRef
+	empty    bool // the repository holds nothing but metadata
+}
+
+// BeforeUnmount does what takes long of the end of a mount, while the kernel still has it. wait is set if the checkpoint should
+// wait for the git directory.
+func (a *Agent) BeforeUnmount(ctx context.Context, reason session.Reason, wait bool) {
+	if !a.Active() {
+		return
+	}
+	keep, cancel := context.WithTimeout(ctx, keepTime)
+	defer cancel()
+	if wait && (a.config.Tree.Changed() > 0 || a.massRemoved()) {
+		a.config.Git.Await(keep)
+	}
+	err := a.KeepAll(keep, reason)
+	if wait := a.patience(ctx); wait > 0 {
+		ctx, cancel := context.WithTimeoutCause(ctx, wait, fault.ErrSlow)
+		defer cancel()
+		err = errors.Join(err, a.Push(ctx, nil))
+	}
+	if err != nil {
+		a.log.Warn("push session before unmounting", zap.String("dir", a.config.Dir), zap.Error(err))
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.ending.tried, a.ending.why = true, err
+}
+
+// patience returns how long the end waits for the session remote before the unmount. It leaves time for the unmount itself.
+func (a *Agent) patience(ctx context.Context) time.Duration {
+	a.mu.Lock()
+	wait := a.ending.patience
+	a.mu.Unlock()
+	if wait == 0 {
+		wait = SyncTime
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		wait = min(wait, time.Until(deadline)/2)
+	}
+	return wait
+}
+
+// SetPatience sets how long the end of the mount waits for the session remote; 0: SyncTime, negative: not at all.
+func (a *Agent) SetPatience(d time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.ending.patience = d
+}
+
+// EndRequest describes the end of a mount.
+type EndRequest struct {
+	Served bool // the kernel had the mount
+	Opened bool // its working tree was opened, and still is
+	Keep   bool // the work is not removed with the mount
+	Reason session.Reason
+}
+
+// End ends the Agent. The kernel does not have the mount any more, and Start has returned.
+func (a *Agent) End(r EndRequest) {
+	if a.place.home == "" {
+		return
+	}
+	if !r.Served {
+		a.claim.withdraw()
+	}
+	if !r.Opened || !a.Active() {
+		return
+	}
+	if r.Served && r.Keep {
+		a.endWork(r.Reason)
+	}
+	a.mu.Lock()
+	w := a.work
+	a.closed = true
+	a.mu.Unlock()
+	var errs []error
+	if w.carrier != nil {
+		w.carrier.Close()
+	}
+	if w.queue != nil {
+		a.countPending(w.queue.Status())
+		errs = append(errs, w.queue.Close())
+	}
+	if w.origin != nil {
+		errs = append(errs, w.origin.Close())
+	}
+	if w.repo != nil {
+		empty := isEmpty(w.repo)
+		a.mu.Lock()
+		a.ending.empty = empty
+		a.mu.Unlock()
+		errs = append(errs, w.repo.Close())
+	}
+	if err := errors.Join(errs...); err != nil {
+		a.log.Warn("end a session", zap.String("session", a.config.Session), zap.Error(err))
+	}
+}
+
+// endWork keeps what is not kept yet, releases the lane, and pushes both.
+func (a *Agent) endWork(reason session.Reason) {
+	ctx, cancel := context.WithTimeout(context.Background(), keepTime)
+	defer cancel()
+	err := a.KeepAll(ctx, reason)
+	var lost UnkeptError
+	a.mu.Lock()
+	if errors.As(err, &lost) {
+		a.ending.unkept = lost
+	}
+	repo, lane, tried := a.work.repo, a.lane.Name, a.ending.tried
+	before, wait := a.ending.why, a.ending.patience
+	a.mu.Unlock()
+	if repo == nil {
+		return
+	}
+	if _, releaseErr := session.Release(ctx, repo, a.config.Session, lane, a.claim.owner(), string(reason), session.Actor()); releaseErr != nil {
+		err = errors.Join(err, releaseErr)
+	}
+	if wait >= 0 && (!tried || before == nil || answered(before)) {
+		ctx, cancel := context.WithTimeoutCause(context.Background(), restTime, fault.ErrSlow)
+		defer cancel()
+		err = errors.Join(err, a.Push(ctx, nil))
+	} else if err == nil {
+		err = before
+	}
+	if err != nil {
+		a.log.Warn("push session while unmounting", zap.String("dir", a.config.Dir), zap.Error(err))
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.ending.why = err
+}
+
+// countPending notes what is not on the session remote in the end.
+func (a *Agent) countPending(st writeback.Status) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.ending.pending, a.ending.diverged = int64(st.Pending), divergedRefs(st)
+	if a.ending.why == nil {
+		a.ending.why = st.Failure
+	}
+}
+
+// Empty reports, after End, whether the repository holds nothing but metadata.
+func (a *Agent) Empty() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ending.empty
+}
+
+// Left describes, after End, work that is not on the session remote.
+type Left struct {
+	Pending  int64 // refs; 0: everything was pushed
+	Why      string
+	Diverged []control.DivergedRef // refs that are on the session remote under another name
+}
+
+// Left returns what of the work is not on the session remote. It is called after End.
+func (a *Agent) Left() Left {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	l := Left{Diverged: a.ending.diverged}
+	switch {
+	case a.ending.unkept != nil: // 1: the ref that would have moved
+		l.Pending, l.Why = max(1, a.ending.pending), "the last changes are in no checkpoint: "+control.AsError(a.ending.unkept).Error()
+	case a.ending.pending == 0:
+	case a.ending.why == nil:
+		l.Pending, l.Why = a.ending.pending, "it was not waited for"
+	default:
+		l.Pending, l.Why = max(1, a.ending.pending), fault.OneLine(control.AsError(a.ending.why).Cause)
+	}
+	return l
+}
+
+// answered reports whether a session remote that does not have all of the work did answer.
+func answered(err error) bool {
+	return errors.Is(err, writeback.ErrMoved) || errors.Is(err, writeback.ErrRefused)
+}

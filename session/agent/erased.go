@@ -1,0 +1,101 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/transcript"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// A fork has the transcript of its parent up to the checkpoint that it began with. What is erased from the parent's is on
+// record in session.json of the parent (session.Erasure). A fork on the same host is erased by the command itself; a fork
+// elsewhere reads that file from the parent's session remote when it is mounted, and every eraseEvery while it is, and erases
+// the same records. It notes the erasures in its own session.json then, for forks of it.
+
+// eraseEvery is how often a mounted fork looks for erasures of its parent.
+const eraseEvery = 30 * time.Second
+
+// parentErasures repeats erasures of the parent session.
+type parentErasures struct{ agent *Agent }
+
+// follow erases from the session what is erased from its parent, until ctx ends.
+func (e parentErasures) follow(ctx context.Context) {
+	a := e.agent
+	parent, remote := a.config.Remotes.Parent()
+	if remote == nil {
+		return
+	}
+	var seen object.ID
+	for {
+		id, err := e.look(ctx, parent, remote, seen)
+		if err != nil && ctx.Err() == nil {
+			a.log.Debug("look what the session's parent erased", zap.String("session", a.config.Session), zap.Error(err))
+		}
+		if seen = id; !pause(ctx, eraseEvery) {
+			return
+		}
+	}
+}
+
+// look reads the metadata of the parent, unless it is still the version seen, and returns the version that it has repeated.
+func (e parentErasures) look(ctx context.Context, parent string, remote *transport.Remote, seen object.ID) (object.ID, error) {
+	ref := session.MetaRef(parent)
+	refs, err := remote.Refs(ctx, []string{ref})
+	if err != nil {
+		return seen, err
+	}
+	var now object.ID
+	for _, r := range refs.List {
+		if r.Name == ref {
+			now = r.ID
+		}
+	}
+	if now.IsZero() || now == seen {
+		return now, nil
+	}
+	meta, err := e.agent.config.Objects.ReadMeta(ctx, remote, now)
+	if err != nil {
+		return seen, err
+	}
+	repo, err := e.agent.Open(ctx)
+	if err != nil {
+		return seen, err
+	}
+	for _, erasure := range meta.Erased {
+		if err := e.repeat(ctx, repo, erasure); err != nil {
+			return seen, err
+		}
+	}
+	return now, nil
+}
+
+// repeat erases the records of an erasure of the parent that are in the repository.
+func (e parentErasures) repeat(ctx context.Context, repo *session.Repo, erasure session.Erasure) error {
+	a := e.agent
+	r := transcript.EraseRequest{
+		Session: a.config.Session, Before: erasure.Before, Others: true, IDs: map[string]bool{},
+		Stone: transcript.Tombstone{Time: erasure.Time, By: erasure.By, Why: erasure.Why},
+	}
+	for _, id := range erasure.IDs {
+		r.IDs[id] = true
+	}
+	erased, err := transcript.Erase(ctx, repo, r, a.config.Objects.Contents(ctx))
+	if err != nil || len(erased) == 0 {
+		return err
+	}
+	a.log.Info("erased what the session's parent erased", zap.String("session", a.config.Session), zap.Int("records", len(erased)))
+	if err := session.NoteErased(ctx, repo, a.config.Session, erasure); err != nil {
+		return err
+	}
+	if err := a.Lock(ctx); err != nil {
+		return err
+	}
+	defer a.Unlock()
+	_, err = repo.Sweep(ctx)
+	return err
+}

@@ -1,0 +1,142 @@
+package agent
+
+import (
+	"context"
+	"errors"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/writeback"
+	"github.com/artifactfs/artifactfs/statedir"
+)
+
+// Open returns the session's repository. The first call makes it if it is missing, claims a lane, and begins to push what is
+// in it. The error is fault.ErrNoSessionRemote, ErrEnded, or that of the claim: see IsRefusal.
+func (a *Agent) Open(ctx context.Context) (*session.Repo, error) {
+	a.opening.Lock()
+	defer a.opening.Unlock()
+	a.mu.Lock()
+	repo, closed := a.work.repo, a.closed
+	a.mu.Unlock()
+	switch {
+	case repo != nil:
+		return repo, nil
+	case closed:
+		return nil, ErrEnded
+	case !a.Active():
+		return nil, fault.ErrNoSessionRemote
+	}
+	repo, err := a.config.Repository.Open()
+	if err != nil {
+		return nil, err
+	}
+	if err := a.join(ctx, repo); err != nil {
+		return nil, errors.Join(err, repo.Close())
+	}
+	return repo, nil
+}
+
+// join makes this process a writer of the session, and begins to push what is in the repository.
+func (a *Agent) join(ctx context.Context, repo *session.Repo) error {
+	o, remote := a.Options(), a.config.Remotes.Session()
+	log := a.log.With(zap.String("session", a.config.Session))
+	w := work{repo: repo}
+	far := ""
+	if remote != nil {
+		var err error
+		if w.origin, err = a.config.Remotes.OpenOrigin(); err != nil {
+			return err
+		}
+		far = remote.URL()
+	}
+	if _, err := writeback.Mend(ctx, repo, far); err != nil { // refs that a power cut damaged
+		log.Warn("repair refs", zap.Error(err))
+	}
+	claimed, err := a.claim.claimLane(ctx, repo, o.TakeOver)
+	if err == nil {
+		w.queue, err = writeback.NewQueue(writeback.QueueOptions{
+			Repo: repo, Session: a.config.Session, Dir: a.place.home, Remote: remote, Origin: w.origin, Store: a.place.store,
+			Base: BaseMode(o.Base), BaseURL: a.place.baseURL, Taken: a.follow, Notes: a.mergeNotes, Log: a.log,
+		})
+	}
+	if err == nil {
+		w.capturer, err = a.config.Captures.NewCapturer(CaptureRequest{Repo: repo, Lane: claimed.Lane, Rules: Rules(o), MergedNotes: a.mergedNotes})
+	}
+	if err != nil {
+		if w.queue != nil {
+			err = errors.Join(err, w.queue.Close())
+		}
+		if w.origin != nil {
+			w.origin.Close()
+		}
+		return err
+	}
+	a.mu.Lock()
+	w.carrier = a.work.carrier
+	a.work, a.meta, a.lane = w, claimed.Meta, claimed.Lane
+	a.checkpoints.newest, _ = w.capturer.Last()
+	a.mu.Unlock()
+	if segments, err := repo.Refs(session.LanePrefix(a.config.Session)); err == nil && len(segments) > fewSegments {
+		a.config.Background("count checkpoints", a.Recount) // each is read
+	} else {
+		a.Recount()
+	}
+	if claimed.Interrupted {
+		a.log.Info("the previous mount of the session was interrupted", zap.String("session", a.config.Session))
+	}
+	return nil
+}
+
+// BaseMode returns the mode of the queue for a --session-base.
+func BaseMode(base control.BaseMode) writeback.Mode {
+	if base == control.BaseAuto || base == "" {
+		return writeback.ModeUnknown
+	}
+	return writeback.Mode(base)
+}
+
+// Start watches the refs of the git directory and makes checkpoints by the policy until ctx ends. It is called when the git
+// directory was made, or could not be made. format is that of the mounted repository.
+func (a *Agent) Start(ctx context.Context, format object.Format) {
+	if !a.Active() {
+		return
+	}
+	a.watchRefs(ctx, format)
+	a.resume(ctx)
+	a.config.Background("look who works in the session", func() { a.lookForOthers(ctx) })
+	a.config.Background("look what the session's parent erased", func() { parentErasures{a}.follow(ctx) })
+	if a.Automatic() {
+		a.makeCheckpoints(ctx)
+	}
+}
+
+// resume opens the session's repository if there is one, so that what an earlier process did not push is pushed.
+func (a *Agent) resume(ctx context.Context) {
+	for retry := retryFirst; statedir.HasSessionRepo(a.place.home); retry = min(2*retry, retryMost) {
+		_, err := a.Open(ctx)
+		a.problems.note("open the session", err)
+		if err == nil || !pause(ctx, retry) {
+			return
+		}
+	}
+}
+
+// watchRefs begins to copy refs of the git directory into the session's repository as they move.
+func (a *Agent) watchRefs(ctx context.Context, format object.Format) {
+	o := writeback.CarrierOptions{
+		Repo:    func() (*session.Repo, error) { return a.Open(context.WithoutCancel(ctx)) },
+		Session: a.config.Session, GitDir: a.place.gitDir, Format: format, Refs: a.place.store.Refs,
+		Watch: a.git.watch(a.config.Watch), Moved: a.git.refMoved,
+		Failed: func(err error) { a.problems.note("push refs", err) }, Log: a.log,
+	}
+	if a.Options().Remote == control.RemoteEmbedded {
+		o.Provide = a.place.store
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.work.carrier = writeback.NewCarrier(o)
+}

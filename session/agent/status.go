@@ -1,0 +1,130 @@
+package agent
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/writeback"
+	"github.com/artifactfs/artifactfs/statedir"
+)
+
+// ModeNone is the mode of a mount that pushes nothing.
+const ModeNone = "none"
+
+// Status returns the state of the session, without the name of its remote.
+func (a *Agent) Status() control.SessionStatus {
+	s := control.SessionStatus{Name: a.config.Session}
+	if !a.config.Writable {
+		return s
+	}
+	if !a.Active() {
+		s.Mode = ModeNone
+		return s
+	}
+	changed, last := a.config.Tree.Changed() > 0, a.config.Tree.LastChange()
+	if at := a.git.last(); at.After(last) {
+		last = at
+	}
+	a.mu.Lock()
+	s.Policy, s.State, s.Lane, s.Checkpoints = a.options.Policy, string(session.Active), a.lane.Name, a.checkpoints.count
+	if s.Lane == "" {
+		s.Lane = session.MainLane
+	}
+	s.TakenOverBy = a.takenBy()
+	if a.options.Remote == control.RemoteEmbedded {
+		s.Mode = string(writeback.ModeEmbedded)
+	}
+	ShowNewest(&s, a.checkpoints.newest)
+	s.Dirty = last.After(a.checkpoints.seen)
+	if a.checkpoints.newest.ID == "" { // what moves in the git directory of an untouched mount is our own doing
+		s.Dirty = changed
+	}
+	queue := a.work.queue
+	a.mu.Unlock()
+	if queue != nil {
+		ShowQueue(&s, queue.Status())
+	}
+	a.problems.mu.Lock()
+	defer a.problems.mu.Unlock()
+	for _, operation := range slices.Sorted(maps.Keys(a.problems.failed)) {
+		s.Error = fmt.Sprintf("%s: %v", operation, a.problems.failed[operation])
+	}
+	return s
+}
+
+// Notices returns lines for the status of the mount that its user should read.
+func (a *Agent) Notices() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	notes := slices.Clone(a.notes)
+	if a.checkpoints.old >= manyOld {
+		notes = append(notes, fmt.Sprintf("%d checkpoints are older than 7 days; artifactfs session gc keeps the last of each day, and pinned ones", a.checkpoints.old))
+	}
+	if len(a.checkpoints.unread) > 0 {
+		notes = append(notes, fmt.Sprintf("%s could not be read: the last checkpoint may hold what it ignores, and the next one tries again", strings.Join(a.checkpoints.unread, ", ")))
+	}
+	if a.work.queue == nil {
+		return notes
+	}
+	st := a.work.queue.Status()
+	if st.Seeding {
+		notes = append(notes, fmt.Sprintf("the session remote gets the history that the session stands on first: %s", seedText(st)))
+	}
+	for _, ref := range st.Behind {
+		name, id, _ := strings.Cut(ref, ": ")
+		notes = append(notes, AheadText(name, id))
+	}
+	for _, ref := range st.Refused {
+		notes = append(notes, "the session remote does not take "+ref)
+	}
+	return append(notes, st.Notices...)
+}
+
+// AheadText describes a ref that has more on the session remote than on this host; id is its commit there.
+func AheadText(ref, id string) string {
+	return fmt.Sprintf("the session remote's %s has commits that the newest checkpoint does not include; git merge %.12s merges them", statedir.ShortRef(ref), id)
+}
+
+func seedText(st writeback.Status) string {
+	if st.SeedSize == 0 {
+		return fmt.Sprintf("%d MiB so far", st.Seeded>>20)
+	}
+	return fmt.Sprintf("%d of %d MiB", st.Seeded>>20, st.SeedSize>>20)
+}
+
+// ShowNewest puts the newest checkpoint into a status; one without an ID is none.
+func ShowNewest(s *control.SessionStatus, p session.Point) {
+	if p.ID == "" {
+		return
+	}
+	at := p.Time
+	s.LastCheckpoint, s.LastCheckpointAt = string(p.ID), &at
+}
+
+// ShowQueue puts the state of the pushes into a status.
+func ShowQueue(s *control.SessionStatus, st writeback.Status) {
+	s.Mode, s.Pending, s.Branches = string(st.Mode), int64(st.Pending), st.Layout.Pattern()
+	s.Sent, s.Received, s.Seeded = st.Traffic.Sent, st.Traffic.Received, st.Traffic.Seeded
+	s.DivergedRefs = divergedRefs(st)
+	for _, d := range st.Diverged {
+		s.Diverged = append(s.Diverged, d.Ref)
+	}
+	if !st.LastSync.IsZero() {
+		at := st.LastSync
+		s.LastSync = &at
+	}
+	if st.Failure != nil {
+		s.Error = st.Failure.Error()
+	}
+}
+
+func divergedRefs(st writeback.Status) (refs []control.DivergedRef) {
+	for _, d := range st.Diverged {
+		refs = append(refs, control.DivergedRef{Ref: d.Ref, RemoteRef: d.There, KeptRef: d.Ours, BlockedBy: d.InWay})
+	}
+	return refs
+}

@@ -1,0 +1,235 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/writeback"
+)
+
+// How often a push that met changes of other writers is tried, and how long it waits for each change to be followed.
+const (
+	followTries = 3
+	followWait  = 2 * time.Second
+)
+
+// Push returns when the session remote has everything that is in the repository. If another writer has moved a ref of the
+// session, it pushes again once that was followed.
+func (a *Agent) Push(ctx context.Context, progress func(writeback.Status)) error {
+	queue := a.opened().queue
+	if queue == nil {
+		return nil
+	}
+	for try := 1; ; try++ {
+		a.mu.Lock()
+		followed := a.followed
+		a.mu.Unlock()
+		err := queue.Sync(ctx, progress)
+		if !errors.Is(err, writeback.ErrMoved) || len(queue.Status().Moved) == 0 || try == followTries {
+			return err
+		}
+		select {
+		case <-followed:
+		case <-time.After(followWait):
+			return err
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// follow is called when another writer has moved a ref of the session: it has taken the lane over, or changed the metadata.
+// Its objects are in the repository by then. This mount continues beside it, so that nothing is lost.
+func (a *Agent) follow(t writeback.Taken) {
+	a.log.Warn("another mount has moved a ref of the session", zap.String("session", a.config.Session), zap.String("ref", t.Ref))
+	ctx := context.Background()
+	a.opening.Lock() // the queue calls this as soon as it exists, before join has finished
+	//lint:ignore SA2001 taking the lock waits for its holder
+	a.opening.Unlock()
+	if a.opened().queue == nil || a.Lock(ctx) != nil {
+		return
+	}
+	defer a.Unlock()
+	var err error
+	if t.Ref == session.MetaRef(a.config.Session) {
+		var given bool
+		if given, err = a.claim.giveUp(ctx, t); err == nil && !given {
+			err = a.yield(ctx, t)
+		}
+	} else {
+		err = a.leaveSegment(ctx, t)
+	}
+	a.problems.note("follow what others did to the session", err)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	close(a.followed)
+	a.followed = make(chan struct{})
+	if err == nil {
+		a.work.queue.Wake()
+	}
+}
+
+// yield continues from the metadata of another writer, in a lane of our own if it has taken ours.
+func (a *Agent) yield(ctx context.Context, t writeback.Taken) error {
+	a.mu.Lock()
+	repo, lane := a.work.repo, a.lane
+	a.mu.Unlock()
+	meta, ours, err := session.Yield(ctx, repo, session.YieldRequest{
+		Session: a.config.Session, Lane: lane.Name, Writer: a.claim.owner(), Theirs: t.Theirs, Actor: session.Actor(),
+	})
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.meta, a.lane = meta, ours
+	if ours.Name != lane.Name {
+		a.work.capturer.SetLane(ours.Name, ours.Segment)
+		text := takenText(meta, lane.Name, ours.Name)
+		a.notes = append(a.notes, text)
+		a.log.Warn("taken over: "+text, zap.String("dir", a.config.Dir))
+	}
+	return nil
+}
+
+// takenText reports which host writes to a lane that was ours.
+func takenText(meta session.Meta, theirs, ours string) string {
+	for _, l := range meta.Lanes {
+		if l.Name == theirs {
+			return fmt.Sprintf("%s has taken session %s over at %s: checkpoints of this mount go to lane %s",
+				l.Writer.Host, meta.Session, l.Since.Format(time.RFC3339), ours)
+		}
+	}
+	return fmt.Sprintf("session %s was taken over: checkpoints of this mount go to lane %s", meta.Session, ours)
+}
+
+// takenBy returns the host that has taken over the lane in which this mount began; "": none. It needs mu.
+func (a *Agent) takenBy() string {
+	if a.lane.Name == "" || a.lane.Name == session.MainLane {
+		return ""
+	}
+	owner := a.claim.owner()
+	for _, l := range a.meta.Lanes {
+		if l.Name == session.MainLane && !l.Writer.Same(owner) {
+			return l.Writer.Host
+		}
+	}
+	return ""
+}
+
+// leaveSegment leaves a segment to another writer that has made checkpoints in it. Ours of it move to another segment.
+func (a *Agent) leaveSegment(ctx context.Context, t writeback.Taken) error {
+	lane, _, ok := strings.Cut(strings.TrimPrefix(t.Ref, session.LanePrefix(a.config.Session)), "/")
+	if !ok || !strings.HasPrefix(t.Ref, session.LanePrefix(a.config.Session)) {
+		return nil
+	}
+	a.mu.Lock()
+	repo, ours := a.work.repo, a.lane
+	a.mu.Unlock()
+	mine, err := repo.Ref(t.Ref)
+	if err != nil || mine.IsZero() {
+		return err
+	}
+	if newer, err := isOnTop(repo, t.Theirs, mine); err != nil || newer {
+		if err == nil {
+			err = repo.Update(ctx, []session.RefChange{{Name: t.Ref, Old: mine, New: t.Theirs}})
+		}
+		return err
+	}
+	segments, err := repo.Segments(lane)
+	if err != nil {
+		return err
+	}
+	free := slices.Max(append(segments, ours.Segment)) + 1
+	if err := repo.Update(ctx, []session.RefChange{
+		{Name: session.SegmentRef(a.config.Session, lane, free), New: mine}, {Name: t.Ref, Old: mine, New: t.Theirs},
+	}); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if lane == ours.Name {
+		a.work.capturer.SetLane(lane, free+1)
+	}
+	a.notes = append(a.notes, "another mount has made checkpoints in lane "+lane+" too: ours of then are in its segment "+strconv.Itoa(free))
+	return nil
+}
+
+// isOnTop reports whether a checkpoint was made on top of another one, in the same segment.
+func isOnTop(repo *session.Repo, checkpoint, other object.ID) (bool, error) {
+	for at := checkpoint; !at.IsZero(); {
+		if at == other {
+			return true, nil
+		}
+		_, content, err := repo.Get(at, object.MaxCommitSize)
+		if err != nil {
+			return false, err
+		}
+		if at, err = session.PointParent(repo.Format(), content); err != nil {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// A mount that pushes learns of a take-over from the answer. A mount with nothing to push asks for one ref: every lookEvery
+// while its files change, and every lookIdle after idleAfter without a change. Only a session that the session remote has can
+// be taken over, so a mount without work asks nothing.
+const (
+	lookEvery = 4 * time.Second
+	lookIdle  = 30 * time.Second
+	idleAfter = 10 * time.Minute
+)
+
+// lookForOthers notices changes of the session by other writers until ctx ends.
+func (a *Agent) lookForOthers(ctx context.Context) {
+	if a.config.Remotes.Session() == nil {
+		return
+	}
+	began := time.Now()
+	for wait := lookEvery; pause(ctx, wait); {
+		active := a.config.Tree.LastChange()
+		if active.Before(began) {
+			active = began
+		}
+		if wait = lookEvery; time.Since(active) > idleAfter {
+			wait = lookIdle
+		}
+		if err := a.lookOnce(ctx); err != nil && ctx.Err() == nil {
+			a.log.Debug("look who works in the session", zap.String("session", a.config.Session), zap.Error(err))
+			wait = lookIdle
+		}
+	}
+}
+
+// lookOnce asks the session remote for the metadata ref. If another writer has moved it, the queue fetches it and calls follow.
+func (a *Agent) lookOnce(ctx context.Context) error {
+	w := a.opened()
+	if w.repo == nil || w.queue == nil {
+		return nil
+	}
+	ref := session.MetaRef(a.config.Session)
+	ours, err := w.repo.Ref(ref)
+	if err != nil || ours.IsZero() {
+		return err
+	}
+	refs, err := a.config.Remotes.Session().Remote.Refs(ctx, []string{ref})
+	if err != nil {
+		return err
+	}
+	for _, r := range refs.List {
+		if r.Name == ref && r.ID != ours && !writeback.Within(w.repo, ours, r.ID) {
+			return w.queue.Sync(ctx, nil)
+		}
+	}
+	return nil
+}
