@@ -12,8 +12,8 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -264,7 +264,7 @@ func TestTheDirectoryMayBeDeletedAtAnyMoment(t *testing.T) {
 		t.Fatal(err)
 	}
 	checkContent(t, held, 1, want)
-	waitFor(t, "the loss to be noticed", func() bool { return !check(t, b, 1, 1000) && !check(t, b, 2, 2<<20) })
+	await.Until(t, "the loss to be noticed", func() bool { return !check(t, b, 1, 1000) && !check(t, b, 2, 2<<20) })
 	put(t, b, 3, 2<<20)
 	put(t, b, 1, 1000)
 	mustHave(t, b, 3, 2<<20)
@@ -272,21 +272,6 @@ func TestTheDirectoryMayBeDeletedAtAnyMoment(t *testing.T) {
 	b.Close()
 	b = openBlobs(t, dir, plenty)
 	mustHave(t, b, 1, 1000)
-}
-
-// waitFor waits for a condition that other processes or goroutines bring about.
-func waitFor(t testing.TB, what string, is func() bool) {
-	t.Helper()
-	deadline := time.After(20 * time.Second)
-	poll := time.NewTicker(2 * lookEvery)
-	defer poll.Stop()
-	for !is() {
-		select {
-		case <-poll.C:
-		case <-deadline:
-			t.Fatalf("waited in vain for %s", what)
-		}
-	}
 }
 
 func TestManyGoroutines(t *testing.T) {

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 )
 
 // childEnv makes the test binary a second process that shares a cache: its value is "job dir quota first".
@@ -165,9 +167,9 @@ func TestTwoProcessesShareADirectory(t *testing.T) {
 		if got := o.do("put", n); got != "ok" {
 			t.Fatal(got)
 		}
-		waitFor(t, "what the other process put", func() bool { return check(t, b, n, sizeOf(n)) })
+		await.Until(t, "what the other process put", func() bool { return check(t, b, n, sizeOf(n)) })
 		put(t, b, 1000+n, sizeOf(1000+n))
-		waitFor(t, "the other process to see it", func() bool { return o.do("get", 1000+n) == "yes" })
+		await.Until(t, "the other process to see it", func() bool { return o.do("get", 1000+n) == "yes" })
 	}
 	o.do("put", 2000+61) // a segment is shared by nobody
 	if got := segmentFiles(t, dir); len(got) != 2 {
@@ -180,7 +182,7 @@ func TestTwoProcessesShareADirectory(t *testing.T) {
 		t.Error("the segment that the other process appends to was evicted")
 	}
 	if got := o.do("get", 1000); got != "no" {
-		waitFor(t, "the other process to notice the eviction", func() bool { return o.do("get", 1000) == "no" })
+		await.Until(t, "the other process to notice the eviction", func() bool { return o.do("get", 1000) == "no" })
 	}
 	o.end()
 	put(t, b, 3000, 100) // goes on with what the other left

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -76,7 +77,7 @@ func TestSizesReachTheFileAndOtherProcesses(t *testing.T) {
 		b.Put(numberedID(object.SHA1, 100+n), int64(100+n))
 	}
 	for n := range uint64(200) {
-		waitFor(t, "sizes to be shared", func() bool {
+		await.Until(t, "sizes to be shared", func() bool {
 			x, okA := a.Get(numberedID(object.SHA1, n))
 			y, okB := b.Get(numberedID(object.SHA1, n))
 			return okA && okB && x == int64(n) && y == int64(n)

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap/zaptest"
 
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/prioritize"
 	"github.com/artifactfs/artifactfs/transport"
@@ -89,7 +90,7 @@ func TestWaitersShareOneFlight(t *testing.T) {
 			got <- fmt.Sprint(string(data), err)
 		}()
 	}
-	eventually(t, func() bool {
+	await.Until(t, "all readers wait for one request", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		f := p.flights[blobID(1)]
@@ -127,7 +128,7 @@ func TestInterruptedWaiterLeavesAlone(t *testing.T) {
 	left, stayed := make(chan error, 1), make(chan error, 1)
 	go func() { _, err := p.wait(ctx, want(1), company{patience: hedgeAfter}); left <- err }()
 	go func() { _, err := p.wait(context.Background(), want(1), company{patience: hedgeAfter}); stayed <- err }()
-	eventually(t, func() bool {
+	await.Until(t, "both readers wait for one request", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		f := p.flights[blobID(1)]
@@ -152,7 +153,7 @@ func TestForegroundOvertakesBackground(t *testing.T) {
 		return deliver(ctx, n, b, arrived)
 	})
 	p.ask(wants(0, 5000, prioritize.Source))
-	eventually(t, func() bool { return len(r.sent()) == backgroundLanes })
+	await.Until(t, "every background lane has sent a request", func() bool { return len(r.sent()) == backgroundLanes })
 	last := want(4999) // queued behind thousands
 	if _, err := p.wait(context.Background(), last, company{patience: hedgeAfter}); err != nil {
 		t.Fatal(err)
@@ -173,7 +174,7 @@ func TestSlowBackgroundIsHedged(t *testing.T) {
 		return deliver(ctx, n, b, arrived)
 	})
 	p.ask(wants(0, 10, prioritize.Source))
-	eventually(t, func() bool { return len(r.sent()) == 1 })
+	await.Until(t, "the first request is sent", func() bool { return len(r.sent()) == 1 })
 	if _, err := p.wait(context.Background(), want(3), company{patience: hedgeAfter}); err != nil {
 		t.Fatal(err)
 	}
@@ -267,17 +268,6 @@ func TestAnswerThatLeavesOutAWant(t *testing.T) {
 	p, _ := testPipeline(t, func(context.Context, int, *batch, func(object.ID, []byte)) error { return nil })
 	if _, err := p.wait(context.Background(), want(1), company{patience: hedgeAfter}); !errors.Is(err, ErrNotFound) {
 		t.Errorf("got %v", err)
-	}
-}
-
-// eventually waits for a condition that other goroutines bring about.
-func eventually(t *testing.T, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); {
-		if time.Now().After(end) {
-			t.Fatal("condition did not come about")
-		}
-		time.Sleep(time.Millisecond)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap/zaptest"
 
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/prioritize"
 	"github.com/artifactfs/artifactfs/transport"
@@ -41,7 +42,7 @@ func TestUnusableAnswerIsAskedForSoManyTimes(t *testing.T) {
 		defer p.mu.Unlock()
 		return p.refusals.of[bad]
 	}
-	eventually(t, func() bool {
+	await.Until(t, "the refusal is final", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		of := p.refusals.of[bad]
@@ -100,7 +101,7 @@ func TestRemoteThatIsAwayGetsOneRequestAtATime(t *testing.T) {
 			got <- err
 		}()
 	}
-	eventually(t, func() bool {
+	await.Until(t, "all callers wait and the pipeline pauses for a second", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		return p.waiting == cap(got) && p.state.pause >= time.Second
@@ -131,7 +132,7 @@ func TestUnusableHistoryIsAskedForSoManyTimes(t *testing.T) {
 		})
 	}
 	var last *refusal
-	eventually(t, func() bool {
+	await.Until(t, "the refusal of the history is final", func() bool {
 		for range 100 { // however often it is wanted
 			if !errors.As(ask(), &last) {
 				t.Fatal("history whose answer cannot be used: got no refusal")

@@ -13,6 +13,8 @@ import (
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 )
 
 func TestOneShot(t *testing.T) {
@@ -94,7 +96,7 @@ func TestCloseKillsAll(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- tr.OneShot(`sh -c 'echo $$ >pid; sleep 1000' | cat`, f) }()
 	var pid []byte
-	until(t, "it runs", func() bool {
+	await.Until(t, "it runs", func() bool {
 		pid, _ = os.ReadFile(filepath.Join(tr.dir, "pid"))
 		return bytes.HasSuffix(pid, []byte("\n"))
 	})
@@ -102,7 +104,7 @@ func TestCloseKillsAll(t *testing.T) {
 	if err := <-done; !errors.Is(err, ErrStopped) {
 		t.Error(err)
 	}
-	until(t, "its children have ended", func() bool {
+	await.Until(t, "its children have ended", func() bool {
 		stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/stat")
 		return err != nil || bytes.Contains(stat, []byte(") Z "))
 	})

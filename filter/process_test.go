@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/internal/pktline"
 )
 
@@ -72,7 +73,7 @@ func TestDelayedContents(t *testing.T) {
 		defer tr.mu.Unlock()
 		return tr.pool(command("delay"))
 	}()
-	until(t, "all are queued", func() bool {
+	await.Until(t, "all are queued", func() bool {
 		pool.mu.Lock()
 		defer pool.mu.Unlock()
 		return len(pool.queue)+len(pool.busy) == files
@@ -90,15 +91,6 @@ func TestDelayedContents(t *testing.T) {
 	check(100) // alone, it need not be delayed
 	if after, n := tr.trace(); n["start"] != 1 || strings.Count(after, "can-delay=1") != strings.Count(text, "can-delay=1") {
 		t.Errorf("%v", n)
-	}
-}
-
-func until(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain until %s", what)
-		}
 	}
 }
 
@@ -202,7 +194,7 @@ func TestIdleIsNotSilent(t *testing.T) {
 			t.Fatal(err)
 		}
 		start := time.Now()
-		until(t, "more than the deadline has passed", func() bool { return time.Since(start) > 300*time.Millisecond })
+		await.Until(t, "more than the deadline has passed", func() bool { return time.Since(start) > 300*time.Millisecond })
 	}
 	if text, n := tr.trace(); n["start"] != 1 {
 		t.Errorf("traced %s", text)
@@ -217,7 +209,7 @@ func TestBusyProcessIsHelped(t *testing.T) {
 		_, err := tr.through("hangs", "a", "x")
 		hung <- err
 	}()
-	until(t, "the process is busy", func() bool { _, n := tr.trace(); return n["smudge"] == 1 })
+	await.Until(t, "the process is busy", func() bool { _, n := tr.trace(); return n["smudge"] == 1 })
 	if got, err := tr.through("hangs", "good", "x"); err != nil || got != "X" {
 		t.Errorf("%q, %v", got, err)
 	}
@@ -249,7 +241,7 @@ func TestRelease(t *testing.T) {
 	f.Wanted = func() bool { return wanted }
 	done := make(chan error, 1)
 	go func() { done <- tr.Process(command("hangs"), f) }()
-	until(t, "the process is busy", func() bool { _, n := tr.trace(); return n["smudge"] == 3 })
+	await.Until(t, "the process is busy", func() bool { _, n := tr.trace(); return n["smudge"] == 3 })
 	if tr.Release() {
 		t.Error("what somebody waits for was ended")
 	}

@@ -13,10 +13,10 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/worktree"
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
@@ -99,7 +99,7 @@ func TestWritesEnd(t *testing.T) {
 	if _, err := f.WriteString("written"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() bool { return len(a.ask()) == 0 })
+	await.Until(t, "the change journal returns no changes", func() bool { return len(a.ask()) == 0 })
 	var st unix.Stat_t
 	if err := unix.Lstat(f.Name(), &st); err != nil {
 		t.Fatal(err)
@@ -149,15 +149,6 @@ func TestRefreshWhileWriting(t *testing.T) {
 	}
 }
 
-func eventually(t *testing.T, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("it never came")
-		}
-	}
-}
-
 // waitingGit is what Await is answered with.
 type waitingGit struct {
 	ready   chan struct{}
@@ -202,7 +193,7 @@ func waitForGit(t *testing.T, readOnly bool) {
 		return cmd
 	}
 	first, second := read(), read()
-	eventually(t, func() bool { return g.waiting.Load() == 2 })
+	await.Until(t, "two processes wait for git", func() bool { return g.waiting.Load() == 2 })
 
 	// Everything else goes on, changes of the root too.
 	if data, err := os.ReadFile(m.path("dir/f")); err != nil || string(data) != "data" {

@@ -192,7 +192,7 @@ func TestTakeover(t *testing.T) {
 	defer detach()
 
 	serve := child(t, "serve", dir, state, d)
-	await(t, serve, "serving")
+	awaitWord(t, serve, "serving")
 	user := child(t, "use", dir, state, nil)
 	var report []byte
 	var userErr error
@@ -306,7 +306,7 @@ func child(t *testing.T, role, dir, state string, device *os.File) childProcess 
 	return childProcess{cmd, bufio.NewReader(out)}
 }
 
-func await(t *testing.T, c childProcess, word string) {
+func awaitWord(t *testing.T, c childProcess, word string) {
 	t.Helper()
 	line, err := c.out.ReadString('\n')
 	if err != nil || strings.TrimSpace(line) != word {

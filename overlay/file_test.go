@@ -10,9 +10,10 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 )
 
 // opened is a world with its layer open, closed with the test.
@@ -58,16 +59,6 @@ func (w *world) lost() []string {
 		names = append(names, e.Name())
 	}
 	return names
-}
-
-// until waits for what the janitor does.
-func until(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within ten seconds", what)
-		}
-	}
 }
 
 func TestBaseFileIsReadElsewhere(t *testing.T) {
@@ -260,7 +251,7 @@ func TestDeletedFileLivesUntilForgotten(t *testing.T) {
 	if _, ok := w.l.Inode(node); ok {
 		t.Error("the inode outlives its last look-up")
 	}
-	until(t, "content removed", func() bool { return w.contents() == 0 })
+	await.Until(t, "content removed", func() bool { return w.contents() == 0 })
 	f = w.l.File(node)
 	defer f.Done()
 	if _, err := f.ReadAt(p, 0); !errors.Is(err, syscall.ESTALE) {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/disk/disktest"
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 )
 
 // pinnedFile is a pin and what it must read.
@@ -156,7 +157,7 @@ func TestPinnedContentOfTheRemoved(t *testing.T) {
 	}
 	w.comparePins()
 	w.release()
-	until(t, "content is removed", func() bool { return w.contents() == 0 })
+	await.Until(t, "content is removed", func() bool { return w.contents() == 0 })
 }
 
 // Who dies with pins leaves nothing of them.
@@ -178,7 +179,7 @@ func TestDeathWithPins(t *testing.T) {
 			t.Errorf("%+v", rec)
 		}
 		w.compare()
-		until(t, "content is removed", func() bool { return w.contents() == 1 })
+		await.Until(t, "content is removed", func() bool { return w.contents() == 1 })
 		entries, err := os.ReadDir(w.dir)
 		w.must(err)
 		for _, e := range entries {

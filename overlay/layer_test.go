@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"testing"
+
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 )
 
 // TestChanceAgainstModel does things by chance, with closes, kills and compactions between them.
@@ -56,7 +58,7 @@ func TestLongLogIsCompacted(t *testing.T) {
 			return nil
 		}))
 	}
-	until(t, "compacted", func() bool { return w.l.wal.Size() < longLog/100 })
+	await.Until(t, "compacted", func() bool { return w.l.wal.Size() < longLog/100 })
 	w.kill()
 	w.mustOpen()
 	w.compare()

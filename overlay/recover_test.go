@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 )
 
 func (w *world) mtime(name string) int64 {
@@ -60,7 +62,7 @@ func TestKillEndsFilesWithoutName(t *testing.T) {
 	w.must(w.remove("open"))
 	w.kill()
 	w.mustOpen()
-	until(t, "dropped and removed", func() bool { _, ok := w.l.Inode(node); return !ok && w.contents() == 0 })
+	await.Until(t, "dropped and removed", func() bool { _, ok := w.l.Inode(node); return !ok && w.contents() == 0 })
 	if lost := w.lost(); len(lost) > 0 {
 		t.Errorf("lost+found: %v", lost)
 	}
@@ -75,7 +77,7 @@ func TestOrphanGoesToLostAndFound(t *testing.T) {
 	w.must(os.WriteFile(w.l.contents.path(number), []byte("nobody's"), 0o600))
 	w.kill()
 	w.mustOpen()
-	until(t, "moved", func() bool { return len(w.lost()) == 1 })
+	await.Until(t, "moved", func() bool { return len(w.lost()) == 1 })
 	w.compare()
 	if n := w.contents(); n != 1 {
 		t.Errorf("%d contents", n)
@@ -132,7 +134,7 @@ func TestNumbersBehindALostReserveAreSkipped(t *testing.T) {
 	if in.Content <= 5*perDirectory {
 		t.Errorf("content %d", in.Content)
 	}
-	until(t, "orphan moved", func() bool { return len(w.lost()) == 1 })
+	await.Until(t, "orphan moved", func() bool { return len(w.lost()) == 1 })
 }
 
 func TestPowerLossDuringRecoveryIsStillPowerLoss(t *testing.T) {
@@ -238,7 +240,7 @@ func TestContentsAreSettled(t *testing.T) {
 	w.must(w.write("base3", 0, []byte("x")))
 	w.must(w.create("own"))
 	w.must(w.write("own", 0, []byte("x")))
-	until(t, "settled", func() bool {
+	await.Until(t, "settled", func() bool {
 		a, _ := w.l.Inode(w.files["base3"].node)
 		b, _ := w.l.Inode(w.files["own"].node)
 		return a.Flags == 0 && b.Flags == 0

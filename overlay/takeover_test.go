@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/overlay/state"
 )
 
@@ -229,7 +230,7 @@ func TestTakeOverRemovesOrphans(t *testing.T) {
 	w.kill()
 	w.o.TakeOver = true
 	w.mustOpen()
-	until(t, "no orphan", func() bool {
+	await.Until(t, "no orphan", func() bool {
 		_, err := os.Stat(w.l.contents.path(number))
 		return os.IsNotExist(err)
 	})

@@ -18,19 +18,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/object"
 )
-
-// await polls for a condition that nothing announces.
-func await(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !cond(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("in vain waited until %s", what)
-		}
-	}
-}
 
 // met is a remote that knows its server and has one connection to it.
 func met(t *testing.T, url string) *Remote {
@@ -70,7 +61,7 @@ func ready(t *testing.T, r *Remote) net.Conn {
 	t.Helper()
 	d := dialerOf(r)
 	var c net.Conn
-	await(t, "the spare is open", func() bool {
+	await.Until(t, "the spare is open", func() bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if d.ahead != nil {
@@ -150,7 +141,7 @@ func TestSpareDiesUnused(t *testing.T) {
 	r.OpenSpare()
 	c := ready(t, r)
 	s.CloseClientConnections()
-	await(t, "its end is seen", func() bool { return !alive(c) })
+	await.Until(t, "its end is seen", func() bool { return !alive(c) })
 	if err := readFile(t, r, fx); err != nil || r.Stats().LastError != "" {
 		t.Errorf("after the server closed the spare: %v, %+v", err, r.Stats())
 	}
@@ -158,7 +149,7 @@ func TestSpareDiesUnused(t *testing.T) {
 	r.OpenSpare()
 	c = ready(t, r)
 	s.CloseClientConnections()
-	await(t, "its end is seen", func() bool { return !alive(c) })
+	await.Until(t, "its end is seen", func() bool { return !alive(c) })
 	before := r.Stats().Connections
 	r.OpenSpare()
 	if fresh := ready(t, r); fresh == c || !alive(fresh) || r.Stats().Connections != before+1 {
@@ -222,7 +213,7 @@ func TestOldSpareIsClosed(t *testing.T) {
 	d.age = time.Millisecond
 	d.mu.Unlock()
 	r.OpenSpare()
-	await(t, "the server sees the spare closed", func() bool { all, open := s.accepts(); return all == 2 && open == 1 })
+	await.Until(t, "the server sees the spare closed", func() bool { all, open := s.accepts(); return all == 2 && open == 1 })
 	if err := readFile(t, r, fx); err != nil || r.Stats().Connections != 3 {
 		t.Errorf("after the spare grew old: %v, %+v", err, r.Stats())
 	}
@@ -234,7 +225,7 @@ func TestSpareCannotBeOpened(t *testing.T) {
 	s.Listener.Close()
 	r.OpenSpare()
 	d := dialerOf(r)
-	await(t, "the attempt is over", func() bool {
+	await.Until(t, "the attempt is over", func() bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		return d.ahead == nil
@@ -297,7 +288,7 @@ func TestAliveBehindTicket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	await(t, "a ticket is here", func() (is bool) {
+	await.Until(t, "a ticket is here", func() (is bool) {
 		raw.Control(func(fd uintptr) {
 			n, _ := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
 			is = n == 1
@@ -308,7 +299,7 @@ func TestAliveBehindTicket(t *testing.T) {
 		t.Error("with a ticket unread it counts as dead")
 	}
 	peer.Close()
-	await(t, "its end is seen", func() bool { return !alive(c) })
+	await.Until(t, "its end is seen", func() bool { return !alive(c) })
 }
 
 // mute accepts connections and says nothing on them.
@@ -385,7 +376,7 @@ func TestCloseEndsSpare(t *testing.T) {
 			r := met(t, base+"/r")
 			r.OpenSpare()
 			if wait {
-				await(t, "the spare is open", func() bool { return r.Stats().Connections == 2 })
+				await.Until(t, "the spare is open", func() bool { return r.Stats().Connections == 2 })
 			}
 			if err := r.Close(); err != nil {
 				t.Error(err)
@@ -395,7 +386,7 @@ func TestCloseEndsSpare(t *testing.T) {
 				t.Errorf("after Close: %v", err)
 			}
 		}
-		await(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before })
+		await.Until(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before })
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	. "github.com/artifactfs/artifactfs/worktree"
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
@@ -66,7 +67,7 @@ func TestSlowCopyUp(t *testing.T) {
 		return done
 	}
 	interrupted, patient := write(ctx), write(t.Context())
-	until(t, func() bool { return w.src.Waiting("slow") == 2 })
+	await.Until(t, "two callers wait for slow", func() bool { return w.src.Waiting("slow") == 2 })
 	w.write(w.node("quick"), "Quick", 0)
 	w.ok(w.rename("slow", "moved"))
 	w.set("moved", Change{Set: SetMode, Mode: 0o600})
@@ -87,7 +88,7 @@ func TestCopyUpRace(t *testing.T) {
 		_, err := w.Write(t.Context(), n, []byte("late"), 2, false)
 		done <- err
 	}()
-	until(t, func() bool { return w.src.Waiting("f") == 1 })
+	await.Until(t, "one caller waits for f", func() bool { return w.src.Waiting("f") == 1 })
 	w.set("f", Change{Set: SetSize, Size: 0})
 	w.write(n, "first", 0)
 	close(release)

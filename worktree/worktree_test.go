@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/object"
 	. "github.com/artifactfs/artifactfs/worktree"
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
@@ -246,7 +247,7 @@ func TestSlowSize(t *testing.T) {
 	}
 	go func() { _, err := tree.Attr(interrupted, slow.Node); gaveUp <- err }()
 	go func() { _, err := tree.Attr(t.Context(), slow.Node); done <- err }()
-	until(t, func() bool { return src.Waiting("slow") == 2 })
+	await.Until(t, "two callers wait for slow", func() bool { return src.Waiting("slow") == 2 })
 	if a := stat(t, tree, "quick"); a.Size != 1 {
 		t.Errorf("quick: %+v", a)
 	}
@@ -376,10 +377,10 @@ func TestClose(t *testing.T) {
 	done := make(chan error, 1)
 	slow := lookup(t, tree, "slow")
 	go func() { _, err := tree.Attr(t.Context(), slow); done <- err }()
-	until(t, func() bool { return src.Waiting("slow") == 1 })
+	await.Until(t, "one caller waits for slow", func() bool { return src.Waiting("slow") == 1 })
 	closed := make(chan error, 1)
 	go func() { closed <- tree.Close() }()
-	until(t, func() bool { _, err := tree.Path(Root); return errors.Is(err, ErrClosed) })
+	await.Until(t, "the tree is closed", func() bool { _, err := tree.Path(Root); return errors.Is(err, ErrClosed) })
 	select {
 	case <-closed:
 		t.Error("closed under a call")
@@ -388,15 +389,5 @@ func TestClose(t *testing.T) {
 	close(release)
 	if err := errors.Join(<-done, <-closed); err != nil {
 		t.Error(err)
-	}
-}
-
-// until waits for a condition.
-func until(t *testing.T, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the condition did not come")
-		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
@@ -211,16 +212,6 @@ func (p *place) carrier(o CarrierOptions) *Carrier {
 	return c
 }
 
-// await polls until a condition holds.
-func await(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited too long for %s", what)
-		}
-	}
-}
-
 func (p *place) inSession(name string) string {
 	out, err := try(p.t, p.session, "", "rev-parse", "-q", "--verify", name)
 	if err != nil {
@@ -247,14 +238,14 @@ func TestCarrier(t *testing.T) {
 			}
 			one := p.commit("d/new.txt", "one")
 			start := time.Now()
-			await(t, "the commit", func() bool { return p.inSession("refs/heads/main") == one.String() })
+			await.Until(t, "the commit", func() bool { return p.inSession("refs/heads/main") == one.String() })
 			t.Logf("carried within %v", time.Since(start))
 			if p.repo.Owned(p.base) {
 				t.Error("the remote's commit was copied")
 			}
 			// Rewritten, branched, tagged, noted, removed, and packed.
 			two := p.commit("d/new.txt", "two", "--amend")
-			await(t, "the amended commit", func() bool { return p.inSession("refs/heads/main") == two.String() })
+			await.Until(t, "the amended commit", func() bool { return p.inSession("refs/heads/main") == two.String() })
 			if kept := p.kept(); len(kept) != 1 || kept[0] != one.String() {
 				t.Errorf("kept %v, want %v", kept, one)
 			}
@@ -283,7 +274,7 @@ func TestCarrier(t *testing.T) {
 			run(t, p.work, "", "tag", "-d", "light")
 			// A name that another stood in the way of.
 			run(t, p.work, "", "branch", "feature", three.String())
-			await(t, "a branch in place of another", func() bool { return p.inSession("refs/heads/feature") == three.String() })
+			await.Until(t, "a branch in place of another", func() bool { return p.inSession("refs/heads/feature") == three.String() })
 			if got := p.inSession("refs/heads/feature/x") + p.inSession("refs/tags/light"); got != "" {
 				t.Errorf("removed refs are there: %s", got)
 			}
@@ -364,7 +355,7 @@ func TestCarrierWithoutGitDirectory(t *testing.T) {
 		t.Errorf("main is %q", got)
 	}
 	os.Rename(p.git+".away", p.git)
-	await(t, "recovery", func() bool { return *failure.Load() == nil })
+	await.Until(t, "recovery", func() bool { return *failure.Load() == nil })
 }
 
 // What is not the session's is not carried: fetched tags and branches that are as the remote has them.

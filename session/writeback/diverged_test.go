@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 )
@@ -19,13 +20,13 @@ func TestDivergence(t *testing.T) {
 	p.carrier(CarrierOptions{})
 	q := p.queue(to, QueueOptions{})
 	one := p.commit("a", "one")
-	await(t, "the first commit", func() bool { return to.ref("refs/heads/main") == one.String() })
+	await.Until(t, "the first commit", func() bool { return to.ref("refs/heads/main") == one.String() })
 	// Somebody else commits there.
 	theirs := run(t, to.dir, "", "-c", "user.name=b", "-c", "user.email=b@c", "commit-tree", "-p", one.String(), "-m", "theirs", one.String()+"^{tree}")
 	run(t, to.dir, "", "update-ref", "refs/heads/main", theirs)
 	two := p.commit("a", "two")
 	diverged := session.DivergedRef(sessionName, "refs/heads/main")
-	await(t, "ours beside theirs", func() bool { return to.ref(diverged) == two.String() })
+	await.Until(t, "ours beside theirs", func() bool { return to.ref(diverged) == two.String() })
 	wantSync(t, q) // all is there
 	want := []Diverged{{Ref: "refs/heads/main", There: "refs/heads/main", Ours: diverged}}
 	if st := q.Status(); !slices.Equal(st.Diverged, want) {
@@ -35,7 +36,7 @@ func TestDivergence(t *testing.T) {
 		t.Fatalf("theirs is lost: %s", got)
 	}
 	three := p.commit("a", "three")
-	await(t, "ours going on", func() bool { return to.ref(diverged) == three.String() })
+	await.Until(t, "ours going on", func() bool { return to.ref(diverged) == three.String() })
 	// A new process sees it the same way.
 	q = p.reopen(q, to, QueueOptions{})
 	wantSync(t, q)
@@ -46,7 +47,7 @@ func TestDivergence(t *testing.T) {
 	run(t, p.work, "", "fetch", "-q", to.dir, "main")
 	run(t, p.work, "", "merge", "-q", "-m", "both", "FETCH_HEAD")
 	merged := run(t, p.work, "", "rev-parse", "HEAD")
-	await(t, "the merge", func() bool { return to.ref("refs/heads/main") == merged && to.ref(diverged) == "" })
+	await.Until(t, "the merge", func() bool { return to.ref("refs/heads/main") == merged && to.ref(diverged) == "" })
 	wantSync(t, q)
 	if st := q.Status(); len(st.Diverged) != 0 {
 		t.Errorf("%+v", st)
@@ -100,7 +101,7 @@ func TestTaken(t *testing.T) {
 	if got := to.ref(lane); got != before.Commit.String() {
 		t.Errorf("a point was sent to a lane that another machine has: %s", got)
 	}
-	await(t, "the news", func() bool { mu.Lock(); defer mu.Unlock(); return len(taken) > 0 })
+	await.Until(t, "the news", func() bool { mu.Lock(); defer mu.Unlock(); return len(taken) > 0 })
 	if taken[0] != (Taken{Ref: meta, Theirs: theirs}) || !repo.Owned(theirs) {
 		t.Errorf("told %v, here: %v", taken, repo.Owned(theirs))
 	}

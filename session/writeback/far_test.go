@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap/zaptest"
 
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
@@ -141,7 +142,7 @@ func (p *place) queue(to *far, o QueueOptions) *Queue {
 // carried waits for the carrier.
 func (p *place) carried(id object.ID) {
 	p.t.Helper()
-	await(p.t, "the carrier", func() bool { return p.inSession("refs/heads/main") == id.String() })
+	await.Until(p.t, "the carrier", func() bool { return p.inSession("refs/heads/main") == id.String() })
 }
 
 // syncAll waits for a queue, with patience.
@@ -155,7 +156,7 @@ func syncAll(t testing.TB, q *Queue) error {
 // awaitFailure waits until a queue has tried, and told that it could not.
 func awaitFailure(t testing.TB, q *Queue) {
 	t.Helper()
-	await(t, "a failure", func() bool { return q.Status().Failure != nil })
+	await.Until(t, "a failure", func() bool { return q.Status().Failure != nil })
 }
 
 func wantSync(t testing.TB, q *Queue) {

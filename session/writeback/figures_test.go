@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -39,7 +40,7 @@ func TestFigures(t *testing.T) {
 
 	to.server.Down()
 	q.Wake()
-	await(t, "a failure", func() bool { return q.Figures().Failures > refused.Failures })
+	await.Until(t, "a failure", func() bool { return q.Figures().Failures > refused.Failures })
 	if now := q.Figures(); now.Refs != refused.Refs {
 		t.Errorf("without a session remote: %+v, before %+v", now, refused)
 	}

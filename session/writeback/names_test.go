@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
@@ -19,7 +20,7 @@ import (
 // await waits until a ref of the session remote is id; "": until it is gone.
 func (r *far) await(ref, id string) {
 	r.t.Helper()
-	await(r.t, ref+" is "+id, func() bool { return r.ref(ref) == id })
+	await.Until(r.t, ref+" is "+id, func() bool { return r.ref(ref) == id })
 }
 
 // Branches and tags of a session remote that people use are theirs: the session's have other names, and may be rewritten.
@@ -159,7 +160,7 @@ func TestNotesAreMerged(t *testing.T) {
 			to.await(ref, first)
 			note(to.dir, "theirs")
 			second := note(p.work, "ours again")
-			await(t, "the merge", func() bool {
+			await.Until(t, "the merge", func() bool {
 				out, err := try(t, to.dir, "", "notes", "--ref=agent", "show", p.base.String())
 				return err == nil && strings.Contains(out, "theirs") && strings.Contains(out, "ours again")
 			})
@@ -178,13 +179,13 @@ func TestNotesAreMerged(t *testing.T) {
 			// They are not rewound, or removed there.
 			tip := to.ref(ref)
 			run(t, p.work, "", "update-ref", "-d", ref)
-			await(t, "the removal", func() bool { return p.inSession(ref) == "" })
+			await.Until(t, "the removal", func() bool { return p.inSession(ref) == "" })
 			wantSync(t, q)
 			if got := to.ref(ref); got != tip {
 				t.Errorf("notes that were removed here are %q there, want %q", got, tip)
 			}
 			third := note(p.work, "new beginning")
-			await(t, "notes that were begun anew", func() bool {
+			await.Until(t, "notes that were begun anew", func() bool {
 				_, err := try(t, to.dir, "", "merge-base", "--is-ancestor", third, ref)
 				return err == nil
 			})
@@ -221,7 +222,7 @@ grep -q %[1]s pushed || exit 0
 	}
 	q := p.queue(to, QueueOptions{})
 	note(p.work, "agent", "ours")
-	await(t, "the merge of all three", func() bool {
+	await.Until(t, "the merge of all three", func() bool {
 		out, err := try(t, to.dir, "", "notes", "--ref=agent", "show", p.base.String())
 		return err == nil && strings.Contains(out, "of the winner") && strings.Contains(out, "of another loser") && strings.Contains(out, "ours")
 	})

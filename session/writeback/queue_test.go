@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
@@ -25,11 +26,11 @@ func TestQueue(t *testing.T) {
 				p.carrier(CarrierOptions{})
 				one := p.commit("d/new.txt", "one")
 				q := p.queue(to, QueueOptions{})
-				await(t, "the first commit", func() bool { return to.ref("refs/heads/main") == one.String() })
+				await.Until(t, "the first commit", func() bool { return to.ref("refs/heads/main") == one.String() })
 				point := p.point("manual")
 				start := time.Now()
 				two := p.commit("two.txt", "two")
-				await(t, "the second commit", func() bool { return to.ref("refs/heads/main") == two.String() })
+				await.Until(t, "the second commit", func() bool { return to.ref("refs/heads/main") == two.String() })
 				t.Logf("on the session remote within %v", time.Since(start))
 				wantSync(t, q)
 				if got := to.ref(session.SegmentRef(sessionName, "main", 1)); got != point.Commit.String() || !q.Has(point) {
@@ -42,15 +43,15 @@ func TestQueue(t *testing.T) {
 				three := p.commit("two.txt", "three", "--amend")
 				run(t, p.work, "", "branch", "topic")
 				run(t, p.work, "", "tag", "-a", "-m", "v", "v1")
-				await(t, "the amended commit", func() bool { return to.ref("refs/heads/main") == three.String() })
-				await(t, "the tag", func() bool { return to.ref("refs/tags/v1") != "" })
+				await.Until(t, "the amended commit", func() bool { return to.ref("refs/heads/main") == three.String() })
+				await.Until(t, "the tag", func() bool { return to.ref("refs/tags/v1") != "" })
 				wantSync(t, q)
 				kept := strings.Fields(run(t, to.dir, "", "for-each-ref", "--format=%(objectname)", session.KeptPrefix(sessionName)))
 				if !slices.Contains(kept, two.String()) {
 					t.Errorf("kept there: %v, want %v", kept, two)
 				}
 				run(t, p.work, "", "branch", "-D", "topic")
-				await(t, "the removal", func() bool { return to.ref("refs/heads/topic") == "" })
+				await.Until(t, "the removal", func() bool { return to.ref("refs/heads/topic") == "" })
 				run(t, to.dir, "", "fsck", "--strict")
 				if p.repo.Owned(p.base) {
 					t.Error("the base is owned")
@@ -75,7 +76,7 @@ func TestLostAnswer(t *testing.T) {
 	away := to.server.Inject(gittest.Fault{Kind: gittest.Status, On: gittest.Push, Match: func(r gittest.Request) bool { return cut.Hits() > 0 && r.Method != "POST" }})
 	two := p.commit("a", "two")
 	p.carried(two)
-	await(t, "a push without an answer", func() bool { return cut.Hits() == 1 && to.ref("refs/heads/main") == two.String() })
+	await.Until(t, "a push without an answer", func() bool { return cut.Hits() == 1 && to.ref("refs/heads/main") == two.String() })
 	q.Close()
 	three := p.commit("a", "three", "--amend")
 	p.carried(three)
@@ -106,7 +107,7 @@ func TestLatePushIsTheSessionsOwn(t *testing.T) {
 	}
 	two := p.commit("a", "two")
 	p.carried(two)
-	await(t, "a push that the server does not finish", func() bool { _, err := os.Stat(filepath.Join(to.dir, "first")); return err == nil })
+	await.Until(t, "a push that the server does not finish", func() bool { _, err := os.Stat(filepath.Join(to.dir, "first")); return err == nil })
 	q.Close()
 	three := p.commit("a", "three", "--amend")
 	p.carried(three)
@@ -208,7 +209,7 @@ func TestDelay(t *testing.T) {
 		for i := range 4 {
 			id := p.commit("a", fmt.Sprint(i))
 			start := time.Now()
-			await(t, "the commit", func() bool { return to.ref("refs/heads/main") == id.String() })
+			await.Until(t, "the commit", func() bool { return to.ref("refs/heads/main") == id.String() })
 			t.Logf("%s, commit %d: %v", kind, i, time.Since(start))
 		}
 	}

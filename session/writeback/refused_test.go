@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
@@ -33,7 +34,7 @@ func TestRefusals(t *testing.T) {
 	// A protected branch does not hold the points up.
 	remove := hook("update", `test "$1" != refs/heads/main || { echo main is protected >&2; exit 1; }`)
 	one := p.commit("a", "one")
-	await(t, "the carrier", func() bool { return p.inSession("refs/heads/main") == one.String() })
+	await.Until(t, "the carrier", func() bool { return p.inSession("refs/heads/main") == one.String() })
 	point := p.point("manual")
 	err := syncAll(t, q)
 	if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "protected") {
@@ -73,14 +74,14 @@ func TestRefusals(t *testing.T) {
 	// So is removal.
 	run(t, to.dir, "", "config", "receive.denyDeletes", "true")
 	run(t, p.work, "", "branch", "gone", "HEAD")
-	await(t, "a branch", func() bool { return to.ref("refs/heads/gone") != "" })
+	await.Until(t, "a branch", func() bool { return to.ref("refs/heads/gone") != "" })
 	run(t, p.work, "", "branch", "-D", "gone")
-	await(t, "the removal", func() bool { return p.inSession("refs/heads/gone") == "" })
+	await.Until(t, "the removal", func() bool { return p.inSession("refs/heads/gone") == "" })
 	wantSync(t, q)
 	// No access.
 	deny := to.server.Inject(gittest.Fault{Kind: gittest.RequireAuth, User: "u", Pass: "secret"})
 	four := p.commit("a", "four")
-	await(t, "the carrier", func() bool { return p.inSession("refs/heads/main") == four.String() })
+	await.Until(t, "the carrier", func() bool { return p.inSession("refs/heads/main") == four.String() })
 	if err := syncAll(t, q); !errors.Is(err, transport.ErrAuth) {
 		t.Errorf("sync: %v", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/transport"
@@ -29,7 +30,7 @@ func TestSeed(t *testing.T) {
 			to := newFar(t, kind, object.SHA1, "")
 			p.carrier(CarrierOptions{})
 			one := p.commit("d/new.txt", "one")
-			await(t, "the carrier", func() bool { return p.inSession("refs/heads/main") == one.String() })
+			await.Until(t, "the carrier", func() bool { return p.inSession("refs/heads/main") == one.String() })
 			point := p.point("manual")
 			q := p.queue(to, QueueOptions{Origin: origin})
 			defer q.Close()

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/thin"
@@ -66,10 +67,10 @@ func TestThin(t *testing.T) {
 				}
 				// A removed branch, and one that is new.
 				run(t, p.work, "", "branch", "-q", "side")
-				await(t, "the carrier", func() bool { return p.inSession("refs/heads/side") != "" })
+				await.Until(t, "the carrier", func() bool { return p.inSession("refs/heads/side") != "" })
 				wantSync(t, q)
 				run(t, p.work, "", "branch", "-qD", "side")
-				await(t, "the carrier", func() bool { return p.inSession("refs/heads/side") == "" })
+				await.Until(t, "the carrier", func() bool { return p.inSession("refs/heads/side") == "" })
 				wantSync(t, q)
 				if seen, err = to.open(transport.Options{}).Refs(t.Context(), []string{"refs/heads/"}); err != nil || len(seen.List) != 1 {
 					t.Errorf("refs after a branch was removed: %+v, %v", seen.List, err)

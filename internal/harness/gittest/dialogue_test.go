@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -111,7 +112,7 @@ func TestDialogueCutShort(t *testing.T) {
 	if _, err := client(t.Context(), nil, "clone", "--quiet", "--bare", s.URL("r.git"), filepath.Join(t.TempDir(), "c")); err == nil {
 		t.Error("a clone cut short succeeded")
 	}
-	eventually(t, "the connection is over", func() bool { return !serving(s) && len(s.Log().Fetches()) == 1 && s.Log().Fetches()[0].PackErr != "" })
+	await.Until(t, "the connection is over", func() bool { return !serving(s) && len(s.Log().Fetches()) == 1 && s.Log().Fetches()[0].PackErr != "" })
 	var out int64
 	for _, r := range s.Log().Requests() {
 		out += r.BytesOut

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 )
 
 // Servers that run a program for each connection.
@@ -174,7 +176,7 @@ func TestInetdCloseInStall(t *testing.T) {
 			failed <- err
 		}()
 		// Far enough that sshd has a session, which outlives it.
-		eventually(t, "git serves", func() bool { return len(processesOf(s.home)) > 0 })
+		await.Until(t, "git serves", func() bool { return len(processesOf(s.home)) > 0 })
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
@@ -194,12 +196,12 @@ func TestInetdClientLeaves(t *testing.T) {
 			_, err := git(ctx, "ls-remote", s.URL("a b.git"))
 			cut <- err
 		}()
-		eventually(t, "a process serves", func() bool { return serving(s) })
+		await.Until(t, "a process serves", func() bool { return serving(s) })
 		cancel()
 		if err := <-cut; err == nil {
 			t.Error("a stalled listing succeeded")
 		}
-		eventually(t, "its processes end", func() bool { return !serving(s) && len(processesOf(s.home)) == 0 })
+		await.Until(t, "its processes end", func() bool { return !serving(s) && len(processesOf(s.home)) == 0 })
 	})
 }
 

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 )
 
 // openLink puts a link before a handler of connections.
@@ -273,9 +275,9 @@ func TestClosedLinkLeavesNothingRunning(t *testing.T) {
 		buf := make([]byte, 1<<20)
 		return strings.Count(string(buf[:runtime.Stack(buf, true)]), "gittest.(*link)")
 	}
-	eventually(t, "connections are carried", func() bool { return running() >= 5 })
+	await.Until(t, "connections are carried", func() bool { return running() >= 5 })
 	l.close()
-	eventually(t, "all goroutines of the link have ended", func() bool { return running() == 0 })
+	await.Until(t, "all goroutines of the link have ended", func() bool { return running() == 0 })
 	if err := l.listen(); err != nil || l.listener != nil {
 		t.Errorf("a closed link listens again: %v", err)
 	}

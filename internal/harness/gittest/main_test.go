@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/artifactfs/artifactfs/object"
 )
@@ -74,18 +73,6 @@ func startFormat(t testing.TB, f object.Format, o ServerOptions) *served {
 }
 
 func (sv *served) url() string { return sv.URL("a.git") }
-
-// eventually waits for a condition.
-func eventually(t testing.TB, what string, is func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for !is() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within 20 s: %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
-}
 
 // blobsIn lists the blobs a repository has on its own disk.
 func blobsIn(t testing.TB, dir string) map[object.ID]int {

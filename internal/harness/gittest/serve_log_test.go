@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -230,5 +231,5 @@ func TestEachHearsOfEveryRequestOnce(t *testing.T) {
 	gitIn(t, "", "clone", "-q", sv.url(), filepath.Join(t.TempDir(), "c"))
 	_, total := sv.Log().Blobs()
 	n := int64(len(sv.Log().Requests()))
-	eventually(t, "all requests were told of", func() bool { return heard.Load() == n && blobs.Load() == int64(total) })
+	await.Until(t, "all requests were told of", func() bool { return heard.Load() == n && blobs.Load() == int64(total) })
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -254,7 +255,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 		t.Fatal("a stalled answer has no process: this test sees nothing")
 	}
 	resp.Body.Close()
-	eventually(t, "no process after the client has left", func() bool { return len(familyOf(s.home)) == 0 })
+	await.Until(t, "no process after the client has left", func() bool { return len(familyOf(s.home)) == 0 })
 	for range 3 {
 		defer open().Body.Close()
 	}
@@ -262,7 +263,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "no process after Close", func() bool { return len(familyOf(home)) == 0 })
+	await.Until(t, "no process after Close", func() bool { return len(familyOf(home)) == 0 })
 	if _, err := os.Stat(home); !os.IsNotExist(err) {
 		t.Errorf("the server's directory is still there: %v", err)
 	}

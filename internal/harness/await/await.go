@@ -1,0 +1,37 @@
+// Package await waits in tests for what other goroutines and processes do, instead of sleeping.
+package await
+
+import (
+	"testing"
+	"time"
+)
+
+// Patience is the longest wait. It is generous: machines that run tests are busy. A test that passes never waits for it.
+const Patience = 30 * time.Second
+
+// poll is the time between two looks at a condition.
+const poll = time.Millisecond
+
+// Until calls done until it returns true. After Patience it ends the test with a failure that names the condition, which is a
+// sentence such as "the pack is removed". It must be called from the test's own goroutine.
+func Until(t testing.TB, condition string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(Patience); !done(); time.Sleep(poll) {
+		if time.Now().After(end) {
+			t.Fatalf("condition does not hold after %v: %s", Patience, condition)
+		}
+	}
+}
+
+// Receive returns the next value of c, or the zero value if c is closed. After Patience it ends the test with a failure. It must be
+// called from the test's own goroutine.
+func Receive[T any](t testing.TB, c <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(Patience):
+	}
+	t.Fatalf("channel of %T is silent after %v", *new(T), Patience)
+	panic("unreachable")
+}
