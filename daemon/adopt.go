@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/mirror"
+	"github.com/artifactfs/artifactfs/session/resume"
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
@@ -75,7 +76,7 @@ func (m *mount) adoptHere(ctx context.Context, repo *session.Repo, of, id string
 		return a, err
 	}
 	for try := 1; ; try++ { // packs that are joined meanwhile are gone, and what they held is in another one
-		err = linkOnce(filepath.Join(h.dir, statedir.SessionRepoName, "objects"), m.sessionObjects())
+		err = resume.LinkOnce(filepath.Join(h.dir, statedir.SessionRepoName, "objects"), m.sessionObjects())
 		if !errors.Is(err, fs.ErrNotExist) || try == 10 {
 			break
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/agent"
 	"github.com/artifactfs/artifactfs/session/mirror"
+	"github.com/artifactfs/artifactfs/session/resume"
 	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/session/transcript"
 	"github.com/artifactfs/artifactfs/statedir"
@@ -135,7 +136,7 @@ func (o *opened) farBase(ctx context.Context) error {
 // farState reads what git had beside the files of a checkpoint, whose small files come in one request with those of the
 // transcript that belong to it.
 func (o *opened) farState(ctx context.Context, p session.Point) error {
-	blobs, err := stateBlobs(o.repo, p)
+	blobs, err := resume.StateBlobs(o.repo, p)
 	if err != nil {
 		return err
 	}

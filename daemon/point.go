@@ -5,10 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -18,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/resume"
 	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/statedir"
 )
@@ -40,6 +38,23 @@ type origin struct {
 	record  statedir.Record
 	point   session.Point
 	carried control.SessionOptions
+}
+
+// local returns the checkpoint as package resume sees it. remote is the session remote of the mount that begins with it; nil:
+// none.
+func (o origin) local(remote *thin.Remote) resume.Local {
+	l := resume.Local{RepoDir: filepath.Join(o.home, statedir.SessionRepoName), Session: o.session, Checkpoint: o.point, Ref: o.record.Ref}
+	switch at := o.carried.Remote; at {
+	case "", control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone:
+		if o.record.Point != nil {
+			l.ContentsFrom = o.record.Point.From
+		}
+	default:
+		if remote == nil || remote.URL() != fault.WithoutSecrets(at) {
+			l.ContentsFrom = fault.WithoutSecrets(at)
+		}
+	}
+	return l
 }
 
 func (m *mount) sessionRepoDir() string { return filepath.Join(m.home.Dir, statedir.SessionRepoName) }
@@ -119,17 +134,19 @@ func (m *mount) takeBack() (err error) {
 
 // acquirePoint makes the mount begin with a point, if it is to; false: it is not.
 func (m *mount) acquirePoint(ctx context.Context, progress func(control.Progress)) (bool, error) {
-	var came *arrival
+	var s *resume.Start
 	var err error
+	begins := func() { progress(control.Progress{Phase: "session"}) }
 	switch {
 	case m.base != nil && m.base.Point == nil:
 		return false, nil
 	case m.from != nil:
-		came, err = m.link(ctx, *m.from)
+		s, err = m.target().Link(ctx, m.from.local(m.second))
 	case m.far != nil:
-		came, err = m.arriveFork(ctx, m.far, progress)
+		begins()
+		s, err = m.target().Fork(ctx, m.far.Parent, m.far.at)
 	case m.request.At != "":
-		if came, err = m.arrive(ctx, m.request.Session, progress); err == nil && came == nil {
+		if s, err = m.resumeSession(ctx, m.request.Session, begins); err == nil && s == nil {
 			err = statedir.ErrNoSession
 		}
 		if err != nil {
@@ -138,46 +155,52 @@ func (m *mount) acquirePoint(ctx context.Context, progress func(control.Progress
 	case m.session == "":
 		return false, nil
 	default:
-		came, err = m.arrive(ctx, m.session, progress)
+		s, err = m.resumeSession(ctx, m.session, begins)
 	}
-	if err != nil || came == nil {
+	if err != nil || s == nil {
 		return false, err
 	}
-	return true, m.beginAt(ctx, came)
+	return true, m.beginAt(ctx, s)
 }
 
-// arrival is a point whose objects are in the session's repository of the mount's home.
-type arrival struct {
-	from    string // session remote of another session that has contents which are not here
-	point   session.Point
-	ref     string // full name of what the session began with; "" of a commit
-	base    object.ID
-	format  object.Format
-	snap    *fetch.Snapshot      // of the base; nil: it was not acquired yet
-	newer   map[string]object.ID // refs that are not in the point as the session remote has them, and what they are there
-	carried map[string]bool      // those of them that the session itself has moved
+// target returns the mount as package resume sees it. Its home is locked, and lend was called.
+func (m *mount) target() *resume.Target {
+	return &resume.Target{
+		Session: m.session, Mounted: m.store.URL(), RepoDir: m.sessionRepoDir(), Remote: m.second, Since: m.since, RepoOptions: m.repoOptions,
+		Objects: m.owned, Store: m.store, Claims: m.agent,
+	}
+}
+
+// resumeSession fetches a session from the session remote; nil: it is not there, or has no checkpoint.
+func (m *mount) resumeSession(ctx context.Context, name string, begins func()) (*resume.Start, error) {
+	var known *resume.Known
+	if m.known != nil {
+		known = m.known.Known
+	}
+	m.known = nil // it is used once: the listing is old afterwards
+	return m.target().Resume(ctx, name, m.request.At, known, begins)
 }
 
 // beginAt writes into the record what the mount begins with, and acquires the rest of it.
-func (m *mount) beginAt(ctx context.Context, a *arrival) error {
-	if a.snap == nil {
-		if err := m.acquireBase(ctx, a); err != nil {
+func (m *mount) beginAt(ctx context.Context, a *resume.Start) error {
+	if a.Snapshot == nil {
+		if err := m.target().Acquire(ctx, a); err != nil {
 			return err
 		}
 	}
-	snap := a.snap
-	m.newer, m.moved = a.newer, a.carried
-	m.record.Ref, m.record.Format = a.ref, snap.Format.String()
+	snap := a.Snapshot
+	m.newer, m.moved = a.Newer, a.Own
+	m.record.Ref, m.record.Format = a.Ref, snap.Format.String()
 	if !snap.Commit.IsZero() {
 		m.record.Commit, m.record.Tree = snap.Commit.String(), snap.Tree.String()
 	}
-	m.record.Time = pointTime(a.point, m.since)
+	m.record.Time = pointTime(a.Checkpoint, m.since)
 	m.record.Point = &statedir.Checkpoint{
-		ID: string(a.point.ID), Commit: a.point.Commit.String(), Tree: a.point.Tree.String(), State: a.point.State.String(), Time: a.point.Time,
+		ID: string(a.Checkpoint.ID), Commit: a.Checkpoint.Commit.String(), Tree: a.Checkpoint.Tree.String(), State: a.Checkpoint.State.String(), Time: a.Checkpoint.Time,
 	}
 	switch p := m.record.Point; {
 	case m.far != nil:
-		p.Parent, p.ParentRemote = m.far.session, m.far.remote.URL()
+		p.Parent, p.ParentRemote = m.far.Session, m.far.Remote.URL()
 	case m.from != nil && m.from.record.Session != m.from.session: // of a mount that shows a point
 		p.Parent, p.ParentRemote = m.from.session, m.from.record.Point.ParentRemote
 	case m.from != nil:
@@ -185,44 +208,15 @@ func (m *mount) beginAt(ctx context.Context, a *arrival) error {
 	case m.request.At != "" && m.second != nil:
 		p.Parent, p.ParentRemote = m.request.Session, m.second.URL()
 	}
-	if a.from != "" {
-		m.record.Point.From = fault.WithoutSecrets(a.from)
-		if err := m.lendElder(a.from); err != nil {
+	if a.ContentsFrom != "" {
+		m.record.Point.From = fault.WithoutSecrets(a.ContentsFrom)
+		if err := m.lendElder(a.ContentsFrom); err != nil {
 			return err
 		}
 	}
-	snap.Ref, snap.Tree, snap.Time = a.ref, a.point.Tree, m.record.Time
+	snap.Ref, snap.Tree, snap.Time = a.Ref, a.Checkpoint.Tree, m.record.Time
 	m.snap = snap
 	return nil
-}
-
-// acquireBase acquires the commit that the session began with.
-func (m *mount) acquireBase(ctx context.Context, a *arrival) error {
-	snap, err := m.store.Resume(ctx, fetch.Base{Ref: a.ref, Commit: a.base, Time: m.since, Format: a.format})
-	if err != nil {
-		return fault.Remote(err)
-	}
-	a.snap = snap
-	return nil
-}
-
-// acquireBeside is acquireBase beside what its caller does: wait returns its result, and stop ends it.
-func (m *mount) acquireBeside(ctx context.Context, a *arrival) (wait func() error, stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	var err error
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		err = m.acquireBase(ctx, a)
-	}()
-	wait = func() error {
-		<-done
-		return err
-	}
-	return wait, func() {
-		cancel()
-		<-done
-	}
 }
 
 // repoOptions are those of the session's repository of the mount.
@@ -231,144 +225,6 @@ func (m *mount) repoOptions(f object.Format, name string) session.RepoOptions {
 		Format: f, Session: name, Remote: m.store.URL(), Borrow: []string{filepath.Join(m.store.GitDir(), "objects")},
 		Log: m.daemon.log.With(zap.String("session", name)),
 	}
-}
-
-// link makes the session's repository one that has all that another of this host owns, without copying a content.
-func (m *mount) link(ctx context.Context, from origin) (*arrival, error) {
-	var tips forkedRefs
-	refs := session.NewRefDir(filepath.Join(from.home, statedir.SessionRepoName), from.point.Tree.Format())
-	var err error
-	if tips.transcript, err = refs.Ref(session.TranscriptRef(from.session)); err != nil {
-		return nil, err
-	}
-	if tips.facts, err = refs.Ref(session.FactsRef(from.session)); err != nil {
-		return nil, err
-	}
-	if err := linkObjects(filepath.Join(from.home, statedir.SessionRepoName, "objects"), m.sessionObjects()); err != nil {
-		return nil, fmt.Errorf("share the objects of session %s: %w", from.session, err)
-	}
-	name := m.session
-	if name == "" {
-		name = from.session
-	}
-	repo, err := session.OpenRepo(m.sessionRepoDir(), m.repoOptions(from.point.Tree.Format(), name))
-	if err != nil {
-		return nil, err
-	}
-	defer repo.Close()
-	shallow, err := readLines(filepath.Join(from.home, statedir.SessionRepoName, "shallow"))
-	if err == nil && len(shallow) > 0 {
-		err = repo.SetShallow(shallow)
-	}
-	switch {
-	case err != nil:
-	case m.session == "":
-		err = m.beginRepo(ctx, repo, from.point)
-	default:
-		err = m.forkRefs(ctx, repo, from.session, tips, from.point)
-	}
-	if err != nil {
-		return nil, err
-	}
-	r := from.record
-	elder := ""
-	switch at := from.carried.Remote; at {
-	case "", control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone:
-		if r.Point != nil {
-			elder = r.Point.From
-		}
-	default:
-		if m.second == nil || m.second.URL() != fault.WithoutSecrets(at) {
-			elder = fault.WithoutSecrets(at)
-		}
-	}
-	return &arrival{point: from.point, from: elder, ref: r.Ref, base: from.point.Base, format: from.point.Tree.Format()}, nil
-}
-
-// linkObjects gives a directory of objects all packs and loose objects of another, which others may be changing: packs
-// that are joined meanwhile are gone, and what they held is in another one.
-func linkObjects(from, to string) error {
-	const tries = 10
-	for try := 1; ; try++ {
-		err := linkOnce(from, to)
-		if err == nil || !errors.Is(err, fs.ErrNotExist) || try == tries {
-			return err
-		}
-		if err := os.RemoveAll(to); err != nil {
-			return err
-		}
-	}
-}
-
-// linked are the files of a pack, in the order in which readers may come upon them.
-var linked = []string{".pack", ".promisor", ".rev", ".idx"}
-
-func linkOnce(from, to string) error {
-	entries, err := os.ReadDir(from)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Join(to, "pack"), 0o755); err != nil {
-		return err
-	}
-	packs, err := os.ReadDir(filepath.Join(from, "pack"))
-	if err != nil {
-		return err
-	}
-	for _, ending := range linked {
-		for _, p := range packs {
-			if strings.HasPrefix(p.Name(), "pack-") && strings.HasSuffix(p.Name(), ending) {
-				if err := linkFile(filepath.Join(from, "pack", p.Name()), filepath.Join(to, "pack", p.Name())); err != nil {
-					return err
-				}
-			}
-		}
-	}
-	for _, e := range entries {
-		if len(e.Name()) != 2 || !e.IsDir() {
-			continue
-		}
-		loose, err := os.ReadDir(filepath.Join(from, e.Name()))
-		if err == nil {
-			err = os.MkdirAll(filepath.Join(to, e.Name()), 0o755)
-		}
-		if err != nil {
-			return err
-		}
-		for _, l := range loose {
-			if strings.HasPrefix(l.Name(), "tmp_") {
-				continue
-			}
-			if err := linkFile(filepath.Join(from, e.Name(), l.Name()), filepath.Join(to, e.Name(), l.Name())); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func linkFile(from, to string) error {
-	err := os.Link(from, to)
-	if errors.Is(err, fs.ErrExist) {
-		return nil
-	}
-	return err
-}
-
-// readLines reads a file of ids, a line each; none if it is not there.
-func readLines(path string) (ids []object.ID, err error) {
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	for line := range strings.Lines(string(text)) {
-		id, parseErr := object.ParseID(strings.TrimSpace(line))
-		if parseErr != nil {
-			return nil, fmt.Errorf("read %s: %w", path, parseErr)
-		}
-		ids = append(ids, id)
-	}
-	return ids, err
 }
 
 // pointTime is when files of a point that nobody changed were changed last.

@@ -11,6 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/resume"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
@@ -66,7 +67,7 @@ func (w *restoring) stagedThen(ctx context.Context, git *gitdir.Dir) (*restoredI
 
 // stateOf reads the State of a point, of which the small files may be on the session remote alone.
 func (w *restoring) stateOf(ctx context.Context, p session.Point) (session.State, error) {
-	blobs, err := stateBlobs(w.repo, p)
+	blobs, err := resume.StateBlobs(w.repo, p)
 	if err == nil {
 		err = w.m.owned.Provide(ctx, blobs, nil)
 	}

@@ -226,7 +226,7 @@ func (d *Daemon) complete(ctx context.Context, r *control.MountRequest, b *begin
 	if b.known, err = d.knowSession(ctx, *r); err != nil {
 		return explainResume(*r, err)
 	}
-	r.Remote = b.known.meta.Remote
+	r.Remote = b.known.Meta.Remote
 	return nil
 }
 

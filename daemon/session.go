@@ -202,7 +202,7 @@ func (m *mount) greet(progress func(control.Progress)) {
 		}
 	}
 	if f := m.far; f != nil && m.record.Point != nil {
-		progress(control.Progress{Message: fmt.Sprintf("begins with checkpoint %s of %s of session %s of %s", m.record.Point.ID, m.record.Point.Time.Local().Format(time.DateTime), f.session, f.remote.URL())})
+		progress(control.Progress{Message: fmt.Sprintf("begins with checkpoint %s of %s of session %s of %s", m.record.Point.ID, m.record.Point.Time.Local().Format(time.DateTime), f.Session, f.Remote.URL())})
 	}
 	if m.otherOwner {
 		progress(control.Progress{Message: fmt.Sprintf("files belong to user %d and group %d, as when the session began", m.record.UID, m.record.GID)})

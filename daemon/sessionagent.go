@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/agent"
 	"github.com/artifactfs/artifactfs/session/capture"
+	"github.com/artifactfs/artifactfs/session/resume"
 	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/transport"
 )
@@ -259,7 +260,7 @@ func (a agentMount) FetchMeta(ctx context.Context, want, have object.ID) error {
 
 // ReadMeta implements agent.Objects.
 func (a agentMount) ReadMeta(ctx context.Context, remote *transport.Remote, id object.ID) (session.Meta, error) {
-	return a.daemon.fetchMeta(ctx, remote, id)
+	return resume.ReadMeta(ctx, a.daemon.state, remote, id)
 }
 
 // Contents implements agent.Objects.

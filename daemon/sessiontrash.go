@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/resume"
 	"github.com/artifactfs/artifactfs/session/trash"
 	"github.com/artifactfs/artifactfs/statedir"
 )
@@ -126,7 +127,7 @@ func (d *Daemon) deleteThere(ctx context.Context, r control.MountRequest, takeOv
 	layout := session.Layout{Session: r.Session}
 	var owner object.ID
 	if id := there[session.MetaRef(r.Session)]; !id.IsZero() {
-		meta, err := d.fetchMeta(ctx, far, id)
+		meta, err := resume.ReadMeta(ctx, d.state, far, id)
 		if err != nil {
 			return 0, nil, fault.SessionRemote(far, err)
 		}

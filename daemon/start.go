@@ -92,7 +92,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = m.likePointDirs(ctx); err != nil {
 		return reply, err
 	}
-	if err = m.agent.Claim(ctx, agent.ClaimOptions{Resumed: m.resumed, Confirm: m.far == nil || !m.far.free}); err != nil {
+	if err = m.agent.Claim(ctx, agent.ClaimOptions{Resumed: m.resumed, Confirm: m.far == nil || !m.far.Free()}); err != nil {
 		return reply, err
 	}
 	if err = m.attach(); err != nil {

@@ -35,6 +35,7 @@ var floors = [][]string{
 	{"statedir", "mount/mountpoint"},
 	{"internal/fault", "statedir/statedirtest"},
 	{"session/agent"},
+	{"session/resume"},
 	{"daemon", "mcp"},
 	{"cmd/artifactfs/cli"},
 	{"cmd/artifactfs/serving"},

@@ -1,0 +1,329 @@
+package resume
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/agent"
+	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/session/writeback"
+)
+
+// Resume fetches a session from the session remote of the mount: its metadata, its checkpoints with their trees, and the
+// checkpoint that at names ("": the newest). The lane is claimed at the same time. known is what was read of the session
+// before; nil: nothing. begins is called once the session remote is known to have the session. The result is nil if it has not,
+// or has it without a checkpoint.
+func (t *Target) Resume(ctx context.Context, name, at string, known *Known, begins func()) (*Start, error) {
+	if t.Remote == nil {
+		return nil, nil
+	}
+	t.Store.Approach() // while the session remote is asked
+	k := known
+	if k == nil {
+		var err error
+		if k, err = List(ctx, t.Remote, name); err != nil {
+			return nil, err
+		}
+	}
+	metaID, more := k.Listing.Has(session.MetaRef(name))
+	if metaID.IsZero() {
+		return nil, nil
+	}
+	begins()
+	repo, err := session.OpenRepo(t.RepoDir, t.RepoOptions(k.Format, name))
+	if err != nil {
+		return nil, err
+	}
+	defer repo.Close()
+	var claim *agent.AheadClaim
+	if more {
+		claim = t.Claims.ClaimAhead(ctx, t.Remote, session.MetaRef(name), metaID)
+		defer claim.End()
+	}
+	meta, err := t.putMeta(ctx, repo, k, metaID)
+	if err != nil {
+		return nil, err
+	}
+	claim.Begin(ctx, repo)
+	s := &Start{Ref: meta.Ref, Format: k.Format}
+	if s.Base, err = baseCommit(meta); err != nil {
+		return nil, err
+	}
+	based := func() error { return nil }
+	if more { // the mounted remote is asked beside the session remote
+		var stop func()
+		based, stop = t.acquireBeside(ctx, s)
+		defer stop()
+	}
+	refs, err := k.Listing.Refs(ctx) // fetches the container, if there is one, while the claim is pushed
+	if err != nil {
+		return nil, fault.SessionRemote(t.Remote, err)
+	}
+	all := map[string]object.ID{} // by their names on the session remote
+	for _, r := range refs {
+		all[r.Name] = r.ID
+	}
+	layout, err := session.LayoutOf(meta, all)
+	if err != nil {
+		return nil, err
+	}
+	if len(checkpointsOf(name, all)) == 0 { // a session without a checkpoint begins as a new one, but for the claim
+		if err := claim.Wait(); err != nil {
+			return nil, err
+		}
+		return nil, adopt(repo, t.Remote, layout, all, claim)
+	}
+	if err := t.fetchCheckpoint(ctx, repo, s, at, layout, all, based); err != nil {
+		return nil, err
+	}
+	if err := claim.Wait(); err != nil {
+		return nil, err
+	}
+	return s, adopt(repo, t.Remote, layout, all, claim)
+}
+
+// putMeta puts the metadata of the session into the repository, and checks that this mount may resume it.
+func (t *Target) putMeta(ctx context.Context, repo *session.Repo, k *Known, id object.ID) (session.Meta, error) {
+	if err := k.keepMeta(ctx, t.Objects, t.Remote); err != nil {
+		return session.Meta{}, err
+	}
+	if err := repo.Update(ctx, []session.RefChange{{Name: session.MetaRef(repo.Session()), New: id, Force: true}}); err != nil {
+		return session.Meta{}, err
+	}
+	meta, _, err := session.ReadMeta(repo, repo.Session())
+	if err != nil {
+		return meta, err
+	}
+	if meta.Remote != t.Mounted {
+		return meta, fmt.Errorf("%w: %s", fault.ErrOtherRemote, meta.Remote)
+	}
+	return meta, t.Claims.Refused(meta)
+}
+
+// fetchCheckpoint fetches the checkpoints of the session, and everything of the one that the mount begins with. all are the
+// refs of the session remote; based waits for the base commit.
+func (t *Target) fetchCheckpoint(ctx context.Context, repo *session.Repo, s *Start, at string, layout session.Layout, all map[string]object.ID, based func() error) error {
+	name := repo.Session()
+	// From here on branches and tags have their names in the mount. Notes are those of all sessions: here they begin as in the
+	// checkpoint, and are merged with those of the session remote when they are pushed.
+	there := layout.Mapped(all)
+	for ref, id := range all {
+		if strings.HasPrefix(ref, session.Prefix) {
+			there[ref] = id
+		}
+	}
+	if err := t.fetchCheckpoints(ctx, repo, t.Remote, s.Base, checkpointsOf(name, all)); err != nil {
+		return fault.SessionRemote(t.Remote, err)
+	}
+	if err := setRefs(ctx, repo, there, func(ref string) bool { return isOfCheckpoints(name, ref) }); err != nil {
+		return err
+	}
+	var err error
+	if s.Checkpoint, err = Find(repo, at, nil); err != nil {
+		return fmt.Errorf("find %s: %w", at, err)
+	}
+	state, err := t.fetchState(ctx, repo, t.Remote, s.Checkpoint, s.Format)
+	if err != nil {
+		return fault.SessionRemote(t.Remote, err)
+	}
+	if err := based(); err != nil {
+		return err
+	}
+	if err := t.fetchNewer(ctx, repo, t.Remote, s, state, there); err != nil {
+		return fault.SessionRemote(t.Remote, err)
+	}
+	return keepBase(ctx, repo, s.Checkpoint)
+}
+
+// isOfCheckpoints reports whether a ref leads to checkpoints of a session.
+func isOfCheckpoints(name, ref string) bool {
+	return strings.HasPrefix(ref, session.LanePrefix(name)) || strings.HasPrefix(ref, session.PinPrefix(name))
+}
+
+// checkpointsOf returns the tips of a session's lanes, and its pins.
+func checkpointsOf(name string, refs map[string]object.ID) (ids []object.ID) {
+	for ref, id := range refs {
+		if isOfCheckpoints(name, ref) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// adopt records what the session remote has, by the names there, for the queue, before anything else is changed here.
+func adopt(repo *session.Repo, remote *thin.Remote, layout session.Layout, there map[string]object.ID, claim *agent.AheadClaim) error {
+	refs, err := repo.Refs("refs/")
+	if err != nil {
+		return err
+	}
+	same := map[string]object.ID{}
+	for _, r := range refs {
+		if there[layout.There(r.Name)] == r.ID {
+			same[r.Name] = r.ID
+		}
+	}
+	asked := map[string]object.ID{}
+	claim.AddTo(same, asked)
+	if err := remote.Adopt(); err != nil {
+		return err
+	}
+	return writeback.Adopt(repo, remote.URL(), layout, same, asked)
+}
+
+// fetchCheckpoints fetches checkpoints with their trees and states, and the commits of the session.
+func (t *Target) fetchCheckpoints(ctx context.Context, repo *session.Repo, remote *thin.Remote, base object.ID, tips []object.ID) error {
+	var haves []object.ID
+	if !base.IsZero() {
+		haves = append(haves, base)
+	}
+	slices.SortFunc(tips, func(a, b object.ID) int { return strings.Compare(a.String(), b.String()) })
+	in, err := t.Objects.Bring(ctx, fetch.BringRequest{From: remote, Wants: slices.Compact(tips), Haves: haves})
+	if err != nil {
+		return err
+	}
+	return repo.AddShallow(in.Shallow)
+}
+
+// fetchState fetches the small files of a checkpoint's state.
+func (t *Target) fetchState(ctx context.Context, repo *session.Repo, remote *thin.Remote, p session.Point, f object.Format) (session.State, error) {
+	wants, err := StateBlobs(repo, p)
+	if err != nil {
+		return session.State{}, err
+	}
+	// The store cannot be asked: it learns its format from the mounted remote, which may answer later.
+	wants = slices.DeleteFunc(wants, func(id object.ID) bool { _, _, err := repo.Size(id); return err == nil })
+	if len(wants) > 0 {
+		if _, err := t.Objects.Bring(ctx, fetch.BringRequest{From: remote, Wants: wants}); err != nil {
+			return session.State{}, err
+		}
+	}
+	state, err := repo.State(p)
+	if err != nil {
+		return state, err
+	}
+	tags, err := state.TagObjects(f)
+	if err == nil {
+		err = repo.Write(ctx, tags)
+	}
+	return state, err
+}
+
+// StateBlobs returns the files of a checkpoint's state, without staged contents.
+func StateBlobs(repo *session.Repo, p session.Point) ([]object.ID, error) {
+	c, err := repo.Commit(p.State)
+	if err != nil {
+		return nil, err
+	}
+	var blobs []object.ID
+	var walk func(tree object.ID, at string) error
+	walk = func(tree object.ID, at string) error {
+		entries, err := repo.Tree(tree)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			name := path.Join(at, e.Name)
+			switch {
+			case e.Mode == object.ModeDir && name != "index" && name != "conflict":
+				if err := walk(e.ID, name); err != nil {
+					return err
+				}
+			case e.Mode.IsBlob():
+				blobs = append(blobs, e.ID)
+			}
+		}
+		return nil
+	}
+	return blobs, walk(c.Tree, "")
+}
+
+// fetchNewer fetches what the branches, tags and notes of the session have become on the session remote since the checkpoint:
+// commits that are newer must not be lost.
+func (t *Target) fetchNewer(ctx context.Context, repo *session.Repo, remote *thin.Remote, s *Start, state session.State, there map[string]object.ID) error {
+	var newer []object.ID
+	named := map[string]bool{session.TranscriptRef(repo.Session()): true, session.FactsRef(repo.Session()): true}
+	for _, r := range state.Refs {
+		named[r.Name] = true
+	}
+	// A branch may be at one of these commits of the mounted remote. A container does not hold them, and the store can read
+	// them only when all trees were fetched.
+	bases := append(remote.Base().Commits, s.Base)
+	for ref, id := range there {
+		if !named[ref] && !strings.HasPrefix(ref, session.KeptPrefix(repo.Session())) {
+			continue
+		}
+		named[ref] = true
+		if _, _, err := repo.Size(id); err != nil && !slices.Contains(bases, id) {
+			newer = append(newer, id)
+		}
+	}
+	if len(newer) > 0 {
+		in, err := t.Objects.Bring(ctx, fetch.BringRequest{From: remote, Wants: newer, Haves: t.haves(s, state)})
+		if err == nil {
+			err = repo.AddShallow(in.Shallow)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := keepNewer(ctx, repo, s, state, there); err != nil {
+		return err
+	}
+	return setRefs(ctx, repo, there, func(ref string) bool {
+		return named[ref] && (s.Newer[ref].IsZero() || s.Own[ref]) && repo.Owned(there[ref])
+	})
+}
+
+// keepNewer keeps the tips of branches, tags and notes on the session remote that are not in the checkpoint; in the mount they
+// begin as in the checkpoint. What the session itself pushed before it died without another checkpoint is replaced by the next
+// push; the work of other sessions stays on the session remote as it is.
+func keepNewer(ctx context.Context, repo *session.Repo, s *Start, state session.State, there map[string]object.ID) error {
+	s.Newer, s.Own = map[string]object.ID{}, map[string]bool{}
+	var changes []session.RefChange
+	for _, r := range state.Refs {
+		id := there[r.Name]
+		if id.IsZero() || writeback.Within(repo, r.ID, id) {
+			continue
+		}
+		s.Newer[r.Name] = id
+		if there[session.CarriedRef(repo.Session(), r.Name)] == id {
+			s.Own[r.Name] = true
+		}
+		if repo.Owned(id) {
+			changes = append(changes, session.RefChange{Name: session.KeptPrefix(repo.Session()) + string(session.NewPointID(time.Now())), New: id})
+		}
+	}
+	if len(changes) == 0 {
+		return nil
+	}
+	return repo.Update(ctx, changes)
+}
+
+// mostHaves is how many commits a session remote is told that this host has; each costs a line.
+const mostHaves = 256
+
+// haves returns commits that are on this host with everything that they reach, as far as the mounted remote has it: below a
+// checkpoint there is only what the session owns, so its base has to be named too.
+func (t *Target) haves(s *Start, state session.State) []object.ID {
+	known := []object.ID{s.Checkpoint.Commit}
+	if !s.Base.IsZero() {
+		known = append(known, s.Base)
+	}
+	for _, r := range slices.Concat(state.Refs, state.Remote) {
+		if len(known) == mostHaves {
+			break
+		}
+		if kind, _, err := t.Objects.Size(r.ID); err == nil && kind == object.Commit && !slices.Contains(known, r.ID) {
+			known = append(known, r.ID)
+		}
+	}
+	return known
+}

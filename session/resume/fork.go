@@ -1,0 +1,206 @@
+package resume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/session/transcript"
+)
+
+// A fork of a session that only a session remote has begins as a session does that is resumed from there, with three
+// differences: the lane is not claimed, since its writer continues; the branches are those of the checkpoint, whatever became
+// of them since; and none of the parent's refs stays, since the new session has its own.
+
+// Parent is a session on a session remote that is forked.
+type Parent struct {
+	Remote     *thin.Remote
+	Session    string
+	Meta       session.Meta
+	checkpoint string // as Find has it
+	list       *thin.Listing
+	refs       map[string]object.ID // of list; nil: it was not read yet
+	format     object.Format
+	free       bool // no session of the fork's name is on its session remote
+}
+
+// forkPrefixes are those of the refs that a fork of a session begins with.
+func forkPrefixes(name string) []string {
+	return []string{session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.TranscriptRef(name), session.FactsRef(name)}
+}
+
+// Look reads the metadata of a session from its session remote, in three requests; ok is false if it has no such session.
+// checkpoint names the one to fork; "": the newest. dir is for temporary files.
+func Look(ctx context.Context, dir string, remote *thin.Remote, name, checkpoint string) (p *Parent, ok bool, err error) {
+	p = &Parent{Remote: remote, Session: name, checkpoint: checkpoint}
+	if p.checkpoint == "" {
+		p.checkpoint = "@"
+	}
+	remote.ListAhead(ctx, forkPrefixes(name))
+	caps, err := remote.Capabilities(ctx)
+	if err != nil {
+		return nil, false, fault.SessionRemote(remote, err)
+	}
+	p.format = caps.Format
+	if p.list, err = remote.List(ctx, forkPrefixes(name)); err != nil {
+		return nil, false, fault.SessionRemote(remote, err)
+	}
+	id, more := p.list.Has(session.MetaRef(name))
+	switch {
+	case id.IsZero():
+		return nil, false, nil
+	case !more:
+		return nil, false, fault.ErrNoCheckpoint
+	}
+	if p.Meta, err = ReadMeta(ctx, dir, remote, id); err != nil {
+		return nil, false, fault.SessionRemote(remote, err)
+	}
+	return p, true, nil
+}
+
+// Free reports, after Fork, whether the session remote has no session with the name of the fork. The claim can then be pushed
+// after the mount is made: no other machine uses the session.
+func (p *Parent) Free() bool { return p.free }
+
+// read reads the refs of the session; a container is fetched for that.
+func (p *Parent) read(ctx context.Context) error {
+	refs, err := p.list.Refs(ctx)
+	if err != nil {
+		return fault.SessionRemote(p.Remote, err)
+	}
+	p.refs = map[string]object.ID{}
+	for _, ref := range refs {
+		p.refs[ref.Name] = ref.ID
+	}
+	if len(checkpointsOf(p.Session, p.refs)) == 0 {
+		return fault.ErrNoCheckpoint
+	}
+	return nil
+}
+
+// Fork fetches the checkpoint of a parent that the mount begins with, and what belongs to it. at is the URL of the parent's
+// session remote, which may hold a secret.
+func (t *Target) Fork(ctx context.Context, p *Parent, at string) (_ *Start, err error) {
+	repo, err := session.OpenRepo(t.RepoDir, t.RepoOptions(p.format, p.Session))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, repo.Close()) }()
+	s := &Start{Ref: p.Meta.Ref, Format: p.format}
+	if s.Base, err = baseCommit(p.Meta); err != nil {
+		return nil, err
+	}
+	based, stop := t.acquireBeside(ctx, s)
+	defer stop()
+	free := make(chan bool, 1)
+	go func() { free <- t.isFree(ctx, p) }()
+	err = t.fetchParent(ctx, repo, p, s)
+	baseErr := based()
+	p.free = <-free
+	switch {
+	case err != nil:
+		return nil, err
+	case baseErr != nil:
+		return nil, baseErr
+	}
+	if t.Remote == nil || t.Remote.URL() != p.Remote.URL() {
+		s.ContentsFrom = at
+	}
+	tips := parentTips{p.refs[session.TranscriptRef(p.Session)], p.refs[session.FactsRef(p.Session)]}
+	return s, t.forkRefs(ctx, repo, p.Session, tips, s.Checkpoint)
+}
+
+// isFree asks whether the session remote has no session with the name of the fork.
+func (t *Target) isFree(ctx context.Context, p *Parent) bool {
+	if t.Remote == nil {
+		return false
+	}
+	to := t.Remote
+	if to.URL() == p.Remote.URL() {
+		to = p.Remote // there is a connection to it
+	}
+	refs, err := to.Remote.Refs(ctx, []string{session.MetaRef(t.Session), thin.Ref(t.Session)})
+	return err == nil && len(refs.List) == 0
+}
+
+// fetchParent fetches what the session remote has of the parent.
+func (t *Target) fetchParent(ctx context.Context, repo *session.Repo, p *Parent, s *Start) error {
+	if err := p.read(ctx); err != nil {
+		return err
+	}
+	recorded := make(chan error, 1)
+	go func() { recorded <- t.fetchTranscript(ctx, p) }()
+	err := t.fetchCheckpoints(ctx, repo, p.Remote, s.Base, checkpointsOf(p.Session, p.refs))
+	if err == nil {
+		err = t.findForked(ctx, repo, p, s)
+	}
+	if recordErr := <-recorded; err == nil && recordErr != nil {
+		err = fault.SessionRemote(p.Remote, recordErr)
+	}
+	return err
+}
+
+// fetchTranscript fetches the transcript and the facts of the parent, with contents: the fork adds to them.
+func (t *Target) fetchTranscript(ctx context.Context, p *Parent) error {
+	var wants []object.ID
+	for _, ref := range []string{session.TranscriptRef(p.Session), session.FactsRef(p.Session)} {
+		if tip := p.refs[ref]; !tip.IsZero() {
+			wants = append(wants, tip)
+		}
+	}
+	if len(wants) == 0 {
+		return nil
+	}
+	_, err := t.Objects.Bring(ctx, fetch.BringRequest{From: p.Remote, Wants: wants, Contents: true})
+	return err
+}
+
+// findForked finds the checkpoint among those that were fetched, and fetches the small files of its state.
+func (t *Target) findForked(ctx context.Context, repo *session.Repo, p *Parent, s *Start) error {
+	if err := setRefs(ctx, repo, p.refs, func(ref string) bool { return isOfCheckpoints(p.Session, ref) }); err != nil {
+		return err
+	}
+	var err error
+	if s.Checkpoint, err = repo.Find(p.checkpoint); err != nil {
+		return fmt.Errorf("find %s: %w", p.checkpoint, err)
+	}
+	if _, err = t.fetchState(ctx, repo, p.Remote, s.Checkpoint, s.Format); err != nil {
+		return fault.SessionRemote(p.Remote, err)
+	}
+	return nil
+}
+
+// parentTips are refs of the parent that a fork continues from; zero: the parent has none.
+type parentTips struct{ transcript, facts object.ID }
+
+// forkRefs makes the repository that of the new session: it keeps the checkpoint that the session begins with, the transcript
+// of the parent up to it and the parent's facts, and none of the parent's own refs.
+func (t *Target) forkRefs(ctx context.Context, repo *session.Repo, parent string, tips parentTips, p session.Point) error {
+	changes := []session.RefChange{{Name: session.BaseRef(t.Session), New: p.Commit, Force: true}}
+	until, err := transcript.Until(repo, tips.transcript, p.ID)
+	if err != nil {
+		return fmt.Errorf("read the transcript of session %s: %w", parent, err)
+	}
+	kept := []string{session.BaseRef(t.Session)}
+	for ref, id := range map[string]object.ID{session.TranscriptRef(t.Session): until, session.FactsRef(t.Session): tips.facts} {
+		if kept = append(kept, ref); !id.IsZero() {
+			changes = append(changes, session.RefChange{Name: ref, New: id, Force: true})
+		}
+	}
+	refs, err := repo.Refs(session.Prefix)
+	if err != nil {
+		return err
+	}
+	for _, r := range refs {
+		if !slices.Contains(kept, r.Name) {
+			changes = append(changes, session.RefChange{Name: r.Name, Old: r.ID})
+		}
+	}
+	return repo.Update(ctx, changes)
+}

@@ -1,0 +1,122 @@
+package resume
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// Known is what was read of a session on a session remote. A mount that asked which repository it is of continues with it:
+// connecting and asking again would take five round trips.
+type Known struct {
+	Remote  *thin.Remote
+	Format  object.Format
+	Listing *thin.Listing
+	MetaID  object.ID    // zero: the session remote has no such session
+	Meta    session.Meta // valid after ReadMeta
+	objects []odb.Outgoing
+}
+
+// prefixes are those of the refs that a session is resumed by.
+func prefixes(name string) []string {
+	return []string{session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.KeptPrefix(name), session.CarriedPrefix(name),
+		session.TranscriptRef(name), session.FactsRef(name), session.OwnerRef, session.TagsPrefix(name), "refs/heads/", "refs/tags/"}
+}
+
+// List asks a session remote for the refs of a session.
+func List(ctx context.Context, remote *thin.Remote, name string) (*Known, error) {
+	remote.ListAhead(ctx, prefixes(name))
+	caps, err := remote.Capabilities(ctx)
+	if err != nil {
+		return nil, fault.SessionRemote(remote, err)
+	}
+	k := &Known{Remote: remote, Format: caps.Format}
+	if k.Listing, err = remote.List(ctx, prefixes(name)); err != nil {
+		return nil, fault.SessionRemote(remote, err)
+	}
+	k.MetaID, _ = k.Listing.Has(session.MetaRef(name))
+	return k, nil
+}
+
+// ReadMeta reads the metadata of the session and its predecessors. dir is for temporary files.
+func (k *Known) ReadMeta(ctx context.Context, dir string) (err error) {
+	if k.Meta, k.objects, err = readMeta(ctx, dir, k.Remote, k.MetaID, 0); err != nil {
+		return fault.SessionRemote(k.Remote, err)
+	}
+	return nil
+}
+
+// keepMeta puts the metadata of the session into the repository of the mount.
+func (k *Known) keepMeta(ctx context.Context, objects Objects, remote *thin.Remote) error {
+	if len(k.objects) > 0 {
+		return objects.KeepAs(ctx, k.Format, k.objects)
+	}
+	if _, err := objects.Bring(ctx, fetch.BringRequest{From: remote, Wants: []object.ID{k.MetaID}, Contents: true}); err != nil {
+		return fault.SessionRemote(remote, err)
+	}
+	return nil
+}
+
+// maxMeta is the size in bytes of the largest object of a session's metadata.
+const maxMeta = 16 << 20
+
+// Fetcher is a remote that objects can be fetched from.
+type Fetcher interface {
+	Fetch(ctx context.Context, req transport.FetchRequest) (*transport.FetchResponse, error)
+}
+
+// ReadMeta reads metadata of a session from its remote and keeps nothing. dir is for temporary files.
+func ReadMeta(ctx context.Context, dir string, remote Fetcher, id object.ID) (session.Meta, error) {
+	meta, _, err := readMeta(ctx, dir, remote, id, 1)
+	return meta, err
+}
+
+// readMeta is ReadMeta, and returns the objects as well; none: one is too large for memory. A depth of 0 fetches the
+// predecessors, too.
+func readMeta(ctx context.Context, dir string, remote Fetcher, id object.ID, depth int) (session.Meta, []odb.Outgoing, error) {
+	tmp, err := os.MkdirTemp(dir, "meta-*.tmp")
+	if err != nil {
+		return session.Meta{}, nil, err
+	}
+	defer os.RemoveAll(tmp)
+	objects, err := odb.Open(tmp, id.Format())
+	if err != nil {
+		return session.Meta{}, nil, err
+	}
+	defer objects.Close()
+	resp, err := remote.Fetch(ctx, transport.FetchRequest{Wants: []object.ID{id}, Depth: depth})
+	if err != nil {
+		return session.Meta{}, nil, err
+	}
+	defer resp.Pack.Close()
+	var all []odb.Outgoing
+	whole := true
+	_, err = objects.Ingest(ctx, resp.Pack, odb.IngestOptions{MaxObjectSize: maxMeta, Temporary: true}, func(id object.ID, t object.Type, content []byte) {
+		whole = whole && content != nil
+		all = append(all, inMemory(id, t, content))
+	})
+	if err != nil {
+		return session.Meta{}, nil, err
+	}
+	if !whole {
+		all = nil
+	}
+	meta, err := session.MetaAt(objects, id.Format(), id)
+	return meta, all, err
+}
+
+// inMemory returns an object as it is written into a pack.
+func inMemory(id object.ID, t object.Type, content []byte) odb.Outgoing {
+	return odb.Outgoing{ID: id, Type: t, Size: int64(len(content)), Open: func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(content)), nil
+	}}
+}

@@ -1,0 +1,153 @@
+package resume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// Local is a checkpoint of a session of this host.
+type Local struct {
+	RepoDir    string // session repository that has it
+	Session    string
+	Checkpoint session.Point
+	Ref        string // full name of the ref that the session began with; "" of a commit
+	// ContentsFrom is the session remote that has contents of the session which are not on this host; "": none. It may hold a
+	// secret.
+	ContentsFrom string
+}
+
+// Link makes the repository of the mount one that has everything that the other session owns. No contents are copied.
+func (t *Target) Link(ctx context.Context, from Local) (*Start, error) {
+	format := from.Checkpoint.Tree.Format()
+	var tips parentTips
+	refs := session.NewRefDir(from.RepoDir, format)
+	var err error
+	if tips.transcript, err = refs.Ref(session.TranscriptRef(from.Session)); err != nil {
+		return nil, err
+	}
+	if tips.facts, err = refs.Ref(session.FactsRef(from.Session)); err != nil {
+		return nil, err
+	}
+	if err := LinkObjects(filepath.Join(from.RepoDir, "objects"), filepath.Join(t.RepoDir, "objects")); err != nil {
+		return nil, fmt.Errorf("share the objects of session %s: %w", from.Session, err)
+	}
+	name := t.Session
+	if name == "" {
+		name = from.Session
+	}
+	repo, err := session.OpenRepo(t.RepoDir, t.RepoOptions(format, name))
+	if err != nil {
+		return nil, err
+	}
+	defer repo.Close()
+	shallow, err := readIDs(filepath.Join(from.RepoDir, "shallow"))
+	if err == nil && len(shallow) > 0 {
+		err = repo.SetShallow(shallow)
+	}
+	switch {
+	case err != nil:
+	case t.Session == "":
+		err = keepBase(ctx, repo, from.Checkpoint)
+	default:
+		err = t.forkRefs(ctx, repo, from.Session, tips, from.Checkpoint)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &Start{Checkpoint: from.Checkpoint, ContentsFrom: from.ContentsFrom, Ref: from.Ref, Base: from.Checkpoint.Base, Format: format}, nil
+}
+
+// LinkObjects links all packs and loose objects of a directory of objects into another one. Other processes may repack the
+// first: packs that are joined meanwhile are gone, and their objects are in another one.
+func LinkObjects(from, to string) error {
+	const tries = 10
+	for try := 1; ; try++ {
+		err := LinkOnce(from, to)
+		if err == nil || !errors.Is(err, fs.ErrNotExist) || try == tries {
+			return err
+		}
+		if err := os.RemoveAll(to); err != nil {
+			return err
+		}
+	}
+}
+
+// packFiles are the files of a pack, in the order in which readers may find them.
+var packFiles = []string{".pack", ".promisor", ".rev", ".idx"}
+
+// LinkOnce is LinkObjects that fails with fs.ErrNotExist if a pack disappears meanwhile, and leaves what it has linked.
+func LinkOnce(from, to string) error {
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Join(to, "pack"), 0o755); err != nil {
+		return err
+	}
+	packs, err := os.ReadDir(filepath.Join(from, "pack"))
+	if err != nil {
+		return err
+	}
+	for _, ending := range packFiles {
+		for _, p := range packs {
+			if strings.HasPrefix(p.Name(), "pack-") && strings.HasSuffix(p.Name(), ending) {
+				if err := linkFile(filepath.Join(from, "pack", p.Name()), filepath.Join(to, "pack", p.Name())); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	for _, e := range entries {
+		if len(e.Name()) != 2 || !e.IsDir() {
+			continue
+		}
+		loose, err := os.ReadDir(filepath.Join(from, e.Name()))
+		if err == nil {
+			err = os.MkdirAll(filepath.Join(to, e.Name()), 0o755)
+		}
+		if err != nil {
+			return err
+		}
+		for _, l := range loose {
+			if strings.HasPrefix(l.Name(), "tmp_") {
+				continue
+			}
+			if err := linkFile(filepath.Join(from, e.Name(), l.Name()), filepath.Join(to, e.Name(), l.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func linkFile(from, to string) error {
+	err := os.Link(from, to)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return err
+}
+
+// readIDs reads a file of object IDs, one on each line; none if it does not exist.
+func readIDs(path string) (ids []object.ID, err error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	for line := range strings.Lines(string(text)) {
+		id, parseErr := object.ParseID(strings.TrimSpace(line))
+		if parseErr != nil {
+			return nil, fmt.Errorf("read %s: %w", path, parseErr)
+		}
+		ids = append(ids, id)
+	}
+	return ids, err
+}

@@ -1,0 +1,148 @@
+// Package resume puts a checkpoint, with everything that the session has made, into the session repository of a mount that
+// begins with it instead of the tree of a commit: a session that is resumed on another machine, a fork, or a mount that shows
+// one checkpoint. The tree of the checkpoint is the base tree of such a mount, and its overlay is empty.
+//
+//	from another home on this host  its packs are linked, however large they are (Link)
+//	from a session remote           refs, metadata, checkpoints with their trees, then the small files of the checkpoint's
+//	                                state: four requests (Resume, Fork)
+//
+// File contents are not copied. Those that the session made are fetched from the session remote when they are read; all others
+// are those of the mounted remote.
+package resume
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/agent"
+	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/session/transcript"
+)
+
+// Start is the checkpoint that a mount begins with. Its objects are in the repository of the mount's home.
+type Start struct {
+	Checkpoint session.Point
+	Ref        string    // full name of the ref that the session began with; "" of a commit
+	Base       object.ID // commit that the session began with; zero: an unborn branch
+	Format     object.Format
+	Snapshot   *fetch.Snapshot // of Base; nil: it was not acquired yet
+	// ContentsFrom is the session remote of another session that has contents which are not on this host; "": none. It may
+	// hold a secret.
+	ContentsFrom string
+	Newer        map[string]object.ID // refs that have another value on the session remote than in Checkpoint, and that value
+	Own          map[string]bool      // those of Newer that the session itself has moved
+}
+
+// Target is the mount that begins with a checkpoint.
+type Target struct {
+	Session string       // its session; "": it keeps nothing
+	Mounted string       // URL of the mounted remote
+	RepoDir string       // session repository of its home
+	Remote  *thin.Remote // session remote; nil: none but RepoDir
+	Since   time.Time    // when it began
+
+	RepoOptions func(f object.Format, name string) session.RepoOptions
+	Objects     Objects
+	Store       Store
+	Claims      Claims
+}
+
+// Objects are those of the repository in RepoDir; a *fetch.Local.
+type Objects interface {
+	Bring(ctx context.Context, r fetch.BringRequest) (fetch.Brought, error)
+	KeepAs(ctx context.Context, f object.Format, objects []odb.Outgoing) error
+	Size(id object.ID) (object.Type, int64, error)
+}
+
+// Store is the store of the mounted remote; a *fetch.Store.
+type Store interface {
+	// Approach connects with the mounted remote in the background.
+	Approach()
+	// Resume acquires a commit that was mounted before.
+	Resume(ctx context.Context, b fetch.Base) (*fetch.Snapshot, error)
+}
+
+// Claims claims the lane of a session that is resumed; an *agent.Agent.
+type Claims interface {
+	ClaimAhead(ctx context.Context, remote *thin.Remote, ref string, old object.ID) *agent.AheadClaim
+	Refused(meta session.Meta) error
+}
+
+// Acquire acquires the commit that the session began with.
+func (t *Target) Acquire(ctx context.Context, s *Start) error {
+	snap, err := t.Store.Resume(ctx, fetch.Base{Ref: s.Ref, Commit: s.Base, Time: t.Since, Format: s.Format})
+	if err != nil {
+		return fault.Remote(err)
+	}
+	s.Snapshot = snap
+	return nil
+}
+
+// acquireBeside is Acquire in the background: wait returns its result, and stop ends it.
+func (t *Target) acquireBeside(ctx context.Context, s *Start) (wait func() error, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		err = t.Acquire(ctx, s)
+	}()
+	wait = func() error {
+		<-done
+		return err
+	}
+	return wait, func() {
+		cancel()
+		<-done
+	}
+}
+
+// Find returns the checkpoint of a session that a name means; "" is the newest. contents fetches contents of the transcript,
+// by which turns are found; it may be nil.
+func Find(repo *session.Repo, name string, contents func(ids []object.ID) error) (session.Point, error) {
+	if name == "" {
+		name = "@"
+	}
+	if strings.HasPrefix(name, transcript.TurnPrefix) {
+		return transcript.FindTurn(repo, name, contents)
+	}
+	return repo.Find(name)
+}
+
+// keepBase keeps the checkpoint that the mount begins with, whatever becomes of its lane.
+func keepBase(ctx context.Context, repo *session.Repo, p session.Point) error {
+	return repo.Update(ctx, []session.RefChange{{Name: session.BaseRef(repo.Session()), New: p.Commit, Force: true}})
+}
+
+// setRefs moves the refs of the repository that which selects to their values on the session remote.
+func setRefs(ctx context.Context, repo *session.Repo, there map[string]object.ID, which func(ref string) bool) error {
+	var changes []session.RefChange
+	for ref, id := range there {
+		if which(ref) {
+			changes = append(changes, session.RefChange{Name: ref, New: id, Force: true})
+		}
+	}
+	if len(changes) == 0 {
+		return nil
+	}
+	return repo.Update(ctx, changes)
+}
+
+// baseCommit returns the commit that a session began with; zero: an unborn branch.
+func baseCommit(meta session.Meta) (object.ID, error) {
+	if meta.Base == "" {
+		return object.ID{}, nil
+	}
+	id, err := object.ParseID(meta.Base)
+	if err != nil {
+		return id, fmt.Errorf("read session %s: %w", meta.Session, err)
+	}
+	return id, nil
+}
