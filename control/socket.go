@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
 // probeTime is how long a socket may take to accept a connection before it counts as alive but busy.
@@ -156,7 +158,7 @@ func shortName(socket string) (name string, done func(), err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	return fmt.Sprintf("/proc/self/fd/%d/%s", fd, filepath.Base(socket)), func() { unix.Close(fd) }, nil
+	return proc.Self.FDPath(fd) + "/" + filepath.Base(socket), func() { unix.Close(fd) }, nil
 }
 
 // listen makes the socket appear at its path already listening and 0600: bound under another name, then renamed.

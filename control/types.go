@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
 // History says what becomes of the commits behind the mounted one.
@@ -378,7 +380,7 @@ func (r MountRequest) validate() error {
 		return badRequest("no remote given")
 	case !filepath.IsAbs(r.Dir):
 		return badRequest("directory %q is not absolute", r.Dir)
-	case r.Through != "" && !strings.HasPrefix(r.Through, "/proc/"):
+	case r.Through != "" && !strings.HasPrefix(r.Through, proc.Root):
 		return badRequest("%q is no way to a directory of another process", r.Through)
 	case r.GitDir != "" && r.GitDir != GitDirOutside && r.GitDir != GitDirInside:
 		return badRequest("unknown place %q of the git directory", r.GitDir)

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -21,6 +20,7 @@ import (
 	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
 	"github.com/artifactfs/artifactfs/gitdir/index"
 	"github.com/artifactfs/artifactfs/internal/gitsocket"
+	"github.com/artifactfs/artifactfs/internal/proc"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/promisor"
@@ -319,19 +319,21 @@ func (m *mount) awaitGit(ctx context.Context, pid uint32) (done bool) {
 	if pid == m.inside.thread.Load() && pid != 0 {
 		return false
 	}
-	proc := fmt.Sprintf("/proc/%d/", pid)
-	name, err := os.ReadFile(proc + "comm")
-	if err == nil && slices.Contains(listing, strings.TrimSpace(string(name))) {
+	caller := proc.Of(int(pid))
+	name, err := caller.Name()
+	if err == nil && slices.Contains(listing, name) {
 		return false
 	}
 	if !m.triedGit(ctx) {
 		return false
 	}
-	cmdline, err := os.ReadFile(proc + "cmdline")
+	argv, err := caller.Args()
 	if err != nil {
 		return false
 	}
-	argv := strings.Split(strings.TrimSuffix(string(cmdline), "\x00"), "\x00")
+	if len(argv) == 0 {
+		argv = []string{""} // it is ending
+	}
 	m.passes.let(pid, argv)
 	m.agent.BeforeGit(ctx, pid, argv)
 	if gitdir.NeedsHistory(argv) {

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/artifactfs/artifactfs/session/agent"
+	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
 // A git command that comes upon the lock of the index ends with an error, or forgets what it has found out, as `git status`
@@ -28,7 +28,7 @@ type pass struct {
 // let waits while commands are barred, and notes a process if it is one. Those of other PID namespaces have no number here.
 func (g *gitPass) let(pid uint32, argv []string) {
 	base := filepath.Base(argv[0])
-	name := agent.ProcessName(pid)
+	name := proc.Identity(int(pid))
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if base != "git" && !strings.HasPrefix(base, "git-") || name == "" {
@@ -46,7 +46,7 @@ func (g *gitPass) let(pid uint32, argv []string) {
 // forget drops those that have ended.
 func (g *gitPass) forget() {
 	for name, p := range g.seen {
-		if agent.ProcessName(p.pid) != name {
+		if proc.Identity(int(p.pid)) != name {
 			delete(g.seen, name)
 		}
 	}

@@ -3,10 +3,8 @@ package daemon
 import (
 	"context"
 	"io"
-	"os"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -15,6 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/internal/metrics"
+	"github.com/artifactfs/artifactfs/internal/proc"
 	"github.com/artifactfs/artifactfs/session/agent"
 )
 
@@ -57,10 +56,10 @@ func (d *Daemon) writeProcess(w *metrics.Writer) {
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err == nil {
 		one("process_cpu_seconds_total", metrics.Counter, "User and system time.", float64(usage.Utime.Nano()+usage.Stime.Nano())/1e9)
 	}
-	if resident, ok := residentBytes(); ok {
+	if resident, ok := proc.Self.ResidentBytes(); ok {
 		one("process_resident_memory_bytes", metrics.Gauge, "Memory that is resident.", float64(resident))
 	}
-	if fds, err := os.ReadDir("/proc/self/fd"); err == nil {
+	if fds, err := proc.Self.Descriptors(); err == nil {
 		one("process_open_fds", metrics.Gauge, "Open file descriptors.", float64(len(fds)))
 	}
 	one("process_start_time_seconds", metrics.Gauge, "Start of the process, in seconds since the epoch.", float64(processStart.UnixMilli())/1e3)
@@ -74,17 +73,6 @@ func (d *Daemon) writeProcess(w *metrics.Writer) {
 
 // processStart is near enough: packages are set up in the first milliseconds.
 var processStart = time.Now()
-
-// residentBytes reads /proc/self/statm (proc(5)): pages, the second field is the resident ones.
-func residentBytes() (int64, bool) {
-	text, err := os.ReadFile("/proc/self/statm")
-	fields := strings.Fields(string(text))
-	if err != nil || len(fields) < 2 {
-		return 0, false
-	}
-	pages, err := strconv.ParseInt(fields[1], 10, 64)
-	return pages * int64(os.Getpagesize()), err == nil
-}
 
 func (d *Daemon) writeOperations(w *metrics.Writer) {
 	w.Family("artifactfs_operation_duration_seconds", metrics.Histograms, "Duration of the requests of the kernel, of all mounts.")

@@ -2,13 +2,13 @@ package daemon
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/internal/proc"
 	"github.com/artifactfs/artifactfs/odb"
 )
 
@@ -106,11 +106,11 @@ func (m *mount) paceJoin(ctx context.Context) error {
 
 // sameProgram says whether a process runs what we run. Such a one has stores open that look again.
 func sameProgram(pid int) bool {
-	own, err := os.Readlink("/proc/self/exe")
+	own, err := proc.Self.Executable()
 	if err != nil {
 		return false
 	}
-	its, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+	its, err := proc.Of(pid).Executable()
 	return err == nil && own == its
 }
 

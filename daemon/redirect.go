@@ -22,6 +22,7 @@ import (
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
+	"github.com/artifactfs/artifactfs/internal/proc"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/statedir"
@@ -218,7 +219,7 @@ func (r *redirects) bind(d *redirect) error {
 	} else if !empty {
 		return fault.ErrHasFiles
 	}
-	if err := unix.Mount(r.backing(d.Redirect), fmt.Sprintf("/proc/thread-self/fd/%d", dir), "", unix.MS_BIND, ""); err != nil {
+	if err := unix.Mount(r.backing(d.Redirect), proc.Thread.FDPath(dir), "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("bind %s: %w", d.Path, err)
 	}
 	d.active.Store(true)

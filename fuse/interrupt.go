@@ -1,10 +1,7 @@
 package fuse
 
 import (
-	"bytes"
 	"context"
-	"os"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -12,6 +9,7 @@ import (
 	raw "github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/artifactfs/artifactfs/internal/metrics"
+	"github.com/artifactfs/artifactfs/internal/proc"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
@@ -134,28 +132,12 @@ const stopSignals uint64 = 1<<(syscall.SIGHUP-1) | 1<<(syscall.SIGINT-1) | 1<<(s
 
 // stopping says whether a stop signal is pending for a thread, or whether that cannot be known.
 func stopping(tid uint32) bool {
-	status, err := os.ReadFile("/proc/" + strconv.FormatUint(uint64(tid), 10) + "/status")
+	status, err := proc.Of(int(tid)).Status()
 	if err != nil {
 		return true // it has ended, or lives where we cannot look
 	}
 	return pendingStop(status)
 }
 
-// pendingStop reads the signal masks of /proc/PID/status (proc(5)), sixteen hexadecimal digits each.
-func pendingStop(status []byte) bool {
-	var pending, blocked uint64
-	for line := range bytes.Lines(status) {
-		key, value, _ := bytes.Cut(line, []byte(":"))
-		mask, err := strconv.ParseUint(string(bytes.TrimSpace(value)), 16, 64)
-		if err != nil {
-			continue
-		}
-		switch string(key) {
-		case "SigPnd", "ShdPnd":
-			pending |= mask
-		case "SigBlk":
-			blocked = mask
-		}
-	}
-	return pending&^blocked&stopSignals != 0
-}
+// pendingStop reports whether a stop signal is pending that the thread does not block.
+func pendingStop(s proc.Status) bool { return s.Pending&^s.Blocked&stopSignals != 0 }

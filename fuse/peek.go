@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"encoding/binary"
 	"os"
-	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
 // A GETATTR does not say what for. Whoever asked is blocked in a system call, and /proc says which (proc(5), syscall):
@@ -16,17 +18,13 @@ import (
 // system that lies over this one: in the same calls it may read attributes to copy a file (overlayfs, copy up).
 
 // sysCall is a system call that a thread is blocked in.
-type sysCall struct {
-	number uint64
-	args   [6]uint64
-	stack  uint64 // the stack pointer
-}
+type sysCall proc.SystemCall
 
 // needsSize says whether a thread that makes the kernel ask for the attributes of a file of this mode may look at
 // its size.
 func needsSize(tid, mode uint32) bool {
-	proc := "/proc/" + strconv.FormatUint(uint64(tid), 10)
-	c, ok := blockedIn(proc)
+	thread := proc.Of(int(tid))
+	c, ok := blockedIn(thread)
 	if !ok {
 		return true
 	}
@@ -34,12 +32,12 @@ func needsSize(tid, mode uint32) bool {
 	case useNone:
 		return false
 	case useChange:
-		return !checksPermission(proc)
+		return !checksPermission(thread)
 	case useOpenHow:
-		flags, ok := openHow(proc, c.args[2])
-		return !ok || !writes(flags) || !checksPermission(proc)
+		flags, ok := openHow(thread, c.Args[2])
+		return !ok || !writes(flags) || !checksPermission(thread)
 	case useStat:
-		return !indifferent(proc, mode)
+		return !indifferent(thread, mode)
 	}
 	return true
 }
@@ -48,41 +46,38 @@ func needsSize(tid, mode uint32) bool {
 // for the length of "security.capability" first, as it does before a write (security/commoncap.c,
 // cap_inode_getsecurity).
 func asksForAttribute(tid uint32) bool {
-	c, ok := blockedIn("/proc/" + strconv.FormatUint(uint64(tid), 10))
-	if !ok || c.stack < 1<<32 {
+	c, ok := blockedIn(proc.Of(int(tid)))
+	if !ok || c.Stack < 1<<32 {
 		return false
 	}
-	switch c.number {
+	switch c.Number {
 	case unix.SYS_GETXATTR, unix.SYS_LGETXATTR, unix.SYS_FGETXATTR:
 		return true
 	}
 	return false
 }
 
-// blockedIn gives the system call that a thread is blocked in. One that has sent its request may still be on its way
+// blockedIn returns the system call that a thread is blocked in. One that has sent its request may still be on its way
 // to sleep, and is "running" for a moment.
-func blockedIn(proc string) (c sysCall, ok bool) {
+func blockedIn(thread proc.Process) (sysCall, bool) {
 	for pause := 20 * time.Microsecond; pause < 50*time.Millisecond; pause *= 2 {
-		line, err := os.ReadFile(proc + "/syscall")
-		if err != nil {
-			return c, false
-		}
-		if !bytes.HasPrefix(line, []byte("running")) {
-			return parseSysCall(line)
+		c, running, ok := thread.SystemCall()
+		if !running {
+			return sysCall(c), ok
 		}
 		time.Sleep(pause)
 	}
-	return c, false
+	return sysCall{}, false
 }
 
 // checksPermission says whether it is to check permissions that the kernel asks, and not for another file system.
 // Its stack says so, which only root may read; others see whether there is another file system where the caller is.
-func checksPermission(proc string) bool {
-	stack, err := os.ReadFile(proc + "/stack")
+func checksPermission(thread proc.Process) bool {
+	stack, err := thread.Stack()
 	if err == nil {
 		return bytes.Contains(stack, []byte(" fuse_permission+"))
 	}
-	mounts, err := os.ReadFile(proc + "/mountinfo")
+	mounts, err := os.ReadFile(thread.MountTable())
 	return err == nil && !stacks(mounts)
 }
 
@@ -102,25 +97,25 @@ func stacks(mountinfo []byte) bool {
 // indifferent says whether a program calls stat for a file only to see of what kind it is, before it removes, moves,
 // changes or overwrites it, and neither shows nor uses a size that stat told (mv and cp, when they have to copy, ask
 // again once they have the file open, which waits). Without this rm would fail when the network is down.
-func indifferent(proc string, mode uint32) bool {
-	comm, err := os.ReadFile(proc + "/comm")
+func indifferent(thread proc.Process, mode uint32) bool {
+	name, err := thread.Name()
 	if err != nil {
 		return false
 	}
-	switch string(bytes.TrimSpace(comm)) {
+	switch name {
 	case "chgrp", "chmod", "chown", "cp", "ln", "mv", "touch", "unlink":
 		return true
 	case "rm": // "remove regular empty file?" is what it asks when told to ask, or before it removes what is read-only
-		args, err := os.ReadFile(proc + "/cmdline")
+		args, err := thread.Args()
 		return err == nil && mode&0o222 != 0 && !asks(args)
 	}
 	return false
 }
 
 // asks says whether one of rm's arguments may be an option to ask (-i, -I, --interactive).
-func asks(cmdline []byte) bool {
-	for arg := range bytes.SplitSeq(cmdline, []byte{0}) {
-		if len(arg) > 1 && arg[0] == '-' && bytes.ContainsAny(arg, "iI") {
+func asks(args []string) bool {
+	for _, arg := range args {
+		if len(arg) > 1 && arg[0] == '-' && strings.ContainsAny(arg, "iI") {
 			return true
 		}
 	}
@@ -140,24 +135,24 @@ const (
 
 func (c sysCall) use() use {
 	// Programs of 32 bits have other numbers for their calls. Their stacks lie below 4 GiB, those of others above.
-	if c.stack < 1<<32 {
+	if c.Stack < 1<<32 {
 		return useAny
 	}
 	if u := c.legacyUse(); u != useAny {
 		return u
 	}
-	switch c.number {
+	switch c.Number {
 	case unix.SYS_OPENAT:
-		return openUse(c.args[2])
+		return openUse(c.Args[2])
 	case unix.SYS_OPENAT2:
 		return useOpenHow
 	case unix.SYS_STATX:
-		if c.args[3]&(unix.STATX_SIZE|unix.STATX_BLOCKS) == 0 {
+		if c.Args[3]&(unix.STATX_SIZE|unix.STATX_BLOCKS) == 0 {
 			return useNone
 		}
-		return statUse(c.args[2])
+		return statUse(c.Args[2])
 	case unix.SYS_NEWFSTATAT:
-		return statUse(c.args[3])
+		return statUse(c.Args[3])
 	case unix.SYS_TRUNCATE, unix.SYS_LINKAT, unix.SYS_UNLINKAT, unix.SYS_RENAMEAT2,
 		unix.SYS_FACCESSAT, unix.SYS_FACCESSAT2, unix.SYS_UTIMENSAT,
 		unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_FCHMODAT2, unix.SYS_FCHOWN, unix.SYS_FCHOWNAT,
@@ -191,8 +186,8 @@ func writes(flags uint64) bool {
 }
 
 // openHow reads the flags of an openat2(2), the first field of a struct open_how in the caller's memory.
-func openHow(proc string, addr uint64) (flags uint64, ok bool) {
-	mem, err := os.Open(proc + "/mem")
+func openHow(thread proc.Process, addr uint64) (flags uint64, ok bool) {
+	mem, err := thread.Memory(os.O_RDONLY)
 	if err != nil {
 		return 0, false
 	}
@@ -202,29 +197,4 @@ func openHow(proc string, addr uint64) (flags uint64, ok bool) {
 		return 0, false
 	}
 	return binary.NativeEndian.Uint64(b[:]), true
-}
-
-// parseSysCall reads /proc/TID/syscall: the number in decimal, six arguments, stack pointer and program counter in
-// hexadecimal. A thread that runs, or is blocked outside of a system call, has no such line.
-func parseSysCall(line []byte) (c sysCall, ok bool) {
-	fields := bytes.Fields(line)
-	if len(fields) != 9 {
-		return c, false
-	}
-	var err error
-	if c.number, err = strconv.ParseUint(string(fields[0]), 10, 64); err != nil {
-		return c, false
-	}
-	for i, field := range fields[1:8] {
-		v, err := strconv.ParseUint(string(field), 0, 64)
-		if err != nil {
-			return c, false
-		}
-		if i < len(c.args) {
-			c.args[i] = v
-		} else {
-			c.stack = v
-		}
-	}
-	return c, true
 }

@@ -1,12 +1,14 @@
 package fuse
 
-import "golang.org/x/sys/unix"
+import (
+	"golang.org/x/sys/unix"
+)
 
 // legacyUse knows the calls that only old architectures have, without a directory's descriptor.
 func (c sysCall) legacyUse() use {
-	switch c.number {
+	switch c.Number {
 	case unix.SYS_OPEN:
-		return openUse(c.args[1])
+		return openUse(c.Args[1])
 	case unix.SYS_STAT, unix.SYS_LSTAT:
 		return useStat
 	case unix.SYS_CREAT, unix.SYS_LINK, unix.SYS_UNLINK, unix.SYS_RENAME, unix.SYS_RENAMEAT, unix.SYS_ACCESS,

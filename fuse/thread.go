@@ -5,11 +5,12 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"strconv"
 	"sync"
 
 	raw "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
 // WithoutDevice runs f on a thread of its own that has none of the process's open files but standard input, output,
@@ -80,15 +81,14 @@ var pollFiles = sync.OnceValue(func() []int {
 		r.Close()
 		w.Close()
 	}
-	dir, err := os.ReadDir("/proc/thread-self/fd")
+	fds, err := proc.Thread.Descriptors()
 	if err != nil {
 		return nil
 	}
 	var found []int
-	for _, e := range dir {
-		fd, err := strconv.Atoi(e.Name())
-		target, _ := os.Readlink("/proc/thread-self/fd/" + e.Name())
-		if err == nil && fd > 2 && (target == "anon_inode:[eventpoll]" || target == "anon_inode:[eventfd]") {
+	for _, fd := range fds {
+		target, _ := os.Readlink(proc.Thread.FDPath(fd))
+		if fd > 2 && (target == "anon_inode:[eventpoll]" || target == "anon_inode:[eventfd]") {
 			found = append(found, fd)
 		}
 	}

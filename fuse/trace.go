@@ -1,8 +1,6 @@
 package fuse
 
 import (
-	"bytes"
-	"os"
 	"path"
 	"strconv"
 	"sync"
@@ -12,6 +10,7 @@ import (
 	raw "github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/artifactfs/artifactfs/internal/metrics"
+	"github.com/artifactfs/artifactfs/internal/proc"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
@@ -120,22 +119,9 @@ func (t *tracer) path(node uint64, name string) string {
 // process finds the process of a thread and its name (proc(5), status). The command line is nobody's business: it may
 // hold a secret.
 func process(tid uint64) (pid int, command string) {
-	status, err := os.ReadFile("/proc/" + strconv.FormatUint(tid, 10) + "/status")
-	if err != nil {
-		return int(tid), ""
+	status, err := proc.Of(int(tid)).Status()
+	if err != nil || status.PID == 0 {
+		return int(tid), status.Name
 	}
-	pid = int(tid)
-	for line := range bytes.Lines(status) {
-		key, value, _ := bytes.Cut(line, []byte(":"))
-		switch string(key) {
-		case "Name":
-			command = string(bytes.TrimSpace(value))
-		case "Tgid":
-			if n, err := strconv.Atoi(string(bytes.TrimSpace(value))); err == nil {
-				pid = n
-			}
-			return pid, command
-		}
-	}
-	return pid, command
+	return status.PID, status.Name
 }

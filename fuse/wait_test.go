@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/artifactfs/artifactfs/internal/proc"
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
@@ -172,7 +173,7 @@ func TestPendingStop(t *testing.T) {
 		{"", "zzz", none, false},
 	} {
 		status := "Name:\tx\nSigPnd:\t" + c.thread + "\nShdPnd:\t" + c.shared + "\nSigBlk:\t" + c.blocked + "\nSigIgn:\t" + intr + "\n"
-		if got := pendingStop([]byte(status)); got != c.want {
+		if got := pendingStop(proc.ParseStatus([]byte(status))); got != c.want {
 			t.Errorf("%q: %v, want %v", status, got, c.want)
 		}
 	}

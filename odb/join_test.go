@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/artifactfs/artifactfs/object"
 )
@@ -259,18 +258,6 @@ func TestChoose(t *testing.T) {
 		}
 		if got := choose(packs, o); len(packs)-len(got) != c.left {
 			t.Errorf("of %v %d are left as they are, want %d", c.sizes, len(packs)-len(got), c.left)
-		}
-	}
-}
-
-func TestParseStat(t *testing.T) {
-	const rest = " S 1 1 1 0 -1 4194304 100 0 0 0 0 0 0 0 20 0 1 0 1234 0 0"
-	if name, started, ok := parseStat([]byte("77 (git (a) b)" + rest)); name != "git (a) b" || started != 12340*time.Millisecond || !ok {
-		t.Errorf("%q, %v, %v", name, started, ok)
-	}
-	for _, bad := range []string{"", "77 git S 1", "77 (git", "77 (git) S 1", "77 (git)" + strings.Replace(rest, "1234", "-1", 1)} {
-		if _, _, ok := parseStat([]byte(bad)); ok {
-			t.Errorf("%q was read", bad)
 		}
 	}
 }

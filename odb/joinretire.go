@@ -7,12 +7,15 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
 const (
@@ -224,7 +227,7 @@ func (s *Store) awaitReaders(ctx context.Context, since time.Time, o JoinOptions
 // of them mapped, as git maps indexes, or it is a git that has just started. Others' processes that may not be looked
 // into count only as the latter. An fsck counts whenever it started; checking says that there is one.
 func readers(dir string, since time.Time, spared func(pid int) bool) (found, checking bool) {
-	entries, err := os.ReadDir("/proc")
+	pids, err := proc.PIDs()
 	if err != nil {
 		return false, false
 	}
@@ -233,65 +236,29 @@ func readers(dir string, since time.Time, spared func(pid int) bool) (found, che
 		return false, false
 	}
 	now, uptime := time.Now(), time.Duration(boot.Nano())
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil || pid == os.Getpid() {
+	for _, pid := range pids {
+		if pid == os.Getpid() {
 			continue
 		}
-		name, started, ok := processStart(pid)
-		if !ok {
+		p := proc.Of(pid)
+		stat, err := p.Stat()
+		if err != nil {
 			continue
 		}
-		isGit, age := strings.HasPrefix(name, "git"), uptime-started
-		fsck := isGit && checks(pid)
-		if now.Sub(since) >= age+procTick && !fsck || spared != nil && spared(pid) {
+		isGit, age := strings.HasPrefix(stat.Name, "git"), uptime-stat.Started()
+		fsck := isGit && checks(p)
+		if now.Sub(since) >= age+proc.Tick && !fsck || spared != nil && spared(pid) {
 			continue
 		}
-		if isGit && age < graceYoung || mapsBelow(pid, dir) {
+		if isGit && age < graceYoung || p.MapsBelow(dir) {
 			found, checking = true, checking || fsck
 		}
 	}
 	return found, checking
 }
 
-// checks says whether a git process is an fsck.
-func checks(pid int) bool {
-	args, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
-	return err == nil && bytes.Contains(args, []byte("\x00fsck\x00"))
-}
-
-// procTick is the unit of times in /proc: USER_HZ is 100 wherever Go runs.
-const procTick = 10 * time.Millisecond
-
-// processStart gives the name of a process and when it was started, counted from the machine's start: proc_pid_stat(5).
-func processStart(pid int) (name string, started time.Duration, ok bool) {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return "", 0, false
-	}
-	return parseStat(text)
-}
-
-func parseStat(text []byte) (name string, started time.Duration, ok bool) {
-	// The name is in parentheses and may contain any of them.
-	open, end := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
-	if open < 0 || end < open {
-		return "", 0, false
-	}
-	fields := strings.Fields(string(text[end+1:]))
-	const startTime = 22 - 3 // counted from the state, the third
-	if len(fields) <= startTime {
-		return "", 0, false
-	}
-	ticks, err := strconv.ParseInt(fields[startTime], 10, 64)
-	if err != nil || ticks < 0 || ticks > int64(1<<62/procTick) {
-		return "", 0, false
-	}
-	return string(text[open+1 : end]), time.Duration(ticks) * procTick, true
-}
-
-// mapsBelow says whether a process has files of dir mapped.
-func mapsBelow(pid int, dir string) bool {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/maps")
-	return err == nil && bytes.Contains(text, []byte(" "+dir+"/"))
+// checks reports whether a git process is an fsck.
+func checks(p proc.Process) bool {
+	args, _ := p.Args()
+	return len(args) > 1 && slices.Contains(args[1:], "fsck")
 }

@@ -1,15 +1,15 @@
 package promisor
 
 import (
-	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
 // Hint says what git commands stand behind a question: the nearest first. It comes from outside and may be anything.
@@ -64,27 +64,20 @@ type process struct {
 
 func readProcess(pid int) (process, error) {
 	var p process
-	dir := filepath.Join("/proc", strconv.Itoa(pid))
-	stat, err := os.ReadFile(filepath.Join(dir, "stat"))
+	from := proc.Of(pid)
+	stat, err := from.Stat()
 	if err != nil {
-		return p, err
+		return p, fmt.Errorf("read process %d: %w", pid, err)
 	}
-	// The name in parentheses may hold anything; the fields behind it count from the third.
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	if len(fields) < 20 {
-		return p, fmt.Errorf("read %s/stat: %d fields", dir, len(fields))
+	p.parent, p.start = stat.Parent, strconv.FormatUint(stat.Start, 10)
+	// The rest is unreadable if another user runs it; then the hint has less.
+	if p.args, _ = from.Args(); p.args == nil {
+		p.args = []string{""}
 	}
-	if p.parent, err = strconv.Atoi(fields[1]); err != nil {
-		return p, fmt.Errorf("read %s/stat: %w", dir, err)
-	}
-	p.start = fields[19]
-	// What follows is not ours to read if another user runs it; then there is less of a hint.
-	line, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
-	p.args = strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00")
-	p.dir, _ = os.Readlink(filepath.Join(dir, "cwd"))
-	environ, _ := os.ReadFile(filepath.Join(dir, "environ"))
+	p.dir, _ = from.Dir()
+	environ, _ := from.Environ()
 	p.env = map[string]string{}
-	for v := range strings.SplitSeq(string(environ), "\x00") {
+	for _, v := range environ {
 		if name, value, ok := strings.Cut(v, "="); ok && strings.HasPrefix(name, "GIT_") {
 			p.env[name] = value
 		}

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"bytes"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -14,6 +13,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
 // Life is what is known of whether a Writer is there.
@@ -84,44 +85,35 @@ func newWriterID(dir, path string) error {
 	return os.Link(f.Name(), path) // unlike a rename it does not replace what another process has just made
 }
 
-// machine is machine-id(5), hashed as that page asks of whoever shows it to others; "": it has none.
+// machine returns a keyed hash of the host's machine id, "" if it has none.
 func machine() string {
-	text, err := os.ReadFile("/etc/machine-id")
-	text = bytes.TrimSpace(text)
-	if err != nil || len(text) != 32 { // or "uninitialized"
+	id, ok := proc.MachineID()
+	if !ok {
 		return ""
 	}
-	sum := hmac.New(sha256.New, text)
+	sum := hmac.New(sha256.New, []byte(id))
 	sum.Write([]byte("artifactfs session writer"))
 	return hex.EncodeToString(sum.Sum(nil)[:16])
 }
 
-// bootID is new with every boot of a machine, and of no other.
+// bootID returns what changes with every boot of a host, "" if it is not known.
 func bootID() string {
-	text, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(text))
+	id, _ := proc.BootID()
+	return id
 }
 
 func pidNamespace() string {
-	name, _ := os.Readlink("/proc/self/ns/pid")
+	name, _ := proc.Self.Namespace("pid")
 	return name
 }
 
-// startOf is when a process that lives began, in clock ticks since boot: its number alone may be another's by now.
+// startOf returns when a process that still runs was started, in ticks since the boot: a later process may have its number.
 func startOf(pid int) (uint64, error) {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return 0, err
+	s, err := proc.Of(pid).Stat()
+	if err == nil && s.Ended() { // its parent has not waited for it
+		err = fs.ErrNotExist
 	}
-	_, rest, _ := strings.Cut(string(text[max(0, bytes.LastIndexByte(text, ')')):]), ") ") // a name may hold brackets
-	fields := strings.Fields(rest)
-	if len(fields) < 20 {
-		return 0, errors.New("its stat has too few fields")
-	}
-	if fields[0] == "Z" || fields[0] == "X" { // it has ended, and its parent does not care
-		return 0, fs.ErrNotExist
-	}
-	return strconv.ParseUint(fields[19], 10, 64) // field 22, of which the first two are gone
+	return s.Start, err
 }
 
 // Same says whether both are of one state directory, so that what one has left the other can go on with.

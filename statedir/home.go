@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/proc"
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
@@ -187,7 +188,7 @@ func (h Homes) Holder(id string) (InUseError, bool) {
 // dead reports whether the process of the mount has ended, or is ending. The kernel takes the memory of a killed process before it
 // closes the process's files, which can take a while, and ends the lock only then.
 func (e InUseError) dead() bool {
-	args, err := os.ReadFile(filepath.Join("/proc", e.PID, "cmdline"))
+	args, err := proc.Process(proc.Root + e.PID).Args()
 	return errors.Is(err, fs.ErrNotExist) || err == nil && len(args) == 0
 }
 

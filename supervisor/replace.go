@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/internal/keeper"
+	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
 // handedVariable tells a supervisor that it goes on for another: "self:N", the process is the same and descriptor N has a
@@ -175,7 +176,7 @@ func (s *supervisor) exec(file *os.File, w *worker) error {
 		defer unix.CloseOnExec(fd)
 	}
 	env := append(os.Environ(), handedVariable+"=self:"+strconv.Itoa(state))
-	err = syscall.Exec("/proc/self/fd/"+strconv.Itoa(int(file.Fd())), append([]string{s.Executable}, s.Args...), env)
+	err = syscall.Exec(proc.FDPath(file), append([]string{s.Executable}, s.Args...), env)
 	return fmt.Errorf("replace supervisor: %w", err)
 }
 
@@ -186,7 +187,7 @@ func Resurrect(conn *keeper.Conn, executable string, args []string, s keeper.Sta
 		return err
 	}
 	cmd := &exec.Cmd{
-		Path: "/proc/self/exe", Args: append([]string{executable}, args...), Dir: "/",
+		Path: proc.Self.ExecutablePath(), Args: append([]string{executable}, args...), Dir: "/",
 		Env:    append(os.Environ(), handedVariable+"=worker:"+strconv.Itoa(WorkerFD)),
 		Stdout: os.Stdout, Stderr: os.Stderr, ExtraFiles: []*os.File{peer},
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},

@@ -1,11 +1,9 @@
 package supervisor
 
 import (
-	"bytes"
-	"fmt"
-	"os"
-	"strconv"
 	"time"
+
+	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
 // meter tells a worker that hangs from one that the host does not let run.
@@ -21,7 +19,7 @@ type threads struct {
 	last map[string]threadTimes // by thread id
 }
 
-// threadTimes are those of /proc/PID/task/TID/schedstat.
+// threadTimes are the times of a thread: proc.Process.Times.
 type threadTimes struct {
 	ran, waited time.Duration // on a processor, and for one; a wait counts when it has ended
 }
@@ -32,16 +30,9 @@ func (m *threads) starved(pid int, passed time.Duration) time.Duration {
 		before = nil
 	}
 	m.pid, m.last = pid, make(map[string]threadTimes, len(before))
-	dir := "/proc/" + strconv.Itoa(pid) + "/task"
-	d, err := os.Open(dir)
-	if err != nil {
-		return 0
-	}
-	defer d.Close()
-	ids, _ := d.Readdirnames(-1) // the process may end meanwhile
 	var most time.Duration
-	for _, id := range ids {
-		state, now, ok := readThread(dir + "/" + id)
+	for id, thread := range proc.Of(pid).Threads() { // the process may end meanwhile
+		state, now, ok := readThread(thread)
 		if !ok {
 			continue
 		}
@@ -59,24 +50,13 @@ func (m *threads) starved(pid int, passed time.Duration) time.Duration {
 	return most
 }
 
-// readThread returns the state of a thread, a letter of proc(5), and its times. A stopped thread is in neither of the
-// states that starve.
-func readThread(dir string) (state byte, t threadTimes, ok bool) {
-	stat, err := os.ReadFile(dir + "/stat")
+// readThread returns the state of a thread, as proc.Stat has it, and its times. A stopped thread is in neither of the states that
+// starve.
+func readThread(thread proc.Process) (state byte, t threadTimes, ok bool) {
+	stat, err := thread.Stat()
 	if err != nil {
 		return 0, t, false
 	}
-	behind := bytes.LastIndexByte(stat, ')') // the command before it may contain anything
-	if behind < 0 || behind+2 >= len(stat) {
-		return 0, t, false
-	}
-	text, err := os.ReadFile(dir + "/schedstat")
-	if err != nil {
-		return 0, t, false
-	}
-	var ran, waited int64 // nanoseconds
-	if _, err := fmt.Sscan(string(text), &ran, &waited); err != nil {
-		return 0, t, false
-	}
-	return stat[behind+2], threadTimes{time.Duration(ran), time.Duration(waited)}, true
+	t.ran, t.waited, ok = thread.Times()
+	return stat.State, t, ok
 }

@@ -28,6 +28,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/internal/keeper"
+	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
 const (
@@ -128,7 +129,7 @@ type event struct {
 func Run(ctx context.Context, c Config) int {
 	s := &supervisor{
 		Config: c, manager: newManager(), store: store{}, events: make(chan event), done: make(chan struct{}),
-		exe: "/proc/self/exe", env: workerEnvironment(os.Environ()), lastTick: time.Now(), meter: &threads{},
+		exe: proc.Self.ExecutablePath(), env: workerEnvironment(os.Environ()), lastTick: time.Now(), meter: &threads{},
 	}
 	defer close(s.done)
 	defer s.manager.close()

@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/internal/keeper"
+	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
 // upgrade is one under way: from the request until a worker of the new executable serves, or is given up.
@@ -21,7 +21,7 @@ type upgrade struct {
 	failures int      // how many of those died before they did
 }
 
-func (u *upgrade) exe() string { return "/proc/self/fd/" + strconv.Itoa(int(u.file.Fd())) }
+func (u *upgrade) exe() string { return proc.FDPath(u.file) }
 
 // begin has a worker serve: the one that waits, or a new one.
 func (s *supervisor) begin() error {

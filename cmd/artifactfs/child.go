@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
 // stoppedFor is how long CMD must stay stopped before we stop as well.
@@ -165,11 +165,10 @@ func (t terminal) stopAlong(pid int) {
 	unix.Kill(pid, unix.SIGCONT)
 }
 
-// isStopped reads the state behind the name in proc_pid_stat(5).
+// isStopped reports whether a signal or a debugger has stopped a process.
 func isStopped(pid int) bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	at := strings.LastIndex(string(stat), ") ")
-	return err == nil && at >= 0 && len(stat) > at+2 && (stat[at+2] == 'T' || stat[at+2] == 't')
+	stat, err := proc.Of(pid).Stat()
+	return err == nil && (stat.State == 'T' || stat.State == 't')
 }
 
 // give puts a group into the terminal's foreground, if it is not there. A shell, which has a group of its own, may go without

@@ -15,6 +15,8 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/mounts"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/mountinfo"
+	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
 // mount(8) and umount(8) run a helper for the type fuse.artifactfs, which is this program by another name:
@@ -78,18 +80,18 @@ func (h helperRun) openAutomount() (through string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("mount: %w", err)
 	}
-	table, err := os.ReadFile("/proc/self/mountinfo")
+	table, err := mountinfo.Self()
 	if err != nil {
-		return "", fmt.Errorf("mount: read mount table: %w", err)
+		return "", fmt.Errorf("mount: %w", err)
 	}
-	if cli.MountTypeAt(table, dir) != "autofs" {
+	if m, _ := table.At(dir); m.Type != "autofs" {
 		return "", nil
 	}
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return "", &control.Error{Code: control.ExitFailed, Verb: "mount", Object: dir, Cause: err.Error()}
 	}
-	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd), nil
+	return proc.Of(os.Getpid()).FDPath(fd), nil
 }
 
 func helperCode(code int) int {

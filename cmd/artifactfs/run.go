@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/mounts"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/serving"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/mountinfo"
 )
 
 // Exit codes of run for a command that could not be started, as shells have them.
@@ -227,7 +228,7 @@ func endRun(ctx context.Context, a *cli.App, m control.MountReply, o runOptions)
 }
 
 func mountedAt(dir string) bool {
-	table, err := os.ReadFile("/proc/self/mountinfo")
+	table, err := mountinfo.Self()
 	return err != nil || cli.HasMount(table, dir)
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/daemon"
 	"github.com/artifactfs/artifactfs/internal/keeper"
+	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
 // newServing is an app whose own mounts are f's.
@@ -282,7 +283,7 @@ func TestServiceIsFound(t *testing.T) {
 		"0::/user.slice/user-0.slice/session-1.scope\n":                            "",
 		"0::/\n": "",
 	} {
-		unit, user := serving.UnitOf(table)
+		unit, user := serving.UnitOf(proc.ParseCgroups(table))
 		if user {
 			unit += " user"
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/mountinfo"
 )
 
 func mountStatus(dir string) control.MountStatus {
@@ -228,11 +229,11 @@ func TestPrefetch(t *testing.T) {
 }
 
 func TestDeadMountIsNamed(t *testing.T) {
-	table := []byte(`22 28 0:21 / /proc rw,nosuid shared:5 - proc proc rw
+	table := mountinfo.Parse([]byte(`22 28 0:21 / /proc rw,nosuid shared:5 - proc proc rw
 96 28 0:50 / /srv/a\040b rw,nosuid,nodev shared:7 - fuse.artifactfs https://127.0.0.1/app rw,user_id=0
 97 28 0:51 / /srv/other rw - fuse.sshfs host: rw
 98 28
-`)
+`))
 	for dir, want := range map[string]bool{"/srv/a b": true, "/srv/other": false, "/srv": false, "/proc": false, `/srv/a\040b`: false} {
 		if got := cli.HasMount(table, dir); got != want {
 			t.Errorf("%s: %v", dir, got)

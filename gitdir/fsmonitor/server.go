@@ -21,7 +21,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"time"
 
@@ -29,6 +28,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
 	"github.com/artifactfs/artifactfs/internal/pktline"
+	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
 const (
@@ -151,7 +151,7 @@ func listen(gitDir string, keep func(*os.File) error) (*net.UnixListener, error)
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	short := "/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) + "/" + newName
+	short := proc.FDPath(dir) + "/" + newName
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: short, Net: "unix"})
 	if err != nil {
 		return nil, err

@@ -5,9 +5,10 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
 type osFS struct{}
@@ -34,10 +35,7 @@ func (osFS) SyncDir(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-func (osFS) BootID() (string, error) {
-	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(text)), err
-}
+func (osFS) BootID() (string, error) { return proc.BootID() }
 
 type osFile struct{ *os.File }
 

@@ -7,7 +7,6 @@ package gitsocket
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -15,6 +14,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
 // Options are about the processes before and after this one.
@@ -123,5 +124,5 @@ func address(gitDir, name string) (short string, done func(), err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	return fmt.Sprintf("/proc/self/fd/%d/%s", fd, name), func() { unix.Close(fd) }, nil
+	return proc.Self.FDPath(fd) + "/" + name, func() { unix.Close(fd) }, nil
 }

@@ -2,10 +2,10 @@ package mountinfo
 
 import (
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
-	"strings"
+
+	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
 // Copy is another mount of a file system.
@@ -51,26 +51,24 @@ func Copies(dir string) ([]Copy, error) {
 // others reads the tables of all other namespaces, by a process of each.
 func others() map[int]Table {
 	tables := map[int]Table{}
-	own, err := os.Readlink("/proc/self/ns/mnt")
+	own, err := proc.Self.Namespace("mnt")
 	if err != nil {
 		return tables
 	}
 	seen := map[string]bool{own: true}
-	links, _ := filepath.Glob("/proc/[0-9]*/ns/mnt")
-	for _, link := range links {
-		namespace, err := os.Readlink(link)
+	pids, _ := proc.PIDs()
+	for _, pid := range pids {
+		p := proc.Of(pid)
+		namespace, err := p.Namespace("mnt")
 		if err != nil || seen[namespace] {
 			continue
 		}
-		pid := strings.Split(link, "/")[2]
-		t, err := read(filepath.Join("/proc", pid, "mountinfo"))
+		t, err := read(p)
 		if err != nil || len(t) == 0 {
 			continue // it has ended, and another process of the namespace may tell
 		}
 		seen[namespace] = true
-		if n, ok := number(pid); ok {
-			tables[n] = t
-		}
+		tables[pid] = t
 	}
 	return tables
 }

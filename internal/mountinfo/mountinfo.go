@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
 // Mount is a line of a table.
@@ -30,10 +32,10 @@ type Mount struct {
 type Table []Mount
 
 // Self reads the table of this process's namespace.
-func Self() (Table, error) { return read("/proc/self/mountinfo") }
+func Self() (Table, error) { return read(proc.Self) }
 
-func read(path string) (Table, error) {
-	text, err := os.ReadFile(path)
+func read(p proc.Process) (Table, error) {
+	text, err := os.ReadFile(p.MountTable())
 	if err != nil {
 		return nil, fmt.Errorf("read mount table: %w", err)
 	}

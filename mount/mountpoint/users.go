@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
+	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
 // user is a process that keeps a mount busy.
@@ -33,27 +35,28 @@ func usersOf(dir string) (users []user) {
 	}
 	id, device := strconv.Itoa(mount.ID), fmt.Sprintf("%02x:%02x", unix.Major(mount.Device), unix.Minor(mount.Device))
 	inside := func(path string) bool { return mountinfo.Within(dir, strings.TrimSuffix(path, " (deleted)")) }
-	processes, _ := filepath.Glob("/proc/[0-9]*")
-	for _, proc := range processes {
+	pids, _ := proc.PIDs()
+	for _, pid := range slices.Sorted(slices.Values(pids)) {
+		p := proc.Of(pid)
 		how := ""
 		switch {
-		case linksInto(filepath.Join(proc, "cwd"), inside):
+		case linksInto(p.Dir, inside):
 			how = "its working directory"
-		case linksInto(filepath.Join(proc, "root"), inside):
+		case linksInto(p.RootDir, inside):
 			how = "its root directory"
-		case linksInto(filepath.Join(proc, "exe"), inside):
+		case linksInto(p.Executable, inside):
 			how = "its program"
 		default:
-			how = openFile(proc, dir, id, inside)
-			if how == "" && mapsFrom(proc, device) {
+			how = openFile(p, dir, id, inside)
+			if how == "" && mapsFrom(p, device) {
 				how = "a mapped file"
 			}
 		}
 		if how == "" {
 			continue
 		}
-		name, _ := os.ReadFile(filepath.Join(proc, "comm"))
-		users = append(users, user{filepath.Base(proc), strings.TrimSpace(string(name)), how})
+		name, _ := p.Name()
+		users = append(users, user{strconv.Itoa(pid), name, how})
 	}
 	return users
 }
@@ -65,30 +68,29 @@ func usersByCopies(copies []mountinfo.Copy) (users []user) {
 			users = append(users, user{c.Point, "a bind mount", "it until that is unmounted"})
 			continue
 		}
-		pid := strconv.Itoa(c.PID)
-		name, _ := os.ReadFile(filepath.Join("/proc", pid, "comm"))
-		users = append(users, user{pid, strings.TrimSpace(string(name)), "it at " + c.Point + " of a mount namespace of its own"})
+		name, _ := proc.Of(c.PID).Name()
+		users = append(users, user{strconv.Itoa(c.PID), name, "it at " + c.Point + " of a mount namespace of its own"})
 	}
 	return users
 }
 
-func linksInto(link string, inside func(string) bool) bool {
-	to, err := os.Readlink(link)
+func linksInto(link func() (string, error), inside func(string) bool) bool {
+	to, err := link()
 	return err == nil && inside(to)
 }
 
 // openFile returns the path of a file that a process has open in the mount of this id; "": none.
-func openFile(proc, dir, id string, inside func(string) bool) string {
-	infos, err := os.ReadDir(filepath.Join(proc, "fdinfo"))
+func openFile(p proc.Process, dir, id string, inside func(string) bool) string {
+	fds, err := p.Descriptors()
 	if err != nil {
 		return ""
 	}
-	for _, info := range infos {
-		to, err := os.Readlink(filepath.Join(proc, "fd", info.Name()))
+	for _, fd := range fds {
+		to, err := os.Readlink(p.FDPath(fd))
 		if err != nil || !filepath.IsAbs(to) {
 			continue
 		}
-		if inside(to) || mountOf(filepath.Join(proc, "fdinfo", info.Name())) == id {
+		if inside(to) || mountOf(p, fd) == id {
 			if rest, err := filepath.Rel(dir, to); err == nil {
 				return rest
 			}
@@ -99,8 +101,8 @@ func openFile(proc, dir, id string, inside func(string) bool) string {
 }
 
 // mountOf returns the id of the mount of an open file. Format: proc_pid_fdinfo(5).
-func mountOf(info string) string {
-	text, err := os.ReadFile(info)
+func mountOf(p proc.Process, fd int) string {
+	text, err := p.FDInfo(fd)
 	if err != nil {
 		return ""
 	}
@@ -113,8 +115,8 @@ func mountOf(info string) string {
 }
 
 // mapsFrom reports whether a process has a file of a device mapped. Format: proc_pid_maps(5); field 4 is the device.
-func mapsFrom(proc, device string) bool {
-	text, err := os.ReadFile(filepath.Join(proc, "maps"))
+func mapsFrom(p proc.Process, device string) bool {
+	text, err := p.Maps()
 	if err != nil {
 		return false
 	}

@@ -3,8 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/proc"
 	"github.com/artifactfs/artifactfs/promisor"
 	"github.com/artifactfs/artifactfs/session"
 )
@@ -128,7 +127,7 @@ func (a *Agent) BeforeGit(ctx context.Context, pid uint32, argv []string) {
 
 // firstLook is true once for a process.
 func (a *Agent) firstLook(pid uint32) bool {
-	process := ProcessName(pid)
+	process := proc.Identity(int(pid))
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.looked == process && process != "" {
@@ -136,15 +135,4 @@ func (a *Agent) firstLook(pid uint32) bool {
 	}
 	a.looked = process
 	return true
-}
-
-// ProcessName returns a name that no other process has or had: its number and when it began, field 22 of proc_pid_stat(5),
-// counted from behind the name of the command, which may hold anything. "": the process has ended.
-func ProcessName(pid uint32) string {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-	if err != nil || len(fields) < 20 {
-		return ""
-	}
-	return fmt.Sprintf("%d.%s", pid, fields[19])
 }

@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"fmt"
-	"os"
 	"strings"
 	"testing"
 )
@@ -49,15 +47,5 @@ func TestCommandsThatThrowWorkAwayAreKnown(t *testing.T) {
 		if got := risky(strings.Fields(command)); got != want {
 			t.Errorf("%s: %v", command, got)
 		}
-	}
-}
-
-func TestProcessesAreToldApart(t *testing.T) {
-	own := ProcessName(uint32(os.Getpid()))
-	if own == "" || own != ProcessName(uint32(os.Getpid())) || !strings.HasPrefix(own, fmt.Sprint(os.Getpid())) {
-		t.Errorf("this one is %q", own)
-	}
-	if got := ProcessName(1 << 30); got != "" {
-		t.Errorf("none is %q", got)
 	}
 }

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/daemon"
+	"github.com/artifactfs/artifactfs/internal/mountinfo"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/statedir"
 )
@@ -229,7 +229,7 @@ func ShellWord(w string) string { return control.ShellWord(w) }
 func NotMounted(verb, dir string) *control.Error {
 	e := &control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotMounted, Verb: verb, Object: dir, Cause: "no artifactfs mount there",
 		Hint: "artifactfs list shows what is"}
-	table, _ := os.ReadFile("/proc/self/mountinfo")
+	table, _ := mountinfo.Self()
 	for _, spelling := range Spellings(dir) {
 		switch {
 		case !HasMount(table, spelling):
@@ -278,21 +278,10 @@ func Inside(dir, path string) bool {
 	return ok && (rest == "" || rest[0] == '/' || dir == "/")
 }
 
-// HasMount reports whether the kernel's mount table has an artifactfs mount at dir. Format: proc_pid_mountinfo(5); field 5 is
-// the mount point with spaces and control characters in octal, the type follows the separator " - ".
-func HasMount(table []byte, dir string) bool { return MountTypeAt(table, dir) == "fuse.artifactfs" }
-
-// MountTypeAt returns the type of the topmost file system mounted at dir, and "" if nothing is mounted there.
-func MountTypeAt(table []byte, dir string) (kind string) {
-	quoted := strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`).Replace(dir)
-	for line := range bytes.Lines(table) {
-		fields := strings.Fields(string(line))
-		_, rest, _ := strings.Cut(string(line), " - ")
-		if len(fields) > 4 && fields[4] == quoted {
-			kind, _, _ = strings.Cut(rest, " ")
-		}
-	}
-	return kind
+// HasMount reports whether a mount of artifactfs is at dir. Of several mounts at dir the topmost counts.
+func HasMount(table mountinfo.Table, dir string) bool {
+	m, _ := table.At(dir)
+	return m.Type == "fuse.artifactfs"
 }
 
 // CompleteMounts completes mounted directories, for a command that takes at most most of them.

@@ -17,6 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/daemon"
 	"github.com/artifactfs/artifactfs/internal/keeper"
+	"github.com/artifactfs/artifactfs/internal/proc"
 	"github.com/artifactfs/artifactfs/supervisor"
 )
 
@@ -162,7 +163,7 @@ func supervise(ctx context.Context, a *cli.App, f DaemonFlags) error {
 // becomeDaemon settles what is the same for all processes of a daemon.
 func becomeDaemon(a *cli.App) error {
 	// Started by way of a descriptor, a process is named after its number. The name is the first thread's.
-	os.WriteFile("/proc/self/comm", []byte("artifactfs"), 0)
+	_ = proc.SetName("artifactfs")
 	if err := KeepMemory(); err != nil {
 		return fmt.Errorf("start daemon: %w", err)
 	}

@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
 // HideSecrets writes over the secrets this process was given: /proc shows arguments and environment for as long as it runs,
@@ -37,7 +38,7 @@ func overwriteSecrets() error {
 	if err != nil {
 		return err
 	}
-	mem, err := os.OpenFile("/proc/self/mem", os.O_RDWR, 0)
+	mem, err := proc.Self.Memory(os.O_RDWR)
 	if err != nil {
 		return err
 	}
@@ -85,24 +86,13 @@ func Hidden(s string) (from, to int) {
 	return from + colon + 1, to
 }
 
-// argumentArea is where the kernel has put arguments and environment, one behind the other: proc_pid_stat(5), arg_start (48)
-// and env_end (51).
+// argumentArea returns the addresses between which the kernel has put arguments and environment, one behind the other.
 func argumentArea() (start, end int64, err error) {
-	stat, err := os.ReadFile("/proc/self/stat")
-	if err != nil {
-		return 0, 0, err
+	stat, err := proc.Self.Stat()
+	if err == nil && (stat.ArgStart <= 0 || stat.EnvEnd < stat.ArgStart) {
+		err = fmt.Errorf("read stat of this process: arguments from %d to %d", stat.ArgStart, stat.EnvEnd)
 	}
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:])) // from the third on
-	if len(fields) < 49 {
-		return 0, 0, fmt.Errorf("read /proc/self/stat: %d fields", len(fields)+2)
-	}
-	if start, err = strconv.ParseInt(fields[45], 10, 64); err == nil {
-		end, err = strconv.ParseInt(fields[48], 10, 64)
-	}
-	if err == nil && (start <= 0 || end < start) {
-		err = fmt.Errorf("read /proc/self/stat: arguments from %d to %d", start, end)
-	}
-	return start, end, err
+	return stat.ArgStart, stat.EnvEnd, err
 }
 
 // KeepMemory keeps what is in this process's memory, secrets too, out of core files and from other processes of its user.

@@ -2,11 +2,12 @@ package serving
 
 import (
 	"context"
-	"os"
 	"os/exec"
 	"path"
 	"strings"
 	"time"
+
+	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
 // askTime is how long the service manager may take to say what it does with us.
@@ -15,11 +16,11 @@ const askTime = 3 * time.Second
 // isRestarted says whether the service manager ends us to start us anew: then it gives back what it keeps for us. It tells
 // services nothing but to end, so it is asked for the job that it has for our unit.
 func isRestarted() bool {
-	table, err := os.ReadFile("/proc/self/cgroup")
+	groups, err := proc.Self.Cgroups()
 	if err != nil {
 		return false
 	}
-	unit, user := UnitOf(string(table))
+	unit, user := UnitOf(groups)
 	if unit == "" {
 		return false
 	}
@@ -35,14 +36,14 @@ func isRestarted() bool {
 	return err == nil && HasRestart(string(out), unit)
 }
 
-// UnitOf finds a process's service in /proc/PID/cgroup, of which systemd makes one each (cgroups(7)).
-func UnitOf(table string) (unit string, user bool) {
-	for line := range strings.Lines(table) {
-		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(fields) < 3 || fields[1] != "" && fields[1] != "name=systemd" {
+// UnitOf returns the service that a process belongs to, by its control groups, of which systemd makes one for each service; "" if
+// there is none. user reports that it is a service of a user's manager.
+func UnitOf(groups []proc.Cgroup) (unit string, user bool) {
+	for _, g := range groups {
+		if g.Controllers != "" && g.Controllers != "name=systemd" {
 			continue
 		}
-		for at := fields[2]; at != "/" && at != "." && at != ""; at = path.Dir(at) {
+		for at := g.Path; at != "/" && at != "." && at != ""; at = path.Dir(at) {
 			if strings.HasSuffix(at, ".service") {
 				// The user's manager is a service itself, below which the user's services are.
 				return path.Base(at), strings.Contains(path.Dir(at), "/user@")

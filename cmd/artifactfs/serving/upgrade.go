@@ -10,6 +10,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/mountinfo"
 )
 
 const (
@@ -103,7 +104,7 @@ func allServed(s control.Status) bool {
 // CheckExecutable refuses a file in a mount of ours, without touching it: a daemon that needs what it serves to run waits for
 // itself.
 func CheckExecutable(path string) error {
-	table, err := os.ReadFile("/proc/self/mountinfo")
+	table, err := mountinfo.Self()
 	if err != nil {
 		return cli.Failure("upgrade", "daemon", err)
 	}

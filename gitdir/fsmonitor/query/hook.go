@@ -5,8 +5,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
+
+	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
 // HookName is the name under which a program is git's hook, and CarefulName the one for a git from 2.32 to 2.42: between
@@ -40,29 +41,22 @@ func Hook(args []string, stdout io.Writer) int {
 	return 0
 }
 
-// gitCommand gives the arguments of the git that started the hook, perhaps through a shell.
+// gitCommand returns the arguments of the git that started the hook, perhaps through a shell; nil if there is none.
 func gitCommand(pid int) []string {
 	for range 2 {
-		text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+		p := proc.Of(pid)
+		args, err := p.Args()
 		if err != nil {
 			return nil
 		}
-		args := strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00")
-		if strings.HasPrefix(filepath.Base(args[0]), "git") {
+		if len(args) > 0 && strings.HasPrefix(filepath.Base(args[0]), "git") {
 			return args
 		}
-		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+		stat, err := p.Stat()
 		if err != nil {
 			return nil
 		}
-		_, behind, _ := strings.Cut(string(stat[max(0, strings.LastIndexByte(string(stat), ')')):]), " ") // of a name that may hold anything
-		fields := strings.Fields(behind)
-		if len(fields) < 2 {
-			return nil
-		}
-		if pid, err = strconv.Atoi(fields[1]); err != nil {
-			return nil
-		}
+		pid = stat.Parent
 	}
 	return nil
 }

@@ -9,11 +9,11 @@ import (
 	"errors"
 	"io"
 	"os"
-	"strconv"
 	"syscall"
 	"time"
 
 	"github.com/artifactfs/artifactfs/internal/pktline"
+	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
 // Socket is the name of the socket in a git directory. It is the one git's own client connects to.
@@ -107,7 +107,7 @@ func dial(gitDir string) (*os.File, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	to := &syscall.SockaddrUnix{Name: "/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) + "/" + Socket}
+	to := &syscall.SockaddrUnix{Name: proc.FDPath(dir) + "/" + Socket}
 	err = syscall.Connect(fd, to)
 	for err == syscall.EINTR {
 		err = syscall.Connect(fd, to)

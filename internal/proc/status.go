@@ -1,0 +1,95 @@
+package proc
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+)
+
+// Status holds fields of proc_pid_status(5).
+type Status struct {
+	Name    string // of the command
+	PID     int    // of the process, also if the status is that of a thread
+	Pending uint64 // signals that are pending for the thread or its process; signal n is bit n-1
+	Blocked uint64 // signals that the thread blocks
+}
+
+// Status returns the status of a process or thread.
+func (p Process) Status() (Status, error) {
+	text, err := os.ReadFile(p.file("status"))
+	if err != nil {
+		return Status{}, err
+	}
+	return ParseStatus(text), nil
+}
+
+// ParseStatus parses the text of proc_pid_status(5). Fields that are missing or malformed stay zero.
+func ParseStatus(text []byte) (s Status) {
+	for line := range bytes.Lines(text) {
+		key, value, _ := bytes.Cut(line, []byte(":"))
+		value = bytes.TrimSpace(value)
+		switch string(key) {
+		case "Name":
+			s.Name = string(value)
+		case "Tgid":
+			s.PID, _ = strconv.Atoi(string(value))
+		case "SigPnd", "ShdPnd":
+			s.Pending |= mask(value)
+		case "SigBlk":
+			s.Blocked = mask(value)
+		}
+	}
+	return s
+}
+
+// mask parses sixteen hexadecimal digits.
+func mask(text []byte) uint64 {
+	m, _ := strconv.ParseUint(string(text), 16, 64)
+	return m
+}
+
+// SystemCall is a system call that a thread is blocked in: proc_pid_syscall(5).
+type SystemCall struct {
+	Number uint64
+	Args   [6]uint64
+	Stack  uint64 // the stack pointer
+}
+
+// SystemCall returns the system call that a thread is blocked in. running reports that it is not blocked; then ok is false, as it
+// is if the thread is blocked outside of a system call, has ended or may not be looked at.
+func (p Process) SystemCall() (c SystemCall, running, ok bool) {
+	line, err := os.ReadFile(p.file("syscall"))
+	if err != nil {
+		return c, false, false
+	}
+	if bytes.HasPrefix(line, []byte("running")) {
+		return c, true, false
+	}
+	c, ok = ParseSystemCall(line)
+	return c, false, ok
+}
+
+// ParseSystemCall parses the line of proc_pid_syscall(5): the number in decimal, six arguments, stack pointer and program counter
+// in hexadecimal.
+func ParseSystemCall(line []byte) (c SystemCall, ok bool) {
+	fields := bytes.Fields(line)
+	if len(fields) != 9 {
+		return c, false
+	}
+	var err error
+	if c.Number, err = strconv.ParseUint(string(fields[0]), 10, 64); err != nil {
+		return c, false
+	}
+	for i, field := range fields[1:8] {
+		v, err := strconv.ParseUint(string(field), 0, 64)
+		if err != nil {
+			return c, false
+		}
+		if i < len(c.Args) {
+			c.Args[i] = v
+		} else {
+			c.Stack = v
+		}
+	}
+	return c, true
+}
