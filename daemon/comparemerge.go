@@ -1,12 +1,7 @@
 package daemon
 
 import (
-	"bytes"
 	"context"
-	"errors"
-	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -14,6 +9,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -205,8 +201,7 @@ func (c *comparing) conflicts(ctx context.Context, p comparedPair) ([]string, er
 		return nil, err
 	}
 	out, err := c.git(ctx, c.scratch.Dir(), "-c", "merge.renames="+strconv.FormatBool(p.renames), "merge-tree", "--write-tree", "-z", "--messages", us.String(), them.String())
-	var exit *exec.ExitError
-	if err != nil && !(errors.As(err, &exit) && exit.ExitCode() == 1) {
+	if err != nil && !gitcmd.Exited(err, 1) {
 		return nil, err
 	}
 	merged, err := parseMerged(out)
@@ -221,8 +216,8 @@ func (c *comparing) git(ctx context.Context, dir string, args ...string) ([]byte
 func (c *comparing) gitOn(ctx context.Context, dir, in string, args ...string) ([]byte, error) {
 	var objects []string
 	add := func(dir string) {
-		if quoted := strconv.Quote(filepath.Join(dir, "objects")); !slices.Contains(objects, quoted) {
-			objects = append(objects, quoted)
+		if dir = filepath.Join(dir, "objects"); !slices.Contains(objects, dir) {
+			objects = append(objects, dir)
 		}
 	}
 	for _, o := range c.opened {
@@ -236,14 +231,8 @@ func (c *comparing) gitOn(ctx context.Context, dir, in string, args ...string) (
 	for _, m := range c.mirrors {
 		add(m.Dir())
 	}
-	cmd := exec.CommandContext(ctx, "git", args...)
+	cmd := gitcmd.New(ctx, args...)
 	cmd.Dir, cmd.Stdin = dir, strings.NewReader(in)
-	cmd.Env = append(os.Environ(), "GIT_DIR="+dir, "GIT_TERMINAL_PROMPT=0", "LC_ALL=C", "GIT_ALTERNATE_OBJECT_DIRECTORIES="+strings.Join(objects, ":"))
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		verb := args[slices.IndexFunc(args, func(a string) bool { return a != "-c" && !strings.Contains(a, "=") })]
-		return stdout.Bytes(), fmt.Errorf("git %s: %w: %s", verb, err, strings.TrimSpace(stderr.String()))
-	}
-	return stdout.Bytes(), nil
+	cmd.Env = append(cmd.Env, "GIT_DIR="+dir, gitcmd.NoPrompt, gitcmd.PlainText, gitcmd.Alternates(objects...))
+	return gitcmd.Output(cmd)
 }

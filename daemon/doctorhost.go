@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/statedir"
 )
@@ -123,13 +124,13 @@ var gitVersions = []struct {
 }
 
 func (d *doctor) git(ctx context.Context) {
-	if _, err := exec.LookPath("git"); err != nil {
+	if _, err := gitcmd.LookPath(); err != nil {
 		d.wrong("git", "install git", "it is not installed")
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, gitTime)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, "git", "version").Output()
+	out, err := gitcmd.Output(gitcmd.New(ctx, "version"))
 	text, _ := strings.CutPrefix(strings.TrimSpace(string(out)), "git version ")
 	major, minor, ok := gitVersion(text)
 	if err != nil || !ok {

@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/filter"
-	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
 // filterDeadline is how long a filter may say nothing. git-lfs says nothing while it downloads.
@@ -20,7 +20,7 @@ const filterDeadline = 15 * time.Minute
 func (m *mount) newFilters() *filter.Programs {
 	env := []string{"GIT_DIR=" + m.gitPath(), "GIT_WORK_TREE=" + m.dir}
 	if m.inside.wanted() {
-		env = append(env, gitdir.BorrowFrom(filepath.Join(m.store.GitDir(), "objects")))
+		env = append(env, gitcmd.Alternates(filepath.Join(m.store.GitDir(), "objects")))
 	}
 	return filter.New(filter.Options{
 		Dir: m.dir, Base: m.request.Environment, Env: env, Deadline: filterDeadline,

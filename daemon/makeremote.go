@@ -1,21 +1,17 @@
 package daemon
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
@@ -67,11 +63,10 @@ func makeBare(ctx context.Context, at string, f object.Format) error {
 		return err
 	}
 	defer os.RemoveAll(temp)
-	cmd := exec.CommandContext(ctx, "git", "init", "--quiet", "--bare", "--template=", "--initial-branch=main", "--object-format="+f.String(), temp)
-	var stderr bytes.Buffer
-	cmd.Env, cmd.Stderr = append(thin.GitEnv(), "GIT_CONFIG_NOSYSTEM=1"), &stderr
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("git init: %w: %s", err, strings.TrimSpace(stderr.String()))
+	cmd := gitcmd.Isolated(ctx, "init", "--quiet", "--bare", "--template=", "--initial-branch=main", "--object-format="+f.String(), temp)
+	cmd.Env = append(cmd.Env, "GIT_CONFIG_NOSYSTEM=1")
+	if err := gitcmd.Run(cmd); err != nil {
+		return err
 	}
 	err = os.Rename(temp, at)
 	if errors.Is(err, fs.ErrExist) || errors.Is(err, syscall.ENOTEMPTY) {

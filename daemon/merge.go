@@ -6,15 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
@@ -195,8 +194,7 @@ func (w *merging) mergeTrees(ctx context.Context, name string) error {
 		}
 	}
 	out, err := w.git(ctx, dir, nil, nil, "merge-tree", "--write-tree", "-z", "--messages", "HEAD", name)
-	var exit *exec.ExitError
-	if err != nil && !(errors.As(err, &exit) && exit.ExitCode() == 1) {
+	if err != nil && !gitcmd.Exited(err, 1) {
 		return err
 	}
 	if w.mergedTrees, err = parseMerged(out); err != nil {
@@ -332,18 +330,12 @@ func (w *merging) editIndex(ctx context.Context, tree object.ID, edits []byte) (
 
 // git runs stock git with a git directory, on the session's objects and those of the mount's git directory.
 func (w *merging) git(ctx context.Context, dir string, env []string, in []byte, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, "git", args...)
+	cmd := gitcmd.New(ctx, args...)
 	cmd.Dir, cmd.Stdin = dir, bytes.NewReader(in)
-	cmd.Env = append(os.Environ(), "GIT_DIR="+dir, "GIT_TERMINAL_PROMPT=0", "LC_ALL=C",
-		"GIT_ALTERNATE_OBJECT_DIRECTORIES="+strconv.Quote(w.m.sessionObjects())+":"+strconv.Quote(filepath.Join(w.m.gitPath(), "objects")))
+	cmd.Env = append(cmd.Env, "GIT_DIR="+dir, gitcmd.NoPrompt, gitcmd.PlainText, gitcmd.Alternates(w.m.sessionObjects(), filepath.Join(w.m.gitPath(), "objects")))
 	if w.objects != "" {
 		cmd.Env = append(cmd.Env, "GIT_OBJECT_DIRECTORY="+w.objects)
 	}
 	cmd.Env = append(cmd.Env, env...)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		return stdout.Bytes(), fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(stderr.String()))
-	}
-	return stdout.Bytes(), nil
+	return gitcmd.Output(cmd)
 }

@@ -1,12 +1,9 @@
 package daemon
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -14,6 +11,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 )
@@ -185,18 +183,17 @@ func (o *opened) provide(ctx context.Context, ids []object.ID) error {
 
 // git runs stock git in the repository of b, which also reads that of a.
 func (p pair) git(ctx context.Context, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, "git", args...)
+	cmd := gitcmd.New(ctx, args...)
 	cmd.Dir = p.b.repo.Dir()
-	cmd.Env = append(os.Environ(), "GIT_DIR="+p.b.repo.Dir(), "GIT_TERMINAL_PROMPT=0", "LC_ALL=C")
+	cmd.Env = append(cmd.Env, "GIT_DIR="+p.b.repo.Dir(), gitcmd.NoPrompt, gitcmd.PlainText)
 	if p.a != p.b {
-		cmd.Env = append(cmd.Env, "GIT_ALTERNATE_OBJECT_DIRECTORIES="+strconv.Quote(filepath.Join(p.a.repo.Dir(), "objects")))
+		cmd.Env = append(cmd.Env, gitcmd.Alternates(filepath.Join(p.a.repo.Dir(), "objects")))
 	}
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(stderr.String()))
+	out, err := gitcmd.Output(cmd)
+	if err != nil {
+		return nil, err
 	}
-	return stdout.Bytes(), nil
+	return out, nil
 }
 
 // addLines adds what `git diff-tree --numstat -z` says: "ADDED\tREMOVED\tPATH\0", or dashes for what is binary.

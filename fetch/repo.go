@@ -1,19 +1,18 @@
 package fetch
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/transport"
 )
@@ -130,9 +129,9 @@ type reach struct {
 // runGit runs stock git in a git directory and gives its output; an error carries what git said. with says
 // how it reaches a remote.
 func runGit(ctx context.Context, gitDir string, with reach, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, "git", args...)
+	cmd := gitcmd.New(ctx, args...)
 	cmd.Dir = gitDir
-	cmd.Env = append(with.env.ForRemote(), "GIT_DIR="+gitDir, "GIT_TERMINAL_PROMPT=0", "LC_ALL=C")
+	cmd.Env = append(with.env.ForRemote(), "GIT_DIR="+gitDir, gitcmd.NoPrompt, gitcmd.PlainText)
 	if with.login != nil {
 		cmd.ExtraFiles = []*os.File{with.login}
 	}
@@ -140,15 +139,14 @@ func runGit(ctx context.Context, gitDir string, with reach, args ...string) ([]b
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = gitDelay
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		for len(args) > 2 && args[0] == "-c" {
-			args = args[2:]
-		}
-		return nil, fmt.Errorf("git %s: %w: %s", args[0], err, lastLine(stderr.String()))
+	out, err := gitcmd.Output(cmd)
+	if err == nil {
+		return out, nil
 	}
-	return stdout.Bytes(), nil
+	if failed := new(gitcmd.Error); errors.As(err, &failed) {
+		failed.Stderr = lastLine(failed.Stderr)
+	}
+	return nil, err
 }
 
 func lastLine(s string) string {

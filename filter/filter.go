@@ -27,6 +27,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
 const (
@@ -128,12 +130,10 @@ func New(o Options) *Programs {
 func private(entry string) bool {
 	name, _, _ := strings.Cut(entry, "=")
 	switch name {
-	case "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES",
-		"GIT_COMMON_DIR", "GIT_PREFIX", "GIT_SHALLOW_FILE", "GIT_GRAFT_FILE", "GIT_NAMESPACE", "GIT_CEILING_DIRECTORIES",
-		"GIT_IMPLICIT_WORK_TREE", "GIT_INTERNAL_SUPER_PREFIX", "ARTIFACTFS_TOKEN", "ARTIFACTFS_SESSION_TOKEN", "OLDPWD", "PWD":
+	case "ARTIFACTFS_TOKEN", "ARTIFACTFS_SESSION_TOKEN", "OLDPWD", "PWD":
 		return true
 	}
-	return false
+	return gitcmd.IsLocal(name)
 }
 
 // begin enters work that Close waits for; it needs mu.

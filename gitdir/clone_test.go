@@ -14,6 +14,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
 	"github.com/artifactfs/artifactfs/gitdir/index"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
@@ -327,7 +328,7 @@ func TestWriteIndex(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Setenv("GIT_DIR", path)
-			cmd := command(context.Background(), "-C", work, "--git-dir", path, "status", "--porcelain")
+			cmd := gitcmd.New(context.Background(), "-C", work, "--git-dir", path, "status", "--porcelain")
 			out, err := cmd.CombinedOutput() // of a working tree in which there is nothing
 			if err != nil || (name != "all") != (len(out) == 0) && len(out) > 0 {
 				t.Errorf("status says %q, %v", out, err)

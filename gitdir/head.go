@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -286,30 +287,13 @@ func (d *Dir) objects(ctx context.Context, names ...string) ([]object.ID, error)
 func (d *Dir) git(ctx context.Context, stdin []byte, args ...string) ([]byte, error) {
 	cmd := d.command(ctx, args...)
 	cmd.Stdin = bytes.NewReader(stdin)
-	return output(cmd, args[0])
+	return gitcmd.Output(cmd)
 }
 
 func (d *Dir) command(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := command(ctx, append([]string{"--git-dir", d.path, "--work-tree", d.workTree, "--no-optional-locks"}, args...)...)
-	cmd.Env = append(append(cmd.Env, "LC_ALL=C", "GIT_TERMINAL_PROMPT=0", "GIT_NO_LAZY_FETCH=1"), Borrowing(d.path)...)
+	cmd := gitcmd.New(ctx, append([]string{"--git-dir", d.path, "--work-tree", d.workTree, "--no-optional-locks"}, args...)...)
+	cmd.Env = append(append(cmd.Env, gitcmd.PlainText, gitcmd.NoPrompt, gitcmd.NoFetch), Borrowing(d.path)...)
 	return cmd
-}
-
-// output runs git; what it says in an error is of a command.
-func output(cmd *exec.Cmd, what string) ([]byte, error) {
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		if said := strings.TrimSpace(stderr.String()); said != "" {
-			return out, fmt.Errorf("git %s: %w: %s", what, err, said)
-		}
-	}
-	if err != nil {
-		return out, fmt.Errorf("git %s: %w", what, err)
-	}
-	return out, nil
 }
 
 // HeadName is what HEAD names: a branch, by its short name, or a commit id; "" if that cannot be read.

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/gitdir/index"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -140,7 +141,7 @@ func (d *Dir) untracked(ctx context.Context) (*index.Untracked, error) {
 
 // settings asks git, since the user's configuration may include other files on conditions.
 func (d *Dir) settings(ctx context.Context) (map[string]string, error) {
-	cmd := command(ctx, "--git-dir", d.path, "config", "--null", "--type=path", "--get-regexp", `^(core\.excludesfile|status\.showuntrackedfiles)$`)
+	cmd := gitcmd.New(ctx, "--git-dir", d.path, "config", "--null", "--type=path", "--get-regexp", `^(core\.excludesfile|status\.showuntrackedfiles)$`)
 	out, err := cmd.Output()
 	if err != nil && cmd.ProcessState.ExitCode() != 1 { // 1: neither is set
 		return nil, fmt.Errorf("read git's configuration: %w", err)

@@ -11,6 +11,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/format/config"
 
 	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
 // A git directory that is seen inside the mount (Options.Inside) names nothing by an absolute path, since nobody knows where
@@ -120,16 +121,7 @@ func Borrowing(path string) []string {
 	if err != nil {
 		return nil
 	}
-	return []string{BorrowFrom(strings.Split(strings.TrimSuffix(string(objects), "\n"), "\n")...)}
-}
-
-// BorrowFrom is the variable that has a git command borrow from directories of objects.
-func BorrowFrom(objects ...string) string {
-	quoted := make([]string, len(objects))
-	for i, dir := range objects {
-		quoted[i] = `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(dir) + `"`
-	}
-	return "GIT_ALTERNATE_OBJECT_DIRECTORIES=" + strings.Join(quoted, ":")
+	return []string{gitcmd.Alternates(strings.Split(strings.TrimSuffix(string(objects), "\n"), "\n")...)}
 }
 
 // hook gives the place of the monitor's hook program, what it links to, and how git is told of it. git starts it in the top

@@ -3,13 +3,13 @@ package gitdir
 import (
 	"context"
 	"os"
-	"os/exec"
 	"os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/convert"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
 // Checkout is what decides about contents of a checkout beside the tree, as it was read.
@@ -24,8 +24,8 @@ type Checkout struct {
 // directory at gitDir, if there is one. Without git, or without a word there, it is git's default. Paths relative to a
 // directory are not known.
 func ReadCheckout(ctx context.Context, gitDir string) (c Checkout) {
-	cmd := exec.CommandContext(ctx, "git", "config", "-z", "--get-regexp", `^(core\.(autocrlf|eol|ignorecase|attributesfile)|filter\..*)$`)
-	cmd.Dir = "/" // only the user's and the machine's configuration
+	// In no repository: only the user's and the machine's configuration.
+	cmd := gitcmd.New(ctx, "config", "-z", "--get-regexp", `^(core\.(autocrlf|eol|ignorecase|attributesfile)|filter\..*)$`)
 	if out, err := cmd.Output(); err == nil {
 		c.Config = out
 	}
@@ -132,7 +132,7 @@ func machineAttributes() string {
 }
 
 func gitPrefix() string {
-	path, err := exec.LookPath("git")
+	path, err := gitcmd.LookPath()
 	if err == nil {
 		path, err = filepath.EvalSymlinks(path)
 	}

@@ -7,13 +7,14 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"os/user"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/go-git/go-git/v5/plumbing/format/config"
+
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
 // madeSuffix begins the name's end of a directory that git makes.
@@ -37,7 +38,7 @@ func fromTemplate(path string, o Options) (*config.Config, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(made)
-	cmd := command(context.Background(), "init", "--quiet", "--bare", made)
+	cmd := gitcmd.New(context.Background(), "init", "--quiet", "--bare", made)
 	cmd.Env = append(cmd.Env, "GIT_DEFAULT_HASH=sha1", "GIT_DEFAULT_REF_FORMAT=files")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("git init: %w: %.200s", err, out)
@@ -74,7 +75,7 @@ func (o Options) writeLogs(path string) error {
 	if o.Commit.IsZero() || o.Git == (Version{}) {
 		return nil
 	}
-	out, err := command(context.Background(), "var", "GIT_COMMITTER_IDENT").Output()
+	out, err := gitcmd.New(context.Background(), "var", "GIT_COMMITTER_IDENT").Output()
 	if err != nil { // nobody has told git a name; clone then makes one up
 		name := "unknown"
 		if u, err := user.Current(); err == nil {
@@ -108,16 +109,4 @@ func (o Options) writeLogs(path string) error {
 		}
 	}
 	return nil
-}
-
-// command prepares a git command that sees the user's and the machine's configuration, and no repository.
-func command(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "git", args...)
-	cmd.Dir = "/"
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "GIT_DIR=") && !strings.HasPrefix(v, "GIT_WORK_TREE=") && !strings.HasPrefix(v, "GIT_INDEX_FILE=") {
-			cmd.Env = append(cmd.Env, v)
-		}
-	}
-	return cmd
 }

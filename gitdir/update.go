@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
 // Refs are changed by stock git, which knows how they are stored. If it is killed, which it is together with us, the
@@ -45,7 +47,7 @@ func (d *Dir) update(ctx context.Context, files []string, args ...string) error 
 	ctx = context.WithoutCancel(ctx)
 	cmd := d.command(ctx, append(patient, args...)...)
 	cmd.ExtraFiles = []*os.File{note}
-	_, err = output(cmd, args[0])
+	err = gitcmd.Run(cmd)
 	note.Close()
 	if state := cmd.ProcessState; state != nil && !state.Exited() {
 		return errors.Join(err, d.breakUpdate(ctx, note.Name()))

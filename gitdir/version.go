@@ -4,8 +4,9 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"sync"
+
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
 // Version is a version of git. The zero Version stands for no git.
@@ -31,7 +32,7 @@ var lastAsked struct {
 
 // InstalledGit asks the git on PATH for its version.
 func InstalledGit(ctx context.Context) (Version, error) {
-	path, err := exec.LookPath("git")
+	path, err := gitcmd.LookPath()
 	if err != nil {
 		return Version{}, fmt.Errorf("ask git for its version: %w", err)
 	}
@@ -52,9 +53,7 @@ func InstalledGit(ctx context.Context) (Version, error) {
 }
 
 func askVersion(ctx context.Context) (Version, error) {
-	cmd := exec.CommandContext(ctx, "git", "version")
-	cmd.Dir = "/"
-	out, err := cmd.Output()
+	out, err := gitcmd.Output(gitcmd.New(ctx, "version"))
 	if err != nil {
 		return Version{}, fmt.Errorf("ask git for its version: %w", err)
 	}

@@ -9,12 +9,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
 )
 
@@ -80,8 +80,8 @@ func HasWork(ctx context.Context, path string) (bool, error) {
 // told may be work.
 func staged(ctx context.Context, path string) bool {
 	// Not the mount's working tree: nobody may serve it yet, and git would look there though it need not.
-	cmd := exec.CommandContext(ctx, "git", "--git-dir", path, "--work-tree", path, "-c", "core.fsmonitor=false", "diff-index", "--cached", "--quiet", "HEAD", "--")
-	cmd.Dir, cmd.Env = path, append(os.Environ(), Borrowing(path)...)
+	cmd := gitcmd.New(ctx, "--git-dir", path, "--work-tree", path, "-c", "core.fsmonitor=false", "diff-index", "--cached", "--quiet", "HEAD", "--")
+	cmd.Dir, cmd.Env = path, append(cmd.Env, Borrowing(path)...)
 	return cmd.Run() != nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -138,11 +139,11 @@ var quoteConfig = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 // command prepares a git command in the lens. Nothing that others wrote may make it start a program, ask for a missing
 // object, write, or wait for anybody.
 func (l *lens) command(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "git", args...)
+	cmd := gitcmd.New(ctx, args...)
 	cmd.Dir = l.dir // not the working tree, which this process serves
 	cmd.Env = []string{
-		"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "LC_ALL=C", "GIT_DIR=" + l.dir, "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null",
-		"GIT_NO_LAZY_FETCH=1", "GIT_TERMINAL_PROMPT=0", "GIT_OPTIONAL_LOCKS=0", "GIT_ATTR_NOSYSTEM=1",
+		"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", gitcmd.PlainText, "GIT_DIR=" + l.dir, "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null",
+		gitcmd.NoFetch, gitcmd.NoPrompt, gitcmd.NoLocks, "GIT_ATTR_NOSYSTEM=1",
 	}
 	// A group of its own, which ends with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -211,7 +212,7 @@ func (l *lens) rev(ctx context.Context, name string) string {
 // userConfig gives a value of the user's own configuration. To read it starts no program.
 func (l *lens) userConfig(ctx context.Context, key string) (string, error) {
 	cmd := l.command(ctx, "config", "--get", key)
-	cmd.Env = append(os.Environ(), "GIT_DIR="+l.gitDir, "LC_ALL=C")
+	cmd.Env = append(gitcmd.Environ(nil), "GIT_DIR="+l.gitDir, gitcmd.PlainText)
 	out, err := cmd.Output()
 	return strings.TrimSpace(string(out)), err
 }

@@ -8,11 +8,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 )
@@ -356,14 +356,12 @@ func (r *Repo) repack(ctx context.Context, wanted map[object.ID]bool) (path stri
 		list.WriteString(id.String() + "\n")
 	}
 	base := filepath.Join(r.own.dir, "pack", "pack")
-	cmd := exec.CommandContext(ctx, "git", "--git-dir", r.dir, "-c", "core.hooksPath="+os.DevNull, "pack-objects", "-q", "--threads=1", "--delta-base-offset", base)
-	cmd.Dir = r.dir
-	cmd.Env = append(cmd.Environ(), "LC_ALL=C", "GIT_NO_LAZY_FETCH=1", "GIT_TERMINAL_PROMPT=0")
-	var errOut bytes.Buffer
-	cmd.Stdin, cmd.Stderr = &list, &errOut
-	out, err := cmd.Output()
+	cmd := gitcmd.New(ctx, "--git-dir", r.dir, "-c", "core.hooksPath="+os.DevNull, "pack-objects", "-q", "--threads=1", "--delta-base-offset", base)
+	cmd.Env = append(cmd.Env, gitcmd.PlainText, gitcmd.NoFetch, gitcmd.NoPrompt)
+	cmd.Stdin = &list
+	out, err := gitcmd.Output(cmd)
 	if err != nil {
-		return "", fmt.Errorf("git pack-objects: %w: %.400s", err, strings.TrimSpace(errOut.String()))
+		return "", err
 	}
 	path = base + "-" + strings.TrimSpace(string(out))
 	if !exists(path+".pack") || !exists(path+".idx") {

@@ -12,21 +12,13 @@ import (
 	"time"
 
 	"golang.org/x/net/http/httpproxy"
+
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
 // Environment is a list of NAME=value as os.Environ returns it: that of the user who asked for a remote, with the settings of
 // git, ssh and credential helpers that count there. nil is the environment of this process. It may hold secrets.
 type Environment []string
-
-// repoEnv are git's variables that choose a repository (git rev-parse --local-env-vars, those that are not
-// configuration); none of them is meant for the remote's repository.
-var repoEnv = []string{
-	"GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_OBJECT_DIRECTORY", "GIT_DIR", "GIT_WORK_TREE", "GIT_IMPLICIT_WORK_TREE",
-	"GIT_GRAFT_FILE", "GIT_INDEX_FILE", "GIT_NO_REPLACE_OBJECTS", "GIT_REPLACE_REF_BASE", "GIT_PREFIX",
-	"GIT_SHALLOW_FILE", "GIT_COMMON_DIR", "GIT_NAMESPACE", "GIT_CEILING_DIRECTORIES",
-}
-
-func isRepoEnv(name string) bool { return slices.Contains(repoEnv, name) }
 
 // isConfigEnv says whether a variable is configuration given on a command line, which may hold a secret.
 func isConfigEnv(name string) bool {
@@ -68,17 +60,17 @@ func (e Environment) get(name string) string {
 
 // git prepares stock git outside any repository.
 func (e Environment) git(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "git", args...)
-	cmd.Dir, cmd.Env = "/", e.Without(isRepoEnv)
+	cmd := gitcmd.New(ctx, args...)
+	cmd.Env = gitcmd.Environ(e)
 	cmd.WaitDelay = time.Second // a helper of git's may outlive it
 	return cmd
 }
 
 // forRepository is for a program that serves a repository of this host, or reaches one by ssh: it has settings of its own.
-func (e Environment) forRepository() []string { return e.Without(isRepoEnv, isConfigEnv) }
+func (e Environment) forRepository() []string { return e.Without(gitcmd.IsLocal, isConfigEnv) }
 
 // ForRemote is for stock git that reaches a remote for a repository of its own.
-func (e Environment) ForRemote() []string { return e.Without(isRepoEnv) }
+func (e Environment) ForRemote() []string { return gitcmd.Environ(e) }
 
 // Fingerprint identifies what may decide how a remote is reached and logged in to: what is served with one environment must
 // not be served with another that differs in this.

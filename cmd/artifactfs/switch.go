@@ -14,6 +14,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
 func switchCommand(a *cli.App) *cobra.Command {
@@ -93,7 +94,7 @@ func printSwitch(w io.Writer, s control.SwitchReply) {
 
 // postCheckout runs the hook that git runs, if there is one, as the user who switched.
 func postCheckout(ctx context.Context, a *cli.App, s control.SwitchReply) error {
-	out, err := exec.CommandContext(ctx, "git", "-C", s.Dir, "rev-parse", "--git-path", "hooks/post-checkout").Output()
+	out, err := gitcmd.AsUser(ctx, "-C", s.Dir, "rev-parse", "--git-path", "hooks/post-checkout").Output()
 	hook := strings.TrimSuffix(string(out), "\n")
 	if !filepath.IsAbs(hook) {
 		hook = filepath.Join(s.Dir, hook)

@@ -5,13 +5,17 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"go/ast"
 	"go/format"
+	"go/parser"
+	"go/token"
 	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -24,7 +28,7 @@ const (
 
 // floors lists every package from the ground up. A package imports lower floors only, never its own.
 var floors = [][]string{
-	{"internal/pktline", "internal/proc"},
+	{"internal/gitcmd", "internal/pktline", "internal/proc"},
 	{"object", "internal/disk", "internal/gitsocket", "internal/harness/await", "internal/keeper", "internal/metrics", "internal/metrics/metricstest", "internal/mountinfo", "overlay/state", "worktree/acl"},
 	{"worktree/journal"},
 	{"prioritize", "gitdir/index", "gitdir/fsmonitor/query", "convert", "filter", "transport", "odb", "cache", "overlay/wal", "control", "config", "session/agenthook", "internal/packedrefs", "internal/harness/crowd", "internal/harness/gittest", "internal/harness/torture", "internal/disk/disktest", "supervisor"},
@@ -56,6 +60,73 @@ var libraries = map[string][]string{
 	"github.com/BurntSushi/toml":       {"config"},
 	"github.com/pjbgf/sha1cd":          {"object"},
 	"golang.org/x/net/":                {"transport"},
+}
+
+// owners says which packages alone may use a primitive of the host. Tests, and the packages that test the product from outside, are
+// free to.
+var owners = []struct {
+	what, why string
+	packages  []string
+	uses      func(n ast.Node) bool
+}{
+	{"starts git", "use internal/gitcmd", []string{"internal/gitcmd"}, startsGit},
+	{"reads /proc", "use internal/proc or internal/mountinfo", []string{"internal/proc"}, namesProc},
+}
+
+// startsGit reports calls of package exec with "git" among their arguments.
+func startsGit(n ast.Node) bool {
+	call, ok := n.(*ast.CallExpr)
+	if !ok {
+		return false
+	}
+	f, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok {
+		return false
+	}
+	x, ok := f.X.(*ast.Ident)
+	return ok && x.Name == "exec" && slices.ContainsFunc(call.Args, func(a ast.Expr) bool { return text(a) == "git" })
+}
+
+// namesProc reports strings that are paths below /proc.
+func namesProc(n ast.Node) bool {
+	e, ok := n.(ast.Expr)
+	return ok && (text(e) == "/proc" || strings.HasPrefix(text(e), "/proc/"))
+}
+
+// text returns the value of a string literal, "" for anything else.
+func text(e ast.Expr) string {
+	l, ok := e.(*ast.BasicLit)
+	if !ok || l.Kind != token.STRING {
+		return ""
+	}
+	s, _ := strconv.Unquote(l.Value)
+	return s
+}
+
+func TestPrimitivesHaveOneOwner(t *testing.T) {
+	for _, p := range packages(t) {
+		if strings.HasPrefix(p.ImportPath, "integration") || strings.HasPrefix(p.ImportPath, "internal/harness") || strings.HasPrefix(p.ImportPath, "internal/arch") {
+			continue
+		}
+		for _, name := range p.GoFiles {
+			fset := token.NewFileSet()
+			file, err := parser.ParseFile(fset, filepath.Join(root, p.ImportPath, name), nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, o := range owners {
+				if slices.Contains(o.packages, p.ImportPath) {
+					continue
+				}
+				ast.Inspect(file, func(n ast.Node) bool {
+					if n != nil && o.uses(n) {
+						t.Errorf("%s: %s %s: %s", fset.Position(n.Pos()), p.ImportPath, o.what, o.why)
+					}
+					return true
+				})
+			}
+		}
+	}
 }
 
 // pkg is what `go list -json` tells of a package.

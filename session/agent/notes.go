@@ -12,8 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
@@ -82,8 +82,7 @@ func pipeObjects(ctx context.Context, pack *exec.Cmd, to string) error {
 
 // gitAt returns a git command in a git directory that uses no work tree and fetches nothing.
 func gitAt(ctx context.Context, dir string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "git", append([]string{"--git-dir=" + dir, "--work-tree=" + dir}, args...)...)
-	cmd.Dir = dir
-	cmd.Env = append(thin.GitEnv(), "GIT_COMMITTER_NAME=artifactfs", "GIT_COMMITTER_EMAIL=artifactfs@localhost")
+	cmd := gitcmd.Isolated(ctx, append([]string{"--git-dir=" + dir, "--work-tree=" + dir}, args...)...)
+	cmd.Dir, cmd.Env = dir, append(cmd.Env, gitcmd.Identity()...)
 	return cmd
 }

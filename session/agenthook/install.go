@@ -2,17 +2,18 @@ package agenthook
 
 import (
 	"bytes"
+	"context"
 	_ "embed"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
 // plugin is the plugin for opencode. COMMAND in it is replaced by the command line for sh, as a JSON string.
@@ -167,7 +168,7 @@ func writeSettings(path string, text []byte) error {
 
 // git returns what a git command in a directory prints, without the newline at its end.
 func git(dir string, args ...string) (string, error) {
-	out, err := exec.Command("git", append([]string{"-C", dir}, args...)...).Output()
+	out, err := gitcmd.AsUser(context.Background(), append([]string{"-C", dir}, args...)...).Output()
 	return strings.TrimSuffix(string(out), "\n"), err
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 )
@@ -186,7 +187,7 @@ func (l *cleaning) add(ctx context.Context, list []source) error {
 	}
 	run := gitRun{dir: filepath.Join(l.dir, "work"), env: []string{
 		"GIT_WORK_TREE=" + filepath.Join(l.dir, "work"), "GIT_INDEX_FILE=" + index,
-		"GIT_OBJECT_DIRECTORY=" + objects, "GIT_ALTERNATE_OBJECT_DIRECTORIES=" + quoteList(filepath.Join(l.c.o.GitDir, "objects")),
+		"GIT_OBJECT_DIRECTORY=" + objects, gitcmd.Alternates(filepath.Join(l.c.o.GitDir, "objects")),
 	}}
 	settings := []string{"-c", "core.splitIndex=false", "-c", "core.sparseCheckout=false", "-c", "core.safecrlf=false", "update-index", "-z"}
 	run.in = staged.Bytes()
@@ -256,12 +257,4 @@ func parseStaged(f object.Format, out []byte) (map[string]object.ID, error) {
 		ids[path] = id
 	}
 	return ids, nil
-}
-
-// quoteList is a path as an element of GIT_ALTERNATE_OBJECT_DIRECTORIES.
-func quoteList(path string) string {
-	if !strings.ContainsAny(path, ":\"\n") {
-		return path
-	}
-	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(path) + `"`
 }

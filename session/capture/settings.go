@@ -9,10 +9,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
 // attributesName is that of the files that say how git converts contents.
@@ -121,27 +122,18 @@ type gitRun struct {
 
 // git runs stock git on the mount's git directory. It never looks into the mount.
 func (c *Capturer) git(ctx context.Context, r gitRun, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, "git", append([]string{"--git-dir=" + c.o.GitDir, "-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false"}, args...)...)
-	cmd.Dir = r.dir
-	if cmd.Dir == "" {
-		cmd.Dir = "/"
+	cmd := gitcmd.New(ctx, append([]string{"--git-dir=" + c.o.GitDir, "-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false"}, args...)...)
+	if r.dir != "" {
+		cmd.Dir = r.dir
 	}
-	for _, e := range os.Environ() {
-		if !strings.HasPrefix(e, "GIT_") || strings.HasPrefix(e, "GIT_CONFIG_NOSYSTEM=") || strings.HasPrefix(e, "GIT_CONFIG_GLOBAL=") {
-			cmd.Env = append(cmd.Env, e)
-		}
-	}
-	cmd.Env = append(append(cmd.Env, "GIT_OPTIONAL_LOCKS=0", "GIT_TERMINAL_PROMPT=0", "LC_ALL=C"), r.env...)
+	cmd.Env = append(append(gitcmd.Clear("GIT_CONFIG_NOSYSTEM", "GIT_CONFIG_GLOBAL"), gitcmd.NoLocks, gitcmd.NoPrompt, gitcmd.PlainText), r.env...)
 	cmd.Stdin = bytes.NewReader(r.in)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.ExitCode() == 1 && r.quiet {
+	out, err := gitcmd.Output(cmd)
+	if r.quiet && gitcmd.Exited(err, 1) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(stderr.String()))
+		return nil, err
 	}
 	return out, nil
 }

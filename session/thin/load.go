@@ -8,10 +8,9 @@ import (
 	"io"
 	"maps"
 	"os"
-	"os/exec"
 	"slices"
-	"strings"
 
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
@@ -250,10 +249,9 @@ func (u *unpacked) stream(ctx context.Context) (io.ReadCloser, error) {
 			ids.WriteString(id.String() + "\n")
 		}
 	}
-	cmd := exec.CommandContext(ctx, "git", "--git-dir="+u.repo.Dir(), "-c", "core.commitGraph=false", "pack-objects", "-q", "--stdout")
-	cmd.Dir, cmd.Env, cmd.Stdin = "/", GitEnv(), &ids
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
+	cmd := gitcmd.Isolated(ctx, "--git-dir="+u.repo.Dir(), "-c", "core.commitGraph=false", "pack-objects", "-q", "--stdout")
+	var stderr gitcmd.Tail
+	cmd.Stdin, cmd.Stderr = &ids, &stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
@@ -263,7 +261,7 @@ func (u *unpacked) stream(ctx context.Context) (io.ReadCloser, error) {
 	}
 	return &stream{out, func() error {
 		if err := cmd.Wait(); err != nil {
-			return fmt.Errorf("make pack: %w: %s", err, strings.TrimSpace(stderr.String()))
+			return fmt.Errorf("make pack: %w", gitcmd.Failed(cmd, err, stderr.Bytes()))
 		}
 		return nil
 	}}, nil

@@ -177,14 +177,3 @@ func (r *Remote) rewritten() error {
 	}
 	return err
 }
-
-// GitEnv is the environment of git commands in repositories of ours: nothing that chooses another, and nothing fetched.
-func GitEnv() []string {
-	var env []string
-	for _, e := range os.Environ() {
-		if name, _, _ := strings.Cut(e, "="); !strings.HasPrefix(name, "GIT_") || name == "GIT_EXEC_PATH" {
-			env = append(env, e)
-		}
-	}
-	return append(env, "LC_ALL=C", "GIT_NO_LAZY_FETCH=1", "GIT_TERMINAL_PROMPT=0")
-}

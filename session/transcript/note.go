@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
 
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -110,25 +110,18 @@ func (n NoteRequest) write(ctx context.Context, to Noted, text []byte) (note str
 
 // git runs a command in the git directory, without the working tree, and gives what it prints.
 func (n NoteRequest) git(ctx context.Context, in []byte, args ...string) ([]byte, error) {
-	verb := args[0]
 	// The git directory names the mount as its working tree, at which nobody is to look from here.
 	args = append([]string{"--git-dir", n.GitDir, "--work-tree", n.GitDir, "-c", "core.hooksPath=" + os.DevNull, "-c", "core.fsmonitor=false"}, args...)
-	cmd := exec.CommandContext(ctx, "git", args...)
+	cmd := gitcmd.New(ctx, args...)
 	cmd.Dir = filepath.Clean(n.GitDir)
-	cmd.Env = append(cmd.Environ(), "LC_ALL=C", "GIT_TERMINAL_PROMPT=0")
-	for _, role := range []string{"AUTHOR", "COMMITTER"} { // as points have it; who asked may be another than who runs this
-		cmd.Env = append(cmd.Env, "GIT_"+role+"_NAME=artifactfs", "GIT_"+role+"_EMAIL=artifactfs@localhost")
-	}
+	cmd.Env = append(append(cmd.Env, gitcmd.PlainText, gitcmd.NoPrompt), gitcmd.Identity()...) // as checkpoints have it
 	if n.Also != "" {
-		cmd.Env = append(cmd.Env, "GIT_ALTERNATE_OBJECT_DIRECTORIES="+n.Also)
+		cmd.Env = append(cmd.Env, gitcmd.Alternates(n.Also))
 	}
-	var out, errOut bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in), &limited{&out, maxNote}, &limited{&errOut, 4 << 10}
-	if err := cmd.Run(); err != nil {
-		if text := strings.TrimSpace(errOut.String()); text != "" {
-			err = fmt.Errorf("%w: %s", err, text)
-		}
-		return nil, fmt.Errorf("git %s: %w", verb, err)
+	var out bytes.Buffer
+	cmd.Stdin, cmd.Stdout = bytes.NewReader(in), &limited{&out, maxNote}
+	if err := gitcmd.Run(cmd); err != nil {
+		return nil, err
 	}
 	return bytes.TrimSpace(out.Bytes()), nil
 }

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +16,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/thin"
@@ -316,18 +316,13 @@ func (q *Queue) note(tip object.ID, name string) ([]byte, error) {
 
 // notesGit runs a git command in the directory of a merge, with the objects of the Repo.
 func (q *Queue) notesGit(ctx context.Context, dir string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, "git", append([]string{"--git-dir=" + dir, "-c", "core.fsync=all"}, args...)...)
-	cmd.Dir = "/"
-	cmd.Env = append(thin.GitEnv(), "GIT_OBJECT_DIRECTORY="+filepath.Join(q.o.Repo.Dir(), "objects"))
-	for _, role := range []string{"AUTHOR", "COMMITTER"} {
-		cmd.Env = append(cmd.Env, "GIT_"+role+"_NAME=artifactfs", "GIT_"+role+"_EMAIL=artifactfs@localhost")
+	cmd := gitcmd.Isolated(ctx, append([]string{"--git-dir=" + dir, "-c", "core.fsync=all"}, args...)...)
+	cmd.Env = append(append(cmd.Env, "GIT_OBJECT_DIRECTORY="+filepath.Join(q.o.Repo.Dir(), "objects")), gitcmd.Identity()...)
+	out, err := gitcmd.Output(cmd)
+	if err != nil {
+		return "", err
 	}
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(stderr.String()))
-	}
-	return strings.TrimRight(stdout.String(), "\n"), nil
+	return strings.TrimRight(string(out), "\n"), nil
 }
 
 // mergeNote merges a note that both sides have changed. Of JSON objects, as artifactfs session note writes them, members are

@@ -8,14 +8,12 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os/exec"
 	"slices"
-	"strings"
 
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
-	"github.com/artifactfs/artifactfs/session/thin"
 )
 
 // idSet is objects.
@@ -268,14 +266,13 @@ func (h *haul) spread(id object.ID, into, except idSet) error {
 // and takes over what lies in packs already; no history is looked at.
 func packer(repo *session.Repo, ids []object.ID) func(ctx context.Context, w io.Writer) error {
 	return func(ctx context.Context, w io.Writer) error {
-		cmd := exec.CommandContext(ctx, "git", "--git-dir="+repo.Dir(), "-c", "core.commitGraph=false", "pack-objects", "-q", "--stdout")
-		cmd.Dir, cmd.Env = "/", thin.GitEnv()
+		cmd := gitcmd.Isolated(ctx, "--git-dir="+repo.Dir(), "-c", "core.commitGraph=false", "pack-objects", "-q", "--stdout")
 		var in bytes.Buffer
 		for _, id := range ids {
 			in.WriteString(id.String())
 			in.WriteByte('\n')
 		}
-		var stderr bytes.Buffer
+		var stderr gitcmd.Tail
 		cmd.Stdin, cmd.Stderr = &in, &stderr
 		out, err := cmd.StdoutPipe()
 		if err != nil {
@@ -293,7 +290,7 @@ func packer(repo *session.Repo, ids []object.ID) func(ctx context.Context, w io.
 			return fmt.Errorf("send pack: %w", copyErr)
 		}
 		if err != nil {
-			return fmt.Errorf("make pack: %w: %s", err, strings.TrimSpace(stderr.String()))
+			return fmt.Errorf("make pack: %w", gitcmd.Failed(cmd, err, stderr.Bytes()))
 		}
 		return nil
 	}

@@ -5,14 +5,13 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/thin"
@@ -127,17 +126,17 @@ func (q *Queue) contained(ctx context.Context, push *thin.Push, updates []update
 // writePacks has git write packs of owned objects into a directory. What was removed from the Repo meanwhile is named by
 // nothing any more.
 func writePacks(ctx context.Context, repo *session.Repo, dir string, ids []object.ID) error {
-	var in, stderr bytes.Buffer
+	var in bytes.Buffer
 	for _, id := range ids {
 		if repo.Owned(id) {
 			in.WriteString(id.String() + "\n")
 		}
 	}
-	cmd := exec.CommandContext(ctx, "git", "--git-dir="+repo.Dir(), "-c", "core.commitGraph=false",
+	cmd := gitcmd.Isolated(ctx, "--git-dir="+repo.Dir(), "-c", "core.commitGraph=false",
 		"pack-objects", "-q", "--max-pack-size="+strconv.Itoa(thin.PackSize), filepath.Join(dir, "pack"))
-	cmd.Dir, cmd.Env, cmd.Stdin, cmd.Stderr = "/", thin.GitEnv(), &in, &stderr
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("make packs: %w: %s", err, strings.TrimSpace(stderr.String()))
+	cmd.Stdin = &in
+	if err := gitcmd.Run(cmd); err != nil {
+		return fmt.Errorf("make packs: %w", err)
 	}
 	return nil
 }

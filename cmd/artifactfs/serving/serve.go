@@ -17,6 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/daemon"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
 const (
@@ -168,14 +169,10 @@ func prepareToServe(a *cli.App) {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 }
 
-// ForgetRepository drops what git tells its hooks and aliases about the caller's repository (the names are those of
-// `git rev-parse --local-env-vars`): a mount started there would have our own git processes work in it.
+// ForgetRepository drops what git tells its hooks and aliases about the caller's repository: a mount started there would have our
+// own git processes work in it.
 func ForgetRepository() {
-	for _, name := range []string{
-		"GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_CONFIG", "GIT_COMMON_DIR", "GIT_DIR", "GIT_GRAFT_FILE", "GIT_IMPLICIT_WORK_TREE",
-		"GIT_INDEX_FILE", "GIT_INTERNAL_SUPER_PREFIX", "GIT_NO_REPLACE_OBJECTS", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX",
-		"GIT_REPLACE_REF_BASE", "GIT_SHALLOW_FILE", "GIT_WORK_TREE",
-	} {
+	for _, name := range gitcmd.LocalVariables {
 		os.Unsetenv(name)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/session/agenthook"
 )
 
@@ -225,7 +226,7 @@ func hooksOf(verb, name, dir string) (agenthook.Agent, string, error) {
 func hooksDir(dir string) (string, error) {
 	if dir == "" {
 		dir = "."
-		if out, err := exec.Command("git", "rev-parse", "--show-toplevel").Output(); err == nil {
+		if out, err := gitcmd.AsUser(context.Background(), "rev-parse", "--show-toplevel").Output(); err == nil {
 			dir = strings.TrimSuffix(string(out), "\n")
 		}
 	}
@@ -257,6 +258,6 @@ func hookProgram() (string, error) {
 
 // gitDirOf returns the git directory of a working tree, absolute.
 func gitDirOf(ctx context.Context, dir string) (string, error) {
-	out, err := exec.CommandContext(ctx, "git", "-C", dir, "rev-parse", "--absolute-git-dir").Output()
+	out, err := gitcmd.AsUser(ctx, "-C", dir, "rev-parse", "--absolute-git-dir").Output()
 	return strings.TrimSuffix(string(out), "\n"), err
 }
