@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/disk/mapped"
 	"github.com/artifactfs/artifactfs/overlay"
 	"github.com/artifactfs/artifactfs/worktree/journal"
 )
@@ -116,8 +117,8 @@ func (m merged) addDirs(dir Node, path string, to []string) []string {
 type writing struct {
 	mu    sync.Mutex
 	since map[Node]writer
-	kept  *region  // a slot of eight bytes for each, which holds its node or 0; nil: nothing is kept
-	free  []uint64 // slots below used
+	kept  *mapped.File // a slot of eight bytes for each, which holds its node or 0; nil: nothing is kept
+	free  []uint64     // slots below used
 	used  uint64
 }
 
@@ -179,17 +180,17 @@ func (t *Tree) Refreshed(nodes []Node) {
 func (w *writing) open(on disk.FS, path string, goesOn bool) (err error) {
 	w.since = make(map[Node]writer)
 	if !goesOn {
-		w.kept, err = newRegion(on, path, smallChunkBits)
+		w.kept, err = mapped.Create(on, path, smallChunkBits)
 		return err
 	}
-	if w.kept, err = openRegion(on, path, smallChunkBits); err != nil {
+	if w.kept, err = mapped.Open(on, path, smallChunkBits); err != nil {
 		return err
 	}
-	if err := w.kept.load(true); err != nil {
+	if err := w.kept.Load(true); err != nil {
 		return err
 	}
 	now := time.Now() // later than it was, so that nothing is taken for over too early
-	w.used = uint64(w.kept.len()) / slotBytes
+	w.used = uint64(w.kept.Len()) / slotBytes
 	for slot := range w.used {
 		n := Node(w.word(slot).Load())
 		if _, twice := w.since[n]; n == 0 || twice {
@@ -206,11 +207,11 @@ func (w *writing) close() error {
 	if w.kept == nil {
 		return nil
 	}
-	return w.kept.close()
+	return w.kept.Close()
 }
 
 func (w *writing) word(slot uint64) *atomic.Uint64 {
-	return (*atomic.Uint64)(unsafe.Pointer(&w.kept.at(slot*slotBytes, slotBytes)[0]))
+	return (*atomic.Uint64)(unsafe.Pointer(&w.kept.At(slot*slotBytes, slotBytes)[0]))
 }
 
 // slot gives a slot that is free. w.mu is held.
@@ -220,7 +221,7 @@ func (w *writing) slot() uint64 {
 		w.free = w.free[:k-1]
 		return slot
 	}
-	if w.kept.grow(int64(w.used+1)*slotBytes) != nil {
+	if w.kept.Grow(int64(w.used+1)*slotBytes) != nil {
 		return noSlot
 	}
 	w.used++

@@ -70,7 +70,7 @@ func (t *table) checkStart(root object.ID) error {
 // it, so no two directories share one.
 func (t *table) checkBlock(dir Node, b block) error {
 	end := uint64(b.first) + uint64(b.count)
-	if b.first <= dir || end > uint64(t.records.len())/recordSize {
+	if b.first <= dir || end > uint64(t.records.Len())/recordSize {
 		return fmt.Errorf("node %d: children %d+%d: %w", dir, b.first, b.count, ErrTable)
 	}
 	before := ""
@@ -117,7 +117,7 @@ func (t *table) adopt(blocks []block, lossy uint64) error {
 // checkRecord makes sure that a record can be used: its numbers point into the files, and its checksum is right.
 func (t *table) checkRecord(n Node, r *record, parent Node) error {
 	off, length := r.name>>8, r.name&maxName
-	if r.kind < kindFile || r.kind > kindGitlink || Node(r.parent) != parent || off%chunkSize+length > chunkSize || off+length > uint64(t.names.len()) {
+	if r.kind < kindFile || r.kind > kindGitlink || Node(r.parent) != parent || off%chunkSize+length > chunkSize || off+length > uint64(t.names.Len()) {
 		return fmt.Errorf("node %d: kind %d, parent %d, name at %d: %w", n, r.kind, r.parent, off, ErrTable)
 	}
 	id, err := object.FromBytes(r.id[:min(int(r.idLen), len(r.id))])

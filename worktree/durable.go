@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/disk/mapped"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -49,8 +50,8 @@ func (t *table) sync() error {
 		}
 	}
 	t.header().failed = 1 // also if the process is killed before it hears of the error
-	for _, r := range []*region{t.names, t.records} {
-		if err := r.sync(); err != nil {
+	for _, r := range []*mapped.File{t.names, t.records} {
+		if err := r.Sync(); err != nil {
 			return fmt.Errorf("sync inode table: %w", err)
 		}
 	}
@@ -72,12 +73,7 @@ func (t *table) touch() error {
 		t.rec(min(n, next-1)).touched++
 	}
 	t.append.Unlock()
-	for off := uint64(0); off < nextName; off += chunkSize {
-		if _, err := t.names.file.WriteAt(t.names.at(off, min(chunkSize, nextName-off)), int64(off)); err != nil {
-			return err
-		}
-	}
-	return nil
+	return t.names.Rewrite(nextName)
 }
 
 // bootID returns the bytes of the host's boot ID.

@@ -5,13 +5,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
-	"runtime"
 	"sync/atomic"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/disk/mapped"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -19,7 +17,7 @@ import (
 // right whenever the process dies. Who takes the mount over goes on with it, everybody else begins it anew. It has a header
 // and then four bits for each base node, which package fuse gives their meaning (Shown).
 type kept struct {
-	*region
+	*mapped.File
 	goesOn bool // what a process before wrote counts
 
 	nowhere atomic.Uint32
@@ -49,30 +47,30 @@ var keptMagic = [8]byte{'A', 'F', 'S', 'k', 'e', 'p', 't', 0}
 
 func openKept(on disk.FS, path string, boot [16]byte, takeOver bool) (*kept, error) {
 	if takeOver {
-		r, err := openRegion(on, path, smallChunkBits)
+		r, err := mapped.Open(on, path, smallChunkBits)
 		if err != nil {
 			return nil, err
 		}
-		if err := r.load(true); err != nil {
-			return nil, errors.Join(err, r.close())
+		if err := r.Load(true); err != nil {
+			return nil, errors.Join(err, r.Close())
 		}
-		k := &kept{region: r}
-		if k.len() > 0 {
+		k := &kept{File: r}
+		if k.Len() > 0 {
 			h := k.header()
 			k.goesOn = h.magic == keptMagic && h.version == keptVersion && h.boot == boot
 		}
 		if k.goesOn {
 			return k, nil
 		}
-		if err := r.close(); err != nil {
+		if err := r.Close(); err != nil {
 			return nil, err
 		}
 	}
-	r, err := newRegion(on, path, smallChunkBits)
+	r, err := mapped.Create(on, path, smallChunkBits)
 	if err != nil {
 		return nil, err
 	}
-	return &kept{region: r}, nil
+	return &kept{File: r}, nil
 }
 
 // start makes the file what it is to be for a table that has been read, the magic last.
@@ -92,10 +90,10 @@ func (k *kept) start(t *table, boot [16]byte) error {
 
 // grow makes room for the nodes before next.
 func (k *kept) grow(next Node) error {
-	return k.region.grow(keptStart + int64(next)/nodesInBytes + bytesInWord)
+	return k.File.Grow(keptStart + int64(next)/nodesInBytes + bytesInWord)
 }
 
-func (k *kept) header() *keptHeader { return (*keptHeader)(unsafe.Pointer(&k.at(0, keptStart)[0])) }
+func (k *kept) header() *keptHeader { return (*keptHeader)(unsafe.Pointer(&k.At(0, keptStart)[0])) }
 
 // begin says that the table is going to change.
 func (k *kept) begin() { k.header().adding.Store(1) }
@@ -122,29 +120,18 @@ func (h *keptHeader) sum() uint64 {
 // word gives where the bits of a node are.
 func (k *kept) word(n Node) (w *atomic.Uint32, shift uint) {
 	off := keptStart + int64(n)/nodesInWord*bytesInWord
-	if off+bytesInWord > k.len() {
+	if off+bytesInWord > k.Len() {
 		return &k.nowhere, 0 // no node that was ever handed out
 	}
-	return (*atomic.Uint32)(unsafe.Pointer(&k.at(uint64(off), bytesInWord)[0])), uint(n % nodesInWord * bitsOfNode)
+	return (*atomic.Uint32)(unsafe.Pointer(&k.At(uint64(off), bytesInWord)[0])), uint(n % nodesInWord * bitsOfNode)
 }
 
 // Shown gives where four bits of a base node are that package fuse keeps: in the word, from shift on. They are 0 at first,
 // and as they were in a Tree that was taken over. The word may be used for as long as the Tree is held, closed or not.
 func (t *Tree) Shown(n Node) (w *atomic.Uint32, shift uint) { return t.table.kept.word(n) }
 
-// close lets go of the file. Who still asks for what was shown finds nothing, in memory that stays until nobody has the
-// table any more.
-func (k *kept) close() error {
-	chunks := *k.chunks.Load()
-	runtime.AddCleanup(k, func(chunks [][]byte) { _ = unmap(chunks) }, chunks)
-	errs := []error{k.file.Close()}
-	for _, c := range chunks {
-		const protection, flags = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_ANON | unix.MAP_PRIVATE | unix.MAP_NORESERVE | unix.MAP_FIXED
-		_, err := unix.MmapPtr(-1, 0, unsafe.Pointer(&c[0]), uintptr(len(c)), protection, flags)
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
+// close closes the file. A caller of Shown finds zeros from now on.
+func (k *kept) close() error { return k.Detach() }
 
 // goOn makes the table ready to be continued where the process before was killed: the mapping's pages are what it left,
 // and how far it had come is kept. done is false if that is not known, because it
@@ -155,7 +142,7 @@ func (t *table) goOn(root object.ID) (done bool, err error) {
 	}
 	h := t.kept.header()
 	next, nextName := h.next.Load(), h.nextName.Load()
-	if h.crc.Load() != h.sum() || next <= uint64(Root) || next > uint64(t.records.len())/recordSize || nextName > uint64(t.names.len()) {
+	if h.crc.Load() != h.sum() || next <= uint64(Root) || next > uint64(t.records.Len())/recordSize || nextName > uint64(t.names.Len()) {
 		return false, nil
 	}
 	if err := t.checkStart(root); err != nil {

@@ -78,7 +78,7 @@ func (t *table) checkRoots(lossy uint64) error {
 }
 
 func (t *table) readRoots(latest Node) (roots []Node, err error) {
-	for n, limit := latest, uint64(t.records.len())/recordSize; n != 0; {
+	for n, limit := latest, uint64(t.records.Len())/recordSize; n != 0; {
 		if n <= Root || uint64(n) >= limit {
 			return nil, fmt.Errorf("root %d of %d records: %w", n, limit, ErrTable)
 		}

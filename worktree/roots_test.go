@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/disk/mapped"
 )
 
 // Further roots are found again, in their order, with what is below them; after power loss those that were synced.
@@ -68,15 +69,15 @@ func TestRoots(t *testing.T) {
 		t.Errorf("a damaged root was taken without a power loss: %v, %v", table, err)
 	}
 
-	records, err := openRegion(disk.OS, path, chunkBits)
+	records, err := mapped.Open(disk.OS, path, chunkBits)
 	if err == nil {
-		err = records.load(true)
+		err = records.Load(true)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	copy(records.at(16, 16), "another boot....") // header.boot
-	if err := records.close(); err != nil {
+	copy(records.At(16, 16), "another boot....") // header.boot
+	if err := records.Close(); err != nil {
 		t.Fatal(err)
 	}
 	table = open()

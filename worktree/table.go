@@ -13,6 +13,7 @@ import (
 	"unsafe"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/disk/mapped"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -30,7 +31,7 @@ import (
 // Besides the base tree's root there may be roots of other trees (roots.go), whose nodes are handed out like the base's.
 type table struct {
 	fs             disk.FS
-	records, names *region
+	records, names *mapped.File
 	kept           *kept
 	unlock         func() // releases the lock that is held as long as the table is open
 
@@ -77,6 +78,12 @@ var tableHeader = header{magic: [8]byte{'A', 'F', 'S', 'n', 'o', 'd', 'e', 's'},
 const (
 	versionOneTree = 2 // there are no further roots
 	versionRoots   = 3
+)
+
+const (
+	chunkBits      = 20 // by how much the table's files grow, in bytes as a power of two
+	smallChunkBits = 16 // by how much the files beside it do
+	chunkSize      = 1 << chunkBits
 )
 
 const (
@@ -179,11 +186,11 @@ func openTable(on disk.FS, path string, root object.ID, takeOver bool) (*table, 
 		return nil, err
 	}
 	t := &table{fs: on}
-	if t.records, err = openRegion(on, path, chunkBits); err != nil {
+	if t.records, err = mapped.Open(on, path, chunkBits); err != nil {
 		return nil, err
 	}
 	if t.unlock, err = lock(path, takeOver); err != nil {
-		return nil, errors.Join(err, t.records.close())
+		return nil, errors.Join(err, t.records.Close())
 	}
 	if err := t.open(path, root, boot, takeOver); err != nil {
 		return nil, errors.Join(err, t.close())
@@ -207,14 +214,14 @@ func lock(path string, takeOver bool) (unlock func(), err error) {
 const lockWait = 5 * time.Second
 
 func (t *table) open(path string, root object.ID, boot [16]byte, takeOver bool) (err error) {
-	if t.names, err = openRegion(t.fs, path+".names", chunkBits); err != nil {
+	if t.names, err = mapped.Open(t.fs, path+".names", chunkBits); err != nil {
 		return err
 	}
 	if t.kept, err = openKept(t.fs, path+".kept", boot, takeOver); err != nil {
 		return err
 	}
-	for _, r := range []*region{t.records, t.names} {
-		if err := r.load(t.kept.goesOn); err != nil {
+	for _, r := range []*mapped.File{t.records, t.names} {
+		if err := r.Load(t.kept.goesOn); err != nil {
 			return err
 		}
 	}
@@ -230,14 +237,14 @@ func (t *table) open(path string, root object.ID, boot [16]byte, takeOver bool) 
 }
 
 // fresh says whether start never got to its end.
-func (t *table) fresh() bool { return t.records.len() == 0 || t.header().magic == [8]byte{} }
+func (t *table) fresh() bool { return t.records.Len() == 0 || t.header().magic == [8]byte{} }
 
 // start writes the root, then the header, and of that the magic last: a table is either started or fresh.
 func (t *table) start(root object.ID, boot [16]byte) error {
-	if err := t.records.grow(chunkSize); err != nil {
+	if err := t.records.Grow(chunkSize); err != nil {
 		return err
 	}
-	if err := t.names.grow(chunkSize); err != nil {
+	if err := t.names.Grow(chunkSize); err != nil {
 		return err
 	}
 	r := t.rec(Root)
@@ -253,9 +260,9 @@ func (t *table) start(root object.ID, boot [16]byte) error {
 }
 
 func (t *table) close() error {
-	errs := []error{t.records.close()}
+	errs := []error{t.records.Close()}
 	if t.names != nil {
-		errs = append(errs, t.names.close())
+		errs = append(errs, t.names.Close())
 	}
 	if t.kept != nil {
 		errs = append(errs, t.kept.close())
@@ -268,7 +275,7 @@ func (t *table) header() *header { return (*header)(unsafe.Pointer(t.rec(0))) }
 
 // rec gives a record that is known to lie in the file.
 func (t *table) rec(n Node) *record {
-	return (*record)(unsafe.Pointer(&t.records.at(uint64(n)*recordSize, recordSize)[0]))
+	return (*record)(unsafe.Pointer(&t.records.At(uint64(n)*recordSize, recordSize)[0]))
 }
 
 // record gives the record of a node that was handed out.
@@ -286,7 +293,7 @@ func (t *table) name(r *record) string {
 	if n == 0 {
 		return ""
 	}
-	return unsafe.String(&t.names.at(r.name>>8, n)[0], int(n))
+	return unsafe.String(&t.names.At(r.name>>8, n)[0], int(n))
 }
 
 // path gives the path of a published node, relative to the root of its tree.
@@ -368,7 +375,7 @@ func (t *table) grow(next Node) error {
 	if err := t.kept.grow(next); err != nil {
 		return err
 	}
-	return t.records.grow(int64(next) * recordSize)
+	return t.records.Grow(int64(next) * recordSize)
 }
 
 // addName appends a name and gives its offset. A name never straddles two chunks.
@@ -377,10 +384,10 @@ func (t *table) addName(name string) (uint64, error) {
 	if at%chunkSize+uint64(len(name)) > chunkSize {
 		at += chunkSize - at%chunkSize
 	}
-	if err := t.names.grow(int64(at) + int64(len(name))); err != nil {
+	if err := t.names.Grow(int64(at) + int64(len(name))); err != nil {
 		return 0, err
 	}
-	copy(t.names.at(at, uint64(len(name))), name)
+	copy(t.names.At(at, uint64(len(name))), name)
 	t.nextName = at + uint64(len(name))
 	return at, nil
 }

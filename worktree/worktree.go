@@ -254,7 +254,7 @@ func (t *Tree) openJournal(o Options) error {
 	if err != nil {
 		return err
 	}
-	if err := t.writing.open(o.FS, t.table.records.file.Name()+".writing", t.tookOver); err != nil {
+	if err := t.writing.open(o.FS, t.table.records.Name()+".writing", t.tookOver); err != nil {
 		return err
 	}
 	shrunk := t.recovery.Shrunk

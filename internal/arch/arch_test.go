@@ -30,7 +30,7 @@ const (
 var floors = [][]string{
 	{"internal/gitcmd", "internal/pktline", "internal/proc"},
 	{"object", "internal/disk", "internal/gitsocket", "internal/harness/await", "internal/keeper", "internal/metrics", "internal/metrics/metricstest", "internal/mountinfo", "overlay/state", "worktree/acl"},
-	{"worktree/journal"},
+	{"worktree/journal", "internal/disk/mapped"},
 	{"prioritize", "gitdir/index", "gitdir/fsmonitor/query", "convert", "filter", "transport", "odb", "cache", "overlay/wal", "control", "config", "session/agenthook", "internal/packedrefs", "internal/harness/crowd", "internal/harness/gittest", "internal/harness/torture", "internal/disk/disktest", "supervisor"},
 	{"overlay", "gitdir/fsmonitor"},
 	{"credential", "fetch", "promisor", "session", "internal/harness/gittest/gitserve", "internal/harness/workday", "internal/harness/gittest/rot13filter"},

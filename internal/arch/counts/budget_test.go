@@ -19,7 +19,7 @@ var (
 		"daemon":    18219,
 		"fetch":     6210,
 		"transport": 5323,
-		"worktree":  6209,
+		"worktree":  6106,
 	}
 	overFields = map[string]int{
 		"control.MountRequest":    34,

@@ -1,0 +1,143 @@
+// Package mapped has files that only grow and are mapped into memory.
+//
+// A store into the memory belongs to the file at once and survives the death of the process; Sync makes it survive a
+// power cut. Nothing moves when the file grows: it is mapped chunk by chunk, and pointers into a chunk stay valid until
+// Close.
+//
+// Grow, Load, Close and Detach must not be called concurrently with each other. At and Len may be called at any time.
+package mapped
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"runtime"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
+)
+
+// File is a mapped file.
+type File struct {
+	file   disk.File
+	bits   uint                     // a chunk has 1<<bits bytes
+	taken  int64                    // bytes of the file whose disk space is known to be reserved
+	chunks atomic.Pointer[[][]byte] // replaced whole when it grows, so that readers need no lock
+}
+
+// Open opens the file at path, or creates it. A chunk has 1<<bits bytes, at least a page. Nothing is mapped before Load
+// or Grow.
+func Open(on disk.FS, path string, bits uint) (*File, error) {
+	f, err := on.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	m := &File{file: f, bits: bits}
+	m.chunks.Store(&[][]byte{})
+	return m, nil
+}
+
+// Create creates an empty file in place of the one at path. A process that still has the old one mapped keeps it.
+func Create(on disk.FS, path string, bits uint) (*File, error) {
+	if err := on.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	return Open(on, path, bits)
+}
+
+// Name returns the path that the file was opened with.
+func (m *File) Name() string { return m.file.Name() }
+
+// Load maps the contents of the file. grown says that the file was grown by Grow in this run of the host's kernel: then
+// its whole chunks are known to have their disk space, and a full disk is no error.
+func (m *File) Load(grown bool) error {
+	st, err := m.file.Stat()
+	if err != nil {
+		return err
+	}
+	if grown {
+		m.taken = st.Size() >> m.bits << m.bits
+	}
+	return m.Grow(st.Size())
+}
+
+// Len returns how many bytes are mapped, a multiple of the chunk size.
+func (m *File) Len() int64 { return int64(len(*m.chunks.Load())) << m.bits }
+
+// At returns n bytes of memory at an offset. They must lie in one chunk that is mapped: anything else panics.
+func (m *File) At(off, n uint64) []byte {
+	in := off & (1<<(m.bits&63) - 1)
+	return (*m.chunks.Load())[off>>(m.bits&63)][in : in+n : in+n]
+}
+
+// Grow maps at least the first size bytes. It reserves their disk space, because a full disk must be an error here and
+// not a SIGBUS when the page is stored to. After an error the chunks that could be mapped stay mapped.
+func (m *File) Grow(size int64) error {
+	have := *m.chunks.Load()
+	chunks := have[:len(have):len(have)]
+	defer func() { m.chunks.Store(&chunks) }()
+	chunkSize := int64(1) << m.bits
+	for int64(len(chunks))*chunkSize < size {
+		off := int64(len(chunks)) * chunkSize
+		if off+chunkSize > m.taken {
+			if err := m.file.Allocate(0, off, chunkSize); err != nil {
+				return err
+			}
+		}
+		chunk, err := m.file.Map(off, int(chunkSize), 0) // not populated: a page that is only read stays clean
+		if err != nil {
+			return err
+		}
+		chunks = append(chunks, chunk)
+	}
+	return nil
+}
+
+// Sync makes all that was stored survive a power cut. The kernel counts a page that was stored to through a shared
+// mapping as dirty, so that fdatasync(2) finds it; msync(2) would have to be called for each chunk. After an error see
+// disk.File.DataSync.
+func (m *File) Sync() error { return m.file.DataSync() }
+
+// Rewrite writes the first size bytes over themselves, so that the next Sync writes them whatever happened to an earlier
+// one. They must not be changing.
+func (m *File) Rewrite(size uint64) error {
+	step := uint64(1) << m.bits
+	for off := uint64(0); off < size; off += step {
+		if _, err := m.file.WriteAt(m.At(off, min(step, size-off)), int64(off)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close unmaps and closes the file.
+func (m *File) Close() error {
+	chunks := *m.chunks.Load()
+	m.chunks.Store(&[][]byte{})
+	return errors.Join(unmap(chunks), m.file.Close())
+}
+
+// Detach closes the file and puts zeroed memory in place of its mapping. The memory stays until the File is unreachable,
+// for callers that still have pointers into it.
+func (m *File) Detach() error {
+	chunks := *m.chunks.Load()
+	runtime.AddCleanup(m, func(chunks [][]byte) { _ = unmap(chunks) }, chunks)
+	errs := []error{m.file.Close()}
+	for _, c := range chunks {
+		const protection, flags = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_ANON | unix.MAP_PRIVATE | unix.MAP_NORESERVE | unix.MAP_FIXED
+		_, err := unix.MmapPtr(-1, 0, unsafe.Pointer(&c[0]), uintptr(len(c)), protection, flags)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func unmap(chunks [][]byte) error {
+	var errs []error
+	for _, chunk := range chunks {
+		errs = append(errs, unix.Munmap(chunk))
+	}
+	return errors.Join(errs...)
+}
