@@ -72,12 +72,12 @@ func Dirty(in Inode) bool { return in.Flags&state.FlagDirty != 0 }
 
 // Layer is an open overlay. All methods may be called concurrently.
 type Layer struct {
-	dir  string
-	o    Options
-	log  *zap.Logger
-	wal  *wal.Log // nil once a read-only layer has been read
-	lock func()   // gives the directory free
-	told *told    // nil: look-ups are counted in memory
+	dir    string
+	o      Options
+	log    *zap.Logger
+	wal    *wal.Log      // nil once a read-only layer has been read
+	lock   func()        // gives the directory free
+	counts *lookupCounts // nil: lookups are counted in memory
 
 	contents *contents
 	files    files

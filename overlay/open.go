@@ -99,11 +99,11 @@ func (o *Options) defaults() {
 }
 
 func (l *Layer) open() (Recovery, error) {
-	goesOn := false
+	continued := false
 	var err error
 	if !l.o.ReadOnly {
 		if err = l.makeDirectories(); err == nil && l.o.TakeOver {
-			l.told, goesOn, err = resumeTold(l.o.FS, l.toldPath(), l.o.boot)
+			l.counts, continued, err = openLookupCounts(l.o.FS, l.lookupCountsPath(), l.o.boot)
 		}
 		if err != nil {
 			return Recovery{}, err
@@ -121,10 +121,10 @@ func (l *Layer) open() (Recovery, error) {
 		rec.Problems = append(rec.Problems, found.Damage.Error())
 	}
 	rec.Start = l.started(found)
-	if rec.Start == Rebooted && goesOn { // a process of this boot had it open, and had looked at the contents
+	if rec.Start == Rebooted && continued { // a process of this boot had it open, and had looked at the contents
 		rec.Start = Killed
 	}
-	rec.TookOver = goesOn && rec.Start != PowerLoss
+	rec.TookOver = continued && rec.Start != PowerLoss
 	if l.o.TakeOver && !rec.TookOver && !l.o.ReadOnly {
 		rec.Problems = append(rec.Problems, "the kernel's lookup counts from the previous process are unknown")
 	}
@@ -176,7 +176,7 @@ func (l *Layer) begin(tookOver bool) error {
 // replay takes a record of the log. Of a process that was killed on this boot the log is what it wrote, and the base what
 // it knew: if something is wrong all the same, there is no layer.
 func (l *Layer) replay(record []byte, _ int64) error {
-	if l.told != nil {
+	if l.counts != nil {
 		if err := l.state.Replay(record); err != nil {
 			return fmt.Errorf("%w: %w", wal.ErrRefused, err)
 		}
@@ -266,7 +266,7 @@ func (l *Layer) Close() error {
 	l.files.closeAll()
 	err = errors.Join(err, l.beforeSync(), l.wal.Close())
 	l.state.Close()
-	l.told.close()
+	l.counts.close()
 	l.lock()
 	if err != nil {
 		return fmt.Errorf("close overlay %s: %w", l.dir, err)
@@ -281,6 +281,6 @@ func (l *Layer) abandon() {
 		l.wal.Abandon()
 	}
 	l.state.Close()
-	l.told.close()
+	l.counts.close()
 	l.lock()
 }

@@ -40,7 +40,7 @@ func (l *Layer) recover(rec *Recovery) (owned map[uint64]struct{}, err error) {
 	}
 	l.state.EachDead(func(number uint64) bool { owned[number] = struct{}{}; return true })
 	if rec.TookOver {
-		return owned, l.goOn(rec, doubtful)
+		return owned, l.readDirtySizes(rec, doubtful)
 	}
 	var lost []uint64
 	for len(doubtful) > 0 {
@@ -144,9 +144,9 @@ func (l *Layer) knows(n Node) bool {
 	return l.o.Knows(n)
 }
 
-// goOn takes the sizes of inodes that the dead process had called dirty from their contents. They stay dirty, as they were:
+// readDirtySizes takes the sizes of inodes that the dead process had called dirty from their contents. They stay dirty, as they were:
 // the log need not hear of it, and their times are the kernel's to say.
-func (l *Layer) goOn(rec *Recovery, doubtful []Inode) error {
+func (l *Layer) readDirtySizes(rec *Recovery, doubtful []Inode) error {
 	l.contents.doubt()
 	var b state.Batch
 	for _, old := range doubtful {
@@ -167,17 +167,17 @@ func (l *Layer) goOn(rec *Recovery, doubtful []Inode) error {
 }
 
 // countLookups begins to count, or goes on with what the kernel was told by the process before.
-func (l *Layer) countLookups(goOn bool) (err error) {
+func (l *Layer) countLookups(tookOver bool) (err error) {
 	if l.o.ReadOnly || l.o.still {
 		return l.state.Count(nil)
 	}
-	if !goOn {
-		l.told.close()
-		if l.told, err = beginTold(l.o.FS, l.toldPath(), l.o.boot); err != nil {
+	if !tookOver {
+		l.counts.close()
+		if l.counts, err = createLookupCounts(l.o.FS, l.lookupCountsPath(), l.o.boot); err != nil {
 			return err
 		}
 	}
-	return l.state.Count(l.told.memory)
+	return l.state.Count(l.counts.memory)
 }
 
-func (l *Layer) toldPath() string { return filepath.Join(l.dir, "lookups") }
+func (l *Layer) lookupCountsPath() string { return filepath.Join(l.dir, "lookups") }

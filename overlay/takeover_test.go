@@ -187,10 +187,10 @@ func FuzzLookups(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add(good[:toldStart+64])
+	f.Add(good[:countsStart+64])
 	f.Add(good[:20])
 	f.Add([]byte{})
-	f.Add(append([]byte("X"), good[1:toldStart+32]...))
+	f.Add(append([]byte("X"), good[1:countsStart+32]...))
 	f.Fuzz(func(t *testing.T, image []byte) {
 		top, err := os.MkdirTemp("/dev/shm", "")
 		if err != nil {

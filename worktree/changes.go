@@ -117,7 +117,7 @@ func (m merged) addDirs(dir Node, path string, to []string) []string {
 type writing struct {
 	mu    sync.Mutex
 	since map[Node]writer
-	kept  *mapped.File // a slot of eight bytes for each, which holds its node or 0; nil: nothing is kept
+	file  *mapped.File // a slot of eight bytes for each, which holds its node or 0; nil: nothing is kept
 	free  []uint64     // slots below used
 	used  uint64
 }
@@ -177,20 +177,20 @@ func (t *Tree) Refreshed(nodes []Node) {
 }
 
 // open goes on with the files that a process before knew, or begins with none.
-func (w *writing) open(on disk.FS, path string, goesOn bool) (err error) {
+func (w *writing) open(on disk.FS, path string, continued bool) (err error) {
 	w.since = make(map[Node]writer)
-	if !goesOn {
-		w.kept, err = mapped.Create(on, path, smallChunkBits)
+	if !continued {
+		w.file, err = mapped.Create(on, path, smallChunkBits)
 		return err
 	}
-	if w.kept, err = mapped.Open(on, path, smallChunkBits); err != nil {
+	if w.file, err = mapped.Open(on, path, smallChunkBits); err != nil {
 		return err
 	}
-	if err := w.kept.Load(true); err != nil {
+	if err := w.file.Load(true); err != nil {
 		return err
 	}
 	now := time.Now() // later than it was, so that nothing is taken for over too early
-	w.used = uint64(w.kept.Len()) / slotBytes
+	w.used = uint64(w.file.Len()) / slotBytes
 	for slot := range w.used {
 		n := Node(w.word(slot).Load())
 		if _, twice := w.since[n]; n == 0 || twice {
@@ -204,14 +204,14 @@ func (w *writing) open(on disk.FS, path string, goesOn bool) (err error) {
 }
 
 func (w *writing) close() error {
-	if w.kept == nil {
+	if w.file == nil {
 		return nil
 	}
-	return w.kept.Close()
+	return w.file.Close()
 }
 
 func (w *writing) word(slot uint64) *atomic.Uint64 {
-	return (*atomic.Uint64)(unsafe.Pointer(&w.kept.At(slot*slotBytes, slotBytes)[0]))
+	return (*atomic.Uint64)(unsafe.Pointer(&w.file.At(slot*slotBytes, slotBytes)[0]))
 }
 
 // slot gives a slot that is free. w.mu is held.
@@ -221,7 +221,7 @@ func (w *writing) slot() uint64 {
 		w.free = w.free[:k-1]
 		return slot
 	}
-	if w.kept.Grow(int64(w.used+1)*slotBytes) != nil {
+	if w.file.Grow(int64(w.used+1)*slotBytes) != nil {
 		return noSlot
 	}
 	w.used++

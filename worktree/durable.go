@@ -16,7 +16,7 @@ func (t *table) resume(root object.ID, boot [16]byte) error {
 	h := t.header()
 	if h.boot == boot {
 		t.synced = h.synced
-		if done, err := t.goOn(root); done || err != nil {
+		if done, err := t.resumeKilled(root); done || err != nil {
 			return err
 		}
 		return t.check(root, maxNode)

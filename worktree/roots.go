@@ -48,8 +48,8 @@ func (t *table) addRoot(tree object.ID) (Node, error) {
 	if uint64(n) > maxNode {
 		return 0, fmt.Errorf("add root %s: table is full", tree)
 	}
-	t.kept.begin()
-	defer t.kept.end(t)
+	t.kernel.beginAdd()
+	defer t.kernel.endAdd(t)
 	if err := t.grow(n + 1); err != nil {
 		return 0, fmt.Errorf("add root %s: %w", tree, err)
 	}

@@ -32,7 +32,7 @@ import (
 type table struct {
 	fs             disk.FS
 	records, names *mapped.File
-	kept           *kept
+	kernel         *kernelState
 	unlock         func() // releases the lock that is held as long as the table is open
 
 	nodes, dirs atomic.Int64  // see Counts
@@ -217,11 +217,11 @@ func (t *table) open(path string, root object.ID, boot [16]byte, takeOver bool) 
 	if t.names, err = mapped.Open(t.fs, path+".names", chunkBits); err != nil {
 		return err
 	}
-	if t.kept, err = openKept(t.fs, path+".kept", boot, takeOver); err != nil {
+	if t.kernel, err = openKernelState(t.fs, path+".kept", boot, takeOver); err != nil {
 		return err
 	}
 	for _, r := range []*mapped.File{t.records, t.names} {
-		if err := r.Load(t.kept.goesOn); err != nil {
+		if err := r.Load(t.kernel.continued); err != nil {
 			return err
 		}
 	}
@@ -233,7 +233,7 @@ func (t *table) open(path string, root object.ID, boot [16]byte, takeOver bool) 
 	if err != nil {
 		return err
 	}
-	return t.kept.start(t, boot)
+	return t.kernel.start(t, boot)
 }
 
 // fresh says whether start never got to its end.
@@ -264,8 +264,8 @@ func (t *table) close() error {
 	if t.names != nil {
 		errs = append(errs, t.names.Close())
 	}
-	if t.kept != nil {
-		errs = append(errs, t.kept.close())
+	if t.kernel != nil {
+		errs = append(errs, t.kernel.close())
 	}
 	t.unlock()
 	return errors.Join(errs...)
@@ -342,8 +342,8 @@ func (t *table) add(dir Node, entries []object.TreeEntry) (block, error) {
 	if b, ok := parent.block(); ok {
 		return b, nil
 	}
-	t.kept.begin()
-	defer t.kept.end(t)
+	t.kernel.beginAdd()
+	defer t.kernel.endAdd(t)
 	b, nextName := block{Node(t.next.Load()), len(entries)}, t.nextName
 	if uint64(b.first)+uint64(b.count) > maxNode {
 		return block{}, fmt.Errorf("add %d nodes to %d: table is full", b.count, b.first)
@@ -372,7 +372,7 @@ func (t *table) add(dir Node, entries []object.TreeEntry) (block, error) {
 
 // grow makes room for the nodes before next.
 func (t *table) grow(next Node) error {
-	if err := t.kept.grow(next); err != nil {
+	if err := t.kernel.grow(next); err != nil {
 		return err
 	}
 	return t.records.Grow(int64(next) * recordSize)

@@ -41,7 +41,7 @@
 //
 // The kernel may keep its mount when the process dies, and the next one opens the Tree with Options.TakeOver. What the
 // kernel was told is in mapped files, as the process left it: look-ups of base nodes in the table, of own nodes in the
-// overlay; the four bits of Shown and how far the table goes (kept.go), and who is writing (changes.go). So nodes without a
+// overlay; the four bits of Shown and how far the table goes (kernelstate.go), and who is writing (changes.go). So nodes without a
 // name live on that somebody has open, positions in listings stay right, and a request that comes again is done once
 // (request.go). A count may be too high, because the process died between the count and the answer: that node stays until
 // the mount ends. It is never too low. Whoever opens without TakeOver begins all of that anew.
@@ -209,7 +209,7 @@ func Open(tablePath string, src Source, o Options) (*Tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open inode table %s: %w", tablePath, err)
 	}
-	t := &Tree{src: src, options: o, table: table, tookOver: table.kept.goesOn, noticed: make(chan struct{}, 1)}
+	t := &Tree{src: src, options: o, table: table, tookOver: table.kernel.continued, noticed: make(chan struct{}, 1)}
 	t.removed.mass = make(chan struct{}, 1)
 	t.removed.on.Store(o.KeepRemoved)
 	if err := t.attach(o); err != nil {
@@ -228,7 +228,7 @@ func (t *Tree) attach(o Options) (err error) {
 	t.layer, t.recovery, err = overlay.Open(o.Overlay, overlay.Options{
 		FS: o.FS, Log: o.Log, ReadOnly: o.OverlayReadOnly, BeforeSync: table.sync,
 		ValidBase: func(n Node) bool { _, ok := table.record(n); return ok },
-		TakeOver:  t.tookOver, Seed: table.kept.header().seed,
+		TakeOver:  t.tookOver, Seed: table.kernel.header().seed,
 		Knows: func(n Node) bool { r, ok := table.record(n); return ok && r.lookups.Load() > 0 },
 	})
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package disk holds the file operations whose order of steps matters: whole-file replacement, locks between
-// processes, and the seam (FS, File) at which tests let operations fail and the power go out.
+// Package disk has the file operations whose order of steps matters: replacing a whole file, locks between processes, and
+// the interfaces FS and File, behind which tests let operations fail and cut the power (package disktest).
 package disk
 
 import (
@@ -10,8 +10,9 @@ import (
 	"syscall"
 )
 
-// WriteFile replaces path with data so that a reader, or a crash at any point, sees the old file or the new one.
-// The data is synced before it takes the name.
+// WriteFile replaces path with data. A reader, and a crash at any point, finds the old file or the new one: the data is
+// synced before it is renamed to path. The name itself may be lost with the power, since the directory is not synced.
+// After an error the old file is unchanged, and the temporary file is removed.
 func WriteFile(path string, data []byte, perm os.FileMode) error {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
 	if err != nil {
@@ -28,15 +29,16 @@ func WriteFile(path string, data []byte, perm os.FileMode) error {
 	return err
 }
 
-// Lock takes the lock that a file stands for, waiting for whoever holds it; the lock ends with the process.
+// Lock locks the file at path with flock(2), waiting for another process that has it locked. It creates the file if it
+// is missing. The kernel releases the lock when the process ends.
 func Lock(path string) (unlock func(), err error) {
 	return lock(path, syscall.LOCK_EX)
 }
 
-// ErrLocked says that somebody else holds a lock.
+// ErrLocked is returned by TryLock, TryLockFile and Relock if another process holds the lock.
 var ErrLocked = errors.New("locked by another process")
 
-// TryLock is Lock that fails with ErrLocked instead of waiting.
+// TryLock is Lock that returns ErrLocked instead of waiting.
 func TryLock(path string) (unlock func(), err error) {
 	f, err := TryLockFile(path)
 	if err != nil {
@@ -45,7 +47,8 @@ func TryLock(path string) (unlock func(), err error) {
 	return func() { Unlock(f) }, nil
 }
 
-// TryLockFile is TryLock that gives the file. The lock is held as long as any process has it open, and until Unlock.
+// TryLockFile is TryLock that returns the locked file. The lock is held until Unlock, or until every process that has a
+// copy of the descriptor has closed it.
 func TryLockFile(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -58,7 +61,8 @@ func TryLockFile(path string) (*os.File, error) {
 	return f, nil
 }
 
-// Relock takes the lock of a file that TryLockFile gave, perhaps to another process; ErrLocked: others have it.
+// Relock locks a file that TryLockFile returned, perhaps in another process. It returns ErrLocked if another process
+// locked it since.
 func Relock(f *os.File) error {
 	err := flock(f, syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
@@ -67,8 +71,8 @@ func Relock(f *os.File) error {
 	return err
 }
 
-// Unlock gives up a lock and closes its file. Closing is not enough: a child that is being started has a copy until it
-// runs its program, and others may have one, too.
+// Unlock releases the lock and closes the file. Closing is not enough: a child that is being started has a copy of the
+// descriptor until it executes its program, and other processes may have been given one.
 func Unlock(f *os.File) {
 	flock(f, syscall.LOCK_UN)
 	f.Close()
@@ -98,11 +102,11 @@ func flock(f *os.File, how int) error {
 	}
 }
 
-// Free returns how many bytes a user may still write to the file system of path.
+// Free returns how many bytes an unprivileged user may still write to the file system that contains path.
 func Free(path string) (int64, error) {
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(path, &st); err != nil {
-		return 0, fmt.Errorf("look for room at %s: %w", path, err)
+		return 0, fmt.Errorf("read free space of %s: %w", path, err)
 	}
 	return int64(st.Bavail) * st.Bsize, nil
 }

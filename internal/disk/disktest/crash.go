@@ -17,9 +17,9 @@ import (
 
 const page = 4096
 
-// CrashFS is a directory of the host that remembers what was synced, so that Crash can tell what a power cut leaves:
-// of a file, the synced bytes and any pages written since; of the names, what SyncDir covered and any of the changes
-// made since, a rename whole or not at all. It is harsher than journaling file systems are.
+// CrashFS is a directory of the host that records what was synced, so that Crash can write what a power cut would leave:
+// of a file, the synced bytes and any of the pages written since; of the names, those that SyncDir covered and any of the
+// changes made since, a rename whole or not at all. It loses more than journaling file systems do.
 //
 // Syncs are not passed on to the host: the cut is a simulated one. Under Faulty a sync that fails gives up the pages that
 // it should have written, as Linux does: later syncs do not write them before they are stored to again with other
@@ -32,7 +32,7 @@ type CrashFS struct {
 	changes []change // of names, which no SyncDir has covered, in order
 }
 
-// node is a file or a directory, whatever it is called and whether it still is.
+// node is a file or a directory, under whatever name, also after it was removed.
 type node struct {
 	file         *os.File // of a file: held open, so that a removed one can still come back
 	synced       []byte
@@ -40,21 +40,22 @@ type node struct {
 	names, saved map[string]*node // of a directory: now, and as of its last SyncDir
 }
 
-// place is a name in a directory.
-type place struct {
+// location is a name in a directory.
+type location struct {
 	dir  *node
 	name string
 }
 
-// change is one of the names: something came to a place, or left one, or both.
+// change is a change of names: a node got the name to, lost the name from, or both.
 type change struct {
 	what     *node
-	from, to place
+	from, to location
 }
 
 var _ disk.FS = (*CrashFS)(nil)
 
-// NewCrashFS takes a directory; what is in it counts as synced. All paths given to the CrashFS lie in it.
+// NewCrashFS returns a CrashFS of the directory root, whose present contents count as synced. Every path that is passed to
+// its methods must be below root; others panic.
 func NewCrashFS(root string) (*CrashFS, error) {
 	c := &CrashFS{root: filepath.Clean(root)}
 	var err error
@@ -93,7 +94,7 @@ func (n *node) contents() ([]byte, error) {
 	return io.ReadAll(io.NewSectionReader(n.file, 0, 1<<62))
 }
 
-// Close closes what the CrashFS holds open.
+// Close closes the descriptors of the CrashFS. The directory stays.
 func (c *CrashFS) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -121,30 +122,30 @@ func (c *CrashFS) Close() error {
 	return nil
 }
 
-func (c *CrashFS) at(path string) place {
+func (c *CrashFS) at(path string) location {
 	rel, err := filepath.Rel(c.root, path)
 	if err != nil || strings.HasPrefix(rel, "..") {
 		panic("disktest: " + path + " is not in " + c.root)
 	}
-	p := place{c.top, rel}
+	p := location{c.top, rel}
 	for {
 		first, rest, more := strings.Cut(p.name, "/")
 		if !more || p.dir == nil {
 			return p
 		}
-		p = place{p.dir.names[first], rest}
+		p = location{p.dir.names[first], rest}
 	}
 }
 
-func (p place) node() *node {
+func (p location) node() *node {
 	if p.dir == nil || p.name == "." {
 		return p.dir
 	}
 	return p.dir.names[p.name]
 }
 
-// note remembers a change that the host has made.
-func (c *CrashFS) note(what *node, from, to place) {
+// record records a change that was made on the host.
+func (c *CrashFS) record(what *node, from, to location) {
 	if from.dir != nil {
 		delete(from.dir.names, from.name)
 	}
@@ -168,7 +169,7 @@ func (c *CrashFS) OpenFile(path string, flag int, perm os.FileMode) (disk.File, 
 		if n, err = hold(path); err != nil {
 			return nil, errors.Join(err, f.Close())
 		}
-		c.note(n, place{}, p)
+		c.record(n, location{}, p)
 	}
 	return crashFile{f, c, n}, nil
 }
@@ -179,7 +180,7 @@ func (c *CrashFS) Mkdir(path string, perm os.FileMode) error {
 	defer c.mu.Unlock()
 	err := disk.OS.Mkdir(path, perm)
 	if err == nil {
-		c.note(&node{names: map[string]*node{}, saved: map[string]*node{}}, place{}, c.at(path))
+		c.record(&node{names: map[string]*node{}, saved: map[string]*node{}}, location{}, c.at(path))
 	}
 	return err
 }
@@ -197,7 +198,7 @@ func (c *CrashFS) Rename(old, new string) error {
 	err := disk.OS.Rename(old, new)
 	if err == nil {
 		from := c.at(old)
-		c.note(from.node(), from, c.at(new))
+		c.record(from.node(), from, c.at(new))
 	}
 	return err
 }
@@ -209,7 +210,7 @@ func (c *CrashFS) Remove(path string) error {
 	err := disk.OS.Remove(path)
 	if err == nil {
 		p := c.at(path)
-		c.note(p.node(), p, place{})
+		c.record(p.node(), p, location{})
 	}
 	return err
 }
@@ -246,7 +247,8 @@ func (c *CrashFS) SyncDir(path string) error {
 	return nil
 }
 
-// Crash writes to dst, which must not exist, what a power cut at this moment may leave.
+// Crash writes to dst, which must not exist, what a power cut at this moment may leave. Equal seeds and histories leave
+// the same.
 func (c *CrashFS) Crash(dst string, seed uint64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -292,7 +294,7 @@ func (c *CrashFS) Crash(dst string, seed uint64) error {
 	return write(c.top, dst)
 }
 
-// cut gives what is left of a file.
+// cut returns what a power cut leaves of a file.
 func (n *node) cut(rnd *rand.Rand, odds float64) ([]byte, error) {
 	now, err := n.contents()
 	if err != nil {

@@ -1,4 +1,5 @@
-// Package disktest makes disks fail: operations that return errors, and power cuts.
+// Package disktest has implementations of disk.FS that fail: Faulty returns errors from chosen operations, CrashFS
+// simulates power cuts, and Booted simulates the boot after one.
 package disktest
 
 import (
@@ -16,11 +17,12 @@ type Op struct {
 	Path string
 }
 
-// Faulty gives a file system that asks before each operation whether it shall fail. A write that fails has written
-// half of its bytes. Close and Unmap always do what they should, whatever they return.
+// Faulty returns fs with faults: it calls fail before each operation, and the operation returns the error if there is
+// one. A write that fails has written half of its bytes, a sync that fails has given up its pages (CrashFS). Close and
+// Unmap are always done, also if they return an error. fail may be called concurrently.
 func Faulty(fs disk.FS, fail func(Op) error) disk.FS { return &faulty{fs: fs, fail: fail} }
 
-// Nth fails the n-th operation.
+// Nth returns a function for Faulty that fails the n-th operation with err.
 func Nth(n int, err error) func(Op) error {
 	return func(op Op) error {
 		if op.N == n {

@@ -14,38 +14,38 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/state"
 )
 
-// told is the file in which the kernel's look-ups of own nodes are counted, in the order of their slots (package state).
-// It is mapped, so that it is right whenever the process dies; who takes the mount over goes on with it, and who serves
-// another begins it anew. The host's death ends it too: no kernel knows anything then.
-type told struct {
+// lookupCounts is the file that has the kernel's lookup counts of own nodes, in the order of their slots (package state).
+// It is mapped, so that it is right whenever the process dies. A takeover on the same boot continues it; every other Open
+// creates it anew, because no kernel holds a reference then.
+type lookupCounts struct {
 	file  disk.File
 	taken int64 // bytes of the file that have their disk space
 	maps  [][]byte
 }
 
-// toldHeader is at the start of the file, in the byte order of the host.
-type toldHeader struct {
+// lookupHeader is at the start of the file, in the byte order of the host.
+type lookupHeader struct {
 	magic   [8]byte
 	version uint32
 	_       uint32
-	boot    [40]byte // which run of the host's kernel wrote to it
+	boot    [40]byte // boot ID of the host that wrote it
 }
 
 const (
-	toldVersion = 1
-	toldStart   = 4096 // where the counts begin: they are mapped
+	lookupVersion = 1
+	countsStart   = 4096 // where the counts begin: they are mapped
 )
 
-var toldMagic = [8]byte{'A', 'F', 'S', 'l', 'o', 'o', 'k', 's'}
+var lookupMagic = [8]byte{'A', 'F', 'S', 'l', 'o', 'o', 'k', 's'}
 
-func toldHeaderOf(boot string) *toldHeader {
-	h := &toldHeader{magic: toldMagic, version: toldVersion}
+func lookupHeaderOf(boot string) *lookupHeader {
+	h := &lookupHeader{magic: lookupMagic, version: lookupVersion}
 	copy(h.boot[:], boot)
 	return h
 }
 
-// beginTold makes a file in which nothing is counted yet.
-func beginTold(on disk.FS, path, boot string) (*told, error) {
+// createLookupCounts replaces the file at path by an empty one.
+func createLookupCounts(on disk.FS, path, boot string) (*lookupCounts, error) {
 	if err := on.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -53,14 +53,14 @@ func beginTold(on disk.FS, path, boot string) (*told, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err = f.WriteAt(toldHeaderOf(boot).bytes(), 0); err != nil {
+	if _, err = f.WriteAt(lookupHeaderOf(boot).bytes(), 0); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return &told{file: f}, nil
+	return &lookupCounts{file: f}, nil
 }
 
-// resumeTold opens the counts of a process before; ok is false if there are none of this run of the host's kernel.
-func resumeTold(on disk.FS, path, boot string) (t *told, ok bool, err error) {
+// openLookupCounts opens the counts of the previous process. ok is false if there are none of this boot.
+func openLookupCounts(on disk.FS, path, boot string) (t *lookupCounts, ok bool, err error) {
 	f, err := on.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, false, nil
@@ -68,28 +68,28 @@ func resumeTold(on disk.FS, path, boot string) (t *told, ok bool, err error) {
 	if err != nil {
 		return nil, false, err
 	}
-	var h toldHeader
+	var h lookupHeader
 	_, err = f.ReadAt(h.bytes(), 0)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, false, errors.Join(err, f.Close())
 	}
-	if h != *toldHeaderOf(boot) {
+	if h != *lookupHeaderOf(boot) {
 		return nil, false, f.Close()
 	}
 	st, err := f.Stat()
 	if err != nil {
 		return nil, false, errors.Join(err, f.Close())
 	}
-	return &told{file: f, taken: st.Size()}, true, nil
+	return &lookupCounts{file: f, taken: st.Size()}, true, nil
 }
 
-func (h *toldHeader) bytes() []byte {
+func (h *lookupHeader) bytes() []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(h)), unsafe.Sizeof(*h))
 }
 
-// memory is a state.Memory. The disk space is taken here: to count a look-up cannot fail.
-func (t *told) memory(off int64) ([]byte, error) {
-	off += toldStart
+// memory is a state.Memory. It reserves the disk space, because counting a lookup cannot fail later.
+func (t *lookupCounts) memory(off int64) ([]byte, error) {
+	off += countsStart
 	if off+state.CountChunk > t.taken { // to take a mount over must not fail on a full disk
 		if err := t.file.Allocate(0, off, state.CountChunk); err != nil {
 			return nil, err
@@ -103,21 +103,21 @@ func (t *told) memory(off int64) ([]byte, error) {
 	return m, err
 }
 
-func (t *told) close() {
+func (t *lookupCounts) close() {
 	if t == nil || t.file == nil {
 		return
 	}
 	for _, m := range t.maps {
-		_ = t.file.Unmap(m) // it is the kernel's memory, and nobody reads it any more
+		_ = t.file.Unmap(m) // nothing refers to the memory any more
 	}
 	_ = t.file.Close()
-	*t = told{}
+	*t = lookupCounts{}
 }
 
-// lockWait is how long a dead process may take to give its locks free: until the last of its threads has ended.
+// lockWait is how long Open waits for the locks of a dead process. The kernel releases them when its last thread has ended.
 const lockWait = 5 * time.Second
 
-// takeLock takes the overlay's lock.
+// takeLock locks the overlay. It returns ErrInUse if another process holds the lock; with Options.TakeOver after lockWait.
 func (l *Layer) takeLock() error {
 	path := filepath.Join(l.dir, "lock")
 	for start := time.Now(); ; time.Sleep(time.Millisecond) {

@@ -1,0 +1,162 @@
+package worktree
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/disk/mapped"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// kernelState is the state that is valid only as long as the kernel has the mount: a mapped file beside the table, which is
+// right whenever the process dies. A takeover continues it, every other Open creates it anew. Behind a header it has four
+// bits for each base node, whose meaning package fuse defines (Shown).
+type kernelState struct {
+	*mapped.File
+	continued bool // the file of the previous process is continued
+
+	nowhere atomic.Uint32
+}
+
+// kernelHeader is at the start of the file, in the byte order of the host.
+type kernelHeader struct {
+	magic   [8]byte
+	version uint32
+	_       uint32
+	boot    [16]byte // boot ID of the host when it was written to
+	seed    [16]byte // of the overlay's positions in directories
+	// The length of the table, so that a takeover need not read all of it, and a checksum of that. Invalid while adding is 1.
+	adding, next, nextName, nodes, dirs, crc atomic.Uint64
+}
+
+const (
+	kernelVersion = 1
+	kernelStart   = 4096 // where the nodes' bits begin
+	nodesInWord   = 8
+	bitsOfNode    = 4
+	bytesInWord   = 4
+	nodesInBytes  = nodesInWord / bytesInWord
+)
+
+var kernelMagic = [8]byte{'A', 'F', 'S', 'k', 'e', 'p', 't', 0}
+
+// openKernelState opens the file at path for a takeover, or creates it. A file of another boot or version is replaced.
+func openKernelState(on disk.FS, path string, boot [16]byte, takeOver bool) (*kernelState, error) {
+	if takeOver {
+		r, err := mapped.Open(on, path, smallChunkBits)
+		if err != nil {
+			return nil, err
+		}
+		if err := r.Load(true); err != nil {
+			return nil, errors.Join(err, r.Close())
+		}
+		k := &kernelState{File: r}
+		if k.Len() > 0 {
+			h := k.header()
+			k.continued = h.magic == kernelMagic && h.version == kernelVersion && h.boot == boot
+		}
+		if k.continued {
+			return k, nil
+		}
+		if err := r.Close(); err != nil {
+			return nil, err
+		}
+	}
+	r, err := mapped.Create(on, path, smallChunkBits)
+	if err != nil {
+		return nil, err
+	}
+	return &kernelState{File: r}, nil
+}
+
+// start makes the file valid for a table that has been read. The magic is written last: a process killed before leaves no
+// valid file.
+func (k *kernelState) start(t *table, boot [16]byte) error {
+	if err := k.grow(Node(t.next.Load())); err != nil {
+		return err
+	}
+	h := k.header()
+	if !k.continued {
+		h.version, h.boot = kernelVersion, boot
+		_, _ = rand.Read(h.seed[:]) // never fails
+	}
+	k.endAdd(t)
+	h.magic = kernelMagic
+	return nil
+}
+
+// grow reserves and maps the bits of all nodes before next.
+func (k *kernelState) grow(next Node) error {
+	return k.File.Grow(kernelStart + int64(next)/nodesInBytes + bytesInWord)
+}
+
+func (k *kernelState) header() *kernelHeader {
+	return (*kernelHeader)(unsafe.Pointer(&k.At(0, kernelStart)[0]))
+}
+
+// beginAdd marks the length of the table as invalid: the table is about to change.
+func (k *kernelState) beginAdd() { k.header().adding.Store(1) }
+
+// endAdd records the length of the table.
+func (k *kernelState) endAdd(t *table) {
+	h := k.header()
+	h.next.Store(t.next.Load())
+	h.nextName.Store(t.nextName)
+	h.nodes.Store(uint64(t.nodes.Load()))
+	h.dirs.Store(uint64(t.dirs.Load()))
+	h.crc.Store(h.sum())
+	h.adding.Store(0)
+}
+
+func (h *kernelHeader) sum() uint64 {
+	b := append(make([]byte, 0, 128), h.seed[:]...)
+	for _, v := range []uint64{h.next.Load(), h.nextName.Load(), h.nodes.Load(), h.dirs.Load()} {
+		b = binary.NativeEndian.AppendUint64(b, v)
+	}
+	return uint64(crc32.Checksum(b, castagnoli))
+}
+
+// word returns the word that contains the bits of a node, and their position in it.
+func (k *kernelState) word(n Node) (w *atomic.Uint32, shift uint) {
+	off := kernelStart + int64(n)/nodesInWord*bytesInWord
+	if off+bytesInWord > k.Len() {
+		return &k.nowhere, 0 // no node that was ever handed out
+	}
+	return (*atomic.Uint32)(unsafe.Pointer(&k.At(uint64(off), bytesInWord)[0])), uint(n % nodesInWord * bitsOfNode)
+}
+
+// Shown returns the word and the shift of four bits of a base node, which belong to package fuse. They are 0 at first and
+// survive a takeover. The word may be used as long as the Tree is reachable, also after Close.
+func (t *Tree) Shown(n Node) (w *atomic.Uint32, shift uint) { return t.table.kernel.word(n) }
+
+// close closes the file. A caller of Shown finds zeros from now on.
+func (k *kernelState) close() error { return k.Detach() }
+
+// resumeKilled continues the table of a process that was killed on this boot, without reading all of it: the pages are as
+// that process left them, and their length is recorded. done is false if it died while it changed the length.
+func (t *table) resumeKilled(root object.ID) (done bool, err error) {
+	if !t.kernel.continued || t.kernel.header().adding.Load() != 0 {
+		return false, nil
+	}
+	h := t.kernel.header()
+	next, nextName := h.next.Load(), h.nextName.Load()
+	if h.crc.Load() != h.sum() || next <= uint64(Root) || next > uint64(t.records.Len())/recordSize || nextName > uint64(t.names.Len()) {
+		return false, nil
+	}
+	if err := t.checkStart(root); err != nil {
+		return false, err
+	}
+	if t.roots, err = t.readRoots(Node(t.header().root)); err != nil {
+		return false, err
+	}
+	t.next.Store(next)
+	t.nextName = nextName
+	t.nodes.Store(int64(h.nodes.Load()))
+	t.dirs.Store(int64(h.dirs.Load()))
+	return true, nil
+}
