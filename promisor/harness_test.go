@@ -70,8 +70,14 @@ func (c *counting) Provide(ctx context.Context, wanted, along []object.ID) error
 	return c.Store.Provide(ctx, wanted, along)
 }
 
-// newClone makes one of a repository that is served over HTTP.
+// newClone returns a clone of a repository that is served over HTTP. Its store waits a minute for the remote.
 func newClone(t testing.TB, remote *gittest.Server, repo string) *clone {
+	t.Helper()
+	return newCloneWithin(t, remote, repo, time.Minute)
+}
+
+// newCloneWithin is newClone for a store that waits for the remote until deadline.
+func newCloneWithin(t testing.TB, remote *gittest.Server, repo string, deadline time.Duration) *clone {
 	t.Helper()
 	root := t.TempDir()
 	log := zap.NewNop()
@@ -89,7 +95,7 @@ func newClone(t testing.TB, remote *gittest.Server, repo string) *clone {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := fetch.Open(fetch.Config{Dir: filepath.Join(root, "store"), Remote: r, Blobs: blobs, Memory: memory, Deadline: time.Minute, Log: log})
+	store, err := fetch.Open(fetch.Config{Dir: filepath.Join(root, "store"), Remote: r, Blobs: blobs, Memory: memory, Deadline: deadline, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}

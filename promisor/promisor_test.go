@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/internal/pktline"
 	"github.com/artifactfs/artifactfs/object"
@@ -130,18 +131,18 @@ func TestGitAsksTheOriginWhenNobodyAnswers(t *testing.T) {
 
 func TestRemoteThatIsAwayIsAskedOnce(t *testing.T) {
 	_, s := served(t, object.SHA1)
-	c := newClone(t, s, "r.git")
+	c := newCloneWithin(t, s, "r.git", 2*time.Second) // the command waits for it more than once
 	s.Down()
 	got := c.try("", "cat-file", "-p", "main:log.txt")
 	if got.err == nil || got.questions != 1 || strings.Count(got.errs, "artifactfs: ") != 1 {
-		t.Error(got)
+		t.Errorf("git while the remote is down: got %v, want an error after one question, reported once", got)
 	}
 	if err := s.Up(); err != nil {
 		t.Fatal(err)
 	}
-	if got := c.try("", "cat-file", "-p", "main:log.txt"); got.err != nil {
-		t.Error(got)
-	}
+	await.Until(t, "git reads from the remote that is up again", func() bool {
+		return c.try("", "cat-file", "-p", "main:log.txt").err == nil
+	})
 }
 
 func TestUnknownObjectIsAnErrorOfGit(t *testing.T) {
