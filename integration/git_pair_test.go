@@ -144,16 +144,12 @@ func (p *pair) quiet() error {
 	}
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		_, _, before := p.x.asked(p.repo)
-		out, err := p.afs("status", p.mount.top(), "--json")
-		if err != nil {
-			return err
-		}
-		var s control.MountStatus
-		if err := json.Unmarshal([]byte(out), &s); err != nil {
-			return fmt.Errorf("status printed %q: %w", out, err)
+		mounts, ok := p.w.peek()
+		if !ok {
+			return fmt.Errorf("the daemon of %s does not answer", p.mount.top())
 		}
 		requests, _, over := p.x.asked(p.repo)
-		if s.Queue == (control.QueueStatus{}) && requests == before && over == before {
+		if idle(mounts) && requests == before && over == before {
 			return nil
 		}
 	}

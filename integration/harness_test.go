@@ -301,38 +301,6 @@ func (w *world) unmount(m mounted) {
 	w.ok("unmount", m.Dir)
 }
 
-// status asks for the status of a mount.
-func (m mounted) status() control.MountStatus {
-	m.w.Helper()
-	var s control.MountStatus
-	out := m.w.ok("status", m.Dir, "--json")
-	if err := json.Unmarshal([]byte(out), &s); err != nil {
-		m.w.Fatalf("status printed %q: %v", out, err)
-	}
-	return s
-}
-
-// await polls the status until it is as wanted.
-func (m mounted) await(what string, is func(control.MountStatus) bool) control.MountStatus {
-	m.w.Helper()
-	var s control.MountStatus
-	m.w.until(what, func() bool {
-		s = m.status()
-		return is(s)
-	})
-	return s
-}
-
-// until polls a condition.
-func (w *world) until(what string, is func() bool) {
-	w.Helper()
-	for deadline := time.Now().Add(patience); !is(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			w.Fatalf("waited %s in vain until %s", patience, what)
-		}
-	}
-}
-
 // storeGit is the git directory of the only store of the world.
 func (w *world) storeGit() string {
 	w.Helper()
@@ -400,27 +368,6 @@ func (s served) forget() {
 	s.quiet()
 	s.Log().Reset()
 	s.over.Store(0)
-}
-
-// quiet waits until nothing is under way or wanted any more for any mount of the world, then gives the requests.
-func (s served) quiet() []gittest.Request {
-	s.w.Helper()
-	var all []gittest.Request
-	s.w.until("nothing is asked for any more", func() bool {
-		before := s.over.Load()
-		var st control.Status
-		if err := json.Unmarshal([]byte(s.w.ok("status", "--json")), &st); err != nil {
-			s.w.Fatal(err)
-		}
-		for _, m := range st.Mounts {
-			if m.Queue != (control.QueueStatus{}) {
-				return false
-			}
-		}
-		all = s.Log().Requests()
-		return int64(len(all)) == before && s.over.Load() == before
-	})
-	return all
 }
 
 // git runs stock git, in a directory that need not be a repository.

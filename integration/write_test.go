@@ -239,7 +239,7 @@ func TestBuildsStayBuilt(t *testing.T) {
 				t.Helper()
 				cmd := exec.Command(b.build[0], b.build[1:]...)
 				cmd.Dir = m.Dir
-				cmd.Env = append(os.Environ(), "GOCACHE="+filepath.Join(w.root, "gocache"), "GOFLAGS=-buildvcs=false", "GOPROXY=off", "GOTOOLCHAIN=local")
+				cmd.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false", "GOPROXY=off", "GOTOOLCHAIN=local")
 				out, err := cmd.CombinedOutput()
 				if err != nil {
 					t.Fatalf("%v: %s", err, out)
