@@ -119,6 +119,7 @@ func (x *filtered) clean(m mounted) {
 }
 
 func TestConvertedLikeCheckout(t *testing.T) {
+	t.Parallel()
 	for _, f := range formats {
 		t.Run(f.String(), func(t *testing.T) {
 			x := newFiltered(t)

@@ -263,7 +263,7 @@ func TestFaultUnderFullRead(t *testing.T) {
 				select {
 				case <-done:
 					over = true
-				default:
+				case <-time.After(10 * time.Millisecond): // the other faults, which are tried at once, need the processors too
 				}
 				start := now()
 				if n := readAll(w, m.Dir, known); n > 0 || start.elapsed() > shortWait {

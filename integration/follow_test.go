@@ -83,6 +83,7 @@ func (m mounted) isAt(u *upstream, commit object.ID) {
 
 // A mount that follows goes with the branch: one request to look, one to fetch, no content.
 func TestFollow(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"read-only", "writable"} {
 		t.Run(kind, func(t *testing.T) {
 			w := newWorld(t)

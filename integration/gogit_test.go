@@ -40,6 +40,7 @@ func versionOf(s *filesystem.Storage, commit plumbing.Hash, path string) (string
 
 // Programs that read git's object store themselves find in it what `prefetch --commit` brought, and git takes up what they write.
 func TestOtherGitsReadAndWrite(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	const versions = 12
 	r := w.repo("r.git", object.SHA1)

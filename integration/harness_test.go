@@ -3,8 +3,8 @@
 //
 // Terms: a world is a state directory with the daemon that serves it, and the repositories and servers of one test.
 //
-// Tests run one after the other: they count requests and judge what is left of processes and mounts, and two at once gained
-// little time on two processors. A program that a test writes and then starts is written by writeProgram.
+// Tests that take long and judge neither time nor memory call t.Parallel: while one waits, another works. The others run one after
+// the other. A program that a test writes and then starts is written by writeProgram.
 package integration
 
 import (

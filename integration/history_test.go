@@ -66,6 +66,7 @@ func (w *world) checkHistory(m mounted, r *gittest.Repo) {
 }
 
 func TestHistoryIsTheSources(t *testing.T) {
+	t.Parallel()
 	for _, f := range formats {
 		for _, history := range []string{"full", "background"} {
 			t.Run(f.String()+" "+history, func(t *testing.T) {

@@ -97,6 +97,7 @@ func TestCompressedBomb(t *testing.T) {
 
 // History that does not fit on the disk is not asked for again until there is room, and then comes by itself.
 func TestHistoryWaitsForRoom(t *testing.T) {
+	t.Parallel()
 	w := newWorldOnSmallDisk(t, 96<<20)
 	r := w.repo("r.git", object.SHA1)
 	w.commit(r, alone("room", 5))

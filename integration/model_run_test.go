@@ -266,6 +266,7 @@ func (mm *modelMount) killDuring() error {
 
 // The judge of the writable mount.
 func TestModel(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	mm := newModelMount(w, modelSeed)
 	chunk := min(max(modelSteps/28, 1), 600) // steps between two ends, of which there are 7 kinds

@@ -74,6 +74,7 @@ func subsequence(part, whole []string) int {
 
 // A session remote that is away gets everything when it is back: in order, once. Until then nobody is kept from his work.
 func TestSessionRemoteAway(t *testing.T) {
+	t.Parallel()
 	w, r := newTravelled(t)
 	url := w.serve(gittest.ServerOptions{}).URL("r.git")
 	c := w.sessionRemote("http", r)
@@ -123,6 +124,7 @@ func TestSessionRemoteAway(t *testing.T) {
 
 // However a session remote fails, status says how, nothing is lost, and all is sent when it is well.
 func TestSessionRemoteFails(t *testing.T) {
+	t.Parallel()
 	w, r := newTravelled(t)
 	url := w.serve(gittest.ServerOptions{}).URL("r.git")
 	c := w.sessionRemote("http", r)
@@ -227,6 +229,7 @@ func TestSessionRemoteFails(t *testing.T) {
 
 // A session remote whose disk is full gets the rest when there is room.
 func TestSessionRemoteIsFull(t *testing.T) {
+	t.Parallel()
 	w, r := newTravelled(t)
 	url := w.serve(gittest.ServerOptions{}).URL("r.git")
 	disk := w.place("disk")

@@ -11,6 +11,7 @@ import (
 // Sessions that work at the same time on one session remote are not in each other's way, and not in the people's.
 // `make bench BENCH="-session -only crowd"` does it with 20 of them for 5 minutes.
 func TestSessionsShareASessionRemote(t *testing.T) {
+	t.Parallel()
 	w, r, url := newOrigin(t)
 	report, err := crowd.Run(t.Context(), crowd.Options{
 		Program: binary, Dir: filepath.Join(w.root, "crowd"), URL: url, Repo: r.Path, Env: w.env, Sessions: 4, Killed: 1, For: 4 * time.Second,

@@ -26,6 +26,7 @@ func (w *world) refsLeft(path string) (left []string) {
 
 // A deleted session is gone here and on the session remote, and comes back as it was, from another machine too.
 func TestSessionIsDeletedAndBroughtBack(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"thin", "shared"} {
 		t.Run(mode, func(t *testing.T) {
 			w := newWorld(t)

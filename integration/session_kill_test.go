@@ -60,6 +60,7 @@ func TestSessionOutlivesEverything(t *testing.T) {
 
 // A session goes on from the repository in another state directory, though that one has neither history nor contents.
 func TestSessionOfAnEmptyStoreResumes(t *testing.T) {
+	t.Parallel()
 	w, r := newTravelled(t)
 	must[[]object.ID](t)(r.History(3))
 	url := w.serve(gittest.ServerOptions{}).URL("r.git")
@@ -76,6 +77,7 @@ func TestSessionOfAnEmptyStoreResumes(t *testing.T) {
 
 // What only git knows of is kept, too, if nothing else was done.
 func TestWhatOnlyGitKnowsIsKept(t *testing.T) {
+	t.Parallel()
 	w, r := newTravelled(t)
 	must[[]object.ID](t)(r.History(3))
 	url := w.serve(gittest.ServerOptions{}).URL("r.git")

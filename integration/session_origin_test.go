@@ -28,6 +28,7 @@ func (w *world) plainOf(dir string) string {
 
 // Commits of a session reach origin, and no branch or tag of the people there is moved, forward or back, but by git push.
 func TestOriginsBranchesAreThePeoples(t *testing.T) {
+	t.Parallel()
 	w, r, url := newOrigin(t)
 	before := w.plainOf(r.Path)
 	m := w.bare(url, "--wait", "git", "--session", "work", "--session-remote", "origin", "--checkpoint", "off")

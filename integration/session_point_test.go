@@ -261,6 +261,7 @@ func TestNotesAndTranscripts(t *testing.T) {
 // Whenever everything dies in the middle of a restore, the next mount has all of it or nothing, and when the worker alone
 // dies the command has its answer.
 func TestRestoreKilled(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.sized(20, 50)
 	m := w.bare(w.serve(gittest.ServerOptions{}).URL("sized.git"), "--wait", "git", "--session", "work", "--checkpoint", "off")

@@ -28,6 +28,7 @@ func (m mounted) removal(had int) (p control.Checkpoint) {
 
 // What was written within the idle window and removed, moved over or cut to nothing again is found by log and restore.
 func TestMassRemovalsAreUndone(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.sized(3, 3)
 	m := w.bare(w.serve(gittest.ServerOptions{}).URL("sized.git"), "--wait", "git", "--session", "work")

@@ -14,6 +14,7 @@ import (
 // Files that no checkpoint has are removed or overwritten in a mass, and the worker, or the whole daemon, is killed before
 // the checkpoint that is to hold them. The successor makes it, and restore brings back what cp -a had saved.
 func TestMassRemovalsOutliveKills(t *testing.T) {
+	t.Parallel()
 	const files = `mkdir -p d/deep/er && for i in $(seq 60); do echo precious $i >d/deep/f$i; echo other $i >d/deep/er/g$i; done; ln -s f1 d/deep/link; chmod +x d/deep/f2; head -c 300000 /dev/urandom >d/deep/big; ln d/deep/f3 d/hard`
 	removed := func(m mounted) bool { return !exists(m.path("d/deep/er/g30")) || !exists(m.path("d/deep/f30")) }
 	for _, c := range []struct {
@@ -90,6 +91,7 @@ func TestMassRemovalsOutliveKills(t *testing.T) {
 
 // Thousands of new files are removed within the idle window.
 func TestManyNewFilesAreRemovedAndRestored(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.sized(3, 3)
 	m := w.bare(w.serve(gittest.ServerOptions{}).URL("sized.git"), "--wait", "git", "--session", "work", "--checkpoint", "interval=1h")

@@ -37,6 +37,7 @@ func newTravelled(t *testing.T) (*world, *gittest.Repo) {
 
 // On another machine the work goes on as it was, and nothing is fetched that nobody reads.
 func TestSessionResumesElsewhere(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"path", "http"} {
 		t.Run(kind, func(t *testing.T) {
 			w, r := newTravelled(t)
@@ -110,6 +111,7 @@ func TestSessionResumesElsewhere(t *testing.T) {
 
 // An operation under way, with conflicts, is under way elsewhere too, and can be finished.
 func TestConflictsResumeElsewhere(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct{ begin, finish string }{
 		"merge":       {"git merge side", "git checkout -q --theirs . && git add -A && git commit -qm merged"},
 		"rebase":      {"git rebase side", "git checkout -q --ours . && git add -A && git rebase --continue"},
@@ -143,6 +145,7 @@ func TestConflictsResumeElsewhere(t *testing.T) {
 
 // Points are looked at, gone back to, and forked, and what is there can be undone.
 func TestTimeTravel(t *testing.T) {
+	t.Parallel()
 	w, _ := newTravelled(t)
 	s := w.serve(gittest.ServerOptions{})
 	m := w.bare(s.URL("r.git"), "--session", "work", "--checkpoint", "off", "--wait", "git")

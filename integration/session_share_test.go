@@ -246,6 +246,7 @@ func TestFragmentsAreRefused(t *testing.T) {
 
 // Who is taken a session from, and does nothing, learns of it all the same.
 func TestTakeOverIsNoticed(t *testing.T) {
+	t.Parallel()
 	s := newShared(t)
 	o := s.w.elsewhere()
 	taken := o.bare(s.origin.URL("r.git"), append(s.remote.flags("work"), "--take-over", "--wait", "git")...)
@@ -269,6 +270,7 @@ func TestTakeOverIsNoticed(t *testing.T) {
 
 // The work of another session is brought in: by path as it is, or merged by git, and either is undone by what is printed.
 func TestAdoptAndMerge(t *testing.T) {
+	t.Parallel()
 	s := newShared(t)
 	w := s.w
 	o := w.elsewhere()

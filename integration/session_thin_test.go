@@ -19,6 +19,7 @@ func bytesOf(s *gittest.Server) (in, out int64) {
 
 // A small change in a large repository costs an empty session remote little, and goes on elsewhere as it was.
 func TestSessionThinIsSmall(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	r := w.sized(100, 50)
 	must[[]object.ID](t)(r.History(300))
@@ -72,6 +73,7 @@ func containsPoint(points []control.Checkpoint, id string) bool {
 // All that a session can hold goes on elsewhere, comes back from there, and is taken over, with commits that the mounted
 // remote made meanwhile.
 func TestSessionThinGoesOn(t *testing.T) {
+	t.Parallel()
 	w, r := newTravelled(t)
 	s := w.serve(gittest.ServerOptions{})
 	c := w.sessionRemote("http", nil)

@@ -152,6 +152,7 @@ func TestMountWithoutChangesLeavesNothing(t *testing.T) {
 
 // A session goes on without its remote: what was changed and what was hydrated is read.
 func TestSessionGoesOnWithoutNetwork(t *testing.T) {
+	t.Parallel()
 	for _, how := range []string{"unmounted", "killed"} {
 		t.Run(how, func(t *testing.T) {
 			w := newWorld(t)

@@ -169,6 +169,7 @@ func (w *world) does(dir, script string) string {
 }
 
 func TestSubmodulesAreUsedAsInAClone(t *testing.T) {
+	t.Parallel()
 	w, server := nested(t)
 	for name, remote := range map[string]string{"http": server.URL("outer.git"), "file": "file://" + filepath.Join(w.repos, "outer.git")} {
 		t.Run(name, func(t *testing.T) {

@@ -72,6 +72,7 @@ func (s served) cost() (requests, blobs int) {
 }
 
 func TestSwitchFar(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	s, url := w.switchRepo(1500)
 	m := w.mount(url, "--history", "full", "--prefetch", "none", "--checkpoint", "off") // a point reads ignore files, and is not what is counted
@@ -210,6 +211,7 @@ var switchCases = []struct{ name, before, args string }{
 
 // A switch does what git switch does in a clone: it succeeds where that does, and leaves the same.
 func TestSwitchAsGit(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	_, url := w.switchRepo(240)
 	template := w.clone(url)
@@ -310,6 +312,7 @@ func TestSwitchKilled(t *testing.T) {
 
 // Whenever the worker alone dies, which leaves the gits that it has started, the switch is made, once.
 func TestSwitchTakenOver(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	_, url := w.switchRepo(600)
 	m := w.mount(url, "--history", "full", "--prefetch", "none")
@@ -338,6 +341,7 @@ func TestSwitchTakenOver(t *testing.T) {
 
 // Programs that write while a switch is made lose nothing, and git says what differs.
 func TestSwitchUnderWriters(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	_, url := w.switchRepo(600)
 	m := w.mount(url, "--history", "full", "--prefetch", "none")

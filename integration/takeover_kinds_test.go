@@ -42,6 +42,7 @@ func (w *world) struck(longest time.Duration) (stop func() []torture.Blow) {
 
 // Commands wait for the next worker, and do what they were asked for once.
 func TestCommandsUnderKills(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	files := sample("commands under kills")
 	repo := w.repo("r.git", object.SHA1)

@@ -373,6 +373,7 @@ func TestModelUnderKills(t *testing.T) {
 
 // A daemon whose workers cannot start any more detaches what it cannot serve, and says why.
 func TestGivesUpCleanly(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.commit(w.repo("r.git", object.SHA1), sample("gives up"))
 	m := w.bare(w.serve(gittest.ServerOptions{}).URL("r.git"))

@@ -226,6 +226,7 @@ var builds = []struct {
 
 // A build that has nothing to do does nothing, also after unmounting and after a kill.
 func TestBuildsStayBuilt(t *testing.T) {
+	t.Parallel()
 	for _, b := range builds {
 		t.Run(b.name, func(t *testing.T) {
 			w := newWorld(t)
