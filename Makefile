@@ -14,6 +14,10 @@ TIMED    := ./daemon ./fuse ./integration ./internal/harness/gittest
 # Longest run of the tests of a package, on a busy machine too; integration is the longest.
 TESTTIME ?= 40m
 # -count=1 below: the cache of test results does not know that integration tests depend on the command they build.
+# Tests of integration for `make race`. The detector slows the daemon down about tenfold: the whole of integration would take hours,
+# and its limits of time and memory would not hold. These run every part of the daemon at least once: reads, writes, git, sessions,
+# follow, switch, and takeover.
+RACETESTS ?= TestListStatusPrefetch|TestWritesAreLazy|TestFollow|TestSwitchFar|TestModelsAtOnce|TestGrepOfEverything|TestSessionResumesElsewhere|TestSessionsShareASessionRemote|TestAdoptAndMerge|TestCommandsUnderKills|TestMCP|TestEveryKindOfRef|TestManifestsComeFirst
 # Go flags for `make test`, such as -run TestX or -race.
 TESTFLAGS ?=
 
@@ -21,7 +25,7 @@ TESTFLAGS ?=
 VERSION := $(shell git -c safe.directory='*' describe --tags --always --dirty 2>/dev/null || echo unknown)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-packages lint bench git-suite ltp fuzz install uninstall systemd clean
+.PHONY: help setup build demo test test-packages race race-packages lint bench git-suite ltp fuzz install uninstall systemd clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -45,6 +49,16 @@ test-packages: # lint has run
 	@status=0; test="$(GO) test -buildvcs=false -vet=off -count=1 -timeout $(TESTTIME) $(TESTFLAGS)"; \
 	$$test -p $(TESTP) $$($(GO) list ./... | grep -v $(foreach p,$(TIMED),-e '$(p:./%=/%)$$')) || status=1; \
 	for p in $(TIMED); do scripts/test-again.sh $$test $$p || status=1; done; exit $$status
+
+race: ## tests with the race detector: packages that measure no time, and some tests of whole mounts (needs gcc)
+	@scripts/setup.sh race
+	@scripts/scratch.sh $(MAKE) --no-print-directory race-packages
+
+race-packages: export CGO_ENABLED = 1
+race-packages:
+	@status=0; test="$(GO) test -race -buildvcs=false -vet=off -count=1 -timeout $(TESTTIME) $(TESTFLAGS)"; \
+	$$test -p $(TESTP) $$($(GO) list ./... | grep -v $(foreach p,$(TIMED),-e '$(p:./%=/%)$$')) || status=1; \
+	$$test -run '^($(RACETESTS))$$' ./integration || status=1; exit $$status
 
 lint: ## gofmt, go vet, staticcheck (the version that go.mod names), and the structure of the packages
 	@bad=$$(find . -name '*.go' -not -path './.*' | xargs gofmt -l); if [ -n "$$bad" ]; then echo "not as gofmt writes it:"; echo "$$bad"; exit 1; fi

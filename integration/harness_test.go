@@ -69,7 +69,12 @@ func run(m *testing.M) int {
 	defer done()
 	defer os.RemoveAll(base)
 	binary = filepath.Join(base, "artifactfs")
-	if out, err := exec.Command("go", "build", "-o", base, "../cmd/artifactfs", "../internal/harness/gittest/rot13filter").CombinedOutput(); err != nil {
+	build := []string{"build", "-o", base}
+	if raceEnabled {
+		build = append(build, "-race")
+	}
+	build = append(build, "../cmd/artifactfs", "../internal/harness/gittest/rot13filter")
+	if out, err := exec.Command("go", build...).CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
 		return 1
 	}
@@ -83,7 +88,11 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer undo()
+	if raceEnabled {
+		os.Setenv("GORACE", "log_path="+filepath.Join(base, "race"))
+	}
 	code := m.Run()
+	code = max(code, printRaces(base))
 	for _, dir := range mountsBelow(base) {
 		fmt.Fprintf(os.Stderr, "left mounted: %s\n", dir)
 		unix.Unmount(dir, unix.MNT_DETACH)
@@ -92,6 +101,18 @@ func run(m *testing.M) int {
 	for _, pid := range daemonsBelow(base) {
 		fmt.Fprintf(os.Stderr, "left running: process %d\n", pid)
 		syscall.Kill(pid, syscall.SIGKILL)
+		code = 1
+	}
+	return code
+}
+
+// printRaces prints the data races that processes of this run have reported below dir. It returns the exit code for them: 0 if there
+// are none.
+func printRaces(dir string) (code int) {
+	reports, _ := filepath.Glob(filepath.Join(dir, "race.*"))
+	for _, name := range reports {
+		report, err := os.ReadFile(name)
+		fmt.Fprintf(os.Stderr, "data race in process %s (%v):\n%s", strings.TrimPrefix(filepath.Ext(name), "."), err, report)
 		code = 1
 	}
 	return code

@@ -1,12 +1,12 @@
 #!/bin/sh
 # Installs what artifactfs and its tests need beside Go: git with its HTTP and git:// servers, fusermount3 for mounts
-# of users, an ssh server, git-lfs and fio for tests; with the argument `run` only what it takes to run it. Says what it
-# does, and does nothing where all is there.
+# of users, an ssh server, git-lfs and fio for tests; with the argument `run` only what it takes to run it, with `race` also the
+# C compiler that the race detector needs. Prints what it installs, and does nothing if nothing is missing.
 set -eu
 
 have() { PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null 2>&1; }
 missing=
-want() { missing="$missing $1"; }
+want() { missing="$missing $*"; }
 
 have git || want git
 if have git && ! [ -x "$(git --exec-path)/git-http-backend" ]; then want git; fi
@@ -20,6 +20,7 @@ if [ "${1:-}" != run ]; then
 	have unshare || want util-linux
 	have fio || want fio
 fi
+if [ "${1:-}" = race ]; then have gcc || want gcc libc6-dev; fi
 [ -e /etc/ssl/certs/ca-certificates.crt ] || [ -e /etc/pki/tls/certs/ca-bundle.crt ] || [ -e /etc/ssl/cert.pem ] || want ca-certificates
 
 if ! have "${GO:-go}"; then
