@@ -204,7 +204,7 @@ func TestUnusableAnswer(t *testing.T) {
 	for path, file := range good {
 		readers.Go(func() {
 			if err := readOne(m.path(path), file); err != nil {
-				t.Errorf("%s: %v", path, err)
+				t.Errorf("read %s after the outage: %v", path, err)
 			}
 		})
 	}

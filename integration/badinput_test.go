@@ -157,7 +157,7 @@ func TestBadMountPoint(t *testing.T) {
 	w.ok("mount", url, filepath.Join(stays, "m"))
 	w.ok("unmount", filepath.Join(stays, "m"))
 	if entries, err := os.ReadDir(stays); err != nil || len(entries) > 0 {
-		t.Errorf("%s: %v, %v", stays, entries, err)
+		t.Errorf("entries of %s: got %v (%v), want none", stays, entries, err)
 	}
 }
 

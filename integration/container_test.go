@@ -202,7 +202,7 @@ func TestContainerHook(t *testing.T) {
 				t.Errorf("%s\nwant %q", r, want)
 			}
 			if strings.Contains(r.stdout+r.stderr, "hunter2") || strings.Contains(r.stderr, "kept") {
-				t.Errorf("%s", r)
+				t.Errorf("output of the hook: got %s, want neither the password nor a report of kept work", r)
 			}
 		})
 	}
@@ -222,7 +222,7 @@ func TestHookPassesSignalsAndStatus(t *testing.T) {
 				until [ -e $TMPDIR/up ]; do kill -0 $hook || exit 1; sleep 0.05; done
 				rm $TMPDIR/up; kill -`+signal+` $hook; wait $hook`, "sh", "-c", `trap "echo got; exit 9" `+signal+`; touch $TMPDIR/up; while :; do sleep 0.05; done`)
 			if r.code != 9 || r.stdout != "got\n" {
-				t.Errorf("%s, %s: %s", name, signal, r)
+				t.Errorf("%s, after signal %s: got %s, want exit code 9 and the output \"got\"", name, signal, r)
 			}
 			exec.Command("umount", dir).Run()
 		}

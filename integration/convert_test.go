@@ -214,7 +214,7 @@ func TestFiltersAreLazy(t *testing.T) {
 				content := fmt.Sprintf("content %d\n", i)
 				for path, want := range map[string]string{fmt.Sprintf("%d.bin", i): content, fmt.Sprintf("%d.rot", i): strings.ReplaceAll(content, "content", "pbagrag")} {
 					if got, err := os.ReadFile(filepath.Join(dir, path)); err != nil || string(got) != want {
-						t.Errorf("%s: %q, %v", path, got, err)
+						t.Errorf("read %s: got %q (%v), want %q", path, got, err, want)
 					}
 				}
 			})
@@ -234,7 +234,7 @@ func TestFiltersAreLazy(t *testing.T) {
 	st := x.lfs.Stats()
 	t.Logf("%d contents through git-lfs and as many through another process in %s: %+v", n, time.Since(start), st)
 	if st.Downloads != n || st.Batches > n/2 {
-		t.Errorf("%+v", st)
+		t.Errorf("requests of git-lfs: got %+v, want %d downloads in at most %d batches", st, n, n/2)
 	}
 	trace, _ := os.ReadFile(x.trace)
 	if got := bytes.Count(trace, []byte("smudge ")); got < n || got > 2*n+4 { // a delayed one is asked for twice
@@ -263,13 +263,13 @@ func TestWalkThroughFilters(t *testing.T) {
 	start := time.Now()
 	for i := range n {
 		if got, err := os.ReadFile(m.path(fmt.Sprintf("d/%03d.bin", i))); err != nil || string(got) != fmt.Sprintf("content %d\n", i) {
-			t.Errorf("%d: %q, %v", i, got, err)
+			t.Errorf("read of d/%03d.bin: got %q (%v), want its filtered content", i, got, err)
 		}
 	}
 	st := x.lfs.Stats()
 	t.Logf("%d files one after the other in %s: %+v", n, time.Since(start), st)
 	if st.Downloads != n || st.Batches > n/5 {
-		t.Errorf("%+v", st)
+		t.Errorf("requests of git-lfs: got %+v, want %d downloads in at most %d batches", st, n, n/5)
 	}
 }
 
@@ -286,13 +286,13 @@ func TestFiltersThatFail(t *testing.T) {
 	x.lfs.Down(true)
 	for _, name := range []string{"a.bin", "a.idle", "a.enc"} {
 		if got, err := os.ReadFile(m.path(name)); !isErrno(err, unix.EIO) {
-			t.Errorf("%s: %q, %v", name, got, err)
+			t.Errorf("read %s, whose filter fails: got %q (%v), want EIO", name, got, err)
 		}
 	}
 	for name, want := range map[string]string{"a.fails": "large\r\n", "a.txt": "large\n"} {
 		got, err := os.ReadFile(m.path(name))
 		if info, statErr := os.Stat(m.path(name)); err != nil || statErr != nil || string(got) != want || info.Size() != int64(len(want)) {
-			t.Errorf("%s: %q, %v, %v", name, got, err, statErr)
+			t.Errorf("read and stat %s: got %q (%v, %v), want %q and its length", name, got, err, statErr, want)
 		}
 	}
 	x.lfs.Down(false)
@@ -328,7 +328,7 @@ func TestOneLostObject(t *testing.T) {
 	for i := range n {
 		wg.Go(func() {
 			if got, err := os.ReadFile(m.path(fmt.Sprintf("%d.bin", i))); err != nil || string(got) != fmt.Sprintf("content %d\n", i) {
-				t.Errorf("%d: %q, %v", i, got, err)
+				t.Errorf("read %d.bin: got %q (%v), want its filtered content", i, got, err)
 			}
 		})
 	}
@@ -380,7 +380,7 @@ func TestHungFilterDoesNotHoldTheMount(t *testing.T) {
 	pids := filepath.Join(x.root, "pids")
 	x.until("the filter runs", func() bool { return exists(pids) })
 	if got, err := os.ReadFile(m.path("a.txt")); err != nil || string(got) != "x\n" {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf("read a.txt: got %q (%v), want \"x\\n\"", got, err)
 	}
 	if r := x.afs("unmount", m.Dir); r.code == 0 {
 		t.Error("unmounted under a reader")

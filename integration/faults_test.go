@@ -193,7 +193,7 @@ func readAll(t testing.TB, dir string, files map[string]gittest.File, allowed ..
 				case errors.As(err, &errno) && slices.Contains(allowed, errno):
 					failed++
 				default:
-					t.Errorf("%s: %v", path, err)
+					t.Errorf("read %s: %v", path, err)
 				}
 				mu.Unlock()
 			}
@@ -393,7 +393,7 @@ func (w *world) interrupt(p *waiting) {
 		w.Errorf("%s: ended %v after SIGINT", p.Args, took)
 	}
 	if status := p.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != syscall.SIGINT {
-		w.Errorf("%s: %v, %q", p.Args, p.ProcessState, &p.out)
+		w.Errorf("%s: got %v with output %q, want an end by SIGINT", p.Args, p.ProcessState, &p.out)
 	}
 }
 

@@ -116,7 +116,7 @@ func TestMountHelperFails(t *testing.T) {
 		r := w.script(`AFS=$1 dir=$2; shift 2; ln -sf $AFS ./mount.fuse.artifactfs; exec ./mount.fuse.artifactfs http://127.0.0.1:1/x.git $dir "$@"`,
 			append([]string{binary, w.place("m")}, strings.Fields(args)...)...)
 		if r.code != want.code || !strings.Contains(r.stderr, want.stderr) || r.stdout != "" {
-			t.Errorf("%s: %s", args, r)
+			t.Errorf("%s: got %s, want exit code %d, nothing on stdout, and on stderr %q", args, r, want.code, want.stderr)
 		}
 	}
 	if r := w.afs("unmount", w.place("m")); r.code != control.ExitNotMounted {

@@ -127,7 +127,7 @@ func TestDiskFull(t *testing.T) {
 		check(t, writeFile(m.path("big"), noise))
 		for name, want := range map[string][]byte{"big": noise, "before": []byte("before\n")} {
 			if got, err := os.ReadFile(m.path(name)); err != nil || !bytes.Equal(got, want) {
-				t.Errorf("%s: %v%s", name, err, where(got, want))
+				t.Errorf("read %s: %v%s", name, err, where(got, want))
 			}
 		}
 		check(t, os.Remove(m.path("big")))
@@ -202,7 +202,7 @@ func TestDiskFull(t *testing.T) {
 		w.sameNames(m.path("storm"), names)
 		for name, want := range map[string][]byte{"large": noise, "before": []byte("before\n"), "small": []byte("small\n"), "storm/later-5": []byte("later\n")} {
 			if got, err := os.ReadFile(m.path(name)); err != nil || !bytes.Equal(got, want) {
-				t.Errorf("%s: %s: %v%s", how, name, err, where(got, want))
+				t.Errorf("%s: read %s: %v%s", how, name, err, where(got, want))
 			}
 		}
 	}
@@ -340,7 +340,7 @@ func TestDamagedLog(t *testing.T) {
 		t.Error(r)
 	} else {
 		if got, err := os.ReadFile(d.m.path("base")); err != nil || string(got) != "base\n" {
-			t.Errorf("%q, %v", got, err)
+			t.Errorf("read base: got %q (%v), want \"base\\n\"", got, err)
 		}
 		wants(t, "write", os.WriteFile(d.m.path("x"), nil, 0o644), unix.EROFS)
 		d.ok("unmount", d.m.Dir)
@@ -361,7 +361,7 @@ func TestDamagedLog(t *testing.T) {
 		t.Fatal(r)
 	}
 	if got, err := os.ReadFile(d.m.path("base")); err != nil || string(got) != "base\n" {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf("read base: got %q (%v), want \"base\\n\"", got, err)
 	}
 	check(t, os.WriteFile(d.m.path("goes-on"), nil, 0o644))
 }
@@ -388,7 +388,7 @@ func TestMissingContent(t *testing.T) {
 	wants(t, "reading what is lost", err, unix.EIO)
 	for name, want := range map[string]string{"new08": "new 8\n", "changed": "after\n", "base": "base\n"} {
 		if got, err := os.ReadFile(d.m.path(name)); err != nil || string(got) != want {
-			t.Errorf("%s: %q, %v", name, got, err)
+			t.Errorf("read %s: got %q (%v), want %q", name, got, err, want)
 		}
 	}
 	if err := os.WriteFile(d.m.path("new07"), []byte("anew\n"), 0o644); err != nil {

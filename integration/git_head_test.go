@@ -102,7 +102,7 @@ func TestMovingHeadChangesNoFile(t *testing.T) {
 			}
 			for i, line := range headMoves {
 				if err := p.same(10*i+10, line, "git status --short --branch"); err != nil {
-					t.Errorf("%s: %v", line, err)
+					t.Errorf("compare with the clone after %s: %v", line, err)
 				}
 				unchanged(line)
 				if t.Failed() {
@@ -120,7 +120,7 @@ func TestMovingHeadChangesNoFile(t *testing.T) {
 				check(t, err)
 				unchanged(line)
 				if err := p.same(10*i+15, "git status --short --branch", "git stash list"); err != nil {
-					t.Errorf("%s: %v", line, err)
+					t.Errorf("compare stashes with the clone after %s: %v", line, err)
 				}
 			}
 			// And where files are written, those are that a clone writes.
@@ -128,7 +128,7 @@ func TestMovingHeadChangesNoFile(t *testing.T) {
 				contents := fileContents(t, p.mount.top())
 				faces, clone := facesOf(t, p.mount), facesOf(t, p.clone)
 				if err := p.same(1000+10*i, line, "git status --short --branch"); err != nil {
-					t.Errorf("%s: %v", line, err)
+					t.Errorf("compare with the clone after %s: %v", line, err)
 				}
 				now, inClone := facesOf(t, p.mount), facesOf(t, p.clone)
 				for path, content := range fileContents(t, p.mount.top()) {

@@ -104,7 +104,7 @@ func (w *world) shell(dir, name string, args ...string) string {
 		err = nil // nothing found
 	}
 	if err != nil {
-		w.Fatalf("%s %q: %v: %s", name, args, err, &stderr)
+		w.Fatalf("run %s %q: %v: %s", name, args, err, &stderr)
 	}
 	return string(out)
 }

@@ -130,7 +130,7 @@ func TestForegroundEnds(t *testing.T) {
 			p := w.foreground(w.serve(gittest.ServerOptions{}).URL("r.git"), dir)
 			end(w, p, dir)
 			if err := p.Wait(); err != nil {
-				t.Errorf("%v\n%s", err, &p.out)
+				t.Errorf("wait for the command: %v\n%s", err, &p.out)
 			}
 			w.nothingLeft(dir)
 			if pids := daemonsBelow(w.root); len(pids) > 0 {
@@ -185,7 +185,7 @@ func TestInterruptedMountLeavesNothing(t *testing.T) {
 					t.Errorf("ended after %v", took)
 				}
 				if out := p.out.String(); p.ProcessState.ExitCode() != control.ExitFailed || !strings.Contains(out, "interrupted") && !strings.Contains(out, "unmounted meanwhile") {
-					t.Errorf("%v: %s", p.ProcessState, out)
+					t.Errorf("interrupted command: got %v with output %s, want exit code %d and a word about the interrupt", p.ProcessState, out, control.ExitFailed)
 				}
 				w.nothingLeft(parent)
 			})
@@ -328,11 +328,11 @@ func TestMountsAtOnceShareADaemon(t *testing.T) {
 		err := p.Wait()
 		switch {
 		case i < len(dirs) && err != nil:
-			t.Errorf("%v: %s", err, &p.out)
+			t.Errorf("mount at once with others: %v: %s", err, &p.out)
 		case err == nil && i >= len(dirs):
 			won++
 		case err != nil && !strings.Contains(p.out.String(), "already"):
-			t.Errorf("%v: %s", err, &p.out)
+			t.Errorf("second mount of a directory: got %v: %s, want success or \"already\"", err, &p.out)
 		}
 	}
 	if won != 1 {

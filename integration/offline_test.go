@@ -107,7 +107,7 @@ func TestWithoutNetwork(t *testing.T) {
 	}
 	for _, path := range []string{"move", "remove", "src/f00", "src/f12", "src/f14", "moved/sub3", "moved/sub5"} {
 		if _, err := os.Lstat(m.path(path)); !os.IsNotExist(err) {
-			t.Errorf("%s: %v", path, err)
+			t.Errorf("lstat %s: got %v, want no such file", path, err)
 		}
 	}
 	if st := statOf(t, src(6)); st.Mode&0o777 != 0o755 {

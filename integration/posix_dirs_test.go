@@ -42,10 +42,10 @@ func posixTmpfile(t *testing.T, dir string) {
 	path := filepath.Join(dir, "name")
 	check(t, unix.Linkat(fd, "", unix.AT_FDCWD, path, unix.AT_EMPTY_PATH))
 	if got, err := os.ReadFile(path); err != nil || string(got) != "no name yet" {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf("read the file after it got a name: got %q (%v), want \"no name yet\"", got, err)
 	}
 	if named := statOf(t, path); named.Ino != st.Ino || named.Nlink != 1 || named.Mode&0o777 != 0o640 {
-		t.Errorf("%+v", named)
+		t.Errorf("stat of the named file: got %+v, want inode %d, one link, mode 640", named, st.Ino)
 	}
 	never := must[int](t)(unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_EXCL, 0o640))
 	defer unix.Close(never)
@@ -104,12 +104,12 @@ func posixExecute(t *testing.T, dir string) {
 	script, program := filepath.Join(dir, "script"), filepath.Join(dir, "program")
 	check(t, writeProgram(script, []byte("#!/bin/sh\necho script\n")))
 	if out, err := exec.Command(script).Output(); err != nil || string(out) != "script\n" {
-		t.Errorf("%q, %v", out, err)
+		t.Errorf("run the script: got %q (%v), want \"script\\n\"", out, err)
 	}
 	data := must[[]byte](t)(os.ReadFile(must[string](t)(exec.LookPath("echo"))))
 	check(t, writeProgram(program, data))
 	if out, err := exec.Command(program, "program").Output(); err != nil || string(out) != "program\n" {
-		t.Errorf("%q, %v", out, err)
+		t.Errorf("run the program: got %q (%v), want \"program\\n\"", out, err)
 	}
 	check(t, os.Chmod(program, 0o644))
 	if err := exec.Command(program).Run(); err == nil {
@@ -181,7 +181,7 @@ func posixNames(t *testing.T, dir string) {
 	}
 	for _, n := range names {
 		if b, err := os.ReadFile(dir + "/" + n); err != nil || string(b) != n {
-			t.Errorf("%q: %q, %v", n, b, err)
+			t.Errorf("read %q: got %q (%v), want its own name", n, b, err)
 		}
 	}
 	long := dir + "/" + strings.Repeat("l", 256)
@@ -366,10 +366,10 @@ func posixRename(t *testing.T, dir string) {
 	wants(t, "exchange with its child", unix.Renameat2(at, p("a"), at, p("a/b"), unix.RENAME_EXCHANGE), unix.EINVAL)
 	check(t, unix.Renameat2(at, p("file"), at, p("a"), unix.RENAME_EXCHANGE))
 	if got, err := os.ReadFile(p("file/inner")); err != nil || string(got) != "inner" {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf("read file/inner: got %q (%v), want \"inner\"", got, err)
 	}
 	if got, err := os.ReadFile(p("a")); err != nil || string(got) != "file" {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf("read a: got %q (%v), want \"file\"", got, err)
 	}
 	check(t, unix.Rename(p("file"), p("empty"))) // over an empty one
 	if cwd := must[string](t)(filepath.EvalSymlinks(p("empty/b/c/.."))); cwd != p("empty/b") {

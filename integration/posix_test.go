@@ -178,7 +178,7 @@ func posixFifo(t *testing.T, dir string) {
 	go os.WriteFile(path, []byte("through a fifo"), 0)
 	got, err := os.ReadFile(path)
 	if err != nil || string(got) != "through a fifo" {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf("read the fifo: got %q (%v), want \"through a fifo\"", got, err)
 	}
 }
 
@@ -195,7 +195,7 @@ func posixSocket(t *testing.T, dir string) {
 	c := must[net.Conn](t)(net.Dial("unix", path))
 	defer c.Close()
 	if got, err := io.ReadAll(c); err != nil || string(got) != "through a socket" {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf("read the socket: got %q (%v), want \"through a socket\"", got, err)
 	}
 	if st := statOf(t, path); st.Mode&unix.S_IFMT != unix.S_IFSOCK {
 		t.Errorf("mode %o", st.Mode)
@@ -286,7 +286,7 @@ func posixOrdinaryUser(t *testing.T, dir string) {
 		"touch -d 2001-02-03 open/mine && chgrp " + strconv.Itoa(nobody) + " open/mine && cat open/roots",
 	} {
 		if out, err := asNobody(t, dir, script); err != nil {
-			t.Errorf("%s: %v: %s", script, err, out)
+			t.Errorf("run %s as another user: %v: %s", script, err, out)
 		}
 	}
 	for _, script := range []string{
@@ -425,7 +425,7 @@ func posixStatfs(t *testing.T, dir string) {
 	var st unix.Statfs_t
 	check(t, unix.Statfs(dir, &st))
 	if st.Bsize < 512 || st.Blocks == 0 || st.Bfree > st.Blocks || st.Bavail == 0 || st.Bavail > st.Bfree || st.Files == 0 || st.Ffree == 0 || st.Namelen != 255 {
-		t.Errorf("%+v", st)
+		t.Errorf("statfs: got %+v, want plausible numbers of blocks and files", st)
 	}
 }
 

@@ -165,7 +165,7 @@ func TestRedirectThatCannotBe(t *testing.T) {
 	w.unmount(m)
 	m, said := w.mountAt(url, dir, "--redirect", "target")
 	if !strings.Contains(said, "target is not redirected") || m.active()["target"] {
-		t.Errorf("%s, %v", said, m.active())
+		t.Errorf("redirect of a target that cannot be: got %s with redirects %v, want \"target is not redirected\" and none", said, m.active())
 	}
 	w.wantFile(m.path("target/mine"), "mine\n")
 	w.unmount(m)

@@ -38,7 +38,7 @@ func (w *world) script(script string, args ...string) result {
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
-		w.Fatalf("%v\n%s%s", err, &stdout, &stderr)
+		w.Fatalf("run the command: %v\n%s%s", err, &stdout, &stderr)
 	}
 	return result{args, stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
 }
@@ -138,7 +138,7 @@ func TestRunForwardsSignals(t *testing.T) {
 		cmd.Process.Signal(signal)
 		cmd.Wait()
 		if cmd.ProcessState.ExitCode() != 9 || strings.Count(out.String(), "got") != 1 {
-			t.Errorf("%v: %v, %q", signal, cmd.ProcessState, out.String())
+			t.Errorf("after signal %v: got %v with output %q, want exit code 9 and \"got\" once", signal, cmd.ProcessState, out.String())
 		}
 	}
 }

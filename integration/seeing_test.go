@@ -35,7 +35,7 @@ func (w *world) scrape(socket string) (map[string]*metricstest.Family, string) {
 	text := must[[]byte](w)(io.ReadAll(answer.Body))
 	all, err := metricstest.Parse(string(text))
 	if err != nil || answer.Header.Get("Content-Type") != "text/plain; version=0.0.4; charset=utf-8" {
-		w.Fatalf("%v, %v\n%s", err, answer.Header, text)
+		w.Fatalf("get metrics: got %v with header %v, want the text format 0.0.4\n%s", err, answer.Header, text)
 	}
 	return all, string(text)
 }
@@ -210,7 +210,7 @@ func TestTrace(t *testing.T) {
 	must[[]byte](t)(exec.Command("cat", m.path("cold/one file")).Output())
 	cold := x.sees("a cold read", func() {}, func(e control.TraceEvent) bool { return e.Path == "cold/one file" && e.Source == control.TraceFetched })
 	if cold.Command != "cat" || cold.PID == 0 || cold.Wait < 20_000 || cold.Blobs < 1 || cold.Bytes < 100 || time.Since(cold.Time) > patience {
-		t.Errorf("%+v", cold)
+		t.Errorf("trace of a cold read: got %+v, want one of cat with a wait, a blob and bytes", cold)
 	}
 	if _, is := x.first(func(e control.TraceEvent) bool { return e.Op == "mkdir" }); is {
 		t.Error("not asked for")
@@ -299,13 +299,13 @@ func TestStatusIsWatched(t *testing.T) {
 		t.Error(err)
 	}
 	if len(got) < 3 || len(got) == 20 || !strings.Contains(got[0], "OPS/S") {
-		t.Errorf("%q", got)
+		t.Errorf("output of status --watch: got %q, want a header and at least two lines", got)
 	}
 	// The daemon's own lines, and those of JSON.
 	d := w.daemonStatus()
 	if people := w.ok("status"); d.PID == 0 || d.Supervisor == 0 || d.Version == "" ||
 		!strings.Contains(people, fmt.Sprintf("(pid %d, supervisor %d)", d.PID, d.Supervisor)) {
-		t.Errorf("%+v\n%s", d, people)
+		t.Errorf("status of the daemon: got %+v and in words\n%s", d, people)
 	}
 }
 
@@ -340,26 +340,26 @@ func TestCacheStatAndGC(t *testing.T) {
 		return len(before.Remotes) == 2 && before.Remotes[0].Blobs == 2 && before.Remotes[1].Blobs == 2
 	})
 	if before.Blobs.Blobs != 4 || len(before.Remotes) != 2 || len(before.Mounts) != 2 {
-		t.Fatalf("%+v", before)
+		t.Fatalf("cache before gc: got %+v, want 4 blobs, 2 remotes, 2 mounts", before)
 	}
 	for _, r := range before.Remotes {
 		if r.Blobs != 2 || r.BlobBytes < 1<<19 || r.Packs == 0 || r.Objects < 2 || !r.Needed || !r.Open || !strings.HasSuffix(r.Remote, ".git") {
-			t.Errorf("%+v", r)
+			t.Errorf("cache of a remote: got %+v, want 2 blobs, packs, objects, and that it is open and needed", r)
 		}
 	}
 	for _, m := range before.Mounts {
 		if m.Mounted != true || m.Dir == one.Dir && m.Objects < 3 || m.Dir == two.Dir && m.Objects != 0 {
-			t.Errorf("%+v", m)
+			t.Errorf("cache of a mount: got %+v, want it mounted, with objects only in the one with a commit", m)
 		}
 	}
 	if f := gc("--quota", "1M", "--dry-run"); f.Bytes == 0 || f.Blobs != 2 && f.Blobs != 4 || len(f.Removed) > 0 {
-		t.Errorf("%+v", f)
+		t.Errorf("gc --quota 1M --dry-run: got %+v, want 2 or 4 blobs and no removed remote", f)
 	}
 	if now := stat(); now.Blobs.Blobs != before.Blobs.Blobs {
 		t.Error("a dry run evicts")
 	}
 	if f := gc("--quota", "1M"); f.Blobs < 2 || f.Left > 1<<20 {
-		t.Errorf("%+v", f)
+		t.Errorf("gc --quota 1M: got %+v, want at least 2 blobs removed and at most 1 MiB left", f)
 	}
 	for _, m := range []mounted{one, two} { // they come again
 		if got := must[[]byte](t)(os.ReadFile(m.path("small"))); len(got) == 0 {
@@ -368,7 +368,7 @@ func TestCacheStatAndGC(t *testing.T) {
 	}
 	w.unmount(two)
 	if f := gc("--dry-run"); len(f.Removed) != 1 || f.Removed[0].Remote != s.URL("two.git") {
-		t.Errorf("%+v", f)
+		t.Errorf("gc --dry-run after an unmount: got %+v, want the store of two.git", f)
 	}
 	w.unmount(one)
 	w.until("the daemon lets go of both", func() bool {
@@ -380,18 +380,18 @@ func TestCacheStatAndGC(t *testing.T) {
 		return true
 	})
 	if f := gc(); len(f.Removed) != 1 || f.Removed[0].Remote != s.URL("two.git") {
-		t.Errorf("%+v", f)
+		t.Errorf("gc after an unmount: got %+v, want the store of two.git removed", f)
 	}
 	after := stat()
 	if len(after.Remotes) != 1 || after.Remotes[0].Remote != s.URL("one.git") || len(after.Mounts) != 1 || after.Mounts[0].Dir != one.Dir {
-		t.Errorf("%+v", after)
+		t.Errorf("cache after gc: got %+v, want one.git and its mount", after)
 	}
 	w.ok("mount", s.URL("one.git"), one.Dir)
 	if got := must[[]byte](t)(os.ReadFile(one.path("work"))); string(got) != "unique" {
-		t.Errorf("%q", got)
+		t.Errorf("read work: got %q, want \"unique\"", got)
 	}
 	if log := w.git(one.Dir, "log", "--format=%s", "-1"); strings.TrimSpace(log) != "work" {
-		t.Errorf("%q", log)
+		t.Errorf("subject of the last commit: got %q, want \"work\"", log)
 	}
 	w.ok("mount", s.URL("two.git"), two.Dir, "--wait", "all")
 }

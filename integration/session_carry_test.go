@@ -133,7 +133,7 @@ func (w *world) look(dir string) workday.State {
 func (w *world) same(what string, was, is workday.State) {
 	w.Helper()
 	if d := was.Differs(is); d != "" {
-		w.Errorf("%s: %s", what, d)
+		w.Errorf("%s differs: %s", what, d)
 	}
 }
 
@@ -144,7 +144,7 @@ func (w *world) sh(dir, script string) string {
 	cmd.Dir, cmd.Env = dir, append(gittest.Env(), "GIT_EDITOR=true")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		w.Fatalf("%s: %v: %s", script, err, out)
+		w.Fatalf("run %s: %v: %s", script, err, out)
 	}
 	return strings.TrimSuffix(string(out), "\n")
 }
@@ -367,7 +367,7 @@ func TestPointsTouchNothingOfGit(t *testing.T) {
 	requests := m.status().Network
 	p := m.checkpoint()
 	if !p.Made {
-		t.Errorf("%+v", p)
+		t.Errorf("checkpoint: got %+v, want one that was made", p)
 	}
 	if again := m.checkpoint(); again.Made || again.ID != p.ID {
 		t.Errorf("nothing has changed, but %+v is another than %+v", again, p)

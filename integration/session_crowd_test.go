@@ -21,7 +21,7 @@ func TestSessionsShareASessionRemote(t *testing.T) {
 	}
 	t.Log(report.Summary())
 	if err := report.Err(); err != nil {
-		t.Errorf("%v", err)
+		t.Errorf("work of the crowd: %v", err)
 	}
 	if report.Kills != 1 || report.Commits < 4 || report.Notes < 4 {
 		t.Errorf("they did too little to show anything: %s", report.Summary())

@@ -224,7 +224,7 @@ func TestNotesAndTranscripts(t *testing.T) {
 		cmd.Dir, cmd.Stdin = m.Dir, strings.NewReader(text)
 		out, err := cmd.CombinedOutput()
 		if err != nil {
-			t.Fatalf("%q: %v: %s", args, err, out)
+			t.Fatalf("run %q: %v: %s", args, err, out)
 		}
 		return string(out)
 	}

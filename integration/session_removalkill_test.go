@@ -47,7 +47,7 @@ func TestMassRemovalsOutliveKills(t *testing.T) {
 				check(t, cmd.Start())
 				w.until("files are being removed", func() bool { return c.amid(m) })
 			} else if out, err := cmd.CombinedOutput(); err != nil {
-				t.Fatalf("%s: %v: %s", c.script, err, out)
+				t.Fatalf("run %s: %v: %s", c.script, err, out)
 			}
 			switch {
 			case c.name == "rm, unmount": // no kill, and nothing has changed in the end

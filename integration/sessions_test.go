@@ -175,7 +175,7 @@ func TestSessionGoesOnWithoutNetwork(t *testing.T) {
 			for _, args := range [][]string{nil, {"--ref", "main"}} {
 				again, said := w.mountAt(m.Remote, m.Dir, append(args, "--timeout", "2s")...)
 				if !again.Resumed || again.Changed != 3 || (args != nil) != strings.Contains(said, "cannot be reached") {
-					t.Errorf("%q: %+v, %s", args, again.MountReply, said)
+					t.Errorf("mount with %q: got %+v and output %s, want a resumed session with 3 changed paths", args, again.MountReply, said)
 				}
 				if n := readAll(t, m.Dir, known); n > 0 {
 					t.Errorf("%d errors reading what was hydrated", n)
@@ -283,7 +283,7 @@ func TestEndsKeepTheWork(t *testing.T) {
 			check(t, os.WriteFile(filepath.Join(dir, "new"), []byte("new\n"), 0o644))
 			end(w, p, dir)
 			if err := p.Wait(); err != nil || !strings.Contains(p.out.String(), "kept 1 changed path in session") {
-				t.Errorf("%v\n%s", err, &p.out)
+				t.Errorf("end of the command: got %v, want a report of 1 kept path\n%s", err, &p.out)
 			}
 			m, _ := w.mountAt(url, dir)
 			w.wantFile(m.path("new"), "new\n")
@@ -435,7 +435,7 @@ func (u user) afs(args ...string) result { return u.as(binary, args...) }
 func (u user) sh(script string) {
 	u.w.Helper()
 	if r := u.as("sh", "-c", script); r.code != 0 {
-		u.w.Errorf("%s: %s", script, r)
+		u.w.Errorf("run %s as the user: %s", script, r)
 	}
 }
 

@@ -163,7 +163,7 @@ func (w *world) does(dir, script string) string {
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), w.env...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		w.Errorf("%s: %v", dir, err)
+		w.Errorf("run %s in %s: %v: %s", script, dir, err, out)
 	}
 	return string(out)
 }

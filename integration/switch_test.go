@@ -33,7 +33,7 @@ func (w *world) switchRepo(n int) (s served, url string) {
 		cmd := exec.Command("sh", "-ec", script)
 		cmd.Dir, cmd.Env = work, append(os.Environ(), w.env...)
 		if out, err := cmd.CombinedOutput(); err != nil {
-			w.Fatalf("%s: %v\n%s", script, err, out)
+			w.Fatalf("run %s: %v\n%s", script, err, out)
 		}
 	}
 	sh(`git checkout -q -b far
@@ -233,7 +233,7 @@ func TestSwitchAsGit(t *testing.T) {
 				cmd := exec.Command("sh", "-c", "cd "+dir+" && "+script)
 				cmd.Env = append(os.Environ(), "GIT_AUTHOR_DATE=1750000000 +0000", "GIT_COMMITTER_DATE=1750000000 +0000")
 				if out, err := cmd.CombinedOutput(); err != nil && !strings.Contains(string(out), "onflict") {
-					t.Fatalf("%s: %v\n%s", script, err, out)
+					t.Fatalf("run %s: %v\n%s", script, err, out)
 				}
 			}
 			if c.before != "" {

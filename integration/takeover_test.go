@@ -119,7 +119,7 @@ func (x *tortured) calm(what string) {
 	x.Helper()
 	all := x.load.Errors()
 	for _, e := range all[x.told:] {
-		x.Errorf("%s: %s", what, e)
+		x.Errorf("%s: a program in the mount failed: %s", what, e)
 	}
 	x.told = len(all)
 }
@@ -136,7 +136,7 @@ func (x *tortured) strike(n int, sig syscall.Signal, longest time.Duration) {
 		_, err = x.victim().Await(patience, blows[len(blows)-1].PID)
 	}
 	if err != nil {
-		x.Errorf("%s: %v", sig, err)
+		x.Errorf("send signal %s: %v", sig, err)
 	}
 	x.works(sig.String())
 	x.Logf("%v: %d times, %v after the start", sig, len(blows), time.Since(x.since).Round(time.Second))
@@ -153,7 +153,7 @@ func (x *tortured) works(what string) {
 	select {
 	case err := <-done:
 		if !errors.Is(err, os.ErrNotExist) {
-			x.Errorf("%s: %v", what, err)
+			x.Errorf("%s: got %v, want no such file", what, err)
 		}
 	case <-time.After(patience):
 		x.Errorf("%s: the mount does not answer", what)

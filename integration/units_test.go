@@ -45,7 +45,7 @@ func TestInstall(t *testing.T) {
 	list := func(root string) string {
 		out, err := exec.Command("find", root, "!", "-type", "d", "-printf", "%P %l\n").CombinedOutput()
 		if err != nil {
-			t.Fatalf("%v: %s", err, out)
+			t.Fatalf("run the script of the units: %v: %s", err, out)
 		}
 		return string(out)
 	}

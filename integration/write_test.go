@@ -111,12 +111,12 @@ func TestWorkStays(t *testing.T) {
 			"new/link": bytes.Repeat([]byte("new"), 50_000), "new/hard": files["known/b"].Data, "big/0": files["big/0"].Data, "d3/sub/f1": files["d3/sub/f1"].Data,
 		} {
 			if got, err := os.ReadFile(m.path(name)); err != nil || !bytes.Equal(got, want) {
-				t.Errorf("%s: %s: %v%s", how, name, err, where(got, want))
+				t.Errorf("%s: read %s: %v%s", how, name, err, where(got, want))
 			}
 		}
 		for _, name := range []string{"d1", "d2"} {
 			if _, err := os.Lstat(m.path(name)); !os.IsNotExist(err) {
-				t.Errorf("%s: %s: %v", how, name, err)
+				t.Errorf("%s: lstat %s: got %v, want no such file", how, name, err)
 			}
 		}
 	}
@@ -243,7 +243,7 @@ func TestBuildsStayBuilt(t *testing.T) {
 				cmd.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false", "GOPROXY=off", "GOTOOLCHAIN=local")
 				out, err := cmd.CombinedOutput()
 				if err != nil {
-					t.Fatalf("%v: %s", err, out)
+					t.Fatalf("run the build: %v: %s", err, out)
 				}
 				return string(out)
 			}

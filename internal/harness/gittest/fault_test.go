@@ -182,7 +182,7 @@ func TestRequireAuth(t *testing.T) {
 	}
 	resp.Body.Close()
 	if resp.StatusCode != 401 || resp.Header.Get("WWW-Authenticate") != "Bearer" {
-		t.Errorf("%d, %q", resp.StatusCode, resp.Header.Get("WWW-Authenticate"))
+		t.Errorf("answer without a login: got status %d and challenge %q, want 401 and \"Bearer\"", resp.StatusCode, resp.Header.Get("WWW-Authenticate"))
 	}
 	if status, _, err := read(t, sv.url(), fetchOf(sv.blobOf(t)), "Authorization", "Bearer token"); status != 200 || err != nil {
 		t.Errorf("with the token: %d, %v", status, err)

@@ -93,7 +93,7 @@ func TestApplyDelta(t *testing.T) {
 	} {
 		got, err := applyDelta(base, []byte(c.delta))
 		if (err == nil) != c.ok || string(got) != c.want {
-			t.Errorf("%s: %q, %v", c.name, got, err)
+			t.Errorf("%s: got %q (%v), want %q", c.name, got, err, c.want)
 		}
 	}
 }

@@ -38,7 +38,7 @@ func plain(t *testing.T) Options {
 	cmd := exec.Command("sh", "-c", script)
 	cmd.Dir = o.Plain
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatalf("make the working trees: %v: %s", err, out)
 	}
 	return o
 }

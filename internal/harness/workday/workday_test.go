@@ -63,7 +63,7 @@ func TestWorkOnAPlainClone(t *testing.T) {
 	trees := map[string]bool{}
 	for _, e := range all {
 		if e.Fault != "" {
-			t.Errorf("%s: %s", e.Step, e.Fault)
+			t.Errorf("step %s reports a fault: %s", e.Step, e.Fault)
 		}
 		trees[e.State.Tree] = true
 	}
@@ -73,7 +73,7 @@ func TestWorkOnAPlainClone(t *testing.T) {
 	last := all[len(all)-1].State
 	copied := filepath.Join(t.TempDir(), "copy")
 	if out, err := exec.Command("cp", "-a", dir, copied).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatalf("copy the working tree: %v: %s", err, out)
 	}
 	if d := last.Differs(look(t, copied)); d != "" {
 		t.Error(d)
@@ -98,7 +98,7 @@ func TestLookSeesEverything(t *testing.T) {
 		cmd := exec.Command("sh", "-c", script)
 		cmd.Dir, cmd.Env = dir, append(gittest.Env(), `GIT_SEQUENCE_EDITOR=sed -i "s/^pick/edit/"`)
 		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v: %s", script, err, out)
+			t.Fatalf("run %s: %v: %s", script, err, out)
 		}
 		var got []string
 		differs := before.Differs(look(t, dir))
@@ -216,13 +216,13 @@ func TestLedgerCutOff(t *testing.T) {
 	}
 	all, err := ReadLedger(path)
 	if err != nil || !slices.EqualFunc(all, []string{"a"}, func(e Entry, s string) bool { return e.Step == s }) {
-		t.Errorf("%+v, %v", all, err)
+		t.Errorf("entries of the ledger: got %+v (%v), want the step \"a\" alone", all, err)
 	}
 }
 
 func TestMoment(t *testing.T) {
 	if got := moment("01ARZ3NDEKTSV4RRFFQ69G5FAV"); got.UnixMilli() != 1469922850259 {
-		t.Errorf("%d", got.UnixMilli())
+		t.Errorf("time of the identifier: got %d ms, want 1469922850259", got.UnixMilli())
 	}
 }
 
@@ -237,7 +237,7 @@ func TestOracle(t *testing.T) {
 	step := func(script string) {
 		e := Entry{Step: script, Script: script, Begins: true, At: time.Now(), Moment: time.Now().Unix()}
 		if out, err := e.command(t.Context(), dir).CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v: %s", script, err, out)
+			t.Fatalf("run %s: %v: %s", script, err, out)
 		}
 		ledger = append(ledger, e, Entry{Step: script, At: time.Now(), State: look(t, dir)})
 	}
@@ -253,7 +253,7 @@ func TestOracle(t *testing.T) {
 		copied := filepath.Join(t.TempDir(), "copy")
 		objects = append(objects, filepath.Join(copied, ".git", "objects"))
 		if out, err := exec.Command("sh", "-c", "cp -a "+dir+" "+copied+" && cd "+copied+" && git reset -q --hard "+between.Head+" && git clean -qfd && git switch -q main && git branch -q -D other;"+script+"; cp .git/index .git/all; GIT_INDEX_FILE=.git/all git add -A; GIT_INDEX_FILE=.git/all git write-tree; rm .git/all").CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
+			t.Fatalf("make a copy at the state between two steps: %v: %s", err, out)
 		}
 		return look(t, copied)
 	}
