@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// sessionsOf answers with what a test says, and remembers what it was asked.
+type sessionsOf struct {
+	mu    sync.Mutex
+	asked []any
+
+	checkpoint control.CheckpointReply
+	sync       control.SyncReply
+	list       []control.SessionInfo
+	points     []control.Checkpoint
+	show       control.SessionShowReply
+	diff       control.SessionDiffReply
+	restore    control.RestoreReply
+	gc         control.SessionGCReply
+	note       control.SessionNoteReply
+}
+
+func (s *sessionsOf) ask(r any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked = append(s.asked, r)
+}
+
+// set changes what is answered from now on.
+func (s *sessionsOf) set(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change()
+}
+
+// answer returns a copy that has nothing in common with v: it is sent while a test may change v.
+func answer[T any](s *sessionsOf, v *T) (sent T) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	text, err := json.Marshal(v)
+	if err == nil {
+		err = json.Unmarshal(text, &sent)
+	}
+	if err != nil {
+		panic(err)
+	}
+	return sent
+}
+
+// last gives what was asked last.
+func last[T any](t *testing.T, s *sessionsOf) (r T) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.asked) == 0 {
+		t.Fatal("nothing was asked")
+	}
+	r, ok := s.asked[len(s.asked)-1].(T)
+	if !ok {
+		t.Fatalf("asked was %+v", s.asked[len(s.asked)-1])
+	}
+	return r
+}
+
+func (s *sessionsOf) Checkpoint(_ context.Context, r control.CheckpointRequest, _ func(control.Progress)) (control.CheckpointReply, error) {
+	s.ask(r)
+	return answer(s, &s.checkpoint), nil
+}
+
+func (s *sessionsOf) Sync(_ context.Context, r control.SyncRequest, _ func(control.Progress)) (control.SyncReply, error) {
+	s.ask(r)
+	return answer(s, &s.sync), nil
+}
+
+func (s *sessionsOf) Sessions(context.Context) (control.SessionsReply, error) {
+	return control.SessionsReply{Sessions: answer(s, &s.list)}, nil
+}
+
+func (s *sessionsOf) SessionsOn(_ context.Context, r control.SessionsOnRequest) (control.SessionsReply, error) {
+	s.ask(r)
+	return control.SessionsReply{Sessions: answer(s, &s.list)}, nil
+}
+
+func (s *sessionsOf) SessionLog(_ context.Context, r control.SessionLogRequest) (control.SessionLogReply, error) {
+	s.ask(r)
+	return control.SessionLogReply{Session: "work", Checkpoints: answer(s, &s.points)}, nil
+}
+
+func (s *sessionsOf) SessionShow(_ context.Context, r control.SessionShowRequest) (control.SessionShowReply, error) {
+	s.ask(r)
+	return answer(s, &s.show), nil
+}
+
+func (s *sessionsOf) SessionCompare(context.Context, control.SessionCompareRequest) (control.SessionCompareReply, error) {
+	return control.SessionCompareReply{}, nil
+}
+
+func (s *sessionsOf) SessionDiff(_ context.Context, r control.SessionDiffRequest) (control.SessionDiffReply, error) {
+	s.ask(r)
+	return answer(s, &s.diff), nil
+}
+
+func (s *sessionsOf) Restore(_ context.Context, r control.RestoreRequest, _ func(control.Progress)) (control.RestoreReply, error) {
+	s.ask(r)
+	return answer(s, &s.restore), nil
+}
+
+func (s *sessionsOf) Merge(_ context.Context, r control.MergeRequest, _ func(control.Progress)) (control.MergeReply, error) {
+	s.ask(r)
+	return control.MergeReply{Dir: r.Dir}, nil
+}
+
+func (s *sessionsOf) Fork(_ context.Context, r control.ForkRequest, _ func(control.Progress)) (control.MountReply, error) {
+	s.ask(r)
+	return control.MountReply{Dir: r.Mount.Dir, Remote: r.Mount.Remote, Session: "copy", Ref: "main", Files: 3}, nil
+}
+
+func (s *sessionsOf) SessionSet(_ context.Context, r control.SessionSetRequest) (control.SessionInfo, error) {
+	s.ask(r)
+	return control.SessionInfo{SessionStatus: control.SessionStatus{Name: "work"}}, nil
+}
+
+func (s *sessionsOf) SessionNote(_ context.Context, r control.SessionNoteRequest) (control.SessionNoteReply, error) {
+	s.ask(r)
+	return answer(s, &s.note), nil
+}
+
+func (s *sessionsOf) SessionRecord(_ context.Context, r control.SessionRecordRequest) (control.SessionRecordReply, error) {
+	s.ask(r)
+	return control.SessionRecordReply{Ref: "refs/afs/transcript/work", Lines: int64(len(r.Lines)), Redacted: 1}, nil
+}
+
+func (s *sessionsOf) SessionGC(_ context.Context, r control.SessionGCRequest, _ func(control.Progress)) (control.SessionGCReply, error) {
+	s.ask(r)
+	return answer(s, &s.gc), nil
+}
+
+func (s *sessionsOf) SessionDelete(_ context.Context, r control.SessionDeleteRequest) (control.SessionDeleteReply, error) {
+	s.ask(r)
+	return control.SessionDeleteReply{Session: "work", Local: true, Refs: 3, Kept: []string{"refs/heads/main"}, Until: time.Now().Add(time.Hour)}, nil
+}
+
+func (s *sessionsOf) SessionUndelete(_ context.Context, r control.SessionUndeleteRequest) (control.SessionDeleteReply, error) {
+	s.ask(r)
+	return control.SessionDeleteReply{Session: r.Session, Local: true, Refs: 3}, nil
+}
+
+func (s *sessionsOf) SessionTrash(_ context.Context, r control.SessionTrashRequest) (control.SessionTrashReply, error) {
+	s.ask(r)
+	return control.SessionTrashReply{Deleted: []control.DeletedSession{{Name: "old", Remote: "/r.git", At: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Hour)}}}, nil
+}
+
+func (s *sessionsOf) SessionTranscript(_ context.Context, r control.SessionTranscriptRequest) (control.SessionTranscriptReply, error) {
+	s.ask(r)
+	return control.SessionTranscriptReply{}, nil
+}
+
+func (s *sessionsOf) SessionErase(_ context.Context, r control.SessionEraseRequest) (control.SessionEraseReply, error) {
+	s.ask(r)
+	return control.SessionEraseReply{}, nil
+}
+
+func (s *sessionsOf) SessionFacts(_ context.Context, r control.SessionFactsRequest) (control.SessionFactsReply, error) {
+	s.ask(r)
+	return control.SessionFactsReply{}, nil
+}
+
+const pointA, pointB = "01J9ZK3V9Q2M4N6P8R0T1V3X5Z", "01J9ZK4W0R3N5P7Q9S1V2X4Y60"
+
+// newWork serves a session that is mounted in the directory app.
+func newWork(t *testing.T) (*afs, *sessionsOf, *fakeDaemon) {
+	t.Helper()
+	a, s := newAfs(t), &sessionsOf{}
+	dir := filepath.Join(a.dir, "app")
+	if err := os.MkdirAll(filepath.Join(dir, "sub"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	m := mountStatus(dir)
+	m.Session.Name = "work"
+	f := newFakeDaemon(m)
+	f.fakeSessions = s
+	serve(t, control.DaemonSocket(a.state), f)
+	return a, s, f
+}

@@ -1,0 +1,172 @@
+package control_test
+
+import (
+	"context"
+	"log"
+	"os"
+	"path/filepath"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// fakeDaemon serves a daemon that has one mount and does nothing.
+func fakeDaemon() (client *control.Client, end func()) {
+	dir, err := os.MkdirTemp("", "example-")
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	socket := filepath.Join(dir, "daemon.sock")
+	server, err := control.Listen(ctx, socket, daemon{}, zap.NewNop())
+	if err != nil {
+		log.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() { server.Serve(ctx); close(ended) }()
+	if client, err = control.Dial(ctx, socket); err != nil {
+		log.Fatal(err)
+	}
+	return client, func() { cancel(); <-ended; os.RemoveAll(dir) }
+}
+
+// daemon answers every request as if one session were mounted at /srv/app.
+type daemon struct{}
+
+var (
+	_ control.Handler  = daemon{}
+	_ control.Sessions = daemon{}
+)
+
+var (
+	point    = control.Checkpoint{ID: "01M80Q4Z50EZKC5YR3HTMPRYYQ", Session: "fix-login", Message: "before the clean-up", Synced: true}
+	before   = control.Checkpoint{ID: "01M80Q4Z9W7XA3V6MEZKGN8CE9", Session: "fix-login"}
+	changes  = []control.PathChange{{Path: "main.go", Status: "M"}}
+	theMount = control.MountStatus{ID: "m1", Dir: "/srv/app", State: control.StateMounted, Session: control.SessionStatus{Name: "fix-login"}}
+)
+
+type report = func(control.Progress)
+
+func (daemon) Mount(_ context.Context, r control.MountRequest, _ report) (control.MountReply, error) {
+	return control.MountReply{Dir: r.Dir, Ref: "main", Session: r.Session}, nil
+}
+
+func (daemon) Unmount(_ context.Context, r control.UnmountRequest) (control.UnmountReply, error) {
+	if r.Dir != theMount.Dir {
+		return control.UnmountReply{}, &control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotMounted, Verb: "unmount", Object: r.Dir,
+			Cause: "nothing is mounted there", Hint: "artifactfs list shows what is"}
+	}
+	return control.UnmountReply{Dir: r.Dir, Session: "fix-login"}, nil
+}
+
+func (daemon) Status(context.Context) (control.Status, error) {
+	return control.Status{Mounts: []control.MountStatus{theMount}}, nil
+}
+
+func (daemon) Prefetch(context.Context, control.PrefetchRequest, report) (control.PrefetchReply, error) {
+	return control.PrefetchReply{Matched: 7, Fetched: 7}, nil
+}
+
+func (daemon) Switch(_ context.Context, r control.SwitchRequest, _ report) (control.SwitchReply, error) {
+	return control.SwitchReply{Dir: r.Dir, Branch: r.Ref, Paths: 3}, nil
+}
+
+func (daemon) Refresh(_ context.Context, r control.RefreshRequest, _ report) (control.RefreshReply, error) {
+	return control.RefreshReply{Dir: r.Dir, Branch: "main", Follows: true, Moved: true, Paths: 3}, nil
+}
+
+func (daemon) Trace(_ context.Context, _ control.TraceRequest, emit func(control.Trace) error) error {
+	return emit(control.Trace{Events: []control.TraceEvent{{Op: "read", Path: "go.mod", Source: control.TraceFetched}}})
+}
+
+func (daemon) Shutdown(context.Context) error { return nil }
+
+func (daemon) Checkpoint(context.Context, control.CheckpointRequest, report) (control.CheckpointReply, error) {
+	return control.CheckpointReply{Checkpoint: point, Made: true}, nil
+}
+
+func (daemon) Sync(_ context.Context, r control.SyncRequest, _ report) (control.SyncReply, error) {
+	return control.SyncReply{Dir: r.Dir, Session: theMount.Session}, nil
+}
+
+func (daemon) Sessions(context.Context) (control.SessionsReply, error) {
+	return control.SessionsReply{Sessions: []control.SessionInfo{{SessionStatus: theMount.Session}}}, nil
+}
+
+func (daemon) Merge(_ context.Context, r control.MergeRequest, _ func(control.Progress)) (control.MergeReply, error) {
+	return control.MergeReply{Dir: r.Dir, Conflicts: []string{"src/login.c"}}, nil
+}
+
+func (d daemon) SessionsOn(ctx context.Context, _ control.SessionsOnRequest) (control.SessionsReply, error) {
+	return d.Sessions(ctx)
+}
+
+func (daemon) SessionLog(context.Context, control.SessionLogRequest) (control.SessionLogReply, error) {
+	return control.SessionLogReply{Session: "fix-login", Checkpoints: []control.Checkpoint{point}}, nil
+}
+
+func (daemon) SessionShow(context.Context, control.SessionShowRequest) (control.SessionShowReply, error) {
+	return control.SessionShowReply{Checkpoint: point, Changes: changes}, nil
+}
+
+func (daemon) SessionCompare(context.Context, control.SessionCompareRequest) (control.SessionCompareReply, error) {
+	return control.SessionCompareReply{Shared: []control.SharedPath{{Path: "main.c", Status: []string{"M", "M"}, Verdict: control.VerdictConflict,
+		Pairs: []control.SharedPair{{A: 0, B: 1, Verdict: control.VerdictConflict}}}}}, nil
+}
+
+func (daemon) SessionDiff(context.Context, control.SessionDiffRequest) (control.SessionDiffReply, error) {
+	return control.SessionDiffReply{Changes: changes}, nil
+}
+
+func (daemon) Restore(_ context.Context, r control.RestoreRequest, _ report) (control.RestoreReply, error) {
+	return control.RestoreReply{Dir: r.Dir, Checkpoint: point, Before: &before, Changes: changes}, nil
+}
+
+func (daemon) Fork(_ context.Context, r control.ForkRequest, _ report) (control.MountReply, error) {
+	return control.MountReply{Dir: r.Mount.Dir, Session: r.Mount.Session}, nil
+}
+
+func (daemon) SessionSet(_ context.Context, r control.SessionSetRequest) (control.SessionInfo, error) {
+	return control.SessionInfo{SessionStatus: control.SessionStatus{Name: r.Of, State: r.State}}, nil
+}
+
+func (daemon) SessionNote(_ context.Context, r control.SessionNoteRequest) (control.SessionNoteReply, error) {
+	return control.SessionNoteReply{Ref: "refs/notes/" + r.Ref}, nil
+}
+
+func (daemon) SessionRecord(_ context.Context, r control.SessionRecordRequest) (control.SessionRecordReply, error) {
+	return control.SessionRecordReply{Ref: "refs/afs/transcript/fix-login", Lines: int64(len(r.Lines))}, nil
+}
+
+func (daemon) SessionTranscript(_ context.Context, r control.SessionTranscriptRequest) (control.SessionTranscriptReply, error) {
+	return control.SessionTranscriptReply{Session: r.Of}, nil
+}
+
+func (daemon) SessionErase(_ context.Context, r control.SessionEraseRequest) (control.SessionEraseReply, error) {
+	return control.SessionEraseReply{Session: r.Of, Erased: r.Records}, nil
+}
+
+func (daemon) SessionFacts(_ context.Context, r control.SessionFactsRequest) (control.SessionFactsReply, error) {
+	return control.SessionFactsReply{Session: r.Of}, nil
+}
+
+func (daemon) SessionGC(context.Context, control.SessionGCRequest, report) (control.SessionGCReply, error) {
+	return control.SessionGCReply{Session: "fix-login", Kept: 12, Dropped: []control.Checkpoint{before}, DryRun: true}, nil
+}
+
+func (daemon) SetCredential(_ context.Context, r control.CredentialRequest) (control.CredentialReply, error) {
+	return control.CredentialReply{Dir: r.Dir, Remote: "https://git.example/app.git", Checked: true, Mounts: []string{r.Dir}}, nil
+}
+
+func (daemon) SessionDelete(_ context.Context, r control.SessionDeleteRequest) (control.SessionDeleteReply, error) {
+	return control.SessionDeleteReply{Session: r.Of, Local: true, Refs: 12}, nil
+}
+
+func (daemon) SessionUndelete(_ context.Context, r control.SessionUndeleteRequest) (control.SessionDeleteReply, error) {
+	return control.SessionDeleteReply{Session: r.Session, Local: true, Refs: 12}, nil
+}
+
+func (daemon) SessionTrash(context.Context, control.SessionTrashRequest) (control.SessionTrashReply, error) {
+	return control.SessionTrashReply{Deleted: []control.DeletedSession{{Name: "fix-login"}}}, nil
+}
