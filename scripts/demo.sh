@@ -115,7 +115,7 @@ files=$(find "$mnt" -name .git -prune -o \( -type f -o -type l \) -print | wc -l
 took "$start" "find: $files files in the whole tree"
 [ "$files" -gt 0 ] || fail "the tree is empty"
 status=$("$afs" status --json "$mnt")
-echo "             contents fetched for all that: $(blobs hydrated "$status") of $(blobs total "$status")"
+echo "             contents fetched for all that: $(blobs fetched "$status") of $(blobs total "$status")"
 
 title "git in the mount"
 start=$(now)
@@ -126,7 +126,7 @@ start=$(now)
 commits=$(git -C "$mnt" log --oneline | wc -l)
 took "$start" "git log: $commits commits, which came behind the mount"
 status=$("$afs" status --json "$mnt")
-echo "             contents fetched for all that: $(blobs hydrated "$status")"
+echo "             contents fetched for all that: $(blobs fetched "$status")"
 
 title "Reading"
 # Any file, chosen by its name alone: to ask for sizes would bring contents already.
@@ -139,14 +139,14 @@ start=$(now)
 cat "$file" >/dev/null
 took "$start" "second read"
 status=$("$afs" status --json "$mnt")
-echo "             contents fetched until now: $(blobs hydrated "$status"), it and its small neighbours"
+echo "             contents fetched until now: $(blobs fetched "$status"), it and its small neighbours"
 
 title "artifactfs prefetch DIR: the rest, in the background"
 start=$(now)
 "$afs" prefetch "$mnt" >/dev/null
 while :; do
 	status=$("$afs" status --json "$mnt")
-	here=$(blobs hydrated "$status") total=$(blobs total "$status")
+	here=$(blobs fetched "$status") total=$(blobs total "$status")
 	took "$start" "$here of $total contents, $(number requests "$status") requests since the mount"
 	[ "$here" -lt "$total" ] || break
 	if [ $((($(now) - start) / 1000000000)) -ge 20 ]; then

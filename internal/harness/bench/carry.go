@@ -258,7 +258,7 @@ type carriedStatus struct {
 	Session    struct {
 		Mode, Error string
 		Pending     int64
-		Points      int64
+		Checkpoints int64
 		Diverged    []string
 	}
 }

@@ -180,7 +180,7 @@ func (s *session) readWhileHydrating() error {
 		return err
 	}
 	s.row("read while hydrating, median", percentile(times, 50), 0, "", fmt.Sprintf("99th percentile %s of %d; at the end %d of %d blobs were here",
-		seconds(percentile(times, 99)), len(times), st.Blobs.Hydrated, st.Blobs.Total))
+		seconds(percentile(times, 99)), len(times), st.Blobs.Fetched, st.Blobs.Total))
 	return m.unmount()
 }
 

@@ -118,7 +118,7 @@ type mounted struct {
 type status struct {
 	PID     int
 	Tree    struct{ Files int64 }
-	Blobs   struct{ Total, Hydrated int64 }
+	Blobs   struct{ Total, Fetched int64 }
 	Network struct{ Requests, Blobs, Bytes int64 }
 }
 

@@ -257,7 +257,7 @@ func (j *Journey) judge(ctx context.Context, before, after *hop, killed time.Tim
 		return nil
 	}
 	var log struct {
-		Points []struct {
+		Checkpoints []struct {
 			ID, Tree, Head, Branch string
 		}
 	}
@@ -268,8 +268,8 @@ func (j *Journey) judge(ctx context.Context, before, after *hop, killed time.Tim
 		j.tally.Faults = append(j.tally.Faults, fmt.Sprintf("kill %d (%s, then %s): %v", j.tally.Kills, before.state, after.state, err))
 	}
 	s := Saved{State: state, Tree: state.Tree, Head: state.Head, Branch: trimHeads(state.Branch)}
-	if len(log.Points) > 0 {
-		p := log.Points[0]
+	if len(log.Checkpoints) > 0 {
+		p := log.Checkpoints[0]
 		s.ID, s.Time, s.Head, s.Branch = p.ID, moment(p.ID), p.Head, p.Branch
 		if s.Tree, err = filesOfCheckpoint(ctx, after.dir, p.Tree); err != nil {
 			return err
