@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/mount/takeover"
 )
 
 // What failed behind a mount is tried again after retryFirst, and after twice as long each time, up to retryMost.
@@ -32,7 +33,7 @@ const (
 
 // goBehind starts what goes on behind the mount: the git directory, history, hydration, and watching for the end.
 // before says what another process has done of it already. false: somebody has ended the mount before it was there.
-func (m *mount) goBehind(before handover) bool {
+func (m *mount) goBehind(before takeover.State) bool {
 	ctx, cancel := context.WithCancel(context.Background())
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -55,7 +56,7 @@ func (m *mount) goBehind(before handover) bool {
 		if ctx.Err() != nil {
 			return
 		}
-		m.tell(func(h *handover) { h.GitReady = true })
+		m.handover.Update(func(h *takeover.State) { h.GitReady = true })
 		m.behind("push session", func() { m.agent.Start(ctx, m.snapshot().Format) })
 		if !m.snapshot().Whole() { // a process died while they came
 			m.persist(ctx, "fetch trees", nil, func() error {
@@ -72,7 +73,7 @@ func (m *mount) goBehind(before handover) bool {
 		}
 		m.persist(ctx, "complete history", m.historyTried, func() error { return m.deepen(ctx, git) })
 		if ctx.Err() == nil {
-			m.tell(func(h *handover) { h.History = true })
+			m.handover.Update(func(h *takeover.State) { h.History = true })
 		}
 	})
 	m.behind("hydrate", func() {
@@ -95,19 +96,19 @@ func (m *mount) goBehind(before handover) bool {
 		}
 		for {
 			if ctx.Err() == nil {
-				m.tell(func(h *handover) { h.Hydrated = true })
+				m.handover.Update(func(h *takeover.State) { h.Hydrated = true })
 			}
 			if !m.showsOther(ctx) {
 				return
 			}
-			m.tell(func(h *handover) { h.Hydrated, h.Filled = false, false })
+			m.handover.Update(func(h *takeover.State) { h.Hydrated, h.Filled = false, false })
 			m.persist(ctx, "prefetch", nil, hydrate)
 		}
 	})
 	if m.taking != nil {
 		m.behind("mount redirected directories", func() { // it goes through the mount, where somebody may hold locks
-			m.note("mount the git directory", m.inside.bind())
-			m.redirects.bindAgain(ctx)
+			m.note("mount the git directory", m.inside.Bind())
+			m.redirects.BindAgain(ctx, m.server)
 		})
 	}
 	m.behind("follow the remote", func() { m.follow(ctx) })

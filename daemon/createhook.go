@@ -15,6 +15,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
@@ -57,7 +58,7 @@ func (m *mount) createByHook(ctx context.Context, progress func(control.Progress
 	} else if url != "" {
 		return failed("the command of --session-remote-create ended without an error, and there is still no repository", "git ls-remote URL shows what the server says")
 	}
-	progress(control.Progress{Message: "created session remote " + fault.WithoutSecrets(m.request.SessionOptions.Remote)})
+	progress(control.Progress{Message: "created session remote " + statedir.WithoutSecrets(m.request.SessionOptions.Remote)})
 	return nil
 }
 

@@ -13,6 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/mount/takeover"
+	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
@@ -46,7 +48,7 @@ func (d *Daemon) SetCredential(ctx context.Context, r control.CredentialRequest)
 	if r.Session {
 		at = m.second.URL()
 	}
-	reply.Remote = fault.WithoutSecrets(at)
+	reply.Remote = statedir.WithoutSecrets(at)
 	err := d.tryToken(ctx, withUser(at, l.given.user), environment(m.request), r)
 	refused := errors.Is(err, transport.ErrAuth) || errors.Is(err, transport.ErrForbidden) || errors.Is(err, transport.ErrNotFound)
 	if refused || ctx.Err() != nil {
@@ -96,7 +98,7 @@ func (d *Daemon) renew(ctx context.Context, l *login, token, file string) []stri
 	var dirs []string
 	for _, m := range users {
 		now := m.requestNow()
-		m.tell(func(h *handover) {
+		m.handover.Update(func(h *takeover.State) {
 			h.Request.Remote, h.Request.Token, h.Request.TokenFile = now.Remote, now.Token, now.TokenFile
 			h.Request.SessionOptions.Remote, h.Request.SessionToken, h.Request.SessionTokenFile = now.SessionOptions.Remote, now.SessionToken, now.SessionTokenFile
 		})
@@ -122,7 +124,7 @@ func (m *mount) writeLogins(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return gitdir.Options{Helper: program, Inside: m.inside.wanted(), Logins: logins{m}.helped(ctx)}.SetLogins(m.gitPath())
+	return gitdir.Options{Helper: program, Inside: m.inside.Wanted(), Logins: logins{m}.helped(ctx)}.SetLogins(m.gitPath())
 }
 
 // retry has what failed behind the mount tried again at once.

@@ -28,6 +28,7 @@ import (
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/internal/keeper"
+	"github.com/artifactfs/artifactfs/mount/takeover"
 	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/transport"
 )
@@ -49,10 +50,10 @@ type Config struct {
 	State string // directory, see DESIGN: stores/, mounts/, blobs/
 	Log   *zap.Logger
 
-	Keeper    Keeper        // nil: mounts end with this process
-	Kept      []keeper.Kept // what a process before this one has kept
-	Reason    string        // why that one ended; "": there was none
-	Takeovers int           // how many there were before
+	Keeper    takeover.Keeper // nil: mounts end with this process
+	Kept      []keeper.Kept   // what a process before this one has kept
+	Reason    string          // why that one ended; "": there was none
+	Takeovers int             // how many there were before
 }
 
 // take takes a file out of what was kept; nil: there is none of that name.
@@ -73,7 +74,7 @@ type Daemon struct {
 	sampled *zap.Logger // the same, for what requests may say very often
 	homes   statedir.Homes
 
-	keeper   Keeper // nil: mounts end with this process
+	keeper   takeover.Keeper // nil: mounts end with this process
 	failures statedir.Failures
 	departed departed
 	watch    *watcher

@@ -9,6 +9,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/keeper"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/mount/takeover"
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
@@ -17,24 +18,22 @@ import (
 func GiveUp(state string, kept []keeper.Kept, reason string, log *zap.Logger) error {
 	var errs []error
 	f := statedir.Failures{State: state, Log: log}
-	for _, in := range inherited(kept) {
-		s, err := openStateFile(in.files[partState])
+	for _, in := range takeover.Inherit(kept) {
+		h, err := in.State()
 		if err != nil {
-			errs = append(errs, fmt.Errorf("abandon mount %s: %w", in.key, err))
+			errs = append(errs, fmt.Errorf("abandon mount %s: %w", in.Key, err))
 			continue
 		}
-		h := s.get()
-		if h.Phase == phaseServed {
+		if h.Phase == takeover.Served {
 			f.Add(failureOf(h, errors.New(reason)))
 		}
 		if err := mountpoint.DetachAt(h.Dir); err != nil {
 			errs = append(errs, fmt.Errorf("detach %s: %w", h.Dir, err))
 		}
-		if lock := in.files[partLock]; lock != nil {
+		if lock := in.Take(takeover.PartLock); lock != nil {
 			disk.Unlock(lock)
-			delete(in.files, partLock)
 		}
-		in.close()
+		in.Close()
 		p := mountpoint.Point{Dir: h.Dir, Created: h.Made}
 		p.Remove()
 	}

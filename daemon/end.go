@@ -62,9 +62,9 @@ func (m *mount) unserve(ctx context.Context, force bool) error {
 	} else if busy != nil {
 		return m.detach(busy)
 	}
-	err := m.inside.unbind(false)
+	err := m.inside.Unbind(false)
 	if err == nil {
-		err = m.redirects.unbind(false)
+		err = m.redirects.Unbind(false)
 	}
 	if err == nil {
 		err = m.server.Unmount(ctx)
@@ -73,8 +73,8 @@ func (m *mount) unserve(ctx context.Context, force bool) error {
 		return nil
 	}
 	if !force {
-		m.redirects.rebind(ctx)
-		if bindErr := m.inside.bind(); bindErr != nil {
+		m.redirects.Rebind(ctx, m.server)
+		if bindErr := m.inside.Bind(); bindErr != nil {
 			m.daemon.log.Warn("show the git directory again", zap.String("dir", m.dir), zap.Error(bindErr))
 		}
 		return mountpoint.NameUsers(m.dir, err)
@@ -86,10 +86,10 @@ func (m *mount) unserve(ctx context.Context, force bool) error {
 func (m *mount) detach(busy error) error {
 	m.daemon.log.Warn("detaching busy mount", zap.String("dir", m.dir), zap.Error(busy))
 	m.flush()
-	if err := m.inside.unbind(true); err != nil {
+	if err := m.inside.Unbind(true); err != nil {
 		m.daemon.log.Warn("detach git directory", zap.String("dir", m.dir), zap.Error(err))
 	}
-	if err := m.redirects.unbind(true); err != nil {
+	if err := m.redirects.Unbind(true); err != nil {
 		m.daemon.log.Warn("detach redirected directories", zap.String("dir", m.dir), zap.Error(err))
 	}
 	return m.server.Detach()
@@ -157,7 +157,7 @@ func (m *mount) finish() {
 		cancel()
 	}
 	m.work.Wait()
-	m.left.close()
+	m.inherited.Close()
 	m.endAgent()
 	if err := m.git.close(); err != nil {
 		m.daemon.log.Warn("stop answering git", zap.String("dir", m.dir), zap.Error(err))
@@ -178,7 +178,7 @@ func (m *mount) finish() {
 	m.mu.Unlock()
 	m.point.Remove()
 	m.daemon.log.Info("unmounted", zap.String("dir", m.dir), zap.String("session", m.session), zap.Int64("kept", o.kept.Paths))
-	m.drop()
+	m.handover.Drop()
 	m.daemon.remove(m) // first: whoever waits may mount there again at once
 	close(m.gone)
 }

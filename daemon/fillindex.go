@@ -9,6 +9,7 @@ import (
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/gitdir/index"
+	"github.com/artifactfs/artifactfs/mount/takeover"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
@@ -39,7 +40,7 @@ func (m *mount) fillIndex(ctx context.Context, filled bool) {
 				done()
 				if filled {
 					last, arrived, pause = here, now, fillFirst
-					m.tell(func(h *handover) { h.Filled = true })
+					m.handover.Update(func(h *takeover.State) { h.Filled = true })
 				}
 			}
 		}

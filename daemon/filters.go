@@ -19,7 +19,7 @@ const filterDeadline = 15 * time.Minute
 // newFilters are the programs that convert the mount's contents: each is told of its repository, as git would tell it.
 func (m *mount) newFilters() *filter.Programs {
 	env := []string{"GIT_DIR=" + m.gitPath(), "GIT_WORK_TREE=" + m.dir}
-	if m.inside.wanted() {
+	if m.inside.Wanted() {
 		env = append(env, gitcmd.Alternates(filepath.Join(m.store.GitDir(), "objects")))
 	}
 	return filter.New(filter.Options{

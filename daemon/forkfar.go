@@ -73,7 +73,7 @@ func (d *Daemon) lookFar(ctx context.Context, r control.ForkRequest) (*farOrigin
 // nameFork sees that the session of a fork is a new one.
 func (d *Daemon) nameFork(to *control.MountRequest, of string) error {
 	if to.Session == "" {
-		to.Session = statedir.SessionName(fault.WithoutSecrets(to.Remote), filepath.Clean(to.Dir))
+		to.Session = statedir.SessionName(statedir.WithoutSecrets(to.Remote), filepath.Clean(to.Dir))
 	}
 	if _, err := statedir.ReadRecord(filepath.Join(d.homes.Dir(), to.Session)); !errors.Is(err, fs.ErrNotExist) {
 		e := fault.ExplainSession("fork", of, fmt.Errorf("%w: %s", fault.ErrSessionExists, to.Session))

@@ -22,6 +22,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitsocket"
 	"github.com/artifactfs/artifactfs/internal/proc"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/mount/takeover"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/promisor"
 	"github.com/artifactfs/artifactfs/session"
@@ -151,7 +152,7 @@ func (m *mount) gitOptions(ctx context.Context, snap *fetch.Snapshot) (gitdir.Op
 	return gitdir.Options{
 		Format: snap.Format, WorkTree: m.dir, Remote: m.store.URL(), Objects: filepath.Join(m.store.GitDir(), "objects"),
 		Ref: snap.Ref, Commit: snap.Commit, Shallow: snap.Shallow(), Partial: snap.Partial,
-		Default: branch, Git: version, Monitor: hookProgram(program), Helper: program, Inside: m.inside.wanted(), Logins: logins{m}.helped(ctx),
+		Default: branch, Git: version, Monitor: hookProgram(program), Helper: program, Inside: m.inside.Wanted(), Logins: logins{m}.helped(ctx),
 	}, nil
 }
 
@@ -167,21 +168,21 @@ func hookProgram(program string) string {
 
 // serveGit starts to answer git's questions.
 func (m *mount) serveGit(dir *gitdir.Dir) error {
-	monitor, err := fsmonitor.Serve(m.gitPath(), m.changes, fsmonitor.Options{Inherited: m.left.take(partMonitor), Keep: m.keepAs(partMonitor)})
+	monitor, err := fsmonitor.Serve(m.gitPath(), m.changes, fsmonitor.Options{Inherited: m.inherited.Take(takeover.PartMonitor), Keep: m.handover.KeepAs(takeover.PartMonitor)})
 	if err != nil {
 		return err
 	}
-	objects, err := promisor.Serve(m.gitPath(), m.provider(), gitsocket.Options{Inherited: m.left.take(partObjects), Keep: m.keepAs(partObjects)}, m.daemon.log)
+	objects, err := promisor.Serve(m.gitPath(), m.provider(), gitsocket.Options{Inherited: m.inherited.Take(takeover.PartObjects), Keep: m.handover.KeepAs(takeover.PartObjects)}, m.daemon.log)
 	if err != nil {
 		return errors.Join(err, monitor.Close())
 	}
-	answers, err := credential.Serve(m.gitPath(), logins{m}, gitsocket.Options{Inherited: m.left.take(partLogins), Keep: m.keepAs(partLogins)}, m.daemon.log)
+	answers, err := credential.Serve(m.gitPath(), logins{m}, gitsocket.Options{Inherited: m.inherited.Take(takeover.PartLogins), Keep: m.handover.KeepAs(takeover.PartLogins)}, m.daemon.log)
 	if err != nil {
 		return errors.Join(err, objects.Close(), monitor.Close())
 	}
 	var guests *control.Guests
-	if m.inside.wanted() {
-		o := gitsocket.Options{Inherited: m.left.take(partGuests), Keep: m.keepAs(partGuests)}
+	if m.inside.Wanted() {
+		o := gitsocket.Options{Inherited: m.inherited.Take(takeover.PartGuests), Keep: m.handover.KeepAs(takeover.PartGuests)}
 		if guests, err = control.ServeGuests(m.gitPath(), o, m.dir, m.daemon, m.daemon.log); err != nil {
 			return errors.Join(err, answers.Close(), objects.Close(), monitor.Close())
 		}
@@ -212,7 +213,7 @@ func (m *mount) changes(_ context.Context, token string) (next string, paths []s
 		return "", nil, false, err
 	}
 	m.server.Refresh(c.Open)
-	return c.Token, append(c.Paths, m.redirects.shown()...), c.All, nil
+	return c.Token, append(c.Paths, m.redirects.Paths()...), c.All, nil
 }
 
 // walkBase gives the base tree to the writer of the first index.
@@ -316,7 +317,7 @@ var listing = []string{"ls", "find", "stat", "tree", "du", "rm", "fd", "bash", "
 // cannot be had, and one that is going to write over files until their sizes are known. Every git command
 // asks, until everything is here. done: nobody has to ask any more.
 func (m *mount) awaitGit(ctx context.Context, pid uint32) (done bool) {
-	if pid == m.inside.thread.Load() && pid != 0 {
+	if m.inside.Mounts(pid) {
 		return false
 	}
 	caller := proc.Of(int(pid))

@@ -17,7 +17,9 @@ import (
 	"github.com/artifactfs/artifactfs/filter"
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/mount/bind"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/mount/takeover"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session/agent"
 	"github.com/artifactfs/artifactfs/session/thin"
@@ -59,19 +61,19 @@ type mount struct {
 	server  *fuse.Server
 	git     stockGit
 
-	keeping
-	left   inheritance          // by another process, and not taken yet
-	taking chan struct{}        // closed when it was taken over from another process, or cannot be; nil: it was made here
-	base   *statedir.Record     // what it is to show, if it was mounted before; nil: what its request names
-	from   *origin              // point that it is to begin with; nil: none of this host
-	far    *farOrigin           // the same of a session remote; nil: none, or this process did not begin the mount
-	known  *knownSession        // that it resumes, as read before the mount began; nil: nothing was
-	newer  map[string]object.ID // refs of the session remote that the point it began with does not know of
-	moved  map[string]bool      // those of them that the session itself has moved
+	handover  takeover.Handover    // to a successor
+	inherited takeover.Inherited   // from a predecessor, and not taken yet
+	taking    chan struct{}        // closed when it was taken over from another process, or cannot be; nil: it was made here
+	base      *statedir.Record     // what it is to show, if it was mounted before; nil: what its request names
+	from      *origin              // point that it is to begin with; nil: none of this host
+	far       *farOrigin           // the same of a session remote; nil: none, or this process did not begin the mount
+	known     *knownSession        // that it resumes, as read before the mount began; nil: nothing was
+	newer     map[string]object.ID // refs of the session remote that the point it began with does not know of
+	moved     map[string]bool      // those of them that the session itself has moved
 
-	redirects  redirects
-	inside     gitInside
-	around     *mount // that this one is a submodule of; nil: it stands for itself
+	redirects  bind.Redirects
+	inside     *bind.GitDir // nil: .git is a file
+	around     *mount       // that this one is a submodule of; nil: it stands for itself
 	submodules submodules
 	agent      *agent.Agent // of its session
 
@@ -160,9 +162,9 @@ func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b beginning,
 		if stopErr := m.takeDown(context.WithoutCancel(ctx), true); stopErr != nil {
 			d.log.Warn("undo mount", zap.String("dir", m.dir), zap.Error(stopErr))
 		}
-		return nil, control.MountReply{}, fault.Subject{Area: fault.Mount, Verb: "mount", Object: m.dir, Remote: fault.WithoutSecrets(m.request.Remote), Session: m.session}.Explain(err)
+		return nil, control.MountReply{}, fault.Subject{Area: fault.Mount, Verb: "mount", Object: m.dir, Remote: statedir.WithoutSecrets(m.request.Remote), Session: m.session}.Explain(err)
 	}
-	m.tell(func(h *handover) { h.Reply = reply })
+	m.handover.Update(func(h *takeover.State) { h.Reply = reply })
 	d.register(m)
 	d.log.Info("mounted", zap.String("dir", m.dir), zap.String("remote", reply.Remote), zap.String("commit", reply.Commit),
 		zap.Int64("total_ms", reply.Timings.Total))
@@ -175,7 +177,7 @@ func (d *Daemon) reserve(r control.MountRequest, b beginning, abort context.Canc
 	if r.At != "" {
 		id = "" // the session itself may be mounted beside it
 	} else if id == "" && !r.ReadOnly {
-		id = statedir.SessionName(fault.WithoutSecrets(r.Remote), dir)
+		id = statedir.SessionName(statedir.WithoutSecrets(r.Remote), dir)
 	}
 	session := id
 	if session == "" {
@@ -207,7 +209,8 @@ func (d *Daemon) newMount(r control.MountRequest, id, dir string, since time.Tim
 		retried: make(chan struct{}),
 	}
 	m.wantGit = sync.OnceFunc(func() { close(m.gitWanted) })
-	m.redirects.mount, m.submodules.mount, m.inside.mount = m, m, m
+	m.submodules.mount = m
+	m.inside = m.gitDirInside()
 	return m
 }
 
@@ -325,5 +328,5 @@ func (m *mount) setEnd(discard, trash bool, keep time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.discard, m.trash, m.keepFor = discard, discard && trash, keep
-	m.tell(func(h *handover) { h.Discard, h.Trash, h.Keep = m.discard, m.trash, m.keepFor })
+	m.handover.Update(func(h *takeover.State) { h.Discard, h.Trash, h.Keep = m.discard, m.trash, m.keepFor })
 }

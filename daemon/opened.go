@@ -43,7 +43,7 @@ func (o *opened) layout() (session.Layout, bool) {
 		layout, err := session.LayoutOf(m, o.far.Refs())
 		return layout, ok && err == nil
 	}
-	far := o.farURL()
+	far := o.record.SessionRemoteURL()
 	switch {
 	case o.repo == nil || o.record.Carried.Remote == control.RemoteNone:
 		return session.Layout{}, false
@@ -120,7 +120,7 @@ func (m *mount) openedSession() (*opened, error) {
 		if !statedir.HasSessionRepo(o.home) {
 			return o, nil
 		}
-		repo, err := session.OpenRepo(filepath.Join(o.home, statedir.SessionRepoName), o.options(m.daemon.state, false, m.daemon.log))
+		repo, err := m.daemon.homes.OpenSessionRepo(o.home, o.record, false)
 		if err != nil {
 			return nil, err
 		}
@@ -139,7 +139,7 @@ func openHome(t *statedir.Home, write bool) (*opened, error) {
 	if !statedir.HasSessionRepo(t.Dir) {
 		return o, nil
 	}
-	repo, err := session.OpenRepo(filepath.Join(t.Dir, statedir.SessionRepoName), o.options(t.Homes.State, write, t.Homes.Log))
+	repo, err := t.Homes.OpenSessionRepo(t.Dir, r, write)
 	if err != nil {
 		return nil, err
 	}
@@ -154,16 +154,6 @@ func openHome(t *statedir.Home, write bool) (*opened, error) {
 		return nil, err
 	}
 	return o, nil
-}
-
-// options are those of the repository.
-func (o *opened) options(state string, write bool, log *zap.Logger) session.RepoOptions {
-	base, _ := o.record.Base()
-	store := filepath.Join(state, "stores", statedir.StoreName(o.record.Remote), "git", "objects")
-	return session.RepoOptions{
-		Format: base.Format, Session: o.session, Remote: o.record.Remote, Borrow: []string{store}, Fresh: []string{filepath.Join(o.home, "git", "objects")},
-		ReadOnly: !write, Log: log.With(zap.String("session", o.session)),
-	}
 }
 
 // read gets what is told of points beside themselves.

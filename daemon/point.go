@@ -12,7 +12,6 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
-	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/resume"
@@ -50,8 +49,8 @@ func (o origin) local(remote *thin.Remote) resume.Local {
 			l.ContentsFrom = o.record.Point.From
 		}
 	default:
-		if remote == nil || remote.URL() != fault.WithoutSecrets(at) {
-			l.ContentsFrom = fault.WithoutSecrets(at)
+		if remote == nil || remote.URL() != statedir.WithoutSecrets(at) {
+			l.ContentsFrom = statedir.WithoutSecrets(at)
 		}
 	}
 	return l
@@ -204,12 +203,12 @@ func (m *mount) beginAt(ctx context.Context, a *resume.Start) error {
 	case m.from != nil && m.from.record.Session != m.from.session: // of a mount that shows a point
 		p.Parent, p.ParentRemote = m.from.session, m.from.record.Point.ParentRemote
 	case m.from != nil:
-		p.Parent, p.ParentRemote = m.from.session, shownRemote(m.from.carried.Remote, m.from.home, m.from.record)
+		p.Parent, p.ParentRemote = m.from.session, statedir.ShownRemote(m.from.carried.Remote, m.from.home, m.from.record)
 	case m.request.At != "" && m.second != nil:
 		p.Parent, p.ParentRemote = m.request.Session, m.second.URL()
 	}
 	if a.ContentsFrom != "" {
-		m.record.Point.From = fault.WithoutSecrets(a.ContentsFrom)
+		m.record.Point.From = statedir.WithoutSecrets(a.ContentsFrom)
 		if err := m.lendElder(a.ContentsFrom); err != nil {
 			return err
 		}

@@ -219,3 +219,11 @@ func treesOf(ctx context.Context, read treeReader, root object.ID) func(dir stri
 		return tree, !tree.IsZero()
 	}
 }
+
+// parentOf returns the directory of a path in a tree; "" is the root.
+func parentOf(p string) string {
+	if parent := path.Dir(p); parent != "." {
+		return parent
+	}
+	return ""
+}

@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/mount/takeover"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/capture"
@@ -206,7 +207,7 @@ func (w *restoring) has(ctx context.Context, tree object.ID, at string) (bool, e
 // differences lists the paths that are to change, in the order of a walk.
 func (w *restoring) differences(ctx context.Context) error {
 	w.list = w.list[:0]
-	redirects := w.m.redirects.shown()
+	redirects := w.m.redirects.Paths()
 	err := diffDirs(ctx, w.m.view.Tree, w.now.Tree, w.target.Tree, func(path string, from, to object.TreeEntry) error {
 		elsewhere := slices.ContainsFunc(redirects, func(dir string) bool { return strings.HasPrefix(path+"/", dir) })
 		if !w.wants(path) || elsewhere || from.Mode == object.ModeGitlink || to.Mode == object.ModeGitlink {
@@ -323,7 +324,7 @@ func (w *restoring) takenAbove(ctx context.Context, at string, gone, known map[s
 // carryOut changes files and index. It gives up the lock if it succeeds.
 func (w *restoring) carryOut(ctx context.Context, git *gitdir.Dir, lock *gitdir.LockedIndex, staged bool) error {
 	m := w.m
-	if m.stale() {
+	if m.handover.Stale() {
 		m.server.Invalidate(m.staleAfter(ctx, w.list))
 	}
 	x, err := lock.Read()
@@ -352,11 +353,11 @@ func (w *restoring) carryOut(ctx context.Context, git *gitdir.Dir, lock *gitdir.
 	}
 	defer m.forgetRestore()          // a process that is here to see how it went has told it
 	ctx = context.WithoutCancel(ctx) // what was begun is finished; it waits for nothing far away
-	m.tell(func(h *handover) { h.Stale = true })
+	m.handover.Update(func(h *takeover.State) { h.Stale = true })
 	done, err := m.tree.Graft(ctx, w.target.Tree, grafts, x.Token)
 	m.server.Refresh(done.Since.Open)
 	m.server.Invalidate(done.Stale)
-	m.tell(func(h *handover) { h.Stale = false })
+	m.handover.Update(func(h *takeover.State) { h.Stale = false })
 	if err != nil {
 		return err
 	}

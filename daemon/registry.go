@@ -17,7 +17,6 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/disk"
-	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/statedir"
 )
@@ -161,7 +160,7 @@ func (d *Daemon) remount(ctx context.Context, path string) bool {
 	}
 	d.log.Error("restore mount", zap.String("dir", r.Request.Dir), zap.Error(err))
 	d.failures.Add(statedir.Failure{
-		Dir: r.Request.Dir, ID: r.Request.Session, Remote: fault.WithoutSecrets(r.Request.Remote), Session: r.Record.Session, Ref: r.Record.Ref, Commit: r.Record.Commit,
+		Dir: r.Request.Dir, ID: r.Request.Session, Remote: statedir.WithoutSecrets(r.Request.Remote), Session: r.Record.Session, Ref: r.Record.Ref, Commit: r.Record.Commit,
 		When: time.Now(), Cause: "it was not mounted again: " + err.Error(),
 	})
 	return ctx.Err() != nil

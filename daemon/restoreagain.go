@@ -110,7 +110,7 @@ func (m *mount) restoreRest(ctx context.Context, git *gitdir.Dir, r restoreRecor
 	if err := w.compare(ctx, r.Request.ID); err != nil {
 		return err
 	}
-	if m.stale() { // what is as it is to be is not compared any more, and nobody has told the kernel of it
+	if m.handover.Stale() { // what is as it is to be is not compared any more, and nobody has told the kernel of it
 		whole := &restoring{m: m, paths: w.paths, target: w.target, now: w.began}
 		if err := whole.differences(ctx); err != nil {
 			return err

@@ -18,6 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/internal/keeper"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/mount/takeover"
 )
 
 // A process that dies leaves its mounts as they are, and the kernel lets who uses them wait. The next one takes each of
@@ -51,40 +52,39 @@ func (d *Daemon) inherit(kept []keeper.Kept) {
 		return
 	}
 	var mounts, later []*mount
-	for _, in := range inherited(kept) {
-		state, err := openStateFile(in.files[partState])
-		if err != nil { // it was not even begun: the state comes first
-			d.log.Warn("take over mount", zap.String("key", in.key), zap.Error(err))
-			(&keeping{keeper: d.keeper, key: in.key, warn: d.log.Warn, state: &stateFile{file: in.take(partState)}}).drop()
-			in.close()
+	for _, in := range takeover.Inherit(kept) {
+		k, err := takeover.Resume(d.keeper, in, d.log)
+		if err != nil {
+			d.log.Warn("take over mount", zap.String("key", in.Key), zap.Error(err))
 			continue
 		}
-		delete(in.files, partState)
-		h := state.get()
+		h := k.State()
 		m := d.newMount(h.Request, h.ID, h.Dir, h.Since)
-		m.taking, m.left = make(chan struct{}), in
-		m.keeping = keeping{keeper: d.keeper, key: in.key, state: state, dir: h.Dir, warn: d.log.Warn}
+		m.taking, m.inherited = make(chan struct{}), in
+		m.handover = k
 		m.session, m.record, m.resumed, m.reply = h.Record.Session, h.Record, h.Resumed, h.Reply
 		m.agent = m.newAgent()
 		m.point = mountpoint.Point{Dir: h.Dir, Created: h.Made}
-		m.redirects.notes = h.Notes
+		for _, note := range h.Notes {
+			m.redirects.Note("%s", note)
+		}
 		d.mu.Lock()
 		added := d.add(m)
 		d.mu.Unlock()
 		if !added {
 			d.log.Warn("two mounts were kept of one directory", zap.String("dir", m.dir))
-			in.close()
-			m.drop()
+			in.Close()
+			m.handover.Drop()
 			continue
 		}
 		mounts = append(mounts, m)
 	}
 	for _, m := range mounts {
-		h := m.keeping.state.get()
+		h := m.handover.State()
 		if around, ok := d.mountAt(h.Around); ok && h.Around != "" {
 			m.around = around
 			outmost := around
-			for dir := outmost.keeping.state.get().Around; dir != ""; dir = outmost.keeping.state.get().Around {
+			for dir := outmost.handover.State().Around; dir != ""; dir = outmost.handover.State().Around {
 				next, ok := d.mountAt(dir)
 				if !ok {
 					break
@@ -97,18 +97,18 @@ func (d *Daemon) inherit(kept []keeper.Kept) {
 			later = append(later, m)
 		}
 	}
-	slices.SortStableFunc(later, func(a, b *mount) int { return a.keeping.state.get().Died - b.keeping.state.get().Died })
+	slices.SortStableFunc(later, func(a, b *mount) int { return a.handover.State().Died - b.handover.State().Died })
 	d.resuming.Go(func() {
 		var all sync.WaitGroup
 		for _, m := range mounts {
 			if !slices.Contains(later, m) {
-				all.Go(func() { m.goOn() })
+				all.Go(func() { m.succeed() })
 			}
 		}
 		all.Wait()
 		close(d.served)
 		for _, m := range later {
-			m.goOn()
+			m.succeed()
 		}
 	})
 }
@@ -138,17 +138,17 @@ func (d *Daemon) Resumed(ctx context.Context) error {
 	}
 }
 
-// goOn takes the mount over, or takes it away.
-func (m *mount) goOn() {
+// succeed takes the mount over, or takes it away.
+func (m *mount) succeed() {
 	defer close(m.taking)
-	h := m.keeping.state.get()
+	h := m.handover.State()
 	log := m.daemon.log.With(zap.String("dir", m.dir))
 	switch {
-	case h.Phase != phaseServed:
+	case h.Phase != takeover.Served:
 		log.Info("taking away what was not finished")
 		m.takeAway()
 		return
-	case m.left.files[partDevice] == nil:
+	case !m.inherited.Has(takeover.PartDevice):
 		m.giveUp(errNotMoved)
 		return
 	case h.Died >= mostDeaths:
@@ -156,7 +156,7 @@ func (m *mount) goOn() {
 		return
 	}
 	start := time.Now()
-	m.tell(func(h *handover) { h.Died++ })
+	m.handover.Update(func(h *takeover.State) { h.Died++ })
 	var err error
 	for try, pause := 1, takePause; ; try, pause = try+1, 2*pause {
 		if err = m.takeOver(); err == nil || m.tree != nil || try == takeTries {
@@ -179,9 +179,9 @@ func (m *mount) goOn() {
 		m.finish()
 		m.daemon.departed.add(m)
 	default:
-		m.tell(func(h *handover) { h.Died = 0 })
+		m.handover.Update(func(h *takeover.State) { h.Died = 0 })
 		log.Info("took over", zap.String("session", m.session), zap.Duration("took", time.Since(start)))
-		if err := m.inside.bind(); err != nil {
+		if err := m.inside.Bind(); err != nil {
 			log.Warn("show the git directory again", zap.Error(err))
 		}
 	}
@@ -189,9 +189,9 @@ func (m *mount) goOn() {
 
 // takeOver serves the mount in this process. If the kernel has let go of it, there is no server, and all else is there.
 func (m *mount) takeOver() (err error) {
-	h := m.keeping.state.get()
+	h := m.handover.State()
 	ctx := context.Background()
-	device := m.left.files[partDevice]
+	device := m.inherited.File(takeover.PartDevice)
 	gone := hungUp(device)
 	if m.store, m.release, err = m.daemon.store(m); err != nil {
 		return err
@@ -223,12 +223,12 @@ func (m *mount) takeOver() (err error) {
 	if err = m.open(); err != nil {
 		return err
 	}
-	m.redirects.again()
+	m.redirects.TakeOver(m.bindOptions(), m.record.Redirects)
 	if gone {
 		m.discard, m.trash, m.keepFor = h.Discard, h.Trash, h.Keep
 		return nil
 	}
-	d, err := fuse.Inherit(m.left.take(partDevice), h.Hello)
+	d, err := fuse.Inherit(m.inherited.Take(takeover.PartDevice), h.Hello)
 	if err != nil {
 		return err
 	}
@@ -238,7 +238,7 @@ func (m *mount) takeOver() (err error) {
 		m.daemon.log.Warn("take over mount", zap.String("dir", m.dir), zap.Error(err)) // it has just been unmounted
 	}
 	if h.Discard { // it was about to be unmounted
-		m.tell(func(h *handover) { h.Discard, h.Trash = false, false })
+		m.handover.Update(func(h *takeover.State) { h.Discard, h.Trash = false, false })
 	}
 	m.goBehind(h)
 	close(m.started)
@@ -247,22 +247,22 @@ func (m *mount) takeOver() (err error) {
 
 // inheritHome goes on with the home of a dead process.
 func (m *mount) inheritHome(ctx context.Context) (err error) {
-	if lock := m.left.files[partLock]; lock != nil {
+	if lock := m.inherited.File(takeover.PartLock); lock != nil {
 		m.home, err = m.daemon.homes.TakeOver(m.id, m.dir, lock)
 		if err == nil {
-			delete(m.left.files, partLock)
+			m.inherited.Take(takeover.PartLock)
 		}
 		return err
 	}
 	m.home, err = m.daemon.homes.Lock(ctx, m.id, m.dir)
 	if err == nil {
-		m.keep(partLock, m.home.LockFile)
+		m.handover.Keep(takeover.PartLock, m.home.LockFile)
 	}
 	return err
 }
 
 // checkout is what git's configuration said when the mount was made: contents must stay as they were shown.
-func (m *mount) checkout(ctx context.Context, h handover) gitdir.Checkout {
+func (m *mount) checkout(ctx context.Context, h takeover.State) gitdir.Checkout {
 	if h.Checkout != nil {
 		return *h.Checkout
 	}
@@ -277,7 +277,7 @@ func (m *mount) letGo() {
 	}
 	_ = m.takeBack()
 	if m.home != nil { // its lock is to be held for all that
-		m.left.files[partLock] = m.home.LockFile
+		m.inherited.Put(takeover.PartLock, m.home.LockFile)
 	}
 	if m.release != nil {
 		m.release()
@@ -295,8 +295,8 @@ func hungUp(device *os.File) bool {
 // takeAway takes away a mount that nobody was told of.
 func (m *mount) takeAway() {
 	mountpoint.DetachQuietly(m.dir, m.daemon.log)
-	lock := m.left.take(partLock)
-	m.left.close()
+	lock := m.inherited.Take(takeover.PartLock)
+	m.inherited.Close()
 	if lock != nil {
 		t, err := m.daemon.homes.TakeOver(m.id, m.dir, lock)
 		switch {
@@ -316,9 +316,9 @@ func (m *mount) takeAway() {
 func (m *mount) giveUp(why error) {
 	d := m.daemon
 	d.log.Error("abandon mount", zap.String("dir", m.dir), zap.Error(why))
-	d.failures.Add(failureOf(m.keeping.state.get(), why))
+	d.failures.Add(failureOf(m.handover.State(), why))
 	mountpoint.DetachQuietly(m.dir, d.log)
-	m.left.close()
+	m.inherited.Close()
 	if m.server != nil || m.tree != nil {
 		m.finish()
 		return
@@ -336,7 +336,7 @@ func (m *mount) leaveRegistry() {
 	m.mu.Lock()
 	m.stopping, m.state = true, control.StateUnmounted
 	m.mu.Unlock()
-	m.drop()
+	m.handover.Drop()
 	m.point.Remove()
 	m.daemon.remove(m)
 	close(m.gone)

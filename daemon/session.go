@@ -164,11 +164,11 @@ func (m *mount) open() error {
 	o.Overlay, o.Journal = filepath.Join(m.home.Dir, "overlay"), filepath.Join(m.home.Dir, "journal")
 	switch {
 	case m.writable():
-		o.GitFile, o.GitDir, o.KeepRemoved = m.gitFile(), m.inside.wanted(), m.agent.Automatic()
+		o.GitFile, o.GitDir, o.KeepRemoved = m.gitFile(), m.inside.Wanted(), m.agent.Automatic()
 	case m.session != "":
 		o.OverlayReadOnly = true
 	default: // an overlay for nothing but .git
-		o.GitFile, o.GitDir, o.ReadOnly = m.gitFile(), m.inside.wanted(), true
+		o.GitFile, o.GitDir, o.ReadOnly = m.gitFile(), m.inside.Wanted(), true
 	}
 	if m.writable() && m.taking == nil {
 		if m.record.Dir == m.dir && len(m.point.Created) == 0 {
@@ -189,7 +189,7 @@ func (m *mount) writable() bool { return m.session != "" && !m.request.ReadOnly 
 // greet says what the mount goes on with, and what is not as it should be.
 func (m *mount) greet(progress func(control.Progress)) {
 	if m.resumed {
-		progress(control.Progress{Message: fmt.Sprintf("resuming session %s: %s", m.session, changedText(m.changed()))})
+		progress(control.Progress{Message: fmt.Sprintf("resuming session %s: %s", m.session, statedir.Unsaved{Paths: m.changed()})})
 	}
 	if m.cameFromElsewhere() {
 		progress(control.Progress{Message: fmt.Sprintf("resuming session %s of %s at its checkpoint %s of %s", m.session, m.second.URL(), m.record.Point.ID, m.record.Point.Time.Local().Format(time.DateTime))})
@@ -210,16 +210,9 @@ func (m *mount) greet(progress func(control.Progress)) {
 	for _, problem := range m.tree.Recovery().Problems {
 		progress(control.Progress{Message: problem})
 	}
-	for _, note := range append(slices.Clone(m.redirects.notes), m.submodules.problems()...) {
+	for _, note := range append(m.redirects.Notes(), m.submodules.problems()...) {
 		progress(control.Progress{Message: note})
 	}
-}
-
-func changedText(n int64) string {
-	if n == 1 {
-		return "1 changed path"
-	}
-	return fmt.Sprintf("%d changed paths", n)
 }
 
 // changed counts the paths that the user changed.
@@ -229,7 +222,7 @@ func (m *mount) massRemoved() bool {
 	return many
 }
 
-func (m *mount) changed() int64 { return max(0, m.tree.Changed()-m.redirects.placeholders()) }
+func (m *mount) changed() int64 { return max(0, m.tree.Changed()-m.redirects.Placeholders()) }
 
 // outcome is what became of a mount's work when it ended.
 type outcome struct {
@@ -251,7 +244,7 @@ func (m *mount) leave() (o outcome) {
 	var w statedir.Unsaved
 	if m.tree != nil {
 		if m.writable() {
-			m.redirects.end(ctx)
+			m.endRedirects(ctx)
 			w.Paths, w.Bytes = m.tree.Changed(), m.tree.Stats().Bytes
 		}
 		m.view.Close() // whoever of a detached mount waits for an object waits inside of the tree

@@ -310,7 +310,7 @@ func (m *mount) endAgent() {
 	r := agent.EndRequest{Served: m.wasServed(), Opened: m.tree != nil, Keep: !m.removes(), Reason: m.endReason()}
 	if r.Served && r.Opened && r.Keep && m.agent.Active() {
 		ctx, cancel := context.WithTimeout(context.Background(), lastCheckpointTime)
-		m.redirects.end(ctx) // the paths that stand for them are what a checkpoint holds now
+		m.endRedirects(ctx) // the paths that stand for them are what a checkpoint holds now
 		cancel()
 	}
 	m.agent.End(r)

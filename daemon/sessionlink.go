@@ -2,13 +2,14 @@ package daemon
 
 import (
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/statedir"
 )
 
 // tellWays adds to what is said of a checkpoint how others come to it.
 func (o *opened) tellWays(reply *control.SessionShowReply) {
 	reply.ForkCommand = "artifactfs session fork " + control.ShellWord(o.session+"@"+reply.ID) + " DIR"
 	reply.ResumeCommand = "artifactfs session resume " + control.ShellWord(o.session) + " DIR"
-	if reply.SessionRemote = shownRemote(o.record.Carried.Remote, o.home, o.record); reply.SessionRemote == "" {
+	if reply.SessionRemote = statedir.ShownRemote(o.record.Carried.Remote, o.home, o.record); reply.SessionRemote == "" {
 		return
 	}
 	link := control.Link{Remote: reply.SessionRemote, Session: o.session, Checkpoint: reply.ID}

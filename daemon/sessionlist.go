@@ -72,7 +72,7 @@ func carriedStatus(t *statedir.Home, r statedir.Record) control.SessionStatus {
 	if !statedir.HasSessionRepo(t.Dir) { // nothing was
 		return control.SessionStatus{Name: r.Session}
 	}
-	repo, err := session.OpenRepo(filepath.Join(t.Dir, statedir.SessionRepoName), o.options(t.Homes.State, false, t.Homes.Log))
+	repo, err := t.Homes.OpenSessionRepo(t.Dir, r, false)
 	if err != nil {
 		t.Homes.Log.Warn("read session", zap.String("home", t.Dir), zap.Error(err))
 		return control.SessionStatus{Name: r.Session}
@@ -84,7 +84,7 @@ func carriedStatus(t *statedir.Home, r statedir.Record) control.SessionStatus {
 
 // unmountedStatus is the status of a session that nobody here works in.
 func (o *opened) unmountedStatus() control.SessionStatus {
-	s := control.SessionStatus{Name: o.session, SessionRemote: shownRemote(o.record.Carried.Remote, o.home, o.record), Policy: o.record.Carried.Policy}
+	s := control.SessionStatus{Name: o.session, SessionRemote: statedir.ShownRemote(o.record.Carried.Remote, o.home, o.record), Policy: o.record.Carried.Policy}
 	switch o.record.Carried.Remote {
 	case "", control.RemoteEmbedded:
 		s.Mode = string(writeback.ModeEmbedded)
@@ -95,7 +95,7 @@ func (o *opened) unmountedStatus() control.SessionStatus {
 	if o.repo == nil {
 		return s
 	}
-	if far := o.farURL(); far != "" {
+	if far := o.record.SessionRemoteURL(); far != "" {
 		if st, err := writeback.Look(o.repo, far); err == nil {
 			agent.ShowQueue(&s, st)
 		}

@@ -2,11 +2,9 @@ package daemon
 
 import (
 	"fmt"
-	"path/filepath"
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/writeback"
 	"github.com/artifactfs/artifactfs/statedir"
@@ -16,7 +14,7 @@ import (
 func (m *mount) sessionStatus() control.SessionStatus {
 	s := m.agent.Status()
 	if m.agent.Active() {
-		s.SessionRemote = shownRemote(m.agent.Options().Remote, m.home.Dir, m.record)
+		s.SessionRemote = statedir.ShownRemote(m.agent.Options().Remote, m.home.Dir, m.record)
 	}
 	return s
 }
@@ -27,7 +25,7 @@ func (m *mount) reportLeft(reply *control.UnmountReply) {
 	left := m.agent.Left()
 	reply.Pending, reply.Why, reply.DivergedRefs = left.Pending, left.Why, left.Diverged
 	if len(left.Diverged) > 0 {
-		reply.SessionRemote = shownRemote(m.agent.Options().Remote, "", m.record)
+		reply.SessionRemote = statedir.ShownRemote(m.agent.Options().Remote, "", m.record)
 	}
 }
 
@@ -41,23 +39,10 @@ func shown(o control.SessionOptions) control.SessionOptions {
 	switch o.Remote {
 	case control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone, "":
 	default:
-		o.Remote = fault.WithoutSecrets(o.Remote)
+		o.Remote = statedir.WithoutSecrets(o.Remote)
 	}
 	o.TakeOver = false
 	return o
-}
-
-// shownRemote is a session remote without secrets, as status shows it; of the embedded one it is the path.
-func shownRemote(remote, home string, r statedir.Record) string {
-	switch remote {
-	case control.RemoteEmbedded, "":
-		return filepath.Join(home, statedir.SessionRepoName)
-	case control.RemoteOrigin:
-		return r.Remote
-	case control.RemoteNone:
-		return ""
-	}
-	return fault.WithoutSecrets(remote)
 }
 
 // progressOf tells of a queue at work.

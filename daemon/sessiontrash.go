@@ -92,7 +92,7 @@ func (d *Daemon) sessionDelete(ctx context.Context, r control.SessionDeleteReque
 	default:
 		t = nil
 	}
-	if r.Remote != "" && t != nil && fault.WithoutSecrets(r.Remote) != shownRemote(rec.Carried.Remote, t.Dir, rec) {
+	if r.Remote != "" && t != nil && statedir.WithoutSecrets(r.Remote) != statedir.ShownRemote(rec.Carried.Remote, t.Dir, rec) {
 		t.Unlock() // the session here is on another session remote: it is another one
 		t, rec = nil, statedir.Record{}
 	}
@@ -256,7 +256,7 @@ func (d *Daemon) SessionTrash(ctx context.Context, r control.SessionTrashRequest
 		}
 		for _, t := range all {
 			if rec, err := statedir.ReadRecord(t.Dir); err == nil {
-				add(t.Session, shownRemote(rec.Carried.Remote, t.Dir, rec), t.At)
+				add(t.Session, statedir.ShownRemote(rec.Carried.Remote, t.Dir, rec), t.At)
 			}
 		}
 		return reply, nil

@@ -14,6 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/mount/takeover"
 	"github.com/artifactfs/artifactfs/session/agent"
 	"github.com/artifactfs/artifactfs/statedir"
 )
@@ -39,16 +40,16 @@ func (m *mount) begun(ctx context.Context, start time.Time, progress func(contro
 // start brings the mount up to the point where its root directory is readable.
 func (m *mount) start(ctx context.Context, start time.Time, progress func(control.Progress)) (control.MountReply, error) {
 	var reply control.MountReply
-	err := m.inside.possible()
+	err := m.checkGitDir()
 	if err != nil {
 		return reply, err
 	}
-	m.beginKeeping()
+	m.beginHandover()
 	if m.point, err = m.prepare(ctx); err != nil {
 		return reply, err
 	}
 	if len(m.point.Created) > 0 {
-		m.tell(func(h *handover) { h.Made = m.point.Created })
+		m.handover.Update(func(h *takeover.State) { h.Made = m.point.Created })
 	}
 	if m.store, m.release, err = m.daemon.store(m); err != nil {
 		return reply, err
@@ -61,7 +62,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = m.enter(ctx); err != nil {
 		return reply, err
 	}
-	m.keep(partLock, m.home.LockFile)
+	m.handover.Keep(takeover.PartLock, m.home.LockFile)
 	if err = m.configureAgent(); err != nil {
 		return reply, err
 	}
@@ -98,7 +99,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = m.attach(); err != nil {
 		return reply, err
 	}
-	if err = m.inside.bind(); err != nil {
+	if err = m.inside.Bind(); err != nil {
 		return reply, err
 	}
 	mounted := time.Since(start)
@@ -109,9 +110,9 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 		switch {
 		case !mountpoint.MayBind():
 		case m.request.Through != "":
-			m.work.Go(func() { m.redirects.bindExisting(context.WithoutCancel(ctx)) }) // it waits until our asker has its answer
+			m.work.Go(func() { m.redirects.BindExisting(context.WithoutCancel(ctx)) }) // it waits until our asker has its answer
 		default:
-			m.redirects.bindExisting(ctx)
+			m.redirects.BindExisting(ctx)
 		}
 	}
 	if err := <-rootReady; err != nil {
@@ -124,13 +125,13 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 			Connect: m.snap.Connect.Milliseconds(), Tree: time.Since(start).Milliseconds(), Mounted: mounted.Milliseconds(),
 		},
 	}
-	m.tell(func(h *handover) {
-		h.Phase, h.Request, h.Record, h.Resumed, h.Notes, h.Made, h.Reply = phaseServed, m.requestNow(), m.record, m.resumed, m.redirects.notes, m.point.Created, reply
-		if checkout.Size() <= maxCheckout {
+	m.handover.Update(func(h *takeover.State) {
+		h.Phase, h.Request, h.Record, h.Resumed, h.Notes, h.Made, h.Reply = takeover.Served, m.requestNow(), m.record, m.resumed, m.redirects.Notes(), m.point.Created, reply
+		if checkout.Size() <= takeover.MaxCheckout {
 			h.Checkout = &checkout
 		}
 	})
-	if !m.goBehind(handover{}) {
+	if !m.goBehind(takeover.State{}) {
 		return reply, context.Canceled
 	}
 	return reply, nil
@@ -142,11 +143,11 @@ func (m *mount) redirect(ctx context.Context) error {
 		return nil
 	}
 	before := len(m.record.Redirects) + len(m.record.Configured)
-	if err := m.redirects.plan(ctx); err != nil {
+	if err := m.planRedirects(ctx); err != nil {
 		return err
 	}
 	if !mountpoint.MayBind() {
-		m.redirects.link(ctx)
+		m.redirects.Link(ctx)
 	}
 	if before+len(m.record.Redirects)+len(m.record.Configured) == 0 {
 		return nil // as it was saved
@@ -166,7 +167,7 @@ func (m *mount) attach() error {
 	}
 	if err == nil {
 		if device.CanMove() {
-			m.keep(partDevice, device.File())
+			m.handover.Keep(takeover.PartDevice, device.File())
 		}
 		m.server, err = fuse.Serve(m.tree, m.dir, device, o)
 	}
@@ -174,7 +175,7 @@ func (m *mount) attach() error {
 		err = fmt.Errorf("%w: %w", mountpoint.ErrUserMount, err)
 	}
 	if err == nil {
-		m.tell(func(h *handover) { h.Hello = device.Hello() })
+		m.handover.Update(func(h *takeover.State) { h.Hello = device.Hello() })
 	}
 	return err
 }
@@ -185,10 +186,10 @@ func (m *mount) fuseOptions() fuse.Options {
 		FsName: m.store.URL(), AllowOther: m.request.AllowOther, StatFS: m.daemon.state, Log: m.daemon.sampled.With(zap.String("mount", m.dir)),
 		ReadOnly: m.request.ReadOnly, ACL: m.request.ACL, Through: m.request.Through, Await: m.awaitGit, Latencies: &m.daemon.latencies,
 	}
-	if m.writable() && mountpoint.MayBind() && len(m.redirects.all) > 0 {
-		o.Redirect = m.redirects.hook
+	if m.writable() && mountpoint.MayBind() && m.redirects.Any() {
+		o.Redirect = m.redirects.Hook
 		if m.taking != nil {
-			o.Unbound = m.redirects.unbound()
+			o.Unbound = m.redirects.Unbound()
 		}
 	}
 	return o

@@ -87,7 +87,7 @@ func (m *mount) statusSince(ctx context.Context, then time.Time) control.MountSt
 	}
 	stats := m.store.Stats()
 	s.Notes = append(stats.Notices, m.tree.Recovery().Problems...)
-	s.Notes = append(s.Notes, m.redirects.notes...)
+	s.Notes = append(s.Notes, m.redirects.Notes()...)
 	s.Notes = append(s.Notes, m.submodules.problems()...)
 	s.Notes = append(s.Notes, m.agent.Notices()...)
 	s.Notes = append(s.Notes, m.shownPoint()...)
@@ -134,7 +134,7 @@ func (m *mount) statusSince(ctx context.Context, then time.Time) control.MountSt
 	if m.session != "" && !then.IsZero() {
 		s.Overlay = control.OverlayStatus{Changed: m.changed(), Bytes: m.tree.Stats().Bytes}
 	}
-	s.Redirects = m.redirects.status()
+	s.Redirects = m.redirects.Status()
 	s.Follow = m.followStatus()
 	if m.server != nil {
 		s.Operations = control.OperationStatus{Pending: m.server.Pending(), Fetched: int64(m.server.Fetched())}

@@ -20,6 +20,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/mount/takeover"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -171,7 +172,7 @@ func (m *mount) change(ctx context.Context, git *gitdir.Dir, lock *gitdir.Locked
 	if err != nil {
 		return reply, err
 	}
-	if m.stale() {
+	if m.handover.Stale() {
 		m.server.Invalidate(m.staleAfter(ctx, list))
 	}
 	x, err := lock.Read()
@@ -198,11 +199,11 @@ func (m *mount) change(ctx context.Context, git *gitdir.Dir, lock *gitdir.Locked
 		return reply, err
 	}
 	ctx = context.WithoutCancel(ctx) // what was begun is finished; it waits for nothing far away
-	m.tell(func(h *handover) { h.Stale = true })
+	m.handover.Update(func(h *takeover.State) { h.Stale = true })
 	done, err := m.tree.Graft(ctx, to, append(p.grafts, p.clear...), x.Token)
 	m.server.Refresh(done.Since.Open)
 	m.server.Invalidate(done.Stale)
-	m.tell(func(h *handover) { h.Stale = false })
+	m.handover.Update(func(h *takeover.State) { h.Stale = false })
 	if err != nil {
 		// What was done is on record as changed; nobody shall go on with it behind the user's back.
 		return reply, errors.Join(err, m.forgetSwitch())

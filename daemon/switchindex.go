@@ -50,7 +50,7 @@ func (m *mount) renew(x *index.Index, entries []index.Change, since worktree.Cha
 // others lists the files of the mount that git may not track: what is not of the base tree, and of the paths that the
 // target or the index does not have those that are there.
 func (m *mount) others(ctx context.Context, missing []string) []string {
-	list := append(m.tree.Added(), m.redirects.shown()...)
+	list := append(m.tree.Added(), m.redirects.Paths()...)
 	for _, p := range missing {
 		if f, err := m.tree.Find(ctx, p); err != nil || f.Node != 0 && !isDir(f) {
 			list = append(list, p)

@@ -7,8 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -151,72 +149,5 @@ func TestLeftoversGoAndWorkStays(t *testing.T) {
 	}
 	if len(kept) != 6 {
 		t.Errorf("%d are listed", len(kept))
-	}
-}
-
-func TestNeededStores(t *testing.T) {
-	h := statedirtest.New(t)
-	statedirtest.Add(t, h, "work", 1, true)
-	write := func(path, text string) {
-		t.Helper()
-		path = filepath.Join(h.State, path)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	needed := func() []string {
-		t.Helper()
-		all, err := statedir.NeededStores(h.State)
-		if err != nil {
-			return []string{"error"}
-		}
-		var names []string
-		for name := range all {
-			names = append(names, name)
-		}
-		slices.Sort(names)
-		return names
-	}
-	of := statedir.StoreName(statedirtest.Record().Remote)
-	if got := needed(); !slices.Equal(got, []string{of}) {
-		t.Errorf("%q, want %q", got, of)
-	}
-	write("mounts/_12345678/git/objects/info/alternates", filepath.Join(h.State, "stores", "other-1")+"/git/objects\n/elsewhere\n")
-	write("registry/0123.json", `{"version":1,"request":{"remote":"https://127.0.0.1/registered.git"}}`)
-	if err := os.Mkdir(filepath.Join(h.Dir(), "_left"), 0o700); err != nil { // by a killed process
-		t.Fatal(err)
-	}
-	want := []string{of, "other-1", statedir.StoreName("https://127.0.0.1/registered.git")}
-	slices.Sort(want)
-	if got := needed(); !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
-	}
-	mounting, err := h.Lock(t.Context(), "_mounting", "/srv/m")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := needed(); got[0] != "error" {
-		t.Errorf("of a mount that is being made: %q", got)
-	}
-	if err := mounting.Remove(); err != nil {
-		t.Fatal(err)
-	}
-	write("mounts/odd/session.json", "nonsense")
-	if got := needed(); got[0] != "error" {
-		t.Errorf("of a session that cannot be read: %q", got)
-	}
-	// Then nothing is removed.
-	write("stores/unneeded/git/HEAD", "ref: refs/heads/main\n")
-	freed, err := CollectCache(t.Context(), h.State, CacheGC{Quota: 1})
-	if err != nil || len(freed.Removed) > 0 || len(freed.Notes) != 1 || !strings.HasPrefix(freed.Notes[0], "all stores stay") {
-		t.Errorf("%+v, %v", freed, err)
-	}
-	os.RemoveAll(filepath.Join(h.Dir(), "odd"))
-	freed, err = CollectCache(t.Context(), h.State, CacheGC{Quota: 1})
-	if err != nil || len(freed.Removed) != 1 || filepath.Base(freed.Removed[0].Dir) != "unneeded" {
-		t.Errorf("%+v, %v", freed, err)
 	}
 }

@@ -8,12 +8,13 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/artifactfs/artifactfs/mount/takeover"
 	"golang.org/x/sys/unix"
 )
 
 // watcher tells of files that come into directories, all of a daemon's with one descriptor (inotify(7)).
 type watcher struct {
-	keeper Keeper // nil: the descriptor ends with this process
+	keeper takeover.Keeper // nil: the descriptor ends with this process
 	mu     sync.Mutex
 	file   *os.File                    // nil: there is none
 	wakes  map[int32][]chan<- struct{} // by watch; others are of processes before this one
@@ -28,7 +29,7 @@ const keptWatch = "watch"
 //
 // It is kept because the kernel takes its time to end it (fs/notify, fsnotify_destroy_group waits for all who might be reading
 // the list of watches): 15 ms, as part of the death of a process that has it open alone, before its successor hears of that.
-func newWatcher(k Keeper, before *os.File) *watcher {
+func newWatcher(k takeover.Keeper, before *os.File) *watcher {
 	w := &watcher{keeper: k, wakes: map[int32][]chan<- struct{}{}}
 	if before != nil {
 		w.file = pollable(before)

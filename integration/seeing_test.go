@@ -18,10 +18,10 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/daemon"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/internal/metrics/metricstest"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/statedir/space"
 )
 
 // scrape reads metrics as strictly as can be.
@@ -324,17 +324,17 @@ func TestCacheStatAndGC(t *testing.T) {
 	check(t, os.WriteFile(one.path("work"), []byte("unique"), 0o644))
 	w.git(one.Dir, "add", "work")
 	w.git(one.Dir, "-c", "user.name=a", "-c", "user.email=b@c", "commit", "-qm", "work")
-	stat := func() (st daemon.CacheStat) {
+	stat := func() (st space.Report) {
 		t.Helper()
 		check(t, json.Unmarshal([]byte(w.ok("cache", "stat", "--json")), &st))
 		return st
 	}
-	gc := func(args ...string) (freed daemon.CacheFreed) {
+	gc := func(args ...string) (freed space.Freed) {
 		t.Helper()
 		check(t, json.Unmarshal([]byte(w.ok(append([]string{"cache", "gc", "--json"}, args...)...)), &freed))
 		return freed
 	}
-	var before daemon.CacheStat
+	var before space.Report
 	w.until("sizes are written", func() bool {
 		before = stat()
 		return len(before.Remotes) == 2 && before.Remotes[0].Blobs == 2 && before.Remotes[1].Blobs == 2

@@ -241,6 +241,14 @@ type Unsaved struct {
 // Any reports whether there is anything.
 func (w Unsaved) Any() bool { return w.Paths > 0 || w.Git || w.Damaged || w.Removed || w.Checkpoints }
 
+// String returns the number of changed paths in words.
+func (w Unsaved) String() string {
+	if w.Paths == 1 {
+		return "1 changed path"
+	}
+	return fmt.Sprintf("%d changed paths", w.Paths)
+}
+
 // Inspect returns the record of an unmounted home and what the home holds. After an error it may hold anything. It reads the
 // overlay unless the record has its counts, and can take seconds.
 func (t *Home) Inspect() (Record, Unsaved, error) {

@@ -12,6 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/daemon"
+	"github.com/artifactfs/artifactfs/statedir/space"
 )
 
 func cacheCommand(a *cli.App) *cobra.Command {
@@ -69,9 +70,9 @@ is writing. It never removes data that exists only on this host.`,
 }
 
 func cacheStat(ctx context.Context, a *cli.App) error {
-	st, err := daemon.StatCache(ctx, a.State)
+	st, err := space.Examine(ctx, a.State)
 	if errors.Is(err, fs.ErrNotExist) {
-		st, err = daemon.CacheStat{Remotes: []daemon.RemoteStat{}, Mounts: []daemon.HomeStat{}}, nil
+		st, err = space.Report{Remotes: []space.Remote{}, Mounts: []space.Home{}}, nil
 	}
 	if err != nil {
 		return cli.Failure("cache stat", a.State, err)
@@ -88,7 +89,7 @@ func cacheStat(ctx context.Context, a *cli.App) error {
 	return errors.Join(err, asked)
 }
 
-func printCache(a *cli.App, st daemon.CacheStat, found cli.Survey) error {
+func printCache(a *cli.App, st space.Report, found cli.Survey) error {
 	fmt.Fprintf(a.Stdout, "contents: %s, %s, evictable", cli.Plural(st.Blobs.Blobs, "blob"), cli.BytesOf(st.Blobs.Bytes))
 	if st.Blobs.Quota > 0 {
 		fmt.Fprintf(a.Stdout, " (quota %s)", cli.BytesOf(st.Blobs.Quota))
@@ -153,9 +154,9 @@ func cacheGC(ctx context.Context, a *cli.App, quota int64, dryRun bool) error {
 			quota = daemon.DefaultCacheSize
 		}
 	}
-	freed, err := daemon.CollectCache(ctx, a.State, daemon.CacheGC{Quota: quota, DryRun: dryRun})
+	freed, err := space.Collect(ctx, a.State, space.Goal{Quota: quota, DryRun: dryRun})
 	if errors.Is(err, fs.ErrNotExist) {
-		freed, err = daemon.CacheFreed{Removed: []daemon.RemoteStat{}, DryRun: dryRun}, nil
+		freed, err = space.Freed{Removed: []space.Remote{}, DryRun: dryRun}, nil
 	}
 	if err != nil {
 		return cli.Failure("cache gc", a.State, err)

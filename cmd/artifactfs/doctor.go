@@ -9,6 +9,7 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/daemon"
+	"github.com/artifactfs/artifactfs/doctor"
 )
 
 // examination is what a doctor command is asked for.
@@ -54,27 +55,27 @@ deleted: a file that no longer has a place is moved to the lost+found directory 
 }
 
 func examine(ctx context.Context, a *cli.App, e examination) error {
-	findings := daemon.ExamineHost(ctx, a.State, e.fix)
+	findings := doctor.ExamineHost(ctx, a.State, e.fix)
 	found, asked := a.Survey(ctx)
 	findings = append(findings, daemonFindings(found, asked)...)
 	findings = append(findings, findingsOfMounts(a, found, e.fix)...)
-	state, err := daemon.Examine(ctx, a.State, e.fix, e.deep)
+	state, err := doctor.Examine(ctx, a.State, e.fix, e.deep)
 	if err != nil {
 		return cli.Failure("doctor", a.State, err)
 	}
-	stores, err := daemon.ExamineStores(ctx, a.State, e.fix, e.deep)
+	stores, err := doctor.ExamineStores(ctx, a.State, e.fix, e.deep)
 	if err != nil {
 		return cli.Failure("doctor", a.State, err)
 	}
 	findings = append(append(findings, state...), stores...)
 	if !e.offline {
-		c := daemon.RemoteCheck{Named: e.remotes, Token: a.Token, TokenFile: e.tokenFile}
+		c := doctor.RemoteCheck{Named: e.remotes, Token: a.Token, TokenFile: e.tokenFile}
 		for _, m := range found.Mounts {
 			if m.Mounted() && m.Remote != "" {
 				c.Known = append(c.Known, m.Remote)
 			}
 		}
-		findings = append(findings, daemon.ExamineRemotes(ctx, a.State, c)...)
+		findings = append(findings, doctor.ExamineRemotes(ctx, a.State, c)...)
 	}
 	wrong := 0
 	for _, f := range findings {
@@ -94,15 +95,15 @@ func examine(ctx context.Context, a *cli.App, e examination) error {
 }
 
 // daemonFindings tells how the processes are that serve.
-func daemonFindings(found cli.Survey, asked error) (all []daemon.Finding) {
-	say := func(level daemon.Level, object, what, hint string) {
-		all = append(all, daemon.Finding{Object: object, What: what, Level: level, Wrong: level == daemon.LevelBad, Hint: hint})
+func daemonFindings(found cli.Survey, asked error) (all []doctor.Finding) {
+	say := func(level doctor.Level, object, what, hint string) {
+		all = append(all, doctor.Finding{Object: object, What: what, Level: level, Wrong: level == doctor.LevelBad, Hint: hint})
 	}
 	if asked != nil {
 		e := control.AsError(asked)
-		say(daemon.LevelBad, "daemon", "not every daemon answers: "+e.Error(), e.Hint)
+		say(doctor.LevelBad, "daemon", "not every daemon answers: "+e.Error(), e.Hint)
 	} else if len(found.Daemons) == 0 {
-		say(daemon.LevelOK, "daemon", "none runs; mount starts one", "")
+		say(doctor.LevelOK, "daemon", "none runs; mount starts one", "")
 	}
 	for _, d := range found.Daemons {
 		what := fmt.Sprintf("answers at %s and serves %s", d.Socket, cli.Plural(int64(d.Mounts), "mount"))
@@ -111,25 +112,25 @@ func daemonFindings(found cli.Survey, asked error) (all []daemon.Finding) {
 		}
 		switch {
 		case d.UpgradeFailed != "":
-			say(daemon.LevelWarn, "daemon", what+", but an upgrade was taken back: "+d.UpgradeFailed, "")
+			say(doctor.LevelWarn, "daemon", what+", but an upgrade was taken back: "+d.UpgradeFailed, "")
 		case d.Version != "" && d.Version != versionText():
-			say(daemon.LevelWarn, "daemon", what+", but is of version "+d.Version+", and this program of "+versionText(), "artifactfs daemon --upgrade replaces it; its mounts continue")
+			say(doctor.LevelWarn, "daemon", what+", but is of version "+d.Version+", and this program of "+versionText(), "artifactfs daemon --upgrade replaces it; its mounts continue")
 		case d.Takeovers > 0:
-			say(daemon.LevelOK, "daemon", what+"; it took over "+cli.Plural(int64(d.Takeovers), "time")+", the last because: "+d.Reason, "")
+			say(doctor.LevelOK, "daemon", what+"; it took over "+cli.Plural(int64(d.Takeovers), "time")+", the last because: "+d.Reason, "")
 		default:
-			say(daemon.LevelOK, "daemon", what, "")
+			say(doctor.LevelOK, "daemon", what, "")
 		}
 	}
 	return all
 }
 
 // mountFindings tells of mounts that are not as they should be.
-func findingsOfMounts(a *cli.App, found cli.Survey, fix bool) (all []daemon.Finding) {
+func findingsOfMounts(a *cli.App, found cli.Survey, fix bool) (all []doctor.Finding) {
 	for _, m := range found.Mounts {
 		switch m.State {
 		case control.StateFailed:
-			f := daemon.Finding{
-				Object: m.Dir, What: "the mount has failed: " + m.Error, Wrong: true, Level: daemon.LevelBad,
+			f := doctor.Finding{
+				Object: m.Dir, What: "the mount has failed: " + m.Error, Wrong: true, Level: doctor.LevelBad,
 				Hint: cli.ResumeCommand(m.MountStatus) + " mounts it again", Mend: "says so no more; work that is kept stays",
 			}
 			if fix {
@@ -141,13 +142,13 @@ func findingsOfMounts(a *cli.App, found cli.Survey, fix bool) (all []daemon.Find
 			}
 			all = append(all, f)
 		case control.StateDegraded:
-			all = append(all, daemon.Finding{Object: m.Dir, What: "the mount lacks something: " + m.Error, Level: daemon.LevelWarn})
+			all = append(all, doctor.Finding{Object: m.Dir, What: "the mount lacks something: " + m.Error, Level: doctor.LevelWarn})
 		}
 	}
 	return all
 }
 
-func printFindings(a *cli.App, findings []daemon.Finding) error {
+func printFindings(a *cli.App, findings []doctor.Finding) error {
 	for _, f := range findings {
 		sign := string(f.Level)
 		if f.Mended {

@@ -10,7 +10,6 @@ import (
 	"syscall"
 
 	"github.com/artifactfs/artifactfs/statedir"
-	"github.com/artifactfs/artifactfs/transport"
 )
 
 // Causes that more than one package reports or looks for.
@@ -125,14 +124,4 @@ func (e remoteError) Is(target error) bool { return target == errRemote }
 func IsGit(err error) bool {
 	var exit *exec.ExitError
 	return errors.As(err, &exit)
-}
-
-// WithoutSecrets returns the URL of a remote as it may be printed and stored.
-func WithoutSecrets(remote string) string {
-	r, err := transport.Open(remote, transport.Options{})
-	if err != nil {
-		return "the remote"
-	}
-	defer r.Close()
-	return r.URL()
 }

@@ -1,4 +1,4 @@
-package daemon
+package doctor
 
 import (
 	"context"
@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
@@ -18,18 +17,16 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// lockTime is how old a lock file of git's must be to count as left by a dead process.
+// lockTime is the age from which a lock file of git counts as left by a dead process.
 const lockTime = 10 * time.Minute
 
-// carried looks at what is carried away of a session. Of one that is mounted nothing is mended, as others work there.
+// carried examines the session repository of a home. That of a mounted session is not repaired: its daemon writes to it.
 func (d *doctor) carried(ctx context.Context, id, home string, r statedir.Record, mounted bool) {
 	if !statedir.HasSessionRepo(home) {
 		return
 	}
-	o := &opened{session: r.Session, record: r, home: home}
-	dir := filepath.Join(home, statedir.SessionRepoName)
 	look := func() (session.Health, error) {
-		repo, err := session.OpenRepo(dir, o.options(d.homes.State, false, d.homes.Log))
+		repo, err := d.homes.OpenSessionRepo(home, r, false)
 		if err != nil {
 			return session.Health{}, err
 		}
@@ -48,7 +45,7 @@ func (d *doctor) carried(ctx context.Context, id, home string, r statedir.Record
 		return
 	}
 	if len(h.Broken) > 0 {
-		d.broken(ctx, o, dir, h.Broken, mounted)
+		d.broken(ctx, home, r, h.Broken, mounted)
 		if again, err := look(); d.repair && err == nil {
 			h = again
 		}
@@ -68,39 +65,30 @@ func (d *doctor) carried(ctx context.Context, id, home string, r statedir.Record
 		}
 	}
 	if !bad {
-		d.sessionWhole(id, o, dir, h, mounted)
+		d.sessionWhole(id, home, r, h, mounted)
 	}
 }
 
-// broken tells of refs that say nothing, and has them say what they did.
-func (d *doctor) broken(ctx context.Context, o *opened, dir string, refs []string, mounted bool) {
+// broken reports refs whose files hold no id, and restores them from the state of the write-back.
+func (d *doctor) broken(ctx context.Context, home string, r statedir.Record, refs []string, mounted bool) {
+	dir := filepath.Join(home, statedir.SessionRepoName)
 	what := "holds nothing that is a ref, as a power cut leaves it: " + strings.Join(refs, ", ")
 	if mounted {
 		d.warn(dir, "it is repaired at the next push, or at the next mount", "%s", what)
 		return
 	}
 	d.mend(dir, what, "gives it what it named", func() error {
-		repo, err := session.OpenRepo(dir, o.options(d.homes.State, true, d.homes.Log))
+		repo, err := d.homes.OpenSessionRepo(home, r, true)
 		if err != nil {
 			return err
 		}
 		defer repo.Close()
-		_, err = writeback.Mend(ctx, repo, o.farURL())
+		_, err = writeback.Mend(ctx, repo, r.SessionRemoteURL())
 		return err
 	})
 }
 
-// farURL is the URL, without secrets, of the session's remote; "": it has none but its own repository.
-func (o *opened) farURL() string {
-	switch remote := o.record.Carried.Remote; remote {
-	case "", control.RemoteEmbedded, control.RemoteNone:
-		return ""
-	default:
-		return shownRemote(remote, o.home, o.record)
-	}
-}
-
-// sessionLocks tells of locks that hold work up.
+// sessionLocks reports lock files of git, which keep refs from being changed.
 func (d *doctor) sessionLocks(locks []session.Lock) {
 	for _, l := range locks {
 		age := time.Since(l.Since)
@@ -113,18 +101,18 @@ func (d *doctor) sessionLocks(locks []session.Lock) {
 	}
 }
 
-// sessionWhole tells of a repository in which nothing is wrong, and what of it waits to be sent.
-func (d *doctor) sessionWhole(id string, o *opened, dir string, h session.Health, mounted bool) {
+// sessionWhole reports an undamaged repository, and what of it is pending.
+func (d *doctor) sessionWhole(id, home string, r statedir.Record, h session.Health, mounted bool) {
 	text := fmt.Sprintf("checkpoints are whole: %d", h.Points)
 	if h.Newest != nil {
 		text += fmt.Sprintf(", the newest (%s) of %s", h.Newest.ID, h.Newest.Time.Format(time.DateTime))
 	}
-	far := o.farURL()
-	if far == "" || mounted { // of which status tells
+	far := r.SessionRemoteURL()
+	if far == "" || mounted { // status reports the rest
 		d.ok(id, "%s", text)
 		return
 	}
-	repo, err := session.OpenRepo(dir, o.options(d.homes.State, false, d.homes.Log))
+	repo, err := d.homes.OpenSessionRepo(home, r, false)
 	if err != nil {
 		d.wrong(id, "", "%v", err)
 		return
@@ -139,13 +127,13 @@ func (d *doctor) sessionWhole(id string, o *opened, dir string, h session.Health
 		if !st.LastSync.IsZero() {
 			since = "all of it was last at " + st.LastSync.Format(time.DateTime)
 		}
-		d.warn(id, "artifactfs session resume "+o.session+" sends it", "%s; %d refs are not on %s, %s", text, st.Pending, far, since)
+		d.warn(id, "artifactfs session resume "+r.Session+" sends it", "%s; %d refs are not on %s, %s", text, st.Pending, far, since)
 	default:
 		d.ok(id, "%s; all is on %s", text, far)
 	}
 }
 
-// farSessions are session remotes, by their URLs without secrets, and the sessions that have them.
+// farSessions returns the records of the sessions of each session remote, by its URL without secrets.
 func farSessions(h statedir.Homes) map[string][]statedir.Record {
 	all := map[string][]statedir.Record{}
 	ids, _, err := h.IDs()
@@ -158,14 +146,14 @@ func farSessions(h statedir.Homes) map[string][]statedir.Record {
 		if err != nil {
 			continue
 		}
-		if url := (&opened{session: r.Session, record: r, home: home}).farURL(); url != "" {
+		if url := r.SessionRemoteURL(); url != "" {
 			all[url] = append(all[url], r)
 		}
 	}
 	return all
 }
 
-// sessionRemote asks a session remote whether it takes pushes; nothing is sent.
+// sessionRemote asks a session remote whether it takes pushes. It sends nothing.
 func (d *doctor) sessionRemote(ctx context.Context, url string, sessions []statedir.Record) {
 	var names []string
 	var prefixes []string

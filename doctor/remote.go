@@ -1,4 +1,4 @@
-package daemon
+package doctor
 
 import (
 	"context"
@@ -23,19 +23,20 @@ import (
 )
 
 const (
-	remoteTime  = 15 * time.Second // for a remote to answer the doctor
+	remoteTime  = 15 * time.Second // longest wait for one remote
 	remoteLanes = 8                // remotes that are asked at a time
 )
 
-// RemoteCheck says which remotes are asked.
+// RemoteCheck selects remotes.
 type RemoteCheck struct {
-	Named     []string       // by the user, who gets it told as bad if they do not answer
-	Known     []string       // of mounts; those of kept sessions are found
-	Token     control.Secret // for those that were named
+	Named     []string       // by the user: LevelBad if they do not answer
+	Known     []string       // remotes of mounts; the remotes of homes are added
+	Token     control.Secret // for Named
 	TokenFile string
 }
 
-// ExamineRemotes asks remotes what they can do, and session remotes whether they take pushes.
+// ExamineRemotes asks remotes for their capabilities, and session remotes whether they take pushes. It asks several at a time and
+// waits no longer than remoteTime for each.
 func ExamineRemotes(ctx context.Context, state string, c RemoteCheck) []Finding {
 	known := slices.Clone(c.Known)
 	h := statedir.Homes{State: state, Log: zap.NewNop()}
@@ -85,7 +86,7 @@ func ExamineRemotes(ctx context.Context, state string, c RemoteCheck) []Finding 
 }
 
 func (d *doctor) remote(ctx context.Context, url string, o transport.Options, bad func(object, hint, format string, args ...any)) {
-	shown := fault.WithoutSecrets(url)
+	shown := statedir.WithoutSecrets(url)
 	r, err := transport.Open(url, o)
 	if err != nil {
 		e := fault.Explain("open", shown, err)
@@ -144,7 +145,8 @@ func (d *doctor) remote(ctx context.Context, url string, o transport.Options, ba
 	d.ok(shown, "%s (%v%s)%s", strings.Join(has, ", "), took, agent, tail)
 }
 
-// wantsAnyID asks for a commit and then for its tree, which no ref names. known: that could be found out.
+// wantsAnyID reports whether a remote serves objects by ids that no ref names: it fetches a commit, and then the tree of that.
+// known is false if that cannot be found out.
 func wantsAnyID(ctx context.Context, r *transport.Remote, caps transport.Capabilities) (known, any bool, err error) {
 	if !caps.Filter || !caps.Shallow { // it would be the whole repository
 		return false, false, nil
@@ -165,9 +167,9 @@ func wantsAnyID(ctx context.Context, r *transport.Remote, caps transport.Capabil
 	return true, err == nil, err
 }
 
-const noTrees = "tree:0" // a filter that leaves all but what is wanted by id
+const noTrees = "tree:0" // a filter: only the objects that are wanted by id
 
-// oneTree fetches next to nothing, and gives the tree of the commit that came; zero: none did.
+// oneTree sends a request that is answered with an object or two, and returns the tree of the commit among them; zero: none is one.
 func oneTree(ctx context.Context, r *transport.Remote, f object.Format, req transport.FetchRequest) (tree object.ID, err error) {
 	resp, err := r.Fetch(ctx, req)
 	if err != nil {

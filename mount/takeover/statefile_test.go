@@ -1,4 +1,4 @@
-package daemon
+package takeover
 
 import (
 	"errors"
@@ -7,19 +7,14 @@ import (
 	"testing"
 )
 
-type keepNothing struct{}
-
-func (keepNothing) Keep(string, *os.File) error { return nil }
-func (keepNothing) Drop(string) error           { return nil }
-
 func TestStateFileIsWholeAtAnyMoment(t *testing.T) {
-	s, err := newStateFile(handover{ID: "first"})
+	s, err := newStateFile(State{ID: "first"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.file.Close()
 	for i := range 5 {
-		if err := s.update(func(h *handover) { h.ID = fmt.Sprint(i); h.Request.Token = "secret" }); err != nil {
+		if err := s.update(func(h *State) { h.ID = fmt.Sprint(i); h.Request.Token = "secret" }); err != nil {
 			t.Fatal(err)
 		}
 		again, err := openStateFile(s.file)

@@ -1,4 +1,6 @@
-package daemon
+// Package doctor examines what mounts depend on: the host, the state directory, stores, sessions and remotes. It returns findings,
+// and repairs what can be repaired without loss. It needs no daemon: everything that a running mount uses is read, and never written.
+package doctor
 
 import (
 	"context"
@@ -17,18 +19,18 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// Level says how a finding is.
+// Level is the severity of a finding.
 type Level string
 
 const (
-	LevelOK   Level = "ok"   // or only good to know
-	LevelWarn Level = "warn" // works, with less
+	LevelOK   Level = "ok"   // also for plain facts
+	LevelWarn Level = "warn" // it works, with a limit
 	LevelBad  Level = "bad"
 )
 
-// Finding is one thing that the doctor looked at.
+// Finding is what was found out about one object.
 type Finding struct {
-	Object string `json:"object"` // a path, the name of a session, a remote, or what was looked at
+	Object string `json:"object"` // a path, the name of a session, a remote, or a part of the host
 	What   string `json:"what"`
 	Wrong  bool   `json:"wrong"` // its level is bad
 	Mended bool   `json:"mended"`
@@ -37,11 +39,11 @@ type Finding struct {
 	Mend   string `json:"mend,omitempty"` // what --fix would do
 }
 
-// doctor collects findings.
+// doctor collects findings. It is used by one goroutine.
 type doctor struct {
 	homes    statedir.Homes
 	repair   bool
-	deep     bool // everything is read
+	deep     bool // contents of packs are hashed, too
 	findings []Finding
 }
 
@@ -61,7 +63,8 @@ func (d *doctor) wrong(object, hint, format string, args ...any) {
 	d.say(LevelBad, object, hint, format, args...)
 }
 
-// mend is wrong about what can be mended: with repair it is tried.
+// mend adds a finding of LevelBad about something that try repairs. It calls try if repairs were asked for; else how says what
+// a repair would do.
 func (d *doctor) mend(object, what, how string, try func() error) {
 	f := Finding{Object: object, What: what, Wrong: true, Level: LevelBad, Mend: how}
 	if d.repair {
@@ -74,9 +77,9 @@ func (d *doctor) mend(object, what, how string, try func() error) {
 	d.findings = append(d.findings, f)
 }
 
-// Examine looks at dead mounts, and at everything below a state directory that is not mounted. With repair it mends what
-// can be mended without loss: work that does not fit anywhere goes to lost+found. Of what is mounted it looks at what is
-// carried away. Deep reads all of that.
+// Examine examines dead mounts and the homes of a state directory. With repair it repairs what can be repaired without loss: files
+// that have no place move to lost+found. Of a mounted session only the session repository is examined. With deep its packs are
+// hashed. It returns an error if ctx ends or the homes cannot be listed.
 func Examine(ctx context.Context, state string, repair, deep bool) ([]Finding, error) {
 	d := &doctor{homes: statedir.Homes{State: state, Log: zap.NewNop()}, repair: repair, deep: deep}
 	if err := d.deadMounts(ctx); err != nil {
@@ -98,7 +101,7 @@ func Examine(ctx context.Context, state string, repair, deep bool) ([]Finding, e
 	return d.findings, nil
 }
 
-// deadMounts finds mounts whose process is gone, whoever made them.
+// deadMounts finds mounts whose process is gone, also those of other state directories.
 func (d *doctor) deadMounts(ctx context.Context) error {
 	mounts, err := mountinfo.Self()
 	if err != nil {
@@ -112,7 +115,7 @@ func (d *doctor) deadMounts(ctx context.Context) error {
 	return nil
 }
 
-// home looks at one home.
+// home examines one home, which it locks meanwhile.
 func (d *doctor) home(ctx context.Context, id string) {
 	t, err := d.homes.LockExisting(id)
 	switch {
@@ -157,11 +160,11 @@ func (d *doctor) home(ctx context.Context, id string) {
 	if _, w, lookErr := t.Inspect(); err == nil && lookErr == nil && !w.Any() && d.sound(id) {
 		d.mend(t.Dir, "a killed mount left it, without any changes", "removes it", func() error { removed = true; return t.Remove() })
 	} else if err == nil && lookErr == nil && w.Any() {
-		d.ok(id, "%s, last mounted at %s", changedText(w.Paths), r.Dir)
+		d.ok(id, "%s, last mounted at %s", w, r.Dir)
 	}
 }
 
-// sound says whether nothing wrong is left of a session.
+// sound reports whether no finding of LevelBad about a session is left.
 func (d *doctor) sound(id string) bool {
 	for _, f := range d.findings {
 		if f.Object == id && f.Wrong && !f.Mended {
@@ -171,7 +174,7 @@ func (d *doctor) sound(id string) bool {
 	return true
 }
 
-// overlay checks one; false: it could not be read at all.
+// overlay checks the overlay of a home. It returns false if the overlay cannot be read at all.
 func (d *doctor) overlay(id string, t *statedir.Home) bool {
 	dir := filepath.Join(t.Dir, "overlay")
 	report, err := overlay.Check(dir, d.repair)

@@ -1,4 +1,4 @@
-package daemon
+package takeover
 
 import (
 	"encoding/binary"
@@ -17,66 +17,67 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// phase is how far a mount has come, as who takes it over has to know it.
-type phase string
+// Phase is the phase of a mount in which its process died.
+type Phase string
 
 const (
-	phasePreparing phase = "preparing" // nobody was told of it: it is taken away again
-	phaseServed    phase = "served"    // it is taken over
+	Preparing Phase = "preparing" // no caller was answered: a successor removes it
+	Served    Phase = "served"    // a successor takes it over
 )
 
-// handover is what a mount's next process knows of it beside the descriptors and what lies on the disk. It holds
-// secrets and is nowhere but in memory.
-type handover struct {
-	Phase phase     `json:"phase"`
+// State is what the successor must know of a mount besides the open files and the files in its home. It holds secrets and is
+// only in memory.
+type State struct {
+	Phase Phase     `json:"phase"`
 	ID    string    `json:"id"`
 	Dir   string    `json:"dir"`
 	Since time.Time `json:"since"`
-	Made  []string  `json:"made,omitempty"` // directories that were made for it, the deepest last
+	Made  []string  `json:"made,omitempty"` // directories that were created for it, the deepest last
 
 	Request control.MountRequest `json:"request"`
-	Token   string               `json:"token,omitempty"` // of Request, which does not spell it out
+	Token   string               `json:"token,omitempty"` // of Request, whose JSON has no secrets
 
 	SessionToken string             `json:"session_token,omitempty"` // the same
 	Environment  []byte             `json:"environment,omitempty"`   // the same
 	Around       string             `json:"around,omitempty"`
 	Resumed      bool               `json:"resumed,omitempty"` // its session was there before
 	Notes        []string           `json:"notes,omitempty"`   // of redirects
-	Reply        control.MountReply `json:"reply"`             // to whoever asked for the mount
+	Reply        control.MountReply `json:"reply"`             // to the request for the mount
 
 	Record statedir.Record `json:"record"`          // what is mounted, also of a mount without a session
 	Hello  []byte          `json:"hello,omitempty"` // of its fuse.Device
 
-	Checkout *gitdir.Checkout `json:"checkout,omitempty"` // nil: too large to be told
+	Checkout *gitdir.Checkout `json:"checkout,omitempty"` // nil: larger than MaxCheckout
 
-	GitReady bool `json:"git_ready,omitempty"` // there is a git directory, and answers to git
-	History  bool `json:"history,omitempty"`   // it is complete, or shall not be
-	Hydrated bool `json:"hydrated,omitempty"`  // prefetching is through
-	Filled   bool `json:"filled,omitempty"`    // the index has what is known of files
-	Stale    bool `json:"stale,omitempty"`     // a switch is changing files of which the kernel must be told
-	Discard  bool `json:"discard,omitempty"`   // it is being unmounted, and its work thrown away
-	Trash    bool `json:"trash,omitempty"`     // with Discard: it can be brought back
-	Died     int  `json:"died,omitempty"`      // processes that died while they took it over, one after the other
+	GitReady bool `json:"git_ready,omitempty"` // the git directory is written, and git is answered
+	History  bool `json:"history,omitempty"`   // it is complete, or not wanted
+	Hydrated bool `json:"hydrated,omitempty"`  // prefetching has ended
+	Filled   bool `json:"filled,omitempty"`    // the index has the sizes that are known
+	Stale    bool `json:"stale,omitempty"`     // files are being changed whose old contents the kernel may have cached
+	Discard  bool `json:"discard,omitempty"`   // it is being unmounted, and its session discarded
+	Trash    bool `json:"trash,omitempty"`     // with Discard: into the trash
+	Died     int  `json:"died,omitempty"`      // processes in a row that died while they took it over
 
-	Keep time.Duration `json:"keep_ns,omitempty"` // it is being unmounted, and its work kept for so long
+	Keep time.Duration `json:"keep_ns,omitempty"` // it is being unmounted, and its session kept for so long
 }
 
-// stateFile keeps a handover in a file without a name, of which a successor has a descriptor. It is written in place, by
-// one process that may be killed at any moment, and says something whole all the same: there are two slots, written in
-// turn, each with a number and a sum over what it holds, and the one that is whole with the higher number counts.
+// stateFile keeps a State in a memory file, of which a successor has a descriptor. It is written in place by one process that may be
+// killed at any moment. There are two slots, written in turn, each with a number and a checksum: the undamaged slot with the
+// higher number counts.
 type stateFile struct {
 	file *os.File
 
 	mu     sync.Mutex
 	number uint64
-	said   handover
+	state  State
 }
 
 const (
 	slotSize   = 4 << 20 // bytes; pages that were never written take no memory
 	slotHeader = 20      // sum (4), number (8), length (8), little-endian
 
-	maxCheckout = 1 << 20 // bytes of git's configuration that are told; more is read again
+	// MaxCheckout is the size in bytes of the largest configuration of git that a State holds. A larger one is read again.
+	MaxCheckout = 1 << 20
 )
 
 var (
@@ -85,19 +86,19 @@ var (
 	slotNumbers = binary.LittleEndian
 )
 
-func newStateFile(h handover) (*stateFile, error) {
+func newStateFile(h State) (*stateFile, error) {
 	fd, err := unix.MemfdCreate("artifactfs-mount", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return nil, fmt.Errorf("keep mount: %w", os.NewSyscallError("memfd_create", err))
 	}
-	s := &stateFile{file: os.NewFile(uintptr(fd), "artifactfs-mount"), said: h}
-	if err := s.update(func(*handover) {}); err != nil {
+	s := &stateFile{file: os.NewFile(uintptr(fd), "artifactfs-mount"), state: h}
+	if err := s.update(func(*State) {}); err != nil {
 		return nil, errors.Join(err, s.file.Close())
 	}
 	return s, nil
 }
 
-// openStateFile reads what a process said that is gone.
+// openStateFile reads the state that a dead process wrote. It returns errNoState if neither slot is undamaged.
 func openStateFile(f *os.File) (*stateFile, error) {
 	s := &stateFile{file: f}
 	found := false
@@ -106,13 +107,13 @@ func openStateFile(f *os.File) (*stateFile, error) {
 		if !ok || found && number < s.number {
 			continue
 		}
-		var h handover
+		var h State
 		if err := json.Unmarshal(text, &h); err != nil {
 			continue
 		}
 		h.Request.Token, h.Request.SessionToken = control.Secret(h.Token), control.Secret(h.SessionToken)
 		h.Request.Environment = control.DecodeEnvironment(h.Environment)
-		s.number, s.said, found = number, h, true
+		s.number, s.state, found = number, h, true
 	}
 	if !found {
 		return nil, errNoState
@@ -137,11 +138,11 @@ func readSlot(f *os.File, at int64) (number uint64, text []byte, ok bool) {
 	return slotNumbers.Uint64(head[4:]), text, sum == slotNumbers.Uint32(head)
 }
 
-// update changes what is said. What it said before counts until the change is written whole.
-func (s *stateFile) update(change func(h *handover)) error {
+// update writes a changed state. The state before counts until the write is complete.
+func (s *stateFile) update(change func(h *State)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	next := s.said
+	next := s.state
 	change(&next)
 	next.Token, next.SessionToken = string(next.Request.Token), string(next.Request.SessionToken)
 	next.Environment = next.Request.Environment.Encode()
@@ -160,13 +161,13 @@ func (s *stateFile) update(change func(h *handover)) error {
 	if _, err := s.file.WriteAt(append(slot, text...), int64(number%2)*slotSize); err != nil {
 		return fmt.Errorf("keep mount: %w", err)
 	}
-	s.number, s.said = number, next
+	s.number, s.state = number, next
 	return nil
 }
 
-// get is what is said at present.
-func (s *stateFile) get() handover {
+// get returns the state.
+func (s *stateFile) get() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.said
+	return s.state
 }

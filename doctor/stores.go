@@ -1,4 +1,4 @@
-package daemon
+package doctor
 
 import (
 	"context"
@@ -13,10 +13,11 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// leftTime is how old what somebody is making must be to count as left by a dead process.
+// leftTime is the age from which an unfinished store counts as left by a dead process.
 const leftTime = time.Hour
 
-// ExamineStores looks whether what was fetched is whole; deep reads all of it.
+// ExamineStores examines the stores of a state directory. With deep their packs are hashed. With repair damaged stores that no
+// session needs are removed.
 func ExamineStores(ctx context.Context, state string, repair, deep bool) ([]Finding, error) {
 	d := &doctor{homes: statedir.Homes{State: state, Log: zap.NewNop()}, repair: repair}
 	stores, removed, err := statedir.StoreDirs(state)

@@ -1,4 +1,9 @@
-package daemon
+// Package space examines what takes space in a state directory, and frees what can be fetched again.
+//
+// There are three kinds: contents in blobs/, which may be removed at any moment; stores, which may be removed while no mount or
+// session needs them; and homes, which hold what exists nowhere else and are never removed here. It runs beside the processes that
+// serve mounts: files and locks say what is in use.
+package space
 
 import (
 	"context"
@@ -22,20 +27,15 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// What lies in a state directory is of three kinds: contents in blobs/, which may go at any moment; stores, which may go
-// once nothing is made of them; and homes, which hold work that is nowhere else and are none of the cache's business. All
-// of it can be looked at, and the first two be removed, by a process beside those that serve: files and locks say who
-// uses what.
-
-// CacheStat is what `cache stat --json` prints.
-type CacheStat struct {
+// Report is the usage of a state directory, as `cache stat --json` prints it.
+type Report struct {
 	Blobs   control.CacheStatus `json:"blobs"` // shared by all remotes, evictable; the quota is that of a running daemon, or 0
-	Remotes []RemoteStat        `json:"remotes"`
-	Mounts  []HomeStat          `json:"mounts"`
+	Remotes []Remote            `json:"remotes"`
+	Mounts  []Home              `json:"mounts"`
 }
 
-// RemoteStat is the store of one remote.
-type RemoteStat struct {
+// Remote is the store of one remote.
+type Remote struct {
 	Remote    string `json:"remote"` // URL without secrets
 	Dir       string `json:"dir"`
 	Objects   int64  `json:"objects"`
@@ -47,8 +47,8 @@ type RemoteStat struct {
 	Open      bool   `json:"open"`       // in a process
 }
 
-// HomeStat is what one mount or session has for itself, which is nowhere else.
-type HomeStat struct {
+// Home is what one mount or session does not share with others.
+type Home struct {
 	ID      string `json:"id"`
 	Dir     string `json:"dir"` // where it is mounted, or was last
 	Remote  string `json:"remote"`
@@ -56,13 +56,13 @@ type HomeStat struct {
 	Objects int64  `json:"objects"` // in its git directory
 	Packs   int    `json:"packs"`
 	Git     int64  `json:"git_bytes"`     // of the git directory
-	Overlay int64  `json:"overlay_bytes"` // of what was changed
+	Overlay int64  `json:"overlay_bytes"` // of changed contents
 	Other   int64  `json:"other_bytes"`   // of the table of inodes and the journal
 }
 
-// StatCache looks at all of a state directory.
-func StatCache(ctx context.Context, state string) (CacheStat, error) {
-	st := CacheStat{Remotes: []RemoteStat{}, Mounts: []HomeStat{}}
+// Examine returns the usage of a state directory.
+func Examine(ctx context.Context, state string) (Report, error) {
+	st := Report{Remotes: []Remote{}, Mounts: []Home{}}
 	blobs, err := openBlobs(state)
 	if err != nil {
 		return st, err
@@ -97,12 +97,12 @@ func StatCache(ctx context.Context, state string) (CacheStat, error) {
 		}
 		st.Mounts = append(st.Mounts, statHome(h, id))
 	}
-	slices.SortFunc(st.Remotes, func(a, b RemoteStat) int { return strings.Compare(a.Remote, b.Remote) })
-	slices.SortFunc(st.Mounts, func(a, b HomeStat) int { return strings.Compare(a.Dir, b.Dir) })
+	slices.SortFunc(st.Remotes, func(a, b Remote) int { return strings.Compare(a.Remote, b.Remote) })
+	slices.SortFunc(st.Mounts, func(a, b Home) int { return strings.Compare(a.Dir, b.Dir) })
 	return st, nil
 }
 
-// openBlobs opens the cache of contents beside whoever serves, without evicting anything.
+// openBlobs opens the cache of contents, which other processes may have open, without evicting anything.
 func openBlobs(state string) (*cache.Blobs, error) {
 	if _, err := os.Stat(state); err != nil {
 		return nil, fmt.Errorf("open cache: %w", err)
@@ -114,8 +114,8 @@ func openBlobs(state string) (*cache.Blobs, error) {
 	return b, nil
 }
 
-func statStore(dir string, blobs *cache.Blobs) (RemoteStat, error) {
-	r := RemoteStat{Dir: dir, Bytes: diskUse(dir)}
+func statStore(dir string, blobs *cache.Blobs) (Remote, error) {
+	r := Remote{Dir: dir, Bytes: diskUse(dir)}
 	if f, err := statedir.LockStore(dir); errors.Is(err, statedir.ErrStoreUsed) {
 		r.Open = true
 	} else if err == nil {
@@ -148,9 +148,9 @@ func statStore(dir string, blobs *cache.Blobs) (RemoteStat, error) {
 	return r, nil
 }
 
-func statHome(h statedir.Homes, id string) HomeStat {
+func statHome(h statedir.Homes, id string) Home {
 	dir := filepath.Join(h.Dir(), id)
-	s := HomeStat{ID: id, Git: diskUse(filepath.Join(dir, "git")), Overlay: diskUse(filepath.Join(dir, "overlay"))}
+	s := Home{ID: id, Git: diskUse(filepath.Join(dir, "git")), Overlay: diskUse(filepath.Join(dir, "overlay"))}
 	s.Other = diskUse(dir) - s.Git - s.Overlay
 	f := object.SHA1
 	if r, err := statedir.ReadRecord(dir); err == nil {
@@ -172,7 +172,7 @@ func statHome(h statedir.Homes, id string) HomeStat {
 	return s
 }
 
-// diskUse adds up the lengths of files; what vanishes meanwhile does not count.
+// diskUse returns the sum of the lengths of the files below dir. Files that are removed meanwhile do not count.
 func diskUse(dir string) (bytes int64) {
 	filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
 		if err == nil && e.Type().IsRegular() {
@@ -185,26 +185,26 @@ func diskUse(dir string) (bytes int64) {
 	return bytes
 }
 
-// CacheGC is what is to go.
-type CacheGC struct {
+// Goal is what Collect is to reach.
+type Goal struct {
 	Quota  int64 // bytes of contents that may stay
 	DryRun bool
 }
 
-// CacheFreed is what `cache gc --json` prints.
-type CacheFreed struct {
-	Blobs   int64        `json:"blobs"` // contents evicted
-	Bytes   int64        `json:"bytes"` // of them
-	Left    int64        `json:"left"`  // bytes of contents that stay
-	Removed []RemoteStat `json:"removed"`
-	Notes   []string     `json:"notes,omitempty"` // why something stays
-	DryRun  bool         `json:"dry_run"`
+// Freed is what Collect has removed, as `cache gc --json` prints it.
+type Freed struct {
+	Blobs   int64    `json:"blobs"` // contents evicted
+	Bytes   int64    `json:"bytes"` // of them
+	Left    int64    `json:"left"`  // bytes of contents that stay
+	Removed []Remote `json:"removed"`
+	Notes   []string `json:"notes,omitempty"` // why something stays
+	DryRun  bool     `json:"dry_run"`
 }
 
-// CollectCache evicts contents, the longest unused first, until the quota is met, and removes stores that nothing is
-// made of.
-func CollectCache(ctx context.Context, state string, c CacheGC) (CacheFreed, error) {
-	freed := CacheFreed{Removed: []RemoteStat{}, DryRun: c.DryRun}
+// Collect evicts contents, those unused for longest first, until the quota is met, and removes stores that no mount or session needs.
+// If a session cannot be read all stores stay: a note says so.
+func Collect(ctx context.Context, state string, c Goal) (Freed, error) {
+	freed := Freed{Removed: []Remote{}, DryRun: c.DryRun}
 	blobs, err := openBlobs(state)
 	if err != nil {
 		return freed, err

@@ -1,4 +1,4 @@
-package daemon
+package doctor
 
 import (
 	"context"
@@ -22,9 +22,9 @@ import (
 )
 
 const (
-	lowSpace   = 64 << 20 // bytes that a state directory should have free at the least
-	shortSpace = 1 << 30  // and to go on for a while
-	lowFiles   = 1000     // the same of files
+	lowSpace   = 64 << 20 // bytes that must be free in a state directory
+	shortSpace = 1 << 30  // bytes that should be free
+	lowFiles   = 1000     // files that must be free
 	shortFiles = 50_000
 
 	gitTime = 10 * time.Second
@@ -32,7 +32,7 @@ const (
 	fuseConf = "/etc/fuse.conf" // of fusermount3
 )
 
-// ExamineHost looks at what every mount needs of this host: the kernel, fusermount3, git, and the state directory.
+// ExamineHost examines what every mount needs: the kernel, fusermount3, git, and the state directory.
 func ExamineHost(ctx context.Context, state string, repair bool) []Finding {
 	d := &doctor{homes: statedir.Homes{State: state, Log: zap.NewNop()}, repair: repair}
 	d.kernel()
@@ -42,7 +42,7 @@ func ExamineHost(ctx context.Context, state string, repair bool) []Finding {
 	return d.findings
 }
 
-// kernel sees whether there can be mounts, by making one.
+// kernel finds out by a mount for a moment whether this process can mount, and what the kernel supports.
 func (d *doctor) kernel() {
 	if err := mountpoint.CheckDevice(); err != nil {
 		d.wrong("/dev/fuse", "load the kernel's fuse module; in a container pass --device /dev/fuse and the right to mount", "%v", err)
@@ -70,7 +70,7 @@ func (d *doctor) kernel() {
 	}
 }
 
-// users sees whether those who are not root can mount.
+// users finds out whether users other than root can mount.
 func (d *doctor) users() {
 	root := os.Geteuid() == 0
 	path, err := exec.LookPath("fusermount3")
@@ -103,7 +103,7 @@ func (d *doctor) users() {
 	}
 }
 
-// allowsOther reads fuse.conf (mount.fuse3(8)): an option a line, comments behind #.
+// allowsOther reports whether fuse.conf allows --allow-other. Its format (mount.fuse3(8)): an option a line, comments behind #.
 func allowsOther(conf string) bool {
 	for line := range strings.Lines(conf) {
 		line, _, _ = strings.Cut(line, "#")
@@ -114,7 +114,7 @@ func allowsOther(conf string) bool {
 	return false
 }
 
-// gitVersions are those from which something works that did not before.
+// gitVersions are the versions of git before which something does not work.
 var gitVersions = []struct {
 	major, minor int
 	lack         string
@@ -146,7 +146,7 @@ func (d *doctor) git(ctx context.Context) {
 	d.ok("git", "version %s", text)
 }
 
-// gitVersion reads "2.39.5" and "2.55.GIT".
+// gitVersion parses versions such as 2.39.5 and 2.55.GIT.
 func gitVersion(text string) (major, minor int, ok bool) {
 	parts := strings.SplitN(text, ".", 3)
 	if len(parts) < 2 {
@@ -216,7 +216,7 @@ func (d *doctor) stateDir(state string) {
 	}
 }
 
-// private sees that nobody else has these rights to a directory.
+// private checks that no other user has these rights to a directory.
 func (d *doctor) private(dir string, info fs.FileInfo, rights fs.FileMode) {
 	if owner, err := ownerOf(dir); err == nil && int(owner) != os.Geteuid() && os.Geteuid() != 0 {
 		d.wrong(dir, "", "it belongs to user %d", owner)

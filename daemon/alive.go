@@ -1,0 +1,69 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/artifactfs/artifactfs/mount/takeover"
+	"github.com/artifactfs/artifactfs/statedir"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// beginHandover makes the mount known to a successor from now on. A mount that cannot be kept is served as one without a keeper.
+func (m *mount) beginHandover() {
+	h := takeover.State{Phase: takeover.Preparing, ID: m.id, Dir: m.dir, Since: m.since, Request: m.request}
+	if m.around != nil {
+		h.Around = m.around.dir
+	}
+	m.handover = takeover.Begin(m.daemon.keeper, h, m.daemon.log)
+}
+
+// errLocked says that a lock was not given up for too long.
+var errLocked = errors.New("a lock is held for too long")
+
+// Alive says whether this process can still serve: every mount answers what it has in memory. ctx bounds how long that
+// may take.
+func (d *Daemon) Alive(ctx context.Context) error {
+	done := make(chan struct{})
+	at := make(chan string, 1) // what is being asked
+	ask := func(what string) {
+		select {
+		case <-at:
+		default:
+		}
+		at <- what
+	}
+	go func() { // it stays if a lock is never given up: the process is then about to be ended
+		defer close(done)
+		ask("the registry")
+		for _, m := range d.list() {
+			ask(m.dir)
+			m.touch()
+		}
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("ask %s: %w", <-at, errLocked)
+	}
+}
+
+// touch takes the locks of a mount that are never held for long.
+func (m *mount) touch() {
+	m.mu.Lock()
+	served := m.cancel != nil
+	m.mu.Unlock()
+	if served { // the tree is there, and stays
+		m.tree.KnownAttr(worktree.Root)
+	}
+}
+
+func failureOf(h takeover.State, why error) statedir.Failure {
+	return statedir.Failure{
+		Dir: h.Dir, ID: h.ID, Remote: statedir.WithoutSecrets(h.Request.Remote), Session: h.Record.Session, Ref: h.Record.Ref, Commit: h.Record.Commit,
+		When: time.Now(), Cause: why.Error(),
+	}
+}

@@ -1,0 +1,109 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/config"
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/mount/bind"
+	"github.com/artifactfs/artifactfs/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// gitDirInside returns what shows the git directory in the root of the mount; nil if the mount has a file .git.
+func (m *mount) gitDirInside() *bind.GitDir {
+	if m.request.GitDir != control.GitDirInside {
+		return nil
+	}
+	return bind.NewGitDir(m.dir, m.gitSources)
+}
+
+// gitSources returns what is mounted below .git. It needs the store, the home and the record.
+func (m *mount) gitSources() (bind.Sources, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return bind.Sources{}, fmt.Errorf("find own program: %w", err)
+	}
+	s := bind.Sources{Git: m.gitPath(), Objects: filepath.Join(m.store.GitDir(), "objects"), Program: program, Monitor: hookProgram(program)}
+	if m.record.Point != nil {
+		s.Session = m.sessionObjects()
+	}
+	return s, nil
+}
+
+// checkGitDir returns why the mount cannot have its git directory inside, before anything is created for it.
+func (m *mount) checkGitDir() error {
+	refuse := func(exit int, cause, hint string) error {
+		return &control.Error{Code: exit, Verb: "mount", Object: m.dir, Cause: cause, Hint: hint}
+	}
+	switch {
+	case !m.inside.Wanted():
+		return nil
+	case m.request.ReadOnly && m.session != "":
+		return refuse(control.ExitUsage, "--git-dir inside needs a mount that can be changed, or one without a session", "")
+	case m.request.Through != "":
+		return refuse(control.ExitUsage, "--git-dir inside does not go with an automount", "")
+	case !mountpoint.MayBind():
+		return refuse(control.ExitFailed, "--git-dir inside takes bind mounts, which only root may make",
+			"as root of a user namespace it works: unshare --user --map-root-user --mount, and all that uses the mount in there")
+	}
+	return nil
+}
+
+func (m *mount) bindOptions() bind.Options {
+	return bind.Options{
+		Dir: m.dir, Home: m.home.Dir, ID: m.id, Tree: m.tree, Writable: m.writable(),
+		Owner: worktree.Cred{UID: m.request.UID, GID: m.request.GID}, Log: m.daemon.log.With(zap.String("mount", m.dir)),
+	}
+}
+
+// planRedirects decides what is redirected and puts it into the record, which is not saved.
+func (m *mount) planRedirects(ctx context.Context) error {
+	paths := m.request.Redirects
+	if !m.request.RedirectsOnly {
+		paths = append(slices.Clone(paths), m.configuredRedirects(ctx)...)
+	}
+	var err error
+	m.record.Redirects, err = m.redirects.Plan(ctx, m.bindOptions(), bind.Wish{
+		Paths: paths, Strict: m.request.RedirectsOnly, Old: m.record.Redirects, Base: m.view.Tree, Root: m.snap.Tree,
+	})
+	return err
+}
+
+// endRedirects removes what the redirects left in the overlay, and their files. The kernel does not have the mount any more.
+func (m *mount) endRedirects(ctx context.Context) {
+	m.redirects.Remove(ctx)
+	m.record.Redirects = nil
+}
+
+// configuredRedirects returns what the configuration in the repository names. It is read once in the life of a session: the base
+// tree never changes, and a resumed session needs no network.
+func (m *mount) configuredRedirects(ctx context.Context) []string {
+	if m.resumed {
+		return m.record.Configured
+	}
+	file, err := readConfig(ctx, m.view, m.snap.Tree)
+	if err != nil {
+		m.redirects.Note("%s is ignored: %v", config.Name, err)
+	}
+	m.record.Configured = file.Redirect
+	return file.Redirect
+}
+
+// readConfig reads the configuration in the root of a tree; the zero one if there is none.
+func readConfig(ctx context.Context, v *fetch.View, root object.ID) (config.File, error) {
+	// Parse has its own limit; this one is of what is read for it.
+	text, err := readRootFile(ctx, v, root, config.Name, 1<<20)
+	if err != nil || text == nil {
+		return config.File{}, err
+	}
+	return config.Parse(text)
+}

@@ -1,0 +1,166 @@
+package bind
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/internal/mountinfo"
+	"github.com/artifactfs/artifactfs/mount/mountpoint"
+)
+
+// GitDir shows a mount's git directory as .git in its root, for those that see nothing but the mount, such as a container: the
+// directory is mounted over an empty directory of the overlay, and what it needs from elsewhere over places in it (package gitdir,
+// inside.go).
+//
+// The objects of the store are mounted read-only: a container must not be able to change what other mounts share.
+//
+// A nil *GitDir does nothing: the mount has a file .git instead. Its methods may be called by any goroutine, one at a time.
+type GitDir struct {
+	dir     string // of the mount
+	sources func() (Sources, error)
+	thread  atomic.Uint32 // that mounts there now; 0: none
+}
+
+// Sources are the paths that are mounted.
+type Sources struct {
+	Git     string // the git directory
+	Objects string // of the store
+	Session string // objects of the session that a checkpoint needs; "": none
+	Program string // this program
+	Monitor string // the program that answers git's fsmonitor queries
+}
+
+// NewGitDir returns the git directory of the mount at dir. sources is called whenever it is mounted or unmounted.
+func NewGitDir(dir string, sources func() (Sources, error)) *GitDir {
+	return &GitDir{dir: dir, sources: sources}
+}
+
+// Wanted reports whether the mount has its git directory inside.
+func (g *GitDir) Wanted() bool { return g != nil }
+
+// Mounts reports whether a thread of this process is one that mounts the git directory. Its look-ups of .git must not wait.
+func (g *GitDir) Mounts(tid uint32) bool { return g != nil && tid != 0 && tid == g.thread.Load() }
+
+// boundPlace is one of the mounts: source over a path below .git.
+type boundPlace struct {
+	source, at string
+	readOnly   bool
+}
+
+func places(s Sources) []boundPlace {
+	all := []boundPlace{
+		{s.Git, "", false},
+		{s.Objects, gitdir.InsideObjects, true},
+		{s.Program, gitdir.InsideHelper, true},
+		{s.Monitor, gitdir.InsideMonitor, true},
+	}
+	if s.Session != "" {
+		all = append(all, boundPlace{s.Session, gitdir.InsideSession, true})
+	}
+	return all
+}
+
+// Bind mounts what is not mounted yet.
+func (g *GitDir) Bind() error {
+	if g == nil {
+		return nil
+	}
+	s, err := g.sources()
+	if err != nil {
+		return err
+	}
+	if err := gitdir.PrepareInside(s.Git); err != nil {
+		return err
+	}
+	return g.going(func(mounts mountinfo.Table) error {
+		for _, p := range places(s) {
+			if mountpoint.IsMounted(mounts, g.at(p.at)) {
+				continue
+			}
+			if err := g.bindOne(p); err != nil {
+				return fmt.Errorf("mount %s over %s: %w", p.source, g.at(p.at), err)
+			}
+		}
+		return nil
+	})
+}
+
+func (g *GitDir) at(place string) string { return filepath.Join(g.dir, ".git", place) }
+
+// going runs f on a thread that holds none of our devices and whose look-ups of .git do not wait.
+func (g *GitDir) going(f func(mountinfo.Table) error) error {
+	return fuse.WithoutDevice(func() error {
+		g.thread.Store(uint32(unix.Gettid()))
+		defer g.thread.Store(0)
+		mounts, err := mountinfo.Self()
+		if err != nil {
+			return err
+		}
+		return f(mounts)
+	})
+}
+
+// bindOne mounts a copy of the source. It is restricted before it is attached, so that no process sees it unrestricted.
+func (g *GitDir) bindOne(p boundPlace) error {
+	root, err := unix.Open(g.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(root)
+	target, err := unix.Openat2(root, path.Join(".git", p.at), &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_CLOEXEC | unix.O_NOFOLLOW, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
+	})
+	if err != nil {
+		return err
+	}
+	defer unix.Close(target)
+	source, err := unix.OpenTree(unix.AT_FDCWD, p.source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(source)
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+	if p.readOnly {
+		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
+	}
+	if err := unix.MountSetattr(source, "", unix.AT_EMPTY_PATH, &attr); err != nil {
+		return err
+	}
+	return unix.MoveMount(source, "", target, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
+}
+
+// Unbind unmounts everything, the innermost first. At one that is busy it stops and returns fuse.ErrBusy; Bind then mounts again what
+// was unmounted. With force all are detached.
+func (g *GitDir) Unbind(force bool) error {
+	if g == nil {
+		return nil
+	}
+	s, err := g.sources()
+	if err != nil {
+		return err
+	}
+	return g.going(func(mounts mountinfo.Table) error {
+		if force && mountpoint.IsMounted(mounts, g.at("")) {
+			return unix.Unmount(g.at(""), unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
+		}
+		for _, p := range slices.Backward(places(s)) {
+			if !mountpoint.IsMounted(mounts, g.at(p.at)) {
+				continue
+			}
+			if err := mountpoint.UnmountIdle(g.at(p.at), unix.UMOUNT_NOFOLLOW); errors.Is(err, unix.EBUSY) {
+				return fmt.Errorf("%w: .git", fuse.ErrBusy)
+			} else if err != nil && !errors.Is(err, unix.EINVAL) {
+				return fmt.Errorf("unmount %s: %w", g.at(p.at), err)
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,440 @@
+package bind
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/internal/mountinfo"
+	"github.com/artifactfs/artifactfs/internal/proc"
+	"github.com/artifactfs/artifactfs/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/statedir"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// A redirect is a path of a mount whose files are in a plain directory below the home of the mount, its backing: large files of
+// little worth that a command creates again, such as node_modules. They cost no request to this process and are removed with the
+// mount.
+//
+// Root redirects by a bind mount over the directory, once a process creates the directory; other users by a symbolic link that is
+// there from the start. The placeholder, directory or link, is in the overlay but is no change of the user: it is removed with the
+// mount. The record lists it, so that the next mount can remove it if this process is killed.
+
+// Server lets one directory be looked up and mounted on without waiting for the gate of package fuse.
+type Server interface {
+	Redirect(at worktree.Place, bind func() error) error
+}
+
+// Redirects are the redirects of one mount. The zero value has none.
+//
+// Plan, TakeOver, Link and Remove are called while the kernel does not have the mount; all else may be called by any goroutine.
+type Redirects struct {
+	o   Options
+	all []*redirect // frozen by Plan or TakeOver
+
+	noteMu sync.Mutex
+	notes  []string // why some are not possible
+
+	// mu is read-locked while the kernel binds, and locked while it unbinds. Both may send requests to this very process; none of
+	// those needs it. Binds do not wait for each other: the kernel may have one's directory locked for another.
+	mu     sync.RWMutex
+	ending bool
+}
+
+// Options are what Redirects need of their mount.
+type Options struct {
+	Dir      string // of the mount
+	Home     string
+	ID       string // of the mount: the name of Home below mounts/
+	Tree     *worktree.Tree
+	Owner    worktree.Cred // of symbolic links
+	Writable bool
+	Log      *zap.Logger
+}
+
+type redirect struct {
+	statedir.Redirect
+	mu     sync.Mutex // one bind at a time; taken under Redirects.mu
+	active atomic.Bool
+}
+
+func (r *Redirects) dir() string { return filepath.Join(r.o.Home, "redirect") }
+
+func (r *Redirects) backing(d statedir.Redirect) string { return filepath.Join(r.dir(), d.Backing) }
+
+// Paths returns the directories whose files change without a request to this process, as git's monitor names them.
+func (r *Redirects) Paths() []string {
+	var dirs []string
+	for _, d := range r.all {
+		if d.active.Load() {
+			dirs = append(dirs, d.Path+"/")
+		}
+	}
+	return dirs
+}
+
+// Any reports whether there are redirects.
+func (r *Redirects) Any() bool { return len(r.all) > 0 }
+
+// Notes returns, a sentence each, which redirects are not possible and why.
+func (r *Redirects) Notes() []string {
+	r.noteMu.Lock()
+	defer r.noteMu.Unlock()
+	return slices.Clone(r.notes)
+}
+
+// Note adds a note.
+func (r *Redirects) Note(format string, args ...any) {
+	r.noteMu.Lock()
+	defer r.noteMu.Unlock()
+	r.notes = append(r.notes, fmt.Sprintf(format, args...))
+}
+
+// Wish is what shall be redirected.
+type Wish struct {
+	Paths  []string
+	Strict bool // a path that cannot be redirected is an error, not a note
+	Old    []statedir.Redirect
+	// Base returns the entries of a directory of the base tree. Its paths cannot be redirected.
+	Base func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
+	Root object.ID // of the base tree
+}
+
+// Plan decides which paths are redirected, and removes what an earlier mount of the session left of others. It returns what the
+// record of the session shall list, and a *control.Error for a path that is not possible if w is strict.
+func (r *Redirects) Plan(ctx context.Context, o Options, w Wish) ([]statedir.Redirect, error) {
+	r.o = o
+	for _, p := range w.Paths {
+		err := r.possible(ctx, w, p)
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case err != nil && w.Strict:
+			return nil, &control.Error{Code: control.ExitUsage, Verb: "redirect", Object: p, Cause: err.Error(), Hint: "--redirect takes paths that the repository does not have"}
+		case err != nil:
+			r.Note("%s is not redirected: %v", p, err)
+			continue
+		}
+		r.all = append(r.all, &redirect{Redirect: statedir.Redirect{Path: p, Backing: nextBacking(w.Old, r.all, p)}})
+	}
+	for _, d := range w.Old {
+		if !slices.ContainsFunc(r.all, func(n *redirect) bool { return n.Redirect == d }) {
+			r.clear(ctx, d)
+		} else if attr, err := r.attr(ctx, d.Path); err == nil && attr.Mode&unix.S_IFMT == unix.S_IFLNK {
+			r.clearPlaceholder(ctx, d) // of a mount by a user who could not bind
+		}
+	}
+	var record []statedir.Redirect
+	for _, d := range r.all {
+		record = append(record, d.Redirect)
+	}
+	return record, nil
+}
+
+// nextBacking returns the backing that a path had, or the first name that is free.
+func nextBacking(old []statedir.Redirect, taken []*redirect, path string) string {
+	used := map[string]bool{}
+	for _, d := range old {
+		if d.Path == path {
+			return d.Backing
+		}
+		used[d.Backing] = true
+	}
+	for _, d := range taken {
+		used[d.Backing] = true
+	}
+	for n := 0; ; n++ {
+		if name := strconv.Itoa(n); !used[name] {
+			return name
+		}
+	}
+}
+
+// possible returns why a path cannot be redirected: the base tree has it, or a file above it.
+func (r *Redirects) possible(ctx context.Context, w Wish, p string) error {
+	for _, d := range r.all {
+		if p == d.Path || strings.HasPrefix(p, d.Path+"/") || strings.HasPrefix(d.Path, p+"/") {
+			return fmt.Errorf("%s is redirected", d.Path)
+		}
+	}
+	tree := w.Root
+	names := strings.Split(p, "/")
+	for i, name := range names {
+		entries, err := w.Base(ctx, tree)
+		if err != nil {
+			return err
+		}
+		at := slices.IndexFunc(entries, func(e object.TreeEntry) bool { return e.Name == name })
+		switch {
+		case at < 0:
+			return nil
+		case i == len(names)-1:
+			return errors.New("the repository tracks it")
+		case entries[at].Mode != object.ModeDir:
+			return fmt.Errorf("%s is no directory", strings.Join(names[:i+1], "/"))
+		}
+		tree = entries[at].ID
+	}
+	return nil
+}
+
+// Hook is called by package fuse with the path of every directory that is created. If the path is redirected it returns bind,
+// which redirects the directory.
+func (r *Redirects) Hook(p string) (bind func() error, ok bool) {
+	at := slices.IndexFunc(r.all, func(d *redirect) bool { return d.Path == p })
+	if at < 0 {
+		return nil, false
+	}
+	d := r.all[at]
+	return func() error { return r.bind(d) }, true
+}
+
+// bind mounts the backing over the directory. It must run on the thread whose look-ups package fuse answers at once. A directory
+// with entries is left as it is, since they would be hidden: fault.ErrHasFiles.
+func (r *Redirects) bind(d *redirect) error {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if r.ending || d.active.Load() {
+		return nil
+	}
+	if err := r.makeBacking(d); err != nil {
+		return err
+	}
+	root, err := unix.Open(r.o.Dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return fmt.Errorf("open mount: %w", err)
+	}
+	defer unix.Close(root)
+	dir, err := unix.Openat2(root, d.Path, &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC | unix.O_NOFOLLOW,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	})
+	if err != nil {
+		return fmt.Errorf("open %s: %w", d.Path, err)
+	}
+	defer unix.Close(dir)
+	if _, empty, err := r.bare(context.Background(), d.Path); err != nil {
+		return err
+	} else if !empty {
+		return fault.ErrHasFiles
+	}
+	if err := unix.Mount(r.backing(d.Redirect), proc.Thread.FDPath(dir), "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("bind %s: %w", d.Path, err)
+	}
+	d.active.Store(true)
+	return nil
+}
+
+// makeBacking creates the backing, with the owner and permissions of the directory.
+func (r *Redirects) makeBacking(d *redirect) error {
+	backing := r.backing(d.Redirect)
+	if err := os.MkdirAll(backing, 0o755); err != nil {
+		return err
+	}
+	attr, err := r.attr(context.Background(), d.Path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.Chown(backing, int(attr.UID), int(attr.GID)), os.Chmod(backing, os.FileMode(attr.Mode&0o777)))
+}
+
+// bare returns the attributes of a path of the tree, and whether it is a directory without entries.
+func (r *Redirects) bare(ctx context.Context, p string) (attr worktree.Attr, empty bool, err error) {
+	if attr, err = r.attr(ctx, p); err != nil || attr.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return attr, false, err
+	}
+	empty = true
+	err = r.o.Tree.ReadDir(ctx, attr.Node, 0, func(worktree.Entry) bool { empty = false; return false })
+	return attr, empty && err == nil, err
+}
+
+func (r *Redirects) attr(ctx context.Context, p string) (worktree.Attr, error) {
+	n, err := r.o.Tree.Resolve(ctx, p)
+	if err != nil {
+		return worktree.Attr{}, err
+	}
+	return r.o.Tree.Attr(ctx, n)
+}
+
+// Link creates the symbolic links that redirect for users who may not bind.
+func (r *Redirects) Link(ctx context.Context) {
+	tree := r.o.Tree
+	for _, d := range r.all {
+		target := r.backing(d.Redirect)
+		r.clearPlaceholder(ctx, d.Redirect)
+		parent, err := tree.Resolve(ctx, path.Dir(d.Path))
+		if err == nil {
+			err = os.MkdirAll(target, 0o755)
+		}
+		if err == nil {
+			_, err = tree.Symlink(ctx, parent, path.Base(d.Path), target, r.o.Owner)
+		}
+		if err != nil {
+			r.Note("%s is not redirected: %v", d.Path, err)
+			continue
+		}
+		d.active.Store(true)
+	}
+}
+
+// BindExisting redirects the directories that exist already. One with entries has files of the session and is skipped, with a note.
+func (r *Redirects) BindExisting(ctx context.Context) {
+	for _, d := range r.all {
+		attr, empty, err := r.bare(ctx, d.Path)
+		if attr.Node == 0 {
+			continue // it is created later, or never
+		}
+		if !empty || err != nil {
+			r.Note("%s is not redirected: the session has files of its own there", d.Path)
+			continue
+		}
+		err = fuse.WithoutDevice(func() error { return r.bind(d) })
+		if err != nil {
+			r.Note("%s is not redirected: %v", d.Path, err)
+		}
+	}
+}
+
+// Unbind removes all bind mounts. If one is busy it returns fuse.ErrBusy, unless force detaches it; Rebind then restores those that
+// were removed. No directory is redirected until Rebind.
+func (r *Redirects) Unbind(force bool) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ending = true
+	flags := unix.UMOUNT_NOFOLLOW
+	if force {
+		flags |= unix.MNT_DETACH
+	}
+	return fuse.WithoutDevice(func() error {
+		mounts, err := mountinfo.Self()
+		if err != nil {
+			return err
+		}
+		for _, d := range r.all {
+			// A directory above it may have been renamed.
+			at, ok := boundAt(mounts, r.o.Dir, r.source(d.Redirect))
+			if !ok {
+				continue
+			}
+			if err := mountpoint.UnmountIdle(at, flags); errors.Is(err, unix.EBUSY) {
+				return fmt.Errorf("%w: %s", fuse.ErrBusy, d.Path)
+			} else if err != nil && !errors.Is(err, unix.EINVAL) {
+				return fmt.Errorf("unmount %s: %w", at, err)
+			}
+			d.active.Store(false)
+		}
+		return nil
+	})
+}
+
+// Rebind undoes Unbind: the mount stays.
+func (r *Redirects) Rebind(ctx context.Context, server Server) {
+	r.mu.Lock()
+	r.ending = false
+	r.mu.Unlock()
+	for _, d := range r.all {
+		if _, err := os.Lstat(r.backing(d.Redirect)); err != nil || d.active.Load() {
+			continue
+		}
+		if _, err := r.attr(ctx, d.Path); err != nil {
+			continue
+		}
+		r.redirect(ctx, server, d)
+	}
+}
+
+// source is the suffix of the root of a bind mount in the table of mounts.
+func (r *Redirects) source(d statedir.Redirect) string {
+	return filepath.Join("mounts", r.o.ID, "redirect", d.Backing)
+}
+
+// boundAt returns the place below dir where a directory whose path ends in source is bound.
+func boundAt(mounts mountinfo.Table, dir, source string) (at string, ok bool) {
+	for _, m := range mounts {
+		if m.Point != dir && mountinfo.Within(dir, m.Point) && strings.HasSuffix(m.Root, "/"+source) {
+			at, ok = m.Point, true
+		}
+	}
+	return at, ok
+}
+
+// Remove removes the placeholders from the overlay, and the backings.
+func (r *Redirects) Remove(ctx context.Context) {
+	if r.o.Home == "" { // nothing was planned
+		return
+	}
+	for _, d := range r.all {
+		r.clear(ctx, d.Redirect)
+	}
+	if err := os.RemoveAll(r.dir()); err != nil {
+		r.o.Log.Warn("remove redirected files", zap.String("dir", r.dir()), zap.Error(err))
+	}
+}
+
+func (r *Redirects) clear(ctx context.Context, d statedir.Redirect) {
+	r.clearPlaceholder(ctx, d)
+	if err := os.RemoveAll(r.backing(d)); err != nil {
+		r.o.Log.Warn("remove redirected files", zap.String("dir", r.backing(d)), zap.Error(err))
+	}
+}
+
+// clearPlaceholder removes an empty directory or our link at the path of a redirect. Anything else belongs to the user.
+func (r *Redirects) clearPlaceholder(ctx context.Context, d statedir.Redirect) {
+	tree := r.o.Tree
+	parent, err := tree.Resolve(ctx, path.Dir(d.Path))
+	if err != nil {
+		return
+	}
+	attr, err := tree.Lookup(ctx, parent, path.Base(d.Path))
+	if err != nil {
+		return
+	}
+	switch attr.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		err = tree.Rmdir(ctx, parent, path.Base(d.Path))
+	case unix.S_IFLNK:
+		var target []byte
+		if target, err = tree.Readlink(ctx, attr.Node); err == nil && string(target) == r.backing(d) {
+			err = tree.Unlink(ctx, parent, path.Base(d.Path))
+		}
+	}
+	if err != nil && !errors.Is(err, unix.ENOTEMPTY) {
+		r.o.Log.Warn("remove placeholder of redirected files", zap.String("dir", r.o.Dir), zap.String("path", d.Path), zap.Error(err))
+	}
+}
+
+// Status returns the status of every redirect.
+func (r *Redirects) Status() []control.RedirectStatus {
+	var all []control.RedirectStatus
+	for _, d := range r.all {
+		all = append(all, control.RedirectStatus{Path: d.Path, Target: r.backing(d.Redirect), Active: d.active.Load()})
+	}
+	return all
+}
+
+// Placeholders returns the number of placeholders in the overlay, which are no changes of the user.
+func (r *Redirects) Placeholders() (n int64) {
+	for _, d := range r.all {
+		if d.active.Load() {
+			n++
+		}
+	}
+	return n
+}

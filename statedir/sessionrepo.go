@@ -1,0 +1,56 @@
+package statedir
+
+import (
+	"path/filepath"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// OpenSessionRepo opens the session repository in the home at a path, whose record is r. Without write it changes nothing, and the
+// session may be mounted; with write the caller holds the lock of the home.
+func (h Homes) OpenSessionRepo(home string, r Record, write bool) (*session.Repo, error) {
+	base, _ := r.Base()
+	store := filepath.Join(h.State, "stores", StoreName(r.Remote), "git", "objects")
+	return session.OpenRepo(filepath.Join(home, SessionRepoName), session.RepoOptions{
+		Format: base.Format, Session: r.Session, Remote: r.Remote, Borrow: []string{store}, Fresh: []string{filepath.Join(home, "git", "objects")},
+		ReadOnly: !write, Log: h.Log.With(zap.String("session", r.Session)),
+	})
+}
+
+// SessionRemoteURL returns the URL of the session's remote without secrets; "" if it has none besides its own repository.
+func (r Record) SessionRemoteURL() string {
+	switch remote := r.Carried.Remote; remote {
+	case "", control.RemoteEmbedded, control.RemoteNone:
+		return ""
+	default:
+		return ShownRemote(remote, "", r)
+	}
+}
+
+// ShownRemote returns a session remote, as options name it, without secrets: its URL, the path of the repository in home if it is
+// embedded, or "" if there is none.
+func ShownRemote(remote, home string, r Record) string {
+	switch remote {
+	case control.RemoteEmbedded, "":
+		return filepath.Join(home, SessionRepoName)
+	case control.RemoteOrigin:
+		return r.Remote
+	case control.RemoteNone:
+		return ""
+	}
+	return WithoutSecrets(remote)
+}
+
+// WithoutSecrets returns the URL of a remote as it may be printed and stored.
+func WithoutSecrets(remote string) string {
+	r, err := transport.Open(remote, transport.Options{})
+	if err != nil {
+		return "the remote"
+	}
+	defer r.Close()
+	return r.URL()
+}
