@@ -27,89 +27,117 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// mount is one working tree at one directory.
+// mount is one working tree at one directory. Its fields stand in a struct for each phase of its life, in the order in which they are
+// set: what was requested, the start, what was acquired, serving, git's side of it, and the end.
+//
+// Until state leaves control.StatePreparing only the goroutine that runs start, or succeed, may use the fields that are not said to be
+// guarded; after that they are frozen, and any goroutine may read them.
 type mount struct {
-	daemon  *Daemon
-	id      string
+	daemon *Daemon
+	requested
+	starting
+	acquired
+	serving
+	gitSide
+	ending
+
+	mu sync.Mutex // guards the fields of all phases that say so; see Daemon for the order of locks
+}
+
+// requested is what a mount is, and was asked to be.
+type requested struct {
+	id      string // of the home
 	dir     string
 	request control.MountRequest // as it was made: see requestNow
 	since   time.Time
-	before  fetch.Stats // what the store had done when the mount began
+	session string // "" if nothing is kept; the id of all others is the session's name
+	around  *mount // that this one is a submodule of; nil: it stands for itself
 
-	session string          // "" if nothing is kept; the id of all others is the session's name
-	resumed bool            // it was there already
-	record  statedir.Record // of the session
+	login        *login // to the mounted remote; guarded by Daemon.mu
+	sessionLogin *login // to the session remote; nil: there is none; guarded by Daemon.mu
+}
 
-	otherOwner bool // than was asked for: a session's files keep theirs
+// starting is what the start of a mount begins with, and how it ended. A mount that is taken over has no abort and no origin.
+type starting struct {
+	abort   context.CancelFunc // ends the start
+	aborted bool               // the start was told to end; guarded by mu
+	started chan struct{}      // closed when the mount is served for the first time in this process
+	reply   control.MountReply // once started is closed; guarded by mu
+	before  fetch.Stats        // of the store when the mount began
 
-	login        *login // to the mounted remote
-	sessionLogin *login // to the session remote; nil: there is none
+	taking    chan struct{}      // closed when the takeover has ended; nil: the mount began in this process
+	inherited takeover.Inherited // from a predecessor, and not taken yet
 
-	point   mountpoint.Point
+	base       *statedir.Record     // of the mount that is restored; nil: what the request names is mounted
+	from       *origin              // checkpoint of a session of this host to begin with; nil: none
+	far        *farOrigin           // the same of a session remote; nil: none, or a predecessor began the mount
+	known      *knownSession        // session that is resumed, as read before the mount began; nil: nothing was read
+	newer      map[string]object.ID // refs of the session remote that are newer than that checkpoint
+	moved      map[string]bool      // those of them that the session itself has moved
+	resumed    bool                 // the session existed
+	otherOwner bool                 // the files of the session have another owner than was asked for
+	point      mountpoint.Point
+}
+
+// acquired is what a mount holds besides the kernel's part: its home, the store, and what is read from both.
+type acquired struct {
 	home    *statedir.Home
+	record  statedir.Record // of the session
 	store   *fetch.Store
-	release func()
-	local   *fetch.Local // what its git directory has
-	owned   *fetch.Local // what its session's repository has
-	second  *thin.Remote // that has contents which the session made; nil: none
-	elders  *fetch.Local // the same as owned, and elder as second, of the session that this one was forked from; nil: none
-	elder   *thin.Remote
-	snap    *fetch.Snapshot
+	release func()          // gives the store back
+	local   *fetch.Local    // objects of the git directory
+	owned   *fetch.Local    // objects of the session
+	second  *thin.Remote    // session remote; nil: none
+	elders  *fetch.Local    // objects of the session that this one was forked from; nil: none
+	elder   *thin.Remote    // and its session remote
+	snap    *fetch.Snapshot // guarded by mu once the mount is served
 	view    *fetch.View
 	filters *filter.Programs
-	tree    *worktree.Tree
-	server  *fuse.Server
-	git     stockGit
+	shown   chan struct{} // holds one when another tree is shown than the one that was hydrated last
+}
 
-	handover  takeover.Handover    // to a successor
-	inherited takeover.Inherited   // from a predecessor, and not taken yet
-	taking    chan struct{}        // closed when it was taken over from another process, or cannot be; nil: it was made here
-	base      *statedir.Record     // what it is to show, if it was mounted before; nil: what its request names
-	from      *origin              // point that it is to begin with; nil: none of this host
-	far       *farOrigin           // the same of a session remote; nil: none, or this process did not begin the mount
-	known     *knownSession        // that it resumes, as read before the mount began; nil: nothing was
-	newer     map[string]object.ID // refs of the session remote that the point it began with does not know of
-	moved     map[string]bool      // those of them that the session itself has moved
-
+// serving is a mount while the kernel has it.
+type serving struct {
+	tree       *worktree.Tree
+	server     *fuse.Server
 	redirects  bind.Redirects
 	inside     *bind.GitDir // nil: .git is a file
-	around     *mount       // that this one is a submodule of; nil: it stands for itself
 	submodules submodules
-	agent      *agent.Agent // of its session
+	agent      *agent.Agent      // of its session
+	handover   takeover.Handover // to a successor
 
-	abort   context.CancelFunc // ends the start
-	work    sync.WaitGroup     // behind the mount
-	started chan struct{}      // closed when it was there for the first time in this process
-	gone    chan struct{}      // closed when nothing of the mount is left
+	work      sync.WaitGroup     // behind the mount
+	following chan struct{}      // one token, held while the remote is asked where the branch is
+	state     control.State      // guarded by mu
+	cancel    context.CancelFunc // ends the work behind the mount; nil: it is not served yet; guarded by mu
+	failures  map[string]error   // of the work behind the mount, by what was being done; guarded by mu
+	retried   chan struct{}      // closed, and made anew, when failed work is to be tried again at once; guarded by mu
+	restored  *restored          // not reported yet; nil: none; guarded by mu
+}
 
-	// Closed when the first try is over, whether it went well or not.
+// gitSide is what git commands in a mount use and wait for.
+type gitSide struct {
+	git      stockGit // guarded by mu
+	gitReady bool     // guarded by mu
+
+	// Closed when the first try is over, whether it succeeded or not.
 	gitTried, historyTried, hydrateTried chan struct{}
 
-	passes gitPass
-	hurry  atomic.Bool // a git command waits for history
-
-	following chan struct{} // one token: of who asks the remote where the branch is
-
-	shown chan struct{} // holds one when another tree is shown than the one that was hydrated last
-
-	indexed   int64         // contents that had come when this process wrote git's index; negative: it did not
-	gitWanted chan struct{} // closed when somebody waits for the git directory
+	passes    gitPass
+	hurry     atomic.Bool   // a git command waits for history
+	indexed   int64         // contents that the store had fetched when this process wrote git's index; negative: it did not
+	gitWanted chan struct{} // closed when a process waits for the git directory
 	wantGit   func()        // closes it
+}
 
-	mu       sync.Mutex
-	state    control.State      // until it leaves preparing, the fields above belong to start alone
-	aborted  bool               // somebody ended the start
-	cancel   context.CancelFunc // ends the work behind the mount
-	gitReady bool
-	failures map[string]error // what behind the mount fails at present, by what was being done
-	stopping bool
-	reply    control.MountReply // once started is closed
-	discard  bool               // throw away the work at the end
-	trash    bool               // with discard: it can be brought back
-	keepFor  time.Duration      // how long the work is kept at the end; 0: until it is discarded
-	outcome  outcome            // frozen once gone is closed
-	restored *restored          // that nobody was told of; nil: none
-	retried  chan struct{}      // closed, and made anew, when what failed is to be tried again at once
+// ending is how a mount is to end, and how it did.
+type ending struct {
+	stopping bool          // guarded by mu
+	discard  bool          // the session is deleted; guarded by mu
+	trash    bool          // with discard: into the trash; guarded by mu
+	keepFor  time.Duration // how long the session is kept; 0: until it is deleted; guarded by mu
+	outcome  outcome       // frozen once gone is closed; guarded by mu
+	gone     chan struct{} // closed when nothing of the mount is left
 }
 
 // Mount acquires and mounts. Whatever fails, or if ctx ends, nothing is left of it.
@@ -202,11 +230,18 @@ func (d *Daemon) reserve(r control.MountRequest, b beginning, abort context.Canc
 // newMount makes a mount that is nowhere yet.
 func (d *Daemon) newMount(r control.MountRequest, id, dir string, since time.Time) *mount {
 	m := &mount{
-		daemon: d, id: id, dir: dir, request: r, since: since, state: control.StatePreparing,
-		abort: func() {}, gone: make(chan struct{}), started: make(chan struct{}), failures: map[string]error{},
-		gitTried: make(chan struct{}), historyTried: make(chan struct{}), hydrateTried: make(chan struct{}),
-		following: make(chan struct{}, 1), shown: make(chan struct{}, 1), gitWanted: make(chan struct{}), indexed: -1,
-		retried: make(chan struct{}),
+		daemon:    d,
+		requested: requested{id: id, dir: dir, request: r, since: since},
+		starting:  starting{abort: func() {}, started: make(chan struct{})},
+		acquired:  acquired{shown: make(chan struct{}, 1)},
+		serving: serving{
+			state: control.StatePreparing, failures: map[string]error{}, following: make(chan struct{}, 1), retried: make(chan struct{}),
+		},
+		gitSide: gitSide{
+			gitTried: make(chan struct{}), historyTried: make(chan struct{}), hydrateTried: make(chan struct{}),
+			gitWanted: make(chan struct{}), indexed: -1,
+		},
+		ending: ending{gone: make(chan struct{})},
 	}
 	m.wantGit = sync.OnceFunc(func() { close(m.gitWanted) })
 	m.submodules.mount = m
