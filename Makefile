@@ -23,9 +23,13 @@ TESTFLAGS ?=
 
 # safe.directory: a checkout may belong to another user than the one who builds it.
 VERSION := $(shell git -c safe.directory='*' describe --tags --always --dirty 2>/dev/null || echo unknown)
+COMMIT  := $(shell git -c safe.directory='*' rev-parse HEAD 2>/dev/null)
+# Time of the commit, in seconds since 1970: the only time in what is built (https://reproducible-builds.org/specs/source-date-epoch).
+export SOURCE_DATE_EPOCH ?= $(shell git -c safe.directory='*' log -1 --format=%ct 2>/dev/null || echo 0)
+STAMP   := -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(shell date -u -d @$(SOURCE_DATE_EPOCH) +%Y-%m-%dT%H:%M:%SZ)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-packages race race-packages lint bench git-suite ltp fuzz install uninstall systemd clean
+.PHONY: help setup build demo test test-packages race race-packages lint bench git-suite ltp fuzz install uninstall systemd dist dist-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -34,7 +38,7 @@ setup: ## install what is missing of git, git-lfs, fuse3, fio and openssh-server
 	@scripts/setup.sh
 
 build: ## build bin/artifactfs and, beside it, the hook for git before 2.55
-	CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/artifactfs ./cmd/artifactfs
+	CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags "$(STAMP)" -o bin/artifactfs ./cmd/artifactfs
 	CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags "-s -w" -o bin/artifactfs-fsmonitor ./cmd/artifactfs-fsmonitor
 
 demo: ## mount this checkout's history over loopback, with timings (REMOTE=url: mount that)
@@ -79,6 +83,9 @@ ltp: build ## run the Linux Test Project's tests of files in a mount (LTP_SRC=di
 fuzz: ## run each fuzz target for FUZZTIME (10s)
 	@scripts/fuzz.sh "$(FUZZTIME)"
 
+# The program that writes completions and manual pages; another one than BIN's where that is for another architecture.
+PROGRAM ?= $(BIN)/artifactfs
+MANDIR   = $(PREFIX)/share/man/man1
 # $(call put,MODE,FILE): a file from standard input.
 put = install -D -m $(1) /dev/stdin $(DESTDIR)$(2)
 installed = bin/artifactfs bin/artifactfs-fsmonitor \
@@ -86,7 +93,7 @@ installed = bin/artifactfs bin/artifactfs-fsmonitor \
 shared = systemd/srv-app.mount systemd/srv-app.automount container/artifactfs-hook container/with-fuse \
 	container/Containerfile container/Containerfile.user container/README.md
 
-install: build ## install command, mount helper, units, completions and contrib below PREFIX (/usr/local)
+install: build ## install command, mount helper, units, manual pages, completions and contrib below PREFIX (/usr/local)
 	install -D -m 755 $(BIN)/artifactfs $(DESTDIR)$(PREFIX)/bin/artifactfs
 	install -D -m 755 $(BIN)/artifactfs-fsmonitor $(DESTDIR)$(PREFIX)/bin/artifactfs-fsmonitor
 	install -d $(DESTDIR)$(HELPERDIR)
@@ -94,20 +101,27 @@ install: build ## install command, mount helper, units, completions and contrib 
 	ln -sfn $(PREFIX)/bin/artifactfs $(DESTDIR)$(HELPERDIR)/umount.fuse.artifactfs
 	sed 's|@BINDIR@|$(PREFIX)/bin|g' contrib/systemd/artifactfs.service | $(call put,644,$(UNITDIR)/system/artifactfs.service)
 	sed 's|@BINDIR@|$(PREFIX)/bin|g' contrib/systemd/user/artifactfs.service | $(call put,644,$(UNITDIR)/user/artifactfs.service)
-	$(BIN)/artifactfs completion bash | $(call put,644,$(PREFIX)/share/bash-completion/completions/artifactfs)
-	$(BIN)/artifactfs completion zsh | $(call put,644,$(PREFIX)/share/zsh/site-functions/_artifactfs)
-	$(BIN)/artifactfs completion fish | $(call put,644,$(PREFIX)/share/fish/vendor_completions.d/artifactfs.fish)
+	$(PROGRAM) completion bash | $(call put,644,$(PREFIX)/share/bash-completion/completions/artifactfs)
+	$(PROGRAM) completion zsh | $(call put,644,$(PREFIX)/share/zsh/site-functions/_artifactfs)
+	$(PROGRAM) completion fish | $(call put,644,$(PREFIX)/share/fish/vendor_completions.d/artifactfs.fish)
+	d=$$(mktemp -d) && $(PROGRAM) man $$d && install -d $(DESTDIR)$(MANDIR) && install -m 644 $$d/* $(DESTDIR)$(MANDIR); s=$$?; rm -rf $$d; exit $$s
 	for f in contrib/systemd/examples/* contrib/container/*; do d=$${f#contrib/}; d=$${d%%/*}; m=644; [ ! -x $$f ] || m=755; \
 		install -D -m $$m $$f $(DESTDIR)$(PREFIX)/share/artifactfs/$$d/$${f##*/} || exit; done
 
 uninstall: ## remove what install put there, and nothing else
 	cd $(DESTDIR)/ && rm -f $(addprefix .$(PREFIX)/,$(installed)) $(addprefix .$(PREFIX)/share/artifactfs/,$(shared)) \
 		.$(HELPERDIR)/mount.fuse.artifactfs .$(HELPERDIR)/umount.fuse.artifactfs \
-		.$(UNITDIR)/system/artifactfs.service .$(UNITDIR)/user/artifactfs.service
+		.$(UNITDIR)/system/artifactfs.service .$(UNITDIR)/user/artifactfs.service .$(MANDIR)/artifactfs.1 .$(MANDIR)/artifactfs-*.1
 	cd $(DESTDIR)/ && for d in systemd container ''; do rmdir .$(PREFIX)/share/artifactfs/$$d 2>/dev/null || true; done
 
 systemd: build ## try the units under a real systemd, in namespaces (needs root)
 	$(GO) test -buildvcs=false -count=1 -v -run 'TestUnits' ./integration
 
+dist: ## write packages (tar.gz, deb, rpm, image archive) for amd64 and arm64, checksums and module lists to dist/
+	@GO="$(GO)" VERSION="$(VERSION)" STAMP="$(STAMP)" scripts/dist.sh dist
+
+dist-test: ## install, upgrade and remove the Debian package in a root of its own, with a mount in use (needs root)
+	@scripts/dist-test.sh
+
 clean: ## remove what was built
-	rm -rf bin
+	rm -rf bin dist

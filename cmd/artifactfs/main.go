@@ -150,7 +150,7 @@ session; 5 success, but not everything is on the session remote yet. With --json
 	f.Var(cli.NewChoice(&a.LogLevel, "", "debug", "info", "warn", "error"), "log-level", "log from this level up (default: info for a daemon, else warn)")
 	f.Var(cli.NewChoice(&a.LogFormat, "console", "console", "json"), "log-format", "how to write the log")
 	root.AddCommand(mounts.MountCommand(a), unmountCommand(a), runCommand(a), statusCommand(a), listCommand(a), prefetchCommand(a), switchCommand(a), mounts.RefreshCommand(a), checkpointCommand(a), syncCommand(a), sessions.SessionCommand(a), traceCommand(a), cacheCommand(a),
-		serving.DaemonCommand(a), serving.WorkerCommand(a), doctorCommand(a), versionCommand(a), completionCommand(a), serving.PromisorCommand(a), serving.CredentialCommand(a), mcpCommand(a))
+		serving.DaemonCommand(a), serving.WorkerCommand(a), doctorCommand(a), versionCommand(a), completionCommand(a), manCommand(a), serving.PromisorCommand(a), serving.CredentialCommand(a), mcpCommand(a))
 	for name, values := range map[string][]string{"log-level": {"debug", "info", "warn", "error"}, "log-format": {"console", "json"}} {
 		cli.CompleteFlag(root, name, values...)
 	}

@@ -3,12 +3,14 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -389,8 +391,12 @@ func TestVersion(t *testing.T) {
 	if got := a.ok("--version"); got != a.ok("version") {
 		t.Errorf("--version: got %q, want what version prints", got)
 	}
-	if got := a.ok("version", "--json"); !strings.Contains(got, `"protocol":6`) {
-		t.Errorf("version --json: %q", got)
+	var report versionReport
+	if err := json.Unmarshal([]byte(a.ok("version", "--json")), &report); err != nil {
+		t.Fatal(err)
+	}
+	if report.Protocol != 6 || report.Version == "" || report.Go != runtime.Version() || report.Platform != runtime.GOOS+"/"+runtime.GOARCH {
+		t.Errorf("version --json: got %+v", report)
 	}
 }
 
@@ -409,5 +415,22 @@ func TestCompletionScripts(t *testing.T) {
 		if out, err := exec.Command(bash, "-n", script).CombinedOutput(); err != nil {
 			t.Errorf("bash does not read it: %v\n%s", err, out)
 		}
+	}
+}
+
+// Each command that its parent's help lists has a page, and no hidden one has.
+func TestManualPages(t *testing.T) {
+	t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
+	a := newAfs(t)
+	dir := filepath.Join(a.dir, "man")
+	a.ok("man", dir)
+	for page, want := range map[string]string{"artifactfs.1": "artifactfs-mount(1)", "artifactfs-session-log.1": "Nov 2023"} {
+		text, err := os.ReadFile(filepath.Join(dir, page))
+		if err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("%s: got %v and %d bytes without %q", page, err, len(text), want)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "artifactfs-worker.1")); err == nil {
+		t.Error("the hidden command worker has a page")
 	}
 }

@@ -11,14 +11,15 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// version is set by the Makefile from git describe.
-var version string
+// The Makefile sets these: what git describe prints, the whole commit id, and the time of the commit in UTC (RFC 3339).
+var version, commit, date string
 
 func versionCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
-		Use:     "version",
-		Short:   "Print the version",
-		Long:    `Version prints the version of this binary, and the version of its protocol with the daemon.`,
+		Use:   "version",
+		Short: "Print the version",
+		Long: `Version prints the version of this program and of its protocol with the daemon; with --json also the commit that it was
+built from, the time of that commit, and the platform.`,
 		Example: `  artifactfs version --json`,
 		Args:    cli.Arguments(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -29,25 +30,54 @@ func versionCommand(a *cli.App) *cobra.Command {
 
 func printVersion(a *cli.App) error {
 	if a.JSON {
-		return cli.PrintJSON(a.Stdout, map[string]any{"version": versionText(), "go": runtime.Version(), "protocol": control.Protocol})
+		built, when := buildCommit()
+		return cli.PrintJSON(a.Stdout, versionReport{versionText(), built, when, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH, control.Protocol})
 	}
 	_, err := fmt.Fprintf(a.Stdout, "artifactfs %s (%s %s/%s, protocol %d)\n", versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH, control.Protocol)
 	return err
 }
 
-// versionText falls back to what the go command records for those who build without make.
+// versionReport is what `version --json` prints.
+type versionReport struct {
+	Version  string `json:"version"`
+	Commit   string `json:"commit"` // "": not known
+	Date     string `json:"date"`   // of the commit, RFC 3339; "": not known
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+	Protocol int    `json:"protocol"`
+}
+
+// versionText returns the version that the Makefile has set, else the beginning of the commit id that the go command recorded.
 func versionText() string {
 	if version != "" {
 		return version
 	}
+	if id, _ := buildCommit(); id != "" {
+		return id[:min(12, len(id))]
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return info.Main.Version
+	}
+	return "unknown"
+}
+
+// buildCommit returns the commit that this program was built from and the time of that commit: what the Makefile has set, else
+// what the go command recorded.
+func buildCommit() (id, when string) {
+	if commit != "" {
+		return commit, date
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return "unknown"
+		return "", ""
 	}
 	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			return s.Value[:min(12, len(s.Value))]
+		switch s.Key {
+		case "vcs.revision":
+			id = s.Value
+		case "vcs.time":
+			when = s.Value
 		}
 	}
-	return info.Main.Version
+	return id, when
 }

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"debug/buildinfo"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// The parts of an SPDX 2.3 document that a list of modules needs (https://spdx.github.io/spdx-spec/v2.3).
+type spdxDocument struct {
+	Version           string             `json:"spdxVersion"`
+	DataLicense       string             `json:"dataLicense"`
+	ID                string             `json:"SPDXID"`
+	Name              string             `json:"name"`
+	DocumentNamespace string             `json:"documentNamespace"`
+	CreationInfo      spdxCreation       `json:"creationInfo"`
+	Packages          []spdxPackage      `json:"packages"`
+	Relationships     []spdxRelationship `json:"relationships"`
+}
+
+type spdxCreation struct {
+	Created  time.Time `json:"created"`
+	Creators []string  `json:"creators"`
+}
+
+type spdxPackage struct {
+	Name             string            `json:"name"`
+	ID               string            `json:"SPDXID"`
+	Version          string            `json:"versionInfo"`
+	DownloadLocation string            `json:"downloadLocation"`
+	FilesAnalyzed    bool              `json:"filesAnalyzed"`
+	Checksums        []spdxChecksum    `json:"checksums,omitempty"`
+	References       []spdxExternalRef `json:"externalRefs,omitempty"`
+}
+
+type spdxChecksum struct {
+	Algorithm string `json:"algorithm"`
+	Value     string `json:"checksumValue"`
+}
+
+type spdxExternalRef struct {
+	Category string `json:"referenceCategory"`
+	Type     string `json:"referenceType"`
+	Locator  string `json:"referenceLocator"`
+}
+
+type spdxRelationship struct {
+	Element string `json:"spdxElementId"`
+	Type    string `json:"relationshipType"`
+	Related string `json:"relatedSpdxElement"`
+}
+
+// writeSBOM writes an SPDX document with the modules that the go command recorded in a program, the standard library among
+// them. The checksum is the program's; those of the modules are in go.sum, by another algorithm than SPDX has.
+func writeSBOM(w io.Writer, program string, when time.Time) error {
+	info, err := buildinfo.ReadFile(program)
+	if err != nil {
+		return fmt.Errorf("read modules of %s: %w", program, err)
+	}
+	data, err := os.ReadFile(program)
+	if err != nil {
+		return err
+	}
+	sum := digest(data)
+	name := filepath.Base(program)
+	d := spdxDocument{
+		Version: "SPDX-2.3", DataLicense: "CC0-1.0", ID: "SPDXRef-DOCUMENT", Name: name,
+		DocumentNamespace: "https://" + info.Main.Path + "/spdx/" + sum,
+		CreationInfo:      spdxCreation{when, []string{"Tool: " + info.Main.Path + "/internal/dist"}},
+	}
+	main := goPackage(info.Main.Path, info.Main.Version)
+	main.Name, main.Checksums = name, []spdxChecksum{{"SHA256", sum}}
+	d.Packages = append(d.Packages, main)
+	d.Relationships = append(d.Relationships, spdxRelationship{d.ID, "DESCRIBES", main.ID})
+	modules := []spdxPackage{goPackage("stdlib", strings.TrimPrefix(info.GoVersion, "go"))}
+	for _, m := range info.Deps {
+		if m.Replace != nil {
+			m = m.Replace
+		}
+		modules = append(modules, goPackage(m.Path, m.Version))
+	}
+	for _, p := range modules {
+		d.Packages = append(d.Packages, p)
+		d.Relationships = append(d.Relationships, spdxRelationship{main.ID, "DEPENDS_ON", p.ID})
+	}
+	out := json.NewEncoder(w)
+	out.SetIndent("", "  ")
+	return out.Encode(d)
+}
+
+// goPackage returns a Go module as a package, with its package URL (https://github.com/package-url/purl-spec).
+func goPackage(path, version string) spdxPackage {
+	id := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '-' {
+			return r
+		}
+		return '-'
+	}, path)
+	return spdxPackage{
+		Name: path, ID: "SPDXRef-Package-" + id, Version: version, DownloadLocation: "NOASSERTION",
+		References: []spdxExternalRef{{"PACKAGE-MANAGER", "purl", "pkg:golang/" + path + "@" + version}},
+	}
+}
