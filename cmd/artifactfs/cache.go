@@ -146,7 +146,7 @@ func orDash(s string) string {
 
 func cacheGC(ctx context.Context, a *cli.App, quota int64, dryRun bool) error {
 	if quota == 0 {
-		found, _ := a.Survey(ctx) // who does not answer is told of by status
+		found, _ := a.Survey(ctx) // status reports daemons that do not answer
 		for _, d := range found.Daemons {
 			quota = max(quota, d.Cache.Quota)
 		}

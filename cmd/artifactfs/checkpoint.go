@@ -206,7 +206,7 @@ func unsynced(verb, dir string, s control.SessionStatus) error {
 		cause += ": " + sentence(s.Error)
 	}
 	hint := "the work is kept on this host, and the push is retried automatically"
-	if verb != "sync" { // nobody is there to try
+	if verb != "sync" { // no daemon is there to try
 		hint = "the work is kept here, and is sent when session " + s.Name + " is mounted again"
 	}
 	return &control.Error{Code: control.ExitUnsynced, Verb: verb, Object: dir, Cause: cause, Hint: hint}

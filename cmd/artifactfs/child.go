@@ -31,7 +31,7 @@ func fromTerminal(s os.Signal) bool {
 	return s == syscall.SIGINT || s == syscall.SIGQUIT || s == syscall.SIGWINCH
 }
 
-// runChild runs a command in a directory of the mount and gives its exit code. An error says why it did not run.
+// runChild runs a command in a directory of the mount and returns its exit code. The error is the reason if it did not run.
 func runChild(a *cli.App, command []string, dir string) (int, error) {
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Dir = dir
@@ -122,8 +122,8 @@ func (t terminal) foreground() (group int, ok bool) {
 	return group, err == nil
 }
 
-// wait waits until CMD has ended. One that stops itself alone, as a shell does with `suspend`, would leave nobody to wake
-// it: we stop as well, so that our parent takes the terminal back, and it goes on when we do.
+// wait waits until CMD has ended. One that stops itself alone, as a shell does with `suspend`, would have no process
+// to wake it: this process stops as well, so that its parent takes the terminal back, and CMD continues when it does.
 func (t terminal) wait(pid int) unix.WaitStatus {
 	any := pid
 	if os.Getpid() == 1 { // of a container: what lost its parent is ours to bury
@@ -146,7 +146,7 @@ func (t terminal) wait(pid int) unix.WaitStatus {
 }
 
 // stopAlong stops this process if CMD is stopped, and not just about to be woken together with us. When we go on, CMD gets
-// the terminal back, if it had it to itself, and goes on too.
+// the terminal back, if it had it to itself, and continues too.
 func (t terminal) stopAlong(pid int) {
 	time.Sleep(stoppedFor)
 	if t.file == nil || !isStopped(pid) {
@@ -184,7 +184,7 @@ func (t terminal) give(to int) {
 	unix.IoctlSetPointerInt(int(t.file.Fd()), unix.TIOCSPGRP, to)
 }
 
-// restore leaves the terminal as we found it to whoever started us.
+// restore restores the state that the terminal had when this process started.
 func (t terminal) restore(status unix.WaitStatus) {
 	if t.file == nil {
 		return

@@ -47,7 +47,7 @@ deleted: a file that no longer has a place is moved to the lost+found directory 
 	f.SortFlags = false
 	f.BoolVar(&e.fix, "fix", false, "repair what can be repaired")
 	f.BoolVar(&e.fix, "repair", false, "")
-	f.Lookup("repair").Hidden = true // its name before there was more than work to mend
+	f.Lookup("repair").Hidden = true // the older name of the flag
 	f.BoolVar(&e.deep, "deep", false, "also read and verify everything that was fetched")
 	f.BoolVar(&e.offline, "offline", false, "do not contact remotes")
 	f.StringVar(&e.tokenFile, "token-file", "", "read the token for the given remotes from `FILE`")

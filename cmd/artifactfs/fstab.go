@@ -45,7 +45,7 @@ func helper(name string) string {
 	return ""
 }
 
-// runHelper gives the exit code.
+// runHelper runs the mount helper and returns the exit code.
 func runHelper(a *cli.App, name string, args []string) int {
 	h, err := parseHelper(name, args)
 	switch {
@@ -72,7 +72,7 @@ func runHelper(a *cli.App, name string, args []string) int {
 	return helperCode(e.Code)
 }
 
-// openAutomount gives a way to an automount point, if the directory is one. Only what the automounter has started may go
+// openAutomount returns a way to an automount point, if the directory is one. Only what the automounter has started may go
 // there while others wait for the mount (autofs_oz_mode): the daemon goes through a descriptor of ours, which has to stay
 // open as long as this process lives.
 func (h helperRun) openAutomount() (through string, err error) {
@@ -131,7 +131,7 @@ type helperRun struct {
 	unmount       bool
 	source, dir   string
 	command       []string // arguments of artifactfs mount
-	flags         uintptr  // of mount(2), to be added; of umount(2), then nobody else is asked
+	flags         uintptr  // of mount(2), to be added; of umount(2), which is then called directly
 	fake, verbose bool
 }
 
@@ -213,7 +213,7 @@ func splitOptions(list string) (all []string) {
 	return append(all, one.String())
 }
 
-// mountFlags are what the kernel can be told of any mount.
+// mountFlags are the generic mount options and their flags of mount(2).
 var mountFlags = map[string]uintptr{
 	"noexec": unix.MS_NOEXEC, "noatime": unix.MS_NOATIME, "nodiratime": unix.MS_NODIRATIME, "relatime": unix.MS_RELATIME, "strictatime": unix.MS_STRICTATIME,
 }
@@ -270,7 +270,7 @@ func (h *helperRun) restrict() error {
 	var st unix.Statfs_t
 	err := unix.Statfs(h.dir, &st)
 	if err == nil {
-		// The flags that statfs tells have the numbers of mount(2) as far as they matter here (include/linux/statfs.h).
+		// The flags that statfs returns have the numbers of mount(2) as far as they matter here (include/linux/statfs.h).
 		flags := h.flags | uintptr(st.Flags)&(unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC)
 		err = unix.Mount("", h.dir, "", unix.MS_REMOUNT|unix.MS_BIND|flags, "")
 	}

@@ -40,13 +40,13 @@ func main() {
 	os.Exit(run(a, os.Args[1:]))
 }
 
-// run gives the exit code.
+// run runs the command line and returns the exit code.
 func run(a *cli.App, args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), deadlySignals()...)
 	defer stop()
 	context.AfterFunc(ctx, func() {
 		if !a.Serving {
-			stop() // whoever presses Ctrl-C twice does not want to wait
+			stop() // a second Ctrl-C ends the process at once
 		}
 	})
 	root := rootCommand(a)

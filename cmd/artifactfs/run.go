@@ -105,7 +105,7 @@ func runIn(a *cli.App, cmd *cobra.Command, args []string, o runOptions) error {
 		return err
 	}
 	defer place.remove()
-	a.Passing = true // nobody will look for it when the machine was started anew
+	a.Passing = true // it is not mounted again after a restart of the machine
 	if err := o.Complete(cmd, append(remote, place.dir), a); err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func runMounted(ctx context.Context, a *cli.App, o runOptions) error {
 		err = &control.Error{Verb: "run", Object: reply.Dir, Cause: "the daemon has mounted it where this process cannot see it, in another mount namespace",
 			Hint: "--state DIR with a state directory of this namespace's own has a daemon started here"}
 	}
-	if err == nil { // nobody has interrupted us at the last moment
+	if err == nil { // no signal has arrived at the last moment
 		code, err = runChild(a, o.command, reply.Dir)
 	}
 	if err != nil {

@@ -108,9 +108,9 @@ func TestSessionTables(t *testing.T) {
 				History: []control.Transition{{State: "active"}, {State: "paused", Reason: "interrupted"}}},
 		}
 	})
-	want := `SESSION  STATE                 POINTS  LAST       PENDING  DIR  REMOTE
-old      paused (interrupted)  0       -          0        /o   https://127.0.0.1/app
-work     active                12      5 min ago  2        /w   https://127.0.0.1/app
+	want := `SESSION  STATE                 CHECKPOINTS  LAST       PENDING  DIR  REMOTE
+old      paused (interrupted)  0            -          0        /o   https://127.0.0.1/app
+work     active                12           5 min ago  2        /w   https://127.0.0.1/app
 `
 	if got := a.ok("session", "list"); got != want {
 		t.Errorf("list:\n%s", got)

@@ -27,7 +27,7 @@ mount. Sessions that have changes but no mount are included; their DIR is the di
 With --watch it prints rates repeatedly until Ctrl-C: a terminal is redrawn, any other output gets one line per mount.
 OPS/S are requests of the kernel, WAIT the requests in flight, MISS/S those that needed the remote, REQ/S and RECV/S
 requests and bytes on the network, QUEUE the file contents that reads wait for plus those queued in the background, and
-HERE the part of the tree that is on this host.
+FETCHED the part of the tree that is on this host.
 
 With --json it prints {"mounts":[...],"daemon":{...},"cache":{...}}, or with DIR the object of that mount; with --watch
 one such line each time.`,
@@ -89,7 +89,7 @@ func showStatus(ctx context.Context, a *cli.App, args []string) error {
 	return asked
 }
 
-// findAny gives the mount at dir or above it, or the session that was mounted there last.
+// findAny returns the mount at dir or above it, or the session that was mounted there last.
 func findAny(all []cli.Served, asked error, dir string) (cli.Served, error) {
 	m, err := cli.Find(all, asked, "status", dir)
 	if err != nil {

@@ -56,7 +56,7 @@ func printTrace(ctx context.Context, a *cli.App, dir string, all bool) error {
 		case ctx.Err() != nil, err == nil:
 			return nil
 		case t.pid != 0 && errors.Is(err, control.ErrNoServer):
-			t.broken() // in the middle: another process goes on with the mount, or nobody does
+			t.broken() // in the middle: another worker continues the mount, or none does
 		case t.again.IsZero():
 			return cli.Failure("trace", m.Dir, err)
 		}

@@ -97,7 +97,7 @@ type unmounted struct {
 	Discarded bool `json:"discarded,omitempty"`
 }
 
-// unmount goes on after a failure; the first one decides the exit code and the others are printed before it.
+// unmount continues after a failure; the first one decides the exit code and the others are printed before it.
 func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 	mounts, asked := a.Mounts(ctx)
 	targets, errs := choose(mounts, asked, o)
@@ -112,7 +112,7 @@ func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 		}
 		reply, err := unmountOne(ctx, a, m, o)
 		if err != nil && o.all && control.AsError(err).Code == control.ExitNotMounted {
-			continue // somebody else has just unmounted it
+			continue // another process has just unmounted it
 		}
 		if err != nil {
 			errs = append(errs, cli.Failure("unmount", m.Dir, err))

@@ -148,7 +148,7 @@ func (w *watcher) head(out io.Writer, all cli.Survey, asked error, now time.Time
 func (w *watcher) table(out io.Writer, mounts []cli.Served, now time.Time, header bool) {
 	var t bytes.Buffer
 	columns := tabwriter.NewWriter(&t, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(columns, "TIME\tOPS/S\tWAIT\tMISS/S\tREQ/S\tRECV/S\tQUEUE\tHERE\tCHANGED\tPENDING\tSTATE\t  DIR")
+	fmt.Fprintln(columns, "TIME\tOPS/S\tWAIT\tMISS/S\tREQ/S\tRECV/S\tQUEUE\tFETCHED\tCHANGED\tPENDING\tSTATE\t  DIR")
 	before := map[string]control.MountStatus{}
 	for _, m := range mounts {
 		last, known := w.before[m.Dir]

@@ -61,7 +61,7 @@ func flagCause(err error) string {
 	return text
 }
 
-// EnvironmentArguments gives the arguments that stand in variables, up to the first that is empty, and forgets them: a
+// EnvironmentArguments returns the arguments that stand in variables, up to the first that is empty, and forgets them: a
 // remote may have a secret in it.
 func EnvironmentArguments(names ...string) (args []string) {
 	for i, name := range names {
@@ -74,7 +74,7 @@ func EnvironmentArguments(names ...string) (args []string) {
 	return args
 }
 
-// SearchPath is where programs are looked for that nobody has told where: that of login(1), root's part included.
+// SearchPath is the PATH of a process that was started without one: that of login(1), with root's directories.
 const SearchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // CompleteEnvironment sets what git and the programs it starts rely on. mount(8) takes PATH and HOME from its helpers, and

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// AtLink has a request for a mount mean the session that a link names: it goes on with the session, or shows a checkpoint.
+// AtLink fills a request for a mount from a link: the mount resumes the session that the link names, or shows a checkpoint of it.
 func AtLink(cmd *cobra.Command, r *control.MountRequest, word string) (link bool, err error) {
 	l, link, err := LinkIn(cmd.Name(), word)
 	if err != nil || !link {

@@ -19,7 +19,7 @@ const (
 	logOld  = 3        // files put aside: FILE.1 is the youngest
 )
 
-// logFile is a file that several processes append to: each puts it aside when it has become too large, and goes on in
+// logFile is a file that several processes append to: each rotates it when it has become too large, and continues in
 // the new one when another did so. Our own stdout and stderr, to which a panic is written, follow if they were the
 // same file.
 type logFile struct {
@@ -71,7 +71,7 @@ func (l *logFile) turnLocked() error {
 		return err
 	}
 	defer unlock()
-	here, full := l.lookLocked() // somebody may have been quicker
+	here, full := l.lookLocked() // another process may have rotated it meanwhile
 	if here && full {
 		for n := logOld; n > 0; n-- {
 			from := l.path

@@ -162,7 +162,7 @@ func ReportAll(a *App, errs []error) error {
 	return first
 }
 
-// IsPath tells local paths from URLs and host:path as git does (connect.c, url_is_local_not_ssh).
+// IsPath distinguishes local paths from URLs and host:path as git does (connect.c, url_is_local_not_ssh).
 func IsPath(remote string) bool {
 	if strings.Contains(remote, "://") {
 		return false
@@ -197,7 +197,7 @@ func RefName(ref, commit string) string {
 	return "empty"
 }
 
-// SayKept says where the work is, beside the result: whoever only reads that misses nothing he would have to do.
+// SayKept prints on stderr where the work was kept. The result on stdout is complete without it.
 func SayKept(a *App, m control.MountStatus, changed int64) {
 	what := Plural(changed, "changed path")
 	if changed == 0 {

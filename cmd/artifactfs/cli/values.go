@@ -170,6 +170,6 @@ func (m *metricsAddress) Type() string   { return "unix:PATH|HOST:PORT" }
 
 func (m *metricsAddress) Set(text string) (err error) {
 	m.Address, err = metrics.ParseAddress(text)
-	m.Text = m.Address.String() // a worker is told, who may be in another directory
+	m.Text = m.Address.String() // absolute: it is passed to a worker, which may run in another directory
 	return err
 }

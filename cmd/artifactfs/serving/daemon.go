@@ -21,7 +21,7 @@ import (
 	"github.com/artifactfs/artifactfs/supervisor"
 )
 
-// defaultWatchdog is long for a process that does nothing for so long, and short for somebody who waits for it.
+// defaultWatchdog is longer than a healthy worker is ever silent, and short for a program that waits for an answer.
 const defaultWatchdog = 3 * time.Second
 
 const (
@@ -167,7 +167,7 @@ func becomeDaemon(a *cli.App) error {
 	if err := KeepMemory(); err != nil {
 		return fmt.Errorf("start daemon: %w", err)
 	}
-	// It must not hold a directory that somebody wants to unmount, least of all one of its own.
+	// It must not keep a directory busy that a user wants to unmount, least of all one of its own.
 	for _, path := range []*string{&a.Socket, &a.LogFile} {
 		if *path == "" {
 			continue

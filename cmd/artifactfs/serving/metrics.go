@@ -19,7 +19,7 @@ const (
 )
 
 // serveMetrics answers in the background until end is called; end waits for that. Without the flag it does nothing. A
-// successor goes on without if it has to, and does not wait until its dead predecessor has given up the address.
+// successor runs without metrics if it must, and does not wait until its dead predecessor has released the address.
 func serveMetrics(a *cli.App, h cli.Host, log *zap.Logger, successor bool) (end func(), _ error) {
 	if a.Metrics.Text == "" {
 		return func() {}, nil

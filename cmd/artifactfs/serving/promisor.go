@@ -17,7 +17,7 @@ func PromisorCommand(a *cli.App) *cobra.Command {
 		Hidden: true,
 		Args:   cli.Arguments(1, 1, "a git directory"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			promisor.Ask(cmd.Context(), args[0], os.Getenv("GIT_PROTOCOL"), os.Stdin, a.Stdout) // git hears of a failure, and tells
+			promisor.Ask(cmd.Context(), args[0], os.Getenv("GIT_PROTOCOL"), os.Stdin, a.Stdout) // git reports a failure
 			return nil
 		},
 		PersistentPreRunE: func(*cobra.Command, []string) error { return nil }, // it needs no state directory, which git's caller may lack

@@ -59,7 +59,7 @@ func overwriteSecrets() error {
 	return nil
 }
 
-// Hidden gives the part of an argument, or of a variable with its name, that is not to be seen: the token's value; of an http
+// Hidden returns the part of an argument, or of a variable with its name, that is not to be seen: the token's value; of an http
 // URL all of USER:PASSWORD, since a token may stand for the user; of other URLs the password.
 func Hidden(s string) (from, to int) {
 	for _, name := range []string{cli.TokenVariable, cli.SessionTokenVariable} {

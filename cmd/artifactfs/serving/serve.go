@@ -34,7 +34,7 @@ const (
 	leastProcs = 4
 )
 
-// ServeMount is mount --foreground: a daemon for one mount, until it is unmounted or the process is told to end.
+// ServeMount is mount --foreground: a daemon for one mount, until it is unmounted or a signal ends the process.
 func ServeMount(ctx context.Context, a *cli.App, r control.MountRequest) (err error) {
 	prepareToServe(a)
 	if err := KeepMemory(); err != nil {
@@ -93,7 +93,7 @@ func (p alone) Status(ctx context.Context) (control.Status, error) {
 	return s, err
 }
 
-// sayWhatIsKept tells of what a mount in the foreground left.
+// sayWhatIsKept prints which work a mount in the foreground has kept.
 func sayWhatIsKept(a *cli.App, dir string) {
 	kept, _ := daemon.Kept(a.State)
 	for _, k := range kept {
@@ -112,7 +112,7 @@ func serveUntilClosed(server *control.Server) (end func()) {
 		close(ended)
 	}()
 	return func() {
-		server.Close() // whoever asked for the unmount that ends us still gets the answer
+		server.Close() // the caller whose unmount ends this process still gets the answer
 		select {
 		case <-ended:
 		case <-time.After(closeTime):
@@ -169,8 +169,8 @@ func prepareToServe(a *cli.App) {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 }
 
-// ForgetRepository drops what git tells its hooks and aliases about the caller's repository: a mount started there would have our
-// own git processes work in it.
+// ForgetRepository removes the variables in which git passes the caller's repository to hooks and aliases: a mount started there
+// would have git processes of the daemon work in it.
 func ForgetRepository() {
 	for _, name := range gitcmd.LocalVariables {
 		os.Unsetenv(name)

@@ -70,7 +70,7 @@ type worker struct {
 	since time.Time
 	log   *zap.Logger
 
-	ending atomic.Bool // told to, or idle: nothing that happens to the supervisor matters any more
+	ending atomic.Bool // by a signal, or idle: a failure of the supervisor no longer matters
 
 	mu     sync.Mutex    // also for start.Reason
 	failed string        // why the last upgrade was not made
@@ -196,7 +196,7 @@ func keepServer(conn *keeper.Conn, server *control.Server) error {
 	return errors.Join(conn.Keep(KeptSocket, listener), conn.Keep(KeptLock, lock))
 }
 
-// beat tells the supervisor that this process is well, as long as it is. patience is how long its locks may take to answer.
+// beat sends the supervisor signs of life while the locks of all mounts answer. patience is how long its locks may take to answer.
 func (w *worker) beat(ctx context.Context, alive *atomic.Pointer[cli.Host], patience time.Duration, done <-chan struct{}) {
 	told := false
 	for {
@@ -210,7 +210,7 @@ func (w *worker) beat(ctx context.Context, alive *atomic.Pointer[cli.Host], pati
 		case err == nil:
 			w.conn.Tell(keeper.Watchdog, "1")
 			told = false
-		case !told && ctx.Err() == nil: // who hangs and why, as long as there is somebody to tell
+		case !told && ctx.Err() == nil: // logs which mount hangs, once
 			told = true
 			stacks := make([]byte, maxStacks)
 			w.log.Error("the daemon hangs", zap.Error(err), zap.ByteString("stacks", stacks[:runtime.Stack(stacks, true)]))

@@ -118,7 +118,7 @@ func SessionOf(ctx context.Context, a *cli.App, verb, name string) (work, error)
 		return work{}, &control.Error{Code: control.ExitUsage, Verb: verb, Object: name, Cause: "it is neither a directory nor the name of a session", Hint: "artifactfs session list shows the sessions"}
 	}
 	if sockets, err := a.Sockets(ctx); err == nil && len(sockets) == 0 && len(named) == 0 && of == name {
-		return work{}, noSession(verb, of) // nobody has to be started to say so
+		return work{}, noSession(verb, of) // no daemon has to be started to report that
 	}
 	client, err := a.EnsureDaemon(ctx)
 	return work{client: client, of: of}, err
@@ -144,7 +144,7 @@ func rank(m cli.Served) int {
 	return 2
 }
 
-// Mounted gives the mount of a session that has to have one.
+// Mounted returns the mount of a session, or an error if the session is not mounted.
 func (w work) Mounted(verb string) (cli.Served, error) {
 	if w.mount == nil {
 		return cli.Served{}, &control.Error{Code: control.ExitNotMounted, Verb: verb, Object: "session " + w.of, Cause: "it is not mounted",
@@ -225,7 +225,7 @@ func askSessions(ctx context.Context, a *cli.App) ([]control.SessionInfo, error)
 	if len(sockets) == 0 {
 		kept, err := a.Mounts(ctx)
 		if err != nil || len(kept) == 0 {
-			return nil, err // nobody has to be started to say so
+			return nil, err // no daemon has to be started to report that
 		}
 		if len(kept) == 1 && kept[0].Mounted() { // this process is a guest in it
 			reply, err := kept[0].Client.Sessions(ctx)
@@ -283,7 +283,7 @@ func sessionList(ctx context.Context, a *cli.App, remote string) error {
 	}
 	now := time.Now()
 	w := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "SESSION\tSTATE\tPOINTS\tLAST\tPENDING\tDIR\tREMOTE")
+	fmt.Fprintln(w, "SESSION\tSTATE\tCHECKPOINTS\tLAST\tPENDING\tDIR\tREMOTE")
 	for _, s := range all {
 		last, dir := "-", s.Dir
 		if s.LastCheckpointAt != nil {

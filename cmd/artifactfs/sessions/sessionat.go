@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// addressHelp tells how commands name checkpoints of other sessions.
+// addressHelp describes how commands name checkpoints of other sessions.
 const addressHelp = `SESSION@ID names a checkpoint of another session, SESSION@ its newest one. With --session-remote URL, sessions are
 looked up in that git repository, and nothing needs to be mounted here; a link, URL#session=SESSION@ID, names both.`
 

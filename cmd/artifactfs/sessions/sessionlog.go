@@ -122,7 +122,7 @@ func printPoints(out io.Writer, points []control.Checkpoint, now time.Time) erro
 	return nil
 }
 
-// branchText names the branch of a point, or the commit if HEAD was detached.
+// branchText returns the branch of a checkpoint, or the commit if HEAD was detached.
 func branchText(p control.Checkpoint) string {
 	if p.Branch == "" && p.Head != "" {
 		return p.Head[:min(12, len(p.Head))]

@@ -102,7 +102,7 @@ func sessionRestore(ctx context.Context, a *cli.App, o restoreOptions, id string
 	return nil
 }
 
-// pathsIn gives paths that are relative to a directory, or absolute, as ones that are relative to the mount.
+// pathsIn returns paths that are relative to a directory, or absolute, as paths relative to the mount.
 func pathsIn(mount, from string, paths []string) ([]string, error) {
 	inMount := []string{}
 	for _, p := range paths {

@@ -131,7 +131,7 @@ session resume to mount it.`,
 	return cmd
 }
 
-// sessionListDeleted lists what session undelete brings back.
+// sessionListDeleted lists the sessions that session undelete can restore.
 func sessionListDeleted(ctx context.Context, a *cli.App, remote string) error {
 	client, err := a.EnsureDaemon(ctx)
 	if err != nil {
@@ -159,7 +159,7 @@ func sessionListDeleted(ctx context.Context, a *cli.App, remote string) error {
 	return nil
 }
 
-// sessionGCAll is session gc of each session of the state directory. It goes on after a failure.
+// sessionGCAll is session gc of each session of the state directory. It continues after a failure.
 func sessionGCAll(ctx context.Context, a *cli.App, r control.SessionGCRequest) error {
 	all, asked := sessions(ctx, a)
 	errs := []error{asked}

@@ -180,7 +180,7 @@ func sessionRecord(ctx context.Context, a *cli.App, of, from string) error {
 	return nil
 }
 
-// Batches gives lines to write in turn, as many at a time as there are at once.
+// Batches returns lines to write in turn, as many at a time as there are at once.
 func Batches(ctx context.Context, in io.Reader, write func(lines []string) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
