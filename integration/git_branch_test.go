@@ -161,7 +161,7 @@ git fast-export main~3..main | sha256sum; git fast-export main~2..main | sed s#r
 	{name: "log of merges", steps: `
 git log --merges -p --cc --format=%s; git log -m --stat --first-parent -5 --format=%s; git show --remerge-diff --format=%s v1.0
 `},
-	{name: "checkout, everything hydrated before", warm: true, steps: `
+	{name: "checkout, everything fetched before", warm: true, steps: `
 git checkout -q topic; git checkout -q far; git checkout -q main; git merge -q --no-edit origin/topic; git status --short --branch
 `},
 	{name: "another branch mounted", ref: "topic", steps: `

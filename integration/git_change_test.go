@@ -206,7 +206,7 @@ git status --short; git add -A; git status --short; git commit -q -m programs; g
 rm -rf *; git status --short | wc -l; git checkout -q .; git status --short
 rm -rf .gitattributes docs src; git stash -q; git status --short; git stash drop -q
 `},
-	{name: "changes, everything hydrated before", warm: true, steps: `
+	{name: "changes, everything fetched before", warm: true, steps: `
 append README.md; edit src/m03/f03.c; git commit -q -a -m one; git stash list; append LICENSE; git stash -q; git stash pop -q
 git checkout -q -b work; git reset -q --hard HEAD~1; git status --short --branch
 `},

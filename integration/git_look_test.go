@@ -271,14 +271,14 @@ git status -z | tr '\0' '\n'
 git add odd/-dash './odd/star*'; git commit -q -m odd -- odd; git show --stat
 git diff --name-only HEAD~1
 `},
-	{name: "diff, everything hydrated before", warm: true, steps: `
+	{name: "diff, everything fetched before", warm: true, steps: `
 append README.md; edit src/m03/f03.c
 git diff
 git diff main~3 main
 git diff --stat
 git status --short
 `},
-	{name: "grep, everything hydrated before", warm: true, steps: `
+	{name: "grep, everything fetched before", warm: true, steps: `
 git grep -n changed
 git grep --cached -c 'line 3 of'
 git grep -c 'line 3 of' HEAD
