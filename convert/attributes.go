@@ -48,7 +48,7 @@ func attrOf(name string) attr {
 	return attrNamed
 }
 
-// inert says whether name is an attribute of git or of a forge that has nothing to do with conversion. A file
+// inert reports whether name is an attribute of git or of a forge that has nothing to do with conversion. A file
 // that sets only such ones is not worth keeping, although a root could define a macro of one of these names.
 func inert(name string) bool {
 	switch name {
@@ -174,7 +174,7 @@ func (f *File) resolve(as []assignment) []assignment {
 	return keep
 }
 
-// Matters says whether the file can change a conversion. Where it cannot, Decide and Unsupported answer the same
+// Matters reports whether the file can change a conversion. Where it cannot, Decide and Unsupported answer the same
 // without it. Names of attributes that git itself gives another meaning are not taken for macros here.
 func (f *File) Matters() bool {
 	if f == nil {
@@ -193,7 +193,7 @@ func (f *File) Matters() bool {
 	return false
 }
 
-// redefines says whether the file makes a macro of an attribute that has a meaning, or binary anew.
+// redefines reports whether the file makes a macro of an attribute that has a meaning, or binary anew.
 func (f *File) redefines() bool {
 	for id := range numValues {
 		if len(f.macros[id]) > 0 {
@@ -213,7 +213,7 @@ type walk struct {
 	root   *File
 }
 
-// decide says whether id was undecided until now.
+// decide reports whether id was undecided until now.
 func (w *walk) decide(id attr) bool {
 	word, bit := int(id/64), uint64(1)<<(id%64)
 	p := &w.few[word%len(w.few)]

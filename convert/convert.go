@@ -63,7 +63,7 @@ func (s Settings) auto() autoCRLF {
 	}
 }
 
-// textIsCRLF says what a text file ends its lines with where no attribute says it; autocrlf outranks eol.
+// textIsCRLF returns what a text file ends its lines with where no attribute says it; autocrlf outranks eol.
 func (s Settings) textIsCRLF() bool {
 	switch s.auto() {
 	case autoTrue:
@@ -88,7 +88,7 @@ const (
 	actAutoCRLF
 )
 
-// Decide gives the rule for the regular file at path, which is relative to the root of the tree and uses '/'.
+// Decide returns the rule for the regular file at path, which is relative to the root of the tree and uses '/'.
 // files are the .gitattributes from the root directory down to the file's own, nil where there is none; a list
 // cut short counts as nil from there. Symlinks are never converted: callers do not ask for them.
 func Decide(s Settings, files []*File, path string) Rule {
@@ -125,7 +125,7 @@ func Decide(s Settings, files []*File, path string) Rule {
 	return r
 }
 
-// Returns says whether git would convert the file at path on its way back into the repository, whatever its content:
+// Returns reports whether git would convert the file at path on its way back into the repository, whatever its content:
 // what git calls would_convert_to_git. The arguments are those of Decide.
 func Returns(s Settings, files []*File, path string) bool {
 	w := s.collect(files, path, 1<<numValues-1)

@@ -132,7 +132,7 @@ func expandStream(id object.ID, content []byte) []byte {
 	return append(out, head[:matched]...)
 }
 
-// foreign says whether an expansion up to and with its '$' is another system's: white space not at its end.
+// foreign reports whether an expansion up to and with its '$' is another system's: white space not at its end.
 func foreign(held []byte) bool {
 	text, ok := bytes.CutPrefix(held, []byte(keyword+": "))
 	if !ok {

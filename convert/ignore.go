@@ -10,11 +10,11 @@ func NewPattern(text string, fold bool) (Pattern, bool) {
 	return Pattern{p}, ok
 }
 
-// Match says whether the pattern, in a file of the directory that path is relative to, is for path, whose last element is
+// Match reports whether the pattern, in a file of the directory that path is relative to, is for path, whose last element is
 // base.
 func (p *Pattern) Match(path, base string) bool { return p.p.match(path, base) }
 
-// Below says whether the pattern could match something below a directory.
+// Below reports whether the pattern could match something below a directory.
 func (p *Pattern) Below(dir string) bool {
 	switch p.p.kind {
 	case kindPath, kindDeep:

@@ -2,7 +2,7 @@ package convert
 
 import "strings"
 
-// kind says how a pattern is tried, from the cheapest on.
+// kind returns how a pattern is tried, from the cheapest on.
 type kind uint8
 
 const (

@@ -35,10 +35,10 @@ type Rule struct {
 	driver   Driver // without a name: none
 }
 
-// IsZero says whether content stays as it is, whatever it is.
+// IsZero reports whether content stays as it is, whatever it is.
 func (r Rule) IsZero() bool { return r == Rule{} }
 
-// ErrRefused says that git does not check such a file out.
+// ErrRefused means that git does not check such a file out.
 var ErrRefused = errors.New("git refuses to check it out")
 
 // Check tells what keeps git from checking such a file out: nil or an ErrRefused.
@@ -63,7 +63,7 @@ func (r Rule) Unfiltered() Rule {
 	return r
 }
 
-// Streams says whether a content goes to the driver as it is stored.
+// Streams reports whether a content goes to the driver as it is stored.
 func (r Rule) Streams() bool { return r.eol == eolAsIs && r.ident == identNone && r.encoding == "" }
 
 // Key names all that decides what becomes of a content at path: part of the keys of caches. path counts where a driver

@@ -47,11 +47,11 @@ const (
 )
 
 var (
-	// ErrUnfiltered says that a program did not filter a content: it said so, failed, or does not know how.
+	// ErrUnfiltered means that a program did not filter a content: it said so, failed, or does not know how.
 	ErrUnfiltered = errors.New("not filtered")
-	// ErrDeadline says that a program was killed because it said nothing for too long.
+	// ErrDeadline means that a program was killed because it said nothing for too long.
 	ErrDeadline = errors.New("deadline passed")
-	// ErrStopped says that the programs were ended, or that nobody wanted the content any more.
+	// ErrStopped means that the programs were ended, or that nobody wanted the content any more.
 	ErrStopped = errors.New("filters are stopped")
 )
 
@@ -126,7 +126,7 @@ func New(o Options) *Programs {
 	return p
 }
 
-// private says whether a variable names a repository, other than the mount's, or holds a secret of ours.
+// private reports whether a variable names a repository, other than the mount's, or holds a secret of ours.
 func private(entry string) bool {
 	name, _, _ := strings.Cut(entry, "=")
 	switch name {

@@ -38,7 +38,7 @@ func (p packetReader) next() ([]byte, error) {
 	return data, nil
 }
 
-// lines gives each line to take, up to a flush.
+// lines returns each line to take, up to a flush.
 func (p packetReader) lines(take func(line string) error) error {
 	for range maxLines {
 		content, err := p.next()

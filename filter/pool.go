@@ -79,7 +79,7 @@ func (o *pool) relieve(g *generation) {
 	}
 }
 
-// unwanted says whether nobody waits for any content of the pool.
+// unwanted reports whether nobody waits for any content of the pool.
 func (o *pool) unwanted() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

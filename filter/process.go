@@ -90,7 +90,7 @@ const (
 	broken                 // the program can no longer be talked to
 )
 
-// filter gives a content to the program. The error tells why it was refused or the program is broken, and, with
+// filter writes a content to the program. The error tells why it was refused or the program is broken, and, with
 // answered, that the output did not take it.
 func (c *process) filter(f *File, mayDelay bool) (answer, error) {
 	switch {

@@ -188,7 +188,7 @@ func (l *Layer) checkNames(r *Report) error {
 	})
 }
 
-// judge gives the inodes as they should be where they are not.
+// judge returns the inodes as they should be where they are not.
 func (c *census) judge(t *state.Table, r *Report, repair bool) (wrong []put) {
 	t.EachInode(func(in Inode) bool {
 		if !in.Node.Own() {
@@ -222,7 +222,7 @@ func (c *census) judge(t *state.Table, r *Report, repair bool) (wrong []put) {
 	return wrong
 }
 
-// loops says whether a directory is its own ancestor.
+// loops reports whether a directory is its own ancestor.
 func (c *census) loops(n Node) bool {
 	at, ok := c.parent[n]
 	for steps := 0; ok && steps <= len(c.parent); steps++ {

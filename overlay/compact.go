@@ -15,7 +15,7 @@ const (
 	longFactor  = 3
 )
 
-// long says whether the log is worth being written anew.
+// long reports whether the log is worth being written anew.
 func (l *Layer) long(closing bool) bool {
 	limit := int64(longLog)
 	if closing {

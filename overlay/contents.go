@@ -66,7 +66,7 @@ func (c *contents) open(number uint64) (disk.File, error) {
 	return f, err
 }
 
-// stat gives size and mtime of a content; ok is false if it is missing.
+// stat returns size and mtime of a content; ok is false if it is missing.
 func (c *contents) stat(number uint64) (info os.FileInfo, ok bool, err error) {
 	info, err = c.fs.Stat(c.path(number))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -164,7 +164,7 @@ func (l *Layer) create(number uint64) (data disk.File, err error) {
 	return data, err
 }
 
-// newNumber gives the number of a content to be made. Numbers are reserved in the log, many at a time: one that was
+// newNumber returns the number of a content to be made. Numbers are reserved in the log, many at a time: one that was
 // handed out is below the counter, so that no later process uses it again.
 func (l *Layer) newNumber() (number uint64, err error) {
 	err = l.withRoom(func() error {

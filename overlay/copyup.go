@@ -18,7 +18,7 @@ type Section interface {
 	Section() (f *os.File, off, n int64)
 }
 
-// CopyUp gives a promoted base file a content of its own with the base's bytes, size of them. The copy is made
+// CopyUp creates the contents file of a promoted base file from the base's bytes, size of them. The copy is made
 // without locks; if meanwhile the file got a content in another way, the copy is thrown away, which is no error.
 func (f *File) CopyUp(base io.ReaderAt, size int64) error {
 	l := f.l

@@ -91,7 +91,7 @@ func (f *File) prepare() error {
 	return f.note()
 }
 
-// begin gives the file an empty content of its own. f.mu is held whole.
+// begin creates an empty contents file for the file. f.mu is held whole.
 func (f *File) begin(flags uint32) error {
 	number, err := f.l.newNumber()
 	if err != nil {

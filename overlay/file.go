@@ -86,7 +86,7 @@ func (fs *files) unpark(f *File) {
 	unused.Add(-1)
 }
 
-// File gives a node's data. It waits for nothing; Done gives it back.
+// File returns a node's data. It waits for nothing; Done gives it back.
 func (l *Layer) File(n Node) *File {
 	fs := &l.files
 	fs.mu.Lock()

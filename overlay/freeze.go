@@ -20,7 +20,7 @@ import (
 //
 // A pin never makes a change fail: if there is no room for what was, the pin is lost, and its reader is told.
 
-// ErrPinLost says that what a content was could not be kept, because the disk is full or failing.
+// ErrPinLost means that what a content was could not be kept, because the disk is full or failing.
 var ErrPinLost = errors.New("what the contents were could not be kept")
 
 // errReleased says that a pin is used after it was given back: a fault of the caller.
@@ -84,7 +84,7 @@ func (l *Layer) Pin(in Inode) *Pin {
 	return p
 }
 
-// Release gives a pin back. Nobody may be reading it.
+// Release releases a pin. It must not be in use by a reader.
 func (p *Pin) Release() {
 	p.mu.Lock()
 	number := p.number
@@ -244,7 +244,7 @@ func (p *Pin) save(from disk.File, first, next int64) error {
 	return nil
 }
 
-// place gives n bytes of the file for what was, which is made with the first.
+// place returns n bytes of the file for what was, which is made with the first.
 func (s *pins) place(l *Layer, n int64) (f disk.File, at int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -263,7 +263,7 @@ func (s *pins) place(l *Layer, n int64) (f disk.File, at int64, err error) {
 
 const beforeName = "before"
 
-// pinned says whether a content must not be removed yet.
+// pinned reports whether a content must not be removed yet.
 func (s *pins) pinned(number uint64) bool {
 	if s.count.Load() == 0 {
 		return false
@@ -273,7 +273,7 @@ func (s *pins) pinned(number uint64) bool {
 	return len(s.byNumber[number]) > 0
 }
 
-// yield gives up the pins of contents whose room is needed.
+// yield releases the pins of contents whose room is needed.
 func (s *pins) yield(numbers []uint64) {
 	if s.count.Load() == 0 {
 		return

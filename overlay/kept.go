@@ -52,7 +52,7 @@ func (tx *Tx) Keep(k Kept) { tx.batch.Keep(k) }
 // Unkeep removes all Kept whose IDs are from first to last. Their contents go when they are dead and without a pin.
 func (tx *Tx) Unkeep(first, last uint64) { tx.batch.Unkeep(first, last) }
 
-// Keeps says whether there is a Kept on record.
+// Keeps reports whether there is a Kept on record.
 func (l *Layer) Keeps() bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

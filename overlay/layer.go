@@ -28,15 +28,15 @@ const (
 )
 
 var (
-	// ErrBase says that a file's contents are the base's: read them there, or copy them up before changing them.
+	// ErrBase means that a file's contents are the base's: read them there, or copy them up before changing them.
 	ErrBase = errors.New("contents are the base's")
 	// ErrSourceBase is ErrBase of the file that CopyRange reads from.
 	ErrSourceBase = errors.New("contents of the source are the base's")
-	// ErrDamaged says that bytes are not what was written. Such an overlay can be opened for reading.
+	// ErrDamaged means that bytes are not what was written. Such an overlay can be opened for reading.
 	ErrDamaged = errors.New("overlay is damaged")
-	// ErrVersion says that another version of the program wrote the overlay.
+	// ErrVersion means that another version of the program wrote the overlay.
 	ErrVersion = wal.ErrVersion
-	// ErrInUse says that another process has the overlay open.
+	// ErrInUse means that another process has the overlay open.
 	ErrInUse = errors.New("overlay is in use by another process")
 )
 
@@ -45,7 +45,7 @@ type Options struct {
 	Log *zap.Logger
 	// ReadOnly opens what is there without writing anything, the good part of a damaged log too.
 	ReadOnly bool
-	// ValidBase says whether the base has a node. After power loss the log ends at the first record that names one
+	// ValidBase reports whether the base has a node. After power loss the log ends at the first record that names one
 	// which it has not.
 	ValidBase func(Node) bool
 	// BeforeSync is called before the log is synced: what records name must not be younger on disk than they are.
@@ -53,7 +53,7 @@ type Options struct {
 	// TakeOver says that the kernel still has the mount that a dead process served with this overlay: nodes without a name
 	// live on if it knows them, and requests may come again. False: no kernel knows anything.
 	TakeOver bool
-	// Knows says whether the kernel knows a base node, for a TakeOver.
+	// Knows reports whether the kernel knows a base node, for a TakeOver.
 	Knows func(Node) bool
 	// Seed makes the positions in directories; they stay good in another process that has the same. The zero Seed: any.
 	Seed state.Seed
@@ -67,7 +67,7 @@ type Options struct {
 	idle  int           // files kept open for the next user; 0: maxIdle
 }
 
-// Dirty says whether the content file of an inode may have been written to at a later time than the inode says.
+// Dirty reports whether the content file of an inode may have been written to at a later time than the inode says.
 func Dirty(in Inode) bool { return in.Flags&state.FlagDirty != 0 }
 
 // Layer is an open overlay. All methods may be called concurrently.
@@ -114,14 +114,14 @@ func (l *Layer) View(f func(r Reader)) {
 	f(Reader{l.state})
 }
 
-// Inode gives a node's inode if the layer has one.
+// Inode returns a node's inode if the layer has one.
 func (l *Layer) Inode(n Node) (Inode, bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.state.Inode(n)
 }
 
-// Entry says what the layer knows of a name.
+// Entry returns what the layer knows of a name.
 func (l *Layer) Entry(dir Node, name string) (Node, Presence) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

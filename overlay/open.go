@@ -27,7 +27,7 @@ const (
 	counterUncounted = state.CounterUser + 1
 )
 
-// Start says how the layer's last use ended.
+// Start is how the last use of the overlay ended.
 type Start uint8
 
 const (
@@ -37,7 +37,7 @@ const (
 	Rebooted               // it was closed, and the host may have gone down since: contents that were not fsynced may be missing
 )
 
-// Recovery says what Open found.
+// Recovery is what Open found and repaired.
 type Recovery struct {
 	Start    Start
 	Records  int64    // in the log
@@ -240,7 +240,7 @@ func (l *Layer) makeDirectories() error {
 	return l.takeLock()
 }
 
-// blame gives an error of the log the overlay's name.
+// blame wraps an error of the log in ErrDamaged if it is damage.
 func blame(err error) error {
 	var damage *wal.DamageError
 	if errors.As(err, &damage) {
@@ -274,7 +274,7 @@ func (l *Layer) Close() error {
 	return nil
 }
 
-// abandon gives back what the layer holds and writes nothing.
+// abandon closes everything that the layer has open, without a write.
 func (l *Layer) abandon() {
 	l.files.closeAll()
 	if l.wal != nil {

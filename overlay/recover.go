@@ -133,7 +133,7 @@ func (l *Layer) skipNumbers() error {
 	return l.update(func(tx *Tx) error { tx.batch.SetCounter(counterContents, l.next); return nil })
 }
 
-// knows says whether the kernel knows a node, or is about to: the answer to the request that made it is still to come.
+// knows reports whether the kernel knows a node, or is about to: the answer to the request that made it is still to come.
 func (l *Layer) knows(n Node) bool {
 	switch {
 	case l.state.Lookups(n) > 0, l.state.Requested(n):

@@ -36,14 +36,14 @@ func (l *Layer) Stats() Stats {
 	return s
 }
 
-// uncounted gives the node that is no change, and says whether it has a name. l.mu is held.
+// uncounted returns the node that is no change, and says whether it has a name. l.mu is held.
 func (l *Layer) uncounted() (n Node, isThere bool) {
 	n = Node(l.state.Counter(counterUncounted))
 	in, ok := l.state.Inode(n)
 	return n, ok && n.Own() && in.Nlink > 0
 }
 
-// Uncounted gives the node that is no change, named or not; 0: there was none.
+// Uncounted returns the node that is no change, named or not; 0: there was none.
 func (r Reader) Uncounted() Node { return Node(r.t.Counter(counterUncounted)) }
 
 // Changed is how many paths differ from the base: names that are new, gone or moved, and files of the base that were

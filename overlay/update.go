@@ -14,10 +14,10 @@ import (
 // Reader reads the state. It is good within View or Update, memory only.
 type Reader struct{ t *state.Table }
 
-// Inode gives a node's inode if the layer has one.
+// Inode returns a node's inode if the layer has one.
 func (r Reader) Inode(n Node) (Inode, bool) { return r.t.Inode(n) }
 
-// Entry says what the layer knows of a name.
+// Entry returns what the layer knows of a name.
 func (r Reader) Entry(dir Node, name string) (Node, Presence) { return r.t.Entry(dir, name) }
 
 // ReadDir emits what the layer knows of the names in dir behind a cookie (0: from the start) until emit returns false.
@@ -56,19 +56,19 @@ func (r Reader) Names(n Node, most int64, emit func(dir Node, name string) bool)
 // Entries counts the names in dir.
 func (r Reader) Entries(dir Node) (present, hidden int) { return r.t.EntryCount(dir) }
 
-// Target gives where a symbolic link points.
+// Target returns where a symbolic link points.
 func (r Reader) Target(n Node) (string, bool) { return r.t.Target(n) }
 
-// Xattr gives an extended attribute.
+// Xattr returns an extended attribute.
 func (r Reader) Xattr(n Node, name string) ([]byte, bool) { return r.t.Xattr(n, name) }
 
-// Xattrs gives the names of a node's extended attributes.
+// Xattrs returns the names of a node's extended attributes.
 func (r Reader) Xattrs(n Node) []string { return r.t.Xattrs(n) }
 
 // EachInode emits every inode until emit returns false.
 func (r Reader) EachInode(emit func(Inode) bool) { r.t.EachInode(emit) }
 
-// Request says whether a request of the kernel was answered by an update, and which node it made; 0: none.
+// Request reports whether a request of the kernel was answered by an update, and which node it made; 0: none.
 func (r Reader) Request(id uint64) (made Node, ok bool) { return r.t.Request(id) }
 
 // Lookups is how often the kernel was told of an own node.
@@ -216,7 +216,7 @@ func (tx *Tx) NewNode() (Node, error) {
 	return n, err
 }
 
-// Inode gives a node's inode as this update has it so far.
+// Inode returns a node's inode as this update has it so far.
 func (tx *Tx) Inode(n Node) (Inode, bool) {
 	for i := range tx.puts {
 		if tx.puts[i].in.Node == n {
@@ -258,7 +258,7 @@ func (tx *Tx) put(in Inode) *put {
 	return &tx.puts[len(tx.puts)-1]
 }
 
-// SetEntry gives n a name in dir.
+// SetEntry makes name in dir an entry for n.
 func (tx *Tx) SetEntry(dir Node, name string, n Node) { tx.batch.SetEntry(dir, name, n) }
 
 // Hide says that dir has no such name, whatever the base has.

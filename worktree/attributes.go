@@ -23,7 +23,7 @@ const (
 	KillPriv // set-user-ID goes, and set-group-ID where the group may execute
 )
 
-// Change says what SetAttr changes.
+// Change is an argument of SetAttr: the attributes to set.
 type Change struct {
 	Set                 Field
 	Mode                uint32 // permission bits
@@ -35,7 +35,7 @@ type Change struct {
 // NowTime as a time of a Change is the time of the change.
 const NowTime = -1 << 63
 
-// Attr gives a node's attributes, waiting for a size that is not known yet.
+// Attr returns a node's attributes, waiting for a size that is not known yet.
 func (t *Tree) Attr(ctx context.Context, n Node) (Attr, error) {
 	if !t.gate.enter() {
 		return Attr{}, ErrClosed
@@ -109,7 +109,7 @@ func (t *Tree) countBlocks(a *Attr, in overlay.Inode) error {
 	return err
 }
 
-// Told gives a node's attributes, like Attr. If its contents are the base's, it calls tell before, with their size,
+// Told returns a node's attributes, like Attr. If its contents are the base's, it calls tell before, with their size,
 // while nothing can change them; last gives their last byte. tell must not come back to the Tree. It is called once
 // more if it asked for the last byte and got an error, since that byte may have to come from far: no lock is held
 // while it does.
@@ -162,7 +162,7 @@ func (t *Tree) ifBase(n Node, f func() error) error {
 	return file.IfBase(f)
 }
 
-// describe gives what is known of a node without waiting.
+// describe returns what is known of a node without waiting.
 func (t *Tree) describe(in overlay.Inode) Attr { return t.describeBy(in, t.knownSize) }
 
 func (t *Tree) describeBy(in overlay.Inode, baseSize func(Node) int64) Attr {
@@ -183,7 +183,7 @@ func (t *Tree) describeBy(in overlay.Inode, baseSize func(Node) int64) Attr {
 	return a
 }
 
-// knownSize gives the size of a base node's contents without waiting, -1 if it is not known, and notes what the
+// knownSize returns the size of a base node's contents without waiting, -1 if it is not known, and notes what the
 // source knew.
 func (t *Tree) knownSize(n Node) int64 {
 	r, ok := t.table.record(n)
@@ -252,7 +252,7 @@ func (t *Tree) SetAttr(ctx context.Context, n Node, c Change) (Attr, error) {
 	return t.describe(in), nil
 }
 
-// sizeOf gives the length of a node's contents, -1 if it is not known.
+// sizeOf returns the length of a node's contents, -1 if it is not known.
 func (t *Tree) sizeOf(n Node) int64 {
 	in, err := t.inode(n)
 	switch {

@@ -214,7 +214,7 @@ func (w *writing) word(slot uint64) *atomic.Uint64 {
 	return (*atomic.Uint64)(unsafe.Pointer(&w.file.At(slot*slotBytes, slotBytes)[0]))
 }
 
-// slot gives a slot that is free. w.mu is held.
+// slot returns a slot that is free. w.mu is held.
 func (w *writing) slot() uint64 {
 	if k := len(w.free); k > 0 {
 		slot := w.free[k-1]

@@ -56,7 +56,7 @@ func (t *Tree) readBase(ctx context.Context, n Node, p []byte, off int64) (int, 
 	return got, nil
 }
 
-// open gives the base's contents of a node, waiting for them.
+// open returns the base's contents of a node, waiting for them.
 func (t *Tree) open(ctx context.Context, n Node) (Content, error) {
 	r, ok := t.table.record(n)
 	if !ok {
@@ -77,7 +77,7 @@ func (t *Tree) open(ctx context.Context, n Node) (Content, error) {
 	return c, nil
 }
 
-// regular gives a regular file's inode, and of anything else the error of reading and writing it.
+// regular returns a regular file's inode, and of anything else the error of reading and writing it.
 func (t *Tree) regular(n Node) (overlay.Inode, error) {
 	in, err := t.inode(n)
 	if err != nil {
@@ -165,7 +165,7 @@ func (t *Tree) copyUp(n Node, f *overlay.File, base func() (Content, error)) err
 	return f.CopyUp(c, c.Size())
 }
 
-// promote gives a node to the overlay, as it is.
+// promote puts a node into the overlay, unchanged.
 func (t *Tree) promote(n Node) error {
 	return t.update(func(e *edit) error { return e.promote(n) })
 }

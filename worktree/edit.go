@@ -22,10 +22,10 @@ type edited struct {
 	now, before overlay.Inode
 }
 
-// readOnly says whether nothing can be changed.
+// readOnly reports whether nothing can be changed.
 func (t *Tree) readOnly() bool { return t.sealed() || t.options.ReadOnly }
 
-// sealed says whether nothing can be changed but by a process that opens it anew. Otherwise Graft moves a Tree that is
+// sealed reports whether nothing can be changed but by a process that opens it anew. Otherwise Graft moves a Tree that is
 // read-only for its users to another commit.
 func (t *Tree) sealed() bool { return t.layer == nil || t.options.OverlayReadOnly }
 
@@ -70,7 +70,7 @@ func (t *Tree) updateIn(flight *journal.Flight, f func(e *edit) error) error {
 	return err
 }
 
-// inode gives a node to be changed. A base node that comes out changed is promoted.
+// inode returns a node to be changed. A base node that comes out changed is promoted.
 func (e *edit) inode(n Node) (*overlay.Inode, error) {
 	for _, in := range e.inodes {
 		if in.now.Node == n {
@@ -85,7 +85,7 @@ func (e *edit) inode(n Node) (*overlay.Inode, error) {
 	return &e.inodes[len(e.inodes)-1].now, nil
 }
 
-// latest gives a node as this update has it so far, only to look at.
+// latest returns a node as this update has it so far, only to look at.
 func (e *edit) latest(n Node) (*overlay.Inode, bool) {
 	for _, in := range e.inodes {
 		if in.now.Node == n {
@@ -99,7 +99,7 @@ func (e *edit) latest(n Node) (*overlay.Inode, bool) {
 	return &in, ok
 }
 
-// directory gives a directory to be changed; in one that was removed there is no place for anything.
+// directory returns a directory to be changed; in one that was removed there is no place for anything.
 func (e *edit) directory(n Node) (*overlay.Inode, error) {
 	in, err := e.inode(n)
 	switch {
@@ -125,7 +125,7 @@ func (e *edit) promote(n Node) error {
 	return nil
 }
 
-// place gives a node a name in a directory, whose block is b. Back at its place in the base it needs no entry.
+// place makes a node an entry of a directory, whose block is b. Back at its place in the base it needs no entry.
 func (e *edit) place(dir Node, b block, name string, n Node) {
 	if in, ok := e.latest(n); ok {
 		e.noteName(e.flight, dir, name, n, in, true)

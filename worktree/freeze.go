@@ -8,7 +8,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// FrozenKind says what is at a path.
+// FrozenKind is the kind of a FrozenEntry: what is at its path.
 type FrozenKind uint8
 
 const (
@@ -82,7 +82,7 @@ type Frozen struct {
 	release []func()
 }
 
-// Release gives back the contents.
+// Release frees the contents. They must not be in use by a reader.
 func (f *Frozen) Release() {
 	for _, release := range f.release {
 		release()

@@ -170,7 +170,7 @@ func (z *freezing) differing() (paths []string) {
 	return paths
 }
 
-// unchanged says whether a base file is, to git, what its record says.
+// unchanged reports whether a base file is, to git, what its record says.
 func (m merged) unchanged(in overlay.Inode, r *record) bool {
 	if in.Size != overlay.SizeOfBase || in.Mode&syscall.S_IFMT != mode(r.kind)&syscall.S_IFMT {
 		return false
@@ -275,7 +275,7 @@ func (z *freezing) path(path string) (told string, err error) {
 	return told, z.node(told, s)
 }
 
-// isClosed says whether nobody wants to know what is in a directory.
+// isClosed reports whether nobody wants to know what is in a directory.
 func (z *freezing) isClosed(path string, s seen) bool {
 	r, base := z.tree.table.record(s.node)
 	return base && r.kind == kindGitlink || s.nested || z.skips(path)
@@ -297,7 +297,7 @@ func (z *freezing) child(m merged, dir Node, name string) (Node, bool, error) {
 	return n, ok, nil
 }
 
-// block gives a directory's block, which must be known.
+// block returns a directory's block, which must be known.
 func (z *freezing) block(dir Node) (block, error) {
 	r, ok := z.tree.table.record(dir)
 	if !ok || r.kind != kindDir {
@@ -447,7 +447,7 @@ func (z *freezing) below(path string, dir Node) error {
 	return nil
 }
 
-// isDirty says whether a base directory, with all that is below it, is not what its tree says.
+// isDirty reports whether a base directory, with all that is below it, is not what its tree says.
 func (z *freezing) isDirty(n Node) bool {
 	if z.dirty == nil {
 		z.look(func(m merged) { z.dirty = m.dirty() })

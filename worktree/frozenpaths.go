@@ -29,7 +29,7 @@ func merge(old, fresh []FrozenEntry, told []string) []FrozenEntry {
 	return append(all, fresh...)
 }
 
-// outermost gives a path, or that above it which entries tell of without telling what is below.
+// outermost returns a path, or that above it which entries tell of without telling what is below.
 func outermost(entries []FrozenEntry, path string) string {
 	if len(entries) == 0 {
 		return path

@@ -47,7 +47,7 @@ func (t *Tree) putGitFile(o Options) error {
 	return nil
 }
 
-// isOtherGit says whether a node is what putGitFile puts when the other kind is asked for.
+// isOtherGit reports whether a node is what putGitFile puts when the other kind is asked for.
 func (t *Tree) isOtherGit(n Node, mode uint32) (other bool) {
 	t.layer.View(func(r overlay.Reader) {
 		in, ok := r.Inode(n)

@@ -24,7 +24,7 @@ import (
 // Nothing of a graft is atomic but each path. Every path is on record in the change journal before the first is
 // changed, so that whoever is interrupted has a tree of which git says the truth, and doing the same again ends it.
 
-// Graft says what a path is to be.
+// Graft returns what a path is to be.
 type Graft struct {
 	Path string      // relative to the root
 	Mode object.Mode // of a blob, of a submodule, which is an empty directory, or ModeDir, of an empty directory; 0: nothing is to be there
@@ -90,7 +90,7 @@ func (t *Tree) Find(ctx context.Context, path string) (Found, error) {
 	return f, nil
 }
 
-// above gives the directory that a path is in, and its name there.
+// above returns the directory that a path is in, and its name there.
 func (t *Tree) above(ctx context.Context, at string) (dir Node, name string, err error) {
 	dir, name = Root, at
 	for {
@@ -281,7 +281,7 @@ func (g *grafting) changed(dir Node, name string) {
 	g.stale[dir], g.listings[dir] = true, true
 }
 
-// dir gives a directory of the mount.
+// dir returns a directory of the mount.
 func (g *grafting) dir(ctx context.Context, at string) (graftDir, error) {
 	if d, ok := g.dirs[at]; ok {
 		return d, nil
@@ -327,7 +327,7 @@ func (g *grafting) kept(e *edit, f Found) (Grafted, error) {
 	return Grafted{Attr: g.tree.describe(in), Kept: true}, nil
 }
 
-// as says whether what is at a path is what was found there; one of its other names may be gone.
+// as reports whether what is at a path is what was found there; one of its other names may be gone.
 func (g *grafting) as(now, over Found) bool {
 	if ctime, ok := g.dropped[now.Node]; ok && ctime == now.ctime {
 		now.ctime = over.ctime
@@ -354,7 +354,7 @@ func (g *grafting) takeAway(e *edit, d graftDir, name string, n Node) error {
 	return nil
 }
 
-// put gives a path its blob.
+// put returns a path its blob.
 func (g *grafting) put(e *edit, p Graft, d graftDir) (Grafted, error) {
 	name := path.Base(p.Path)
 	now := e.found(d.node, d.block, name, p.Path)
@@ -399,7 +399,7 @@ func (g *grafting) put(e *edit, p Graft, d graftDir) (Grafted, error) {
 	return Grafted{Attr: g.tree.describe(in)}, nil
 }
 
-// Shows says whether a path shows an unchanged blob, as a checkout would leave it.
+// Shows reports whether a path shows an unchanged blob, as a checkout would leave it.
 func (f Found) Shows(m object.Mode, id object.ID) bool {
 	k, _ := kindOf(m)
 	if f.Blob.IsZero() || f.Blob != id || f.Mode&syscall.S_IFMT != mode(k)&syscall.S_IFMT {

@@ -60,7 +60,7 @@ func (g *grafting) prepare(ctx context.Context, p Graft) error {
 	}
 }
 
-// block gives a directory below a root.
+// block returns a directory below a root.
 func (r graftRoot) block(ctx context.Context, t *Tree, at string) (block, error) {
 	if b, ok := r.blocks[at]; ok {
 		return b, nil
@@ -83,7 +83,7 @@ func (r graftRoot) block(ctx context.Context, t *Tree, at string) (block, error)
 	return b, err
 }
 
-// choose gives the node for a path's blob in a directory.
+// choose returns the node for a path's blob in a directory.
 func (g *grafting) choose(e *edit, p Graft, d graftDir) (Node, bool) {
 	if n, ok := g.tree.table.search(d.block, path.Base(p.Path)); ok && g.shows(n, p) && e.unused(n) {
 		return n, true
@@ -92,7 +92,7 @@ func (g *grafting) choose(e *edit, p Graft, d graftDir) (Node, bool) {
 	return n, ok && e.unused(n)
 }
 
-// shows says whether a node is that of a path's blob in some tree.
+// shows reports whether a node is that of a path's blob in some tree.
 func (g *grafting) shows(n Node, p Graft) bool {
 	r := g.tree.table.rec(n)
 	k, _ := kindOf(p.Mode)
@@ -109,7 +109,7 @@ func (e *edit) unused(n Node) bool {
 	return e.free(n)
 }
 
-// free says whether a node of some tree has no place in the mount, and is as it was: the overlay has forgotten it, or
+// free reports whether a node of some tree has no place in the mount, and is as it was: the overlay has forgotten it, or
 // waits for the kernel to do so.
 func (m merged) free(n Node) bool {
 	if in, ok := m.Inode(n); ok {

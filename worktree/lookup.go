@@ -73,7 +73,7 @@ func (t *Tree) Resolve(ctx context.Context, path string) (Node, error) {
 	return n, nil
 }
 
-// Parent gives the directory that a node is in, of a file with several names one of them; the root's parent is the
+// Parent returns the directory that a node is in, of a file with several names one of them; the root's parent is the
 // root.
 func (t *Tree) Parent(n Node) (Node, error) {
 	if !t.gate.enter() {
@@ -84,7 +84,7 @@ func (t *Tree) Parent(n Node) (Node, error) {
 	return in.Parent, err
 }
 
-// Path gives a node's path relative to the root, where it is now; the root's is "". Of a file with several names it
+// Path returns a node's path relative to the root, where it is now; the root's is "". Of a file with several names it
 // is one of them, or ErrNotExist if that one was removed, as for a node that has none.
 func (t *Tree) Path(n Node) (path string, err error) {
 	if !t.gate.enter() {
@@ -103,7 +103,7 @@ func (t *Tree) Path(n Node) (path string, err error) {
 	return path, err
 }
 
-// Readlink gives the target of a symbolic link.
+// Readlink returns the target of a symbolic link.
 func (t *Tree) Readlink(ctx context.Context, n Node) ([]byte, error) {
 	if !t.gate.enter() {
 		return nil, ErrClosed
@@ -146,7 +146,7 @@ func (t *Tree) ownTarget(n Node) (target []byte, err error) {
 	return target, err
 }
 
-// inode gives a node as it is now.
+// inode returns a node as it is now.
 func (t *Tree) inode(n Node) (in overlay.Inode, err error) {
 	var ok bool
 	t.view(func(m merged) { in, ok = m.inode(n) })
@@ -156,7 +156,7 @@ func (t *Tree) inode(n Node) (in overlay.Inode, err error) {
 	return in, nil
 }
 
-// find gives what a name in a directory is.
+// find returns what a name in a directory is.
 func (t *Tree) find(ctx context.Context, dir Node, name string) (in overlay.Inode, err error) {
 	if len(name) > maxName {
 		return in, syscall.ENAMETOOLONG
@@ -178,7 +178,7 @@ func (t *Tree) find(ctx context.Context, dir Node, name string) (in overlay.Inod
 	return in, nil
 }
 
-// children gives a base directory's block; the first to ask makes it. A directory of the overlay's own has none.
+// children returns a base directory's block; the first to ask makes it. A directory of the overlay's own has none.
 func (t *Tree) children(ctx context.Context, dir Node) (block, error) {
 	if dir.Own() {
 		in, err := t.inode(dir)

@@ -38,7 +38,7 @@ func (t *Tree) view(f func(m merged)) {
 	t.layer.View(func(r overlay.Reader) { f(merged{r, t}) })
 }
 
-// inode gives a node as the overlay has it, or as it would have it if it were promoted.
+// inode returns a node as the overlay has it, or as it would have it if it were promoted.
 func (m merged) inode(n Node) (overlay.Inode, bool) {
 	if in, ok := m.Inode(n); ok {
 		return in, true
@@ -89,14 +89,14 @@ func (m merged) entry(dir Node, b block, name string) (Node, bool) {
 	return m.tree.table.search(b, name)
 }
 
-// empty says whether a directory, whose block is b, has no entry. Only names of the block are hidden, so a directory
+// empty reports whether a directory, whose block is b, has no entry. Only names of the block are hidden, so a directory
 // with nothing present has nothing left when as many are hidden as there were.
 func (m merged) empty(dir Node, b block) bool {
 	present, hidden := m.Entries(dir)
 	return present == 0 && hidden == b.count
 }
 
-// within says whether a directory is n or below n.
+// within reports whether a directory is n or below n.
 func (m merged) within(dir, n Node) bool {
 	for range maxDepth {
 		if dir == n {
@@ -117,7 +117,7 @@ func (m merged) within(dir, n Node) bool {
 // maxDepth bounds the walk to the root. Only a damaged overlay has a longer one.
 const maxDepth = 1 << 20
 
-// path gives where a node is now, relative to the root. Of a file with several names it is one of them, or none.
+// path returns where a node is now, relative to the root. Of a file with several names it is one of them, or none.
 func (m merged) path(n Node) (string, bool) {
 	var names []string
 	for range maxDepth {
@@ -144,7 +144,7 @@ func (m merged) path(n Node) (string, bool) {
 	return b.String(), n == Root
 }
 
-// name gives a name that a node has in a directory. Nodes do not know their names, so those that do not have the one
+// name returns a name that a node has in a directory. Nodes do not know their names, so those that do not have the one
 // they had in their tree are searched for.
 func (m merged) name(n, dir Node) (name string, ok bool) {
 	if r, base := m.tree.table.record(n); base {

@@ -102,7 +102,7 @@ func (t *Tree) create(ctx context.Context, dir Node, name string, in overlay.Ino
 	return t.describe(in), nil
 }
 
-// inherit gives a new node the group of a set-group-ID directory, and a directory the bit too (fs/inode.c,
+// inherit returns a new node the group of a set-group-ID directory, and a directory the bit too (fs/inode.c,
 // inode_init_owner).
 func inherit(in, parent *overlay.Inode) {
 	if parent.Mode&syscall.S_ISGID == 0 {
@@ -133,7 +133,7 @@ func (t *Tree) place(ctx context.Context, dir Node, name string) (block, error) 
 	return t.children(ctx, dir)
 }
 
-// Link gives a node another name. The attributes may lack a size.
+// Link returns a node another name. The attributes may lack a size.
 func (t *Tree) Link(ctx context.Context, n, dir Node, name string) (Attr, error) {
 	if !t.gate.enter() {
 		return Attr{}, ErrClosed

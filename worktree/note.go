@@ -126,7 +126,7 @@ func (m merged) noteName(f *journal.Flight, dir Node, name string, n Node, in *o
 	j.Note(f, key, recorded(joined(at, name), isDir(in)))
 }
 
-// covered says whether a directory, or one above it, is on record with all below it. in, if not nil, is the inode of n,
+// covered reports whether a directory, or one above it, is on record with all below it. in, if not nil, is the inode of n,
 // which then may be a file.
 func (m merged) covered(f *journal.Flight, n Node, in *overlay.Inode) bool {
 	var buf [32]uint64

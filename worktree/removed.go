@@ -252,7 +252,7 @@ func (e *edit) lose(in *overlay.Inode, dir Node, name string, unlinked bool) {
 	}
 }
 
-// leftOut says whether checkpoints hold nothing of a directory.
+// leftOut reports whether checkpoints hold nothing of a directory.
 func (r *removals) leftOut(dir string) bool {
 	ignored := r.ignored.Load()
 	if ignored == nil || len(*ignored) == 0 {
@@ -371,7 +371,7 @@ func coarseNow() int64 {
 	return ts.Nano()
 }
 
-// unsaved says whether a file may have changed since a time.
+// unsaved reports whether a file may have changed since a time.
 func unsaved(in *overlay.Inode, since int64) bool {
 	return overlay.Dirty(*in) || in.Ctime >= since || in.Mtime >= since
 }

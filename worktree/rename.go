@@ -98,7 +98,7 @@ func (e *edit) rename(dir Node, from block, name string, newDir Node, to block, 
 	return r, nil
 }
 
-// move gives the new name to what has the old one; two names of one node stay as they are.
+// move returns the new name to what has the old one; two names of one node stay as they are.
 func (r *renaming) move() error {
 	if isDir(r.moved) && r.within(r.newDir.Node, r.moved.Node) {
 		return syscall.EINVAL
@@ -143,7 +143,7 @@ func (r *renaming) exchange() error {
 	return nil
 }
 
-// settle gives a moved node its new place.
+// settle returns a moved node its new place.
 func (r *renaming) settle(in, dir *overlay.Inode, b block, name string) {
 	r.place(dir.Node, b, name, in.Node)
 	in.Parent, in.Ctime = dir.Node, r.now

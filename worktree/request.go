@@ -19,13 +19,13 @@ type Request struct {
 // RequestKey is the key of a *Request in a context.
 type RequestKey struct{}
 
-// requestOf gives the request that a call is made for; nil: none of the kernel's.
+// requestOf returns the request that a call is made for; nil: none of the kernel's.
 func requestOf(ctx context.Context) *Request {
 	r, _ := ctx.Value(RequestKey{}).(*Request)
 	return r
 }
 
-// isDone says whether the request that a call is made for was done by a process before, and which node it made; 0: none.
+// isDone reports whether the request that a call is made for was done by a process before, and which node it made; 0: none.
 func (t *Tree) isDone(ctx context.Context) (made Node, done bool) {
 	r := requestOf(ctx)
 	if r == nil || !r.Again || t.layer == nil {
@@ -42,7 +42,7 @@ func (e *edit) answer(ctx context.Context, made Node) {
 	}
 }
 
-// attrOf gives a node as it is, without waiting.
+// attrOf returns a node as it is, without waiting.
 func (t *Tree) attrOf(n Node) (Attr, error) {
 	in, err := t.inode(n)
 	if err != nil {

@@ -11,10 +11,10 @@ import (
 // everything: they know their blob and the path by which its attributes count, and cost nothing before they are read.
 // Nothing shows a further root itself; the overlay gives nodes below it a place in the mount (graft.go).
 
-// isRoot says whether a published node is the root of a tree.
+// isRoot reports whether a published node is the root of a tree.
 func (t *table) isRoot(n Node) bool { return Node(t.rec(n).parent) == n }
 
-// treeOf gives the root of the tree that a published node is of.
+// treeOf returns the root of the tree that a published node is of.
 func (t *table) treeOf(n Node) Node {
 	for !t.isRoot(n) {
 		n = Node(t.rec(n).parent)
@@ -22,7 +22,7 @@ func (t *table) treeOf(n Node) Node {
 	return n
 }
 
-// before gives the further root that was added before another, 0 if that was the first.
+// before returns the further root that was added before another, 0 if that was the first.
 func (r *record) before() Node { return Node(r.name >> 8) }
 
 // rootsOf lists the roots of a tree, the latest first, the base's last.

@@ -236,7 +236,7 @@ func (t *table) open(path string, root object.ID, boot [16]byte, takeOver bool) 
 	return t.kernel.start(t, boot)
 }
 
-// fresh says whether start never got to its end.
+// fresh reports whether start never got to its end.
 func (t *table) fresh() bool { return t.records.Len() == 0 || t.header().magic == [8]byte{} }
 
 // start writes the root, then the header, and of that the magic last: a table is either started or fresh.
@@ -273,12 +273,12 @@ func (t *table) close() error {
 
 func (t *table) header() *header { return (*header)(unsafe.Pointer(t.rec(0))) }
 
-// rec gives a record that is known to lie in the file.
+// rec returns a record that is known to lie in the file.
 func (t *table) rec(n Node) *record {
 	return (*record)(unsafe.Pointer(&t.records.At(uint64(n)*recordSize, recordSize)[0]))
 }
 
-// record gives the record of a node that was handed out.
+// record returns the record of a node that was handed out.
 func (t *table) record(n Node) (*record, bool) {
 	if n < Root || uint64(n) >= t.next.Load() {
 		return nil, false
@@ -287,7 +287,7 @@ func (t *table) record(n Node) (*record, bool) {
 	return r, r.kind != 0
 }
 
-// name gives a record's name; it lies in the mapping and is valid inside the gate only.
+// name returns a record's name; it lies in the mapping and is valid inside the gate only.
 func (t *table) name(r *record) string {
 	n := r.name & maxName
 	if n == 0 {
@@ -296,7 +296,7 @@ func (t *table) name(r *record) string {
 	return unsafe.String(&t.names.At(r.name>>8, n)[0], int(n))
 }
 
-// path gives the path of a published node, relative to the root of its tree.
+// path returns the path of a published node, relative to the root of its tree.
 func (t *table) path(n Node) string {
 	size := 0
 	for at := n; !t.isRoot(at); at = Node(t.rec(at).parent) {

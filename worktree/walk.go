@@ -77,7 +77,7 @@ func (t *Tree) baseEntry(n Node, r *record, path string) BaseEntry {
 	return e
 }
 
-// treeOrder gives the nodes of a block in the order of a git tree, in which a directory's name ends in a slash; nil: it
+// treeOrder returns the nodes of a block in the order of a git tree, in which a directory's name ends in a slash; nil: it
 // is that of the block, as nearly always.
 func (t *table) treeOrder(b block) []Node {
 	misplaced := false

@@ -1,56 +1,62 @@
-// Package worktree is the namespace of a mount: paths to nodes, nodes to attributes and contents. It knows no
-// FUSE; package fuse puts it before the kernel.
+// Package worktree is the namespace of a mount: it maps paths to nodes, and nodes to attributes and contents. It does not
+// know FUSE; package fuse connects it to the kernel.
 //
-// What it promises:
-//   - A node is stable for the life of the mount's work and is the inode number. The base tree's nodes are handed out
-//     from a table on disk that survives the death of the process, so a successor gives every path the node it had.
-//   - A size is right or the call waits for it; a directory is whole or the call waits for it.
-//   - Nothing is read before it is asked for: a directory's tree when it is first looked into, a size when it is
-//     first wanted, a content when it is read or partly overwritten. To rename, link, remove, truncate to nothing or
-//     change the attributes of what nobody read asks for nothing.
-//   - A change has happened or has failed; what it needs from the network comes before it, never in its middle.
+// # Promises
+//   - A node is stable as long as the session lives and is the inode number. The nodes of the base tree are allocated in a
+//     table on disk that survives the process, so that a successor gives every path the node it had.
+//   - A size is right, or the call waits for it; a directory is complete, or the call waits for it.
+//   - Nothing is read before it is wanted: the tree of a directory when it is first looked into, a size when it is first
+//     asked for, contents when they are read or partly overwritten. To rename, link, remove, truncate to zero or change the
+//     attributes of a file that was never read fetches nothing.
+//   - A change has happened or has failed. Objects that it needs are fetched before it, never in its middle.
 //
-// Terms: the base tree is the git tree that untouched paths read from. A block is the run of consecutive nodes that
-// are a base directory's children, in byte order of their names. The overlay holds what differs (package overlay).
-// A base node is promoted when the overlay has its inode; it keeps its number and its record, and the record's path
-// stays what a Source is asked for. A graft is a path that shows a blob of another tree: its node hangs below a further
-// root of the inode table, and is a base node in everything else (Graft).
+// Terms: the base tree is the git tree that unchanged paths are read from. A block is the run of consecutive nodes that are
+// the children of a directory of the base tree, in byte order of their names. The overlay has everything that differs
+// (package overlay). A base node is promoted when the overlay has its inode; it keeps its number and its record, and a
+// Source is still asked for the record's path. A graft is a path that shows a blob of another tree: its node is below a
+// further root of the inode table, and is a base node in everything else (Graft).
 //
-// # How the two are merged
+// # How base tree and overlay are merged
 //
-// The overlay is asked first, for a name and for an inode; what it does not know is the base's. A name that a base
-// directory's block has and that is gone is hidden in the overlay; a name of the block that comes back is shown at
-// its old place in the listing, so a position in a listing stays right whatever is renamed over what.
+// The overlay is asked first, for a name and for an inode; if it has neither, the base tree is asked. A name of a block that
+// was removed is hidden in the overlay. A name of the block that is created again is listed at its old position, so that
+// positions in a listing stay valid across renames.
 //
-// # What changed
+// # Changes
 //
-// Every change is noted in a journal (package journal), so that Changes can tell what differs since somebody looked
-// last. A change is noted before it is made, within the Update that makes it, or, if it is one of contents, under
-// Layer.View: paths do not change meanwhile. The file ".git" in the root is in the overlay and no change (gitfile.go).
+// Every change is recorded in the change journal (package journal), so that Changes can return what differs since a journal
+// position. It is recorded before it is made: within the Update that makes it or, if it changes contents, under Layer.View,
+// because no path changes meanwhile. The file ".git" in the root is in the overlay and counts as no change (gitfile.go).
 //
 // # Freeze
 //
-// A freeze tells what differs since a token, all of it as it was at one moment, with contents that can be read while
-// programs go on to change them. Most of it is told before the moment, with nobody waiting: what a directory after the
-// other has, whose contents are pinned in the overlay. Whatever changes meanwhile is on record in the journal behind the
-// token that was given first; at the moment, under Layer.Freeze, only that is told once more and takes the place of what
-// was told before. So others wait for what changed within the milliseconds that the freeze took, however much there is to
-// tell.
+// A freeze returns the differences since a journal position, all of them as of one moment, with contents that can be read
+// while programs change the files. Most of the work is done before the moment, while no request waits: listing directory
+// after directory and pinning their contents in the overlay. Whatever changes meanwhile is in the journal behind the
+// position that was returned first; at the moment, under Layer.Freeze, only that is listed again and replaces what was
+// listed before. So requests wait for the changes of a few milliseconds, however many files differ.
 //
 // # Takeover
 //
-// The kernel may keep its mount when the process dies, and the next one opens the Tree with Options.TakeOver. What the
-// kernel was told is in mapped files, as the process left it: look-ups of base nodes in the table, of own nodes in the
-// overlay; the four bits of Shown and how far the table goes (kernelstate.go), and who is writing (changes.go). So nodes without a
-// name live on that somebody has open, positions in listings stay right, and a request that comes again is done once
-// (request.go). A count may be too high, because the process died between the count and the answer: that node stays until
-// the mount ends. It is never too low. Whoever opens without TakeOver begins all of that anew.
+// The kernel may keep its mount when the process dies, and the next process opens the Tree with Options.TakeOver. The state
+// that the kernel relies on is in mapped files, as the dead process left it: lookup counts of base nodes in the table, of
+// own nodes in the overlay; the four bits of Shown and the length of the table (kernelstate.go); and which files programs
+// are writing to (changes.go). So nodes without a name that are still open live on, positions in listings stay valid, and a
+// request that is repeated is executed once (request.go). A lookup count may be too high, if the process died between the
+// count and the reply: that node stays until the mount ends. It is never too low. An Open without TakeOver discards all of
+// that state.
+//
+// # Power cuts
+//
+// All files go through disk.FS, and a test cuts the power at every operation. The table is synced before a log that names
+// its nodes is. The journal is closed last: a clean journal on another boot means that no change is missing in it, and it
+// begins anew if the overlay may have gone back to an earlier state.
 //
 // # Locks
 //
-// A change first gets, without any lock, the blocks that it needs (which never change), then decides and is made
-// within one overlay.Layer.Update, and so is alone. Contents are guarded by their overlay.File. No lock is held while
-// a Source is asked, so one slow object delays only who waits for it. Lock order:
+// A change first gets the blocks that it needs, without a lock (they never change), and is then decided and made within one
+// overlay.Layer.Update, which excludes all others. Contents are guarded by their overlay.File. No lock is held while a
+// Source is asked, so that one slow object delays only the requests that need it. Lock order:
 //
 //	overlay's cut -> overlay.File -> overlay.Layer
 //	overlay.Layer -> journal.Journal
@@ -98,18 +104,18 @@ type Content interface {
 	Release()
 }
 
-// Source gives what the nodes are made of. Every method may be called at the same time from many goroutines.
+// Source returns what the nodes are made of. Every method may be called at the same time from many goroutines.
 type Source interface {
-	// Tree gives a tree's entries, waiting for it to arrive. The caller does not change them.
+	// Tree returns a tree's entries, waiting for it to arrive. The caller does not change them.
 	Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
-	// Size gives the exact length of what is shown of a blob, in bytes, waiting for whatever tells it.
+	// Size returns the exact length of what is shown of a blob, in bytes, waiting for whatever tells it.
 	Size(ctx context.Context, b Blob) (int64, error)
-	// KnownSize gives the length if it needs no waiting.
+	// KnownSize returns the length if it needs no waiting.
 	KnownSize(b Blob) (size int64, ok bool)
 	// Looked hears that a reader came upon a file whose size the Tree does not know yet: who walks on can be told from who
 	// does not.
 	Looked(b Blob)
-	// Open gives what is shown of a blob, verified, waiting for it to arrive.
+	// Open returns what is shown of a blob, verified, waiting for it to arrive.
 	Open(ctx context.Context, b Blob) (Content, error)
 }
 
@@ -168,7 +174,7 @@ type Entry struct {
 	Next uint64 // where ReadDir goes on behind this entry
 }
 
-// Counts says how much of the tree has been looked into. Directories that nobody read hide what is below them.
+// Counts returns how much of the tree has been looked into. Directories that nobody read hide what is below them.
 type Counts struct {
 	Nodes int64 // paths that have a node, the root included
 	Dirs  int64 // directories whose children are known
@@ -260,7 +266,7 @@ func (t *Tree) openJournal(o Options) error {
 	shrunk := t.recovery.Shrunk
 	t.journal, err = journal.Open(o.Journal, journal.Options{
 		FS: o.FS, Boot: boot, ReadOnly: o.OverlayReadOnly, TakeOver: t.tookOver,
-		// The overlay may have lost what the journal knows: each is closed by itself, and the power may fail between.
+		// The overlay may have lost what the journal knows: each is closed on its own, and the power may fail between.
 		Anew:   t.recovery.Start == overlay.PowerLoss || len(shrunk) > 0 && o.OverlayReadOnly,
 		Unused: func() bool { return t.layer == nil || t.layer.Changed() == 0 },
 	})
@@ -291,7 +297,7 @@ func (t *Tree) close() error {
 	return errors.Join(err, t.writing.close(), t.table.close(), t.journal.Close())
 }
 
-// Recovery says what Open found and mended.
+// Recovery returns what Open found and mended.
 func (t *Tree) Recovery() overlay.Recovery { return t.recovery }
 
 // Changed is how many paths differ from the base tree. One that is as it was, but younger, does not.
@@ -305,7 +311,7 @@ func (t *Tree) Changed() int64 {
 	return max(0, changed)
 }
 
-// Stats says how large the overlay is.
+// Stats returns how large the overlay is.
 func (t *Tree) Stats() overlay.Stats {
 	if t.layer == nil || !t.gate.enter() {
 		return overlay.Stats{}
@@ -314,7 +320,7 @@ func (t *Tree) Stats() overlay.Stats {
 	return t.layer.Stats()
 }
 
-// Counts says how much of the base tree has been looked into.
+// Counts returns how much of the base tree has been looked into.
 func (t *Tree) Counts() Counts {
 	return Counts{t.table.nodes.Load(), t.table.dirs.Load()}
 }

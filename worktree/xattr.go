@@ -32,7 +32,7 @@ func keepsXattr(name string) bool {
 	return false
 }
 
-// GetXattr gives an extended attribute; one that is not there is ENODATA.
+// GetXattr returns an extended attribute; one that is not there is ENODATA.
 func (t *Tree) GetXattr(n Node, name string) (value []byte, err error) {
 	if !t.gate.enter() {
 		return nil, ErrClosed
@@ -55,7 +55,7 @@ func (t *Tree) GetXattr(n Node, name string) (value []byte, err error) {
 	return value, err
 }
 
-// ListXattr gives the names of a node's extended attributes.
+// ListXattr returns the names of a node's extended attributes.
 func (t *Tree) ListXattr(n Node) (names []string, err error) {
 	if !t.gate.enter() {
 		return nil, ErrClosed

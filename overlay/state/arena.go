@@ -32,7 +32,7 @@ const (
 	classes   = fine + 4*12 + 1
 )
 
-// class gives the size class of n bytes and how large its blocks are.
+// class returns the size class of n bytes and how large its blocks are.
 func class(n int) (index, size int) {
 	if n <= fineLimit {
 		g := max(1, (n+granule-1)/granule)
@@ -44,7 +44,7 @@ func class(n int) (index, size int) {
 	return fine + 4*(log-10) + steps, 1<<log + steps*quarter
 }
 
-// alloc gives a block of at least n bytes with whatever was in it.
+// alloc returns a block of at least n bytes with whatever was in it.
 func (a *arena) alloc(n int) ref {
 	c, size := class(n)
 	if a.free[c] != 0 {
@@ -92,7 +92,7 @@ func (a *arena) take(c int) ref {
 	return r
 }
 
-// larger gives the next class above a small one that has a block, or 0.
+// larger returns the next class above a small one that has a block, or 0.
 func (a *arena) larger(c int) int {
 	for c++; c <= fine; c = (c | 63) + 1 {
 		if word := a.listed[c/64] >> (c % 64); word != 0 {
@@ -107,12 +107,12 @@ func (a *arena) bytes(r ref, n int) []byte {
 	return a.chunks[r/perChunk][off : off+ref(n) : off+ref(n)]
 }
 
-// view gives the value that lies at a ref.
+// view returns the value that lies at a ref.
 func view[T any](a *arena, r ref) *T {
 	return (*T)(unsafe.Pointer(&a.chunks[r/perChunk][r%perChunk*granule]))
 }
 
-// array gives n values that lie at a ref.
+// array returns n values that lie at a ref.
 func array[T any](a *arena, r ref, n int) []T {
 	if n == 0 {
 		return nil

@@ -37,7 +37,7 @@ func (t *Table) dropTarget(r *record) {
 	}
 }
 
-// xattr gives an attribute's parts; they lie in the arena.
+// xattr returns an attribute's parts; they lie in the arena.
 func (t *Table) xattr(at ref) (x *xattr, name string, value []byte) {
 	x = view[xattr](&t.arena, at)
 	b := t.arena.bytes(at, xattrSize+int(x.len)+int(x.size))[xattrSize:]

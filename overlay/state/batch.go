@@ -20,7 +20,7 @@ func (b *Batch) Bytes() []byte { return b.b }
 // Puts is how many there are.
 func (b *Batch) Puts() int { return b.puts }
 
-// Err says what in the batch Apply will not take.
+// Err returns what in the batch Apply will not take.
 func (b *Batch) Err() error { return b.err }
 
 // Reset empties the batch and keeps its memory.
@@ -256,7 +256,7 @@ func (b *Batch) fail(format string, args ...any) {
 	}
 }
 
-// valid says whether a node can be one of this table: base, or own with a slot in reach.
+// valid reports whether a node can be one of this table: base, or own with a slot in reach.
 func (n Node) valid() bool {
 	if n.Own() {
 		return slot(n) >= firstRecord && slot(n) < maxSlots

@@ -13,7 +13,7 @@ type counts struct {
 	memory Memory
 }
 
-// Memory gives CountChunk bytes for look-ups from an offset on, zero where nothing has been counted.
+// Memory returns CountChunk bytes for look-ups from an offset on, zero where nothing has been counted.
 type Memory func(off int64) ([]byte, error)
 
 // CountChunk is how much memory for look-ups is taken at a time, in bytes.
@@ -44,7 +44,7 @@ func (c *counts) reach(slot uint32) error {
 	return err
 }
 
-// word gives the word of a slot if there is one.
+// word returns the word of a slot if there is one.
 func (c *counts) word(slot uint32) *uint64 {
 	i := int(slot / slotsInChunk)
 	if i >= len(c.chunks) || c.chunks[i] == nil {
@@ -53,7 +53,7 @@ func (c *counts) word(slot uint32) *uint64 {
 	return (*uint64)(unsafe.Pointer(&c.chunks[i][slot%slotsInChunk*8]))
 }
 
-// close gives back what is the table's own; chunks of an owner's memory are the owner's to unmap.
+// close unmaps the memory of the table. Chunks of an owner's memory are unmapped by the owner.
 func (c *counts) close() {
 	for _, m := range c.chunks {
 		if m != nil && c.memory == nil {
@@ -128,7 +128,7 @@ func (t *Table) Lookups(n Node) uint64 {
 	return 0
 }
 
-// lookups gives the word of an own node that is there.
+// lookups returns the word of an own node that is there.
 func (t *Table) lookups(n Node) *uint64 {
 	if !n.Own() || t.find(n) == nil {
 		return nil

@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// ErrBatch says that bytes are not a batch that a table takes.
+// ErrBatch means that bytes are not a batch that a table takes.
 var ErrBatch = errors.New("not a batch of changes")
 
 // put is one decoded put; name and value lie in the batch.
@@ -32,7 +32,7 @@ type decoder struct {
 	bad  bool
 }
 
-// next gives the next put, false at the end or, with d.bad, where there is none.
+// next returns the next put, false at the end or, with d.bad, where there is none.
 func (d *decoder) next(p *put) bool {
 	if len(d.rest) == 0 {
 		return false

@@ -67,7 +67,7 @@ func (t *Table) seek(d *directory, key uint64) place {
 	return place{i, sort.Search(len(refs), func(j int) bool { return t.dentry(refs[j]).key() >= key })}
 }
 
-// entry gives the entry at a place or the first behind it.
+// entry returns the entry at a place or the first behind it.
 func (t *Table) entry(d *directory, p place) (*dentry, place) {
 	leaves := t.leaves(d)
 	if p.leaf < len(leaves) && p.at == int(leaves[p.leaf].count) {

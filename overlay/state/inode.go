@@ -4,7 +4,7 @@ package state
 // generation<<32 | slot, generation from 1, so that a number is never used twice although its memory is.
 type Node uint64
 
-// Own says whether a node is not the base's.
+// Own reports whether a node is not the base's.
 func (n Node) Own() bool { return n>>32 != 0 }
 
 // SizeOfBase as an inode's size says that its size and contents are the base's.
@@ -28,7 +28,7 @@ type Inode struct {
 	Parent                Node // of directories for "..", of files the last one, as a hint
 }
 
-// Presence says what the overlay knows of a name.
+// Presence is what the overlay has of a name.
 type Presence uint8
 
 const (

@@ -78,7 +78,7 @@ func (t *Table) insertLeaf(d *directory, i int, l leaf) {
 	leaves[i] = l
 }
 
-// resize gives a leaf room for about n refs, which is not less than it has.
+// resize makes room in a leaf for about n refs, at least as many as it has.
 func (t *Table) resize(l *leaf, n int) {
 	_, size := class(4 * max(n, int(l.count)))
 	if size/4 == int(l.room) {

@@ -40,7 +40,7 @@ func nodeOf(own bool, i uint32, r *record) Node {
 	return Node(r.key)
 }
 
-// need gives the record of a node that something is put into.
+// need returns the record of a node that something is put into.
 func (t *Table) need(n Node) *record {
 	if r := t.find(n); r != nil {
 		return r
@@ -100,7 +100,7 @@ func (t *nodes) list(i uint32, r *record) {
 	}
 }
 
-// ErrFull says that there are no more nodes.
+// ErrFull means that there are no more nodes.
 var ErrFull = errors.New("no node left")
 
 // NewNode reserves a node for a PutInode. CancelNode gives it back if that is not to come.
@@ -126,7 +126,7 @@ func (t *Table) NewNode() (Node, error) {
 	return 0, ErrFull
 }
 
-// counted gives a new node if its look-ups can be counted.
+// counted returns a new node if its look-ups can be counted.
 func (t *Table) counted(n Node) (Node, error) {
 	if err := t.counts.reach(slot(n)); err != nil {
 		t.CancelNode(n)
@@ -144,7 +144,7 @@ func (t *nodes) reserve(i uint32, r *record) (Node, bool) {
 	return Node(g+1)<<32 | Node(i), true
 }
 
-// CancelNode gives back a node that NewNode reserved. A node that came into use is left alone.
+// CancelNode frees a node that NewNode reserved. A node that came into use is left alone.
 func (t *Table) CancelNode(n Node) {
 	if r := t.own.look(slot(n)); r != nil && r.is(recordReserved) {
 		t.list(slot(n), r)

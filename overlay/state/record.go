@@ -51,7 +51,7 @@ const (
 // Memory per file is promised.
 var _ [96]byte = [recordSize]byte{}
 
-// at gives the record of an index; it exists from now on.
+// at returns the record of an index; it exists from now on.
 func (s *slab) at(i uint32) *record {
 	c := int(i / slabRecords)
 	for len(s.chunks) <= c {
@@ -64,7 +64,7 @@ func (s *slab) at(i uint32) *record {
 	return (*record)(unsafe.Pointer(&s.chunks[c][uintptr(i%slabRecords)*recordSize]))
 }
 
-// look gives the record of an index if there is one.
+// look returns the record of an index if there is one.
 func (s *slab) look(i uint32) *record {
 	if i >= s.end || s.chunks[i/slabRecords] == nil {
 		return nil

@@ -32,7 +32,7 @@ func (r *requests) each(emit func(id uint64, made Node)) {
 	}
 }
 
-// Request says whether a request made a change, and which node it made; 0: none. It looks at all that are remembered.
+// Request reports whether a request made a change, and which node it made; 0: none. It looks at all that are remembered.
 func (t *Table) Request(id uint64) (made Node, ok bool) {
 	for _, r := range t.requests.ring {
 		if r.id == id {
@@ -45,7 +45,7 @@ func (t *Table) Request(id uint64) (made Node, ok bool) {
 // Requests is how many are remembered.
 func (t *Table) Requests() int { return len(t.requests.ring) }
 
-// Requested says whether a request that is remembered made a node.
+// Requested reports whether a request that is remembered made a node.
 func (t *Table) Requested(n Node) bool {
 	for _, r := range t.requests.ring {
 		if r.made == n {

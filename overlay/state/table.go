@@ -25,20 +25,20 @@ type Table struct {
 	hash     func(name string) uint32
 }
 
-// New gives an empty table.
+// New returns an empty table.
 func New() *Table {
 	var s Seed
 	rand.Read(s[:]) // never fails (crypto/rand)
 	return NewSeeded(s)
 }
 
-// NewSeeded gives an empty table whose cookies mean what those of any other with the same seed mean that went through
+// NewSeeded returns an empty table whose cookies mean what those of any other with the same seed mean that went through
 // the same changes, or was made from its dump.
 func NewSeeded(s Seed) *Table {
 	return &Table{hash: func(name string) uint32 { return s.hash(name) }}
 }
 
-// Close gives the memory back. Nothing that lies in the table may be used any more.
+// Close frees the memory. Nothing that a method returned may be used afterwards.
 func (t *Table) Close() {
 	t.arena.close()
 	t.own.close()
@@ -164,7 +164,7 @@ func (t *Table) wipe(r *record) {
 	*r = record{key: r.key, state: r.state &^ (recordUsed | recordInode | recordReserved)}
 }
 
-// Inode gives a node's inode.
+// Inode returns a node's inode.
 func (t *Table) Inode(n Node) (Inode, bool) {
 	r := t.find(n)
 	if r == nil || !r.is(recordInode) {
@@ -173,7 +173,7 @@ func (t *Table) Inode(n Node) (Inode, bool) {
 	return r.inode(n), true
 }
 
-// Entry says what is known of a name in a directory.
+// Entry returns what is known of a name in a directory.
 func (t *Table) Entry(dir Node, name string) (Node, Presence) {
 	if r := t.find(dir); r != nil && r.dir != 0 {
 		if e, _, _ := t.search(view[directory](&t.arena, r.dir), name); e != nil {
@@ -203,7 +203,7 @@ func (t *Table) ReadDir(dir Node, after uint64, emit func(name string, n Node, c
 	}
 }
 
-// EntryCount says how many entries a directory has here.
+// EntryCount returns how many entries a directory has here.
 func (t *Table) EntryCount(dir Node) (present, hidden int) {
 	if r := t.find(dir); r != nil && r.dir != 0 {
 		d := view[directory](&t.arena, r.dir)
@@ -220,13 +220,13 @@ func (t *Table) Target(n Node) (string, bool) {
 	return "", false
 }
 
-// HasXattrs says whether a node has extended attributes.
+// HasXattrs reports whether a node has extended attributes.
 func (t *Table) HasXattrs(n Node) bool {
 	r := t.find(n)
 	return r != nil && r.xattrs != 0
 }
 
-// Xattr gives an extended attribute.
+// Xattr returns an extended attribute.
 func (t *Table) Xattr(n Node, name string) (value []byte, ok bool) {
 	if r := t.find(n); r != nil {
 		for at := r.xattrs; at != 0; {
@@ -240,7 +240,7 @@ func (t *Table) Xattr(n Node, name string) (value []byte, ok bool) {
 	return nil, false
 }
 
-// Xattrs gives the names of a node's extended attributes, sorted.
+// Xattrs returns the names of a node's extended attributes, sorted.
 func (t *Table) Xattrs(n Node) (names []string) {
 	if r := t.find(n); r != nil {
 		for at := r.xattrs; at != 0; {
@@ -253,7 +253,7 @@ func (t *Table) Xattrs(n Node) (names []string) {
 	return names
 }
 
-// Counter gives a counter.
+// Counter returns a counter.
 func (t *Table) Counter(c Counter) uint64 {
 	if c == CounterGeneration {
 		return uint64(t.freed)
@@ -261,7 +261,7 @@ func (t *Table) Counter(c Counter) uint64 {
 	return t.counters[c]
 }
 
-// Totals says how much there is.
+// Totals returns how much there is.
 func (t *Table) Totals() Totals {
 	all := t.totals
 	all.Dead, all.Kept = int64(t.dead.count), int64(len(t.kept))

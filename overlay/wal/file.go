@@ -100,7 +100,7 @@ func resume(f disk.File, end int64, last uint64, taken int64, set func(*header),
 	return l, nil
 }
 
-// grow gives the next chunk: the one that lies ready, or else it waits for the file system.
+// grow returns the next chunk: the one that lies ready, or else it waits for the file system.
 func (l *file) grow() (*chunk, error) {
 	if c := l.spare.Swap(nil); c != nil {
 		return c, nil
@@ -201,7 +201,7 @@ func (l *file) write(off int64, b []byte) {
 	}
 }
 
-// at gives the rest of the chunk from an offset on.
+// at returns the rest of the chunk from an offset on.
 func (l *file) at(off int64) []byte {
 	c := l.chunks[(off-l.chunks[0].off)/chunkSize]
 	return c.mem[off-c.off:]

@@ -39,7 +39,7 @@ func (h *header) sum() uint32 {
 	return crc32.Checksum(unsafe.Slice((*byte)(unsafe.Pointer(h)), unsafe.Offsetof(h.crc)), castagnoli)
 }
 
-// good says whether the checksum is right. A process that died while it raised the version has left the checksum of a
+// good reports whether the checksum is right. A process that died while it raised the version has left the checksum of a
 // former one.
 func (h *header) good() bool {
 	if h.crc == h.sum() {
@@ -85,7 +85,7 @@ func (h *head) sum(seed uint32, record []byte) uint32 {
 
 var noCRC [4]byte
 
-// fits says whether the checksum is that of the head and the record.
+// fits reports whether the checksum is that of the head and the record.
 func (h *head) fits(seed uint32, record []byte) bool {
 	return int(h.length()) == len(record) && binary.NativeEndian.Uint32(h[4:]) == h.sum(seed, record)
 }

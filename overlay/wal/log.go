@@ -1,14 +1,15 @@
-// Package wal is a log that survives its process without system calls and the power with one.
+// Package wal is the overlay's write-ahead log: an acknowledged record survives the death of the process without a
+// system call, and a power cut after one.
 //
-// Append copies a record into a mapping of the file. From then on it belongs to the kernel: the death of the process
-// loses nothing. Sync lets the kernel write it; only then does it survive a power cut.
+// Append copies a record into a mapping of the file. From then on the kernel has it, and the death of the process loses
+// nothing. Sync makes the kernel write it; only then does it survive a power cut.
 //
-// A file is a header of one page, then records, then zeros. A record's length is stored last, so a process that
-// dies while copying leaves no record. Space is allocated before it is mapped, a chunk ahead of need: a full disk is
-// an error of Append, which then has appended nothing.
+// A file is a header of one page, then records, then zeros. A record's length is stored last, so that a process that dies
+// while copying leaves no record. Disk space is reserved before it is mapped, one chunk ahead: a full disk is an error of
+// Append, which then has appended nothing.
 //
-// Lock order: Rotation.Commit and Sync take syncing, then mu. Nothing waits for the disk under mu but growth of the
-// file that the goroutine which prepares chunks was too slow for.
+// Lock order: Rotation.Commit and Sync take syncing, then mu. Under mu the disk is waited for only if the file must grow
+// before the goroutine that prepares chunks has the next one ready.
 package wal
 
 import (
@@ -31,7 +32,7 @@ type Options struct {
 	BootID    string                                // "": of the host
 }
 
-// Recovery says what Open found.
+// Recovery is what Open found and repaired.
 type Recovery struct {
 	Fresh     bool         // there was no log
 	Clean     bool         // it was closed
@@ -57,10 +58,10 @@ func (e *DamageError) Error() string {
 var (
 	// ErrRefused is for Options.Replay: a record that is whole and cannot be used.
 	ErrRefused = errors.New("record refused")
-	// ErrUnsynced says that an earlier Sync failed. The kernel may have dropped what it could not write, so that a
+	// ErrUnsynced means that an earlier Sync failed. The kernel may have dropped what it could not write, so that a
 	// later Sync would succeed and say nothing; a Rotation helps.
 	ErrUnsynced = errors.New("an earlier sync failed")
-	// ErrVersion says that another version of this program wrote the log.
+	// ErrVersion means that another version of this program wrote the log.
 	ErrVersion = errors.New("unknown version")
 	errEmpty   = errors.New("append an empty record")
 )

@@ -42,7 +42,7 @@ func replay(f io.ReaderAt, size int64, seed uint32, emit func(record []byte, tim
 	}
 }
 
-// next gives the record that comes. It is not taken from the reader unless it is larger than its buffer.
+// next returns the record that comes. It is not taken from the reader unless it is larger than its buffer.
 func next(in *bufio.Reader, seed uint32, sequence uint64, rest int64) (record []byte, time int64, ok bool, err error) {
 	b, err := in.Peek(recordHead)
 	if err != nil {

@@ -118,7 +118,7 @@ func (r *Rotation) sync() error {
 	return r.file.sync(&r.log.mu, want)
 }
 
-// Abort gives the new log up. After Commit it does nothing.
+// Abort discards the new log. After Commit it does nothing.
 func (r *Rotation) Abort() error {
 	r.log.syncing.Lock()
 	defer r.log.syncing.Unlock()

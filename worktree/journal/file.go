@@ -267,7 +267,7 @@ func (l *log) grow(size int) error {
 	return nil
 }
 
-// read gives the record at an offset; size 0 says that there is none.
+// read returns the record at an offset; size 0 says that there is none.
 func (l *log) read(off int) (r record, size int, err error) {
 	if off+8 > l.size {
 		return r, 0, nil

@@ -1,49 +1,49 @@
-// Package journal keeps which paths of a working tree changed, in order, so that who looked at the tree before is told
-// what to look at again.
+// Package journal keeps the ordered record of changed paths of a working tree, the change journal. It answers git's
+// fsmonitor queries: which paths may have changed since a journal position.
 //
 // # Promises
-//   - Who asks with a token is told every path that changed since the token was given, and perhaps some that did not;
-//     or that everything may have changed.
-//   - That holds across the death of the process by any signal, and across Close. After a power loss no older token is
-//     known.
-//   - Memory and file are bounded: of very many changes the oldest are forgotten, and who asks for them is told that
-//     everything may have changed. To note a change cannot fail.
+//   - A query with a journal position returns every path that changed since that position was returned, and perhaps some
+//     that did not; or it returns that everything may have changed.
+//   - That holds across the death of the process by any signal, and across Close. After a power loss without Close no older
+//     position is known.
+//   - Memory and file are bounded: of very many changes the oldest are dropped, and a query from before them returns that
+//     everything may have changed. Recording a change cannot fail.
 //
 // # Terms
 //
-// A record is a path; its number is one more than that of the record before. A token is an epoch and the number of a
-// record: whoever has it knows of the records up to that. Epochs are random: a token of another one means nothing here.
-// A path that ends in a slash stands for all that is below it, "/" for everything. A key stands for a file or directory
-// whatever its path is.
+// A record is a path; its number is one more than that of the record before. A journal position, in the code a token, is an
+// epoch and the number of a record: the caller knows of all records up to that. Epochs are random: a position of another
+// one is unknown. A path that ends in a slash stands for all paths below it, "/" for all paths. A key identifies a file or
+// directory independently of its path.
 //
-// # Why nothing is lost
+// # Why no change is missed
 //
-// A change is noted before it is made, so that there is no moment at which the process could die and leave a change that
-// is on no record. But then somebody may ask between the record and the change, look at the path too early, and never
-// be told again. So a change is a Flight from before its record until it is made, and no token is given that includes a
-// record of a flight: the next question will be answered with it once more.
+// A change is recorded before it is made, so that a process killed at any moment leaves no change without a record. But a
+// query may come between the record and the change: its caller would look at the path too early, and never be told of it
+// again. So a change is a Flight from before its record until it is made, and no position is returned that includes a
+// record of a flight: the next query returns it once more.
 //
-// What a program has written and the kernel keeps in its cache is a change to who looks, and is lost if the process dies
-// that the kernel would have given it to. So whoever had a token before is told again all that is on record, unless the
-// kernel gives it to the next process. That one is asked again, too, for the changes that were flights.
+// The kernel caches what programs write. For other programs that is a change already; it is lost if the process dies that
+// the kernel would have written it to. So after a kill a query with an older position returns all records again, unless
+// the next process takes the mount over and gets those writes. That process repeats the records of the flights, too.
 //
-// A key that is on record is not recorded again as long as no token was given that includes the record. That it may
-// have got another path since is no matter if whoever moves something notes the new path, always, and for a directory
-// with all that is below it: that record is younger than any of what was moved, so that a question that would be
-// answered with theirs is answered with it.
+// A key that has a record is not recorded again as long as no position was returned that includes the record. Meanwhile
+// the file may get another path: a rename always records the new path, of a directory with all that is below it. That
+// record is younger than any of the moved files, so that a query that returns theirs returns it as well.
 //
-// What belongs to one change, and the paths that it notes, must be consistent: nobody may move a directory between the
-// reading of a path and its Note. The caller sees to that with a lock of its own, which is above the journal's.
+// The paths that one change records must be consistent: no directory may be renamed between the reading of a path and its
+// Note. The caller ensures that with a lock of its own, which is above the journal's.
 //
 // # The file
 //
-// It is mapped into memory: what was written belongs to the file at once, whatever becomes of the process. Behind the
-// header come the records; the first eight bytes of one are written last, in one store, and those behind the last are
-// zero. When the file is nearly full MakeRoom writes what is kept to a new one, while changes go on, and gives that the
-// name. Where the disk is too full for that, the journal starts again with a new epoch in the old file, the epoch first.
+// It is mapped into memory: a store belongs to the file at once, even if the process dies. Records follow the header; the
+// first eight bytes of a record are stored last, and those behind the last record are zero. When the file is nearly full
+// MakeRoom writes the records worth keeping to a new file, while changes continue, and renames that over the old one. If
+// the disk is too full for that, the journal begins a new epoch in the old file; the epoch is stored first. Close syncs
+// file and directory and then marks the file clean: only a clean file is continued on another boot.
 //
-// Lock order: rewriting, mu. Callers of Note hold locks of their own, for which requests wait; so Note copies one record
-// and does nothing that grows with the journal.
+// Lock order: rewriting, mu. Callers of Note hold locks that requests wait for; so Note copies one record and does nothing
+// that grows with the journal.
 package journal
 
 import (
@@ -102,7 +102,7 @@ type Flight struct {
 	first uint64 // the lowest record that it relies on; 0: none
 }
 
-// Covers says whether one of the keys is on record, so that a change of it, or below it if it is a directory, needs
+// Covers reports whether one of the keys is on record, so that a change of it, or below it if it is a directory, needs
 // none of its own; the flight then relies on that.
 func (j *Journal) Covers(f *Flight, keys ...uint64) bool {
 	if j == nil {
@@ -178,7 +178,7 @@ func (j *Journal) Land(f *Flight) {
 	*f = Flight{}
 }
 
-// Since gives the paths that may have changed since a token, each once; known is false if that may be any. next is the
+// Since returns the paths that may have changed since a token, each once; known is false if that may be any. next is the
 // token to ask with from now on.
 func (j *Journal) Since(token string) (next string, paths []string, known bool) {
 	if j == nil {
@@ -219,7 +219,7 @@ func (j *Journal) Since(token string) (next string, paths []string, known bool) 
 	return next, paths, true
 }
 
-// Longer says whether more than n records came since a token, as far as that can be told without looking at them.
+// Longer reports whether more than n records came since a token, as far as that can be told without looking at them.
 func (j *Journal) Longer(token string, n uint64) bool {
 	if j == nil {
 		return false

@@ -30,7 +30,7 @@ type File struct {
 	Size   int64
 }
 
-// Rule says what happens when an object is asked for, before it is answered.
+// Rule returns what happens when an object is asked for, before it is answered.
 type Rule struct {
 	Delay time.Duration
 	Block <-chan struct{} // waits until it is closed
