@@ -103,7 +103,7 @@ func indifferent(thread proc.Process, mode uint32) bool {
 		return false
 	}
 	switch name {
-	case "chgrp", "chmod", "chown", "cp", "ln", "mv", "touch", "unlink":
+	case "chgrp", "chmod", "chown", "cp", "ln", "mv": // touch and unlink need no name: their system calls say it
 		return true
 	case "rm": // "remove regular empty file?" is what it asks when told to ask, or before it removes what is read-only
 		args, err := thread.Args()
