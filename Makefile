@@ -3,7 +3,7 @@
 GO       ?= go
 PREFIX   ?= /usr/local
 DESTDIR  ?=
-# Where mount(8) looks for helpers. It looks nowhere else; what is installed for one user is found by nobody.
+# Where mount(8) looks for helpers. It looks nowhere else, so a helper that is installed in a home directory is not found.
 HELPERDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/sbin,$(PREFIX)/sbin)
 UNITDIR   ?= $(PREFIX)/lib/systemd
 FUZZTIME ?= 10s
@@ -11,14 +11,13 @@ BIN      ?= bin
 # Packages tested at once, other than those of TIMED, which measure time and are tested one after the other.
 TESTP    ?= 2
 TIMED    := ./daemon ./fuse ./integration ./internal/harness/gittest
-# Longest run of the tests of a package, on a busy machine too; integration is the longest.
+# Longest run of the tests of a package, on a busy machine too. That of integration is the longest.
 TESTTIME ?= 40m
-# -count=1 below: the cache of test results does not know that integration tests depend on the command they build.
-# Tests of integration for `make race`. The detector slows the daemon down about tenfold: the whole of integration would take hours,
-# and its limits of time and memory would not hold. These run every part of the daemon at least once: reads, writes, git, sessions,
-# follow, switch, and takeover.
+# Tests of integration for `make race`: reads, writes, git, sessions, follow, switch and takeover. The others are left out since the
+# race detector makes the daemon slower and larger, and they hold it to limits of time, memory and processes.
 RACETESTS ?= TestListStatusPrefetch|TestWritesAreLazy|TestFollow|TestSwitchFar|TestModelsAtOnce|TestGrepOfEverything|TestSessionResumesElsewhere|TestSessionsShareASessionRemote|TestAdoptAndMerge|TestCommandsUnderKills|TestMCP|TestEveryKindOfRef|TestManifestsComeFirst
-# Go flags for `make test`, such as -run TestX or -race.
+# -count=1 below: the cache of test results does not know that integration tests depend on the command they build.
+# Go flags for `make test`, such as -run TestX.
 TESTFLAGS ?=
 
 # safe.directory: a checkout may belong to another user than the one who builds it.
