@@ -95,7 +95,7 @@ func TestLesserServers(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		faults []gittest.Fault
-		says   string // part of what mount tells
+		says   string // part of what mount prints
 	}{
 		{"no filter", []gittest.Fault{{Kind: gittest.NoFilter}}, "filter"},
 		{"no protocol v2", []gittest.Fault{{Kind: gittest.NoV2}}, "version 2"},

@@ -62,7 +62,7 @@ func (w *world) compareTrees(mount, clone string) {
 	}
 }
 
-// listTree gives every path below dir but git's directory of a checkout, or the file that stands for it.
+// listTree returns every path below dir but git's directory of a checkout, or the file that stands for it.
 func listTree(w *world, dir string) map[string]fs.FileInfo {
 	w.Helper()
 	all := map[string]fs.FileInfo{}
@@ -130,7 +130,7 @@ func compareFile(path string, want []byte, way int) error {
 	return nil
 }
 
-// where tells lengths and the first difference.
+// where returns lengths and the first difference.
 func where(got, want []byte) string {
 	n := 0
 	for n < len(got) && n < len(want) && got[n] == want[n] {

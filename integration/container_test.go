@@ -121,7 +121,7 @@ func TestGitInsideComesAndGoes(t *testing.T) {
 		}
 	}
 	check("new", true)
-	for i := range 3 { // whoever takes over finds it bound
+	for i := range 3 { // the successor finds it bound
 		syscall.Kill(w.serving(), syscall.SIGKILL)
 		check(fmt.Sprintf("killed %d", i), true)
 	}

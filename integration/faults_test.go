@@ -171,7 +171,7 @@ func sample(seed string) map[string]gittest.File {
 }
 
 // readAll reads every file with several readers at once. Each read must give what was committed or one of the errors,
-// in time. It gives the number of errors.
+// in time. It returns the number of errors.
 func readAll(t testing.TB, dir string, files map[string]gittest.File, allowed ...syscall.Errno) (failed int) {
 	t.Helper()
 	var mu sync.Mutex
@@ -397,7 +397,7 @@ func (w *world) interrupt(p *waiting) {
 	}
 }
 
-// A waiting lookup holds the name against all others who look it up, and the kernel lets nobody interrupt that: so
+// A waiting lookup holds the name against all others who look it up, and the kernel lets no process interrupt that: so
 // the readers that wait for the same content do so by different names.
 func TestInterruptOfAReaderThatWaits(t *testing.T) {
 	for name, c := range map[string]struct{ plain, stall gittest.Fault }{

@@ -47,7 +47,7 @@ func newWorldOnDisk(t testing.TB, options string) *world {
 	return w
 }
 
-// fill leaves no byte of the small disk, and gives a function that frees it again.
+// fill leaves no byte of the small disk, and returns a function that frees it again.
 func (w *world) fill() (free func()) {
 	w.Helper()
 	path := filepath.Join(w.state, "filler")

@@ -32,7 +32,7 @@ func (w *world) packsOf(gitDir string) (packs []string) {
 	return packs
 }
 
-// workIn makes a mount of a repository with all that a user can have in git: commits on branches that nobody else has,
+// workIn makes a mount of a repository with all that a user can have in git: commits on branches that exist nowhere else,
 // a tag, a stash, staged and other changes.
 func (w *world) workIn(m mounted) {
 	w.Helper()

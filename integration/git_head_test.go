@@ -77,7 +77,7 @@ func facesOf(t testing.TB, g *gitSide) map[string]face {
 }
 
 // Whatever way HEAD is moved without files being written, no file of the mount changes: not its bytes, nor its times,
-// nor its number; and git tells the truth about what differs now.
+// nor its number; and git prints the truth about what differs now.
 func TestMovingHeadChangesNoFile(t *testing.T) {
 	for _, f := range formats {
 		t.Run(f.String(), func(t *testing.T) {

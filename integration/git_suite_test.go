@@ -27,7 +27,7 @@ func chosen(all []scenario) []scenario {
 	return slices.DeleteFunc(slices.Clone(all), func(s scenario) bool { return !re.MatchString(s.name) })
 }
 
-// runScenarios runs each as a test of its own, some at a time, and gives what they cost.
+// runScenarios runs each as a test of its own, some at a time, and returns what they cost.
 func (x *gitFixture) runScenarios(t *testing.T, about string, scenarios []scenario) []cost {
 	t.Helper()
 	costs := make([]cost, len(scenarios))

@@ -90,7 +90,7 @@ func (f figure) holds(counted int) bool {
 	return counted <= int(f) && int(f) <= 4*counted+60
 }
 
-// figureOf tells what was counted, with room for more.
+// figureOf returns what was counted, with room for more.
 func figureOf(counted, room int) figure {
 	if counted == 0 {
 		return 0
@@ -124,7 +124,7 @@ func (f *figures) renew(column int, c cost, all bool) {
 	}
 }
 
-// parseTable gives the figures by scenario.
+// parseTable returns the figures by scenario.
 func parseTable(table string) map[string]figures {
 	all := map[string]figures{}
 	for line := range strings.Lines(table) {

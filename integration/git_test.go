@@ -114,7 +114,7 @@ func (g *gitSide) run(steps []string) ([]answer, error) {
 // gitEpoch is later than every commit of the fixture.
 const gitEpoch = 1_750_000_000
 
-// aspects are the parts of a side's state that git tells. They are read in this order: the index as the scenario left
+// aspects are the parts of a side's state that git prints. They are read in this order: the index as the scenario left
 // it comes before anything that may refresh it.
 var aspects = []struct{ name, line string }{
 	{"index", "git ls-files -s -v"},
@@ -184,7 +184,7 @@ func treeText(top string) (string, error) {
 	return b.String(), err
 }
 
-// sameAnswers tells the first step that the sides answered differently.
+// sameAnswers reports the first step that the sides answered differently.
 func sameAnswers(got, want []answer) error {
 	for i := range want {
 		a, b := got[i], want[i]
@@ -196,7 +196,7 @@ func sameAnswers(got, want []answer) error {
 	return nil
 }
 
-// sameState tells all aspects in which the sides differ.
+// sameState reports all aspects in which the sides differ.
 func sameState(got, want gitState) error {
 	var err error
 	for i := range want {

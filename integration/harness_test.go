@@ -278,7 +278,7 @@ func (w *world) afs(args ...string) result {
 	return result{args, stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
 }
 
-// ok is afs for what must succeed; it gives what was printed.
+// ok is afs for what must succeed; it returns what was printed.
 func (w *world) ok(args ...string) string {
 	w.Helper()
 	r := w.afs(args...)
@@ -349,7 +349,7 @@ func (w *world) commit(r *gittest.Repo, files map[string]gittest.File) object.ID
 	return must[object.ID](w)(id, err)
 }
 
-// must gives a value that came without an error.
+// must returns a value that came without an error.
 func must[T any](t testing.TB) func(T, error) T {
 	return func(v T, err error) T {
 		t.Helper()

@@ -23,7 +23,7 @@ func (i instant) elapsed() time.Duration { return max(0, time.Since(i.at)-i.over
 // overload returns the time since the moment in which the machine had too much to do.
 func (i instant) overload() time.Duration { return stalledTime() - i.stalled }
 
-// stalledTime sums up what the kernel tells in /proc/pressure (Documentation/accounting/psi.rst); 0 where it does not.
+// stalledTime sums up what the kernel reports in /proc/pressure (Documentation/accounting/psi.rst); 0 where it does not.
 func stalledTime() (sum time.Duration) {
 	for _, what := range []string{"cpu", "memory", "io"} {
 		text, _ := os.ReadFile("/proc/pressure/" + what)

@@ -20,7 +20,7 @@ import (
 // tellSizes makes a server offer object-info. Some versions of git do so anyway.
 const tellSizes = "transfer.advertiseObjectInfo=true"
 
-// meter tells what a server was asked for, step by step.
+// meter counts what a server was asked for, step by step.
 type meter struct {
 	served
 	repo     *gittest.Repo
@@ -36,7 +36,7 @@ type step struct {
 	paths    []string          // one for each blob sent
 }
 
-// meter serves a repository of the world and meters it. The server tells no sizes, as public forges do not, unless it
+// meter serves a repository of the world and meters it. The server sends no sizes, as public forges do not, unless it
 // is told to. At the end of the test no blob may have been sent twice.
 func (w *world) meter(r *gittest.Repo, o gittest.ServerOptions) *meter {
 	w.Helper()
@@ -83,7 +83,7 @@ func (m *meter) step() step {
 	return s
 }
 
-// expect checks a step's numbers. What was seen is logged, so that a run tells the figures.
+// expect checks a step's numbers. What was seen is logged, so that a run shows the figures.
 func (m *meter) expect(what string, s step, maxRequests, maxBlobs int) {
 	m.w.Helper()
 	m.w.Logf("%s: %d requests, %d blobs", what, len(s.requests), len(s.blobs))
@@ -92,7 +92,7 @@ func (m *meter) expect(what string, s step, maxRequests, maxBlobs int) {
 	}
 }
 
-// shell runs a command as people do, and gives what it printed.
+// shell runs a command as people do, and returns what it printed.
 func (w *world) shell(dir, name string, args ...string) string {
 	w.Helper()
 	cmd := exec.Command(name, args...)

@@ -272,7 +272,7 @@ func (m *model) opChmod() *op {
 func (m *model) opChown() *op {
 	p, uid, gid := m.some(), m.rnd.IntN(4)-1, m.rnd.IntN(4)-1
 	if uid < 0 && gid < 0 {
-		return nil // elsewhere it takes set-ID bits away; the kernel does not tell FUSE of it
+		return nil // elsewhere it takes set-ID bits away; the kernel does not report it to FUSE
 	}
 	return &op{kind: "chown", text: fmt.Sprintf("lchown %s %d:%d", p, uid, gid), paths: []string{p}, atomic: true,
 		do: func(s *side) string { return outcome(retry(func() error { return unix.Lchown(s.path(p), uid, gid) })) }}

@@ -156,7 +156,7 @@ func open(path string, flags int, mode uint32) (fd int, err error) {
 	return fd, err
 }
 
-// with opens a file for f and gives what became of it.
+// with opens a file for f and returns what became of it.
 func with(path string, flags int, mode uint32, f func(fd int) string) string {
 	fd, err := open(path, flags, mode)
 	if err != nil {

@@ -56,7 +56,7 @@ type op struct {
 	text   string
 	paths  []string
 	handle int // 0: none
-	// writes says that the contents of files at paths or of handle may wait in the kernel until somebody syncs them.
+	// writes says that the contents of files at paths or of handle may wait in the kernel until a process syncs them.
 	writes bool
 	// atomic says that the op is one change of the namespace or of attributes: after a crash it happened or it did not.
 	atomic bool
@@ -78,7 +78,7 @@ type model struct {
 	kinds    map[string]int      // how often each kind of op succeeded
 }
 
-// identity tells a file from all others of its side, also from one that has got the inode number of a dead one.
+// identity distinguishes a file from all others of its side, also from one that has got the inode number of a dead one.
 type identity struct {
 	ino  uint64
 	born unix.StatxTimestamp

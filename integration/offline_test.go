@@ -130,7 +130,7 @@ func within(d time.Duration, f func() error) error {
 	}
 }
 
-// The size of a file that nobody has looked at is right for whoever asks first, in whatever way.
+// The size of a file that no process has looked at is right for the first that asks, in whatever way.
 func TestSizesNeverLie(t *testing.T) {
 	w := newWorld(t)
 	sizes := []int{0, 1, 100, 4095, 4096, 4097, 8193, 70_001}

@@ -245,7 +245,7 @@ func getdents(t *testing.T, fd int, size int) (entries []entry) {
 	}
 }
 
-// posixReadDir: entries that nobody touches while a directory is read come once, whatever happens to others.
+// posixReadDir: entries that no process touches while a directory is read come once, whatever happens to others.
 func posixReadDir(t *testing.T, dir string) {
 	const stay, go1 = 1500, 1500
 	for i := range stay {

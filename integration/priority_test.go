@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// builder makes a repository of some thousands of files with a few manifests and settings far apart, and gives the
+// builder makes a repository of some thousands of files with a few manifests and settings far apart, and returns the
 // paths of these.
 func (w *world) builder() (r *gittest.Repo, first []string) {
 	w.Helper()

@@ -14,7 +14,7 @@ import (
 )
 
 // A test binary that is killed, or gives up because its time is over, runs no cleanup. What it has mounted would stay, and
-// daemons that serve nobody. So another process waits for its end, which the kernel tells by closing a pipe.
+// daemons without mounts. So another process waits for its end, which the kernel reports by closing a pipe.
 
 const reaps = "AFS_REAPS" // in the environment of that process: the directory below which nothing is to be left
 

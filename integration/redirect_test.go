@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// active tells of each redirect whether it is.
+// active reports of each redirect whether it is.
 func (m mounted) active() map[string]bool {
 	m.w.Helper()
 	all := map[string]bool{}
@@ -110,7 +110,7 @@ func TestRedirect(t *testing.T) {
 	w.nothingLeft(m.Dir)
 }
 
-// Whoever makes the directory, and whoever looks at once, sees the redirect and nothing below it.
+// A process that makes the directory, and one that looks at once, see the redirect and nothing below it.
 func TestRedirectIsThereAtOnce(t *testing.T) {
 	w := newWorld(t)
 	w.commit(w.repo("r.git", object.SHA1), sample("redirect at once"))

@@ -23,7 +23,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// dialChild says whether somebody talks to us at a socket.
+// dialChild reports whether a process connects to a socket of ours.
 func dialChild(path string) error {
 	c, err := net.Dial("unix", path)
 	if err != nil {

@@ -92,7 +92,7 @@ func TestCheckpointsAreToldOfAfterATakeover(t *testing.T) {
 	}
 }
 
-// The commit of a submodule is no content of this repository: nobody is asked for it.
+// The commit of a submodule is no content of this repository: it is not asked for.
 func TestDiffOfASubmodule(t *testing.T) {
 	w := newWorld(t)
 	r := w.repo("super.git", object.SHA1)

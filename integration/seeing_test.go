@@ -166,7 +166,7 @@ type writerFunc func(p []byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-// first gives the first event that is as wanted.
+// first returns the first event that is as wanted.
 func (x *traced) first(is func(e control.TraceEvent) bool) (control.TraceEvent, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -178,7 +178,7 @@ func (x *traced) first(is func(e control.TraceEvent) bool) (control.TraceEvent, 
 	return control.TraceEvent{}, false
 }
 
-// sees waits for an event; act is done again and again until it is there, because nobody knows when the stream begins.
+// sees waits for an event; act is done again and again until it is there, because the beginning of the stream is not announced.
 func (x *traced) sees(what string, act func(), is func(e control.TraceEvent) bool) (e control.TraceEvent) {
 	x.Helper()
 	x.until("trace tells of "+what, func() bool {
@@ -245,7 +245,7 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// Whoever stops reading holds up nobody, and hears how much was lost.
+// A reader that stops holds up no other process, and learns how much was lost.
 func TestTraceLosesWhatNobodyTakes(t *testing.T) {
 	w := newWorld(t)
 	r := w.repo("slow.git", object.SHA1)

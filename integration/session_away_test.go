@@ -59,7 +59,7 @@ func (c *carried) orderly(commits []string, points []control.Checkpoint) {
 	}
 }
 
-// subsequence gives the index of the first of part that is not in whole in the same order; -1: all are.
+// subsequence returns the index of the first of part that is not in whole in the same order; -1: all are.
 func subsequence(part, whole []string) int {
 	for i, p := range part {
 		for len(whole) > 0 && whole[0] != p {
@@ -72,7 +72,7 @@ func subsequence(part, whole []string) int {
 	return -1
 }
 
-// A session remote that is away gets everything when it is back: in order, once. Until then nobody is kept from his work.
+// A session remote that is away gets everything when it is back: in order, once. Until then no user is kept from work.
 func TestSessionRemoteAway(t *testing.T) {
 	t.Parallel()
 	w, r := newTravelled(t)
@@ -92,7 +92,7 @@ func TestSessionRemoteAway(t *testing.T) {
 			t.Errorf("point %+v is said to be away", p)
 		}
 		points = append(points, p.Checkpoint)
-		if i == 3 { // whoever serves next goes on with what is to be sent
+		if i == 3 { // the worker that serves next sends the rest
 			w.killDaemon()
 			m, _ = w.mountAt(url, m.Dir, "--session", "work", "--checkpoint", "off", "--wait", "git")
 		}

@@ -176,7 +176,7 @@ func users(refs map[string]object.ID) map[string]object.ID {
 	return own
 }
 
-// refsIn are the user's refs in a git directory, as stock git tells them.
+// refsIn are the user's refs in a git directory, as stock git prints them.
 func (w *world) refsIn(dir string) map[string]object.ID {
 	w.Helper()
 	return users(must[map[string]object.ID](w)((&gittest.Repo{Path: dir}).Refs()))
@@ -383,7 +383,7 @@ func TestPointsTouchNothingOfGit(t *testing.T) {
 	}
 }
 
-// diffLines tells which lines two texts do not share.
+// diffLines returns the lines that only one of two texts has.
 func diffLines(a, b string) string {
 	var out strings.Builder
 	in := func(text string) map[string]bool {

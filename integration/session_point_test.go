@@ -137,7 +137,7 @@ func TestPointsAreOfOneMoment(t *testing.T) {
 	}
 }
 
-// A crash is a pause that nobody asked for; what a session is stands in its history.
+// A crash is a pause that was not asked for; what a session is stands in its history.
 func TestSessionLifecycle(t *testing.T) {
 	w := newWorld(t)
 	w.sized(2, 2)

@@ -78,7 +78,7 @@ func TestMassRemovalsAreUndone(t *testing.T) {
 		t.Error("no checkpoint has what the files held before they were cut to nothing")
 	}
 
-	// A checkpoint that somebody asks for right after the removal does not have what is gone; the one before it does.
+	// A checkpoint that is asked for right after the removal does not have what is gone; the one before it does.
 	w.sh(m.Dir, `mkdir late && for i in $(seq 20); do echo late >late/f$i; done; rm -rf late`)
 	now := m.checkpoint()
 	if tree := w.git(m.sessionGit(), "ls-tree", "-r", "--name-only", now.Tree); strings.Contains(tree, "late/") {

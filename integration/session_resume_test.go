@@ -35,7 +35,7 @@ func newTravelled(t *testing.T) (*world, *gittest.Repo) {
 	return w, r
 }
 
-// On another machine the work goes on as it was, and nothing is fetched that nobody reads.
+// On another machine the work goes on as it was, and nothing is fetched that no process reads.
 func TestSessionResumesElsewhere(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"path", "http"} {

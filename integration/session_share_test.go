@@ -150,7 +150,7 @@ func TestForkByLink(t *testing.T) {
 	if got := w.git(s.remote.Path, "for-each-ref", "--format=%(refname)", "refs/afs/j/work"); strings.Count(got, "\n") != 0 {
 		t.Errorf("the parent's lanes became %q", got)
 	}
-	// The parent was not disturbed: it goes on in its lane, and nobody took anything from it.
+	// The parent was not disturbed: it goes on in its lane, and nothing was taken from it.
 	w.sh(s.m.Dir, "echo three >>one")
 	if p := s.m.checkpoint("--sync"); p.Lane != "main" || !p.Synced {
 		t.Errorf("checkpoint of the parent after the fork: got %+v", p)

@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// mountAt mounts at a directory that is named, and gives what the command said on stderr, too.
+// mountAt mounts at a directory that is named, and returns what the command said on stderr, too.
 func (w *world) mountAt(remote, dir string, args ...string) (mounted, string) {
 	w.Helper()
 	m := mounted{w: w}
@@ -267,7 +267,7 @@ func TestReadOnlyMountOfASession(t *testing.T) {
 	w.nothingLeft(m.Dir)
 }
 
-// A foreground mount tells at its end what it kept, whoever ends it; so does every other end keep the work.
+// A foreground mount tells at its end what it kept, whichever process ends it; so does every other end keep the work.
 func TestEndsKeepTheWork(t *testing.T) {
 	for name, end := range map[string]func(w *world, p *waiting, dir string){
 		"SIGTERM":   func(w *world, p *waiting, dir string) { p.Process.Signal(syscall.SIGTERM) },

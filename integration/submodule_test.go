@@ -156,7 +156,7 @@ git submodule status --recursive | cut -d' ' -f1-3
 git status --porcelain=v2
 `
 
-// does runs a script in a directory and gives what it prints.
+// does runs a script in a directory and returns what it prints.
 func (w *world) does(dir, script string) string {
 	w.Helper()
 	cmd := exec.Command("sh", "-e", "-c", script)

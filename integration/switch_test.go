@@ -49,7 +49,7 @@ git push -q origin far near rules v1`)
 	return s, s.URL("r.git")
 }
 
-// switchTo runs artifactfs switch and gives what it cost.
+// switchTo runs artifactfs switch and returns what it cost.
 func (m mounted) switchTo(s served, args ...string) (reply control.SwitchReply, requests, blobs int) {
 	m.w.Helper()
 	s.forget()

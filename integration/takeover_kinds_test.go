@@ -144,7 +144,7 @@ func TestReadersOfASlowRemoteUnderKills(t *testing.T) {
 		check(t, syscall.Kill(old, syscall.SIGKILL))
 		w.until("the next worker asks", func() bool { return stall.Hits() > hits })
 	}
-	s.Down() // and while nobody answers at all
+	s.Down() // and while no process answers at all
 	old := w.serving()
 	check(t, syscall.Kill(old, syscall.SIGKILL))
 	w.until("another serves", func() bool { pid := w.victim().Serving(); return pid != 0 && pid != old })
@@ -170,7 +170,7 @@ func readChild(path string) error {
 	return err
 }
 
-// childOutput gives what a child printed. It is killed after some time: it may hang in a mount.
+// childOutput returns what a child printed. It is killed after some time: it may hang in a mount.
 func childOutput(what, arg string) ([]byte, error) {
 	cmd := child(what, arg)
 	var out, errs bytes.Buffer

@@ -35,7 +35,7 @@ cleanup() {
 	rm -rf --one-file-system "$tmp"
 	exit $status
 }
-# detach takes a mount away that nobody serves.
+# detach takes a mount away that no process serves.
 detach() { umount -l "$1" 2>/dev/null || fusermount3 -uz "$1" || true; }
 trap cleanup EXIT
 trap 'exit 130' INT
@@ -55,7 +55,7 @@ took() {
 }
 # number NAME JSON: the first number of that name.
 number() { printf '%s\n' "$2" | sed -n "s/.*\"$1\":\\(-\\{0,1\\}[0-9][0-9]*\\).*/\\1/p" | head -n 1; }
-# blobs NAME STATUS: a number of those that status tells of contents.
+# blobs NAME STATUS: a number that status prints of contents.
 blobs() { number "$1" "$(printf '%s\n' "$2" | sed 's/.*"blobs":\({[^}]*}\).*/\1/')"; }
 
 # serve makes a bare repository of this checkout, whatever state that is in, and serves it: sets url.
@@ -190,7 +190,7 @@ daemon=$("$afs" status --json)
 start=$(now)
 kill -9 "$(number pid "$daemon")"
 names=$(ls "$mnt")
-took "$start" "ls: $(echo "$names" | wc -l) names; nobody who uses the mount notices"
+took "$start" "ls: $(echo "$names" | wc -l) names; no process in the mount notices"
 
 title "kill -9 of all of the daemon, and artifactfs mount again"
 kill -9 "-$(number supervisor "$daemon")"

@@ -188,7 +188,7 @@ func (r *rig) command(state string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// afs runs the program with a state directory, reads what it prints as JSON unless into is nil, and tells how long it took.
+// afs runs the program with a state directory, reads what it prints as JSON unless into is nil, and returns how long it took.
 func (r *rig) afs(state string, into any, args ...string) (time.Duration, error) {
 	if into != nil {
 		args = append(args, "--json")

@@ -125,7 +125,7 @@ func (r *rig) commitsTo(p carryPlace) error {
 	if want := fmt.Sprintf("%s\n%d", ids[len(ids)-1], commitsEach-1); got != want {
 		r.wrong("%s: a clone has %q, want %q", p.kind, got, want)
 	}
-	if p.kind != "embedded" { // which nobody pushes to
+	if p.kind != "embedded" { // which is not pushed to
 		if err := r.stockPushes(p, clone); err != nil {
 			return err
 		}

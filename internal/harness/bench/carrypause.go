@@ -57,7 +57,7 @@ func (r *rig) pauses(m carriedMount) error {
 
 const writers = 64
 
-// written tells how long programs waited.
+// written returns how long programs waited.
 type written struct{ writes, names []time.Duration }
 
 // waits is what nearly all, and the last of all, have waited.

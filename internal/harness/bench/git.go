@@ -148,7 +148,7 @@ type cost struct {
 	kernel   string      // requests to the file system by kind, if they were counted
 }
 
-// network is how rows tell it.
+// network formats it for rows.
 func (c cost) network() string {
 	if c.requests == 0 {
 		return "-"
@@ -156,7 +156,7 @@ func (c cost) network() string {
 	return fmt.Sprintf("%d requests, %d objects", c.requests, c.objects)
 }
 
-// run runs git in a directory and tells what it took; t may be nil.
+// run runs git in a directory and returns how long it took; t may be nil.
 func (g *gitBench) run(dir string, t *trace, args ...string) (cost, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), g.o.patience)
 	defer cancel()

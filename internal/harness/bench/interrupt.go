@@ -18,7 +18,7 @@ import (
 // ending is held by who ends the program.
 var ending sync.Mutex
 
-// endWhenInterrupted leaves nothing mounted, and nothing at work, when somebody has seen enough.
+// endWhenInterrupted unmounts everything and ends all processes on SIGINT.
 func endWhenInterrupted(work, bin string) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
@@ -50,7 +50,7 @@ func endDaemon(bin, state string) {
 	}
 	out, err := exec.Command(filepath.Join(bin, "artifactfs"), "status", "--json", "--state", state).Output()
 	if err != nil || json.Unmarshal(out, &st) != nil {
-		return // nobody serves there
+		return // no daemon serves there
 	}
 	pid := cmp.Or(st.Daemon.Supervisor, st.Daemon.Pid)
 	syscall.Kill(pid, syscall.SIGTERM)

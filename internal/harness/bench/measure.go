@@ -251,7 +251,7 @@ func (s *session) history() error {
 	return m.unmount()
 }
 
-// sample reads files one after the other and gives each one's time.
+// sample reads files one after the other and returns each one's time.
 func (m *mounted) sample(files []string) ([]time.Duration, error) {
 	var times []time.Duration
 	for _, f := range files {

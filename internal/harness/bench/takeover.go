@@ -268,7 +268,7 @@ func weigh(pid int) weight {
 	return w
 }
 
-// weigh gives worker and supervisor.
+// weigh returns worker and supervisor.
 func (x *takeoverBench) weigh() [2]weight {
 	return [2]weight{weigh(x.victim.Worker()), weigh(x.victim.Supervisor())}
 }

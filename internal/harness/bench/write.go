@@ -19,7 +19,7 @@ import (
 
 // The write benchmarks do the same work on a mount and on a plain directory of the file system that the mount's state
 // lies on, one after the other, and print how many times longer the mount takes. Requests are those that the kernel sent
-// to the mount's file system meanwhile, by kind, where the kernel can tell (tracefs).
+// to the mount's file system meanwhile, by kind, where the kernel can count them (tracefs).
 
 // writeOptions say what is measured and with what.
 type writeOptions struct {
@@ -250,7 +250,7 @@ func (m *mounted) again() (time.Duration, error) {
 	return took, err
 }
 
-// quietly runs the command, and tells what it said only if it failed.
+// quietly runs the command, and prints its output only if it failed.
 func (m *mounted) quietly(args ...string) error {
 	cmd := m.s.artifactfs(args...)
 	cmd.Stderr = nil

@@ -240,7 +240,7 @@ func (a *arena) memory() error {
 			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 				return err
 			}
-			for syscall.Kill(pid, 0) == nil { // it is nobody's child here
+			for syscall.Kill(pid, 0) == nil { // it is no child of this process
 				time.Sleep(time.Millisecond)
 			}
 		}

@@ -50,7 +50,7 @@ func (t *trace) begin() {
 
 var opcode = regexp.MustCompile(`opcode \d+ \(FUSE_(\w+)\)`)
 
-// end gives the requests since begin: how many of each kind, the most frequent first.
+// end returns the requests since begin: how many of each kind, the most frequent first.
 func (t *trace) end() string {
 	t.set("events/fuse/fuse_request_send/enable", "0")
 	f, err := os.Open(filepath.Join(t.dir, "trace"))

@@ -231,7 +231,7 @@ func (w *worker) die(ctx context.Context) bool {
 		return false
 	}
 	for deadline := time.Now().Add(time.Minute); syscall.Kill(-group, 0) == nil && time.Now().Before(deadline); {
-		time.Sleep(5 * time.Millisecond) // nothing tells of the end of another's child
+		time.Sleep(5 * time.Millisecond) // the end of another process's child is not announced
 	}
 	return w.mount(ctx)
 }

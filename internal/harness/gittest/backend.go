@@ -18,7 +18,7 @@ import (
 )
 
 // backend answers one request with git http-backend, spoken to as RFC 3875 has it. It does what net/http/cgi does, but
-// with the process in a group: cgi.Handler kills http-backend alone, and pack-objects would compute on for nobody.
+// with the process in a group: cgi.Handler kills http-backend alone, and pack-objects would compute on for no reader.
 type backend struct {
 	s    *Server
 	path string
@@ -132,7 +132,7 @@ func (s *Server) noFilterEnv() []string {
 		fmt.Sprintf("GIT_CONFIG_VALUE_%d=false", n)}
 }
 
-// globalConfig makes any repository below Root, whoever owns it, fit to be cloned in part.
+// globalConfig makes any repository below Root, whichever user owns it, fit to be cloned in part.
 const globalConfig = `[safe]
 	directory = *
 [uploadpack]

@@ -75,7 +75,7 @@ type Injection struct {
 	hits int
 }
 
-// Hits tells how many requests the fault was done to.
+// Hits returns how many requests the fault was done to.
 func (i *Injection) Hits() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()

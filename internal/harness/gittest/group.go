@@ -50,7 +50,7 @@ func (g *group) wait(cmd *exec.Cmd) error {
 	const pPID, wExited, wNoWait = 1, 4, 0x01000000 // waitid(2)
 	var info [128]byte
 	for {
-		// Without taking the status: until cmd.Wait does, nobody else can get the number that is killed below.
+		// Without taking the status: until cmd.Wait does, no other process can get the number that is killed below.
 		_, _, e := syscall.Syscall6(syscall.SYS_WAITID, pPID, uintptr(cmd.Process.Pid), uintptr(unsafe.Pointer(&info)), wExited|wNoWait, 0, 0)
 		if e != syscall.EINTR {
 			break
@@ -69,7 +69,7 @@ func (g *group) wait(cmd *exec.Cmd) error {
 	return err
 }
 
-// alive says whether a process group has a member that runs. The dead stay members until somebody reaps them, which
+// alive says whether a process group has a member that runs. The dead stay members until a process reaps them, which
 // the first process of a container may be slow at; that their group has one is the cheap half of the question.
 func alive(group int) bool {
 	if syscall.Kill(-group, 0) == syscall.ESRCH {

@@ -10,7 +10,7 @@ import (
 )
 
 // spawn runs a server program for one connection, the way inetd does: the connection is its standard input and output.
-// So there is no second port, and nothing that runs while nobody is connected.
+// So there is no second port, and nothing that runs without a connection.
 func (s *Server) spawn(conn int, cmd *exec.Cmd) (*childConn, error) {
 	ours, theirs, err := socketPair()
 	if err != nil {
@@ -57,10 +57,10 @@ func socketPair() (net.Conn, *os.File, error) {
 type childConn struct {
 	net.Conn
 	gates gates
-	leave func()         // tells the gates that the client is gone
-	asks  func(p []byte) // hears what the client says before the program does; nil: nobody
-	says  func(p []byte) // hears what the program says before the client does; nil: nobody
-	ends  func()         // hears of the end; nil: nobody
+	leave func()         // lets the gates know that the client is gone
+	asks  func(p []byte) // hears what the client says before the program does; nil: it is not recorded
+	says  func(p []byte) // hears what the program says before the client does; nil: it is not recorded
+	ends  func()         // is called at the end; nil: nothing is
 }
 
 func (c *childConn) Read(p []byte) (int, error) {
@@ -83,7 +83,7 @@ func (c *childConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// CloseWrite tells the program that the client has said all. No client of git does that and still waits for the end of
+// CloseWrite ends the program's input. No client of git does that and still waits for the end of
 // a stall.
 func (c *childConn) CloseWrite() error {
 	c.leave()

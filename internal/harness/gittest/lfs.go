@@ -54,7 +54,7 @@ func (s *LFS) Close() error { return s.server.Close() }
 // URL is what lfs.url is set to.
 func (s *LFS) URL() string { return s.url }
 
-// Add stores a content and gives the pointer that stands for it in a repository.
+// Add stores a content and returns the pointer that stands for it in a repository.
 func (s *LFS) Add(content []byte) (pointer []byte) {
 	sum := sha256.Sum256(content)
 	oid := hex.EncodeToString(sum[:])

@@ -88,7 +88,7 @@ func (l *link) newListener() (net.Listener, error) {
 	return net.FileListener(f)
 }
 
-// hold keeps the port while nobody listens at it: another server would be given it, or a client that comes from the very
+// hold keeps the port while no process listens at it: another server would be given it, or a client that comes from the very
 // port it asks for, which is then connected to itself. Connections to a socket that is bound alone are refused.
 func (l *link) hold() {
 	at, err := netip.ParseAddrPort(l.addr)
@@ -292,7 +292,7 @@ func (l *link) way(dst io.Writer, src net.Conn, free *time.Time, start time.Time
 			break
 		}
 	}
-	// Whoever sends into a direction nobody reads any more would wait for ever.
+	// A process that sends into a direction that is read no more would wait for ever.
 	q.abandon()
 	src.SetReadDeadline(time.Now().Add(lingering))
 	sender.Wait()

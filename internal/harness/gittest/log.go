@@ -164,7 +164,7 @@ func (l *Log) Fetches() []Request {
 	return slices.DeleteFunc(l.Requests(), func(r Request) bool { return r.Command != Fetch })
 }
 
-// Blobs tells which blobs were sent and how often each, and how many that makes in all. Blobs of answers that are
+// Blobs returns which blobs were sent and how often each, and how many that makes in all. Blobs of answers that are
 // Uncounted are missing.
 func (l *Log) Blobs() (sent map[object.ID]int, total int) {
 	sent = map[object.ID]int{}

@@ -29,7 +29,7 @@ func newQueue(limit int) *queue {
 	return q
 }
 
-// push waits while too much is under way; false means nobody takes any more.
+// push waits while too much is under way; false means that no more is taken.
 func (q *queue) push(p []byte, at time.Time) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -30,7 +30,7 @@ type ServerOptions struct {
 	Config    []string      // "key=value" of git's configuration, over what the repositories say. Without any of theirs,
 	// filters and wants of any object are allowed, and sizes are not told (transfer.advertiseObjectInfo)
 	Each   func(Request) // told of each request when it is over; called from several goroutines
-	Stderr io.Writer     // what git's processes complain about; nil: nobody hears it
+	Stderr io.Writer     // what git's processes complain about; nil: it is dropped
 	// FinishPushes lets a push over HTTP go on when its client has gone, as most servers do. Else its processes are killed, and
 	// one that was about to move a ref leaves the ref's lock behind.
 	FinishPushes bool
@@ -59,7 +59,7 @@ type Server struct {
 	injections []*Injection
 }
 
-// newServer prepares what all kinds of server need; whoever completes it opens the link.
+// newServer prepares what all kinds of server need; the caller that completes it opens the link.
 func newServer(scheme string, o ServerOptions) (*Server, error) {
 	root, err := filepath.Abs(o.Root)
 	if err != nil {

@@ -35,7 +35,7 @@ func fetchBody(f object.Format, wants ...object.ID) []byte {
 	return body(f, "fetch", append(lines, "done")...)
 }
 
-// post sends a request to git-upload-pack and gives the answer, which the caller closes.
+// post sends a request to git-upload-pack and returns the answer, which the caller closes.
 func post(t testing.TB, client *http.Client, url string, b io.Reader, header ...string) (*http.Response, error) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/git-upload-pack", b)
@@ -101,7 +101,7 @@ func TestConfiguration(t *testing.T) {
 	}
 }
 
-// A repository that lies elsewhere, belongs to somebody else and cannot be written to.
+// A repository that lies elsewhere, belongs to another user and cannot be written to.
 func TestServesRepositoriesFromElsewhere(t *testing.T) {
 	elsewhere := filepath.Join(t.TempDir(), "b.git")
 	head := makeRepo(t, elsewhere, object.SHA1)

@@ -54,7 +54,7 @@ func findSSHD() (string, error) {
 
 func (s *Server) sshFile(name string) string { return filepath.Join(s.home, name) }
 
-// prepareSSH makes keys and configuration, and gives the command for clients.
+// prepareSSH makes keys and configuration, and returns the command for clients.
 func (s *Server) prepareSSH() (string, error) {
 	if os.Geteuid() == 0 {
 		// Where sshd locks up its unprivileged half; the distribution's service would have made it.

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	jobVar  = "ARTIFACTFS_TORTURE_JOB" // tells a process which job it is
+	jobVar  = "ARTIFACTFS_TORTURE_JOB" // names the job of a process
 	loadDir = "load"                   // below Options.Mount
 	// WorkDir is the only directory of the repository whose files jobs change.
 	WorkDir = "work"
@@ -92,7 +92,7 @@ func (j *job) say(format string, args ...any) {
 	j.out.Flush()
 }
 
-// fault tells of something that was not as it must be.
+// fault reports something that was not as it must be.
 func (j *job) fault(format string, args ...any) {
 	j.say("error at %d ms: "+format, append([]any{Now().Milliseconds()}, args...)...)
 }

@@ -66,7 +66,7 @@ func (j *job) locks() error {
 	return file.Close()
 }
 
-// lockRole tells a process of the job which one it is.
+// lockRole is the argument by which a process of the job knows which one it is.
 const lockRole = "ARTIFACTFS_TORTURE_LOCKS"
 
 func (j *job) lockOthers(role string) error {

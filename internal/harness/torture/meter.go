@@ -75,7 +75,7 @@ func (j *job) meter() error {
 	return err
 }
 
-// Stalls gives for each moment the longest gap that began before the next moment and ended after this one: what was
+// Stalls returns for each moment the longest gap that began before the next moment and ended after this one: what was
 // done to the server at a moment made a program wait that long. The moments are in order.
 func Stalls(gaps []Gap, moments []time.Duration) []time.Duration {
 	stalls := make([]time.Duration, len(moments))

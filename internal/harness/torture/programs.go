@@ -33,7 +33,7 @@ func (j *job) fork(env string) (*child, error) {
 	return c, c.cmd.Start()
 }
 
-// end waits for a child's end and gives what it said, without what all jobs say.
+// end waits for a child's end and returns what it said, without what all jobs say.
 func (c *child) end() (string, error) {
 	c.stdin.Close()
 	err := c.cmd.Wait()
@@ -50,7 +50,7 @@ func (c *child) end() (string, error) {
 	return strings.Join(said, "\n"), err
 }
 
-// tool runs a program to its end and gives what it printed.
+// tool runs a program to its end and returns what it printed.
 func (j *job) tool(dir string, env []string, name string, args ...string) (string, error) {
 	cmd := exec.Command(name, args...)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)

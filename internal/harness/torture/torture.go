@@ -1,7 +1,7 @@
 // Package torture loads a mount with programs that know what they must see, and says what they saw that was not so. It
 // judges a file system whose server is killed beneath it: no program may notice.
 //
-// Terms: a job is a kind of program (Jobs lists them), run as a process of its own, so that whoever starts and kills
+// Terms: a job is a kind of program (Jobs lists them), run as a process of its own, so that the process that starts and kills
 // the server never has a file of the mount open. A job works in a directory of its own below Options.Mount and keeps
 // a model of it: what it does has one right answer. A gap is the time that one operation took.
 //

@@ -43,7 +43,7 @@ func plain(t *testing.T) Options {
 	return o
 }
 
-// On a file system that nobody kills nothing is wrong.
+// On a file system that is not killed nothing is wrong.
 func TestLoadItself(t *testing.T) {
 	o := plain(t)
 	o.Jobs = append(Jobs(), "reader", "names")
@@ -70,7 +70,7 @@ func TestLoadItself(t *testing.T) {
 	t.Logf("%v", r.Done)
 }
 
-// Each job finds out what somebody else does to its files.
+// Each job finds out what another process does to its files.
 func TestLoadFindsFaults(t *testing.T) {
 	for kind, sabotage := range map[string]string{
 		"names":   `rm -rf "$DIR"/n*`,

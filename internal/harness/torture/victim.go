@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Victim is the server of a state directory, as /proc tells of it: asking the server itself would wait for the very
+// Victim is the server of a state directory, as /proc shows it: asking the server itself would wait for the very
 // takeover that is looked at. Only processes whose arguments name the state directory are ever touched.
 type Victim struct {
 	State   string
@@ -125,7 +125,7 @@ type Blow struct {
 	Soon bool // the one before it had hardly begun to serve
 }
 
-// Strike sends signals to whoever serves, each after a random time that is longest at most, until all are sent or stop
+// Strike sends signals to the process that serves, each after a random time that is longest at most, until all are sent or stop
 // says so. Of eight, one comes at once: in the middle of a takeover. One of eight comes late, so that a supervisor sees
 // that its workers do not die of what they are given.
 func (v Victim) Strike(n int, sig syscall.Signal, longest time.Duration, rnd *rand.Rand, stop func() bool) ([]Blow, error) {
@@ -139,7 +139,7 @@ func (v Victim) Strike(n int, sig syscall.Signal, longest time.Duration, rnd *ra
 		case len(blows)%8 == 4:
 			wait += 1200 * time.Millisecond
 		}
-		if !soon { // the takeover is over when somebody serves; what it does then is part of the random time
+		if !soon { // the takeover is over when a process serves; what it does then is part of the random time
 			if _, err := v.Await(30*time.Second, dead); err != nil {
 				return blows, err
 			}
@@ -151,7 +151,7 @@ func (v Victim) Strike(n int, sig syscall.Signal, longest time.Duration, rnd *ra
 		}
 		at := Now()
 		if err := syscall.Kill(pid, sig); err != nil {
-			continue // it ended by itself; whoever follows is next
+			continue // it ended on its own; its successor is next
 		}
 		blows, dead = append(blows, Blow{at, pid, soon}), pid
 	}

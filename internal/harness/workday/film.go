@@ -102,7 +102,7 @@ func (f *film) record(ctx context.Context, e Entry) error {
 }
 
 func (f *film) traced(ctx context.Context, e Entry) error {
-	runtime.LockOSThread() // the thread ends with us: what it traces is nobody else's
+	runtime.LockOSThread() // the thread ends with us: what it traces belongs to no other process
 	if err := f.take(); err != nil {
 		return err
 	}

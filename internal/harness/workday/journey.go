@@ -193,7 +193,7 @@ func (j *Journey) mount(ctx context.Context, saved string) (*hop, error) {
 	return h, nil
 }
 
-// work lets somebody work until everything is killed.
+// work runs a worker until everything is killed.
 func (j *Journey) work(ctx context.Context, h *hop) (killed time.Time, err error) {
 	if _, err := run(ctx, h.dir, nil, "git", "rev-parse", "--git-dir"); err != nil { // which waits until there is one
 		return killed, err

@@ -202,7 +202,7 @@ func (v view) same(o view) bool {
 	return true
 }
 
-// refsIn gives what a git directory's HEAD, refs and stashes are, as State has them.
+// refsIn returns what a git directory's HEAD, refs and stashes are, as State has them.
 func refsIn(gitDir string) (string, error) {
 	refs := map[string]string{}
 	packed, err := os.ReadFile(filepath.Join(gitDir, "packed-refs"))

@@ -1,11 +1,11 @@
-// Package workday plays somebody who works in a git working tree with shell tools and stock git, keeps a ledger of what
+// Package workday plays a user who works in a git working tree with shell tools and stock git, keeps a ledger of what
 // the tree was after each step, and says whether what was saved of it came back right. It judges a program that saves
 // work while all of it may be killed at any moment.
 //
 // Terms: a State is what stock git and the file system say of a working tree. A step is one command of the worker. The
 // ledger is a file outside of the tree that outlives the worker: a line before each step and one with the State after
 // it. The oracle makes the steps of a ledger again on a plain file system; a step that was under way is filmed there, and
-// what came back has to be of a moment in the film. A promise is a line that tells of a command that returned: from then on
+// what came back has to be of a moment in the film. A promise is a line about a command that returned: from then on
 // the State in it must not get lost.
 //
 // The worker is a process of its own, so that it can be killed with all it has started. A program that uses this package
@@ -178,7 +178,7 @@ func lines(text string) []string {
 	return strings.Split(text, "\n")
 }
 
-// run runs a program in dir under gittest.Env and gives what it printed, without the last newline.
+// run runs a program in dir under gittest.Env and returns what it printed, without the last newline.
 func run(ctx context.Context, dir string, env []string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir, cmd.Env = dir, append(gittest.Env(), env...)

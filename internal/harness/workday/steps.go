@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// step is a kind of thing that somebody does in a working tree: it gives a script. "" is nothing to be done now.
+// step is a kind of thing that a user does in a working tree: it returns a script. "" is nothing to be done now.
 type step struct {
 	name   string
 	often  int
@@ -98,7 +98,7 @@ var steps = []step{
 	{"look", 2, func(w *working) string { return "git status && git log -3 --stat && git diff && git diff --cached" }},
 }
 
-// choose gives a step that can be made now.
+// choose returns a step that can be made now.
 func (w *working) choose() (name, script string) {
 	all := 0
 	for _, s := range steps {

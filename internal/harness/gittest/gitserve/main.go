@@ -40,7 +40,7 @@ func run() (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 
-	// Reading every pack costs processor time that whoever measures wants for himself.
+	// Reading every pack costs processor time that a measurement needs for itself.
 	o := gittest.ServerOptions{Root: *root, Addr: *addr, RTT: *rtt, Bandwidth: *bandwidth, Cheap: !*logged, Stderr: os.Stderr, FinishPushes: true}
 	s, err := gittest.Serve(o)
 	if err != nil {
@@ -76,7 +76,7 @@ func run() (err error) {
 	return nil
 }
 
-// isPipe tells a program's pipe from a terminal, and from the /dev/null that shells give to what they put in the
+// isPipe distinguishes a program's pipe from a terminal, and from the /dev/null that shells give to what they put in the
 // background.
 func isPipe(f *os.File) bool {
 	info, err := f.Stat()

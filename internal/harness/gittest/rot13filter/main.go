@@ -155,5 +155,5 @@ func (f *filter) say(lines ...string) {
 		f.packet(line + "\n")
 	}
 	f.out.WriteString("0000")
-	f.out.Flush() // whoever is gone shows in what is read
+	f.out.Flush() // the end of a process shows in what is read
 }
