@@ -8,7 +8,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/gitdir"
-	"github.com/artifactfs/artifactfs/gitdir/index"
+	"github.com/artifactfs/artifactfs/internal/index"
 	"github.com/artifactfs/artifactfs/mount/takeover"
 	"github.com/artifactfs/artifactfs/worktree"
 )

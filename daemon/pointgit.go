@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/gitdir"
-	"github.com/artifactfs/artifactfs/gitdir/index"
+	"github.com/artifactfs/artifactfs/internal/index"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/promisor"
@@ -58,8 +58,20 @@ func (m *mount) likePoint(o *gitdir.Options) (*session.Index, error) {
 		committers[s.Commit] = committerOf(repo, s.Commit)
 	}
 	committers[state.Head] = committerOf(repo, state.Head)
-	o.State, o.Committer = &state, func(id object.ID) string { return committers[id] }
+	o.State, o.Committer = gitState(state), func(id object.ID) string { return committers[id] }
 	return &state.Index, nil
+}
+
+// gitState returns the part of a checkpoint state that a git directory is created from.
+func gitState(s session.State) *gitdir.State {
+	g := &gitdir.State{Branch: s.Branch, Head: s.Head, Refs: s.Refs, Remote: s.Remote, Files: make(map[string]gitdir.File, len(s.Files))}
+	for _, stash := range s.Stashes {
+		g.Stashes = append(g.Stashes, gitdir.Stash(stash))
+	}
+	for name, f := range s.Files {
+		g.Files[name] = gitdir.File(f)
+	}
+	return g
 }
 
 // likePointDirs gives the empty directories of the point that a new mount begins with their permissions: git's trees have

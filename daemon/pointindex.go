@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/artifactfs/artifactfs/gitdir"
-	"github.com/artifactfs/artifactfs/gitdir/index"
+	"github.com/artifactfs/artifactfs/internal/index"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"

@@ -9,7 +9,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/gitdir"
-	"github.com/artifactfs/artifactfs/gitdir/index"
+	"github.com/artifactfs/artifactfs/internal/index"
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/worktree"

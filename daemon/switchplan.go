@@ -8,8 +8,8 @@ import (
 	"syscall"
 
 	"github.com/artifactfs/artifactfs/gitdir"
-	"github.com/artifactfs/artifactfs/gitdir/index"
 	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/internal/index"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/worktree"
 )

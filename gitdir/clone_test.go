@@ -13,9 +13,9 @@ import (
 	gogit "github.com/go-git/go-git/v5/plumbing/format/index"
 
 	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
-	"github.com/artifactfs/artifactfs/gitdir/index"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/internal/index"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
 )

@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/gitdir/index"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/internal/index"
 	"github.com/artifactfs/artifactfs/object"
 )
 

@@ -38,7 +38,6 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/session"
 )
 
 // Options describe a git directory.
@@ -61,7 +60,7 @@ type Options struct {
 	Logins []Login
 
 	Session   string                        // objects directory of a session that is borrowed from too; "": none
-	State     *session.State                // what the new directory is to be like; nil: like a clone
+	State     *State                        // what the new directory is to be like; nil: like a clone
 	Committer func(commit object.ID) string // "NAME <EMAIL> SECONDS ZONE" of a commit of State; nil, or "": it is not known
 }
 

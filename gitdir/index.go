@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/gitdir/index"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/internal/index"
 	"github.com/artifactfs/artifactfs/object"
 )
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/artifactfs/artifactfs/gitdir/index"
+	"github.com/artifactfs/artifactfs/internal/index"
 	"github.com/artifactfs/artifactfs/object"
 )
 

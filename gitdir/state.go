@@ -11,8 +11,8 @@ import (
 
 	"github.com/go-git/go-git/v5/plumbing/format/config"
 
-	"github.com/artifactfs/artifactfs/gitdir/index"
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/index"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
 )
@@ -20,6 +20,28 @@ import (
 // A git directory can be made as one was at a point of a session: its HEAD, refs, stashes, upstreams, what git was in the
 // middle of, and what was staged. What it was told by a session's repository is not trusted: of settings it takes those that
 // name what a branch follows and who commits, and of files those that git leaves in the middle of something.
+
+// State is what git had in another git directory.
+type State struct {
+	Branch  string           // full name of the branch that HEAD named; "" if it was detached
+	Head    object.ID        // the commit of HEAD; zero if Branch had none
+	Refs    []packedrefs.Ref // refs/heads/, refs/tags/, refs/notes/ and refs/stash
+	Remote  []packedrefs.Ref // refs/remotes/
+	Stashes []Stash          // newest first
+	Files   map[string]File  // by their paths in the git directory: those that Carries reports, and config
+}
+
+// Stash is an entry of the reflog of refs/stash.
+type Stash struct {
+	Commit  object.ID
+	Message string
+}
+
+// File is a file of a git directory.
+type File struct {
+	Content []byte
+	Exec    bool
+}
 
 // carried are the files and directories (with a slash behind) of a git directory that a State may hold.
 var carried = []string{

@@ -11,10 +11,9 @@ import (
 
 	"github.com/go-git/go-git/v5/plumbing/format/config"
 
-	"github.com/artifactfs/artifactfs/gitdir/index"
+	"github.com/artifactfs/artifactfs/internal/index"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/session"
 )
 
 func TestCarries(t *testing.T) {
@@ -79,12 +78,12 @@ func TestAGitDirectoryLikeAState(t *testing.T) {
 	}
 	id := func(name string) object.ID { return object.MustID(git(from, "rev-parse", name)) }
 	head := id("HEAD")
-	s := &session.State{
+	s := &State{
 		Branch: "refs/heads/work", Head: head,
 		Refs:    []packedrefs.Ref{{Name: "refs/heads/main", ID: head}, {Name: "refs/heads/work", ID: head}, {Name: "refs/stash", ID: id("stash@{0}")}, {Name: "refs/heads/../evil", ID: head}},
 		Remote:  []packedrefs.Ref{{Name: "refs/remotes/origin/main", ID: head}, {Name: "refs/remotes/origin/HEAD", ID: head}},
-		Stashes: []session.Stash{{Commit: id("stash@{0}"), Message: "On main: second"}, {Commit: id("stash@{1}"), Message: "On main: first"}},
-		Files: map[string]session.File{
+		Stashes: []Stash{{Commit: id("stash@{0}"), Message: "On main: second"}, {Commit: id("stash@{1}"), Message: "On main: first"}},
+		Files: map[string]File{
 			"MERGE_MSG": {Content: []byte("half done\n")}, "rebase-merge/exec": {Content: []byte("x"), Exec: true}, "hooks/post-checkout": {Content: []byte("#!/bin/sh\n"), Exec: true},
 			"config": {Content: []byte("[core]\n\tsshCommand = evil\n[user]\n\tname = somebody\n\temail = a@b\n[branch \"work\"]\n\tremote = origin\n\tmerge = refs/heads/main\n\tevil = x\n")},
 		},
@@ -200,7 +199,7 @@ func FuzzCarriedSettings(f *testing.F) {
 	f.Add([]byte("[core]\n\tfsmonitor = evil\n[branch \"a\\nb\"]\n\tremote = \"x\\ny\"\n[include]\n\tpath = x\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		c := config.New()
-		o := Options{State: &session.State{Files: map[string]session.File{"config": {Content: text}}}}
+		o := Options{State: &State{Files: map[string]File{"config": {Content: text}}}}
 		if o.setCarried(c) != nil {
 			return
 		}

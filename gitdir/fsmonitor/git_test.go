@@ -17,8 +17,8 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
-	"github.com/artifactfs/artifactfs/gitdir/index"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/internal/index"
 	"github.com/artifactfs/artifactfs/object"
 )
 

@@ -32,7 +32,7 @@ var floors = [][]string{
 	{"object", "internal/disk", "internal/gitsocket", "internal/harness/await", "internal/keeper", "internal/metrics", "internal/metrics/metricstest", "internal/mountinfo", "overlay/state", "worktree/acl"},
 	{"internal/dist"},
 	{"worktree/journal", "internal/disk/mapped"},
-	{"prioritize", "gitdir/index", "gitdir/fsmonitor/query", "convert", "filter", "transport", "odb", "cache", "overlay/wal", "control", "config", "session/agenthook", "internal/packedrefs", "internal/harness/crowd", "internal/harness/gittest", "internal/harness/torture", "internal/disk/disktest", "supervisor"},
+	{"prioritize", "internal/index", "gitdir/fsmonitor/query", "convert", "filter", "transport", "odb", "cache", "overlay/wal", "control", "config", "session/agenthook", "internal/packedrefs", "internal/harness/crowd", "internal/harness/gittest", "internal/harness/torture", "internal/disk/disktest", "supervisor"},
 	{"overlay", "gitdir/fsmonitor"},
 	{"credential", "fetch", "promisor", "session", "internal/harness/gittest/gitserve", "internal/harness/workday", "internal/harness/gittest/rot13filter"},
 	{"worktree", "session/thin"},
@@ -187,6 +187,23 @@ func TestImportsGoDownOnly(t *testing.T) {
 			}
 			if p.ImportPath == "internal/harness/gittest" && strings.Contains(i, ".") && i != module+"object" {
 				t.Errorf("internal/harness/gittest imports %s: it judges the other packages and must not depend on them", i)
+			}
+		}
+	}
+}
+
+// apart are pairs of folders of which neither imports a package of the other.
+var apart = [][2]string{{"gitdir", "session"}}
+
+func TestFoldersStayApart(t *testing.T) {
+	in := func(name, folder string) bool { return name == folder || strings.HasPrefix(name, folder+"/") }
+	for _, p := range packages(t) {
+		for _, i := range p.Imports {
+			name := strings.TrimPrefix(i, module)
+			for _, pair := range apart {
+				if in(p.ImportPath, pair[0]) && in(name, pair[1]) || in(p.ImportPath, pair[1]) && in(name, pair[0]) {
+					t.Errorf("%s imports %s: the folders %s and %s stay apart", p.ImportPath, name, pair[0], pair[1])
+				}
 			}
 		}
 	}

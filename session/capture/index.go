@@ -11,7 +11,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/artifactfs/artifactfs/gitdir/index"
+	"github.com/artifactfs/artifactfs/internal/index"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 )

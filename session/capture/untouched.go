@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/gitdir/index"
+	"github.com/artifactfs/artifactfs/internal/index"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/artifactfs/artifactfs/gitdir/index"
+	"github.com/artifactfs/artifactfs/internal/index"
 	"github.com/artifactfs/artifactfs/object"
 )
 
