@@ -215,13 +215,7 @@ func (m *mount) greet(progress func(control.Progress)) {
 	}
 }
 
-// changed counts the paths that the user changed.
-// massRemoved says whether files were removed or overwritten in a mass that no checkpoint has yet.
-func (m *mount) massRemoved() bool {
-	_, _, many := m.tree.MassRemoved()
-	return many
-}
-
+// changed returns the number of paths that the user changed.
 func (m *mount) changed() int64 { return max(0, m.tree.Changed()-m.redirects.Placeholders()) }
 
 // outcome is what became of a mount's work when it ended.

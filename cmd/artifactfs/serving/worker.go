@@ -77,7 +77,7 @@ type worker struct {
 	news   chan struct{} // closed when failed changes
 }
 
-// work waits until it is this process's turn and serves.
+// RunWorker waits until it is this process's turn and serves.
 func RunWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f DaemonFlags) (err error) {
 	prepareToServe(a)
 	// What starts has little garbage, and a small heap is collected often: a third of the processor time until READY.
