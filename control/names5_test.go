@@ -12,7 +12,8 @@ func TestNamesOfProtocol5(t *testing.T) {
 		Session: SessionStatus{SessionRemote: "/work.git", Checkpoints: 2, DivergedRefs: []DivergedRef{{RemoteRef: "refs/heads/a"}}}}}}
 	session := SessionInfo{SessionStatus: SessionStatus{Name: "s", SessionRemote: "/work.git"}, Remote: "https://git.example/app.git",
 		Parent: "p 1", Last: &Checkpoint{ID: "1", Session: "s"}}
-	for _, reply := range []any{status, session, SessionLogReply{Checkpoints: []Checkpoint{{ID: "1"}}}, CheckpointReply{LeftOut: []LeftOut{{Path: "a"}}}} {
+	log, made := SessionLogReply{Checkpoints: []Checkpoint{{ID: "1"}}}, CheckpointReply{LeftOut: []LeftOut{{Path: "a"}}}
+	for _, reply := range []any{status, session, log, made} {
 		raw, err := json.Marshal(reply)
 		if err != nil {
 			t.Fatal(err)
@@ -40,7 +41,8 @@ func TestNamesOfProtocol5(t *testing.T) {
 	}
 	c := answering(t, `{"version":5,"result":{"mounts":[{"dir":"/m","blobs":{"hydrated":7},"session":{"points":2,"remote":"/work.git"}}]}}`)
 	s, err := c.Status(t.Context())
-	if err != nil || len(s.Mounts) != 1 || s.Mounts[0].Blobs.Fetched != 7 || s.Mounts[0].Session.Checkpoints != 2 || s.Mounts[0].Session.SessionRemote != "/work.git" {
+	if err != nil || len(s.Mounts) != 1 || s.Mounts[0].Blobs.Fetched != 7 || s.Mounts[0].Session.Checkpoints != 2 ||
+		s.Mounts[0].Session.SessionRemote != "/work.git" {
 		t.Errorf("status of a daemon of protocol 5: got %+v, %v", s, err)
 	}
 }

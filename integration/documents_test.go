@@ -155,8 +155,9 @@ command:
 	}
 	cmd := exec.Command("bash", "-c", script.String())
 	cmd.Dir = home
-	cmd.Env = append(os.Environ(), append(w.env, "HOME="+home, "PATH="+filepath.Join(home, "bin")+":"+os.Getenv("PATH"), "ARTIFACTFS_STATE="+w.state,
-		"GIT_AUTHOR_NAME=me", "GIT_AUTHOR_EMAIL=me@example.org", "GIT_COMMITTER_NAME=me", "GIT_COMMITTER_EMAIL=me@example.org", "PAGER=cat")...)
+	cmd.Env = append(append(os.Environ(), w.env...),
+		"HOME="+home, "PATH="+filepath.Join(home, "bin")+":"+os.Getenv("PATH"), "ARTIFACTFS_STATE="+w.state,
+		"GIT_AUTHOR_NAME=me", "GIT_AUTHOR_EMAIL=me@example.org", "GIT_COMMITTER_NAME=me", "GIT_COMMITTER_EMAIL=me@example.org", "PAGER=cat")
 	out, err := cmd.CombinedOutput()
 	t.Logf("%d of %d commands of %s:\n%s", ran, len(commands), page, out)
 	if err != nil {

@@ -16,7 +16,8 @@ import (
 
 // foreignFlags are flags of other programs that the documents name without the program.
 var foreignFlags = []string{
-	"--depth", "--filter", "--no-alternates", "--ff-only", "--show-origin", "--strict", "--recursive", "--fsck-objects", "--read-tree", "--stdin",
+	"--depth", "--filter", "--no-alternates", "--ff-only", "--show-origin", "--strict", "--recursive", "--fsck-objects", "--read-tree",
+	"--stdin",
 	"--rm", "--device", "--cap-add", "--security-opt", "--network", "--from", "--bare", "--no-tags", "--untracked-cache", "--fsmonitor",
 	"--shared", "--init", "--global", "--raw", "--git-common-dir", "--object-format", "--config", "--fail", "--silent", "--show-error",
 	"--missing", "--objects", "--not", "--no-checkout", "--sparse", "--no-lazy-fetch", "--batch-check", "--end-of-options", "--topo-order",
@@ -139,7 +140,8 @@ func wrong(root *cobra.Command, words []string) string {
 		case strings.HasPrefix(word, "--"):
 			name, _, _ := strings.Cut(word[2:], "=")
 			name, _, _ = strings.Cut(name, "[")
-			if name == "help" || name == "version" || cmd.Flags().Lookup(name) != nil || cmd.InheritedFlags().Lookup(name) != nil || root.PersistentFlags().Lookup(name) != nil {
+			if name == "help" || name == "version" || cmd.Flags().Lookup(name) != nil || root.PersistentFlags().Lookup(name) != nil ||
+				cmd.InheritedFlags().Lookup(name) != nil {
 				continue
 			}
 			return "there is no flag --" + name + " of " + cmd.CommandPath()

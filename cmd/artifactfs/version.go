@@ -31,9 +31,11 @@ built from, the time of that commit, and the platform.`,
 func printVersion(a *cli.App) error {
 	if a.JSON {
 		built, when := buildCommit()
-		return cli.PrintJSON(a.Stdout, versionReport{versionText(), built, when, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH, control.Protocol})
+		platform := runtime.GOOS + "/" + runtime.GOARCH
+		return cli.PrintJSON(a.Stdout, versionReport{versionText(), built, when, runtime.Version(), platform, control.Protocol})
 	}
-	_, err := fmt.Fprintf(a.Stdout, "artifactfs %s (%s %s/%s, protocol %d)\n", versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH, control.Protocol)
+	_, err := fmt.Fprintf(a.Stdout, "artifactfs %s (%s %s/%s, protocol %d)\n",
+		versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH, control.Protocol)
 	return err
 }
 
