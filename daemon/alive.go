@@ -14,17 +14,17 @@ import (
 // beginHandover makes the mount known to a successor from now on. A mount that cannot be kept is served as one without a keeper.
 func (m *mount) beginHandover() {
 	h := takeover.State{Phase: takeover.Preparing, ID: m.id, Dir: m.dir, Since: m.since, Request: m.request}
-	if m.around != nil {
-		h.Around = m.around.dir
+	if m.parent != nil {
+		h.Around = m.parent.dir
 	}
 	m.handover = takeover.Begin(m.daemon.keeper, h, m.daemon.log)
 }
 
-// errLocked says that a lock was not given up for too long.
+// errLocked reports a lock that was held for too long.
 var errLocked = errors.New("a lock is held for too long")
 
-// Alive says whether this process can still serve: every mount answers what it has in memory. ctx bounds how long that
-// may take.
+// Alive returns nil if every mount answers from memory, so that this process can serve. It returns errLocked if that takes until ctx
+// ends.
 func (d *Daemon) Alive(ctx context.Context) error {
 	done := make(chan struct{})
 	at := make(chan string, 1) // what is being asked
@@ -35,7 +35,7 @@ func (d *Daemon) Alive(ctx context.Context) error {
 		}
 		at <- what
 	}
-	go func() { // it stays if a lock is never given up: the process is then about to be ended
+	go func() { // it never ends if a lock is never released: the process is about to be killed then
 		defer close(done)
 		ask("the registry")
 		for _, m := range d.list() {
@@ -51,7 +51,7 @@ func (d *Daemon) Alive(ctx context.Context) error {
 	}
 }
 
-// touch takes the locks of a mount that are never held for long.
+// touch acquires and releases the locks of a mount, none of which is held for long.
 func (m *mount) touch() {
 	m.mu.Lock()
 	served := m.cancel != nil

@@ -117,7 +117,7 @@ func (m *mount) goBehind(before takeover.State) bool {
 	m.behind("fill the index", func() { m.fillIndex(ctx, before.Filled) })
 	go func() { // somebody may unmount without us
 		m.server.Wait()
-		m.unmountedBehindUs()
+		m.unregisterUnmounted()
 		m.finish()
 	}()
 	return true

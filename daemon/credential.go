@@ -31,7 +31,7 @@ func (d *Daemon) SetCredential(ctx context.Context, r control.CredentialRequest)
 	if !ok {
 		return reply, fault.NotMounted("credential", r.Dir)
 	}
-	if err := m.settled(ctx); err != nil || !m.served() {
+	if err := m.awaitTakeover(ctx); err != nil || !m.served() {
 		return reply, &control.Error{Code: control.ExitFailed, Verb: "credential", Object: m.dir, Cause: "it is not mounted yet", Hint: "try again in a moment"}
 	}
 	at, l := m.request.Remote, m.login

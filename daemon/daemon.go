@@ -45,18 +45,18 @@ const (
 	retries      = 3
 )
 
-// Config says where a daemon keeps its state.
+// Config is the configuration of a daemon.
 type Config struct {
 	State string // directory, see DESIGN: stores/, mounts/, blobs/
 	Log   *zap.Logger
 
 	Keeper    takeover.Keeper // nil: mounts end with this process
-	Kept      []keeper.Kept   // what a process before this one has kept
-	Reason    string          // why that one ended; "": there was none
-	Takeovers int             // how many there were before
+	Kept      []keeper.Kept   // files that a predecessor has kept
+	Reason    string          // why the predecessor ended; "": there was none
+	Takeovers int             // number of predecessors since the mounts began
 }
 
-// take takes a file out of what was kept; nil: there is none of that name.
+// remove takes a file out of what was kept; nil: there is none of that name.
 func (c *Config) take(name string) *os.File {
 	at := slices.IndexFunc(c.Kept, func(k keeper.Kept) bool { return k.Name == name })
 	if at < 0 {
@@ -111,12 +111,13 @@ type sharedStore struct {
 	users  int
 	opened chan struct{} // closed when Store or err is set
 	err    error
-	leave  func() // lets others remove it
+	leave  func() // lets other processes remove it
 }
 
 var _ control.Handler = (*Daemon)(nil)
 
-// New opens the state directory, making it if it is missing.
+// New opens the state directory, creates it if it is missing, and begins to take over the mounts of a predecessor. The caller calls
+// Close.
 func New(c Config) (*Daemon, error) {
 	for _, dir := range []string{c.State, filepath.Join(c.State, "stores"), filepath.Join(c.State, "mounts")} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -144,7 +145,7 @@ func New(c Config) (*Daemon, error) {
 	d.ctx, d.end = context.WithCancel(context.Background())
 	if len(c.Kept) > 0 {
 		d.log.Info("took over the mounts", zap.String("reason", c.Reason), zap.Int("takeovers", c.Takeovers), zap.Int("kept", len(c.Kept)))
-		d.inherit(c.Kept)
+		d.takeOverAll(c.Kept)
 		d.behind.Go(func() { // the kernel first
 			d.resuming.Wait()
 			if err := d.homes.RemoveLeftovers(); err != nil {
@@ -160,8 +161,8 @@ func New(c Config) (*Daemon, error) {
 	return d, nil
 }
 
-// Close unmounts everything and gives back all the daemon holds. Mounts that are busy are detached, so that
-// none is left without a process behind it.
+// Close unmounts everything and releases what the daemon holds. Busy mounts are detached: none is left without a process that
+// serves it.
 func (d *Daemon) Close(ctx context.Context) error {
 	d.mu.Lock()
 	d.closed = true
@@ -175,7 +176,7 @@ func (d *Daemon) Close(ctx context.Context) error {
 	errs = append(errs, d.Resumed(ctx))
 	var all sync.WaitGroup
 	for i, m := range mounts {
-		if m.around == nil { // submodules end with the mount around them
+		if m.parent == nil { // submodules end with the mount around them
 			all.Go(func() { errs[i] = m.stop(ctx, true) })
 		}
 	}
@@ -187,7 +188,7 @@ func (d *Daemon) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Shutdown unmounts everything, or says which mount is busy.
+// Shutdown unmounts everything. It stops at the first busy mount and returns it as the error.
 func (d *Daemon) Shutdown(ctx context.Context) error {
 	if err := d.Resumed(ctx); err != nil {
 		return fault.Explain("shut down", "daemon", err)
@@ -201,14 +202,14 @@ func (d *Daemon) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// Idle is closed when no mount is there or being made; asked again it is a new channel if one has come since.
+// Idle returns a channel that is closed while there is no mount and none is being made. After a new mount it returns another channel.
 func (d *Daemon) Idle() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.idle
 }
 
-// add puts a mount in the registry; false: its directory is taken. It needs mu.
+// add adds a mount to the registry. It returns false if another mount has the directory. The caller holds mu.
 func (d *Daemon) add(m *mount) bool {
 	if _, taken := d.mounts[m.dir]; taken {
 		return false
@@ -225,8 +226,8 @@ func (d *Daemon) add(m *mount) bool {
 // mountMemory is what an idle mount has in memory, in bytes, most of it buffers that are hardly ever touched.
 const mountMemory = 1 << 20
 
-// limitMemory lets the heap grow with the number of mounts: at a limit below what is alive the collector never rests. It
-// needs mu.
+// limitMemory lets the heap grow with the number of mounts: at a limit below what is alive the collector runs all the time. The
+// caller holds mu.
 func (d *Daemon) limitMemory() {
 	if d.memoryLimit < math.MaxInt64/2 { // there is one
 		debug.SetMemoryLimit(d.memoryLimit + int64(len(d.mounts))*mountMemory)
@@ -254,7 +255,7 @@ func (d *Daemon) list() []*mount {
 	return mounts
 }
 
-// find gives the mount at a directory or above it.
+// find returns the mount at a directory or at the nearest one above it.
 func (d *Daemon) find(dir string) (*mount, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -268,7 +269,7 @@ func (d *Daemon) find(dir string) (*mount, bool) {
 	}
 }
 
-// storeKey says which mounts share a store: it holds what it was opened with.
+// storeKey is what mounts that share a store have in common: everything that the store was opened with.
 type storeKey struct {
 	dir, remote string
 	login       *login
@@ -276,7 +277,7 @@ type storeKey struct {
 	timeout     time.Duration
 }
 
-// store opens the store of a mount's remote or joins the one that is open. Each use ends with a call of release.
+// store returns the store of a mount's remote, which it opens if no other mount has. The caller calls release once.
 func (d *Daemon) store(m *mount) (s *fetch.Store, release func(), err error) {
 	r := m.request
 	deadline := r.Timeout
@@ -320,7 +321,7 @@ func (d *Daemon) store(m *mount) (s *fetch.Store, release func(), err error) {
 		release()
 		return nil, nil, shared.err
 	}
-	shared.Forgive() // who mounts wants it tried again
+	shared.Forgive() // a new mount tries again at once
 	return shared.Store, release, nil
 }
 

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// departed remembers mounts that ended while nobody could answer who asked for it: he asks again.
+// departed has the mounts that ended while no process could answer the unmount request: its caller asks again.
 type departed struct {
 	mu     sync.Mutex
 	mounts map[string]*mount // by directory
 }
 
-// departedTime is how long he may take.
+// departedTime is how long a mount stays in departed.
 const departedTime = time.Minute
 
 func (d *departed) add(m *mount) {
@@ -30,7 +30,7 @@ func (d *departed) add(m *mount) {
 	})
 }
 
-func (d *departed) take(dir string) (*mount, bool) {
+func (d *departed) remove(dir string) (*mount, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m, ok := d.mounts[dir]

@@ -13,11 +13,11 @@ import (
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 )
 
-// flushTime is for what processes wrote to a busy mount that ends.
+// flushTime is how long the kernel may take to write what processes wrote to a busy mount.
 const flushTime = 10 * time.Second
 
-// stop unmounts. A busy mount is an error that changes nothing, unless force detaches it. One that is being
-// prepared is told to give up, and whoever prepares it takes it down.
+// stop unmounts. A busy mount is an error that changes nothing, unless force detaches it. The start of a mount that is being prepared is
+// aborted, and its goroutine takes the mount down.
 func (m *mount) stop(ctx context.Context, force bool) error {
 	m.mu.Lock()
 	preparing := m.state == control.StatePreparing
@@ -35,7 +35,7 @@ func (m *mount) stop(ctx context.Context, force bool) error {
 	}
 }
 
-// takeDown unmounts a mount that is not, or no longer, being prepared by somebody else.
+// takeDown unmounts. No other goroutine may be starting the mount.
 func (m *mount) takeDown(ctx context.Context, force bool) error {
 	if err := m.submodules.leave(ctx, force); err != nil {
 		return err
@@ -51,13 +51,13 @@ func (m *mount) takeDown(ctx context.Context, force bool) error {
 	return nil
 }
 
-// unserve takes the mount from the kernel: first what is bound over its directories, then the mount itself.
+// unserve unmounts the directories that are bound over places in the mount, and then the mount itself.
 func (m *mount) unserve(ctx context.Context, force bool) error {
-	m.filters.Release() // they keep it busy
+	m.filters.Release() // running filters keep it busy
 	if m.foreign() {
 		return m.leaveForeign(force)
 	}
-	if busy := m.alone(ctx, force); busy != nil && !force {
+	if busy := m.awaitCopies(ctx, force); busy != nil && !force {
 		return busy
 	} else if busy != nil {
 		return m.detach(busy)
@@ -82,7 +82,7 @@ func (m *mount) unserve(ctx context.Context, force bool) error {
 	return m.detach(err)
 }
 
-// detach takes a mount from the directory tree that is in use.
+// detach removes a mount that is in use from the directory tree.
 func (m *mount) detach(busy error) error {
 	m.daemon.log.Warn("detaching busy mount", zap.String("dir", m.dir), zap.Error(busy))
 	m.flush()
@@ -95,15 +95,15 @@ func (m *mount) detach(busy error) error {
 	return m.server.Detach()
 }
 
-// copiesFor is how long copies of a mount are waited for: a command in a namespace of its own may be about to end.
+// copiesFor is how long copies of a mount are waited for: a command in a mount namespace of its own may be about to end.
 const copiesFor = 5 * time.Second
 
-// alone waits until nobody has the mount mounted elsewhere, in a container most of all: for them it would go on, and never
-// end here. With force it does not wait.
-func (m *mount) alone(ctx context.Context, force bool) error {
+// awaitCopies waits until the mount has no copies in other mount namespaces, such as those of containers: there it would remain
+// mounted, and never end here. With force it does not wait.
+func (m *mount) awaitCopies(ctx context.Context, force bool) error {
 	for until := time.Now().Add(copiesFor); ; {
 		copies, err := mountinfo.Copies(m.dir)
-		if err != nil || len(copies) == 0 { // without /proc nobody can be named
+		if err != nil || len(copies) == 0 { // without /proc no process can be named
 			return nil
 		}
 		if force || time.Now().After(until) {
@@ -117,7 +117,7 @@ func (m *mount) alone(ctx context.Context, force bool) error {
 	}
 }
 
-// flush has the kernel write what processes wrote to a mount that ends under them.
+// flush makes the kernel write what processes wrote to a mount that they still use. An error is logged.
 func (m *mount) flush() {
 	done := make(chan error, 1)
 	go func() {
@@ -141,7 +141,7 @@ func (m *mount) flush() {
 	}
 }
 
-// finish takes down everything behind a mount that the kernel no longer has. Several may call it; all return
+// finish ends everything behind a mount that the kernel no longer has. It may be called several times, also at once: all calls return
 // when it is done.
 func (m *mount) finish() {
 	m.mu.Lock()
@@ -179,6 +179,6 @@ func (m *mount) finish() {
 	m.point.Remove()
 	m.daemon.log.Info("unmounted", zap.String("dir", m.dir), zap.String("session", m.session), zap.Int64("kept", o.kept.Paths))
 	m.handover.Drop()
-	m.daemon.remove(m) // first: whoever waits may mount there again at once
+	m.daemon.remove(m) // before gone is closed: a waiting request mounts there at once
 	close(m.gone)
 }

@@ -8,11 +8,11 @@ import (
 	"go.uber.org/zap"
 )
 
-// errFault is a panic in what goes on behind one mount.
+// errFault reports a panic in the work behind one mount.
 var errFault = errors.New("the daemon failed inside; its log says where")
 
-// behind does what goes on behind the mount. A fault in it is told as the mount's, whose files are served as before, and so
-// are all others: a worker that died of it would find the same again.
+// behind runs work in a goroutine of the mount, which finish waits for. A panic in it becomes a failure of the mount, whose files are
+// served as before: a worker that died of it would meet the same fault again.
 func (m *mount) behind(what string, work func()) {
 	m.work.Go(func() {
 		m.note(what, m.guarded(what, func() error {
@@ -22,7 +22,7 @@ func (m *mount) behind(what string, work func()) {
 	})
 }
 
-// guarded makes an error of a panic.
+// guarded runs work and returns a panic in it as errFault.
 func (m *mount) guarded(what string, work func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

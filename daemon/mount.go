@@ -51,7 +51,7 @@ type requested struct {
 	request control.MountRequest // as it was made: see requestNow
 	since   time.Time
 	session string // "" if nothing is kept; the id of all others is the session's name
-	around  *mount // that this one is a submodule of; nil: it stands for itself
+	parent  *mount // that this one is a submodule of; nil: it stands for itself
 
 	login        *login // to the mounted remote; guarded by Daemon.mu
 	sessionLogin *login // to the session remote; nil: there is none; guarded by Daemon.mu
@@ -81,19 +81,19 @@ type starting struct {
 
 // acquired is what a mount holds besides the kernel's part: its home, the store, and what is read from both.
 type acquired struct {
-	home    *statedir.Home
-	record  statedir.Record // of the session
-	store   *fetch.Store
-	release func()          // gives the store back
-	local   *fetch.Local    // objects of the git directory
-	owned   *fetch.Local    // objects of the session
-	second  *thin.Remote    // session remote; nil: none
-	elders  *fetch.Local    // objects of the session that this one was forked from; nil: none
-	elder   *thin.Remote    // and its session remote
-	snap    *fetch.Snapshot // guarded by mu once the mount is served
-	view    *fetch.View
-	filters *filter.Programs
-	shown   chan struct{} // holds one when another tree is shown than the one that was hydrated last
+	home        *statedir.Home
+	record      statedir.Record // of the session
+	store       *fetch.Store
+	release     func()          // gives the store back
+	local       *fetch.Local    // objects of the git directory
+	owned       *fetch.Local    // objects of the session
+	second      *thin.Remote    // session remote; nil: none
+	forkObjects *fetch.Local    // objects of the session that this one was forked from; nil: none
+	forkRemote  *thin.Remote    // and its session remote
+	snap        *fetch.Snapshot // guarded by mu once the mount is served
+	view        *fetch.View
+	filters     *filter.Programs
+	shown       chan struct{} // holds one when another tree is shown than the one that was hydrated last
 }
 
 // serving is a mount while the kernel has it.
@@ -140,13 +140,14 @@ type ending struct {
 	gone     chan struct{} // closed when nothing of the mount is left
 }
 
-// Mount acquires and mounts. Whatever fails, or if ctx ends, nothing is left of it.
+// Mount mounts what r asks for and returns once the root of the working tree is readable, or what r.Wait names has been fetched. After
+// an error, or if ctx ends, nothing of the mount is left. It is safe for concurrent use.
 func (d *Daemon) Mount(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error) {
 	_, reply, err := d.mount(ctx, r, beginning{}, progress)
 	return reply, err
 }
 
-// mount is Mount, also of a submodule of the mount around it, of what was mounted before, or of a point.
+// mount is Mount. b says what the mount begins with, if that is not what r names: a submodule, a mount that is restored, a checkpoint.
 func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b beginning, progress func(control.Progress)) (*mount, control.MountReply, error) {
 	start := time.Now()
 	ctx, abort := context.WithCancel(ctx)
@@ -154,7 +155,7 @@ func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b beginning,
 	ended := d.turns.begins()
 	defer ended()
 	defer func() { b.known.close() }()
-	m, err := d.earlier(ctx, r)
+	m, err := d.awaitEarlier(ctx, r)
 	if err == nil && m == nil {
 		if err = d.complete(ctx, &r, &b); err == nil {
 			m, err = d.reserve(r, b, abort)
@@ -163,13 +164,13 @@ func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b beginning,
 	if err != nil {
 		return nil, control.MountReply{}, fault.Explain("mount", r.Dir, err)
 	}
-	reply, err := m.begun(ctx, start, progress)
+	reply, err := m.startOnce(ctx, start, progress)
 	ended()
 	if err == nil {
 		if r.Submodules {
 			m.submodules.enter(ctx)
 		}
-		m.greet(progress)
+		m.announce(progress)
 		d.failures.Forget(m.dir, progress)
 		for _, note := range m.store.Stats().Notices {
 			progress(control.Progress{Message: note})
@@ -199,7 +200,7 @@ func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b beginning,
 	return m, reply, nil
 }
 
-// reserve takes a directory's place in the registry, so that it is mounted once.
+// reserve adds a new mount to the registry, so that its directory is mounted once: mountpoint.ErrAlreadyMounted otherwise.
 func (d *Daemon) reserve(r control.MountRequest, b beginning, abort context.CancelFunc) (*mount, error) {
 	id, dir := r.Session, filepath.Clean(r.Dir)
 	if r.At != "" {
@@ -214,7 +215,7 @@ func (d *Daemon) reserve(r control.MountRequest, b beginning, abort context.Canc
 		id = statedir.NamelessPrefix + hex.EncodeToString(random[:])
 	}
 	m := d.newMount(r, id, dir, time.Now())
-	m.session, m.around, m.base, m.from, m.far, m.known, m.abort = session, b.around, b.base, b.from, b.far, b.known, abort
+	m.session, m.parent, m.base, m.from, m.far, m.known, m.abort = session, b.parent, b.base, b.from, b.far, b.known, abort
 	m.agent = m.newAgent()
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -227,7 +228,7 @@ func (d *Daemon) reserve(r control.MountRequest, b beginning, abort context.Canc
 	return m, nil
 }
 
-// newMount makes a mount that is nowhere yet.
+// newMount returns a mount that is in no registry yet and holds nothing.
 func (d *Daemon) newMount(r control.MountRequest, id, dir string, since time.Time) *mount {
 	m := &mount{
 		daemon:    d,
@@ -249,12 +250,13 @@ func (d *Daemon) newMount(r control.MountRequest, id, dir string, since time.Tim
 	return m
 }
 
-// leaveWait is how long a new mount waits for one that the kernel has let go of to be tidied up.
+// leaveWait is how long a new mount waits for the end of one at its directory that the kernel has unmounted already.
 const leaveWait = 10 * time.Second
 
-// earlier waits until the directory of a request is nobody's, or belongs to a mount that goes on. Is it one that the same
-// asker has asked for before, whose answer did not reach him, it is given.
-func (d *Daemon) earlier(ctx context.Context, r control.MountRequest) (*mount, error) {
+// awaitEarlier waits for the end of a mount at the directory of a request that is about to end, and returns nil. It returns a mount
+// that the same request, by its nonce, has made already: its reply did not reach the caller. Any other mount there is
+// mountpoint.ErrAlreadyMounted.
+func (d *Daemon) awaitEarlier(ctx context.Context, r control.MountRequest) (*mount, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, leaveWait, mountpoint.ErrAlreadyMounted)
 	defer cancel()
 	for {
@@ -265,7 +267,7 @@ func (d *Daemon) earlier(ctx context.Context, r control.MountRequest) (*mount, e
 			return nil, nil
 		}
 		asked := r.Nonce != "" && m.request.Nonce == r.Nonce
-		if err := m.settled(ctx); err != nil {
+		if err := m.awaitTakeover(ctx); err != nil {
 			return nil, context.Cause(ctx)
 		}
 		if m.isGone() {
@@ -273,10 +275,10 @@ func (d *Daemon) earlier(ctx context.Context, r control.MountRequest) (*mount, e
 		}
 		served := m.served()
 		switch {
-		case m.ends(served): // it is about to be gone
+		case m.isEnding(served): // it is removed soon
 		case served && asked:
 			return m, nil
-		case !served && asked: // who asked before has not noticed yet that nobody listens
+		case !served && asked: // it does not know yet that its caller is gone
 		default:
 			return nil, mountpoint.ErrAlreadyMounted
 		}
@@ -293,16 +295,16 @@ func (d *Daemon) earlier(ctx context.Context, r control.MountRequest) (*mount, e
 	}
 }
 
-// ends says whether a mount is being taken down, or the kernel has let go of one that was there.
-func (m *mount) ends(served bool) bool {
+// isEnding reports whether a mount is being unmounted, or was served and the kernel has unmounted it.
+func (m *mount) isEnding(served bool) bool {
 	m.mu.Lock()
 	stopping := m.stopping
 	m.mu.Unlock()
 	return stopping || served && !m.mounted()
 }
 
-// settled waits until a mount of another process is taken over, or gone.
-func (m *mount) settled(ctx context.Context) error {
+// awaitTakeover waits until the mount of a predecessor is taken over or removed. It returns the error of ctx if that ends before.
+func (m *mount) awaitTakeover(ctx context.Context) error {
 	if m.taking == nil {
 		return nil
 	}
@@ -314,24 +316,25 @@ func (m *mount) settled(ctx context.Context) error {
 	}
 }
 
-// Unmount ends the mount at a directory. Work that could not be settled is an error, though the mount is gone.
+// Unmount unmounts the mount at a directory. A busy mount is an error that changes nothing, unless r.Detach is set. If changes could
+// not be written the mount is gone, and the error says so. It is safe for concurrent use.
 func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control.UnmountReply, error) {
 	m, ok := d.find(r.Dir)
 	if !ok || m.dir != filepath.Clean(r.Dir) {
-		if m, ok = d.departed.take(filepath.Clean(r.Dir)); !ok { // while the asker had nobody to hear him
+		if m, ok = d.departed.remove(filepath.Clean(r.Dir)); !ok { // it ended while no process served the caller
 			if d.failures.Forget(filepath.Clean(r.Dir), nil) {
 				return control.UnmountReply{Dir: filepath.Clean(r.Dir)}, nil
 			}
 			return control.UnmountReply{}, fault.NotMounted("unmount", r.Dir)
 		}
 	}
-	if err := m.settled(ctx); err != nil {
+	if err := m.awaitTakeover(ctx); err != nil {
 		return control.UnmountReply{}, fault.Explain("unmount", m.dir, err)
 	}
 	followed := !r.Discard && m.onlyFollowed(ctx)
 	m.setEnd(r.Discard || followed, r.Trash && !followed, r.Keep)
 	if m.agent.SetPatience(r.Timeout); r.Discard {
-		m.agent.SetPatience(-1) // it is deleted there
+		m.agent.SetPatience(-1) // it is deleted on the session remote
 	}
 	if err := m.stop(ctx, r.Detach); err != nil {
 		m.setEnd(false, false, 0)
@@ -358,7 +361,7 @@ func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control
 	return reply, nil
 }
 
-// setEnd says what becomes of the work when the mount ends.
+// setEnd sets what becomes of the session when the mount ends.
 func (m *mount) setEnd(discard, trash bool, keep time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -100,7 +100,7 @@ func (d *Daemon) mounted(ctx context.Context, of string) (*mount, error) {
 	if m == nil {
 		return nil, nil
 	}
-	if err := m.settled(ctx); err != nil {
+	if err := m.awaitTakeover(ctx); err != nil {
 		return nil, err
 	}
 	if !m.served() || m.isGone() {

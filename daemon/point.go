@@ -110,24 +110,24 @@ func (m *mount) lendElder(at string) error {
 	if err != nil || elder == nil {
 		return err
 	}
-	m.elder, m.elders = elder, m.store.Lend(m.sessionObjects())
-	m.elders.From(elder)
+	m.forkRemote, m.forkObjects = elder, m.store.Lend(m.sessionObjects())
+	m.forkObjects.From(elder)
 	return nil
 }
 
 // takeBack is the reverse of lend.
 func (m *mount) takeBack() (err error) {
-	for _, l := range []*fetch.Local{m.local, m.owned, m.elders} {
+	for _, l := range []*fetch.Local{m.local, m.owned, m.forkObjects} {
 		if l != nil {
 			err = errors.Join(err, l.Close())
 		}
 	}
-	for _, r := range []*thin.Remote{m.second, m.elder} {
+	for _, r := range []*thin.Remote{m.second, m.forkRemote} {
 		if r != nil {
 			err = errors.Join(err, r.Close())
 		}
 	}
-	m.local, m.owned, m.elders, m.second, m.elder = nil, nil, nil, nil, nil
+	m.local, m.owned, m.forkObjects, m.second, m.forkRemote = nil, nil, nil, nil, nil
 	return err
 }
 

@@ -61,7 +61,7 @@ func sessionURL(r control.MountRequest) (at, kind string) {
 // with differs from the base. It waits for trees.
 func (m *mount) expect(ctx context.Context) {
 	base, err := m.record.Base()
-	if err != nil || base.Shown.IsZero() || m.second == nil && m.elder == nil {
+	if err != nil || base.Shown.IsZero() || m.second == nil && m.forkRemote == nil {
 		return
 	}
 	var ids []object.ID
@@ -76,7 +76,7 @@ func (m *mount) expect(ctx context.Context) {
 	}
 	ids = m.owned.Missing(ids)
 	m.owned.Expect(ids)
-	if m.elders != nil {
-		m.elders.Expect(ids)
+	if m.forkObjects != nil {
+		m.forkObjects.Expect(ids)
 	}
 }

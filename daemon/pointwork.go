@@ -201,7 +201,7 @@ func (d *Daemon) show(ctx context.Context, r *control.MountRequest) (*origin, er
 
 // beginning says what a mount begins with, if that is not what its request names.
 type beginning struct {
-	around *mount           // that it is a submodule of
+	parent *mount           // that it is a submodule of
 	base   *statedir.Record // it was mounted before
 	from   *origin          // a point of a session of this host
 	far    *farOrigin       // one of a session remote

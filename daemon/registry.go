@@ -21,8 +21,8 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// What is mounted on purpose is on record below registry/, without secrets, so that Remount mounts it again after the
-// machine was started anew. It is struck off when somebody unmounts it, not when a daemon ends.
+// Mounts are registered below registry/, without secrets, so that Remount restores them after a restart of the machine. A mount is
+// unregistered when it is unmounted, not when a daemon ends.
 
 const (
 	restoresAtOnce = 4
@@ -34,10 +34,10 @@ func (d *Daemon) registryPath(dir string) string {
 	return filepath.Join(d.state, "registry", statedir.FileName(dir))
 }
 
-// register puts a mount on record. A submodule comes with the mount around it; what ends with this process is not to
-// outlive the machine either.
+// register registers a mount. A submodule is restored with its parent; without a keeper mounts end with this process and are not
+// restored.
 func (d *Daemon) register(m *mount) {
-	if d.keeper == nil || m.around != nil || m.request.Passing {
+	if d.keeper == nil || m.parent != nil || m.request.Passing {
 		return
 	}
 	r := statedir.Registered{Version: statedir.RegistryVersion, Request: m.request, Record: m.record}
@@ -58,41 +58,41 @@ func (d *Daemon) register(m *mount) {
 }
 
 func (d *Daemon) unregister(m *mount) {
-	if d.keeper == nil || m.around != nil {
+	if d.keeper == nil || m.parent != nil {
 		return
 	}
 	if err := os.Remove(d.registryPath(m.dir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		d.log.Warn("strike mount off the register", zap.String("dir", m.dir), zap.Error(err))
+		d.log.Warn("unregister mount", zap.String("dir", m.dir), zap.Error(err))
 	}
 }
 
-// unmountedBehindUs strikes off a mount that somebody took away without asking us; not if it is the system that ends.
-func (m *mount) unmountedBehindUs() {
+// unregisterUnmounted unregisters a mount that was unmounted without a request to this daemon, unless the system is shutting down.
+func (m *mount) unregisterUnmounted() {
 	m.daemon.mu.Lock()
 	closed := m.daemon.closed
 	m.daemon.mu.Unlock()
 	m.mu.Lock()
 	ours := m.stopping
 	m.mu.Unlock()
-	if closed || ours || m.daemon.keeper == nil || m.around != nil || systemEnds() {
+	if closed || ours || m.daemon.keeper == nil || m.parent != nil || systemEnds() {
 		return
 	}
 	m.daemon.unregister(m)
 }
 
-// systemEnds asks the service manager, which unmounts everything at the end.
+// systemEnds reports whether the service manager, which unmounts everything then, is shutting the system down.
 func systemEnds() bool {
 	if _, err := os.Stat("/run/systemd/system"); err != nil {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), mountpoint.ProbeTime)
 	defer cancel()
-	out, _ := exec.CommandContext(ctx, "systemctl", "is-system-running").Output() // it fails if the system is not well
+	out, _ := exec.CommandContext(ctx, "systemctl", "is-system-running").Output() // its exit status is that of the system
 	return strings.TrimSpace(string(out)) == "stopping"
 }
 
-// Remount mounts what is registered and not mounted. It returns when each was tried once; what failed is tried again until
-// it succeeds, or somebody mounts or unmounts there, or the daemon ends.
+// Remount restores registered mounts. It returns when each was tried once. Those that failed are tried again until they succeed,
+// another mount or an unmount replaces them, or the daemon ends.
 func (d *Daemon) Remount(ctx context.Context) error {
 	files, err := filepath.Glob(filepath.Join(statedir.QuoteGlob(filepath.Join(d.state, "registry")), "*.json"))
 	if err != nil {
@@ -125,11 +125,11 @@ func (d *Daemon) Remount(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// remount mounts one; false: it failed, and may do better later.
+// remount restores one mount. It returns false if that failed and is to be tried again.
 func (d *Daemon) remount(ctx context.Context, path string) bool {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return true // it was struck off
+		return true // it was unregistered
 	}
 	var r statedir.Registered
 	if err == nil {

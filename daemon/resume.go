@@ -46,8 +46,8 @@ var (
 	errNotMoved = errors.New("the process that served it has died, and this kernel does not let another one take over (Linux 6.9 does)")
 )
 
-// inherit registers the mounts that another process served and goes on with them in the background.
-func (d *Daemon) inherit(kept []keeper.Kept) {
+// takeOverAll registers the mounts of the predecessor and takes them over in the background, those that may kill this process last.
+func (d *Daemon) takeOverAll(kept []keeper.Kept) {
 	if d.keeper == nil {
 		return
 	}
@@ -82,7 +82,7 @@ func (d *Daemon) inherit(kept []keeper.Kept) {
 	for _, m := range mounts {
 		h := m.handover.State()
 		if around, ok := d.mountAt(h.Around); ok && h.Around != "" {
-			m.around = around
+			m.parent = around
 			outmost := around
 			for dir := outmost.handover.State().Around; dir != ""; dir = outmost.handover.State().Around {
 				next, ok := d.mountAt(dir)
@@ -120,8 +120,8 @@ func (d *Daemon) mountAt(dir string) (*mount, bool) {
 	return m, ok
 }
 
-// Resumed waits until every mount that was kept is served again, or was given up. An error says that there is one that
-// another version of this program could serve, and this one cannot: nothing was done to it.
+// Resumed waits until every mount of the predecessor is served again or was abandoned. An error reports a mount that another version of
+// this program can serve and this one cannot: it was left as it is.
 func (d *Daemon) Resumed(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
@@ -138,21 +138,21 @@ func (d *Daemon) Resumed(ctx context.Context) error {
 	}
 }
 
-// succeed takes the mount over, or takes it away.
+// succeed takes the mount over, or removes it if that is not possible. It closes taking.
 func (m *mount) succeed() {
 	defer close(m.taking)
 	h := m.handover.State()
 	log := m.daemon.log.With(zap.String("dir", m.dir))
 	switch {
 	case h.Phase != takeover.Served:
-		log.Info("taking away what was not finished")
-		m.takeAway()
+		log.Info("removing a mount that was not finished")
+		m.removeUnfinished()
 		return
 	case !m.inherited.Has(takeover.PartDevice):
-		m.giveUp(errNotMoved)
+		m.abandon(errNotMoved)
 		return
 	case h.Died >= mostDeaths:
-		m.giveUp(fmt.Errorf("%w: %d did", errDeadly, h.Died))
+		m.abandon(fmt.Errorf("%w: %d did", errDeadly, h.Died))
 		return
 	}
 	start := time.Now()
@@ -163,7 +163,7 @@ func (m *mount) succeed() {
 			break
 		}
 		log.Warn("take over mount", zap.Error(err))
-		m.letGo()
+		m.undoTakeOver()
 		time.Sleep(pause)
 	}
 	switch {
@@ -173,7 +173,7 @@ func (m *mount) succeed() {
 		m.daemon.unfit = fmt.Errorf("take over %s: %w", m.dir, err)
 		m.daemon.mu.Unlock()
 	case err != nil:
-		m.giveUp(err)
+		m.abandon(err)
 	case m.server == nil:
 		log.Info("unmounted while no process served it")
 		m.finish()
@@ -187,7 +187,7 @@ func (m *mount) succeed() {
 	}
 }
 
-// takeOver serves the mount in this process. If the kernel has let go of it, there is no server, and all else is there.
+// takeOver serves the mount in this process. If the kernel has unmounted it meanwhile server stays nil.
 func (m *mount) takeOver() (err error) {
 	h := m.handover.State()
 	ctx := context.Background()
@@ -197,8 +197,8 @@ func (m *mount) takeOver() (err error) {
 		return err
 	}
 	m.before = m.store.Stats()
-	if err = m.inheritHome(ctx); err != nil {
-		if gone && errors.Is(err, fs.ErrNotExist) { // its predecessor had all but done
+	if err = m.takeOverHome(ctx); err != nil {
+		if gone && errors.Is(err, fs.ErrNotExist) { // the predecessor had almost ended it
 			m.home = nil
 			return nil
 		}
@@ -245,8 +245,8 @@ func (m *mount) takeOver() (err error) {
 	return nil
 }
 
-// inheritHome goes on with the home of a dead process.
-func (m *mount) inheritHome(ctx context.Context) (err error) {
+// takeOverHome takes over the locked home of the predecessor.
+func (m *mount) takeOverHome(ctx context.Context) (err error) {
 	if lock := m.inherited.File(takeover.PartLock); lock != nil {
 		m.home, err = m.daemon.homes.TakeOver(m.id, m.dir, lock)
 		if err == nil {
@@ -261,7 +261,7 @@ func (m *mount) inheritHome(ctx context.Context) (err error) {
 	return err
 }
 
-// checkout is what git's configuration said when the mount was made: contents must stay as they were shown.
+// checkout returns git's configuration as it was when the mount was made: contents must stay as they were shown.
 func (m *mount) checkout(ctx context.Context, h takeover.State) gitdir.Checkout {
 	if h.Checkout != nil {
 		return *h.Checkout
@@ -269,14 +269,14 @@ func (m *mount) checkout(ctx context.Context, h takeover.State) gitdir.Checkout 
 	return gitdir.ReadCheckout(ctx, m.gitPath())
 }
 
-// letGo undoes a takeOver that came to nothing.
-func (m *mount) letGo() {
+// undoTakeOver undoes a takeOver that failed.
+func (m *mount) undoTakeOver() {
 	if m.view != nil {
 		m.filters.Close()
 		m.view.Close()
 	}
 	_ = m.takeBack()
-	if m.home != nil { // its lock is to be held for all that
+	if m.home != nil { // its lock stays held
 		m.inherited.Put(takeover.PartLock, m.home.LockFile)
 	}
 	if m.release != nil {
@@ -285,15 +285,15 @@ func (m *mount) letGo() {
 	m.view, m.filters, m.home, m.release, m.store, m.snap = nil, nil, nil, nil, nil, nil
 }
 
-// hungUp says whether the kernel has let go of a mount: it was unmounted, or its connection was aborted.
+// hungUp reports whether the kernel has ended the connection of a device: the mount was unmounted or aborted.
 func hungUp(device *os.File) bool {
 	poll := []unix.PollFd{{Fd: int32(device.Fd())}}
 	n, err := unix.Poll(poll, 0)
 	return err == nil && n > 0 && poll[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0
 }
 
-// takeAway takes away a mount that nobody was told of.
-func (m *mount) takeAway() {
+// removeUnfinished removes a mount whose start had not ended: its caller asks again.
+func (m *mount) removeUnfinished() {
 	mountpoint.DetachQuietly(m.dir, m.daemon.log)
 	lock := m.inherited.Take(takeover.PartLock)
 	m.inherited.Close()
@@ -309,11 +309,11 @@ func (m *mount) takeAway() {
 			t.Tidy()
 		}
 	}
-	m.leaveRegistry()
+	m.removeUnserved()
 }
 
-// giveUp detaches a mount that cannot be taken over, and has it known why.
-func (m *mount) giveUp(why error) {
+// abandon detaches a mount that cannot be taken over, and records why.
+func (m *mount) abandon(why error) {
 	d := m.daemon
 	d.log.Error("abandon mount", zap.String("dir", m.dir), zap.Error(why))
 	d.failures.Add(failureOf(m.handover.State(), why))
@@ -327,12 +327,12 @@ func (m *mount) giveUp(why error) {
 		m.home.Release()
 		m.home = nil
 	}
-	m.letGo()
-	m.leaveRegistry()
+	m.undoTakeOver()
+	m.removeUnserved()
 }
 
-// leaveRegistry ends a mount of which there is nothing but its name.
-func (m *mount) leaveRegistry() {
+// removeUnserved removes a mount that holds nothing any more from the registry.
+func (m *mount) removeUnserved() {
 	m.mu.Lock()
 	m.stopping, m.state = true, control.StateUnmounted
 	m.mu.Unlock()

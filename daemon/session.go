@@ -24,7 +24,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// settled is how much older than the mount the files of the base tree are at least.
+// awaitTakeover is how much older than the mount the files of the base tree are at least.
 const settled = 2 * time.Second
 
 // leaveTime is how long a mount that ends may take to tidy up its tree; nothing in there waits for a network.
@@ -186,8 +186,8 @@ func (m *mount) open() error {
 
 func (m *mount) writable() bool { return m.session != "" && !m.request.ReadOnly }
 
-// greet says what the mount goes on with, and what is not as it should be.
-func (m *mount) greet(progress func(control.Progress)) {
+// announce says what the mount goes on with, and what is not as it should be.
+func (m *mount) announce(progress func(control.Progress)) {
 	if m.resumed {
 		progress(control.Progress{Message: fmt.Sprintf("resuming session %s: %s", m.session, statedir.Unsaved{Paths: m.changed()})})
 	}

@@ -234,8 +234,8 @@ func (a agentMount) Parent() (name string, remote *transport.Remote) {
 	switch {
 	case a.second != nil && a.second.URL() == p.ParentRemote:
 		return p.Parent, a.second.Remote
-	case a.elder != nil && a.elder.URL() == p.ParentRemote:
-		return p.Parent, a.elder.Remote
+	case a.forkRemote != nil && a.forkRemote.URL() == p.ParentRemote:
+		return p.Parent, a.forkRemote.Remote
 	}
 	return "", nil
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// begun is start, or the answer that there was of one that was started before.
-func (m *mount) begun(ctx context.Context, start time.Time, progress func(control.Progress)) (control.MountReply, error) {
+// startOnce is start. It returns the earlier reply of a mount that is served already.
+func (m *mount) startOnce(ctx context.Context, start time.Time, progress func(control.Progress)) (control.MountReply, error) {
 	if m.served() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -37,7 +37,7 @@ func (m *mount) begun(ctx context.Context, start time.Time, progress func(contro
 	return reply, nil
 }
 
-// start brings the mount up to the point where its root directory is readable.
+// start mounts, and returns once the root directory is readable. The caller undoes a start that failed by takeDown.
 func (m *mount) start(ctx context.Context, start time.Time, progress func(control.Progress)) (control.MountReply, error) {
 	var reply control.MountReply
 	err := m.checkGitDir()
@@ -110,7 +110,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 		switch {
 		case !mountpoint.MayBind():
 		case m.request.Through != "":
-			m.work.Go(func() { m.redirects.BindExisting(context.WithoutCancel(ctx)) }) // it waits until our asker has its answer
+			m.work.Go(func() { m.redirects.BindExisting(context.WithoutCancel(ctx)) }) // it waits until the caller has its reply
 		default:
 			m.redirects.BindExisting(ctx)
 		}
@@ -137,7 +137,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	return reply, nil
 }
 
-// redirect settles what is redirected before the kernel can make any of it.
+// redirect plans the redirects before the kernel can create their directories.
 func (m *mount) redirect(ctx context.Context) error {
 	if !m.writable() {
 		return nil
@@ -150,12 +150,12 @@ func (m *mount) redirect(ctx context.Context) error {
 		m.redirects.Link(ctx)
 	}
 	if before+len(m.record.Redirects)+len(m.record.Configured) == 0 {
-		return nil // as it was saved
+		return nil // the record is as it was saved
 	}
 	return m.record.Save(m.home.Dir)
 }
 
-// attach mounts the tree.
+// attach mounts the tree and serves the kernel.
 func (m *mount) attach() error {
 	o := m.fuseOptions()
 	var device *fuse.Device
@@ -180,7 +180,7 @@ func (m *mount) attach() error {
 	return err
 }
 
-// fuseOptions say how the tree is shown. They are the same for every process that serves the mount.
+// fuseOptions returns the options of package fuse, which are the same in every process that serves the mount.
 func (m *mount) fuseOptions() fuse.Options {
 	o := fuse.Options{
 		FsName: m.store.URL(), AllowOther: m.request.AllowOther, StatFS: m.daemon.state, Log: m.daemon.sampled.With(zap.String("mount", m.dir)),
@@ -195,7 +195,7 @@ func (m *mount) fuseOptions() fuse.Options {
 	return o
 }
 
-// readRoot reads the root tree beside the kernel's mount.
+// readRoot fetches the root tree while the kernel mounts. The channel receives one error or nil.
 func (m *mount) readRoot(ctx context.Context) <-chan error {
 	ready := make(chan error, 1)
 	go func() {
@@ -205,7 +205,7 @@ func (m *mount) readRoot(ctx context.Context) <-chan error {
 	return ready
 }
 
-// await blocks until what the request waits for is there.
+// await blocks until what the request waits for has been tried, and returns the first failure.
 func (m *mount) await(ctx context.Context, progress func(control.Progress)) error {
 	var waitFor []<-chan struct{}
 	if m.request.Wait != control.WaitTree {
@@ -218,7 +218,7 @@ func (m *mount) await(ctx context.Context, progress func(control.Progress)) erro
 		waitFor = append(waitFor, m.historyTried, m.hydrateTried)
 	}
 	if len(waitFor) > 0 {
-		m.wantGit() // all else comes behind it
+		m.wantGit() // it is written before anything else is fetched
 	}
 	for _, ch := range waitFor {
 		if err := m.awaitOne(ctx, ch, progress); err != nil {
@@ -248,7 +248,7 @@ func (m *mount) awaitOne(ctx context.Context, ch <-chan struct{}, progress func(
 	}
 }
 
-// step says what the mount is busy with.
+// step returns the progress of what the mount is doing.
 func (m *mount) step(ctx context.Context) control.Progress {
 	if snap := m.snapshot(); !snap.Whole() {
 		n, _ := snap.Arrived()

@@ -14,17 +14,21 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// statusWait is how long mounts that are being taken over, and counts of large trees, are waited for.
+// statusWait is how long a status waits for mounts that are being taken over and for counts of large trees.
 const statusWait = 2 * time.Second
 
-// Status tells of every mount of this process.
-func (d *Daemon) Status(ctx context.Context) (control.Status, error) { return d.tell(ctx, time.Now()) }
+// Status returns the status of every mount of this process, and of those that ended by a failure.
+func (d *Daemon) Status(ctx context.Context) (control.Status, error) {
+	return d.statusOfAll(ctx, time.Now())
+}
 
 // Mounts is Status without what has to be counted, which takes half a second in a tree of 100,000 files.
-func (d *Daemon) Mounts(ctx context.Context) (control.Status, error) { return d.tell(ctx, time.Time{}) }
+func (d *Daemon) Mounts(ctx context.Context) (control.Status, error) {
+	return d.statusOfAll(ctx, time.Time{})
+}
 
-// tell tells of all mounts, with numbers that were counted since then; none with the zero time.
-func (d *Daemon) tell(ctx context.Context, then time.Time) (control.Status, error) {
+// statusOfAll returns the status of all mounts, with numbers that were counted since then; without numbers if then is zero.
+func (d *Daemon) statusOfAll(ctx context.Context, then time.Time) (control.Status, error) {
 	usage := d.blobs.Usage()
 	st := control.Status{
 		Mounts: []control.MountStatus{},
@@ -34,7 +38,7 @@ func (d *Daemon) tell(ctx context.Context, then time.Time) (control.Status, erro
 	defer cancel()
 	there := map[string]bool{}
 	for _, m := range d.list() {
-		m.settled(wait) // a takeover takes a moment
+		m.awaitTakeover(wait) // a takeover takes a moment
 		if !m.isGone() {
 			there[m.dir] = true
 			st.Mounts = append(st.Mounts, m.statusSince(wait, then))
@@ -48,7 +52,7 @@ func (d *Daemon) tell(ctx context.Context, then time.Time) (control.Status, erro
 	return st, nil
 }
 
-// Failed lists the mounts that ended against everybody's will, as their status shows them. A daemon tells of them, too.
+// Failed returns the status of the mounts of a state directory that ended by a failure. Status has them, too.
 func Failed(state string) (all []control.MountStatus) {
 	for _, f := range (statedir.Failures{State: state}).List() {
 		all = append(all, f.Status())
@@ -56,7 +60,7 @@ func Failed(state string) (all []control.MountStatus) {
 	return all
 }
 
-// ForgetFailed ends the telling of a mount that failed; its work stays.
+// ForgetFailed removes the record of a failed mount. Its session stays.
 func ForgetFailed(state, dir string) error {
 	if f := (statedir.Failures{State: state}); f.Forget(dir, nil) {
 		return nil
@@ -73,8 +77,8 @@ func (m *mount) statusSince(ctx context.Context, then time.Time) control.MountSt
 		ID: m.id, Dir: m.dir, State: state, ReadOnly: m.request.ReadOnly, Since: m.since, PID: os.Getpid(), History: control.HistoryShallow,
 		Session: control.SessionStatus{Name: m.session},
 	}
-	if m.around != nil {
-		s.SubmoduleOf = m.around.dir
+	if m.parent != nil {
+		s.SubmoduleOf = m.parent.dir
 	}
 	if !served {
 		return s // the other fields are still being written, or never were
@@ -146,12 +150,12 @@ func (m *mount) statusSince(ctx context.Context, then time.Time) control.MountSt
 	return s
 }
 
-// served says whether the mount was there once: what start writes is settled then. One that is being taken over is waited
-// for.
+// served reports whether the mount has been served by this process: the fields that start writes are frozen then. It waits for a
+// takeover, leaveWait at most.
 func (m *mount) served() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveWait)
 	defer cancel()
-	if m.settled(ctx) != nil {
+	if m.awaitTakeover(ctx) != nil {
 		return false
 	}
 	m.mu.Lock()
@@ -159,7 +163,7 @@ func (m *mount) served() bool {
 	return m.cancel != nil
 }
 
-// Prefetch raises what matches before anything that nobody asked for.
+// Prefetch fetches the contents of matching paths before those that no request names.
 func (d *Daemon) Prefetch(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error) {
 	var reply control.PrefetchReply
 	m, ok := d.find(r.Dir)

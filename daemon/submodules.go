@@ -45,7 +45,7 @@ type submodules struct {
 // submodule is one that shall be mounted.
 type submodule struct {
 	gitdir.Submodule
-	around *mount
+	parent *mount
 	commit object.ID
 }
 
@@ -76,7 +76,7 @@ func (s *submodules) mountAll(ctx context.Context, wanted []submodule) []*mount 
 		all.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			m, ok := s.at(filepath.Join(w.around.dir, w.Path))
+			m, ok := s.at(filepath.Join(w.parent.dir, w.Path))
 			if !ok {
 				var err error
 				if m, err = s.mountOne(ctx, w); err != nil {
@@ -116,7 +116,7 @@ func (s *submodules) note(w submodule, err error) {
 	if errors.As(err, &e) {
 		cause = e.Cause
 	}
-	rest, _ := filepath.Rel(s.mount.dir, filepath.Join(w.around.dir, w.Path))
+	rest, _ := filepath.Rel(s.mount.dir, filepath.Join(w.parent.dir, w.Path))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.notes = append(s.notes, fmt.Sprintf("submodule %s is not mounted: %s", rest, cause))
@@ -134,7 +134,7 @@ func (s *submodules) find(ctx context.Context, m *mount) []submodule {
 	s.mu.Unlock()
 	var found []submodule
 	for _, module := range modules {
-		w := submodule{Submodule: module, around: m}
+		w := submodule{Submodule: module, parent: m}
 		var ok bool
 		if w.commit, ok, err = gitlink(ctx, m.view, m.snapshot().Tree, module.Path); err != nil {
 			s.note(w, err)
@@ -156,7 +156,7 @@ func (m *mount) modules(ctx context.Context) (modules []gitdir.Submodule, refuse
 
 // wholeModules are the submodules of which the mount's git directory is told, mounted or not, with whole URLs.
 func (m *mount) wholeModules(ctx context.Context) []gitdir.Submodule {
-	if !m.request.Submodules && m.around == nil {
+	if !m.request.Submodules && m.parent == nil {
 		return nil
 	}
 	modules, _, err := m.modules(ctx)
@@ -174,7 +174,7 @@ func (m *mount) wholeModules(ctx context.Context) []gitdir.Submodule {
 
 // mountOne mounts a submodule over the empty directory that stands for the gitlink.
 func (s *submodules) mountOne(ctx context.Context, w submodule) (*mount, error) {
-	around := w.around
+	around := w.parent
 	remote, err := gitdir.ResolveURL(around.request.Remote, w.URL)
 	if err != nil {
 		return nil, err
@@ -201,7 +201,7 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*mount, error) 
 		r.Token, r.TokenFile = "", ""
 	}
 	r.SessionToken, r.SessionTokenFile = "", ""
-	m, _, err := s.mount.daemon.mount(ctx, r, beginning{around: around}, func(control.Progress) {})
+	m, _, err := s.mount.daemon.mount(ctx, r, beginning{parent: around}, func(control.Progress) {})
 	return m, err
 }
 
@@ -367,11 +367,11 @@ func (m *mount) prepare(ctx context.Context) (p mountpoint.Point, err error) {
 		return mountpoint.CheckAdopted(m.request)
 	case m.request.Through != "": // looking into it would wait for ourselves
 		return mountpoint.Point{Dir: m.dir}, mountpoint.CheckDevice()
-	case m.around == nil:
+	case m.parent == nil:
 		return mountpoint.Prepare(ctx, m.dir, "")
 	}
 	err = fuse.WithoutDevice(func() error {
-		p, err = mountpoint.Prepare(ctx, m.dir, m.around.dir)
+		p, err = mountpoint.Prepare(ctx, m.dir, m.parent.dir)
 		return err
 	})
 	return p, err

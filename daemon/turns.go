@@ -7,19 +7,19 @@ import (
 )
 
 const (
-	turnRest = 100 * time.Millisecond // after a mount, in which the next one of a row comes
-	turnMost = time.Second            // for which whoever has the turn lets mounts go first
+	turnRest = 100 * time.Millisecond // after a mount, in which the next one of a row begins
+	turnMost = time.Second            // longest wait of the mount that has the turn
 )
 
-// turns keep what goes on behind mounts out of the way of those who wait for one. The index of a large tree takes a
+// turns keep the work behind mounts out of the way of mounts that are being made. The index of a large tree takes a
 // processor for a quarter of a second, and ten forks in a row would have it written ten times at once: one mount does such
 // work at a time, and not while others are being made. What somebody waits for needs no turn.
 type turns struct {
 	turn chan struct{} // holds one while a mount has its turn
 
 	mu     sync.Mutex
-	making int       // mounts that somebody waits for
-	made   time.Time // when the last of them was there, or was not to be had
+	making int       // mounts that are being made
+	made   time.Time // when the last of them was served or failed
 }
 
 // begins says that somebody waits for a mount, until ended.

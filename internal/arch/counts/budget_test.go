@@ -16,7 +16,7 @@ const (
 // What is over a budget today, with its figure. A figure here may only fall, and goes when its budget is met.
 var (
 	overLines = map[string]int{
-		"daemon":    18219,
+		"daemon":    11540,
 		"fetch":     6210,
 		"transport": 5323,
 		"worktree":  6106,
@@ -24,8 +24,6 @@ var (
 	overFields = map[string]int{
 		"control.MountRequest":    34,
 		"daemon.Daemon":           28,
-		"daemon.carry":            35,
-		"daemon.mount":            69,
 		"fetch.Store":             30,
 		"fetch.pipeline":          27,
 		"overlay.Layer":           26,
@@ -34,9 +32,8 @@ var (
 	}
 	overMethods = map[string]int{
 		"cache.Blobs":             64,
-		"daemon.Daemon":           89,
-		"daemon.carry":            68,
-		"daemon.mount":            184,
+		"daemon.Daemon":           87,
+		"daemon.mount":            183,
 		"fetch.Store":             123,
 		"fetch.View":              51,
 		"fetch.pipeline":          58,
