@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -260,10 +261,10 @@ func TestDirectoriesAreSyncedAfterAFault(t *testing.T) {
 	for operation := 1; ; operation++ {
 		top := t.TempDir()
 		before, crash := crashed(t, top)
-		armed, failed := true, false
+		var over, failed atomic.Bool // the overlay's own goroutines use the file system, too
 		w := newWorld(t, filepath.Join(before, "overlay"), Options{FS: disktest.Faulty(crash, func(op disktest.Op) error {
-			if armed && op.N == operation {
-				failed = true
+			if op.N == operation && !over.Load() {
+				failed.Store(true)
 				return syscall.EIO
 			}
 			return nil
@@ -271,8 +272,8 @@ func TestDirectoriesAreSyncedAfterAFault(t *testing.T) {
 		if _, err := w.open(); err != nil {
 			w.mustOpen()
 		}
-		armed = false
-		if !failed {
+		over.Store(true)
+		if !failed.Load() {
 			w.mustClose()
 			return
 		}
