@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/internal/clock"
 	"github.com/artifactfs/artifactfs/internal/proc"
 	"github.com/artifactfs/artifactfs/odb"
 )
@@ -96,12 +97,8 @@ func (m *mount) paceJoin(ctx context.Context) error {
 	if m.store.Busy() {
 		pause = joinPauseBusy
 	}
-	select {
-	case <-time.After(pause):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	clock.Wait(ctx, pause)
+	return ctx.Err()
 }
 
 // sameProgram says whether a process runs what we run. Such a one has stores open that look again.

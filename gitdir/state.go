@@ -14,6 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/index"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
+	"github.com/artifactfs/artifactfs/internal/refname"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -91,21 +92,11 @@ func (o Options) stateRefs() []packedrefs.Ref {
 	return refs
 }
 
-// validRef looks at a name as git-check-ref-format does, and for where a State's refs may lie.
+// validRef reports whether a name that a State holds is valid and lies where the refs of a State may be.
 func validRef(name string) bool {
-	if !strings.HasPrefix(name, "refs/heads/") && !strings.HasPrefix(name, "refs/tags/") && !strings.HasPrefix(name, "refs/notes/") &&
-		!strings.HasPrefix(name, "refs/remotes/") && name != stashRef {
-		return false
-	}
-	if strings.ContainsAny(name, " ~^:?*[\\\x7f") || strings.Contains(name, "..") || strings.Contains(name, "@{") || strings.HasSuffix(name, ".") {
-		return false
-	}
-	for part := range strings.SplitSeq(name, "/") {
-		if part == "" || strings.HasPrefix(part, ".") || strings.HasSuffix(part, ".lock") {
-			return false
-		}
-	}
-	return !strings.ContainsFunc(name, func(r rune) bool { return r < ' ' })
+	below := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
+	allowed := below("refs/heads/") || below("refs/tags/") || below("refs/notes/") || below("refs/remotes/") || name == stashRef
+	return allowed && refname.Valid(name)
 }
 
 const stashRef = "refs/stash"

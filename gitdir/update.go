@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/artifactfs/artifactfs/internal/clock"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
@@ -78,8 +79,8 @@ func (d *Dir) breakUpdate(ctx context.Context, name string) error {
 		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) || time.Since(start) > updateTime {
 			return fmt.Errorf("wait for git: lock %s: %w", name, err)
 		}
-		if err := pause(ctx, lockLook); err != nil {
-			return err
+		if !clock.Wait(ctx, lockLook) {
+			return ctx.Err()
 		}
 	}
 	text, err := os.ReadFile(name)
@@ -111,8 +112,8 @@ func breakStale(ctx context.Context, lock string, after time.Time) error {
 			err = os.Remove(lock)
 			break
 		}
-		if err := pause(ctx, lockLook); err != nil {
-			return err
+		if !clock.Wait(ctx, lockLook) {
+			return ctx.Err()
 		}
 		now, err := os.Lstat(lock)
 		if err != nil || !os.SameFile(first, now) || now.ModTime() != first.ModTime() {
@@ -123,13 +124,4 @@ func breakStale(ctx context.Context, lock string, after time.Time) error {
 		return nil
 	}
 	return err
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -36,10 +36,10 @@ func ParseCommit(f Format, content []byte) (CommitInfo, error) {
 		case i == 0 && key != "tree", i > 0 && key == "tree":
 			return c, fmt.Errorf("parse commit: header %d is %.20q", i, key)
 		case key == "tree":
-			c.Tree, err = parseIDOf(f, value)
+			c.Tree, err = ParseIDOf(f, value)
 		case key == "parent" && c.Committed.IsZero():
 			var p ID
-			p, err = parseIDOf(f, value)
+			p, err = ParseIDOf(f, value)
 			c.Parents = append(c.Parents, p)
 		case key == "committer" && c.Committed.IsZero():
 			c.Committed = parseDate(value)
@@ -66,7 +66,7 @@ func ParseTagTarget(f Format, content []byte) (ID, Type, error) {
 	if !ok || !ok2 {
 		return ID{}, 0, fmt.Errorf("parse tag: no object or type header")
 	}
-	id, err := parseIDOf(f, value)
+	id, err := ParseIDOf(f, value)
 	if err != nil {
 		return ID{}, 0, fmt.Errorf("parse tag: object: %w", err)
 	}
@@ -76,14 +76,6 @@ func ParseTagTarget(f Format, content []byte) (ID, Type, error) {
 		}
 	}
 	return ID{}, 0, fmt.Errorf("parse tag: unknown type %.20q", name)
-}
-
-func parseIDOf(f Format, s string) (ID, error) {
-	id, err := ParseID(s)
-	if err == nil && id.Format() != f {
-		return ID{}, fmt.Errorf("object id %s is not %s", s, f)
-	}
-	return id, err
 }
 
 // parseDate reads the seconds behind "Name <mail> ". Old histories hold odd dates and no mail address; like git,

@@ -96,6 +96,15 @@ func ParseID(s string) (ID, error) {
 	return id, nil
 }
 
+// ParseIDOf is ParseID for an id of one format; an id of the other format is an error.
+func ParseIDOf(f Format, s string) (ID, error) {
+	id, err := ParseID(s)
+	if err == nil && id.Format() != f {
+		return ID{}, fmt.Errorf("object id %s is not %s", s, f)
+	}
+	return id, err
+}
+
 // MustID is ParseID for constants.
 func MustID(s string) ID {
 	id, err := ParseID(s)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 
+	"github.com/artifactfs/artifactfs/internal/varint"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -81,23 +82,13 @@ func readEntry(r io.ByteReader, f object.Format, off int64) (entry, error) {
 	return e, nil
 }
 
-// readBack reads the distance to an OFS delta's base: big-endian groups of 7 bits, each but the last plus one.
+// readBack reads the distance of an OFS delta to its base.
 func readBack(r io.ByteReader) (int64, error) {
-	c, err := r.ReadByte()
-	if err != nil {
-		return 0, err
+	n, err := varint.Read(r)
+	if err == varint.ErrOverflow {
+		err = corrupt("delta base offset: %v", err)
 	}
-	n := int64(c & 0x7f)
-	for c&0x80 != 0 {
-		if c, err = r.ReadByte(); err != nil {
-			return 0, err
-		}
-		if n >= 1<<55 {
-			return 0, corrupt("delta base offset of more than 63 bits")
-		}
-		n = (n+1)<<7 | int64(c&0x7f)
-	}
-	return n, nil
+	return int64(n), err
 }
 
 // inflater reads one entry's zlib data after the other, keeping its tables and window.

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -212,21 +213,12 @@ func publish(pack, idx, path string, promisor bool) (settle func() error, err er
 		return nil, err
 	}
 	return func() error {
-		err := syncDir(filepath.Dir(path))
+		err := disk.OS.SyncDir(filepath.Dir(path))
 		if err != nil {
 			remove()
 		}
 		return err
 	}, nil
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }
 
 // lockedTemp makes a temporary file that the sweep of another Open leaves alone: it is locked.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sort"
 
+	"github.com/artifactfs/artifactfs/internal/varint"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -93,7 +94,7 @@ func (p *joinPlan) addParts(b *oldBody) error {
 			p.step(joinStep{from: b.candidate, off: off, n: end - off})
 			continue
 		}
-		head := appendBack(appendEntryHead(nil, object.Type(e.kind), e.size), back)
+		head := varint.Append(appendEntryHead(nil, object.Type(e.kind), e.size), uint64(back))
 		crc, err := rewrittenCRC(b.candidate, off, data, end, b.idx.crc(int(i)), head)
 		if err != nil {
 			return atOffset(off, err)
@@ -192,19 +193,6 @@ func (b *oldBody) extent(k int) (off, end int64) {
 		end = b.idx.offset(int(b.order[k+1]))
 	}
 	return off, end
-}
-
-// appendBack encodes the distance of an OFS delta to its base, as readBack reads it.
-func appendBack(b []byte, back int64) []byte {
-	var groups [10]byte
-	at := len(groups) - 1
-	groups[at] = byte(back & 0x7f)
-	for back >>= 7; back > 0; back >>= 7 {
-		back--
-		at--
-		groups[at] = byte(back&0x7f) | 0x80
-	}
-	return append(b, groups[at:]...)
 }
 
 // rewrittenCRC gives the CRC of the entry with head in place of its own header, after it has checked the old one.

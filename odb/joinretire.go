@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
@@ -75,7 +76,7 @@ func removePacks(dir string, paths []string) error {
 				}
 			}
 		}
-		if err := syncDir(dir); err != nil {
+		if err := disk.OS.SyncDir(dir); err != nil {
 			return err
 		}
 	}

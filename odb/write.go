@@ -18,6 +18,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -108,7 +109,7 @@ func (s *Store) settleOthers() error {
 	if s.unsettled.Load() == 0 {
 		return nil
 	}
-	if err := syncDir(s.dir); err != nil {
+	if err := disk.OS.SyncDir(s.dir); err != nil {
 		return fmt.Errorf("write pack: %w", err)
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/artifactfs/artifactfs/internal/refname"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -39,7 +40,7 @@ func (r *Repo) Find(name string) (Point, error) {
 		return r.findBack(name, back)
 	}
 	for _, ref := range []string{PinPrefix(r.session) + name, AdoptedRef(r.session, PointID(name))} {
-		if !ValidRef(ref) {
+		if !refname.Valid(ref) {
 			continue
 		}
 		id, err := r.Ref(ref)

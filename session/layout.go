@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/internal/refname"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 )
@@ -54,7 +55,7 @@ func ValidBranches(pattern string) error {
 		return fmt.Errorf("%.100q has {session} in it more than once", pattern)
 	}
 	name := headsPrefix + strings.NewReplacer(sessionField, "s", branchField, "b").Replace(pattern)
-	if !ValidRef(name) || strings.ContainsAny(name, "{}") || strings.HasPrefix(pattern, "-") || strings.HasPrefix(pattern, "refs/") {
+	if !refname.Valid(name) || strings.ContainsAny(name, "{}") || strings.HasPrefix(pattern, "-") || strings.HasPrefix(pattern, "refs/") {
 		return fmt.Errorf("%.100q makes no names of branches that git takes; an example is %s", pattern, DefaultBranches)
 	}
 	return nil

@@ -87,7 +87,7 @@ func ParsePoint(f object.Format, id object.ID, content []byte) (Point, error) {
 	}
 	for key, to := range map[string]*object.ID{trailerHead: &p.Head, trailerBase: &p.Base, trailerState: &p.State} {
 		if v := trailers[key]; v != "" {
-			if *to, err = parseID(f, v); err != nil {
+			if *to, err = object.ParseIDOf(f, v); err != nil {
 				return bad(key, err)
 			}
 		}
@@ -131,14 +131,6 @@ func PointParent(f object.Format, content []byte) (object.ID, error) {
 
 // maxSegment is the highest number of a segment that SegmentRef writes with six digits.
 const maxSegment = 999_999
-
-func parseID(f object.Format, text string) (object.ID, error) {
-	id, err := object.ParseID(text)
-	if err == nil && id.Format() != f {
-		err = fmt.Errorf("%s is no %s id", id, f)
-	}
-	return id, err
-}
 
 // parseCount reads what is not negative; "" is 0.
 func parseCount(text string) (int64, error) {

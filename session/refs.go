@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
+	"github.com/artifactfs/artifactfs/internal/refname"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -91,7 +92,7 @@ func (r *RefDir) loose(name string) (id object.ID, link string, err error) {
 	if link, ok := strings.CutPrefix(line, "ref:"); ok {
 		return object.ID{}, strings.TrimLeft(link, " \t"), nil
 	}
-	if id, err = parseID(r.format, line); err != nil {
+	if id, err = object.ParseIDOf(r.format, line); err != nil {
 		return object.ID{}, "", fmt.Errorf("read ref %s: %w: %w", name, ErrBroken, err)
 	}
 	return id, "", nil
@@ -100,7 +101,7 @@ func (r *RefDir) loose(name string) (id object.ID, link string, err error) {
 // Ref is what a ref names; zero: it is not there.
 func (r *RefDir) Ref(name string) (object.ID, error) {
 	for range maxLinks {
-		if !ValidRef(name) {
+		if !refname.Valid(name) {
 			return object.ID{}, fmt.Errorf("read ref: %.80q is no name of one", name)
 		}
 		id, link, err := r.loose(name)
@@ -160,7 +161,7 @@ func (r *RefDir) AllRefs(prefix string) (refs []packedrefs.Ref, broken []string,
 		}
 		rel, err := filepath.Rel(r.dir, file)
 		name := filepath.ToSlash(rel)
-		if err != nil || d.IsDir() || !strings.HasPrefix(name, prefix) || !ValidRef(name) {
+		if err != nil || d.IsDir() || !strings.HasPrefix(name, prefix) || !refname.Valid(name) {
 			return err
 		}
 		id, link, err := r.loose(name)
@@ -199,25 +200,4 @@ func (r *RefDir) AllRefs(prefix string) (refs []packedrefs.Ref, broken []string,
 	}
 	slices.SortFunc(refs, func(a, b packedrefs.Ref) int { return strings.Compare(a.Name, b.Name) })
 	return refs, broken, nil
-}
-
-// ValidRef says whether git takes a name for a ref's, by the rules of git-check-ref-format(1). "HEAD" is one.
-func ValidRef(name string) bool {
-	if name == "HEAD" {
-		return true
-	}
-	if !strings.HasPrefix(name, "refs/") || strings.HasSuffix(name, ".") || strings.Contains(name, "..") || strings.Contains(name, "@{") {
-		return false
-	}
-	for i := range len(name) {
-		if c := name[i]; c <= ' ' || c == 0x7f || strings.IndexByte(`~^:?*[\`, c) >= 0 {
-			return false
-		}
-	}
-	for part := range strings.SplitSeq(name, "/") {
-		if part == "" || part[0] == '.' || strings.HasSuffix(part, ".lock") {
-			return false
-		}
-	}
-	return true
 }

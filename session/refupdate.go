@@ -14,6 +14,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
+	"github.com/artifactfs/artifactfs/internal/refname"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -46,7 +47,7 @@ func (r *Repo) updateAfter(ctx context.Context, changes []RefChange, ready func(
 	}
 	named := map[string]bool{}
 	for _, c := range changes {
-		if !ValidRef(c.Name) || c.Name == "HEAD" || named[c.Name] {
+		if !refname.Valid(c.Name) || c.Name == "HEAD" || named[c.Name] {
 			return fmt.Errorf("move refs: %.80q is no name of a ref, or was given twice", c.Name)
 		}
 		named[c.Name] = true
@@ -167,7 +168,7 @@ func (r *Repo) apply(ctx context.Context, changes []RefChange, ready func() erro
 		dirs[filepath.Dir(filepath.Join(r.dir, filepath.FromSlash(c.Name)))] = true
 	}
 	for dir := range dirs {
-		if err := syncDir(dir); err != nil {
+		if err := disk.OS.SyncDir(dir); err != nil {
 			return err
 		}
 	}
@@ -245,7 +246,7 @@ func makeDirs(dir string) error {
 	if err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(dir))
+	return disk.OS.SyncDir(filepath.Dir(dir))
 }
 
 // lock makes the lock file that git makes before it touches a file. Ours is a link to the file that keeps out other
@@ -302,5 +303,5 @@ func (r *Repo) dropPacked(ctx context.Context, gone map[string]bool, lock func(n
 	if err := disk.WriteFile(name, packedrefs.Encode(before, kept), 0o644); err != nil {
 		return err
 	}
-	return syncDir(r.dir)
+	return disk.OS.SyncDir(r.dir)
 }

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/refname"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 )
@@ -119,7 +120,7 @@ func (r *Repo) prepare(o RepoOptions) error {
 		return err
 	}
 	for _, dir := range []string{"objects/info", "objects", "refs", ".", ".."} {
-		if err := syncDir(filepath.Join(r.dir, dir)); err != nil {
+		if err := disk.OS.SyncDir(filepath.Join(r.dir, dir)); err != nil {
 			return err
 		}
 	}
@@ -178,14 +179,6 @@ func writeChanged(name string, text []byte) error {
 	return disk.WriteFile(name, text, 0o644)
 }
 
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
-
 // Close ends what goes on in the background and lets go of all files.
 func (r *Repo) Close() error {
 	r.tidying.stop()
@@ -216,7 +209,7 @@ func (r *Repo) SetHead(branch string) error {
 	if r.readOnly {
 		return ErrReadOnly
 	}
-	if !strings.HasPrefix(branch, "refs/heads/") || !ValidRef(branch) {
+	if !strings.HasPrefix(branch, "refs/heads/") || !refname.Valid(branch) {
 		return fmt.Errorf("set HEAD: %q is no branch", branch)
 	}
 	return writeChanged(filepath.Join(r.dir, "HEAD"), []byte("ref: "+branch+"\n"))
@@ -233,7 +226,7 @@ func (r *Repo) Shallow() ([]object.ID, error) {
 	}
 	var ids []object.ID
 	for line := range strings.Lines(string(text)) {
-		id, err := parseID(r.format, strings.TrimSuffix(line, "\n"))
+		id, err := object.ParseIDOf(r.format, strings.TrimSuffix(line, "\n"))
 		if err != nil {
 			return nil, fmt.Errorf("read shallow: %w", err)
 		}

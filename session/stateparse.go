@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
+	"github.com/artifactfs/artifactfs/internal/refname"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -17,7 +18,7 @@ func parseHead(f object.Format, text string) (branch string, head object.ID, err
 	rest := text
 	if after, ok := strings.CutPrefix(text, "ref: "); ok {
 		branch, rest, ok = strings.Cut(after, "\n")
-		if !ok || branch == "HEAD" || !ValidRef(branch) {
+		if !ok || branch == "HEAD" || !refname.Valid(branch) {
 			return "", object.ID{}, fmt.Errorf("%w: %.80q", errState, text)
 		}
 	}
@@ -25,7 +26,7 @@ func parseHead(f object.Format, text string) (branch string, head object.ID, err
 		return branch, object.ID{}, nil
 	}
 	line, ok := strings.CutSuffix(rest, "\n")
-	if head, err = parseID(f, line); err != nil || !ok {
+	if head, err = object.ParseIDOf(f, line); err != nil || !ok {
 		return "", object.ID{}, fmt.Errorf("%w: %.80q", errState, text)
 	}
 	return branch, head, nil
@@ -41,7 +42,7 @@ func parseSpecial(f object.Format, text []byte) ([]IndexEntry, error) {
 		}
 		x := IndexEntry{Path: string(e.Path), Mode: object.Mode(e.Mode), Stage: e.Stage, AssumeValid: e.AssumeValid, SkipWorktree: e.SkipWorktree, IntentToAdd: e.IntentToAdd}
 		if e.ID != "" {
-			id, err := parseID(f, e.ID)
+			id, err := object.ParseIDOf(f, e.ID)
 			if err != nil {
 				return nil, fmt.Errorf("%w: %w", errState, err)
 			}
@@ -73,7 +74,7 @@ func parseRefs(f object.Format, text []byte) ([]packedrefs.Ref, error) {
 		return nil, fmt.Errorf("%w: %w", errState, err)
 	}
 	for _, r := range refs {
-		if r.ID.Format() != f || !ValidRef(r.Name) || !r.Peeled.IsZero() {
+		if r.ID.Format() != f || !refname.Valid(r.Name) || !r.Peeled.IsZero() {
 			return nil, fmt.Errorf("%w: ref %.80q", errState, r.Name)
 		}
 	}
@@ -85,7 +86,7 @@ func parseStashes(f object.Format, text string) ([]Stash, error) {
 	var list []Stash
 	for line := range strings.Lines(text) {
 		name, message, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
-		id, err := parseID(f, name)
+		id, err := object.ParseIDOf(f, name)
 		if err != nil || !ok {
 			return nil, fmt.Errorf("%w: %.80q is no stash", errState, line)
 		}

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
@@ -367,7 +368,7 @@ func (r *Repo) repack(ctx context.Context, wanted map[object.ID]bool) (path stri
 	if !exists(path+".pack") || !exists(path+".idx") {
 		return "", fmt.Errorf("git pack-objects: %w: %s", fs.ErrNotExist, path)
 	}
-	return path, syncDir(filepath.Dir(path))
+	return path, disk.OS.SyncDir(filepath.Dir(path))
 }
 
 // removePacks removes packs; first what makes readers look at them. Who has them open reads on.
@@ -384,7 +385,7 @@ func (r *Repo) removePacks(old []*packTable) error {
 				}
 			}
 		}
-		if err := syncDir(dir); err != nil {
+		if err := disk.OS.SyncDir(dir); err != nil {
 			return err
 		}
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/internal/clock"
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/proc"
 	"github.com/artifactfs/artifactfs/overlay"
@@ -380,7 +381,7 @@ func (h Homes) WaitExisting(ctx context.Context, id string) (*Home, error) {
 			return t, err
 		}
 		holder, mounted := h.Holder(id)
-		if mounted && !holder.dead() || !waitFor(ctx, LookPause) {
+		if mounted && !holder.dead() || !clock.Wait(ctx, LookPause) {
 			if mounted {
 				return nil, fmt.Errorf("%w: %w", ErrBusySession, holder)
 			}
@@ -408,14 +409,4 @@ func (h Homes) Discard(session string, trash bool) error {
 		return t.ToTrash(session, time.Now())
 	}
 	return t.Remove()
-}
-
-// waitFor waits for d. It returns false if ctx ends before.
-func waitFor(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

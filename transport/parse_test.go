@@ -10,6 +10,7 @@ import (
 	"testing/iotest"
 
 	"github.com/artifactfs/artifactfs/internal/pktline"
+	"github.com/artifactfs/artifactfs/internal/refname"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -72,8 +73,8 @@ func TestRefLines(t *testing.T) {
 	}
 	for name, want := range map[string]bool{"HEAD": true, "refs/heads/a": true, "refs/heads/ä-b.c/d@e": true, "heads/a": false, "refs/": false, "refs//a": false, "refs/a/": false,
 		"refs/.a": false, "refs/a.lock": false, "refs/a..b": false, "refs/a.": false, "refs/a@{b": false, "refs/a b": false, "refs/a\x7f": false, "refs/a*": false, `refs/a\b`: false} {
-		if isRefName(name) != want {
-			t.Errorf("isRefName(%q) = %v", name, !want)
+		if refname.Valid(name) != want {
+			t.Errorf("refname.Valid(%q) = %v", name, !want)
 		}
 	}
 	// Names git would not accept are left out, and so is what was not asked for.
@@ -204,7 +205,7 @@ func FuzzRefs(f *testing.F) {
 			return
 		}
 		for _, r := range refs.List {
-			if !isRefName(r.Name) || r.ID.IsZero() || r.Target != "" && !isRefName(r.Target) {
+			if !refname.Valid(r.Name) || r.ID.IsZero() || r.Target != "" && !refname.Valid(r.Target) {
 				t.Errorf("%+v", r)
 			}
 		}

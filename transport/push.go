@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/artifactfs/artifactfs/internal/pktline"
+	"github.com/artifactfs/artifactfs/internal/refname"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -176,7 +177,7 @@ func (p *Push) head(req PushRequest) ([]byte, error) {
 	var b []byte
 	seen := make(map[string]bool, len(req.Updates))
 	for i, u := range req.Updates {
-		if !isRefName(u.Name) || u.Name == "HEAD" || seen[u.Name] {
+		if !refname.Valid(u.Name) || u.Name == "HEAD" || seen[u.Name] {
 			return nil, fmt.Errorf("push: %.200q cannot be moved, or not twice", u.Name)
 		}
 		seen[u.Name] = true

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/internal/pktline"
+	"github.com/artifactfs/artifactfs/internal/refname"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -412,7 +413,7 @@ func FuzzReceiver(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		about, err := parseReceiver(newPktReader(bytes.NewReader(text)), nil)
 		for _, r := range about.Refs {
-			if err == nil && (!isRefName(r.Name) || r.ID.IsZero()) {
+			if err == nil && (!refname.Valid(r.Name) || r.ID.IsZero()) {
 				t.Errorf("read %+v", r)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/internal/pktline"
+	"github.com/artifactfs/artifactfs/internal/refname"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -160,7 +161,7 @@ func (about *Receiver) note(line string, prefixes []string) error {
 	switch {
 	case name == ".have":
 		about.Have = append(about.Have, id)
-	case name == "HEAD" || !isRefName(name): // not to be pushed to
+	case name == "HEAD" || !refname.Valid(name): // not to be pushed to
 	case wanted(name, prefixes):
 		about.Refs = append(about.Refs, Ref{Name: name, ID: id})
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/internal/pktline"
+	"github.com/artifactfs/artifactfs/internal/refname"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -51,7 +52,7 @@ func parseRefs(p *pktReader, f object.Format, prefixes []string) (Refs, error) {
 			if ref.Name == "HEAD" {
 				refs.Unborn = ref.Target
 			}
-		case isRefName(ref.Name):
+		case refname.Valid(ref.Name):
 			refs.List = append(refs.List, ref)
 		}
 	}
@@ -85,7 +86,7 @@ func parseRef(f object.Format, line string) (Ref, error) {
 		var a string
 		a, attributes, more = strings.Cut(attributes, " ")
 		if target, ok := strings.CutPrefix(a, "symref-target:"); ok {
-			if !isRefName(target) {
+			if !refname.Valid(target) {
 				return ref, fmt.Errorf("%w: target of ref %.120q", errProtocol, line)
 			}
 			ref.Target = target
@@ -103,10 +104,7 @@ func parseRef(f object.Format, line string) (Ref, error) {
 
 // parseID reads an id of the repository's own format; the null id names nothing and is refused.
 func parseID(f object.Format, s string) (object.ID, error) {
-	id, err := object.ParseID(s)
-	if err == nil && id.Format() != f {
-		err = fmt.Errorf("object id %s in a %v repository", s, f)
-	}
+	id, err := object.ParseIDOf(f, s)
 	if err == nil && strings.Trim(s, "0") == "" {
 		err = fmt.Errorf("null object id")
 	}
@@ -114,25 +112,4 @@ func parseID(f object.Format, s string) (object.ID, error) {
 		return object.ID{}, fmt.Errorf("%w: %w", errProtocol, err)
 	}
 	return id, nil
-}
-
-// isRefName is git check-ref-format for names that a server may send: HEAD, or below refs/.
-func isRefName(s string) bool {
-	if s == "HEAD" {
-		return true
-	}
-	if !strings.HasPrefix(s, "refs/") || strings.HasSuffix(s, ".") || strings.Contains(s, "..") || strings.Contains(s, "@{") {
-		return false
-	}
-	for i := 0; i < len(s); i++ {
-		if c := s[i]; c <= ' ' || c == 0x7f || strings.IndexByte(`~^:?*[\`, c) >= 0 {
-			return false
-		}
-	}
-	for part := range strings.SplitSeq(s, "/") {
-		if part == "" || part[0] == '.' || strings.HasSuffix(part, ".lock") {
-			return false
-		}
-	}
-	return true
 }

@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/internal/clock"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -276,7 +277,7 @@ func (r *Remote) try(ctx context.Context, retries int, verb string, once func() 
 			if errors.As(err, &t) && n < retries {
 				if wait := backoff(n, t.after); fits(ctx, wait) && r.patient(time.Since(start)+wait) {
 					r.log.Debug("retry", zap.String("verb", verb), zap.String("remote", r.URL()), zap.Duration("wait", wait), zap.Error(err))
-					if pause(ctx, wait) {
+					if clock.Wait(ctx, wait) {
 						continue
 					}
 				}
@@ -305,17 +306,6 @@ func fits(ctx context.Context, wait time.Duration) bool {
 // patient says whether an attempt may begin so long after the first.
 func (r *Remote) patient(after time.Duration) bool {
 	return r.opts.Patience <= 0 || after < r.opts.Patience
-}
-
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // Refs lists the refs that begin with one of the prefixes; with no prefix, all of them.

@@ -28,7 +28,8 @@ const (
 
 // floors lists every package from the ground up. A package imports lower floors only, never its own.
 var floors = [][]string{
-	{"internal/gitcmd", "internal/pktline", "internal/proc"},
+	{"internal/clock", "internal/gitcmd", "internal/pktline", "internal/proc", "internal/varint"},
+	{"internal/refname"},
 	{"object", "internal/disk", "internal/gitsocket", "internal/harness/await", "internal/keeper", "internal/metrics", "internal/metrics/metricstest", "internal/mountinfo", "overlay/state", "worktree/acl"},
 	{"internal/dist"},
 	{"worktree/journal", "internal/disk/mapped"},

@@ -9,6 +9,7 @@ import (
 	"io"
 	"strconv"
 
+	"github.com/artifactfs/artifactfs/internal/varint"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -203,7 +204,7 @@ func (e *encoder) entry(n *Entry, version uint32, before string, alone bool) {
 		for !alone && same < len(before) && same < len(n.Path) && before[same] == n.Path[same] {
 			same++
 		}
-		e.out = appendVarint(e.out, uint64(len(before)-same))
+		e.out = varint.Append(e.out, uint64(len(before)-same))
 		e.out = append(append(e.out, n.Path[same:]...), 0)
 		return
 	}
@@ -227,19 +228,6 @@ func (s *Stat) appendTo(out []byte, mode uint32) []byte {
 	out = binary.BigEndian.AppendUint32(out, s.UID)
 	out = binary.BigEndian.AppendUint32(out, s.GID)
 	return binary.BigEndian.AppendUint32(out, s.Size)
-}
-
-// appendVarint is the encoding of offsets in packs: big end first, every byte but the last marked, one subtracted each.
-func appendVarint(out []byte, v uint64) []byte {
-	var b [10]byte
-	i := len(b) - 1
-	b[i] = byte(v & 0x7f)
-	for v >>= 7; v > 0; v >>= 7 {
-		v--
-		i--
-		b[i] = byte(v&0x7f) | 0x80
-	}
-	return append(out, b[i:]...)
 }
 
 // appendTo writes a tree and what is below: the children with shorter names first, as git sorts and reads them fastest.

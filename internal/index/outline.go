@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"sort"
 
+	"github.com/artifactfs/artifactfs/internal/varint"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -92,7 +93,8 @@ func (o *Outline) next(c *cursor) (special, more bool, err error) {
 	same := 0 // bytes of the path before that stay
 	length := int(flags & maxNameInFlags)
 	if o.version == 4 {
-		gone, n := readVarint(o.data[name:])
+		count, n := varint.Decode(o.data[name:min(len(o.data), name+4)])
+		gone := int(count)
 		if n == 0 || gone > len(c.path) {
 			return false, false, errShort
 		}
@@ -113,18 +115,6 @@ func (o *Outline) next(c *cursor) (special, more bool, err error) {
 	more = bytes.Compare(c.path[same:], o.data[name:end]) < 0
 	c.path = append(c.path[:same], o.data[name:end]...)
 	return false, more, nil
-}
-
-// readVarint reads what appendVarint writes, and tells how long it is; 0: it is none that counts bytes of a path.
-func readVarint(b []byte) (v, n int) {
-	for n < min(len(b), 4) {
-		v = v<<7 | int(b[n]&0x7f)
-		if n++; b[n-1]&0x80 == 0 {
-			return v, n
-		}
-		v++
-	}
-	return 0, 0
 }
 
 // extensions reads what is behind the entries.

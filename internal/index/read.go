@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/internal/varint"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -108,24 +109,14 @@ func (r *reader) id() (object.ID, error) {
 	return object.FromBytes([]byte(b))
 }
 
-// varint is what appendVarint writes.
+// varint reads a number that counts bytes, or things that take some.
 func (r *reader) varint() (int, error) {
-	var v uint64
-	for i := 0; i < 9; i++ {
-		b, err := r.take(1)
-		if err != nil {
-			return 0, err
-		}
-		v = v<<7 | uint64(b[0]&0x7f)
-		if b[0]&0x80 == 0 {
-			if v > uint64(len(r.text)) { // all numbers count bytes or things that take some
-				return 0, errShort
-			}
-			return int(v), nil
-		}
-		v++
+	v, n := varint.Decode([]byte(r.text[r.at:min(len(r.text), r.at+9)]))
+	if n == 0 || v > uint64(len(r.text)) {
+		return 0, errShort
 	}
-	return 0, errShort
+	r.at += n
+	return int(v), nil
 }
 
 func number(b string, at int) uint32 {

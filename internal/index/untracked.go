@@ -3,6 +3,7 @@ package index
 import (
 	"encoding/binary"
 
+	"github.com/artifactfs/artifactfs/internal/varint"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -37,7 +38,7 @@ func appendID(out []byte, id object.ID, f object.Format) []byte {
 }
 
 func (u *Untracked) appendTo(out []byte, f object.Format) []byte {
-	out = appendVarint(out, uint64(len(u.Ident)+1))
+	out = varint.Append(out, uint64(len(u.Ident)+1))
 	out = append(append(out, u.Ident...), 0)
 	out = u.InfoExclude.Stat.appendTo(out, 0)
 	out = u.ExcludesFile.Stat.appendTo(out, 0)
@@ -50,7 +51,7 @@ func (u *Untracked) appendTo(out []byte, f object.Format) []byte {
 	}
 	var w directoryWriter
 	w.directory(u.Root)
-	out = appendVarint(out, uint64(w.n))
+	out = varint.Append(out, uint64(w.n))
 	out = append(out, w.names...)
 	out = w.valid.appendTo(out)
 	out = w.checkOnly.appendTo(out)
@@ -84,8 +85,8 @@ func (w *directoryWriter) directory(d *Directory) {
 		w.ids = append(w.ids, d.Ignore.Bytes()...)
 	}
 	w.n++
-	w.names = appendVarint(w.names, uint64(len(files)))
-	w.names = appendVarint(w.names, uint64(len(d.Sub)))
+	w.names = varint.Append(w.names, uint64(len(files)))
+	w.names = varint.Append(w.names, uint64(len(d.Sub)))
 	w.names = append(append(w.names, d.Name...), 0)
 	for _, name := range files {
 		w.names = append(append(w.names, name...), 0)

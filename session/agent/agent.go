@@ -265,16 +265,6 @@ func (p *problems) note(operation string, err error) {
 	}
 }
 
-// pause waits for d; false: ctx ended first.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // drain empties a channel that holds one token, and reports whether it held one.
 func drain(c <-chan struct{}) bool {
 	select {

@@ -6,6 +6,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/internal/clock"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/transcript"
@@ -36,7 +37,7 @@ func (e parentErasures) follow(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			a.log.Debug("look what the session's parent erased", zap.String("session", a.config.Session), zap.Error(err))
 		}
-		if seen = id; !pause(ctx, eraseEvery) {
+		if seen = id; !clock.Wait(ctx, eraseEvery) {
 			return
 		}
 	}

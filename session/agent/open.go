@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/clock"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
@@ -119,7 +120,7 @@ func (a *Agent) resume(ctx context.Context) {
 	for retry := retryFirst; statedir.HasSessionRepo(a.place.home); retry = min(2*retry, retryMost) {
 		_, err := a.Open(ctx)
 		a.problems.note("open the session", err)
-		if err == nil || !pause(ctx, retry) {
+		if err == nil || !clock.Wait(ctx, retry) {
 			return
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/clock"
 	"github.com/artifactfs/artifactfs/session"
 )
 
@@ -94,7 +95,7 @@ func (a *Agent) makeCheckpoints(ctx context.Context) {
 		if w.noticed != nil {
 			w.first = time.Now()
 		}
-		if !pause(ctx, retry) {
+		if !clock.Wait(ctx, retry) {
 			return
 		}
 		retry = min(2*retry, retryMost)

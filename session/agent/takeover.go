@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/internal/clock"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/writeback"
@@ -196,7 +197,7 @@ func (a *Agent) lookForOthers(ctx context.Context) {
 		return
 	}
 	began := time.Now()
-	for wait := lookEvery; pause(ctx, wait); {
+	for wait := lookEvery; clock.Wait(ctx, wait); {
 		active := a.config.Tree.LastChange()
 		if active.Before(began) {
 			active = began

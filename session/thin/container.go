@@ -30,6 +30,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/internal/refname"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 )
@@ -202,7 +203,7 @@ func (j manifestJSON) manifest() (manifest, error) {
 		if err != nil {
 			return m, err
 		}
-		if !session.ValidRef(name) || direct(name, j.Session) || name == session.OwnerRef {
+		if !refname.Valid(name) || direct(name, j.Session) || name == session.OwnerRef {
 			return m, fmt.Errorf("ref %.200q", name)
 		}
 		m.Refs[name] = at

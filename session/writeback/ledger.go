@@ -159,7 +159,7 @@ func parseLedger(f object.Format, text []byte) (*ledger, error) {
 			_, err = fmt.Sscanf(rest, "%d %d %d", &l.traffic.Sent, &l.traffic.Received, &l.traffic.Seeded)
 		case "ground":
 			var id object.ID
-			id, err = parseID(f, rest)
+			id, err = object.ParseIDOf(f, rest)
 			l.ground[id] = true
 		case "ref":
 			err = l.parseRef(f, rest)
@@ -182,7 +182,7 @@ func (l *ledger) parseRef(f object.Format, text string) error {
 	var r acquaint
 	var err error
 	if acked != none {
-		if r.acked, err = parseID(f, acked); err != nil {
+		if r.acked, err = object.ParseIDOf(f, acked); err != nil {
 			return err
 		}
 	}
@@ -190,7 +190,7 @@ func (l *ledger) parseRef(f object.Format, text string) error {
 		for word := range strings.SplitSeq(sent, ",") {
 			var id object.ID
 			if word != gone {
-				if id, err = parseID(f, word); err != nil {
+				if id, err = object.ParseIDOf(f, word); err != nil {
 					return err
 				}
 			}
@@ -199,14 +199,6 @@ func (l *ledger) parseRef(f object.Format, text string) error {
 	}
 	l.refs[name] = r
 	return nil
-}
-
-func parseID(f object.Format, text string) (object.ID, error) {
-	id, err := object.ParseID(text)
-	if err == nil && id.Format() != f {
-		err = errLedger
-	}
-	return id, err
 }
 
 // learn takes up what a ref on the session remote turned out to be. While that has not changed, pushes without an answer

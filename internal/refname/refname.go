@@ -1,0 +1,27 @@
+// Package refname knows which names git accepts for refs.
+package refname
+
+import "strings"
+
+// Valid reports whether git accepts name as the full name of a ref: "HEAD", or a name below "refs/" that follows the rules of
+// git-check-ref-format(1). Names that remotes and repositories report are foreign: a file of that name may be written, so only valid
+// ones may be used.
+func Valid(name string) bool {
+	if name == "HEAD" {
+		return true
+	}
+	if !strings.HasPrefix(name, "refs/") || strings.HasSuffix(name, ".") || strings.Contains(name, "..") || strings.Contains(name, "@{") {
+		return false
+	}
+	for i := range len(name) {
+		if c := name[i]; c <= ' ' || c == 0x7f || strings.IndexByte(`~^:?*[\`, c) >= 0 {
+			return false
+		}
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		if part == "" || part[0] == '.' || strings.HasSuffix(part, ".lock") {
+			return false
+		}
+	}
+	return true
+}
