@@ -1,11 +1,8 @@
 package worktree
 
 import (
-	"encoding/hex"
 	"fmt"
-	"strings"
 
-	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/disk/mapped"
 	"github.com/artifactfs/artifactfs/object"
 )
@@ -74,17 +71,4 @@ func (t *table) touch() error {
 	}
 	t.append.Unlock()
 	return t.names.Rewrite(nextName)
-}
-
-// bootID returns the bytes of the host's boot ID.
-func bootID(on disk.FS) (id [16]byte, err error) {
-	text, err := on.BootID()
-	if err != nil {
-		return id, err
-	}
-	b, err := hex.DecodeString(strings.ReplaceAll(text, "-", ""))
-	if err != nil || len(b) != len(id) {
-		return id, fmt.Errorf("boot id %q: not a UUID", text)
-	}
-	return [16]byte(b), nil
 }

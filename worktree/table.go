@@ -181,7 +181,7 @@ func (r *record) sum(name string) uint32 {
 // openTable opens or starts the table of a base tree. A table that it did not write, or not for this tree, is
 // ErrTable.
 func openTable(on disk.FS, path string, root object.ID, takeOver bool) (*table, error) {
-	boot, err := bootID(on)
+	boot, err := disk.BootUUID(on)
 	if err != nil {
 		return nil, err
 	}

@@ -256,7 +256,7 @@ func (t *Tree) openJournal(o Options) error {
 	if o.Journal == "" {
 		return nil
 	}
-	boot, err := bootID(o.FS)
+	boot, err := disk.BootUUID(o.FS)
 	if err != nil {
 		return err
 	}

@@ -78,3 +78,13 @@ func TestErrorsKeepTheirCause(t *testing.T) {
 		t.Errorf("allocate: %v", err)
 	}
 }
+
+func TestBootUUID(t *testing.T) {
+	first, err := BootUUID(OS)
+	if err != nil || first == [16]byte{} {
+		t.Fatalf("boot ID of the host: got %x, %v", first, err)
+	}
+	if again, err := BootUUID(OS); err != nil || again != first {
+		t.Errorf("boot ID read again: got %x, %v, want %x", again, err, first)
+	}
+}

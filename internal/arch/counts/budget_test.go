@@ -19,7 +19,7 @@ var (
 		"daemon":    11540,
 		"fetch":     6210,
 		"transport": 5323,
-		"worktree":  6106,
+		"worktree":  6099,
 	}
 	overFields = map[string]int{
 		"control.MountRequest":    34,

@@ -1,0 +1,20 @@
+package disk
+
+import (
+	"encoding/hex"
+	"fmt"
+	"strings"
+)
+
+// BootUUID returns the boot ID of a host as bytes: 16 of them, as file headers store it.
+func BootUUID(on FS) (id [16]byte, err error) {
+	text, err := on.BootID()
+	if err != nil {
+		return id, err
+	}
+	b, err := hex.DecodeString(strings.ReplaceAll(text, "-", ""))
+	if err != nil || len(b) != len(id) {
+		return id, fmt.Errorf("boot id %q: not a UUID", text)
+	}
+	return [16]byte(b), nil
+}
