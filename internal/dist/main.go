@@ -25,7 +25,7 @@ func main() {
 
 func run(args []string) error {
 	if len(args) == 0 {
-		return fmt.Errorf("usage: dist image|sbom -o FILE ...")
+		return fmt.Errorf("usage: dist image|sbom -o FILE OPERAND")
 	}
 	when, err := sourceDate(os.Getenv("SOURCE_DATE_EPOCH"))
 	if err != nil {
