@@ -175,7 +175,7 @@ func FuzzIndex(f *testing.F) {
 		if long {
 			format = object.SHA256
 		}
-		x, err := parseIndex(data, format)
+		x, err := ParseIndex(data, format)
 		classified(t, err)
 		if err != nil {
 			return

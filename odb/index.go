@@ -9,8 +9,9 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// index is a pack index of version 2: gitformat-pack(5), "Version 2 pack-*.idx files".
-type index struct {
+// Index reads a pack index of version 2: gitformat-pack(5), "Version 2 pack-*.idx files". It refers to the bytes that it was parsed
+// from.
+type Index struct {
 	data   []byte
 	idLen  int
 	n      int
@@ -27,10 +28,10 @@ const (
 	largeOffset     = 1 << 31 // marks a 4-byte offset that is a position among the 8-byte ones
 )
 
-// parseIndex checks that all tables lie within data. Ids and offsets are not looked at: a false one makes an
-// object unreadable, no more.
-func parseIndex(data []byte, f object.Format) (*index, error) {
-	x := &index{data: data, idLen: f.Size()}
+// ParseIndex returns the index that data holds. It checks that all tables lie within data, and returns ErrCorrupt otherwise. It does not
+// check ids and offsets: a false one makes an object unreadable, no more.
+func ParseIndex(data []byte, f object.Format) (*Index, error) {
+	x := &Index{data: data, idLen: f.Size()}
 	if len(data) < indexHeaderSize+fanoutSize+2*x.idLen {
 		return nil, corrupt("index of %d bytes", len(data))
 	}
@@ -57,26 +58,49 @@ func parseIndex(data []byte, f object.Format) (*index, error) {
 	return x, nil
 }
 
-func (x *index) fanout(i int) uint32 { return binary.BigEndian.Uint32(x.data[indexHeaderSize+4*i:]) }
+func (x *Index) fanout(i int) uint32 { return binary.BigEndian.Uint32(x.data[indexHeaderSize+4*i:]) }
 
-func (x *index) name(i int) []byte {
+// Len returns the number of objects.
+func (x *Index) Len() int { return x.n }
+
+// ID returns object i in the order of their ids.
+func (x *Index) ID(i int) (object.ID, error) { return object.FromBytes(x.name(i)) }
+
+// Position returns which object of the index id is.
+func (x *Index) Position(id object.ID) (int, bool) {
+	want := id.Bytes()
+	if len(want) != x.idLen {
+		return 0, false
+	}
+	return x.search(want)
+}
+
+func (x *Index) name(i int) []byte {
 	at := x.names + i*x.idLen
 	return x.data[at : at+x.idLen]
 }
 
 // packSum is the trailer of the pack that the index is of.
-func (x *index) packSum() []byte { return x.data[len(x.data)-2*x.idLen : len(x.data)-x.idLen] }
+func (x *Index) packSum() []byte { return x.data[len(x.data)-2*x.idLen : len(x.data)-x.idLen] }
 
 // find gives the offset of id's entry; one that is beyond the table of large offsets is -1.
-func (x *index) find(id object.ID) (int64, bool) {
-	want := id.Bytes()
-	if len(want) != x.idLen {
+func (x *Index) find(id object.ID) (int64, bool) {
+	i, ok := x.Position(id)
+	if !ok {
 		return 0, false
 	}
-	return x.lookup(want)
+	return x.offset(i), true
 }
 
-func (x *index) lookup(want []byte) (int64, bool) {
+func (x *Index) lookup(want []byte) (int64, bool) {
+	i, ok := x.search(want)
+	if !ok {
+		return 0, false
+	}
+	return x.offset(i), true
+}
+
+func (x *Index) search(want []byte) (int, bool) {
 	lo, hi := 0, int(x.fanout(int(want[0])))
 	if want[0] > 0 {
 		lo = int(x.fanout(int(want[0]) - 1))
@@ -85,7 +109,7 @@ func (x *index) lookup(want []byte) (int64, bool) {
 		mid := int(uint(lo+hi) / 2)
 		switch c := bytes.Compare(x.name(mid), want); {
 		case c == 0:
-			return x.offset(mid), true
+			return mid, true
 		case c < 0:
 			lo = mid + 1
 		default:
@@ -96,11 +120,11 @@ func (x *index) lookup(want []byte) (int64, bool) {
 }
 
 // crc gives what the index says is the CRC of an entry.
-func (x *index) crc(i int) uint32 {
+func (x *Index) crc(i int) uint32 {
 	return binary.BigEndian.Uint32(x.data[x.names+x.n*x.idLen+4*i:])
 }
 
-func (x *index) offset(i int) int64 {
+func (x *Index) offset(i int) int64 {
 	off := binary.BigEndian.Uint32(x.data[x.offs+4*i:])
 	if off < largeOffset {
 		return int64(off)

@@ -44,7 +44,7 @@ func TestIndex(t *testing.T) {
 					shown[w[1]] = w[0] + " " + w[2]
 				}
 			}
-			x, err := parseIndex(b.Bytes(), f)
+			x, err := ParseIndex(b.Bytes(), f)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -101,7 +101,7 @@ func TestIndexRefuses(t *testing.T) {
 		"longer":     append(bytes.Clone(good), 0),
 		"more large": append(bytes.Clone(good), make([]byte, 88)...),
 	} {
-		if _, err := parseIndex(data, object.SHA1); !errors.Is(err, ErrCorrupt) {
+		if _, err := ParseIndex(data, object.SHA1); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -50,7 +50,7 @@ type JoinResult struct {
 // candidate is a pack that may be joined.
 type candidate struct {
 	*pack
-	idx  *index
+	idx  *Index
 	size int64 // of the pack in bytes
 }
 
@@ -183,7 +183,7 @@ func redundant(packs []candidate) (old, rest []candidate) {
 }
 
 // contained says whether each object of x is in one of packs.
-func contained(x *index, packs []candidate) bool {
+func contained(x *Index, packs []candidate) bool {
 	for i := range x.n {
 		if !slices.ContainsFunc(packs, func(c candidate) bool { _, ok := c.idx.lookup(x.name(i)); return ok }) {
 			return false

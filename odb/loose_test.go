@@ -144,7 +144,7 @@ func FuzzJoinIndex(f *testing.F) {
 		}
 		defer file.Close()
 		for i, index := range [][]byte{indexes[1], data} {
-			x, err := parseIndex(index, object.SHA1)
+			x, err := ParseIndex(index, object.SHA1)
 			if err != nil {
 				return
 			}

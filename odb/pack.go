@@ -38,7 +38,7 @@ type pack struct {
 }
 
 type packFiles struct {
-	idx  *index
+	idx  *Index
 	pack *os.File
 	end  int64
 }
@@ -72,7 +72,7 @@ func openPack(path string, f object.Format) (_ *packFiles, err error) {
 			syscall.Munmap(data)
 		}
 	}()
-	idx, err := parseIndex(data, f)
+	idx, err := ParseIndex(data, f)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func openPack(path string, f object.Format) (_ *packFiles, err error) {
 }
 
 // checkPack makes sure that idx is of this very pack, by the cheap signs: header, count and trailer.
-func checkPack(f *os.File, idx *index) (end int64, err error) {
+func checkPack(f *os.File, idx *Index) (end int64, err error) {
 	st, err := f.Stat()
 	if err != nil {
 		return 0, err

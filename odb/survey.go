@@ -125,7 +125,7 @@ func checkPair(pack, idx string, f object.Format, deep bool) error {
 	if err != nil {
 		return err
 	}
-	x, err := parseIndex(data, f)
+	x, err := ParseIndex(data, f)
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ func FindInPackTable(f object.Format, text []byte, id object.ID) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	_, ok := t.find(id)
+	_, ok := t.index.Position(id)
 	return ok, nil
 }
 

@@ -67,7 +67,7 @@ func (r *Repo) newestOf(ctx context.Context) (map[string]object.ID, error) {
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
-			id, err := object.FromBytes(t.id(i))
+			id, err := t.index.ID(i)
 			if err != nil {
 				return nil, err
 			}

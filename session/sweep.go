@@ -3,7 +3,6 @@ package session
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -24,62 +23,16 @@ type packTable struct {
 	size     int64  // of the file of objects, in bytes
 	promised bool   // it can be had again from the session remote, and may lack what its objects name
 	kept     bool   // somebody wants it to stay
-	idSize   int
-	fanout   [256]uint32
-	ids      []byte // sorted
-	live     []bool
+	index    *odb.Index
+	live     []bool // by position in index
 }
 
-// errTable says that the table of a pack is not what git writes.
-var errTable = errors.New("no pack index of version 2")
-
-// parsePackTable reads the ids of a pack's index (gitformat-pack(5), version 2).
+// parsePackTable reads the ids of a pack's index.
 func parsePackTable(f object.Format, text []byte) (t packTable, err error) {
-	const head = 8
-	if len(text) < head+4*256 || !bytes.HasPrefix(text, []byte("\xfftOc\x00\x00\x00\x02")) {
-		return t, errTable
+	if t.index, err = odb.ParseIndex(text, f); err == nil {
+		t.live = make([]bool, t.index.Len())
 	}
-	last := uint32(0)
-	for i := range t.fanout {
-		t.fanout[i] = binary.BigEndian.Uint32(text[head+4*i:])
-		if t.fanout[i] < last {
-			return t, errTable
-		}
-		last = t.fanout[i]
-	}
-	t.idSize = f.Size()
-	rest := text[head+4*256:]
-	if uint64(len(rest)) < uint64(last)*uint64(t.idSize) {
-		return t, errTable
-	}
-	t.ids, t.live = rest[:int(last)*t.idSize], make([]bool, last)
-	return t, nil
-}
-
-func (t *packTable) id(i int) []byte { return t.ids[i*t.idSize : (i+1)*t.idSize] }
-
-// find gives the place of an object in the table.
-func (t *packTable) find(id object.ID) (int, bool) {
-	raw := id.Bytes()
-	if len(raw) != t.idSize {
-		return 0, false
-	}
-	lo, hi := 0, int(t.fanout[raw[0]])
-	if raw[0] > 0 {
-		lo = int(t.fanout[raw[0]-1])
-	}
-	for lo < hi {
-		mid := int(uint(lo+hi) >> 1)
-		switch c := bytes.Compare(t.id(mid), raw); {
-		case c < 0:
-			lo = mid + 1
-		case c > 0:
-			hi = mid
-		default:
-			return mid, true
-		}
-	}
-	return 0, false
+	return t, err
 }
 
 // dead counts the objects that nothing names.
@@ -139,7 +92,7 @@ func exists(name string) bool {
 func (m *marking) add(id object.ID, blob bool) {
 	here, new := false, false
 	for _, t := range m.packs {
-		if i, ok := t.find(id); ok {
+		if i, ok := t.index.Position(id); ok {
 			here, new = true, new || !t.live[i]
 			t.live[i] = true
 		}
@@ -314,7 +267,7 @@ func (m *marking) wasteful() (old []*packTable, wanted map[object.ID]bool) {
 		old = append(old, t)
 		for i, live := range t.live {
 			if live {
-				id, err := object.FromBytes(t.id(i))
+				id, err := t.index.ID(i)
 				if err == nil {
 					wanted[id] = true
 				}
@@ -330,14 +283,14 @@ func (m *marking) spare(t *packTable, old []*packTable, packed map[object.ID]boo
 		if !live {
 			continue
 		}
-		id, err := object.FromBytes(t.id(i))
+		id, err := t.index.ID(i)
 		if err != nil {
 			return false
 		}
 		elsewhere := packed[id]
 		for _, o := range m.packs {
 			if !elsewhere && !slices.Contains(old, o) {
-				_, elsewhere = o.find(id)
+				_, elsewhere = o.index.Position(id)
 			}
 		}
 		if !elsewhere {
@@ -407,7 +360,7 @@ func PackIDs(f object.Format, index []byte) ([]object.ID, error) {
 	}
 	ids := make([]object.ID, 0, len(t.live))
 	for i := range t.live {
-		id, err := object.FromBytes(t.id(i))
+		id, err := t.index.ID(i)
 		if err != nil {
 			return nil, err
 		}

@@ -77,7 +77,7 @@ func (r *Repo) tidy(ctx context.Context) error {
 	wanted := map[object.ID]bool{}
 	for _, t := range old {
 		for i := range t.live {
-			id, err := object.FromBytes(t.id(i))
+			id, err := t.index.ID(i)
 			if err != nil {
 				return err
 			}
