@@ -1,4 +1,4 @@
-// Package gitsocket holds the sockets in a mount's git directory at which the programs that git starts ask the daemon.
+// Package gitsocket creates and opens the sockets in a mount's git directory, through which programs that git starts reach the daemon.
 //
 // Such a socket belongs to the owner of the git directory, and only that user and root may connect. It outlives the process
 // that listens: the next one inherits the listening descriptor, and programs that connect meanwhile wait in its queue.
@@ -18,11 +18,11 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// Options are about the processes before and after this one.
+// Options connect a listener to the predecessor and the successor of this process.
 type Options struct {
-	// Inherited is the listening socket of a process that died. Listen closes it.
+	// Inherited is the listening socket of the predecessor; nil if there is none. Listen closes it.
 	Inherited *os.File
-	// Keep receives the socket that is listened on, for the next process; nil: nobody keeps it.
+	// Keep receives the listening socket, for a successor, and copies it if it needs it longer; nil: there will be no successor.
 	Keep func(listening *os.File) error
 }
 
@@ -32,7 +32,8 @@ type Listener struct {
 	gitDir, name string
 }
 
-// Listen goes on with the inherited socket, or makes one called name in gitDir in place of what is there.
+// Listen continues with the inherited socket, or creates the socket called name in gitDir, in place of a file of that name. As root it
+// makes the owner of gitDir its owner.
 func Listen(gitDir, name string, o Options) (*Listener, error) {
 	if o.Inherited != nil {
 		return inherit(gitDir, name, o.Inherited)
@@ -86,7 +87,7 @@ func inherit(gitDir, name string, f *os.File) (*Listener, error) {
 	return &Listener{u, gitDir, name}, nil
 }
 
-// Close removes the socket and refuses connections from now on, also where another process has the descriptor.
+// Close removes the socket and ends listening, also for other processes that have the descriptor.
 func (l *Listener) Close() error {
 	os.Remove(filepath.Join(l.gitDir, l.name))
 	if raw, err := l.SyscallConn(); err == nil {
@@ -95,7 +96,8 @@ func (l *Listener) Close() error {
 	return l.UnixListener.Close()
 }
 
-// Dial connects to the socket called name in gitDir.
+// Dial connects to the socket called name in gitDir. The error wraps that of connect(2): fs.ErrNotExist without a socket,
+// syscall.ECONNREFUSED if no process listens.
 func Dial(ctx context.Context, gitDir, name string) (net.Conn, error) {
 	short, done, err := address(gitDir, name)
 	if err != nil {
@@ -115,7 +117,7 @@ func Owner(gitDir string) (*syscall.Stat_t, error) {
 	return info.Sys().(*syscall.Stat_t), nil
 }
 
-// address spells the path of the socket so that it fits the 108 bytes of sockaddr_un. The spelling is valid until done.
+// address returns a path of the socket that fits the 108 bytes of sockaddr_un (unix(7)). It is valid until done is called.
 func address(gitDir, name string) (short string, done func(), err error) {
 	if path := filepath.Join(gitDir, name); len(path) <= 100 {
 		return path, func() {}, nil

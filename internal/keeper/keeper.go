@@ -1,7 +1,7 @@
-// Package keeper is the conversation between a process that serves mounts and the one that keeps its descriptors, so
-// that a successor can go on with them: the syntax of sd_notify(3) over a SOCK_SEQPACKET pair.
+// Package keeper implements the protocol between a worker, which serves mounts, and the supervisor, which holds its descriptors so that
+// a successor can continue with them: the syntax of sd_notify(3) over a SOCK_SEQPACKET pair.
 //
-// A message is lines KEY=VALUE, with descriptors. The one who serves (worker) sends
+// A message consists of lines KEY=VALUE, and of descriptors. The worker sends
 //
 //	FDSTORE=1 FDNAME=n        and a descriptor: keep it, in place of one of the same name
 //	FDSTOREREMOVE=1 FDNAME=n  forget it
@@ -12,11 +12,11 @@
 //	STOPPING=1                all is unmounted; its end is no accident
 //	X_UPGRADE=/abs/exe        asks for a successor from that executable
 //
-// and the one who keeps (supervisor) sends
+// and the supervisor sends
 //
-//	FDNAME=n:n                and as many descriptors, for everything kept
+//	FDNAME=n:n                and as many descriptors: everything that it holds
 //	START=1 X_REASON=why X_COUNT=n ...  serve, see Start
-//	X_REASON=why              how the one before has ended, if that was not known in time
+//	X_REASON=why              how the predecessor ended, if that was not known at START
 //	STOP=1                    unmount everything and end
 //	X_UPGRADE_FAILED=why      the upgrade asked for is not made
 //
@@ -69,16 +69,16 @@ const (
 	Adopted       = "X_ADOPTED"
 )
 
-// Kept is a descriptor with the name it was kept by.
+// Kept is a descriptor with the name under which it is held.
 type Kept struct {
 	Name string
 	File *os.File
 }
 
-// Message is the lines of one message.
+// Message holds the lines of one message, values by keys.
 type Message map[string]string
 
-// Encode writes the message as sd_notify has it, its lines in order of their keys. A line feed in a value becomes a space.
+// Encode returns the message in the syntax of sd_notify(3), its lines sorted by key. A line feed in a value becomes a space.
 func (m Message) Encode() ([]byte, error) {
 	var b strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(m)) {
@@ -90,7 +90,7 @@ func (m Message) Encode() ([]byte, error) {
 	return []byte(b.String()), nil
 }
 
-// Parse reads a message. Lines that are no KEY=VALUE are errors, keys that nobody knows are not.
+// Parse parses a message. A line that is not KEY=VALUE is an error; an unknown key is not.
 func Parse(b []byte) (Message, error) {
 	m := Message{}
 	for line := range strings.Lines(string(b)) {
@@ -103,7 +103,7 @@ func Parse(b []byte) (Message, error) {
 	return m, nil
 }
 
-// ValidName says whether a descriptor can be kept by that name, here and in a service manager's store.
+// ValidName returns an error if a descriptor cannot be held under name, here and in a service manager's store.
 func ValidName(name string) error {
 	bad := func(r rune) bool { return r <= ' ' || r >= 0x7f || r == ':' }
 	if name == "" || len(name) > maxName || strings.ContainsFunc(name, bad) {
@@ -121,7 +121,7 @@ type Conn struct {
 	kept map[string]*os.File // copies of what was given to Keep or received, see All
 }
 
-// Pair makes a conversation; the peer's end is for a child process.
+// Pair returns the two ends of a connection; peer is for a child process.
 func Pair() (c *Conn, peer *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -174,7 +174,7 @@ func (c *Conn) Send(m Message, fds ...int) error {
 	return nil
 }
 
-// SendKept gives what is kept, many descriptors at once: a thousand one by one take longer than the rest of a takeover.
+// SendKept sends what is held, many descriptors in each message: a thousand messages would take longer than the rest of a takeover.
 func (c *Conn) SendKept(kept map[string]int) error {
 	for names := range slices.Chunk(slices.Sorted(maps.Keys(kept)), maxFiles) {
 		fds := make([]int, len(names))
@@ -188,7 +188,7 @@ func (c *Conn) SendKept(kept map[string]int) error {
 	return nil
 }
 
-// Receive gives the next message with its descriptors, which are the caller's. io.EOF: the other end is gone.
+// Receive returns the next message with its descriptors, which the caller closes. The error is io.EOF if the other end is closed.
 func (c *Conn) Receive() (m Message, fds []int, err error) {
 	n, nr, flags, _, err := c.c.ReadMsgUnix(c.buf, c.rights)
 	switch {
@@ -220,10 +220,10 @@ func closeAll(fds []int) {
 	}
 }
 
-// SetReadDeadline ends a Receive at a time.
+// SetReadDeadline makes Receive fail with os.ErrDeadlineExceeded after a time.
 func (c *Conn) SetReadDeadline(t time.Time) { c.c.SetReadDeadline(t) }
 
-// Dup gives a copy of the descriptor of this end, close-on-exec.
+// Dup returns a copy of the descriptor of this end, close-on-exec.
 func (c *Conn) Dup() (int, error) {
 	raw, err := c.c.SyscallConn()
 	if err != nil {
@@ -247,7 +247,7 @@ func parseRights(b []byte) (fds []int, err error) {
 	return fds, nil
 }
 
-// Close ends the conversation and closes the copies.
+// Close closes the connection and the copies of descriptors.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,9 +14,9 @@ type Copy struct {
 	PID   int    // of a process in whose mount namespace it is; 0: in that of this process
 }
 
-// Copies lists the mounts of what is mounted at a directory that stay when it is unmounted there: bind mounts, and those of
-// other mount namespaces, whose processes go on using it; the file system ends with the last of them. Namespaces of processes
-// that this one may not look at, and those without processes, are not seen.
+// Copies returns the mounts of the file system mounted at dir that remain when it is unmounted there: bind mounts, and mounts in other
+// mount namespaces, whose processes continue to use it; the file system ends with the last of them. Namespaces that have no process,
+// or only processes that this one may not inspect, are missing. It returns nil if nothing is mounted at dir.
 func Copies(dir string) ([]Copy, error) {
 	own, err := Self()
 	if err != nil {
@@ -48,7 +48,7 @@ func Copies(dir string) ([]Copy, error) {
 	return copies, nil
 }
 
-// others reads the tables of all other namespaces, by a process of each.
+// others returns the tables of all other mount namespaces by the number of one process of each.
 func others() map[int]Table {
 	tables := map[int]Table{}
 	own, err := proc.Self.Namespace("mnt")
@@ -73,7 +73,7 @@ func others() map[int]Table {
 	return tables
 }
 
-// reach gives the peer groups that hear of what happens in one: itself, its slaves and theirs.
+// reach returns the peer groups to which mounts and unmounts in group propagate: itself, its slaves and theirs.
 func reach(group int, tables map[int]Table) map[int]bool {
 	reached := map[int]bool{}
 	if group == 0 {
@@ -93,7 +93,7 @@ func reach(group int, tables map[int]Table) map[int]bool {
 	return reached
 }
 
-// place is where in its own file system a mount has another one on it.
+// place returns the directory of m's file system that the mount on covers.
 func (m Mount) place(on Mount) string {
 	rest, err := filepath.Rel(m.Point, on.Point)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package mountinfo reads the kernel's tables of mounts, which tell of a mount without touching it: whoever looks at a
-// mount that this process serves waits for itself. Format: proc_pid_mountinfo(5).
+// Package mountinfo reads the kernel's tables of mounts. They describe a mount without access to it: a daemon that opened a file of a
+// mount that it serves would wait for itself. Format: proc_pid_mountinfo(5).
 package mountinfo
 
 import (
@@ -14,12 +14,12 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// Mount is a line of a table.
+// Mount is one line of a table.
 type Mount struct {
 	ID, Parent int
-	Device     uint64 // as stat(2) has it of what is in the mount
-	Root       string // what of its file system is mounted
-	Point      string // where, below the root directory of the process whose table it is
+	Device     uint64 // st_dev of the files in the mount
+	Root       string // directory of the file system that is mounted
+	Point      string // mount point, relative to the root directory of the process whose table it is
 	Options    []string
 	Shared     int // the peer group that mounts and unmounts below it are shared with; 0: none
 	Master     int // the peer group that they are taken over from; 0: none
@@ -28,10 +28,10 @@ type Mount struct {
 	Super      []string // options of the file system
 }
 
-// Table is what a mount namespace has mounted. Of two mounts at one place the later one is seen.
+// Table lists the mounts of a mount namespace. Of two mounts at one directory the later one hides the earlier.
 type Table []Mount
 
-// Self reads the table of this process's namespace.
+// Self returns the table of this process's mount namespace.
 func Self() (Table, error) { return read(proc.Self) }
 
 func read(p proc.Process) (Table, error) {
@@ -42,7 +42,7 @@ func read(p proc.Process) (Table, error) {
 	return Parse(text), nil
 }
 
-// Parse leaves out lines that are none of the format.
+// Parse parses a table. It skips lines that are not of the format.
 func Parse(text []byte) (t Table) {
 	for line := range strings.Lines(string(text)) {
 		if m, ok := parseLine(line); ok {
@@ -86,10 +86,10 @@ func number(s string) (int, bool) {
 	return n, err == nil
 }
 
-// unquote reads a path as the kernel writes it into tables (fs/seq_file.c, mangle_path).
+// unquote decodes the octal escapes that the kernel writes into paths of tables (fs/seq_file.c, mangle_path).
 var unquote = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
-// At gives what is mounted just at a directory.
+// At returns the mount whose mount point is dir, the uppermost if there are several.
 func (t Table) At(dir string) (Mount, bool) {
 	for _, m := range slices.Backward(t) {
 		if m.Point == dir {
@@ -99,7 +99,7 @@ func (t Table) At(dir string) (Mount, bool) {
 	return Mount{}, false
 }
 
-// Above gives the mount that a path lies on.
+// Above returns the mount that contains path.
 func (t Table) Above(path string) (found Mount, ok bool) {
 	for _, m := range t {
 		if len(m.Point) >= len(found.Point) && Within(m.Point, path) {
@@ -109,7 +109,7 @@ func (t Table) Above(path string) (found Mount, ok bool) {
 	return found, ok
 }
 
-// Within says whether path is dir or lies below it.
+// Within reports whether path is dir or lies below it. Both are absolute and clean.
 func Within(dir, path string) bool {
 	rest, ok := strings.CutPrefix(path, dir)
 	return ok && (rest == "" || rest[0] == '/' || dir == "/")

@@ -1,4 +1,5 @@
-// Package packedrefs reads and writes git's packed-refs file, which stands for any number of refs in one atomic step.
+// Package packedrefs encodes and decodes git's packed-refs file, which replaces any number of refs in one atomic step. Its format is
+// described in git's refs/packed-backend.c, in gitrepository-layout(5) and in git-pack-refs(1).
 package packedrefs
 
 import (
@@ -21,13 +22,13 @@ type Ref struct {
 // sorted, with a trait that git does not know, passes over, and leaves out when it writes the file itself.
 const ours = "# pack-refs with: peeled fully-peeled sorted artifactfs \n"
 
-// Ours says whether the file is as Encode wrote it.
+// Ours reports whether Encode wrote the file, and git has not written it since.
 func Ours(text []byte) bool { return bytes.HasPrefix(text, []byte(ours)) }
 
 const gits = "# pack-refs with: peeled fully-peeled sorted \n"
 
-// Encode gives the content of the file (format: gitrepository-layout and git-pack-refs). If git wrote the one before, it
-// still looks like git's.
+// Encode returns the contents of the file with refs, sorted by name. before is the file that it replaces: if git wrote that, the header
+// stays git's, so that Ours remains false.
 func Encode(before []byte, refs []Ref) []byte {
 	refs = slices.Clone(refs)
 	slices.SortFunc(refs, func(a, b Ref) int { return strings.Compare(a.Name, b.Name) })
@@ -46,7 +47,8 @@ func Encode(before []byte, refs []Ref) []byte {
 	return []byte(text.String())
 }
 
-// Decode reads the content of the file.
+// Decode returns the refs of a file in its order. It accepts any header, and skips empty lines; other lines that are not of the format
+// are errors. It does not check names: see package refname.
 func Decode(text []byte) ([]Ref, error) {
 	var refs []Ref
 	for line := range strings.Lines(string(text)) {
