@@ -13,7 +13,8 @@
 //
 // The Agent does not know the mount. It gets what it needs through the interfaces of Config.
 //
-// Lock order: the turn of Lock, then Agent.opening, then Agent.mu. The mutexes of laneClaim, gitSigns and problems are leaves.
+// Lock order: the turn of Lock, then Agent.opening, then Agent.mu. The mutexes of laneClaim, gitSigns, mergedNotes, lastLook
+// and problems are leaves.
 package agent
 
 import (
@@ -25,7 +26,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/capture"
 	"github.com/artifactfs/artifactfs/session/writeback"
@@ -46,11 +46,13 @@ type Agent struct {
 	config Config
 	log    *zap.Logger
 
-	turn     chan struct{} // holds one while a checkpoint is made or checkpoints are removed: see Lock
-	opening  sync.Mutex    // held while the repository is opened
+	turn
+	opening  sync.Mutex // held while the repository is opened
 	git      gitSigns
 	claim    laneClaim
 	problems problems
+	merged   mergedNotes
+	looked   lastLook
 	place    place // set by Configure, before anything else is called
 
 	mu          sync.Mutex
@@ -63,8 +65,6 @@ type Agent struct {
 	followed    chan struct{} // closed when a change by another writer was followed, and replaced by a new channel
 	checkpoints checkpoints
 	notes       []string
-	merged      map[string]object.ID // notes refs, and the commit that each was moved to by mergeNotes
-	looked      string               // process of the last git command that BeforeGit let continue
 	ending      ending
 }
 
@@ -106,7 +106,7 @@ type Figures struct {
 
 // New returns the agent of a mount. It does nothing before Configure.
 func New(c Config) *Agent {
-	a := &Agent{config: c, log: c.Log, turn: make(chan struct{}, 1), followed: make(chan struct{}), git: newGitSigns()}
+	a := &Agent{config: c, log: c.Log, turn: make(turn, 1), followed: make(chan struct{}), git: newGitSigns()}
 	a.claim.agent = a
 	a.problems = problems{log: c.Log.With(zap.String("dir", c.Dir)), failed: map[string]error{}}
 	return a

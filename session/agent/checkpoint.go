@@ -90,10 +90,13 @@ func (a *Agent) CheckpointHead(ctx context.Context, repo *session.Repo) error {
 	return err
 }
 
+// turn holds one token while a checkpoint is made or checkpoints are removed.
+type turn chan struct{}
+
 // Lock waits until no other caller makes or removes checkpoints. Unlock ends that.
-func (a *Agent) Lock(ctx context.Context) error {
+func (t turn) Lock(ctx context.Context) error {
 	select {
-	case a.turn <- struct{}{}:
+	case t <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -101,7 +104,7 @@ func (a *Agent) Lock(ctx context.Context) error {
 }
 
 // Unlock ends Lock.
-func (a *Agent) Unlock() { <-a.turn }
+func (t turn) Unlock() { <-t }
 
 // Newest returns the newest checkpoint that this process made or found, and the lane that the next one goes to.
 func (a *Agent) Newest() (p session.Point, lane string) {
@@ -143,15 +146,16 @@ func oldCheckpoints(points []session.Point, now time.Time) int {
 	return len(points) - i
 }
 
-func (a *Agent) massRemoved() bool {
-	_, _, many := a.config.Removals.MassRemoved()
+// massRemoved reports whether there was a mass removal since the last checkpoint.
+func (c *Config) massRemoved() bool {
+	_, _, many := c.Removals.MassRemoved()
 	return many
 }
 
 // unsaved reports whether there may be something to make a checkpoint of, in files or in the git directory.
 func (a *Agent) unsaved() bool {
 	repo := a.opened().repo
-	if a.config.Tree.Changed() > 0 || a.massRemoved() || repo == nil && statedir.HasSessionRepo(a.place.home) || repo != nil && !isEmpty(repo) {
+	if a.config.Tree.Changed() > 0 || a.config.massRemoved() || repo == nil && statedir.HasSessionRepo(a.place.home) || repo != nil && !isEmpty(repo) {
 		return true
 	}
 	untouched, err := a.config.Git.Untouched()
@@ -170,7 +174,7 @@ func isEmpty(repo *session.Repo) bool {
 // KeepAll puts all work into the repository: refs of the git directory, and a checkpoint unless the policy is off. An
 // UnkeptError means that something of it is in neither.
 func (a *Agent) KeepAll(ctx context.Context, reason session.Reason) error {
-	if !a.config.Git.Exists() && a.config.Tree.Changed() == 0 && !a.massRemoved() { // neither git nor another program did anything
+	if !a.config.Git.Exists() && a.config.Tree.Changed() == 0 && !a.config.massRemoved() { // neither git nor another program did anything
 		return nil
 	}
 	off := a.policy() == control.PolicyOff

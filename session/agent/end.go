@@ -44,11 +44,14 @@ func (a *Agent) BeforeUnmount(ctx context.Context, reason session.Reason, wait b
 	}
 	keep, cancel := context.WithTimeout(ctx, keepTime)
 	defer cancel()
-	if wait && (a.config.Tree.Changed() > 0 || a.massRemoved()) {
+	if wait && (a.config.Tree.Changed() > 0 || a.config.massRemoved()) {
 		a.config.Git.Await(keep)
 	}
 	err := a.KeepAll(keep, reason)
-	if wait := a.patience(ctx); wait > 0 {
+	a.mu.Lock()
+	asked := a.ending.patience
+	a.mu.Unlock()
+	if wait := patience(ctx, asked); wait > 0 {
 		ctx, cancel := context.WithTimeoutCause(ctx, wait, fault.ErrSlow)
 		defer cancel()
 		err = errors.Join(err, a.Push(ctx, nil))
@@ -61,11 +64,9 @@ func (a *Agent) BeforeUnmount(ctx context.Context, reason session.Reason, wait b
 	a.ending.tried, a.ending.why = true, err
 }
 
-// patience returns how long the end waits for the session remote before the unmount. It leaves time for the unmount itself.
-func (a *Agent) patience(ctx context.Context) time.Duration {
-	a.mu.Lock()
-	wait := a.ending.patience
-	a.mu.Unlock()
+// patience returns how long the end waits for the session remote before the unmount, if wait was asked for. It leaves time for
+// the unmount itself.
+func patience(ctx context.Context, wait time.Duration) time.Duration {
 	if wait == 0 {
 		wait = SyncTime
 	}
@@ -113,7 +114,10 @@ func (a *Agent) End(r EndRequest) {
 		w.carrier.Close()
 	}
 	if w.queue != nil {
-		a.countPending(w.queue.Status())
+		st := w.queue.Status()
+		a.mu.Lock()
+		a.ending.count(st)
+		a.mu.Unlock()
 		errs = append(errs, w.queue.Close())
 	}
 	if w.origin != nil {
@@ -165,13 +169,11 @@ func (a *Agent) endWork(reason session.Reason) {
 	a.ending.why = err
 }
 
-// countPending notes what is not on the session remote in the end.
-func (a *Agent) countPending(st writeback.Status) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.ending.pending, a.ending.diverged = int64(st.Pending), divergedRefs(st)
-	if a.ending.why == nil {
-		a.ending.why = st.Failure
+// count notes what is not on the session remote in the end.
+func (e *ending) count(st writeback.Status) {
+	e.pending, e.diverged = int64(st.Pending), divergedRefs(st)
+	if e.why == nil {
+		e.why = st.Failure
 	}
 }
 

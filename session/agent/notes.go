@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
@@ -20,21 +21,27 @@ import (
 // looseMost is how many objects become loose ones in the mount's git directory; more stay a pack, as with git fetch.
 const looseMost = 100
 
-// mergeNotes moves a notes ref in the mount's git directory to notes that were merged with those of other sessions, unless the
+// mergedNotes are notes refs of the git directory that were moved to notes of other sessions.
+type mergedNotes struct {
+	mu      sync.Mutex
+	commits map[string]object.ID // by ref: the commit that it was moved to last, or is about to be moved to
+}
+
+// move moves a notes ref in the mount's git directory to notes that were merged with those of other sessions, unless the
 // user has moved it meanwhile. The session's repository holds them.
-func (a *Agent) mergeNotes(ctx context.Context, ref string, old, merged object.ID) error {
-	git := a.place.gitDir
-	pack := gitAt(ctx, filepath.Join(a.place.home, statedir.SessionRepoName), "pack-objects", "-q", "--revs", "--stdout")
+func (n *mergedNotes) move(ctx context.Context, p place, ref string, old, merged object.ID) error {
+	git := p.gitDir
+	pack := gitAt(ctx, filepath.Join(p.home, statedir.SessionRepoName), "pack-objects", "-q", "--revs", "--stdout")
 	pack.Stdin = strings.NewReader(fmt.Sprintf("%s\n^%s\n", merged, old))
 	if err := pipeObjects(ctx, pack, git); err != nil {
 		return fmt.Errorf("fetch %s: %w", ref, err)
 	}
-	a.mu.Lock()
-	if a.merged == nil {
-		a.merged = map[string]object.ID{}
+	n.mu.Lock()
+	if n.commits == nil {
+		n.commits = map[string]object.ID{}
 	}
-	a.merged[ref] = merged // before the ref moves: a capture that sees the move must find it here
-	a.mu.Unlock()
+	n.commits[ref] = merged // before the ref moves: a capture that sees the move must find it here
+	n.mu.Unlock()
 	// Without the user's hooks: the user did not run this command.
 	move := gitAt(ctx, git, "-c", "core.hooksPath="+os.DevNull, "update-ref", "-m", "notes of other sessions", ref, merged.String(), old.String())
 	if out, err := move.CombinedOutput(); err != nil {
@@ -43,11 +50,11 @@ func (a *Agent) mergeNotes(ctx context.Context, ref string, old, merged object.I
 	return nil
 }
 
-// mergedNotes returns the commit that mergeNotes moved a notes ref to last, or is about to move it to.
-func (a *Agent) mergedNotes(ref string) object.ID {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.merged[ref]
+// commit returns the commit that a notes ref was moved to last, or is about to be moved to; zero: none.
+func (n *mergedNotes) commit(ref string) object.ID {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.commits[ref]
 }
 
 // pipeObjects puts the pack that a command prints into a git directory.

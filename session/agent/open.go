@@ -61,11 +61,13 @@ func (a *Agent) join(ctx context.Context, repo *session.Repo) error {
 	if err == nil {
 		w.queue, err = writeback.NewQueue(writeback.QueueOptions{
 			Repo: repo, Session: a.config.Session, Dir: a.place.home, Remote: remote, Origin: w.origin, Store: a.place.store,
-			Base: BaseMode(o.Base), BaseURL: a.place.baseURL, Taken: a.follow, Notes: a.mergeNotes, Log: a.log,
+			Base: BaseMode(o.Base), BaseURL: a.place.baseURL, Taken: otherWriters{a}.follow, Notes: func(ctx context.Context, ref string, old, merged object.ID) error {
+				return a.merged.move(ctx, a.place, ref, old, merged)
+			}, Log: a.log,
 		})
 	}
 	if err == nil {
-		w.capturer, err = a.config.Captures.NewCapturer(CaptureRequest{Repo: repo, Lane: claimed.Lane, Rules: Rules(o), MergedNotes: a.mergedNotes})
+		w.capturer, err = a.config.Captures.NewCapturer(CaptureRequest{Repo: repo, Lane: claimed.Lane, Rules: Rules(o), MergedNotes: a.merged.commit})
 	}
 	if err != nil {
 		if w.queue != nil {
@@ -108,10 +110,10 @@ func (a *Agent) Start(ctx context.Context, format object.Format) {
 	}
 	a.watchRefs(ctx, format)
 	a.resume(ctx)
-	a.config.Background("look who works in the session", func() { a.lookForOthers(ctx) })
+	a.config.Background("look who works in the session", func() { otherWriters{a}.look(ctx) })
 	a.config.Background("look what the session's parent erased", func() { parentErasures{a}.follow(ctx) })
 	if a.Automatic() {
-		a.makeCheckpoints(ctx)
+		(&waiting{agent: a}).makeCheckpoints(ctx)
 	}
 }
 

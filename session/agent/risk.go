@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -113,7 +114,7 @@ func (a *Agent) Guards() bool {
 // BeforeGit makes a checkpoint, if there is work to keep, before the git command of a process continues that may throw it
 // away. Every command looks for its repository several times; the first time counts.
 func (a *Agent) BeforeGit(ctx context.Context, pid uint32, argv []string) {
-	if !a.Guards() || !risky(argv) || !a.firstLook(pid) {
+	if !a.Guards() || !risky(argv) || !a.looked.isFirst(pid) {
 		return
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, riskTime, errPatience)
@@ -125,14 +126,20 @@ func (a *Agent) BeforeGit(ctx context.Context, pid uint32, argv []string) {
 	a.log.Debug("git may throw work away", zap.String("dir", a.config.Dir), zap.Uint32("pid", pid), zap.Bool("made", made), zap.Error(err))
 }
 
-// firstLook is true once for a process.
-func (a *Agent) firstLook(pid uint32) bool {
+// lastLook is the process that looked for its repository last.
+type lastLook struct {
+	mu      sync.Mutex
+	process string
+}
+
+// isFirst is true once for a process.
+func (l *lastLook) isFirst(pid uint32) bool {
 	process := proc.Identity(int(pid))
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.looked == process && process != "" {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.process == process && process != "" {
 		return false
 	}
-	a.looked = process
+	l.process = process
 	return true
 }

@@ -44,6 +44,7 @@ func (s schedule) due(first, last, made time.Time) time.Time {
 
 // waiting is what makeCheckpoints knows of changes that are in no checkpoint.
 type waiting struct {
+	agent          *Agent
 	noticed, signs <-chan struct{} // of files, and of the git directory; nil: they alone are no reason for a checkpoint
 	removed        <-chan struct{} // many files were removed
 	first          time.Time       // change that is in no checkpoint; zero: there is none
@@ -54,8 +55,9 @@ type waiting struct {
 
 // makeCheckpoints makes checkpoints by the policy until ctx ends. It waits for the working tree and the git directory to
 // report a change: an idle mount costs nothing.
-func (a *Agent) makeCheckpoints(ctx context.Context) {
-	w := waiting{removed: a.config.Removals.MassRemoval()}
+func (w *waiting) makeCheckpoints(ctx context.Context) {
+	a := w.agent
+	w.removed = a.config.Removals.MassRemoval()
 	if a.policy() != control.PolicyBeforeRisk {
 		w.noticed, w.signs = a.config.Tree.Noticed(), a.git.moved
 		if a.unsaved() { // changed while an earlier process served the mount
@@ -64,7 +66,7 @@ func (a *Agent) makeCheckpoints(ctx context.Context) {
 	}
 	retry := retryFirst
 	for {
-		reason, ok := a.await(ctx, &w)
+		reason, ok := w.await(ctx)
 		if !ok {
 			return
 		}
@@ -103,24 +105,25 @@ func (a *Agent) makeCheckpoints(ctx context.Context) {
 }
 
 // await waits until a checkpoint is due, and returns its reason; false: ctx has ended.
-func (a *Agent) await(ctx context.Context, w *waiting) (session.Reason, bool) {
+func (w *waiting) await(ctx context.Context) (session.Reason, bool) {
+	git := &w.agent.git
 	for {
 		if drain(w.signs) {
-			a.git.heard()
+			git.heard()
 			if w.first.IsZero() {
 				w.first = time.Now()
 			}
 		}
-		at, reason := a.next(w)
+		at, reason := w.next()
 		if at.IsZero() {
 			select {
 			case <-w.removed:
 			case <-w.noticed:
 				w.first = time.Now()
 			case <-w.signs:
-				a.git.heard()
+				git.heard()
 				w.first = time.Now()
-			case <-a.git.refs:
+			case <-git.refs:
 			case <-ctx.Done():
 				return "", false
 			}
@@ -133,7 +136,7 @@ func (a *Agent) await(ctx context.Context, w *waiting) (session.Reason, bool) {
 		select {
 		case <-w.removed:
 		case <-time.After(wait):
-		case <-a.git.refs:
+		case <-git.refs:
 		case <-ctx.Done():
 			return "", false
 		}
@@ -141,7 +144,8 @@ func (a *Agent) await(ctx context.Context, w *waiting) (session.Reason, bool) {
 }
 
 // next returns when the next checkpoint is due, by what is known now, and its reason; zero: none is.
-func (a *Agent) next(w *waiting) (time.Time, session.Reason) {
+func (w *waiting) next() (time.Time, session.Reason) {
+	a := w.agent
 	at, reason := a.git.due(w.tried, w.took), session.Git
 	if !w.first.IsZero() {
 		a.mu.Lock()

@@ -48,9 +48,14 @@ func (a *Agent) Push(ctx context.Context, progress func(writeback.Status)) error
 	}
 }
 
+// otherWriters follows what other machines do to the session: they take the lane over, change the metadata, or make checkpoints
+// in the same segment. Agent.followed is closed each time.
+type otherWriters struct{ agent *Agent }
+
 // follow is called when another writer has moved a ref of the session: it has taken the lane over, or changed the metadata.
 // Its objects are in the repository by then. This mount continues beside it, so that nothing is lost.
-func (a *Agent) follow(t writeback.Taken) {
+func (o otherWriters) follow(t writeback.Taken) {
+	a := o.agent
 	a.log.Warn("another mount has moved a ref of the session", zap.String("session", a.config.Session), zap.String("ref", t.Ref))
 	ctx := context.Background()
 	a.opening.Lock() // the queue calls this as soon as it exists, before join has finished
@@ -64,10 +69,10 @@ func (a *Agent) follow(t writeback.Taken) {
 	if t.Ref == session.MetaRef(a.config.Session) {
 		var given bool
 		if given, err = a.claim.giveUp(ctx, t); err == nil && !given {
-			err = a.yield(ctx, t)
+			err = o.yield(ctx, t)
 		}
 	} else {
-		err = a.leaveSegment(ctx, t)
+		err = o.leaveSegment(ctx, t)
 	}
 	a.problems.note("follow what others did to the session", err)
 	a.mu.Lock()
@@ -80,7 +85,8 @@ func (a *Agent) follow(t writeback.Taken) {
 }
 
 // yield continues from the metadata of another writer, in a lane of our own if it has taken ours.
-func (a *Agent) yield(ctx context.Context, t writeback.Taken) error {
+func (o otherWriters) yield(ctx context.Context, t writeback.Taken) error {
+	a := o.agent
 	a.mu.Lock()
 	repo, lane := a.work.repo, a.lane
 	a.mu.Unlock()
@@ -128,7 +134,8 @@ func (a *Agent) takenBy() string {
 }
 
 // leaveSegment leaves a segment to another writer that has made checkpoints in it. Ours of it move to another segment.
-func (a *Agent) leaveSegment(ctx context.Context, t writeback.Taken) error {
+func (o otherWriters) leaveSegment(ctx context.Context, t writeback.Taken) error {
+	a := o.agent
 	lane, _, ok := strings.Cut(strings.TrimPrefix(t.Ref, session.LanePrefix(a.config.Session)), "/")
 	if !ok || !strings.HasPrefix(t.Ref, session.LanePrefix(a.config.Session)) {
 		return nil
@@ -191,8 +198,9 @@ const (
 	idleAfter = 10 * time.Minute
 )
 
-// lookForOthers notices changes of the session by other writers until ctx ends.
-func (a *Agent) lookForOthers(ctx context.Context) {
+// look notices changes of the session by other writers until ctx ends.
+func (o otherWriters) look(ctx context.Context) {
+	a := o.agent
 	if a.config.Remotes.Session() == nil {
 		return
 	}
@@ -205,7 +213,7 @@ func (a *Agent) lookForOthers(ctx context.Context) {
 		if wait = lookEvery; time.Since(active) > idleAfter {
 			wait = lookIdle
 		}
-		if err := a.lookOnce(ctx); err != nil && ctx.Err() == nil {
+		if err := o.lookOnce(ctx); err != nil && ctx.Err() == nil {
 			a.log.Debug("look who works in the session", zap.String("session", a.config.Session), zap.Error(err))
 			wait = lookIdle
 		}
@@ -213,7 +221,8 @@ func (a *Agent) lookForOthers(ctx context.Context) {
 }
 
 // lookOnce asks the session remote for the metadata ref. If another writer has moved it, the queue fetches it and calls follow.
-func (a *Agent) lookOnce(ctx context.Context) error {
+func (o otherWriters) lookOnce(ctx context.Context) error {
+	a := o.agent
 	w := a.opened()
 	if w.repo == nil || w.queue == nil {
 		return nil

@@ -1,0 +1,278 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/internal/harness/await"
+	"github.com/artifactfs/artifactfs/internal/packedrefs"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/capture"
+	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/statedir"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// testMount is a mount without a kernel: its working tree is a number of changed paths.
+type testMount struct {
+	t       *testing.T
+	home    string
+	writer  session.Writer
+	noticed chan struct{}
+
+	mu      sync.Mutex
+	changed int64
+	at      time.Time
+	reasons []session.Reason // of the checkpoints that were made
+	fails   error            // of the next capture
+}
+
+func newTestMount(t *testing.T) *testMount {
+	m := &testMount{t: t, home: t.TempDir(), noticed: make(chan struct{}, 1)}
+	var err error
+	if m.writer, err = session.Here(t.TempDir(), os.Getpid()); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// agent returns an agent of the mount with these options.
+func (m *testMount) agent(o control.SessionOptions) *Agent {
+	m.t.Helper()
+	var work sync.WaitGroup
+	m.t.Cleanup(work.Wait)
+	a := New(Config{
+		Session: "s", Dir: "/mnt", Writable: true, Log: zap.NewNop(), Tree: m, Removals: m, Git: m, Captures: m, Repository: m, Remotes: m, Objects: m,
+		Writer: func() (session.Writer, error) { return m.writer, nil },
+		Watch: func(string, chan<- struct{}) (func(), bool, error) {
+			return nil, false, errors.New("no watch in tests")
+		},
+		Background: func(_ string, f func()) { work.Go(f) },
+		Followed:   func(context.Context) bool { return false },
+	})
+	if err := a.Configure(Settings{Home: m.home, GitDir: filepath.Join(m.home, "git"), Store: m, Asked: o}); err != nil {
+		m.t.Fatal(err)
+	}
+	return a
+}
+
+// change changes a path.
+func (m *testMount) change() {
+	m.mu.Lock()
+	m.changed++
+	m.at = time.Now()
+	m.mu.Unlock()
+	select {
+	case m.noticed <- struct{}{}:
+	default:
+	}
+}
+
+func (m *testMount) made() []session.Reason {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return append([]session.Reason{}, m.reasons...)
+}
+
+func (m *testMount) Changed() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.changed
+}
+
+func (m *testMount) LastChange() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.at
+}
+
+func (m *testMount) Noticed() <-chan struct{}                                { return m.noticed }
+func (m *testMount) MassRemoval() <-chan struct{}                            { return nil }
+func (m *testMount) MassRemoved() (time.Time, bool, bool)                    { return time.Time{}, false, false }
+func (m *testMount) Await(ctx context.Context) bool                          { return ctx.Err() == nil }
+func (m *testMount) Exists() bool                                            { return false }
+func (m *testMount) Untouched() (bool, error)                                { return true, nil }
+func (m *testMount) NewCapturer(CaptureRequest) (Capturer, error)            { return m, nil }
+func (m *testMount) Last() (session.Point, bool)                             { return session.Point{}, false }
+func (m *testMount) SetLane(string, int)                                     {}
+func (m *testMount) OpenMeta() (*session.Repo, error)                        { return m.Open() }
+func (m *testMount) Session() *thin.Remote                                   { return nil }
+func (m *testMount) Parent() (string, *transport.Remote)                     { return "", nil }
+func (m *testMount) OpenOrigin() (*transport.Remote, error)                  { return nil, nil }
+func (m *testMount) FetchMeta(context.Context, object.ID, object.ID) error   { return nil }
+func (m *testMount) Contents(context.Context) func([]object.ID) error        { return nil }
+func (m *testMount) Refs() []packedrefs.Ref                                  { return nil }
+func (m *testMount) Provide(context.Context, []object.ID, []object.ID) error { return nil }
+func (m *testMount) Missing([]object.ID) []object.ID                         { return nil }
+func (m *testMount) ReadMeta(context.Context, *transport.Remote, object.ID) (session.Meta, error) {
+	return session.Meta{}, nil
+}
+
+func (m *testMount) Point(_ context.Context, reason session.Reason, _ string) (session.Point, capture.Report, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.fails != nil {
+		return session.Point{}, capture.Report{}, m.fails
+	}
+	m.reasons = append(m.reasons, reason)
+	return session.Point{ID: session.NewPointID(time.Now()), Time: time.Now()}, capture.Report{Made: true}, nil
+}
+
+func (m *testMount) Open() (*session.Repo, error) {
+	return session.OpenRepo(filepath.Join(m.home, statedir.SessionRepoName), session.RepoOptions{Format: object.SHA1, Session: "s"})
+}
+
+func (m *testMount) Meta() session.Meta {
+	return session.Meta{Session: "s", Remote: "https://example.com/r", Format: object.SHA1.String(), Began: time.Now()}
+}
+
+func TestAMountWithoutASessionRemoteMakesNothing(t *testing.T) {
+	m := newTestMount(t)
+	a := m.agent(control.SessionOptions{Remote: control.RemoteNone})
+	if _, err := a.Open(t.Context()); !errors.Is(err, fault.ErrNoSessionRemote) {
+		t.Errorf("open: %v", err)
+	}
+	if s := a.Status(); s.Mode != ModeNone || s.Checkpoints != 0 {
+		t.Errorf("status: %+v", s)
+	}
+	a.End(EndRequest{Served: true, Opened: true, Keep: true, Reason: session.Unmount})
+	if statedir.HasSessionRepo(m.home) {
+		t.Error("a repository was made")
+	}
+}
+
+func TestTheRepositoryIsOpenUntilTheEnd(t *testing.T) {
+	m := newTestMount(t)
+	a := m.agent(control.SessionOptions{})
+	if err := a.Claim(t.Context(), ClaimOptions{}); err != nil || statedir.HasSessionRepo(m.home) {
+		t.Errorf("claim without work: %v", err)
+	}
+	one, err := a.Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if two, err := a.Open(t.Context()); err != nil || one != two {
+		t.Errorf("open again: %v", err)
+	}
+	m.change()
+	if _, made, err := a.Checkpoint(t.Context(), session.Manual, ""); err != nil || !made {
+		t.Errorf("checkpoint: %v, %v", made, err)
+	}
+	if s := a.Status(); s.Mode != "embedded" || s.Checkpoints != 1 || s.Lane != session.MainLane || s.Dirty || s.LastCheckpoint == "" {
+		t.Errorf("status: %+v", s)
+	}
+	a.End(EndRequest{Served: true, Opened: true, Keep: true, Reason: session.Unmount})
+	if _, err := a.Open(t.Context()); err != nil { // the repository is closed, and still known
+		t.Errorf("open after the end: %v", err)
+	}
+	if made := m.made(); len(made) != 2 || made[1] != session.Unmount {
+		t.Errorf("checkpoints: %v", made)
+	}
+	if left := a.Left(); left.Pending != 0 || left.Why != "" {
+		t.Errorf("left: %+v", left)
+	}
+}
+
+func TestALaneOfAnotherWriterIsRefused(t *testing.T) {
+	m := newTestMount(t)
+	repo, err := m.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := session.Writer{Machine: "another", Host: "elsewhere", PID: 1}
+	if _, err := session.Begin(t.Context(), repo, m.Meta(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := session.Claim(t.Context(), repo, session.ClaimRequest{Session: "s", Writer: other, Actor: "a", Reason: "mounted"}); err != nil {
+		t.Fatal(err)
+	}
+	meta, _, err := session.ReadMeta(repo, "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := repo.Close(); err != nil {
+		t.Fatal(err)
+	}
+	a := m.agent(control.SessionOptions{})
+	if err := a.Refused(meta); !IsRefusal(err) {
+		t.Errorf("refused by the metadata: %v", err)
+	}
+	if err := a.Claim(t.Context(), ClaimOptions{Resumed: true}); !IsRefusal(err) {
+		t.Errorf("claim: %v", err)
+	}
+	b := m.agent(control.SessionOptions{TakeOver: true})
+	if err := b.Refused(meta); err != nil {
+		t.Errorf("refused although it takes over: %v", err)
+	}
+	if err := b.Claim(t.Context(), ClaimOptions{Resumed: true}); err != nil {
+		t.Errorf("take over: %v", err)
+	}
+	b.End(EndRequest{Served: true, Opened: true, Reason: session.Discard})
+}
+
+func TestACheckpointIsMadeOnceBeforeARiskyCommand(t *testing.T) {
+	m := newTestMount(t)
+	a := m.agent(control.SessionOptions{Policy: control.PolicyBeforeRisk})
+	defer a.End(EndRequest{Opened: true})
+	pid := uint32(os.Getpid())
+	a.BeforeGit(t.Context(), pid, []string{"git", "reset", "--hard"})
+	if made := m.made(); len(made) != 0 {
+		t.Errorf("without a change: %v", made)
+	}
+	m.change()
+	a.BeforeGit(t.Context(), 1, []string{"git", "status"})
+	a.BeforeGit(t.Context(), 1, []string{"git", "reset", "--hard"})
+	a.BeforeGit(t.Context(), 1, []string{"git", "reset", "--hard"})
+	if made := m.made(); len(made) != 1 || made[0] != session.BeforeRisk {
+		t.Errorf("before a reset that looks twice: %v", made)
+	}
+}
+
+func TestChangesOfGitAreInACheckpointSoon(t *testing.T) {
+	m := newTestMount(t)
+	a := m.agent(control.SessionOptions{Policy: control.PolicyBeforeRisk})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		a.Start(ctx, object.SHA1)
+	}()
+	m.change()
+	a.git.refMoved()
+	await.Until(t, "a checkpoint is made after a ref moved", func() bool { return len(m.made()) > 0 })
+	cancel()
+	<-done
+	if made := m.made(); made[0] != session.Git {
+		t.Errorf("reasons: %v", made)
+	}
+	a.End(EndRequest{Opened: true})
+}
+
+func TestWorkThatCannotBeKeptIsReported(t *testing.T) {
+	m := newTestMount(t)
+	a := m.agent(control.SessionOptions{})
+	m.change()
+	m.fails = errors.New("no space")
+	err := a.KeepAll(t.Context(), session.Idle)
+	var lost UnkeptError
+	if !errors.As(err, &lost) || !errors.Is(err, m.fails) {
+		t.Errorf("keep: %v", err)
+	}
+	if s := a.Status(); s.Error != "make a checkpoint: no space" {
+		t.Errorf("status: %q", s.Error)
+	}
+	a.End(EndRequest{Served: true, Opened: true, Keep: true, Reason: session.Unmount})
+	if left := a.Left(); left.Pending != 1 || left.Why == "" {
+		t.Errorf("left: %+v", left)
+	}
+}
