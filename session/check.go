@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// Health is how a Repo was found to be.
+// Health is the result of Check.
 type Health struct {
 	Points int
 	Newest *Point // nil: there is none, or it cannot be read
@@ -24,7 +24,7 @@ type Health struct {
 	Packs  []odb.Problem
 }
 
-// LostRef is a ref that does not lead to what it should.
+// LostRef is a ref that leads to an object which is missing or wrong.
 type LostRef struct {
 	Ref string
 	Err error
@@ -36,10 +36,10 @@ type Lock struct {
 	Since time.Time
 }
 
-// Whole says whether nothing is wrong. A lock is not by itself.
+// Whole reports whether nothing is wrong. A lock file alone is not.
 func (h Health) Whole() bool { return len(h.Broken)+len(h.Lost)+len(h.Packs) == 0 }
 
-// Check looks whether refs can be read and lead to what is here, whether the newest point of each segment and all pins have
+// Check looks whether refs can be read and lead to what is here, whether the newest checkpoint of each segment and all pins have
 // their trees and what git was, and whether packs are whole; deep reads them. It changes nothing, and what others do
 // meanwhile may look wrong to it.
 func (r *Repo) Check(ctx context.Context, deep bool) (Health, error) {
@@ -63,7 +63,7 @@ func (r *Repo) Check(ctx context.Context, deep bool) (Health, error) {
 		case isLane(ref.Name, r.session), strings.HasPrefix(ref.Name, PinPrefix(r.session)):
 			p, err := r.PointAt(ref.ID)
 			if err == nil {
-				err = r.wholePoint(p, seen)
+				err = r.wholeCheckpoint(p, seen)
 			}
 			if err == nil && (h.Newest == nil || p.ID > h.Newest.ID) && isLane(ref.Name, r.session) {
 				h.Newest = &p
@@ -91,9 +91,9 @@ func (r *Repo) Check(ctx context.Context, deep bool) (Health, error) {
 
 func isLane(ref, session string) bool { return strings.HasPrefix(ref, LanePrefix(session)) }
 
-// wholePoint says what a point lacks. Contents that are not here the mounted remote has, or a pack of ours that is not whole;
-// of trees only those that are owned are followed, since the others come and go together.
-func (r *Repo) wholePoint(p Point, seen map[object.ID]bool) error {
+// wholeCheckpoint says what a checkpoint lacks. Contents that are not here the mounted remote has, or a pack of ours that is not
+// whole; of trees only those that are owned are followed, since the others come and go together.
+func (r *Repo) wholeCheckpoint(p Point, seen map[object.ID]bool) error {
 	if _, err := r.State(p); err != nil {
 		return err
 	}

@@ -13,28 +13,28 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// Copier collects objects that were made in the mount's git directory and are to last.
+// Copier collects objects of the mount's git directory that the session is to keep.
 //
-// Whoever puts an object into a Repo puts all below it there as well, so a walk ends where the Repo owns something, and
-// where the mounted remote has it.
+// An object is only put into a Repo together with everything that it reaches, so a walk ends at objects that the Repo owns or
+// the mounted remote has.
 type Copier struct {
 	repo *Repo
 	seen map[object.ID]bool
 	list []odb.Outgoing
 }
 
-// NewCopier begins with nothing.
+// NewCopier returns a Copier that has collected nothing.
 func NewCopier(repo *Repo) *Copier {
 	return &Copier{repo: repo, seen: map[object.ID]bool{}}
 }
 
-// Objects are those that were collected, for Repo.Write.
+// Objects returns the collected objects, for Repo.Write.
 func (c *Copier) Objects() []odb.Outgoing { return c.list }
 
-// Blob takes a blob if it was made here.
+// Blob collects a blob if it was made on this host.
 func (c *Copier) Blob(id object.ID) error { return c.blob(id) }
 
-// Commits takes what the tips, commits mostly, need and the Repo does not own. With an error nothing of that was taken.
+// Commits collects what tips, which are mostly commits, reach and the Repo does not own. If it fails it has collected nothing.
 func (c *Copier) Commits(ctx context.Context, tips []object.ID) error {
 	seen, taken := maps.Clone(c.seen), len(c.list)
 	err := c.commits(ctx, tips)

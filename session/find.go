@@ -11,7 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// FindError says that a name is not that of one checkpoint: ErrNoPoint, ErrAmbiguous.
+// FindError reports a name that is not the name of exactly one checkpoint. It wraps ErrNoPoint or ErrAmbiguous.
 type FindError struct {
 	Name string
 	Err  error
@@ -151,7 +151,7 @@ func parseBack(text string) (int, error) {
 // ageUnits are the units of ages.
 var ageUnits = map[byte]time.Duration{'w': 7 * 24 * time.Hour, 'd': 24 * time.Hour, 'h': time.Hour, 'm': time.Minute, 's': time.Second}
 
-// ParseTime reads a moment as a person writes it: an age (90s, 10m, 2h30m, 3d, 1w), a time of day (14:05, 14:05:30), which
+// ParseTime returns the moment that a text means: an age (90s, 10m, 2h30m, 3d, 1w), a time of day (14:05, 14:05:30), which
 // is yesterday's if today's has not come yet, a date, which means the end of that day, a date and a time, or RFC 3339.
 // What names no time zone is of now's.
 func ParseTime(text string, now time.Time) (time.Time, bool) {

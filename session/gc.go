@@ -11,21 +11,21 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// Retention says which points are kept. The newest of a lane, and those that are pinned, always are; of an archived session
-// no others.
+// Retention is the rule by which checkpoints are kept. The newest of a lane, and those that are pinned, always are; of an archived
+// session no others.
 type Retention struct {
 	All   time.Duration // younger than this; 0: DefaultAll
 	Daily time.Duration // of those that are older, the last of each day in UTC for so long; 0: DefaultDaily
 }
 
 const (
-	// DefaultAll is how long every point is kept.
+	// DefaultAll is how long every checkpoint is kept.
 	DefaultAll = 7 * 24 * time.Hour
-	// DefaultDaily is how long the last point of a day is kept.
+	// DefaultDaily is how long the last checkpoint of a day is kept.
 	DefaultDaily = 30 * 24 * time.Hour
 )
 
-// GCOptions say what GC may drop.
+// GCOptions limit what GC drops.
 type GCOptions struct {
 	Session string
 	Keep    Retention
@@ -34,20 +34,20 @@ type GCOptions struct {
 	DryRun  bool
 }
 
-// GCResult is what GC has dropped, or would.
+// GCResult lists what GC has dropped, or would drop.
 type GCResult struct {
 	Kept    int
 	Dropped []Point // newest first
 	Bytes   int64   // that became free; in a dry run 0
 }
 
-// GC drops the points that nothing keeps, and all that only they had. Points keep their ids; the commits of those that
+// GC drops the checkpoints that nothing keeps, and all that only they had. Points keep their ids; the commits of those that
 // follow a dropped one in its segment are made anew, so that their history ends there. Branches, tags and notes, and what
 // they were before they were rewritten, are never touched.
 //
-// No point may be made meanwhile. Who dies in the middle leaves objects that nothing names, which the next GC removes.
+// No checkpoint may be made meanwhile. Who dies in the middle leaves objects that nothing names, which the next GC removes.
 func GC(ctx context.Context, r *Repo, o GCOptions) (GCResult, error) {
-	result, err := r.dropPoints(ctx, o)
+	result, err := r.dropCheckpoints(ctx, o)
 	if err != nil {
 		return GCResult{}, fmt.Errorf("remove checkpoints of session %s: %w", o.Session, err)
 	}
@@ -68,12 +68,12 @@ func (r *Repo) Working() (done func()) {
 	return r.sweeping.RUnlock
 }
 
-// segment is one with its points, oldest first.
+// segment is one with its checkpoints, oldest first.
 type segment struct {
-	ref    string
-	tip    object.ID
-	lane   string
-	points []Point
+	ref         string
+	tip         object.ID
+	lane        string
+	checkpoints []Point
 }
 
 // segments reads all of a session, oldest first.
@@ -86,17 +86,17 @@ func (r *Repo) segments(session string) ([]segment, error) {
 	for _, ref := range refs {
 		s := segment{ref: ref.Name, tip: ref.ID}
 		for at := ref.ID; !at.IsZero(); {
-			p, parent, err := r.pointAt(at)
+			p, parent, err := r.checkpointAt(at)
 			if err != nil {
 				return nil, err
 			}
-			s.points, at = append(s.points, p), parent
+			s.checkpoints, at = append(s.checkpoints, p), parent
 		}
-		slices.Reverse(s.points)
-		s.lane = s.points[0].Lane
+		slices.Reverse(s.checkpoints)
+		s.lane = s.checkpoints[0].Lane
 		all = append(all, s)
 	}
-	slices.SortFunc(all, func(a, b segment) int { return compareIDs(a.points[0].ID, b.points[0].ID) })
+	slices.SortFunc(all, func(a, b segment) int { return compareIDs(a.checkpoints[0].ID, b.checkpoints[0].ID) })
 	return all, nil
 }
 
@@ -110,8 +110,8 @@ func compareIDs(a, b PointID) int {
 	return 0
 }
 
-// dropPoints moves the refs of segments so that they lead to what is kept.
-func (r *Repo) dropPoints(ctx context.Context, o GCOptions) (GCResult, error) {
+// dropCheckpoints moves the refs of segments so that they lead to what is kept.
+func (r *Repo) dropCheckpoints(ctx context.Context, o GCOptions) (GCResult, error) {
 	defer r.Working()()
 	all, err := r.segments(o.Session)
 	if err != nil {
@@ -132,7 +132,7 @@ func (r *Repo) dropPoints(ctx context.Context, o GCOptions) (GCResult, error) {
 	kept := keep.choose(all)
 	result := GCResult{}
 	for _, s := range all {
-		for _, p := range s.points {
+		for _, p := range s.checkpoints {
 			if kept[p.ID] {
 				result.Kept++
 			} else {
@@ -188,7 +188,7 @@ func (k keepers) choose(all []segment) map[PointID]bool {
 	seen := map[day]bool{}
 	newest := map[string]bool{}
 	for _, s := range slices.Backward(all) {
-		for _, p := range slices.Backward(s.points) {
+		for _, p := range slices.Backward(s.checkpoints) {
 			age := k.now.Sub(p.Time)
 			d := day{s.lane, p.Time.UTC().Format(time.DateOnly)}
 			switch {
@@ -204,16 +204,16 @@ func (k keepers) choose(all []segment) map[PointID]bool {
 	return kept
 }
 
-// shorten writes points anew whose history is to end sooner, and moves all refs at once.
+// shorten writes checkpoints anew whose history is to end sooner, and moves all refs at once.
 func (r *Repo) shorten(ctx context.Context, all []segment, pins []packedrefs.Ref, kept map[PointID]bool) error {
 	var objects []odb.Outgoing
 	var changes []RefChange
-	moved := map[object.ID]object.ID{} // commits of points
+	moved := map[object.ID]object.ID{} // commits of checkpoints
 	before := map[string]PointID{}     // in a lane, that is kept
 	for _, s := range all {
 		var parent object.ID
 		anew := false
-		for _, p := range s.points {
+		for _, p := range s.checkpoints {
 			if !kept[p.ID] {
 				anew = true
 				continue

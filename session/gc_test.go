@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// lane makes points in a Repo, each with a file of its own and one that all have.
+// lane makes checkpoints in a Repo, each with a file of its own and one that all have.
 type lane struct {
 	t    *testing.T
 	r    *session.Repo
@@ -53,14 +53,14 @@ func (l *lane) point(at time.Time, segment int) session.Point {
 	return p
 }
 
-func ids(points []session.Point) (list []session.PointID) {
-	for _, p := range points {
+func ids(checkpoints []session.Point) (list []session.PointID) {
+	for _, p := range checkpoints {
 		list = append(list, p.ID)
 	}
 	return list
 }
 
-func points(t *testing.T, r *session.Repo) []session.Point {
+func checkpoints(t *testing.T, r *session.Repo) []session.Point {
 	t.Helper()
 	all, err := r.Points(0)
 	if err != nil {
@@ -92,7 +92,7 @@ func TestGCKeepsWhatItsRulesSay(t *testing.T) {
 		}
 		want := []session.PointID{lone.ID, made[9].ID, made[8].ID, made[7].ID, made[5].ID, made[4].ID} // as they were made
 		dry, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now, DryRun: true})
-		if err != nil || dry.Kept != 6 || len(dry.Dropped) != 5 || len(points(t, r)) != 11 {
+		if err != nil || dry.Kept != 6 || len(dry.Dropped) != 5 || len(checkpoints(t, r)) != 11 {
 			t.Fatalf("dry run: %+v, %v", dry, err)
 		}
 		if !slices.Equal(ids(dry.Dropped), []session.PointID{made[6].ID, made[3].ID, made[2].ID, made[1].ID, made[0].ID}) {
@@ -102,7 +102,7 @@ func TestGCKeepsWhatItsRulesSay(t *testing.T) {
 		if err != nil || done.Kept != 6 || len(done.Dropped) != 5 || done.Bytes <= 0 {
 			t.Fatalf("%+v, %v", done, err)
 		}
-		left := points(t, r)
+		left := checkpoints(t, r)
 		if !slices.Equal(ids(left), want) {
 			t.Errorf("left %v\nwant %v", ids(left), want)
 		}
@@ -159,7 +159,7 @@ func TestGCOfAnArchivedSession(t *testing.T) {
 	if done, err := session.GC(ctx, r, session.GCOptions{Session: "s", Now: now}); err != nil || len(done.Dropped) != 1 {
 		t.Errorf("%+v, %v", done, err)
 	}
-	if got := points(t, r); !slices.Equal(ids(got), []session.PointID{c.ID, a.ID}) || got[0].Prev != a.ID {
+	if got := checkpoints(t, r); !slices.Equal(ids(got), []session.PointID{c.ID, a.ID}) || got[0].Prev != a.ID {
 		t.Errorf("%+v", got)
 	}
 	if err := session.RemovePin(ctx, r, "s", "good"); err != nil {
@@ -192,7 +192,7 @@ func TestGCLeavesTheLanesOfOthersAlone(t *testing.T) {
 	}
 }
 
-// A base point stays with what it holds, and so does what stock git has pushed, in files of its own.
+// A base checkpoint stays with what it holds, and so does what stock git has pushed, in files of its own.
 func TestGCKeepsWhatOthersPutThere(t *testing.T) {
 	r := begun(t)
 	ctx, now := t.Context(), time.Now()
@@ -302,7 +302,7 @@ func FuzzPackTable(f *testing.F) {
 }
 
 func BenchmarkGC(b *testing.B) {
-	const points = 1000
+	const checkpoints = 1000
 	for b.Loop() {
 		b.StopTimer()
 		dir := b.TempDir()
@@ -311,10 +311,10 @@ func BenchmarkGC(b *testing.B) {
 			b.Fatal(err)
 		}
 		now := time.Now()
-		fillWithPoints(b, r, points, now)
+		fillWithPoints(b, r, checkpoints, now)
 		b.StartTimer()
 		done, err := session.GC(context.Background(), r, session.GCOptions{Session: "s", Now: now, Keep: session.Retention{All: 30 * day, Daily: 30 * day}})
-		if err != nil || len(done.Dropped) < points/2 {
+		if err != nil || len(done.Dropped) < checkpoints/2 {
 			b.Fatalf("%+v, %v", done, err)
 		}
 		b.ReportMetric(float64(len(done.Dropped)), "dropped")
@@ -322,7 +322,7 @@ func BenchmarkGC(b *testing.B) {
 	}
 }
 
-// fillWithPoints writes points of a tree of 1,000 files, one of which is another each time, in one pack.
+// fillWithPoints writes checkpoints of a tree of 1,000 files, one of which is another each time, in one pack.
 func fillWithPoints(b *testing.B, r *session.Repo, n int, now time.Time) {
 	f := r.Format()
 	var all []odb.Outgoing

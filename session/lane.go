@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// MainLane is that of whoever works in a session alone.
+// MainLane is the lane of the first writer of a session.
 const MainLane = "main"
 
 var (
@@ -25,7 +25,7 @@ var (
 
 var lifeStates = []LifeState{Open, Active, Paused, Resumed, Closed, Archived}
 
-// HeldError says that somebody else is at work in a lane.
+// HeldError reports that another writer has a lane.
 type HeldError struct {
 	Session, Lane string
 	Writer        Writer
@@ -45,7 +45,7 @@ func (e *HeldError) Error() string {
 	return fmt.Sprintf("%s is at work in session %s since %s", who, e.Session, since)
 }
 
-// TransitionError says that a session cannot become what it was to become.
+// TransitionError reports a change of state that is not possible.
 type TransitionError struct {
 	Session  string
 	From, To LifeState
@@ -88,7 +88,7 @@ func (m Meta) Interrupted() bool {
 	return m.State == Active && !slices.ContainsFunc(held, func(l Lane) bool { return l.Writer.Life() != Dead })
 }
 
-// ClaimRequest asks for a lane to work in.
+// ClaimRequest describes the claim of a lane.
 type ClaimRequest struct {
 	Session  string
 	Lane     string // "": MainLane
@@ -99,7 +99,7 @@ type ClaimRequest struct {
 	Reason   string
 }
 
-// Claimed is what Claim gives.
+// Claimed is the result of Claim.
 type Claimed struct {
 	Meta        Meta
 	Lane        Lane
@@ -176,7 +176,7 @@ func (l *Lane) leave(session string, q ClaimRequest) (c Claimed, err error) {
 	return c, nil
 }
 
-// Held says who else is at work in a lane, or may be; nil: nobody.
+// Held returns the other writer that has a lane, or may have it; nil: there is none.
 func (m Meta) Held(lane string, w Writer) *HeldError {
 	l := m.lane(lane)
 	if l == nil || l.Left != nil || l.Writer.Same(w) {
@@ -379,7 +379,7 @@ func laneName(lane, host, chance string) string {
 	return lane + "-" + host[:min(len(host), 40)] + "-" + chance
 }
 
-// SetPin keeps a point by name. A pin of that name goes to it.
+// SetPin keeps a checkpoint by a name, and moves the pin of that name if there is one.
 func SetPin(ctx context.Context, r *Repo, session, name string, p Point) error {
 	if err := ValidPin(name); err != nil {
 		return err
@@ -390,10 +390,10 @@ func SetPin(ctx context.Context, r *Repo, session, name string, p Point) error {
 	return nil
 }
 
-// ErrNoPin says that no point is kept by that name.
+// ErrNoPin reports that there is no pin of that name.
 var ErrNoPin = errors.New("no such pin")
 
-// RemovePin forgets a name.
+// RemovePin removes a pin. The checkpoint stays until GC drops it.
 func RemovePin(ctx context.Context, r *Repo, session, name string) error {
 	if err := ValidName(name); err != nil {
 		return err

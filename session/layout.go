@@ -171,7 +171,7 @@ func (l Layout) Mapped(there map[string]object.ID) map[string]object.ID {
 func Claimable(m Meta, there map[string]object.ID) bool {
 	seeded := m.Base == ""
 	for name := range there {
-		seeded = seeded || strings.HasPrefix(name, groundPrefix(m.Session))
+		seeded = seeded || strings.HasPrefix(name, basePrefix(m.Session))
 	}
 	for name := range there {
 		switch {
@@ -183,8 +183,8 @@ func Claimable(m Meta, there map[string]object.ID) bool {
 	return true
 }
 
-// groundPrefix is that of commits of the mounted remote that a session remote got to stand on.
-func groundPrefix(session string) string { return Prefix + "ground/" + session + "/" }
+// basePrefix is that of commits of the mounted remote that a session remote got to stand on.
+func basePrefix(session string) string { return Prefix + "ground/" + session + "/" }
 
 // isOf reports whether a ref below refs/afs/ is one of a session: refs/afs/KIND/SESSION or below it.
 func isOf(name, session string) bool {

@@ -16,7 +16,7 @@ type Mended struct {
 	ID  object.ID // zero: nothing is known of what it named, and it is not there any more
 }
 
-// MendRefs gives broken refs a value again: a segment the newest of its points that is here, what the session is the newest
+// MendRefs gives broken refs a value again: a segment the newest of its checkpoints that is here, what the session is the newest
 // that was written of it. Any other gets what it was known to name, if that is here; known gives zero for one of which
 // nothing is known, and that goes. What cannot be mended is an error, and stays.
 func (r *Repo) MendRefs(ctx context.Context, known func(ref string) object.ID) ([]Mended, error) {
@@ -59,9 +59,9 @@ func (r *Repo) newestOf(ctx context.Context) (map[string]object.ID, error) {
 		return nil, err
 	}
 	newest := map[string]object.ID{}
-	points := map[string]PointID{} // of newest
-	metas := map[object.ID]int{}   // their transitions
-	passed := map[object.ID]bool{} // metas that another one stands on
+	checkpoints := map[string]PointID{} // of newest
+	metas := map[object.ID]int{}        // their transitions
+	passed := map[object.ID]bool{}      // metas that another one stands on
 	for _, t := range tables {
 		for i := range t.live {
 			if err := ctx.Err(); err != nil {
@@ -75,8 +75,8 @@ func (r *Repo) newestOf(ctx context.Context) (map[string]object.ID, error) {
 				continue
 			}
 			if p, err := r.PointAt(id); err == nil && p.Session == r.session {
-				if ref := SegmentRef(p.Session, p.Lane, p.Segment); p.ID > points[ref] {
-					points[ref], newest[ref] = p.ID, id
+				if ref := SegmentRef(p.Session, p.Lane, p.Segment); p.ID > checkpoints[ref] {
+					checkpoints[ref], newest[ref] = p.ID, id
 				}
 			} else if m, err := MetaAt(r, r.format, id); err == nil && m.Session == r.session {
 				metas[id] = len(m.Transitions)

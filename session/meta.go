@@ -22,7 +22,7 @@ type Meta struct {
 	Transitions []Transition `json:"-"`                // oldest first; a file of its own, transitions.jsonl, to which lines are only added
 }
 
-// Erasure says which records were erased from the session's transcript, by id or for their age.
+// Erasure lists the records that were erased from the session's transcript, by id or for their age.
 type Erasure struct {
 	IDs    []string  `json:"ids,omitempty"`
 	Before time.Time `json:"before,omitzero"`
@@ -31,7 +31,7 @@ type Erasure struct {
 	Why    string    `json:"why,omitempty"`
 }
 
-// Lane has one writer.
+// Lane is a chain of checkpoints with one writer.
 type Lane struct {
 	Name    string    `json:"name"`
 	Writer  Writer    `json:"writer"`
@@ -41,7 +41,7 @@ type Lane struct {
 	Left *time.Time `json:"left,omitempty"`
 }
 
-// Writer is who makes points: a state directory on a machine, and the process there, so that on the same machine it can be
+// Writer makes checkpoints: a state directory on a machine, and the process there, so that on the same machine it can be
 // told whether it lives.
 type Writer struct {
 	Machine string `json:"machine"` // machine-id(5), hashed; "" is not known

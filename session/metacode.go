@@ -36,22 +36,22 @@ const (
 	maxErasedIDs   = 4000
 )
 
-// BaseRef is the point that a mount began with which was not made in it. It is there because the mount reads what that
-// point holds.
+// BaseRef is the checkpoint that a mount began with which was not made in it. It is there because the mount reads what that
+// checkpoint holds.
 func BaseRef(session string) string { return Prefix + "base/" + session }
 
-// RestoredRef is the tree of a point that was brought back into the working tree. It is there because files and directories
-// that were not read or changed since are read from it, whatever becomes of the point.
+// RestoredRef is the tree of a checkpoint that was brought back into the working tree. It is there because files and directories
+// that were not read or changed since are read from it, whatever becomes of the checkpoint.
 func RestoredRef(session string, id PointID) string {
 	return Prefix + "restored/" + session + "/" + string(id)
 }
 
-// AdoptedRef is a point of another session that was restored or merged in this one.
+// AdoptedRef is a checkpoint of another session that was restored or merged in this one.
 func AdoptedRef(session string, id PointID) string {
 	return Prefix + "adopted/" + session + "/" + string(id)
 }
 
-// ValidName says whether a lane or a pin may be called so: it is a component of a ref's name (git-check-ref-format).
+// ValidName reports whether a lane or a pin may have a name: it must be a component of a ref's name (git-check-ref-format).
 func ValidName(name string) error {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r)
@@ -67,7 +67,7 @@ func ValidName(name string) error {
 	return nil
 }
 
-// NewCommit makes a commit that is nobody's. Parent is the one before; zero: there is none.
+// NewCommit returns a commit without a personal author. Parent is the one before; zero: there is none.
 func NewCommit(f object.Format, tree, parent object.ID, at time.Time, message string) (odb.Outgoing, error) {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "tree %s\n", tree)
@@ -176,7 +176,7 @@ func ParseMeta(text, transitions []byte) (Meta, error) {
 	return m, nil
 }
 
-// ReadMeta gives what a session is, and the commit that says so.
+// ReadMeta returns the metadata of a session, and the commit that holds it.
 func ReadMeta(r *Repo, session string) (Meta, object.ID, error) {
 	id, err := r.Ref(MetaRef(session))
 	if err != nil {
@@ -195,7 +195,7 @@ func ReadMeta(r *Repo, session string) (Meta, object.ID, error) {
 	return m, id, nil
 }
 
-// MetaAt gives what a commit says of a session.
+// MetaAt returns the metadata that a commit holds.
 func MetaAt(src Objects, f object.Format, commit object.ID) (Meta, error) {
 	content, err := typed(src, commit, object.Commit, object.MaxCommitSize)
 	if err != nil {
@@ -299,7 +299,7 @@ func writeMeta(ctx context.Context, r *Repo, m Meta, parent, old object.ID, now 
 	return id, nil
 }
 
-// Begin writes the first version of what a session is; one that is there stays as it is.
+// Begin writes the first version of a session's metadata and returns it, or the metadata that the session has already.
 func Begin(ctx context.Context, r *Repo, m Meta, actor string) (Meta, error) {
 	if known, _, err := ReadMeta(r, m.Session); !errors.Is(err, ErrNoMeta) {
 		return known, err

@@ -123,7 +123,7 @@ func (r *Repo) look(id object.ID, read func(reader) error) error {
 	return err
 }
 
-// Get gives an object's content, owned or borrowed, like odb.Store.Get.
+// Get returns type and contents of an object, owned or borrowed, like odb.Store.Get.
 func (r *Repo) Get(id object.ID, limit int64) (t object.Type, content []byte, err error) {
 	err = r.look(id, func(p reader) (err error) {
 		t, content, err = p.Get(id, limit)
@@ -132,7 +132,7 @@ func (r *Repo) Get(id object.ID, limit int64) (t object.Type, content []byte, er
 	return t, content, err
 }
 
-// Size gives an object's type and size.
+// Size returns type and size in bytes of an object.
 func (r *Repo) Size(id object.ID) (t object.Type, size int64, err error) {
 	err = r.look(id, func(p reader) (err error) {
 		t, size, err = p.Size(id)
@@ -141,7 +141,7 @@ func (r *Repo) Size(id object.ID) (t object.Type, size int64, err error) {
 	return t, size, err
 }
 
-// Open gives an object's content as a stream, verified at its end.
+// Open returns the contents of an object as a stream, which is verified at its end.
 func (r *Repo) Open(id object.ID) (io.ReadCloser, error) {
 	if _, _, err := r.Size(id); err != nil {
 		return nil, err
@@ -158,7 +158,7 @@ func (r *Repo) Open(id object.ID) (io.ReadCloser, error) {
 	return in, nil
 }
 
-// Tree reads a tree.
+// Tree returns the entries of a tree.
 func (r *Repo) Tree(id object.ID) ([]object.TreeEntry, error) {
 	content, err := r.typed(id, object.Tree, object.MaxTreeSize)
 	if err != nil {
@@ -167,7 +167,7 @@ func (r *Repo) Tree(id object.ID) ([]object.TreeEntry, error) {
 	return object.ParseTree(r.format, content)
 }
 
-// Commit reads a commit.
+// Commit returns a commit.
 func (r *Repo) Commit(id object.ID) (object.CommitInfo, error) {
 	content, err := r.typed(id, object.Commit, object.MaxCommitSize)
 	if err != nil {
@@ -191,13 +191,13 @@ func typed(src Objects, id object.ID, want object.Type, limit int64) ([]byte, er
 	return content, err
 }
 
-// Owned says whether the repository holds an object itself.
+// Owned reports whether the repository stores an object itself.
 func (r *Repo) Owned(id object.ID) bool {
 	held, _ := r.own.holds(id)
 	return held
 }
 
-// Remotes says whether the mounted remote is known to have an object: the store has it, or git fetched it.
+// Remotes reports whether the mounted remote is known to have an object: the store has it, or git fetched it.
 func (r *Repo) Remotes(id object.ID) bool {
 	for _, p := range r.borrow {
 		if held, _ := p.holds(id); held {

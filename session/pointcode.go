@@ -11,13 +11,13 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// ErrNotPoint says that a commit is no point.
+// ErrNotPoint reports a commit that is no checkpoint.
 var ErrNotPoint = errors.New("not a checkpoint")
 
 // who is author and committer of all that is made here. It is nobody: who did the work is not known to the file system.
 const who = "artifactfs <artifactfs@localhost>"
 
-// Trailers of a point's message. Numbers are decimal; what is empty is left out.
+// Trailers of a checkpoint's message. Numbers are decimal; what is empty is left out.
 const (
 	trailerID      = "Afs-Checkpoint"
 	trailerSession = "Afs-Session"
@@ -34,7 +34,7 @@ const (
 	trailerLeft    = "Afs-Excluded"
 )
 
-// Encode gives the content of the point's commit. Parent is the point before in the same segment; zero: there is none.
+// Encode returns the contents of the checkpoint's commit. Parent is the checkpoint before in the same segment; zero: there is none.
 func (p Point) Encode(parent object.ID) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "tree %s\n", p.Tree)
@@ -70,7 +70,7 @@ func signed(b *bytes.Buffer, at time.Time) {
 	}
 }
 
-// ParsePoint reads the commit of a point. Its id is not looked at, but kept as Point.Commit.
+// ParsePoint reads the commit of a checkpoint. Its id is not looked at, but kept as Point.Commit.
 func ParsePoint(f object.Format, id object.ID, content []byte) (Point, error) {
 	info, err := object.ParseCommit(f, content)
 	if err != nil {
@@ -117,7 +117,7 @@ func ParsePoint(f object.Format, id object.ID, content []byte) (Point, error) {
 	return p, nil
 }
 
-// PointParent gives the point before in the same segment, from the content of a point's commit; zero: there is none.
+// PointParent returns the checkpoint before in the same segment, from the content of a checkpoint's commit; zero: there is none.
 func PointParent(f object.Format, content []byte) (object.ID, error) {
 	info, err := object.ParseCommit(f, content)
 	if err != nil {

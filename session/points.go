@@ -10,13 +10,13 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// PointAt reads the point that a commit is.
+// PointAt reads the checkpoint whose commit this is; ErrNotPoint if the commit is no checkpoint.
 func (r *Repo) PointAt(commit object.ID) (Point, error) {
-	p, _, err := r.pointAt(commit)
+	p, _, err := r.checkpointAt(commit)
 	return p, err
 }
 
-func (r *Repo) pointAt(commit object.ID) (p Point, parent object.ID, err error) {
+func (r *Repo) checkpointAt(commit object.ID) (p Point, parent object.ID, err error) {
 	content, err := r.typed(commit, object.Commit, object.MaxCommitSize)
 	if err != nil {
 		return Point{}, object.ID{}, err
@@ -28,7 +28,7 @@ func (r *Repo) pointAt(commit object.ID) (p Point, parent object.ID, err error) 
 	return p, parent, err
 }
 
-// Points lists the points of all lanes, newest first, at most limit of them; 0: all.
+// Points returns the checkpoints of all lanes, newest first, at most limit of them; 0: all. Each is read from its commit.
 func (r *Repo) Points(limit int) ([]Point, error) {
 	var list []Point
 	err := r.EachPoint(func(p Point) bool {
@@ -38,13 +38,13 @@ func (r *Repo) Points(limit int) ([]Point, error) {
 	return list, err
 }
 
-// cursor is a segment of which the points that are newer than this one were told.
+// cursor is a segment of which the checkpoints that are newer than this one were told.
 type cursor struct {
 	point  Point
 	parent object.ID
 }
 
-// EachPoint calls emit with the points of all lanes, newest first, until it says false.
+// EachPoint calls emit with the checkpoints of all lanes, newest first, until it returns false.
 func (r *Repo) EachPoint(emit func(Point) bool) error {
 	refs, err := r.Refs(LanePrefix(r.session))
 	if err != nil {
@@ -52,7 +52,7 @@ func (r *Repo) EachPoint(emit func(Point) bool) error {
 	}
 	var heads []cursor // newest last
 	add := func(commit object.ID) error {
-		p, parent, err := r.pointAt(commit)
+		p, parent, err := r.checkpointAt(commit)
 		if err != nil {
 			return fmt.Errorf("list checkpoints: %w", err)
 		}
@@ -80,7 +80,7 @@ func (r *Repo) EachPoint(emit func(Point) bool) error {
 	return nil
 }
 
-// Segments lists the numbers of a lane's segments, oldest first.
+// Segments returns the numbers of a lane's segments, oldest first.
 func (r *Repo) Segments(lane string) ([]int, error) {
 	prefix := LanePrefix(r.session) + lane + "/"
 	refs, err := r.Refs(prefix)
@@ -98,7 +98,7 @@ func (r *Repo) Segments(lane string) ([]int, error) {
 	return list, nil
 }
 
-// Newest gives the newest point of a lane; ErrNoPoint: there is none.
+// Newest returns the newest checkpoint of a lane; ErrNoPoint if there is none.
 func (r *Repo) Newest(lane string) (Point, error) {
 	segments, err := r.Segments(lane)
 	if err != nil {
@@ -117,7 +117,7 @@ func (r *Repo) Newest(lane string) (Point, error) {
 	return r.PointAt(tip)
 }
 
-// Pins gives the names of the points that are kept, by their ids.
+// Pins returns the names of all pins, by the checkpoint that they keep.
 func (r *Repo) Pins() (map[PointID][]string, error) {
 	prefix := PinPrefix(r.session)
 	refs, err := r.Refs(prefix)
@@ -135,5 +135,5 @@ func (r *Repo) Pins() (map[PointID][]string, error) {
 	return pins, nil
 }
 
-// State reads what git had beside the files of a point.
+// State reads the state of git that belongs to a checkpoint.
 func (r *Repo) State(p Point) (State, error) { return ReadState(r, r.format, p.State) }

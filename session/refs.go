@@ -27,10 +27,10 @@ type RefDir struct {
 	packed packedCache
 }
 
-// NewRefDir gives the refs of the git directory dir.
+// NewRefDir returns the refs of the git directory dir.
 func NewRefDir(dir string, f object.Format) *RefDir { return &RefDir{dir: dir, format: f} }
 
-// Head tells the ref that HEAD names, "" if it is detached, and its commit, zero if that is not born.
+// Head returns the ref that HEAD names, "" if it is detached, and its commit, zero if that is not born.
 func (r *RefDir) Head() (branch string, id object.ID, err error) {
 	id, branch, err = r.loose("HEAD")
 	if err == nil && branch != "" {
@@ -39,7 +39,7 @@ func (r *RefDir) Head() (branch string, id object.ID, err error) {
 	return branch, id, err
 }
 
-// ErrBroken says that the file of a ref holds nothing that git writes.
+// ErrBroken reports a ref whose file holds nothing that git writes.
 var ErrBroken = errors.New("broken ref")
 
 // packedCache is what packed-refs held when it was read.
@@ -98,7 +98,7 @@ func (r *RefDir) loose(name string) (id object.ID, link string, err error) {
 	return id, "", nil
 }
 
-// Ref is what a ref names; zero: it is not there.
+// Ref returns the value of a ref; zero: it does not exist.
 func (r *RefDir) Ref(name string) (object.ID, error) {
 	for range maxLinks {
 		if !refname.Valid(name) {
@@ -134,7 +134,7 @@ func (r *RefDir) inPacked(name string) (object.ID, error) {
 	return packed[i].ID, nil
 }
 
-// Refs lists the refs whose names begin with prefix, sorted by name, as stock git sees them; without HEAD, and without
+// Refs returns the refs whose names begin with prefix, sorted by name, as stock git sees them; without HEAD, and without
 // broken ones.
 func (r *RefDir) Refs(prefix string) ([]packedrefs.Ref, error) {
 	refs, _, err := r.AllRefs(prefix)

@@ -32,7 +32,8 @@ const (
 	lockLook = 5 * time.Millisecond
 )
 
-// Update makes all changes, each of another ref, durably, or none: ErrRefMoved. Who dies meanwhile may leave some of them.
+// Update makes all changes, each of another ref, durably, or none: ErrRefMoved. A process that dies meanwhile may leave some of
+// them made.
 func (r *Repo) Update(ctx context.Context, changes []RefChange) error {
 	return r.updateAfter(ctx, changes, func() error { return nil })
 }

@@ -22,13 +22,13 @@ import (
 )
 
 var (
-	// ErrRefMoved says that a ref was not what a change of it expected. Nothing of that change was made.
+	// ErrRefMoved reports that a ref did not have the value that a change of it expected. Nothing was changed.
 	ErrRefMoved = errors.New("ref has moved")
-	// ErrNoPoint says that nothing is called so.
+	// ErrNoPoint reports that no checkpoint has that name.
 	ErrNoPoint = errors.New("no such checkpoint")
-	// ErrAmbiguous says that several points are called so.
+	// ErrAmbiguous says that several checkpoints are called so.
 	ErrAmbiguous = errors.New("several checkpoint IDs begin with that")
-	// ErrReadOnly says that a Repo was opened to be read.
+	// ErrReadOnly reports a change of a Repo that was opened for reading.
 	ErrReadOnly = errors.New("repository is open for reading only")
 )
 
@@ -71,7 +71,7 @@ type Repo struct {
 // name of the file whose lock is held while refs are moved; git's lock files are links to it.
 const lockFile = "artifactfs.lock"
 
-// OpenRepo opens the repository at dir, or makes it.
+// OpenRepo opens the repository at dir, and makes it if it is missing. The caller closes it.
 func OpenRepo(dir string, o RepoOptions) (*Repo, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
@@ -136,7 +136,7 @@ func quoteAlternate(path string) string {
 }
 
 // configure writes the configuration, of which what users set stays. It is that of a partial clone of the mounted remote:
-// the trees of points name blobs that nobody has looked at yet.
+// the trees of checkpoints name blobs that nobody has looked at yet.
 func (r *Repo) configure(o RepoOptions) error {
 	name := filepath.Join(r.dir, "config")
 	c := config.New()
@@ -179,7 +179,7 @@ func writeChanged(name string, text []byte) error {
 	return disk.WriteFile(name, text, 0o644)
 }
 
-// Close ends what goes on in the background and lets go of all files.
+// Close waits for background work and closes all files.
 func (r *Repo) Close() error {
 	r.tidying.stop()
 	err := r.own.close()
@@ -192,16 +192,16 @@ func (r *Repo) Close() error {
 	return err
 }
 
-// Dir is where the repository is.
+// Dir returns the directory of the repository.
 func (r *Repo) Dir() string { return r.dir }
 
-// Session is whose it is.
+// Session returns the name of the session.
 func (r *Repo) Session() string { return r.session }
 
-// Format is that of its objects.
+// Format returns the object format.
 func (r *Repo) Format() object.Format { return r.format }
 
-// Changed is told whenever refs were moved by Update; it holds one sign.
+// Changed holds one token after Update has moved refs.
 func (r *Repo) Changed() <-chan struct{} { return r.changed }
 
 // SetHead makes HEAD name a branch, by its full name.
@@ -215,7 +215,7 @@ func (r *Repo) SetHead(branch string) error {
 	return writeChanged(filepath.Join(r.dir, "HEAD"), []byte("ref: "+branch+"\n"))
 }
 
-// Shallow lists the commits whose parents are not here.
+// Shallow returns the commits whose parents are not on this host (gitrepository-layout(5), "shallow").
 func (r *Repo) Shallow() ([]object.ID, error) {
 	text, err := os.ReadFile(filepath.Join(r.dir, "shallow"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -235,7 +235,7 @@ func (r *Repo) Shallow() ([]object.ID, error) {
 	return ids, nil
 }
 
-// SetShallow records the commits whose parents are not here.
+// SetShallow replaces the list of commits whose parents are not on this host.
 func (r *Repo) SetShallow(ids []object.ID) error {
 	if r.readOnly {
 		return ErrReadOnly
@@ -254,7 +254,7 @@ func (r *Repo) SetShallow(ids []object.ID) error {
 	return writeChanged(name, []byte(text.String()))
 }
 
-// AddShallow records further commits whose parents are not here.
+// AddShallow adds to the list of commits whose parents are not on this host.
 func (r *Repo) AddShallow(ids []object.ID) error {
 	had, err := r.Shallow()
 	if err != nil {
@@ -272,7 +272,7 @@ func (r *Repo) AddShallow(ids []object.ID) error {
 	return r.SetShallow(all)
 }
 
-// Write keeps objects as one pack, durably. Those that it owns already are left out.
+// Write stores objects in one pack and syncs it. It leaves out those that the repository owns already.
 func (r *Repo) Write(ctx context.Context, objects []odb.Outgoing) error {
 	settle, err := r.writeAhead(ctx, objects)
 	if err != nil {
@@ -313,5 +313,5 @@ func (r *Repo) writeAhead(ctx context.Context, objects []odb.Outgoing) (settle f
 	return settle, err
 }
 
-// Packs is the repository's own store of packs, for whoever brings in more: a fetch from a session remote.
+// Packs returns the repository's own store of packs, for fetches from a session remote.
 func (r *Repo) Packs() (*odb.Store, error) { return r.own.packs() }

@@ -36,7 +36,7 @@ const (
 	maxStateDeep = 32       // directories below stateFiles
 )
 
-// Objects gives objects by their ids.
+// Objects returns objects by their ids.
 type Objects interface {
 	Get(id object.ID, limit int64) (object.Type, []byte, error)
 }
@@ -52,7 +52,7 @@ type specialEntry struct {
 	IntentToAdd  bool   `json:"intent_to_add,omitempty"`
 }
 
-// Outgoing makes an object of its content.
+// Outgoing returns an object with these contents.
 func Outgoing(f object.Format, t object.Type, content []byte) (odb.Outgoing, error) {
 	id, err := object.Hash(f, t, content)
 	return odb.Outgoing{ID: id, Type: t, Size: int64(len(content)), Open: func() (io.ReadCloser, error) {
@@ -60,7 +60,7 @@ func Outgoing(f object.Format, t object.Type, content []byte) (odb.Outgoing, err
 	}}, err
 }
 
-// EncodeTree gives the content of a tree, whose entries it sorts as git does.
+// EncodeTree returns the contents of a tree, whose entries it sorts as git does.
 func EncodeTree(entries []object.TreeEntry) []byte {
 	slices.SortFunc(entries, object.CompareEntries)
 	b := make([]byte, 0, 48*len(entries))
@@ -96,7 +96,7 @@ func (w *stateWriter) text(entries []object.TreeEntry, name string, text []byte)
 	return append(entries, object.TreeEntry{Name: name, Mode: object.ModeFile, ID: w.add(object.Blob, text)})
 }
 
-// EncodeState gives the commit of a State and the objects that it is made of, the commit the last of them; what the index
+// EncodeState returns the commit of a State and the objects that it is made of, the commit the last of them; what the index
 // names is not among them. Parents are the owned commits that it names.
 func EncodeState(f object.Format, s State, parents []object.ID, at time.Time) (object.ID, []odb.Outgoing, error) {
 	w := &stateWriter{format: f}
@@ -224,7 +224,7 @@ func validFileName(name string) bool {
 // errState says that the objects of a State are not what EncodeState makes.
 var errState = errors.New("not the state of a checkpoint")
 
-// ReadState reads the State whose commit is id.
+// ReadState returns the State whose commit is id.
 func ReadState(src Objects, f object.Format, id object.ID) (State, error) {
 	s, err := readState(src, f, id)
 	if err != nil {
@@ -328,7 +328,7 @@ func readTags(src Objects, f object.Format, id object.ID, tags map[object.ID][]b
 	return nil
 }
 
-// TagObjects are the tags of a State, for a repository that lacks them.
+// TagObjects returns the tags of a State, for a repository that lacks them.
 func (s State) TagObjects(f object.Format) ([]odb.Outgoing, error) {
 	var tags []odb.Outgoing
 	for _, content := range s.Tags {

@@ -16,7 +16,7 @@ const crockford = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 // idLen is how many digits a PointID has.
 const idLen = 26
 
-// ErrPointID says that a text is no PointID.
+// ErrPointID reports a text that is no PointID.
 var ErrPointID = errors.New("not a checkpoint ID")
 
 // lastID is what NewPointID gave last in this process.
@@ -26,7 +26,7 @@ var lastID struct {
 	random [10]byte
 }
 
-// NewPointID makes an id that sorts behind all that this process made before, whatever became of the clock.
+// NewPointID returns an id that sorts behind all that this process has made, also if the clock went back.
 func NewPointID(now time.Time) PointID {
 	lastID.Lock()
 	defer lastID.Unlock()
@@ -48,7 +48,7 @@ func NewPointID(now time.Time) PointID {
 	return encodeID(raw)
 }
 
-// NewPointIDAfter makes an id that sorts behind another one too, which another process may have made by another clock.
+// NewPointIDAfter returns an id that sorts behind another one too, which another process may have made by another clock.
 func NewPointIDAfter(now time.Time, after PointID) PointID {
 	if after != "" && !after.Time().Before(now) {
 		now = after.Time().Add(time.Millisecond)
@@ -68,7 +68,7 @@ func encodeID(raw [16]byte) PointID {
 	return PointID(text[:])
 }
 
-// ParsePointID reads an id in any case.
+// ParsePointID returns the id that a text holds, in upper or lower case.
 func ParsePointID(text string) (PointID, error) {
 	up := strings.ToUpper(text)
 	if len(up) != idLen || up[0] > '7' || !isDigits(up) {
@@ -86,7 +86,7 @@ func isDigits(text string) bool {
 	return true
 }
 
-// Time is when the id was made, to the millisecond.
+// Time returns when the id was made, in milliseconds.
 func (id PointID) Time() time.Time {
 	var ms uint64
 	for i := range min(10, len(id)) {

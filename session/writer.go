@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// Life is what is known of whether a Writer is there.
+// Life is what is known about the process of a Writer.
 type Life int
 
 const (
@@ -29,7 +29,7 @@ const (
 // writerFile names a state directory: its path does not, since containers of one image all have the same.
 const writerFile = "writer-id"
 
-// Here is the Writer of a state directory on this machine. Process pid is the one that outlives workers.
+// Here returns the Writer of a state directory on this machine. Process pid is the one that outlives workers.
 func Here(stateDir string, pid int) (Writer, error) {
 	w := Writer{Machine: machine(), Boot: bootID(), PIDs: pidNamespace(), PID: pid}
 	w.Host, _ = os.Hostname()
@@ -116,10 +116,10 @@ func startOf(pid int) (uint64, error) {
 	return s.Start, err
 }
 
-// Same says whether both are of one state directory, so that what one has left the other can go on with.
+// Same reports whether both are of one state directory, so that one can continue the lane of the other.
 func (w Writer) Same(o Writer) bool { return w.State != "" && w.State == o.State }
 
-// Life says whether the writer's process is there.
+// Life reports whether the writer's process runs.
 func (w Writer) Life() Life {
 	host, _ := os.Hostname()
 	switch {
@@ -137,7 +137,7 @@ func (w Writer) Life() Life {
 	return Unknown
 }
 
-// Actor is whoever runs this process, as transitions name him.
+// Actor returns the user of this process, as transitions name it.
 func Actor() string {
 	if a := strings.TrimSpace(os.Getenv("ARTIFACTFS_ACTOR")); a != "" {
 		return a

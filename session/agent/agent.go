@@ -2,7 +2,7 @@
 // directory, to the session remote.
 //
 //	working tree   it reports a change -> schedule -> Capturer             -> session repository
-//	git directory  writeback.Carrier watches its refs                      -> session repository
+//	git directory  writeback.RefCopier watches its refs                      -> session repository
 //	                                  session repository -> writeback.Queue -> session remote
 //
 // Nothing of the work exists in this process alone. Checkpoints and refs are in the session's repository, and small files
@@ -80,7 +80,7 @@ type place struct {
 type work struct {
 	repo     *session.Repo // nil: not opened yet
 	capturer Capturer
-	carrier  *writeback.Carrier // nil: refs of the git directory are not watched yet
+	copier   *writeback.RefCopier // nil: refs of the git directory are not watched yet
 	queue    *writeback.Queue
 	origin   *transport.Remote // mounted remote, for history that the session remote lacks; nil: not needed
 }

@@ -126,7 +126,7 @@ func (a *Agent) Recount() {
 	a.mu.Lock()
 	repo, made := a.work.repo, a.checkpoints.made.Made
 	a.mu.Unlock()
-	points, err := repo.Points(0)
+	checkpoints, err := repo.Points(0)
 	if err != nil {
 		a.log.Warn("count checkpoints", zap.String("session", a.config.Session), zap.Error(err))
 		return
@@ -134,16 +134,16 @@ func (a *Agent) Recount() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	c := &a.checkpoints
-	c.count, c.old = int64(len(points))+int64(c.made.Made-made), oldCheckpoints(points, time.Now())
+	c.count, c.old = int64(len(checkpoints))+int64(c.made.Made-made), oldCheckpoints(checkpoints, time.Now())
 }
 
 // oldCheckpoints counts the checkpoints, newest first, of which gc drops all but the last of each day and those with a pin.
-func oldCheckpoints(points []session.Point, now time.Time) int {
-	i := slices.IndexFunc(points, func(p session.Point) bool { return now.Sub(p.Time) > session.DefaultAll })
+func oldCheckpoints(checkpoints []session.Point, now time.Time) int {
+	i := slices.IndexFunc(checkpoints, func(p session.Point) bool { return now.Sub(p.Time) > session.DefaultAll })
 	if i < 0 {
 		return 0
 	}
-	return len(points) - i
+	return len(checkpoints) - i
 }
 
 // massRemoved reports whether there was a mass removal since the last checkpoint.
@@ -193,11 +193,11 @@ func (a *Agent) KeepAll(ctx context.Context, reason session.Reason) error {
 
 // Flush copies the refs of the git directory, as they are now, into the repository.
 func (a *Agent) Flush(ctx context.Context) error {
-	carrier := a.opened().carrier
-	if carrier == nil {
+	copier := a.opened().copier
+	if copier == nil {
 		return nil
 	}
-	return carrier.Flush(ctx)
+	return copier.Flush(ctx)
 }
 
 // UnkeptError is why the last of the work is neither in a checkpoint nor in the session's repository.

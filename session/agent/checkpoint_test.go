@@ -9,12 +9,12 @@ import (
 
 func TestOldCheckpointsAreCounted(t *testing.T) {
 	now := time.Now()
-	var points []session.Point
+	var checkpoints []session.Point
 	for day := range 10 {
-		points = append(points, session.Point{Time: now.Add(-time.Duration(day)*24*time.Hour - time.Minute)})
+		checkpoints = append(checkpoints, session.Point{Time: now.Add(-time.Duration(day)*24*time.Hour - time.Minute)})
 	}
 	for n, want := range map[int]int{0: 0, 7: 0, 8: 1, 10: 3} {
-		if got := oldCheckpoints(points[:n], now); got != want {
+		if got := oldCheckpoints(checkpoints[:n], now); got != want {
 			t.Errorf("%d of the newest %d are old, want %d", got, n, want)
 		}
 	}

@@ -110,8 +110,8 @@ func (a *Agent) End(r EndRequest) {
 	a.closed = true
 	a.mu.Unlock()
 	var errs []error
-	if w.carrier != nil {
-		w.carrier.Close()
+	if w.copier != nil {
+		w.copier.Close()
 	}
 	if w.queue != nil {
 		st := w.queue.Status()

@@ -79,7 +79,7 @@ func (a *Agent) join(ctx context.Context, repo *session.Repo) error {
 		return err
 	}
 	a.mu.Lock()
-	w.carrier = a.work.carrier
+	w.copier = a.work.copier
 	a.work, a.meta, a.lane = w, claimed.Meta, claimed.Lane
 	a.checkpoints.newest, _ = w.capturer.Last()
 	a.mu.Unlock()
@@ -130,7 +130,7 @@ func (a *Agent) resume(ctx context.Context) {
 
 // watchRefs begins to copy refs of the git directory into the session's repository as they move.
 func (a *Agent) watchRefs(ctx context.Context, format object.Format) {
-	o := writeback.CarrierOptions{
+	o := writeback.RefCopierOptions{
 		Repo:    func() (*session.Repo, error) { return a.Open(context.WithoutCancel(ctx)) },
 		Session: a.config.Session, GitDir: a.place.gitDir, Format: format, Refs: a.place.store.Refs,
 		Watch: a.git.watch(a.config.Watch), Moved: a.git.refMoved,
@@ -141,5 +141,5 @@ func (a *Agent) watchRefs(ctx context.Context, format object.Format) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.work.carrier = writeback.NewCarrier(o)
+	a.work.copier = writeback.NewRefCopier(o)
 }

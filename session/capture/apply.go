@@ -174,7 +174,7 @@ func (e *edit) moved(ctx context.Context, f *worktree.FrozenEntry) (bool, error)
 	}
 	n, err := e.c.o.Tree.Resolve(ctx, f.Path)
 	if err != nil {
-		return false, nil // it goes on moving: the next point has it
+		return false, nil // it goes on moving: the next checkpoint has it
 	}
 	a, err := e.c.o.Tree.Attr(ctx, n)
 	if err != nil {
@@ -386,7 +386,7 @@ func (e *edit) contents(ctx context.Context) error {
 	return nil
 }
 
-// known says whether a file holds what the base or the point before has there, so that its blob is no news, though it may
+// known says whether a file holds what the base or the checkpoint before has there, so that its blob is no news, though it may
 // be nowhere on this host.
 func (e *edit) known(ctx context.Context, path string, id object.ID) (bool, error) {
 	for _, root := range []object.ID{e.c.o.BaseTree, e.v.from} {

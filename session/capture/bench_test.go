@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// BenchmarkPoint makes points of ten changed files in a repository of 100,000.
+// BenchmarkPoint makes checkpoints of ten changed files in a repository of 100,000.
 func BenchmarkPoint(b *testing.B) {
 	w := largeWorld(b, 1000, 100)
 	w.point(session.Manual)
@@ -32,7 +32,7 @@ func BenchmarkPoint(b *testing.B) {
 	b.ReportMetric(float64(took.Microseconds())/1000, "longest-ms")
 }
 
-// BenchmarkNewFiles makes a point of 10,000 new files, and has git commit them in the clone.
+// BenchmarkNewFiles makes a checkpoint of 10,000 new files, and has git commit them in the clone.
 func BenchmarkNewFiles(b *testing.B) {
 	w := largeWorld(b, 1000, 100)
 	n := 0

@@ -1,27 +1,27 @@
-// Package capture makes points of a mount: it asks the working tree what changed, makes trees and blobs of that, reads
+// Package capture makes checkpoints of a mount: it asks the working tree what changed, makes trees and blobs of that, reads
 // what git has beside the files, and keeps it all in the session's repository.
 //
 // It promises:
-//   - The tree of a point is the one that `git add -A` and `git write-tree` would make of the files at that moment, with
+//   - The tree of a checkpoint is the one that `git add -A` and `git write-tree` would make of the files at that moment, with
 //     the index there is, and entries of the empty tree for directories in which it holds nothing, but for what Rules leave out, and nested repositories. Files that git converts (line ends,
 //     filters) are converted by stock git.
-//   - A point costs as much as what has changed since the one before: no file of the mount is looked at, no content of the
+//   - A checkpoint costs as much as what has changed since the one before: no file of the mount is looked at, no content of the
 //     mounted repository fetched. Ignore files and attributes that decide about new files are the exception.
-//   - When Point returns, the point is on disk: objects in one pack, then the lane's ref by compare-and-swap.
+//   - When Point returns, the checkpoint is on disk: objects in one pack, then the lane's ref by compare-and-swap.
 //   - Nothing of the user's is written to: not the index, which is read as a file, nor refs, nor objects.
-//   - What was only staged and looks like a secret is nowhere in a point, nor in its state.
+//   - What was only staged and looks like a secret is nowhere in a checkpoint, nor in its state.
 //
 // # How
 //
 // The Tree tells names first (a dry run), so that the rules which they need are known before anybody has to wait; then it
 // is frozen. Directories that are ignored and hold nothing that git tracks are passed over. An ignore file that has changed
 // makes all that differs from the base tree be looked at anew, as do other rules and a memory that is gone; else only what
-// has changed since the point before is told, and put into its tree. Then git's state is read, and if it tracks something
+// has changed since the checkpoint before is told, and put into its tree. Then git's state is read, and if it tracks something
 // that was left out, or no more what was held, that is mended.
 //
 // Terms: to be tracked is to be in the index, as for git. What is left out is listed with a reason, of a directory once.
 //
-// Capturer.turn is held while a point is made, and all but what Capturer.mu guards belongs to whoever holds it.
+// Capturer.turn is held while a checkpoint is made, and all but what Capturer.mu guards belongs to whoever holds it.
 package capture
 
 import (
@@ -43,7 +43,7 @@ import (
 // DefaultMaxFileSize is the size in bytes over which new files are left out, if nothing else is said.
 const DefaultMaxFileSize = 50 << 20
 
-// Rules say which files points hold that git does not track.
+// Rules say which files checkpoints hold that git does not track.
 type Rules struct {
 	Include     []string // globs of ignored or denied paths that are held all the same
 	Exclude     []string // globs of paths that are left out
@@ -57,7 +57,7 @@ type Options struct {
 	WriteBack func(ctx context.Context) error // brings what the kernel has to the Tree; nil: it has nothing
 	GitDir    string                          // the mount's git directory
 	Repo      *session.Repo
-	Memory    string    // file that remembers where the last point ended, so that the next one goes on from there
+	Memory    string    // file that remembers where the last checkpoint ended, so that the next one goes on from there
 	Lane      string    // "": "main"
 	Segment   int       // of the lane, the first that may be written to: those before it are another writer's
 	Base      object.ID // commit that the session began with, which the mounted remote has; zero: unborn
@@ -74,39 +74,39 @@ type Options struct {
 	// Trees gives a tree that the Repo cannot read, since it is still on its way; nil: there is no other place.
 	Trees func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
 	// OthersNotes returns what a notes ref was moved to when notes of other sessions were merged into it; zero: nothing. It is
-	// no reason for a point. nil: there are no other sessions.
+	// no reason for a checkpoint. nil: there are no other sessions.
 	OthersNotes func(ref string) object.ID
 	Log         *zap.Logger // nil: no log
 }
 
-// LeftOut is a path that a point does not hold.
+// LeftOut is a path that a checkpoint does not hold.
 type LeftOut = session.LeftOut
 
-// Report tells of the making of a point.
+// Report tells of the making of a checkpoint.
 type Report struct {
-	Made   bool      // false: nothing has changed, and the point is the one before
+	Made   bool      // false: nothing has changed, and the checkpoint is the one before
 	Left   []LeftOut // the first of Point.Left, at most a hundred
-	Unread []string  // ignore files that could not be had: the point holds what they name, and the next one tries again
+	Unread []string  // ignore files that could not be had: the checkpoint holds what they name, and the next one tries again
 	Paused time.Duration
 	Took   time.Duration
 	Steps  []Step // of Took, in order
 }
 
-// Capturer makes the points of one mount. Its methods may be called from many goroutines; one point is made at a time.
+// Capturer makes the checkpoints of one mount. Its methods may be called from many goroutines; one checkpoint is made at a time.
 type Capturer struct {
 	o      Options
 	rules  rules
 	format object.Format
 	refs   *session.RefDir // of the mount's git directory
 
-	turn     chan struct{} // holds a token; who has it makes a point, and owns what follows
+	turn     chan struct{} // holds a token; who has it makes a checkpoint, and owns what follows
 	mem      memory
 	left     *leftSet
 	user     userIgnore
-	baseDirs map[string]uint32 // as State.Dirs, of the point that the mount began with
-	// steps are those of the point that is made.
+	baseDirs map[string]uint32 // as State.Dirs, of the checkpoint that the mount began with
+	// steps are those of the checkpoint that is made.
 	steps steps
-	// headTree is HEAD's while a point is made.
+	// headTree is HEAD's while a checkpoint is made.
 	headTree    object.ID
 	pinned      int64                            // FreezeOptions.MaxPinned
 	treeCache   map[object.ID][]object.TreeEntry // trees that were read
@@ -119,15 +119,15 @@ type Capturer struct {
 	mu    sync.Mutex
 	lane  string
 	least int  // as Options.Segment, of lane
-	fresh bool // the next point begins a segment
+	fresh bool // the next checkpoint begins a segment
 	last  *session.Point
-	count int // of points in last's segment
+	count int // of checkpoints in last's segment
 }
 
-// segmentPoints is how many points a segment has at most.
-const segmentPoints = 256
+// segmentCheckpoints is how many checkpoints a segment has at most.
+const segmentCheckpoints = 256
 
-// New goes on from the newest point of the lane.
+// New goes on from the newest checkpoint of the lane.
 func New(o Options) (*Capturer, error) {
 	if o.Lane == "" {
 		o.Lane = "main"
@@ -164,7 +164,7 @@ func New(o Options) (*Capturer, error) {
 	return c, nil
 }
 
-// Last is the newest point that was made, or that the lane had before; false: there is none.
+// Last is the newest checkpoint that was made, or that the lane had before; false: there is none.
 func (c *Capturer) Last() (session.Point, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -174,16 +174,16 @@ func (c *Capturer) Last() (session.Point, bool) {
 	return *c.last, true
 }
 
-// SetLane makes the next point begin a segment of its own, in that lane, that is at least the one given.
+// SetLane makes the next checkpoint begin a segment of its own, in that lane, that is at least the one given.
 func (c *Capturer) SetLane(lane string, segment int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lane, c.least, c.fresh = lane, segment, true
 }
 
-// Point makes a point of what is there now, or gives the newest one if nothing has changed since and message says nothing
-// that is not said there. When it returns the point is on disk. With a reason that nobody has asked for, a session without a point gets none as long as nothing differs
-// from what was mounted: the Point is zero then.
+// Point makes a checkpoint of what is there now, or gives the newest one if nothing has changed since and message says nothing that
+// is not said there. When it returns the checkpoint is on disk. With a reason that nobody has asked for, a session without a
+// checkpoint gets none as long as nothing differs from what was mounted: the Point is zero then.
 func (c *Capturer) Point(ctx context.Context, reason session.Reason, message string) (session.Point, Report, error) {
 	began := time.Now()
 	select {
@@ -207,7 +207,7 @@ func (c *Capturer) Point(ctx context.Context, reason session.Reason, message str
 	p, report, err := c.point(ctx, reason, message)
 	c.treeCache, c.pending, c.tracking = nil, nil, tracking{}
 	if err != nil {
-		// What was remembered may be half of something: the next point looks at everything.
+		// What was remembered may be half of something: the next checkpoint looks at everything.
 		c.mem, c.left = memory{}, newLeftSet(nil)
 		return session.Point{}, Report{}, fmt.Errorf("make checkpoint: %w", err)
 	}
@@ -221,7 +221,7 @@ type tracking struct {
 	index session.Index
 }
 
-// shot is what a point is made of.
+// shot is what a checkpoint is made of.
 type shot struct {
 	view   *view
 	edit   *edit
@@ -229,7 +229,7 @@ type shot struct {
 	copies *session.Copier
 	state  gitState
 	tree   object.ID // of what was seen
-	shown  object.ID // of the point: with what was removed a moment before, or tree
+	shown  object.ID // of the checkpoint: with what was removed a moment before, or tree
 	left   []LeftOut // the first of what it does not hold
 	at     time.Time // when it was taken
 }
@@ -251,7 +251,7 @@ func (c *Capturer) point(ctx context.Context, reason session.Reason, message str
 	}
 	defer s.view.frozen.Release()
 	defer s.out.close()
-	saved := false // what was removed is in a point
+	saved := false // what was removed is in a checkpoint
 	if reason == session.Removal {
 		done, said, err := c.takeRemoved(ctx, s)
 		defer func() { done(saved) }()
@@ -350,7 +350,7 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 	if s.edit, err = c.apply(ctx, s.view, s.out, s.copies); err != nil {
 		return agree, err
 	}
-	// A mount that began with a point, and in which nothing was done since, has what that holds: no ignore file is fetched to
+	// A mount that began with a checkpoint, and in which nothing was done since, has what that holds: no ignore file is fetched to
 	// judge it once more.
 	if anew || s.view.whole && len(s.view.frozen.Entries) > 0 {
 		if err := s.edit.forgotten(ctx, c.mem.tracking(), c.tracking); err != nil {
@@ -370,7 +370,7 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 	return agree, err
 }
 
-// nothingNew says whether there is nothing to make a point of.
+// nothingNew says whether there is nothing to make a checkpoint of.
 func (c *Capturer) nothingNew(ctx context.Context, s *shot, last session.Point, have bool, reason session.Reason) (bool, error) {
 	if !have {
 		switch reason {
@@ -409,7 +409,7 @@ func (c *Capturer) baseTree() (object.ID, error) {
 	return object.Hash(c.format, object.Tree, nil)
 }
 
-// write makes the objects of a point and moves the lane's ref to it.
+// write makes the objects of a checkpoint and moves the lane's ref to it.
 func (c *Capturer) write(ctx context.Context, s *shot, last session.Point, reason session.Reason, message string) (session.Point, error) {
 	now := s.at          // not when it is written: that may be long after
 	bytes := s.out.bytes // of files, not of what comes now
@@ -439,11 +439,11 @@ func (c *Capturer) write(ctx context.Context, s *shot, last session.Point, reaso
 		if err != nil {
 			return session.Point{}, err
 		}
-		fresh = tip != last.Commit // old points were dropped, and this one has another commit now
+		fresh = tip != last.Commit // old checkpoints were dropped, and this one has another commit now
 	}
 	y1, m1, d1 := last.Time.UTC().Date()
 	y2, m2, d2 := now.Date()
-	if parent.IsZero() || fresh || lane != last.Lane || count >= segmentPoints || p.Segment < least || y1 != y2 || m1 != m2 || d1 != d2 {
+	if parent.IsZero() || fresh || lane != last.Lane || count >= segmentCheckpoints || p.Segment < least || y1 != y2 || m1 != m2 || d1 != d2 {
 		segments, err := c.o.Repo.Segments(lane)
 		if err != nil {
 			return session.Point{}, err

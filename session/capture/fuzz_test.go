@@ -78,7 +78,7 @@ func FuzzParseStaged(f *testing.F) {
 	})
 }
 
-// What is read of a memory is of the point asked for, or nothing.
+// What is read of a memory is of the checkpoint asked for, or nothing.
 func FuzzRecall(f *testing.F) {
 	point := object.MustID(strings.Repeat("1", 40))
 	f.Add([]byte(`{"version":1,"point":"` + point.String() + `","token":"t","tree":"` + point.String() + `","left":{"a/":{"path":"a/","why":"ignored"}}}`))

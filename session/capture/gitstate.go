@@ -65,7 +65,7 @@ func (c *Capturer) readState(ctx context.Context, out *output, copies *session.C
 			return gitState{}, fmt.Errorf("read git directory: %w", err)
 		}
 		same := after.Head == before.Head && after.Branch == before.Branch && slices.Equal(after.Refs, before.Refs) && slices.Equal(after.Stashes, before.Stashes)
-		if !same && try < 3 { // git was at work in between; what it does last is in the next point
+		if !same && try < 3 { // git was at work in between; what it does last is in the next checkpoint
 			continue
 		}
 		return s, c.readTips(ctx, &s, copies)
@@ -287,7 +287,7 @@ func (c *Capturer) readTips(ctx context.Context, s *gitState, copies *session.Co
 const mostNested = 16
 
 // readTip has the State lead to what was made here and has a name. A commit becomes a parent; a tag becomes a part of it,
-// and what it names a parent: the ref may be carried away later than the point, or never.
+// and what it names a parent: the ref may be carried away later than the checkpoint, or never.
 func (c *Capturer) readTip(ctx context.Context, id object.ID, s *gitState, copies *session.Copier) error {
 	for range mostNested {
 		t, _, err := c.o.Repo.Size(id)

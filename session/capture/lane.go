@@ -5,7 +5,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// segmentLength counts the points of a segment up to one.
+// segmentLength counts the checkpoints of a segment up to one.
 func (c *Capturer) segmentLength(p session.Point) (int, error) {
 	n := 0
 	for at := p.Commit; !at.IsZero(); n++ {
@@ -20,7 +20,7 @@ func (c *Capturer) segmentLength(p session.Point) (int, error) {
 	return n, nil
 }
 
-// follow takes up the newest point by its new name, if points before it were dropped.
+// follow takes up the newest checkpoint by its new name, if checkpoints before it were dropped.
 func (c *Capturer) follow() error {
 	last, have := c.Last()
 	if !have {

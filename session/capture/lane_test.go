@@ -50,11 +50,11 @@ func TestSegments(t *testing.T) {
 	if fifth := point(); fifth.Lane != "main-host" || fifth.Segment != 1 || fifth.Prev != fourth.ID {
 		t.Errorf("then: %+v", fifth)
 	}
-	points, err := w.repo.Points(0)
-	if err != nil || len(points) != 5 {
-		t.Fatalf("%d points, %v", len(points), err)
+	checkpoints, err := w.repo.Points(0)
+	if err != nil || len(checkpoints) != 5 {
+		t.Fatalf("%d points, %v", len(checkpoints), err)
 	}
-	for i, p := range points {
+	for i, p := range checkpoints {
 		for _, name := range []string{fmt.Sprintf("@~%d", i), string(p.ID), string(p.ID[:25])} {
 			if i == 0 && name == "@~0" {
 				name = "@"
@@ -69,7 +69,7 @@ func TestSegments(t *testing.T) {
 	}
 }
 
-// Whoever says something of what there is has it kept, though a point of it was made just before; saying it again changes
+// Whoever says something of what there is has it kept, though a checkpoint of it was made just before; saying it again changes
 // nothing.
 func TestMessageOfWhatIsKeptAlready(t *testing.T) {
 	w := newWorld(t, object.SHA1, map[string]gittest.File{"a": text("a\n")})
@@ -89,7 +89,7 @@ func TestMessageOfWhatIsKeptAlready(t *testing.T) {
 	}
 }
 
-// What the points before are called after a gc does not matter to the next one.
+// What the checkpoints before are called after a gc does not matter to the next one.
 func TestGCBetweenPoints(t *testing.T) {
 	w := newWorld(t, object.SHA1, map[string]gittest.File{"a": text("a\n")})
 	for i := range 4 {
@@ -114,7 +114,7 @@ func TestGCBetweenPoints(t *testing.T) {
 	w.git(w.repo.Dir(), "fsck")
 }
 
-// A disk that is full, or whatever else: the point fails, nothing is lost, and the next one has it all.
+// A disk that is full, or whatever else: the checkpoint fails, nothing is lost, and the next one has it all.
 func TestPointThatFails(t *testing.T) {
 	w := newWorld(t, object.SHA1, map[string]gittest.File{"a": text("a\n"), ".gitignore": text("*.o\n")})
 	w.write("a", "1")

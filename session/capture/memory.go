@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// memory is what the next point goes on from. It is a help only: without it everything is looked at that differs from the
+// memory is what the next checkpoint goes on from. It is a help only: without it everything is looked at that differs from the
 // base tree. So it is written without a sync, and what cannot be read counts for nothing.
 type memory struct {
 	Version int    `json:"version"`
@@ -44,7 +44,7 @@ type indexMemory struct {
 	Plain   bool                 `json:"plain"` // Special is empty
 }
 
-// remembered is what the next point has to know of an index.
+// remembered is what the next checkpoint has to know of an index.
 func (s *gitState) remembered() *indexMemory {
 	return &indexMemory{Stat: s.stat, Head: s.head.String(), Tree: s.Index.Tree.String(), Special: s.Index.Special, Plain: len(s.Index.Special) == 0}
 }
@@ -64,7 +64,7 @@ func (m *indexMemory) index() (session.Index, error) {
 	return session.Index{Tree: id, Special: m.Special}, err
 }
 
-// began tells what git knew in the point that the mount began with; nil: it did not begin with one, or that cannot be read.
+// began tells what git knew in the checkpoint that the mount began with; nil: it did not begin with one, or that cannot be read.
 func (c *Capturer) began() *indexMemory {
 	ref, err := c.o.Repo.Ref(session.BaseRef(c.o.Repo.Session()))
 	if err != nil || ref.IsZero() {
@@ -96,7 +96,7 @@ func (m *memory) tracking() tracking {
 	return tracking{head, session.Index{Tree: tree, Special: m.Index.Special}}
 }
 
-// recall reads the memory that belongs to a point.
+// recall reads the memory that belongs to a checkpoint.
 func recall(name string, point object.ID) memory {
 	text, err := os.ReadFile(name)
 	var m memory
@@ -145,7 +145,7 @@ func (m *memory) save(name string) error {
 	return os.Rename(temp, name)
 }
 
-// remember keeps what the next point goes on from.
+// remember keeps what the next checkpoint goes on from.
 func (c *Capturer) remember(s *shot, commit object.ID) {
 	f := s.view.frozen
 	c.left = s.edit.left
@@ -154,7 +154,7 @@ func (c *Capturer) remember(s *shot, commit object.ID) {
 		Point: commit.String(), Token: f.Token, tree: s.tree, Rules: s.view.x.print, Left: c.left.all, Ignore: s.edit.ignore,
 		Attributes: slices.Sorted(maps.Keys(s.edit.attributes)), Index: s.state.remembered(), Dirs: s.edit.dirs,
 	}
-	if len(s.view.unread) > 0 { // the next point looks at everything, to leave out what this one holds too much
+	if len(s.view.unread) > 0 { // the next checkpoint looks at everything, to leave out what this one holds too much
 		c.mem, c.left = memory{}, newLeftSet(nil)
 	}
 	if err := c.mem.save(c.o.Memory); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// onlyOthersNotes reports whether git's state differs from that of the last point in nothing but notes that were merged with
+// onlyOthersNotes reports whether git's state differs from that of the last checkpoint in nothing but notes that were merged with
 // those of other sessions.
 func (c *Capturer) onlyOthersNotes(s *shot, last session.Point, info object.CommitInfo) (bool, error) {
 	if c.o.OthersNotes == nil {
@@ -29,7 +29,7 @@ func (c *Capturer) onlyOthersNotes(s *shot, last session.Point, info object.Comm
 	if err != nil {
 		return false, err
 	}
-	for _, r := range before.Refs { // as they were in the last point
+	for _, r := range before.Refs { // as they were in the last checkpoint
 		if i := slices.IndexFunc(s.state.Refs, func(n packedrefs.Ref) bool { return n.Name == r.Name }); i >= 0 && c.isOthersNotes(s.state.Refs[i]) {
 			notes[r.ID] = true
 			now.Refs = append(now.Refs, r)

@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// output collects the objects of a point.
+// output collects the objects of a checkpoint.
 type output struct {
 	format  object.Format
 	have    func(id object.ID) bool // a tree needs not be written

@@ -190,7 +190,7 @@ func (e *editor) step() string {
 	return "git reset"
 }
 
-// Whatever is done to files, rules and index: a point's tree is what git would commit of all of it. Now and then the process
+// Whatever is done to files, rules and index: a checkpoint's tree is what git would commit of all of it. Now and then the process
 // ends, and another goes on.
 func TestPointsAreWhatGitWouldCommit(t *testing.T) {
 	for _, f := range []object.Format{object.SHA1, object.SHA256} {
@@ -227,13 +227,13 @@ func randomEdits(t *testing.T, f object.Format, seed uint64) {
 		}
 	}
 	e.git(filepath.Join(e.dir, "session.git"), "fsck", "--strict")
-	points, err := e.repo.Points(0)
-	if err != nil || len(points) == 0 {
+	checkpoints, err := e.repo.Points(0)
+	if err != nil || len(checkpoints) == 0 {
 		t.Fatal(err)
 	}
-	for i, p := range points[:len(points)-1] {
-		if p.Prev != points[i+1].ID {
-			t.Errorf("before %s comes %s, not %s", p.ID, points[i+1].ID, p.Prev)
+	for i, p := range checkpoints[:len(checkpoints)-1] {
+		if p.Prev != checkpoints[i+1].ID {
+			t.Errorf("before %s comes %s, not %s", p.ID, checkpoints[i+1].ID, p.Prev)
 		}
 	}
 }

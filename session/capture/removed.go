@@ -66,7 +66,7 @@ func (v *view) inSkipped(path string) bool {
 	return false
 }
 
-// saved tells the Tree which changes are in a point now, and what points do not hold.
+// saved tells the Tree which changes are in a checkpoint now, and what checkpoints do not hold.
 func (c *Capturer) saved(s *shot) {
 	ignored := map[string]bool{}
 	for path, l := range c.left.all {

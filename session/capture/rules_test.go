@@ -193,7 +193,7 @@ func TestIgnoreFilesFromAfar(t *testing.T) {
 	}
 }
 
-// While one cannot be had a point holds what it ignores; the first point that knows it does not.
+// While one cannot be had a checkpoint holds what it ignores; the first checkpoint that knows it does not.
 func TestIgnoreFilesThatCannotBeHad(t *testing.T) {
 	w, _, away := farRules(t)
 	w.o.Memory = w.dir + "/memory"

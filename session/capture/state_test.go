@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// staged writes an index of what a point has, and tells what git says of that.
+// staged writes an index of what a checkpoint has, and tells what git says of that.
 func (w *world) staged(s session.State) string {
 	w.t.Helper()
 	dir := filepath.Join(w.t.TempDir(), "elsewhere")
@@ -52,7 +52,7 @@ func (w *world) staged(s session.State) string {
 	return w.git(dir, "ls-files", "--stage", "-v")
 }
 
-// The state of a point holds all that git has: what is staged in every way, stashes, a merge under way, refs.
+// The state of a checkpoint holds all that git has: what is staged in every way, stashes, a merge under way, refs.
 func TestStateIsGits(t *testing.T) {
 	for _, f := range []object.Format{object.SHA1, object.SHA256} {
 		t.Run(f.String(), func(t *testing.T) { testState(t, f) })

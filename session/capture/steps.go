@@ -2,7 +2,7 @@ package capture
 
 import "time"
 
-// Step is a part of the making of a point, and how long it took in all.
+// Step is a part of the making of a checkpoint, and how long it took in all.
 type Step struct {
 	Name string
 	Took time.Duration

@@ -269,7 +269,7 @@ func compare(ctx context.Context, read treeReader, from, to object.ID, dir strin
 	return nil
 }
 
-// changed counts the paths that differ from the point before, or what was mounted.
+// changed counts the paths that differ from the checkpoint before, or what was mounted.
 func (c *Capturer) changed(ctx context.Context, s *shot, before object.ID) (int64, error) {
 	if before.IsZero() {
 		before = c.o.BaseTree

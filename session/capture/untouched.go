@@ -24,7 +24,7 @@ type Beginning struct {
 }
 
 // Untouched says whether git is still as it was in the beginning, as far as that can be told without an effort: false is no
-// more than a reason to make a point.
+// more than a reason to make a checkpoint.
 func (b Beginning) Untouched(gitDir string, f object.Format) (bool, error) {
 	c := &Capturer{o: Options{GitDir: gitDir}, format: f, refs: session.NewRefDir(gitDir, f)}
 	s, err := c.readRefs()

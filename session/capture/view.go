@@ -81,7 +81,7 @@ func (v *view) readRules(dir string) globs {
 	}
 	_, text, err := v.c.o.Repo.Get(e.ID, maxIgnoreFile)
 	if err != nil {
-		if !slices.Contains(v.unread, path) { // or each step of the point would wait for it
+		if !slices.Contains(v.unread, path) { // or each step of the checkpoint would wait for it
 			v.needs[path] = e.ID
 		}
 		return nil
@@ -401,7 +401,7 @@ func (c *Capturer) lookup(ctx context.Context, root object.ID, path string) (obj
 	}
 }
 
-// treesKept is how many entries of trees are kept as long as a point is made.
+// treesKept is how many entries of trees are kept as long as a checkpoint is made.
 const treesKept = 500_000
 
 // readTree gives a tree from where it is; zero: an empty one. It is not to be changed.

@@ -287,7 +287,7 @@ func (w *world) point(reason session.Reason) (session.Point, capture.Report) {
 	return p, report
 }
 
-// check makes a point and compares it with what git would make.
+// check makes a checkpoint and compares it with what git would make.
 func (w *world) check(step string) (session.Point, capture.Report) {
 	w.t.Helper()
 	p, report := w.point(session.Manual)
@@ -328,7 +328,7 @@ func (w *world) withoutEmpty(tree string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// emptyDirs checks that a point holds the directories in which there is nothing, unless git ignores them.
+// emptyDirs checks that a checkpoint holds the directories in which there is nothing, unless git ignores them.
 func (w *world) emptyDirs(step string, p session.Point) {
 	w.t.Helper()
 	held := map[string]bool{}

@@ -253,16 +253,16 @@ func (m *Mirror) Repo(name string) (*session.Repo, error) {
 
 // Points brings the commits of the sessions' checkpoints, in one request.
 func (m *Mirror) Points(ctx context.Context, names ...string) error {
-	return m.points(ctx, commits, names)
+	return m.checkpoints(ctx, commits, names)
 }
 
 // Trees brings the commits of the sessions' checkpoints, of what was recorded in them, and what trees they have that the
 // commit which the session began with does not have, in one request.
 func (m *Mirror) Trees(ctx context.Context, names ...string) error {
-	return m.points(ctx, trees, names)
+	return m.checkpoints(ctx, trees, names)
 }
 
-func (m *Mirror) points(ctx context.Context, d depth, names []string) error {
+func (m *Mirror) checkpoints(ctx context.Context, d depth, names []string) error {
 	filter := map[depth]string{commits: "tree:0", trees: "blob:none"}[d]
 	var wants, haves []object.ID
 	for _, name := range names {

@@ -3,7 +3,7 @@
 //
 // What is recorded lies in the tree of session.TranscriptRef, each commit of which adds a batch:
 //
-//	2006-01-02/POINT.jsonl        what was recorded on a day (in UTC) while POINT was the newest point ("none": there was none)
+//	2006-01-02/POINT.jsonl        what was recorded on a day (in UTC) while POINT was the newest checkpoint ("none": there was none)
 //	2006-01-02/POINT.0002.jsonl   and what did not fit
 //
 // A line is {"id","time","point","session","lane","actor","record":{...}}, of which record is what was given. One that was
@@ -225,7 +225,7 @@ func (b Batch) part(r *session.Repo, files []object.TreeEntry) (name string, bef
 	}
 }
 
-// partName is that of the nth file of a point.
+// partName is that of the nth file of a checkpoint.
 func partName(p session.PointID, n int) string {
 	base := stem(p)
 	if n == 1 {
@@ -241,7 +241,7 @@ func stem(p session.PointID) string {
 	return string(p)
 }
 
-// Files lists the contents whose lines belong to a point, oldest first.
+// Files lists the contents whose lines belong to a checkpoint, oldest first.
 func Files(r *session.Repo, name string, p session.PointID) (ids []object.ID, _ error) {
 	head, err := r.Ref(session.TranscriptRef(name))
 	if err != nil {
@@ -268,7 +268,7 @@ func Files(r *session.Repo, name string, p session.PointID) (ids []object.ID, _ 
 	return ids, nil
 }
 
-// Until is the newest commit of a transcript, which ends at tip, that has nothing of later points than p; zero: there is none.
+// Until is the newest commit of a transcript, which ends at tip, that has nothing of later checkpoints than p; zero: there is none.
 func Until(r *session.Repo, tip object.ID, p session.PointID) (object.ID, error) {
 	for at := tip; !at.IsZero(); {
 		info, err := r.Commit(at)

@@ -183,7 +183,7 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// countOf is how many lines belong to a point.
+// countOf is how many lines belong to a checkpoint.
 func countOf(r *session.Repo, name string, p session.PointID) (n int64, err error) {
 	lines, _, err := Read(r, name, nil)
 	for _, l := range lines {

@@ -16,7 +16,7 @@ import (
 func TestBrokenRefs(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "path", object.SHA1, p.origin.Path)
-	p.carrier(CarrierOptions{})
+	p.copier(RefCopierOptions{})
 	p.carried(p.commit("a", "one"))
 	point := p.point("manual")
 	segment, pin := session.SegmentRef(sessionName, "main", 1), session.PinPrefix(sessionName)+"keep"
@@ -38,7 +38,7 @@ func TestBrokenRefs(t *testing.T) {
 			t.Errorf("%s is %q on the session remote, want %v (sync: %v)", ref, got, point.Commit, err)
 		}
 	}
-	// Of points the newest that is here counts, whatever the session remote has.
+	// Of checkpoints the newest that is here counts, whatever the session remote has.
 	if err := q.Close(); err != nil {
 		t.Fatal(err)
 	}

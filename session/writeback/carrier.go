@@ -31,8 +31,8 @@ type Provider interface {
 	Missing(ids []object.ID) []object.ID
 }
 
-// CarrierOptions describe a Carrier.
-type CarrierOptions struct {
+// RefCopierOptions describe a RefCopier.
+type RefCopierOptions struct {
 	Repo    func() (*session.Repo, error) // makes it; called when there is something to carry, so once or never
 	Session string
 	GitDir  string // of the mount
@@ -51,12 +51,12 @@ type CarrierOptions struct {
 	Log    *zap.Logger // may be nil
 }
 
-// Carrier brings branches, tags and notes of a mount's git directory into the session's Repo, with the objects that were
+// RefCopier brings branches, tags and notes of a mount's git directory into the session's Repo, with the objects that were
 // made there, as they move.
 //
 // Locks: passing is held by who makes a pass, across disk and network; mu is a leaf.
-type Carrier struct {
-	o      CarrierOptions
+type RefCopier struct {
+	o      RefCopierOptions
 	log    *zap.Logger
 	cancel context.CancelFunc
 	done   sync.WaitGroup
@@ -73,13 +73,13 @@ type Carrier struct {
 	failure error
 }
 
-// NewCarrier begins to watch. The refs as they are now are brought in the background.
-func NewCarrier(o CarrierOptions) *Carrier {
+// NewRefCopier begins to watch. The refs as they are now are brought in the background.
+func NewRefCopier(o RefCopierOptions) *RefCopier {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	c := &Carrier{
+	c := &RefCopier{
 		o: o, log: o.Log, cancel: cancel, wake: make(chan struct{}, 1), passing: make(chan struct{}, 1),
 		refs: gitRefs{dir: o.GitDir, format: o.Format}, watched: map[string]func(){},
 	}
@@ -88,7 +88,7 @@ func NewCarrier(o CarrierOptions) *Carrier {
 }
 
 // Flush returns when the refs that were there when it was called are in the Repo.
-func (c *Carrier) Flush(ctx context.Context) error {
+func (c *RefCopier) Flush(ctx context.Context) error {
 	next, err := c.pass(ctx)
 	if err != nil || next > 0 {
 		select { // the loop sees to the rest
@@ -100,7 +100,7 @@ func (c *Carrier) Flush(ctx context.Context) error {
 }
 
 // Close ends the watch, and what is under way.
-func (c *Carrier) Close() {
+func (c *RefCopier) Close() {
 	c.cancel()
 	c.done.Wait()
 	c.passing <- struct{}{}
@@ -113,7 +113,7 @@ func (c *Carrier) Close() {
 
 // run makes a pass after each sign, and a few more after it: git removes directories of refs that become empty and makes
 // them anew, and of what comes into one before it is watched there is no sign. At rest there is no timer.
-func (c *Carrier) run(ctx context.Context) {
+func (c *RefCopier) run(ctx context.Context) {
 	failures, again := 0, firstLook
 	for {
 		next, err := c.pass(ctx)
@@ -160,7 +160,7 @@ func retryIn(failures int) time.Duration {
 }
 
 // pass carries what has moved, and says when to look again though nothing tells of changes; 0: never.
-func (c *Carrier) pass(ctx context.Context) (next time.Duration, err error) {
+func (c *RefCopier) pass(ctx context.Context) (next time.Duration, err error) {
 	select {
 	case c.passing <- struct{}{}:
 		defer func() { <-c.passing }()
@@ -192,12 +192,12 @@ func (c *Carrier) pass(ctx context.Context) (next time.Duration, err error) {
 		c.before = &now
 		c.tellMoved(moved)
 		err = c.carry(ctx, now)
-		c.tellMoved(c.repo != nil && !had) // until now there was nothing to make a point in
+		c.tellMoved(c.repo != nil && !had) // until now there was nothing to make a checkpoint in
 		return next, err
 	}
 }
 
-func (c *Carrier) tellMoved(moved bool) {
+func (c *RefCopier) tellMoved(moved bool) {
 	if moved && c.o.Moved != nil {
 		c.o.Moved()
 	}
@@ -205,7 +205,7 @@ func (c *Carrier) tellMoved(moved bool) {
 
 // watch sees to it that every directory is watched, and says whether one was not. Each is asked for every time: one that was
 // removed and made anew is watched no more, and may even have the inode number of the one before.
-func (c *Carrier) watch(dirs []string) (fresh, ok bool) {
+func (c *RefCopier) watch(dirs []string) (fresh, ok bool) {
 	if c.o.Watch == nil {
 		return false, false
 	}
@@ -239,7 +239,7 @@ func (c *Carrier) watch(dirs []string) (fresh, ok bool) {
 	return fresh, ok
 }
 
-func (c *Carrier) tell(err error) {
+func (c *RefCopier) tell(err error) {
 	c.mu.Lock()
 	before := c.failure
 	c.failure = err

@@ -201,13 +201,13 @@ func pollWatch(t testing.TB) func(dir string, wake chan<- struct{}) (func(), boo
 	}
 }
 
-func (p *place) carrier(o CarrierOptions) *Carrier {
+func (p *place) copier(o RefCopierOptions) *RefCopier {
 	o.Repo, o.Session, o.GitDir, o.Format = p.open, sessionName, p.git, p.format
 	if o.Watch == nil {
 		o.Watch = pollWatch(p.t)
 	}
 	o.Refs = func() []packedrefs.Ref { return []packedrefs.Ref{{Name: "refs/heads/main", ID: p.base}} }
-	c := NewCarrier(o)
+	c := NewRefCopier(o)
 	p.t.Cleanup(c.Close)
 	return c
 }
@@ -229,7 +229,7 @@ func TestCarrier(t *testing.T) {
 	for _, f := range []object.Format{object.SHA1, object.SHA256} {
 		t.Run(f.String(), func(t *testing.T) {
 			p := newPlace(t, f)
-			c := p.carrier(CarrierOptions{})
+			c := p.copier(RefCopierOptions{})
 			if err := c.Flush(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -286,7 +286,7 @@ func TestCarrier(t *testing.T) {
 			c.Close()
 			run(t, p.work, "", "branch", "-q", "-D", "feature")
 			run(t, p.work, "", "update-ref", "refs/heads/main", p.base.String())
-			c = p.carrier(CarrierOptions{})
+			c = p.copier(RefCopierOptions{})
 			if err := c.Flush(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -312,11 +312,11 @@ func TestCarrierOfALostObject(t *testing.T) {
 		if err := os.Rename(lost, lost+".away"); err != nil {
 			t.Fatal(err)
 		}
-		o := CarrierOptions{}
+		o := RefCopierOptions{}
 		if embedded {
 			o.Provide = p
 		}
-		c := p.carrier(o)
+		c := p.copier(o)
 		if err := c.Flush(t.Context()); !errors.Is(err, odb.ErrNotFound) || !strings.Contains(err.Error(), "v1") {
 			t.Errorf("flush: %v", err)
 		}
@@ -340,7 +340,7 @@ func TestCarrierOfALostObject(t *testing.T) {
 func TestCarrierWithoutGitDirectory(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	var failure atomic.Pointer[error]
-	c := p.carrier(CarrierOptions{Failed: func(err error) { failure.Store(&err) }})
+	c := p.copier(RefCopierOptions{Failed: func(err error) { failure.Store(&err) }})
 	one := p.commit("a", "a")
 	if err := c.Flush(t.Context()); err != nil {
 		t.Fatal(err)
@@ -361,7 +361,7 @@ func TestCarrierWithoutGitDirectory(t *testing.T) {
 // What is not the session's is not carried: fetched tags and branches that are as the remote has them.
 func TestCarrierLeavesTheRemotes(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	c := p.carrier(CarrierOptions{})
+	c := p.copier(RefCopierOptions{})
 	run(t, p.origin.Path, "", "tag", "theirs", "main")
 	run(t, p.origin.Path, "", "tag", "-a", "-m", "x", "annotated", "main")
 	run(t, p.work, "", "fetch", "-q", "--tags", "origin")
@@ -382,7 +382,7 @@ func TestCloneable(t *testing.T) {
 	for _, f := range []object.Format{object.SHA1, object.SHA256} {
 		t.Run(f.String(), func(t *testing.T) {
 			p := newPlace(t, f)
-			c := p.carrier(CarrierOptions{Provide: p})
+			c := p.copier(RefCopierOptions{Provide: p})
 			check := func(branch string, want object.ID) {
 				t.Helper()
 				if err := c.Flush(t.Context()); err != nil {

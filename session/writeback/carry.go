@@ -21,7 +21,7 @@ type move struct {
 }
 
 // carry brings what differs. Old tips that nothing else reaches are kept by refs of their own, in the same step.
-func (c *Carrier) carry(ctx context.Context, now refsOf) error {
+func (c *RefCopier) carry(ctx context.Context, now refsOf) error {
 	if c.repo == nil && !c.anything(now) {
 		return nil
 	}
@@ -104,7 +104,7 @@ func (c *Carrier) carry(ctx context.Context, now refsOf) error {
 
 // owner returns the change that makes the plain names in the Repo the session's, if it is the session remote, and adds the
 // object of that. Without a name there is nothing to change.
-func (c *Carrier) owner(objects *[]odb.Outgoing) (session.RefChange, error) {
+func (c *RefCopier) owner(objects *[]odb.Outgoing) (session.RefChange, error) {
 	blob, err := session.OwnerBlob(c.o.Format, c.o.Session)
 	if err != nil {
 		return session.RefChange{}, err
@@ -118,7 +118,7 @@ func (c *Carrier) owner(objects *[]odb.Outgoing) (session.RefChange, error) {
 }
 
 // there leaves out the moves to what is not there, of which the error tells: what one ref has lost keeps no other here.
-func (c *Carrier) there(moves []move, before, after carried) ([]move, error) {
+func (c *RefCopier) there(moves []move, before, after carried) ([]move, error) {
 	var lost []error
 	moves = slices.DeleteFunc(moves, func(m move) bool {
 		if m.new.IsZero() {
@@ -138,7 +138,7 @@ func (c *Carrier) there(moves []move, before, after carried) ([]move, error) {
 }
 
 // look reads what a ref names, and what that names if it is a tag.
-func (c *Carrier) look(id object.ID) error {
+func (c *RefCopier) look(id object.ID) error {
 	for {
 		t, content, err := c.repo.Get(id, object.MaxCommitSize)
 		if err != nil || t != object.Tag {
@@ -151,7 +151,7 @@ func (c *Carrier) look(id object.ID) error {
 }
 
 // anything says whether some ref is not as the mounted remote has it, or had it.
-func (c *Carrier) anything(now refsOf) bool {
+func (c *RefCopier) anything(now refsOf) bool {
 	theirs := c.theirs(now)
 	for name, id := range now.users {
 		if theirs[name] != id {
@@ -162,7 +162,7 @@ func (c *Carrier) anything(now refsOf) bool {
 }
 
 // theirs is what the mounted remote has under the names of the user's refs.
-func (c *Carrier) theirs(now refsOf) map[string]object.ID {
+func (c *RefCopier) theirs(now refsOf) map[string]object.ID {
 	theirs := map[string]object.ID{}
 	if c.o.Refs != nil {
 		for _, r := range c.o.Refs() {
@@ -180,8 +180,8 @@ func (c *Carrier) theirs(now refsOf) map[string]object.ID {
 }
 
 // moves compares. A ref that was never carried, and names what the mounted remote has, is not the session's: it came
-// with a fetch, or it says where somebody is about to begin. The State of the next point knows it.
-func (c *Carrier) moves(now refsOf, before carried) ([]move, carried, error) {
+// with a fetch, or it says where somebody is about to begin. The State of the next checkpoint knows it.
+func (c *RefCopier) moves(now refsOf, before carried) ([]move, carried, error) {
 	after := carried{}
 	var moves []move
 	theirs := c.theirs(now)
@@ -242,7 +242,7 @@ func (c *Carrier) moves(now refsOf, before carried) ([]move, carried, error) {
 
 // bare says whether a ref names nothing but what the mounted remote can give again, itself or by a tag around it, in a Repo
 // that is to be cloned.
-func (c *Carrier) bare(id object.ID) (bool, error) {
+func (c *RefCopier) bare(id object.ID) (bool, error) {
 	for c.clone != nil {
 		if c.repo.Remotes(id) && !c.repo.Owned(id) {
 			return true, nil
@@ -263,7 +263,7 @@ func (c *Carrier) bare(id object.ID) (bool, error) {
 
 // changes are the moves, and before them what keeps the tips that they leave behind: who dies in the middle of an Update
 // has made the first of them. A ref is signed before it is moved: moved and not signed it would be somebody else's.
-func (c *Carrier) changes(moves []move) ([]session.RefChange, error) {
+func (c *RefCopier) changes(moves []move) ([]session.RefChange, error) {
 	var changes, keep []session.RefChange
 	kept := map[object.ID]bool{}
 	if slices.ContainsFunc(moves, func(m move) bool { return !m.old.IsZero() }) {

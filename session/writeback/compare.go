@@ -29,7 +29,7 @@ type comparison struct {
 
 // compare finds out what to change on the session remote. A ref there may be moved if ours contains it, and one that no other
 // session writes also if it is as this session left it, or what this session was about to make of it; otherwise it is somebody
-// else's work, and stays: so does the work of a machine that died, as far as the point with which another one went on does not
+// else's work, and stays: so does the work of a machine that died, as far as the checkpoint with which another one went on does not
 // know of it.
 func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) comparison {
 	c := comparison{moved: map[string]object.ID{}}

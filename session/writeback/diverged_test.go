@@ -17,7 +17,7 @@ import (
 func TestDivergence(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "path", object.SHA1, p.origin.Path)
-	p.carrier(CarrierOptions{})
+	p.copier(RefCopierOptions{})
 	q := p.queue(to, QueueOptions{})
 	one := p.commit("a", "one")
 	await.Until(t, "the first commit", func() bool { return to.ref("refs/heads/main") == one.String() })

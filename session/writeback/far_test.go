@@ -139,7 +139,7 @@ func (p *place) queue(to *far, o QueueOptions) *Queue {
 	return q
 }
 
-// carried waits for the carrier.
+// carried waits for the copier.
 func (p *place) carried(id object.ID) {
 	p.t.Helper()
 	await.Until(p.t, "the carrier", func() bool { return p.inSession("refs/heads/main") == id.String() })
@@ -169,7 +169,7 @@ func wantSync(t testing.TB, q *Queue) {
 	}
 }
 
-// point makes a point of a tree, as a capturer does: a state, and a commit behind the point before.
+// checkpoint makes a checkpoint of a tree, as a capturer does: a state, and a commit behind the checkpoint before.
 func (p *place) point(reason string) session.Point {
 	p.t.Helper()
 	repo, err := p.open()

@@ -13,7 +13,7 @@ import (
 func TestFigures(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "http", object.SHA1, p.origin.Path)
-	p.carrier(CarrierOptions{})
+	p.copier(RefCopierOptions{})
 	p.carried(p.commit("a", "one"))
 	q := p.queue(to, QueueOptions{})
 	wantSync(t, q)

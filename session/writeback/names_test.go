@@ -29,7 +29,7 @@ func TestPlainNamesOfOthersStay(t *testing.T) {
 	to := newFar(t, "http", object.SHA1, p.origin.Path)
 	to.disown()
 	before := run(t, to.dir, "", "for-each-ref", "refs/heads", "refs/tags")
-	p.carrier(CarrierOptions{})
+	p.copier(RefCopierOptions{})
 	q := p.queue(to, QueueOptions{})
 	ours := func(branch string) string { return "refs/heads/afs/" + sessionName + "/" + branch }
 	to.await(ours("main"), p.commit("a", "one").String())
@@ -138,7 +138,7 @@ func TestNotesAreMerged(t *testing.T) {
 		t.Run(f.String(), func(t *testing.T) {
 			p := newPlace(t, f)
 			to := newFar(t, "http", f, p.origin.Path)
-			p.carrier(CarrierOptions{})
+			p.copier(RefCopierOptions{})
 			brought := make(chan [2]object.ID, 10)
 			bring := func(_ context.Context, ref string, old, merged object.ID) error { // as the daemon does
 				pack := exec.Command("sh", "-ec", fmt.Sprintf("printf '%%s\\n^%%s\\n' %s %s | git --git-dir=%s pack-objects -q --revs --stdout | git --git-dir=%s unpack-objects -q", merged, old, p.session, p.git))
@@ -202,7 +202,7 @@ func TestNotesAreMerged(t *testing.T) {
 func TestNotesThatLoseTheRace(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "http", object.SHA1, p.origin.Path)
-	p.carrier(CarrierOptions{})
+	p.copier(RefCopierOptions{})
 	const ref, other = "refs/notes/agent", "refs/afs/diverged/other/notes/agent"
 	note := func(dir, name, text string) string {
 		run(t, dir, "", "-c", "user.name=a", "-c", "user.email=a@b", "notes", "--ref="+name, "append", "-m", text, p.base.String())

@@ -169,7 +169,7 @@ func (q *Queue) pushNotes(ctx context.Context, push *thin.Push, n notesMove, l *
 // bringNotes brings merged notes into the mount. It is tried again at the next push if the user has moved them meanwhile.
 func (q *Queue) bringNotes(ctx context.Context, n notesMove, merged object.ID, l *ledger, local map[string]object.ID) {
 	err := q.o.Notes(ctx, n.ref, n.mine, merged)
-	if err == nil { // the Carrier would do that in a moment, and make another push of it
+	if err == nil { // the RefCopier would do that in a moment, and make another push of it
 		err = q.o.Repo.Update(ctx, []session.RefChange{{Name: n.ref, Old: n.mine, New: merged}})
 	}
 	if err != nil {

@@ -119,7 +119,7 @@ func (h *haul) tip(id object.ID) ([]object.ID, error) {
 		if err != nil {
 			return nil, err
 		}
-		// The files of a point are those of a commit of the mounted remote, but for what was changed.
+		// The files of a checkpoint are those of a commit of the mounted remote, but for what was changed.
 		if p, err := session.ParsePoint(h.repo.Format(), id, content); err == nil {
 			for _, stand := range []object.ID{p.Head, p.Base} {
 				if !stand.IsZero() && !h.sent[stand] && !h.repo.Owned(stand) {

@@ -18,7 +18,7 @@ func TestATreeOfSomebodyElsesBranch(t *testing.T) {
 			tree := run(t, p.origin.Path, list+"\n040000 tree "+sub+"\tnew-directory\n", "mktree")
 			run(t, p.origin.Path, "", "branch", "feature", run(t, p.origin.Path, "", "commit-tree", "-m", "theirs", "-p", "main", tree))
 			run(t, p.work, "", "fetch", "-q", "--filter=blob:none", "origin", "feature:refs/remotes/origin/feature")
-			p.carrier(CarrierOptions{})
+			p.copier(RefCopierOptions{})
 			q := p.queue(to, QueueOptions{Store: p})
 			run(t, p.work, "", "update-ref", "refs/heads/main", run(t, p.work, "", "commit-tree", "-m", "picked", "-p", "main", tree))
 			picked := object.MustID(run(t, p.work, "", "rev-parse", "main"))

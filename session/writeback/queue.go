@@ -79,7 +79,7 @@ type Queue struct {
 	declined []refusedRef         // the user's first
 	notices  []string
 	seeding  *seeding
-	ground   groundTry
+	ground   baseTry
 	// Who waits for all to be there.
 	asked, answered uint64 // counts of calls of Sync, and of those that a round began after
 	outcome         error  // of that round
@@ -165,7 +165,7 @@ func (q *Queue) run(ctx context.Context) {
 		}
 		var wait time.Duration
 		if err == nil && len(need) > 0 {
-			if wait, err = q.bringGround(ctx, need, asked > q.answeredNow()); err == nil {
+			if wait, err = q.fetchBase(ctx, need, asked > q.answeredNow()); err == nil {
 				continue
 			}
 			if ctx.Err() != nil {
@@ -176,7 +176,7 @@ func (q *Queue) run(ctx context.Context) {
 			wait = notesRest/2 + rand.N(notesRest)
 		}
 		if !busy || q.Status().Pending == 0 { // they have another name there
-			q.answer(asked, err, wait > groundFirst)
+			q.answer(asked, err, wait > baseFirst)
 		}
 		if !q.rest(ctx, failures, wait) {
 			return
@@ -284,7 +284,7 @@ func (q *Queue) answer(asked uint64, err error, givenUp bool) {
 
 // final says whether another try would come to the same.
 func final(err error) bool {
-	for _, is := range []error{errNoGround, transport.ErrAuth, transport.ErrForbidden, transport.ErrNotFound, transport.ErrNoPush} {
+	for _, is := range []error{errNoBase, transport.ErrAuth, transport.ErrForbidden, transport.ErrNotFound, transport.ErrNoPush} {
 		if errors.Is(err, is) {
 			return true
 		}
@@ -317,9 +317,10 @@ func (q *Queue) fail(err error) {
 	}
 }
 
-// Sync returns when the session remote has all refs that the Repo had when it was called, or newer ones, and has been
-// asked whether it really does. What diverged is there under another name, which Status tells. What cannot be there because
-// of others (moved, refused, no access) ends it with an error that says so. While the remote cannot be reached it tries again, at once at first, until ctx ends, and then says why.
+// Sync returns when the session remote has all refs that the Repo had when it was called, or newer ones, and has been asked whether
+// it really does. What diverged is there under another name, which Status tells. What cannot be there because of others (moved,
+// refused, no access) ends it with an error that says so. While the remote cannot be reached it tries again, at once at first,
+// until ctx ends, and then says why.
 func (q *Queue) Sync(ctx context.Context, progress func(Status)) error {
 	if q.o.Remote == nil {
 		return nil
@@ -386,7 +387,7 @@ func (q *Queue) Acknowledged(ref string) object.ID {
 	return q.ledger.refs[q.layout(q.ledger).There(ref)].acked
 }
 
-// Has says whether the session remote has a point.
+// Has says whether the session remote has a checkpoint.
 func (q *Queue) Has(p session.Point) bool {
 	id := q.Acknowledged(session.SegmentRef(p.Session, p.Lane, p.Segment))
 	if id.IsZero() || id == p.Commit {

@@ -23,7 +23,7 @@ func TestQueue(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%v", kind, f), func(t *testing.T) {
 				p := newPlace(t, f)
 				to := newFar(t, kind, f, p.origin.Path)
-				p.carrier(CarrierOptions{})
+				p.copier(RefCopierOptions{})
 				one := p.commit("d/new.txt", "one")
 				q := p.queue(to, QueueOptions{})
 				await.Until(t, "the first commit", func() bool { return to.ref("refs/heads/main") == one.String() })
@@ -65,7 +65,7 @@ func TestQueue(t *testing.T) {
 func TestLostAnswer(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "http", object.SHA1, p.origin.Path)
-	p.carrier(CarrierOptions{})
+	p.copier(RefCopierOptions{})
 	q := p.queue(to, QueueOptions{})
 	one := p.commit("a", "one")
 	p.carried(one)
@@ -93,7 +93,7 @@ func TestLostAnswer(t *testing.T) {
 func TestLatePushIsTheSessionsOwn(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "http", object.SHA1, p.origin.Path)
-	p.carrier(CarrierOptions{})
+	p.copier(RefCopierOptions{})
 	q := p.queue(to, QueueOptions{})
 	one := p.commit("a", "one")
 	p.carried(one)
@@ -125,11 +125,11 @@ func TestLatePushIsTheSessionsOwn(t *testing.T) {
 func TestQueueEndsAnywhere(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "http", object.SHA1, p.origin.Path)
-	p.carrier(CarrierOptions{})
+	p.copier(RefCopierOptions{})
 	run(t, to.dir, "", "config", "core.logAllRefUpdates", "always")
 	remote := to.open(transport.Options{})
 	var tips []object.ID
-	var points []session.Point
+	var checkpoints []session.Point
 	for i := range 25 {
 		q := p.queue(to, QueueOptions{Remote: remote})
 		args := []string{}
@@ -137,7 +137,7 @@ func TestQueueEndsAnywhere(t *testing.T) {
 			args = append(args, "--amend")
 		}
 		tips = append(tips, p.commit("a", fmt.Sprint(i), args...))
-		points = append(points, p.point("idle"))
+		checkpoints = append(checkpoints, p.point("idle"))
 		var fault *gittest.Injection
 		switch i % 4 {
 		case 1:
@@ -162,7 +162,7 @@ func TestQueueEndsAnywhere(t *testing.T) {
 	}
 	chain := strings.Fields(run(t, to.dir, "", "rev-list", "--first-parent", "-25", session.SegmentRef(sessionName, "main", 1)))
 	for i, id := range chain {
-		if id != points[len(points)-1-i].Commit.String() {
+		if id != checkpoints[len(checkpoints)-1-i].Commit.String() {
 			t.Errorf("point %d from the end is %s", i, id)
 		}
 	}
@@ -204,7 +204,7 @@ func TestDelay(t *testing.T) {
 		p := newPlace(t, object.SHA1)
 		to := newFar(t, kind, object.SHA1, p.origin.Path)
 		to.server.SetRTT(50 * time.Millisecond)
-		p.carrier(CarrierOptions{})
+		p.copier(RefCopierOptions{})
 		p.queue(to, QueueOptions{})
 		for i := range 4 {
 			id := p.commit("a", fmt.Sprint(i))

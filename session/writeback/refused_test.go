@@ -29,9 +29,9 @@ func TestRefusals(t *testing.T) {
 		}
 		return func() { os.Remove(path) }
 	}
-	p.carrier(CarrierOptions{})
+	p.copier(RefCopierOptions{})
 	q := p.queue(to, QueueOptions{})
-	// A protected branch does not hold the points up.
+	// A protected branch does not hold the checkpoints up.
 	remove := hook("update", `test "$1" != refs/heads/main || { echo main is protected >&2; exit 1; }`)
 	one := p.commit("a", "one")
 	await.Until(t, "the carrier", func() bool { return p.inSession("refs/heads/main") == one.String() })
@@ -96,16 +96,16 @@ func TestRefusals(t *testing.T) {
 func TestOutage(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "http", object.SHA1, p.origin.Path)
-	p.carrier(CarrierOptions{})
+	p.copier(RefCopierOptions{})
 	q := p.queue(to, QueueOptions{})
 	run(t, to.dir, "", "config", "core.logAllRefUpdates", "always")
 	to.server.Down()
 	var last object.ID
-	var points []session.Point
+	var checkpoints []session.Point
 	for i := range 10 {
 		last = p.commit("a", fmt.Sprint(i))
 		p.carried(last)
-		points = append(points, p.point("idle"))
+		checkpoints = append(checkpoints, p.point("idle"))
 	}
 	awaitFailure(t, q)
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
@@ -119,12 +119,12 @@ func TestOutage(t *testing.T) {
 	}
 	q = p.queue(to, QueueOptions{})
 	wantSync(t, q)
-	if to.ref("refs/heads/main") != last.String() || !q.Has(points[9]) {
+	if to.ref("refs/heads/main") != last.String() || !q.Has(checkpoints[9]) {
 		t.Error("not all is there")
 	}
 	chain := strings.Fields(run(t, to.dir, "", "rev-list", "--first-parent", "-10", session.SegmentRef(sessionName, "main", 1)))
 	for i, id := range chain {
-		if id != points[9-i].Commit.String() {
+		if id != checkpoints[9-i].Commit.String() {
 			t.Errorf("point %d from the end is %s", i, id)
 		}
 	}
@@ -142,7 +142,7 @@ func TestFullRemote(t *testing.T) {
 	to := &far{t: t, dir: filepath.Join(dir, "far"), url: filepath.Join(dir, "far")}
 	run(t, "/", "", "clone", "-q", "--bare", "--no-hardlinks", p.origin.Path, to.dir)
 	to.own()
-	p.carrier(CarrierOptions{})
+	p.copier(RefCopierOptions{})
 	q := p.queue(to, QueueOptions{})
 	one := p.commit("a", "one")
 	p.carried(one)

@@ -179,7 +179,7 @@ func (t *trial) load(ctx context.Context, push *thin.Push, updates []update, l *
 	}
 	lacks, err := q.lacks(ctx, h.ground, l, theirs, t.missing >= 2)
 	if err == nil && len(lacks) > 0 && q.o.Base == ModeShared {
-		err = errNoGround
+		err = errNoBase
 	}
 	if err != nil {
 		return nil, nil, err
@@ -378,7 +378,7 @@ func (q *Queue) names(local map[string]object.ID, l *ledger) []string {
 	}
 	names := []string{
 		session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.KeptPrefix(name), session.TranscriptRef(name), session.FactsRef(name),
-		session.CarriedPrefix(name), session.DivergedPrefix, groundPrefix(name),
+		session.CarriedPrefix(name), session.DivergedPrefix, basePrefix(name),
 	}
 	users := map[string]bool{}
 	for ref := range local {
@@ -397,5 +397,5 @@ func (q *Queue) names(local map[string]object.ID, l *ledger) []string {
 	return slices.AppendSeq(names, maps.Keys(users))
 }
 
-// groundPrefix is that of commits of the mounted remote that the session remote got to stand on.
-func groundPrefix(name string) string { return session.Prefix + "ground/" + name + "/" }
+// basePrefix is that of commits of the mounted remote that the session remote got to stand on.
+func basePrefix(name string) string { return session.Prefix + "ground/" + name + "/" }

@@ -24,39 +24,39 @@ type seeding struct{ done, size atomic.Int64 }
 // Between tries to bring the ground, which cost the mounted remote a pack of all its history, the wait doubles. If only a
 // remote could not be reached, nothing was asked of it.
 const (
-	groundFirst  = 30 * time.Second
-	groundMost   = time.Hour
-	groundAgain  = 15 * time.Second // so long after a failure it is what somebody who asks is told
+	baseFirst    = 30 * time.Second
+	baseMost     = time.Hour
+	baseAgain    = 15 * time.Second // so long after a failure it is what somebody who asks is told
 	unreachFirst = time.Second
 	unreachMost  = time.Minute
 )
 
-// groundTry is the last try.
-type groundTry struct {
+// baseTry is the last try.
+type baseTry struct {
 	failure  error // nil: it went well
 	since    time.Time
 	at       time.Time
 	failures int
 }
 
-// bringGround brings it, or gives how long it is to be left alone, and why. It is tried before its time for who asks.
-func (q *Queue) bringGround(ctx context.Context, need []object.ID, asked bool) (time.Duration, error) {
+// fetchBase brings it, or gives how long it is to be left alone, and why. It is tried before its time for who asks.
+func (q *Queue) fetchBase(ctx context.Context, need []object.ID, asked bool) (time.Duration, error) {
 	q.mu.Lock()
 	last := q.ground
 	q.mu.Unlock()
-	if wait := time.Until(last.next()); last.failure != nil && wait > 0 && (!asked || time.Since(last.at) < groundAgain) {
+	if wait := time.Until(last.next()); last.failure != nil && wait > 0 && (!asked || time.Since(last.at) < baseAgain) {
 		return wait, last.failure
 	}
 	err := q.seed(ctx, need)
 	if ctx.Err() != nil {
 		return 0, context.Cause(ctx)
 	}
-	now := groundTry{failure: err, at: time.Now(), since: last.since, failures: last.failures + 1}
+	now := baseTry{failure: err, at: time.Now(), since: last.since, failures: last.failures + 1}
 	if last.failure == nil {
 		now.since = now.at
 	}
 	if err == nil {
-		now = groundTry{}
+		now = baseTry{}
 	}
 	q.mu.Lock()
 	q.ground = now
@@ -69,16 +69,16 @@ func (q *Queue) bringGround(ctx context.Context, need []object.ID, asked bool) (
 }
 
 // next is when another try is due.
-func (g groundTry) next() time.Time {
-	first, most := groundFirst, groundMost
+func (g baseTry) next() time.Time {
+	first, most := baseFirst, baseMost
 	if errors.Is(g.failure, transport.ErrUnreachable) || errors.Is(g.failure, transport.ErrStalled) {
 		first, most = unreachFirst, unreachMost
 	}
 	return g.at.Add(first + min(first<<min(max(g.failures-1, 0), 20), most))
 }
 
-// errNoGround says that what the session stands on can be had from nobody.
-var errNoGround = errors.New("the session remote lacks the history that the session stands on")
+// errNoBase says that what the session stands on can be had from nobody.
+var errNoBase = errors.New("the session remote lacks the history that the session stands on")
 
 // lacks gives the ground that the session remote does not have. It is asked about what is not known yet; where it cannot
 // be, it is believed to have it. When it has complained nothing is believed, nor known.
@@ -124,7 +124,7 @@ func (q *Queue) lacks(ctx context.Context, ground idSet, l *ledger, theirs map[s
 		l.mode = ModeSeed
 	} else if len(ground) > 0 { // whoever brought it, a push without an answer or somebody else
 		q.mu.Lock()
-		q.ground = groundTry{}
+		q.ground = baseTry{}
 		q.mu.Unlock()
 	}
 	return lacks, nil
@@ -168,7 +168,7 @@ func (q *Queue) probe(ctx context.Context, ids []object.ID) (has, lacks []object
 // file until they are there.
 func (q *Queue) seed(ctx context.Context, need []object.ID) error {
 	if q.o.Origin == nil {
-		return errNoGround
+		return errNoBase
 	}
 	s := new(seeding)
 	q.mu.Lock()
@@ -190,7 +190,7 @@ func (q *Queue) seed(ctx context.Context, need []object.ID) error {
 	if err != nil {
 		return fmt.Errorf("fetch history for the session remote: %w", err)
 	}
-	if err := q.sendGround(ctx, need, path, s); err != nil {
+	if err := q.sendBase(ctx, need, path, s); err != nil {
 		return fmt.Errorf("send history to the session remote: %w", err)
 	}
 	if err := os.Remove(path); err != nil {
@@ -242,9 +242,9 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// sendGround pushes it to refs that nobody looks at, so that the session remote keeps it.
-func (q *Queue) sendGround(ctx context.Context, need []object.ID, path string, s *seeding) error {
-	prefix := groundPrefix(q.o.Session)
+// sendBase pushes it to refs that nobody looks at, so that the session remote keeps it.
+func (q *Queue) sendBase(ctx context.Context, need []object.ID, path string, s *seeding) error {
+	prefix := basePrefix(q.o.Session)
 	push, err := q.openPush(ctx, []string{prefix})
 	if err != nil {
 		return err

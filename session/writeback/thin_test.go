@@ -22,7 +22,7 @@ func TestThin(t *testing.T) {
 			t.Run(kind+"/"+f.String(), func(t *testing.T) {
 				p := newPlace(t, f)
 				to := newFar(t, kind, f, "")
-				p.carrier(CarrierOptions{})
+				p.copier(RefCopierOptions{})
 				one := p.commit("d/new.txt", "one")
 				p.carried(one)
 				point := p.point("manual")
@@ -84,7 +84,7 @@ func TestThin(t *testing.T) {
 func TestThinFetchesOrdinaryRefsThatMoved(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "http", object.SHA1, "")
-	p.carrier(CarrierOptions{})
+	p.copier(RefCopierOptions{})
 	p.carried(p.commit("a", "one"))
 	sender, reader := to.open(transport.Options{}), to.open(transport.Options{})
 	wantSync(t, p.queue(to, QueueOptions{Remote: sender, BaseURL: baseURL}))
@@ -108,7 +108,7 @@ func TestThinFetchesOrdinaryRefsThatMoved(t *testing.T) {
 func TestThinManyPushes(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "path", object.SHA1, "")
-	p.carrier(CarrierOptions{})
+	p.copier(RefCopierOptions{})
 	p.carried(p.commit("a", "0"))
 	q := p.queue(to, QueueOptions{BaseURL: baseURL})
 	wantSync(t, q)
@@ -158,7 +158,7 @@ func TestThinManyPushes(t *testing.T) {
 func TestThinMovedByOthers(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "http", object.SHA1, "")
-	p.carrier(CarrierOptions{})
+	p.copier(RefCopierOptions{})
 	one := p.commit("a", "one")
 	p.carried(one)
 	q := p.queue(to, QueueOptions{BaseURL: baseURL})
@@ -188,7 +188,7 @@ func TestThinMovedByOthers(t *testing.T) {
 func TestThinRewrite(t *testing.T) {
 	p := newPlace(t, object.SHA1)
 	to := newFar(t, "http", object.SHA1, "")
-	p.carrier(CarrierOptions{})
+	p.copier(RefCopierOptions{})
 	dropped := p.commit("a", strings.Repeat("dropped ", 100))
 	p.carried(dropped)
 	q := p.queue(to, QueueOptions{BaseURL: baseURL})
@@ -227,7 +227,7 @@ func TestThinRewrite(t *testing.T) {
 // A session stays in the mode that it began in, and thin is for remotes that other machines can read.
 func TestThinOrNot(t *testing.T) {
 	p := newPlace(t, object.SHA1)
-	p.carrier(CarrierOptions{})
+	p.copier(RefCopierOptions{})
 	p.carried(p.commit("a", "one"))
 	for _, c := range []struct {
 		name string
@@ -262,7 +262,7 @@ func TestThinOrNot(t *testing.T) {
 		q.Close()
 	}
 	q := p.queue(newFar(t, "path", object.SHA1, ""), QueueOptions{BaseURL: baseURL, Base: ModeShared})
-	if err := syncAll(t, q); !errors.Is(err, errNoGround) {
+	if err := syncAll(t, q); !errors.Is(err, errNoBase) {
 		t.Errorf("shared with a session remote that lacks the base: %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-// Package writeback has a session's work follow it out of the mount: a Carrier brings what git did in the mount's git
+// Package writeback has a session's work follow it out of the mount: a RefCopier brings what git did in the mount's git
 // directory into the session's Repo, a Queue brings what is in the Repo to the session remote.
 //
 // It promises:
@@ -55,7 +55,7 @@ type Status struct {
 	Layout   session.Layout
 	Diverged []Diverged
 	Behind   []string // "REF: ID" of refs of which the session remote has all that is here, and more
-	Moved    []string // the session's own refs (meta, points) that somebody else has moved; they are not sent any more
+	Moved    []string // the session's own refs (meta, checkpoints) that somebody else has moved; they are not sent any more
 	Refused  []string // "REF: WHY" of refs that the session remote does not want, those for the same reason in one, the user's first
 	Notices  []string // what is worth telling, such as refs that the session remote had lost
 
