@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/checkout"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/internal/disk"
@@ -94,14 +95,9 @@ func (m *mount) refresh(ctx context.Context) (reply control.RefreshReply, err er
 	if !ok {
 		return reply, fault.ErrNoBranch
 	}
-	if !m.triedGit(ctx) {
-		return reply, errors.Join(ctx.Err(), fault.ErrNoGitDir)
-	}
-	m.mu.Lock()
-	git, ready := m.git.dir, m.gitReady
-	m.mu.Unlock()
-	if !ready {
-		return reply, fault.ErrNoGitDir
+	git, err := m.readyGit(ctx)
+	if err != nil {
+		return reply, err
 	}
 	select {
 	case m.following <- struct{}{}: // one at a time
@@ -163,7 +159,7 @@ func (m *mount) goAlong(ctx context.Context, git *gitdir.Dir, branch string, fro
 		f.Why, err = m.holdsBack(ctx, git, from.Commit, f.Put, tip)
 		if err == nil && f.Why == "" {
 			var moved control.SwitchReply
-			moved, err = m.moveTo(ctx, git, control.SwitchRequest{Dir: m.dir, Ref: branch, Forward: tip.String()}, false, func(control.Progress) {})
+			moved, err = m.moveTo(ctx, git, checkout.SwitchIntent{Ref: branch, Forward: tip.String()}, nil, func(control.Progress) {})
 			var in fault.RefusalError
 			var busy fault.GitBusyError
 			switch {

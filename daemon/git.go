@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/checkout"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/credential"
 	"github.com/artifactfs/artifactfs/fetch"
@@ -37,6 +38,7 @@ type stockGit struct {
 	objects *promisor.Server
 	logins  *credential.Server
 	guests  *control.Guests // nil: none
+	journal *checkout.Journal
 }
 
 // gitPath is where a mount's git directory is; the file .git in its root says so.
@@ -128,8 +130,7 @@ func (m *mount) openToGit(ctx context.Context, dir *gitdir.Dir) error {
 	if err := m.serveGit(dir); err != nil {
 		return err
 	}
-	m.finishSwitch(ctx, dir)
-	m.finishRestore(ctx, dir)
+	m.finishCheckouts(ctx, dir)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.gitReady = true
@@ -189,7 +190,7 @@ func (m *mount) serveGit(dir *gitdir.Dir) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.git = stockGit{dir, monitor, objects, answers, guests}
+	m.git = stockGit{dir, monitor, objects, answers, guests, checkout.OpenJournal(m.home.Dir)}
 	return nil
 }
 

@@ -12,22 +12,24 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/resume"
-	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// restoredIndex is what was staged at a point, as far as that is brought back.
-type restoredIndex struct {
-	changes []index.Change
-	others  []index.Entry // stages of conflicts
+// stagedIf returns stagedThen if the index is to be restored, else nil.
+func (w *restoring) stagedIf(staged bool) func(context.Context, session.Point) (*gitdir.Staged, error) {
+	if !staged {
+		return nil
+	}
+	return w.stagedThen
 }
 
-// stagedThen compares what was staged at the point with what is now, and sees to it that git finds what it names.
-func (w *restoring) stagedThen(ctx context.Context, git *gitdir.Dir) (*restoredIndex, error) {
-	now, err := w.repo.State(w.now)
+// stagedThen compares what was staged at the target with what is staged now, for the paths that were asked for. It makes
+// sure that git finds the blobs.
+func (w *restoring) stagedThen(ctx context.Context, p session.Point) (*gitdir.Staged, error) {
+	now, err := w.repo.State(p)
 	if err != nil {
 		return nil, err
 	}
-	then, err := w.stateOf(ctx, w.target)
+	then, err := w.stateOf(ctx, w.Target)
 	if err != nil {
 		return nil, err
 	}
@@ -36,23 +38,23 @@ func (w *restoring) stagedThen(ctx context.Context, git *gitdir.Dir) (*restoredI
 	if err != nil {
 		return nil, err
 	}
-	x := &restoredIndex{}
+	x := &gitdir.Staged{}
 	told := map[string]bool{}
 	for _, c := range s.Changes {
 		told[c.Entry.Path] = true
-		if w.wants(c.Entry.Path) {
-			x.changes = append(x.changes, c)
+		if w.Wants(c.Entry.Path) {
+			x.Changes = append(x.Changes, c)
 		}
 	}
 	for _, e := range s.Others {
 		told[e.Path] = true
-		if w.wants(e.Path) {
-			x.others = append(x.others, e)
+		if w.Wants(e.Path) {
+			x.Others = append(x.Others, e)
 		}
 	}
 	entry := entriesOf(ctx, w.m.view.Tree, then.Index.Tree)
 	for _, e := range now.Index.Special { // which is no more than what the tree has
-		if told[e.Path] || !w.wants(e.Path) {
+		if told[e.Path] || !w.Wants(e.Path) {
 			continue
 		}
 		told[e.Path] = true
@@ -60,7 +62,7 @@ func (w *restoring) stagedThen(ctx context.Context, git *gitdir.Dir) (*restoredI
 		if err != nil {
 			return nil, err
 		}
-		x.changes = append(x.changes, index.Change{Entry: index.Entry{Path: e.Path, Mode: was.Mode, ID: was.ID}, Gone: was.Mode == 0})
+		x.Changes = append(x.Changes, index.Change{Entry: index.Entry{Path: e.Path, Mode: was.Mode, ID: was.ID}, Gone: was.Mode == 0})
 	}
 	return x, w.keepForGit(ctx, x)
 }
@@ -78,7 +80,7 @@ func (w *restoring) stateOf(ctx context.Context, p session.Point) (session.State
 }
 
 // keepForGit has the blobs that the index names where the mount's git finds them.
-func (w *restoring) keepForGit(ctx context.Context, x *restoredIndex) error {
+func (w *restoring) keepForGit(ctx context.Context, x *gitdir.Staged) error {
 	var out []odb.Outgoing
 	add := func(e index.Entry) {
 		if e.IntentToAdd {
@@ -94,52 +96,18 @@ func (w *restoring) keepForGit(ctx context.Context, x *restoredIndex) error {
 			out = append(out, odb.Outgoing{ID: e.ID, Type: object.Blob, Size: size, Open: func() (io.ReadCloser, error) { return w.repo.Open(e.ID) }})
 		}
 	}
-	for _, c := range x.changes {
+	for _, c := range x.Changes {
 		if !c.Gone {
 			add(c.Entry)
 		}
 	}
-	for _, e := range x.others {
+	for _, e := range x.Others {
 		add(e)
 	}
 	if err := w.m.local.Keep(ctx, out); err != nil {
 		return fmt.Errorf("keep what was staged: %w", err)
 	}
 	return nil
-}
-
-// renew makes the index one of the files as they are now: those that it has just so need not be looked at.
-func (r *restoredIndex) renew(x *index.Index, grafts []worktree.Graft, done worktree.GraftResult, device uint32) {
-	var changes []index.Change
-	if r != nil {
-		changes = r.changes
-	}
-	x.Apply(changes)
-	same := map[string]worktree.Attr{}
-	blobs := map[string]worktree.Graft{}
-	for i, g := range grafts {
-		if g.Mode != 0 && !done.Done[i].Kept {
-			same[g.Path], blobs[g.Path] = done.Done[i].Attr, g
-		}
-	}
-	spared := map[string]bool{}
-	for i := range x.Entries {
-		e := &x.Entries[i]
-		g, ok := blobs[e.Path]
-		if !ok || e.Stage != 0 || e.IntentToAdd || e.Mode != g.Mode || e.ID != g.ID {
-			continue
-		}
-		a := same[e.Path]
-		e.Valid = x.Token != "" && !done.Since.All
-		e.Stat = index.Stat{Ctime: a.Ctime, Mtime: a.Mtime, Dev: device, Ino: uint32(a.Node), UID: a.UID, GID: a.GID}
-		spared[e.Path] = e.Valid
-	}
-	if r != nil && len(r.others) > 0 {
-		(&gitdir.Staged{Others: r.others}).Apply(x)
-	}
-	if !done.Since.All {
-		x.Heard(done.Since.Token, done.Since.Paths, func(path string) bool { return spared[path] })
-	}
 }
 
 // entriesOf finds what a tree has at a path.

@@ -8,9 +8,45 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/artifactfs/artifactfs/checkout"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/session"
 )
+
+// intentFile is where the intents of a mount are recorded, in its home (package checkout).
+const intentFile = "checkout.json"
+
+// oldRestoreRecord is the intent of a restore as builds before the journal stored it, in restore.json.
+type oldRestoreRecord struct {
+	Request control.RestoreRequest `json:"request"`
+	Before  session.PointID        `json:"before"`
+}
+
+// record puts the intent into a mount's home, in the form of an earlier build if old is set.
+func (r oldRestoreRecord) record(t *testing.T, home string, old bool) {
+	t.Helper()
+	var err error
+	if old {
+		var text []byte
+		if text, err = json.Marshal(r); err == nil {
+			err = os.WriteFile(filepath.Join(home, "restore.json"), text, 0o600)
+		}
+	} else {
+		in := checkout.RestoreIntent{Checkpoint: session.PointID(r.Request.ID), Before: r.Before, Paths: r.Request.Paths, Staged: r.Request.Staged, Nonce: r.Request.Nonce}
+		_, err = checkout.OpenJournal(home).Begin(checkout.Intent{Restore: &in})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// noIntents checks that every intent in a mount's home has ended.
+func noIntents(t *testing.T, home string) {
+	t.Helper()
+	if list := checkout.OpenJournal(home).Pending(); len(list) > 0 {
+		t.Errorf("intents after the restore was finished: got %+v, want none", list)
+	}
+}
 
 // Whoever goes on where a restore was interrupted finishes it, and leaves alone what somebody has changed since.
 func TestARestoreThatWasInterruptedIsFinished(t *testing.T) {
@@ -37,15 +73,11 @@ func TestARestoreThatWasInterruptedIsFinished(t *testing.T) {
 		}
 		return reply
 	}
-	note := func(record restoreRecord) {
+	note := func(old bool, record oldRestoreRecord) {
 		t.Helper()
-		text, err := json.Marshal(record)
-		if err == nil {
-			err = os.WriteFile(filepath.Join(home, restoreFile), text, 0o600)
-		}
-		if err == nil { // the new index was being written
-			err = os.WriteFile(filepath.Join(home, "git", "index.artifactfs-1"), []byte("DIRC"), 0o600)
-		}
+		record.record(t, home, old)
+		// The new index was being written.
+		err := os.WriteFile(filepath.Join(home, "git", "index.artifactfs-1"), []byte("DIRC"), 0o600)
 		if err == nil {
 			err = os.WriteFile(filepath.Join(home, "git", "index.lock"), []byte("artifactfs switch\n"), 0o600)
 		}
@@ -63,7 +95,7 @@ func TestARestoreThatWasInterruptedIsFinished(t *testing.T) {
 
 	restore(control.RestoreRequest{ID: old.ID, Paths: []string{"a"}}) // half of it
 	k.kill()
-	note(restoreRecord{Request: control.RestoreRequest{Dir: dir, ID: old.ID, Staged: true, Nonce: "mine"}, Before: session.PointID(now.ID)})
+	note(true, oldRestoreRecord{Request: control.RestoreRequest{Dir: dir, ID: old.ID, Staged: true, Nonce: "mine"}, Before: session.PointID(now.ID)})
 	k.start()
 	k.await()
 	again := restore(control.RestoreRequest{ID: old.ID, Staged: true, Nonce: "mine"}) // as one asks whose answer did not come
@@ -77,9 +109,7 @@ func TestARestoreThatWasInterruptedIsFinished(t *testing.T) {
 	if got := k.sh(dir, "git status --porcelain"); got != "A  a\n?? b\n?? c\n?? d/\n" {
 		t.Errorf("git status: %s", got)
 	}
-	if _, err := os.Lstat(filepath.Join(home, restoreFile)); err == nil {
-		t.Error("it is still on record")
-	}
+	noIntents(t, home)
 	if again = restore(control.RestoreRequest{ID: old.ID, Nonce: "mine"}); len(again.Changes) != 0 {
 		t.Errorf("told twice: %+v", again)
 	}
@@ -89,7 +119,7 @@ func TestARestoreThatWasInterruptedIsFinished(t *testing.T) {
 	restore(control.RestoreRequest{ID: old.ID, Paths: []string{"a"}})
 	k.sh(dir, "echo newer >b; echo mine >g")
 	k.unmount(dir)
-	note(restoreRecord{Request: control.RestoreRequest{Dir: dir, ID: old.ID}, Before: session.PointID(now.ID)})
+	note(false, oldRestoreRecord{Request: control.RestoreRequest{Dir: dir, ID: old.ID}, Before: session.PointID(now.ID)})
 	k.mount(r)
 	told("and finished")
 	if got := k.sh(dir, "cat a b c d/e g; ls f || true"); !strings.HasPrefix(got, "old\nnewer\nold\nold\nmine\nls: ") {
@@ -98,16 +128,14 @@ func TestARestoreThatWasInterruptedIsFinished(t *testing.T) {
 
 	// A point that is gone cannot be gone back to.
 	k.kill()
-	note(restoreRecord{Request: control.RestoreRequest{Dir: dir, ID: string(session.NewPointID(again.Checkpoint.Time))}, Before: session.PointID(now.ID)})
+	note(false, oldRestoreRecord{Request: control.RestoreRequest{Dir: dir, ID: string(session.NewPointID(again.Checkpoint.Time))}, Before: session.PointID(now.ID)})
 	k.start()
 	k.await()
 	told("cannot be finished")
 	if got := k.sh(dir, "cat a b c; git add a"); got != "old\nnewer\nold\n" {
 		t.Errorf("it holds %s", got)
 	}
-	if _, err := os.Lstat(filepath.Join(home, restoreFile)); err == nil {
-		t.Error("it is still on record")
-	}
+	noIntents(t, home)
 	k.unmount(dir)
 }
 
@@ -122,21 +150,12 @@ func TestARestoreThatWasInterruptedLeavesNoEmptyDirectories(t *testing.T) {
 	k.await()
 	r := k.request(remote, dir)
 	r.SessionOptions.Policy = control.PolicyOff
-	record := filepath.Join(k.state, "mounts", k.mount(r).Session, restoreFile)
+	home := filepath.Join(k.state, "mounts", k.mount(r).Session)
 	k.sh(dir, "echo old >file; echo old >below; mkdir empty")
 	old := k.checkpoint(dir)
 	k.sh(dir, "mkdir -p gone/deep/er below.new/deep file.new; for d in gone/deep/er below.new/deep file.new; do echo new >$d/f; done; rm file below; mv file.new file; mv below.new below; rmdir empty; echo new >empty")
 	now := k.checkpoint(dir)
-	text, err := json.Marshal(restoreRecord{Request: control.RestoreRequest{Dir: dir, ID: old.ID}, Before: session.PointID(now.ID)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	interrupted := func() {
-		t.Helper()
-		if err := os.WriteFile(record, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	record := oldRestoreRecord{Request: control.RestoreRequest{Dir: dir, ID: old.ID}, Before: session.PointID(now.ID)}
 	finished := func() {
 		t.Helper()
 		k.until("the restore is finished", func() bool {
@@ -146,7 +165,7 @@ func TestARestoreThatWasInterruptedLeavesNoEmptyDirectories(t *testing.T) {
 
 	k.sh(dir, "rm gone/deep/er/f file/f below/deep/f empty; rmdir below/deep")
 	k.kill()
-	interrupted()
+	record.record(t, home, false)
 	k.start()
 	k.await()
 	finished()
@@ -162,7 +181,7 @@ func TestARestoreThatWasInterruptedLeavesNoEmptyDirectories(t *testing.T) {
 	}
 	k.sh(dir, "rm gone/deep/er/f empty; mkdir mine empty")
 	k.unmount(dir)
-	interrupted()
+	record.record(t, home, true)
 	k.mount(r)
 	finished()
 	if got := k.sh(dir, "cat file below; ls -d mine empty; ls -d gone || true"); !strings.HasPrefix(got, "old\nold\nempty\nmine\nls: ") {

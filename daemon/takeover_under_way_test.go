@@ -159,7 +159,7 @@ func TestASwitchOutlivesItsProcess(t *testing.T) {
 			if len(answer) > 0 {
 				return true
 			}
-			found, _ := filepath.Glob(filepath.Join(k.state, "mounts", "*", switchFile))
+			found, _ := filepath.Glob(filepath.Join(k.state, "mounts", "*", intentFile))
 			return len(found) > 0
 		})
 		time.Sleep(time.Duration(round) * 3 * time.Millisecond) // the moment of death is what is tried

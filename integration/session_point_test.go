@@ -278,7 +278,7 @@ func TestRestoreKilled(t *testing.T) {
 		if !all {
 			victim = w.serving()
 		}
-		record := filepath.Join(w.state, "mounts", m.ID, "restore.json")
+		record := filepath.Join(w.state, "mounts", m.ID, "checkout.json")
 		over := make(chan result, 1)
 		go func() { over <- w.afs("session", "restore", "-C", m.Dir, to.ID) }()
 		w.until("the restore is under way", func() bool {

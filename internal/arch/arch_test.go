@@ -40,7 +40,7 @@ var floors = [][]string{
 	{"gitdir", "session/trash", "session/capture", "session/writeback", "session/mirror", "session/transcript", "fuse", "worktree/worktreetest"},
 	{"statedir", "mount/mountpoint"},
 	{"internal/fault", "statedir/statedirtest", "statedir/space"},
-	{"doctor", "mount/bind", "mount/takeover", "session/agent"},
+	{"doctor", "mount/bind", "mount/takeover", "session/agent", "checkout"},
 	{"session/resume"},
 	{"daemon", "mcp"},
 	{"cmd/artifactfs/cli"},

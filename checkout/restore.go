@@ -1,0 +1,236 @@
+package checkout
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/internal/index"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// Checkpoints is the session whose checkpoints are made and restored.
+type Checkpoints interface {
+	// Capture makes a checkpoint of how things are now.
+	Capture(ctx context.Context) (session.Point, error)
+	// Hold keeps the tree of a checkpoint, of which the working tree is about to show parts, even if gc drops the checkpoint.
+	Hold(ctx context.Context, p session.Point) error
+	// Dirs returns the permissions of a checkpoint's directories that are not the default, by path.
+	Dirs(ctx context.Context, p session.Point) (map[string]uint32, error)
+}
+
+// Restore is one restore of files under way, by one goroutine. The caller holds the index lock from before Compare until
+// Apply has returned. Nothing of the user's can be lost: what a restore changes is in the checkpoint Before.
+type Restore struct {
+	Checkout    *Checkout
+	Checkpoints Checkpoints
+	Differ      Differ   // of checkpoints: with directories that are empty
+	Paths       []string // relative to the root; none: all
+	Target      session.Point
+
+	Before session.Point // how things were; of an interrupted restore, before it began. Set by Compare if it is zero
+	// Changes are the paths to be changed, in the order of a walk, once Compare has returned.
+	Changes []gitdir.Difference
+	Kept    []string // paths that were left as they were, because a program changed them meanwhile or something else is there
+
+	again bool                      // Before was given
+	now   session.Point             // how things are
+	found map[string]worktree.Found // what was at the paths before now was made
+}
+
+// Compare makes a checkpoint of how things are and lists what differs from the target. It repeats that until no path
+// changes between the look at it and the checkpoint that has it, five times at most: a program may be writing without end.
+func (r *Restore) Compare(ctx context.Context) (err error) {
+	const tries = 5
+	r.again, r.found = r.Before.ID != "", map[string]worktree.Found{}
+	if r.now, err = r.Checkpoints.Capture(ctx); err != nil {
+		return err
+	}
+	for try := 0; ; try++ {
+		if err := r.compare(ctx); err != nil {
+			return err
+		}
+		for _, d := range r.Changes {
+			if r.found[d.Path], err = r.Checkout.Tree.Find(ctx, d.Path); err != nil {
+				return err
+			}
+		}
+		before := r.now
+		if r.now, err = r.Checkpoints.Capture(ctx); err != nil {
+			return err
+		}
+		if r.now.Tree == before.Tree || try == tries {
+			break
+		}
+	}
+	if err := r.checkPaths(ctx); err != nil {
+		return err
+	}
+	err = r.compare(ctx)
+	if !r.again {
+		r.Before = r.now
+	}
+	return err
+}
+
+// checkPaths returns a fault.NoPathError if the target and the working tree both do not have a path that was asked for.
+func (r *Restore) checkPaths(ctx context.Context) error {
+	for _, p := range r.Paths {
+		known := false
+		for _, tree := range []object.ID{r.Target.Tree, r.now.Tree} {
+			has, err := r.Checkout.Trees.has(ctx, tree, p)
+			if err != nil {
+				return err
+			}
+			known = known || has
+		}
+		if !known {
+			return fault.NoPathError{Path: p}
+		}
+	}
+	return nil
+}
+
+// has reports whether a tree has a path.
+func (read TreeReader) has(ctx context.Context, tree object.ID, at string) (bool, error) {
+	name, rest, deeper := strings.Cut(at, "/")
+	entries, err := read(ctx, tree)
+	if err != nil {
+		return false, err
+	}
+	i := slices.IndexFunc(entries, func(e object.TreeEntry) bool { return e.Name == name })
+	switch {
+	case i < 0 || deeper && entries[i].Mode != object.ModeDir:
+		return false, nil
+	case deeper:
+		return read.has(ctx, entries[i].ID, rest)
+	}
+	return true, nil
+}
+
+// Wants reports whether a path is one of those that were asked for, or below one.
+func (r *Restore) Wants(at string) bool {
+	return len(r.Paths) == 0 || slices.ContainsFunc(r.Paths, func(p string) bool { return at == p || strings.HasPrefix(at, p+"/") })
+}
+
+// compare sets Changes to the paths that are to be changed now.
+func (r *Restore) compare(ctx context.Context) (err error) {
+	if r.Changes, err = r.differences(ctx, r.now.Tree); err != nil {
+		return err
+	}
+	return r.spareChanged(ctx)
+}
+
+// Whole lists all paths in which the target differs from Before, for a restore that was carried out in two parts.
+func (r *Restore) Whole(ctx context.Context) ([]gitdir.Difference, error) {
+	return r.differences(ctx, r.Before.Tree)
+}
+
+// differences lists the paths in which the target differs from a tree, of those that were asked for: without submodules,
+// and without redirected directories, whose files are elsewhere.
+func (r *Restore) differences(ctx context.Context, from object.ID) ([]gitdir.Difference, error) {
+	redirects := r.Checkout.Redirects()
+	list, err := r.Differ.Differences(ctx, from, r.Target.Tree)
+	return slices.DeleteFunc(list, func(d gitdir.Difference) bool {
+		elsewhere := slices.ContainsFunc(redirects, func(dir string) bool { return strings.HasPrefix(d.Path+"/", dir) })
+		return !r.Wants(d.Path) || elsewhere || d.OldMode == object.ModeGitlink || d.NewMode == object.ModeGitlink
+	}), err
+}
+
+// spareChanged takes the paths out of Changes that were changed after the interrupted restore began: they are neither as
+// they were before it nor as it leaves them. An empty directory, or a missing file in the place of a directory to be
+// restored, is not such a change: a kill in the middle of a restore leaves both.
+func (r *Restore) spareChanged(ctx context.Context) error {
+	if !r.again || r.now.ID == r.Before.ID {
+		return nil
+	}
+	list, err := r.Differ.Differences(ctx, r.Before.Tree, r.now.Tree)
+	if err != nil {
+		return err
+	}
+	changed, removed := map[string]bool{}, map[string]bool{}
+	for _, d := range list {
+		switch d.NewMode {
+		case 0:
+			removed[d.Path] = true
+		case object.ModeDir:
+			emptied, err := r.Checkout.Trees.has(ctx, r.Before.Tree, d.Path)
+			if err != nil {
+				return err
+			}
+			changed[d.Path] = !emptied
+		default:
+			changed[d.Path] = true
+		}
+	}
+	r.Changes = slices.DeleteFunc(r.Changes, func(d gitdir.Difference) bool {
+		spared := changed[d.Path] || removed[d.Path] && d.NewMode != object.ModeDir
+		if spared && !slices.Contains(r.Kept, d.Path) {
+			r.Kept = append(r.Kept, d.Path)
+		}
+		return spared
+	})
+	return nil
+}
+
+// Apply changes the files and the index after Compare. It gives up the lock if it succeeds. staged returns the index
+// entries to restore; nil: the index only learns of the files. nonce is that of the request. pending is the interrupted
+// restore that is done again, nil for a new one.
+func (r *Restore) Apply(ctx context.Context, lock Index, staged func(ctx context.Context, now session.Point) (*gitdir.Staged, error), nonce string, pending *Pending) error {
+	c := r.Checkout
+	c.refreshKernel(ctx, r.Changes)
+	if pending != nil && c.Mark.Stale() { // paths that are the target's already do not differ any more
+		whole, err := r.Whole(ctx)
+		if err != nil {
+			return err
+		}
+		c.refreshKernel(ctx, whole)
+	}
+	x, err := lock.Read()
+	if err != nil {
+		return err
+	}
+	p, err := PlanRestore(ctx, c.Tree, r.Changes, r.found, func(ctx context.Context) (map[string]uint32, error) {
+		return r.Checkpoints.Dirs(ctx, r.Target)
+	})
+	if err != nil {
+		return err
+	}
+	device, err := c.Device()
+	if err != nil {
+		return err
+	}
+	var entries *gitdir.Staged
+	if staged != nil {
+		if entries, err = staged(ctx, r.now); err != nil {
+			return err
+		}
+	}
+	if err := r.Checkpoints.Hold(ctx, r.Target); err != nil {
+		return err
+	}
+	r.Kept = append(r.Kept, p.Kept...)
+	intent := RestoreIntent{Checkpoint: r.Target.ID, Before: r.Before.ID, Paths: r.Paths, Staged: staged != nil, Nonce: nonce}
+	begun, err := c.apply(ctx, lock, x, change{
+		to: r.Target.Tree, plan: p, intent: Intent{Restore: &intent}, pending: pending,
+		reindex: func(x *index.Index, done worktree.GraftResult, _ time.Time) {
+			grafts := p.all()
+			for i, g := range grafts {
+				if done.Done[i].Kept {
+					r.Kept = append(r.Kept, g.Path)
+				}
+			}
+			restoreIndex(x, entries, grafts, done, device)
+		},
+	})
+	if err != nil {
+		return err
+	}
+	c.end(begun)
+	return nil
+}

@@ -1,0 +1,77 @@
+package checkout
+
+import (
+	"context"
+	"slices"
+
+	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// PlanRestore decides about every path in list, the differences of the checkpoint of how things are now and the target's,
+// in the order of a walk. found is what each path had before that checkpoint was made; a path without one has only just
+// been changed. It never refuses: a path whose place is taken by something that checkpoints do not store, such as an
+// ignored file, is listed in Kept. dirs returns the permissions of the target's directories that are empty or above empty
+// ones; it is called only if list has an empty directory. PlanRestore changes nothing.
+func PlanRestore(ctx context.Context, tree Tree, list []gitdir.Difference, found map[string]worktree.Found,
+	dirs func(context.Context) (map[string]uint32, error)) (*Plan, error) {
+	p := newPlanner(tree)
+	for _, d := range list {
+		if d.NewMode == 0 {
+			p.gone[d.Path] = true
+		}
+	}
+	var perms map[string]uint32
+	if slices.ContainsFunc(list, func(d gitdir.Difference) bool { return d.NewMode == object.ModeDir }) {
+		var err error
+		if perms, err = dirs(ctx); err != nil {
+			return nil, err
+		}
+	}
+	for _, d := range list {
+		over, looked := found[d.Path]
+		g := worktree.Graft{Path: d.Path, Mode: d.NewMode, ID: d.New, Over: over, Perm: perms[d.Path]}
+		keep := !looked
+		switch {
+		case !looked, d.NewMode == 0, d.NewMode == object.ModeDir && isDir(over):
+		case over.Node == 0:
+			file, err := p.fileAbove(ctx, d.Path)
+			if err != nil {
+				return nil, err
+			}
+			keep = file != ""
+		case isDir(over):
+			files, err := p.filesBelow(ctx, over.Node, d.Path)
+			if err != nil {
+				return nil, err
+			}
+			if keep = len(files) > 0; !keep {
+				p.plan.clearAway(&g)
+			}
+		}
+		if keep {
+			p.plan.Kept = append(p.plan.Kept, d.Path)
+		} else {
+			p.plan.Grafts = append(p.plan.Grafts, g)
+		}
+	}
+	p.dirsAbove(perms)
+	return &p.plan, nil
+}
+
+// dirsAbove adds the directories above empty ones that have permissions of their own.
+func (p *planner) dirsAbove(perms map[string]uint32) {
+	added := map[string]bool{}
+	for _, g := range p.plan.Grafts {
+		if g.Mode != object.ModeDir {
+			continue
+		}
+		for dir := parentOf(g.Path); dir != "" && !added[dir]; dir = parentOf(dir) {
+			added[dir] = true
+			if perm, ok := perms[dir]; ok {
+				p.plan.Grafts = append(p.plan.Grafts, worktree.Graft{Path: dir, Mode: object.ModeDir, Perm: perm})
+			}
+		}
+	}
+}

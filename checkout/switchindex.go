@@ -1,0 +1,133 @@
+package checkout
+
+import (
+	"context"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/internal/index"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// switchedEntries returns the index entries of a plan that was carried out, and the paths that were left as they were
+// because a program changed them meanwhile.
+func switchedEntries(p *Plan, done []worktree.Grafted, device uint32) (list []index.Change, kept []string) {
+	list = slices.Clone(p.Index)
+	for i, g := range p.Grafts {
+		if done[i].Kept {
+			kept = append(kept, g.Path)
+		}
+		c := entryOf(g.Path, g.Mode, g.ID, done[i].Attr, !done[i].Kept)
+		c.Entry.Stat.Dev = device
+		list = append(list, c)
+	}
+	return list, kept
+}
+
+// switchIndex brings the index up to date: the changed entries, what the change journal has recorded of the others, and
+// times. others are the files of the mount that the index may not have, sorted. read is that of index.Switch.
+func switchIndex(x *index.Index, entries []index.Change, since worktree.Changes, others []string, read bool, written time.Time) {
+	tracked := make(map[string]bool, len(x.Entries))
+	for _, e := range x.Entries {
+		tracked[e.Path] = true
+	}
+	for _, c := range entries {
+		tracked[c.Entry.Path] = !c.Gone
+	}
+	others = slices.DeleteFunc(others, func(p string) bool { return tracked[p] || p == ".git" })
+	x.Switch(entries, func(dir string) bool {
+		i, _ := slices.BinarySearch(others, dir)
+		return slices.ContainsFunc(others[i:], func(p string) bool { return dir == "" || strings.HasPrefix(p, dir+"/") })
+	}, read)
+	if !since.All {
+		changed := make(map[string]bool, len(entries))
+		for _, c := range entries {
+			changed[c.Entry.Path] = true
+		}
+		x.Heard(since.Token, since.Paths, func(path string) bool { return changed[path] })
+	}
+	// Git takes a file that is as young as the index for one that may have been changed in the same tick, and reads it
+	// when it writes the index next. So the index is younger than all files, and those for which git would have been
+	// right are marked as git does it: their size is not known.
+	for i := range x.Entries {
+		if s := &x.Entries[i].Stat; s.Mtime >= written.Add(-time.Second).UnixNano() {
+			s.Size = 0
+		}
+	}
+}
+
+// others lists the files of the mount that git may not track, sorted: those that the base tree does not have, redirected
+// directories, and of missing, paths that the target or the index does not have, those that exist.
+func (c *Checkout) others(ctx context.Context, missing []string) []string {
+	list := append(c.Added(), c.Redirects()...)
+	for _, p := range missing {
+		if f, err := c.Tree.Find(ctx, p); err != nil || f.Node != 0 && !isDir(f) {
+			list = append(list, p)
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// missing lists the paths of the base tree that a tree does not have.
+func (c *Checkout) missing(ctx context.Context, tree object.ID) (paths []string, err error) {
+	list, err := c.Differ.Differences(ctx, c.Base, tree)
+	for _, d := range list {
+		if d.NewMode == 0 {
+			paths = append(paths, d.Path)
+		}
+	}
+	return paths, err
+}
+
+// except returns the paths that no change is of. It reuses paths.
+func except(paths []string, changes []index.Change) []string {
+	changed := make(map[string]bool, len(changes))
+	for _, c := range changes {
+		changed[c.Entry.Path] = true
+	}
+	return slices.DeleteFunc(paths, func(p string) bool { return changed[p] })
+}
+
+// setTrees puts the ids of the target's trees into the index, for directories whose entries are all the target's: git need
+// not compare there. staged are the paths whose entries differ from it.
+func (c *Checkout) setTrees(ctx context.Context, x *index.Index, root object.ID, staged []string) {
+	differ := map[string]bool{} // directories
+	for _, p := range staged {
+		for dir := p; dir != ""; {
+			dir = parentOf(dir)
+			differ[dir] = true
+		}
+	}
+	trees := map[string]object.ID{"": root}
+	failed := false
+	var find func(dir string) object.ID
+	find = func(dir string) object.ID {
+		if tree, ok := trees[dir]; ok {
+			return tree
+		}
+		parent := find(parentOf(dir))
+		trees[dir] = object.ID{}
+		if parent.IsZero() {
+			return parent
+		}
+		entries, err := c.Trees(ctx, parent)
+		failed = failed || err != nil
+		for _, e := range entries {
+			if e.Mode == object.ModeDir {
+				trees[path.Join(parentOf(dir), e.Name)] = e.ID
+			}
+		}
+		return trees[dir]
+	}
+	x.SetTrees(func(dir string) (object.ID, bool) {
+		if differ[dir] || failed {
+			return object.ID{}, false
+		}
+		tree := find(dir)
+		return tree, !tree.IsZero()
+	})
+}

@@ -1,0 +1,210 @@
+package checkout
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/internal/index"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+const (
+	hintCommit = "commit or stash them first"
+	hintMove   = "move or remove them first"
+)
+
+// switchPlanner plans a switch: git's two-way merge of HEAD's tree, the target's and the index (git-read-tree, "Two Tree
+// Merge"), for the paths in which the trees differ.
+type switchPlanner struct {
+	planner
+	git    Git
+	mounts Mounts
+	again  bool // a killed process may have done some of it
+
+	staged, dirty, inTheWay []string // paths that are refused
+	doubtful                []int    // grafts of files that may be as the index has them: only git knows
+	untracked               []int    // grafts of paths where something else is, which the index does not have
+}
+
+// PlanSwitch decides about every path in list, the differences of HEAD's tree and the target's, in the order of paths.
+// again says that a killed process may have carried out some of it. The error is a fault.RefusalError if git would refuse
+// the same switch, or fault.ErrSparse. PlanSwitch changes nothing; the caller holds the lock of the index x.
+func PlanSwitch(ctx context.Context, tree Tree, git Git, mounts Mounts, x *index.Index, list []gitdir.Difference, again bool) (*Plan, error) {
+	p := &switchPlanner{planner: newPlanner(tree), git: git, mounts: mounts, again: again}
+	if slices.ContainsFunc(x.Entries, func(e index.Entry) bool { return e.SkipWorktree }) {
+		return nil, fault.ErrSparse
+	}
+	for _, d := range list {
+		if d.NewMode != 0 {
+			p.to[d.Path] = d
+		}
+	}
+	if unmerged := unmergedPaths(x); len(unmerged) > 0 {
+		return nil, fault.RefusalError{Why: "the index has conflicts", Hint: "resolve them first, and git add the files", Paths: unmerged}
+	}
+	for _, d := range list {
+		at, ok := slices.BinarySearchFunc(x.Entries, d.Path, func(e index.Entry, path string) int { return strings.Compare(e.Path, path) })
+		var have *index.Entry
+		if ok {
+			have = &x.Entries[at]
+		}
+		if err := p.add(ctx, d, have); err != nil {
+			return nil, err
+		}
+	}
+	if len(p.staged) == 0 {
+		if err := p.askGit(ctx); err != nil {
+			return nil, err
+		}
+	}
+	switch dirty := append(p.staged, p.dirty...); {
+	case len(dirty) > 0:
+		slices.Sort(dirty)
+		return nil, fault.RefusalError{Why: "local changes would be overwritten", Hint: hintCommit, Paths: dirty}
+	case len(p.inTheWay) > 0:
+		slices.Sort(p.inTheWay)
+		return nil, fault.RefusalError{Why: "untracked files would be overwritten", Hint: hintMove, Paths: slices.Compact(p.inTheWay)}
+	}
+	return &p.plan, nil
+}
+
+func unmergedPaths(x *index.Index) (paths []string) {
+	for _, e := range x.Entries {
+		if e.Stage != 0 && (len(paths) == 0 || paths[len(paths)-1] != e.Path) {
+			paths = append(paths, e.Path)
+		}
+	}
+	return paths
+}
+
+// add decides about one path in which the trees differ. have is its index entry, nil if there is none. The numbers in
+// brackets are those of git-read-tree's table.
+func (p *switchPlanner) add(ctx context.Context, d gitdir.Difference, have *index.Entry) error {
+	same := func(mode object.Mode, id object.ID) bool {
+		return have != nil && !have.IntentToAdd && have.Mode == mode && have.ID == id
+	}
+	switch {
+	case have == nil && d.OldMode != 0 && d.NewMode == 0: // [3] gone from the index already
+		return nil
+	case have == nil && d.OldMode != 0: // its removal is staged, and the target has another one
+		p.staged = append(p.staged, d.Path)
+		return nil
+	case have != nil && same(d.NewMode, d.New): // [6, 7, 18, 19] as it is to be already
+		return nil
+	case have != nil && !same(d.OldMode, d.Old): // [8, 9, 12, 13, 16, 17]
+		p.staged = append(p.staged, d.Path)
+		return nil
+	}
+	g := worktree.Graft{Path: d.Path, Mode: d.NewMode, ID: d.New}
+	var err error
+	if g.Over, err = p.tree.Find(ctx, d.Path); err != nil {
+		return err
+	}
+	if d.NewMode == 0 {
+		p.gone[d.Path] = true
+	}
+	if p.again && d.NewMode == 0 && isDir(g.Over) && p.comesBelow(d.Path) {
+		p.plan.Index = append(p.plan.Index, entryOf(d.Path, d.NewMode, d.New, worktree.Attr{}, false))
+		return nil
+	}
+	if d.OldMode == object.ModeGitlink && (d.NewMode == object.ModeGitlink || d.NewMode == 0 && p.mounts.On(d.Path)) {
+		// The files in there are the submodule's own.
+		p.plan.Index = append(p.plan.Index, entryOf(d.Path, d.NewMode, d.New, worktree.Attr{}, false))
+		return nil
+	}
+	p.plan.Grafts = append(p.plan.Grafts, g)
+	at := len(p.plan.Grafts) - 1
+	switch {
+	case g.Over.Node == 0:
+		return p.checkAbove(ctx, d.Path, have != nil)
+	case g.Over.Shows(d.NewMode, d.New):
+	case have == nil:
+		p.untracked = append(p.untracked, at)
+	case d.OldMode == object.ModeGitlink && isDir(g.Over):
+		if d.NewMode != 0 {
+			p.plan.clearAway(&p.plan.Grafts[at])
+		}
+	case !g.Over.Shows(d.OldMode, d.Old):
+		p.doubtful = append(p.doubtful, at)
+	}
+	return nil
+}
+
+// checkAbove refuses a path if a file of the user's is where one of its directories has to be, or was if it is tracked.
+func (p *switchPlanner) checkAbove(ctx context.Context, at string, tracked bool) error {
+	file, err := p.fileAbove(ctx, at)
+	switch {
+	case err != nil || file == "":
+		return err
+	case tracked:
+		p.dirty = append(p.dirty, at)
+	default:
+		p.inTheWay = append(p.inTheWay, file)
+	}
+	return nil
+}
+
+// askGit decides about the paths for which names and blobs are not enough: whether a file is as the index has it, and
+// whether a file in the way is ignored.
+func (p *switchPlanner) askGit(ctx context.Context) error {
+	paths := make([]string, len(p.doubtful))
+	for i, at := range p.doubtful {
+		paths[i] = p.plan.Grafts[at].Path
+	}
+	modified, err := p.git.Modified(ctx, paths)
+	if err != nil {
+		return err
+	}
+	p.dirty = append(p.dirty, modified...)
+	files, err := p.filesInTheWay(ctx)
+	if err != nil {
+		return err
+	}
+	ignored, err := p.git.Ignored(ctx, files)
+	if err != nil {
+		return err
+	}
+	replaced := map[string]bool{}
+	for _, at := range p.untracked {
+		replaced[p.plan.Grafts[at].Path] = true
+	}
+	p.inTheWay = nil
+	for _, f := range files {
+		switch {
+		case !slices.Contains(ignored, f):
+			p.inTheWay = append(p.inTheWay, f)
+		case !replaced[f]:
+			over, err := p.tree.Find(ctx, f)
+			if err != nil {
+				return err
+			}
+			p.plan.Clear = append(p.plan.Clear, worktree.Graft{Path: f, Over: over})
+		}
+	}
+	return nil
+}
+
+// filesInTheWay lists the untracked files that the target replaces, sorted.
+func (p *switchPlanner) filesInTheWay(ctx context.Context) ([]string, error) {
+	files := slices.Clone(p.inTheWay)
+	for _, at := range p.untracked {
+		g := &p.plan.Grafts[at]
+		switch {
+		case !isDir(g.Over):
+			files = append(files, g.Path)
+		case g.Mode != object.ModeGitlink:
+			below, err := p.filesBelow(ctx, g.Over.Node, g.Path)
+			if err != nil {
+				return nil, err
+			}
+			files = append(files, below...)
+			p.plan.clearAway(g)
+		}
+	}
+	slices.Sort(files)
+	return slices.Compact(files), nil
+}
