@@ -219,13 +219,12 @@ func (r *Restore) Apply(ctx context.Context, lock Index, staged func(ctx context
 	begun, err := c.apply(ctx, lock, x, change{
 		to: r.Target.Tree, plan: p, intent: Intent{Restore: &intent}, pending: pending,
 		reindex: func(x *index.Index, done worktree.GraftResult, _ time.Time) {
-			grafts := p.all()
-			for i, g := range grafts {
+			for i, g := range p.Grafts {
 				if done.Done[i].Kept {
 					r.Kept = append(r.Kept, g.Path)
 				}
 			}
-			restoreIndex(x, entries, grafts, done, device)
+			restoreIndex(x, entries, p.Grafts, done, device)
 		},
 	})
 	if err != nil {

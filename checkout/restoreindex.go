@@ -7,7 +7,7 @@ import (
 )
 
 // restoreIndex brings the index up to date with restored files: an entry whose blob was restored is valid with the file's
-// new times. s has the entries that are restored in the index itself; nil: none. grafts are those of done, in the same order.
+// new times. s has the entries that are restored in the index itself; nil: none. grafts are the first of done, in the same order.
 func restoreIndex(x *index.Index, s *gitdir.Staged, grafts []worktree.Graft, done worktree.GraftResult, device uint32) {
 	if s == nil {
 		s = &gitdir.Staged{}

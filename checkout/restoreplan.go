@@ -42,11 +42,14 @@ func PlanRestore(ctx context.Context, tree Tree, list []gitdir.Difference, found
 			}
 			keep = file != ""
 		case isDir(over):
+			before := len(p.plan.Clear)
 			files, err := p.filesBelow(ctx, over.Node, d.Path)
 			if err != nil {
 				return nil, err
 			}
-			if keep = len(files) > 0; !keep {
+			if keep = len(files) > 0; keep {
+				p.plan.Clear = p.plan.Clear[:before]
+			} else {
 				p.plan.clearAway(&g)
 			}
 		}

@@ -1,0 +1,296 @@
+package checkout_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/artifactfs/artifactfs/checkout"
+	"github.com/artifactfs/artifactfs/gitdir"
+	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/worktree"
+	"github.com/artifactfs/artifactfs/worktree/worktreetest"
+)
+
+// checkpoints is a session in memory. It stores what is not named "x", with directories that are empty.
+type checkpoints struct {
+	w      *world
+	points map[session.PointID]session.Point
+	trees  map[object.ID]files
+}
+
+func newCheckpoints(w *world) *checkpoints {
+	return &checkpoints{w, map[session.PointID]session.Point{}, map[object.ID]files{}}
+}
+
+// on returns the same session as seen from another process.
+func (c *checkpoints) on(w *world) *checkpoints { return &checkpoints{w, c.points, c.trees} }
+
+func (c *checkpoints) add(f files) session.Point {
+	p := session.Point{ID: session.NewPointID(time.Unix(1700000000+int64(len(c.points)), 0)), Tree: c.w.src.Add(f)}
+	c.points[p.ID], c.trees[p.Tree] = p, f
+	return p
+}
+
+func (c *checkpoints) Capture(context.Context) (session.Point, error) {
+	stored, _ := split(c.w.withDirs())
+	return c.add(stored), nil
+}
+
+func (c *checkpoints) Hold(context.Context, session.Point) error { return nil }
+
+func (c *checkpoints) Dirs(context.Context, session.Point) (map[string]uint32, error) {
+	return nil, nil
+}
+
+// Differences compares two checkpoints as the daemon does: an empty directory is a path of its own.
+func (c *checkpoints) Differences(_ context.Context, from, to object.ID) (list []gitdir.Difference, err error) {
+	a, b := c.trees[from], c.trees[to]
+	for _, at := range slices.Sorted(maps.Keys(union(a, b))) {
+		old, was := a[at]
+		now, is := b[at]
+		switch {
+		case was && is && old == now, was && !is && old.Mode == object.ModeDir && b.below(at) != "":
+			continue
+		case is && now.Mode == object.ModeDir:
+			list = append(list, gitdir.Difference{Path: at, NewMode: object.ModeDir, New: object.EmptyTree(object.SHA1)})
+			is = false
+		}
+		d := gitdir.Difference{Path: at}
+		if was && (old.Mode != object.ModeDir || !is && b[at].Mode == 0) {
+			d.OldMode, d.Old = modeOf(old), idOf(old)
+		}
+		if is {
+			d.NewMode, d.New = modeOf(now), idOf(now)
+		}
+		if d.OldMode != 0 || d.NewMode != 0 {
+			list = append(list, d)
+		}
+	}
+	return list, nil
+}
+
+func idOf(f worktreetest.File) object.ID {
+	if f.Mode == object.ModeDir {
+		return object.EmptyTree(object.SHA1)
+	}
+	id, err := object.Hash(object.SHA1, object.Blob, []byte(f.Data))
+	if err != nil {
+		panic(err)
+	}
+	return id
+}
+
+func union(a, b files) files {
+	all := maps.Clone(a)
+	maps.Copy(all, b)
+	return all
+}
+
+// split separates what checkpoints store from ignored files. A directory with nothing but ignored files is not stored.
+func split(f files) (stored, ignored files) {
+	stored, ignored = files{}, files{}
+	for at, file := range f {
+		if slices.Contains(strings.Split(at, "/"), "x") {
+			ignored[at] = file
+		} else {
+			stored[at] = file
+		}
+	}
+	return stored, ignored
+}
+
+// withoutIgnored renames what a checkpoint cannot have, and adds an empty directory now and then.
+func withoutIgnored(r *rand.Rand, f files) files {
+	stored, _ := split(f)
+	if at := "d/" + randomPath(r); r.IntN(3) == 0 && !strings.Contains(at, "x") {
+		stored.put(at, worktreetest.File{Mode: object.ModeDir})
+	}
+	return stored
+}
+
+// restored is what a restore of paths from a checkpoint has to leave of a working tree, and the paths that it cannot restore
+// because something is in their way.
+func restored(now, target files, wants func(string) bool) (after files, kept []string) {
+	stored, ignored := split(now)
+	after = maps.Clone(ignored)
+	for at, f := range stored {
+		if !wants(at) {
+			after[at] = f
+		}
+	}
+	stays := maps.Clone(after)
+	maps.DeleteFunc(stays, func(_ string, f worktreetest.File) bool { return f.Mode == object.ModeDir })
+	for at, f := range target {
+		if !wants(at) {
+			continue
+		}
+		if stays.above(at) != "" || f.Mode != object.ModeDir && stays.below(at) != "" {
+			if now[at] != f {
+				kept = append(kept, at)
+			}
+			continue
+		}
+		after[at] = f
+	}
+	maps.DeleteFunc(after, func(at string, f worktreetest.File) bool { return f.Mode == object.ModeDir && after.below(at) != "" })
+	slices.Sort(kept)
+	return after, kept
+}
+
+// restore restores paths, or does an interrupted restore again.
+func (w *world) restore(c *Checkout, s *checkpoints, target session.Point, paths []string, pending *Pending) (*Restore, error) {
+	w.Helper()
+	r := &Restore{Checkout: c, Checkpoints: s, Differ: s, Paths: paths, Target: target}
+	if pending != nil {
+		r.Paths, r.Target, r.Before = pending.Restore.Paths, s.points[pending.Restore.Checkpoint], s.points[pending.Restore.Before]
+	}
+	lock, err := c.Lock(w.Context())
+	w.must(err)
+	defer lock.Release()
+	if err := r.Compare(w.Context()); err != nil {
+		return r, err
+	}
+	return r, r.Apply(w.Context(), lock, nil, "nonce", pending)
+}
+
+// start is a random working tree with ignored files, and a checkpoint to restore.
+func start(t *testing.T, r *rand.Rand) (w *world, s *checkpoints, now files, target session.Point) {
+	t.Helper()
+	a := withoutIgnored(r, randomFiles(r))
+	maps.DeleteFunc(a, func(_ string, f worktreetest.File) bool { return f.Mode == object.ModeDir }) // git has none
+	w = newRepo(t, a).world(t)
+	s = newCheckpoints(w)
+	b := withoutIgnored(r, near(r, a))
+	now = maps.Clone(a)
+	w.disturb(r, now)
+	w.disturb(r, now)
+	if r.IntN(3) == 0 {
+		_, err := w.tree.Mkdir(t.Context(), worktree.Root, "e", 0o755, worktree.Cred{})
+		w.must(err)
+	}
+	return w, s, w.withDirs(), s.add(b)
+}
+
+// A restore of random paths does what a plain model says: it changes the paths that were asked for, keeps ignored files
+// and what is in their place, and its checkpoint of before has all that it has changed.
+func TestRestoreDoesWhatAModelSays(t *testing.T) {
+	t.Parallel()
+	blocked := 0
+	for seed := range rounds(30) {
+		r := rand.New(rand.NewPCG(seed, 4))
+		w, s, now, target := start(t, r)
+		var paths []string
+		if r.IntN(2) == 0 {
+			paths = []string{randomPath(r), "b"}
+		}
+		wants := (&Restore{Paths: paths}).Wants
+		entries := w.entries()
+		done, err := w.restore(w.checkout(OpenJournal(w.home())), s, target, paths, nil)
+		context := fmt.Sprintf("seed %d: working tree%s\ncheckpoint%s\npaths %q", seed, now, s.trees[target.Tree], paths)
+		if none := (fault.NoPathError{}); errors.As(err, &none) {
+			stored, _ := split(now)
+			has := union(stored, s.trees[target.Tree])
+			if _, ok := has[none.Path]; ok || has.below(none.Path) != "" {
+				t.Errorf("%s\nrestore: %v", context, err)
+			}
+			continue
+		}
+		w.must(err)
+		want, kept := restored(now, s.trees[target.Tree], wants)
+		blocked += len(kept)
+		if got := w.withDirs(); got.String() != want.String() {
+			t.Fatalf("%s\nleft%s\nwant%s", context, got, want)
+		}
+		slices.Sort(done.Kept)
+		if !slices.Equal(slices.Compact(done.Kept), kept) {
+			t.Errorf("%s\nkept %q, want %q", context, done.Kept, kept)
+		}
+		if got := w.entries(); got != entries {
+			t.Errorf("%s\na restore of files changed the index to\n%s", context, got)
+		}
+		stored, _ := split(now)
+		if got := s.trees[done.Before.Tree]; got.String() != stored.String() {
+			t.Errorf("%s\nthe checkpoint of before has%s\nwant%s", context, got, stored)
+		}
+		if list := OpenJournal(w.home()).Pending(); len(list) > 0 {
+			t.Errorf("%s\nintents afterwards: got %d, want none", context, len(list))
+		}
+	}
+	if blocked == 0 {
+		t.Error("nothing was in the way of any restore: the test shows too little")
+	}
+}
+
+// A restore that is killed after any of its steps, also by the build before the journal, and once more in the successor, is
+// finished by the last one, or has not begun.
+func TestRestoreKilledAtEveryStep(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(2) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			r := rand.New(rand.NewPCG(seed, 5))
+			w, s, now, target := start(t, r)
+			k := &kills{w: w}
+			_, err := w.restore(k.on(w.checkout(OpenJournal(w.home()))), s, target, nil, nil)
+			w.must(err)
+			goal := w.withDirs()
+			successor := func(k *kills) (pending int) {
+				t.Helper()
+				k.w.must(k.w.git.BreakLocks(t.Context()))
+				j := OpenJournal(k.w.home())
+				for _, p := range j.Pending() {
+					pending++
+					k.w.must(p.Err)
+					done, err := k.w.restore(k.on(k.w.checkout(j)), s.on(k.w), session.Point{}, nil, p)
+					k.w.must(err)
+					stored, _ := split(now)
+					if before := s.trees[done.Before.Tree]; before.String() != stored.String() {
+						t.Errorf("the checkpoint of before has%s\nwant%s", before, stored)
+					}
+				}
+				return pending
+			}
+			check := func(w *world, when string, pending int) {
+				t.Helper()
+				want := goal
+				if pending == 0 && w.withDirs().String() != goal.String() {
+					want = now
+				}
+				if got := w.withDirs(); got.String() != want.String() {
+					t.Errorf("%s the working tree is%s\nwant%s", when, got, want)
+				}
+				if list := OpenJournal(w.home()).Pending(); len(list) > 0 {
+					t.Errorf("%s %d intents are left, want none", when, len(list))
+				}
+			}
+			for n, left := range k.left {
+				when := fmt.Sprintf("after a kill at step %q", k.at[n])
+				if n%2 == 1 {
+					left.age()
+				}
+				again := &kills{w: left}
+				pending := successor(again)
+				if begun := k.at[n] != "locked"; begun != (pending == 1) {
+					t.Errorf("%s there are %d intents", when, pending)
+				}
+				check(left, when, pending)
+				if len(again.left) == 0 {
+					continue
+				}
+				at := r.IntN(len(again.left))
+				twice := again.left[at]
+				check(twice, fmt.Sprintf("%s and another at step %q of the successor", when, again.at[at]), successor(&kills{w: twice, silent: true}))
+			}
+			t.Logf("killed at %q", k.at)
+		})
+	}
+}
