@@ -24,6 +24,9 @@ type Checkpoints interface {
 	Dirs(ctx context.Context, p session.Point) (map[string]uint32, error)
 }
 
+// StagedOf returns the index entries that differ from those of now, a checkpoint of how things are.
+type StagedOf func(ctx context.Context, now session.Point) (*gitdir.Staged, error)
+
 // Restore is one restore of files under way, by one goroutine. The caller holds the index lock from before Compare until
 // Apply has returned. Nothing of the user's can be lost: what a restore changes is in the checkpoint Before.
 type Restore struct {
@@ -181,7 +184,7 @@ func (r *Restore) spareChanged(ctx context.Context) error {
 // Apply changes the files and the index after Compare. It gives up the lock if it succeeds. staged returns the index
 // entries to restore; nil: the index only learns of the files. nonce is that of the request. pending is the interrupted
 // restore that is done again, nil for a new one.
-func (r *Restore) Apply(ctx context.Context, lock Index, staged func(ctx context.Context, now session.Point) (*gitdir.Staged, error), nonce string, pending *Pending) error {
+func (r *Restore) Apply(ctx context.Context, lock Index, staged StagedOf, nonce string, pending *Pending) error {
 	c := r.Checkout
 	c.refreshKernel(ctx, r.Changes)
 	if pending != nil && c.Mark.Stale() { // paths that are the target's already do not differ any more

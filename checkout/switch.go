@@ -22,7 +22,8 @@ type Switched struct {
 // is what the user asked for; it is recorded in a form that means the same after HEAD was moved. pending is the
 // interrupted switch that is done again, nil for a new one. A fault.RefusalError, fault.ErrSparse or
 // gitdir.ErrLocked means that nothing was changed.
-func (c *Checkout) Switch(ctx context.Context, from gitdir.Head, to gitdir.Destination, want SwitchIntent, pending *Pending) (Switched, error) {
+func (c *Checkout) Switch(ctx context.Context, from gitdir.Head, to gitdir.Destination, want SwitchIntent,
+	pending *Pending) (Switched, error) {
 	lock, err := c.Lock(ctx)
 	if err != nil {
 		return Switched{}, err
@@ -53,7 +54,8 @@ func (s SwitchIntent) lasting(to gitdir.Destination) SwitchIntent {
 }
 
 // switchFiles changes the working tree and the index from one tree to another. It gives up the lock if it succeeds.
-func (c *Checkout) switchFiles(ctx context.Context, lock Index, from, to object.ID, want SwitchIntent, pending *Pending) (s Switched, begun *Pending, err error) {
+func (c *Checkout) switchFiles(ctx context.Context, lock Index, from, to object.ID, want SwitchIntent,
+	pending *Pending) (s Switched, begun *Pending, err error) {
 	list, err := c.Differ.Differences(ctx, from, to)
 	if err != nil {
 		return s, nil, err

@@ -33,7 +33,8 @@ type switchPlanner struct {
 // PlanSwitch decides about every path in list, the differences of HEAD's tree and the target's, in the order of paths.
 // again says that a killed process may have carried out some of it. The error is a fault.RefusalError if git would refuse
 // the same switch, or fault.ErrSparse. PlanSwitch changes nothing; the caller holds the lock of the index x.
-func PlanSwitch(ctx context.Context, tree Tree, git Git, mounts Mounts, x *index.Index, list []gitdir.Difference, again bool) (*Plan, error) {
+func PlanSwitch(ctx context.Context, tree Tree, git Git, mounts Mounts, x *index.Index, list []gitdir.Difference,
+	again bool) (*Plan, error) {
 	p := &switchPlanner{planner: newPlanner(tree), git: git, mounts: mounts, again: again}
 	if slices.ContainsFunc(x.Entries, func(e index.Entry) bool { return e.SkipWorktree }) {
 		return nil, fault.ErrSparse

@@ -18,21 +18,23 @@ import (
 	"github.com/artifactfs/artifactfs/mount/takeover"
 )
 
-// What failed behind a mount is tried again after retryFirst, and after twice as long each time, up to retryMost.
+// Background work of a mount that failed is tried again after retryFirst, and after twice as long each time, up to retryMost.
 const (
 	retryFirst = time.Second
 	retryMost  = 30 * time.Second
 
-	// What met a full disk is tried again when there is room, for which is looked each roomPoll, or after roomMost.
+	// Work that failed because the disk was full is tried again when the disk has more room, which is checked every roomPoll,
+	// or after roomMost.
 	roomPoll = 2 * time.Second
 	roomMost = 10 * time.Minute
 	roomStep = 16 << 20 // bytes
 
-	behindWait = time.Second // for other mounts to be taken over; git commands wait for it as well
+	behindWait = time.Second // wait for other mounts to be taken over; git commands wait for it too
 )
 
-// goBehind starts what goes on behind the mount: the git directory, history, hydration, and watching for the end.
-// before says what another process has done of it already. false: somebody has ended the mount before it was there.
+// goBehind starts the background work of the mount: the git directory, history, prefetch, following, and waiting for the
+// end. before is what the predecessor has already done of it. goBehind returns false if the mount was aborted before it
+// was served.
 func (m *mount) goBehind(before takeover.State) bool {
 	ctx, cancel := context.WithCancel(context.Background())
 	m.mu.Lock()
@@ -58,7 +60,7 @@ func (m *mount) goBehind(before takeover.State) bool {
 		}
 		m.handover.Update(func(h *takeover.State) { h.GitReady = true })
 		m.behind("push session", func() { m.agent.Start(ctx, m.snapshot().Format) })
-		if !m.snapshot().Whole() { // a process died while they came
+		if !m.snapshot().Whole() { // a process died while it fetched the trees
 			m.persist(ctx, "fetch trees", nil, func() error {
 				_, err := m.wholeSnapshot(ctx)
 				return err
@@ -89,7 +91,7 @@ func (m *mount) goBehind(before takeover.State) bool {
 		if before.Hydrated {
 			close(m.hydrateTried)
 		} else {
-			if m.snapshot().Local && m.request.Wait != control.WaitAll { // the walk is all there may be to do
+			if m.snapshot().Local && m.request.Wait != control.WaitAll { // there may be nothing to do but the walk
 				m.daemon.turns.calm(ctx, nil, nil)
 			}
 			m.persist(ctx, "prefetch", m.hydrateTried, hydrate)
@@ -106,7 +108,7 @@ func (m *mount) goBehind(before takeover.State) bool {
 		}
 	})
 	if m.taking != nil {
-		m.behind("mount redirected directories", func() { // it goes through the mount, where somebody may hold locks
+		m.behind("mount redirected directories", func() { // it goes through the mount, where a program may hold locks
 			m.note("mount the git directory", m.inside.Bind())
 			m.redirects.BindAgain(ctx, m.server)
 		})
@@ -115,7 +117,7 @@ func (m *mount) goBehind(before takeover.State) bool {
 	m.behind("tend packs", func() { m.tendPacks(ctx) })
 	m.behind("learn what only the session remote has", func() { m.expect(ctx) })
 	m.behind("fill the index", func() { m.fillIndex(ctx, before.Filled) })
-	go func() { // somebody may unmount without us
+	go func() { // umount(8) ends the mount without this process
 		m.server.Wait()
 		m.unregisterUnmounted()
 		m.finish()
@@ -123,7 +125,8 @@ func (m *mount) goBehind(before takeover.State) bool {
 	return true
 }
 
-// afterOthers lets the mounts that are being taken over beside this one go first: the kernel waits for them.
+// afterOthers waits until the mounts that are taken over together with this one are served, because programs wait for them,
+// for behindWait at most. It returns at once if this mount was not taken over.
 func (m *mount) afterOthers(ctx context.Context) {
 	if m.taking == nil {
 		return
@@ -135,8 +138,9 @@ func (m *mount) afterOthers(ctx context.Context) {
 	}
 }
 
-// persist does work until it succeeds or ctx ends; meanwhile its failure shows in the mount's status. tried is closed
-// after the first time, so that whoever waits hears of a failure; not at the mount's end, which m.gone tells of.
+// persist calls work until it succeeds or ctx ends; meanwhile its failure is in the mount's status, under the name what.
+// tried, if not nil, is closed after the first call, so that callers can wait for work without waiting for its success. It
+// is not closed when the mount ends: they wait for m.gone too.
 func (m *mount) persist(ctx context.Context, what string, tried chan<- struct{}, work func() error) {
 	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
 		recovered := m.store.Recovered()
@@ -170,8 +174,8 @@ func (m *mount) persist(ctx context.Context, what string, tried chan<- struct{},
 	}
 }
 
-// awaitRoom waits until the disk of the state directory has clearly more room than now: what did not fit into it will not fit
-// into the same room, and asking for it anew costs the remote as much as before.
+// awaitRoom waits until the disk of the state directory has clearly more room than now, for roomMost at most: a pack that did
+// not fit will not fit into the same room, and the remote would send it again in vain.
 func (m *mount) awaitRoom(ctx context.Context) {
 	before, _ := disk.Free(m.daemon.state)
 	need := before + max(before/4, roomStep)
@@ -191,7 +195,7 @@ func (m *mount) awaitRoom(ctx context.Context) {
 	}
 }
 
-// note records how work behind the mount went; the mount itself goes on.
+// note records the result of background work under the name what, for the status and the log. nil clears a failure.
 func (m *mount) note(what string, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -206,20 +210,21 @@ func (m *mount) note(what string, err error) {
 	}
 }
 
-// failure is what fails behind the mount at present; nil if nothing does.
+// failure returns a failure of background work that is not over, the first by name; nil if there is none. A failure to reach
+// the remote is left out if the remote has answered since.
 func (m *mount) failure() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, what := range slices.Sorted(maps.Keys(m.failures)) {
 		if fetch.Away(m.failures[what]) && m.store.Reachable() {
-			continue // it is back, and asked for this now
+			continue // the work is being tried again
 		}
 		return fmt.Errorf("%s: %w", what, m.failures[what])
 	}
 	return nil
 }
 
-// wholeSnapshot waits for all trees. If they broke off, the same commit is acquired once more.
+// wholeSnapshot waits for all trees of the mounted commit. If fetching them failed, it acquires the same commit once more.
 func (m *mount) wholeSnapshot(ctx context.Context) (*fetch.Snapshot, error) {
 	snap := m.snapshot()
 	err := snap.Wait(ctx)
@@ -240,13 +245,14 @@ func (m *mount) wholeSnapshot(ctx context.Context) (*fetch.Snapshot, error) {
 	return again, err
 }
 
-// snapshot is the latest acquisition of the mounted commit.
+// snapshot returns the latest snapshot of the mounted commit.
 func (m *mount) snapshot() *fetch.Snapshot {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.snap
 }
 
+// deepen fetches the history of the mounted commit and makes it known to git.
 func (m *mount) deepen(ctx context.Context, git *gitdir.Dir) error {
 	if err := m.store.Deepen(ctx, m.hurried); err != nil {
 		return err

@@ -13,14 +13,15 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
+// The index is looked at after fillFirst, and after twice as long each time that nothing was fetched, up to fillMost.
 const (
 	fillFirst = 2 * time.Second
 	fillMost  = 10 * time.Minute
 )
 
-// fillIndex puts into git's index the sizes and ignore files that were not known when it was written, as files come: once
-// prefetching is through, and again, ever more seldom, while more of them are here each time.
-// filled says that another process has done so with all that was here.
+// fillIndex adds the sizes and ignore files to git's index that were not known when it was written, until ctx ends: once
+// prefetching has finished, and again when more contents were fetched. filled says that the predecessor has added
+// everything that was fetched then.
 func (m *mount) fillIndex(ctx context.Context, filled bool) {
 	if !m.tried(ctx, m.gitTried) || !m.tried(ctx, m.hydrateTried) {
 		return
@@ -30,7 +31,7 @@ func (m *mount) fillIndex(ctx context.Context, filled bool) {
 		arrived = m.before.Blobs
 	}
 	for pause := fillFirst; ; pause = min(2*pause, fillMost) {
-		// To count what is here means to walk the whole tree: only if anything came.
+		// Counting what was fetched walks the whole tree: it is done only if anything was.
 		if now := m.store.Stats().Blobs; now != arrived {
 			if here := m.view.Hydration(ctx).Hydrated; here == last {
 				arrived = now
@@ -52,7 +53,7 @@ func (m *mount) fillIndex(ctx context.Context, filled bool) {
 	}
 }
 
-// fillIndexOnce is false if git is at work, or is not there.
+// fillIndexOnce adds what is known now. It returns false if a git command runs, or there is no git directory.
 func (m *mount) fillIndexOnce(ctx context.Context) bool {
 	m.mu.Lock()
 	dir, ready := m.git.dir, m.gitReady

@@ -22,30 +22,31 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// A mount that follows asks the remote where its branch is, in one request, and goes there as a switch does: readers see the
-// old tree or the new one. A writable mount goes only as long as nothing in it is the user's: git status lists nothing, and
-// HEAD is where the mount was put, or behind the branch.
+// A mount that follows asks the remote for the commit of its branch, in one request, and moves there as a switch does. A
+// writable mount moves only while it has no work of the user's: git status lists nothing, and HEAD is the commit that
+// following put it on, or an ancestor of the branch.
 
-// DefaultFollowInterval is how often the remote is asked by itself.
+// DefaultFollowInterval is the time between two automatic looks at the remote.
 const DefaultFollowInterval = 30 * time.Second
 
-// followFile in the mount's home says where following has got to.
+// followFile in the mount's home stores the state of following. Between two moves it is all that following knows; a kill
+// before it is written leaves the state before the last move, which the next look at the remote corrects.
 const followFile = "follow.json"
 
 var (
 	errBranchGone = errors.New("the remote has no such branch any more")
 )
 
-// followed is the content of followFile.
+// followed is the content of followFile, in JSON.
 type followed struct {
-	Put     string    `json:"put"` // commit that HEAD was put at
-	Tip     string    `json:"tip"` // of the branch on the remote
+	Put     string    `json:"put"` // commit that following, or the mount, put HEAD on; "": not known
+	Tip     string    `json:"tip"` // commit of the branch on the remote, when it was last looked at
 	Checked time.Time `json:"checked,omitzero"`
 	Moved   time.Time `json:"moved,omitzero"`
-	Why     string    `json:"why,omitempty"`
+	Why     string    `json:"why,omitempty"` // why the mount did not move; "": it did, or is at Tip
 }
 
-// follow goes with the remote's branch until ctx ends.
+// follow moves the mount with the remote's branch until ctx ends. It returns at once if the mount does not follow.
 func (m *mount) follow(ctx context.Context) {
 	if !m.request.Follow || !m.triedGit(ctx) || !m.tried(ctx, m.historyTried) {
 		return
@@ -61,7 +62,7 @@ func (m *mount) follow(ctx context.Context) {
 		}
 		m.note("follow the remote", err)
 		select {
-		case <-time.After(interval - interval/10 + rand.N(interval/5+1)): // many mounts do not ask at once
+		case <-time.After(interval - interval/10 + rand.N(interval/5+1)): // so that many mounts do not ask at once
 		case <-ctx.Done():
 			return
 		}
@@ -88,7 +89,8 @@ func (d *Daemon) Refresh(ctx context.Context, r control.RefreshRequest, progress
 	return reply, nil
 }
 
-// refresh asks the remote for the mounted branch, brings the commit if it is not here, and goes there if the mount follows.
+// refresh asks the remote for the mounted branch, fetches its commit if that is missing, and moves there if the mount
+// follows. One call runs at a time. It returns fault.ErrNoBranch if a tag or commit is mounted.
 func (m *mount) refresh(ctx context.Context) (reply control.RefreshReply, err error) {
 	ref := m.snapshot().Ref
 	branch, ok := strings.CutPrefix(ref, "refs/heads/")
@@ -140,7 +142,8 @@ func (m *mount) refresh(ctx context.Context) (reply control.RefreshReply, err er
 	return reply, err
 }
 
-// goAlong moves a mount that follows to the branch's commit, if nothing in it is in the way.
+// goAlong moves a mount that follows from one commit to tip, the branch's, unless work of the user's keeps it. It completes
+// reply and stores the state of following. known is the commit that the remote-tracking branch had before.
 func (m *mount) goAlong(ctx context.Context, git *gitdir.Dir, branch string, from gitdir.Head, tip, known object.ID, reply *control.RefreshReply) error {
 	f := m.readFollowed()
 	if f.Put == "" { // it has just been mounted, or was mounted without following
@@ -164,7 +167,7 @@ func (m *mount) goAlong(ctx context.Context, git *gitdir.Dir, branch string, fro
 			var busy fault.GitBusyError
 			switch {
 			case errors.As(err, &in), errors.As(err, &busy), errors.Is(err, gitdir.ErrLocked):
-				f.Why, err = err.Error(), nil // of now: it is tried again
+				f.Why, err = err.Error(), nil // it may be over by the next look
 			case err == nil:
 				reply.Moved, reply.Paths = true, moved.Paths
 				f.Put, f.Moved = tip.String(), time.Now()
@@ -179,7 +182,7 @@ func (m *mount) goAlong(ctx context.Context, git *gitdir.Dir, branch string, fro
 	return m.noteFollowed(f)
 }
 
-// holdsBack says what of the user's keeps a mount from going on; "": nothing.
+// holdsBack returns the work of the user's that keeps a mount from moving to tip, as a sentence; "": there is none.
 func (m *mount) holdsBack(ctx context.Context, git *gitdir.Dir, head object.ID, put string, tip object.ID) (string, error) {
 	if head.String() != put && !git.Reaches(ctx, head, tip) {
 		return "the branch has commits of its own", nil
@@ -199,13 +202,13 @@ func (m *mount) holdsBack(ctx context.Context, git *gitdir.Dir, head object.ID, 
 	return "", nil
 }
 
-// onlyFollowed says whether a session has nothing but what following has put there: it is no work to be kept.
+// onlyFollowed reports whether a session has nothing but what following has put there, so that nothing is lost with it.
 func (m *mount) onlyFollowed(ctx context.Context) bool {
 	return m.asFollowed(ctx, true) && m.request.SessionOptions.Remote == "" && m.sessionStatus().Checkpoints == 0
 }
 
-// asFollowed says whether a writable mount is as following has left it: nothing of it is the user's. Ignored files count if
-// ignored is set.
+// asFollowed reports whether a writable mount is as following has left it, without work of the user's. Ignored files count
+// as work if ignored is set.
 func (m *mount) asFollowed(ctx context.Context, ignored bool) bool {
 	if !m.request.Follow || !m.writable() {
 		return false
@@ -229,6 +232,7 @@ func (m *mount) asFollowed(ctx context.Context, ignored bool) bool {
 	return err == nil && len(paths) == 0
 }
 
+// readFollowed returns the state of following, a zero one if there is none or it cannot be read.
 func (m *mount) readFollowed() (f followed) {
 	if text, err := os.ReadFile(filepath.Join(m.home.Dir, followFile)); err == nil && json.Unmarshal(text, &f) != nil {
 		return followed{}
@@ -236,6 +240,7 @@ func (m *mount) readFollowed() (f followed) {
 	return f
 }
 
+// noteFollowed stores the state of following.
 func (m *mount) noteFollowed(f followed) error {
 	text, err := json.Marshal(f)
 	if err == nil {
@@ -247,7 +252,7 @@ func (m *mount) noteFollowed(f followed) error {
 	return nil
 }
 
-// followStatus is nil for a mount that stays where it is.
+// followStatus returns the state of following for the status, nil if the mount does not follow.
 func (m *mount) followStatus() *control.FollowStatus {
 	if !m.request.Follow {
 		return nil

@@ -30,8 +30,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// stockGit is what git commands in a mount are served with besides files: its git directory, an answer to what has
-// changed, objects that it lacks, and logins; and where it is inside the mount, what its session is asked there.
+// stockGit is what git commands in a mount use besides files: the git directory, and the servers of changed paths (the file
+// system monitor), missing objects, logins, and requests from inside the mount.
 type stockGit struct {
 	dir     *gitdir.Dir
 	monitor *fsmonitor.Server
@@ -41,20 +41,20 @@ type stockGit struct {
 	journal *checkout.Journal
 }
 
-// gitPath is where a mount's git directory is; the file .git in its root says so.
+// gitPath returns the path of the mount's git directory, which the file .git in the root names.
 func (m *mount) gitPath() string { return filepath.Join(m.home.Dir, "git") }
 
-// gitFile is the content of .git (gitrepository-layout).
+// gitFile returns the content of the file .git (gitrepository-layout).
 func (m *mount) gitFile() string { return "gitdir: " + m.gitPath() + "\n" }
 
-// makeGitDir waits for all trees, then writes the native git directory, or goes on with the one that is there.
+// makeGitDir waits for all trees, then creates the git directory, or opens the existing one, and serves git commands.
 func (m *mount) makeGitDir(ctx context.Context) (*gitdir.Dir, error) {
 	snap, err := m.wholeSnapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
-	x, modules := m.indexOptions(ctx), m.wholeModules(ctx) // for which the remote may be asked: nobody has the turn meanwhile
-	if drain(m.tree.Noticed()); m.changed() > 0 {          // a point is to be made soon
+	x, modules := m.indexOptions(ctx), m.wholeModules(ctx) // may ask the remote, and so stands before the turn
+	if drain(m.tree.Noticed()); m.changed() > 0 {          // a checkpoint, which needs git, is due soon
 		m.wantGit()
 	}
 	if !m.hasIndex() {
@@ -85,7 +85,7 @@ func (m *mount) makeGitDir(ctx context.Context) (*gitdir.Dir, error) {
 	if err := m.writeIndex(ctx, dir, x, was); err != nil {
 		return nil, err
 	}
-	if !ok || !m.resumed && !dir.Sealed() { // or it was made by a process that died before it could say so
+	if !ok || !m.resumed && !dir.Sealed() { // or the process that made it died before it was sealed
 		if err := dir.Seal(); err != nil {
 			return nil, err
 		}
@@ -93,8 +93,8 @@ func (m *mount) makeGitDir(ctx context.Context) (*gitdir.Dir, error) {
 	return dir, m.openToGit(ctx, dir)
 }
 
-// writeIndex writes the first index, if there is none: of what the mount shows, or of what was staged at the point that it
-// began with.
+// writeIndex writes the first index, if there is none: of the base tree, or with the staged entries of was, the index of the
+// checkpoint that the mount starts from.
 func (m *mount) writeIndex(ctx context.Context, dir *gitdir.Dir, o gitdir.IndexOptions, was *session.Index) error {
 	if m.hasIndex() {
 		return nil
@@ -113,8 +113,7 @@ func (m *mount) writeIndex(ctx context.Context, dir *gitdir.Dir, o gitdir.IndexO
 	return err
 }
 
-// goOnWithGit takes over a git directory that another process served. Nothing in it is touched, and nothing is waited
-// for.
+// goOnWithGit serves a git directory that the predecessor served. It changes nothing in it, and waits for nothing.
 func (m *mount) goOnWithGit(ctx context.Context) (*gitdir.Dir, error) {
 	snap := m.snapshot()
 	o := gitdir.Options{Format: snap.Format, WorkTree: m.dir, Ref: snap.Ref, Commit: snap.Commit}
@@ -125,7 +124,7 @@ func (m *mount) goOnWithGit(ctx context.Context) (*gitdir.Dir, error) {
 	return dir, m.openToGit(ctx, dir)
 }
 
-// openToGit lets git commands work in the mount.
+// openToGit finishes interrupted checkouts and then lets git commands work in the mount.
 func (m *mount) openToGit(ctx context.Context, dir *gitdir.Dir) error {
 	if err := m.serveGit(dir); err != nil {
 		return err
@@ -143,10 +142,10 @@ func (m *mount) gitOptions(ctx context.Context, snap *fetch.Snapshot) (gitdir.Op
 		return gitdir.Options{}, fmt.Errorf("find own program: %w", err)
 	}
 	version, err := gitdir.InstalledGit(ctx)
-	if err != nil { // the mount is as good for those who do without
+	if err != nil { // the mount works without git commands
 		m.daemon.log.Info("no git", zap.Error(err))
 	}
-	branch := "" // the remote's own, unless another ref was asked for
+	branch := "" // the remote's default branch is known only if no other ref was mounted
 	if r := m.request.Ref; r == "" || r == "HEAD" {
 		branch = snap.Ref
 	}
@@ -157,8 +156,8 @@ func (m *mount) gitOptions(ctx context.Context, snap *fetch.Snapshot) (gitdir.Op
 	}, nil
 }
 
-// hookProgram is what answers git's question for changes: the small program for it, if it is installed beside ours. Ours
-// knows by its name what it is to do, and takes a little longer.
+// hookProgram returns the program that git runs as its fsmonitor hook: the small one, if it is installed beside program, which
+// takes a little longer to start and knows its task by the name that it is run with.
 func hookProgram(program string) string {
 	small := filepath.Join(filepath.Dir(program), query.HookName)
 	if _, err := os.Stat(small); err != nil {
@@ -167,7 +166,8 @@ func hookProgram(program string) string {
 	return small
 }
 
-// serveGit starts to answer git's questions.
+// serveGit starts the servers of stockGit, on sockets that the predecessor left if there are any, and opens the journal of
+// checkouts.
 func (m *mount) serveGit(dir *gitdir.Dir) error {
 	monitor, err := fsmonitor.Serve(m.gitPath(), m.changes, fsmonitor.Options{Inherited: m.inherited.Take(takeover.PartMonitor), Keep: m.handover.KeepAs(takeover.PartMonitor)})
 	if err != nil {
@@ -194,7 +194,7 @@ func (m *mount) serveGit(dir *gitdir.Dir) error {
 	return nil
 }
 
-// close ends the answers; nobody may use git then but on files that do not change.
+// close stops the servers. Git commands in the mount fail afterwards.
 func (g stockGit) close() error {
 	if g.dir == nil {
 		return nil
@@ -206,8 +206,9 @@ func (g stockGit) close() error {
 	return errors.Join(guests, g.monitor.Close(), g.objects.Close(), g.logins.Close())
 }
 
-// changes tells git what may have changed since a token. What programs write may still be in the kernel's cache, of
-// which we hear nothing: of files that are open the kernel has to ask us again, so that the next write is told.
+// changes returns the paths that may have changed since a token, for git's fsmonitor queries. Writes may still be only in the
+// kernel's cache, without a request to this process: the kernel is made to ask again about open files, so that their
+// next write is noticed.
 func (m *mount) changes(_ context.Context, token string) (next string, paths []string, all bool, err error) {
 	c, err := m.tree.Changes(token)
 	if err != nil {
@@ -217,7 +218,7 @@ func (m *mount) changes(_ context.Context, token string) (next string, paths []s
 	return c.Token, append(c.Paths, m.redirects.Paths()...), c.All, nil
 }
 
-// walkBase gives the base tree to the writer of the first index.
+// walkBase emits the entries of the base tree for the first index.
 func (m *mount) walkBase(ctx context.Context, emit func(index.Entry) error) error {
 	device, err := mountpoint.DeviceOf(m.dir)
 	if err != nil {
@@ -232,13 +233,14 @@ func (m *mount) walkBase(ctx context.Context, emit func(index.Entry) error) erro
 	})
 }
 
-// hasIndex says whether git's index is there, which is git's alone then.
+// hasIndex reports whether git's index exists. Git commands own it from then on.
 func (m *mount) hasIndex() bool {
 	_, err := os.Lstat(filepath.Join(m.gitPath(), "index"))
 	return err == nil
 }
 
-// indexOptions tells what the index can vouch for, if it is to be written.
+// indexOptions returns what the first index can state beside its entries; nothing if there is an index. It may fetch ignore
+// files, for ignoreTime at most.
 func (m *mount) indexOptions(ctx context.Context) gitdir.IndexOptions {
 	if m.hasIndex() {
 		return gitdir.IndexOptions{}
@@ -246,7 +248,7 @@ func (m *mount) indexOptions(ctx context.Context) gitdir.IndexOptions {
 	ctx, cancel := context.WithTimeout(ctx, ignoreTime)
 	defer cancel()
 	rules, files, err := m.ignoreFiles(ctx)
-	if err != nil { // git is as right without them
+	if err != nil { // git is slower without them, and as right
 		m.daemon.log.Debug("read ignore files", zap.String("dir", m.dir), zap.Error(err))
 	}
 	return gitdir.IndexOptions{
@@ -258,13 +260,13 @@ func (m *mount) indexOptions(ctx context.Context) gitdir.IndexOptions {
 }
 
 const (
-	maxIgnoreFile = 1 << 20         // bytes; a larger one is left to git
-	ignoreTime    = 2 * time.Second // git is kept waiting for them
+	maxIgnoreFile = 1 << 20         // bytes; git reads larger ones itself
+	ignoreTime    = 2 * time.Second // git commands wait meanwhile
 )
 
-// ignoreFiles reads the ignore files of the base tree: git knows them by their hashes, and must otherwise look at the
-// whole tree with the first change in it. They are small, and come in one request, unless nothing is to be prefetched.
-// files is how many the tree has.
+// ignoreFiles returns the contents of the base tree's ignore files by path, and the number of all files of the tree. Git's
+// untracked cache identifies them by hash, and without them the first git status reads every directory. They are small and
+// fetched in one request, unless prefetching is off.
 func (m *mount) ignoreFiles(ctx context.Context) (rules map[string][]byte, files int, err error) {
 	blobs, attributes, files, err := m.view.Ruling(ctx)
 	if err != nil || len(blobs) == 0 {
@@ -272,7 +274,7 @@ func (m *mount) ignoreFiles(ctx context.Context) (rules map[string][]byte, files
 	}
 	if m.request.Prefetch != control.PrefetchNone {
 		var ids []object.ID
-		for _, b := range slices.Concat(blobs, attributes) { // those git reads to know whether an ignore file is converted
+		for _, b := range slices.Concat(blobs, attributes) { // the attributes say whether an ignore file is converted
 			ids = append(ids, b.ID)
 		}
 		if err = m.store.Provide(ctx, nil, ids); ctx.Err() != nil {
@@ -294,7 +296,7 @@ func (m *mount) ignoreFiles(ctx context.Context) (rules map[string][]byte, files
 	return rules, files, err
 }
 
-// readIgnoreFile gives the content of an ignore file; nil of one that is too large.
+// readIgnoreFile returns the content of an ignore file, nil if it is larger than maxIgnoreFile.
 func (m *mount) readIgnoreFile(ctx context.Context, b fetch.Blob) ([]byte, error) {
 	c, err := m.view.OpenAlone(ctx, b)
 	if err != nil {
@@ -311,12 +313,12 @@ func (m *mount) readIgnoreFile(ctx context.Context, b fetch.Blob) ([]byte, error
 	return content, nil
 }
 
-// listing are programs that look at .git because it is there, and do not read it.
+// listing are programs that look up .git because it is listed, and do not read it.
 var listing = []string{"ls", "find", "stat", "tree", "du", "rm", "fd", "bash", "sh", "dash", "zsh", "fish"}
 
-// awaitGit keeps a program that looks for .git until git works there, one that needs history until that is whole, or
-// cannot be had, and one that is going to write over files until their sizes are known. Every git command
-// asks, until everything is here. done: nobody has to ask any more.
+// awaitGit makes the process pid, which has looked up .git, wait: until git works in the mount, if its command line needs
+// history until that was fetched or has failed, and until the objects that the command is expected to want were fetched. done
+// means that no process has to wait any more.
 func (m *mount) awaitGit(ctx context.Context, pid uint32) (done bool) {
 	if m.inside.Mounts(pid) {
 		return false
@@ -362,18 +364,19 @@ func (m *mount) awaitGit(ctx context.Context, pid uint32) (done bool) {
 	return h.Hydrated == h.Blobs
 }
 
-// hurried says whether somebody waits for history.
+// hurried reports whether a command or the request waits for history.
 func (m *mount) hurried() bool {
 	return m.hurry.Load() || m.request.History == control.HistoryFull || m.request.Wait == control.WaitAll
 }
 
-// triedGit waits until the git directory was tried to be made, which then comes before what nobody waits for.
+// triedGit waits until the mount has tried to make the git directory, and puts that before work that no caller waits for. It
+// returns false if ctx or the mount has ended.
 func (m *mount) triedGit(ctx context.Context) bool {
 	m.wantGit()
 	return m.tried(ctx, m.gitTried)
 }
 
-// gitWasTried says whether that was tried.
+// gitWasTried reports whether the mount has tried to make the git directory.
 func (m *mount) gitWasTried() bool {
 	select {
 	case <-m.gitTried:
@@ -383,7 +386,7 @@ func (m *mount) gitWasTried() bool {
 	}
 }
 
-// tried waits until something was tried; false: ctx or the mount has ended.
+// tried waits until what is closed; it returns false if ctx or the mount has ended.
 func (m *mount) tried(ctx context.Context, what <-chan struct{}) bool {
 	select {
 	case <-what:

@@ -9,23 +9,25 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// A git command that comes upon the lock of the index ends with an error, or forgets what it has found out, as `git status`
-// does. We need that lock as well, and can wait.
+// A git command that finds the index locked fails, or does not store what it has found out, as `git status`. The daemon
+// locks the index too (fillIndex), and can wait until no git command runs.
 
-const passes = 10 * time.Minute // for which a command is one that may write the index: what lasts longer sits in a pager
+// passes is for how long a git command may still write the index. One that runs longer waits in a pager.
+const passes = 10 * time.Minute
 
-// gitPass knows the git commands that have looked for `.git` and are at work.
+// gitPass knows the git commands that have looked up `.git` and still run.
 type gitPass struct {
 	mu   sync.Mutex
-	seen map[string]pass // by their processes' names
+	seen map[string]pass // by agent.ProcessName
 }
 
 type pass struct {
 	pid uint32
-	at  time.Time // when it was seen first
+	at  time.Time // of its first lookup
 }
 
-// let waits while commands are barred, and notes a process if it is one. Those of other PID namespaces have no number here.
+// let waits while commands are barred, and records a process if it is a git command. Processes of other PID namespaces are
+// not recorded: they have no pid here.
 func (g *gitPass) let(pid uint32, argv []string) {
 	base := filepath.Base(argv[0])
 	name := proc.Identity(int(pid))
@@ -43,7 +45,7 @@ func (g *gitPass) let(pid uint32, argv []string) {
 	}
 }
 
-// forget drops those that have ended.
+// forget drops the commands that have ended. g.mu is held.
 func (g *gitPass) forget() {
 	for name, p := range g.seen {
 		if proc.Identity(int(p.pid)) != name {
@@ -52,7 +54,7 @@ func (g *gitPass) forget() {
 	}
 }
 
-// bar lets no command pass until release; ok is false if one is at work.
+// bar makes git commands wait in let until release is called. ok is false, and release nil, if one runs.
 func (g *gitPass) bar() (release func(), ok bool) {
 	g.mu.Lock()
 	g.forget()

@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 
+	"github.com/artifactfs/artifactfs/checkout"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/internal/index"
 	"github.com/artifactfs/artifactfs/object"
@@ -15,7 +16,7 @@ import (
 )
 
 // stagedIf returns stagedThen if the index is to be restored, else nil.
-func (w *restoring) stagedIf(staged bool) func(context.Context, session.Point) (*gitdir.Staged, error) {
+func (w *restoring) stagedIf(staged bool) checkout.StagedOf {
 	if !staged {
 		return nil
 	}

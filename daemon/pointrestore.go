@@ -54,7 +54,8 @@ func (d *Daemon) Restore(ctx context.Context, r control.RestoreRequest, progress
 	start := time.Now()
 	reply, err := m.restore(ctx, r)
 	if err != nil {
-		return control.RestoreReply{}, fault.Subject{Area: fault.Restore, Verb: "restore", Object: m.dir, Checkpoint: "checkpoint " + r.ID, ID: r.ID, GitDir: m.gitPath()}.Explain(err)
+		of := fault.Subject{Area: fault.Restore, Verb: "restore", Object: m.dir, Checkpoint: "checkpoint " + r.ID, ID: r.ID, GitDir: m.gitPath()}
+		return control.RestoreReply{}, of.Explain(err)
 	}
 	if !r.DryRun {
 		d.log.Info("restored", zap.String("dir", m.dir), zap.String("checkpoint", reply.Checkpoint.ID), zap.Int("paths", len(reply.Changes)),

@@ -21,12 +21,13 @@ func (m *mount) finishRestore(ctx context.Context, git *gitdir.Dir, p *checkout.
 	undo := fmt.Sprintf("artifactfs session restore -C %s %s", m.dir, p.Restore.Before)
 	if err == nil {
 		m.agent.AddNote(fmt.Sprintf("a restore of checkpoint %s was interrupted, and finished; %s undoes it", p.Restore.Checkpoint, undo))
-		m.daemon.log.Info("finished a restore that was interrupted", zap.String("dir", m.dir), zap.String("checkpoint", string(p.Restore.Checkpoint)))
+		m.daemon.log.Info("finished a restore that was interrupted", zap.String("dir", m.dir),
+			zap.String("checkpoint", string(p.Restore.Checkpoint)))
 		return
 	}
 	if ctx.Err() == nil {
-		m.agent.AddNote(fmt.Sprintf("a restore of checkpoint %s was interrupted and cannot be finished automatically (%v): run the same command again, or undo it with %s",
-			p.Restore.Checkpoint, err, undo))
+		m.agent.AddNote(fmt.Sprintf("a restore of checkpoint %s was interrupted and cannot be finished automatically (%v): "+
+			"run the same command again, or undo it with %s", p.Restore.Checkpoint, err, undo))
 	}
 	m.abandonCheckout(ctx, p, "finish a restore that was interrupted", err)
 }

@@ -29,10 +29,12 @@ func (d *Daemon) Switch(ctx context.Context, r control.SwitchRequest, progress f
 	start := time.Now()
 	reply, err := m.switchTo(ctx, r, progress)
 	if err != nil {
-		return control.SwitchReply{}, fault.Subject{Area: fault.Switch, Verb: "switch", Object: cmp.Or(r.Create, r.Ref), Ref: r.Ref, GitDir: m.gitPath()}.Explain(err)
+		of := fault.Subject{Area: fault.Switch, Verb: "switch", Object: cmp.Or(r.Create, r.Ref), Ref: r.Ref, GitDir: m.gitPath()}
+		return control.SwitchReply{}, of.Explain(err)
 	}
 	reply.Took = time.Since(start).Milliseconds()
-	d.log.Info("switched", zap.String("dir", m.dir), zap.String("commit", reply.Commit), zap.Int64("paths", reply.Paths), zap.Int64("total_ms", reply.Took))
+	d.log.Info("switched", zap.String("dir", m.dir), zap.String("commit", reply.Commit), zap.Int64("paths", reply.Paths),
+		zap.Int64("total_ms", reply.Took))
 	return reply, nil
 }
 
@@ -48,7 +50,8 @@ func (m *mount) switchTo(ctx context.Context, r control.SwitchRequest, progress 
 }
 
 // moveTo moves HEAD, index and working tree. pending is the interrupted switch that is done again; nil: none.
-func (m *mount) moveTo(ctx context.Context, git *gitdir.Dir, want checkout.SwitchIntent, pending *checkout.Pending, progress func(control.Progress)) (control.SwitchReply, error) {
+func (m *mount) moveTo(ctx context.Context, git *gitdir.Dir, want checkout.SwitchIntent, pending *checkout.Pending,
+	progress func(control.Progress)) (control.SwitchReply, error) {
 	var reply control.SwitchReply
 	if what := git.Busy(); what != "" {
 		return reply, fault.GitBusyError(what)
@@ -88,7 +91,8 @@ func forward(ctx context.Context, git *gitdir.Dir, want checkout.SwitchIntent) (
 
 // destination finds the commit to switch to. A branch, tag or commit that only the remote knows is fetched, with its trees,
 // in one request.
-func (m *mount) destination(ctx context.Context, git *gitdir.Dir, want checkout.SwitchIntent, progress func(control.Progress)) (gitdir.Destination, error) {
+func (m *mount) destination(ctx context.Context, git *gitdir.Dir, want checkout.SwitchIntent,
+	progress func(control.Progress)) (gitdir.Destination, error) {
 	wish := gitdir.Wish{Name: want.Ref, Create: want.Create, Detach: want.Detach}
 	to, err := git.Resolve(ctx, wish)
 	if !errors.Is(err, gitdir.ErrNoCommit) || want.Ref == "" || want.Ref == "-" {
