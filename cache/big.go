@@ -43,8 +43,8 @@ func readBigHeader(f *os.File, id object.ID) (header, unix.Stat_t, bool) {
 	return h, st, ok && h.id == id && h.size == st.Size-headerSize
 }
 
-// openBig opens a content that has a file of its own, also one that another process stored; nil: there is none.
-// The first time it reads the content through to verify it.
+// openBig opens a content that has a file of its own, also one that another process stored; nil:
+// there is none. The first time it reads the content through to verify it.
 func (b *Blobs) openBig(id object.ID) *Content {
 	b.mu.RLock()
 	closed := b.closed
@@ -80,7 +80,8 @@ func (b *Blobs) openBig(id object.ID) *Content {
 	return &Content{file: f, size: h.size}
 }
 
-// enterBig notes that a file is there; a verified inode of 0 means that nobody has verified it.
+// enterBig adds a file to the index. verified is the inode of the file whose contents were
+// verified; 0: none was.
 func (b *Blobs) enterBig(id object.ID, size int64, used time.Time, verified uint64) *bigFile {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -120,7 +121,8 @@ func (b *Blobs) evictBig(id object.ID) int64 {
 	return b.forgetBig(id)
 }
 
-// listBig makes the index know the big files that are there; it needs look. Those cut or damaged in a crash go.
+// listBig makes the index know the big files that are there; it needs look. Those cut or damaged in
+// a crash go.
 func (b *Blobs) listBig() error {
 	root := filepath.Join(b.dir, "big")
 	dirs, err := os.ReadDir(root)
@@ -155,7 +157,7 @@ func (b *Blobs) listBig() error {
 	return nil
 }
 
-// putBig stores a large content that lies in memory.
+// putBig stores large contents from memory.
 func (b *Blobs) putBig(id object.ID, data []byte) error {
 	f, err := b.Spool(int64(len(data)))
 	if err != nil {
@@ -172,12 +174,13 @@ func (b *Blobs) putBig(id object.ID, data []byte) error {
 	return b.PutFile(id, f, int64(len(data)))
 }
 
-// Spool makes a temporary file, on the file system of the cache, for a content of about size bytes. Where the
-// file system can, it vanishes when it is closed without PutFile; elsewhere with the next OpenBlobs or Collect.
-// If the disk has too little room, others are evicted first; the error wraps unix.ENOSPC if that cannot do.
+// Spool makes a temporary file, on the file system of the cache, for a content of about size bytes.
+// Where the file system can, it vanishes when it is closed without PutFile; elsewhere with the next
+// OpenBlobs or Collect. If the disk has too little room, others are evicted first; the error wraps
+// unix.ENOSPC if that cannot do.
 func (b *Blobs) Spool(size int64) (*os.File, error) {
 	f, err := b.temp()
-	if errors.Is(err, fs.ErrNotExist) { // somebody deleted the directory
+	if errors.Is(err, fs.ErrNotExist) { // the directory was deleted by another process
 		if err = b.makeDirs(); err == nil {
 			f, err = b.temp()
 		}
@@ -193,8 +196,8 @@ func (b *Blobs) Spool(size int64) (*os.File, error) {
 	return f, nil
 }
 
-// ensureFree evicts until the disk has size bytes free. Size may be a lie of the remote's, so nothing goes for
-// what could not fit anyway.
+// ensureFree evicts until the disk has size bytes free. The remote may have sent a wrong size, so
+// nothing is evicted for contents that could not fit anyway.
 func (b *Blobs) ensureFree(f *os.File, size int64) error {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
@@ -245,7 +248,8 @@ func (b *Blobs) discard(f *os.File) {
 	f.Close()
 }
 
-// probeUnnamed says whether the file system can make files without a name and give them one later.
+// probeUnnamed reports whether the file system can make files without a name and give them one
+// later.
 func (b *Blobs) probeUnnamed() bool {
 	b.unnamed = true
 	f, err := b.temp()
@@ -286,7 +290,8 @@ func (b *Blobs) clearTemp() {
 	}
 }
 
-// PutFile keeps the first size bytes of a file from Spool, which the caller has verified. It closes f in any case.
+// PutFile keeps the first size bytes of a file from Spool, which the caller has verified. It closes
+// f in any case.
 func (b *Blobs) PutFile(id object.ID, f *os.File, size int64) error {
 	defer b.discard(f)
 	if _, ok := b.knownSize(id); ok {
@@ -299,7 +304,7 @@ func (b *Blobs) PutFile(id object.ID, f *os.File, size int64) error {
 	return nil
 }
 
-// adopt appends the header to a spool file and gives it its name.
+// adopt appends the header to a spool file and returns it its name.
 func (b *Blobs) adopt(id object.ID, f *os.File, size int64) error {
 	b.mu.RLock()
 	closed := b.closed
@@ -337,7 +342,7 @@ func (b *Blobs) adopt(id object.ID, f *os.File, size int64) error {
 	return nil
 }
 
-// name gives a temporary file its final name, in place of a file that has it.
+// name returns a temporary file its final name, in place of a file that has it.
 func (b *Blobs) name(f *os.File, path string) error {
 	for try := 0; ; try++ {
 		var err error

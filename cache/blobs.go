@@ -1,35 +1,36 @@
-// Package cache keeps what can be had again: verified contents on disk, sizes of contents, and parsed trees
-// and small contents in memory.
+// Package cache stores data that can be fetched again: verified contents on disk, sizes of
+// contents, and parsed trees and small contents in memory.
 //
 // # Blobs
 //
-// Blobs promises: what Get returns is what was Put under that id, byte for byte, or nothing; it stays readable
-// until it is released; the bytes on disk stay near the quota; anything in the directory may be deleted at any
-// moment by anybody. It does not promise to remember: there is no fsync, a crash may lose contents, and a
-// damaged one is forgotten. It never shows wrong bytes: every content has a checksum, verified when a process
-// first reads it.
+// Blobs promises: Get returns exactly the bytes that were Put under an id, or nothing; contents
+// stay readable until they are released; the bytes on disk stay near the quota; any process may
+// delete anything in the directory at any moment. It does not promise durability: there is no
+// fsync, a crash may lose contents, and damaged contents are dropped. It never returns wrong bytes:
+// all contents have a checksum, which is verified when a process first reads them.
 //
-// Contents up to 1 MiB are appended to segments, because a file each would cost 30-50 us and a block of disk;
-// larger ones are files of their own. Layout of the directory:
+// Contents up to 1 MiB are appended to segments, because a file for each would cost 30-50 us and a
+// block of disk; larger ones are files of their own. Layout of the directory:
 //
-//	seg/<age>-<random>.seg   records, see record.go
-//	seg/<age>-<random>.idx   sidecar: where they start
-//	big/ab/<hex>             one content, its header behind it
-//	tmp/                     being written
+// seg/<age>-<random>.seg   records, see record.go seg/<age>-<random>.idx   sidecar: where the
+// records start big/ab/<hex>             one blob, followed by its header tmp/
+// files that are being written
 //
-// Several processes share a directory. A segment is appended to by one process at a time, which holds flock on
-// it; others notice that it grew, and new segments, when they miss something. Bytes that once were a whole
-// record are never written again, so a reader needs no lock; only a torn tail, which nobody can have taken for
-// a record, is cut. What is evicted is whole segments and big files, the longest unused first, never a segment
-// that somebody appends to. Time of use is the file's mtime, brought up to date once a minute.
+// Several processes share a directory. One process at a time appends to a segment, under flock;
+// others notice after a miss that it grew, and that there are new segments. Bytes of a whole record
+// are never written again, so readers need no lock; only an incomplete record at the end, which no
+// process can have read, is truncated. Whole segments and big files are evicted, least recently
+// used first, but never a segment that a process appends to. The time of use is the file's mtime,
+// updated once a minute.
 //
-// Lock order: append > look > mu. The first two are held across disk operations, but only by whoever stores,
-// evicts or looks for others' work; a Get that finds its content takes mu alone, for reading, and mu is never
-// held across a system call.
+// Lock order: append > look > mu. append and look are held across disk operations, but only by
+// goroutines that store, evict or index other processes' records. A Get that finds its contents
+// acquires only mu, for reading, and mu is never held across a system call.
 //
 // # Sizes, Memory
 //
-// Sizes is an append-only table of records with checksums, shared in the same manner. Memory is ristretto.
+// Sizes is an append-only table of records with checksums, shared in the same manner. Memory is a
+// ristretto cache.
 package cache
 
 import (
@@ -48,18 +49,19 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// ErrClosed says that the cache was closed.
+// ErrClosed means that the cache was closed.
 var ErrClosed = errors.New("cache is closed")
 
-// housekeeping is how often a process that asks for nothing looks whether others evicted what it holds open:
-// the disk gets its space back only then.
+// housekeeping is how often an otherwise idle process checks whether others have evicted files that
+// it holds open: only then does the disk get the space back.
 const housekeeping = 2 * time.Second
 
-// Blobs keeps verified contents on disk within a quota. Its methods may be called from any goroutine.
+// Blobs keeps verified contents on disk within a quota. Its methods may be called from any
+// goroutine.
 type Blobs struct {
 	dir     string
 	started time.Time
-	unnamed bool // the file system has files without a name, which vanish by themselves
+	unnamed bool // the file system supports unnamed files (O_TMPFILE), which vanish with their process
 
 	stop chan struct{}
 	wg   sync.WaitGroup
@@ -67,7 +69,7 @@ type Blobs struct {
 	nextLook atomic.Int64 // since started, nanoseconds
 	damaged  atomic.Int64
 
-	append struct { // whoever stores a small content
+	append struct { // held by goroutines that store small contents
 		sync.Mutex
 		active *segment // nil before the first Put
 		file   *os.File // of active, for writing; holds the lock
@@ -75,7 +77,7 @@ type Blobs struct {
 		noted  int      // how many records the sidecar of active has
 		limit  int64    // bytes at which active is full
 	}
-	look struct { // whoever evicts or looks for others' work
+	look struct { // held by goroutines that evict or index other processes' records
 		sync.Mutex
 		listed time.Time // mtime of seg/ when it was read, if that was settled
 		next   int       // where the next round of growth checks starts
@@ -93,7 +95,7 @@ type Blobs struct {
 	big      map[object.ID]*bigFile
 }
 
-// Usage is what a cache holds.
+// Usage describes the contents of a cache.
 type Usage struct {
 	Blobs   int   // contents that can be read
 	Bytes   int64 // on disk, framing and forgotten contents included
@@ -101,14 +103,15 @@ type Usage struct {
 	Damaged int64 // contents found damaged since opening, and forgotten
 }
 
-// OpenBlobs opens or makes the cache in dir and evicts what exceeds quota bytes.
+// OpenBlobs opens the cache in dir, creating it if needed, and evicts until it has at most quota
+// bytes.
 func OpenBlobs(dir string, quota int64) (*Blobs, error) {
 	b := &Blobs{
 		dir: dir, started: time.Now(), stop: make(chan struct{}),
 		quota: quota, evictAt: quota, segments: []*segment{nil}, byName: map[string]*segment{}, big: map[object.ID]*bigFile{},
 	}
 	b.index.hash = func(ref uint32) uint64 { return hashSum(b.entry(ref).idBytes()) }
-	if err := b.makeDirs(); err != nil && !isFull(err) { // what needs them makes them when there is room
+	if err := b.makeDirs(); err != nil && !isFull(err) { // a full disk: they are created when they are needed
 		return nil, fmt.Errorf("open blob cache: %w", err)
 	}
 	b.unnamed = b.probeUnnamed()
@@ -185,9 +188,10 @@ func (b *Blobs) releaseAll() {
 	b.index = refs{hash: b.index.hash}
 }
 
-// Get finds a content and verifies it if this process has not done so. A damaged one is forgotten: it is a miss.
+// Get finds a content and verifies it if this process has not done so. A damaged one is forgotten:
+// it is a miss.
 func (b *Blobs) Get(id object.ID) (*Content, bool) {
-	for range 2 { // the second time after what others stored was looked at
+	for range 2 { // the second pass follows a look at other processes' records
 		s, ref, e, ok := b.holdSmall(id)
 		if ok {
 			if c := b.openSmall(s, ref, e, id); c != nil {
@@ -205,8 +209,8 @@ func (b *Blobs) Get(id object.ID) (*Content, bool) {
 	return nil, false
 }
 
-// Size is the size of a content in bytes if it is known to be here. It does not ask the disk but for what
-// others appended lately.
+// Size returns the size of a blob, in bytes, if it is in the cache. It reads from disk only for
+// records that other processes appended lately.
 func (b *Blobs) Size(id object.ID) (int64, bool) {
 	if size, ok := b.knownSize(id); ok {
 		return size, true
@@ -274,7 +278,8 @@ func (b *Blobs) holdSmall(id object.ID) (*segment, uint32, entry, bool) {
 
 var checkBuffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
 
-// openSmall turns a hold on a segment into a Content; nil: the content is damaged or its segment gone.
+// openSmall turns a hold on a segment into a Content; nil: the content is damaged or its segment
+// gone.
 func (b *Blobs) openSmall(s *segment, ref uint32, e entry, id object.ID) *Content {
 	f, err := s.open(b.segDir())
 	if err != nil {
@@ -300,7 +305,7 @@ func (b *Blobs) openSmall(s *segment, ref uint32, e entry, id object.ID) *Conten
 	return &Content{file: f, segment: s, off: int64(e.off) + headerSize, size: size}
 }
 
-// setMeta sets a flag of an entry, if the entry is still what it was.
+// setMeta sets a flag of an entry, unless the entry was replaced meanwhile.
 func (b *Blobs) setMeta(s *segment, ref uint32, flag uint32) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -323,8 +328,8 @@ func (b *Blobs) forget(s *segment, ref uint32, id object.ID) {
 	}
 }
 
-// addLocked indexes entries of one segment, in the order of the file; it needs mu. Of two records of one id the one that
-// was verified stays, else the later.
+// addLocked indexes entries of one segment, in the order of the file; it needs mu. Of two records
+// of one id the one that was verified stays, else the later.
 func (b *Blobs) addLocked(s *segment, entries []entry) {
 	if s.dropped || b.closed {
 		return
@@ -353,7 +358,7 @@ func (b *Blobs) addLocked(s *segment, entries []entry) {
 	}
 }
 
-// enterLocked gives a segment a place in the index; it needs mu. False: there is none left.
+// enterLocked returns a segment a place in the index; it needs mu. False: there is none left.
 func (b *Blobs) enterLocked(s *segment) bool {
 	if n := len(b.unused); n > 0 {
 		s.slot, b.unused = b.unused[n-1], b.unused[:n-1]
@@ -368,8 +373,8 @@ func (b *Blobs) enterLocked(s *segment) bool {
 	return true
 }
 
-// drop takes a segment out of the index. Whoever holds a content of it can read on. It lets others in between,
-// since a full segment takes milliseconds.
+// drop removes a segment from the index. Contents that were opened before stay readable. It
+// releases the lock in between, since a full segment takes milliseconds.
 func (b *Blobs) drop(s *segment) {
 	b.mu.Lock()
 	if s.dropped || b.closed {
@@ -396,5 +401,5 @@ func (b *Blobs) drop(s *segment) {
 	s.release()
 }
 
-// isFull says whether an error means that the disk, or the user's share of it, is full.
+// isFull reports whether an error means that the disk, or the user's share of it, is full.
 func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }

@@ -32,7 +32,7 @@ func (c *Content) ReadAt(p []byte, off int64) (int, error) {
 	}
 	n, err := c.file.ReadAt(p, c.off+off)
 	switch {
-	case err == io.EOF: // the file was cut by somebody who is none of us
+	case err == io.EOF: // another program truncated the file
 		err = io.ErrUnexpectedEOF
 	case err == nil && short:
 		return n, io.EOF

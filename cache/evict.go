@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// SetQuota changes the quota in bytes and evicts what exceeds it.
+// SetQuota changes the quota, in bytes, and evicts what exceeds it.
 func (b *Blobs) SetQuota(quota int64) {
 	b.mu.Lock()
 	b.quota, b.evictAt = quota, quota
@@ -20,8 +20,9 @@ func (b *Blobs) SetQuota(quota int64) {
 	b.evictOver(object.ID{})
 }
 
-// Collect evicts, the longest unused first, until at most keep bytes are left, the segment in use included. What
-// other processes append to stays. It says how many bytes it freed.
+// Collect evicts, least recently used first, until at most keep bytes are left, including the
+// active segment. Segments that other processes append to are kept. It returns the number of bytes
+// freed.
 func (b *Blobs) Collect(keep int64) (freed int64, err error) {
 	b.clearTemp()
 	b.look.Lock()
@@ -48,8 +49,8 @@ func (b *Blobs) over(limit int64) bool {
 	return b.bytes > limit
 }
 
-// evictOver evicts if the quota is exceeded. A big content that was just stored is spared, even if it exceeds
-// the quota alone: somebody waits for it.
+// evictOver evicts if the quota is exceeded. It keeps the blob that was just stored, even if that
+// alone exceeds the quota: a reader waits for it.
 func (b *Blobs) evictOver(spare object.ID) {
 	b.mu.RLock()
 	quota, over := b.quota, b.bytes > b.evictAt
@@ -86,7 +87,7 @@ func (b *Blobs) makeRoomLocked(need int64) bool {
 	return b.evictTo(target, object.ID{}) > 0
 }
 
-// victim is what can be evicted: a segment or a big file.
+// victim is a segment or a big file that can be evicted.
 type victim struct {
 	used    int64 // Unix nanoseconds
 	segment *segment
@@ -111,7 +112,8 @@ func (b *Blobs) evictTo(limit int64, spare object.ID) (freed int64) {
 	return freed
 }
 
-// victims lists what can go, the longest unused first. Use by other processes shows in mtimes.
+// victims returns all candidates, least recently used first. Use by other processes is visible in
+// the mtimes.
 func (b *Blobs) victims() []victim {
 	var list []victim
 	b.mu.RLock()
@@ -140,8 +142,9 @@ func (b *Blobs) victims() []victim {
 	return list
 }
 
-// evictSegment removes a segment unless somebody appends to it; it needs look. The lock keeps others from taking
-// it over meanwhile. The sidecar goes first: one without a segment would stay for ever.
+// evictSegment removes a segment unless a process appends to it. Its lock keeps other processes
+// from taking the segment over. The sidecar is removed first: without its segment it would stay
+// forever. It needs look.
 func (b *Blobs) evictSegment(s *segment) int64 {
 	path := filepath.Join(b.segDir(), s.name)
 	f, err := os.Open(path)

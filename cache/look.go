@@ -9,17 +9,18 @@ import (
 )
 
 const (
-	// lookEvery is how often misses look for what other processes stored.
+	// lookEvery is how often misses look for records of other processes.
 	lookEvery = time.Millisecond
 	// growthChecks is how many unfinished segments one look asks for their size.
 	growthChecks = 8
-	// settled is how old a directory's mtime must be to prove that nothing came after it: the clock of a file
-	// system ticks as slowly as every 10 ms.
+	// settled is how old a directory's mtime must be to prove that nothing was added later: clocks
+	// of file systems tick as slowly as every 10 ms.
 	settled = 100 * time.Millisecond
 )
 
-// lookAround indexes what other processes stored since the last time and drops what they evicted, unless that
-// was looked at within the last millisecond or is being looked at. It says whether anything was found.
+// lookAround indexes the records that other processes have stored since the last time, and drops
+// those that they evicted, unless this was done within the last millisecond or is being done. It
+// reports whether anything was found.
 func (b *Blobs) lookAround() bool {
 	now, next := int64(time.Since(b.started)), b.nextLook.Load()
 	if now < next || !b.nextLook.CompareAndSwap(next, now+int64(lookEvery)) || !b.look.TryLock() {
@@ -28,7 +29,7 @@ func (b *Blobs) lookAround() bool {
 	defer b.look.Unlock()
 	listed, err := b.listChanged()
 	if err != nil {
-		return false // a miss then; storing will tell what is wrong
+		return false // a miss; the error is reported when something is stored
 	}
 	return b.readGrowth() || listed
 }
@@ -92,7 +93,8 @@ func (b *Blobs) listSegments() error {
 	return nil
 }
 
-// readSegment enters a segment met for the first time; it needs look. One that cannot be read does not exist.
+// readSegment enters a segment met for the first time; it needs look. One that cannot be read does
+// not exist.
 func (b *Blobs) readSegment(name string) {
 	f, err := os.Open(filepath.Join(b.segDir(), name))
 	if err != nil {
@@ -122,8 +124,8 @@ func (b *Blobs) readSegment(name string) {
 	}
 }
 
-// readRecords indexes the whole records of a segment between where the last reading ended and size, which the
-// caller learnt before; it needs look.
+// readRecords indexes the whole records of a segment between where the last reading ended and size,
+// which the caller learnt before; it needs look.
 func (b *Blobs) readRecords(s *segment, f *os.File, size int64) ending {
 	var found []entry
 	end, how, err := scanRecords(f, s.scanned, size, func(h header, off int64) bool {
@@ -144,7 +146,8 @@ func (b *Blobs) readRecords(s *segment, f *os.File, size int64) ending {
 	return how
 }
 
-// readGrowth indexes what was appended to others' segments; it needs look. It checks a few of them in turn.
+// readGrowth indexes records appended to other processes' segments, a few segments in turn. It
+// needs look.
 func (b *Blobs) readGrowth() bool {
 	var check []*segment
 	b.mu.RLock()
@@ -167,7 +170,8 @@ func (b *Blobs) readGrowth() bool {
 	return grown
 }
 
-// readMore indexes what was appended to one of others' segments, and drops one that was evicted; it needs look.
+// readMore indexes records appended to one segment of another process, and drops a segment that was
+// evicted. It needs look.
 func (b *Blobs) readMore(s *segment) bool {
 	f, err := s.open(b.segDir())
 	if errors.Is(err, fs.ErrNotExist) {

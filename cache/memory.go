@@ -11,9 +11,9 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Memory keeps parsed trees and small contents in memory. It is bounded in bytes, refuses what was asked for
-// less often than what it would push out, and takes things in behind the caller's back: a Put may show a
-// moment later, or never.
+// Memory caches parsed trees and small contents in memory, up to a limit in bytes. It refuses items
+// that were used less often than those that they would replace. Items are added asynchronously: one
+// that was Put may be visible a moment later, or never.
 type Memory struct {
 	max int64
 
@@ -22,15 +22,15 @@ type Memory struct {
 	cache  *ristretto.Cache[uint64, remembered]
 }
 
-// remembered is a tree or a content. Keys are only a part of the id, so it says whose it is.
+// remembered is a tree or contents. A key is only a part of an id, so the item holds the whole id.
 type remembered struct {
 	id      object.ID
 	entries []object.TreeEntry
 	content []byte
 }
 
-// meanItem is the size in bytes that the number of frequency counters is laid out for; ristretto wants ten
-// counters an item.
+// meanItem is the size in bytes that the number of frequency counters is laid out for; ristretto
+// wants ten counters an item.
 const meanItem = 4 << 10
 
 // NewMemory returns an empty cache of about maxBytes.
@@ -62,7 +62,7 @@ func (m *Memory) get(id object.ID) (remembered, bool) {
 	return r, ok && r.id == id
 }
 
-// put keeps what no single item may crowd out: an eighth of the cache at most.
+// put adds an item unless it takes more than an eighth of the cache.
 func (m *Memory) put(r remembered, cost int64) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -77,14 +77,14 @@ func (m *Memory) Tree(id object.ID) ([]object.TreeEntry, bool) {
 	return r.entries, ok && r.entries != nil
 }
 
-// PutTree keeps a tree's entries, which nobody may change any more.
+// PutTree stores a tree's entries, which must not be changed any more.
 func (m *Memory) PutTree(id object.ID, entries []object.TreeEntry) {
 	if entries == nil {
 		entries = []object.TreeEntry{}
 	}
 	cost := int64(cap(entries)) * int64(unsafe.Sizeof(object.TreeEntry{}))
 	for i := range entries {
-		cost += int64(len(entries[i].Name)+15) &^ 15 // what the allocator takes
+		cost += int64(len(entries[i].Name)+15) &^ 15 // size class of the allocator
 	}
 	m.put(remembered{id: id, entries: entries}, cost)
 }
@@ -95,7 +95,7 @@ func (m *Memory) Content(id object.ID) ([]byte, bool) {
 	return r.content, ok && r.content != nil
 }
 
-// PutContent keeps a small content, which nobody may change any more.
+// PutContent stores small contents, which must not be changed any more.
 func (m *Memory) PutContent(id object.ID, data []byte) {
 	if data == nil {
 		data = []byte{}

@@ -11,16 +11,11 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// A record is a header and a content. In a segment the header stands first; in a file of its own, which is
-// adopted as it is, it stands last.
+// A record is a header and contents. In a segment the header precedes the contents; in a file of
+// its own it follows them, so that a file that was written before can be used as it is.
 //
-//	bytes  0-3   "AFSb"
-//	       4     length of the id: 20 or 32
-//	       5-7   zero
-//	       8-15  size of the content in bytes
-//	      16-47  id, filled up with zeros
-//	      48-51  CRC-32C of the content
-//	      52-55  CRC-32C of bytes 0-51
+// bytes  0-3   "AFSb" 4     length of the id: 20 or 32 5-7   zero 8-15  size of the contents in
+// bytes 16-47  id, padded with zeros 48-51  CRC-32C of the contents 52-55  CRC-32C of bytes 0-51
 //
 // Integers are little-endian.
 const (
@@ -67,7 +62,7 @@ func parseHeader(b []byte) (header, bool) {
 	return h, true
 }
 
-// entry is what memory keeps of a small content: 40 bytes.
+// entry is the index entry of small contents: 40 bytes.
 type entry struct {
 	sum  [32]byte // the id, filled up with zeros
 	off  uint32   // of the record in its segment
@@ -98,20 +93,21 @@ func (e *entry) idBytes() []byte {
 
 func (e *entry) end() int64 { return int64(e.off) + headerSize + int64(e.meta&metaSize) }
 
-// ending says how a segment ends.
+// ending describes the end of a segment.
 type ending uint8
 
 const (
 	whole  ending = iota // with a whole record
-	torn                 // within a record: its writer died or is at it
+	torn                 // within a record: its writer died, or is writing it
 	broken               // with bytes that are no record
 )
 
-// scanRecords reads the headers of the records that lie whole within r's first size bytes, starting at from,
-// and hands each to emit, which returns false to stop. End is where the last whole record ends. It reads
-// about one block a record.
+// scanRecords reads the headers of the complete records in the first size bytes of r, starting at
+// from, and passes each to emit, which returns false to stop. end is the end of the last complete
+// record. It reads about one block for each record.
 //
-// The caller must have learnt size before: then no record that is still being written can look whole.
+// The caller must have read size before the call: then a record that is still being written cannot
+// appear complete.
 func scanRecords(r io.ReaderAt, from, size int64, emit func(header, int64) bool) (end int64, how ending, err error) {
 	const window = 4096
 	buf := make([]byte, window)
@@ -149,8 +145,8 @@ func scanRecords(r io.ReaderAt, from, size int64, emit func(header, int64) bool)
 	}
 }
 
-// checkRecord reads the record of id at off and says whether it is whole: the right id and size, and content
-// bytes that fit their checksum. An error means that it could not be read.
+// checkRecord reads the record of id at off and reports whether it is whole: the right id and size,
+// and content bytes that fit their checksum. An error means that it could not be read.
 func checkRecord(r io.ReaderAt, off int64, id object.ID, size int64, buf []byte) (bool, error) {
 	n := min(int64(len(buf)), headerSize+size)
 	if _, err := r.ReadAt(buf[:n], off); err != nil {
@@ -178,15 +174,13 @@ func checksum(r io.ReaderAt, off, n int64, crc uint32, buf []byte) (uint32, erro
 	return crc, nil
 }
 
-// A sidecar lists the records of a segment's first bytes, so that opening needs no scan:
+// A sidecar lists the records of the first bytes of a segment, so that opening it needs no scan:
 //
-//	bytes 0-7    "AFSidx1\n"
-//	      8-15   how many bytes of the segment it covers
-//	      16-19  count
-//	      then for each record: id filled up to 32 bytes, offset (4), size and flag as in entry.meta (4)
-//	      last 4 CRC-32C of all before
+// bytes 0-7    "AFSidx1\n" 8-15   how many bytes of the segment it covers 16-19  count then for
+// each record: id padded to 32 bytes, offset (4), size and flag as in entry.meta (4) last 4 CRC-32C
+// of all before
 //
-// It is a hint: what it says of a record is checked against the record before its content is served.
+// It is a hint: each entry is checked against the record before its contents are returned.
 const (
 	sidecarMagic = "AFSidx1\n"
 	sidecarHead  = 20
@@ -220,7 +214,8 @@ func encodeSidecar(covered int64, entries []entry) []byte {
 	return binary.LittleEndian.AppendUint32(out, crc32.Checksum(out, castagnoli))
 }
 
-// parseSidecar reads a sidecar of a segment that is size bytes long; false: it is damaged or of another segment.
+// parseSidecar reads a sidecar of a segment that is size bytes long; false: it is damaged or of
+// another segment.
 func parseSidecar(b []byte, size int64) (covered int64, entries []entry, ok bool) {
 	if len(b) < sidecarHead+4 || string(b[:8]) != sidecarMagic {
 		return 0, nil, false

@@ -5,11 +5,13 @@ import (
 	"math/bits"
 )
 
-// refs is a hash table of references to entries that lie elsewhere: 5 to 8 bytes of memory an entry, where a
-// Go map of ids would take over 60. It is open-addressed with linear probing; keys are hashed with a random
-// seed, so that nobody can make ids that crowd one place. A reference is never 0.
+// refs is a hash table of references to entries that are stored elsewhere: 5 to 8 bytes of memory
+// for each, where a Go map of ids would take over 60. It uses open addressing with linear probing.
+// Keys are hashed with a random seed, so that ids cannot be made to collide. A reference is never
+// 0.
 //
-// The caller says what a reference's key is: hash computes it anew when entries move, and look-ups compare.
+// The caller supplies the keys: hash computes the key of a reference when entries move, and
+// look-ups compare keys.
 type refs struct {
 	slots []uint32 // 0 is free
 	n     int
@@ -36,7 +38,8 @@ func (t *refs) next(i int) int {
 	return i
 }
 
-// find returns the place of the reference that is says yes to; false: there is none.
+// find returns the position of the reference for which is returns true. ok is false if there is
+// none.
 func (t *refs) find(h uint64, is func(ref uint32) bool) (at int, ok bool) {
 	if t.n == 0 {
 		return 0, false
@@ -92,7 +95,7 @@ func (t *refs) remove(at int) {
 			t.slots[gap] = 0
 			return
 		}
-		// An entry may move back into the gap unless its home lies behind the gap.
+		// An entry may move back into the gap unless its home position is after the gap.
 		home := t.home(t.hash(ref))
 		if gap <= i && (home <= gap || home > i) || gap > i && home <= gap && home > i {
 			t.slots[gap] = ref

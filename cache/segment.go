@@ -16,17 +16,17 @@ import (
 const (
 	// maxSegment is where a segment is full, in bytes; its last record may reach beyond.
 	maxSegment = 64 << 20
-	// minSegment is what a segment may hold at least, however small the quota is.
+	// minSegment is the minimal capacity of a segment, however small the quota is.
 	minSegment = 1 << 20
-	// maxEntries and maxSegments bound what a reference of 32 bits can name.
+	// maxEntries and maxSegments are limits of a reference of 32 bits.
 	maxEntries  = 1 << 16
 	maxSegments = 1 << 16
 
 	segmentSuffix = ".seg"
 	sidecarSuffix = ".idx"
 
-	// stampEvery is how often the time of last use is written to a file's mtime, where other processes and
-	// successors find it.
+	// stampEvery is how often the time of last use is written to a file's mtime, where other
+	// processes and successors find it.
 	stampEvery = time.Minute
 )
 
@@ -96,7 +96,7 @@ func (s *segment) release() {
 	}
 }
 
-// touch notes a use. Now and then it tells the file, outside of all locks.
+// touch records a use. From time to time it updates the file's mtime, without holding a lock.
 func touch(used, stamped *atomic.Int64, f *os.File) {
 	now := time.Now()
 	used.Store(now.UnixNano())
@@ -109,8 +109,8 @@ func touch(used, stamped *atomic.Int64, f *os.File) {
 	_ = unix.Futimes(int(f.Fd()), tv)
 }
 
-// lock takes the lock that says "I append to this file". It belongs to the open file, so the kernel frees it
-// when its process dies. False: somebody else has it.
+// lock acquires the lock of the process that appends to a file. It belongs to the open file, so the
+// kernel releases it when the process dies. It returns false if another process has it.
 func lock(f *os.File) (bool, error) {
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -127,7 +127,7 @@ func lock(f *os.File) (bool, error) {
 
 func unlock(f *os.File) { _ = unix.Flock(int(f.Fd()), unix.LOCK_UN) }
 
-// linked says whether an open file still has a name, and how long it is.
+// linked reports whether an open file still has a name, and how long it is.
 func linked(f *os.File) (size int64, ok bool) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {

@@ -16,15 +16,14 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// The file of a table of sizes is a head of 16 bytes ("AFSsize1", the length of an id, seven zeros) and records
-// of one length, so that a damaged one costs only itself:
+// A table of sizes is a file with a head of 16 bytes ("AFSsize1", the length of an id, seven zeros)
+// and records of one length, so that a damaged record affects no other:
 //
-//	id    20 or 32 bytes
-//	size  6 bytes, little-endian
-//	crc   CRC-32C of the above, 4 bytes, little-endian
+// id    20 or 32 bytes size  6 bytes, little-endian crc   CRC-32C of the above, 4 bytes,
+// little-endian
 //
-// Of two records of one id the later counts. Whoever appends holds flock and first cuts what a dead writer left
-// half-written: less than a record, so nobody has read it.
+// Of two records of one id the later counts. A process that appends holds flock, and first
+// truncates the incomplete record of a dead writer, which no process can have read.
 const (
 	sizesMagic = "AFSsize1"
 	sizesHead  = 16
@@ -33,15 +32,15 @@ const (
 
 	// flushAfter is how long a size may wait for others to be written with it.
 	flushAfter = 500 * time.Millisecond
-	// sizesLookEvery is how often misses look for what other processes recorded.
+	// sizesLookEvery is how often misses look for records of other processes.
 	sizesLookEvery = 10 * time.Millisecond
 	// rowsPerChunk is how many rows memory grows by.
 	rowsPerChunk = 4096
 )
 
-// Sizes is a persistent table id -> size in bytes, shared by the mounts of one remote, in several processes. It
-// takes 31 to 34 bytes of memory an entry with SHA-1, 43 to 46 with SHA-256. Methods may be called from any
-// goroutine.
+// Sizes is a persistent table id -> size in bytes, shared by the mounts of one remote, in several
+// processes. It takes 31 to 34 bytes of memory an entry with SHA-1, 43 to 46 with SHA-256. Methods
+// may be called from any goroutine.
 //
 // Lock order: io > mu. A Get that finds its id takes mu alone.
 type Sizes struct {
@@ -53,7 +52,7 @@ type Sizes struct {
 	stop  chan struct{}
 	wg    sync.WaitGroup
 
-	io struct { // whoever reads or writes the file
+	io struct { // held while the file is read or written
 		sync.Mutex
 		file *os.File
 		read int64 // how far
@@ -67,7 +66,8 @@ type Sizes struct {
 	pending []uint32
 }
 
-// OpenSizes opens or makes the table in the file path for ids of format f. A file of another kind is replaced.
+// OpenSizes opens or makes the table in the file path for ids of format f. A file of another kind
+// is replaced.
 func OpenSizes(path string, f object.Format) (*Sizes, error) {
 	s := &Sizes{format: f, started: time.Now(), dirty: make(chan struct{}, 1), stop: make(chan struct{})}
 	s.index.hash = func(ref uint32) uint64 { return hashSum(s.row(ref)[:s.format.Size()]) }
@@ -91,7 +91,8 @@ func sizesHeader(f object.Format) []byte {
 	return head
 }
 
-// openSizesFile opens the file, writes the head of a new one, and puts a new one in place of a foreign one.
+// openSizesFile opens the file, writes the head of a new one, and puts a new one in place of a
+// foreign one.
 func openSizesFile(path string, f object.Format) (*os.File, error) {
 	for try := 0; ; try++ {
 		file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
@@ -135,7 +136,7 @@ func checkSizesHead(file *os.File, f object.Format) (bool, error) {
 	return string(head[:]) == string(want), nil
 }
 
-// lockWait takes the lock on a file as soon as its holder, who only appends a few records, is done.
+// lockWait waits for the lock on a file, whose holder only appends a few records.
 func lockWait(f *os.File) error {
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
@@ -166,7 +167,7 @@ func putSize(b []byte, size int64) {
 	binary.LittleEndian.PutUint16(b[4:], uint16(size>>32))
 }
 
-// Get finds a size. A miss may look at what other processes recorded.
+// Get returns the size of a blob, in bytes. A miss may read records of other processes.
 func (s *Sizes) Get(id object.ID) (int64, bool) {
 	if size, ok := s.find(id); ok {
 		return size, true
@@ -178,7 +179,7 @@ func (s *Sizes) Get(id object.ID) (int64, bool) {
 	err := s.readNew()
 	s.io.Unlock()
 	if err != nil {
-		return 0, false // a miss: whoever asks has other ways to learn a size
+		return 0, false // a miss: the caller has other ways to find the size
 	}
 	return s.find(id)
 }
@@ -220,7 +221,8 @@ func (s *Sizes) setLocked(sum []byte, size int64) (ref uint32, changed bool) {
 	return ref, true
 }
 
-// Put records a size; it reaches the file within about a second. Ids of another format are no ids of this table.
+// Put records a size; it reaches the file within about a second. Ids of another format are no ids
+// of this table.
 func (s *Sizes) Put(id object.ID, size int64) {
 	if len(id.Bytes()) != s.format.Size() || size < 0 || size > maxSize {
 		return
@@ -239,7 +241,7 @@ func (s *Sizes) Put(id object.ID, size int64) {
 	}
 }
 
-// Close writes what is left and ends the use of the table.
+// Close writes the pending records and closes the table.
 func (s *Sizes) Close() error {
 	s.mu.Lock()
 	closed := s.closed
@@ -279,7 +281,7 @@ func (s *Sizes) flushLoop() {
 	}
 }
 
-// flush appends what is pending with one write, behind whole records.
+// flush appends the pending records with one write, after complete records only.
 func (s *Sizes) flush() error {
 	s.mu.RLock()
 	pending := s.pending
@@ -335,7 +337,8 @@ func (s *Sizes) appendRecords(buf []byte) error {
 	return nil
 }
 
-// readNew takes in what the file holds beyond what was read; it needs io, or nobody else to know s.
+// readNew reads the records that were appended to the file since the last read. It needs io, or a
+// table that no other goroutine uses yet.
 func (s *Sizes) readNew() error {
 	info, err := s.io.file.Stat()
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 
 var errNoID = errors.New("the id is null")
 
-// Put keeps a content that the caller has verified. When the disk is full it evicts and tries once more; the
-// error then wraps unix.ENOSPC or unix.EDQUOT, and nothing of the content is left.
+// Put keeps a content that the caller has verified. When the disk is full it evicts and tries once
+// more; the error then wraps unix.ENOSPC or unix.EDQUOT, and nothing of the content is left.
 func (b *Blobs) Put(id object.ID, data []byte) error {
 	if _, ok := b.knownSize(id); ok {
 		return nil
@@ -62,7 +62,7 @@ func (b *Blobs) appendRecord(id object.ID, data []byte) error {
 	a := &b.append
 	if err := writeFull(a.file, a.end, h.encode(), data); err != nil {
 		if err := a.file.Truncate(a.end); err != nil {
-			b.retire() // what is half-written stays at its end for ever
+			b.retire() // an incomplete record stays at its end forever
 		}
 		return err
 	}
@@ -119,7 +119,7 @@ func (b *Blobs) openActive() error {
 		return nil
 	}
 	err := b.create()
-	if errors.Is(err, fs.ErrNotExist) { // somebody deleted the directory
+	if errors.Is(err, fs.ErrNotExist) { // the directory was deleted by another process
 		if err = b.makeDirs(); err == nil {
 			err = b.create()
 		}
@@ -127,8 +127,8 @@ func (b *Blobs) openActive() error {
 	return err
 }
 
-// create starts a segment; it needs append. Holding look while the file is new keeps a look-around from taking
-// it for one that vanished.
+// create starts a segment; it needs append. Holding look while the file is new keeps a look-around
+// from taking it for one that vanished.
 func (b *Blobs) create() error {
 	b.look.Lock()
 	defer b.look.Unlock()
@@ -163,8 +163,8 @@ func (b *Blobs) create() error {
 	}
 }
 
-// resume goes on with a segment that was left unfinished, so that short-lived processes do not leave behind one
-// small segment each; it needs append.
+// resume continues an unfinished segment, so that short-lived processes do not create one small
+// segment each. It needs append.
 func (b *Blobs) resume() bool {
 	b.look.Lock()
 	defer b.look.Unlock()
@@ -191,9 +191,10 @@ func (b *Blobs) resume() bool {
 	return false
 }
 
-// takeOver makes s the active segment if nobody has it and it ends where a record ends or is torn. What is torn
-// is cut: it never was whole, so nobody can have indexed it. Behind bytes that are no record nothing is written,
-// because others may know records there from before the damage. It needs append and look.
+// takeOver makes s the active segment if no process has it and it ends with a complete or an
+// incomplete record. The incomplete record is truncated: it was never complete, so no process can
+// have indexed it. After bytes that are no record nothing is appended, because other processes may
+// have indexed records there before the damage. It needs append and look.
 func (b *Blobs) takeOver(s *segment, f *os.File) bool {
 	if locked, err := lock(f); err != nil || !locked {
 		return false
@@ -221,7 +222,8 @@ func (b *Blobs) takeOver(s *segment, f *os.File) bool {
 	return true
 }
 
-// retire ends the appending to the active segment, if any, and lets others have it; it needs append.
+// retire stops appending to the active segment, if there is one, and releases it for other
+// processes. It needs append.
 func (b *Blobs) retire() {
 	s, f := b.append.active, b.append.file
 	if s == nil {
@@ -232,7 +234,7 @@ func (b *Blobs) retire() {
 	entries, dropped := s.entries, s.dropped
 	b.mu.RUnlock()
 	if !dropped {
-		// Without its sidecar a segment is scanned by those who open it, so a failure is not worth an error.
+		// Without its sidecar a segment is scanned when it is opened, so a failure is not returned.
 		_ = b.writeSidecar(s.name, encodeSidecar(b.append.end, entries))
 	}
 	b.look.Lock()
@@ -243,14 +245,15 @@ func (b *Blobs) retire() {
 	}
 	b.mu.Unlock()
 	b.look.Unlock()
-	f.Close() // gives the lock back
+	f.Close() // releases the lock
 }
 
 // leastNoted is how many records are read one by one rather than from a sidecar: about 3 us each.
 const leastNoted = 256
 
-// noteActive writes the sidecar of the active segment when a good part of it is new. A process that is killed writes none,
-// and whoever goes on with its mounts would read the start of every record before anything else.
+// noteActive writes the sidecar of the active segment when a good part of the segment is new. A
+// process that is killed writes none, and its successor would first have to read the header of
+// every record.
 func (b *Blobs) noteActive() {
 	b.append.Lock()
 	defer b.append.Unlock()

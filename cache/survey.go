@@ -9,7 +9,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Excess tells what Collect with the same limit would free, as far as nobody else appends to it: bytes, and contents
+// Excess returns the bytes that Collect with the same limit would free now, and the number of blobs
 // that could not be read any more.
 func (b *Blobs) Excess(keep int64) (freed, blobs int64) {
 	b.look.Lock()
@@ -29,7 +29,8 @@ func (b *Blobs) Excess(keep int64) (freed, blobs int64) {
 	return freed, blobs
 }
 
-// weigh says what would be freed with a victim; nothing if somebody appends to it.
+// weigh returns the bytes and blobs that evicting a victim would free; 0 if a process appends to
+// it.
 func (b *Blobs) weigh(v victim) (size, blobs int64) {
 	if v.segment == nil {
 		b.mu.RLock()
@@ -42,7 +43,7 @@ func (b *Blobs) weigh(v victim) (size, blobs int64) {
 	f, err := os.Open(filepath.Join(b.segDir(), v.segment.name))
 	if err == nil {
 		locked, lockErr := lock(f)
-		f.Close() // gives the lock back
+		f.Close() // releases the lock
 		if lockErr != nil || !locked {
 			return 0, 0
 		}
@@ -60,7 +61,7 @@ func (b *Blobs) weigh(v victim) (size, blobs int64) {
 	return v.segment.size, blobs
 }
 
-// Each gives every size of the table once.
+// Each returns every size of the table once.
 func (s *Sizes) Each(each func(id object.ID, size int64)) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

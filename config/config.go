@@ -1,11 +1,13 @@
-// Package config reads what users and repositories may set: files in TOML.
+// Package config reads the settings of users and repositories: files in TOML.
 //
-// A user's file is $XDG_CONFIG_HOME/artifactfs/config.toml (~/.config/artifactfs/config.toml); a repository's is
-// .artifactfs.toml in the root of the tree. Both hold:
+// A user's file is $XDG_CONFIG_HOME/artifactfs/config.toml (~/.config/artifactfs/config.toml); a
+// repository's is .artifactfs.toml in the root of the tree. Both may have:
 //
-//	redirect = ["node_modules", "target"]    # paths, relative to the root, that live outside of the mount
+// redirect = ["node_modules", "target"]    # paths, relative to the root, that are stored outside
+// of the mount
 //
-// A repository is not trusted: its file is limited in size, and all it can name is paths inside of the mount.
+// A repository is not trusted: its file is limited in size, and it can name only paths inside of
+// the mount.
 package config
 
 import (
@@ -27,14 +29,15 @@ const (
 	// Name is the repository's file, in the root of its tree.
 	Name = ".artifactfs.toml"
 
-	// maxFile is the limit of a file in bytes. The parser's memory grows with the third power of how deep tables nest:
-	// 64 KiB of them took it a minute and 31 GB in all, 4 KiB take 0.1 s and 0.2 GB.
+	// maxFile is the limit of a file in bytes. The parser's memory grows with the third power of
+	// how deep tables nest: 64 KiB of them took it a minute and 31 GB in all, 4 KiB take 0.1 s and
+	// 0.2 GB.
 	maxFile      = 4 << 10
 	maxRedirects = 64   // each is a mount of its own
 	maxPath      = 1024 // bytes of one path
 )
 
-// File is what a configuration file says.
+// File is the contents of a configuration file.
 type File struct {
 	Redirect []string `toml:"redirect"` // as Path and Paths have them
 }
@@ -62,7 +65,7 @@ func Parse(text []byte) (File, error) {
 	return f, nil
 }
 
-// Paths cleans paths, in order and each once. None may lie inside another.
+// Paths cleans paths, in order and without repetitions. None may be inside another.
 func Paths(raw []string) ([]string, error) {
 	var clean []string
 	for _, r := range raw {
@@ -85,7 +88,8 @@ func Paths(raw []string) ([]string, error) {
 	return clean, nil
 }
 
-// Path cleans a path relative to a mount's root; it must stay inside, and be neither the root nor git's.
+// Path cleans a path relative to a mount's root; it must stay inside, and be neither the root nor
+// git's.
 func Path(raw string) (string, error) {
 	p := path.Clean(raw)
 	switch {
@@ -109,7 +113,7 @@ func Path(raw string) (string, error) {
 	return p, nil
 }
 
-// UserFile is where the user's file may be; "" if that cannot be told.
+// UserFile returns the path of the user's file; "" if the home directory is not known.
 func UserFile() string {
 	// The XDG base directory specification has relative paths ignored.
 	if x := os.Getenv("XDG_CONFIG_HOME"); filepath.IsAbs(x) {

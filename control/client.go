@@ -16,19 +16,20 @@ import (
 	"time"
 )
 
-// undoPatience is how long an asker that gives up waits to hear that its work was undone.
+// undoPatience is how long a caller that gives up waits for the reply that its request was undone.
 const undoPatience = 10 * time.Second
 
-// Client asks the server of one socket. It holds no connection; its methods may be called concurrently.
+// Client sends requests to the server of one socket. It holds no connection; its methods may be
+// called concurrently.
 //
-// Errors: an *Error from the handler; ErrNoServer when nobody answers; ctx's own error when ctx ended first, and
-// then what was asked for has been undone unless the server does not react.
+// Errors: an *Error from the handler; ErrNoServer when no server answers; the error of ctx when it
+// ended first, and then the request has been undone unless the server does not react.
 type Client struct {
 	socket string
 	root   string // of the mount that this process is in, if it is a guest there; "": it is none
 }
 
-// Dial looks whether somebody serves the socket: ErrNoServer if not.
+// Dial checks that a server answers at the socket. It returns ErrNoServer if none does.
 func Dial(ctx context.Context, socket string) (*Client, error) {
 	conn, err := dial(ctx, socket)
 	if err != nil {
@@ -44,7 +45,7 @@ func (c *Client) connect(ctx context.Context) (*net.UnixConn, error) {
 	return dial(ctx, c.socket)
 }
 
-// name is what errors call the server.
+// name returns the server's name for errors.
 func (c *Client) name() string { return cmp.Or(c.socket, c.root) }
 
 // Mount asks for a mount; progress is called from this goroutine.
@@ -66,7 +67,7 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 	return call[Status](ctx, c, opStatus, empty{}, nil)
 }
 
-// Mounts is Status without what has to be counted: for who looks for a mount.
+// Mounts is Status without the parts that have to be counted, for callers that look for a mount.
 func (c *Client) Mounts(ctx context.Context) (Status, error) {
 	return call[Status](ctx, c, opMounts, empty{}, nil)
 }
@@ -86,8 +87,8 @@ func (c *Client) Switch(ctx context.Context, r SwitchRequest, progress func(Prog
 	return call[SwitchReply](ctx, c, opSwitch, r, progress)
 }
 
-// Upgrade asks for a process of another executable to go on with the mounts. ErrNoServer: it is on its way, since the one
-// that was asked has ended.
+// Upgrade replaces the daemon by a process of another executable, which takes the mounts over.
+// ErrNoServer means that this has begun, since the process that received the request has ended.
 func (c *Client) Upgrade(ctx context.Context, r UpgradeRequest) error {
 	_, err := call[empty](ctx, c, opUpgrade, r, nil)
 	return err
@@ -104,11 +105,11 @@ const (
 	askPause = 10 * time.Millisecond // between them
 )
 
-// errBroken says that a server went away before it answered.
+// errBroken means that a server went away before it answered.
 var errBroken = fmt.Errorf("%w any more: it ended before it was done", ErrNoServer)
 
-// call asks, and asks again if the server dies over it and another goes on with its socket, where asking twice does no more
-// than asking once.
+// call sends a request. If the server dies meanwhile and its successor takes over the socket, call
+// repeats the request, provided that a repetition has no further effect.
 func call[R any](ctx context.Context, c *Client, o op, args any, progress func(Progress)) (R, error) {
 	var reply R
 	line, err := encodeRequest(o, args)
@@ -132,7 +133,7 @@ func call[R any](ctx context.Context, c *Client, o op, args any, progress func(P
 		}
 		var e *Error
 		if try > 0 && o == opUnmount && errors.As(err, &e) && e.Code == ExitNotMounted {
-			return gone[R](args), nil // by whoever did not live to say so
+			return gone[R](args), nil // done by the process that died before it could reply
 		}
 		if !errors.Is(err, errBroken) || !repeatable(o, args) || ctx.Err() != nil {
 			return reply, err
@@ -153,18 +154,18 @@ func gone[R any](args any) (reply R) {
 	return reply
 }
 
-// repeatable says whether asking twice does no more than asking once.
+// repeatable reports whether asking twice does no more than asking once.
 func repeatable(o op, args any) bool {
 	switch o {
 	case opMount:
 		return args.(MountRequest).Nonce != ""
 	case opSwitch:
 		r := args.(SwitchRequest)
-		// What is found from where HEAD is or was is something else the second time.
+		// A revision derived from HEAD names another commit the second time.
 		return r.Create == "" && r.Ref != "-" && (r.Ref == "HEAD" || !strings.Contains(r.Ref, "HEAD") && !strings.Contains(r.Ref, "@"))
 	case opCheckpoint: // the second finds the checkpoint that the first has made, or makes it
 		return true
-	case opRestore: // who takes over has finished it; but the checkpoints that it makes change what is the newest
+	case opRestore: // the successor has completed it; but the checkpoints that it makes change which one is the newest
 		r := args.(RestoreRequest)
 		return r.Nonce != "" && !strings.HasPrefix(r.ID, "@")
 	case opFork:
@@ -187,8 +188,8 @@ func (c *Client) ask(ctx context.Context, o op, line []byte, progress func(Progr
 		return message{}, err
 	}
 	defer conn.Close()
-	// Giving up means to close the writing half and to wait for the server's word, so that whoever pressed Ctrl-C
-	// gets the prompt back when everything is as before.
+	// To give up means to close the writing half and to wait for the server's reply, so that after
+	// Ctrl-C the prompt returns when everything is as before.
 	patience := undoPatience
 	if o.timeless() {
 		patience = 0 // there is nothing to undo
@@ -214,7 +215,8 @@ func (c *Client) ask(ctx context.Context, o op, line []byte, progress func(Progr
 // exchange sends the request and returns the message with the result.
 func exchange(conn *net.UnixConn, o op, line []byte, progress func(Progress)) (message, error) {
 	conn.SetWriteDeadline(time.Now().Add(requestTime))
-	// A server that refuses without reading breaks the pipe, but its reason may lie there to be read.
+	// A server that refuses without reading breaks the pipe, but its reply with the reason can be
+	// read.
 	_, writeErr := conn.Write(line)
 	if writeErr != nil && !errors.Is(writeErr, syscall.EPIPE) && !errors.Is(writeErr, syscall.ECONNRESET) {
 		return message{}, fmt.Errorf("send request: %w", writeErr)
@@ -248,7 +250,7 @@ func exchange(conn *net.UnixConn, o op, line []byte, progress func(Progress)) (m
 	}
 }
 
-// readable reports whether messages of a version mean what they mean here.
+// readable reports whether this version understands messages of another one.
 func readable(version int) bool { return version >= Oldest && version <= Protocol }
 
 func otherVersion(conn *net.UnixConn, version int) *Error {

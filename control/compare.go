@@ -5,10 +5,12 @@ import (
 	"path/filepath"
 )
 
-// maxCompared is the largest number of checkpoints that are compared at once: each is merged with each other one.
+// maxCompared is the largest number of checkpoints that are compared at once: each is merged with
+// each other one.
 const maxCompared = 16
 
-// SessionCompareRequest asks what checkpoints of several sessions changed, and whether the changes go together.
+// SessionCompareRequest compares the changes of checkpoints of several sessions, and whether they
+// can be merged.
 type SessionCompareRequest struct {
 	Sides []CompareSide `json:"sides"`         // two to 16
 	Dir   string        `json:"dir,omitempty"` // mount whose session remote is searched for sessions that this host does not have; "": none
@@ -21,7 +23,7 @@ type CompareSide struct {
 	ID            string `json:"id"`                       // "": the newest
 }
 
-// Verdict says whether the changes that two checkpoints made to one path go together.
+// Verdict reports whether the changes that two checkpoints made to one path go together.
 type Verdict string
 
 const (
@@ -30,19 +32,19 @@ const (
 	VerdictConflict Verdict = "conflict" // git leaves conflict markers, or cannot merge them
 )
 
-// SessionCompareReply is what `session compare --json` prints.
+// SessionCompareReply is the output of `session compare --json`.
 type SessionCompareReply struct {
 	Remote string         `json:"remote" v5:"origin"` // remote that all sides are mounts of, without secrets
 	Sides  []ComparedSide `json:"sides"`
 	Shared []SharedPath   `json:"shared"` // paths that two or more sides changed, or that are in conflict, by name
 }
 
-// ComparedSide is a checkpoint and what was changed up to it.
+// ComparedSide is a checkpoint and its changes.
 type ComparedSide struct {
 	Checkpoint     Checkpoint   `json:"checkpoint" v5:"point"`
 	SessionRemote  string       `json:"session_remote"`                            // that it was read from, without secrets; "": this host
 	Base           string       `json:"base"`                                      // commit that the session began with; "": an unborn branch
-	BaseCheckpoint string       `json:"base_checkpoint,omitempty" v5:"base_point"` // SESSION@ID of the checkpoint that all sides come from; then it is the base
+	BaseCheckpoint string       `json:"base_checkpoint,omitempty" v5:"base_point"` // SESSION@ID of the common checkpoint of all sides; if set, it is the base
 	Users          []string     `json:"users" v5:"who"`                            // worked in the session, in order of appearance
 	Added          int64        `json:"added"`                                     // files
 	Modified       int64        `json:"modified"`
@@ -82,7 +84,7 @@ func (r SessionCompareRequest) validate() error {
 	return nil
 }
 
-// SessionCompare compares what several sessions changed.
+// SessionCompare compares the changes of several sessions.
 func (c *Client) SessionCompare(ctx context.Context, r SessionCompareRequest) (SessionCompareReply, error) {
 	return call[SessionCompareReply](ctx, c, opSessionCompare, r, nil)
 }

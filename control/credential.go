@@ -5,17 +5,18 @@ import (
 	"path/filepath"
 )
 
-// CredentialRequest hands a new token to the mount at Dir, to all that were given the same login for the same host, and to
-// git commands in them. It is checked with the remote first: a token that is refused changes nothing.
+// CredentialRequest sets a new token for the mount at Dir, for all mounts with the same login for
+// the same host, and for git commands in them. The remote checks it first: a token that is refused
+// changes nothing.
 type CredentialRequest struct {
 	Dir       string `json:"dir"`                  // absolute, the mount or a directory in it
-	TokenFile string `json:"token_file,omitempty"` // absolute; read again whenever the remote refuses what it held
+	TokenFile string `json:"token_file,omitempty"` // absolute; read again whenever the remote refuses the previous token
 	Session   bool   `json:"session,omitempty"`    // it is for the session remote
 
 	Token Secret `json:"-"` // crosses the socket beside the request, see wireCredential
 }
 
-// CredentialReply is what `credential set --json` prints.
+// CredentialReply is the output of `credential set --json`.
 type CredentialReply struct {
 	Dir     string   `json:"dir"`
 	Remote  string   `json:"remote"`  // that the token is for, without secrets

@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// Environment is a list of NAME=value. It may hold secrets: like a Secret it is hidden when it is printed, marshaled or
-// logged.
+// Environment is a list of NAME=value. It may hold secrets: like a Secret it is hidden when it is
+// printed, marshaled or logged.
 type Environment []string
 
 func (Environment) String() string               { return "(hidden)" }
@@ -37,11 +37,13 @@ func DecodeEnvironment(text []byte) Environment {
 	return e
 }
 
-// maxEnvironment is how much of an environment goes with a request, in bytes: it fits into a request line.
+// maxEnvironment is how much of an environment goes with a request, in bytes: it fits into a
+// request line.
 const maxEnvironment = 512 << 10
 
-// CallerEnvironment returns this process's environment for MountRequest.Environment: without what is about the process itself.
-// Relative paths of programs and files become absolute, since the daemon works in another directory.
+// CallerEnvironment returns this process's environment for MountRequest.Environment, without
+// variables about the process itself. Relative paths of programs and files become absolute, since
+// the daemon works in another directory.
 func CallerEnvironment() Environment {
 	e := Environment{}
 	size := 0
@@ -65,8 +67,9 @@ func CallerEnvironment() Environment {
 	return e
 }
 
-// launchEnvironment is what a daemon is started with: it lives longer than the command that starts it, and serves mounts of
-// others, so what looks like a secret stays behind. Mounts bring the environment that counts for them.
+// launchEnvironment returns the environment of a new daemon. It lives longer than the command that
+// starts it, and serves mounts of others, so variables that look like secrets are removed. Mounts
+// send their own environment.
 func launchEnvironment(env []string) []string {
 	var kept []string
 	var keys, values []string // of GIT_CONFIG_COUNT
@@ -97,13 +100,13 @@ func launchEnvironment(env []string) []string {
 	return kept
 }
 
-// secretSetting says whether a setting of git may hold a secret.
+// secretSetting reports whether a setting of git may hold a secret.
 func secretSetting(s string) bool {
 	s = strings.ToLower(s)
 	return strings.Contains(s, "extraheader") || strings.Contains(s, "credential") || strings.Contains(s, "://") && strings.Contains(s, "@")
 }
 
-// secretName says whether a variable's name is that of a secret.
+// secretName reports whether a variable's name is that of a secret.
 func secretName(name string) bool {
 	name = strings.ToUpper(name)
 	return slices.ContainsFunc([]string{"TOKEN", "PASSWORD", "PASSWD", "SECRET", "API_KEY", "APIKEY"}, func(word string) bool { return strings.Contains(name, word) })

@@ -18,27 +18,27 @@ const (
 	ExitUnsynced   = 5 // done, but not everything is on the session remote yet
 )
 
-// ErrorCode says to a program what kind of failure an Error is. The set only grows: a program treats a code that it does
-// not know as CodeFailed.
+// ErrorCode classifies an Error for programs. The set only grows: a program treats an unknown code
+// as CodeFailed.
 type ErrorCode string
 
 const (
 	CodeFailed      ErrorCode = "failed"       // none of the others
 	CodeUsage       ErrorCode = "usage"        // wrong arguments, or a request that makes no sense
 	CodeAuth        ErrorCode = "auth"         // the remote wants credentials, or does not accept those it got
-	CodeRefused     ErrorCode = "refused"      // the remote knows who asks and does not allow it, or rejects what is pushed
+	CodeRefused     ErrorCode = "refused"      // the remote denies this user access, or rejects a push
 	CodeNotFound    ErrorCode = "not-found"    // no such repository, ref, commit, session, checkpoint or pin
 	CodeNotMounted  ErrorCode = "not-mounted"  // nothing is mounted there, or the session is not mounted
 	CodeUnreachable ErrorCode = "unreachable"  // no connection to the remote, or it broke
 	CodeTimeout     ErrorCode = "timeout"      // no answer in time
 	CodeRateLimited ErrorCode = "rate-limited" // the remote asks to be left alone for a while
-	CodeConflict    ErrorCode = "conflict"     // something else is there, or someone else is at work on it
+	CodeConflict    ErrorCode = "conflict"     // something else exists there, or another process works on it
 	CodeBusy        ErrorCode = "busy"         // in use by a process of this host
 	CodeUnsynced    ErrorCode = "unsynced"     // done, but not everything is on the session remote yet
 	CodeNoDaemon    ErrorCode = "no-daemon"    // no daemon answers
 	CodePermission  ErrorCode = "permission"   // this host does not allow it
 	CodeNoSpace     ErrorCode = "no-space"     // the disk or a quota is full
-	CodeUnsupported ErrorCode = "unsupported"  // the daemon, the kernel or the remote does not have what is asked for
+	CodeUnsupported ErrorCode = "unsupported"  // the daemon, the kernel or the remote lacks the feature
 	CodeInterrupted ErrorCode = "interrupted"  // by a signal, or by the caller
 )
 
@@ -51,8 +51,8 @@ func (c ErrorCode) Retryable() bool {
 	return false
 }
 
-// Error is a failure as a person reads it: one line `verb object: cause`, and a hint where there is one. It
-// crosses the socket whole. Nothing in it may hold a secret.
+// Error is a failure as a person reads it: one line `verb object: cause`, and a hint where there is
+// one. It crosses the socket whole. Nothing in it may hold a secret.
 type Error struct {
 	Code   int       `json:"code"` // exit code
 	Verb   string    `json:"verb,omitempty"`
@@ -71,7 +71,8 @@ func (e *Error) Error() string {
 	return oneLine(what + ": " + e.Cause)
 }
 
-// ErrorCode returns Kind. An error without one, as those of older daemons are, has the code that its exit code implies.
+// ErrorCode returns Kind. An error without one, as those of older daemons are, has the code that
+// its exit code implies.
 func (e *Error) ErrorCode() ErrorCode {
 	switch {
 	case e.Kind != "":
@@ -86,7 +87,7 @@ func (e *Error) ErrorCode() ErrorCode {
 	return CodeFailed
 }
 
-// ErrorReport is what a command with --json prints when it fails, as the last line of its output.
+// ErrorReport is the last line of output of a failed command with --json.
 type ErrorReport struct {
 	Error ReportedError `json:"error"`
 }
@@ -105,7 +106,8 @@ func (e *Error) Report() ErrorReport {
 	return ErrorReport{ReportedError{code, e.Error(), oneLine(e.Hint), code.Retryable()}}
 }
 
-// AsError returns the *Error in err, or makes one of its text with ExitFailed. It returns nil for nil.
+// AsError returns the *Error in err, or makes one of its text with ExitFailed. It returns nil for
+// nil.
 func AsError(err error) *Error {
 	var e *Error
 	if err == nil {
@@ -130,7 +132,7 @@ func AsError(err error) *Error {
 	return e
 }
 
-// systemCode returns the code of what the operating system said; "" if that says nothing.
+// systemCode returns the code of an error of the operating system; "" if there is none.
 func systemCode(err error) ErrorCode {
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):

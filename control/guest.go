@@ -18,10 +18,11 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitsocket"
 )
 
-// A guest is a program that sees one mount and nothing else of the host, as in a container. Its socket lies in the git
-// directory that is shown in the mount. It speaks the same protocol, limited to the session of that mount: every request is
-// about this mount, whatever directory it names, and a reply names no path of the host. Guests are not trusted: the kernel
-// lets in the owner of the git directory and root, and there is a limit on connections and on the size of a request.
+// A guest is a program that sees one mount and nothing else of the host, as in a container. Its
+// socket is in the git directory that is visible in the mount. It speaks the same protocol, limited
+// to the session of that mount: every request is about this mount, whatever directory it names, and
+// a reply names no path of the host. Guests are not trusted: the kernel admits only the owner of
+// the git directory and root, and connections and the size of a request are limited.
 const (
 	guestSocket = "artifactfs-control"
 	maxGuests   = 16          // connections at once, of one mount
@@ -39,8 +40,8 @@ type Guests struct {
 	ended  sync.WaitGroup
 }
 
-// ServeGuests answers the guests of the mount at dir, whose git directory is gitDir, until Close. The requests are worked on
-// by h, which may know other mounts.
+// ServeGuests answers the guests of the mount at dir, whose git directory is gitDir, until Close.
+// The requests are worked on by h, which may know other mounts.
 func ServeGuests(gitDir string, o gitsocket.Options, dir string, h Handler, log *zap.Logger) (*Guests, error) {
 	l, err := gitsocket.Listen(gitDir, guestSocket, o)
 	if err != nil {
@@ -54,21 +55,21 @@ func ServeGuests(gitDir string, o gitsocket.Options, dir string, h Handler, log 
 	return g, nil
 }
 
-// Close cancels what is being worked on and returns when nothing is.
+// Close cancels requests in progress and returns when all have ended.
 func (g *Guests) Close() error {
 	g.cancel()
 	g.ended.Wait()
 	return nil
 }
 
-// guests is what a Server that answers guests knows besides.
+// guests is the additional state of a Server that answers guests.
 type guests struct {
 	dir   string        // of the mount on the host
 	room  chan struct{} // capacity maxGuests
 	close func() error
 }
 
-// enter changes a request so that it is about the mount. It returns what the guest calls the mount.
+// enter changes a request so that it is about the mount. It returns the guest's name for the mount.
 func (g *guests) enter(a *asked) (called string, err error) {
 	refused := &Error{Code: ExitFailed, Kind: CodePermission, Verb: string(a.op),
 		Cause: "from inside of a mount only its own session can be worked with", Hint: "ask the daemon from outside of the container"}
@@ -128,8 +129,9 @@ func (g *guests) enter(a *asked) (called string, err error) {
 	return called, nil
 }
 
-// leads reports whether a request of a guest names something outside of the mount: another session, a session remote, which the
-// daemon would open with the rights of the host, or a path that does not lie in the mount.
+// leads reports whether a request of a guest names something outside of the mount: another session,
+// a session remote, which the daemon would open with the rights of the host, or a path outside of
+// the mount.
 func leads(args any) bool {
 	outside := func(paths []string) bool {
 		return slices.ContainsFunc(paths, func(p string) bool { return filepath.IsAbs(p) || slices.Contains(strings.Split(p, "/"), "..") })
@@ -151,7 +153,7 @@ func leads(args any) bool {
 	return false
 }
 
-// leave takes what is of the host out of a result.
+// leave removes information about the host from a result.
 func (g *guests) leave(called string, result any) any {
 	switch r := result.(type) {
 	case Status:
@@ -244,8 +246,8 @@ func (g *guests) work(a asked, do func(asked) (any, error)) (any, error) {
 	return g.leave(called, result), nil
 }
 
-// GuestDir returns the root of the mount around dir whose daemon can be reached from inside of it; false if there is none.
-// It looks at names only and asks no daemon.
+// GuestDir returns the root of the mount around dir whose daemon can be reached from inside of it;
+// false if there is none. It looks at names only and asks no daemon.
 func GuestDir(dir string) (root string, ok bool) {
 	for {
 		if info, err := os.Lstat(filepath.Join(dir, ".git", guestSocket)); err == nil && info.Mode().Type() == os.ModeSocket {
@@ -259,8 +261,9 @@ func GuestDir(dir string) (root string, ok bool) {
 	}
 }
 
-// DialGuest is Dial from inside of the mount at root, for a program that does not see the socket of the daemon.
-// The requests of the Client may name root, or any other directory. What it returns names the mount root.
+// DialGuest is Dial from inside of the mount at root, for a program that does not see the socket of
+// the daemon. The requests of the Client may name root, or any other directory. Its replies call
+// the mount root.
 func DialGuest(ctx context.Context, root string) (*Client, error) {
 	c := &Client{root: root}
 	conn, err := c.connect(ctx)

@@ -24,8 +24,8 @@ const (
 	defaultIdleExit   = 5 * time.Minute
 )
 
-// Launch says which daemon is meant, and how to start it if it does not run. The zero value is the daemon that the command
-// line uses: that of the default state directory, started by the artifactfs in $PATH.
+// Launch names a daemon, and how to start it if it does not run. The zero value is the daemon of
+// the command line: that of the default state directory, started by the artifactfs in $PATH.
 type Launch struct {
 	State      string        // state directory; "": as StateDir says
 	Socket     string        // "": DaemonSocket of the state directory
@@ -36,8 +36,8 @@ type Launch struct {
 	LogFormat  string        // "console" or "json"; "": the daemon's default
 }
 
-// Ensure returns a Client of a daemon, which it starts if none answers. Of several callers at once one starts it and the
-// others wait. The daemon goes on when the caller ends.
+// Ensure returns a Client of a daemon, which it starts if none answers. Of several concurrent
+// callers one starts it and the others wait. The daemon outlives the caller.
 func Ensure(ctx context.Context, l Launch) (*Client, error) {
 	l, err := l.complete()
 	if err != nil {
@@ -60,7 +60,8 @@ func Ensure(ctx context.Context, l Launch) (*Client, error) {
 	return l.start(ctx)
 }
 
-// complete returns l with defaults in place of what is empty, and with absolute paths: the daemon works in another directory.
+// complete returns l with defaults for empty fields, and with absolute paths: the daemon works in
+// another directory.
 func (l Launch) complete() (Launch, error) {
 	state, err := StateDir(l.State)
 	if err != nil {

@@ -4,10 +4,11 @@ import (
 	"strings"
 )
 
-// SplitCheckpoint cuts the name of a checkpoint into the session and the checkpoint within it: "fix-login@before-rename" is
-// checkpoint before-rename of session fix-login. A session's name holds no "@", so the first one with something before it is
-// the separator; session is "" if there is none. "fix-login@", "fix-login@@" and "fix-login@~2" count from the newest, as
-// "@" and "@~2" do within a session.
+// SplitCheckpoint cuts the name of a checkpoint into the session and the checkpoint within it:
+// "fix-login@before-rename" is checkpoint before-rename of session fix-login. A session's name
+// holds no "@", so the first one with something before it is the separator; session is "" if there
+// is none. "fix-login@", "fix-login@@" and "fix-login@~2" count from the newest, as "@" and "@~2"
+// do within a session.
 func SplitCheckpoint(word string) (session, checkpoint string) {
 	session, checkpoint, ok := strings.Cut(word, "@")
 	switch {
@@ -22,8 +23,9 @@ func SplitCheckpoint(word string) (session, checkpoint string) {
 // sessionFragment begins the fragment of a link.
 const sessionFragment = "session="
 
-// Link names a session, and perhaps a checkpoint of it, on a session remote: "URL#session=NAME@CHECKPOINT". A link
-// is all that it takes to look at the work, to fork it or to resume it.
+// Link names a session, and perhaps a checkpoint of it, on a session remote:
+// "URL#session=NAME@CHECKPOINT". A link is all that it takes to look at the work, to fork it or to
+// resume it.
 type Link struct {
 	Remote     string // URL or path of the session remote
 	Session    string
@@ -39,8 +41,9 @@ func (l Link) String() string {
 	return text
 }
 
-// ParseLink reads a link; ok is false for a word without a fragment. A fragment that does not name a session is refused: to
-// ignore it would show something else than what was asked for. The error does not repeat the URL, which may hold a secret.
+// ParseLink parses a link; ok is false for a word without a fragment. A fragment that does not name
+// a session is an error: without it, the link would mean something else. The error does not repeat
+// the URL, which may hold a secret.
 func ParseLink(word string) (l Link, ok bool, err error) {
 	at := strings.LastIndexByte(word, '#')
 	if at < 0 {

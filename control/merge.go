@@ -2,7 +2,7 @@ package control
 
 import "context"
 
-// MergeRequest asks to bring the work of another session into the mount at Dir.
+// MergeRequest merges the changes of another session into the mount at Dir.
 type MergeRequest struct {
 	Dir           string `json:"dir"`                      // absolute
 	Of            string `json:"of"`                       // the other session, as SessionLogRequest has it
@@ -11,7 +11,7 @@ type MergeRequest struct {
 	Nonce         string `json:"nonce,omitempty"`          // as of RestoreRequest
 }
 
-// MergeReply is what `session merge --json` prints.
+// MergeReply is the output of `session merge --json`.
 type MergeReply struct {
 	Dir       string       `json:"dir"`
 	Theirs    Checkpoint   `json:"theirs"`    // that was merged
@@ -30,7 +30,7 @@ func (r MergeRequest) validate() error {
 	return needDir(r.Dir)
 }
 
-// Merge brings the work of another session into a mount, three-way.
+// Merge merges the changes of another session into a mount, three-way.
 func (c *Client) Merge(ctx context.Context, r MergeRequest, progress func(Progress)) (MergeReply, error) {
 	return call[MergeReply](ctx, c, opMerge, r, progress)
 }

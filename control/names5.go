@@ -7,22 +7,25 @@ import (
 	"strings"
 )
 
-// renamed is the version of the messages in which fields of replies got other names. A field that had another name before has
-// the tag `v5` with that name.
+// renamed is the version of the messages in which fields of replies got other names. A field that
+// had another name before has the tag `v5` with that name.
 const renamed = 6
 
-// withNames5 returns a reply of type t with the field names of protocol 5, for a client that speaks no newer one.
+// withNames5 returns a reply of type t with the field names of protocol 5, for a client that speaks
+// no newer one.
 func withNames5(raw json.RawMessage, t reflect.Type) json.RawMessage {
 	return rename(raw, t, func(name, name5 string) (from, to string) { return name, name5 })
 }
 
-// fromNames5 returns a reply of type t, which a daemon of protocol 5 has sent, with the field names of today.
+// fromNames5 returns a reply of type t, which a daemon of protocol 5 has sent, with the field names
+// of today.
 func fromNames5(raw json.RawMessage, t reflect.Type) json.RawMessage {
 	return rename(raw, t, func(name, name5 string) (from, to string) { return name5, name })
 }
 
-// rename renames the fields of a JSON value of type t, and of the values in it. pair returns the name to replace and its
-// replacement. A value that is not of the type is returned as it is: json.Unmarshal reports it later.
+// rename renames the fields of a JSON value of type t, and of the values in it. pair returns the
+// name to replace and its replacement. A value that is not of the type is returned as it is:
+// json.Unmarshal reports it later.
 func rename(raw json.RawMessage, t reflect.Type, pair func(name, name5 string) (from, to string)) json.RawMessage {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()

@@ -14,7 +14,7 @@ const (
 	maxUnsentSteps = 64
 )
 
-// sender writes the messages of one answer. Progress never holds up the work it tells of: while the asker is slow
+// sender writes the messages of one reply. Progress never delays the work: while the caller is slow
 // to read, a newer step of a phase replaces the older one.
 type sender struct {
 	conn    *net.UnixConn
@@ -46,7 +46,7 @@ func (s *sender) start() {
 	})
 }
 
-// stop sends what is left and returns when nothing of it runs any more.
+// stop writes the remaining messages and returns when its goroutine has ended.
 func (s *sender) stop() {
 	close(s.quit)
 	s.done.Wait()
@@ -77,7 +77,7 @@ func (s *sender) flush() {
 	s.mu.Unlock()
 	for i := range steps {
 		if s.send(message{Progress: &steps[i]}) != nil {
-			return // who leaves is noticed by the reader of the connection
+			return // the reader of the connection notices that the caller has left
 		}
 	}
 }
@@ -95,7 +95,7 @@ func (s *sender) result(v any, ignored []string) error {
 
 func (s *sender) send(m message) error { return s.sendBy(m, time.Now().Add(requestTime)) }
 
-// sendBy is send with another time for the message to be taken; the zero time is for ever.
+// sendBy is send with another time for the message to be taken; the zero time is forever.
 func (s *sender) sendBy(m message, deadline time.Time) error {
 	m.Version = s.version
 	line, err := json.Marshal(m)

@@ -38,11 +38,11 @@ type Server struct {
 	onClose func()
 	working int                        // requests in a handler
 	waiting map[*net.UnixConn]struct{} // connections whose request is not being worked on yet
-	ending  chan struct{}              // closed when the Shutdown under way is decided; nil without one
+	ending  chan struct{}              // closed when the Shutdown in progress is decided; nil without one
 }
 
-// Listen takes the socket: ErrInUse if another server has it; one that is ending is waited for. Connections wait
-// until Serve is called.
+// Listen takes the socket: ErrInUse if another server has it; one that is ending is waited for.
+// Connections wait until Serve is called.
 func Listen(ctx context.Context, socket string, h Handler, log *zap.Logger) (*Server, error) {
 	ctx, cancel := context.WithTimeout(ctx, endingTime)
 	defer cancel()
@@ -60,8 +60,9 @@ func Listen(ctx context.Context, socket string, h Handler, log *zap.Logger) (*Se
 	return newServer(socket, l, lock, h, log), nil
 }
 
-// listened says whether somebody listens on a socket whose lock is held. Who ends removes its socket first and gives up
-// its lock last; one that was killed may have lost its socket and not yet its lock.
+// listened reports whether a process listens on a socket whose lock is held. A server that ends
+// removes its socket first and releases its lock last; one that was killed may have lost its socket
+// and still hold its lock.
 func listened(ctx context.Context, socket string) bool {
 	conn, err := dial(ctx, socket)
 	if err == nil {
@@ -70,8 +71,8 @@ func listened(ctx context.Context, socket string) bool {
 	return !errors.Is(err, ErrNoServer)
 }
 
-// Inherit goes on with the socket of a server that died, of which the caller has Files; it is Listen where they are nil or
-// are another socket's. They are its own from now on.
+// Inherit continues the socket of a server that died; the caller has the result of its Files. It is
+// Listen if they are nil or belong to another socket. The Server owns them from now on.
 func Inherit(ctx context.Context, socket string, listener, lock *os.File, h Handler, log *zap.Logger) (*Server, error) {
 	if lock == nil || !isLockOf(socket, lock) {
 		for _, f := range []*os.File{listener, lock} {
@@ -95,8 +96,8 @@ func newServer(socket string, l *net.UnixListener, lock *fileLock, h Handler, lo
 	}
 }
 
-// Files gives what a successor needs: a copy of the listening socket, which the caller closes, and the lock, which stays the
-// server's.
+// Files returns the descriptors for a successor: a copy of the listening socket, which the caller
+// closes, and the lock, which remains the server's.
 func (s *Server) Files() (listener, lock *os.File, err error) {
 	listener, err = s.listener.File()
 	if err != nil {
@@ -105,8 +106,9 @@ func (s *Server) Files() (listener, lock *os.File, err error) {
 	return listener, s.lock.f, nil
 }
 
-// Serve answers until ctx ends (which cancels what is being worked on), a Shutdown has succeeded, or Close or
-// CloseIdle is called; it returns when the last request has been answered and the socket's path is free.
+// Serve answers requests until ctx ends (which cancels requests in progress), a Shutdown has
+// succeeded, or Close or CloseIdle is called. It returns when the last request has been answered
+// and the socket's path is free.
 func (s *Server) Serve(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -116,7 +118,7 @@ func (s *Server) Serve(ctx context.Context) {
 		if errors.Is(err, net.ErrClosed) {
 			break
 		}
-		if err != nil { // out of descriptors: they come back when requests end
+		if err != nil { // out of descriptors: they are released when requests end
 			s.log.Error("accept control connection", zap.Error(err))
 			select {
 			case <-time.After(acceptPause):
@@ -146,8 +148,9 @@ func (s *Server) Serve(ctx context.Context) {
 	}
 }
 
-// OnClose names what is to be done when the socket is closed, before the last requests are answered: whoever has copies of
-// Files must let go of them, or the kernel keeps those waiting who have connected and were not accepted.
+// OnClose sets a function that is called when the socket is closed, before the last requests are
+// answered. It must close all copies of Files: otherwise the kernel keeps clients waiting that have
+// connected and were not accepted.
 func (s *Server) OnClose(done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,9 +164,10 @@ func (s *Server) Close() {
 	s.closeLocked()
 }
 
-// CloseIdle closes the server if no request is being worked on and idle agrees; it tells whether it did. A request
-// arriving meanwhile either counts as worked on, or its asker sees ErrNoServer: none is lost in between. idle is
-// called with requests held back and must not wait for one.
+// CloseIdle closes the server if no request is in progress and idle returns true, and returns
+// whether it did. A request that arrives meanwhile either counts as in progress, or its caller gets
+// ErrNoServer: none is lost. idle is called while new requests are held back and must not wait for
+// one.
 func (s *Server) CloseIdle(idle func() bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,7 +189,7 @@ func (s *Server) closeLocked() {
 	if s.guests != nil {
 		s.guests.close()
 	} else {
-		os.Remove(s.socket) // before the listener: who finds no socket starts another daemon at once
+		os.Remove(s.socket) // before the listener: a client that finds no socket starts another daemon at once
 		s.listener.Close()
 	}
 	if s.onClose != nil {
@@ -196,7 +200,7 @@ func (s *Server) closeLocked() {
 	}
 }
 
-// serve answers one connection; it tells whether the server shall end.
+// serve answers one connection. It returns whether the server is to end.
 func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
 	if !s.admit(conn) {
 		return false
@@ -216,7 +220,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
 		return false
 	}
 	defer s.finish()
-	if errors.Is(err, io.EOF) { // somebody looked whether we are alive
+	if errors.Is(err, io.EOF) { // a client checked that the server is alive
 		return false
 	}
 	if err != nil {
@@ -227,7 +231,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
 
 	ctx, cancel := context.WithCancel(ctx)
 	var watch sync.WaitGroup
-	watch.Go(func() { // the asker has nothing more to say: whatever comes means that it leaves
+	watch.Go(func() { // the caller sends nothing more: any input means that it leaves
 		reader.ReadByte()
 		cancel()
 	})
@@ -241,7 +245,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
 	}
 	out.stop()
 	if o == opShutdown {
-		s.decide(err == nil) // before the answer: whoever has it finds the path free
+		s.decide(err == nil) // before the reply: afterwards the path is free
 	}
 
 	if err == nil {
@@ -262,7 +266,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
 	return o == opShutdown && err == nil
 }
 
-// admit keeps count of the connection until its request has come.
+// admit counts a connection until its request has arrived.
 func (s *Server) admit(conn *net.UnixConn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -273,8 +277,8 @@ func (s *Server) admit(conn *net.UnixConn) bool {
 	return true
 }
 
-// begin counts a request as worked on. While a Shutdown is being worked on, a mount waits for how it ends: either
-// it is made after all, or its asker sees ErrNoServer and can start another server.
+// begin counts a request as worked on. While a Shutdown is being worked on, a mount waits for how
+// it ends: either it is made after all, or its asker sees ErrNoServer and can start another server.
 func (s *Server) begin(ctx context.Context, conn *net.UnixConn, o op) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -389,7 +393,7 @@ func (s *Server) work(ctx context.Context, o op, args any, out *sender) (result 
 	return s.workSession(ctx, o, args, out)
 }
 
-// undo unmounts what nobody heard of.
+// undo unmounts a mount whose caller has left.
 func (s *Server) undo(ctx context.Context, dir string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()

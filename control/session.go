@@ -10,7 +10,8 @@ import (
 
 // Sessions is a Handler that carries work to session remotes, and goes back in it.
 type Sessions interface {
-	// Checkpoint keeps the working tree as it is. Without a change since the last checkpoint, that one is the answer.
+	// Checkpoint keeps the working tree as it is. Without a change since the last checkpoint, that
+	// one is the answer.
 	Checkpoint(ctx context.Context, r CheckpointRequest, progress func(Progress)) (CheckpointReply, error)
 	// Sync returns when everything there was when it was called is on the session remote.
 	Sync(ctx context.Context, r SyncRequest, progress func(Progress)) (SyncReply, error)
@@ -21,34 +22,35 @@ type Sessions interface {
 	SessionLog(ctx context.Context, r SessionLogRequest) (SessionLogReply, error)
 	SessionShow(ctx context.Context, r SessionShowRequest) (SessionShowReply, error)
 	SessionDiff(ctx context.Context, r SessionDiffRequest) (SessionDiffReply, error)
-	// SessionCompare says what several sessions changed, and whether the changes go together.
+	// SessionCompare compares the changes of several sessions, and whether they can be merged.
 	SessionCompare(ctx context.Context, r SessionCompareRequest) (SessionCompareReply, error)
-	// Restore brings files back to what they were at a checkpoint.
+	// Restore changes files back to a checkpoint.
 	Restore(ctx context.Context, r RestoreRequest, progress func(Progress)) (RestoreReply, error)
-	// Merge brings the work of another session into a mount.
+	// Merge merges the changes of another session into a mount.
 	Merge(ctx context.Context, r MergeRequest, progress func(Progress)) (MergeReply, error)
 	// Fork begins a session at a checkpoint of another one, and mounts it.
 	Fork(ctx context.Context, r ForkRequest, progress func(Progress)) (MountReply, error)
-	// SessionSet changes what a session is: its state, and which of its checkpoints are kept by name.
+	// SessionSet changes the state of a session, and which of its checkpoints are pinned.
 	SessionSet(ctx context.Context, r SessionSetRequest) (SessionInfo, error)
 	SessionNote(ctx context.Context, r SessionNoteRequest) (SessionNoteReply, error)
 	SessionRecord(ctx context.Context, r SessionRecordRequest) (SessionRecordReply, error)
-	// SessionTranscript returns what was recorded of a session.
+	// SessionTranscript returns the transcript of a session.
 	SessionTranscript(ctx context.Context, r SessionTranscriptRequest) (SessionTranscriptReply, error)
 	// SessionErase takes records out of a transcript for good.
 	SessionErase(ctx context.Context, r SessionEraseRequest) (SessionEraseReply, error)
 	// SessionFacts changes the facts and the handoff of a session, and returns them.
 	SessionFacts(ctx context.Context, r SessionFactsRequest) (SessionFactsReply, error)
 	SessionGC(ctx context.Context, r SessionGCRequest, progress func(Progress)) (SessionGCReply, error)
-	// SessionDelete removes a session here and on its session remote. For a time SessionUndelete brings it back.
+	// SessionDelete removes a session from this host and from its session remote. For a time
+	// SessionUndelete can restore it.
 	SessionDelete(ctx context.Context, r SessionDeleteRequest) (SessionDeleteReply, error)
 	SessionUndelete(ctx context.Context, r SessionUndeleteRequest) (SessionDeleteReply, error)
-	// SessionTrash lists deleted sessions that can be brought back.
+	// SessionTrash lists deleted sessions that can be restored.
 	SessionTrash(ctx context.Context, r SessionTrashRequest) (SessionTrashReply, error)
 }
 
-// Policy says when checkpoints are made without being asked for: "off", "idle", "before-risk", or "interval=" and a duration
-// as time.ParseDuration reads it.
+// Policy says when checkpoints are made automatically: "off", "idle", "before-risk", or "interval="
+// and a duration in the format of time.ParseDuration.
 type Policy string
 
 const (
@@ -58,10 +60,10 @@ const (
 	PolicyInterval   Policy = "interval="   // prefix of "interval=DURATION": that often, while there is something new
 )
 
-// What is outside of these was mistyped.
+// An interval outside of these is a typing error.
 const minInterval, maxInterval = time.Second, 30 * 24 * time.Hour
 
-// Split gives what the policy is, and of PolicyInterval how often.
+// Split returns the kind of the policy, and for PolicyInterval the interval.
 func (p Policy) Split() (kind Policy, every time.Duration, err error) {
 	switch p {
 	case PolicyOff, PolicyIdle, PolicyBeforeRisk:
@@ -100,7 +102,7 @@ const (
 	RemoteNone     = "none"     // nothing leaves the mount, and no checkpoints are made
 )
 
-// BaseMode says how a session remote comes to the history of the mounted repository.
+// BaseMode says how a session remote gets the history of the mounted repository.
 type BaseMode string
 
 const (
@@ -113,13 +115,13 @@ const (
 // BaseModes lists all of them.
 var BaseModes = []BaseMode{BaseAuto, BaseThin, BaseShared, BaseSeed}
 
-// SessionOptions are what a mount says of how its work is carried back.
+// SessionOptions say how the work in a mount is pushed.
 type SessionOptions struct {
 	Remote   string   `json:"remote,omitempty"`    // URL, path, or one of the constants; may carry a secret, so it is never printed or logged
 	Policy   Policy   `json:"policy,omitempty"`    // "": PolicyIdle
 	Base     BaseMode `json:"base,omitempty"`      // how the session remote comes to the mounted repository's history; "": BaseAuto
 	Branches string   `json:"branches,omitempty"`  // how branches are named on the session remote: session.Layout.Branches; "": as the session has it
-	TakeOver bool     `json:"take_over,omitempty"` // go on although another machine seems to be at work in the session
+	TakeOver bool     `json:"take_over,omitempty"` // continue although another machine seems to work in the session
 
 	Include     []string `json:"include,omitempty"`       // globs of ignored or denied paths that checkpoints hold all the same
 	Exclude     []string `json:"exclude,omitempty"`       // globs of paths that checkpoints leave out, besides those that look like secrets
@@ -127,7 +129,7 @@ type SessionOptions struct {
 	MaxFileSize int64    `json:"max_file_size,omitempty"` // bytes; larger new files are left out; 0: the default
 }
 
-// elsewhere says whether the session remote is a repository that may be known on other machines.
+// elsewhere reports whether the session remote is a repository that may be known on other machines.
 func (o SessionOptions) elsewhere() bool {
 	switch o.Remote {
 	case "", RemoteEmbedded, RemoteOrigin, RemoteNone:
@@ -144,7 +146,7 @@ type CheckpointRequest struct {
 	Sync    bool   `json:"sync,omitempty"` // return when it is on the session remote
 }
 
-// CheckpointReply is what `checkpoint --json` prints.
+// CheckpointReply is the output of `checkpoint --json`.
 type CheckpointReply struct {
 	Checkpoint
 	Made    bool      `json:"made"`               // false: nothing had changed since that checkpoint
@@ -181,7 +183,7 @@ type Checkpoint struct {
 	Time     time.Time `json:"time"`
 	Prev     string    `json:"prev,omitempty"`
 	Changed  int64     `json:"changed"`  // paths that differ from the checkpoint before
-	Bytes    int64     `json:"bytes"`    // of what is new in it
+	Bytes    int64     `json:"bytes"`    // of its new objects
 	Excluded int64     `json:"excluded"` // paths that it does not hold
 	Pins     []string  `json:"pins,omitempty"`
 	Recorded int64     `json:"recorded,omitempty"` // records of the transcript between the checkpoint before and this one
@@ -194,13 +196,13 @@ type SyncRequest struct {
 	Timeout time.Duration `json:"timeout_ns"` // 0: as long as it takes
 }
 
-// SyncReply is what `sync --json` prints.
+// SyncReply is the output of `sync --json`.
 type SyncReply struct {
 	Dir     string        `json:"dir"`
 	Session SessionStatus `json:"session"`
 }
 
-// SessionsReply is what `session list --json` prints.
+// SessionsReply is the output of `session list --json`.
 type SessionsReply struct {
 	Sessions []SessionInfo `json:"sessions"`
 }
@@ -230,20 +232,20 @@ type SessionInfo struct {
 type Transition struct {
 	State  string    `json:"state"` // as session.LifeState
 	Time   time.Time `json:"time"`
-	Actor  string    `json:"actor"` // user@host, or what the environment says
+	Actor  string    `json:"actor"` // user@host, or the value from the environment
 	Reason string    `json:"reason"`
 }
 
-// SessionLogRequest asks for checkpoints, newest first. Of, here and below, is a mount's directory (absolute) or a session's name.
-// With a SessionRemote, a URL or an absolute path which may hold a secret, it is the name of a session there, and nothing of
-// this host is asked.
+// SessionLogRequest lists checkpoints, newest first. Of, here and below, is a mount's directory
+// (absolute) or a session's name. With a SessionRemote, a URL or an absolute path which may hold a
+// secret, it is the name of a session there, and nothing of this host is read.
 type SessionLogRequest struct {
 	Of            string `json:"of"`
 	SessionRemote string `json:"session_remote,omitempty"`
 	Limit         int    `json:"limit"` // 0: all
 }
 
-// SessionLogReply is what `session log --json` prints.
+// SessionLogReply is the output of `session log --json`.
 type SessionLogReply struct {
 	Session     string       `json:"session"`
 	Checkpoints []Checkpoint `json:"checkpoints" v5:"points"`
@@ -256,7 +258,7 @@ type SessionShowRequest struct {
 	ID            string `json:"id"` // "": the newest
 }
 
-// SessionShowReply is what `session show --json` prints.
+// SessionShowReply is the output of `session show --json`.
 type SessionShowReply struct {
 	Checkpoint
 	Changes      []PathChange `json:"changes"` // against the checkpoint before, or the base of the first
@@ -271,10 +273,10 @@ type SessionShowReply struct {
 	SessionRemote string        `json:"session_remote"` // URL without secrets, or a path; "": nothing leaves the mount
 	Link          string        `json:"link"`           // as ParseLink reads it; "": there is no session remote
 	ForkCommand   string        `json:"fork_command"`   // begins a session at this checkpoint
-	ResumeCommand string        `json:"resume_command"` // goes on with the session
+	ResumeCommand string        `json:"resume_command"` // resumes the session
 }
 
-// SessionDiffRequest asks what differs between two checkpoints, or a checkpoint and the working tree now.
+// SessionDiffRequest compares two checkpoints, or a checkpoint and the working tree.
 type SessionDiffRequest struct {
 	Of            string `json:"of"`
 	SessionRemote string `json:"session_remote,omitempty"`
@@ -286,7 +288,7 @@ type SessionDiffRequest struct {
 	Stat          bool   `json:"stat"`               // the numbers of lines too
 }
 
-// SessionDiffReply is what `session diff --json` prints.
+// SessionDiffReply is the output of `session diff --json`.
 type SessionDiffReply struct {
 	A, B    Checkpoint   `json:"-"`
 	Changes []PathChange `json:"changes"`
@@ -305,30 +307,30 @@ type PathChange struct {
 	Removed int64  `json:"removed,omitempty"`
 }
 
-// RestoreRequest asks to bring paths back to what they were at a checkpoint.
+// RestoreRequest changes paths back to a checkpoint.
 type RestoreRequest struct {
 	Dir           string   `json:"dir"`
 	ID            string   `json:"id"`
 	Of            string   `json:"of,omitempty"`             // other session that the checkpoint is of; "": this one
 	SessionRemote string   `json:"session_remote,omitempty"` // where Of is; "": on this host
 	Paths         []string `json:"paths"`                    // relative to the mount; none: all that checkpoints hold
-	Staged        bool     `json:"staged"`                   // bring the index back too
+	Staged        bool     `json:"staged"`                   // restore the index too
 	DryRun        bool     `json:"dry_run"`
 	Nonce         string   `json:"nonce,omitempty"` // the same in all attempts of one request; "": it is not repeated
 }
 
-// RestoreReply is what `session restore --json` prints.
+// RestoreReply is the output of `session restore --json`.
 type RestoreReply struct {
 	Dir        string       `json:"dir"`
 	Checkpoint Checkpoint   `json:"checkpoint" v5:"point"`
 	Before     *Checkpoint  `json:"before"` // undoes it; null in a dry run
 	Changes    []PathChange `json:"changes"`
-	Kept       []string     `json:"kept"` // changed by somebody meanwhile, and left as they were
+	Kept       []string     `json:"kept"` // changed meanwhile, and left as they were
 	DryRun     bool         `json:"dry_run"`
 }
 
-// ForkRequest asks for a new session at a checkpoint. Mount's Remote and Ref are those of the session; Dir, Session and the
-// settings are the new one's.
+// ForkRequest asks for a new session at a checkpoint. Mount's Remote and Ref are those of the
+// session; Dir, Session and the settings are the new one's.
 type ForkRequest struct {
 	Of            string       `json:"of"`
 	SessionRemote string       `json:"session_remote,omitempty"`
@@ -362,16 +364,16 @@ type SessionDeleteRequest struct {
 	TakeOver bool   `json:"take_over,omitempty"` // although another machine seems to be at work in it
 }
 
-// SessionDeleteReply is what `session delete --json` and `session undelete --json` print.
+// SessionDeleteReply is the output of `session delete --json` and `session undelete --json`.
 type SessionDeleteReply struct {
 	Session string    `json:"session"`
 	Local   bool      `json:"local" v5:"here"` // it was on this host
 	Refs    int64     `json:"refs"`            // that were moved on the session remote
 	Kept    []string  `json:"kept,omitempty"`  // refs that stay as they are on the session remote
-	Until   time.Time `json:"until,omitzero"`  // when it cannot be brought back any more
+	Until   time.Time `json:"until,omitzero"`  // when it can no longer be restored
 }
 
-// SessionUndeleteRequest asks to bring back the session of that name that was deleted last.
+// SessionUndeleteRequest restores the session of that name that was deleted last.
 type SessionUndeleteRequest struct {
 	Session string `json:"session"`
 	Remote  string `json:"remote,omitempty"` // as in SessionDeleteRequest
@@ -382,12 +384,12 @@ type SessionTrashRequest struct {
 	Remote string `json:"remote,omitempty"` // as in SessionDeleteRequest; "": of the state directory
 }
 
-// SessionTrashReply is what `session list --deleted --json` prints.
+// SessionTrashReply is the output of `session list --deleted --json`.
 type SessionTrashReply struct {
 	Deleted []DeletedSession `json:"deleted"` // newest first
 }
 
-// DeletedSession is a session that can be brought back.
+// DeletedSession is a session that can be restored.
 type DeletedSession struct {
 	Name   string    `json:"name"`
 	Remote string    `json:"session_remote" v5:"remote"` // without secrets
@@ -395,7 +397,7 @@ type DeletedSession struct {
 	Until  time.Time `json:"until"`
 }
 
-// SessionGCReply is what `session gc --json` prints.
+// SessionGCReply is the output of `session gc --json`.
 type SessionGCReply struct {
 	Session string       `json:"session"`
 	Kept    int64        `json:"kept"`
@@ -414,7 +416,7 @@ func needDir(dir string) error {
 	return nil
 }
 
-// needOf looks at what names a session: a directory or a name.
+// needOf checks the name of a session: a directory or a name.
 func needOf(of string) error {
 	if filepath.IsAbs(of) {
 		return nil
@@ -425,7 +427,8 @@ func needOf(of string) error {
 	return nil
 }
 
-// needAt is needOf of a session that may be on a session remote: it has a name there, and no directory.
+// needAt is needOf of a session that may be on a session remote: it has a name there, and no
+// directory.
 func needAt(of, remote string) error {
 	if remote == "" {
 		return needOf(of)

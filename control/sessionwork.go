@@ -6,7 +6,7 @@ import (
 	"crypto/rand"
 )
 
-// workSession calls what a Handler has for sessions.
+// workSession calls the methods of a Handler for sessions.
 func (s *Server) workSession(ctx context.Context, o op, args any, out *sender) (any, error) {
 	h, ok := s.handler.(Sessions)
 	if !ok {
@@ -86,7 +86,7 @@ func (c *Client) SessionLog(ctx context.Context, r SessionLogRequest) (SessionLo
 	return call[SessionLogReply](ctx, c, opSessionLog, r, nil)
 }
 
-// SessionShow tells of one checkpoint.
+// SessionShow returns of one checkpoint.
 func (c *Client) SessionShow(ctx context.Context, r SessionShowRequest) (SessionShowReply, error) {
 	return call[SessionShowReply](ctx, c, opSessionShow, r, nil)
 }
@@ -96,7 +96,7 @@ func (c *Client) SessionDiff(ctx context.Context, r SessionDiffRequest) (Session
 	return call[SessionDiffReply](ctx, c, opSessionDiff, r, nil)
 }
 
-// Restore brings files back to what they were at a checkpoint.
+// Restore changes files back to a checkpoint.
 func (c *Client) Restore(ctx context.Context, r RestoreRequest, progress func(Progress)) (RestoreReply, error) {
 	if r.Nonce == "" {
 		r.Nonce = rand.Text()
@@ -131,17 +131,17 @@ func (c *Client) SessionGC(ctx context.Context, r SessionGCRequest, progress fun
 	return call[SessionGCReply](ctx, c, opSessionGC, r, progress)
 }
 
-// SessionDelete removes a session here and on its session remote.
+// SessionDelete removes a session from this host and from its session remote.
 func (c *Client) SessionDelete(ctx context.Context, r SessionDeleteRequest) (SessionDeleteReply, error) {
 	return call[SessionDeleteReply](ctx, c, opSessionDelete, r, nil)
 }
 
-// SessionUndelete brings a deleted session back.
+// SessionUndelete restores a deleted session.
 func (c *Client) SessionUndelete(ctx context.Context, r SessionUndeleteRequest) (SessionDeleteReply, error) {
 	return call[SessionDeleteReply](ctx, c, opSessionBack, r, nil)
 }
 
-// SessionTrash lists deleted sessions that can be brought back.
+// SessionTrash lists deleted sessions that can be restored.
 func (c *Client) SessionTrash(ctx context.Context, r SessionTrashRequest) (SessionTrashReply, error) {
 	return call[SessionTrashReply](ctx, c, opSessionTrash, r, nil)
 }

@@ -17,11 +17,13 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// probeTime is how long a socket may take to accept a connection before it counts as alive but busy.
+// probeTime is how long a socket may take to accept a connection before it counts as alive but
+// busy.
 const probeTime = 2 * time.Second
 
-// StateDir gives the absolute state directory: dir if it is not empty, else $ARTIFACTFS_STATE, else
-// /var/lib/artifactfs for root and $XDG_STATE_HOME/artifactfs (~/.local/state/artifactfs) for others.
+// StateDir returns the absolute state directory: dir if it is not empty, else $ARTIFACTFS_STATE,
+// else /var/lib/artifactfs for root and $XDG_STATE_HOME/artifactfs (~/.local/state/artifactfs) for
+// others.
 func StateDir(dir string) (string, error) {
 	if dir == "" {
 		dir = os.Getenv("ARTIFACTFS_STATE")
@@ -55,8 +57,8 @@ func MountSocket(state string, pid int) string {
 	return filepath.Join(state, "run", "mount-"+strconv.Itoa(pid)+".sock")
 }
 
-// Sockets lists the sockets of a state directory that somebody serves, the shared daemon's first. Sockets of dead
-// processes are removed.
+// Sockets lists the sockets of a state directory that have a server, the shared daemon's first. It
+// removes sockets of dead processes.
 func Sockets(ctx context.Context, state string) ([]string, error) {
 	names, err := filepath.Glob(filepath.Join(quoteGlob(filepath.Join(state, "run")), "*.sock"))
 	if err != nil {
@@ -78,14 +80,14 @@ func Sockets(ctx context.Context, state string) ([]string, error) {
 			live = append(live, socket)
 		case errors.Is(err, ErrNoServer):
 			removeDead(socket)
-		default: // it may be alive: whoever asks it learns what is wrong
+		default: // it may be alive: requests will show the problem
 			live = append(live, socket)
 		}
 	}
 	return live, nil
 }
 
-// removeDead removes a socket that refused a connection, unless somebody is just about to serve it.
+// removeDead removes a socket that refused a connection, unless a process is about to serve it.
 func removeDead(socket string) {
 	l, err := takeLock(socket)
 	if err != nil {
@@ -99,7 +101,8 @@ func quoteGlob(path string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }
 
-// dial connects to a socket and refuses to speak to another user's process; root's is trusted, and root trusts all.
+// dial connects to a socket and refuses to speak to another user's process; root's is trusted, and
+// root trusts all.
 func dial(ctx context.Context, socket string) (*net.UnixConn, error) {
 	name, done, err := shortName(socket)
 	if errors.Is(err, os.ErrNotExist) {
@@ -132,7 +135,8 @@ func dial(ctx context.Context, socket string) (*net.UnixConn, error) {
 	return conn, nil
 }
 
-// peerOf asks the kernel who called connect(2), or listen(2), at the other end.
+// peerOf returns, from the kernel, the process that called connect(2), or listen(2), at the other
+// end.
 func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -149,7 +153,8 @@ func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {
 	return cred, nil
 }
 
-// shortName spells a socket's path so that it fits the 108 bytes of sockaddr_un; done ends the spelling's validity.
+// shortName spells a socket's path so that it fits the 108 bytes of sockaddr_un; done ends the
+// spelling's validity.
 func shortName(socket string) (name string, done func(), err error) {
 	if len(socket) <= 100 {
 		return socket, func() {}, nil
@@ -161,8 +166,8 @@ func shortName(socket string) (name string, done func(), err error) {
 	return proc.Self.FDPath(fd) + "/" + filepath.Base(socket), func() { unix.Close(fd) }, nil
 }
 
-// listen makes the socket appear at its path already listening and 0600: bound under another name, then renamed.
-// So whoever is refused at the path knows that it is dead.
+// listen creates a listening socket of mode 0600 at its path: bound under another name, then
+// renamed. So a socket that refuses connections is dead.
 func listen(socket string) (*net.UnixListener, *fileLock, error) {
 	dir := filepath.Dir(socket)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -189,7 +194,7 @@ func listen(socket string) (*net.UnixListener, *fileLock, error) {
 
 func bindAndRename(socket string) (*net.UnixListener, error) {
 	newborn := socket + ".new"
-	os.Remove(newborn) // of a process that died here; the lock is ours
+	os.Remove(newborn) // left by a process that died here; the lock is ours
 	name, done, err := shortName(newborn)
 	if err != nil {
 		return nil, err
@@ -212,7 +217,8 @@ func bindAndRename(socket string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// inherit goes on listening. A predecessor may have died between removing its socket and ending: then there is a new one.
+// inherit continues to listen. A predecessor may have died after it removed its socket: then a new
+// one is created.
 func inherit(socket string, listener *os.File) (*net.UnixListener, error) {
 	if _, err := os.Lstat(socket); err != nil || listener == nil {
 		l, err := bindAndRename(socket)
@@ -231,7 +237,7 @@ func inherit(socket string, listener *os.File) (*net.UnixListener, error) {
 		return nil, errors.New("the inherited descriptor is no unix socket")
 	}
 	u.SetUnlinkOnClose(false)
-	// Askers are told who called listen last (unix(7), SO_PEERCRED), and that one is dead.
+	// Clients see the process that called listen last (unix(7), SO_PEERCRED), and that one is dead.
 	raw, err := u.SyscallConn()
 	if err == nil {
 		err = raw.Control(func(fd uintptr) { unix.Listen(int(fd), unix.SOMAXCONN) })
@@ -244,14 +250,15 @@ func inherit(socket string, listener *os.File) (*net.UnixListener, error) {
 	return u, nil
 }
 
-// fileLock is the right to a socket's path, given up by the kernel when all who hold it are dead.
+// fileLock is the ownership of a socket's path, which the kernel releases when all processes that
+// hold it have ended.
 type fileLock struct {
 	f    *os.File
 	path string
 }
 
-// isLockOf says whether a file is the lock of a socket: its path may have been removed by who ended with it, or be of
-// another state directory.
+// isLockOf reports whether a file is the lock of a socket: its path may have been removed by a
+// server that ended, or belong to another state directory.
 func isLockOf(socket string, lock *os.File) bool {
 	mine, err1 := lock.Stat()
 	there, err2 := os.Lstat(lockName(socket))
@@ -288,7 +295,7 @@ func takeLock(socket string) (*fileLock, error) {
 
 func (l *fileLock) release() {
 	os.Remove(l.path)
-	if raw, err := l.f.SyscallConn(); err == nil { // closing alone would leave it to those who have a copy
+	if raw, err := l.f.SyscallConn(); err == nil { // closing would not release it while another process has a copy
 		raw.Control(func(fd uintptr) { unix.Flock(int(fd), unix.LOCK_UN) })
 	}
 	l.f.Close()

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// TraceRequest asks to be told of the requests that a mount answers, until the asker leaves or the mount is gone.
+// TraceRequest requests a message for each request that a mount answers, until the caller leaves or
+// the mount ends.
 type TraceRequest struct {
 	Dir string `json:"dir"` // absolute mount directory
 	All bool   `json:"all"` // false: reads, and whatever had to wait for the remote
@@ -21,14 +22,14 @@ func (r TraceRequest) validate() error {
 	return UnmountRequest{Dir: r.Dir}.validate()
 }
 
-// TraceSource says where what a request needed came from.
+// TraceSource says where missing data came from.
 type TraceSource string
 
 const (
 	TraceHit       TraceSource = "hit"       // it was on this host
-	TraceFetched   TraceSource = "fetched"   // contents came from the remote
-	TraceListed    TraceSource = "listed"    // directory listings came from the remote
-	TraceSized     TraceSource = "sized"     // sizes came from the remote
+	TraceFetched   TraceSource = "fetched"   // contents were fetched from the remote
+	TraceListed    TraceSource = "listed"    // directory listings were fetched from the remote
+	TraceSized     TraceSource = "sized"     // sizes were fetched from the remote
 	TraceConverted TraceSource = "converted" // a filter had to run
 )
 
@@ -40,11 +41,11 @@ type TraceEvent struct {
 	Op      string      `json:"op"`      // the kernel's name of the request, in lower case
 	Path    string      `json:"path"`    // relative to the mount; "" is its root
 	To      string      `json:"to,omitempty"`
-	Offset  int64       `json:"offset"` // of what was read or written, in bytes
-	Size    int64       `json:"size"`   // of what was read or written, in bytes
+	Offset  int64       `json:"offset"` // of the range that was read or written, in bytes
+	Size    int64       `json:"size"`   // of the range that was read or written, in bytes
 	Source  TraceSource `json:"source"`
 	Blobs   int64       `json:"blobs"`           // that the request to the remote asked for, this one among them
-	Bytes   int64       `json:"bytes"`           // content bytes that came for this one
+	Bytes   int64       `json:"bytes"`           // bytes of contents that were received for this request
 	Wait    int64       `json:"wait_us"`         // until the answer, in microseconds
 	Error   string      `json:"error,omitempty"` // an errno's name, such as ENOENT
 }
@@ -56,8 +57,9 @@ type Trace struct {
 	Events []TraceEvent `json:"events"`
 }
 
-// Trace gives what happens in a mount to each, from this goroutine, until ctx ends, which is no error, or the mount is
-// gone. ErrNoServer says that the process ended meanwhile: another may have taken the mount over.
+// Trace calls each with the requests of a mount, from this goroutine, until ctx ends, which is no
+// error, or the mount ends. ErrNoServer means that the process ended: another may have taken the
+// mount over.
 func (c *Client) Trace(ctx context.Context, r TraceRequest, each func(Trace) error) error {
 	line, err := encodeRequest(opTrace, r)
 	if err != nil {
@@ -111,7 +113,8 @@ func readTrace(conn *net.UnixConn, line []byte, each func(Trace) error) error {
 	}
 }
 
-// trace sends a part of a stream and waits for the asker to take it: who stops reading, as with Ctrl-Z, may go on.
+// trace sends a message of a stream and waits until the caller reads it: a caller that stops
+// reading, as with Ctrl-Z, may continue.
 func (s *sender) trace(ctx context.Context, t Trace) error {
 	defer context.AfterFunc(ctx, func() { s.conn.SetWriteDeadline(time.Now()) })()
 	return s.sendBy(message{Trace: &t}, time.Time{})

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// SessionTranscriptRequest asks for what was recorded of a session.
+// SessionTranscriptRequest requests the transcript of a session.
 type SessionTranscriptRequest struct {
 	Of   string `json:"of"`
 	Turn int    `json:"turn,omitempty"` // that turn alone; 0: all
 	Head string `json:"head,omitempty"` // of the reply before: while nothing was added there are no records; "": there was none
 }
 
-// SessionTranscriptReply is what `session transcript --json` prints a line of for each record.
+// SessionTranscriptReply is printed by `session transcript --json`, one line for each record.
 type SessionTranscriptReply struct {
 	Session string             `json:"session"`
 	Head    string             `json:"head"`  // commit of the transcript; "": nothing was recorded
@@ -29,13 +29,13 @@ type TranscriptRecord struct {
 	Session    string          `json:"session"`
 	Lane       string          `json:"lane"`
 	Actor      string          `json:"actor"`
-	Turn       int             `json:"turn"`   // that it belongs to, from 1 on; 0: it came before the first
+	Turn       int             `json:"turn"`   // of the record, from 1 on; 0: before the first turn
 	Begins     bool            `json:"begins"` // it is the first of its turn
 	Record     json.RawMessage `json:"record,omitempty"`
 	Erased     *Erased         `json:"erased,omitempty"` // the record is gone
 }
 
-// Erased is what is left of a record that was erased.
+// Erased is the tombstone of a record.
 type Erased struct {
 	Time time.Time `json:"time"`
 	By   string    `json:"by"`
@@ -51,11 +51,11 @@ type SessionEraseRequest struct {
 	Actor   string    `json:"actor,omitempty"`
 }
 
-// SessionEraseReply is what `session erase --json` prints.
+// SessionEraseReply is the output of `session erase --json`.
 type SessionEraseReply struct {
 	Session string   `json:"session"`
 	Erased  []string `json:"erased"` // ids
-	Bytes   int64    `json:"bytes"`  // that became free here
+	Bytes   int64    `json:"bytes"`  // that became free on this host
 }
 
 // SessionFactsRequest asks for the facts and the handoff of a session, after changing them.
@@ -63,16 +63,16 @@ type SessionFactsRequest struct {
 	Of      string   `json:"of"`
 	Add     []string `json:"add,omitempty"`
 	Remove  string   `json:"remove,omitempty"`  // id of a fact
-	Handoff *string  `json:"handoff,omitempty"` // what it is to be; null: it stays
+	Handoff *string  `json:"handoff,omitempty"` // the new handoff; null: unchanged
 	Actor   string   `json:"actor,omitempty"`
 }
 
-// SessionFactsReply is what `session fact list --json` prints.
+// SessionFactsReply is the output of `session fact list --json`.
 type SessionFactsReply struct {
 	Session  string `json:"session"`
 	Facts    []Fact `json:"facts"` // oldest first
 	Handoff  string `json:"handoff"`
-	Redacted int64  `json:"redacted"` // secrets that were taken out of what was added
+	Redacted int64  `json:"redacted"` // secrets that were removed from the added facts
 }
 
 // Fact is a statement that the next person or agent to work in a session needs.
@@ -92,12 +92,12 @@ func (r SessionEraseRequest) validate() error {
 }
 func (r SessionFactsRequest) validate() error { return needOf(r.Of) }
 
-// Changes says whether the request changes anything.
+// Changes reports whether the request changes anything.
 func (r SessionFactsRequest) Changes() bool {
 	return len(r.Add) > 0 || r.Remove != "" || r.Handoff != nil
 }
 
-// SessionTranscript returns what was recorded of a session.
+// SessionTranscript returns the transcript of a session.
 func (c *Client) SessionTranscript(ctx context.Context, r SessionTranscriptRequest) (SessionTranscriptReply, error) {
 	return call[SessionTranscriptReply](ctx, c, opSessionTranscript, r, nil)
 }
@@ -120,7 +120,7 @@ type SessionNoteRequest struct {
 	JSON   json.RawMessage `json:"json"`
 }
 
-// SessionNoteReply is what `session note --json` prints.
+// SessionNoteReply is the output of `session note --json`.
 type SessionNoteReply struct {
 	Commit   string `json:"commit"`
 	Ref      string `json:"ref"`
@@ -134,7 +134,7 @@ type SessionRecordRequest struct {
 	Lines []string `json:"lines"` // a JSON object each
 }
 
-// SessionRecordReply is what `session record --json` prints.
+// SessionRecordReply is the output of `session record --json`.
 type SessionRecordReply struct {
 	Ref        string `json:"ref"`
 	Checkpoint string `json:"checkpoint" v5:"point"` // that the records belong to

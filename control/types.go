@@ -11,7 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// History says what becomes of the commits behind the mounted one.
+// History says whether the history before the mounted commit is fetched.
 type History string
 
 const (
@@ -20,51 +20,53 @@ const (
 	HistoryNone       History = "none"       // stay shallow
 )
 
-// Prefetch says how much is fetched without being asked for.
+// Prefetch says how much is fetched before it is read.
 type Prefetch string
 
 const (
 	PrefetchAuto Prefetch = "auto" // by likely need, within the byte budget
 	PrefetchAll  Prefetch = "all"  // everything, by likely need
-	PrefetchNone Prefetch = "none" // only what is read
+	PrefetchNone Prefetch = "none" // only contents that are read
 )
 
-// Wait says when a mount counts as done.
+// Wait says when a mount request is answered.
 type Wait string
 
 const (
 	WaitTree Wait = "tree" // the root directory is readable
 	WaitGit  Wait = "git"  // and the git directory is ready
-	WaitAll  Wait = "all"  // and what prefetch names is fetched
+	WaitAll  Wait = "all"  // and everything that prefetch selects is fetched
 )
 
-// GitDir says where a mount's git directory is to be seen.
+// GitDir says where a mount's git directory is visible.
 type GitDir string
 
 const (
 	GitDirOutside GitDir = "outside" // below the state directory; .git is a file that names it
-	GitDirInside  GitDir = "inside"  // .git is the directory, and all that it needs lies in it
+	GitDirInside  GitDir = "inside"  // .git is the directory, and contains everything that it needs
 )
 
 // MountRequest asks for a working tree at a directory.
 type MountRequest struct {
-	// Remote is any git URL or absolute path; it may carry a secret, so it is never printed or logged. "": what is known on
-	// the session remote, a URL or path, of Session says it.
+	// Remote is any git URL or absolute path; it may contain a secret, so it is never printed or
+	// logged. "": the session remote, a URL or path, in Session names it.
 	Remote string `json:"remote"`
 	Dir    string `json:"dir"` // absolute; created if missing
 	Ref    string `json:"ref"` // branch, tag, full ref name or commit id; "" is the remote's HEAD
 
-	// Follow has the mount go with its branch on the remote, which is asked each FollowInterval (0: the daemon's default).
+	// Follow has the mount go with its branch on the remote, which is asked each FollowInterval (0:
+	// the daemon's default).
 	Follow         bool          `json:"follow,omitempty"`
 	FollowInterval time.Duration `json:"follow_interval_ns,omitempty"`
 
-	// Session names the durable work that the mount goes on with or begins. "": one that is made of remote and
+	// Session names the session that the mount resumes or starts. "": one derived from remote and
 	// directory, or none if the mount is read-only.
 	Session  string `json:"session"`
 	ReadOnly bool   `json:"read_only"`
 
-	// Redirects are paths relative to Dir that shall live outside of the mount, as config.Paths has them. RedirectsOnly
-	// says that each must be possible and that the repository's own configuration adds none.
+	// Redirects are paths relative to Dir that are stored outside of the mount, in the form of
+	// config.Paths. RedirectsOnly says that each must be possible and that the repository's own
+	// configuration adds none.
 	Redirects     []string `json:"redirects"`
 	RedirectsOnly bool     `json:"redirects_only"`
 
@@ -74,53 +76,57 @@ type MountRequest struct {
 
 	History        History  `json:"history"`         // "" is HistoryBackground
 	Prefetch       Prefetch `json:"prefetch"`        // "" is PrefetchAuto
-	PrefetchBudget int64    `json:"prefetch_budget"` // bytes that PrefetchAuto may bring; 0: the daemon's default
+	PrefetchBudget int64    `json:"prefetch_budget"` // bytes that PrefetchAuto may fetch; 0: the daemon's default
 	Wait           Wait     `json:"wait"`            // "" is WaitTree
 
 	AllowOther bool   `json:"allow_other"`   // other users may enter the mount
 	ACL        bool   `json:"acl,omitempty"` // POSIX access control lists count in the mount
-	UID        uint32 `json:"uid"`           // owner shown for every path; 0 is root
+	UID        uint32 `json:"uid"`           // owner shown forevery path; 0 is root
 	GID        uint32 `json:"gid"`           // its group; 0 is root's
 
-	// ExactOwner has a Client send UID and GID as they are. Without it a Client takes those that are 0 for the caller's own.
+	// ExactOwner has a Client send UID and GID as they are. Without it a Client takes those that
+	// are 0 for the caller's own.
 	ExactOwner bool `json:"-"`
 
 	CacheSize int64         `json:"cache_size"` // quota in bytes of the fetched contents on disk; 0: the daemon's default
-	TokenFile string        `json:"token_file"` // absolute; read again when the remote refuses what it held
+	TokenFile string        `json:"token_file"` // absolute; read again when the remote refuses the previous token
 	Timeout   time.Duration `json:"timeout_ns"` // longest wait for the remote, of this mount and of a read later; 0: the daemon's default
 
 	Token Secret `json:"-"` // crosses the socket beside the request, see wireMount
 
-	// SessionToken and SessionTokenFile are Token and TokenFile for a session remote. Without them it gets those of the
-	// mounted remote, if it is on the same host.
+	// SessionToken and SessionTokenFile are Token and TokenFile for a session remote. Without them
+	// it gets those of the mounted remote, if it is on the same host.
 	SessionToken Secret `json:"-"`
 
-	// Environment is that of the user who asks, whose settings of git, ssh and credential helpers count for the remotes of this
-	// mount; nil: that of the daemon. It crosses the socket beside the request, see wireMount.
+	// Environment is the environment of the caller, whose settings for git, ssh and credential
+	// helpers apply to the remotes of this mount; nil: that of the daemon. It is sent beside the
+	// request, see wireMount.
 	Environment      Environment `json:"-"`
 	SessionTokenFile string      `json:"session_token_file,omitempty"`
 
-	// Nonce is the same in all tries of one asker, and of no other: a mount that was made for it is the answer.
+	// Nonce is the same in all tries of one asker, and of no other: a mount that was made for it is
+	// the answer.
 	Nonce string `json:"nonce,omitempty"`
 
-	// Passing says that somebody else sees to it that it is mounted after the machine was started anew, or nobody.
+	// Passing says that the daemon must not mount it again after a restart of the machine.
 	Passing bool `json:"passing,omitempty"`
-	// Through is another way to Dir, for who may not go the straight one: where an automount is awaited, only those may whom
-	// the automounter has started. It is good until the answer.
+	// Through is another path to Dir, for a caller that must not use the ordinary one: while an
+	// automount is awaited, only processes of the automounter may. It is valid until the reply.
 	Through string `json:"through,omitempty"`
 
-	// At names a checkpoint of the session that is to be shown, as Checkpoint.ID says; the mount is then read-only.
+	// At names a checkpoint of the session to show, as in Checkpoint.ID; the mount is then
+	// read-only.
 	At string `json:"at,omitempty"`
 
 	SessionOptions SessionOptions `json:"session_options,omitzero"`
 	CreateRemote   []string       `json:"create_remote,omitempty"` // command that creates the session remote if a git server lacks it; it may carry a secret, so it is not kept
 
-	// Device is an opened /dev/fuse with which somebody who may has mounted at Dir already; nil: the daemon mounts. It
-	// cannot cross the socket.
+	// Device is an open /dev/fuse with which a privileged process has mounted at Dir already; nil:
+	// the daemon mounts. It cannot be sent over the socket.
 	Device *os.File `json:"-"`
 }
 
-// withDefaults returns the request with the defaults of the command line in place of what is empty.
+// withDefaults returns the request with the defaults of the command line for empty fields.
 func (r MountRequest) withDefaults() MountRequest {
 	r.History = cmp.Or(r.History, HistoryBackground)
 	r.Prefetch = cmp.Or(r.Prefetch, PrefetchAuto)
@@ -136,14 +142,14 @@ func (r MountRequest) ofCaller() MountRequest {
 	return r
 }
 
-// Secret is a string that shows itself to nobody who prints, marshals or logs it.
+// Secret is a string that is not shown when it is printed, marshalled or logged.
 type Secret string
 
 func (Secret) String() string               { return "(hidden)" }
 func (Secret) GoString() string             { return "(hidden)" }
 func (Secret) MarshalText() ([]byte, error) { return []byte("(hidden)"), nil }
 
-// MountReply is what `mount --json` prints.
+// MountReply is the output of `mount --json`.
 type MountReply struct {
 	ID      string  `json:"id"`
 	Dir     string  `json:"dir"`
@@ -163,7 +169,7 @@ type Timings struct {
 	Tree    int64 `json:"tree"`    // the root directory was readable
 	Trees   int64 `json:"trees"`   // every directory was on this host; 0 while they still stream in
 	Mounted int64 `json:"mounted"` // the kernel had the mount
-	Total   int64 `json:"total"`   // what Wait names was there
+	Total   int64 `json:"total"`   // when the state of Wait was reached
 }
 
 // SwitchRequest asks to move a mounted working tree to another commit.
@@ -176,7 +182,7 @@ type SwitchRequest struct {
 	Forward string `json:"forward,omitempty"` // commit that the branch Ref itself is to be moved to; only as a note of the daemon's
 }
 
-// SwitchReply is what `switch --json` prints.
+// SwitchReply is the output of `switch --json`.
 type SwitchReply struct {
 	Dir        string   `json:"dir"`
 	From       string   `json:"from"`        // branch before; "": HEAD was detached
@@ -186,11 +192,11 @@ type SwitchReply struct {
 	Created    bool     `json:"created"`            // the branch was made
 	Upstream   string   `json:"upstream,omitempty"` // branch of the remote that it was made from
 	Paths      int64    `json:"paths"`              // that were changed
-	Kept       []string `json:"kept,omitempty"`     // of them, those that somebody changed meanwhile: they were left alone
+	Kept       []string `json:"kept,omitempty"`     // of them, those that were changed meanwhile: they were left alone
 	Took       int64    `json:"took_ms"`
 }
 
-// Progress is one step of work under way.
+// Progress is one step of work in progress.
 type Progress struct {
 	Phase   string `json:"phase"`             // a word or two: "connect", "trees", "prefetch"
 	Done    int64  `json:"done"`              // in Unit
@@ -205,7 +211,7 @@ type State string
 const (
 	StatePreparing State = "preparing" // not yet readable
 	StateMounted   State = "mounted"   // all well
-	StateDegraded  State = "degraded"  // readable, but the remote fails; MountStatus.Error says how
+	StateDegraded  State = "degraded"  // readable, but the remote fails; see MountStatus.Error
 	StateFailed    State = "failed"    // no longer served
 	StateUnmounted State = "unmounted" // a session's work is kept and not mounted
 )
@@ -219,12 +225,13 @@ const (
 	HistoryComplete  HistoryState = "complete"
 )
 
-// UpgradeRequest asks for a worker from another executable. It stays as it is in all versions of the protocol.
+// UpgradeRequest asks for a worker from another executable. It stays as it is in all versions of
+// the protocol.
 type UpgradeRequest struct {
 	Executable string `json:"executable"` // absolute
 }
 
-// DaemonStatus tells of the processes that serve.
+// DaemonStatus returns of the processes that serve.
 type DaemonStatus struct {
 	PID        int       `json:"pid"`                  // of the one that serves
 	Supervisor int       `json:"supervisor,omitempty"` // of the one that has it replaced when it dies; 0: there is none
@@ -237,24 +244,24 @@ type DaemonStatus struct {
 	UpgradeFailed string `json:"upgrade_failed,omitempty"` // why the last upgrade was taken back
 }
 
-// Status is what `status --json` prints.
+// Status is the output of `status --json`.
 type Status struct {
 	Mounts []MountStatus `json:"mounts"`
 	Cache  CacheStatus   `json:"cache,omitzero"`
 	Daemon DaemonStatus  `json:"daemon,omitzero"` // of the process that was asked
 }
 
-// MountStatus is one mount as it is at this moment.
+// MountStatus is the current state of one mount.
 type MountStatus struct {
 	ID       string       `json:"id"`
 	Dir      string       `json:"dir"`
 	Remote   string       `json:"remote"` // without secrets
 	Ref      string       `json:"ref"`
 	Commit   string       `json:"commit"`
-	Head     string       `json:"head,omitempty"` // what git's HEAD names now: a branch, by its short name, or a commit
+	Head     string       `json:"head,omitempty"` // the value of git's HEAD: a branch, by its short name, or a commit
 	State    State        `json:"state"`
 	Error    string       `json:"error,omitempty"` // why the state is degraded or failed; without secrets
-	Notes    []string     `json:"notes,omitempty"` // what this remote or repository cannot have, such as lazy reads
+	Notes    []string     `json:"notes,omitempty"` // features that this remote or repository does not support, such as lazy reads
 	ReadOnly bool         `json:"read_only"`
 	Since    time.Time    `json:"since"` // when it was mounted
 	PID      int          `json:"pid"`   // of the process that serves it
@@ -279,13 +286,13 @@ type MountStatus struct {
 	Follow  *FollowStatus   `json:"follow,omitempty"` // none: the mount stays at its commit
 }
 
-// TreeStatus tells of the base tree.
+// TreeStatus returns of the base tree.
 type TreeStatus struct {
 	Files    int64 `json:"files"`    // files and links; so far, while Complete is false
 	Complete bool  `json:"complete"` // every directory is on this host
 }
 
-// BlobStatus tells of the contents the tree names.
+// BlobStatus returns of the contents the tree names.
 type BlobStatus struct {
 	Total   int64 `json:"total"`                 // distinct blobs
 	Fetched int64 `json:"fetched" v5:"hydrated"` // of them on this host
@@ -297,30 +304,30 @@ type NetworkStatus struct {
 	Requests   int64 `json:"requests"`    // sent to the remote
 	RoundTrips int64 `json:"round_trips"` // requests and connections opened
 	Blobs      int64 `json:"blobs"`       // received
-	Bytes      int64 `json:"bytes"`       // received, as they came over the wire
+	Bytes      int64 `json:"bytes"`       // received from the network
 }
 
-// QueueStatus counts blobs wanted and not here yet.
+// QueueStatus counts wanted blobs that are not fetched yet.
 type QueueStatus struct {
 	Foreground int64 `json:"foreground"` // a process waits for them
 	Background int64 `json:"background"`
 }
 
-// OperationStatus counts what the kernel has asked of the process that serves the mount.
+// OperationStatus counts the kernel's requests for the mount.
 type OperationStatus struct {
 	Total   int64 `json:"total"`
 	Pending int64 `json:"pending"` // not answered yet
 	Fetched int64 `json:"fetched"` // that needed something from the remote
 }
 
-// CacheStatus tells of the contents on disk that all mounts share.
+// CacheStatus returns of the contents on disk that all mounts share.
 type CacheStatus struct {
 	Blobs int64 `json:"blobs"`
 	Bytes int64 `json:"bytes"`
 	Quota int64 `json:"quota"`
 }
 
-// OverlayStatus tells of what differs from the base tree.
+// OverlayStatus counts the differences from the base tree.
 type OverlayStatus struct {
 	Changed int64 `json:"changed"` // paths; -1: not known, because the overlay cannot be read
 	Bytes   int64 `json:"bytes"`
@@ -333,29 +340,29 @@ type RedirectStatus struct {
 	Active bool   `json:"active"` // false: nothing was made there yet, or it cannot be redirected
 }
 
-// DivergedRef is a branch, tag or notes ref that could not be moved on the session remote. What it is in the mount is there
-// under another name.
+// DivergedRef is a branch, tag or notes ref that could not be moved on the session remote. Its
+// value in the mount is stored there under another name.
 type DivergedRef struct {
 	Ref       string `json:"ref"`
 	RemoteRef string `json:"remote_ref" v5:"there"`            // its name on the session remote
-	KeptRef   string `json:"kept_ref" v5:"ours"`               // name on the session remote of what Ref is in the mount
+	KeptRef   string `json:"kept_ref" v5:"ours"`               // name on the session remote of Ref's value in the mount
 	BlockedBy string `json:"blocked_by,omitempty" v5:"in_way"` // ref because of which There cannot exist; "": There has commits that Ref does not have
 }
 
-// SessionStatus tells of the durable identity of the work; all zero for a mount without one.
+// SessionStatus returns of the durable identity of the work; all zero for a mount without one.
 type SessionStatus struct {
 	Name             string        `json:"name"`
 	SessionRemote    string        `json:"session_remote" v5:"remote"` // URL without secrets; of the embedded one its path; "": none
 	Mode             string        `json:"mode"`                       // how the session remote comes to the base: "embedded", "shared", "seed", "thin", "none"; "" while that is not known
 	Pending          int64         `json:"pending"`                    // refs not yet on the session remote
 	LastSync         *time.Time    `json:"last_sync"`                  // null: never
-	Error            string        `json:"error,omitempty"`            // why what is pending is not there; without secrets
-	Diverged         []string      `json:"diverged,omitempty"`         // refs that somebody else moved too; ours is kept below refs/afs/diverged/
+	Error            string        `json:"error,omitempty"`            // why the pending changes are not pushed; without secrets
+	Diverged         []string      `json:"diverged,omitempty"`         // refs that were also changed elsewhere; ours are below refs/afs/diverged/
 	DivergedRefs     []DivergedRef `json:"diverged_refs,omitempty"`    // the same, with their names on the session remote
 	Branches         string        `json:"branches,omitempty"`         // how branches are named on the session remote: "{branch}" is as here
 	State            string        `json:"state,omitempty"`            // as session.LifeState
 	Lane             string        `json:"lane,omitempty"`
-	TakenOverBy      string        `json:"taken_over_by,omitempty" v5:"taken_by"` // host that took the session over from this mount, which goes on in Lane
+	TakenOverBy      string        `json:"taken_over_by,omitempty" v5:"taken_by"` // host that took the session over from this mount, which continues in Lane
 	Policy           Policy        `json:"policy,omitempty"`
 	Checkpoints      int64         `json:"checkpoints" v5:"points"`                   // that there are
 	LastCheckpoint   string        `json:"last_checkpoint,omitempty" v5:"last_point"` // the newest checkpoint
@@ -368,7 +375,7 @@ type SessionStatus struct {
 	Seeded   int64 `json:"seeded,omitempty"` // from the mounted remote, of history that the session remote lacked
 }
 
-// validate refuses what no daemon could do, on the asker's side and again on the server's.
+// validate refuses requests that no daemon could carry out, on both sides.
 func (r MountRequest) validate() error {
 	if r.Session != "" {
 		if err := ValidSession(r.Session); err != nil {
@@ -401,7 +408,8 @@ func (r MountRequest) validate() error {
 // maxSession is the longest name of a session, in bytes: it names a directory.
 const maxSession = 128
 
-// ValidSession refuses what cannot name a session: it must be a plain file name on every system.
+// ValidSession refuses text that cannot name a session: it must be a plain file name on every
+// system.
 func ValidSession(name string) *Error {
 	bad := func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r))

@@ -56,8 +56,8 @@ const (
 	opSessionCompare    op = "session-compare"
 )
 
-// timeless reports whether an operation is answered to clients of all versions from firstTimeless on: without it a daemon
-// could not be replaced by a newer one.
+// timeless reports whether an operation is answered to clients of all versions from firstTimeless
+// on: without it a daemon could not be replaced by a newer one.
 func (o op) timeless() bool { return o == opStatus || o == opUpgrade }
 
 const firstTimeless = 4
@@ -181,8 +181,9 @@ var decoders = map[op]func(raw []byte) (args any, ignored []string, err error){
 	opSessionCompare:    decodeArgs[SessionCompareRequest],
 }
 
-// decodeRequest reads a request line. Fields that this server does not know are ignored and named, unless the request needs
-// them. The version is looked at first: the fields of one that is too old mean something else.
+// decodeRequest reads a request line. Fields that this server does not know are ignored and named,
+// unless the request needs them. The version is looked at first: the fields of one that is too old
+// mean something else.
 func decodeRequest(line []byte) (asked, error) {
 	var r request
 	a := asked{version: Protocol}
@@ -253,7 +254,8 @@ func decodeArgs[T interface{ validate() error }](raw []byte) (any, []string, err
 	return args, unknownFields(raw, reflect.TypeOf(args), ""), args.validate()
 }
 
-// decode decodes one JSON value. Its error says what is wrong without quoting a value: one of them is a token.
+// decode decodes one JSON value. Its error says what is wrong without quoting a value: one of them
+// is a token.
 func decode(raw []byte, v any) error {
 	if !utf8.Valid(raw) {
 		return badRequest("not UTF-8")
@@ -269,8 +271,9 @@ func decode(raw []byte, v any) error {
 	return nil
 }
 
-// unknownFields returns the members of a JSON object, and of objects in it, that a struct of type t has no field for, sorted;
-// prefix is what stands in front of their names. encoding/json ignores them, and the case of letters.
+// unknownFields returns the members of a JSON object, and of objects in it, that a struct of type t
+// has no field for, sorted; prefix is what stands in front of their names. encoding/json ignores
+// them, and the case of letters.
 func unknownFields(raw []byte, t reflect.Type, prefix string) (names []string) {
 	var members map[string]json.RawMessage
 	if t.Kind() != reflect.Struct || json.Unmarshal(raw, &members) != nil {

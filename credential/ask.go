@@ -11,12 +11,13 @@ import (
 )
 
 const (
-	askTries = 5 // the daemon may die, and another one goes on with its socket
+	askTries = 5 // the daemon may die, and its successor continues on the same socket
 	askTime  = 2 * time.Minute
 )
 
-// Ask is the credential helper: it reads git's question from in and writes the daemon's answer to out. An error
-// is for the user; git goes on with the next helper. op is what git wants done; an operation that is not known does nothing, as the protocol wants it.
+// Ask is the credential helper: it reads git's question from in and writes the daemon's answer to
+// out. An error is for the user; git continues with the next helper. op is git's operation; an
+// unknown one does nothing, as the protocol demands.
 func Ask(ctx context.Context, gitDir, op string, in io.Reader, out io.Writer) error {
 	if op != opGet && op != opStore && op != opErase {
 		return nil

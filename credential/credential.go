@@ -1,11 +1,13 @@
-// Package credential has the git commands in a mount log in as the mount does. git runs a credential helper, which Ask is; it
-// asks the daemon at a socket in the git directory, which Serve answers. So the secret is in no configuration, environment or
-// command line: it goes from the daemon's memory through the socket and a pipe to git.
+// Package credential makes the git commands in a mount use the mount's login. git runs a credential
+// helper, Ask, which sends the question to a socket in the git directory, and Serve answers. So the
+// secret is in no configuration, environment or command line: it is passed from the daemon's memory
+// through the socket and a pipe to git.
 //
 // Only the owner of the git directory, root and the daemon's own user get an answer.
 //
-// The messages are those of git's credential protocol (git-credential(1), "INPUT/OUTPUT FORMAT"), behind a line with what git
-// wants done. An answer may hold a line "error=TEXT", which the helper prints for the user.
+// The messages are those of git's credential protocol (git-credential(1), "INPUT/OUTPUT FORMAT"),
+// after a line with git's operation. An answer may contain a line "error=TEXT", which the helper
+// prints for the user.
 package credential
 
 import (
@@ -24,7 +26,7 @@ const socketName = "artifactfs-credential"
 // maxMessage bounds a question or an answer, in bytes.
 const maxMessage = 256 << 10
 
-// What git wants done (gitcredentials(7), "CUSTOM HELPERS").
+// Operations of git (gitcredentials(7), "CUSTOM HELPERS").
 const (
 	opGet   = "get"
 	opStore = "store" // the server took it
@@ -43,8 +45,8 @@ type message struct {
 
 var errMalformed = errors.New("malformed credential message")
 
-// readMessage reads lines up to an empty one, then whole is true, or the end. Keys that are not known are skipped, as the
-// protocol wants it.
+// readMessage reads lines up to an empty one, then whole is true, or the end. Keys that are not
+// known are skipped, as the protocol wants it.
 func readMessage(r io.Reader) (m message, whole bool, err error) {
 	limited := &io.LimitedReader{R: r, N: maxMessage}
 	lines := bufio.NewScanner(limited)
@@ -103,7 +105,7 @@ func (m *message) set(key, value string) {
 	}
 }
 
-// lines spells a message; what is empty is left out.
+// lines encodes a message without empty values.
 func (m message) lines() []byte {
 	var b strings.Builder
 	line := func(key, value string) {

@@ -124,7 +124,8 @@ func (s *Server) reply(ctx context.Context, q message) message {
 	return message{}
 }
 
-// lets says whether a user gets an answer: the mode of the socket says the same, but somebody may change that.
+// lets reports whether a user gets an answer. The mode of the socket enforces the same, but its
+// owner may change that.
 func (s *Server) lets(uid uint32) bool {
 	owner, err := gitsocket.Owner(s.gitDir)
 	return uid == 0 || uid == uint32(os.Geteuid()) || err == nil && uid == owner.Uid

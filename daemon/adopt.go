@@ -127,13 +127,13 @@ func (m *mount) adoptFar(ctx context.Context, repo *session.Repo, of, at, id str
 	if a.point, err = o.find(ctx, id); err != nil {
 		return a, err
 	}
-	r := fetch.BringRequest{From: far.Remote(), Wants: []object.ID{a.point.Commit}}
+	r := fetch.FetchRequest{From: far.Remote(), Wants: []object.ID{a.point.Commit}}
 	if base, err := object.ParseID(a.meta.Base); err == nil {
 		if _, err := repo.Commit(base); err == nil {
 			r.Haves = []object.ID{base}
 		}
 	}
-	in, err := m.owned.Bring(ctx, r)
+	in, err := m.owned.Fetch(ctx, r)
 	if err == nil {
 		err = repo.AddShallow(in.Shallow)
 	}
@@ -177,7 +177,7 @@ func (m *mount) adoptFrom(ctx context.Context, remote mirror.Remote, p session.P
 		m.owned.Expect(ids)
 		return nil
 	}
-	if _, err := m.owned.Bring(ctx, fetch.BringRequest{From: remote, Wants: ids}); err != nil { // those of the mounted remote come from there
+	if _, err := m.owned.Fetch(ctx, fetch.FetchRequest{From: remote, Wants: ids}); err != nil { // those of the mounted remote come from there
 		m.daemon.log.Info("fetch contents of another session", zap.String("session", m.session), zap.Error(err))
 	}
 	return nil

@@ -67,7 +67,7 @@ func (m *mount) goBehind(before takeover.State) bool {
 			})
 		}
 		if before.History {
-			m.store.Completed()
+			m.store.SetHistoryComplete()
 		}
 		if before.History || git == nil || m.request.History == control.HistoryNone || m.snapshot().Commit.IsZero() {
 			close(m.historyTried)
@@ -87,7 +87,7 @@ func (m *mount) goBehind(before takeover.State) bool {
 		if m.request.Prefetch == control.PrefetchAll {
 			budget = 0
 		}
-		hydrate := func() error { return m.view.Hydrate(ctx, fetch.Prefetch(m.request.Prefetch), budget) }
+		hydrate := func() error { return m.view.Prefetch(ctx, fetch.PrefetchPolicy(m.request.Prefetch), budget) }
 		if before.Hydrated {
 			close(m.hydrateTried)
 		} else {
@@ -216,7 +216,7 @@ func (m *mount) failure() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, what := range slices.Sorted(maps.Keys(m.failures)) {
-		if fetch.Away(m.failures[what]) && m.store.Reachable() {
+		if fetch.IsUnreachable(m.failures[what]) && m.store.Reachable() {
 			continue // the work is being tried again
 		}
 		return fmt.Errorf("%s: %w", what, m.failures[what])
@@ -232,7 +232,7 @@ func (m *mount) wholeSnapshot(ctx context.Context) (*fetch.Snapshot, error) {
 		return snap, err
 	}
 	var again *fetch.Snapshot
-	err = m.store.Persevere(ctx, func() (err error) {
+	err = m.store.Retry(ctx, func() (err error) {
 		if again, err = m.store.Acquire(ctx, snap.Commit.String()); err != nil {
 			return err
 		}

@@ -33,7 +33,7 @@ func (m *mount) fillIndex(ctx context.Context, filled bool) {
 	for pause := fillFirst; ; pause = min(2*pause, fillMost) {
 		// Counting what was fetched walks the whole tree: it is done only if anything was.
 		if now := m.store.Stats().Blobs; now != arrived {
-			if here := m.view.Hydration(ctx).Hydrated; here == last {
+			if here := m.view.Counts(ctx).Fetched; here == last {
 				arrived = now
 			} else {
 				done := m.daemon.turns.take(ctx, nil, nil)
@@ -64,7 +64,7 @@ func (m *mount) fillIndexOnce(ctx context.Context) bool {
 	done, err := dir.FillIndex(gitdir.IndexOptions{
 		Ignore: func(e index.Entry) ([]byte, bool) {
 			b := fetch.Blob{ID: e.ID, Path: e.Path}
-			if !m.view.Here(b) {
+			if !m.view.IsFetched(b) {
 				return nil, false
 			}
 			content, err := m.readIgnoreFile(ctx, b)

@@ -268,7 +268,7 @@ const (
 // untracked cache identifies them by hash, and without them the first git status reads every directory. They are small and
 // fetched in one request, unless prefetching is off.
 func (m *mount) ignoreFiles(ctx context.Context) (rules map[string][]byte, files int, err error) {
-	blobs, attributes, files, err := m.view.Ruling(ctx)
+	blobs, attributes, files, err := m.view.GitConfigFiles(ctx)
 	if err != nil || len(blobs) == 0 {
 		return nil, files, err
 	}
@@ -283,7 +283,7 @@ func (m *mount) ignoreFiles(ctx context.Context) (rules map[string][]byte, files
 	}
 	rules = make(map[string][]byte, len(blobs))
 	for _, b := range blobs {
-		if !m.view.Here(b) {
+		if !m.view.IsFetched(b) {
 			continue
 		}
 		content, readErr := m.readIgnoreFile(ctx, b)
@@ -360,8 +360,8 @@ func (m *mount) awaitGit(ctx context.Context, pid uint32) (done bool) {
 	if m.agent.Guards() || !m.snapshot().Whole() {
 		return false
 	}
-	h := m.view.Hydration(ctx)
-	return h.Hydrated == h.Blobs
+	h := m.view.Counts(ctx)
+	return h.Fetched == h.Blobs
 }
 
 // hurried reports whether a command or the request waits for history.

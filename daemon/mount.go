@@ -180,7 +180,7 @@ func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b beginning,
 		if snap := m.snapshot(); snap != nil && snap.Whole() {
 			reply.Timings.Trees = snap.Took().Milliseconds()
 			if r.Wait != control.WaitTree {
-				reply.Files = int64(m.view.Hydration(ctx).Files)
+				reply.Files = int64(m.view.Counts(ctx).Files)
 			}
 		}
 	}

@@ -63,8 +63,8 @@ func (m *mount) sessionObjects() string { return filepath.Join(m.sessionRepoDir(
 
 // lend has the store read what the mount's git directory and its session have, here and on the session remote.
 func (m *mount) lend() error {
-	m.local = m.store.Lend(filepath.Join(m.gitPath(), "objects"))
-	m.owned = m.store.Lend(m.sessionObjects())
+	m.local = m.store.OpenLocal(filepath.Join(m.gitPath(), "objects"))
+	m.owned = m.store.OpenLocal(m.sessionObjects())
 	if m.session == "" && m.request.At == "" {
 		return nil
 	}
@@ -91,7 +91,7 @@ func (m *mount) lend() error {
 	if second != nil {
 		second.Keep(thinDir(m.sessionRepoDir()))
 		m.second = second
-		m.owned.From(second)
+		m.owned.SetSessionRemote(second)
 	}
 	if p := m.record.Point; p != nil && p.From != "" {
 		return m.lendElder(p.From)
@@ -110,8 +110,8 @@ func (m *mount) lendElder(at string) error {
 	if err != nil || elder == nil {
 		return err
 	}
-	m.forkRemote, m.forkObjects = elder, m.store.Lend(m.sessionObjects())
-	m.forkObjects.From(elder)
+	m.forkRemote, m.forkObjects = elder, m.store.OpenLocal(m.sessionObjects())
+	m.forkObjects.SetSessionRemote(elder)
 	return nil
 }
 

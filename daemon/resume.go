@@ -214,7 +214,7 @@ func (m *mount) takeOver() (err error) {
 	if err != nil {
 		return err
 	}
-	if m.snap, err = m.store.Again(ctx, base); err != nil {
+	if m.snap, err = m.store.Reopen(ctx, base); err != nil {
 		return err
 	}
 	m.filters = m.newFilters()

@@ -254,7 +254,7 @@ func (a agentMount) OpenOrigin() (*transport.Remote, error) {
 
 // FetchMeta implements agent.Objects.
 func (a agentMount) FetchMeta(ctx context.Context, want, have object.ID) error {
-	_, err := a.owned.Bring(ctx, fetch.BringRequest{From: a.second, Wants: []object.ID{want}, Haves: []object.ID{have}, Contents: true})
+	_, err := a.owned.Fetch(ctx, fetch.FetchRequest{From: a.second, Wants: []object.ID{want}, Haves: []object.ID{have}, Contents: true})
 	return err
 }
 

@@ -19,7 +19,7 @@ func (s source) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, err
 
 func (s source) KnownSize(b worktree.Blob) (int64, bool) { return s.of(b).KnownSize(blob(b)) }
 
-func (s source) Looked(b worktree.Blob) { s.of(b).Looked(blob(b)) }
+func (s source) Looked(b worktree.Blob) { s.of(b).NoteLookup(blob(b)) }
 
 func (s source) Size(ctx context.Context, b worktree.Blob) (int64, error) {
 	return s.of(b).Size(ctx, blob(b))

@@ -56,7 +56,7 @@ func (m *mount) start(ctx context.Context, start time.Time, progress func(contro
 	}
 	m.before = m.store.Stats()
 	if base, ok := m.knownBase(); ok {
-		m.store.ApproachCommit(base) // while the home is made
+		m.store.ConnectFor(base) // while the home is made
 	}
 	progress(control.Progress{Phase: "connect"})
 	if err = m.enter(ctx); err != nil {
@@ -259,7 +259,7 @@ func (m *mount) step(ctx context.Context) control.Progress {
 		st := m.store.Stats()
 		return control.Progress{Phase: "history", Done: st.BytesIn - m.before.BytesIn, Unit: "bytes"}
 	default:
-		h := m.view.Hydration(ctx)
-		return control.Progress{Phase: "prefetch", Done: int64(h.Hydrated), Total: int64(h.Blobs), Unit: "blobs"}
+		h := m.view.Counts(ctx)
+		return control.Progress{Phase: "prefetch", Done: int64(h.Fetched), Total: int64(h.Blobs), Unit: "blobs"}
 	}
 }

@@ -127,9 +127,9 @@ func (m *mount) statusSince(ctx context.Context, then time.Time) control.MountSt
 		}
 	}
 	if !then.IsZero() {
-		h := m.view.HydrationSince(ctx, then)
+		h := m.view.CountsSince(ctx, then)
 		s.Tree = control.TreeStatus{Files: int64(h.Files), Complete: snap.Whole()}
-		s.Blobs = control.BlobStatus{Total: int64(h.Blobs), Fetched: int64(h.Hydrated), Bytes: h.Bytes}
+		s.Blobs = control.BlobStatus{Total: int64(h.Blobs), Fetched: int64(h.Fetched), Bytes: h.Bytes}
 	}
 	s.Network = control.NetworkStatus{
 		Requests: stats.Requests - m.before.Requests, RoundTrips: stats.RoundTrips - m.before.RoundTrips,
@@ -173,13 +173,13 @@ func (d *Daemon) Prefetch(ctx context.Context, r control.PrefetchRequest, progre
 	if len(r.Commits) > 0 {
 		return m.prefetchCommits(ctx, r, progress)
 	}
-	h, err := m.view.Want(ctx, matcher(r.Paths), r.Wait, func(h fetch.Hydration) {
-		progress(control.Progress{Phase: "prefetch", Done: int64(h.Hydrated), Total: int64(h.Blobs), Unit: "blobs"})
+	h, err := m.view.Want(ctx, matcher(r.Paths), r.Wait, func(h fetch.Counts) {
+		progress(control.Progress{Phase: "prefetch", Done: int64(h.Fetched), Total: int64(h.Blobs), Unit: "blobs"})
 	})
 	if err != nil {
 		return reply, fault.Explain("prefetch", r.Dir, err)
 	}
-	return control.PrefetchReply{Matched: int64(h.Blobs), Fetched: int64(h.Hydrated), Bytes: h.Bytes}, nil
+	return control.PrefetchReply{Matched: int64(h.Blobs), Fetched: int64(h.Fetched), Bytes: h.Bytes}, nil
 }
 
 // matcher matches a path, anything below it, or a pattern; no pathspec matches everything.

@@ -14,34 +14,37 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// acquireDepth is how many commits deep the first fetch goes. One would do for the tree, but then `git show
-// HEAD` would compare with nothing and want every blob; the second costs no measurable bytes.
+// acquireDepth is the depth of the first fetch, in commits. One would do for the tree, but `git
+// show HEAD` would then compare with nothing and want every blob. The second commit costs no
+// measurable bytes.
 const acquireDepth = 2
 
-// Snapshot is one acquired commit. It exists as soon as the commit is read; trees may still be on their way.
+// Snapshot is one fetched commit. It exists as soon as the commit has been read; its trees may
+// still be in flight.
 type Snapshot struct {
 	Ref     string    // full name of the branch or tag; "" for a commit given by id
 	Commit  object.ID // zero for an unborn branch
 	Tree    object.ID // zero for an unborn branch: the tree is empty
-	Time    time.Time // commit time; of an unborn branch the time of acquisition
+	Time    time.Time // commit time; for an unborn branch the time of the call
 	Format  object.Format
-	Connect time.Duration // from the start to the ref's id
-	Local   bool          // everything was here already
-	Partial bool          // blobs were left out
+	Connect time.Duration // from the call to the id of the ref
+	Local   bool          // nothing had to be fetched
+	Partial bool          // fetched without blobs
 
 	start   time.Time
-	took    time.Duration // until all trees were here; frozen once done is closed
+	took    time.Duration // until all trees were fetched; constant once done is closed
 	shallow []object.ID
-	objects atomic.Int64 // arrived
+	objects atomic.Int64 // that have arrived
 	bytes   atomic.Int64
 
 	ready chan struct{} // closed when Commit and Tree are known or err is set
 	done  chan struct{} // closed when the stream has ended
 	once  sync.Once     // closes ready
-	err   error         // frozen once done is closed; before ready it says why there is no snapshot
+	err   error         // constant once done is closed; set without Tree, there is no snapshot
 }
 
-// Wait blocks until all trees are here.
+// Wait blocks until all trees are on this host. It returns the error that ended the fetch, or that
+// of ctx.
 func (s *Snapshot) Wait(ctx context.Context) error {
 	select {
 	case <-s.done:
@@ -51,18 +54,18 @@ func (s *Snapshot) Wait(ctx context.Context) error {
 	}
 }
 
-// Arrived counts the objects and pack bytes that have come so far.
+// Arrived returns how many objects and bytes of packs have arrived so far.
 func (s *Snapshot) Arrived() (objects, bytes int64) { return s.objects.Load(), s.bytes.Load() }
 
-// Took is how long it was from the start until all trees were here; Wait has returned before.
+// Took returns the time from the call to the arrival of the last tree. Wait must have returned.
 func (s *Snapshot) Took() time.Duration { return s.took }
 
-// Shallow lists the commits whose parents are not here; it is complete once Wait has returned.
+// Shallow returns the commits without their parents on this host. Wait must have returned.
 func (s *Snapshot) Shallow() []object.ID { return s.shallow }
 
-// Acquire resolves ref ("" is the remote's HEAD) and fetches its commit and trees, without blobs where the
-// remote can leave them out. It returns when the commit is known; trees stream in behind it.
-// Cancelling ctx before that leaves nothing behind.
+// Acquire resolves ref ("" is the remote's HEAD) and fetches its commit and trees, without blobs if
+// the remote supports filters. It returns as soon as the commit has been read; the trees follow in
+// the background. If ctx ends before that, nothing of the commit is kept.
 func (s *Store) Acquire(ctx context.Context, ref string) (*Snapshot, error) {
 	start := time.Now()
 	caps, err := s.remote.Capabilities(ctx)
@@ -104,19 +107,21 @@ func newSnapshot(t target, f object.Format, start time.Time) *Snapshot {
 	}
 }
 
-// finish ends the stream's part of a snapshot.
+// finish ends the fetch of a snapshot.
 func (s *Snapshot) finish(err error) {
 	s.err, s.took = err, time.Since(s.start)
 	s.once.Do(func() { close(s.ready) })
 	close(s.done)
 }
 
-// haveSnapshot fills in a commit that is here. A commit never comes without its trees: packs arrive whole.
+// haveSnapshot reads a commit that is on this host. Packs are stored whole, so a commit is never
+// without its trees.
 func (s *Store) haveSnapshot(snap *Snapshot) bool {
 	return readSnapshot(snap, s.objects.Get)
 }
 
-// readSnapshot reads commit and root tree of a snapshot with get; false: get does not have them.
+// readSnapshot reads the commit and the root tree of a snapshot with get. It returns false if get
+// does not find them.
 func readSnapshot(snap *Snapshot, get func(object.ID, int64) (object.Type, []byte, error)) bool {
 	t, content, err := get(snap.Commit, object.MaxCommitSize)
 	if err != nil || t != object.Commit {
@@ -133,17 +138,17 @@ func readSnapshot(snap *Snapshot, get func(object.ID, int64) (object.Type, []byt
 	return true
 }
 
-// stream starts the acquisition and returns when the commit has been read from it.
+// stream starts the fetch and returns when the commit has been read.
 func (s *Store) stream(ctx context.Context, caps transport.Capabilities, t target, snap *Snapshot) error {
 	req := transport.FetchRequest{Wants: []object.ID{t.want}, Haves: s.completeTips()}
-	if caps.Shallow { // also beside haves, of which the remote may know none
+	if caps.Shallow { // beside haves too: the remote may know none of them
 		req.Depth = acquireDepth
 	}
 	if caps.Filter {
 		req.Filter = "blob:none"
 	} else {
 		s.notice("the remote cannot leave out file contents (no filter): the files of this commit are downloaded at once")
-		req.Depth = min(req.Depth, 1) // contents of the parent commit would come along
+		req.Depth = min(req.Depth, 1) // without a filter, the contents of the parent commit would be sent too
 	}
 	streamCtx, cancel := context.WithCancel(context.Background())
 	stopWatching := context.AfterFunc(ctx, cancel)
@@ -151,7 +156,7 @@ func (s *Store) stream(ctx context.Context, caps transport.Capabilities, t targe
 	started := s.background(func(closing context.Context) {
 		defer cancel()
 		defer context.AfterFunc(closing, cancel)()
-		err := s.refusing(streamCtx, t.want, func() error { return s.receive(streamCtx, req, snap) })
+		err := s.blobPipe.RequestObject(streamCtx, t.want, func() error { return s.receive(streamCtx, req, snap) })
 		s.streamEnds()
 		if err != nil {
 			s.log.Warn("acquisition ended early", zap.Stringer("commit", snap.Commit), zap.Error(err))
@@ -164,7 +169,7 @@ func (s *Store) stream(ctx context.Context, caps transport.Capabilities, t targe
 		return ErrClosed
 	}
 	<-snap.ready
-	stopWatching() // from here on the stream belongs to the store
+	stopWatching() // the store owns the fetch from now on
 	if snap.Tree.IsZero() {
 		<-snap.done
 		if snap.err == nil {
@@ -175,9 +180,9 @@ func (s *Store) stream(ctx context.Context, caps transport.Capabilities, t targe
 	return nil
 }
 
-// receive reads the pack of an acquisition, making each object readable as it comes.
+// receive reads the pack of an acquisition. Each object is readable as soon as it has arrived.
 func (s *Store) receive(ctx context.Context, req transport.FetchRequest, snap *Snapshot) error {
-	s.remote.OpenSpare() // the stream keeps the connection there is; the first reader shall not have to open one
+	s.remote.OpenSpare() // this fetch occupies the open connection: the first reader must not have to open another
 	resp, err := s.request(ctx, req)
 	if err != nil {
 		return err
@@ -214,7 +219,7 @@ func (s *Store) receive(ctx context.Context, req transport.FetchRequest, snap *S
 	return err
 }
 
-// Whole says whether the snapshot's stream has ended well.
+// Whole reports whether all trees have been fetched.
 func (s *Snapshot) Whole() bool {
 	select {
 	case <-s.done:

@@ -7,60 +7,63 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/convert"
+	"github.com/artifactfs/artifactfs/fetch/pipeline"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/prioritize"
 )
 
 const (
 	attributesName = ".gitattributes"
-	// maxAttributes is the largest .gitattributes that counts, in bytes, as in git.
+	// maxAttributes is the size, in bytes, above which git ignores a .gitattributes.
 	maxAttributes = 100 << 20
 )
 
-// rules knows how checkout would change the contents of one tree: the .gitattributes that apply in each directory
-// looked at so far. Directories without one of their own share their parent's list. It is guarded by View.mu.
+// rules holds the .gitattributes that apply in each directory of one tree that was looked up so
+// far. Directories without a file of their own share the list of their parent. conversions.mu
+// guards it.
 type rules struct {
 	settings convert.Settings
-	files    map[string][]*convert.File // by directory, from the root's down; nil where there is none, short at the end
-	refused  map[object.ID]bool         // converted contents that a driver did not filter, and did not have to
+	files    map[string][]*convert.File // by directory, the root's first; nil where there is none, shortened at the end
+	refused  map[object.ID]bool         // converted contents that an optional driver refused to filter
 }
 
-// rule says how checkout would change the file at path. Attributes that are not here are fetched, in the request
-// that brings the file itself.
+// rule returns how checkout would convert the file at path. Missing attributes are fetched in the
+// same request as the file itself.
 func (v *View) rule(ctx context.Context, id object.ID, path string) (convert.Rule, error) {
-	files, err := v.attributes(ctx, dirOf(path), func() company { return v.together(ctx, id, path) })
+	files, err := v.attributes(ctx, dirOf(path), func() pipeline.Neighbours { return v.wantsForRead(ctx, id, path) })
 	if err != nil {
 		return convert.Rule{}, fmt.Errorf("read %s: %w", path, err)
 	}
 	return v.decide(files, id, path), nil
 }
 
-// decide is the rule for the blob at path: without its driver where that has refused it, so that its bytes and its size
-// stay the same while it is mounted.
+// decide returns the rule for the blob at path. It leaves out a driver that has refused this blob,
+// so that contents and size stay the same while the tree is mounted.
 func (v *View) decide(files []*convert.File, id object.ID, path string) convert.Rule {
 	r := convert.Decide(v.rules.settings, files, path)
 	if _, ok := r.Driver(); !ok {
 		return r
 	}
 	key := convertedID(id, r, path)
-	v.mu.Lock()
-	defer v.mu.Unlock()
+	v.conversions.mu.Lock()
+	defer v.conversions.mu.Unlock()
 	if v.rules.refused[key] {
 		return r.Unfiltered()
 	}
 	return r
 }
 
-// together lists what is missing to read the file at path: its attributes, itself, and its neighbours.
-func (v *View) together(ctx context.Context, id object.ID, path string) company {
-	c := company{patience: hedgeAfter}
+// wantsForRead returns the wants for reading the file at path: its attributes, itself, and its
+// neighbours.
+func (v *View) wantsForRead(ctx context.Context, id object.ID, path string) pipeline.Neighbours {
+	c := pipeline.Neighbours{Patience: pipeline.HedgeAfter}
 	if v.missing(id) {
 		c = v.neighbours(ctx, id, path)
-		c.wants = append(c.wants, prioritize.Want{ID: id, Class: prioritize.Sibling, Path: path})
+		c.Wants = append(c.Wants, prioritize.Want{ID: id, Class: prioritize.Sibling, Path: path})
 	}
 	for dir := dirOf(path); ; dir = dirOf(dir) {
 		if e, ok := v.attributesEntry(ctx, dir); ok && v.missing(e.ID) {
-			c.wants = append(c.wants, prioritize.Want{ID: e.ID, Class: prioritize.Sibling, Path: join(dir, attributesName)})
+			c.Wants = append(c.Wants, prioritize.Want{ID: e.ID, Class: prioritize.Sibling, Path: join(dir, attributesName)})
 		}
 		if dir == "" {
 			return c
@@ -68,46 +71,48 @@ func (v *View) together(ctx context.Context, id object.ID, path string) company 
 	}
 }
 
-// knownRule is rule where that needs no waiting.
+// knownRule is rule without waiting. It returns false if the attributes are not known yet.
 func (v *View) knownRule(id object.ID, path string) (convert.Rule, bool) {
-	v.mu.Lock()
+	v.conversions.mu.Lock()
 	files, ok := v.rules.files[dirOf(path)]
-	v.mu.Unlock()
+	v.conversions.mu.Unlock()
 	if !ok {
 		return convert.Rule{}, false
 	}
 	return v.decide(files, id, path), true
 }
 
-// Exact says whether the file at path reads as checkout would write it. It never waits: a file whose attributes are not
-// here yet is taken for one, since it will be converted by them when it is read.
+// Exact reports whether the file at path can be read as checkout would write it. It never waits: it
+// returns true if the attributes are not known yet, since the file will be converted when it is
+// read.
 func (v *View) Exact(path string) bool {
 	r, ok := v.knownRule(object.ID{}, path)
 	return !ok || r.Check() == nil
 }
 
-// Converts says whether git would convert the file at path on its way into the repository, as far as is known without
-// waiting.
+// Converts reports whether git would convert the file at path when it is added to the repository,
+// by the attributes that are known. It never waits.
 func (v *View) Converts(path string) bool {
-	v.mu.Lock()
+	v.conversions.mu.Lock()
 	files := v.rules.files[dirOf(path)]
-	v.mu.Unlock()
+	v.conversions.mu.Unlock()
 	return convert.Returns(v.rules.settings, files, path)
 }
 
-// Returns is Converts that waits for the attributes.
+// Returns is Converts after waiting for the attributes.
 func (v *View) Returns(ctx context.Context, path string) (bool, error) {
-	if _, err := v.attributes(ctx, dirOf(path), func() company { return company{} }); err != nil {
+	if _, err := v.attributes(ctx, dirOf(path), func() pipeline.Neighbours { return pipeline.Neighbours{} }); err != nil {
 		return v.Converts(path), fmt.Errorf("read attributes of %s: %w", path, err)
 	}
 	return v.Converts(path), nil
 }
 
-// attributes gives the .gitattributes that apply in a directory. What is fetched for that takes along with it.
-func (v *View) attributes(ctx context.Context, dir string, along func() company) ([]*convert.File, error) {
-	v.mu.Lock()
+// attributes returns the .gitattributes that apply in a directory. A request for one of them
+// carries the wants of along too.
+func (v *View) attributes(ctx context.Context, dir string, along func() pipeline.Neighbours) ([]*convert.File, error) {
+	v.conversions.mu.Lock()
 	files, ok := v.rules.files[dir]
-	v.mu.Unlock()
+	v.conversions.mu.Unlock()
 	if ok {
 		return files, nil
 	}
@@ -130,8 +135,8 @@ func (v *View) attributes(ctx context.Context, dir string, along func() company)
 			files = append(padded(files, depth(dir)), f)
 		}
 	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
+	v.conversions.mu.Lock()
+	defer v.conversions.mu.Unlock()
 	if v.rules.files == nil {
 		v.rules.files = map[string][]*convert.File{}
 	}
@@ -139,7 +144,7 @@ func (v *View) attributes(ctx context.Context, dir string, along func() company)
 	return files, nil
 }
 
-// padded is files made n long: a directory's attributes stand at the index that is its depth.
+// padded returns files with length n: the attributes of a directory are at the index of its depth.
 func padded(files []*convert.File, n int) []*convert.File {
 	longer := make([]*convert.File, n, n+1)
 	copy(longer, files)
@@ -153,7 +158,7 @@ func depth(dir string) int {
 	return 1 + strings.Count(dir, "/")
 }
 
-// attributesEntry finds a directory's .gitattributes among the trees that are here.
+// attributesEntry returns the entry of a directory's .gitattributes.
 func (v *View) attributesEntry(ctx context.Context, dir string) (object.TreeEntry, bool) {
 	entries, err := v.store.directory(ctx, v.root, dir)
 	if err != nil {
@@ -164,16 +169,16 @@ func (v *View) attributesEntry(ctx context.Context, dir string) (object.TreeEntr
 
 func findAttributes(entries []object.TreeEntry) (object.TreeEntry, bool) {
 	for _, e := range entries {
-		if e.Name == attributesName && e.Mode.IsBlob() { // a clone reads a symlink's target as attributes, too
+		if e.Name == attributesName && e.Mode.IsBlob() { // git reads the target of a symlink as attributes too
 			return e, true
 		}
 	}
 	return object.TreeEntry{}, false
 }
 
-// attributesFile reads one .gitattributes; nil if nothing in it changes contents.
-func (v *View) attributesFile(ctx context.Context, id object.ID, dir string, along func() company) (*convert.File, error) {
-	c, err := v.raw(ctx, id, join(dir, attributesName), along)
+// attributesFile reads one .gitattributes. It returns nil if nothing in it converts contents.
+func (v *View) attributesFile(ctx context.Context, id object.ID, dir string, along func() pipeline.Neighbours) (*convert.File, error) {
+	c, err := v.openStored(ctx, id, join(dir, attributesName), along)
 	if err != nil {
 		return nil, err
 	}

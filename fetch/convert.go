@@ -12,27 +12,29 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/convert"
+	"github.com/artifactfs/artifactfs/fetch/pipeline"
 	"github.com/artifactfs/artifactfs/filter"
 	"github.com/artifactfs/artifactfs/internal/metrics"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// maxConverted is the largest content that is converted in memory, in bytes. Git converts larger ones too, but nobody
-// keeps text of that size in a repository. What only goes through a driver may be of any size.
+// maxConverted is the size, in bytes, up to which contents are converted. Git converts larger ones
+// too, but text of that size is not found in repositories. Contents that only a driver converts may
+// be of any size.
 const maxConverted = 512 << 20
 
-// convertedID names the converted form of the blob at path in the cache.
+// convertedID returns the key in the cache of the converted form of the blob at path.
 func convertedID(id object.ID, r convert.Rule, path string) object.ID {
 	sum := sha256.Sum256([]byte("converted\x00" + id.String() + "\x00" + r.Key(path)))
 	key, err := object.FromBytes(sum[:])
 	if err != nil {
-		panic(err) // a SHA-256 sum is as long as an id
+		panic(err) // a SHA-256 sum has the length of an id
 	}
 	return key
 }
 
-// converted gives a content as checkout would write it.
+// converted returns contents as checkout would write them.
 func (v *View) converted(ctx context.Context, b Blob, r convert.Rule) (Content, error) {
 	key := convertedID(b.ID, r, b.Path)
 	if c, ok := v.store.content(key); ok {
@@ -44,7 +46,7 @@ func (v *View) converted(ctx context.Context, b Blob, r convert.Rule) (Content, 
 	if _, ok := r.Driver(); ok || r.Iconv() != "" {
 		return v.smudged(ctx, b, r, key)
 	}
-	c, err := v.raw(ctx, b.ID, b.Path, func() company { return v.neighbours(ctx, b.ID, b.Path) })
+	c, err := v.openStored(ctx, b.ID, b.Path, func() pipeline.Neighbours { return v.neighbours(ctx, b.ID, b.Path) })
 	if err != nil || c.Size() > maxConverted {
 		return c, err
 	}
@@ -66,17 +68,19 @@ func wholeOf(c Content) ([]byte, error) {
 	return content, nil
 }
 
-// smudge is one content that programs are converting, for all who wait for it. It goes on when they leave, since most
-// of the work may be done. err and data are frozen once done is closed.
+// smudge is the conversion of one blob by programs, shared by all that wait for it. It continues
+// when they leave, since most of the work may be done. err and data do not change after done is
+// closed.
 type smudge struct {
 	done    chan struct{}
 	waiters atomic.Int32
 	err     error
-	refused bool   // the driver did not filter it, and does not have to
-	data    []byte // a small content
+	refused bool   // an optional driver refused to filter it
+	data    []byte // set for small contents
 }
 
-// smudged gives a content that programs convert, and runs them if nobody has done so yet on this host.
+// smudged returns contents that programs convert. It runs the programs unless the result is in the
+// cache.
 func (v *View) smudged(ctx context.Context, b Blob, r convert.Rule, key object.ID) (Content, error) {
 	ctx, cancel := v.untilClosed(ctx)
 	defer cancel()
@@ -98,7 +102,7 @@ func (v *View) smudged(ctx context.Context, b Blob, r convert.Rule, key object.I
 			v.refuse(key)
 			return v.Open(ctx, b)
 		case errors.Is(m.err, filter.ErrStopped) && ctx.Err() == nil:
-			continue // another mount began it, and has ended; or its last waiter had left
+			continue // the other mount that ran it was unmounted, or its last reader had left
 		case m.err != nil:
 			return nil, fmt.Errorf("read %s: %w", b.Path, m.err)
 		case m.data != nil:
@@ -107,21 +111,22 @@ func (v *View) smudged(ctx context.Context, b Blob, r convert.Rule, key object.I
 		if c, ok := v.store.content(key); ok {
 			return c, nil
 		}
-		return nil, fmt.Errorf("read %s: it was evicted as it was converted: the cache is too small", b.Path)
+		return nil, fmt.Errorf("read %s: converted contents were evicted at once: the cache is too small", b.Path)
 	}
 }
 
-// refuse remembers that a driver did not filter a content.
+// refuse records that an optional driver refused to filter a blob.
 func (v *View) refuse(key object.ID) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
+	v.conversions.mu.Lock()
+	defer v.conversions.mu.Unlock()
 	if v.rules.refused == nil {
 		v.rules.refused = map[object.ID]bool{}
 	}
 	v.rules.refused[key] = true
 }
 
-// smudge joins the conversion under way or begins one. The caller is counted as waiting unless it only looks ahead.
+// smudge joins the conversion in progress or starts one. The caller counts as a waiter unless it
+// only converts ahead.
 func (v *View) smudge(b Blob, r convert.Rule, key object.ID, ahead bool) (m *smudge, begun bool) {
 	s := v.store
 	s.mu.Lock()
@@ -159,16 +164,16 @@ func (s *Store) landSmudge(key object.ID, m *smudge) {
 	close(m.done)
 }
 
-// runPrograms converts a content and keeps it under key; it is returned if it is small.
+// runPrograms converts contents and stores them under key. It returns them too if they are small.
 func (v *View) runPrograms(ctx context.Context, b Blob, r convert.Rule, key object.ID, m *smudge, ahead bool) ([]byte, error) {
-	if c, ok := v.store.content(key); ok { // it has come between two looks
+	if c, ok := v.store.content(key); ok { // another conversion has finished since the caller looked
 		c.Release()
 		return nil, nil
 	}
-	if v.programs == nil {
-		return nil, errors.New("filters are not run here")
+	if v.conversions.programs == nil {
+		return nil, errors.New("this view runs no filters")
 	}
-	c, err := v.raw(ctx, b.ID, b.Path, func() company { return v.neighbours(ctx, b.ID, b.Path) })
+	c, err := v.openStored(ctx, b.ID, b.Path, func() pipeline.Neighbours { return v.neighbours(ctx, b.ID, b.Path) })
 	if err != nil {
 		return nil, err
 	}
@@ -181,7 +186,7 @@ func (v *View) runPrograms(ctx context.Context, b Blob, r convert.Rule, key obje
 		}
 		content = r.Apply(b.ID, content)
 		if name := r.Iconv(); name != "" && len(content) > 0 {
-			encoded, ok, err := v.programs.Iconv(convert.IconvNames(name), content)
+			encoded, ok, err := v.conversions.programs.Iconv(convert.IconvNames(name), content)
 			if err != nil {
 				return nil, err
 			}
@@ -195,16 +200,16 @@ func (v *View) runPrograms(ctx context.Context, b Blob, r convert.Rule, key obje
 	defer out.discard()
 	d, ok := r.Driver()
 	f := filter.File{
-		Path: b.Path, Ref: v.told.ref, Treeish: hexOf(v.told.commit), BlobID: hexOf(b.ID), Content: in, Size: in.Size(), Out: out,
+		Path: b.Path, Ref: v.checkout.ref, Treeish: hexOf(v.checkout.commit), BlobID: hexOf(b.ID), Content: in, Size: in.Size(), Out: out,
 		Wanted: func() bool { return m.waiters.Load() > 0 }, Ahead: ahead,
 	}
 	switch {
 	case !ok:
 		_, err = io.Copy(out, io.NewSectionReader(in, 0, in.Size()))
 	case d.Process != "":
-		err = v.programs.Process(d.Process, f)
+		err = v.conversions.programs.Process(d.Process, f)
 	default:
-		err = v.programs.OneShot(d.Smudge, f)
+		err = v.conversions.programs.OneShot(d.Smudge, f)
 	}
 	if err != nil {
 		return nil, err
@@ -219,7 +224,7 @@ func hexOf(id object.ID) string {
 	return id.String()
 }
 
-// spool takes a content of unknown size: into memory first, into a file when it becomes larger than spoolOver.
+// spool receives contents of unknown size: in memory first, in a file when they exceed spoolOver.
 type spool struct {
 	store *Store
 	data  []byte
@@ -249,7 +254,7 @@ func (o *spool) Write(p []byte) (int, error) {
 	return o.file.Write(p)
 }
 
-// Reset makes the spool empty.
+// Reset empties the spool.
 func (o *spool) Reset() error {
 	o.discard()
 	*o = spool{store: o.store}
@@ -259,12 +264,12 @@ func (o *spool) Reset() error {
 func (o *spool) discard() {
 	if o.file != nil {
 		o.file.Close()
-		os.Remove(o.file.Name()) // it may have none: then that is no file's name
+		os.Remove(o.file.Name()) // an unnamed file has no name: this fails then
 		o.file = nil
 	}
 }
 
-// keep puts the content into the cache.
+// keep stores the contents in the cache. It returns them too if they are small.
 func (o *spool) keep(key object.ID) ([]byte, error) {
 	if o.file == nil {
 		data := o.data

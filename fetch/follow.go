@@ -14,19 +14,19 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// Tip asks the remote which commit a branch is at, in one request. It waits for a remote that is away as a read does; the
-// zero id: the branch has no commit.
+// Tip returns the commit of a branch of the remote, in one request; the zero id if the branch has
+// no commit. It waits for an unreachable remote, at most for Config.Deadline.
 func (s *Store) Tip(ctx context.Context, ref string) (tip object.ID, err error) {
-	err = s.Persevere(ctx, func() (err error) {
+	err = s.Retry(ctx, func() (err error) {
 		tip, err = s.Resolve(ctx, ref)
 		return err
 	})
 	return tip, err
 }
 
-// Advance brings the commit that a branch of the remote has come to, with its trees and without contents. Where history is
-// complete, it stays complete: what came since have, a commit that is here, comes in one request. Otherwise the commit comes
-// as it does for a mount.
+// Advance fetches tip, the new commit of a branch of the remote, with its trees and without
+// contents. A complete history stays complete: the commits since have, a commit on this host, are
+// fetched in one request. Otherwise only the newest commits are fetched, as for a mount.
 func (s *Store) Advance(ctx context.Context, ref string, tip, have object.ID) error {
 	if !s.historyComplete() {
 		return s.acquireWhole(ctx, tip.String())
@@ -37,11 +37,11 @@ func (s *Store) Advance(ctx context.Context, ref string, tip, have object.ID) er
 	}
 	defer unlock()
 	var caps transport.Capabilities
-	err = s.Persevere(ctx, func() (err error) {
+	err = s.Retry(ctx, func() (err error) {
 		if caps, err = s.remote.Capabilities(ctx); err != nil {
 			return err
 		}
-		return s.refusing(ctx, tip, func() error { return s.requestSince(ctx, caps, tip, have) })
+		return s.blobPipe.RequestObject(ctx, tip, func() error { return s.requestSince(ctx, caps, tip, have) })
 	})
 	if errors.Is(err, transport.ErrNoV2) {
 		return s.acquireWhole(ctx, ref)
@@ -53,7 +53,7 @@ func (s *Store) Advance(ctx context.Context, ref string, tip, have object.ID) er
 }
 
 func (s *Store) acquireWhole(ctx context.Context, ref string) error {
-	return s.Persevere(ctx, func() error {
+	return s.Retry(ctx, func() error {
 		snap, err := s.Acquire(ctx, ref)
 		if err != nil {
 			return err
@@ -78,14 +78,14 @@ func (s *Store) requestSince(ctx context.Context, caps transport.Capabilities, t
 	if err := s.ingest(ctx, resp.Pack, nil); err != nil {
 		return err
 	}
-	if len(resp.Shallow) > 0 { // a remote that is shallow itself says so
+	if len(resp.Shallow) > 0 { // the remote is a shallow repository
 		return s.addBoundary(resp.Shallow)
 	}
 	return nil
 }
 
-// moveRef makes the store's copy of a ref of the remote's that of a commit whose history is here. The caller has the lock of
-// history.
+// moveRef sets the store's copy of a ref of the remote to a commit whose history is on this host.
+// The caller holds history.lock.
 func (s *Store) moveRef(ref string, tip object.ID) error {
 	text, err := os.ReadFile(s.refsFile())
 	if err != nil {
@@ -104,7 +104,7 @@ func (s *Store) moveRef(ref string, tip object.ID) error {
 	return nil
 }
 
-// HasCommit says whether a commit is here, with its trees.
+// HasCommit reports whether a commit and its trees are on this host.
 func (s *Store) HasCommit(id object.ID) bool {
 	return s.haveSnapshot(&Snapshot{Commit: id, Format: id.Format()})
 }

@@ -13,35 +13,37 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/fetch/pipeline"
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// History says how much of the remote's history is here.
+// History is how much of the remote's history is on this host.
 type History string
 
 const (
-	Shallow   History = "shallow"   // the newest commits alone
-	Deepening History = "deepening" // the rest is on its way
-	Complete  History = "complete"  // as many commits as the remote has
+	Shallow   History = "shallow"   // the newest commits only
+	Deepening History = "deepening" // the rest is being fetched
+	Complete  History = "complete"  // every commit that the refs of the remote reach
 )
 
-// maxHistoryWait is how long busy readers may keep the fetch of history from starting.
+// maxHistoryWait bounds how long busy readers delay the fetch of history.
 const maxHistoryWait = 30 * time.Second
 
-// lockPoll is how often a process looks whether another has finished with a store's history.
+// lockPoll is how often a process checks whether another has released a lock of the store.
 const lockPoll = 200 * time.Millisecond
 
-// The boundary file lists the commits whose parents are not here. While nothing but acquisitions has come, git's
-// `shallow` file holds the same, so that git's own commands are right in the store. Once history has come it is
-// gone for good: later acquisitions are joined to it by a fetch that knows what is here.
+// The boundary file lists the commits without their parents in the store. Before history is
+// fetched, git's `shallow` file has the same contents, so that git's own commands work in the
+// store. Afterwards `shallow` is removed for good: a later acquisition is connected to the history
+// by a fetch with haves.
 func (s *Store) boundaryFile() string { return filepath.Join(s.dir, "boundary") }
 func (s *Store) shallowFile() string  { return filepath.Join(s.GitDir(), "shallow") }
 func (s *Store) refsFile() string     { return filepath.Join(s.GitDir(), "packed-refs") }
 
-// Boundary lists the commits whose parents are not here: what git calls shallow.
+// Boundary returns the commits without their parents in the store: git calls them shallow.
 func (s *Store) Boundary() []object.ID { return readIDs(s.boundaryFile()) }
 
 func readIDs(path string) []object.ID {
@@ -67,12 +69,12 @@ func idLines(ids []object.ID) []byte {
 	return []byte(text.String())
 }
 
-// addBoundary records where an acquisition was cut off.
+// addBoundary adds the commits at which an acquisition ended.
 func (s *Store) addBoundary(ids []object.ID) error {
 	return s.changeBoundary(func(old []object.ID) []object.ID { return append(old, ids...) })
 }
 
-// changeBoundary rewrites the boundary, leaving out commits whose parents are all here.
+// changeBoundary rewrites the boundary, without the commits whose parents are all in the store.
 func (s *Store) changeBoundary(change func([]object.ID) []object.ID) error {
 	unlock, err := disk.Lock(s.boundaryFile() + ".lock")
 	if err != nil {
@@ -81,7 +83,7 @@ func (s *Store) changeBoundary(change func([]object.ID) []object.ID) error {
 	defer unlock()
 	ids := change(s.Boundary())
 	slices.SortFunc(ids, object.ID.Compare)
-	ids = slices.DeleteFunc(slices.Compact(ids), s.parentsHere)
+	ids = slices.DeleteFunc(slices.Compact(ids), s.hasParents)
 	if err := disk.WriteFile(s.boundaryFile(), idLines(ids), 0o600); err != nil {
 		return fmt.Errorf("record boundary: %w", err)
 	}
@@ -96,7 +98,7 @@ func (s *Store) changeBoundary(change func([]object.ID) []object.ID) error {
 	return nil
 }
 
-func (s *Store) parentsHere(commit object.ID) bool {
+func (s *Store) hasParents(commit object.ID) bool {
 	_, content, err := s.objects.Get(commit, object.MaxCommitSize)
 	if err != nil {
 		return false
@@ -113,16 +115,18 @@ func (s *Store) parentsHere(commit object.ID) bool {
 	return true
 }
 
-// historyComplete says whether the store's refs were ever written, which is the last step of deepening.
+// historyComplete reports whether the store's refs were ever written, which is the last step of
+// fetching history.
 func (s *Store) historyComplete() bool {
 	_, err := os.Stat(s.refsFile())
 	return err == nil
 }
 
-// maxHaves is how many branches the remote is told of when something new is asked for.
+// maxHaves bounds the haves of one request.
 const maxHaves = 64
 
-// completeTips lists commits whose whole history is here: the branches of a store that has had its history once.
+// completeTips returns commits whose whole history is in the store: the branches of the remote when
+// history was last completed.
 func (s *Store) completeTips() []object.ID {
 	content, err := os.ReadFile(s.refsFile())
 	if err != nil {
@@ -138,16 +142,16 @@ func (s *Store) completeTips() []object.ID {
 	return ids
 }
 
-// Deepen brings the whole history, of all branches and tags, without blobs. One process at a time does so for a
-// store; the others wait for it. As long as it is not urgent, it keeps out of the way of readers, who are many just after
-// a mount.
+// Deepen fetches the whole history of all branches and tags, without blobs. One process at a time
+// does so for a store; others wait for it. Until urgent returns true it lets readers go first, of
+// which there are many just after a mount.
 func (s *Store) Deepen(ctx context.Context, urgent func() bool) error {
 	s.setHistory(Deepening)
-	busy := func() bool { return !urgent() && s.blobPipe.busy() }
-	err := holdWhile(ctx, maxHistoryWait, busy)
+	busy := func() bool { return !urgent() && s.blobPipe.Busy() }
+	err := pipeline.WaitWhile(ctx, maxHistoryWait, busy)
 	if err == nil {
-		err = s.blobPipe.persevere(ctx, nil, func() error {
-			return s.refusing(ctx, object.ID{}, func() error { return s.deepen(ctx, busy) })
+		err = s.blobPipe.Retry(ctx, nil, func() error {
+			return s.blobPipe.RequestObject(ctx, object.ID{}, func() error { return s.deepen(ctx, busy) })
 		})
 	}
 	if err != nil {
@@ -210,12 +214,12 @@ func (s *Store) deepen(ctx context.Context, busy func() bool) error {
 }
 
 func (s *Store) writeCommitGraph(ctx context.Context) {
-	if _, err := runGit(ctx, s.GitDir(), reach{}, "commit-graph", "write", "--reachable"); err != nil {
+	if _, err := runGit(ctx, s.GitDir(), remoteAccess{}, "commit-graph", "write", "--reachable"); err != nil {
 		s.log.Warn("commit-graph not written: git log will be slower", zap.Error(err))
 	}
 }
 
-// lockPatiently waits for a lock that another process may hold for long, until ctx ends.
+// lockPatiently waits until ctx ends for a lock that another process may hold for long.
 func lockPatiently(ctx context.Context, path string) (unlock func(), err error) {
 	for {
 		unlock, err := disk.TryLock(path)
@@ -240,8 +244,8 @@ func (s *Store) missingTips(refs transport.Refs) []object.ID {
 	return ids
 }
 
-// fetchHistory takes everything that the refs reach in one pack, as a fresh clone would: telling the remote
-// what is here (deepening) costs it about ten times the work.
+// fetchHistory fetches everything that the refs reach in one pack, as a clone would. Haves would
+// cost the remote about ten times the work.
 func (s *Store) fetchHistory(ctx context.Context, caps transport.Capabilities, refs transport.Refs, busy func() bool) error {
 	seen := map[object.ID]bool{}
 	req := transport.FetchRequest{}
@@ -263,7 +267,7 @@ func (s *Store) fetchHistory(ctx context.Context, caps transport.Capabilities, r
 	}
 	defer resp.Pack.Close()
 	paused := readerFunc(func(p []byte) (int, error) {
-		if err := holdWhile(ctx, maxPause, busy); err != nil {
+		if err := pipeline.WaitWhile(ctx, pipeline.MaxPause, busy); err != nil {
 			return 0, err
 		}
 		return resp.Pack.Read(p)
@@ -271,10 +275,10 @@ func (s *Store) fetchHistory(ctx context.Context, caps transport.Capabilities, r
 	if err := s.ingest(ctx, paused, nil); err != nil {
 		return err
 	}
-	return s.addBoundary(resp.Shallow) // a remote that is shallow itself says so
+	return s.addBoundary(resp.Shallow) // the remote is a shallow repository
 }
 
-// writeRefs makes the store's refs those of the remote.
+// writeRefs sets the store's refs to those of the remote.
 func (s *Store) writeRefs(refs transport.Refs) error {
 	head := ""
 	var list []packedrefs.Ref
@@ -304,19 +308,19 @@ func (s *Store) setRefs(list []packedrefs.Ref) {
 	s.refs = list
 }
 
-// Refs gives the remote's branches and tags as they were when history was completed.
+// Refs returns the remote's branches and tags as of the last time that history was completed.
 func (s *Store) Refs() []packedrefs.Ref {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.refs
 }
 
-// DefaultBranch gives the full name of the branch that the remote had checked out when history was completed; "": it is
-// not known.
+// DefaultBranch returns the full name of the remote's HEAD branch as of the last time that history
+// was completed; "" if it is not known.
 func (s *Store) DefaultBranch() string {
 	text, err := os.ReadFile(filepath.Join(s.GitDir(), "HEAD"))
 	name, ok := strings.CutPrefix(strings.TrimSpace(string(text)), "ref: ")
-	if err != nil || !ok || len(s.Refs()) == 0 { // before, it is what git init wrote
+	if err != nil || !ok || len(s.Refs()) == 0 { // until then HEAD is as git init wrote it
 		return ""
 	}
 	return name

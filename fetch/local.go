@@ -11,10 +11,9 @@ import (
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
-	"github.com/artifactfs/artifactfs/prioritize"
 )
 
-// objects is where verified objects are read from.
+// objects is a source of verified objects.
 type objects interface {
 	Get(id object.ID, limit int64) (object.Type, []byte, error)
 	Size(id object.ID) (object.Type, int64, error)
@@ -26,43 +25,45 @@ var (
 	_ objects = (*odb.Loose)(nil)
 )
 
-// Local is what the git directory of one mount has: commits, trees and blobs that were made there, or that git fetched
-// by itself. As long as it is lent, the Store reads them as if they were its own, for all of its mounts. They do not
-// count as the Store's, though: what it says of its history, and what it provides git with, goes without them.
+// Local is the object directory of one mount's git directory: commits, trees and blobs that were
+// created there, or that git fetched on its own. While it is open, the Store reads them for all of
+// its mounts. They are not in the Store, though: its history, and the packs that it provides to
+// git, do not include them.
 type Local struct {
 	store *Store
-	dir   string // objects
+	dir   string // the `objects` directory
 
-	mu       sync.Mutex
-	closed   bool
-	packs    *odb.Store // nil until there are any
-	loose    *odb.Loose
-	second   SessionRemote      // that has what the store's does not have; nil: none
-	expected map[object.ID]bool // blobs that it is asked for before the store's remote
+	mu            sync.Mutex
+	closed        bool
+	packs         *odb.Store // nil until there is a directory of packs
+	loose         *odb.Loose
+	sessionRemote SessionRemote      // has what the store's remote does not have; nil: none
+	expected      map[object.ID]bool // blobs that are requested from sessionRemote first
 }
 
-// Lend makes the Store read the `objects` directory dir too, which need not exist yet, until the Local is closed.
-func (s *Store) Lend(dir string) *Local {
+// OpenLocal makes the Store read the `objects` directory dir too, until the Local is closed. dir
+// need not exist yet.
+func (s *Store) OpenLocal(dir string) *Local {
 	l := &Local{store: s, dir: dir}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lent = append(s.lent, l)
+	s.locals = append(s.locals, l)
 	return l
 }
 
-// Objects returns where the objects of the Local and the packs of its store are.
+// Objects returns the object directories of the Local and of its store.
 func (l *Local) Objects() []string { return append([]string{l.dir}, l.store.Objects()...) }
 
-// Close takes the objects back. Whoever is reading them goes on.
+// Close detaches the directory from the Store. Reads in progress continue.
 func (l *Local) Close() error {
 	l.store.mu.Lock()
-	kept := l.store.lent[:0:0]
-	for _, other := range l.store.lent {
+	kept := l.store.locals[:0:0]
+	for _, other := range l.store.locals {
 		if other != l {
 			kept = append(kept, other)
 		}
 	}
-	l.store.lent = kept
+	l.store.locals = kept
 	l.store.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -73,8 +74,8 @@ func (l *Local) Close() error {
 	return l.packs.Close()
 }
 
-// open gives what is there to read. The format of objects is that of the store, which may not know it yet; git makes
-// the directory of packs first of all.
+// open returns the sources of objects, if there are any. The store may not know its object format
+// yet; git creates the directory of packs first of all.
 func (l *Local) open() (packs *odb.Store, loose *odb.Loose, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,7 +96,7 @@ func (l *Local) open() (packs *odb.Store, loose *odb.Loose, ok bool) {
 	return l.packs, l.loose, true
 }
 
-// Join joins packs of promised objects that git has fetched, as odb.Store.Join does.
+// Join joins packs that git has fetched, as odb.Store.Join does.
 func (l *Local) Join(ctx context.Context, o odb.JoinOptions) (odb.JoinResult, error) {
 	packs, _, ok := l.open()
 	if !ok {
@@ -104,7 +105,7 @@ func (l *Local) Join(ctx context.Context, o odb.JoinOptions) (odb.JoinResult, er
 	return packs.Join(ctx, o)
 }
 
-// Join joins packs of the store. Who is provided with many more meanwhile waits for it a little.
+// Join joins packs of the store. Meanwhile Provide waits a little if there are too many packs.
 func (s *Store) Join(ctx context.Context, o odb.JoinOptions) (odb.JoinResult, error) {
 	s.mu.Lock()
 	own := s.objects
@@ -118,13 +119,14 @@ func (s *Store) Join(ctx context.Context, o odb.JoinOptions) (odb.JoinResult, er
 }
 
 const (
-	crowded  = 40 // packs in the store; a join takes about a second, in which a script asks for some twenty objects
-	roomTime = 2 * time.Second
-	roomLook = 10 * time.Millisecond
+	manyPacks = 40 // packs in the store; a join takes about a second, in which a script wants some twenty objects
+	roomTime  = 2 * time.Second
+	roomLook  = 10 * time.Millisecond
 )
 
-// awaitRoom waits while packs are being joined and there are too many, so that who asks for one object after the
-// other does not leave packs faster than they are joined. It waits for a bounded time only: git looks through many, too.
+// awaitRoom waits while packs are being joined and there are too many, so that a script that wants
+// one object after the other does not create packs faster than they are joined. It waits for
+// roomTime at most: git works with many packs too.
 func (s *Store) awaitRoom(ctx context.Context) {
 	for end := time.Now().Add(roomTime); s.joining.Load() > 0 && time.Now().Before(end); {
 		files, err := os.ReadDir(filepath.Join(s.GitDir(), "objects", "pack"))
@@ -134,7 +136,7 @@ func (s *Store) awaitRoom(ctx context.Context) {
 				packs++
 			}
 		}
-		if err != nil || packs < crowded {
+		if err != nil || packs < manyPacks {
 			return
 		}
 		select {
@@ -145,17 +147,19 @@ func (s *Store) awaitRoom(ctx context.Context) {
 	}
 }
 
-// Busy says whether somebody is waiting for the remote, so that work in the background stays back.
-func (s *Store) Busy() bool { return s.blobPipe.busy() }
+// Busy reports whether readers wait for the remote, so that work in the background should hold
+// back.
+func (s *Store) Busy() bool { return s.blobPipe.Busy() }
 
-// What cannot be read from what is lent, for whatever reason, counts as missing there: the remote may have it, too.
+// An object that cannot be read from a Local, for whatever reason, counts as missing there: the
+// remote may have it too.
 
-// find gives where an object can be read, with its type and its size in bytes.
+// find returns a source of an object, with its type and its size in bytes.
 func (s *Store) find(id object.ID) (from objects, t object.Type, size int64, err error) {
 	if t, size, err = s.objects.Size(id); !errors.Is(err, odb.ErrNotFound) {
 		return s.objects, t, size, err
 	}
-	for _, from := range s.locals() {
+	for _, from := range s.localSources() {
 		if t, size, err := from.Size(id); err == nil {
 			return from, t, size, nil
 		}
@@ -163,13 +167,13 @@ func (s *Store) find(id object.ID) (from objects, t object.Type, size int64, err
 	return nil, 0, 0, err
 }
 
-// get gives an object's content, as odb.Store.Get does, from wherever it is on this host.
+// get returns an object's contents, as odb.Store.Get does, from any source on this host.
 func (s *Store) get(id object.ID, limit int64) (object.Type, []byte, error) {
 	t, content, err := s.objects.Get(id, limit)
 	if !errors.Is(err, odb.ErrNotFound) {
 		return t, content, err
 	}
-	for _, from := range s.locals() {
+	for _, from := range s.localSources() {
 		if t, content, err := from.Get(id, limit); err == nil {
 			return t, content, nil
 		}
@@ -177,10 +181,10 @@ func (s *Store) get(id object.ID, limit int64) (object.Type, []byte, error) {
 	return 0, nil, err
 }
 
-// locals lists what is lent.
-func (s *Store) locals() []objects {
+// localSources returns the sources of all open Locals.
+func (s *Store) localSources() []objects {
 	s.mu.Lock()
-	lent := s.lent
+	lent := s.locals
 	s.mu.Unlock()
 	var all []objects
 	for _, l := range lent {
@@ -191,37 +195,12 @@ func (s *Store) locals() []objects {
 	return all
 }
 
-// lentSize is the size of a blob that only a mount's git directory has.
-func (s *Store) lentSize(id object.ID) (int64, bool) {
-	for _, from := range s.locals() {
+// localSize returns the size, in bytes, of a blob that only a Local has.
+func (s *Store) localSize(id object.ID) (int64, bool) {
+	for _, from := range s.localSources() {
 		if t, n, err := from.Size(id); err == nil && t == object.Blob {
 			return n, true
 		}
 	}
 	return 0, false
-}
-
-// withoutLocal gives the wants that the remote has to be asked for. Others land at once.
-func (s *Store) withoutLocal(wants []prioritize.Want, arrived func(object.ID, []byte)) []object.ID {
-	ids := make([]object.ID, 0, len(wants))
-	locals := s.locals()
-	for _, w := range wants {
-		if lentBy(locals, w.ID) {
-			if ok, err := s.materialize(w.ID); ok && err == nil {
-				arrived(w.ID, nil)
-				continue
-			}
-		}
-		ids = append(ids, w.ID)
-	}
-	return ids
-}
-
-func lentBy(locals []objects, id object.ID) bool {
-	for _, from := range locals {
-		if t, _, err := from.Size(id); err == nil && t == object.Blob {
-			return true
-		}
-	}
-	return false
 }

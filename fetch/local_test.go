@@ -61,7 +61,7 @@ func testLocalObjects(t *testing.T, f object.Format, packed bool) {
 		return out
 	}
 	git("init", "-q", "-b", "main", "--object-format="+f.String())
-	local := s.Lend(filepath.Join(own, ".git", "objects"))
+	local := s.OpenLocal(filepath.Join(own, ".git", "objects"))
 	other, err := gittest.New(filepath.Join(t.TempDir(), "own.git"), gittest.RepoOptions{Format: f})
 	if err != nil {
 		t.Fatal(err)
@@ -154,7 +154,7 @@ func TestHydrationOfLocalObjects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Lend(filepath.Join(other.Path, "objects")).Close()
+	defer s.OpenLocal(filepath.Join(other.Path, "objects")).Close()
 	snap, err := s.Resume(t.Context(), Base{Commit: commit})
 	if err != nil {
 		t.Fatal(err)
@@ -162,10 +162,10 @@ func TestHydrationOfLocalObjects(t *testing.T) {
 	server.Log().Reset()
 	v := s.View(snap, convert.Settings{}, nil)
 	defer v.Close()
-	if err := v.Hydrate(t.Context(), PrefetchAll, 0); err != nil {
+	if err := v.Prefetch(t.Context(), PrefetchAll, 0); err != nil {
 		t.Error(err)
 	}
-	if h := v.Hydration(t.Context()); h.Hydrated != 2 {
+	if h := v.Counts(t.Context()); h.Fetched != 2 {
 		t.Errorf("hydrated %+v", h)
 	}
 	if n := len(server.Log().Requests()); n > 0 {

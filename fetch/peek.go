@@ -8,7 +8,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Info is what can be told of a store without opening it.
+// Info describes a store that is not open.
 type Info struct {
 	URL     string // of its remote, without secrets
 	Format  object.Format
@@ -16,7 +16,7 @@ type Info struct {
 	Sizes   string // file of the table of sizes
 }
 
-// Peek looks at the store in dir; false: there is none yet.
+// Peek reads the description of the store in dir. It returns false if there is none.
 func Peek(dir string) (Info, bool) {
 	git := filepath.Join(dir, "git")
 	f, ok := readFormat(git)
@@ -37,7 +37,7 @@ func Peek(dir string) (Info, bool) {
 	return i, true
 }
 
-// unquoteConfig reads what quoteConfig wrote.
+// unquoteConfig is the inverse of quoteConfig.
 func unquoteConfig(value string) string {
 	value = strings.TrimSuffix(strings.TrimPrefix(value, `"`), `"`)
 	return strings.NewReplacer(`\\`, `\`, `\"`, `"`, `\n`, "\n").Replace(value)

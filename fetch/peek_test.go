@@ -15,7 +15,7 @@ func TestPeek(t *testing.T) {
 	}
 	const url = `https://127.0.0.1/a "b" \ c.git`
 	git := filepath.Join(dir, "git")
-	if _, err := runGit(t.Context(), dir, reach{}, "init", "-q", "--bare", "--object-format=sha256", git); err != nil {
+	if _, err := runGit(t.Context(), dir, remoteAccess{}, "init", "-q", "--bare", "--object-format=sha256", git); err != nil {
 		t.Fatal(err)
 	}
 	f, err := os.OpenFile(filepath.Join(git, "config"), os.O_APPEND|os.O_WRONLY, 0)

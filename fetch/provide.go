@@ -12,25 +12,26 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/fetch/pipeline"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
-	"github.com/artifactfs/artifactfs/prioritize"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
 const (
-	// provideBatch is how many objects one request for git asks for, and provideLanes how many such requests are under
-	// way at a time: the remote takes long to gather large packs, and does so on several processors.
-	provideBatch = 6000
-	provideLanes = 3
-	// provideTries is how often what broke off, or what one bad id spoilt, is asked for.
+	// provideBatch bounds the objects of one request for git, and provideRequests the requests in
+	// flight: a remote needs long to collect a large pack, and uses several processors.
+	provideBatch    = 6000
+	provideRequests = 3
+	// provideTries bounds how often objects are requested after a truncated answer, or after one
+	// unknown id failed the request.
 	provideTries = 3
-	// fewUnknown is up to how many objects of unknown type may turn out to be commits, which shall not bring all their
-	// history and all its files along.
+	// fewUnknown is up to how many wanted objects may be commits: those are fetched without their
+	// history and files.
 	fewUnknown = 16
 )
 
-// Missing gives those of ids that git does not find in the store's packs.
+// Missing returns those of ids that are not in the store's packs.
 func (s *Store) Missing(ids []object.ID) []object.ID {
 	var missing []object.ID
 	for _, id := range ids {
@@ -41,19 +42,19 @@ func (s *Store) Missing(ids []object.ID) []object.ID {
 	return missing
 }
 
-// Refresh takes up what others, git among them, have put into the store.
+// Refresh finds packs that other processes, such as git, have added to the store.
 func (s *Store) Refresh() error { return s.objects.Refresh() }
 
-// Format is the store's object format; it is known once something was acquired.
+// Format returns the store's object format. It must not be called before something was acquired.
 func (s *Store) Format() object.Format { return s.objects.Format() }
 
-// Objects returns where the store's packs are.
+// Objects returns the store's object directory.
 func (s *Store) Objects() []string { return []string{filepath.Join(s.GitDir(), "objects")} }
 
-// Provide has objects in the store's packs, where git reads them, when it returns. What the cache has is written from
-// there, what somebody else is bringing is waited for, and the rest comes in one request as long as it is not very much.
-// Wanted may be anything that the remote has; a commit comes with its trees and its history. Along are blobs; if they do
-// not come, that is no error. If ctx ends, what is under way goes on.
+// Provide returns when objects are in the store's packs, where git reads them. It writes those of
+// the cache into a pack, waits for those that are in flight, and requests the rest. wanted are
+// objects of any type: a commit is fetched with its trees and its history. along are blobs; it is
+// no error if they cannot be fetched. If ctx ends, requests in flight continue.
 func (s *Store) Provide(ctx context.Context, wanted, along []object.ID) error {
 	p := &provision{s: s, refused: map[object.ID]bool{}, wanted: wanted, along: along}
 	p.unknown = len(wanted) <= fewUnknown && slices.ContainsFunc(wanted, func(id object.ID) bool { return !slices.Contains(along, id) })
@@ -73,23 +74,22 @@ func (s *Store) Provide(ctx context.Context, wanted, along []object.ID) error {
 type provision struct {
 	s             *Store
 	wanted, along []object.ID
-	unknown       bool // some of wanted may be other than blobs
+	unknown       bool // some of wanted may not be blobs
 
 	mu      sync.Mutex
 	refused map[object.ID]bool
-	commits []object.ID // wanted, and brought without their history
-	err     error       // the last
+	commits []object.ID // wanted, and fetched without their history
+	err     error       // the last one
 }
 
 func (p *provision) run(ctx context.Context) error {
 	s := p.s
-	s.blobPipe.readerWaits()
+	s.blobPipe.NoteReader()
 	if err := s.Refresh(); err != nil {
 		return err
 	}
 	s.awaitRoom(ctx)
-	s.blobPipe.foreground.Add(1) // what nobody waits for stays back
-	defer s.blobPipe.foreground.Add(-1)
+	defer s.blobPipe.BeginForeground()() // prefetches hold back meanwhile
 	for range provideTries {
 		if err := p.fromCache(ctx, p.missing()); err != nil {
 			return err
@@ -102,14 +102,14 @@ func (p *provision) run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if err := p.failure(); !joined && (err == nil || final(err)) {
-			break // the answer was whole: what is missing is not to be had
+		if err := p.failure(); !joined && (err == nil || pipeline.IsFinal(err)) {
+			break // the answer was complete: the remote does not have the rest
 		}
 	}
 	if err := p.fromCache(ctx, p.missing()); err != nil {
 		return err
 	}
-	if err := p.bringHistory(ctx); err != nil {
+	if err := p.fetchHistory(ctx); err != nil {
 		return err
 	}
 	if lacking := s.Missing(p.wanted); len(lacking) > 0 {
@@ -122,7 +122,7 @@ func (p *provision) run(ctx context.Context) error {
 	return nil
 }
 
-// missing gives what has to come still, the wanted first.
+// missing returns the objects that are still missing, the wanted ones first.
 func (p *provision) missing() []object.ID {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -139,7 +139,7 @@ func (p *provision) missing() []object.ID {
 	return p.s.Missing(ids)
 }
 
-// fromCache writes a pack of what was read through some mount before.
+// fromCache writes a pack of the contents that were read through a mount before.
 func (p *provision) fromCache(ctx context.Context, ids []object.ID) error {
 	var out []odb.Outgoing
 	for _, id := range ids {
@@ -152,12 +152,12 @@ func (p *provision) fromCache(ctx context.Context, ids []object.ID) error {
 	}
 	_, err := p.s.objects.Write(ctx, out, odb.WriteOptions{Promisor: true})
 	if errors.Is(err, errEvicted) || errors.Is(err, odb.ErrCorrupt) {
-		return nil // they come from the remote, then
+		return nil // the remote is asked for them
 	}
 	return err
 }
 
-var errEvicted = errors.New("evicted meanwhile")
+var errEvicted = errors.New("evicted during the copy")
 
 func (s *Store) cachedSize(id object.ID) (int64, bool) {
 	if n, ok := s.blobs.Size(id); ok {
@@ -185,21 +185,22 @@ func (r contentReader) Close() error {
 	return nil
 }
 
-// fetch asks for what is not under way, and waits for that and for what is: joined says that there was such.
+// fetch requests the objects that are not in flight, and waits for those and for the others. joined
+// says that there were others.
 func (p *provision) fetch(ctx context.Context, ids []object.ID) (joined bool) {
 	p.mu.Lock()
 	p.err = nil
 	p.mu.Unlock()
-	mine, others := p.s.blobPipe.claim(ids)
+	mine, others := p.s.blobPipe.Claim(ids, provideBatch)
 	var wg sync.WaitGroup
-	lanes := make(chan struct{}, provideLanes)
+	lanes := make(chan struct{}, provideRequests)
 	for _, b := range mine {
 		wg.Go(func() {
 			lanes <- struct{}{}
 			defer func() { <-lanes }()
-			err := p.patiently(ctx, func() error { return p.send(ctx, b) })
-			p.s.blobPipe.settle(b, err, p.unknown)
-			p.note(err)
+			err := p.withRetry(ctx, func() error { return p.send(ctx, b) })
+			p.s.blobPipe.Complete(b, err, p.unknown)
+			p.recordError(err)
 		})
 	}
 	p.join(ctx, others)
@@ -213,8 +214,8 @@ func (p *provision) failure() error {
 	return p.err
 }
 
-// note keeps why objects did not come.
-func (p *provision) note(err error) {
+// recordError records why objects were not fetched.
+func (p *provision) recordError(err error) {
 	if err == nil {
 		return
 	}
@@ -223,7 +224,7 @@ func (p *provision) note(err error) {
 	var refused transport.NotOurRef
 	if errors.As(err, &refused) {
 		p.refused[refused.ID] = true
-		if len(p.refused) > 1 { // one bad id a request: what was only guessed is not worth more
+		if len(p.refused) > 1 { // each request finds one unknown id only: that many guesses are not worth the requests
 			for _, id := range p.along {
 				p.refused[id] = true
 			}
@@ -236,48 +237,49 @@ func (p *provision) note(err error) {
 	p.err = err
 }
 
-// join waits for what other requests bring. It arrives in the cache, so the next round writes it; what does not come in
-// time is asked for again.
-func (p *provision) join(ctx context.Context, others []*flight) {
-	patience := time.NewTimer(hedgeCrawl)
+// join waits for objects of other requests. They arrive in the cache, so the next round writes
+// them. Those that are late are requested again.
+func (p *provision) join(ctx context.Context, others []*pipeline.Pending) {
+	patience := time.NewTimer(pipeline.HedgeCrawl)
 	defer patience.Stop()
 	for i, f := range others {
 		select {
-		case <-f.done:
-			p.note(f.err)
+		case <-f.Done():
+			p.recordError(f.Err())
 			continue
 		case <-ctx.Done():
 		case <-patience.C:
-			p.s.blobPipe.abandon(others[i:])
+			p.s.blobPipe.Release(others[i:])
 		}
 		return
 	}
 }
 
-// patiently sends a request for git: if something was asked for, and not only foreseen, it waits as a reader does.
-func (p *provision) patiently(ctx context.Context, request func() error) error {
+// withRetry runs a request for git. If objects are wanted, and not only predicted, it waits for the
+// remote as a reader does.
+func (p *provision) withRetry(ctx context.Context, request func() error) error {
 	if len(p.wanted) > 0 {
-		return p.s.blobPipe.persevere(ctx, nil, request)
+		return p.s.blobPipe.Retry(ctx, nil, request)
 	}
 	if !p.s.Reachable() {
-		return p.s.failure()
+		return p.s.requestFailure()
 	}
 	return request()
 }
 
-// send brings a batch straight into a pack of the store.
-func (p *provision) send(ctx context.Context, b *batch) error {
+// send requests a batch and stores its objects in a pack of the store.
+func (p *provision) send(ctx context.Context, b *pipeline.Batch) error {
 	s, start := p.s, time.Now()
 	caps, err := s.remote.Capabilities(ctx)
 	if err != nil {
 		return err
 	}
-	ids := make([]object.ID, len(b.wants))
-	for i, w := range b.wants {
+	ids := make([]object.ID, len(b.Wants))
+	for i, w := range b.Wants {
 		ids[i] = w.ID
 	}
 	req := transport.FetchRequest{Wants: ids}
-	if caps.Filter { // it does not touch what is wanted by id
+	if caps.Filter { // a filter does not apply to objects that are wanted by id
 		req.Filter = "blob:none"
 	}
 	if caps.Shallow && p.unknown {
@@ -306,15 +308,17 @@ func (p *provision) send(ctx context.Context, b *batch) error {
 	})
 	if err == nil {
 		for _, id := range blobs {
-			s.blobPipe.arrived(id, nil)
+			s.blobPipe.Arrived(id, nil)
 		}
 	}
-	s.log.Debug("fetch for git", zap.Int("wants", len(ids)), zap.Int("blobs", len(blobs)), zap.Duration("took", time.Since(start)), zap.Error(err))
+	s.log.Debug("fetch for git", zap.Int("wants", len(ids)), zap.Int("blobs", len(blobs)),
+		zap.Duration("took", time.Since(start)), zap.Error(err))
 	return err
 }
 
-// bringHistory completes commits that came alone: git takes it for granted that a commit's parents are there.
-func (p *provision) bringHistory(ctx context.Context) error {
+// fetchHistory fetches the history of commits that were fetched alone: git expects the parents of a
+// commit to exist.
+func (p *provision) fetchHistory(ctx context.Context) error {
 	if len(p.commits) == 0 {
 		return nil
 	}
@@ -337,89 +341,3 @@ func (p *provision) bringHistory(ctx context.Context) error {
 	}
 	return nil
 }
-
-// claim makes batches of those objects that no request under way brings; the flights of the others are returned.
-func (p *pipeline) claim(ids []object.ID) (mine []*batch, others []*flight) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var b *batch
-	for _, id := range ids {
-		f := p.flights[id]
-		if f != nil && f.batch != nil {
-			f.batch.urgent.Add(1)
-			others = append(others, f)
-			continue
-		}
-		if r := p.refused(id); r != nil {
-			others = append(others, &flight{done: closedChannel, err: r})
-			continue
-		}
-		if f == nil {
-			f = &flight{done: make(chan struct{})}
-			p.flights[id] = f
-		} else {
-			p.queue.Drop(id)
-		}
-		if b == nil || len(b.wants) == provideBatch {
-			b = &batch{}
-			mine = append(mine, b)
-		}
-		f.batch = b
-		b.wants = append(b.wants, prioritize.Want{ID: id, Class: prioritize.Waiting})
-	}
-	return mine, others
-}
-
-// abandon makes flights that are late free to be claimed.
-func (p *pipeline) abandon(late []*flight) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, f := range late {
-		if f.batch != nil && !f.batch.suspect { // one that is suspected is asked for by one alone
-			f.batch = nil
-		}
-	}
-}
-
-// settle ends a batch for git. What did not come and somebody else wants too goes on as if git had never asked. Contents of
-// an answer that could not be used are asked for in parts; unknown says that there may be other objects among them, of which
-// that cannot be done.
-func (p *pipeline) settle(b *batch, err error, unknown bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var notOurs transport.NotOurRef
-	spoilt := unusable(err) && !errors.As(err, &notOurs)
-	if err == nil {
-		err = ErrNotFound
-	}
-	var suspects []prioritize.Want
-	for _, w := range b.wants {
-		f := p.flights[w.ID]
-		if f == nil || f.batch != b {
-			continue
-		}
-		f.batch = nil
-		switch {
-		case p.closed:
-			p.land(w.ID, f, nil, ErrClosed)
-		case spoilt && !unknown:
-			f.keep = true
-			suspects = append(suspects, w)
-		case spoilt:
-			p.land(w.ID, f, nil, p.record(w.ID, w.Path, err))
-		case f.waiters > 0 || f.keep:
-			p.queue.Push(w)
-		default:
-			p.land(w.ID, f, nil, err)
-		}
-	}
-	p.suspect(suspects, err)
-	p.wake.Broadcast()
-}
-
-// closedChannel is that of a flight that was never begun.
-var closedChannel = func() chan struct{} {
-	c := make(chan struct{})
-	close(c)
-	return c
-}()

@@ -46,7 +46,7 @@ func newProvided(t *testing.T, f object.Format, rtt time.Duration) *provided {
 	}
 	p.view = p.View(snap, convert.Settings{}, nil)
 	t.Cleanup(p.view.Close)
-	p.walkHere(snap.Tree, "", func(f file) {
+	p.walkLocal(snap.Tree, "", func(f file) {
 		p.files, p.ids = append(p.files, Blob{ID: f.id, Path: f.path}), append(p.ids, f.id)
 	})
 	server.Log().Reset()
@@ -89,7 +89,7 @@ func TestProvideWritesWhatWasRead(t *testing.T) {
 		if n := p.fetches(t); n != before || len(p.Missing(p.ids)) > 0 {
 			t.Errorf("%d requests, %d missing", n-before, len(p.Missing(p.ids)))
 		}
-		if _, err := runGit(t.Context(), p.GitDir(), reach{}, "cat-file", "blob", p.ids[7].String()); err != nil {
+		if _, err := runGit(t.Context(), p.GitDir(), remoteAccess{}, "cat-file", "blob", p.ids[7].String()); err != nil {
 			t.Error(err)
 		}
 	}

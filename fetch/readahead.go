@@ -7,83 +7,80 @@ import (
 	"sync"
 	"time"
 
+	"github.com/artifactfs/artifactfs/fetch/pipeline"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/prioritize"
 )
 
-// Windows of neighbours, in blobs. A first touch brings a few files of the same directory. A reader that waits in
-// walk order, leaves nothing out and looks at what the last window brought is a crawler (grep, tar, find -size): its
-// windows grow until the rest of the tree is asked for at once. Builds jump, and scripts that read one file in each
-// directory do not look at the others.
+// Windows of neighbours, in blobs. The first read in a directory fetches a few of its files. A
+// reader that waits in the order of the tree, skips nothing and looks at what the last window
+// fetched is a crawler (grep, tar, find -size): its windows grow until the rest of the tree is
+// requested at once. Builds jump, and scripts that read one file in each directory do not look at
+// the others.
 const (
 	firstWindow = 32
 	growth      = 4
-	// wholeTree is the window from which on the rest of the tree is asked for at once. It comes soon: a server has most
-	// of its work with middle-sized requests, where few of its stored deltas can be used again.
+	// wholeTree is the window above which the rest of the tree is requested at once. It is reached
+	// soon, because requests of medium size cost a server most: few of its stored deltas can be
+	// sent as they are.
 	wholeTree = firstWindow * growth * growth
 	// maxWindow bounds the window of a reader that stays in one large directory.
 	maxWindow = 8192
-	// alongside is how much of a window travels in the request of the blob that is waited for.
+	// alongside bounds how many blobs of a window share the request of the blob that is read.
 	alongside = 512
-	// crawlAhead bounds how many wants of a crawler wait in the queue, and so the memory they take.
-	crawlAhead = 2 * maxCrawlBatch
+	// crawlAhead bounds the queued wants of a crawler, and so their memory.
+	crawlAhead = 2 * pipeline.MaxCrawlBatch
 	// recent is how long a directory counts as being read.
 	recent = time.Second
-	// slack is how many missing blobs a crawler may leave out between two waits.
+	// slack is how many missing blobs a crawler may skip between two waits.
 	slack = 8
 	// sampled is how many blobs of a window are watched to see whether the reader looks at them.
 	sampled = 32
-	// maxLook bounds the walk that looks for those, in files.
+	// maxLook bounds, in files, the walk from one wait to the next.
 	maxLook = 2048
-	// readers is how many readers of one mount are followed at the same time.
+	// readers bounds how many readers of one mount are followed at a time.
 	readers = 4
-	// neighbourTime bounds how long a waiting reader's want is held back to find neighbours for it.
+	// neighbourTime bounds how long a want is delayed by the search for its neighbours.
 	neighbourTime = 5 * time.Millisecond
 )
 
-// company is what travels with a want, and how long its reader waits for a background answer before the blob is
-// asked for once more: a crawler is served best by the large answers that it has caused.
-type company struct {
-	wants    []prioritize.Want
-	patience time.Duration
-}
-
-// readahead follows the waits of one View.
+// readahead follows the readers of one mount.
 type readahead struct {
 	mu      sync.Mutex
-	at      []*position // where readers missed a blob last, the latest first
+	at      []*position // the last miss of each reader, the latest first
 	watched map[object.ID]*position
-	last    time.Time       // of the last miss
-	dirs    map[string]bool // directories with a miss, each soon after the one before
+	last    time.Time       // time of the last miss
+	dirs    map[string]bool // directories with a miss, each less than recent after the one before
 }
 
-// position is one reader's. All fields but path are guarded by readahead.mu.
+// position is the position of one reader. readahead.mu guards all fields but path.
 type position struct {
 	path    string
 	window  int // size of its last window
 	watched int // blobs of it that are watched
-	seen    int // of these, looked at
+	looked  int // of these, looked at by a reader
 }
 
-// positions lists where readers are.
+// positions returns the positions of all readers.
 func (r *readahead) positions() []*position {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.at)
 }
 
-// looked notes that somebody looked at a blob.
+// looked records that a reader looked at a blob.
 func (r *readahead) looked(id object.ID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if p, ok := r.watched[id]; ok {
-		p.seen++
+		p.looked++
 		delete(r.watched, id)
 	}
 }
 
-// next sizes the window for a miss at path, which comes behind the position before; nil: behind none. dirOnly says
-// that the window stays in path's directory: the reader has not shown yet that it walks on.
+// next returns the new position, with its window, of a reader that missed path after the position
+// before; nil: path follows no reader. dirOnly says that the window ends with the directory:
+// nothing shows yet that the reader walks on.
 func (r *readahead) next(path string, before *position, now time.Time) (p *position, dirOnly bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,12 +91,12 @@ func (r *readahead) next(path string, before *position, now time.Time) (p *posit
 	dir := dirOf(path)
 	known := r.dirs[dir]
 	r.dirs[dir] = true
-	crawls := before != nil && 2*before.seen >= before.watched
+	crawls := before != nil && 2*before.looked >= before.watched
 	p = &position{path: path}
 	switch {
 	case crawls:
 		p.window = min(before.window*growth, maxWindow)
-	case known: // it jumps, but in this directory it has been before
+	case known: // it jumps, but has read in this directory before
 		p.window = firstWindow * growth
 	default:
 		p.window = firstWindow
@@ -113,10 +110,10 @@ func (r *readahead) next(path string, before *position, now time.Time) (p *posit
 	return p, len(r.dirs) == 1 || !crawls
 }
 
-// drop forgets a position; it needs mu.
+// drop removes a position. It needs mu.
 func (r *readahead) drop(i int) {
 	if i < 0 {
-		return // another miss has come behind the same position meanwhile
+		return // another miss has followed the same position meanwhile
 	}
 	for id, p := range r.watched {
 		if p == r.at[i] {
@@ -126,7 +123,7 @@ func (r *readahead) drop(i int) {
 	r.at = slices.Delete(r.at, i, i+1)
 }
 
-// watch looks out for readers of a window's first blobs.
+// watch records which blobs of a window a crawler would look at.
 func (r *readahead) watch(p *position, wants []prioritize.Want) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -139,17 +136,18 @@ func (r *readahead) watch(p *position, wants []prioritize.Want) {
 	}
 }
 
-// neighbours gives what should come along with the blob at path, best first: nothing if that is under way already.
-// The walk reads trees that are here; one that has not arrived yet only makes the window smaller.
-func (v *View) neighbours(ctx context.Context, id object.ID, path string) company {
+// neighbours returns the wants that share the request of the blob at path, most useful first; none
+// if the blob is in flight already. The walk reads only trees on this host: a missing tree makes
+// the window smaller.
+func (v *RawView) neighbours(ctx context.Context, id object.ID, path string) pipeline.Neighbours {
 	ctx, cancel := context.WithTimeout(ctx, neighbourTime)
 	defer cancel()
-	before := v.before(ctx, path)
-	c := company{patience: hedgeAfter}
+	before := v.readerBefore(ctx, path)
+	c := pipeline.Neighbours{Patience: pipeline.HedgeAfter}
 	if before != nil {
-		c.patience = hedgeCrawl
+		c.Patience = pipeline.HedgeCrawl
 	}
-	if v.store.blobPipe.underWay(id) {
+	if v.store.blobPipe.IsInFlight(id) {
 		return c
 	}
 	p, dirOnly := v.ahead.next(path, before, time.Now())
@@ -161,24 +159,24 @@ func (v *View) neighbours(ctx context.Context, id object.ID, path string) compan
 	add := func(f file) bool {
 		if v.missing(f.id) && !(window == firstWindow && classOf(f) == prioritize.Media) {
 			class := prioritize.Sibling
-			if len(c.wants) >= alongside {
+			if len(c.Wants) >= alongside {
 				class = prioritize.Readahead
 			}
-			c.wants = append(c.wants, prioritize.Want{ID: f.id, Class: class, Path: f.path})
+			c.Wants = append(c.Wants, prioritize.Want{ID: f.id, Class: class, Path: f.path})
 		}
-		return len(c.wants) < window
+		return len(c.Wants) < window
 	}
 	if dirOnly {
 		v.walkDir(ctx, path, add)
 	} else {
 		v.store.walkFrom(ctx, v.shown(), path, add)
 	}
-	v.ahead.watch(p, c.wants)
+	v.ahead.watch(p, c.Wants)
 	return c
 }
 
-// walkDir visits the blobs of path's own directory that come after path.
-func (v *View) walkDir(ctx context.Context, path string, visit func(file) bool) {
+// walkDir visits the blobs of path's own directory that follow path.
+func (v *RawView) walkDir(ctx context.Context, path string, visit func(file) bool) {
 	dir := dirOf(path)
 	entries, err := v.store.directory(ctx, v.shown(), dir)
 	if err != nil {
@@ -193,8 +191,9 @@ func (v *View) walkDir(ctx context.Context, path string, visit func(file) bool) 
 	}
 }
 
-// before finds the reader that path is next for: hardly a missing blob lies between its last wait and path.
-func (v *View) before(ctx context.Context, path string) *position {
+// readerBefore returns the reader that path is next for: few missing blobs lie between its last
+// wait and path.
+func (v *RawView) readerBefore(ctx context.Context, path string) *position {
 	for _, p := range v.ahead.positions() {
 		if p.path == path {
 			continue
@@ -215,10 +214,4 @@ func (v *View) before(ctx context.Context, path string) *position {
 		}
 	}
 	return nil
-}
-
-// missing says whether a blob's content is not on this host.
-func (v *View) missing(id object.ID) bool {
-	_, here := v.store.contentSize(id)
-	return !here
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/prioritize"
 )
 
@@ -13,9 +14,12 @@ var now = time.Unix(1000, 0)
 // miss is a reader's miss in directory i behind its last one; the window brings ten blobs, of which it looks at some.
 func miss(r *readahead, i int, before *position, looksAt int) (p *position, dirOnly bool) {
 	p, dirOnly = r.next(fmt.Sprintf("d%d/file", i), before, now)
-	brought := wants(100*i, 100*i+10, prioritize.Sibling)
-	r.watch(p, brought)
-	for _, w := range brought[:looksAt] {
+	window := make([]prioritize.Want, 10)
+	for j := range window {
+		window[j].ID = object.MustID(fmt.Sprintf("%040x", 100*i+j+1))
+	}
+	r.watch(p, window)
+	for _, w := range window[:looksAt] {
 		r.looked(w.ID)
 		r.looked(w.ID)
 	}

@@ -17,15 +17,15 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// gitDelay is how long after git's end somebody may still hold its output.
+// gitDelay is how long after git's end another process may still hold its output open.
 const gitDelay = 5 * time.Second
 
-// prepare makes the store's git directory if it is not there yet, and opens it. partial says that the remote gives out
-// what a partial clone lacks.
+// prepare opens the store's git directory, and creates it if it does not exist. partial says that
+// the remote can supply missing objects on demand.
 func (s *Store) prepare(ctx context.Context, f object.Format, partial bool) error {
 	if have, ok := readFormat(s.GitDir()); ok {
 		if have != f {
-			return fmt.Errorf("open store: it holds %s objects, the remote's are %s", have, f)
+			return fmt.Errorf("open store: object format is %s, the remote's is %s", have, f)
 		}
 		if err := s.markPartial(partial); err != nil {
 			return fmt.Errorf("open store: %w", err)
@@ -33,20 +33,20 @@ func (s *Store) prepare(ctx context.Context, f object.Format, partial bool) erro
 		return s.openObjects(f)
 	}
 	if err := s.makeGitDir(ctx, f, partial); err != nil {
-		return fmt.Errorf("make store: %w", err)
+		return fmt.Errorf("create store: %w", err)
 	}
 	return s.openObjects(f)
 }
 
-// makeGitDir lets git make the bare repository, beside its place, and moves it in when it is whole: two
-// processes may do so at once.
+// makeGitDir has git create the bare repository in a temporary directory, which it renames when it
+// is complete: two processes may do so at the same time.
 func (s *Store) makeGitDir(ctx context.Context, f object.Format, partial bool) error {
 	tmp, err := os.MkdirTemp(s.dir, "git-*.tmp")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(tmp)
-	if _, err := runGit(ctx, tmp, reach{}, "init", "-q", "--bare", "--template=", "--object-format="+f.String(), "."); err != nil {
+	if _, err := runGit(ctx, tmp, remoteAccess{}, "init", "-q", "--bare", "--template=", "--object-format="+f.String(), "."); err != nil {
 		return err
 	}
 	config, err := os.OpenFile(filepath.Join(tmp, "config"), os.O_APPEND|os.O_WRONLY, 0)
@@ -67,7 +67,7 @@ func (s *Store) makeGitDir(ctx context.Context, f object.Format, partial bool) e
 	return err
 }
 
-// markPartial changes what the store's configuration says about that.
+// markPartial sets or removes partialConfig in the store's configuration.
 func (s *Store) markPartial(partial bool) error {
 	path := filepath.Join(s.GitDir(), "config")
 	config, err := os.ReadFile(path)
@@ -81,7 +81,7 @@ func (s *Store) markPartial(partial bool) error {
 	return disk.WriteFile(path, []byte(changed), 0o644)
 }
 
-// storeConfig names the remote and keeps git from tidying up behind our back.
+// storeConfig names the remote and turns git's automatic maintenance off.
 const storeConfig = `[remote "origin"]
 	url = %s
 	fetch = +refs/heads/*:refs/heads/*
@@ -93,9 +93,10 @@ const storeConfig = `[remote "origin"]
 	unpackLimit = 1
 `
 
-// partialConfig marks the store as a partial clone, so that git's own commands know that blobs are missing on purpose.
-// It must not stand where stock git does the fetching: over the protocol of plain file servers git then asks for every
-// object it has not got yet as for one that a partial clone lacks, through another git that does the same, without end.
+// partialConfig marks the store as a partial clone, so that git's own commands know that blobs are
+// missing on purpose. It must not be set where stock git fetches: over the protocols of plain file
+// servers, git would request every missing object through another git that does the same, without
+// end.
 const partialConfig = `[remote "origin"]
 	promisor = true
 	partialclonefilter = blob:none
@@ -105,7 +106,7 @@ func quoteConfig(value string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(value) + `"`
 }
 
-// readFormat tells the object format of a git directory; false: there is none.
+// readFormat returns the object format of a git directory, and false if there is none.
 func readFormat(gitDir string) (object.Format, bool) {
 	if _, err := os.Stat(filepath.Join(gitDir, "HEAD")); err != nil {
 		return 0, false
@@ -120,22 +121,23 @@ func readFormat(gitDir string) (object.Format, bool) {
 	return object.SHA1, true
 }
 
-// reach is how stock git reaches a remote. The zero value is for commands that reach none.
-type reach struct {
+// remoteAccess says how stock git reaches a remote. The zero value is for commands that reach none.
+type remoteAccess struct {
 	env   transport.Environment
 	login *os.File // git's descriptor 3; nil: none
 }
 
 // runGit runs stock git in a git directory and gives its output; an error carries what git said. with says
 // how it reaches a remote.
-func runGit(ctx context.Context, gitDir string, with reach, args ...string) ([]byte, error) {
+func runGit(ctx context.Context, gitDir string, with remoteAccess, args ...string) ([]byte, error) {
 	cmd := gitcmd.New(ctx, args...)
 	cmd.Dir = gitDir
 	cmd.Env = append(with.env.ForRemote(), "GIT_DIR="+gitDir, gitcmd.NoPrompt, gitcmd.PlainText)
 	if with.login != nil {
 		cmd.ExtraFiles = []*os.File{with.login}
 	}
-	// A session of its own: whatever git starts ends with it, and no helper waits at a terminal for an answer.
+	// A session of its own, so that all processes that git starts can be killed with it, and no
+	// helper waits for input at a terminal.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = gitDelay

@@ -9,31 +9,31 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// RefError says that the remote has no such branch, tag or commit.
+// RefError means that the remote has no such branch, tag or commit.
 type RefError struct {
 	Ref     string
-	Similar []string // names the remote has that the user may have meant
+	Similar []string // names of the remote that the user may have meant
 }
 
 func (e *RefError) Error() string {
 	return fmt.Sprintf("find %q: the remote has no such branch, tag or commit", e.Ref)
 }
 
-// target is what a ref resolved to.
+// target is the object that a ref names.
 type target struct {
 	name   string    // full ref name, "" for a commit id
-	want   object.ID // what to ask for: an annotated tag, or the commit itself
+	want   object.ID // the object to request: an annotated tag, or the commit itself
 	commit object.ID
 }
 
 func (t target) unborn() bool { return t.want.IsZero() }
 
-// resolve finds the commit that ref names; "" and "HEAD" mean what the remote has checked out. A full commit
-// id costs no request.
+// resolve returns the commit that ref names; "" and "HEAD" are the remote's HEAD. A full commit id
+// costs no request.
 func (s *Store) resolve(ctx context.Context, ref string) (target, error) {
 	if id, err := object.ParseID(ref); err == nil {
 		if id.Format() != s.objects.Format() {
-			return target{}, fmt.Errorf("find %s: the remote's ids are %s", ref, s.objects.Format())
+			return target{}, fmt.Errorf("find %s: the remote's object format is %s", ref, s.objects.Format())
 		}
 		return target{want: id, commit: id}, nil
 	}
@@ -72,7 +72,7 @@ func (s *Store) resolveHead(ctx context.Context) (target, error) {
 	}
 	name := refs.Unborn
 	if name == "" {
-		name = "refs/heads/main" // a server that does not tell: git's own default
+		name = "refs/heads/main" // the server did not say: git's own default
 	}
 	return target{name: name}, nil
 }

@@ -14,18 +14,18 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// Base is what remains of a snapshot when it has to be acquired again.
+// Base describes a snapshot that is to be acquired again.
 type Base struct {
 	Ref    string // full name; "" for a commit given by id
 	Commit object.ID
 	Tree   object.ID // both zero for an unborn branch
 	Time   time.Time
 	Format object.Format
-	// Shown is the tree that is mounted, if that is another than the commit's: one that a session made.
+	// Shown is the tree that is mounted, if it is not the commit's but one of a session.
 	Shown object.ID
 }
 
-// shows has a snapshot of the base's commit show what is mounted of it.
+// shows replaces the commit's tree in a snapshot by the one that is mounted.
 func (b Base) shows(s *Snapshot) *Snapshot {
 	s.Ref = b.Ref
 	if !b.Shown.IsZero() {
@@ -34,11 +34,12 @@ func (b Base) shows(s *Snapshot) *Snapshot {
 	return s
 }
 
-// Resume acquires the commit of an earlier snapshot again. If the store has it, the remote is not asked; an unborn
-// branch is one, whatever the remote has there by now.
+// Resume returns the snapshot of an earlier mount. It sends no request if the commit is in the
+// store. An unborn branch stays unborn, even if the remote has the branch by now.
 func (s *Store) Resume(ctx context.Context, b Base) (*Snapshot, error) {
 	if b.Commit.IsZero() {
-		// Its store may be gone. That there is a git directory matters only to what comes behind the mount.
+		// The store may have been deleted. Only the history, which is fetched later, needs its git
+		// directory.
 		if err := s.prepare(ctx, b.Format, s.partial()); err != nil {
 			return nil, err
 		}
@@ -47,7 +48,7 @@ func (s *Store) Resume(ctx context.Context, b Base) (*Snapshot, error) {
 		snap.finish(nil)
 		return b.shows(snap), nil
 	}
-	snap, ok := s.here(b.Commit, time.Now())
+	snap, ok := s.localSnapshot(b.Commit, time.Now())
 	if !ok {
 		var err error
 		if snap, err = s.Acquire(ctx, b.Commit.String()); err != nil {
@@ -57,53 +58,54 @@ func (s *Store) Resume(ctx context.Context, b Base) (*Snapshot, error) {
 	return b.shows(snap), nil
 }
 
-// Approach opens the way to the remote, for somebody who is about to ask it.
-func (s *Store) Approach() {
+// Connect opens a connection to the remote in the background, before a request.
+func (s *Store) Connect() {
 	s.background(func(ctx context.Context) {
 		if _, err := s.remote.Capabilities(ctx); err != nil {
-			s.log.Debug("approach remote", zap.Error(err)) // who asks will hear of it
+			s.log.Debug("approach remote", zap.Error(err)) // the request itself will return the error
 		}
 	})
 }
 
-// ApproachCommit is Approach before a commit is acquired. An empty store sends the request for the commit at once.
-func (s *Store) ApproachCommit(commit object.ID) {
-	if _, ok := readFormat(s.GitDir()); ok || commit.IsZero() { // the commit may be here, or others that it stands on
-		s.Approach()
+// ConnectFor is Approach before a commit is acquired. If the store is empty it sends the request
+// for the commit at once.
+func (s *Store) ConnectFor(commit object.ID) {
+	if _, ok := readFormat(s.GitDir()); ok || commit.IsZero() { // the commit may be in the store, or others for haves
+		s.Connect()
 		return
 	}
 	s.background(func(ctx context.Context) {
 		s.remote.FetchAhead(ctx, transport.FetchRequest{Wants: []object.ID{commit}, Depth: acquireDepth, Filter: "blob:none"})
 		if _, err := s.remote.Capabilities(ctx); err != nil {
-			s.log.Debug("approach remote", zap.Error(err)) // who asks will hear of it
+			s.log.Debug("approach remote", zap.Error(err)) // the request itself will return the error
 		}
 	})
 }
 
-// errCutOff says that trees were still coming when a process ended.
-var errCutOff = errors.New("not all trees have come")
+// errIncomplete means that trees were being fetched when the previous process ended.
+var errIncomplete = errors.New("some trees were not fetched")
 
-// Again is the snapshot of a mount that goes on in this process. The remote is not asked: if trees are missing, Wait says
-// so, and whoever acquires the commit anew brings them.
-func (s *Store) Again(ctx context.Context, b Base) (*Snapshot, error) {
+// Reopen returns the snapshot of a mount that this process takes over. It sends no request: if
+// trees are missing, Wait returns errIncomplete, and acquiring the commit again fetches them.
+func (s *Store) Reopen(ctx context.Context, b Base) (*Snapshot, error) {
 	if b.Commit.IsZero() {
 		return s.Resume(ctx, b)
 	}
 	if err := s.prepare(ctx, b.Format, s.partial()); err != nil {
 		return nil, err
 	}
-	snap, ok := s.here(b.Commit, time.Now())
+	snap, ok := s.localSnapshot(b.Commit, time.Now())
 	if !ok {
 		snap = newSnapshot(target{want: b.Commit, commit: b.Commit}, b.Format, time.Now())
 		snap.Tree, snap.Partial = b.Tree, s.partial()
-		snap.finish(errCutOff)
+		snap.finish(errIncomplete)
 	}
 	snap.Time = b.Time
 	return b.shows(snap), nil
 }
 
-// Completed tells the store what a process before this one has found out: that its history is complete.
-func (s *Store) Completed() {
+// SetHistoryComplete records what a previous process has found: history is complete.
+func (s *Store) SetHistoryComplete() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.history == "" {
@@ -111,8 +113,8 @@ func (s *Store) Completed() {
 	}
 }
 
-// here gives the snapshot of a commit that the store has, or a git directory that is lent to it.
-func (s *Store) here(commit object.ID, start time.Time) (*Snapshot, bool) {
+// localSnapshot returns the snapshot of a commit in the store or in a Local.
+func (s *Store) localSnapshot(commit object.ID, start time.Time) (*Snapshot, bool) {
 	if f, ok := readFormat(s.GitDir()); !ok || f != commit.Format() || s.openObjects(f) != nil {
 		return nil, false
 	}
@@ -126,13 +128,14 @@ func (s *Store) here(commit object.ID, start time.Time) (*Snapshot, bool) {
 	return snap, true
 }
 
-// partial says whether the remote gives out later what the store lacks now, as far as its last answer told.
+// partial reports whether the remote can supply missing objects on demand, by its last answer.
 func (s *Store) partial() bool {
 	config, err := os.ReadFile(filepath.Join(s.GitDir(), "config"))
 	return err == nil && strings.Contains(string(config), partialConfig)
 }
 
-// Resolve asks the remote for the commit that ref names ("" is its HEAD); the zero id is an unborn branch.
+// Resolve returns the commit that ref names on the remote ("" is its HEAD); the zero id is an
+// unborn branch.
 func (s *Store) Resolve(ctx context.Context, ref string) (object.ID, error) {
 	caps, err := s.remote.Capabilities(ctx)
 	if errors.Is(err, transport.ErrNoV2) {

@@ -47,12 +47,12 @@ func TestMountsOfATreeShareWhatGoesOnBehind(t *testing.T) {
 		defer v.Close()
 		views = append(views, v)
 	}
-	empty := views[0].HydrationSince(t.Context(), time.Now())
+	empty := views[0].CountsSince(t.Context(), time.Now())
 	server.Log().Reset()
 	var all sync.WaitGroup
 	for _, v := range views {
 		all.Go(func() {
-			if err := v.Hydrate(t.Context(), PrefetchAll, 0); err != nil {
+			if err := v.Prefetch(t.Context(), PrefetchAll, 0); err != nil {
 				t.Error(err)
 			}
 		})
@@ -65,41 +65,41 @@ func TestMountsOfATreeShareWhatGoesOnBehind(t *testing.T) {
 	}
 	hydrated := time.Now()
 	for i, v := range views {
-		if h := v.HydrationSince(t.Context(), hydrated); h.Hydrated != len(files) || h.Blobs != len(files) {
+		if h := v.CountsSince(t.Context(), hydrated); h.Fetched != len(files) || h.Blobs != len(files) {
 			t.Errorf("mount %d has %+v, and had %+v", i, h, empty)
 		}
 		if c := s.counts[snap.Tree]; i > 0 && c.began.Before(hydrated) {
 			t.Error("an old number was told")
 		}
-		ignore, attributes, n, err := v.Ruling(t.Context())
+		ignore, attributes, n, err := v.GitConfigFiles(t.Context())
 		if err != nil || len(ignore) != 2 || ignore[1].Path != "src/.gitignore" || len(attributes) != 1 || n != len(files) {
 			t.Errorf("mount %d goes by %v, %v of %d files: %v", i, ignore, attributes, n, err)
 		}
 	}
 	began := s.counts[snap.Tree].began
-	views[3].HydrationSince(t.Context(), hydrated)
-	if at := s.counts[snap.Tree].began; !at.Equal(began) || len(s.rulings) != 1 {
+	views[3].CountsSince(t.Context(), hydrated)
+	if at := s.counts[snap.Tree].began; !at.Equal(began) || len(s.configFiles) != 1 {
 		t.Error("it was counted, or looked through, for each")
 	}
 
 	ended, end := context.WithCancel(t.Context())
 	end()
-	if h := views[0].HydrationSince(ended, time.Now().Add(time.Hour)); h.Blobs != len(files) {
+	if h := views[0].CountsSince(ended, time.Now().Add(time.Hour)); h.Blobs != len(files) {
 		t.Errorf("who cannot wait is told %+v", h)
 	}
 
 	// Who waits for somebody else does not wait for ever.
-	done, err := s.alone(t.Context(), hydration{snap.Tree, PrefetchAll, 0})
+	done, err := s.exclusively(t.Context(), prefetchKey{snap.Tree, PrefetchAll, 0})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := views[0].Hydrate(ctx, PrefetchAll, 0); !errors.Is(err, context.Canceled) {
+	if err := views[0].Prefetch(ctx, PrefetchAll, 0); !errors.Is(err, context.Canceled) {
 		t.Errorf("who was cancelled got %v", err)
 	}
 	done()
-	if err := views[0].Hydrate(t.Context(), PrefetchAll, 0); err != nil {
+	if err := views[0].Prefetch(t.Context(), PrefetchAll, 0); err != nil {
 		t.Error(err)
 	}
 }

@@ -11,24 +11,24 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// sizeBatch is how many ids one object-info request carries.
+// sizeBatch is the number of ids in one object-info request.
 const sizeBatch = 10000
 
-// sizeRequest is one request for sizes under way. Its outcome is that of all who wait for it: after a failure
-// nobody asks again by himself, and nobody waits behind another.
+// sizeRequest is one in-flight request for sizes. Its result is that of all that wait for it: after
+// a failure none of them repeats it.
 type sizeRequest struct {
 	done  chan struct{}
 	first object.ID
-	err   error // frozen once done is closed
+	err   error // constant once done is closed
 }
 
-// askSizes learns the sizes of the blob at path and of thousands behind it in one request. ok is false where the
-// remote does not offer that.
-func (v *View) askSizes(ctx context.Context, id object.ID, path string) (size int64, ok bool, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, v.store.blobPipe.deadline, ErrDeadline)
+// askSizes requests the size of the blob at path, with those of thousands after it. ok is false if
+// the remote does not support object-info, or does not know the blob.
+func (v *RawView) askSizes(ctx context.Context, id object.ID, path string) (size int64, ok bool, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, v.store.blobPipe.Deadline(), ErrDeadline)
 	defer cancel()
 	var caps transport.Capabilities
-	err = v.store.blobPipe.persevere(ctx, nil, func() (err error) {
+	err = v.store.blobPipe.Retry(ctx, nil, func() (err error) {
 		caps, err = v.store.remote.Capabilities(ctx)
 		return err
 	})
@@ -55,16 +55,16 @@ func (v *View) askSizes(ctx context.Context, id object.ID, path string) (size in
 			metrics.Charge(ctx, metrics.Sized, 0, 0)
 			return n, true, nil
 		}
-		if r.first == id { // the remote does not tell
+		if r.first == id { // the remote does not know the blob
 			return 0, false, nil
 		}
 	}
 	return 0, false, fmt.Errorf("read size of %s: %w", path, err)
 }
 
-// sizeRequest gives the request under way, or begins one that starts with id. It belongs to the store: whoever began
-// it may leave.
-func (v *View) sizeRequest(id object.ID, path string) (*sizeRequest, error) {
+// sizeRequest returns the in-flight request, or starts one whose first id is id. It does not depend
+// on the caller's context.
+func (v *RawView) sizeRequest(id object.ID, path string) (*sizeRequest, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.sizing != nil {
@@ -85,7 +85,7 @@ func (v *View) sizeRequest(id object.ID, path string) (*sizeRequest, error) {
 	return r, nil
 }
 
-func (v *View) fetchSizes(ctx context.Context, id object.ID, path string) error {
+func (v *RawView) fetchSizes(ctx context.Context, id object.ID, path string) error {
 	ids := []object.ID{id}
 	v.store.walkFrom(ctx, v.shown(), path, func(f file) bool {
 		if _, known := v.store.knownSize(f.id); !known {
@@ -94,14 +94,14 @@ func (v *View) fetchSizes(ctx context.Context, id object.ID, path string) error 
 		return len(ids) < sizeBatch
 	})
 	p := v.store.blobPipe
-	again := p.askAgain(prioritize.Want{ID: id, Path: path})
+	again := p.RetryOf(prioritize.Want{ID: id, Path: path})
 	var sizes []int64
-	err := p.persevere(ctx, again, func() (err error) {
+	err := p.Retry(ctx, again, func() (err error) {
 		sizes, err = v.store.remote.ObjectInfo(ctx, ids)
 		return err
 	})
 	if err != nil {
-		p.failed(err, again)
+		p.ReportFailure(err, again)
 		return err
 	}
 	for i, n := range sizes {

@@ -9,35 +9,36 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// A reader that goes through a directory of filtered files would have each of them downloaded by itself. Once it has
-// waited smudgeAfter times, leaving hardly any file out, what comes next in the directory is smudged along with what it
-// waits for: twice as much each time, but never more than smudgeFiles, nor, as far as git-lfs pointers tell,
-// smudgeBytes. Less is done than for blobs, since filtered contents are large.
+// A reader of a directory of filtered files would download each of them alone. After smudgeAfter
+// waits that skip hardly any file, the next files of the directory are smudged ahead: twice as many
+// each time, at most smudgeFiles, and at most smudgeBytes as far as git-lfs pointers show their
+// sizes. This is less than for blobs, since filtered contents are large.
 const (
 	smudgeAfter = 3
 	smudgeFirst = 4
 	smudgeFiles = 64
 	smudgeBytes = 64 << 20
-	smudgeSlack = 3 // files left out between two waits
+	smudgeSlack = 3 // files skipped between two waits
 )
 
 // smudging follows one reader that waits for filtered contents.
 type smudging struct {
-	edge   string // the last path that it waited for, or that was smudged ahead of it
+	last   string // the last path that it waited for, or that was smudged ahead
 	waits  int
 	window int
 }
 
-// waited notes a wait at path, gap files behind the edge; negative: before it. It gives how many files to smudge ahead.
+// waited records a wait at path, gap files after the edge; a negative gap is before it. It returns
+// how many files to smudge ahead.
 func (s *smudging) waited(path string, gap int) int {
 	switch {
-	case dirOf(path) != dirOf(s.edge), gap > smudgeSlack, s.waits == 0:
-		*s = smudging{edge: path, waits: 1}
+	case dirOf(path) != dirOf(s.last), gap > smudgeSlack, s.waits == 0:
+		*s = smudging{last: path, waits: 1}
 		return 0
-	case gap < 0: // one of several readers side by side
+	case gap < 0: // one of several concurrent readers
 		return 0
 	}
-	s.edge = path
+	s.last = path
 	if s.waits++; s.waits < smudgeAfter {
 		return 0
 	}
@@ -45,21 +46,21 @@ func (s *smudging) waited(path string, gap int) int {
 	return s.window
 }
 
-// smudgeAhead begins what comes after path in its directory and goes through the same process. Only processes take
-// contents together.
+// smudgeAhead starts the conversion of the files after path in its directory that the same process
+// converts. Only filter processes convert several files together.
 func (v *View) smudgeAhead(path string, r convert.Rule) {
 	d, _ := r.Driver()
 	if d.Process == "" {
 		return
 	}
 	v.store.background(func(ctx context.Context) {
-		v.mu.Lock()
-		edge := v.smudging.edge
-		v.mu.Unlock()
+		v.conversions.mu.Lock()
+		edge := v.conversions.smudging.last
+		v.conversions.mu.Unlock()
 		gap := v.filesBetween(ctx, edge, path)
-		v.mu.Lock()
-		files := v.smudging.waited(path, gap)
-		v.mu.Unlock()
+		v.conversions.mu.Lock()
+		files := v.conversions.smudging.waited(path, gap)
+		v.conversions.mu.Unlock()
 		budget := int64(smudgeBytes)
 		v.walkDir(ctx, path, func(f file) bool {
 			if files == 0 {
@@ -73,9 +74,9 @@ func (v *View) smudgeAhead(path string, r convert.Rule) {
 				return false
 			}
 			files--
-			v.mu.Lock()
-			v.smudging.edge = f.path
-			v.mu.Unlock()
+			v.conversions.mu.Lock()
+			v.conversions.smudging.last = f.path
+			v.conversions.mu.Unlock()
 			key := convertedID(f.id, rule, f.path)
 			if _, here := v.store.blobs.Size(key); !here {
 				v.smudge(Blob{ID: f.id, Path: f.path}, rule, key, true)
@@ -85,7 +86,8 @@ func (v *View) smudgeAhead(path string, r convert.Rule) {
 	})
 }
 
-// filesBetween counts the files of a directory between two of them; -1 if the second does not come after the first.
+// filesBetween counts the files of a directory between two of them. It returns -1 if the second
+// does not follow the first.
 func (v *View) filesBetween(ctx context.Context, from, to string) int {
 	n, found := 0, false
 	if dirOf(from) == dirOf(to) {
@@ -102,8 +104,9 @@ func (v *View) filesBetween(ctx context.Context, from, to string) int {
 	return n
 }
 
-// filteredSize guesses what a filter makes of a blob: what a git-lfs pointer says, else its own size. A blob that is not
-// here counts as small: a pointer, probably.
+// filteredSize estimates the size, in bytes, of a blob after filtering: the size in a git-lfs
+// pointer, else its own. A blob that is not on this host counts as small, since it is probably a
+// pointer.
 func (v *View) filteredSize(id object.ID) int64 {
 	c, ok := v.store.content(id)
 	if !ok {

@@ -15,34 +15,34 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Credential is a user name and secret that stock git may use. The zero value leaves git to its own helpers.
+// Credential is a user name and secret for stock git. The zero value leaves git to its own helpers.
 type Credential struct{ User, Secret string }
 
-// credentialHelper is what git runs for a login: descriptor 3 is a file in memory that holds it. So no argument and no
-// environment has it, which other processes can read.
+// credentialHelper prints the login in descriptor 3, a file in memory. Arguments and environment
+// could be read by other processes.
 const credentialHelper = `!f() { if test "$1" = get; then cat /proc/self/fd/3; fi; }; f`
 
-// remoteGit runs stock git that may log in to the remote.
+// remoteGit runs stock git with the login for the remote.
 func (s *Store) remoteGit(ctx context.Context, gitDir string, args ...string) ([]byte, error) {
 	var c Credential
 	if s.credential != nil {
 		c = s.credential()
 	}
-	place, ok := placeOf(s.remote.URL())
+	place, ok := originOf(s.remote.URL())
 	if c.Secret == "" || !ok || strings.ContainsAny(c.User+c.Secret, "\r\n\x00") {
-		return runGit(ctx, gitDir, reach{env: s.env}, args...)
+		return runGit(ctx, gitDir, remoteAccess{env: s.env}, args...)
 	}
 	f, err := memoryFile("username=" + c.User + "\npassword=" + c.Secret + "\n")
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	key := "credential." + place + ".helper=" // of this host alone, wherever a server leads to
-	return runGit(ctx, gitDir, reach{s.env, f}, append([]string{"-c", key, "-c", key + credentialHelper}, args...)...)
+	key := "credential." + place + ".helper=" // for this host only, wherever a server redirects to
+	return runGit(ctx, gitDir, remoteAccess{s.env, f}, append([]string{"-c", key, "-c", key + credentialHelper}, args...)...)
 }
 
-// placeOf returns the scheme and host of a URL; false: it has none.
-func placeOf(remote string) (string, bool) {
+// originOf returns the scheme and host of a URL, and false if it has none.
+func originOf(remote string) (string, bool) {
 	u, err := url.Parse(remote)
 	if err != nil || u.Host == "" {
 		return "", false
@@ -50,7 +50,7 @@ func placeOf(remote string) (string, bool) {
 	return u.Scheme + "://" + u.Host, true
 }
 
-// memoryFile makes a file without a name that holds text.
+// memoryFile returns an unnamed file in memory with this text.
 func memoryFile(text string) (*os.File, error) {
 	fd, err := unix.MemfdCreate("artifactfs-login", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -67,8 +67,9 @@ func (s *Store) git(ctx context.Context, args ...string) ([]byte, error) {
 	return s.remoteGit(ctx, s.GitDir(), args...)
 }
 
-// acquireWithGit serves remotes that do not speak protocol version 2: old servers and plain file servers. Stock
-// git downloads the commit with all its files, so nothing is lazy here, and the user is told.
+// acquireWithGit is Acquire for remotes without protocol version 2: old servers and plain file
+// servers. Stock git downloads the commit with all its files, so nothing is lazy here, and a notice
+// tells the user.
 func (s *Store) acquireWithGit(ctx context.Context, ref string, start time.Time) (*Snapshot, error) {
 	s.notice("the remote does not speak git protocol version 2: everything is downloaded with stock git first")
 	name, id, format, err := s.resolveWithGit(ctx, ref)
@@ -99,7 +100,7 @@ func (s *Store) acquireWithGit(ctx context.Context, ref string, start time.Time)
 	return snap, nil
 }
 
-// resolveWithGit finds a ref by `git ls-remote`, which follows every protocol git has.
+// resolveWithGit resolves a ref with `git ls-remote`, which supports every protocol of git.
 func (s *Store) resolveWithGit(ctx context.Context, ref string) (name string, id object.ID, f object.Format, err error) {
 	out, err := s.remoteGit(ctx, s.dir, "ls-remote", "--symref", s.remote.URL())
 	if err != nil {
@@ -141,7 +142,8 @@ func (s *Store) resolveWithGit(ctx context.Context, ref string) (name string, id
 	return "", object.ID{}, 0, &RefError{Ref: ref}
 }
 
-// fetchWithGit fetches one commit with its files; plain file servers cannot cut history, so without depth then.
+// fetchWithGit fetches one commit with its files: with depth 1, or, from plain file servers, with
+// its history.
 func (s *Store) fetchWithGit(ctx context.Context, name string, id object.ID) error {
 	want := name
 	if want == "" {
@@ -157,7 +159,7 @@ func (s *Store) fetchWithGit(ctx context.Context, name string, id object.ID) err
 	return s.objects.Refresh()
 }
 
-// deepenWithGit completes history by a fetch that tells the remote what is here.
+// deepenWithGit fetches the missing history, with haves.
 func (s *Store) deepenWithGit(ctx context.Context, filter bool) error {
 	args := []string{"fetch", "-q", "--prune", "--force"}
 	if filter {
@@ -170,7 +172,7 @@ func (s *Store) deepenWithGit(ctx context.Context, filter bool) error {
 	if err != nil {
 		return err
 	}
-	if _, err := runGit(ctx, s.GitDir(), reach{}, "pack-refs", "--all"); err != nil {
+	if _, err := runGit(ctx, s.GitDir(), remoteAccess{}, "pack-refs", "--all"); err != nil {
 		return err
 	}
 	if err := s.objects.Refresh(); err != nil {
@@ -184,15 +186,16 @@ func (s *Store) deepenWithGit(ctx context.Context, filter bool) error {
 	return s.changeBoundary(func(old []object.ID) []object.ID { return old })
 }
 
-// readRefs lists what git has made of the store's refs.
+// readRefs returns the store's refs as git has written them.
 func (s *Store) readRefs(ctx context.Context) ([]packedrefs.Ref, error) {
-	out, err := runGit(ctx, s.GitDir(), reach{}, "for-each-ref", "--format=%(refname) %(objectname) %(*objectname)", "refs/heads", "refs/tags")
+	out, err := runGit(ctx, s.GitDir(), remoteAccess{}, "for-each-ref",
+		"--format=%(refname) %(objectname) %(*objectname)", "refs/heads", "refs/tags")
 	if err != nil {
 		return nil, err
 	}
 	var refs []packedrefs.Ref
 	for line := range strings.Lines(string(out)) {
-		f := strings.Fields(line) // names of refs have no spaces
+		f := strings.Fields(line) // names of refs contain no spaces
 		r := packedrefs.Ref{Name: f[0]}
 		if r.ID, err = object.ParseID(f[1]); err == nil && len(f) > 2 {
 			r.Peeled, err = object.ParseID(f[2])

@@ -1,14 +1,19 @@
-// Package fetch brings objects from a remote: commits and trees at once, blobs when somebody needs them.
+// Package fetch fetches objects from a remote and keeps them: commits and trees at once, blobs when
+// they are read.
 //
-// Terms. A Store is what all mounts of one remote share: its trees and history in git's own layout, the sizes
-// and contents of blobs that came, and the pipeline that brings more. A Snapshot is one acquired commit; its
-// trees may still be streaming in. A View reads blobs of one tree and knows the neighbours of a path, so that
-// one request brings what will be read next.
+// Terms. A Store is shared by all mounts of one remote: its trees and history in git's own layout,
+// the sizes and contents of fetched blobs, and the pipeline that requests more. A Snapshot is one
+// fetched commit; its trees may still be in flight. A RawView reads the blobs of one mount and
+// knows the neighbours of a path, so that one request fetches what will probably be read next. A
+// View wraps it and converts contents as git checkout would.
 //
-// A read goes View -> cache of contents -> local packs -> pipeline -> transport, and every object's hash is
-// checked before the first byte of it is given out.
+// A read calls, from top to bottom: View.Open, RawView.openStored (cache, then local packs),
+// pipeline.Wait, Store.sendBlobs, transport.Fetch, odb.Unpack. The hash of every object is verified
+// before its first byte is returned.
 //
-// Lock order: Store.mu and pipeline.mu are leaves; neither is held across network or disk waits.
+// Lock order: conversions.mu and RawView.mu, then Store.mu and Local.mu (Store.mu is released
+// before Local.mu is acquired), then the pipeline's mutex. None is held across network or disk
+// waits.
 package fetch
 
 import (
@@ -24,6 +29,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/cache"
+	"github.com/artifactfs/artifactfs/fetch/pipeline"
 	"github.com/artifactfs/artifactfs/internal/metrics"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
@@ -32,29 +38,31 @@ import (
 )
 
 const (
-	// maxBlobSize bounds one content in bytes; what a header claims above it is refused before any allocation.
+	// maxBlobSize bounds the size of one blob, in bytes. Larger sizes in headers are refused before
+	// anything is allocated.
 	maxBlobSize = 1 << 40
-	// spoolOver is the content size, in bytes, above which a blob goes through a file and never through memory.
+	// spoolOver is the size, in bytes, above which blobs are written to a file instead of memory.
 	spoolOver = 1 << 20
-	// quietMost is how long a request may wait for a byte before the remote counts as failing. A server that works on an
-	// answer says so in between, git's every five seconds.
+	// quietMost is how long a request may wait for a byte before the remote counts as failing.
+	// Servers report progress while they work on an answer, git's every five seconds.
 	quietMost = 3 * time.Second
 )
 
-// Config says what a Store is made of. Blobs and Memory are shared by all stores of a process.
+// Config configures a Store. Blobs and Memory are shared by all stores of a process.
 type Config struct {
-	Dir        string // the store's directory, made if missing
+	Dir        string // the store's directory, created if it does not exist
 	Remote     *transport.Remote
 	Blobs      *cache.Blobs
 	Memory     *cache.Memory
-	Readers    *Readers              // of all stores of the process; nil: of this one
-	Deadline   time.Duration         // how long a read waits for content before it fails
-	Credential func() Credential     // for stock git, where it stands in for our transport; nil: none
+	Readers    *Readers              // shared by all stores of the process; nil: of this one only
+	Deadline   time.Duration         // how long a read waits for contents before it fails
+	Credential func() Credential     // for stock git, where it replaces our transport; nil: none
 	Env        transport.Environment // of stock git that reaches the remote
 	Log        *zap.Logger
 }
 
-// Store is what all mounts of one remote share. Its methods may be called from any goroutine.
+// Store is the part that all mounts of one remote share. Its methods may be called from any
+// goroutine.
 type Store struct {
 	dir        string
 	remote     *transport.Remote
@@ -64,54 +72,56 @@ type Store struct {
 	env        transport.Environment
 	log        *zap.Logger
 
-	treeLanes chan struct{} // one token a tree that is fetched by itself
+	treeSlots chan struct{} // one token for each tree that is requested alone
 	stop      chan struct{}
-	wg        sync.WaitGroup // streams and deepening
+	wg        sync.WaitGroup // fetches of snapshots and history, and other background work
 
 	blobsIn, bytesIn atomic.Int64
-	joining          atomic.Int32 // joins of packs under way
+	joining          atomic.Int32 // joins of packs in progress
 
-	mu        sync.Mutex
-	closed    bool
-	objects   *odb.Store // nil until the object format is known
-	sizes     *cache.Sizes
-	blobPipe  *pipeline
-	streams   int                         // acquisitions under way
-	arrivals  map[object.ID]chan struct{} // trees that readers wait for while streams > 0
-	notices   []string                    // degradations worth telling, each once
-	history   History
-	refs      []packedrefs.Ref      // the remote's, once history was completed
-	lent      []*Local              // read beside objects; replaced, never changed
-	smudges   map[object.ID]*smudge // contents that programs are converting
-	rulings   map[object.ID]ruling  // of trees that were looked through
-	walks     map[hydration]chan struct{}
-	treeTurns map[object.ID]chan struct{} // trees that readers fetch; closed at the end
-	counts    map[object.ID]count         // of trees, as they were counted last
-	counting  map[object.ID]chan struct{}
+	mu          sync.Mutex
+	closed      bool
+	objects     *odb.Store // nil until the object format is known
+	sizes       *cache.Sizes
+	blobPipe    *pipeline.Pipeline
+	streams     int                         // acquisitions in progress
+	arrivals    map[object.ID]chan struct{} // trees that readers wait for while streams > 0
+	notices     []string                    // degradations for the user, each once
+	history     History
+	refs        []packedrefs.Ref          // the remote's, when history was completed
+	locals      []*Local                  // open Locals; the slice is replaced, never changed
+	smudges     map[object.ID]*smudge     // conversions by programs in progress
+	configFiles map[object.ID]configFiles // of trees, for Ruling
+	prefetches  map[prefetchKey]chan struct{}
+	treeFetches map[object.ID]chan struct{} // trees that readers fetch; closed when the fetch has ended
+	counts      map[object.ID]treeCount     // the last count of each tree
+	counting    map[object.ID]chan struct{}
 }
 
-// Open opens or makes the store in cfg.Dir. Nothing is asked of the remote yet.
+// Open opens the store in cfg.Dir, and creates it if it does not exist. It sends no request.
 func Open(cfg Config) (*Store, error) {
 	s := &Store{
 		dir: cfg.Dir, remote: cfg.Remote, blobs: cfg.Blobs, memory: cfg.Memory, credential: cfg.Credential, env: cfg.Env, log: cfg.Log,
-		stop: make(chan struct{}), treeLanes: make(chan struct{}, foregroundLanes), arrivals: map[object.ID]chan struct{}{}, treeTurns: map[object.ID]chan struct{}{},
-		smudges: map[object.ID]*smudge{}, rulings: map[object.ID]ruling{}, walks: map[hydration]chan struct{}{}, counts: map[object.ID]count{}, counting: map[object.ID]chan struct{}{},
+		stop: make(chan struct{}), treeSlots: make(chan struct{}, pipeline.ForegroundSenders), arrivals: map[object.ID]chan struct{}{},
+		treeFetches: map[object.ID]chan struct{}{}, smudges: map[object.ID]*smudge{}, configFiles: map[object.ID]configFiles{},
+		prefetches: map[prefetchKey]chan struct{}{}, counts: map[object.ID]treeCount{}, counting: map[object.ID]chan struct{}{},
 	}
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	s.blobPipe = newPipeline(s.sendBlobs, s.cached, cfg.Deadline, cfg.Readers, cfg.Log)
-	s.blobPipe.look = s.lookForRemote
+	s.blobPipe = pipeline.New(pipeline.Config{
+		Send: s.sendBlobs, Cached: s.cached, Probe: s.probe, Deadline: cfg.Deadline, Readers: cfg.Readers, Log: cfg.Log,
+	})
 	if f, ok := readFormat(s.GitDir()); ok {
 		if err := s.openObjects(f); err != nil {
-			s.blobPipe.close()
+			s.blobPipe.Close()
 			return nil, err
 		}
 	}
 	return s, nil
 }
 
-// Close ends every stream and request and waits for them.
+// Close ends all requests and waits for every goroutine of the store.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -121,7 +131,7 @@ func (s *Store) Close() error {
 	s.closed = true
 	close(s.stop)
 	s.mu.Unlock()
-	s.blobPipe.close()
+	s.blobPipe.Close()
 	s.wg.Wait()
 	err := s.remote.Close()
 	if s.objects != nil {
@@ -130,16 +140,16 @@ func (s *Store) Close() error {
 	return err
 }
 
-// URL is the remote's, without secrets.
+// URL returns the remote's URL, without secrets.
 func (s *Store) URL() string { return s.remote.URL() }
 
-// Remote is what the store fetches from. Close closes it.
+// Remote returns the remote, which Close closes.
 func (s *Store) Remote() *transport.Remote { return s.remote }
 
-// GitDir is the bare git repository that holds commits, trees and refs.
+// GitDir returns the path of the bare git repository with commits, trees and refs.
 func (s *Store) GitDir() string { return filepath.Join(s.dir, "git") }
 
-// openObjects opens what depends on the object format; later calls do nothing.
+// openObjects opens the parts that depend on the object format. Later calls do nothing.
 func (s *Store) openObjects(f object.Format) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,7 +169,8 @@ func (s *Store) openObjects(f object.Format) error {
 	return nil
 }
 
-// background runs work that outlives the caller; Close cancels it and waits for it.
+// background runs work that outlives the caller. Close cancels it and waits for it. It returns
+// false after Close.
 func (s *Store) background(work func(ctx context.Context)) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,8 +192,8 @@ func (s *Store) background(work func(ctx context.Context)) bool {
 	return true
 }
 
-// Tree gives the entries of a tree. While an acquisition streams, it waits for the tree to arrive; a tree that
-// no stream brings is asked for by itself. The zero id is the empty tree.
+// Tree returns the entries of a tree. While an acquisition is in progress it waits for the tree to
+// arrive; otherwise it requests a missing tree. The zero id is the empty tree.
 func (s *Store) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	if id.IsZero() || id == object.EmptyTree(id.Format()) {
 		return nil, nil
@@ -205,20 +216,20 @@ func (s *Store) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, err
 		if try > 0 {
 			return nil, fmt.Errorf("read tree %s: %w", id, ErrNotFound)
 		}
-		if err := s.bringTree(ctx, id); err != nil {
+		if err := s.fetchTreeOnce(ctx, id); err != nil {
 			return nil, fmt.Errorf("read tree %s: %w", id, err)
 		}
 		metrics.Charge(ctx, metrics.Listed, 0, 0)
 	}
 }
 
-// bringTree fetches a tree for a reader, once for all who wait for it.
-func (s *Store) bringTree(ctx context.Context, id object.ID) error {
+// fetchTreeOnce fetches a tree, once for all readers that wait for it.
+func (s *Store) fetchTreeOnce(ctx context.Context, id object.ID) error {
 	for {
 		s.mu.Lock()
-		other, ok := s.treeTurns[id]
+		other, ok := s.treeFetches[id]
 		if !ok {
-			s.treeTurns[id] = make(chan struct{})
+			s.treeFetches[id] = make(chan struct{})
 		}
 		s.mu.Unlock()
 		if !ok {
@@ -236,25 +247,24 @@ func (s *Store) bringTree(ctx context.Context, id object.ID) error {
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		close(s.treeTurns[id])
-		delete(s.treeTurns, id)
+		close(s.treeFetches[id])
+		delete(s.treeFetches, id)
 	}()
 	select {
-	case s.treeLanes <- struct{}{}:
-		defer func() { <-s.treeLanes }()
+	case s.treeSlots <- struct{}{}:
+		defer func() { <-s.treeSlots }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	again := func() { s.fetchTreeLater(id) }
-	err := s.blobPipe.persevere(ctx, again, func() error { return s.fetchTree(ctx, id) })
-	var refused *refusal
-	if err != nil && !Away(err) && !errors.As(err, &refused) && (ctx.Err() == nil || errors.Is(context.Cause(ctx), ErrDeadline)) {
-		s.blobPipe.failed(err, again)
+	err := s.blobPipe.Retry(ctx, again, func() error { return s.fetchTree(ctx, id) })
+	if err != nil && !IsUnreachable(err) && !pipeline.IsRefused(err) && (ctx.Err() == nil || errors.Is(context.Cause(ctx), ErrDeadline)) {
+		s.blobPipe.ReportFailure(err, again)
 	}
 	return err
 }
 
-// parseTree reads a tree that is here; odb.ErrNotFound if it is not.
+// parseTree reads a tree on this host. It returns odb.ErrNotFound if the tree is missing.
 func (s *Store) parseTree(id object.ID) ([]object.TreeEntry, error) {
 	t, content, err := s.get(id, object.MaxTreeSize)
 	if err != nil {
@@ -271,8 +281,8 @@ func (s *Store) parseTree(id object.ID) ([]object.TreeEntry, error) {
 	return entries, nil
 }
 
-// treeHere gives a tree without waiting for it.
-func (s *Store) treeHere(id object.ID) ([]object.TreeEntry, bool) {
+// localTree returns a tree on this host. It does not wait.
+func (s *Store) localTree(id object.ID) ([]object.TreeEntry, bool) {
 	if entries, ok := s.memory.Tree(id); ok {
 		return entries, true
 	}
@@ -280,45 +290,23 @@ func (s *Store) treeHere(id object.ID) ([]object.TreeEntry, bool) {
 	return entries, err == nil
 }
 
-// fetchTreeLater asks for a tree to see whether the remote is back.
+// fetchTreeLater requests a tree in the background, to find out whether the remote answers again.
 func (s *Store) fetchTreeLater(id object.ID) {
 	s.background(func(ctx context.Context) {
 		if err := s.fetchTree(ctx, id); err != nil {
-			var refused *refusal
-			if errors.As(err, &refused) {
-				err = nil // its turn comes with a reader
+			if pipeline.IsRefused(err) {
+				err = nil // the next reader requests it again
 			} else {
-				s.blobPipe.failed(err, func() { s.fetchTreeLater(id) })
+				s.blobPipe.ReportFailure(err, func() { s.fetchTreeLater(id) })
 				return
 			}
 		}
-		s.blobPipe.succeeded()
+		s.blobPipe.ReportSuccess()
 	})
 }
 
-// failure is why something did not come.
-func (s *Store) failure() error {
-	if _, err := s.blobPipe.health(); err != nil {
-		return err
-	}
-	if refused := s.Refusals(); len(refused) > 0 {
-		return refused[0]
-	}
-	return ErrNotFound
-}
-
-// failureOf is why a content did not come.
-func (s *Store) failureOf(id object.ID) error {
-	s.blobPipe.mu.Lock()
-	r := s.blobPipe.refused(id)
-	s.blobPipe.mu.Unlock()
-	if r != nil {
-		return r
-	}
-	return s.failure()
-}
-
-// awaitArrival waits until a streaming acquisition brings the tree; false: no stream is on.
+// awaitArrival waits until an acquisition in progress has fetched the tree. It returns false if
+// there is none, or if it did not include the tree.
 func (s *Store) awaitArrival(ctx context.Context, id object.ID) (bool, error) {
 	s.mu.Lock()
 	if s.streams == 0 {
@@ -331,7 +319,7 @@ func (s *Store) awaitArrival(ctx context.Context, id object.ID) (bool, error) {
 		s.arrivals[id] = ch
 	}
 	s.mu.Unlock()
-	if s.objects.Has(id) { // it came before the channel stood
+	if s.objects.Has(id) { // it arrived before the channel was registered
 		return true, nil
 	}
 	select {
@@ -343,7 +331,7 @@ func (s *Store) awaitArrival(ctx context.Context, id object.ID) (bool, error) {
 	}
 }
 
-// announce wakes the readers of a tree that has just become readable.
+// announce wakes the readers of a tree that has arrived.
 func (s *Store) announce(id object.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -359,7 +347,7 @@ func (s *Store) streamBegins() {
 	s.streams++
 }
 
-// streamEnds lets go whoever still waits for a tree that did not come.
+// streamEnds wakes the readers of trees that have not arrived.
 func (s *Store) streamEnds() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -372,14 +360,14 @@ func (s *Store) streamEnds() {
 	}
 }
 
-// fetchTree asks for one tree and what lies below it, without blobs.
+// fetchTree requests one tree and everything below it, without blobs.
 func (s *Store) fetchTree(ctx context.Context, id object.ID) error {
-	return s.refusing(ctx, id, func() error { return s.requestTree(ctx, id) })
+	return s.blobPipe.RequestObject(ctx, id, func() error { return s.requestTree(ctx, id) })
 }
 
 func (s *Store) requestTree(ctx context.Context, id object.ID) error {
 	if err := s.objects.Refresh(); err == nil && s.objects.Has(id) {
-		return nil // another process or git itself brought it
+		return nil // another process has fetched it
 	}
 	caps, err := s.remote.Capabilities(ctx)
 	if err != nil {
@@ -401,7 +389,7 @@ func (s *Store) ingestOptions() odb.IngestOptions {
 	return odb.IngestOptions{Promisor: true, MaxObjectSize: maxBlobSize}
 }
 
-// notice records a degradation that the user should know of, once.
+// notice records a degradation, once, for the user.
 func (s *Store) notice(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -414,12 +402,12 @@ func (s *Store) notice(text string) {
 	s.log.Warn(text)
 }
 
-// Stats counts what went over the network and what waits.
+// Stats counts traffic and queued wants.
 type Stats struct {
 	Requests, RoundTrips   int64
 	Blobs                  int64 // blobs that arrived
 	BytesIn                int64 // bytes read from the network
-	Foreground, Background int   // wants queued
+	Foreground, Background int   // queued wants
 	Notices                []string
 	Failure                error // of the last request, nil after a success
 	FailedAt               time.Time
@@ -427,19 +415,18 @@ type Stats struct {
 	Refused                []Refusal
 }
 
-// Latencies are how long readers waited for contents, and how long requests for contents took, those that somebody
-// waited for and the others.
+// Latencies returns how long readers waited for contents, and how long requests for contents took:
+// foreground for readers, background for prefetches.
 func (s *Store) Latencies() (waits, foreground, background *metrics.Histogram) {
-	p := s.blobPipe
-	return &p.waits, &p.requests[0], &p.requests[1]
+	return s.blobPipe.Latencies()
 }
 
-// Stats is cheap enough to be asked for at any time.
+// Stats returns the current counts. It is cheap and never waits for network or disk.
 func (s *Store) Stats() Stats {
 	t := s.remote.Stats()
 	st := Stats{Requests: t.Requests, RoundTrips: t.RoundTrips, BytesIn: t.BytesIn, Blobs: s.blobsIn.Load()}
-	st.Foreground, st.Background = s.blobPipe.queued()
-	st.FailedAt, st.Failure = s.blobPipe.health()
+	st.Foreground, st.Background = s.blobPipe.Queued()
+	st.FailedAt, st.Failure = s.blobPipe.Failure()
 	if st.Failure == nil && t.Quiet >= quietMost {
 		st.Failure = fmt.Errorf("%w: no byte for %s", transport.ErrStalled, t.Quiet.Truncate(time.Second))
 		st.FailedAt = time.Now().Add(-t.Quiet)

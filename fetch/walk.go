@@ -14,8 +14,8 @@ type file struct {
 	mode object.Mode
 }
 
-// walkTree visits every blob of the tree at dir in the order of a reader that lists directories by name and
-// descends at once, until visit says false. It waits for trees that are still on their way.
+// walkTree visits every blob of the tree at dir, in the order of a reader that descends into each
+// directory at once, until visit returns false. It waits for missing trees.
 func (s *Store) walkTree(ctx context.Context, root object.ID, dir string, visit func(file) bool) (bool, error) {
 	if root.IsZero() {
 		return true, nil
@@ -44,12 +44,12 @@ func (s *Store) walkEntries(ctx context.Context, entries []object.TreeEntry, dir
 	return true, nil
 }
 
-// walkHere is walkTree over those trees that are on this host: it waits for nothing.
-func (s *Store) walkHere(root object.ID, dir string, visit func(file)) {
+// walkLocal is walkTree over the trees on this host. It does not wait.
+func (s *Store) walkLocal(root object.ID, dir string, visit func(file)) {
 	if root.IsZero() {
 		return
 	}
-	entries, ok := s.treeHere(root)
+	entries, ok := s.localTree(root)
 	if !ok {
 		return
 	}
@@ -57,14 +57,14 @@ func (s *Store) walkHere(root object.ID, dir string, visit func(file)) {
 		path := join(dir, e.Name)
 		switch {
 		case e.Mode == object.ModeDir:
-			s.walkHere(e.ID, path, visit)
+			s.walkLocal(e.ID, path, visit)
 		case e.Mode.IsBlob():
 			visit(file{e.ID, path, e.Mode})
 		}
 	}
 }
 
-// walkFrom visits what comes after path in the order of walkTree, to the end of the tree.
+// walkFrom visits the blobs after path in the order of walkTree, to the end of the tree.
 func (s *Store) walkFrom(ctx context.Context, root object.ID, path string, visit func(file) bool) error {
 	_, err := s.walkRest(ctx, root, "", path, visit)
 	return err
@@ -90,7 +90,7 @@ func (s *Store) walkRest(ctx context.Context, tree object.ID, dir, rest string, 
 	return true, nil
 }
 
-// directory gives the entries of the directory at path; the root is "".
+// directory returns the entries of the directory at path; "" is the root.
 func (s *Store) directory(ctx context.Context, root object.ID, path string) ([]object.TreeEntry, error) {
 	entries, err := s.Tree(ctx, root)
 	for err == nil && path != "" {

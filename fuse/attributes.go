@@ -21,7 +21,7 @@ func (f *writable) GetAttr(cancel <-chan struct{}, in *raw.GetAttrIn, out *raw.A
 	return raw.OK
 }
 
-// attr waits for a size only where the kernel does not have it and somebody may look at it.
+// attr waits for a size only if the kernel does not have it and the caller may see it.
 func (f *writable) attr(w *waiter, in *raw.GetAttrIn) (worktree.Attr, error) {
 	n := worktree.Node(in.NodeId)
 	untold := f.sizes.state(n) == sizeUntold
@@ -34,16 +34,16 @@ func (f *writable) attr(w *waiter, in *raw.GetAttrIn) (worktree.Attr, error) {
 	return f.tree.Attr(w, n)
 }
 
-// SetAttr changes what it is asked to. The kernel says times itself: with a writeback cache it is who knows when a
-// file was last written (fs/fuse/dir.c, fuse_flush_times).
+// SetAttr changes the requested attributes. The kernel sends times itself: with a writeback cache
+// only it knows when a file was last written (fs/fuse/dir.c, fuse_flush_times).
 func (f *writable) SetAttr(cancel <-chan struct{}, in *raw.SetAttrIn, out *raw.AttrOut) raw.Status {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
 	n, c := worktree.Node(in.NodeId), change(in)
 	resize := c.Set&worktree.SetSize != 0
 	if resize && c.Size != 0 && f.sizes.state(n) == sizeUntold {
-		// The contents are needed anyway. Had the kernel still 0 for the size, a stat that comes between our change
-		// and its taking note of it would show that.
+		// The contents are needed anyway. If the kernel still had size 0, a stat between our change
+		// and the kernel's update would return it.
 		if _, err := f.tell(w, n); err != nil {
 			return f.fail(opSetAttr, &in.InHeader, err)
 		}
@@ -59,7 +59,7 @@ func (f *writable) SetAttr(cancel <-chan struct{}, in *raw.SetAttrIn, out *raw.A
 	return raw.OK
 }
 
-// change translates a SETATTR.
+// change converts a SETATTR request.
 func change(in *raw.SetAttrIn) worktree.Change {
 	c := worktree.Change{
 		Mode: in.Mode, UID: in.Uid, GID: in.Gid, Size: int64(in.Size),
@@ -89,8 +89,9 @@ func change(in *raw.SetAttrIn) worktree.Change {
 		c.Mtime = worktree.NowTime
 	}
 	if in.Valid&^(raw.FATTR_FH|raw.FATTR_LOCKOWNER) == 0 {
-		// The kernel has found that a write, an allocation or a copy of this caller drops bits (fs/inode.c,
-		// file_remove_privs), and leaves to us which (fs/fuse/dir.c, fuse_setattr). Of those three only WRITE says so itself.
+		// The kernel has found that a write, an allocation or a copy of this caller drops mode bits
+		// (fs/inode.c, file_remove_privs), and leaves it to the file system which (fs/fuse/dir.c,
+		// fuse_setattr). Of the three only WRITE says so itself.
 		c.Set = worktree.KillPriv
 	}
 	return c

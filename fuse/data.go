@@ -12,16 +12,17 @@ import (
 func (f *writable) Read(cancel <-chan struct{}, in *raw.ReadIn, buf []byte) (raw.ReadResult, raw.Status) {
 	n := worktree.Node(in.NodeId)
 	if f.resized.wrong(n) {
-		return nil, raw.EIO // the cause was logged when it was found
+		return nil, raw.EIO // logged when the fault was found
 	}
 	result, err := f.read(cancel, in, buf)
 	if errors.Is(err, worktree.ErrResized) {
-		f.lookAgain(n)
+		f.lookUpAnew(n)
 	}
 	return result, f.fail(opRead, &in.InHeader, err)
 }
 
-// Write has most often no caller: the kernel writes back what it has cached. With a bit to drop it has one, who waits.
+// Write usually has no caller: the kernel writes its cache back. If mode bits are to be dropped
+// there is one, which waits.
 func (f *writable) Write(cancel <-chan struct{}, in *raw.WriteIn, data []byte) (uint32, raw.Status) {
 	round := f.writes.begin()
 	defer f.writes.end(round)
@@ -29,13 +30,13 @@ func (f *writable) Write(cancel <-chan struct{}, in *raw.WriteIn, data []byte) (
 	defer w.finish()
 	n, err := f.tree.Write(w, worktree.Node(in.NodeId), data, int64(in.Offset), in.WriteFlags&raw.WRITE_KILL_SUIDGID != 0)
 	if errors.Is(err, worktree.ErrResized) {
-		f.lookAgain(worktree.Node(in.NodeId))
+		f.lookUpAnew(worktree.Node(in.NodeId))
 	}
 	return uint32(n), f.fail(opWrite, &in.InHeader, err)
 }
 
-// Flush is asked once. What close(2) has to do the kernel does without it: it writes back and reports what failed
-// (fs/fuse/file.c, fuse_flush).
+// Flush is sent once. The kernel does without it what close(2) has to do: it writes back and
+// reports errors (fs/fuse/file.c, fuse_flush).
 func (f *writable) Flush(<-chan struct{}, *raw.FlushIn) raw.Status {
 	return raw.ENOSYS
 }
@@ -43,7 +44,7 @@ func (f *writable) Flush(<-chan struct{}, *raw.FlushIn) raw.Status {
 // fsyncDataOnly is FUSE_FSYNC_FDATASYNC of the kernel's uapi/linux/fuse.h.
 const fsyncDataOnly = 1
 
-// Fsync comes when the kernel has written back all pages and times.
+// Fsync is sent after the kernel has written back all pages and times.
 func (f *writable) Fsync(cancel <-chan struct{}, in *raw.FsyncIn) raw.Status {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
@@ -56,9 +57,9 @@ func (f *writable) FsyncDir(cancel <-chan struct{}, in *raw.FsyncIn) raw.Status 
 	return f.fail(opFsyncDir, &in.InHeader, f.tree.FsyncDir(w, worktree.Node(in.NodeId)))
 }
 
-// toldSize makes sure that the kernel has the size of a file that was opened for writing alone, before an operation
-// that does not make the kernel ask for it.
-func (f *writable) toldSize(w *waiter, n worktree.Node) error {
+// ensureSize makes sure that the kernel has the size of a file that was opened only for writing,
+// before an operation for which it does not request the size.
+func (f *writable) ensureSize(w *waiter, n worktree.Node) error {
 	if f.sizes.state(n) != sizeUntold {
 		return nil
 	}
@@ -70,22 +71,23 @@ func (f *writable) Fallocate(cancel <-chan struct{}, in *raw.FallocateIn) raw.St
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
 	n := worktree.Node(in.NodeId)
-	err := f.toldSize(w, n)
+	err := f.ensureSize(w, n)
 	if err == nil {
 		err = f.tree.Fallocate(w, n, in.Mode, int64(in.Offset), int64(in.Length))
 	}
 	return f.fail(opFallocate, &in.InHeader, err)
 }
 
-// CopyFileRange comes when the kernel has written back both ranges (fs/fuse/file.c, __fuse_copy_file_range).
+// CopyFileRange is sent after the kernel has written back both ranges (fs/fuse/file.c,
+// __fuse_copy_file_range).
 func (f *writable) CopyFileRange(cancel <-chan struct{}, in *raw.CopyFileRangeIn) (uint32, raw.Status) {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
 	from, to := worktree.Node(in.NodeId), worktree.Node(in.NodeIdOut)
 	var copied int64
-	err := f.toldSize(w, to)
+	err := f.ensureSize(w, to)
 	if err == nil {
-		// The answer has 32 bits for what was copied; who wants more asks again.
+		// The reply has 32 bits for the number of bytes; the caller repeats the call for the rest.
 		length := int64(min(in.Len, maxCopy))
 		copied, err = f.tree.CopyRange(w, from, int64(in.OffIn), to, int64(in.OffOut), length)
 	}
@@ -94,14 +96,14 @@ func (f *writable) CopyFileRange(cancel <-chan struct{}, in *raw.CopyFileRangeIn
 
 const maxCopy = 1 << 30 // bytes that one COPY_FILE_RANGE copies
 
-// Lseek finds data and holes. The kernel does not write back before it asks (fs/fuse/file.c, fuse_lseek), so what it
-// has cached may fill what we take for a hole. To invalidate the pages writes them back first
-// (fuse_reverse_inval_inode, fuse_launder_folio); those WRITEs are answered while this waits.
+// Lseek finds data and holes. The kernel sends it without writing back (fs/fuse/file.c,
+// fuse_lseek), so its cache may hold data for a hole. Invalidating the pages writes them back first
+// (fuse_reverse_inval_inode, fuse_launder_folio); those WRITEs are answered while Lseek waits.
 func (f *writable) Lseek(cancel <-chan struct{}, in *raw.LseekIn, out *raw.LseekOut) raw.Status {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
 	n := worktree.Node(in.NodeId)
-	err := f.toldSize(w, n)
+	err := f.ensureSize(w, n)
 	if err == nil {
 		status := f.device.tellKernel(func() raw.Status { return f.server.InodeNotify(in.NodeId, 0, 0) })
 		if status != raw.OK {

@@ -15,17 +15,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Device connects a mount to the process that serves it: an open /dev/fuse, the kernel's first request, INIT, and the
-// answer to it. Whoever has all three can go on where another process ended: the kernel keeps the mount for as long as
-// somebody has the device open, and sends again what was read and not answered (FUSE_NOTIFY_RESEND).
+// Device connects a mount to the process that serves it: an open /dev/fuse, the kernel's first
+// request, INIT, and the reply to it. A process with all three can continue the mount of another:
+// the kernel keeps the mount as long as the device is open somewhere, and resends requests that
+// were read and not answered (FUSE_NOTIFY_RESEND).
 type Device struct {
 	file   *os.File
 	init   []byte
-	answer []byte // empty until the mount was served
-	served int    // what the library has it as
+	answer []byte // empty before the first Serve
+	served int    // the library's file descriptor of the device
 }
 
-// ErrUnfit says that a mount was begun by another version of this program, and this one cannot go on with it.
+// ErrUnfit means that the mount was started by a version of this program which answered INIT
+// differently, so this one cannot take it over.
 var ErrUnfit = errors.New("this program would serve the mount in another way than the one that began it")
 
 var errHello = errors.New("it is not what a mount begins with")
@@ -33,13 +35,14 @@ var errHello = errors.New("it is not what a mount begins with")
 const (
 	opcodeInit   = 26      // FUSE_INIT, uapi/linux/fuse.h
 	notifyResend = 7       // FUSE_NOTIFY_RESEND
-	maxHello     = 1 << 13 // bytes; the least that the kernel takes for a read of the device (FUSE_MIN_READ_BUFFER)
+	maxHello     = 1 << 13 // bytes; the kernel's minimum for a read of the device (FUSE_MIN_READ_BUFFER)
 
-	// resent marks in a request's number that it was sent before (FUSE_UNIQUE_RESEND): it may have been done already.
+	// resent marks a request that was sent before (FUSE_UNIQUE_RESEND): it may have been carried
+	// out already.
 	resent = 1 << 63
 )
 
-// Attach mounts at dir, an existing directory, what nobody serves yet: whoever looks there waits.
+// Attach mounts at dir, an existing directory. Processes that use the mount wait until Serve.
 func Attach(dir string, o Options) (*Device, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -63,11 +66,11 @@ func Attach(dir string, o Options) (*Device, error) {
 	return d, nil
 }
 
-// Adopt takes the device of a mount that somebody else has made, perhaps one who may what this process may not, and
-// that nobody has served.
+// Adopt takes the device of a mount that another process has made, perhaps one with more
+// privileges, and that was never served.
 func Adopt(file *os.File) (*Device, error) {
 	request := make([]byte, maxHello)
-	n, err := ignoringEINTR(func() (int, error) { return unix.Read(int(file.Fd()), request) })
+	n, err := retryEINTR(func() (int, error) { return unix.Read(int(file.Fd()), request) })
 	if err != nil {
 		return nil, fmt.Errorf("read the kernel's first request: %w", err)
 	}
@@ -78,7 +81,8 @@ func Adopt(file *os.File) (*Device, error) {
 	return d, nil
 }
 
-// Inherit takes the device of a mount that another process has served; hello is what its Device.Hello was.
+// Inherit takes the device of a mount that another process has served; hello is the result of its
+// Device.Hello.
 func Inherit(file *os.File, hello []byte) (*Device, error) {
 	d := &Device{file: file}
 	if len(hello) >= 4 {
@@ -92,24 +96,25 @@ func Inherit(file *os.File, hello []byte) (*Device, error) {
 	return d, nil
 }
 
-// File is the open device. It is closed when the mount that is served with it has ended.
+// File returns the open device. It is closed when the mount has ended.
 func (d *Device) File() *os.File { return d.file }
 
-// Hello is what a successor needs beside the device. It is whole once Serve has returned.
+// Hello returns the data that a successor needs beside the device. It is complete once Serve has
+// returned.
 func (d *Device) Hello() []byte {
 	b := binary.LittleEndian.AppendUint32(nil, uint32(len(d.init)))
 	return append(append(b, d.init...), d.answer...)
 }
 
-// CanMove says whether another process can go on with the mount. With a kernel that does not send unanswered requests
-// again (before 6.9), those who made them would wait for ever.
+// CanMove reports whether another process can take the mount over. Before Linux 6.9 the kernel does
+// not resend unanswered requests, whose callers would wait forever.
 func (d *Device) CanMove() bool {
 	in, err := d.hello()
 	return err == nil && in.Flags64()&raw.CAP_HAS_RESEND != 0
 }
 
-// agreed says whether the mount may have a capability that this program asks for and former versions did not: one that
-// another process began goes on with what was answered then.
+// agreed reports whether the mount may use a capability that earlier versions of this program did
+// not request: a mount taken over keeps the capabilities of its first reply to INIT.
 func (d *Device) agreed(capability uint64) bool {
 	if len(d.answer) == 0 {
 		return true
@@ -122,7 +127,7 @@ func (d *Device) agreed(capability uint64) bool {
 	return answer.Flags64()&capability != 0
 }
 
-// hello reads INIT. That of an older kernel is shorter.
+// hello reads INIT. Older kernels send a shorter one.
 func (d *Device) hello() (in raw.InitIn, err error) {
 	whole := make([]byte, unsafe.Sizeof(in))
 	copy(whole, d.init)
@@ -135,8 +140,9 @@ func (d *Device) hello() (in raw.InitIn, err error) {
 	return in, nil
 }
 
-// begin makes a server of the library that answers requests with f, and has INIT answered. The library reads INIT from
-// a socket, because the kernel says it but once; afterwards the device takes the socket's place.
+// begin creates a server of the library that answers requests with f, and has it answer INIT. The
+// library reads INIT from a socket, because the kernel sends it only once; then the device replaces
+// the socket.
 func (d *Device) begin(f raw.RawFileSystem, o *raw.MountOptions) (*raw.Server, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -147,7 +153,7 @@ func (d *Device) begin(f raw.RawFileSystem, o *raw.MountOptions) (*raw.Server, e
 	if _, err := unix.Write(pair[1], d.init); err != nil {
 		return nil, errors.Join(os.NewSyscallError("write", err), unix.Close(pair[0]))
 	}
-	s, err := raw.NewServer(f, fmt.Sprintf("/dev/fd/%d", pair[0]), o) // owns pair[0] from here on
+	s, err := raw.NewServer(f, fmt.Sprintf("/dev/fd/%d", pair[0]), o) // owns pair[0] from now on
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +181,7 @@ func (d *Device) begin(f raw.RawFileSystem, o *raw.MountOptions) (*raw.Server, e
 	return s, nil
 }
 
-// resend asks for what another process has read and not answered.
+// resend makes the kernel resend the requests that another process has read and not answered.
 func (d *Device) resend() error {
 	var header [16]byte // struct fuse_out_header
 	binary.NativeEndian.PutUint32(header[0:], uint32(len(header)))
@@ -186,7 +192,8 @@ func (d *Device) resend() error {
 	return nil
 }
 
-// attachDirect mounts for root. It does not look at dir: where somebody waits for the mount (autofs), that would wait, too.
+// attachDirect mounts as root. It does not look at dir: where a process waits for the mount
+// (autofs), the look would wait too.
 func attachDirect(dir string, o Options) (*os.File, error) {
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -214,7 +221,7 @@ func attachDirect(dir string, o Options) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "/dev/fuse"), nil
 }
 
-func ignoringEINTR(f func() (int, error)) (int, error) {
+func retryEINTR(f func() (int, error)) (int, error) {
 	for {
 		n, err := f()
 		if !errors.Is(err, unix.EINTR) {

@@ -11,8 +11,9 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// statusOf is the one place where an error gets its number. expected says that the number tells all there is to
-// tell; otherwise the cause belongs into the log. What is not in the table is EIO.
+// statusOf converts an error to the number for the caller. expected says that the number describes
+// the error completely; otherwise the cause must be logged. Errors that are not in the table are
+// EIO.
 func statusOf(err error) (status raw.Status, expected bool) {
 	switch {
 	case err == nil:
@@ -36,14 +37,15 @@ func statusOf(err error) (status raw.Status, expected bool) {
 		case syscall.E2BIG, syscall.EBUSY, syscall.EEXIST, syscall.EFBIG, syscall.EINVAL, syscall.ELOOP, syscall.EMLINK,
 			syscall.ENAMETOOLONG, syscall.ENODATA, syscall.ENOTEMPTY, syscall.ENXIO, syscall.EOPNOTSUPP, syscall.EPERM,
 			syscall.ERANGE, syscall.EROFS, syscall.EXDEV:
-			return raw.Status(errno), true // results that programs ask for
+			return raw.Status(errno), true // results for which programs are prepared
 		case syscall.ENOSPC, syscall.EDQUOT, syscall.ENOMEM:
-			return raw.Status(errno), false // the host's state: programs should know, and so should its owner
+			return raw.Status(errno), false // a fault of the host, which its owner should see too
 		}
 	}
-	if errors.Is(err, fs.ErrPermission) { // the remote refuses us; EPERM, which is the same to errors.Is, is above
+	if errors.Is(err, fs.ErrPermission) { // the remote denies access; EPERM, which errors.Is does not distinguish, is above
 		return raw.EACCES, false
 	}
-	// Deadlines, unreachable remotes, corrupt objects, and above all ENOSYS: the kernel would never ask again.
+	// Deadlines, unreachable remotes, corrupt objects, and above all ENOSYS, after which the kernel
+	// would never send the request again.
 	return raw.EIO, false
 }

@@ -16,11 +16,13 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// forever is how long the kernel may keep what it was told; whatever changes is invalidated explicitly.
+// forever is how long the kernel may cache entries and attributes; changes are invalidated
+// explicitly.
 const forever = 10 * 365 * 24 * time.Hour
 
-// fileSystem answers what a mount of either kind is asked, and refuses what would change something. What it does not
-// implement is ENOSYS, which for FLUSH, ACCESS and the like means that the kernel does it alone from then on.
+// fileSystem answers the requests of both kinds of mounts that change nothing, and refuses the
+// others. A request that it does not implement is ENOSYS, which for FLUSH, ACCESS and similar ones
+// means that the kernel does it alone from then on.
 type fileSystem struct {
 	readOnly
 	tree   *worktree.Tree
@@ -31,14 +33,15 @@ type fileSystem struct {
 	tracer tracer
 
 	server *raw.Server   // set by Init, before the first request
-	device *Device       // that server answers
-	kernel uint64        // what the kernel can do: CAP_ bits, set by Init
-	gone   chan struct{} // closed when the mount is gone: nobody is left who waits
+	device *Device       // the device of server
+	kernel uint64        // capabilities of the kernel: CAP_ bits, set by Init
+	gone   chan struct{} // closed when the mount has ended: no caller waits any more
 	leave  sync.Once
 }
 
-// Sampled is a log for all mounts of a process: a remote that is down makes a crawler fail thousands of times a second, of
-// which a sample of each message is enough. What a sampler counts with takes half a megabyte, too much for each mount.
+// Sampled returns a log for all mounts of a process. An unreachable remote makes a crawler fail
+// thousands of times a second, of which a sample of each message is enough. The counters of a
+// sampler take half a megabyte, too much for each mount.
 func Sampled(log *zap.Logger) *zap.Logger {
 	return log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(c, time.Second, 10, 1000)
@@ -59,13 +62,13 @@ func (f *fileSystem) Init(s *raw.Server) {
 
 func (f *fileSystem) String() string { return "artifactfs" }
 
-// leaving ends the waiting of requests that nobody waits for any more.
-func (f *fileSystem) leaving() { f.leave.Do(func() { close(f.gone) }) }
+// endWaits ends the waits of requests when the mount has ended.
+func (f *fileSystem) endWaits() { f.leave.Do(func() { close(f.gone) }) }
 
-func (f *fileSystem) OnUnmount() { f.leaving() }
+func (f *fileSystem) OnUnmount() { f.endWaits() }
 
-// Open is asked once: ENOSYS means that every open succeeds without asking. A kernel that does not know that
-// would take it for a failure.
+// Open is sent once: ENOSYS means that every open succeeds without a request. A kernel without that
+// feature would take it for a failure.
 func (f *fileSystem) Open(_ <-chan struct{}, _ *raw.OpenIn, out *raw.OpenOut) raw.Status {
 	return f.stateless(raw.CAP_NO_OPEN_SUPPORT, out, raw.FOPEN_KEEP_CACHE)
 }
@@ -97,14 +100,15 @@ func (f *fileSystem) StatFs(_ <-chan struct{}, _ *raw.InHeader, out *raw.StatfsO
 	return raw.OK
 }
 
-// fail turns the outcome of an operation into a status and logs what the status does not tell.
+// fail converts the result of an operation to a status, and logs a cause that the status does not
+// describe.
 func (f *fileSystem) fail(op op, h *raw.InHeader, err error) raw.Status {
 	status, expected := statusOf(err)
 	if op.ofData() && status == raw.ENOENT {
 		status, expected = raw.EIO, false
 	}
 	if op.ofData() && status == raw.Status(syscall.ESTALE) {
-		expected = false // who has a file open has its node
+		expected = false // a process with the file open must find its node
 	}
 	if !expected {
 		path, _ := f.tree.Path(worktree.Node(h.NodeId))
@@ -113,9 +117,9 @@ func (f *fileSystem) fail(op op, h *raw.InHeader, err error) raw.Status {
 	return status
 }
 
-// panicked keeps one bad request from taking the mount down.
+// panicked keeps one request from ending the process.
 func (f *fileSystem) panicked(cause any) raw.Status {
-	f.ops.pending.Add(-1) // it is answered with this, behind the back of who counts
+	f.ops.pending.Add(-1) // counters.pending would count the request forever
 	f.log.Error("request panicked", zap.Error(fmt.Errorf("%v", cause)), zap.ByteString("stack", debug.Stack()))
 	return raw.EIO
 }

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fusermount3(1) mounts and unmounts for a user who may not. It gives the open device over a socket, whose number it
-// reads from its environment.
+// fusermount3(1) mounts and unmounts for users without the privilege. It sends the open device over
+// a socket whose number it reads from its environment.
 const (
 	fusermountName = "fusermount3"
 	fusermountEnv  = "_FUSE_COMMFD=3" // the first of ExtraFiles
@@ -69,7 +69,7 @@ func receiveDevice(socket int) (*os.File, error) {
 	return nil, errors.New(fusermountName + " gave no device")
 }
 
-// fusermount unmounts for a user who may not.
+// fusermount unmounts for a user without the privilege.
 func (s *Server) fusermount(ctx context.Context, flags int) error {
 	args := []string{"-u", "--", s.dir}
 	if flags == unix.MNT_DETACH {
@@ -79,7 +79,7 @@ func (s *Server) fusermount(ctx context.Context, flags int) error {
 	if err == nil {
 		return nil
 	}
-	// It tells the cause in words only; a mount that is still there is busy.
+	// The cause is only in its text; a mount that still exists is busy.
 	if listed(s.dir) {
 		return fmt.Errorf("%w: %s", ErrBusy, bytes.TrimSpace(out))
 	}

@@ -13,13 +13,14 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// waiter is the context of one request. It is done when the process that made the request is told to stop, and
-// when the mount is gone.
+// waiter is the context of one request. It is done when the process that made the request is to be
+// stopped, and when the mount has ended.
 //
-// The kernel reports any signal as an interrupt, once (fs/fuse/dev.c, request_wait_answer), and whatever we
-// answer then, stat(2) or read(2) of that process fails with EINTR, which on other file systems they never do:
-// programs with timers (git's progress, profilers, Go's scheduler) take it for an I/O error. So an interrupt
-// counts only once a signal is pending that means to stop.
+// The kernel reports any signal as an interrupt, once (fs/fuse/dev.c, request_wait_answer), and
+// with any reply to an interrupt stat(2) or read(2) of that process fails with EINTR, which they
+// never do on other file systems: programs with timers (git's progress, profilers, Go's scheduler)
+// take it for an I/O error. So an interrupt counts only once a signal is pending that means to
+// stop.
 type waiter struct {
 	cancel  <-chan struct{}
 	gone    <-chan struct{}
@@ -28,17 +29,18 @@ type waiter struct {
 
 	ops    *counters
 	cost   metrics.Cost
-	traced *metrics.Cost // where those who listen find the cost; nil without any
+	traced *metrics.Cost // cost for the listeners of Trace; nil without listeners
 
 	mu   sync.Mutex
-	done chan struct{} // made when somebody first waits
+	done chan struct{} // created by the first call of Done
 	err  error
 
 	finished chan struct{}
 	watcher  sync.WaitGroup
 }
 
-// recheck is how often pending signals are looked at after an interrupt, which the kernel reports only once.
+// recheck is the interval at which pending signals are read after an interrupt, which the kernel
+// reports only once.
 const recheck = 50 * time.Millisecond
 
 func (f *fileSystem) wait(cancel <-chan struct{}, h *raw.InHeader) *waiter {
@@ -46,8 +48,8 @@ func (f *fileSystem) wait(cancel <-chan struct{}, h *raw.InHeader) *waiter {
 	return &waiter{cancel: cancel, gone: f.gone, pid: h.Pid, request: request, ops: &f.ops, traced: f.tracer.cost(h)}
 }
 
-// finish ends the watching. It must be called before the request is answered, because go-fuse uses the cancel
-// channel again for the next one.
+// finish ends the watching. It must be called before the request is answered, because go-fuse
+// reuses the cancel channel for the next one.
 func (w *waiter) finish() {
 	if source, blobs, bytes := w.cost.Total(); source != 0 {
 		w.ops.fetched.Add(1)
@@ -82,7 +84,7 @@ func (w *waiter) Err() error {
 	return w.err
 }
 
-// Done starts the watching: most requests are answered without anybody waiting.
+// Done starts the watching: most requests are answered without a wait.
 func (w *waiter) Done() <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -109,7 +111,8 @@ func (w *waiter) watch() {
 	close(w.done)
 }
 
-// awaitStop says true when the interrupted process is to stop, false when the request ends before.
+// awaitStop returns true when the interrupted process is to stop, and false when the request has
+// ended before.
 func (w *waiter) awaitStop() bool {
 	tick := time.NewTicker(recheck)
 	defer tick.Stop()
@@ -125,16 +128,17 @@ func (w *waiter) awaitStop() bool {
 	return true
 }
 
-// stopSignals are those that end a process or ask it to end. A signal without a handler whose default is to
-// kill shows as SIGKILL by the time it is pending (kernel/signal.c, complete_signal).
+// stopSignals are those that end a process or ask it to end. A signal without a handler whose
+// default action is to kill is SIGKILL by the time it is pending (kernel/signal.c,
+// complete_signal).
 const stopSignals uint64 = 1<<(syscall.SIGHUP-1) | 1<<(syscall.SIGINT-1) | 1<<(syscall.SIGQUIT-1) |
 	1<<(syscall.SIGABRT-1) | 1<<(syscall.SIGKILL-1) | 1<<(syscall.SIGTERM-1)
 
-// stopping says whether a stop signal is pending for a thread, or whether that cannot be known.
+// stopping reports whether a stop signal is pending for a thread, or whether this cannot be known.
 func stopping(tid uint32) bool {
 	status, err := proc.Of(int(tid)).Status()
 	if err != nil {
-		return true // it has ended, or lives where we cannot look
+		return true // the thread has ended, or is in a namespace that cannot be seen
 	}
 	return pendingStop(status)
 }

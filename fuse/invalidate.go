@@ -8,12 +8,13 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// notifiers is how many notices are written at a time: each waits for the lock of a directory.
+// notifiers is how many notices are written concurrently: each waits for the lock of a directory.
 const notifiers = 4
 
-// Invalidate makes the kernel forget names and attributes that changed without its doing: a name that it has, or knows
-// not to be there, is looked up again; a directory is listed again. It must not be called by who answers a request: to
-// drop an entry takes the directory's lock, and who has that may wait for an answer.
+// Invalidate makes the kernel forget names and attributes that have changed without a request: it
+// looks up names again, also those that it knows as absent, and lists directories again. It must
+// not be called while answering a request: dropping an entry takes the directory's lock, whose
+// holder may wait for a reply.
 func (s *Server) Invalidate(stale worktree.Stale) {
 	places := make(chan worktree.Place)
 	var all sync.WaitGroup
@@ -21,7 +22,7 @@ func (s *Server) Invalidate(stale worktree.Stale) {
 		all.Go(func() {
 			s.device.tellKernel(func() raw.Status {
 				for p := range places {
-					s.raw.EntryNotify(uint64(p.Dir), p.Name) // ENOENT: the kernel does not have it
+					s.raw.EntryNotify(uint64(p.Dir), p.Name) // ENOENT: not in the kernel's cache
 				}
 				return raw.OK
 			})
@@ -34,7 +35,8 @@ func (s *Server) Invalidate(stale worktree.Stale) {
 	all.Wait()
 	s.device.tellKernel(func() raw.Status {
 		for _, n := range stale.Nodes {
-			// Of a directory the pages are its listing. Those of a file stay: what they hold is the node's for good.
+			// The pages of a directory are its listing. Those of a file remain valid: the contents
+			// of a node never change this way.
 			off := int64(-1)
 			if stale.Dirs[n] {
 				off = 0

@@ -21,15 +21,17 @@ func (f *fileSystem) ReadDirPlus(cancel <-chan struct{}, in *raw.ReadIn, out *ra
 	return f.listPlus(w, in, out, fillEntry)
 }
 
-// listPlus gives attributes with the names, which spares the kernel a LOOKUP each. It waits for no size: an entry
-// whose size is not known, or that may not be kept yet, has node id 0, a name without attributes.
+// listPlus returns attributes with the names, which saves the kernel a LOOKUP for each. It does not
+// wait for sizes: an entry whose size is unknown, or that may not be cached yet, has node id 0, a
+// name without attributes.
 func (f *fileSystem) listPlus(w *waiter, in *raw.ReadIn, out *raw.DirEntryList, fill func(*raw.EntryOut, worktree.Attr)) raw.Status {
 	return f.fail(opReadDirPlus, &in.InHeader, f.list(w, in, func(e raw.DirEntry, dot bool) bool {
 		entry := out.AddDirLookupEntry(e)
 		if entry == nil {
 			return false
 		}
-		// The kernel takes nothing from "." and ".." and counts no look-up (fs/fuse/readdir.c, fuse_direntplus_link).
+		// The kernel ignores attributes of "." and "..", and counts no look-up for them
+		// (fs/fuse/readdir.c, fuse_direntplus_link).
 		if f.git.guards(worktree.Node(in.NodeId), e.Name) {
 			return true
 		}
@@ -40,8 +42,9 @@ func (f *fileSystem) listPlus(w *waiter, in *raw.ReadIn, out *raw.DirEntryList, 
 	}))
 }
 
-// dots is how many offsets "." and ".." take. Positions of the tree's entries below ownOffset are so many lower than
-// the offsets that the kernel is told; higher ones, which must not grow over 1<<63, are the same.
+// dots is the number of offsets for "." and "..". Positions of the tree's entries below ownOffset
+// are lower than the kernel's offsets by dots; higher ones, which must not exceed 1<<63, are the
+// same.
 const (
 	dots      = 2
 	ownOffset = 1 << 62
@@ -54,10 +57,10 @@ func offset(next uint64) uint64 {
 	return next
 }
 
-// list emits a directory's entries behind an offset.
+// list emits a directory's entries after an offset.
 func (f *fileSystem) list(w *waiter, in *raw.ReadIn, emit func(e raw.DirEntry, dot bool) bool) error {
 	dir, from := worktree.Node(in.NodeId), in.Offset
-	if from > math.MaxInt64 { // somebody seeks at random
+	if from > math.MaxInt64 { // an offset that was never returned
 		return nil
 	}
 	if from < 1 && !emit(raw.DirEntry{Name: ".", Ino: in.NodeId, Mode: syscall.S_IFDIR, Off: 1}, true) {

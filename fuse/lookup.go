@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Lookup waits for the size: on a read-only mount nobody needs the directory alone meanwhile.
+// Lookup waits for the size: in a read-only mount no process waits for the directory meanwhile.
 func (f *fileSystem) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, out *raw.EntryOut) raw.Status {
 	w := f.wait(cancel, h)
 	defer w.finish()
@@ -32,8 +32,9 @@ func (f *fileSystem) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string
 	return raw.OK
 }
 
-// find finds a name in a directory. "." and ".." the kernel asks for only if it has a file handle of a node that it has
-// forgotten, which "." may be a file, too (fs/fuse/inode.c, fuse_get_dentry).
+// find returns the attributes of a name in a directory. The kernel looks "." and ".." up only for a
+// file handle of a node that it has forgotten, for which "." may also be a file (fs/fuse/inode.c,
+// fuse_get_dentry).
 func (f *fileSystem) find(w *waiter, h *raw.InHeader, name string) (worktree.Attr, error) {
 	switch {
 	case len(name) > object.MaxNameLen:
@@ -50,7 +51,8 @@ func (f *fileSystem) find(w *waiter, h *raw.InHeader, name string) (worktree.Att
 	return f.tree.Lookup(w, worktree.Node(h.NodeId), name)
 }
 
-// absent answers a look-up that found nothing: with node id 0 the kernel keeps the absence as well, if it may.
+// absent answers a look-up of a name that does not exist: with node id 0 the kernel may cache the
+// absence too, if keep is true.
 func (f *fileSystem) absent(h *raw.InHeader, err error, out *raw.EntryOut, keep bool) raw.Status {
 	if errors.Is(err, worktree.ErrNotExist) {
 		if keep {
@@ -87,7 +89,7 @@ func fillEntry(out *raw.EntryOut, a worktree.Attr) {
 	fillAttr(&out.Attr, a)
 }
 
-// fillAttr translates attributes; a size that is not known is 0.
+// fillAttr converts attributes; an unknown size is 0.
 func fillAttr(out *raw.Attr, a worktree.Attr) {
 	*out = raw.Attr{
 		Ino: uint64(a.Node), Size: uint64(max(a.Size, 0)), Blocks: uint64(max(a.Blocks, 0)), Mode: a.Mode, Nlink: a.Nlink,
@@ -98,21 +100,21 @@ func fillAttr(out *raw.Attr, a worktree.Attr) {
 	out.Ctime, out.Ctimensec = split(a.Ctime)
 }
 
-const second = 1_000_000_000 // in nanoseconds
+const nanosPerSecond = 1_000_000_000 // in nanoseconds
 
-// split gives a time's seconds, rounded down, and the nanoseconds above them. Seconds before 1970 are negative
-// numbers to the kernel too, whatever the type says.
+// split returns the seconds of a time, rounded down, and the remaining nanoseconds. Seconds before
+// 1970 are negative for the kernel too, although the type is unsigned.
 func split(ns int64) (sec uint64, nsec uint32) {
-	s, n := ns/second, ns%second
+	s, n := ns/nanosPerSecond, ns%nanosPerSecond
 	if n < 0 {
-		s, n = s-1, n+second
+		s, n = s-1, n+nanosPerSecond
 	}
 	return uint64(s), uint32(n)
 }
 
-// join is the opposite of split; what 64 bits do not hold is the nearest that they do.
+// join is the inverse of split; it returns the nearest time that 64 bits can hold.
 func join(sec uint64, nsec uint32) int64 {
-	const most = 1<<63/second - 1
+	const most = 1<<63/nanosPerSecond - 1
 	s := min(max(int64(sec), -most), most)
-	return s*second + int64(nsec)
+	return s*nanosPerSecond + int64(nsec)
 }

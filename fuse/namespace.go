@@ -9,7 +9,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Lookup waits for the directory's tree only (see sizes).
+// Lookup waits only for the tree of the directory (see sizes).
 func (f *writable) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, out *raw.EntryOut) raw.Status {
 	w := f.wait(cancel, h)
 	defer w.finish()
@@ -43,9 +43,9 @@ func (f *writable) ReadDirPlus(cancel <-chan struct{}, in *raw.ReadIn, out *raw.
 	})
 }
 
-// Create is asked once. After ENOSYS the kernel makes files with MKNOD and opens them without asking
-// (fs/fuse/dir.c, fuse_atomic_open); that the file is new it knows all the same, so a mode that forbids writing does
-// not keep its maker from writing it.
+// Create is sent once. After ENOSYS the kernel creates files with MKNOD and opens them without a
+// request (fs/fuse/dir.c, fuse_atomic_open). It still knows that the file is new, so its creator
+// may write to it whatever its mode is.
 func (f *writable) Create(<-chan struct{}, *raw.CreateIn, string, *raw.CreateOut) raw.Status {
 	return raw.ENOSYS
 }
@@ -60,7 +60,7 @@ func (f *writable) Mkdir(cancel <-chan struct{}, in *raw.MkdirIn, name string, o
 	mkdir := func(w *waiter, c worktree.Cred) (worktree.Attr, error) {
 		return f.tree.Mkdir(w, worktree.Node(in.NodeId), name, in.Mode, c)
 	}
-	if bind, path, ok := f.redirects.asked(f.tree, worktree.Node(in.NodeId), name); ok {
+	if bind, path, ok := f.redirects.bindFor(f.tree, worktree.Node(in.NodeId), name); ok {
 		return f.mkdirRedirected(cancel, in, name, out, mkdir, bind, path)
 	}
 	return f.make(opMkdir, cancel, &in.InHeader, in.Umask, name, out, mkdir)
@@ -78,7 +78,7 @@ func (f *writable) Link(cancel <-chan struct{}, in *raw.LinkIn, name string, out
 	})
 }
 
-// make answers what gives a name to a node.
+// make answers requests that create an entry.
 func (f *writable) make(op op, cancel <-chan struct{}, h *raw.InHeader, umask uint32, name string, out *raw.EntryOut, do func(*waiter, worktree.Cred) (worktree.Attr, error)) raw.Status {
 	if len(name) > object.MaxNameLen {
 		return raw.Status(syscall.ENAMETOOLONG)
@@ -93,13 +93,15 @@ func (f *writable) make(op op, cancel <-chan struct{}, h *raw.InHeader, umask ui
 	return raw.OK
 }
 
-// cred is of a request that makes something. Without access control lists the kernel has applied the umask already.
+// cred returns the credentials of a request that creates an entry. Without access control lists the
+// kernel has applied the umask already.
 func cred(h *raw.InHeader, umask uint32) worktree.Cred {
 	return worktree.Cred{UID: h.Uid, GID: h.Gid, Umask: umask}
 }
 
-// Tmpfile makes and opens a file without a name. This is the one open that the kernel asks for; the flags are those
-// of an open that it does not ask for (fs/fuse/file.c, fuse_file_open).
+// Tmpfile creates and opens a file without a name. This is the only open for which the kernel sends
+// a request; the reply has the flags that it uses for opens without one (fs/fuse/file.c,
+// fuse_file_open).
 func (f *writable) Tmpfile(cancel <-chan struct{}, in *raw.CreateIn, out *raw.CreateOut) raw.Status {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
@@ -112,7 +114,7 @@ func (f *writable) Tmpfile(cancel <-chan struct{}, in *raw.CreateIn, out *raw.Cr
 	return raw.OK
 }
 
-// Release has nothing to do: files live until the kernel forgets them.
+// Release does nothing: files live until the kernel forgets them.
 func (f *writable) Release(<-chan struct{}, *raw.ReleaseIn) {}
 
 func (f *writable) Unlink(cancel <-chan struct{}, h *raw.InHeader, name string) raw.Status {

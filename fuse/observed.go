@@ -6,8 +6,8 @@ import (
 	raw "github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// observed stands before what answers a mount's requests, counts and times them, and tells of them to who listens
-// (trace.go). It costs a request two looks at the clock and five atomic additions.
+// observed wraps the file system of a mount. It counts and times requests and reports them to
+// listeners (trace.go). Each request costs two reads of the clock and five atomic additions.
 type observed struct {
 	raw.RawFileSystem
 	ops       *counters
@@ -17,15 +17,15 @@ type observed struct {
 
 var _ raw.RawFileSystem = (*observed)(nil)
 
-// sighting is one request under way.
-type sighting struct {
+// observation is one request in progress.
+type observation struct {
 	op    op
 	start time.Time
-	event *event // nil: nobody listens
+	event *event // nil: no listener
 }
 
-func (o *observed) begin(op op, h *raw.InHeader) sighting {
-	s := sighting{op: op, start: time.Now()}
+func (o *observed) begin(op op, h *raw.InHeader) observation {
+	s := observation{op: op, start: time.Now()}
 	o.ops.byKind[op].Add(1)
 	o.ops.pending.Add(1)
 	if o.tracer.listened.Load() {
@@ -34,7 +34,7 @@ func (o *observed) begin(op op, h *raw.InHeader) sighting {
 	return s
 }
 
-func (o *observed) end(s sighting, status raw.Status) {
+func (o *observed) end(s observation, status raw.Status) {
 	took := time.Since(s.start)
 	o.latencies[s.op].Observe(took)
 	o.ops.pending.Add(-1)
@@ -43,20 +43,21 @@ func (o *observed) end(s sighting, status raw.Status) {
 	}
 }
 
-// named says what name in the request's directory it is about, and how much of which part of a file.
-func (s *sighting) named(name string) {
+// setName records the entry that the request is about; moved and ranged record its new name, and the
+// range of the file.
+func (s *observation) setName(name string) {
 	if s.event != nil {
 		s.event.name = name
 	}
 }
 
-func (s *sighting) moved(dir uint64, name string) {
+func (s *observation) setNewName(dir uint64, name string) {
 	if s.event != nil {
 		s.event.toDir, s.event.toName = dir, name
 	}
 }
 
-func (s *sighting) ranged(offset, size uint64) {
+func (s *observation) setRange(offset, size uint64) {
 	if s.event != nil {
 		s.event.Offset, s.event.Size = int64(offset), int64(size)
 	}
@@ -64,13 +65,13 @@ func (s *sighting) ranged(offset, size uint64) {
 
 func (o *observed) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, out *raw.EntryOut) raw.Status {
 	s := o.begin(opLookup, h)
-	s.named(name)
+	s.setName(name)
 	status := o.RawFileSystem.Lookup(cancel, h, name, out)
 	o.end(s, status)
 	return status
 }
 
-// Forget has nobody who waits for it, so nobody is told of it.
+// Forget has no reply: it is counted and timed, not traced.
 func (o *observed) Forget(node, lookups uint64) {
 	start := time.Now()
 	o.ops.byKind[opForget].Add(1)
@@ -94,7 +95,7 @@ func (o *observed) SetAttr(cancel <-chan struct{}, in *raw.SetAttrIn, out *raw.A
 
 func (o *observed) Mknod(cancel <-chan struct{}, in *raw.MknodIn, name string, out *raw.EntryOut) raw.Status {
 	s := o.begin(opMknod, &in.InHeader)
-	s.named(name)
+	s.setName(name)
 	status := o.RawFileSystem.Mknod(cancel, in, name, out)
 	o.end(s, status)
 	return status
@@ -102,7 +103,7 @@ func (o *observed) Mknod(cancel <-chan struct{}, in *raw.MknodIn, name string, o
 
 func (o *observed) Mkdir(cancel <-chan struct{}, in *raw.MkdirIn, name string, out *raw.EntryOut) raw.Status {
 	s := o.begin(opMkdir, &in.InHeader)
-	s.named(name)
+	s.setName(name)
 	status := o.RawFileSystem.Mkdir(cancel, in, name, out)
 	o.end(s, status)
 	return status
@@ -110,7 +111,7 @@ func (o *observed) Mkdir(cancel <-chan struct{}, in *raw.MkdirIn, name string, o
 
 func (o *observed) Unlink(cancel <-chan struct{}, h *raw.InHeader, name string) raw.Status {
 	s := o.begin(opUnlink, h)
-	s.named(name)
+	s.setName(name)
 	status := o.RawFileSystem.Unlink(cancel, h, name)
 	o.end(s, status)
 	return status
@@ -118,7 +119,7 @@ func (o *observed) Unlink(cancel <-chan struct{}, h *raw.InHeader, name string) 
 
 func (o *observed) Rmdir(cancel <-chan struct{}, h *raw.InHeader, name string) raw.Status {
 	s := o.begin(opRmdir, h)
-	s.named(name)
+	s.setName(name)
 	status := o.RawFileSystem.Rmdir(cancel, h, name)
 	o.end(s, status)
 	return status
@@ -126,8 +127,8 @@ func (o *observed) Rmdir(cancel <-chan struct{}, h *raw.InHeader, name string) r
 
 func (o *observed) Rename(cancel <-chan struct{}, in *raw.RenameIn, name, newName string) raw.Status {
 	s := o.begin(opRename, &in.InHeader)
-	s.named(name)
-	s.moved(in.Newdir, newName)
+	s.setName(name)
+	s.setNewName(in.Newdir, newName)
 	status := o.RawFileSystem.Rename(cancel, in, name, newName)
 	o.end(s, status)
 	return status
@@ -135,7 +136,7 @@ func (o *observed) Rename(cancel <-chan struct{}, in *raw.RenameIn, name, newNam
 
 func (o *observed) Link(cancel <-chan struct{}, in *raw.LinkIn, name string, out *raw.EntryOut) raw.Status {
 	s := o.begin(opLink, &in.InHeader)
-	s.named(name)
+	s.setName(name)
 	status := o.RawFileSystem.Link(cancel, in, name, out)
 	o.end(s, status)
 	return status
@@ -143,7 +144,7 @@ func (o *observed) Link(cancel <-chan struct{}, in *raw.LinkIn, name string, out
 
 func (o *observed) Symlink(cancel <-chan struct{}, h *raw.InHeader, target, name string, out *raw.EntryOut) raw.Status {
 	s := o.begin(opSymlink, h)
-	s.named(name)
+	s.setName(name)
 	status := o.RawFileSystem.Symlink(cancel, h, target, name, out)
 	o.end(s, status)
 	return status
@@ -193,7 +194,7 @@ func (o *observed) RemoveXAttr(cancel <-chan struct{}, h *raw.InHeader, name str
 
 func (o *observed) Create(cancel <-chan struct{}, in *raw.CreateIn, name string, out *raw.CreateOut) raw.Status {
 	s := o.begin(opCreate, &in.InHeader)
-	s.named(name)
+	s.setName(name)
 	status := o.RawFileSystem.Create(cancel, in, name, out)
 	o.end(s, status)
 	return status
@@ -215,10 +216,10 @@ func (o *observed) Open(cancel <-chan struct{}, in *raw.OpenIn, out *raw.OpenOut
 
 func (o *observed) Read(cancel <-chan struct{}, in *raw.ReadIn, buf []byte) (raw.ReadResult, raw.Status) {
 	s := o.begin(opRead, &in.InHeader)
-	s.ranged(in.Offset, uint64(in.Size))
+	s.setRange(in.Offset, uint64(in.Size))
 	result, status := o.RawFileSystem.Read(cancel, in, buf)
 	if result != nil {
-		s.ranged(in.Offset, uint64(result.Size()))
+		s.setRange(in.Offset, uint64(result.Size()))
 	}
 	o.end(s, status)
 	return result, status
@@ -239,7 +240,7 @@ func (o *observed) Release(cancel <-chan struct{}, in *raw.ReleaseIn) {
 
 func (o *observed) Write(cancel <-chan struct{}, in *raw.WriteIn, data []byte) (uint32, raw.Status) {
 	s := o.begin(opWrite, &in.InHeader)
-	s.ranged(in.Offset, uint64(len(data)))
+	s.setRange(in.Offset, uint64(len(data)))
 	n, status := o.RawFileSystem.Write(cancel, in, data)
 	o.end(s, status)
 	return n, status
@@ -247,7 +248,7 @@ func (o *observed) Write(cancel <-chan struct{}, in *raw.WriteIn, data []byte) (
 
 func (o *observed) CopyFileRange(cancel <-chan struct{}, in *raw.CopyFileRangeIn) (uint32, raw.Status) {
 	s := o.begin(opCopyFileRange, &in.InHeader)
-	s.ranged(in.OffIn, in.Len)
+	s.setRange(in.OffIn, in.Len)
 	n, status := o.RawFileSystem.CopyFileRange(cancel, in)
 	o.end(s, status)
 	return n, status
@@ -276,7 +277,7 @@ func (o *observed) Fsync(cancel <-chan struct{}, in *raw.FsyncIn) raw.Status {
 
 func (o *observed) Fallocate(cancel <-chan struct{}, in *raw.FallocateIn) raw.Status {
 	s := o.begin(opFallocate, &in.InHeader)
-	s.ranged(in.Offset, in.Length)
+	s.setRange(in.Offset, in.Length)
 	status := o.RawFileSystem.Fallocate(cancel, in)
 	o.end(s, status)
 	return status

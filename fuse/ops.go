@@ -55,8 +55,8 @@ var opNames = [ops]string{
 
 func (o op) String() string { return opNames[o] }
 
-// ofData says whether an operation is about contents. That something does not exist is then no answer to the caller,
-// who holds the file: it is a fault of ours.
+// ofData reports whether an operation is about contents. ENOENT is then no result for the caller,
+// which has the file open, but a fault of the daemon.
 func (o op) ofData() bool {
 	switch o {
 	case opRead, opWrite, opFsync, opFallocate, opLseek, opCopyFileRange:
@@ -65,10 +65,11 @@ func (o op) ofData() bool {
 	return false
 }
 
-// Latencies measures how long requests of each kind took, of any number of mounts. The zero value is ready.
+// Latencies measures how long requests of each kind took, of any number of mounts. The zero value
+// is ready.
 type Latencies [ops]metrics.Histogram
 
-// Each gives every kind of request that came, by the kernel's name for it.
+// Each calls f for every kind of request that occurred, with the kernel's name for it.
 func (l *Latencies) Each(f func(op string, h *metrics.Histogram)) {
 	for o := range ops {
 		if l[o].Count() > 0 {
@@ -81,10 +82,10 @@ func (l *Latencies) Each(f func(op string, h *metrics.Histogram)) {
 type counters struct {
 	byKind  [ops]atomic.Uint64
 	pending atomic.Int64  // not answered yet
-	fetched atomic.Uint64 // that needed something from the remote
+	fetched atomic.Uint64 // requests that waited for the remote
 }
 
-// snapshot gives what was counted; kinds that never came are left out.
+// snapshot returns the counts of the kinds of requests that occurred.
 func (c *counters) snapshot() map[string]uint64 {
 	m := make(map[string]uint64)
 	for o := range ops {

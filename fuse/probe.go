@@ -10,15 +10,15 @@ import (
 	raw "github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// Kernel is what the kernel offers to a mount.
+// Kernel describes the FUSE features of the kernel.
 type Kernel struct {
 	Major, Minor uint32 // of its protocol
-	Resend       bool   // a mount can be taken over: unanswered requests are sent again (6.9)
+	Resend       bool   // a mount can be taken over: unanswered requests are resent (Linux 6.9)
 	Lacks        []string
 }
 
-// wanted are features that a mount does with little of, slower.
-var wanted = []struct {
+// optionalFeatures are features without which a mount works, but is slower.
+var optionalFeatures = []struct {
 	capability uint64
 	name       string
 }{
@@ -28,8 +28,8 @@ var wanted = []struct {
 	{raw.CAP_EXPLICIT_INVAL_DATA, "caches that we invalidate"}, {raw.CAP_HANDLE_KILLPRIV_V2, "writes without asking for capabilities"},
 }
 
-// Probe mounts for a moment, in a new directory below dir, to see whether it can be done and what the kernel says. Nobody
-// is ever answered there.
+// Probe mounts for a moment in a new directory below dir, to find out whether mounting works and
+// which features the kernel has. No request is answered there.
 func Probe(dir string) (k Kernel, err error) {
 	at, err := os.MkdirTemp(dir, "artifactfs-probe-")
 	if err != nil {
@@ -49,12 +49,12 @@ func Probe(dir string) (k Kernel, err error) {
 	}
 	in, err := d.hello()
 	s := &Server{dir: at, device: d, ended: make(chan struct{})}
-	err = errors.Join(err, d.file.Close(), s.detach()) // closed first: who looks there at this moment gets an error
+	err = errors.Join(err, d.file.Close(), s.detach()) // closed first, so that a process that looks there at this moment gets an error
 	if err != nil {
 		return k, fmt.Errorf("probe fuse: %w", err)
 	}
 	k = Kernel{Major: in.Major, Minor: in.Minor, Resend: d.CanMove()}
-	for _, w := range wanted {
+	for _, w := range optionalFeatures {
 		if in.Flags64()&w.capability == 0 {
 			k.Lacks = append(k.Lacks, w.name)
 		}
@@ -62,7 +62,7 @@ func Probe(dir string) (k Kernel, err error) {
 	return k, nil
 }
 
-// String tells of it in a few words.
+// String returns a short description.
 func (k Kernel) String() string {
 	text := fmt.Sprintf("protocol %d.%d", k.Major, k.Minor)
 	if k.Resend {

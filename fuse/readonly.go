@@ -6,9 +6,9 @@ import (
 	raw "github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// readOnly answers what would change something with EROFS, and what the kernel can do alone with ENOSYS. On a
-// read-only mount the kernel sends none of the former; they are the second lock for a mount that somebody
-// remounted writable.
+// readOnly answers requests for changes with EROFS, and those that the kernel can do alone with
+// ENOSYS. The kernel sends no requests for changes on a read-only mount; this protects a mount that
+// was remounted writable.
 type readOnly struct {
 	raw.RawFileSystem
 }
@@ -84,5 +84,5 @@ func (readOnly) Lseek(<-chan struct{}, *raw.LseekIn, *raw.LseekOut) raw.Status {
 }
 
 func (readOnly) Ioctl(<-chan struct{}, *raw.IoctlIn, []byte, *raw.IoctlOut, []byte) raw.Status {
-	return raw.Status(syscall.ENOTTY) // ENOSYS would be the answer to a program that asks whether it has a terminal
+	return raw.Status(syscall.ENOTTY) // after ENOSYS, programs that ask whether the file is a terminal would get a wrong error
 }

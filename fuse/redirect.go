@@ -18,21 +18,21 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// redirects are directories over which something else is mounted as soon as they are made, before anybody can look
-// into them: their maker gets an entry that the kernel may not keep, so whoever goes there next makes it ask, and
-// that LOOKUP waits until the mount is in place. Only the thread that mounts does not wait: its own way there makes
-// the kernel ask as well.
+// redirects are directories over which something is mounted as soon as they are created, before any
+// process can enter them. The creator's reply says that the kernel may not cache the entry, so the
+// next use of the path sends a LOOKUP, which waits until the mount is in place. Only the thread
+// that mounts does not wait: its own path look-up sends a LOOKUP too.
 type redirects struct {
 	hook func(path string) (bind func() error, ok bool)
-	dir  string // where the tree is mounted
+	dir  string // the mount point of the tree
 	log  *zap.Logger
 
-	running atomic.Int32   // len of binding: most look-ups need no lock
-	binds   sync.WaitGroup // that run
+	running atomic.Int32   // len of binding, so that most look-ups need no lock
+	binds   sync.WaitGroup // binds in progress
 
 	mu      sync.Mutex
 	binding map[place]*redirect
-	threads map[uint32]bool // that mount; several may be about the same place
+	threads map[uint32]bool // threads that mount; several may mount at the same place
 }
 
 // place is a name in a directory.
@@ -42,27 +42,29 @@ type place struct {
 }
 
 type redirect struct {
-	node  worktree.Node // the directory; guarded by redirects.mu
-	once  sync.Once
-	asked chan struct{} // closed by once when somebody else looks the name up
-	done  chan struct{}
+	node     worktree.Node // the directory; guarded by redirects.mu
+	once     sync.Once
+	lookedUp chan struct{} // closed by once when another process looks the name up
+	done     chan struct{}
 }
 
 const (
 	askAgain = time.Millisecond
-	// longestWait bounds how long a look-up is kept from a directory that is being redirected. The kernel may hold locks
-	// for it that mounting needs; better that one process sees the bare directory than that none goes on.
+	// longestWait bounds how long a look-up waits for a directory that is being redirected. The
+	// kernel may hold locks for the look-up that mounting needs. Better that one process sees the
+	// bare directory than that all of them hang.
 	longestWait = 5 * time.Second
 )
 
-// asked says whether a new directory is to be redirected, where it is from the root of the tree, and by what.
-func (r *redirects) asked(t *worktree.Tree, dir worktree.Node, name string) (bind func() error, at string, ok bool) {
+// asked returns whether a new directory is to be redirected, with its path from the root of the
+// tree and the function that mounts.
+func (r *redirects) bindFor(t *worktree.Tree, dir worktree.Node, name string) (bind func() error, at string, ok bool) {
 	if r.hook == nil {
 		return nil, "", false
 	}
 	parent, err := t.Path(dir)
 	if err != nil {
-		return nil, "", false // it was removed; so the request will fail
+		return nil, "", false // the directory was removed, so the request will fail
 	}
 	at = path.Join(parent, name)
 	bind, ok = r.hook(at)
@@ -96,14 +98,14 @@ func (r *redirects) run(p place, d *redirect, bind func() error, at string) erro
 	defer r.end(p, d)
 	noted := r.afterMkdir(at)
 	return WithoutDevice(func() error {
-		defer r.mounts(uint32(unix.Gettid()))()
+		defer r.exempt(uint32(unix.Gettid()))()
 		return d.bind(bind, noted)
 	})
 }
 
-// mounts has the look-ups of a thread answered at once until the returned function is called. Whoever mounts for the
-// same place may wait for the other, and must not wait here for what that one does.
-func (r *redirects) mounts(thread uint32) (over func()) {
+// exempt has look-ups of a thread answered at once until over is called. A thread that mounts at
+// the same place as another may wait for that one in the kernel, and must not wait here too.
+func (r *redirects) exempt(thread uint32) (over func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.threads == nil {
@@ -117,7 +119,8 @@ func (r *redirects) mounts(thread uint32) (over func()) {
 	}
 }
 
-// unfinished is a directory that was made and for which bind was not called, or did not get to its end.
+// unfinished is a directory for which bind was not called, or did not return, before the previous
+// process ended.
 type unfinished struct {
 	place
 	*redirect
@@ -125,18 +128,18 @@ type unfinished struct {
 	path string
 }
 
-// remember has everybody wait for these directories from now on. The kernel is not served yet.
+// remember makes look-ups of these directories wait from now on. The mount is not served yet.
 func (r *redirects) remember(t *worktree.Tree, list []worktree.Place) (found []unfinished) {
 	for _, at := range list {
 		p := place{at.Dir, at.Name}
-		if bind, path, ok := r.asked(t, at.Dir, at.Name); ok {
+		if bind, path, ok := r.bindFor(t, at.Dir, at.Name); ok {
 			found = append(found, unfinished{p, r.begin(p), bind, path})
 		}
 	}
 	return found
 }
 
-// finish redirects them. Nobody waits for that.
+// finish redirects them in the background.
 func (r *redirects) finish(list []unfinished) {
 	for _, u := range list {
 		r.binds.Go(func() {
@@ -147,8 +150,8 @@ func (r *redirects) finish(list []unfinished) {
 	}
 }
 
-// Redirect calls bind for a directory that is there already, and waits for it. Others wait meanwhile as they do for one
-// that was just made.
+// Redirect calls bind for an existing directory and returns its result. Look-ups wait meanwhile as
+// they do for a new directory.
 func (s *Server) Redirect(at worktree.Place, bind func() error) error {
 	r, p := s.redirects, place{at.Dir, at.Name}
 	parent, err := s.fs.tree.Path(at.Dir)
@@ -161,9 +164,10 @@ func (s *Server) Redirect(at worktree.Place, bind func() error) error {
 	return <-done
 }
 
-// afterMkdir gives what is closed when the kernel has taken note of a directory just made. Until then it knows the name
-// as absent and would not ask us. mkdir(2) has the parent locked meanwhile, and so has who looks up a name there that
-// the kernel cannot know (fs/namei.c, lookup_slow): it waits for mkdir. The name is one that no directory has.
+// afterMkdir returns a channel that is closed when the kernel has seen the reply to a mkdir. Until
+// then it knows the name as absent and sends no look-ups. mkdir(2) holds the lock of the parent
+// meanwhile, as do look-ups of names there that the kernel does not know (fs/namei.c, lookup_slow):
+// so a look-up of a name that cannot exist waits for the mkdir.
 func (r *redirects) afterMkdir(at string) (noted <-chan struct{}) {
 	done := make(chan struct{})
 	r.binds.Go(func() {
@@ -176,14 +180,15 @@ func (r *redirects) afterMkdir(at string) (noted <-chan struct{}) {
 	return done
 }
 
-// bind mounts when the kernel has taken note of the directory: it says so, or asks for the name. The latter may come
-// from another mkdir(2) of the same name, which has the parent locked until we have answered it: who waited for the
-// parent then would wait for ever. It may also come from before; then the name is not found yet.
+// bind mounts once the kernel has seen the reply to the mkdir, or looks the name up. That look-up
+// may belong to another mkdir(2) of the same name, which holds the lock of the parent until it is
+// answered, so waiting for the parent would never end. It may also have been sent before the reply;
+// the name is then not found yet.
 func (d *redirect) bind(bind func() error, noted <-chan struct{}) error {
 	select {
 	case <-noted:
 		return bind()
-	case <-d.asked:
+	case <-d.lookedUp:
 	}
 	for {
 		err := bind()
@@ -204,7 +209,7 @@ func (r *redirects) begin(p place) *redirect {
 	if r.binding == nil {
 		r.binding = make(map[place]*redirect)
 	}
-	d := &redirect{asked: make(chan struct{}), done: make(chan struct{})}
+	d := &redirect{lookedUp: make(chan struct{}), done: make(chan struct{})}
 	r.binding[p] = d
 	r.running.Store(int32(len(r.binding)))
 	return d
@@ -213,15 +218,15 @@ func (r *redirects) begin(p place) *redirect {
 func (r *redirects) end(p place, d *redirect) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.binding[p] == d { // not another that was made since in its place
+	if r.binding[p] == d { // not another one that was created since
 		delete(r.binding, p)
 	}
 	r.running.Store(int32(len(r.binding)))
 	close(d.done)
 }
 
-// wait waits until a name is no directory that something is just being mounted over. For a thread that mounts it
-// says true instead: what that is shown, the kernel must not keep for others.
+// wait waits until a name is not being redirected. For a thread that mounts there it returns true
+// at once: the kernel must not cache that reply for others.
 func (r *redirects) wait(w *waiter, dir worktree.Node, name string) (mounting bool, err error) {
 	var late <-chan time.Time
 	for r.running.Load() > 0 {
@@ -232,14 +237,14 @@ func (r *redirects) wait(w *waiter, dir worktree.Node, name string) (mounting bo
 		if !ok || mounts {
 			return ok, nil
 		}
-		d.once.Do(func() { close(d.asked) })
+		d.once.Do(func() { close(d.lookedUp) })
 		if late == nil {
 			timer := time.NewTimer(longestWait)
 			defer timer.Stop()
 			late = timer.C
 		}
 		select {
-		case <-d.done: // there may be another that was begun since
+		case <-d.done: // another redirect may have begun since
 		case <-late:
 			return true, nil
 		case <-w.Done():
@@ -249,7 +254,8 @@ func (r *redirects) wait(w *waiter, dir worktree.Node, name string) (mounting bo
 	return false, nil
 }
 
-// busy says whether something is just being mounted over a directory, which a listing must not show to the kernel.
+// busy reports whether a directory is being redirected, so that a listing must not show it to the
+// kernel.
 func (r *redirects) busy(n worktree.Node) bool {
 	if r.running.Load() == 0 {
 		return false
@@ -264,7 +270,7 @@ func (r *redirects) busy(n worktree.Node) bool {
 	return false
 }
 
-// idle returns when nothing is just being mounted.
+// idle waits until no directory is being redirected.
 func (r *redirects) idle(ctx context.Context) error {
 	ended := make(chan struct{})
 	go func() {

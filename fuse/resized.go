@@ -11,25 +11,26 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// resized knows the files whose size was told wrong. With a writeback cache the kernel takes no other size for a file
-// that it knows, but it takes a node of another generation for another file (fs/fuse/inode.c, fuse_iget): it looks at
-// that afresh, and whoever has the old one open gets EIO from then on. Until it is shown the new generation every READ
-// fails: behind one that failed it tries again page by page, and would fill up what the wrong size has too much with
-// zeros.
+// resized holds the files whose size was reported wrong. With a writeback cache the kernel keeps
+// the size of a file that it knows, but a node with another generation is another file to it
+// (fs/fuse/inode.c, fuse_iget): it fetches that one's attributes, and processes that have the old
+// one open get EIO from then on. Until the kernel has looked up the new generation every READ
+// fails: after a failed READ the kernel tries again page by page, and would fill the excess of the
+// wrong size with zeros.
 //
-// The generation is one of four, which come again after four such changes of one file. That suffices to tell it from the
-// one before.
+// There are four generations, which repeat after four such changes of one file. This suffices to
+// distinguish one from the one before.
 type resized struct {
 	tree *worktree.Tree
 
-	any atomic.Bool // there hardly ever is one
+	any atomic.Bool // whether there is any, which is rare
 
 	mu     sync.Mutex
-	hidden map[worktree.Node]bool // files that the kernel was not yet shown in their new generation
+	hidden map[worktree.Node]bool // files whose new generation the kernel has not looked up yet
 }
 
-// show gives the generation of a node that the kernel is about to be shown.
-func (r *resized) show(n worktree.Node) uint64 {
+// generation returns the generation of a node for a reply to the kernel.
+func (r *resized) generation(n worktree.Node) uint64 {
 	if n.Own() {
 		return 0
 	}
@@ -42,7 +43,7 @@ func (r *resized) show(n worktree.Node) uint64 {
 	return uint64(w.Load() >> shift & generationBits >> generationShift)
 }
 
-// wrong says whether the kernel still has the wrong size of a file.
+// wrong reports whether the kernel still has the wrong size of a file.
 func (r *resized) wrong(n worktree.Node) bool {
 	if !r.any.Load() {
 		return false
@@ -70,9 +71,10 @@ func (r *resized) add(n worktree.Node) {
 	}
 }
 
-// lookAgain makes the kernel look up a file whose size was told wrong. This is done behind the request that found it
-// out: to drop an entry takes the directory's lock, and who has that may wait for the page that the request is to fill.
-func (f *writable) lookAgain(n worktree.Node) {
+// lookUpAnew makes the kernel look up a file whose size was reported wrong. This happens after the
+// request that found it out: dropping an entry takes the directory's lock, whose holder may wait
+// for the page that the request is to fill.
+func (f *writable) lookUpAnew(n worktree.Node) {
 	f.resized.add(n)
 	f.notices.Go(func() {
 		parent, err := f.tree.Parent(n)

@@ -13,24 +13,26 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// WithoutDevice runs f on a thread of its own that has none of the process's open files but standard input, output,
-// error and what Go's runtime polls with, and so not /dev/fuse.
+// WithoutDevice runs f on a thread of its own that has none of the process's open files except
+// standard input, output, error and the files with which Go's runtime polls; in particular not
+// /dev/fuse.
 //
-// A thread that waits in the kernel for an answer of this very process cannot be killed once the request is read, and
-// while it is not dead it holds the files of the process. With the device, the mount would hang for ever, alive without
-// anybody to serve it (fs/fuse/dev.c, request_wait_answer); with a lock, a successor could not begin. With a table of
-// its own it holds nothing that matters: the others close what is open when they die.
+// A thread that waits in the kernel for a reply of its own process cannot be killed once the
+// request was read, and until it dies it keeps the files of the process open. With the device, the
+// mount would hang forever, alive and without a process that serves it (fs/fuse/dev.c,
+// request_wait_answer); with a lock, a successor could not start. With a table of its own the
+// thread keeps only harmless files open.
 func WithoutDevice(f func() error) error { return withFiles(nil, f) }
 
-// tellKernel has the kernel told something for which it may wait for locks of the mount, whose holders may wait for us. The
-// thread that does it has the device and nothing else, so that a successor can begin and answer them: the keeper has the
-// device as well.
+// tellKernel sends a notice to the kernel that may wait for locks of the mount, whose holders may
+// wait for replies. The thread that sends it has only the device, so that a successor can start and
+// answer them: the supervisor has the device as well.
 func (d *Device) tellKernel(tell func() raw.Status) (status raw.Status) {
 	err := withFiles([]int{d.served}, func() error {
 		status = tell()
 		return nil
 	})
-	if err != nil { // there is no thread to be had
+	if err != nil { // no thread can be created
 		status = tell()
 	}
 	return status
@@ -39,10 +41,11 @@ func (d *Device) tellKernel(tell func() raw.Status) (status raw.Status) {
 func withFiles(keep []int, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // for good: the thread ends with the goroutine, nobody else may get these files
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, and no other goroutine gets its files
 		if unix.Gettid() == os.Getpid() {
-			// Go never ends the main thread. It would keep a copy of every open file, and be what /proc/self/fd shows. While
-			// it is taken, another goroutine gets another thread.
+			// Go never ends the main thread. It would keep a copy of every open file, and be the
+			// one that /proc/self/fd shows. While this goroutine occupies it, the next one gets
+			// another thread.
 			defer runtime.UnlockOSThread()
 			done <- withFiles(keep, f)
 			return
@@ -56,7 +59,8 @@ func withFiles(keep []int, f func() error) error {
 	return <-done
 }
 
-// closeAllBut gives this thread a table of files of its own, with nothing in it from 3 on but these, in ascending order.
+// closeAllBut gives this thread a file table of its own, in which from 3 on only the files of keep,
+// in ascending order, are open.
 func closeAllBut(keep []int) error {
 	if err := unix.Unshare(unix.CLONE_FILES); err != nil {
 		return os.NewSyscallError("unshare", err)
@@ -73,11 +77,11 @@ func closeAllBut(keep []int) error {
 	return nil
 }
 
-// pollFiles are the descriptors that the runtime itself waits with. Every thread that allocates or returns from a system
-// call may begin a garbage collection or look for work, and polls then; where it cannot, it ends the process ("netpoll
-// failed").
+// pollFiles are the descriptors with which the runtime itself waits. Any thread that allocates or
+// returns from a system call may start a garbage collection or look for work, and then polls; if it
+// cannot, it ends the process ("netpoll failed").
 var pollFiles = sync.OnceValue(func() []int {
-	if r, w, err := os.Pipe(); err == nil { // the first file that can be polled has them made
+	if r, w, err := os.Pipe(); err == nil { // the first file that can be polled makes the runtime create them
 		r.Close()
 		w.Close()
 	}

@@ -14,24 +14,24 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Event is one answered request, as those see it who listen.
+// Event is one answered request, for listeners of Trace.
 type Event struct {
-	Time    time.Time // when the request came
+	Time    time.Time // when the request was read
 	Took    time.Duration
 	Op      string // the kernel's name of the request
-	PID     int    // of the process that made it; 0: the kernel did, writing back
-	Command string // its name; "" if it has gone meanwhile
+	PID     int    // of the process that made it; 0: the kernel, which wrote back
+	Command string // its name; "" if the process has ended
 	Path    string // relative to the mount's root; "" is the root itself
 	To      string // new path of a rename
-	Offset  int64  // of what was read or written, in bytes
-	Size    int64  // of what was read or written, in bytes
+	Offset  int64  // of the range that was read or written, in bytes
+	Size    int64  // of the range that was read or written, in bytes
 	Status  raw.Status
 
-	Source       metrics.Source // what was not at hand
-	Blobs, Bytes int64          // that were asked for and came with it
+	Source       metrics.Source // where missing data came from
+	Blobs, Bytes int64          // blobs requested, and bytes received, for this request
 }
 
-// event is one that is being made. What begin and the request's own goroutine write, end reads.
+// event is an Event before its end. begin and the goroutine of the request write it, end reads it.
 type event struct {
 	Event
 	unique    uint64
@@ -42,7 +42,7 @@ type event struct {
 	cost      metrics.Cost
 }
 
-// tracer tells listeners of requests. While there is none a request pays for one atomic load.
+// tracer reports requests to listeners. Without listeners a request costs one atomic load.
 type tracer struct {
 	tree     *worktree.Tree
 	listened atomic.Bool
@@ -52,8 +52,8 @@ type tracer struct {
 	listeners map[*func(Event)]struct{}
 }
 
-// Trace has listen called with each request that begins from now on, when it is about to be answered, until stop is
-// called. It is called from many goroutines, and whoever made the request waits meanwhile.
+// Trace calls listen with each request that begins from now on, just before it is answered, until
+// stop is called. listen is called from many goroutines, and delays the caller of the request.
 func (s *Server) Trace(listen func(Event)) (stop func()) {
 	t := &s.fs.tracer
 	t.mu.Lock()
@@ -77,7 +77,7 @@ func (t *tracer) begin(op op, h *raw.InHeader, start time.Time) *event {
 	return e
 }
 
-// cost is where what a request needs is noted; nil: nobody listens to it.
+// cost returns where the cost of a request is counted; nil without listeners.
 func (t *tracer) cost(h *raw.InHeader) *metrics.Cost {
 	if !t.listened.Load() {
 		return nil
@@ -88,7 +88,7 @@ func (t *tracer) cost(h *raw.InHeader) *metrics.Cost {
 	return nil
 }
 
-// end tells of a request. Its process still waits for the answer, so /proc knows it.
+// end reports a request. Its process still waits for the reply, so /proc has it.
 func (t *tracer) end(e *event, took time.Duration, status raw.Status) {
 	t.open.Delete(e.unique)
 	e.Took, e.Status = took, status
@@ -107,7 +107,8 @@ func (t *tracer) end(e *event, took time.Duration, status raw.Status) {
 	}
 }
 
-// path gives a node's path, or that of a name in it. What has no name any more is told by its number.
+// path returns a node's path, or that of a name in it. A node without a name is shown by its
+// number.
 func (t *tracer) path(node uint64, name string) string {
 	at, err := t.tree.Path(worktree.Node(node))
 	if err != nil {
@@ -116,8 +117,8 @@ func (t *tracer) path(node uint64, name string) string {
 	return path.Join(at, name)
 }
 
-// process finds the process of a thread and its name (proc(5), status). The command line is nobody's business: it may
-// hold a secret.
+// process returns the process of a thread and its name (proc(5), status). The command line is not
+// shown, since it may hold a secret.
 func process(tid uint64) (pid int, command string) {
 	status, err := proc.Of(int(tid)).Status()
 	if err != nil || status.PID == 0 {

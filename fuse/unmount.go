@@ -12,16 +12,17 @@ import (
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
 )
 
-// ErrBusy says that files of the mount are in use.
+// ErrBusy means that files of the mount are in use.
 var ErrBusy = errors.New("files or directories of the mount are in use")
 
-// busyFor is how long a busy mount is tried again: a process that has just ended may still hold its files for a moment.
+// busyFor is how long a busy mount is retried: a process that has just ended may still hold its
+// files for a moment.
 const busyFor = 200 * time.Millisecond
 
-// Unmount takes the mount away and returns when nothing of it is left. If somebody uses it, the error is ErrBusy and
-// the mount goes on.
+// Unmount unmounts and returns when the mount has ended. If the mount is in use, the error is
+// ErrBusy and the mount remains.
 func (s *Server) Unmount(ctx context.Context) error {
-	if s.redirects != nil { // what is just being mounted over a directory is waited for, else it would be lost sight of
+	if s.redirects != nil { // wait for redirects in progress, whose mounts would otherwise be lost
 		if err := s.redirects.idle(ctx); err != nil {
 			return fmt.Errorf("unmount %s: wait for redirected directories: %w", s.dir, err)
 		}
@@ -41,7 +42,7 @@ func (s *Server) Unmount(ctx context.Context) error {
 			return fmt.Errorf("unmount %s: %w", s.dir, err)
 		}
 	}
-	s.fs.leaving()
+	s.fs.endWaits()
 	select {
 	case <-s.ended:
 		return nil
@@ -50,8 +51,8 @@ func (s *Server) Unmount(ctx context.Context) error {
 	}
 }
 
-// Detach takes the mount out of the directory tree although it is in use. Files that are open go on until their
-// last user closes them; Wait waits for that.
+// Detach removes the mount from the directory tree although it is in use. Open files work until
+// they are closed; Wait waits for that.
 func (s *Server) Detach() error { return s.detach() }
 
 func (s *Server) detach() error {
@@ -64,25 +65,25 @@ func (s *Server) detach() error {
 func (s *Server) umount(ctx context.Context, flags int) error {
 	select {
 	case <-s.ended:
-		return nil // somebody else did it
+		return nil // another process has unmounted it
 	default:
 	}
 	if os.Geteuid() != 0 {
 		return s.fusermount(ctx, flags)
 	}
-	// What processes wrote comes to us as requests while umount(2) waits.
+	// The kernel sends WRITE requests for dirty pages while umount(2) waits.
 	err := WithoutDevice(func() error { return unix.Unmount(s.dir, flags|unix.UMOUNT_NOFOLLOW) })
 	switch {
 	case errors.Is(err, unix.EBUSY):
 		return ErrBusy
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
-		return nil // not a mount point any more
+		return nil // no longer a mount point
 	default:
 		return err
 	}
 }
 
-// listed looks for a mount point in what the kernel lists, without touching it.
+// listed reports whether dir is in the kernel's table of mounts. It does not access dir.
 func listed(dir string) bool {
 	mounts, err := mountinfo.Self()
 	_, ok := mounts.At(dir)

@@ -8,16 +8,16 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// writable is a mount that can be changed.
+// writable is the file system of a writable mount.
 type writable struct {
 	*fileSystem
 	sizes     sizes
 	resized   resized
 	redirects redirects
 	writes    *writing
-	acl       bool // access control lists count
+	acl       bool // access control lists apply
 
-	notices sync.WaitGroup // notices to the kernel that must not be waited for in a request
+	notices sync.WaitGroup // notices to the kernel for which a request must not wait
 }
 
 var (
@@ -25,28 +25,28 @@ var (
 	_ raw.RawFileSystem = (*writable)(nil)
 )
 
-// fillEntry shows the kernel a node, which it counts: every reply that carries a node is noted before it is sent,
-// because the kernel may forget the node as soon as it has it.
+// fillEntry fills in a node that the kernel counts: the look-up count is increased before the reply
+// is sent, because the kernel may forget the node as soon as it has the reply.
 func (f *writable) fillEntry(out *raw.EntryOut, a worktree.Attr) {
 	f.tree.Remember(a.Node)
 	a, until := f.shown(a)
 	fillEntry(out, a)
-	out.Generation = f.resized.show(a.Node)
+	out.Generation = f.resized.generation(a.Node)
 	if !until {
 		out.SetAttrTimeout(0)
 	}
 }
 
-// shown gives a node's attributes as the kernel is to be shown them, and says whether it may keep them.
+// shown returns a node's attributes for a reply, and whether the kernel may cache them.
 func (f *writable) shown(a worktree.Attr) (_ worktree.Attr, keep bool) {
 	if !isFile(a.Mode) {
-		return a, a.Size >= 0 // of a symbolic link it takes any size at any time
+		return a, a.Size >= 0 // the kernel accepts a symbolic link's size at any time
 	}
 	if f.sizes.untold(a.Node, a.Size >= 0) {
 		a.Size = 0
 		return a, false
 	}
-	if a.Size < 0 { // found before the size was known; another request was quicker
+	if a.Size < 0 { // read before the size was known; another request was quicker
 		a, keep = f.tree.KnownAttr(a.Node)
 		return a, keep
 	}

@@ -275,9 +275,9 @@ func TestTimes(t *testing.T) {
 }
 
 func TestSplitTime(t *testing.T) {
-	for _, ns := range []int64{0, 1, -1, second, -second, 1<<62 + 5, -second - 1} {
+	for _, ns := range []int64{0, 1, -1, nanosPerSecond, -nanosPerSecond, 1<<62 + 5, -nanosPerSecond - 1} {
 		sec, nsec := split(ns)
-		if got := join(sec, nsec); got != ns || nsec >= second {
+		if got := join(sec, nsec); got != ns || nsec >= nanosPerSecond {
 			t.Errorf("%d: %d s %d ns, back %d", ns, int64(sec), nsec, got)
 		}
 	}

@@ -16,25 +16,27 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// errElsewhere says that something else is mounted over the mount.
-var errElsewhere = errors.New("something else is mounted there")
+// errCovered means that something else is mounted over the mount.
+var errCovered = errors.New("something else is mounted there")
 
-// WriteBack returns when what programs had written into the kernel's cache before the call is in the tree. It must not be
-// called by who answers a request. When ctx ends it returns, and the kernel goes on.
+// WriteBack returns when the tree has all data that programs had written into the kernel's cache
+// before the call. It must not be called while answering a request. If ctx ends it returns, and the
+// kernel continues.
 //
-// Only of some files does the kernel tell that they are written to (Refresh has it tell anew), and of those that are
-// mapped of none: so all are written back. To do that syncfs(2) looks at those alone that have something to be written.
-// It sends it, and times, but does not wait for the answers (fs/fs-writeback.c, wait_sb_inodes leaves out what fuse has).
-// Requests come in the order in which they were sent, so that a request of our own behind them says that they are here,
-// except for those that the kernel holds back because too many are under way: then it is done once more.
+// The kernel reports writes only for some files (again after Refresh), and none for files that are
+// mapped, so all files are written back: syncfs(2) visits only those with dirty pages. It sends
+// these, and times, but does not wait for the replies (fs/fs-writeback.c, wait_sb_inodes leaves
+// fuse out). Requests are read in the order in which they were sent, so the arrival of a request of
+// our own shows that they have arrived, except for those that the kernel holds back because too
+// many are in flight: then it is repeated.
 func (s *Server) WriteBack(ctx context.Context) error {
 	if s.redirects == nil {
-		return nil // nothing can be written
+		return nil // read-only: there are no writes
 	}
-	if nodes := s.fs.tree.Writers(); len(nodes) <= manyWriters {
+	if nodes := s.fs.tree.Writers(); len(nodes) <= maxRefreshNow {
 		s.Refresh(nodes)
 	} else {
-		defer s.refreshBeside(nodes)
+		defer s.refreshInBackground(nodes)
 	}
 	for {
 		if err := s.sendAll(ctx); err != nil {
@@ -55,9 +57,10 @@ func (s *Server) WriteBack(ctx context.Context) error {
 	}
 }
 
-// refreshBeside is Refresh for very many files, which takes a while: nearly all of them are closed. What is written to one
-// of them before its turn is not told, and so all is written back once more at the end.
-func (s *Server) refreshBeside(nodes []worktree.Node) {
+// refreshInBackground is Refresh for very many files, in the background: nearly all of them are closed. A
+// write to one of them before its turn is not reported, so everything is written back once more at
+// the end.
+func (s *Server) refreshInBackground(nodes []worktree.Node) {
 	if !s.refreshing.CompareAndSwap(false, true) {
 		s.Refresh(nodes)
 		return
@@ -73,14 +76,14 @@ func (s *Server) refreshBeside(nodes []worktree.Node) {
 	}()
 }
 
-// manyWriters is for how many files the kernel is made to tell anew while somebody waits.
-const manyWriters = 500
+// maxRefreshNow is the number of files above which Refresh runs in the background.
+const maxRefreshNow = 500
 
-// heldBack is how long the kernel is given before it is asked again whether it still holds requests back.
+// heldBack is the pause before the next check whether the kernel still holds requests back.
 const heldBack = 10 * time.Millisecond
 
-// sendAll has the kernel send what is to be written, and waits until it has come. One thread at a time does so: one that
-// hangs stays alone.
+// sendAll makes the kernel send all dirty pages, and waits until they have arrived. One thread at a
+// time does so: if it hangs, no others do.
 func (s *Server) sendAll(ctx context.Context) error {
 	select {
 	case s.sending <- struct{}{}:
@@ -112,12 +115,12 @@ func (s *Server) syncfs() error {
 		return err
 	}
 	if st.Type != unix.FUSE_SUPER_MAGIC {
-		return errElsewhere
+		return errCovered
 	}
-	if _, err := ignoringEINTR(func() (int, error) { return 0, unix.Syncfs(fd) }); err != nil {
+	if _, err := retryEINTR(func() (int, error) { return 0, unix.Syncfs(fd) }); err != nil {
 		return err
 	}
-	if err := unix.Fstatfs(fd, &st); err != nil { // the request behind them
+	if err := unix.Fstatfs(fd, &st); err != nil { // the request that follows them
 		return err
 	}
 	var root unix.Stat_t
@@ -128,18 +131,18 @@ func (s *Server) syncfs() error {
 	return nil
 }
 
-// What one thread has taken from the device before another one took the request behind it may not have been looked at when
-// that is answered. settleTime bounds the wait for it, settleLook is between two looks at it, and settleBlind is the wait
-// where nothing can be looked at.
+// A request that one thread has read before another thread read the request after it may not have
+// been started when that one is answered. settleTime bounds the wait for it, settleLook is the
+// interval of the checks, and settleBlind is the wait where nothing can be checked.
 const (
 	settleTime  = 20 * time.Millisecond
 	settleLook  = 50 * time.Microsecond
 	settleBlind = 2 * time.Millisecond
 )
 
-// settle waits until all requests that the kernel has no answer to are under way here. The file tells how many those are
-// (fs/fuse/control.c); it is there where fusectl is mounted. On a mount where there is always another request this may take
-// all of settleTime.
+// settle waits until every request that the kernel has sent is in progress here. The file `waiting`
+// shows how many there are (fs/fuse/control.c); it exists where fusectl is mounted. In a mount with
+// a constant stream of requests this may take all of settleTime.
 func (s *Server) settle(waiting string) {
 	for until := time.Now().Add(settleTime); time.Now().Before(until); time.Sleep(settleLook) {
 		before := s.fs.ops.pending.Load()
@@ -155,39 +158,39 @@ func (s *Server) settle(waiting string) {
 	}
 }
 
-// writing are the WRITEs that are being answered.
+// writing counts the WRITEs that are being answered.
 type writing struct {
-	mu    sync.Mutex
-	round uint64
-	under map[uint64]int // how many began in a round
-	ended chan struct{}  // closed when the last of a round ends; nil: nobody waits
+	mu      sync.Mutex
+	round   uint64
+	inRound map[uint64]int // how many began in a round
+	ended   chan struct{}  // closed when the last of a round ends; nil: no call of wait
 }
 
-// begin notes that a WRITE has come; what it gives is for end.
+// begin records a WRITE; its result is for end.
 func (w *writing) begin() (round uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.under == nil {
-		w.under = make(map[uint64]int)
+	if w.inRound == nil {
+		w.inRound = make(map[uint64]int)
 	}
-	w.under[w.round]++
+	w.inRound[w.round]++
 	return w.round
 }
 
 func (w *writing) end(round uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.under[round]--; w.under[round] > 0 {
+	if w.inRound[round]--; w.inRound[round] > 0 {
 		return
 	}
-	delete(w.under, round)
+	delete(w.inRound, round)
 	if w.ended != nil {
 		close(w.ended)
 		w.ended = nil
 	}
 }
 
-// wait returns when those that have come are answered.
+// wait returns when the WRITEs that have begun are answered.
 func (w *writing) wait(ctx context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -210,7 +213,7 @@ func (w *writing) wait(ctx context.Context) error {
 }
 
 func (w *writing) before(round uint64) bool {
-	for r := range w.under {
+	for r := range w.inRound {
 		if r < round {
 			return true
 		}

@@ -10,19 +10,20 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/acl"
 )
 
-// capability is the attribute whose length the kernel asks for before a write (security/commoncap.c,
-// cap_inode_need_killpriv). execve(2) asks for its value, programs for both (asksForAttribute).
+// capability is the attribute whose length the kernel requests before a write
+// (security/commoncap.c, cap_inode_need_killpriv). execve(2) requests its value, programs request
+// both (asksForAttribute).
 const capability = "security.capability"
 
-// GetXAttr is asked for "security.capability" with the first write to a file and again whenever the kernel has asked
-// for its attributes (fs/fuse/inode.c, fuse_change_attributes_common clears S_NOSEC). With a writeback cache that is all
-// that tells us of the write before the file is closed.
+// GetXAttr is sent for "security.capability" with the first write to a file, and again after each
+// refresh of its attributes (fs/fuse/inode.c, fuse_change_attributes_common clears S_NOSEC). With a
+// writeback cache it is the only sign of a write before the file is closed.
 func (f *writable) GetXAttr(_ <-chan struct{}, h *raw.InHeader, name string, dest []byte) (uint32, raw.Status) {
 	if acl.IsName(name) && !f.acl {
 		return 0, raw.Status(syscall.EOPNOTSUPP)
 	}
 	n := worktree.Node(h.NodeId)
-	// Where a write is on record already it does not matter, and the file is most often one that was just made.
+	// Without an effect if the write is recorded already; most such files were just created.
 	if name == capability && len(dest) == 0 && (f.tree.OnRecord(n) || !asksForAttribute(h.Pid)) {
 		f.tree.Written(n)
 	}
@@ -30,7 +31,7 @@ func (f *writable) GetXAttr(_ <-chan struct{}, h *raw.InHeader, name string, des
 	if err != nil {
 		return 0, f.fail(opGetXattr, h, err)
 	}
-	return give(dest, string(value))
+	return copyValue(dest, string(value))
 }
 
 func (f *writable) ListXAttr(_ <-chan struct{}, h *raw.InHeader, dest []byte) (uint32, raw.Status) {
@@ -46,12 +47,12 @@ func (f *writable) ListXAttr(_ <-chan struct{}, h *raw.InHeader, dest []byte) (u
 		list.WriteString(name)
 		list.WriteByte(0)
 	}
-	return give(dest, list.String())
+	return copyValue(dest, list.String())
 }
 
-// give copies a value into a buffer; ERANGE with its length says that it is too small, also if only the length was
-// asked for (go-fuse knows).
-func give(dest []byte, value string) (uint32, raw.Status) {
+// copyValue copies a value into a buffer. It returns ERANGE with the length if the buffer is too small,
+// also if only the length was requested (go-fuse handles that).
+func copyValue(dest []byte, value string) (uint32, raw.Status) {
 	if len(value) > len(dest) {
 		return uint32(len(value)), raw.ERANGE
 	}

@@ -1,9 +1,9 @@
-// Package mcp offers the verbs of one session as tools of the Model Context Protocol, so that a coding agent can make
-// checkpoints of its own work, look at them and go back to them.
+// Package mcp offers the commands of one session as tools of the Model Context Protocol, so that a
+// coding agent can make checkpoints of its own work, list them and restore them.
 //
-// A tool returns what the command of the same name prints with --json, as structured content. A failure is a tool error whose
-// structured content is a control.ErrorReport. The session is looked up at every call: a mount may come, go and come back
-// while the agent runs.
+// A tool returns the output of the command of the same name with --json, as structured content. A
+// failure is a tool error whose structured content is a control.ErrorReport. The session is looked
+// up at every call: its mount may be unmounted and mounted again while the agent runs.
 package mcp
 
 import (
@@ -23,7 +23,8 @@ type Session struct {
 	Mount  control.MountStatus
 }
 
-// Find returns the session that the tools work in. verb is what is about to be done, for the text of an error.
+// Find returns the session that the tools work in. verb names the operation, for the text of an
+// error.
 type Find func(ctx context.Context, verb string) (Session, error)
 
 const instructions = `These tools work in an artifactfs session: a mounted git working tree of which checkpoints are kept.
@@ -44,7 +45,8 @@ func Serve(ctx context.Context, version string, find Find, in io.ReadCloser, out
 	return err
 }
 
-// reportErrors puts the code of a failed call and its hint into the result. Without it the result has a text only.
+// reportErrors puts the code of a failed call and its hint into the result. Without it the result
+// has a text only.
 func reportErrors(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
 		result, err := next(ctx, method, r)

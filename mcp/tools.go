@@ -75,7 +75,8 @@ type diffOutput struct {
 	Truncated bool `json:"truncated" jsonschema:"the patch was longer than 256 KiB and is cut"`
 }
 
-// transcriptOutput has the members of control.SessionRecordReply when records were appended, and the records when they were read.
+// transcriptOutput has the members of control.SessionRecordReply when records were appended, and
+// the records when they were read.
 type transcriptOutput struct {
 	Ref        string             `json:"ref,omitempty"`
 	Checkpoint string             `json:"checkpoint,omitempty" jsonschema:"checkpoint that the appended records belong to"`
@@ -245,7 +246,8 @@ func add[In, Out any](s *sdk.Server, find Find, tool *sdk.Tool, do func(context.
 	})
 }
 
-// openSchema returns the schema of T without the claim that there are no further properties: replies gain fields.
+// openSchema returns the schema of T without the claim that there are no further properties:
+// replies gain fields.
 func openSchema[T any]() *jsonschema.Schema {
 	schema, err := jsonschema.For[T](nil)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 // MaxCommitSize bounds a commit's or tag's content in bytes.
 const MaxCommitSize = 64 << 20
 
-// CommitInfo is what artifactfs needs of a commit.
+// CommitInfo is the part of a commit that artifactfs uses.
 type CommitInfo struct {
 	Tree      ID
 	Parents   []ID
@@ -57,7 +57,7 @@ func ParseCommit(f Format, content []byte) (CommitInfo, error) {
 	return c, nil
 }
 
-// ParseTagTarget reads what an annotated tag points to.
+// ParseTagTarget returns the object that an annotated tag points to.
 func ParseTagTarget(f Format, content []byte) (ID, Type, error) {
 	head, rest, _ := strings.Cut(string(content[:min(len(content), 256)]), "\n")
 	kind, _, _ := strings.Cut(rest, "\n")

@@ -1,8 +1,9 @@
-// Package object holds the vocabulary of git objects: ids of both hash formats, types, modes, and strict
-// parsers for trees and commits. It is pure: bytes in, values or an error naming the offending part out.
+// Package object defines git's objects: ids of both hash formats, types, modes, and strict parsers
+// for trees and commits. It is pure: from bytes to values, or to an error that names the part at
+// fault.
 //
-// Everything here reads bytes that a remote sent. A parser therefore accepts exactly what git itself would
-// write and rejects the rest; the formats are those of git's Documentation/gitformat-*.txt.
+// All input is sent by remotes. A parser therefore accepts exactly what git itself would write and
+// rejects the rest; the formats are those of git's Documentation/gitformat-*.txt.
 package object
 
 import (
@@ -64,7 +65,7 @@ type ID struct {
 	n   uint8
 }
 
-// ErrCollision says that bytes were made to collide under SHA-1; such an object is never accepted.
+// ErrCollision means that bytes were made to collide under SHA-1; such an object is never accepted.
 var ErrCollision = errors.New("bytes carry a SHA-1 collision attack")
 
 // FromBytes takes the 20 or 32 raw bytes of an id.
@@ -114,13 +115,13 @@ func MustID(s string) ID {
 	return id
 }
 
-// String gives the hexadecimal form; the zero ID is "".
+// String returns the hexadecimal form; the zero ID is "".
 func (id ID) String() string { return hex.EncodeToString(id.sum[:id.n]) }
 
-// Bytes gives the raw bytes; nil for the zero ID.
+// Bytes returns the raw bytes; nil for the zero ID.
 func (id *ID) Bytes() []byte { return id.sum[:id.n] }
 
-// IsZero says whether the id names nothing.
+// IsZero reports whether the id names nothing.
 func (id ID) IsZero() bool { return id.n == 0 }
 
 // Format is the hash format the id is of.
@@ -141,7 +142,7 @@ func (id ID) Compare(other ID) int {
 	return int(id.n) - int(other.n)
 }
 
-// Type is an object's type with the number git packs give it.
+// Type is an object's type; its value is the number in packs.
 type Type uint8
 
 const (
@@ -190,7 +191,7 @@ func (h *Hasher) Reset(t Type, size int64) {
 
 func (h *Hasher) Write(p []byte) (int, error) { return h.hash.Write(p) }
 
-// Sum gives the id of what was written, or ErrCollision.
+// Sum returns the id of the bytes written, or ErrCollision.
 func (h *Hasher) Sum() (ID, error) {
 	var id ID
 	if c, ok := h.hash.(sha1cd.CollisionResistantHash); ok {

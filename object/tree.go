@@ -18,14 +18,14 @@ const (
 	ModeGitlink Mode = 0o160000
 )
 
-// IsBlob says whether the entry's id names a blob: a file or a symlink.
+// IsBlob reports whether the entry's id names a blob: a file or a symlink.
 func (m Mode) IsBlob() bool { return m == ModeFile || m == ModeExec || m == ModeSymlink }
 
 // MaxNameLen is the longest entry name a Linux file system can show, in bytes.
 const MaxNameLen = 255
 
-// MaxTreeSize bounds a tree's content in bytes: far above any real directory (1 MiB holds about 25,000
-// entries), far below what would hurt the host.
+// MaxTreeSize bounds the size of a tree in bytes: far above any real directory (1 MiB holds about
+// 25,000 entries), and low enough not to harm the host.
 const MaxTreeSize = 256 << 20
 
 // TreeEntry is one entry of a directory.
@@ -35,9 +35,9 @@ type TreeEntry struct {
 	ID   ID
 }
 
-// ParseTree reads a tree's content. It refuses what could harm whoever checks it out: names that are empty,
-// ".", "..", ".git" or one of its disguises on other file systems, names with '/' or NUL or longer than
-// MaxNameLen, modes git does not know, zero ids, and entries that are duplicate or out of order.
+// ParseTree parses a tree. It refuses entries that could harm a checkout: names that are empty,
+// ".", "..", ".git" or one of its disguises on other file systems, names with '/' or NUL or longer
+// than MaxNameLen, unknown modes, zero ids, and entries that are duplicate or out of order.
 func ParseTree(f Format, content []byte) ([]TreeEntry, error) {
 	if len(content) > MaxTreeSize {
 		return nil, fmt.Errorf("parse tree: %d bytes, limit is %d", len(content), MaxTreeSize)
@@ -131,8 +131,8 @@ func byteAt(e TreeEntry, i int) byte {
 	return 0
 }
 
-// repeats finds a file and a directory of one name, which git's order allows to stand apart ("a", "a.b", "a/").
-// All that can stand between them starts with the directory's name, so the search back is short.
+// repeats finds a file and a directory of one name, between which git's order allows other entries
+// ("a", "a.b", "a/"). All of those start with the directory's name, so the search back is short.
 func repeats(before []TreeEntry, e TreeEntry) bool {
 	if e.Mode != ModeDir {
 		return false
@@ -161,14 +161,16 @@ func checkName(name string) error {
 	return nil
 }
 
-// hfsIgnored are the code points that HFS+ drops when it compares names (Apple TN1150), so that ".g\u200cit" is ".git" there.
+// hfsIgnored are the code points that HFS+ drops when it compares names (Apple TN1150), so that
+// ".g\u200cit" is ".git" there.
 func hfsIgnored(r rune) bool {
 	return r >= 0x200c && r <= 0x200f || r >= 0x202a && r <= 0x202e || r >= 0x206a && r <= 0x206f || r == 0xfeff
 }
 
-// IsDotGit says whether some file system takes name for ".git": any case, code points that HFS+ ignores,
-// and NTFS's trailing dots and spaces, streams (".git:x", ".git::$INDEX_ALLOCATION") and short name "git~1".
-// The whole family is refused everywhere, because a tree that carries one is an attack wherever it is met.
+// IsDotGit reports whether some file system takes name for ".git": any case, code points that HFS+
+// ignores, and NTFS's trailing dots and spaces, streams (".git:x", ".git::$INDEX_ALLOCATION") and
+// short name "git~1". The whole family is refused everywhere, because a tree that carries one is an
+// attack wherever it is met.
 func IsDotGit(name string) bool {
 	if len(name) < 4 {
 		return false

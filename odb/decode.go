@@ -32,15 +32,15 @@ func (b *body) free() {
 	}
 }
 
-// keeper is what Ingest and Unpack differ in.
+// keeper is the part of decoding that differs between Ingest and Unpack.
 type keeper interface {
-	// inMemory says whether a content is handed over in memory.
+	// inMemory reports whether a content is handed over in memory.
 	inMemory(t object.Type, size int64) bool
 	// spool opens the file for a content that is not; nil if its bytes are not wanted.
 	spool(size int64) (*os.File, error)
-	// scratch opens a file for deltas whose base has yet to come.
+	// scratch opens a file for deltas whose base has not arrived yet.
 	scratch() (*os.File, error)
-	// base gives the content of a record that was delivered.
+	// base returns the content of a record that was delivered.
 	base(rec int) (body, error)
 	// deliver takes over a verified object.
 	deliver(rec int, depth int, o Object) error
@@ -60,7 +60,7 @@ type decoder struct {
 	delta []byte // scratch for deltas that fit into it
 	buf   []byte // see copying
 
-	// Deltas whose base has yet to come lie in late one after the other.
+	// Deltas whose base has not arrived yet are in late, one after the other.
 	late     *os.File
 	lateSize int64
 	waiting  int
@@ -86,7 +86,7 @@ func newDecoder(f object.Format, limit, cache int64, in *input, t *table, k keep
 	}
 }
 
-// copying gives the buffer for contents that stream; most packs need none.
+// copying returns the buffer for contents that stream; most packs need none.
 func (d *decoder) copying() []byte {
 	if d.buf == nil {
 		d.buf = make([]byte, copyBuffer)
@@ -94,7 +94,7 @@ func (d *decoder) copying() []byte {
 	return d.buf
 }
 
-// run decodes the whole stream and gives the pack's trailer.
+// run decodes the whole stream and returns the pack's trailer.
 func (d *decoder) run() ([]byte, error) {
 	defer func() { discard(d.late) }()
 	var head [packHeaderSize]byte
@@ -124,7 +124,8 @@ func (d *decoder) run() ([]byte, error) {
 	return sum, nil
 }
 
-// missing names a delta whose base never came: it is not in the pack, or it is made from the delta itself.
+// missing returns the error for a delta whose base never arrived: it is not in the pack, or it
+// depends on the delta itself.
 func (d *decoder) missing() error {
 	var first lateDelta
 	var base string
@@ -193,7 +194,7 @@ func (d *decoder) add(off int64) (int, error) {
 	return d.table.add(off, d.in.crc), nil
 }
 
-// resolve applies the delta whose data comes next, or puts it aside until its base has come.
+// resolve applies the delta whose data comes next, or stores it until its base has arrived.
 func (d *decoder) resolve(e *entry) error {
 	base, ok := 0, false
 	if e.kind == refDelta {
@@ -229,7 +230,7 @@ func (d *decoder) resolve(e *entry) error {
 	return err
 }
 
-// postpone puts the delta whose data comes next aside. base is the record of an OFS delta's base.
+// postpone stores the delta whose data comes next. base is the record of an OFS delta's base.
 func (d *decoder) postpone(e *entry, base int) error {
 	if d.late == nil {
 		f, err := d.keeper.scratch()
@@ -319,7 +320,8 @@ func (d *decoder) patchLate(l lateDelta) (Object, error) {
 	return d.patch(l.base, small, nil)
 }
 
-// patch makes an object from the content of record base and a delta: small, or else what r reads.
+// patch applies a delta to the contents of record base. The delta is small, or, if that is nil,
+// read from r.
 func (d *decoder) patch(base int, small []byte, r byteSource) (Object, error) {
 	b, err := d.body(base)
 	if err != nil {
@@ -353,7 +355,7 @@ func (d *decoder) patch(base int, small []byte, r byteSource) (Object, error) {
 	})
 }
 
-// body gives the content of a record that was delivered.
+// body returns the content of a record that was delivered.
 func (d *decoder) body(rec int) (body, error) {
 	if t, data, ok := d.cache.get(rec); ok {
 		return body{typ: t, size: int64(len(data)), data: data}, nil
@@ -373,7 +375,8 @@ func (d *decoder) hashed(t object.Type, data []byte) (Object, error) {
 	return Object{ID: id, Type: t, Size: int64(len(data)), Data: data}, err
 }
 
-// output collects what write writes, in memory or in a file as the keeper wants, and hashes it.
+// output collects the bytes that write produces, in memory or in a file as the keeper decides, and
+// hashes them.
 func (d *decoder) output(t object.Type, size int64, write func(io.Writer) error) (Object, error) {
 	if d.keeper.inMemory(t, size) {
 		var b bytes.Buffer
@@ -423,8 +426,8 @@ func (r *exactReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// discard closes a spool file and removes it. It must be a file and not what is at its name: an unnamed
-// temporary file (O_TMPFILE) bears the name of its directory, which os.Remove would take.
+// discard closes a spool file and removes it. It must not remove the file's name: that of an
+// unnamed temporary file (O_TMPFILE) is its directory, which os.Remove would remove.
 func discard(f *os.File) {
 	if f != nil {
 		f.Close()

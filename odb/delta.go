@@ -6,10 +6,10 @@ import (
 	"io"
 )
 
-// Deltas: gitformat-pack(5), "Deltified representation". Two sizes, then instructions: copy from the base, or
-// insert what follows.
+// Deltas: gitformat-pack(5), "Deltified representation". Two sizes, then instructions: copy from
+// the base, or insert the bytes that follow.
 
-// byteSource is what a delta is read from.
+// byteSource is a reader for deltas.
 type byteSource interface {
 	io.Reader
 	io.ByteReader
@@ -39,10 +39,11 @@ func readSize(r io.ByteReader) (int64, error) {
 	}
 }
 
-// instruction is one step of a delta: copy n bytes from off in the base, or insert the n bytes that follow (off < 0).
+// instruction is one step of a delta: copy n bytes from off in the base, or insert the n bytes that
+// follow (off < 0).
 type instruction struct{ off, n int64 }
 
-// readInstruction reads the next step. io.EOF says that the delta is at its end.
+// readInstruction reads the next step. It returns io.EOF at the end of the delta.
 func readInstruction(r io.ByteReader) (instruction, error) {
 	op, err := r.ReadByte()
 	if err != nil {
@@ -93,8 +94,9 @@ func cutDelta(err error) error {
 	return err
 }
 
-// applyDelta makes the result in memory. A result over limit bytes is refused, and the whole delta is checked
-// before anything is allocated: a few bytes of delta can claim, and really make, gigabytes.
+// applyDelta makes the result in memory. A result over limit bytes is refused, and the whole delta
+// is checked before anything is allocated: a few bytes of delta can claim, and really make,
+// gigabytes.
 func applyDelta(base, delta []byte, limit int64) ([]byte, error) {
 	r := sliceReader{delta, 0}
 	baseSize, size, err := readDeltaSizes(&r)
@@ -161,8 +163,8 @@ func (r *sliceReader) ReadByte() (byte, error) {
 	return r.b[r.pos-1], nil
 }
 
-// streamDelta writes the result, size bytes, to w by way of buf; the sizes were read from r already, base has
-// baseSize bytes. It holds nothing but buf.
+// streamDelta writes the result, size bytes, to w by way of buf; the sizes were read from r
+// already, base has baseSize bytes. It holds nothing but buf.
 func streamDelta(w io.Writer, base io.ReaderAt, baseSize, size int64, r byteSource, buf []byte) error {
 	for left := size; ; {
 		in, err := readInstruction(r)

@@ -17,18 +17,20 @@ const (
 	refDelta       = 7
 )
 
-// entry is the header of one object in a pack: gitformat-pack(5), "pack-*.pack files have the following format".
+// entry is the header of one object in a pack: gitformat-pack(5), "pack-*.pack files have the
+// following format".
 type entry struct {
 	off     int64 // where the header starts
 	kind    uint8 // object.Type, ofsDelta or refDelta
-	size    int64 // of what inflates from it, in bytes: the content or the delta. A claim.
+	size    int64 // of the inflated data in bytes, contents or delta, as claimed by the header
 	baseOff int64 // of an ofsDelta
 	baseID  object.ID
 }
 
 func (e *entry) isDelta() bool { return e.kind >= ofsDelta }
 
-// parsePackHeader reads the 12 bytes every pack starts with and gives the number of entries it claims.
+// parsePackHeader reads the 12 bytes every pack starts with and returns the number of entries it
+// claims.
 func parsePackHeader(b []byte) (uint32, error) {
 	if len(b) < packHeaderSize || string(b[:4]) != "PACK" {
 		return 0, corrupt("no pack: starts with %.8q", b)
@@ -39,7 +41,7 @@ func parsePackHeader(b []byte) (uint32, error) {
 	return binary.BigEndian.Uint32(b[8:]), nil
 }
 
-// readEntry reads the header of the entry at off; r stands behind it afterwards, where the zlib data starts.
+// readEntry reads the header of the entry at off. Afterwards r is at the start of the zlib data.
 func readEntry(r io.ByteReader, f object.Format, off int64) (entry, error) {
 	e := entry{off: off}
 	c, err := r.ReadByte()
@@ -109,7 +111,7 @@ func (z *inflater) start(r flate.Reader) error {
 
 func (z *inflater) Read(p []byte) (int, error) { return z.zr.Read(p) }
 
-// finish checks that the data ends here, and its Adler-32.
+// finish checks that the data ends at the current position, and its Adler-32.
 func (z *inflater) finish() error {
 	var one [1]byte
 	switch n, err := z.zr.Read(one[:]); {
@@ -124,8 +126,8 @@ func (z *inflater) finish() error {
 	return nil
 }
 
-// whole reads exactly size bytes, into scratch where they fit, and checks that they are all. What it allocates
-// grows fourfold at most ahead of the bytes that came.
+// whole reads exactly size bytes, into scratch if they fit, and checks that the data ends there. It
+// allocates at most four times the bytes that have arrived.
 func (z *inflater) whole(scratch []byte, size int64) ([]byte, error) {
 	buf := scratch[:min(size, int64(cap(scratch)))]
 	if len(buf) == 0 {
@@ -160,7 +162,7 @@ func (z *inflater) stream(w io.Writer, size int64, buf []byte) error {
 	return z.finish()
 }
 
-// short is what it means that inflating ended before the claimed size.
+// short returns the error of data that ended before the claimed size.
 func short(err error) error {
 	if err == io.EOF {
 		return corrupt("less data than the header claims")
@@ -168,13 +170,14 @@ func short(err error) error {
 	return err
 }
 
-// elsewhere is a failure to write, or to read anything but the pack at hand: no verdict on the pack.
+// elsewhere is an error of writing, or of reading anything but the current pack: it does not mean
+// that the pack is corrupt.
 type elsewhere struct{ error }
 
 func (e elsewhere) Unwrap() error { return e.error }
 
-// diagnose says what err, met while decoding, means. readErr is the failure of the pack's reader that decoding
-// ran into, if any; without one, whatever zlib complains about is damage.
+// diagnose returns the meaning of an error met while decoding. readErr is the error of the pack's
+// reader, if there was one; without it, any complaint of zlib is corruption.
 func diagnose(err, readErr error) error {
 	var e elsewhere
 	switch {

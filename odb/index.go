@@ -175,7 +175,7 @@ func writeIndex(w io.Writer, f object.Format, t *table, packSum []byte) error {
 		out.Write(word[:])
 	}
 	out.Write(packSum)
-	if err := out.Flush(); err != nil { // a bufio.Writer keeps its first error until here
+	if err := out.Flush(); err != nil { // a bufio.Writer keeps its first error until Flush
 		return err
 	}
 	_, err := w.Write(sum.Sum(nil))

@@ -18,7 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// IngestOptions say how Ingest keeps a pack.
+// IngestOptions are options of Ingest.
 type IngestOptions struct {
 	Promisor      bool  // marks the pack as one whose missing objects the remote promised
 	MaxObjectSize int64 // larger objects are refused with ErrTooLarge, in bytes
@@ -32,13 +32,14 @@ type IngestResult struct {
 	Bytes   int64 // of the pack
 }
 
-// ingestCache is what Ingest keeps of recent contents as bases, in bytes.
+// ingestCache bounds the recent contents that Ingest keeps as delta bases, in bytes.
 const ingestCache = 8 << 20
 
-// Ingest keeps the pack that it reads from r to its end. Each object can be read as soon as it was verified;
-// each, if not nil, is told of it in the order of the pack (a delta that came before its base follows it), from this
-// goroutine. Its content may be kept but not changed, and is nil for a blob too large for memory. The pack must
-// be self-contained. On an error nothing is kept, and what was readable no longer is.
+// Ingest stores the pack that it reads from r to its end. Each object is readable as soon as it was
+// verified; then each, if not nil, is called with it on this goroutine, in the order of the pack (a
+// delta that precedes its base is delivered after it). The contents may be kept but not changed,
+// and are nil for a blob too large for memory. The pack must be self-contained. After an error
+// nothing is kept, and objects that were readable are no longer.
 func (s *Store) Ingest(ctx context.Context, r io.Reader, o IngestOptions, each func(id object.ID, t object.Type, content []byte)) (IngestResult, error) {
 	res, err := s.ingest(ctx, r, o, each)
 	if err != nil {
@@ -106,7 +107,7 @@ type ingestion struct {
 
 var _ keeper = (*ingestion)(nil)
 
-// without gives packs but the live one.
+// without returns packs but the live one.
 func (g *ingestion) without(packs []source) []source {
 	return slices.DeleteFunc(slices.Clone(packs), func(p source) bool { return p == g.live })
 }
@@ -140,9 +141,11 @@ func hasPack(packs []source, path string) bool {
 	return slices.ContainsFunc(packs, func(p source) bool { p2, ok := p.(*pack); return ok && p2.path == path })
 }
 
-// finish makes file a pack at path, whose entries t lists and sum ends. What is in its files is on disk then, unless the pack
-// is Temporary; settle syncs their names as well, and removes the pack if that fails. The order ensures that a process that sees
-// the index also sees the whole pack and its mark, even after a power loss: file systems keep the order of what happens to a directory.
+// finish makes file a pack at path, whose entries t lists and whose trailer is sum. The contents of
+// its files are then on disk, unless the pack is Temporary; settle syncs their names as well, and
+// removes the pack if that fails. The order ensures that a process that sees the index also sees
+// the whole pack and its mark, even after a power loss: file systems keep the order of changes of a
+// directory.
 func (s *Store) finish(f *os.File, t *table, path string, sum []byte, o IngestOptions) (settle func() error, err error) {
 	if err := f.Chmod(0o444); err != nil {
 		return nil, err
@@ -179,14 +182,15 @@ func (s *Store) finish(f *os.File, t *table, path string, sum []byte, o IngestOp
 	return publish(f.Name(), idx.Name(), path, o.Promisor)
 }
 
-// startWriting has the kernel begin to write a file, without waiting for it. If all files that are to be synced have been
-// begun, the journal of the file system takes them in one go, so that syncing the second costs nearly nothing. It is a hint.
+// startWriting has the kernel begin to write a file, without waiting for it. If all files that are
+// to be synced have been begun, the journal of the file system takes them in one go, so that
+// syncing the second costs nearly nothing. It is a hint.
 func startWriting(f *os.File) {
 	_ = unix.SyncFileRange(int(f.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WRITE)
 }
 
-// publish gives a pack and its index their names; settle as of finish. Files that bear them already have, by their names, the
-// same content.
+// publish returns a pack and its index their names; settle as of finish. Files that bear them
+// already have, by their names, the same content.
 func publish(pack, idx, path string, promisor bool) (settle func() error, err error) {
 	remove := func() {}
 	if _, err := os.Lstat(path + ".idx"); err != nil {

@@ -6,8 +6,8 @@ import (
 	"io"
 )
 
-// input reads a pack stream byte by byte or in pieces. What it hands out it also hashes, for the pack's trailer
-// and for the CRC of each entry, and passes on to tee.
+// input reads a pack stream byte by byte or in pieces. It hashes the bytes that it returns, for the
+// pack's trailer and for the CRC of each entry, and passes them on to tee.
 type input struct {
 	r    io.Reader
 	stop func() error // asked before each read of r
@@ -28,7 +28,7 @@ func newInput(r io.Reader, sum hash.Hash, stop func() error, tee func([]byte) er
 	return &input{r: r, stop: stop, tee: tee, sum: sum, buf: make([]byte, 32<<10)}
 }
 
-// offset is where the next byte stands in the pack.
+// offset returns the offset of the next byte in the pack.
 func (in *input) offset() int64 { return in.start + int64(in.pos) }
 
 func (in *input) ReadByte() (byte, error) {
@@ -81,7 +81,7 @@ func (in *input) fill() error {
 	return nil
 }
 
-// settle brings crc and tee up to what was handed out.
+// settle passes the bytes returned since its last call to crc and tee.
 func (in *input) settle() error {
 	if in.marked == in.pos {
 		return nil
@@ -98,7 +98,8 @@ func (in *input) settle() error {
 	return nil
 }
 
-// total brings sum up to what was handed out. It lags as far as it can: hashing is faster in large pieces.
+// total passes the bytes returned since its last call to sum. It is called as late as possible:
+// hashing is faster in large pieces.
 func (in *input) total() {
 	in.sum.Write(in.buf[in.summed:in.pos])
 	in.summed = in.pos

@@ -154,7 +154,7 @@ func (s *Store) candidates(paths []string) []candidate {
 	return packs
 }
 
-// damaged says whether a pack has already made a join fail.
+// damaged reports whether a pack has already made a join fail.
 func (s *Store) damaged(path string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -264,10 +264,10 @@ func (s *Store) joinPacks(ctx context.Context, packs []candidate, o JoinOptions)
 	return res, err
 }
 
-// errOvertaken says that somebody else has removed what was to be joined.
+// errOvertaken means that somebody else has removed what was to be joined.
 var errOvertaken = errors.New("packs were replaced meanwhile")
 
-// publishJoined gives the new pack its name, with its mark before it and its index behind.
+// publishJoined returns the new pack its name, with its mark before it and its index behind.
 func (s *Store) publishJoined(packs []candidate, file, path string, t *table, sum, mark []byte) (err error) {
 	for _, c := range packs {
 		if !whole(c.path) { // git has repacked: our copy would be one too many
@@ -315,7 +315,7 @@ func (s *Store) publishJoined(packs []candidate, file, path string, t *table, su
 	return settle()
 }
 
-// whole says whether a pack with its index and mark is there.
+// whole reports whether a pack with its index and mark is there.
 func whole(path string) bool {
 	for _, suffix := range []string{".pack", ".idx", ".promisor"} {
 		if _, err := os.Lstat(path + suffix); err != nil {
@@ -336,7 +336,7 @@ func (o *JoinOptions) pace(ctx context.Context) error {
 // reads it never.
 const maxMark = 8 << 20
 
-// joinMarks gives the lines of all marks, each once.
+// joinMarks returns the lines of all marks, each once.
 func joinMarks(packs []candidate) ([]byte, error) {
 	var all []byte
 	seen := map[string]bool{}

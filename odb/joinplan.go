@@ -105,7 +105,7 @@ func (p *joinPlan) addParts(b *oldBody) error {
 	return nil
 }
 
-// newPlace gives the new offset of the base at off, which must be an entry before the k-th of b.
+// newPlace returns the new offset of the base at off, which must be an entry before the k-th of b.
 func (p *joinPlan) newPlace(b *oldBody, k int, off int64) (int64, error) {
 	at := sort.Search(k, func(j int) bool { return b.idx.offset(int(b.order[j])) >= off })
 	if at == k || b.idx.offset(int(b.order[at])) != off {
@@ -136,7 +136,7 @@ func (p *joinPlan) step(s joinStep) {
 	p.steps = append(p.steps, s)
 }
 
-// sourceOf gives the path of the pack that the bytes at off come from.
+// sourceOf returns the path of the pack that the bytes at off come from.
 func (p *joinPlan) sourceOf(off int64) string {
 	at := int64(packHeaderSize)
 	for _, s := range p.steps {
@@ -186,7 +186,7 @@ func (b *oldBody) id(i int) object.ID {
 	return id
 }
 
-// extent gives where the k-th entry starts and ends.
+// extent returns where the k-th entry starts and ends.
 func (b *oldBody) extent(k int) (off, end int64) {
 	off, end = b.idx.offset(int(b.order[k])), b.size
 	if k+1 < len(b.order) {

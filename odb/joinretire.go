@@ -178,7 +178,7 @@ func removeMultiIndex(dir string) error {
 // tidyingMost is the age of a lock at which whoever took it is believed to be dead.
 const tidyingMost = time.Hour
 
-// tidying says whether git repacks the repository that objects belongs to, or writes an index of several packs.
+// tidying reports whether git repacks the repository that objects belongs to, or writes an index of several packs.
 func tidying(objects string, now time.Time) bool {
 	for _, name := range []string{"maintenance.lock", "pack/multi-pack-index.lock"} {
 		if st, err := os.Stat(filepath.Join(objects, name)); err == nil && now.Sub(st.ModTime()) < tidyingMost {
@@ -224,7 +224,7 @@ func (s *Store) awaitReaders(ctx context.Context, since time.Time, o JoinOptions
 	}
 }
 
-// readers says whether a process that started before since may read packs of dir as it found them then: it has some
+// readers reports whether a process that started before since may read packs of dir as it found them then: it has some
 // of them mapped, as git maps indexes, or it is a git that has just started. Others' processes that may not be looked
 // into count only as the latter. An fsck counts whenever it started; checking says that there is one.
 func readers(dir string, since time.Time, spared func(pid int) bool) (found, checking bool) {

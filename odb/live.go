@@ -7,7 +7,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// live is a pack that streams in. What of it was verified can be read like any pack.
+// live is a pack that is being received. Its verified objects can be read as those of any pack.
 type live struct {
 	tail
 	table  *table
@@ -21,13 +21,14 @@ func (l *live) find(id object.ID) (int64, bool) { return l.table.findOffset(id) 
 func (l *live) serial() uint64                  { return l.number }
 func (l *live) close()                          { l.file.Close() }
 
-// tail is a file that one goroutine appends to in large pieces while others read it up to the last byte appended.
+// tail is a file that one goroutine appends to in large pieces while others read it up to the last
+// byte appended.
 type tail struct {
 	file *os.File
 
 	mu      sync.RWMutex // for the appender: to change; for others: to read
 	flushed int64        // bytes in file
-	buf     []byte       // what follows them
+	buf     []byte       // the bytes after flushed
 }
 
 const tailBuffer = 256 << 10
@@ -45,7 +46,7 @@ func (t *tail) append(p []byte) error {
 	return nil
 }
 
-// flush writes buf out. Readers go on with buf meanwhile: only the appender changes it.
+// flush writes buf to the file. Readers use buf meanwhile: only the appender changes it.
 func (t *tail) flush() error {
 	if _, err := t.file.Write(t.buf); err != nil {
 		return err
@@ -63,7 +64,7 @@ func (t *tail) end() int64 {
 	return t.flushed + int64(len(t.buf))
 }
 
-// ReadAt reads what was appended. It may give less than asked for without an error.
+// ReadAt reads appended bytes. It may return fewer bytes than requested without an error.
 func (t *tail) ReadAt(p []byte, off int64) (int, error) {
 	t.mu.RLock()
 	flushed, n := t.flushed, 0

@@ -27,7 +27,7 @@ type loader struct {
 type link struct {
 	off  int64
 	data int64       // where its zlib data starts
-	size int64       // of what inflates
+	size int64       // of the inflated data
 	typ  object.Type // of a plain entry
 }
 
@@ -43,10 +43,10 @@ func (l *loader) put() {
 	loaders.Put(l)
 }
 
-// fail names the entry and says what err means.
+// fail returns err with the offset of the entry and its meaning.
 func (l *loader) fail(off int64, err error) error { return atOffset(off, diagnose(err, l.r.hit)) }
 
-// header reads the entry at off and gives its link and, for a delta, where its base is.
+// header reads the entry at off and returns its link and, for a delta, where its base is.
 func (l *loader) header(src source, f object.Format, off int64) (link, int64, error) {
 	l.r.seek(src, off)
 	e, err := readEntry(&l.r, f, off)
@@ -68,8 +68,8 @@ func (l *loader) header(src source, f object.Format, off int64) (link, int64, er
 	return k, 0, nil
 }
 
-// trace follows deltas from off down to the first entry that stop knows or that is plain. The deltas passed are
-// in l.links.
+// trace follows deltas from off down to the first entry that stop knows or that is plain. The
+// deltas passed are in l.links.
 func (l *loader) trace(src source, f object.Format, off int64, stop func(off int64) bool) (link, error) {
 	l.links = l.links[:0]
 	for at := off; ; {
@@ -91,8 +91,8 @@ func (l *loader) trace(src source, f object.Format, off int64, stop func(off int
 	}
 }
 
-// load gives the content of the entry at off, at most limit bytes of it. The slice is the caller's.
-// errLargeBase says that a base is too large for memory.
+// load returns the content of the entry at off, at most limit bytes of it. The slice is the
+// caller's. errLargeBase means that a base is too large for memory.
 func (s *Store) load(src source, off, limit int64) (object.Type, []byte, error) {
 	l := getLoader()
 	defer l.put()
@@ -158,7 +158,7 @@ func (l *loader) inflate(src source, k link, scratch []byte) ([]byte, error) {
 	return data, nil
 }
 
-// stat gives type and size of the object at off, inflating at most the head of one delta.
+// stat returns type and size of the object at off, inflating at most the head of one delta.
 func (s *Store) stat(src source, off int64) (object.Type, int64, error) {
 	l := getLoader()
 	defer l.put()

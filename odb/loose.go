@@ -14,17 +14,18 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Loose reads the loose objects of an `objects` directory: a file each, named by its id, of which git makes one for what
-// is added or committed. Any number of goroutines may use it; it keeps nothing open.
+// Loose reads the loose objects of an `objects` directory: files named by their ids, which git
+// creates for objects that are added or committed. Any number of goroutines may use it. It keeps no
+// file open.
 type Loose struct {
 	dir    string
 	format object.Format
 }
 
-// NewLoose gives the loose objects in dir, which need not exist.
+// NewLoose returns the loose objects in dir, which need not exist.
 func NewLoose(dir string, f object.Format) *Loose { return &Loose{dir, f} }
 
-// Get gives an object's content, verified, like Store.Get.
+// Get returns an object's content, verified, like Store.Get.
 func (l *Loose) Get(id object.ID, limit int64) (t object.Type, content []byte, err error) {
 	err = l.open(id, func(r *looseReader) error {
 		if r.size > limit {
@@ -43,7 +44,8 @@ func (l *Loose) Get(id object.ID, limit int64) (t object.Type, content []byte, e
 	return t, content, nil
 }
 
-// Size gives an object's type and size in bytes as its header states them, without reading its content.
+// Size returns an object's type and size in bytes as its header states them, without reading its
+// content.
 func (l *Loose) Size(id object.ID) (t object.Type, size int64, err error) {
 	err = l.open(id, func(r *looseReader) error {
 		t, size = r.typ, r.size
@@ -93,8 +95,8 @@ func (l *Loose) open(id object.ID, use func(r *looseReader) error) error {
 	return nil
 }
 
-// looseReader reads one loose object: zlib data of "TYPE SIZE", a zero byte, and the content: git's object-file.c,
-// parse_loose_header.
+// looseReader reads one loose object: zlib data of "TYPE SIZE", a zero byte, and the content: git's
+// object-file.c, parse_loose_header.
 type looseReader struct {
 	typ  object.Type
 	size int64 // of the content, a claim
@@ -104,10 +106,10 @@ type looseReader struct {
 	rest []byte // of the content, read together with the header
 }
 
-// maxLooseHeader is what a type, a size, and what separates them take at most, in bytes.
+// maxLooseHeader bounds the length of type, size and separators, in bytes.
 const maxLooseHeader = 32
 
-// readFault keeps the failure of a file apart from what zlib makes of it.
+// readFault records the error of the file itself, which zlib does not pass on.
 type readFault struct {
 	r   io.Reader
 	err error
@@ -150,10 +152,10 @@ func readLoose(file io.Reader) (*looseReader, error) {
 	return r, nil
 }
 
-// fail says what an error met while inflating means.
+// fail returns the meaning of an error met while inflating.
 func (r *looseReader) fail(err error) error { return diagnose(err, r.file.err) }
 
-// whole gives the content. What it allocates follows the bytes that come.
+// whole returns the contents. It allocates no more than the bytes that arrive justify.
 func (r *looseReader) whole() ([]byte, error) {
 	var b bytes.Buffer
 	b.Grow(int(min(r.size, firstAlloc)))
@@ -163,7 +165,7 @@ func (r *looseReader) whole() ([]byte, error) {
 	return append(make([]byte, 0, b.Len()), b.Bytes()...), nil
 }
 
-// stream writes the content to w and makes sure that it is as long as the header says.
+// stream writes the contents to w and checks their length against the header.
 func (r *looseReader) stream(w io.Writer) error {
 	if int64(len(r.rest)) > r.size {
 		return corrupt("more data than the header claims")
@@ -186,7 +188,7 @@ func (r *looseReader) stream(w io.Writer) error {
 	return nil
 }
 
-// elsewhereWriter tells failures to write from those to read.
+// elsewhereWriter returns failures to write from those to read.
 type elsewhereWriter struct{ w io.Writer }
 
 func (w elsewhereWriter) Write(p []byte) (int, error) {

@@ -7,8 +7,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// lru keeps contents that are likely bases of deltas, the least recently used going first. Contents are shared:
-// nobody may change them.
+// lru caches contents that are likely bases of deltas. The least recently used are removed first.
+// Contents are shared and must not be changed.
 type lru[K comparable] struct {
 	max int64 // bytes of content, bookkeeping included
 
@@ -24,7 +24,7 @@ type cached[K comparable] struct {
 	data []byte
 }
 
-// cachedOverhead is about what an item takes beside its content, in bytes.
+// cachedOverhead is the approximate size of an item without its contents, in bytes.
 const cachedOverhead = 200
 
 func newLRU[K comparable](max int64) *lru[K] {

@@ -15,19 +15,21 @@ import (
 // source is a pack that objects are read from: one that is complete, or one that still streams in.
 type source interface {
 	io.ReaderAt
-	// open makes the other methods usable; a pack that is gone says fs.ErrNotExist.
+	// open must be called before the other methods. It returns fs.ErrNotExist if the pack was
+	// removed.
 	open() error
-	// find gives the offset of id's entry.
+	// find returns the offset of id's entry.
 	find(id object.ID) (off int64, ok bool)
 	// end is the offset behind the last entry.
 	end() int64
-	// serial tells sources apart in the cache of bases; a finished pack keeps the one it had while streaming.
+	// serial returns a number that identifies the source in the cache of bases; a finished pack
+	// keeps the number that it had while it was received.
 	serial() uint64
 	close()
 }
 
-// pack is a finished pack. Its index is mapped, the pack itself read with pread: a failing disk must give an
-// error here, not a signal.
+// pack is a finished pack. Its index is mapped; the pack is read with pread, so that a failing disk
+// returns an error here instead of raising a signal.
 type pack struct {
 	path   string // without .pack or .idx
 	format object.Format
@@ -154,7 +156,7 @@ type packReader struct {
 	buf []byte
 	pos int
 	end int
-	hit error // what the consumer was told
+	hit error // the error that the consumer saw
 }
 
 func (r *packReader) seek(src source, off int64) {

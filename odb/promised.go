@@ -8,7 +8,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Promised says whether a pack with the mark of a partial clone's remote has the object: that remote can give it again.
+// Promised reports whether a pack with the mark of a promisor remote has the object: that remote
+// can supply it again.
 func (s *Store) Promised(id object.ID) bool {
 	found, gone := s.promised(id)
 	if !found && gone && s.Refresh() == nil {

@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// spill gives the content of the entry at off in an unnamed temporary file, whatever its size and that of its
-// bases, in little memory.
+// spill returns the content of the entry at off in an unnamed temporary file, whatever its size and
+// that of its bases, in little memory.
 func (s *Store) spill(src source, off int64) (body, error) {
 	l := getLoader()
 	defer l.put()
@@ -64,7 +64,7 @@ func (p *spiller) delta(k link, base body) (body, error) {
 	return body{typ: base.typ, size: size, at: f, release: func() { f.Close() }}, nil
 }
 
-// write makes a temporary file of what fill writes while the zlib data of k can be read.
+// write creates a temporary file with the bytes that fill writes, which reads the zlib data of k.
 func (p *spiller) write(k link, fill func(w io.Writer) error) (*os.File, error) {
 	f, err := p.s.temp()
 	if err != nil {

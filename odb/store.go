@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// baseCache is what a Store keeps of contents that were bases of deltas, in bytes.
+// baseCache bounds the delta bases that a Store caches, in bytes.
 const baseCache = 4 << 20
 
 // Store is one `objects` directory. Any number of goroutines may use it.
@@ -28,7 +28,7 @@ type Store struct {
 
 	unsettled atomic.Int64 // packs whose names may not last yet
 
-	refreshing sync.Mutex // one reads the directory, the others want just what it finds
+	refreshing sync.Mutex // held by the goroutine that reads the directory; the others wait for its result
 	scanned    scan       // guarded by refreshing
 
 	mu         sync.Mutex
@@ -38,20 +38,20 @@ type Store struct {
 	unjoinable map[string]bool // paths of packs that Join found damaged
 }
 
-// view is a set of packs that stays open as long as somebody reads from it. Its packs never change.
+// view is a set of packs that stays open while it is read. Its packs never change.
 type view struct {
 	packs []source // newest first
 	refs  int      // guarded by Store.mu; the current view has one for being current
 }
 
-// scan is what was known of the pack directory when it was last read.
+// scan is the state of the pack directory when it was last read.
 type scan struct {
 	modified time.Time // its mtime, as found before reading
 	at       time.Time
 }
 
-// Open opens the objects directory dir, makes it if there is none, and removes what an Ingest that was killed
-// left behind.
+// Open opens the objects directory dir, creates it if it does not exist, and removes the temporary
+// files of an Ingest that was killed.
 func Open(dir string, f object.Format) (*Store, error) {
 	s := &Store{
 		dir: filepath.Join(dir, "pack"), format: f, bases: newLRU[place](baseCache),
@@ -70,14 +70,14 @@ func Open(dir string, f object.Format) (*Store, error) {
 // Format is the hash format of the objects.
 func (s *Store) Format() object.Format { return s.format }
 
-// Close lets go of all packs, as soon as those who read from them are done. Nothing is found afterwards.
+// Close closes all packs once their readers are finished. Afterwards no object is found.
 func (s *Store) Close() error {
 	s.replace(func([]source) []source { s.closed = true; return nil })
 	return nil
 }
 
-// replace makes the current view what change makes of its packs, which it must not write to; false if the Store is
-// closed. It calls change under s.mu.
+// replace sets the current view to the packs that change returns, which must not write to its
+// argument. It calls change under s.mu. It returns false if the Store is closed.
 func (s *Store) replace(change func(packs []source) []source) bool {
 	s.mu.Lock()
 	if s.closed {
@@ -119,8 +119,8 @@ func (s *Store) release(v *view) {
 	}
 }
 
-// Refresh takes up packs that others added since, and lets go of those they removed. It reads the directory only
-// if that changed.
+// Refresh opens packs that other processes have added, and closes those they have removed. It reads
+// the directory only if that has changed.
 func (s *Store) Refresh() error {
 	s.refreshing.Lock()
 	defer s.refreshing.Unlock()
@@ -166,8 +166,8 @@ func (s *Store) Refresh() error {
 	return nil
 }
 
-// settled says whether a change after the scan must have changed the mtime. File systems stamp with the kernel's
-// coarse clock, which ticks every 4-10 ms, and some old ones in seconds.
+// settled reports whether a change after the scan must have changed the mtime. File systems stamp
+// with the kernel's coarse clock, which ticks every 4-10 ms, and some old ones in seconds.
 func (c scan) settled() bool {
 	tick := 20 * time.Millisecond
 	if c.modified.Nanosecond() == 0 {
@@ -176,7 +176,7 @@ func (c scan) settled() bool {
 	return c.at.Sub(c.modified) > tick
 }
 
-// listPacks gives the paths of all packs that have an index, without suffix.
+// listPacks returns the paths of all packs that have an index, without suffix.
 func listPacks(dir string) (map[string]bool, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -197,11 +197,12 @@ func listPacks(dir string) (map[string]bool, error) {
 	return paths, nil
 }
 
-// tempPrefix starts the names of files that are not finished. `git prune` knows "tmp_" and removes old ones; the
-// rest tells them from git's own, which sweep must not touch.
+// tempPrefix starts the names of files that are not finished. `git prune` knows "tmp_" and removes
+// old ones; the rest returns them from git's own, which sweep must not touch.
 const tempPrefix = "tmp_afs_"
 
-// sweep removes the files of ingests that were killed: those that nobody holds locked. It can only fail to.
+// sweep removes the files of ingests that were killed: those that no process has locked. Errors are
+// ignored.
 func sweep(dir string) {
 	left, err := filepath.Glob(filepath.Join(dir, tempPrefix+"*"))
 	if err != nil {
@@ -219,8 +220,8 @@ func sweep(dir string) {
 	}
 }
 
-// Has says whether some pack has the object. It does not look for packs that others added (see Refresh), unless they
-// replaced some.
+// Has reports whether some pack has the object. It does not look for packs that others added (see
+// Refresh), unless they replaced some.
 func (s *Store) Has(id object.ID) bool {
 	found, gone := s.inView(id)
 	if !found && gone && s.Refresh() == nil {
@@ -229,8 +230,8 @@ func (s *Store) Has(id object.ID) bool {
 	return found
 }
 
-// inView looks for an object in the packs of the current view; gone says that one of them could not be asked, because
-// it is no longer there.
+// inView looks for an object in the packs of the current view. gone says that one of them could not
+// be read because it was removed.
 func (s *Store) inView(id object.ID) (found, gone bool) {
 	v := s.acquire()
 	defer s.release(v)
@@ -246,8 +247,9 @@ func (s *Store) inView(id object.ID) (found, gone bool) {
 	return false, gone
 }
 
-// read calls use with the entries of id until one is good; use says whether to stop at its error. Packs can be
-// replaced under our feet by a repack, so what is not found is looked for once more after a Refresh.
+// read calls use with the entries of id until one is good; use reports whether to stop at its
+// error. A repack may replace packs at any time, so an object that is not found is looked up once
+// more after a Refresh.
 func (s *Store) read(id object.ID, use func(p source, off int64) (final bool, err error)) error {
 	for again := false; ; again = true {
 		found, err := s.readView(id, use)
@@ -293,8 +295,8 @@ func (s *Store) readView(id object.ID, use func(p source, off int64) (bool, erro
 	return false, ErrNotFound
 }
 
-// Get gives an object's content, verified, in a slice of the caller's own. One over limit bytes is refused with
-// ErrTooLarge; the caller has to be able to afford three times limit.
+// Get returns an object's content, verified, in a slice of the caller's own. One over limit bytes
+// is refused with ErrTooLarge; the caller has to be able to afford three times limit.
 func (s *Store) Get(id object.ID, limit int64) (t object.Type, content []byte, err error) {
 	err = s.read(id, func(p source, off int64) (bool, error) {
 		t, content, err = s.content(p, off, limit)
@@ -339,7 +341,8 @@ func (s *Store) content(p source, off, limit int64) (object.Type, []byte, error)
 	return b.typ, content, err
 }
 
-// Size gives an object's type and size in bytes as its pack states them, without reading its content.
+// Size returns an object's type and size in bytes as its pack states them, without reading its
+// content.
 func (s *Store) Size(id object.ID) (t object.Type, size int64, err error) {
 	err = s.read(id, func(p source, off int64) (bool, error) {
 		t, size, err = s.stat(p, off)
@@ -351,8 +354,8 @@ func (s *Store) Size(id object.ID) (t object.Type, size int64, err error) {
 	return t, size, nil
 }
 
-// WriteTo writes an object's content to w, in little memory whatever its size. An error may come after much of
-// it was written: what was written is good only if there is none.
+// WriteTo writes an object's contents to w, with little memory whatever their size. An error may
+// follow after much was written: the bytes are valid only without an error.
 func (s *Store) WriteTo(id object.ID, w io.Writer) error {
 	return s.read(id, func(p source, off int64) (bool, error) {
 		c := &countingWriter{w: w}

@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Survey counts what an `objects` directory holds.
+// Survey counts the contents of an `objects` directory.
 type Survey struct {
 	Packs   int
 	Objects int64 // in packs, those that are in several counted as often
@@ -76,8 +76,8 @@ func packCount(path string) int64 {
 	return int64(binary.BigEndian.Uint32(head[8:]))
 }
 
-// Check looks at every pack and index: that they are whole and fit each other, and with deep that each pack has the
-// hash that it ends in. Contents are checked whenever they are read.
+// Check looks at every pack and index: that they are whole and fit each other, and with deep that
+// each pack has the hash that it ends in. Contents are checked whenever they are read.
 func Check(dir string, f object.Format, deep bool) ([]Problem, error) {
 	entries, err := os.ReadDir(filepath.Join(dir, "pack"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -113,7 +113,8 @@ func Check(dir string, f object.Format, deep bool) ([]Problem, error) {
 	return problems, nil
 }
 
-// gone says whether a file is there and its pack still is not: packs come and go at any time, the pack first.
+// gone reports whether a file exists whose pack still does not: packs are created and removed at
+// any time, the pack first.
 func gone(path string) bool {
 	_, err := os.Lstat(path)
 	_, packErr := os.Lstat(strings.TrimSuffix(path, filepath.Ext(path)) + ".pack")
@@ -155,7 +156,7 @@ func checkPair(pack, idx string, f object.Format, deep bool) error {
 	return nil
 }
 
-// sumOf hashes what r gives; nil if it cannot be read.
+// sumOf hashes the bytes of r. It returns nil if they cannot be read.
 func sumOf(f object.Format, r io.Reader) []byte {
 	h := f.New()
 	if _, err := io.Copy(h, r); err != nil {

@@ -11,14 +11,14 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// table lists the records of a pack in the order of their entries and finds them by id. A record without an id
-// is of a delta whose base has not come yet. It takes 32 bytes an object under SHA-1 and 5-11 for its slots,
-// in pieces that never move, without a pointer for the garbage collector to follow.
+// table lists the records of a pack in the order of their entries and finds them by id. A record
+// without an id is a delta whose base has not arrived yet. It takes 32 bytes an object with SHA-1
+// and 5-11 for its slots, in pieces that never move, without pointers for the garbage collector.
 //
 // One goroutine writes and reads; any number of others may call findOffset.
 type table struct {
 	idLen, width int
-	seed         uint64 // ids come from strangers, who shall not choose where they fall
+	seed         uint64 // so that remotes cannot choose ids that collide
 
 	mu     sync.RWMutex // for the one writer: to write; for others: to read
 	n      int
@@ -81,7 +81,8 @@ func (t *table) add(off int64, crc uint32) int {
 	return i
 }
 
-// name says what record i turned out to be; from here on find knows it, unless an earlier record bears the same id.
+// name sets the id of record i. From then on find returns it, unless an earlier record has the same
+// id.
 func (t *table) name(i int, id object.ID, typ object.Type, depth int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -120,7 +121,7 @@ func (t *table) slot(sum []byte) int {
 	}
 }
 
-// find gives the record that bears id. For the writer alone.
+// find returns the record with this id. Only the writer may call it.
 func (t *table) find(id object.ID) (int, bool) {
 	if len(id.Bytes()) != t.idLen {
 		return 0, false
@@ -129,7 +130,7 @@ func (t *table) find(id object.ID) (int, bool) {
 	return int(v) - 1, v != 0
 }
 
-// findOffset gives the offset of the entry that bears id.
+// findOffset returns the offset of the entry with this id.
 func (t *table) findOffset(id object.ID) (int64, bool) {
 	if len(id.Bytes()) != t.idLen {
 		return 0, false
@@ -143,13 +144,13 @@ func (t *table) findOffset(id object.ID) (int64, bool) {
 	return t.offset(int(v - 1)), true
 }
 
-// at gives the record of the entry that starts at off. For the writer alone.
+// at returns the record of the entry that starts at off. For the writer alone.
 func (t *table) at(off int64) (int, bool) {
 	i := sort.Search(t.n, func(i int) bool { return t.offset(i) >= off })
 	return i, i < t.n && t.offset(i) == off
 }
 
-// sorted gives the records in the order of their ids. For the writer alone.
+// sorted returns the records in the order of their ids. For the writer alone.
 func (t *table) sorted() []uint32 {
 	// Ids are evenly spread: two bytes of prefix leave a handful in each bucket.
 	ends := make([]uint32, 1<<16+1)

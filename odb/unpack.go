@@ -14,29 +14,31 @@ type Object struct {
 	ID   object.ID
 	Type object.Type
 	Size int64
-	// Data is the content if File is nil. It may be kept, but not changed: later deltas read it too.
+	// Data is the content if File is nil. It may be kept, but not changed: later deltas read it
+	// too.
 	Data []byte
 	// File holds a content over UnpackOptions.SpoolOver. It is the receiver's to close.
 	File *os.File
 }
 
-// UnpackOptions say how Unpack treats large contents and where it finds old ones.
+// UnpackOptions are options of Unpack.
 type UnpackOptions struct {
 	Format        object.Format
 	SpoolOver     int64 // larger contents go to a file, in bytes
 	MaxObjectSize int64 // larger ones are refused with ErrTooLarge before anything is allocated, in bytes
 	// Spool opens a file for a content of size bytes, or for deltas that have to wait (size 0).
 	Spool func(size int64) (*os.File, error)
-	// Base gives the content of an object that the sink received earlier in this call, and what releases it.
+	// Base returns the contents of an object that the sink received earlier in this call, and the
+	// function that releases them.
 	Base func(id object.ID) (io.ReaderAt, int64, func(), error)
 }
 
-// unpackCache is what Unpack keeps of recent contents as bases, in bytes.
+// unpackCache bounds the recent contents that Unpack keeps as delta bases, in bytes.
 const unpackCache = 4 << 20
 
-// Unpack reads a pack from r to its end and hands each object, verified, to sink as it arrives; a delta that came
-// before its base follows it. It gives the number of objects handed over, which on an error are as good as any.
-// The pack must be self-contained. An error of sink ends it.
+// Unpack reads a pack from r to its end and passes each verified object to sink as it arrives; a
+// delta that precedes its base is delivered after it. It returns the number of objects delivered,
+// which are valid even after an error. The pack must be self-contained. An error of sink ends it.
 func Unpack(ctx context.Context, r io.Reader, o UnpackOptions, sink func(Object) error) (objects int, err error) {
 	in := newInput(r, o.Format.New(), ctx.Err, nil)
 	u := &unpacking{UnpackOptions: o, table: newTable(o.Format), sink: sink}

@@ -22,11 +22,11 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// writeLevel is how hard Write compresses: sources shrink to a third at four times the speed of zlib's usual level,
-// which gains another tenth. Somebody waits for this pack.
+// writeLevel is the compression level of Write: sources shrink to a third, at four times the speed
+// of zlib's default, which saves another tenth. A reader waits for this pack.
 const writeLevel = zlib.BestSpeed
 
-// Outgoing is an object that Write puts into a pack. Open may be called from any goroutine; what it gives is read to its
+// Outgoing is an object for Write. Open may be called from any goroutine; its reader is read to the
 // end and closed.
 type Outgoing struct {
 	ID   object.ID
@@ -35,14 +35,14 @@ type Outgoing struct {
 	Open func() (io.ReadCloser, error)
 }
 
-// WriteOptions say how Write keeps a pack.
+// WriteOptions are options of Write.
 type WriteOptions struct {
 	Promisor bool // marks the pack as one whose missing objects the remote promised
 }
 
-// Write makes one pack of objects, leaving out those that a pack has already, and gives its name, which is empty if
-// none was left. Git and other processes can read it as soon as Write returns. An object that does not hash to its id
-// fails the whole pack, of which nothing is kept then.
+// Write writes one pack of objects, without those that a pack has already, and returns its name,
+// which is empty if none was left. Git and other processes can read it as soon as Write returns. If
+// an object does not have the hash of its id, no pack is written.
 func (s *Store) Write(ctx context.Context, objects []Outgoing, o WriteOptions) (name string, err error) {
 	name, settle, err := s.WriteAhead(ctx, objects, o)
 	if err == nil {
@@ -54,9 +54,9 @@ func (s *Store) Write(ctx context.Context, objects []Outgoing, o WriteOptions) (
 	return name, nil
 }
 
-// WriteAhead is Write, but for the last wait for the disk, so that who calls it can have other things brought there
-// meanwhile. All objects are readable when it returns. They last when settle has returned, which must be called; if that fails
-// they are gone.
+// WriteAhead is Write without the last wait for the disk, so that the caller can write other files
+// meanwhile. All objects are readable when it returns. They are durable when settle has returned,
+// which must be called; if settle fails the pack is removed.
 func (s *Store) WriteAhead(ctx context.Context, objects []Outgoing, o WriteOptions) (name string, settle func() error, err error) {
 	seen := make(map[object.ID]bool, len(objects))
 	objects = slices.DeleteFunc(slices.Clone(objects), func(o Outgoing) bool {
@@ -88,7 +88,7 @@ func (s *Store) WriteAhead(ctx context.Context, objects []Outgoing, o WriteOptio
 	if err != nil {
 		return "", nil, fmt.Errorf("write pack: %w", err)
 	}
-	s.unsettled.Add(1) // before others see what they need not write
+	s.unsettled.Add(1) // before other goroutines see which objects need not be written
 	if !s.adopt(path) {
 		err = errors.Join(fs.ErrClosed, named())
 		s.unsettled.Add(-1)
@@ -122,7 +122,7 @@ func (s *Store) disown(path string) {
 	})
 }
 
-// adopt makes a finished pack readable here; false: the Store is closed.
+// adopt makes a finished pack readable. It returns false if the Store is closed.
 func (s *Store) adopt(path string) bool {
 	return s.replace(func(packs []source) []source {
 		if hasPack(packs, path) {
@@ -157,7 +157,7 @@ func (w *packWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// pack writes header, entries and trailer, and gives the trailer's hash.
+// pack writes header, entries and trailer, and returns the trailer's hash.
 func (w *packWriter) pack(ctx context.Context, objects []Outgoing) ([]byte, error) {
 	var head [packHeaderSize]byte
 	copy(head[:], "PACK")
@@ -272,8 +272,8 @@ type deflation struct {
 	err  error
 }
 
-// deflated compresses the small ones of objects ahead of who writes them. It gives a place for each, in their order;
-// stop ends it and waits.
+// deflated compresses the small objects ahead of the writer. It returns a channel for each, in
+// their order; stop ends it and waits.
 func deflated(ctx context.Context, f object.Format, objects []Outgoing) (next <-chan chan deflation, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	order := make(chan chan deflation, 2*deflaters)
@@ -309,7 +309,7 @@ func deflated(ctx context.Context, f object.Format, objects []Outgoing) (next <-
 			d := entryDeflater{format: f}
 			for j := range jobs {
 				j.place <- d.entry(j.o)
-				runtime.Gosched() // others answer who waits for a file
+				runtime.Gosched() // lets goroutines run that serve readers
 			}
 		})
 	}

@@ -1,14 +1,14 @@
-// Package prioritize says what is likely to be read next: classes of urgency guessed from paths, and a queue
-// ordered by them. It is pure: it knows no clock, no disk and no network, and it locks nothing.
+// Package prioritize predicts what will be read next: classes of urgency derived from paths, and a
+// queue ordered by them. It is pure: it uses no clock, disk or network, and no locks.
 //
-// What it promises: the same path always has the same class, whatever bytes it is made of, and a queue gives
-// out what is queued exactly once, in one order: by class; within a class by nearness to the root and kind of
+// Promises: a path always has the same class, whatever bytes it consists of. A queue returns each
+// want exactly once, in this order: by class; within a class by distance from the root and kind of
 // file; then by age.
 //
-// The order of the classes follows what builds, editors and coding tools do in a fresh checkout: they look for
-// manifests, settings and instructions first, then read the README and what else stands in the root
-// directory, then program text from the root downwards; tests and documentation later; pictures and archives
-// practically never.
+// The order of the classes follows builds, editors and coding tools in a fresh checkout: they look
+// for manifests, settings and instructions first, then read the README and the other files of the
+// root directory, then program text from the root downwards; tests and documentation later;
+// pictures and archives almost never.
 package prioritize
 
 import "strconv"
@@ -17,13 +17,13 @@ import "strconv"
 type Class uint8
 
 const (
-	Waiting   Class = iota // a process is blocked until it comes
-	Sibling                // next to what somebody waits for
+	Waiting   Class = iota // a process waits for it
+	Sibling                // a neighbour of one that a process waits for
 	Readahead              // asked for by a prefetch, or on the way of a crawling reader
 	Manifest               // manifests, lock files; settings and instructions for build, CI, editors, coding tools
 	Readme                 // README and its translations
 	Root                   // the root directory's other text files
-	Source                 // program text and what is compiled in with it
+	Source                 // program text and files compiled with it
 	Test                   // tests and their data
 	Doc                    // documentation and examples
 	Other                  // data, unknown kinds, generated and vendored files

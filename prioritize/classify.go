@@ -2,16 +2,18 @@ package prioritize
 
 import "strings"
 
-// Classify guesses from a path alone how soon its content will be read. Depth is how many directories lie
-// between the root of the tree and the file: 0 for the root's own files. The answer is Manifest or less
-// urgent: the classes above it are of what somebody does, not of what a file is.
+// Classify derives from a path how soon its contents will be read. depth is the number of
+// directories between the root of the tree and the file: 0 for files of the root. The result is
+// Manifest or a less urgent class: the more urgent ones describe what a process does, not what a
+// file is.
 func Classify(path string, depth int) Class {
 	c, _ := classify(path, depth)
 	return c
 }
 
-// rank orders the wants of one class: near the root first and, among files equally near, those with the
-// later trait last. Classes of what somebody does have no rank: there the order of asking counts.
+// rank orders the wants of one class: near the root first and, at equal distance, those with the
+// later trait last. The classes that describe what a process does have no rank: there the order of
+// the wants counts.
 func rank(c Class, path string) uint8 {
 	if c < Manifest {
 		return 0
@@ -67,7 +69,7 @@ func classify(path string, depth int) (Class, traits) {
 	return Other, is
 }
 
-// placeTraits joins what the directories above a file tell; dir is in lower case.
+// placeTraits returns the traits of a directory path, which is in lower case.
 func placeTraits(dir string) traits {
 	var t traits
 	if dir == "t" || strings.HasPrefix(dir, "t/") {
@@ -81,8 +83,8 @@ func placeTraits(dir string) traits {
 	return t
 }
 
-// nameTraits is what a file's name tells; name is in lower case. A whole name counts more than how it starts
-// or ends, and that more than its extension.
+// nameTraits returns the traits of a file name in lower case. The whole name takes precedence over
+// its beginning and end, and these over its extension.
 func nameTraits(name string) traits {
 	if t, ok := fileNames[name]; ok {
 		return t

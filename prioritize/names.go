@@ -2,7 +2,7 @@ package prioritize
 
 import "strings"
 
-// traits says what a file name or a directory name tells.
+// traits are properties derived from a file name or a directory name.
 type traits uint16
 
 const (
@@ -82,7 +82,7 @@ var (
 		{"_test.rb", test}, {"_spec.rb", test}, {"_test.ts", test}, {"_test.rs", test}, {"test.java", test}, {"tests.java", test}, {"test.kt", test},
 		{"tests.cs", test}, {"test.php", test}, {"_unittest.cc", test}, {".snap", fixture}, {".golden", fixture},
 	}
-	// inner parts stand before the extension: "a.test.ts".
+	// innerParts are parts before the extension: "a.test.ts".
 	innerParts = words(map[traits]string{
 		test: "test tests spec e2e stories bench", vendored: "generated",
 	})
@@ -93,7 +93,7 @@ type affix struct {
 	is   traits
 }
 
-// extensions are what stands behind the last dot.
+// extensions are the parts after the last dot.
 var extensions = words(map[traits]string{
 	source: `
 		go c h cc cpp cxx hh hpp hxx inl m mm rs py pyi pyx rb php java kt kts scala groovy clj cljs cs fs vb swift dart lua pl pm r jl

@@ -2,7 +2,7 @@ package prioritize
 
 import "github.com/artifactfs/artifactfs/object"
 
-// Want is a blob that somebody wants.
+// Want is a blob to request.
 type Want struct {
 	ID    object.ID
 	Class Class
@@ -10,8 +10,9 @@ type Want struct {
 	Seq   uint64 // age: of two wants alike in all else the lower goes first
 }
 
-// Queue holds wants in order of urgency: class, then rank of the path, then Seq, then order of pushing.
-// Push, Raise, Drop and each want taken cost O(log n). A want takes about 180 bytes, its path not counted.
+// Queue holds wants in order of urgency: class, then rank of the path, then Seq, then order of
+// pushing. Push, Raise, Drop and each want taken cost O(log n). A want takes about 180 bytes, its
+// path not counted.
 //
 // Queue locks nothing: its owner serialises all calls.
 type Queue struct {
@@ -33,7 +34,8 @@ type slot struct {
 // NewQueue returns an empty queue.
 func NewQueue() *Queue { return &Queue{byID: map[object.ID]int32{}} }
 
-// Push queues w. If its id is queued already the want of the better class stays, the earlier of two alike.
+// Push queues w. If its id is queued already the want of the better class stays, the earlier of two
+// alike.
 func (q *Queue) Push(w Want) {
 	w.Class = min(w.Class, Last)
 	if i, ok := q.byID[w.ID]; ok {
@@ -57,7 +59,7 @@ func (q *Queue) Push(w Want) {
 	q.up(len(q.heap) - 1)
 }
 
-// Raise makes a queued want at least as urgent as c. It says whether the id is queued.
+// Raise makes a queued want at least as urgent as c. It reports whether the id is queued.
 func (q *Queue) Raise(id object.ID, c Class) bool {
 	i, ok := q.byID[id]
 	if !ok {
@@ -70,7 +72,7 @@ func (q *Queue) Raise(id object.ID, c Class) bool {
 	return true
 }
 
-// Drop takes a want out. It says whether the id was queued.
+// Drop takes a want out. It reports whether the id was queued.
 func (q *Queue) Drop(id object.ID) bool {
 	i, ok := q.byID[id]
 	if ok {
@@ -129,11 +131,11 @@ func (q *Queue) remove(i int32) {
 	at, last := int(s.at), len(q.heap)-1
 	delete(q.byID, s.want.ID)
 	q.counts[s.want.Class]--
-	*s = slot{} // lets go of the path
+	*s = slot{} // releases the path
 	q.swap(at, last)
 	q.heap = q.heap[:last]
 	if last == 0 {
-		*q = Queue{byID: map[object.ID]int32{}, pushes: q.pushes} // a map never shrinks by itself
+		*q = Queue{byID: map[object.ID]int32{}, pushes: q.pushes} // maps never shrink
 		return
 	}
 	q.free = append(q.free, i)

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// options says how the options of a command are to be read. Only what stands here reaches a git command of ours; all
-// others, which may do anything, are left out.
+// options lists the options of a command that are understood. Only these are passed to git commands
+// of the daemon; all others, which may do anything, are left out.
 type options struct {
 	keep      []string // alone, or with "=value" or the value attached
 	keepValue []string // with the next argument as value, if none is attached
@@ -18,8 +18,8 @@ type options struct {
 // arguments are those of a git command, sorted.
 type arguments struct {
 	flags []string // harmless, to be passed on
-	all   []string // every option as it was given, those left out too
-	plain []string // what is no option
+	all   []string // all options as given, including those left out
+	plain []string // the arguments that are no options
 	paths []string // behind "--"
 	split bool     // there was a "--"
 }
@@ -73,13 +73,14 @@ func isCount(arg string) bool {
 	return len(arg) > 1 && arg[0] == '-' && strings.Trim(arg[1:], "0123456789") == ""
 }
 
-// has says whether one of the options is there, alone, with "=value", or, for one letter, with the value attached.
+// has reports whether one of the options is there, alone, with "=value", or, for one letter, with
+// the value attached.
 func (a arguments) has(names ...string) bool {
 	_, ok := a.value(names...)
 	return ok
 }
 
-// value gives the value of the last of the options that is there.
+// value returns the value of the last of the options that is there.
 func (a arguments) value(names ...string) (value string, ok bool) {
 	for _, arg := range slices.Backward(a.all) {
 		for _, name := range names {
@@ -94,8 +95,9 @@ func (a arguments) value(names ...string) (value string, ok bool) {
 	return "", false
 }
 
-// resolve tells revisions from paths among what is no option, as git does: revisions come first, and without "--" the first
-// word that is none begins the paths. It gives ids, with ^ in front of what is left out.
+// resolve splits the arguments that are no options into revisions and paths, as git does: revisions
+// are first, and without "--" the first word that is no revision begins the paths. It returns ids,
+// with ^ before those to exclude.
 func (q *question) resolve(a arguments) (revs, paths []string) {
 	paths = a.paths
 	for i, word := range a.plain {
@@ -109,7 +111,7 @@ func (q *question) resolve(a arguments) (revs, paths []string) {
 	return revs, q.topPaths(paths)
 }
 
-// expand gives the ids that a revision or range names.
+// expand returns the ids that a revision or range names.
 func (q *question) expand(word string) []string {
 	if word == "" || word[0] == '-' {
 		return nil
@@ -121,7 +123,8 @@ func (q *question) expand(word string) []string {
 	return slices.DeleteFunc(strings.Fields(out), func(s string) bool { return s[0] == '-' })
 }
 
-// topPaths makes pathspecs those of the top directory. Of what it cannot, it gives none: all paths, then.
+// topPaths converts pathspecs to ones relative to the top directory. If it cannot convert one it
+// returns none, which means all paths.
 func (q *question) topPaths(paths []string) []string {
 	var tops []string
 	for _, p := range paths {

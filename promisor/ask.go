@@ -18,12 +18,13 @@ import (
 // socketName is where questions about a git directory are answered, inside it.
 const socketName = "artifactfs-promisor"
 
-// Ask is the asker: what git runs as upload-pack of the promisor remote that is us. It hands the dialogue through to
-// the daemon; whatever goes wrong, git reads it from out, and asks the origin. protocol is what git says in GIT_PROTOCOL.
+// Ask is the command that git runs as upload-pack of our promisor remote. It passes the dialogue on
+// to the daemon. Errors are written to out, where git reads them, and git then asks the origin.
+// protocol is the value of GIT_PROTOCOL.
 func Ask(ctx context.Context, gitDir, protocol string, in io.Reader, out io.Writer) error {
 	err := ask(ctx, gitDir, protocol, in, out)
 	if err != nil {
-		out.Write(errorPacket(err.Error())) // git may be gone; then nobody has to know
+		out.Write(errorPacket(err.Error())) // git may have exited
 	}
 	return err
 }
@@ -36,7 +37,7 @@ func ask(ctx context.Context, gitDir, protocol string, in io.Reader, out io.Writ
 	defer cancel()
 	c := &caller{gitDir: gitDir, hint: ancestors(os.Getppid())}
 	defer c.hangUp()
-	greeting, err := c.retrying(ctx, nil)
+	greeting, err := c.retry(ctx, nil)
 	if err != nil {
 		return err
 	}
@@ -60,7 +61,7 @@ func ask(ctx context.Context, gitDir, protocol string, in io.Reader, out io.Writ
 		}
 	}()
 	for q := range requests {
-		answer, err := c.retrying(ctx, q)
+		answer, err := c.retry(ctx, q)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -75,14 +76,17 @@ func ask(ctx context.Context, gitDir, protocol string, in io.Reader, out io.Writ
 }
 
 const (
-	// askTries is how often a question is asked when the connection breaks: the daemon may have died, and another one goes on
-	// with its socket. It is not without end, for the question may be what kills it.
+	// askTries bounds how often a request is repeated when the connection breaks: the daemon may
+	// have died, and its successor continues on the same socket. It is bounded, since the request
+	// may be what kills the daemon.
 	askTries = 5
-	// returnTime is how long a daemon may take to come back on a socket of its own, and returnLook the time between two looks.
+	// returnTime bounds the wait for a daemon that returns on a socket of its own, and returnLook
+	// is the interval of the checks.
 	returnTime = 2 * time.Second
 	returnLook = 20 * time.Millisecond
 
-	// maxMessage bounds what is held of a message, in bytes: questions may name maxWants objects by SHA-256.
+	// maxMessage bounds one message in memory, in bytes: a request may name maxWants objects by
+	// SHA-256.
 	maxMessage = 128 << 20
 )
 
@@ -103,8 +107,9 @@ func (c *caller) hangUp() {
 	}
 }
 
-// retrying gives the answer to a request, or the greeting without one. Neither depends on what was said before.
-func (c *caller) retrying(ctx context.Context, request []byte) (answer []byte, err error) {
+// retry returns the answer to a request, or, without a request, the greeting. Neither depends on
+// earlier messages.
+func (c *caller) retry(ctx context.Context, request []byte) (answer []byte, err error) {
 	for try := 1; ; try++ {
 		answer, err = c.try(ctx, request, try > 1 || request != nil)
 		if err == nil || ctx.Err() != nil || try == askTries {
@@ -133,7 +138,8 @@ func (c *caller) try(ctx context.Context, request []byte, again bool) ([]byte, e
 	return answer, nil
 }
 
-// connect connects if there is no connection. again: there was one, so that somebody may be about to come back.
+// connect connects if there is no connection. again says that there was one, so that a successor
+// may be starting.
 func (c *caller) connect(ctx context.Context, again bool) (greeting []byte, err error) {
 	if c.conn != nil {
 		return nil, nil
@@ -158,7 +164,8 @@ func (c *caller) connect(ctx context.Context, again bool) (greeting []byte, err 
 	return greeting, nil
 }
 
-// readMessage reads packets up to a flush, or an error, behind which nothing follows, and returns them as they were written.
+// readMessage reads packets up to a flush, or an error, behind which nothing follows, and returns
+// them as they were written.
 func readMessage(r *pktline.Reader) (message []byte, err error) {
 	for {
 		kind, data, err := readPacket(r)

@@ -20,7 +20,7 @@ type request struct {
 	done    bool
 }
 
-// advertisement is what the server says first.
+// advertisement returns the server's first message.
 func advertisement(f object.Format) []byte {
 	b := pktline.AppendLine(nil, "version 2")
 	b = pktline.AppendLine(b, "agent=artifactfs")
@@ -30,7 +30,7 @@ func advertisement(f object.Format) []byte {
 	return pktline.AppendFlush(b)
 }
 
-// readRequest reads one command; io.EOF says that the client has no more.
+// readRequest reads one command. It returns io.EOF when the client has ended the dialogue.
 func readRequest(r *pktline.Reader, f object.Format) (request, error) {
 	var q request
 	for first := true; ; first = false {
@@ -64,13 +64,14 @@ func readRequest(r *pktline.Reader, f object.Format) (request, error) {
 		case line == "done":
 			q.done = true
 		}
-		// All else says how a pack should be, and ours is empty, or what the client has, which we can see.
+		// Other arguments describe the format of the pack, which is empty, or the objects that the
+		// client has, which are visible here.
 	}
 }
 
-// nothingPack is a pack with the empty blob alone, as a packfile section: what was wanted lies where git looks for it by
-// now. git keeps it, always under the same name. One without any object would do as well, but for the geometric
-// repack of git 2.55, which wants objects in every pack.
+// nothingPack returns a packfile section with only the empty blob: the wanted objects are already
+// where git looks for them. git stores it, always under the same name. A pack without any object
+// would do, except for the geometric repack of git 2.55, which expects objects in every pack.
 func nothingPack(f object.Format, done bool) []byte {
 	var b []byte
 	if !done {

@@ -1,21 +1,23 @@
-// Package promisor gives stock git the objects that a mount's git directory lacks, in one question per git command
-// wherever that can be.
+// Package promisor supplies stock git with the objects that a mount's git directory lacks, with one
+// request for each git command where possible.
 //
-// Terms. A mount's git directory is a partial clone with two promisor remotes: ours, which git asks first, and the
-// origin, which it asks when ours fails. To ask, git runs `git fetch`, and that runs our own binary as upload-pack: the
-// *asker*. A *question* is what one asker wants: ids on its standard input, and beside them a *hint*, which says what
-// git command stands behind it. What that command is going to want besides is a *prediction*. The daemon brings both
-// as one batch, into the store, whose objects the git directory borrows through alternates, and then answers with a
-// pack of nothing but the empty blob: git looks through the packs again before it believes that an object is missing, and
-// again before it asks the next question. So nothing is stored twice, and what was predicted is never asked for.
+// Terms. A mount's git directory is a partial clone with two promisor remotes: ours, which git uses
+// first, and the origin, which it uses when ours fails. To request objects git runs `git fetch`,
+// which runs our own binary as upload-pack: the *asker*. A *question* is the request of one asker:
+// ids on its standard input, and a *hint* that names the git commands that wait for it. The objects
+// that the command will want next are a *prediction*. The daemon fetches both as one batch into the
+// store, whose objects the git directory uses through alternates, and answers with a pack of only
+// the empty blob: git looks through the packs again before it treats an object as missing, and
+// again before it sends the next question. So nothing is stored twice, and predicted objects are
+// never requested again.
 //
 // Promises:
-//   - A question ends when git does, at the latest after a deadline. What is under way for it goes on in the background.
-//   - A failure is one line on git's standard error and lets git ask the origin; it is never tried again here.
-//   - A wrong or hostile hint costs a download at most. Of its arguments only those known to be harmless reach a git
-//     command, as arguments, and that command runs in a git directory of our own making, the *lens*: it shows the refs
-//     and objects of the mount's, but nothing of its configuration that could make git start a program, and above all
-//     no promisor: what lists missing objects must never ask for them.
+//   - A question ends when git does, at the latest after a deadline. Its requests continue in the background.
+//   - A failure is one line on git's standard error and makes git ask the origin; it is never retried here.
+//   - A wrong or hostile hint costs one download at most. Of its arguments only those known to be harmless
+//     are passed to git commands, and these run in a git directory of our own, the *shadow*: it has the refs
+//     and objects of the mount's git directory, but none of its configuration that could start programs,
+//     and no promisor: a command that lists missing objects must never request them.
 //
 // The dialogue is that of git's gitprotocol-v2, from the server's side.
 //

@@ -8,12 +8,13 @@ import (
 	"go.uber.org/zap"
 )
 
-// movers are the commands that write over files of the working tree. git looks at each of them (lstat) before it asks for
-// the contents that will take their place, and a mount has to read a file whose size it does not know to tell it.
+// movers are the commands that overwrite files of the working tree. git calls lstat on each of them
+// before it requests the new contents, and a mount has to read a file of unknown size for that.
 var movers = []string{"checkout", "switch", "merge", "pull", "rebase", "cherry-pick", "revert", "restore"}
 
-// Foresee brings what a process that has just begun is going to look at and to want, if it is a git command of that
-// kind, in one batch, and says whether it is. It waits for that, as the command would have to.
+// Foresee fetches, in one batch, the objects that a process which has just started will look at and
+// want, if it is a git command of that kind. It waits for them, as the command would, and returns
+// whether it is such a command.
 func (s *Server) Foresee(ctx context.Context, pid uint32) bool {
 	h := ancestors(int(pid))
 	if len(h.Commands) == 0 || !moves(h.Commands[0].Args) || !s.oracle.foresees(h.Commands[0].Process) {

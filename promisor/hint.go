@@ -12,14 +12,15 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// Hint says what git commands stand behind a question: the nearest first. It comes from outside and may be anything.
+// Hint names the git commands that wait for a question, the nearest first. It is input from outside
+// and may be anything.
 type Hint struct {
 	Commands []Command `json:"commands"`
 }
 
 // Command is a running git command.
 type Command struct {
-	Process string   `json:"process"` // tells processes apart, also later ones of the same number
+	Process string   `json:"process"` // identifies a process, also among later ones with the same number
 	Args    []string `json:"args"`
 	Dir     string   `json:"dir"`    // where it runs, which is the top of the working tree for most commands
 	Prefix  string   `json:"prefix"` // where it was started, below Dir: empty, or with a slash at its end
@@ -33,7 +34,8 @@ const (
 	maxCommands  = 6
 )
 
-// ancestors looks for git commands among the ancestors of a process. The `git fetch` that asks us is none of them.
+// ancestors looks for git commands among the ancestors of a process. The `git fetch` that asks us
+// is none of them.
 func ancestors(pid int) Hint {
 	var h Hint
 	var child process
@@ -44,7 +46,7 @@ func ancestors(pid int) Hint {
 		}
 		if p.isGit() && !p.isOurFetch() && len(h.Commands) < maxCommands {
 			c := Command{Process: fmt.Sprintf("%d-%s", pid, p.start), Args: p.args, Dir: p.dir}
-			// What git sets for its children tells more than what it was started with.
+			// The variables that git sets for its children are more exact than its own arguments.
 			c.Prefix, c.GitDir, c.Index = child.env["GIT_PREFIX"], p.env["GIT_DIR"], child.env["GIT_INDEX_FILE"]
 			h.Commands = append(h.Commands, c)
 		}
@@ -53,7 +55,7 @@ func ancestors(pid int) Hint {
 	return h
 }
 
-// process is what /proc tells of a process: proc(5).
+// process describes a process, from /proc: proc(5).
 type process struct {
 	parent int
 	start  string // in clock ticks since boot
@@ -90,7 +92,8 @@ func (p process) isGit() bool {
 	return name == "git" || strings.HasPrefix(name, "git-")
 }
 
-// isOurFetch knows the command by which git asks a promisor remote (promisor-remote.c, fetch_objects).
+// isOurFetch knows the command by which git asks a promisor remote (promisor-remote.c,
+// fetch_objects).
 func (p process) isOurFetch() bool {
 	name, _ := Subcommand(p.args)
 	if name != "fetch" {
@@ -104,7 +107,7 @@ func (p process) isOurFetch() bool {
 	return false
 }
 
-// Subcommand names a git command and gives its arguments, without git's own options.
+// Subcommand names a git command and returns its arguments, without git's own options.
 func Subcommand(args []string) (name string, rest []string) {
 	if len(args) == 0 {
 		return "", nil

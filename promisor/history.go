@@ -13,15 +13,16 @@ const maxRenames = 100
 // maxGone bounds how many files one is compared with to find its old name.
 const maxGone = 1000
 
-// versions says which versions of a file are read.
+// versions selects versions of files.
 type versions struct {
-	contents bool // any; otherwise only what tells where it was renamed
-	beside   bool // with what was changed in the same commits
-	sides    bool // also those of branches that added nothing to what a merge made of the file
+	contents bool // any change; otherwise only changes that show a rename
+	beside   bool // with the other files of the same commits
+	sides    bool // also on branches that a merge did not take the file from
 }
 
-// histories takes versions of files, back to where they appeared under another name, and what git compares there to find
-// that name. Once it has come the next prediction goes on behind it.
+// histories adds the versions of files, back to where they appeared under another name, and the
+// blobs that git compares to find that name. The next prediction continues from there when these
+// have been fetched.
 func (q *question) histories(v versions, revs, paths []string) error {
 	for _, path := range paths {
 		if err := q.history(v, revs, path); err != nil {
@@ -46,8 +47,8 @@ func (q *question) history(v versions, revs []string, path string) error {
 	return nil
 }
 
-// versions takes the versions of a path and gives the commit that made it out of nothing, or "". Of merges it takes what
-// differs from all parents.
+// versions adds the versions of a path and returns the commit that created it, or "". For merges it
+// adds those that differ from all parents.
 func (q *question) versions(v versions, revs []string, path string) (born string, err error) {
 	args := []string{"log", "-c", "--raw", "-z", "--no-renames", "--no-abbrev", "--no-notes", "--no-show-signature", logFormat}
 	if v.beside {
@@ -72,8 +73,8 @@ func (q *question) versions(v versions, revs []string, path string) (born string
 	return born, err
 }
 
-// renamed gives the name that a path had before a commit in which it appeared; "" if it had none, or if what git has to
-// compare to know it is still missing, which is taken in then.
+// renamed returns the name that a path had before the commit in which it appeared, or "". If blobs
+// that git has to compare are missing it adds them and returns "".
 func (q *question) renamed(commit, path string) (from string, err error) {
 	var come side
 	var gone []change
@@ -89,12 +90,12 @@ func (q *question) renamed(commit, path string) (from string, err error) {
 	if err != nil || !come.isBlob() || len(gone) == 0 { // a commit without parents, for one
 		return "", nil
 	}
-	here := q.here(come.id)
+	here := q.isLocal(come.id)
 	for _, c := range gone {
 		if c.before[0].id == come.id {
 			return c.path, nil // moved as it was
 		}
-		here = here && q.here(c.before[0].id)
+		here = here && q.isLocal(c.before[0].id)
 		if err := q.addSides(c); err != nil {
 			return "", err
 		}
@@ -102,7 +103,7 @@ func (q *question) renamed(commit, path string) (from string, err error) {
 	if !here {
 		return "", nil
 	}
-	// Of what else appeared there git reads nothing, and it may be missing.
+	// git does not read the other files that appeared there, so they may be missing.
 	args := []string{"--literal-pathspecs", "diff-tree", "-r", "-M", "-l0", "--raw", "-z", "--no-abbrev", commit + "^", commit, "--", path}
 	for _, c := range gone[:min(len(gone), maxGone)] {
 		args = append(args, c.path)
@@ -118,7 +119,7 @@ func (q *question) renamed(commit, path string) (from string, err error) {
 	return from, err
 }
 
-// readRenames reads what readChanges does, for the names alone.
+// readRenames is readChanges for names only.
 func readRenames(r *bufio.Reader, each func(old, new string) error) error {
 	for {
 		token, err := r.ReadString(0)
@@ -146,7 +147,7 @@ func readRenames(r *bufio.Reader, each func(old, new string) error) error {
 	}
 }
 
-// readStages reads what `git ls-files --stage -z` prints.
+// readStages reads the output of `git ls-files --stage -z`.
 func readStages(r *bufio.Reader, each func(path string, s side) error) error {
 	for {
 		line, err := r.ReadString(0)

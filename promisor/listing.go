@@ -9,8 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// change is one line of git's raw diff format (diff-format(5)): a path, and what lies there before and after. Before has
-// several entries for a merge.
+// change is one line of git's raw diff format (diff-format(5)): a path, and its entries before and
+// after. A merge has several entries before.
 type change struct {
 	status string
 	path   string
@@ -18,27 +18,27 @@ type change struct {
 	after  side
 }
 
-// side is a mode with an id; of what is not there the id is zero.
+// side is a mode with an id; the id of an absent entry is zero.
 type side struct {
 	mode string
 	id   object.ID
 }
 
-// isBlob says whether there is a file or a link, which a gitlink is not.
+// isBlob reports whether there is a file or a link, which a gitlink is not.
 func (s side) isBlob() bool {
 	return !s.id.IsZero() && (strings.HasPrefix(s.mode, "100") || s.mode == "120000")
 }
 
 func (c change) sides() []side { return append([]side{c.after}, c.before...) }
 
-// commitMark starts what --format prints, so that it is told from changes.
+// commitMark begins the output of --format, which distinguishes it from changes.
 const commitMark = "\x01"
 
 // logFormat makes git log name each commit in front of its changes.
 const logFormat = "--format=%x01%H"
 
-// readChanges reads what `git log --raw -z` with logFormat, or `git diff-tree -z`, prints. Either function may end it with an
-// error.
+// readChanges reads the output of `git log --raw -z` with logFormat, or of `git diff-tree -z`.
+// Either function may end it with an error.
 func readChanges(r *bufio.Reader, commit func(id string) error, each func(change) error) error {
 	for {
 		token, err := r.ReadString(0)
@@ -77,7 +77,8 @@ func readChanges(r *bufio.Reader, commit func(id string) error, each func(change
 	}
 }
 
-// parseChange reads ":mode mode id id status", with as many more colons, modes and ids as a merge has more parents.
+// parseChange reads ":mode mode id id status", with as many more colons, modes and ids as a merge
+// has more parents.
 func parseChange(token string) (change, bool) {
 	n := len(token) - len(strings.TrimLeft(token, ":"))
 	fields := strings.Fields(token[n:])
@@ -98,7 +99,7 @@ func parseChange(token string) (change, bool) {
 	return change{status: fields[len(fields)-1], before: sides[:n], after: sides[n]}, true
 }
 
-// readTree reads what `git ls-tree -r -z` prints.
+// readTree reads the output of `git ls-tree -r -z`.
 func readTree(r *bufio.Reader, each func(path string, s side) error) error {
 	for {
 		line, err := r.ReadString(0)

@@ -10,16 +10,19 @@ import (
 )
 
 const (
-	// firstNeighbours is how many blobs come with the first lone question of a command that is not known.
+	// firstNeighbours is how many blobs are added to the first question for one object of an
+	// unknown command.
 	firstNeighbours = 64
 	// mostNeighbours bounds them.
 	mostNeighbours = 4096
-	// manyWants is how many wants show a command that asks for what it needs at once.
+	// manyWants is the number of wants above which a command is taken for one that requests
+	// everything at once.
 	manyWants = 8
 )
 
-// neighbours serves commands of which nothing is known. What lies beside the wanted file in HEAD's tree comes first, then
-// the rest of the tree from there on, then older versions, the newest first: four times as many with each question.
+// neighbours predicts for unknown commands: the files beside the wanted one in HEAD's tree, then
+// the rest of the tree from there on, then older versions, newest first; four times as many with
+// each question.
 func (q *question) neighbours() error {
 	if len(q.wants) >= manyWants && q.round == 0 {
 		return nil

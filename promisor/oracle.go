@@ -16,23 +16,25 @@ import (
 )
 
 const (
-	// predictTime bounds a prediction: what has been found by then has to do. Git itself takes longer where it is reached.
+	// predictTime bounds a prediction: afterwards the blobs found so far are used. Git itself takes
+	// longer where this is reached.
 	predictTime = 10 * time.Second
-	// mostAlong bounds what is brought besides, in objects: the largest repositories have about twice as many files.
-	mostAlong = 100_000
+	// maxPredicted bounds the blobs that are added to a question: the largest repositories have about
+	// twice as many files.
+	maxPredicted = 100_000
 	// maxAskers is how many processes are remembered, and askerTime for how long.
 	maxAskers = 1000
 	askerTime = time.Hour
-	// patientRounds is how many questions in vain a command may ask of which it seemed to be known what it wants.
+	// patientRounds is how many questions a command may send whose prediction did not help.
 	patientRounds = 3
 )
 
-// oracle predicts what git commands are going to want.
+// oracle predicts the objects that git commands will want.
 type oracle struct {
 	provider Provider
 	log      *zap.Logger
-	lens     *lens
-	own      *odb.Store // what lies in the git directory itself: commits made here, which no remote has
+	lens     *shadow
+	own      *odb.Store // objects of the git directory itself: commits created there, which no remote has
 	loose    *odb.Loose // the same, as long as it is not packed
 
 	mu       sync.Mutex
@@ -74,8 +76,9 @@ func (o *oracle) round(process string) int {
 	return a.rounds
 }
 
-// lacking leaves out what the git directory has itself. A git process lists its loose objects once, and takes for missing
-// what a child of its own, as stash has several, makes after that; no remote has those.
+// lacking returns the wants without those that the git directory has itself. A git process lists
+// its loose objects once, and takes objects that its child processes write later (stash has
+// several) for missing; no remote has those.
 func (o *oracle) lacking(wants []object.ID) []object.ID {
 	if err := o.own.Refresh(); err != nil {
 		o.log.Warn("look for what git has", zap.Error(err))
@@ -92,30 +95,31 @@ func (o *oracle) lacking(wants []object.ID) []object.ID {
 	})
 }
 
-// predict gives the blobs that git is going to want after these, as far as they are not here.
+// predict returns the blobs that git will want after these, as far as they are missing.
 func (o *oracle) predict(ctx context.Context, h Hint, wants []object.ID) []object.ID {
 	if len(h.Commands) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, predictTime)
 	defer cancel()
-	if err := errors.Join(o.lens.focus(ctx), o.own.Refresh(), o.provider.Refresh()); err != nil {
+	if err := errors.Join(o.lens.update(ctx), o.own.Refresh(), o.provider.Refresh()); err != nil {
 		o.log.Warn("predict what git wants", zap.Error(err))
 		return nil
 	}
-	q := &question{oracle: o, ctx: ctx, wants: wants, seen: map[object.ID]bool{}, limit: mostAlong}
+	q := &question{oracle: o, ctx: ctx, wants: wants, seen: map[object.ID]bool{}, limit: maxPredicted}
 	if len(wants) > 0 {
 		q.round = o.round(h.Commands[0].Process)
 	}
 	err := q.predict(h)
 	if err != nil && !errors.Is(err, errEnough) {
-		// Not worth a warning: a command may name what is not there, or meet what is missing.
+		// Not worth a warning: a command may name something that does not exist, or meet a missing
+		// object.
 		o.log.Debug("prediction ended early", zap.Error(err))
 	}
 	return q.found
 }
 
-// question is a question while what will follow it is predicted.
+// question is a question during its prediction.
 type question struct {
 	*oracle
 	ctx   context.Context
@@ -128,7 +132,7 @@ type question struct {
 	found   []object.ID
 }
 
-// predict asks the nearest command of which is known what it does.
+// predict uses the nearest command that has a plan.
 func (q *question) predict(h Hint) error {
 	for i, c := range h.Commands {
 		name, args := Subcommand(c.Args)
@@ -141,7 +145,7 @@ func (q *question) predict(h Hint) error {
 		}
 		q.command = c
 		if plan == nil && i+1 < len(h.Commands) {
-			continue // one that asks for all it wants at once may be a part of one that goes on
+			continue // such a command may be part of another that continues afterwards
 		}
 		var err error
 		if plan != nil && (q.round == 0 || len(q.wants) < manyWants) { // otherwise it has begun to ask for all at once
@@ -159,21 +163,22 @@ func (q *question) predict(h Hint) error {
 	return q.neighbours()
 }
 
-// allow sets how many objects may come along: four times as many with each question, beginning with first.
+// allow sets how many blobs may be added: four times as many with each question, beginning with
+// first.
 func (q *question) allow(first int) {
-	q.limit = mostAlong
-	if n := first << (2 * min(q.round, 10)); n < mostAlong {
+	q.limit = maxPredicted
+	if n := first << (2 * min(q.round, 10)); n < maxPredicted {
 		q.limit = n
 	}
 }
 
-// add takes a blob into the prediction; errEnough says that there is no room for more.
+// add adds a blob to the prediction. It returns errEnough if there is no room for more.
 func (q *question) add(s side) error {
 	if !s.isBlob() || q.seen[s.id] {
 		return nil
 	}
 	q.seen[s.id] = true
-	if q.here(s.id) {
+	if q.isLocal(s.id) {
 		return nil
 	}
 	q.found = append(q.found, s.id)
@@ -183,8 +188,8 @@ func (q *question) add(s side) error {
 	return nil
 }
 
-// here says whether git finds an object without asking.
-func (q *question) here(id object.ID) bool {
+// isLocal reports whether git finds an object without a question.
+func (q *question) isLocal(id object.ID) bool {
 	if len(q.provider.Missing([]object.ID{id})) == 0 || q.own.Has(id) {
 		return true
 	}
@@ -202,7 +207,7 @@ func (q *question) addSides(c change) error {
 	return nil
 }
 
-// rev gives the commit, or other object, that a name means.
+// rev returns the commit, or other object, that a name means.
 func (q *question) rev(name string) (string, error) {
 	if id := q.lens.rev(q.ctx, name); id != "" {
 		return id, nil

@@ -13,7 +13,7 @@ var errProtocol = errors.New("not git's protocol")
 // bufSize is the size in bytes of the buffers that requests and answers are read through.
 const bufSize = 4 << 10
 
-// readPacket is Next with errProtocol for what this protocol does not have.
+// readPacket is Next with errProtocol for packets that this protocol does not have.
 func readPacket(r *pktline.Reader) (pktline.Kind, []byte, error) {
 	kind, data, err := r.Next()
 	switch {

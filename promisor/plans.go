@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// plans says what git commands are going to want, by their names. A command without a plan but with a place here asks for
-// all it wants at once, by itself.
+// plans returns the objects that git commands will want, by their names. A command in the table
+// without a plan requests everything at once.
 var plans map[string]func(q *question, args []string) error
 
 func init() { // the plans call each other
@@ -26,13 +26,14 @@ func init() { // the plans call each other
 }
 
 const (
-	// firstWalk and firstRange are how many blobs come with the first question of a command that may walk all history, which
-	// somebody reads page by page, and of one that ends somewhere near.
+	// firstWalk and firstRange are how many blobs are added to the first question of a command that
+	// may walk all history, which a user reads page by page, and of one that has a near end.
 	firstWalk  = 400
 	firstRange = 8000
 )
 
-// walkOptions are those by which log and its like choose commits and what is shown of them.
+// walkOptions are the options with which log and similar commands select commits and choose what to
+// show of them.
 var walkOptions = options{
 	keep: []string{
 		"--all", "--branches", "--tags", "--remotes", "--glob", "--exclude", "--not", "--merges", "--no-merges", "--first-parent",
@@ -87,7 +88,7 @@ func (q *question) log(args []string) error {
 
 func isLeftOut(rev string) bool { return strings.HasPrefix(rev, "^") }
 
-// lineRanges gives the files of -L options: "start,end:file" and ":function:file".
+// lineRanges returns the files of -L options: "start,end:file" and ":function:file".
 func lineRanges(a arguments) []string {
 	var files []string
 	for _, arg := range a.all {
@@ -105,7 +106,7 @@ func (q *question) show(args []string) error {
 	revs, paths := q.resolve(a)
 	flags := a.flags
 	if !a.has("-m", "-c", "--cc", "--diff-merges", "--first-parent") {
-		flags = append(flags, "-c") // what a merge has of no parent
+		flags = append(flags, "-c") // the parts of a merge that no parent has
 	}
 	if !a.has("--do-walk") && !slices.ContainsFunc(revs, isLeftOut) {
 		flags = append(flags, "--no-walk")
@@ -126,14 +127,14 @@ func (q *question) formatPatch(args []string) error {
 	return q.walk(append(a.flags, "--no-merges"), revs, paths, everything)
 }
 
-// everything takes all versions that a change names. onlyRenames is what rename detection reads: what vanished and
-// what appeared in a commit that has both.
+// everything selects all versions that a change names. onlyRenames selects those that rename
+// detection reads: files that vanished and files that appeared in a commit that has both.
 const (
 	everything = iota
 	onlyRenames
 )
 
-// walk lists the changes of commits in the order in which git log comes to them.
+// walk lists the changes of commits in the order of git log.
 func (q *question) walk(flags, revs, paths []string, what int) error {
 	args := append([]string{"log", "--raw", "-z", "--no-renames", "--no-abbrev", "--no-notes", "--no-show-signature", logFormat}, flags...)
 	args = append(append(append(args, revs...), "--"), paths...)
@@ -175,7 +176,8 @@ func (q *question) addAll(changes []change) error {
 
 var blameOptions = options{dropValue: []string{"-L", "-S", "--contents", "--since", "--ignore-rev", "--ignore-revs-file", "--date", "--abbrev"}}
 
-// blame takes a file with its whole history; with -C also what was changed beside it.
+// blame adds the whole history of a file; with -C also the files that were changed in the same
+// commits.
 func (q *question) blame(args []string) error {
 	a := blameOptions.parse(args)
 	words := append(slices.Clone(a.plain), a.paths...)
@@ -243,7 +245,7 @@ func (q *question) trees(revs, paths []string) error {
 	return nil
 }
 
-// compare lists the differences between two trees; either may be given by a commit.
+// compare lists the differences between two trees; either may be named by a commit.
 func (q *question) compare(a, b string, paths []string, each func(change) error) error {
 	args := append([]string{"diff-tree", "-r", "--raw", "-z", "--no-renames", "--no-abbrev", a, b, "--"}, paths...)
 	return q.lens.stream(q.ctx, "", args, func(r *bufio.Reader) error {

@@ -14,7 +14,7 @@ import (
 // prefetchBatch is how many objects are fetched between two reports of progress.
 const prefetchBatch = 18_000
 
-// ErrRevision says that the git directory has no such commit or range.
+// ErrRevision means that the git directory has no such commit or range.
 var ErrRevision = errors.New("no such commit or range of commits")
 
 // Prefetched counts versions of files.
@@ -23,13 +23,13 @@ type Prefetched struct {
 	Present int // versions of them that are in the object store
 }
 
-// Prefetch returns when the versions of files that commits name are in packs of git's object store, for programs that read this
-// store without asking a promisor remote. Of one commit these are all files of its tree; of a range (A..B) they are
-// both versions of every file that a commit of the range changed. Only paths that match are fetched. It calls progress after
-// each batch.
+// Prefetch returns when the versions of files that commits name are in packs of git's object store,
+// for programs that read this store without asking a promisor remote. Of one commit these are all
+// files of its tree; of a range (A..B) they are both versions of every file that a commit of the
+// range changed. Only paths that match are fetched. It calls progress after each batch.
 func (s *Server) Prefetch(ctx context.Context, commits []string, match func(path string) bool, progress func(Prefetched)) (Prefetched, error) {
 	var done Prefetched
-	if err := errors.Join(s.oracle.lens.focus(ctx), s.oracle.own.Refresh(), s.provider.Refresh()); err != nil {
+	if err := errors.Join(s.oracle.lens.update(ctx), s.oracle.own.Refresh(), s.provider.Refresh()); err != nil {
 		return done, err
 	}
 	q := &question{oracle: s.oracle, ctx: ctx, seen: map[object.ID]bool{}, limit: math.MaxInt}
@@ -87,7 +87,7 @@ func (q *question) files(commits string, match func(path string) bool) error {
 	})
 }
 
-// commit returns the id of the commit that a name stands for; HEAD if the name is empty.
+// commit returns the id of the commit with a name; HEAD if the name is empty.
 func (q *question) commit(name string) (string, error) {
 	if name == "" {
 		name = "HEAD"

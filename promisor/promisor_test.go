@@ -170,7 +170,7 @@ func TestWhatGitHasItselfIsNotAskedFor(t *testing.T) {
 	}
 	own := id(c.run(c.dir, "hash-object", "-w", "own"))
 	theirs := id(c.run(r.Path, "rev-parse", "main:d0001/f0003.txt"))
-	if err := c.server.bring(context.Background(), Hint{}, []object.ID{own, theirs}); err != nil {
+	if err := c.server.fetch(context.Background(), Hint{}, []object.ID{own, theirs}); err != nil {
 		t.Error(err)
 	}
 	c.try("", "cat-file", "-p", theirs.String()).want(t, 0, 0, c.run(r.Path, "cat-file", "-p", theirs.String())+"\n")
@@ -227,7 +227,7 @@ func TestLensNeverAsks(t *testing.T) {
 	c := newClone(t, s, "r.git")
 	l := c.server.oracle.lens
 	ctx := context.Background()
-	if err := l.focus(ctx); err != nil {
+	if err := l.update(ctx); err != nil {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{

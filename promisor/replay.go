@@ -17,7 +17,7 @@ func (q *question) checkout(args []string) error {
 	if len(revs) == 0 {
 		return nil
 	}
-	return q.replaced("HEAD", revs[len(revs)-1], paths) // read-tree has the one it goes to last
+	return q.overwritten("HEAD", revs[len(revs)-1], paths) // read-tree has the one it goes to last
 }
 
 // restore takes files from a commit that an option names.
@@ -28,29 +28,29 @@ func (q *question) restore(args []string) error {
 	if !ok || len(revs) == 0 {
 		return nil
 	}
-	return q.replaced("HEAD", revs[0], q.topPaths(append(a.plain, a.paths...)))
+	return q.overwritten("HEAD", revs[0], q.topPaths(append(a.plain, a.paths...)))
 }
 
-// bisect goes to a commit that it does not tell, but that holds what it wants first.
+// bisect checks out a commit that is not known in advance, but whose blobs it wants first.
 func (q *question) bisect([]string) error {
 	expected := q.note("", "BISECT_EXPECTED_REV")
 	if expected == "" {
 		return nil
 	}
-	return q.replaced("HEAD", expected, nil)
+	return q.overwritten("HEAD", expected, nil)
 }
 
-// replaced takes what a checkout writes, and what it writes over: git looks at the files first, and a file whose size is
-// not known has to be read to tell it.
-func (q *question) replaced(from, to string, paths []string) error {
+// overwritten adds the blobs that a checkout writes and those that it overwrites: git calls lstat on
+// the files first, and a file of unknown size has to be read for that.
+func (q *question) overwritten(from, to string, paths []string) error {
 	if err := q.compare(from, to, paths, q.addSides); err != nil {
 		return err
 	}
 	return q.attributes(to)
 }
 
-// attributes takes the files of a commit that say how others are written, and which are ignored: git reads them one by
-// one, from the index and from the working tree.
+// attributes adds the files of a commit that configure conversion and ignoring: git reads them one
+// by one, from the index and from the working tree.
 func (q *question) attributes(rev string) error {
 	empty, err := q.emptyTree()
 	if err != nil {
@@ -71,7 +71,7 @@ func (q *question) changes(a, b string) (map[string]change, error) {
 
 var mergeOptions = options{dropValue: []string{"-m", "-F", "-s", "--strategy", "-X", "--strategy-option", "--file", "--into-name", "--cleanup", "--depth", "--upload-pack", "-o"}}
 
-// merge joins what two sides made of their last common commit.
+// merge merges two commits.
 func (q *question) merge(args []string) error {
 	a := mergeOptions.parse(args)
 	words := a.plain
@@ -91,8 +91,8 @@ func (q *question) merge(args []string) error {
 	return q.join(strings.TrimSpace(base), "HEAD", theirs)
 }
 
-// join takes what a merge of two commits reads: what comes new into the working tree, all three versions of what both
-// sides changed, and what one side has to be searched for as renamed.
+// join adds the blobs that a merge of two commits reads: those that are new in the working tree,
+// all three versions of files that both sides changed, and those that rename detection reads.
 func (q *question) join(base, ours, theirs string) error {
 	if err := q.attributes(theirs); err != nil {
 		return err
@@ -122,8 +122,8 @@ func (q *question) join(base, ours, theirs string) error {
 	return nil
 }
 
-// moved takes what rename detection compares on one side: files that vanished there though the other side changed them,
-// with all that appeared.
+// moved adds the blobs that rename detection compares on one side: files that vanished there
+// although the other side changed them, and all files that appeared.
 func (q *question) moved(side, other map[string]change) error {
 	relevant := false
 	for path, c := range side {
@@ -149,7 +149,7 @@ func (q *question) moved(side, other map[string]change) error {
 
 var pickOptions = options{dropValue: []string{"-m", "--mainline", "-s", "--strategy", "-X", "--strategy-option", "--cleanup"}}
 
-// pick applies what commits changed to HEAD.
+// pick applies the changes of commits to HEAD.
 func (q *question) pick(args []string) error {
 	a := pickOptions.parse(args)
 	var revs []string
@@ -170,7 +170,8 @@ func (q *question) pick(args []string) error {
 	return q.replay(commits, "HEAD")
 }
 
-// replay takes what commits changed, and what is at these paths in the commit that they are put on.
+// replay adds the blobs that commits changed, and those at the same paths in the commit that they
+// are applied to.
 func (q *question) replay(commits []string, onto string) error {
 	if len(commits) == 0 {
 		return nil
@@ -186,7 +187,7 @@ func (q *question) replay(commits []string, onto string) error {
 	if err != nil {
 		return err
 	}
-	// The newest commit's parent stands for what they were made on: HEAD may be anywhere.
+	// The parent of the newest commit represents their base: HEAD may be anywhere.
 	return q.compare(commits[len(commits)-1]+"^", onto, nil, func(c change) error {
 		if touched[c.path] {
 			return q.addSides(c)
@@ -197,7 +198,8 @@ func (q *question) replay(commits []string, onto string) error {
 
 var rebaseOptions = options{dropValue: []string{"--onto", "-x", "--exec", "-s", "--strategy", "-X", "--strategy-option", "-C", "--whitespace", "--empty"}}
 
-// rebase goes to another commit and replays there. While one is under way its own notes say what is left.
+// rebase checks out another commit and applies commits there. While one is in progress its state
+// files list the rest.
 func (q *question) rebase(args []string) error {
 	a := rebaseOptions.parse(args)
 	if commits := q.todo("rebase-merge"); len(commits) > 0 {
@@ -235,10 +237,10 @@ func (q *question) rebase(args []string) error {
 	return q.onto(strings.Fields(out), target, tip)
 }
 
-// onto takes what is checked out there, and what the commits need.
+// onto adds the blobs of the checkout, and those that the commits need.
 func (q *question) onto(commits []string, onto, tip string) error {
 	if tip != "" {
-		if err := q.replaced(tip, onto, nil); err != nil {
+		if err := q.overwritten(tip, onto, nil); err != nil {
 			return err
 		}
 	}

@@ -17,19 +17,21 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// questionTime bounds one question; downloads have bounds of their own, which are shorter where nothing moves.
+// questionTime bounds one question; downloads have bounds of their own, which are shorter where
+// nothing moves.
 const questionTime = 15 * time.Minute
 
-// Provider brings objects to where git reads them; fetch.Store is one.
+// Provider fetches objects to where git reads them; *fetch.Store and *fetch.Local are Providers.
 type Provider interface {
 	Format() object.Format
 	// Objects returns the object directories that the git directory borrows.
 	Objects() []string
-	// Refresh takes up what others, git among them, have added.
+	// Refresh finds packs that other processes, such as git, have added.
 	Refresh() error
-	// Missing gives those of ids that lie in no pack that git borrows.
+	// Missing returns those of ids that are in no pack that git uses.
 	Missing(ids []object.ID) []object.ID
-	// Provide has the wanted objects in such packs when it returns, and tries the same with blobs along.
+	// Provide has the wanted objects in such packs when it returns, and tries the same with blobs
+	// along.
 	Provide(ctx context.Context, wanted, along []object.ID) error
 }
 
@@ -135,7 +137,7 @@ func (s *Server) answer(ctx context.Context, hint Hint, q request) []byte {
 	case "ls-refs":
 		return pktline.AppendFlush(nil)
 	case "fetch":
-		if err := s.bring(ctx, hint, q.wants); err != nil {
+		if err := s.fetch(ctx, hint, q.wants); err != nil {
 			return errorPacket(err.Error())
 		}
 		return nothingPack(s.provider.Format(), q.done)
@@ -143,8 +145,8 @@ func (s *Server) answer(ctx context.Context, hint Hint, q request) []byte {
 	return errorPacket(fmt.Sprintf("unknown command %.80q", q.command))
 }
 
-// bring has what git wants, and what it is going to want, where git looks for it.
-func (s *Server) bring(ctx context.Context, hint Hint, wants []object.ID) error {
+// fetch fetches the objects that git wants, and the predicted ones.
+func (s *Server) fetch(ctx context.Context, hint Hint, wants []object.ID) error {
 	start := time.Now()
 	wants = s.oracle.lacking(wants)
 	along := s.oracle.predict(ctx, hint, wants)

@@ -17,7 +17,8 @@ const (
 	notifyTime  = time.Second // longest wait for a manager that does not read
 )
 
-// manager is the service manager that has started us, as sd_notify(3) and systemd.exec(5) have it. nil: there is none.
+// manager is the service manager that has started us, as sd_notify(3) and systemd.exec(5) have it.
+// nil: there is none.
 type manager struct {
 	fd    int
 	addr  unix.Sockaddr
@@ -25,8 +26,8 @@ type manager struct {
 	every time.Duration // it wants to hear of us; 0: it does not
 }
 
-// newManager reads the environment. FDSTORE is the size of the store; service managers before systemd 254 do not tell it, and
-// the unit has to.
+// newManager reads the environment. FDSTORE is the size of the store; service managers before
+// systemd 254 do not set it, so the unit has to.
 func newManager() *manager {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {
@@ -53,7 +54,8 @@ func newManager() *manager {
 
 func (m *manager) keeps() bool { return m != nil && m.keep }
 
-// period is the tick that lets the manager hear of us twice as often as it wants to, or a shorter one.
+// period returns the interval of notices to the manager: tick, or half of its watchdog's interval
+// if that is shorter.
 func (m *manager) period(tick time.Duration) time.Duration {
 	if m == nil || m.every == 0 {
 		return tick
@@ -67,7 +69,7 @@ func (m *manager) alive() {
 	}
 }
 
-// notify tells the manager. What it does not take is its loss: our work does not depend on it.
+// notify sends a message to the manager. Errors are ignored: the supervisor does not depend on it.
 func (m *manager) notify(msg keeper.Message, fds ...int) {
 	if m == nil {
 		return
@@ -90,14 +92,14 @@ func (m *manager) store(name string, fd int) {
 	}
 }
 
-// remove has the manager forget what is in the store: it would keep two of one name.
+// remove removes descriptors from the manager's store, which would otherwise keep two of one name.
 func (m *manager) remove(s store, name string) {
 	if _, ok := s[name]; ok && m.keeps() {
 		m.notify(keeper.Message{keeper.Remove: "1", keeper.Name: name})
 	}
 }
 
-// barrier waits until the manager has read what it was told: it does not listen to the dead.
+// barrier waits until the manager has read all messages: it ignores messages of dead processes.
 func (m *manager) barrier() {
 	if m == nil {
 		return
@@ -127,7 +129,8 @@ func (m *manager) close() {
 	}
 }
 
-// passed gives the descriptors that the manager passed to us (sd_listen_fds(3)), which were in its store.
+// passed returns the descriptors that the manager passed to us (sd_listen_fds(3)), which were in
+// its store.
 func passed() store {
 	s := store{}
 	defer func() {

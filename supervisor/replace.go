@@ -20,11 +20,12 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// handedVariable tells a supervisor that it goes on for another: "self:N", the process is the same and descriptor N has a
-// handover; "worker:N", a worker without a supervisor hands over what it has through descriptor N.
+// handedVariable says that this supervisor continues another: "self:N", the same process before
+// exec(2), with a handover in descriptor N; or "worker:N", a worker without a supervisor hands over
+// its descriptors through descriptor N.
 const handedVariable = "ARTIFACTFS_HANDED"
 
-// handover is what a supervisor tells itself across exec(2).
+// handover is the state that a supervisor passes to itself across exec(2).
 type handover struct {
 	Kept    store  `json:"kept"`
 	Conn    int    `json:"conn"` // to the worker
@@ -34,7 +35,7 @@ type handover struct {
 	Reason  string `json:"reason"`
 }
 
-// inherit takes what a supervisor before us has left.
+// inherit continues a previous supervisor, if there was one.
 func (s *supervisor) inherit() error {
 	how, number, _ := strings.Cut(os.Getenv(handedVariable), ":")
 	os.Unsetenv(handedVariable)
@@ -55,7 +56,7 @@ func (s *supervisor) inherit() error {
 	return nil
 }
 
-// inheritSelf reads what replace wrote.
+// inheritSelf reads the handover that replace wrote.
 func (s *supervisor) inheritSelf(fd int) error {
 	f := os.NewFile(uintptr(fd), "handover")
 	defer f.Close()
@@ -84,7 +85,8 @@ func (s *supervisor) inheritSelf(fd int) error {
 	return nil
 }
 
-// inheritWorker takes what a worker has. The next one comes up meanwhile, and serves when that one has ended.
+// inheritWorker takes over from a worker without a supervisor. The next worker starts meanwhile,
+// and serves when the old one has ended.
 func (s *supervisor) inheritWorker(fd int) error {
 	unix.CloseOnExec(fd)
 	conn, err := keeper.Open(fd)
@@ -119,7 +121,8 @@ func (s *supervisor) inheritWorker(fd int) error {
 	return nil
 }
 
-// replace has the process go on as another executable, with the same worker. It returns only if it cannot.
+// replace continues the process with another executable and the same worker. It returns only if it
+// fails.
 func (s *supervisor) replace(file *os.File) error {
 	s.dropNext()
 	w := s.worker
@@ -128,11 +131,11 @@ func (s *supervisor) replace(file *os.File) error {
 		e := <-s.events
 		switch {
 		case e.from != w || e.message != nil || e.exited:
-			s.handle(e) // no end: what could end is this worker, whose connection is looked at last
+			s.handle(e) // only this worker could end the supervisor, and its connection is handled last
 		default:
 			reading = false
 			if e.gone {
-				go s.bring(e) // its turn comes
+				go s.bring(e) // its events follow
 				return errors.New("the worker has ended meanwhile")
 			}
 		}
@@ -180,7 +183,8 @@ func (s *supervisor) exec(file *os.File, w *worker) error {
 	return fmt.Errorf("replace supervisor: %w", err)
 }
 
-// Resurrect is for a worker whose supervisor is lost: it starts another, hands over to it and exits. It returns if it cannot.
+// Resurrect is for a worker whose supervisor is lost: it starts another, hands over to it and
+// exits. It returns if it cannot.
 func Resurrect(conn *keeper.Conn, executable string, args []string, s keeper.Start) error {
 	to, peer, err := keeper.Pair()
 	if err != nil {

@@ -6,10 +6,11 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// meter tells a worker that hangs from one that the host does not let run.
+// meter returns a worker that hangs from one that the host does not let run.
 type meter interface {
-	// starved returns for how much of the last passed the process wanted to run and could not: it waited for a
-	// processor, for a page, or for a disk. The first call for a process returns what one look can tell.
+	// starved returns for how much of the last passed the process could not run although it wanted
+	// to: it waited for a processor, a page or a disk. The first call for a process returns an
+	// estimate.
 	starved(pid int, passed time.Duration) time.Duration
 }
 

@@ -9,11 +9,12 @@ import (
 	"github.com/artifactfs/artifactfs/internal/keeper"
 )
 
-// store is what is kept: descriptors by name. They are bare numbers because an os.File of a device or socket that does not
-// block would be watched by Go's poller, which would wake this process for every request to a mount.
+// store holds descriptors by name. They are plain numbers, because Go's poller would watch an
+// os.File of a device or socket that does not block, and wake this process for every request to a
+// mount.
 type store map[string]int
 
-// mountSuffix ends the names of what is kept of each mount as long as it is there, see package daemon.
+// mountSuffix ends the name of the descriptor that every live mount has, see package daemon.
 const mountSuffix = ".state"
 
 func (s store) put(name string, fd int) {
@@ -37,7 +38,7 @@ func (s store) hasMounts() bool {
 	return false
 }
 
-// files gives away what is kept: the descriptors are the files' own, and this is the end.
+// files moves the descriptors into os.Files. The store must not be used afterwards.
 func (s store) files() []keeper.Kept {
 	var all []keeper.Kept
 	for name, fd := range s {

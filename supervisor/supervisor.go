@@ -1,21 +1,22 @@
-// Package supervisor keeps mounts alive beyond the process that serves them: it holds their descriptors by name, starts the
-// process that serves (worker), and starts the next one when that dies. The next one is given all that is held; requests
-// of the kernel that were not answered come again.
+// Package supervisor keeps mounts alive beyond the process that serves them. It holds their
+// descriptors by name, starts the process that serves (the worker), and starts the next one when
+// that dies. The next worker gets all descriptors, and the kernel resends to it the requests that
+// were not answered.
 //
 // Promises:
-//   - There is one way of taking over, that of a worker killed by SIGKILL. A worker that crashed, hangs, is stopped or shall
-//     be upgraded is killed first.
-//   - The next worker starts when the connection to the old one ends, which is when the kernel has closed its files; nobody
-//     waits for the rest of its end. One may wait ahead for that moment (spare).
-//   - A worker that cannot start is started again with growing pauses; in an upgrade, it is the old executable's turn after
-//     upgradeTries. After giveUpAfter the mounts are detached, so that whoever uses them gets errors instead of waiting.
-//     Workers that the watchdog killed do not count: the limits grow instead.
-//   - The supervisor never opens, stats or holds anything in a mount, and neither does what it starts before it serves:
-//     to exec closes descriptors, and to close a file of a mount waits for the worker that is about to be started.
-//   - The supervisor can be lost too. Under a service manager its store has the descriptors as well; else the worker
-//     starts another supervisor and hands it all it has.
+//   - There is one way of taking over: that of a worker killed by SIGKILL. A worker that crashed, hangs,
+//     is stopped or is to be upgraded is killed first.
+//   - The next worker starts when the connection to the old one ends, which is when the kernel has closed
+//     its files; the rest of its end is not waited for. A worker may be started before that moment (spare).
+//   - A worker that cannot start is started again after growing pauses; in an upgrade, the old executable
+//     is used again after upgradeTries. After giveUpAfter the mounts are detached, so that their users get
+//     errors instead of waiting. Workers killed by the watchdog do not count: the limits grow instead.
+//   - The supervisor never opens, stats or holds anything in a mount, and neither do its workers before
+//     they serve: exec closes descriptors, and closing a file of a mount waits for a worker.
+//   - The supervisor can be lost too. Under a service manager its store has the descriptors as well;
+//     otherwise the worker starts another supervisor and hands everything over to it.
 //
-// One goroutine, run, has all state; others only bring it events. It waits for nothing but events.
+// One goroutine, run, owns all state; others only send it events. It waits for nothing but events.
 package supervisor
 
 import (
@@ -33,21 +34,22 @@ import (
 
 const (
 	tick        = 500 * time.Millisecond
-	readyTime   = time.Minute            // for a worker to serve once it was told to
-	waitingTime = 20 * time.Second       // for an upgrade's worker to come up
+	readyTime   = time.Minute            // from the order to serve until the worker serves
+	waitingTime = 20 * time.Second       // from the start of an upgrade's worker until it is ready for the order
 	statusTime  = 2 * time.Millisecond   // for the exit status of a worker whose connection has ended, while others wait
-	codeTime    = time.Second            // for the same while nobody does
+	codeTime    = time.Second            // interval of the same check while no file is open
 	goneTime    = time.Second            // for the connection to end of a worker that is killed
-	stopTime    = 75 * time.Second       // for a worker to unmount everything: twice what it gives itself, and a bit
-	spareTime   = 300 * time.Millisecond // after a worker serves: what it has to do first is more urgent
-	hastyTime   = time.Second            // whoever crashes that soon after it served crashes of what it was given
+	stopTime    = 75 * time.Second       // for a worker to unmount everything: twice its own limit, and some more
+	spareTime   = 300 * time.Millisecond // pause after a worker serves, which has more urgent work first
+	hastyTime   = time.Second            // a worker that crashes within this time probably crashes because of its state
 
-	// A worker that the host does not let run is not replaced: its successor would have to be paged in as well. Once it
-	// was silent for so many times the watchdog's limit it is, since a meter can be wrong.
+	// A worker that the host does not let run is not replaced: its successor would have to be paged
+	// in as well. Once it was silent for so many times the watchdog's limit it is, since a meter
+	// can be wrong.
 	starvedFactor = 20
 	// mostPatience is how often the limits double, once for each worker that was killed by them.
 	mostPatience = 4
-	calmTime     = time.Minute // for a worker to serve until the limits are what they were
+	calmTime     = time.Minute // how long a worker must serve until the limits are reset
 
 	upgradeTries = 3
 	giveUpAfter  = 10 // workers in a row that did not serve
@@ -62,7 +64,7 @@ var (
 	longestPause = 5 * time.Second
 )
 
-// Config says what a supervisor starts and whom it tells.
+// Config configures a supervisor.
 type Config struct {
 	Executable string        // path, as it shall be seen in the list of processes
 	WorkerArgs []string      // of a worker
@@ -72,8 +74,8 @@ type Config struct {
 
 	// GiveUp detaches the mounts among kept and leaves the reason for people to find.
 	GiveUp func(kept []keeper.Kept, reason string) error
-	// Leave says whether the mounts shall live on in the service manager's store when the supervisor is told to end. It is
-	// asked only if there is such a store; nil: they shall not.
+	// Leave reports whether the mounts are to survive in the service manager's store when the
+	// supervisor is told to end. It is called only if there is such a store; nil: they are not.
 	Leave func() bool
 
 	Log *zap.Logger
@@ -85,14 +87,14 @@ type supervisor struct {
 	store   store
 	events  chan event
 	done    chan struct{} // closed when run has returned
-	exe     string        // what workers are started from
+	exe     string        // the executable of workers
 	exeFile *os.File      // exe, if that is a descriptor
 	env     []string      // of workers
 
-	worker *worker // the one that serves or was told to; nil while a pause lasts
-	next   *worker // the one that waits to be told; nil: none
+	worker *worker // the one that serves or has the order to; nil during a pause
+	next   *worker // the one that waits for the order; nil: none
 	last   *worker // the one before worker
-	begun  bool    // some worker was told to serve
+	begun  bool    // a worker has had the order to serve
 	served bool    // some worker did
 
 	count         int    // workers that took over
@@ -114,18 +116,18 @@ type supervisor struct {
 	hung  int // workers in a row that were killed by the watchdog
 }
 
-// event is what other goroutines bring.
+// event is sent by other goroutines to run.
 type event struct {
 	from    *worker
 	message keeper.Message
 	fds     []int
-	gone    bool // the connection has ended, and nothing will come any more
+	gone    bool // the connection has ended; no more events follow
 	overdue bool // the connection should have ended
 	exited  bool // and with which status
 	status  *os.ProcessState
 }
 
-// Run serves until a worker ends on purpose or ctx ends, and gives the exit code.
+// Run serves until a worker ends on purpose or ctx ends, and returns the exit code.
 func Run(ctx context.Context, c Config) int {
 	s := &supervisor{
 		Config: c, manager: newManager(), store: store{}, events: make(chan event), done: make(chan struct{}),
@@ -228,7 +230,7 @@ func (s *supervisor) message(w *worker, m keeper.Message, fds []int) {
 		if w == s.next && s.upgrade != nil && s.worker != nil {
 			s.kill(s.worker, "upgrade to "+w.version)
 		}
-	case w != s.worker: // nobody else has a say
+	case w != s.worker: // messages of other workers are ignored
 	case m[keeper.Store] != "" && len(fds) == 1 && keeper.ValidName(name) == nil:
 		s.manager.remove(s.store, name)
 		s.store.put(name, fds[0])
@@ -269,9 +271,10 @@ func (s *supervisor) ready(w *worker) {
 	s.wantSpare()
 }
 
-// beat looks after the worker and tells the manager that somebody does.
+// beat checks the worker and reports to the manager that this process runs.
 func (s *supervisor) beat(now time.Time, every time.Duration) {
-	// What the supervisor itself was late, because it was stopped or the machine slept, is not the worker's silence.
+	// If the supervisor itself was late, because it was stopped or the machine slept, the worker is
+	// not to blame.
 	passed := min(now.Sub(s.lastTick), 2*every)
 	s.lastTick = now
 	s.manager.alive()
@@ -291,11 +294,12 @@ func (s *supervisor) beat(now time.Time, every time.Duration) {
 	s.watchdog(w, now, passed)
 }
 
-// watchdog kills a worker that gives no sign of life, or that does not get ready. Time in which the host did not let it
-// run does not count. Before it is ready it may have to be paged in, and has all of readyTime.
+// watchdog kills a worker that sends no sign of life, or does not become ready. Time in which the
+// host did not let it run does not count. Before it is ready it may have to be paged in, and has
+// all of readyTime.
 func (s *supervisor) watchdog(w *worker, now time.Time, passed time.Duration) {
 	w.silence += passed
-	if w.silence > 2*tick || w.readyAt.IsZero() { // to look at a worker that is well costs more than it tells
+	if w.silence > 2*tick || w.readyAt.IsZero() { // checking a healthy worker costs more than it is worth
 		starved := min(s.meter.starved(w.pid(), passed), passed)
 		w.starved += starved
 		w.starting += passed - starved

@@ -13,11 +13,12 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// upgrade is one under way: from the request until a worker of the new executable serves, or is given up.
+// upgrade is an upgrade in progress: from the request until a worker of the new executable serves,
+// or the attempts are given up.
 type upgrade struct {
 	path     string   // of the new executable
 	file     *os.File // the same, whatever becomes of the path
-	told     bool     // a worker of it was told to serve
+	told     bool     // a worker of it has the order to serve
 	failures int      // how many of those died before they did
 }
 
@@ -69,7 +70,7 @@ func (s *supervisor) successor() (*worker, error) {
 	return s.start(s.exe, s.Executable)
 }
 
-// ended goes on after the worker's end.
+// ended continues after the end of the worker.
 func (s *supervisor) ended(w *worker) (code int, end bool) {
 	s.worker, s.last, s.spare = nil, w, nil
 	switch {
@@ -80,7 +81,7 @@ func (s *supervisor) ended(w *worker) (code int, end bool) {
 	case s.leaving:
 		return s.left()
 	case !s.served && !s.store.hasMounts():
-		// It never served anything: its end is a refusal, and it has said why.
+		// It never served: it has reported why it refuses.
 		return w.code(), true
 	}
 	s.reason = w.end()
@@ -121,7 +122,7 @@ func (s *supervisor) countHaste(w *worker) {
 	}
 }
 
-// learn is told how the worker before this one ended, when that took longer than anybody could wait for.
+// learn records how the previous worker ended, when that took longer than the takeover.
 func (s *supervisor) learn(w *worker) {
 	if w.killed != "" {
 		return
@@ -166,7 +167,7 @@ func (s *supervisor) prepare() {
 	s.next = w
 }
 
-// lostNext is told when the one that waited has ended.
+// lostNext handles the end of the worker that waited for the order.
 func (s *supervisor) lostNext(w *worker) {
 	if s.upgrade == nil {
 		return // after the next takeover there will be another
@@ -178,7 +179,8 @@ func (s *supervisor) lostNext(w *worker) {
 	s.abandonUpgrade(why)
 }
 
-// beginUpgrade starts a worker of another executable. Not before it waits, the present one is killed.
+// beginUpgrade starts a worker of another executable. Not before it waits, the present one is
+// killed.
 func (s *supervisor) beginUpgrade(path string, fd int) {
 	file, err := outOfTheWay(fd, path)
 	if err != nil {
@@ -201,8 +203,8 @@ func (s *supervisor) beginUpgrade(path string, fd int) {
 	s.next = w
 }
 
-// outOfTheWay moves a descriptor above all numbers that a child finds its own at: a child opens its executable by the number
-// when those are in place already.
+// outOfTheWay moves a descriptor above all numbers that a child finds its own at: a child opens its
+// executable by the number when those are in place already.
 func outOfTheWay(fd int, name string) (*os.File, error) {
 	defer unix.Close(fd)
 	up, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, firstFree)
@@ -223,7 +225,7 @@ func (s *supervisor) dropNext() {
 	s.spare = nil
 }
 
-// abandonUpgrade goes on with what there was.
+// abandonUpgrade continues with the old executable.
 func (s *supervisor) abandonUpgrade(why string) {
 	u := s.upgrade
 	if u == nil {
@@ -240,11 +242,12 @@ func (s *supervisor) abandonUpgrade(why string) {
 
 func (s *supervisor) tellFailed(why string) {
 	if s.worker != nil {
-		s.worker.conn.Tell(keeper.UpgradeFailed, why) // if it cannot be told it ends, and the next one is
+		s.worker.conn.Tell(keeper.UpgradeFailed, why) // if the message cannot be sent the worker is ending, and the next one follows
 	}
 }
 
-// failUpgrade counts a worker of the new executable that did not serve; after some it is the old one's turn, at once.
+// failUpgrade counts a worker of the new executable that did not serve; after some it is the old
+// one's turn, at once.
 func (s *supervisor) failUpgrade() {
 	u := s.upgrade
 	if u == nil || !u.told {
@@ -268,7 +271,7 @@ func (s *supervisor) finishUpgrade(w *worker) {
 		s.exeFile.Close()
 	}
 	s.exe, s.exeFile = u.exe(), u.file
-	if err := s.replace(u.file); err != nil { // workers come from the new one, and nothing else is missing
+	if err := s.replace(u.file); err != nil { // workers use the new executable already; only the supervisor is missing
 		s.Log.Warn("the supervisor stays what it was", zap.Error(err))
 	}
 }

@@ -18,28 +18,28 @@ import (
 // WorkerFD is where a worker finds its end of the conversation.
 const WorkerFD = 3
 
-// worker is a process that serves, did, or waits to be told.
+// worker is a process that serves, has served, or waits for the order to.
 type worker struct {
 	process *os.Process
 	conn    *keeper.Conn
 	status  *os.ProcessState // once it has exited; nil: not known, since it is no child of ours
 
 	version string
-	waiting bool      // it has come up
-	beganAt time.Time // it was told to serve
+	waiting bool      // it is ready for the order to serve
+	beganAt time.Time // when it got the order to serve
 	readyAt time.Time // it does
 	endedAt time.Time // its successor was looked for
 
 	silence      time.Duration // since its last sign of life
 	starved      time.Duration // how much of silence the host did not let it run
-	starting     time.Duration // since it was told to serve, without the time that the host did not let it run
+	starting     time.Duration // time since the order to serve, without the time that the host did not let it run
 	hung         bool          // the watchdog has killed it
 	stopping     bool          // all is unmounted: its end is no accident
 	killed       string        // why we have killed it; "": we have not
 	gone, exited bool
 }
 
-// workerEnvironment leaves out what is meant for the supervisor alone.
+// workerEnvironment returns the environment without the variables for the supervisor only.
 func workerEnvironment(all []string) []string {
 	var env []string
 	for _, e := range all {
@@ -53,7 +53,7 @@ func workerEnvironment(all []string) []string {
 	return env
 }
 
-// start starts a worker from a file. name is what it sees as its own.
+// start starts a worker from an executable file. name is the name that it sees as its own.
 func (s *supervisor) start(exe, name string) (*worker, error) {
 	conn, peer, err := keeper.Pair()
 	if err != nil {
@@ -73,14 +73,14 @@ func (s *supervisor) start(exe, name string) (*worker, error) {
 	return w, nil
 }
 
-// watch has events come of what a worker says and of its end.
+// watch sends events for the messages of a worker and for its end.
 func (s *supervisor) watch(w *worker) {
 	go s.read(w)
 	if w.process == nil {
 		return
 	}
 	go func() {
-		status, _ := w.process.Wait() // nil: somebody else's child
+		status, _ := w.process.Wait() // nil: another process's child
 		s.bring(event{from: w, exited: true, status: status})
 	}()
 }
@@ -111,7 +111,7 @@ func (s *supervisor) bring(e event) {
 	}
 }
 
-// kill ends a worker; what comes after that comes with its end.
+// kill ends a worker. Its end is handled by ended.
 func (s *supervisor) kill(w *worker, why string) {
 	if w.killed == "" {
 		w.killed = why
@@ -130,7 +130,7 @@ func (w *worker) pid() int {
 	return w.process.Pid
 }
 
-// crashed says that a worker ended by a fault of its own, as far as is known.
+// crashed reports whether a worker ended by a fault of its own, as far as is known.
 func (w *worker) crashed() bool {
 	if w.killed != "" || w.status == nil {
 		return false
@@ -139,7 +139,7 @@ func (w *worker) crashed() bool {
 	return ok && !(ws.Signaled() && ws.Signal() == syscall.SIGKILL)
 }
 
-// end says how a worker ended.
+// end returns a description of how a worker ended.
 func (w *worker) end() string {
 	switch {
 	case w.killed != "":

@@ -12,17 +12,19 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// A command is sent when the server has said what it can do, which on a fresh Remote costs a round trip. Most servers say the
-// same, so over HTTP one command can be sent ahead: beside that question, on a connection of its own. Its answer is taken up by
-// the call that would have sent the command afterwards. If the server turns out to be another than was assumed (protocol v0, files
-// only, no filters, another hash), to want a login, or to have moved, the command is sent again as ever.
+// A command is normally sent after the server's capabilities are known, which costs a fresh Remote
+// a round trip. Most servers have the same capabilities, so over HTTP one command can be sent
+// ahead: at the same time as the discovery, on a connection of its own. The call that would have
+// sent the command afterwards takes its answer. The command is sent again in the normal way if the
+// server differs from what was assumed (protocol v0, files only, no filters, another hash), wants a
+// login, or redirects.
 
-// aheadPatience is how long the answer to a command sent ahead may come later than the capabilities. A server that serves one
-// connection after the other would never begin with the second.
+// aheadPatience bounds how much later than the capabilities the answer to a command sent ahead may
+// arrive. A server that serves one connection after the other never begins with the second.
 const aheadPatience = 2 * time.Second
 
-// Ahead remembers which servers have refused a command that was sent ahead, so that it happens to each of them once. The zero
-// value is ready to use. It is safe for concurrent use.
+// Ahead records which servers have refused a command sent ahead, so that each of them refuses one
+// only once. The zero value is ready to use. It is safe for concurrent use.
 type Ahead struct {
 	mu      sync.Mutex
 	refused map[string]bool
@@ -43,28 +45,28 @@ func (a *Ahead) refuse(place string) {
 	a.refused[place] = true
 }
 
-// early is a command sent ahead. Who takes it out of Remote.early owns it.
+// early is a command sent ahead. The goroutine that removes it from Remote.early owns it.
 type early struct {
 	kind    commandKind
-	format  object.Format // that was assumed
+	format  object.Format // the assumed format
 	message string
-	place   string // for Ahead
+	place   string // the server, for Ahead
 	cancel  context.CancelFunc
-	expiry  *time.Timer   // ends one that nobody takes
-	done    chan struct{} // closed when the answer begins, or there is none
+	expiry  *time.Timer   // ends a command whose answer is not taken
+	done    chan struct{} // closed when the answer begins, or the attempt has failed
 
-	// Frozen once done is closed.
-	answer *answer // nil: there is none
+	// Constant once done is closed.
+	answer *answer // nil: none
 	judged bool    // the server has refused it
 }
 
-// assumed is what most servers offer.
+// assumed returns the capabilities of most servers.
 func assumed(f object.Format) Capabilities {
 	return Capabilities{Format: f, Filter: true, Shallow: true}
 }
 
-// RefsAhead sends the command of the first Refs ahead, if Options.Ahead allows it and the server was not reached yet. It waits for
-// no server.
+// RefsAhead sends the command of the first Refs ahead, if Options.Ahead allows it and no request
+// was sent to the server yet. It does not wait for the answer.
 func (r *Remote) RefsAhead(ctx context.Context, prefixes []string) {
 	if message, err := refsMessage(assumed(object.SHA1), prefixes); err == nil {
 		r.sendAhead(ctx, &early{kind: readsRefs, format: object.SHA1, message: string(message), place: "ls-refs"})
@@ -86,12 +88,12 @@ func (r *Remote) sendAhead(ctx context.Context, e *early) {
 	if _, caps, err := r.known(); r.opts.Ahead == nil || err != nil || caps != nil {
 		return
 	}
-	c, err := r.reach(ctx) // before who asks for capabilities holds the turn
+	c, err := r.carrierFor(ctx) // before the discovery starts, which holds the turn
 	if err != nil {
 		return
 	}
 	h, ok := c.(*web)
-	if !ok { // elsewhere the server speaks first
+	if !ok { // on other carriers the server speaks first
 		return
 	}
 	base, _ := h.at()
@@ -99,7 +101,7 @@ func (r *Remote) sendAhead(ctx context.Context, e *early) {
 	if !r.opts.Ahead.mayTry(e.place) || r.begin() != nil {
 		return
 	}
-	ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx)) // it may outlive the question for capabilities
+	ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx)) // the exchange may outlive the discovery
 	e.done = make(chan struct{})
 	r.mu.Lock()
 	busy := r.early != nil || r.caps != nil
@@ -123,7 +125,8 @@ func (r *Remote) sendAhead(ctx context.Context, e *early) {
 	}()
 }
 
-// removeEarly takes a command out of Remote.early; false: it was not there any more.
+// removeEarly removes a command from Remote.early. It returns false if another goroutine has
+// removed it.
 func (r *Remote) removeEarly(e *early) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -134,14 +137,14 @@ func (r *Remote) removeEarly(e *early) bool {
 	return true
 }
 
-// dropEarly ends a command that nobody took.
+// dropEarly ends a command whose answer is not taken.
 func (r *Remote) dropEarly(e *early) {
 	if r.removeEarly(e) {
 		e.end()
 	}
 }
 
-// refuseEarly ends the command that was sent ahead to a server that is no such one as was assumed.
+// refuseEarly ends the command sent ahead to a server that differs from what was assumed.
 func (r *Remote) refuseEarly() {
 	r.mu.Lock()
 	e := r.early
@@ -152,7 +155,7 @@ func (r *Remote) refuseEarly() {
 	}
 }
 
-// end drops the answer, which may still be to come.
+// end drops the answer, even if it has not arrived yet.
 func (e *early) end() {
 	e.expiry.Stop()
 	e.cancel()
@@ -162,8 +165,8 @@ func (e *early) end() {
 	}
 }
 
-// takeEarly returns the answer to a command that was sent ahead, if it is the one that would be sent now; nil: there is none.
-// refused is called if what the answer says cannot be read.
+// takeEarly returns the answer to the command sent ahead if it equals the command that would be
+// sent now, else nil. The caller must call refused if it cannot read the answer.
 func (r *Remote) takeEarly(ctx context.Context, caps Capabilities, kind commandKind, message func(Capabilities) ([]byte, error)) (a *answer, refused func()) {
 	r.mu.Lock()
 	e := r.early
@@ -198,7 +201,7 @@ func (r *Remote) takeEarly(ctx context.Context, caps Capabilities, kind commandK
 		}
 		return nil, nil
 	}
-	stop := context.AfterFunc(ctx, e.cancel) // from here on the exchange is the caller's
+	stop := context.AfterFunc(ctx, e.cancel) // from now on the exchange belongs to the caller
 	a = e.answer
 	keep, drop := a.keep, a.drop
 	a.keep = func() { stop(); keep(); e.cancel() }
@@ -206,7 +209,8 @@ func (r *Remote) takeEarly(ctx context.Context, caps Capabilities, kind commandK
 	return a, refused
 }
 
-// exchangeAhead is exchange, unless the command was sent ahead and read can read the answer to it.
+// exchangeAhead is exchange, but uses the answer to the command sent ahead if there is one and read
+// accepts it.
 func (r *Remote) exchangeAhead(ctx context.Context, c carrier, caps Capabilities, kind commandKind, message func(Capabilities) ([]byte, error), read func(*answer) error) error {
 	if a, refused := r.takeEarly(ctx, caps, kind, message); a != nil {
 		err := read(a)
@@ -230,13 +234,13 @@ func (r *Remote) exchangeAhead(ctx context.Context, c carrier, caps Capabilities
 	}
 	if err := read(a); err != nil {
 		a.abort()
-		return lost(err)
+		return streamFault(err)
 	}
 	return nil
 }
 
-// ahead makes one request, and logs in no further: that is left to the question for capabilities. Judged says that there was an
-// answer which was not to be used.
+// ahead makes one request without answering a demand for a login: the discovery does that. judged
+// says that there was an answer that must not be used.
 func (h *web) ahead(ctx context.Context, message []byte) (_ *answer, judged bool, err error) {
 	base, auth := h.at()
 	c := call{method: http.MethodPost, service: uploadPack, kind: "result", body: message, url: below(base, uploadPack.path(), "")}

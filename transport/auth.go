@@ -10,32 +10,33 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/artifactfs/artifactfs/transport/endpoint"
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 )
 
-// loginSource is where a login comes from.
+// loginSource is the origin of a login.
 type loginSource uint8
 
 const (
 	fromURL loginSource = iota
 	fromToken
 	fromHelper
-	fromHeader // of the settings
+	fromHeader // from http.extraHeader
 )
 
-// login is one way to authenticate. It holds a secret: nothing prints it.
+// login is one way to authenticate. It holds a secret and must never be printed.
 type login struct {
 	header string // value of Authorization
 	source loginSource
 	user   string // "" if the header is not Basic
 	secret string
 	bearer bool
-	answer []byte // of git credential fill, for approve and reject
+	answer []byte // output of git credential fill, for approve and reject
 }
 
-// authenticator finds logins for one origin, in this order: the URL's own password, the token, git credential.
-// The first two are only for the host that the user named (own).
+// authenticator finds logins for one origin, in this order: the URL's own password, the token, git
+// credential. The first two are used only for the host that the user named (own).
 type authenticator struct {
 	remote *Remote
 	url    *url.URL // without user
@@ -43,7 +44,7 @@ type authenticator struct {
 	secret string
 	pass   bool // the URL has a password
 	own    bool
-	turn   chan struct{} // token: one at a time asks helpers
+	turn   chan struct{} // token: one goroutine at a time runs credential helpers
 
 	mu       sync.Mutex
 	current  *login
@@ -51,21 +52,22 @@ type authenticator struct {
 	renewed  int // of Options.Login, when current was found
 }
 
-func newAuthenticator(r *Remote, ep *endpoint, at *url.URL, own bool) *authenticator {
-	a := &authenticator{remote: r, url: at, user: ep.user, secret: ep.secret, pass: ep.hasPass, own: own, turn: make(chan struct{}, 1)}
+func newAuthenticator(r *Remote, ep *endpoint.URL, at *url.URL, own bool) *authenticator {
+	a := &authenticator{remote: r, url: at, user: ep.User, secret: ep.Secret, pass: ep.HasSecret, own: own, turn: make(chan struct{}, 1)}
 	if !own {
 		a.user, a.secret, a.pass = "", "", false
 	}
 	return a
 }
 
-// first is what to send without being asked: a known secret saves a round trip, but not in clear text.
+// first returns the login to send before the server demands one, nil for none: a known secret saves
+// a round trip. Secrets are not sent in clear text.
 func (a *authenticator) first() (*login, error) {
 	current, _ := a.known()
 	if current != nil || !a.own || a.url.Scheme != "https" {
 		return current, nil
 	}
-	l, err := a.given(false)
+	l, err := a.userLogin(false)
 	if errors.Is(err, errNoToken) { // the remote may be public
 		return nil, nil
 	}
@@ -80,8 +82,8 @@ func (a *authenticator) first() (*login, error) {
 	return a.current, nil
 }
 
-// known returns the login that was found last, nil for none. One from before the token was renewed is forgotten, and again is
-// true once.
+// known returns the last login that was found, nil for none. It forgets a login from before the
+// token was renewed; again is then true once.
 func (a *authenticator) known() (current *login, again bool) {
 	_, _, renewed := a.remote.opts.Login.Given()
 	a.mu.Lock()
@@ -92,8 +94,8 @@ func (a *authenticator) known() (current *login, again bool) {
 	return a.current, again
 }
 
-// given is the login from URL or token, nil if there is neither.
-func (a *authenticator) given(bearer bool) (*login, error) {
+// userLogin returns the login from URL or token, nil if there is neither.
+func (a *authenticator) userLogin(bearer bool) (*login, error) {
 	if !a.own {
 		return nil, nil
 	}
@@ -103,7 +105,7 @@ func (a *authenticator) given(bearer bool) (*login, error) {
 	return a.token(bearer)
 }
 
-// token is the login from Options.Login.
+// token returns the login from Options.Login.
 func (a *authenticator) token(bearer bool) (*login, error) {
 	token, err := a.remote.opts.Login.Token()
 	if err != nil || token == "" || !a.own {
@@ -113,7 +115,7 @@ func (a *authenticator) token(bearer bool) (*login, error) {
 	if l.header = "Bearer " + token; !bearer {
 		l.user = a.user
 		if l.user == "" {
-			l.user = "x-access-token" // forges look at the token only
+			l.user = "x-access-token" // hosting services check only the token
 		}
 		l.header = basic(l.user, token)
 	}
@@ -124,8 +126,8 @@ func basic(user, password string) string {
 	return "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password))
 }
 
-// next answers a 401 to an exchange that was tried with a login, nil for none. It returns ErrAuth when nothing is
-// left to try.
+// next returns the login to try after a 401 to an exchange that used tried (nil: none). It returns
+// ErrAuth when no login is left.
 func (a *authenticator) next(ctx context.Context, tried *login, challenges []string) (*login, error) {
 	select {
 	case a.turn <- struct{}{}:
@@ -134,7 +136,7 @@ func (a *authenticator) next(ctx context.Context, tried *login, challenges []str
 		return nil, context.Cause(ctx)
 	}
 	current, again := a.known()
-	if current != nil && current != tried { // another exchange was refused before and has found it
+	if current != nil && current != tried { // another exchange was refused earlier and has found a login
 		return current, nil
 	}
 	bearer := onlyBearer(challenges)
@@ -142,7 +144,7 @@ func (a *authenticator) next(ctx context.Context, tried *login, challenges []str
 	var err error
 	switch {
 	case tried == nil || again:
-		l, err = a.given(bearer)
+		l, err = a.userLogin(bearer)
 		if none := errors.Is(err, errNoToken); err == nil && l == nil || none {
 			var fillErr error
 			if l, fillErr = a.fill(ctx, challenges, mayPrompt()); !none || fillErr == nil {
@@ -150,13 +152,13 @@ func (a *authenticator) next(ctx context.Context, tried *login, challenges []str
 			}
 		}
 	case tried.source == fromHelper:
-		a.tell(ctx, "reject", tried)
+		a.report(ctx, "reject", tried)
 		if l, err = a.fill(ctx, challenges, mayPrompt()); err == nil && l.secret == tried.secret {
 			err = fmt.Errorf("%w: the credentials git has for %s were refused", ErrAuth, a.url.Host)
 		}
 	default:
 		if l, err = a.token(bearer); err == nil && (l == nil || l.secret == tried.secret && l.bearer == tried.bearer) {
-			err = fmt.Errorf("%w: the given token or password was refused by %s", ErrAuth, a.url.Host)
+			err = fmt.Errorf("%w: %s refused the token or password of the user", ErrAuth, a.url.Host)
 		}
 	}
 	a.mu.Lock()
@@ -170,7 +172,8 @@ func (a *authenticator) next(ctx context.Context, tried *login, challenges []str
 	return l, nil
 }
 
-// accepted tells git credential, in the background, that a login from it works, so that helpers may keep it.
+// accepted reports to git credential, in the background, that a login works, so that helpers may
+// store it.
 func (a *authenticator) accepted(l *login) {
 	if l == nil || l.source != fromHelper {
 		return
@@ -186,22 +189,22 @@ func (a *authenticator) accepted(l *login) {
 		defer a.remote.tasks.Done()
 		ctx, cancel := context.WithTimeout(context.Background(), defaultConnect)
 		defer cancel()
-		a.tell(ctx, "approve", l)
+		a.report(ctx, "approve", l)
 	}()
 }
 
-// onlyBearer says whether a server wants a token as such, and not as a password.
+// onlyBearer reports whether a server accepts tokens only as Bearer, not as passwords.
 func onlyBearer(challenges []string) bool {
 	return offers(challenges, "bearer") && !offers(challenges, "basic")
 }
 
-// mayPrompt says whether a person may be there to answer.
+// mayPrompt reports whether a user may be at a terminal to answer.
 func mayPrompt() bool {
 	_, err := unix.IoctlGetTermios(0, unix.TCGETS)
 	return err == nil
 }
 
-// fill asks git credential.
+// fill runs git credential fill.
 func (a *authenticator) fill(ctx context.Context, challenges []string, prompt bool) (*login, error) {
 	var in bytes.Buffer
 	fmt.Fprintf(&in, "capability[]=authtype\nprotocol=%s\nhost=%s\npath=%s\n", a.url.Scheme, a.url.Host, strings.TrimPrefix(a.url.Path, "/"))
@@ -213,7 +216,7 @@ func (a *authenticator) fill(ctx context.Context, challenges []string, prompt bo
 			fmt.Fprintf(&in, "wwwauth[]=%s\n", c)
 		}
 	}
-	cmd := a.remote.opts.Env.git(ctx, "credential", "fill")
+	cmd := a.remote.opts.Env.Git(ctx, "credential", "fill")
 	if !prompt {
 		cmd.Env = append(cmd.Env, "GIT_TERMINAL_PROMPT=0")
 	}
@@ -222,7 +225,7 @@ func (a *authenticator) fill(ctx context.Context, challenges []string, prompt bo
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	if err != nil { // what a helper wrote about it is not repeated: it may hold anything
+	if err != nil { // the helper's output is not repeated: it may contain anything
 		return nil, fmt.Errorf("%w: %s wants credentials and git has none for it", ErrAuth, a.url.Host)
 	}
 	l := parseCredential(out)
@@ -232,7 +235,8 @@ func (a *authenticator) fill(ctx context.Context, challenges []string, prompt bo
 	return l, nil
 }
 
-// parseCredential reads "key=value" lines as git-credential writes them; nil without a secret.
+// parseCredential reads "key=value" lines of git-credential. It returns nil if there is no secret
+// among them.
 func parseCredential(out []byte) *login {
 	v := map[string]string{}
 	for line := range bytes.Lines(out) {
@@ -251,9 +255,10 @@ func parseCredential(out []byte) *login {
 	return &login{header: basic(v["username"], v["password"]), source: fromHelper, user: v["username"], secret: v["password"], answer: out}
 }
 
-// tell reports to git credential what became of a login. A helper that fails at it costs nothing but a later question.
-func (a *authenticator) tell(ctx context.Context, verb string, l *login) {
-	cmd := a.remote.opts.Env.git(ctx, "credential", verb)
+// report reports to git credential whether a login was accepted. A failure of the helper costs only
+// a later question.
+func (a *authenticator) report(ctx context.Context, verb string, l *login) {
+	cmd := a.remote.opts.Env.Git(ctx, "credential", verb)
 	cmd.Env = append(cmd.Env, "GIT_TERMINAL_PROMPT=0")
 	cmd.Stdin = bytes.NewReader(l.answer)
 	if err := cmd.Run(); err != nil {
@@ -261,7 +266,8 @@ func (a *authenticator) tell(ctx context.Context, verb string, l *login) {
 	}
 }
 
-// offers says whether a challenge of this scheme is among WWW-Authenticate values, of which one may list several.
+// offers reports whether WWW-Authenticate values contain a challenge of this scheme. One value may
+// list several.
 func offers(challenges []string, scheme string) bool {
 	for _, c := range challenges {
 		for part := range strings.SplitSeq(c, ",") {

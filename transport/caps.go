@@ -14,8 +14,9 @@ const (
 	agent           = "artifactfs/1"
 )
 
-// parseCapabilities reads what a server says first. Over HTTP a "# service" header and a flush may stand before
-// it. What is not protocol version 2 is ErrNoV2: version 0 starts with a ref or, if there is none, a flush.
+// parseCapabilities reads a server's first message. Over HTTP a "# service" header and a flush may
+// precede it. It returns ErrNoV2 for a message that is not of protocol version 2: version 0 starts
+// with a ref or, if there is none, a flush.
 func parseCapabilities(p *pktReader) (Capabilities, error) {
 	var c Capabilities
 	kind, line, err := p.line()
@@ -70,8 +71,8 @@ func parseCapabilities(p *pktReader) (Capabilities, error) {
 	return c, nil
 }
 
-// isCapability is the grammar of gitprotocol-v2: letters, digits, '-' and '_' for the key, no control
-// characters in the value.
+// isCapability reports whether key and value follow gitprotocol-v2: letters, digits, '-' and '_' in
+// the key, no control characters in the value.
 func isCapability(key, value string) bool {
 	if key == "" {
 		return false
@@ -99,7 +100,7 @@ func hasWord(s, word string) bool {
 	return false
 }
 
-// command begins a request: the command, what the client is, and the hash function both must mean.
+// command begins a request: the command, the client's agent, and the object format.
 func command(caps Capabilities, name string, room int) []byte {
 	b := pktline.AppendLine(make([]byte, 0, 256+room), "command="+name)
 	if caps.Agent != "" {

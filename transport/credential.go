@@ -5,25 +5,28 @@ import (
 	"encoding/base64"
 	"net/url"
 	"strings"
+
+	"github.com/artifactfs/artifactfs/transport/endpoint"
 )
 
-// Question asks for a login as git's credential protocol does (git-credential(1)).
+// Question is a request for a login in git's credential protocol (git-credential(1)).
 type Question struct {
 	Protocol, Host, Path string
 	User                 string   // "": any
 	Challenges           []string // values of WWW-Authenticate
-	Schemes              bool     // the asker takes a Scheme and Value
+	Schemes              bool     // the caller accepts a Scheme and Value
 }
 
-// Credential is the answer: a user name and a password, or the scheme and value of an Authorization header. It holds a
-// secret: nothing prints it.
+// Credential is the answer to a Question: a user name and a password, or the scheme and value of an
+// Authorization header. It holds a secret and must never be printed.
 type Credential struct {
 	User, Password string
 	Scheme, Value  string
 }
 
-// Credential returns what this remote is logged in to with, for a program that talks to the same server. It asks for nothing
-// over the network. false: there is no login, or the question is about another server.
+// Credential returns the login of this remote, for a program that sends requests to the same
+// server. It sends none itself. It returns false if there is no login, or the question is about
+// another server.
 func (r *Remote) Credential(ctx context.Context, q Question) (Credential, bool, error) {
 	a, headers, err := r.loginsFor(ctx, q)
 	if a == nil || err != nil {
@@ -36,7 +39,8 @@ func (r *Remote) Credential(ctx context.Context, q Question) (Credential, bool, 
 	return l.credential(q)
 }
 
-// Refused says that the server refused a secret that Credential returned: it is not used again without being looked up anew.
+// Refused records that the server refused a secret that Credential returned. It is looked up again
+// before the next use.
 func (r *Remote) Refused(ctx context.Context, q Question, secret string) {
 	a, _, err := r.loginsFor(ctx, q)
 	if a == nil || err != nil {
@@ -51,11 +55,11 @@ func (r *Remote) Refused(ctx context.Context, q Question, secret string) {
 	}
 	a.mu.Unlock()
 	if refused != nil && refused.source == fromHelper {
-		a.tell(ctx, "reject", refused)
+		a.report(ctx, "reject", refused)
 	}
 }
 
-// Accepted says that the server took a secret that Credential returned.
+// Accepted records that the server accepted a secret that Credential returned.
 func (r *Remote) Accepted(ctx context.Context, q Question, secret string) {
 	a, _, err := r.loginsFor(ctx, q)
 	if a == nil || err != nil {
@@ -66,15 +70,15 @@ func (r *Remote) Accepted(ctx context.Context, q Question, secret string) {
 	}
 }
 
-// Logins returns the URLs, without secrets, for which Credential has answers: the remote's own, and the one that the user's
-// settings replace it by. first is true if the user gave a login for this remote, which then counts before what credential
-// helpers know.
+// Logins returns the URLs, without secrets, for which Credential has answers: the remote's own, and
+// the one by which the user's settings replace it. first is true if the user named a login for this
+// remote, which then takes precedence over credential helpers.
 func (r *Remote) Logins(ctx context.Context) (urls []string, first bool, err error) {
-	if r.endpoint.scheme != schemeHTTP {
+	if r.endpoint.Scheme != endpoint.HTTP {
 		return nil, false, nil
 	}
-	urls = []string{r.endpoint.display}
-	c, err := r.reach(ctx)
+	urls = []string{r.endpoint.Display}
+	c, err := r.carrierFor(ctx)
 	if err != nil {
 		return urls, false, err
 	}
@@ -82,47 +86,47 @@ func (r *Remote) Logins(ctx context.Context) (urls []string, first bool, err err
 	if !ok {
 		return urls, false, nil
 	}
-	if other := h.endpoint.display; other != urls[0] {
+	if other := h.endpoint.Display; other != urls[0] {
 		urls = append(urls, other)
 	}
 	token, file, renewed := r.opts.Login.Given()
-	first = token != "" || file != "" || renewed == 0 && h.endpoint.hasPass
-	for _, line := range h.set.headers {
+	first = token != "" || file != "" || renewed == 0 && h.endpoint.HasSecret
+	for _, line := range h.set.Headers {
 		name, _, _ := strings.Cut(line, ":")
 		first = first || strings.EqualFold(strings.TrimSpace(name), "Authorization")
 	}
 	return urls, first, nil
 }
 
-// loginsFor returns the logins for the server that a question is about, and the headers that the user has set for it; nil: it
-// is another server, or one that is not reached by HTTP.
+// loginsFor returns the logins for the server of a question, and the headers that the user has set
+// for it. It returns nil for another server, or one that is not reached by HTTP.
 func (r *Remote) loginsFor(ctx context.Context, q Question) (*authenticator, []string, error) {
-	if r.endpoint.scheme != schemeHTTP {
+	if r.endpoint.Scheme != endpoint.HTTP {
 		return nil, nil, nil
 	}
-	c, err := r.reach(ctx)
+	c, err := r.carrierFor(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
 	h, ok := c.(*web)
 	asked := &url.URL{Scheme: q.Protocol, Host: q.Host}
 	same := func(u *url.URL) bool {
-		return u.Scheme == asked.Scheme && strings.EqualFold(u.Hostname(), asked.Hostname()) && portOf(u) == portOf(asked)
+		return u.Scheme == asked.Scheme && strings.EqualFold(u.Hostname(), asked.Hostname()) && endpoint.PortOf(u) == endpoint.PortOf(asked)
 	}
-	if !ok || !same(h.endpoint.base) && !same(r.endpoint.base) {
+	if !ok || !same(h.endpoint.Base) && !same(r.endpoint.Base) {
 		return nil, nil, nil
 	}
 	at, a := h.at()
-	if !same(at) { // the server led us elsewhere, and those logins are for there
-		a = newAuthenticator(r, h.endpoint, h.endpoint.base, true)
+	if !same(at) { // the server has redirected to another host, and those logins are for that host
+		a = newAuthenticator(r, h.endpoint, h.endpoint.Base, true)
 	}
-	return a, h.set.headers, nil
+	return a, h.set.Headers, nil
 }
 
-// forOthers finds a login in the order in which they count: what the user gave for this remote, the headers of the settings,
-// what a credential helper has answered or answers now.
+// forOthers returns a login by precedence: the one that the user named for this remote, the headers
+// of the settings, then credential helpers.
 func (a *authenticator) forOthers(ctx context.Context, q Question, headers []string) (*login, error) {
-	l, givenErr := a.given(onlyBearer(q.Challenges) && q.Schemes)
+	l, givenErr := a.userLogin(onlyBearer(q.Challenges) && q.Schemes)
 	if l != nil {
 		return l, nil
 	}
@@ -135,7 +139,7 @@ func (a *authenticator) forOthers(ctx context.Context, q Question, headers []str
 		return l, nil
 	}
 	l, err := a.fill(ctx, q.Challenges, false)
-	if err != nil { // no helper has one, which the asker's own may
+	if err != nil { // no helper has one, but the caller may
 		return nil, givenErr
 	}
 	a.mu.Lock()
@@ -146,7 +150,7 @@ func (a *authenticator) forOthers(ctx context.Context, q Question, headers []str
 	return l, nil
 }
 
-// headerLogin is the login that an Authorization header of the user's settings stands for.
+// headerLogin returns the login in an Authorization header of the user's settings.
 func headerLogin(value string) *login {
 	scheme, rest, _ := strings.Cut(value, " ")
 	l := &login{header: value, source: fromHeader, secret: strings.TrimSpace(rest)}
@@ -160,7 +164,7 @@ func headerLogin(value string) *login {
 	return l
 }
 
-// credential spells a login in git's terms. false: it is one that the asker could not use.
+// credential returns a login in git's terms. It returns false if the caller could not use it.
 func (l *login) credential(q Question) (Credential, bool, error) {
 	scheme, value, _ := strings.Cut(l.header, " ")
 	c := Credential{User: l.user, Password: l.secret}

@@ -13,15 +13,17 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/artifactfs/artifactfs/transport/endpoint"
 )
 
 const (
 	maxIdleConns = 8
-	idleConn     = 2 * time.Minute // servers usually close earlier, which is noticed
+	idleConn     = 2 * time.Minute // most servers close earlier, which is detected
 	connBuffer   = 64 << 10
 )
 
-func (r *Remote) newTransport(set webSettings) (*http.Transport, *webDialer, error) {
+func (r *Remote) newTransport(set endpoint.HTTPSettings) (*http.Transport, *webDialer, error) {
 	proxy, err := proxyFunc(set)
 	if err != nil {
 		return nil, nil, err
@@ -42,7 +44,7 @@ func (r *Remote) newTransport(set webSettings) (*http.Transport, *webDialer, err
 		DialTLSContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
 			return d.dial(ctx, place{addr: addr, secure: true})
 		},
-		TLSClientConfig:     conf, // for what lies behind a proxy
+		TLSClientConfig:     conf, // for the server behind a proxy
 		TLSHandshakeTimeout: r.opts.Connect,
 		DisableCompression:  true, // packs are compressed
 		MaxIdleConns:        maxIdleConns,
@@ -53,10 +55,11 @@ func (r *Remote) newTransport(set webSettings) (*http.Transport, *webDialer, err
 	}, d, nil
 }
 
-// proxyFunc: http.proxy before the environment, whose no_proxy holds for both.
-func proxyFunc(set webSettings) (func(*http.Request) (*url.URL, error), error) {
-	if !set.proxySet {
-		choose := set.env.proxy()
+// proxyFunc returns how to choose a proxy: http.proxy takes precedence over the environment;
+// no_proxy applies to both.
+func proxyFunc(set endpoint.HTTPSettings) (func(*http.Request) (*url.URL, error), error) {
+	if !set.ProxySet {
+		choose := set.Env.ProxyFunc()
 		return func(req *http.Request) (*url.URL, error) {
 			u, err := choose(req)
 			if err != nil { // the cause quotes the proxy's URL, which may hold a password
@@ -65,19 +68,19 @@ func proxyFunc(set webSettings) (func(*http.Request) (*url.URL, error), error) {
 			return u, nil
 		}, nil
 	}
-	if set.proxy == "" {
+	if set.Proxy == "" {
 		return nil, nil
 	}
-	if !strings.Contains(set.proxy, "://") {
-		set.proxy = "http://" + set.proxy
+	if !strings.Contains(set.Proxy, "://") {
+		set.Proxy = "http://" + set.Proxy
 	}
-	u, err := url.Parse(set.proxy)
+	u, err := url.Parse(set.Proxy)
 	if err != nil || u.Host == "" {
 		return nil, errProxyURL
 	}
-	except := set.env.get("no_proxy")
+	except := set.Env.Get("no_proxy")
 	if except == "" {
-		except = set.env.get("NO_PROXY")
+		except = set.Env.Get("NO_PROXY")
 	}
 	return func(req *http.Request) (*url.URL, error) {
 		if excepted(except, req.URL.Hostname()) {
@@ -89,7 +92,7 @@ func proxyFunc(set webSettings) (func(*http.Request) (*url.URL, error), error) {
 
 var errProxyURL = errors.New("proxy URL is malformed")
 
-// excepted follows curl's no_proxy: a list of hosts and domains, or "*".
+// excepted reports whether no_proxy, a list of hosts and domains or "*" as in curl, contains host.
 func excepted(list, host string) bool {
 	host = strings.ToLower(host)
 	for name := range strings.SplitSeq(list, ",") {
@@ -101,34 +104,34 @@ func excepted(list, host string) bool {
 	return false
 }
 
-func tlsConfig(set webSettings) (*tls.Config, error) {
+func tlsConfig(set endpoint.HTTPSettings) (*tls.Config, error) {
 	conf := &tls.Config{
-		InsecureSkipVerify: set.insecure,
+		InsecureSkipVerify: set.Insecure,
 		NextProtos:         []string{"http/1.1"},
 		ClientSessionCache: tls.NewLRUClientSessionCache(maxIdleConns), // the second connection saves a round trip
 	}
-	if set.caFile != "" || set.caDir != "" {
-		pool, err := certPool(set.caFile, set.caDir)
+	if set.CAFile != "" || set.CADir != "" {
+		pool, err := certPool(set.CAFile, set.CADir)
 		if err != nil {
 			return nil, err
 		}
 		conf.RootCAs = pool
 	}
-	if set.certFile != "" {
-		key := set.keyFile
+	if set.CertFile != "" {
+		key := set.KeyFile
 		if key == "" {
-			key = set.certFile
+			key = set.CertFile
 		}
-		pair, err := tls.LoadX509KeyPair(set.certFile, key)
+		pair, err := tls.LoadX509KeyPair(set.CertFile, key)
 		if err != nil {
-			return nil, fmt.Errorf("load client certificate %s: %w", set.certFile, err)
+			return nil, fmt.Errorf("load client certificate %s: %w", set.CertFile, err)
 		}
 		conf.Certificates = []tls.Certificate{pair}
 	}
 	return conf, nil
 }
 
-// certPool holds a bundle and every certificate of a directory, in place of the system's.
+// certPool returns the certificates of a bundle and of a directory, which replace the system's.
 func certPool(file, dir string) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	if file != "" {

@@ -11,17 +11,18 @@ import (
 	"unicode"
 
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/transport/endpoint"
 )
 
-// What is known about a failure. Errors of this package wrap at most one of these; the text names the remote
-// and the cause and never holds a secret.
+// Errors of this package wrap at most one of these. Their text names the remote and the cause, and
+// never holds a secret.
 var (
 	ErrUnreachable = errors.New("remote unreachable")            // name, route, connection, TLS, 5xx, cut in mid-answer
 	ErrAuth        = error(denied("authentication failed"))      // no credentials, or they were refused
 	ErrForbidden   = error(denied("access forbidden"))           // authenticated or not, it is not allowed
 	ErrNotFound    = errors.New("no such repository")            // or one that the server hides
 	ErrNoV2        = errors.New("no git protocol version 2")     // protocol 0 or 1, or a dumb HTTP server
-	ErrURL         = errors.New("malformed remote URL")          // nothing was asked
+	ErrURL         = endpoint.ErrURL                             // no request was sent
 	ErrStalled     = errors.New("remote stalled")                // no byte for Options.Stall
 	errClosed      = errors.New("remote is closed")              // after Remote.Close
 	errAborted     = errors.New("closed before its end")         // FetchResponse.Pack, by its reader
@@ -29,19 +30,20 @@ var (
 	errProtocol    = errors.New("server broke the git protocol") // bytes no git server sends
 )
 
-// denied is an error about authorisation: who knows nothing of remotes sees fs.ErrPermission in it.
+// denied is an error of authorisation. It is fs.ErrPermission for callers that do not import this
+// package.
 type denied string
 
 func (d denied) Error() string        { return string(d) }
 func (d denied) Is(target error) bool { return target == fs.ErrPermission }
 
-// NotOurRef says that the server has no object of this id, or does not serve it. One such want fails the whole
-// request; leave it out and ask again.
+// NotOurRef means that the server does not have, or does not serve, an object. One such want fails
+// the whole request: repeat it without the object.
 type NotOurRef struct{ ID object.ID }
 
 func (e NotOurRef) Error() string { return "server does not have object " + e.ID.String() }
 
-// RateLimited says that the server asked to be left alone for a while. After is zero if it did not say how long.
+// RateLimited means that the server asks for a pause. After is zero if it does not say how long.
 type RateLimited struct{ After time.Duration }
 
 func (e RateLimited) Error() string {
@@ -51,7 +53,8 @@ func (e RateLimited) Error() string {
 	return fmt.Sprintf("server limits the rate of requests, asks to wait %s", e.After)
 }
 
-// transient marks a fault that another attempt may not meet. after is how long the server asks to wait.
+// transient marks a fault that another attempt may avoid. after is how long the server asks to
+// wait.
 type transient struct {
 	error
 	after time.Duration
@@ -59,7 +62,7 @@ type transient struct {
 
 func (t transient) Unwrap() error { return t.error }
 
-// fault makes an I/O error one of ErrUnreachable that is worth another attempt.
+// fault returns an I/O error as an ErrUnreachable that is worth another attempt.
 func fault(err error) error {
 	var t transient
 	if err == nil || errors.As(err, &t) {
@@ -71,7 +74,7 @@ func fault(err error) error {
 	return transient{error: fmt.Errorf("%w: %w", ErrUnreachable, err)}
 }
 
-// IsServerFault says whether a server answered with what no client can use: bytes that are none of the protocol, or an error
+// IsServerFault reports whether a server answered with bytes outside the protocol, or with an error
 // of its own.
 func IsServerFault(err error) bool {
 	var said remoteError
@@ -80,13 +83,13 @@ func IsServerFault(err error) bool {
 
 func isFault(err error) bool { return errors.Is(err, ErrStalled) || errors.Is(err, ErrUnreachable) }
 
-// remoteError is what the server itself said went wrong.
+// remoteError is an error message of the server.
 type remoteError struct{ text string }
 
 func (e remoteError) Error() string { return "server says: " + e.text }
 
-// parseRemoteError reads the text of an ERR packet or of side band 3. The protocol has no error codes; the one
-// text that must be understood is upload-pack's "not our ref <id>".
+// parseRemoteError parses the text of an ERR packet or of side band 3. The protocol has no error
+// codes; only upload-pack's "not our ref <id>" has to be understood.
 func parseRemoteError(text []byte) error {
 	if _, rest, ok := bytes.Cut(text, []byte("not our ref ")); ok {
 		if end := bytes.IndexAny(rest, " \r\n"); end >= 0 {
@@ -99,7 +102,7 @@ func parseRemoteError(text []byte) error {
 	return remoteError{plain(text)}
 }
 
-// plain makes foreign text fit for one line of an error or log.
+// plain makes text of another program fit for one line of an error or log.
 func plain(text []byte) string {
 	text = bytes.TrimSpace(text)
 	const limit = 300
@@ -117,7 +120,8 @@ func plain(text []byte) string {
 	}, string(text))
 }
 
-// brokenPipe marks an error of writing to the server, of which what the server has said is the better explanation.
+// brokenPipe marks an error of writing to the server, for which the server's last message is the
+// better explanation.
 type brokenPipe struct{ error }
 
 func (e brokenPipe) Unwrap() error { return e.error }

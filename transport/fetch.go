@@ -13,18 +13,19 @@ import (
 
 const maxShallow = 1 << 20
 
-// fetchMessage asks for a pack without negotiation: done at once, whatever the remote thinks of the haves. No
-// thin-pack, because a pack must stand alone where the caller has nothing; no progress texts, which nobody reads.
+// fetchMessage returns a request for a pack without negotiation: "done" at once, whether or not the
+// remote knows the haves. Without thin-pack, since a pack must be complete where the caller has no
+// objects; without progress messages.
 func fetchMessage(caps Capabilities, req FetchRequest) ([]byte, error) {
 	switch {
 	case len(req.Wants) == 0:
-		return nil, errors.New("nothing wanted")
+		return nil, errors.New("fetch request without wants")
 	case req.Filter != "" && !caps.Filter:
 		return nil, errors.New("server does not offer filters") // it would send everything
 	case req.Depth < 0, req.Depth > 0 && !caps.Shallow:
 		return nil, fmt.Errorf("server does not offer depth %d", req.Depth)
 	case len(req.Filter) > 1000 || strings.ContainsAny(req.Filter, "\n\x00"):
-		return nil, fmt.Errorf("filter %.80q is not one", req.Filter)
+		return nil, fmt.Errorf("invalid filter %.80q", req.Filter)
 	}
 	b := command(caps, "fetch", len(req.Wants)*(2*caps.Format.Size()+10))
 	b = pktline.AppendLine(b, "no-progress")
@@ -47,7 +48,7 @@ func fetchMessage(caps Capabilities, req FetchRequest) ([]byte, error) {
 	return pktline.AppendFlush(pktline.AppendLine(b, "done")), nil
 }
 
-// parseFetch reads the sections of an answer up to the packfile section's content.
+// parseFetch reads the sections of an answer up to the contents of the packfile section.
 func parseFetch(p *pktReader, f object.Format) (shallow []object.ID, err error) {
 	for {
 		kind, line, err := p.line()
@@ -64,7 +65,7 @@ func parseFetch(p *pktReader, f object.Format) (shallow []object.ID, err error) 
 			if shallow, err = parseShallow(p, f); err != nil {
 				return nil, err
 			}
-		default: // acknowledgments, wanted-refs, packfile-uris: nothing that was asked for
+		default: // acknowledgments, wanted-refs, packfile-uris: none was requested
 			return nil, fmt.Errorf("%w: unexpected section %.80q", errProtocol, line)
 		}
 	}
@@ -93,7 +94,8 @@ func parseShallow(p *pktReader, f object.Format) ([]object.ID, error) {
 	}
 }
 
-// startPack reads an answer up to the first byte of its pack, so that whatever goes wrong before may be tried again.
+// startPack reads an answer up to the first byte of its pack, so that earlier failures can be
+// retried.
 func (r *Remote) startPack(a *answer, f object.Format) (*FetchResponse, error) {
 	shallow, err := parseFetch(a.pktReader, f)
 	if err != nil {
@@ -115,15 +117,17 @@ const (
 	bandError    = 3
 )
 
-// pack is the content of band 1. Read is for one goroutine; Close may come from another.
+// pack is the contents of band 1. Read must be called by one goroutine at a time; Close may be
+// called by another.
 type pack struct {
 	a      *answer
 	remote *Remote
-	left   int   // bytes of the current packet not yet handed out
-	err    error // what ended it
+	left   int   // bytes of the current packet that were not read yet
+	err    error // why it ended
 }
 
-// step reads the next packet's header, or a whole packet that is not for the caller. io.EOF is the regular end.
+// step reads the header of the next packet, or a whole packet that is not part of the pack. It
+// returns io.EOF at the regular end.
 func (p *pack) step() error {
 	kind, n, err := p.a.header()
 	if err != nil {
@@ -159,8 +163,8 @@ func (p *pack) step() error {
 	return fmt.Errorf("%w: side band %d", errProtocol, band)
 }
 
-// Read copies from as many packets as are already here, so that small packets cost no call each. It waits only
-// while it has nothing to give.
+// Read copies from all packets that have arrived, so that small packets do not cost a call each. It
+// waits only while there are none.
 func (p *pack) Read(b []byte) (int, error) {
 	n := 0
 	for n < len(b) && p.err == nil {
@@ -201,13 +205,13 @@ func (p *pack) end(err error) {
 		return
 	}
 	p.a.abort()
-	p.err = fmt.Errorf("read pack from %s: %w", p.remote.URL(), lost(err))
+	p.err = fmt.Errorf("read pack from %s: %w", p.remote.URL(), streamFault(err))
 	if isFault(err) || errors.Is(p.err, io.ErrUnexpectedEOF) {
 		p.remote.stats.fail(p.err)
 	}
 }
 
-// Close before the end drops the connection; a Read that waits returns.
+// Close drops the connection if the pack has not ended. A blocked Read returns.
 func (p *pack) Close() error {
 	p.a.abort()
 	return nil

@@ -22,36 +22,36 @@ type duplex interface {
 	io.Writer
 	// abort drops the connection; blocked reads and writes return. It may be called more than once.
 	abort()
-	// explain turns what went wrong before the first answer into what is known about the remote.
+	// explain returns the cause of an error before the first answer, as far as it is known.
 	explain(ctx context.Context, err error) error
 }
 
 // dial opens a connection on which the server speaks first.
 type dial func(ctx context.Context) (duplex, error)
 
-// lane is a kept dialogue. It belongs to one exchange, or lies idle in its lanes.
+// lane is a connection with one upload-pack process. It belongs to one exchange, or is idle.
 type lane struct {
 	conn   duplex
 	stream *watched
 	pkt    *pktReader
 	idle   *time.Timer
-	// listed: it has served ls-refs. git keeps the loose refs it has read as long as the process lives, so a second
-	// listing would tell the state of the first. Objects it looks for again.
+	// listed: it has served ls-refs. git caches the loose refs that it has read for the life of the
+	// process, so a second listing would be stale. Objects are looked up again each time.
 	listed bool
 	spare  bool // opened ahead of need and not used yet; under lanes.mu once it is idle
 }
 
-// lanes is the carrier for dialogues: ssh, git:// and local processes.
+// lanes is the carrier for stateful connections: ssh, git:// and local processes.
 type lanes struct {
 	remote   *Remote
 	dial     dial   // to upload-pack
 	dialPush dial   // to receive-pack
-	local    string // path of a repository of this machine; "": it is elsewhere
+	local    string // path of a repository of this host; "" for another host
 
-	mu     sync.Mutex
-	idle   []*lane       // last used last
-	coming chan struct{} // closed when the spare being opened is there or has failed; nil: none, or somebody waits for it
-	closed bool
+	mu      sync.Mutex
+	idle    []*lane       // last used last
+	opening chan struct{} // closed when the opening of the spare lane has ended; nil: none is being opened, or an exchange waits for it
+	closed  bool
 }
 
 var _ carrier = (*lanes)(nil)
@@ -60,7 +60,7 @@ func (r *Remote) newLanes(to func(service) dial) *lanes {
 	return &lanes{remote: r, dial: to(uploadPack), dialPush: to(receivePack)}
 }
 
-// open dials and reads the capabilities that every dialogue begins with.
+// open dials and reads the capabilities, which the server sends first.
 func (s *lanes) open(ctx context.Context) (*lane, Capabilities, error) {
 	conn, err := s.dial(ctx)
 	if err != nil {
@@ -104,7 +104,8 @@ func (s *lanes) exchange(ctx context.Context, kind commandKind, message []byte) 
 	}
 	if l != nil {
 		a, err := s.send(ctx, l, kind, message)
-		// A kept connection may have died unnoticed. If not one byte came back, the command was not served.
+		// A kept connection may have died unnoticed. If no byte came back, the command was not
+		// served.
 		if err == nil || !errors.Is(err, errHungUp) {
 			return a, err
 		}
@@ -153,7 +154,8 @@ func (s *lanes) send(ctx context.Context, l *lane, kind commandKind, message []b
 	}, nil
 }
 
-// take gives the lane used last, the likeliest to be alive still; nil if there is none for this kind of command.
+// take returns the idle lane that was used last, which is most likely alive; nil if there is none
+// for this kind of command.
 func (s *lanes) take(kind commandKind) *lane {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,7 +171,8 @@ func (s *lanes) take(kind commandKind) *lane {
 }
 
 func (s *lanes) put(l *lane) {
-	// Bytes beyond the end of an answer belong to no exchange; they would be taken for the next answer.
+	// Bytes beyond the end of an answer belong to no exchange; they would be taken for the next
+	// answer.
 	keep := len(l.pkt.Buffered()) == 0 && l.pkt.Err() == nil
 	s.mu.Lock()
 	keep = keep && !s.closed && len(s.idle) < maxIdleLanes
@@ -195,8 +198,8 @@ func (s *lanes) expire(l *lane) {
 	}
 }
 
-// hangUp ends a dialogue as the protocol wants it, with a flush in place of a command. The pipe or socket
-// buffer of an idle lane is empty, so the write does not block.
+// hangUp ends a connection with a flush in place of a command, as the protocol demands. The buffer
+// of an idle pipe or socket is empty, so the write does not block.
 func (s *lanes) hangUp(l *lane) {
 	l.conn.Write(pktline.AppendFlush(nil))
 	l.conn.abort()

@@ -9,19 +9,20 @@ import (
 	"sync"
 )
 
-// Login is the token, or the file with a token, that a user gave for one host. All remotes of that host share it, so that
-// Renew takes effect in all of them at once. A nil Login holds nothing.
+// Login is the token, or the file with a token, that a user named for one host. All remotes of that
+// host share it, so that Renew applies to all of them at once. A nil Login is empty.
 type Login struct {
 	mu      sync.Mutex
 	token   string
 	file    string
-	renewed int // how often
+	renewed int // number of calls of Renew
 }
 
-// NewLogin returns a Login with a token, or with the path of a file that holds one; with neither, it holds nothing yet.
+// NewLogin returns a Login with a token, or with the path of a file that holds one; without either
+// it is empty.
 func NewLogin(token, file string) *Login { return &Login{token: token, file: file} }
 
-// Renew replaces the token. From now on it also takes precedence over a password in a remote's URL.
+// Renew replaces the token. It then also takes precedence over a password in a remote's URL.
 func (l *Login) Renew(token, file string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -29,7 +30,7 @@ func (l *Login) Renew(token, file string) {
 	l.renewed++
 }
 
-// Given returns what the Login holds, and how often it was renewed.
+// Given returns the token or file of the Login, and how often it was renewed.
 func (l *Login) Given() (token, file string, renewed int) {
 	if l == nil {
 		return "", "", 0
@@ -39,11 +40,11 @@ func (l *Login) Given() (token, file string, renewed int) {
 	return l.token, l.file, l.renewed
 }
 
-// errNoToken says that there is a token file without a usable token.
+// errNoToken means that a token file has no usable token.
 var errNoToken = errors.New("no token")
 
-// Token returns the token, "" for none. The file is read each time: short-lived tokens are replaced there. An empty file is
-// an error, since the user meant it to hold a token.
+// Token returns the token, "" for none. It reads the file each time, since short-lived tokens are
+// replaced there. An empty file is an error, since the user expects a token in it.
 func (l *Login) Token() (string, error) {
 	token, file, _ := l.Given()
 	if token != "" || file == "" {

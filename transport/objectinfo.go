@@ -24,8 +24,9 @@ func infoMessage(caps Capabilities, ids []object.ID) ([]byte, error) {
 	return pktline.AppendFlush(b), nil
 }
 
-// parseInfo reads an answer to object-info: the word "size", then "<id> <size>" a line; the size of an object
-// that the server does not have is empty. git answers in the order asked; another order costs a map.
+// parseInfo reads an answer to object-info: the word "size", then lines of "<id> <size>". The size
+// of an object that the server does not have is empty. git answers in the order of the request;
+// another order costs a map.
 func parseInfo(p *pktReader, f object.Format, ids []object.ID) ([]int64, error) {
 	kind, line, err := p.line()
 	if err != nil {
@@ -35,7 +36,7 @@ func parseInfo(p *pktReader, f object.Format, ids []object.ID) ([]int64, error) 
 	for i := range sizes {
 		sizes[i] = -1
 	}
-	if kind == pktline.Flush { // nothing is known
+	if kind == pktline.Flush { // no object is known
 		return sizes, nil
 	}
 	if kind != pktline.Data || string(line) != "size" {
@@ -67,7 +68,7 @@ func parseInfo(p *pktReader, f object.Format, ids []object.ID) ([]int64, error) 
 			}
 			var ok bool
 			if i, ok = at[id]; !ok {
-				return nil, fmt.Errorf("%w: size of object %s, which was not asked for", errProtocol, id)
+				return nil, fmt.Errorf("%w: size of object %s, which was not requested", errProtocol, id)
 			}
 		}
 		sizes[i] = size

@@ -12,6 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/pktline"
 	"github.com/artifactfs/artifactfs/internal/refname"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/transport/endpoint"
 )
 
 var (
@@ -119,7 +120,7 @@ func TestFetchSections(t *testing.T) {
 // packOf makes a pack reader of what a server sends.
 func packOf(r io.Reader) *pack {
 	a := &answer{pktReader: newPktReader(r), keep: func() {}, drop: func() {}}
-	return &pack{a: a, remote: &Remote{endpoint: &endpoint{display: "x"}}}
+	return &pack{a: a, remote: &Remote{endpoint: &endpoint.URL{Display: "x"}}}
 }
 
 func sideBand(b []byte, data []byte, size int) []byte {

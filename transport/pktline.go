@@ -36,8 +36,8 @@ func invalid(err error) error {
 	return err
 }
 
-// line is packet for textual ones: the line feed at the end, which is optional, is cut off, and a line by
-// which the server reports an error becomes that error.
+// line returns the next packet as a line, without the optional line feed. A line with which the
+// server reports an error becomes that error.
 func (p *pktReader) line() (pktline.Kind, []byte, error) {
 	kind, b, err := p.packet()
 	if err != nil || kind != pktline.Data {

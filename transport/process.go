@@ -14,7 +14,7 @@ import (
 
 const (
 	pipeSize  = 1 << 20         // bytes the kernel holds of a pack while its reader is busy
-	exitGrace = 2 * time.Second // for a child whose pipes were closed, before it is killed
+	exitGrace = 2 * time.Second // how long a child whose pipes were closed may take to exit before it is killed
 )
 
 // process is a duplex over a child's standard input and output.
@@ -23,13 +23,13 @@ type process struct {
 	stats   *counters
 	stderr  tail
 	cmd     *exec.Cmd
-	exited  chan struct{} // closed when the child is gone and waited for
+	exited  chan struct{} // closed when the child was waited for
 	once    sync.Once
 	verdict func(ctx context.Context, p *process, err error) error
 }
 
-// startProcess runs a command in "/": the daemon must have nothing open below its own mounts, and no
-// repository that happens to be the working directory may have a say.
+// startProcess runs a command in "/": the daemon must not keep files below its own mounts open, and
+// the repository in the working directory must not have an effect.
 func (r *Remote) startProcess(cmd *exec.Cmd, verdict func(context.Context, *process, error) error) (duplex, error) {
 	childIn, in, err := os.Pipe()
 	if err != nil {
@@ -41,7 +41,7 @@ func (r *Remote) startProcess(cmd *exec.Cmd, verdict func(context.Context, *proc
 		in.Close()
 		return nil, fmt.Errorf("make pipe: %w", err)
 	}
-	if c, err := out.SyscallConn(); err == nil { // fewer wake-ups; an unprivileged user may have used up his share
+	if c, err := out.SyscallConn(); err == nil { // larger pipes mean fewer wake-ups; the limit of an unprivileged user may be used up
 		c.Control(func(fd uintptr) { unix.FcntlInt(fd, unix.F_SETPIPE_SZ, pipeSize) })
 	}
 	p := &process{in: in, out: out, stats: &r.stats, cmd: cmd, exited: make(chan struct{}), verdict: verdict}
@@ -81,7 +81,7 @@ func (p *process) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// abort closes the pipes, upon which git and ssh end by themselves; who does not is killed.
+// abort closes the pipes, whereupon git and ssh exit. A child that does not is killed.
 func (p *process) abort() {
 	p.once.Do(func() {
 		p.in.Close()
@@ -99,8 +99,8 @@ func (p *process) explain(ctx context.Context, err error) error {
 	return p.verdict(ctx, p, err)
 }
 
-// said is the child's last words, with a colon before them.
-func (p *process) said() string {
+// lastOutput returns the last output of the child on stderr, after a colon.
+func (p *process) lastOutput() string {
 	if s := plain(p.stderr.bytes()); s != "" {
 		return ": " + s
 	}

@@ -14,78 +14,79 @@ import (
 )
 
 const (
-	pushPatience = 4       // times Options.Stall that a server may think about what it was sent
-	saidMost     = 2 << 10 // bytes kept of what a server says beside its report
+	pushPatience = 4       // factor of Options.Stall: how long a server may work on a push without output
+	maxMessages  = 2 << 10 // bytes kept of the messages of the server beside its report
 )
 
-// Receiver is what a server says of itself to who wants to push.
+// Receiver is what a server offers to a client that pushes.
 type Receiver struct {
-	Format object.Format
-	Atomic bool        // it can make all updates or none
-	Delete bool        // it removes refs
-	Refs   []Ref       // that it has and were asked about; names and ids alone
-	Have   []object.ID // tips of others that it borrows objects from
-	Agent  string      // the server's program and version, "" if it does not say
+	Format     object.Format
+	Atomic     bool        // it can apply all updates or none
+	Delete     bool        // it removes refs
+	Refs       []Ref       // its refs below the requested prefixes; names and ids only
+	Alternates []object.ID // tips of other repositories from which it uses objects
+	Agent      string      // the server's program and version, "" if it does not say
 
 	report, sideBand, quiet, namesFormat, namesAgent bool
 }
 
-// RefUpdate moves a ref of the server if it is what it is taken for.
+// RefUpdate changes a ref of the server if its value is Old.
 type RefUpdate struct {
 	Name string
 	Old  object.ID // zero: there is no such ref
-	New  object.ID // zero: it goes
+	New  object.ID // zero: remove the ref
 }
 
-// PushRequest asks to move refs.
+// PushRequest describes a push.
 type PushRequest struct {
 	Updates []RefUpdate
-	// Pack writes a pack that needs no other: what the server lacks of the new ids. Over HTTP it may be called more than
-	// once, where a login is refused. Nil: the server has it all.
+	// Pack writes a complete pack of the objects that the server lacks. Over HTTP it may be called
+	// again after a refused login. Nil: the server has all objects.
 	Pack   func(ctx context.Context, w io.Writer) error
 	Atomic bool // all updates or none; only where Receiver.Atomic says so
 }
 
-// Push is a push under way: the server has said what it has, and waits to be told what to change.
+// Push is an open push: the server has sent its refs and waits for commands.
 type Push struct {
 	Receiver
 	remote *Remote
 	line   pushLine
 }
 
-// pushLine carries one push behind its beginning.
+// pushLine carries an open push.
 type pushLine interface {
-	// send sends commands and pack, has read look at the answer, and returns when both have ended. What went wrong with the
-	// pack is the error, before what came of that.
+	// send sends commands and pack, calls read with the answer, and returns when both have ended.
+	// An error of the pack takes precedence over its consequences.
 	send(ctx context.Context, head []byte, pack func(context.Context, io.Writer) error, read func(*pktReader) error) error
 	close()
 }
 
-// OpenPush asks the server what it has below the prefixes (none: all) and takes. The Push has to be closed.
+// OpenPush requests the server's refs below the prefixes (none: all) and its capabilities. The Push
+// must be closed.
 //
-// Refs may be of a moment ago; the server compares again when it moves them.
+// The refs may be out of date by a moment; the server compares again when it changes them.
 func (r *Remote) OpenPush(ctx context.Context, prefixes []string) (*Push, error) {
 	return r.openPush(ctx, func(ctx context.Context, c carrier) (pushLine, Receiver, error) { return c.receive(ctx, prefixes) })
 }
 
-// OpenPushOf is OpenPush for who has just been told of refs (Refs), and is about to move some of them. Over HTTP a push is
-// one request that says what the refs are taken for, so nothing is asked now but for a connection; elsewhere the server
-// begins each push with what they are.
-func (r *Remote) OpenPushOf(ctx context.Context, told []Ref) (*Push, error) {
+// OpenPushOf is OpenPush for a caller that has just listed refs and is about to change some of
+// them. Over HTTP a push is one request that names the old values, so this only opens a connection.
+// On other carriers the server lists its refs first anyway.
+func (r *Remote) OpenPushOf(ctx context.Context, refs []Ref) (*Push, error) {
 	_, caps, err := r.known()
 	if err != nil {
 		return nil, err
 	}
-	names := make([]string, 0, len(told))
-	for _, ref := range told {
+	names := make([]string, 0, len(refs))
+	for _, ref := range refs {
 		names = append(names, ref.Name)
 	}
 	return r.openPush(ctx, func(ctx context.Context, c carrier) (pushLine, Receiver, error) {
 		if caps != nil {
-			if line := c.blind(); line != nil {
+			if line := c.openBlind(); line != nil {
 				r.OpenSpare()
-				// What else a server can do it has not said. All of them report.
-				return line, Receiver{Format: caps.Format, Refs: told, report: true, namesFormat: caps.Format != object.SHA1}, nil
+				// The server has not sent its capabilities for pushes. All servers support reports.
+				return line, Receiver{Format: caps.Format, Refs: refs, report: true, namesFormat: caps.Format != object.SHA1}, nil
 			}
 		}
 		return c.receive(ctx, names)
@@ -95,7 +96,7 @@ func (r *Remote) OpenPushOf(ctx context.Context, told []Ref) (*Push, error) {
 func (r *Remote) openPush(ctx context.Context, begin func(context.Context, carrier) (pushLine, Receiver, error)) (*Push, error) {
 	var p *Push
 	err := r.try(ctx, r.opts.Retries, "push to", func() error {
-		c, err := r.reach(ctx)
+		c, err := r.carrierFor(ctx)
 		if err != nil {
 			return err
 		}
@@ -113,11 +114,12 @@ func (r *Remote) openPush(ctx context.Context, begin func(context.Context, carri
 	return p, err
 }
 
-// Close ends the push. Where nothing was sent nothing has changed.
+// Close ends the push. If nothing was sent, nothing has changed.
 func (p *Push) Close() { p.line.close() }
 
-// Send moves refs by compare-and-swap, and tells of each update what became of it: nil, or a *Rejected. It can be called
-// once. An error means that it is open whether the server has done it; nothing is sent twice.
+// Send changes refs by compare-and-swap. It returns the result of each update: nil, or a *Rejected.
+// It can be called once. After an error it is not known whether the server has applied the updates;
+// nothing is sent twice.
 func (p *Push) Send(ctx context.Context, req PushRequest) ([]error, error) {
 	head, err := p.head(req)
 	if err != nil {
@@ -130,7 +132,7 @@ func (p *Push) Send(ctx context.Context, req PushRequest) ([]error, error) {
 	var results []error
 	err = p.line.send(ctx, head, pack, func(answer *pktReader) (err error) {
 		results, err = p.report(answer, req.Updates)
-		return lost(err)
+		return streamFault(err)
 	})
 	if err != nil {
 		if ctx.Err() != nil {
@@ -143,7 +145,7 @@ func (p *Push) Send(ctx context.Context, req PushRequest) ([]error, error) {
 	return results, nil
 }
 
-// head is the list of commands: gitprotocol-pack, "Reference Update Request".
+// head returns the list of commands: gitprotocol-pack, "Reference Update Request".
 func (p *Push) head(req PushRequest) ([]byte, error) {
 	if len(req.Updates) == 0 {
 		return nil, errors.New("push: nothing to change")
@@ -201,7 +203,7 @@ func (p *Push) head(req PushRequest) ([]byte, error) {
 	return pktline.AppendFlush(b), nil
 }
 
-// needsPack: a server waits for a pack unless all there is to do is to remove.
+// needsPack reports whether the server expects a pack: unless all updates remove refs.
 func needsPack(updates []RefUpdate) bool {
 	for _, u := range updates {
 		if !u.New.IsZero() {
@@ -219,15 +221,15 @@ func (p *Push) emptyPack(_ context.Context, w io.Writer) error {
 	return err
 }
 
-// emitter runs what writes a pack. Its end has to be waited for.
+// emitter runs the function that writes a pack. The caller must wait for its end.
 type emitter struct {
 	cancel context.CancelFunc
 	done   sync.WaitGroup
-	err    error // why the pack is not whole; valid after done
+	err    error // why the pack is incomplete; set once done is closed
 }
 
-// errEnough ends a pack that nobody reads any more.
-var errEnough = errors.New("nobody reads it any more")
+// errUnread ends a pack that is not read any more.
+var errUnread = errors.New("the pack is not read any more")
 
 func emit(ctx context.Context, run func(ctx context.Context) error) *emitter {
 	e := new(emitter)
@@ -236,7 +238,7 @@ func emit(ctx context.Context, run func(ctx context.Context) error) *emitter {
 	return e
 }
 
-// stop waits for the end, and makes it come.
+// stop cancels the function and waits for its end.
 func (e *emitter) stop() error {
 	e.cancel()
 	e.done.Wait()

@@ -9,7 +9,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/pktline"
 )
 
-// lanePush is a push over a dialogue of its own: receive-pack serves one and ends.
+// lanePush is a push over a connection of its own: receive-pack serves one push and exits.
 type lanePush struct {
 	remote *Remote
 	conn   duplex
@@ -40,17 +40,18 @@ func (s *lanes) receive(ctx context.Context, prefixes []string) (pushLine, Recei
 		return nil, about, err
 	}
 	if s.local != "" && about.sideBand && isPartial(ctx, s.local) {
-		// There check_connected (git 2.39, connected.c) returns with the side band's pipe open if the new commits came from
-		// the promisor, and receive-pack waits for its end for ever.
+		// In a partial clone check_connected (git 2.39, connected.c) returns with the side band's
+		// pipe open if the new commits came from the promisor, and receive-pack then waits for the
+		// end of that pipe forever.
 		about.sideBand = false
 	}
 	return l, about, nil
 }
 
-// blind: whoever asks to push over a dialogue is told of refs first.
-func (*lanes) blind() pushLine { return nil }
+// openBlind returns nil: on these carriers the server lists its refs before each push.
+func (*lanes) openBlind() pushLine { return nil }
 
-// close ends the dialogue as the protocol wants it, with a flush in place of commands.
+// close ends the connection with a flush in place of commands, as the protocol demands.
 func (l *lanePush) close() {
 	l.once.Do(func() {
 		l.conn.Write(pktline.AppendFlush(nil))
@@ -59,7 +60,7 @@ func (l *lanePush) close() {
 }
 
 func (l *lanePush) send(ctx context.Context, head []byte, pack func(context.Context, io.Writer) error, read func(*pktReader) error) error {
-	l.once.Do(func() {}) // nothing more is said at the end
+	l.once.Do(func() {}) // close must not write any more
 	defer l.conn.abort()
 	l.remote.stats.requests.Add(1)
 	w := l.remote.watches.add(ctx, pushPatience*l.remote.opts.Stall, l.conn.abort)
@@ -67,7 +68,7 @@ func (l *lanePush) send(ctx context.Context, head []byte, pack func(context.Cont
 	p := &pulse{w: w}
 	l.stream.w, l.stream.r = w, l.conn
 	l.pkt.SetSource(&pulsing{r: l.conn, p: p})
-	var unmade error // why there is no whole pack, if it is not for the connection, or because nobody wants it any more
+	var unmade error // why there is no complete pack, unless the connection failed or the pack is not read any more
 	e := emit(ctx, func(ctx context.Context) error {
 		to := &pulsing{w: l.conn, p: p}
 		if _, err := to.Write(head); err != nil || pack == nil {
@@ -75,7 +76,7 @@ func (l *lanePush) send(ctx context.Context, head []byte, pack func(context.Cont
 			return err
 		}
 		if err := pack(ctx, to); err != nil {
-			if to.failed == nil { // the server must not take what it has for a pack
+			if to.failed == nil { // the server must not take a truncated pack for a whole one
 				if ctx.Err() == nil {
 					unmade = err
 				}
@@ -91,17 +92,18 @@ func (l *lanePush) send(ctx context.Context, head []byte, pack func(context.Cont
 	if err != nil {
 		l.conn.abort()
 	}
-	err = settle(w, e, err)
-	if err == nil { // the server has said what it thinks of what it got
+	err = pushError(w, e, err)
+	if err == nil { // the server has answered
 		return unmade
 	}
 	return err
 }
 
-// settle says why a push has failed: what ended it, then what went wrong with the pack, then what was read.
-func settle(w *watch, e *emitter, read error) error {
+// pushError returns why a push failed, by precedence: the end of the watch, the error of the pack,
+// the error of the answer.
+func pushError(w *watch, e *emitter, read error) error {
 	if read == nil {
-		// The server has answered; what it did not read is of no use to it.
+		// The server has answered: it does not need the rest of the pack.
 		e.stop()
 		return nil
 	}
@@ -116,10 +118,11 @@ func settle(w *watch, e *emitter, read error) error {
 	return fault(read)
 }
 
-// pulse keeps the clock of a push: it runs while bytes are under way or awaited, and stands while a pack is being made.
+// pulse runs the clock of a push while bytes are sent or awaited, and stops it while a pack is
+// being produced.
 type pulse struct {
 	w     *watch
-	awake atomic.Bool // all was sent
+	awake atomic.Bool // everything was sent
 }
 
 func (p *pulse) sent() {

@@ -12,37 +12,37 @@ import (
 )
 
 var (
-	// ErrNoPush says that a server has no way to be pushed to.
+	// ErrNoPush means that a server does not accept pushes.
 	ErrNoPush   = errors.New("server takes no pushes")
-	errNoReport = fmt.Errorf("%w that it reports on", ErrNoPush)
+	errNoReport = fmt.Errorf("%w: no reports", ErrNoPush)
 )
 
-// RejectKind sorts the reasons for which servers refuse an update.
+// RejectKind classifies the reasons for which servers refuse an update.
 type RejectKind uint8
 
 const (
-	RejectOther       RejectKind = iota // said in words that are not known
-	RejectMoved                         // the ref was not what it was taken for, or could not be moved for a moment
+	RejectOther       RejectKind = iota // a text that is not known
+	RejectMoved                         // the ref did not have the old value, or was locked
 	RejectFastForward                   // the server forbids rewriting
-	RejectDeletion                      // it forbids removal
-	RejectHook                          // a hook said no
-	RejectMissing                       // it lacks objects that the new id needs
-	RejectUnpack                        // it could not keep the pack
+	RejectDeletion                      // the server forbids removal
+	RejectHook                          // a hook refused it
+	RejectMissing                       // the server lacks objects that the new commit needs
+	RejectUnpack                        // the server could not store the pack
 	RejectAtomic                        // another update of the same push was refused
-	RejectShallow                       // it does not want history without its beginning
+	RejectShallow                       // the server does not accept shallow history
 )
 
-// Rejected is why a server refused an update.
+// Rejected is the refusal of an update by the server.
 type Rejected struct {
 	Ref  string
 	Kind RejectKind
-	Text string // its words, fit for one line
+	Text string // the server's text, fit for one line
 }
 
 func (e *Rejected) Error() string { return "server refuses " + e.Ref + ": " + e.Text }
 
-// rejectKind knows the words of git's receive-pack. The protocol has no codes; who does not know the words finds out by
-// asking what the ref is now.
+// rejectKind classifies the texts of git's receive-pack. The protocol has no codes; after an
+// unknown text the caller can list the refs again.
 func rejectKind(text string) RejectKind {
 	if strings.HasSuffix(text, "hook declined") { // "hook declined", "pre-receive hook declined", "protected branch hook declined"
 		return RejectHook
@@ -67,8 +67,9 @@ func rejectKind(text string) RejectKind {
 	return RejectOther
 }
 
-// parseReceiver reads what a server says first to who wants to push: protocol version 0 or 1, of gitprotocol-pack's
-// "Reference Discovery". Over HTTP a "# service" header and a flush may stand before it.
+// parseReceiver reads a server's first message to a client that pushes: protocol version 0 or 1,
+// gitprotocol-pack, "Reference Discovery". Over HTTP a "# service" header and a flush may precede
+// it.
 func parseReceiver(p *pktReader, prefixes []string) (Receiver, error) {
 	var about Receiver
 	kind, line, err := p.line()
@@ -95,18 +96,18 @@ func parseReceiver(p *pktReader, prefixes []string) (Receiver, error) {
 		if n == 0 {
 			var traits string
 			text, traits, _ = strings.Cut(text, "\x00")
-			if err := about.learn(traits); err != nil {
+			if err := about.parseCapabilities(traits); err != nil {
 				return about, err
 			}
 		}
-		if err := about.note(text, prefixes); err != nil {
+		if err := about.addRef(text, prefixes); err != nil {
 			return about, err
 		}
 		kind, line, err = p.line()
 	}
 }
 
-// cutAfter: a stream that ends before its first packet was never a conversation.
+// cutAfter returns ErrUnreachable for a stream that ends before its first packet.
 func cutAfter(n int, err error) error {
 	if n > 0 {
 		return cut(err)
@@ -114,8 +115,8 @@ func cutAfter(n int, err error) error {
 	return err
 }
 
-// learn reads the capabilities behind the first ref.
-func (about *Receiver) learn(traits string) error {
+// parseCapabilities reads the capabilities that follow the first ref.
+func (about *Receiver) parseCapabilities(traits string) error {
 	for trait := range strings.FieldsSeq(traits) {
 		key, value, _ := strings.Cut(trait, "=")
 		if !isCapability(key, value) {
@@ -145,10 +146,11 @@ func (about *Receiver) learn(traits string) error {
 	return nil
 }
 
-// note reads "<id> <name>". A repository without refs tells of its capabilities beside a name that is none.
-func (about *Receiver) note(line string, prefixes []string) error {
+// addRef reads "<id> <name>". A repository without refs sends its capabilities after a placeholder
+// for the name.
+func (about *Receiver) addRef(line string, prefixes []string) error {
 	hex, name, ok := strings.Cut(line, " ")
-	if hex == "shallow" { // where the server's own history ends
+	if hex == "shallow" { // a boundary of the server's own shallow history
 		return nil
 	}
 	if ok && name == "capabilities^{}" && strings.Trim(hex, "0") == "" {
@@ -160,7 +162,7 @@ func (about *Receiver) note(line string, prefixes []string) error {
 	}
 	switch {
 	case name == ".have":
-		about.Have = append(about.Have, id)
+		about.Alternates = append(about.Alternates, id)
 	case name == "HEAD" || !refname.Valid(name): // not to be pushed to
 	case wanted(name, prefixes):
 		about.Refs = append(about.Refs, Ref{Name: name, ID: id})
@@ -168,12 +170,12 @@ func (about *Receiver) note(line string, prefixes []string) error {
 	return nil
 }
 
-// banded is the content of band 1 of a report.
+// banded is the contents of band 1 of a report.
 type banded struct {
 	p    *pktReader
 	rest []byte
-	said []byte // the end of what came on band 2
-	over bool   // the flush was read
+	said []byte // the end of the text on band 2
+	over bool   // the flush packet was read
 }
 
 func (b *banded) Read(to []byte) (int, error) {
@@ -206,7 +208,7 @@ func (b *banded) step() error {
 		b.rest = packet[1:]
 	case bandProgress:
 		b.said = append(b.said, packet[1:]...)
-		b.said = b.said[max(0, len(b.said)-saidMost):]
+		b.said = b.said[max(0, len(b.said)-maxMessages):]
 	case bandError:
 		return parseRemoteError(packet[1:])
 	default:
@@ -215,7 +217,7 @@ func (b *banded) step() error {
 	return nil
 }
 
-// drain reads on to the end, which comes when the server's hooks are through.
+// drain reads to the end, which follows the end of the server's hooks.
 func (b *banded) drain() error {
 	for {
 		b.rest = nil
@@ -227,7 +229,7 @@ func (b *banded) drain() error {
 	}
 }
 
-// report reads what became of the updates: gitprotocol-pack, "Report Status".
+// report reads the result of each update: gitprotocol-pack, "Report Status".
 func (p *Push) report(answer *pktReader, updates []RefUpdate) ([]error, error) {
 	if !p.sideBand {
 		return parseReport(answer, updates, func() string { return "" })
@@ -274,7 +276,7 @@ func parseReport(p *pktReader, updates []RefUpdate, said func() string) ([]error
 		case "ng":
 			told[i] = true
 			results[i] = &Rejected{Ref: name, Kind: rejectKind(reason), Text: plain([]byte(reason))}
-		case "option": // of report-status-v2, which was not asked for
+		case "option": // of report-status-v2, which was not requested
 		default:
 			return nil, fmt.Errorf("%w: %.80q in a report", errProtocol, line)
 		}
@@ -289,9 +291,10 @@ func parseReport(p *pktReader, updates []RefUpdate, said func() string) ([]error
 			rejected.Kind, rejected.Text = RejectUnpack, plain([]byte(unpacked))
 			results[i] = rejected
 		case !told[i]:
-			return nil, fmt.Errorf("%w: report does not tell of %s", errProtocol, u.Name)
+			return nil, fmt.Errorf("%w: report lacks %s", errProtocol, u.Name)
 		}
-		// What a hook, the unpacker or who could not lock a ref prints is the reason; the report says only who it was.
+		// The reason is in the output of the hook, the unpacker or the lock that failed; the report
+		// only names which of them it was.
 		if rejected != nil && (rejected.Kind == RejectHook || rejected.Kind == RejectUnpack || rejected.Kind == RejectMoved) && said() != "" {
 			rejected.Text += ": " + said()
 		}

@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	// Servers and proxies that do not know requests of unknown length get to see none until a pack is larger than this:
-	// http.postBuffer of git.
+	// Requests of unknown length are sent only for packs larger than this, since some servers and
+	// proxies do not support them: git's http.postBuffer.
 	postWhole = 1 << 20
-	// A listing of refs longer than this is not asked for again by who wants to know of a few.
+	// A longer listing of refs is not requested again for a few of them.
 	advertisedLong = 256
 )
 
@@ -22,8 +22,8 @@ type webPush struct{ web *web }
 
 var _ pushLine = webPush{}
 
-// receive: what a server can do is asked for once. What its refs are, if they are many, is then asked of upload-pack, which
-// tells of some.
+// receive requests the capabilities once. If the server has many refs, later calls list the ones
+// below prefixes by upload-pack.
 func (h *web) receive(ctx context.Context, prefixes []string) (pushLine, Receiver, error) {
 	h.mu.Lock()
 	known := h.receiver
@@ -44,7 +44,7 @@ func (h *web) receive(ctx context.Context, prefixes []string) (pushLine, Receive
 	err := h.advertisement(ctx, receivePack, func(p *pktReader) (err error) {
 		about, err = parseReceiver(p, nil)
 		count = len(about.Refs)
-		about.Refs = only(about.Refs, prefixes)
+		about.Refs = filterRefs(about.Refs, prefixes)
 		return err
 	})
 	if err != nil {
@@ -52,7 +52,7 @@ func (h *web) receive(ctx context.Context, prefixes []string) (pushLine, Receive
 	}
 	if count > advertisedLong {
 		brief := about
-		brief.Refs, brief.Have = nil, nil
+		brief.Refs, brief.Alternates = nil, nil
 		h.mu.Lock()
 		h.receiver = &brief
 		h.mu.Unlock()
@@ -60,9 +60,9 @@ func (h *web) receive(ctx context.Context, prefixes []string) (pushLine, Receive
 	return webPush{h}, about, nil
 }
 
-func (h *web) blind() pushLine { return webPush{h} }
+func (h *web) openBlind() pushLine { return webPush{h} }
 
-func only(refs []Ref, prefixes []string) []Ref {
+func filterRefs(refs []Ref, prefixes []string) []Ref {
 	kept := refs[:0]
 	for _, r := range refs {
 		if wanted(r.Name, prefixes) {
@@ -72,7 +72,7 @@ func only(refs []Ref, prefixes []string) []Ref {
 	return kept
 }
 
-// list is Refs of the Remote, within an attempt.
+// list is Remote.Refs without retries.
 func (h *web) list(ctx context.Context, prefixes []string) ([]Ref, error) {
 	_, caps, err := h.remote.connect(ctx)
 	if err != nil {
@@ -129,7 +129,7 @@ func (l webPush) send(ctx context.Context, head []byte, pack func(context.Contex
 	return err
 }
 
-// upload is the body of a push: commands, then a pack while it is made.
+// upload is the body of a push: commands, then the pack as it is produced.
 type upload struct {
 	head io.Reader
 	pipe *io.PipeReader
@@ -137,7 +137,7 @@ type upload struct {
 	all  io.Reader
 }
 
-// start gives the length of the body if the pack is small, else -1.
+// start returns the body and its length if the pack is small, else -1.
 func (u *upload) start(ctx context.Context, pack func(context.Context, io.Writer) error) (io.ReadCloser, int64, error) {
 	r, w := io.Pipe()
 	u.pipe = r
@@ -162,9 +162,9 @@ func (u *upload) start(ctx context.Context, pack func(context.Context, io.Writer
 
 func (u *upload) Read(b []byte) (int, error) { return u.all.Read(b) }
 
-// Close makes the pack end; net/http calls it when it is through, from a goroutine of its own.
+// Close stops the pack. net/http calls it at the end of the request, from a goroutine of its own.
 func (u *upload) Close() error {
-	u.pipe.CloseWithError(brokenPipe{errEnough})
+	u.pipe.CloseWithError(brokenPipe{errUnread})
 	return nil
 }
 
@@ -173,7 +173,8 @@ func (u *upload) stop() error {
 	return u.made.stop()
 }
 
-// pacedBody runs a watch's clock while what it has given is on its way, and stops it while more is being made.
+// pacedBody runs the clock of a watch while bytes are being sent, and stops it while more are being
+// produced.
 type pacedBody struct {
 	io.ReadCloser
 	w *watch

@@ -20,15 +20,16 @@ func refsMessage(caps Capabilities, prefixes []string) ([]byte, error) {
 	}
 	for _, p := range prefixes {
 		if len(p) > 4096 || strings.ContainsAny(p, "\n\x00") {
-			return nil, fmt.Errorf("ref prefix %.80q is not one", p)
+			return nil, fmt.Errorf("invalid ref prefix %.80q", p)
 		}
 		b = pktline.AppendLine(b, "ref-prefix "+p)
 	}
 	return pktline.AppendFlush(b), nil
 }
 
-// parseRefs reads an answer to ls-refs. A server may send more than the prefixes ask for (they are an
-// optimisation to it); the rest is left out, and so are names that git would not accept as a ref.
+// parseRefs reads an answer to ls-refs. Servers may send more refs than those below the prefixes,
+// which are only an optimisation for them; parseRefs leaves these out, and names that are no valid
+// refs.
 func parseRefs(p *pktReader, f object.Format, prefixes []string) (Refs, error) {
 	var refs Refs
 	for n := 0; ; n++ {
@@ -67,7 +68,8 @@ func wanted(name string, prefixes []string) bool {
 	return len(prefixes) == 0
 }
 
-// parseRef reads "<id> <name>" with attributes behind it; "unborn" in place of an id leaves ID zero.
+// parseRef reads "<id> <name>" and the attributes after it; "unborn" in place of an id leaves ID
+// zero.
 func parseRef(f object.Format, line string) (Ref, error) {
 	var ref Ref
 	id, rest, ok := strings.Cut(line, " ")
@@ -102,7 +104,7 @@ func parseRef(f object.Format, line string) (Ref, error) {
 	return ref, nil
 }
 
-// parseID reads an id of the repository's own format; the null id names nothing and is refused.
+// parseID reads an id of the repository's object format. It refuses the null id.
 func parseID(f object.Format, s string) (object.ID, error) {
 	id, err := object.ParseIDOf(f, s)
 	if err == nil && strings.Trim(s, "0") == "" {

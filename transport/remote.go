@@ -13,6 +13,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/clock"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/transport/endpoint"
 )
 
 const (
@@ -20,26 +21,28 @@ const (
 	defaultConnect = 15 * time.Second
 	backoffFirst   = 100 * time.Millisecond
 	backoffMost    = 5 * time.Second
-	waitMost       = 2 * time.Minute // a Retry-After beyond this is the caller's to decide about
+	waitMost       = 2 * time.Minute // a longer Retry-After is returned to the caller
 )
 
-// carrier brings commands to a server and their answers back.
+// carrier is a way to exchange messages with a server.
 type carrier interface {
-	// discover asks what the server can do.
+	// discover requests the server's capabilities.
 	discover(ctx context.Context) (Capabilities, error)
-	// exchange sends one command, a message of packets that ends in a flush. The answer has begun to arrive.
+	// exchange sends one command, a message of packets that ends in a flush. It returns when the
+	// answer has begun to arrive.
 	exchange(ctx context.Context, kind commandKind, message []byte) (*answer, error)
-	// receive begins a push: what the server has below the prefixes, and takes.
+	// receive opens a push: it returns the server's refs below the prefixes and its capabilities.
 	receive(ctx context.Context, prefixes []string) (pushLine, Receiver, error)
-	// blind gives a push that begins without a word of the server's; nil: there is none.
-	blind() pushLine
-	// spare gives what opens a connection ahead of need; nil if one is there or on its way.
+	// openBlind opens a push without a message from the server; nil: not possible.
+	openBlind() pushLine
+	// spare returns a function that opens a connection ahead of need; nil if one is ready or being
+	// opened.
 	spare() func(context.Context) error
-	// close drops what is kept. Exchanges in progress were ended before.
+	// close drops idle connections. Exchanges in progress were ended before.
 	close()
 }
 
-// commandKind is what a command reads on the server.
+// commandKind is the kind of objects that a command reads on the server.
 type commandKind uint8
 
 const (
@@ -47,38 +50,40 @@ const (
 	readsRefs
 )
 
-// answer is what comes back: packets up to a flush. Exactly one of finish and abort ends it.
+// answer is the answer to a command: packets up to a flush. Exactly one of finish and abort ends
+// it.
 type answer struct {
 	*pktReader
-	keep func() // all was read: the connection may carry the next exchange
-	drop func() // it must not
+	keep func() // after a complete read: the connection may carry the next exchange
+	drop func() // closes the connection
 	once sync.Once
 }
 
 func (a *answer) finish() { a.once.Do(func() { a.keep() }) }
 func (a *answer) abort()  { a.once.Do(func() { a.drop() }) }
 
-// Remote is a git repository somewhere else. It is safe for concurrent use.
+// Remote is a git repository behind a URL. It is safe for concurrent use.
 //
-// Lock order: no lock is held while another is taken, and none across a network wait. turn is no lock but a
-// token: who holds it asks for capabilities, the others wait for it or for their own context.
+// Lock order: no lock is held while another is acquired, nor while waiting for the network. turn is
+// a token, not a lock: its holder requests the capabilities; the others wait for it or for their
+// own context.
 type Remote struct {
-	endpoint *endpoint
+	endpoint *endpoint.URL
 	opts     Options
 	log      *zap.Logger
 	stats    counters
 	watches  watches
-	tasks    sync.WaitGroup // helpers and child processes; Close waits for them
+	tasks    sync.WaitGroup // helpers and child processes, for which Close waits
 	turn     chan struct{}
 
 	mu      sync.Mutex
 	carrier carrier
 	caps    *Capabilities
-	early   *early // nil: nothing was sent ahead, or it was taken
+	early   *early // nil: nothing was sent ahead, or its answer was taken
 	closed  bool
 }
 
-func newRemote(ep *endpoint, o Options) *Remote {
+func newRemote(ep *endpoint.URL, o Options) *Remote {
 	if o.Stall <= 0 {
 		o.Stall = defaultStall
 	}
@@ -91,14 +96,14 @@ func newRemote(ep *endpoint, o Options) *Remote {
 	return &Remote{endpoint: ep, opts: o, log: o.Log, turn: make(chan struct{}, 1)}
 }
 
-// Stats counts what was done since Open.
+// Stats returns the counts since Open.
 func (r *Remote) Stats() Stats {
 	s := r.stats.snapshot()
 	s.Quiet = r.watches.quiet(time.Now())
 	return s
 }
 
-// Close ends exchanges in progress, drops kept connections and waits for child processes.
+// Close ends exchanges in progress, drops idle connections and waits for child processes.
 func (r *Remote) Close() error {
 	r.mu.Lock()
 	c, e := r.carrier, r.early
@@ -113,7 +118,7 @@ func (r *Remote) Close() error {
 	return nil
 }
 
-// begin counts in a task that Close will wait for; it must call tasks.Done.
+// begin counts a task that Close waits for. The task must call tasks.Done.
 func (r *Remote) begin() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -124,36 +129,37 @@ func (r *Remote) begin() error {
 	return nil
 }
 
-// newCarrier chooses how to reach the remote, after git's configuration had its say about the URL.
+// newCarrier returns the carrier for the remote's URL, after git's configuration has been applied
+// to it.
 func (r *Remote) newCarrier(ctx context.Context) (carrier, error) {
 	ep := r.endpoint
-	if ep.scheme == schemeLocal {
-		return r.newLocal(ep.path), nil
+	if ep.Scheme == endpoint.Local {
+		return r.newLocal(ep.Path), nil
 	}
-	set, err := readSettings(ctx, r.opts.Env)
+	set, err := endpoint.ReadSettings(ctx, r.opts.Env)
 	if err != nil {
 		return nil, err
 	}
-	if raw, ok := set.insteadOf(ep.raw); ok {
-		if ep, err = parseURL(raw); err != nil {
+	if raw, ok := set.Rewrite(ep.Raw); ok {
+		if ep, err = endpoint.Parse(raw); err != nil {
 			return nil, err
 		}
 	}
-	switch ep.scheme {
-	case schemeHTTP:
+	switch ep.Scheme {
+	case endpoint.HTTP:
 		return r.newWeb(ep, set)
-	case schemeSSH:
-		ssh := set.ssh(r.opts.Env)
+	case endpoint.SSH:
+		ssh := newSSHProgram(set, r.opts.Env)
 		return r.newLanes(func(s service) dial { return r.dialSSH(ep, ssh, s) }), nil
-	case schemeGit:
+	case endpoint.Git:
 		return r.newLanes(func(s service) dial { return r.dialGit(ep, s) }), nil
-	case schemeLocal:
-		return r.newLocal(ep.path), nil
+	case endpoint.Local:
+		return r.newLocal(ep.Path), nil
 	}
-	return nil, fmt.Errorf("unknown scheme %d", ep.scheme)
+	return nil, fmt.Errorf("unknown scheme %d", ep.Scheme)
 }
 
-// known gives what discovery has found, nil before.
+// known returns the result of the discovery; nil before.
 func (r *Remote) known() (carrier, *Capabilities, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -163,7 +169,7 @@ func (r *Remote) known() (carrier, *Capabilities, error) {
 	return r.carrier, r.caps, nil
 }
 
-// connect makes sure that the server was asked for its capabilities once.
+// connect returns the result of the discovery, which it makes once.
 func (r *Remote) connect(ctx context.Context) (carrier, Capabilities, error) {
 	c, caps, err := r.known()
 	if err != nil || caps != nil {
@@ -180,7 +186,7 @@ func (r *Remote) connect(ctx context.Context) (carrier, Capabilities, error) {
 		return c, deref(caps), err
 	}
 	if c == nil {
-		if c, err = r.setOut(ctx); err != nil {
+		if c, err = r.createCarrier(ctx); err != nil {
 			return nil, Capabilities{}, err
 		}
 	}
@@ -197,8 +203,8 @@ func (r *Remote) connect(ctx context.Context) (carrier, Capabilities, error) {
 	return c, found, nil
 }
 
-// setOut chooses the carrier. The caller has the turn.
-func (r *Remote) setOut(ctx context.Context) (carrier, error) {
+// createCarrier creates the carrier. The caller holds the turn.
+func (r *Remote) createCarrier(ctx context.Context) (carrier, error) {
 	c, err := r.newCarrier(ctx)
 	if err != nil {
 		return nil, err
@@ -207,15 +213,15 @@ func (r *Remote) setOut(ctx context.Context) (carrier, error) {
 	closed := r.closed
 	r.carrier = c
 	r.mu.Unlock()
-	if closed { // Close has missed it
+	if closed { // Close did not see it
 		c.close()
 		return nil, errClosed
 	}
 	return c, nil
 }
 
-// reach gives the carrier for who does not need to know what upload-pack can do.
-func (r *Remote) reach(ctx context.Context) (carrier, error) {
+// carrierFor returns the carrier for callers that do not need the capabilities.
+func (r *Remote) carrierFor(ctx context.Context) (carrier, error) {
 	c, _, err := r.known()
 	if err != nil || c != nil {
 		return c, err
@@ -229,7 +235,7 @@ func (r *Remote) reach(ctx context.Context) (carrier, error) {
 	if c, _, err = r.known(); err != nil || c != nil {
 		return c, err
 	}
-	return r.setOut(ctx)
+	return r.createCarrier(ctx)
 }
 
 func deref(c *Capabilities) Capabilities {
@@ -248,7 +254,7 @@ func (r *Remote) capabilities(ctx context.Context) (Capabilities, error) {
 	return caps, err
 }
 
-// attempts runs once, when the server was asked for its capabilities, until it succeeds.
+// attempts calls once, after the discovery, until it succeeds or the retries are used up.
 func (r *Remote) attempts(ctx context.Context, verb string, once func(carrier, Capabilities) error) error {
 	return r.attemptsAtMost(ctx, r.opts.Retries, verb, once)
 }
@@ -263,7 +269,7 @@ func (r *Remote) attemptsAtMost(ctx context.Context, retries int, verb string, o
 	})
 }
 
-// try runs once until it succeeds, fails for good, or the attempts are used up.
+// try calls once until it succeeds, fails for good, or the retries are used up.
 func (r *Remote) try(ctx context.Context, retries int, verb string, once func() error) error {
 	start := time.Now()
 	for n := 0; ; n++ {
@@ -283,27 +289,28 @@ func (r *Remote) try(ctx context.Context, retries int, verb string, once func() 
 				}
 			}
 		}
-		if ctx.Err() != nil { // whatever else went wrong, this is why
+		if ctx.Err() != nil { // the cause of any other error
 			err = context.Cause(ctx)
 		}
 		return fmt.Errorf("%s %s: %w", verb, r.URL(), err)
 	}
 }
 
-// backoff doubles from attempt to attempt, between half and all of it by chance so that many mounts do not
-// return at once. What the server asked for comes on top of no chance, but in full.
+// backoff returns the pause before attempt n. It doubles from attempt to attempt; half of it is
+// random, so that many mounts do not return at the same moment. The pause that the server asked for
+// is a lower bound.
 func backoff(n int, asked time.Duration) time.Duration {
 	d := min(backoffFirst<<min(n, 10), backoffMost)
 	return asked + d/2 + rand.N(d/2)
 }
 
-// fits says whether waiting leaves the context time to try again.
+// fits reports whether ctx allows another attempt after a pause.
 func fits(ctx context.Context, wait time.Duration) bool {
 	deadline, ok := ctx.Deadline()
 	return wait <= waitMost && (!ok || time.Until(deadline) > wait)
 }
 
-// patient says whether an attempt may begin so long after the first.
+// patient reports whether another attempt may begin so long after the first.
 func (r *Remote) patient(after time.Duration) bool {
 	return r.opts.Patience <= 0 || after < r.opts.Patience
 }
@@ -323,8 +330,8 @@ func (r *Remote) Refs(ctx context.Context, prefixes []string) (Refs, error) {
 	return refs, err
 }
 
-// ObjectInfo gives the sizes of objects in bytes, -1 for what the server does not know. The server must offer
-// it (Capabilities.ObjectInfo).
+// ObjectInfo returns the sizes of objects, in bytes; -1 for objects that the server does not have.
+// Capabilities.ObjectInfo must be true.
 func (r *Remote) ObjectInfo(ctx context.Context, ids []object.ID) ([]int64, error) {
 	var sizes []int64
 	if len(ids) == 0 {
@@ -343,7 +350,7 @@ func (r *Remote) ObjectInfo(ctx context.Context, ids []object.ID) ([]int64, erro
 	return sizes, err
 }
 
-// ask is an exchange whose answer is read as a whole.
+// ask makes an exchange and calls read with the answer, which it must read to the end.
 func ask(ctx context.Context, c carrier, kind commandKind, message []byte, read func(*answer) error) error {
 	a, err := c.exchange(ctx, kind, message)
 	if err != nil {
@@ -351,22 +358,22 @@ func ask(ctx context.Context, c carrier, kind commandKind, message []byte, read 
 	}
 	if err := read(a); err != nil {
 		a.abort()
-		return lost(err)
+		return streamFault(err)
 	}
 	a.finish()
 	return nil
 }
 
-// lost makes the end of a stream in the middle of a message a transport fault.
-func lost(err error) error {
+// streamFault returns the end of a stream in the middle of a message as a transport fault.
+func streamFault(err error) error {
 	if err = cut(err); errors.Is(err, io.ErrUnexpectedEOF) {
 		return fault(err)
 	}
 	return err
 }
 
-// Fetch asks for objects and everything they reach, as far as Depth and Filter allow, without naming anything
-// the caller already has.
+// Fetch requests objects and everything they reach, as far as Depth and Filter allow. It returns
+// when the pack begins to arrive.
 func (r *Remote) Fetch(ctx context.Context, req FetchRequest) (*FetchResponse, error) {
 	var res *FetchResponse
 	retries := r.opts.Retries

@@ -12,17 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spareAge is how long a spare connection lies ready. Servers soon lose patience with a client that connects and
-// says nothing; a name may come to mean another address.
+// spareAge is how long a spare connection is kept. Servers soon close connections without a
+// request, and the host's address may change.
 const spareAge = 10 * time.Second
 
-// OpenSpare sees to it that a connection is ready, or is on its way to be, for the next exchange that would otherwise
-// have to open one. It returns at once and does nothing before the server was first reached, and nothing over HTTP
-// behind a proxy. A spare that was taken is not replaced until somebody asks again. Whoever is in need while it is
-// still being opened waits for what is left of that. A spare that cannot be opened is nobody's error.
+// OpenSpare opens a connection in the background for the next exchange that would have to open one,
+// unless one is ready or being opened. It does nothing before the first exchange, and over HTTP
+// nothing behind a proxy. A spare that was taken is not replaced until the next call. An exchange
+// waits for a spare that is being opened. Failures are not reported.
 //
-// Over HTTP the spare has its TLS handshake behind it and no request; one that nobody takes is closed after ten
-// seconds. Elsewhere it is a dialogue that has begun, kept as long as any other.
+// Over HTTP the TLS handshake of the spare is done; it is closed after ten seconds if it was not
+// used. On other carriers it is a lane, which is kept as long as any other.
 func (r *Remote) OpenSpare() {
 	c, caps, err := r.known()
 	if err != nil || caps == nil || r.begin() != nil {
@@ -37,7 +37,7 @@ func (r *Remote) OpenSpare() {
 		defer r.tasks.Done()
 		ctx, cancel := context.WithTimeout(context.Background(), r.opts.Connect+r.opts.Stall)
 		defer cancel()
-		w := r.watches.add(ctx, 0, cancel) // Close ends it
+		w := r.watches.add(ctx, 0, cancel) // so that Remote.Close ends it
 		defer w.release()
 		if err := open(ctx); err != nil {
 			r.log.Debug("no spare connection", zap.String("remote", r.URL()), zap.Error(err))
@@ -45,37 +45,38 @@ func (r *Remote) OpenSpare() {
 	}()
 }
 
-// place is what net/http asks a connection to.
+// place is the server end of a connection.
 type place struct {
 	addr   string // host:port
 	secure bool   // TLS
 }
 
-// webDialer opens the connections of a web carrier, and now and then one ahead of need.
+// webDialer opens the connections of a web carrier, among them spares.
 type webDialer struct {
 	tcp   net.Dialer
 	tls   *tls.Config
 	stats *counters
-	age   time.Duration // of a spare that nobody takes
+	age   time.Duration // how long a spare is kept
 
 	mu     sync.Mutex
-	last   place      // what was asked for last
-	ahead  *spareConn // nil: there is none, or it was taken
+	last   place      // of the last request
+	ahead  *spareConn // nil: none, or taken
 	closed bool
 }
 
-// spareConn is a connection opened ahead of need. It stands in webDialer.ahead, or belongs to who took it there.
+// spareConn is a spare connection. It is in webDialer.ahead, or belongs to the exchange that took
+// it.
 type spareConn struct {
 	at     place
 	opened chan struct{} // closed once the attempt is over
 
-	// Under webDialer.mu; conn is frozen once opened is closed.
+	// webDialer.mu guards the fields below; conn is constant once opened is closed.
 	conn    net.Conn    // nil: not open yet, or it could not be opened
-	dropped bool        // nobody will take it: to be closed
+	dropped bool        // no exchange will take it: close it when it is open
 	expiry  *time.Timer // nil before it is open
 }
 
-// dial gives the spare connection if it leads to the place, else a new one.
+// dial returns the spare connection if it leads to the place, else a new one.
 func (d *webDialer) dial(ctx context.Context, at place) (net.Conn, error) {
 	d.mu.Lock()
 	d.last = at
@@ -104,7 +105,7 @@ func (d *webDialer) dial(ctx context.Context, at place) (net.Conn, error) {
 	return d.open(ctx, at)
 }
 
-// open connects and, where wanted, shakes hands.
+// open connects and, for TLS, makes the handshake.
 func (d *webDialer) open(ctx context.Context, at place) (net.Conn, error) {
 	c, err := d.tcp.DialContext(ctx, "tcp", at.addr)
 	if err != nil {
@@ -115,7 +116,7 @@ func (d *webDialer) open(ctx context.Context, at place) (net.Conn, error) {
 	if !at.secure {
 		return s, nil
 	}
-	conf := d.tls.Clone() // the session cache stays shared
+	conf := d.tls.Clone() // the session cache remains shared
 	if conf.ServerName, _, err = net.SplitHostPort(at.addr); err != nil {
 		c.Close()
 		return nil, err
@@ -130,7 +131,8 @@ func (d *webDialer) open(ctx context.Context, at place) (net.Conn, error) {
 	return t, nil
 }
 
-// reserve makes room for a spare to where the last connection led and gives what opens it; nil if there is one.
+// reserve registers a spare to the place of the last connection and returns the function that opens
+// it; nil if there is one already.
 func (d *webDialer) reserve() func(context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -180,7 +182,7 @@ func (d *webDialer) expire(s *spareConn) {
 	}
 }
 
-// drop closes a spare that stands nowhere any more, at once or when it has been opened.
+// drop closes a spare that was removed from webDialer, now or when it has been opened.
 func (d *webDialer) drop(s *spareConn) {
 	d.mu.Lock()
 	s.dropped = true
@@ -205,7 +207,7 @@ func (d *webDialer) close() {
 	}
 }
 
-// socketOf finds the socket below TLS; behind a proxy that speaks TLS itself there are two layers.
+// socketOf returns the socket below TLS; behind a proxy that uses TLS itself there are two layers.
 func socketOf(c net.Conn) *socket {
 	for {
 		switch layer := c.(type) {
@@ -219,8 +221,8 @@ func socketOf(c net.Conn) *socket {
 	}
 }
 
-// alive says whether the peer of a connection on which no request was sent still holds it, as far as is known here.
-// It does not wait and consumes nothing.
+// alive reports whether the peer still holds a connection on which no request was sent. It does not
+// wait and consumes nothing.
 func alive(c net.Conn) bool {
 	sc, ok := socketOf(c).Conn.(syscall.Conn)
 	if !ok {
@@ -235,18 +237,20 @@ func alive(c net.Conn) bool {
 	err = raw.Control(func(fd uintptr) {
 		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP}}
 		n, err := unix.Poll(p, 0)
-		// A server that speaks unasked gives up on the client (408), but TLS 1.3 sends session tickets when it likes:
-		// these may hide the end of the stream from a peeking read, not from POLLRDHUP.
+		// A server that sends without a request is closing the connection (408). TLS 1.3 may send
+		// session tickets at any time, which can hide the end of the stream from a peeking read,
+		// but not from POLLRDHUP.
 		quiet = err == nil && (n == 0 || secure && p[0].Revents == unix.POLLIN)
 	})
 	return err == nil && quiet
 }
 
-// spare opens a lane beside those there are: whoever asks is about to use these. One spare at a time.
+// spare returns a function that opens one more lane, since the caller is about to use the idle
+// ones; nil while another is being opened.
 func (s *lanes) spare() func(context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.coming != nil {
+	if s.closed || s.opening != nil {
 		return nil
 	}
 	for _, l := range s.idle {
@@ -255,7 +259,7 @@ func (s *lanes) spare() func(context.Context) error {
 		}
 	}
 	opened := make(chan struct{})
-	s.coming = opened
+	s.opening = opened
 	return func(ctx context.Context) error {
 		l, _, err := s.open(ctx)
 		if err == nil {
@@ -263,8 +267,8 @@ func (s *lanes) spare() func(context.Context) error {
 			s.put(l)
 		}
 		s.mu.Lock()
-		if s.coming == opened {
-			s.coming = nil
+		if s.opening == opened {
+			s.opening = nil
 		}
 		s.mu.Unlock()
 		close(opened)
@@ -272,11 +276,12 @@ func (s *lanes) spare() func(context.Context) error {
 	}
 }
 
-// awaitSpare waits for a spare lane that is being opened and that nobody else waits for; false: there is none.
+// awaitSpare waits for a spare lane that is being opened, if no other exchange waits for it. It
+// returns false if there is none.
 func (s *lanes) awaitSpare(ctx context.Context) (bool, error) {
 	s.mu.Lock()
-	opened := s.coming
-	s.coming = nil
+	opened := s.opening
+	s.opening = nil
 	s.mu.Unlock()
 	if opened == nil {
 		return false, nil

@@ -5,18 +5,22 @@ import (
 	"net"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/artifactfs/artifactfs/transport/endpoint"
 )
 
-// sshProgram is how ssh is run. shell, if set, is a command for the shell; else path is run directly.
+// sshProgram is how to run ssh. shell, if set, is a command for the shell; otherwise path is run
+// directly.
 type sshProgram struct {
 	env         Environment
 	shell, path string
 	variant     sshVariant
 }
 
-// sshVariant is whose options a program takes (ssh.variant in git-config).
+// sshVariant is the set of options that a program supports (ssh.variant in git-config).
 type sshVariant uint8
 
 const (
@@ -26,22 +30,22 @@ const (
 	tortoise
 )
 
-// ssh chooses the program in git's order.
-func (s settings) ssh(env Environment) sshProgram {
+// newSSHProgram returns the ssh program of the user, chosen in git's order.
+func newSSHProgram(s endpoint.Settings, env Environment) sshProgram {
 	p := sshProgram{env: env}
 	switch {
-	case env.get("GIT_SSH_COMMAND") != "":
-		p.shell = env.get("GIT_SSH_COMMAND")
-	case s.last("core.sshcommand") != "":
-		p.shell = s.last("core.sshcommand")
-	case env.get("GIT_SSH") != "":
-		p.path = env.get("GIT_SSH")
+	case env.Get("GIT_SSH_COMMAND") != "":
+		p.shell = env.Get("GIT_SSH_COMMAND")
+	case s.Value("core.sshcommand") != "":
+		p.shell = s.Value("core.sshcommand")
+	case env.Get("GIT_SSH") != "":
+		p.path = env.Get("GIT_SSH")
 	default:
 		p.path = "ssh"
 	}
-	name := env.get("GIT_SSH_VARIANT")
+	name := env.Get("GIT_SSH_VARIANT")
 	if name == "" {
-		name = s.last("ssh.variant")
+		name = s.Value("ssh.variant")
 	}
 	if name == "" || name == "auto" {
 		first, _, _ := strings.Cut(p.shell+p.path, " ")
@@ -58,7 +62,7 @@ func (s settings) ssh(env Environment) sshProgram {
 	return p
 }
 
-// options come before the host. Only OpenSSH can pass the protocol version on.
+// options returns the arguments before the host. Only OpenSSH can pass the protocol version on.
 func (p sshProgram) options(port string, connect time.Duration) []string {
 	var args []string
 	switch p.variant {
@@ -79,7 +83,7 @@ func (p sshProgram) options(port string, connect time.Duration) []string {
 	return args
 }
 
-// argv is the program with its arguments.
+// argv returns the program with its arguments.
 func (p sshProgram) argv(args []string) []string {
 	if p.shell != "" {
 		return append([]string{"sh", "-c", p.shell + ` "$@"`, p.shell}, args...)
@@ -87,8 +91,8 @@ func (p sshProgram) argv(args []string) []string {
 	return append([]string{p.path}, args...)
 }
 
-// reaches says whether the host that ssh would connect to accepts connections. False also if that cannot be told,
-// as behind a jump host.
+// reaches reports whether the host that ssh would connect to accepts connections. It returns false
+// if this cannot be known, as behind a jump host.
 func (p sshProgram) reaches(ctx context.Context, port, host string, connect time.Duration) bool {
 	if p.variant != openSSH {
 		return false
@@ -101,7 +105,7 @@ func (p sshProgram) reaches(ctx context.Context, port, host string, connect time
 	}
 	argv := p.argv(append(args, host))
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Dir, cmd.Env = "/", p.env.forRepository()
+	cmd.Dir, cmd.Env = "/", p.env.ForRepository()
 	out, err := cmd.Output()
 	if err != nil {
 		return false
@@ -120,4 +124,9 @@ func (p sshProgram) reaches(ctx context.Context, port, host string, connect time
 	}
 	c.Close()
 	return true
+}
+
+// seconds rounds up, for options of other programs.
+func seconds(d time.Duration) string {
+	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10)
 }

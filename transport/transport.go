@@ -1,22 +1,28 @@
-// Package transport is a git protocol version 2 client over http(s), ssh, git:// and local processes.
+// Package transport is a git protocol version 2 client over http(s), ssh, git:// and local
+// processes.
 //
-// It promises few round trips: a fresh remote costs one connection, one capability discovery and then one
-// request a command, and a connection once opened is kept for the next command. The first command may be sent ahead,
-// beside the discovery (RefsAhead, FetchAhead). Several commands may run at once, each on a connection of its own. What it reads from a server is hostile until parsed: the parsers
-// accept what the protocol allows and reject the rest, and nothing is allocated from a claimed size.
+// It needs few round trips: a fresh remote costs one connection, one capability discovery and then
+// one request for each command, and an open connection is kept for the next command. The first
+// command may be sent ahead, at the same time as the discovery (RefsAhead, FetchAhead). Several
+// commands may run at once, each on a connection of its own. Input from servers is not trusted: the
+// parsers accept what the protocol allows and reject the rest, and no claimed size is allocated.
 //
-// Terms: an *exchange* is one request and its answer; a *lane* is a kept dialogue with one upload-pack process
-// (ssh, git://, local), which serves one exchange after the other; a *spare* is a connection opened ahead of need, which
-// the next exchange takes that would have to open one; a *stall* is a wait for bytes that has
-// lasted for Options.Stall. A pack is not verified here: that is the work of who reads it.
+// Terms: an *exchange* is one request and its answer; a *carrier* is a way to make exchanges with a
+// server: *web* (HTTP) or *lanes*; a *lane* is a kept connection with one upload-pack process (ssh,
+// git://, local), which serves one exchange after the other; a *spare* is a connection that was
+// opened before it is needed, for the next exchange that would have to open one; a *stall* is a
+// wait for bytes that has lasted for Options.Stall. Packs are not verified here, but by their
+// reader.
 //
-// Retries: transport faults, 429 and 5xx, and only up to the first byte of a pack; what goes wrong later comes out
-// of Pack.Read. A kept or spare connection that turns out to be dead is replaced once without counting as
-// an attempt.
+// Retries: for transport faults, 429 and 5xx, and only before the first byte of a pack; Pack.Read
+// returns later faults. A kept or spare connection that turns out to be dead is replaced once
+// without counting as an attempt.
 //
-// Locks are leaves: none is held while another is taken, nor across a wait for network, disk or child process.
+// Locks are leaves: none is held while another is acquired, nor while waiting for network, disk or
+// a child process.
 //
-// The formats are those of git's Documentation/gitprotocol-{common,v2,http,pack}.txt.
+// The formats are those of git's Documentation/gitprotocol-{common,v2,http,pack}.txt. The package
+// transport/endpoint parses URLs and settings.
 package transport
 
 import (
@@ -27,22 +33,26 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/transport/endpoint"
 )
 
-// Options say how a remote is reached. The zero value is usable.
+// Environment is the environment of the user's programs; see endpoint.Environment.
+type Environment = endpoint.Environment
+
+// Options configure a Remote. The zero value is usable.
 type Options struct {
 	Login      *Login        // sent as the password (or Bearer) to the remote's own host, http(s) only; nil: none
 	Env        Environment   // of the programs that are run, and where their settings are read; nil: of this process
 	Stall      time.Duration // a wait for bytes longer than this fails the exchange; default 30 s
 	Connect    time.Duration // to open a connection; default 15 s
 	Retries    int           // attempts after the first, on transport faults, 429 and 5xx
-	Patience   time.Duration // no attempt begins later than this after the first; 0: whenever
-	Ahead      *Ahead        // remembers who refuses commands sent ahead; nil: none is sent
+	Patience   time.Duration // how long after the first attempt another may begin; 0: no limit
+	Ahead      *Ahead        // records which servers refuse commands sent ahead; nil: none is sent ahead
 	UploadPack string        // command for ssh and local remotes; default git-upload-pack
 	Log        *zap.Logger   // may be nil
 }
 
-// Capabilities is what a server offers.
+// Capabilities describes what a server supports.
 type Capabilities struct {
 	Format     object.Format
 	Filter     bool   // partial fetches
@@ -50,65 +60,67 @@ type Capabilities struct {
 	ObjectInfo bool   // sizes without contents
 	RefInWant  bool   // wants by ref name
 	Agent      string // the server's program and version, "" if it does not say
-	unborn     bool   // ls-refs tells where an unborn HEAD points
+	unborn     bool   // ls-refs returns the target of an unborn HEAD
 }
 
-// Ref is a name on the server.
+// Ref is a ref of the server.
 type Ref struct {
 	Name   string
 	ID     object.ID
-	Peeled object.ID // what an annotated tag points to in the end; zero for all others
-	Target string    // the ref a symbolic ref points to, "" for all others
+	Peeled object.ID // the object behind an annotated tag; zero for all others
+	Target string    // the target of a symbolic ref, "" for all others
 }
 
-// Refs is the answer to a listing.
+// Refs is a listing of refs.
 type Refs struct {
 	List   []Ref
-	Unborn string // where HEAD points if that ref does not exist yet (an empty repository), else ""
+	Unborn string // the target of HEAD if that ref does not exist yet (an empty repository), else ""
 }
 
-// FetchRequest asks for objects.
+// FetchRequest describes the objects to fetch.
 type FetchRequest struct {
 	Wants  []object.ID
-	Haves  []object.ID // commits that are here with all they reach; the remote leaves that out. It may know none of them
-	Depth  int         // commits deep; 0 is all history
+	Haves  []object.ID // commits that the caller has with everything they reach, which the remote leaves out; it may know none of them
+	Depth  int         // in commits; 0: all history
 	Filter string      // such as "blob:none"; "" is everything
 	Once   bool        // no second attempt, whatever Options.Retries says
 }
 
-// FetchResponse is a pack on its way. Pack must be closed; to close it before its end drops the connection.
-// The context of the Fetch governs Pack too: when it ends, a blocked Read returns at once.
+// FetchResponse is a pack that is being received. Pack must be closed; closing it before its end
+// drops the connection. The context of Fetch applies to Pack too: when it ends, a blocked Read
+// returns at once.
 type FetchResponse struct {
 	Shallow []object.ID // commits whose parents are not in the pack
 	Pack    io.ReadCloser
 }
 
-// Stats counts since Open.
+// Stats are counts since Open.
 type Stats struct {
 	Requests    int64 // HTTP requests, or commands on lanes
 	RoundTrips  int64 // requests and connections opened
 	BytesIn     int64
 	BytesOut    int64
 	Connections int64         // opened
-	Quiet       time.Duration // longest wait for a byte that is under way
+	Quiet       time.Duration // of the current waits for a byte, the longest
 	LastError   string
 	LastErrorAt time.Time
 }
 
-// Open reads the URL of a remote: http, https, ssh, git or file URL, scp-like host:path, or a local path. It
-// touches neither network nor disk.
+// Open returns the Remote for a URL: http, https, ssh, git or file URL, scp-like host:path, or a
+// local path. It uses neither network nor disk.
 func Open(rawURL string, o Options) (*Remote, error) {
-	ep, err := parseURL(rawURL)
+	ep, err := endpoint.Parse(rawURL)
 	if err != nil {
 		return nil, err
 	}
 	return newRemote(ep, o), nil
 }
 
-// URL is the remote's URL without user or secret of a http URL, password or query.
+// URL returns the remote's URL without password and query, and for http without user.
 func (r *Remote) URL() string { return r.endpoint.String() }
 
-// Capabilities asks the server once and then remembers. ErrNoV2 if it does not speak protocol version 2.
+// Capabilities returns the server's capabilities, which it requests once. It returns ErrNoV2 if the
+// server does not speak protocol version 2.
 func (r *Remote) Capabilities(ctx context.Context) (Capabilities, error) {
 	return r.capabilities(ctx)
 }

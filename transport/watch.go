@@ -10,19 +10,20 @@ import (
 	"time"
 )
 
-// watch ends an exchange from outside: when its context ends, when a read or write waits for longer than
-// stall, or when the remote is closed. Ending means kill, which makes blocked reads and writes return.
+// watch ends an exchange from outside: when its context ends, when a read or write waits for longer
+// than stall, or when the remote is closed. To end it means to call kill, which makes blocked reads
+// and writes return.
 type watch struct {
 	stall time.Duration
 	kill  func()
 	timer *time.Timer
 	leave func() bool
 	owner *watches
-	ctx   context.Context // whose end net/http may hear of before we do
-	since atomic.Int64    // when the wait under way began, in nanoseconds since 1970; 0: none is
+	ctx   context.Context // net/http may notice its end before the watch does
+	since atomic.Int64    // when the current wait began, in nanoseconds since 1970; 0: no wait
 
 	mu    sync.Mutex
-	cause error // why it was ended; nil while it goes on
+	cause error // why the exchange was ended; nil while it runs
 	over  bool  // released: kill must not be called any more
 }
 
@@ -53,7 +54,7 @@ func (s *watches) add(ctx context.Context, stall time.Duration, kill func()) *wa
 	return w
 }
 
-// close ends every exchange in progress and, at once, every later one.
+// close ends every exchange in progress, and later ones at once.
 func (s *watches) close() {
 	s.mu.Lock()
 	s.closed = true
@@ -77,7 +78,8 @@ func (w *watch) end(cause error) {
 	}
 }
 
-// arm starts the clock of a wait, disarm stops it: the time a caller takes between two reads is no stall.
+// arm starts the clock of a wait and disarm stops it: time between two reads of the caller is no
+// stall.
 func (w *watch) arm() {
 	w.since.Store(time.Now().UnixNano())
 	w.timer.Reset(w.stall)
@@ -88,7 +90,7 @@ func (w *watch) disarm() {
 	w.timer.Stop()
 }
 
-// quiet returns the longest wait for a byte that is under way in any exchange.
+// quiet returns the longest of the current waits for a byte.
 func (s *watches) quiet(now time.Time) (longest time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,7 +102,7 @@ func (s *watches) quiet(now time.Time) (longest time.Duration) {
 	return longest
 }
 
-// release says the exchange is over; it cannot be ended any more.
+// release marks the exchange as finished: it cannot be ended any more.
 func (w *watch) release() {
 	w.mu.Lock()
 	w.over = true
@@ -118,7 +120,8 @@ func (w *watch) ended() error {
 	return w.cause
 }
 
-// explain gives the reason behind an I/O error: what ended the exchange, else err itself as a transport fault.
+// explain returns the cause of an I/O error: why the exchange was ended, else err itself as a
+// transport fault.
 func (w *watch) explain(err error) error {
 	cause := w.ended()
 	if cause == nil && w.ctx.Err() != nil {
@@ -133,7 +136,7 @@ func (w *watch) explain(err error) error {
 	return err
 }
 
-// watched is a stream whose reads and writes are under a watch that changes from exchange to exchange.
+// watched is a stream whose reads and writes are watched. Each exchange sets its own watch.
 type watched struct {
 	r io.Reader
 	w *watch
@@ -153,7 +156,7 @@ func (s *watched) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// counters are the live side of Stats.
+// counters are the current values of Stats.
 type counters struct {
 	requests, connections, in, out atomic.Int64
 

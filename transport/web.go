@@ -16,6 +16,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/artifactfs/artifactfs/transport/endpoint"
 )
 
 const (
@@ -28,26 +30,28 @@ const (
 	maxRetryWait = 24 * time.Hour
 )
 
-// web is the carrier for smart HTTP. HTTP/1.1 on purpose: a connection for each exchange in progress shares the
-// line better between a waiting reader and bulk than the streams of one HTTP/2 connection do.
+// web is the carrier for smart HTTP. It uses HTTP/1.1: with a connection for each exchange, a
+// reader's small answer gets a fair share of the network beside bulk transfers, which it does not
+// as a stream of one HTTP/2 connection.
 type web struct {
 	remote    *Remote
-	endpoint  *endpoint
+	endpoint  *endpoint.URL
 	transport *http.Transport
 	dialer    *webDialer
-	set       webSettings
+	set       endpoint.HTTPSettings
 
 	mu   sync.Mutex
-	base *url.URL // where discovery was led to; the URL as given before
+	base *url.URL // where discovery was redirected to; before, the URL as given
 	auth *authenticator
-	// receiver is what there is to say of pushing, without refs, if those are too many to be asked for again.
+	// receiver holds the capabilities for pushes, without refs, if there are too many refs to
+	// request them again.
 	receiver *Receiver
 }
 
 var _ carrier = (*web)(nil)
 
-func (r *Remote) newWeb(ep *endpoint, set settings) (*web, error) {
-	ws, err := set.web(ep.base, ep.user, r.opts.Env)
+func (r *Remote) newWeb(ep *endpoint.URL, set endpoint.Settings) (*web, error) {
+	ws, err := set.HTTP(ep.Base, ep.User, r.opts.Env)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +59,7 @@ func (r *Remote) newWeb(ep *endpoint, set settings) (*web, error) {
 	if err != nil {
 		return nil, err
 	}
-	base := *ep.base
+	base := *ep.Base
 	base.Path = strings.TrimRight(base.Path, "/")
 	base.RawPath = strings.TrimRight(base.RawPath, "/")
 	return &web{remote: r, endpoint: ep, transport: t, dialer: d, set: ws, base: &base, auth: newAuthenticator(r, ep, &base, true)}, nil
@@ -66,7 +70,7 @@ func (h *web) close() {
 	h.transport.CloseIdleConnections()
 }
 
-// spare: a proxy's connections are not opened ahead, as how much of the way they spare differs with its kind.
+// spare returns nil behind a proxy: what an open connection saves there depends on the proxy.
 func (h *web) spare() func(context.Context) error {
 	if h.transport.Proxy != nil {
 		base, _ := h.at()
@@ -83,29 +87,30 @@ func (h *web) at() (*url.URL, *authenticator) {
 	return h.base, h.auth
 }
 
-// move makes another URL the base. Logins for the old one go along only if it is the same place.
+// move sets another base URL. Logins for the old one are kept only for the same place.
 func (h *web) move(base *url.URL) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	old := h.base
 	h.base = base
 	if !samePlace(old, base) {
-		h.auth = newAuthenticator(h.remote, h.endpoint, base, samePlace(h.endpoint.base, base))
+		h.auth = newAuthenticator(h.remote, h.endpoint, base, samePlace(h.endpoint.Base, base))
 	}
 }
 
-// samePlace says whether b may have the secrets meant for a: same host and port, or the same host's https.
+// samePlace reports whether b may receive secrets for a: same host and port, or https of the same
+// host.
 func samePlace(a, b *url.URL) bool {
 	if !strings.EqualFold(a.Hostname(), b.Hostname()) {
 		return false
 	}
 	if a.Scheme == b.Scheme {
-		return portOf(a) == portOf(b)
+		return endpoint.PortOf(a) == endpoint.PortOf(b)
 	}
-	return b.Scheme == "https" && portOf(a) == "80" && portOf(b) == "443"
+	return b.Scheme == "https" && endpoint.PortOf(a) == "80" && endpoint.PortOf(b) == "443"
 }
 
-// below is the URL of a service of the repository. A query of the URL is kept, as git does.
+// below returns the URL of a service of the repository. It keeps the URL's query, as git does.
 func below(base *url.URL, path, query string) *url.URL {
 	u := *base
 	u.Path += path
@@ -121,7 +126,7 @@ func below(base *url.URL, path, query string) *url.URL {
 	return &u
 }
 
-// moved is a redirect that the server answered with.
+// moved is a redirect.
 type moved struct{ to *url.URL }
 
 func (m moved) Error() string { return "server redirects to " + m.to.Host }
@@ -134,14 +139,14 @@ func (h *web) discover(ctx context.Context) (caps Capabilities, err error) {
 	return caps, err
 }
 
-// advertisement has read look at what a service says first, wherever the server leads to.
+// advertisement calls read with the first message of a service, after any redirects.
 func (h *web) advertisement(ctx context.Context, s service, read func(*pktReader) error) error {
 	for hop := 0; ; hop++ {
 		base, _ := h.at()
 		a, err := h.send(ctx, call{method: http.MethodGet, service: s, url: below(base, servicePath, "service="+string(s)), kind: "advertisement"})
 		var m moved
 		if errors.As(err, &m) {
-			if hop >= maxHops || !h.set.follow {
+			if hop >= maxHops || !h.set.FollowRedirects {
 				return err
 			}
 			next, err := rebase(m.to, s)
@@ -163,14 +168,14 @@ func (h *web) advertisement(ctx context.Context, s service, read func(*pktReader
 			if errors.As(err, &said) {
 				return fmt.Errorf("%w: %w", ErrNotFound, err)
 			}
-			return lost(err)
+			return streamFault(err)
 		}
 		a.finish()
 		return nil
 	}
 }
 
-// rebase finds the repository behind a redirected discovery.
+// rebase returns the repository's URL for a redirected discovery.
 func rebase(to *url.URL, s service) (*url.URL, error) {
 	u := *to
 	path, ok := strings.CutSuffix(u.Path, servicePath)
@@ -196,10 +201,10 @@ func (h *web) exchange(ctx context.Context, _ commandKind, message []byte) (*ans
 	base, _ := h.at()
 	c.url = below(base, c.service.path(), "")
 	a, err := h.send(ctx, c)
-	// A repository that was moved while it was in use is looked for where it was named at first.
+	// The repository was moved while it was in use: start again at the URL that the user named.
 	var m moved
-	if errors.As(err, &m) && h.set.follow {
-		start := *h.endpoint.base
+	if errors.As(err, &m) && h.set.FollowRedirects {
+		start := *h.endpoint.Base
 		start.Path, start.RawPath = strings.TrimRight(start.Path, "/"), strings.TrimRight(start.RawPath, "/")
 		h.move(&start)
 		if _, err := h.discover(ctx); err != nil {
@@ -229,26 +234,26 @@ func compress(message []byte) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// call is one HTTP request, repeated as often as logins need it.
+// call is one HTTP request, repeated after a refused login.
 type call struct {
 	method  string
 	service service
 	url     *url.URL
 	body    []byte
 	gzip    bool
-	open    func() (io.ReadCloser, int64, error) // gives the body, and its length or -1, in place of body
+	open    func() (io.ReadCloser, int64, error) // returns the body and its length or -1; replaces body
 	kind    string                               // of the answer's content type
 }
 
-// contentType is that of what is sent or answered.
+// contentType returns the content type of a request or an answer.
 func (c call) contentType(kind string) string {
 	return "application/x-" + string(c.service) + "-" + kind
 }
 
-// changes says whether the server is changed by it, so that it must not be made twice.
+// changes reports whether the request changes the server, so that it must not be repeated.
 func (c call) changes() bool { return c.service == receivePack && c.method == http.MethodPost }
 
-// send makes the request with the logins there are until one is accepted.
+// send makes the request with one login after the other until one is accepted.
 func (h *web) send(ctx context.Context, c call) (*answer, error) {
 	_, auth := h.at()
 	l, err := auth.first()
@@ -283,7 +288,7 @@ func (h *web) send(ctx context.Context, c call) (*answer, error) {
 	}
 }
 
-// judge tells what a status means for a git client.
+// judge returns the error that a status means for a git client.
 func (h *web) judge(c call, res *http.Response) error {
 	after := retryAfter(res.Header.Get("Retry-After"), time.Now())
 	said := fmt.Errorf("server answers %s", plain([]byte(res.Status)))
@@ -293,7 +298,7 @@ func (h *web) judge(c call, res *http.Response) error {
 			return nil
 		}
 		if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); kind == "text/html" && c.method == http.MethodGet {
-			return fmt.Errorf("%w: server answers with a page for browsers", ErrNotFound) // often one to log in at
+			return fmt.Errorf("%w: server answers with a page for browsers", ErrNotFound) // often a login page
 		}
 		if c.service == receivePack && c.method == http.MethodGet {
 			return fmt.Errorf("%w: server answers %s", ErrNoPush, plain([]byte(res.Header.Get("Content-Type"))))
@@ -322,7 +327,7 @@ func (h *web) judge(c call, res *http.Response) error {
 	}
 }
 
-// retryAfter reads seconds or a date (RFC 9110, 10.2.3); 0 if there is neither.
+// retryAfter parses seconds or a date (RFC 9110, 10.2.3). It returns 0 for anything else.
 func retryAfter(value string, now time.Time) time.Duration {
 	if n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 32); err == nil {
 		return min(max(0, time.Duration(n)*time.Second), maxRetryWait)
@@ -333,8 +338,8 @@ func retryAfter(value string, now time.Time) time.Duration {
 	return 0
 }
 
-// once makes one request. The answer is not judged yet. errHungUp: it went out on a spare connection that turned out
-// to be dead.
+// once makes one request and does not judge the answer. It returns errHungUp if the request went to
+// a spare connection that turned out to be dead.
 func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Response, err error) {
 	callCtx, cancel := context.WithCancel(ctx)
 	stall := h.remote.opts.Stall
@@ -342,8 +347,8 @@ func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Re
 		stall *= pushPatience
 	}
 	w := h.remote.watches.add(ctx, stall, cancel)
-	w.since.Store(time.Now().UnixNano()) // connecting is waiting, too
-	// Until there is a connection the limits of dialling hold, from then on a byte must move now and then.
+	w.since.Store(time.Now().UnixNano()) // connecting is a wait too
+	// Until there is a connection the limits for dialling apply; from then on bytes must move.
 	onSpare, answered := false, atomic.Bool{}
 	trace := &httptrace.ClientTrace{
 		GotConn: func(info httptrace.GotConnInfo) {
@@ -375,7 +380,7 @@ func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Re
 	res, err := h.transport.RoundTrip(req)
 	w.disarm()
 	if err != nil {
-		// net/http repeats by itself what fails on a kept connection, but takes a spare one for new.
+		// net/http repeats requests that fail on a kept connection, but takes a spare one for new.
 		if onSpare && !answered.Load() && w.ended() == nil && ctx.Err() == nil {
 			err = fmt.Errorf("%w: %w", errHungUp, err)
 		}
@@ -388,7 +393,8 @@ func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Re
 	return &answer{
 		pktReader: newPktReader(body),
 		keep: func() {
-			// Only a body read to its end lets the connection be used again. That end usually came with the message.
+			// A connection can be used again only after its body was read to the end, which usually
+			// arrived with the message.
 			w.timer.Reset(min(drainGrace, w.stall))
 			io.CopyN(io.Discard, res.Body, drainMost)
 			res.Body.Close()
@@ -403,7 +409,8 @@ func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Re
 	}, res, nil
 }
 
-// drainMost is how much of an unwanted body, such as an error page, is read to keep its connection.
+// drainMost bounds how much of an unwanted body, such as an error page, is read to keep its
+// connection.
 const drainMost = 64 << 10
 
 func (h *web) setHeaders(req *http.Request, c call, l *login) {
@@ -412,8 +419,8 @@ func (h *web) setHeaders(req *http.Request, c call, l *login) {
 		req.Header.Set("Git-Protocol", "version=2")
 	}
 	req.Header.Set("Accept", c.contentType(c.kind))
-	if samePlace(h.endpoint.base, c.url) {
-		for _, line := range h.set.headers {
+	if samePlace(h.endpoint.Base, c.url) {
+		for _, line := range h.set.Headers {
 			if name, value, ok := strings.Cut(line, ":"); ok {
 				req.Header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
 			}
@@ -433,7 +440,7 @@ func (h *web) setHeaders(req *http.Request, c call, l *login) {
 	if c.changes() {
 		return
 	}
-	// Reading commands change nothing. Saying so lets net/http repeat one on a new connection when the kept one
-	// turns out to be dead; an empty list sends no header.
+	// Commands that read change nothing. Saying so lets net/http repeat one on a new connection
+	// when the kept one turns out to be dead; an empty list sends no header.
 	req.Header["Idempotency-Key"] = []string{}
 }

@@ -32,9 +32,9 @@ var floors = [][]string{
 	{"internal/refname"},
 	{"object", "internal/disk", "internal/gitsocket", "internal/harness/await", "internal/keeper", "internal/metrics", "internal/metrics/metricstest", "internal/mountinfo", "overlay/state", "worktree/acl"},
 	{"internal/dist"},
-	{"worktree/journal", "internal/disk/mapped"},
+	{"worktree/journal", "transport/endpoint", "internal/disk/mapped"},
 	{"prioritize", "internal/index", "gitdir/fsmonitor/query", "convert", "filter", "transport", "odb", "cache", "overlay/wal", "control", "config", "session/agenthook", "internal/packedrefs", "internal/harness/crowd", "internal/harness/gittest", "internal/harness/torture", "internal/disk/disktest", "supervisor"},
-	{"overlay", "gitdir/fsmonitor"},
+	{"overlay", "gitdir/fsmonitor", "fetch/pipeline"},
 	{"credential", "fetch", "promisor", "session", "internal/harness/gittest/gitserve", "internal/harness/workday", "internal/harness/gittest/rot13filter"},
 	{"worktree", "session/thin"},
 	{"gitdir", "session/trash", "session/capture", "session/writeback", "session/mirror", "session/transcript", "fuse", "worktree/worktreetest"},
@@ -61,7 +61,7 @@ var libraries = map[string][]string{
 	"github.com/spf13/":                {"cmd/artifactfs", "cmd/artifactfs/cli", "cmd/artifactfs/mounts", "cmd/artifactfs/serving", "cmd/artifactfs/sessions"},
 	"github.com/BurntSushi/toml":       {"config"},
 	"github.com/pjbgf/sha1cd":          {"object"},
-	"golang.org/x/net/":                {"transport"},
+	"golang.org/x/net/":                {"transport", "transport/endpoint"},
 }
 
 // owners says which packages alone may use a primitive of the host. Tests, and the packages that test the product from outside, are

@@ -1,8 +1,9 @@
-// Package metrics counts and measures what happens on hot paths, and writes it down in the text format that Prometheus
-// reads (version 0.0.4, prometheus.io/docs/instrumenting/exposition_formats).
+// Package metrics counts and measures events on hot paths, and writes the results in the text
+// format of Prometheus (version 0.0.4, prometheus.io/docs/instrumenting/exposition_formats).
 //
-// Terms. A family is a name with a help text, a kind and samples, which differ in their labels. A Histogram may be
-// observed from any goroutine and takes no lock. A Cost tells what one request needed that was not at hand.
+// Terms. A family is a name with a help text, a kind and samples, which differ in their labels. A
+// Histogram may be observed from any goroutine and uses no lock. A Cost records the missing data
+// that one request needed.
 package metrics
 
 import (
@@ -12,7 +13,8 @@ import (
 	"time"
 )
 
-// bounds are the upper ends of a histogram's buckets but the last: from what memory answers to what a network takes.
+// bounds are the upper ends of a histogram's buckets, except the last: from an answer from memory
+// to one from the network.
 var bounds = [...]time.Duration{
 	20 * time.Microsecond, 50 * time.Microsecond, 100 * time.Microsecond, 200 * time.Microsecond, 500 * time.Microsecond,
 	time.Millisecond, 2 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 20 * time.Millisecond, 50 * time.Millisecond,
@@ -20,7 +22,7 @@ var bounds = [...]time.Duration{
 	10 * time.Second, 30 * time.Second,
 }
 
-// firstBound says for a duration's bit length the first bucket that it may be in.
+// firstBound maps the bit length of a duration to the first bucket that it may be in.
 var firstBound = func() (first [65]uint8) {
 	for n := range first {
 		least := int64(0)
@@ -51,7 +53,7 @@ func (h *Histogram) Observe(d time.Duration) {
 	h.sum.Add(int64(d))
 }
 
-// Add counts what another histogram has counted.
+// Add adds the counts of another histogram.
 func (h *Histogram) Add(other *Histogram) {
 	for i := range h.buckets {
 		h.buckets[i].Add(other.buckets[i].Load())
@@ -59,7 +61,7 @@ func (h *Histogram) Add(other *Histogram) {
 	h.sum.Add(other.sum.Load())
 }
 
-// Source is what a request needed that was not at hand: bits.
+// Source is a set of bits: the kinds of missing data that a request needed.
 type Source uint32
 
 const (
@@ -69,20 +71,22 @@ const (
 	Converted                    // a filter's work
 )
 
-// Cost is what one request needed. The zero value is ready; methods may be called from any goroutine.
+// Cost records the missing data that one request needed. The zero value is ready; methods may be
+// called from any goroutine.
 type Cost struct {
 	source       atomic.Uint32
 	blobs, bytes atomic.Int64
 }
 
-// Add notes a source, the blobs that were asked for with it and the bytes that came for the request itself.
+// Add adds a source, the blobs that were requested with it, and the bytes that were received for
+// the request itself.
 func (c *Cost) Add(s Source, blobs, bytes int64) {
 	c.source.Or(uint32(s))
 	c.blobs.Add(blobs)
 	c.bytes.Add(bytes)
 }
 
-// Total tells what was added; source 0: everything was at hand.
+// Total returns the sums; source 0 means that no data was missing.
 func (c *Cost) Total() (source Source, blobs, bytes int64) {
 	return Source(c.source.Load()), c.blobs.Load(), c.bytes.Load()
 }
@@ -90,7 +94,7 @@ func (c *Cost) Total() (source Source, blobs, bytes int64) {
 // CostKey is the key of a context's *Cost.
 type CostKey struct{}
 
-// Charge adds to the cost of the request that a context stands for, if it stands for one.
+// Charge adds to the cost of the request that ctx belongs to, if any.
 func Charge(ctx context.Context, s Source, blobs, bytes int64) {
 	if c, ok := ctx.Value(CostKey{}).(*Cost); ok {
 		c.Add(s, blobs, bytes)

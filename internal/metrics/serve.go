@@ -23,14 +23,15 @@ const (
 	probeTime  = time.Second      // for a process that has the socket to take a connection
 )
 
-// Address is where metrics are served: a unix socket, which only its owner can use, or a loopback address.
+// Address is where metrics are served: a unix socket, which only its owner can use, or a loopback
+// address.
 type Address struct {
 	path string // of the socket; "": host and port count
 	host string // "localhost", or an IP address of the loopback
 	port string
 }
 
-// ParseAddress reads unix:PATH or HOST:PORT. What others than this host's users could reach is refused.
+// ParseAddress parses unix:PATH or HOST:PORT. It refuses addresses that other hosts could reach.
 func ParseAddress(text string) (Address, error) {
 	if path, ok := strings.CutPrefix(text, unixPrefix); ok {
 		if path == "" {
@@ -80,8 +81,8 @@ func (a Address) Listen() (net.Listener, error) {
 	return l, nil
 }
 
-// listenUnix makes the socket beside its place and moves it there once nobody else may use it. What a dead process left
-// is replaced.
+// listenUnix creates the socket under a temporary name and renames it when its mode is set, so that
+// no other user can connect before. It replaces the socket of a dead process.
 func listenUnix(path string) (net.Listener, error) {
 	if info, err := os.Lstat(path); err == nil {
 		if info.Mode()&os.ModeSocket == 0 {
@@ -114,7 +115,8 @@ func listenUnix(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// Serve answers at l until ctx ends: /metrics with what write gives, and profiles below /debug/pprof/.
+// Serve serves at l until ctx ends: /metrics with the output of write, and profiles below
+// /debug/pprof/.
 func (a Address) Serve(ctx context.Context, l net.Listener, write func(ctx context.Context, out io.Writer) error) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
@@ -123,7 +125,7 @@ func (a Address) Serve(ctx context.Context, l net.Listener, write func(ctx conte
 			panic(http.ErrAbortHandler) // half of it must not be taken for all
 		}
 	})
-	// Not /debug/pprof/cmdline: a command line may hold what is nobody's business.
+	// Not /debug/pprof/cmdline: a command line may hold a secret.
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
@@ -142,7 +144,8 @@ func (a Address) Serve(ctx context.Context, l net.Listener, write func(ctx conte
 	return fmt.Errorf("serve metrics: %w", err)
 }
 
-// own refuses what a browser asks for in the name of a page from elsewhere, whose host was made to mean the loopback.
+// own refuses requests that a browser sends for a page of another host, whose name was made to
+// resolve to the loopback address.
 func (a Address) own(h http.Handler) http.Handler {
 	if a.path != "" {
 		return h

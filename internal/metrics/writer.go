@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// ContentType is that of what a Writer writes.
+// ContentType is the content type of a Writer's output.
 const ContentType = "text/plain; version=0.0.4; charset=utf-8"
 
 // Kind is a family's type.
@@ -24,8 +24,8 @@ const (
 // Label is a name and any text.
 type Label struct{ Name, Value string }
 
-// Writer writes families one after the other. The caller sees to it that a family comes once, and no two samples of it
-// have the same labels.
+// Writer writes families one after the other. The caller must write each family once, and no two
+// samples of it with the same labels.
 type Writer struct {
 	out    *bufio.Writer
 	family string
@@ -34,7 +34,7 @@ type Writer struct {
 // NewWriter makes a Writer; Flush ends it.
 func NewWriter(out io.Writer) *Writer { return &Writer{out: bufio.NewWriter(out)} }
 
-// Flush gives the first error of all writing.
+// Flush returns the first error of all writing.
 func (w *Writer) Flush() error {
 	if err := w.out.Flush(); err != nil {
 		return fmt.Errorf("write metrics: %w", err)
@@ -56,11 +56,12 @@ func (w *Writer) Family(name string, kind Kind, help string) {
 // Sample writes a value of the family.
 func (w *Writer) Sample(value float64, labels ...Label) { w.sample("", value, labels) }
 
-// Histogram writes what was observed, in seconds.
+// Histogram writes a histogram, in seconds.
 func (w *Writer) Histogram(h *Histogram, labels ...Label) {
 	labels = append(labels[:len(labels):len(labels)], Label{Name: "le"})
 	le := &labels[len(labels)-1].Value
-	// The count is the sum of the buckets as they are read, so that it fits them while others observe.
+	// The count is the sum of the buckets as they are read, so that it fits them while others
+	// observe.
 	var count uint64
 	for i := range h.buckets {
 		count += h.buckets[i].Load()

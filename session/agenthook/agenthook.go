@@ -1,8 +1,9 @@
-// Package agenthook connects coding agents with a session: it writes an agent's own hook configuration (Install,
-// Uninstall), reads the events that the agent then sends (Parse), and finds the commits an agent has made (Commits).
+// Package agenthook connects coding agents with a session: it writes an agent's own hook
+// configuration (Install, Uninstall), reads the events that the agent then sends (Parse), and finds
+// the commits an agent has made (Commits).
 //
-// An agent runs `artifactfs session hook NAME` for each event, with the event as JSON on standard input. The formats are
-// those of the agents' public documentation as of 2026:
+// An agent runs `artifactfs session hook NAME` for each event, with the event as JSON on standard
+// input. The formats are those of the agents' public documentation as of 2026:
 //
 //	claude    .claude/settings.local.json, "hooks"; UserPromptSubmit, PreToolUse, PostToolUse, Stop, ...
 //	codex     .codex/hooks.json, the same structure; Codex runs a hook after its user has trusted it
@@ -42,13 +43,15 @@ func ParseAgent(name string) (Agent, error) {
 	return "", fmt.Errorf("unknown agent %q: known are %s", name, strings.Join(names, ", "))
 }
 
-// Timeout is the longest time an agent is made to wait for one event. A hook that takes longer is ended by the agent.
+// Timeout is the longest time an agent is made to wait for one event. A hook that takes longer is
+// ended by the agent.
 const Timeout = 10 * time.Second
 
-// grace is added to Timeout in the agent's configuration, so that the hook ends before the agent ends it.
+// grace is added to Timeout in the agent's configuration, so that the hook ends before the agent
+// ends it.
 const grace = 5 * time.Second
 
-// configuration says where an agent's hooks are configured and which events it has.
+// configuration describes where an agent's hooks are configured and which events it has.
 type configuration struct {
 	path   string // relative to the directory
 	events []configured
@@ -89,8 +92,8 @@ var configurations = map[Agent]configuration{
 	OpenCode: {path: ".opencode/plugins/artifactfs.js"},
 }
 
-// readers are the agents' own tools that change no file: no checkpoint is made before them. A tool that is not listed, such
-// as one of an MCP server, may change files.
+// readers are the agents' own tools that change no file: no checkpoint is made before them. A tool
+// that is not listed, such as one of an MCP server, may change files.
 var readers = map[Agent][]string{
 	Claude: {"Read", "Glob", "Grep", "LS", "NotebookRead", "WebFetch", "WebSearch", "TodoRead", "TodoWrite", "TaskCreate", "TaskGet", "TaskList",
 		"TaskUpdate", "TaskOutput", "BashOutput", "AskUserQuestion", "EnterPlanMode", "ExitPlanMode", "ToolSearch", "ListMcpResourcesTool", "ReadMcpResourceTool"},

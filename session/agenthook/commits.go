@@ -15,8 +15,9 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// Turn is what a hook remembers of an agent's conversation from one event to the next: one is a process of its own. It lies
-// in the git directory, artifactfs-hooks/CONVERSATION.json, until the conversation ends or the hooks are uninstalled.
+// Turn is the state of an agent's conversation from one event to the next: each runs a process of
+// its own. It is stored in the git directory, artifactfs-hooks/CONVERSATION.json, until the
+// conversation ends or the hooks are uninstalled.
 type Turn struct {
 	Prompt string `json:"prompt"` // of the turn, without secrets, shortened
 	Reflog int64  `json:"reflog"` // bytes of logs/HEAD whose commits have been found
@@ -29,8 +30,8 @@ func turnFile(gitDir, conversation string) string {
 	return filepath.Join(gitDir, turnsDir, hex.EncodeToString(sum[:8])+".json")
 }
 
-// LoadTurn returns what is remembered of a conversation, and whether it is known. One that is not begins at the end of the
-// reflog: earlier commits are not the agent's.
+// LoadTurn returns the state of a conversation. known is false for a new one, which begins at the
+// end of the reflog: earlier commits are not the agent's.
 func LoadTurn(gitDir, conversation string) (t Turn, known bool, err error) {
 	text, err := os.ReadFile(turnFile(gitDir, conversation))
 	if err == nil && json.Unmarshal(text, &t) == nil {
@@ -59,12 +60,12 @@ func (t Turn) Save(gitDir, conversation string) error {
 	return disk.WriteFile(file, text, 0o600)
 }
 
-// ForgetTurn removes what is remembered of a conversation.
+// ForgetTurn removes the state of a conversation.
 func ForgetTurn(gitDir, conversation string) error {
 	return missingIsFine(os.Remove(turnFile(gitDir, conversation)))
 }
 
-// ForgetTurns removes what is remembered of all conversations.
+// ForgetTurns removes the state of all conversations.
 func ForgetTurns(gitDir string) error {
 	return os.RemoveAll(filepath.Join(gitDir, turnsDir))
 }
@@ -79,12 +80,13 @@ func missingIsFine(err error) error {
 // maxReflog bounds how much of the reflog one event reads, in bytes; the next event reads on.
 const maxReflog = 1 << 20
 
-// making are the beginnings of reflog messages that git writes when it has made a commit, as opposed to having moved to one.
+// making are the beginnings of reflog messages that git writes when it has made a commit, as
+// opposed to having moved to one.
 var making = []string{"commit:", "commit (", "cherry-pick", "revert", "merge ", "rebase (pick)", "rebase (squash)", "rebase (fixup)", "rebase (reword)",
 	"rebase (edit)", "rebase (continue)", "rebase: ", "am:"}
 
-// Commits returns the commits that were made in the git directory since the Turn was last saved, oldest first, and advances it.
-// A merge that was a fast-forward made none.
+// Commits returns the commits that were made in the git directory since the Turn was last saved,
+// oldest first, and advances it. A merge that was a fast-forward made none.
 func (t *Turn) Commits(gitDir string) ([]string, error) {
 	f, err := os.Open(filepath.Join(gitDir, "logs", "HEAD"))
 	if err != nil {

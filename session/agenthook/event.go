@@ -75,7 +75,8 @@ type wire struct {
 	Error        json.RawMessage `json:"error"`
 }
 
-// Parse reads an event as an agent sends it. An event that nothing is recorded of has the Kind Other.
+// Parse reads an event as an agent sends it. An event that nothing is recorded of has the Kind
+// Other.
 func Parse(a Agent, text []byte) (Event, error) {
 	if len(text) > MaxEvent {
 		return Event{}, fmt.Errorf("read event: it has %d bytes, limit is %d", len(text), MaxEvent)
@@ -107,7 +108,7 @@ func Parse(a Agent, text []byte) (Event, error) {
 	return e, nil
 }
 
-// present returns nil for a JSON value that says nothing.
+// present returns nil for a JSON value without information.
 func present(v json.RawMessage) json.RawMessage {
 	if t := bytes.TrimSpace(v); len(t) == 0 || string(t) == "null" {
 		return nil
@@ -115,7 +116,7 @@ func present(v json.RawMessage) json.RawMessage {
 	return v
 }
 
-// Changes reports whether the event comes before a tool that may change files.
+// Changes reports whether the event precedes a tool that may change files.
 func (e Event) Changes() bool {
 	return e.Kind == ToolCall && !slices.Contains(readers[e.Agent], e.Tool)
 }
@@ -191,7 +192,8 @@ func (e Event) Record() (string, error) {
 	return string(text), err
 }
 
-// shorten returns a JSON value with its long strings cut; one that is still too long becomes a string of its beginning.
+// shorten returns a JSON value with its long strings cut; one that is still too long becomes a
+// string of its beginning.
 func shorten(v json.RawMessage) any {
 	if v == nil {
 		return nil
@@ -225,7 +227,8 @@ func shortenStrings(v any) any {
 	return v
 }
 
-// cut returns s if it has at most max bytes, and else its beginning and end around a count of the bytes between.
+// cut returns s if it has at most max bytes, and else its beginning and end around a count of the
+// bytes between.
 func cut(s string, max int) string {
 	if len(s) <= max {
 		return s

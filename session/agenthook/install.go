@@ -16,7 +16,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
-// plugin is the plugin for opencode. COMMAND in it is replaced by the command line for sh, as a JSON string.
+// plugin is the plugin for opencode. COMMAND in it is replaced by the command line for sh, as a
+// JSON string.
 //
 //go:embed opencode.js
 var plugin string
@@ -31,9 +32,10 @@ type Change struct {
 // maxSettings is the longest settings file that is changed, in bytes.
 const maxSettings = 4 << 20
 
-// Install adds hooks to an agent's configuration in a directory. They run program, the beginning of a command line for sh.
-// What else is configured stays as it is, and hooks of an earlier Install are replaced. A file that it makes is excluded in
-// the repository's info/exclude, because it holds for this machine.
+// Install adds hooks to an agent's configuration in a directory. They run program, the beginning of
+// a command line for sh. The rest of the configuration is kept, and hooks of an earlier Install are
+// replaced. A file that it creates is listed in the repository's info/exclude, because it applies
+// to this machine.
 func Install(dir string, a Agent, program string) (Change, error) {
 	c := configurations[a]
 	path := filepath.Join(dir, c.path)
@@ -79,8 +81,8 @@ func (c configuration) render(a Agent, before []byte, command string) ([]byte, e
 // pluginMark begins the plugin, so that another file of its name is not taken for it.
 const pluginMark = "// artifactfs session hooks"
 
-// Uninstall removes what Install added: the hooks, the file if there is nothing else in it, directories that are empty then,
-// and the line in info/exclude.
+// Uninstall removes what Install added: the hooks, the file if nothing else is in it, directories
+// that are empty then, and the line in info/exclude.
 func Uninstall(dir string, a Agent) (Change, error) {
 	c := configurations[a]
 	path := filepath.Join(dir, c.path)
@@ -166,7 +168,7 @@ func writeSettings(path string, text []byte) error {
 	return disk.WriteFile(path, text, mode)
 }
 
-// git returns what a git command in a directory prints, without the newline at its end.
+// git returns the output of a git command in a directory, without the last newline.
 func git(dir string, args ...string) (string, error) {
 	out, err := gitcmd.AsUser(context.Background(), append([]string{"-C", dir}, args...)...).Output()
 	return strings.TrimSuffix(string(out), "\n"), err
@@ -177,10 +179,11 @@ func tracked(dir, path string) bool {
 	return err == nil && out != ""
 }
 
-// excludeMark stands above a line of ours in info/exclude.
+// excludeMark precedes our line in info/exclude.
 const excludeMark = "# artifactfs session hooks\n"
 
-// excluded returns the path of info/exclude and the lines that exclude a path of dir; ok is false outside of a repository.
+// excluded returns the path of info/exclude and the lines that exclude a path of dir; ok is false
+// outside of a repository.
 func excluded(dir, path string) (file, lines string, ok bool) {
 	out, err := git(dir, "rev-parse", "--path-format=absolute", "--git-path", "info/exclude", "--show-prefix")
 	file, prefix, found := strings.Cut(out, "\n")

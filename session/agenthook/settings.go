@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// value is a JSON value and its place in a text. Settings are changed as text: the rest of a file keeps its order, its
-// numbers and its white space.
+// value is a JSON value and its place in a text. Settings are changed as text: the rest of a file
+// keeps its order, its numbers and its white space.
 type value struct {
 	start, end int // the value's bytes
 	kind       json.Delim
@@ -106,8 +106,8 @@ func (v value) at(keys ...string) (value, bool) {
 	return v, true
 }
 
-// add returns text with item as the last member of an object or array, each line of which is indented by depth levels. What
-// was there keeps its bytes: remove undoes it exactly.
+// add returns text with item as the last member of an object or array, each line of which is
+// indented by depth levels. The existing text keeps its bytes: remove undoes it exactly.
 func add(text []byte, to value, item string, depth int) []byte {
 	at, comma := to.start+1, ""
 	if n := len(to.members); n > 0 {
@@ -196,8 +196,8 @@ func quote(s string) string {
 	return string(q)
 }
 
-// uninstall returns settings without the hooks that install added, and how many there were. Objects and arrays that become
-// empty by that go, too.
+// uninstall returns settings without the hooks that install added, and how many there were. Objects
+// and arrays that become empty by that go, too.
 func uninstall(text []byte, a Agent) (rest []byte, removed int, err error) {
 	for {
 		root, err := parseSettings(text)

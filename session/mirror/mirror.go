@@ -1,14 +1,15 @@
-// Package mirror reads sessions that only a session remote has, without mounting or keeping anything.
+// Package mirror reads sessions of a session remote without mounting them and without storing
+// anything permanently.
 //
-// A Mirror is a bare repository in a temporary directory. It is filled in steps, each of them one request, and only as far as
-// somebody asks: what a session is (Find), its checkpoints (Points), their trees (Trees), the tree that the session began with
-// (Base), contents (Contents). Nothing of the mounted remote's history is fetched: the base commit that a session names is
-// told to the server as one that is here.
+// A Mirror is a bare repository in a temporary directory. It is filled in steps of one request
+// each, only as far as needed: the descriptions of sessions (Find), their checkpoints (Points), the
+// trees of these (Trees), the base tree (Base), contents (Contents). No history of the mounted
+// remote is fetched: the base commit of a session is sent to the server as a have.
 //
-// What the session remote does not have, such as the base of a session that is kept there without history, is fetched from the
-// mounted remote (Options.Origin).
+// Objects that the session remote lacks, such as the base of a session that is stored without
+// history, are fetched from the mounted remote (Options.Origin).
 //
-// A Mirror is used by one goroutine.
+// A Mirror must be used by one goroutine at a time.
 package mirror
 
 import (
@@ -47,7 +48,7 @@ type Options struct {
 	Origin func(url string) (Remote, error)
 }
 
-// Mirror is what is known here of the sessions on a session remote.
+// Mirror holds what was fetched of the sessions of a session remote.
 type Mirror struct {
 	remote Remote
 	open   func(url string) (Remote, error)
@@ -62,7 +63,7 @@ type Mirror struct {
 	based  map[object.ID]bool
 }
 
-// depth is how much of a session's checkpoints is here.
+// depth is how much of a session's checkpoints was fetched.
 type depth int
 
 const (
@@ -110,10 +111,10 @@ func (m *Mirror) Close() error {
 // Remote is the session remote.
 func (m *Mirror) Remote() Remote { return m.remote }
 
-// Refs returns what Find has learned of the session remote's refs, by their full names.
+// Refs returns the session remote's refs by their full names, as Find has read them.
 func (m *Mirror) Refs() map[string]object.ID { return m.refs }
 
-// Find learns what sessions there are: the named ones, or all. It takes two requests.
+// Find reads the descriptions of the named sessions, or of all. It sends two requests.
 func (m *Mirror) Find(ctx context.Context, names ...string) error {
 	prefixes := []string{session.Prefix}
 	if len(names) > 0 {
@@ -136,14 +137,14 @@ func (m *Mirror) Find(ctx context.Context, names ...string) error {
 	if len(metas) == 0 {
 		return nil
 	}
-	if err := m.bring(ctx, transport.FetchRequest{Wants: metas, Depth: 1}); err != nil {
+	if err := m.fetch(ctx, transport.FetchRequest{Wants: metas, Depth: 1}); err != nil {
 		return err
 	}
 	for name, id := range m.refs {
 		if of, ok := strings.CutPrefix(name, session.MetaRef("")); ok {
 			meta, err := session.MetaAt(m.main, m.caps.Format, id)
 			if errors.Is(err, session.ErrNotMeta) || errors.Is(err, session.ErrNewerMeta) || err == nil && meta.Session != of {
-				continue // somebody else's ref, or of a later version: the others are read all the same
+				continue // the ref of another program, or of a later version: the others are read all the same
 			}
 			if err != nil {
 				return err
@@ -163,14 +164,15 @@ func (m *Mirror) writeRefs() error {
 	return os.WriteFile(filepath.Join(m.dir, "packed-refs"), packedrefs.Encode(nil, list), 0o600)
 }
 
-// bring fetches objects from the session remote.
-func (m *Mirror) bring(ctx context.Context, r transport.FetchRequest) error {
+// fetch fetches objects from the session remote.
+func (m *Mirror) fetch(ctx context.Context, r transport.FetchRequest) error {
 	return m.bringFrom(ctx, m.remote, m.caps, r)
 }
 
-// bringAny is bring, or from the mounted remote of a session what the session remote refuses.
-func (m *Mirror) bringAny(ctx context.Context, name string, r transport.FetchRequest) error {
-	err := m.bring(ctx, r)
+// fetchAny is fetch, and fetches objects that the session remote refuses from the mounted remote of
+// the session.
+func (m *Mirror) fetchAny(ctx context.Context, name string, r transport.FetchRequest) error {
+	err := m.fetch(ctx, r)
 	url := m.metas[name].Remote
 	if err == nil || url == "" || m.open == nil || ctx.Err() != nil {
 		return err
@@ -223,7 +225,7 @@ func (m *Mirror) bringFrom(ctx context.Context, from Remote, caps transport.Capa
 	return nil
 }
 
-// Sessions lists the names of what Find has found.
+// Sessions returns the names of the sessions that Find has found.
 func (m *Mirror) Sessions() []string {
 	var names []string
 	for name := range m.metas {
@@ -233,7 +235,7 @@ func (m *Mirror) Sessions() []string {
 	return names
 }
 
-// Meta is what a session is; false: the session remote has no such session.
+// Meta returns the description of a session, and false if the session remote does not have it.
 func (m *Mirror) Meta(name string) (session.Meta, bool) {
 	meta, ok := m.metas[name]
 	return meta, ok
@@ -251,13 +253,13 @@ func (m *Mirror) Repo(name string) (*session.Repo, error) {
 	return v, err
 }
 
-// Points brings the commits of the sessions' checkpoints, in one request.
+// Points fetches the commits of the sessions' checkpoints, in one request.
 func (m *Mirror) Points(ctx context.Context, names ...string) error {
 	return m.checkpoints(ctx, commits, names)
 }
 
-// Trees brings the commits of the sessions' checkpoints, of what was recorded in them, and what trees they have that the
-// commit which the session began with does not have, in one request.
+// Trees fetches, in one request, the commits of the sessions' checkpoints and transcripts, and
+// their trees as far as the base commit does not have them.
 func (m *Mirror) Trees(ctx context.Context, names ...string) error {
 	return m.checkpoints(ctx, trees, names)
 }
@@ -281,7 +283,7 @@ func (m *Mirror) checkpoints(ctx context.Context, d depth, names []string) error
 		}
 	}
 	if len(wants) > 0 {
-		if err := m.bring(ctx, transport.FetchRequest{Wants: wants, Haves: haves, Filter: filter}); err != nil {
+		if err := m.fetch(ctx, transport.FetchRequest{Wants: wants, Haves: haves, Filter: filter}); err != nil {
 			return err
 		}
 	}
@@ -291,20 +293,20 @@ func (m *Mirror) checkpoints(ctx context.Context, d depth, names []string) error
 	return nil
 }
 
-// Base brings the commit that a session began with, and all of its trees.
+// Base fetches the base commit of a session, and all of its trees.
 func (m *Mirror) Base(ctx context.Context, name string) error {
 	base, err := object.ParseID(m.metas[name].Base)
-	if err != nil || m.based[base] { // it began on an unborn branch, or is here
+	if err != nil || m.based[base] { // it began on an unborn branch, or was fetched before
 		return nil
 	}
-	if err := m.bringAny(ctx, name, transport.FetchRequest{Wants: []object.ID{base}, Depth: 1, Filter: "blob:none"}); err != nil {
+	if err := m.fetchAny(ctx, name, transport.FetchRequest{Wants: []object.ID{base}, Depth: 1, Filter: "blob:none"}); err != nil {
 		return fmt.Errorf("fetch commit %s, which session %s began with: %w", base, name, err)
 	}
 	m.based[base] = true
 	return nil
 }
 
-// Contents brings blobs of a session, those that are not here, in one request.
+// Contents fetches the missing blobs of a session, in one request.
 func (m *Mirror) Contents(ctx context.Context, name string, ids []object.ID) error {
 	var wants []object.ID
 	for _, id := range ids {
@@ -315,24 +317,24 @@ func (m *Mirror) Contents(ctx context.Context, name string, ids []object.ID) err
 	if len(wants) == 0 {
 		return nil
 	}
-	return m.bringAny(ctx, name, transport.FetchRequest{Wants: wants, Filter: "blob:none"})
+	return m.fetchAny(ctx, name, transport.FetchRequest{Wants: wants, Filter: "blob:none"})
 }
 
-// History brings commits with all that came before them, without trees.
+// History fetches commits with their history, without trees.
 func (m *Mirror) History(ctx context.Context, commits ...object.ID) error {
-	return m.bring(ctx, transport.FetchRequest{Wants: commits, Filter: "tree:0"})
+	return m.fetch(ctx, transport.FetchRequest{Wants: commits, Filter: "tree:0"})
 }
 
-// Snapshot brings a commit with its trees, and returns its tree.
+// Snapshot fetches a commit with its trees, and returns its tree.
 func (m *Mirror) Snapshot(ctx context.Context, commit object.ID) (object.ID, error) {
-	if err := m.bring(ctx, transport.FetchRequest{Wants: []object.ID{commit}, Depth: 1, Filter: "blob:none"}); err != nil {
+	if err := m.fetch(ctx, transport.FetchRequest{Wants: []object.ID{commit}, Depth: 1, Filter: "blob:none"}); err != nil {
 		return object.ID{}, err
 	}
 	c, err := m.main.Commit(commit)
 	return c.Tree, err
 }
 
-// Tree reads a tree that is here.
+// Tree reads a tree that was fetched.
 func (m *Mirror) Tree(id object.ID) ([]object.TreeEntry, error) { return m.main.Tree(id) }
 
 // Dir is the repository's directory.

@@ -25,7 +25,7 @@ func (t *Target) Resume(ctx context.Context, name, at string, known *Known, begi
 	if t.Remote == nil {
 		return nil, nil
 	}
-	t.Store.Approach() // while the session remote is asked
+	t.Store.Connect() // while the session remote is asked
 	k := known
 	if k == nil {
 		var err error
@@ -185,7 +185,7 @@ func (t *Target) fetchCheckpoints(ctx context.Context, repo *session.Repo, remot
 		haves = append(haves, base)
 	}
 	slices.SortFunc(tips, func(a, b object.ID) int { return strings.Compare(a.String(), b.String()) })
-	in, err := t.Objects.Bring(ctx, fetch.BringRequest{From: remote, Wants: slices.Compact(tips), Haves: haves})
+	in, err := t.Objects.Fetch(ctx, fetch.FetchRequest{From: remote, Wants: slices.Compact(tips), Haves: haves})
 	if err != nil {
 		return err
 	}
@@ -201,7 +201,7 @@ func (t *Target) fetchState(ctx context.Context, repo *session.Repo, remote *thi
 	// The store cannot be asked: it learns its format from the mounted remote, which may answer later.
 	wants = slices.DeleteFunc(wants, func(id object.ID) bool { _, _, err := repo.Size(id); return err == nil })
 	if len(wants) > 0 {
-		if _, err := t.Objects.Bring(ctx, fetch.BringRequest{From: remote, Wants: wants}); err != nil {
+		if _, err := t.Objects.Fetch(ctx, fetch.FetchRequest{From: remote, Wants: wants}); err != nil {
 			return session.State{}, err
 		}
 	}
@@ -266,7 +266,7 @@ func (t *Target) fetchNewer(ctx context.Context, repo *session.Repo, remote *thi
 		}
 	}
 	if len(newer) > 0 {
-		in, err := t.Objects.Bring(ctx, fetch.BringRequest{From: remote, Wants: newer, Haves: t.haves(s, state)})
+		in, err := t.Objects.Fetch(ctx, fetch.FetchRequest{From: remote, Wants: newer, Haves: t.haves(s, state)})
 		if err == nil {
 			err = repo.AddShallow(in.Shallow)
 		}

@@ -157,7 +157,7 @@ func (t *Target) fetchTranscript(ctx context.Context, p *Parent) error {
 	if len(wants) == 0 {
 		return nil
 	}
-	_, err := t.Objects.Bring(ctx, fetch.BringRequest{From: p.Remote, Wants: wants, Contents: true})
+	_, err := t.Objects.Fetch(ctx, fetch.FetchRequest{From: p.Remote, Wants: wants, Contents: true})
 	return err
 }
 

@@ -60,7 +60,7 @@ func (k *Known) keepMeta(ctx context.Context, objects Objects, remote *thin.Remo
 	if len(k.objects) > 0 {
 		return objects.KeepAs(ctx, k.Format, k.objects)
 	}
-	if _, err := objects.Bring(ctx, fetch.BringRequest{From: remote, Wants: []object.ID{k.MetaID}, Contents: true}); err != nil {
+	if _, err := objects.Fetch(ctx, fetch.FetchRequest{From: remote, Wants: []object.ID{k.MetaID}, Contents: true}); err != nil {
 		return fault.SessionRemote(remote, err)
 	}
 	return nil

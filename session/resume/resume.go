@@ -56,15 +56,15 @@ type Target struct {
 
 // Objects are those of the repository in RepoDir; a *fetch.Local.
 type Objects interface {
-	Bring(ctx context.Context, r fetch.BringRequest) (fetch.Brought, error)
+	Fetch(ctx context.Context, r fetch.FetchRequest) (fetch.Fetched, error)
 	KeepAs(ctx context.Context, f object.Format, objects []odb.Outgoing) error
 	Size(id object.ID) (object.Type, int64, error)
 }
 
 // Store is the store of the mounted remote; a *fetch.Store.
 type Store interface {
-	// Approach connects with the mounted remote in the background.
-	Approach()
+	// Connect connects with the mounted remote in the background.
+	Connect()
 	// Resume acquires a commit that was mounted before.
 	Resume(ctx context.Context, b fetch.Base) (*fetch.Snapshot, error)
 }

@@ -1,23 +1,28 @@
-// Package thin stores a session on a session remote that lacks the history of the mounted repository, and without sending
-// that history there.
+// Package thin stores a session on a session remote that lacks the history of the mounted
+// repository, without sending that history.
 //
-// A git server refuses a push unless all that the new refs reach is there. In thin mode the objects that the session owns
-// therefore travel inside of blobs: a container is a commit that is complete by itself, at one ref of the session remote,
+// A git server refuses a push unless all objects that the new refs reach exist. In thin mode the
+// objects that the session owns are therefore stored inside of blobs: a container is a commit that
+// is complete in itself, at one ref of the session remote,
 //
-//	refs/afs/thin/SESSION
-//	  container.json     refs of the session as they would be on the session remote, and the base: URL and commits
-//	  pack/000001.pack   packs of owned objects
+// refs/afs/thin/SESSION
 //
-// and a push is one new container on top of the last, by compare-and-swap of that ref. What a session is and who works in it
-// (session.MetaRef) is complete by itself too, and stays an ordinary ref.
+//	container.json     refs of the session as they would be on the session remote, and the base: URL and commits
+//	pack/000001.pack   packs of owned objects
 //
-// Remote is a session remote seen with the refs of one session: whether they are ordinary refs or inside of a container makes
-// no difference to its callers.
+// and a push is one new container on top of the last, by compare-and-swap of that ref. The
+// description of a session and its claim (session.MetaRef) are complete in themselves too, and stay
+// ordinary refs.
 //
-// Small packs are joined from time to time, so that their number stays below joinAt plus one for each fullPack bytes, and a
-// byte is sent again a number of times that grows with the logarithm of the session's size.
+// Remote is a session remote with the refs of one session: its callers see no difference between
+// ordinary refs and refs inside of a container.
 //
-// Everything read from a session remote is foreign: sizes are bounded, names are checked, and objects are hashed.
+// Small packs are joined from time to time, so that their number stays below joinAt plus one for
+// each fullPack bytes, and a byte is sent again a number of times that grows with the logarithm of
+// the session's size.
+//
+// Data from a session remote is not trusted: sizes are bounded, names are checked, and objects are
+// hashed.
 package thin
 
 import (
@@ -53,13 +58,13 @@ const Prefix = session.Prefix + "thin/"
 // Ref returns the ref of a session's container.
 func Ref(name string) string { return Prefix + name }
 
-// ErrContainer says that a ref does not hold a container.
+// ErrContainer means that a ref does not hold a container.
 var ErrContainer = errors.New("not a container of a session")
 
-// ErrNewer says that a later version of this program wrote a container.
+// ErrNewer means that a later version of this program wrote a container.
 var ErrNewer = errors.New("container of a later version")
 
-// Base is what the objects of a container stand on.
+// Base describes the objects of the mounted repository that those of a container refer to.
 type Base struct {
 	URL     string // of the mounted remote, without secrets
 	Commits []object.ID
@@ -227,8 +232,8 @@ func plainURL(text string) error {
 	return nil
 }
 
-// direct says whether a ref is an ordinary one of the session remote in thin mode too: it is complete by itself, and others
-// read it without reading a container.
+// direct reports whether a ref is an ordinary one in thin mode too: it is complete in itself, and
+// is read without reading a container.
 func direct(ref, name string) bool {
 	return ref == session.MetaRef(name) || ref == "HEAD" || strings.HasPrefix(ref, Prefix) || strings.HasPrefix(ref, TrashPrefix)
 }

@@ -27,8 +27,8 @@ type unpacked struct {
 
 func (u *unpacked) close() error { return errors.Join(u.repo.Close(), os.RemoveAll(u.dir)) }
 
-// load has the manifest be that of a container: from memory, from the state file, or from the session remote. The caller
-// holds loading.
+// load has the manifest be that of a container: from memory, from the state file, or from the
+// session remote. The caller holds loading.
 func (r *Remote) load(ctx context.Context, tip object.ID) error {
 	r.mu.Lock()
 	known := r.tip == tip
@@ -50,7 +50,7 @@ func (r *Remote) load(ctx context.Context, tip object.ID) error {
 			return nil
 		}
 	}
-	u, m, err := r.bring(ctx, tip)
+	u, m, err := r.fetchContainer(ctx, tip)
 	if err != nil {
 		return fmt.Errorf("read container of session %s: %w", r.session, err)
 	}
@@ -60,7 +60,8 @@ func (r *Remote) load(ctx context.Context, tip object.ID) error {
 	return nil
 }
 
-// Adopt notes what is in the container, for a process that goes on with it, once the caller has its objects.
+// Adopt records the contents of the container, for a process that continues the session, once the
+// caller has its objects.
 func (r *Remote) Adopt() error {
 	r.loading.Lock()
 	defer r.loading.Unlock()
@@ -79,8 +80,8 @@ func (r *Remote) set(tip object.ID, m manifest) {
 	r.tip, r.manifest = tip, m
 }
 
-// bring fetches a container, checks it, and unpacks it.
-func (r *Remote) bring(ctx context.Context, tip object.ID) (u *unpacked, m manifest, err error) {
+// fetchContainer fetches a container, checks it, and unpacks it.
+func (r *Remote) fetchContainer(ctx context.Context, tip object.ID) (u *unpacked, m manifest, err error) {
 	dir, err := r.place()
 	if err != nil {
 		return nil, m, err
@@ -155,7 +156,8 @@ func (r *Remote) fetchInto(ctx context.Context, into *odb.Store, tip object.ID) 
 	return err
 }
 
-// readManifest reads a container's manifest, and checks that its packs are those that the tree names.
+// readManifest reads a container's manifest, and checks that its packs are those that the tree
+// names.
 func readManifest(from *odb.Store, tip object.ID) (m manifest, err error) {
 	f := tip.Format()
 	read := func(id object.ID, want object.Type, limit int64) ([]byte, error) {
@@ -241,7 +243,8 @@ func (u *unpacked) take(ctx context.Context, from *odb.Store, p packEntry) error
 	return err
 }
 
-// stream returns one pack of all objects, made by stock git, which takes over the deltas that are there.
+// stream returns one pack of all objects, made by stock git, which takes over the deltas that are
+// there.
 func (u *unpacked) stream(ctx context.Context) (io.ReadCloser, error) {
 	var ids bytes.Buffer
 	for _, name := range slices.Sorted(maps.Keys(u.ids)) {

@@ -27,7 +27,7 @@ const (
 	joinLess = joinAt / 2   // the fewest that are
 )
 
-// Push is a push of a session under way.
+// Push is a push of a session in progress.
 type Push struct {
 	transport.Receiver
 	remote *Remote
@@ -36,19 +36,20 @@ type Push struct {
 	tip    object.ID
 }
 
-// Load is what a push to a container brings.
+// Load describes the objects of a push to a container.
 type Load struct {
-	Direct    []odb.Outgoing // what the ordinary refs need
-	Contained []object.ID    // what the refs in the container need, and it does not have
-	Base      Base           // what these stand on, beside what is known
-	// All returns what the container's refs need in all, if it is to be written anew; ok is false if that is not known here.
+	Direct    []odb.Outgoing // for the ordinary refs
+	Contained []object.ID    // for the refs in the container, as far as it does not have them
+	Base      Base           // objects of the mounted repository that these refer to, beside the known ones
+	// All returns all objects of the container's refs, if it is to be written anew. ok is false if
+	// they are not known on this host.
 	All func(ctx context.Context, refs map[string]object.ID) (ids []object.ID, ok bool, err error)
-	// Write writes packs of objects into a directory, none much larger than PackSize. It leaves out objects that are not
-	// here any more.
+	// Write writes packs of objects into a directory, none much larger than PackSize. It leaves out
+	// objects that are not on this host any more.
 	Write func(ctx context.Context, dir string, ids []object.ID) error
 }
 
-// OpenPush begins a push: it asks the session remote what it has below the prefixes (none: all).
+// OpenPush begins a push: it requests the session remote's refs below the prefixes (none: all).
 func (r *Remote) OpenPush(ctx context.Context, prefixes []string) (*Push, error) {
 	asked := prefixes
 	if r.session != "" {
@@ -81,7 +82,7 @@ func (r *Remote) OpenPushOf(ctx context.Context, told []transport.Ref) (*Push, e
 	return &Push{Receiver: push.Receiver, remote: r, push: push}, nil
 }
 
-// Thin says whether the push goes to a container.
+// Thin reports whether the push goes to a container.
 func (p *Push) Thin() bool { return p.thin }
 
 // Begin has the session use a container, beginning with this push.
@@ -97,14 +98,14 @@ func (p *Push) Begin() error {
 	return nil
 }
 
-// Direct says whether a ref is an ordinary one though the session uses a container.
+// Direct reports whether a ref is an ordinary one though the session uses a container.
 func (p *Push) Direct(ref string) bool { return direct(ref, p.remote.session) }
 
 // Close ends the push. Where nothing was sent nothing has changed.
 func (p *Push) Close() { p.push.Close() }
 
-// Send moves refs by compare-and-swap, as transport.Push.Send does. Of a push to a container all of load is sent in place of
-// req.Pack.
+// Send moves refs by compare-and-swap, as transport.Push.Send does. Of a push to a container all of
+// load is sent in place of req.Pack.
 func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) ([]error, error) {
 	if !p.thin {
 		return p.push.Send(ctx, req)
@@ -190,7 +191,7 @@ func rejectAll(updates []transport.RefUpdate, why error) []error {
 	return all
 }
 
-// packOf returns what writes a pack of objects.
+// packOf returns the function that writes a pack of objects.
 func packOf(f object.Format, objects []odb.Outgoing) func(context.Context, io.Writer) error {
 	if len(objects) == 0 {
 		return nil
@@ -263,8 +264,8 @@ func (r *Remote) next(ctx context.Context, p *Push, m manifest, load Load, keepO
 	return n, n.addCommit(p.Format, before)
 }
 
-// join chooses small packs that become one with what is new: none while there are few. It returns their objects and the
-// other packs.
+// join chooses small packs to be joined with the new objects: none while there are few. It returns
+// their objects and the other packs.
 func (r *Remote) join(packs []packEntry) (ids []object.ID, rest []packEntry) {
 	var small []packEntry
 	for _, p := range packs {
@@ -275,8 +276,8 @@ func (r *Remote) join(packs []packEntry) (ids []object.ID, rest []packEntry) {
 	if len(small) < joinAt {
 		return nil, packs
 	}
-	// The newest ones, and those before them that are not much larger: each time a byte is sent again it is in a pack of a
-	// larger order.
+	// The newest ones, and those before them that are not much larger: each time a byte is sent
+	// again it is in a pack of a larger order.
 	joined, size := map[string]bool{}, int64(0)
 	for i := len(small) - 1; i >= 0; i-- {
 		p := small[i]
@@ -382,7 +383,7 @@ func (n *nextContainer) addCommit(f object.Format, before object.ID) error {
 	return err
 }
 
-// arrived takes over what the session remote has acknowledged.
+// arrived records the state that the session remote has acknowledged.
 func (r *Remote) arrived(n *nextContainer) error {
 	r.set(n.id, n.manifest)
 	err := r.writeIDs(n.manifest, n.ids)

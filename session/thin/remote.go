@@ -18,11 +18,11 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// Remote is a session remote with the refs of one session. Where the session has a container, its refs and objects come from
-// there, and pushes go there; else all calls are passed on. It is safe for concurrent use; OpenPush to Send is for one caller
-// at a time.
+// Remote is a session remote with the refs of one session. If the session has a container, refs and
+// objects are read from it and pushed to it; otherwise all calls are passed on. It is safe for
+// concurrent use, except that OpenPush to Send must be called by one goroutine at a time.
 //
-// Locks: loading is held across network and disk, and taken before mu. mu is a leaf.
+// Locks: loading is held across network and disk, and acquired before mu. mu is a leaf.
 type Remote struct {
 	*transport.Remote
 	session string
@@ -49,8 +49,8 @@ func New(remote *transport.Remote, name string, log *zap.Logger) *Remote {
 	return &Remote{Remote: remote, session: name, log: log, metas: map[object.ID]bool{}}
 }
 
-// Keep names a directory for what is known of the container, so that it need not be fetched again. It is made when it is
-// needed. Keep is called before anything else.
+// Keep names a directory for the state of the container, so that it need not be fetched again. It
+// is created when it is needed. Keep must be called before all other methods.
 func (r *Remote) Keep(dir string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -64,21 +64,21 @@ func (r *Remote) Begin() {
 	r.begun = true
 }
 
-// Thin says whether the session is known to use a container.
+// Thin reports whether the session is known to use a container.
 func (r *Remote) Thin() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.begun
 }
 
-// Base returns what the session's container stands on; the zero Base if none was read yet.
+// Base returns the base of the session's container; the zero Base if none was read yet.
 func (r *Remote) Base() Base {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return Base{URL: r.manifest.Base.URL, Commits: slices.Clone(r.manifest.Base.Commits)}
 }
 
-// Close closes the session remote, and removes what was unpacked.
+// Close closes the session remote, and removes unpacked containers.
 func (r *Remote) Close() error {
 	r.loading.Lock()
 	defer r.loading.Unlock()
@@ -109,7 +109,7 @@ func (r *Remote) Refs(ctx context.Context, prefixes []string) (transport.Refs, e
 	return transport.Refs{List: refs}, err
 }
 
-// Listing is what a session remote has said of its refs, before a container of the session is read.
+// Listing is a listing of a session remote's refs, before a container of the session is read.
 type Listing struct {
 	remote   *Remote
 	format   object.Format
@@ -139,8 +139,8 @@ func (r *Remote) List(ctx context.Context, prefixes []string) (*Listing, error) 
 	return &Listing{r, caps.Format, refs.List, prefixes}, err
 }
 
-// Has reports whether there is something of the session beside the ref of that name, which is an ordinary one, and returns
-// the latter's id.
+// Has reports whether there is something of the session beside the ref of that name, which is an
+// ordinary one, and returns the latter's id.
 func (l *Listing) Has(ordinary string) (id object.ID, more bool) {
 	for _, ref := range l.list {
 		switch {
@@ -204,7 +204,8 @@ func (r *Remote) view(ctx context.Context, f object.Format, list []transport.Ref
 	return wanted(refs, prefixes), true, tip, nil
 }
 
-// owner is the ref that says that the plain names of branches are the session's: in a container they always are.
+// owner returns the ref that says that the plain names of branches belong to the session: in a
+// container they always do.
 func (r *Remote) owner(f object.Format) (transport.Ref, error) {
 	blob, err := session.OwnerBlob(f, r.session)
 	return transport.Ref{Name: session.OwnerRef, ID: blob.ID}, err
@@ -224,8 +225,9 @@ func wanted(refs []transport.Ref, prefixes []string) []transport.Ref {
 	return some
 }
 
-// Fetch returns objects of the session. What is in a container comes with all else that is there, whatever the request says
-// of depth, filters and what the caller has: it is on this host, and only what the session made.
+// Fetch returns objects of the session. Those of a container are returned all together, whatever
+// depth, filters and haves the request has: they are on this host, and only what the session
+// created.
 func (r *Remote) Fetch(ctx context.Context, req transport.FetchRequest) (*transport.FetchResponse, error) {
 	r.mu.Lock()
 	tip := r.tip
@@ -240,8 +242,9 @@ func (r *Remote) Fetch(ctx context.Context, req transport.FetchRequest) (*transp
 	u := r.unpacked
 	r.mu.Unlock()
 	if u == nil || !slices.ContainsFunc(req.Wants, u.objects.Has) {
-		// Such as a ref outside of the container that has moved since it was listed. A container that was sent from here is not
-		// unpacked: it holds nothing that is not here.
+		// For example a ref outside of the container that has moved since it was listed. A
+		// container that was sent from this host is not unpacked: all of its objects are on this
+		// host.
 		return r.Remote.Fetch(ctx, req)
 	}
 	for _, id := range req.Wants {
@@ -270,7 +273,8 @@ func (r *Remote) place() (string, error) {
 	return r.dir, os.MkdirAll(r.dir, 0o700)
 }
 
-// IsEmpty says whether the session remote has nothing but what sessions without ordinary refs leave.
+// IsEmpty reports whether the session remote has nothing but leftovers of sessions without ordinary
+// refs.
 func (r *Remote) IsEmpty(ctx context.Context) (bool, error) {
 	refs, err := r.Remote.Refs(ctx, nil)
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// state is what is known of the container on the session remote. All of it can be read from there again.
+// state is the known state of the container on the session remote. All of it can be read from there
+// again.
 type state struct {
 	Tip          object.ID
 	Manifest     manifest
@@ -97,7 +98,8 @@ func (r *Remote) readState() (st state, ok bool) {
 	return st, true
 }
 
-// writeIDs notes which objects are in which pack, so that small packs can be joined, and forgets packs that are gone.
+// writeIDs notes which objects are in which pack, so that small packs can be joined, and forgets
+// packs that are gone.
 func (r *Remote) writeIDs(m manifest, ids map[string][]object.ID) error {
 	dir, err := r.place()
 	if err != nil {
@@ -130,7 +132,7 @@ func (r *Remote) writeIDs(m manifest, ids map[string][]object.ID) error {
 	return nil
 }
 
-// readIDs returns the objects of a pack; false if they are not known here.
+// readIDs returns the ids of the objects of a pack, and false if they are not known on this host.
 func (r *Remote) readIDs(name string) ([]object.ID, bool) {
 	dir, err := r.place()
 	if err != nil {
@@ -151,8 +153,8 @@ func (r *Remote) readIDs(name string) ([]object.ID, bool) {
 	return ids, true
 }
 
-// Rewrite has the next push of a Remote that keeps its state in dir write the container anew, so that it holds nothing but
-// what its refs reach. neverMind takes it back.
+// Rewrite makes the next push of a Remote with its state in dir write the container anew, so that
+// it holds only what its refs reach. neverMind revokes this.
 func Rewrite(dir string) (neverMind func(), err error) {
 	name := join(dir, rewriteName)
 	return func() { os.Remove(name) }, os.WriteFile(name, nil, 0o600)

@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// EraseRequest says what is to be erased of a transcript.
+// EraseRequest selects records to erase from a transcript.
 type EraseRequest struct {
 	Session string
 	Lane    string
@@ -23,9 +23,10 @@ type EraseRequest struct {
 	Stone   Tombstone       // that takes their place
 }
 
-// Erase takes records out of a transcript for good, and returns the ids of those that were there. A tombstone takes the
-// place of each, so that turns keep their numbers. The ref begins anew with a commit that has no history, so nothing names
-// what the records were in: the next sweep removes it, and a session remote is told by a move of the ref.
+// Erase removes records from a transcript for good, and returns the ids of those that existed. A
+// tombstone replaces each, so that turns keep their numbers. The ref gets a new commit without
+// history, so that no ref reaches the records any more: the next sweep removes them, and session
+// remotes follow the ref.
 func Erase(ctx context.Context, r *session.Repo, e EraseRequest, provide func(ids []object.ID) error) (erased []string, err error) {
 	ref := session.TranscriptRef(e.Session)
 	for range tries {
@@ -61,14 +62,14 @@ func (e EraseRequest) rewrite(ctx context.Context, r *session.Repo, ref string, 
 	return erased, w.do(ctx, r, ref)
 }
 
-// rewriting writes a transcript anew, as one commit without history: nothing names what it was before, so that the next sweep
-// removes that.
+// rewriting writes a transcript anew, as one commit without history: no ref reaches the previous
+// one, so that the next sweep removes it.
 type rewriting struct {
 	session, lane string
 	at            time.Time
 	message       string
-	// edit returns what a file, DAY/NAME, is to hold, and how many of its records are gone; without any the file stays. An empty
-	// file is removed.
+	// edit returns the new contents of a file, DAY/NAME, and how many records were removed from it;
+	// 0: the file is unchanged. An empty file is removed.
 	edit func(path string, text []byte) (after []byte, gone int, err error)
 }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// ExpireRequest says which segments of a transcript are dropped. A segment is what was recorded on a day while one checkpoint
-// was the newest: a file.
+// ExpireRequest selects the segments of a transcript to drop. A segment is a file: the records of
+// one day while one checkpoint was the newest.
 type ExpireRequest struct {
 	Session string
 	Now     time.Time
@@ -26,9 +26,10 @@ type ExpireRequest struct {
 // expired is the author and the reason of tombstones that Expire leaves.
 const expiredBy, expiredWhy = "gc", "older than the retention"
 
-// Expire drops segments whose checkpoint is gone, and returns the number of records that were dropped. The last beginning of a
-// turn in each row of dropped records stays as a tombstone, so that later turns keep their numbers. Facts and the handoff are not
-// part of a transcript. provide is as of Read.
+// Expire drops segments whose checkpoint is gone, and returns the number of records that were
+// dropped. The last beginning of a turn in each row of dropped records stays as a tombstone, so
+// that later turns keep their numbers. Facts and the handoff are not part of a transcript. provide
+// is as of Read.
 func Expire(ctx context.Context, r *session.Repo, e ExpireRequest, provide func(ids []object.ID) error) (dropped int64, err error) {
 	ref := session.TranscriptRef(e.Session)
 	for range tries {
@@ -50,7 +51,8 @@ func (e ExpireRequest) expire(ctx context.Context, r *session.Repo, ref string, 
 	if err != nil {
 		return 0, err
 	}
-	// A segment's newest record decides. Records are read in order of time, whatever segment they are of.
+	// A segment's newest record decides. Records are read in order of time, whatever segment they
+	// are of.
 	newest := map[string]time.Time{}
 	for _, l := range lines {
 		newest[segmentOf(l)] = l.Time
@@ -80,7 +82,8 @@ func (e ExpireRequest) expire(ctx context.Context, r *session.Repo, ref string, 
 	return dropped, w.do(ctx, r, ref)
 }
 
-// some reports whether names alone say that a segment may be dropped, so that most of the time no record has to be read.
+// some reports whether the names of segments show that one may be dropped, so that usually no
+// record has to be read.
 func (e ExpireRequest) some(r *session.Repo, ref string) (bool, error) {
 	head, err := r.Ref(ref)
 	if err != nil {

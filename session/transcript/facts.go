@@ -13,8 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// Facts and the handoff are kept apart from the log, in session.FactsRef: facts.json and handoff.md. They stay when records
-// of the log are erased.
+// Facts and the handoff are stored separately from the log, in session.FactsRef: facts.json and
+// handoff.md. They are kept when records of the log are erased.
 const (
 	factsFile   = "facts.json"
 	handoffFile = "handoff.md"
@@ -22,9 +22,9 @@ const (
 )
 
 var (
-	// ErrNoFact says that no fact has an id.
+	// ErrNoFact means that no fact has an id.
 	ErrNoFact = errors.New("no such fact")
-	// ErrTooLong says that facts or handoff are longer than a session keeps.
+	// ErrTooLong means that facts or handoff are longer than a session keeps.
 	ErrTooLong = errors.New("it is longer than a megabyte")
 )
 
@@ -83,7 +83,7 @@ type FactsChange struct {
 	Handoff *string
 }
 
-// ChangeFacts changes the facts of a session, without what looks like a secret, and returns what they are then.
+// ChangeFacts changes the facts of a session, with secrets removed, and returns all facts.
 func ChangeFacts(ctx context.Context, r *session.Repo, c FactsChange, provide func(ids []object.ID) error) (f Facts, redacted int64, err error) {
 	defer r.Working()()
 	for range tries {

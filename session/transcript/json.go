@@ -9,17 +9,18 @@ import (
 	"strings"
 )
 
-// ErrNotJSON says that a text is not the JSON that it has to be.
+// ErrNotJSON means that a text is not the JSON that it has to be.
 var ErrNotJSON = errors.New("no JSON")
 
-// secretKey are names of members whose values are secrets, whatever they look like; doubtfulKey, if they do.
+// secretKey are names of members whose values are secrets, whatever they look like; doubtfulKey, if
+// they do.
 var (
 	secretKey   = once(`(?i)^(?:.*[_.-])?(?:password|passwd|passphrase|pwd|secret|client_?secret|api[_-]?key|private[_-]?key|secret[_-]?(?:access[_-]?)?key|authorization|proxy-authorization|cookie|set-cookie)$`)
 	doubtfulKey = once(`(?i)(?:token|credential|secret|key)s?$`)
 )
 
-// RedactJSON takes secrets out of the strings of a JSON text, which it compacts, and leaves all else as it is, also the
-// order of members.
+// RedactJSON takes secrets out of the strings of a JSON text, which it compacts, and leaves all
+// else as it is, also the order of members.
 func RedactJSON(text []byte) (clean []byte, secrets int64, err error) {
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, text); err != nil {
@@ -28,7 +29,7 @@ func RedactJSON(text []byte) (clean []byte, secrets int64, err error) {
 	in := compact.Bytes()
 	out := make([]byte, 0, len(in))
 	var around []string // names of the members that objects and arrays around are the values of
-	name := ""          // of the member whose value comes
+	name := ""          // the name of the member whose value follows
 	for i := 0; i < len(in); {
 		switch c := in[i]; c {
 		case '"':
@@ -72,7 +73,7 @@ func endOfString(in []byte, i int) int {
 	return i + 1
 }
 
-// redactString gives what a string says, and how it is written without secrets.
+// redactString returns the value of a string literal, and the literal without secrets.
 func redactString(literal []byte, key string) (value string, clean []byte, secrets int64) {
 	if err := json.Unmarshal(literal, &value); err != nil { // it was looked at as a whole before
 		return "", []byte(`""`), 0
@@ -93,11 +94,11 @@ func redactString(literal []byte, key string) (value string, clean []byte, secre
 	return redacted, bytes.TrimSuffix(b.Bytes(), []byte("\n")), n
 }
 
-// isObject says whether a compact JSON text is an object.
+// isObject reports whether a compact JSON text is an object.
 func isObject(text []byte) bool { return len(text) > 0 && text[0] == '{' }
 
-// mergeObjects puts the members of an object over those of another. Their order is that of the old one, then that of the
-// new one.
+// mergeObjects puts the members of an object over those of another. Their order is that of the old
+// one, then that of the new one.
 func mergeObjects(old, new []byte) ([]byte, error) {
 	a, err := members(old)
 	if err != nil {
@@ -136,8 +137,8 @@ type member struct {
 	value json.RawMessage
 }
 
-// members lists those of an object in their order, or of several one after the other, which git notes merge -s cat_sort_uniq
-// makes of notes that two have written.
+// members lists those of an object in their order, or of several one after the other, which git
+// notes merge -s cat_sort_uniq makes of notes that two have written.
 func members(text []byte) (all []member, err error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	for first := true; ; first = false {

@@ -16,9 +16,9 @@ import (
 )
 
 var (
-	// ErrNoCommit says that a name is that of no commit.
+	// ErrNoCommit means that a name is that of no commit.
 	ErrNoCommit = errors.New("no such commit")
-	// ErrNotesRef says that a name is none of a ref below refs/notes/.
+	// ErrNotesRef means that a name is none of a ref below refs/notes/.
 	ErrNotesRef = errors.New("no name of notes")
 )
 
@@ -48,8 +48,8 @@ type Noted struct {
 // noting is held while a note is read and written.
 var noting sync.Mutex
 
-// Note writes a git note. Of two objects the members are put together, those of the new one over those of the old one;
-// anything else takes the place of what was there.
+// Note writes a git note. If the old and the new note are both JSON objects their members are
+// merged, the new ones taking precedence; otherwise the new note replaces the old one.
 func Note(ctx context.Context, n NoteRequest) (Noted, error) {
 	clean, redacted, err := RedactJSON(n.JSON)
 	if err != nil {
@@ -108,7 +108,7 @@ func (n NoteRequest) write(ctx context.Context, to Noted, text []byte) (note str
 	return string(id), nil
 }
 
-// git runs a command in the git directory, without the working tree, and gives what it prints.
+// git runs a command in the git directory, without the working tree, and returns its output.
 func (n NoteRequest) git(ctx context.Context, in []byte, args ...string) ([]byte, error) {
 	// The git directory names the mount as its working tree, at which nobody is to look from here.
 	args = append([]string{"--git-dir", n.GitDir, "--work-tree", n.GitDir, "-c", "core.hooksPath=" + os.DevNull, "-c", "core.fsmonitor=false"}, args...)
@@ -126,7 +126,7 @@ func (n NoteRequest) git(ctx context.Context, in []byte, args ...string) ([]byte
 	return bytes.TrimSpace(out.Bytes()), nil
 }
 
-// limited keeps no more of what a command prints than there is room for.
+// limited keeps the first bytes of a command's output, up to a limit.
 type limited struct {
 	to   *bytes.Buffer
 	left int

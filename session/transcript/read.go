@@ -17,34 +17,35 @@ import (
 
 // Line is a record of a transcript.
 type Line struct {
-	ID      string // a ULID; of a record without one, made of what the line holds
+	ID      string // a ULID; for a record without one, derived from the line
 	Time    time.Time
 	Point   session.PointID // the newest checkpoint when it was recorded; "": there was none
 	Session string          // that it was recorded in, which a fork has from its origin
 	Lane    string
 	Actor   string
-	Turn    int  // that it belongs to; 0: it came before the first
+	Turn    int  // of the record; 0: before the first turn
 	Begins  bool // it is the first of its turn
 	Record  json.RawMessage
 	Erased  *Tombstone // Record is gone
 }
 
-// Tombstone is what is left of a record that was erased.
+// Tombstone replaces an erased record.
 type Tombstone struct {
 	Time time.Time `json:"time"`
 	By   string    `json:"by"`
 	Why  string    `json:"why,omitempty"`
 }
 
-// beginning is what decides whether a record begins a turn.
+// beginning holds the members that decide whether a record begins a turn.
 type beginning struct {
 	Type string `json:"type"`
 	Role string `json:"role"`
 	Turn int    `json:"turn"`
 }
 
-// begins says whether a record begins a turn: it is a person's prompt ("type":"prompt", or "role":"user" without a type or
-// with "type":"message"), or the first with another "turn" than the one before.
+// begins reports whether a record begins a turn: it is a person's prompt ("type":"prompt", or
+// "role":"user" without a type or with "type":"message"), or the first with another "turn" than the
+// one before.
 func (b beginning) begins(turn int) bool {
 	if b.Turn > 0 {
 		return b.Turn != turn
@@ -52,7 +53,7 @@ func (b beginning) begins(turn int) bool {
 	return b.Type == "prompt" || b.Role == "user" && (b.Type == "" || b.Type == "message")
 }
 
-// BeginTurn says whether one of the lines that are about to be recorded is a person's prompt.
+// BeginTurn reports whether one of the lines that are about to be recorded is a person's prompt.
 func BeginTurn(lines []string) bool {
 	return slices.ContainsFunc(lines, func(line string) bool {
 		var b beginning
@@ -60,12 +61,13 @@ func BeginTurn(lines []string) bool {
 	})
 }
 
-// Head is the commit that a transcript is at; zero: nothing was recorded.
+// Head returns the commit of a transcript; zero: nothing was recorded.
 func Head(r *session.Repo, name string) (object.ID, error) {
 	return r.Ref(session.TranscriptRef(name))
 }
 
-// Read returns what was recorded of a session, oldest first. provide brings contents that are not on this host; nil: all are.
+// Read returns the records of a session, oldest first. provide fetches missing contents; nil: none
+// are missing.
 func Read(r *session.Repo, name string, provide func(ids []object.ID) error) (lines []Line, head object.ID, err error) {
 	if head, err = Head(r, name); err != nil {
 		return nil, head, fmt.Errorf("read transcript: %w", err)
@@ -104,7 +106,7 @@ func Read(r *session.Repo, name string, provide func(ids []object.ID) error) (li
 			return nil, head, fmt.Errorf("read transcript: %w", err)
 		}
 		for line := range bytes.Lines(text) {
-			if l, err := parseLine(line); err == nil { // what a later version wrote otherwise is left out
+			if l, err := parseLine(line); err == nil { // lines in the format of a later version are left out
 				lines = append(lines, l)
 			}
 		}
@@ -139,7 +141,7 @@ func number(lines []Line) {
 				b.Type = "prompt"
 			}
 		} else {
-			_ = json.Unmarshal(l.Record, &b) // members of other types say nothing
+			_ = json.Unmarshal(l.Record, &b) // members of other types are ignored
 		}
 		if l.Begins = b.begins(turn); l.Begins {
 			if turn++; b.Turn > 0 {
@@ -153,8 +155,8 @@ func number(lines []Line) {
 // TurnPrefix begins the names of checkpoints by turn: "turn:3".
 const TurnPrefix = "turn:"
 
-// FindTurn returns the checkpoint at the beginning of a turn, by a name that begins with TurnPrefix: the newest when the
-// prompt was recorded.
+// FindTurn returns the checkpoint at the beginning of a turn, by a name that begins with
+// TurnPrefix: the newest when the prompt was recorded.
 func FindTurn(r *session.Repo, name string, provide func(ids []object.ID) error) (session.Point, error) {
 	n, err := strconv.Atoi(strings.TrimPrefix(name, TurnPrefix))
 	if err != nil || n < 1 {

@@ -8,15 +8,15 @@ import (
 	"sync"
 )
 
-// kind is a shape of secrets. It is looked for only where one of the hints stands, which it begins with, in lower case: to
-// let expressions search takes a hundred times as long.
+// kind is a form of secrets. It is searched for only where one of its hints, in lower case, begins:
+// searching with expressions alone takes a hundred times as long.
 type kind struct {
 	name  string
 	hints []string
 	shape func() *regexp.Regexp
-	word  bool // no letter or digit stands before it
-	// secret is the group that is taken out; 0: all of it; negative: the one that was found. Doubt says that it may be
-	// something else, as the shape alone does not tell, so that it has to look as if it were made by chance.
+	word  bool // must not follow a letter or digit
+	// secret is the group to remove; 0: the whole match; negative: the group that matched. doubt
+	// says that the form also matches other text, so that the value must look random too.
 	secret int
 	doubt  bool
 }
@@ -44,15 +44,15 @@ var kinds = []kind{
 		shape: begin(`(?i)(?:secret|token|passphrase|api[_-]?key|access[_-]?key|private[_-]?key|auth[_-]?key|credentials?)[a-z0-9_]{0,16}\\?["']?\s*[:=]\s*\\?["']?([^\s"',;&|<>(){}\[\]\\]{8,})`), secret: 1, doubt: true},
 }
 
-// begin returns an expression that is compiled when it is first needed: every command and every hook of git is a process that
-// would else compile them all.
+// begin returns an expression that is compiled when it is first needed: every command and every
+// hook of git is a process that would else compile them all.
 func begin(shape string) func() *regexp.Regexp { return once(`\A(?:` + shape + `)`) }
 
 func once(shape string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(shape) })
 }
 
-// Redact takes out what looks like a secret, and says how often it did.
+// Redact removes text that looks like a secret, and returns how many secrets it removed.
 func Redact(text string) (clean string, secrets int64) {
 	low := lower(text)
 	for _, k := range kinds {
@@ -77,7 +77,7 @@ func lower(text string) string {
 	return string(b)
 }
 
-// places lists where the hints stand, in order.
+// places returns the positions of the hints, in order.
 func (k kind) places(low string) (all []int) {
 	for _, h := range k.hints {
 		for from := 0; ; {
@@ -126,7 +126,7 @@ func (k kind) redact(text, low string) (string, int64) {
 	return b.String(), n
 }
 
-// place is where the secret stands in a match.
+// place returns the position of the secret in a match.
 func (k kind) place(m []int) (from, to int) {
 	if k.secret >= 0 {
 		return m[2*k.secret], m[2*k.secret+1]
@@ -139,7 +139,8 @@ func (k kind) place(m []int) (from, to int) {
 	return m[0], m[1]
 }
 
-// placeholder says whether a value only stands where a secret would: a variable, stars, what was taken out already.
+// placeholder reports whether a value is no secret itself: a variable, asterisks, or text that was
+// redacted before.
 func placeholder(v string) bool {
 	low := strings.ToLower(v)
 	switch {
@@ -159,12 +160,12 @@ func placeholder(v string) bool {
 }
 
 const (
-	leastRandom  = 8   // bytes of what can be told from a word
+	leastRandom  = 8   // bytes that cannot be told from a word below
 	leastEntropy = 3.0 // bits a byte: words have less of them, or no digits
 )
 
-// random says whether a value looks as if it were made by chance: long, of many different characters, with digits among
-// letters.
+// random reports whether a value looks as if it were made by chance: long, of many different
+// characters, with digits among letters.
 func random(v string) bool {
 	if len(v) < leastRandom {
 		return false

@@ -1,16 +1,16 @@
-// Package transcript keeps what is said of the work in a session, apart from its files: notes on commits, and a record of
-// who did what. Nothing of it is written before what looks like a secret was taken out (Redact).
+// Package transcript stores text about the work in a session, separately from its files: notes on
+// commits, and a record of the actions. Secrets are removed before anything is written (Redact).
 //
-// What is recorded lies in the tree of session.TranscriptRef, each commit of which adds a batch:
+// Records are in the tree of session.TranscriptRef, each commit of which adds a batch:
 //
 //	2006-01-02/POINT.jsonl        what was recorded on a day (in UTC) while POINT was the newest checkpoint ("none": there was none)
 //	2006-01-02/POINT.0002.jsonl   and what did not fit
 //
-// A line is {"id","time","point","session","lane","actor","record":{...}}, of which record is what was given. One that was
-// erased has "erased":{"time","by","why"} in its place.
+// A line is {"id","time","point","session","lane","actor","record":{...}}, where record is the
+// caller's. An erased one has "erased":{"time","by","why"} in its place.
 //
-// Notes are git's own, on refs/notes/*, in the mount's git directory, and written by stock git: it may have to bring the
-// notes that are there from the remote.
+// Notes are git's own, on refs/notes/*, in the mount's git directory, and written by stock git,
+// which may have to fetch the existing notes from the remote.
 package transcript
 
 import (
@@ -33,10 +33,10 @@ const (
 	maxPart = 64 << 10 // bytes of a file from which on the next one is begun: each batch writes it anew
 	// maxFile is the longest file that is read: a part, and a batch in it.
 	maxFile = 64 << 20
-	tries   = 20 // when somebody else was quicker
+	tries   = 20 // after another process has moved the ref first
 )
 
-// Batch is what is recorded at once.
+// Batch is a list of records that are added together.
 type Batch struct {
 	Session string
 	Lane    string
@@ -44,11 +44,11 @@ type Batch struct {
 	Actor   string
 	Time    time.Time
 	Lines   []string // a JSON object each
-	// Provide brings contents that are not on this host; nil: all are.
+	// Provide fetches missing contents; nil: none are missing.
 	Provide func(ids []object.ID) error
 }
 
-// Recorded is what became of a Batch.
+// Recorded is the result of a Batch.
 type Recorded struct {
 	Ref      string
 	Lines    int64
@@ -71,7 +71,7 @@ type envelope struct {
 	Turn   int        `json:"turn,omitempty"`
 }
 
-// LineError says what is wrong with a line.
+// LineError is an invalid line of a batch.
 type LineError struct {
 	Line int // from 1
 	Err  error
@@ -81,7 +81,7 @@ func (e *LineError) Error() string { return fmt.Sprintf("record line %d: %v", e.
 
 func (e *LineError) Unwrap() error { return e.Err }
 
-// Record adds a batch to what was recorded of a session: all of it, or nothing.
+// Record adds a batch to the records of a session: all of it, or nothing.
 func Record(ctx context.Context, r *session.Repo, b Batch) (Recorded, error) {
 	ref := session.TranscriptRef(b.Session)
 	text, redacted, err := b.encode()
@@ -105,7 +105,7 @@ func Record(ctx context.Context, r *session.Repo, b Batch) (Recorded, error) {
 	return done, nil
 }
 
-// encode gives the lines that are written.
+// encode returns the lines that are written.
 func (b Batch) encode() (text []byte, redacted int64, err error) {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
@@ -189,8 +189,8 @@ func treeOf(r *session.Repo, commit object.ID) ([]object.TreeEntry, error) {
 	return r.Tree(info.Tree)
 }
 
-// put sets an entry. Names here are of digits, letters and dashes, whose order git's is; a directory stands only beside
-// directories.
+// put sets an entry. The names consist of digits, letters and dashes, for which git's order is that
+// of the bytes; directories are only beside directories.
 func put(entries []object.TreeEntry, e object.TreeEntry) []object.TreeEntry {
 	entries = slices.Clone(entries)
 	at, known := slices.BinarySearchFunc(entries, e.Name, func(e object.TreeEntry, name string) int { return strings.Compare(e.Name, name) })
@@ -201,7 +201,7 @@ func put(entries []object.TreeEntry, e object.TreeEntry) []object.TreeEntry {
 	return slices.Insert(entries, at, e)
 }
 
-// part finds the file that a batch goes to, and what is in it.
+// part returns the file for a batch, and its contents.
 func (b Batch) part(r *session.Repo, files []object.TreeEntry) (name string, before []byte, err error) {
 	for n := 1; ; n++ {
 		name = partName(b.Point, n)

@@ -1,14 +1,16 @@
-// Package trash removes sessions from a session remote, and brings them back.
+// Package trash removes sessions from a session remote, and restores them.
 //
-// A deleted session is not lost for Keep: each of its refs is there under another name,
+// A deleted session can be restored for Keep: each of its refs exists under another name,
 //
-//	refs/afs/trash/SESSION/UNIXTIME/heads/main     what refs/heads/main was
+// refs/afs/trash/SESSION/UNIXTIME/heads/main     the former refs/heads/main
 //
-// so nothing has to be fetched, read or packed to delete a session, list what was deleted, or bring it back; git itself keeps
-// what the refs reach. The time in the name says when it was deleted.
+// so nothing has to be fetched, read or packed to delete a session, list deleted ones, or restore
+// one; git itself keeps the objects that the refs reach. The time in the name is that of the
+// deletion.
 //
-// Delete makes all copies before it removes the first ref, and Undelete the other way round, so a kill in between leaves both,
-// and doing it again ends it. All refs are moved by compare-and-swap.
+// Delete creates all copies before it removes the first ref, and Undelete the other way round. A
+// kill in between leaves both, and repeating the call completes it. All refs are changed by
+// compare-and-swap.
 package trash
 
 import (
@@ -27,17 +29,17 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// Keep is how long a deleted session can be brought back.
+// Keep is how long a deleted session can be restored.
 const Keep = 7 * 24 * time.Hour
 
 var (
-	// ErrNone says that there is no such deleted session.
+	// ErrNone means that there is no such deleted session.
 	ErrNone = errors.New("no such deleted session")
-	// ErrThere says that there is a session of that name again.
+	// ErrThere means that there is a session of that name again.
 	ErrThere = errors.New("there is another session of that name")
 )
 
-// Deleted is a session that can be brought back.
+// Deleted is a session that can be restored.
 type Deleted struct {
 	Session string
 	At      time.Time // when it was deleted
@@ -59,8 +61,8 @@ func Refs(ctx context.Context, remote *transport.Remote) (map[string]object.ID, 
 	return there, nil
 }
 
-// Of returns the refs of a session among those of a session remote: all that are named after it, and branches and tags that
-// nobody else writes, or that are as the session left them.
+// Of returns the refs of a session among those of a session remote: all that are named after it,
+// and branches and tags that belong to the session alone, or that have the session's values.
 func Of(l session.Layout, owner object.ID, there map[string]object.ID) map[string]object.ID {
 	mine := map[string]object.ID{}
 	for name, id := range there {
@@ -91,8 +93,8 @@ func prefix(name string, at time.Time) string {
 	return thin.TrashPrefix + name + "/" + strconv.FormatInt(at.Unix(), 10) + "/"
 }
 
-// Delete removes refs of a session. It returns those that the session remote does not let go of, such as the branch that its
-// HEAD names.
+// Delete removes refs of a session. It returns those that the session remote does not let go of,
+// such as the branch that its HEAD names.
 func Delete(ctx context.Context, remote *transport.Remote, name string, refs map[string]object.ID, now time.Time) (kept []string, err error) {
 	to := prefix(name, now)
 	var copies, removals []transport.RefUpdate
@@ -112,7 +114,7 @@ func Delete(ctx context.Context, remote *transport.Remote, name string, refs map
 	return kept, nil
 }
 
-// List returns what can be brought back, newest first.
+// List returns the deleted sessions, newest first.
 func List(there map[string]object.ID) []Deleted {
 	found := map[string]*Deleted{}
 	for ref, id := range there {
@@ -142,8 +144,8 @@ func List(there map[string]object.ID) []Deleted {
 	return all
 }
 
-// Undelete brings back the session of that name that was deleted last. It returns refs that somebody else has made anew
-// meanwhile: these stay as they are, and what they were in the session stays in the trash.
+// Undelete restores the session of that name that was deleted last. It returns the refs that were
+// created anew meanwhile: they are not changed, and the session's values stay in the trash.
 func Undelete(ctx context.Context, remote *transport.Remote, name string, there map[string]object.ID) (taken []string, err error) {
 	i := slices.IndexFunc(List(there), func(d Deleted) bool { return d.Session == name })
 	if i < 0 {
@@ -176,7 +178,7 @@ func Undelete(ctx context.Context, remote *transport.Remote, name string, there 
 	return taken, nil
 }
 
-// Expire removes from the trash what is older than Keep.
+// Expire removes sessions from the trash that were deleted longer ago than Keep.
 func Expire(ctx context.Context, remote *transport.Remote, there map[string]object.ID, now time.Time) error {
 	var removals []transport.RefUpdate
 	for _, d := range List(there) {
@@ -194,8 +196,8 @@ func Expire(ctx context.Context, remote *transport.Remote, there map[string]obje
 	return nil
 }
 
-// move makes updates, all of them or none where all is set and the server can. It returns the refs that the server does not
-// remove; any other refusal is an error.
+// move makes updates, all of them or none where all is set and the server can. It returns the refs
+// that the server does not remove; any other refusal is an error.
 func move(ctx context.Context, remote *transport.Remote, updates []transport.RefUpdate, all bool) (kept []string, err error) {
 	if len(updates) == 0 {
 		return nil, nil

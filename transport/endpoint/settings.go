@@ -1,4 +1,4 @@
-package transport
+package endpoint
 
 import (
 	"bytes"
@@ -7,22 +7,21 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 )
 
-// setting is one line of git's configuration: name is section.key in lower case, sub the subsection between.
+// setting is one line of git's configuration: name is section.key in lower case, sub is the
+// subsection.
 type setting struct {
 	name, sub, value string
 	bare             bool // a key without "=", which means true
 }
 
-// settings is git's configuration in the order of its files, later ones winning.
-type settings []setting
+// Settings is git's configuration in the order of its files; later values take precedence.
+type Settings []setting
 
-// readSettings asks git for all of it in one call, system and user level and the environment's; which of it
-// applies to the remote's URL is decided here.
-func readSettings(ctx context.Context, env Environment) (settings, error) {
-	cmd := env.git(ctx, "config", "-z", "--list")
+// ReadSettings reads the configuration of system, user and environment by one call of git.
+func ReadSettings(ctx context.Context, env Environment) (Settings, error) {
+	cmd := env.Git(ctx, "config", "-z", "--list")
 	out, err := cmd.Output()
 	if err != nil {
 		if ctx.Err() != nil {
@@ -30,12 +29,12 @@ func readSettings(ctx context.Context, env Environment) (settings, error) {
 		}
 		return nil, fmt.Errorf("read git configuration: %w", err)
 	}
-	return parseSettings(out), nil
+	return ParseSettings(out), nil
 }
 
-// parseSettings reads "name LF value NUL" entries, or "name NUL" for a key without a value.
-func parseSettings(out []byte) settings {
-	var s settings
+// ParseSettings reads "name LF value NUL" entries, or "name NUL" for a key without a value.
+func ParseSettings(out []byte) Settings {
+	var s Settings
 	for entry := range bytes.SplitSeq(out, []byte{0}) {
 		name, value, ok := strings.Cut(string(entry), "\n")
 		first, last := strings.IndexByte(name, '.'), strings.LastIndexByte(name, '.')
@@ -51,8 +50,8 @@ func parseSettings(out []byte) settings {
 	return s
 }
 
-// last is the value that wins among those without a subsection.
-func (s settings) last(name string) string {
+// Value returns the last value of a name without subsection, "" if there is none.
+func (s Settings) Value(name string) string {
 	value := ""
 	for _, line := range s {
 		if line.name == name && line.sub == "" {
@@ -62,8 +61,9 @@ func (s settings) last(name string) string {
 	return value
 }
 
-// insteadOf applies url.<base>.insteadOf: the longest prefix of the URL wins.
-func (s settings) insteadOf(raw string) (string, bool) {
+// Rewrite applies url.<base>.Rewrite: the longest prefix of the URL takes precedence. It returns
+// false if none applies.
+func (s Settings) Rewrite(raw string) (string, bool) {
 	base, length := "", 0
 	for _, line := range s {
 		if line.name == "url.insteadof" && len(line.value) > length && strings.HasPrefix(raw, line.value) {
@@ -73,21 +73,22 @@ func (s settings) insteadOf(raw string) (string, bool) {
 	return base + raw[length:], length > 0
 }
 
-// webSettings are the http.* settings that apply to one URL.
-type webSettings struct {
-	env               Environment
-	insecure          bool // sslVerify = false
-	caFile, caDir     string
-	certFile, keyFile string
-	proxy             string
-	proxySet          bool     // http.proxy is there; empty means none
-	follow            bool     // redirects of discovery
-	headers           []string // "Name: value"
+// HTTPSettings are the http.* settings that apply to one URL.
+type HTTPSettings struct {
+	Env               Environment
+	Insecure          bool // sslVerify = false
+	CAFile, CADir     string
+	CertFile, KeyFile string
+	Proxy             string
+	ProxySet          bool     // http.proxy is set; an empty one means no proxy
+	FollowRedirects   bool     // for the discovery
+	Headers           []string // "Name: value"
 }
 
-// web collects http.* and http.<url>.*. Of the latter, what matches more of the URL wins (git-config, http.<url>.*).
-func (s settings) web(u *url.URL, user string, env Environment) (webSettings, error) {
-	w := webSettings{follow: true, env: env}
+// HTTP returns the settings http.* and http.<url>.* for a URL. Of the latter, the one that matches
+// most of the URL takes precedence (git-config, http.<url>.*).
+func (s Settings) HTTP(u *url.URL, user string, env Environment) (HTTPSettings, error) {
+	w := HTTPSettings{FollowRedirects: true, Env: env}
 	best := map[string]specificity{}
 	for _, line := range s {
 		key, ok := strings.CutPrefix(line.name, "http.")
@@ -112,46 +113,46 @@ func (s settings) web(u *url.URL, user string, env Environment) (webSettings, er
 	return w, nil
 }
 
-func (w *webSettings) set(key string, line setting) error {
+func (w *HTTPSettings) set(key string, line setting) error {
 	var err error
 	var yes bool
 	switch key {
 	case "sslverify":
 		yes, err = line.boolean()
-		w.insecure = !yes
+		w.Insecure = !yes
 	case "sslcainfo":
-		w.caFile = w.env.expandHome(line.value)
+		w.CAFile = w.Env.expandHome(line.value)
 	case "sslcapath":
-		w.caDir = w.env.expandHome(line.value)
+		w.CADir = w.Env.expandHome(line.value)
 	case "sslcert":
-		w.certFile = w.env.expandHome(line.value)
+		w.CertFile = w.Env.expandHome(line.value)
 	case "sslkey":
-		w.keyFile = w.env.expandHome(line.value)
+		w.KeyFile = w.Env.expandHome(line.value)
 	case "proxy":
-		w.proxy, w.proxySet = line.value, true
+		w.Proxy, w.ProxySet = line.value, true
 	case "followredirects":
-		if w.follow = true; line.value != "initial" {
-			w.follow, err = line.boolean()
+		if w.FollowRedirects = true; line.value != "initial" {
+			w.FollowRedirects, err = line.boolean()
 		}
 	case "extraheader":
 		if line.value == "" { // resets the list
-			w.headers = nil
+			w.Headers = nil
 		} else {
-			w.headers = append(w.headers, line.value)
+			w.Headers = append(w.Headers, line.value)
 		}
 	}
 	return err
 }
 
-// environment overrides the configuration, as in git.
-func (w *webSettings) environment() {
-	if w.env.get("GIT_SSL_NO_VERIFY") != "" {
-		w.insecure = true
+// environment applies variables, which take precedence over the configuration, as in git.
+func (w *HTTPSettings) environment() {
+	if w.Env.Get("GIT_SSL_NO_VERIFY") != "" {
+		w.Insecure = true
 	}
 	for name, field := range map[string]*string{
-		"GIT_SSL_CAINFO": &w.caFile, "GIT_SSL_CAPATH": &w.caDir, "GIT_SSL_CERT": &w.certFile, "GIT_SSL_KEY": &w.keyFile,
+		"GIT_SSL_CAINFO": &w.CAFile, "GIT_SSL_CAPATH": &w.CADir, "GIT_SSL_CERT": &w.CertFile, "GIT_SSL_KEY": &w.KeyFile,
 	} {
-		if v := w.env.get(name); v != "" {
+		if v := w.Env.Get(name); v != "" {
 			*field = v
 		}
 	}
@@ -173,7 +174,7 @@ func (line setting) boolean() (bool, error) {
 	return n != 0, nil
 }
 
-// specificity is how much of a URL a pattern names: host first, then path, then user.
+// specificity is how much of a URL a pattern matches: host first, then path, then user.
 type specificity struct {
 	host, path int
 	user       bool
@@ -189,12 +190,13 @@ func (a specificity) less(b specificity) bool {
 	return !a.user && b.user
 }
 
-// matchURL compares as git's urlmatch.c: scheme and port equal, '*' stands for one label of the host, the path is
-// a prefix by whole components, a user in the pattern must be the URL's.
+// matchURL compares like git's urlmatch.c: scheme and port must be equal, '*' stands for one label
+// of the host, the path is a prefix of whole components, and a user in the pattern must be the
+// URL's.
 func matchURL(pattern string, u *url.URL, user string) (specificity, bool) {
 	var none specificity
 	p, err := url.Parse(pattern)
-	if err != nil || p.Scheme != u.Scheme || portOf(p) != portOf(u) {
+	if err != nil || p.Scheme != u.Scheme || PortOf(p) != PortOf(u) {
 		return none, false
 	}
 	if name := p.User.Username(); name != "" && name != user {
@@ -217,7 +219,7 @@ func matchURL(pattern string, u *url.URL, user string) (specificity, bool) {
 	return specificity{len(p.Hostname()), len(prefix) + 1, p.User.Username() != ""}, true
 }
 
-func portOf(u *url.URL) string {
+func PortOf(u *url.URL) string {
 	switch port := u.Port(); {
 	case port != "":
 		return port
@@ -225,9 +227,4 @@ func portOf(u *url.URL) string {
 		return "443"
 	}
 	return "80"
-}
-
-// seconds rounds up, for options of other programs.
-func seconds(d time.Duration) string {
-	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10)
 }

@@ -9,15 +9,17 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/fetch/pipeline"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// What was made in a session, and not on this host, the Store's remote does not have. A Local that stands for a session's
-// repository knows another remote, the second, which has it; what comes from there stays in the Local's packs. A tree of a
-// session names blobs of both remotes, and does not say which are whose: those that differ from the tree that the session
-// began with are looked for at the second first (Expect), all others when the Store's remote has refused them.
+// Objects that were created in a session on another host are not on the Store's remote. A Local for
+// such a session has a session remote that has them; objects from there are stored in the Local's
+// packs. A tree of a session names blobs of both remotes and does not say which are where: blobs
+// that are not in the session's base tree are requested from the session remote first (Expect), all
+// others after the Store's remote has refused them.
 
 // SessionRemote is a remote that has the objects of a session.
 type SessionRemote interface {
@@ -25,14 +27,14 @@ type SessionRemote interface {
 	Fetch(ctx context.Context, req transport.FetchRequest) (*transport.FetchResponse, error)
 }
 
-// From has the Store ask another remote too, for what its own does not have; nil: no longer. The Local does not close it.
-func (l *Local) From(second SessionRemote) {
+// SetSessionRemote sets the session remote; nil removes it. The Local does not close it.
+func (l *Local) SetSessionRemote(second SessionRemote) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.second = second
+	l.sessionRemote = second
 }
 
-// Expect tells which blobs the second remote is likely to have, and the Store's not.
+// Expect records blobs that the session remote probably has, and the Store's remote does not.
 func (l *Local) Expect(ids []object.ID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -56,40 +58,40 @@ func (l *Local) expects(id object.ID) bool {
 	return l.expected[id]
 }
 
-func (l *Local) asks() SessionRemote {
+func (l *Local) remote() SessionRemote {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return nil
 	}
-	return l.second
+	return l.sessionRemote
 }
 
-// BringRequest asks for objects of a session.
-type BringRequest struct {
+// FetchRequest describes objects of a session that are to be fetched.
+type FetchRequest struct {
 	From  SessionRemote
 	Wants []object.ID // commits, trees or blobs
-	Haves []object.ID // commits that are here with all that they reach
-	// Contents says that blobs come too; without, only those that are wanted by their ids.
+	Haves []object.ID // commits that are on this host with everything that they reach
+	// Contents requests blobs too. Without it, only blobs in Wants are fetched.
 	Contents bool
 }
 
-// Brought is what came.
-type Brought struct {
+// Fetched describes fetched objects of a session.
+type Fetched struct {
 	Objects int
 	Bytes   int64
-	Shallow []object.ID // commits whose parents did not come, since who gave them lacks them
+	Shallow []object.ID // commits without their parents, which the session remote does not have either
 }
 
-// Bring fetches objects into the packs of the Local, commits with their trees.
-func (l *Local) Bring(ctx context.Context, r BringRequest) (Brought, error) {
+// Fetch fetches objects, commits with their trees, into the packs of the Local.
+func (l *Local) Fetch(ctx context.Context, r FetchRequest) (Fetched, error) {
 	caps, err := r.From.Capabilities(ctx)
 	if err != nil {
-		return Brought{}, err
+		return Fetched{}, err
 	}
 	packs, err := l.make(caps.Format)
 	if err != nil {
-		return Brought{}, err
+		return Fetched{}, err
 	}
 	req := transport.FetchRequest{Wants: r.Wants, Haves: r.Haves}
 	if caps.Filter && !r.Contents {
@@ -97,14 +99,14 @@ func (l *Local) Bring(ctx context.Context, r BringRequest) (Brought, error) {
 	}
 	resp, err := r.From.Fetch(ctx, req)
 	if err != nil {
-		return Brought{}, err
+		return Fetched{}, err
 	}
 	defer resp.Pack.Close()
 	in, err := packs.Ingest(ctx, resp.Pack, l.store.ingestOptions(), nil)
-	return Brought{Objects: in.Objects, Bytes: in.Bytes, Shallow: resp.Shallow}, err
+	return Fetched{Objects: in.Objects, Bytes: in.Bytes, Shallow: resp.Shallow}, err
 }
 
-// make is open, and makes the directory of packs if there is none.
+// make is open, and creates the directory of packs if there is none.
 func (l *Local) make(f object.Format) (*odb.Store, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -112,7 +114,7 @@ func (l *Local) make(f object.Format) (*odb.Store, error) {
 	case l.closed:
 		return nil, ErrClosed
 	case l.packs != nil && l.packs.Format() != f:
-		return nil, fmt.Errorf("open objects of session: they are %s, and the remote's are %s", l.packs.Format(), f)
+		return nil, fmt.Errorf("open objects of session: object format is %s, the remote's is %s", l.packs.Format(), f)
 	case l.packs != nil:
 		return l.packs, nil
 	}
@@ -124,22 +126,23 @@ func (l *Local) make(f object.Format) (*odb.Store, error) {
 	return l.packs, nil
 }
 
-// seconds lists who has another remote.
-func (s *Store) seconds() []*Local {
+// sessionLocals returns the Locals that have a session remote.
+func (s *Store) sessionLocals() []*Local {
 	s.mu.Lock()
-	lent := s.lent
+	lent := s.locals
 	s.mu.Unlock()
 	var with []*Local
 	for _, l := range lent {
-		if l.asks() != nil {
+		if l.remote() != nil {
 			with = append(with, l)
 		}
 	}
 	return with
 }
 
-// askFirst parts the ids that the Store's remote is asked for from those that a second remote is.
-func askFirst(ids []object.ID, seconds []*Local) (own, theirs []object.ID) {
+// splitByRemote splits ids into those to request from the Store's remote and those to request from
+// a session remote.
+func splitByRemote(ids []object.ID, seconds []*Local) (own, theirs []object.ID) {
 	if len(seconds) == 0 {
 		return ids, nil
 	}
@@ -153,85 +156,27 @@ func askFirst(ids []object.ID, seconds []*Local) (own, theirs []object.ID) {
 	return own, theirs
 }
 
-// elsewhere says whether a second remote is likely to have a blob, and the Store's not.
-func (s *Store) elsewhere(id object.ID) bool {
-	return slices.ContainsFunc(s.seconds(), func(l *Local) bool { return l.expects(id) })
+// onSessionRemote reports whether a blob is probably on a session remote and not on the Store's.
+func (s *Store) onSessionRemote(id object.ID) bool {
+	return slices.ContainsFunc(s.sessionLocals(), func(l *Local) bool { return l.expects(id) })
 }
 
-// fetchBlobs asks for blobs wherever they may be, and has each published as it arrives.
-func (s *Store) fetchBlobs(ctx context.Context, b *batch, wants []object.ID, arrived func(object.ID, []byte)) (n int, err error) {
-	seconds := s.seconds()
-	own, theirs := askFirst(wants, seconds)
-	var secondErr error
-	came := map[object.ID]bool{} // of theirs, from either remote
-	if len(theirs) > 0 {
-		n, secondErr = s.askSeconds(ctx, seconds, theirs, func(id object.ID, content []byte) {
-			came[id] = true
-			arrived(id, content)
-		})
-		if secondErr != nil && ctx.Err() == nil { // a file that was moved is expected there and is the mounted remote's
-			own = append(slices.Clone(own), slices.DeleteFunc(theirs, func(id object.ID) bool { return came[id] })...)
-		}
-	}
-	var refusedBoth []object.ID // of theirs
-	for len(own) > 0 {
-		var resp *transport.FetchResponse
-		resp, err = s.request(ctx, transport.FetchRequest{Wants: own, Once: true})
-		if err == nil {
-			var got int
-			got, err = s.unpackBlobs(ctx, s.pausing(ctx, b, resp.Pack), func(id object.ID, content []byte) {
-				came[id] = true
-				arrived(id, content)
-			})
-			n += got
-			resp.Pack.Close()
-			if err != nil {
-				err = cutAnswer{err}
-			}
-		}
-		var refused transport.NotOurRef
-		if !errors.As(err, &refused) || len(seconds) == 0 {
-			break
-		}
-		own = slices.DeleteFunc(own, func(id object.ID) bool { return id == refused.ID })
-		if secondErr != nil && slices.Contains(theirs, refused.ID) {
-			refusedBoth, err = append(refusedBoth, refused.ID), nil
-			continue
-		}
-		var got int
-		got, err = s.askSeconds(ctx, seconds, []object.ID{refused.ID}, arrived)
-		n += got
-		if err != nil {
-			break
-		}
-	}
-	switch {
-	case err == nil && len(refusedBoth) > 0 && slices.ContainsFunc(theirs, func(id object.ID) bool { return came[id] }):
-		// A session's repository that is a partial clone dies when it is asked for what it lacks, and gives nothing of the
-		// rest. It was not unreachable, then: without what the other remote had, it is asked for something else.
-		var got int
-		got, err = s.askSeconds(ctx, seconds, refusedBoth, arrived)
-		n += got
-	case err == nil && (len(refusedBoth) > 0 || ctx.Err() != nil):
-		err = secondErr
-	}
-	return n, err
-}
-
-// askSeconds asks the second remotes one after the other.
-func (s *Store) askSeconds(ctx context.Context, seconds []*Local, ids []object.ID, arrived func(object.ID, []byte)) (n int, err error) {
+// fetchFromSessions requests blobs from the session remotes, one after the other. It returns
+// SessionRemoteError.
+func (s *Store) fetchFromSessions(ctx context.Context, seconds []*Local, ids []object.ID, arrived func(object.ID, []byte)) (n int, err error) {
 	defer func() {
 		if err != nil && ctx.Err() == nil {
-			err = secondError{err}
+			err = pipeline.SessionRemoteError{Err: err}
 		}
 	}()
 	for _, l := range seconds {
 		var lacks []object.ID
 		for len(ids) > 0 {
 			start := time.Now()
-			got, bringErr := l.bringBlobs(ctx, ids, arrived)
+			got, bringErr := l.fetchBlobs(ctx, ids, arrived)
 			n += got
-			s.log.Debug("fetch blobs of session", zap.Int("wants", len(ids)), zap.Int("got", got), zap.Duration("took", time.Since(start)), zap.Error(bringErr))
+			s.log.Debug("fetch blobs of session", zap.Int("wants", len(ids)), zap.Int("got", got),
+				zap.Duration("took", time.Since(start)), zap.Error(bringErr))
 			var refused transport.NotOurRef
 			if errors.As(bringErr, &refused) && slices.Contains(ids, refused.ID) {
 				ids = slices.DeleteFunc(slices.Clone(ids), func(id object.ID) bool { return id == refused.ID })
@@ -255,9 +200,9 @@ func (s *Store) askSeconds(ctx context.Context, seconds []*Local, ids []object.I
 	return n, err
 }
 
-// bringBlobs fetches blobs from the second remote into the Local's packs.
-func (l *Local) bringBlobs(ctx context.Context, ids []object.ID, arrived func(object.ID, []byte)) (n int, err error) {
-	s, second := l.store, l.asks()
+// fetchBlobs fetches blobs from the session remote into the Local's packs.
+func (l *Local) fetchBlobs(ctx context.Context, ids []object.ID, arrived func(object.ID, []byte)) (n int, err error) {
+	s, second := l.store, l.remote()
 	if second == nil {
 		return 0, ErrClosed
 	}
@@ -295,11 +240,11 @@ func (l *Local) bringBlobs(ctx context.Context, ids []object.ID, arrived func(ob
 	return n, nil
 }
 
-// Format, Refresh, Missing and Provide are the Store's, for a git directory that borrows from the Local too.
+// The methods below are those of the Store for a git directory that uses the Local's objects too.
 
 func (l *Local) Format() object.Format { return l.store.Format() }
 
-// Refresh takes up what others have put into the Store or the Local.
+// Refresh finds packs that other processes have added to the Store or the Local.
 func (l *Local) Refresh() error {
 	packs, _, ok := l.open()
 	if !ok {
@@ -308,7 +253,7 @@ func (l *Local) Refresh() error {
 	return errors.Join(l.store.Refresh(), packs.Refresh())
 }
 
-// Size tells an object's type and size in bytes, if the Store or the Local has it.
+// Size returns an object's type and its size in bytes, if the Store or the Local has it.
 func (l *Local) Size(id object.ID) (object.Type, int64, error) {
 	packs, loose, ok := l.open()
 	if ok {
@@ -325,7 +270,7 @@ func (l *Local) Size(id object.ID) (object.Type, int64, error) {
 	return l.store.objects.Size(id)
 }
 
-// Missing gives those of ids that neither the Store nor the Local has.
+// Missing returns those of ids that neither the Store nor the Local has.
 func (l *Local) Missing(ids []object.ID) []object.ID {
 	missing := l.store.Missing(ids)
 	packs, loose, ok := l.open()
@@ -344,15 +289,15 @@ func (l *Local) Missing(ids []object.ID) []object.ID {
 	return lacks
 }
 
-// Provide is the Store's, and brings what only the second remote has.
+// Provide is Store.Provide, and also fetches objects that only the session remote has.
 func (l *Local) Provide(ctx context.Context, wanted, along []object.ID) error {
 	wanted, along = l.Missing(wanted), l.Missing(along)
-	if l.asks() == nil {
+	if l.remote() == nil {
 		return l.provideRest(ctx, wanted, along)
 	}
-	own, theirs := askFirst(wanted, []*Local{l})
-	ownAlong, theirsAlong := askFirst(along, []*Local{l})
-	if err := l.provideSecond(ctx, append(theirs, theirsAlong...)); err != nil && len(theirs) > 0 {
+	own, theirs := splitByRemote(wanted, []*Local{l})
+	ownAlong, theirsAlong := splitByRemote(along, []*Local{l})
+	if err := l.provideFromSession(ctx, append(theirs, theirsAlong...)); err != nil && len(theirs) > 0 {
 		if ctx.Err() != nil {
 			return err
 		}
@@ -366,7 +311,7 @@ func (l *Local) Provide(ctx context.Context, wanted, along []object.ID) error {
 	if len(lacking) == 0 {
 		return nil
 	}
-	if secondErr := l.provideSecond(ctx, lacking); secondErr != nil {
+	if secondErr := l.provideFromSession(ctx, lacking); secondErr != nil {
 		var refused transport.NotOurRef
 		if errors.As(secondErr, &refused) {
 			return err
@@ -383,16 +328,17 @@ func (l *Local) provideRest(ctx context.Context, wanted, along []object.ID) erro
 	return l.store.Provide(ctx, wanted, along)
 }
 
-// provideSecond has objects in the Local's packs; those that the second remote does not have fail it at the end.
-func (l *Local) provideSecond(ctx context.Context, ids []object.ID) error {
+// provideFromSession fetches objects into the Local's packs. It fails, after the others are
+// fetched, if the session remote lacks one.
+func (l *Local) provideFromSession(ctx context.Context, ids []object.ID) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	_, err := l.store.askSeconds(ctx, []*Local{l}, ids, l.store.blobPipe.arrived)
+	_, err := l.store.fetchFromSessions(ctx, []*Local{l}, ids, l.store.blobPipe.Arrived)
 	return err
 }
 
-// Keep writes objects into a pack of the Local, as made there.
+// Keep writes objects that were created in the session into a pack of the Local.
 func (l *Local) Keep(ctx context.Context, objects []odb.Outgoing) error {
 	if len(objects) == 0 {
 		return nil
@@ -400,7 +346,7 @@ func (l *Local) Keep(ctx context.Context, objects []odb.Outgoing) error {
 	return l.KeepAs(ctx, l.store.Format(), objects)
 }
 
-// KeepAs is Keep before the Store knows the format of its objects.
+// KeepAs is Keep for a Store that does not know its object format yet.
 func (l *Local) KeepAs(ctx context.Context, f object.Format, objects []odb.Outgoing) error {
 	packs, err := l.make(f)
 	if err != nil {

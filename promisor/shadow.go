@@ -20,30 +20,33 @@ import (
 
 const (
 	lensName = "artifactfs-lens"
-	// gitDelay is how long after git's end somebody may still hold its output.
+	// gitDelay is how long after git's end another process may still hold its output open.
 	gitDelay = time.Second
 )
 
-// lens is a bare git directory that shows the refs and objects of a mount's git directory and nothing else. Missing
-// objects are just missing in it: it knows no promisor (git before 2.45 has no other way to be told not to ask).
-type lens struct {
+// shadow is a bare git directory with the refs and objects of a mount's git directory and nothing
+// else, the shadow. Missing objects are simply missing there: it has no promisor (git before 2.45
+// cannot be made to ask none in another way).
+type shadow struct {
 	gitDir  string   // of the mount
-	objects []string // what the mount's borrows
+	objects []string // alternates of the mount's git directory
 	dir     string
-	config  string // what holds whatever the user has configured
+	config  string // configuration that applies whatever the user has configured
 
 	mu         sync.Mutex
-	made       bool      // by this process: what lies there may be of an older version
+	made       bool      // created by this process: an existing one may be of another version
 	configured time.Time // mtime of the mount's configuration when it was read
 }
 
-// shown are the parts of a git directory that a lens borrows (gitrepository-layout). HEAD must be a file of its own.
+// shown are the parts of a git directory that a lens borrows (gitrepository-layout). HEAD must be a
+// file of its own.
 var shown = []string{"refs", "logs", "packed-refs", "shallow", "index", "ORIG_HEAD", "FETCH_HEAD", "MERGE_HEAD", "CHERRY_PICK_HEAD",
 	"REVERT_HEAD", "REBASE_HEAD", "BISECT_HEAD", "AUTO_MERGE"}
 
-// newLens is the lens of a git directory. It is made when it is first focused: most mounts never need it.
-func newLens(gitDir string, objects []string, f object.Format) *lens {
-	l := &lens{gitDir: gitDir, objects: objects, dir: filepath.Join(gitDir, lensName)}
+// newLens is the lens of a git directory. It is made when it is first focused: most mounts never
+// need it.
+func newLens(gitDir string, objects []string, f object.Format) *shadow {
+	l := &shadow{gitDir: gitDir, objects: objects, dir: filepath.Join(gitDir, lensName)}
 	l.config = "[core]\n\trepositoryformatversion = 1\n\tbare = true\n"
 	if f != object.SHA1 { // gits without SHA-256 do not know the key
 		l.config += "[extensions]\n\tobjectFormat = " + f.String() + "\n"
@@ -52,14 +55,15 @@ func newLens(gitDir string, objects []string, f object.Format) *lens {
 }
 
 // make makes it anew. It needs mu.
-func (l *lens) make() error {
+func (l *shadow) make() error {
 	if err := os.RemoveAll(l.dir); err != nil {
 		return fmt.Errorf("make lens: %w", err)
 	}
 	err := os.MkdirAll(filepath.Join(l.dir, "objects", "info"), 0o755)
 	if err == nil {
-		// A git directory inside of its mount borrows the store's objects by a relative path, which git follows in no alternate of an
-		// alternate, and behind which there is nothing outside of the mount.
+		// A git directory inside of its mount borrows the store's objects by a relative path, which
+		// git follows in no alternate of an alternate, and behind which there is nothing outside of
+		// the mount.
 		borrowed := strings.Join(append([]string{filepath.Join(l.gitDir, "objects")}, l.objects...), "\n") + "\n"
 		err = errors.Join(
 			os.WriteFile(filepath.Join(l.dir, "objects", "info", "alternates"), []byte(borrowed), 0o644),
@@ -76,8 +80,9 @@ func (l *lens) make() error {
 	return nil
 }
 
-// focus takes over where HEAD is now, and of the user's configuration what gives names such as @{upstream} a meaning.
-func (l *lens) focus(ctx context.Context) error {
+// update copies the current HEAD, and the parts of the user's configuration that names such as
+// @{upstream} depend on.
+func (l *shadow) update(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.made {
@@ -108,7 +113,7 @@ func (l *lens) focus(ctx context.Context) error {
 }
 
 // replace writes a file of the lens at once: git may be reading it.
-func (l *lens) replace(name string, content []byte) error {
+func (l *shadow) replace(name string, content []byte) error {
 	path := filepath.Join(l.dir, name)
 	if err := os.WriteFile(path+".new", content, 0o644); err != nil {
 		return err
@@ -116,8 +121,8 @@ func (l *lens) replace(name string, content []byte) error {
 	return os.Rename(path+".new", path)
 }
 
-// names gives what the user has configured about branches and what they follow.
-func (l *lens) names(ctx context.Context) ([]byte, error) {
+// names returns the user's configuration of branches and their upstreams.
+func (l *shadow) names(ctx context.Context) ([]byte, error) {
 	out, err := l.output(ctx, "config", "-z", "--file", filepath.Join(l.gitDir, "config"), "--get-regexp", `^(branch|remote)\..*\.(remote|merge|fetch)$`)
 	if exit := new(exec.ExitError); errors.As(err, &exit) && exit.ExitCode() == 1 { // there are none
 		return nil, nil
@@ -136,9 +141,9 @@ func (l *lens) names(ctx context.Context) ([]byte, error) {
 
 var quoteConfig = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 
-// command prepares a git command in the lens. Nothing that others wrote may make it start a program, ask for a missing
+// command prepares a git command in the shadow repository. Nothing that others wrote may make it start a program, ask for a missing
 // object, write, or wait for anybody.
-func (l *lens) command(ctx context.Context, args ...string) *exec.Cmd {
+func (l *shadow) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := gitcmd.New(ctx, args...)
 	cmd.Dir = l.dir // not the working tree, which this process serves
 	cmd.Env = []string{
@@ -152,8 +157,8 @@ func (l *lens) command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// output gives what a git command prints, up to 16 MiB.
-func (l *lens) output(ctx context.Context, args ...string) (string, error) {
+// output returns the output of a git command, up to 16 MiB.
+func (l *shadow) output(ctx context.Context, args ...string) (string, error) {
 	var out strings.Builder
 	err := l.stream(ctx, "", args, func(r *bufio.Reader) error {
 		_, err := io.Copy(&out, io.LimitReader(r, 16<<20))
@@ -165,9 +170,9 @@ func (l *lens) output(ctx context.Context, args ...string) (string, error) {
 // errEnough ends a listing early; it is no failure.
 var errEnough = errors.New("enough")
 
-// stream hands the output of a git command to read, which may end it early with errEnough. What was read before a
-// failure counts: a command that meets a missing object has listed what comes before it.
-func (l *lens) stream(ctx context.Context, in string, args []string, read func(r *bufio.Reader) error) error {
+// stream calls read with the output of a git command; read may end it early with errEnough. Output
+// before a failure is used: a command that meets a missing object has listed everything before it.
+func (l *shadow) stream(ctx context.Context, in string, args []string, read func(r *bufio.Reader) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cmd := l.command(ctx, args...)
@@ -197,8 +202,8 @@ func (l *lens) stream(ctx context.Context, in string, args []string, read func(r
 	return nil
 }
 
-// rev gives the id that a name means, or "".
-func (l *lens) rev(ctx context.Context, name string) string {
+// rev returns the id that a name means, or "".
+func (l *shadow) rev(ctx context.Context, name string) string {
 	if name == "" || strings.HasPrefix(name, "-") {
 		return ""
 	}
@@ -209,8 +214,8 @@ func (l *lens) rev(ctx context.Context, name string) string {
 	return strings.TrimSpace(out)
 }
 
-// userConfig gives a value of the user's own configuration. To read it starts no program.
-func (l *lens) userConfig(ctx context.Context, key string) (string, error) {
+// userConfig returns a value of the user's own configuration. To read it starts no program.
+func (l *shadow) userConfig(ctx context.Context, key string) (string, error) {
 	cmd := l.command(ctx, "config", "--get", key)
 	cmd.Env = append(gitcmd.Environ(nil), "GIT_DIR="+l.gitDir, gitcmd.PlainText)
 	out, err := cmd.Output()

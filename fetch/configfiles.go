@@ -9,38 +9,38 @@ import (
 
 const (
 	ignoreName = ".gitignore"
-	// maxRuling is how many trees are known for the files in them that tell git what to ignore and what to convert.
-	maxRuling = 32
+	// maxConfigFiles bounds Store.rulings.
+	maxConfigFiles = 32
 )
 
-// ruling are the files of a tree by which git goes wherever they lie.
-type ruling struct {
+// configFiles lists the files of a tree that configure git wherever they are.
+type configFiles struct {
 	ignore, attributes []Blob
 	files              int // in all
 }
 
-// Ruling lists the ignore files of the view's tree, and its files of attributes, and says how many files there are in all. It
-// waits for trees. Mounts of the same tree have it looked through once.
-func (v *View) Ruling(ctx context.Context) (ignore, attributes []Blob, files int, err error) {
+// GitConfigFiles returns the .gitignore and .gitattributes files of the view's tree, and how many
+// files it has in all. It waits for trees. Mounts of the same tree share the result.
+func (v *View) GitConfigFiles(ctx context.Context) (ignore, attributes []Blob, files int, err error) {
 	s := v.store
 	s.mu.Lock()
-	r, ok := s.rulings[v.root]
+	r, ok := s.configFiles[v.root]
 	s.mu.Unlock()
 	if !ok {
-		if err := s.rule(ctx, v.root, "", &r); err != nil {
+		if err := s.findConfigFiles(ctx, v.root, "", &r); err != nil {
 			return nil, nil, 0, err
 		}
 		s.mu.Lock()
-		if len(s.rulings) >= maxRuling {
-			clear(s.rulings)
+		if len(s.configFiles) >= maxConfigFiles {
+			clear(s.configFiles)
 		}
-		s.rulings[v.root] = r
+		s.configFiles[v.root] = r
 		s.mu.Unlock()
 	}
 	return slices.Clone(r.ignore), slices.Clone(r.attributes), r.files, nil
 }
 
-func (s *Store) rule(ctx context.Context, tree object.ID, dir string, to *ruling) error {
+func (s *Store) findConfigFiles(ctx context.Context, tree object.ID, dir string, to *configFiles) error {
 	entries, err := s.Tree(ctx, tree)
 	if err != nil {
 		return err
@@ -51,7 +51,7 @@ func (s *Store) rule(ctx context.Context, tree object.ID, dir string, to *ruling
 		}
 		switch {
 		case e.Mode == object.ModeDir:
-			if err := s.rule(ctx, e.ID, join(dir, e.Name), to); err != nil {
+			if err := s.findConfigFiles(ctx, e.ID, join(dir, e.Name), to); err != nil {
 				return err
 			}
 		case e.Mode != object.ModeFile && e.Mode != object.ModeExec:

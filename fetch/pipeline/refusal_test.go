@@ -1,4 +1,4 @@
-package fetch
+package pipeline
 
 import (
 	"context"
@@ -18,17 +18,17 @@ import (
 )
 
 // spoiling is a remote whose answers cannot be used if they have the bad object.
-func spoiling(t *testing.T, bad object.ID, mended *atomic.Bool) (*pipeline, *fakeRemote) {
+func spoiling(t *testing.T, bad object.ID, mended *atomic.Bool) (*Pipeline, *fakeRemote) {
 	t.Helper()
-	r := &fakeRemote{answer: func(ctx context.Context, n int, b *batch, arrived func(object.ID, []byte)) error {
-		if !mended.Load() && slices.ContainsFunc(b.wants, func(w prioritize.Want) bool { return w.ID == bad }) {
-			return cutAnswer{errors.New("larger than it says")}
+	r := &fakeRemote{answer: func(ctx context.Context, n int, b *Batch, arrived func(object.ID, []byte)) error {
+		if !mended.Load() && slices.ContainsFunc(b.Wants, func(w prioritize.Want) bool { return w.ID == bad }) {
+			return AnswerError{Err: errors.New("larger than it says")}
 		}
 		return deliver(ctx, n, b, arrived)
 	}}
-	p := newPipeline(r.send, nothingHere, 10*time.Second, nil, zaptest.NewLogger(t))
-	p.refusals.first = time.Millisecond
-	t.Cleanup(p.close)
+	p := New(Config{Send: r.send, Cached: nothingCached, Deadline: 10 * time.Second, Log: zaptest.NewLogger(t)})
+	p.refusals.firstRetry = time.Millisecond
+	t.Cleanup(p.Close)
 	return p, r
 }
 
@@ -36,16 +36,16 @@ func TestUnusableAnswerIsAskedForSoManyTimes(t *testing.T) {
 	var mended atomic.Bool
 	bad := blobID(7)
 	p, r := spoiling(t, bad, &mended)
-	p.ask(wants(0, 64, prioritize.Source))
+	p.Queue(wants(0, 64, prioritize.Source))
 	refused := func() *refusal {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return p.refusals.of[bad]
+		return p.refusals.byID[bad]
 	}
 	await.Until(t, "the refusal is final", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		of := p.refusals.of[bad]
+		of := p.refusals.byID[bad]
 		return of != nil && of.Next.IsZero() && !p.refusals.examining
 	})
 	asked := 0
@@ -54,15 +54,15 @@ func TestUnusableAnswerIsAskedForSoManyTimes(t *testing.T) {
 			asked++
 		}
 	}
-	if most := 7 + aloneTries + refusedTries; asked > most { // 64 wants are halved six times
+	if most := 7 + singleTries + refusedTries; asked > most { // 64 wants are halved six times
 		t.Errorf("requests for the bad object: got %d, want at most %d", asked, most)
 	}
-	if n := p.kept(); n > 0 {
+	if n := p.Prefetching(); n > 0 {
 		t.Errorf("contents still wanted: got %d, want none", n)
 	}
 	before := len(r.sent())
 	var of *refusal
-	if _, err := p.wait(context.Background(), want(7), company{patience: hedgeAfter}); !errors.As(err, &of) || of.Object != bad {
+	if _, err := p.Wait(context.Background(), want(7), Neighbours{Patience: HedgeAfter}); !errors.As(err, &of) || of.Object != bad {
 		t.Errorf("wait for the bad object: got %v, want a refusal of it", err)
 	}
 	if n := len(r.sent()) - before; n > 0 {
@@ -72,7 +72,7 @@ func TestUnusableAnswerIsAskedForSoManyTimes(t *testing.T) {
 	p.mu.Lock()
 	p.forgive(object.ID{})
 	p.mu.Unlock()
-	if _, err := p.wait(context.Background(), want(7), company{patience: hedgeAfter}); err != nil || refused() != nil {
+	if _, err := p.Wait(context.Background(), want(7), Neighbours{Patience: HedgeAfter}); err != nil || refused() != nil {
 		t.Errorf("wait after the refusal was forgiven: %v", err)
 	}
 }
@@ -80,7 +80,7 @@ func TestUnusableAnswerIsAskedForSoManyTimes(t *testing.T) {
 func TestRemoteThatIsAwayGetsOneRequestAtATime(t *testing.T) {
 	var now, most atomic.Int32
 	var up atomic.Bool
-	r := &fakeRemote{answer: func(ctx context.Context, n int, b *batch, arrived func(object.ID, []byte)) error {
+	r := &fakeRemote{answer: func(ctx context.Context, n int, b *Batch, arrived func(object.ID, []byte)) error {
 		if up.Load() {
 			return deliver(ctx, n, b, arrived)
 		}
@@ -91,23 +91,23 @@ func TestRemoteThatIsAwayGetsOneRequestAtATime(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		return fmt.Errorf("dial: %w", transport.ErrUnreachable)
 	}}
-	p := newPipeline(r.send, nothingHere, 20*time.Second, nil, zaptest.NewLogger(t))
-	t.Cleanup(p.close)
-	p.ask(wants(100, 5000, prioritize.Source))
+	p := New(Config{Send: r.send, Cached: nothingCached, Deadline: 20 * time.Second, Log: zaptest.NewLogger(t)})
+	t.Cleanup(p.Close)
+	p.Queue(wants(100, 5000, prioritize.Source))
 	got := make(chan error, 50)
 	for i := range cap(got) {
 		go func() {
-			_, err := p.wait(context.Background(), want(i), company{patience: hedgeAfter})
+			_, err := p.Wait(context.Background(), want(i), Neighbours{Patience: HedgeAfter})
 			got <- err
 		}()
 	}
 	await.Until(t, "all callers wait and the pipeline pauses for a second", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return p.waiting == cap(got) && p.state.pause >= time.Second
+		return p.readersWaiting == cap(got) && p.state.pause >= time.Second
 	})
 	sent := r.sent()
-	if n := len(sent); n > foregroundLanes+backgroundLanes+8 || len(sent[n-1]) != 1 || most.Load() != 1 {
+	if n := len(sent); n > ForegroundSenders+backgroundSenders+8 || len(sent[n-1]) != 1 || most.Load() != 1 {
 		t.Errorf("requests while the remote is away: got %d, %d probes at once, the last for %d contents; want few, one at a time, for one", n, most.Load(), len(sent[n-1]))
 	}
 	up.Store(true)
@@ -120,15 +120,14 @@ func TestRemoteThatIsAwayGetsOneRequestAtATime(t *testing.T) {
 
 // History whose answers cannot be used is asked for so many times, after ever longer pauses, and then no more by itself.
 func TestUnusableHistoryIsAskedForSoManyTimes(t *testing.T) {
-	p := newPipeline((&fakeRemote{answer: deliver}).send, nothingHere, 10*time.Second, nil, zaptest.NewLogger(t))
-	t.Cleanup(p.close)
-	p.refusals.first = time.Millisecond
-	s := &Store{blobPipe: p}
+	p := New(Config{Send: (&fakeRemote{answer: deliver}).send, Cached: nothingCached, Deadline: 10 * time.Second, Log: zaptest.NewLogger(t)})
+	t.Cleanup(p.Close)
+	p.refusals.firstRetry = time.Millisecond
 	asked := 0
 	ask := func() error {
-		return s.refusing(context.Background(), object.ID{}, func() error {
+		return p.RequestObject(context.Background(), object.ID{}, func() error {
 			asked++
-			return cutAnswer{errors.New("larger than it says")}
+			return AnswerError{Err: errors.New("larger than it says")}
 		})
 	}
 	var last *refusal

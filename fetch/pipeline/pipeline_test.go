@@ -1,4 +1,4 @@
-package fetch
+package pipeline
 
 import (
 	"context"
@@ -20,14 +20,14 @@ import (
 type fakeRemote struct {
 	mu      sync.Mutex
 	batches [][]prioritize.Want
-	answer  func(ctx context.Context, n int, b *batch, arrived func(object.ID, []byte)) error
+	answer  func(ctx context.Context, n int, b *Batch, arrived func(object.ID, []byte)) error
 }
 
-func nothingHere(object.ID) bool { return false }
+func nothingCached(object.ID) bool { return false }
 
-func (r *fakeRemote) send(ctx context.Context, b *batch, arrived func(object.ID, []byte)) error {
+func (r *fakeRemote) send(ctx context.Context, b *Batch, arrived func(object.ID, []byte)) error {
 	r.mu.Lock()
-	r.batches = append(r.batches, b.wants)
+	r.batches = append(r.batches, b.Wants)
 	n := len(r.batches)
 	r.mu.Unlock()
 	return r.answer(ctx, n, b, arrived)
@@ -39,18 +39,18 @@ func (r *fakeRemote) sent() [][]prioritize.Want {
 	return r.batches
 }
 
-func deliver(_ context.Context, _ int, b *batch, arrived func(object.ID, []byte)) error {
-	for _, w := range b.wants {
+func deliver(_ context.Context, _ int, b *Batch, arrived func(object.ID, []byte)) error {
+	for _, w := range b.Wants {
 		arrived(w.ID, []byte(w.Path))
 	}
 	return nil
 }
 
-func testPipeline(t *testing.T, answer func(context.Context, int, *batch, func(object.ID, []byte)) error) (*pipeline, *fakeRemote) {
+func testPipeline(t *testing.T, answer func(context.Context, int, *Batch, func(object.ID, []byte)) error) (*Pipeline, *fakeRemote) {
 	t.Helper()
 	r := &fakeRemote{answer: answer}
-	p := newPipeline(r.send, nothingHere, 10*time.Second, nil, zaptest.NewLogger(t))
-	t.Cleanup(p.close)
+	p := New(Config{Send: r.send, Cached: nothingCached, Deadline: 10 * time.Second, Log: zaptest.NewLogger(t)})
+	t.Cleanup(p.Close)
 	return p, r
 }
 
@@ -78,7 +78,7 @@ func wants(from, to int, class prioritize.Class) []prioritize.Want {
 
 func TestWaitersShareOneFlight(t *testing.T) {
 	hold := make(chan struct{})
-	p, r := testPipeline(t, func(ctx context.Context, n int, b *batch, arrived func(object.ID, []byte)) error {
+	p, r := testPipeline(t, func(ctx context.Context, n int, b *Batch, arrived func(object.ID, []byte)) error {
 		<-hold
 		return deliver(ctx, n, b, arrived)
 	})
@@ -86,14 +86,14 @@ func TestWaitersShareOneFlight(t *testing.T) {
 	got := make(chan string, readers)
 	for range readers {
 		go func() {
-			data, err := p.wait(context.Background(), want(1), company{patience: hedgeAfter})
+			data, err := p.Wait(context.Background(), want(1), Neighbours{Patience: HedgeAfter})
 			got <- fmt.Sprint(string(data), err)
 		}()
 	}
 	await.Until(t, "all readers wait for one request", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		f := p.flights[blobID(1)]
+		f := p.pending[blobID(1)]
 		return f != nil && f.waiters == readers
 	})
 	close(hold)
@@ -109,7 +109,7 @@ func TestWaitersShareOneFlight(t *testing.T) {
 
 func TestNeighboursTravelAlong(t *testing.T) {
 	p, r := testPipeline(t, deliver)
-	if _, err := p.wait(context.Background(), want(0), company{wants(1, 33, prioritize.Sibling), hedgeAfter}); err != nil {
+	if _, err := p.Wait(context.Background(), want(0), Neighbours{wants(1, 33, prioritize.Sibling), HedgeAfter}); err != nil {
 		t.Fatal(err)
 	}
 	if b := r.sent(); len(b) != 1 || len(b[0]) != 33 || b[0][0].ID != blobID(0) {
@@ -120,18 +120,21 @@ func TestNeighboursTravelAlong(t *testing.T) {
 // A reader that gives up takes nobody else down, and its want is not sent if nobody else needs it.
 func TestInterruptedWaiterLeavesAlone(t *testing.T) {
 	hold := make(chan struct{})
-	p, _ := testPipeline(t, func(ctx context.Context, n int, b *batch, arrived func(object.ID, []byte)) error {
+	p, _ := testPipeline(t, func(ctx context.Context, n int, b *Batch, arrived func(object.ID, []byte)) error {
 		<-hold
 		return deliver(ctx, n, b, arrived)
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	left, stayed := make(chan error, 1), make(chan error, 1)
-	go func() { _, err := p.wait(ctx, want(1), company{patience: hedgeAfter}); left <- err }()
-	go func() { _, err := p.wait(context.Background(), want(1), company{patience: hedgeAfter}); stayed <- err }()
+	go func() { _, err := p.Wait(ctx, want(1), Neighbours{Patience: HedgeAfter}); left <- err }()
+	go func() {
+		_, err := p.Wait(context.Background(), want(1), Neighbours{Patience: HedgeAfter})
+		stayed <- err
+	}()
 	await.Until(t, "both readers wait for one request", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		f := p.flights[blobID(1)]
+		f := p.pending[blobID(1)]
 		return f != nil && f.waiters == 2
 	})
 	cancel()
@@ -146,19 +149,19 @@ func TestInterruptedWaiterLeavesAlone(t *testing.T) {
 
 func TestForegroundOvertakesBackground(t *testing.T) {
 	hold := make(chan struct{})
-	p, r := testPipeline(t, func(ctx context.Context, n int, b *batch, arrived func(object.ID, []byte)) error {
+	p, r := testPipeline(t, func(ctx context.Context, n int, b *Batch, arrived func(object.ID, []byte)) error {
 		if b.background {
 			<-hold
 		}
 		return deliver(ctx, n, b, arrived)
 	})
-	p.ask(wants(0, 5000, prioritize.Source))
-	await.Until(t, "every background lane has sent a request", func() bool { return len(r.sent()) == backgroundLanes })
+	p.Queue(wants(0, 5000, prioritize.Source))
+	await.Until(t, "every background sender has sent a request", func() bool { return len(r.sent()) == backgroundSenders })
 	last := want(4999) // queued behind thousands
-	if _, err := p.wait(context.Background(), last, company{patience: hedgeAfter}); err != nil {
+	if _, err := p.Wait(context.Background(), last, Neighbours{Patience: HedgeAfter}); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(r.sent()); n != backgroundLanes+1 {
+	if n := len(r.sent()); n != backgroundSenders+1 {
 		t.Errorf("the waiting want went out as request %d", n)
 	}
 	close(hold)
@@ -167,15 +170,15 @@ func TestForegroundOvertakesBackground(t *testing.T) {
 // A blob that a background answer is slow to bring is asked for once more, alone.
 func TestSlowBackgroundIsHedged(t *testing.T) {
 	hold := make(chan struct{})
-	p, r := testPipeline(t, func(ctx context.Context, n int, b *batch, arrived func(object.ID, []byte)) error {
+	p, r := testPipeline(t, func(ctx context.Context, n int, b *Batch, arrived func(object.ID, []byte)) error {
 		if b.background {
 			<-hold
 		}
 		return deliver(ctx, n, b, arrived)
 	})
-	p.ask(wants(0, 10, prioritize.Source))
-	await.Until(t, "the first request is sent", func() bool { return len(r.sent()) == 1 })
-	if _, err := p.wait(context.Background(), want(3), company{patience: hedgeAfter}); err != nil {
+	p.Queue(wants(0, 10, prioritize.Source))
+	await.Until(t, "the background request is sent", func() bool { return len(r.sent()) == 1 })
+	if _, err := p.Wait(context.Background(), want(3), Neighbours{Patience: HedgeAfter}); err != nil {
 		t.Fatal(err)
 	}
 	if b := r.sent(); len(b) != 2 || len(b[1]) != 1 {
@@ -186,36 +189,36 @@ func TestSlowBackgroundIsHedged(t *testing.T) {
 
 func TestOneBadIDDoesNotFailTheOthers(t *testing.T) {
 	bad := blobID(3)
-	p, _ := testPipeline(t, func(ctx context.Context, n int, b *batch, arrived func(object.ID, []byte)) error {
-		for _, w := range b.wants {
+	p, _ := testPipeline(t, func(ctx context.Context, n int, b *Batch, arrived func(object.ID, []byte)) error {
+		for _, w := range b.Wants {
 			if w.ID == bad {
 				return fmt.Errorf("fetch: %w", transport.NotOurRef{ID: bad})
 			}
 		}
 		return deliver(ctx, n, b, arrived)
 	})
-	if _, err := p.wait(context.Background(), want(1), company{wants(2, 10, prioritize.Sibling), hedgeAfter}); err != nil {
+	if _, err := p.Wait(context.Background(), want(1), Neighbours{wants(2, 10, prioritize.Sibling), HedgeAfter}); err != nil {
 		t.Errorf("good blob: %v", err)
 	}
-	if _, err := p.wait(context.Background(), want(3), company{patience: hedgeAfter}); !errors.Is(err, ErrNotFound) {
+	if _, err := p.Wait(context.Background(), want(3), Neighbours{Patience: HedgeAfter}); !errors.Is(err, ErrNotFound) {
 		t.Errorf("bad blob: %v", err)
 	}
 }
 
 func TestBrokenAnswersAreAskedForAgain(t *testing.T) {
 	broken := errors.New("cut in the middle")
-	p, r := testPipeline(t, func(ctx context.Context, n int, b *batch, arrived func(object.ID, []byte)) error {
+	p, r := testPipeline(t, func(ctx context.Context, n int, b *Batch, arrived func(object.ID, []byte)) error {
 		if n == 1 {
-			arrived(b.wants[0].ID, nil)
+			arrived(b.Wants[0].ID, nil)
 			return broken
 		}
 		return deliver(ctx, n, b, arrived)
 	})
-	if _, err := p.wait(context.Background(), want(1), company{wants(2, 4, prioritize.Sibling), hedgeAfter}); err != nil {
+	if _, err := p.Wait(context.Background(), want(1), Neighbours{wants(2, 4, prioritize.Sibling), HedgeAfter}); err != nil {
 		t.Fatal(err)
 	}
 	for i := 2; i < 4; i++ {
-		if _, err := p.wait(context.Background(), want(i), company{patience: hedgeAfter}); err != nil {
+		if _, err := p.Wait(context.Background(), want(i), Neighbours{Patience: HedgeAfter}); err != nil {
 			t.Errorf("blob %d: %v", i, err)
 		}
 	}
@@ -228,23 +231,23 @@ func TestBrokenAnswersAreAskedForAgain(t *testing.T) {
 
 func TestFailureIsFinalAfterSomeAttempts(t *testing.T) {
 	down := errors.New("down")
-	p, r := testPipeline(t, func(context.Context, int, *batch, func(object.ID, []byte)) error { return down })
-	if _, err := p.wait(context.Background(), want(1), company{patience: hedgeAfter}); !errors.Is(err, down) {
+	p, r := testPipeline(t, func(context.Context, int, *Batch, func(object.ID, []byte)) error { return down })
+	if _, err := p.Wait(context.Background(), want(1), Neighbours{Patience: HedgeAfter}); !errors.Is(err, down) {
 		t.Errorf("got %v", err)
 	}
 	if n := len(r.sent()); n != maxAttempts {
 		t.Errorf("%d attempts, want %d", n, maxAttempts)
 	}
-	if _, err := p.health(); !errors.Is(err, down) {
+	if _, err := p.Failure(); !errors.Is(err, down) {
 		t.Errorf("health is %v", err)
 	}
 }
 
 func TestRefusalIsNotRepeated(t *testing.T) {
-	p, r := testPipeline(t, func(context.Context, int, *batch, func(object.ID, []byte)) error {
+	p, r := testPipeline(t, func(context.Context, int, *Batch, func(object.ID, []byte)) error {
 		return fmt.Errorf("fetch: %w", transport.ErrAuth)
 	})
-	if _, err := p.wait(context.Background(), want(1), company{patience: hedgeAfter}); !errors.Is(err, transport.ErrAuth) {
+	if _, err := p.Wait(context.Background(), want(1), Neighbours{Patience: HedgeAfter}); !errors.Is(err, transport.ErrAuth) {
 		t.Errorf("got %v", err)
 	}
 	if n := len(r.sent()); n != 1 {
@@ -253,20 +256,20 @@ func TestRefusalIsNotRepeated(t *testing.T) {
 }
 
 func TestWaitEndsAtDeadline(t *testing.T) {
-	r := &fakeRemote{answer: func(ctx context.Context, _ int, _ *batch, _ func(object.ID, []byte)) error {
+	r := &fakeRemote{answer: func(ctx context.Context, _ int, _ *Batch, _ func(object.ID, []byte)) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}}
-	p := newPipeline(r.send, nothingHere, 20*time.Millisecond, nil, zaptest.NewLogger(t))
-	t.Cleanup(p.close)
-	if _, err := p.wait(context.Background(), want(1), company{patience: hedgeAfter}); !errors.Is(err, ErrDeadline) {
+	p := New(Config{Send: r.send, Cached: nothingCached, Deadline: 20 * time.Millisecond, Log: zaptest.NewLogger(t)})
+	t.Cleanup(p.Close)
+	if _, err := p.Wait(context.Background(), want(1), Neighbours{Patience: HedgeAfter}); !errors.Is(err, ErrDeadline) {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestAnswerThatLeavesOutAWant(t *testing.T) {
-	p, _ := testPipeline(t, func(context.Context, int, *batch, func(object.ID, []byte)) error { return nil })
-	if _, err := p.wait(context.Background(), want(1), company{patience: hedgeAfter}); !errors.Is(err, ErrNotFound) {
+	p, _ := testPipeline(t, func(context.Context, int, *Batch, func(object.ID, []byte)) error { return nil })
+	if _, err := p.Wait(context.Background(), want(1), Neighbours{Patience: HedgeAfter}); !errors.Is(err, ErrNotFound) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -274,20 +277,20 @@ func TestAnswerThatLeavesOutAWant(t *testing.T) {
 // A reader of one store keeps what nobody waits for in another back, for a moment.
 func TestHydrationStaysBackForReadersOfOtherStores(t *testing.T) {
 	shared := new(Readers)
-	a := newPipeline((&fakeRemote{answer: deliver}).send, nothingHere, time.Minute, shared, zaptest.NewLogger(t))
-	defer a.close()
-	b := newPipeline((&fakeRemote{answer: deliver}).send, nothingHere, time.Minute, shared, zaptest.NewLogger(t))
-	defer b.close()
+	a := New(Config{Send: (&fakeRemote{answer: deliver}).send, Cached: nothingCached, Deadline: time.Minute, Readers: shared, Log: zaptest.NewLogger(t)})
+	defer a.Close()
+	b := New(Config{Send: (&fakeRemote{answer: deliver}).send, Cached: nothingCached, Deadline: time.Minute, Readers: shared, Log: zaptest.NewLogger(t)})
+	defer b.Close()
 	may := func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		b.hydrated = time.Now() // a batch has just been sent
-		return b.mayHydrate()
+		b.lastPrefetch = time.Now() // a batch has just been sent
+		return b.mayPrefetch()
 	}
 	if !may() {
 		t.Error("nobody reads, and it stays back")
 	}
-	a.readerWaits()
+	a.NoteReader()
 	if may() {
 		t.Error("it does not stay back")
 	}

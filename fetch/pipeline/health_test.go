@@ -1,4 +1,4 @@
-package fetch
+package pipeline
 
 import (
 	"context"
@@ -14,10 +14,10 @@ import (
 )
 
 // awaitHealth waits until the pipeline's health is as wanted.
-func awaitHealth(t *testing.T, p *pipeline, failing bool) {
+func awaitHealth(t *testing.T, p *Pipeline, failing bool) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		if _, err := p.health(); (err != nil) == failing {
+		if _, err := p.Failure(); (err != nil) == failing {
 			return
 		}
 		if time.Now().After(deadline) {
@@ -28,13 +28,13 @@ func awaitHealth(t *testing.T, p *pipeline, failing bool) {
 
 func TestFailureMendsItself(t *testing.T) {
 	var up atomic.Bool
-	p, r := testPipeline(t, func(ctx context.Context, n int, b *batch, arrived func(object.ID, []byte)) error {
+	p, r := testPipeline(t, func(ctx context.Context, n int, b *Batch, arrived func(object.ID, []byte)) error {
 		if up.Load() {
 			return deliver(ctx, n, b, arrived)
 		}
 		return transport.ErrForbidden
 	})
-	if _, err := p.wait(context.Background(), want(1), company{patience: hedgeAfter}); !errors.Is(err, transport.ErrForbidden) {
+	if _, err := p.Wait(context.Background(), want(1), Neighbours{Patience: HedgeAfter}); !errors.Is(err, transport.ErrForbidden) {
 		t.Fatalf("got %v", err)
 	}
 	awaitHealth(t, p, true)
@@ -46,24 +46,24 @@ func TestFailureMendsItself(t *testing.T) {
 }
 
 func TestServerThatWantsToBeLeftAloneIs(t *testing.T) {
-	p, _ := testPipeline(t, func(context.Context, int, *batch, func(object.ID, []byte)) error { return nil })
+	p, _ := testPipeline(t, func(context.Context, int, *Batch, func(object.ID, []byte)) error { return nil })
 	asked := make(chan struct{}, 1)
-	p.failed(transport.RateLimited{After: time.Hour}, func() { asked <- struct{}{} })
+	p.ReportFailure(transport.RateLimited{After: time.Hour}, func() { asked <- struct{}{} })
 	p.mu.Lock()
 	timer := p.state.timer
 	p.mu.Unlock()
 	if timer == nil || !timer.Stop() {
 		t.Error("it is not asked again at all, or was at once")
 	}
-	p.succeeded() // a request that was sent before
-	if _, err := p.health(); err == nil {
+	p.ReportSuccess() // a request that was sent before
+	if _, err := p.Failure(); err == nil {
 		t.Error("the answer to an earlier request ended the pause that the server asked for")
 	}
 	p.mu.Lock()
 	p.state.probing = true
 	p.mu.Unlock()
-	p.succeeded()
-	if _, err := p.health(); err != nil || len(asked) > 0 {
+	p.ReportSuccess()
+	if _, err := p.Failure(); err != nil || len(asked) > 0 {
 		t.Errorf("after the probe succeeded: failure %v, asked %d times; want none, 0", err, len(asked))
 	}
 }
@@ -74,25 +74,25 @@ func TestServerThatWantsToBeLeftAloneIsByLanesThatLinger(t *testing.T) {
 		var mu sync.Mutex
 		var asked []time.Time
 		var refused time.Time
-		p, _ := testPipeline(t, func(ctx context.Context, n int, b *batch, arrived func(object.ID, []byte)) error {
+		p, _ := testPipeline(t, func(ctx context.Context, n int, b *Batch, arrived func(object.ID, []byte)) error {
 			mu.Lock()
 			asked = append(asked, time.Now())
 			mu.Unlock()
 			if n > 1 {
 				return deliver(ctx, n, b, arrived)
 			}
-			time.Sleep(linger / 2)
+			time.Sleep(gatherTime / 2)
 			refused = time.Now()
 			return transport.RateLimited{After: time.Second}
 		})
 		read := func(i int) {
-			if _, err := p.wait(t.Context(), want(i), company{patience: hedgeAfter}); err != nil {
+			if _, err := p.Wait(t.Context(), want(i), Neighbours{Patience: HedgeAfter}); err != nil {
 				t.Errorf("blob %d: %v", i, err)
 			}
 		}
 		var first sync.WaitGroup
 		first.Go(func() { read(1) })
-		time.Sleep(linger + linger/4) // the first request is under way
+		time.Sleep(gatherTime + gatherTime/4) // the first request is under way
 		read(2)
 		first.Wait()
 		if len(asked) < 2 || asked[1].Sub(refused) < time.Second {
@@ -103,11 +103,11 @@ func TestServerThatWantsToBeLeftAloneIsByLanesThatLinger(t *testing.T) {
 
 // Of requests under way together, each of which the server refuses, the one that asks for the longest pause counts.
 func TestLongestPauseAskedForCounts(t *testing.T) {
-	p, _ := testPipeline(t, func(context.Context, int, *batch, func(object.ID, []byte)) error { return nil })
+	p, _ := testPipeline(t, func(context.Context, int, *Batch, func(object.ID, []byte)) error { return nil })
 	start := time.Now()
-	p.failed(transport.ErrUnreachable, nil)
-	p.failed(transport.RateLimited{After: time.Hour}, nil)
-	p.failed(transport.RateLimited{After: time.Minute}, nil)
+	p.ReportFailure(transport.ErrUnreachable, nil)
+	p.ReportFailure(transport.RateLimited{After: time.Hour}, nil)
+	p.ReportFailure(transport.RateLimited{After: time.Minute}, nil)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if pause := p.state.next.Sub(start); pause < time.Hour {
@@ -117,17 +117,17 @@ func TestLongestPauseAskedForCounts(t *testing.T) {
 
 // What left the answer out is lost, and counted for who wanted it all.
 func TestLossesAreCounted(t *testing.T) {
-	p, _ := testPipeline(t, func(context.Context, int, *batch, func(object.ID, []byte)) error { return nil })
-	p.ask(wants(0, 3, 0))
-	for deadline := time.Now().Add(20 * time.Second); p.losses() < 3; time.Sleep(5 * time.Millisecond) {
+	p, _ := testPipeline(t, func(context.Context, int, *Batch, func(object.ID, []byte)) error { return nil })
+	p.Queue(wants(0, 3, 0))
+	for deadline := time.Now().Add(20 * time.Second); p.Lost() < 3; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d losses", p.losses())
+			t.Fatalf("%d losses", p.Lost())
 		}
 	}
-	if n := p.kept(); n > 0 {
+	if n := p.Prefetching(); n > 0 {
 		t.Errorf("%d still under way", n)
 	}
-	if _, err := p.health(); !errors.Is(err, ErrNotFound) {
+	if _, err := p.Failure(); !errors.Is(err, ErrNotFound) {
 		t.Errorf("health is %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package transport
+package endpoint
 
 import (
 	"context"
@@ -16,8 +16,9 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
-// Environment is a list of NAME=value as os.Environ returns it: that of the user who asked for a remote, with the settings of
-// git, ssh and credential helpers that count there. nil is the environment of this process. It may hold secrets.
+// Environment is a list of NAME=value as os.Environ returns it: the environment of the user of a
+// remote, with its settings for git, ssh and credential helpers. nil is the environment of this
+// process. It may hold secrets.
 type Environment []string
 
 // isConfigEnv says whether a variable is configuration given on a command line, which may hold a secret.
@@ -33,7 +34,7 @@ func (e Environment) all() []string {
 	return e
 }
 
-// Without returns a copy without the variables that drop names.
+// Without returns a copy without the variables for which a function of drop returns true.
 func (e Environment) Without(drop ...func(name string) bool) []string {
 	kept := make([]string, 0, len(e)+8)
 	for _, v := range e.all() {
@@ -45,8 +46,9 @@ func (e Environment) Without(drop ...func(name string) bool) []string {
 	return kept
 }
 
-// get is os.Getenv: the last entry counts, as in a process that gets it.
-func (e Environment) get(name string) string {
+// Get returns the value of a variable. Of several entries the last one counts, as for a process
+// that is started with the list.
+func (e Environment) Get(name string) string {
 	if e == nil {
 		return os.Getenv(name)
 	}
@@ -58,22 +60,23 @@ func (e Environment) get(name string) string {
 	return ""
 }
 
-// git prepares stock git outside any repository.
-func (e Environment) git(ctx context.Context, args ...string) *exec.Cmd {
+// Git returns a command that runs stock git outside of any repository.
+func (e Environment) Git(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := gitcmd.New(ctx, args...)
 	cmd.Env = gitcmd.Environ(e)
 	cmd.WaitDelay = time.Second // a helper of git's may outlive it
 	return cmd
 }
 
-// forRepository is for a program that serves a repository of this host, or reaches one by ssh: it has settings of its own.
-func (e Environment) forRepository() []string { return e.Without(gitcmd.IsLocal, isConfigEnv) }
+// ForRepository returns the environment for a program that serves a repository of this host, or reaches one by ssh: it has settings of its own.
+func (e Environment) ForRepository() []string { return e.Without(gitcmd.IsLocal, isConfigEnv) }
 
-// ForRemote is for stock git that reaches a remote for a repository of its own.
+// ForRemote returns the environment for stock git that reaches a remote from a repository of its own.
 func (e Environment) ForRemote() []string { return gitcmd.Environ(e) }
 
-// Fingerprint identifies what may decide how a remote is reached and logged in to: what is served with one environment must
-// not be served with another that differs in this.
+// Fingerprint returns a hash of the variables that may decide how a remote is reached and which
+// login is used. Results for one environment must not be used for another whose fingerprint
+// differs.
 func (e Environment) Fingerprint() string {
 	var decisive []string
 	for _, v := range e.ForRemote() {
@@ -98,24 +101,24 @@ func decides(name string) bool {
 }
 
 func (e Environment) expandHome(path string) string {
-	if rest, ok := strings.CutPrefix(path, "~/"); ok && e.get("HOME") != "" {
-		return e.get("HOME") + "/" + rest
+	if rest, ok := strings.CutPrefix(path, "~/"); ok && e.Get("HOME") != "" {
+		return e.Get("HOME") + "/" + rest
 	}
 	return path
 }
 
-// proxy chooses the proxy of a request by http_proxy, https_proxy and no_proxy.
-func (e Environment) proxy() func(*http.Request) (*url.URL, error) {
+// ProxyFunc returns how to choose the proxy of a request, by http_proxy, https_proxy and no_proxy.
+func (e Environment) ProxyFunc() func(*http.Request) (*url.URL, error) {
 	if e == nil {
 		return http.ProxyFromEnvironment
 	}
 	either := func(name string) string {
-		if v := e.get(strings.ToUpper(name)); v != "" {
+		if v := e.Get(strings.ToUpper(name)); v != "" {
 			return v
 		}
-		return e.get(name)
+		return e.Get(name)
 	}
-	c := httpproxy.Config{HTTPProxy: either("http_proxy"), HTTPSProxy: either("https_proxy"), NoProxy: either("no_proxy"), CGI: e.get("REQUEST_METHOD") != ""}
+	c := httpproxy.Config{HTTPProxy: either("http_proxy"), HTTPSProxy: either("https_proxy"), NoProxy: either("no_proxy"), CGI: e.Get("REQUEST_METHOD") != ""}
 	choose := c.ProxyFunc()
 	return func(r *http.Request) (*url.URL, error) { return choose(r.URL) }
 }

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/convert"
+	"github.com/artifactfs/artifactfs/fetch/pipeline"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/transport"
@@ -76,7 +77,7 @@ func newTwoRemotes(t *testing.T) *twoRemotes {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { w.remote.Close() })
-	w.local = w.store.Lend(filepath.Join(dir, "session.git", "objects"))
+	w.local = w.store.OpenLocal(filepath.Join(dir, "session.git", "objects"))
 	t.Cleanup(func() { w.local.Close() })
 	blob := func(path string) Blob {
 		return Blob{ID: object.MustID(git(other.Path, "rev-parse", tip.String()+":"+path)), Path: path}
@@ -88,7 +89,7 @@ func newTwoRemotes(t *testing.T) *twoRemotes {
 // bring has commits and trees of the second remote here.
 func (w *twoRemotes) bring(t *testing.T) {
 	t.Helper()
-	in, err := w.local.Bring(t.Context(), BringRequest{From: w.remote, Wants: []object.ID{w.tip}, Haves: []object.ID{w.snap.Commit}})
+	in, err := w.local.Fetch(t.Context(), FetchRequest{From: w.remote, Wants: []object.ID{w.tip}, Haves: []object.ID{w.snap.Commit}})
 	if err != nil || in.Objects != 3 { // a commit and two trees
 		t.Fatalf("brought %+v, %v", in, err)
 	}
@@ -111,7 +112,7 @@ func TestContentsOfTwoRemotes(t *testing.T) {
 	for _, expected := range []bool{true, false} {
 		w := newTwoRemotes(t)
 		w.bring(t)
-		w.local.From(w.remote)
+		w.local.SetSessionRemote(w.remote)
 		if expected {
 			w.local.Expect([]object.ID{w.own.ID})
 		}
@@ -139,11 +140,11 @@ func TestContentsOfTwoRemotes(t *testing.T) {
 func TestSecondRemoteThatDies(t *testing.T) {
 	w := newTwoRemotes(t)
 	w.bring(t)
-	w.local.From(w.remote)
+	w.local.SetSessionRemote(w.remote)
 	w.local.Expect([]object.ID{w.own.ID, w.both.ID})
 	w.second.Inject(gittest.Fault{Kind: gittest.Cut, On: gittest.Fetch, Match: func(r gittest.Request) bool { return slices.Contains(r.Wants, w.both.ID) }})
 	came := map[object.ID]bool{}
-	if _, err := w.store.fetchBlobs(t.Context(), &batch{}, []object.ID{w.own.ID, w.both.ID}, func(id object.ID, _ []byte) { came[id] = true }); err != nil {
+	if _, err := w.store.fetchBlobs(t.Context(), &pipeline.Batch{}, []object.ID{w.own.ID, w.both.ID}, func(id object.ID, _ []byte) { came[id] = true }); err != nil {
 		t.Error(err)
 	}
 	if !came[w.own.ID] || !came[w.both.ID] {
@@ -151,7 +152,7 @@ func TestSecondRemoteThatDies(t *testing.T) {
 	}
 	w = newTwoRemotes(t)
 	w.bring(t)
-	w.local.From(w.remote)
+	w.local.SetSessionRemote(w.remote)
 	wanted := []object.ID{w.own.ID, w.both.ID}
 	w.local.Expect(wanted)
 	w.second.Inject(gittest.Fault{Kind: gittest.Cut, On: gittest.Fetch, Match: func(r gittest.Request) bool { return slices.Contains(r.Wants, w.both.ID) }})
@@ -165,7 +166,7 @@ func TestProvideFromTwoRemotes(t *testing.T) {
 	for _, expected := range []bool{true, false} {
 		w := newTwoRemotes(t)
 		w.bring(t)
-		w.local.From(w.remote)
+		w.local.SetSessionRemote(w.remote)
 		if expected {
 			w.local.Expect([]object.ID{w.own.ID})
 		}
@@ -186,7 +187,7 @@ func TestProvideFromTwoRemotes(t *testing.T) {
 func TestContentsOfNoRemote(t *testing.T) {
 	w := newTwoRemotes(t)
 	w.bring(t)
-	w.local.From(w.remote)
+	w.local.SetSessionRemote(w.remote)
 	v := w.store.View(w.snap, convert.Settings{}, nil)
 	defer v.Close()
 	nowhere := Blob{ID: object.MustID("0123456789012345678901234567890123456789"), Path: "nowhere"}

@@ -1,0 +1,176 @@
+package fetch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/artifactfs/artifactfs/fetch/pipeline"
+	"github.com/artifactfs/artifactfs/internal/metrics"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/prioritize"
+)
+
+// RawView reads the blobs of one mount as they are stored, with readahead, and prefetches them. Its
+// methods may be called from any goroutine.
+type RawView struct {
+	store *Store
+	tree  atomic.Pointer[object.ID] // the tree that the mount shows
+	ahead readahead
+
+	gone chan struct{} // closed by Close
+
+	mu       sync.Mutex
+	closed   bool
+	crawling bool         // the rest of the tree is being requested
+	sizing   *sizeRequest // in flight; nil: none. One at a time, since each requests thousands of sizes
+}
+
+// rawView returns the RawView of a mount that shows tree.
+func (s *Store) rawView(tree object.ID) *RawView {
+	s.blobPipe.NoteReader()
+	v := &RawView{store: s, gone: make(chan struct{})}
+	v.tree.Store(&tree)
+	return v
+}
+
+// size returns the size in bytes of a blob that is not known yet: from a mount's git directory, or
+// from the remote's object-info. ok is false if only the contents can show it.
+func (v *RawView) size(ctx context.Context, id object.ID, path string) (n int64, ok bool, err error) {
+	if n, ok := v.store.knownSize(id); ok {
+		return n, true, nil
+	}
+	if n, ok := v.store.localSize(id); ok {
+		return n, true, nil
+	}
+	if v.store.onSessionRemote(id) {
+		return 0, false, nil
+	}
+	return v.askSizes(ctx, id, path)
+}
+
+// Show sets the tree that the mount shows from now on.
+func (v *RawView) Show(tree object.ID) { v.tree.Store(&tree) }
+
+// shown returns the tree that the mount shows.
+func (v *RawView) shown() object.ID { return *v.tree.Load() }
+
+// Close ends all waits for objects of this view with context.Canceled.
+func (v *RawView) Close() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.closed {
+		v.closed = true
+		close(v.gone)
+	}
+}
+
+// untilClosed returns a context that also ends with the view.
+func (v *RawView) untilClosed(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-v.gone:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
+// Tree returns the entries of a tree. It waits while the tree is being fetched. The zero id is the
+// empty tree.
+func (v *RawView) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
+	if id.IsZero() {
+		return nil, nil
+	}
+	if entries, ok := v.store.memory.Tree(id); ok {
+		return entries, nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, v.store.blobPipe.Deadline(), ErrDeadline)
+	defer cancel()
+	closing, cancel := v.untilClosed(ctx)
+	defer cancel()
+	entries, err := v.store.Tree(closing, id)
+	if err != nil && errors.Is(context.Cause(ctx), ErrDeadline) && !errors.Is(err, ErrDeadline) {
+		err = fmt.Errorf("read tree %s: %w", id, ErrDeadline)
+		v.store.blobPipe.ReportFailure(err, func() { v.store.fetchTreeLater(id) })
+	}
+	return entries, err
+}
+
+// NoteLookup records that a reader looked at a file. Readers that look at what was read ahead are
+// crawlers.
+func (v *RawView) NoteLookup(b Blob) { v.ahead.looked(b.ID) }
+
+// openStored returns a blob's contents as they are stored. If they have to be fetched, the wants of
+// along are sent in the same request.
+func (v *RawView) openStored(ctx context.Context, id object.ID, path string, along func() pipeline.Neighbours) (Content, error) {
+	if c, ok := v.store.content(id); ok {
+		return c, nil
+	}
+	ok, err := v.store.materialize(id)
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		ctx, cancel := v.untilClosed(ctx)
+		defer cancel()
+		data, err := v.store.blobPipe.Wait(ctx, prioritize.Want{ID: id, Path: path}, along())
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", path, err)
+		}
+		if data != nil {
+			return memoryContent(data), nil
+		}
+	}
+	if c, here := v.store.content(id); here {
+		if !ok { // large contents were stored on disk, and are counted here
+			metrics.Charge(ctx, metrics.Fetched, 0, c.Size())
+		}
+		return c, nil
+	}
+	if _, err := v.store.materialize(id); err != nil { // a request for git stored them in a pack
+		return nil, err
+	}
+	if c, ok := v.store.content(id); ok {
+		return c, nil
+	}
+	return nil, fmt.Errorf("read %s: blob %s was evicted on arrival: the cache is too small", path, id)
+}
+
+// crawl requests everything after path, then everything before it: a reader reads the whole tree.
+func (v *RawView) crawl(path string) {
+	v.store.blobPipe.StartCrawl()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.crawling {
+		return
+	}
+	v.crawling = v.store.background(func(ctx context.Context) {
+		defer func() {
+			v.mu.Lock()
+			defer v.mu.Unlock()
+			v.crawling = false
+		}()
+		add := func(f file) bool {
+			if f.path != path && v.missing(f.id) {
+				v.store.blobPipe.Queue([]prioritize.Want{{ID: f.id, Class: prioritize.Readahead, Path: f.path}})
+			}
+			return v.store.blobPipe.AwaitRoom(ctx, crawlAhead)
+		}
+		v.store.walkFrom(ctx, v.shown(), path, add)
+		v.store.walkTree(ctx, v.shown(), "", add)
+	})
+}
+
+// missing reports whether a blob is not on this host.
+func (v *RawView) missing(id object.ID) bool {
+	_, here := v.store.contentSize(id)
+	return !here
+}
+
+// IsFetched reports whether a blob is on this host.
+func (v *RawView) IsFetched(b Blob) bool { return !v.missing(b.ID) }

@@ -1,0 +1,243 @@
+// Package endpoint describes how a remote is reached: its URL, the git configuration of the user
+// for that URL, and the environment in which the user's git, ssh and credential helpers run. It
+// sends nothing.
+package endpoint
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"path/filepath"
+	"strings"
+)
+
+// Scheme is the way to reach a remote.
+type Scheme uint8
+
+const (
+	Local Scheme = iota // path, or file://
+	HTTP                // http, https
+	SSH                 // ssh://, or host:path
+	Git                 // git://
+)
+
+// URL is the parsed URL of a remote. Secret is its password, which must never be printed.
+type URL struct {
+	Scheme    Scheme
+	Display   string   // without secrets
+	Raw       string   // as given, for url.<base>.Rewrite; may hold the secret
+	Base      *url.URL // http only, without user
+	User      string
+	Secret    string
+	HasSecret bool
+	Host      string // without port, decoded
+	Port      string // "" for the scheme's own
+	Path      string // decoded; not for HTTP
+}
+
+func (e *URL) String() string { return e.Display }
+
+// ErrURL means that a remote URL could not be parsed.
+var ErrURL = errors.New("malformed remote URL")
+
+// Malformed is the error of a URL that cannot be parsed. It repeats no part that may be a secret.
+type Malformed string
+
+func (m Malformed) Error() string        { return "parse remote URL: " + string(m) }
+func (m Malformed) Is(target error) bool { return target == ErrURL }
+
+// Parse parses the URL of a remote like git's connect.c: with "://" it is a URL, with a colon
+// before the first slash it is host:path over ssh, and anything else is a local path. Errors do not
+// repeat the URL, which may hold a secret.
+func Parse(raw string) (*URL, error) {
+	if raw == "" {
+		return nil, Malformed("empty")
+	}
+	if strings.ContainsFunc(raw, func(c rune) bool { return c < ' ' || c == 0x7f }) {
+		return nil, Malformed("control character")
+	}
+	name, rest, isURL := strings.Cut(raw, "://")
+	if isURL && isSchemeName(name) {
+		switch strings.ToLower(name) {
+		case "http", "https":
+			return parseHTTP(raw)
+		case "ssh", "git+ssh", "ssh+git":
+			return parseAuthority(SSH, raw, rest)
+		case "git":
+			return parseAuthority(Git, raw, rest)
+		case "file":
+			return parseFile(raw, rest)
+		}
+		return nil, Malformed(fmt.Sprintf("unknown scheme %q", name))
+	}
+	colon, slash := strings.IndexByte(raw, ':'), strings.IndexByte(raw, '/')
+	if host, rest, ok := scpBracket(raw); ok {
+		return newSSH(raw, host, rest)
+	}
+	if colon > 0 && (slash < 0 || colon < slash) {
+		// The user meant a URL. To ssh, the user would be a host, and the password a path in an
+		// argument that every process can read.
+		if first, _, _ := strings.Cut(raw[colon+1:], "/"); strings.Contains(first, "@") && !strings.Contains(raw[:colon], "@") {
+			return nil, Malformed("USER:PASSWORD@HOST without a scheme")
+		}
+		return newSSH(raw, raw[:colon], raw[colon+1:])
+	}
+	return newLocal(raw, raw)
+}
+
+func isSchemeName(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(c rune) bool {
+		return !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '+' || c == '-' || c == '.')
+	})
+}
+
+// scpBracket splits "[host:port]:path" and "[::1]:path", both also after "user@".
+func scpBracket(raw string) (host, path string, ok bool) {
+	user := ""
+	if at := strings.Index(raw, "@["); at > 0 && !strings.ContainsAny(raw[:at], "/:[") {
+		user, raw = raw[:at+1], raw[at+1:]
+	}
+	end := strings.Index(raw, "]:")
+	if !strings.HasPrefix(raw, "[") || end < 0 || strings.Contains(raw[:end], "/") {
+		return "", "", false
+	}
+	return user + raw[:end+1], raw[end+2:], true
+}
+
+func newLocal(raw, path string) (*URL, error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("parse remote path: %w", err)
+	}
+	return &URL{Scheme: Local, Display: abs, Raw: raw, Path: abs}, nil
+}
+
+func parseFile(raw, rest string) (*URL, error) {
+	host, path, ok := strings.Cut(rest, "/")
+	if !ok || host != "" && host != "localhost" {
+		return nil, Malformed("file URL without an absolute local path")
+	}
+	path, err := url.PathUnescape("/" + path)
+	if err != nil || strings.IndexByte(path, 0) >= 0 {
+		return nil, Malformed("bad escape in path")
+	}
+	ep, err := newLocal(raw, path)
+	if err == nil {
+		ep.Display = (&url.URL{Scheme: "file", Path: ep.Path}).String()
+	}
+	return ep, err
+}
+
+func parseHTTP(raw string) (*URL, error) {
+	u, err := url.Parse(raw)
+	if err != nil { // the cause quotes parts of the URL
+		return nil, Malformed("malformed")
+	}
+	if u.Hostname() == "" {
+		return nil, Malformed("no host")
+	}
+	ep := &URL{Scheme: HTTP, Raw: raw, Host: u.Hostname(), Port: u.Port()}
+	ep.User = u.User.Username()
+	ep.Secret, ep.HasSecret = u.User.Password()
+	if strings.ContainsFunc(ep.User+ep.Secret+u.Path+u.Host, func(c rune) bool { return c < ' ' || c == 0x7f }) {
+		return nil, Malformed("control character") // would forge lines of git's credential protocol
+	}
+	u.User, u.Fragment, u.RawFragment = nil, "", ""
+	u.Scheme, u.Host = strings.ToLower(u.Scheme), strings.ToLower(u.Host)
+	shown := *u
+	shown.RawQuery, shown.ForceQuery = "", false
+	ep.Base, ep.Display = u, shown.String()
+	return ep, nil
+}
+
+// parseAuthority reads user@host:port/path of ssh and git URLs.
+func parseAuthority(s Scheme, raw, rest string) (*URL, error) {
+	authority, path, ok := strings.Cut(rest, "/")
+	if !ok {
+		return nil, Malformed("no path")
+	}
+	path, err := url.PathUnescape("/" + path)
+	if err != nil {
+		return nil, Malformed("bad escape in path")
+	}
+	if authority, err = url.PathUnescape(authority); err != nil {
+		return nil, Malformed("bad escape in host")
+	}
+	if strings.HasPrefix(path, "/~") { // relative to a home directory, as in git
+		path = path[1:]
+	}
+	return newHosted(s, raw, authority, path)
+}
+
+func newSSH(raw, authority, path string) (*URL, error) {
+	user, host := "", authority
+	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
+		user, host = authority[:at+1], authority[at+1:]
+	}
+	// "[host:port]:path" is git's scp-like syntax with a port; "[::1]:path" is an address.
+	if inner, ok := strings.CutPrefix(host, "["); ok && strings.Count(inner, ":") == 1 {
+		authority = user + strings.TrimSuffix(inner, "]")
+	}
+	ep, err := newHosted(SSH, raw, authority, path)
+	if err == nil && ep.User == "" {
+		ep.Display = raw
+	}
+	return ep, err
+}
+
+func newHosted(s Scheme, raw, authority, path string) (*URL, error) {
+	ep := &URL{Scheme: s, Raw: raw, Path: path, Host: authority}
+	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
+		ep.User, ep.Host = authority[:at], authority[at+1:]
+		ep.User, ep.Secret, ep.HasSecret = strings.Cut(ep.User, ":")
+	}
+	if strings.HasPrefix(ep.Host, "[") {
+		end := strings.IndexByte(ep.Host, ']')
+		if end < 0 || end+1 < len(ep.Host) && ep.Host[end+1] != ':' {
+			return nil, Malformed("bad host")
+		}
+		ep.Host, ep.Port = ep.Host[1:end], strings.TrimPrefix(ep.Host[end+1:], ":")
+	} else {
+		ep.Host, ep.Port, _ = strings.Cut(ep.Host, ":")
+	}
+	// A host, user or path that begins with '-' would be taken for an option by ssh or
+	// git-upload-pack (CVE-2017-1000117); control characters would end a line of the git://
+	// request.
+	all := ep.User + ep.Host + ep.Port + path
+	switch {
+	case ep.Host == "":
+		return nil, Malformed("no host")
+	case path == "" || path == "/":
+		return nil, Malformed("no path")
+	case ep.Host[0] == '-' || strings.HasPrefix(ep.User, "-") || path[0] == '-':
+		return nil, Malformed("host, user or path begins with '-'")
+	case strings.ContainsFunc(all, func(c rune) bool { return c < ' ' || c == 0x7f }):
+		return nil, Malformed("control character")
+	case strings.Trim(ep.Port, "0123456789") != "" || len(ep.Port) > 5:
+		return nil, Malformed("bad port")
+	case ep.User == "" && ep.HasSecret, strings.ContainsAny(ep.Host, " /@"):
+		return nil, Malformed("bad host")
+	}
+	ep.Display = ep.spell()
+	return ep, nil
+}
+
+func (e *URL) spell() string {
+	u := url.URL{Scheme: "ssh", Host: e.Host, Path: e.Path}
+	if e.Scheme == Git {
+		u.Scheme = "git"
+	}
+	if e.Port != "" {
+		u.Host = net.JoinHostPort(e.Host, e.Port)
+	} else if strings.Contains(e.Host, ":") {
+		u.Host = "[" + e.Host + "]"
+	}
+	if e.User != "" && e.Scheme == SSH { // a login name such as git@, no secret
+		u.User = url.User(e.User)
+	}
+	if !strings.HasPrefix(u.Path, "/") {
+		u.Path = "/" + u.Path
+	}
+	return u.String()
+}
