@@ -184,9 +184,9 @@ func (w *world) open(scheme, repo string) (url string, args []string) {
 	return filepath.Join(w.repos, repo), nil
 }
 
-// A file of half a GiB is read piece by piece, and the daemon never holds it.
+// A file of one GiB is read piece by piece, and the daemon never holds it.
 func TestHugeFile(t *testing.T) {
-	const size, block, most = 512 << 20, 1<<20 + 13, 200 << 10 // most: KiB
+	const size, block, most = 1 << 30, 1<<20 + 13, 200 << 10 // most: KiB
 	w := newWorld(t)
 	r := w.repo("huge.git", object.SHA1)
 	plain := filepath.Join(w.root, "huge")
