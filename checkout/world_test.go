@@ -138,10 +138,9 @@ type world struct {
 
 // repo is a git repository with the commits of some trees, which worlds begin as copies of.
 type repo struct {
-	dir     string
-	commits []string
-	src     *worktreetest.Source
-	trees   []object.ID
+	dir   string
+	src   *worktreetest.Source
+	trees []object.ID
 }
 
 func run(t testing.TB, dir string, stdin []byte, args ...string) (string, error) {
