@@ -17,78 +17,81 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// table hands out nodes. It is two files: records of 64 bytes, whose index is the node, and the bytes of names.
-// Record 0 is the header, record 1 the root. Both files are in the byte order of the host and are read only on it.
+// table allocates the nodes of the base tree. It consists of two files: records of 64 bytes, whose index is the node, and the
+// bytes of the names. Record 0 is the header, record 1 the root. Both files are in the byte order of the host and are read
+// only on that host.
 //
-// A directory's children are added as one block: names, records, and last, by one atomic store into the
-// directory's own record, where the block is. A process killed before that store leaves bytes that nothing
-// refers to and that the successor overwrites; no node of an unpublished block was ever told to anybody.
+// The children of a directory are added as one block: first the names, then the records, and last, by one atomic store into
+// the directory's own record, the position of the block. A process that is killed before that store leaves bytes that nothing
+// refers to and that the successor overwrites. No node of such an unpublished block was ever sent to the kernel.
 //
-// Power loss may take any page that was not synced. The table is synced before a log that names its nodes is
-// (table.sync), and says itself how far it is synced: behind that, blocks that did not reach the disk are forgotten
-// together with what is below them (check.go). Their numbers are not used again, so that the records have gaps.
+// A power loss may destroy any page that was not synced. The table is synced before a log that refers to its nodes is
+// (table.sync), and its header records how many records were synced. Behind these, blocks that did not reach the disk are
+// dropped together with everything below them (check.go). Their numbers are not used again, so the records have gaps.
 //
-// Besides the base tree's root there may be roots of other trees (roots.go), whose nodes are handed out like the base's.
+// Beside the root of the base tree there may be roots of other trees (roots.go), whose nodes are allocated in the same way.
 type table struct {
 	fs             disk.FS
 	records, names *mapped.File
 	kernel         *kernelState
-	unlock         func() // releases the lock that is held as long as the table is open
+	unlock         func() // releases the lock file that is held as long as the table is open
 
 	nodes, dirs atomic.Int64  // see Counts
-	next        atomic.Uint64 // the first free record
+	next        atomic.Uint64 // index of the first free record
 
-	append   sync.Mutex // held to add a block: memory copies and growth of the files, never while asking a Source
-	nextName uint64     // guarded by append: the first free byte of names
-	roots    []Node     // guarded by append: the further roots, the latest first
+	append   sync.Mutex // held while a block is added: for memory copies and growth of the files, never during a call of a Source
+	nextName uint64     // offset of the first free byte of names; guarded by append
+	roots    []Node     // further roots, the latest first; guarded by append
 
-	syncing sync.Mutex // held to sync: nothing but disk is waited for under it, and append is taken for a moment
-	synced  uint64     // guarded by syncing: next, when all before it was synced
+	syncing sync.Mutex // held during sync, which waits only for the disk and takes append for a moment
+	synced  uint64     // lower bound of the number of records that are on disk
 }
 
-// record is what is known of one node. All but state is fixed once the record is published.
+// record describes one node, in the format of the file. All fields except state, touched and lookups are constant once the
+// record is published.
 type record struct {
 	id      [32]byte
-	state   atomic.Uint64 // files and links: size in bytes plus one; directories: first child << 32 | children; 0: unknown
-	name    uint64        // offset in names << 8 | length
-	parent  uint32
-	crc     uint32 // crc32c of the name and of the fields above but state, and kind and idLen
-	kind    kind   // 0: no node
+	state   atomic.Uint64 // file, link: size in bytes + 1; directory: first child << 32 | number of children; 0: unknown
+	name    uint64        // offset in names << 8 | length; of a further root: the previous root << 8
+	parent  uint32        // node of the directory; the record's own node if it is a root
+	crc     uint32        // crc32c of the name and of id, name, parent, kind and idLen
+	kind    kind          // 0: the record is not a node
 	idLen   uint8
-	touched uint8 // changed to make the page dirty again (touch); means nothing
+	touched uint8 // counter that touch increments only to make the page dirty
 	_       [1]byte
-	lookups atomic.Uint32 // how often the kernel was told of it; it means something to who takes its mount over
+	lookups atomic.Uint32 // the kernel's lookup count, which a takeover continues
 }
 
-// header is record 0.
+// header is record 0, in the format of the file.
 type header struct {
 	magic   [8]byte
-	version uint32   // in host byte order: a table from a host of the other order is refused by it
-	size    uint32   // of a record
-	boot    [16]byte // which run of the host's kernel wrote to it last
+	version uint32   // in host byte order: a table of a host with the other byte order has no known version
+	size    uint32   // size of a record, in bytes
+	boot    [16]byte // boot ID of the host when the table was last opened
 	synced  uint64   // records that are on disk, at least
-	// The latest of the further roots, as the table has it and as it had it when it was synced; 0: there is none.
+	// root is the latest of the further roots, rootSynced its value at the last sync; 0: no further root.
 	root, rootSynced uint32
-	failed           uint32 // 1: the last sync failed, and the kernel may have given up any page
+	failed           uint32 // 1: the last sync failed, and the kernel may have marked unwritten pages as clean
 	_                [12]byte
 }
 
+// tableHeader contains the constant fields of a header that this version writes.
 var tableHeader = header{magic: [8]byte{'A', 'F', 'S', 'n', 'o', 'd', 'e', 's'}, version: versionRoots, size: recordSize}
 
 const (
-	versionOneTree = 2 // there are no further roots
-	versionRoots   = 3
+	versionOneTree = 2 // format without further roots, which can still be read
+	versionRoots   = 3 // format with further roots
 )
 
 const (
-	chunkBits      = 20 // by how much the table's files grow, in bytes as a power of two
-	smallChunkBits = 16 // by how much the files beside it do
-	chunkSize      = 1 << chunkBits
+	chunkBits      = 20             // binary logarithm of the number of bytes by which the files of the table grow
+	smallChunkBits = 16             // the same for the smaller files beside the table
+	chunkSize      = 1 << chunkBits // in bytes; no name straddles two chunks
 )
 
 const (
-	recordSize = 64
-	maxNode    = 1<<32 - 1 // nodes are kept in 32 bits; a tree of four thousand million paths is out of reach
+	recordSize = 64        // in bytes
+	maxNode    = 1<<32 - 1 // highest node: nodes are stored in 32 bits
 	maxName    = object.MaxNameLen
 )
 
@@ -98,6 +101,7 @@ var (
 	_ [recordSize]byte = [unsafe.Sizeof(header{})]byte{}
 )
 
+// kind is the type of a node, as git's tree entries distinguish it. The values are part of the file format.
 type kind uint8
 
 const (
@@ -105,11 +109,13 @@ const (
 	kindExec
 	kindSymlink
 	kindDir
-	kindGitlink
+	kindGitlink // submodule, which the mount shows as an empty directory
 )
 
+// isDir reports whether the mount shows the node as a directory.
 func (k kind) isDir() bool { return k == kindDir || k == kindGitlink }
 
+// kindOf returns the kind of a tree entry by its git mode.
 func kindOf(m object.Mode) (kind, bool) {
 	switch m {
 	case object.ModeFile:
@@ -126,7 +132,7 @@ func kindOf(m object.Mode) (kind, bool) {
 	return 0, false
 }
 
-// mode is what git calls it.
+// mode returns the git mode of a kind.
 func (k kind) mode() object.Mode {
 	switch k {
 	case kindFile:
@@ -140,28 +146,31 @@ func (k kind) mode() object.Mode {
 	case kindGitlink:
 		return object.ModeGitlink
 	}
-	panic(fmt.Sprintf("kind %d", k)) // check refuses a table with any other
+	panic(fmt.Sprintf("kind %d", k)) // unreachable: check refuses a table with any other kind
 }
 
-// block is where a directory's children are.
+// block is the position of a directory's children in the table: count consecutive nodes from first on.
 type block struct {
 	first Node
 	count int
 }
 
+// block returns the block of a directory, and false if its tree was not read yet.
 func (r *record) block() (block, bool) {
 	s := r.state.Load()
 	return block{Node(s >> 32), int(s & maxNode)}, s != 0
 }
 
+// size returns the length of a file's contents in bytes, and false if it is not known.
 func (r *record) size() (int64, bool) {
 	s := r.state.Load()
 	return int64(s - 1), s != 0
 }
 
+// setSize records the length of a file's contents, in bytes. Concurrent callers may store it.
 func (r *record) setSize(n int64) { r.state.Store(uint64(n) + 1) }
 
-// objectID is the zero ID for the root of an empty working tree.
+// objectID returns the object ID of a node: the zero ID for the root of an empty base tree.
 func (r *record) objectID() object.ID {
 	id, _ := object.FromBytes(r.id[:r.idLen])
 	return id
@@ -169,6 +178,7 @@ func (r *record) objectID() object.ID {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
+// sum returns the checksum of a record with this name (record.crc).
 func (r *record) sum(name string) uint32 {
 	var b [32 + 8 + 4 + 2]byte
 	n := copy(b[:], r.id[:])
@@ -178,8 +188,8 @@ func (r *record) sum(name string) uint32 {
 	return crc32.Update(crc32.Update(0, castagnoli, b[:]), castagnoli, unsafe.Slice(unsafe.StringData(name), len(name)))
 }
 
-// openTable opens or starts the table of a base tree. A table that it did not write, or not for this tree, is
-// ErrTable.
+// openTable opens the table of a base tree, or creates it if it does not exist. It returns ErrTable for a file that is not
+// a valid table or is a table of another tree. takeOver means that the kernel still has the mount of the previous process.
 func openTable(on disk.FS, path string, root object.ID, takeOver bool) (*table, error) {
 	boot, err := disk.BootUUID(on)
 	if err != nil {
@@ -198,10 +208,11 @@ func openTable(on disk.FS, path string, root object.ID, takeOver bool) (*table, 
 	return t, nil
 }
 
-// lock keeps a second process from handing out the same nodes; the kernel drops it when the threads of this one have
-// ended. For those of the dead process a takeover waits, but not for one that waits for an answer of its own mount, and
-// so for us (fuse.WithoutDevice): it has closed this file. What it keeps is the process's memory, and with that every
-// file that is mapped there. So the lock is that of a file of its own.
+// lock takes the lock file of a table, so that no second process allocates the same nodes. The kernel releases the lock
+// when all threads of the process have ended. A takeover waits up to lockWait for the threads of the dead process. One of
+// these threads may be blocked until the mount, which this process serves, answers it (fuse.WithoutDevice). Such a thread
+// has closed the lock file, but keeps the process's memory and all files mapped into it. For that reason the lock is on a
+// separate file, which is never mapped.
 func lock(path string, takeOver bool) (unlock func(), err error) {
 	for start := time.Now(); ; time.Sleep(time.Millisecond) {
 		unlock, err := disk.TryLock(path)
@@ -211,8 +222,10 @@ func lock(path string, takeOver bool) (unlock func(), err error) {
 	}
 }
 
+// lockWait is the longest time that a takeover waits for the lock of the dead process.
 const lockWait = 5 * time.Second
 
+// open opens the remaining files, and continues the table or creates a new one.
 func (t *table) open(path string, root object.ID, boot [16]byte, takeOver bool) (err error) {
 	if t.names, err = mapped.Open(t.fs, path+".names", chunkBits); err != nil {
 		return err
@@ -236,10 +249,10 @@ func (t *table) open(path string, root object.ID, boot [16]byte, takeOver bool) 
 	return t.kernel.start(t, boot)
 }
 
-// fresh reports whether start never got to its end.
+// fresh reports whether the table was never completely created.
 func (t *table) fresh() bool { return t.records.Len() == 0 || t.header().magic == [8]byte{} }
 
-// start writes the root, then the header, and of that the magic last: a table is either started or fresh.
+// start creates the table: the root, then the header with its magic last. So a table is complete or has no magic (fresh).
 func (t *table) start(root object.ID, boot [16]byte) error {
 	if err := t.records.Grow(chunkSize); err != nil {
 		return err
@@ -259,6 +272,7 @@ func (t *table) start(root object.ID, boot [16]byte) error {
 	return nil
 }
 
+// close closes all files and releases the lock. It must work after a failed open as well.
 func (t *table) close() error {
 	errs := []error{t.records.Close()}
 	if t.names != nil {
@@ -271,14 +285,15 @@ func (t *table) close() error {
 	return errors.Join(errs...)
 }
 
+// header returns record 0 as a header.
 func (t *table) header() *header { return (*header)(unsafe.Pointer(t.rec(0))) }
 
-// rec returns a record that is known to lie in the file.
+// rec returns the record of a node that is known to lie in the file.
 func (t *table) rec(n Node) *record {
 	return (*record)(unsafe.Pointer(&t.records.At(uint64(n)*recordSize, recordSize)[0]))
 }
 
-// record returns the record of a node that was handed out.
+// record returns the record of a node, and false if the node is not in the table.
 func (t *table) record(n Node) (*record, bool) {
 	if n < Root || uint64(n) >= t.next.Load() {
 		return nil, false
@@ -287,7 +302,7 @@ func (t *table) record(n Node) (*record, bool) {
 	return r, r.kind != 0
 }
 
-// name returns a record's name; it lies in the mapping and is valid inside the gate only.
+// name returns the name of a record. The string is memory of the mapping and is valid only inside the gate.
 func (t *table) name(r *record) string {
 	n := r.name & maxName
 	if n == 0 {
@@ -319,7 +334,7 @@ func (t *table) path(n Node) string {
 	return string(b)
 }
 
-// search finds a name in a block.
+// search looks up a name in a block, by binary search.
 func (t *table) search(b block, name string) (Node, bool) {
 	i, ok := sort.Find(b.count, func(i int) int {
 		return strings.Compare(name, t.name(t.rec(b.first+Node(i))))
@@ -330,8 +345,8 @@ func (t *table) search(b block, name string) (Node, bool) {
 	return b.first + Node(i), true
 }
 
-// add publishes the children of a directory, which are in byte order of their names. If somebody else was first,
-// theirs stand.
+// add publishes the children of a directory. entries must be in byte order of their names. If the directory has a block
+// already, because another goroutine was faster, that block is returned.
 func (t *table) add(dir Node, entries []object.TreeEntry) (block, error) {
 	if err := checkEntries(entries); err != nil {
 		return block{}, err
@@ -354,7 +369,7 @@ func (t *table) add(dir Node, entries []object.TreeEntry) (block, error) {
 	for i, e := range entries {
 		at, err := t.addName(e.Name)
 		if err != nil {
-			t.nextName = nextName // or every attempt on a full disk would leave names that nothing refers to
+			t.nextName = nextName // otherwise every attempt on a full disk would leave unused names
 			return block{}, err
 		}
 		r := t.rec(b.first + Node(i))
@@ -364,13 +379,13 @@ func (t *table) add(dir Node, entries []object.TreeEntry) (block, error) {
 		r.crc = r.sum(e.Name)
 	}
 	t.next.Store(uint64(b.first) + uint64(b.count))
-	parent.state.Store(uint64(b.first)<<32 | uint64(b.count)) // from here on the block exists
+	parent.state.Store(uint64(b.first)<<32 | uint64(b.count)) // publishes the block
 	t.nodes.Add(int64(b.count))
 	t.dirs.Add(1)
 	return b, nil
 }
 
-// grow makes room for the nodes before next.
+// grow makes the files large enough for all nodes before next.
 func (t *table) grow(next Node) error {
 	if err := t.kernel.grow(next); err != nil {
 		return err
@@ -378,7 +393,7 @@ func (t *table) grow(next Node) error {
 	return t.records.Grow(int64(next) * recordSize)
 }
 
-// addName appends a name and gives its offset. A name never straddles two chunks.
+// addName appends a name and returns its offset. A name never straddles two chunks. t.append is held.
 func (t *table) addName(name string) (uint64, error) {
 	at := t.nextName
 	if at%chunkSize+uint64(len(name)) > chunkSize {

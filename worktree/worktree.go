@@ -1,62 +1,65 @@
-// Package worktree is the namespace of a mount: it maps paths to nodes, and nodes to attributes and contents. It does not
-// know FUSE; package fuse connects it to the kernel.
+// Package worktree implements the namespace of a mount: it maps paths to nodes, and nodes to attributes and contents. It does
+// not know FUSE; package fuse connects it to the kernel.
 //
 // # Promises
-//   - A node is stable as long as the session lives and is the inode number. The nodes of the base tree are allocated in a
-//     table on disk that survives the process, so that a successor gives every path the node it had.
-//   - A size is right, or the call waits for it; a directory is complete, or the call waits for it.
-//   - Nothing is read before it is wanted: the tree of a directory when it is first looked into, a size when it is first
-//     asked for, contents when they are read or partly overwritten. To rename, link, remove, truncate to zero or change the
-//     attributes of a file that was never read fetches nothing.
-//   - A change has happened or has failed. Objects that it needs are fetched before it, never in its middle.
+//   - A node is the inode number of a file, and it stays the same as long as the session exists. The nodes of the base tree
+//     are allocated in a table on disk that survives the process, so that a successor uses the same node for every path.
+//   - A size is exact, or the call waits until it is known; a directory is complete, or the call waits until its tree is
+//     fetched.
+//   - Nothing is fetched before it is needed: the tree of a directory when a name in it is first looked up, a size when it is
+//     first requested, contents when they are read or partly overwritten. Renaming, linking, removing, truncating to zero or
+//     changing the attributes of a file whose contents are missing fetches nothing.
+//   - A change is made completely or not at all. Objects that it needs are fetched before it starts.
 //
 // Terms: the base tree is the git tree that unchanged paths are read from. A block is the run of consecutive nodes that are
-// the children of a directory of the base tree, in byte order of their names. The overlay has everything that differs
-// (package overlay). A base node is promoted when the overlay has its inode; it keeps its number and its record, and a
-// Source is still asked for the record's path. A graft is a path that shows a blob of another tree: its node is below a
-// further root of the inode table, and is a base node in everything else (Graft).
+// the children of one directory of the base tree, in byte order of their names. The overlay stores everything that differs
+// from the base tree (package overlay). A node of the base tree, a base node, is promoted when the overlay stores its inode;
+// it keeps its number and its record in the table, and the Source is still asked for contents under the path of that record.
+// An own node is a node that the overlay created. A graft is a path that shows a blob of another tree: its node is below a
+// further root of the inode table, and is a base node in every other respect (Graft).
 //
 // # How base tree and overlay are merged
 //
-// The overlay is asked first, for a name and for an inode; if it has neither, the base tree is asked. A name of a block that
-// was removed is hidden in the overlay. A name of the block that is created again is listed at its old position, so that
-// positions in a listing stay valid across renames.
+// Every lookup of a name or an inode asks the overlay first, and the base tree if the overlay does not store it. A name of a
+// block that was removed is marked as hidden in the overlay. If a name of the block is created again, it is listed at its old
+// position, so that positions in a listing stay valid across renames.
 //
 // # Changes
 //
-// Every change is recorded in the change journal (package journal), so that Changes can return what differs since a journal
-// position. It is recorded before it is made: within the Update that makes it or, if it changes contents, under Layer.View,
-// because no path changes meanwhile. The file ".git" in the root is in the overlay and counts as no change (gitfile.go).
+// Every change is recorded in the change journal (package journal), so that Changes can return the paths that differ since a
+// journal position. The record is written before the change is made: within the Update that makes the change or, if it
+// changes contents, under Layer.View, because no path changes meanwhile. The file ".git" in the root is stored in the overlay
+// and does not count as a change (gitfile.go).
 //
 // # Freeze
 //
 // A freeze returns the differences since a journal position, all of them as of one moment, with contents that can be read
-// while programs change the files. Most of the work is done before the moment, while no request waits: listing directory
-// after directory and pinning their contents in the overlay. Whatever changes meanwhile is in the journal behind the
-// position that was returned first; at the moment, under Layer.Freeze, only that is listed again and replaces what was
-// listed before. So requests wait for the changes of a few milliseconds, however many files differ.
+// while programs continue to change the files. Most of the work is done before that moment, while no request waits: listing
+// one directory after the other and pinning the contents in the overlay. Every change made meanwhile is in the journal behind
+// the position that was returned first. At the moment of the freeze, under Layer.Freeze, only these paths are listed again and
+// replace the earlier entries. So requests wait for the changes of a few milliseconds, however many files differ.
 //
 // # Takeover
 //
-// The kernel may keep its mount when the process dies, and the next process opens the Tree with Options.TakeOver. The state
-// that the kernel relies on is in mapped files, as the dead process left it: lookup counts of base nodes in the table, of
-// own nodes in the overlay; the four bits of Shown and the length of the table (kernelstate.go); and which files programs
-// are writing to (changes.go). So nodes without a name that are still open live on, positions in listings stay valid, and a
-// request that is repeated is executed once (request.go). A lookup count may be too high, if the process died between the
-// count and the reply: that node stays until the mount ends. It is never too low. An Open without TakeOver discards all of
-// that state.
+// The kernel may keep its mount when the process dies, and the next process then opens the Tree with Options.TakeOver. The
+// state that the kernel relies on is stored in mapped files, which survive the dead process: the lookup counts of base nodes
+// in the table and those of own nodes in the overlay; four bits for each base node (Shown) and the length of the table
+// (kernelstate.go); and the set of files that programs are writing to (changes.go). So nodes without a name that are still
+// open stay valid, positions in listings stay valid, and a request that the kernel repeats is executed once (request.go). A
+// lookup count may be too high, if the process died between the count and the reply: that node stays until the mount ends. It
+// is never too low. An Open without TakeOver discards all of that state.
 //
 // # Power cuts
 //
-// All files go through disk.FS, and a test cuts the power at every operation. The table is synced before a log that names
-// its nodes is. The journal is closed last: a clean journal on another boot means that no change is missing in it, and it
-// begins anew if the overlay may have gone back to an earlier state.
+// All files are accessed through disk.FS, so that a test can cut the power at every operation. The table is synced before a
+// log that refers to its nodes is. The journal is closed last: a clean journal that is found on another boot contains every
+// change. The journal begins a new epoch if the overlay may have returned to an earlier state.
 //
 // # Locks
 //
-// A change first gets the blocks that it needs, without a lock (they never change), and is then decided and made within one
+// A change first reads the blocks that it needs, without a lock (blocks never change), and is then checked and made within one
 // overlay.Layer.Update, which excludes all others. Contents are guarded by their overlay.File. No lock is held while a
-// Source is asked, so that one slow object delays only the requests that need it. Lock order:
+// Source is called, so that one slow object delays only the requests that need it. Lock order:
 //
 //	overlay's cut -> overlay.File -> overlay.Layer
 //	overlay.Layer -> journal.Journal
@@ -83,127 +86,131 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/journal"
 )
 
-// Node names a file, directory or link of the mount; it is also its inode number. Zero names nothing.
+// Node is the number of a file, directory or symbolic link of the mount; it is also its inode number. Zero is no node.
 type Node = overlay.Node
 
-// Root is the mount's root directory, whatever is mounted.
+// Root is the node of the mount's root directory, in every mount.
 const Root Node = 1
 
-// Blob is a blob where the mount shows it: how a file's content looks may depend on its path (attributes).
+// Blob is a blob together with the place where the mount shows it. The place matters because git attributes, which are
+// selected by path, may convert the contents.
 type Blob struct {
 	ID   object.ID
-	Path string    // relative to the mount's root, without a leading slash
-	Link bool      // it is a symbolic link's target
-	Tree object.ID // the root tree that has it there, whose attributes count
+	Path string    // path relative to the mount's root, without a leading slash
+	Link bool      // whether the blob is the target of a symbolic link
+	Tree object.ID // root tree that contains the blob at Path; its .gitattributes files apply
 }
 
-// Content is a blob's content, readable until Release.
+// Content is the contents of a blob as the mount shows them. They can be read until Release.
 type Content interface {
 	io.ReaderAt
 	Size() int64
 	Release()
 }
 
-// Source returns what the nodes are made of. Every method may be called at the same time from many goroutines.
+// Source supplies the trees, sizes and contents of base nodes. All of its methods may be called concurrently.
 type Source interface {
-	// Tree returns a tree's entries, waiting for it to arrive. The caller does not change them.
+	// Tree returns the entries of a tree. It waits until the tree is fetched. The caller must not modify the slice.
 	Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
-	// Size returns the exact length of what is shown of a blob, in bytes, waiting for whatever tells it.
+	// Size returns the exact length of the contents that the mount shows for a blob, in bytes. It waits for the objects
+	// from which the length is computed.
 	Size(ctx context.Context, b Blob) (int64, error)
-	// KnownSize returns the length if it needs no waiting.
+	// KnownSize returns the same length as Size if that needs no waiting.
 	KnownSize(b Blob) (size int64, ok bool)
-	// Looked hears that a reader came upon a file whose size the Tree does not know yet: who walks on can be told from who
-	// does not.
+	// Looked records that a reader looked up a file whose size the Tree does not know yet. From the sequence of lookups the
+	// Source detects a program that walks through a directory.
 	Looked(b Blob)
-	// Open returns what is shown of a blob, verified, waiting for it to arrive.
+	// Open returns the contents that the mount shows for a blob, verified. It waits until the blob is fetched.
 	Open(ctx context.Context, b Blob) (Content, error)
 }
 
+// Errors that the methods of a Tree return, besides values of syscall.Errno.
 var (
 	ErrNotExist = fs.ErrNotExist
 	ErrNotDir   = errors.New("not a directory")
 	ErrIsDir    = errors.New("is a directory")
 	ErrNotLink  = errors.New("not a symbolic link")
-	ErrNoNode   = errors.New("no such node")           // the node was never handed out
-	ErrClosed   = errors.New("working tree is closed") // after Close
-	ErrTable    = errors.New("bad inode table")        // the file read back is no table of this tree
+	ErrNoNode   = errors.New("no such node")           // the table and the overlay know no such node
+	ErrClosed   = errors.New("working tree is closed") // returned by every method after Close
+	ErrTable    = errors.New("bad inode table")        // the file is not an inode table, is damaged, or belongs to another base tree
 	ErrResized  = errors.New("the content has another size than announced")
 )
 
-// Options describe what is mounted.
+// Options configure Open.
 type Options struct {
-	Root     object.ID // the base tree; the zero ID is an empty directory
-	Time     time.Time // modification time of every path
-	UID, GID uint32    // owner of every path of the base tree
+	Root     object.ID // base tree; the zero ID is an empty directory
+	Time     time.Time // modification time of every unchanged path
+	UID, GID uint32    // owner and group of every unchanged path of the base tree
 
-	// Overlay is the directory that keeps what is changed. "": nothing can be changed, every attempt is EROFS.
+	// Overlay is the directory of the overlay, which stores all changes. If it is empty, the Tree is read-only and every
+	// change fails with EROFS.
 	Overlay         string
-	OverlayReadOnly bool        // what was changed is shown, and nothing can be changed any more
-	KeepRemoved     bool        // what is removed or overwritten is kept for a checkpoint (MassRemoval)
-	ReadOnly        bool        // nothing can be changed through the Tree, though it has an overlay
-	GitFile         string      // the content of the file ".git" in the root, which Open puts into the overlay; "": there is none
-	GitDir          bool        // ".git" is a directory instead, for something to be mounted over it
-	Journal         string      // the file of the change journal; "": Changes does not know what changed
+	OverlayReadOnly bool        // show the changes that the overlay contains, but write nothing to it
+	KeepRemoved     bool        // keep the contents of removed and overwritten files for a checkpoint (MassRemoval)
+	ReadOnly        bool        // fail all changes with EROFS, except those made by Graft
+	GitFile         string      // contents of the file ".git" in the root, which Open writes to the overlay; "": no such file
+	GitDir          bool        // make ".git" an empty directory instead, as the mount point of another mount
+	Journal         string      // path of the change journal; "": no journal, and Changes returns All
 	Log             *zap.Logger // nil: no log
 	FS              disk.FS     // nil: disk.OS; tests pass one that fails
 
-	// TakeOver says that the kernel still has the mount that a process served which is dead: what it was told of nodes
-	// counts, and its requests may come again (Request). False: a kernel that knows nothing yet.
+	// TakeOver states that the kernel still has the mount that a dead process served: the kernel's lookup counts remain
+	// valid, and it may repeat requests (Request). Without TakeOver the kernel holds no reference to any node.
 	TakeOver bool
 }
 
-// Attr is what stat says of a node.
+// Attr is the attributes of a node, as stat(2) returns them.
 type Attr struct {
 	Node Node
 	Mode uint32 // type and permissions as in st_mode
-	// Nlink is 1 for a directory of the base tree, which tells find and its like that it does not count
-	// subdirectories: to know their number would mean to wait for the directory's tree only to stat it.
+	// Nlink is 1 for a directory of the base tree. By that value programs such as find recognize that the link count does
+	// not include subdirectories. Counting them would make a stat wait for the directory's tree.
 	Nlink               uint32
 	UID, GID            uint32
 	Rdev                uint32
 	Size                int64 // in bytes; negative: not known yet
-	Blocks              int64 // of 512 bytes
+	Blocks              int64 // allocated units of 512 bytes
 	Atime, Mtime, Ctime int64 // nanoseconds since 1970
 }
 
-// Entry is one name in a directory.
+// Entry is one name in a directory, as ReadDir emits it.
 type Entry struct {
 	Name string // valid until the callback returns
 	Node Node
 	Mode uint32 // as in Attr
-	Next uint64 // where ReadDir goes on behind this entry
+	Next uint64 // position from which ReadDir continues behind this entry
 }
 
-// Counts returns how much of the tree has been looked into. Directories that nobody read hide what is below them.
+// Counts is how much of the base tree the table contains. Paths below a directory that was never read are not counted.
 type Counts struct {
-	Nodes int64 // paths that have a node, the root included
-	Dirs  int64 // directories whose children are known
+	Nodes int64 // paths that have a node, including the root
+	Dirs  int64 // directories whose children have nodes
 }
 
-// dirSize is the size that directories report, in bytes; it means nothing, as on most file systems.
+// dirSize is the st_size of every directory, in bytes. As on most file systems the value has no meaning.
 const dirSize = 4096
 
-// Tree is the namespace. Its methods may be called from many goroutines.
+// Tree is the namespace of one mount. Its methods may be called concurrently.
 type Tree struct {
 	src      Source
 	options  Options
 	table    *table
-	layer    *overlay.Layer // nil: there is nothing but the base tree
+	layer    *overlay.Layer // nil: the mount has no overlay
 	recovery overlay.Recovery
-	tookOver bool
-	journal  *journal.Journal // nil: none is kept
+	tookOver bool             // whether the state of the previous process was continued (Options.TakeOver)
+	journal  *journal.Journal // nil: no journal is kept
 	writing  writing
-	removed  removals
-	looked   atomic.Int64 // names of the overlay looked at since the last token, see noteNames
+	removed  removals     // removed and overwritten files that no checkpoint contains yet
+	looked   atomic.Int64 // names of the overlay that noteNames searched since the last returned journal position
 	gate     gate
 
-	noticed    chan struct{} // see Noticed
-	lastChange atomic.Int64  // nanoseconds since 1970; 0: never
+	noticed    chan struct{} // see Noticed; capacity 1
+	lastChange atomic.Int64  // nanoseconds since 1970; 0: no change since Open
 }
 
-// Open starts a namespace over the inode table at tablePath (a second file beside it, tablePath.names, holds
-// names) and the overlay. An existing table is continued, with every node as it was; it must be of the same base
-// tree, else the error is ErrTable. Open waits for no object. Only one Tree at a time can have a table open.
+// Open opens the namespace over the inode table at tablePath (a second file, tablePath.names, stores the names) and over
+// the overlay. An existing table is continued, and every path keeps its node. If the table belongs to another base tree,
+// Open returns ErrTable. Open does not wait for objects. At most one Tree at a time can have a table open.
 func Open(tablePath string, src Source, o Options) (*Tree, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
@@ -224,7 +231,7 @@ func Open(tablePath string, src Source, o Options) (*Tree, error) {
 	return t, nil
 }
 
-// attach opens what there is besides the table.
+// attach opens the overlay and the journal, and recovers what the previous process left in them.
 func (t *Tree) attach(o Options) (err error) {
 	table := t.table
 	if o.Overlay == "" {
@@ -252,6 +259,8 @@ func (t *Tree) attach(o Options) (err error) {
 	return t.openJournal(o)
 }
 
+// openJournal opens the change journal. The files that the overlay lost bytes of at a power loss (Recovery.Shrunk) are
+// recorded in it as changed.
 func (t *Tree) openJournal(o Options) error {
 	if o.Journal == "" {
 		return nil
@@ -266,7 +275,8 @@ func (t *Tree) openJournal(o Options) error {
 	shrunk := t.recovery.Shrunk
 	t.journal, err = journal.Open(o.Journal, journal.Options{
 		FS: o.FS, Boot: boot, ReadOnly: o.OverlayReadOnly, TakeOver: t.tookOver,
-		// The overlay may have lost what the journal knows: each is closed on its own, and the power may fail between.
+		// After a power loss the journal may contain records of changes that the overlay lost, because each is synced
+		// separately.
 		Anew:   t.recovery.Start == overlay.PowerLoss || len(shrunk) > 0 && o.OverlayReadOnly,
 		Unused: func() bool { return t.layer == nil || t.layer.Changed() == 0 },
 	})
@@ -276,8 +286,9 @@ func (t *Tree) openJournal(o Options) error {
 	return err
 }
 
-// Close waits for calls under way, brings what was changed to the disk and gives up table and overlay, which stay
-// there. Calls after it fail with ErrClosed. Whoever lets calls wait for objects ends them first, by their contexts.
+// Close waits for the calls in progress, writes all changes to disk and closes the table and the overlay, whose files
+// remain. Calls after Close fail with ErrClosed. A caller whose calls may wait for objects must cancel their contexts
+// first.
 func (t *Tree) Close() error {
 	if !t.gate.close() {
 		return nil
@@ -285,7 +296,7 @@ func (t *Tree) Close() error {
 	return t.close()
 }
 
-// close closes what is open. The journal comes last: once it is called whole nothing changes.
+// close closes all files. The journal is closed last: no change may follow once it is marked as clean.
 func (t *Tree) close() error {
 	var err error
 	if t.layer != nil {
@@ -297,10 +308,10 @@ func (t *Tree) close() error {
 	return errors.Join(err, t.writing.close(), t.table.close(), t.journal.Close())
 }
 
-// Recovery returns what Open found and mended.
+// Recovery returns what Open found and repaired in the overlay.
 func (t *Tree) Recovery() overlay.Recovery { return t.recovery }
 
-// Changed is how many paths differ from the base tree. One that is as it was, but younger, does not.
+// Changed returns how many paths differ from the base tree. A path that differs only in its times does not count.
 func (t *Tree) Changed() int64 {
 	if t.layer == nil || !t.gate.enter() {
 		return 0
@@ -311,7 +322,7 @@ func (t *Tree) Changed() int64 {
 	return max(0, changed)
 }
 
-// Stats returns how large the overlay is.
+// Stats returns the size of the overlay.
 func (t *Tree) Stats() overlay.Stats {
 	if t.layer == nil || !t.gate.enter() {
 		return overlay.Stats{}
@@ -320,7 +331,7 @@ func (t *Tree) Stats() overlay.Stats {
 	return t.layer.Stats()
 }
 
-// Counts returns how much of the base tree has been looked into.
+// Counts returns how much of the base tree the table contains.
 func (t *Tree) Counts() Counts {
 	return Counts{t.table.nodes.Load(), t.table.dirs.Load()}
 }

@@ -14,28 +14,29 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// header is at the start of the file. Numbers are in the byte order of the host, which alone reads it.
+// header is the start of the file. Numbers are in the byte order of the host, because the file is read only on that host.
 type header struct {
 	magic   [8]byte
 	version uint32
-	clean   uint32 // 1: it was closed, and all of it is on disk
-	epoch   uint64
-	dropped uint64
-	boot    [16]byte // which run of the host's kernel wrote to it last
+	clean   uint32   // 1: the file was closed and is completely on disk
+	epoch   uint64   // see Journal.epoch
+	dropped uint64   // see Journal.dropped
+	boot    [16]byte // boot ID of the host when the file was last opened
 	killed  uint64   // see Journal.killed
 	_       [8]byte
 }
 
+// Constants of the file format, and limits of the file.
 const (
-	headerSize   = 64
-	recordHeader = 16 // length | checksum << 32, and the number
+	headerSize   = 64 // in bytes
+	recordHeader = 16 // bytes before the path: length | checksum << 32, and the record number
 	version      = 1
 
-	fileLimit = 16 << 20  // bytes; about 200,000 paths
-	chunk     = 256 << 10 // by how much the file grows, in bytes
-	maxPath   = 1<<16 - 1
-	maxNumber = 1 << 62 // never reached
-	marked    = 512     // records from one mark to the next
+	fileLimit = 16 << 20  // maximum length of the file, in bytes; about 200,000 paths
+	chunk     = 256 << 10 // unit in which the file grows, in bytes
+	maxPath   = 1<<16 - 1 // maximum length of a recorded path, in bytes
+	maxNumber = 1 << 62   // upper bound of record numbers in a valid file; never reached
+	marked    = 512       // number of records from one mark to the next
 )
 
 var (
@@ -45,33 +46,35 @@ var (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// errBad says that a file is no journal that can be continued.
+// errBad is returned for a file that is not a journal or cannot be continued.
 var errBad = errors.New("no journal to be continued")
 
-// record is one as it lies in the mapping.
+// record is a record of the file.
 type record struct {
 	number uint64
-	path   []byte
+	path   []byte // memory of the mapping
 }
 
-// log is the mapped file.
+// log is the mapped file of a journal. Journal.mu guards it.
 type log struct {
-	file   disk.File // nil: there is none, or it has been read
-	memory []byte    // as much as the file may ever have; what is behind the file's end must not be touched
-	size   int       // of the file
-	end    int       // where the next record goes
-	count  int
-	fixed  bool   // nothing is to be written
-	named  bool   // the name of the file is on disk
-	marks  []mark // where every so many records begin
+	file   disk.File // nil: there is no file, because the journal is read-only or closed
+	memory []byte    // mapping of the maximum length; bytes behind the file's end must not be accessed
+	size   int       // length of the file, in bytes
+	end    int       // offset of the next record
+	count  int       // number of records
+	fixed  bool      // read-only: nothing may be written
+	named  bool      // whether the directory entry of the file is known to be on disk
+	marks  []mark    // positions of every marked-th record, so that each need not start at the header
 }
 
+// mark is the number of a record and its offset in the file.
 type mark struct {
 	number uint64
 	offset int
 }
 
-// Open opens the journal in a file. One that cannot be continued begins anew.
+// Open opens the journal at path. It begins a new epoch in a new or existing file that cannot be continued: one that is
+// damaged, or was not closed before the host restarted. Only one Journal at a time may have a file open.
 func Open(path string, o Options) (*Journal, error) {
 	j := &Journal{fs: o.FS, path: path, boot: o.Boot, room: fileLimit, noted: make(map[uint64]uint64), flights: make(map[uint64]int)}
 	if j.fs == nil {
@@ -90,6 +93,7 @@ func Open(path string, o Options) (*Journal, error) {
 	return j, nil
 }
 
+// open maps the file and continues its records, or begins a new epoch.
 func (j *Journal) open(o Options) error {
 	flags := os.O_RDWR | os.O_CREATE
 	if o.ReadOnly {
@@ -126,7 +130,8 @@ func (j *Journal) open(o Options) error {
 		}
 	case o.ReadOnly:
 	default:
-		// On disk before anything is noted: a journal that is called clean there must have all that ever happened.
+		// The clean mark must be removed on disk before anything is recorded: otherwise records could be lost at a power
+		// loss, and the file would still be clean.
 		j.log.header().clean, j.log.header().boot = 0, j.boot
 		j.log.named = true
 		err = f.DataSync()
@@ -137,7 +142,8 @@ func (j *Journal) open(o Options) error {
 	return nil
 }
 
-// begin sets up a new epoch. What changed before it is on no record.
+// begin sets up a new epoch. Unless o.Unused reports that the working tree has no changes, record 1 counts as dropped: a
+// query from the start of the epoch returns that everything may have changed.
 func (j *Journal) begin(o Options) {
 	j.epoch, j.dropped, j.last = newEpoch(), 1, 1
 	if o.Unused != nil && o.Unused() {
@@ -145,7 +151,7 @@ func (j *Journal) begin(o Options) {
 	}
 }
 
-// startFile makes the file an empty journal, with the magic last: one that is killed here leaves none.
+// startFile makes the file an empty journal. The magic is written last: a process killed before leaves no valid file.
 func (j *Journal) startFile() error {
 	l := &j.log
 	if l.size >= headerSize {
@@ -165,7 +171,7 @@ func (j *Journal) startFile() error {
 	return nil
 }
 
-// resume goes on with what the file has.
+// resume reads the records of the file and continues it. It returns errBad for a file that cannot be continued.
 func (j *Journal) resume() error {
 	l := &j.log
 	if l.size < headerSize+8 {
@@ -198,13 +204,14 @@ func (j *Journal) resume() error {
 	return nil
 }
 
+// open maps the file f, of which room bytes are the maximum length.
 func (l *log) open(f disk.File, room int, readOnly bool) error {
 	st, err := f.Stat()
 	if err != nil {
 		return err
 	}
 	if st.Size() > int64(room) && !readOnly {
-		if err := f.Truncate(0); err != nil { // not ours, or of a version that kept more
+		if err := f.Truncate(0); err != nil { // not a journal, or one of a version with a higher limit
 			return err
 		}
 	}
@@ -223,6 +230,7 @@ func (l *log) open(f disk.File, room int, readOnly bool) error {
 	return nil
 }
 
+// unmap removes the mapping and closes the file. The zero log remains.
 func (l *log) unmap() error {
 	if l.file == nil {
 		return nil
@@ -232,8 +240,8 @@ func (l *log) unmap() error {
 	return err
 }
 
-// close syncs the file, and its directory unless the name is known to be on disk, and then marks the file clean: that
-// promises to the next boot that the path leads to a file with every record.
+// close syncs the file, and its directory unless the directory entry is known to be on disk, and then marks the file as
+// clean. The mark promises to the next boot that the path leads to a file with every record.
 func (l *log) close(syncDir func() error) error {
 	if l.file == nil || l.fixed {
 		return l.unmap()
@@ -249,12 +257,14 @@ func (l *log) close(syncDir func() error) error {
 	return errors.Join(err, l.unmap())
 }
 
+// header returns the header of the file, in the mapping.
 func (l *log) header() *header { return (*header)(unsafe.Pointer(&l.memory[0])) }
 
+// word returns the eight bytes at an offset that is a multiple of eight.
 func (l *log) word(off int) *uint64 { return (*uint64)(unsafe.Pointer(&l.memory[off])) }
 
-// grow makes the file so large that size bytes fit. The disk space is taken here, because a full disk must be an error
-// and not a SIGBUS when the page is written.
+// grow makes the file at least size bytes long. The disk space is allocated at once, because a full disk must be an error
+// of this call and not a SIGBUS when the page is written.
 func (l *log) grow(size int) error {
 	if size <= l.size {
 		return nil
@@ -267,7 +277,7 @@ func (l *log) grow(size int) error {
 	return nil
 }
 
-// read returns the record at an offset; size 0 says that there is none.
+// read returns the record at an offset, checked, and its size in the file. The size is 0 behind the last record.
 func (l *log) read(off int) (r record, size int, err error) {
 	if off+8 > l.size {
 		return r, 0, nil
@@ -287,15 +297,17 @@ func (l *log) read(off int) (r record, size int, err error) {
 	return r, recordSize(length), nil
 }
 
+// recordSize returns the size of a record in the file, in bytes, padded to a multiple of eight. length is that of its path.
 func recordSize(length int) int { return recordHeader + (length+7)&^7 }
 
+// sum returns the checksum of a record: crc32c of its number and path.
 func (r record) sum() uint32 {
 	var b [8]byte
 	binary.NativeEndian.PutUint64(b[:], r.number)
 	return crc32.Update(crc32.Update(0, castagnoli, b[:]), castagnoli, r.path)
 }
 
-// passed notes that a record is at the end, which is behind it from now on.
+// passed moves the end of the log behind the record that starts there, and adds a mark if one is due.
 func (l *log) passed(number uint64, size int) {
 	if l.count%marked == 0 {
 		l.marks = append(l.marks, mark{number, l.end})
@@ -304,7 +316,7 @@ func (l *log) passed(number uint64, size int) {
 	l.end += size
 }
 
-// write appends a record; there is room for it and for the zero behind it.
+// write appends a record. The file must have room for it and for the eight zero bytes behind it.
 func (l *log) write(number uint64, path string) {
 	size := recordSize(len(path))
 	r := record{number, l.memory[l.end+recordHeader : l.end+recordHeader+len(path)]}
@@ -313,11 +325,11 @@ func (l *log) write(number uint64, path string) {
 	if l.end+size+8 <= l.size {
 		atomic.StoreUint64(l.word(l.end+size), 0)
 	}
-	atomic.StoreUint64(l.word(l.end), uint64(len(path))|uint64(r.sum())<<32) // from here on it exists
+	atomic.StoreUint64(l.word(l.end), uint64(len(path))|uint64(r.sum())<<32) // from here on the record exists
 	l.passed(number, size)
 }
 
-// each calls emit for the records behind a number until it returns false.
+// each calls emit for the records with a number above behind, in order, until emit returns false.
 func (l *log) each(behind uint64, emit func(record) bool) {
 	if l.file == nil {
 		return
@@ -338,18 +350,18 @@ func (l *log) each(behind uint64, emit func(record) bool) {
 	}
 }
 
-// at returns the record that begins at an offset.
+// at returns the record at an offset, which must be that of a record.
 func (l *log) at(off int) record {
 	length := int(*l.word(off) & maxPath)
 	return record{*l.word(off + 8), l.memory[off+recordHeader : off+recordHeader+length]}
 }
 
-// copy appends a record of another file.
+// copy appends a record of another file, with the same number.
 func (l *log) copy(r record) { l.write(r.number, unsafe.String(&r.path[0], len(r.path))) }
 
-// append adds a record. j.mu is held, as by all below.
+// append adds a record with the next number. A path that is too long is replaced by a directory above it. j.mu is held.
 func (j *Journal) append(path string) {
-	for len(path) > maxPath { // longer than any that a program can name
+	for len(path) > maxPath { // longer than any path that a program can name
 		path = path[:strings.LastIndexByte(strings.TrimSuffix(path, "/"), '/')+1]
 	}
 	if path == "" {
@@ -364,8 +376,9 @@ func (j *Journal) append(path string) {
 	j.used.Store(int64(j.log.end))
 }
 
-// restart begins a new epoch in the file as it is, which takes no time and no space: nothing was there to make room, or
-// the disk is full. Killed behind the first store, the journal has records that no token refers to.
+// restart begins a new epoch in the existing file, which needs neither time nor disk space. It is called if the disk is
+// full, or if MakeRoom did not run in time. j.mu is held. A process killed after the first store leaves records of the new
+// epoch that no position refers to.
 func (j *Journal) restart() {
 	l, h := &j.log, j.log.header()
 	j.epoch, j.dropped, j.killed = newEpoch(), j.last, 0

@@ -1,49 +1,49 @@
-// Package journal keeps the ordered record of changed paths of a working tree, the change journal. It answers git's
+// Package journal implements the change journal: the ordered record of the changed paths of a working tree. It answers git's
 // fsmonitor queries: which paths may have changed since a journal position.
 //
 // # Promises
-//   - A query with a journal position returns every path that changed since that position was returned, and perhaps some
-//     that did not; or it returns that everything may have changed.
+//   - A query with a journal position returns every path that changed since that position was returned, and possibly paths
+//     that did not change; or it returns that everything may have changed.
 //   - That holds across the death of the process by any signal, and across Close. After a power loss without Close no older
-//     position is known.
-//   - Memory and file are bounded: of very many changes the oldest are dropped, and a query from before them returns that
-//     everything may have changed. Recording a change cannot fail.
+//     position is valid.
+//   - Memory and file are bounded: after very many changes the oldest records are dropped, and a query from before them
+//     returns that everything may have changed. Recording a change cannot fail.
 //
 // # Terms
 //
-// A record is a path; its number is one more than that of the record before. A journal position, in the code a token, is an
-// epoch and the number of a record: the caller knows of all records up to that. Epochs are random: a position of another
-// one is unknown. A path that ends in a slash stands for all paths below it, "/" for all paths. A key identifies a file or
-// directory independently of its path.
+// A record is a path with a number, which is one more than that of the previous record. A journal position, in the code a
+// token, is an epoch and the number of a record: its caller knows all records up to that one. An epoch is a random number; a
+// position of another epoch is not valid. A path that ends in a slash stands for all paths below it, "/" for all paths. A key
+// identifies a file or directory independently of its path.
 //
 // # Why no change is missed
 //
 // A change is recorded before it is made, so that a process killed at any moment leaves no change without a record. But a
-// query may come between the record and the change: its caller would look at the path too early, and never be told of it
-// again. So a change is a Flight from before its record until it is made, and no position is returned that includes a
-// record of a flight: the next query returns it once more.
+// query may arrive between the record and the change: its caller would look at the path too early, and would not receive the
+// path a second time. So a change is a Flight from before its record until it is made, and no position is returned that
+// includes a record of a flight: the next query returns that record again.
 //
-// The kernel caches what programs write. For other programs that is a change already; it is lost if the process dies that
-// the kernel would have written it to. So after a kill a query with an older position returns all records again, unless
-// the next process takes the mount over and gets those writes. That process repeats the records of the flights, too.
+// The kernel caches what programs write. Other programs see these writes at once; but they are lost if the process dies that
+// the kernel would have written them to. So after a kill a query with an older position returns all records again, unless
+// the next process takes the mount over and receives those writes. That process also repeats the records of the flights.
 //
 // A key that has a record is not recorded again as long as no position was returned that includes the record. Meanwhile
-// the file may get another path: a rename always records the new path, of a directory with all that is below it. That
-// record is younger than any of the moved files, so that a query that returns theirs returns it as well.
+// the file may get another path: a rename always records the new path, of a directory with a slash, for everything below it.
+// The record of the rename is younger than those of the moved files, so that a query that returns them returns it as well.
 //
 // The paths that one change records must be consistent: no directory may be renamed between the reading of a path and its
-// Note. The caller ensures that with a lock of its own, which is above the journal's.
+// Note. The caller ensures that with a lock of its own, which is taken before the journal's.
 //
 // # The file
 //
-// It is mapped into memory: a store belongs to the file at once, even if the process dies. Records follow the header; the
-// first eight bytes of a record are stored last, and those behind the last record are zero. When the file is nearly full
-// MakeRoom writes the records worth keeping to a new file, while changes continue, and renames that over the old one. If
-// the disk is too full for that, the journal begins a new epoch in the old file; the epoch is stored first. Close syncs
-// file and directory and then marks the file clean: only a clean file is continued on another boot.
+// The file is mapped into memory: a store belongs to the file at once, even if the process dies. Records follow the header.
+// The first eight bytes of a record are stored last, and the eight bytes behind the last record are zero. When the file is
+// nearly full, MakeRoom writes the records worth keeping to a new file, while changes continue, and renames that over the old
+// one. If the disk is too full for that, the journal begins a new epoch in the old file; the epoch is stored first. Close
+// syncs file and directory and then marks the file as clean: only a clean file is continued on another boot.
 //
 // Lock order: rewriting, mu. Callers of Note hold locks that requests wait for; so Note copies one record and does nothing
-// that grows with the journal.
+// whose cost grows with the journal.
 package journal
 
 import (
@@ -59,51 +59,53 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// Options of Open.
+// Options configure Open.
 type Options struct {
 	FS       disk.FS     // nil: disk.OS; tests pass one that fails
-	Boot     [16]byte    // which run of the host's kernel this is
-	Unused   func() bool // says whether nothing changed yet, if the journal has to begin
-	ReadOnly bool        // nothing will be noted, and the file is not touched
-	Anew     bool        // the tree may have gone back to an earlier state: begin a new epoch
-	TakeOver bool        // what programs have written and the kernel has in its cache is not lost, although the process was killed
+	Boot     [16]byte    // boot ID of the host
+	Unused   func() bool // reports whether the working tree has no changes yet; called if the journal begins anew
+	ReadOnly bool        // record nothing and do not write the file
+	Anew     bool        // begin a new epoch: the working tree may have returned to an earlier state
+	TakeOver bool        // writes that the kernel has cached survived the death of the previous process
 
-	limit int // bytes that the file may have, if tests say so
+	limit int // maximum length of the file in bytes, for tests; 0: fileLimit
 }
 
-// Journal is an open journal. Its methods may be called from many goroutines. A nil one notes nothing.
+// Journal is an open change journal. Its methods may be called concurrently. A nil *Journal records nothing.
 type Journal struct {
 	fs   disk.FS
 	path string
 	boot [16]byte
-	room int // bytes that the file may have
+	room int // maximum length of the file, in bytes
 
+	// mu guards the fields up to closed. The number of a record increases by one from record to record.
 	mu      sync.Mutex
 	log     log
 	epoch   uint64
-	dropped uint64 // the number of the last record that is not kept
-	killed  uint64 // the number of the last record when the journal was last found unclosed; 0: never
-	last    uint64 // the number of the last record, and above killed
-	given   uint64 // the highest number in a token
-	noted   map[uint64]uint64
-	flights map[uint64]int // how many have which lowest record
+	dropped uint64            // number of the last record that is no longer stored
+	killed  uint64            // number of the last record when the file was last found without a clean mark; 0: never
+	last    uint64            // number of the last record; greater than killed
+	given   uint64            // highest record number in a position that was returned
+	noted   map[uint64]uint64 // number of the last record of each key
+	flights map[uint64]int    // number of flights by the lowest record that they rely on
 	closed  bool
 
-	rewriting sync.Mutex   // of the file
+	// rewriting is held by the goroutine that rewrites the file, and by Close.
+	rewriting sync.Mutex
 	used      atomic.Int64 // length of the file up to the last record, in bytes
-	rewriteAt atomic.Int64 // length from which the file is rewritten
+	rewriteAt atomic.Int64 // length at which MakeRoom rewrites the file, in bytes
 }
 
-// keys is how many keys are remembered. To forget them means that they are recorded again.
+// keys is the number of keys in Journal.noted. Beyond it all of them are dropped, and the next changes are recorded again.
 const keys = 1 << 16
 
-// Flight is a change under way. The zero Flight has noted nothing yet.
+// Flight is a change in progress, from before its first record until Land. The zero Flight relies on no record yet.
 type Flight struct {
-	first uint64 // the lowest record that it relies on; 0: none
+	first uint64 // lowest record that the change relies on; 0: none
 }
 
-// Covers reports whether one of the keys is on record, so that a change of it, or below it if it is a directory, needs
-// none of its own; the flight then relies on that.
+// Covers reports whether one of the keys has a record that no returned position includes. Then a change of that file or,
+// for the key of a directory, of anything below it needs no record of its own, and the flight relies on the existing one.
 func (j *Journal) Covers(f *Flight, keys ...uint64) bool {
 	if j == nil {
 		return true
@@ -119,7 +121,8 @@ func (j *Journal) Covers(f *Flight, keys ...uint64) bool {
 	return false
 }
 
-// Note puts a path on record; key, if not 0, is what the path is of, and has no other.
+// Note appends a record of path to the journal. A key other than 0 identifies the file or directory, which must have no
+// other path; the same key needs no further record until Since returns a position that includes this one (Covers).
 func (j *Journal) Note(f *Flight, key uint64, path string) {
 	if j == nil {
 		return
@@ -139,7 +142,8 @@ func (j *Journal) Note(f *Flight, key uint64, path string) {
 	j.rely(f, j.last)
 }
 
-// Hold is for a change of what has no path but may get one: what is noted from now on is told again after the flight.
+// Hold begins the flight of a change to a file that has no path but may get one: every record that is appended from now on
+// is returned again by the first query after Land.
 func (j *Journal) Hold(f *Flight) {
 	if j == nil {
 		return
@@ -149,6 +153,7 @@ func (j *Journal) Hold(f *Flight) {
 	j.rely(f, j.last+1)
 }
 
+// rely makes record the lowest record that the flight relies on, unless it relies on a lower one. j.mu is held.
 func (j *Journal) rely(f *Flight, record uint64) {
 	switch {
 	case f.first == 0:
@@ -161,13 +166,14 @@ func (j *Journal) rely(f *Flight, record uint64) {
 	j.flights[record]++
 }
 
+// leave removes one flight from those that rely on the record. j.mu is held.
 func (j *Journal) leave(record uint64) {
 	if j.flights[record]--; j.flights[record] == 0 {
 		delete(j.flights, record)
 	}
 }
 
-// Land ends a flight: the change was made, or will not be.
+// Land ends a flight: the change was made, or failed and will not be made.
 func (j *Journal) Land(f *Flight) {
 	if j == nil || f.first == 0 {
 		return
@@ -178,8 +184,8 @@ func (j *Journal) Land(f *Flight) {
 	*f = Flight{}
 }
 
-// Since returns the paths that may have changed since a token, each once; known is false if that may be any. next is the
-// token to ask with from now on.
+// Since returns the paths that may have changed since a position, each path once. known is false if any path may have
+// changed. next is the position to pass to the next call. It excludes the records of changes that are still in progress.
 func (j *Journal) Since(token string) (next string, paths []string, known bool) {
 	if j == nil {
 		return "", nil, false
@@ -219,7 +225,8 @@ func (j *Journal) Since(token string) (next string, paths []string, known bool) 
 	return next, paths, true
 }
 
-// Longer reports whether more than n records came since a token, as far as that can be told without looking at them.
+// Longer reports whether the journal has more than n records behind the position. It compares record numbers only: false
+// for a position that is not valid.
 func (j *Journal) Longer(token string, n uint64) bool {
 	if j == nil {
 		return false
@@ -230,7 +237,7 @@ func (j *Journal) Longer(token string, n uint64) bool {
 	return ok && epoch == j.epoch && from+n < j.last
 }
 
-// Start is the token of the beginning, when nothing had changed.
+// Start returns the position before the first record of the epoch, at which the working tree had no changes.
 func (j *Journal) Start() string {
 	if j == nil {
 		return ""
@@ -240,7 +247,8 @@ func (j *Journal) Start() string {
 	return formatToken(j.epoch, 0)
 }
 
-// Close brings the journal to the disk, so that it can be continued after any restart of the host.
+// Close writes the journal to disk and marks it as clean, so that it can be continued after any restart of the host. Later
+// calls of Note record nothing.
 func (j *Journal) Close() error {
 	if j == nil {
 		return nil
@@ -260,10 +268,12 @@ func (j *Journal) Close() error {
 	return nil
 }
 
+// formatToken returns the text of a position: the epoch as 16 hexadecimal digits, a colon, the record number.
 func formatToken(epoch, record uint64) string {
 	return fmt.Sprintf("%016x:%d", epoch, record)
 }
 
+// parseToken parses the result of formatToken.
 func parseToken(s string) (epoch, record uint64, ok bool) {
 	e, r, ok := strings.Cut(s, ":")
 	if !ok || len(e) != 16 {

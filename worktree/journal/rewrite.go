@@ -7,19 +7,19 @@ import (
 )
 
 const (
-	// slice is how many records a rewrite reads or writes before changes that wait for the journal go on.
+	// slice is the number of records that a rewrite reads or writes while it holds Journal.mu, which changes wait for.
 	slice = 1 << 10
-	// reserve is the part of the room that is left for changes under way while others wait for a rewrite, and that comes
-	// to be used between two rewrites that fail.
+	// reserve is the fraction 1/reserve of the maximum length that stays free for the changes in progress while later ones
+	// wait for a rewrite. After a rewrite that failed, the next one follows when that many more bytes are used.
 	reserve = 16
 )
 
-// errRestarted is returned by a rewrite of what is no longer in the file.
+// errRestarted is returned by a rewrite if the old file no longer contains the records that it indexed.
 var errRestarted = errors.New("the journal has begun anew or was closed")
 
-// MakeRoom rewrites the file if it is nearly full. It must be called before each change, without any lock: a rewrite
-// reads every record and makes a file, which Note, whose callers hold locks, must not do. It returns at once if there
-// is room, or if another goroutine rewrites and there is room until that one has ended.
+// MakeRoom rewrites the file if it is nearly full. It must be called before each change, without any lock: a rewrite reads
+// every record and creates a file, which Note must not do, because its callers hold locks. MakeRoom returns at once if
+// there is room, or if another goroutine is rewriting the file and the room suffices until that has ended.
 func (j *Journal) MakeRoom() {
 	if j == nil || j.used.Load() < j.rewriteAt.Load() {
 		return
@@ -36,20 +36,21 @@ func (j *Journal) MakeRoom() {
 		return
 	}
 	if err := j.rewrite(); err != nil {
-		// The disk may be full. What still fits is noted; after that Note begins a new epoch.
+		// The disk may be full. Records that still fit are appended; after that Note begins a new epoch.
 		j.rewriteAt.Store(used + int64(j.room/reserve))
 		return
 	}
 	j.rewriteAt.Store(j.threshold())
 }
 
-// threshold is the length of the file from which it is rewritten. What a rewrite keeps takes half of the room at most,
-// so that each reads at most three times what was written since the one before.
+// threshold returns the length at which the file is rewritten, in bytes. A rewrite keeps at most half of the maximum
+// length, so that each rewrite reads at most three times as many bytes as were written since the previous one.
 func (j *Journal) threshold() int64 { return int64(j.room / 4 * 3) }
 
-// rewrite writes what is worth keeping to a new file, which takes the place of the old: of each path the last record,
-// and of these the youngest that take no more than half of the room. It holds j.mu for a slice at a time. A process
-// that dies meanwhile leaves the old file, which has every record until the new one, with every record, has its name.
+// rewrite writes the records worth keeping to a new file, which replaces the old one: the last record of each path and, of
+// these, the youngest that fit into half of the maximum length. It holds j.mu for one slice of records at a time. A process
+// that dies during the rewrite leaves the old file, which contains every record until the new one, also with every record,
+// is renamed over it.
 func (j *Journal) rewrite() error {
 	r := rewriting{j: j}
 	j.mu.Lock()
@@ -70,28 +71,29 @@ func (j *Journal) rewrite() error {
 	if err := r.write(name); err != nil {
 		return errors.Join(err, r.next.unmap(), j.fs.Remove(name))
 	}
-	_ = r.old.unmap() // no record of it is needed any more
+	_ = r.old.unmap() // no record of the old file is needed any more
 	return nil
 }
 
-// rewriting is a rewrite under way. Its strings and offsets are of the mapping of the old file, whose records do not
-// change while the epoch does not.
+// rewriting is a rewrite in progress. Its strings and offsets refer to the mapping of the old file, whose records do not
+// change within one epoch.
 type rewriting struct {
 	j             *Journal
-	epoch, killed uint64
+	epoch, killed uint64 // values of the journal when the rewrite began
 
-	offsets []int               // of the records found
-	off     int                 // behind them
-	seen    map[string]struct{} // paths of younger records
-	kept    []int               // offsets of what is kept, the youngest first
-	size    int                 // of what is kept, with the header
-	dropped uint64
+	offsets []int               // offsets of the records that were found in the old file
+	off     int                 // offset behind the last of them
+	seen    map[string]struct{} // paths that have a younger record
+	kept    []int               // offsets of the records to keep, the youngest first
+	size    int                 // length of the kept records and the header, in bytes
+	dropped uint64              // number of the last record that the new file does not contain
 
-	next log
-	old  log
+	next log // the new file
+	old  log // the old file, once the new one has replaced it
 }
 
-// each calls step, with j.mu held, until it returns false.
+// each calls step, with j.mu held, until step returns false. It returns errRestarted if the journal was closed or began a
+// new epoch between two calls.
 func (r *rewriting) each(step func() (more bool)) error {
 	one := func() (bool, error) {
 		r.j.mu.Lock()
@@ -108,7 +110,7 @@ func (r *rewriting) each(step func() (more bool)) error {
 	}
 }
 
-// index finds where records begin.
+// index collects the offsets of the next slice of records, and reports whether there are more.
 func (r *rewriting) index() (more bool) {
 	for range slice {
 		if r.off >= r.j.log.end {
@@ -120,7 +122,7 @@ func (r *rewriting) index() (more bool) {
 	return true
 }
 
-// choose takes records from the youngest on.
+// choose selects records to keep, from the youngest to older ones, one slice per call, and reports whether there are more.
 func (r *rewriting) choose() (more bool) {
 	if r.seen == nil {
 		r.seen, r.size, r.dropped = make(map[string]struct{}), headerSize, r.j.dropped
@@ -146,8 +148,8 @@ func (r *rewriting) choose() (more bool) {
 	return true
 }
 
-// write writes the new file: what was chosen, and behind it what has come since. It takes the place of the old one in
-// the same slice as its last record, so that no record is in the old one alone.
+// write writes the new file: first the chosen records, then those that were appended meanwhile. The rename over the old
+// file happens under the same hold of j.mu as the copy of the last record, so that no record is in the old file alone.
 func (r *rewriting) write(name string) error {
 	j, next := r.j, &r.next
 	if err := next.grow(min(r.size+8, j.room)); err != nil {
