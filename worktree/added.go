@@ -23,7 +23,7 @@ func (t *Tree) Added() (paths []string) {
 		for _, dir := range dirs {
 			at, ok := m.path(dir)
 			if !ok {
-				continue // it was removed, and is open still
+				continue // the directory was removed and is still open
 			}
 			m.ReadDir(dir, 0, func(_ uint64, name string, n Node, p overlay.Presence) bool {
 				in, ok := m.inode(n)

@@ -13,25 +13,26 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/journal"
 )
 
-// Changes is what may differ from what was known at a token.
+// Changes is the set of paths that may have changed since a journal position.
 type Changes struct {
-	// Token is to be asked with from now on.
+	// Token is the journal position to pass to the next call.
 	Token string
-	// All says that anything may differ: the token is of another history, or too old.
+	// All reports that every path may have changed: the position is of another epoch, or too old.
 	All bool
-	// Paths are relative to the root. They are to be taken as git takes those of a file system monitor: one that ends in
-	// a slash means everything below it, others the path alone and what its directory has. Git's untracked cache takes
-	// the former for the directory's name only; therefore "DIR/*" is added for each directory that is there.
+	// Paths are relative to the root, in the form that git expects from a file system monitor: a path that ends in a slash
+	// stands for everything below it, any other for itself and the listing of its directory. Git's untracked cache takes a
+	// path with a slash for the name of the directory only; therefore "DIR/*" is added for each directory that exists
+	// below.
 	Paths []string
-	// Open are files among them that programs may still be writing to in the kernel's cache. Before anybody looks at the
-	// paths the kernel must be made to forget their attributes (fuse.Server.Refresh): a write that comes after the next
-	// stat is then told to Written again. One that comes before is seen by that stat, because the kernel itself keeps
-	// size and mtime of what it has cached.
+	// Open are the files among them that programs may still be writing to in the kernel's cache. Before a program looks at
+	// the paths, the kernel must drop its cached attributes of these files (fuse.Server.Refresh). The first write after the
+	// next stat then calls Written again. A write before that stat is visible in it, because the kernel itself keeps size
+	// and mtime of a file that it has cached.
 	Open []Node
 }
 
-// Changes tells what may differ since a token: contents, types, modes, mtimes and names; not owners, access times and
-// extended attributes. What programs write through a shared mapping is told when the kernel writes it back: after
+// Changes returns what may have changed since a journal position: contents, types, modes, mtimes and names, but not owners,
+// access times and extended attributes. A write through a shared mapping is reported when the kernel writes it back: after
 // msync(2), close(2), or half a minute.
 func (t *Tree) Changes(token string) (Changes, error) {
 	if !t.gate.enter() {
@@ -47,16 +48,16 @@ func (t *Tree) Changes(token string) (Changes, error) {
 	return c, nil
 }
 
-// since asks the journal. What was noted before may have to be noted again after it.
+// since queries the journal, and resets the count of names that noteNames may search for one position.
 func (t *Tree) since(token string) (next string, paths []string, known bool) {
 	t.looked.Store(0)
 	return t.journal.Since(token)
 }
 
-// StartToken is the token of the beginning of the work, when nothing differed from the base tree.
+// StartToken returns the journal position at which nothing differed from the base tree.
 func (t *Tree) StartToken() string { return t.journal.Start() }
 
-// withDirs adds what makes git's untracked cache forget each directory that is below those that changed as a whole.
+// withDirs adds "DIR/*" for each directory below the paths that end in a slash, so that git's untracked cache drops it.
 func (m merged) withDirs(paths []string) []string {
 	for _, path := range paths[:len(paths):len(paths)] {
 		dir, ok := strings.CutSuffix(path, "/")
@@ -70,7 +71,7 @@ func (m merged) withDirs(paths []string) []string {
 	return paths
 }
 
-// known finds the directory at a path, as far as it has been looked into.
+// known returns the directory at a path, as far as it was read: it does not wait for trees.
 func (m merged) known(path string) (Node, bool) {
 	n := Root
 	for name := range strings.SplitSeq(path, "/") {
@@ -84,6 +85,7 @@ func (m merged) known(path string) (Node, bool) {
 	return n, ok && isDir(&in)
 }
 
+// knownBlock returns the block of a directory if it was read.
 func (m merged) knownBlock(dir Node) (block, bool) {
 	r, ok := m.tree.table.record(dir)
 	if !ok || r.kind != kindDir {
@@ -92,6 +94,7 @@ func (m merged) knownBlock(dir Node) (block, bool) {
 	return r.block()
 }
 
+// addDirs appends "DIR/*" for the directory at path and for each directory below it that was read.
 func (m merged) addDirs(dir Node, path string, to []string) []string {
 	to = append(to, path+"/*")
 	b, _ := m.knownBlock(dir)
@@ -112,59 +115,63 @@ func (m merged) addDirs(dir Node, path string, to []string) []string {
 	return to
 }
 
-// writing knows the files that programs may be writing to without our being told. The kernel tells that somebody writes
-// (Written) once, and again after it has been given the file's attributes anew.
+// writing is the set of files that programs may be writing to in the kernel's cache, so that the Tree is not called. The
+// kernel reports only the first write to a file (Written), and the next one after it was sent the file's attributes again.
 type writing struct {
+	// mu guards all fields; no other lock is taken under it.
 	mu    sync.Mutex
 	since map[Node]writer
-	file  *mapped.File // a slot of eight bytes for each, which holds its node or 0; nil: nothing is kept
-	free  []uint64     // slots below used
-	used  uint64
+	file  *mapped.File // slots of eight bytes, each with the node of a file or 0; nil: the Tree has no journal
+	free  []uint64     // unused slots below used
+	used  uint64       // number of slots in the file
 }
 
+// writer is a file that programs may be writing to.
 type writer struct {
-	at   time.Time // of the last Written
-	slot uint64
+	at   time.Time // time of the last Written
+	slot uint64    // index of its slot, or noSlot
 }
 
-// noSlot is that of a file that is not kept, because the disk is full: what is still written to it after a takeover may
-// be told late.
 const (
+	// noSlot is the slot of a file that could not be stored because the disk is full. After a takeover, a write to it may
+	// be reported late.
 	noSlot    = 1<<64 - 1
 	slotBytes = 8
 )
 
 const (
-	// maxWriting bounds the files that are remembered. Beyond it, what a program writes to a file that it has had open for
-	// long may be told late: when the kernel writes it back.
+	// maxWriting is the maximum number of files in the set. Beyond it, a write to a file that a program has had open for
+	// long may be reported late: when the kernel writes it back.
 	maxWriting = 1 << 18
-	// settling is how long it may take from Written until the write is seen by who looks, many times over: the kernel
-	// asks, and then sets mtime, before it copies a byte.
+	// settling is an upper bound for the time from Written until a stat shows the write, with a large margin: the kernel
+	// calls, and then sets the mtime, before it copies a byte.
 	settling = 2 * time.Second
 )
 
-// Written notes that a program begins to write to a file in the kernel's cache.
+// Written records that a program begins to write to a file in the kernel's cache.
 func (t *Tree) Written(n Node) {
 	if t.journal == nil || !t.gate.enter() {
 		return
 	}
 	defer t.gate.leave()
 	t.journal.MakeRoom()
-	t.writing.add(n) // first: a question between the two finds it here
+	t.writing.add(n) // before the record, so that a query between the two steps finds the file
 	var f journal.Flight
 	t.note(&f, n)
 	t.journal.Land(&f)
 	t.notice()
 }
 
-// OnRecord says, where that costs nothing, whether the next answer of Changes will name a node anyway.
+// OnRecord reports whether the next result of Changes will contain the node anyway. It checks only the node's own record,
+// which is cheap; false may be wrong.
 func (t *Tree) OnRecord(n Node) bool {
 	var f journal.Flight
 	defer t.journal.Land(&f)
 	return t.journal.Covers(&f, uint64(n))
 }
 
-// Refreshed notes that the kernel has forgotten the attributes of nodes that Changes called open.
+// Refreshed records that the kernel has dropped the attributes of nodes that Changes returned as Open. Files without a
+// recent Written leave the set.
 func (t *Tree) Refreshed(nodes []Node) {
 	w, old := &t.writing, time.Now().Add(-settling)
 	w.mu.Lock()
@@ -176,7 +183,7 @@ func (t *Tree) Refreshed(nodes []Node) {
 	}
 }
 
-// open goes on with the files that a process before knew, or begins with none.
+// open continues with the set of the previous process, or creates an empty one.
 func (w *writing) open(on disk.FS, path string, continued bool) (err error) {
 	w.since = make(map[Node]writer)
 	if !continued {
@@ -189,7 +196,7 @@ func (w *writing) open(on disk.FS, path string, continued bool) (err error) {
 	if err := w.file.Load(true); err != nil {
 		return err
 	}
-	now := time.Now() // later than it was, so that nothing is taken for over too early
+	now := time.Now() // later than the true time, so that no file leaves the set too early
 	w.used = uint64(w.file.Len()) / slotBytes
 	for slot := range w.used {
 		n := Node(w.word(slot).Load())
@@ -203,6 +210,7 @@ func (w *writing) open(on disk.FS, path string, continued bool) (err error) {
 	return nil
 }
 
+// close closes the file; the set stays in it for a takeover.
 func (w *writing) close() error {
 	if w.file == nil {
 		return nil
@@ -210,11 +218,12 @@ func (w *writing) close() error {
 	return w.file.Close()
 }
 
+// word returns the content of a slot, in the mapping.
 func (w *writing) word(slot uint64) *atomic.Uint64 {
 	return (*atomic.Uint64)(unsafe.Pointer(&w.file.At(slot*slotBytes, slotBytes)[0]))
 }
 
-// slot returns a slot that is free. w.mu is held.
+// slot returns a free slot, or noSlot if the disk is full. w.mu is held.
 func (w *writing) slot() uint64 {
 	if k := len(w.free); k > 0 {
 		slot := w.free[k-1]
@@ -228,7 +237,7 @@ func (w *writing) slot() uint64 {
 	return w.used - 1
 }
 
-// drop forgets a file. w.mu is held.
+// drop removes a file from the set. w.mu is held.
 func (w *writing) drop(n Node) {
 	writer, ok := w.since[n]
 	if !ok {
@@ -241,6 +250,7 @@ func (w *writing) drop(n Node) {
 	}
 }
 
+// add adds a file to the set, or updates its time. If the set is full, an arbitrary file is dropped.
 func (w *writing) add(n Node) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -261,12 +271,14 @@ func (w *writing) add(n Node) {
 	w.since[n] = writer{time.Now(), slot}
 }
 
+// forget removes a file from the set.
 func (w *writing) forget(n Node) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.drop(n)
 }
 
+// list returns the files of the set, in no order.
 func (w *writing) list() []Node {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -8,81 +8,82 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// FrozenKind is the kind of a FrozenEntry: what is at its path.
+// FrozenKind is the kind of a FrozenEntry: the kind of file at its path.
 type FrozenKind uint8
 
 const (
-	// FrozenGone: nothing.
+	// FrozenGone is the kind of a path at which no file exists.
 	FrozenGone FrozenKind = iota
-	// FrozenBlob: an unchanged blob of some tree, ID, perhaps with another mode.
+	// FrozenBlob is an unchanged blob of some tree, FrozenEntry.ID, possibly with another mode.
 	FrozenBlob
-	// FrozenTree: a directory that is the tree ID with all that is below it.
+	// FrozenTree is a directory that equals the git tree FrozenEntry.ID, including everything below it.
 	FrozenTree
-	// FrozenContent: a regular file with bytes of its own.
+	// FrozenContent is a regular file whose contents are stored in the overlay.
 	FrozenContent
-	// FrozenLink: a symbolic link with a target of its own.
+	// FrozenLink is a symbolic link whose target is stored in the overlay.
 	FrozenLink
-	// FrozenDir: a directory. What is below it is told by the entries that follow, and nothing else is there.
+	// FrozenDir is a directory whose complete contents are the entries that follow it.
 	FrozenDir
-	// FrozenSkipped: a directory that Skip named. What is in it is not told.
+	// FrozenSkipped is a directory that FreezeOptions.Skip selected. Its contents are not listed.
 	FrozenSkipped
-	// FrozenOther: what git does not keep, a fifo, a socket, a device, or a nested repository, whose files are not told. If
-	// it stands where a tree has a submodule, ID is what the tree has.
+	// FrozenOther is a file that git does not store: a fifo, a socket, a device, or a nested repository, whose files are
+	// not listed. If it replaces a submodule of some tree, FrozenEntry.ID is the submodule's commit.
 	FrozenOther
-	// FrozenModule: a submodule of some tree, ID, with nothing in it.
+	// FrozenModule is an empty directory for a submodule of some tree, whose commit is FrozenEntry.ID.
 	FrozenModule
 )
 
-// FrozenEntry says wholly what is at a path.
+// FrozenEntry describes completely what exists at one path.
 type FrozenEntry struct {
-	Path string // relative to the root
+	Path string // path relative to the root
 	Kind FrozenKind
-	ID   object.ID   // of FrozenBlob, FrozenTree and FrozenModule
-	Mode object.Mode // as git has it; 0: nothing that it has
-	Size int64       // of FrozenContent and FrozenLink
-	// Perm are the permissions, as in st_mode without the type, of a FrozenDir or FrozenTree; of a FrozenGone, those of the
-	// directory that Path is missing in.
+	ID   object.ID   // set for FrozenBlob, FrozenTree and FrozenModule
+	Mode object.Mode // git's mode; 0: no file that git stores
+	Size int64       // in bytes; set for FrozenContent and FrozenLink
+	// Perm is the permissions of a FrozenDir or FrozenTree, as in st_mode without the type. For a FrozenGone it is the
+	// permissions of the directory that lacks Path.
 	Perm uint32
-	// Target is where a FrozenLink points.
+	// Target is the target of a FrozenLink.
 	Target string
-	// Content is what a FrozenContent holds, until Release; nil of one that is longer than the limit, or with DryRun.
+	// Content is the contents of a FrozenContent, readable until Release. It is nil if the file is larger than
+	// FreezeOptions.MaxPinned, or with DryRun.
 	Content io.ReaderAt
-	// From is the path in its tree that a FrozenBlob or FrozenTree is shown of, if that is not Path: how contents look may
-	// depend on the path.
+	// From is the path in its tree of the object that a FrozenBlob or FrozenTree shows, if it differs from Path. The
+	// contents may depend on that path, because git attributes are selected by path.
 	From string
-	// Tree is the root tree in which a FrozenBlob is at that path, whose attributes count.
+	// Tree is the root tree that contains the object of a FrozenBlob or FrozenTree; its .gitattributes files apply.
 	Tree object.ID
 }
 
-// FreezeOptions of Freeze.
+// FreezeOptions configure Freeze.
 type FreezeOptions struct {
-	// Skip, if not nil, says of a directory, by its path, that nobody wants to know what is in it. It is asked of every
-	// directory that was made here and on the way to what changed; it must not wait, nor come back to the Tree.
+	// Skip, if not nil, reports whether the contents of a directory are to be left out, by its path relative to the root.
+	// It is called for every directory that was created in the mount and for those above a changed path. It must not wait,
+	// and must not call the Tree.
 	Skip func(dir string) bool
-	// MaxPinned is how many bytes a file may have whose contents are wanted; 0: any number.
+	// MaxPinned is the size up to which contents are kept readable, in bytes; 0: unlimited.
 	MaxPinned int64
-	// DryRun tells names: no contents are kept, and nobody has to wait.
+	// DryRun lists the paths only: no contents are pinned, and no request has to wait.
 	DryRun bool
 }
 
-// Frozen is the working tree at one moment, as far as it differs from what was known at a token.
+// Frozen is the difference between the working tree at one moment and at an earlier journal position.
 type Frozen struct {
-	// Token is to be asked with the next time.
+	// Token is the journal position for the next Freeze.
 	Token string
-	// Whole says that the entries tell what differs from the base tree, not from what was known at the token.
+	// Whole reports that the entries describe the difference to the base tree, not to the position that was passed.
 	Whole bool
-	// Entries are sorted by the elements of their paths, so that what is below a directory follows it. None is below
-	// one that is wholly told by another kind than FrozenDir. What is not told is as it was; a directory above an entry
-	// is there.
+	// Entries are sorted by the elements of their paths, so that the entries below a directory follow it. No entry is below
+	// another one whose kind is not FrozenDir. Paths without an entry are unchanged. The directories above an entry exist.
 	Entries []FrozenEntry
-	// Paused is the longest that a change had to wait.
+	// Paused is the longest time that a change had to wait.
 	Paused time.Duration
 
-	at      int64 // the moment, in nanoseconds since 1970 by the coarse clock; 0: there was none
-	release []func()
+	at      int64    // the moment, in nanoseconds since 1970 by CLOCK_REALTIME_COARSE; 0: none was needed
+	release []func() // functions that release the pins
 }
 
-// Release frees the contents. They must not be in use by a reader.
+// Release releases the contents of all entries. No reader may use them any more.
 func (f *Frozen) Release() {
 	for _, release := range f.release {
 		release()
@@ -90,10 +91,11 @@ func (f *Frozen) Release() {
 	f.release = nil
 }
 
-// Freeze tells what differs since a token, "" or one that is not known: from the base tree. All of it is of one moment:
-// every change that was acknowledged before the call is in it, and of those that come later none is if one is not that
-// came before it. Contents can be read as they were then until Release, while programs go on changing them; only a change
-// at that very moment waits. What programs have written and the kernel keeps is not in it (fuse.Server.WriteBack).
+// Freeze returns the differences since a journal position or, if the position is "" or not valid, since the base tree. All
+// of them are as of one moment. The result contains every change that was acknowledged before the call. If it contains a
+// later change, it contains all changes that were made before that one. The contents can be read as of that moment until
+// Release, while programs continue to change the files. Only changes at that very moment have to wait. Writes that the
+// kernel still caches are not contained (fuse.Server.WriteBack writes them back first).
 func (t *Tree) Freeze(ctx context.Context, token string, o FreezeOptions) (*Frozen, error) {
 	if !t.gate.enter() {
 		return nil, ErrClosed
@@ -102,11 +104,11 @@ func (t *Tree) Freeze(ctx context.Context, token string, o FreezeOptions) (*Froz
 	return t.freeze(ctx, token, o)
 }
 
-// Noticed gets a value when something changes after it was emptied, contents that are written to too. Freeze empties it
-// at its moment, unless it is a DryRun.
+// Noticed returns a channel that receives a value when names, attributes or contents change, and holds at most one. Freeze
+// empties it at its moment, unless it is a DryRun.
 func (t *Tree) Noticed() <-chan struct{} { return t.noticed }
 
-// LastChange is when something was changed last; the zero time: never since Open.
+// LastChange returns the time of the last change; the zero time if there was none since Open.
 func (t *Tree) LastChange() time.Time {
 	if at := t.lastChange.Load(); at != 0 {
 		return time.Unix(0, at)
@@ -114,7 +116,7 @@ func (t *Tree) LastChange() time.Time {
 	return time.Time{}
 }
 
-// Writers are the files that programs may be writing to in the kernel's cache without our being told.
+// Writers returns the files to which programs may be writing in the kernel's cache, so that the Tree is not called.
 func (t *Tree) Writers() []Node {
 	if t.journal == nil {
 		return nil
@@ -122,7 +124,7 @@ func (t *Tree) Writers() []Node {
 	return t.writing.list()
 }
 
-// notice tells who waits for changes.
+// notice records the time of a change and signals Noticed.
 func (t *Tree) notice() {
 	t.lastChange.Store(time.Now().UnixNano())
 	if len(t.noticed) == 0 {

@@ -11,34 +11,37 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
-// errUnread says that a base directory has not been looked into, which the answer needs.
+// errUnread is returned if the tree of a base directory must be read first (freezing.unread).
 var errUnread = errors.New("a directory was not read yet")
 
-// freezing is a Freeze being made. What changed is told first without anybody waiting, a directory at a time, while
-// others go on; then, at the moment of the freeze, what has changed meanwhile is told once more. The journal says what that
-// is: whatever was told too early, or of two moments, is on record behind the token that was given before.
+// freezing is a Freeze in progress. It first lists the changed paths while requests continue, one directory at a time.
+// Then, at the moment of the freeze, it lists again the paths that changed meanwhile. The journal returns them: every path
+// that was listed too early, or partly before and partly after a change, is on record behind the position that was returned
+// first.
 type freezing struct {
 	tree    *Tree
 	o       FreezeOptions
-	moment  *merged         // nil before the moment
-	skipped map[string]bool // what Skip said
-	dirty   map[Node]bool   // base directories that are not as they were, or have such a one below; nil: not known yet
-	unread  Node            // with errUnread
+	moment  *merged         // working tree at the moment of the freeze; nil before
+	skipped map[string]bool // cached results of FreezeOptions.Skip
+	dirty   map[Node]bool   // base directories that differ from their tree, or have such a directory below; nil: not computed
+	unread  Node            // the directory to read after errUnread
 
-	entries []FrozenEntry // of this round
-	pins    []*overlay.Pin
-	told    []string // what they say wholly, sorted
+	entries []FrozenEntry  // entries of this round
+	pins    []*overlay.Pin // pins of the contents of these entries
+	told    []string       // paths that the entries describe completely, sorted
 }
 
+// Limits of the work of a freeze.
 const (
-	// rounds is how often what changed meanwhile is told without anybody waiting, if it is much.
+	// rounds is the number of times that changed paths are listed before the moment of the freeze, if there are many.
 	rounds = 4
-	// little is how many paths may be told while others wait.
+	// little is the number of paths that may be listed while requests wait.
 	little = 100
-	// glance is how many names are looked at before others have their turn.
+	// glance is the number of names that are read in one view, so that changes need not wait long for it.
 	glance = 2048
 )
 
+// freeze is Freeze inside the gate.
 func (t *Tree) freeze(ctx context.Context, token string, o FreezeOptions) (*Frozen, error) {
 	z := &freezing{tree: t, o: o, skipped: make(map[string]bool)}
 	f := &Frozen{}
@@ -50,6 +53,7 @@ func (t *Tree) freeze(ctx context.Context, token string, o FreezeOptions) (*Froz
 	return f, nil
 }
 
+// run fills in f. Only the last round is at the moment of the freeze; DryRun leaves it out.
 func (z *freezing) run(ctx context.Context, token string, f *Frozen) error {
 	paths, known := z.since(token, f)
 	f.Whole = !known
@@ -66,9 +70,9 @@ func (z *freezing) run(ctx context.Context, token string, f *Frozen) error {
 		if n == rounds || !z.tree.journal.Longer(f.Token, little) {
 			break
 		}
-		// What is asked for here has to be told: nobody else will be.
+		// The paths must be listed now: since has advanced the position, so that no later query returns them.
 		if paths, known = z.since(f.Token, f); !known {
-			f.Token = "" // and so all is told once more
+			f.Token = "" // the last round then lists everything again
 			break
 		}
 	}
@@ -82,7 +86,7 @@ func (z *freezing) run(ctx context.Context, token string, f *Frozen) error {
 			f.at = coarseNow()
 			z.moment = &merged{r, z.tree}
 			paths, known := z.since(token, f)
-			if !known { // more has changed than the journal holds, or there is none
+			if !known { // more has changed than the journal holds, or there is no journal
 				f.Whole, f.Entries, paths = true, nil, z.differing()
 			}
 			err = z.tell(f.Entries, paths)
@@ -92,13 +96,14 @@ func (z *freezing) run(ctx context.Context, token string, f *Frozen) error {
 	})
 }
 
-// since asks the journal, from now on with the token that f gets.
+// since returns the paths that changed since a journal position, and sets f.Token to the next position.
 func (z *freezing) since(token string, f *Frozen) (paths []string, known bool) {
 	f.Token, paths, known = z.tree.since(token)
 	return paths, known
 }
 
-// round has something told, again if a directory must be read for it, and puts it in its place among the rest.
+// round calls tell and merges its entries into those of f. If tell returns errUnread, round waits for the directory's tree,
+// without a lock, and calls tell again.
 func (z *freezing) round(ctx context.Context, f *Frozen, tell func() error) error {
 	for {
 		z.entries, z.told, z.dirty = nil, nil, nil
@@ -120,7 +125,7 @@ func (z *freezing) round(ctx context.Context, f *Frozen, tell func() error) erro
 	}
 }
 
-// look calls f with the tree as it is at the moment, or before that as it is just then.
+// look calls f with the working tree as of the moment of the freeze or, before it, the present one.
 func (z *freezing) look(f func(m merged)) {
 	if z.moment != nil {
 		f(*z.moment)
@@ -129,8 +134,8 @@ func (z *freezing) look(f func(m merged)) {
 	z.tree.view(f)
 }
 
-// differing lists the paths that are not what the base tree has: what is below a directory of the overlay's own is not
-// listed.
+// differing returns the paths that differ from the base tree. It does not list paths below an own directory, because the
+// entry of that directory includes them.
 func (z *freezing) differing() (paths []string) {
 	var dirs []Node
 	z.look(func(m merged) {
@@ -159,7 +164,7 @@ func (z *freezing) differing() (paths []string) {
 		z.look(func(m merged) {
 			at, ok := m.path(dir)
 			if !ok {
-				return // it was removed, and is open still
+				return // the directory was removed and is still open
 			}
 			m.ReadDir(dir, 0, func(_ uint64, name string, _ Node, _ overlay.Presence) bool {
 				paths = append(paths, joined(at, strings.Clone(name)))
@@ -170,7 +175,7 @@ func (z *freezing) differing() (paths []string) {
 	return paths
 }
 
-// unchanged reports whether a base file is, to git, what its record says.
+// unchanged reports whether git sees a base file as unchanged: with the contents, type and executable bit of its record.
 func (m merged) unchanged(in overlay.Inode, r *record) bool {
 	if in.Size != overlay.SizeOfBase || in.Mode&syscall.S_IFMT != mode(r.kind)&syscall.S_IFMT {
 		return false
@@ -178,8 +183,8 @@ func (m merged) unchanged(in overlay.Inode, r *record) bool {
 	return r.kind == kindSymlink || (r.kind == kindExec) == (in.Mode&0o100 != 0)
 }
 
-// tell makes entries of what is at paths, of which those that end in a slash stand for all below. Below what was told before
-// as a whole, all of that is told again.
+// tell adds the entries of the paths. A path that ends in a slash stands for everything below it. A path below a directory
+// that an earlier entry describes completely is replaced by that directory.
 func (z *freezing) tell(before []FrozenEntry, paths []string) error {
 	for i, path := range paths {
 		paths[i] = outermost(before, strings.TrimSuffix(path, "/"))
@@ -198,19 +203,19 @@ func (z *freezing) tell(before []FrozenEntry, paths []string) error {
 	return nil
 }
 
-// seen is what a name is, as far as an entry needs it.
+// seen is the part of an inode that an entry needs, copied out of the view.
 type seen struct {
 	name    string
 	node    Node
 	mode    uint32
 	size    int64
-	content uint64
-	target  string // of a link of the overlay's
-	nested  bool   // it is a directory with a repository of its own
-	filled  bool   // something was put into a directory
+	content uint64 // number of the contents in the overlay
+	target  string // target of a symbolic link that the overlay stores
+	nested  bool   // directory that contains a repository of its own
+	filled  bool   // directory to which names were added
 }
 
-// sight looks at a node.
+// sight copies the state of a node out of the view.
 func (m merged) sight(name string, n Node) (seen, bool) {
 	in, ok := m.inode(n)
 	if !ok {
@@ -234,11 +239,12 @@ func (m merged) sight(name string, n Node) (seen, bool) {
 	return s, true
 }
 
-// path tells what is at a path, or at the one above it that says so too, and gives the one that it told.
+// path adds the entry of a path, or of the directory above it that already determines its state: one that is missing, is
+// not a directory, or is not listed. It returns the path of the added entry.
 func (z *freezing) path(path string) (told string, err error) {
 	var s seen
 	var there bool
-	var perm uint32 // of the last directory on the way
+	var perm uint32 // permissions of the last directory on the way
 	z.look(func(m merged) {
 		dir := Root
 		if in, ok := m.inode(dir); ok {
@@ -275,13 +281,14 @@ func (z *freezing) path(path string) (told string, err error) {
 	return told, z.node(told, s)
 }
 
-// isClosed reports whether nobody wants to know what is in a directory.
+// isClosed reports whether a freeze does not list the contents of a directory: a submodule, a nested repository, or one
+// that Skip selects.
 func (z *freezing) isClosed(path string, s seen) bool {
 	r, base := z.tree.table.record(s.node)
 	return base && r.kind == kindGitlink || s.nested || z.skips(path)
 }
 
-// child finds a name in a directory.
+// child looks up a name in a directory.
 func (z *freezing) child(m merged, dir Node, name string) (Node, bool, error) {
 	switch n, p := m.Entry(dir, name); p {
 	case overlay.Present:
@@ -297,7 +304,7 @@ func (z *freezing) child(m merged, dir Node, name string) (Node, bool, error) {
 	return n, ok, nil
 }
 
-// block returns a directory's block, which must be known.
+// block returns the block of a directory, or errUnread if its tree was not read yet.
 func (z *freezing) block(dir Node) (block, error) {
 	r, ok := z.tree.table.record(dir)
 	if !ok || r.kind != kindDir {
@@ -311,6 +318,7 @@ func (z *freezing) block(dir Node) (block, error) {
 	return b, nil
 }
 
+// skips reports whether Skip selects a directory. It asks once for each directory, so that all rounds agree.
 func (z *freezing) skips(dir string) bool {
 	if z.o.Skip == nil {
 		return false
@@ -323,7 +331,7 @@ func (z *freezing) skips(dir string) bool {
 	return skip
 }
 
-// node tells what is at a path, and all that is below it.
+// node adds the entry of a node at a path, and those of everything below it. It pins contents that may be read later.
 func (z *freezing) node(path string, s seen) error {
 	e := FrozenEntry{Path: path}
 	r, base := z.tree.table.record(s.node)
@@ -360,7 +368,7 @@ func (z *freezing) node(path string, s seen) error {
 	return nil
 }
 
-// ofTree makes an entry that of what a base node is in its tree.
+// ofTree makes e the entry of an object that a base node shows unchanged.
 func (z *freezing) ofTree(e *FrozenEntry, kind FrozenKind, n Node, r *record) {
 	e.Kind, e.ID = kind, r.objectID()
 	e.Tree = z.tree.table.rec(z.tree.table.treeOf(n)).objectID()
@@ -369,6 +377,7 @@ func (z *freezing) ofTree(e *FrozenEntry, kind FrozenKind, n Node, r *record) {
 	}
 }
 
+// directory adds the entry of a directory. An unchanged base directory is one entry; a changed one is listed.
 func (z *freezing) directory(e FrozenEntry, s seen, r *record) error {
 	switch {
 	case r != nil && r.kind == kindGitlink:
@@ -392,7 +401,7 @@ func (z *freezing) directory(e FrozenEntry, s seen, r *record) error {
 	return nil
 }
 
-// below tells what is in a directory.
+// below adds the entries of everything in a directory.
 func (z *freezing) below(path string, dir Node) error {
 	b, err := z.block(dir)
 	if err != nil {
@@ -436,7 +445,7 @@ func (z *freezing) below(path string, dir Node) error {
 	}
 	slices.SortFunc(list, func(a, b seen) int { return strings.Compare(a.name, b.name) })
 	for i, s := range list {
-		// What was renamed between two looks may be here twice; it is told again anyway.
+		// A name that was renamed between two views may be listed twice. It is on record, so the next round lists it again.
 		if i > 0 && list[i-1].name == s.name {
 			continue
 		}
@@ -447,7 +456,7 @@ func (z *freezing) below(path string, dir Node) error {
 	return nil
 }
 
-// isDirty reports whether a base directory, with all that is below it, is not what its tree says.
+// isDirty reports whether a base directory, or anything below it, differs from its tree.
 func (z *freezing) isDirty(n Node) bool {
 	if z.dirty == nil {
 		z.look(func(m merged) { z.dirty = m.dirty() })
@@ -455,6 +464,7 @@ func (z *freezing) isDirty(n Node) bool {
 	return z.dirty[n]
 }
 
+// dirty returns the directories that differ from the base tree, with all directories above them.
 func (m merged) dirty() map[Node]bool {
 	dirty := make(map[Node]bool)
 	mark := func(n Node) {

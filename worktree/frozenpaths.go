@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// merge puts entries in the place of those that were told before of the same paths and of what is below them.
+// merge returns old and fresh as one sorted list. Entries of old at or below the paths in told are left out, because fresh
+// describes these paths completely. All arguments are sorted by comparePaths.
 func merge(old, fresh []FrozenEntry, told []string) []FrozenEntry {
 	if len(old) == 0 {
 		return fresh
@@ -29,7 +30,7 @@ func merge(old, fresh []FrozenEntry, told []string) []FrozenEntry {
 	return append(all, fresh...)
 }
 
-// outermost returns a path, or that above it which entries tell of without telling what is below.
+// outermost returns path, or the directory above it that the entries describe without listing its contents.
 func outermost(entries []FrozenEntry, path string) string {
 	if len(entries) == 0 {
 		return path
@@ -48,7 +49,7 @@ func outermost(entries []FrozenEntry, path string) string {
 	return path
 }
 
-// comparePaths orders paths by their elements.
+// comparePaths compares paths element by element, so that a directory sorts immediately before everything below it.
 func comparePaths(a, b string) int {
 	n := min(len(a), len(b))
 	for i := range n {
@@ -67,6 +68,7 @@ func comparePaths(a, b string) int {
 	return len(a) - len(b)
 }
 
+// isWithin reports whether path is dir or below it.
 func isWithin(path, dir string) bool {
 	return strings.HasPrefix(path, dir) && (len(path) == len(dir) || path[len(dir)] == '/')
 }

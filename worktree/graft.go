@@ -14,43 +14,48 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
-// A graft gives paths the blobs of another tree without reading any: the overlay gets an entry and an inode for each,
-// whose node is one of a further root of that tree (roots.go), so that it is to everybody what an untouched file of
-// the base is. Where the base has the same blob at the same path, that node gets its place back, and the overlay no
-// longer has an entry.
+// A graft makes paths show the blobs of another tree without fetching any of them. The overlay gets an entry and an inode
+// for each path. The node of that inode is below a further root for the other tree (roots.go), so that the file behaves in
+// every respect like an unchanged file of the base tree. If the base tree has the same blob at the same path, the original
+// node is used again, and the overlay's entry is removed.
 //
-// What changes gets the present time, a file that comes back too: what a build made of the other contents is older.
+// Every path that a graft changes gets the present time as its mtime, even if it returns to its blob in the base tree:
+// files that a build made from the other contents must be older.
 //
-// Nothing of a graft is atomic but each path. Every path is on record in the change journal before the first is
-// changed, so that whoever is interrupted has a tree of which git says the truth, and doing the same again ends it.
+// A graft is atomic for each path, not as a whole. Every path is in the change journal before the first one is changed, so
+// that git sees the true state after an interrupted graft, and repeating the graft completes it.
 
-// Graft returns what a path is to be.
+// Graft is the state that a path is to get.
 type Graft struct {
-	Path string      // relative to the root
-	Mode object.Mode // of a blob, of a submodule, which is an empty directory, or ModeDir, of an empty directory; 0: nothing is to be there
-	Perm uint32      // permissions of a ModeDir; 0: 0755
+	Path string // path relative to the root
+	// Mode is the mode of a blob; ModeGitlink, for a submodule, which becomes an empty directory; ModeDir, for an empty
+	// directory; or 0, to remove the path.
+	Mode object.Mode
+	Perm uint32 // permissions for ModeDir; 0: 0755
 	ID   object.ID
-	// Over is what the caller found there and may be replaced. If it is something else by now, the path is left as it is.
+	// Over is the state of the path that the caller saw and that may be replaced. In any other state the path is left
+	// unchanged.
 	Over Found
 }
 
-// Found is what is at a path. The zero Found is nothing.
+// Found is the state of a path. The zero Found means that the path does not exist.
 type Found struct {
 	Node Node
 	Mode uint32 // as in Attr
-	// Blob is what an unchanged file or link of some tree shows: what checkout has made of this blob at this very path.
-	// The zero ID: it has contents of its own, or was made for another path. Exec is the mode that it was made with.
+	// Blob is the blob that an unchanged file or link of some tree shows, as a checkout to exactly this path would write
+	// it. The zero ID: the file has contents of its own, or shows a blob for another path. Exec reports whether the blob
+	// has the executable mode in its tree.
 	Blob object.ID
 	Exec bool
 
 	ctime, size int64
-	content     uint64
+	content     uint64 // number of the contents in the overlay
 }
 
-// Grafted is what became of a Graft.
+// Grafted is the result for one Graft.
 type Grafted struct {
-	Attr Attr // of what is at the path now; Node 0: nothing. The size may be unknown
-	Kept bool // something else was there: it is left as it was
+	Attr Attr // attributes of the path now; Node 0: it does not exist; the size may be unknown
+	Kept bool // the path was not in the state Graft.Over, and was left unchanged
 }
 
 // Place is a name in a directory.
@@ -59,17 +64,17 @@ type Place struct {
 	Name string
 }
 
-// Stale is what a kernel may know wrong after a graft.
+// Stale is the set of names and attributes that a graft changed and that the kernel may have cached.
 type Stale struct {
 	Places []Place
-	Nodes  []Node        // whose attributes changed
-	Dirs   map[Node]bool // of these, directories
+	Nodes  []Node        // nodes whose attributes changed
+	Dirs   map[Node]bool // those of Nodes that are directories
 }
 
-// grafts is how many paths are changed at a time: readers wait for that long.
+// grafts is the number of paths that are changed in one update. Readers wait during an update.
 const grafts = 256
 
-// Find tells what is at a path, waiting for directories only.
+// Find returns the state of a path. It waits for directories only.
 func (t *Tree) Find(ctx context.Context, path string) (Found, error) {
 	if !t.gate.enter() {
 		return Found{}, ErrClosed
@@ -90,7 +95,7 @@ func (t *Tree) Find(ctx context.Context, path string) (Found, error) {
 	return f, nil
 }
 
-// above returns the directory that a path is in, and its name there.
+// above returns the directory that contains a path, and the last element of the path.
 func (t *Tree) above(ctx context.Context, at string) (dir Node, name string, err error) {
 	dir, name = Root, at
 	for {
@@ -106,6 +111,7 @@ func (t *Tree) above(ctx context.Context, at string) (dir Node, name string, err
 	}
 }
 
+// found returns the state of a name in a directory, whose block is b. path is the full path of the name.
 func (m merged) found(dir Node, b block, name, path string) (f Found) {
 	n, ok := m.entry(dir, b, name)
 	if !ok {
@@ -123,19 +129,19 @@ func (m merged) found(dir Node, b block, name, path string) (f Found) {
 	return f
 }
 
-// GraftResult is what became of grafts. After an error it holds what was done.
+// GraftResult is the result of Tree.Graft. After an error it describes the changes made so far.
 type GraftResult struct {
 	Done []Grafted // one for each Graft
-	// Since is what differs since the token that was given, up to a moment at which all paths were noted and none was
-	// changed: whoever asks with its token hears of a path again only if somebody else changed it.
+	// Since is the changes since the position that was passed, up to a moment when all paths of the graft were recorded and
+	// none was changed. A query from Since.Token returns a path of the graft only if it was changed in another way as well.
 	Since Changes
 	Stale Stale
 }
 
-// Graft makes paths show blobs of the tree with this root. It waits for the trees of that root that have one of the
-// paths, and for no content. A path must not have what is not to be there above it, and nothing may lie below one that is
-// to become a file but what the same call removes. Directories that a removal leaves empty go with it. With an error,
-// some of it may be done.
+// Graft makes paths show blobs of a tree. It waits for those of its trees that contain one of the paths, and for no blob.
+// token is a journal position for GraftResult.Since. No element above a path may be a file, unless the same call removes
+// it, and everything below a path that becomes a file must be removed by the same call. Directories that become empty by a
+// removal are removed as well. After an error, a part of the paths may be changed.
 func (t *Tree) Graft(ctx context.Context, tree object.ID, list []Graft, token string) (r GraftResult, err error) {
 	if !t.gate.enter() {
 		return r, ErrClosed
@@ -168,37 +174,39 @@ func (t *Tree) Graft(ctx context.Context, tree object.ID, list []Graft, token st
 	return r, err
 }
 
-// grafting is a Graft being made.
+// grafting is a Graft in progress.
 type grafting struct {
 	tree *Tree
-	id   object.ID // of the tree that the blobs are of
+	id   object.ID // root tree that contains the blobs
 
-	done   []Grafted
-	roots  []graftRoot
-	chosen map[string]Node     // that of its tree, for the paths that the base's own nodes do not serve
-	dirs   map[string]graftDir // of the mount, by path
-	places []Place
-	stale  map[Node]bool // nodes whose attributes changed
+	done   []Grafted           // results, by the index of the Graft
+	roots  []graftRoot         // further roots of the tree
+	chosen map[string]Node     // nodes below these roots, for paths at which no node of the base tree can be used
+	dirs   map[string]graftDir // directories of the mount, by path
+	places []Place             // see Stale
+	stale  map[Node]bool       // see Stale
 
-	listings map[Node]bool // of them, directories
+	listings map[Node]bool // those of stale that are directories
 
-	dropped map[Node]int64 // nodes that lost one of their names, and when: nanoseconds since 1970
+	dropped map[Node]int64 // nodes that lost one of several names, and their ctime: nanoseconds since 1970
 }
 
-// graftRoot is a root of the tree, and blocks below it by the path of their directory.
+// graftRoot is a further root of the tree, with a cache of the blocks below it by the path of their directory.
 type graftRoot struct {
 	node   Node
 	blocks map[string]block
 }
 
+// graftDir is a directory of the mount, with its block.
 type graftDir struct {
 	node  Node
 	block block
 }
 
+// run makes the changes in order: removals, then files, then empty directories.
 func (g *grafting) run(ctx context.Context, list []Graft) error {
-	var gone, come, dirs []int
-	used := map[string]bool{} // directories that something comes into
+	var gone, come, dirs []int // indexes of removals, of files and submodules, of directories
+	used := map[string]bool{}  // directories that the graft adds a path to
 	for i, p := range list {
 		if p.Mode == 0 {
 			gone = append(gone, i)
@@ -239,7 +247,7 @@ func (g *grafting) run(ctx context.Context, list []Graft) error {
 	return nil
 }
 
-// inBatches calls do for the paths, many of them within one update.
+// inBatches calls do for the paths, up to grafts of them in one update.
 func (g *grafting) inBatches(ctx context.Context, list []Graft, which []int, do func(e *edit, p Graft, d graftDir) (Grafted, error)) error {
 	for some := range slices.Chunk(which, grafts) {
 		dirs := make([]graftDir, len(some))
@@ -253,7 +261,7 @@ func (g *grafting) inBatches(ctx context.Context, list []Graft, which []int, do 
 		err := g.tree.updateNoted(func(e *edit) error {
 			for i, at := range some {
 				var err error
-				if dirs[i].node == 0 { // what is to be removed from there is gone
+				if dirs[i].node == 0 { // the directory does not exist, so the path to remove does not either
 					continue
 				}
 				if g.done[at], err = do(e, list[at], dirs[i]); err != nil {
@@ -275,13 +283,13 @@ func (g *grafting) inBatches(ctx context.Context, list []Graft, which []int, do 
 	return nil
 }
 
-// changed notes what the kernel may know of a name that was changed.
+// changed adds a name to the set that the kernel may have cached.
 func (g *grafting) changed(dir Node, name string) {
 	g.places = append(g.places, Place{dir, name})
 	g.stale[dir], g.listings[dir] = true, true
 }
 
-// dir returns a directory of the mount.
+// dir returns the directory at a path of the mount. It waits for the tree.
 func (g *grafting) dir(ctx context.Context, at string) (graftDir, error) {
 	if d, ok := g.dirs[at]; ok {
 		return d, nil
@@ -306,7 +314,7 @@ func (g *grafting) dir(ctx context.Context, at string) (graftDir, error) {
 	return d, nil
 }
 
-// remove takes a path away.
+// remove removes a path, if it is still in the state Graft.Over.
 func (g *grafting) remove(e *edit, p Graft, d graftDir) (Grafted, error) {
 	name := path.Base(p.Path)
 	now := e.found(d.node, d.block, name, p.Path)
@@ -316,18 +324,20 @@ func (g *grafting) remove(e *edit, p Graft, d graftDir) (Grafted, error) {
 	switch {
 	case !g.as(now, p.Over):
 		return g.kept(e, now)
-	case now.Mode&syscall.S_IFMT == syscall.S_IFDIR: // prune removes it if it is empty
+	case now.Mode&syscall.S_IFMT == syscall.S_IFDIR: // prune removes the directory if it is empty
 		return Grafted{}, nil
 	}
 	return Grafted{}, g.takeAway(e, d, name, now.Node)
 }
 
+// kept returns the result for a path that is left unchanged.
 func (g *grafting) kept(e *edit, f Found) (Grafted, error) {
 	in, _ := e.merged.inode(f.Node)
 	return Grafted{Attr: g.tree.describe(in), Kept: true}, nil
 }
 
-// as reports whether what is at a path is what was found there; one of its other names may be gone.
+// as reports whether a path is in the state that the caller saw. The ctime may differ if the graft removed another name of
+// the same file.
 func (g *grafting) as(now, over Found) bool {
 	if ctime, ok := g.dropped[now.Node]; ok && ctime == now.ctime {
 		now.ctime = over.ctime
@@ -335,7 +345,7 @@ func (g *grafting) as(now, over Found) bool {
 	return now == over
 }
 
-// takeAway takes what is no directory from its place.
+// takeAway removes the name of a file that is not a directory.
 func (g *grafting) takeAway(e *edit, d graftDir, name string, n Node) error {
 	parent, err := e.directory(d.node)
 	if err != nil {
@@ -354,12 +364,12 @@ func (g *grafting) takeAway(e *edit, d graftDir, name string, n Node) error {
 	return nil
 }
 
-// put returns a path its blob.
+// put makes a path show its blob, or makes the directory of a submodule.
 func (g *grafting) put(e *edit, p Graft, d graftDir) (Grafted, error) {
 	name := path.Base(p.Path)
 	now := e.found(d.node, d.block, name, p.Path)
 	switch {
-	case now.Shows(p.Mode, p.ID): // it has been done before
+	case now.Shows(p.Mode, p.ID): // an earlier graft has done it
 		in, _ := e.merged.inode(now.Node)
 		return Grafted{Attr: g.tree.describe(in)}, nil
 	case p.Mode == object.ModeGitlink && now.Mode&syscall.S_IFMT == syscall.S_IFDIR:
@@ -399,7 +409,7 @@ func (g *grafting) put(e *edit, p Graft, d graftDir) (Grafted, error) {
 	return Grafted{Attr: g.tree.describe(in)}, nil
 }
 
-// Shows reports whether a path shows an unchanged blob, as a checkout would leave it.
+// Shows reports whether a path shows an unchanged blob, with the type and mode that a checkout would set.
 func (f Found) Shows(m object.Mode, id object.ID) bool {
 	k, _ := kindOf(m)
 	if f.Blob.IsZero() || f.Blob != id || f.Mode&syscall.S_IFMT != mode(k)&syscall.S_IFMT {
@@ -408,7 +418,7 @@ func (f Found) Shows(m object.Mode, id object.ID) bool {
 	return k == kindSymlink || f.Exec == (k == kindExec) && f.Exec == (f.Mode&0o100 != 0)
 }
 
-// graftInode puts an inode as it is to be, whatever became of its node in this update.
+// graftInode stores an inode, in place of anything that this update has set for its node.
 func (e *edit) graftInode(in overlay.Inode) {
 	for _, other := range e.inodes {
 		if other.now.Node == in.Node {
@@ -419,6 +429,7 @@ func (e *edit) graftInode(in overlay.Inode) {
 	e.inodes = append(e.inodes, &edited{now: in})
 }
 
+// parentOf returns the path of the directory that contains a path; "" for the root and for names in it.
 func parentOf(at string) string {
 	if i := strings.LastIndexByte(at, '/'); i >= 0 {
 		return at[:i]

@@ -12,11 +12,12 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
-// errTaken says that a node of the tree has another place already.
+// errTaken is returned if the node that was chosen for a path has a name in the mount meanwhile.
 var errTaken = errors.New("its node is in use")
 
-// prepare makes sure that there is a node for a path's blob: the base's own one if the base has the blob there, else
-// one of the tree's. A node has one place; if somebody moved those that there are, a further root has another.
+// prepare ensures that a node exists for the blob of a path: the node of the base tree if that has the same blob there,
+// otherwise one below a further root. A node can be at one place only; if all existing ones are at other paths, prepare
+// adds one more root of the same tree.
 func (g *grafting) prepare(ctx context.Context, p Graft) error {
 	if p.Mode == object.ModeGitlink {
 		return nil
@@ -54,13 +55,13 @@ func (g *grafting) prepare(ctx context.Context, p Graft) error {
 		}
 		var now Found
 		g.tree.view(func(m merged) { now = m.found(d.node, d.block, path.Base(p.Path), p.Path) })
-		if now.Node == n && now.Shows(p.Mode, p.ID) { // it is where it is to be
+		if now.Node == n && now.Shows(p.Mode, p.ID) { // the path shows the blob already
 			return nil
 		}
 	}
 }
 
-// block returns a directory below a root.
+// block returns the block of a directory below a root. It waits for the trees on the way.
 func (r graftRoot) block(ctx context.Context, t *Tree, at string) (block, error) {
 	if b, ok := r.blocks[at]; ok {
 		return b, nil
@@ -83,7 +84,7 @@ func (r graftRoot) block(ctx context.Context, t *Tree, at string) (block, error)
 	return b, err
 }
 
-// choose returns the node for a path's blob in a directory.
+// choose returns the node for the blob of a path, and false if it is no longer unused.
 func (g *grafting) choose(e *edit, p Graft, d graftDir) (Node, bool) {
 	if n, ok := g.tree.table.search(d.block, path.Base(p.Path)); ok && g.shows(n, p) && e.unused(n) {
 		return n, true
@@ -92,14 +93,14 @@ func (g *grafting) choose(e *edit, p Graft, d graftDir) (Node, bool) {
 	return n, ok && e.unused(n)
 }
 
-// shows reports whether a node is that of a path's blob in some tree.
+// shows reports whether a node has the path, kind and blob that p needs.
 func (g *grafting) shows(n Node, p Graft) bool {
 	r := g.tree.table.rec(n)
 	k, _ := kindOf(p.Mode)
 	return r.kind == k && r.objectID() == p.ID && g.tree.table.path(n) == p.Path
 }
 
-// unused is free with what this update has done.
+// unused is free, but includes the changes of this update.
 func (e *edit) unused(n Node) bool {
 	for _, in := range e.inodes {
 		if in.now.Node == n {
@@ -109,8 +110,8 @@ func (e *edit) unused(n Node) bool {
 	return e.free(n)
 }
 
-// free reports whether a node of some tree has no place in the mount, and is as it was: the overlay has forgotten it, or
-// waits for the kernel to do so.
+// free reports whether a node of some tree has no name in the mount and is unchanged: the overlay has no inode for it, or
+// keeps the inode only until the kernel's last reference is gone.
 func (m merged) free(n Node) bool {
 	if in, ok := m.Inode(n); ok {
 		return m.pristine(in)
@@ -124,11 +125,13 @@ func (m merged) free(n Node) bool {
 	return p == overlay.Hidden || p == overlay.Present && at != n
 }
 
+// pristine reports whether an inode has no name and no contents or extended attributes of its own.
 func (m merged) pristine(in overlay.Inode) bool {
 	return in.Nlink == 0 && (isDir(&in) || in.Size == overlay.SizeOfBase) && len(m.Xattrs(in.Node)) == 0
 }
 
-// younger counts base files that are all as they were but for their times, as a graft leaves them that brings them back.
+// younger counts the base files at their original path that differ from the base tree only in their times. A graft that
+// restores a file leaves it so.
 func (m merged) younger() (n int64) {
 	m.EachInode(func(in overlay.Inode) bool {
 		r, ok := m.tree.table.record(in.Node)
@@ -147,7 +150,7 @@ func (m merged) younger() (n int64) {
 	return n
 }
 
-// makeDirs makes a directory and those above it where there are none.
+// makeDirs makes a directory, and those above it, unless they exist.
 func (g *grafting) makeDirs(ctx context.Context, at string) error {
 	_, err := g.dir(ctx, at)
 	if !errors.Is(err, ErrNotExist) {
@@ -181,7 +184,7 @@ func (g *grafting) makeDirs(ctx context.Context, at string) error {
 		dir := overlay.Inode{Mode: mode(kindDir), Nlink: 2}
 		if has && e.unused(old) {
 			dir = g.tree.baseInode(old, g.tree.table.rec(old))
-			e.hideAll(old, b) // what is to be there comes on its own
+			e.hideAll(old, b) // the graft adds the names that are to exist, one by one
 		} else {
 			if dir.Node, err = e.tx.NewNode(); err != nil {
 				return err
@@ -205,10 +208,10 @@ func (g *grafting) makeDirs(ctx context.Context, at string) error {
 	return nil
 }
 
-// putDir makes a directory that has nothing in it, unless there is one.
+// putDir makes an empty directory at a path, unless a directory exists there, and sets its permissions.
 func (g *grafting) putDir(ctx context.Context, p Graft, done *Grafted) error {
 	err := g.makeDirs(ctx, p.Path)
-	if errors.Is(err, ErrNotDir) { // somebody has put a file there
+	if errors.Is(err, ErrNotDir) { // a file was created there meanwhile
 		done.Kept = true
 		return nil
 	}
@@ -231,15 +234,15 @@ func (g *grafting) putDir(ctx context.Context, p Graft, done *Grafted) error {
 	return err
 }
 
-// hideAll leaves nothing of what a base directory had.
+// hideAll hides all names that the base tree has in a directory.
 func (e *edit) hideAll(dir Node, b block) {
 	for n := b.first; n < b.first+Node(b.count); n++ {
 		e.tx.Hide(dir, e.tree.table.name(e.tree.table.rec(n)))
 	}
 }
 
-// prune removes directories that a removal has left empty, and submodules that were to go, unless something comes
-// into them. One that has anything in it stays.
+// prune removes the directories that became empty by a removal, and the directories of removed submodules, unless the graft
+// adds a path to them. A directory that is not empty stays.
 func (g *grafting) prune(ctx context.Context, list []Graft, gone []int, used map[string]bool) error {
 	var dirs []string
 	for _, i := range gone {
@@ -251,7 +254,7 @@ func (g *grafting) prune(ctx context.Context, list []Graft, gone []int, used map
 	}
 	slices.Sort(dirs)
 	dirs = slices.Compact(dirs)
-	for i := len(dirs) - 1; i >= 0; i-- { // what is below a directory comes behind it
+	for i := len(dirs) - 1; i >= 0; i-- { // subdirectories sort behind their parent, and are removed first
 		for at := dirs[i]; at != "" && !used[at]; at = parentOf(at) {
 			done, err := g.removeDir(ctx, at)
 			if err != nil {
@@ -265,7 +268,7 @@ func (g *grafting) prune(ctx context.Context, list []Graft, gone []int, used map
 	return nil
 }
 
-// removeDir removes a directory and says whether there is none now.
+// removeDir removes a directory if it is empty, and reports whether it does not exist now.
 func (g *grafting) removeDir(ctx context.Context, at string) (bool, error) {
 	name := path.Base(at)
 	parent, err := g.dir(ctx, parentOf(at))

@@ -8,10 +8,10 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/journal"
 )
 
-// What changes is put on record in the journal before it is changed, at a moment at which no path can become another:
-// within the overlay's Update that makes the change, or within a View before contents change.
+// A change is recorded in the journal before it is made, at a moment when no path can change: within the overlay's Update
+// that makes the change, or within a View before contents change.
 
-// note puts all paths of a node on record, whose contents, mode or mtime are about to change.
+// note records all paths of a node, whose contents, mode or mtime are about to change.
 func (m merged) note(f *journal.Flight, n Node) {
 	j := m.tree.journal
 	if j.Covers(f, uint64(n)) {
@@ -20,7 +20,7 @@ func (m merged) note(f *journal.Flight, n Node) {
 	in, ok := m.inode(n)
 	switch {
 	case !ok:
-	case in.Nlink == 0: // it may be linked to a name before it has changed
+	case in.Nlink == 0: // the file may be linked to a name before the change is made
 		j.Hold(f)
 	case !isDir(&in) && (in.Nlink > 1 || in.Parent == 0):
 		m.noteNames(f, n)
@@ -39,15 +39,16 @@ func (m merged) note(f *journal.Flight, n Node) {
 }
 
 const (
-	// maxNames is how many names of a file are put on record one by one. Of a file with more it is their directories, and
-	// beyond as many of those the whole tree: the record of a change does not grow with the number of links.
+	// maxNames is the number of names up to which the names of a changed file are recorded one by one. For a file with more
+	// names their directories are recorded, and for more than maxNames directories the whole tree, so that the cost of a
+	// change does not grow with the number of links.
 	maxNames = 64
-	// maxLooked is how many names of the overlay are looked at between two tokens, to find those that linked files have.
-	// Beyond it the whole tree is put on record, which covers all that follows up to the next token.
+	// maxLooked is the number of names of the overlay that are searched between two journal positions, to find the names of
+	// linked files. Beyond it the whole tree is recorded as changed, which covers all changes up to the next position.
 	maxLooked = 1 << 22
 )
 
-// noteNames is note for a file with several names. They are looked for among all that the overlay has.
+// noteNames is note for a file with several names. It searches them among all names of the overlay.
 func (m merged) noteNames(f *journal.Flight, n Node) {
 	type name struct {
 		dir  Node
@@ -72,7 +73,7 @@ func (m merged) noteNames(f *journal.Flight, n Node) {
 	looked := m.Names(n, max(left, 0), add)
 	m.tree.looked.Add(looked)
 
-	key := uint64(n) // with the first record: no name is on record before that
+	key := uint64(n) // only for the first record: a key is set when a path of the file is on record
 	note := func(path string) {
 		m.tree.journal.Note(f, key, path)
 		key = 0
@@ -97,8 +98,8 @@ func (m merged) noteNames(f *journal.Flight, n Node) {
 	m.tree.journal.Hold(f)
 }
 
-// noteName puts a name on record that a directory gets or loses. in is what has it, in its state after the change, and n
-// its node; 0: that is not to say that the name is on record.
+// noteName records that a directory gains (comes) or loses a name. in is the inode behind the name as it is after the
+// change, and n its node; n is 0 if a record for that node does not cover this name.
 func (m merged) noteName(f *journal.Flight, dir Node, name string, n Node, in *overlay.Inode, comes bool) {
 	j := m.tree.journal
 	if j == nil || f == nil {
@@ -109,7 +110,7 @@ func (m merged) noteName(f *journal.Flight, dir Node, name string, n Node, in *o
 		if n != 0 && j.Covers(f, uint64(n)) || m.covered(f, dir, nil) {
 			return
 		}
-	case !existed: // what existed is always noted where it comes to (package journal)
+	case !existed: // a node that existed before is always recorded at its new path (package journal)
 		if m.covered(f, dir, nil) {
 			return
 		}
@@ -126,8 +127,8 @@ func (m merged) noteName(f *journal.Flight, dir Node, name string, n Node, in *o
 	j.Note(f, key, recorded(joined(at, name), isDir(in)))
 }
 
-// covered reports whether a directory, or one above it, is on record with all below it. in, if not nil, is the inode of n,
-// which then may be a file.
+// covered reports whether a directory, or one above it, has a record that stands for everything below it. If in is not nil,
+// it is the inode of n, which may then be a file.
 func (m merged) covered(f *journal.Flight, n Node, in *overlay.Inode) bool {
 	var buf [32]uint64
 	keys := buf[:0]
@@ -151,6 +152,7 @@ func (m merged) covered(f *journal.Flight, n Node, in *overlay.Inode) bool {
 	return m.tree.journal.Covers(f, keys...)
 }
 
+// joined returns the path of a name in a directory, whose path is "" for the root.
 func joined(dir, name string) string {
 	if dir == "" {
 		return name
@@ -158,7 +160,7 @@ func joined(dir, name string) string {
 	return dir + "/" + name
 }
 
-// recorded is how the journal has a path.
+// recorded returns the form in which the journal stores a path: that of a directory ends in a slash.
 func recorded(path string, dir bool) string {
 	if dir {
 		path += "/"
@@ -166,7 +168,7 @@ func recorded(path string, dir bool) string {
 	return path
 }
 
-// noting calls change, which changes the contents of a file, as a flight.
+// noting records the paths of a file, calls change, which changes its contents, and ends the flight.
 func (t *Tree) noting(n Node, change func() error) error {
 	defer t.notice()
 	if t.journal == nil {
@@ -179,16 +181,17 @@ func (t *Tree) noting(n Node, change func() error) error {
 	return change()
 }
 
+// note is merged.note in a view of its own, unless the node is on record already.
 func (t *Tree) note(f *journal.Flight, n Node) {
 	if !t.journal.Covers(f, uint64(n)) {
 		t.view(func(m merged) { m.note(f, n) })
 	}
 }
 
-// noteAll puts nodes on record that may be changing. A node of the overlay does not know its name; where many are in one
-// directory they are all found at once.
+// noteAll records nodes that may be changing. The inode of an own node does not contain its name; the names of several
+// nodes in one directory are found in one pass over the directory.
 func (t *Tree) noteAll(nodes []Node) {
-	in := make(map[Node][]Node) // by directory
+	in := make(map[Node][]Node) // nodes by their directory
 	for some := range slices.Chunk(nodes, listed) {
 		t.view(func(m merged) {
 			for _, n := range some {
@@ -213,7 +216,7 @@ func (t *Tree) noteAll(nodes []Node) {
 	}
 }
 
-// noteIn puts nodes on record that are in a directory and have no other name, and gives the rest.
+// noteIn records those of the nodes that are in the directory and have no other name, and returns the rest.
 func (m merged) noteIn(f *journal.Flight, dir Node, nodes []Node) (rest []Node) {
 	at, ok := m.path(dir)
 	if dir == 0 || !ok {
@@ -242,8 +245,8 @@ func (m merged) noteIn(f *journal.Flight, dir Node, nodes []Node) (rest []Node) 
 	return rest
 }
 
-// notePaths puts paths on record that are about to be changed by whoever calls. It is to be told that they are when land
-// is called. One that ends in a slash is of a directory that changes with all that is below it.
+// notePaths records paths that the caller is about to change. The caller must call land when the changes are made. A path
+// that ends in a slash stands for everything below it.
 func (t *Tree) notePaths(paths []string) (land func()) {
 	var f journal.Flight
 	for _, path := range paths {

@@ -9,15 +9,15 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
-// Before contents are overwritten that no checkpoint has, they are copied. That costs as much as they are long, so of a
-// file that is changed in place only a small one is copied, once in a second at most. A file that is cut to nothing begins
-// another content: that costs nothing.
+// Contents that no checkpoint has are copied before they are overwritten. The cost of that grows with their length, so a
+// file that is changed in place is copied only if it is small, and at most once a second. A file that is truncated to
+// nothing is not copied: it gets a new contents file, and the old one is kept.
 const (
-	maxChanged  = 1 << 20 // bytes of a file that is changed in place
-	maxSearched = 200_000 // names that are looked at in a second, to find that of a file
+	maxChanged  = 1 << 20 // maximum size of a file that is copied before it is changed in place, in bytes
+	maxSearched = 200_000 // maximum number of names that are searched per second, to find the names of files
 )
 
-// loseChanged is for a write at an offset.
+// loseChanged keeps the contents of n before p is written at an offset, if that overwrites bytes.
 func (t *Tree) loseChanged(n Node, f *overlay.File, p []byte, off int64) {
 	if !t.removed.on.Load() || f.CopiedWithin(massTime) {
 		return
@@ -28,20 +28,22 @@ func (t *Tree) loseChanged(n Node, f *overlay.File, p []byte, off int64) {
 	t.loseSome(n, f)
 }
 
-// loseSome keeps a copy of what a small file holds, before some of it is overwritten or cut off.
+// loseSome keeps a copy of the contents of a small file, before a part of them is overwritten or cut off.
 func (t *Tree) loseSome(n Node, f *overlay.File) {
 	t.loseContent(n, f, true, func(keep keeper) error { return f.KeepCopy(massTime, maxChanged, keep) })
 }
 
-// loseAll keeps what a file holds that is about to be cut to nothing.
+// loseAll keeps the contents of a file that is about to be truncated to nothing.
 func (t *Tree) loseAll(n Node, f *overlay.File) {
 	t.loseContent(n, f, false, func(keep keeper) error { return f.SetAside(maxRemovedOne, keep) })
 }
 
-// keeper adds what a content with a number and size holds to what is kept, in an update, unless it is unwanted.
+// keeper adds contents, identified by their number in the overlay and their size in bytes, to the kept files, as part of an
+// update. It returns false if they are not to be kept.
 type keeper = func(tx *overlay.Tx, number uint64, size int64) bool
 
-// loseContent keeps what a file holds under all of its names, as a copy or not.
+// loseContent keeps the contents of a file under each of its names. by calls the keeper in an update of the overlay; copied
+// states whether it makes a copy. An error does not fail the write: the contents then count as lost.
 func (t *Tree) loseContent(n Node, f *overlay.File, copied bool, by func(keeper) error) {
 	r := &t.removed
 	if !r.on.Load() {
@@ -71,7 +73,7 @@ func (t *Tree) loseContent(n Node, f *overlay.File, copied bool, by func(keeper)
 		}
 		return len(kept) > 0
 	})
-	if err != nil { // the write itself goes on
+	if err != nil { // the write itself continues
 		for _, k := range kept {
 			r.undo(k)
 		}
@@ -81,7 +83,7 @@ func (t *Tree) loseContent(n Node, f *overlay.File, copied bool, by func(keeper)
 	}
 }
 
-// namesOf returns the paths of a file that checkpoints do not leave out.
+// namesOf returns the paths of a file, without those that checkpoints leave out, and at most maxNames.
 func (m merged) namesOf(in *overlay.Inode) (paths []string) {
 	add := func(dir Node, name string) bool {
 		if at, ok := m.path(dir); ok && !m.tree.removed.leftOut(at) {
@@ -113,15 +115,15 @@ func (m merged) namesOf(in *overlay.Inode) (paths []string) {
 	return paths
 }
 
-// dirNames are the names of the overlay's nodes in one directory, as they were found last.
+// dirNames caches the names of the nodes in one directory, as the last search found them, and counts searched names.
 type dirNames struct {
 	dir     Node
 	names   map[Node]string
-	began   time.Time // of the second in which so many were looked at
-	scanned int
+	began   time.Time // start of the second for which scanned counts
+	scanned int       // number of names searched in that second
 }
 
-// budget counts names that are looked at, and returns how many more may be within this second.
+// budget adds n to the number of searched names, and returns how many more may be searched within this second.
 func (c *dirNames) budget(n int) int {
 	if now := time.Now(); now.Sub(c.began) > time.Second {
 		c.began, c.scanned = now, 0
@@ -130,8 +132,8 @@ func (c *dirNames) budget(n int) int {
 	return maxSearched - c.scanned
 }
 
-// nameIn finds the name of a file in a directory. Many files of one directory are looked for one after the other, so the
-// names found on the way are kept.
+// nameIn returns the name of a file in a directory. Programs often change many files of one directory in turn, so the names
+// found in a search are cached.
 func (m merged) nameIn(n, dir Node) (string, bool) {
 	if r, ok := m.tree.table.record(n); ok && Node(r.parent) == dir {
 		name := m.tree.table.name(r)
@@ -166,6 +168,7 @@ func (m merged) nameIn(n, dir Node) (string, bool) {
 	return name, ok
 }
 
+// logUnkept logs that removed files stay in the overlay although a checkpoint contains them.
 func (t *Tree) logUnkept(err error) {
 	t.options.Log.Warn("a checkpoint has removed files, and the overlay keeps them", zap.Error(err))
 }

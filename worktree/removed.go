@@ -14,56 +14,56 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
-// A checkpoint is made when writes have settled, so what was written a moment ago and is removed again is in none. The Tree
-// therefore keeps what files hold that lose their last name, are replaced by a rename or are overwritten, if they were
-// changed since the last checkpoint (Saved). The content of a removed file stays where it is, one that is overwritten is
-// copied before (overwritten.go). When many are lost at once, MassRemoval asks for a checkpoint, and TakeRemoved returns
-// what was there. What is kept is in the overlay's log, in the record of the removal itself: a process that is killed before
-// the checkpoint stands leaves it to its successor, which makes the checkpoint (recover).
+// A checkpoint is made when no writes have been made for a while. It does not contain a file that was written and removed
+// shortly before. The Tree therefore keeps the contents of files that lose their last name, are replaced by a rename or are
+// overwritten, if they were changed since the last checkpoint (Saved). The contents of a removed file stay where they are,
+// those of an overwritten file are copied first (overwritten.go). If many files are lost at once, MassRemoval requests a
+// checkpoint, and TakeRemoved returns the kept files. Each kept file is stored in the overlay's log, in the same record as
+// the removal: if the process is killed before the checkpoint is complete, its successor makes the checkpoint (recover).
 const (
-	massRemoved   = 5                // more paths than this within massTime, or any in a directory that is removed, are a mass
-	massTime      = time.Second      //
-	keepRemoved   = 10 * time.Second // longest time that a few removed files wait for a checkpoint
-	maxRemoved    = 40_000           // files that are kept
-	maxRemovedOne = 50 << 20         // bytes of one of them; larger new files are in no checkpoint either
-	maxRemovedAll = 256 << 20        // bytes of all of them, on disk
+	massRemoved   = 5                // more removals within massTime, or any in a removed directory, request a checkpoint
+	massTime      = time.Second      // see massRemoved
+	keepRemoved   = 10 * time.Second // time for which a few removed files are kept without a request for a checkpoint
+	maxRemoved    = 40_000           // maximum number of kept files
+	maxRemovedOne = 50 << 20         // maximum size of a kept file, in bytes; checkpoints leave out larger new files as well
+	maxRemovedAll = 256 << 20        // maximum total size of the kept files on disk, in bytes
 )
 
-// Removed is a file that was removed or overwritten.
+// Removed is a kept file or symbolic link that was removed or overwritten.
 type Removed struct {
-	FrozenEntry // FrozenContent or FrozenLink
-	id          uint64
-	at          time.Time
-	unlinked    bool         // else it was overwritten
-	pin         *overlay.Pin // nil of a link
+	FrozenEntry              // of kind FrozenContent or FrozenLink
+	id          uint64       // number of the entry in the overlay's log; ascending
+	at          time.Time    // time of the removal
+	unlinked    bool         // removed by name; false: overwritten or replaced
+	pin         *overlay.Pin // keeps the contents readable; nil for a symbolic link
 }
 
-// Lost says that the content could not be kept until now, because the disk is full or failing.
+// Lost reports whether the contents could not be kept until now, because the disk is full or failing.
 func (k *Removed) Lost() bool { return k.pin != nil && k.pin.Lost() != nil }
 
-// removals is what the Tree keeps of files that are gone.
+// removals is the set of files that the Tree keeps after their removal.
 type removals struct {
-	on      atomic.Bool                     // checkpoints are made
-	since   atomic.Int64                    // what was changed before is in one: nanoseconds since 1970
+	on      atomic.Bool                     // whether removed files are kept at all (Options.KeepRemoved)
+	since   atomic.Int64                    // moment of the last checkpoint, in nanoseconds since 1970
 	ignored atomic.Pointer[map[string]bool] // directories that checkpoints leave out
-	mass    chan struct{}                   // holds one
+	mass    chan struct{}                   // see MassRemoval; capacity 1
 
-	mu      sync.Mutex // a leaf
-	list    []*Removed // by id, oldest first
-	paths   map[string]*Removed
-	bytes   int64
-	lost    int    // that there was no room for
-	last    uint64 // id
-	pending bool   // they are many, and no checkpoint has them yet
-	names   dirNames
+	mu      sync.Mutex          // guards the fields below; no other lock is taken under it
+	list    []*Removed          // by id, the oldest first
+	paths   map[string]*Removed // latest kept file of each path
+	bytes   int64               // total size of list, in bytes
+	lost    int                 // number of files that were not kept for lack of room
+	last    uint64              // highest id
+	pending bool                // a checkpoint was requested and TakeRemoved was not called since
+	names   dirNames            // cache of nameIn
 }
 
-// MassRemoval gets a value when many files were removed or overwritten that were changed since the last checkpoint
-// (Options.KeepRemoved).
+// MassRemoval returns a channel that receives a value when many files were removed or overwritten that had been changed
+// since the last checkpoint. It requires Options.KeepRemoved.
 func (t *Tree) MassRemoval() <-chan struct{} { return t.removed.mass }
 
-// MassRemoved returns whether files were removed or overwritten in a mass and no checkpoint has them yet, when the latest
-// was, and whether so many are kept that there is little room for more.
+// MassRemoved reports in ok whether a checkpoint is requested for removed or overwritten files and not made yet. latest is
+// the time of the latest removal. full reports whether there is little room to keep more files.
 func (t *Tree) MassRemoved() (latest time.Time, full, ok bool) {
 	r := &t.removed
 	r.mu.Lock()
@@ -74,9 +74,10 @@ func (t *Tree) MassRemoved() (latest time.Time, full, ok bool) {
 	return latest, len(r.list) > maxRemoved/2 || r.bytes > maxRemovedAll/2 || r.lost > 0, r.pending
 }
 
-// TakeRemoved returns the files that were removed or overwritten, and how many more there was no room for. Of a file that
-// was overwritten several times within a second it is what was there first, of one that was removed then what was there
-// last. Their contents can be read until done is called; unless a checkpoint has them then, they are kept for the next call.
+// TakeRemoved returns the kept files, and the number of files that were lost for lack of room. For a file that was
+// overwritten several times within a second these are its first contents, for one that was then removed its last. The
+// contents can be read until the caller calls done. With saved, a checkpoint contains the files and they are released;
+// otherwise the next call returns them again.
 func (t *Tree) TakeRemoved() (list []*Removed, lost int, done func(saved bool)) {
 	r := &t.removed
 	r.mu.Lock()
@@ -104,19 +105,21 @@ func (t *Tree) TakeRemoved() (list []*Removed, lost int, done func(saved bool)) 
 	}
 }
 
-// unkeep removes the oldest of what was kept from the record and lets their contents go. r.mu is not held.
+// unkeep removes kept files from the overlay's log and releases their contents. They must be the oldest ones. r.mu is not
+// held.
 func (t *Tree) unkeep(list []*Removed) {
 	if len(list) == 0 {
 		return
 	}
 	err := t.layer.Update(func(tx *overlay.Tx) error { tx.Unkeep(list[0].id, list[len(list)-1].id); return nil })
 	if err != nil {
-		t.logUnkept(err) // the next start makes a checkpoint once more
+		t.logUnkept(err) // harmless: the next Open makes one more checkpoint
 	}
 	releaseRemoved(list)
 }
 
-// Saved says that a checkpoint has what there was at a moment of a freeze, without these directories.
+// Saved records that a checkpoint contains the working tree as of the moment of f, without the ignored directories. Files
+// that were removed before that moment are no longer kept, unless a checkpoint for them is requested.
 func (t *Tree) Saved(f *Frozen, ignored map[string]bool) {
 	if f.at == 0 {
 		return
@@ -133,7 +136,8 @@ func (t *Tree) Saved(f *Frozen, ignored map[string]bool) {
 	t.unkeep(old)
 }
 
-// recover takes over what another process kept. Nobody knows whether it had asked for a checkpoint: one is made.
+// recover continues to keep the files that a predecessor kept. It requests a checkpoint for them, because it is not known
+// whether the predecessor had requested one.
 func (t *Tree) recover(kept []overlay.KeptFile) {
 	if len(kept) == 0 {
 		return
@@ -155,7 +159,7 @@ func (t *Tree) recover(kept []overlay.KeptFile) {
 	r.signal()
 }
 
-// forget removes what is kept, unless it waits for a checkpoint: who closes the Tree has made one.
+// forget releases all kept files when the Tree is closed, unless a checkpoint was requested for them and not made.
 func (r *removals) forget(t *Tree) {
 	r.mu.Lock()
 	var list []*Removed
@@ -166,7 +170,8 @@ func (r *removals) forget(t *Tree) {
 	t.unkeep(list)
 }
 
-// expire forgets what was removed before a time, and returns it. r.mu is held.
+// expire drops from the list the files that were removed before a time, and returns them; the caller removes them from the
+// log. r.mu is held.
 func (r *removals) expire(before time.Time) (old []*Removed) {
 	n := 0
 	for n < len(r.list) && r.list[n].at.Before(before) {
@@ -181,7 +186,7 @@ func (r *removals) expire(before time.Time) (old []*Removed) {
 	return old
 }
 
-// remove forgets one. r.mu is held.
+// remove drops one file from the list and reports whether it was listed. r.mu is held.
 func (r *removals) remove(k *Removed) bool {
 	i, ok := slices.BinarySearchFunc(r.list, k.id, func(k *Removed, id uint64) int {
 		switch {
@@ -203,6 +208,7 @@ func (r *removals) remove(k *Removed) bool {
 	return true
 }
 
+// releaseRemoved releases the pins of the files.
 func releaseRemoved(list []*Removed) {
 	for _, k := range list {
 		if k.pin != nil {
@@ -211,7 +217,7 @@ func releaseRemoved(list []*Removed) {
 	}
 }
 
-// kind sets what it is by st_mode.
+// kind sets Kind and Mode by st_mode. It returns false for anything but a regular file or a symbolic link.
 func (k *Removed) kind(mode uint32) bool {
 	switch mode & syscall.S_IFMT {
 	case syscall.S_IFREG:
@@ -227,7 +233,8 @@ func (k *Removed) kind(mode uint32) bool {
 	return true
 }
 
-// lose keeps what a file holds that is about to lose a name.
+// lose keeps the contents of a file that is about to lose a name in dir. It skips files that are empty, whose contents are
+// those of the base tree, or that were not changed since the last checkpoint.
 func (e *edit) lose(in *overlay.Inode, dir Node, name string, unlinked bool) {
 	r := &e.tree.removed
 	if !r.on.Load() || in.Size == overlay.SizeOfBase || in.Size == 0 || !unsaved(in, r.since.Load()) {
@@ -252,7 +259,7 @@ func (e *edit) lose(in *overlay.Inode, dir Node, name string, unlinked bool) {
 	}
 }
 
-// leftOut reports whether checkpoints hold nothing of a directory.
+// leftOut reports whether checkpoints leave out the directory, or one above it.
 func (r *removals) leftOut(dir string) bool {
 	ignored := r.ignored.Load()
 	if ignored == nil || len(*ignored) == 0 {
@@ -267,13 +274,15 @@ func (r *removals) leftOut(dir string) bool {
 	return false
 }
 
-// settled says that what was kept of a path a moment ago counts, and not what k would keep. r.mu is held.
+// settled reports whether an entry that was kept for the same path less than massTime ago remains the one to keep, instead
+// of k. r.mu is held.
 func (r *removals) settled(k *Removed) bool {
 	before := r.paths[k.Path]
 	return before != nil && before.at.After(k.at.Add(-massTime)) && (before.unlinked || !k.unlinked)
 }
 
-// add keeps what an update removes or overwrites, within that update.
+// add keeps a file that an update removes or overwrites, as part of that update. copied reports that in.Content is a copy
+// made for this purpose. It returns false if the file is not kept.
 func (r *removals) add(t *Tree, tx *overlay.Tx, k *Removed, in *overlay.Inode, copied bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -315,7 +324,7 @@ func (r *removals) add(t *Tree, tx *overlay.Tx, k *Removed, in *overlay.Inode, c
 	return true
 }
 
-// undo forgets what was kept for an update that failed.
+// undo drops the entry of an update that failed. k may be nil.
 func (r *removals) undo(k *Removed) {
 	if k == nil {
 		return
@@ -327,7 +336,7 @@ func (r *removals) undo(k *Removed) {
 	}
 }
 
-// loseDir is for a directory that is removed: what was in it is gone with it.
+// loseDir requests a checkpoint if files below a directory that is being removed are kept.
 func (m merged) loseDir(dir Node, name string) {
 	r := &m.tree.removed
 	if !r.on.Load() {
@@ -350,7 +359,7 @@ func (m merged) loseDir(dir Node, name string) {
 	}
 }
 
-// signal asks for a checkpoint. r.mu is held.
+// signal requests a checkpoint, unless one is requested already. r.mu is held.
 func (r *removals) signal() {
 	if r.pending {
 		return
@@ -362,7 +371,7 @@ func (r *removals) signal() {
 	}
 }
 
-// coarseNow is the time by the clock that changes of the tree are dated with.
+// coarseNow returns the time in nanoseconds since 1970 by the clock that the kernel uses for the times of files.
 func coarseNow() int64 {
 	var ts unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &ts) != nil {
@@ -371,7 +380,7 @@ func coarseNow() int64 {
 	return ts.Nano()
 }
 
-// unsaved reports whether a file may have changed since a time.
+// unsaved reports whether a file may have changed since a time, in nanoseconds since 1970.
 func unsaved(in *overlay.Inode, since int64) bool {
 	return overlay.Dirty(*in) || in.Ctime >= since || in.Mtime >= since
 }

@@ -132,7 +132,7 @@ var (
 	ErrNotLink  = errors.New("not a symbolic link")
 	ErrNoNode   = errors.New("no such node")           // the table and the overlay know no such node
 	ErrClosed   = errors.New("working tree is closed") // returned by every method after Close
-	ErrTable    = errors.New("bad inode table")        // the file is not an inode table, is damaged, or belongs to another base tree
+	ErrTable    = errors.New("bad inode table")        // not an inode table, a damaged one, or one of another base tree
 	ErrResized  = errors.New("the content has another size than announced")
 )
 
@@ -150,7 +150,7 @@ type Options struct {
 	ReadOnly        bool        // fail all changes with EROFS, except those made by Graft
 	GitFile         string      // contents of the file ".git" in the root, which Open writes to the overlay; "": no such file
 	GitDir          bool        // make ".git" an empty directory instead, as the mount point of another mount
-	Journal         string      // path of the change journal; "": no journal, and Changes returns All
+	Journal         string      // path of the change journal; "": none, and Changes returns All
 	Log             *zap.Logger // nil: no log
 	FS              disk.FS     // nil: disk.OS; tests pass one that fails
 
@@ -259,7 +259,7 @@ func (t *Tree) attach(o Options) (err error) {
 	return t.openJournal(o)
 }
 
-// openJournal opens the change journal. The files that the overlay lost bytes of at a power loss (Recovery.Shrunk) are
+// openJournal opens the change journal. Files that have another size than when the overlay was closed (Recovery.Shrunk) are
 // recorded in it as changed.
 func (t *Tree) openJournal(o Options) error {
 	if o.Journal == "" {
