@@ -13,14 +13,14 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// kernelState is the state that is valid only as long as the kernel has the mount: a mapped file beside the table, which is
-// right whenever the process dies. A takeover continues it, every other Open creates it anew. Behind a header it has four
-// bits for each base node, whose meaning package fuse defines (Shown).
+// kernelState is the state that is valid only as long as the kernel has the mount. It is a mapped file beside the table, so
+// that it is up to date whenever the process dies. A takeover continues it; every other Open creates it anew. Behind a
+// header it has four bits for each base node, whose meaning package fuse defines (Shown).
 type kernelState struct {
 	*mapped.File
 	continued bool // the file of the previous process is continued
 
-	nowhere atomic.Uint32
+	nowhere atomic.Uint32 // word that Shown returns for a node that does not exist
 }
 
 // kernelHeader is at the start of the file, in the byte order of the host.
@@ -29,18 +29,19 @@ type kernelHeader struct {
 	version uint32
 	_       uint32
 	boot    [16]byte // boot ID of the host when it was written to
-	seed    [16]byte // of the overlay's positions in directories
-	// The length of the table, so that a takeover need not read all of it, and a checksum of that. Invalid while adding is 1.
+	seed    [16]byte // seed of the overlay's positions in directory listings
+	// adding is 1 while the table is being extended. The other fields are the length of the table, so that a takeover need
+	// not read all of it, and their checksum. They are valid only while adding is 0.
 	adding, next, nextName, nodes, dirs, crc atomic.Uint64
 }
 
 const (
 	kernelVersion = 1
-	kernelStart   = 4096 // where the nodes' bits begin
-	nodesInWord   = 8
+	kernelStart   = 4096 // offset of the nodes' bits, in bytes
+	nodesInWord   = 8    // the bits are stored in 32-bit words
 	bitsOfNode    = 4
 	bytesInWord   = 4
-	nodesInBytes  = nodesInWord / bytesInWord
+	nodesInBytes  = nodesInWord / bytesInWord // nodes per byte
 )
 
 var kernelMagic = [8]byte{'A', 'F', 'S', 'k', 'e', 'p', 't', 0}
@@ -95,6 +96,7 @@ func (k *kernelState) grow(next Node) error {
 	return k.File.Grow(kernelStart + int64(next)/nodesInBytes + bytesInWord)
 }
 
+// header returns the header of the file, in the mapping.
 func (k *kernelState) header() *kernelHeader {
 	return (*kernelHeader)(unsafe.Pointer(&k.At(0, kernelStart)[0]))
 }
@@ -113,6 +115,7 @@ func (k *kernelState) endAdd(t *table) {
 	h.adding.Store(0)
 }
 
+// sum returns the checksum of the seed and the length of the table.
 func (h *kernelHeader) sum() uint64 {
 	b := append(make([]byte, 0, 128), h.seed[:]...)
 	for _, v := range []uint64{h.next.Load(), h.nextName.Load(), h.nodes.Load(), h.dirs.Load()} {
@@ -125,20 +128,21 @@ func (h *kernelHeader) sum() uint64 {
 func (k *kernelState) word(n Node) (w *atomic.Uint32, shift uint) {
 	off := kernelStart + int64(n)/nodesInWord*bytesInWord
 	if off+bytesInWord > k.Len() {
-		return &k.nowhere, 0 // no node that was ever handed out
+		return &k.nowhere, 0 // no such node was ever allocated
 	}
 	return (*atomic.Uint32)(unsafe.Pointer(&k.At(uint64(off), bytesInWord)[0])), uint(n % nodesInWord * bitsOfNode)
 }
 
-// Shown returns the word and the shift of four bits of a base node, which belong to package fuse. They are 0 at first and
+// Shown returns a word, and the shift in it, of four bits of a base node that package fuse defines. They are 0 at first and
 // survive a takeover. The word may be used as long as the Tree is reachable, also after Close.
 func (t *Tree) Shown(n Node) (w *atomic.Uint32, shift uint) { return t.table.kernel.word(n) }
 
-// close closes the file. A caller of Shown finds zeros from now on.
+// close closes the file. Callers of Shown read zeros from now on.
 func (k *kernelState) close() error { return k.Detach() }
 
 // resumeKilled continues the table of a process that was killed on this boot, without reading all of it: the pages are as
-// that process left them, and their length is recorded. done is false if it died while it changed the length.
+// that process left them, and the kernel state records their length. done is false if the process died while it changed the
+// length.
 func (t *table) resumeKilled(root object.ID) (done bool, err error) {
 	if !t.kernel.continued || t.kernel.header().adding.Load() != 0 {
 		return false, nil

@@ -8,7 +8,7 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
-// upper is what is read of an overlay.
+// upper is the set of read operations on an overlay that merged needs. overlay.Reader implements it.
 type upper interface {
 	Inode(n Node) (overlay.Inode, bool)
 	Entry(dir Node, name string) (Node, overlay.Presence)
@@ -22,14 +22,15 @@ type upper interface {
 	EachInode(emit func(overlay.Inode) bool)
 }
 
-// merged is the working tree at one moment: the base tree with the overlay above it. It is valid within the view or
-// the update that gave it.
+// merged is the working tree at one moment: the overlay above the base tree. It is valid only within the view or update
+// that passed it.
 type merged struct {
 	upper
 	tree *Tree
 }
 
-// view calls f with the tree as it is now. f only looks: it waits for nothing and does not come back to the Tree.
+// view calls f with the present working tree. f only reads: it must not wait and must not call methods of the Tree that
+// lock.
 func (t *Tree) view(f func(m merged)) {
 	if t.layer == nil {
 		f(merged{nothing{}, t})
@@ -38,7 +39,7 @@ func (t *Tree) view(f func(m merged)) {
 	t.layer.View(func(r overlay.Reader) { f(merged{r, t}) })
 }
 
-// inode returns a node as the overlay has it, or as it would have it if it were promoted.
+// inode returns the inode of a node as the overlay stores it, or as the overlay would store it if the node were promoted.
 func (m merged) inode(n Node) (overlay.Inode, bool) {
 	if in, ok := m.Inode(n); ok {
 		return in, true
@@ -50,7 +51,7 @@ func (m merged) inode(n Node) (overlay.Inode, bool) {
 	return m.tree.baseInode(n, r), true
 }
 
-// baseInode is what is known of a node that nobody changed.
+// baseInode returns the inode of an unchanged base node.
 func (t *Tree) baseInode(n Node, r *record) overlay.Inode {
 	at := t.options.Time.UnixNano()
 	in := overlay.Inode{
@@ -63,7 +64,7 @@ func (t *Tree) baseInode(n Node, r *record) overlay.Inode {
 	return in
 }
 
-// mode is what stat says of a kind. Permissions are those of a checkout under umask 022.
+// mode returns st_mode for a kind. Permissions are those of a checkout under umask 022.
 func mode(k kind) uint32 {
 	switch k {
 	case kindFile:
@@ -78,7 +79,7 @@ func mode(k kind) uint32 {
 	panic(fmt.Sprintf("kind %d", k)) // check refuses a table with any other
 }
 
-// entry finds a name in a directory, whose block is b.
+// entry looks up a name in a directory whose block is b.
 func (m merged) entry(dir Node, b block, name string) (Node, bool) {
 	switch n, p := m.Entry(dir, name); p {
 	case overlay.Present:
@@ -89,8 +90,8 @@ func (m merged) entry(dir Node, b block, name string) (Node, bool) {
 	return m.tree.table.search(b, name)
 }
 
-// empty reports whether a directory, whose block is b, has no entry. Only names of the block are hidden, so a directory
-// with nothing present has nothing left when as many are hidden as there were.
+// empty reports whether a directory, whose block is b, has no entries. Only names of the block can be hidden, so a
+// directory without present entries is empty if the number of hidden names is that of the block.
 func (m merged) empty(dir Node, b block) bool {
 	present, hidden := m.Entries(dir)
 	return present == 0 && hidden == b.count
@@ -111,13 +112,14 @@ func (m merged) within(dir, n Node) bool {
 		}
 		dir = in.Parent
 	}
-	return true // a circle, which must not become larger
+	return true // a cycle in a damaged overlay, which must not grow
 }
 
-// maxDepth bounds the walk to the root. Only a damaged overlay has a longer one.
+// maxDepth bounds the number of steps of a walk to the root. Only a damaged overlay has a longer path.
 const maxDepth = 1 << 20
 
-// path returns where a node is now, relative to the root. Of a file with several names it is one of them, or none.
+// path returns the present path of a node, relative to the root. Of a file with several names it returns one of them, or
+// false.
 func (m merged) path(n Node) (string, bool) {
 	var names []string
 	for range maxDepth {
@@ -125,7 +127,7 @@ func (m merged) path(n Node) (string, bool) {
 			break
 		}
 		in, ok := m.inode(n)
-		if !ok || in.Parent == n { // the root of another tree, in which nothing has a place
+		if !ok || in.Parent == n { // the root of another tree, which has no path in the mount
 			return "", false
 		}
 		name, ok := m.name(n, in.Parent)
@@ -144,8 +146,8 @@ func (m merged) path(n Node) (string, bool) {
 	return b.String(), n == Root
 }
 
-// name returns a name that a node has in a directory. Nodes do not know their names, so those that do not have the one
-// they had in their tree are searched for.
+// name returns the name of a node in a directory. Inodes do not contain names. Unless a base node still has its original
+// name, all entries of the directory that the overlay has are searched.
 func (m merged) name(n, dir Node) (name string, ok bool) {
 	if r, base := m.tree.table.record(n); base {
 		name = m.tree.table.name(r)
@@ -164,7 +166,7 @@ func (m merged) name(n, dir Node) (name string, ok bool) {
 	return name, ok
 }
 
-// nothing is the overlay of a tree that has none.
+// nothing is the overlay of a Tree without one.
 type nothing struct{}
 
 func (nothing) Inode(Node) (overlay.Inode, bool)            { return overlay.Inode{}, false }

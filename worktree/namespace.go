@@ -9,14 +9,14 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
-// Cred is whose request it is: who owns what it makes, and which permissions it withholds where no default access control
-// list says otherwise.
+// Cred is the credentials of the process that a request is made for: the owner and group of files that it creates, and its
+// umask, which applies unless the directory has a default access control list.
 type Cred struct{ UID, GID, Umask uint32 }
 
-// maxLinks is how many names a file may have, as on ext4.
+// maxLinks is the maximum number of names of a file, as on ext4.
 const maxLinks = 65000
 
-// Mknod makes a file, fifo, socket or device; mode carries the type.
+// Mknod creates a regular file, fifo, socket or device. mode includes the type; a mode without one is a regular file.
 func (t *Tree) Mknod(ctx context.Context, dir Node, name string, mode, rdev uint32, c Cred) (Attr, error) {
 	switch mode & syscall.S_IFMT {
 	case 0:
@@ -30,13 +30,13 @@ func (t *Tree) Mknod(ctx context.Context, dir Node, name string, mode, rdev uint
 	return t.create(ctx, dir, name, overlay.Inode{Mode: mode, Rdev: rdev, Nlink: 1, UID: c.UID, GID: c.GID}, "", c.Umask)
 }
 
-// Mkdir makes a directory.
+// Mkdir creates a directory.
 func (t *Tree) Mkdir(ctx context.Context, dir Node, name string, mode uint32, c Cred) (Attr, error) {
 	mode = syscall.S_IFDIR | mode&0o7777
 	return t.create(ctx, dir, name, overlay.Inode{Mode: mode, Nlink: 2, UID: c.UID, GID: c.GID}, "", c.Umask)
 }
 
-// Symlink makes a symbolic link.
+// Symlink creates a symbolic link. It returns ENAMETOOLONG for a target above PATH_MAX.
 func (t *Tree) Symlink(ctx context.Context, dir Node, name, target string, c Cred) (Attr, error) {
 	switch {
 	case target == "":
@@ -48,12 +48,13 @@ func (t *Tree) Symlink(ctx context.Context, dir Node, name, target string, c Cre
 	return t.create(ctx, dir, name, in, target, 0)
 }
 
-// Tmpfile makes a file without a name, which Link may give it.
+// Tmpfile creates a file without a name. Link can add one.
 func (t *Tree) Tmpfile(ctx context.Context, dir Node, mode uint32, c Cred) (Attr, error) {
 	return t.create(ctx, dir, "", overlay.Inode{Mode: syscall.S_IFREG | mode&0o7777, UID: c.UID, GID: c.GID}, "", c.Umask)
 }
 
-// create makes a node, and names it if there is a name.
+// create makes a new own node from in and, unless its link count is 0, gives it a name. It waits for the tree of the
+// directory.
 func (t *Tree) create(ctx context.Context, dir Node, name string, in overlay.Inode, target string, umask uint32) (Attr, error) {
 	if !t.gate.enter() {
 		return Attr{}, ErrClosed
@@ -102,8 +103,8 @@ func (t *Tree) create(ctx context.Context, dir Node, name string, in overlay.Ino
 	return t.describe(in), nil
 }
 
-// inherit returns a new node the group of a set-group-ID directory, and a directory the bit too (fs/inode.c,
-// inode_init_owner).
+// inherit sets the group of a new node to that of a set-group-ID directory, and the bit itself on a new directory, as
+// inode_init_owner in fs/inode.c of Linux does.
 func inherit(in, parent *overlay.Inode) {
 	if parent.Mode&syscall.S_ISGID == 0 {
 		return
@@ -114,7 +115,7 @@ func inherit(in, parent *overlay.Inode) {
 	}
 }
 
-// subdirs is by how much a node adds to the subdirectories of its directory.
+// subdirs returns the number by which a node increases the link count of its directory: 1 for a directory, otherwise 0.
 func subdirs(in *overlay.Inode) int {
 	if isDir(in) {
 		return 1
@@ -122,7 +123,7 @@ func subdirs(in *overlay.Inode) int {
 	return 0
 }
 
-// place makes sure that a name can be given to something in a directory, and gives the directory's block.
+// place checks that a name is valid for a new entry of a directory, and returns the directory's block.
 func (t *Tree) place(ctx context.Context, dir Node, name string) (block, error) {
 	if len(name) > maxName {
 		return block{}, syscall.ENAMETOOLONG
@@ -133,7 +134,7 @@ func (t *Tree) place(ctx context.Context, dir Node, name string) (block, error) 
 	return t.children(ctx, dir)
 }
 
-// Link returns a node another name. The attributes may lack a size.
+// Link adds a name to a node that is not a directory. The size in the result is negative if it is not known.
 func (t *Tree) Link(ctx context.Context, n, dir Node, name string) (Attr, error) {
 	if !t.gate.enter() {
 		return Attr{}, ErrClosed
@@ -175,7 +176,7 @@ func (t *Tree) Link(ctx context.Context, n, dir Node, name string) (Attr, error)
 	return a, err
 }
 
-// Unlink takes a name from what is no directory.
+// Unlink removes a name of a node that is not a directory.
 func (t *Tree) Unlink(ctx context.Context, dir Node, name string) error {
 	if !t.gate.enter() {
 		return ErrClosed
@@ -219,7 +220,7 @@ func (t *Tree) Unlink(ctx context.Context, dir Node, name string) error {
 	return err
 }
 
-// Rmdir removes an empty directory.
+// Rmdir removes an empty directory. It waits for the directory's tree, to see whether it is empty.
 func (t *Tree) Rmdir(ctx context.Context, dir Node, name string) error {
 	if !t.gate.enter() {
 		return ErrClosed
@@ -262,16 +263,18 @@ func (t *Tree) Rmdir(ctx context.Context, dir Node, name string) error {
 	})
 }
 
-// victim is what a change is to remove.
+// victim is the node that a change removes.
 type victim struct {
-	node  Node  // 0: there is nothing
-	block block // of a directory
+	node  Node  // 0: the name does not exist
+	block block // set for a directory
 }
 
+// errReplaced is returned by a change whose victim is no longer the node behind the name.
 var errReplaced = errors.New("another node has the name now")
 
-// replacing calls f with what a name is, as far as f needs it to remove that, and again while f says errReplaced:
-// whether a base directory is empty is known only when its tree has come, for which nobody can wait inside a change.
+// replacing calls f with the node behind a name, which f is to remove, and calls it again while f returns errReplaced. The
+// block of a directory must be read before the change: only then is it known whether a base directory is empty, and no
+// change may wait for a tree.
 func (t *Tree) replacing(ctx context.Context, dir Node, b block, name string, f func(v victim) error) error {
 	for {
 		var v victim

@@ -9,8 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
-// Rename moves a name, also over another. Flags are RENAME_NOREPLACE or RENAME_EXCHANGE of renameat2(2). What moves
-// keeps its node; what is below a directory moves with it without being looked at.
+// Rename moves a name, also over an existing one. flags is 0, RENAME_NOREPLACE or RENAME_EXCHANGE of renameat2(2). The node
+// stays the same. Everything below a directory moves with it and is not accessed.
 func (t *Tree) Rename(ctx context.Context, dir Node, name string, newDir Node, newName string, flags uint32) error {
 	if !t.gate.enter() {
 		return ErrClosed
@@ -63,17 +63,18 @@ func (t *Tree) Rename(ctx context.Context, dir Node, name string, newDir Node, n
 	})
 }
 
-// renaming is a rename being made.
+// renaming is a rename in progress.
 type renaming struct {
 	*edit
-	dir, newDir   *overlay.Inode
-	from, to      block // of dir and newDir
+	dir, newDir   *overlay.Inode // directories of the old and the new name
+	from, to      block          // blocks of dir and newDir
 	name, newName string
-	moved         *overlay.Inode
-	over          *overlay.Inode // what has the new name before; nil: nothing
-	overBlock     block
+	moved         *overlay.Inode // node behind the old name
+	over          *overlay.Inode // node behind the new name before the rename; nil: none
+	overBlock     block          // block of over, if it is a directory
 }
 
+// rename looks up the directories and the nodes behind both names.
 func (e *edit) rename(dir Node, from block, name string, newDir Node, to block, newName string) (*renaming, error) {
 	r := &renaming{edit: e, from: from, to: to, name: name, newName: newName}
 	var err error
@@ -98,7 +99,7 @@ func (e *edit) rename(dir Node, from block, name string, newDir Node, to block, 
 	return r, nil
 }
 
-// move returns the new name to what has the old one; two names of one node stay as they are.
+// move moves the name. If both are names of the same node nothing changes, as rename(2) requires.
 func (r *renaming) move() error {
 	if isDir(r.moved) && r.within(r.newDir.Node, r.moved.Node) {
 		return syscall.EINVAL
@@ -126,7 +127,7 @@ func (r *renaming) move() error {
 	return nil
 }
 
-// exchange makes two names change places.
+// exchange exchanges the nodes behind the two names.
 func (r *renaming) exchange() error {
 	switch {
 	case r.over == nil:
@@ -143,7 +144,7 @@ func (r *renaming) exchange() error {
 	return nil
 }
 
-// settle returns a moved node its new place.
+// settle makes a node an entry of a directory.
 func (r *renaming) settle(in, dir *overlay.Inode, b block, name string) {
 	r.place(dir.Node, b, name, in.Node)
 	in.Parent, in.Ctime = dir.Node, r.now

@@ -10,15 +10,15 @@ import (
 
 // BaseEntry is a path of the base tree.
 type BaseEntry struct {
-	Path string // relative to the root, whose own is ""
+	Path string // path relative to the root; "" for the root itself
 	ID   object.ID
 	Mode object.Mode
-	Attr Attr // as long as nobody changes it; a size that is not known is negative
+	Attr Attr // attributes of the unchanged path; an unknown size is negative
 }
 
-// WalkBase calls emit for every path of the base tree, whatever became of it since, in the order of git's index: that
-// of the entries of trees, with what is below a directory behind it. Every path has a node then. It waits for trees,
-// for no size, and ends at the first error, emit's own among them.
+// WalkBase calls emit for every path of the base tree, including paths that were changed or removed since. The order is
+// that of git's index: the order of the entries of trees, with everything below a directory behind it. All of these paths
+// have nodes afterwards. WalkBase waits for trees, not for sizes. It stops at the first error, also one that emit returns.
 func (t *Tree) WalkBase(ctx context.Context, emit func(e BaseEntry) error) error {
 	if !t.gate.enter() {
 		return ErrClosed
@@ -27,6 +27,7 @@ func (t *Tree) WalkBase(ctx context.Context, emit func(e BaseEntry) error) error
 	return t.walkBase(ctx, Root, "", emit)
 }
 
+// walkBase is WalkBase for the node at a path.
 func (t *Tree) walkBase(ctx context.Context, n Node, path string, emit func(e BaseEntry) error) error {
 	r := t.table.rec(n)
 	if err := emit(t.baseEntry(n, r, path)); err != nil || r.kind != kindDir {
@@ -48,7 +49,7 @@ func (t *Tree) walkBase(ctx context.Context, n Node, path string, emit func(e Ba
 		}
 		at := t.table.name(t.table.rec(child))
 		if n == Root {
-			at = strings.Clone(at) // it lies in the table's mapping
+			at = strings.Clone(at) // the name is memory of the table's mapping
 		} else {
 			at = prefix + at
 		}
@@ -59,6 +60,7 @@ func (t *Tree) walkBase(ctx context.Context, n Node, path string, emit func(e Ba
 	return nil
 }
 
+// baseEntry returns the entry of a base node. It asks the Source only for a size that it knows.
 func (t *Tree) baseEntry(n Node, r *record, path string) BaseEntry {
 	e := BaseEntry{Path: path, ID: r.objectID(), Mode: r.kind.mode()}
 	in := t.baseInode(n, r)
@@ -77,8 +79,8 @@ func (t *Tree) baseEntry(n Node, r *record, path string) BaseEntry {
 	return e
 }
 
-// treeOrder returns the nodes of a block in the order of a git tree, in which a directory's name ends in a slash; nil: it
-// is that of the block, as nearly always.
+// treeOrder returns the nodes of a block in the order of a git tree, in which the name of a directory ends in a slash. It
+// returns nil if that is the order of the block, which is the normal case.
 func (t *table) treeOrder(b block) []Node {
 	misplaced := false
 	for i := 0; i+1 < b.count && !misplaced; i++ {
@@ -100,6 +102,7 @@ func (t *table) treeOrder(b block) []Node {
 	return nodes
 }
 
+// compareInTree compares two records in the order of a git tree.
 func compareInTree(x, y *record, t *table) int {
 	a, b := t.name(x), t.name(y)
 	n := min(len(a), len(b))
