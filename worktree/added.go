@@ -7,8 +7,8 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
-// Added lists the files and links that stand where the base tree has none, or another: paths relative to the root. A
-// directory of the base tree that was moved there ends in a slash, and what is below it is not listed.
+// Added returns the paths of files and links, relative to the root, at which the base tree has no file or another one. The
+// path of a base directory that was moved ends in a slash, and the paths below it are not listed.
 func (t *Tree) Added() (paths []string) {
 	if !t.gate.enter() {
 		return nil

@@ -9,7 +9,7 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
-// Field is a set of attributes.
+// Field is a set of attributes, as bits.
 type Field uint32
 
 const (
@@ -19,23 +19,23 @@ const (
 	SetSize
 	SetAtime
 	SetMtime
-	SetCtime // else it becomes now, as with any change
-	KillPriv // set-user-ID goes, and set-group-ID where the group may execute
+	SetCtime // without it, any change sets ctime to the present time
+	KillPriv // clear set-user-ID, and set-group-ID where the group may execute
 )
 
-// Change is an argument of SetAttr: the attributes to set.
+// Change is the argument of SetAttr.
 type Change struct {
-	Set                 Field
+	Set                 Field  // attributes to set
 	Mode                uint32 // permission bits
 	UID, GID            uint32
-	Size                int64
-	Atime, Mtime, Ctime int64 // nanoseconds since 1970; NowTime: the time of the change
+	Size                int64 // in bytes
+	Atime, Mtime, Ctime int64 // nanoseconds since 1970, or NowTime
 }
 
-// NowTime as a time of a Change is the time of the change.
+// NowTime, as a time in a Change, stands for the time of the change.
 const NowTime = -1 << 63
 
-// Attr returns a node's attributes, waiting for a size that is not known yet.
+// Attr returns the attributes of a node. It waits for a size that is not known yet.
 func (t *Tree) Attr(ctx context.Context, n Node) (Attr, error) {
 	if !t.gate.enter() {
 		return Attr{}, ErrClosed
@@ -44,7 +44,7 @@ func (t *Tree) Attr(ctx context.Context, n Node) (Attr, error) {
 	return t.attr(ctx, n)
 }
 
-// KnownAttr is Attr where that needs no waiting.
+// KnownAttr returns the attributes of a node, and false if the size is not known.
 func (t *Tree) KnownAttr(n Node) (Attr, bool) {
 	if !t.gate.enter() {
 		return Attr{}, false
@@ -58,9 +58,9 @@ func (t *Tree) KnownAttr(n Node) (Attr, bool) {
 	return a, a.Size >= 0
 }
 
-// Glance is KnownAttr for who is no reader, so that the Source does not hear of it, and knows a node by a number that may
-// have lost its upper half: it tells of a file or link whose contents are still those that a blob of the base tree has, and
-// of nothing else.
+// Glance returns the attributes of a file or link that still shows a certain blob of the base tree, and false for any other
+// node or if the size is not known. The caller may have lost the upper half of the node's number; the comparison of the
+// blob detects that. The Source does not count the call as a lookup by a reader.
 func (t *Tree) Glance(n Node, blob object.ID) (Attr, bool) {
 	if !t.gate.enter() {
 		return Attr{}, false
@@ -77,6 +77,7 @@ func (t *Tree) Glance(n Node, blob object.ID) (Attr, bool) {
 	return a, a.Size >= 0
 }
 
+// attr is Attr inside the gate.
 func (t *Tree) attr(ctx context.Context, n Node) (Attr, error) {
 	for {
 		in, err := t.inode(n)
@@ -91,11 +92,11 @@ func (t *Tree) attr(ctx context.Context, n Node) (Attr, error) {
 		if err != nil {
 			return Attr{}, err
 		}
-		r.setSize(size) // and look again: while this waited, the contents may have become others
+		r.setSize(size) // then check again: the contents may have been replaced meanwhile
 	}
 }
 
-// countBlocks asks the content file, whose holes take no blocks.
+// countBlocks sets Blocks to that of the contents file, which may have holes.
 func (t *Tree) countBlocks(a *Attr, in overlay.Inode) error {
 	if in.Content == 0 {
 		return nil
@@ -109,10 +110,9 @@ func (t *Tree) countBlocks(a *Attr, in overlay.Inode) error {
 	return err
 }
 
-// Told returns a node's attributes, like Attr. If its contents are the base's, it calls tell before, with their size,
-// while nothing can change them; last gives their last byte. tell must not come back to the Tree. It is called once
-// more if it asked for the last byte and got an error, since that byte may have to come from far: no lock is held
-// while it does.
+// Told returns the attributes of a node, like Attr. If its contents are those of the base tree, Told first calls tell with
+// their size, while no call can change them; last returns their last byte. tell must not call the Tree. If last returned an
+// error, because the blob must be fetched first, Told reads the byte without holding a lock and calls tell again.
 func (t *Tree) Told(ctx context.Context, n Node, tell func(size int64, last func() (byte, error)) error) (Attr, error) {
 	if !t.gate.enter() {
 		return Attr{}, ErrClosed
@@ -123,7 +123,7 @@ func (t *Tree) Told(ctx context.Context, n Node, tell func(size int64, last func
 		return a, err
 	}
 	var byteOf struct {
-		asked, here bool
+		asked, here bool // last was called; the byte is known
 		last        byte
 	}
 	last := func() (byte, error) {
@@ -150,9 +150,10 @@ func (t *Tree) Told(ctx context.Context, n Node, tell func(size int64, last func
 	return t.attr(ctx, n)
 }
 
+// errNotHere is returned by the last function of Told while the byte is not known.
 var errNotHere = errors.New("the last byte is not here yet")
 
-// ifBase calls f while a base node's contents are the base's and cannot become others.
+// ifBase calls f if the contents of a base node are those of the base tree, and keeps them so until f returns.
 func (t *Tree) ifBase(n Node, f func() error) error {
 	if t.layer == nil {
 		return f()
@@ -162,9 +163,10 @@ func (t *Tree) ifBase(n Node, f func() error) error {
 	return file.IfBase(f)
 }
 
-// describe returns what is known of a node without waiting.
+// describe returns the attributes of an inode without waiting.
 func (t *Tree) describe(in overlay.Inode) Attr { return t.describeBy(in, t.knownSize) }
 
+// describeBy is describe with a function that returns the size of a base node's contents, -1 if it is not known.
 func (t *Tree) describeBy(in overlay.Inode, baseSize func(Node) int64) Attr {
 	a := Attr{
 		Node: in.Node, Mode: in.Mode, Nlink: in.Nlink, UID: in.UID, GID: in.GID, Rdev: in.Rdev, Size: in.Size,
@@ -178,13 +180,13 @@ func (t *Tree) describeBy(in overlay.Inode, baseSize func(Node) int64) Attr {
 		a.Size = baseSize(in.Node)
 	}
 	if a.Size > 0 {
-		a.Blocks = (a.Size + 511) / 512 // fewer would make tar and cp look for holes
+		a.Blocks = (a.Size + 511) / 512 // a lower number would make tar and cp search for holes
 	}
 	return a
 }
 
-// knownSize returns the size of a base node's contents without waiting, -1 if it is not known, and notes what the
-// source knew.
+// knownSize returns the size of a base node's contents without waiting, -1 if it is not known. It reports the lookup to the
+// Source, and stores a size that the Source knows in the table.
 func (t *Tree) knownSize(n Node) int64 {
 	r, ok := t.table.record(n)
 	if !ok {
@@ -203,7 +205,7 @@ func (t *Tree) knownSize(n Node) int64 {
 	return size
 }
 
-// sizeHere is knownSize without a trace.
+// sizeHere is knownSize without reporting the lookup and without storing the size.
 func (t *Tree) sizeHere(n Node) int64 {
 	r, ok := t.table.record(n)
 	if !ok {
@@ -219,12 +221,13 @@ func (t *Tree) sizeHere(n Node) int64 {
 	return size
 }
 
+// blob returns the blob of a base node, as the Source expects it.
 func (t *Tree) blob(n Node, r *record) Blob {
 	tree := t.table.rec(t.table.treeOf(n)).objectID()
 	return Blob{ID: r.objectID(), Path: t.table.path(n), Link: r.kind == kindSymlink, Tree: tree}
 }
 
-// SetAttr changes attributes. What it gives may lack a size: to change others it is not asked for.
+// SetAttr changes attributes and returns the new ones. The size in the result is negative if it is not known and not set.
 func (t *Tree) SetAttr(ctx context.Context, n Node, c Change) (Attr, error) {
 	if !t.gate.enter() {
 		return Attr{}, ErrClosed
@@ -236,7 +239,7 @@ func (t *Tree) SetAttr(ctx context.Context, n Node, c Change) (Attr, error) {
 			return Attr{}, err
 		}
 		switch {
-		case before == c.Size: // as on other file systems times stay if the size does: the kernel relies on that
+		case before == c.Size: // as on other file systems, times do not change if the size does not; the kernel relies on that
 			c.Set &^= SetSize
 		case c.Set&SetMtime == 0:
 			c.Set, c.Mtime = c.Set|SetMtime, NowTime
@@ -252,7 +255,7 @@ func (t *Tree) SetAttr(ctx context.Context, n Node, c Change) (Attr, error) {
 	return t.describe(in), nil
 }
 
-// sizeOf returns the length of a node's contents, -1 if it is not known.
+// sizeOf returns the length of a node's contents in bytes, -1 if it is not known.
 func (t *Tree) sizeOf(n Node) int64 {
 	in, err := t.inode(n)
 	switch {
@@ -264,7 +267,7 @@ func (t *Tree) sizeOf(n Node) int64 {
 	return t.sizeHere(n)
 }
 
-// setInode makes a change but for the size.
+// setInode makes all changes of c except that of the size.
 func (t *Tree) setInode(n Node, c Change) error {
 	return t.update(func(e *edit) error {
 		in, err := e.inode(n)
@@ -279,6 +282,7 @@ func (t *Tree) setInode(n Node, c Change) error {
 	})
 }
 
+// apply makes the changes of c in an inode, except that of the size. now is in nanoseconds since 1970.
 func (c Change) apply(in *overlay.Inode, now int64) {
 	if c.Set == 0 {
 		return
@@ -289,7 +293,7 @@ func (c Change) apply(in *overlay.Inode, now int64) {
 		}
 		return t
 	}
-	// chown(2) takes the bits away whoever calls it (fs/open.c, chown_common), and leaves that to us
+	// chown(2) clears the bits for every caller (fs/open.c, chown_common), and leaves that to the file system
 	// (fs/fuse/dir.c, fuse_setattr).
 	if c.Set&(KillPriv|SetUID|SetGID) != 0 {
 		in.Mode = withoutPriv(in.Mode)
@@ -315,8 +319,8 @@ func (c Change) apply(in *overlay.Inode, now int64) {
 	}
 }
 
-// withoutPriv drops set-user-ID, and set-group-ID where the group may execute (without, the bit once meant
-// mandatory locks).
+// withoutPriv clears set-user-ID, and set-group-ID where the group may execute. Without group execution, that bit used to
+// mean mandatory locking and is kept.
 func withoutPriv(mode uint32) uint32 {
 	if mode&syscall.S_IFMT == syscall.S_IFDIR {
 		return mode

@@ -9,10 +9,11 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// check reads a table that another process wrote and makes it ready to be continued. It believes nothing: every
-// number is bounded before it is used, every published record carries its checksum, parents stand before their
-// children, so that no path is endless. What was never published is not looked at. Blocks that are bad and end behind
-// the first record of which power loss may have taken pages, lossy, are cut; maxNode: none may.
+// check reads a table that another process wrote and prepares it to be continued. It trusts nothing: every number is
+// checked against its bounds before it is used, every published record has its checksum, and parents have lower numbers
+// than their children, so that no path is endless. Records that were never published are not read. lossy is the first
+// record whose pages a power loss may have destroyed: an invalid block that ends behind it is dropped, any other is an
+// error. maxNode means that nothing can be lost.
 func (t *table) check(root object.ID, lossy uint64) error {
 	if err := t.checkStart(root); err != nil {
 		return err
@@ -50,7 +51,7 @@ func (t *table) check(root object.ID, lossy uint64) error {
 	return t.adopt(blocks, lossy)
 }
 
-// checkStart makes sure that this is a table, and of which tree.
+// checkStart checks that the file is a table, and that it belongs to the base tree.
 func (t *table) checkStart(root object.ID) error {
 	h := t.header()
 	if h.magic != tableHeader.magic || h.version < versionOneTree || h.version > versionRoots || h.size != tableHeader.size {
@@ -66,8 +67,8 @@ func (t *table) checkStart(root object.ID) error {
 	return nil
 }
 
-// checkBlock makes sure that a directory's children can be used. A record has one parent and is reached only through
-// it, so no two directories share one.
+// checkBlock checks the records of a directory's children. A record has one parent and is valid only below it, so no two
+// directories share a record.
 func (t *table) checkBlock(dir Node, b block) error {
 	end := uint64(b.first) + uint64(b.count)
 	if b.first <= dir || end > uint64(t.records.Len())/recordSize {
@@ -88,8 +89,8 @@ func (t *table) checkBlock(dir Node, b block) error {
 	return nil
 }
 
-// adopt takes over the blocks that were found. Records between them were lost with their directory and are no nodes;
-// before lossy no directory can have been lost. Look-ups were those of a kernel that is gone, unless the mount is taken over.
+// adopt sets the length of the table to the end of the valid blocks, and clears the records between them, whose directory
+// was lost. Before lossy no directory can have been lost. The lookup counts are reset unless the mount is taken over.
 func (t *table) adopt(blocks []block, lossy uint64) error {
 	slices.SortFunc(blocks, func(a, b block) int { return cmp.Compare(a.first, b.first) })
 	next, nodes := Root, 0
@@ -114,7 +115,7 @@ func (t *table) adopt(blocks []block, lossy uint64) error {
 	return nil
 }
 
-// checkRecord makes sure that a record can be used: its numbers point into the files, and its checksum is right.
+// checkRecord checks that the numbers of a record point into the files, and that its checksum is right.
 func (t *table) checkRecord(n Node, r *record, parent Node) error {
 	off, length := r.name>>8, r.name&maxName
 	if r.kind < kindFile || r.kind > kindGitlink || Node(r.parent) != parent || off%chunkSize+length > chunkSize || off+length > uint64(t.names.Len()) {
@@ -133,8 +134,8 @@ func (t *table) checkRecord(n Node, r *record, parent Node) error {
 	return nil
 }
 
-// checkEntries makes sure that entries can be looked up: names that a file system can show, sorted and unique,
-// and modes that have a kind. Parsed trees fulfil it but for the order.
+// checkEntries checks that the entries of a tree can be added as a block: their names are valid for a file system, sorted
+// and unique, and their modes have a kind. Parsed trees satisfy all of that except the order.
 func checkEntries(entries []object.TreeEntry) error {
 	for i, e := range entries {
 		if err := checkName(e.Name); err != nil {
@@ -150,6 +151,7 @@ func checkEntries(entries []object.TreeEntry) error {
 	return nil
 }
 
+// checkName returns an error for a name that no file can have.
 func checkName(name string) error {
 	if name == "" || name == "." || name == ".." || len(name) > maxName || strings.ContainsAny(name, "/\x00") {
 		return fmt.Errorf("entry %.40q: no file can have this name", name)

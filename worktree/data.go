@@ -13,9 +13,9 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
-// Read reads a file's contents; less than len(p) only at their end, which is no error. If a size that was told
-// before turns out wrong, the right one is noted and the error is ErrResized: whoever keeps the old one has to
-// forget it and ask again.
+// Read reads a file's contents into p. It returns fewer than len(p) bytes only at the end of the contents, without an
+// error. If the contents have another size than an earlier call returned, Read records the right size and returns
+// ErrResized: the caller must then drop the old size from its caches and read again.
 func (t *Tree) Read(ctx context.Context, n Node, p []byte, off int64) (int, error) {
 	if !t.gate.enter() {
 		return 0, ErrClosed
@@ -27,6 +27,7 @@ func (t *Tree) Read(ctx context.Context, n Node, p []byte, off int64) (int, erro
 	return t.read(ctx, n, p, off)
 }
 
+// read is Read inside the gate, for a node that is known to be a regular file.
 func (t *Tree) read(ctx context.Context, n Node, p []byte, off int64) (int, error) {
 	if t.layer != nil {
 		f := t.layer.File(n)
@@ -38,7 +39,7 @@ func (t *Tree) read(ctx context.Context, n Node, p []byte, off int64) (int, erro
 	return t.readBase(ctx, n, p, off)
 }
 
-// readBase reads from the base's contents.
+// readBase reads from the contents of a base node's blob. It waits until the blob is fetched.
 func (t *Tree) readBase(ctx context.Context, n Node, p []byte, off int64) (int, error) {
 	c, err := t.open(ctx, n)
 	if err != nil {
@@ -56,7 +57,8 @@ func (t *Tree) readBase(ctx context.Context, n Node, p []byte, off int64) (int, 
 	return got, nil
 }
 
-// open returns the base's contents of a node, waiting for them.
+// open returns the contents of a base node's blob. It waits until the blob is fetched, and corrects a wrong size in the
+// table.
 func (t *Tree) open(ctx context.Context, n Node) (Content, error) {
 	r, ok := t.table.record(n)
 	if !ok {
@@ -77,7 +79,7 @@ func (t *Tree) open(ctx context.Context, n Node) (Content, error) {
 	return c, nil
 }
 
-// regular returns a regular file's inode, and of anything else the error of reading and writing it.
+// regular returns the inode of a regular file. For any other node it returns the error of read(2) and write(2).
 func (t *Tree) regular(n Node) (overlay.Inode, error) {
 	in, err := t.inode(n)
 	if err != nil {
@@ -94,8 +96,8 @@ func (t *Tree) regular(n Node) (overlay.Inode, error) {
 	return in, syscall.EINVAL
 }
 
-// Write writes all of p; with an error too, as many bytes as it says have been written. killPriv is KillPriv of a
-// Change. Times stay: the kernel, which writes back when it likes, says them by SetAttr.
+// Write writes all of p. With an error it returns the number of bytes that were written. killPriv drops privileges as
+// KillPriv does in a Change. Times do not change: the kernel, which may write back at any time, sets them by SetAttr.
 func (t *Tree) Write(ctx context.Context, n Node, p []byte, off int64, killPriv bool) (int, error) {
 	if !t.gate.enter() {
 		return 0, ErrClosed
@@ -104,6 +106,7 @@ func (t *Tree) Write(ctx context.Context, n Node, p []byte, off int64, killPriv 
 	return t.write(ctx, n, p, off, killPriv)
 }
 
+// write is Write inside the gate.
 func (t *Tree) write(ctx context.Context, n Node, p []byte, off int64, killPriv bool) (done int, err error) {
 	err = t.change(ctx, n, killPriv, func(f *overlay.File) error {
 		t.loseChanged(n, f, p, off)
@@ -120,13 +123,15 @@ func (t *Tree) write(ctx context.Context, n Node, p []byte, off int64, killPriv 
 	return done, err
 }
 
-// whole is what takes the place of all of a base file: nothing of that is needed.
+// whole is the contents for the copy-up of a base file that a write replaces completely, so that its blob need not be
+// fetched.
 type whole struct{ *bytes.Reader }
 
+// Release does nothing: the bytes belong to the caller of Write.
 func (whole) Release() {}
 
-// change lets do change a regular file's contents. If those are the base's, what base gives is made the file's own
-// first; that may be awaited here, where no lock is held.
+// change calls do, which changes the contents of a regular file. If the contents are still those of the base tree, change
+// first copies up the contents that base returns; base may wait for objects, because no lock is held.
 func (t *Tree) change(ctx context.Context, n Node, killPriv bool, do func(f *overlay.File) error, base func() (Content, error)) error {
 	if t.readOnly() {
 		return syscall.EROFS
@@ -153,6 +158,7 @@ func (t *Tree) change(ctx context.Context, n Node, killPriv bool, do func(f *ove
 	}
 }
 
+// copyUp promotes a base node and stores the contents that base returns in the overlay.
 func (t *Tree) copyUp(n Node, f *overlay.File, base func() (Content, error)) error {
 	c, err := base()
 	if err != nil {
@@ -165,12 +171,12 @@ func (t *Tree) copyUp(n Node, f *overlay.File, base func() (Content, error)) err
 	return f.CopyUp(c, c.Size())
 }
 
-// promote puts a node into the overlay, unchanged.
+// promote stores the inode of a base node in the overlay, unchanged.
 func (t *Tree) promote(n Node) error {
 	return t.update(func(e *edit) error { return e.promote(n) })
 }
 
-// truncate cuts or grows a file. To nothing, the base's contents are not needed.
+// truncate sets the length of a file, in bytes. To truncate a file to nothing, its blob is not fetched.
 func (t *Tree) truncate(ctx context.Context, n Node, size int64) error {
 	if size < 0 {
 		return syscall.EINVAL
@@ -191,7 +197,8 @@ func (t *Tree) truncate(ctx context.Context, n Node, size int64) error {
 		func() (Content, error) { return t.open(ctx, n) })
 }
 
-// Fallocate is fallocate(2). Times stay, as in Write; set-user-ID is the kernel's to take away, by a SetAttr before it.
+// Fallocate implements fallocate(2). Times do not change, as in Write. The kernel drops the set-user-ID bit by a SetAttr
+// before the call.
 func (t *Tree) Fallocate(ctx context.Context, n Node, mode uint32, off, length int64) error {
 	if !t.gate.enter() {
 		return ErrClosed
@@ -209,7 +216,8 @@ func (t *Tree) Fallocate(ctx context.Context, n Node, mode uint32, off, length i
 		func() (Content, error) { return t.open(ctx, n) })
 }
 
-// Seek finds data or a hole (SEEK_DATA, SEEK_HOLE); where there is none it is ENXIO. The base's contents have none.
+// Seek returns the offset of the next data or hole (SEEK_DATA, SEEK_HOLE), or ENXIO if there is none. The contents of a
+// base file have no holes.
 func (t *Tree) Seek(ctx context.Context, n Node, off int64, whence int) (int64, error) {
 	if !t.gate.enter() {
 		return 0, ErrClosed
@@ -240,11 +248,11 @@ func (t *Tree) Seek(ctx context.Context, n Node, off int64, whence int) (int64, 
 	return off, nil
 }
 
-// copied is how much of a base file CopyRange copies at a time, in bytes.
+// copied is the number of bytes of a base file that one call of CopyRange copies.
 const copied = 1 << 20
 
-// CopyRange copies within the tree, also within a file, and says how much, which may be less than asked; 0 at the
-// end of the source. Times and set-user-ID are as with Fallocate.
+// CopyRange copies bytes between two files of the tree, or within one, and returns their number, which may be less than
+// length; it is 0 at the end of the source. Times and the set-user-ID bit are treated as in Fallocate.
 func (t *Tree) CopyRange(ctx context.Context, from Node, fromOff int64, to Node, toOff, length int64) (int64, error) {
 	if !t.gate.enter() {
 		return 0, ErrClosed
@@ -278,8 +286,8 @@ func (t *Tree) CopyRange(ctx context.Context, from Node, fromOff int64, to Node,
 	return int64(k), err
 }
 
-// Fsync returns when a file's contents, attributes and names would survive a power cut. All of that is one log, so
-// that there is nothing to leave out for who asks for less.
+// Fsync returns when the contents, attributes and names of a file are on disk. They all are in one log, so that a request
+// to sync only the data costs the same.
 func (t *Tree) Fsync(_ context.Context, n Node, _ bool) error {
 	if !t.gate.enter() {
 		return ErrClosed
@@ -296,7 +304,7 @@ func (t *Tree) Fsync(_ context.Context, n Node, _ bool) error {
 	return f.Sync()
 }
 
-// FsyncDir returns when a directory's entries would survive a power cut.
+// FsyncDir returns when the entries of a directory are on disk.
 func (t *Tree) FsyncDir(_ context.Context, _ Node) error {
 	if !t.gate.enter() {
 		return ErrClosed

@@ -7,8 +7,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// resume continues a table that another process wrote. The mapping's pages belong to the files until the host goes
-// down: only if it has since, what was not synced may be missing.
+// resume continues a table that another process wrote. The pages of the mapping belong to the files until the host stops.
+// So records that were not synced can be missing only if the host was restarted since.
 func (t *table) resume(root object.ID, boot [16]byte) error {
 	h := t.header()
 	if h.boot == boot {
@@ -21,21 +21,21 @@ func (t *table) resume(root object.ID, boot [16]byte) error {
 	if err := t.check(root, h.synced); err != nil {
 		return err
 	}
-	if err := t.sync(); err != nil { // what was found is what is kept
+	if err := t.sync(); err != nil { // makes the result of the check durable
 		return err
 	}
 	h.boot = boot
 	return nil
 }
 
-// sync makes every node handed out so far survive a power cut, so that a log that names them may be synced. It does
-// nothing if there are none since the last time. It takes t.syncing, and t.append for a moment. After an error the next
-// call writes everything again.
+// sync writes all nodes allocated so far to disk, so that a log that refers to them may be synced. It does nothing if no
+// node was allocated since the last call. It takes t.syncing, and t.append for a moment. After an error the next call
+// writes everything again.
 func (t *table) sync() error {
 	t.syncing.Lock()
 	defer t.syncing.Unlock()
 	t.append.Lock()
-	next := t.next.Load() // published: add stores the place of its block before it gives append free
+	next := t.next.Load() // published: add stores the position of its block before it releases append
 	root := t.header().root
 	t.append.Unlock()
 	if next == t.synced {
@@ -46,7 +46,7 @@ func (t *table) sync() error {
 			return fmt.Errorf("sync inode table: %w", err)
 		}
 	}
-	t.header().failed = 1 // also if the process is killed before it hears of the error
+	t.header().failed = 1 // also remains if the process is killed before it sees the error
 	for _, r := range []*mapped.File{t.names, t.records} {
 		if err := r.Sync(); err != nil {
 			return fmt.Errorf("sync inode table: %w", err)
@@ -54,14 +54,14 @@ func (t *table) sync() error {
 	}
 	t.header().failed = 0
 	t.synced = next
-	// On disk with the next sync: until then they say too little, which is never wrong.
+	// These reach the disk with the next sync. Until then the values on disk are too low, which is harmless.
 	t.header().synced, t.header().rootSynced = next, root
 	return nil
 }
 
-// touch makes every page of the table dirty. A page that the kernel could not write counts as clean afterwards: another
-// sync would succeed without it. Records have counters that change without locks, so that one byte of each page is
-// stored; names never change once they are written.
+// touch makes every page of the table dirty. The kernel marks a page that it could not write as clean, so that the next
+// sync would succeed without writing it. Records contain counters that change without locks, so touch stores one byte in
+// each page of the records; names never change after they are written.
 func (t *table) touch() error {
 	t.append.Lock()
 	next, nextName := Node(t.next.Load()), t.nextName

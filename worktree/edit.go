@@ -7,38 +7,40 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/journal"
 )
 
-// edit is a change being made: it sees the tree as it was before. Inodes are changed in place and put at its end, so
-// that each is put once.
+// edit is a change in progress, within one update of the overlay. Reads through merged see the tree as it was before the
+// change. Inodes are modified in memory and stored at the end, each of them once.
 type edit struct {
 	merged
 	tx     *overlay.Tx
-	flight *journal.Flight // nil: what changes is on record already
-	now    int64           // nanoseconds since 1970, as the kernel counts them for its own changes
-	inodes []*edited
-	kept   *Removed // what the update removes
+	flight *journal.Flight // nil: the changed paths are on record already
+	now    int64           // time of the change, in nanoseconds since 1970, by the clock that the kernel uses for file times
+	inodes []*edited       // inodes that the change requested
+	kept   *Removed        // entry that the update adds to the kept files; nil: none
 }
 
+// edited is an inode that a change modifies, with its state before the change.
 type edited struct {
 	now, before overlay.Inode
 }
 
-// readOnly reports whether nothing can be changed.
+// readOnly reports whether programs cannot change anything.
 func (t *Tree) readOnly() bool { return t.sealed() || t.options.ReadOnly }
 
-// sealed reports whether nothing can be changed but by a process that opens it anew. Otherwise Graft moves a Tree that is
-// read-only for its users to another commit.
+// sealed reports whether no change at all is possible until the overlay is opened again. A Tree with Options.ReadOnly is
+// not sealed: Graft moves it to another commit.
 func (t *Tree) sealed() bool { return t.layer == nil || t.options.OverlayReadOnly }
 
-// update makes a change, alone and as a whole. If f fails, nothing has changed.
+// update makes a change as one atomic update of the overlay. If f returns an error, nothing is changed.
 func (t *Tree) update(f func(e *edit) error) error {
 	var flight journal.Flight
 	defer t.journal.Land(&flight)
 	return t.updateIn(&flight, f)
 }
 
-// updateNoted is update for a change by Graft, which is on record already.
+// updateNoted is update for a change by Graft, whose paths are on record already.
 func (t *Tree) updateNoted(f func(e *edit) error) error { return t.updateIn(nil, f) }
 
+// updateIn is update with a flight, nil for updateNoted. f may be called again, if the overlay had no room for the update.
 func (t *Tree) updateIn(flight *journal.Flight, f func(e *edit) error) error {
 	if t.sealed() || flight != nil && t.readOnly() {
 		return syscall.EROFS
@@ -47,7 +49,7 @@ func (t *Tree) updateIn(flight *journal.Flight, f func(e *edit) error) error {
 	t.journal.MakeRoom()
 	var kept *Removed
 	err := t.layer.Update(func(tx *overlay.Tx) (err error) {
-		t.removed.undo(kept) // of an attempt that had no room
+		t.removed.undo(kept) // kept by a previous call of this function, which had no room
 		e := &edit{merged: merged{tx.Reader, t}, tx: tx, now: tx.Now(), flight: flight}
 		err = f(e)
 		if kept = e.kept; err != nil {
@@ -70,7 +72,7 @@ func (t *Tree) updateIn(flight *journal.Flight, f func(e *edit) error) error {
 	return err
 }
 
-// inode returns a node to be changed. A base node that comes out changed is promoted.
+// inode returns the inode of a node, which the change may modify. A base node whose inode is modified is promoted.
 func (e *edit) inode(n Node) (*overlay.Inode, error) {
 	for _, in := range e.inodes {
 		if in.now.Node == n {
@@ -85,7 +87,7 @@ func (e *edit) inode(n Node) (*overlay.Inode, error) {
 	return &e.inodes[len(e.inodes)-1].now, nil
 }
 
-// latest returns a node as this update has it so far, only to look at.
+// latest returns the inode of a node including the changes made so far. The caller must not modify it.
 func (e *edit) latest(n Node) (*overlay.Inode, bool) {
 	for _, in := range e.inodes {
 		if in.now.Node == n {
@@ -99,7 +101,8 @@ func (e *edit) latest(n Node) (*overlay.Inode, bool) {
 	return &in, ok
 }
 
-// directory returns a directory to be changed; in one that was removed there is no place for anything.
+// directory returns the inode of a directory, which the change may modify. A directory that was removed cannot get entries:
+// the error is ErrNotExist.
 func (e *edit) directory(n Node) (*overlay.Inode, error) {
 	in, err := e.inode(n)
 	switch {
@@ -113,7 +116,7 @@ func (e *edit) directory(n Node) (*overlay.Inode, error) {
 	return in, nil
 }
 
-// promote makes sure that the overlay has an inode, as it is now.
+// promote stores the present inode of a base node in the overlay, unless the overlay has one.
 func (e *edit) promote(n Node) error {
 	in, ok := e.merged.inode(n)
 	if !ok {
@@ -125,11 +128,11 @@ func (e *edit) promote(n Node) error {
 	return nil
 }
 
-// place makes a node an entry of a directory, whose block is b. Back at its place in the base it needs no entry.
+// place makes a node an entry of a directory, whose block is b. A base node at its original place needs no entry.
 func (e *edit) place(dir Node, b block, name string, n Node) {
 	if in, ok := e.latest(n); ok {
 		e.noteName(e.flight, dir, name, n, in, true)
-		if old, ok := e.entry(dir, b, name); ok { // a directory's record says nothing of a file there, nor the other way round
+		if old, ok := e.entry(dir, b, name); ok { // the record of a directory does not cover a file of that name, and vice versa
 			if was, ok := e.latest(old); ok && isDir(was) != isDir(in) {
 				e.noteName(e.flight, dir, name, 0, was, false)
 			}
@@ -142,7 +145,7 @@ func (e *edit) place(dir Node, b block, name string, n Node) {
 	e.tx.SetEntry(dir, name, n)
 }
 
-// remove takes a name from a directory, whose block is b.
+// remove removes a name from a directory, whose block is b.
 func (e *edit) remove(dir Node, b block, name string) {
 	if n, ok := e.entry(dir, b, name); ok {
 		if in, ok := e.latest(n); ok {
@@ -157,15 +160,15 @@ func (e *edit) remove(dir Node, b block, name string) {
 	e.tx.ClearEntry(dir, name)
 }
 
-// leave is for what loses a name in a directory. Another name that a file has is in one that is not known; place knows its
-// own.
+// leave clears the directory of a file that loses a name there. If the file has another name, its directory is not known;
+// place sets the directory again.
 func (e *edit) leave(in *overlay.Inode, dir Node) {
 	if !isDir(in) && in.Parent == dir {
 		in.Parent = 0
 	}
 }
 
-// drop takes one name's worth from a node; a directory has only one.
+// drop decrements the link count of a file by one. A directory has only one name.
 func (e *edit) drop(in *overlay.Inode) {
 	in.Ctime = e.now
 	if isDir(in) {
@@ -175,7 +178,7 @@ func (e *edit) drop(in *overlay.Inode) {
 	}
 }
 
-// touch marks a directory's entries as changed, and its subdirectories as more or fewer.
+// touch sets the times of a directory whose entries change, and adds subdirs to its link count.
 func (e *edit) touch(dir *overlay.Inode, subdirs int) {
 	dir.Mtime, dir.Ctime = e.now, e.now
 	if dir.Node.Own() { // see Attr.Nlink
@@ -183,4 +186,5 @@ func (e *edit) touch(dir *overlay.Inode, subdirs int) {
 	}
 }
 
+// isDir reports whether an inode is a directory.
 func isDir(in *overlay.Inode) bool { return in.Mode&syscall.S_IFMT == syscall.S_IFDIR }

@@ -2,14 +2,14 @@ package worktree
 
 import "sync"
 
-// gate counts the calls under way, so that closing can wait for them. It is no lock: calls wait inside it.
+// gate counts the calls in progress, so that Close can wait for them. It is not held as a lock: calls may block inside it.
 type gate struct {
 	mu     sync.Mutex
-	inside int
-	idle   chan struct{} // not nil once closing; closed when nobody is inside
+	inside int           // number of calls inside
+	idle   chan struct{} // created when closing begins; closed when no call is inside
 }
 
-// enter says false once the gate is closing.
+// enter lets a call in. It returns false once the gate is closing.
 func (g *gate) enter() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -20,6 +20,7 @@ func (g *gate) enter() bool {
 	return true
 }
 
+// leave ends a call for which enter returned true.
 func (g *gate) leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -29,7 +30,7 @@ func (g *gate) leave() {
 	}
 }
 
-// close lets nobody in any more and waits until all have left. It says whether this call was the first.
+// close refuses new calls and waits until all calls inside have left. It reports whether this was the first call of close.
 func (g *gate) close() bool {
 	g.mu.Lock()
 	first := g.idle == nil

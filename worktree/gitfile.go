@@ -8,12 +8,13 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
-// gitFile is the name of the file that tells git where its directory is, or of a directory over which that is mounted. It
-// is in the overlay and yet no change: not counted, not in the journal, and the root looks untouched.
+// gitFile is the name of the file with the path of git's directory, or of the directory over which that is mounted. It is
+// stored in the overlay but is not a change: it is neither counted nor in the journal, and the times of the root stay the
+// same.
 const gitFile = ".git"
 
-// putGitFile makes the file say what it is to say, or puts an empty directory in its place. What somebody made there that
-// is neither stays.
+// putGitFile creates the file ".git" with the contents that the options state, or an empty directory of that name. Another
+// file or directory that was created there is kept.
 func (t *Tree) putGitFile(o Options) error {
 	mode := uint32(syscall.S_IFREG | 0o644)
 	if o.GitDir {
@@ -47,7 +48,8 @@ func (t *Tree) putGitFile(o Options) error {
 	return nil
 }
 
-// isOtherGit reports whether a node is what putGitFile puts when the other kind is asked for.
+// isOtherGit reports whether a node was created by putGitFile with the other type than mode: a file instead of a directory,
+// or the reverse.
 func (t *Tree) isOtherGit(n Node, mode uint32) (other bool) {
 	t.layer.View(func(r overlay.Reader) {
 		in, ok := r.Inode(n)
@@ -65,7 +67,7 @@ func (t *Tree) isOtherGit(n Node, mode uint32) (other bool) {
 	return other
 }
 
-// replaceGit makes the name in the root stand for a new node.
+// replaceGit makes ".git" in the root a new node, and returns it.
 func (t *Tree) replaceGit(old Node, presence overlay.Presence, mode uint32) (n Node, err error) {
 	err = t.layer.Update(func(tx *overlay.Tx) (err error) {
 		if n, err = tx.NewNode(); err != nil {

@@ -1,6 +1,6 @@
 package worktree
 
-// Remember notes that the kernel was told of a node once more.
+// Remember increments the lookup count of a node: a reply to the kernel contained it.
 func (t *Tree) Remember(n Node) {
 	if t.layer == nil || !t.gate.enter() {
 		return
@@ -13,8 +13,8 @@ func (t *Tree) Remember(n Node) {
 	}
 }
 
-// Forget notes that the kernel forgot what it was told of a node k times. A node that it has forgotten and that has
-// no name ends here: files are not opened and closed, so until then somebody may have it open.
+// Forget decrements the lookup count of a node by k, as the kernel's FORGET requests. A node without lookups and without a
+// name is released. The Tree does not count open files: as long as a program has a file open, the kernel holds a lookup.
 func (t *Tree) Forget(n Node, k uint64) {
 	if t.layer == nil || !t.gate.enter() {
 		return
@@ -43,8 +43,8 @@ func (t *Tree) Forget(n Node, k uint64) {
 	}
 }
 
-// release ends a node that lost a name, if that was its last and the kernel knows it no more. Of the overlay's own
-// nodes it knows that itself.
+// release frees a base node that lost a name, if it has no other name and the kernel holds no reference to it. The overlay
+// counts and releases own nodes itself.
 func (t *Tree) release(n Node) {
 	if r, ok := t.table.record(n); ok && !n.Own() && r.lookups.Load() == 0 {
 		t.layer.Release(n)

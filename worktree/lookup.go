@@ -14,7 +14,8 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
-// Lookup finds a name in a directory. It waits for directories, not for the size: that is negative if not known.
+// Lookup returns the attributes of a name in a directory. It waits for the directory's tree, but not for the size, which is
+// negative if it is not known.
 func (t *Tree) Lookup(ctx context.Context, parent Node, name string) (Attr, error) {
 	if !t.gate.enter() {
 		return Attr{}, ErrClosed
@@ -27,8 +28,8 @@ func (t *Tree) Lookup(ctx context.Context, parent Node, name string) (Attr, erro
 	return t.describe(in), nil
 }
 
-// Reach returns the attributes of a node that is known by its number alone, from a file handle: ErrNoNode if it has no
-// name any more. The size is negative if it is not known.
+// Reach returns the attributes of a node that the caller knows only by its number, from a file handle. It returns ErrNoNode
+// if the node has no name any more. The size is negative if it is not known.
 func (t *Tree) Reach(n Node) (Attr, error) {
 	if !t.gate.enter() {
 		return Attr{}, ErrClosed
@@ -41,7 +42,7 @@ func (t *Tree) Reach(n Node) (Attr, error) {
 			ok = in.Nlink > 0
 			return
 		}
-		// Of a base node that was removed and forgotten the overlay has nothing but the hidden name.
+		// Of a base node that was removed and released, the overlay stores nothing but the hidden name.
 		if in, ok = m.inode(n); ok {
 			_, ok = m.path(n)
 		}
@@ -52,8 +53,8 @@ func (t *Tree) Reach(n Node) (Attr, error) {
 	return t.describe(in), nil
 }
 
-// Resolve finds the node at a slash-separated path relative to the root, following no links and waiting for
-// directories only. Empty and "." elements count for nothing.
+// Resolve returns the node at a slash-separated path relative to the root. It does not follow links, and waits for
+// directories only. Empty and "." elements are ignored.
 func (t *Tree) Resolve(ctx context.Context, path string) (Node, error) {
 	if !t.gate.enter() {
 		return 0, ErrClosed
@@ -73,8 +74,8 @@ func (t *Tree) Resolve(ctx context.Context, path string) (Node, error) {
 	return n, nil
 }
 
-// Parent returns the directory that a node is in, of a file with several names one of them; the root's parent is the
-// root.
+// Parent returns the directory that contains a node; for a file with several names, one of its directories. The parent of
+// the root is the root.
 func (t *Tree) Parent(n Node) (Node, error) {
 	if !t.gate.enter() {
 		return 0, ErrClosed
@@ -84,8 +85,8 @@ func (t *Tree) Parent(n Node) (Node, error) {
 	return in.Parent, err
 }
 
-// Path returns a node's path relative to the root, where it is now; the root's is "". Of a file with several names it
-// is one of them, or ErrNotExist if that one was removed, as for a node that has none.
+// Path returns the present path of a node relative to the root, "" for the root itself. For a file with several names it
+// returns one of its paths, or ErrNotExist if that name was removed. It returns ErrNotExist for a node without a name.
 func (t *Tree) Path(n Node) (path string, err error) {
 	if !t.gate.enter() {
 		return "", ErrClosed
@@ -103,7 +104,7 @@ func (t *Tree) Path(n Node) (path string, err error) {
 	return path, err
 }
 
-// Readlink returns the target of a symbolic link.
+// Readlink returns the target of a symbolic link. It waits until the blob of a base node is fetched.
 func (t *Tree) Readlink(ctx context.Context, n Node) ([]byte, error) {
 	if !t.gate.enter() {
 		return nil, ErrClosed
@@ -136,6 +137,7 @@ func (t *Tree) Readlink(ctx context.Context, n Node) ([]byte, error) {
 // maxTarget is the longest link target that Linux can follow, in bytes (PATH_MAX less its NUL).
 const maxTarget = 4095
 
+// ownTarget returns the target of a symbolic link that the overlay stores.
 func (t *Tree) ownTarget(n Node) (target []byte, err error) {
 	t.view(func(m merged) {
 		s, ok := m.Target(n)
@@ -146,7 +148,7 @@ func (t *Tree) ownTarget(n Node) (target []byte, err error) {
 	return target, err
 }
 
-// inode returns a node as it is now.
+// inode returns the present inode of a node.
 func (t *Tree) inode(n Node) (in overlay.Inode, err error) {
 	var ok bool
 	t.view(func(m merged) { in, ok = m.inode(n) })
@@ -156,7 +158,7 @@ func (t *Tree) inode(n Node) (in overlay.Inode, err error) {
 	return in, nil
 }
 
-// find returns what a name in a directory is.
+// find returns the inode behind a name in a directory.
 func (t *Tree) find(ctx context.Context, dir Node, name string) (in overlay.Inode, err error) {
 	if len(name) > maxName {
 		return in, syscall.ENAMETOOLONG
@@ -178,7 +180,8 @@ func (t *Tree) find(ctx context.Context, dir Node, name string) (in overlay.Inod
 	return in, nil
 }
 
-// children returns a base directory's block; the first to ask makes it. A directory of the overlay's own has none.
+// children returns the block of a base directory. The first call waits for the directory's tree and adds the block to the
+// table. An own directory has no block, and neither has a submodule.
 func (t *Tree) children(ctx context.Context, dir Node) (block, error) {
 	if dir.Own() {
 		in, err := t.inode(dir)
@@ -206,7 +209,7 @@ func (t *Tree) children(ctx context.Context, dir Node) (block, error) {
 			return block{}, fmt.Errorf("read directory %q: %w", t.table.path(dir), err)
 		}
 	}
-	// git sorts a directory as if its name ended in a slash; look-ups want plain byte order.
+	// git sorts a directory as if its name ended in a slash; the table searches in plain byte order.
 	sorted := slices.Clone(entries)
 	slices.SortFunc(sorted, func(a, b object.TreeEntry) int { return cmp.Compare(a.Name, b.Name) })
 	b, err := t.table.add(dir, sorted)

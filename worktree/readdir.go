@@ -7,15 +7,15 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
-// Positions in a listing: 0 is the start, i+1 is behind the i-th of the block, ownPosition|cookie is behind an entry
-// that only the overlay has, whose cookie the overlay gives.
+// ownPosition marks positions behind the block. In a directory listing, position 0 is the start, i+1 is behind the i-th
+// name of the block, and ownPosition|cookie is behind an entry that only the overlay has, whose cookie the overlay assigns.
 const ownPosition = 1 << 62
 
-// listed is how many entries are looked up at a time, so that no lock is held while they are emitted.
+// listed is the number of entries that are read in one view; no lock is held while they are emitted.
 const listed = 128
 
-// ReadDir calls emit for a directory's entries from a position on until it says false. A position stays that of the
-// same entry whatever is added, removed or replaced meanwhile: what is there all the time is emitted exactly once.
+// ReadDir calls emit for the entries of a directory from a position on, until emit returns false. A position stays valid
+// whatever is added, removed or replaced meanwhile: an entry that exists all the time is emitted exactly once.
 func (t *Tree) ReadDir(ctx context.Context, dir Node, from uint64, emit func(Entry) bool) error {
 	if !t.gate.enter() {
 		return ErrClosed
@@ -37,7 +37,8 @@ func (t *Tree) ReadDir(ctx context.Context, dir Node, from uint64, emit func(Ent
 	return nil
 }
 
-// list appends a directory's next entries, as many as fit, and says where to go on and whether there may be more.
+// list appends the next entries of a directory to the slice, up to its capacity. It returns the position to continue from
+// and whether there may be more entries.
 func (m merged) list(dir Node, b block, from uint64, to []Entry) (entries []Entry, next uint64, more bool) {
 	t := m.tree.table
 	present, hidden := m.Entries(dir)
@@ -75,7 +76,7 @@ func (m merged) list(dir Node, b block, from uint64, to []Entry) (entries []Entr
 		if p != overlay.Present {
 			return true
 		}
-		if _, ok := t.search(b, name); ok { // emitted at its place in the block
+		if _, ok := t.search(b, name); ok { // was emitted at its position in the block
 			return true
 		}
 		if in, ok := m.inode(n); ok {

@@ -6,26 +6,27 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
-// Request is what the kernel calls a request that a call is made for. A context carries it under RequestKey.
+// Request identifies the request of the kernel that a call is made for. A context carries it under RequestKey.
 //
-// A change carries it into the overlay's log, in the record that makes it. So a request that was done and not answered,
-// because the process died between the two, and that comes Again to who took the mount over, is answered by what it made
-// and not done twice. What failed was not done, and is tried again.
+// A change writes it to the overlay's log, in the same record as the change itself. If the process dies after a change and
+// before the reply, the kernel repeats the request to the process that takes the mount over (Again). That process replies
+// from the log and does not make the change a second time. A request that failed is not in the log and is executed again.
 type Request struct {
-	ID    uint64
-	Again bool // it was read by a process before, which may have done it
+	ID    uint64 // number of the request in the kernel's protocol
+	Again bool   // an earlier process read the request and may have executed it
 }
 
 // RequestKey is the key of a *Request in a context.
 type RequestKey struct{}
 
-// requestOf returns the request that a call is made for; nil: none of the kernel's.
+// requestOf returns the request that a call is made for; nil if the kernel did not request it.
 func requestOf(ctx context.Context) *Request {
 	r, _ := ctx.Value(RequestKey{}).(*Request)
 	return r
 }
 
-// isDone reports whether the request that a call is made for was done by a process before, and which node it made; 0: none.
+// isDone reports whether an earlier process executed the request that a call is made for, and returns the node that it
+// created; 0: none.
 func (t *Tree) isDone(ctx context.Context) (made Node, done bool) {
 	r := requestOf(ctx)
 	if r == nil || !r.Again || t.layer == nil {
@@ -35,14 +36,14 @@ func (t *Tree) isDone(ctx context.Context) (made Node, done bool) {
 	return made, done
 }
 
-// answer notes that the change is what the request asks for that it is made for, and which node it makes; 0: none.
+// answer records that the change executes the request that the call is made for, and the node that it creates; 0: none.
 func (e *edit) answer(ctx context.Context, made Node) {
 	if r := requestOf(ctx); r != nil {
 		e.tx.Request(r.ID, made)
 	}
 }
 
-// attrOf returns a node as it is, without waiting.
+// attrOf returns the attributes of a node, without waiting for its size.
 func (t *Tree) attrOf(n Node) (Attr, error) {
 	in, err := t.inode(n)
 	if err != nil {

@@ -6,15 +6,16 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// A further root is a record that is its own parent, as the base tree's is, and is named by the root that was added
-// after it, the latest by the header. Below it are blocks like all others, so that their nodes are base nodes in
-// everything: they know their blob and the path by which its attributes count, and cost nothing before they are read.
-// Nothing shows a further root itself; the overlay gives nodes below it a place in the mount (graft.go).
+// A further root is the record of the root directory of another tree. Like the root of the base tree it is its own parent.
+// The further roots form a list: the header refers to the latest root, and each root to the one that was added before it.
+// Below a root are blocks like all others, so that the nodes in them are base nodes in every respect: they have a blob and
+// the path that selects its git attributes, and fetch nothing before they are read. A further root is not visible in the
+// mount; the overlay makes nodes below it visible (graft.go).
 
 // isRoot reports whether a published node is the root of a tree.
 func (t *table) isRoot(n Node) bool { return Node(t.rec(n).parent) == n }
 
-// treeOf returns the root of the tree that a published node is of.
+// treeOf returns the root above a published node.
 func (t *table) treeOf(n Node) Node {
 	for !t.isRoot(n) {
 		n = Node(t.rec(n).parent)
@@ -22,10 +23,10 @@ func (t *table) treeOf(n Node) Node {
 	return n
 }
 
-// before returns the further root that was added before another, 0 if that was the first.
+// before returns the further root that was added before r, 0 if r was the first.
 func (r *record) before() Node { return Node(r.name >> 8) }
 
-// rootsOf lists the roots of a tree, the latest first, the base's last.
+// rootsOf returns the roots of a tree, the latest first, and Root last if it is the base tree.
 func (t *table) rootsOf(tree object.ID) (list []Node) {
 	t.append.Lock()
 	defer t.append.Unlock()
@@ -40,7 +41,7 @@ func (t *table) rootsOf(tree object.ID) (list []Node) {
 	return list
 }
 
-// addRoot adds a root of a tree. There may be several of one tree: a node has one place only.
+// addRoot adds a root of a tree. A tree may have several roots, because a node can be at one place in the mount only.
 func (t *table) addRoot(tree object.ID) (Node, error) {
 	t.append.Lock()
 	defer t.append.Unlock()
@@ -59,13 +60,13 @@ func (t *table) addRoot(tree object.ID) (Node, error) {
 	r.crc = r.sum("")
 	h.version = versionRoots
 	t.next.Store(uint64(n) + 1)
-	h.root = uint32(n) // from here on it exists
+	h.root = uint32(n) // publishes the root
 	t.roots = append([]Node{n}, t.roots...)
 	return n, nil
 }
 
-// checkRoots reads the further roots of a table that another process wrote. If power loss took the latest, those that
-// were synced are left.
+// checkRoots reads the further roots of a table that another process wrote. If a power loss destroyed the latest of them,
+// those that were synced remain.
 func (t *table) checkRoots(lossy uint64) error {
 	h := t.header()
 	roots, err := t.readRoots(Node(h.root))
@@ -77,6 +78,7 @@ func (t *table) checkRoots(lossy uint64) error {
 	return err
 }
 
+// readRoots returns the list of further roots from the latest on, each of them checked.
 func (t *table) readRoots(latest Node) (roots []Node, err error) {
 	for n, limit := latest, uint64(t.records.Len())/recordSize; n != 0; {
 		if n <= Root || uint64(n) >= limit {
@@ -88,7 +90,7 @@ func (t *table) readRoots(latest Node) (roots []Node, err error) {
 			(err != nil || len(id.Bytes()) != int(r.idLen)) && r.idLen != 0 {
 			return nil, fmt.Errorf("node %d: not a root: %w", n, ErrTable)
 		}
-		roots, limit = append(roots, n), uint64(n) // older ones stand before it
+		roots, limit = append(roots, n), uint64(n) // an older root has a lower number, so the list has no cycle
 		n = r.before()
 	}
 	return roots, nil

@@ -12,14 +12,14 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/acl"
 )
 
-// maxXattr is the most that an extended attribute's value may have, in bytes (XATTR_SIZE_MAX).
+// maxXattr is the maximum length of the value of an extended attribute, in bytes (XATTR_SIZE_MAX).
 const maxXattr = 64 << 10
 
-// XattrKillSGID is a flag of SetXattr: an access control list that is set drops set-group-ID.
+// XattrKillSGID is a flag of SetXattr: setting an access control list clears set-group-ID.
 const XattrKillSGID = 1 << 16
 
-// keepsXattr reports whether attributes of a name are kept. Others may mean something to the kernel that it would not heed
-// here.
+// keepsXattr reports whether extended attributes of a name are stored. Other names may have a meaning to the kernel that it
+// would not apply on this file system.
 func keepsXattr(name string) bool {
 	if acl.IsName(name) {
 		return true
@@ -32,7 +32,7 @@ func keepsXattr(name string) bool {
 	return false
 }
 
-// GetXattr returns an extended attribute; one that is not there is ENODATA.
+// GetXattr returns an extended attribute, or ENODATA if the node does not have it.
 func (t *Tree) GetXattr(n Node, name string) (value []byte, err error) {
 	if !t.gate.enter() {
 		return nil, ErrClosed
@@ -73,8 +73,8 @@ func (t *Tree) ListXattr(n Node) (names []string, err error) {
 	return names, err
 }
 
-// SetXattr sets an extended attribute. Flags are XATTR_CREATE or XATTR_REPLACE of setxattr(2), and XattrKillSGID. An access
-// list changes the mode, and one that says no more than a mode is not kept.
+// SetXattr sets an extended attribute. flags are XATTR_CREATE or XATTR_REPLACE of setxattr(2), and XattrKillSGID. An access
+// control list also changes the mode, and is not stored if the mode expresses it completely.
 func (t *Tree) SetXattr(ctx context.Context, n Node, name string, value []byte, flags int) error {
 	if !t.gate.enter() {
 		return ErrClosed
@@ -123,7 +123,7 @@ func (t *Tree) SetXattr(ctx context.Context, n Node, name string, value []byte, 
 	})
 }
 
-// setACL sets an access control list of a node; an empty one is removed.
+// setACL sets an access control list of a node. An empty list removes it.
 func (e *edit) setACL(in *overlay.Inode, name string, list acl.List, killSGID bool) error {
 	kept := len(list) > 0
 	switch {
@@ -151,7 +151,7 @@ func (e *edit) setACL(in *overlay.Inode, name string, list acl.List, killSGID bo
 	return nil
 }
 
-// chmodACL keeps the access list of a node in step with a mode that was set.
+// chmodACL changes the access control list of a node according to a mode that was set.
 func (e *edit) chmodACL(in *overlay.Inode) error {
 	value, ok := e.Xattr(in.Node, acl.Access)
 	if !ok {
@@ -164,7 +164,8 @@ func (e *edit) chmodACL(in *overlay.Inode) error {
 	return err
 }
 
-// putNew puts a new node of a directory. The directory's default list, if it has one, takes the place of the umask.
+// putNew stores the inode of a new node in a directory. If the directory has a default access control list, it replaces the
+// umask.
 func (e *edit) putNew(in *overlay.Inode, dir Node, umask uint32) error {
 	value, ok := e.Xattr(dir, acl.Default)
 	if !ok || in.Mode&syscall.S_IFMT == syscall.S_IFLNK {
@@ -187,7 +188,8 @@ func (e *edit) putNew(in *overlay.Inode, dir Node, umask uint32) error {
 	return nil
 }
 
-// RemoveXattr removes an extended attribute; one that is not there is ENODATA, if it is no access control list.
+// RemoveXattr removes an extended attribute. If the node does not have it, the error is ENODATA, but nil for an access
+// control list.
 func (t *Tree) RemoveXattr(ctx context.Context, n Node, name string) error {
 	if !t.gate.enter() {
 		return ErrClosed
