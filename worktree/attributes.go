@@ -26,7 +26,7 @@ const (
 // Change is the argument of SetAttr.
 type Change struct {
 	Set                 Field  // attributes to set
-	Mode                uint32 // permission bits
+	Mode                uint32 // permission bits, including set-user-ID, set-group-ID and sticky
 	UID, GID            uint32
 	Size                int64 // in bytes
 	Atime, Mtime, Ctime int64 // nanoseconds since 1970, or NowTime
@@ -59,8 +59,8 @@ func (t *Tree) KnownAttr(n Node) (Attr, bool) {
 }
 
 // Glance returns the attributes of a file or link that still shows a certain blob of the base tree, and false for any other
-// node or if the size is not known. The caller may have lost the upper half of the node's number; the comparison of the
-// blob detects that. The Source does not count the call as a lookup by a reader.
+// node or if the size is not known. The number of the node may have lost its upper half, as in git's index, which stores 32
+// bits of it; the comparison of the blob detects that. The Source does not count the call as a lookup by a reader.
 func (t *Tree) Glance(n Node, blob object.ID) (Attr, bool) {
 	if !t.gate.enter() {
 		return Attr{}, false

@@ -103,7 +103,7 @@ func (t *table) adopt(blocks []block, lossy uint64) error {
 			*r = record{}
 		}
 		for ; next < b.first+Node(b.count); next++ {
-			if r := t.rec(next); !t.kernel.continued && r.lookups.Load() != 0 { // a page that is only read stays clean
+			if r := t.rec(next); !t.kernel.continued && r.lookups.Load() != 0 { // a store would make the page dirty
 				r.lookups.Store(0)
 			}
 		}

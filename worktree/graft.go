@@ -40,7 +40,7 @@ type Graft struct {
 
 // Found is the state of a path. The zero Found means that the path does not exist.
 type Found struct {
-	Node Node
+	Node Node   // 0: the path does not exist
 	Mode uint32 // as in Attr
 	// Blob is the blob that an unchanged file or link of some tree shows, as a checkout to exactly this path would write
 	// it. The zero ID: the file has contents of its own, or shows a blob for another path. Exec reports whether the blob
@@ -48,7 +48,7 @@ type Found struct {
 	Blob object.ID
 	Exec bool
 
-	ctime, size int64
+	ctime, size int64  // ctime in nanoseconds since 1970; size in bytes or overlay.SizeOfBase
 	content     uint64 // number of the contents in the overlay
 }
 

@@ -76,7 +76,7 @@ func mode(k kind) uint32 {
 	case kindDir, kindGitlink: // a submodule that is not checked out is an empty directory
 		return syscall.S_IFDIR | 0o755
 	}
-	panic(fmt.Sprintf("kind %d", k)) // check refuses a table with any other
+	panic(fmt.Sprintf("kind %d", k)) // unreachable: check refuses a table with any other kind
 }
 
 // entry looks up a name in a directory whose block is b.

@@ -73,7 +73,7 @@ func (m merged) noteNames(f *journal.Flight, n Node) {
 	looked := m.Names(n, max(left, 0), add)
 	m.tree.looked.Add(looked)
 
-	key := uint64(n) // only for the first record: a key is set when a path of the file is on record
+	key := uint64(n) // passed with the first record only; before it, no path of the file is on record
 	note := func(path string) {
 		m.tree.journal.Note(f, key, path)
 		key = 0

@@ -39,12 +39,12 @@ type table struct {
 	nodes, dirs atomic.Int64  // see Counts
 	next        atomic.Uint64 // index of the first free record
 
-	append   sync.Mutex // held while a block is added: for memory copies and growth of the files, never during a call of a Source
+	append   sync.Mutex // held while a block is added (memory copies, growth of the files), never during a call of a Source
 	nextName uint64     // offset of the first free byte of names; guarded by append
 	roots    []Node     // further roots, the latest first; guarded by append
 
 	syncing sync.Mutex // held during sync, which waits only for the disk and takes append for a moment
-	synced  uint64     // lower bound of the number of records that are on disk
+	synced  uint64     // value of next up to which all records were synced; guarded by syncing
 }
 
 // record describes one node, in the format of the file. All fields except state, touched and lookups are constant once the
@@ -68,7 +68,7 @@ type header struct {
 	version uint32   // in host byte order: a table of a host with the other byte order has no known version
 	size    uint32   // size of a record, in bytes
 	boot    [16]byte // boot ID of the host when the table was last opened
-	synced  uint64   // records that are on disk, at least
+	synced  uint64   // lower bound of the number of records that are on disk
 	// root is the latest of the further roots, rootSynced its value at the last sync; 0: no further root.
 	root, rootSynced uint32
 	failed           uint32 // 1: the last sync failed, and the kernel may have marked unwritten pages as clean
@@ -95,7 +95,7 @@ const (
 	maxName    = object.MaxNameLen
 )
 
-// The layout is the file format.
+// The sizes are part of the file format.
 var (
 	_ [recordSize]byte = [unsafe.Sizeof(record{})]byte{}
 	_ [recordSize]byte = [unsafe.Sizeof(header{})]byte{}

@@ -80,15 +80,15 @@ type Journal struct {
 
 	// mu guards the fields up to closed. The number of a record increases by one from record to record.
 	mu      sync.Mutex
-	log     log
-	epoch   uint64
+	log     log               // the mapped file
+	epoch   uint64            // random number of the present epoch
 	dropped uint64            // number of the last record that is no longer stored
 	killed  uint64            // number of the last record when the file was last found without a clean mark; 0: never
 	last    uint64            // number of the last record; greater than killed
 	given   uint64            // highest record number in a position that was returned
 	noted   map[uint64]uint64 // number of the last record of each key
 	flights map[uint64]int    // number of flights by the lowest record that they rely on
-	closed  bool
+	closed  bool              // set by Close
 
 	// rewriting is held by the goroutine that rewrites the file, and by Close.
 	rewriting sync.Mutex
@@ -253,7 +253,7 @@ func (j *Journal) Close() error {
 	if j == nil {
 		return nil
 	}
-	j.rewriting.Lock() // the mapping is read by a rewrite
+	j.rewriting.Lock() // a rewrite reads the mapping, which must not be removed meanwhile
 	defer j.rewriting.Unlock()
 	j.mu.Lock()
 	defer j.mu.Unlock()
