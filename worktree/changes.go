@@ -118,7 +118,7 @@ func (m merged) addDirs(dir Node, path string, to []string) []string {
 // writing is the set of files that programs may be writing to in the kernel's cache, so that the Tree is not called. The
 // kernel reports only the first write to a file (Written), and the next one after it was sent the file's attributes again.
 type writing struct {
-	// mu guards all fields; no other lock is taken under it.
+	// mu guards all fields. It is a leaf in the lock order.
 	mu    sync.Mutex
 	since map[Node]writer
 	file  *mapped.File // slots of eight bytes, each with the node of a file or 0; nil: the Tree has no journal

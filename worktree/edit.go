@@ -132,7 +132,7 @@ func (e *edit) promote(n Node) error {
 func (e *edit) place(dir Node, b block, name string, n Node) {
 	if in, ok := e.latest(n); ok {
 		e.noteName(e.flight, dir, name, n, in, true)
-		if old, ok := e.entry(dir, b, name); ok { // the record of a directory does not cover a file of that name, and vice versa
+		if old, ok := e.entry(dir, b, name); ok { // the record of a directory does not cover a file of that name, or vice versa
 			if was, ok := e.latest(old); ok && isDir(was) != isDir(in) {
 				e.noteName(e.flight, dir, name, 0, was, false)
 			}

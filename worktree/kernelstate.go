@@ -37,10 +37,10 @@ type kernelHeader struct {
 
 const (
 	kernelVersion = 1
-	kernelStart   = 4096 // offset of the nodes' bits, in bytes
-	nodesInWord   = 8    // the bits are stored in 32-bit words
-	bitsOfNode    = 4
-	bytesInWord   = 4
+	kernelStart   = 4096                      // offset of the nodes' bits, in bytes
+	nodesInWord   = 8                         // number of nodes whose bits share one 32-bit word
+	bitsOfNode    = 4                         // number of bits per node
+	bytesInWord   = 4                         // size of a word, in bytes
 	nodesInBytes  = nodesInWord / bytesInWord // nodes per byte
 )
 

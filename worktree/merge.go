@@ -29,8 +29,8 @@ type merged struct {
 	tree *Tree
 }
 
-// view calls f with the present working tree. f only reads: it must not wait and must not call methods of the Tree that
-// lock.
+// view calls f with the present working tree. f only reads: it must not wait, and must not call exported methods of the
+// Tree.
 func (t *Tree) view(f func(m merged)) {
 	if t.layer == nil {
 		f(merged{nothing{}, t})

@@ -36,7 +36,7 @@ func (t *Tree) Mkdir(ctx context.Context, dir Node, name string, mode uint32, c 
 	return t.create(ctx, dir, name, overlay.Inode{Mode: mode, Nlink: 2, UID: c.UID, GID: c.GID}, "", c.Umask)
 }
 
-// Symlink creates a symbolic link. It returns ENAMETOOLONG for a target above PATH_MAX.
+// Symlink creates a symbolic link. It returns ENAMETOOLONG for a target longer than maxTarget bytes.
 func (t *Tree) Symlink(ctx context.Context, dir Node, name, target string, c Cred) (Attr, error) {
 	switch {
 	case target == "":

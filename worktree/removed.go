@@ -48,7 +48,7 @@ type removals struct {
 	ignored atomic.Pointer[map[string]bool] // directories that checkpoints leave out
 	mass    chan struct{}                   // see MassRemoval; capacity 1
 
-	mu      sync.Mutex          // guards the fields below; no other lock is taken under it
+	mu      sync.Mutex          // guards the fields below; taken under the overlay's locks
 	list    []*Removed          // by id, the oldest first
 	paths   map[string]*Removed // latest kept file of each path
 	bytes   int64               // total size of list, in bytes
