@@ -19,17 +19,19 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// A checkpoint of another session is adopted before a mount restores or merges it: its objects come into the repository of
-// the mount's own session, where a local ref (session.AdoptedRef) keeps them, and from then on it is found by its id there.
+// A mount adopts a checkpoint of another session before it restores or merges it: it copies the checkpoint's objects into the
+// repository of its own session, and creates a local ref (session.AdoptedRef) that keeps them from gc. From then on the
+// checkpoint is found there by its id.
 
-// adopted is a checkpoint of another session that the mount's own repository has.
+// adopted is a checkpoint of another session whose commit and trees are in the repository of the mount's own session.
 type adopted struct {
 	point session.Point
-	meta  session.Meta // of its session
+	meta  session.Meta // metadata of the other session
 }
 
-// adopt brings a checkpoint of another session of this host, or of a session remote. Of the mount's own session nothing has to
-// be brought.
+// adopt finds checkpoint id of the session of and copies its objects into the repository of the mount's session. at is the
+// session remote that has the other session; "" means a session on this host. A checkpoint of the mount's own session is only
+// looked up. adopt returns fault.ErrOtherRemote if the other session is of another mounted remote.
 func (m *mount) adopt(ctx context.Context, of, at, id string) (a adopted, err error) {
 	repo, err := m.agent.Open(ctx)
 	if err != nil {
@@ -52,7 +54,8 @@ func (m *mount) adopt(ctx context.Context, of, at, id string) (a adopted, err er
 	return a, repo.Update(ctx, []session.RefChange{{Name: session.AdoptedRef(m.session, a.point.ID), New: a.point.Commit, Force: true}})
 }
 
-// adoptHere links the objects of another session of this host.
+// adoptHere adopts a checkpoint of another session of this host. It hard-links that session's object files instead of copying
+// them.
 func (m *mount) adoptHere(ctx context.Context, repo *session.Repo, of, id string) (a adopted, err error) {
 	h, err := m.daemon.homeOf(of)
 	if err != nil {
@@ -75,7 +78,7 @@ func (m *mount) adoptHere(ctx context.Context, repo *session.Repo, of, id string
 	if a.meta, _, err = session.ReadMeta(theirs, h.session); err != nil {
 		return a, err
 	}
-	for try := 1; ; try++ { // packs that are joined meanwhile are gone, and what they held is in another one
+	for try := 1; ; try++ { // a repack may remove a pack while it is linked; its objects are then in a new pack
 		err = resume.LinkOnce(filepath.Join(h.dir, statedir.SessionRepoName, "objects"), m.sessionObjects())
 		if !errors.Is(err, fs.ErrNotExist) || try == 10 {
 			break
@@ -97,7 +100,7 @@ func (m *mount) adoptHere(ctx context.Context, repo *session.Repo, of, id string
 	return a, nil
 }
 
-// sawObjects has those who read the session's objects look for new ones.
+// sawObjects makes the readers of the session's objects look for new packs. It is called after objects were added without them.
 func (m *mount) sawObjects(repo *session.Repo) error {
 	packs, err := repo.Packs()
 	if err == nil {
@@ -109,7 +112,8 @@ func (m *mount) sawObjects(repo *session.Repo) error {
 	return err
 }
 
-// adoptFar fetches a checkpoint of a session of a session remote, without contents.
+// adoptFar adopts a checkpoint of a session on the session remote at. It fetches commits and trees; adoptFrom arranges for the
+// contents.
 func (m *mount) adoptFar(ctx context.Context, repo *session.Repo, of, at, id string) (a adopted, err error) {
 	d := m.daemon
 	far, err := d.mirrorOf(ctx, at, of)
@@ -146,7 +150,7 @@ func (m *mount) adoptFar(ctx context.Context, repo *session.Repo, of, at, id str
 	return a, m.adoptFrom(ctx, far.Remote(), a.point)
 }
 
-// adoptContents is adoptFrom of a session remote by its URL.
+// adoptContents calls adoptFrom for the session remote with the URL at, which has the session of.
 func (m *mount) adoptContents(ctx context.Context, at, of string, p session.Point) error {
 	remote, _, err := m.daemon.sessionRemote(control.MountRequest{Session: of, SessionOptions: control.SessionOptions{Remote: at}})
 	if err != nil || remote == nil {
@@ -156,8 +160,9 @@ func (m *mount) adoptContents(ctx context.Context, at, of string, p session.Poin
 	return m.adoptFrom(ctx, remote, p)
 }
 
-// adoptFrom sees that contents which only the other session's remote has can be read. If that is this session's remote, too,
-// they come when they are read. Else they are brought now, since the next checkpoint here sends them to its own remote.
+// adoptFrom makes the contents readable that checkpoint p has and that neither this host nor the mounted remote is known to
+// have. If remote is the session remote of this session as well, they are fetched when they are read. Otherwise they are
+// fetched now, since the next checkpoint of this session pushes them to its own session remote. A failed fetch is only logged.
 func (m *mount) adoptFrom(ctx context.Context, remote mirror.Remote, p session.Point) error {
 	base, err := m.record.Base()
 	if err != nil {
@@ -177,7 +182,7 @@ func (m *mount) adoptFrom(ctx context.Context, remote mirror.Remote, p session.P
 		m.owned.Expect(ids)
 		return nil
 	}
-	if _, err := m.owned.Fetch(ctx, fetch.FetchRequest{From: remote, Wants: ids}); err != nil { // those of the mounted remote come from there
+	if _, err := m.owned.Fetch(ctx, fetch.FetchRequest{From: remote, Wants: ids}); err != nil { // contents of the mounted remote are fetched from it when they are read
 		m.daemon.log.Info("fetch contents of another session", zap.String("session", m.session), zap.Error(err))
 	}
 	return nil

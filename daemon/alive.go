@@ -11,7 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// beginHandover makes the mount known to a successor from now on. A mount that cannot be kept is served as one without a keeper.
+// beginHandover stores the state of the mount with the keeper, so that a successor can take the mount over. If that fails, the
+// mount is served as one without a keeper.
 func (m *mount) beginHandover() {
 	h := takeover.State{Phase: takeover.Preparing, ID: m.id, Dir: m.dir, Since: m.since, Request: m.request}
 	if m.parent != nil {
@@ -20,14 +21,14 @@ func (m *mount) beginHandover() {
 	m.handover = takeover.Begin(m.daemon.keeper, h, m.daemon.log)
 }
 
-// errLocked reports a lock that was held for too long.
+// errLocked reports that a lock was held until the deadline of Alive.
 var errLocked = errors.New("a lock is held for too long")
 
-// Alive returns nil if every mount answers from memory, so that this process can serve. It returns errLocked if that takes until ctx
-// ends.
+// Alive acquires and releases the lock of the registry and those of every mount, and returns nil if it could. It returns an
+// error that wraps errLocked if ctx ends before, and names the mount. The supervisor replaces a worker that fails this check.
 func (d *Daemon) Alive(ctx context.Context) error {
 	done := make(chan struct{})
-	at := make(chan string, 1) // what is being asked
+	at := make(chan string, 1) // name of what is being locked
 	ask := func(what string) {
 		select {
 		case <-at:
@@ -35,7 +36,7 @@ func (d *Daemon) Alive(ctx context.Context) error {
 		}
 		at <- what
 	}
-	go func() { // it never ends if a lock is never released: the process is about to be killed then
+	go func() { // if a lock is never released it leaks, but then this process is about to be killed
 		defer close(done)
 		ask("the registry")
 		for _, m := range d.list() {
@@ -51,16 +52,17 @@ func (d *Daemon) Alive(ctx context.Context) error {
 	}
 }
 
-// touch acquires and releases the locks of a mount, none of which is held for long.
+// touch acquires and releases the locks of the mount and of its tree. No code holds them for long.
 func (m *mount) touch() {
 	m.mu.Lock()
 	served := m.cancel != nil
 	m.mu.Unlock()
-	if served { // the tree is there, and stays
+	if served { // only then tree is set, and it stays set
 		m.tree.KnownAttr(worktree.Root)
 	}
 }
 
+// failureOf returns the record of a mount that ended without an unmount, with why as the cause. It has no secrets.
 func failureOf(h takeover.State, why error) statedir.Failure {
 	return statedir.Failure{
 		Dir: h.Dir, ID: h.ID, Remote: statedir.WithoutSecrets(h.Request.Remote), Session: h.Record.Session, Ref: h.Record.Ref, Commit: h.Record.Commit,

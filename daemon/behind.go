@@ -18,23 +18,24 @@ import (
 	"github.com/artifactfs/artifactfs/mount/takeover"
 )
 
-// Background work of a mount that failed is tried again after retryFirst, and after twice as long each time, up to retryMost.
+// Failed background work of a mount is repeated after retryFirst, and after twice the previous pause each time, up to
+// retryMost.
 const (
 	retryFirst = time.Second
 	retryMost  = 30 * time.Second
 
-	// Work that failed because the disk was full is tried again when the disk has more room, which is checked every roomPoll,
-	// or after roomMost.
+	// Work that failed because the disk was full is repeated when the disk has more room. That is checked every roomPoll, and
+	// the work is repeated after roomMost in any case.
 	roomPoll = 2 * time.Second
 	roomMost = 10 * time.Minute
-	roomStep = 16 << 20 // bytes
+	roomStep = 16 << 20 // least number of bytes that must have become free
 
-	behindWait = time.Second // wait for other mounts to be taken over; git commands wait for it too
+	behindWait = time.Second // longest wait for the takeover of other mounts; git commands wait as long
 )
 
-// goBehind starts the background work of the mount: the git directory, history, prefetch, following, and waiting for the
-// end. before is what the predecessor has already done of it. goBehind returns false if the mount was aborted before it
-// was served.
+// goBehind starts the background work of a mount whose root the kernel has: the git directory, history, prefetch, following,
+// pushes, and the wait for the unmount. before states which of it the predecessor has finished; it is zero for a new mount.
+// goBehind returns false, and starts nothing, if the mount was aborted before.
 func (m *mount) goBehind(before takeover.State) bool {
 	ctx, cancel := context.WithCancel(context.Background())
 	m.mu.Lock()
@@ -60,7 +61,7 @@ func (m *mount) goBehind(before takeover.State) bool {
 		}
 		m.handover.Update(func(h *takeover.State) { h.GitReady = true })
 		m.behind("push session", func() { m.agent.Start(ctx, m.snapshot().Format) })
-		if !m.snapshot().Whole() { // a process died while it fetched the trees
+		if !m.snapshot().Whole() { // the predecessor died while it fetched the trees
 			m.persist(ctx, "fetch trees", nil, func() error {
 				_, err := m.wholeSnapshot(ctx)
 				return err
@@ -91,7 +92,7 @@ func (m *mount) goBehind(before takeover.State) bool {
 		if before.Hydrated {
 			close(m.hydrateTried)
 		} else {
-			if m.snapshot().Local && m.request.Wait != control.WaitAll { // there may be nothing to do but the walk
+			if m.snapshot().Local && m.request.Wait != control.WaitAll { // all contents may be on this host, and then only the walk of the tree remains
 				m.daemon.turns.calm(ctx, nil, nil)
 			}
 			m.persist(ctx, "prefetch", m.hydrateTried, hydrate)
@@ -108,7 +109,7 @@ func (m *mount) goBehind(before takeover.State) bool {
 		}
 	})
 	if m.taking != nil {
-		m.behind("mount redirected directories", func() { // it goes through the mount, where a program may hold locks
+		m.behind("mount redirected directories", func() { // not before serving: bind mounts look up paths in the mount, and block on a lock of its files
 			m.note("mount the git directory", m.inside.Bind())
 			m.redirects.BindAgain(ctx, m.server)
 		})
@@ -117,7 +118,7 @@ func (m *mount) goBehind(before takeover.State) bool {
 	m.behind("tend packs", func() { m.tendPacks(ctx) })
 	m.behind("learn what only the session remote has", func() { m.expect(ctx) })
 	m.behind("fill the index", func() { m.fillIndex(ctx, before.Filled) })
-	go func() { // umount(8) ends the mount without this process
+	go func() { // umount(8) ends the mount without a request to this process
 		m.server.Wait()
 		m.unregisterUnmounted()
 		m.finish()
@@ -125,8 +126,9 @@ func (m *mount) goBehind(before takeover.State) bool {
 	return true
 }
 
-// afterOthers waits until the mounts that are taken over together with this one are served, because programs wait for them,
-// for behindWait at most. It returns at once if this mount was not taken over.
+// afterOthers waits until all mounts that are taken over together with this one are served, but no longer than behindWait. File
+// system calls in those mounts block until then, so they precede background work. It returns at once if this mount was not
+// taken over.
 func (m *mount) afterOthers(ctx context.Context) {
 	if m.taking == nil {
 		return
@@ -138,9 +140,9 @@ func (m *mount) afterOthers(ctx context.Context) {
 	}
 }
 
-// persist calls work until it succeeds or ctx ends; meanwhile its failure is in the mount's status, under the name what.
-// tried, if not nil, is closed after the first call, so that callers can wait for work without waiting for its success. It
-// is not closed when the mount ends: they wait for m.gone too.
+// persist calls work until it succeeds or ctx ends. Until then its failure is in the mount's status under the name what.
+// persist closes tried, if it is not nil, after the first call, so that other goroutines can wait for the first try and not for
+// success. If ctx ends first, tried stays open; those goroutines wait for m.gone too.
 func (m *mount) persist(ctx context.Context, what string, tried chan<- struct{}, work func() error) {
 	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
 		recovered := m.store.Recovered()
@@ -165,8 +167,8 @@ func (m *mount) persist(ctx context.Context, what string, tried chan<- struct{},
 		}
 		select {
 		case <-time.After(pause):
-		case <-recovered: // the remote answers again
-		case <-retried:
+		case <-recovered: // the remote answers requests again
+		case <-retried: // for example, the mount has a new token
 			pause = retryFirst
 		case <-ctx.Done():
 			return
@@ -174,8 +176,9 @@ func (m *mount) persist(ctx context.Context, what string, tried chan<- struct{},
 	}
 }
 
-// awaitRoom waits until the disk of the state directory has clearly more room than now, for roomMost at most: a pack that did
-// not fit will not fit into the same room, and the remote would send it again in vain.
+// awaitRoom waits until the file system of the state directory has at least a quarter, and at least roomStep bytes, more free
+// space than at the call, but no longer than roomMost. A pack that did not fit does not fit into the same space, and each try
+// transfers it again.
 func (m *mount) awaitRoom(ctx context.Context) {
 	before, _ := disk.Free(m.daemon.state)
 	need := before + max(before/4, roomStep)
@@ -195,7 +198,8 @@ func (m *mount) awaitRoom(ctx context.Context) {
 	}
 }
 
-// note records the result of background work under the name what, for the status and the log. nil clears a failure.
+// note records the result of background work under the name what, for the status and the log. A nil err clears an earlier
+// failure.
 func (m *mount) note(what string, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -210,21 +214,22 @@ func (m *mount) note(what string, err error) {
 	}
 }
 
-// failure returns a failure of background work that is not over, the first by name; nil if there is none. A failure to reach
-// the remote is left out if the remote has answered since.
+// failure returns the first failure of background work by name that no later try has cleared; nil if there is none. It skips a
+// failure to reach the remote if the remote has answered since.
 func (m *mount) failure() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, what := range slices.Sorted(maps.Keys(m.failures)) {
 		if fetch.IsUnreachable(m.failures[what]) && m.store.Reachable() {
-			continue // the work is being tried again
+			continue // persist repeats the work
 		}
 		return fmt.Errorf("%s: %w", what, m.failures[what])
 	}
 	return nil
 }
 
-// wholeSnapshot waits for all trees of the mounted commit. If fetching them failed, it acquires the same commit once more.
+// wholeSnapshot waits for all trees of the mounted commit and returns its snapshot. If fetching them failed, it acquires the
+// same commit again, sets the new snapshot as the mount's and waits for its trees.
 func (m *mount) wholeSnapshot(ctx context.Context) (*fetch.Snapshot, error) {
 	snap := m.snapshot()
 	err := snap.Wait(ctx)
@@ -245,14 +250,15 @@ func (m *mount) wholeSnapshot(ctx context.Context) (*fetch.Snapshot, error) {
 	return again, err
 }
 
-// snapshot returns the latest snapshot of the mounted commit.
+// snapshot returns the current snapshot of the mounted commit. wholeSnapshot may replace it.
 func (m *mount) snapshot() *fetch.Snapshot {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.snap
 }
 
-// deepen fetches the history of the mounted commit and makes it known to git.
+// deepen fetches the history of the mounted commit, then updates refs, default branch and shallow boundary of the git directory
+// to match the fetched history.
 func (m *mount) deepen(ctx context.Context, git *gitdir.Dir) error {
 	if err := m.store.Deepen(ctx, m.hurried); err != nil {
 		return err

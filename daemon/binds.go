@@ -18,7 +18,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// gitDirInside returns what shows the git directory in the root of the mount; nil if the mount has a file .git.
+// gitDirInside returns the bind mount that shows the git directory as .git in the root of the mount; nil if .git is a file
+// there.
 func (m *mount) gitDirInside() *bind.GitDir {
 	if m.request.GitDir != control.GitDirInside {
 		return nil
@@ -26,7 +27,8 @@ func (m *mount) gitDirInside() *bind.GitDir {
 	return bind.NewGitDir(m.dir, m.gitSources)
 }
 
-// gitSources returns what is mounted below .git. It needs the store, the home and the record.
+// gitSources returns the directories and programs that are bind-mounted below .git. The store, the home and the record must be
+// set.
 func (m *mount) gitSources() (bind.Sources, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -39,7 +41,8 @@ func (m *mount) gitSources() (bind.Sources, error) {
 	return s, nil
 }
 
-// checkGitDir returns why the mount cannot have its git directory inside, before anything is created for it.
+// checkGitDir returns an error with exit code and hint if the request wants the git directory inside the mount and that is
+// impossible. It is called before the start creates anything.
 func (m *mount) checkGitDir() error {
 	refuse := func(exit int, cause, hint string) error {
 		return &control.Error{Code: exit, Verb: "mount", Object: m.dir, Cause: cause, Hint: hint}
@@ -58,6 +61,7 @@ func (m *mount) checkGitDir() error {
 	return nil
 }
 
+// bindOptions returns the options of package bind. The home and the tree must be set.
 func (m *mount) bindOptions() bind.Options {
 	return bind.Options{
 		Dir: m.dir, Home: m.home.Dir, ID: m.id, Tree: m.tree, Writable: m.writable(),
@@ -65,7 +69,8 @@ func (m *mount) bindOptions() bind.Options {
 	}
 }
 
-// planRedirects decides what is redirected and puts it into the record, which is not saved.
+// planRedirects decides which paths are redirected, from the request and the configuration in the repository, and stores them
+// in the record in memory. The caller saves the record.
 func (m *mount) planRedirects(ctx context.Context) error {
 	paths := m.request.Redirects
 	if !m.request.RedirectsOnly {
@@ -78,14 +83,15 @@ func (m *mount) planRedirects(ctx context.Context) error {
 	return err
 }
 
-// endRedirects removes what the redirects left in the overlay, and their files. The kernel does not have the mount any more.
+// endRedirects removes the entries of redirects from the overlay, and the directories they lead to. It is called after the
+// kernel has unmounted.
 func (m *mount) endRedirects(ctx context.Context) {
 	m.redirects.Remove(ctx)
 	m.record.Redirects = nil
 }
 
-// configuredRedirects returns what the configuration in the repository names. It is read once in the life of a session: the base
-// tree never changes, and a resumed session needs no network.
+// configuredRedirects returns the redirects that the configuration file in the repository lists. A session reads the file once
+// and keeps the result in its record: the base tree never changes, and a session can be resumed without a network.
 func (m *mount) configuredRedirects(ctx context.Context) []string {
 	if m.resumed {
 		return m.record.Configured
@@ -98,9 +104,9 @@ func (m *mount) configuredRedirects(ctx context.Context) []string {
 	return file.Redirect
 }
 
-// readConfig reads the configuration in the root of a tree; the zero one if there is none.
+// readConfig reads the file config.Name in the root of a tree. It returns the zero File if the tree has none.
 func readConfig(ctx context.Context, v *fetch.View, root object.ID) (config.File, error) {
-	// Parse has its own limit; this one is of what is read for it.
+	// The limit is of the bytes that are read; config.Parse has a limit of its own.
 	text, err := readRootFile(ctx, v, root, config.Name, 1<<20)
 	if err != nil || text == nil {
 		return config.File{}, err

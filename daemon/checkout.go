@@ -17,8 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/mount/takeover"
 )
 
-// readyGit returns the git directory of the mount. It waits until the mount has tried to make it, and returns fault.ErrNoGitDir if
-// that failed.
+// readyGit returns the git directory of the mount. It waits until the mount has tried to create it, and returns
+// fault.ErrNoGitDir if that failed.
 func (m *mount) readyGit(ctx context.Context) (*gitdir.Dir, error) {
 	if !m.triedGit(ctx) {
 		return nil, errors.Join(ctx.Err(), fault.ErrNoGitDir)
@@ -31,7 +31,8 @@ func (m *mount) readyGit(ctx context.Context) (*gitdir.Dir, error) {
 	return m.git.dir, nil
 }
 
-// checkouts returns what package checkout needs of this mount. Git is answered already, see serveGit.
+// checkouts returns the interfaces to this mount that package checkout needs for a switch or restore. It is called after
+// serveGit, which sets the journal.
 func (m *mount) checkouts(git *gitdir.Dir) *checkout.Checkout {
 	return &checkout.Checkout{
 		Tree: m.tree, Kernel: m.server, Mark: staleMark{m}, Mounts: mountsOver(m.dir), Differ: git, Git: git, Refs: git,
@@ -49,8 +50,8 @@ func (m *mount) checkouts(git *gitdir.Dir) *checkout.Checkout {
 	}
 }
 
-// finishCheckouts does again what killed processes began in this mount, before git is let in. A mount that cannot be changed
-// leaves it to a later one.
+// finishCheckouts completes the switches and restores that killed processes left unfinished in this mount. It runs before git
+// commands are let in. A mount that cannot be changed, and does not follow, leaves them to a later mount of the session.
 func (m *mount) finishCheckouts(ctx context.Context, git *gitdir.Dir) {
 	if !m.writable() && !m.request.Follow {
 		return
@@ -68,8 +69,9 @@ func (m *mount) finishCheckouts(ctx context.Context, git *gitdir.Dir) {
 	}
 }
 
-// abandonCheckout ends an intent that cannot be carried out. The working tree stays as the killed process left it, and git status
-// lists the difference. If ctx has ended, the next process that serves the mount tries again.
+// abandonCheckout removes the journal entry of a switch or restore that cannot be completed, and logs err under the name what.
+// The working tree stays as the killed process left it, and git status lists the difference. If ctx has ended, the entry stays,
+// and the next process that serves the mount tries again.
 func (m *mount) abandonCheckout(ctx context.Context, p *checkout.Pending, what string, err error) {
 	if ctx.Err() == nil {
 		err = errors.Join(err, p.End())
@@ -77,27 +79,32 @@ func (m *mount) abandonCheckout(ctx context.Context, p *checkout.Pending, what s
 	m.daemon.log.Warn(what, zap.String("dir", m.dir), zap.Error(err))
 }
 
-// staleMark keeps its mark in the state that a successor of this process reads.
+// staleMark implements checkout.StaleMark. It stores the mark in the takeover state, which a successor of this process reads.
 type staleMark struct{ m *mount }
 
+// Stale reports whether a process died between SetStale(true) and SetStale(false).
 func (s staleMark) Stale() bool { return s.m.handover.Stale() }
 
+// SetStale sets the mark. It is true while files are being changed whose old contents the kernel may have cached.
 func (s staleMark) SetStale(stale bool) {
 	s.m.handover.Update(func(h *takeover.State) { h.Stale = stale })
 }
 
-// mountsOver is the directory of a mount, over paths of which something else may be mounted. If the mount table cannot be
-// read, something is.
+// mountsOver is the directory of a mount. Its methods report whether other file systems are mounted on paths in it. If the
+// mount table cannot be read, they return true, so that no caller changes a directory under another mount.
 type mountsOver string
 
+// On reports whether another file system is mounted at path p of the mount.
 func (dir mountsOver) On(p string) bool {
 	return dir.any(func(at string) bool { return at == path.Join(string(dir), p) })
 }
 
+// Below reports whether another file system is mounted at path p of the mount or anywhere below it.
 func (dir mountsOver) Below(p string) bool {
 	return dir.any(func(at string) bool { return mountinfo.Within(path.Join(string(dir), p), at) })
 }
 
+// any reports whether is returns true for a mount point of the mount table, or the table cannot be read.
 func (dir mountsOver) any(is func(at string) bool) bool {
 	mounts, err := mountinfo.Self()
 	return err != nil || slices.ContainsFunc(mounts, func(m mountinfo.Mount) bool { return is(m.Point) })

@@ -16,31 +16,33 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// A comparison reads each side where it is: in its repository here, or through a mirror of its session remote. git compares and
-// merges in a scratch repository that has the objects of all of them as alternates. Contents are brought there before, those of
-// changed files alone.
+// A comparison reads each side from the repository of its session on this host, or through a mirror of its session remote. git
+// compares and merges in a scratch repository that has the objects of all sides as alternates. Before that, the contents of the
+// changed files are fetched, in one request for each side, since git would fetch them one by one.
 
 // compareSide is one checkpoint that is compared.
 type compareSide struct {
-	o     *opened
-	meta  session.Meta
-	point session.Point
-	base  object.ID // tree that its changes are counted from
-	ids   []object.ID
+	o     *opened       // session of the checkpoint
+	meta  session.Meta  // metadata of that session
+	point session.Point // the checkpoint itself
+	base  object.ID     // tree that the changes of this side are counted from
+	ids   []object.ID   // contents of the changed files, before and after
 	reply control.ComparedSide
 }
 
-// comparing is one comparison under way.
+// comparing is one comparison while it runs. It is used by one goroutine.
 type comparing struct {
 	d       *Daemon
 	sides   []*compareSide
-	mirrors map[string]*mirror.Mirror // of mounted remotes, by URL
-	opened  map[control.CompareSide]*opened
-	scratch *session.Repo
-	merged  []object.ID // contents that git reads to merge the sides
+	mirrors map[string]*mirror.Mirror       // mirrors of mounted remotes, by URL
+	opened  map[control.CompareSide]*opened // open sessions; the key has no checkpoint id
+	scratch *session.Repo                   // temporary repository that git runs in
+	merged  []object.ID                     // contents that git reads to merge the sides
 }
 
-// SessionCompare says what several sessions changed, and whether the changes go together.
+// SessionCompare returns the changes of two or more checkpoints, each relative to the tree it started from, and reports for
+// each path that several of them changed whether git can merge the changes. All sessions must be of the same mounted remote;
+// otherwise the error is fault.ErrOtherRemote.
 func (d *Daemon) SessionCompare(ctx context.Context, r control.SessionCompareRequest) (control.SessionCompareReply, error) {
 	reply := control.SessionCompareReply{Sides: []control.ComparedSide{}, Shared: []control.SharedPath{}}
 	c := &comparing{d: d, mirrors: map[string]*mirror.Mirror{}, opened: map[control.CompareSide]*opened{}}
@@ -56,6 +58,7 @@ func (d *Daemon) SessionCompare(ctx context.Context, r control.SessionCompareReq
 	return reply, nil
 }
 
+// close closes the sessions and mirrors, and removes the scratch repository.
 func (c *comparing) close() {
 	for _, o := range c.opened {
 		o.close()
@@ -70,7 +73,8 @@ func (c *comparing) close() {
 	}
 }
 
-// open finds the checkpoint of a side. A session is opened once, however many of its checkpoints are compared.
+// open finds the checkpoint of side r and appends it to c.sides. A session is opened once, even if several of its checkpoints
+// are compared. If this host does not have the session, open looks for it on the session remote of the mount at dir.
 func (c *comparing) open(ctx context.Context, r control.CompareSide, dir string) (err error) {
 	key := control.CompareSide{Of: r.Of, SessionRemote: r.SessionRemote}
 	o := c.opened[key]
@@ -112,7 +116,7 @@ func (c *comparing) open(ctx context.Context, r control.CompareSide, dir string)
 	return nil
 }
 
-// openBeside opens a session on the session remote of a mount; missing is the error if the mount has none.
+// openBeside opens the session name on the session remote of m. It returns the error missing if m has no session remote.
 func (d *Daemon) openBeside(ctx context.Context, m *mount, name string, missing error) (*opened, error) {
 	r := m.requestNow()
 	r.Session, r.SessionOptions = name, m.agent.Options()
@@ -122,6 +126,8 @@ func (d *Daemon) openBeside(ctx context.Context, m *mount, name string, missing 
 	return d.openThere(ctx, r, true)
 }
 
+// compare fills in reply after all sides have been opened: the tree each side started from, its changes, line counts, and the
+// paths that several sides changed.
 func (c *comparing) compare(ctx context.Context, reply *control.SessionCompareReply) error {
 	dir, err := os.MkdirTemp(c.d.state, "compare-*.tmp")
 	if err != nil {
@@ -171,7 +177,7 @@ func (c *comparing) compare(ctx context.Context, reply *control.SessionCompareRe
 	return nil
 }
 
-// want has the contents of entries fetched from where the side is.
+// want adds the contents of entries to those that are fetched for this side.
 func (s *compareSide) want(entries ...object.TreeEntry) {
 	for _, e := range entries {
 		if e.Mode.IsBlob() {
@@ -180,7 +186,8 @@ func (s *compareSide) want(entries ...object.TreeEntry) {
 	}
 }
 
-// tree reads a tree that any of the sides has, without a request if one can do without.
+// tree reads a tree that at least one side has. It looks in all repositories on this host before it sends a request to a
+// session remote.
 func (c *comparing) tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	for _, s := range c.sides {
 		if entries, err := s.o.repo.Tree(id); err == nil {
@@ -203,8 +210,9 @@ func (c *comparing) tree(ctx context.Context, id object.ID) ([]object.TreeEntry,
 	return nil, last
 }
 
-// forkPoint returns the checkpoint that all sides come from: one of them is of the session that the others were forked from,
-// or all were forked from the same checkpoint. ok is false if there is none, or if it was dropped.
+// forkPoint returns the checkpoint that all sides started from: the one that all sessions were forked from, or, if one side is
+// of the parent session itself, the one that the others were forked from. ok is false if there is no such checkpoint, or gc
+// dropped it.
 func (c *comparing) forkPoint(ctx context.Context, sides []*compareSide) (p session.Point, ok bool, err error) {
 	from := ""
 	var parent *compareSide
@@ -223,7 +231,7 @@ func (c *comparing) forkPoint(ctx context.Context, sides []*compareSide) (p sess
 			return p, false, nil
 		}
 	}
-	// A session that began at the checkpoint keeps it, and so does its parent until gc drops it.
+	// A forked session keeps the checkpoint it started from; its parent keeps it only until gc drops it.
 	for _, s := range sides {
 		if base, err := s.o.repo.Ref(session.BaseRef(s.o.session)); err == nil && !base.IsZero() && s != parent {
 			if p, err := s.o.repo.PointAt(base); err == nil && string(p.ID) == id {
@@ -238,7 +246,7 @@ func (c *comparing) forkPoint(ctx context.Context, sides []*compareSide) (p sess
 		o := c.opened[key]
 		if o == nil {
 			if o, err = c.d.openAt(ctx, name, remote, true); err != nil {
-				return p, false, ctx.Err() // the parent is not there any more
+				return p, false, ctx.Err() // the parent session may have been deleted
 			}
 			c.opened[key] = o
 		}
@@ -249,8 +257,9 @@ func (c *comparing) forkPoint(ctx context.Context, sides []*compareSide) (p sess
 	return p, err == nil, ctx.Err()
 }
 
-// commonTree returns the tree that the work of two sides began with: of the checkpoint that both come from, of the commit that
-// both sessions began with, or of the merge base of the two commits.
+// commonTree returns the merge base of two sides as a tree: that of the checkpoint both started from, else that of the base
+// commit of both sessions, else that of the merge base of the two base commits. It returns the zero id, the empty tree, if they
+// have no common history.
 func (c *comparing) commonTree(ctx context.Context, a, b *compareSide) (object.ID, error) {
 	p, ok, err := c.forkPoint(ctx, []*compareSide{a, b})
 	if err != nil || ok {
@@ -261,7 +270,7 @@ func (c *comparing) commonTree(ctx context.Context, a, b *compareSide) (object.I
 	}
 	x, err1 := object.ParseID(a.meta.Base)
 	y, err2 := object.ParseID(b.meta.Base)
-	if err1 != nil || err2 != nil { // one of them began on an unborn branch
+	if err1 != nil || err2 != nil { // a session that started on an unborn branch has no base commit
 		return object.ID{}, nil
 	}
 	m, err := c.mirrorOf(ctx, a)
@@ -272,7 +281,7 @@ func (c *comparing) commonTree(ctx context.Context, a, b *compareSide) (object.I
 		return object.ID{}, fault.SessionRemote(m.Remote(), err)
 	}
 	out, err := c.git(ctx, m.Dir(), "merge-base", x.String(), y.String())
-	if fault.IsGit(err) { // they have no common history
+	if fault.IsGit(err) { // git merge-base exits with 1 if there is no common history
 		return object.ID{}, nil
 	}
 	if err != nil {
@@ -289,7 +298,8 @@ func (c *comparing) commonTree(ctx context.Context, a, b *compareSide) (object.I
 	return tree, nil
 }
 
-// mirrorOf returns a mirror of the mounted remote of a side, for what no session has.
+// mirrorOf returns a mirror of the mounted remote of a side, to read objects that no session has. It uses the credentials of a
+// mount of a compared session, if one is mounted.
 func (c *comparing) mirrorOf(ctx context.Context, s *compareSide) (*mirror.Mirror, error) {
 	url := s.meta.Remote
 	if m := c.mirrors[url]; m != nil {

@@ -13,14 +13,14 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// comparedPair is two sides that git merges.
+// comparedPair is a pair of sides that git merges.
 type comparedPair struct {
-	a, b    int
-	base    object.ID
-	renames bool // contents are here that renames are found by
+	a, b    int       // indexes in comparing.sides; a < b
+	base    object.ID // tree of the merge base; zero: the empty tree
+	renames bool      // the contents are on this host by which git detects renames
 }
 
-// pairs returns all pairs of sides with what they are merged on, and adds the contents that git needs for it.
+// pairs returns all pairs of sides with their merge bases, and adds the contents that git needs to merge them to c.merged.
 func (c *comparing) pairs(ctx context.Context) (all []comparedPair, err error) {
 	for i, a := range c.sides {
 		for j, b := range c.sides[:i] {
@@ -39,7 +39,8 @@ func (c *comparing) pairs(ctx context.Context) (all []comparedPair, err error) {
 	return all, nil
 }
 
-// provide brings the contents that are compared and are not here. Each is asked of the side that has it.
+// provide fetches the contents that git compares and that are not on this host. It requests each one from the remote of a side
+// that has it.
 func (c *comparing) provide(ctx context.Context) error {
 	for _, s := range c.sides {
 		ids, err := c.missing(ctx, s.ids)
@@ -50,7 +51,7 @@ func (c *comparing) provide(ctx context.Context) error {
 			return err
 		}
 	}
-	// What a pair began with may be the work of either session, or of the mounted remote.
+	// The contents of a merge base may be from the session of either side, or from the mounted remote.
 	var last error
 	for _, s := range c.sides {
 		ids, err := c.missing(ctx, c.merged)
@@ -62,7 +63,8 @@ func (c *comparing) provide(ctx context.Context) error {
 	return last
 }
 
-// provideFrom brings contents from where a side is.
+// provideFrom fetches contents from the place that side s was read from: its mount, its session remote, or, for a session that
+// is on this host and not mounted, the mounted remote.
 func (c *comparing) provideFrom(ctx context.Context, s *compareSide, ids []object.ID) error {
 	switch {
 	case len(ids) == 0:
@@ -72,7 +74,7 @@ func (c *comparing) provideFrom(ctx context.Context, s *compareSide, ids []objec
 	case s.o.far != nil:
 		return s.o.provide(ctx, ids)
 	}
-	m, err := c.mirrorOf(ctx, s) // git would ask for one after the other
+	m, err := c.mirrorOf(ctx, s) // one request for all; git would send one for each object
 	if err != nil {
 		return err
 	}
@@ -82,7 +84,7 @@ func (c *comparing) provideFrom(ctx context.Context, s *compareSide, ids []objec
 	return nil
 }
 
-// missing returns those of ids that git would not find.
+// missing returns the ids that git does not find in the repositories of any side, without duplicates.
 func (c *comparing) missing(ctx context.Context, ids []object.ID) (lacks []object.ID, err error) {
 	if len(ids) == 0 {
 		return nil, nil
@@ -105,7 +107,7 @@ func (c *comparing) missing(ctx context.Context, ids []object.ID) (lacks []objec
 	return lacks, nil
 }
 
-// count counts files and lines of each side.
+// count fills in the numbers of files and lines that each side changed. Lines of binary files are not counted.
 func (c *comparing) count(ctx context.Context) error {
 	for _, s := range c.sides {
 		r := &s.reply
@@ -135,7 +137,8 @@ func (c *comparing) count(ctx context.Context) error {
 	return nil
 }
 
-// shared lists the paths that two sides changed, with what git makes of them.
+// shared returns the paths that at least two sides changed, sorted, each with a verdict for every pair of sides and the worst
+// of them for the path.
 func (c *comparing) shared(ctx context.Context, pairs []comparedPair) ([]control.SharedPath, error) {
 	paths := map[string]*control.SharedPath{}
 	changed := make([]map[string]control.PathChange, len(c.sides))
@@ -167,7 +170,7 @@ func (c *comparing) shared(ctx context.Context, pairs []comparedPair) ([]control
 		for path, x := range changed[p.a] {
 			y, both := changed[p.b][path]
 			switch {
-			case slices.Contains(conflicts, path): // below
+			case slices.Contains(conflicts, path): // set in the next loop
 			case both && x.NewMode == y.NewMode && x.New == y.New:
 				set(path, control.VerdictSame)
 			case both:
@@ -187,7 +190,7 @@ func (c *comparing) shared(ctx context.Context, pairs []comparedPair) ([]control
 	return all, nil
 }
 
-// conflicts has git merge two sides, and lists the paths that it cannot merge.
+// conflicts makes git merge a pair of sides in the scratch repository, and returns the paths with conflicts.
 func (c *comparing) conflicts(ctx context.Context, p comparedPair) ([]string, error) {
 	ours, theirs := c.sides[p.a].point.Tree, c.sides[p.b].point.Tree
 	if ours == theirs || ours == p.base || theirs == p.base {
@@ -208,11 +211,12 @@ func (c *comparing) conflicts(ctx context.Context, p comparedPair) ([]string, er
 	return merged.conflicted(), err
 }
 
-// git runs stock git in a repository, on the objects of all sides.
+// git runs git in the repository dir with the objects of all sides as alternates, and returns its standard output.
 func (c *comparing) git(ctx context.Context, dir string, args ...string) ([]byte, error) {
 	return c.gitOn(ctx, dir, "", args...)
 }
 
+// gitOn is like git, with in as the standard input.
 func (c *comparing) gitOn(ctx context.Context, dir, in string, args ...string) ([]byte, error) {
 	var objects []string
 	add := func(dir string) {

@@ -20,16 +20,20 @@ import (
 )
 
 const (
-	createTime   = time.Minute
-	createOutput = 4 << 10 // bytes of what the command prints that an error has
+	// createTime is how long the command of --session-remote-create may run.
+	createTime = time.Minute
+	// createOutput is how many bytes from the end of the output of the command an error message has.
+	createOutput = 4 << 10
 
-	// shortestSecret is the length in bytes from which on an argument of the command is taken out of what it prints.
+	// shortestSecret is the length in bytes from which an argument of the command is treated as a possible secret and removed
+	// from its output.
 	shortestSecret = 8
 )
 
-// createByHook runs the command of the request if the git server has no repository at the URL of the session remote. A server
-// that cannot be reached, or that refuses, is left to those who push. Mounts take turns: of several that begin with the same
-// session remote the first creates it.
+// createByHook runs the command of --session-remote-create if the git server reports that there is no repository at the URL of
+// the session remote. It returns nil if the server cannot be reached or refuses the login: the first push reports that.
+// d.creating serializes all mounts, so that of several mounts with the same new session remote only the first one runs the
+// command.
 func (m *mount) createByHook(ctx context.Context, progress func(control.Progress)) error {
 	d := m.daemon
 	d.creating.Lock()
@@ -62,7 +66,8 @@ func (m *mount) createByHook(ctx context.Context, progress func(control.Progress
 	return nil
 }
 
-// lacksRemote returns the URL of the session remote, without secrets, if the git server says that there is no repository; else "".
+// lacksRemote returns the URL of the session remote, without secrets, if the git server reports that it has no such repository.
+// It returns "" otherwise, also if the server cannot be reached.
 func (m *mount) lacksRemote(ctx context.Context) (url string, err error) {
 	remote, _, err := m.daemon.sessionRemote(m.request)
 	if err != nil || remote == nil {
@@ -75,8 +80,9 @@ func (m *mount) lacksRemote(ctx context.Context) (url string, err error) {
 	return "", ctx.Err()
 }
 
-// runHook runs the command, with what it needs to know in its environment, and returns the end of what it printed, without the
-// secrets of the request.
+// runHook runs the command of --session-remote-create with the parameters of the repository in its environment (ARTIFACTFS_*).
+// It returns the last createOutput bytes of its output in one line, with the secrets of the request replaced by "***". It kills
+// the command, and its children, after createTime.
 func (m *mount) runHook(ctx context.Context, url, format string) (out string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, createTime, fmt.Errorf("it took longer than %s", createTime))
 	defer cancel()
@@ -84,7 +90,7 @@ func (m *mount) runHook(ctx context.Context, url, format string) (out string, er
 	cmd := exec.CommandContext(ctx, r.CreateRemote[0], r.CreateRemote[1:]...)
 	cmd.Dir, cmd.WaitDelay = "/", time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // what it started, too
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // the negative number is the process group: children of the command too
 	cmd.Env = append(append(os.Environ(), environment(r)...), "ARTIFACTFS_SESSION_REMOTE="+url, "ARTIFACTFS_SESSION="+r.Session,
 		"ARTIFACTFS_REMOTE="+m.store.URL(), "ARTIFACTFS_OBJECT_FORMAT="+format)
 	given := sessionGiven(r, r.SessionOptions.Remote)

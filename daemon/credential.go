@@ -18,13 +18,15 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// tokenTime is how long a remote may take to say whether it takes a token.
+// tokenTime is how long a remote may take to accept or refuse a token.
 const tokenTime = 15 * time.Second
 
 var _ control.CredentialHolder = (*Daemon)(nil)
 
-// SetCredential puts a new token in the place of what a mount was logged in with. It counts at once, for everything that
-// shares the login: reads, history, the session remote on the same host, submodules, git commands.
+// SetCredential replaces the credentials of the mount at r.Dir by a new token or token file. It first tries the token on the
+// remote, and changes nothing if the remote refuses it; if the remote cannot be reached, the token is used unchecked. The new
+// token applies at once to all users of the same login: contents, history, the session remote on the same host, submodules and
+// git commands, also of other mounts.
 func (d *Daemon) SetCredential(ctx context.Context, r control.CredentialRequest) (control.CredentialReply, error) {
 	var reply control.CredentialReply
 	m, ok := d.find(r.Dir)
@@ -62,11 +64,13 @@ func (d *Daemon) SetCredential(ctx context.Context, r control.CredentialRequest)
 	return reply, nil
 }
 
+// isWeb reports whether place, the scheme and host of a remote, is an http or https one. Only those take tokens.
 func isWeb(place string) bool {
 	return strings.HasPrefix(place, "http://") || strings.HasPrefix(place, "https://")
 }
 
-// tryToken asks the remote for its HEAD with a token.
+// tryToken requests HEAD from the remote at the URL at with the token of r. It returns nil if the remote answers, and limits
+// the request to tokenTime.
 func (d *Daemon) tryToken(ctx context.Context, at string, env transport.Environment, r control.CredentialRequest) error {
 	l := transport.NewLogin(string(r.Token), r.TokenFile)
 	if _, err := l.Token(); err != nil {
@@ -83,7 +87,8 @@ func (d *Daemon) tryToken(ctx context.Context, at string, env transport.Environm
 	return err
 }
 
-// renew gives a login a new token and returns the directories of the mounts that use it.
+// renew sets a new token or token file in a login, passes it to the takeover state and the git directories of the mounts that
+// use the login, and repeats their failed work. It returns the sorted directories of those mounts.
 func (d *Daemon) renew(ctx context.Context, l *login, token, file string) []string {
 	l.Renew(token, file)
 	d.mu.Lock()
@@ -112,7 +117,8 @@ func (d *Daemon) renew(ctx context.Context, l *login, token, file string) []stri
 	return dirs
 }
 
-// writeLogins sets anew which logins git commands in the mount ask us for.
+// writeLogins rewrites the git configuration that lists the URLs for which git commands request a login from this daemon. It
+// does nothing before the git directory exists.
 func (m *mount) writeLogins(ctx context.Context) error {
 	m.mu.Lock()
 	ready := m.gitReady
@@ -127,7 +133,7 @@ func (m *mount) writeLogins(ctx context.Context) error {
 	return gitdir.Options{Helper: program, Inside: m.inside.Wanted(), Logins: logins{m}.helped(ctx)}.SetLogins(m.gitPath())
 }
 
-// retry has what failed behind the mount tried again at once.
+// retry makes failed background work of the mount run again at once, instead of after its pause.
 func (m *mount) retry() {
 	m.mu.Lock()
 	close(m.retried)

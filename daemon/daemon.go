@@ -1,10 +1,10 @@
-// Package daemon serves mounts: it joins a remote's store, a namespace and the kernel into a mount, keeps the
-// registry of what is mounted, and starts and stops all of it in order.
+// Package daemon serves mounts. It connects the store of a remote, a working tree and the kernel to a mount, keeps the registry
+// of the mounts, and starts and stops their parts in order.
 //
-// One process holds any number of mounts. Mounts of one remote share a store; all stores share the cache of
-// contents on disk and the memory budget.
+// One process holds any number of mounts. Mounts of one remote share a store. All stores share the cache of contents on disk
+// and the memory budget.
 //
-// Lock order: Daemon.mu, then mount.mu; neither is held across network, disk or kernel waits.
+// Lock order: Daemon.mu, then mount.mu. Neither is held across waits for the network, the disk or the kernel.
 package daemon
 
 import (
@@ -33,30 +33,30 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// What a request that leaves it open gets.
+// Defaults for the options that a mount request leaves unset.
 const (
-	DefaultCacheSize = 20 << 30  // bytes of contents on disk
-	DefaultBudget    = 256 << 20 // content bytes that prefetch auto brings for one mount
-	DefaultDeadline  = time.Minute
+	DefaultCacheSize = 20 << 30    // bytes of contents on disk, of all mounts together
+	DefaultBudget    = 256 << 20   // bytes of contents that prefetch auto fetches for one mount
+	DefaultDeadline  = time.Minute // longest wait of a file system call for contents
 )
 
 const (
 	memoryBudget = 24 << 20 // bytes of parsed trees and small contents in memory
-	retries      = 3
+	retries      = 3        // of a request that failed, see transport.Options
 )
 
 // Config is the configuration of a daemon.
 type Config struct {
-	State string // directory, see DESIGN: stores/, mounts/, blobs/
-	Log   *zap.Logger
+	State string      // state directory: stores/, mounts/, blobs/ (see DESIGN)
+	Log   *zap.Logger // log of the whole daemon; must be set
 
-	Keeper    takeover.Keeper // nil: mounts end with this process
-	Kept      []keeper.Kept   // files that a predecessor has kept
-	Reason    string          // why the predecessor ended; "": there was none
-	Takeovers int             // number of predecessors since the mounts began
+	Keeper    takeover.Keeper // holds descriptors for a successor; nil: the mounts end with this process
+	Kept      []keeper.Kept   // descriptors that the predecessor left with the keeper
+	Reason    string          // why the predecessor ended; "": there was no predecessor
+	Takeovers int             // number of predecessors since the first mount
 }
 
-// remove takes a file out of what was kept; nil: there is none of that name.
+// take removes the file with the given name from Kept and returns it. It returns nil if Kept has no such file.
 func (c *Config) take(name string) *os.File {
 	at := slices.IndexFunc(c.Kept, func(k keeper.Kept) bool { return k.Name == name })
 	if at < 0 {
@@ -67,57 +67,60 @@ func (c *Config) take(name string) *os.File {
 	return f
 }
 
-// Daemon implements control.Handler.
+// Daemon holds the mounts of one process and all that they share. It implements control.Handler. Its methods are safe for
+// concurrent use.
 type Daemon struct {
-	state   string
+	state   string // path of the state directory
 	log     *zap.Logger
-	sampled *zap.Logger // the same, for what requests may say very often
-	homes   statedir.Homes
+	sampled *zap.Logger    // log for messages that file system requests may cause very often; it drops repetitions
+	homes   statedir.Homes // directories of mounts and sessions below the state directory
 
-	keeper   takeover.Keeper // nil: mounts end with this process
-	failures statedir.Failures
-	departed departed
-	watch    *watcher
+	keeper   takeover.Keeper   // holds descriptors for a successor; nil: the mounts end with this process
+	failures statedir.Failures // mounts that ended without an unmount, and the causes
+	departed departed          // mounts that ended lately, for repeated unmount requests
+	watch    *watcher          // inotify descriptor of all mounts
 
-	ctx      context.Context // of what goes on behind; ends with Close
-	end      context.CancelFunc
-	behind   sync.WaitGroup
-	creating sync.Mutex     // held while a command creates a session remote
-	served   chan struct{}  // closed when the kernel has an answer for all of these that are not suspect
-	resuming sync.WaitGroup // mounts of another process that are being taken over
+	ctx      context.Context    // context of the background work of the daemon itself; ends with Close
+	end      context.CancelFunc // cancels ctx
+	behind   sync.WaitGroup     // background work of the daemon itself
+	creating sync.Mutex         // held while the command of a request creates a session remote
+	served   chan struct{}      // closed when all mounts that were taken over are served again, except those that killed predecessors
+	resuming sync.WaitGroup     // work that takes over the mounts of the predecessor
 
-	memory *cache.Memory
-	blobs  *cache.Blobs
+	memory *cache.Memory // cache of trees and small contents in memory, of all stores
+	blobs  *cache.Blobs  // cache of contents on disk, of all stores
 
-	ahead     transport.Ahead
-	latencies fuse.Latencies // of all mounts
-	taken     int            // processes before this one whose mounts went on
+	ahead     transport.Ahead // servers that refuse a command sent ahead of the capabilities
+	latencies fuse.Latencies  // durations of the kernel requests of all mounts
+	taken     int             // number of predecessors whose mounts were taken over; see Config.Takeovers
 
-	readers     fetch.Readers
-	turns       turns
-	memoryLimit int64 // of the process without mounts, in bytes
+	readers     fetch.Readers // readers that wait for contents in any store; prefetches hold back for them
+	turns       turns         // schedules background work around the start of mounts
+	memoryLimit int64         // soft memory limit of the Go runtime without any mount, in bytes
 
+	// The fields below are guarded by mu.
 	mu     sync.Mutex
-	closed bool
-	unfit  error // a mount is there that this version cannot serve
-	stores map[storeKey]*sharedStore
-	mounts map[string]*mount // by directory
-	idle   chan struct{}     // closed while there is no mount
+	closed bool                      // Close was called; no mount may be added
+	unfit  error                     // why this version cannot serve a mount that exists; nil: it can serve all
+	stores map[storeKey]*sharedStore // open stores
+	mounts map[string]*mount         // all mounts, by directory
+	idle   chan struct{}             // closed while mounts is empty; replaced by the next mount
 }
 
-// sharedStore is a store with the number of mounts that use it.
+// sharedStore is a store with the number of mounts that use it. Store and err may be read once opened is closed.
 type sharedStore struct {
 	*fetch.Store
-	users  int
+	users  int           // number of mounts that use the store; guarded by Daemon.mu
 	opened chan struct{} // closed when Store or err is set
-	err    error
-	leave  func() // lets other processes remove it
+	err    error         // why the store could not be opened
+	leave  func()        // releases the lock that keeps other processes from removing the store
 }
 
 var _ control.Handler = (*Daemon)(nil)
 
-// New opens the state directory, creates it if it is missing, and begins to take over the mounts of a predecessor. The caller calls
-// Close.
+// New opens the state directory and creates it if it is missing. If c.Kept has descriptors of a predecessor, New starts to take
+// over its mounts in the background; Resumed waits for that. Otherwise it removes what killed processes left in the state
+// directory. The caller calls Close.
 func New(c Config) (*Daemon, error) {
 	for _, dir := range []string{c.State, filepath.Join(c.State, "stores"), filepath.Join(c.State, "mounts")} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -146,7 +149,7 @@ func New(c Config) (*Daemon, error) {
 	if len(c.Kept) > 0 {
 		d.log.Info("took over the mounts", zap.String("reason", c.Reason), zap.Int("takeovers", c.Takeovers), zap.Int("kept", len(c.Kept)))
 		d.takeOverAll(c.Kept)
-		d.behind.Go(func() { // the kernel first
+		d.behind.Go(func() { // only after the takeover: file system calls block until their mount is served again
 			d.resuming.Wait()
 			if err := d.homes.RemoveLeftovers(); err != nil {
 				d.log.Warn("look for what killed processes left", zap.Error(err))
@@ -161,8 +164,8 @@ func New(c Config) (*Daemon, error) {
 	return d, nil
 }
 
-// Close unmounts everything and releases what the daemon holds. Busy mounts are detached: none is left without a process that
-// serves it.
+// Close unmounts all mounts, waits for all background work and releases the caches. It detaches busy mounts, since without a
+// process that serves them every access to them would block.
 func (d *Daemon) Close(ctx context.Context) error {
 	d.mu.Lock()
 	d.closed = true
@@ -176,7 +179,7 @@ func (d *Daemon) Close(ctx context.Context) error {
 	errs = append(errs, d.Resumed(ctx))
 	var all sync.WaitGroup
 	for i, m := range mounts {
-		if m.parent == nil { // submodules end with the mount around them
+		if m.parent == nil { // the mount of a submodule ends with the mount that contains it
 			all.Go(func() { errs[i] = m.stop(ctx, true) })
 		}
 	}
@@ -188,7 +191,8 @@ func (d *Daemon) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Shutdown unmounts everything. It stops at the first busy mount and returns it as the error.
+// Shutdown unmounts all mounts, one after the other. It stops at the first one that cannot be unmounted, such as a busy one,
+// and returns its error; the mounts unmounted before stay unmounted.
 func (d *Daemon) Shutdown(ctx context.Context) error {
 	if err := d.Resumed(ctx); err != nil {
 		return fault.Explain("shut down", "daemon", err)
@@ -202,14 +206,16 @@ func (d *Daemon) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// Idle returns a channel that is closed while there is no mount and none is being made. After a new mount it returns another channel.
+// Idle returns a channel that is closed while the registry has no mount, not even one that is being prepared. A new mount
+// replaces the channel.
 func (d *Daemon) Idle() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.idle
 }
 
-// add adds a mount to the registry. It returns false if another mount has the directory. The caller holds mu.
+// add adds a mount to the registry and sets its login. It returns false if another mount has the directory. The caller holds
+// d.mu.
 func (d *Daemon) add(m *mount) bool {
 	if _, taken := d.mounts[m.dir]; taken {
 		return false
@@ -223,17 +229,18 @@ func (d *Daemon) add(m *mount) bool {
 	return true
 }
 
-// mountMemory is what an idle mount has in memory, in bytes, most of it buffers that are hardly ever touched.
+// mountMemory is the memory of an idle mount in bytes. Most of it are buffers that are rarely touched.
 const mountMemory = 1 << 20
 
-// limitMemory lets the heap grow with the number of mounts: at a limit below what is alive the collector runs all the time. The
-// caller holds mu.
+// limitMemory adapts the memory limit of the Go runtime to the number of mounts, if a limit is set. Below the size of the live
+// heap the garbage collector would run without pause. The caller holds d.mu.
 func (d *Daemon) limitMemory() {
-	if d.memoryLimit < math.MaxInt64/2 { // there is one
+	if d.memoryLimit < math.MaxInt64/2 { // the runtime reports math.MaxInt64 if no limit is set
 		debug.SetMemoryLimit(d.memoryLimit + int64(len(d.mounts))*mountMemory)
 	}
 }
 
+// remove removes a mount from the registry, and closes the channel that Idle returned if it was the last one.
 func (d *Daemon) remove(m *mount) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -244,6 +251,7 @@ func (d *Daemon) remove(m *mount) {
 	}
 }
 
+// list returns all mounts, sorted by directory.
 func (d *Daemon) list() []*mount {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -255,7 +263,8 @@ func (d *Daemon) list() []*mount {
 	return mounts
 }
 
-// find returns the mount at a directory or at the nearest one above it.
+// find returns the mount at dir, or at its nearest ancestor that is the root of a mount. dir is absolute. It returns false if
+// there is no such mount.
 func (d *Daemon) find(dir string) (*mount, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -269,15 +278,16 @@ func (d *Daemon) find(dir string) (*mount, bool) {
 	}
 }
 
-// storeKey is what mounts that share a store have in common: everything that the store was opened with.
+// storeKey identifies a store among the open ones. Mounts share a store only if everything that it was opened with is equal.
 type storeKey struct {
-	dir, remote string
-	login       *login
-	env         string
-	timeout     time.Duration
+	dir, remote string        // name of the store's directory; remote as the request names it
+	login       *login        // shared by mounts with the same credentials
+	env         string        // fingerprint of the environment of the request
+	timeout     time.Duration // of the request; 0: DefaultDeadline
 }
 
-// store returns the store of a mount's remote, which it opens if no other mount has. The caller calls release once.
+// store returns the store for the remote of m. It opens the store if no other mount uses it, and otherwise waits until that
+// mount has opened it. The caller calls release once, but not after an error.
 func (d *Daemon) store(m *mount) (s *fetch.Store, release func(), err error) {
 	r := m.request
 	deadline := r.Timeout
@@ -321,10 +331,11 @@ func (d *Daemon) store(m *mount) (s *fetch.Store, release func(), err error) {
 		release()
 		return nil, nil, shared.err
 	}
-	shared.Forgive() // a new mount tries again at once
+	shared.Forgive() // a new mount may request refused objects again
 	return shared.Store, release, nil
 }
 
+// release removes one user from a store. The last user closes the store, outside of d.mu since that waits for the disk.
 func (d *Daemon) release(key storeKey, shared *sharedStore) {
 	d.mu.Lock()
 	shared.users--

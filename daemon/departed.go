@@ -5,15 +5,17 @@ import (
 	"time"
 )
 
-// departed has the mounts that ended while no process could answer the unmount request: its caller asks again.
+// departed holds mounts that ended while no process could answer the unmount request, such as during a takeover. The caller
+// sends its request again, and it is answered from here. Methods are safe for concurrent use.
 type departed struct {
 	mu     sync.Mutex
-	mounts map[string]*mount // by directory
+	mounts map[string]*mount // by directory; guarded by mu
 }
 
-// departedTime is how long a mount stays in departed.
+// departedTime is how long departed holds a mount.
 const departedTime = time.Minute
 
+// add holds m for departedTime.
 func (d *departed) add(m *mount) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -30,6 +32,7 @@ func (d *departed) add(m *mount) {
 	})
 }
 
+// remove removes the mount of directory dir and returns it; false if there is none.
 func (d *departed) remove(dir string) (*mount, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

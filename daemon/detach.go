@@ -13,8 +13,10 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// GiveUp detaches everything that processes have kept which cannot be followed by another, so that no mount is left
-// without anybody behind it, and notes the reason for those who look. The work stays where it is.
+// GiveUp detaches the mounts in kept, the descriptors that dead processes left with the supervisor, after the supervisor has
+// given up starting workers: otherwise every access to those mounts would block. It records reason as the cause for each mount
+// that was served, for later status requests. Overlays and sessions stay in the state directory. It continues after errors and
+// returns all of them.
 func GiveUp(state string, kept []keeper.Kept, reason string, log *zap.Logger) error {
 	var errs []error
 	f := statedir.Failures{State: state, Log: log}
@@ -40,7 +42,7 @@ func GiveUp(state string, kept []keeper.Kept, reason string, log *zap.Logger) er
 	return errors.Join(errs...)
 }
 
-// mounted says whether the kernel has the mount.
+// mounted reports whether the kernel has the mount.
 func (m *mount) mounted() bool {
 	_, err := mountpoint.DeviceOf(m.dir)
 	return err == nil

@@ -13,11 +13,11 @@ import (
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 )
 
-// flushTime is how long the kernel may take to write what processes wrote to a busy mount.
+// flushTime is how long the kernel may take to write its cached changes of a busy mount to this process.
 const flushTime = 10 * time.Second
 
-// stop unmounts. A busy mount is an error that changes nothing, unless force detaches it. The start of a mount that is being prepared is
-// aborted, and its goroutine takes the mount down.
+// stop unmounts. A busy mount is an error and stays mounted, unless force is set, which detaches it. If the mount is still
+// being prepared, stop cancels its start and waits until the goroutine of the start has taken the mount down, or ctx ends.
 func (m *mount) stop(ctx context.Context, force bool) error {
 	m.mu.Lock()
 	preparing := m.state == control.StatePreparing
@@ -35,7 +35,8 @@ func (m *mount) stop(ctx context.Context, force bool) error {
 	}
 }
 
-// takeDown unmounts. No other goroutine may be starting the mount.
+// takeDown unmounts the submodules, pushes the session, unmounts, and releases all that the mount holds. If the mount is busy
+// and force is not set, it is served as before. takeDown must not run at the same time as the start of the mount.
 func (m *mount) takeDown(ctx context.Context, force bool) error {
 	if err := m.submodules.leave(ctx, force); err != nil {
 		return err
@@ -51,9 +52,11 @@ func (m *mount) takeDown(ctx context.Context, force bool) error {
 	return nil
 }
 
-// unserve unmounts the directories that are bound over places in the mount, and then the mount itself.
+// unserve unmounts the directories that are bind-mounted inside the mount, and then the mount itself. If that fails and force
+// is not set, it restores the bind mounts and returns an error that names the processes that use the mount. With force it
+// detaches everything.
 func (m *mount) unserve(ctx context.Context, force bool) error {
-	m.filters.Release() // running filters keep it busy
+	m.filters.Release() // running filter programs keep the mount busy
 	if m.foreign() {
 		return m.leaveForeign(force)
 	}
@@ -82,7 +85,8 @@ func (m *mount) unserve(ctx context.Context, force bool) error {
 	return m.detach(err)
 }
 
-// detach removes a mount that is in use from the directory tree.
+// detach removes a mount that is in use from the directory tree (MNT_DETACH), after it has made the kernel write cached
+// changes. busy is the reason, for the log.
 func (m *mount) detach(busy error) error {
 	m.daemon.log.Warn("detaching busy mount", zap.String("dir", m.dir), zap.Error(busy))
 	m.flush()
@@ -95,15 +99,17 @@ func (m *mount) detach(busy error) error {
 	return m.server.Detach()
 }
 
-// copiesFor is how long copies of a mount are waited for: a command in a mount namespace of its own may be about to end.
+// copiesFor is how long an unmount waits for copies of the mount to end: a command in its own mount namespace may be about to
+// exit.
 const copiesFor = 5 * time.Second
 
-// awaitCopies waits until the mount has no copies in other mount namespaces, such as those of containers: there it would remain
-// mounted, and never end here. With force it does not wait.
+// awaitCopies waits up to copiesFor until other mount namespaces, such as those of containers, have no copy of the mount. With
+// a copy, the file system would stay mounted there after an unmount here, and never end. It returns an error that names the
+// copies that remain. With force it does not wait.
 func (m *mount) awaitCopies(ctx context.Context, force bool) error {
 	for until := time.Now().Add(copiesFor); ; {
 		copies, err := mountinfo.Copies(m.dir)
-		if err != nil || len(copies) == 0 { // without /proc no process can be named
+		if err != nil || len(copies) == 0 { // without /proc copies cannot be found
 			return nil
 		}
 		if force || time.Now().After(until) {
@@ -117,7 +123,8 @@ func (m *mount) awaitCopies(ctx context.Context, force bool) error {
 	}
 }
 
-// flush makes the kernel write what processes wrote to a mount that they still use. An error is logged.
+// flush makes the kernel send its cached changes of the mount to this process, by syncfs(2), and waits up to flushTime. An
+// error is only logged.
 func (m *mount) flush() {
 	done := make(chan error, 1)
 	go func() {
@@ -141,8 +148,8 @@ func (m *mount) flush() {
 	}
 }
 
-// finish ends everything behind a mount that the kernel no longer has. It may be called several times, also at once: all calls return
-// when it is done.
+// finish stops the background work of a mount that the kernel no longer has, ends its session, and releases all that the mount
+// holds. It may be called several times and concurrently; every call returns only after everything is released.
 func (m *mount) finish() {
 	m.mu.Lock()
 	if m.stopping {
@@ -179,6 +186,6 @@ func (m *mount) finish() {
 	m.point.Remove()
 	m.daemon.log.Info("unmounted", zap.String("dir", m.dir), zap.String("session", m.session), zap.Int64("kept", o.kept.Paths))
 	m.handover.Drop()
-	m.daemon.remove(m) // before gone is closed: a waiting request mounts there at once
+	m.daemon.remove(m) // before gone is closed, since a mount request that waits for gone then needs the directory
 	close(m.gone)
 }
