@@ -164,8 +164,8 @@ func New(c Config) (*Daemon, error) {
 	return d, nil
 }
 
-// Close unmounts all mounts, waits for all background work and releases the caches. It detaches busy mounts, since without a
-// process that serves them every access to them would block.
+// Close unmounts all mounts, waits for all background work and releases the caches. It detaches busy mounts: no process would
+// serve them afterwards.
 func (d *Daemon) Close(ctx context.Context) error {
 	d.mu.Lock()
 	d.closed = true

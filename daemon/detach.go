@@ -13,10 +13,10 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// GiveUp detaches the mounts in kept, the descriptors that dead processes left with the supervisor, after the supervisor has
-// given up starting workers: otherwise every access to those mounts would block. It records reason as the cause for each mount
-// that was served, for later status requests. Overlays and sessions stay in the state directory. It continues after errors and
-// returns all of them.
+// GiveUp detaches the mounts in kept, the descriptors that dead processes left with the supervisor. The supervisor calls it
+// when it gives up starting workers, since no process would serve those mounts afterwards. GiveUp records reason as the cause
+// for each mount that was served, for later status requests. Overlays and sessions stay in the state directory. It continues
+// after errors and returns all of them.
 func GiveUp(state string, kept []keeper.Kept, reason string, log *zap.Logger) error {
 	var errs []error
 	f := statedir.Failures{State: state, Log: log}

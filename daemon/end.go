@@ -56,7 +56,7 @@ func (m *mount) takeDown(ctx context.Context, force bool) error {
 // is not set, it restores the bind mounts and returns an error that names the processes that use the mount. With force it
 // detaches everything.
 func (m *mount) unserve(ctx context.Context, force bool) error {
-	m.filters.Release() // running filter programs keep the mount busy
+	m.filters.Release() // idle filter programs keep the mount busy, since it is their working directory
 	if m.foreign() {
 		return m.leaveForeign(force)
 	}

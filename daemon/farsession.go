@@ -22,15 +22,16 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// A session that only a session remote has is read through a mirror: the same questions as of a session of this host (opened)
-// are answered from a temporary repository, which holds what was fetched for them.
+// A session that exists only on a session remote is read through a mirror: a temporary repository that holds the objects
+// fetched from there. It is represented as an opened, so that the same code reads it as a session of this host.
 
-// mirrorOf opens a session remote to read a session; without a name, to see which there are.
+// mirrorOf opens a mirror of the session remote at, to read the session name. An empty name is for listing all sessions.
 func (d *Daemon) mirrorOf(ctx context.Context, at, name string) (*mirror.Mirror, error) {
 	return d.mirrorFor(ctx, control.MountRequest{Session: name, SessionOptions: control.SessionOptions{Remote: at}})
 }
 
-// mirrorFor is mirrorOf of the session remote of a request, with its credentials.
+// mirrorFor opens a mirror of the session remote of a request, with the credentials of the request. It returns
+// statedir.ErrNoSession if the request names no session remote.
 func (d *Daemon) mirrorFor(ctx context.Context, r control.MountRequest) (*mirror.Mirror, error) {
 	remote, _, err := d.sessionRemote(r)
 	if err != nil {
@@ -50,8 +51,9 @@ func (d *Daemon) mirrorFor(ctx context.Context, r control.MountRequest) (*mirror
 	return m, nil
 }
 
-// openAt is openSession of a session of this host, or of one on a session remote, of which the checkpoints' trees come along
-// if withTrees says so.
+// openAt opens the session of on this host, without the right to write to it, or, if at is not empty, on the session remote at.
+// There withTrees selects whether the trees of the checkpoints are fetched too, and not only their commits. The caller closes
+// it.
 func (d *Daemon) openAt(ctx context.Context, of, at string, withTrees bool) (*opened, error) {
 	if at == "" {
 		return d.openSession(ctx, of, false)
@@ -59,7 +61,7 @@ func (d *Daemon) openAt(ctx context.Context, of, at string, withTrees bool) (*op
 	return d.openThere(ctx, control.MountRequest{Session: of, SessionOptions: control.SessionOptions{Remote: at}}, withTrees)
 }
 
-// openThere opens the session of a request on its session remote.
+// openThere opens the session of a request on its session remote. The caller closes it, which removes the mirror.
 func (d *Daemon) openThere(ctx context.Context, r control.MountRequest, withTrees bool) (*opened, error) {
 	m, err := d.mirrorFor(ctx, r)
 	if err != nil {
@@ -74,13 +76,15 @@ func (d *Daemon) openThere(ctx context.Context, r control.MountRequest, withTree
 	return o, nil
 }
 
+// closeMirror closes a mirror and removes its repository. An error is only logged.
 func (d *Daemon) closeMirror(m *mirror.Mirror) {
 	if err := m.Close(); err != nil {
 		d.log.Warn("remove copy of a session", zap.Error(err))
 	}
 }
 
-// openFar brings what is to be known of a session into a mirror.
+// openFar fetches the metadata and checkpoints of the session name into a mirror and opens the session. It returns
+// fault.NoSuchSessionError if the session remote does not have the session.
 func openFar(ctx context.Context, m *mirror.Mirror, name string, withTrees bool) (*opened, error) {
 	err := m.Find(ctx, name)
 	if _, ok := m.Meta(name); err == nil && !ok {
@@ -99,7 +103,8 @@ func openFar(ctx context.Context, m *mirror.Mirror, name string, withTrees bool)
 	return farOpened(m, name)
 }
 
-// farOpened is a session of a mirror as one of this host. It is closed with the mirror.
+// farOpened returns a session of a mirror as an opened, as if it were of this host. It is closed with the mirror. All of its
+// checkpoints count as pushed.
 func farOpened(m *mirror.Mirror, name string) (*opened, error) {
 	meta, _ := m.Meta(name)
 	repo, err := m.Repo(name)
@@ -114,7 +119,7 @@ func farOpened(m *mirror.Mirror, name string) (*opened, error) {
 	return o, err
 }
 
-// farTree reads a tree of a mirror. One that is missing belongs to what the session began with.
+// farTree reads a tree of a mirror. A tree that the mirror does not have is one of the base commit, which farTree then fetches.
 func (o *opened) farTree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	entries, err := o.repo.Tree(id)
 	if !errors.Is(err, odb.ErrNotFound) {
@@ -126,6 +131,7 @@ func (o *opened) farTree(ctx context.Context, id object.ID) ([]object.TreeEntry,
 	return o.repo.Tree(id)
 }
 
+// farBase fetches the base commit of the session with all of its trees.
 func (o *opened) farBase(ctx context.Context) error {
 	if err := o.far.Base(ctx, o.session); err != nil {
 		return fault.SessionRemote(o.far.Remote(), err)
@@ -133,8 +139,7 @@ func (o *opened) farBase(ctx context.Context) error {
 	return nil
 }
 
-// farState reads what git had beside the files of a checkpoint, whose small files come in one request with those of the
-// transcript that belong to it.
+// farState fetches the contents of the checkpoint state of p and of the transcript files that belong to p, in one request.
 func (o *opened) farState(ctx context.Context, p session.Point) error {
 	blobs, err := resume.StateBlobs(o.repo, p)
 	if err != nil {
@@ -150,7 +155,7 @@ func (o *opened) farState(ctx context.Context, p session.Point) error {
 	return nil
 }
 
-// SessionsOn lists the sessions of a session remote.
+// SessionsOn lists the sessions of a session remote, sorted by name.
 func (d *Daemon) SessionsOn(ctx context.Context, r control.SessionsOnRequest) (control.SessionsReply, error) {
 	reply := control.SessionsReply{Sessions: []control.SessionInfo{}}
 	explained := func(err error) error {
@@ -170,7 +175,7 @@ func (d *Daemon) SessionsOn(ctx context.Context, r control.SessionsOnRequest) (c
 	}
 	for _, name := range m.Sessions() {
 		o, err := farOpened(m, name)
-		if err == nil && !m.Refs()[thin.Ref(name)].IsZero() { // its checkpoints are inside of a container
+		if err == nil && !m.Refs()[thin.Ref(name)].IsZero() { // its checkpoints are objects of a container, which openAt fetches
 			if o, err = d.openAt(ctx, name, r.SessionRemote, false); err == nil {
 				defer o.close()
 			}
@@ -184,7 +189,8 @@ func (d *Daemon) SessionsOn(ctx context.Context, r control.SessionsOnRequest) (c
 	return reply, nil
 }
 
-// farInfo is info of a session that is read from its session remote.
+// farInfo returns the description of a session that is read from its session remote. A session whose mount died is reported as
+// paused.
 func (o *opened) farInfo() control.SessionInfo {
 	meta, _ := o.far.Meta(o.session)
 	i := control.SessionInfo{Remote: meta.Remote, Base: meta.Base, Parent: meta.From, ParentRemote: meta.FromRemote}

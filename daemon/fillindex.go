@@ -13,15 +13,16 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// The index is looked at after fillFirst, and after twice as long each time that nothing was fetched, up to fillMost.
+// The background work looks for newly fetched contents after fillFirst, and after twice the previous pause each time that
+// nothing was fetched, up to fillMost.
 const (
 	fillFirst = 2 * time.Second
 	fillMost  = 10 * time.Minute
 )
 
-// fillIndex adds the sizes and ignore files to git's index that were not known when it was written, until ctx ends: once
-// prefetching has finished, and again when more contents were fetched. filled says that the predecessor has added
-// everything that was fetched then.
+// fillIndex adds the sizes of files and the ids of ignore files to git's index that were not known when the index was written.
+// It does so after prefetching has ended, and again after more contents were fetched, until ctx ends. filled states that the
+// predecessor has added everything that was fetched then.
 func (m *mount) fillIndex(ctx context.Context, filled bool) {
 	if !m.tried(ctx, m.gitTried) || !m.tried(ctx, m.hydrateTried) {
 		return
@@ -31,7 +32,7 @@ func (m *mount) fillIndex(ctx context.Context, filled bool) {
 		arrived = m.before.Blobs
 	}
 	for pause := fillFirst; ; pause = min(2*pause, fillMost) {
-		// Counting what was fetched walks the whole tree: it is done only if anything was.
+		// Counts walks the whole tree, so it is called only if the store has fetched contents.
 		if now := m.store.Stats().Blobs; now != arrived {
 			if here := m.view.Counts(ctx).Fetched; here == last {
 				arrived = now
@@ -53,7 +54,8 @@ func (m *mount) fillIndex(ctx context.Context, filled bool) {
 	}
 }
 
-// fillIndexOnce adds what is known now. It returns false if a git command runs, or there is no git directory.
+// fillIndexOnce adds the sizes and ignore files that are known now. It returns false, and changes nothing, if a git command
+// runs, or if there is no git directory.
 func (m *mount) fillIndexOnce(ctx context.Context) bool {
 	m.mu.Lock()
 	dir, ready := m.git.dir, m.gitReady
@@ -73,8 +75,9 @@ func (m *mount) fillIndexOnce(ctx context.Context) bool {
 		Converts: func(e index.Entry) bool { return m.view.Converts(e.Path) },
 		Bar:      m.passes.bar,
 	}, func(e index.Entry) (int64, bool) {
-		// By its inode: what lstat says of it is what git will compare with. An index has 32 bits of it, which is all of
-		// a base node, and some base node's number in one of the overlay's own. Those have no size that git could not see.
+		// Glance finds the attributes that lstat would return, with which git compares, by inode number. The index stores 32
+		// bits of that number, enough for nodes of the base tree. The lower half of an overlay node's number may equal the
+		// number of a base node; Glance returns nothing for overlay nodes, whose changes git must notice.
 		a, ok := m.tree.Glance(worktree.Node(e.Stat.Ino), e.ID)
 		return a.Size, ok && a.Mtime == e.Stat.Mtime && a.Ctime == e.Stat.Ctime
 	})

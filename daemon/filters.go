@@ -13,10 +13,11 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
-// filterDeadline is how long a filter may say nothing. git-lfs says nothing while it downloads.
+// filterDeadline is how long a filter may run without output. git-lfs prints nothing while it downloads.
 const filterDeadline = 15 * time.Minute
 
-// newFilters are the programs that convert the mount's contents: each is told of its repository, as git would tell it.
+// newFilters returns the filter programs that convert the contents of the mount (gitattributes(5)). They run with the
+// environment of the request and with GIT_DIR and GIT_WORK_TREE set, as under git.
 func (m *mount) newFilters() *filter.Programs {
 	env := []string{"GIT_DIR=" + m.gitPath(), "GIT_WORK_TREE=" + m.dir}
 	if m.inside.Wanted() {
@@ -28,7 +29,8 @@ func (m *mount) newFilters() *filter.Programs {
 	})
 }
 
-// awaitGitDir waits until programs can use the mount's git directory.
+// awaitGitDir waits until filter programs can use the mount's git directory. It returns an error if creating the git directory
+// failed.
 func (m *mount) awaitGitDir(ctx context.Context) error {
 	if !m.triedGit(ctx) {
 		return cmp.Or(ctx.Err(), context.Canceled)

@@ -22,31 +22,32 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// A mount that follows asks the remote for the commit of its branch, in one request, and moves there as a switch does. A
-// writable mount moves only while it has no work of the user's: git status lists nothing, and HEAD is the commit that
-// following put it on, or an ancestor of the branch.
+// A mount that follows asks the remote for the commit of its branch, in one request, and moves there as artifactfs switch does.
+// A writable mount moves only while it has no work of the user: git status lists nothing, and HEAD is the commit that following
+// set, or an ancestor of the branch on the remote.
 
-// DefaultFollowInterval is the time between two automatic looks at the remote.
+// DefaultFollowInterval is the time between two automatic requests to the remote.
 const DefaultFollowInterval = 30 * time.Second
 
-// followFile in the mount's home stores the state of following. Between two moves it is all that following knows; a kill
-// before it is written leaves the state before the last move, which the next look at the remote corrects.
+// followFile is the name of the file in the mount's home that stores the state of following as JSON (followed). If the process
+// is killed before it is written, it holds the state before the last move, and the next request to the remote corrects it.
 const followFile = "follow.json"
 
 var (
+	// errBranchGone reports that the followed branch was deleted on the remote.
 	errBranchGone = errors.New("the remote has no such branch any more")
 )
 
-// followed is the content of followFile, in JSON.
+// followed is the content of followFile.
 type followed struct {
-	Put     string    `json:"put"` // commit that following, or the mount, put HEAD on; "": not known
-	Tip     string    `json:"tip"` // commit of the branch on the remote, when it was last looked at
-	Checked time.Time `json:"checked,omitzero"`
-	Moved   time.Time `json:"moved,omitzero"`
-	Why     string    `json:"why,omitempty"` // why the mount did not move; "": it did, or is at Tip
+	Put     string    `json:"put"`              // commit that following, or the start of the mount, set HEAD to; "": unknown
+	Tip     string    `json:"tip"`              // commit of the branch on the remote at Checked
+	Checked time.Time `json:"checked,omitzero"` // time of the last request to the remote
+	Moved   time.Time `json:"moved,omitzero"`   // time of the last move; zero: never
+	Why     string    `json:"why,omitempty"`    // reason for which the mount did not move; "": it moved, or was at Tip
 }
 
-// follow moves the mount with the remote's branch until ctx ends. It returns at once if the mount does not follow.
+// follow moves the mount with the branch on the remote until ctx ends. It returns at once if the mount does not follow.
 func (m *mount) follow(ctx context.Context) {
 	if !m.request.Follow || !m.triedGit(ctx) || !m.tried(ctx, m.historyTried) {
 		return
@@ -62,14 +63,15 @@ func (m *mount) follow(ctx context.Context) {
 		}
 		m.note("follow the remote", err)
 		select {
-		case <-time.After(interval - interval/10 + rand.N(interval/5+1)): // so that many mounts do not ask at once
+		case <-time.After(interval - interval/10 + rand.N(interval/5+1)): // random, so that mounts started together do not send requests at the same time
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// Refresh fetches the mounted branch, and moves a mount that follows it.
+// Refresh fetches the mounted branch from the remote, and moves the mount there if it follows. The reply has the old and the
+// new commit, whether the mount moved, and if not, the reason.
 func (d *Daemon) Refresh(ctx context.Context, r control.RefreshRequest, progress func(control.Progress)) (control.RefreshReply, error) {
 	m, ok := d.find(r.Dir)
 	if !ok || !m.served() {
@@ -89,8 +91,9 @@ func (d *Daemon) Refresh(ctx context.Context, r control.RefreshRequest, progress
 	return reply, nil
 }
 
-// refresh asks the remote for the mounted branch, fetches its commit if that is missing, and moves there if the mount
-// follows. One call runs at a time. It returns fault.ErrNoBranch if a tag or commit is mounted.
+// refresh requests the commit of the mounted branch, fetches it if it is missing, updates the remote-tracking branch, and moves
+// the mount if it follows. m.following serializes calls. It returns fault.ErrNoBranch if a tag or commit is mounted, and
+// errBranchGone.
 func (m *mount) refresh(ctx context.Context) (reply control.RefreshReply, err error) {
 	ref := m.snapshot().Ref
 	branch, ok := strings.CutPrefix(ref, "refs/heads/")
@@ -102,7 +105,7 @@ func (m *mount) refresh(ctx context.Context) (reply control.RefreshReply, err er
 		return reply, err
 	}
 	select {
-	case m.following <- struct{}{}: // one at a time
+	case m.following <- struct{}{}:
 		defer func() { <-m.following }()
 	case <-ctx.Done():
 		return reply, ctx.Err()
@@ -142,11 +145,12 @@ func (m *mount) refresh(ctx context.Context) (reply control.RefreshReply, err er
 	return reply, err
 }
 
-// goAlong moves a mount that follows from one commit to tip, the branch's, unless work of the user's keeps it. It completes
-// reply and stores the state of following. known is the commit that the remote-tracking branch had before.
+// goAlong moves a mount that follows to tip, the commit of the branch on the remote, unless work of the user prevents that. It
+// sets Moved, Paths and Why of reply, and stores the state of following. known is the commit that the remote-tracking branch
+// had before the refresh.
 func (m *mount) goAlong(ctx context.Context, git *gitdir.Dir, branch string, from gitdir.Head, tip, known object.ID, reply *control.RefreshReply) error {
 	f := m.readFollowed()
-	if f.Put == "" { // it has just been mounted, or was mounted without following
+	if f.Put == "" { // following has not stored anything yet
 		if f.Put = known.String(); from.Commit == m.snapshot().Commit {
 			f.Put = from.Commit.String()
 		}
@@ -167,7 +171,7 @@ func (m *mount) goAlong(ctx context.Context, git *gitdir.Dir, branch string, fro
 			var busy fault.GitBusyError
 			switch {
 			case errors.As(err, &in), errors.As(err, &busy), errors.Is(err, gitdir.ErrLocked):
-				f.Why, err = err.Error(), nil // it may be over by the next look
+				f.Why, err = err.Error(), nil // not an error of following: the next refresh tries again
 			case err == nil:
 				reply.Moved, reply.Paths = true, moved.Paths
 				f.Put, f.Moved = tip.String(), time.Now()
@@ -182,7 +186,8 @@ func (m *mount) goAlong(ctx context.Context, git *gitdir.Dir, branch string, fro
 	return m.noteFollowed(f)
 }
 
-// holdsBack returns the work of the user's that keeps a mount from moving to tip, as a sentence; "": there is none.
+// holdsBack returns a sentence that names the work of the user that keeps the mount from moving to tip; "" if there is none.
+// put is the commit that following set HEAD to.
 func (m *mount) holdsBack(ctx context.Context, git *gitdir.Dir, head object.ID, put string, tip object.ID) (string, error) {
 	if head.String() != put && !git.Reaches(ctx, head, tip) {
 		return "the branch has commits of its own", nil
@@ -202,13 +207,14 @@ func (m *mount) holdsBack(ctx context.Context, git *gitdir.Dir, head object.ID, 
 	return "", nil
 }
 
-// onlyFollowed reports whether a session has nothing but what following has put there, so that nothing is lost with it.
+// onlyFollowed reports whether the session can be deleted without loss at an unmount: it has no checkpoints, no session remote,
+// and no changes beside those that following made.
 func (m *mount) onlyFollowed(ctx context.Context) bool {
 	return m.asFollowed(ctx, true) && m.request.SessionOptions.Remote == "" && m.sessionStatus().Checkpoints == 0
 }
 
-// asFollowed reports whether a writable mount is as following has left it, without work of the user's. Ignored files count
-// as work if ignored is set.
+// asFollowed reports whether a writable mount is exactly as following left it. Ignored files count as work of the user if
+// ignored is set.
 func (m *mount) asFollowed(ctx context.Context, ignored bool) bool {
 	if !m.request.Follow || !m.writable() {
 		return false
@@ -232,7 +238,7 @@ func (m *mount) asFollowed(ctx context.Context, ignored bool) bool {
 	return err == nil && len(paths) == 0
 }
 
-// readFollowed returns the state of following, a zero one if there is none or it cannot be read.
+// readFollowed returns the state of following; the zero state if followFile does not exist or cannot be read.
 func (m *mount) readFollowed() (f followed) {
 	if text, err := os.ReadFile(filepath.Join(m.home.Dir, followFile)); err == nil && json.Unmarshal(text, &f) != nil {
 		return followed{}
@@ -240,7 +246,7 @@ func (m *mount) readFollowed() (f followed) {
 	return f
 }
 
-// noteFollowed stores the state of following.
+// noteFollowed writes the state of following to followFile.
 func (m *mount) noteFollowed(f followed) error {
 	text, err := json.Marshal(f)
 	if err == nil {
@@ -252,7 +258,7 @@ func (m *mount) noteFollowed(f followed) error {
 	return nil
 }
 
-// followStatus returns the state of following for the status, nil if the mount does not follow.
+// followStatus returns the state of following for the mount's status; nil if the mount does not follow.
 func (m *mount) followStatus() *control.FollowStatus {
 	if !m.request.Follow {
 		return nil

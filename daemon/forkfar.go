@@ -13,13 +13,14 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// farOrigin is a parent session on a session remote, with a checkpoint of which a mount begins.
+// farOrigin is a parent session on a session remote, from whose checkpoint a mount starts.
 type farOrigin struct {
 	*resume.Parent
-	at string // session remote; it may hold a secret
+	at string // URL of the session remote; it may hold a secret
 }
 
-// forkFar begins a session at a checkpoint of one that a session remote has, and mounts it.
+// forkFar forks a session that is on a session remote at one of its checkpoints, and mounts the fork. With ReadOnly it mounts
+// the checkpoint itself and creates no session.
 func (d *Daemon) forkFar(ctx context.Context, r control.ForkRequest, progress func(control.Progress)) (control.MountReply, error) {
 	to := r.Mount
 	if to.ReadOnly {
@@ -48,7 +49,8 @@ func (d *Daemon) forkFar(ctx context.Context, r control.ForkRequest, progress fu
 	return reply, err
 }
 
-// lookFar reads the metadata of the parent of a fork from its session remote. The caller closes the connection.
+// lookFar reads the metadata of the parent session of a fork from its session remote. It returns statedir.ErrNoSession or
+// fault.NoSuchSessionError if there is no such session. The caller closes Remote.
 func (d *Daemon) lookFar(ctx context.Context, r control.ForkRequest) (*farOrigin, error) {
 	at := r.Mount
 	at.Session, at.SessionOptions.Remote = r.Of, r.SessionRemote
@@ -70,7 +72,8 @@ func (d *Daemon) lookFar(ctx context.Context, r control.ForkRequest) (*farOrigin
 	return &farOrigin{parent, r.SessionRemote}, nil
 }
 
-// nameFork sees that the session of a fork is a new one.
+// nameFork sets the session name of a fork if the request has none. It returns an error that wraps fault.ErrSessionExists if
+// this host already has a session of that name.
 func (d *Daemon) nameFork(to *control.MountRequest, of string) error {
 	if to.Session == "" {
 		to.Session = statedir.SessionName(statedir.WithoutSecrets(to.Remote), filepath.Clean(to.Dir))

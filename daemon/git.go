@@ -30,31 +30,32 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// stockGit is what git commands in a mount use besides files: the git directory, and the servers of changed paths (the file
-// system monitor), missing objects, logins, and requests from inside the mount.
+// stockGit holds what git commands in a mount use besides files: the git directory, and the servers that answer them. It is
+// zero until the git directory is served.
 type stockGit struct {
 	dir     *gitdir.Dir
-	monitor *fsmonitor.Server
-	objects *promisor.Server
-	logins  *credential.Server
-	guests  *control.Guests // nil: none
-	journal *checkout.Journal
+	monitor *fsmonitor.Server  // answers fsmonitor queries: paths that have changed
+	objects *promisor.Server   // supplies missing objects
+	logins  *credential.Server // credential helper of git commands
+	guests  *control.Guests    // serves requests from inside the mount; nil: .git is a file
+	journal *checkout.Journal  // switches and restores that are not finished
 }
 
-// gitPath returns the path of the mount's git directory, which the file .git in the root names.
+// gitPath returns the path of the mount's git directory. The file .git in the root of the mount names it.
 func (m *mount) gitPath() string { return filepath.Join(m.home.Dir, "git") }
 
-// gitFile returns the content of the file .git (gitrepository-layout).
+// gitFile returns the content of the file .git in the root of the mount (gitrepository-layout(5)).
 func (m *mount) gitFile() string { return "gitdir: " + m.gitPath() + "\n" }
 
-// makeGitDir waits for all trees, then creates the git directory, or opens the existing one, and serves git commands.
+// makeGitDir waits for all trees of the mounted commit, then creates the git directory, or opens an existing one, and serves
+// git commands. It does the expensive part, writing the index, in its turn among the mounts of the daemon.
 func (m *mount) makeGitDir(ctx context.Context) (*gitdir.Dir, error) {
 	snap, err := m.wholeSnapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
-	x, modules := m.indexOptions(ctx), m.wholeModules(ctx) // may ask the remote, and so stands before the turn
-	if drain(m.tree.Noticed()); m.changed() > 0 {          // a checkpoint, which needs git, is due soon
+	x, modules := m.indexOptions(ctx), m.wholeModules(ctx) // before the turn, since both may send requests
+	if drain(m.tree.Noticed()); m.changed() > 0 {          // a checkpoint is due soon, and needs the git directory
 		m.wantGit()
 	}
 	if !m.hasIndex() {
@@ -85,7 +86,7 @@ func (m *mount) makeGitDir(ctx context.Context) (*gitdir.Dir, error) {
 	if err := m.writeIndex(ctx, dir, x, was); err != nil {
 		return nil, err
 	}
-	if !ok || !m.resumed && !dir.Sealed() { // or the process that made it died before it was sealed
+	if !ok || !m.resumed && !dir.Sealed() { // or a process died between creating and sealing it
 		if err := dir.Seal(); err != nil {
 			return nil, err
 		}
@@ -93,8 +94,8 @@ func (m *mount) makeGitDir(ctx context.Context) (*gitdir.Dir, error) {
 	return dir, m.openToGit(ctx, dir)
 }
 
-// writeIndex writes the first index, if there is none: of the base tree, or with the staged entries of was, the index of the
-// checkpoint that the mount starts from.
+// writeIndex writes git's first index, if there is none. It lists the base tree, and the staged entries of was, the index of
+// the checkpoint that the mount starts from; nil if it starts from a commit.
 func (m *mount) writeIndex(ctx context.Context, dir *gitdir.Dir, o gitdir.IndexOptions, was *session.Index) error {
 	if m.hasIndex() {
 		return nil
@@ -113,7 +114,8 @@ func (m *mount) writeIndex(ctx context.Context, dir *gitdir.Dir, o gitdir.IndexO
 	return err
 }
 
-// goOnWithGit serves a git directory that the predecessor served. It changes nothing in it, and waits for nothing.
+// goOnWithGit serves the git directory that the predecessor served. It changes nothing in the directory, since git commands may
+// be using it, and waits for no request.
 func (m *mount) goOnWithGit(ctx context.Context) (*gitdir.Dir, error) {
 	snap := m.snapshot()
 	o := gitdir.Options{Format: snap.Format, WorkTree: m.dir, Ref: snap.Ref, Commit: snap.Commit}
@@ -124,7 +126,8 @@ func (m *mount) goOnWithGit(ctx context.Context) (*gitdir.Dir, error) {
 	return dir, m.openToGit(ctx, dir)
 }
 
-// openToGit finishes interrupted checkouts and then lets git commands work in the mount.
+// openToGit starts the servers for git commands, completes interrupted switches and restores, and then lets git commands run in
+// the mount.
 func (m *mount) openToGit(ctx context.Context, dir *gitdir.Dir) error {
 	if err := m.serveGit(dir); err != nil {
 		return err
@@ -136,16 +139,18 @@ func (m *mount) openToGit(ctx context.Context, dir *gitdir.Dir) error {
 	return nil
 }
 
+// gitOptions returns the options of the git directory for snapshot snap. Without an installed git it logs that and leaves Git
+// empty: the mount works without git commands.
 func (m *mount) gitOptions(ctx context.Context, snap *fetch.Snapshot) (gitdir.Options, error) {
 	program, err := os.Executable()
 	if err != nil {
 		return gitdir.Options{}, fmt.Errorf("find own program: %w", err)
 	}
 	version, err := gitdir.InstalledGit(ctx)
-	if err != nil { // the mount works without git commands
+	if err != nil {
 		m.daemon.log.Info("no git", zap.Error(err))
 	}
-	branch := "" // the remote's default branch is known only if no other ref was mounted
+	branch := "" // only a mount of HEAD has learned the remote's default branch
 	if r := m.request.Ref; r == "" || r == "HEAD" {
 		branch = snap.Ref
 	}
@@ -156,8 +161,8 @@ func (m *mount) gitOptions(ctx context.Context, snap *fetch.Snapshot) (gitdir.Op
 	}, nil
 }
 
-// hookProgram returns the program that git runs as its fsmonitor hook: the small one, if it is installed beside program, which
-// takes a little longer to start and knows its task by the name that it is run with.
+// hookProgram returns the program that git runs as its fsmonitor hook: query.HookName, if it is installed beside program, else
+// program itself, which takes longer to start and recognises the task by the name it is run with.
 func hookProgram(program string) string {
 	small := filepath.Join(filepath.Dir(program), query.HookName)
 	if _, err := os.Stat(small); err != nil {
@@ -166,8 +171,8 @@ func hookProgram(program string) string {
 	return small
 }
 
-// serveGit starts the servers of stockGit, on sockets that the predecessor left if there are any, and opens the journal of
-// checkouts.
+// serveGit starts the servers of stockGit, on the listening sockets of the predecessor if it left any, and opens the journal of
+// switches and restores.
 func (m *mount) serveGit(dir *gitdir.Dir) error {
 	monitor, err := fsmonitor.Serve(m.gitPath(), m.changes, fsmonitor.Options{Inherited: m.inherited.Take(takeover.PartMonitor), Keep: m.handover.KeepAs(takeover.PartMonitor)})
 	if err != nil {
@@ -206,9 +211,9 @@ func (g stockGit) close() error {
 	return errors.Join(guests, g.monitor.Close(), g.objects.Close(), g.logins.Close())
 }
 
-// changes returns the paths that may have changed since a token, for git's fsmonitor queries. Writes may still be only in the
-// kernel's cache, without a request to this process: the kernel is made to ask again about open files, so that their
-// next write is noticed.
+// changes returns the paths that may have changed since a journal position, for git's fsmonitor queries, and the next position.
+// all means that any path may have changed. Writes may still be in the page cache, without a request to this process. Therefore
+// changes makes the kernel drop the cached attributes of the open files, so that their next write is recorded.
 func (m *mount) changes(_ context.Context, token string) (next string, paths []string, all bool, err error) {
 	c, err := m.tree.Changes(token)
 	if err != nil {
@@ -218,7 +223,8 @@ func (m *mount) changes(_ context.Context, token string) (next string, paths []s
 	return c.Token, append(c.Paths, m.redirects.Paths()...), c.All, nil
 }
 
-// walkBase emits the entries of the base tree for the first index.
+// walkBase calls emit with an index entry for each path of the base tree, in the order of git's index. It is used for the first
+// index.
 func (m *mount) walkBase(ctx context.Context, emit func(index.Entry) error) error {
 	device, err := mountpoint.DeviceOf(m.dir)
 	if err != nil {
@@ -233,14 +239,14 @@ func (m *mount) walkBase(ctx context.Context, emit func(index.Entry) error) erro
 	})
 }
 
-// hasIndex reports whether git's index exists. Git commands own it from then on.
+// hasIndex reports whether git's index exists. From then on git commands own it, and the mount does not write it anew.
 func (m *mount) hasIndex() bool {
 	_, err := os.Lstat(filepath.Join(m.gitPath(), "index"))
 	return err == nil
 }
 
-// indexOptions returns what the first index can state beside its entries; nothing if there is an index. It may fetch ignore
-// files, for ignoreTime at most.
+// indexOptions returns the extensions of the first index: the journal position and the ignore files. It returns the zero value
+// if there is an index. It may fetch ignore files, for ignoreTime at most.
 func (m *mount) indexOptions(ctx context.Context) gitdir.IndexOptions {
 	if m.hasIndex() {
 		return gitdir.IndexOptions{}
@@ -248,7 +254,7 @@ func (m *mount) indexOptions(ctx context.Context) gitdir.IndexOptions {
 	ctx, cancel := context.WithTimeout(ctx, ignoreTime)
 	defer cancel()
 	rules, files, err := m.ignoreFiles(ctx)
-	if err != nil { // git is slower without them, and as right
+	if err != nil { // without the ignore files git status is slower, but correct
 		m.daemon.log.Debug("read ignore files", zap.String("dir", m.dir), zap.Error(err))
 	}
 	return gitdir.IndexOptions{
@@ -260,13 +266,13 @@ func (m *mount) indexOptions(ctx context.Context) gitdir.IndexOptions {
 }
 
 const (
-	maxIgnoreFile = 1 << 20         // bytes; git reads larger ones itself
+	maxIgnoreFile = 1 << 20         // bytes; git reads larger ignore files itself
 	ignoreTime    = 2 * time.Second // git commands wait meanwhile
 )
 
-// ignoreFiles returns the contents of the base tree's ignore files by path, and the number of all files of the tree. Git's
-// untracked cache identifies them by hash, and without them the first git status reads every directory. They are small and
-// fetched in one request, unless prefetching is off.
+// ignoreFiles returns the contents of the base tree's ignore files by path, and the number of files in the tree. Git's
+// untracked cache identifies ignore files by hash; without them the first git status reads every directory. The missing ones
+// are fetched in one request, unless prefetching is off.
 func (m *mount) ignoreFiles(ctx context.Context) (rules map[string][]byte, files int, err error) {
 	blobs, attributes, files, err := m.view.GitConfigFiles(ctx)
 	if err != nil || len(blobs) == 0 {
@@ -274,7 +280,7 @@ func (m *mount) ignoreFiles(ctx context.Context) (rules map[string][]byte, files
 	}
 	if m.request.Prefetch != control.PrefetchNone {
 		var ids []object.ID
-		for _, b := range slices.Concat(blobs, attributes) { // the attributes say whether an ignore file is converted
+		for _, b := range slices.Concat(blobs, attributes) { // attributes decide whether an ignore file is converted
 			ids = append(ids, b.ID)
 		}
 		if err = m.store.Provide(ctx, nil, ids); ctx.Err() != nil {
@@ -296,7 +302,7 @@ func (m *mount) ignoreFiles(ctx context.Context) (rules map[string][]byte, files
 	return rules, files, err
 }
 
-// readIgnoreFile returns the content of an ignore file, nil if it is larger than maxIgnoreFile.
+// readIgnoreFile returns the contents of an ignore file; nil if it is larger than maxIgnoreFile.
 func (m *mount) readIgnoreFile(ctx context.Context, b fetch.Blob) ([]byte, error) {
 	c, err := m.view.OpenAlone(ctx, b)
 	if err != nil {
@@ -313,12 +319,13 @@ func (m *mount) readIgnoreFile(ctx context.Context, b fetch.Blob) ([]byte, error
 	return content, nil
 }
 
-// listing are programs that look up .git because it is listed, and do not read it.
+// listing names programs that look up .git because a directory listing names it, and do not use the repository.
 var listing = []string{"ls", "find", "stat", "tree", "du", "rm", "fd", "bash", "sh", "dash", "zsh", "fish"}
 
-// awaitGit makes the process pid, which has looked up .git, wait: until git works in the mount, if its command line needs
-// history until that was fetched or has failed, and until the objects that the command is expected to want were fetched. done
-// means that no process has to wait any more.
+// awaitGit blocks process pid, which has looked up .git, until git works in the mount: until the git directory exists, until
+// history was fetched or has failed if the command line needs history, and until the objects are fetched that the command is
+// expected to want. It also lets a checkpoint be made before a command that discards work. done means that no lookup has to
+// wait any more.
 func (m *mount) awaitGit(ctx context.Context, pid uint32) (done bool) {
 	if m.inside.Mounts(pid) {
 		return false
@@ -336,7 +343,7 @@ func (m *mount) awaitGit(ctx context.Context, pid uint32) (done bool) {
 		return false
 	}
 	if len(argv) == 0 {
-		argv = []string{""} // it is ending
+		argv = []string{""} // the process is exiting
 	}
 	m.passes.let(pid, argv)
 	m.agent.BeforeGit(ctx, pid, argv)
@@ -364,19 +371,19 @@ func (m *mount) awaitGit(ctx context.Context, pid uint32) (done bool) {
 	return h.Fetched == h.Blobs
 }
 
-// hurried reports whether a command or the request waits for history.
+// hurried reports whether a git command or the mount request waits for history.
 func (m *mount) hurried() bool {
 	return m.hurry.Load() || m.request.History == control.HistoryFull || m.request.Wait == control.WaitAll
 }
 
-// triedGit waits until the mount has tried to make the git directory, and puts that before work that no caller waits for. It
-// returns false if ctx or the mount has ended.
+// triedGit waits until the mount has tried to create the git directory. It makes the mount do that before background work that
+// no caller waits for. It returns false if ctx or the mount has ended.
 func (m *mount) triedGit(ctx context.Context) bool {
 	m.wantGit()
 	return m.tried(ctx, m.gitTried)
 }
 
-// gitWasTried reports whether the mount has tried to make the git directory.
+// gitWasTried reports whether the mount has tried to create the git directory.
 func (m *mount) gitWasTried() bool {
 	select {
 	case <-m.gitTried:
@@ -386,7 +393,7 @@ func (m *mount) gitWasTried() bool {
 	}
 }
 
-// tried waits until what is closed; it returns false if ctx or the mount has ended.
+// tried waits until the channel what is closed, and returns false if ctx or the mount ends before.
 func (m *mount) tried(ctx context.Context, what <-chan struct{}) bool {
 	select {
 	case <-what:
@@ -397,7 +404,7 @@ func (m *mount) tried(ctx context.Context, what <-chan struct{}) bool {
 	return false
 }
 
-// drain empties a channel that holds one token, and reports whether it held one.
+// drain empties a channel with a buffer of one, and reports whether it held a value.
 func drain(c <-chan struct{}) bool {
 	select {
 	case <-c:

@@ -9,25 +9,27 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// A git command that finds the index locked fails, or does not store what it has found out, as `git status`. The daemon
-// locks the index too (fillIndex), and can wait until no git command runs.
+// A git command that finds the index locked fails or, like git status, does not store its results. The daemon locks the index
+// too (fillIndex), but can wait until no git command runs, and hold new ones back meanwhile.
 
-// passes is for how long a git command may still write the index. One that runs longer waits in a pager.
+// passes is how long a git command is assumed to write the index. One that runs longer is waiting in a pager.
 const passes = 10 * time.Minute
 
-// gitPass knows the git commands that have looked up `.git` and still run.
+// gitPass records the git commands that have looked up .git and still run. Its methods are safe for concurrent use, except
+// forget.
 type gitPass struct {
 	mu   sync.Mutex
-	seen map[string]pass // by agent.ProcessName
+	seen map[string]pass // by proc.Identity; guarded by mu
 }
 
+// pass is one recorded git command.
 type pass struct {
 	pid uint32
-	at  time.Time // of its first lookup
+	at  time.Time // time of its first lookup of .git
 }
 
-// let waits while commands are barred, and records a process if it is a git command. Processes of other PID namespaces are
-// not recorded: they have no pid here.
+// let blocks while bar holds git commands back, and then records process pid if its argv is that of a git command. Processes of
+// other PID namespaces are not recorded, since the kernel sends no pid for them.
 func (g *gitPass) let(pid uint32, argv []string) {
 	base := filepath.Base(argv[0])
 	name := proc.Identity(int(pid))
@@ -45,7 +47,7 @@ func (g *gitPass) let(pid uint32, argv []string) {
 	}
 }
 
-// forget drops the commands that have ended. g.mu is held.
+// forget removes the commands that have exited. The caller holds g.mu.
 func (g *gitPass) forget() {
 	for name, p := range g.seen {
 		if proc.Identity(int(p.pid)) != name {
@@ -54,7 +56,8 @@ func (g *gitPass) forget() {
 	}
 }
 
-// bar makes git commands wait in let until release is called. ok is false, and release nil, if one runs.
+// bar makes git commands block in let until the caller calls release. ok is false, and release is nil, if a git command runs.
+// g.mu stays locked until release, so the caller must be brief.
 func (g *gitPass) bar() (release func(), ok bool) {
 	g.mu.Lock()
 	g.forget()

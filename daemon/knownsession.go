@@ -10,15 +10,17 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// knownSession is a session whose metadata was read to find out which repository is to be mounted.
+// knownSession is a session whose metadata was read before its mount was registered, to learn which repository to mount. The
+// connection stays open for the mount.
 type knownSession struct {
 	*resume.Known
-	at    string // session remote; it may hold a secret
-	login *login
-	taken bool // a mount closes the connection
+	at    string // URL of the session remote; it may hold a secret
+	login *login // credentials that the connection was opened with
+	taken bool   // a mount owns the connection and closes it
 }
 
-// knowSession reads the metadata of a session from the session remote of a request. The caller closes it.
+// knowSession reads the metadata of a session from the session remote of a request. It returns statedir.ErrNoSession if the
+// request names no URL of a session remote, or the session remote does not have the session. The caller calls close.
 func (d *Daemon) knowSession(ctx context.Context, r control.MountRequest) (_ *knownSession, err error) {
 	remote, login, kind, err := d.openSessionRemote(r)
 	if err != nil {
@@ -46,7 +48,8 @@ func (d *Daemon) knowSession(ctx context.Context, r control.MountRequest) (_ *kn
 	return k, k.ReadMeta(ctx, d.state)
 }
 
-// take returns the session remote for a mount that asks the same one with the same login, and closes it later; nil: it does not.
+// take returns the open connection to the session remote and passes its ownership to the caller, if at and g are the URL and
+// credentials that it was opened with. Otherwise, or if k is nil, it returns nil.
 func (k *knownSession) take(at string, g given) *thin.Remote {
 	if k == nil || k.taken || k.at != at || k.login.given != g {
 		return nil
@@ -55,14 +58,15 @@ func (k *knownSession) take(at string, g given) *thin.Remote {
 	return k.Remote
 }
 
+// close closes the connection unless take has returned it. k may be nil.
 func (k *knownSession) close() {
 	if k != nil && !k.taken {
 		k.Remote.Close()
 	}
 }
 
-// knownBase returns the commit that the mount's session began with, if the metadata of the session was read before the mount
-// began; false: it was not. The zero id is that of an unborn branch.
+// knownBase returns the base commit of the mount's session, if the metadata of the session was read before the mount; otherwise
+// it returns false. The zero id means that the session started on an unborn branch.
 func (m *mount) knownBase() (object.ID, bool) {
 	var base string
 	switch {

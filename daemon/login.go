@@ -13,21 +13,22 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// login is what a remote is logged in to with. Mounts that were given the same for the same host share one, so that a new
-// token reaches all of them, their stores, submodules and session remotes at once. Its fields are guarded by Daemon.mu.
+// login holds the credentials for the remotes of one host. Mounts with equal credentials for the same host share one login, so
+// that a new token applies at once to all of them, their stores, submodules and session remotes. Daemon.mu guards given; Login
+// has its own lock.
 type login struct {
 	*transport.Login
 	given given
 }
 
-// given is what the user gave for a host.
+// given holds the credentials that the user named for a host. Two values are equal if and only if mounts may share a login.
 type given struct {
-	place          string // scheme and host of the remote
-	user, password string // of the remote's URL
-	token, file    string
+	place          string // scheme and host of the remote, in lower case; "" for scp-like addresses and paths
+	user, password string // from the URL of the remote
+	token, file    string // token, or path of a file with a token
 }
 
-// environment is what the remotes of a request are reached with.
+// environment returns the environment variables of a request for connections to its remotes; nil if the request has none.
 func environment(r control.MountRequest) transport.Environment {
 	if len(r.Environment) == 0 {
 		return nil
@@ -35,7 +36,7 @@ func environment(r control.MountRequest) transport.Environment {
 	return transport.Environment(r.Environment)
 }
 
-// givenFor returns what a URL, a token and a token file amount to.
+// givenFor returns the credentials in a URL together with a token and a token file.
 func givenFor(remote, token, file string) given {
 	g := given{token: token, file: file}
 	if u, err := url.Parse(remote); err == nil && u.Host != "" {
@@ -46,7 +47,7 @@ func givenFor(remote, token, file string) given {
 	return g
 }
 
-// loginFor returns the login that mounts of this daemon have already for what was given, or a new one. It needs mu.
+// loginFor returns the login that a mount of this daemon already has for g, or a new one. The caller holds d.mu.
 func (d *Daemon) loginFor(g given) *login {
 	for _, m := range d.mounts {
 		for _, l := range []*login{m.login, m.sessionLogin} {
@@ -58,8 +59,8 @@ func (d *Daemon) loginFor(g given) *login {
 	return &login{transport.NewLogin(g.token, g.file), g}
 }
 
-// sessionGiven returns what was given for the session remote of a request at a URL: a token of its own, or that of the mounted
-// remote if it is on the same host.
+// sessionGiven returns the credentials for the session remote of a request, which is at the URL at: its own token, or that of
+// the mounted remote if both are on the same host. The token of the mounted remote is not sent to another host.
 func sessionGiven(r control.MountRequest, at string) given {
 	token, file := string(r.SessionToken), r.SessionTokenFile
 	if token == "" && file == "" && sameHost(at, r.Remote) {
@@ -68,7 +69,8 @@ func sessionGiven(r control.MountRequest, at string) given {
 	return givenFor(at, token, file)
 }
 
-// likeUser returns a URL with the user and password of another one on the same host, unless it has a user of its own.
+// likeUser returns the URL remote with the user and password of other, if both are on the same host and remote has no user of
+// its own.
 func likeUser(remote, other string) string {
 	u, err := url.Parse(remote)
 	o, otherErr := url.Parse(other)
@@ -79,7 +81,8 @@ func likeUser(remote, other string) string {
 	return u.String()
 }
 
-// requestNow is the mount's request with the tokens that count now.
+// requestNow returns the request of the mount with its current tokens, which SetCredential may have replaced. It acquires
+// Daemon.mu.
 func (m *mount) requestNow() control.MountRequest {
 	r := m.request
 	m.daemon.mu.Lock()
@@ -100,7 +103,7 @@ func (m *mount) requestNow() control.MountRequest {
 	return r
 }
 
-// withoutPassword is a URL whose password has been replaced by a token.
+// withoutPassword returns a URL without its password. The user name stays.
 func withoutPassword(remote string) string {
 	u, err := url.Parse(remote)
 	if err != nil || u.User == nil {
@@ -113,7 +116,7 @@ func withoutPassword(remote string) string {
 	return u.String()
 }
 
-// withUser is a URL with a user and no password.
+// withUser returns a URL with the given user name, "" for none, and without a password.
 func withUser(remote, user string) string {
 	u, err := url.Parse(remote)
 	if err != nil {
@@ -125,14 +128,15 @@ func withUser(remote, user string) string {
 	return u.String()
 }
 
-// stockCredential is what stock git logs in with, where it stands in for our own transport.
+// stockCredential returns a function that returns the current credentials of g and l. They are for stock git, which the store
+// runs where it cannot use package transport. A password in the URL applies until the token is renewed.
 func stockCredential(g given, l *transport.Login) func() fetch.Credential {
 	return func() fetch.Credential {
 		if _, _, renewed := l.Given(); g.password != "" && renewed == 0 {
 			return fetch.Credential{User: g.user, Secret: g.password}
 		}
 		token, err := l.Token()
-		if err != nil { // the remote may be public; if it is not, git says so
+		if err != nil { // a public remote needs no token; for others git reports the error
 			return fetch.Credential{}
 		}
 		user := g.user
@@ -143,9 +147,10 @@ func stockCredential(g given, l *transport.Login) func() fetch.Credential {
 	}
 }
 
-// logins are the remotes that git commands in the mount may log in to.
+// logins answers git commands in a mount that request a login. It implements credential.Source.
 type logins struct{ mount *mount }
 
+// remotes returns the remotes that git commands may log in to: the mounted remote and the session remote.
 func (l logins) remotes() []*transport.Remote {
 	all := []*transport.Remote{l.mount.store.Remote()}
 	if l.mount.second != nil {
@@ -154,7 +159,8 @@ func (l logins) remotes() []*transport.Remote {
 	return all
 }
 
-// Credential implements credential.Source: the first remote at the place that is asked about answers.
+// Credential returns the login of the first remote that is on the server of q. It returns false if no remote has a login for
+// that server, with the first error of a remote.
 func (l logins) Credential(ctx context.Context, q transport.Question) (transport.Credential, bool, error) {
 	var first error
 	for _, r := range l.remotes() {
@@ -169,19 +175,22 @@ func (l logins) Credential(ctx context.Context, q transport.Question) (transport
 	return transport.Credential{}, false, first
 }
 
+// Refused records that a server refused a secret that Credential returned.
 func (l logins) Refused(ctx context.Context, q transport.Question, secret string) {
 	for _, r := range l.remotes() {
 		r.Refused(ctx, q, secret)
 	}
 }
 
+// Accepted records that a server accepted a secret that Credential returned.
 func (l logins) Accepted(ctx context.Context, q transport.Question, secret string) {
 	for _, r := range l.remotes() {
 		r.Accepted(ctx, q, secret)
 	}
 }
 
-// helped lists the remotes for which git commands in the mount are to ask us for a login.
+// helped returns the URLs for which git commands in the mount request a login from this daemon. They are written to the
+// configuration of the git directory. Errors are logged.
 func (l logins) helped(ctx context.Context) []gitdir.Login {
 	var list []gitdir.Login
 	for _, r := range l.remotes() {

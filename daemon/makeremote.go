@@ -15,8 +15,9 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// makeSessionRemote makes a bare repository where the request names a path at which there is nothing. A path that only the
-// session's record names is left alone: it may be on a disk that is not mounted.
+// makeSessionRemote creates a bare repository if the session remote of the request is a path that does not exist. For a URL it
+// runs the command of --session-remote-create, if the request has one. A path from the session's record is not created: it may
+// be on a disk that is not mounted.
 func (m *mount) makeSessionRemote(ctx context.Context, progress func(control.Progress)) error {
 	at, kind := sessionURL(m.request)
 	if kind == "" && !filepath.IsAbs(at) && len(m.request.CreateRemote) > 0 && !m.request.ReadOnly {
@@ -26,7 +27,7 @@ func (m *mount) makeSessionRemote(ctx context.Context, progress func(control.Pro
 		return nil
 	}
 	if _, err := os.Lstat(at); !errors.Is(err, fs.ErrNotExist) {
-		return nil // who opens it tells what is wrong
+		return nil // opening it reports what is wrong with it
 	}
 	format, err := m.formatOfRemote(ctx)
 	if err != nil {
@@ -43,20 +44,20 @@ func (m *mount) makeSessionRemote(ctx context.Context, progress func(control.Pro
 	return nil
 }
 
-// formatOfRemote returns the object format of the mounted repository.
+// formatOfRemote returns the object format of the mounted remote. It asks the remote unless the session's record has it.
 func (m *mount) formatOfRemote(ctx context.Context) (object.Format, error) {
 	if m.record.Format != "" {
 		return object.ParseFormat(m.record.Format)
 	}
 	caps, err := m.store.Remote().Capabilities(ctx)
-	if errors.Is(err, transport.ErrNoV2) { // such servers have no other
+	if errors.Is(err, transport.ErrNoV2) { // servers without protocol v2 only have SHA-1 repositories
 		return object.SHA1, nil
 	}
 	return caps.Format, err
 }
 
-// makeBare makes a private bare repository. It takes its name when it is whole; if somebody makes one at the same moment,
-// that one stays.
+// makeBare creates a bare repository with mode 0700 at path at. It creates the repository under a temporary name and renames
+// it, so that a crash leaves no incomplete one at at. If another process creates one at the same moment, that one stays.
 func makeBare(ctx context.Context, at string, f object.Format) error {
 	temp, err := os.MkdirTemp(filepath.Dir(at), "."+filepath.Base(at)+".*.tmp") // mode 0700
 	if err != nil {

@@ -19,29 +19,30 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// A merge brings what another session has made into the working tree:
+// A merge applies the changes of another session to the working tree, in these steps:
 //
-//	adopt               the other checkpoint's trees
-//	checkpoint          what is here; it undoes the merge
-//	git merge-tree      three trees: the one that both began with, ours, theirs. Contents of paths that both changed are
-//	                    brought before, in one request; all else is merged by names
-//	checkpoint          what git made of it, with the stages of conflicts in its index, for this host alone
-//	restore --staged    of the paths that differ: files are grafted, and a kill in the middle is mended as for any restore
+//	adopt              copy the commits and trees of the other checkpoint
+//	checkpoint         of the working tree as it is; restoring it undoes the merge
+//	git merge-tree     of three trees: merge base, ours, theirs. The contents of paths that both sides changed are fetched
+//	                   before, in one request; other paths are merged by id
+//	checkpoint         of the result, with the stages of conflicts in its index; never pushed
+//	restore --staged   of the paths that differ; after a crash it is repeated like any restore
 //
-// HEAD and branches stay. What came from the other session is staged, as git merge --squash leaves it.
+// HEAD and branches do not move. The changes of the other session are staged afterwards, as after git merge --squash.
 
-// merging is one merge under way.
+// merging is one merge while it runs. It is used by one goroutine.
 type merging struct {
 	m      *mount
-	repo   *session.Repo
-	theirs adopted
-	now    session.Point
-	base   object.ID // tree
+	repo   *session.Repo // repository of the mount's session
+	theirs adopted       // checkpoint that is merged
+	now    session.Point // checkpoint of the working tree before the merge
+	base   object.ID     // tree of the merge base; zero: the empty tree
 	mergedTrees
-	objects string // directory that git writes to
+	objects string // directory that git writes new objects to; "": that of its git directory
 }
 
-// Merge brings the work of another session into a mount.
+// Merge merges a checkpoint of another session into the mount at r.Dir. The reply lists the changed paths and the conflicts,
+// and names the checkpoint that undoes the merge.
 func (d *Daemon) Merge(ctx context.Context, r control.MergeRequest, _ func(control.Progress)) (control.MergeReply, error) {
 	m, ok := d.find(r.Dir)
 	if !ok || !m.served() {
@@ -54,6 +55,8 @@ func (d *Daemon) Merge(ctx context.Context, r control.MergeRequest, _ func(contr
 	return reply, nil
 }
 
+// merge is Merge for the mount m. It returns fault.ErrReadOnly, fault.ErrNoGitDir, or fault.ErrConflicts if the index still has
+// conflicts of an earlier merge. It changes the working tree only in its last step.
 func (m *mount) merge(ctx context.Context, r control.MergeRequest) (reply control.MergeReply, err error) {
 	if !m.writable() {
 		return reply, fault.ErrReadOnly
@@ -108,8 +111,8 @@ func (m *mount) merge(ctx context.Context, r control.MergeRequest) (reply contro
 	return reply, nil
 }
 
-// commonTree is the tree of the checkpoint at which one of the sessions, or both, left the other, or of the newest commit
-// that both began with.
+// commonTree returns the tree of the merge base: that of the checkpoint at which one session was forked from the other, or both
+// from their common parent, else that of commonCommit.
 func (w *merging) commonTree(ctx context.Context) (object.ID, error) {
 	m := w.m
 	ours, _, err := session.ReadMeta(w.repo, m.session)
@@ -120,7 +123,7 @@ func (w *merging) commonTree(ctx context.Context) (object.ID, error) {
 	ourParent, _, _ := strings.Cut(ours.From, " ")
 	switch {
 	case parent == m.session:
-		if p, err := w.repo.Find(id); err == nil { // else it was dropped
+		if p, err := w.repo.Find(id); err == nil { // gc may have dropped the checkpoint
 			return p.Tree, nil
 		}
 	case ourParent != "" && (ourParent == w.theirs.point.Session || ours.From == w.theirs.meta.From):
@@ -135,7 +138,8 @@ func (w *merging) commonTree(ctx context.Context) (object.ID, error) {
 	return w.commonCommit(ctx)
 }
 
-// commonCommit is the tree of the commit that both sessions began with, or of the merge base of the two.
+// commonCommit returns the tree of the base commit of both sessions, or of the merge base of their two base commits. It returns
+// the zero id if a session started on an unborn branch.
 func (w *merging) commonCommit(ctx context.Context) (object.ID, error) {
 	ours, theirs := w.m.record.Commit, w.theirs.meta.Base
 	if ours == "" || theirs == "" {
@@ -155,7 +159,7 @@ func (w *merging) commonCommit(ctx context.Context) (object.ID, error) {
 	return object.ParseID(strings.TrimSpace(string(out)))
 }
 
-// provide brings the contents that git is going to compare.
+// provide fetches the contents that git is going to compare, in one request.
 func (w *merging) provide(ctx context.Context) error {
 	ids, _, err := contentsToMerge(ctx, w.m.view.Tree, w.base, w.now.Tree, w.theirs.point.Tree)
 	ids = slices.DeleteFunc(ids, w.repo.Owned)
@@ -165,7 +169,8 @@ func (w *merging) provide(ctx context.Context) error {
 	return w.m.owned.Provide(ctx, ids, nil)
 }
 
-// mergeTrees has git merge, in a repository that is thrown away: what it makes goes to the session's objects.
+// mergeTrees runs git merge-tree in a temporary repository and parses the result. The objects that git creates are then copied
+// to the repository of the session. name is the name of the other side in conflict markers.
 func (w *merging) mergeTrees(ctx context.Context, name string) error {
 	f := w.repo.Format()
 	commits, ours, theirs, err := commitsToMerge(f, w.base, w.now.Tree, w.theirs.point.Tree)
@@ -203,7 +208,7 @@ func (w *merging) mergeTrees(ctx context.Context, name string) error {
 	return w.take(ctx)
 }
 
-// take keeps what git has written.
+// take copies the objects that git wrote to w.objects to the repository of the session, so that it keeps them.
 func (w *merging) take(ctx context.Context) error {
 	files, err := filepath.Glob(filepath.Join(w.objects, "??", "*"))
 	if err != nil {
@@ -214,7 +219,7 @@ func (w *merging) take(ctx context.Context) error {
 	for _, file := range files {
 		id, err := object.ParseID(filepath.Base(filepath.Dir(file)) + filepath.Base(file))
 		if err != nil {
-			continue // a temporary file
+			continue // temporary file of git
 		}
 		t, content, err := loose.Get(id, maxMerged)
 		if err != nil {
@@ -235,7 +240,9 @@ func (w *merging) take(ctx context.Context) error {
 // maxMerged is the size in bytes of the largest file that can be merged.
 const maxMerged = 512 << 20
 
-// record makes a checkpoint of what git made, which this host alone has, and lists the paths that differ from what is there.
+// record creates a checkpoint of the merge result, with the conflicts in its index, and returns it with the paths that differ
+// from the working tree. Only a local ref (session.AdoptedRef) names the checkpoint, so it is never pushed. Without such paths
+// it creates none.
 func (w *merging) record(ctx context.Context, state session.State) (paths []string, p session.Point, err error) {
 	conflicted := w.conflicted()
 	var edits bytes.Buffer
@@ -295,12 +302,13 @@ func (w *merging) record(ctx context.Context, state session.State) (paths []stri
 	p.Commit = commit.ID
 	err = w.repo.Record(ctx, append(objects, commit), []session.RefChange{{Name: session.AdoptedRef(w.m.session, p.ID), New: p.Commit}})
 	if err == nil {
-		err = w.m.sawObjects(w.repo) // restore reads the State through the mount
+		err = w.m.sawObjects(w.repo) // restore reads the checkpoint state through the mount
 	}
 	return paths, p, err
 }
 
-// editIndex is a tree with entries changed, as git update-index --index-info reads them with -z.
+// editIndex returns the tree that results from applying edits to tree. edits has the input format of git update-index -z
+// --index-info.
 func (w *merging) editIndex(ctx context.Context, tree object.ID, edits []byte) (object.ID, error) {
 	dir, err := os.MkdirTemp(w.m.daemon.state, "merge-*.tmp")
 	if err != nil {
@@ -328,7 +336,8 @@ func (w *merging) editIndex(ctx context.Context, tree object.ID, edits []byte) (
 	return object.ParseID(strings.TrimSpace(string(out)))
 }
 
-// git runs stock git with a git directory, on the session's objects and those of the mount's git directory.
+// git runs git with the git directory dir, the objects of the session and of the mount as alternates, in as standard input, and
+// env added to the environment. It returns the standard output. New objects are written to w.objects if that is set.
 func (w *merging) git(ctx context.Context, dir string, env []string, in []byte, args ...string) ([]byte, error) {
 	cmd := gitcmd.New(ctx, args...)
 	cmd.Dir, cmd.Stdin = dir, bytes.NewReader(in)

@@ -17,11 +17,12 @@ import (
 	"github.com/artifactfs/artifactfs/session/agent"
 )
 
-// metricsAge is how old the number of hydrated blobs may be that a scrape is told.
+// metricsAge is how old the counts of fetched contents in a scrape may be: counting walks the tree.
 const metricsAge = 15 * time.Second
 
-// WriteMetrics writes what Prometheus reads. No label holds a secret: URLs are told as status tells them. Counters begin
-// anew with the process, and with a mount those that have its label.
+// WriteMetrics writes the metrics of the daemon and its mounts in the text format of Prometheus. No label holds a secret: URLs
+// are written as in the status. Counters restart from zero with the process, and those with the label of a mount with the
+// mount.
 func (d *Daemon) WriteMetrics(ctx context.Context, out io.Writer) error {
 	w := metrics.NewWriter(out)
 	d.writeProcess(w)
@@ -45,7 +46,7 @@ func (d *Daemon) WriteMetrics(ctx context.Context, out io.Writer) error {
 	return w.Flush()
 }
 
-// writeProcess writes what Prometheus' own clients write of a process, by their names.
+// writeProcess writes the metrics of this process, under the names that the client libraries of Prometheus use.
 func (d *Daemon) writeProcess(w *metrics.Writer) {
 	one := func(name string, kind metrics.Kind, help string, v float64) {
 		w.Family(name, kind, help)
@@ -71,9 +72,10 @@ func (d *Daemon) writeProcess(w *metrics.Writer) {
 	one("go_gc_cycles_total", metrics.Counter, "Garbage collections.", float64(mem.NumGC))
 }
 
-// processStart is near enough: packages are set up in the first milliseconds.
+// processStart is the approximate start of the process: packages are initialized in its first milliseconds.
 var processStart = time.Now()
 
+// writeOperations writes the durations of the kernel requests of all mounts, by operation.
 func (d *Daemon) writeOperations(w *metrics.Writer) {
 	w.Family("artifactfs_operation_duration_seconds", metrics.Histograms, "Duration of the requests of the kernel, of all mounts.")
 	d.latencies.Each(func(op string, h *metrics.Histogram) {
@@ -81,15 +83,16 @@ func (d *Daemon) writeOperations(w *metrics.Writer) {
 	})
 }
 
-// scraped is a mount as a scrape finds it.
+// scraped holds the values of one mount at a scrape.
 type scraped struct {
 	control.MountStatus
-	ops     map[string]uint64
-	store   *fetch.Store // nil while the mount is being prepared
-	label   metrics.Label
-	figures agent.Figures
+	ops     map[string]uint64 // number of kernel requests by operation
+	store   *fetch.Store      // nil while the mount is being prepared
+	label   metrics.Label     // directory of the mount
+	figures agent.Figures     // counters of the session
 }
 
+// scrape returns the values of all mounts, sorted by directory.
 func (d *Daemon) scrape(ctx context.Context) (all []scraped) {
 	for _, m := range d.list() {
 		s := scraped{MountStatus: m.statusSince(ctx, time.Now().Add(-metricsAge)), label: metrics.Label{Name: "mount", Value: m.dir}}
@@ -104,6 +107,7 @@ func (d *Daemon) scrape(ctx context.Context) (all []scraped) {
 	return all
 }
 
+// writeMounts writes the metrics that have the label of a mount.
 func writeMounts(w *metrics.Writer, mounts []scraped) {
 	w.Family("artifactfs_mounts", metrics.Gauge, "Mounts by state.")
 	for _, state := range []control.State{control.StatePreparing, control.StateMounted, control.StateDegraded, control.StateFailed} {
@@ -154,7 +158,7 @@ func writeMounts(w *metrics.Writer, mounts []scraped) {
 	}
 }
 
-// writePushes writes how mounts get on with their session remotes. Those of embedded ones push nothing.
+// writePushes writes the metrics of pushes to session remotes. Mounts with an embedded session remote push nothing.
 func writePushes(w *metrics.Writer, mounts []scraped, each func(name string, kind metrics.Kind, help string, value func(m *scraped) float64)) {
 	const prefix = "artifactfs_session_"
 	each(prefix+"pushes_total", metrics.Counter, "Attempts to push to the session remote, including those that found nothing to send.", func(m *scraped) float64 { return float64(m.figures.Pushed.Pushes) })
@@ -171,14 +175,16 @@ func writePushes(w *metrics.Writer, mounts []scraped, each func(name string, kin
 	}
 }
 
-// remoteFigures are those of all stores of one URL: there are several if they are asked with several tokens.
+// remoteFigures holds the sums over all stores of one URL. There are several stores of a URL if its mounts use different
+// credentials or options.
 type remoteFigures struct {
 	url                           string
 	stats                         fetch.Stats
-	up                            bool
+	up                            bool // no store of the URL has failed in its last request
 	waits, foreground, background metrics.Histogram
 }
 
+// remotes returns the sums of the stores of all mounts, one for each URL. A store that several mounts share counts once.
 func remotes(mounts []scraped) (all []*remoteFigures) {
 	seen, byURL := map[*fetch.Store]bool{}, map[string]*remoteFigures{}
 	for _, m := range mounts {
@@ -208,6 +214,7 @@ func remotes(mounts []scraped) (all []*remoteFigures) {
 	return all
 }
 
+// writeRemotes writes the metrics that have the label of a remote.
 func writeRemotes(w *metrics.Writer, mounts []scraped) {
 	all := remotes(mounts)
 	label := func(r *remoteFigures) metrics.Label { return metrics.Label{Name: "remote", Value: r.url} }

@@ -27,11 +27,12 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// mount is one working tree at one directory. Its fields stand in a struct for each phase of its life, in the order in which they are
-// set: what was requested, the start, what was acquired, serving, git's side of it, and the end.
+// mount is one working tree at one directory. Its fields are grouped into structs by the phase of its life in which they are
+// set: the request, the start, what was acquired, serving, the git side, and the end.
 //
-// Until state leaves control.StatePreparing only the goroutine that runs start, or succeed, may use the fields that are not said to be
-// guarded; after that they are frozen, and any goroutine may read them.
+// Some fields are guarded by mu or Daemon.mu; their comments say so. Until state leaves control.StatePreparing, only the
+// goroutine that runs start, or succeed for a takeover, may use the others. After that they are constant, and any goroutine may
+// read them.
 type mount struct {
 	daemon *Daemon
 	requested
@@ -41,113 +42,117 @@ type mount struct {
 	gitSide
 	ending
 
-	mu sync.Mutex // guards the fields of all phases that say so; see Daemon for the order of locks
+	mu sync.Mutex // guards the fields of all phases that name it; see package daemon for the lock order
 }
 
-// requested is what a mount is, and was asked to be.
+// requested holds the identity of a mount and its request.
 type requested struct {
-	id      string // of the home
-	dir     string
-	request control.MountRequest // as it was made: see requestNow
-	since   time.Time
-	session string // "" if nothing is kept; the id of all others is the session's name
-	parent  *mount // that this one is a submodule of; nil: it stands for itself
+	id      string               // name of the home directory
+	dir     string               // clean absolute path of the root
+	request control.MountRequest // the original request; requestNow has the current tokens
+	since   time.Time            // start of the mount, also of one that was taken over
+	session string               // name of the session, equal to id; "": the mount keeps no work
+	parent  *mount               // mount that has this one as a submodule; nil: this one is no submodule
 
-	login        *login // to the mounted remote; guarded by Daemon.mu
-	sessionLogin *login // to the session remote; nil: there is none; guarded by Daemon.mu
+	login        *login // credentials for the mounted remote; guarded by Daemon.mu
+	sessionLogin *login // credentials for the session remote; nil: there is no session remote; guarded by Daemon.mu
 }
 
-// starting is what the start of a mount begins with, and how it ended. A mount that is taken over has no abort and no origin.
+// starting holds the inputs of the start of a mount, and its result. abort does nothing in a mount that is taken over, and
+// from, far and known are nil.
 type starting struct {
-	abort   context.CancelFunc // ends the start
-	aborted bool               // the start was told to end; guarded by mu
-	started chan struct{}      // closed when the mount is served for the first time in this process
-	reply   control.MountReply // once started is closed; guarded by mu
-	before  fetch.Stats        // of the store when the mount began
+	abort   context.CancelFunc // cancels the start
+	aborted bool               // the start was cancelled by abort; guarded by mu
+	started chan struct{}      // closed when this process has mounted and reply is set
+	reply   control.MountReply // reply to the mount request, valid once started is closed; guarded by mu
+	before  fetch.Stats        // statistics of the store at the start of the mount
 
-	taking    chan struct{}      // closed when the takeover has ended; nil: the mount began in this process
-	inherited takeover.Inherited // from a predecessor, and not taken yet
+	taking    chan struct{}      // closed when the takeover has ended; nil: the mount was started in this process
+	inherited takeover.Inherited // descriptors of the predecessor that no part of the mount has taken yet
 
-	base       *statedir.Record     // of the mount that is restored; nil: what the request names is mounted
-	from       *origin              // checkpoint of a session of this host to begin with; nil: none
-	far        *farOrigin           // the same of a session remote; nil: none, or a predecessor began the mount
-	known      *knownSession        // session that is resumed, as read before the mount began; nil: nothing was read
-	newer      map[string]object.ID // refs of the session remote that are newer than that checkpoint
-	moved      map[string]bool      // those of them that the session itself has moved
-	resumed    bool                 // the session existed
-	otherOwner bool                 // the files of the session have another owner than was asked for
-	point      mountpoint.Point
+	base       *statedir.Record     // record of an earlier mount whose base commit is mounted again; nil: the request names the commit
+	from       *origin              // checkpoint of a session of this host to start from; nil: none
+	far        *farOrigin           // checkpoint of a session on a session remote to start from; nil: none
+	known      *knownSession        // metadata of the session to resume, if it was read before the start; nil: it was not
+	newer      map[string]object.ID // refs on the session remote that are newer than the checkpoint that the mount started from
+	moved      map[string]bool      // names of the refs in newer that the session itself has changed as well
+	resumed    bool                 // the session existed before the mount
+	otherOwner bool                 // the files of the session have another owner than the request names
+	point      mountpoint.Point     // directories that were created for the mount
 }
 
-// acquired is what a mount holds besides the kernel's part: its home, the store, and what is read from both.
+// acquired holds the resources of a mount other than those of the kernel: its home, the store, and what is read from both.
 type acquired struct {
-	home        *statedir.Home
-	record      statedir.Record // of the session
-	store       *fetch.Store
-	release     func()          // gives the store back
-	local       *fetch.Local    // objects of the git directory
-	owned       *fetch.Local    // objects of the session
-	second      *thin.Remote    // session remote; nil: none
-	forkObjects *fetch.Local    // objects of the session that this one was forked from; nil: none
-	forkRemote  *thin.Remote    // and its session remote
-	snap        *fetch.Snapshot // guarded by mu once the mount is served
-	view        *fetch.View
-	filters     *filter.Programs
-	shown       chan struct{} // holds one when another tree is shown than the one that was hydrated last
+	home        *statedir.Home   // directory of the mount below the state directory; locked
+	record      statedir.Record  // record of the session, as stored in the home
+	store       *fetch.Store     // shared with other mounts of the remote
+	release     func()           // releases the store
+	local       *fetch.Local     // objects in the git directory of the mount
+	owned       *fetch.Local     // objects in the repository of the session
+	second      *thin.Remote     // session remote; nil: none
+	forkObjects *fetch.Local     // objects fetched from forkRemote; nil: none
+	forkRemote  *thin.Remote     // session remote of the parent session; nil: none
+	snap        *fetch.Snapshot  // mounted commit; guarded by mu once the mount is served
+	view        *fetch.View      // converted contents of the trees
+	filters     *filter.Programs // programs that convert contents
+	shown       chan struct{}    // holds a value if the displayed tree has changed since the last prefetch
 }
 
-// serving is a mount while the kernel has it.
+// serving holds the parts of a mount that work while the kernel has it.
 type serving struct {
-	tree       *worktree.Tree
-	server     *fuse.Server
-	redirects  bind.Redirects
-	inside     *bind.GitDir // nil: .git is a file
-	submodules submodules
-	agent      *agent.Agent      // of its session
-	handover   takeover.Handover // to a successor
+	tree       *worktree.Tree    // base tree and overlay
+	server     *fuse.Server      // serves the requests of the kernel; nil: not mounted
+	redirects  bind.Redirects    // redirected directories
+	inside     *bind.GitDir      // git directory that is bind-mounted as .git; nil: .git is a file
+	submodules submodules        // mounts of submodules inside this one
+	agent      *agent.Agent      // makes and pushes the checkpoints of the session
+	handover   takeover.Handover // state and descriptors for a successor
 
-	work      sync.WaitGroup     // behind the mount
-	following chan struct{}      // one token, held while the remote is asked where the branch is
-	state     control.State      // guarded by mu
-	cancel    context.CancelFunc // ends the work behind the mount; nil: it is not served yet; guarded by mu
-	failures  map[string]error   // of the work behind the mount, by what was being done; guarded by mu
-	retried   chan struct{}      // closed, and made anew, when failed work is to be tried again at once; guarded by mu
-	restored  *restored          // not reported yet; nil: none; guarded by mu
+	work      sync.WaitGroup     // goroutines of the background work
+	following chan struct{}      // semaphore of one, held by refresh
+	state     control.State      // phase of the mount; guarded by mu
+	cancel    context.CancelFunc // ends the background work; nil: the mount is not served yet; guarded by mu
+	failures  map[string]error   // last errors of background work, by the name of the work; guarded by mu
+	retried   chan struct{}      // closed and replaced to repeat failed work at once; guarded by mu
+	restored  *restored          // finished restore whose reply no caller has received yet; nil: none; guarded by mu
 }
 
-// gitSide is what git commands in a mount use and wait for.
+// gitSide holds what git commands in a mount use and wait for.
 type gitSide struct {
 	git      stockGit // guarded by mu
-	gitReady bool     // guarded by mu
+	gitReady bool     // git commands work in the mount; guarded by mu
 
-	// Closed when the first try is over, whether it succeeded or not.
+	// Channels that are closed when the first try of creating the git directory, fetching history, or prefetching is over, even
+	// if it failed.
 	gitTried, historyTried, hydrateTried chan struct{}
 
-	passes    gitPass
+	passes    gitPass       // running git commands
 	hurry     atomic.Bool   // a git command waits for history
 	indexed   int64         // contents that the store had fetched when this process wrote git's index; negative: it did not
 	gitWanted chan struct{} // closed when a process waits for the git directory
-	wantGit   func()        // closes it
+	wantGit   func()        // closes gitWanted; may be called several times
 }
 
-// ending is how a mount is to end, and how it did.
+// ending holds how a mount is to end, and the result.
 type ending struct {
-	stopping bool          // guarded by mu
-	discard  bool          // the session is deleted; guarded by mu
-	trash    bool          // with discard: into the trash; guarded by mu
-	keepFor  time.Duration // how long the session is kept; 0: until it is deleted; guarded by mu
-	outcome  outcome       // frozen once gone is closed; guarded by mu
-	gone     chan struct{} // closed when nothing of the mount is left
+	stopping bool          // finish has been called; guarded by mu
+	discard  bool          // delete the session; guarded by mu
+	trash    bool          // with discard: move the session to the trash; guarded by mu
+	keepFor  time.Duration // how long to keep the session; 0: until it is deleted; guarded by mu
+	outcome  outcome       // what was kept of the work; guarded by mu, constant once gone is closed
+	gone     chan struct{} // closed when all parts of the mount have ended
 }
 
-// Mount mounts what r asks for and returns once the root of the working tree is readable, or what r.Wait names has been fetched. After
-// an error, or if ctx ends, nothing of the mount is left. It is safe for concurrent use.
+// Mount mounts what r requests. It returns once the root of the working tree is readable, or what r.Wait names has been
+// fetched. If it returns an error, or ctx ends, it has undone the mount. A repeated request with the same r.Nonce waits for the
+// first and returns its reply. Mount is safe for concurrent use.
 func (d *Daemon) Mount(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error) {
 	_, reply, err := d.mount(ctx, r, beginning{}, progress)
 	return reply, err
 }
 
-// mount is Mount. b says what the mount begins with, if that is not what r names: a submodule, a mount that is restored, a checkpoint.
+// mount is Mount with the additional input b: the parent mount of a submodule, or the checkpoint or earlier record that the
+// mount starts from. It returns the mount, too.
 func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b beginning, progress func(control.Progress)) (*mount, control.MountReply, error) {
 	start := time.Now()
 	ctx, abort := context.WithCancel(ctx)
@@ -185,7 +190,7 @@ func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b beginning,
 		}
 	}
 	if err != nil {
-		if ctx.Err() != nil { // whatever else went wrong, this is why
+		if ctx.Err() != nil { // the other error is a consequence of the cancellation
 			err = ctx.Err()
 		}
 		if stopErr := m.takeDown(context.WithoutCancel(ctx), true); stopErr != nil {
@@ -200,11 +205,12 @@ func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b beginning,
 	return m, reply, nil
 }
 
-// reserve adds a new mount to the registry, so that its directory is mounted once: mountpoint.ErrAlreadyMounted otherwise.
+// reserve adds a new mount to the registry in state preparing, so that no other request can mount its directory meanwhile. It
+// returns mountpoint.ErrAlreadyMounted if the directory has a mount. abort cancels the start.
 func (d *Daemon) reserve(r control.MountRequest, b beginning, abort context.CancelFunc) (*mount, error) {
 	id, dir := r.Session, filepath.Clean(r.Dir)
 	if r.At != "" {
-		id = "" // the session itself may be mounted beside it
+		id = "" // a mount of a checkpoint has a home of its own, since the session may be mounted too
 	} else if id == "" && !r.ReadOnly {
 		id = statedir.SessionName(statedir.WithoutSecrets(r.Remote), dir)
 	}
@@ -228,7 +234,7 @@ func (d *Daemon) reserve(r control.MountRequest, b beginning, abort context.Canc
 	return m, nil
 }
 
-// newMount returns a mount that is in no registry yet and holds nothing.
+// newMount returns a mount that is not in the registry and holds no resources.
 func (d *Daemon) newMount(r control.MountRequest, id, dir string, since time.Time) *mount {
 	m := &mount{
 		daemon:    d,
@@ -250,12 +256,12 @@ func (d *Daemon) newMount(r control.MountRequest, id, dir string, since time.Tim
 	return m
 }
 
-// leaveWait is how long a new mount waits for the end of one at its directory that the kernel has unmounted already.
+// leaveWait is how long a mount request waits for the end of an earlier mount at its directory.
 const leaveWait = 10 * time.Second
 
-// awaitEarlier waits for the end of a mount at the directory of a request that is about to end, and returns nil. It returns a mount
-// that the same request, by its nonce, has made already: its reply did not reach the caller. Any other mount there is
-// mountpoint.ErrAlreadyMounted.
+// awaitEarlier waits until an earlier mount at the directory of r that is ending has ended, and returns nil. If a request with
+// the same nonce has made the mount, it returns that mount: the caller repeats a request whose reply was lost. It returns
+// mountpoint.ErrAlreadyMounted for any other mount, and after leaveWait.
 func (d *Daemon) awaitEarlier(ctx context.Context, r control.MountRequest) (*mount, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, leaveWait, mountpoint.ErrAlreadyMounted)
 	defer cancel()
@@ -275,10 +281,10 @@ func (d *Daemon) awaitEarlier(ctx context.Context, r control.MountRequest) (*mou
 		}
 		served := m.served()
 		switch {
-		case m.isEnding(served): // it is removed soon
+		case m.isEnding(served): // wait until it has left the registry
 		case served && asked:
 			return m, nil
-		case !served && asked: // it does not know yet that its caller is gone
+		case !served && asked: // the first try of the request is still starting: wait until it is served or gone
 		default:
 			return nil, mountpoint.ErrAlreadyMounted
 		}
@@ -295,7 +301,7 @@ func (d *Daemon) awaitEarlier(ctx context.Context, r control.MountRequest) (*mou
 	}
 }
 
-// isEnding reports whether a mount is being unmounted, or was served and the kernel has unmounted it.
+// isEnding reports whether a mount is being unmounted, or was served and the kernel no longer has it.
 func (m *mount) isEnding(served bool) bool {
 	m.mu.Lock()
 	stopping := m.stopping
@@ -303,7 +309,8 @@ func (m *mount) isEnding(served bool) bool {
 	return stopping || served && !m.mounted()
 }
 
-// awaitTakeover waits until the mount of a predecessor is taken over or removed. It returns the error of ctx if that ends before.
+// awaitTakeover waits until the takeover of the mount has ended, whether it succeeded or not. It returns the error of ctx if
+// ctx ends before. It returns at once if the mount was started in this process.
 func (m *mount) awaitTakeover(ctx context.Context) error {
 	if m.taking == nil {
 		return nil
@@ -316,12 +323,13 @@ func (m *mount) awaitTakeover(ctx context.Context) error {
 	}
 }
 
-// Unmount unmounts the mount at a directory. A busy mount is an error that changes nothing, unless r.Detach is set. If changes could
-// not be written the mount is gone, and the error says so. It is safe for concurrent use.
+// Unmount unmounts the mount at r.Dir. A busy mount is an error that changes nothing, unless r.Detach is set. If changes could
+// not be written to the state directory, the mount is gone, and the error reports that. The reply names the session that was
+// kept and the refs that are pending. Unmount is safe for concurrent use.
 func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control.UnmountReply, error) {
 	m, ok := d.find(r.Dir)
 	if !ok || m.dir != filepath.Clean(r.Dir) {
-		if m, ok = d.departed.remove(filepath.Clean(r.Dir)); !ok { // it ended while no process served the caller
+		if m, ok = d.departed.remove(filepath.Clean(r.Dir)); !ok { // a mount that ended during a takeover
 			if d.failures.Forget(filepath.Clean(r.Dir), nil) {
 				return control.UnmountReply{Dir: filepath.Clean(r.Dir)}, nil
 			}
@@ -334,7 +342,7 @@ func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control
 	followed := !r.Discard && m.onlyFollowed(ctx)
 	m.setEnd(r.Discard || followed, r.Trash && !followed, r.Keep)
 	if m.agent.SetPatience(r.Timeout); r.Discard {
-		m.agent.SetPatience(-1) // it is deleted on the session remote
+		m.agent.SetPatience(-1) // no wait for a push: the session is about to be deleted on the session remote
 	}
 	if err := m.stop(ctx, r.Detach); err != nil {
 		m.setEnd(false, false, 0)
@@ -361,7 +369,8 @@ func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control
 	return reply, nil
 }
 
-// setEnd sets what becomes of the session when the mount ends.
+// setEnd sets whether the session is discarded when the mount ends, whether into the trash, and how long it is kept. It stores
+// that for a successor too, which may have to finish the unmount.
 func (m *mount) setEnd(discard, trash bool, keep time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
