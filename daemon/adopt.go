@@ -37,6 +37,7 @@ func (m *mount) adopt(ctx context.Context, of, at, id string) (a adopted, err er
 	if err != nil {
 		return a, err
 	}
+	// A checkpoint of the mount's own session is already in this repository.
 	if of == m.session && at == "" {
 		if a.point, err = findPoint(ctx, repo, m, id); err == nil {
 			a.meta, _, err = session.ReadMeta(repo, m.session)
@@ -94,6 +95,7 @@ func (m *mount) adoptHere(ctx context.Context, repo *session.Repo, of, id string
 	if err != nil {
 		return a, fmt.Errorf("share the objects of session %s: %w", h.session, err)
 	}
+	// The other session may itself have contents only on its session remote, for example if it was resumed from there.
 	if at, _ := sessionURL(control.MountRequest{Remote: h.record.Remote, SessionOptions: h.carried}); at != "" {
 		return a, m.adoptContents(ctx, at, h.session, a.point)
 	}
@@ -132,6 +134,7 @@ func (m *mount) adoptFar(ctx context.Context, repo *session.Repo, of, at, id str
 		return a, err
 	}
 	r := fetch.FetchRequest{From: far.Remote(), Wants: []object.ID{a.point.Commit}}
+	// The session remote need not send what the base commit reaches, if this repository has that commit.
 	if base, err := object.ParseID(a.meta.Base); err == nil {
 		if _, err := repo.Commit(base); err == nil {
 			r.Haves = []object.ID{base}
@@ -182,7 +185,8 @@ func (m *mount) adoptFrom(ctx context.Context, remote mirror.Remote, p session.P
 		m.owned.Expect(ids)
 		return nil
 	}
-	if _, err := m.owned.Fetch(ctx, fetch.FetchRequest{From: remote, Wants: ids}); err != nil { // contents of the mounted remote are fetched from it when they are read
+	// A failure is not fatal: contents that the mounted remote has as well are fetched from there when they are read.
+	if _, err := m.owned.Fetch(ctx, fetch.FetchRequest{From: remote, Wants: ids}); err != nil {
 		m.daemon.log.Info("fetch contents of another session", zap.String("session", m.session), zap.Error(err))
 	}
 	return nil

@@ -29,6 +29,7 @@ var errLocked = errors.New("a lock is held for too long")
 func (d *Daemon) Alive(ctx context.Context) error {
 	done := make(chan struct{})
 	at := make(chan string, 1) // name of what is being locked
+	// ask replaces the name in at, whether or not it was read.
 	ask := func(what string) {
 		select {
 		case <-at:

@@ -70,6 +70,7 @@ func (m *mount) goBehind(before takeover.State) bool {
 		if before.History {
 			m.store.SetHistoryComplete()
 		}
+		// The predecessor has fetched the history, or there is none to fetch.
 		if before.History || git == nil || m.request.History == control.HistoryNone || m.snapshot().Commit.IsZero() {
 			close(m.historyTried)
 			return
@@ -86,13 +87,14 @@ func (m *mount) goBehind(before takeover.State) bool {
 			budget = DefaultBudget
 		}
 		if m.request.Prefetch == control.PrefetchAll {
-			budget = 0
+			budget = 0 // no limit
 		}
 		hydrate := func() error { return m.view.Prefetch(ctx, fetch.PrefetchPolicy(m.request.Prefetch), budget) }
 		if before.Hydrated {
 			close(m.hydrateTried)
 		} else {
-			if m.snapshot().Local && m.request.Wait != control.WaitAll { // all contents may be on this host, and then only the walk of the tree remains
+			// All contents may be on this host. Then only the walk of the tree remains, and no caller waits for that.
+			if m.snapshot().Local && m.request.Wait != control.WaitAll {
 				m.daemon.turns.calm(ctx, nil, nil)
 			}
 			m.persist(ctx, "prefetch", m.hydrateTried, hydrate)
@@ -101,6 +103,7 @@ func (m *mount) goBehind(before takeover.State) bool {
 			if ctx.Err() == nil {
 				m.handover.Update(func(h *takeover.State) { h.Hydrated = true })
 			}
+			// After a switch or a move the mount shows another tree, whose contents are prefetched as well.
 			if !m.showsOther(ctx) {
 				return
 			}
@@ -109,7 +112,8 @@ func (m *mount) goBehind(before takeover.State) bool {
 		}
 	})
 	if m.taking != nil {
-		m.behind("mount redirected directories", func() { // not before serving: bind mounts look up paths in the mount, and block on a lock of its files
+		// Bind mounts look up paths in the mount, where a program may hold a lock, so this must not delay the takeover.
+		m.behind("mount redirected directories", func() {
 			m.note("mount the git directory", m.inside.Bind())
 			m.redirects.BindAgain(ctx, m.server)
 		})
@@ -145,6 +149,7 @@ func (m *mount) afterOthers(ctx context.Context) {
 // success. If ctx ends first, tried stays open; those goroutines wait for m.gone too.
 func (m *mount) persist(ctx context.Context, what string, tried chan<- struct{}, work func() error) {
 	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
+		// Both channels are read before the call, so that an event during the call is not missed.
 		recovered := m.store.Recovered()
 		m.mu.Lock()
 		retried := m.retried

@@ -103,10 +103,12 @@ func (c *comparing) open(ctx context.Context, r control.CompareSide, dir string)
 	} else if s.meta, _, err = session.ReadMeta(o.repo, o.session); err != nil {
 		return err
 	}
+	// Trees of different repositories have no common base to compare with.
 	if len(c.sides) > 0 && c.sides[0].meta.Remote != s.meta.Remote {
 		return fmt.Errorf("%w: %s", fault.ErrOtherRemote, s.meta.Remote)
 	}
 	s.reply.Checkpoint, s.reply.Base, s.reply.Users = o.shown(s.point), s.meta.Base, []string{}
+	// Users lists the distinct actors of the session's transitions, each once.
 	for _, t := range s.meta.Transitions {
 		if t.Actor != "" && !slices.Contains(s.reply.Users, t.Actor) {
 			s.reply.Users = append(s.reply.Users, t.Actor)
@@ -141,6 +143,7 @@ func (c *comparing) compare(ctx context.Context, reply *control.SessionCompareRe
 		return err
 	}
 	for _, s := range c.sides {
+		// With a common fork point the changes of every side are counted from it, else from the base commit of its session.
 		if s.base = fork.Tree; all {
 			s.reply.BaseCheckpoint = fork.Session + "@" + string(fork.ID)
 		} else if s.base, err = s.o.baseTree(ctx); err != nil {
@@ -156,6 +159,7 @@ func (c *comparing) compare(ctx context.Context, reply *control.SessionCompareRe
 			return fmt.Errorf("compare %s@%s with its base: %w", s.point.Session, s.point.ID, err)
 		}
 	}
+	// pairs adds the contents that the merges need to c.merged, which provide then fetches.
 	pairs, err := c.pairs(ctx)
 	if err != nil {
 		return err
@@ -199,6 +203,7 @@ func (c *comparing) tree(ctx context.Context, id object.ID) ([]object.TreeEntry,
 			return entries, nil
 		}
 	}
+	// No repository on this host has the tree: o.tree may send a request.
 	var last error
 	for _, s := range c.sides {
 		entries, err := s.o.tree(ctx, id)
@@ -221,6 +226,7 @@ func (c *comparing) forkPoint(ctx context.Context, sides []*compareSide) (p sess
 			from = s.meta.From
 		}
 	}
+	// Meta.From is "SESSION CHECKPOINT". Every side must be a fork of that checkpoint, or be of the parent session.
 	name, id, _ := strings.Cut(from, " ")
 	for _, s := range sides {
 		switch {
@@ -273,6 +279,7 @@ func (c *comparing) commonTree(ctx context.Context, a, b *compareSide) (object.I
 	if err1 != nil || err2 != nil { // a session that started on an unborn branch has no base commit
 		return object.ID{}, nil
 	}
+	// The sessions have different base commits. Only the mounted remote has the history between them.
 	m, err := c.mirrorOf(ctx, a)
 	if err != nil {
 		return object.ID{}, err
@@ -306,6 +313,7 @@ func (c *comparing) mirrorOf(ctx context.Context, s *compareSide) (*mirror.Mirro
 		return m, nil
 	}
 	r := control.MountRequest{Remote: url, SessionOptions: control.SessionOptions{Remote: control.RemoteOrigin}}
+	// A mounted side has credentials for the mounted remote.
 	for _, s := range c.sides {
 		if s.o.mount != nil {
 			r = s.o.mount.requestNow()

@@ -97,6 +97,7 @@ func (c *comparing) missing(ctx context.Context, ids []object.ID) (lacks []objec
 	if err != nil {
 		return nil, err
 	}
+	// cat-file prints "ID missing" for an object that it does not find.
 	for line := range strings.Lines(string(out)) {
 		if text, ok := strings.CutSuffix(line, " missing\n"); ok {
 			if id, err := object.ParseID(text); err == nil && !slices.Contains(lacks, id) {
@@ -119,6 +120,7 @@ func (c *comparing) count(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		// diff-tree prints the numbers of added and removed lines of each path.
 		addLines(r.Changes, out)
 		for _, change := range r.Changes {
 			switch change.Status {
@@ -129,7 +131,7 @@ func (c *comparing) count(ctx context.Context) error {
 			default:
 				r.Modified++
 			}
-			if change.Added >= 0 {
+			if change.Added >= 0 { // negative for binary files
 				r.LinesAdded, r.LinesRemoved = r.LinesAdded+change.Added, r.LinesRemoved+change.Removed
 			}
 		}
@@ -153,6 +155,8 @@ func (c *comparing) shared(ctx context.Context, pairs []comparedPair) ([]control
 		if err != nil {
 			return nil, err
 		}
+		// set adds the verdict of pair p for a path. The verdict of the path over all pairs is the worst one: conflict is worse
+		// than clean, and clean than same.
 		set := func(path string, v control.Verdict) {
 			at := paths[path]
 			if at == nil {
@@ -177,6 +181,7 @@ func (c *comparing) shared(ctx context.Context, pairs []comparedPair) ([]control
 				set(path, control.VerdictClean)
 			}
 		}
+		// A rename, or a file in the place of a directory, can cause a conflict at a path that only one side changed.
 		for _, path := range conflicts {
 			set(path, control.VerdictConflict)
 		}
@@ -186,6 +191,7 @@ func (c *comparing) shared(ctx context.Context, pairs []comparedPair) ([]control
 		slices.SortFunc(at.Pairs, func(x, y control.SharedPair) int { return (x.A-y.A)*len(c.sides) + x.B - y.B })
 		all = append(all, *at)
 	}
+	// Maps have no order: sort for a stable reply.
 	slices.SortFunc(all, func(x, y control.SharedPath) int { return strings.Compare(x.Path, y.Path) })
 	return all, nil
 }
@@ -193,9 +199,11 @@ func (c *comparing) shared(ctx context.Context, pairs []comparedPair) ([]control
 // conflicts makes git merge a pair of sides in the scratch repository, and returns the paths with conflicts.
 func (c *comparing) conflicts(ctx context.Context, p comparedPair) ([]string, error) {
 	ours, theirs := c.sides[p.a].point.Tree, c.sides[p.b].point.Tree
+	// If both sides are equal, or one has not changed anything, git has nothing to merge.
 	if ours == theirs || ours == p.base || theirs == p.base {
 		return nil, nil
 	}
+	// git merge-tree finds the merge base from commits, so the trees get temporary ones.
 	objects, us, them, err := commitsToMerge(c.scratch.Format(), p.base, ours, theirs)
 	if err != nil {
 		return nil, err
@@ -203,6 +211,7 @@ func (c *comparing) conflicts(ctx context.Context, p comparedPair) ([]string, er
 	if err := c.scratch.Write(ctx, objects); err != nil {
 		return nil, err
 	}
+	// Without all contents on this host, git would fetch them one by one to detect renames. Exit status 1 reports conflicts.
 	out, err := c.git(ctx, c.scratch.Dir(), "-c", "merge.renames="+strconv.FormatBool(p.renames), "merge-tree", "--write-tree", "-z", "--messages", us.String(), them.String())
 	if err != nil && !gitcmd.Exited(err, 1) {
 		return nil, err
@@ -232,6 +241,7 @@ func (c *comparing) gitOn(ctx context.Context, dir, in string, args ...string) (
 			add(o.mount.gitPath())
 		}
 	}
+	// Mirrors of mounted remotes have the merge bases that no session has.
 	for _, m := range c.mirrors {
 		add(m.Dir())
 	}

@@ -90,7 +90,8 @@ func (m *mount) runHook(ctx context.Context, url, format string) (out string, er
 	cmd := exec.CommandContext(ctx, r.CreateRemote[0], r.CreateRemote[1:]...)
 	cmd.Dir, cmd.WaitDelay = "/", time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // the negative number is the process group: children of the command too
+	// The command has a process group of its own, which the negative number addresses: its children are killed, too.
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.Env = append(append(os.Environ(), environment(r)...), "ARTIFACTFS_SESSION_REMOTE="+url, "ARTIFACTFS_SESSION="+r.Session,
 		"ARTIFACTFS_REMOTE="+m.store.URL(), "ARTIFACTFS_OBJECT_FORMAT="+format)
 	given := sessionGiven(r, r.SessionOptions.Remote)
@@ -105,6 +106,8 @@ func (m *mount) runHook(ctx context.Context, url, format string) (out string, er
 		err = cause
 	}
 	out = text.String()
+	// The first three are secrets of any length. Of the arguments only long ones are replaced, since short ones, such as
+	// options, may occur in the output by chance.
 	for i, secret := range append([]string{given.token, given.password, string(r.Token)}, r.CreateRemote[1:]...) {
 		if secret != "" && (i < 3 || len(secret) >= shortestSecret) {
 			out = strings.ReplaceAll(out, secret, "***")

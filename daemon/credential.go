@@ -43,6 +43,7 @@ func (d *Daemon) SetCredential(ctx context.Context, r control.CredentialRequest)
 		d.mu.Unlock()
 	}
 	reply.Dir = m.dir
+	// ssh and local remotes take no token.
 	if l == nil || r.Session && m.second == nil || !isWeb(l.given.place) {
 		return reply, &control.Error{Code: control.ExitUsage, Verb: "credential", Object: m.dir, Cause: "there is no remote that takes a token: only http and https ones do",
 			Hint: "ssh uses keys: see ssh-add(1)"}
@@ -52,6 +53,7 @@ func (d *Daemon) SetCredential(ctx context.Context, r control.CredentialRequest)
 	}
 	reply.Remote = statedir.WithoutSecrets(at)
 	err := d.tryToken(ctx, withUser(at, l.given.user), environment(m.request), r)
+	// Only a definite refusal is an error. If the remote cannot be reached, the token may still be valid.
 	refused := errors.Is(err, transport.ErrAuth) || errors.Is(err, transport.ErrForbidden) || errors.Is(err, transport.ErrNotFound)
 	if refused || ctx.Err() != nil {
 		e := fault.Explain("log in to", reply.Remote, err)
@@ -92,6 +94,7 @@ func (d *Daemon) tryToken(ctx context.Context, at string, env transport.Environm
 func (d *Daemon) renew(ctx context.Context, l *login, token, file string) []string {
 	l.Renew(token, file)
 	d.mu.Lock()
+	// given is what later mounts are compared with: those with the new token share this login.
 	l.given.token, l.given.file, l.given.password = token, file, ""
 	var users []*mount
 	for _, m := range d.mounts {
@@ -103,6 +106,7 @@ func (d *Daemon) renew(ctx context.Context, l *login, token, file string) []stri
 	var dirs []string
 	for _, m := range users {
 		now := m.requestNow()
+		// A successor must start with the new credentials.
 		m.handover.Update(func(h *takeover.State) {
 			h.Request.Remote, h.Request.Token, h.Request.TokenFile = now.Remote, now.Token, now.TokenFile
 			h.Request.SessionOptions.Remote, h.Request.SessionToken, h.Request.SessionTokenFile = now.SessionOptions.Remote, now.SessionToken, now.SessionTokenFile
@@ -110,7 +114,7 @@ func (d *Daemon) renew(ctx context.Context, l *login, token, file string) []stri
 		if err := m.writeLogins(ctx); err != nil {
 			d.log.Warn("set up logins of git", zap.String("dir", m.dir), zap.Error(err))
 		}
-		m.retry()
+		m.retry() // work that failed with the old token
 		dirs = append(dirs, m.dir)
 	}
 	slices.Sort(dirs)

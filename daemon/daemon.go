@@ -84,7 +84,7 @@ type Daemon struct {
 	end      context.CancelFunc // cancels ctx
 	behind   sync.WaitGroup     // background work of the daemon itself
 	creating sync.Mutex         // held while the command of a request creates a session remote
-	served   chan struct{}      // closed when all mounts that were taken over are served again, except those that killed predecessors
+	served   chan struct{}      // closed when the takeover of all mounts has ended, except of those that killed predecessors
 	resuming sync.WaitGroup     // work that takes over the mounts of the predecessor
 
 	memory *cache.Memory // cache of trees and small contents in memory, of all stores
@@ -144,7 +144,7 @@ func New(c Config) (*Daemon, error) {
 		stores: map[storeKey]*sharedStore{}, mounts: map[string]*mount{}, idle: idle, taken: c.Takeovers,
 		turns: turns{turn: make(chan struct{}, 1)},
 	}
-	d.memoryLimit = debug.SetMemoryLimit(-1)
+	d.memoryLimit = debug.SetMemoryLimit(-1) // a negative argument returns the limit without changing it
 	d.ctx, d.end = context.WithCancel(context.Background())
 	if len(c.Kept) > 0 {
 		d.log.Info("took over the mounts", zap.String("reason", c.Reason), zap.Int("takeovers", c.Takeovers), zap.Int("kept", len(c.Kept)))
@@ -306,6 +306,7 @@ func (d *Daemon) store(m *mount) (s *fetch.Store, release func(), err error) {
 	dir := statedir.StoreName(remote.URL())
 	key := storeKey{dir, r.Remote, m.login, environment(r).Fingerprint(), r.Timeout}
 	d.mu.Lock()
+	// The first user opens the store without holding mu. Other users wait for opened.
 	shared, ok := d.stores[key]
 	if !ok {
 		shared = &sharedStore{opened: make(chan struct{})}

@@ -20,6 +20,7 @@ const flushTime = 10 * time.Second
 // being prepared, stop cancels its start and waits until the goroutine of the start has taken the mount down, or ctx ends.
 func (m *mount) stop(ctx context.Context, force bool) error {
 	m.mu.Lock()
+	// goBehind sets StateMounted under the same lock, and only if aborted is not set: one of the two always stops the mount.
 	preparing := m.state == control.StatePreparing
 	m.aborted = m.aborted || preparing
 	m.mu.Unlock()

@@ -40,6 +40,7 @@ func (d *Daemon) mirrorFor(ctx context.Context, r control.MountRequest) (*mirror
 	if remote == nil {
 		return nil, statedir.ErrNoSession
 	}
+	// A session remote may refer to the mounted remote for the history that it does not store.
 	origin := func(url string) (mirror.Remote, error) {
 		o, _, err := d.sessionRemote(control.MountRequest{Remote: url, SessionOptions: control.SessionOptions{Remote: control.RemoteOrigin}})
 		return o, err
@@ -198,6 +199,7 @@ func (o *opened) farInfo() control.SessionInfo {
 	if meta.Interrupted() {
 		i.State = string(session.Paused)
 	}
+	// The lane that its writer has not left is the current one.
 	for _, l := range meta.Lanes {
 		if l.Left == nil {
 			i.Lane = l.Name
@@ -211,6 +213,7 @@ func (o *opened) farInfo() control.SessionInfo {
 		return i
 	}
 	i.Checkpoints = int64(len(points))
+	// The newest checkpoint is the first.
 	last := o.shown(points[0])
 	i.Last = &last
 	agent.ShowNewest(&i.SessionStatus, points[0])

@@ -27,6 +27,8 @@ func (m *mount) fillIndex(ctx context.Context, filled bool) {
 	if !m.tried(ctx, m.gitTried) || !m.tried(ctx, m.hydrateTried) {
 		return
 	}
+	// last is the number of fetched contents at the last fill, arrived the store's counter of received contents at the last
+	// check.
 	last, arrived := -1, m.indexed
 	if filled {
 		arrived = m.before.Blobs

@@ -63,7 +63,8 @@ func (m *mount) follow(ctx context.Context) {
 		}
 		m.note("follow the remote", err)
 		select {
-		case <-time.After(interval - interval/10 + rand.N(interval/5+1)): // random, so that mounts started together do not send requests at the same time
+		// The pause is random within 10 %, so that mounts started together do not send requests at the same time.
+		case <-time.After(interval - interval/10 + rand.N(interval/5+1)):
 		case <-ctx.Done():
 			return
 		}
@@ -121,6 +122,7 @@ func (m *mount) refresh(ctx context.Context) (reply control.RefreshReply, err er
 	if err != nil {
 		return reply, err
 	}
+	// The store gets the commit before the ref is set, so that git never sees a ref to a missing commit.
 	if !m.store.HasCommit(tip) {
 		if err := m.store.Advance(ctx, ref, tip, from.Commit); err != nil {
 			return reply, fault.Remote(err)

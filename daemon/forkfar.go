@@ -23,6 +23,7 @@ type farOrigin struct {
 // the checkpoint itself and creates no session.
 func (d *Daemon) forkFar(ctx context.Context, r control.ForkRequest, progress func(control.Progress)) (control.MountReply, error) {
 	to := r.Mount
+	// A read-only mount needs no session of its own: it shows the checkpoint of the parent session.
 	if to.ReadOnly {
 		to.Remote, to.Ref, to.Session, to.At, to.SessionOptions.Remote = "", "", r.Of, r.ID, r.SessionRemote
 		if to.At == "" {
@@ -39,6 +40,7 @@ func (d *Daemon) forkFar(ctx context.Context, r control.ForkRequest, progress fu
 	if to.Remote == "" {
 		to.Remote = from.Meta.Remote
 	}
+	// By default the fork is pushed to the session remote of its parent.
 	if to.SessionOptions.Remote == "" {
 		to.SessionOptions.Remote = r.SessionRemote
 	}

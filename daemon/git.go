@@ -106,7 +106,7 @@ func (m *mount) writeIndex(ctx context.Context, dir *gitdir.Dir, o gitdir.IndexO
 			return err
 		}
 	}
-	came := m.store.Stats().Blobs
+	came := m.store.Stats().Blobs // before the walk: contents fetched during it may be missing in the index
 	err := dir.WriteIndex(ctx, o, m.walkBase)
 	if err == nil {
 		m.indexed = came
@@ -146,6 +146,7 @@ func (m *mount) gitOptions(ctx context.Context, snap *fetch.Snapshot) (gitdir.Op
 	if err != nil {
 		return gitdir.Options{}, fmt.Errorf("find own program: %w", err)
 	}
+	// The mount works without git commands, so a missing git is no error.
 	version, err := gitdir.InstalledGit(ctx)
 	if err != nil {
 		m.daemon.log.Info("no git", zap.Error(err))
@@ -290,7 +291,7 @@ func (m *mount) ignoreFiles(ctx context.Context) (rules map[string][]byte, files
 	rules = make(map[string][]byte, len(blobs))
 	for _, b := range blobs {
 		if !m.view.IsFetched(b) {
-			continue
+			continue // git reads it when it needs it
 		}
 		content, readErr := m.readIgnoreFile(ctx, b)
 		if readErr != nil {
@@ -327,6 +328,7 @@ var listing = []string{"ls", "find", "stat", "tree", "du", "rm", "fd", "bash", "
 // expected to want. It also lets a checkpoint be made before a command that discards work. done means that no lookup has to
 // wait any more.
 func (m *mount) awaitGit(ctx context.Context, pid uint32) (done bool) {
+	// The thread that bind-mounts the git directory looks up .git itself.
 	if m.inside.Mounts(pid) {
 		return false
 	}
@@ -364,9 +366,11 @@ func (m *mount) awaitGit(ctx context.Context, pid uint32) (done bool) {
 	default:
 		return false
 	}
+	// Checkpoints before risky commands need every lookup, and so do commands that may want trees that are missing.
 	if m.agent.Guards() || !m.snapshot().Whole() {
 		return false
 	}
+	// Once all contents are on this host, there is nothing to wait for.
 	h := m.view.Counts(ctx)
 	return h.Fetched == h.Blobs
 }

@@ -69,6 +69,7 @@ func makeBare(ctx context.Context, at string, f object.Format) error {
 	if err := gitcmd.Run(cmd); err != nil {
 		return err
 	}
+	// rename(2) replaces an empty directory, and fails if another process has created the repository meanwhile.
 	err = os.Rename(temp, at)
 	if errors.Is(err, fs.ErrExist) || errors.Is(err, syscall.ENOTEMPTY) {
 		return nil

@@ -72,6 +72,7 @@ func (m *mount) merge(ctx context.Context, r control.MergeRequest) (reply contro
 		return reply, err
 	}
 	name := r.Of + "@" + string(w.theirs.point.ID)
+	// This checkpoint undoes the merge.
 	if w.now, _, err = m.agent.Capture(ctx, session.Restore, "before the merge of "+name); err != nil {
 		return reply, err
 	}
@@ -79,6 +80,7 @@ func (m *mount) merge(ctx context.Context, r control.MergeRequest) (reply contro
 	if err != nil {
 		return reply, err
 	}
+	// Special has the index entries with conflict stages of an earlier merge.
 	if slices.ContainsFunc(state.Index.Special, func(e session.IndexEntry) bool { return e.Stage != 0 }) {
 		return reply, fault.ErrConflicts
 	}
@@ -102,6 +104,7 @@ func (m *mount) merge(ctx context.Context, r control.MergeRequest) (reply contro
 	if err != nil || len(paths) == 0 {
 		return reply, err
 	}
+	// restore writes an intent to the journal, so that a successor completes it if this process dies.
 	done, err := m.restore(ctx, control.RestoreRequest{Dir: m.dir, ID: string(merged.ID), Paths: paths, Staged: true, Nonce: r.Nonce})
 	if err != nil {
 		return reply, err
@@ -119,6 +122,7 @@ func (w *merging) commonTree(ctx context.Context) (object.ID, error) {
 	if err != nil {
 		return object.ID{}, err
 	}
+	// Meta.From is "SESSION CHECKPOINT".
 	parent, id, _ := strings.Cut(w.theirs.meta.From, " ")
 	ourParent, _, _ := strings.Cut(ours.From, " ")
 	switch {
@@ -190,6 +194,8 @@ func (w *merging) mergeTrees(ctx context.Context, name string) error {
 	if f == object.SHA1 {
 		config = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
 	}
+	// git puts the names of refs into conflict markers, so theirs has a ref with the name of the other checkpoint. The file
+	// objects/x is only for its directory.
 	for file, text := range map[string]string{"HEAD": ours.String() + "\n", "refs/heads/" + name: theirs.String() + "\n", "objects/x": "", "config": config} {
 		if err = os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o755); err == nil {
 			err = os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600)
@@ -199,6 +205,7 @@ func (w *merging) mergeTrees(ctx context.Context, name string) error {
 		}
 	}
 	out, err := w.git(ctx, dir, nil, nil, "merge-tree", "--write-tree", "-z", "--messages", "HEAD", name)
+	// Exit status 1 reports conflicts.
 	if err != nil && !gitcmd.Exited(err, 1) {
 		return err
 	}
@@ -264,6 +271,7 @@ func (w *merging) record(ctx context.Context, state session.State) (paths []stri
 		return nil, p, err
 	}
 	entry := entriesOf(ctx, w.m.view.Tree, w.result)
+	// A conflicted path leaves the tree of the index; its stages are in Special. It is restored even if its contents are equal.
 	for _, path := range conflicted {
 		fmt.Fprintf(&edits, "0 %s\t%s\x00", zero, path)
 		if there[path] {

@@ -31,6 +31,7 @@ func (d *Daemon) WriteMetrics(ctx context.Context, out io.Writer) error {
 	writeMounts(w, mounts)
 	writeRemotes(w, mounts)
 	usage := d.blobs.Usage()
+	// one writes a metric family with a single sample without labels.
 	one := func(name string, kind metrics.Kind, help string, v float64) {
 		w.Family(name, kind, help)
 		w.Sample(v)
@@ -48,6 +49,7 @@ func (d *Daemon) WriteMetrics(ctx context.Context, out io.Writer) error {
 
 // writeProcess writes the metrics of this process, under the names that the client libraries of Prometheus use.
 func (d *Daemon) writeProcess(w *metrics.Writer) {
+	// one writes a metric family with a single sample without labels.
 	one := func(name string, kind metrics.Kind, help string, v float64) {
 		w.Family(name, kind, help)
 		w.Sample(v)
@@ -110,6 +112,7 @@ func (d *Daemon) scrape(ctx context.Context) (all []scraped) {
 // writeMounts writes the metrics that have the label of a mount.
 func writeMounts(w *metrics.Writer, mounts []scraped) {
 	w.Family("artifactfs_mounts", metrics.Gauge, "Mounts by state.")
+	// Every state has a sample, also if no mount is in it, so that the series does not vanish.
 	for _, state := range []control.State{control.StatePreparing, control.StateMounted, control.StateDegraded, control.StateFailed} {
 		n := 0
 		for _, m := range mounts {
@@ -121,9 +124,11 @@ func writeMounts(w *metrics.Writer, mounts []scraped) {
 	}
 	w.Family("artifactfs_mount_info", metrics.Gauge, "What is mounted where; always 1.")
 	for _, m := range mounts {
+		// The labels have the information; the value is constant, as is usual for info metrics.
 		w.Sample(1, m.label, metrics.Label{Name: "remote", Value: m.Remote}, metrics.Label{Name: "ref", Value: m.Ref},
 			metrics.Label{Name: "commit", Value: m.Commit}, metrics.Label{Name: "session", Value: m.Session.Name})
 	}
+	// each writes a metric family with one sample for each mount.
 	each := func(name string, kind metrics.Kind, help string, value func(m *scraped) float64) {
 		w.Family(name, kind, help)
 		for i := range mounts {
@@ -151,6 +156,7 @@ func writeMounts(w *metrics.Writer, mounts []scraped) {
 		for op := range m.ops {
 			kinds = append(kinds, op)
 		}
+		// Maps have no order: sort for stable output.
 		slices.Sort(kinds)
 		for _, op := range kinds {
 			w.Sample(float64(m.ops[op]), m.label, metrics.Label{Name: "op", Value: strings.ToLower(op)})
@@ -169,6 +175,7 @@ func writePushes(w *metrics.Writer, mounts []scraped, each func(name string, kin
 	each(prefix+"refused_refs_total", metrics.Counter, "Refs that the session remote refused to move.", func(m *scraped) float64 { return float64(m.figures.Pushed.Refused) })
 	w.Family(prefix+"last_sync_seconds", metrics.Gauge, "Last time at which everything was on the session remote, in seconds since the epoch.")
 	for _, m := range mounts {
+		// Without a finished push there is no sample.
 		if m.Session.LastSync != nil {
 			w.Sample(float64(m.Session.LastSync.UnixMilli())/1e3, m.label)
 		}
@@ -218,6 +225,7 @@ func remotes(mounts []scraped) (all []*remoteFigures) {
 func writeRemotes(w *metrics.Writer, mounts []scraped) {
 	all := remotes(mounts)
 	label := func(r *remoteFigures) metrics.Label { return metrics.Label{Name: "remote", Value: r.url} }
+	// each writes a metric family with one sample for each remote.
 	each := func(name string, kind metrics.Kind, help string, value func(r *remoteFigures) float64) {
 		w.Family(name, kind, help)
 		for _, r := range all {

@@ -70,7 +70,8 @@ type starting struct {
 	taking    chan struct{}      // closed when the takeover has ended; nil: the mount was started in this process
 	inherited takeover.Inherited // descriptors of the predecessor that no part of the mount has taken yet
 
-	base       *statedir.Record     // record of an earlier mount whose base commit is mounted again; nil: the request names the commit
+	// base is the record of an earlier mount whose base commit is mounted again; nil: the request names the commit.
+	base       *statedir.Record
 	from       *origin              // checkpoint of a session of this host to start from; nil: none
 	far        *farOrigin           // checkpoint of a session on a session remote to start from; nil: none
 	known      *knownSession        // metadata of the session to resume, if it was read before the start; nil: it was not
@@ -157,7 +158,7 @@ func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b beginning,
 	start := time.Now()
 	ctx, abort := context.WithCancel(ctx)
 	defer abort()
-	ended := d.turns.begins()
+	ended := d.turns.begins() // background work of other mounts waits until ended is called
 	defer ended()
 	defer func() { b.known.close() }()
 	m, err := d.awaitEarlier(ctx, r)
@@ -198,6 +199,7 @@ func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b beginning,
 		}
 		return nil, control.MountReply{}, fault.Subject{Area: fault.Mount, Verb: "mount", Object: m.dir, Remote: statedir.WithoutSecrets(m.request.Remote), Session: m.session}.Explain(err)
 	}
+	// If this process dies now, the successor replies to the repeated request.
 	m.handover.Update(func(h *takeover.State) { h.Reply = reply })
 	d.register(m)
 	d.log.Info("mounted", zap.String("dir", m.dir), zap.String("remote", reply.Remote), zap.String("commit", reply.Commit),
@@ -272,7 +274,7 @@ func (d *Daemon) awaitEarlier(ctx context.Context, r control.MountRequest) (*mou
 		if !ok {
 			return nil, nil
 		}
-		asked := r.Nonce != "" && m.request.Nonce == r.Nonce
+		asked := r.Nonce != "" && m.request.Nonce == r.Nonce // the same request made m
 		if err := m.awaitTakeover(ctx); err != nil {
 			return nil, context.Cause(ctx)
 		}
@@ -290,7 +292,7 @@ func (d *Daemon) awaitEarlier(ctx context.Context, r control.MountRequest) (*mou
 		}
 		started := m.started
 		if served {
-			started = nil
+			started = nil // receiving from a nil channel blocks forever: only gone counts
 		}
 		select {
 		case <-m.gone:
@@ -339,13 +341,14 @@ func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control
 	if err := m.awaitTakeover(ctx); err != nil {
 		return control.UnmountReply{}, fault.Explain("unmount", m.dir, err)
 	}
+	// A mount that only followed has no work to keep, so its session is deleted without a trace in the trash.
 	followed := !r.Discard && m.onlyFollowed(ctx)
 	m.setEnd(r.Discard || followed, r.Trash && !followed, r.Keep)
 	if m.agent.SetPatience(r.Timeout); r.Discard {
 		m.agent.SetPatience(-1) // no wait for a push: the session is about to be deleted on the session remote
 	}
 	if err := m.stop(ctx, r.Detach); err != nil {
-		m.setEnd(false, false, 0)
+		m.setEnd(false, false, 0) // the mount stays, and so does its session
 		return control.UnmountReply{}, fault.Explain("unmount", m.dir, err)
 	}
 	d.unregister(m)
