@@ -29,9 +29,11 @@ type adopted struct {
 	meta  session.Meta // metadata of the other session
 }
 
-// adopt finds checkpoint id of the session of and copies its objects into the repository of the mount's session. at is the
-// session remote that has the other session; "" means a session on this host. A checkpoint of the mount's own session is only
-// looked up. adopt returns fault.ErrOtherRemote if the other session is of another mounted remote.
+// adopt finds a checkpoint by id in the session named by of, and copies its objects into the repository of the mount's session.
+// at is the URL of the session remote that has the other session; "" means a session on this host. A checkpoint of the mount's
+// own session is only looked up. adopt returns fault.ErrOtherRemote if the other session is of another mounted remote.
+//
+// It creates the ref last: after a crash before that, no ref keeps the objects, and the request can be repeated.
 func (m *mount) adopt(ctx context.Context, of, at, id string) (a adopted, err error) {
 	repo, err := m.agent.Open(ctx)
 	if err != nil {
@@ -114,8 +116,8 @@ func (m *mount) sawObjects(repo *session.Repo) error {
 	return err
 }
 
-// adoptFar adopts a checkpoint of a session on the session remote at. It fetches commits and trees; adoptFrom arranges for the
-// contents.
+// adoptFar adopts a checkpoint of a session that is on the session remote with the URL at. It fetches commits and trees;
+// adoptFrom arranges for the contents.
 func (m *mount) adoptFar(ctx context.Context, repo *session.Repo, of, at, id string) (a adopted, err error) {
 	d := m.daemon
 	far, err := d.mirrorOf(ctx, at, of)
@@ -153,7 +155,7 @@ func (m *mount) adoptFar(ctx context.Context, repo *session.Repo, of, at, id str
 	return a, m.adoptFrom(ctx, far.Remote(), a.point)
 }
 
-// adoptContents calls adoptFrom for the session remote with the URL at, which has the session of.
+// adoptContents calls adoptFrom for the session remote with the URL at, which has the session named by of.
 func (m *mount) adoptContents(ctx context.Context, at, of string, p session.Point) error {
 	remote, _, err := m.daemon.sessionRemote(control.MountRequest{Session: of, SessionOptions: control.SessionOptions{Remote: at}})
 	if err != nil || remote == nil {

@@ -24,8 +24,9 @@ func (m *mount) beginHandover() {
 // errLocked reports that a lock was held until the deadline of Alive.
 var errLocked = errors.New("a lock is held for too long")
 
-// Alive acquires and releases the lock of the registry and those of every mount, and returns nil if it could. It returns an
-// error that wraps errLocked if ctx ends before, and names the mount. The supervisor replaces a worker that fails this check.
+// Alive acquires and releases the lock of the registry and those of every mount, and returns nil if it could. If ctx ends
+// before, it returns an error that wraps errLocked and names the mount whose lock is held. The supervisor replaces a worker
+// that fails this check.
 func (d *Daemon) Alive(ctx context.Context) error {
 	done := make(chan struct{})
 	at := make(chan string, 1) // name of what is being locked
@@ -37,7 +38,8 @@ func (d *Daemon) Alive(ctx context.Context) error {
 		}
 		at <- what
 	}
-	go func() { // if a lock is never released it leaks, but then this process is about to be killed
+	// The goroutine leaks if a lock is never released, but then the supervisor kills this process.
+	go func() {
 		defer close(done)
 		ask("the registry")
 		for _, m := range d.list() {

@@ -33,9 +33,14 @@ const (
 	behindWait = time.Second // longest wait for the takeover of other mounts; git commands wait as long
 )
 
-// goBehind starts the background work of a mount whose root the kernel has: the git directory, history, prefetch, following,
-// pushes, and the wait for the unmount. before states which of it the predecessor has finished; it is zero for a new mount.
-// goBehind returns false, and starts nothing, if the mount was aborted before.
+// goBehind starts the background work of a mount whose root the kernel has, and returns. Each kind of work has a goroutine:
+//
+//	git        git directory, then pushes of the session, missing trees, history
+//	contents   prefetch of the mounted tree, and again after each switch
+//	rest       following, repacking, filling the index, waiting for umount(8)
+//
+// before states which of it the predecessor has finished; it is zero for a new mount. goBehind returns false, and starts
+// nothing, if the mount was aborted before.
 func (m *mount) goBehind(before takeover.State) bool {
 	ctx, cancel := context.WithCancel(context.Background())
 	m.mu.Lock()
@@ -131,8 +136,8 @@ func (m *mount) goBehind(before takeover.State) bool {
 }
 
 // afterOthers waits until all mounts that are taken over together with this one are served, but no longer than behindWait. File
-// system calls in those mounts block until then, so they precede background work. It returns at once if this mount was not
-// taken over.
+// system calls in those mounts block until then, so serving them is more urgent than background work. It returns at once if
+// this mount was not taken over.
 func (m *mount) afterOthers(ctx context.Context) {
 	if m.taking == nil {
 		return

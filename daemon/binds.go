@@ -18,8 +18,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// gitDirInside returns the bind mount that shows the git directory as .git in the root of the mount; nil if .git is a file
-// there.
+// gitDirInside returns the bind mount that shows the git directory as .git in the root of the mount; nil if the mount has a
+// file .git instead.
 func (m *mount) gitDirInside() *bind.GitDir {
 	if m.request.GitDir != control.GitDirInside {
 		return nil
@@ -106,7 +106,7 @@ func (m *mount) configuredRedirects(ctx context.Context) []string {
 
 // readConfig reads the file config.Name in the root of a tree. It returns the zero File if the tree has none.
 func readConfig(ctx context.Context, v *fetch.View, root object.ID) (config.File, error) {
-	// The limit is of the bytes that are read; config.Parse has a limit of its own.
+	// This limits the bytes that are read; config.Parse has a limit of its own.
 	text, err := readRootFile(ctx, v, root, config.Name, 1<<20)
 	if err != nil || text == nil {
 		return config.File{}, err

@@ -104,7 +104,7 @@ func (dir mountsOver) Below(p string) bool {
 	return dir.any(func(at string) bool { return mountinfo.Within(path.Join(string(dir), p), at) })
 }
 
-// any reports whether the mount table has a mount point for which is returns true, or cannot be read.
+// any reports whether a mount point of the mount table satisfies is, or the table cannot be read.
 func (dir mountsOver) any(is func(at string) bool) bool {
 	mounts, err := mountinfo.Self()
 	return err != nil || slices.ContainsFunc(mounts, func(m mountinfo.Mount) bool { return is(m.Point) })

@@ -128,8 +128,13 @@ func (d *Daemon) openBeside(ctx context.Context, m *mount, name string, missing 
 	return d.openThere(ctx, r, true)
 }
 
-// compare fills in reply after all sides have been opened: the tree each side started from, its changes, line counts, and the
-// paths that several sides changed.
+// compare fills in reply after all sides have been opened, in these steps:
+//
+//	forkPoint      find the tree that each side started from
+//	diffTrees      list the changes of each side, by ids alone
+//	pairs          find the merge base of every pair of sides
+//	provide        fetch the contents that git needs for the rest
+//	count, shared  count lines, and merge every pair
 func (c *comparing) compare(ctx context.Context, reply *control.SessionCompareReply) error {
 	dir, err := os.MkdirTemp(c.d.state, "compare-*.tmp")
 	if err != nil {

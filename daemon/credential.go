@@ -71,8 +71,8 @@ func isWeb(place string) bool {
 	return strings.HasPrefix(place, "http://") || strings.HasPrefix(place, "https://")
 }
 
-// tryToken requests HEAD from the remote at the URL at with the token of r. It returns nil if the remote answers, and limits
-// the request to tokenTime.
+// tryToken requests HEAD from a remote with the token of r. It returns nil if the remote answers within tokenTime. at is the
+// URL of the remote, without a password.
 func (d *Daemon) tryToken(ctx context.Context, at string, env transport.Environment, r control.CredentialRequest) error {
 	l := transport.NewLogin(string(r.Token), r.TokenFile)
 	if _, err := l.Token(); err != nil {

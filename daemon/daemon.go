@@ -40,9 +40,10 @@ const (
 	DefaultDeadline  = time.Minute // longest wait of a file system call for contents
 )
 
+// Limits that no option changes.
 const (
 	memoryBudget = 24 << 20 // bytes of parsed trees and small contents in memory
-	retries      = 3        // of a request that failed, see transport.Options
+	retries      = 3        // attempts after the first of a request to a remote
 )
 
 // Config is the configuration of a daemon.
@@ -56,7 +57,7 @@ type Config struct {
 	Takeovers int             // number of predecessors since the first mount
 }
 
-// take removes the file with the given name from Kept and returns it. It returns nil if Kept has no such file.
+// take removes the file with that name from Kept and returns it. It returns nil if Kept has no such file.
 func (c *Config) take(name string) *os.File {
 	at := slices.IndexFunc(c.Kept, func(k keeper.Kept) bool { return k.Name == name })
 	if at < 0 {
@@ -191,8 +192,8 @@ func (d *Daemon) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Shutdown unmounts all mounts, one after the other. It stops at the first one that cannot be unmounted, such as a busy one,
-// and returns its error; the mounts unmounted before stay unmounted.
+// Shutdown unmounts all mounts, one after the other. Unlike Close it detaches none: it stops at the first mount that cannot be
+// unmounted, such as a busy one, and returns its error. The mounts unmounted before stay unmounted.
 func (d *Daemon) Shutdown(ctx context.Context) error {
 	if err := d.Resumed(ctx); err != nil {
 		return fault.Explain("shut down", "daemon", err)

@@ -36,8 +36,15 @@ func (m *mount) stop(ctx context.Context, force bool) error {
 	}
 }
 
-// takeDown unmounts the submodules, pushes the session, unmounts, and releases all that the mount holds. If the mount is busy
-// and force is not set, it is served as before. takeDown must not run at the same time as the start of the mount.
+// takeDown ends a mount in these steps:
+//
+//	submodules   unmount them first, since they keep the mount busy
+//	push         the last checkpoint, while the kernel still has the mount
+//	unserve      unmount the bind mounts, then the mount itself
+//	finish       stop background work and release the rest
+//
+// If the mount is busy and force is not set, it is served as before. takeDown must not run at the same time as the start of the
+// mount.
 func (m *mount) takeDown(ctx context.Context, force bool) error {
 	if err := m.submodules.leave(ctx, force); err != nil {
 		return err
@@ -104,9 +111,9 @@ func (m *mount) detach(busy error) error {
 // exit.
 const copiesFor = 5 * time.Second
 
-// awaitCopies waits up to copiesFor until other mount namespaces, such as those of containers, have no copy of the mount. With
-// a copy, the file system would stay mounted there after an unmount here, and never end. It returns an error that names the
-// copies that remain. With force it does not wait.
+// awaitCopies waits up to copiesFor until other mount namespaces, such as those of containers, have no copy of the mount. While
+// there is one, the file system remains mounted in that namespace after an unmount in this one, and needs a process that serves
+// it. awaitCopies returns an error that names the copies that remain. With force it does not wait.
 func (m *mount) awaitCopies(ctx context.Context, force bool) error {
 	for until := time.Now().Add(copiesFor); ; {
 		copies, err := mountinfo.Copies(m.dir)

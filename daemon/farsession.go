@@ -25,7 +25,8 @@ import (
 // A session that exists only on a session remote is read through a mirror: a temporary repository that holds the objects
 // fetched from there. It is represented as an opened, so that the same code reads it as a session of this host.
 
-// mirrorOf opens a mirror of the session remote at, to read the session name. An empty name is for listing all sessions.
+// mirrorOf opens a mirror of the session remote with the URL at, to read the session name. An empty name is for listing all
+// sessions.
 func (d *Daemon) mirrorOf(ctx context.Context, at, name string) (*mirror.Mirror, error) {
 	return d.mirrorFor(ctx, control.MountRequest{Session: name, SessionOptions: control.SessionOptions{Remote: at}})
 }
@@ -52,9 +53,9 @@ func (d *Daemon) mirrorFor(ctx context.Context, r control.MountRequest) (*mirror
 	return m, nil
 }
 
-// openAt opens the session of on this host, without the right to write to it, or, if at is not empty, on the session remote at.
-// There withTrees selects whether the trees of the checkpoints are fetched too, and not only their commits. The caller closes
-// it.
+// openAt opens the session named by of for reading: that of this host if at is empty, else that on the session remote with the
+// URL at. For the latter, withTrees selects whether the trees of the checkpoints are fetched, and not only their commits. The
+// caller closes the result.
 func (d *Daemon) openAt(ctx context.Context, of, at string, withTrees bool) (*opened, error) {
 	if at == "" {
 		return d.openSession(ctx, of, false)

@@ -32,8 +32,12 @@ import (
 
 // stockGit holds what git commands in a mount use besides files: the git directory, and the servers that answer them. It is
 // zero until the git directory is served.
+//
+// A git command finds the repository by a lookup of .git in the root of the mount. The kernel sends that lookup to this
+// process, and awaitGit blocks it until the command can work. The command then connects to the servers by sockets in the git
+// directory.
 type stockGit struct {
-	dir     *gitdir.Dir
+	dir     *gitdir.Dir        // git directory; nil: not served yet
 	monitor *fsmonitor.Server  // answers fsmonitor queries: paths that have changed
 	objects *promisor.Server   // supplies missing objects
 	logins  *credential.Server // credential helper of git commands
@@ -325,8 +329,7 @@ var listing = []string{"ls", "find", "stat", "tree", "du", "rm", "fd", "bash", "
 
 // awaitGit blocks process pid, which has looked up .git, until git works in the mount: until the git directory exists, until
 // history was fetched or has failed if the command line needs history, and until the objects are fetched that the command is
-// expected to want. It also lets a checkpoint be made before a command that discards work. done means that no lookup has to
-// wait any more.
+// expected to want. Before a command that discards work, it makes a checkpoint. done means that no lookup has to wait any more.
 func (m *mount) awaitGit(ctx context.Context, pid uint32) (done bool) {
 	// The thread that bind-mounts the git directory looks up .git itself.
 	if m.inside.Mounts(pid) {
@@ -397,7 +400,7 @@ func (m *mount) gitWasTried() bool {
 	}
 }
 
-// tried waits until the channel what is closed, and returns false if ctx or the mount ends before.
+// tried waits until the channel what is closed. It returns false if ctx or the mount ends before.
 func (m *mount) tried(ctx context.Context, what <-chan struct{}) bool {
 	select {
 	case <-what:

@@ -21,7 +21,8 @@ type login struct {
 	given given
 }
 
-// given holds the credentials that the user named for a host. Two values are equal if and only if mounts may share a login.
+// given holds the credentials that the user named for a host, as a comparable value: mounts share a login if their values are
+// equal.
 type given struct {
 	place          string // scheme and host of the remote, in lower case; "" for scp-like addresses and paths
 	user, password string // from the URL of the remote
@@ -59,8 +60,8 @@ func (d *Daemon) loginFor(g given) *login {
 	return &login{transport.NewLogin(g.token, g.file), g}
 }
 
-// sessionGiven returns the credentials for the session remote of a request, which is at the URL at: its own token, or that of
-// the mounted remote if both are on the same host. The token of the mounted remote is not sent to another host.
+// sessionGiven returns the credentials for the session remote of a request: its own token, or that of the mounted remote if
+// both are on the same host. The token of the mounted remote is not sent to another host. at is the URL of the session remote.
 func sessionGiven(r control.MountRequest, at string) given {
 	token, file := string(r.SessionToken), r.SessionTokenFile
 	if token == "" && file == "" && sameHost(at, r.Remote) {
@@ -81,8 +82,8 @@ func likeUser(remote, other string) string {
 	return u.String()
 }
 
-// requestNow returns the request of the mount with its current tokens, which SetCredential may have replaced. It acquires
-// Daemon.mu.
+// requestNow returns the request of the mount with its current credentials, which SetCredential may have replaced. A new token
+// replaces the password in the URL, too. It acquires Daemon.mu.
 func (m *mount) requestNow() control.MountRequest {
 	r := m.request
 	m.daemon.mu.Lock()

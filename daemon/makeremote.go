@@ -56,8 +56,9 @@ func (m *mount) formatOfRemote(ctx context.Context) (object.Format, error) {
 	return caps.Format, err
 }
 
-// makeBare creates a bare repository with mode 0700 at path at. It creates the repository under a temporary name and renames
-// it, so that a crash leaves no incomplete one at at. If another process creates one at the same moment, that one stays.
+// makeBare creates a bare repository with mode 0700; at is its path. It creates the repository under a temporary name and
+// renames it, so that a crash leaves no incomplete one under the final name. If another process creates one at the same moment,
+// that one stays.
 func makeBare(ctx context.Context, at string, f object.Format) error {
 	temp, err := os.MkdirTemp(filepath.Dir(at), "."+filepath.Base(at)+".*.tmp") // mode 0700
 	if err != nil {

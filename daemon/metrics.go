@@ -20,9 +20,10 @@ import (
 // metricsAge is how old the counts of fetched contents in a scrape may be: counting walks the tree.
 const metricsAge = 15 * time.Second
 
-// WriteMetrics writes the metrics of the daemon and its mounts in the text format of Prometheus. No label holds a secret: URLs
-// are written as in the status. Counters restart from zero with the process, and those with the label of a mount with the
-// mount.
+// WriteMetrics writes the metrics of the daemon and its mounts in the text format of Prometheus.
+//
+// Metrics of a mount have the label mount, its directory; metrics of a remote have the label remote, its URL. No label holds a
+// secret: URLs are written as in the status. Counters restart from zero with the process, and those of a mount with the mount.
 func (d *Daemon) WriteMetrics(ctx context.Context, out io.Writer) error {
 	w := metrics.NewWriter(out)
 	d.writeProcess(w)

@@ -30,9 +30,12 @@ import (
 // mount is one working tree at one directory. Its fields are grouped into structs by the phase of its life in which they are
 // set: the request, the start, what was acquired, serving, the git side, and the end.
 //
-// Some fields are guarded by mu or Daemon.mu; their comments say so. Until state leaves control.StatePreparing, only the
-// goroutine that runs start, or succeed for a takeover, may use the others. After that they are constant, and any goroutine may
-// read them.
+// A mount is created by reserve in state preparing. start acquires its resources and mounts it; goBehind sets the state
+// mounted. finish sets the state unmounted, removes the mount from the registry and closes gone. In a takeover takeOverAll and
+// succeed have the parts of reserve and start.
+//
+// Some fields are guarded by mu or Daemon.mu; their comments state it. Until the state leaves control.StatePreparing, only the
+// goroutine that runs start, or succeed, may use the others. After that they are constant, and any goroutine may read them.
 type mount struct {
 	daemon *Daemon
 	requested
