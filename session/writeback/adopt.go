@@ -5,9 +5,10 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// Adopt records that a session remote has refs as they have just been brought from there into the Repo, for the Queue that
-// begins later: what becomes of them here until then is not taken for somebody else's move. Those in asked were sent, and
-// were not answered. Both are by their names in the Repo. Remote is the URL of the session remote without secrets.
+// Adopt writes a ledger for a Repo whose refs were just fetched from a session remote, before its Queue is created. The
+// Queue then treats refs that the session moves meanwhile as this session's own changes. refs are the fetched values;
+// asked are values that were pushed without an answer. Both use the names in the Repo. remote is the URL of the session
+// remote without secrets.
 func Adopt(repo *session.Repo, remote string, layout session.Layout, refs, asked map[string]object.ID) error {
 	l := newLedger(remote)
 	if layout.Own {
@@ -22,7 +23,7 @@ func Adopt(repo *session.Repo, remote string, layout session.Layout, refs, asked
 	return l.write(repo)
 }
 
-// Within says whether what a ref names is what another names, or in its history, as far as that is on this host.
+// Within reports whether id is tip or in its history, as far as that is on this host.
 func Within(repo *session.Repo, tip, id object.ID) bool {
 	in, err := contains(repo, tip, id)
 	return err == nil && in

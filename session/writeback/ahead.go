@@ -11,9 +11,9 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// Ahead moves one ref of the session's own on the session remote, by a push that somebody has opened, for who cannot wait for
-// a Queue. ErrMoved: it is not old any more, or could not be moved for a moment. After any other error it is open whether it
-// has moved; Adopt has the Queue find out.
+// Ahead moves one ref of the session's own on the session remote, using a push that the caller has opened, for callers
+// that cannot wait for a Queue. It returns ErrMoved if the ref is not at old any more, or is locked. After any other
+// error the ref may or may not have moved; Adopt makes the Queue find out.
 func Ahead(ctx context.Context, repo *session.Repo, push *thin.Push, ref string, old, new object.ID) error {
 	had, err := hadOf(ctx, repo, []object.ID{old})
 	if err != nil {

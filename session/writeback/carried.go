@@ -13,14 +13,16 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// carried are the refs that the git directory had when it was looked at last, as far as they are the session's. One of
-// them that is there no longer was removed by the user; one that was never there may have come from elsewhere.
+// carried are the session's refs that the git directory had at the last pass. A ref on the list that is missing from the
+// git directory was removed by the user; a ref of the Repo that never was on the list may have another origin.
 //
-// They are kept in a file of the Repo, in the format of packed-refs: where that is lost, so are they.
+// They are stored in a file of the Repo, in the format of packed-refs.
 type carried map[string]object.ID
 
+// carriedFile is the name of that file in the Repo's directory.
 const carriedFile = "artifactfs.carried"
 
+// readCarried reads the list. A missing or damaged file is an empty list.
 func readCarried(repo *session.Repo) (carried, error) {
 	text, err := os.ReadFile(filepath.Join(repo.Dir(), carriedFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -31,7 +33,7 @@ func readCarried(repo *session.Repo) (carried, error) {
 	}
 	refs, err := packedrefs.Decode(text)
 	if err != nil {
-		// It tells no more than which refs were removed. Without it none was.
+		// The list only shows which refs were removed. An empty list removes none.
 		return carried{}, nil
 	}
 	c := carried{}
@@ -43,7 +45,7 @@ func readCarried(repo *session.Repo) (carried, error) {
 	return c, nil
 }
 
-// write keeps the list, if it names others than the one before, which is there.
+// write stores the list, unless it has the same names as before, the stored list.
 func (c carried) write(repo *session.Repo, before carried) error {
 	if len(c) == len(before) {
 		same := true

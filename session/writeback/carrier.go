@@ -15,65 +15,70 @@ import (
 )
 
 const (
-	settle    = 15 * time.Millisecond  // after a sign: git's commands move several refs, and remove locks
-	lockedFor = 20 * time.Millisecond  // then git that is moving a ref is looked at again
-	unwatched = time.Second            // between looks where changes cannot be watched
-	firstLook = 100 * time.Millisecond // after a sign, and then ever more rarely until lastLook: see run
+	settle    = 15 * time.Millisecond  // delay after a change: git commands move several refs, and remove their locks
+	lockedFor = 20 * time.Millisecond  // delay before refs are read again while git holds a lock on one
+	unwatched = time.Second            // polling interval for directories that cannot be watched
+	firstLook = 100 * time.Millisecond // delay of the first extra pass after a change; it grows up to lastLook: see run
 	lastLook  = 10 * time.Second
-	retryMost = 30 * time.Second
+	retryMost = 30 * time.Second // maximum delay between retries
 )
 
-// Provider has what the mounted remote gives: fetch.Store or fetch.Local.
+// Provider fetches objects of the mounted remote: fetch.Store or fetch.Local.
 type Provider interface {
-	// Provide has objects in packs where git reads them.
+	// Provide fetches wanted into packs that git can read, and may fetch along with them.
 	Provide(ctx context.Context, wanted, along []object.ID) error
-	// Missing gives those that are not.
+	// Missing returns those of ids that are in no such pack.
 	Missing(ids []object.ID) []object.ID
 }
 
-// RefCopierOptions describe a RefCopier.
-type RefCopierOptions struct {
-	Repo    func() (*session.Repo, error) // makes it; called when there is something to carry, so once or never
+// RefCopierOptions configures a RefCopier.
+type RefCopierOptions struct { // creates or opens the Repo; called at most once, when there is a ref to copy
+	Repo func() (*session.Repo, error) // makes it; called when there is something to carry, so once or never
+	// Session is the name of the session.
 	Session string
-	GitDir  string // of the mount
+	GitDir  string // git directory of the mount
 	Format  object.Format
-	// Refs are the mounted remote's branches and tags, as far as they are known: what is there just so is not carried.
+	// Refs returns the known branches and tags of the mounted remote. A ref with the same name and value is not copied.
 	Refs func() []packedrefs.Ref
-	// Watch has something sent, if there is room, when a file comes into a directory, or it is removed, until stop. It is
-	// not fresh if that is so already.
+	// Watch sends to wake, without blocking, whenever a file appears in dir, or dir is removed, until stop is called.
+	// fresh is false if dir was already watched; stop is not set then.
 	Watch func(dir string, wake chan<- struct{}) (stop func(), fresh bool, err error)
-	// Provide is set if the Repo itself is the session remote: what stock git needs to clone it is brought there.
+	// Provide is set if the Repo itself is the session remote: the contents that stock git needs to clone it are
+	// fetched.
 	Provide Provider
-	// Moved is told when a branch, tag, note, stash or HEAD is not where it was, before that is carried; and when the Repo
-	// was made for it. It must not wait. May be nil.
+	// Moved is called when a branch, tag, note, stash or HEAD has moved, before it is copied, and after the Repo was
+	// created. It must not block. May be nil.
 	Moved  func()
-	Failed func(error) // is told of failures, and of nil after them; may be nil
+	Failed func(error) // is called with each failure, and with nil after the next success; may be nil
 	Log    *zap.Logger // may be nil
 }
 
-// RefCopier brings branches, tags and notes of a mount's git directory into the session's Repo, with the objects that were
-// made there, as they move.
+// RefCopier copies branches, tags and notes of a mount's git directory into the session's Repo whenever they move, with
+// the objects that git created for them.
 //
-// Locks: passing is held by who makes a pass, across disk and network; mu is a leaf.
+// Locks: passing is a semaphore that is held during a pass, across disk and network I/O. It guards the fields below it
+// up to mu. mu is a leaf lock, which guards failure.
 type RefCopier struct {
 	o      RefCopierOptions
 	log    *zap.Logger
 	cancel context.CancelFunc
 	done   sync.WaitGroup
-	wake   chan struct{}
+	wake   chan struct{} // has room for one signal
 
-	passing chan struct{} // a token
+	passing chan struct{} // semaphore, held during a pass
 	refs    gitRefs
-	before  *refsOf // that were read last; nil: none
+	before  *refsOf // refs that the last pass read; nil: no pass yet
+	// repo is nil until there is a ref to copy.
 	repo    *session.Repo
-	watched map[string]func() // directories whose changes are told, and what ends that
-	clone   *cloneable
+	watched map[string]func() // stop functions of the watched directories
+	// clone is set if the Repo is the session remote.
+	clone *cloneable
 
 	mu      sync.Mutex
 	failure error
 }
 
-// NewRefCopier begins to watch. The refs as they are now are brought in the background.
+// NewRefCopier starts the watch, and copies the present refs in the background.
 func NewRefCopier(o RefCopierOptions) *RefCopier {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
@@ -87,11 +92,11 @@ func NewRefCopier(o RefCopierOptions) *RefCopier {
 	return c
 }
 
-// Flush returns when the refs that were there when it was called are in the Repo.
+// Flush copies all refs as they are when it is called, and returns when they are in the Repo.
 func (c *RefCopier) Flush(ctx context.Context) error {
 	next, err := c.pass(ctx)
 	if err != nil || next > 0 {
-		select { // the loop sees to the rest
+		select { // the goroutine does the next pass
 		case c.wake <- struct{}{}:
 		default:
 		}
@@ -99,7 +104,7 @@ func (c *RefCopier) Flush(ctx context.Context) error {
 	return err
 }
 
-// Close ends the watch, and what is under way.
+// Close stops the watch and a pass in progress, and waits for both.
 func (c *RefCopier) Close() {
 	c.cancel()
 	c.done.Wait()
@@ -111,8 +116,9 @@ func (c *RefCopier) Close() {
 	<-c.passing
 }
 
-// run makes a pass after each sign, and a few more after it: git removes directories of refs that become empty and makes
-// them anew, and of what comes into one before it is watched there is no sign. At rest there is no timer.
+// run makes a pass after each signal, and a few more at growing intervals: git removes directories of refs that become
+// empty and creates them again, and a file that appears in one before it is watched causes no signal. It uses no timer
+// when the git directory is idle.
 func (c *RefCopier) run(ctx context.Context) {
 	failures, again := 0, firstLook
 	for {
@@ -146,20 +152,21 @@ func (c *RefCopier) run(ctx context.Context) {
 			return
 		case <-time.After(settle):
 		}
-		select { // what came while things settled is seen now
+		select { // the next pass sees changes made during the delay
 		case <-c.wake:
 		default:
 		}
 	}
 }
 
-// retryIn doubles from failure to failure, and has chance in it so that many do not come back at once.
+// retryIn returns the delay after a number of failures in a row: it doubles, and is randomized so that retries spread.
 func retryIn(failures int) time.Duration {
 	d := min(200*time.Millisecond<<min(failures-1, 10), retryMost)
 	return d/2 + rand.N(d/2)
 }
 
-// pass carries what has moved, and says when to look again though nothing tells of changes; 0: never.
+// pass copies the refs that moved. next is the time after which to read the refs again although no signal announces
+// changes; 0: never.
 func (c *RefCopier) pass(ctx context.Context) (next time.Duration, err error) {
 	select {
 	case c.passing <- struct{}{}:
@@ -172,7 +179,8 @@ func (c *RefCopier) pass(ctx context.Context) (next time.Duration, err error) {
 			c.tell(err)
 		}
 	}()
-	// Watches come before the look: what is made by then is looked at again.
+	// Watches are set before the refs are read: if a directory is new, refs that appeared in it meanwhile are read
+	// again.
 	for tries := 0; ; tries++ {
 		now, err := c.refs.read()
 		if err != nil {
@@ -192,19 +200,21 @@ func (c *RefCopier) pass(ctx context.Context) (next time.Duration, err error) {
 		c.before = &now
 		c.tellMoved(moved)
 		err = c.carry(ctx, now)
-		c.tellMoved(c.repo != nil && !had) // until now there was nothing to make a checkpoint in
+		c.tellMoved(c.repo != nil && !had) // only now can a checkpoint be made
 		return next, err
 	}
 }
 
+// tellMoved calls Options.Moved if moved is set.
 func (c *RefCopier) tellMoved(moved bool) {
 	if moved && c.o.Moved != nil {
 		c.o.Moved()
 	}
 }
 
-// watch sees to it that every directory is watched, and says whether one was not. Each is asked for every time: one that was
-// removed and made anew is watched no more, and may even have the inode number of the one before.
+// watch watches every directory of dirs. fresh reports whether one was not watched before, ok whether all that exist are
+// watched now. Each directory is passed to Options.Watch every time: one that was removed and created again has lost its
+// watch, and may even have the same inode number.
 func (c *RefCopier) watch(dirs []string) (fresh, ok bool) {
 	if c.o.Watch == nil {
 		return false, false
@@ -214,7 +224,7 @@ func (c *RefCopier) watch(dirs []string) (fresh, ok bool) {
 		here[dir] = true
 	}
 	for dir, stop := range c.watched {
-		if !here[dir] { // before it is watched by another name
+		if !here[dir] { // stop the old watch before the same directory is watched under another name
 			stop()
 			delete(c.watched, dir)
 		}
@@ -239,6 +249,7 @@ func (c *RefCopier) watch(dirs []string) (fresh, ok bool) {
 	return fresh, ok
 }
 
+// tell records err as the result of the last pass, logs it once, and calls Options.Failed.
 func (c *RefCopier) tell(err error) {
 	c.mu.Lock()
 	before := c.failure

@@ -14,13 +14,14 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// move is a ref that is to be in the Repo as it is in the git directory.
+// move is a ref of the Repo that has to change from old to new, its value in the git directory.
 type move struct {
 	name     string
 	old, new object.ID
 }
 
-// carry brings what differs. Old tips that nothing else reaches are kept by refs of their own, in the same step.
+// carry copies the refs of now that differ from the Repo. The same transaction adds refs that keep old tips which no
+// other ref reaches.
 func (c *RefCopier) carry(ctx context.Context, now refsOf) error {
 	if c.repo == nil && !c.anything(now) {
 		return nil
@@ -58,7 +59,7 @@ func (c *RefCopier) carry(ctx context.Context, now refsOf) error {
 			return err
 		}
 	}
-	// What is copied is not named by anything for a moment.
+	// Until the refs are updated, no ref reaches the copied objects: Working keeps gc away from them.
 	defer c.repo.Working()()
 	copies := session.NewCopier(c.repo)
 	if err := copies.Commits(ctx, tips); err != nil {
@@ -81,8 +82,8 @@ func (c *RefCopier) carry(ctx context.Context, now refsOf) error {
 	if err != nil {
 		return err
 	}
-	// A ref is on the list before it is in the Repo, and until it has gone from there: whoever dies in between leaves one
-	// that is seen to have been removed.
+	// The list names a ref before the Repo has it, and until the Repo has it no longer. After a crash in between, a ref
+	// that is on the list but not in the git directory is seen as removed by the user, never as unknown.
 	both := maps.Clone(before)
 	maps.Copy(both, after)
 	if err := both.write(c.repo, before); err != nil {
@@ -96,14 +97,14 @@ func (c *RefCopier) carry(ctx context.Context, now refsOf) error {
 	}
 	if now.head != "" {
 		if id, err := c.repo.Ref(now.head); err == nil && !id.IsZero() {
-			return errors.Join(lost, c.repo.SetHead(now.head)) // what a clone checks out
+			return errors.Join(lost, c.repo.SetHead(now.head)) // a clone checks this branch out
 		}
 	}
 	return lost
 }
 
-// owner returns the change that makes the plain names in the Repo the session's, if it is the session remote, and adds the
-// object of that. Without a name there is nothing to change.
+// owner returns the change that claims the plain names of the Repo for the session, and adds the blob of the claim to
+// objects. Its Name is empty if the claim exists. It is used only if the Repo is the session remote.
 func (c *RefCopier) owner(objects *[]odb.Outgoing) (session.RefChange, error) {
 	blob, err := session.OwnerBlob(c.o.Format, c.o.Session)
 	if err != nil {
@@ -117,7 +118,7 @@ func (c *RefCopier) owner(objects *[]odb.Outgoing) (session.RefChange, error) {
 	return session.RefChange{Name: session.OwnerRef, Old: was, New: blob.ID}, nil
 }
 
-// there leaves out the moves to what is not there, of which the error tells: what one ref has lost keeps no other here.
+// there drops the moves to objects that are missing; the error names them. The other refs are still copied.
 func (c *RefCopier) there(moves []move, before, after carried) ([]move, error) {
 	var lost []error
 	moves = slices.DeleteFunc(moves, func(m move) bool {
@@ -137,7 +138,7 @@ func (c *RefCopier) there(moves []move, before, after carried) ([]move, error) {
 	return moves, errors.Join(lost...)
 }
 
-// look reads what a ref names, and what that names if it is a tag.
+// look reads the object that a ref names; if it is a tag, it follows the tag to its target.
 func (c *RefCopier) look(id object.ID) error {
 	for {
 		t, content, err := c.repo.Get(id, object.MaxCommitSize)
@@ -150,7 +151,7 @@ func (c *RefCopier) look(id object.ID) error {
 	}
 }
 
-// anything says whether some ref is not as the mounted remote has it, or had it.
+// anything reports whether a user ref differs from the mounted remote's ref of the same name.
 func (c *RefCopier) anything(now refsOf) bool {
 	theirs := c.theirs(now)
 	for name, id := range now.users {
@@ -161,7 +162,8 @@ func (c *RefCopier) anything(now refsOf) bool {
 	return false
 }
 
-// theirs is what the mounted remote has under the names of the user's refs.
+// theirs returns the values that the mounted remote has under the names of the user's refs, including those that the
+// last git fetch stored below refs/remotes/origin/.
 func (c *RefCopier) theirs(now refsOf) map[string]object.ID {
 	theirs := map[string]object.ID{}
 	if c.o.Refs != nil {
@@ -179,8 +181,9 @@ func (c *RefCopier) theirs(now refsOf) map[string]object.ID {
 	return theirs
 }
 
-// moves compares. A ref that was never carried, and names what the mounted remote has, is not the session's: it came
-// with a fetch, or it says where somebody is about to begin. The State of the next checkpoint knows it.
+// moves compares the git directory with the Repo, and returns the moves and the new list of copied refs. A ref that was
+// never copied and equals the mounted remote's is not the session's: git fetched it, or the user has just created it and
+// not committed yet. The checkpoint state of the next checkpoint records it.
 func (c *RefCopier) moves(now refsOf, before carried) ([]move, carried, error) {
 	after := carried{}
 	var moves []move
@@ -206,7 +209,7 @@ func (c *RefCopier) moves(now refsOf, before carried) ([]move, carried, error) {
 			if bare, err := c.bare(id); err != nil {
 				return nil, nil, err
 			} else if bare {
-				continue // to make it cloneable is to bring all contents of a tree that nobody may ever look at
+				continue // making it cloneable would fetch all contents of a tree that may never be read
 			}
 		}
 		after[name] = id
@@ -234,14 +237,14 @@ func (c *RefCopier) moves(now refsOf, before carried) ([]move, carried, error) {
 			moves = append(moves, move{name: name, old: have})
 		}
 	}
-	// A name may be free for another only when it is gone (feature, feature/x): Update knows about that. The order is for
-	// whoever reads along.
+	// A name may become free for another only by a removal (feature, feature/x): Update orders the changes. This order
+	// is only for readers of logs.
 	slices.SortFunc(moves, func(a, b move) int { return strings.Compare(a.name, b.name) })
 	return moves, after, nil
 }
 
-// bare says whether a ref names nothing but what the mounted remote can give again, itself or by a tag around it, in a Repo
-// that is to be cloned.
+// bare reports whether id, after following tags, is an object that the mounted remote can supply again. It is always
+// false unless the Repo is the session remote.
 func (c *RefCopier) bare(id object.ID) (bool, error) {
 	for c.clone != nil {
 		if c.repo.Remotes(id) && !c.repo.Owned(id) {
@@ -261,8 +264,9 @@ func (c *RefCopier) bare(id object.ID) (bool, error) {
 	return false, nil
 }
 
-// changes are the moves, and before them what keeps the tips that they leave behind: who dies in the middle of an Update
-// has made the first of them. A ref is signed before it is moved: moved and not signed it would be somebody else's.
+// changes returns the ref changes for moves, preceded by refs that keep the tips which the moves abandon: after a crash
+// in the middle of an Update, a prefix of the changes has been made. The carried ref of a user ref is changed before the
+// user ref: a ref that moved without it would look like another session's change.
 func (c *RefCopier) changes(moves []move) ([]session.RefChange, error) {
 	var changes, keep []session.RefChange
 	kept := map[object.ID]bool{}
@@ -297,13 +301,14 @@ func (c *RefCopier) changes(moves []move) ([]session.RefChange, error) {
 	return append(keep, changes...), nil
 }
 
-// ancestryMost bounds how many commits are looked at to find out whether one contains another.
+// ancestryMost is the maximum number of commits that contains reads.
 const ancestryMost = 200_000
 
+// errTooFar is returned by contains after ancestryMost commits.
 var errTooFar = errors.New("too much history to look through")
 
-// contains says whether a commit is an ancestor of another, or the same, as far as history is on this host. Clocks are
-// believed within a day.
+// contains reports whether wanted is tip or an ancestor of it, as far as the history is on this host. It does not follow
+// commits that are more than a day older than wanted by their committer dates. The error is errTooFar.
 func contains(repo *session.Repo, tip, wanted object.ID) (bool, error) {
 	if tip == wanted {
 		return true, nil
@@ -312,7 +317,7 @@ func contains(repo *session.Repo, tip, wanted object.ID) (bool, error) {
 		return false, nil
 	}
 	goal, err := repo.Commit(wanted)
-	if err != nil { // not here, or no commit
+	if err != nil { // missing, or not a commit
 		return false, nil
 	}
 	oldest := goal.Committed.Add(-24 * time.Hour)

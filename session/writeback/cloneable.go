@@ -12,29 +12,29 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// cloneable keeps a Repo such that stock git can clone its branches, tags and notes at any time: the commits of the
-// mounted remote that they stand on are marked as shallow, so that the history behind them is not needed, and all
-// contents of the trees that a clone gets are in packs. A user's commit has brought nearly all of them before (decision
-// 0007).
+// cloneable keeps a Repo such that stock git can clone its branches, tags and notes at any time. The base commits are
+// marked as shallow, so that a clone does not need the history behind them, and all contents of the trees that a clone
+// needs are fetched into packs. Most of them were fetched before, when the user made the commit (decision 0007).
 type cloneable struct {
 	repo    *session.Repo
 	provide Provider
-	commits map[object.ID]bool // that can be cloned
-	trees   map[object.ID]bool
+	commits map[object.ID]bool // commits and tags that can be cloned
+	// trees are those whose contents have been fetched.
+	trees map[object.ID]bool
 }
 
 func newCloneable(repo *session.Repo, p Provider) *cloneable {
 	return &cloneable{repo: repo, provide: p, commits: map[object.ID]bool{}, trees: map[object.ID]bool{}}
 }
 
-// survey is what making tips cloneable takes.
+// survey collects the objects that are needed to make tips cloneable.
 type survey struct {
 	commits, trees map[object.ID]bool
-	ground         []object.ID // commits of the mounted remote
+	ground         []object.ID // base commits, to be marked as shallow
 	blobs          map[object.ID]bool
 }
 
-// ready makes tips fit to be cloned.
+// ready fetches the contents that a clone of tips needs, and marks their base commits as shallow.
 func (c *cloneable) ready(ctx context.Context, tips []object.ID) error {
 	v := survey{commits: map[object.ID]bool{}, trees: map[object.ID]bool{}, blobs: map[object.ID]bool{}}
 	for stack := slices.Clone(tips); len(stack) > 0; {
@@ -67,7 +67,8 @@ func (c *cloneable) ready(ctx context.Context, tips []object.ID) error {
 	return nil
 }
 
-// ours says whether an object that is on this host, or may be, was made in the session: it may not have been copied yet.
+// ours reports whether an object was created in the session. It may be in the git directory and not yet in the Repo, so
+// an object of unknown origin counts if it is on this host.
 func (c *cloneable) ours(id object.ID) bool {
 	if c.repo.Owned(id) {
 		return true
@@ -79,10 +80,11 @@ func (c *cloneable) ours(id object.ID) bool {
 	return err == nil
 }
 
-// look takes what a ref names, or a parent, and gives what a clone gets with it.
+// look adds the tree of a commit to v, and returns the other objects that a clone gets with it: parents, or a tag's
+// target.
 func (c *cloneable) look(id object.ID, v *survey) ([]object.ID, error) {
 	t, content, err := c.repo.Get(id, object.MaxCommitSize)
-	if errors.Is(err, odb.ErrTooLarge) { // a blob that a tag names
+	if errors.Is(err, odb.ErrTooLarge) { // a blob that a tag refers to
 		return nil, nil
 	}
 	if err != nil {
@@ -114,7 +116,7 @@ func (c *cloneable) look(id object.ID, v *survey) ([]object.ID, error) {
 	return nil, nil
 }
 
-// tree lists the contents below a tree.
+// tree adds the contents below a tree to v.blobs.
 func (c *cloneable) tree(id object.ID, v *survey) error {
 	if c.trees[id] || v.trees[id] {
 		return nil

@@ -14,23 +14,25 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// update is a change of the session remote, for the sake of a ref here. Refs have the names that they have there.
+// update is a change of a ref on the session remote. from is the ref whose value causes it; Name is the changed ref,
+// which may be a carried or diverged name. Both are names on the session remote.
 type update struct {
 	from string
 	transport.RefUpdate
 }
 
-// comparison is what differs, and what others did.
+// comparison holds the differences between the Repo and the session remote.
 type comparison struct {
 	updates []update
 	notes   []notesMove
-	moved   map[string]object.ID // refs of the session's own that others moved, to what
+	moved   map[string]object.ID // the session's own refs that another session moved, mapped to their new values
 }
 
-// compare finds out what to change on the session remote. A ref there may be moved if ours contains it, and one that no other
-// session writes also if it is as this session left it, or what this session was about to make of it; otherwise it is somebody
-// else's work, and stays: so does the work of a machine that died, as far as the checkpoint with which another one went on does not
-// know of it.
+// compare computes the updates of the session remote. local and theirs are the refs of the Repo and of the session
+// remote, by their names on the session remote. A ref is updated if the local value contains the remote one. A ref that
+// no other session writes is also updated if it has the value that this session left, or was about to push. Any other
+// value is another session's work, and stays: so does the work of a machine that died, unless the checkpoint from which
+// this session was resumed contains it. compare records in l what it learns, and sets q.diverged and q.behind.
 func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) comparison {
 	c := comparison{moved: map[string]object.ID{}}
 	behind := map[string]object.ID{}
@@ -41,7 +43,7 @@ func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) compariso
 		d.InWay = inWay
 		diverged, c.updates = append(diverged, d), append(c.updates, updates...)
 	}
-	gone := map[string]bool{} // removed there by c.updates
+	gone := map[string]bool{} // refs that c.updates removes
 	for _, ref := range refsIn(local, l, layout) {
 		mine, there, known := local[ref], theirs[ref], l.refs[ref]
 		if isNotes(ref) {
@@ -58,7 +60,7 @@ func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) compariso
 			known = acquaint{acked: there}
 			l.learn(ref, there)
 		}
-		var next object.ID // what it may be moved from is there
+		var next object.ID // value to update from
 		switch {
 		case there == mine:
 			l.learn(ref, there)
@@ -77,14 +79,14 @@ func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) compariso
 				continue
 			}
 		case there.IsZero():
-			q.sent = nil // it may have lost more than the name
+			q.sent = nil // the session remote may have lost objects as well
 			l.learn(ref, there)
 			if mine.IsZero() {
 				continue
 			}
 			q.say("the session remote had lost " + ref + ": it was sent again")
 		case mine.IsZero():
-			// Removed here, moved there: what others did stays.
+			// Removed in the mount, moved by another session: the other session's value stays.
 			delete(l.refs, ref)
 			c.updates = append(c.updates, q.sign(ref, mine, theirs, layout)...)
 			q.say("another session has moved " + ref + " on the session remote, so it was not removed there")
@@ -95,7 +97,7 @@ func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) compariso
 		case isLane(ref, name) || ref == session.MetaRef(name):
 			c.moved[ref] = there
 			continue
-		case q.contains(there, mine): // ours is in theirs: there is nothing to send
+		case q.contains(there, mine): // the remote value contains the local one: there is nothing to push
 			l.learn(ref, mine)
 			behind[ref] = there
 			c.updates = append(c.updates, q.undiverge(ref, theirs, l)...)
@@ -111,7 +113,7 @@ func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) compariso
 			c.updates = append(c.updates, q.undiverge(ref, theirs, l)...)
 		}
 	}
-	if c.moved[session.MetaRef(name)] != (object.ID{}) { // whose lanes are whose is open then
+	if c.moved[session.MetaRef(name)] != (object.ID{}) { // another machine took the session over, so lanes may belong to it
 		c.updates = slices.DeleteFunc(c.updates, func(u update) bool { return isLane(u.Name, name) })
 	}
 	for ref, id := range behind {
@@ -125,7 +127,7 @@ func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) compariso
 	return c
 }
 
-// refsIn lists what is here, and what is known to be there, in the order in which it is sent.
+// refsIn returns the refs of local and of the ledger, in the order in which they are pushed.
 func refsIn(local map[string]object.ID, l *ledger, layout session.Layout) []string {
 	var refs []string
 	for ref := range local {
@@ -136,7 +138,7 @@ func refsIn(local map[string]object.ID, l *ledger, layout session.Layout) []stri
 			refs = append(refs, ref)
 		}
 	}
-	// What is removed goes first: its name may be in the way of another.
+	// Removals are sent first: a removed name may block the creation of another.
 	slices.SortFunc(refs, func(a, b string) int {
 		_, x := local[a]
 		_, y := local[b]
@@ -151,6 +153,7 @@ func refsIn(local map[string]object.ID, l *ledger, layout session.Layout) []stri
 	return refs
 }
 
+// say records text for Status and logs it.
 func (q *Queue) say(text string) {
 	q.mu.Lock()
 	q.notice(text)
@@ -158,9 +161,11 @@ func (q *Queue) say(text string) {
 	q.log.Info(text, zap.String("session", q.o.Session))
 }
 
+// contains reports whether wanted is tip or in its history on this host.
 func (q *Queue) contains(tip, wanted object.ID) bool { return Within(q.o.Repo, tip, wanted) }
 
-// sign says beside a ref of the user's that it was this session that moved it.
+// sign returns the update that records, in the carried ref beside a user ref, that this session moved the user ref to
+// mine.
 func (q *Queue) sign(ref string, mine object.ID, theirs map[string]object.ID, layout session.Layout) []update {
 	user, users := layout.Here(ref)
 	to := session.CarriedRef(q.o.Session, user)
@@ -170,8 +175,8 @@ func (q *Queue) sign(ref string, mine object.ID, theirs map[string]object.ID, la
 	return []update{{ref, transport.RefUpdate{Name: to, Old: theirs[to], New: mine}}}
 }
 
-// diverge sends ours under another name. Should that have been moved as well, or not be free, there is a name for just this
-// value.
+// diverge returns the update that pushes mine under the diverged name of ref. If that name was moved as well, or cannot
+// be created, it uses a name that contains the id of mine.
 func (q *Queue) diverge(ref string, mine object.ID, theirs map[string]object.ID, l *ledger) (Diverged, []update) {
 	user, _ := q.layout(l).Here(ref)
 	to := session.DivergedRef(q.o.Session, user)
@@ -192,8 +197,8 @@ func (q *Queue) diverge(ref string, mine object.ID, theirs map[string]object.ID,
 	return d, []update{{ref, transport.RefUpdate{Name: to, Old: there, New: mine}}}
 }
 
-// inWay returns the ref because of which one cannot be created on the session remote: git has no refs feature and feature/x at
-// the same time. It is not found unless theirs has it, which is so after the session remote has refused the ref.
+// inWay returns a ref of the session remote that prevents the creation of ref: git does not allow the refs feature and
+// feature/x at the same time. It finds only refs in theirs, which include such refs once the session remote refused ref.
 func (q *Queue) inWay(ref string, mine, there object.ID, theirs map[string]object.ID, gone map[string]bool, layout session.Layout) string {
 	if _, users := layout.Here(ref); !users || mine.IsZero() || !there.IsZero() {
 		return ""
@@ -214,7 +219,7 @@ func (q *Queue) inWay(ref string, mine, there object.ID, theirs map[string]objec
 // inWay reports whether two refs cannot exist at the same time.
 func inWay(a, b string) bool { return strings.HasPrefix(a, b+"/") || strings.HasPrefix(b, a+"/") }
 
-// above returns the names that are directories if a ref exists, as git has them.
+// above returns the proper prefixes of ref that git would need as directories; none of them can be a ref beside it.
 func above(ref string) (names []string) {
 	for i := len(ref) - 1; i > len("refs/heads/"); i-- {
 		if ref[i] == '/' {
@@ -224,10 +229,10 @@ func above(ref string) (names []string) {
 	return names
 }
 
-// divergedOwn is a name for one value alone.
+// divergedOwn returns a diverged name that is used for the value id alone.
 func divergedOwn(ref string, id object.ID) string { return ref + "." + id.String()[:12] }
 
-// undiverge removes what was sent under another name, when ours is where it belongs.
+// undiverge returns the update that removes the diverged name of ref, after ref itself was pushed.
 func (q *Queue) undiverge(ref string, theirs map[string]object.ID, l *ledger) []update {
 	user, users := q.layout(l).Here(ref)
 	if !users {
@@ -245,7 +250,7 @@ func (q *Queue) undiverge(ref string, theirs map[string]object.ID, l *ledger) []
 	return []update{{ref, transport.RefUpdate{Name: to, Old: there}}}
 }
 
-// follow brings what others made of the session's own refs. The loop tells of it, once.
+// follow fetches the values that other machines gave the session's own refs, and queues a Taken for each new value.
 func (q *Queue) follow(ctx context.Context, c comparison, local map[string]object.ID) {
 	q.mu.Lock()
 	q.moved = c.moved
@@ -266,7 +271,7 @@ func (q *Queue) follow(ctx context.Context, c comparison, local map[string]objec
 	}
 }
 
-// bring fetches a commit of the session remote, and all that it reaches and ours does not, into the Repo.
+// bring fetches commit id of the session remote into the Repo, with all objects that it reaches and ours does not.
 func (q *Queue) bring(ctx context.Context, id, ours object.ID) error {
 	if q.o.Repo.Owned(id) {
 		return nil

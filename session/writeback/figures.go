@@ -10,20 +10,20 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// Figures count what a Queue has had to do with the session remote since it began.
+// Figures count the traffic of a Queue with the session remote since the Queue was created.
 type Figures struct {
-	Pushes   int64         // tries to push, those that found nothing to send included
-	Failures int64         // of them, those that were not answered, or in which the session remote has refused something
-	Refs     int64         // that were moved there
-	Refused  int64         // updates of refs that were not taken
-	Bytes    int64         // of packs that were sent, in pushes that failed as well
-	Took     time.Duration // all of that
+	Pushes   int64         // attempts to push, including those that found nothing to send
+	Failures int64         // pushes that failed, or in which the session remote refused an update
+	Refs     int64         // accepted updates of refs
+	Refused  int64         // refused updates of refs
+	Bytes    int64         // bytes of packs sent, including failed pushes
+	Took     time.Duration // total duration of all pushes
 }
 
-// counters are Figures as they come about.
+// counters holds the counters behind Figures; Took is in nanoseconds.
 type counters struct{ pushes, failures, refs, refused, bytes, took atomic.Int64 }
 
-// Figures are those of this Queue.
+// Figures returns the counters of this Queue.
 func (q *Queue) Figures() Figures {
 	c := &q.counted
 	return Figures{
@@ -32,13 +32,13 @@ func (q *Queue) Figures() Figures {
 	}
 }
 
-// openPush begins a push: it asks the session remote what it has.
+// openPush starts a push: it requests the refs of the session remote below prefixes.
 func (q *Queue) openPush(ctx context.Context, prefixes []string) (*thin.Push, error) {
 	start := time.Now()
 	push, err := q.o.Remote.OpenPush(ctx, prefixes)
 	q.counted.took.Add(int64(time.Since(start)))
 	if ctx.Err() != nil {
-		return push, err // it was ended here
+		return push, err // cancelled by this queue: no failure
 	}
 	q.counted.pushes.Add(1)
 	if err != nil {
@@ -47,7 +47,7 @@ func (q *Queue) openPush(ctx context.Context, prefixes []string) (*thin.Push, er
 	return push, err
 }
 
-// sendPush goes on with it.
+// sendPush sends a push that openPush started, and counts its results.
 func (q *Queue) sendPush(ctx context.Context, push *thin.Push, req transport.PushRequest, load thin.Load) ([]error, error) {
 	start := time.Now()
 	if pack := req.Pack; pack != nil {
@@ -73,7 +73,7 @@ func (q *Queue) sendPush(ctx context.Context, push *thin.Push, req transport.Pus
 	return results, err
 }
 
-// counting counts what is written.
+// counting is a writer that adds the number of bytes written to n.
 type counting struct {
 	io.Writer
 	n *atomic.Int64

@@ -13,9 +13,10 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// userRefs are the directories of refs that are carried.
+// userRefs are the prefixes of the refs that are copied to the Repo.
 var userRefs = []string{"refs/heads/", "refs/tags/", "refs/notes/"}
 
+// isUsers reports whether name is a branch, tag or notes ref.
 func isUsers(name string) bool {
 	for _, p := range userRefs {
 		if strings.HasPrefix(name, p) {
@@ -25,32 +26,33 @@ func isUsers(name string) bool {
 	return false
 }
 
-// gitRefs reads the refs of a git directory as gitrepository-layout has them, without git.
+// gitRefs reads the refs of a git directory without git, in the format of gitrepository-layout(5).
 type gitRefs struct {
 	dir    string
 	format object.Format
-	packed []packedrefs.Ref // that were read last
-	stat   fs.FileInfo      // of the file then
+	packed []packedrefs.Ref // contents of packed-refs at the last read
+	stat   fs.FileInfo      // attributes of packed-refs at the last read
 }
 
-// refsOf is what a git directory's refs were at one moment, or close to it.
+// refsOf holds the refs of a git directory at about one moment: they are not read atomically.
+// users are the branches, tags and notes refs.
 type refsOf struct {
 	users   map[string]object.ID
 	remotes map[string]object.ID // refs/remotes/
 	head    string               // full name of the branch that HEAD names; "": none
-	text    string               // of HEAD, which may be an id
-	stashes string               // tells one list of stashes from another
-	dirs    []string             // in which refs lie
-	locked  bool                 // git is moving one
-	broken  map[string]bool      // refs that hold nothing that is one: what a power cut leaves
+	text    string               // contents of HEAD, which may be an id
+	stashes string               // sizes and times of refs/stash and its log, which differ after each change of the stashes
+	dirs    []string             // directories to watch for changed refs
+	locked  bool                 // git holds a lock on a ref
+	broken  map[string]bool      // refs whose files hold no valid id, as after a power failure
 }
 
-// read reads files first: what git packs meanwhile is in the other place then.
+// read reads loose refs before packed-refs: git writes a ref to packed-refs before it deletes the loose file.
 func (g *gitRefs) read() (refsOf, error) {
 	r := refsOf{users: map[string]object.ID{}, remotes: map[string]object.ID{}, broken: map[string]bool{},
 		dirs: []string{g.dir, filepath.Join(g.dir, "refs")}}
 	head, err := os.ReadFile(filepath.Join(g.dir, "HEAD"))
-	if err != nil { // nothing is told of a git directory that is not there, least of all that its refs are gone
+	if err != nil { // an unreadable git directory must not look like one without refs
 		return r, fmt.Errorf("read refs: %w", err)
 	}
 	r.text = string(head)
@@ -78,7 +80,7 @@ func (g *gitRefs) read() (refsOf, error) {
 		put(p.Name, p.ID)
 	}
 	for name, id := range loose {
-		if id.IsZero() { // another ref's name: not carried
+		if id.IsZero() { // symbolic refs are not copied
 			delete(r.users, name)
 			continue
 		}
@@ -87,7 +89,7 @@ func (g *gitRefs) read() (refsOf, error) {
 	return r, nil
 }
 
-// readStashes looks at refs/stash, and at its log, which alone tells of all but the newest.
+// readStashes reads the attributes of refs/stash and of its log, which alone holds the older stashes.
 func (r *refsOf) readStashes(dir string) {
 	for _, at := range []string{"refs", "logs/refs"} {
 		at = filepath.Join(dir, at)
@@ -101,11 +103,13 @@ func (r *refsOf) readStashes(dir string) {
 	}
 }
 
-// same says whether all that a user moves with git is where it was.
+// same reports whether o has the same HEAD, stashes, branches, tags and notes.
 func (r refsOf) same(o refsOf) bool {
 	return r.text == o.text && r.stashes == o.stashes && maps.Equal(r.users, o.users)
 }
 
+// walk reads the loose refs below a prefix into loose; symbolic refs get the zero id. It adds directories, locks and
+// broken refs to r.
 func (g *gitRefs) walk(below string, loose map[string]object.ID, r *refsOf) error {
 	watched := below != "refs/remotes/"
 	root := filepath.Join(g.dir, filepath.FromSlash(below))
@@ -153,7 +157,7 @@ func (g *gitRefs) walk(below string, loose map[string]object.ID, r *refsOf) erro
 	})
 }
 
-// readPacked reads packed-refs if it is another file than before.
+// readPacked reads packed-refs, unless its inode, size and modification time are those of the last read.
 func (g *gitRefs) readPacked() error {
 	name := filepath.Join(g.dir, "packed-refs")
 	st, err := os.Stat(name)
@@ -179,7 +183,8 @@ func (g *gitRefs) readPacked() error {
 	return nil
 }
 
-// fetchedTags are the tags that git's last fetch has brought, as FETCH_HEAD tells: "<id>\t<not-for-merge>\ttag 'NAME' of URL".
+// fetchedTags returns the tags that the last git fetch fetched. They are lines of FETCH_HEAD:
+// "<id>\t<not-for-merge>\ttag 'NAME' of URL".
 func fetchedTags(dir string) map[string]bool {
 	tags := map[string]bool{}
 	text, err := os.ReadFile(filepath.Join(dir, "FETCH_HEAD"))

@@ -19,34 +19,34 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// ledger is what is known of the session remote. It is a file of the Repo: where that is lost, nothing is taken for
-// removed on purpose.
+// ledger records what is known of the session remote. It is stored in a file of the Repo. If that file is lost, no
+// missing ref is treated as removed on purpose.
 type ledger struct {
-	remote  string // URL without secrets; what is known of another is of no use
+	remote  string // URL without secrets; a ledger of another URL is ignored
 	mode    Mode
 	plain   plain
 	traffic Traffic
-	synced  time.Time           // when all was there last
-	ground  map[object.ID]bool  // commits that the session remote has with all they reach
-	refs    map[string]acquaint // by their names there
+	synced  time.Time           // time at which no ref was pending last
+	ground  map[object.ID]bool  // base commits that the session remote has, with everything they reach
+	refs    map[string]acquaint // knowledge of each ref, by its name on the session remote
 }
 
-// acquaint is what is known of one ref.
+// acquaint is the knowledge of one ref.
 type acquaint struct {
-	acked object.ID // that the session remote has; zero: it has none
-	// sent are the values that pushes without an answer were about to put in the place of acked, oldest first; zero: a removal.
-	// A server may make any one of them so later, also after the process that sent it is gone.
+	acked object.ID // value on the session remote, as far as is known; zero: the ref does not exist there
+	// sent are the values of pushes that moved the ref from acked and got no answer, oldest first; zero: a removal. The
+	// server may apply any one of them later, even after the process that sent it has died.
 	sent []object.ID
 }
 
-// mayBe reports whether a push without an answer was about to make the ref there.
+// mayBe reports whether there is the value of a push without an answer.
 func (a acquaint) mayBe(there object.ID) bool { return slices.Contains(a.sent, there) }
 
-// sentMost is how many values of one ref are kept that were sent without an answer.
+// sentMost is the maximum length of acquaint.sent.
 const sentMost = 64
 
-// sends returns what is known while a push from old to new is under way. Earlier pushes that were not answered are still
-// open if they began with the same value.
+// sends returns the knowledge while a push from old to new is in flight. Earlier pushes without an answer can still be
+// applied if they start from the same value.
 func (a acquaint) sends(old, new object.ID) acquaint {
 	var sent []object.ID
 	if a.acked == old {
@@ -57,20 +57,24 @@ func (a acquaint) sends(old, new object.ID) acquaint {
 }
 
 const (
+	// The file starts with the line ledgerHead; encode writes the rest. none stands for an unknown value, gone for a
+	// removal.
 	ledgerFile = "artifactfs.sent"
 	ledgerHead = "artifactfs sent 1"
 	none       = "-"
 	gone       = "0"
 )
 
+// errLedger is returned for a file in another format.
 var errLedger = errors.New("not what was written")
 
 func newLedger(remote string) *ledger {
 	return &ledger{remote: remote, ground: map[object.ID]bool{}, refs: map[string]acquaint{}}
 }
 
-// readLedger gives an empty one if there is none, if it is of another remote, or was damaged: then all refs are compared
-// anew, and those that the session remote does not have as they are here, or from before, count as somebody else's.
+// readLedger reads the ledger of a Repo. It returns an empty one if the file does not exist, is damaged, or is for
+// another session remote. Then all refs are compared again, and refs whose value on the session remote is not in the
+// local history count as moved by another session.
 func readLedger(repo *session.Repo, remote string) (*ledger, error) {
 	text, err := os.ReadFile(filepath.Join(repo.Dir(), ledgerFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -86,6 +90,7 @@ func readLedger(repo *session.Repo, remote string) (*ledger, error) {
 	return l, nil
 }
 
+// write replaces the file atomically.
 func (l *ledger) write(repo *session.Repo) error {
 	if err := disk.WriteFile(filepath.Join(repo.Dir(), ledgerFile), l.encode(), 0o644); err != nil {
 		return fmt.Errorf("write what was sent: %w", err)
@@ -93,7 +98,7 @@ func (l *ledger) write(repo *session.Repo) error {
 	return nil
 }
 
-// encode writes lines of words; what may hold blanks comes last.
+// encode writes one record per line, of words separated by blanks; a field that may contain blanks is the last one.
 func (l *ledger) encode() []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "%s\nremote %s\n", ledgerHead, strconv.Quote(l.remote))
@@ -131,6 +136,7 @@ func (l *ledger) encode() []byte {
 	return b.Bytes()
 }
 
+// parseLedger parses the output of encode.
 func parseLedger(f object.Format, text []byte) (*ledger, error) {
 	body, ok := strings.CutPrefix(string(text), ledgerHead+"\n")
 	if !ok || !strings.HasSuffix(body, "\n") {
@@ -173,6 +179,7 @@ func parseLedger(f object.Format, text []byte) (*ledger, error) {
 	return l, nil
 }
 
+// parseRef parses the rest of a ref line: "ACKED SENT[,SENT...] NAME".
 func (l *ledger) parseRef(f object.Format, text string) error {
 	acked, rest, _ := strings.Cut(text, " ")
 	sent, name, ok := strings.Cut(rest, " ")
@@ -201,8 +208,8 @@ func (l *ledger) parseRef(f object.Format, text string) error {
 	return nil
 }
 
-// learn takes up what a ref on the session remote turned out to be. While that has not changed, pushes without an answer
-// stay open.
+// learn records the value that a ref has on the session remote. If that is the value known before, pushes without an
+// answer can still be applied, and stay recorded.
 func (l *ledger) learn(name string, now object.ID) {
 	r := l.refs[name]
 	if r.acked != now {
@@ -211,6 +218,7 @@ func (l *ledger) learn(name string, now object.ID) {
 	l.set(name, r)
 }
 
+// set records r, or forgets the ref if r holds nothing.
 func (l *ledger) set(name string, r acquaint) {
 	if r.acked.IsZero() && len(r.sent) == 0 {
 		delete(l.refs, name)
@@ -219,11 +227,12 @@ func (l *ledger) set(name string, r acquaint) {
 	l.refs[name] = r
 }
 
-// known returns a function that tells what the session remote has of a ref of the Repo; zero: nothing.
+// known returns a function that returns the value of a ref of the Repo on the session remote; zero: none.
 func (l *ledger) known(layout session.Layout) func(ref string) object.ID {
 	return func(ref string) object.ID { return l.refs[layout.There(ref)].acked }
 }
 
+// clone returns a copy that can be changed independently.
 func (l *ledger) clone() *ledger {
 	c := *l
 	c.ground, c.refs = maps.Clone(l.ground), maps.Clone(l.refs)

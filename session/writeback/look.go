@@ -2,8 +2,8 @@ package writeback
 
 import "github.com/artifactfs/artifactfs/session"
 
-// Look tells how far a session remote is behind without a Queue: from what the last one has noted. Remote is its URL
-// without secrets.
+// Look returns the status of a session remote without a Queue, from the ledger that the last Queue wrote. remote is the
+// URL of the session remote without secrets.
 func Look(repo *session.Repo, remote string) (Status, error) {
 	l, err := readLedger(repo, remote)
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// Mend gives refs of a session's Repo that are broken a value again, with the help of what is known of the session remote,
-// whose URL without secrets is remote; "": the Repo is that.
+// Mend repairs broken refs of a session's Repo, using the values that the ledger records of the session remote, and
+// returns the repaired refs. remote is the session remote's URL without secrets; "": the Repo is the session remote.
 func Mend(ctx context.Context, repo *session.Repo, remote string) ([]session.Mended, error) {
 	l, err := readLedger(repo, remote)
 	if err != nil {

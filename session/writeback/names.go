@@ -14,17 +14,17 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// plain records whose the plain names of branches and tags on a session remote are. It is decided once for a session and a
-// session remote: see session.OwnerRef.
+// plain records whether this session owns the plain names of branches and tags on a session remote. It is decided once
+// for each pair of session and session remote: see session.OwnerRef.
 type plain string
 
 const (
-	plainUnknown plain = ""
-	plainOwn     plain = "own"
-	plainOthers  plain = "others"
+	plainUnknown plain = ""       // not decided yet
+	plainOwn     plain = "own"    // this session writes refs/heads/ and refs/tags/
+	plainOthers  plain = "others" // another session, or people, write them
 )
 
-// metaOf returns what a session is. Of one that has no metadata yet nothing is known but its name.
+// metaOf returns the metadata of a Repo's session. If there is none yet, only the name and the format are set.
 func metaOf(repo *session.Repo) (session.Meta, error) {
 	m, _, err := session.ReadMeta(repo, repo.Session())
 	if errors.Is(err, session.ErrNoMeta) || errors.Is(err, session.ErrNotMeta) {
@@ -33,21 +33,22 @@ func metaOf(repo *session.Repo) (session.Meta, error) {
 	return m, err
 }
 
-// layout returns under which names the user's refs are on the session remote.
+// layout returns the mapping between the names of refs in the Repo and on the session remote.
 func (l *ledger) layout(m session.Meta) session.Layout {
 	return session.Layout{Session: m.Session, Branches: m.Branches, Own: l.plain == plainOwn}
 }
 
+// layout returns the layout for the queue's session.
 func (q *Queue) layout(l *ledger) session.Layout { return l.layout(q.meta) }
 
-// ofPeople reports whether the session remote is the mounted remote, whose branches are moved by git push alone.
+// ofPeople reports whether the session remote is the mounted remote, whose branches only git push moves.
 func (q *Queue) ofPeople() bool {
 	url := q.o.Remote.URL()
 	return q.meta.Remote == url || q.o.Origin != nil && q.o.Origin.URL() == url
 }
 
-// decide finds out whether the plain names on the session remote are this session's, and claims them if the session remote
-// is empty. all are its refs. False means that a claim was sent: the session remote has to be looked at again.
+// decide sets l.plain, and claims the plain names if the session remote is empty. all are the refs of the session
+// remote. It returns false if it sent a claim: the refs have to be read again.
 func (q *Queue) decide(ctx context.Context, push *thin.Push, all map[string]object.ID, l *ledger) (bool, error) {
 	owner, err := session.OwnerBlob(q.o.Repo.Format(), q.o.Session)
 	if err != nil {
@@ -75,13 +76,14 @@ func (q *Queue) decide(ctx context.Context, push *thin.Push, all map[string]obje
 	if errors.As(results[0], &refused) && refused.Kind == transport.RejectUnpack {
 		return false, refused
 	}
-	// Moved: another session was quicker, or has it locked. Any other refusal is for good.
+	// A claim that lost to another session, or met a lock, is tried again after the refs are read. Any other refusal is
+	// final.
 	q.unclaimable = refused != nil && refused.Kind != transport.RejectMoved
 	return false, nil
 }
 
-// local returns the refs that are to be on the session remote, by their names there. One that is broken is not among them, and
-// an error says so: it was not removed.
+// local returns the refs to push, by their names on the session remote. Broken refs are left out, and an error wraps
+// session.ErrBroken: they were not removed.
 func (q *Queue) local(l *ledger) (map[string]object.ID, error) {
 	refs, broken, err := q.o.Repo.AllRefs("refs/")
 	if err != nil {
@@ -93,7 +95,7 @@ func (q *Queue) local(l *ledger) (map[string]object.ID, error) {
 	return sentOf(refs, q.layout(l)), err
 }
 
-// sentOf returns those of a session's refs that are to be on the session remote, by their names there.
+// sentOf returns those of refs that are to be pushed, by their names on the session remote.
 func sentOf(refs []packedrefs.Ref, layout session.Layout) map[string]object.ID {
 	sent := map[string]object.ID{}
 	for _, r := range refs {
@@ -104,7 +106,7 @@ func sentOf(refs []packedrefs.Ref, layout session.Layout) map[string]object.ID {
 	return sent
 }
 
-// isSent reports whether a name on the session remote is that of a ref which the session sends.
+// isSent reports whether there, a name on the session remote, belongs to a ref that the session pushes.
 func isSent(there string, layout session.Layout) bool {
 	name := layout.Session
 	_, users := layout.Here(there)
@@ -112,11 +114,13 @@ func isSent(there string, layout session.Layout) bool {
 		strings.HasPrefix(there, session.PinPrefix(name)) || strings.HasPrefix(there, session.KeptPrefix(name))
 }
 
-// isFirst says whether a ref stands on nothing of the mounted remote's.
+// isFirst reports whether a ref of session name can be pushed before the base commits, because it does not refer to
+// them.
 func isFirst(ref, name string) bool {
 	return ref == session.MetaRef(name) || ref == session.TranscriptRef(name) || ref == session.FactsRef(name)
 }
 
+// isLane reports whether ref belongs to a lane of session name.
 func isLane(ref, name string) bool { return strings.HasPrefix(ref, session.LanePrefix(name)) }
 
 func isNotes(ref string) bool { return strings.HasPrefix(ref, notesPrefix) }

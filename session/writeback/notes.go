@@ -23,28 +23,28 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// Notes are the refs that all sessions on a session remote share. Each push of them is a merge of the remote's notes and the
-// session's, by union (mergeNote), and a compare-and-swap. A session that loses that race also publishes its notes under a
-// name of its own (session.DivergedRef), and a session that pushes merges the notes of all such names. So a session loses at
-// most twice more: the second winner has looked at the session remote after the name was there. Notes are pushed after
-// everything else, so that nothing waits for them.
+// Notes are the refs that all sessions on a session remote share. Each push of a notes ref is a merge of the remote's
+// notes and the session's, by union (mergeNote), and a compare-and-swap. A session that loses the race also publishes
+// its notes under a name of its own (session.DivergedRef), and every session that pushes merges the notes of all such
+// names. So a session loses at most two more races: the second winner has read the session remote after that name
+// existed. Notes are pushed after everything else, so that no other ref waits for them.
 
 const (
-	maxNote    = 16 << 20               // bytes
-	notesTries = 5                      // pushes of a notes ref in a round; one until it has a name of the session's own, too
-	notesPause = 40 * time.Millisecond  // before the second, on average; it doubles
-	notesRest  = 300 * time.Millisecond // between rounds while others are quicker
+	maxNote    = 16 << 20               // maximum size of a note in bytes
+	notesTries = 5                      // pushes of a notes ref in a round once its diverged name exists; before that, one
+	notesPause = 40 * time.Millisecond  // average delay before the second push; it doubles
+	notesRest  = 300 * time.Millisecond // average delay between rounds while other sessions win the races
 )
 
-// notesMove is a notes ref that is not on the session remote as it is here.
+// notesMove is a notes ref whose value differs between the Repo (mine) and the session remote (there).
 type notesMove struct {
 	ref         string
 	mine, there object.ID
-	others      []object.ID // the same notes of other sessions that have lost the race, too
+	others      []object.ID // values of the diverged names of ref that other sessions published
 }
 
-// compareNotes compares a notes ref and reports whether it has to be merged. One that was removed here stays there: it is also
-// that of others.
+// compareNotes compares a notes ref and reports whether it has to be merged. A ref that was removed in the mount stays
+// on the session remote, because other sessions use it.
 func (q *Queue) compareNotes(ref string, mine, there object.ID, theirs map[string]object.ID, l *ledger, c *comparison) bool {
 	switch {
 	case mine.IsZero():
@@ -54,16 +54,16 @@ func (q *Queue) compareNotes(ref string, mine, there object.ID, theirs map[strin
 		l.learn(ref, mine)
 		c.updates = append(c.updates, q.undiverge(ref, theirs, l)...)
 		return false
-	case l.refs[ref].acked == mine: // others have put theirs on top of ours
+	case l.refs[ref].acked == mine: // other sessions have committed notes on top of this session's
 		c.updates = append(c.updates, q.undiverge(ref, theirs, l)...)
 	}
 	c.notes = append(c.notes, notesMove{ref: ref, mine: mine, there: there})
 	return true
 }
 
-// setAside returns what other sessions have pushed of a notes ref under names of their own.
+// setAside returns the values of the diverged names of a notes ref that other sessions published.
 func (q *Queue) setAside(push *thin.Push, ref string) (others []object.ID) {
-	if push.Thin() { // nobody else writes its refs
+	if push.Thin() { // only this session writes the refs of a thin session remote
 		return nil
 	}
 	for _, r := range push.Refs {
@@ -76,8 +76,8 @@ func (q *Queue) setAside(push *thin.Push, ref string) (others []object.ID) {
 	return others
 }
 
-// notes brings notes refs to the session remote, which has all else by now. The first is sent with the push that was opened
-// to look. again says that another push has to make, or to remove, the names of the session's own.
+// notes merges and pushes notes refs, after all other refs were pushed. It uses push for the first ref and opens new
+// pushes for the others. again reports that another push has to create or remove diverged names of this session.
 func (t *trial) notes(ctx context.Context, push *thin.Push, moves []notesMove, l *ledger, local map[string]object.ID) (again bool, err error) {
 	q := t.q
 	defer q.o.Repo.Working()()
@@ -95,16 +95,17 @@ func (t *trial) notes(ctx context.Context, push *thin.Push, moves []notesMove, l
 		}
 		t.busy = t.busy || !done
 		other := l.refs[session.DivergedRef(q.o.Session, n.ref)]
-		again = again || done && !other.acked.IsZero() || !done && !q.outrun // to remove the other name, or to make it
+		again = again || done && !other.acked.IsZero() || !done && !q.outrun // to remove the diverged name, or to create it
 	}
 	q.outrun = t.busy
 	return again, nil
 }
 
-// pushNotes merges and pushes until that has succeeded; false: others were quicker each time.
+// pushNotes merges and pushes a notes ref until the push succeeds or is refused. It returns false if other sessions won
+// every race.
 func (q *Queue) pushNotes(ctx context.Context, push *thin.Push, n notesMove, l *ledger, local map[string]object.ID) (bool, error) {
 	pause, tries := notesPause, 1
-	if q.outrun { // they have the other name
+	if q.outrun { // the diverged name exists
 		tries = notesTries
 	}
 	for try := 1; ; try++ {
@@ -144,7 +145,7 @@ func (q *Queue) pushNotes(ctx context.Context, push *thin.Push, n notesMove, l *
 		}
 		switch {
 		case refused == nil:
-			l.learn(n.ref, n.mine) // which what is there contains
+			l.learn(n.ref, n.mine) // the value on the session remote contains n.mine
 			delete(q.refused, n.ref)
 			if merged != n.mine && q.o.Notes != nil {
 				q.bringNotes(ctx, n, merged, l, local)
@@ -166,10 +167,11 @@ func (q *Queue) pushNotes(ctx context.Context, push *thin.Push, n notesMove, l *
 	}
 }
 
-// bringNotes brings merged notes into the mount. It is tried again at the next push if the user has moved them meanwhile.
+// bringNotes copies merged notes into the mount and the Repo. If the user has moved the ref meanwhile, the next round
+// tries again.
 func (q *Queue) bringNotes(ctx context.Context, n notesMove, merged object.ID, l *ledger, local map[string]object.ID) {
 	err := q.o.Notes(ctx, n.ref, n.mine, merged)
-	if err == nil { // the RefCopier would do that in a moment, and make another push of it
+	if err == nil { // the RefCopier would copy it too, but only later, and the queue would push once more
 		err = q.o.Repo.Update(ctx, []session.RefChange{{Name: n.ref, Old: n.mine, New: merged}})
 	}
 	if err != nil {
@@ -180,8 +182,8 @@ func (q *Queue) bringNotes(ctx context.Context, n notesMove, merged object.ID, l
 	local[n.ref] = merged
 }
 
-// mergeNotes returns a commit that contains both sides of a notes ref and those of other sessions, and the objects of it that
-// the session remote lacks.
+// mergeNotes returns a commit that contains the notes of this session, of the session remote and of the diverged names,
+// and the objects of that commit that the session remote lacks.
 func (q *Queue) mergeNotes(ctx context.Context, n notesMove) (merged object.ID, load *haul, err error) {
 	merged = n.mine
 	if !n.there.IsZero() {
@@ -203,7 +205,7 @@ func (q *Queue) mergeNotes(ctx context.Context, n notesMove) (merged object.ID, 
 		if q.contains(merged, other) {
 			continue
 		}
-		if err := q.bring(ctx, other, n.there); err != nil { // its session may have removed it by now
+		if err := q.bring(ctx, other, n.there); err != nil { // the other session may have removed its diverged name
 			q.log.Debug("fetch notes of another session", zap.String("session", q.o.Session), zap.Error(err))
 			continue
 		}
@@ -222,15 +224,15 @@ func (q *Queue) mergeNotes(ctx context.Context, n notesMove) (merged object.ID, 
 	return merged, load, err
 }
 
-// notesDir is the git directory in the Repo in which stock git merges notes: it does so below refs/notes/ alone, where the
-// user's are.
+// notesDir is a git directory inside the Repo. Stock git merges notes in it, because it merges only refs below
+// refs/notes/, and in the Repo itself those are the user's.
 const notesDir = "artifactfs.notes"
 
-// unionNotes has stock git merge two tips of a notes ref, and merges notes that both sides have changed itself. The objects of
-// that are the Repo's.
+// unionNotes merges two values of a notes ref with stock git; notes that both sides changed are merged by mergeNote. The
+// objects are written to the Repo.
 func (q *Queue) unionNotes(ctx context.Context, ours, theirs object.ID) (object.ID, error) {
 	dir := filepath.Join(q.o.Repo.Dir(), notesDir)
-	if err := os.RemoveAll(dir); err != nil { // a process that died has left it
+	if err := os.RemoveAll(dir); err != nil { // left by a crash
 		return object.ID{}, err
 	}
 	defer os.RemoveAll(dir)
@@ -257,7 +259,7 @@ func (q *Queue) unionNotes(ctx context.Context, ours, theirs object.ID) (object.
 	}
 	if err != nil {
 		var base object.ID
-		if text, err := git("merge-base", ours.String(), theirs.String()); err == nil { // else they have none
+		if text, err := git("merge-base", ours.String(), theirs.String()); err == nil { // else base stays zero: no common ancestor
 			if base, err = object.ParseID(text); err != nil {
 				return object.ID{}, err
 			}
@@ -281,8 +283,8 @@ func (q *Queue) unionNotes(ctx context.Context, ours, theirs object.ID) (object.
 	return session.NewRefDir(dir, q.o.Repo.Format()).Ref(notesPrefix + "ours")
 }
 
-// note returns what a tip of notes has on an object, with a newline at its end; nil: nothing. The name of a note is that of the
-// object in hex, and parts of two digits of it may be directories.
+// note returns the text of one note in the notes commit tip, with a newline at its end; nil: there is none. name is the
+// annotated object's id in hex. Git may split it into directories of two digits each (fanout).
 func (q *Queue) note(tip object.ID, name string) ([]byte, error) {
 	if tip.IsZero() {
 		return nil, nil
@@ -314,7 +316,8 @@ func (q *Queue) note(tip object.ID, name string) ([]byte, error) {
 	}
 }
 
-// notesGit runs a git command in the directory of a merge, with the objects of the Repo.
+// notesGit runs a git command in notesDir, with the Repo's object directory, and returns its output without newlines at
+// the end.
 func (q *Queue) notesGit(ctx context.Context, dir string, args ...string) (string, error) {
 	cmd := gitcmd.Isolated(ctx, append([]string{"--git-dir=" + dir, "-c", "core.fsync=all"}, args...)...)
 	cmd.Env = append(append(cmd.Env, "GIT_OBJECT_DIRECTORY="+filepath.Join(q.o.Repo.Dir(), "objects")), gitcmd.Identity()...)
@@ -325,9 +328,9 @@ func (q *Queue) notesGit(ctx context.Context, dir string, args ...string) (strin
 	return strings.TrimRight(string(out), "\n"), nil
 }
 
-// mergeNote merges a note that both sides have changed. Of JSON objects, as artifactfs session note writes them, members are
-// merged, so that an old value of one does not come back; ours win where both have changed one. Anything else is the union
-// of lines, as of git notes merge -s cat_sort_uniq.
+// mergeNote merges a note that both sides changed. If all versions are JSON objects, as artifactfs session note writes
+// them, it merges member by member against base, so that an old value does not reappear; ours wins where both sides
+// changed a member. Any other note becomes the sorted union of lines, as by git notes merge -s cat_sort_uniq.
 func mergeNote(base, ours, theirs []byte) []byte {
 	var b, o, t map[string]json.RawMessage
 	if json.Unmarshal(ours, &o) != nil || json.Unmarshal(theirs, &t) != nil || o == nil || t == nil || len(base) > 0 && json.Unmarshal(base, &b) != nil {
@@ -346,7 +349,7 @@ func mergeNote(base, ours, theirs []byte) []byte {
 		}
 	}
 	merged, err := json.Marshal(t)
-	if err != nil { // what was decoded can be encoded
+	if err != nil { // decoded JSON can always be encoded
 		return ours
 	}
 	return append(merged, '\n')

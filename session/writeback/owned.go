@@ -16,19 +16,21 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// idSet is objects.
+// idSet is a set of object ids.
 type idSet map[object.ID]bool
 
-// haul is what a push has to bring: owned objects below tips that the session remote does not have.
+// haul is the set of objects that a push has to send: the owned objects that tips reach and the session remote lacks.
 type haul struct {
-	repo    *session.Repo
-	sent    idSet // that it has
+	repo *session.Repo
+	sent idSet // objects that the session remote has
+	// seen are the objects that the walk has visited; objects lists those of them to send, in the order of the walk.
 	seen    idSet
 	objects []object.ID
-	ground  idSet // what is not owned, and is stood on
+	ground  idSet // base commits: objects of the mounted remote that the session's commits refer to
 }
 
-// newHaul walks from tips. It costs as much as there is to bring.
+// newHaul walks from tips down to objects in sent and to objects that are not owned. Its cost is proportional to the
+// result.
 func newHaul(ctx context.Context, repo *session.Repo, tips []object.ID, sent idSet) (*haul, error) {
 	h := &haul{repo: repo, sent: sent, seen: idSet{}, ground: idSet{}}
 	for stack := append([]object.ID(nil), tips...); len(stack) > 0; {
@@ -55,8 +57,9 @@ func newHaul(ctx context.Context, repo *session.Repo, tips []object.ID, sent idS
 	return h, nil
 }
 
-// hadOf is what a session remote has that has these tips, as far as it is worth knowing: all commits, and the trees and
-// contents of the newest. Whatever else it has is sent again if it is named anew, which is rare, and does no harm.
+// hadOf returns owned objects that a session remote has if it has tips: all commits, and the trees and contents of the
+// two newest levels. The set is incomplete on purpose: an older object that is used again is sent again, which is rare
+// and harmless.
 func hadOf(ctx context.Context, repo *session.Repo, tips []object.ID) (idSet, error) {
 	h := &haul{repo: repo, sent: idSet{}, seen: idSet{}, ground: idSet{}}
 	level := tips
@@ -84,7 +87,8 @@ func hadOf(ctx context.Context, repo *session.Repo, tips []object.ID) (idSet, er
 	return h.seen, nil
 }
 
-// names gives what a commit or tag names. Others name nothing here.
+// names returns the objects that a commit or tag refers to: parents or target, and the tree of a commit. Others have
+// none.
 func (h *haul) names(id object.ID) (below []object.ID, tree object.ID, err error) {
 	t, content, err := h.repo.Get(id, object.MaxCommitSize)
 	if errors.Is(err, odb.ErrTooLarge) {
@@ -104,11 +108,11 @@ func (h *haul) names(id object.ID) (below []object.ID, tree object.ID, err error
 	return nil, tree, nil
 }
 
-// tip takes a commit, or whatever else a ref names.
+// tip adds what an object refers to, except its parents or target, which it returns.
 func (h *haul) tip(id object.ID) ([]object.ID, error) {
 	t, content, err := h.repo.Get(id, object.MaxTreeSize)
 	if errors.Is(err, odb.ErrTooLarge) {
-		return nil, nil // a blob
+		return nil, nil // only a blob can be larger
 	}
 	if err != nil {
 		return nil, err
@@ -119,7 +123,7 @@ func (h *haul) tip(id object.ID) ([]object.ID, error) {
 		if err != nil {
 			return nil, err
 		}
-		// The files of a checkpoint are those of a commit of the mounted remote, but for what was changed.
+		// The tree of a checkpoint consists of entries of Head's and Base's trees, except for the changed files.
 		if p, err := session.ParsePoint(h.repo.Format(), id, content); err == nil {
 			for _, stand := range []object.ID{p.Head, p.Base} {
 				if !stand.IsZero() && !h.sent[stand] && !h.repo.Owned(stand) {
@@ -143,8 +147,8 @@ func (h *haul) tip(id object.ID) ([]object.ID, error) {
 	return nil, nil
 }
 
-// tree takes a tree and what is below it, except what stands in the tree before, of the parent, in the same place: either
-// the session remote has that, or it is taken with the parent.
+// tree adds a tree and everything below it, except entries that the parent commit's tree, before, has under the same
+// path: the session remote has those, or they are added with the parent.
 func (h *haul) tree(id, before object.ID) error {
 	if id.IsZero() || id == before || h.sent[id] || h.seen[id] || !h.repo.Owned(id) {
 		return nil
@@ -161,6 +165,7 @@ func (h *haul) tree(id, before object.ID) error {
 	return h.below(content, before)
 }
 
+// below adds the entries of a tree, whose encoded form is content, as tree does.
 func (h *haul) below(content []byte, before object.ID) error {
 	entries, err := object.ParseTree(h.repo.Format(), content)
 	if err != nil {
@@ -189,8 +194,8 @@ func (h *haul) below(content []byte, before object.ID) error {
 	return nil
 }
 
-// fill adds what the objects name of the mounted remote's, and the ground does not hold: a file that was taken from a
-// commit which is not among it.
+// fill adds the objects of the mounted remote that h.objects refer to and the base commits in ground do not contain,
+// such as a file that was taken from a commit outside of ground. store fetches those that are missing.
 func (h *haul) fill(ctx context.Context, ground []object.ID, store Provider) error {
 	held, named := idSet{}, idSet{}
 	for _, id := range ground {
@@ -207,7 +212,7 @@ func (h *haul) fill(ctx context.Context, ground []object.ID, store Provider) err
 		}
 		var entries []object.TreeEntry
 		switch t {
-		case object.Commit: // its tree may be that of another one, which was picked
+		case object.Commit: // its tree may be that of another commit, if it was cherry-picked
 			var info object.CommitInfo
 			if info, err = object.ParseCommit(h.repo.Format(), content); err == nil {
 				entries = []object.TreeEntry{{Mode: object.ModeDir, ID: info.Tree}}
@@ -238,7 +243,7 @@ func (h *haul) fill(ctx context.Context, ground []object.ID, store Provider) err
 	return nil
 }
 
-// spread notes a tree and all below it, except what is in another set.
+// spread adds a tree and everything below it to into, except objects in except.
 func (h *haul) spread(id object.ID, into, except idSet) error {
 	if into[id] || except[id] {
 		return nil
@@ -262,8 +267,8 @@ func (h *haul) spread(id object.ID, into, except idSet) error {
 	return nil
 }
 
-// packer gives what writes a pack of objects that the Repo holds or borrows. It is git's, which finds deltas among them
-// and takes over what lies in packs already; no history is looked at.
+// packer returns a function that writes a pack of ids to w. The Repo holds or borrows the objects. It runs git
+// pack-objects, which finds deltas and reuses the entries of existing packs; no history is walked.
 func packer(repo *session.Repo, ids []object.ID) func(ctx context.Context, w io.Writer) error {
 	return func(ctx context.Context, w io.Writer) error {
 		cmd := gitcmd.Isolated(ctx, "--git-dir="+repo.Dir(), "-c", "core.commitGraph=false", "pack-objects", "-q", "--stdout")
@@ -282,7 +287,7 @@ func packer(repo *session.Repo, ids []object.ID) func(ctx context.Context, w io.
 			return fmt.Errorf("make pack: %w", err)
 		}
 		_, copyErr := bufio.NewReaderSize(out, 64<<10).WriteTo(w)
-		if copyErr != nil { // git would wait for somebody to read
+		if copyErr != nil { // git blocks on the pipe otherwise
 			out.Close()
 		}
 		err = cmd.Wait()

@@ -17,86 +17,92 @@ import (
 )
 
 const (
-	gather     = 10 * time.Millisecond // after a sign: what moves together goes in one push
-	syncRetry  = time.Second           // longest wait between tries while somebody waits for them
-	queueRetry = time.Minute           // and while nobody does
-	forgetIdle = 30 * time.Second      // after a push: what the session remote is known to have, which can be found out again
+	gather     = 10 * time.Millisecond // delay after a change of the Repo, so that refs that move together are pushed together
+	syncRetry  = time.Second           // maximum delay between retries while a caller waits in Sync
+	queueRetry = time.Minute           // maximum delay between retries otherwise
+	forgetIdle = 30 * time.Second      // idle time after which the set of pushed objects is dropped; it can be computed again
 )
 
-// QueueOptions describe a Queue.
+// QueueOptions configures a Queue.
 type QueueOptions struct {
 	Repo    *session.Repo
-	Session string
-	Dir     string            // where the history that a session remote lacks waits to be sent; the mount's home
-	Remote  *thin.Remote      // session remote; nil: the Repo is that. It stays the caller's to close, after the Queue
-	Origin  *transport.Remote // mounted remote, asked for the history that the session remote lacks; nil: it has it
-	Store   Provider          // of the mounted remote; may be nil
-	Base    Mode              // how the session remote comes to the base; ModeUnknown: what is best, if it is not decided yet
-	BaseURL string            // of the mounted remote, without secrets, if other machines can read it there; "": they cannot
-	// Taken is told when a ref of the session's own was moved by others; what it does about it is sent at once. It comes
-	// from the Queue's own goroutine, so it must not wait for the Queue. May be nil.
+	Session string            // name of the session
+	Dir     string            // directory for packs of history that wait to be pushed (ModeSeed); the mount's home
+	Remote  *thin.Remote      // session remote; nil: the Repo is the session remote. The caller closes it, after the Queue
+	Origin  *transport.Remote // mounted remote, the source of history that the session remote lacks; nil: no history is sent
+	Store   Provider          // store of the mounted remote; may be nil
+	Base    Mode              // how the session remote gets the base commits; ModeUnknown: chosen at the first push
+	BaseURL string            // URL of the mounted remote, without secrets, if other machines can read it; "": they cannot
+	// Taken is called when another machine moved a ref of the session's own; the changes that Taken makes to the Repo
+	// are pushed at once. It is called from the Queue's own goroutine, so it must not wait for the Queue. May be nil.
 	Taken func(Taken)
-	// Notes moves a notes ref of the mount from old to merged, which the session remote has and the Repo holds, unless the
-	// user has moved it. May be nil.
+	// Notes moves a notes ref of the mount from old to merged, unless the user has moved it. The session remote and the
+	// Repo hold merged when Notes is called. May be nil.
 	Notes func(ctx context.Context, ref string, old, merged object.ID) error
 	Log   *zap.Logger // may be nil
 }
 
-// Queue brings a Repo's refs to the session remote, as they move.
+// Queue pushes a Repo's refs to the session remote whenever they move.
 //
-// turn is a token: who holds it talks to the session remote. mu is a leaf, and guards what Status tells.
+// Locks: turn is a semaphore; its holder talks to the session remote. mu is a leaf lock, which guards the state that
+// Status reports.
 type Queue struct {
 	o      QueueOptions
 	log    *zap.Logger
 	cancel context.CancelFunc
-	ctx    context.Context // of the goroutines
+	ctx    context.Context // context of the goroutines; Close cancels it
 	done   sync.WaitGroup
-	wake   chan struct{}
-	turn   chan struct{}
+	// wake has room for one signal: see Wake. turn holds one token while a goroutine talks to the session remote.
+	wake chan struct{}
+	turn chan struct{}
 
 	counted counters
 
-	meta session.Meta // when the queue began
+	meta session.Meta // the session's metadata when the queue started
 
-	// Of who has the turn.
-	sent        idSet // objects that the session remote has; nil: not looked at yet
-	noRewrite   bool  // the session remote forbids it
+	// Guarded by turn.
+	sent      idSet // objects that the session remote is known to have; nil: not computed yet
+	noRewrite bool  // the session remote accepts only fast-forward updates of branches
+	// refused maps refs, by their names on the session remote, to the last refusal.
 	refused     map[string]refusal
 	unclaimable bool            // the session remote refuses session.OwnerRef
-	blocked     map[string]bool // refs that could not be created there: what is in their way is asked for, too
-	outrun      bool            // notes were not merged in the last round, because other sessions were quicker
+	blocked     map[string]bool // refs that could not be created; refs that may be in their way are requested, too
+	outrun      bool            // notes were not merged in the last round, because other sessions won every race
 
-	mu       sync.Mutex
-	ledger   *ledger
-	before   Traffic // of the queues before this one
+	mu sync.Mutex
+	// ledger is the knowledge of the session remote; it is replaced, never changed in place.
+	ledger *ledger
+	before Traffic // traffic of earlier queues of the session
+	// failure is the error of the last round, since the time of the first failure in a row.
 	failure  error
 	since    time.Time
 	diverged []Diverged
-	behind   map[string]object.ID // refs of which the session remote has more, and what it has
-	moved    map[string]object.ID // the session's own refs that others moved, to what
-	told     map[string]object.ID // of which Taken was told
-	news     []Taken              // of which it will be
-	declined []refusedRef         // the user's first
+	behind   map[string]object.ID // refs whose value on the session remote contains the Repo's value, mapped to the former
+	moved    map[string]object.ID // the session's own refs that another session moved, mapped to their new values
+	told     map[string]object.ID // values of moved that were queued in news or reported to Taken
+	news     []Taken              // moved refs that Taken has yet to be called with
+	declined []refusedRef         // refused refs, the user's first
 	notices  []string
-	seeding  *seeding
-	ground   baseTry
-	// Who waits for all to be there.
-	asked, answered uint64 // counts of calls of Sync, and of those that a round began after
-	outcome         error  // of that round
-	changed         chan struct{}
+	seeding  *seeding // push of base commits in progress; nil: none
+	ground   baseTry  // last attempt to push base commits
+	// Callers that wait in Sync.
+	asked, answered uint64        // number of calls of Sync, and how many of those a finished round covers
+	outcome         error         // error of that round
+	changed         chan struct{} // closed and replaced whenever the state below mu changes
 	closed          bool
 }
 
-// refusal is an update that the session remote did not want.
+// refusal is an update that the session remote refused.
 type refusal struct {
+	// id is the refused value; it is not sent again before until. count is the number of refusals of id in a row.
 	id    object.ID
 	until time.Time
 	text  string
 	count int
 }
 
-// NewQueue goes on where the Queue before it on the same Repo has stopped. It asks nothing of the network by itself but
-// from goroutines of its own.
+// NewQueue starts a queue on o.Repo. It reads the ledger that earlier queues wrote and continues from it. It does no
+// network I/O itself; the queue's goroutines do. Without o.Remote it starts no goroutine.
 func NewQueue(o QueueOptions) (*Queue, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
@@ -124,7 +130,8 @@ func NewQueue(o QueueOptions) (*Queue, error) {
 	return q, nil
 }
 
-// Wake says that something has changed outside of the Repo: a new token, a network that is back. What waits tries at once.
+// Wake makes the queue retry at once. The caller calls it when something outside of the Repo changed: a new credential,
+// a network that is reachable again.
 func (q *Queue) Wake() {
 	select {
 	case q.wake <- struct{}{}:
@@ -132,7 +139,7 @@ func (q *Queue) Wake() {
 	}
 }
 
-// Close ends what is under way. Nothing is lost by that.
+// Close cancels pushes in progress and waits for the queue's goroutines. Pending refs stay pending for the next queue.
 func (q *Queue) Close() error {
 	q.mu.Lock()
 	before := q.closed
@@ -141,14 +148,14 @@ func (q *Queue) Close() error {
 	q.cancel()
 	q.done.Wait()
 	if !before {
-		q.turn <- struct{}{} // whoever has it ends soon
+		q.turn <- struct{}{} // the holder of the turn returns soon: its context was cancelled
 		q.keepTraffic()
 		q.tell()
 	}
 	return nil
 }
 
-// run makes rounds whenever there is something to send, and waits longer and longer after failures.
+// run makes a round whenever there is something to push, and backs off after failures. It returns when ctx is done.
 func (q *Queue) run(ctx context.Context) {
 	failures := 0
 	for {
@@ -157,7 +164,7 @@ func (q *Queue) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if q.tellTaken() { // what comes of that is sent before anybody is told how it stands
+		if q.tellTaken() { // the changes that Taken made are pushed before Sync returns
 			continue
 		}
 		if failures++; err == nil {
@@ -172,10 +179,10 @@ func (q *Queue) run(ctx context.Context) {
 				return
 			}
 		}
-		if busy = busy && err == nil; busy { // all but notes is there, and they will be in a moment
+		if busy = busy && err == nil; busy { // only notes are pending, and they are retried soon
 			wait = notesRest/2 + rand.N(notesRest)
 		}
-		if !busy || q.Status().Pending == 0 { // they have another name there
+		if !busy || q.Status().Pending == 0 { // pending notes may have been pushed under a diverged name: enough for Sync
 			q.answer(asked, err, wait > baseFirst)
 		}
 		if !q.rest(ctx, failures, wait) {
@@ -184,7 +191,7 @@ func (q *Queue) run(ctx context.Context) {
 	}
 }
 
-// tellTaken tells of refs that others have moved, if there is news.
+// tellTaken calls Options.Taken for each moved ref in news, and reports whether there was one.
 func (q *Queue) tellTaken() bool {
 	q.mu.Lock()
 	news := q.news
@@ -198,8 +205,8 @@ func (q *Queue) tellTaken() bool {
 	return len(news) > 0
 }
 
-// rest waits for a reason to make a round; false: there will be none. Failures are those to reach the session remote, wait
-// is until something is worth another try, if there is such a thing.
+// rest blocks until a reason for a round occurs, and returns false if ctx is done first. failures is the number of
+// failed rounds in a row; wait is the time until a retry is worthwhile, 0 if none is.
 func (q *Queue) rest(ctx context.Context, failures int, wait time.Duration) bool {
 	var retry, forget <-chan time.Time
 	if refused := q.refusalsEnd(); wait == 0 || refused > 0 && refused < wait {
@@ -216,7 +223,7 @@ func (q *Queue) rest(ctx context.Context, failures int, wait time.Duration) bool
 	}
 	forget = time.After(forgetIdle)
 	changed := q.o.Repo.Changed()
-	if failures > 0 { // more to send makes the session remote no easier to reach
+	if failures > 0 { // another change of the Repo does not make the session remote reachable: wait for the retry
 		changed = nil
 	}
 	for {
@@ -245,7 +252,8 @@ func (q *Queue) rest(ctx context.Context, failures int, wait time.Duration) bool
 	}
 }
 
-// refusalsEnd is how long until something that was refused is tried again; 0: nothing was.
+// refusalsEnd returns the time until the first refused update may be sent again; 0: no update is refused. It takes the
+// turn.
 func (q *Queue) refusalsEnd() time.Duration {
 	q.turn <- struct{}{}
 	defer func() { <-q.turn }()
@@ -258,20 +266,22 @@ func (q *Queue) refusalsEnd() time.Duration {
 	return first
 }
 
+// askedNow returns the number of calls of Sync.
 func (q *Queue) askedNow() uint64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.asked
 }
 
+// answeredNow returns the number of calls of Sync that a finished round covers.
 func (q *Queue) answeredNow() uint64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.answered
 }
 
-// answer tells who waits what came of a round that began when so many had asked. An unreachable remote is no answer,
-// unless it is given up for longer than anybody waits.
+// answer records err as the outcome of a round for the first asked calls of Sync, and wakes them. An unreachable session
+// remote ends no call, because the queue retries, unless givenUp is set: the next retry is too far off.
 func (q *Queue) answer(asked uint64, err error, givenUp bool) {
 	q.mu.Lock()
 	if err == nil || givenUp || final(err) {
@@ -282,7 +292,7 @@ func (q *Queue) answer(asked uint64, err error, givenUp bool) {
 	q.tell()
 }
 
-// final says whether another try would come to the same.
+// final reports whether err would be the same after a retry.
 func final(err error) bool {
 	for _, is := range []error{errNoBase, transport.ErrAuth, transport.ErrForbidden, transport.ErrNotFound, transport.ErrNoPush} {
 		if errors.Is(err, is) {
@@ -292,7 +302,7 @@ func final(err error) bool {
 	return false
 }
 
-// tell wakes who waits for something of what mu guards.
+// tell wakes the callers that wait for a change of the state below mu.
 func (q *Queue) tell() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -300,7 +310,7 @@ func (q *Queue) tell() {
 	q.changed = make(chan struct{})
 }
 
-// fail notes why a round has come to nothing; nil: it has not.
+// fail records err as the failure of the last round; nil: the round succeeded. It logs a failure once.
 func (q *Queue) fail(err error) {
 	q.mu.Lock()
 	before := q.failure
@@ -317,10 +327,11 @@ func (q *Queue) fail(err error) {
 	}
 }
 
-// Sync returns when the session remote has all refs that the Repo had when it was called, or newer ones, and has been asked whether
-// it really does. What diverged is there under another name, which Status tells. What cannot be there because of others (moved,
-// refused, no access) ends it with an error that says so. While the remote cannot be reached it tries again, at once at first,
-// until ctx ends, and then says why.
+// Sync returns when the session remote has all refs that the Repo had when Sync was called, or newer ones, and the
+// session remote has been asked to confirm it. A diverged ref counts as pushed, because its value is on the session
+// remote under another name; Status lists it. A ref that cannot be pushed (moved, refused, no access) ends Sync with an
+// error. While the session remote cannot be reached, Sync retries until ctx is done, and then returns an error with the
+// last failure. progress, which may be nil, is called every 200 ms.
 func (q *Queue) Sync(ctx context.Context, progress func(Status)) error {
 	if q.o.Remote == nil {
 		return nil
@@ -360,7 +371,7 @@ func (q *Queue) Sync(ctx context.Context, progress func(Status)) error {
 	}
 }
 
-// unfinished says what a round that went well could not do.
+// unfinished returns the errors of the refs that a successful round could not push: moved and refused ones.
 func (q *Queue) unfinished() error {
 	st := q.Status()
 	var errs []error
@@ -373,7 +384,7 @@ func (q *Queue) unfinished() error {
 	return errors.Join(errs...)
 }
 
-// Acknowledged is what the session remote has of a ref, as far as is known; zero: nothing.
+// Acknowledged returns the value that the session remote is known to have of a ref of the Repo; zero: none.
 func (q *Queue) Acknowledged(ref string) object.ID {
 	if q.o.Remote == nil {
 		id, err := q.o.Repo.Ref(ref)
@@ -387,12 +398,12 @@ func (q *Queue) Acknowledged(ref string) object.ID {
 	return q.ledger.refs[q.layout(q.ledger).There(ref)].acked
 }
 
-// Has says whether the session remote has a checkpoint.
+// Has reports whether the session remote is known to have checkpoint p.
 func (q *Queue) Has(p session.Point) bool {
 	id := q.Acknowledged(session.SegmentRef(p.Session, p.Lane, p.Segment))
 	if id.IsZero() || id == p.Commit {
 		return !id.IsZero()
 	}
 	newest, err := q.o.Repo.PointAt(id)
-	return err == nil && newest.ID >= p.ID // ids sort by time, and a segment has one writer
+	return err == nil && newest.ID >= p.ID // checkpoint ids sort by time, and a segment has one writer
 }

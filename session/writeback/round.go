@@ -18,16 +18,17 @@ import (
 )
 
 const (
-	roundTries  = 10               // pushes in a round, each of which learned something from the one before
-	movedTries  = 2                // pushes of a ref that cannot be moved for a moment
-	refusedWait = 10 * time.Second // before what was refused is tried again; it doubles
-	refusedMost = 10 * time.Minute
-	namesMost   = 500 // refs that are asked for by their names
+	roundTries  = 10               // maximum number of pushes in a round; each repeats the comparison with newer refs
+	movedTries  = 2                // failed pushes of a locked or moving ref before it waits for another round
+	refusedWait = 10 * time.Second // delay before a refused update is sent again; it doubles with each refusal
+	refusedMost = 10 * time.Minute // maximum of that delay
+	namesMost   = 500              // maximum number of user refs that are requested by name; above it, by prefix
 )
 
-// round brings the session remote up to date. It returns commits of the mounted remote that have to go there first, and
-// whether notes were left for another round because others push theirs. To verify is to ask the session remote even if
-// nothing is to be sent, and to try again what it refused.
+// round compares the Repo with the session remote and pushes until they agree. It returns the commits of the mounted
+// remote that the session remote lacks and that have to be pushed first, and whether notes were left for another round
+// because other sessions won every race. verify makes it contact the session remote even if no ref is pending, and sends
+// refused updates again. It holds the turn.
 func (q *Queue) round(ctx context.Context, verify bool) (need []object.ID, busy bool, err error) {
 	select {
 	case q.turn <- struct{}{}:
@@ -62,22 +63,25 @@ func (q *Queue) round(ctx context.Context, verify bool) (need []object.ID, busy 
 	return nil, false, fmt.Errorf("refs kept changing on the session remote: gave up after %d pushes", roundTries)
 }
 
+// errNoMeta is returned if the Repo has lost the session's metadata ref, which the session remote has: the Repo is
+// damaged.
 var errNoMeta = errors.New("the session's refs are lost here")
 
-// trial is a round under way.
+// trial is the state of one round.
 type trial struct {
-	q       *Queue
-	verify  bool
+	q      *Queue
+	verify bool
+	// need are the commits of the mounted remote that the session remote lacks.
 	need    []object.ID
-	apart   bool           // all at once was refused: each for itself
-	missing int            // pushes of which the session remote lacked objects
-	fill    bool           // objects of the mounted remote that are named are sent, too
-	failed  map[string]int // updates that were refused for reasons that may pass, and how often
-	later   error          // of those that were left for another round
+	apart   bool           // an atomic push was refused: send the updates independently of each other
+	missing int            // number of pushes that failed because the session remote lacked objects
+	fill    bool           // send objects of the mounted remote as well, if pushed objects refer to them
+	failed  map[string]int // number of refusals, by ref, for reasons that may pass
+	later   error          // error of the refs that were left for another round
 	busy    bool           // notes were left for another round
 }
 
-// try makes one push, and says whether there is more to do.
+// try makes at most one push, and reports whether there is more to push.
 func (t *trial) try(ctx context.Context) (again bool, err error) {
 	q := t.q
 	q.mu.Lock()
@@ -95,7 +99,8 @@ func (t *trial) try(ctx context.Context) (again bool, err error) {
 	if !t.verify && !q.outrun && ledger.pending(local, q.layout(ledger)) == 0 {
 		return false, nil
 	}
-	// What a session is nobody removes. Where that is gone the repository was damaged, and the rest is not gone on purpose.
+	// A session's metadata ref is never removed on purpose. If it is missing here, the Repo is damaged, so the other
+	// missing refs are no removals either.
 	if meta := session.MetaRef(q.o.Session); local[meta].IsZero() && !ledger.refs[meta].acked.IsZero() {
 		return false, fmt.Errorf("compare with session remote: %w", errNoMeta)
 	}
@@ -119,7 +124,7 @@ func (t *trial) try(ctx context.Context) (again bool, err error) {
 		if err != nil || !decided {
 			return err == nil, err
 		}
-		if local, err = q.local(ledger); err != nil { // the names there have changed with that
+		if local, err = q.local(ledger); err != nil { // decide may have changed the layout, and with it the names
 			return false, err
 		}
 	}
@@ -142,10 +147,10 @@ func (t *trial) try(ctx context.Context) (again bool, err error) {
 		return false, nil
 	}
 	again, err = t.send(ctx, push, updates, ledger, load, local)
-	return again || err == nil && q.outrun, err // notes come last
+	return again || err == nil && q.outrun, err // notes are pushed last
 }
 
-// left says whether an update is not for now.
+// left reports whether update u has to wait: it was refused too often, or its refusal is too recent.
 func (t *trial) left(u update) bool {
 	if t.failed[u.Name] > movedTries {
 		return true
@@ -154,7 +159,8 @@ func (t *trial) left(u update) bool {
 	return ok && r.id == u.New && time.Now().Before(r.until)
 }
 
-// load finds out what has to be sent with updates. Those that stand on something that is to be sent first are left out.
+// load computes the objects that have to be sent with updates. If the session remote lacks base commits, it sets t.need
+// and drops the updates that depend on them.
 func (t *trial) load(ctx context.Context, push *thin.Push, updates []update, l *ledger, theirs map[string]object.ID) (*haul, []update, error) {
 	q := t.q
 	if q.sent == nil {
@@ -196,6 +202,7 @@ func (t *trial) load(ctx context.Context, push *thin.Push, updates []update, l *
 	return h, updates, err
 }
 
+// tipsOf returns the new values of updates, without removals.
 func tipsOf(updates []update) []object.ID {
 	var tips []object.ID
 	for _, u := range updates {
@@ -206,8 +213,8 @@ func tipsOf(updates []update) []object.ID {
 	return tips
 }
 
-// send pushes. That something may be on its way is written down before it is, so that nobody takes it for somebody
-// else's later.
+// send pushes updates. It writes the new values to the ledger before the push, so that after a crash the next queue
+// recognizes them on the session remote as this session's own.
 func (t *trial) send(ctx context.Context, push *thin.Push, updates []update, l *ledger, load *haul, local map[string]object.ID) (again bool, err error) {
 	q := t.q
 	req := transport.PushRequest{Atomic: push.Atomic && len(updates) > 1 && !t.apart}
@@ -256,7 +263,7 @@ func (t *trial) send(ctx context.Context, push *thin.Push, updates []update, l *
 		for _, id := range load.objects {
 			q.sent[id] = true
 		}
-	} else { // which objects were whose is not known
+	} else { // it is not known which objects belonged to accepted updates
 		q.sent, t.apart = nil, true
 	}
 	if lacking != nil && failure == nil {
@@ -269,7 +276,7 @@ func (t *trial) send(ctx context.Context, push *thin.Push, updates []update, l *
 	return refused != nil || l.pending(local, q.layout(l)) > 0, nil
 }
 
-// rejected learns from a refusal; an error ends the round.
+// rejected handles the refusal of u. An error ends the round.
 func (t *trial) rejected(u update, r *transport.Rejected, l *ledger) error {
 	q := t.q
 	switch r.Kind {
@@ -279,17 +286,17 @@ func (t *trial) rejected(u update, r *transport.Rejected, l *ledger) error {
 		return nil
 	case transport.RejectFastForward:
 		if !u.New.IsZero() && strings.HasPrefix(u.Name, "refs/heads/") && !q.noRewrite {
-			q.noRewrite = true // ours goes elsewhere
+			q.noRewrite = true // the next comparison pushes the rewritten branch to its diverged name
 			return nil
 		}
 	case transport.RejectDeletion:
-		// What is kept there does no harm. It is not ours any more.
+		// The ref that stays there does no harm. It is not this session's any more.
 		delete(l.refs, u.Name)
 		q.mu.Lock()
 		q.notice("the session remote keeps " + u.Name + ", which was removed here")
 		q.mu.Unlock()
 		return nil
-	case transport.RejectMoved: // what it is now is asked anew; or somebody has it locked, who may be an earlier push of ours
+	case transport.RejectMoved: // the ref changed or is locked, perhaps by an earlier push of this session
 		if t.failed[u.Name]++; t.failed[u.Name] <= movedTries {
 			return nil
 		}
@@ -309,7 +316,7 @@ func (t *trial) rejected(u update, r *transport.Rejected, l *ledger) error {
 	return nil
 }
 
-// refuse records that the session remote does not want a ref to be id, which is left alone for a while.
+// refuse records that the session remote refused id for ref; the update is not sent again before the delay is over.
 func (q *Queue) refuse(ref string, id object.ID, r *transport.Rejected) {
 	before := q.refused[ref]
 	count := 1
@@ -319,13 +326,14 @@ func (q *Queue) refuse(ref string, id object.ID, r *transport.Rejected) {
 	q.refused[ref] = refusal{id: id, count: count, text: r.Text, until: time.Now().Add(min(refusedWait<<min(count-1, 10), refusedMost))}
 }
 
-// lacking deals with a session remote that lost objects, or never had them: first it is believed to have what its refs
-// reach and nothing else, then to lack the ground, then all that is named is sent, whosever it is.
+// lacking handles a session remote that lost objects, or never had them. It widens the push step by step: first it
+// assumes that the session remote has only what its refs reach, then that it lacks the base commits, and last it sends
+// every object of the mounted remote that the pushed objects name. After that it returns r.
 func (t *trial) lacking(r *transport.Rejected) error {
 	t.missing++
 	switch {
-	case t.missing == 1: // as is done after every refusal
-	case t.missing == 2: // the ground is asked for anew
+	case t.missing == 1: // send has reset q.sent
+	case t.missing == 2: // load checks the base commits again
 	case t.missing == 3 && t.q.o.Store != nil:
 		t.fill = true
 	default:
@@ -334,8 +342,8 @@ func (t *trial) lacking(r *transport.Rejected) error {
 	return nil
 }
 
-// keep takes over what was learned. Where it cannot be written, as on a full disk, sending goes on: what is lost of it is
-// found out again.
+// keep makes l the queue's ledger and writes it to its file. A write error, as on a full disk, is only logged: what the
+// file lacks is learned again from the session remote.
 func (q *Queue) keep(l *ledger, local map[string]object.ID) {
 	if l.pending(local, q.layout(l)) == 0 {
 		l.synced = time.Now()
@@ -349,7 +357,7 @@ func (q *Queue) keep(l *ledger, local map[string]object.ID) {
 	}
 }
 
-// decline has Status tell of what is refused.
+// decline updates the list of refused refs that Status reports.
 func (q *Queue) decline() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -360,7 +368,7 @@ func (q *Queue) decline() {
 		return is
 	}
 	names := slices.SortedFunc(maps.Keys(q.refused), func(a, b string) int {
-		if isUsers(a) != isUsers(b) { // what the user knows comes first
+		if isUsers(a) != isUsers(b) { // the user's own refs are listed first
 			return strings.Compare(b, a)
 		}
 		return strings.Compare(a, b)
@@ -370,7 +378,7 @@ func (q *Queue) decline() {
 	}
 }
 
-// names returns the refs that the session remote is asked for; none: all.
+// names returns the names and prefixes of the refs to request from the session remote; nil: all refs.
 func (q *Queue) names(local map[string]object.ID, l *ledger) []string {
 	name, layout := q.o.Session, q.layout(l)
 	if l.plain == plainUnknown && !q.ofPeople() {
@@ -397,5 +405,5 @@ func (q *Queue) names(local map[string]object.ID, l *ledger) []string {
 	return slices.AppendSeq(names, maps.Keys(users))
 }
 
-// basePrefix is that of commits of the mounted remote that the session remote got to stand on.
+// basePrefix returns the prefix of the refs that keep the pushed base commits of session name on the session remote.
 func basePrefix(name string) string { return session.Prefix + "ground/" + name + "/" }

@@ -18,28 +18,31 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// seeding is the ground on its way: first from the mounted remote, then to the session remote.
+// seeding counts the bytes of a push of base commits: first those fetched from the mounted remote, then those sent to
+// the session remote. size is 0 while it is not known.
 type seeding struct{ done, size atomic.Int64 }
 
-// Between tries to bring the ground, which cost the mounted remote a pack of all its history, the wait doubles. If only a
-// remote could not be reached, nothing was asked of it.
+// Delays between attempts to push base commits. Each attempt costs the mounted remote a pack of all of its history, so
+// the delay doubles. It is short after a remote was unreachable, because nothing was requested then.
 const (
-	baseFirst    = 30 * time.Second
-	baseMost     = time.Hour
-	baseAgain    = 15 * time.Second // so long after a failure it is what somebody who asks is told
-	unreachFirst = time.Second
-	unreachMost  = time.Minute
+	baseFirst    = 30 * time.Second // delay after the first failure
+	baseMost     = time.Hour        // maximum delay
+	baseAgain    = 15 * time.Second // time for which a failure is also the result for callers of Sync
+	unreachFirst = time.Second      // delay after the first failure to reach a remote
+	unreachMost  = time.Minute      // maximum delay while a remote is unreachable
 )
 
-// baseTry is the last try.
+// baseTry is the result of the last attempt to push base commits.
 type baseTry struct {
-	failure  error // nil: it went well
+	failure error // nil: it succeeded
+	// since is the time of the first failure in a row, at that of the last one.
 	since    time.Time
 	at       time.Time
 	failures int
 }
 
-// fetchBase brings it, or gives how long it is to be left alone, and why. It is tried before its time for who asks.
+// fetchBase pushes the base commits need, or returns the time until the next attempt and the last failure. If a caller
+// waits in Sync (asked), it does not wait for that time.
 func (q *Queue) fetchBase(ctx context.Context, need []object.ID, asked bool) (time.Duration, error) {
 	q.mu.Lock()
 	last := q.ground
@@ -68,7 +71,7 @@ func (q *Queue) fetchBase(ctx context.Context, need []object.ID, asked bool) (ti
 	return time.Until(now.next()), err
 }
 
-// next is when another try is due.
+// next returns the time of the next attempt.
 func (g baseTry) next() time.Time {
 	first, most := baseFirst, baseMost
 	if errors.Is(g.failure, transport.ErrUnreachable) || errors.Is(g.failure, transport.ErrStalled) {
@@ -77,11 +80,13 @@ func (g baseTry) next() time.Time {
 	return g.at.Add(first + min(first<<min(max(g.failures-1, 0), 20), most))
 }
 
-// errNoBase says that what the session stands on can be had from nobody.
+// errNoBase is returned if no remote can supply the base commits to the session remote.
 var errNoBase = errors.New("the session remote lacks the history that the session stands on")
 
-// lacks gives the ground that the session remote does not have. It is asked about what is not known yet; where it cannot
-// be, it is believed to have it. When it has complained nothing is believed, nor known.
+// lacks returns the commits of ground that the session remote does not have. It queries the session remote for those
+// that are not known yet; if that is impossible, it assumes that the session remote has them. complained is set after
+// the session remote reported missing objects: then nothing is assumed, and earlier answers are dropped. It updates
+// l.ground and l.mode.
 func (q *Queue) lacks(ctx context.Context, ground idSet, l *ledger, theirs map[string]object.ID, complained bool) ([]object.ID, error) {
 	there := idSet{}
 	for _, id := range theirs {
@@ -122,7 +127,7 @@ func (q *Queue) lacks(ctx context.Context, ground idSet, l *ledger, theirs map[s
 	}
 	if len(lacks) > 0 {
 		l.mode = ModeSeed
-	} else if len(ground) > 0 { // whoever brought it, a push without an answer or somebody else
+	} else if len(ground) > 0 { // an unanswered push succeeded, or another session pushed them
 		q.mu.Lock()
 		q.ground = baseTry{}
 		q.mu.Unlock()
@@ -130,8 +135,8 @@ func (q *Queue) lacks(ctx context.Context, ground idSet, l *ledger, theirs map[s
 	return lacks, nil
 }
 
-// probe asks for commits, and for as little of them as can be; who is refused lacks them. Not all servers can be asked
-// so, and only git's own words for no are known.
+// probe asks the session remote for ids by a fetch with depth 1, which it aborts; a commit that is refused is missing
+// there. known is false if the server cannot be asked that way, or its error is not git's "not our ref".
 func (q *Queue) probe(ctx context.Context, ids []object.ID) (has, lacks []object.ID, known bool, err error) {
 	caps, err := q.o.Remote.Capabilities(ctx)
 	if errors.Is(err, transport.ErrNoV2) || err == nil && !caps.Shallow {
@@ -164,8 +169,8 @@ func (q *Queue) probe(ctx context.Context, ids []object.ID) (has, lacks []object
 	return nil, lacks, true, nil
 }
 
-// seed sends commits of the mounted remote with all their history. They are fetched once, in one piece, and wait in a
-// file until they are there.
+// seed pushes commits of the mounted remote with all of their history. The history is fetched once, as one pack, and
+// kept in a file until the session remote has it.
 func (q *Queue) seed(ctx context.Context, need []object.ID) error {
 	if q.o.Origin == nil {
 		return errNoBase
@@ -199,7 +204,8 @@ func (q *Queue) seed(ctx context.Context, need []object.ID) error {
 	return nil
 }
 
-// spool has the pack in a file, which may be there from before.
+// spool returns the file that holds the pack of need, less what have reaches. It fetches the pack unless an earlier
+// attempt did.
 func (q *Queue) spool(ctx context.Context, need, have []object.ID, s *seeding) (string, error) {
 	name := need[0].String()
 	path := filepath.Join(q.o.Dir, "ground-"+name+fmt.Sprintf("-%d", len(need))+".pack")
@@ -230,7 +236,7 @@ func (q *Queue) spool(ctx context.Context, need, have []object.ID, s *seeding) (
 	return path, nil
 }
 
-// counted counts what is read.
+// counted is a reader that adds the number of bytes read to n.
 type counted struct {
 	io.Reader
 	n *atomic.Int64
@@ -242,7 +248,8 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// sendBase pushes it to refs that nobody looks at, so that the session remote keeps it.
+// sendBase pushes the pack to refs below basePrefix, which keep the commits on the session remote, and records them in
+// the ledger.
 func (q *Queue) sendBase(ctx context.Context, need []object.ID, path string, s *seeding) error {
 	prefix := basePrefix(q.o.Session)
 	push, err := q.openPush(ctx, []string{prefix})
@@ -282,7 +289,7 @@ func (q *Queue) sendBase(ctx context.Context, need []object.ID, path string, s *
 			return err
 		}
 	}
-	select { // others went on meanwhile
+	select { // other goroutines held the turn during the push
 	case q.turn <- struct{}{}:
 		defer func() { <-q.turn }()
 	case <-ctx.Done():

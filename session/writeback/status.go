@@ -11,9 +11,10 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
+// noticesMost is the maximum number of notices that a Queue keeps.
 const noticesMost = 20
 
-// Status is cheap.
+// Status returns the current state from memory and the Repo's refs. It does no network I/O.
 func (q *Queue) Status() Status {
 	if q.o.Remote == nil {
 		return Status{Mode: ModeEmbedded, Layout: session.Layout{Session: q.o.Session, Own: true}}
@@ -54,11 +55,10 @@ func (q *Queue) Status() Status {
 	return s
 }
 
-// refusedRef is a ref that the session remote does not want, and why.
+// refusedRef is a ref whose update the session remote refused, and the reason.
 type refusedRef struct{ name, text string }
 
-// together tells of those that are refused for one reason at once: a server without room, or with a hook, refuses all of
-// them in the same words.
+// together returns one text for each reason: a server that is full, or has a hook, refuses all refs with the same words.
 func together(refused []refusedRef) []string {
 	var names []string // of the first with a reason
 	more := map[string]int{}
@@ -81,8 +81,8 @@ func together(refused []refusedRef) []string {
 	return told
 }
 
-// Reach returns when the session remote has a ref as the Repo has it. It does not try for long: a session remote that cannot
-// be reached, that refuses the ref, or on which another session has moved it ends it with an error that says so.
+// Reach returns when the session remote has a ref at the Repo's value. It does not retry: it returns an error if the
+// session remote cannot be reached, refuses the ref, or has a value that another session pushed.
 func (q *Queue) Reach(ctx context.Context, ref string) error {
 	if q.o.Remote == nil {
 		return nil
@@ -101,7 +101,7 @@ func (q *Queue) Reach(ctx context.Context, ref string) error {
 			return nil
 		case failure != nil:
 			return failure
-		case moved && !q.contains(id, theirs): // else that was settled, and ours is on top of theirs
+		case moved && !q.contains(id, theirs): // otherwise the local value was rebased on the remote one meanwhile
 			return fmt.Errorf("%s: %w", ref, ErrMoved)
 		case refused:
 			return fmt.Errorf("%s: %w", ref, ErrRefused)
@@ -116,7 +116,7 @@ func (q *Queue) Reach(ctx context.Context, ref string) error {
 	}
 }
 
-// pending counts refs that are here otherwise than on the session remote. One that diverged is there under another name.
+// pending counts the refs whose local value is not on the session remote. A diverged value is, under its diverged name.
 func (l *ledger) pending(local map[string]object.ID, layout session.Layout) int {
 	n := 0
 	for there, id := range local {
@@ -134,7 +134,7 @@ func (l *ledger) pending(local map[string]object.ID, layout session.Layout) int 
 	return n
 }
 
-// notice keeps what is worth telling. The caller has mu.
+// notice adds a text for Status. The caller holds mu.
 func (q *Queue) notice(text string) {
 	if slices.Contains(q.notices, text) {
 		return

@@ -18,13 +18,13 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// Traffic is what a session has moved over the network to be on its session remote, in bytes, over all of its mounts here.
+// Traffic counts the bytes that all mounts of a session on this host have moved over the network for its session remote.
 type Traffic struct {
 	Sent, Received int64 // to and from the session remote
 	Seeded         int64 // received from the mounted remote for a session remote that lacks its history
 }
 
-// traffic includes what this Queue has moved.
+// traffic returns the traffic of earlier queues plus that of this Queue.
 func (q *Queue) traffic() Traffic {
 	t, far := q.before, q.o.Remote.Stats()
 	t.Sent, t.Received = t.Sent+far.BytesOut, t.Received+far.BytesIn
@@ -34,7 +34,7 @@ func (q *Queue) traffic() Traffic {
 	return t
 }
 
-// keepTraffic writes down what was moved since the last push. The caller has the turn.
+// keepTraffic writes the traffic since the last push to the ledger. The caller holds the turn.
 func (q *Queue) keepTraffic() {
 	if q.o.Remote == nil {
 		return
@@ -53,8 +53,9 @@ func (q *Queue) keepTraffic() {
 	}
 }
 
-// choose decides, once, how the session remote comes to the base: without it, if it has no history at all and other machines
-// can read the base where this one does. Else the first push with ground finds out whether it has that.
+// choose decides once how the session remote gets the base commits. It chooses ModeThin if the session remote is empty
+// and other machines can read the mounted remote at BaseURL. Otherwise the first push finds out whether the session
+// remote has them.
 func (q *Queue) choose(ctx context.Context, push *thin.Push, l *ledger) error {
 	if push.Thin() {
 		l.mode = ModeThin
@@ -71,13 +72,14 @@ func (q *Queue) choose(ctx context.Context, push *thin.Push, l *ledger) error {
 	} else if slices.ContainsFunc(push.Refs, func(ref transport.Ref) bool {
 		return !push.Direct(ref.Name) && isSent(ref.Name, q.layout(l)) && !isUsers(ref.Name)
 	}) {
-		return nil // the session is there already, in another mode
+		return nil // the session is already on the session remote, in another mode
 	}
 	l.mode = ModeThin
 	return push.Begin()
 }
 
-// contained makes what a push to a container brings, of what all of its updates bring.
+// contained returns the load of a push to a thin session remote: objects of the refs that are pushed as they are, and
+// objects that go into a container.
 func (q *Queue) contained(ctx context.Context, push *thin.Push, updates []update, all *haul) (load thin.Load, err error) {
 	repo := q.o.Repo
 	var tips []object.ID
@@ -110,7 +112,7 @@ func (q *Queue) contained(ctx context.Context, push *thin.Push, updates []update
 	load.Write = func(ctx context.Context, dir string, ids []object.ID) error { return writePacks(ctx, repo, dir, ids) }
 	load.All = func(ctx context.Context, refs map[string]object.ID) ([]object.ID, bool, error) {
 		for _, id := range refs {
-			if !repo.Owned(id) && !repo.Remotes(id) { // what another machine has put there stays as it is
+			if !repo.Owned(id) && !repo.Remotes(id) { // written by another machine: leave it
 				return nil, false, nil
 			}
 		}
@@ -123,8 +125,8 @@ func (q *Queue) contained(ctx context.Context, push *thin.Push, updates []update
 	return load, nil
 }
 
-// writePacks has git write packs of owned objects into a directory. What was removed from the Repo meanwhile is named by
-// nothing any more.
+// writePacks writes packs of ids into dir, using git. It skips ids that gc removed from the Repo meanwhile, because no
+// ref reaches them.
 func writePacks(ctx context.Context, repo *session.Repo, dir string, ids []object.ID) error {
 	var in bytes.Buffer
 	for _, id := range ids {

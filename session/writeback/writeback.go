@@ -1,20 +1,21 @@
-// Package writeback has a session's work follow it out of the mount: a RefCopier brings what git did in the mount's git
-// directory into the session's Repo, a Queue brings what is in the Repo to the session remote.
+// Package writeback copies a session's work out of the mount. A RefCopier copies the refs that git moved in the mount's
+// git directory, and their objects, into the session's Repo. A Queue pushes the refs of the Repo to the session remote.
 //
 // It promises:
-//   - What is acknowledged is not lost: a ref of the session remote that only this session writes (session.Layout) moves by
-//     compare-and-swap from what this session is known to have put there, any other ref from an ancestor of the new value, and
-//     never otherwise. Old tips of rewritten and removed branches are kept.
-//   - Notes belong to all sessions: they are merged, a note's lines by union, as git notes merge -s cat_sort_uniq does.
-//   - In order and once: one push at a time carries the newest values, with all between them.
-//   - Nothing needs a clean end. What is to be sent is what the Repo's refs say less what the session remote has
-//     acknowledged, which is a file; what was under way is in it too.
-//   - A push reads owned objects only, so it never asks the mounted remote for anything. The exception is a session remote
-//     that lacks the history that the session stands on (ModeSeed), which is brought there first, in one piece.
+//   - No acknowledged work is lost. A ref of the session remote that only this session writes (session.Layout) is moved by
+//     compare-and-swap from the value that this session last pushed; any other ref is moved only from an ancestor of the
+//     new value. Old tips of rewritten and removed branches are kept.
+//   - Notes refs are shared by all sessions and merged: a note's lines by union, as git notes merge -s cat_sort_uniq does.
+//   - Pushes are sent one at a time and in order. Each push contains the newest values and everything between them and
+//     the values pushed before.
+//   - No clean shutdown is needed. The refs to push are the difference between the Repo's refs and the ledger, a file that
+//     records what the session remote acknowledged and which updates were in flight.
+//   - A push reads owned objects only, so it requests nothing from the mounted remote. The exception is a session remote
+//     that lacks the base commits of the session (ModeSeed): their history is pushed to it first, in one pack.
 //
-// Terms: a *moved* ref is one that somebody else has changed on the session remote to something that ours does not
-// contain; ours then goes to session.DivergedRef. *Ground* is the commits of the mounted remote that owned objects stand
-// on.
+// Terms: a *moved* ref is one that another session changed on the session remote to a value that this session's value
+// does not contain; this session's value is then pushed to session.DivergedRef. *Ground* is an older word for the base
+// commits: the commits of the mounted remote that owned objects refer to.
 package writeback
 
 import (
@@ -25,57 +26,60 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// Mode says how a session remote comes to the objects that the session did not make.
+// Mode is the way in which a session remote gets the objects that the session did not create.
 type Mode string
 
 const (
-	ModeUnknown  Mode = ""         // it was not reached yet
-	ModeEmbedded Mode = "embedded" // it is the Repo, which borrows them
-	ModeShared   Mode = "shared"   // it has them
-	ModeSeed     Mode = "seed"     // they were, or are being, sent there
-	ModeThin     Mode = "thin"     // it does without: see package thin
+	ModeUnknown  Mode = ""         // not decided yet
+	ModeEmbedded Mode = "embedded" // the session remote is the Repo, which borrows the objects from the store
+	ModeShared   Mode = "shared"   // the session remote already contains them
+	ModeSeed     Mode = "seed"     // the session pushes them to the session remote
+	ModeThin     Mode = "thin"     // the session remote refers to them by URL and commit: see package thin
 )
 
 var (
-	// ErrMoved says that somebody else has moved a ref on the session remote.
+	// ErrMoved is returned if another session changed a ref on the session remote.
 	ErrMoved = session.ErrMoved
-	// ErrRefused says that the session remote refused a ref.
+	// ErrRefused is returned if the session remote refused an update of a ref.
 	ErrRefused = errors.New("the session remote refuses it")
-	// ErrClosed says that the queue was closed while somebody waited.
+	// ErrClosed is returned to a caller that was waiting when the queue was closed.
 	ErrClosed = errors.New("closed")
 )
 
-// Status is how far the session remote is behind.
+// Status describes which refs are pending and why.
 type Status struct {
 	Mode     Mode
-	Pending  int       // refs that are not on the session remote as they are here
-	LastSync time.Time // when all was there last; zero: never
-	Failure  error     // why what is pending is not there; its text holds no secrets
-	Since    time.Time // since when there is Failure
+	Pending  int       // number of refs whose values differ between the Repo and the session remote
+	LastSync time.Time // time at which no ref was pending last; zero: never
+	Failure  error     // error that keeps refs pending; its text holds no secrets
+	Since    time.Time // time of the first failure in a row; zero without Failure
+	// Layout maps the names of refs in the Repo to their names on the session remote.
 	Layout   session.Layout
 	Diverged []Diverged
-	Behind   []string // "REF: ID" of refs of which the session remote has all that is here, and more
-	Moved    []string // the session's own refs (meta, checkpoints) that somebody else has moved; they are not sent any more
-	Refused  []string // "REF: WHY" of refs that the session remote does not want, those for the same reason in one, the user's first
-	Notices  []string // what is worth telling, such as refs that the session remote had lost
+	Behind   []string // "REF: ID" of each ref whose value on the session remote contains the value in the Repo; ID is the former
+	Moved    []string // the session's own refs (meta, checkpoints) that another session moved; they are not pushed any more
+	Refused  []string // "REF: REASON" of refused refs, one entry for each reason, the user's refs first
+	Notices  []string // messages for the user, such as refs that the session remote had lost
 
+	// Traffic counts the bytes of all mounts of the session on this host.
 	Traffic Traffic
 
-	Seeding          bool  // the ground is on its way
-	Seeded, SeedSize int64 // bytes of it; SeedSize 0: not known yet
+	Seeding          bool  // the base commits are being pushed
+	Seeded, SeedSize int64 // bytes of that push; SeedSize 0: not known yet
 }
 
-// Diverged is a branch, tag or notes ref that could not be moved on the session remote to what it is here. What it is here is
-// on the session remote all the same, under another name.
+// Diverged is a branch, tag or notes ref whose value in the mount could not be pushed to its name on the session remote.
+// The value was pushed to another name instead.
 type Diverged struct {
-	Ref   string // in the mount
-	There string // its name on the session remote, which has commits that ours does not contain, or cannot exist
-	Ours  string // name on the session remote of what Ref is here
-	InWay string // ref on the session remote because of which There cannot exist; "": There has other commits
+	Ref   string // name in the mount
+	There string // name on the session remote, which holds commits that the mount's ref does not contain, or cannot be created
+	Ours  string // name on the session remote that holds the mount's value
+	InWay string // ref on the session remote that makes There impossible (feature and feature/x); "": There holds other commits
 }
 
-// Taken tells that somebody else has moved a ref of the session's own: another machine has taken it over.
+// Taken reports that a ref of the session's own was moved by another machine, which took the session over.
 type Taken struct {
+	// Ref is the moved ref; Theirs is its value on the session remote.
 	Ref    string
 	Theirs object.ID
 }
