@@ -32,8 +32,8 @@ type Provider interface {
 }
 
 // RefCopierOptions configures a RefCopier.
-type RefCopierOptions struct { // creates or opens the Repo; called at most once, when there is a ref to copy
-	Repo func() (*session.Repo, error) // makes it; called when there is something to carry, so once or never
+type RefCopierOptions struct {
+	Repo func() (*session.Repo, error) // creates or opens the Repo; called at most once, when there is a ref to copy
 	// Session is the name of the session.
 	Session string
 	GitDir  string // git directory of the mount
@@ -41,7 +41,7 @@ type RefCopierOptions struct { // creates or opens the Repo; called at most once
 	// Refs returns the known branches and tags of the mounted remote. A ref with the same name and value is not copied.
 	Refs func() []packedrefs.Ref
 	// Watch sends to wake, without blocking, whenever a file appears in dir, or dir is removed, until stop is called.
-	// fresh is false if dir was already watched; stop is not set then.
+	// fresh is false if dir was already watched; stop is not used then.
 	Watch func(dir string, wake chan<- struct{}) (stop func(), fresh bool, err error)
 	// Provide is set if the Repo itself is the session remote: the contents that stock git needs to clone it are
 	// fetched.

@@ -259,7 +259,7 @@ func (q *Queue) unionNotes(ctx context.Context, ours, theirs object.ID) (object.
 	}
 	if err != nil {
 		var base object.ID
-		if text, err := git("merge-base", ours.String(), theirs.String()); err == nil { // else base stays zero: no common ancestor
+		if text, err := git("merge-base", ours.String(), theirs.String()); err == nil { // else base stays zero
 			if base, err = object.ParseID(text); err != nil {
 				return object.ID{}, err
 			}

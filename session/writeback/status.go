@@ -101,7 +101,7 @@ func (q *Queue) Reach(ctx context.Context, ref string) error {
 			return nil
 		case failure != nil:
 			return failure
-		case moved && !q.contains(id, theirs): // otherwise the local value was rebased on the remote one meanwhile
+		case moved && !q.contains(id, theirs): // otherwise the local value contains the remote one by now
 			return fmt.Errorf("%s: %w", ref, ErrMoved)
 		case refused:
 			return fmt.Errorf("%s: %w", ref, ErrRefused)

@@ -32,9 +32,9 @@ type Mode string
 const (
 	ModeUnknown  Mode = ""         // not decided yet
 	ModeEmbedded Mode = "embedded" // the session remote is the Repo, which borrows the objects from the store
-	ModeShared   Mode = "shared"   // the session remote already contains them
-	ModeSeed     Mode = "seed"     // the session pushes them to the session remote
-	ModeThin     Mode = "thin"     // the session remote refers to them by URL and commit: see package thin
+	ModeShared   Mode = "shared"   // the session remote already contains these objects
+	ModeSeed     Mode = "seed"     // the session pushes these objects to the session remote
+	ModeThin     Mode = "thin"     // the session remote refers to these objects by URL and commit: see package thin
 )
 
 var (
@@ -52,7 +52,7 @@ type Status struct {
 	Pending  int       // number of refs whose values differ between the Repo and the session remote
 	LastSync time.Time // time at which no ref was pending last; zero: never
 	Failure  error     // error that keeps refs pending; its text holds no secrets
-	Since    time.Time // time of the first failure in a row; zero without Failure
+	Since    time.Time // time of the first failure in a row; zero if Failure is nil
 	// Layout maps the names of refs in the Repo to their names on the session remote.
 	Layout   session.Layout
 	Diverged []Diverged
