@@ -11,23 +11,26 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// edit is how a view becomes a tree.
+// edit is the construction of a checkpoint's tree from a view.
 type edit struct {
-	c      *Capturer
-	v      *view
+	c *Capturer
+	v *view
+	// copies copies objects that git created into the Repo; trees is the tree under construction.
 	out    *output
 	copies *session.Copier
 	trees  *trees
+	// left are the paths that the tree does not hold.
 	left   *leftSet
-	ignore map[string]string // as memory.Ignore
-	// Of contents: those that become blobs as they are, and those that git converts.
+	ignore map[string]string // texts of ignore files that the tree does not hold, by directory; as memory.Ignore
+	// Files whose blobs are still to be made: plain files are stored as they are, cleaned files are converted by git.
 	plain, cleaned []source
-	// attributes are the directories whose files of attributes are others than in the base tree.
+	// attributes are the directories whose .gitattributes differs from the base tree's.
 	attributes map[string]bool
-	dirs       map[string]uint32 // permissions of directories that are not 0755, empty ones and others
+	dirs       map[string]uint32 // permissions of directories other than 0755; emptyDirs keeps those of empty directories
 }
 
-// apply puts the entries of a view into its tree.
+// apply applies the entries of v to the tree that v starts from. It returns errUnpinned if the contents of a large file
+// were not frozen.
 func (c *Capturer) apply(ctx context.Context, v *view, out *output, copies *session.Copier) (*edit, error) {
 	e := &edit{c: c, v: v, out: out, copies: copies, trees: newTrees(c.readTree, c.format, v.from), ignore: map[string]string{}, attributes: map[string]bool{}, dirs: map[string]uint32{}}
 	if v.whole {
@@ -56,7 +59,7 @@ func (c *Capturer) apply(ctx context.Context, v *view, out *output, copies *sess
 			e.attributes[parent(path)] = true
 		}
 	}
-	under := "" // a directory of which nothing is held
+	under := "" // last directory that is left out as a whole, with a slash
 	for i := range v.frozen.Entries {
 		f := &v.frozen.Entries[i]
 		if under != "" && strings.HasPrefix(f.Path, under) {
@@ -77,7 +80,7 @@ func (c *Capturer) apply(ctx context.Context, v *view, out *output, copies *sess
 	return e, e.contents(ctx)
 }
 
-// entry puts one entry into the tree; passed: nothing below it is held.
+// entry applies one entry to the tree. passed reports that everything below it is left out.
 func (e *edit) entry(ctx context.Context, f *worktree.FrozenEntry) (passed bool, err error) {
 	switch f.Kind {
 	case worktree.FrozenGone:
@@ -129,7 +132,8 @@ func (e *edit) entry(ctx context.Context, f *worktree.FrozenEntry) (passed bool,
 	return false, nil
 }
 
-// movedTree puts a directory into the tree that is what it was elsewhere, without what is ignored at its new place.
+// movedTree adds a directory that was renamed with its contents unchanged. It leaves out files that are ignored at the
+// new path.
 func (e *edit) movedTree(ctx context.Context, f *worktree.FrozenEntry) error {
 	if err := e.trees.set(ctx, f.Path, object.ModeDir, f.ID); err != nil {
 		return err
@@ -150,7 +154,8 @@ func (e *edit) movedTree(ctx context.Context, f *worktree.FrozenEntry) error {
 	return nil
 }
 
-// drop takes out of the tree what is ignored, though it was tracked once. The rules of an ignore file go on to hold.
+// drop removes an ignored path from the tree and lists it as left out. An ignore file keeps its effect: its text is
+// stored in e.ignore.
 func (e *edit) drop(ctx context.Context, path string, mode object.Mode, id object.ID) error {
 	e.left.add(LeftOut{Path: path, Why: session.Ignored})
 	if dir, name := split(path); name == ignoreName && (mode == object.ModeFile || mode == object.ModeExec) {
@@ -163,8 +168,8 @@ func (e *edit) drop(ctx context.Context, path string, mode object.Mode, id objec
 	return e.trees.remove(ctx, strings.TrimSuffix(path, "/"))
 }
 
-// moved takes up an unchanged blob at another path than it came with: git may convert it otherwise there, so that what
-// counts is how it looks.
+// moved handles an unchanged blob that was renamed. Git may convert the file differently at its new path, so the blob is
+// made again from the file as the working tree shows it. It returns false if the blob can be used as it is.
 func (e *edit) moved(ctx context.Context, f *worktree.FrozenEntry) (bool, error) {
 	if f.From == "" || f.Mode == object.ModeSymlink || !e.other(f.Path) && !e.c.converts(ctx, f.Path) && !e.c.converts(ctx, f.From) {
 		return false, nil
@@ -174,7 +179,7 @@ func (e *edit) moved(ctx context.Context, f *worktree.FrozenEntry) (bool, error)
 	}
 	n, err := e.c.o.Tree.Resolve(ctx, f.Path)
 	if err != nil {
-		return false, nil // it goes on moving: the next checkpoint has it
+		return false, nil // renamed again meanwhile: the next checkpoint has it
 	}
 	a, err := e.c.o.Tree.Attr(ctx, n)
 	if err != nil {
@@ -184,7 +189,7 @@ func (e *edit) moved(ctx context.Context, f *worktree.FrozenEntry) (bool, error)
 	return true, nil
 }
 
-// other says whether other attributes than the base tree's may hold for a path.
+// other reports whether path may have other attributes than in the base tree.
 func (e *edit) other(path string) bool {
 	if len(e.attributes) == 0 {
 		return false
@@ -196,16 +201,17 @@ func (e *edit) other(path string) bool {
 	}
 }
 
-// ext is what rules of attributes mostly go by.
+// ext returns the extension of path, or its base name if it has none: most attribute patterns match extensions.
 func ext(path string) string { return path[max(0, strings.LastIndexAny(path, "./")):] }
 
-// readerAt reads a file of the working tree as it is now.
+// readerAt reads a file of the working tree with its current contents.
 type readerAt struct {
 	tree *worktree.Tree
 	ctx  context.Context
 	node worktree.Node
 }
 
+// ReadAt implements io.ReaderAt.
 func (r readerAt) ReadAt(p []byte, off int64) (int, error) {
 	for n := 0; n < len(p); {
 		k, err := r.tree.Read(r.ctx, r.node, p[n:], off+int64(n))
@@ -220,7 +226,8 @@ func (r readerAt) ReadAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-// module puts a submodule into the tree as it is in the index, and leaves out what git does not keep.
+// module adds a submodule with the commit that the index records, or that the entry has. Any other file that git cannot
+// store is left out.
 func (e *edit) module(ctx context.Context, f *worktree.FrozenEntry) error {
 	was, err := e.c.lookup(ctx, e.v.tracking, f.Path)
 	if err != nil {
@@ -235,7 +242,7 @@ func (e *edit) module(ctx context.Context, f *worktree.FrozenEntry) error {
 	return e.leave(ctx, f, session.NoFile)
 }
 
-// judge says why a file or link is left out; "": it is not.
+// judge returns the reason for which a file or link is left out; "": it is held.
 func (e *edit) judge(ctx context.Context, f *worktree.FrozenEntry) (session.Why, error) {
 	r, path := &e.c.rules, f.Path
 	if r.include.covers(path, false) {
@@ -245,7 +252,7 @@ func (e *edit) judge(ctx context.Context, f *worktree.FrozenEntry) (session.Why,
 		return session.Excluded, nil
 	}
 	if e.v.trackedFile(path) {
-		if r.secret(path) && !e.committed(ctx, path) { // it was only staged, perhaps by mistake
+		if r.secret(path) && !e.committed(ctx, path) { // staged but never committed, perhaps by mistake
 			return session.Secret, nil
 		}
 		return "", nil
@@ -270,16 +277,17 @@ func (e *edit) judge(ctx context.Context, f *worktree.FrozenEntry) (session.Why,
 	return "", nil
 }
 
-// forgotten takes out what git knew, or the base tree has, and git knows no more and ignores.
+// forgotten removes paths that were tracked, or are in the base tree, and now are untracked and ignored.
 func (e *edit) forgotten(ctx context.Context, was, now tracking) error {
 	var list []string
 	candidate := func(path string) {
 		for at := path; at != ""; at = parent(at) {
-			if _, ok := e.v.told[at]; ok { // it was judged
+			if _, ok := e.v.told[at]; ok { // entry has judged it
 				return
 			}
 		}
 		if !e.v.trackedFile(path) && !e.c.rules.include.covers(path, false) {
+			// The result is not used yet: the call records in v.needs which ignore files have to be fetched.
 			e.v.x.file(path)
 			list = append(list, path)
 		}
@@ -318,7 +326,7 @@ func (e *edit) forgotten(ctx context.Context, was, now tracking) error {
 	return e.v.failure
 }
 
-// committed says whether the base or HEAD have a path, and not only the index.
+// committed reports whether path is in the base tree or in HEAD's tree, not only in the index.
 func (e *edit) committed(ctx context.Context, path string) bool {
 	for _, root := range []object.ID{e.c.o.BaseTree, e.c.headTree} {
 		if was, err := e.c.lookup(ctx, root, path); err == nil && was.Mode != 0 && was.Mode != object.ModeDir {
@@ -328,7 +336,7 @@ func (e *edit) committed(ctx context.Context, path string) bool {
 	return false
 }
 
-// leave takes a path out of the tree; what git tracked there before stays as that was.
+// leave leaves f out of the tree and records the reason. An excluded path keeps its entry of the base tree.
 func (e *edit) leave(ctx context.Context, f *worktree.FrozenEntry, reason session.Why) error {
 	l := LeftOut{Path: f.Path, Why: reason, Size: f.Size}
 	switch f.Kind {
@@ -351,7 +359,7 @@ func (e *edit) leave(ctx context.Context, f *worktree.FrozenEntry, reason sessio
 	return e.trees.remove(ctx, f.Path)
 }
 
-// contents makes blobs of files.
+// contents makes the blobs of the collected files and adds them to the tree.
 func (e *edit) contents(ctx context.Context) error {
 	e.c.steps.done("apply")
 	if err := e.out.hash(ctx, e.plain); err != nil {
@@ -386,8 +394,8 @@ func (e *edit) contents(ctx context.Context) error {
 	return nil
 }
 
-// known says whether a file holds what the base or the checkpoint before has there, so that its blob is no news, though it may
-// be nowhere on this host.
+// known reports whether the base tree, or the previous checkpoint, has blob id at path. Such a blob is not written,
+// although it may be missing on this host.
 func (e *edit) known(ctx context.Context, path string, id object.ID) (bool, error) {
 	for _, root := range []object.ID{e.c.o.BaseTree, e.v.from} {
 		was, err := e.c.lookup(ctx, root, path)

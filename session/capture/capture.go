@@ -1,27 +1,30 @@
-// Package capture makes checkpoints of a mount: it asks the working tree what changed, makes trees and blobs of that, reads
-// what git has beside the files, and keeps it all in the session's repository.
+// Package capture makes checkpoints of a mount. It asks the working tree for the changed paths, makes blobs and trees of
+// them, reads what git has beside the files (index, HEAD, refs, stashes), and stores all of it in the session's Repo.
 //
 // It promises:
-//   - The tree of a checkpoint is the one that `git add -A` and `git write-tree` would make of the files at that moment, with
-//     the index there is, and entries of the empty tree for directories in which it holds nothing, but for what Rules leave out, and nested repositories. Files that git converts (line ends,
-//     filters) are converted by stock git.
-//   - A checkpoint costs as much as what has changed since the one before: no file of the mount is looked at, no content of the
-//     mounted repository fetched. Ignore files and attributes that decide about new files are the exception.
-//   - When Point returns, the checkpoint is on disk: objects in one pack, then the lane's ref by compare-and-swap.
-//   - Nothing of the user's is written to: not the index, which is read as a file, nor refs, nor objects.
-//   - What was only staged and looks like a secret is nowhere in a checkpoint, nor in its state.
+//   - The tree of a checkpoint is the tree that `git add -A` and `git write-tree` would make of the files at that moment with
+//     the present index. The differences: directories without files have an entry of the empty tree, and paths that Rules
+//     leave out and nested repositories are missing. Files that git converts (line ends, filters) are converted by stock git.
+//   - The cost of a checkpoint is proportional to the changes since the previous one: it reads no unchanged file of the mount
+//     and fetches no contents of the mounted repository. The exception are ignore files and attributes that decide about
+//     new files.
+//   - When Point returns, the checkpoint is on disk: the objects in one pack, then the lane's ref by compare-and-swap.
+//   - It writes to nothing that belongs to the user: it reads the index as a file, and leaves refs and objects as they are.
+//   - A file that was only staged and looks like a secret is neither in a checkpoint nor in its state.
 //
-// # How
+// # How a checkpoint is made
 //
-// The Tree tells names first (a dry run), so that the rules which they need are known before anybody has to wait; then it
-// is frozen. Directories that are ignored and hold nothing that git tracks are passed over. An ignore file that has changed
-// makes all that differs from the base tree be looked at anew, as do other rules and a memory that is gone; else only what
-// has changed since the checkpoint before is told, and put into its tree. Then git's state is read, and if it tracks something
-// that was left out, or no more what was held, that is mended.
+// A dry run of Tree.Freeze returns the changed names, so that the ignore rules they need are fetched before writers have
+// to wait; then the Tree is frozen. Ignored directories without tracked files are skipped. Usually only the changes
+// since the previous checkpoint are read and applied to its tree. Everything that differs from the base tree is read
+// again after a change of an ignore file or of other rules, and if the memory file is lost. Then git's state is read. If
+// the index tracks a path that was left out, or does not track a path any more that was held, the tree is corrected.
 //
-// Terms: to be tracked is to be in the index, as for git. What is left out is listed with a reason, of a directory once.
+// Terms: a tracked path is in the index, as for git. Each path that is left out is listed with a reason; a directory is
+// listed once.
 //
-// Capturer.turn is held while a checkpoint is made, and all but what Capturer.mu guards belongs to whoever holds it.
+// Locks: a goroutine holds Capturer.turn while it makes a checkpoint. turn guards all fields except those that
+// Capturer.mu guards.
 package capture
 
 import (
@@ -40,94 +43,101 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// DefaultMaxFileSize is the size in bytes over which new files are left out, if nothing else is said.
+// DefaultMaxFileSize is the default of Rules.MaxFileSize, in bytes.
 const DefaultMaxFileSize = 50 << 20
 
-// Rules say which files checkpoints hold that git does not track.
+// Rules decide which files checkpoints hold beside the tracked ones. Exclude applies to tracked files, too: they keep the
+// version of the base tree.
 type Rules struct {
-	Include     []string // globs of ignored or denied paths that are held all the same
-	Exclude     []string // globs of paths that are left out
-	NoDenyList  bool     // paths that look like secrets are held
-	MaxFileSize int64    // larger new files are left out, in bytes; 0: DefaultMaxFileSize
+	Include     []string // globs of ignored or denied paths that are held nevertheless
+	Exclude     []string // globs of paths that are left out, even tracked ones
+	NoDenyList  bool     // hold paths that look like secrets
+	MaxFileSize int64    // maximum size in bytes of new files that are held; 0: DefaultMaxFileSize
 }
 
-// Options describe a Capturer.
+// Options configures a Capturer.
 type Options struct {
 	Tree      *worktree.Tree
-	WriteBack func(ctx context.Context) error // brings what the kernel has to the Tree; nil: it has nothing
-	GitDir    string                          // the mount's git directory
+	WriteBack func(ctx context.Context) error // writes the kernel's cached pages back to the Tree; nil: there are none
+	GitDir    string                          // git directory of the mount
 	Repo      *session.Repo
-	Memory    string    // file that remembers where the last checkpoint ended, so that the next one goes on from there
-	Lane      string    // "": "main"
-	Segment   int       // of the lane, the first that may be written to: those before it are another writer's
-	Base      object.ID // commit that the session began with, which the mounted remote has; zero: unborn
-	BaseTree  object.ID // the Tree's base; zero: empty
-	// Beginning is how git was then, if nobody has worked before; nil: it is not known.
+	Memory    string    // file for the state from which the next checkpoint continues; "": none
+	Lane      string    // lane of the checkpoints; "": "main"
+	Segment   int       // lowest segment of the lane to write to; lower ones belong to another writer
+	Base      object.ID // base commit of the session; zero: unborn
+	BaseTree  object.ID // base tree of Tree; zero: empty
+	// Beginning is the state of git in a mount of a plain commit, before any work; nil: not known.
 	Beginning *Beginning
 	Rules     Rules
-	// Converts says whether git may convert the file at a path by the attributes that were mounted, so that its blob is not
-	// what the file holds; nil: never.
+	// Converts reports whether the mounted attributes may make git convert the file at path, so that its blob differs
+	// from its contents; nil: never.
 	Converts func(ctx context.Context, path string) (bool, error)
-	// Blob gives a blob of the base that the Repo cannot read: an ignore file that nobody has looked at yet, or one of
-	// attributes. nil: there is no other place.
+	// Blob returns a blob of the base tree that the Repo cannot read: an ignore file, or a file of attributes. It may
+	// fetch the blob. nil: such blobs are missing.
 	Blob func(ctx context.Context, path string, id object.ID) ([]byte, error)
-	// Trees gives a tree that the Repo cannot read, since it is still on its way; nil: there is no other place.
+	// Trees returns a tree that the Repo cannot read because it is still being fetched; nil: such trees are missing.
 	Trees func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
-	// OthersNotes returns what a notes ref was moved to when notes of other sessions were merged into it; zero: nothing. It is
-	// no reason for a checkpoint. nil: there are no other sessions.
+	// OthersNotes returns the value that a notes ref got when notes of other sessions were merged into it; zero: none.
+	// Such a change alone causes no checkpoint. nil: there are no other sessions.
 	OthersNotes func(ref string) object.ID
 	Log         *zap.Logger // nil: no log
 }
 
-// LeftOut is a path that a checkpoint does not hold.
+// LeftOut is a path that a checkpoint does not hold, with the reason.
 type LeftOut = session.LeftOut
 
-// Report tells of the making of a checkpoint.
+// Report describes the making of a checkpoint.
 type Report struct {
-	Made   bool      // false: nothing has changed, and the checkpoint is the one before
-	Left   []LeftOut // the first of Point.Left, at most a hundred
-	Unread []string  // ignore files that could not be had: the checkpoint holds what they name, and the next one tries again
-	Paused time.Duration
-	Took   time.Duration
-	Steps  []Step // of Took, in order
+	Made   bool          // false: nothing has changed, and the returned checkpoint is the previous one
+	Left   []LeftOut     // first entries of Point.Left, at most 100, the most surprising reasons first
+	Unread []string      // unreadable ignore files: the checkpoint holds what they ignore, the next one tries again
+	Paused time.Duration // time for which writers had to wait
+	Took   time.Duration // total duration
+	Steps  []Step        // parts of Took, in order
 }
 
-// Capturer makes the checkpoints of one mount. Its methods may be called from many goroutines; one checkpoint is made at a time.
+// Capturer makes the checkpoints of one mount. Its methods may be called concurrently; it makes one checkpoint at a
+// time.
 type Capturer struct {
 	o      Options
 	rules  rules
 	format object.Format
-	refs   *session.RefDir // of the mount's git directory
+	refs   *session.RefDir // refs of the mount's git directory
 
-	turn     chan struct{} // holds a token; who has it makes a checkpoint, and owns what follows
+	turn chan struct{} // holds one token; its holder makes a checkpoint and owns the fields down to settled
+	// mem is the state from which the next checkpoint continues; left are the paths that its tree does not hold.
 	mem      memory
 	left     *leftSet
 	user     userIgnore
-	baseDirs map[string]uint32 // as State.Dirs, of the checkpoint that the mount began with
-	// steps are those of the checkpoint that is made.
+	baseDirs map[string]uint32 // State.Dirs of the checkpoint that the mount started from
+	// steps are the durations of the checkpoint in progress.
 	steps steps
-	// headTree is HEAD's while a checkpoint is made.
-	headTree    object.ID
-	pinned      int64                            // FreezeOptions.MaxPinned
-	treeCache   map[object.ID][]object.TreeEntry // trees that were read
-	treesKept   int                              // entries of them
-	pending     map[object.ID][]byte             // trees that are not in the Repo yet
-	tracking    tracking                         // as far as it is known
+	// headTree is the tree of HEAD during a checkpoint.
+	headTree  object.ID
+	pinned    int64                            // FreezeOptions.MaxPinned: larger contents are not frozen; 0: no limit
+	treeCache map[object.ID][]object.TreeEntry // trees that were read for the checkpoint in progress
+	treesKept int                              // number of entries in treeCache
+	pending   map[object.ID][]byte             // encoded trees that are not in the Repo yet
+	tracking  tracking                         // tracked paths, as far as they are known
+	// ignoreFiles are parsed ignore files, by blob id.
 	ignoreFiles map[object.ID]globs
-	settled     map[object.ID]bool // what refs name that need not be copied: the mounted remote has it, or nobody
+	settled     map[object.ID]bool // objects that refs name and that need no copy: the mounted remote has them, or they are lost
 
-	mu    sync.Mutex
+	mu sync.Mutex
+	// lane is the lane of the next checkpoint.
 	lane  string
-	least int  // as Options.Segment, of lane
-	fresh bool // the next checkpoint begins a segment
+	least int  // lowest segment of lane to write to, as Options.Segment
+	fresh bool // the next checkpoint starts a new segment
+	// last is the newest checkpoint; nil: none.
 	last  *session.Point
-	count int // of checkpoints in last's segment
+	count int // number of checkpoints in last's segment
 }
 
-// segmentCheckpoints is how many checkpoints a segment has at most.
+// segmentCheckpoints is the maximum number of checkpoints in a segment.
 const segmentCheckpoints = 256
 
-// New goes on from the newest checkpoint of the lane.
+// New returns a Capturer that continues from the newest checkpoint of the lane. It removes temporary files that a crash
+// left.
 func New(o Options) (*Capturer, error) {
 	if o.Lane == "" {
 		o.Lane = "main"
@@ -164,7 +174,7 @@ func New(o Options) (*Capturer, error) {
 	return c, nil
 }
 
-// Last is the newest checkpoint that was made, or that the lane had before; false: there is none.
+// Last returns the newest checkpoint of the lane; false: there is none.
 func (c *Capturer) Last() (session.Point, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -174,16 +184,17 @@ func (c *Capturer) Last() (session.Point, bool) {
 	return *c.last, true
 }
 
-// SetLane makes the next checkpoint begin a segment of its own, in that lane, that is at least the one given.
+// SetLane makes the next checkpoint start a new segment in lane, with a number of at least segment.
 func (c *Capturer) SetLane(lane string, segment int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lane, c.least, c.fresh = lane, segment, true
 }
 
-// Point makes a checkpoint of what is there now, or gives the newest one if nothing has changed since and message says nothing that
-// is not said there. When it returns the checkpoint is on disk. With a reason that nobody has asked for, a session without a
-// checkpoint gets none as long as nothing differs from what was mounted: the Point is zero then.
+// Point makes a checkpoint of the current state and returns after it is on disk. If nothing has changed since the newest
+// checkpoint, it returns that one, unless message is new. If the lane has no checkpoint and nothing differs from the
+// mounted base, it makes one only if the reason is Manual, Forking or Restore; otherwise it returns the zero Point.
+// Calls wait for each other until ctx is done.
 func (c *Capturer) Point(ctx context.Context, reason session.Reason, message string) (session.Point, Report, error) {
 	began := time.Now()
 	select {
@@ -196,7 +207,8 @@ func (c *Capturer) Point(ctx context.Context, reason session.Reason, message str
 	c.steps.done("turn")
 	c.treeCache, c.treesKept, c.pending = map[object.ID][]object.TreeEntry{}, 0, map[object.ID][]byte{}
 	c.tracking = c.mem.tracking()
-	if _, _, many := c.o.Tree.MassRemoved(); many && reason != session.Removal { // what comes next does not have it
+	// The checkpoint below does not have the files of a mass removal: make one that has them first.
+	if _, _, many := c.o.Tree.MassRemoved(); many && reason != session.Removal {
 		if _, _, err := c.point(ctx, session.Removal, ""); err != nil {
 			c.o.Log.Warn("make a checkpoint of removed files", zap.Error(err))
 			c.mem, c.left = memory{}, newLeftSet(nil)
@@ -207,7 +219,7 @@ func (c *Capturer) Point(ctx context.Context, reason session.Reason, message str
 	p, report, err := c.point(ctx, reason, message)
 	c.treeCache, c.pending, c.tracking = nil, nil, tracking{}
 	if err != nil {
-		// What was remembered may be half of something: the next checkpoint looks at everything.
+		// mem may be half updated: the next checkpoint reads everything that differs from the base tree.
 		c.mem, c.left = memory{}, newLeftSet(nil)
 		return session.Point{}, Report{}, fmt.Errorf("make checkpoint: %w", err)
 	}
@@ -215,25 +227,26 @@ func (c *Capturer) Point(ctx context.Context, reason session.Reason, message str
 	return p, report, nil
 }
 
-// tracking is what git knows: the tree of HEAD, and the index.
+// tracking determines the tracked paths: the tree of HEAD, and the index.
 type tracking struct {
 	head  object.ID
 	index session.Index
 }
 
-// shot is what a checkpoint is made of.
+// shot holds the parts of a checkpoint in progress.
 type shot struct {
 	view   *view
 	edit   *edit
 	out    *output
 	copies *session.Copier
 	state  gitState
-	tree   object.ID // of what was seen
-	shown  object.ID // of the checkpoint: with what was removed a moment before, or tree
-	left   []LeftOut // the first of what it does not hold
-	at     time.Time // when it was taken
+	tree   object.ID // tree of the frozen files
+	shown  object.ID // tree of the checkpoint: tree, or tree plus the files that were just removed
+	left   []LeftOut // first of the paths that the tree does not hold
+	at     time.Time // time at which the Tree was frozen
 }
 
+// point makes a checkpoint. The caller holds turn.
 func (c *Capturer) point(ctx context.Context, reason session.Reason, message string) (session.Point, Report, error) {
 	if c.o.WriteBack != nil {
 		if err := c.o.WriteBack(ctx); err != nil {
@@ -251,7 +264,7 @@ func (c *Capturer) point(ctx context.Context, reason session.Reason, message str
 	}
 	defer s.view.frozen.Release()
 	defer s.out.close()
-	saved := false // what was removed is in a checkpoint
+	saved := false // whether the removed files are in a checkpoint
 	if reason == session.Removal {
 		done, said, err := c.takeRemoved(ctx, s)
 		defer func() { done(saved) }()
@@ -269,7 +282,8 @@ func (c *Capturer) point(ctx context.Context, reason session.Reason, message str
 		return session.Point{}, Report{}, err
 	}
 	saved = nothing
-	if nothing && (!have || message == "" || reason == session.Removal || strings.TrimSpace(message) == strings.TrimSpace(last.Message)) { // what somebody says is kept, too
+	// A new message is worth a checkpoint even if nothing has changed.
+	if nothing && (!have || message == "" || reason == session.Removal || strings.TrimSpace(message) == strings.TrimSpace(last.Message)) {
 		if have {
 			c.remember(s, last.Commit)
 		}
@@ -285,7 +299,7 @@ func (c *Capturer) point(ctx context.Context, reason session.Reason, message str
 	return p, report, nil
 }
 
-// shoot looks at files and git until both agree on what is tracked.
+// shoot freezes the working tree and reads git's state, and repeats that until both agree on the tracked paths.
 func (c *Capturer) shoot(ctx context.Context) (*shot, error) {
 	whole := false
 	for try := 0; ; try++ {
@@ -303,8 +317,8 @@ func (c *Capturer) shoot(ctx context.Context) (*shot, error) {
 		s.view.frozen.Release()
 		s.out.close()
 		switch {
-		case errors.Is(err, errUnpinned) && c.pinned > 0: // a file that git tracks is that large
-			c.pinned, whole = 0, true // what was remembered has been written to
+		case errors.Is(err, errUnpinned) && c.pinned > 0: // git tracks a file larger than the limit
+			c.pinned, whole = 0, true // apply has changed the remembered state
 		case err != nil:
 			return nil, err
 		}
@@ -312,15 +326,17 @@ func (c *Capturer) shoot(ctx context.Context) (*shot, error) {
 	}
 }
 
-// verdict says whether a look at the working tree is of use.
+// verdict is the result of develop.
 type verdict int
 
 const (
-	agree     verdict = iota
-	lookAgain         // at all that differs from the base tree
+	// agree means that the tree is complete; lookAgain, that everything differing from the base tree has to be read
+	// again.
+	agree verdict = iota
+	lookAgain
 )
 
-// develop makes a tree of what was seen.
+// develop reads git's state and makes the tree of a shot.
 func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 	var err error
 	if s.state, err = c.readState(ctx, s.out, s.copies); err != nil {
@@ -336,7 +352,7 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 	c.tracking = tracking{s.state.head, s.state.Index}
 	s.view.track(c.tracking)
 	for dir := range s.view.skipped {
-		if s.view.tracked(dir) { // git was told of something in it meanwhile
+		if s.view.tracked(dir) { // git started to track a path in it meanwhile
 			return lookAgain, nil
 		}
 	}
@@ -350,8 +366,8 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 	if s.edit, err = c.apply(ctx, s.view, s.out, s.copies); err != nil {
 		return agree, err
 	}
-	// A mount that began with a checkpoint, and in which nothing was done since, has what that holds: no ignore file is fetched to
-	// judge it once more.
+	// A mount that was resumed from a checkpoint and has not changed since has that checkpoint's tree already: no ignore
+	// file is fetched to check it again.
 	if anew || s.view.whole && len(s.view.frozen.Entries) > 0 {
 		if err := s.edit.forgotten(ctx, c.mem.tracking(), c.tracking); err != nil {
 			return agree, err
@@ -370,7 +386,8 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 	return agree, err
 }
 
-// nothingNew says whether there is nothing to make a checkpoint of.
+// nothingNew reports whether the files and git's state equal those of the last checkpoint, or, if there is none, those
+// of the mounted commit.
 func (c *Capturer) nothingNew(ctx context.Context, s *shot, last session.Point, have bool, reason session.Reason) (bool, error) {
 	if !have {
 		switch reason {
@@ -401,7 +418,7 @@ func (c *Capturer) nothingNew(ctx context.Context, s *shot, last session.Point, 
 	return c.onlyOthersNotes(s, last, info)
 }
 
-// baseTree is what was mounted; an empty tree if that is nothing.
+// baseTree returns the id of the base tree; an unborn base has the empty tree.
 func (c *Capturer) baseTree() (object.ID, error) {
 	if !c.o.BaseTree.IsZero() {
 		return c.o.BaseTree, nil
@@ -409,10 +426,11 @@ func (c *Capturer) baseTree() (object.ID, error) {
 	return object.Hash(c.format, object.Tree, nil)
 }
 
-// write makes the objects of a checkpoint and moves the lane's ref to it.
+// write writes the objects of a checkpoint to the Repo and moves the lane's ref to it. It starts a new segment if the
+// day, the lane or the writer changed, if the segment is full, or if gc replaced the previous checkpoint's commit.
 func (c *Capturer) write(ctx context.Context, s *shot, last session.Point, reason session.Reason, message string) (session.Point, error) {
-	now := s.at          // not when it is written: that may be long after
-	bytes := s.out.bytes // of files, not of what comes now
+	now := s.at          // the time of the freeze: the objects may be written much later
+	bytes := s.out.bytes // bytes of files, without the state that is added now
 	state := s.state.State
 	state.Left = s.left
 	stateID, objects, err := session.EncodeState(c.format, state, s.state.parents, now)
@@ -439,7 +457,7 @@ func (c *Capturer) write(ctx context.Context, s *shot, last session.Point, reaso
 		if err != nil {
 			return session.Point{}, err
 		}
-		fresh = tip != last.Commit // old checkpoints were dropped, and this one has another commit now
+		fresh = tip != last.Commit // gc dropped old checkpoints, so the previous checkpoint has another commit now
 	}
 	y1, m1, d1 := last.Time.UTC().Date()
 	y2, m2, d2 := now.Date()

@@ -17,10 +17,10 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// errUnpinned says that a file is larger than those whose contents were asked for.
+// errUnpinned is returned if a file is larger than FreezeOptions.MaxPinned, so that its contents were not frozen.
 var errUnpinned = errors.New("content was not kept")
 
-// converts says whether git may convert the file at a path.
+// converts reports whether git may convert the file at path. If the attributes cannot be read, it logs that.
 func (c *Capturer) converts(ctx context.Context, path string) bool {
 	if c.o.Converts == nil {
 		return false
@@ -32,10 +32,10 @@ func (c *Capturer) converts(ctx context.Context, path string) bool {
 	return yes
 }
 
-// cleanPrefix begins the names of directories, in the Repo's, in which git converts files.
+// cleanPrefix is the prefix of the directories, in the Repo's directory, in which git converts files.
 const cleanPrefix = "artifactfs-clean-"
 
-// sweepClean removes what a process that was killed has left.
+// sweepClean removes such directories that a killed process left.
 func (c *Capturer) sweepClean() {
 	entries, err := os.ReadDir(c.o.Repo.Dir())
 	if err != nil {
@@ -50,19 +50,20 @@ func (c *Capturer) sweepClean() {
 	}
 }
 
-// cleaning is a working tree with the files that git is to convert, and with nothing else than the attributes that count
-// for them: git never looks into the mount.
+// cleaning is a temporary working tree that holds the files to convert and the attributes that apply to them: git must
+// never read the mount.
 type cleaning struct {
 	c   *Capturer
 	e   *edit
 	dir string
 }
 
+// work returns the name of a path in the temporary working tree.
 func (l *cleaning) work(path string) string {
 	return filepath.Join(l.dir, "work", filepath.FromSlash(path))
 }
 
-// clean gives files the ids of the blobs that `git add` makes of them.
+// clean sets the ids of list to those of the blobs that `git add` makes of the files.
 func (c *Capturer) clean(ctx context.Context, e *edit, list []source) error {
 	dir, err := os.MkdirTemp(c.o.Repo.Dir(), cleanPrefix)
 	if err != nil {
@@ -79,7 +80,7 @@ func (c *Capturer) clean(ctx context.Context, e *edit, list []source) error {
 		}
 	}
 	err = l.add(ctx, list)
-	if err != nil && ctx.Err() == nil && len(list) > 1 { // one of them cannot be converted: the others can
+	if err != nil && ctx.Err() == nil && len(list) > 1 { // one file cannot be converted: convert the files one by one
 		for i := range list {
 			if err := l.add(ctx, list[i:i+1]); err != nil {
 				l.asItIs(ctx, &list[i], err)
@@ -94,7 +95,7 @@ func (c *Capturer) clean(ctx context.Context, e *edit, list []source) error {
 	return err
 }
 
-// asItIs keeps a file that git refuses to convert.
+// asItIs stores a file without conversion, after git has failed to convert it.
 func (l *cleaning) asItIs(ctx context.Context, s *source, cause error) {
 	l.c.o.Log.Warn("file is kept as it is", zap.String("path", s.path), zap.Error(cause))
 	one := []source{*s}
@@ -104,7 +105,7 @@ func (l *cleaning) asItIs(ctx context.Context, s *source, cause error) {
 	}
 }
 
-// attributes puts the files of attributes there that hold at the new paths.
+// attributes writes the .gitattributes files of the new tree that apply to list.
 func (l *cleaning) attributes(ctx context.Context, list []source) error {
 	done := map[string]bool{}
 	for i := range list {
@@ -133,7 +134,7 @@ func (l *cleaning) attributes(ctx context.Context, list []source) error {
 	return nil
 }
 
-// read gives a blob of the new tree.
+// read returns a blob of the new tree.
 func (l *cleaning) read(ctx context.Context, path string, id object.ID) ([]byte, error) {
 	for i := range l.e.plain {
 		if s := &l.e.plain[i]; s.path == path && s.id == id {
@@ -151,6 +152,7 @@ func (l *cleaning) read(ctx context.Context, path string, id object.ID) ([]byte,
 	return text, err
 }
 
+// put writes the contents of a file into the temporary working tree.
 func (l *cleaning) put(s *source) error {
 	name := l.work(s.path)
 	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
@@ -164,7 +166,8 @@ func (l *cleaning) put(s *source) error {
 	return errors.Join(err, f.Close())
 }
 
-// add has git add files to an index of its own that holds what theirs does: what is staged decides about line ends, too.
+// add runs git add with an index of its own, which holds the user's index entries of the files: the staged blob has an
+// influence on the conversion of line ends.
 func (l *cleaning) add(ctx context.Context, list []source) error {
 	var staged, paths bytes.Buffer
 	for i := range list {
@@ -221,7 +224,8 @@ func (l *cleaning) add(ctx context.Context, list []source) error {
 	return nil
 }
 
-// take puts what git has made of a file on the list; what it had already is kept if it was made here.
+// take adds the blob that git made of a file to the output. If git did not write it, the blob existed in the git
+// directory already, and is copied unless the mounted remote has it.
 func (l *cleaning) take(loose *odb.Loose, id object.ID) error {
 	_, size, err := loose.Size(id)
 	if errors.Is(err, odb.ErrNotFound) {
@@ -238,7 +242,7 @@ func (l *cleaning) take(loose *odb.Loose, id object.ID) error {
 	return nil
 }
 
-// parseStaged reads what `git ls-files -s -z` prints: "MODE ID STAGE\tPATH".
+// parseStaged parses the output of `git ls-files -s -z`, "MODE ID STAGE\tPATH\0", into the ids by path.
 func parseStaged(f object.Format, out []byte) (map[string]object.ID, error) {
 	ids := map[string]object.ID{}
 	for line := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {

@@ -7,10 +7,10 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// plainDir is the mode of directories that git makes, of which nothing is noted.
+// plainDir is the mode of directories that git creates; it is not recorded.
 const plainDir = 0o755
 
-// mode notes the permissions of a directory.
+// mode records the permissions of a directory.
 func (e *edit) mode(dir string, perm uint32) {
 	if dir == "" {
 		return
@@ -22,7 +22,7 @@ func (e *edit) mode(dir string, perm uint32) {
 	}
 }
 
-// rememberDirs takes up the modes of directories that nothing is told of.
+// rememberDirs copies the permissions of directories that are not among the entries from the previous checkpoint.
 func (e *edit) rememberDirs() {
 	before := e.c.mem.Dirs
 	if e.v.whole {
@@ -39,7 +39,7 @@ func (e *edit) rememberDirs() {
 	}
 }
 
-// emptyDirs leaves the modes of directories that are empty in the tree: of others git keeps none.
+// emptyDirs drops the permissions of directories that are not empty in the tree: git creates those with 0755.
 func (e *edit) emptyDirs(ctx context.Context) error {
 	for dir := range e.dirs {
 		empty, err := e.trees.isEmpty(ctx, dir)
@@ -53,7 +53,7 @@ func (e *edit) emptyDirs(ctx context.Context) error {
 	return nil
 }
 
-// isEmpty says whether a path is a directory that has no file in it, nor below it.
+// isEmpty reports whether path is a directory without any file below it.
 func (t *trees) isEmpty(ctx context.Context, path string) (bool, error) {
 	d, err := t.within(ctx, path, false)
 	if err != nil || d == nil {
@@ -66,8 +66,10 @@ func (t *trees) isEmpty(ctx context.Context, path string) (bool, error) {
 	return err == nil, err
 }
 
+// errFile is returned by anyFile.
 var errFile = errors.New("there is a file")
 
+// anyFile returns errFile if there is a file in d or below it.
 func (t *trees) anyFile(ctx context.Context, d *directory) error {
 	below := func(c child) error {
 		if c.mode == 0 {

@@ -19,8 +19,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// operation are the files and directories (with a slash behind) of the git directory that say what git is in the middle
-// of, and what the user has set for this working tree.
+// operation lists the files and directories (with a slash at the end) of the git directory that record an operation in
+// progress, such as a merge, and the user's settings for this working tree.
 var operation = []string{
 	"MERGE_HEAD", "MERGE_MODE", "MERGE_MSG", "MERGE_RR", "SQUASH_MSG", "CHERRY_PICK_HEAD", "REVERT_HEAD", "REBASE_HEAD", "ORIG_HEAD",
 	"BISECT_ANCESTORS_OK", "BISECT_EXPECTED_REV", "BISECT_FIRST_PARENT", "BISECT_LOG", "BISECT_NAMES", "BISECT_RUN", "BISECT_START", "BISECT_TERMS", "BISECT_HEAD",
@@ -28,20 +28,20 @@ var operation = []string{
 }
 
 const (
-	maxOperationFile  = 16 << 20 // bytes; larger ones are left out
-	maxOperationFiles = 20_000
+	maxOperationFile  = 16 << 20 // maximum size in bytes; larger files are left out
+	maxOperationFiles = 20_000   // maximum number of files
 )
 
-// gitState is what git has beside the files.
+// gitState is the part of a checkpoint that git stores outside of the working tree.
 type gitState struct {
 	session.State
-	stat    fileStat    // of the index
-	head    object.ID   // tree of Head
-	tips    []object.ID // of all that the State names
-	parents []object.ID // those of them that are owned
+	stat    fileStat    // attributes of the index file
+	head    object.ID   // tree of State.Head
+	tips    []object.ID // all objects that State names
+	parents []object.ID // commits that the session made, which become parents of the checkpoint state
 }
 
-// readState reads what git has beside the files, in a moment in which HEAD and refs stay.
+// readState reads git's state. It repeats the reading, up to three times, if HEAD or refs moved meanwhile.
 func (c *Capturer) readState(ctx context.Context, out *output, copies *session.Copier) (gitState, error) {
 	for try := 0; ; try++ {
 		before, err := c.readRefs()
@@ -65,13 +65,14 @@ func (c *Capturer) readState(ctx context.Context, out *output, copies *session.C
 			return gitState{}, fmt.Errorf("read git directory: %w", err)
 		}
 		same := after.Head == before.Head && after.Branch == before.Branch && slices.Equal(after.Refs, before.Refs) && slices.Equal(after.Stashes, before.Stashes)
-		if !same && try < 3 { // git was at work in between; what it does last is in the next checkpoint
+		if !same && try < 3 { // a git command is running; the next checkpoint has its result
 			continue
 		}
 		return s, c.readTips(ctx, &s, copies)
 	}
 }
 
+// readRefs reads HEAD, the refs and the stashes.
 func (c *Capturer) readRefs() (gitState, error) {
 	var s gitState
 	var err error
@@ -99,20 +100,20 @@ func (c *Capturer) readRefs() (gitState, error) {
 	return s, nil
 }
 
-// readStashes reads the log of refs/stash, a line for each: "OLD NEW WHO\tMESSAGE" (gitrepository-layout).
+// readStashes reads the stashes from the log of refs/stash, one per line: "OLD NEW WHO\tMESSAGE" (gitrepository-layout).
 func (c *Capturer) readStashes(newest packedrefs.Ref) ([]session.Stash, error) {
 	text, err := os.ReadFile(filepath.Join(c.o.GitDir, "logs", "refs", "stash"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	list := parseStashLog(c.format, text)
-	if len(list) == 0 || list[0].Commit != newest.ID { // somebody made it without a log
+	if len(list) == 0 || list[0].Commit != newest.ID { // the newest stash was made without a log entry
 		list = append([]session.Stash{{Commit: newest.ID}}, list...)
 	}
 	return list, nil
 }
 
-// parseStashLog gives the stashes of a log, newest first; lines that git would not write count for nothing.
+// parseStashLog returns the stashes of a log, newest first. It ignores malformed lines.
 func parseStashLog(f object.Format, text []byte) []session.Stash {
 	var list []session.Stash
 	for line := range strings.Lines(string(text)) {
@@ -131,7 +132,7 @@ func parseStashLog(f object.Format, text []byte) []session.Stash {
 	return list
 }
 
-// readFiles reads the files of an operation under way.
+// readFiles reads the files of operation, and the part of the configuration that keptConfig returns.
 func (c *Capturer) readFiles() (map[string]session.File, error) {
 	files := map[string]session.File{}
 	read := func(name string) error {
@@ -186,10 +187,11 @@ func (c *Capturer) readFiles() (map[string]session.File, error) {
 	return files, nil
 }
 
-// branchKeys are what is kept of the settings of a branch; others may name commands.
+// branchKeys are the settings of a branch that are recorded; others may name commands to run.
 var branchKeys = []string{"remote", "merge", "rebase", "pushremote", "description"}
 
-// keptConfig is what a configuration says of branches, and of who commits; of one that cannot be read, nothing.
+// keptConfig returns the branch settings in branchKeys and the user's name and email of a git configuration; nil if it
+// cannot be parsed.
 func keptConfig(text []byte) []byte {
 	all := config.New()
 	if err := config.NewDecoder(bytes.NewReader(text)).Decode(all); err != nil {
@@ -215,14 +217,15 @@ func keptConfig(text []byte) []byte {
 	return b.Bytes()
 }
 
-// hasSecret says whether a value is a URL with somebody's name or more in it: a branch may follow one.
+// hasSecret reports whether value is a URL with a user name or password: branch.NAME.remote may be a URL.
 func hasSecret(value string) bool {
 	_, rest, ok := strings.Cut(value, "://")
 	host, _, _ := strings.Cut(rest, "/")
 	return ok && strings.Contains(host, "@")
 }
 
-// readTips collects the objects that were made here and that the State names, and says which commits become parents.
+// readTips collects the objects that State names, copies those that the session made, and determines the parents of the
+// checkpoint state.
 func (c *Capturer) readTips(ctx context.Context, s *gitState, copies *session.Copier) error {
 	seen := map[object.ID]bool{}
 	add := func(id object.ID) {
@@ -248,7 +251,7 @@ func (c *Capturer) readTips(ctx context.Context, s *gitState, copies *session.Co
 			}
 		}
 	}
-	slices.SortFunc(s.tips, object.ID.Compare) // so that the same state is the same commit
+	slices.SortFunc(s.tips, object.ID.Compare) // equal states must be equal commits
 	made := map[object.ID]bool{}
 	for _, id := range s.tips {
 		if c.settled[id] {
@@ -267,7 +270,8 @@ func (c *Capturer) readTips(ctx context.Context, s *gitState, copies *session.Co
 			if id == s.Head {
 				return err
 			}
-			c.settled[id] = true // git forgets what nobody needs any more, ORIG_HEAD of long ago; tags of the remote were not fetched
+			// Missing: git prunes unreachable objects, such as an old ORIG_HEAD, and tags of the remote may not be fetched.
+			c.settled[id] = true
 			continue
 		}
 		made[id] = true
@@ -283,11 +287,11 @@ func (c *Capturer) readTips(ctx context.Context, s *gitState, copies *session.Co
 	return nil
 }
 
-// mostNested bounds tags of tags.
+// mostNested is the maximum length of a chain of tags that name tags.
 const mostNested = 16
 
-// readTip has the State lead to what was made here and has a name. A commit becomes a parent; a tag becomes a part of it,
-// and what it names a parent: the ref may be carried away later than the checkpoint, or never.
+// readTip makes the checkpoint state reach the object id, which the session made. A commit becomes a parent. A tag is
+// stored in the state, and its target is followed: the tag's ref may be pushed later than the checkpoint, or never.
 func (c *Capturer) readTip(ctx context.Context, id object.ID, s *gitState, copies *session.Copier) error {
 	for range mostNested {
 		t, _, err := c.o.Repo.Size(id)
@@ -295,7 +299,7 @@ func (c *Capturer) readTip(ctx context.Context, id object.ID, s *gitState, copie
 			return nil
 		}
 		if t == object.Commit {
-			if !slices.Contains(s.parents, id) { // a branch names it, too
+			if !slices.Contains(s.parents, id) { // several refs may name it
 				s.parents = append(s.parents, id)
 			}
 			return nil
@@ -314,7 +318,7 @@ func (c *Capturer) readTip(ctx context.Context, id object.ID, s *gitState, copie
 		if id, _, err = object.ParseTagTarget(c.format, content); err != nil || c.o.Repo.Remotes(id) && !c.o.Repo.Owned(id) {
 			return nil
 		}
-		if copies.Commits(ctx, []object.ID{id}) != nil { // what it names is gone, for git, too
+		if copies.Commits(ctx, []object.ID{id}) != nil { // the target is missing in the git directory, too
 			return nil
 		}
 	}

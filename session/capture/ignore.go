@@ -7,23 +7,24 @@ import (
 	"github.com/artifactfs/artifactfs/convert"
 )
 
-// ignoreName is that of the files with ignore rules.
+// ignoreName is the name of ignore files.
 const ignoreName = ".gitignore"
 
-// maxIgnoreFile is the largest file of rules that counts, in bytes.
+// maxIgnoreFile is the maximum size in bytes of ignore files and attributes that are read.
 const maxIgnoreFile = 16 << 20
 
-// line is one rule of a file as gitignore(5) has them.
+// line is one rule in the syntax of gitignore(5).
 type line struct {
 	pattern convert.Pattern
 	negated bool
-	dirs    bool // it is for directories only
+	dirs    bool // the rule matches directories only
 }
 
-// globs are the rules of one file, or of an option; the last that matches counts.
+// globs are the rules of one file or option; the last rule that matches decides.
 type globs []line
 
-// parseIgnore reads a file as git's dir.c does (add_patterns_from_buffer, parse_path_pattern).
+// parseIgnore parses an ignore file as git's dir.c does (add_patterns_from_buffer, parse_path_pattern). fold makes the
+// rules match regardless of case.
 func parseIgnore(text []byte, fold bool) globs {
 	text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf"))
 	var g globs
@@ -40,11 +41,12 @@ func parseIgnore(text []byte, fold bool) globs {
 	return g
 }
 
+// add appends the rule in text; a rule that can match nothing is dropped.
 func (g globs) add(text string, fold bool) globs {
 	var l line
 	text, l.negated = strings.CutPrefix(text, "!")
 	text, l.dirs = strings.CutSuffix(text, "/")
-	if strings.HasPrefix(text, "!") { // the second one stands for itself
+	if strings.HasPrefix(text, "!") { // only the first ! negates
 		text = `\` + text
 	}
 	if strings.HasSuffix(text, "/") { // "a//" matches nothing
@@ -57,7 +59,7 @@ func (g globs) add(text string, fold bool) globs {
 	return append(g, l)
 }
 
-// trimSpaces takes spaces from the end that are not quoted.
+// trimSpaces removes trailing spaces that are not escaped by a backslash.
 func trimSpaces(s string) string {
 	end := -1
 	for i := 0; i < len(s); i++ {
@@ -80,7 +82,8 @@ func trimSpaces(s string) string {
 	return s
 }
 
-// match tells what the rules say of a path relative to where they hold.
+// match applies the rules to path, relative to the directory of the rules. said reports whether a rule matches, ignored
+// whether that rule is not negated.
 func (g globs) match(path string, dir bool) (said, ignored bool) {
 	base := path[strings.LastIndexByte(path, '/')+1:]
 	for i := len(g) - 1; i >= 0; i-- {
@@ -91,7 +94,7 @@ func (g globs) match(path string, dir bool) (said, ignored bool) {
 	return false, false
 }
 
-// covers says whether the rules say yes to a path, or to a directory that it is in.
+// covers reports whether the rules match path, or a directory that contains it, without negation.
 func (g globs) covers(path string, dir bool) bool {
 	if len(g) == 0 {
 		return false
@@ -107,7 +110,7 @@ func (g globs) covers(path string, dir bool) bool {
 	return yes
 }
 
-// below says whether the rules could say yes to something below a directory.
+// below reports whether the rules could match a path below dir.
 func (g globs) below(dir string) bool {
 	for i := range g {
 		if !g[i].negated && g[i].pattern.Below(dir) {
@@ -117,17 +120,17 @@ func (g globs) below(dir string) bool {
 	return false
 }
 
-// ignores knows which paths git ignores in one working tree.
+// ignores decides which paths git ignores in one working tree.
 type ignores struct {
 	fold   bool
-	user   globs // core.excludesFile
-	own    globs // info/exclude
-	of     func(dir string) globs
-	print  string          // names the rules that are not in ignore files
-	cached map[string]bool // directories that are ignored, or are not
+	user   globs                  // rules of core.excludesFile
+	own    globs                  // rules of info/exclude
+	of     func(dir string) globs // returns the rules of a directory's ignore file
+	print  string                 // hash of the rules that are not in ignore files
+	cached map[string]bool        // results of dir
 }
 
-// dir says whether a directory is ignored, by itself or by one that it is in.
+// dir reports whether a directory is ignored, itself or by a directory that contains it.
 func (x *ignores) dir(path string) bool {
 	if path == "" {
 		return false
@@ -140,10 +143,11 @@ func (x *ignores) dir(path string) bool {
 	return v
 }
 
-// file says the same of what is no directory.
+// file reports whether a path that is not a directory is ignored.
 func (x *ignores) file(path string) bool { return x.dir(parent(path)) || x.here(path, false) }
 
-// here asks the rules, those nearest to the path first, then info/exclude, then the user's.
+// here applies the rules to path itself: ignore files first, from the nearest directory up, then info/exclude, then the
+// user's.
 func (x *ignores) here(path string, dir bool) bool {
 	folded := path
 	if x.fold {
@@ -169,8 +173,10 @@ func (x *ignores) here(path string, dir bool) bool {
 	return false
 }
 
+// parent returns the directory of path; "" is the root.
 func parent(path string) string { return path[:max(0, strings.LastIndexByte(path, '/'))] }
 
+// join returns the path of name in dir.
 func join(dir, name string) string {
 	if dir == "" {
 		return name
@@ -178,7 +184,7 @@ func join(dir, name string) string {
 	return dir + "/" + name
 }
 
-// lower is a path in lower case as git folds it: ASCII only.
+// lower returns s in lower case as git folds it: ASCII letters only.
 func lower(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 'A' && r <= 'Z' {

@@ -16,13 +16,14 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// fileStat tells whether a file that is replaced as a whole is another one than before.
+// fileStat holds the attributes by which a file that is always replaced as a whole, as the index is, differs from its
+// previous version.
 type fileStat struct {
 	Ino, Size    int64
 	Mtime, Ctime int64 // nanoseconds since 1970
 }
 
-// statOf is zero for a file that is not there.
+// statOf returns the attributes of a file; zero if the file does not exist.
 func statOf(name string) (fileStat, error) {
 	var st syscall.Stat_t
 	err := syscall.Stat(name, &st)
@@ -37,12 +38,13 @@ type staging struct {
 	c      *Capturer
 	out    *output
 	copies *session.Copier
-	// against are trees in which, at the same path, an entry may be that need not be looked at; whether it is tracked, the
-	// first ones of them tell.
+	// tracked is the number of trees in against, from the first on, whose entries count as tracked: HEAD's and the base
+	// tree. An entry that equals the entry of any tree in against at the same path needs no further check.
 	tracked int
 }
 
-// readIndex reads the index, unless it is the one that was read last.
+// readIndex returns the index and the attributes of its file. If both are those of the last reading, it returns the
+// result of that. head is HEAD's tree.
 func (c *Capturer) readIndex(ctx context.Context, out *output, copies *session.Copier, head object.ID) (session.Index, fileStat, error) {
 	name := filepath.Join(c.o.GitDir, "index")
 	st, err := statOf(name)
@@ -63,7 +65,7 @@ func (c *Capturer) readIndex(ctx context.Context, out *output, copies *session.C
 	return made, st, nil
 }
 
-// file makes the tree of an index file; that need not be there.
+// file makes the tree of an index file; a missing file is an empty index.
 func (s *staging) file(ctx context.Context, name string, st fileStat, against []object.ID) (session.Index, error) {
 	if st == (fileStat{}) {
 		return s.index(ctx, &index.Index{Format: s.c.format}, against)
@@ -75,7 +77,8 @@ func (s *staging) file(ctx context.Context, name string, st fileStat, against []
 	if o, err := index.ReadOutline(s.c.format, text); err == nil {
 		id, err := s.root(ctx, o, o.Len(), o.Tree, against)
 		return session.Index{Tree: id}, err
-	} // what is wrong with it, if it is not just the form, Read says
+	}
+	// A file that ReadOutline does not support may still be valid; if not, Read returns the error.
 	x, err := index.Read(s.c.format, text)
 	if errors.Is(err, index.ErrSplit) {
 		x, err = s.c.joinedIndex(ctx, name)
@@ -86,23 +89,27 @@ func (s *staging) file(ctx context.Context, name string, st fileStat, against []
 	return s.index(ctx, x, against)
 }
 
-// entries are those of an index, in order.
+// entries are the entries of an index, sorted by path.
 type entries interface {
+	// Entry returns entry i.
 	Entry(i int) (index.Entry, error)
-	// Search gives the first one from lo on, before hi, whose path is not less than path.
+	// Search returns the first index in [lo, hi) whose path is not less than path, or hi.
 	Search(lo, hi int, path string) int
 }
 
-// listed are entries that were read.
+// listed implements entries for a parsed index.
 type listed []index.Entry
 
+// Entry implements entries.
 func (l listed) Entry(i int) (index.Entry, error) { return l[i], nil }
 
+// Search implements entries.
 func (l listed) Search(lo, hi int, path string) int {
 	i, _ := slices.BinarySearchFunc(l[lo:hi], path, func(e index.Entry, path string) int { return strings.Compare(e.Path, path) })
 	return lo + i
 }
 
+// index makes the tree of a parsed index. Entries that a tree cannot hold, such as conflicts, are returned in Special.
 func (s *staging) index(ctx context.Context, x *index.Index, against []object.ID) (session.Index, error) {
 	var made session.Index
 	plain := x.Entries
@@ -130,7 +137,7 @@ func (s *staging) index(ctx context.Context, x *index.Index, against []object.ID
 	return made, err
 }
 
-// root makes the tree of n entries.
+// root makes the tree of n entries; without entries it is the empty tree.
 func (s *staging) root(ctx context.Context, all entries, n int, cached *index.Tree, against []object.ID) (object.ID, error) {
 	id, err := s.dir(ctx, all, 0, n, "", cached, against)
 	if err == nil && id.IsZero() {
@@ -139,8 +146,9 @@ func (s *staging) root(ctx context.Context, all entries, n int, cached *index.Tr
 	return id, err
 }
 
-// dir makes the tree of the entries from lo to hi, which are those below a directory, whose path ends in a slash; zero: there
-// are none. against are that directory's trees elsewhere.
+// dir makes the tree of entries lo to hi, which are all entries below the directory path; path ends in a slash. It
+// returns zero if there are none. cached is git's cached tree of the directory; against are the directory's trees in
+// other commits.
 func (s *staging) dir(ctx context.Context, all entries, lo, hi int, path string, cached *index.Tree, against []object.ID) (object.ID, error) {
 	if cached != nil && cached.Count >= 0 && !cached.ID.IsZero() && lo < hi &&
 		(slices.Contains(against, cached.ID) || s.c.o.Repo.Owned(cached.ID) || s.c.o.Repo.Remotes(cached.ID)) {
@@ -161,7 +169,7 @@ func (s *staging) dir(ctx context.Context, all entries, lo, hi int, path string,
 			return object.ID{}, err
 		}
 		name, _, deep := strings.Cut(e.Path[len(path):], "/")
-		if !deep || e.Mode == object.ModeDir { // of a sparse index
+		if !deep || e.Mode == object.ModeDir { // a directory entry, of a sparse index
 			lo++
 			entry := object.TreeEntry{Name: name, Mode: e.Mode, ID: e.ID}
 			keep, err := s.entry(e.Path, entry, refs)
@@ -202,7 +210,8 @@ func (s *staging) dir(ctx context.Context, all entries, lo, hi int, path string,
 	return s.out.tree(made)
 }
 
-// entry takes up what is new in the index. Secrets that were only staged stay here.
+// entry reports whether an entry belongs in the tree, and copies its blob if it is new. A file that was only staged
+// and looks like a secret, or is excluded, is left out.
 func (s *staging) entry(path string, e object.TreeEntry, refs [][]object.TreeEntry) (keep bool, err error) {
 	tracked := false
 	for i, r := range refs {
@@ -221,7 +230,7 @@ func (s *staging) entry(path string, e object.TreeEntry, refs [][]object.TreeEnt
 	return true, nil
 }
 
-// joinedIndex reads an index that git keeps in two files, as git makes one of them.
+// joinedIndex reads a split index, which consists of two files. Git joins a copy of it.
 func (c *Capturer) joinedIndex(ctx context.Context, name string) (*index.Index, error) {
 	dir, err := os.MkdirTemp("", "artifactfs-index-")
 	if err != nil {

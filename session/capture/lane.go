@@ -5,7 +5,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// segmentLength counts the checkpoints of a segment up to one.
+// segmentLength returns the number of checkpoints in p's segment up to p.
 func (c *Capturer) segmentLength(p session.Point) (int, error) {
 	n := 0
 	for at := p.Commit; !at.IsZero(); n++ {
@@ -20,7 +20,8 @@ func (c *Capturer) segmentLength(p session.Point) (int, error) {
 	return n, nil
 }
 
-// follow takes up the newest checkpoint by its new name, if checkpoints before it were dropped.
+// follow updates c.last if gc dropped earlier checkpoints: the newest checkpoint then has another commit with the same
+// checkpoint id.
 func (c *Capturer) follow() error {
 	last, have := c.Last()
 	if !have {

@@ -8,12 +8,13 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// leftSet is what a tree does not hold, by path; that of a directory ends in a slash.
+// leftSet is the set of paths that a tree does not hold; the path of a directory ends in a slash.
 type leftSet struct {
 	all   map[string]LeftOut
-	below map[string]int // how many there are below a directory
+	below map[string]int // number of such paths below each directory
 }
 
+// newLeftSet returns a set of the paths in all.
 func newLeftSet(all map[string]LeftOut) *leftSet {
 	s := &leftSet{all: map[string]LeftOut{}, below: map[string]int{}}
 	for _, l := range all {
@@ -22,6 +23,7 @@ func newLeftSet(all map[string]LeftOut) *leftSet {
 	return s
 }
 
+// add adds a path, or replaces its reason.
 func (s *leftSet) add(l LeftOut) {
 	if _, ok := s.all[l.Path]; !ok {
 		s.count(l.Path, 1)
@@ -29,6 +31,7 @@ func (s *leftSet) add(l LeftOut) {
 	s.all[l.Path] = l
 }
 
+// count adds n to the counters of the directories that contain path.
 func (s *leftSet) count(path string, n int) {
 	for dir := parent(strings.TrimSuffix(path, "/")); dir != ""; dir = parent(dir) {
 		if s.below[dir] += n; s.below[dir] == 0 {
@@ -37,6 +40,7 @@ func (s *leftSet) count(path string, n int) {
 	}
 }
 
+// delete removes one path.
 func (s *leftSet) delete(path string) {
 	if _, ok := s.all[path]; ok {
 		delete(s.all, path)
@@ -44,7 +48,7 @@ func (s *leftSet) delete(path string) {
 	}
 }
 
-// forget takes away what is at a path and below it.
+// forget removes path and all paths below it.
 func (s *leftSet) forget(path string) {
 	s.delete(path)
 	s.delete(path + "/")
@@ -58,15 +62,15 @@ func (s *leftSet) forget(path string) {
 	}
 }
 
-// reported is how many of them are listed.
+// reported is the maximum number of paths that a checkpoint lists.
 const reported = 100
 
-// why orders reasons by how much they may surprise.
+// why returns the rank of a reason: the more surprising reasons come first.
 func why(w session.Why) int {
 	return slices.Index([]session.Why{session.Secret, session.TooLarge, session.Excluded, session.NoFile, session.Ignored}, w)
 }
 
-// first lists some, those that may surprise first.
+// first returns at most reported paths, those with the most surprising reasons first.
 func (s *leftSet) first() []LeftOut {
 	list := make([]LeftOut, 0, reported+1)
 	order := func(a, b LeftOut) int {

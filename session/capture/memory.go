@@ -15,47 +15,50 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// memory is what the next checkpoint goes on from. It is a help only: without it everything is looked at that differs from the
-// base tree. So it is written without a sync, and what cannot be read counts for nothing.
+// memory is the state from which the next checkpoint continues. It is only an optimization: without it, the next
+// checkpoint reads everything that differs from the base tree. So its file is written without fsync, and an unreadable
+// file is ignored.
 type memory struct {
 	Version int    `json:"version"`
-	Point   string `json:"point"` // commit that it belongs to
-	Token   string `json:"token"` // of the Tree
-	Tree    string `json:"tree"`  // at Token
-	Rules   string `json:"rules"` // by which paths were left out
-	// Left are the paths that are not in Tree.
+	Point   string `json:"point"` // commit of the checkpoint that the memory belongs to
+	Token   string `json:"token"` // journal position of the Tree
+	Tree    string `json:"tree"`  // tree of the files at Token
+	Rules   string `json:"rules"` // hash of the rules by which paths were left out
+	// Left are the paths that Tree does not hold.
 	Left map[string]LeftOut `json:"left,omitempty"`
-	// Ignore holds the ignore files that Tree does not, by their directories.
+	// Ignore holds the texts of ignore files that Tree does not hold, by directory.
 	Ignore map[string]string `json:"ignore,omitempty"`
-	// Attributes are the directories whose files of attributes are others than in the base tree.
+	// Attributes are the directories whose .gitattributes differs from the base tree's.
 	Attributes []string `json:"attributes,omitempty"`
-	// Dirs are the permissions of empty directories that are not 0755.
+	// Dirs are the permissions of empty directories other than 0755.
 	Dirs  map[string]uint32 `json:"dirs,omitempty"`
 	Index *indexMemory      `json:"index,omitempty"`
-	tree  object.ID         // Tree
+	tree  object.ID         // parsed Tree
 }
 
-// indexMemory is an index that was read.
+// indexMemory is the result of reading an index.
 type indexMemory struct {
-	Stat    fileStat             `json:"stat"`
-	Head    string               `json:"head"` // tree of HEAD then
-	Tree    string               `json:"tree"`
+	Stat fileStat `json:"stat"`
+	Head string   `json:"head"` // tree of HEAD at that time
+	// Tree is the tree of the index.
+	Tree string `json:"tree"`
+	// Special are the entries that Tree cannot hold. They are not written to the file.
 	Special []session.IndexEntry `json:"-"`
 	Plain   bool                 `json:"plain"` // Special is empty
 }
 
-// remembered is what the next checkpoint has to know of an index.
+// remembered returns the index for the next checkpoint.
 func (s *gitState) remembered() *indexMemory {
 	return &indexMemory{Stat: s.stat, Head: s.head.String(), Tree: s.Index.Tree.String(), Special: s.Index.Special, Plain: len(s.Index.Special) == 0}
 }
 
 const (
 	memoryVersion = 1
-	// maxRemembered is how many paths that were left out are worth a file.
+	// maxRemembered is the maximum number of left-out paths in the file; with more, no file is written.
 	maxRemembered = 20_000
 )
 
-// index gives what was staged.
+// index returns the index. It fails if the special entries were not written to the file.
 func (m *indexMemory) index() (session.Index, error) {
 	if !m.Plain && m.Special == nil {
 		return session.Index{}, errors.New("special entries were not kept")
@@ -64,7 +67,8 @@ func (m *indexMemory) index() (session.Index, error) {
 	return session.Index{Tree: id, Special: m.Special}, err
 }
 
-// began tells what git knew in the checkpoint that the mount began with; nil: it did not begin with one, or that cannot be read.
+// began returns the index of the checkpoint that the mount started from; nil if it started from a plain commit, or the
+// checkpoint cannot be read. It sets c.baseDirs.
 func (c *Capturer) began() *indexMemory {
 	ref, err := c.o.Repo.Ref(session.BaseRef(c.o.Repo.Session()))
 	if err != nil || ref.IsZero() {
@@ -79,24 +83,24 @@ func (c *Capturer) began() *indexMemory {
 		return nil
 	}
 	c.baseDirs = s.Dirs
-	g := gitState{State: s, stat: fileStat{Ino: -1}} // of no file
+	g := gitState{State: s, stat: fileStat{Ino: -1}} // matches no file, so that the index is read
 	if info, err := c.o.Repo.Commit(s.Head); err == nil {
 		g.head = info.Tree
 	}
 	return g.remembered()
 }
 
-// tracking is what git knew, as far as that was kept.
+// tracking returns the remembered tracked paths, which may be none.
 func (m *memory) tracking() tracking {
 	if m.Index == nil {
 		return tracking{}
 	}
-	head, _ := object.ParseID(m.Index.Head) // none of an unborn branch
+	head, _ := object.ParseID(m.Index.Head) // zero for an unborn branch
 	tree, _ := object.ParseID(m.Index.Tree)
 	return tracking{head, session.Index{Tree: tree, Special: m.Index.Special}}
 }
 
-// recall reads the memory that belongs to a checkpoint.
+// recall reads the memory file, if it belongs to the checkpoint with commit point.
 func recall(name string, point object.ID) memory {
 	text, err := os.ReadFile(name)
 	var m memory
@@ -112,7 +116,7 @@ func recall(name string, point object.ID) memory {
 	return m
 }
 
-// save keeps the memory for another process.
+// save replaces the memory file, or removes it if the memory cannot be stored.
 func (m *memory) save(name string) error {
 	if name == "" {
 		return nil
@@ -129,7 +133,7 @@ func (m *memory) save(name string) error {
 		}
 	}
 	for path := range m.Left {
-		if !utf8.ValidString(path) { // which JSON does not keep
+		if !utf8.ValidString(path) { // JSON would replace the invalid bytes
 			return os.RemoveAll(name)
 		}
 	}
@@ -145,7 +149,7 @@ func (m *memory) save(name string) error {
 	return os.Rename(temp, name)
 }
 
-// remember keeps what the next checkpoint goes on from.
+// remember stores the state from which the next checkpoint continues, after the checkpoint commit was written.
 func (c *Capturer) remember(s *shot, commit object.ID) {
 	f := s.view.frozen
 	c.left = s.edit.left
@@ -154,7 +158,7 @@ func (c *Capturer) remember(s *shot, commit object.ID) {
 		Point: commit.String(), Token: f.Token, tree: s.tree, Rules: s.view.x.print, Left: c.left.all, Ignore: s.edit.ignore,
 		Attributes: slices.Sorted(maps.Keys(s.edit.attributes)), Index: s.state.remembered(), Dirs: s.edit.dirs,
 	}
-	if len(s.view.unread) > 0 { // the next checkpoint looks at everything, to leave out what this one holds too much
+	if len(s.view.unread) > 0 { // the next checkpoint reads everything again, because this one may hold ignored files
 		c.mem, c.left = memory{}, newLeftSet(nil)
 	}
 	if err := c.mem.save(c.o.Memory); err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// onlyOthersNotes reports whether git's state differs from that of the last checkpoint in nothing but notes that were merged with
-// those of other sessions.
+// onlyOthersNotes reports whether git's state differs from that of the last checkpoint only by notes refs into which
+// notes of other sessions were merged. info is the commit of the last checkpoint's state.
 func (c *Capturer) onlyOthersNotes(s *shot, last session.Point, info object.CommitInfo) (bool, error) {
 	if c.o.OthersNotes == nil {
 		return false, nil
@@ -29,7 +29,7 @@ func (c *Capturer) onlyOthersNotes(s *shot, last session.Point, info object.Comm
 	if err != nil {
 		return false, err
 	}
-	for _, r := range before.Refs { // as they were in the last checkpoint
+	for _, r := range before.Refs { // with the values of the last checkpoint
 		if i := slices.IndexFunc(s.state.Refs, func(n packedrefs.Ref) bool { return n.Name == r.Name }); i >= 0 && c.isOthersNotes(s.state.Refs[i]) {
 			notes[r.ID] = true
 			now.Refs = append(now.Refs, r)
@@ -46,6 +46,7 @@ func (c *Capturer) onlyOthersNotes(s *shot, last session.Point, info object.Comm
 	return objects[len(objects)-2].ID == info.Tree && slices.Equal(others(info.Parents), others(s.state.parents)), nil
 }
 
+// isOthersNotes reports whether the value of a notes ref is the result of such a merge.
 func (c *Capturer) isOthersNotes(r packedrefs.Ref) bool {
 	return strings.HasPrefix(r.Name, "refs/notes/") && c.o.OthersNotes(r.Name) == r.ID
 }

@@ -15,29 +15,32 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// output collects the objects of a checkpoint.
+// output collects the objects that a checkpoint writes.
 type output struct {
-	format  object.Format
-	have    func(id object.ID) bool // a tree needs not be written
-	list    []odb.Outgoing
-	listed  map[object.ID]bool
+	format object.Format
+	have   func(id object.ID) bool // reports whether a tree exists already and need not be written
+	// list are the objects to write; listed are their ids.
+	list   []odb.Outgoing
+	listed map[object.ID]bool
+	// trees are the contents of the collected trees, by id.
 	trees   map[object.ID][]byte
-	bytes   int64    // of blobs on the list
-	temps   []string // directories in which some of them are
-	keeping int64    // bytes of contents that are kept in memory
+	bytes   int64    // total size of the blobs in list
+	temps   []string // temporary directories that hold some of the objects
+	keeping int64    // bytes of file contents that are kept in memory
 }
 
 func newOutput(f object.Format, have func(id object.ID) bool) *output {
 	return &output{format: f, have: have, listed: map[object.ID]bool{}, trees: map[object.ID][]byte{}}
 }
 
-// close removes what was needed only to write the objects. It can only fail to.
+// close removes the temporary directories. Errors are ignored: New removes the rest at the next start.
 func (w *output) close() {
 	for _, dir := range w.temps {
 		os.RemoveAll(dir)
 	}
 }
 
+// add adds an object, unless it is listed or exists already.
 func (w *output) add(o odb.Outgoing) {
 	if w.listed[o.ID] || o.Type == object.Tree && w.have(o.ID) {
 		return
@@ -49,7 +52,7 @@ func (w *output) add(o odb.Outgoing) {
 	}
 }
 
-// raw adds an object whose id is known.
+// raw adds an object with a known id from memory.
 func (w *output) raw(id object.ID, t object.Type, content []byte) {
 	if t == object.Tree {
 		w.trees[id] = content
@@ -59,6 +62,7 @@ func (w *output) raw(id object.ID, t object.Type, content []byte) {
 	}})
 }
 
+// tree adds a tree and returns its id.
 func (w *output) tree(entries []object.TreeEntry) (object.ID, error) {
 	content := session.EncodeTree(entries)
 	id, err := object.Hash(w.format, object.Tree, content)
@@ -68,6 +72,7 @@ func (w *output) tree(entries []object.TreeEntry) (object.ID, error) {
 	return id, err
 }
 
+// blob adds a blob and returns its id.
 func (w *output) blob(content []byte) (object.ID, error) {
 	id, err := object.Hash(w.format, object.Blob, content)
 	if err == nil {
@@ -77,24 +82,24 @@ func (w *output) blob(content []byte) (object.ID, error) {
 }
 
 const (
-	smallFile = 1 << 20   // contents up to that many bytes are read once, and kept until they are written
-	keepMost  = 128 << 20 // bytes of them
-	// hashers is how many contents are read at a time. More would have all processors of a small host, and with them the
-	// threads that answer the kernel.
+	smallFile = 1 << 20   // maximum size in bytes of files that are read once and kept in memory until they are written
+	keepMost  = 128 << 20 // maximum total of those bytes
+	// hashers is the number of files that are hashed concurrently. More would occupy all processors of a small host, and
+	// so delay the threads that answer the kernel.
 	hashers = 2
 )
 
-// source is a content of which a blob is made.
+// source is a file from which a blob is made.
 type source struct {
 	path    string
 	size    int64
 	content io.ReaderAt
-	id      object.ID // that it has
-	data    []byte    // what was read, if it was kept
+	id      object.ID // id of the blob
+	data    []byte    // contents, if they are kept in memory
 	mode    object.Mode
 }
 
-// hash gives contents their ids, several at a time.
+// hash sets the ids of list, several files at a time. It keeps small contents in memory within keepMost.
 func (w *output) hash(ctx context.Context, list []source) error {
 	var mu sync.Mutex
 	var failure error
@@ -116,7 +121,7 @@ func (w *output) hash(ctx context.Context, list []source) error {
 				if stop {
 					return
 				}
-				runtime.Gosched() // programs that write wait for the same processors
+				runtime.Gosched() // let programs that write to the mount use the processor
 				if err := list[i].hash(w.format, keep, buf); err != nil {
 					mu.Lock()
 					failure = errors.Join(failure, fmt.Errorf("read %s: %w", list[i].path, err))
@@ -129,6 +134,7 @@ func (w *output) hash(ctx context.Context, list []source) error {
 	return errors.Join(failure, ctx.Err())
 }
 
+// hash sets s.id from the contents; keep also sets s.data.
 func (s *source) hash(f object.Format, keep bool, buf []byte) error {
 	if keep {
 		s.data = make([]byte, s.size)
@@ -150,7 +156,7 @@ func (s *source) hash(f object.Format, keep bool, buf []byte) error {
 	return err
 }
 
-// keep adds a content that was hashed.
+// keep adds the blob of a hashed file.
 func (w *output) keep(s *source) {
 	if s.data != nil {
 		w.raw(s.id, object.Blob, s.data)

@@ -8,11 +8,12 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// takeRemoved adds the files that were just removed or overwritten to the tree of the checkpoint, and returns a text with their
-// number. The remembered tree is without them, so the next checkpoint shows the removal. done releases their contents, which are
-// needed until the checkpoint is written; if it is not written, the next checkpoint has them.
+// takeRemoved adds the files that were just removed or overwritten to the tree of the checkpoint, and returns a message
+// with their number. The remembered tree is without them, so the next checkpoint shows the removal. The caller calls
+// done after the checkpoint is written or has failed; it releases the contents of the files. If saved is false, the
+// files stay for the next checkpoint.
 func (c *Capturer) takeRemoved(ctx context.Context, s *shot) (done func(saved bool), said string, err error) {
-	removed, lost, done := c.o.Tree.TakeRemoved() // behind the freeze: all that it does not have is among them
+	removed, lost, done := c.o.Tree.TakeRemoved() // called after the freeze, so that every file missing in it is among them
 	e := s.edit
 	e.plain, e.cleaned = nil, nil
 	n := 0
@@ -56,7 +57,7 @@ func (c *Capturer) takeRemoved(ctx context.Context, s *shot) (done func(saved bo
 	return done, said, err
 }
 
-// inSkipped says whether a path is below a directory of which nothing is held.
+// inSkipped reports whether path is below a directory that is skipped.
 func (v *view) inSkipped(path string) bool {
 	for dir := parent(path); dir != ""; dir = parent(dir) {
 		if v.skip(dir) {
@@ -66,7 +67,8 @@ func (v *view) inSkipped(path string) bool {
 	return false
 }
 
-// saved tells the Tree which changes are in a checkpoint now, and what checkpoints do not hold.
+// saved reports to the Tree which changes are in a checkpoint now, and which ignored directories checkpoints do not
+// hold.
 func (c *Capturer) saved(s *shot) {
 	ignored := map[string]bool{}
 	for path, l := range c.left.all {

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// denied are names that look like secrets, in the syntax of gitignore(5). What git tracks already is no secret any more.
+// denied are names that look like secrets, in the syntax of gitignore(5). They do not apply to files that are committed
+// already.
 const denied = `
 .env*
 !.env.example
@@ -51,22 +52,24 @@ _netrc
 credentials.tfrc.json
 `
 
-// withToken are names of files that are secrets if one of these words is in them.
+// withToken maps names of files to words that make such a file a secret.
 var withToken = map[string][]string{
 	".npmrc":      {"_authToken", "_password", "_auth"},
 	".yarnrc.yml": {"npmAuthToken", "npmAuthIdent"},
 	".yarnrc":     {"_authToken", "_password", "_auth"},
 }
 
+// deny is the parsed form of denied.
 var deny = parseIgnore([]byte(denied), false)
 
-// rules are Rules in the form in which they are asked.
+// rules are compiled Rules.
 type rules struct {
 	include, exclude globs
-	deny             globs // nil: nothing looks like a secret
-	max              int64
+	deny             globs // rules for secrets; nil: no path looks like a secret
+	max              int64 // maximum size in bytes of new files
 }
 
+// compile parses the globs and sets the defaults.
 func (r Rules) compile() (rules, error) {
 	c := rules{deny: deny, max: r.MaxFileSize}
 	if r.NoDenyList {
@@ -89,16 +92,17 @@ func (r Rules) compile() (rules, error) {
 	return c, nil
 }
 
-// Validate says what is wrong with the globs, whose syntax is that of gitignore(5).
+// Validate returns an error that names the first invalid glob. The syntax of globs is that of gitignore(5).
 func (r Rules) Validate() error {
 	_, err := r.compile()
 	return err
 }
 
-// secret says whether a path looks like a secret.
+// secret reports whether path looks like a secret.
 func (r *rules) secret(path string) bool { return r.deny != nil && r.deny.covers(path, false) }
 
-// secretContent says whether a file that is no secret by its name is one by its content; the bytes are its beginning.
+// secretContent reports whether a file with an innocent name is a secret by its contents, of which head is the
+// beginning.
 func (r *rules) secretContent(path string, head []byte) bool {
 	if r.deny == nil {
 		return false

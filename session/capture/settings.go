@@ -16,27 +16,27 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
-// attributesName is that of the files that say how git converts contents.
+// attributesName is the name of the files that assign git attributes, which control conversions.
 const attributesName = ".gitattributes"
 
-// fetchWait is how long one ignore file that is not on this host is waited for.
+// fetchWait is the timeout for fetching one ignore file.
 const fetchWait = 5 * time.Second
 
-// ignoreSettings are the rules that hold beside those in the working tree.
+// ignoreSettings are the ignore rules from outside of the working tree.
 type ignoreSettings struct {
 	fold      bool
 	user, own globs
-	print     string // names all rules that do not lie in the working tree
+	print     string // hash of these rules and of Options.Rules
 }
 
-// userIgnore is what git's configuration says, as long as its files are the same.
+// userIgnore is the relevant part of git's configuration. It is valid while stats are unchanged.
 type userIgnore struct {
 	stats []fileStat
-	file  string // core.excludesFile
+	file  string // path of core.excludesFile
 	fold  bool
 }
 
-// configFiles are those that may say where the user's ignore file is; files that these include are not looked at.
+// configFiles returns the files that may set core.excludesFile. Files that they include are not watched for changes.
 func configFiles(gitDir string) []string {
 	home, _ := os.UserHomeDir()
 	files := []string{filepath.Join(gitDir, "config"), "/etc/gitconfig", filepath.Join(configHome(), "git", "config")}
@@ -46,6 +46,7 @@ func configFiles(gitDir string) []string {
 	return files
 }
 
+// configHome returns $XDG_CONFIG_HOME or its default.
 func configHome() string {
 	if dir := os.Getenv("XDG_CONFIG_HOME"); dir != "" {
 		return dir
@@ -57,7 +58,8 @@ func configHome() string {
 	return filepath.Join(home, ".config")
 }
 
-// ignoreSettings reads the user's ignore file, that of the git directory, and what the capturer was told.
+// ignoreSettings reads the user's ignore file and that of the git directory. It runs git config only if a configuration
+// file has changed.
 func (c *Capturer) ignoreSettings(ctx context.Context) (ignoreSettings, error) {
 	var stats []fileStat
 	for _, name := range configFiles(c.o.GitDir) {
@@ -99,7 +101,7 @@ func equalStats(a, b []fileStat) bool {
 	return true
 }
 
-// readRules reads a file of rules; as for git, one that cannot be read says nothing.
+// readRules returns the text of an ignore file; as for git, an unreadable file has no rules.
 func readRules(name string) []byte {
 	st, err := os.Stat(name)
 	if err != nil || !st.Mode().IsRegular() || st.Size() > maxIgnoreFile {
@@ -112,15 +114,15 @@ func readRules(name string) []byte {
 	return text
 }
 
-// gitRun says how git is run.
+// gitRun configures a run of git.
 type gitRun struct {
 	dir   string
 	env   []string
 	in    []byte
-	quiet bool // exit status 1 is an answer
+	quiet bool // exit status 1 is no error: the setting has no value
 }
 
-// git runs stock git on the mount's git directory. It never looks into the mount.
+// git runs stock git on the mount's git directory. The command must not access the working tree in the mount.
 func (c *Capturer) git(ctx context.Context, r gitRun, args ...string) ([]byte, error) {
 	cmd := gitcmd.New(ctx, append([]string{"--git-dir=" + c.o.GitDir, "-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false"}, args...)...)
 	if r.dir != "" {

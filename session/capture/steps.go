@@ -2,19 +2,19 @@ package capture
 
 import "time"
 
-// Step is a part of the making of a checkpoint, and how long it took in all.
+// Step is one part of the making of a checkpoint, with its total duration.
 type Step struct {
 	Name string
 	Took time.Duration
 }
 
-// steps measures parts that follow each other.
+// steps measures consecutive parts.
 type steps struct {
 	list []Step
 	last time.Time
 }
 
-// done ends a part, which may come again.
+// done ends the current part. A name may occur several times; the durations are added.
 func (s *steps) done(name string) {
 	now := time.Now()
 	took := now.Sub(s.last)

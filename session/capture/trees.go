@@ -10,23 +10,26 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// treeReader gives trees by their ids.
+// treeReader returns the entries of a tree.
 type treeReader func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
 
-// child is what a directory has under a name.
+// child is an entry of a directory.
 type child struct {
 	mode object.Mode
-	id   object.ID // of a directory that is in memory: what it was read from, or zero
-	dir  *directory
+	id   object.ID // for a directory in memory: the tree that it was read from, or zero
+	// dir is set if the entry is a directory in memory.
+	dir *directory
 }
 
 // directory is a tree in memory.
 type directory struct {
-	was    []object.TreeEntry // that was read, in git's order
-	now    map[string]child   // what was looked into or is to be there instead; mode 0: nothing
+	was []object.TreeEntry // entries that were read, in git's order
+	now map[string]child   // entries that were opened or replaced, by name; mode 0: removed
+	// edited is set if the directory, or one below it, may have changed.
 	edited bool
 }
 
+// get returns the present entry of name; mode 0: there is none.
 func (d *directory) get(name string) child {
 	if c, ok := d.now[name]; ok {
 		return c
@@ -35,6 +38,7 @@ func (d *directory) get(name string) child {
 	return child{mode: e.Mode, id: e.ID}
 }
 
+// set replaces the entry of name.
 func (d *directory) set(name string, c child) {
 	if d.now == nil {
 		d.now = map[string]child{}
@@ -42,7 +46,7 @@ func (d *directory) set(name string, c child) {
 	d.now[name] = c
 }
 
-// find gives the entry of a name: files and directories have places of their own in git's order.
+// find returns the entry of name. Git sorts a directory as if its name ended in a slash, so it searches twice.
 func find(list []object.TreeEntry, name string) (object.TreeEntry, bool) {
 	for _, mode := range []object.Mode{object.ModeFile, object.ModeDir} {
 		i, ok := slices.BinarySearchFunc(list, object.TreeEntry{Name: name, Mode: mode}, object.CompareEntries)
@@ -53,18 +57,19 @@ func find(list []object.TreeEntry, name string) (object.TreeEntry, bool) {
 	return object.TreeEntry{}, false
 }
 
-// trees is a tree that is being changed: only directories that are looked into are read.
+// trees is a tree under construction. It reads only the directories that are accessed.
 type trees struct {
 	read   treeReader
 	format object.Format
 	root   child
 }
 
+// newTrees returns a tree that starts as root; a zero root is empty.
 func newTrees(read treeReader, f object.Format, root object.ID) *trees {
 	return &trees{read: read, format: f, root: child{mode: object.ModeDir, id: root}}
 }
 
-// open reads a directory.
+// open returns the directory of c, and reads it if it is not in memory.
 func (t *trees) open(ctx context.Context, c *child) (*directory, error) {
 	if c.dir != nil {
 		return c.dir, nil
@@ -80,8 +85,8 @@ func (t *trees) open(ctx context.Context, c *child) (*directory, error) {
 	return d, nil
 }
 
-// within gives the directory at a path and keeps those on the way. Make: those that are not there are made, in the place of
-// what else is; else it is nil.
+// within returns the directory at path and keeps its parents in memory. With make it creates missing directories,
+// replacing other entries; otherwise it returns nil if there is no such directory.
 func (t *trees) within(ctx context.Context, path string, make bool) (*directory, error) {
 	d, err := t.open(ctx, &t.root)
 	if err != nil {
@@ -109,12 +114,13 @@ func (t *trees) within(ctx context.Context, path string, make bool) (*directory,
 	return d, nil
 }
 
+// split splits path into its directory and its last element.
 func split(path string) (dir, name string) {
 	i := strings.LastIndexByte(path, '/')
 	return path[:max(0, i)], path[i+1:]
 }
 
-// get tells what is at a path; mode 0: nothing.
+// get returns the entry at path; mode 0: there is none.
 func (t *trees) get(ctx context.Context, path string) (object.Mode, object.ID, error) {
 	dir, name := split(path)
 	d, err := t.within(ctx, dir, false)
@@ -125,7 +131,7 @@ func (t *trees) get(ctx context.Context, path string) (object.Mode, object.ID, e
 	return c.mode, c.id, nil
 }
 
-// set puts something at a path, in the place of all that was there.
+// set replaces whatever is at path, and creates missing parents.
 func (t *trees) set(ctx context.Context, path string, mode object.Mode, id object.ID) error {
 	dir, name := split(path)
 	d, err := t.within(ctx, dir, true)
@@ -136,7 +142,7 @@ func (t *trees) set(ctx context.Context, path string, mode object.Mode, id objec
 	return nil
 }
 
-// clear makes an empty directory at a path.
+// clear replaces path with an empty directory.
 func (t *trees) clear(ctx context.Context, path string) error {
 	if path == "" {
 		t.root = child{mode: object.ModeDir, dir: &directory{edited: true}}
@@ -145,8 +151,8 @@ func (t *trees) clear(ctx context.Context, path string) error {
 	return t.set(ctx, path, object.ModeDir, object.ID{})
 }
 
-// remove takes away what is at a path. The directory that it was in is there, though the tree may not have it: it may be new,
-// and have lost all that was in it.
+// remove removes the entry at path. It creates the parent directory if that is missing: the parent exists in the working
+// tree, but may be new and have lost all of its files.
 func (t *trees) remove(ctx context.Context, path string) error {
 	dir, name := split(path)
 	d, err := t.within(ctx, dir, false)
@@ -159,13 +165,13 @@ func (t *trees) remove(ctx context.Context, path string) error {
 	return err
 }
 
-// write gives the root's id, and each tree that has changed to emit.
+// write returns the id of the root, and calls emit for each changed tree.
 func (t *trees) write(emit func(id object.ID, content []byte) error) (object.ID, error) {
 	return t.writeChild(t.root, emit)
 }
 
-// writeChild returns the id of a directory. One that has nothing in it is the empty tree, which git reads, though it makes
-// no such entry itself.
+// writeChild returns the id of a directory, and emits it if it has changed. A directory without entries is stored as the
+// empty tree: git reads such an entry, although it never writes one.
 func (t *trees) writeChild(c child, emit func(id object.ID, content []byte) error) (object.ID, error) {
 	if !c.id.IsZero() && (c.dir == nil || !c.dir.edited) {
 		return c.id, nil
@@ -202,19 +208,20 @@ func (t *trees) writeChild(c child, emit func(id object.ID, content []byte) erro
 	return id, emit(id, content)
 }
 
-// isEmptyTree says whether an entry is a directory that has nothing in it.
+// isEmptyTree reports whether an entry is a directory without entries.
 func isEmptyTree(e object.TreeEntry) bool {
 	return e.Mode == object.ModeDir && e.ID == object.EmptyTree(e.ID.Format())
 }
 
-// difference is a path that two trees do not have alike; a mode of 0: nothing is there. Of directories only empty ones are
-// told, with object.ModeDir.
+// difference is a path whose entries differ in two trees; mode 0: there is no entry. A directory is a difference only if
+// it is empty, with object.ModeDir.
 type difference struct {
 	path     string
 	from, to object.TreeEntry
 }
 
-// compare calls emit for every path that two trees do not have alike, in git's order of entries; zero ids are empty trees.
+// compare calls emit for every path that differs between two trees, in git's order of entries. A zero id is an empty
+// tree. dir is the path of both.
 func compare(ctx context.Context, read treeReader, from, to object.ID, dir string, emit func(difference) error) error {
 	if from == to {
 		return nil
@@ -253,7 +260,7 @@ func compare(ctx context.Context, read treeReader, from, to object.ID, dir strin
 		}
 		path := join(dir, max(x.Name, y.Name))
 		switch {
-		case x.Mode != object.ModeDir && y.Mode != object.ModeDir: // in git's order a directory never meets what is none
+		case x.Mode != object.ModeDir && y.Mode != object.ModeDir: // git's order never equates a file and a directory
 			err = emit(difference{path, x, y})
 		case isEmptyTree(y) || isEmptyTree(x) && y.Mode == 0:
 			if err = compare(ctx, read, x.ID, y.ID, path, emit); err == nil {
@@ -269,14 +276,14 @@ func compare(ctx context.Context, read treeReader, from, to object.ID, dir strin
 	return nil
 }
 
-// changed counts the paths that differ from the checkpoint before, or what was mounted.
+// changed returns the number of paths that differ from the previous checkpoint, or from the base tree.
 func (c *Capturer) changed(ctx context.Context, s *shot, before object.ID) (int64, error) {
 	if before.IsZero() {
 		before = c.o.BaseTree
 	}
 	var n int64
 	read := func(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
-		if content, ok := s.out.trees[id]; ok { // it is not in the Repo yet
+		if content, ok := s.out.trees[id]; ok { // not in the Repo yet
 			return object.ParseTree(c.format, content)
 		}
 		return c.readTree(ctx, id)

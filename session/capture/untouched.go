@@ -15,16 +15,17 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// Beginning is how git was when a commit was mounted in which nobody has worked.
+// Beginning is the state of git after a commit was mounted, before any work.
 type Beginning struct {
-	Branch string // full name of the ref that HEAD named; "": it was detached
+	Branch string // full name of the ref that HEAD named; "": HEAD was detached
+	// Commit is the mounted commit.
 	Commit object.ID
-	Tree   object.ID               // of Commit; both zero: unborn
-	Refs   func() []packedrefs.Ref // the mounted remote's, of which the git directory gets the tags; nil: none
+	Tree   object.ID               // tree of Commit; both are zero for an unborn branch
+	Refs   func() []packedrefs.Ref // refs of the mounted remote, whose tags the git directory has; nil: none
 }
 
-// Untouched says whether git is still as it was in the beginning, as far as that can be told without an effort: false is no
-// more than a reason to make a checkpoint.
+// Untouched reports whether git is still in its initial state, as far as cheap checks show. false is only a reason to
+// make a checkpoint, not a proof of changes.
 func (b Beginning) Untouched(gitDir string, f object.Format) (bool, error) {
 	c := &Capturer{o: Options{GitDir: gitDir}, format: f, refs: session.NewRefDir(gitDir, f)}
 	s, err := c.readRefs()
@@ -60,14 +61,14 @@ func (b Beginning) Untouched(gitDir string, f object.Format) (bool, error) {
 	}), nil
 }
 
-// like says whether HEAD, refs, stashes and what is under way are as in the beginning.
+// like reports whether HEAD, refs, stashes and files of operations are as in the initial state.
 func (b Beginning) like(s session.State) bool {
 	if s.Branch != b.Branch || s.Head != b.Commit || len(s.Stashes) > 0 {
 		return false
 	}
 	for name := range s.Files {
 		switch name {
-		case "config", "ORIG_HEAD", "info/exclude", "info/sparse-checkout": // alone they are nothing to go on with
+		case "config", "ORIG_HEAD", "info/exclude", "info/sparse-checkout": // these files alone record no work
 		default:
 			return false
 		}

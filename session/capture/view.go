@@ -15,33 +15,34 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// view is one look at the working tree and the rules that hold in it.
+// view is one reading of the working tree's changes, with the ignore rules that apply to them.
 type view struct {
 	c        *Capturer
-	ctx      context.Context // of the one call that the view is made for: callbacks of the Tree need it
+	ctx      context.Context // context of the call that makes the view; callbacks of the Tree need it
 	frozen   *worktree.Frozen
-	from     object.ID // tree that the entries are to be applied to
-	whole    bool      // that is the base tree
+	from     object.ID // tree that the entries are applied to
+	whole    bool      // from is the base tree
 	x        ignores
 	tracking object.ID            // tree of the index
-	special  map[string]bool      // paths that the index has and its tree has not; false: one is below
-	told     map[string]object.ID // paths of all entries; of a FrozenTree its ID
-	changed  map[string][]byte
-	parsed   map[string]globs // of changed, and of what was left out before
-	needs    map[string]object.ID
-	skipped  map[string]bool
-	unread   []string // ignore files that could not be had
-	failure  error
+	special  map[string]bool      // true: path of an index entry that the tree lacks; false: directory above one
+	told     map[string]object.ID // paths of all entries, with the tree's id for a FrozenTree, else zero
+	changed  map[string][]byte    // texts of the ignore files among the entries, by directory
+	parsed   map[string]globs     // parsed ignore files, by directory
+	needs    map[string]object.ID // ignore files to fetch: their paths and blob ids
+	skipped  map[string]bool      // directories that are skipped
+	unread   []string             // ignore files that could not be read
+	failure  error                // first error of a method that returns none
 }
 
-// fail keeps the first failure of what cannot give one back.
+// fail records the first error of methods that cannot return one.
 func (v *view) fail(err error) {
 	if v.failure == nil {
 		v.failure = err
 	}
 }
 
-// rulesOf gives the rules that a directory's ignore file has, as far as that is known without waiting.
+// rulesOf returns the rules of a directory's ignore file. If the file has to be fetched, it returns nil and adds the
+// file to v.needs.
 func (v *view) rulesOf(dir string) globs {
 	if g, ok := v.parsed[dir]; ok {
 		return g
@@ -51,6 +52,7 @@ func (v *view) rulesOf(dir string) globs {
 	return g
 }
 
+// readRules is rulesOf without the cache.
 func (v *view) readRules(dir string) globs {
 	path := join(dir, ignoreName)
 	if text, ok := v.changed[dir]; ok {
@@ -62,7 +64,7 @@ func (v *view) readRules(dir string) globs {
 			if id.IsZero() {
 				return nil
 			}
-			root, rel = id, path[len(at)+1:] // it was moved there with all that is in it
+			root, rel = id, path[len(at)+1:] // this directory was renamed together with the ignore file
 		}
 	}
 	if text, ok := v.c.mem.Ignore[dir]; ok && !v.whole && root == v.from {
@@ -73,7 +75,7 @@ func (v *view) readRules(dir string) globs {
 		v.fail(err)
 		return nil
 	}
-	if e.Mode != object.ModeFile && e.Mode != object.ModeExec { // git does not follow links here
+	if e.Mode != object.ModeFile && e.Mode != object.ModeExec { // git does not follow a symbolic link at .gitignore
 		return nil
 	}
 	if g, ok := v.c.ignoreFiles[e.ID]; ok {
@@ -81,7 +83,7 @@ func (v *view) readRules(dir string) globs {
 	}
 	_, text, err := v.c.o.Repo.Get(e.ID, maxIgnoreFile)
 	if err != nil {
-		if !slices.Contains(v.unread, path) { // or each step of the checkpoint would wait for it
+		if !slices.Contains(v.unread, path) { // a failed fetch is not repeated for the same checkpoint
 			v.needs[path] = e.ID
 		}
 		return nil
@@ -91,8 +93,8 @@ func (v *view) readRules(dir string) globs {
 	return g
 }
 
-// fetchRules brings the ignore files that are not on this host. One that cannot be had ignores nothing: to hold too much
-// is better than to lose something.
+// fetchRules fetches the ignore files in v.needs. A file that cannot be fetched ignores nothing: holding too much is
+// better than losing files.
 func (v *view) fetchRules() {
 	for path, id := range v.needs {
 		text, err := []byte(nil), error(odb.ErrNotFound)
@@ -115,7 +117,7 @@ func (v *view) fetchRules() {
 	clear(v.x.cached)
 }
 
-// skip says of a directory that nothing below it is held.
+// skip reports whether everything below a directory is left out: it is ignored, not included, and holds no tracked file.
 func (v *view) skip(dir string) bool {
 	if v.skipped[dir] {
 		return true
@@ -127,8 +129,8 @@ func (v *view) skip(dir string) bool {
 	return true
 }
 
-// ignoredIn lists what is ignored in a directory that was moved with all that is in it, which was tracked where it was
-// before; directories end in a slash.
+// ignoredIn returns the ignored, untracked paths in a directory that was renamed with its contents, whose tree is id.
+// Directories end in a slash.
 func (v *view) ignoredIn(id object.ID, dir string) (list []string, err error) {
 	entries, err := v.c.readTree(v.ctx, id)
 	if err != nil {
@@ -153,7 +155,7 @@ func (v *view) ignoredIn(id object.ID, dir string) (list []string, err error) {
 	return list, nil
 }
 
-// tracked says whether git knows a path, or something below it.
+// tracked reports whether the index has path, or a path below it.
 func (v *view) tracked(path string) bool {
 	if _, ok := v.special[path]; ok {
 		return true
@@ -161,7 +163,8 @@ func (v *view) tracked(path string) bool {
 	return v.trackedMode(path) != 0
 }
 
-// trackedFile says whether git knows a path itself: a file where git knows a directory is new to it.
+// trackedFile reports whether the index has path itself as a file. A file in the place of a tracked directory is new to
+// git.
 func (v *view) trackedFile(path string) bool {
 	if v.special[path] {
 		return true
@@ -170,7 +173,8 @@ func (v *view) trackedFile(path string) bool {
 	return mode != 0 && mode != object.ModeDir
 }
 
-// trackedMode is what the tree of the index has at a path; 0: nothing. What cannot be read counts as a file.
+// trackedMode returns the mode of path in the tree of the index; 0: it has none. If a tree cannot be read, path counts
+// as a file.
 func (v *view) trackedMode(path string) object.Mode {
 	e, err := v.c.lookup(v.ctx, v.tracking, path)
 	if err != nil {
@@ -180,7 +184,7 @@ func (v *view) trackedMode(path string) object.Mode {
 	return e.Mode
 }
 
-// track says by what paths count as tracked: by the index alone, as for git.
+// track sets the index that decides which paths are tracked.
 func (v *view) track(by tracking) {
 	v.tracking = by.index.Tree
 	v.special = map[string]bool{}
@@ -195,7 +199,9 @@ func (v *view) track(by tracking) {
 	}
 }
 
-// learn takes up what entries say of ignore files and attributes. stale: paths that are not told are to be looked at anew.
+// learn records the paths, ignore files and attributes among entries. stale reports that rules changed for paths that
+// are not among entries, so that those have to be read again; differs reports that ignore files changed since the last
+// call.
 func (v *view) learn(entries []worktree.FrozenEntry, read func(e *worktree.FrozenEntry) ([]byte, error)) (stale, differs bool, err error) {
 	v.told = make(map[string]object.ID, len(entries))
 	for i := range entries {
@@ -210,7 +216,7 @@ func (v *view) learn(entries []worktree.FrozenEntry, read func(e *worktree.Froze
 	for i := range entries {
 		e := &entries[i]
 		dir, name := split(e.Path)
-		if name == attributesName { // what was converted by others is to be converted anew
+		if name == attributesName { // files below are converted by other attributes now
 			stale = stale || !v.within(dir)
 		}
 		if name != ignoreName {
@@ -233,7 +239,7 @@ func (v *view) learn(entries []worktree.FrozenEntry, read func(e *worktree.Froze
 	return stale, differs, v.failure
 }
 
-// within says whether all that is in a directory is told.
+// within reports whether entries contain everything below dir.
 func (v *view) within(dir string) bool {
 	for at := dir; at != ""; at = parent(at) {
 		if _, ok := v.told[at]; ok {
@@ -243,7 +249,8 @@ func (v *view) within(dir string) bool {
 	return false
 }
 
-// look freezes the working tree, without what is in directories that are ignored.
+// look freezes the working tree without the ignored directories. again makes it read everything that differs from the
+// base tree. The caller releases view.frozen.
 func (c *Capturer) look(ctx context.Context, again bool) (*view, error) {
 	token, whole := c.mem.Token, c.mem.tree.IsZero() || again
 	rules, err := c.ignoreSettings(ctx)
@@ -263,7 +270,7 @@ func (c *Capturer) look(ctx context.Context, again bool) (*view, error) {
 		if whole {
 			v.from = c.o.BaseTree
 		}
-		v.track(c.tracking) // for what is passed over; whether that was right is seen when git has been read
+		v.track(c.tracking) // an older index may skip the wrong directories: develop checks that after it has read the index
 		if whole, err = v.names(token, try); err != nil {
 			return nil, err
 		}
@@ -274,7 +281,7 @@ func (c *Capturer) look(ctx context.Context, again bool) (*view, error) {
 		if err != nil {
 			return nil, err
 		}
-		if frozen.Whole && token != "" { // what was known at the token is not known any more
+		if frozen.Whole && token != "" { // the Tree has dropped the changes since token
 			v.from, v.whole = c.o.BaseTree, true
 			clear(v.parsed)
 		}
@@ -291,8 +298,8 @@ func (c *Capturer) look(ctx context.Context, again bool) (*view, error) {
 	}
 }
 
-// names looks at the names of what has changed, while nobody waits, so that the rules are known when it counts. whole: all
-// has to be looked at, since rules for what has not changed have.
+// names reads the names of the changed paths without stopping writers, and fetches the ignore files that they need.
+// whole reports that rules changed for unchanged paths, so that everything has to be read.
 func (v *view) names(token string, try int) (whole bool, err error) {
 	for range 3 {
 		dry, err := v.c.o.Tree.Freeze(v.ctx, token, worktree.FreezeOptions{Skip: v.skipping(try), DryRun: true})
@@ -311,7 +318,7 @@ func (v *view) names(token string, try int) (whole bool, err error) {
 			return true, nil
 		}
 		clear(v.skipped)
-		for i := range dry.Entries { // so that what they need is known
+		for i := range dry.Entries { // each call records the ignore files that it needs
 			if e := &dry.Entries[i]; e.Kind == worktree.FrozenDir {
 				v.x.dir(e.Path)
 			} else if e.Kind == worktree.FrozenTree {
@@ -330,7 +337,7 @@ func (v *view) names(token string, try int) (whole bool, err error) {
 	return token == "", nil
 }
 
-// skipping gives what directories are passed over; none if that did not come to an end.
+// skipping returns the function that selects the directories to skip; nil after three tries that did not agree.
 func (v *view) skipping(try int) func(dir string) bool {
 	if try > 2 {
 		return nil
@@ -338,11 +345,11 @@ func (v *view) skipping(try int) func(dir string) bool {
 	return v.skip
 }
 
-// contentNow reads an ignore file as it is at this moment; what is none is empty.
+// contentNow reads the current contents of an ignore file. A missing, oversized or unreadable file is empty.
 func (c *Capturer) contentNow(ctx context.Context, path string) ([]byte, error) {
 	n, err := c.o.Tree.Resolve(ctx, path)
 	if err != nil {
-		return nil, nil // it went meanwhile
+		return nil, nil // removed meanwhile
 	}
 	a, err := c.o.Tree.Attr(ctx, n)
 	if err != nil || a.Size > maxIgnoreFile {
@@ -356,7 +363,7 @@ func (c *Capturer) contentNow(ctx context.Context, path string) ([]byte, error) 
 	return text[:k], nil
 }
 
-// contentOf reads an ignore file as it was frozen.
+// contentOf reads the frozen contents of an ignore file. An oversized or unavailable file is empty.
 func (c *Capturer) contentOf(ctx context.Context, e *worktree.FrozenEntry) ([]byte, error) {
 	if e.Kind == worktree.FrozenBlob {
 		if _, text, err := c.o.Repo.Get(e.ID, maxIgnoreFile); err == nil {
@@ -379,7 +386,7 @@ func (c *Capturer) contentOf(ctx context.Context, e *worktree.FrozenEntry) ([]by
 	return text, err
 }
 
-// lookup finds what a tree has at a path; mode 0: nothing.
+// lookup returns the entry of path in the tree root; mode 0: there is none.
 func (c *Capturer) lookup(ctx context.Context, root object.ID, path string) (object.TreeEntry, error) {
 	id := root
 	for {
@@ -401,10 +408,11 @@ func (c *Capturer) lookup(ctx context.Context, root object.ID, path string) (obj
 	}
 }
 
-// treesKept is how many entries of trees are kept as long as a checkpoint is made.
+// treesKept is the maximum number of entries in Capturer.treeCache.
 const treesKept = 500_000
 
-// readTree gives a tree from where it is; zero: an empty one. It is not to be changed.
+// readTree returns the entries of a tree from the cache, the objects to be written, the Repo or Options.Trees; the zero
+// id is an empty tree. The caller must not change the result.
 func (c *Capturer) readTree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	if id.IsZero() || id == object.EmptyTree(c.format) {
 		return nil, nil
@@ -424,6 +432,7 @@ func (c *Capturer) readTree(ctx context.Context, id object.ID) ([]object.TreeEnt
 	return list, nil
 }
 
+// findTree is readTree without the cache.
 func (c *Capturer) findTree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	if content, ok := c.pending[id]; ok {
 		return object.ParseTree(c.format, content)
