@@ -11,6 +11,7 @@ import (
 // remote without secrets.
 func Adopt(repo *session.Repo, remote string, layout session.Layout, refs, asked map[string]object.ID) error {
 	l := newLedger(remote)
+	// plainUnknown stays if the session does not own the plain names: the first round decides.
 	if layout.Own {
 		l.plain = plainOwn
 	}

@@ -38,6 +38,7 @@ func readCarried(repo *session.Repo) (carried, error) {
 	}
 	c := carried{}
 	for _, r := range refs {
+		// Only branches, tags and notes are copied, so any other name is damage.
 		if isUsers(r.Name) {
 			c[r.Name] = r.ID
 		}

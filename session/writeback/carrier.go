@@ -37,7 +37,8 @@ type RefCopierOptions struct {
 	// Session is the name of the session.
 	Session string
 	GitDir  string // git directory of the mount
-	Format  object.Format
+	// Format is the object format of the mount's repository.
+	Format object.Format
 	// Refs returns the known branches and tags of the mounted remote. A ref with the same name and value is not copied.
 	Refs func() []packedrefs.Ref
 	// Watch sends to wake, without blocking, whenever a file appears in dir, or dir is removed, until stop is called.
@@ -59,22 +60,25 @@ type RefCopierOptions struct {
 // Locks: passing is a semaphore that is held during a pass, across disk and network I/O. It guards the fields below it
 // up to mu. mu is a leaf lock, which guards failure.
 type RefCopier struct {
-	o      RefCopierOptions
+	o RefCopierOptions
+	// log is Options.Log, or a logger that discards.
 	log    *zap.Logger
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 	wake   chan struct{} // has room for one signal
 
 	passing chan struct{} // semaphore, held during a pass
-	refs    gitRefs
-	before  *refsOf // refs that the last pass read; nil: no pass yet
+	// refs reads the git directory.
+	refs   gitRefs
+	before *refsOf // refs that the last pass read; nil: no pass yet
 	// repo is nil until there is a ref to copy.
 	repo    *session.Repo
 	watched map[string]func() // stop functions of the watched directories
 	// clone is set if the Repo is the session remote.
 	clone *cloneable
 
-	mu      sync.Mutex
+	mu sync.Mutex
+	// failure is the error of the last pass; nil: it succeeded.
 	failure error
 }
 
@@ -126,6 +130,7 @@ func (c *RefCopier) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		// Failures in a row: the delay of the next retry depends on them.
 		if failures++; err == nil {
 			failures = 0
 		}
@@ -135,6 +140,7 @@ func (c *RefCopier) run(ctx context.Context) {
 			timer = time.After(retryIn(failures))
 		case next > 0:
 			timer = time.After(next)
+		// Extra passes find what no signal announced: see above.
 		case again < lastLook:
 			timer = time.After(again)
 			again *= 3
@@ -181,6 +187,7 @@ func (c *RefCopier) pass(ctx context.Context) (next time.Duration, err error) {
 	}()
 	// Watches are set before the refs are read: if a directory is new, refs that appeared in it meanwhile are read
 	// again.
+	// Three tries bound the loop: a process that creates directories all the time would keep it running forever.
 	for tries := 0; ; tries++ {
 		now, err := c.refs.read()
 		if err != nil {
@@ -196,6 +203,7 @@ func (c *RefCopier) pass(ctx context.Context) (next time.Duration, err error) {
 		case fresh || now.locked:
 			next = lockedFor
 		}
+		// A first pass has nothing to compare with, so it reports no move.
 		moved, had := c.before != nil && !c.before.same(now), c.repo != nil
 		c.before = &now
 		c.tellMoved(moved)
@@ -216,6 +224,7 @@ func (c *RefCopier) tellMoved(moved bool) {
 // watched now. Each directory is passed to Options.Watch every time: one that was removed and created again has lost its
 // watch, and may even have the same inode number.
 func (c *RefCopier) watch(dirs []string) (fresh, ok bool) {
+	// Without Watch the refs are polled.
 	if c.o.Watch == nil {
 		return false, false
 	}
@@ -233,6 +242,7 @@ func (c *RefCopier) watch(dirs []string) (fresh, ok bool) {
 	for _, dir := range dirs {
 		stop, another, err := c.o.Watch(dir, c.wake)
 		if err != nil {
+			// A directory that was removed meanwhile needs no watch.
 			if _, statErr := os.Lstat(dir); statErr == nil {
 				ok = false
 			}
@@ -241,6 +251,7 @@ func (c *RefCopier) watch(dirs []string) (fresh, ok bool) {
 		if !another {
 			continue
 		}
+		// The old watch belongs to the removed directory of the same name.
 		if before := c.watched[dir]; before != nil {
 			before()
 		}
@@ -255,9 +266,11 @@ func (c *RefCopier) tell(err error) {
 	before := c.failure
 	c.failure = err
 	c.mu.Unlock()
+	// Retries that fail for the same reason are not logged again.
 	if err != nil && (before == nil || before.Error() != err.Error()) {
 		c.log.Warn("push refs", zap.String("session", c.o.Session), zap.Error(err))
 	}
+	// A success is reported only after a failure.
 	if c.o.Failed != nil && (err != nil || before != nil) {
 		c.o.Failed(err)
 	}

@@ -16,6 +16,7 @@ import (
 
 // move is a ref of the Repo that has to change from old to new, its value in the git directory.
 type move struct {
+	// name is the full name of the ref.
 	name     string
 	old, new object.ID
 }
@@ -44,6 +45,7 @@ func (c *RefCopier) carry(ctx context.Context, now refsOf) error {
 	if err != nil {
 		return err
 	}
+	// A ref whose object is missing must not block the others: it is skipped, and reported after the others were copied.
 	moves, lost := c.there(moves, before, after)
 	if len(moves) == 0 {
 		return errors.Join(lost, after.write(c.repo, before))
@@ -54,6 +56,7 @@ func (c *RefCopier) carry(ctx context.Context, now refsOf) error {
 			tips = append(tips, m.new)
 		}
 	}
+	// The session remote has to be cloneable at any moment, so the contents are fetched before the refs move.
 	if c.clone != nil {
 		if err := c.clone.ready(ctx, tips); err != nil {
 			return err
@@ -72,6 +75,7 @@ func (c *RefCopier) carry(ctx context.Context, now refsOf) error {
 			return err
 		}
 	}
+	// The objects are on disk before a ref names them.
 	if err := c.repo.Write(ctx, objects); err != nil {
 		return err
 	}
@@ -95,6 +99,7 @@ func (c *RefCopier) carry(ctx context.Context, now refsOf) error {
 	if err := after.write(c.repo, both); err != nil {
 		return err
 	}
+	// HEAD must name a ref that exists: a clone of a repository with a dangling HEAD checks nothing out.
 	if now.head != "" {
 		if id, err := c.repo.Ref(now.head); err == nil && !id.IsZero() {
 			return errors.Join(lost, c.repo.SetHead(now.head)) // a clone checks this branch out
@@ -130,6 +135,7 @@ func (c *RefCopier) there(moves []move, before, after carried) ([]move, error) {
 			return false
 		}
 		lost = append(lost, fmt.Errorf("copy %s: %w", m.name, err))
+		// The list keeps what it had of the ref, because the Repo keeps its old value.
 		if delete(after, m.name); !before[m.name].IsZero() {
 			after[m.name] = before[m.name]
 		}
@@ -173,6 +179,7 @@ func (c *RefCopier) theirs(now refsOf) map[string]object.ID {
 			}
 		}
 	}
+	// The remote-tracking refs are newer than Refs if the user has run git fetch.
 	for name, id := range now.remotes {
 		if branch, ok := strings.CutPrefix(name, "refs/remotes/origin/"); ok {
 			theirs["refs/heads/"+branch] = id
@@ -194,10 +201,12 @@ func (c *RefCopier) moves(now refsOf, before carried) ([]move, carried, error) {
 		if err != nil {
 			return nil, nil, err
 		}
+		// Neither the Repo nor the list has the ref: decide whether it is the session's.
 		if have.IsZero() && before[name].IsZero() {
 			if theirs[name] == id {
 				continue
 			}
+			// git fetch creates tags by itself: a tag in FETCH_HEAD was not made by the user.
 			if strings.HasPrefix(name, "refs/tags/") && c.repo.Remotes(id) && !c.repo.Owned(id) {
 				if fetched == nil {
 					fetched = fetchedTags(c.o.GitDir)
@@ -217,6 +226,7 @@ func (c *RefCopier) moves(now refsOf, before carried) ([]move, carried, error) {
 			moves = append(moves, move{name, have, id})
 		}
 	}
+	// A broken ref was not removed: it stays on the list and in the Repo.
 	for name := range now.broken {
 		if id := before[name]; !id.IsZero() {
 			after[name] = id
@@ -289,9 +299,11 @@ func (c *RefCopier) changes(moves []move) ([]session.RefChange, error) {
 			}
 		}
 		changes = append(changes, session.RefChange{Name: m.name, Old: m.old, New: m.new})
+		// Tips of the mounted remote need no ref to keep them: the store or the remote has them.
 		if m.old.IsZero() || kept[m.old] || !c.repo.Owned(m.old) {
 			continue
 		}
+		// A fast-forward keeps the old tip reachable.
 		if inside, err := contains(c.repo, m.new, m.old); err == nil && inside {
 			continue
 		}

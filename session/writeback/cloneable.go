@@ -53,12 +53,14 @@ func (c *cloneable) ready(ctx context.Context, tips []object.ID) error {
 		}
 		stack = append(stack, below...)
 	}
+	// Owned contents are in the Repo, or are copied to it with the refs.
 	missing := slices.DeleteFunc(c.provide.Missing(slices.Collect(maps.Keys(v.blobs))), c.ours)
 	if len(missing) > 0 {
 		if err := c.provide.Provide(ctx, missing, nil); err != nil {
 			return fmt.Errorf("fetch contents for clones: %w", err)
 		}
 	}
+	// After this point the base commits count as roots, for git in the Repo as well as for clones.
 	if err := c.repo.AddShallow(v.ground); err != nil {
 		return err
 	}
@@ -99,6 +101,7 @@ func (c *cloneable) look(id object.ID, v *survey) ([]object.ID, error) {
 		if err := c.tree(info.Tree, v); err != nil {
 			return nil, err
 		}
+		// The walk ends at a base commit: it becomes shallow.
 		if !c.ours(id) {
 			v.ground = append(v.ground, id)
 			return nil, nil
@@ -132,6 +135,7 @@ func (c *cloneable) tree(id object.ID, v *survey) error {
 			if err := c.tree(e.ID, v); err != nil {
 				return err
 			}
+		// Submodules have no contents to fetch.
 		case e.Mode.IsBlob():
 			v.blobs[e.ID] = true
 		}

@@ -52,32 +52,39 @@ func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) compariso
 			}
 			continue
 		}
+		// The name is blocked by another ref: the value goes to the diverged name until the other ref is removed.
 		if by := q.inWay(ref, mine, there, theirs, gone, layout); by != "" {
 			diverge(ref, by)
 			continue
 		}
+		// A push without an answer has succeeded after all.
 		if known.mayBe(there) {
 			known = acquaint{acked: there}
 			l.learn(ref, there)
 		}
 		var next object.ID // value to update from
 		switch {
+		// Already pushed.
 		case there == mine:
 			l.learn(ref, there)
 			c.updates = append(c.updates, q.undiverge(ref, theirs, l)...)
 			continue
+		// Unchanged since this session's last push.
 		case there == known.acked:
 			next = there
+			// A ref that others use, or a server that forbids rewriting, accepts fast-forwards only.
 			onlyForward := q.noRewrite && strings.HasPrefix(ref, "refs/heads/") || !layout.Exclusive(ref)
 			if onlyForward && !mine.IsZero() && !there.IsZero() && !q.contains(mine, there) {
 				diverge(ref, "")
 				continue
 			}
+			// A removal in one session must not remove a ref that other sessions use.
 			if mine.IsZero() && !there.IsZero() && !layout.Exclusive(ref) {
 				delete(l.refs, ref)
 				q.say(ref + " was removed here and stays on the session remote, where others use it, too: git push --delete removes it")
 				continue
 			}
+		// This session had pushed the ref, and now it is missing on the session remote.
 		case there.IsZero():
 			q.sent = nil // the session remote may have lost objects as well
 			l.learn(ref, there)
@@ -91,9 +98,11 @@ func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) compariso
 			c.updates = append(c.updates, q.sign(ref, mine, theirs, layout)...)
 			q.say("another session has moved " + ref + " on the session remote, so it was not removed there")
 			continue
+		// Changed by another session, and this session has merged that value: a fast-forward.
 		case q.contains(mine, there):
 			next = there
 			l.learn(ref, there)
+		// Two machines write to the session: follow reports it.
 		case isLane(ref, name) || ref == session.MetaRef(name):
 			c.moved[ref] = there
 			continue
@@ -116,6 +125,7 @@ func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) compariso
 	if c.moved[session.MetaRef(name)] != (object.ID{}) { // another machine took the session over, so lanes may belong to it
 		c.updates = slices.DeleteFunc(c.updates, func(u update) bool { return isLane(u.Name, name) })
 	}
+	// Status reports the names that the user knows.
 	for ref, id := range behind {
 		delete(behind, ref)
 		user, _ := layout.Here(ref)
@@ -182,6 +192,7 @@ func (q *Queue) diverge(ref string, mine object.ID, theirs map[string]object.ID,
 	to := session.DivergedRef(q.o.Session, user)
 	there := theirs[to]
 	free := there == mine || there.IsZero() || there == l.refs[to].acked || l.refs[to].mayBe(there) || q.contains(mine, there)
+	// A name below or above an existing ref cannot be created.
 	for other := range theirs {
 		free = free && !inWay(other, to)
 	}
@@ -244,6 +255,7 @@ func (q *Queue) undiverge(ref string, theirs map[string]object.ID, l *ledger) []
 		delete(l.refs, to)
 		return nil
 	}
+	// Another machine has moved the diverged name: its value stays.
 	if there != known.acked {
 		return nil
 	}
@@ -257,9 +269,11 @@ func (q *Queue) follow(ctx context.Context, c comparison, local map[string]objec
 	told := maps.Clone(q.told)
 	q.mu.Unlock()
 	for ref, theirs := range c.moved {
+		// Taken was called with this value already.
 		if told[ref] == theirs {
 			continue
 		}
+		// Taken reads the commit, so it has to be in the Repo.
 		if err := q.bring(ctx, theirs, local[ref]); err != nil {
 			q.log.Warn("fetch what other mounts made of the session", zap.String("ref", ref), zap.Error(err))
 			continue
@@ -277,6 +291,7 @@ func (q *Queue) bring(ctx context.Context, id, ours object.ID) error {
 		return nil
 	}
 	req := transport.FetchRequest{Wants: []object.ID{id}}
+	// The session remote leaves out what ours reaches.
 	if !ours.IsZero() {
 		req.Haves = []object.ID{ours}
 	}

@@ -76,6 +76,7 @@ func (g *gitRefs) read() (refsOf, error) {
 			r.remotes[name] = id
 		}
 	}
+	// A loose ref overrides the packed one of the same name.
 	for _, p := range g.packed {
 		put(p.Name, p.ID)
 	}
@@ -131,10 +132,12 @@ func (g *gitRefs) walk(below string, loose map[string]object.ID, r *refsOf) erro
 			return err
 		}
 		name := filepath.ToSlash(rel)
+		// git writes a ref to NAME.lock and renames the file: the ref is about to move.
 		if strings.HasSuffix(name, ".lock") {
 			r.locked = r.locked || watched
 			return nil
 		}
+		// The file may be packed or removed between the directory listing and this read.
 		text, err := os.ReadFile(file)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
@@ -168,6 +171,7 @@ func (g *gitRefs) readPacked() error {
 	if err != nil {
 		return err
 	}
+	// git replaces packed-refs by rename, so a change shows in its inode or times.
 	if g.stat != nil && os.SameFile(st, g.stat) && st.ModTime().Equal(g.stat.ModTime()) && st.Size() == g.stat.Size() {
 		return nil
 	}
@@ -196,6 +200,7 @@ func fetchedTags(dir string) map[string]bool {
 		if len(fields) < 3 {
 			continue
 		}
+		// Branches are listed as "branch 'NAME' of URL".
 		rest, ok := strings.CutPrefix(fields[2], "tag '")
 		if !ok {
 			continue

@@ -22,7 +22,9 @@ import (
 // ledger records what is known of the session remote. It is stored in a file of the Repo. If that file is lost, no
 // missing ref is treated as removed on purpose.
 type ledger struct {
-	remote  string // URL without secrets; a ledger of another URL is ignored
+	remote string // URL without secrets; a ledger of another URL is ignored
+	// mode is the way in which the session remote gets the base commits; plain, whether the session owns the plain
+	// names.
 	mode    Mode
 	plain   plain
 	traffic Traffic
@@ -51,6 +53,7 @@ func (a acquaint) sends(old, new object.ID) acquaint {
 	var sent []object.ID
 	if a.acked == old {
 		sent = slices.DeleteFunc(slices.Clone(a.sent), func(id object.ID) bool { return id == new })
+		// The list is bounded: the oldest values are dropped.
 		sent = sent[max(0, len(sent)-sentMost+1):]
 	}
 	return acquaint{acked: old, sent: append(sent, new)}
@@ -84,6 +87,7 @@ func readLedger(repo *session.Repo, remote string) (*ledger, error) {
 		return nil, fmt.Errorf("read what was sent: %w", err)
 	}
 	l, err := parseLedger(repo.Format(), text)
+	// Knowledge of another session remote would make its refs look like removed ones.
 	if err != nil || l.remote != remote {
 		return newLedger(remote), nil
 	}
@@ -139,6 +143,7 @@ func (l *ledger) encode() []byte {
 // parseLedger parses the output of encode.
 func parseLedger(f object.Format, text []byte) (*ledger, error) {
 	body, ok := strings.CutPrefix(string(text), ledgerHead+"\n")
+	// A file without a newline at its end was truncated.
 	if !ok || !strings.HasSuffix(body, "\n") {
 		return nil, errLedger
 	}

@@ -55,13 +55,16 @@ func (q *Queue) decide(ctx context.Context, push *thin.Push, all map[string]obje
 		return false, err
 	}
 	switch there := all[session.OwnerRef]; {
+	// This session claimed the names before, and the ledger does not record it.
 	case there == owner.ID:
 		l.plain = plainOwn
 		return true, nil
+	// Claimed by another session, not claimable, or in use.
 	case !there.IsZero(), q.unclaimable, q.ofPeople(), !session.Claimable(q.meta, all):
 		l.plain = plainOthers
 		return true, nil
 	}
+	// No ref names the blob in the Repo: Working keeps gc away from it until it is pushed.
 	defer q.o.Repo.Working()()
 	if err := q.o.Repo.Write(ctx, []odb.Outgoing{owner}); err != nil {
 		return false, err

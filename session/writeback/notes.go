@@ -85,6 +85,7 @@ func (t *trial) notes(ctx context.Context, push *thin.Push, moves []notesMove, l
 		if r, refused := q.refused[n.ref]; refused && r.id == n.mine && time.Now().Before(r.until) {
 			continue
 		}
+		// Only the first ref uses a push whose refs are known; pushNotes opens the others itself.
 		if push != nil {
 			n.others = q.setAside(push, n.ref)
 		}
@@ -122,6 +123,7 @@ func (q *Queue) pushNotes(ctx context.Context, push *thin.Push, n notesMove, l *
 				}
 			}
 		}
+		// Merge again for each push: the value on the session remote has changed since the last one.
 		merged, load, err := q.mergeNotes(ctx, n)
 		if err != nil {
 			return false, err
@@ -151,6 +153,7 @@ func (q *Queue) pushNotes(ctx context.Context, push *thin.Push, n notesMove, l *
 				q.bringNotes(ctx, n, merged, l, local)
 			}
 			return true, nil
+		// Not a lost race: another push of the same value would be refused as well.
 		case refused.Kind != transport.RejectMoved:
 			q.refuse(n.ref, n.mine, refused)
 			return true, nil
@@ -191,6 +194,7 @@ func (q *Queue) mergeNotes(ctx context.Context, n notesMove) (merged object.ID, 
 			return merged, nil, err
 		}
 		switch {
+		// The session remote has these notes and more.
 		case q.contains(n.there, n.mine):
 			return n.there, nil, nil
 		case q.contains(n.mine, n.there):
@@ -236,6 +240,7 @@ func (q *Queue) unionNotes(ctx context.Context, ours, theirs object.ID) (object.
 		return object.ID{}, err
 	}
 	defer os.RemoveAll(dir)
+	// The directory is a bare repository with two refs and the object format of the Repo.
 	config := "[core]\n\trepositoryformatversion = 1\n\tbare = true\n"
 	if f := q.o.Repo.Format(); f != object.SHA1 {
 		config += "[extensions]\n\tobjectformat = " + f.String() + "\n"
@@ -253,6 +258,7 @@ func (q *Queue) unionNotes(ctx context.Context, ours, theirs object.ID) (object.
 	}
 	git := func(args ...string) (string, error) { return q.notesGit(ctx, dir, args...) }
 	_, err := git("notes", "--ref="+notesPrefix+"ours", "merge", "-q", "-s", "manual", notesPrefix+"theirs")
+	// git merge leaves one file per conflicting note in NOTES_MERGE_WORKTREE.
 	conflicts, readErr := os.ReadDir(filepath.Join(dir, "NOTES_MERGE_WORKTREE"))
 	if err != nil && (readErr != nil || len(conflicts) == 0) {
 		return object.ID{}, err
@@ -298,6 +304,7 @@ func (q *Queue) note(tip object.ID, name string) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
+		// Either the note itself, or the directory that is named after the first two digits.
 		i := slices.IndexFunc(entries, func(e object.TreeEntry) bool {
 			return e.Name == name || e.Mode == object.ModeDir && len(e.Name) == 2 && strings.HasPrefix(name, e.Name)
 		})
@@ -343,6 +350,7 @@ func mergeNote(base, ours, theirs []byte) []byte {
 			t[name] = value
 		}
 	}
+	// A member that ours removed and theirs did not change is removed.
 	for name, was := range b {
 		if _, ok := o[name]; !ok && bytes.Equal(t[name], was) {
 			delete(t, name)

@@ -42,6 +42,7 @@ func newHaul(ctx context.Context, repo *session.Repo, tips []object.ID, sent idS
 		if sent[id] || h.seen[id] || h.ground[id] {
 			continue
 		}
+		// The walk ends at objects of the mounted remote.
 		if !repo.Owned(id) {
 			h.ground[id] = true
 			continue
@@ -173,6 +174,7 @@ func (h *haul) below(content []byte, before object.ID) error {
 	}
 	old := map[string]object.ID{}
 	if !before.IsZero() {
+		// Without the parent's tree, every entry counts as new, which is correct but slower.
 		if list, err := h.repo.Tree(before); err == nil {
 			for _, e := range list {
 				old[e.Name] = e.ID
@@ -181,6 +183,7 @@ func (h *haul) below(content []byte, before object.ID) error {
 	}
 	for _, e := range entries {
 		switch {
+		// Unchanged since the parent commit.
 		case e.ID == old[e.Name]:
 		case e.Mode == object.ModeDir:
 			if err := h.tree(e.ID, old[e.Name]); err != nil {
@@ -199,6 +202,7 @@ func (h *haul) below(content []byte, before object.ID) error {
 func (h *haul) fill(ctx context.Context, ground []object.ID, store Provider) error {
 	held, named := idSet{}, idSet{}
 	for _, id := range ground {
+		// Everything below the base commits' trees is on the session remote.
 		if info, err := h.repo.Commit(id); err == nil {
 			if err := h.spread(info.Tree, held, idSet{}); err != nil {
 				return err
@@ -234,6 +238,7 @@ func (h *haul) fill(ctx context.Context, ground []object.ID, store Provider) err
 			}
 		}
 	}
+	// The contents may never have been fetched, because no process has read them.
 	if absent := store.Missing(slices.Collect(maps.Keys(named))); len(absent) > 0 {
 		if err := store.Provide(ctx, absent, nil); err != nil {
 			return fmt.Errorf("fetch contents that the session remote lacks: %w", err)

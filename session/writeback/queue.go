@@ -122,9 +122,11 @@ func NewQueue(o QueueOptions) (*Queue, error) {
 		return nil, err
 	}
 	q.ledger, q.before = l, l.traffic
+	// An earlier queue chose a container: the remote has to use it from the first push.
 	if l.mode == ModeThin {
 		o.Remote.Begin()
 	}
+	// Refs may be pending since the last queue of this Repo.
 	q.Wake()
 	q.done.Go(func() { q.run(q.ctx) })
 	return q, nil
@@ -172,6 +174,8 @@ func (q *Queue) run(ctx context.Context) {
 		}
 		var wait time.Duration
 		if err == nil && len(need) > 0 {
+			// The session remote lacks base commits. After they are pushed, the next round sends the refs that depend on
+			// them.
 			if wait, err = q.fetchBase(ctx, need, asked > q.answeredNow()); err == nil {
 				continue
 			}
@@ -209,11 +213,13 @@ func (q *Queue) tellTaken() bool {
 // failed rounds in a row; wait is the time until a retry is worthwhile, 0 if none is.
 func (q *Queue) rest(ctx context.Context, failures int, wait time.Duration) bool {
 	var retry, forget <-chan time.Time
+	// Wake up for the first refused update that may be sent again.
 	if refused := q.refusalsEnd(); wait == 0 || refused > 0 && refused < wait {
 		wait = refused
 	}
 	if failures > 0 {
 		most := queueRetry
+		// A caller waits in Sync: retry more often.
 		if q.askedNow() > q.answeredNow() {
 			most = syncRetry
 		}
@@ -234,6 +240,7 @@ func (q *Queue) rest(ctx context.Context, failures int, wait time.Duration) bool
 			return true
 		case <-retry:
 			return true
+		// The set of pushed objects may be large. It is dropped unless a push is in progress.
 		case <-forget:
 			select {
 			case q.turn <- struct{}{}:
@@ -284,6 +291,7 @@ func (q *Queue) answeredNow() uint64 {
 // remote ends no call, because the queue retries, unless givenUp is set: the next retry is too far off.
 func (q *Queue) answer(asked uint64, err error, givenUp bool) {
 	q.mu.Lock()
+	// Calls that began after the round started are not covered: asked was read before the round.
 	if err == nil || givenUp || final(err) {
 		q.answered = max(q.answered, asked)
 		q.outcome = err
@@ -350,6 +358,7 @@ func (q *Queue) Sync(ctx context.Context, progress func(Status)) error {
 		switch {
 		case answered && outcome != nil:
 			return outcome
+		// The round succeeded, but single refs may have been refused.
 		case answered:
 			return q.unfinished()
 		case closed:
@@ -401,6 +410,7 @@ func (q *Queue) Acknowledged(ref string) object.ID {
 // Has reports whether the session remote is known to have checkpoint p.
 func (q *Queue) Has(p session.Point) bool {
 	id := q.Acknowledged(session.SegmentRef(p.Session, p.Lane, p.Segment))
+	// No checkpoint of the segment, or exactly p, has been pushed.
 	if id.IsZero() || id == p.Commit {
 		return !id.IsZero()
 	}

@@ -37,6 +37,7 @@ func (q *Queue) round(ctx context.Context, verify bool) (need []object.ID, busy 
 		return nil, false, context.Cause(ctx)
 	}
 	defer func() {
+		// A cancelled round says nothing about the session remote.
 		if ctx.Err() == nil {
 			q.fail(err)
 		}
@@ -88,6 +89,8 @@ func (t *trial) try(ctx context.Context) (again bool, err error) {
 	ledger := q.ledger.clone()
 	q.mu.Unlock()
 	local, err := q.local(ledger)
+	// A power failure may leave refs without a value: repair them from the ledger before comparing, so that they do not
+	// count as removed.
 	if errors.Is(err, session.ErrBroken) {
 		if _, err = q.o.Repo.MendRefs(ctx, ledger.known(q.layout(ledger))); err == nil {
 			local, err = q.local(ledger)
@@ -109,6 +112,7 @@ func (t *trial) try(ctx context.Context) (again bool, err error) {
 		return false, err
 	}
 	defer push.Close()
+	// git cannot push between repositories of different object formats.
 	if push.Format != q.o.Repo.Format() {
 		return false, fmt.Errorf("%w: its objects are %v, the session's %v", transport.ErrNoPush, push.Format, q.o.Repo.Format())
 	}
@@ -248,6 +252,8 @@ func (t *trial) send(ctx context.Context, push *thin.Push, updates []update, l *
 			delete(q.refused, u.Name)
 			continue
 		}
+		// The ref had changed since the ledger was written, so pushes recorded for the old value cannot be applied any
+		// more.
 		if before[i].acked != u.Old {
 			before[i] = acquaint{acked: u.Old}
 		}
@@ -280,8 +286,10 @@ func (t *trial) send(ctx context.Context, push *thin.Push, updates []update, l *
 func (t *trial) rejected(u update, r *transport.Rejected, l *ledger) error {
 	q := t.q
 	switch r.Kind {
+	// The server cannot store the pack: every other ref would fail in the same way.
 	case transport.RejectUnpack, transport.RejectShallow:
 		return r
+	// Refused only because of another update of the same push: send it again without that one.
 	case transport.RejectAtomic:
 		return nil
 	case transport.RejectFastForward:
@@ -300,6 +308,8 @@ func (t *trial) rejected(u update, r *transport.Rejected, l *ledger) error {
 		if t.failed[u.Name]++; t.failed[u.Name] <= movedTries {
 			return nil
 		}
+		// A ref that cannot be created may be blocked by another ref (feature, feature/x): request those names in the
+		// next comparison.
 		if _, users := q.layout(l).Here(u.Name); users && u.Old.IsZero() && !q.blocked[u.Name] {
 			q.blocked[u.Name], t.failed[u.Name] = true, movedTries
 			return nil
@@ -307,6 +317,7 @@ func (t *trial) rejected(u update, r *transport.Rejected, l *ledger) error {
 		t.later = r
 		return nil
 	case transport.RejectOther:
+		// The reason is unknown: try once more before recording a refusal.
 		if t.failed[u.Name]++; t.failed[u.Name] == 1 {
 			return nil
 		}
@@ -381,6 +392,7 @@ func (q *Queue) decline() {
 // names returns the names and prefixes of the refs to request from the session remote; nil: all refs.
 func (q *Queue) names(local map[string]object.ID, l *ledger) []string {
 	name, layout := q.o.Session, q.layout(l)
+	// The decision about the plain names needs all refs of the session remote.
 	if l.plain == plainUnknown && !q.ofPeople() {
 		return nil
 	}
@@ -399,6 +411,7 @@ func (q *Queue) names(local map[string]object.ID, l *ledger) []string {
 	for ref := range q.blocked {
 		names = append(names, above(ref)...)
 	}
+	// Many names make a long request: ask for whole prefixes instead.
 	if len(users) > namesMost {
 		return append(names, layout.Prefixes()...)
 	}

@@ -108,6 +108,7 @@ func (q *Queue) lacks(ctx context.Context, ground idSet, l *ledger, theirs map[s
 	}
 	slices.SortFunc(open, object.ID.Compare)
 	var lacks []object.ID
+	// A session remote that is the mounted remote has its own history.
 	if len(open) > 0 && (q.o.Origin == nil || q.o.Origin.URL() != q.o.Remote.URL()) {
 		has, not, known, err := q.probe(ctx, open)
 		switch {
@@ -138,6 +139,7 @@ func (q *Queue) lacks(ctx context.Context, ground idSet, l *ledger, theirs map[s
 // probe asks the session remote for ids by a fetch with depth 1, which it aborts; a commit that is refused is missing
 // there. known is false if the server cannot be asked that way, or its error is not git's "not our ref".
 func (q *Queue) probe(ctx context.Context, ids []object.ID) (has, lacks []object.ID, known bool, err error) {
+	// The probe needs protocol v2 and shallow fetches.
 	caps, err := q.o.Remote.Capabilities(ctx)
 	if errors.Is(err, transport.ErrNoV2) || err == nil && !caps.Shallow {
 		return nil, nil, false, nil
@@ -145,6 +147,7 @@ func (q *Queue) probe(ctx context.Context, ids []object.ID) (has, lacks []object
 	if err != nil {
 		return nil, nil, false, err
 	}
+	// The server names one missing commit per request: ask again without it until the rest is found.
 	has = slices.Clone(ids)
 	for len(has) > 0 {
 		req := transport.FetchRequest{Wants: has, Depth: 1}
@@ -160,6 +163,7 @@ func (q *Queue) probe(ctx context.Context, ids []object.ID) (has, lacks []object
 		case errors.As(err, &refused) && slices.Contains(has, refused.ID):
 			lacks = append(lacks, refused.ID)
 			has = slices.DeleteFunc(has, func(id object.ID) bool { return id == refused.ID })
+		// These errors say nothing about the commits.
 		case ctx.Err() != nil || errors.Is(err, transport.ErrUnreachable) || errors.Is(err, transport.ErrStalled) || final(err):
 			return nil, nil, false, err
 		default:
@@ -209,6 +213,7 @@ func (q *Queue) seed(ctx context.Context, need []object.ID) error {
 func (q *Queue) spool(ctx context.Context, need, have []object.ID, s *seeding) (string, error) {
 	name := need[0].String()
 	path := filepath.Join(q.o.Dir, "ground-"+name+fmt.Sprintf("-%d", len(need))+".pack")
+	// The file is renamed to its final name only when it is complete, so it can be used as it is.
 	if st, err := os.Stat(path); err == nil {
 		s.done.Store(st.Size())
 		return path, nil
@@ -218,6 +223,7 @@ func (q *Queue) spool(ctx context.Context, need, have []object.ID, s *seeding) (
 		return "", err
 	}
 	defer res.Pack.Close()
+	// A pack of a shallow clone lacks the history that the session remote needs.
 	if len(res.Shallow) > 0 {
 		return "", errors.New("the mounted remote has no whole history itself")
 	}
@@ -263,6 +269,7 @@ func (q *Queue) sendBase(ctx context.Context, need []object.ID, path string, s *
 	}
 	var req transport.PushRequest
 	for _, id := range need {
+		// An earlier attempt may have pushed some of the commits.
 		if name := prefix + id.String(); there[name] != id {
 			req.Updates = append(req.Updates, transport.RefUpdate{Name: name, Old: there[name], New: id})
 		}

@@ -33,6 +33,7 @@ func (q *Queue) Status() Status {
 	for _, ref := range slices.Sorted(maps.Keys(q.behind)) {
 		s.Behind = append(s.Behind, ref+": "+q.behind[ref].String())
 	}
+	// Without another failure, the push of base commits is the reason for pending refs.
 	if s.Failure == nil && q.ground.failure != nil {
 		s.Failure, s.Since = q.ground.failure, q.ground.since
 	}
@@ -97,6 +98,7 @@ func (q *Queue) Reach(ctx context.Context, ref string) error {
 		switch {
 		case err != nil:
 			return err
+		// acked is set only after the server has confirmed the value.
 		case acked == id:
 			return nil
 		case failure != nil:
@@ -121,12 +123,14 @@ func (l *ledger) pending(local map[string]object.ID, layout session.Layout) int 
 	n := 0
 	for there, id := range local {
 		ref, users := layout.Here(there)
+		// A diverged value counts as pushed.
 		other := session.DivergedRef(layout.Session, ref)
 		if l.refs[there].acked != id && !(users && (l.refs[other].acked == id || l.refs[divergedOwn(other, id)].acked == id)) {
 			n++
 		}
 	}
 	for there, r := range l.refs {
+		// A removal is pending while the session remote still has the ref. Removals of notes refs are never pushed.
 		if _, here := local[there]; !here && !r.acked.IsZero() && isSent(there, layout) && !isNotes(there) {
 			n++
 		}

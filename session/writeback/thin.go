@@ -45,6 +45,7 @@ func (q *Queue) keepTraffic() {
 	changed := l.traffic != q.ledger.traffic
 	q.ledger = l
 	q.mu.Unlock()
+	// A queue that only looked does not rewrite the file.
 	if !changed {
 		return
 	}
@@ -84,6 +85,7 @@ func (q *Queue) contained(ctx context.Context, push *thin.Push, updates []update
 	repo := q.o.Repo
 	var tips []object.ID
 	for _, u := range updates {
+		// Ordinary refs are read without the container, so their objects are sent beside it.
 		if push.Direct(u.Name) && !u.New.IsZero() {
 			tips = append(tips, u.New)
 		}

@@ -48,13 +48,15 @@ var (
 
 // Status describes which refs are pending and why.
 type Status struct {
+	// Mode is the way in which the session remote gets the base commits.
 	Mode     Mode
 	Pending  int       // number of refs whose values differ between the Repo and the session remote
 	LastSync time.Time // time at which no ref was pending last; zero: never
 	Failure  error     // error that keeps refs pending; its text holds no secrets
 	Since    time.Time // time of the first failure in a row; zero if Failure is nil
 	// Layout maps the names of refs in the Repo to their names on the session remote.
-	Layout   session.Layout
+	Layout session.Layout
+	// Diverged are the refs whose values were pushed under other names.
 	Diverged []Diverged
 	Behind   []string // "REF: ID" of each ref whose value on the session remote contains the value in the Repo; ID is the former
 	Moved    []string // the session's own refs (meta, checkpoints) that another session moved; they are not pushed any more
