@@ -34,6 +34,7 @@ type edit struct {
 func (c *Capturer) apply(ctx context.Context, v *view, out *output, copies *session.Copier) (*edit, error) {
 	e := &edit{c: c, v: v, out: out, copies: copies, trees: newTrees(c.readTree, c.format, v.from), ignore: map[string]string{}, attributes: map[string]bool{}, dirs: map[string]uint32{}}
 	if v.whole {
+		// Everything that differs from the base tree is in v, so nothing remembered applies.
 		e.left = newLeftSet(nil)
 	} else {
 		e.left = c.left
@@ -45,6 +46,7 @@ func (c *Capturer) apply(ctx context.Context, v *view, out *output, copies *sess
 		}
 	}
 	e.rememberDirs()
+	// An ignore file that is among the entries, or was moved with its directory, is judged again below.
 	if len(e.ignore) > 0 {
 		for dir := range e.ignore {
 			for at := join(dir, ignoreName); at != ""; at = parent(at) {
@@ -62,6 +64,7 @@ func (c *Capturer) apply(ctx context.Context, v *view, out *output, copies *sess
 	under := "" // last directory that is left out as a whole, with a slash
 	for i := range v.frozen.Entries {
 		f := &v.frozen.Entries[i]
+		// The entries are sorted by path, so those below a directory follow it.
 		if under != "" && strings.HasPrefix(f.Path, under) {
 			continue
 		}
@@ -74,6 +77,7 @@ func (c *Capturer) apply(ctx context.Context, v *view, out *output, copies *sess
 			under = f.Path + "/"
 		}
 	}
+	// Callbacks of the Tree cannot return errors: v keeps the first one.
 	if err := v.failure; err != nil {
 		return nil, err
 	}
@@ -83,6 +87,7 @@ func (c *Capturer) apply(ctx context.Context, v *view, out *output, copies *sess
 // entry applies one entry to the tree. passed reports that everything below it is left out.
 func (e *edit) entry(ctx context.Context, f *worktree.FrozenEntry) (passed bool, err error) {
 	switch f.Kind {
+	// The parent directory exists, and may be empty now: record its permissions.
 	case worktree.FrozenGone:
 		e.mode(parent(f.Path), f.Perm)
 		return false, e.trees.remove(ctx, f.Path)
@@ -120,10 +125,12 @@ func (e *edit) entry(ctx context.Context, f *worktree.FrozenEntry) (passed bool,
 		}
 		return false, e.trees.set(ctx, f.Path, f.Mode, f.ID)
 	}
+	// The file is larger than MaxPinned: shoot freezes again without the limit.
 	if f.Content == nil {
 		return false, errUnpinned
 	}
 	s := source{path: f.Path, size: f.Size, content: f.Content, mode: f.Mode}
+	// An empty file has the same blob with any conversion.
 	if f.Size > 0 && (e.other(f.Path) || e.c.converts(ctx, f.Path)) {
 		e.cleaned = append(e.cleaned, s)
 	} else {
@@ -138,6 +145,7 @@ func (e *edit) movedTree(ctx context.Context, f *worktree.FrozenEntry) error {
 	if err := e.trees.set(ctx, f.Path, object.ModeDir, f.ID); err != nil {
 		return err
 	}
+	// Ignore rules of the new parent directories may apply to files that were not ignored before.
 	ignored, err := e.v.ignoredIn(f.ID, f.Path)
 	if err != nil {
 		return err
@@ -171,9 +179,12 @@ func (e *edit) drop(ctx context.Context, path string, mode object.Mode, id objec
 // moved handles an unchanged blob that was renamed. Git may convert the file differently at its new path, so the blob is
 // made again from the file as the working tree shows it. It returns false if the blob can be used as it is.
 func (e *edit) moved(ctx context.Context, f *worktree.FrozenEntry) (bool, error) {
+	// The file was not renamed, or git converts it neither at the old path nor at the new one.
 	if f.From == "" || f.Mode == object.ModeSymlink || !e.other(f.Path) && !e.c.converts(ctx, f.Path) && !e.c.converts(ctx, f.From) {
 		return false, nil
 	}
+	// Renamed within its directory with the same extension: the same attributes apply, unless a pattern names the whole
+	// file.
 	if ext(f.From) == ext(f.Path) && parent(f.From) == parent(f.Path) && !e.other(f.Path) {
 		return false, nil
 	}
@@ -245,6 +256,7 @@ func (e *edit) module(ctx context.Context, f *worktree.FrozenEntry) error {
 // judge returns the reason for which a file or link is left out; "": it is held.
 func (e *edit) judge(ctx context.Context, f *worktree.FrozenEntry) (session.Why, error) {
 	r, path := &e.c.rules, f.Path
+	// Include overrides every other rule, Exclude every rule but Include.
 	if r.include.covers(path, false) {
 		return "", nil
 	}
@@ -265,6 +277,7 @@ func (e *edit) judge(ctx context.Context, f *worktree.FrozenEntry) (session.Why,
 	case f.Kind == worktree.FrozenContent && f.Size > r.max:
 		return session.TooLarge, nil
 	}
+	// Some configuration files are secrets only if they hold a token. Only the first 64 KiB are searched.
 	if f.Content != nil && withToken[path[strings.LastIndexByte(path, '/')+1:]] != nil {
 		head := make([]byte, min(f.Size, 64<<10))
 		if _, err := io.ReadFull(io.NewSectionReader(f.Content, 0, int64(len(head))), head); err != nil {
@@ -281,6 +294,7 @@ func (e *edit) judge(ctx context.Context, f *worktree.FrozenEntry) (session.Why,
 func (e *edit) forgotten(ctx context.Context, was, now tracking) error {
 	var list []string
 	candidate := func(path string) {
+		// A path below an entry of this view was judged together with that entry.
 		for at := path; at != ""; at = parent(at) {
 			if _, ok := e.v.told[at]; ok { // entry has judged it
 				return
@@ -292,6 +306,7 @@ func (e *edit) forgotten(ctx context.Context, was, now tracking) error {
 			list = append(list, path)
 		}
 	}
+	// The previous checkpoint's index, or the base tree if the checkpoint starts from that, lists the paths to examine.
 	before := was.index.Tree
 	if e.v.whole {
 		before = e.c.o.BaseTree
@@ -347,6 +362,7 @@ func (e *edit) leave(ctx context.Context, f *worktree.FrozenEntry, reason sessio
 	if text, ok := e.v.changed[parent(f.Path)]; ok && len(text) > 0 && strings.HasSuffix(f.Path, ignoreName) && f.Path == join(parent(f.Path), ignoreName) {
 		e.ignore[parent(f.Path)] = string(text)
 	}
+	// Excluded files may be tracked: without this the checkpoint would show them as removed.
 	if reason == session.Excluded {
 		was, err := e.c.lookup(ctx, e.c.o.BaseTree, f.Path)
 		if err != nil {
@@ -368,6 +384,7 @@ func (e *edit) contents(ctx context.Context) error {
 	e.c.steps.done("hash")
 	for i := range e.plain {
 		s := &e.plain[i]
+		// A file that was changed and changed back has a blob that exists already.
 		same, err := e.known(ctx, s.path, s.id)
 		if err != nil {
 			return err

@@ -248,12 +248,14 @@ type shot struct {
 
 // point makes a checkpoint. The caller holds turn.
 func (c *Capturer) point(ctx context.Context, reason session.Reason, message string) (session.Point, Report, error) {
+	// With a write-back cache the kernel holds written data that the Tree has not received yet.
 	if c.o.WriteBack != nil {
 		if err := c.o.WriteBack(ctx); err != nil {
 			return session.Point{}, Report{}, fmt.Errorf("write back cached pages: %w", err)
 		}
 		c.steps.done("write-back")
 	}
+	// Until the lane's ref moves, no ref names the objects: Working keeps gc away from them.
 	defer c.o.Repo.Working()()
 	if err := c.follow(); err != nil {
 		return session.Point{}, Report{}, fmt.Errorf("find the newest checkpoint: %w", err)
@@ -265,6 +267,7 @@ func (c *Capturer) point(ctx context.Context, reason session.Reason, message str
 	defer s.view.frozen.Release()
 	defer s.out.close()
 	saved := false // whether the removed files are in a checkpoint
+	// The removed files are read after the freeze, and their contents are released after the checkpoint is written.
 	if reason == session.Removal {
 		done, said, err := c.takeRemoved(ctx, s)
 		defer func() { done(saved) }()
@@ -284,6 +287,7 @@ func (c *Capturer) point(ctx context.Context, reason session.Reason, message str
 	saved = nothing
 	// A new message is worth a checkpoint even if nothing has changed.
 	if nothing && (!have || message == "" || reason == session.Removal || strings.TrimSpace(message) == strings.TrimSpace(last.Message)) {
+		// The memory is stored even without a new checkpoint: the next one then reads fewer changes.
 		if have {
 			c.remember(s, last.Commit)
 		}
@@ -302,6 +306,7 @@ func (c *Capturer) point(ctx context.Context, reason session.Reason, message str
 // shoot freezes the working tree and reads git's state, and repeats that until both agree on the tracked paths.
 func (c *Capturer) shoot(ctx context.Context) (*shot, error) {
 	whole := false
+	// While git commands keep changing the index, both may never agree: after several tries the last reading is used.
 	for try := 0; ; try++ {
 		s := &shot{out: newOutput(c.format, c.o.Repo.Remotes), copies: session.NewCopier(c.o.Repo)}
 		var err error
@@ -344,9 +349,11 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 	}
 	c.steps.done("git")
 	c.headTree = s.state.head
+	// Trees of the index are needed below, and are not written yet.
 	for id, content := range s.out.trees {
 		c.pending[id] = content
 	}
+	// HEAD or the index changed, so paths may have become tracked or untracked.
 	anew := c.mem.Index == nil || c.mem.Index.Head != s.state.head.String() || c.mem.Index.Tree != s.state.Index.Tree.String() ||
 		!slices.Equal(c.mem.Index.Special, s.state.Index.Special)
 	c.tracking = tracking{s.state.head, s.state.Index}
@@ -356,6 +363,7 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 			return lookAgain, nil
 		}
 	}
+	// A path that was left out and is tracked now has to be read, although it may not have changed since.
 	if anew && !s.view.whole {
 		for path := range c.left.all {
 			if dir, isDir := strings.CutSuffix(path, "/"); isDir && s.view.tracked(dir) || !isDir && s.view.trackedFile(path) {
@@ -377,6 +385,7 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 		return agree, err
 	}
 	s.state.Dirs = s.edit.dirs
+	// Only trees that changed are encoded and written.
 	s.tree, err = s.edit.trees.write(func(id object.ID, content []byte) error {
 		s.out.raw(id, object.Tree, content)
 		return nil
@@ -391,6 +400,7 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 func (c *Capturer) nothingNew(ctx context.Context, s *shot, last session.Point, have bool, reason session.Reason) (bool, error) {
 	if !have {
 		switch reason {
+		// These reasons need a checkpoint even without changes.
 		case session.Manual, session.Forking, session.Restore:
 			return false, nil
 		}
@@ -403,6 +413,8 @@ func (c *Capturer) nothingNew(ctx context.Context, s *shot, last session.Point, 
 	if last.Tree != s.shown {
 		return false, nil
 	}
+	// git's state is compared by the root tree and the parents of the commit that stores it, because the commit's time
+	// always differs.
 	info, err := c.o.Repo.Commit(last.State)
 	if err != nil {
 		return false, err
@@ -411,6 +423,7 @@ func (c *Capturer) nothingNew(ctx context.Context, s *shot, last session.Point, 
 	if err != nil {
 		return false, err
 	}
+	// EncodeState returns the root tree last but one, before the commit.
 	tree := objects[len(objects)-2].ID
 	if tree == info.Tree && slices.Equal(info.Parents, s.state.parents) {
 		return true, nil
@@ -450,6 +463,8 @@ func (c *Capturer) write(ctx context.Context, s *shot, last session.Point, reaso
 	if p.Changed, err = c.changed(ctx, s, last.Tree); err != nil {
 		return session.Point{}, err
 	}
+	// A checkpoint's parent is the previous checkpoint of its segment; the first of a segment has none, so that gc can
+	// drop whole segments.
 	parent := last.Commit
 	change := session.RefChange{Name: session.SegmentRef(p.Session, lane, p.Segment), Old: last.Commit}
 	if !parent.IsZero() && !fresh && lane == last.Lane {
@@ -466,6 +481,7 @@ func (c *Capturer) write(ctx context.Context, s *shot, last session.Point, reaso
 		if err != nil {
 			return session.Point{}, err
 		}
+		// A new segment gets a number that no segment of the lane has.
 		p.Segment, parent, count = max(1, least), object.ID{}, 0
 		if len(segments) > 0 {
 			p.Segment = max(p.Segment, segments[len(segments)-1]+1)
@@ -486,6 +502,7 @@ func (c *Capturer) write(ctx context.Context, s *shot, last session.Point, reaso
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.last, c.count = &p, count+1
+	// SetLane may have been called meanwhile: then the next checkpoint still starts a segment.
 	if c.lane == lane {
 		c.fresh = false
 	}

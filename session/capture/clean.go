@@ -69,6 +69,7 @@ func (c *Capturer) clean(ctx context.Context, e *edit, list []source) error {
 	if err != nil {
 		return err
 	}
+	// The directory holds git's objects until they are written to the Repo, so output.close removes it.
 	e.out.temps = append(e.out.temps, dir)
 	l := &cleaning{c, e, dir}
 	if err := l.attributes(ctx, list); err != nil {
@@ -137,6 +138,7 @@ func (l *cleaning) attributes(ctx context.Context, list []source) error {
 // read returns a blob of the new tree.
 func (l *cleaning) read(ctx context.Context, path string, id object.ID) ([]byte, error) {
 	for i := range l.e.plain {
+		// The file of attributes is itself new in this checkpoint.
 		if s := &l.e.plain[i]; s.path == path && s.id == id {
 			text := make([]byte, s.size)
 			_, err := io.ReadFull(io.NewSectionReader(s.content, 0, s.size), text)
@@ -177,6 +179,7 @@ func (l *cleaning) add(ctx context.Context, list []source) error {
 		if err != nil {
 			return err
 		}
+		// With core.autocrlf, git keeps CRLF in a file whose staged blob has CRLF.
 		if was.Mode.IsBlob() {
 			fmt.Fprintf(&staged, "%o %s\t%s\x00", uint32(was.Mode), was.ID, path)
 		}
@@ -188,10 +191,12 @@ func (l *cleaning) add(ctx context.Context, list []source) error {
 	if err := os.MkdirAll(objects, 0o700); err != nil {
 		return err
 	}
+	// New objects go to a temporary directory; the git directory's objects are only read.
 	run := gitRun{dir: filepath.Join(l.dir, "work"), env: []string{
 		"GIT_WORK_TREE=" + filepath.Join(l.dir, "work"), "GIT_INDEX_FILE=" + index,
 		"GIT_OBJECT_DIRECTORY=" + objects, gitcmd.Alternates(filepath.Join(l.c.o.GitDir, "objects")),
 	}}
+	// The user's values of these settings could make git write a second index file, skip files, or refuse a conversion.
 	settings := []string{"-c", "core.splitIndex=false", "-c", "core.sparseCheckout=false", "-c", "core.safecrlf=false", "update-index", "-z"}
 	run.in = staged.Bytes()
 	if _, err := l.c.git(ctx, run, append(settings, "--index-info")...); err != nil {
@@ -235,6 +240,8 @@ func (l *cleaning) take(loose *odb.Loose, id object.ID) error {
 		return err
 	}
 	l.e.out.add(odb.Outgoing{ID: id, Type: object.Blob, Size: size, Open: func() (io.ReadCloser, error) {
+		// WriteTo writes and the pack writer reads: the pipe connects them, so that a large blob is never in memory as a
+		// whole.
 		in, out := io.Pipe()
 		go func() { out.CloseWithError(loose.WriteTo(id, out)) }()
 		return in, nil

@@ -85,6 +85,7 @@ func (t *trees) anyFile(ctx context.Context, d *directory) error {
 		return t.anyFile(ctx, next)
 	}
 	for _, e := range d.was {
+		// The entry was replaced in memory.
 		if _, ok := d.now[e.Name]; ok {
 			continue
 		}

@@ -84,6 +84,7 @@ func (c *Capturer) readRefs() (gitState, error) {
 		return s, err
 	}
 	for _, r := range all {
+		// packed-refs records peeled tags and loose refs do not: equal states must not differ by that.
 		r.Peeled = object.ID{}
 		switch {
 		case strings.HasPrefix(r.Name, "refs/remotes/"):
@@ -128,6 +129,7 @@ func parseStashLog(f object.Format, text []byte) []session.Stash {
 		}
 		list = append(list, session.Stash{Commit: id, Message: message})
 	}
+	// git appends to the log, so the newest stash is the last line.
 	slices.Reverse(list)
 	return list
 }
@@ -138,6 +140,7 @@ func (c *Capturer) readFiles() (map[string]session.File, error) {
 	read := func(name string) error {
 		path := filepath.Join(c.o.GitDir, filepath.FromSlash(name))
 		st, err := os.Lstat(path)
+		// git may finish the operation at any time and remove its files.
 		if errors.Is(err, fs.ErrNotExist) || err == nil && (!st.Mode().IsRegular() || st.Size() > maxOperationFile || len(files) >= maxOperationFiles) {
 			return nil
 		}
@@ -164,6 +167,7 @@ func (c *Capturer) readFiles() (map[string]session.File, error) {
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil
 			}
+			// Lock files are not part of git's state.
 			if err != nil || d.IsDir() || strings.HasSuffix(path, ".lock") {
 				return err
 			}
@@ -181,6 +185,7 @@ func (c *Capturer) readFiles() (map[string]session.File, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
+	// The rest of the configuration may hold credentials and names of commands.
 	if kept := keptConfig(text); len(kept) > 0 {
 		files["config"] = session.File{Content: kept}
 	}
@@ -242,6 +247,7 @@ func (c *Capturer) readTips(ctx context.Context, s *gitState, copies *session.Co
 		add(r.ID)
 	}
 	for name, f := range s.Files {
+		// These files hold ids of commits, one per line.
 		if !strings.HasSuffix(name, "_HEAD") && !slices.Contains([]string{"rebase-merge/onto", "rebase-merge/orig-head", "rebase-apply/onto", "rebase-apply/orig-head"}, name) {
 			continue
 		}
@@ -267,6 +273,7 @@ func (c *Capturer) readTips(ctx context.Context, s *gitState, copies *session.Co
 		}
 		err := copies.Commits(ctx, []object.ID{id})
 		if err != nil {
+			// Without HEAD's commit the checkpoint could not be restored.
 			if id == s.Head {
 				return err
 			}

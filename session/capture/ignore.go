@@ -26,6 +26,7 @@ type globs []line
 // parseIgnore parses an ignore file as git's dir.c does (add_patterns_from_buffer, parse_path_pattern). fold makes the
 // rules match regardless of case.
 func parseIgnore(text []byte, fold bool) globs {
+	// git skips a UTF-8 byte order mark.
 	text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf"))
 	var g globs
 	for raw := range bytes.SplitSeq(text, []byte("\n")) {
@@ -33,6 +34,7 @@ func parseIgnore(text []byte, fold bool) globs {
 		if len(raw) == 0 || raw[0] == '#' {
 			continue
 		}
+		// git handles a line as a C string, which ends at a NUL byte.
 		if i := bytes.IndexByte(raw, 0); i >= 0 {
 			raw = raw[:i]
 		}
@@ -135,6 +137,7 @@ func (x *ignores) dir(path string) bool {
 	if path == "" {
 		return false
 	}
+	// Directories are examined for each file in them, so results are cached.
 	if v, ok := x.cached[path]; ok {
 		return v
 	}
@@ -153,6 +156,7 @@ func (x *ignores) here(path string, dir bool) bool {
 	if x.fold {
 		folded = lower(path)
 	}
+	// Deeper ignore files override those above, as in git.
 	for at := parent(path); ; at = parent(at) {
 		rel := folded
 		if at != "" {

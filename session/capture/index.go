@@ -51,6 +51,7 @@ func (c *Capturer) readIndex(ctx context.Context, out *output, copies *session.C
 	if err != nil {
 		return session.Index{}, st, fmt.Errorf("read index: %w", err)
 	}
+	// git replaces the index by rename, so an unchanged inode, size and time mean unchanged contents.
 	if c.mem.Index != nil && c.mem.Index.Stat == st && c.mem.Index.Head == head.String() {
 		x, err := c.mem.Index.index()
 		if err == nil {
@@ -74,6 +75,7 @@ func (s *staging) file(ctx context.Context, name string, st fileStat, against []
 	if err != nil {
 		return session.Index{}, err
 	}
+	// An index without special entries is read without parsing every entry: its cached trees say what has not changed.
 	if o, err := index.ReadOutline(s.c.format, text); err == nil {
 		id, err := s.root(ctx, o, o.Len(), o.Tree, against)
 		return session.Index{Tree: id}, err
@@ -115,14 +117,17 @@ func (s *staging) index(ctx context.Context, x *index.Index, against []object.ID
 	plain := x.Entries
 	for i := range x.Entries {
 		e := &x.Entries[i]
+		// A plain entry is fully described by the tree.
 		if e.Stage == 0 && !e.AssumeValid && !e.SkipWorktree && !e.IntentToAdd || e.Mode == object.ModeDir {
 			continue
 		}
 		special := session.IndexEntry{Path: e.Path, Mode: e.Mode, ID: e.ID, Stage: e.Stage, AssumeValid: e.AssumeValid, SkipWorktree: e.SkipWorktree, IntentToAdd: e.IntentToAdd}
+		// git add -N records a path without contents.
 		if e.IntentToAdd {
 			special.ID = object.ID{}
 		}
 		made.Special = append(made.Special, special)
+		// The blobs of a conflict may exist only in the git directory.
 		if e.Stage != 0 && e.Mode.IsBlob() {
 			if err := s.copies.Blob(e.ID); err != nil {
 				return made, err
@@ -150,6 +155,7 @@ func (s *staging) root(ctx context.Context, all entries, n int, cached *index.Tr
 // returns zero if there are none. cached is git's cached tree of the directory; against are the directory's trees in
 // other commits.
 func (s *staging) dir(ctx context.Context, all entries, lo, hi int, path string, cached *index.Tree, against []object.ID) (object.ID, error) {
+	// git's cached tree is valid: the entries of the directory need not be examined, if the tree is known to the Repo.
 	if cached != nil && cached.Count >= 0 && !cached.ID.IsZero() && lo < hi &&
 		(slices.Contains(against, cached.ID) || s.c.o.Repo.Owned(cached.ID) || s.c.o.Repo.Remotes(cached.ID)) {
 		return cached.ID, nil
@@ -216,6 +222,7 @@ func (s *staging) entry(path string, e object.TreeEntry, refs [][]object.TreeEnt
 	tracked := false
 	for i, r := range refs {
 		was, ok := find(r, e.Name)
+		// The entry is committed or was examined for the previous checkpoint.
 		if ok && was == e {
 			return true, nil
 		}
@@ -237,6 +244,7 @@ func (c *Capturer) joinedIndex(ctx context.Context, name string) (*index.Index, 
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
+	// The copy refers to the shared index by its id; git finds it in the git directory.
 	copied := filepath.Join(dir, "index")
 	text, err := os.ReadFile(name)
 	if err != nil {

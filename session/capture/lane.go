@@ -42,6 +42,7 @@ func (c *Capturer) follow() error {
 	c.mu.Lock()
 	c.last, c.count = &now, count
 	c.mu.Unlock()
+	// The memory stays valid: the checkpoint has the same tree.
 	c.mem.Point = now.Commit.String()
 	return nil
 }

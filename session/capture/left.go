@@ -52,6 +52,7 @@ func (s *leftSet) delete(path string) {
 func (s *leftSet) forget(path string) {
 	s.delete(path)
 	s.delete(path + "/")
+	// Usually nothing below path is left out: avoid the scan of all paths.
 	if s.below[path] == 0 {
 		return
 	}
@@ -77,6 +78,7 @@ func (s *leftSet) first() []LeftOut {
 		return cmp.Or(cmp.Compare(why(a.Why), why(b.Why)), strings.Compare(a.Path, b.Path))
 	}
 	for _, l := range s.all {
+		// The list is kept sorted and short, because there may be a hundred thousand ignored paths.
 		if len(list) == reported && order(l, list[reported-1]) > 0 {
 			continue
 		}

@@ -75,6 +75,7 @@ func (c *Capturer) began() *indexMemory {
 		return nil
 	}
 	p, err := c.o.Repo.PointAt(ref)
+	// The mount's base tree is the tree of that checkpoint, or the mount started elsewhere.
 	if err != nil || p.Tree != c.o.BaseTree {
 		return nil
 	}
@@ -110,6 +111,7 @@ func recall(name string, point object.ID) memory {
 	if err == nil {
 		m.tree, err = object.ParseID(m.Tree)
 	}
+	// The memory of another checkpoint would hide changes.
 	if err != nil || m.Version != memoryVersion || m.Point != point.String() {
 		return memory{}
 	}
@@ -121,6 +123,7 @@ func (m *memory) save(name string) error {
 	if name == "" {
 		return nil
 	}
+	// Writing so large a file for each checkpoint would cost more than reading all changes at the next start.
 	if len(m.Left) > maxRemembered {
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -142,6 +145,7 @@ func (m *memory) save(name string) error {
 	if err != nil {
 		return err
 	}
+	// The rename keeps a killed process from leaving half a file.
 	temp := name + ".tmp"
 	if err := os.WriteFile(temp, text, 0o600); err != nil {
 		return err

@@ -114,6 +114,7 @@ func (w *output) hash(ctx context.Context, list []source) error {
 				next++
 				stop := failure != nil || i >= len(list) || ctx.Err() != nil
 				keep := !stop && list[i].size <= smallFile && w.keeping+list[i].size <= keepMost
+				// keepMost bounds the memory of all files together, so the amount is reserved under the lock.
 				if keep {
 					w.keeping += list[i].size
 				}
@@ -147,6 +148,7 @@ func (s *source) hash(f object.Format, keep bool, buf []byte) error {
 	}
 	h := object.NewHasher(f, object.Blob, s.size)
 	n, err := io.CopyBuffer(struct{ io.Writer }{h}, struct{ io.Reader }{io.NewSectionReader(s.content, 0, s.size)}, buf)
+	// The id covers the size, so a short read cannot be stored.
 	if err == nil && n != s.size {
 		err = io.ErrUnexpectedEOF
 	}

@@ -15,6 +15,7 @@ import (
 func (c *Capturer) takeRemoved(ctx context.Context, s *shot) (done func(saved bool), said string, err error) {
 	removed, lost, done := c.o.Tree.TakeRemoved() // called after the freeze, so that every file missing in it is among them
 	e := s.edit
+	// The files of the frozen tree are done: contents is called again for the removed ones only.
 	e.plain, e.cleaned = nil, nil
 	n := 0
 	for i := range removed {
@@ -23,6 +24,7 @@ func (c *Capturer) takeRemoved(ctx context.Context, s *shot) (done func(saved bo
 			lost++
 			continue
 		}
+		// A removed file is held under the same rules as an existing one.
 		why, err := e.judge(ctx, f)
 		if err == nil && (why == "" && !e.v.inSkipped(f.Path)) {
 			n++
@@ -43,6 +45,7 @@ func (c *Capturer) takeRemoved(ctx context.Context, s *shot) (done func(saved bo
 			s.out.raw(id, object.Tree, content)
 			return nil
 		})
+		// The comparison with the previous checkpoint reads these trees before they are written.
 		for id, content := range s.out.trees {
 			c.pending[id] = content
 		}

@@ -84,6 +84,7 @@ func (r Rules) compile() (rules, error) {
 	}{{r.Include, &c.include}, {r.Exclude, &c.exclude}} {
 		for _, glob := range list.from {
 			before := len(*list.to)
+			// add drops a rule that can match nothing: report that instead of ignoring the option.
 			if *list.to = list.to.add(strings.TrimPrefix(glob, "./"), false); len(*list.to) == before {
 				return rules{}, fmt.Errorf("%q is no glob: nothing can match it", glob)
 			}

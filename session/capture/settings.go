@@ -64,6 +64,7 @@ func (c *Capturer) ignoreSettings(ctx context.Context) (ignoreSettings, error) {
 	var stats []fileStat
 	for _, name := range configFiles(c.o.GitDir) {
 		st, err := statOf(name)
+		// A file that cannot be examined counts as missing.
 		if err != nil && !errors.Is(err, fs.ErrPermission) {
 			st = fileStat{}
 		}
@@ -79,11 +80,13 @@ func (c *Capturer) ignoreSettings(ctx context.Context) (ignoreSettings, error) {
 			return ignoreSettings{}, err
 		}
 		c.user = userIgnore{stats, strings.TrimSuffix(string(out), "\n"), string(fold) == "true\n"}
+		// git's default for core.excludesFile.
 		if c.user.file == "" {
 			c.user.file = filepath.Join(configHome(), "git", "ignore")
 		}
 	}
 	user, own := readRules(c.user.file), readRules(infoExclude(c.o.GitDir))
+	// The hash changes with every rule from outside of the working tree; look compares it with the remembered one.
 	sum := sha256.New()
 	fmt.Fprintf(sum, "%v\x00%q\x00%q\x00%+v", c.user.fold, user, own, c.o.Rules)
 	return ignoreSettings{c.user.fold, parseIgnore(user, c.user.fold), parseIgnore(own, c.user.fold), hex.EncodeToString(sum.Sum(nil)[:16])}, nil
@@ -128,6 +131,7 @@ func (c *Capturer) git(ctx context.Context, r gitRun, args ...string) ([]byte, e
 	if r.dir != "" {
 		cmd.Dir = r.dir
 	}
+	// The user's configuration applies, because it decides about conversions and ignored files.
 	cmd.Env = append(append(gitcmd.Clear("GIT_CONFIG_NOSYSTEM", "GIT_CONFIG_GLOBAL"), gitcmd.NoLocks, gitcmd.NoPrompt, gitcmd.PlainText), r.env...)
 	cmd.Stdin = bytes.NewReader(r.in)
 	out, err := gitcmd.Output(cmd)

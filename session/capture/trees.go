@@ -202,6 +202,7 @@ func (t *trees) writeChild(c child, emit func(id object.ID, content []byte) erro
 	if err != nil {
 		return object.ID{}, err
 	}
+	// The changes cancelled each other out: the tree exists already.
 	if id == c.id {
 		return id, nil
 	}
@@ -262,6 +263,8 @@ func compare(ctx context.Context, read treeReader, from, to object.ID, dir strin
 		switch {
 		case x.Mode != object.ModeDir && y.Mode != object.ModeDir: // git's order never equates a file and a directory
 			err = emit(difference{path, x, y})
+		// A new or emptied directory, or an empty one that was removed, is a difference itself, besides the files below
+		// it.
 		case isEmptyTree(y) || isEmptyTree(x) && y.Mode == 0:
 			if err = compare(ctx, read, x.ID, y.ID, path, emit); err == nil {
 				err = emit(difference{path, x, y})

@@ -46,6 +46,7 @@ func (b Beginning) Untouched(gitDir string, f object.Format) (bool, error) {
 		return false, fmt.Errorf("read index: %w", err)
 	}
 	x, err := index.Read(f, text)
+	// A split index is written only after a change of git's defaults: assume that the user did something.
 	if errors.Is(err, index.ErrSplit) {
 		return false, nil
 	}
@@ -55,6 +56,7 @@ func (b Beginning) Untouched(gitDir string, f object.Format) (bool, error) {
 	if len(x.Entries) == 0 {
 		return b.Tree.IsZero(), nil
 	}
+	// The cached tree shows that the index equals the commit, without comparing the entries.
 	known := x.Tree != nil && x.Tree.Count >= 0 && x.Tree.ID == b.Tree
 	return known && !slices.ContainsFunc(x.Entries, func(e index.Entry) bool {
 		return e.Stage != 0 || e.AssumeValid || e.SkipWorktree || e.IntentToAdd
@@ -81,6 +83,7 @@ func (b Beginning) like(s session.State) bool {
 		switch {
 		case r.Name == b.Branch:
 			return r.ID != b.Commit
+		// A tag is the mounted remote's if that has it with the same value.
 		case strings.HasPrefix(r.Name, "refs/tags/"):
 			return !slices.ContainsFunc(theirs, func(t packedrefs.Ref) bool { return t.Name == r.Name && t.ID == r.ID })
 		}

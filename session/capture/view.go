@@ -55,6 +55,7 @@ func (v *view) rulesOf(dir string) globs {
 // readRules is rulesOf without the cache.
 func (v *view) readRules(dir string) globs {
 	path := join(dir, ignoreName)
+	// The ignore file is among the entries: its new text applies.
 	if text, ok := v.changed[dir]; ok {
 		return parseIgnore(text, v.x.fold)
 	}
@@ -67,6 +68,7 @@ func (v *view) readRules(dir string) globs {
 			root, rel = id, path[len(at)+1:] // this directory was renamed together with the ignore file
 		}
 	}
+	// An ignore file that is itself left out is not in the tree, but still applies.
 	if text, ok := v.c.mem.Ignore[dir]; ok && !v.whole && root == v.from {
 		return parseIgnore([]byte(text), v.x.fold)
 	}
@@ -99,6 +101,7 @@ func (v *view) fetchRules() {
 	for path, id := range v.needs {
 		text, err := []byte(nil), error(odb.ErrNotFound)
 		if v.c.o.Blob != nil {
+			// A checkpoint must not hang on a slow remote.
 			ctx, cancel := context.WithTimeout(v.ctx, fetchWait)
 			text, err = v.c.o.Blob(ctx, path, id)
 			cancel()
@@ -114,6 +117,7 @@ func (v *view) fetchRules() {
 		v.parsed[parent(path)] = g
 	}
 	clear(v.needs)
+	// Results that were computed without the fetched rules are wrong.
 	clear(v.x.cached)
 }
 
@@ -122,6 +126,7 @@ func (v *view) skip(dir string) bool {
 	if v.skipped[dir] {
 		return true
 	}
+	// An ignored directory is entered if Include could match a file in it, or if git tracks a file in it.
 	if !v.x.dir(dir) || v.c.rules.include.covers(dir, true) || v.c.rules.include.below(dir) || v.tracked(dir) {
 		return false
 	}
@@ -157,6 +162,7 @@ func (v *view) ignoredIn(id object.ID, dir string) (list []string, err error) {
 
 // tracked reports whether the index has path, or a path below it.
 func (v *view) tracked(path string) bool {
+	// Conflicts and files added with git add -N are tracked, but not in the tree of the index.
 	if _, ok := v.special[path]; ok {
 		return true
 	}
@@ -207,6 +213,7 @@ func (v *view) learn(entries []worktree.FrozenEntry, read func(e *worktree.Froze
 	for i := range entries {
 		e := &entries[i]
 		v.told[e.Path] = object.ID{}
+		// The paths below such a directory are found in its tree.
 		if e.Kind == worktree.FrozenTree {
 			v.told[e.Path] = e.ID
 		}
@@ -257,6 +264,7 @@ func (c *Capturer) look(ctx context.Context, again bool) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Rules outside of the working tree changed: files that have not changed may be ignored now, or no longer.
 	if rules.print != c.mem.Rules {
 		whole = true
 	}
@@ -274,6 +282,7 @@ func (c *Capturer) look(ctx context.Context, again bool) (*view, error) {
 		if whole, err = v.names(token, try); err != nil {
 			return nil, err
 		}
+		// The view was built for changes since token: build another for all differences from the base tree.
 		if whole && token != "" {
 			continue
 		}
@@ -286,6 +295,7 @@ func (c *Capturer) look(ctx context.Context, again bool) (*view, error) {
 			clear(v.parsed)
 		}
 		stale, differs, err := v.learn(frozen.Entries, func(e *worktree.FrozenEntry) ([]byte, error) { return c.contentOf(ctx, e) })
+		// The dry run and the freeze saw the same ignore files, so the right directories were skipped.
 		if err == nil && (!differs || try > 2) && (!stale || v.whole) {
 			v.frozen = frozen
 			return v, nil
@@ -424,6 +434,7 @@ func (c *Capturer) readTree(ctx context.Context, id object.ID) ([]object.TreeEnt
 	if err != nil {
 		return nil, err
 	}
+	// The cache is simply emptied: one checkpoint rarely needs so many trees.
 	if c.treesKept += len(list); c.treesKept > treesKept {
 		clear(c.treeCache)
 		c.treesKept = len(list)
@@ -434,6 +445,7 @@ func (c *Capturer) readTree(ctx context.Context, id object.ID) ([]object.TreeEnt
 
 // findTree is readTree without the cache.
 func (c *Capturer) findTree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
+	// Trees of this checkpoint are written to the Repo only at its end.
 	if content, ok := c.pending[id]; ok {
 		return object.ParseTree(c.format, content)
 	}

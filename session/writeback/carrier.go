@@ -186,8 +186,7 @@ func (c *RefCopier) pass(ctx context.Context) (next time.Duration, err error) {
 		}
 	}()
 	// Watches are set before the refs are read: if a directory is new, refs that appeared in it meanwhile are read
-	// again.
-	// Three tries bound the loop: a process that creates directories all the time would keep it running forever.
+	// again. The number of tries is bounded, because a process may create directories all the time.
 	for tries := 0; ; tries++ {
 		now, err := c.refs.read()
 		if err != nil {
