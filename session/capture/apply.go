@@ -20,13 +20,15 @@ type edit struct {
 	copies *session.Copier
 	trees  *trees
 	// left are the paths that the tree does not hold.
-	left   *leftSet
-	ignore map[string]string // texts of ignore files that the tree does not hold, by directory; as memory.Ignore
+	left *leftSet
+	// ignore has the texts of ignore files that the tree does not hold, by directory, as memory.Ignore.
+	ignore map[string]string
 	// Files whose blobs are still to be made: plain files are stored as they are, cleaned files are converted by git.
 	plain, cleaned []source
 	// attributes are the directories whose .gitattributes differs from the base tree's.
 	attributes map[string]bool
-	dirs       map[string]uint32 // permissions of directories other than 0755; emptyDirs keeps those of empty directories
+	// dirs has the permissions of directories other than 0755; emptyDirs keeps those of empty directories.
+	dirs map[string]uint32
 }
 
 // apply applies the entries of v to the tree that v starts from. It returns errUnpinned if the contents of a large file
@@ -264,7 +266,8 @@ func (e *edit) judge(ctx context.Context, f *worktree.FrozenEntry) (session.Why,
 		return session.Excluded, nil
 	}
 	if e.v.trackedFile(path) {
-		if r.secret(path) && !e.committed(ctx, path) { // staged but never committed, perhaps by mistake
+		// A secret that was never committed may have been staged by mistake.
+		if r.secret(path) && !e.committed(ctx, path) {
 			return session.Secret, nil
 		}
 		return "", nil

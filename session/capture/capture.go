@@ -49,23 +49,34 @@ const DefaultMaxFileSize = 50 << 20
 // Rules decide which files checkpoints hold beside the tracked ones. Exclude applies to tracked files, too: they keep the
 // version of the base tree.
 type Rules struct {
-	Include     []string // globs of ignored or denied paths that are held nevertheless
-	Exclude     []string // globs of paths that are left out, even tracked ones
-	NoDenyList  bool     // hold paths that look like secrets
-	MaxFileSize int64    // maximum size in bytes of new files that are held; 0: DefaultMaxFileSize
+	// Include are globs of ignored or denied paths that are held nevertheless.
+	Include []string
+	// Exclude are globs of paths that are left out, even tracked ones.
+	Exclude []string
+	// NoDenyList makes checkpoints hold paths that look like secrets.
+	NoDenyList bool
+	// MaxFileSize is the maximum size in bytes of new files that are held; 0: DefaultMaxFileSize.
+	MaxFileSize int64
 }
 
 // Options configures a Capturer.
 type Options struct {
-	Tree      *worktree.Tree
-	WriteBack func(ctx context.Context) error // writes the kernel's cached pages back to the Tree; nil: there are none
-	GitDir    string                          // git directory of the mount
-	Repo      *session.Repo
-	Memory    string    // file for the state from which the next checkpoint continues; "": none
-	Lane      string    // lane of the checkpoints; "": "main"
-	Segment   int       // lowest segment of the lane to write to; lower ones belong to another writer
-	Base      object.ID // base commit of the session; zero: unborn
-	BaseTree  object.ID // base tree of Tree; zero: empty
+	Tree *worktree.Tree
+	// WriteBack writes the kernel's cached pages back to the Tree; nil: the kernel caches no writes.
+	WriteBack func(ctx context.Context) error
+	// GitDir is the git directory of the mount.
+	GitDir string
+	Repo   *session.Repo
+	// Memory is the file for the state from which the next checkpoint continues; "": none.
+	Memory string
+	// Lane is the lane of the checkpoints; "": "main".
+	Lane string
+	// Segment is the lowest segment of the lane to write to. Lower ones belong to another writer.
+	Segment int
+	// Base is the base commit of the session; zero: unborn.
+	Base object.ID
+	// BaseTree is the base tree of Tree; zero: empty.
+	BaseTree object.ID
 	// Beginning is the state of git in a mount of a plain commit, before any work; nil: not known.
 	Beginning *Beginning
 	Rules     Rules
@@ -88,12 +99,19 @@ type LeftOut = session.LeftOut
 
 // Report describes the making of a checkpoint.
 type Report struct {
-	Made   bool          // false: nothing has changed, and the returned checkpoint is the previous one
-	Left   []LeftOut     // first entries of Point.Left, at most 100, the most surprising reasons first
-	Unread []string      // unreadable ignore files: the checkpoint holds what they ignore, the next one tries again
-	Paused time.Duration // time for which writers had to wait
-	Took   time.Duration // total duration
-	Steps  []Step        // parts of Took, in order
+	// Made is false if nothing has changed: the returned checkpoint is the previous one.
+	Made bool
+	// Left holds the first entries of Point.Left, at most 100, the most surprising reasons first.
+	Left []LeftOut
+	// Unread are ignore files that could not be read: the checkpoint holds what they ignore, and the next one tries
+	// again.
+	Unread []string
+	// Paused is the longest time for which a writer had to wait.
+	Paused time.Duration
+	// Took is the total duration.
+	Took time.Duration
+	// Steps are the parts of Took, in order.
+	Steps []Step
 }
 
 // Capturer makes the checkpoints of one mount. Its methods may be called concurrently; it makes one checkpoint at a
@@ -104,7 +122,8 @@ type Capturer struct {
 	format object.Format
 	refs   *session.RefDir // refs of the mount's git directory
 
-	turn chan struct{} // holds one token; its holder makes a checkpoint and owns the fields down to settled
+	// turn holds one token. Its holder makes a checkpoint and owns the fields down to settled.
+	turn chan struct{}
 	// mem is the state from which the next checkpoint continues; left are the paths that its tree does not hold.
 	mem      memory
 	left     *leftSet
@@ -113,15 +132,20 @@ type Capturer struct {
 	// steps are the durations of the checkpoint in progress.
 	steps steps
 	// headTree is the tree of HEAD during a checkpoint.
-	headTree  object.ID
-	pinned    int64                            // FreezeOptions.MaxPinned: larger contents are not frozen; 0: no limit
-	treeCache map[object.ID][]object.TreeEntry // trees that were read for the checkpoint in progress
-	treesKept int                              // number of entries in treeCache
-	pending   map[object.ID][]byte             // encoded trees that are not in the Repo yet
-	tracking  tracking                         // tracked paths, as far as they are known
+	headTree object.ID
+	// pinned is FreezeOptions.MaxPinned: larger contents are not frozen; 0: no limit.
+	pinned int64
+	// treeCache holds the trees that were read for the checkpoint in progress.
+	treeCache map[object.ID][]object.TreeEntry
+	treesKept int // number of entries in treeCache
+	// pending are encoded trees that are not in the Repo yet.
+	pending map[object.ID][]byte
+	// tracking determines the tracked paths, as far as they are known.
+	tracking tracking
 	// ignoreFiles are parsed ignore files, by blob id.
 	ignoreFiles map[object.ID]globs
-	settled     map[object.ID]bool // objects that refs name and that need no copy: the mounted remote has them, or they are lost
+	// settled are objects that refs name and that need no copy: the mounted remote has them, or they are lost.
+	settled map[object.ID]bool
 
 	mu sync.Mutex
 	// lane is the lane of the next checkpoint.
@@ -472,7 +496,8 @@ func (c *Capturer) write(ctx context.Context, s *shot, last session.Point, reaso
 		if err != nil {
 			return session.Point{}, err
 		}
-		fresh = tip != last.Commit // gc dropped old checkpoints, so the previous checkpoint has another commit now
+		// Gc dropped old checkpoints, so the previous checkpoint has another commit now.
+		fresh = tip != last.Commit
 	}
 	y1, m1, d1 := last.Time.UTC().Date()
 	y2, m2, d2 := now.Date()

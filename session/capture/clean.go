@@ -81,7 +81,8 @@ func (c *Capturer) clean(ctx context.Context, e *edit, list []source) error {
 		}
 	}
 	err = l.add(ctx, list)
-	if err != nil && ctx.Err() == nil && len(list) > 1 { // one file cannot be converted: convert the files one by one
+	// If one file cannot be converted, convert the files one by one.
+	if err != nil && ctx.Err() == nil && len(list) > 1 {
 		for i := range list {
 			if err := l.add(ctx, list[i:i+1]); err != nil {
 				l.asItIs(ctx, &list[i], err)

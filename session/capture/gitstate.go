@@ -65,7 +65,8 @@ func (c *Capturer) readState(ctx context.Context, out *output, copies *session.C
 			return gitState{}, fmt.Errorf("read git directory: %w", err)
 		}
 		same := after.Head == before.Head && after.Branch == before.Branch && slices.Equal(after.Refs, before.Refs) && slices.Equal(after.Stashes, before.Stashes)
-		if !same && try < 3 { // a git command is running; the next checkpoint has its result
+		// A git command moved refs meanwhile. After the last try, its result is left to the next checkpoint.
+		if !same && try < 3 {
 			continue
 		}
 		return s, c.readTips(ctx, &s, copies)
@@ -108,7 +109,8 @@ func (c *Capturer) readStashes(newest packedrefs.Ref) ([]session.Stash, error) {
 		return nil, err
 	}
 	list := parseStashLog(c.format, text)
-	if len(list) == 0 || list[0].Commit != newest.ID { // the newest stash was made without a log entry
+	// A stash may be made without a log entry.
+	if len(list) == 0 || list[0].Commit != newest.ID {
 		list = append([]session.Stash{{Commit: newest.ID}}, list...)
 	}
 	return list, nil
@@ -325,7 +327,8 @@ func (c *Capturer) readTip(ctx context.Context, id object.ID, s *gitState, copie
 		if id, _, err = object.ParseTagTarget(c.format, content); err != nil || c.o.Repo.Remotes(id) && !c.o.Repo.Owned(id) {
 			return nil
 		}
-		if copies.Commits(ctx, []object.ID{id}) != nil { // the target is missing in the git directory, too
+		// If git has lost the target, too, the tag is kept without it.
+		if copies.Commits(ctx, []object.ID{id}) != nil {
 			return nil
 		}
 	}

@@ -84,7 +84,8 @@ func (c *Capturer) began() *indexMemory {
 		return nil
 	}
 	c.baseDirs = s.Dirs
-	g := gitState{State: s, stat: fileStat{Ino: -1}} // matches no file, so that the index is read
+	// Matches no file, so that the index is read.
+	g := gitState{State: s, stat: fileStat{Ino: -1}}
 	if info, err := c.o.Repo.Commit(s.Head); err == nil {
 		g.head = info.Tree
 	}
@@ -162,7 +163,8 @@ func (c *Capturer) remember(s *shot, commit object.ID) {
 		Point: commit.String(), Token: f.Token, tree: s.tree, Rules: s.view.x.print, Left: c.left.all, Ignore: s.edit.ignore,
 		Attributes: slices.Sorted(maps.Keys(s.edit.attributes)), Index: s.state.remembered(), Dirs: s.edit.dirs,
 	}
-	if len(s.view.unread) > 0 { // the next checkpoint reads everything again, because this one may hold ignored files
+	// The next checkpoint reads everything again, because this one may hold ignored files.
+	if len(s.view.unread) > 0 {
 		c.mem, c.left = memory{}, newLeftSet(nil)
 	}
 	if err := c.mem.save(c.o.Memory); err != nil {

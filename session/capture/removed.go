@@ -13,7 +13,8 @@ import (
 // done after the checkpoint is written or has failed; it releases the contents of the files. If saved is false, the
 // files stay for the next checkpoint.
 func (c *Capturer) takeRemoved(ctx context.Context, s *shot) (done func(saved bool), said string, err error) {
-	removed, lost, done := c.o.Tree.TakeRemoved() // called after the freeze, so that every file missing in it is among them
+	// Called after the freeze, so that every file missing in it is among them.
+	removed, lost, done := c.o.Tree.TakeRemoved()
 	e := s.edit
 	// The files of the frozen tree are done: contents is called again for the removed ones only.
 	e.plain, e.cleaned = nil, nil

@@ -17,11 +17,14 @@ import (
 
 // Beginning is the state of git after a commit was mounted, before any work.
 type Beginning struct {
-	Branch string // full name of the ref that HEAD named; "": HEAD was detached
+	// Branch is the full name of the ref that HEAD named; "": HEAD was detached.
+	Branch string
 	// Commit is the mounted commit.
 	Commit object.ID
-	Tree   object.ID               // tree of Commit; both are zero for an unborn branch
-	Refs   func() []packedrefs.Ref // refs of the mounted remote, whose tags the git directory has; nil: none
+	// Tree is the tree of Commit; both are zero for an unborn branch.
+	Tree object.ID
+	// Refs returns the refs of the mounted remote, whose tags the git directory has; nil: none.
+	Refs func() []packedrefs.Ref
 }
 
 // Untouched reports whether git is still in its initial state, as far as cheap checks show. false is only a reason to

@@ -17,21 +17,30 @@ import (
 
 // view is one reading of the working tree's changes, with the ignore rules that apply to them.
 type view struct {
-	c        *Capturer
-	ctx      context.Context // context of the call that makes the view; callbacks of the Tree need it
-	frozen   *worktree.Frozen
-	from     object.ID // tree that the entries are applied to
-	whole    bool      // from is the base tree
-	x        ignores
-	tracking object.ID            // tree of the index
-	special  map[string]bool      // true: path of an index entry that the tree lacks; false: directory above one
-	told     map[string]object.ID // paths of all entries, with the tree's id for a FrozenTree, else zero
-	changed  map[string][]byte    // texts of the ignore files among the entries, by directory
-	parsed   map[string]globs     // parsed ignore files, by directory
-	needs    map[string]object.ID // ignore files to fetch: their paths and blob ids
-	skipped  map[string]bool      // directories that are skipped
-	unread   []string             // ignore files that could not be read
-	failure  error                // first error of a method that returns none
+	c *Capturer
+	// ctx is the context of the call that makes the view; callbacks of the Tree need it.
+	ctx    context.Context
+	frozen *worktree.Frozen
+	// from is the tree that the entries are applied to.
+	from object.ID
+	// whole is set if from is the base tree.
+	whole bool
+	x     ignores
+	// tracking is the tree of the index.
+	tracking object.ID
+	// special has the paths of index entries that the tree lacks (true), and the directories above them (false).
+	special map[string]bool
+	// told has the paths of all entries, with the tree's id for a FrozenTree, else zero.
+	told map[string]object.ID
+	// changed has the texts of the ignore files among the entries, by directory.
+	changed map[string][]byte
+	parsed  map[string]globs // parsed ignore files, by directory
+	// needs are the ignore files to fetch: their paths and blob ids.
+	needs   map[string]object.ID
+	skipped map[string]bool // directories that are skipped
+	// unread are ignore files that could not be read.
+	unread  []string
+	failure error // first error of a method that returns none
 }
 
 // fail records the first error of methods that cannot return one.
@@ -65,7 +74,8 @@ func (v *view) readRules(dir string) globs {
 			if id.IsZero() {
 				return nil
 			}
-			root, rel = id, path[len(at)+1:] // this directory was renamed together with the ignore file
+			// This directory was renamed together with the ignore file.
+			root, rel = id, path[len(at)+1:]
 		}
 	}
 	// An ignore file that is itself left out is not in the tree, but still applies.
@@ -77,7 +87,8 @@ func (v *view) readRules(dir string) globs {
 		v.fail(err)
 		return nil
 	}
-	if e.Mode != object.ModeFile && e.Mode != object.ModeExec { // git does not follow a symbolic link at .gitignore
+	// Git does not follow a symbolic link at .gitignore.
+	if e.Mode != object.ModeFile && e.Mode != object.ModeExec {
 		return nil
 	}
 	if g, ok := v.c.ignoreFiles[e.ID]; ok {
@@ -85,7 +96,8 @@ func (v *view) readRules(dir string) globs {
 	}
 	_, text, err := v.c.o.Repo.Get(e.ID, maxIgnoreFile)
 	if err != nil {
-		if !slices.Contains(v.unread, path) { // a failed fetch is not repeated for the same checkpoint
+		// A failed fetch is not repeated for the same checkpoint.
+		if !slices.Contains(v.unread, path) {
 			v.needs[path] = e.ID
 		}
 		return nil
@@ -278,7 +290,8 @@ func (c *Capturer) look(ctx context.Context, again bool) (*view, error) {
 		if whole {
 			v.from = c.o.BaseTree
 		}
-		v.track(c.tracking) // an older index may skip the wrong directories: develop checks that after it has read the index
+		// An older index may skip the wrong directories: develop checks that after it has read the index.
+		v.track(c.tracking)
 		if whole, err = v.names(token, try); err != nil {
 			return nil, err
 		}
@@ -309,7 +322,7 @@ func (c *Capturer) look(ctx context.Context, again bool) (*view, error) {
 }
 
 // names reads the names of the changed paths without stopping writers, and fetches the ignore files that they need.
-// whole reports that rules changed for unchanged paths, so that everything has to be read.
+// whole reports that everything has to be read: token is empty or too old, or rules changed for unchanged paths.
 func (v *view) names(token string, try int) (whole bool, err error) {
 	for range 3 {
 		dry, err := v.c.o.Tree.Freeze(v.ctx, token, worktree.FreezeOptions{Skip: v.skipping(try), DryRun: true})

@@ -15,12 +15,17 @@ import (
 )
 
 const (
-	settle    = 15 * time.Millisecond  // delay after a change: git commands move several refs, and remove their locks
-	lockedFor = 20 * time.Millisecond  // delay before refs are read again while git holds a lock on one
-	unwatched = time.Second            // polling interval for directories that cannot be watched
-	firstLook = 100 * time.Millisecond // delay of the first extra pass after a change; it grows up to lastLook: see run
+	// settle is the delay after a change: git commands move several refs, and remove their locks.
+	settle = 15 * time.Millisecond
+	// lockedFor is the delay before refs are read again while git holds a lock on one.
+	lockedFor = 20 * time.Millisecond
+	// unwatched is the polling interval for directories that cannot be watched.
+	unwatched = time.Second
+	// firstLook is the delay of the first extra pass after a change. It grows up to lastLook: see run.
+	firstLook = 100 * time.Millisecond
 	lastLook  = 10 * time.Second
-	retryMost = 30 * time.Second // maximum delay between retries
+	// retryMost is the maximum delay between retries.
+	retryMost = 30 * time.Second
 )
 
 // Provider fetches objects of the mounted remote: fetch.Store or fetch.Local.
@@ -33,10 +38,12 @@ type Provider interface {
 
 // RefCopierOptions configures a RefCopier.
 type RefCopierOptions struct {
-	Repo func() (*session.Repo, error) // creates or opens the Repo; called at most once, when there is a ref to copy
+	// Repo creates or opens the Repo. It is called at most once, when there is a ref to copy.
+	Repo func() (*session.Repo, error)
 	// Session is the name of the session.
 	Session string
-	GitDir  string // git directory of the mount
+	// GitDir is the git directory of the mount.
+	GitDir string
 	// Format is the object format of the mount's repository.
 	Format object.Format
 	// Refs returns the known branches and tags of the mounted remote. A ref with the same name and value is not copied.
@@ -49,8 +56,9 @@ type RefCopierOptions struct {
 	Provide Provider
 	// Moved is called when a branch, tag, note, stash or HEAD has moved, before it is copied, and after the Repo was
 	// created. It must not block. May be nil.
-	Moved  func()
-	Failed func(error) // is called with each failure, and with nil after the next success; may be nil
+	Moved func()
+	// Failed is called with each failure, and with nil after the next success. May be nil.
+	Failed func(error)
 	Log    *zap.Logger // may be nil
 }
 
@@ -232,7 +240,8 @@ func (c *RefCopier) watch(dirs []string) (fresh, ok bool) {
 		here[dir] = true
 	}
 	for dir, stop := range c.watched {
-		if !here[dir] { // stop the old watch before the same directory is watched under another name
+		// Stop the old watch before the same directory is watched under another name.
+		if !here[dir] {
 			stop()
 			delete(c.watched, dir)
 		}

@@ -102,7 +102,8 @@ func (c *RefCopier) carry(ctx context.Context, now refsOf) error {
 	// HEAD must name a ref that exists: a clone of a repository with a dangling HEAD checks nothing out.
 	if now.head != "" {
 		if id, err := c.repo.Ref(now.head); err == nil && !id.IsZero() {
-			return errors.Join(lost, c.repo.SetHead(now.head)) // a clone checks this branch out
+			// A clone checks this branch out.
+			return errors.Join(lost, c.repo.SetHead(now.head))
 		}
 	}
 	return lost
@@ -218,7 +219,8 @@ func (c *RefCopier) moves(now refsOf, before carried) ([]move, carried, error) {
 			if bare, err := c.bare(id); err != nil {
 				return nil, nil, err
 			} else if bare {
-				continue // making it cloneable would fetch all contents of a tree that may never be read
+				// Making it cloneable would fetch all contents of a tree that may never be read.
+				continue
 			}
 		}
 		after[name] = id

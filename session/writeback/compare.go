@@ -122,7 +122,8 @@ func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) compariso
 			c.updates = append(c.updates, q.undiverge(ref, theirs, l)...)
 		}
 	}
-	if c.moved[session.MetaRef(name)] != (object.ID{}) { // another machine took the session over, so lanes may belong to it
+	// If another machine took the session over, the lanes may belong to it.
+	if c.moved[session.MetaRef(name)] != (object.ID{}) {
 		c.updates = slices.DeleteFunc(c.updates, func(u update) bool { return isLane(u.Name, name) })
 	}
 	// Status reports the names that the user knows.

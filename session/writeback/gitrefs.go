@@ -39,12 +39,18 @@ type gitRefs struct {
 type refsOf struct {
 	users   map[string]object.ID
 	remotes map[string]object.ID // refs/remotes/
-	head    string               // full name of the branch that HEAD names; "": none
-	text    string               // contents of HEAD, which may be an id
-	stashes string               // sizes and times of refs/stash and its log, which differ after each change of the stashes
-	dirs    []string             // directories to watch for changed refs
-	locked  bool                 // git holds a lock on a ref
-	broken  map[string]bool      // refs whose files hold no valid id, as after a power failure
+	// head is the full name of the branch that HEAD names; "": HEAD is detached.
+	head string
+	// text is the contents of HEAD, which may be an id.
+	text string
+	// stashes holds the sizes and times of refs/stash and its log, which differ after each change of the stashes.
+	stashes string
+	// dirs are the directories to watch for changed refs.
+	dirs []string
+	// locked is set if git holds a lock on a ref.
+	locked bool
+	// broken are the refs whose files hold no valid id, as after a power failure.
+	broken map[string]bool
 }
 
 // read reads loose refs before packed-refs: git writes a ref to packed-refs before it deletes the loose file.

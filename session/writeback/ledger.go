@@ -22,20 +22,25 @@ import (
 // ledger records what is known of the session remote. It is stored in a file of the Repo. If that file is lost, no
 // missing ref is treated as removed on purpose.
 type ledger struct {
-	remote string // URL without secrets; a ledger of another URL is ignored
+	// remote is the URL of the session remote without secrets. A ledger of another URL is ignored.
+	remote string
 	// mode is the way in which the session remote gets the base commits; plain, whether the session owns the plain
 	// names.
 	mode    Mode
 	plain   plain
 	traffic Traffic
-	synced  time.Time           // time at which no ref was pending last
-	ground  map[object.ID]bool  // base commits that the session remote has, with everything they reach
-	refs    map[string]acquaint // knowledge of each ref, by its name on the session remote
+	// synced is the last time at which no ref was pending.
+	synced time.Time
+	// ground are the base commits that the session remote has, with everything they reach.
+	ground map[object.ID]bool
+	// refs is the knowledge of each ref, by its name on the session remote.
+	refs map[string]acquaint
 }
 
 // acquaint is the knowledge of one ref.
 type acquaint struct {
-	acked object.ID // value on the session remote, as far as is known; zero: the ref does not exist there
+	// acked is the value on the session remote, as far as is known; zero: the ref does not exist there.
+	acked object.ID
 	// sent are the values of pushes that moved the ref from acked and got no answer, oldest first; zero: a removal. The
 	// server may apply any one of them later, even after the process that sent it has died.
 	sent []object.ID

@@ -30,10 +30,15 @@ import (
 // existed. Notes are pushed after everything else, so that no other ref waits for them.
 
 const (
-	maxNote    = 16 << 20               // maximum size of a note in bytes
-	notesTries = 5                      // pushes of a notes ref in a round once its diverged name exists; before that, one
-	notesPause = 40 * time.Millisecond  // average delay before the second push; it doubles
-	notesRest  = 300 * time.Millisecond // average delay between rounds while other sessions win the races
+	// maxNote is the maximum size of a note in bytes.
+	maxNote = 16 << 20
+	// notesTries is the number of pushes of a notes ref in a round once its diverged name exists; before that, it is
+	// one.
+	notesTries = 5
+	// notesPause is the average delay before the second push. It doubles.
+	notesPause = 40 * time.Millisecond
+	// notesRest is the average delay between rounds while other sessions win the races.
+	notesRest = 300 * time.Millisecond
 )
 
 // notesMove is a notes ref whose value differs between the Repo (mine) and the session remote (there).
@@ -96,7 +101,8 @@ func (t *trial) notes(ctx context.Context, push *thin.Push, moves []notesMove, l
 		}
 		t.busy = t.busy || !done
 		other := l.refs[session.DivergedRef(q.o.Session, n.ref)]
-		again = again || done && !other.acked.IsZero() || !done && !q.outrun // to remove the diverged name, or to create it
+		// Another push removes the diverged name, or creates it.
+		again = again || done && !other.acked.IsZero() || !done && !q.outrun
 	}
 	q.outrun = t.busy
 	return again, nil
@@ -174,7 +180,8 @@ func (q *Queue) pushNotes(ctx context.Context, push *thin.Push, n notesMove, l *
 // tries again.
 func (q *Queue) bringNotes(ctx context.Context, n notesMove, merged object.ID, l *ledger, local map[string]object.ID) {
 	err := q.o.Notes(ctx, n.ref, n.mine, merged)
-	if err == nil { // the RefCopier would copy it too, but only later, and the queue would push once more
+	// The RefCopier would copy it too, but only later, and the queue would push once more.
+	if err == nil {
 		err = q.o.Repo.Update(ctx, []session.RefChange{{Name: n.ref, Old: n.mine, New: merged}})
 	}
 	if err != nil {
@@ -209,7 +216,8 @@ func (q *Queue) mergeNotes(ctx context.Context, n notesMove) (merged object.ID, 
 		if q.contains(merged, other) {
 			continue
 		}
-		if err := q.bring(ctx, other, n.there); err != nil { // the other session may have removed its diverged name
+		// The other session may have removed its diverged name.
+		if err := q.bring(ctx, other, n.there); err != nil {
 			q.log.Debug("fetch notes of another session", zap.String("session", q.o.Session), zap.Error(err))
 			continue
 		}
@@ -265,7 +273,8 @@ func (q *Queue) unionNotes(ctx context.Context, ours, theirs object.ID) (object.
 	}
 	if err != nil {
 		var base object.ID
-		if text, err := git("merge-base", ours.String(), theirs.String()); err == nil { // else base stays zero
+		// Without a common ancestor, base stays zero.
+		if text, err := git("merge-base", ours.String(), theirs.String()); err == nil {
 			if base, err = object.ParseID(text); err != nil {
 				return object.ID{}, err
 			}

@@ -17,22 +17,34 @@ import (
 )
 
 const (
-	gather     = 10 * time.Millisecond // delay after a change of the Repo, so that refs that move together are pushed together
-	syncRetry  = time.Second           // maximum delay between retries while a caller waits in Sync
-	queueRetry = time.Minute           // maximum delay between retries otherwise
-	forgetIdle = 30 * time.Second      // idle time after which the set of pushed objects is dropped; it can be computed again
+	// gather is the delay after a change of the Repo, so that refs that move together are pushed together.
+	gather = 10 * time.Millisecond
+	// syncRetry is the maximum delay between retries while a caller waits in Sync.
+	syncRetry = time.Second
+	// queueRetry is the maximum delay between retries otherwise.
+	queueRetry = time.Minute
+	// forgetIdle is the idle time after which the set of pushed objects is dropped. It can be computed again.
+	forgetIdle = 30 * time.Second
 )
 
 // QueueOptions configures a Queue.
 type QueueOptions struct {
-	Repo    *session.Repo
-	Session string            // name of the session
-	Dir     string            // directory for packs of history that wait to be pushed (ModeSeed); the mount's home
-	Remote  *thin.Remote      // session remote; nil: the Repo is the session remote. The caller closes it, after the Queue
-	Origin  *transport.Remote // mounted remote, the source of history that the session remote lacks; nil: no history is sent
-	Store   Provider          // store of the mounted remote; may be nil
-	Base    Mode              // how the session remote gets the base commits; ModeUnknown: chosen at the first push
-	BaseURL string            // URL of the mounted remote, without secrets, if other machines can read it; "": they cannot
+	Repo *session.Repo
+	// Session is the name of the session.
+	Session string
+	// Dir is the directory for packs of history that wait to be pushed (ModeSeed): the mount's home.
+	Dir string
+	// Remote is the session remote; nil: the Repo is the session remote. The caller closes it, after the Queue.
+	Remote *thin.Remote
+	// Origin is the mounted remote, from which history that the session remote lacks is fetched; nil: no history is
+	// sent.
+	Origin *transport.Remote
+	// Store is the store of the mounted remote; may be nil.
+	Store Provider
+	// Base is the way in which the session remote gets the base commits; ModeUnknown: chosen at the first push.
+	Base Mode
+	// BaseURL is the URL of the mounted remote, without secrets, if other machines can read it; "": they cannot.
+	BaseURL string
 	// Taken is called when another machine moved a ref of the session's own; the changes that Taken makes to the Repo
 	// are pushed at once. It is called from the Queue's own goroutine, so it must not wait for the Queue. May be nil.
 	Taken func(Taken)
@@ -61,35 +73,51 @@ type Queue struct {
 	meta session.Meta // the session's metadata when the queue started
 
 	// Guarded by turn.
-	sent      idSet // objects that the session remote is known to have; nil: not computed yet
-	noRewrite bool  // the session remote accepts only fast-forward updates of branches
+	// sent are objects that the session remote is known to have; nil: not computed yet.
+	sent idSet
+	// noRewrite is set if the session remote accepts only fast-forward updates of branches.
+	noRewrite bool
 	// refused maps refs, by their names on the session remote, to the last refusal.
-	refused     map[string]refusal
-	unclaimable bool            // the session remote refuses session.OwnerRef
-	blocked     map[string]bool // refs that could not be created; refs that may be in their way are requested, too
-	outrun      bool            // notes were not merged in the last round, because other sessions won every race
+	refused map[string]refusal
+	// unclaimable is set if the session remote refuses session.OwnerRef.
+	unclaimable bool
+	// blocked are refs that could not be created. Refs that may be in their way are requested, too.
+	blocked map[string]bool
+	// outrun is set if notes were not merged in the last round, because other sessions won every race.
+	outrun bool
 
 	mu sync.Mutex
 	// ledger is the knowledge of the session remote; it is replaced, never changed in place.
 	ledger *ledger
-	before Traffic // traffic of earlier queues of the session
+	// before is the traffic of earlier queues of the session.
+	before Traffic
 	// failure is the error of the last round, since the time of the first failure in a row.
 	failure  error
 	since    time.Time
 	diverged []Diverged
-	behind   map[string]object.ID // refs whose value on the session remote contains the Repo's value, mapped to the former
-	moved    map[string]object.ID // the session's own refs that another session moved, mapped to their new values
-	told     map[string]object.ID // values of moved that were queued in news or reported to Taken
-	news     []Taken              // moved refs that Taken has yet to be called with
-	declined []refusedRef         // refused refs, the user's first
+	// behind maps refs whose value on the session remote contains the Repo's value to the former.
+	behind map[string]object.ID
+	// moved maps the session's own refs that another session moved to their new values.
+	moved map[string]object.ID
+	// told are the values of moved that were queued in news or reported to Taken.
+	told map[string]object.ID
+	// news are the moved refs that Taken has yet to be called with.
+	news []Taken
+	// declined are the refused refs, the user's first.
+	declined []refusedRef
 	notices  []string
-	seeding  *seeding // push of base commits in progress; nil: none
-	ground   baseTry  // last attempt to push base commits
+	// seeding is the push of base commits in progress; nil: none.
+	seeding *seeding
+	// ground is the last attempt to push base commits.
+	ground baseTry
 	// Callers that wait in Sync.
-	asked, answered uint64        // number of calls of Sync, and how many of those a finished round covers
-	outcome         error         // error of that round
-	changed         chan struct{} // closed and replaced whenever the state below mu changes
-	closed          bool
+	// asked is the number of calls of Sync; answered, how many of them a finished round covers.
+	asked, answered uint64
+	// outcome is the error of the last finished round.
+	outcome error
+	// changed is closed and replaced whenever the state that mu guards changes.
+	changed chan struct{}
+	closed  bool
 }
 
 // refusal is an update that the session remote refused.
@@ -150,7 +178,8 @@ func (q *Queue) Close() error {
 	q.cancel()
 	q.done.Wait()
 	if !before {
-		q.turn <- struct{}{} // the holder of the turn returns soon: its context was cancelled
+		// The holder of the turn returns soon: its context was cancelled.
+		q.turn <- struct{}{}
 		q.keepTraffic()
 		q.tell()
 	}
@@ -183,10 +212,12 @@ func (q *Queue) run(ctx context.Context) {
 				return
 			}
 		}
-		if busy = busy && err == nil; busy { // only notes are pending, and they are retried soon
+		// If only notes are left, retry them soon.
+		if busy = busy && err == nil; busy {
 			wait = notesRest/2 + rand.N(notesRest)
 		}
-		if !busy || q.Status().Pending == 0 { // pending notes may have been pushed under a diverged name: enough for Sync
+		// Notes that were pushed under a diverged name are not pending: that is enough for Sync.
+		if !busy || q.Status().Pending == 0 {
 			q.answer(asked, err, wait > baseFirst)
 		}
 		if !q.rest(ctx, failures, wait) {
@@ -229,7 +260,8 @@ func (q *Queue) rest(ctx context.Context, failures int, wait time.Duration) bool
 	}
 	forget = time.After(forgetIdle)
 	changed := q.o.Repo.Changed()
-	if failures > 0 { // another change of the Repo does not make the session remote reachable: wait for the retry
+	// Another change of the Repo does not make the session remote reachable: wait for the retry.
+	if failures > 0 {
 		changed = nil
 	}
 	for {
@@ -415,5 +447,6 @@ func (q *Queue) Has(p session.Point) bool {
 		return !id.IsZero()
 	}
 	newest, err := q.o.Repo.PointAt(id)
-	return err == nil && newest.ID >= p.ID // checkpoint ids sort by time, and a segment has one writer
+	// Checkpoint ids sort by time, and a segment has one writer.
+	return err == nil && newest.ID >= p.ID
 }

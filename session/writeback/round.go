@@ -18,11 +18,16 @@ import (
 )
 
 const (
-	roundTries  = 10               // maximum number of pushes in a round; each repeats the comparison with newer refs
-	movedTries  = 2                // failed pushes of a locked or moving ref before it waits for another round
-	refusedWait = 10 * time.Second // delay before a refused update is sent again; it doubles with each refusal
-	refusedMost = 10 * time.Minute // maximum of that delay
-	namesMost   = 500              // maximum number of user refs that are requested by name; above it, by prefix
+	// roundTries is the maximum number of pushes in a round. Each repeats the comparison with newer refs.
+	roundTries = 10
+	// movedTries is the number of failed pushes of a locked or moving ref before the ref waits for another round.
+	movedTries = 2
+	// refusedWait is the delay before a refused update is sent again. It doubles with each refusal.
+	refusedWait = 10 * time.Second
+	// refusedMost is the maximum of that delay.
+	refusedMost = 10 * time.Minute
+	// namesMost is the maximum number of user refs that are requested by name; above it, prefixes are requested.
+	namesMost = 500
 )
 
 // round compares the Repo with the session remote and pushes until they agree. It returns the commits of the mounted
@@ -73,13 +78,19 @@ type trial struct {
 	q      *Queue
 	verify bool
 	// need are the commits of the mounted remote that the session remote lacks.
-	need    []object.ID
-	apart   bool           // an atomic push was refused: send the updates independently of each other
-	missing int            // number of pushes that failed because the session remote lacked objects
-	fill    bool           // send objects of the mounted remote as well, if pushed objects refer to them
-	failed  map[string]int // number of refusals, by ref, for reasons that may pass
-	later   error          // error of the refs that were left for another round
-	busy    bool           // notes were left for another round
+	need []object.ID
+	// apart is set after an atomic push was refused: the updates are sent independently of each other.
+	apart bool
+	// missing is the number of pushes that failed because the session remote lacked objects.
+	missing int
+	// fill makes the push contain objects of the mounted remote as well, if pushed objects refer to them.
+	fill bool
+	// failed is the number of refusals, by ref, for reasons that may pass.
+	failed map[string]int
+	// later is the error of the refs that were left for another round.
+	later error
+	// busy is set if notes were left for another round.
+	busy bool
 }
 
 // try makes at most one push, and reports whether there is more to push.
@@ -128,7 +139,8 @@ func (t *trial) try(ctx context.Context) (again bool, err error) {
 		if err != nil || !decided {
 			return err == nil, err
 		}
-		if local, err = q.local(ledger); err != nil { // decide may have changed the layout, and with it the names
+		// decide may have changed the layout, and with it the names.
+		if local, err = q.local(ledger); err != nil {
 			return false, err
 		}
 	}
@@ -294,7 +306,8 @@ func (t *trial) rejected(u update, r *transport.Rejected, l *ledger) error {
 		return nil
 	case transport.RejectFastForward:
 		if !u.New.IsZero() && strings.HasPrefix(u.Name, "refs/heads/") && !q.noRewrite {
-			q.noRewrite = true // the next comparison pushes the rewritten branch to its diverged name
+			// The next comparison pushes the rewritten branch to its diverged name.
+			q.noRewrite = true
 			return nil
 		}
 	case transport.RejectDeletion:

@@ -114,7 +114,8 @@ func (q *Queue) contained(ctx context.Context, push *thin.Push, updates []update
 	load.Write = func(ctx context.Context, dir string, ids []object.ID) error { return writePacks(ctx, repo, dir, ids) }
 	load.All = func(ctx context.Context, refs map[string]object.ID) ([]object.ID, bool, error) {
 		for _, id := range refs {
-			if !repo.Owned(id) && !repo.Remotes(id) { // written by another machine: leave it
+			// A ref that another machine wrote stays as it is.
+			if !repo.Owned(id) && !repo.Remotes(id) {
 				return nil, false, nil
 			}
 		}

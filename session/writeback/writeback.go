@@ -30,11 +30,16 @@ import (
 type Mode string
 
 const (
-	ModeUnknown  Mode = ""         // not decided yet
-	ModeEmbedded Mode = "embedded" // the session remote is the Repo, which borrows the objects from the store
-	ModeShared   Mode = "shared"   // the session remote already contains these objects
-	ModeSeed     Mode = "seed"     // the session pushes these objects to the session remote
-	ModeThin     Mode = "thin"     // the session remote refers to these objects by URL and commit: see package thin
+	// ModeUnknown means that the mode is not decided yet.
+	ModeUnknown Mode = ""
+	// ModeEmbedded means that the session remote is the Repo, which borrows the objects from the store.
+	ModeEmbedded Mode = "embedded"
+	// ModeShared means that the session remote has the objects already, as a fork of the mounted remote has.
+	ModeShared Mode = "shared"
+	// ModeSeed means that the session pushes the objects to the session remote.
+	ModeSeed Mode = "seed"
+	// ModeThin means that the session remote refers to the objects by URL and commit: see package thin.
+	ModeThin Mode = "thin"
 )
 
 var (
@@ -49,34 +54,49 @@ var (
 // Status describes which refs are pending and why.
 type Status struct {
 	// Mode is the way in which the session remote gets the base commits.
-	Mode     Mode
-	Pending  int       // number of refs whose values differ between the Repo and the session remote
-	LastSync time.Time // time at which no ref was pending last; zero: never
-	Failure  error     // error that keeps refs pending; its text holds no secrets
-	Since    time.Time // time of the first failure in a row; zero if Failure is nil
+	Mode Mode
+	// Pending is the number of refs whose values differ between the Repo and the session remote.
+	Pending int
+	// LastSync is the last time at which no ref was pending; zero: never.
+	LastSync time.Time
+	// Failure is the error that keeps refs pending; its text holds no secrets.
+	Failure error
+	// Since is the time of the first failure in a row; zero if Failure is nil.
+	Since time.Time
 	// Layout maps the names of refs in the Repo to their names on the session remote.
 	Layout session.Layout
 	// Diverged are the refs whose values were pushed under other names.
 	Diverged []Diverged
-	Behind   []string // "REF: ID" of each ref whose value on the session remote contains the value in the Repo; ID is the former
-	Moved    []string // the session's own refs (meta, checkpoints) that another session moved; they are not pushed any more
-	Refused  []string // "REF: REASON" of refused refs, one entry for each reason, the user's refs first
-	Notices  []string // messages for the user, such as refs that the session remote had lost
+	// Behind lists, as "REF: ID", the refs whose value ID on the session remote contains the value in the Repo.
+	Behind []string
+	// Moved lists the session's own refs (meta, checkpoints) that another session moved. They are not pushed any more.
+	Moved []string
+	// Refused lists refused refs as "REF: REASON", one entry for each reason, the user's refs first.
+	Refused []string
+	// Notices are messages for the user, such as refs that the session remote had lost.
+	Notices []string
 
 	// Traffic counts the bytes of all mounts of the session on this host.
 	Traffic Traffic
 
-	Seeding          bool  // the base commits are being pushed
-	Seeded, SeedSize int64 // bytes of that push; SeedSize 0: not known yet
+	// Seeding reports that the base commits are being pushed.
+	Seeding bool
+	// Seeded and SeedSize are the bytes of that push, done and in all; SeedSize 0: not known yet.
+	Seeded, SeedSize int64
 }
 
 // Diverged is a branch, tag or notes ref whose value in the mount could not be pushed to its name on the session remote.
 // The value was pushed to another name instead.
 type Diverged struct {
-	Ref   string // name in the mount
-	There string // name on the session remote, which holds commits that the mount's ref does not contain, or cannot be created
-	Ours  string // name on the session remote that holds the mount's value
-	InWay string // ref on the session remote that makes There impossible (feature and feature/x); "": There holds other commits
+	// Ref is the name in the mount.
+	Ref string
+	// There is the name on the session remote. That ref holds commits that Ref does not contain, or cannot be created.
+	There string
+	// Ours is the name on the session remote that holds the value of Ref.
+	Ours string
+	// InWay is the ref on the session remote that keeps There from being created (feature, feature/x); "": There has
+	// other commits.
+	InWay string
 }
 
 // Taken reports that a ref of the session's own was moved by another machine, which took the session over.
