@@ -75,7 +75,7 @@ func (c *Capturer) began() *indexMemory {
 		return nil
 	}
 	p, err := c.o.Repo.PointAt(ref)
-	// The mount's base tree is the tree of that checkpoint, or the mount started elsewhere.
+	// If the base tree is not the checkpoint's tree, the mount did not start from that checkpoint.
 	if err != nil || p.Tree != c.o.BaseTree {
 		return nil
 	}

@@ -68,8 +68,7 @@ type RefCopierOptions struct {
 // Locks: passing is a semaphore that is held during a pass, across disk and network I/O. It guards the fields below it
 // up to mu. mu is a leaf lock, which guards failure.
 type RefCopier struct {
-	o RefCopierOptions
-	// log is Options.Log, or a logger that discards.
+	o      RefCopierOptions
 	log    *zap.Logger
 	cancel context.CancelFunc
 	done   sync.WaitGroup

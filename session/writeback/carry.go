@@ -102,7 +102,6 @@ func (c *RefCopier) carry(ctx context.Context, now refsOf) error {
 	// HEAD must name a ref that exists: a clone of a repository with a dangling HEAD checks nothing out.
 	if now.head != "" {
 		if id, err := c.repo.Ref(now.head); err == nil && !id.IsZero() {
-			// A clone checks this branch out.
 			return errors.Join(lost, c.repo.SetHead(now.head))
 		}
 	}
@@ -207,7 +206,7 @@ func (c *RefCopier) moves(now refsOf, before carried) ([]move, carried, error) {
 			if theirs[name] == id {
 				continue
 			}
-			// git fetch creates tags by itself: a tag in FETCH_HEAD was not made by the user.
+			// git fetch creates tags automatically: a tag in FETCH_HEAD was not made by the user.
 			if strings.HasPrefix(name, "refs/tags/") && c.repo.Remotes(id) && !c.repo.Owned(id) {
 				if fetched == nil {
 					fetched = fetchedTags(c.o.GitDir)

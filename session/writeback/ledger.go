@@ -65,8 +65,8 @@ func (a acquaint) sends(old, new object.ID) acquaint {
 }
 
 const (
-	// The file starts with the line ledgerHead; encode writes the rest. none stands for an unknown value, gone for a
-	// removal.
+	// ledgerFile is the name of the file in the Repo's directory. It starts with the line ledgerHead; encode writes the
+	// rest. none stands for an unknown value, gone for a removal.
 	ledgerFile = "artifactfs.sent"
 	ledgerHead = "artifactfs sent 1"
 	none       = "-"

@@ -266,7 +266,7 @@ func (q *Queue) unionNotes(ctx context.Context, ours, theirs object.ID) (object.
 	}
 	git := func(args ...string) (string, error) { return q.notesGit(ctx, dir, args...) }
 	_, err := git("notes", "--ref="+notesPrefix+"ours", "merge", "-q", "-s", "manual", notesPrefix+"theirs")
-	// git merge leaves one file per conflicting note in NOTES_MERGE_WORKTREE.
+	// git notes merge leaves one file per conflicting note in NOTES_MERGE_WORKTREE.
 	conflicts, readErr := os.ReadDir(filepath.Join(dir, "NOTES_MERGE_WORKTREE"))
 	if err != nil && (readErr != nil || len(conflicts) == 0) {
 		return object.ID{}, err

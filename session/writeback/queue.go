@@ -72,7 +72,8 @@ type Queue struct {
 
 	meta session.Meta // the session's metadata when the queue started
 
-	// Guarded by turn.
+	// turn guards the fields from sent to outrun.
+
 	// sent are objects that the session remote is known to have; nil: not computed yet.
 	sent idSet
 	// noRewrite is set if the session remote accepts only fast-forward updates of branches.
@@ -110,7 +111,6 @@ type Queue struct {
 	seeding *seeding
 	// ground is the last attempt to push base commits.
 	ground baseTry
-	// Callers that wait in Sync.
 	// asked is the number of calls of Sync; answered, how many of them a finished round covers.
 	asked, answered uint64
 	// outcome is the error of the last finished round.
